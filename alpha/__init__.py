@@ -1,0 +1,33 @@
+"""alpha: a small tensor and autograd framework whose convolutions skip every padded zero.
+
+    import alpha
+    x = alpha.tensor([[1.0, 2.0]], requires_grad=True)
+    (x * x).sum().backward()
+    x.grad                      # tensor([[2., 4.]])
+
+Importing alpha touches no GPU, no file and no network.
+"""
+
+from alpha import checkpoint, nn, ops, optim
+from alpha.config import config
+from alpha.gradcheck import gradcheck
+from alpha.graph import detect_anomaly, enable_grad, grad, grad_enabled, no_grad
+from alpha.nn.summary import summary
+from alpha.op import Spec, op
+from alpha.ops import (
+    arange, full, full_like, ones, ones_like, rand, rand_like, randn, randn_like, zeros, zeros_like,
+)
+from alpha.random import manual_seed
+from alpha.tensor import Tensor, tensor
+
+__version__ = "0.1.0"
+
+float16, bfloat16, float32, float64 = "float16", "bfloat16", "float32", "float64"
+int32, int64, uint8, bool_ = "int32", "int64", "uint8", "bool"
+
+__all__ = [
+    "Spec", "Tensor", "arange", "bfloat16", "bool_", "checkpoint", "config", "detect_anomaly", "enable_grad", "float16",
+    "float32", "float64", "full", "full_like", "grad", "grad_enabled", "gradcheck", "int32", "int64", "manual_seed",
+    "nn", "no_grad", "ones", "ones_like", "op", "ops", "optim", "rand", "rand_like", "randn", "randn_like", "summary",
+    "tensor", "uint8", "zeros", "zeros_like",
+]

@@ -1,0 +1,80 @@
+"""What a device must offer beneath the ops, and the lazy door to each.
+
+A backend is a package `alpha.<name>` whose `BACKEND` has the methods below and whose import binds the
+implementations of the ops (`@relu.impl("<name>")`). Nothing is imported before a tensor asks for it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from typing import Any, Protocol
+
+import numpy as np
+
+from alpha.errors import DeviceError, message
+
+Array = Any  # what a backend keeps a tensor's elements in: np.ndarray on the CPU
+
+FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
+INT_DTYPES = frozenset({"int32", "int64", "uint8"})
+DTYPES = FLOAT_DTYPES | INT_DTYPES | {"bool"}
+
+BACKENDS = ("cpu", "cuda")
+
+
+class Backend(Protocol):
+    """One kind of device. Arrays are C-contiguous; dtypes are names such as "float32"."""
+
+    name: str
+    dtypes: frozenset[str]
+
+    def check(self, device: str) -> None:
+        """Raises DeviceError if this device is not there."""
+
+    def from_numpy(self, a: np.ndarray, device: str) -> Array:
+        """Returns a new array with the elements of `a`."""
+
+    def to_numpy(self, x: Array) -> np.ndarray:
+        """Returns a new NumPy array with the elements of `x`."""
+
+    def full(self, shape: tuple[int, ...], value: float, dtype: str, device: str) -> Array:
+        """Returns a new array filled with `value`."""
+
+    def copy_into(self, dst: Array, src: Array) -> None:
+        """Overwrites the elements of `dst` with those of `src` (same shape and dtype)."""
+
+    def has_nan(self, x: Array) -> bool:
+        """Tells whether any element is NaN."""
+
+    def synchronize(self) -> None:
+        """Returns when all work handed to the device has ended."""
+
+    def memory_stats(self) -> dict[str, int]:
+        """Returns bytes: live, cached, peak (of live, since the last reset)."""
+
+    def reset_peak_memory(self) -> None:
+        """Makes the present live bytes the peak."""
+
+
+def device_type(device: str) -> str:
+    """Returns "cuda" for "cuda:1".  Raises DeviceError for a name that no backend has."""
+    kind, _, index = device.partition(":")
+    if kind not in BACKENDS or (index and not index.isdigit()) or (kind == "cpu" and index):
+        raise DeviceError(message("device", f"{device!r} is not a device", 'use "cpu", "cuda" or "cuda:<index>"'))
+    return kind
+
+
+@cache
+def get_backend(device: str) -> Backend:
+    """Returns the backend of a device, importing it on first use.  Raises DeviceError if it is not there."""
+    name = device_type(device)
+    try:
+        backend: Backend = import_module(f"alpha.{name}").BACKEND
+    except ModuleNotFoundError as error:
+        if error.name != f"alpha.{name}":
+            raise
+        raise DeviceError(message("device", f"this build of alpha has no {name!r} backend, asked for {device!r}",
+                                  'use device="cpu"')) from error
+    backend.check(device)
+    return backend

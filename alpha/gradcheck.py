@@ -1,0 +1,119 @@
+"""Checks of gradients: by finite differences along random directions, by adjoint identities, element by element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from alpha.errors import AlphaError, DTypeError, message
+from alpha.graph import grad, no_grad
+from alpha.tensor import Tensor, tensor
+
+
+def _direction(like: Tensor, rng: np.random.Generator) -> Tensor:
+    """A random direction whose entries keep away from 0, so that no element goes unchecked."""
+    d = rng.uniform(0.5, 1.5, like.shape) * rng.choice([-1.0, 1.0], like.shape)
+    return tensor(d, like.dtype, like.device)
+
+
+def _dot(a: Tensor, b: Tensor) -> float:
+    return float(np.sum(a.numpy() * b.numpy()))
+
+
+def _outputs(f: Callable[..., Any], args: Sequence[Any]) -> list[Tensor]:
+    ys = f(*args)
+    return list(ys) if isinstance(ys, (list, tuple)) else [ys]
+
+
+def gradcheck(f: Callable[..., Any], inputs: Sequence[Tensor], *, eps: float = 1e-5, rtol: float = 1e-6,
+              atol: float = 1e-8, second_order: bool = False, seed: int = 0) -> bool:
+    """Compares the gradients of `f` with central differences along a random direction, in float64.
+
+    For a random w over the outputs and, for each input in turn, a random direction v, it compares
+    <v, J^T w> with <(f(x + eps v) - f(x - eps v)) / (2 eps), w>: two evaluations whatever the size.
+
+    Args:
+        f: function of the inputs that returns a Tensor or several; it must be smooth around them.
+        inputs: tensors; those that require a gradient are checked and must be float64.
+        eps: step of the difference.
+        rtol, atol: bound of the difference, relative to the size of the two terms, and absolute.
+        second_order: check the gradients of the gradients as well.
+        seed: of the random directions.
+    Returns:
+        True.
+    Raises:
+        AlphaError: a gradient is wrong; the message names the input and both values.
+        DTypeError: an input to be checked is not float64.
+    """
+    inputs = list(inputs)
+    checked = [k for k, x in enumerate(inputs) if isinstance(x, Tensor) and x.requires_grad]
+    for k in checked:
+        if inputs[k].dtype != "float64":
+            raise DTypeError(message("gradcheck", f"input {k} has dtype {inputs[k].dtype}, differences need float64",
+                                     'make it alpha.tensor(a, "float64", requires_grad=True)'))
+    _first_order(f, inputs, checked, eps, rtol, atol, np.random.default_rng(seed))
+    if second_order:
+        rng = np.random.default_rng(seed + 1)
+        weights = [_direction(y, rng) for y in _outputs(f, inputs)]
+
+        def gradients(*args: Tensor) -> list[Tensor]:
+            ys = _outputs(f, args)
+            got = grad(ys, [args[k] for k in checked], weights, create_graph=True)
+            return [g for g in got if g is not None and g.requires_grad]
+
+        if _outputs(gradients, inputs):
+            _first_order(gradients, inputs, checked, eps, rtol * 10, atol * 10, rng)
+    return True
+
+
+def _first_order(f: Callable[..., Any], inputs: list[Tensor], checked: list[int], eps: float, rtol: float, atol: float,
+                 rng: np.random.Generator) -> None:
+    ys = _outputs(f, inputs)
+    weights = [_direction(y, rng) for y in ys]
+    analytic = grad(ys, [inputs[k] for k in checked], weights)
+    for k, g in zip(checked, analytic):
+        v = _direction(inputs[k], rng)
+        moved = []
+        for step in (eps, -eps):
+            args = [x.detach().requires_grad_() if isinstance(x, Tensor) and x.requires_grad else x for x in inputs]
+            args[k] = tensor(inputs[k].numpy() + step * v.numpy(), device=v.device, requires_grad=True)
+            moved.append(sum(_dot(y.detach(), w) for y, w in zip(_outputs(f, args), weights)))
+        numeric = (moved[0] - moved[1]) / (2 * eps)
+        exact = 0.0 if g is None else _dot(g, v)
+        size = max(abs(numeric), abs(exact), 0.0 if g is None else float(np.sum(np.abs(g.numpy() * v.numpy()))))
+        if not abs(numeric - exact) <= atol + rtol * size:
+            raise AlphaError(message(
+                "gradcheck", f"gradient of input {k}: backward gives {exact:.12g}, differences give {numeric:.12g}",
+                "correct the op's vjp; at a kink (relu at 0) choose other inputs", shape=inputs[k].shape, eps=eps))
+
+
+def adjoint_check(forward: Callable[[Tensor], Tensor], transpose: Callable[[Tensor], Tensor], x: Tensor,
+                  g: Tensor) -> bool:
+    """Checks <forward(x), g> == <x, transpose(g)>, exactly; meant for small integers in a float dtype.
+
+    Raises AlphaError with both values.
+    """
+    with no_grad():
+        left, right = _dot(forward(x), g), _dot(x, transpose(g))
+    if left != right:
+        raise AlphaError(message("adjoint_check", f"<forward(x), g> = {left!r} but <x, transpose(g)> = {right!r}",
+                                 "correct the gradient's implementation", x=x.shape, g=g.shape))
+    return True
+
+
+def assert_equal_at(actual: Any, expected: Any, *, rtol: float = 0.0, atol: float = 0.0, name: str = "result") -> None:
+    """Asserts that two arrays are equal (within atol + rtol * |expected|); names the first bad coordinate.
+
+    NaN equals NaN. Raises AssertionError with the coordinate, both values, and how many elements differ.
+    """
+    a, b = np.asarray(actual), np.asarray(expected)
+    assert a.shape == b.shape, f"{name}: shape {a.shape}, expected {b.shape}"
+    with np.errstate(invalid="ignore"):
+        near = np.abs(a.astype(np.float64) - b.astype(np.float64)) <= atol + rtol * np.abs(b.astype(np.float64))
+    bad = ~(near | (a == b) | ((a != a) & (b != b)))
+    if bad.any():
+        at = tuple(int(k) for k in np.argwhere(bad)[0])
+        raise AssertionError(f"{name}: {int(bad.sum())} of {a.size} elements differ, first at {at}: "
+                             f"{a[at]!r}, expected {b[at]!r}")

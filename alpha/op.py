@@ -1,0 +1,359 @@
+"""The seam: one class per op says what it takes, what backward may see, its shape rule and its gradients.
+
+::
+
+    @op
+    class relu:
+        '''y = max(x, 0), elementwise.'''
+        args, saves = "x", "y"
+        def shape(x): return x.shape
+        def vjp_x(g, s): return relu_grad(g, s.y)
+
+    @relu.impl("cpu")
+    def relu_cpu(x): return np.maximum(x, 0)
+
+The class becomes an `Op`, a callable. Its vocabulary:
+
+    args      names of the tensor inputs; "b?" may be None; "*xs" is a list of tensors
+    saves     the args and outs that the gradients read; everything else is freed
+    outs      what an implementation returns; default "y"
+    returns   the outs that the caller gets (default: all), of which the floating ones carry gradients
+    mutates   the args that an implementation changes in place
+    dtypes    "float" (default), "number" or "any": what the args may hold
+    mixed     args exempt from "one dtype for all" and from `dtypes` (labels, indices)
+    scalars   True: Python numbers are taken for tensors, and handed on as they are
+    moves     True: the outputs live on the device named by the attribute `device`
+    canon     optional: public attributes -> canonical ones; else those of `shape` and their defaults
+    shape     pure; one shape tuple or Spec per out; raises ShapeError
+    vjp_<arg> gradient for one arg: (g, s, **attrs); or `vjp` for all at once: (g, s, needs, **attrs) -> one per arg
+
+In a vjp, `s.<name>` is what was saved, and `s.<arg>_shape`, `s.<arg>_dtype` are always there. Gradients are written
+with ops, so they can be differentiated again.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from alpha.backend import FLOAT_DTYPES, device_type, get_backend
+from alpha.config import config
+from alpha.errors import AlphaError, DeviceError, DTypeError, GraphError, ShapeError, message
+from alpha.graph import Node, call_site, grad_enabled, raise_if_nan, state
+from alpha.tensor import Tensor
+
+__all__ = ["Op", "Spec", "grad_enabled", "op", "registry"]
+
+registry: dict[str, Op] = {}
+
+
+class Spec(NamedTuple):
+    """Shape and dtype of one output."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class _Arg(NamedTuple):
+    name: str
+    optional: bool
+    many: bool
+    mixed: bool
+
+
+class _Saved:
+    """What a vjp sees of the forward pass, by name."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.__dict__ = values
+
+
+class Op:
+    """An operation on tensors: checks, dispatch to a backend, and a Node for backward.  Made by `@op`."""
+
+    def __init__(self, cls: type) -> None:
+        body = vars(cls)
+        self.name = self.__name__ = cls.__name__
+        self.__doc__ = cls.__doc__
+        self.__module__ = cls.__module__
+        mixed = body.get("mixed", "").split()
+        self.args = tuple(_Arg(a.strip("*?"), a.endswith("?"), a.startswith("*"), a.strip("*?") in mixed)
+                          for a in body["args"].split())
+        self.outs = tuple(body.get("outs", "y").split())
+        self.returns = tuple(body.get("returns", " ".join(self.outs)).split())
+        self.mutates = frozenset(body.get("mutates", "").split())
+        self.dtypes: str = body.get("dtypes", "float")
+        self.scalars: bool = body.get("scalars", False)
+        self.moves: bool = body.get("moves", False)
+        self.shape: Callable[..., Any] = body["shape"]
+        self.canon: Callable[..., dict[str, Any]] | None = body.get("canon")
+        self.vjp: Callable[..., Sequence[Any]] | None = body.get("vjp")
+        self.vjp_of = {a.name: body[f"vjp_{a.name}"] for a in self.args if f"vjp_{a.name}" in body}
+        names = {a.name: k for k, a in enumerate(self.args)}
+        saves = body.get("saves", "").split()
+        self.saved_args = tuple((name, names[name]) for name in saves if name in names)
+        self.saved_outs = tuple((name, self.outs.index(name)) for name in saves if name not in names)
+        parameters = inspect.signature(self.canon or self.shape).parameters.values()
+        attrs = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
+        self.attr_names = tuple(p.name for p in attrs)
+        self.attr_set = frozenset(self.attr_names)
+        self.defaults = {p.name: p.default for p in attrs if p.default is not p.empty}
+        self.single = len(self.outs) == 1
+        self.variadic = any(a.many for a in self.args)
+        self.differentiable = self.vjp is not None or bool(self.vjp_of)
+        self.impls: dict[str, Callable[..., Any]] = {}
+        tensors = [f"{a.name}=None" if a.optional else a.name for a in self.args]
+        self.usage = f"{self.name}({', '.join(tensors + [str(p) for p in attrs])})"
+
+    def __repr__(self) -> str:
+        return f"<op {self.usage}>"
+
+    def impl(self, backend: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Binds the decorated function as the implementation for a backend; a second one raises."""
+        def bind(f: Callable[..., Any]) -> Callable[..., Any]:
+            if backend in self.impls:
+                raise AlphaError(message(self.name, f"there is a {backend} implementation already, "
+                                         f"{self.impls[backend].__qualname__}", "register one per backend"))
+            self.impls[backend] = f
+            return f
+        return bind
+
+    def __call__(self, *args: Any, **attrs: Any) -> Any:
+        outs = self._run(args, attrs)
+        return outs[0] if len(self.returns) == 1 else tuple(outs[:len(self.returns)]) or None
+
+    def full(self, *args: Any, **attrs: Any) -> tuple[Tensor, ...]:
+        """Calls the op and returns all of its outputs, those that only backward reads too."""
+        return tuple(self._run(args, attrs))
+
+    def _run(self, args: Sequence[Any], attrs: dict[str, Any]) -> list[Tensor]:
+        if len(args) != len(self.args) or attrs or self.attr_names or self.variadic:
+            args, attrs = self._bind(args, attrs)
+        device, dtype, needs = self._check(args)
+        specs = self.shape(*args, **attrs)
+        implementation = self.impls.get(device) or self._find(device)
+        if config.debug > 1:
+            implementation = self._traced(implementation, device)
+        result = implementation(*[a.data if isinstance(a, Tensor) else [t.data for t in a] if type(a) is list else a
+                                  for a in args], **attrs)
+        if self.moves:
+            device = attrs["device"]
+        if self.single:
+            specs, result = (specs,), (result,)
+        outs = [Tensor(data, spec[0], spec[1], device) if type(spec) is Spec else Tensor(data, spec, dtype, device)
+                for data, spec in zip(result or (), specs or ())]
+        if self.mutates:
+            self._bump(args)
+        if needs is not None and state.grad:
+            self._record(args, attrs, needs, outs)
+        if config.check_nan:
+            raise_if_nan(outs, self.name, call_site())
+        return outs
+
+    def _bind(self, args: Sequence[Any], attrs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        bound = list(args[:len(self.args)])
+        for name, value in zip(self.attr_names, args[len(self.args):]):
+            if name in attrs:
+                raise TypeError(f"{self.name}: {name} is given twice")
+            attrs[name] = value
+        if len(args) > len(self.args) + len(self.attr_names):
+            raise TypeError(f"{self.name}: {len(args)} arguments given, it takes {self.usage}")
+        for arg in self.args[len(bound):]:
+            if arg.name in attrs:
+                bound.append(attrs.pop(arg.name))
+            elif arg.optional:
+                bound.append(None)
+            else:
+                raise TypeError(f"{self.name}: {arg.name} is missing, it takes {self.usage}")
+        for k, arg in enumerate(self.args) if self.variadic else ():
+            if arg.many:
+                bound[k] = list(bound[k])
+                for t in bound[k]:
+                    if not isinstance(t, Tensor):
+                        self._checked_other(arg, t)
+        if len(attrs) < len(self.attr_names):
+            attrs = {**self.defaults, **attrs}
+        if attrs.keys() != self.attr_set:
+            wrong = "unknown" if attrs.keys() - self.attr_set else "missing"
+            names = sorted(attrs.keys() - self.attr_set) or sorted(self.attr_set - attrs.keys())
+            raise TypeError(f"{self.name}: {names[0]} is {wrong}, it takes {self.usage}")
+        return bound, self.canon(**attrs) if self.canon else attrs
+
+    def _check(self, args: Sequence[Any]) -> tuple[str, str, list[bool] | None]:
+        """Returns device, common dtype, and per arg whether it wants a gradient (None: none does)."""
+        device = dtype = ""
+        wanted = False
+        needs = []
+        for arg, value in zip(self.args, args):
+            need = False
+            for t in (value,) if isinstance(value, Tensor) else value if arg.many else self._checked_other(arg, value):
+                if t.device != device:
+                    if device:
+                        self._refuse_devices(args)
+                    device = t.device
+                if t.dtype != dtype and not arg.mixed:
+                    if dtype:
+                        self._refuse_dtypes(args)
+                    dtype = t.dtype
+                    if dtype != "float32":
+                        self._check_dtype(arg.name, t)
+                if t.requires_grad:
+                    need = wanted = True
+            needs.append(need)
+        if not device:
+            raise TypeError(message(self.name, "one argument at least must be a Tensor", "wrap it: alpha.tensor(...)"))
+        if self.scalars and dtype not in FLOAT_DTYPES:
+            self._check_scalars(args, dtype)
+        return device, dtype, needs if wanted else None
+
+    def _check_dtype(self, name: str, t: Tensor) -> None:
+        if self.dtypes == "any" or t.dtype in FLOAT_DTYPES or (self.dtypes == "number" and t.dtype != "bool"):
+            return
+        raise DTypeError(message(self.name, f"{name} has dtype {t.dtype}, a {self.dtypes} dtype is needed",
+                                 f'convert it: {name}.astype("float32")'))
+
+    def _checked_other(self, arg: _Arg, value: Any) -> tuple[()]:
+        """Returns no tensors for an argument that is none; raises TypeError if it may not be that."""
+        number = isinstance(value, (int, float, np.generic))
+        if (value is None and arg.optional) or (self.scalars and number):
+            return ()
+        raise TypeError(message(self.name, f"{arg.name} is a {type(value).__name__}, a Tensor is needed",
+                                f"wrap it: alpha.tensor({arg.name}, dtype=...)"))
+
+    def _check_scalars(self, args: Sequence[Any], dtype: str) -> None:
+        for value in args:
+            if dtype and isinstance(value, (float, np.floating)):
+                raise DTypeError(message(self.name, f"the number {value} does not fit a tensor of dtype {dtype}",
+                                         'convert the tensor: x.astype("float32")'))
+
+    def _tensors(self, args: Sequence[Any]) -> list[tuple[str, Tensor, bool]]:
+        return [(f"{arg.name}[{k}]" if arg.many else arg.name, t, arg.mixed) for arg, value in zip(self.args, args)
+                for k, t in enumerate(value if arg.many else (value,)) if isinstance(t, Tensor)]
+
+    def _refuse_devices(self, args: Sequence[Any]) -> None:
+        found = {name: t.device for name, t, _ in self._tensors(args)}
+        raise DeviceError(message(self.name, f"the tensors live on {' and '.join(sorted(set(found.values())))}",
+                                  "move them to one device: x.to(device)", **found))
+
+    def _refuse_dtypes(self, args: Sequence[Any]) -> None:
+        found = {name: t.dtype for name, t, mixed in self._tensors(args) if not mixed}
+        raise DTypeError(message(self.name, f"the tensors have dtypes {' and '.join(sorted(set(found.values())))}",
+                                 "convert them to one dtype: x.astype(dtype)", **found))
+
+    def _find(self, device: str) -> Callable[..., Any]:
+        get_backend(device)
+        kind = device_type(device)
+        if kind not in self.impls:
+            raise DeviceError(message(self.name, f"it has no {kind} implementation; it has {sorted(self.impls)}",
+                                      f'add one with @{self.name}.impl("{kind}"), or move the tensors: x.to("cpu")'))
+        return self.impls[kind]
+
+    def _traced(self, implementation: Callable[..., Any], device: str) -> Callable[..., Any]:
+        """Wraps an implementation so that each call prints one line: op, shapes, attributes, time."""
+        def run(*arrays: Any, **attrs: Any) -> Any:
+            begin = time.perf_counter()
+            result = implementation(*arrays, **attrs)
+            get_backend(device).synchronize()
+            shapes = ", ".join("x".join(map(str, a.shape)) for a in arrays if hasattr(a, "shape"))
+            settings = "".join(f" {name}={value}" for name, value in attrs.items())
+            print(f"alpha: {self.name}({shapes}){settings} {device} {(time.perf_counter() - begin) * 1e3:.3f} ms",
+                  file=sys.stderr)
+            return result
+        return run
+
+    def _bump(self, args: Sequence[Any]) -> None:
+        for arg, value in zip(self.args, args):
+            if arg.name in self.mutates and value is not None:
+                for t in value if arg.many else (value,):
+                    t._version += 1
+
+    def _record(self, args: Sequence[Any], attrs: dict[str, Any], needs: Sequence[bool], outs: list[Tensor]) -> None:
+        """Makes the Node of this call and points the returned floating outputs to it."""
+        if not self.differentiable:
+            return
+        edges: list[Any] = []
+        meta: list[Any] = []
+        for value, need in zip(args, needs):
+            if isinstance(value, Tensor):
+                meta.append((value.shape, value.dtype))
+                edges.append((value._node or value) if need else None)
+            elif type(value) is list:
+                meta.append([(t.shape, t.dtype) for t in value])
+                edges.append([t.edge() for t in value])
+            else:
+                meta.append(None)
+                edges.append(None)
+        saved = [args[k] for _, k in self.saved_args]
+        versions = [v._version if isinstance(v, Tensor) else _versions(v) for v in saved]
+        saved += [outs[k].data for _, k in self.saved_outs]
+        node = Node(self, attrs, edges, needs, saved, versions, meta, [(t.shape, t.dtype, t.device) for t in outs])
+        for k, t in enumerate(outs[:len(self.returns)]):
+            if t.dtype in FLOAT_DTYPES:
+                t.requires_grad = True
+                t._node = (node, k)
+
+    def _unpack(self, node: Node) -> _Saved:
+        values: dict[str, Any] = {}
+        for arg, meta in zip(self.args, node.arg_meta):
+            if isinstance(meta, list):
+                values[arg.name + "_shape"] = [m[0] for m in meta]
+                values[arg.name + "_dtype"] = meta[0][1] if meta else ""
+            elif meta is not None:
+                values[arg.name + "_shape"], values[arg.name + "_dtype"] = meta
+        for (name, _), value, versions in zip(self.saved_args, node.saved, node.versions):
+            if versions != _versions(value):
+                raise GraphError(message(
+                    "backward", f"{name} of {self.name} was changed in place after the forward pass (version "
+                    f"{versions} then, {_versions(value)} now)",
+                    "call backward before the optimizer's step, or compute the loss again"))
+            values[name] = value
+        for (name, k), data in zip(self.saved_outs, node.saved[len(self.saved_args):]):
+            t = Tensor(data, *node.out_meta[k])
+            if k < len(self.returns) and t.is_floating_point:
+                t.requires_grad, t._node = True, (node, k)
+            values[name] = t
+        return _Saved(values)
+
+    def vjps(self, node: Node, grads: list[Any]) -> list[Any]:
+        """Returns the gradient of each arg (None where it is not wanted) from those of the returned outputs."""
+        s = self._unpack(node)
+        g = grads[0] if len(self.returns) == 1 else tuple(grads[:len(self.returns)])
+        if self.vjp is not None:
+            results = list(self.vjp(g, s, node.needs, **node.attrs))
+            results = [r if need else None for r, need in zip(results, node.needs)]
+        else:
+            results = [self._vjp_of(arg.name)(g, s, **node.attrs) if need else None
+                       for arg, need in zip(self.args, node.needs)]
+        for arg, meta, result in zip(self.args, node.arg_meta, results):
+            if isinstance(result, Tensor) and result.shape != meta[0]:
+                raise ShapeError(message(
+                    f"backward of {self.name}", f"the gradient of {arg.name} has shape {result.shape}, {arg.name} has "
+                    f"{meta[0]}", f"correct vjp_{arg.name} of the op"))
+        return results
+
+    def _vjp_of(self, name: str) -> Callable[..., Any]:
+        if name not in self.vjp_of:
+            raise GraphError(message("backward", f"{self.name} has no gradient with respect to {name}",
+                                     f"detach it: {name}.detach(), or add vjp_{name} to the op"))
+        return self.vjp_of[name]
+
+
+def _versions(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value._version
+    return [t._version for t in value] if isinstance(value, list) else None
+
+
+def op(cls: type) -> Op:
+    """Turns a class that describes an operation into a callable Op and registers it under the class's name."""
+    if cls.__name__ in registry:
+        raise AlphaError(message("op", f"an op called {cls.__name__!r} is registered already, by "
+                                 f"{registry[cls.__name__].__module__}", "choose another name"))
+    made = Op(cls)
+    registry[made.name] = made
+    return made

@@ -1,0 +1,282 @@
+"""Activations and softmax.
+
+The gradient of a piecewise linear one is an op that is its own derivative in g. That of a smooth one is a fused op,
+unless the gradient itself is to be differentiated: then it is composed of ops, by the same formula.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import pi
+from math import sqrt as sqrt_of
+from typing import Any
+
+from alpha.errors import ShapeError, message
+from alpha.op import Op, grad_enabled, op
+from alpha.ops.elementwise import erf, exp, minimum, where
+from alpha.ops.reduce import normal_axis
+from alpha.tensor import Tensor
+
+
+def _fused(name: str, saved: str, equation: str, shape: Callable[..., Any] = lambda g, x: g.shape) -> Op:
+    """Makes the op of a gradient that backward runs when nobody differentiates it again."""
+    return op(type(name, (), dict(__doc__=f"Gradient of {name.removesuffix('_grad')}: {equation}.",
+                                  __module__=__name__, args=f"g {saved}", shape=shape)))
+
+
+# ---- piecewise linear ------------------------------------------------------------------------------------------------
+
+
+@op
+class relu:
+    """y = max(x, 0); the gradient at 0 is 0."""
+
+    args, saves = "x", "y"
+
+    def shape(x):
+        return x.shape
+
+    def vjp_x(g, s):
+        return relu_grad(g, s.y)
+
+
+@op
+class relu_grad:
+    """Gradient of relu, also of one that is fused into another op: g where y > 0, else 0."""
+
+    args, saves = "g y", "y"
+
+    def shape(g, y):
+        return g.shape
+
+    def vjp_g(g, s):
+        return relu_grad(g, s.y)
+
+    def vjp_y(g, s):
+        return None
+
+
+@op
+class relu6:
+    """y = min(max(x, 0), 6); the gradient at 0 and at 6 is 0."""
+
+    args, saves = "x", "y"
+
+    def shape(x):
+        return x.shape
+
+    def vjp_x(g, s):
+        return relu6_grad(g, s.y)
+
+
+@op
+class relu6_grad:
+    """Gradient of relu6: g where 0 < y < 6, else 0."""
+
+    args, saves = "g y", "y"
+
+    def shape(g, y):
+        return g.shape
+
+    def vjp_g(g, s):
+        return relu6_grad(g, s.y)
+
+    def vjp_y(g, s):
+        return None
+
+
+@op
+class leaky_relu:
+    """y = x where x > 0, else slope * x; the gradient at 0 is slope * g."""
+
+    args, saves = "x", "x"
+
+    def shape(x, *, slope=0.01):
+        return x.shape
+
+    def vjp_x(g, s, *, slope):
+        return leaky_relu_grad(g, s.x, slope)
+
+
+@op
+class leaky_relu_grad:
+    """Gradient of leaky_relu: g where x > 0, else slope * g."""
+
+    args, saves = "g x", "x"
+
+    def shape(g, x, *, slope):
+        return g.shape
+
+    def vjp_g(g, s, *, slope):
+        return leaky_relu_grad(g, s.x, slope)
+
+    def vjp_x(g, s, *, slope):
+        return None
+
+
+# ---- smooth ----------------------------------------------------------------------------------------------------------
+
+sigmoid_grad = _fused("sigmoid_grad", "y", "g * y * (1 - y)")
+tanh_grad = _fused("tanh_grad", "y", "g * (1 - y^2)")
+silu_grad = _fused("silu_grad", "x", "g * p * (1 + x * (1 - p)), p = sigmoid(x)")
+gelu_grad = _fused("gelu_grad", "x", "g * (P(x) + x * p(x)), P and p the normal distribution and its density")
+elu_grad = _fused("elu_grad", "x", "g where x > 0, else g * alpha * e^x", lambda g, x, *, alpha: g.shape)
+hardswish_grad = _fused("hardswish_grad", "x", "0 up to -3, g from 3 on, g * (x / 3 + 1 / 2) between")
+softplus_grad = _fused("softplus_grad", "x", "g * sigmoid(x)")
+
+
+@op
+class sigmoid:
+    """y = 1 / (1 + e^-x)."""
+
+    args, saves = "x", "y"
+
+    def shape(x):
+        return x.shape
+
+    def vjp_x(g, s):
+        return g * (s.y * (1.0 - s.y)) if grad_enabled() else sigmoid_grad(g, s.y)
+
+
+@op
+class tanh:
+    """y = (e^x - e^-x) / (e^x + e^-x)."""
+
+    args, saves = "x", "y"
+
+    def shape(x):
+        return x.shape
+
+    def vjp_x(g, s):
+        return g * (1.0 - s.y * s.y) if grad_enabled() else tanh_grad(g, s.y)
+
+
+@op
+class silu:
+    """y = x * sigmoid(x), also called swish."""
+
+    args, saves = "x", "x"
+
+    def shape(x):
+        return x.shape
+
+    def vjp_x(g, s):
+        if not grad_enabled():
+            return silu_grad(g, s.x)
+        p = sigmoid(s.x)
+        return g * (p * (1.0 + s.x * (1.0 - p)))
+
+
+@op
+class gelu:
+    """y = x * P(x), P the standard normal distribution function: (1 + erf(x / sqrt(2))) / 2.  Exact, not by tanh.
+
+    Source: arXiv 1606.08415.
+    """
+
+    args, saves = "x", "x"
+
+    def shape(x):
+        return x.shape
+
+    def vjp_x(g, s):
+        if not grad_enabled():
+            return gelu_grad(g, s.x)
+        distribution = (erf(s.x * sqrt_of(0.5)) + 1.0) * 0.5
+        density = exp(s.x * s.x * -0.5) * (1 / sqrt_of(2 * pi))
+        return g * (distribution + s.x * density)
+
+
+@op
+class elu:
+    """y = x where x > 0, else alpha * (e^x - 1).  Source: arXiv 1511.07289."""
+
+    args, saves = "x", "x"
+
+    def shape(x, *, alpha=1.0):
+        return x.shape
+
+    def vjp_x(g, s, *, alpha):
+        if not grad_enabled():
+            return elu_grad(g, s.x, alpha)
+        return g * where(s.x > 0.0, 1.0, exp(minimum(s.x, 0.0)) * alpha)
+
+
+@op
+class softplus:
+    """y = ln(1 + e^x), without overflow."""
+
+    args, saves = "x", "x"
+
+    def shape(x):
+        return x.shape
+
+    def vjp_x(g, s):
+        return g * sigmoid(s.x) if grad_enabled() else softplus_grad(g, s.x)
+
+
+@op
+class hardswish:
+    """y = x * min(max(x + 3, 0), 6) / 6; as in PyTorch, the gradient at -3 is 0 and at 3 it is 1.
+
+    Source: arXiv 1905.02244.
+    """
+
+    args, saves = "x", "x"
+
+    def shape(x):
+        return x.shape
+
+    def vjp_x(g, s):
+        if not grad_enabled():
+            return hardswish_grad(g, s.x)
+        return g * where(s.x <= -3.0, 0.0, where(s.x < 3.0, s.x * (1 / 3) + 0.5, 1.0))
+
+
+# ---- over an axis ----------------------------------------------------------------------------------------------------
+
+def _axis_shape(g, y, *, axis):
+    return g.shape
+
+
+softmax_grad = _fused("softmax_grad", "y", "y * (g - sum(g * y)) along the axis", _axis_shape)
+log_softmax_grad = _fused("log_softmax_grad", "y", "g - e^y * sum(g) along the axis", _axis_shape)
+
+
+def _softmax_shape(x: Tensor, axis: int, where: str) -> tuple[int, ...]:
+    if x.shape[normal_axis(axis, x.ndim, where)] == 0:
+        raise ShapeError(message(where, f"axis {axis} of shape {x.shape} is empty", "pass at least one class"))
+    return x.shape
+
+
+@op
+class softmax:
+    """y = e^x / sum(e^x) along an axis, without overflow.
+
+    Args:
+        x: at least one axis; float.
+        axis: int.
+    Raises:
+        ShapeError: the axis does not exist or is empty.
+    """
+
+    args, saves = "x", "y"
+
+    def shape(x, *, axis=-1):
+        return _softmax_shape(x, axis, "softmax")
+
+    def vjp_x(g, s, *, axis):
+        return s.y * (g - (g * s.y).sum(axis, True)) if grad_enabled() else softmax_grad(g, s.y, axis)
+
+
+@op
+class log_softmax:
+    """y = x - ln(sum(e^x)) along an axis, without overflow.  See softmax."""
+
+    args, saves = "x", "y"
+
+    def shape(x, *, axis=-1):
+        return _softmax_shape(x, axis, "log_softmax")
+
+    def vjp_x(g, s, *, axis):
+        return g - exp(s.y) * g.sum(axis, True) if grad_enabled() else log_softmax_grad(g, s.y, axis)

@@ -1,0 +1,236 @@
+"""Convolution and its two gradients: three ops that are closed under differentiation, and what is made of them.
+
+The sums of conv2d, conv2d_dgrad and conv2d_wgrad run over the same products, each op holding another of the three
+tensors still; so the gradient of any of the three is a pair of the other two, to any order.
+"""
+
+from __future__ import annotations
+
+from operator import index
+from typing import Any
+
+from alpha.errors import ShapeError, message
+from alpha.op import op
+from alpha.ops.activation import relu_grad
+from alpha.ops.conv_desc import Axis, ConvDesc, Pair, Shape
+from alpha.tensor import Tensor
+
+
+def pair(value: Any, name: str, where: str) -> Pair:
+    """Returns (height, width) of an int for both or of a pair.
+
+    Raises:
+        ShapeError: value is neither; `where` and `name` say which argument of which op it is.
+    """
+    if type(value) is int:
+        return value, value
+    try:
+        height, width = value if isinstance(value, (tuple, list)) else (value, value)
+        return index(height), index(width)
+    except (TypeError, ValueError):
+        raise ShapeError(message(where, f"{name} is {value!r}, an int or a pair of ints is needed",
+                                 f"pass {name}=k for both axes, or {name}=(height, width)")) from None
+
+
+def _geometry(where: str, stride: Any, padding: Any, dilation: Any, groups: Any) -> dict[str, Any]:
+    try:
+        groups = index(groups)
+    except TypeError:
+        raise ShapeError(message(where, f"groups is {groups!r}, an int is needed", "pass groups=1 for a plain "
+                                 "convolution, groups=in_channels for a depthwise one")) from None
+    return {"stride": pair(stride, "stride", where), "padding": pair(padding, "padding", where),
+                "dilation": pair(dilation, "dilation", where), "groups": groups}
+
+
+@op
+class conv2d:
+    """Convolution (cross-correlation), ConvV2: no product with a padded zero is made.
+
+        y[n, oh, ow, oc] = sum_{fh, fw, ic} x[n, ih, iw, ic] * w[oc, fh, fw, ic]
+
+    where ih = oh*stride - padding + fh*dilation, and iw likewise.
+    With groups > 1, output channel oc reads the IC / groups input channels of its group only.
+    Args:
+        x: input.  Shape (N, IH, IW, IC), NHWC; float.
+        w: filters.  Shape (OC, FH, FW, IC / groups), OHWI; dtype of x.
+        stride, padding, dilation: int, or pair (height, width); in pixels.
+        groups: number of channel groups; it divides IC and OC.  groups=IC is a depthwise convolution.
+    Returns:
+        y of shape (N, OH, OW, OC), OH = floor((IH + 2*padding - dilation*(FH - 1) - 1) / stride) + 1.
+    Raises:
+        ShapeError: the channels or groups differ, or the filter does not fit into the padded input.
+    Source: arXiv 2306.15951, ConvV2, Algorithm 1B.  Differs: dilation and groups.
+    """
+
+    args, saves = "x w", "x w"
+
+    def canon(*, stride=1, padding=0, dilation=1, groups=1):
+        return _geometry("conv2d", stride, padding, dilation, groups)
+
+    def shape(x, w, **geometry):
+        return ConvDesc.fprop(x.shape, w.shape, **geometry).y_shape
+
+    def vjp_x(g, s, **geometry):
+        return conv2d_dgrad(g, s.w, hw=s.x_shape[1:3], **geometry)
+
+    def vjp_w(g, s, **geometry):
+        return conv2d_wgrad(s.x, g, f=s.w_shape[1:3], **geometry)
+
+
+@op
+class conv2d_dgrad:
+    """Gradient of conv2d with respect to its input (dgrad), by kernel splitting.
+
+        dx[n, ih, iw, ic] = sum_{fh, fw, oc} g[n, oh, ow, oc] * w[oc, fh, fw, ic]
+
+    where ih = oh*stride - padding + fh*dilation, and iw likewise.
+
+    Args:
+        g: gradient of the output.  Shape (N, OH, OW, OC), NHWC; float.
+        w: filters.  Shape (OC, FH, FW, IC / groups), OHWI; dtype of g.
+        hw: (IH, IW) of the input, which g and the geometry leave open where stride > 1.
+        stride, padding, dilation, groups: those of the convolution.
+    Returns:
+        dx of shape (N, IH, IW, IC).
+    Raises:
+        ShapeError: OC of g and w differ, or (IH, IW) cannot produce (OH, OW).
+    Source: arXiv 2306.15951, KS-deconv-V2, Algorithm 2B.  Differs: the split-kernel size is ceil((F - y) / stride), an
+        input may have no tap at all, dilation and groups; the kernels of a class are cut out when they are needed.
+    """
+
+    args, saves = "g w", "g w"
+
+    def canon(*, hw, stride=1, padding=0, dilation=1, groups=1):
+        return dict(hw=pair(hw, "hw", "conv2d_dgrad"), **_geometry("conv2d_dgrad", stride, padding, dilation, groups))
+
+    def shape(g, w, *, hw, **geometry):
+        return ConvDesc.dgrad(g.shape, w.shape, hw, **geometry).x_shape
+
+    def vjp_g(g, s, *, hw, **geometry):
+        return conv2d(g, s.w, **geometry)
+
+    def vjp_w(g, s, *, hw, **geometry):
+        return conv2d_wgrad(g, s.g, f=s.w_shape[1:3], **geometry)
+
+
+@op
+class conv2d_wgrad:
+    """Gradient of conv2d with respect to its filters (wgrad), by leaping over the input in steps of the stride.
+
+        dw[oc, fh, fw, ic] = sum_{n, oh, ow} g[n, oh, ow, oc] * x[n, ih, iw, ic]
+
+    where ih = oh*stride - padding + fh*dilation, and iw likewise.
+
+    Args:
+        x: input of the convolution.  Shape (N, IH, IW, IC), NHWC; float.
+        g: gradient of the output.  Shape (N, OH, OW, OC), NHWC; dtype of x.
+        f: (FH, FW) of the filters, which x, g and the geometry leave open where stride > 1.
+        stride, padding, dilation, groups: those of the convolution.
+    Returns:
+        dw of shape (OC, FH, FW, IC / groups).
+    Raises:
+        ShapeError: the batches of x and g differ, or (FH, FW) cannot produce (OH, OW).
+    Source: arXiv 2306.15951, Sk-dilated-V2, Algorithm 3B.  Differs: the first output is a ceiling; dilation and groups.
+    """
+
+    args, saves = "x g", "x g"
+
+    def canon(*, f, stride=1, padding=0, dilation=1, groups=1):
+        return dict(f=pair(f, "f", "conv2d_wgrad"), **_geometry("conv2d_wgrad", stride, padding, dilation, groups))
+
+    def shape(x, g, *, f, **geometry):
+        return ConvDesc.wgrad(x.shape, g.shape, f, **geometry).w_shape
+
+    def vjp_x(g, s, *, f, **geometry):
+        return conv2d_dgrad(s.g, g, hw=s.x_shape[1:3], **geometry)
+
+    def vjp_g(g, s, *, f, **geometry):
+        return conv2d(s.x, g, **geometry)
+
+
+@op
+class conv2d_bias_act:
+    """Convolution, bias and activation in one pass over y.
+
+        y = activation(conv2d(x, w) + b)
+
+    Args:
+        x, w, stride, padding, dilation, groups: see conv2d.
+        b: bias.  Shape (OC,), dtype of x; or None.
+        activation: None or "relu".
+    Returns:
+        y of shape (N, OH, OW, OC).
+    Raises:
+        ShapeError: as conv2d, or b does not have shape (OC,), or the activation is unknown.
+    """
+
+    args, saves = "x w b?", "x w y"
+
+    def canon(*, stride=1, padding=0, dilation=1, groups=1, activation=None):
+        if activation not in (None, "relu"):
+            raise ShapeError(message("conv2d_bias_act", f"activation {activation!r} is unknown",
+                                     'pass None or "relu", and apply any other activation to the result'))
+        return dict(activation=activation, **_geometry("conv2d_bias_act", stride, padding, dilation, groups))
+
+    def shape(x, w, b, *, activation, **geometry):
+        y_shape = ConvDesc.fprop(x.shape, w.shape, **geometry).y_shape
+        if b is not None and b.shape != y_shape[3:]:
+            raise ShapeError(message("conv2d_bias_act", f"b has shape {b.shape}, w has {y_shape[3]} filters",
+                                     f"pass a bias of shape {y_shape[3:]}, or None"))
+        return y_shape
+
+    def vjp(g, s, needs, *, activation, **geometry):
+        if activation == "relu":
+            g = relu_grad(g, s.y)
+        return (conv2d_dgrad(g, s.w, hw=s.x_shape[1:3], **geometry) if needs[0] else None,
+                conv2d_wgrad(s.x, g, f=s.w_shape[1:3], **geometry) if needs[1] else None,
+                g.sum((0, 1, 2)) if needs[2] else None)
+
+
+def conv_transpose2d(x: Tensor, w: Tensor, stride: int | Pair = 1, padding: int | Pair = 0,
+                     output_padding: int | Pair = 0, dilation: int | Pair = 1, groups: int = 1) -> Tensor:
+    """Transposed convolution: conv2d_dgrad used forward, so that no inserted zero is multiplied.
+
+        y[n, oh, ow, oc] = sum_{fh, fw, ic} x[n, ih, iw, ic] * w[ic, fh, fw, oc]
+
+    where oh = ih*stride - padding + fh*dilation, and ow likewise.
+
+    Args:
+        x: input.  Shape (N, IH, IW, IC), NHWC; float.
+        w: filters.  Shape (IC, FH, FW, OC / groups): those of the convolution from y to x; dtype of x.
+        stride, padding, dilation: int, or pair (height, width); in pixels.
+        output_padding: rows and columns added to the far end of y, fewer than the stride: which of the sizes that
+            conv2d maps to (IH, IW) is meant.
+        groups: number of channel groups; it divides IC and OC.
+    Returns:
+        y of shape (N, OH, OW, OC), OH = (IH - 1)*stride - 2*padding + dilation*(FH - 1) + 1 + output_padding.
+    Raises:
+        ShapeError: the channels differ, output_padding is not below the stride, or y would be empty.
+    Source: arXiv 2306.15951, KS-deconv-V2, Algorithm 2B; see conv2d_dgrad.
+    """
+    where = "conv_transpose2d"
+    geometry = _geometry(where, stride, padding, dilation, groups)
+    extra = pair(output_padding, "output_padding", where)
+    _check_transposed(x.shape, w.shape)
+    if min(extra) < 0 or any(e >= s for e, s in zip(extra, geometry["stride"])):
+        raise ShapeError(message(where, f"output_padding {extra} is not below stride {geometry['stride']}",
+                                 "choose an output_padding from 0 to stride - 1 along each axis"))
+    axes = zip(x.shape[1:3], w.shape[1:3], geometry["stride"], geometry["padding"], geometry["dilation"])
+    hw = tuple(Axis.transposed_size(*axis) + e for axis, e in zip(axes, extra))
+    if min(hw) < 1:
+        raise ShapeError(message(where, f"the output would have height and width {hw}", "use less padding",
+                                 x=f"{x.shape} NHWC", w=f"{w.shape} OHWI", **geometry))
+    return conv2d_dgrad(x, w, hw=hw, **geometry)
+
+
+def _check_transposed(x_shape: Shape, w_shape: Shape) -> None:
+    """Says in terms of conv_transpose2d what conv2d_dgrad would say of g and w."""
+    where, shown = "conv_transpose2d", {"x": f"{x_shape} NHWC", "w": f"{w_shape} (IC, FH, FW, OC/groups)"}
+    if len(x_shape) != 4 or len(w_shape) != 4:
+        raise ShapeError(message(where, f"x has {len(x_shape)} axes and w {len(w_shape)}, both need 4",
+                                 "reshape; a single image needs a leading axis of 1", **shown))
+    if x_shape[3] != w_shape[0]:
+        fix = f"make in_channels of the layer {x_shape[3]}, or pass an x with {w_shape[0]} channels"
+        if x_shape[1] == w_shape[0]:
+            fix = "x looks like NCHW; alpha uses NHWC: x.permute(0, 2, 3, 1)"
+        raise ShapeError(message(where, f"x has {x_shape[3]} channels, w expects {w_shape[0]}", fix, **shown))

@@ -1,0 +1,264 @@
+"""Losses.  `reduction` is "mean", "sum" or "none" everywhere; "none" leaves one loss per sample or element."""
+
+from __future__ import annotations
+
+from alpha.errors import ConfigError, DTypeError, ShapeError, message
+from alpha.op import Spec, grad_enabled, op
+from alpha.ops.activation import log_softmax, softmax, softplus
+from alpha.ops.elementwise import where
+from alpha.ops.norm import accumulation_dtype
+from alpha.ops.reduce import Shape
+from alpha.tensor import Tensor
+
+
+def _check_reduction(name: str, reduction: str) -> None:
+    if reduction not in ("mean", "sum", "none"):
+        raise ConfigError(message(name, f"reduction {reduction!r} is unknown", 'use "mean", "sum" or "none"'))
+
+
+def _reduce(y: Tensor, reduction: str) -> Tensor:
+    return y.mean() if reduction == "mean" else y.sum() if reduction == "sum" else y
+
+
+def _check_pair(name: str, x: Tensor, target: Tensor, reduction: str) -> None:
+    _check_reduction(name, reduction)
+    if x.shape != target.shape:
+        raise ShapeError(message(name, f"the input has shape {x.shape}, the target {target.shape}",
+                                 "make the shapes equal; a loss does not broadcast"))
+
+
+def _check_labels(name: str, x: Tensor, target: Tensor) -> None:
+    if x.ndim != 2 or target.shape != x.shape[:1]:
+        raise ShapeError(message(name, f"the input has shape {x.shape}, the labels {target.shape}",
+                                 "pass an input of shape (N, C) and labels of shape (N,)"))
+    if not x.shape[1]:
+        raise ShapeError(message(name, f"the input has shape {x.shape}: no class to choose from",
+                                 "pass at least one class"))
+    _check_label_dtype(name, target)
+
+
+def _check_label_dtype(name: str, target: Tensor) -> None:
+    if target.dtype not in ("int32", "int64"):
+        raise DTypeError(message(name, f"the labels have dtype {target.dtype}, int32 or int64 is needed",
+                                 'convert them: target.astype("int64")'))
+
+
+# ---- classes ---------------------------------------------------------------------------------------------------------
+
+
+def cross_entropy(logits: Tensor, target: Tensor, *, label_smoothing: float = 0.0,
+                  reduction: str = "mean") -> Tensor:
+    """Cross entropy of a target distribution t and softmax(logits).
+
+        loss[n] = -sum_c q[n, c] * log softmax(logits)[n, c],  q = (1 - label_smoothing) * t + label_smoothing / C
+
+    Args:
+        logits: shape (N, C); float.
+        target: labels, int32 or int64 of shape (N,): t is 1 at the label; or t itself, shape and dtype of logits.
+        label_smoothing: share of the target that is spread evenly over the classes, in [0, 1].
+        reduction: "mean" over N, "sum" or "none".
+    Returns:
+        The loss: shape (), or (N,) with "none".
+    Raises:
+        ShapeError: the shapes do not fit, or there is no class.
+        DTypeError: target is neither of labels nor of the dtype of logits.
+        DataError: a label is outside [0, C).
+        ConfigError: label_smoothing or reduction is out of range.
+    """
+    if target.ndim == 1 or not target.is_floating_point:
+        return label_cross_entropy(logits, target, label_smoothing=label_smoothing, reduction=reduction)
+    _check_smoothing(label_smoothing, reduction)
+    if logits.ndim != 2 or target.shape != logits.shape:
+        raise ShapeError(message("cross_entropy", f"the logits have shape {logits.shape}, the target {target.shape}",
+                                 "pass logits (N, C) and a target of labels (N,) or of probabilities (N, C)"))
+    q = target * (1 - label_smoothing) + label_smoothing / max(1, logits.shape[1])
+    return _reduce(-(q * log_softmax(logits, 1)).sum(1), reduction)
+
+
+def _check_smoothing(label_smoothing: float, reduction: str) -> None:
+    _check_reduction("cross_entropy", reduction)
+    if not 0 <= label_smoothing <= 1:
+        raise ConfigError(message("cross_entropy", f"label_smoothing={label_smoothing} is not in [0, 1]",
+                                  "choose a share from 0 to 1"))
+
+
+@op
+class label_cross_entropy:
+    """cross_entropy with labels: loss[n] and lse[n] = log sum_c exp(logits[n, c]), which backward reads."""
+
+    args, saves, mixed = "logits target", "logits target lse", "target"
+    outs, returns = "loss lse", "loss"
+
+    def canon(*, label_smoothing=0.0, reduction="mean"):
+        _check_smoothing(label_smoothing, reduction)
+        return dict(label_smoothing=label_smoothing, reduction=reduction)
+
+    def shape(logits, target, *, label_smoothing, reduction):
+        _check_labels("cross_entropy", logits, target)
+        rows = target.shape
+        return [rows if reduction == "none" else (), Spec(rows, accumulation_dtype(logits.dtype))]
+
+    def vjp_logits(g, s, *, label_smoothing, reduction):
+        if not grad_enabled():
+            return cross_entropy_grad(g, s.logits, s.target, s.lse, label_smoothing, reduction)
+        rows, classes = s.logits_shape
+        q = label_mask(s.target, classes=classes).astype(g.dtype) * (1 - label_smoothing) + label_smoothing / classes
+        per_row = g / rows if reduction == "mean" else g.reshape(rows, 1) if reduction == "none" else g
+        return per_row * (softmax(s.logits, 1) - q)
+
+
+@op
+class cross_entropy_grad:
+    """Gradient of cross_entropy with labels: dlogits = g * (softmax(logits) - q), with g / N for "mean".
+
+    Args:
+        g: gradient of the loss.  Shape () or, for "none", (N,).
+        logits, target, label_smoothing, reduction: as in cross_entropy.
+        lse: log sum exp of the logits.  Shape (N,).
+    """
+
+    args, mixed = "g logits target lse", "target lse"
+
+    def shape(g, logits, target, lse, *, label_smoothing, reduction):
+        return logits.shape
+
+
+@op
+class label_mask:
+    """y[n, c] = (c == target[n]), bool.
+
+    Args:
+        target: labels, int32 or int64.  Shape (N,).
+        classes: C.
+    Raises:
+        DataError: a label is outside [0, C).
+    """
+
+    args, dtypes = "target", "any"
+
+    def shape(target, *, classes):
+        _check_label_dtype("label_mask", target)
+        return Spec((*target.shape, classes), "bool")
+
+
+def nll_loss(log_probs: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
+    """Negative log-likelihood: loss[n] = -log_probs[n, target[n]].
+
+    Args:
+        log_probs: shape (N, C); float.
+        target: labels, int32 or int64 of shape (N,).
+        reduction: "mean" over N, "sum" or "none".
+    Returns:
+        The loss: shape (), or (N,) with "none".
+    Raises:
+        ShapeError, DTypeError, DataError, ConfigError: as cross_entropy.
+    """
+    _check_reduction("nll_loss", reduction)
+    _check_labels("nll_loss", log_probs, target)
+    chosen = where(label_mask(target, classes=log_probs.shape[1]), log_probs, 0.0)
+    return _reduce(-chosen.sum(1), reduction)
+
+
+# ---- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def mse_loss(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
+    """(x - target)^2.  x and target: one shape and float dtype.  Raises ShapeError, ConfigError."""
+    _check_pair("mse_loss", x, target, reduction)
+    d = x - target
+    return _reduce(d * d, reduction)
+
+
+def l1_loss(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
+    """|x - target|.  x and target: one shape and float dtype.  Raises ShapeError, ConfigError."""
+    _check_pair("l1_loss", x, target, reduction)
+    return _reduce((x - target).abs(), reduction)
+
+
+def smooth_l1_loss(x: Tensor, target: Tensor, *, beta: float = 1.0, reduction: str = "mean") -> Tensor:
+    """d^2 / (2 beta) where d = |x - target| < beta, else d - beta / 2.
+
+    Args:
+        x, target: one shape and float dtype.
+        beta: where the square becomes linear, at least 0; 0 makes it l1_loss.
+        reduction: "mean", "sum" or "none".
+    Raises:
+        ShapeError: the shapes differ.
+        ConfigError: beta or reduction is out of range.
+    """
+    _check_pair("smooth_l1_loss", x, target, reduction)
+    if beta < 0:
+        raise ConfigError(message("smooth_l1_loss", f"beta={beta} is below 0", "choose a beta of at least 0"))
+    d = (x - target).abs()
+    if beta > 0:
+        near = d.clip(None, beta)
+        d = near * near * (0.5 / beta) + (d - near)
+    return _reduce(d, reduction)
+
+
+def bce_loss(p: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
+    """Binary cross entropy of probabilities: -(target * log p + (1 - target) * log(1 - p)).
+
+    Logarithms below -100 count as -100, so that the loss is finite at 0 and 1.
+    Args:
+        p: probabilities, in [0, 1]; float.
+        target: shape and dtype of p.
+        reduction: "mean", "sum" or "none".
+    Raises:
+        ShapeError: the shapes differ.
+        DataError: an element of p is outside [0, 1].
+        ConfigError: the reduction is unknown.
+    """
+    _check_pair("bce_loss", p, target, reduction)
+    return _reduce(binary_cross_entropy(p, target), reduction)
+
+
+def _clipped_logs(p: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns log p and log(1 - p), at least -100."""
+    return p.log().clip(-100.0, None), (1.0 - p).log().clip(-100.0, None)
+
+
+@op
+class binary_cross_entropy:
+    """bce_loss per element.  In the gradient (p - target) / (p (1 - p)) the denominator is at least 1e-12."""
+
+    args, saves = "p target", "p target"
+
+    def shape(p, target):
+        return p.shape
+
+    def vjp_p(g, s):
+        return g * (s.p - s.target) / (s.p * (1.0 - s.p)).clip(1e-12, None)
+
+    def vjp_target(g, s):
+        log_p, log_rest = _clipped_logs(s.p)
+        return g * (log_rest - log_p)
+
+
+def bce_with_logits_loss(x: Tensor, target: Tensor, pos_weight: Tensor | None = None, *,
+                         reduction: str = "mean") -> Tensor:
+    """Binary cross entropy of sigmoid(x), which neither overflows nor takes the logarithm of 0.
+
+        loss = (1 - target) * x + (1 + (pos_weight - 1) * target) * log(1 + e^-x)
+
+    Args:
+        x: logits; float.
+        target: shape and dtype of x.
+        pos_weight: weight of the positive class, of a shape that broadcasts to that of x; None stands for 1.
+        reduction: "mean", "sum" or "none".
+    Raises:
+        ShapeError: the shapes do not fit.
+        ConfigError: the reduction is unknown.
+    """
+    _check_pair("bce_with_logits_loss", x, target, reduction)
+    tail = softplus(-x)
+    if pos_weight is not None:
+        _check_weight(pos_weight.shape, x.shape)
+        tail = ((pos_weight - 1.0) * target + 1.0) * tail
+    return _reduce((1.0 - target) * x + tail, reduction)
+
+
+def _check_weight(weight: Shape, shape: Shape) -> None:
+    if len(weight) > len(shape) or any(m not in (1, n) for m, n in zip(weight[::-1], shape[::-1])):
+        raise ShapeError(message("bce_with_logits_loss", f"pos_weight has shape {weight}, x has {shape}",
+                                 "pass a pos_weight that broadcasts to the shape of x"))

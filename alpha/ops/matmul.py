@@ -1,0 +1,106 @@
+"""Matrix products: matmul over any number of batch axes, and linear, a layer's product with bias and relu."""
+
+from __future__ import annotations
+
+from math import prod
+
+from alpha.errors import ShapeError, message
+from alpha.op import op
+from alpha.ops.activation import relu_grad
+from alpha.ops.elementwise import broadcast_shape
+from alpha.ops.reduce import Shape, unbroadcast
+
+
+def _matrix(shape: Shape, transposed: bool) -> Shape:
+    return (shape[-1], shape[-2]) if transposed else shape[-2:]
+
+
+@op
+class matmul:
+    """y[..., i, j] = sum_k a[..., i, k] * b[..., k, j].
+
+    Args:
+        a: shape (..., M, K), or (K,), which is read as one row; number.
+        b: shape (..., K, N), or (K,), which is read as one column; dtype of a.
+        transpose_a, transpose_b: the last two axes of a (of b) are stored the other way round: (K, M), (N, K).
+    Returns:
+        y of shape (..., M, N), batch axes broadcast; without the axis of an operand of one axis.
+    Raises:
+        ShapeError: an operand has no axis, the K differ, or the batch axes do not broadcast.
+    """
+
+    args, saves, dtypes = "a b", "a b", "number"
+
+    def shape(a, b, *, transpose_a=False, transpose_b=False):
+        if a.ndim == 0 or b.ndim == 0:
+            raise ShapeError(message("matmul", "an operand has no axis, at least one is needed",
+                                     "multiply by a number with *", a=a.shape, b=b.shape))
+        if (transpose_a and a.ndim == 1) or (transpose_b and b.ndim == 1):
+            raise ShapeError(message("matmul", "an operand of one axis cannot be transposed", "reshape it to two axes",
+                                     a=a.shape, b=b.shape))
+        rows, inner = _matrix((1, *a.shape) if a.ndim == 1 else a.shape, transpose_a)
+        other, columns = _matrix((*b.shape, 1) if b.ndim == 1 else b.shape, transpose_b)
+        if inner != other:
+            raise ShapeError(message("matmul", f"a has {inner} columns, b has {other} rows",
+                                     "make them equal; b.transpose() swaps the last two axes",
+                                     a=f"{a.shape}, transposed" if transpose_a else a.shape,
+                                     b=f"{b.shape}, transposed" if transpose_b else b.shape))
+        batch = () if a.ndim <= 2 and b.ndim <= 2 else broadcast_shape("matmul", a=a.shape[:-2], b=b.shape[:-2])
+        return batch + (() if a.ndim == 1 else (rows,)) + (() if b.ndim == 1 else (columns,))
+
+    def vjp(g, s, needs, *, transpose_a, transpose_b):
+        a, b = s.a, s.b
+        if a.ndim == 1:
+            a, g = a.reshape(1, -1), g.reshape(*g.shape[:-1], 1, -1) if b.ndim > 1 else g.reshape(1)
+        if b.ndim == 1:
+            b, g = b.reshape(-1, 1), g.reshape(*g.shape, 1)
+        da = db = None
+        if needs[0]:
+            da = matmul(b, g, transpose_b, True) if transpose_a else matmul(g, b, False, not transpose_b)
+        if needs[1]:
+            db = matmul(g, a, True, transpose_a) if transpose_b else matmul(a, g, not transpose_a, False)
+        return (None if da is None else unbroadcast(da, a.shape).reshape(s.a_shape),
+                None if db is None else unbroadcast(db, b.shape).reshape(s.b_shape))
+
+
+@op
+class linear:
+    """y[n, o] = activation(sum_i x[n, i] * w[o, i] + b[o]), in one pass over y.
+
+    Args:
+        x: shape (N, in) or (..., in); float.
+        w: shape (out, in); dtype of x.
+        b: shape (out,), dtype of x; or None.
+        activation: None or "relu".
+    Returns:
+        y of shape (..., out).
+    Raises:
+        ShapeError: the sizes of x, w and b do not fit together, or the activation is unknown.
+    """
+
+    args, saves = "x w b?", "x w y"
+
+    def shape(x, w, b, *, activation=None):
+        if activation not in (None, "relu"):
+            raise ShapeError(message("linear", f"activation {activation!r} is unknown",
+                                     'pass None or "relu", and apply any other activation to the result'))
+        if w.ndim != 2 or x.ndim == 0:
+            raise ShapeError(message("linear", f"x has {x.ndim} axes and w {w.ndim}, x needs at least 1 and w needs 2",
+                                     "reshape them to (N, in) and (out, in)", x=x.shape, w=w.shape))
+        if x.shape[-1] != w.shape[1]:
+            raise ShapeError(message("linear", f"x has {x.shape[-1]} features, w expects {w.shape[1]}",
+                                     f"make in_features of the layer {x.shape[-1]}, or flatten x: x.flatten(1)",
+                                     x=x.shape, w=f"{w.shape} (out, in)"))
+        if b is not None and b.shape != w.shape[:1]:
+            raise ShapeError(message("linear", f"b has shape {b.shape}, w has {w.shape[0]} outputs",
+                                     f"pass a bias of shape {w.shape[:1]}, or None"))
+        return (*x.shape[:-1], w.shape[0])
+
+    def vjp(g, s, needs, *, activation):
+        if activation == "relu":
+            g = relu_grad(g, s.y)
+        rows = g if g.ndim == 2 else g.reshape(prod(g.shape[:-1]), g.shape[-1])
+        x = s.x if s.x.ndim == 2 else s.x.reshape(rows.shape[0], s.x.shape[-1])
+        return (matmul(rows, s.w).reshape(s.x_shape) if needs[0] else None,
+                matmul(rows, x, True) if needs[1] else None,
+                rows.sum(0) if needs[2] else None)

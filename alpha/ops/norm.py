@@ -1,0 +1,281 @@
+"""Batch, layer and group normalisation: y = (x - mean) * istd * gamma + beta, istd = 1 / sqrt(var + eps).
+
+var is biased. An ordinary backward pass is one fused op; one that is to be differentiated again is composed of ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+from alpha.errors import ShapeError, message
+from alpha.op import Spec, grad_enabled, op
+from alpha.ops.activation import relu_grad
+from alpha.ops.reduce import Shape
+from alpha.tensor import Tensor
+
+Gradients = tuple[Tensor, Tensor, Tensor]
+
+
+def accumulation_dtype(dtype: str) -> str:
+    """Returns the dtype in which sums over numbers of `dtype` are made and kept: float32 for those of 16 bits."""
+    return "float32" if dtype in ("float16", "bfloat16") else dtype
+
+
+def batch_norm(x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None, running_mean: Tensor | None = None,
+               running_var: Tensor | None = None, residual: Tensor | None = None, *, training: bool = True,
+               momentum: float = 0.1, eps: float = 1e-5, activation: str | None = None) -> Tensor:
+    """Batch normalisation per channel, with a residual and an activation in the same pass over memory.
+
+        y = activation((x - mean) * istd * gamma + beta + residual)
+
+    In training mean and var are those of x over all axes but the last, and the running statistics move in place:
+    running = (1 - momentum) * running + momentum * batch, with the unbiased variance. In inference the running ones
+    take the batch's place.
+    Args:
+        x: input.  Shape (..., C), channels last; float.
+        gamma, beta: scale and shift.  Shape (C,), dtype of x; None stands for 1 and 0.
+        running_mean, running_var: shape (C,), dtype of x; both or neither, and both in inference.
+        residual: shape and dtype of x, or None.
+        training: whether to use the statistics of x.
+        momentum: weight of the batch in the running statistics.
+        eps: added to the variance.
+        activation: None or "relu".
+    Returns:
+        y of the shape of x.
+    Raises:
+        ShapeError: shapes do not fit, training has one value per channel, inference lacks running statistics, or the
+            activation is unknown.
+    Source: arXiv 1502.03167, Algorithms 1 and 2.
+    """
+    attrs = dict(training=training, momentum=momentum, eps=eps, activation=activation)
+    if residual is None:
+        return batch_norm_act(x, gamma, beta, running_mean, running_var, **attrs)
+    return batch_norm_add_act(x, gamma, beta, running_mean, running_var, residual, **attrs)
+
+
+def _batch_norm_shapes(x: Tensor, params: dict[str, Tensor | None], training: bool,
+                       activation: str | None) -> list[Shape | Spec]:
+    where, channels = "batch_norm", x.shape[-1:]
+    if activation not in (None, "relu"):
+        raise ShapeError(message(where, f"activation {activation!r} is unknown",
+                                 'pass None or "relu", and apply any other activation to the result'))
+    if x.ndim < 2:
+        raise ShapeError(message(where, f"x has {x.ndim} axes, at least 2 are needed", "pass x of shape (..., C)",
+                                 x=x.shape))
+    for name, p in params.items():
+        if p is not None and p.shape != channels:
+            fix = f"pass {name} of shape {channels}"
+            if p.shape == x.shape[1:2]:
+                fix = "x looks like NCHW; alpha uses NHWC: x.permute(0, 2, 3, 1)"
+            raise ShapeError(message(where, f"x has {channels[0]} channels, {name} has shape {p.shape}", fix,
+                                     x=x.shape))
+    absent = (params["running_mean"] is None) + (params["running_var"] is None)
+    if absent == 1 or (absent and not training):
+        raise ShapeError(message(where, f"{absent} of running_mean and running_var are None",
+                                 "pass both; in training they may both be None", training=training))
+    if training and x.size <= channels[0]:
+        raise ShapeError(message(where, f"training needs more than 1 value per channel, x of shape {x.shape} has "
+                                 f"{prod(x.shape[:-1])}", "use a larger batch, or training=False"))
+    statistics = Spec(channels, accumulation_dtype(x.dtype))
+    return [x.shape, statistics, statistics]
+
+
+@op
+class batch_norm_act:
+    """activation(batch_norm(x)); see batch_norm.  Its gradient makes the mask of relu again from x: y is not kept."""
+
+    args, saves = "x gamma? beta? running_mean? running_var?", "x gamma beta mean istd"
+    outs, returns, mutates = "y mean istd", "y", "running_mean running_var"
+
+    def shape(x, gamma, beta, running_mean, running_var, *, training=True, momentum=0.1, eps=1e-5, activation=None):
+        params = dict(gamma=gamma, beta=beta, running_mean=running_mean, running_var=running_var)
+        return _batch_norm_shapes(x, params, training, activation)
+
+    def vjp(g, s, needs, *, training, momentum, eps, activation):
+        return (*_batch_norm_vjp(g, s, training, eps, activation), None, None)
+
+
+@op
+class batch_norm_add_act:
+    """activation(batch_norm(x) + residual); see batch_norm.  Its gradient reads the mask of relu from y."""
+
+    args, saves = "x gamma? beta? running_mean? running_var? residual", "x gamma beta mean istd y"
+    outs, returns, mutates = "y mean istd", "y", "running_mean running_var"
+
+    def shape(x, gamma, beta, running_mean, running_var, residual, *, training=True, momentum=0.1, eps=1e-5,
+              activation=None):
+        if residual.shape != x.shape:
+            raise ShapeError(message("batch_norm", f"residual has shape {residual.shape}, x has {x.shape}",
+                                     "pass a residual of the shape of x"))
+        params = dict(gamma=gamma, beta=beta, running_mean=running_mean, running_var=running_var)
+        return _batch_norm_shapes(x, params, training, activation)
+
+    def vjp(g, s, needs, *, training, momentum, eps, activation):
+        if activation == "relu":
+            g = relu_grad(g, s.y)
+        return (*_batch_norm_vjp(g, s, training, eps, None), None, None, g)
+
+
+@op
+class batch_norm_grad:
+    """Gradients of batch_norm in training, in one op.
+
+        v = g where relu passed, else 0;  xhat = (x - mean) * istd
+        dbeta = sum(v);  dgamma = sum(v * xhat);  dx = gamma * istd * (v - dbeta / M - xhat * dgamma / M)
+
+    Args:
+        g: gradient of y.  Shape (..., C): M values per channel.
+        x, gamma, beta: inputs of batch_norm.
+        mean, istd: what batch_norm computed.  Shape (C,).
+        activation: None or "relu", whose mask is made again from x.
+    Source: arXiv 1502.03167, section 3.
+    """
+
+    args, outs, mixed = "g x gamma? beta? mean istd", "dx dgamma dbeta", "mean istd"
+
+    def shape(g, x, gamma, beta, mean, istd, *, activation=None):
+        return [x.shape, mean.shape, mean.shape]
+
+
+def _batch_norm_vjp(g: Tensor, s: Any, training: bool, eps: float, activation: str | None) -> Gradients:
+    """Returns dx, dgamma, dbeta."""
+    if training and not grad_enabled():
+        return batch_norm_grad(g, s.x, s.gamma, s.beta, s.mean, s.istd, activation=activation)
+    axes = tuple(range(s.x.ndim - 1))
+    if training:
+        xhat, istd = _standardized(s.x, axes, eps)
+    else:
+        istd = s.istd.astype(s.x.dtype)
+        xhat = (s.x - s.mean.astype(s.x.dtype)) * istd
+    if activation == "relu":
+        scaled = xhat if s.gamma is None else xhat * s.gamma
+        g = relu_grad(g, scaled if s.beta is None else scaled + s.beta)
+    v = g if s.gamma is None else g * s.gamma
+    dx = _standardized_vjp(v, xhat, istd, axes) if training else v * istd
+    return dx, (g * xhat).sum(axes), g.sum(axes)
+
+
+def _standardized(x: Tensor, axes: Sequence[int], eps: float) -> tuple[Tensor, Tensor]:
+    """Returns xhat = (x - mean) * istd, and istd with the axes kept."""
+    centered = x - x.mean(axes, True)
+    istd = ((centered * centered).mean(axes, True) + eps) ** -0.5
+    return centered * istd, istd
+
+
+def _standardized_vjp(v: Tensor, xhat: Tensor, istd: Tensor, axes: Sequence[int]) -> Tensor:
+    """Returns the gradient of x from v, that of xhat."""
+    return istd * (v - v.mean(axes, True) - xhat * (v * xhat).mean(axes, True))
+
+
+# ---- statistics of each sample ---------------------------------------------------------------------------------------
+
+
+def _refuse_parameter(where: str, x: Tensor, expected: Shape, **params: Tensor | None) -> None:
+    for name, p in params.items():
+        if p is not None and p.shape != expected:
+            raise ShapeError(message(where, f"{name} has shape {p.shape}, {expected} is needed",
+                                     f"pass {name} of shape {expected}", x=x.shape))
+
+
+@op
+class layer_norm:
+    """Normalisation of each sample over its last axes; mean and var are over those axes.
+
+    Args:
+        x: input.  Shape (..., *normalized); float.
+        gamma, beta: scale and shift.  Shape normalized, dtype of x; None stands for 1 and 0.
+        normalized_ndim: how many axes `normalized` has, at least 1.
+        eps: added to the variance.
+    Returns:
+        y of the shape of x.
+    Raises:
+        ShapeError: x has fewer axes or none of its values, or gamma or beta has another shape.
+    Source: arXiv 1607.06450.
+    """
+
+    args, saves, outs, returns = "x gamma? beta?", "x gamma mean istd", "y mean istd", "y"
+
+    def shape(x, gamma, beta, *, normalized_ndim=1, eps=1e-5):
+        if not 1 <= normalized_ndim <= x.ndim or 0 in x.shape[-normalized_ndim:]:
+            raise ShapeError(message("layer_norm", f"cannot normalise {normalized_ndim} axes of shape {x.shape}",
+                                     "choose normalized_ndim from 1 to the number of axes of x, none of them empty"))
+        _refuse_parameter("layer_norm", x, x.shape[-normalized_ndim:], gamma=gamma, beta=beta)
+        statistics = Spec(x.shape[:-normalized_ndim] + (1,) * normalized_ndim, accumulation_dtype(x.dtype))
+        return [x.shape, statistics, statistics]
+
+    def vjp(g, s, needs, *, normalized_ndim, eps):
+        axes = tuple(range(g.ndim - normalized_ndim, g.ndim))
+        return _sample_norm_vjp(g, s.x, s.gamma, s.mean, s.istd, axes, normalized_ndim, eps)
+
+
+@op
+class group_norm:
+    """Normalisation of each sample over its pixels and a group of neighbouring channels.
+
+    Args:
+        x: input.  Shape (N, ..., C), channels last; float.
+        gamma, beta: scale and shift per channel.  Shape (C,), dtype of x; None stands for 1 and 0.
+        groups: number of groups; it divides C.
+        eps: added to the variance.
+    Returns:
+        y of the shape of x.
+    Raises:
+        ShapeError: groups does not divide C, x has fewer than 2 axes or samples without values, or gamma or beta has
+            another shape.
+    Source: arXiv 1803.08494.
+    """
+
+    args, saves, outs, returns = "x gamma? beta?", "x gamma mean istd", "y mean istd", "y"
+
+    def shape(x, gamma, beta, *, groups, eps=1e-5):
+        if x.ndim < 2 or 0 in x.shape[1:]:
+            raise ShapeError(message("group_norm", f"x of shape {x.shape} has no samples with values",
+                                     "pass x of shape (N, ..., C)"))
+        if groups < 1 or x.shape[-1] % groups:
+            raise ShapeError(message("group_norm", f"{groups} groups do not divide {x.shape[-1]} channels",
+                                     "choose a number of groups that divides the channels", x=x.shape))
+        _refuse_parameter("group_norm", x, x.shape[-1:], gamma=gamma, beta=beta)
+        statistics = Spec((x.shape[0], 1, groups, 1), accumulation_dtype(x.dtype))
+        return [x.shape, statistics, statistics]
+
+    def vjp(g, s, needs, *, groups, eps):
+        n, c = s.x_shape[0], s.x_shape[-1]
+        split = (n, prod(s.x_shape[1:-1]), groups, c // groups)
+        gamma = s.gamma if s.gamma is None else s.gamma.reshape(split[2:])
+        g, x = g.reshape(split), s.x.reshape(split)
+        dx, dgamma, dbeta = _sample_norm_vjp(g, x, gamma, s.mean, s.istd, (1, 3), 2, eps)
+        return dx.reshape(s.x_shape), dgamma.reshape((c,)), dbeta.reshape((c,))
+
+
+@op
+class sample_norm_grad:
+    """Gradients of layer_norm and, with channels split into (groups, C / groups), of group_norm, in one op.
+
+        xhat = (x - mean) * istd;  v = g * gamma;  dbeta = sum(g);  dgamma = sum(g * xhat)
+        dx = istd * (v - mean(v) - xhat * mean(v * xhat)), means over `axes`
+
+    Args:
+        g, x: gradient of y, and x, of one shape.
+        gamma: scale, which broadcasts to the last axes of x; or None.
+        mean, istd: shape of x with `axes` reduced to 1.
+        axes: over which mean was taken.
+        params_ndim: how many axes gamma and beta have, so dgamma and dbeta are summed over all but the last ones.
+    """
+
+    args, outs, mixed = "g x gamma? mean istd", "dx dgamma dbeta", "mean istd"
+
+    def shape(g, x, gamma, mean, istd, *, axes, params_ndim):
+        return [x.shape, x.shape[-params_ndim:], x.shape[-params_ndim:]]
+
+
+def _sample_norm_vjp(g: Tensor, x: Tensor, gamma: Tensor | None, mean: Tensor, istd: Tensor, axes: Shape,
+                     params_ndim: int, eps: float) -> Gradients:
+    """Returns dx, dgamma, dbeta."""
+    if not grad_enabled():
+        return sample_norm_grad(g, x, gamma, mean, istd, axes=axes, params_ndim=params_ndim)
+    xhat, istd = _standardized(x, axes, eps)
+    dx = _standardized_vjp(g if gamma is None else g * gamma, xhat, istd, axes)
+    summed = tuple(range(x.ndim - params_ndim))
+    return dx, (g * xhat).sum(summed), g.sum(summed)

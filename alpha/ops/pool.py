@@ -1,0 +1,353 @@
+"""Pooling: the largest or the mean element of a window, and what takes gradients (or values) back to the input.
+
+Each op and its gradient are a linear pair, so each is the other's gradient too: scatter and gather by index for the
+maximum, `avg_pool2d_backward` and `avg_pool2d` for the mean. Padding is never stored: a window is trimmed to the input.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from alpha.errors import DTypeError, ShapeError, message
+from alpha.op import Spec, op
+from alpha.ops.conv import pair
+from alpha.ops.conv_desc import Axis, Pair, Shape, ceil_div
+from alpha.tensor import Tensor
+
+
+def _window(where: str, kernel_size: Any, stride: Any, padding: Any) -> dict[str, Any]:
+    kernel_size = pair(kernel_size, "kernel_size", where)
+    stride = kernel_size if stride is None else pair(stride, "stride", where)
+    return {"kernel_size": kernel_size, "stride": stride, "padding": pair(padding, "padding", where)}
+
+
+@lru_cache(maxsize=1024)
+def pool_axes(where: str, x_shape: Shape, kernel_size: Pair, stride: Pair, padding: Pair) -> tuple[Axis, Axis]:
+    """Returns the geometry of a pool along H and along W.  Raises ShapeError in the name of op `where`."""
+    _check_image(where, "x", x_shape)
+    if min(kernel_size) < 1 or min(stride) < 1:
+        raise ShapeError(message(where, f"kernel_size {kernel_size} and stride {stride} must be at least 1",
+                                 "correct the argument that is out of range"))
+    if min(padding) < 0 or any(2 * p > k for p, k in zip(padding, kernel_size)):
+        raise ShapeError(message(where, f"padding {padding} is not between 0 and half of kernel_size {kernel_size}",
+                                 "use less padding, or a larger kernel_size: a window must meet the input"))
+    axes = []
+    for name, i, k, s, p in zip("HW", x_shape[1:3], kernel_size, stride, padding):
+        o = Axis.output_size(i, k, s, p, 1)
+        if o < 1:
+            fix = "use a smaller kernel_size, or a larger map"
+            if x_shape[2] == x_shape[3]:
+                fix += "; if x is NCHW, alpha uses NHWC: x.permute(0, 2, 3, 1)"
+            raise ShapeError(message(where, f"a window of {k} does not fit into {i} + 2*{p} inputs along {name}", fix,
+                                     x=f"{x_shape} NHWC"))
+        axes.append(Axis(i, o, k, s, p, 1))
+    return axes[0], axes[1]
+
+
+def adaptive_windows(i: int, o: int) -> list[Pair]:
+    """Returns the o windows [begin, end) that cover i inputs evenly; they overlap where o does not divide i."""
+    return [(k * i // o, ceil_div((k + 1) * i, o)) for k in range(o)]
+
+
+def _check_image(where: str, name: str, shape: Shape) -> None:
+    if len(shape) != 4 or 0 in shape:
+        raise ShapeError(message(where, f"{name} has shape {shape}, 4 non-empty axes are needed (N H W C)",
+                                 f"reshape {name}; a single image needs a leading axis of 1"))
+
+
+def _pooled_shape(where: str, x_shape: Shape, kernel_size: Pair, stride: Pair, padding: Pair) -> Shape:
+    h, w = pool_axes(where, x_shape, kernel_size, stride, padding)
+    return x_shape[0], h.o, w.o, x_shape[3]
+
+
+def _unpooled_shape(where: str, g_shape: Shape, hw: Pair, **window: Pair) -> Shape:
+    """Returns the shape of the input that pools to g_shape."""
+    x_shape = g_shape[0], *hw, g_shape[-1]
+    if (pooled := _pooled_shape(where, x_shape, **window)) != g_shape:
+        raise ShapeError(message(where, f"g has shape {g_shape}, this geometry gives {pooled}",
+                                 "pass the gradient of the output of the same pool"))
+    return x_shape
+
+
+def _adaptive_shape(where: str, x_shape: Shape, output_size: Pair) -> Shape:
+    _check_image(where, "x", x_shape)
+    if min(output_size) < 1:
+        raise ShapeError(message(where, f"output_size is {output_size}", "ask for at least 1 output along each axis"))
+    return x_shape[0], *output_size, x_shape[3]
+
+
+@op
+class max_pool2d:
+    """Largest element of each window.
+
+        y[n, oh, ow, c] = max_{kh, kw} x[n, oh*stride - padding + kh, ow*stride - padding + kw, c],   inside of x only
+
+    The first of equal elements, row by row, is the one that receives the gradient.  NaN is larger than any number.
+    `max_pool2d.full(...)` returns (y, index).
+    Args:
+        x: input.  Shape (N, IH, IW, C), NHWC; float.
+        kernel_size: int, or pair (height, width); in pixels.
+        stride: int or pair; default kernel_size.
+        padding: int or pair, at most half of kernel_size.
+    Returns:
+        y of shape (N, OH, OW, C), OH = floor((IH + 2*padding - kernel_size) / stride) + 1; index, int32, of shape y:
+        the position ih*IW + iw of each maximum, for max_unpool2d.
+    Raises:
+        ShapeError: x is no image batch, padding exceeds half of kernel_size, or the window does not fit.
+    """
+
+    args, saves, outs, returns = "x", "index", "y index", "y"
+
+    def canon(*, kernel_size, stride=None, padding=0):
+        return _window("max_pool2d", kernel_size, stride, padding)
+
+    def shape(x, **window):
+        y_shape = _pooled_shape("max_pool2d", x.shape, **window)
+        return [y_shape, Spec(y_shape, "int32")]
+
+    def vjp_x(g, s, **window):
+        return max_pool2d_backward(g, s.index, hw=s.x_shape[1:3], **window)
+
+
+@op
+class max_pool2d_backward:
+    """Gradient of max_pool2d: adds each element of g to the position that its window took the maximum from.
+
+    Args:
+        g: gradient of the output.  Shape (N, OH, OW, C), NHWC; float.
+        index: the second output of max_pool2d.full with the same window.  Shape of g; int32.
+        hw: (IH, IW) of the pooled input.
+        kernel_size, stride, padding: those of the pool.
+    Returns:
+        dx of shape (N, IH, IW, C).
+    Raises:
+        ShapeError: the shapes of g and index differ, or (IH, IW) does not pool to (OH, OW).
+    """
+
+    args, saves, mixed = "g index", "index", "index"
+
+    def canon(*, hw, kernel_size, stride=None, padding=0):
+        return dict(hw=hw, **_window("max_pool2d_backward", kernel_size, stride, padding))
+
+    def shape(g, index, *, hw, **window):
+        _check_index("max_pool2d_backward", g.shape, index)
+        return _unpooled_shape("max_pool2d_backward", g.shape, hw, **window)
+
+    def vjp_g(g, s, **attrs):
+        return pool_gather(g, s.index)
+
+
+@op
+class adaptive_max_pool2d:
+    """Largest element of each of OH x OW windows that cover x evenly: window k of o spans [k*I//o, ceil((k+1)*I/o)).
+
+    Args:
+        x: input.  Shape (N, IH, IW, C), NHWC; float.
+        output_size: int, or pair (OH, OW).
+    Returns:
+        y of shape (N, OH, OW, C); `.full` adds the index, see max_pool2d.
+    Raises:
+        ShapeError: x is no image batch, or output_size is below 1.
+    """
+
+    args, saves, outs, returns = "x", "index", "y index", "y"
+
+    def canon(*, output_size):
+        return {"output_size": pair(output_size, "output_size", "adaptive_max_pool2d")}
+
+    def shape(x, *, output_size):
+        y_shape = _adaptive_shape("adaptive_max_pool2d", x.shape, output_size)
+        return [y_shape, Spec(y_shape, "int32")]
+
+    def vjp_x(g, s, *, output_size):
+        return pool_scatter(g, s.index, hw=s.x_shape[1:3])
+
+
+@op
+class pool_scatter:
+    """Adds each element of x to the position of its image that index names, 0 elsewhere.
+
+    The gradient of an adaptive maximum, and max_unpool2d; max_pool2d knows more about its index and has its own.
+    The caller answers for the range of index; max_unpool2d checks it.
+    Args:
+        x: values.  Shape (N, OH, OW, C), NHWC; float.
+        index: positions ih*IW + iw.  Shape of x; integer.
+        hw: (IH, IW) of the result.
+    Returns:
+        y of shape (N, IH, IW, C); 0 where no index points.
+    Raises:
+        ShapeError: the shapes of x and index differ.
+    """
+
+    args, saves, mixed = "x index", "index", "index"
+
+    def shape(x, index, *, hw):
+        _check_index("pool_scatter", x.shape, index)
+        return x.shape[0], *hw, x.shape[3]
+
+    def vjp_x(g, s, *, hw):
+        return pool_gather(g, s.index)
+
+
+@op
+class pool_gather:
+    """Reads for each index the element of x at that position of its image: the gradient of pool_scatter.
+
+    Args:
+        x: values.  Shape (N, IH, IW, C), NHWC; float.
+        index: positions ih*IW + iw.  Shape (N, OH, OW, C); integer.
+    Returns:
+        y of the shape of index.
+    Raises:
+        ShapeError: batch or channels of x and index differ.
+    """
+
+    args, saves, mixed = "x index", "index", "index"
+
+    def shape(x, index):
+        _check_index("pool_gather", (x.shape[0], *index.shape[1:3], x.shape[3]), index)
+        return index.shape
+
+    def vjp_x(g, s):
+        return pool_scatter(g, s.index, hw=s.x_shape[1:3])
+
+
+def _check_index(where: str, expected: Shape, index: Tensor) -> None:
+    if index.shape != expected:
+        raise ShapeError(message(where, f"index has shape {index.shape}, {expected} is needed",
+                                 "pass the index of the max_pool2d.full call that made the values"))
+
+
+def max_unpool2d(x: Tensor, index: Tensor, output_hw: int | Pair) -> Tensor:
+    """Puts each element of x back where its maximum came from; all else is 0.
+
+    Where windows overlapped, elements that came from one position are added up.
+    Args:
+        x: values.  Shape (N, OH, OW, C), NHWC; float.
+        index: the second output of max_pool2d.full or adaptive_max_pool2d.full.  Shape of x; integer.
+        output_hw: (IH, IW) of the result, or an int for both.
+    Returns:
+        y of shape (N, IH, IW, C).
+    Raises:
+        ShapeError: the shapes of x and index differ, or an index lies outside of IH * IW.
+        DTypeError: index is not of an integer dtype.
+    """
+    where, hw = "max_unpool2d", pair(output_hw, "output_hw", "max_unpool2d")
+    _check_image(where, "x", x.shape)
+    _check_index(where, x.shape, index)
+    if index.dtype not in ("int32", "int64"):
+        raise DTypeError(message(where, f"index has dtype {index.dtype}, int32 or int64 is needed",
+                                 "pass the index of max_pool2d.full"))
+    positions = index.numpy()
+    low, high = int(np.min(positions)), int(np.max(positions))
+    if low < 0 or high >= hw[0] * hw[1]:
+        raise ShapeError(message(where, f"index ranges from {low} to {high}, the output has positions 0 to "
+                                 f"{hw[0] * hw[1] - 1}", "pass the height and width of the pooled input as output_hw",
+                                 output_hw=hw))
+    return pool_scatter(x, index, hw=hw)
+
+
+@op
+class avg_pool2d:
+    """Mean of each window.
+
+        y[n, oh, ow, c] = 1/count * sum_{kh, kw} x[n, oh*stride - padding + kh, ow*stride - padding + kw, c]
+
+    Args:
+        x: input.  Shape (N, IH, IW, C), NHWC; float.
+        kernel_size, stride, padding: see max_pool2d.
+        count_include_pad: whether count is that of the whole window, or of its elements inside of x.
+    Returns:
+        y of shape (N, OH, OW, C).
+    Raises:
+        ShapeError: see max_pool2d.
+    """
+
+    args = "x"
+
+    def canon(*, kernel_size, stride=None, padding=0, count_include_pad=True):
+        return dict(count_include_pad=bool(count_include_pad), **_window("avg_pool2d", kernel_size, stride, padding))
+
+    def shape(x, *, count_include_pad, **window):
+        return _pooled_shape("avg_pool2d", x.shape, **window)
+
+    def vjp_x(g, s, **attrs):
+        return avg_pool2d_backward(g, hw=s.x_shape[1:3], **attrs)
+
+
+@op
+class avg_pool2d_backward:
+    """Gradient of avg_pool2d: spreads each element evenly over its window.
+
+    Args:
+        g: gradient of the output.  Shape (N, OH, OW, C), NHWC; float.
+        hw: (IH, IW) of the pooled input.
+        kernel_size, stride, padding, count_include_pad: those of the pool.
+    Returns:
+        dx of shape (N, IH, IW, C).
+    Raises:
+        ShapeError: (IH, IW) does not pool to (OH, OW).
+    """
+
+    args = "g"
+
+    def canon(*, hw, kernel_size, stride=None, padding=0, count_include_pad=True):
+        window = _window("avg_pool2d_backward", kernel_size, stride, padding)
+        return dict(hw=hw, count_include_pad=bool(count_include_pad), **window)
+
+    def shape(g, *, hw, count_include_pad, **window):
+        return _unpooled_shape("avg_pool2d_backward", g.shape, hw, **window)
+
+    def vjp_g(g, s, *, hw, **attrs):
+        return avg_pool2d(g, **attrs)
+
+
+@op
+class adaptive_avg_pool2d:
+    """Mean of each of OH x OW windows that cover x evenly: window k of o spans [k*I//o, ceil((k+1)*I/o)).
+
+    Args:
+        x: input.  Shape (N, IH, IW, C), NHWC; float.
+        output_size: int, or pair (OH, OW); 1 is global average pooling.
+    Returns:
+        y of shape (N, OH, OW, C).
+    Raises:
+        ShapeError: x is no image batch, or output_size is below 1.
+    """
+
+    args = "x"
+
+    def canon(*, output_size):
+        return {"output_size": pair(output_size, "output_size", "adaptive_avg_pool2d")}
+
+    def shape(x, *, output_size):
+        return _adaptive_shape("adaptive_avg_pool2d", x.shape, output_size)
+
+    def vjp_x(g, s, *, output_size):
+        return adaptive_avg_pool2d_backward(g, hw=s.x_shape[1:3])
+
+
+@op
+class adaptive_avg_pool2d_backward:
+    """Gradient of adaptive_avg_pool2d: spreads each element evenly over its window.
+
+    Args:
+        g: gradient of the output.  Shape (N, OH, OW, C), NHWC; float.
+        hw: (IH, IW) of the pooled input.
+    Returns:
+        dx of shape (N, IH, IW, C).
+    Raises:
+        ShapeError: g is no image batch.
+    """
+
+    args = "g"
+
+    def shape(g, *, hw):
+        _check_image("adaptive_avg_pool2d_backward", "g", g.shape)
+        return g.shape[0], *hw, g.shape[3]
+
+    def vjp_g(g, s, *, hw):
+        return adaptive_avg_pool2d(g, output_size=s.g_shape[1:3])

@@ -1,0 +1,265 @@
+"""Reductions over axes: sum, mean, var, max, min, argmax, and sum_to, the gradient of broadcasting.
+
+All take `axis`: None (every axis), an int, or a tuple of ints, and `keepdims`. The names are NumPy's, so this module
+shadows some builtins: it calls none of them.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+from operator import index
+from typing import Any
+
+from alpha.errors import ShapeError, message
+from alpha.op import Spec, op
+from alpha.tensor import Axes, Tensor
+
+Shape = tuple[int, ...]
+
+_cached = lru_cache(maxsize=4096)  # a training step asks about the same few shapes again and again
+
+
+def normal_axis(axis: Any, ndim: int, where: str) -> int:
+    """Returns an axis counted from the front.  Raises ShapeError if a tensor of `ndim` axes has no such axis."""
+    try:
+        k = index(axis)
+    except TypeError:
+        raise ShapeError(message(where, f"axis is {axis!r}, an int is needed", "pass axis=k")) from None
+    if not -ndim <= k < ndim:
+        raise ShapeError(message(where, f"axis {k} does not exist in a tensor of {ndim} axes",
+                                 f"choose an axis from {-ndim} to {ndim - 1}" if ndim else "reshape the tensor first"))
+    return k + ndim if k < 0 else k
+
+
+@_cached
+def normal_axes(axis: Axes, ndim: int, where: str) -> Shape:
+    """Returns axes counted from the front, ascending; all of them for None.
+
+    Raises ShapeError for an axis that does not exist or is named twice.
+    """
+    if axis is None:
+        return tuple(range(ndim))
+    if not isinstance(axis, tuple):
+        return (normal_axis(axis, ndim, where),)
+    axes = tuple(sorted([normal_axis(k, ndim, where) for k in axis]))
+    if len(set(axes)) < len(axes):
+        raise ShapeError(message(where, f"axis {tuple(axis)} names an axis of {ndim} twice", "name each axis once"))
+    return axes
+
+
+@_cached
+def reduced_shape(shape: Shape, axis: Axes, keepdims: bool, where: str) -> Shape:
+    """Returns the shape that is left when `axis` is reduced."""
+    axes = normal_axes(axis, len(shape), where)
+    if keepdims:
+        return tuple([1 if k in axes else n for k, n in enumerate(shape)])
+    return tuple([n for k, n in enumerate(shape) if k not in axes])
+
+
+@_cached
+def reduced_count(shape: Shape, axis: Axes, where: str) -> int:
+    """Returns how many elements meet in one result."""
+    return prod([shape[k] for k in normal_axes(axis, len(shape), where)])
+
+
+@_cached
+def repeated_axes(whole: Shape, shape: Shape) -> Shape:
+    """Returns the axes of `whole` along which a tensor of `shape` was repeated to get there, new ones included."""
+    new = len(whole) - len(shape)
+    if new < 0 or not all(m in (1, n) for m, n in zip(shape, whole[new:])):
+        raise ShapeError(message("sum_to", f"shape {shape} does not broadcast to {whole}",
+                                 "pass the shape of the tensor that was broadcast"))
+    return (*range(new), *[k + new for k, m in enumerate(shape) if m != whole[k + new]])
+
+
+def _hashable(axis: Axes) -> Axes:
+    return tuple(axis) if isinstance(axis, list) else axis
+
+
+def _spread_back(g: Tensor, shape: Shape, axis: Axes, keepdims: bool) -> Tensor:
+    """Repeats the gradient of a result for every element that went into it."""
+    return _keep(g, shape, axis, keepdims).expand(shape)
+
+
+def _keep(y: Tensor, shape: Shape, axis: Axes, keepdims: bool) -> Tensor:
+    """Gives a result its reduced axes back, of length 1."""
+    return y if keepdims else y.reshape(reduced_shape(shape, axis, True, "reshape"))
+
+
+def _refuse_empty(shape: Shape, axis: Axes, where: str) -> None:
+    if reduced_count(shape, axis, where) == 0:
+        raise ShapeError(message(where, f"axis {axis} of shape {shape} holds no element",
+                                 "pass a tensor with elements"))
+
+
+@op
+class sum:
+    """y = sum of x over the axes.
+
+    Args:
+        x: any shape, any dtype.
+        axis: None, int or tuple of ints.
+        keepdims: keep the reduced axes, of length 1.
+    Returns:
+        The dtype of x, or int64 for integers and bool. On the CPU float sums are pairwise or in blocks, in fixed order,
+        and those of float16 are made in float32.
+    Raises:
+        ShapeError: an axis does not exist or is named twice.
+    """
+
+    args, dtypes = "x", "any"
+
+    def canon(*, axis=None, keepdims=False):
+        return dict(axis=_hashable(axis), keepdims=keepdims)
+
+    def shape(x, *, axis, keepdims):
+        y_shape = reduced_shape(x.shape, axis, keepdims, "sum")
+        return y_shape if x.is_floating_point else Spec(y_shape, "int64")
+
+    def vjp_x(g, s, *, axis, keepdims):
+        return _spread_back(g, s.x_shape, axis, keepdims)
+
+
+@op
+class mean:
+    """y = sum of x over the axes, divided by the number of elements; NaN where there is none.  See sum; float only."""
+
+    args = "x"
+
+    def canon(*, axis=None, keepdims=False):
+        return dict(axis=_hashable(axis), keepdims=keepdims)
+
+    def shape(x, *, axis, keepdims):
+        return reduced_shape(x.shape, axis, keepdims, "mean")
+
+    def vjp_x(g, s, *, axis, keepdims):
+        return _spread_back(g / reduced_count(s.x_shape, axis, "mean"), s.x_shape, axis, keepdims)
+
+
+@op
+class var:
+    """y = sum((x - mean(x))^2) / (count - correction) over the axes.
+
+    Two passes, so that a large mean costs no digits. A constant x has variance 0 and gradient 0; the square root has an
+    infinite slope there, so a standard deviation adds a small number first: sqrt(var(x) + eps).
+    Args:
+        x: any shape; float.
+        axis, keepdims: see sum.
+        correction: 0 for the biased variance, 1 for the unbiased one.
+    Raises:
+        ShapeError: there are no more elements than `correction`, or an axis does not exist.
+    """
+
+    args, saves = "x", "x"
+
+    def canon(*, axis=None, keepdims=False, correction=0):
+        return dict(axis=_hashable(axis), keepdims=keepdims, correction=correction)
+
+    def shape(x, *, axis, keepdims, correction):
+        count = reduced_count(x.shape, axis, "var")
+        if count <= correction:
+            raise ShapeError(message("var", f"{count} elements per variance, correction {correction} needs more",
+                                     "pass correction=0, or more elements", x=x.shape, axis=axis))
+        return reduced_shape(x.shape, axis, keepdims, "var")
+
+    def vjp_x(g, s, *, axis, keepdims, correction):
+        scale = 2 / (reduced_count(s.x_shape, axis, "var") - correction)
+        return (s.x - s.x.mean(axis, True)) * _keep(g * scale, s.x_shape, axis, keepdims)
+
+
+def _extremum_vjp(g: Tensor, s: Any, axis: Axes, keepdims: bool) -> Tensor:
+    """Ties share the gradient evenly."""
+    chosen = (s.x == _keep(s.y, s.x_shape, axis, keepdims)).astype(g.dtype)
+    return chosen * (_keep(g, s.x_shape, axis, keepdims) / chosen.sum(axis, True))
+
+
+@op
+class max:
+    """y = largest x over the axes; NaN wins.  Ties share the gradient evenly.
+
+    Args:
+        x: any shape; float or integer.
+        axis, keepdims: see sum.
+    Raises:
+        ShapeError: there is no element to choose from, or an axis does not exist.
+    """
+
+    args, saves, dtypes = "x", "x y", "number"
+
+    def canon(*, axis=None, keepdims=False):
+        return dict(axis=_hashable(axis), keepdims=keepdims)
+
+    def shape(x, *, axis, keepdims):
+        _refuse_empty(x.shape, axis, "max")
+        return reduced_shape(x.shape, axis, keepdims, "max")
+
+    def vjp_x(g, s, *, axis, keepdims):
+        return _extremum_vjp(g, s, axis, keepdims)
+
+
+@op
+class min:
+    """y = smallest x over the axes; NaN wins.  Ties share the gradient evenly.  See max."""
+
+    args, saves, dtypes = "x", "x y", "number"
+
+    def canon(*, axis=None, keepdims=False):
+        return dict(axis=_hashable(axis), keepdims=keepdims)
+
+    def shape(x, *, axis, keepdims):
+        _refuse_empty(x.shape, axis, "min")
+        return reduced_shape(x.shape, axis, keepdims, "min")
+
+    def vjp_x(g, s, *, axis, keepdims):
+        return _extremum_vjp(g, s, axis, keepdims)
+
+
+@op
+class argmax:
+    """y = index of the largest x along an axis, the first one of equals; int64, no gradient.
+
+    Args:
+        x: any shape; float or integer.
+        axis: int; None counts in the flattened tensor.
+        keepdims: keep the reduced axes, of length 1.
+    Raises:
+        ShapeError: there is no element to choose from, or the axis does not exist.
+    """
+
+    args, dtypes = "x", "number"
+
+    def shape(x, *, axis=None, keepdims=False):
+        if axis is not None:
+            normal_axis(axis, x.ndim, "argmax")
+        _refuse_empty(x.shape, axis, "argmax")
+        return Spec(reduced_shape(x.shape, axis, keepdims, "argmax"), "int64")
+
+
+@op
+class sum_to:
+    """y = x summed over the axes along which a tensor of the given shape was repeated: the gradient of broadcasting.
+
+    Args:
+        x: any shape; float.
+        shape: a shape that broadcasts to that of x.
+    Raises:
+        ShapeError: it does not.
+    """
+
+    args = "x"
+
+    def canon(*, shape):
+        return dict(shape=tuple(shape))
+
+    def shape(x, *, shape):
+        repeated_axes(x.shape, shape)
+        return shape
+
+    def vjp_x(g, s, *, shape):
+        return g.expand(s.x_shape)
+
+
+def unbroadcast(g: Tensor, shape: Shape) -> Tensor:
+    """Returns the gradient of a tensor of `shape` from that of its broadcast form."""
+    return g if g.shape == shape else sum_to(g, shape=shape)

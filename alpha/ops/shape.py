@@ -1,0 +1,392 @@
+"""Ops that move elements and change none: reshape, permute, slices, concatenation, padding, broadcasting."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from alpha.errors import DTypeError, ShapeError, message
+from alpha.op import op
+from alpha.ops.reduce import Shape, normal_axes, normal_axis, sum_to
+from alpha.tensor import Axes, Tensor, tensor
+
+Range = tuple[int, int, int]  # first index, number of indices, step
+
+
+def _sizes(shape: Any) -> Shape:
+    return tuple([index(n) for n in shape]) if isinstance(shape, (tuple, list)) else (index(shape),)
+
+
+@op
+class reshape:
+    """The same elements, in row-major order, under another shape.
+
+    Args:
+        x: any shape, any dtype.
+        shape: int or ints; one of them may be -1: whatever is left.
+    Returns:
+        A tensor that shares its elements with x.
+    Raises:
+        ShapeError: the shapes have different numbers of elements, or there is more than one -1.
+    """
+
+    args, dtypes = "x", "any"
+
+    def canon(*, shape):
+        return dict(shape=_sizes(shape))
+
+    def shape(x, *, shape):
+        size = x.size
+        if -1 not in shape:
+            if prod(shape) == size and all(n >= 0 for n in shape):
+                return shape
+        else:
+            known = -prod(shape)
+            if known > 0 and size % known == 0 and shape.count(-1) == 1 and all(n >= -1 for n in shape):
+                return tuple([size // known if n == -1 else n for n in shape])
+        raise ShapeError(message("reshape", f"{size} elements of shape {x.shape} do not fit into shape {shape}",
+                                 "choose sizes whose product is the number of elements, at most one of them -1"))
+
+    def vjp_x(g, s, *, shape):
+        return reshape(g, s.x_shape)
+
+
+@op
+class permute:
+    """y = x with its axes in another order: axis k of y is axis axes[k] of x.
+
+    Args:
+        x: any shape, any dtype.
+        axes: every axis of x once; negative ones count from the end.
+    Raises:
+        ShapeError: an axis is missing, named twice, or does not exist.
+    """
+
+    args, dtypes = "x", "any"
+
+    def canon(*, axes):
+        return dict(axes=tuple(axes))
+
+    def shape(x, *, axes):
+        if len(normal_axes(axes, x.ndim, "permute")) != x.ndim:
+            raise ShapeError(message("permute", f"{len(axes)} axes are named, x has {x.ndim}", "name each axis once",
+                                     x=x.shape, axes=axes))
+        return tuple([x.shape[k] for k in axes])
+
+    def vjp_x(g, s, *, axes):
+        order = [k % len(axes) for k in axes]
+        return permute(g, [order.index(k) for k in range(len(axes))])
+
+
+def transpose(x: Tensor, a: int = -2, b: int = -1) -> Tensor:
+    """Swaps two axes.  See permute."""
+    axes = list(range(x.ndim))
+    a, b = normal_axis(a, x.ndim, "transpose"), normal_axis(b, x.ndim, "transpose")
+    axes[a], axes[b] = b, a
+    return permute(x, axes)
+
+
+@op
+class flip:
+    """y = x with the order of its elements reversed along the axes (None, int or ints).  See sum for errors."""
+
+    args, dtypes = "x", "any"
+
+    def canon(*, axis=None):
+        return dict(axis=tuple(axis) if isinstance(axis, list) else axis)
+
+    def shape(x, *, axis):
+        normal_axes(axis, x.ndim, "flip")
+        return x.shape
+
+    def vjp_x(g, s, *, axis):
+        return flip(g, axis)
+
+
+@op
+class expand:
+    """y = x repeated along its axes of length 1 (and along new leading axes) until it has a shape: broadcasting.
+
+    Args:
+        x: any shape, any dtype.
+        shape: ints; -1 keeps the size of an axis of x.
+    Raises:
+        ShapeError: an axis of x is neither 1 nor the size that is asked for.
+    """
+
+    args, dtypes = "x", "any"
+
+    def canon(*, shape):
+        return dict(shape=_sizes(shape))
+
+    def shape(x, *, shape):
+        new = len(shape) - x.ndim
+        sizes = tuple([x.shape[k - new] if n == -1 and k >= new else n for k, n in enumerate(shape)])
+        if new < 0 or not all(m == n or (m == 1 and n >= 0) for m, n in zip(x.shape, sizes[new:])) \
+                or any(n < 0 for n in sizes[:new]):
+            raise ShapeError(message("expand", f"shape {x.shape} cannot be repeated to {shape}",
+                                     "only axes of length 1 can be repeated; new axes come first"))
+        return sizes
+
+    def vjp_x(g, s, *, shape):
+        return sum_to(g, s.x_shape)
+
+
+@op
+class concat:
+    """y = the tensors one after the other along an axis.
+
+    Args:
+        xs: list of tensors of one dtype, whose shapes differ at most along the axis.
+        axis: int.
+    Raises:
+        ShapeError: there is no tensor, the axis does not exist, or the shapes differ elsewhere.
+    """
+
+    args, dtypes = "*xs", "any"
+
+    def shape(xs, *, axis=0):
+        first = xs[0].shape
+        k = normal_axis(axis, len(first), "concat")
+        for number, x in enumerate(xs):
+            if x.shape[:k] + x.shape[k + 1:] != first[:k] + first[k + 1:] or x.ndim != len(first):
+                raise ShapeError(message("concat", f"tensor 0 has shape {first}, tensor {number} has {x.shape}",
+                                         f"make all sizes but those of axis {axis} equal"))
+        return (*first[:k], sum([x.shape[k] for x in xs]), *first[k + 1:])
+
+    def vjp_xs(g, s, *, axis):
+        return split(g, [shape[axis] for shape in s.xs_shape], axis)
+
+
+def stack(xs: Sequence[Tensor], axis: int = 0) -> Tensor:
+    """Joins tensors of one shape along a new axis.  See concat."""
+    if not xs:
+        raise ShapeError(message("stack", "there is no tensor", "pass at least one"))
+    if len({x.shape for x in xs}) > 1:
+        raise ShapeError(message("stack", f"the tensors have shapes {', '.join([str(x.shape) for x in xs])}",
+                                 "pass tensors of one shape, or use concat"))
+    return concat([unsqueeze(x, axis) for x in xs], axis)
+
+
+def split(x: Tensor, size: int | Sequence[int], axis: int = 0) -> list[Tensor]:
+    """Cuts a tensor into parts along an axis; `concat` puts them together again.
+
+    Args:
+        x: any shape, any dtype.
+        size: elements per part along the axis, the last part may have fewer; or a list with the size of each part.
+        axis: int.
+    Raises:
+        ShapeError: the size is below 1, or the sizes do not add up to that of the axis.
+    """
+    axis = normal_axis(axis, x.ndim, "split")
+    n = x.shape[axis]
+    if isinstance(size, int):
+        if size < 1:
+            raise ShapeError(message("split", f"size {size} is below 1", "pass the number of elements of a part"))
+        sizes = [size] * (n // size) + ([n % size] if n % size else [])
+    else:
+        sizes = [index(k) for k in size]
+        if sum(sizes) != n or any(k < 0 for k in sizes):
+            raise ShapeError(message("split", f"the sizes {sizes} add up to {sum(sizes)}, axis {axis} has {n}",
+                                     "pass sizes of at least 0 that add up to the axis", x=x.shape))
+    whole = [(0, m, 1) for m in x.shape]
+    starts = [sum(sizes[:k]) for k in range(len(sizes))]
+    return [slice_axes(x, [*whole[:axis], (start, count, 1), *whole[axis + 1:]]) for start, count in zip(starts, sizes)]
+
+
+@op
+class pad:
+    """y = x with a border of a constant value.
+
+    Args:
+        x: any shape, any dtype.
+        widths: (before, after) for each axis; in elements, at least 0.
+        value: of the border.
+    Raises:
+        ShapeError: there is not one pair for each axis, or a width is negative.
+    """
+
+    args, dtypes = "x", "any"
+
+    def canon(*, widths, value=0):
+        return dict(widths=tuple([(pair[0], pair[1]) for pair in widths]), value=value)
+
+    def shape(x, *, widths, value):
+        if len(widths) != x.ndim or any(k < 0 for pair in widths for k in pair):
+            raise ShapeError(message("pad", f"widths {widths} do not fit {x.ndim} axes",
+                                     "pass one pair (before, after) of at least 0 for each axis", x=x.shape))
+        return tuple([before + n + after for n, (before, after) in zip(x.shape, widths)])
+
+    def vjp_x(g, s, *, widths, value):
+        return slice_axes(g, [(before, n, 1) for n, (before, _) in zip(s.x_shape, widths)])
+
+
+def flatten(x: Tensor, start: int = 0, end: int = -1) -> Tensor:
+    """Makes the axes from start to end one axis.  See reshape."""
+    if x.ndim == 0:
+        return reshape(x, (1,))
+    start, end = normal_axis(start, x.ndim, "flatten"), normal_axis(end, x.ndim, "flatten")
+    return reshape(x, x.shape[:start] + (prod(x.shape[start:end + 1]),) + x.shape[end + 1:])
+
+
+def squeeze(x: Tensor, axis: Axes = None) -> Tensor:
+    """Removes axes of length 1: those named, or all.  Raises ShapeError if one named is longer."""
+    axes = normal_axes(tuple(axis) if isinstance(axis, list) else axis, x.ndim, "squeeze")
+    if axis is not None and any(x.shape[k] != 1 for k in axes):
+        raise ShapeError(message("squeeze", f"axis {axis} of shape {x.shape} is not of length 1",
+                                 "name axes of length 1"))
+    return reshape(x, [n for k, n in enumerate(x.shape) if n != 1 or k not in axes])
+
+
+def unsqueeze(x: Tensor, axis: int) -> Tensor:
+    """Inserts an axis of length 1, which will be axis `axis` of the result."""
+    k = normal_axis(axis, x.ndim + 1, "unsqueeze")
+    return reshape(x, (*x.shape[:k], 1, *x.shape[k:]))
+
+
+def getitem(x: Tensor, key: Any) -> Tensor:
+    """y = x[key].
+
+    Args:
+        x: any shape, any dtype.
+        key: ints, slices (also with a step, also a negative one), ... and None, as in NumPy; or one list, array or
+            tensor of integers, which picks along the first axis (an index may occur more than once).
+    Returns:
+        A new tensor; it shares its elements with x where they are contiguous there.
+    Raises:
+        ShapeError: an index is out of range, or there are more than axes.
+        DTypeError: the key has a mask or floats, or integers beside other keys.
+    """
+    if isinstance(key, (Tensor, np.ndarray, list)):
+        return take(x, _indices(x, key))
+    if not isinstance(key, tuple):
+        key = (key,)
+    elif any(isinstance(k, (Tensor, np.ndarray, list)) for k in key):
+        raise DTypeError(message("getitem", "integer indexing works along the first axis, and alone",
+                                 "write x[indices], then slice the result; or permute the axes first", x=x.shape))
+    ranges, shape = _ranges(x.shape, key)
+    return slice_axes(x, ranges, shape)
+
+
+def _indices(x: Tensor, key: Tensor | np.ndarray | list) -> Tensor:
+    """Returns the indices as a tensor, in range and counted from the front."""
+    host = np.asarray(key)
+    if host.size == 0 and isinstance(key, list):
+        host = host.astype(np.int64)
+    if host.dtype.kind not in "iu":
+        kind = "a boolean mask" if host.dtype == bool else f"dtype {host.dtype}"
+        raise DTypeError(message("getitem", f"the key is {kind}, integers are needed",
+                                 "compute where(mask, x, 0), or the indices on the host: np.flatnonzero(mask)"))
+    n = x.shape[0] if x.ndim else 0
+    bad = (host < -n) | (host >= n)
+    if bad.any():
+        raise ShapeError(message("getitem", f"index {host[bad][0]} is out of range for axis 0 of length {n}",
+                                 f"use indices from {-n} to {n - 1}" if n else "index a tensor with elements",
+                                 x=x.shape))
+    return tensor(np.where(host < 0, host + n, host), "int64", x.device)
+
+
+def _ranges(sizes: Shape, key: tuple[Any, ...]) -> tuple[list[Range], Shape]:
+    """Returns what a key of ints, slices, ... and None takes from each axis, and the shape of the result."""
+    named = sum([k is not None and k is not Ellipsis for k in key])
+    if named > len(sizes) or sum([k is Ellipsis for k in key]) > 1:
+        raise ShapeError(message("getitem", f"{named} indices for a tensor of {len(sizes)} axes",
+                                 "use one index for each axis, and ... once", x=sizes))
+    ranges: list[Range] = []
+    shape: list[int] = []
+    for k in (*key, Ellipsis) if Ellipsis not in key else key:
+        n = sizes[len(ranges)] if len(ranges) < len(sizes) else 0
+        if k is None:
+            shape.append(1)
+        elif k is Ellipsis:
+            rest = sizes[len(ranges):len(ranges) + len(sizes) - named]
+            ranges += [(0, m, 1) for m in rest]
+            shape += rest
+        elif isinstance(k, slice):
+            start, stop, step = k.indices(n)
+            ranges.append((start, len(range(start, stop, step)), step))
+            shape.append(ranges[-1][1])
+        else:
+            ranges.append((_position(k, n, sizes, len(ranges)), 1, 1))
+    return ranges, tuple(shape)
+
+
+def _position(k: Any, n: int, sizes: Shape, axis: int) -> int:
+    if isinstance(k, (bool, np.bool_)) or not hasattr(k, "__index__"):
+        raise DTypeError(message("getitem", f"the key {k!r} is no index", "use ints, slices, ... and None", x=sizes))
+    if not -n <= index(k) < n:
+        raise ShapeError(message("getitem", f"index {index(k)} is out of range for axis {axis} of length {n}",
+                                 f"use an index from {-n} to {n - 1}" if n else "index an axis with elements", x=sizes))
+    return index(k) % n
+
+
+@op
+class slice_axes:
+    """y = every step-th element of x along each axis, under a shape that may lack and add axes of length 1.
+
+    Args:
+        x: any shape, any dtype.
+        ranges: (first index, number of indices, step) for each axis, within it; the step may be negative.
+        shape: of y; None keeps all axes.
+    """
+
+    args, dtypes = "x", "any"
+
+    def canon(*, ranges, shape=None):
+        return dict(ranges=tuple(ranges), shape=tuple([count for _, count, _ in ranges]) if shape is None else shape)
+
+    def shape(x, *, ranges, shape):
+        return shape
+
+    def vjp_x(g, s, *, ranges, shape):
+        return slice_axes_grad(g, ranges, s.x_shape)
+
+
+@op
+class slice_axes_grad:
+    """Gradient of slice_axes: zeros of x's shape with g in the places that were read."""
+
+    args = "g"
+
+    def shape(g, *, ranges, shape):
+        return shape
+
+    def vjp_g(g, s, *, ranges, shape):
+        return slice_axes(g, ranges, s.g_shape)
+
+
+@op
+class take:
+    """y[i, ...] = x[index[i], ...], along the first axis.
+
+    Args:
+        x: shape (rows, ...), any dtype.
+        index: int64, any shape; from 0 to rows - 1 (see getitem, which checks it).
+    Returns:
+        y of shape (*index.shape, ...).
+    """
+
+    args, saves, mixed, dtypes = "x index", "index", "index", "any"
+
+    def shape(x, index):
+        return index.shape + x.shape[1:]
+
+    def vjp_x(g, s):
+        return take_grad(g, s.index, s.x_shape[0])
+
+
+@op
+class take_grad:
+    """Gradient of take: dx[r, ...] = sum of g[i, ...] over the i with index[i] = r, added in the order of i."""
+
+    args, saves, mixed = "g index", "index", "index"
+
+    def shape(g, index, *, rows):
+        return (rows, *g.shape[index.ndim:])
+
+    def vjp_g(g, s, *, rows):
+        return take(g, s.index)

@@ -1,0 +1,216 @@
+"""Steps of the optimizers, over all parameters at once and in place; and the sums behind gradient clipping.
+
+Every step takes lists of tensors, one entry per parameter, all of one dtype: the parameters w, their gradients g (read
+only) and the states, which start as zeros unless it says otherwise. A list that belongs to a variant which is not
+wanted is empty. Nothing here has a gradient. t counts the steps from 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from alpha.errors import ShapeError, message
+from alpha.op import Spec, op
+from alpha.tensor import Tensor
+
+
+def _match(where: str, params: Sequence[Tensor], optional: str = "", **lists: Sequence[Tensor]) -> None:
+    """Refuses lists that do not match the parameters one by one; those named in `optional` may be empty."""
+    for name, tensors in lists.items():
+        if not tensors and name in optional.split():
+            continue
+        if len(tensors) != len(params):
+            raise ShapeError(message(where, f"{name} has {len(tensors)} tensors, params has {len(params)}",
+                                     f"pass one tensor in {name} per parameter"))
+        for k, (t, w) in enumerate(zip(tensors, params)):
+            if t.shape != w.shape:
+                raise ShapeError(message(where, f"{name}[{k}] has shape {t.shape}, params[{k}] has {w.shape}",
+                                         f"pass tensors in {name} of the parameters' shapes"))
+
+
+@op
+class sgd_step:
+    """Stochastic gradient descent, as PyTorch has it.
+
+        d = g + weight_decay * w
+        v = d on the first step, then v = momentum * v + (1 - dampening) * d
+        w = w - lr * (d + momentum * v if nesterov else v);  without momentum: w = w - lr * d
+
+    Args:
+        params, grads: w and g.
+        momenta: v; empty where momentum is 0.  Overwritten on the first step, but must hold finite numbers.
+        lr, momentum, dampening, weight_decay, nesterov: see above.
+        first: whether this is the first step of these parameters.
+    Raises:
+        ShapeError: the lists do not match.
+    """
+
+    args, outs, mutates = "*params *grads *momenta", "", "params momenta"
+
+    def shape(params, grads, momenta, *, lr, momentum=0.0, dampening=0.0, nesterov=False, weight_decay=0.0,
+              first=False):
+        _match("sgd_step", params, "" if momentum else "momenta", grads=grads, momenta=momenta)
+
+
+@op
+class adam_step:
+    """Adam, AdamW (decoupled) and AMSGrad (with vmax).
+
+        d = g + weight_decay * w, or, decoupled: d = g, w = w - lr * weight_decay * w
+        m = beta1 * m + (1 - beta1) * d
+        v = beta2 * v + (1 - beta2) * d^2;  vmax = max(vmax, v) takes the place of v below, if it is given
+        w = w - lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+
+    Args:
+        params, grads, m, v: see above.
+        vmax: the largest v so far, for AMSGrad; else empty.
+        step: t, at least 1.
+        lr, beta1, beta2, eps, weight_decay, decoupled: see above.
+    Raises:
+        ShapeError: the lists do not match.
+    Source: arXiv 1412.6980, Algorithm 1; AdamW: 1711.05101, Algorithm 2; AMSGrad: 1904.09237, Algorithm 2.  Differs:
+        eps is added to the corrected root, the decay is scaled by lr, vmax is of the uncorrected v, as in PyTorch.
+    """
+
+    args, outs, mutates = "*params *grads *m *v *vmax", "", "params m v vmax"
+
+    def shape(params, grads, m, v, vmax, *, lr, step, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0,
+              decoupled=False):
+        _match("adam_step", params, "vmax", grads=grads, m=m, v=v, vmax=vmax)
+
+
+@op
+class rmsprop_step:
+    """RMSprop, plain or centered (with grad_avg), with or without momentum.
+
+        d = g + weight_decay * w
+        v = alpha * v + (1 - alpha) * d^2
+        a = alpha * a + (1 - alpha) * d, and v - a^2 takes the place of v below, if grad_avg is given
+        q = d / (sqrt(v) + eps)
+        w = w - lr * q, or with momentum: b = momentum * b + q, w = w - lr * b
+
+    Args:
+        params, grads: w and g.
+        square_avg: v.
+        grad_avg: a, for the centered form; else empty.
+        momenta: b; empty where momentum is 0.
+        lr, alpha, eps, weight_decay, momentum: see above.
+    Raises:
+        ShapeError: the lists do not match.
+    Source: T. Tieleman, G. Hinton, "Lecture 6.5 - RMSProp", 2012; centered: arXiv 1308.0850.
+        Differs: eps is added to the root, as in PyTorch.
+    """
+
+    args, outs = "*params *grads *square_avg *grad_avg *momenta", ""
+    mutates = "params square_avg grad_avg momenta"
+
+    def shape(params, grads, square_avg, grad_avg, momenta, *, lr, alpha=0.99, eps=1e-8, weight_decay=0.0,
+              momentum=0.0):
+        _match("rmsprop_step", params, "grad_avg" if momentum else "grad_avg momenta", grads=grads,
+               square_avg=square_avg, grad_avg=grad_avg, momenta=momenta)
+
+
+@op
+class adamax_step:
+    """Adamax: Adam with the largest gradient so far, decaying, in the place of the root mean square.
+
+        d = g + weight_decay * w
+        m = beta1 * m + (1 - beta1) * d;  u = max(beta2 * u, |d| + eps)
+        w = w - lr / (1 - beta1^t) * m / u
+
+    Args:
+        params, grads, m, u: see above.
+        step: t, at least 1.
+        lr, beta1, beta2, eps, weight_decay: see above.
+    Raises:
+        ShapeError: the lists do not match.
+    Source: arXiv 1412.6980, Algorithm 2.  Differs: eps, which keeps u above 0, as in PyTorch.
+    """
+
+    args, outs, mutates = "*params *grads *m *u", "", "params m u"
+
+    def shape(params, grads, m, u, *, lr, step, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
+        _match("adamax_step", params, grads=grads, m=m, u=u)
+
+
+@op
+class radam_step:
+    """Rectified Adam: plain momentum until the variance of the adaptive rate is bounded, then Adam times r.
+
+        d = g + weight_decay * w, or, decoupled: d = g, w = w - lr * weight_decay * w
+        m = beta1 * m + (1 - beta1) * d;  v = beta2 * v + (1 - beta2) * d^2
+        p = 2 / (1 - beta2) - 1;  p_t = p - 2 t beta2^t / (1 - beta2^t)
+        r = sqrt((p_t - 4) (p_t - 2) p / ((p - 4) (p - 2) p_t))
+        w = w - lr * m / (1 - beta1^t) * (r * sqrt(1 - beta2^t) / (sqrt(v) + eps) if p_t > 5 else 1)
+
+    Args:
+        params, grads, m, v: see above.
+        step: t, at least 1.
+        lr, beta1, beta2, eps, weight_decay, decoupled: see above.
+    Raises:
+        ShapeError: the lists do not match.
+    Source: arXiv 1908.03265, Algorithm 2.  Differs: the threshold of p_t is 5 and eps is added, as in PyTorch.
+    """
+
+    args, outs, mutates = "*params *grads *m *v", "", "params m v"
+
+    def shape(params, grads, m, v, *, lr, step, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0, decoupled=False):
+        _match("radam_step", params, grads=grads, m=m, v=v)
+
+
+@op
+class adamod_step:
+    """AdaMod: Adam whose rate per element is bounded by its own exponential average s.
+
+        w = w - lr * weight_decay * w
+        m = beta1 * m + (1 - beta1) * g;  v = beta2 * v + (1 - beta2) * g^2
+        q = lr / (sqrt(v / (1 - beta2^t)) + eps);  s = beta3 * s + (1 - beta3) * q
+        w = w - min(q, s) * m / (1 - beta1^t)
+
+    Args:
+        params, grads, m, v, s: see above.
+        step: t, at least 1.
+        lr, beta1, beta2, beta3, eps, weight_decay: see above.
+    Raises:
+        ShapeError: the lists do not match.
+    Source: arXiv 1910.12249.  Differs: the decoupled weight decay.
+    """
+
+    args, outs, mutates = "*params *grads *m *v *s", "", "params m v s"
+
+    def shape(params, grads, m, v, s, *, lr, step, beta1=0.9, beta2=0.999, beta3=0.999, eps=1e-8, weight_decay=0.0):
+        _match("adamod_step", params, grads=grads, m=m, v=v, s=s)
+
+
+@op
+class ema_step:
+    """Exponential moving average: average = decay * average + (1 - decay) * w, in place.
+
+    Args:
+        averages, params: matching lists.
+        decay: in [0, 1].
+    Raises:
+        ShapeError: the lists do not match.
+    """
+
+    args, outs, mutates = "*averages *params", "", "averages"
+
+    def shape(averages, params, *, decay):
+        _match("ema_step", params, averages=averages)
+
+
+@op
+class sums_of_squares:
+    """y[k] = sum of the squares of the elements of tensor k: the norm of all gradients is the root of y's sum.
+
+    One number per tensor, so that the first one that is not finite can be named.
+    Args:
+        tensors: any shapes, one float dtype.
+    Returns:
+        y of shape (number of tensors,), float64, added up in a fixed order.
+    """
+
+    args = "*tensors"
+
+    def shape(tensors):
+        return Spec((len(tensors),), "float64")

@@ -1,0 +1,304 @@
+"""Tensor: elements on a device, and its place in the autograd graph.  The arithmetic lives in alpha.ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
+from typing import Any, Union
+
+import numpy as np
+
+from alpha.backend import DTYPES, FLOAT_DTYPES, get_backend
+from alpha.errors import DTypeError, GraphError, ShapeError, message
+from alpha.graph import backward
+
+OPS: dict[str, Callable[..., Any]] = {}  # what operators and methods call, by name; alpha.ops fills it
+
+Number = Union[int, float, bool]
+Axes = Union[int, Sequence[int], None]
+
+
+class Tensor:
+    """A dense array of one dtype on one device.
+
+    Attributes:
+        data: the elements, C-contiguous, as the backend keeps them (np.ndarray on the CPU).
+        shape, dtype, device: tuple of int; a name such as "float32"; "cpu", "cuda" or "cuda:<index>".
+        requires_grad: whether backward is to reach this tensor.
+        grad: the gradient that backward left on a leaf, a Tensor of the same shape, or None.
+
+    Made by `alpha.tensor(...)` and by ops. Elements change only through optimizers and `copy_`.
+    """
+
+    __array_ufunc__ = None  # np_array + tensor must come to Tensor.__radd__, which explains what to do
+
+    requires_grad = False
+    grad: Tensor | None = None
+    _node: tuple[Any, int] | None = None  # (the Node that made it, which of its outputs it is)
+    _version = 0                          # how often the elements were overwritten
+    _hooks: list[Callable[[Tensor], Tensor | None]] | None = None
+
+    def __init__(self, data: Any, shape: tuple[int, ...], dtype: str, device: str) -> None:
+        self.data = data
+        self.shape = shape
+        self.dtype = dtype
+        self.device = device
+
+    # ---- facts -------------------------------------------------------------------------------------------------------
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def is_floating_point(self) -> bool:
+        return self.dtype in FLOAT_DTYPES
+
+    @property
+    def is_leaf(self) -> bool:
+        """True where no op made this tensor, as far as the graph knows."""
+        return self._node is None
+
+    def numpy(self) -> np.ndarray:
+        """Returns the elements as a new NumPy array on the host."""
+        return get_backend(self.device).to_numpy(self.data)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        a = self.numpy()
+        return a if dtype is None else a.astype(dtype)
+
+    def item(self) -> Number:
+        """Returns the only element as a Python number.  Raises ShapeError if there are more."""
+        if self.size != 1:
+            raise ShapeError(message("item", f"a tensor of shape {self.shape} has {self.size} elements, not 1",
+                                     "reduce it first: t.sum().item() or t.mean().item()"))
+        return self.numpy().item()
+
+    def tolist(self) -> Any:
+        """Returns the elements as nested Python lists."""
+        return self.numpy().tolist()
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len: a tensor without axes has no length")
+        return self.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (self[k] for k in range(len(self)))
+
+    def __repr__(self) -> str:
+        corner = self[tuple(slice(0, min(n, 4)) for n in self.shape)] if self.size > 64 else self
+        text = np.array2string(corner.detach().numpy(), precision=4, separator=", ", prefix="tensor(")
+        cut = f", corner of {self.shape}" if corner is not self else ""
+        leaf = ", requires_grad=True" if self.requires_grad else ""
+        tail = f", grad_fn={self._node[0].op.name}" if self._node else leaf
+        where = "" if self.device == "cpu" else f", device={self.device!r}"
+        return f"tensor({text}{cut}, shape={self.shape}, dtype={self.dtype}{where}{tail})"
+
+    # ---- graph -------------------------------------------------------------------------------------------------------
+
+    def edge(self) -> Any:
+        """Returns where a gradient of this tensor goes: (node, output), the leaf itself, or None."""
+        return self._node or (self if self.requires_grad else None)
+
+    def seed(self, gradient: Tensor | None) -> Tensor:
+        """Returns the gradient to start a backward pass with: 1 for a scalar, else the one given, checked."""
+        if not self.requires_grad:
+            raise GraphError(message("backward", f"a tensor of shape {self.shape} depends on nothing that requires a "
+                                     "gradient", "create the inputs with requires_grad=True, outside of no_grad()"))
+        if gradient is None:
+            if self.size != 1:
+                raise ShapeError(message("backward", f"a tensor of shape {self.shape} is not a scalar",
+                                         "reduce it: t.sum().backward(), or pass backward(gradient)"))
+            return Tensor(get_backend(self.device).full(self.shape, 1, self.dtype, self.device), self.shape, self.dtype,
+                          self.device)
+        if (gradient.shape, gradient.dtype, gradient.device) != (self.shape, self.dtype, self.device):
+            raise ShapeError(message("backward", "the gradient and the tensor differ", "pass a gradient like it",
+                                     gradient=(gradient.shape, gradient.dtype, gradient.device),
+                                     tensor=(self.shape, self.dtype, self.device)))
+        return gradient
+
+    def backward(self, gradient: Tensor | None = None, *, retain_graph: bool | None = None,
+                 create_graph: bool = False) -> None:
+        """Adds the gradients of this tensor to the `.grad` of the leaves that it depends on.
+
+        Args:
+            gradient: gradient of this tensor, of its shape; needed unless it has one element.
+            retain_graph: keep saved values for another pass; default create_graph.
+            create_graph: make the gradients differentiable themselves.
+        Raises:
+            GraphError: no leaf requires a gradient, or the saved values were freed or changed.
+        """
+        keep = create_graph if retain_graph is None else retain_graph
+        backward([(self, self.seed(gradient))], retain_graph=keep, create_graph=create_graph)
+
+    def detach(self) -> Tensor:
+        """Returns a tensor of the same elements that the graph does not know."""
+        return Tensor(self.data, self.shape, self.dtype, self.device)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Sets requires_grad of a leaf and returns the tensor."""
+        if requires_grad and not self.is_floating_point:
+            raise DTypeError(message("requires_grad_", f"dtype {self.dtype} has no gradients",
+                                     'use a float tensor: t.astype("float32")'))
+        if self._node is not None:
+            raise GraphError(message("requires_grad_", "only a leaf can be changed, this tensor was made by "
+                                     f"{self._node[0].op.name}", "detach it first: t.detach()"))
+        self.requires_grad = requires_grad
+        return self
+
+    def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> Callable[[], None]:
+        """Calls `hook(gradient)` when backward has this tensor's gradient; a returned Tensor replaces it.
+
+        Returns a function that removes the hook.
+        """
+        if not self.requires_grad:
+            raise GraphError(message("register_hook", "this tensor does not require a gradient",
+                                     "create it with requires_grad=True"))
+        if self._node is None:
+            self._hooks = hooks = self._hooks if self._hooks is not None else []
+        else:
+            node, index = self._node
+            node.hooks = node.hooks if node.hooks is not None else {}
+            hooks = node.hooks.setdefault(index, [])
+        hooks.append(hook)
+        return lambda: hooks.remove(hook) if hook in hooks else None
+
+    def copy_(self, source: Tensor | np.ndarray) -> Tensor:
+        """Overwrites the elements with those of `source` (same shape; cast to this dtype); outside of the graph."""
+        shape = tuple(source.shape)
+        if shape != self.shape:
+            raise ShapeError(message("copy_", f"the source has shape {shape}, the tensor {self.shape}",
+                                     "pass a source of the same shape"))
+        backend = get_backend(self.device)
+        if isinstance(source, Tensor) and (source.device, source.dtype) == (self.device, self.dtype):
+            backend.copy_into(self.data, source.data)
+        else:
+            backend.copy_into(self.data, backend.from_numpy(np.asarray(source).astype(self.dtype), self.device))
+        self._version += 1
+        return self
+
+    def to(self, device: str) -> Tensor:
+        """Returns the tensor on a device: itself if it is there; differentiable."""
+        return self if device == self.device else OPS["to_device"](self, device=device)
+
+    def cpu(self) -> Tensor:
+        return self.to("cpu")
+
+    def astype(self, dtype: str) -> Tensor:
+        """Returns the tensor in a dtype: itself if it has it; differentiable between floating dtypes."""
+        return self if (name := dtype_name(dtype)) == self.dtype else OPS["cast"](self, dtype=name)
+
+    # ---- operators and methods: each is the op of that name ----------------------------------------------------------
+
+    def __add__(self, other: Tensor | Number) -> Tensor: return OPS["add"](self, other)
+    def __radd__(self, other: Tensor | Number) -> Tensor: return OPS["add"](other, self)
+    def __sub__(self, other: Tensor | Number) -> Tensor: return OPS["sub"](self, other)
+    def __rsub__(self, other: Tensor | Number) -> Tensor: return OPS["sub"](other, self)
+    def __mul__(self, other: Tensor | Number) -> Tensor: return OPS["mul"](self, other)
+    def __rmul__(self, other: Tensor | Number) -> Tensor: return OPS["mul"](other, self)
+    def __truediv__(self, other: Tensor | Number) -> Tensor: return OPS["div"](self, other)
+    def __rtruediv__(self, other: Tensor | Number) -> Tensor: return OPS["div"](other, self)
+    def __pow__(self, other: Tensor | Number) -> Tensor: return OPS["pow"](self, other)
+    def __rpow__(self, other: Tensor | Number) -> Tensor: return OPS["pow"](other, self)
+    def __matmul__(self, other: Tensor) -> Tensor: return OPS["matmul"](self, other)
+    def __neg__(self) -> Tensor: return OPS["neg"](self)
+    def __abs__(self) -> Tensor: return OPS["abs"](self)
+    def __eq__(self, other: Any) -> Tensor:  # type: ignore[override]
+        return NotImplemented if other is None else OPS["eq"](self, other)  # so that `t == None` is False
+    def __ne__(self, other: Any) -> Tensor:  # type: ignore[override]
+        return NotImplemented if other is None else OPS["ne"](self, other)
+    def __lt__(self, other: Tensor | Number) -> Tensor: return OPS["lt"](self, other)
+    def __le__(self, other: Tensor | Number) -> Tensor: return OPS["le"](self, other)
+    def __gt__(self, other: Tensor | Number) -> Tensor: return OPS["gt"](self, other)
+    def __ge__(self, other: Tensor | Number) -> Tensor: return OPS["ge"](self, other)
+    __hash__ = object.__hash__
+
+    def __getitem__(self, key: Any) -> Tensor: return OPS["getitem"](self, key)
+    def abs(self) -> Tensor: return OPS["abs"](self)
+    def exp(self) -> Tensor: return OPS["exp"](self)
+    def log(self) -> Tensor: return OPS["log"](self)
+    def sqrt(self) -> Tensor: return OPS["sqrt"](self)
+    def sign(self) -> Tensor: return OPS["sign"](self)
+    def tanh(self) -> Tensor: return OPS["tanh"](self)
+    def sigmoid(self) -> Tensor: return OPS["sigmoid"](self)
+    def relu(self) -> Tensor: return OPS["relu"](self)
+    def clip(self, low: Number | None = None, high: Number | None = None) -> Tensor: return OPS["clip"](self, low, high)
+    def sum(self, axis: Axes = None, keepdims: bool = False) -> Tensor: return OPS["sum"](self, axis, keepdims)
+    def mean(self, axis: Axes = None, keepdims: bool = False) -> Tensor: return OPS["mean"](self, axis, keepdims)
+    def var(self, axis: Axes = None, keepdims: bool = False, correction: int = 0) -> Tensor:
+        return OPS["var"](self, axis, keepdims, correction)
+    def max(self, axis: Axes = None, keepdims: bool = False) -> Tensor: return OPS["max"](self, axis, keepdims)
+    def min(self, axis: Axes = None, keepdims: bool = False) -> Tensor: return OPS["min"](self, axis, keepdims)
+    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
+        return OPS["argmax"](self, axis, keepdims)
+    def softmax(self, axis: int = -1) -> Tensor: return OPS["softmax"](self, axis)
+    def log_softmax(self, axis: int = -1) -> Tensor: return OPS["log_softmax"](self, axis)
+
+    def reshape(self, *shape: Any) -> Tensor: return OPS["reshape"](self, _spread(shape))
+    def flatten(self, start: int = 0) -> Tensor: return OPS["flatten"](self, start)
+    def permute(self, *axes: Any) -> Tensor: return OPS["permute"](self, _spread(axes))
+    def transpose(self, a: int = -2, b: int = -1) -> Tensor: return OPS["transpose"](self, a, b)
+    @property
+    def T(self) -> Tensor: return OPS["permute"](self, tuple(range(self.ndim))[::-1])
+    def expand(self, *shape: Any) -> Tensor: return OPS["expand"](self, _spread(shape))
+    def flip(self, axis: Axes) -> Tensor: return OPS["flip"](self, axis)
+
+
+def _spread(given: tuple[Any, ...]) -> tuple[int, ...]:
+    """Takes t.reshape(2, 3) and t.reshape((2, 3)) alike."""
+    return tuple(given[0]) if len(given) == 1 and not isinstance(given[0], (int, np.integer)) else given
+
+
+def dtype_name(dtype: Any) -> str:
+    """Returns the name of a dtype given as a name, a NumPy dtype or a Python type.  Raises DTypeError."""
+    if isinstance(dtype, str) and dtype in DTYPES:
+        return dtype
+    try:
+        name = np.dtype(dtype).name
+    except TypeError:
+        name = str(dtype)
+    if name not in DTYPES:
+        raise DTypeError(message("dtype", f"{name!r} is not a dtype of alpha",
+                                 f"use one of {', '.join(sorted(DTYPES))}"))
+    return name
+
+
+def tensor(array: Any, dtype: Any = None, device: str = "cpu", requires_grad: bool = False) -> Tensor:
+    """Returns a tensor with a copy of the elements of `array`.
+
+    Args:
+        array: a NumPy array, a number, nested lists, or a Tensor (detached).
+        dtype: name or NumPy dtype; default: that of a NumPy array or Tensor, else float32 for Python floats and
+            int64 for Python integers.
+        device: "cpu", "cuda" or "cuda:<index>".
+        requires_grad: whether backward is to leave a gradient in `.grad`.
+    Raises:
+        DTypeError: the dtype is unknown, or the device does not have it.
+        DeviceError: the device is not there.
+    """
+    typed = isinstance(array, (np.ndarray, np.generic, Tensor))
+    host = array.numpy() if isinstance(array, Tensor) else np.asarray(array)
+    name = dtype_name(dtype) if dtype is not None else dtype_name(
+        host.dtype if typed or host.dtype.kind != "f" else "float32")
+    backend = get_backend(device)
+    if name not in backend.dtypes:
+        raise DTypeError(message("tensor", f"the {backend.name} backend has no {name}, it has "
+                                 f"{', '.join(sorted(backend.dtypes))}", "choose one of those, or another device"))
+    made = Tensor(backend.from_numpy(np.ascontiguousarray(host, dtype=name).reshape(host.shape), device),
+                  host.shape, name, device)
+    return made.requires_grad_() if requires_grad else made

@@ -1,0 +1,33 @@
+"""Packaging of alpha.  The core needs numpy, tqdm and safetensors; everything else is an extra."""
+
+import re
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+ROOT = Path(__file__).parent
+VERSION = re.search(r'__version__ = "(.+)"', (ROOT / "alpha" / "__init__.py").read_text(encoding="utf-8")).group(1)
+
+EXTRAS = {
+    "cuda": ["pycuda>=2024.1"],             # builds from source: needs the CUDA toolkit, its curand.h and a driver
+    "data": ["scikit-learn>=1.3"],          # the bundled handwritten digits
+    "download": ["torchvision>=0.16"],      # fetching CIFAR; it brings PyTorch with it
+    "plot": ["matplotlib>=3.7"],
+    "dist": ["mpi4py>=4.0"],
+    "test": ["pytest>=8", "pytest-timeout>=2.2", "hypothesis>=6.100", "ruff>=0.6", "mypy>=1.11"],
+    "bench": ["torch>=2.1", "matplotlib>=3.7", "psutil>=5.9"],
+}
+
+setup(
+    name="alpha-cks",
+    version=VERSION,
+    description="A small tensor and autograd framework whose convolutions skip every padded zero",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="MIT",
+    python_requires=">=3.10",
+    packages=find_packages(include=["alpha*", "models*", "train*"]),
+    package_data={"alpha": ["py.typed", "cpu/kernels/*.cpp", "cpu/kernels/*.hpp", "ops/*.pyi"]},
+    install_requires=["numpy>=1.24", "tqdm>=4.60", "safetensors>=0.4"],
+    extras_require=EXTRAS,
+)

@@ -1,0 +1,31 @@
+"""Markers, hypothesis profile, and two fixtures that every test shares: a fixed seed and both CPU implementations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import settings
+
+import alpha
+from alpha.config import config
+
+settings.register_profile("alpha", derandomize=True, deadline=None, max_examples=25)
+settings.load_profile("alpha")
+
+
+@pytest.fixture(autouse=True)
+def fixed_seed() -> None:
+    """Every test starts from the same random numbers."""
+    alpha.manual_seed(0)
+    np.random.seed(0)
+
+
+@pytest.fixture(params=["compiled", "numpy"])
+def cpu_kernels(request: pytest.FixtureRequest):
+    """Runs a test twice: with the compiled CPU kernels and with NumPy alone."""
+    with config(cpu_kernels=request.param == "compiled"):
+        if request.param == "compiled":
+            from alpha.cpu import native
+            if native.library() is None:
+                pytest.skip("there are no compiled CPU kernels here (no C++ compiler?)")
+        yield request.param

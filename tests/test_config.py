@@ -1,0 +1,46 @@
+"""alpha.config: the table of settings, its environment variables, its blocks, its documentation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from alpha.config import VARIABLES, Config, config
+from alpha.errors import ConfigError
+
+DOC = Path(__file__).resolve().parent.parent / "docs" / "env_vars.md"
+
+
+def test_the_documentation_shows_every_variable_as_it_is() -> None:
+    rows = [line for line in DOC.read_text().splitlines() if line.startswith("| `ALPHA_")]
+    defaults = [int(v.default) if isinstance(v.default, bool) else v.default for v in VARIABLES]
+    assert rows == [f"| `{v.env}` | `{default}` | {v.meaning} |" for v, default in zip(VARIABLES, defaults)]
+
+
+def test_environment_is_read_and_typed() -> None:
+    read = Config({"ALPHA_DEBUG": "2", "ALPHA_CPU_KERNELS": "0", "ALPHA_CACHE_DIR": "/somewhere"})
+    assert (read.debug, read.cpu_kernels, read.cache_dir, read.num_threads) == (2, False, "/somewhere", 0)
+
+
+@pytest.mark.parametrize("env, text, allowed", [("ALPHA_DEBUG", "loud", "an integer of at least 0"),
+                                                ("ALPHA_DEBUG", "-1", "an integer of at least 0"),
+                                                ("ALPHA_CHECK_NAN", "2", "0 or 1")])
+def test_a_wrong_value_is_refused_with_what_is_allowed(env: str, text: str, allowed: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{env}: '{text}' is not {allowed}"):
+        Config({env: text})
+
+
+def test_a_block_changes_and_restores() -> None:
+    before = config.debug
+    with config(debug=3, cpu_kernels=False):
+        assert config.debug == 3 and config.cpu_kernels is False
+    assert config.debug == before and config.cpu_kernels is True
+    with pytest.raises(RuntimeError), config(debug=3):
+        raise RuntimeError
+    assert config.debug == before
+
+
+def test_an_unknown_setting_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no setting is called 'debg'"), config(debg=1):
+        pass
