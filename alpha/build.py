@@ -1,0 +1,206 @@
+"""Source, flags and compiler -> a cached binary; the one way in which alpha compiles anything (C++ and CUDA alike).
+
+The key of an entry is a hash of the sources with everything they include in quotes, the flags, the compiler's version
+and, under -march=native, the CPU's features. An entry is a binary and a file with its digest: a binary that does not
+match its digest is built again. Entries are compiled to temporary names in the cache directory and renamed under a
+lock, so that processes which start together build once, and one that is killed publishes nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache, lru_cache
+from pathlib import Path
+
+from alpha.config import config
+from alpha.errors import CompileError, message
+
+try:
+    import fcntl
+except ImportError:  # no advisory locks on this system: a cold start may then compile twice, to the same result
+    fcntl = None  # type: ignore[assignment]
+
+OUTPUT_LINES = 20
+_INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
+
+
+def build(name: str, sources: Sequence[Path], compiler: Sequence[str], flags: Sequence[str],
+          link: Sequence[str] | None = ("-shared",), suffix: str = ".so") -> Path:
+    """Returns the path of the binary made from `sources`, compiling it if the cache has no sound copy.
+
+    Args:
+        name: first part of the file's name.
+        sources: files to compile; each becomes an object, all of them in parallel.
+        compiler: the command, e.g. ("g++",) or ("nvcc",).
+        flags: given to every compilation, and to the link.
+        link: further flags of the link; None: there is one source, and the compiler turns it into the binary at once.
+        suffix: last part of the file's name.
+    Raises:
+        CompileError: if the compiler fails or is not there; nothing is published then.
+    """
+    sources = [Path(source) for source in sources]
+    file_name = f"{name}-{_key(sources, compiler, flags, link)}{suffix}"
+    entry = cache_dir() / file_name
+    if entry.exists() and not _own(entry):
+        entry = _private_dir(f"{entry} belongs to another user") / file_name
+    if _sound(entry):
+        return entry
+    with _locked(entry):
+        if not _sound(entry):
+            with tempfile.TemporaryDirectory(dir=entry.parent, prefix=f".{name}-") as work:
+                binary = Path(work) / file_name
+                _compile(sources, compiler, flags, link, binary)
+                digest = Path(work) / "digest"
+                digest.write_text(_digest(binary))
+                os.replace(binary, entry)
+                os.replace(digest, _digest_path(entry))
+    return entry
+
+
+def compilers() -> list[tuple[str, ...]]:
+    """Returns the C++ compilers to try, best first: $CXX alone if it is set, else g++ and clang++ where installed."""
+    if os.environ.get("CXX"):
+        return [tuple(shlex.split(os.environ["CXX"]))]
+    return [(name,) for name in ("g++", "clang++") if shutil.which(name)]
+
+
+def cache_dir() -> Path:
+    """Returns the directory of the entries, made if need be; a private temporary one where it cannot be written."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    path = Path(config.cache_dir or Path(home) / "alpha")
+    try:
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        return _private_dir(f"{path} cannot be made: {error.strerror}")
+    if not os.access(path, os.W_OK | os.X_OK):
+        return _private_dir(f"{path} cannot be written")
+    return path
+
+
+@lru_cache(maxsize=1)
+def _temporary_dir() -> Path:
+    path = tempfile.mkdtemp(prefix="alpha-")
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return Path(path)
+
+
+@cache
+def _private_dir(reason: str) -> Path:
+    """Warns, once per reason, and returns a directory that only this process uses and that goes with it."""
+    warnings.warn(message("build", f"{reason}; compiled kernels are kept for this process only",
+                          "point ALPHA_CACHE_DIR at a directory of your own"), UserWarning, stacklevel=3)
+    return _temporary_dir()
+
+
+def _own(path: Path) -> bool:
+    return not hasattr(os, "getuid") or path.stat().st_uid == os.getuid()
+
+
+def _digest_path(entry: Path) -> Path:
+    return entry.with_name(entry.name + ".sha256")
+
+
+def _digest(binary: Path) -> str:
+    return hashlib.sha256(binary.read_bytes()).hexdigest()
+
+
+def _sound(entry: Path) -> bool:
+    try:
+        return _own(entry) and _digest_path(entry).read_text() == _digest(entry)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+@contextmanager
+def _locked(entry: Path) -> Iterator[None]:
+    with open(entry.with_name(entry.name + ".lock"), "w") as lock:
+        if fcntl:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # released when the file is closed, also by the death of the process
+        yield
+
+
+def _key(sources: Sequence[Path], compiler: Sequence[str], flags: Sequence[str], link: Sequence[str] | None) -> str:
+    h = hashlib.sha256()
+    for part in (_version(tuple(compiler)), *flags, "link", *(link or ("no",))):
+        h.update(part.encode() + b"\0")
+    if "-march=native" in flags:
+        h.update(_cpu_features().encode())
+    seen: set[Path] = set()
+    for source in sources:
+        _hash_source(source.resolve(), h, seen)
+    return h.hexdigest()[:20]
+
+
+def _hash_source(path: Path, h: hashlib._Hash, seen: set[Path]) -> None:
+    if path in seen:
+        return
+    seen.add(path)
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise CompileError(message("build", f"cannot read {path}: {error.strerror}", "reinstall alpha")) from error
+    h.update(path.name.encode() + b"\0" + text + b"\0")
+    for include in _INCLUDE.findall(text):
+        target = (path.parent / include.decode()).resolve()
+        if target.exists():  # else the compiler finds it elsewhere, or says that it is missing
+            _hash_source(target, h, seen)
+
+
+@cache
+def _version(compiler: tuple[str, ...]) -> str:
+    return _run([*compiler, "--version"], "asking for the compiler's version")
+
+
+@lru_cache(maxsize=1)
+def _cpu_features() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() + platform.machine()
+    kinds = ("model name", "flags", "Features")
+    return "\n".join(sorted({line for line in lines if line.startswith(kinds)}))
+
+
+def _compile(sources: Sequence[Path], compiler: Sequence[str], flags: Sequence[str], link: Sequence[str] | None,
+             binary: Path) -> None:
+    """Compiles into the directory of `binary`, which is the only file that matters afterwards."""
+    if link is None:
+        _run([*compiler, *flags, str(sources[0]), "-o", str(binary)], f"compiling {sources[0].name}")
+        return
+    objects = [str(binary.with_name(f"{k}.o")) for k in range(len(sources))]
+
+    def compile_one(source: Path, target: str) -> None:
+        _run([*compiler, *flags, "-c", str(source), "-o", target], f"compiling {source.name}")
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(compile_one, sources, objects))
+    _run([*compiler, *flags, *link, *objects, "-o", str(binary)], f"linking {binary.name}")
+
+
+def _run(command: list[str], doing: str) -> str:
+    """Runs a command and returns what it printed.  Raises CompileError with the command and its first lines."""
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, errors="replace")
+    except OSError as error:
+        raise CompileError(message("build", f"{command[0]} cannot be run, {doing}: {error.strerror}",
+                                   "install a compiler (g++ or clang++), or name one in CXX")) from error
+    if result.returncode:
+        output = (result.stderr + result.stdout).splitlines()
+        shown = "\n".join(output[:OUTPUT_LINES]) or "(the compiler printed nothing)"
+        raise CompileError(message("build", f"{command[0]} failed with status {result.returncode}, {doing}\n{shown}\n",
+                                   "run the command by hand; another compiler can be named in CXX",
+                                   command=shlex.join(command), python=sys.version.split()[0]))
+    return result.stdout

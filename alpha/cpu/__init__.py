@@ -1,0 +1,51 @@
+"""The CPU backend: NumPy implementations of every op (the oracle), and compiled kernels of the same algorithms."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from alpha.cpu import memory
+
+
+class CpuBackend:
+    """See alpha.backend.Backend; arrays are np.ndarray."""
+
+    name = "cpu"
+    dtypes = frozenset({"float16", "float32", "float64", "int32", "int64", "uint8", "bool"})
+
+    def check(self, device: str) -> None:
+        """The CPU is always there."""
+
+    def from_numpy(self, a: np.ndarray, device: str) -> np.ndarray:
+        out = memory.empty_like(a)
+        out[...] = a
+        return out
+
+    def to_numpy(self, x: np.ndarray) -> np.ndarray:
+        return x.copy()
+
+    def full(self, shape: tuple[int, ...], value: float, dtype: str, device: str) -> np.ndarray:
+        out = memory.empty(shape, dtype)
+        out.fill(value)
+        return out
+
+    def copy_into(self, dst: np.ndarray, src: np.ndarray) -> None:
+        dst[...] = src
+
+    def has_nan(self, x: np.ndarray) -> bool:
+        with np.errstate(all="ignore"):
+            return bool(np.isnan(np.sum(x, dtype=np.float64)) and np.isnan(x).any())  # inf - inf is NaN: look closer
+
+    def synchronize(self) -> None:
+        """Nothing runs behind the caller's back."""
+
+    def memory_stats(self) -> dict[str, int]:
+        return {"live": memory.pool.live, "cached": memory.pool.cached, "peak": memory.pool.peak}
+
+    def reset_peak_memory(self) -> None:
+        memory.pool.peak = memory.pool.live
+
+
+BACKEND = CpuBackend()
+
+from alpha.cpu import families  # noqa: E402,F401  binds the implementations

@@ -1,0 +1,237 @@
+"""Activations in NumPy.  Numbers of 16 bits are computed in 32 and rounded once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import pi, sqrt
+
+import numpy as np
+
+from alpha.cpu import native
+from alpha.cpu.elementwise import compiled, masked
+from alpha.cpu.erf import erf
+from alpha.cpu.memory import empty_like
+from alpha.op import Op
+from alpha.ops import activation as ops
+
+Array = np.ndarray
+
+
+def _bind(op: Op) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
+    """Binds an implementation that sees float32 or float64 and may overflow without a warning."""
+    def bind(f: Callable[..., Array]) -> Callable[..., Array]:
+        @op.impl("cpu")
+        def run(*arrays: Array, **attrs: float) -> Array:
+            half = arrays[0].dtype == np.float16
+            with np.errstate(all="ignore"):
+                y = f(*[a.astype(np.float32) for a in arrays] if half else arrays, **attrs)
+                return y.astype(np.float16) if half else y
+        return f
+    return bind
+
+
+# ---- piecewise linear ------------------------------------------------------------------------------------------------
+
+
+@ops.relu.impl("cpu")
+def relu_cpu(x: Array) -> Array:
+    y = empty_like(x)
+    if compiled(x):
+        native.relu_fwd(x, y)
+        return y
+    return np.maximum(x, 0, out=y)
+
+
+@ops.relu_grad.impl("cpu")
+def relu_grad_cpu(g: Array, y: Array) -> Array:
+    if compiled(g, y):
+        dx = empty_like(g)
+        native.relu_bwd(g, y, dx)
+        return dx
+    return masked(g, ~(y > 0))
+
+
+@ops.relu6.impl("cpu")
+def relu6_cpu(x: Array) -> Array:
+    return np.clip(x, 0, 6, out=empty_like(x))
+
+
+@ops.relu6_grad.impl("cpu")
+def relu6_grad_cpu(g: Array, y: Array) -> Array:
+    return masked(g, (y <= 0) | (y >= 6))
+
+
+@ops.leaky_relu.impl("cpu")
+def leaky_relu_cpu(x: Array, *, slope: float) -> Array:
+    return leaky_relu_grad_cpu(x, x, slope=slope)
+
+
+@ops.leaky_relu_grad.impl("cpu")
+def leaky_relu_grad_cpu(g: Array, x: Array, *, slope: float) -> Array:
+    out = np.multiply(g, slope, out=empty_like(g))
+    np.copyto(out, g, where=x > 0)
+    return out
+
+
+# ---- smooth ----------------------------------------------------------------------------------------------------------
+
+
+@_bind(ops.sigmoid)
+def sigmoid(x: Array) -> Array:
+    y = np.exp(np.negative(x, out=empty_like(x)), out=empty_like(x))
+    y += 1
+    return np.reciprocal(y, out=y)  # e^-x = inf gives the 0 that it should
+
+
+@_bind(ops.sigmoid_grad)
+def sigmoid_grad(g: Array, y: Array) -> Array:
+    d = np.subtract(1, y, out=empty_like(y))
+    d *= y
+    d *= g
+    return d
+
+
+@_bind(ops.tanh)
+def tanh(x: Array) -> Array:
+    return np.tanh(x, out=empty_like(x))
+
+
+@_bind(ops.tanh_grad)
+def tanh_grad(g: Array, y: Array) -> Array:
+    d = np.multiply(y, y, out=empty_like(y))
+    np.subtract(1, d, out=d)
+    d *= g
+    return d
+
+
+@_bind(ops.silu)
+def silu(x: Array) -> Array:
+    y = sigmoid(x)
+    y *= x
+    return y
+
+
+@_bind(ops.silu_grad)
+def silu_grad(g: Array, x: Array) -> Array:
+    p = sigmoid(x)
+    d = np.subtract(1, p, out=empty_like(x))
+    d *= x
+    d += 1
+    d *= p
+    d *= g
+    return d
+
+
+def _normal_distribution(x: Array) -> Array:
+    y = np.multiply(x, sqrt(0.5), out=empty_like(x))
+    erf(y, out=y)
+    y += 1
+    y *= 0.5
+    return y
+
+
+@_bind(ops.gelu)
+def gelu(x: Array) -> Array:
+    y = _normal_distribution(x)
+    y *= x
+    return y
+
+
+@_bind(ops.gelu_grad)
+def gelu_grad(g: Array, x: Array) -> Array:
+    d = np.square(x, out=empty_like(x))
+    d *= -0.5
+    np.exp(d, out=d)
+    d *= 1 / sqrt(2 * pi)
+    d *= x
+    d += _normal_distribution(x)
+    d *= g
+    return d
+
+
+@_bind(ops.elu)
+def elu(x: Array, *, alpha: float) -> Array:
+    y = np.minimum(x, 0, out=empty_like(x))
+    np.expm1(y, out=y)
+    y *= alpha
+    np.copyto(y, x, where=x > 0)
+    return y
+
+
+@_bind(ops.elu_grad)
+def elu_grad(g: Array, x: Array, *, alpha: float) -> Array:
+    d = np.minimum(x, 0, out=empty_like(x))
+    np.exp(d, out=d)
+    d *= alpha
+    d *= g
+    np.copyto(d, g, where=x > 0)
+    return d
+
+
+@_bind(ops.softplus)
+def softplus(x: Array) -> Array:
+    return np.logaddexp(x, 0, out=empty_like(x))
+
+
+@_bind(ops.softplus_grad)
+def softplus_grad(g: Array, x: Array) -> Array:
+    d = sigmoid(x)
+    d *= g
+    return d
+
+
+@_bind(ops.hardswish)
+def hardswish(x: Array) -> Array:
+    y = np.add(x, 3, out=empty_like(x))
+    np.clip(y, 0, 6, out=y)
+    y *= x
+    y /= 6
+    return y
+
+
+@_bind(ops.hardswish_grad)
+def hardswish_grad(g: Array, x: Array) -> Array:
+    d = np.multiply(x, 1 / 3, out=empty_like(x))
+    d += 0.5
+    np.copyto(d, 1, where=x >= 3)
+    d *= g
+    np.copyto(d, 0, where=x <= -3)
+    return d
+
+
+# ---- over an axis ----------------------------------------------------------------------------------------------------
+
+
+def _shifted(x: Array, axis: int) -> Array:
+    """Returns x minus its largest element along the axis, which exp cannot make overflow."""
+    return np.subtract(x, x.max(axis=axis, keepdims=True), out=empty_like(x))
+
+
+@_bind(ops.softmax)
+def softmax(x: Array, *, axis: int) -> Array:
+    y = _shifted(x, axis)
+    np.exp(y, out=y)
+    y /= y.sum(axis=axis, keepdims=True)
+    return y
+
+
+@_bind(ops.softmax_grad)
+def softmax_grad(g: Array, y: Array, *, axis: int) -> Array:
+    d = np.multiply(g, y, out=empty_like(g))
+    np.subtract(g, d.sum(axis=axis, keepdims=True), out=d)
+    d *= y
+    return d
+
+
+@_bind(ops.log_softmax)
+def log_softmax(x: Array, *, axis: int) -> Array:
+    y = _shifted(x, axis)
+    y -= np.log(np.exp(y, out=empty_like(y)).sum(axis=axis, keepdims=True))
+    return y
+
+
+@_bind(ops.log_softmax_grad)
+def log_softmax_grad(g: Array, y: Array, *, axis: int) -> Array:
+    d = np.exp(y, out=empty_like(y))
+    d *= g.sum(axis=axis, keepdims=True)
+    return np.subtract(g, d, out=d)

@@ -1,0 +1,6 @@
+"""Imports every family of implementations, which binds them to their ops."""
+
+from alpha.cpu import activation, conv, dropout, elementwise, loss, matmul, norm, pool, reduce, shape, update
+
+__all__ = ["activation", "conv", "dropout", "elementwise", "loss", "matmul", "norm", "pool", "reduce", "shape",
+           "update"]

@@ -1,0 +1,228 @@
+// What:    fprop  y[n,oh,ow,oc] = bias[oc] + sum_{fh,fw,ic} x[n, ih, iw, ic] * w[oc, fh, fw, ic], then optionally relu
+//          dgrad  dx[n,ih,iw,ic] = sum_{fh,fw,oc} g[n, oh, ow, oc] * w[oc, fh, fw, ic]
+// Source:  arXiv 2306.15951, ConvV2 (Algorithm 1B) and KS-deconv (Algorithm 2B), with the errata in conv_desc.py.
+// Layout:  activations NHWC, filters OHWI. GEMM: GM = pixels of a class, GN = channels out, GK = taps x channels in.
+// Zeros:   output pixels are grouped into classes with one common tap list (row class x column class); a class is a
+//          matrix product without any padded or inserted zero. A class without taps gets bias or 0.
+// Tile:    up to ACCUMULATORS vectors: pixels of a class, of any row or image, x up to TILE_VECTORS vectors of channels
+//          out. Weights are packed once per job into a panel [tap slot][channel in][TILE_WIDTH] that stays in the
+//          second-level cache. A job is (group, block of channels out, part of the rows) and sums in a fixed order.
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "conv.hpp"
+
+namespace {
+
+constexpr int TILE_WIDTH = LANES * TILE_VECTORS;
+constexpr int64_t PANEL_BYTES = 384 * 1024, DOT_BELOW = 12;  // images
+
+struct Epilogue {
+  const float* bias;
+  bool accumulate, relu;
+};
+
+constexpr int tile_pixels(int vectors) { return std::min(12, ACCUMULATORS / vectors); }
+
+template <int P, int V>
+INLINE void start_tile(vfloat (&acc)[P][V], float* const* y, int64_t valid, const Epilogue& e) {
+  UNROLL for (int v = 0; v < V; v++) {
+    const vfloat bias = e.bias ? load_part(e.bias + v * LANES, valid - v * LANES) : vfloat{};
+    UNROLL for (int p = 0; p < P; p++)
+      acc[p][v] = e.accumulate ? load_part(y[p] + v * LANES, valid - v * LANES) : bias;
+  }
+}
+
+template <int P, int V>
+INLINE void finish_tile(vfloat (&acc)[P][V], float* const* y, int64_t valid, bool cut) {
+  if (cut) {
+    UNROLL for (int p = 0; p < P; p++) UNROLL for (int v = 0; v < V; v++) acc[p][v] = relu(acc[p][v]);
+  }
+  if (valid == V * LANES) {
+    UNROLL for (int p = 0; p < P; p++) UNROLL for (int v = 0; v < V; v++) store(y[p] + v * LANES, acc[p][v]);
+  } else {
+    UNROLL for (int p = 0; p < P; p++)
+      UNROLL for (int v = 0; v < V; v++) store_part(y[p] + v * LANES, acc[p][v], valid - v * LANES);
+  }
+}
+
+// acc[P pixels][V vectors] over all runs: one vector of weights meets P broadcast inputs.
+template <int P, int V>
+__attribute__((noinline)) void tile(const float* const* x, float* const* y, const Run* runs, int64_t n_runs,
+                                    const float* panel, int64_t valid, const Epilogue& e) {
+  vfloat acc[P][V];
+  start_tile<P, V>(acc, y, valid, e);
+  for (int64_t r = 0; r < n_runs; r++) {
+    const float* w = panel + runs[r].panel * (V * LANES);
+    const float* in[P];
+    UNROLL for (int p = 0; p < P; p++) in[p] = x[p] + runs[r].in;
+    const int64_t length = runs[r].length;
+    for (int64_t k = 0; k < length; k++, w += V * LANES) {
+      vfloat weight[V];
+      UNROLL for (int v = 0; v < V; v++) weight[v] = load(w + v * LANES);
+      UNROLL for (int p = 0; p < P; p++) {
+        const vfloat value = broadcast(in[p][k]);
+        UNROLL for (int v = 0; v < V; v++) acc[p][v] += value * weight[v];
+      }
+    }
+  }
+  finish_tile<P, V>(acc, y, valid, e.relu);
+}
+
+using Tile = void (*)(const float* const*, float* const*, const Run*, int64_t, const float*, int64_t, const Epilogue&);
+
+template <int V, int... P>
+constexpr std::array<Tile, ACCUMULATORS + 1> tiles_of(std::integer_sequence<int, P...>) {
+  return {nullptr, tile<P + 1, V>...};
+}
+
+template <int... V>
+constexpr std::array<std::array<Tile, ACCUMULATORS + 1>, TILE_VECTORS> all_tiles(std::integer_sequence<int, V...>) {
+  return {tiles_of<V + 1>(std::make_integer_sequence<int, tile_pixels(V + 1)>())...};
+}
+
+// TILES[vectors - 1][pixels]
+constexpr auto TILES = all_tiles(std::make_integer_sequence<int, TILE_VECTORS>());
+
+// The weights of one job: channels out [k, k + valid) of a group, channels in [r, r + rows).
+struct Slice {
+  int64_t group, k, valid, width, r, rows;
+};
+
+// panel[(slot * rows + i) * width + o] = w[group, k + o][tap of slot][r + i]
+void pack_fprop(const Geometry& g, const float* w, const Slice& s, float* panel) {
+  const int64_t channels = g.in_c / g.groups, ld = g.taps() * channels;
+  const float* filters = w + (s.group * (g.out_c / g.groups) + s.k) * ld + s.r;
+  for (int64_t slot = 0; slot < g.taps(); slot++) {
+    const float* src = filters + (g.rows.taps[slot / g.f_w] * g.f_w + g.cols.taps[slot % g.f_w]) * channels;
+    float* dst = panel + slot * s.rows * s.width;
+    for (int64_t o = 0; o < s.width; o += LANES) {
+      int64_t i = 0;
+      for (; i + LANES <= s.rows; i += LANES)
+        transpose(src + o * ld + i, ld, s.valid - o, dst + i * s.width + o, s.width);
+      for (; i < s.rows; i++)
+        for (int64_t j = o; j < o + LANES; j++) dst[i * s.width + j] = j < s.valid ? src[j * ld + i] : 0;
+    }
+  }
+}
+
+// panel[(slot * rows + i) * width + o] = w[group, r + i][tap of slot][k + o]
+void pack_dgrad(const Geometry& g, const float* w, const Slice& s, float* panel) {
+  const int64_t channels = g.out_c / g.groups;
+  const float* filters = w + (s.group * (g.in_c / g.groups) + s.r) * g.taps() * channels + s.k;
+  for (int64_t i = 0; i < s.rows; i++) {
+    for (int64_t slot = 0; slot < g.taps(); slot++) {
+      const int64_t tap = g.rows.taps[slot / g.f_w] * g.f_w + g.cols.taps[slot % g.f_w];
+      const float* src = filters + (i * g.taps() + tap) * channels;
+      float* dst = panel + (slot * s.rows + i) * s.width;
+      for (int64_t o = 0; o < s.width; o += LANES) store(dst + o, load_part(src + o, s.valid - o));
+    }
+  }
+}
+
+// The reduction of one class as contiguous runs: a whole row of taps where its channels follow one another in memory.
+void list_runs(const Geometry& g, const AxisClass& row, const AxisClass& col, int64_t channels,
+               std::vector<Run>& runs) {
+  const bool joined = channels == g.in_c && col.step == 1;
+  runs.clear();
+  for (int64_t a = 0; a < row.count; a++) {
+    const int64_t slot = (row.slot + a) * g.f_w + col.slot, in = a * row.step * g.in_w * g.in_c;
+    if (joined) {
+      if (col.count) runs.push_back({in, slot * channels, col.count * channels});
+      continue;
+    }
+    for (int64_t b = 0; b < col.count; b++)
+      runs.push_back({in + b * col.step * g.in_c, (slot + b) * channels, channels});
+  }
+}
+
+// How the work is cut: channels in per panel, blocks of channels out, parts of the rows.
+struct Plan {
+  int64_t chunk, chunks, blocks, parts;
+
+  Plan(const Geometry& g, int threads) {
+    const int64_t channels = g.in_c / g.groups, row_bytes = g.taps() * TILE_WIDTH * sizeof(float);
+    const int64_t fits = std::max<int64_t>(16, PANEL_BYTES / row_bytes / 16 * 16);
+    chunk = channels;
+    if (channels > fits) chunk = round_up(ceil_div(channels, ceil_div(channels, fits)), 16);
+    chunks = ceil_div(channels, chunk);
+    blocks = ceil_div(g.out_c / g.groups, TILE_WIDTH);
+    const int64_t panels = blocks * g.groups;
+    parts = std::min(g.n * g.out_h, std::max<int64_t>(1, ceil_div(4 * threads, panels)));
+    if (panels >= 2 * threads && panels % threads == 0) parts = 1;
+    if (threads == 1) parts = 1;
+  }
+};
+
+void run_classes(const Geometry& g, const Operands& op, const Slice& s, const float* panel, int64_t part, int64_t parts,
+                 bool first, bool last, std::vector<Run>& runs) {
+  const int64_t out_channel = s.group * (g.out_c / g.groups) + s.k;
+  const float* in = op.in + s.group * (g.in_c / g.groups) + s.r;
+  const Epilogue e = {op.bias ? op.bias + out_channel : nullptr, !first, op.relu && last};
+  const int vectors = static_cast<int>(s.width / LANES);
+  const auto& tiles = TILES[vectors - 1];
+  for (int64_t a = 0; a < g.rows.classes; a++) {
+    const AxisClass row = g.rows[a];
+    for (int64_t b = 0; b < g.cols.classes; b++) {
+      const AxisClass col = g.cols[b];
+      list_runs(g, row, col, s.rows, runs);
+      for_each_tile(g, row, col, part, parts, tile_pixels(vectors), in, op.out + out_channel,
+                    [&](const float* const* x, float* const* y, int count) {
+                      tiles[count](x, y, runs.data(), runs.size(), panel, s.valid, e);
+                    });
+    }
+  }
+}
+
+}  // namespace
+
+void convolve(const Geometry& g, const Operands& op, Pass pass) {
+  const int threads = team(g.multiply_adds(), 100000);
+  const Plan plan(g, threads);
+  const int64_t channels_in = g.in_c / g.groups, channels_out = g.out_c / g.groups;
+  const auto pack = pass == Pass::fprop ? pack_fprop : pack_dgrad;
+#pragma omp parallel num_threads(threads)
+  {
+    float* panel = scratch(g.taps() * plan.chunk * TILE_WIDTH);
+    std::vector<Run> runs;
+    int64_t packed = -1;
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t job = 0; job < g.groups * plan.blocks * plan.parts; job++) {
+      const int64_t block = job / plan.parts, k = block % plan.blocks * TILE_WIDTH;
+      const int64_t valid = std::min<int64_t>(TILE_WIDTH, channels_out - k);
+      for (int64_t c = 0; c < plan.chunks; c++) {
+        const int64_t r = c * plan.chunk, rows = std::min(plan.chunk, channels_in - r);
+        const Slice slice = {block / plan.blocks, k, valid, round_up(valid, LANES), r, rows};
+        if (packed != block * plan.chunks + c) pack(g, op.w, slice, panel);
+        packed = block * plan.chunks + c;
+        run_classes(g, op, slice, panel, job % plan.parts, plan.parts, c == 0, c == plan.chunks - 1, runs);
+      }
+    }
+  }
+}
+
+EXPORT void conv_fprop(const int64_t* table, const float* x, const float* w, const float* bias, float* y, int relu) {
+  const Geometry g(table);
+  const Operands op = {x, w, bias, y, relu != 0};
+  if (g.depthwise()) return depthwise(g, op);
+  if (g.matrix_product() && g.n < DOT_BELOW) return linear_dot(g, op);
+  convolve(g, op, Pass::fprop);
+}
+
+EXPORT void conv_dgrad(const int64_t* table, const float* dy, const float* w, float* dx) {
+  const Geometry g(table);
+  const Operands op = {dy, w, nullptr, dx, false};
+  if (g.depthwise()) return depthwise(g, op);
+  convolve(g, op, Pass::dgrad);
+}
+
+EXPORT void conv_wgrad(const int64_t* table, const float* x, const float* dy, float* dw) {
+  const Geometry g(table);
+  if (g.depthwise()) return depthwise_wgrad(g, x, dy, dw);
+  if (g.in_c / g.groups < LANES) return wgrad_few_channels(g, x, dy, dw);
+  wgrad_per_tap(g, x, dy, dw);
+}
+
+EXPORT void set_threads(int count) { omp_set_num_threads(count); }
+EXPORT int lanes() { return LANES; }

@@ -1,0 +1,103 @@
+// The geometry of a convolution as the kernels see it: tables that alpha/cpu/conv_tables.py packs from ConvDesc.
+// No kernel computes which taps meet which pixels; it walks these lists.
+#pragma once
+
+#include "vec.hpp"
+
+// Positions of one axis of the tensor that is written which read the same taps.
+// Position positions[k] reads `count` taps: packed slots slot, slot + 1, ... at inputs starts[k] + j * step.
+struct AxisClass {
+  int64_t size, slot, count, step;
+  const int64_t* positions;
+  const int64_t* starts;
+};
+
+// Table: [classes, f taps in slot order, 5 numbers per class (size, slot, count, step, at), positions, starts, ...].
+struct AxisTable {
+  int64_t classes;
+  const int64_t* taps;
+  const int64_t* base;
+  int64_t f;
+
+  AxisClass operator[](int64_t k) const {
+    const int64_t* c = base + 1 + f + 5 * k;
+    return {c[0], c[1], c[2], c[3], base + c[4], base + c[4] + c[0]};
+  }
+};
+
+// Outputs [first, first + count) meet a real input at this tap; output `first` meets input `input`.
+struct TapRange {
+  int64_t first, count, input;
+};
+
+// `in` is the tensor that is read at shifted positions (x; g for dgrad), `out` the one that positions belong to.
+struct Geometry {
+  int64_t n, in_h, in_w, in_c, out_h, out_w, out_c, f_h, f_w, groups, stride_h, stride_w;
+  AxisTable rows, cols;
+  const TapRange *row_ranges, *col_ranges;  // [f_h], [f_w]; forward tables only
+
+  explicit Geometry(const int64_t* t)
+      : n(t[0]), in_h(t[1]), in_w(t[2]), in_c(t[3]), out_h(t[4]), out_w(t[5]), out_c(t[6]), f_h(t[7]), f_w(t[8]),
+        groups(t[9]), stride_h(t[10]), stride_w(t[11]), rows(axis(t + t[12], f_h)), cols(axis(t + t[13], f_w)),
+        row_ranges(reinterpret_cast<const TapRange*>(t + t[14])),
+        col_ranges(reinterpret_cast<const TapRange*>(t + t[15])) {}
+
+  int64_t taps() const { return f_h * f_w; }
+  bool depthwise() const { return groups > 1 && groups == in_c && groups == out_c; }
+  bool matrix_product() const { return taps() == 1 && groups == 1 && in_h * in_w == 1 && out_h * out_w == 1; }
+  int64_t multiply_adds() const { return n * out_h * out_w * taps() * in_c * (out_c / groups); }
+
+ private:
+  static AxisTable axis(const int64_t* t, int64_t f) { return {t[0], t + 1, t, f}; }
+};
+
+struct Operands {
+  const float* in;
+  const float* w;
+  const float* bias;  // or null
+  float* out;
+  bool relu;
+};
+
+// One contiguous stretch of a reduction: where it starts in the input (from the pixel's first tap) and in the panel.
+struct Run {
+  int64_t in, panel, length;
+};
+
+// Calls emit(x, y, count) for register tiles of at most `most` pixels of a class: x and y point to the first input
+// and to the output of each pixel. Tiles cross rows and images, and are of nearly equal size. Of the rows of the class
+// this is part `part` out of `parts`.
+template <class Emit>
+INLINE void for_each_tile(const Geometry& g, const AxisClass& row, const AxisClass& col, int64_t part, int64_t parts,
+                          int most, const float* in, float* out, Emit emit) {
+  const int64_t first = part_start(g.n * row.size, part, parts), last = part_start(g.n * row.size, part + 1, parts);
+  const int64_t total = (last - first) * col.size;
+  if (total == 0) return;
+  const int64_t tiles = ceil_div(total, most), base = total / tiles, larger = total % tiles;
+  const float* x[ACCUMULATORS];
+  float* y[ACCUMULATORS];
+  int64_t filled = 0, done = 0;
+  for (int64_t k = first; k < last; k++) {
+    const int64_t image = k / row.size, i = k % row.size;
+    const float* in_row = in + (image * g.in_h + row.starts[i]) * g.in_w * g.in_c;
+    float* out_row = out + (image * g.out_h + row.positions[i]) * g.out_w * g.out_c;
+    for (int64_t j = 0; j < col.size; j++) {
+      x[filled] = in_row + col.starts[j] * g.in_c;
+      y[filled] = out_row + col.positions[j] * g.out_c;
+      if (++filled < base + (done < larger)) continue;
+      emit(x, y, static_cast<int>(filled));
+      filled = 0;
+      done++;
+    }
+  }
+}
+
+// Which of the two channel orders a panel is packed from.
+enum class Pass { fprop, dgrad };
+
+void convolve(const Geometry& g, const Operands& op, Pass pass);
+void depthwise(const Geometry& g, const Operands& op);
+void depthwise_wgrad(const Geometry& g, const float* x, const float* dy, float* dw);
+void linear_dot(const Geometry& g, const Operands& op);
+void wgrad_few_channels(const Geometry& g, const float* x, const float* dy, float* dw);
+void wgrad_per_tap(const Geometry& g, const float* x, const float* dy, float* dw);

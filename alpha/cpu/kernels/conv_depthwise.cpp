@@ -1,0 +1,152 @@
+// What:    depthwise convolution, groups == channels in == channels out, all three passes: c is never summed over.
+//          y[n,oh,ow,c] = bias[c] + sum_{fh,fw} x[n,ih,iw,c] * w[c,fh,fw];
+//          dx likewise from g;  dw[c,fh,fw] = sum_{n,oh,ow} x[n,ih,iw,c] * g[n,oh,ow,c]
+// Layout:  NHWC, so vectors run over channels; the filters are packed to [tap slot][C].
+// Zeros:   fprop and dgrad walk classes of pixels with one common tap list (conv.cpp), wgrad the exact output range of
+//          each tap; no padded or inserted zero is read.
+// Tile:    TILE_PIXELS pixels x 2 vectors share the weights of a tap. wgrad: 4 vectors, one row of outputs at a time;
+//          partial sums per part of the rows are added in a fixed order.
+#include <vector>
+
+#include "conv.hpp"
+
+namespace {
+
+constexpr int TILE_PIXELS = 4, BLOCK = 2 * LANES, WGRAD_VECTORS = 4;
+
+// acc[P][2] over all taps for channels [0, valid) of a block; runs[r].panel is the row of weights.
+template <int P>
+void depthwise_tile(const float* const* x, float* const* y, const std::vector<Run>& runs, const float* w, int64_t ld,
+                    int64_t valid, const float* bias, bool cut) {
+  const int64_t rest = valid - LANES;
+  vfloat acc[P][2];
+  UNROLL for (int p = 0; p < P; p++) {
+    acc[p][0] = bias ? load_part(bias, valid) : vfloat{};
+    acc[p][1] = bias ? load_part(bias + LANES, rest) : vfloat{};
+  }
+  for (const Run& run : runs) {
+    const float* weights = w + run.panel * ld;
+    const vfloat w0 = load(weights), w1 = load(weights + LANES);
+    if (valid == BLOCK) {
+      UNROLL for (int p = 0; p < P; p++) {
+        acc[p][0] += load(x[p] + run.in) * w0;
+        acc[p][1] += load(x[p] + run.in + LANES) * w1;
+      }
+    } else {
+      UNROLL for (int p = 0; p < P; p++) {
+        acc[p][0] += load_part(x[p] + run.in, valid) * w0;
+        acc[p][1] += load_part(x[p] + run.in + LANES, rest) * w1;
+      }
+    }
+  }
+  UNROLL for (int p = 0; p < P; p++) {
+    store_part(y[p], cut ? relu(acc[p][0]) : acc[p][0], valid);
+    store_part(y[p] + LANES, cut ? relu(acc[p][1]) : acc[p][1], rest);
+  }
+}
+
+using DepthwiseTile = void (*)(const float* const*, float* const*, const std::vector<Run>&, const float*, int64_t,
+                               int64_t, const float*, bool);
+constexpr DepthwiseTile TILES[TILE_PIXELS + 1] = {nullptr, depthwise_tile<1>, depthwise_tile<2>, depthwise_tile<3>,
+                                                  depthwise_tile<4>};
+
+// panel[slot][c] = w[c][tap of slot]; rows are padded with zeros to a whole block.
+std::vector<float> pack_filters(const Geometry& g, const float* w, int64_t ld) {
+  std::vector<float> panel(g.taps() * ld, 0.0f);
+  for (int64_t slot = 0; slot < g.taps(); slot++) {
+    const int64_t tap = g.rows.taps[slot / g.f_w] * g.f_w + g.cols.taps[slot % g.f_w];
+    for (int64_t c = 0; c < g.in_c; c++) panel[slot * ld + c] = w[c * g.taps() + tap];
+  }
+  return panel;
+}
+
+void list_taps(const Geometry& g, const AxisClass& row, const AxisClass& col, std::vector<Run>& runs) {
+  runs.clear();
+  for (int64_t a = 0; a < row.count; a++)
+    for (int64_t b = 0; b < col.count; b++)
+      runs.push_back({(a * row.step * g.in_w + b * col.step) * g.in_c, (row.slot + a) * g.f_w + col.slot + b, 1});
+}
+
+// sums[c] += sum over the outputs of one row that meet one tap, for a block of WGRAD_VECTORS vectors of channels
+void wgrad_row(const float* x, int64_t x_step, const float* dy, int64_t channels, int64_t count, int64_t valid,
+               float* sums) {
+  vfloat acc[WGRAD_VECTORS] = {};
+  if (valid == WGRAD_VECTORS * LANES) {
+    for (int64_t k = 0; k < count; k++, x += x_step, dy += channels)
+      UNROLL for (int v = 0; v < WGRAD_VECTORS; v++) acc[v] += load(x + v * LANES) * load(dy + v * LANES);
+  } else {
+    for (int64_t k = 0; k < count; k++, x += x_step, dy += channels)
+      UNROLL for (int v = 0; v < WGRAD_VECTORS; v++) {
+        const int64_t left = valid - v * LANES;
+        acc[v] += load_part(x + v * LANES, left) * load_part(dy + v * LANES, left);
+      }
+  }
+  UNROLL for (int v = 0; v < WGRAD_VECTORS; v++) store(sums + v * LANES, load(sums + v * LANES) + acc[v]);
+}
+
+// All taps of one row of outputs for channels [c, c + valid); sums is [tap][ld].
+void wgrad_taps(const Geometry& g, const float* x, const float* dy, int64_t image, int64_t oh, int64_t c, int64_t valid,
+                float* sums, int64_t ld) {
+  for (int64_t fh = 0; fh < g.f_h; fh++) {
+    const TapRange& row = g.row_ranges[fh];
+    if (oh < row.first || oh >= row.first + row.count) continue;
+    const int64_t ih = row.input + (oh - row.first) * g.stride_h;
+    for (int64_t fw = 0; fw < g.f_w; fw++) {
+      const TapRange& col = g.col_ranges[fw];
+      if (!col.count) continue;
+      wgrad_row(x + ((image * g.in_h + ih) * g.in_w + col.input) * g.in_c + c, g.stride_w * g.in_c,
+                dy + ((image * g.out_h + oh) * g.out_w + col.first) * g.in_c + c, g.in_c, col.count, valid,
+                sums + (fh * g.f_w + fw) * ld);
+    }
+  }
+}
+
+}  // namespace
+
+void depthwise(const Geometry& g, const Operands& op) {
+  const int64_t ld = round_up(g.in_c, BLOCK), blocks = ld / BLOCK;
+  const std::vector<float> panel = pack_filters(g, op.w, ld);
+  const int threads = team(g.multiply_adds(), 50000);
+  const int64_t parts = std::min(g.n * g.out_h, ceil_div(4 * threads, blocks));
+#pragma omp parallel num_threads(threads)
+  {
+    std::vector<Run> runs;
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t job = 0; job < blocks * parts; job++) {
+      const int64_t c = job / parts * BLOCK, valid = std::min<int64_t>(BLOCK, g.in_c - c);
+      for (int64_t a = 0; a < g.rows.classes; a++) {
+        for (int64_t b = 0; b < g.cols.classes; b++) {
+          list_taps(g, g.rows[a], g.cols[b], runs);
+          for_each_tile(g, g.rows[a], g.cols[b], job % parts, parts, TILE_PIXELS, op.in + c, op.out + c,
+                        [&](const float* const* x, float* const* y, int count) {
+                          TILES[count](x, y, runs, panel.data() + c, ld, valid, op.bias ? op.bias + c : nullptr,
+                                       op.relu);
+                        });
+        }
+      }
+    }
+  }
+}
+
+void depthwise_wgrad(const Geometry& g, const float* x, const float* dy, float* dw) {
+  constexpr int64_t block = WGRAD_VECTORS * LANES;
+  const int64_t ld = round_up(g.in_c, block), rows = g.n * g.out_h;
+  const int threads = team(g.multiply_adds(), 50000);
+  std::vector<float> sums(threads * g.taps() * ld, 0.0f);  // [part][tap][ld]
+#pragma omp parallel num_threads(threads)
+  {
+#pragma omp for schedule(static)
+    for (int64_t part = 0; part < threads; part++)
+      for (int64_t k = part_start(rows, part, threads); k < part_start(rows, part + 1, threads); k++)
+        for (int64_t c = 0; c < g.in_c; c += block)
+          wgrad_taps(g, x, dy, k / g.out_h, k % g.out_h, c, std::min(block, g.in_c - c),
+                     sums.data() + part * g.taps() * ld + c, ld);
+#pragma omp for schedule(static)
+    for (int64_t c = 0; c < g.in_c; c++)
+      for (int64_t tap = 0; tap < g.taps(); tap++) {
+        float total = 0;
+        for (int64_t part = 0; part < threads; part++) total += sums[(part * g.taps() + tap) * ld + c];
+        dw[c * g.taps() + tap] = total;
+      }
+  }
+}

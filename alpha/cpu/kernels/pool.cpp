@@ -1,0 +1,162 @@
+// What:    max and average pooling, forward and backward, any window, stride and padding
+//          max  y = max over the window, index = ih * IW + iw of the first maximum; a NaN in the window is the maximum
+//          avg  y = sum over the window / divisor (its real pixels, or kh * kw where padding is counted)
+// Layout:  NHWC; vectors run over channels.
+// Zeros:   windows are trimmed to the map, so padding is never read. The backward passes gather: each input pixel sums
+//          over the windows that cover it, in ascending order, so nothing is scattered and nothing is cleared first.
+// Threads: rows of the tensor that is written.
+#include <limits>
+#include <vector>
+
+#include "vec.hpp"
+
+namespace {
+
+constexpr int64_t ALONE_BELOW = 16384;
+
+struct Range {
+  int64_t first, last;
+  int64_t size() const { return last - first; }
+};
+
+struct PoolAxis {
+  int64_t in, out, kernel, stride, padding;
+
+  Range window(int64_t o) const {
+    const int64_t start = o * stride - padding;
+    return {std::max<int64_t>(0, start), std::min(in, start + kernel)};
+  }
+  // Outputs whose window holds input i.
+  Range covering(int64_t i) const {
+    const int64_t above = i + padding - kernel;
+    return {above < 0 ? 0 : above / stride + 1, std::min(out, (i + padding) / stride + 1)};
+  }
+};
+
+// Table: n, channels, then in, out, kernel, stride, padding of H and of W.
+struct Pool {
+  int64_t n, channels;
+  PoolAxis h, w;
+
+  explicit Pool(const int64_t* t) : n(t[0]), channels(t[1]), h{t[2], t[3], t[4], t[5], t[6]},
+                                    w{t[7], t[8], t[9], t[10], t[11]} {}
+
+  int64_t input(int64_t image, int64_t ih, int64_t iw) const { return ((image * h.in + ih) * w.in + iw) * channels; }
+  int64_t output(int64_t image, int64_t oh, int64_t ow) const { return ((image * h.out + oh) * w.out + ow) * channels; }
+  float divisor(int64_t oh, int64_t ow, bool count_padding) const {
+    return float(count_padding ? h.kernel * w.kernel : h.window(oh).size() * w.window(ow).size());
+  }
+};
+
+using RangeOf = Range (PoolAxis::*)(int64_t) const;
+
+// Calls body(image, row, column, rows, columns) for every pixel of a map, where rows and columns are the ranges that
+// (p.h.*range)(row) and (p.w.*range)(column) give.
+template <class Body>
+INLINE void for_each_pixel(const Pool& p, int64_t height, int64_t width, RangeOf range, Body body) {
+  std::vector<Range> columns(width);
+  for (int64_t j = 0; j < width; j++) columns[j] = (p.w.*range)(j);
+#pragma omp parallel for schedule(static) num_threads(team(p.n * height * width * p.channels, ALONE_BELOW))
+  for (int64_t k = 0; k < p.n * height; k++) {
+    const int64_t image = k / height, row = k % height;
+    const Range rows = (p.h.*range)(row);
+    for (int64_t j = 0; j < width; j++) body(image, row, j, rows, columns[j]);
+  }
+}
+
+INLINE vfloat load_some(const float* p, int64_t n) { return n >= LANES ? load(p) : load_part(p, n); }
+INLINE vint load_some(const int32_t* p, int64_t n) { return n >= LANES ? load(p) : load_part(p, n); }
+
+}  // namespace
+
+EXPORT void max_pool_fwd(const int64_t* table, const float* x, float* y, int32_t* index) {
+  const Pool p(table);
+  const int64_t channels = p.channels, row_step = p.w.in * channels;
+  for_each_pixel(p, p.h.out, p.w.out, &PoolAxis::window,
+                 [=](int64_t image, int64_t oh, int64_t ow, Range rows, Range columns) {
+    const int64_t in = p.input(image, rows.first, columns.first), out = p.output(image, oh, ow);
+    const int32_t first = int32_t(rows.first * p.w.in + columns.first);
+    for (int64_t c = 0; c < channels; c += LANES) {
+      vfloat best = broadcast(-std::numeric_limits<float>::infinity());
+      vint where = vint{} + first;
+      for (int64_t a = 0; a < rows.size(); a++) {
+        const float* src = x + in + a * row_step + c;
+        for (int64_t b = 0; b < columns.size(); b++, src += channels) {
+          const vfloat v = load_some(src, channels - c);
+          const vint better = (v > best) | (v != v);
+          best = better ? v : best;
+          where = better ? vint{} + int32_t(first + a * p.w.in + b) : where;
+        }
+      }
+      store_part(y + out + c, best, channels - c);
+      store_part(index + out + c, where, channels - c);
+    }
+  });
+}
+
+EXPORT void max_pool_bwd(const int64_t* table, const float* g, const int32_t* index, float* dx) {
+  const Pool p(table);
+  const int64_t channels = p.channels, row_step = p.w.out * channels;
+  for_each_pixel(p, p.h.in, p.w.in, &PoolAxis::covering,
+                 [=](int64_t image, int64_t ih, int64_t iw, Range rows, Range columns) {
+    const int64_t out = p.output(image, rows.first, columns.first), in = p.input(image, ih, iw);
+    const vint here = vint{} + int32_t(ih * p.w.in + iw);
+    for (int64_t c = 0; c < channels; c += LANES) {
+      vfloat sum = {};
+      for (int64_t a = 0; a < rows.size(); a++) {
+        int64_t at = out + a * row_step + c;
+        for (int64_t b = 0; b < columns.size(); b++, at += channels)
+          sum += load_some(index + at, channels - c) == here ? load_some(g + at, channels - c) : vfloat{};
+      }
+      store_part(dx + in + c, sum, channels - c);
+    }
+  });
+}
+
+// The general form: any index, in any order. One image at a time, so that no two threads meet.
+EXPORT void pool_scatter(const float* g, const int32_t* index, float* dx, int64_t n, int64_t outputs, int64_t inputs,
+                         int64_t channels) {
+#pragma omp parallel for schedule(static) num_threads(team(n * outputs * channels, ALONE_BELOW))
+  for (int64_t image = 0; image < n; image++) {
+    float* map = dx + image * inputs * channels;
+    std::fill_n(map, inputs * channels, 0.0f);
+    for (int64_t k = image * outputs; k < (image + 1) * outputs; k++)
+      for (int64_t c = 0; c < channels; c++) map[index[k * channels + c] * channels + c] += g[k * channels + c];
+  }
+}
+
+EXPORT void avg_pool_fwd(const int64_t* table, const float* x, float* y, int count_padding) {
+  const Pool p(table);
+  const int64_t channels = p.channels, row_step = p.w.in * channels;
+  for_each_pixel(p, p.h.out, p.w.out, &PoolAxis::window,
+                 [=](int64_t image, int64_t oh, int64_t ow, Range rows, Range columns) {
+    const int64_t in = p.input(image, rows.first, columns.first), out = p.output(image, oh, ow);
+    const float divisor = p.divisor(oh, ow, count_padding);
+    for (int64_t c = 0; c < channels; c += LANES) {
+      vfloat sum = {};
+      for (int64_t a = 0; a < rows.size(); a++) {
+        const float* src = x + in + a * row_step + c;
+        for (int64_t b = 0; b < columns.size(); b++, src += channels) sum += load_some(src, channels - c);
+      }
+      store_part(y + out + c, sum / divisor, channels - c);
+    }
+  });
+}
+
+EXPORT void avg_pool_bwd(const int64_t* table, const float* g, float* dx, int count_padding) {
+  const Pool p(table);
+  const int64_t channels = p.channels, row_step = p.w.out * channels;
+  for_each_pixel(p, p.h.in, p.w.in, &PoolAxis::covering,
+                 [=](int64_t image, int64_t ih, int64_t iw, Range rows, Range columns) {
+    const int64_t out = p.output(image, rows.first, columns.first), in = p.input(image, ih, iw);
+    for (int64_t c = 0; c < channels; c += LANES) {
+      vfloat sum = {};
+      for (int64_t a = 0; a < rows.size(); a++) {
+        const float* src = g + out + a * row_step + c;
+        for (int64_t b = 0; b < columns.size(); b++, src += channels)
+          sum += load_some(src, channels - c) / p.divisor(rows.first + a, columns.first + b, count_padding);
+      }
+      store_part(dx + in + c, sum, channels - c);
+    }
+  });
+}

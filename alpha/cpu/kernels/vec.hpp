@@ -1,0 +1,145 @@
+// Vectors of floats in GCC's vector extensions, with partial loads and stores, and the helpers of every kernel file.
+//
+// The width follows the instruction set that the compiler targets: 16 lanes (AVX-512), 8 (AVX) or 4 (any other).
+// A register tile holds ACCUMULATORS vectors: as many as leave room for the operands of one multiply-add.
+#pragma once
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#if defined(__AVX__)
+#include <immintrin.h>
+#endif
+
+#if defined(__AVX512F__)
+constexpr int LANES = 16, TILE_VECTORS = 4, ACCUMULATORS = 24;
+#elif defined(__AVX__)
+constexpr int LANES = 8, TILE_VECTORS = 2, ACCUMULATORS = 12;
+#else
+constexpr int LANES = 4, TILE_VECTORS = 2, ACCUMULATORS = 12;
+#endif
+
+typedef float vfloat __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+typedef int32_t vint __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+
+#define UNROLL _Pragma("GCC unroll 64")
+#define INLINE static inline __attribute__((always_inline))
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+INLINE vfloat load(const float* p) { return *reinterpret_cast<const vfloat*>(p); }
+INLINE void store(float* p, vfloat v) { *reinterpret_cast<vfloat*>(p) = v; }
+INLINE vint load(const int32_t* p) { return *reinterpret_cast<const vint*>(p); }
+INLINE void store(int32_t* p, vint v) { *reinterpret_cast<vint*>(p) = v; }
+INLINE vfloat broadcast(float x) { return x - vfloat{}; }
+// A NaN stays a NaN: only what is truly below zero is cut.
+INLINE vfloat relu(vfloat v) { return v < 0 ? vfloat{} : v; }
+INLINE float relu(float v) { return v < 0 ? 0 : v; }
+
+// The first n lanes (n may be 0 or more than LANES) of memory that may end there; the other lanes are 0.
+#if defined(__AVX512F__)
+INLINE __mmask16 first_lanes(int64_t n) { return n >= LANES ? 0xffff : n <= 0 ? 0 : (1u << n) - 1; }
+INLINE vfloat load_part(const float* p, int64_t n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
+INLINE void store_part(float* p, vfloat v, int64_t n) { _mm512_mask_storeu_ps(p, first_lanes(n), v); }
+#elif defined(__AVX__)
+INLINE __m256i first_lanes(int64_t n) {
+  const vint lane = {0, 1, 2, 3, 4, 5, 6, 7};
+  return (__m256i)(lane < static_cast<int32_t>(std::min<int64_t>(n, LANES)));
+}
+INLINE vfloat load_part(const float* p, int64_t n) { return _mm256_maskload_ps(p, first_lanes(n)); }
+// Not a masked store: those are microcoded, some forty instructions each, on several generations of AMD's processors.
+INLINE void store_part(float* p, vfloat v, int64_t n) {
+  if (n >= LANES) return store(p, v);
+  if (n <= 0) return;
+  __m128 rest = _mm256_castps256_ps128(v);
+  if (n & 4) {
+    _mm_storeu_ps(p, rest);
+    rest = _mm256_extractf128_ps(v, 1);
+    p += 4;
+  }
+  if (n & 2) {
+    _mm_storel_pi(reinterpret_cast<__m64*>(p), rest);
+    rest = _mm_movehl_ps(rest, rest);
+    p += 2;
+  }
+  if (n & 1) _mm_store_ss(p, rest);
+}
+#else
+INLINE int64_t bytes_of(int64_t n) { return 4 * std::max<int64_t>(0, std::min<int64_t>(n, LANES)); }
+INLINE vfloat load_part(const float* p, int64_t n) {
+  vfloat v = {};
+  memcpy(&v, p, bytes_of(n));
+  return v;
+}
+INLINE void store_part(float* p, vfloat v, int64_t n) { memcpy(p, &v, bytes_of(n)); }
+#endif
+
+INLINE vint load_part(const int32_t* p, int64_t n) {
+  return (vint)load_part(reinterpret_cast<const float*>(p), n);
+}
+INLINE void store_part(int32_t* p, vint v, int64_t n) { store_part(reinterpret_cast<float*>(p), (vfloat)v, n); }
+
+// Sum over the lanes, pairwise.
+#if defined(__AVX512F__)
+INLINE float sum_lanes(vfloat v) { return _mm512_reduce_add_ps(v); }
+#elif defined(__AVX__)
+INLINE float sum_lanes(vfloat v) {
+  __m128 sum = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+  sum = _mm_add_ps(sum, _mm_movehl_ps(sum, sum));
+  return _mm_cvtss_f32(_mm_add_ss(sum, _mm_movehdup_ps(sum)));
+}
+#else
+INLINE float sum_lanes(vfloat v) { return (v[0] + v[2]) + (v[1] + v[3]); }
+#endif
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
+// Start of part k out of n nearly equal parts of [0, total).
+constexpr int64_t part_start(int64_t total, int64_t k, int64_t n) { return total * k / n; }
+
+// Threads for `work` multiply-adds or elements: below the cost of waking a team, the caller does it alone.
+INLINE int team(int64_t work, int64_t alone_below) { return work < alone_below ? 1 : omp_get_max_threads(); }
+
+// A buffer per thread that is kept between calls, since fresh memory page-faults. Contents are undefined.
+inline float* scratch(int64_t floats) {
+  struct Buffer {
+    float* data = nullptr;
+    int64_t floats = 0;
+    ~Buffer() { free(data); }
+  };
+  static thread_local Buffer buffer;
+  if (floats > buffer.floats) {
+    free(buffer.data);
+    buffer.floats = round_up(floats, 1024);
+    buffer.data = static_cast<float*>(aligned_alloc(64, buffer.floats * sizeof(float)));
+    if (!buffer.data) abort();
+  }
+  return buffer.data;
+}
+
+// LANES x LANES transpose; rows of src from `rows` on are taken as 0.
+INLINE void transpose(const float* src, int64_t src_ld, int64_t rows, float* dst, int64_t dst_ld) {
+  vfloat r[LANES];
+  UNROLL for (int i = 0; i < LANES; i++) r[i] = i < rows ? load(src + i * src_ld) : vfloat{};
+#if defined(__clang__)
+  for (int i = 0; i < LANES; i++)
+    for (int j = 0; j < LANES; j++) dst[i * dst_ld + j] = r[j][i];
+#else
+  UNROLL for (int h = LANES / 2; h >= 1; h /= 2) {  // exchange the off-diagonal blocks of size h
+    vint low, high;
+    UNROLL for (int j = 0; j < LANES; j++) {
+      low[j] = (j & h) ? LANES + (j ^ h) : j;
+      high[j] = (j & h) ? LANES + j : (j ^ h);
+    }
+    UNROLL for (int i = 0; i < LANES; i++) {
+      if (i & h) continue;
+      const vfloat a = r[i], b = r[i + h];
+      r[i] = __builtin_shuffle(a, b, low);
+      r[i + h] = __builtin_shuffle(a, b, high);
+    }
+  }
+  UNROLL for (int i = 0; i < LANES; i++) store(dst + i * dst_ld, r[i]);
+#endif
+}

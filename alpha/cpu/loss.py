@@ -1,0 +1,89 @@
+"""Losses on the CPU: cross entropy by the compiled kernels where they can be used, else NumPy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from alpha.cpu import native
+from alpha.cpu.memory import empty, empty_like
+from alpha.cpu.norm import wide
+from alpha.errors import DataError, message
+from alpha.ops import loss as ops
+
+Array = np.ndarray
+
+
+def _refuse_label(where: str, target: Array, row: int, classes: int) -> None:
+    raise DataError(message(where, f"label {target[row]} at position {row} is outside [0, {classes})",
+                            "number the classes from 0, or make the model's number of classes larger",
+                            classes=classes, labels=len(target)))
+
+
+def _check_labels(where: str, target: Array, classes: int) -> None:
+    if target.size and not (target.min() >= 0 and target.max() < classes):
+        _refuse_label(where, target, int(np.argmax((target < 0) | (target >= classes))), classes)
+
+
+@ops.label_cross_entropy.impl("cpu")
+def label_cross_entropy_cpu(logits: Array, target: Array, *, label_smoothing: float,
+                            reduction: str) -> tuple[Array, Array]:
+    rows, classes = logits.shape
+    if native.usable(logits):
+        loss, lse = empty((rows,), logits.dtype), empty((rows,), logits.dtype)
+        bad = native.cross_entropy_fwd(logits, target.astype(np.int64, copy=False), loss, lse, label_smoothing)
+        if bad >= 0:
+            _refuse_label("cross_entropy", target, bad, classes)
+    else:
+        _check_labels("cross_entropy", target, classes)
+        loss, lse = _losses(logits, target, label_smoothing)
+    if reduction != "none":
+        with np.errstate(invalid="ignore"):  # the mean of no rows is NaN
+            total = np.add.reduce(loss, dtype=np.float64)
+            loss = np.asarray(total / np.float64(rows) if reduction == "mean" else total)
+    return loss.astype(logits.dtype, copy=False), lse
+
+
+def _losses(logits: Array, target: Array, label_smoothing: float) -> tuple[Array, Array]:
+    """Returns loss and lse per row.  The largest logit is subtracted first, so that nothing overflows."""
+    x = wide(logits)
+    largest = x.max(1, keepdims=True)
+    below = x - largest
+    log_sum = np.log(np.exp(below).sum(1))
+    loss = log_sum - (1 - label_smoothing) * below[np.arange(len(x)), target]
+    if label_smoothing:
+        loss -= label_smoothing * below.mean(1)
+    return loss, largest[:, 0] + log_sum
+
+
+@ops.cross_entropy_grad.impl("cpu")
+def cross_entropy_grad_cpu(g: Array, logits: Array, target: Array, lse: Array, *, label_smoothing: float,
+                           reduction: str) -> Array:
+    rows, classes = logits.shape
+    scale = 1 / max(1, rows) if reduction == "mean" else 1.0
+    if native.usable(g, logits, lse):
+        dx = empty_like(logits)
+        native.cross_entropy_bwd(g, logits, target.astype(np.int64, copy=False), lse, dx, label_smoothing, scale)
+        return dx
+    dx = np.exp(wide(logits) - lse[:, None])
+    if label_smoothing:
+        dx -= label_smoothing / classes
+    dx[np.arange(rows), target] -= 1 - label_smoothing
+    dx *= (wide(g) * scale).reshape(-1, 1)
+    return dx.astype(logits.dtype, copy=False)
+
+
+@ops.label_mask.impl("cpu")
+def label_mask_cpu(target: Array, *, classes: int) -> Array:
+    _check_labels("label_mask", target, classes)
+    return target[..., None] == np.arange(classes)
+
+
+@ops.binary_cross_entropy.impl("cpu")
+def binary_cross_entropy_cpu(p: Array, target: Array) -> Array:
+    if p.size and not (p.min() >= 0 and p.max() <= 1) and not np.isnan(p).any():
+        bad = p[(p < 0) | (p > 1)][0]
+        raise DataError(message("bce_loss", f"p has an element {bad}, outside [0, 1]",
+                                "pass probabilities, or logits to bce_with_logits_loss"))
+    with np.errstate(divide="ignore"):
+        log_p, log_rest = np.maximum(np.log(p), -100), np.maximum(np.log1p(-p), -100)
+    return np.subtract((target - 1) * log_rest, target * log_p, out=empty_like(p))

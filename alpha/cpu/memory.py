@@ -1,0 +1,109 @@
+"""A pool for the CPU's arrays: freed blocks are kept and handed out again.
+
+A fresh array of megabytes costs a page fault per 4 KiB, often more than the kernel that fills it. The pool keeps freed
+blocks in bins (a power of two in eight steps, so at most one ninth is wasted) and counts live, cached and peak bytes.
+Arrays below SMALL bytes are NumPy's own and are not counted.
+"""
+
+from __future__ import annotations
+
+import threading
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from alpha.config import config
+from alpha.errors import OutOfMemoryError, message
+
+SMALL = 32 * 1024
+MIB = 1 << 20
+
+_typestr = {key: np.dtype(name).str for name in ("float16", "float32", "float64", "int32", "int64", "uint8", "bool")
+            for key in (name, np.dtype(name), np.dtype(name).type)}  # dtype.name takes microseconds
+_itemsize = {key: np.dtype(key).itemsize for key in _typestr}
+
+
+def bin_size(nbytes: int) -> int:
+    """Returns the size of the smallest block that serves nbytes."""
+    step = 1 << max(0, nbytes.bit_length() - 4)
+    return -(-nbytes // step) * step
+
+
+class Pool:
+    """Blocks of host memory, live and cached.  Thread-safe."""
+
+    def __init__(self) -> None:
+        self.live = self.cached = self.peak = 0
+        self._bins: dict[int, list[np.ndarray]] = {}
+        self._lock = threading.RLock()  # reentrant: a garbage collection inside may free a block
+
+    def take(self, nbytes: int) -> np.ndarray:
+        """Returns raw bytes of at least nbytes, recycled if there are some.  Raises OutOfMemoryError."""
+        size = bin_size(nbytes)
+        with self._lock:
+            free = self._bins.get(size)
+            if free:
+                raw = free.pop()
+                self.cached -= size
+            else:
+                raw = self._fresh(size)
+            self.live += size
+            self.peak = max(self.peak, self.live)
+        return raw
+
+    def _fresh(self, size: int) -> np.ndarray:
+        for last in (False, True):
+            try:
+                return np.empty(size, np.uint8)
+            except MemoryError as error:
+                if last:
+                    raise OutOfMemoryError(message(
+                        "memory", f"the system refused {size / MIB:.1f} MiB", "use a smaller batch or a smaller model",
+                        live=f"{self.live / MIB:.1f} MiB", peak=f"{self.peak / MIB:.1f} MiB")) from error
+                self.free_cached()
+        raise AssertionError("unreachable")
+
+    def give(self, raw: np.ndarray) -> None:
+        """Takes a block back; keeps it unless the cache is full."""
+        with self._lock:
+            self.live -= raw.nbytes
+            if self.cached + raw.nbytes <= config.cpu_cache_mib * MIB:
+                self.cached += raw.nbytes
+                self._bins.setdefault(raw.nbytes, []).append(raw)
+
+    def free_cached(self) -> None:
+        """Returns every cached block to the system."""
+        with self._lock:
+            self._bins.clear()
+            self.cached = 0
+
+
+class _Block:
+    """Owner of one block: the array made from it holds it, and its end gives the block back."""
+
+    __slots__ = ("__array_interface__", "__weakref__", "_raw")
+
+    def __init__(self, raw: np.ndarray, shape: tuple[int, ...], typestr: str) -> None:
+        self._raw = raw
+        self.__array_interface__ = {"shape": shape, "typestr": typestr, "version": 3,
+                                    "data": (raw.__array_interface__["data"][0], False)}
+
+    def __del__(self) -> None:
+        pool.give(self._raw)
+
+
+pool = Pool()
+
+
+def empty(shape: tuple[int, ...], dtype: Any = "float32") -> np.ndarray:
+    """Returns an uninitialised C-contiguous array of a shape and a dtype (name or NumPy dtype)."""
+    nbytes = prod(shape) * _itemsize[dtype]
+    if nbytes < SMALL:
+        return np.empty(shape, dtype)
+    return np.asarray(_Block(pool.take(nbytes), tuple(shape), _typestr[dtype]))
+
+
+def empty_like(a: np.ndarray) -> np.ndarray:
+    """Returns an uninitialised array of the shape and dtype of `a`."""
+    return empty(a.shape, a.dtype)

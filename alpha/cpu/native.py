@@ -1,0 +1,370 @@
+"""The compiled CPU kernels: built and loaded at first use, checked against NumPy, called through ctypes.
+
+Every wrapper takes C-contiguous float32 arrays (unless it says otherwise) with outputs already allocated, checks
+nothing and returns nothing unless it says so: ask `usable(...)` first. The rows of an array are all its axes but the
+last. Where there is no compiler, or a kernel fails its check, `library()` says so once and `usable` is False for good,
+so that NumPy does the work.
+
+Sums are made in an order that depends on shapes and on the number of threads only. The kernels use OpenMP: after the
+first call a forked child must not call them (libgomp's threads do not survive a fork), so worker processes are spawned.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import sys
+import threading
+import warnings
+from collections.abc import Sequence
+from functools import lru_cache
+from math import sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from alpha.build import build, compilers
+from alpha.config import config
+from alpha.cpu.conv_tables import dgrad_table, forward_table
+from alpha.errors import AlphaError, CompileError, message
+from alpha.ops.conv_desc import Axis, ConvDesc, Pair
+
+KERNELS = Path(__file__).parent / "kernels"
+FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-fopenmp", "-fno-math-errno",
+         "-fno-trapping-math", "-ffp-contract=fast")
+X86_FLAGS = ("-mprefer-vector-width=512",)
+
+# What each kernel takes: p pointer, l int64, q uint64, i int, u uint32, f float, d double; after "->" what it returns.
+SIGNATURES = {
+    "set_threads": "i",
+    "lanes": "-> i",
+    "conv_fprop": "p pppp i",
+    "conv_dgrad": "p ppp",
+    "conv_wgrad": "p ppp",
+    "bn_fwd": "pppp pp ppp ll dd i",
+    "bn_inference": "pppp pp p ll d i",
+    "bn_bwd": "ppp pp pp pppp ll i",
+    "column_sum": "pp ll",
+    "max_pool_fwd": "p ppp",
+    "max_pool_bwd": "p ppp",
+    "pool_scatter": "ppp llll",
+    "avg_pool_fwd": "p pp i",
+    "avg_pool_bwd": "p pp i",
+    "cross_entropy_fwd": "pp pp ll d -> l",
+    "cross_entropy_bwd": "pl ppp p ll dd",
+    "relu_fwd": "pp l",
+    "relu_bwd": "ppp l",
+    "add": "ppp l",
+    "add_relu": "ppp l",
+    "scale": "pfp l",
+    "sum_of_squares": "ppl -> d",
+    "sgd_step": "ppp pl ffff ii",
+    "adam_step": "ppppp pl ff ddf ff",
+    "rmsprop_step": "pppp pl fdfff",
+    "adamax_step": "pppp pl fdfff",
+    "random_bits": "quq pl",
+    "dropout": "ppl ff quq",
+}
+_CTYPES = {"p": ctypes.c_void_p, "l": ctypes.c_int64, "q": ctypes.c_uint64, "i": ctypes.c_int, "u": ctypes.c_uint32,
+           "f": ctypes.c_float, "d": ctypes.c_double}
+
+Array = np.ndarray
+_FLOAT32 = np.dtype(np.float32)
+_lib: Any = None
+_tried = False
+_lock = threading.Lock()
+_threads = -1
+
+
+def library() -> ctypes.CDLL | None:
+    """Returns the loaded kernels, building them on first use; None, after one notice, where that cannot be done."""
+    if not config.cpu_kernels:
+        return None
+    if not _tried:
+        with _lock:
+            if not _tried:
+                _start()
+    if _lib is not None and _threads != config.num_threads:
+        _set_threads()
+    return _lib  # type: ignore[no-any-return]
+
+
+def _start() -> None:
+    """Loads and checks the kernels, once; leaves _lib at None where that fails."""
+    global _lib, _tried
+    from alpha.cpu.native_check import check  # imports this module
+
+    try:
+        _lib = _load()
+        _set_threads()
+        check()
+    except (AlphaError, OSError) as error:
+        _lib = None
+        reason = str(error).partition("\n")[0]
+        warnings.warn(f"alpha computes with NumPy alone, several times slower: {reason}", UserWarning, stacklevel=4)
+    finally:
+        _tried = True
+
+
+def usable(*arrays: Array | None) -> bool:
+    """Tells whether the kernels are there and all arrays given are C-contiguous float32."""
+    if library() is None:
+        return False
+    return all(a is None or (a.dtype == _FLOAT32 and a.flags.c_contiguous) for a in arrays)
+
+
+def _load() -> ctypes.CDLL:
+    """Builds with the first compiler that can, loads, and declares the signatures."""
+    flags = FLAGS + (X86_FLAGS if platform.machine() in ("x86_64", "AMD64") else ())
+    failed = CompileError(message("native", "no C++ compiler was found", "install g++, or name a compiler in CXX"))
+    for compiler in compilers():
+        try:
+            path = build("cpu", sorted(KERNELS.glob("*.cpp")), compiler, flags)
+        except CompileError as error:
+            failed = error
+            continue
+        lib = ctypes.CDLL(str(path))
+        for name, signature in SIGNATURES.items():
+            arguments, _, result = signature.partition("->")
+            function = getattr(lib, name)
+            function.argtypes = [_CTYPES[kind] for kind in arguments.replace(" ", "")]
+            function.restype = _CTYPES[result.strip()] if result else None
+        return lib
+    raise failed
+
+
+def _set_threads() -> None:
+    global _threads
+    _threads = config.num_threads
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    _lib.set_threads(_threads or cores)
+
+
+_DATA = object.__basicsize__  # offset of PyArrayObject.data, the first field after the object header
+_pointer_at = ctypes.c_void_p.from_address
+
+
+def _ptr(a: Array | None) -> Any:
+    """Returns the address of an array's elements; reading the field is several times cheaper than a.ctypes.data."""
+    return None if a is None else _pointer_at(id(a) + _DATA)
+
+
+def conv_fprop(desc: ConvDesc, x: Array, w: Array, y: Array, bias: Array | None = None, relu: bool = False) -> None:
+    """y = x * w (+ bias[oc]), then max(y, 0) if relu.  x (N, IH, IW, IC), w (OC, FH, FW, IC / groups)."""
+    _lib.conv_fprop(_ptr(forward_table(desc)), _ptr(x), _ptr(w), _ptr(bias), _ptr(y), relu)
+
+
+def conv_dgrad(desc: ConvDesc, g: Array, w: Array, dx: Array) -> None:
+    """dx = the gradient with respect to x of conv_fprop, from g (N, OH, OW, OC)."""
+    _lib.conv_dgrad(_ptr(dgrad_table(desc)), _ptr(g), _ptr(w), _ptr(dx))
+
+
+def conv_wgrad(desc: ConvDesc, x: Array, g: Array, dw: Array) -> None:
+    """dw = the gradient with respect to w of conv_fprop, from g (N, OH, OW, OC)."""
+    _lib.conv_wgrad(_ptr(forward_table(desc)), _ptr(x), _ptr(g), _ptr(dw))
+
+
+@lru_cache(maxsize=1024)
+def _linear_desc(n: int, inputs: int, outputs: int) -> ConvDesc:
+    axis = Axis(i=1, o=1, f=1, s=1, p=0, d=1)
+    return ConvDesc(n, inputs, outputs, axis, axis)
+
+
+def linear_fwd(x: Array, w: Array, y: Array, bias: Array | None = None, relu: bool = False) -> None:
+    """y = x @ w.T (+ bias), then max(y, 0) if relu.  x (..., I), w (O, I), y (..., O)."""
+    outputs, inputs = w.shape
+    conv_fprop(_linear_desc(x.size // inputs, inputs, outputs), x, w, y, bias, relu)
+
+
+def linear_dgrad(g: Array, w: Array, dx: Array) -> None:
+    """dx = g @ w.  g (..., O), w (O, I), dx (..., I)."""
+    outputs, inputs = w.shape
+    conv_dgrad(_linear_desc(g.size // outputs, inputs, outputs), g, w, dx)
+
+
+def linear_wgrad(x: Array, g: Array, dw: Array) -> None:
+    """dw = g.T @ x over all rows.  x (..., I), g (..., O), dw (O, I)."""
+    outputs, inputs = dw.shape
+    conv_wgrad(_linear_desc(x.size // inputs, inputs, outputs), x, g, dw)
+
+
+def batch_norm_fwd(x: Array, gamma: Array | None, beta: Array | None, y: Array, mean: Array, istd: Array, *,
+                   eps: float, momentum: float = 0.0, running_mean: Array | None = None,
+                   running_var: Array | None = None, residual: Array | None = None, relu: bool = False) -> None:
+    """Training: y = (x - mean) * istd * gamma + beta (+ residual), then max(y, 0) if relu.  x (..., C).
+
+    Writes mean and istd = 1 / sqrt(var + eps), var biased, and moves the running statistics by `momentum` (the variance
+    with N - 1).
+    """
+    c = x.shape[-1]
+    _lib.bn_fwd(_ptr(x), _ptr(residual), _ptr(gamma), _ptr(beta), _ptr(running_mean), _ptr(running_var), _ptr(y),
+                _ptr(mean), _ptr(istd), x.size // c, c, eps, momentum, relu)
+
+
+def batch_norm_inference(x: Array, gamma: Array | None, beta: Array | None, running_mean: Array, running_var: Array,
+                         y: Array, *, eps: float, residual: Array | None = None, relu: bool = False) -> None:
+    """y as in batch_norm_fwd, with the running statistics in place of the batch's."""
+    c = x.shape[-1]
+    _lib.bn_inference(_ptr(x), _ptr(residual), _ptr(gamma), _ptr(beta), _ptr(running_mean), _ptr(running_var), _ptr(y),
+                      x.size // c, c, eps, relu)
+
+
+def batch_norm_bwd(g: Array, x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd: Array, dx: Array,
+                   dgamma: Array | None, dbeta: Array | None, *, relu: bool = False, y: Array | None = None,
+                   dresidual: Array | None = None) -> None:
+    """Gradients of batch_norm_fwd.  With relu, pass y if there was a residual; without y the mask is made from x."""
+    c = x.shape[-1]
+    _lib.bn_bwd(_ptr(g), _ptr(x), _ptr(y), _ptr(gamma), _ptr(beta), _ptr(mean), _ptr(istd), _ptr(dx), _ptr(dgamma),
+                _ptr(dbeta), _ptr(dresidual), x.size // c, c, relu)
+
+
+def column_sum(x: Array, out: Array) -> None:
+    """out[c] = sum over the rows of x (..., C): the gradient of a bias."""
+    c = x.shape[-1]
+    _lib.column_sum(_ptr(x), _ptr(out), x.size // c, c)
+
+
+@lru_cache(maxsize=1024)
+def _pool_table(x_shape: tuple[int, ...], y_shape: tuple[int, ...], *kernel_stride_padding: Pair) -> Array:
+    n, *size, c = x_shape
+    axes = (value for axis in zip(size, y_shape[1:3], *kernel_stride_padding) for value in axis)
+    return np.array([n, c, *axes], np.int64)
+
+
+def max_pool_fwd(x: Array, y: Array, index: Array, kernel_size: Pair, stride: Pair, padding: Pair) -> None:
+    """y = maximum of each window, index (int32, shape of y) = ih * IW + iw of the first one.  A NaN is the maximum."""
+    table = _pool_table(x.shape, y.shape, kernel_size, stride, padding)
+    _lib.max_pool_fwd(_ptr(table), _ptr(x), _ptr(y), _ptr(index))
+
+
+def max_pool_bwd(g: Array, index: Array, dx: Array, kernel_size: Pair, stride: Pair, padding: Pair) -> None:
+    """dx = g summed at each index; `index` must come from max_pool_fwd with the same windows."""
+    table = _pool_table(dx.shape, g.shape, kernel_size, stride, padding)
+    _lib.max_pool_bwd(_ptr(table), _ptr(g), _ptr(index), _ptr(dx))
+
+
+def pool_scatter(g: Array, index: Array, dx: Array) -> None:
+    """dx = g summed at each index, for any int32 index into the map; every index must lie in [0, IH * IW)."""
+    n, ih, iw, c = dx.shape
+    _lib.pool_scatter(_ptr(g), _ptr(index), _ptr(dx), n, g.shape[1] * g.shape[2], ih * iw, c)
+
+
+def avg_pool_fwd(x: Array, y: Array, kernel_size: Pair, stride: Pair, padding: Pair, count_include_pad: bool) -> None:
+    """y = mean of each window, over its real pixels or (count_include_pad) over kernel height * width."""
+    table = _pool_table(x.shape, y.shape, kernel_size, stride, padding)
+    _lib.avg_pool_fwd(_ptr(table), _ptr(x), _ptr(y), count_include_pad)
+
+
+def avg_pool_bwd(g: Array, dx: Array, kernel_size: Pair, stride: Pair, padding: Pair, count_include_pad: bool) -> None:
+    """dx = the gradient of avg_pool_fwd."""
+    table = _pool_table(dx.shape, g.shape, kernel_size, stride, padding)
+    _lib.avg_pool_bwd(_ptr(table), _ptr(g), _ptr(dx), count_include_pad)
+
+
+def cross_entropy_fwd(x: Array, labels: Array, loss: Array, lse: Array, smoothing: float = 0.0) -> int:
+    """loss[r] and lse[r] = log sum exp of logits x (R, C) with int64 labels (R,).
+
+    Returns -1, or the first row whose label is outside [0, C); loss and lse are then unset.
+    """
+    rows, classes = x.shape
+    row: int = _lib.cross_entropy_fwd(_ptr(x), _ptr(labels), _ptr(loss), _ptr(lse), rows, classes, smoothing)
+    return row
+
+
+def cross_entropy_bwd(g: Array, x: Array, labels: Array, lse: Array, dx: Array, smoothing: float = 0.0,
+                      scale: float = 1.0) -> None:
+    """dx = scale * g * (softmax(x) - target).  g has one element, or one per row."""
+    rows, classes = x.shape
+    _lib.cross_entropy_bwd(_ptr(g), int(g.size > 1), _ptr(x), _ptr(labels), _ptr(lse), _ptr(dx), rows, classes,
+                           smoothing, scale)
+
+
+def relu_fwd(x: Array, y: Array) -> None:
+    """y = max(x, 0); NaN stays NaN."""
+    _lib.relu_fwd(_ptr(x), _ptr(y), x.size)
+
+
+def relu_bwd(g: Array, y: Array, dx: Array) -> None:
+    """dx = g where y > 0, else 0."""
+    _lib.relu_bwd(_ptr(g), _ptr(y), _ptr(dx), g.size)
+
+
+def add(a: Array, b: Array, y: Array) -> None:
+    """y = a + b (same shape)."""
+    _lib.add(_ptr(a), _ptr(b), _ptr(y), a.size)
+
+
+def add_relu(a: Array, b: Array, y: Array) -> None:
+    """y = max(a + b, 0)."""
+    _lib.add_relu(_ptr(a), _ptr(b), _ptr(y), a.size)
+
+
+def scale(x: Array, factor: float, y: Array) -> None:
+    """y = x * factor."""
+    _lib.scale(_ptr(x), factor, _ptr(y), x.size)
+
+
+def random_bits(seed: int, stream: int, offset: int, out: Array) -> None:
+    """out (uint32) = numbers offset, offset + 1, ... of a stream; see alpha.random.random_bits."""
+    _lib.random_bits(seed, stream, offset, _ptr(out), out.size)
+
+
+def dropout(x: Array, y: Array, p: float, seed: int, stream: int, offset: int) -> None:
+    """y = x / (1 - p) where uniform number offset + k of the stream >= p, else 0; applied to g it is the gradient."""
+    _lib.dropout(_ptr(x), _ptr(y), x.size, p, 1.0 / (1.0 - p), seed, stream, offset)
+
+
+def _table(arrays: Sequence[Array] | None) -> Array | None:
+    """Returns the addresses of several arrays as an array."""
+    return None if arrays is None else np.array([_ptr(a).value for a in arrays], np.uintp)
+
+
+def _sizes(arrays: Sequence[Array]) -> Array:
+    return np.array([a.size for a in arrays], np.int64)
+
+
+def sum_of_squares(arrays: Sequence[Array]) -> float:
+    """Returns the sum of the squares of all elements, made in double: the square of the gradients' norm."""
+    table, sizes = _table(arrays), _sizes(arrays)
+    total: float = _lib.sum_of_squares(_ptr(table), _ptr(sizes), len(arrays))
+    return total
+
+
+def sgd_step(params: Sequence[Array], grads: Sequence[Array], velocities: Sequence[Array] | None, *, lr: float,
+             momentum: float = 0.0, dampening: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False,
+             first_step: bool = False) -> None:
+    """Moves params and velocities (None where momentum is 0; finite, and overwritten, on the first step) in place."""
+    w, g, v, sizes = _table(params), _table(grads), _table(velocities), _sizes(params)
+    _lib.sgd_step(_ptr(w), _ptr(g), _ptr(v), _ptr(sizes), len(params), lr, momentum, dampening, weight_decay, nesterov,
+                  first_step)
+
+
+def adam_step(params: Sequence[Array], grads: Sequence[Array], m: Sequence[Array], v: Sequence[Array],
+              v_max: Sequence[Array] | None = None, *, step: int, lr: float, beta1: float, beta2: float, eps: float,
+              weight_decay: float = 0.0, decoupled: bool = False) -> None:
+    """Step number `step` (1 is the first) of Adam, AdamW (decoupled) or, with v_max, AMSGrad, in place."""
+    tables = [_table(arrays) for arrays in (params, grads, m, v, v_max)]
+    sizes = _sizes(params)
+    coupled, shrink = (0.0, 1.0 - lr * weight_decay) if decoupled else (weight_decay, 1.0)
+    _lib.adam_step(*map(_ptr, tables), _ptr(sizes), len(params), lr / (1 - beta1 ** step), sqrt(1 - beta2 ** step),
+                   beta1, beta2, eps, coupled, shrink)
+
+
+def rmsprop_step(params: Sequence[Array], grads: Sequence[Array], v: Sequence[Array],
+                 buffers: Sequence[Array] | None = None, *, lr: float, alpha: float, eps: float,
+                 weight_decay: float = 0.0, momentum: float = 0.0) -> None:
+    """One step of RMSprop in place; buffers hold the momentum, None where it is 0."""
+    tables = [_table(arrays) for arrays in (params, grads, v, buffers)]
+    sizes = _sizes(params)
+    _lib.rmsprop_step(*map(_ptr, tables), _ptr(sizes), len(params), lr, alpha, eps, weight_decay, momentum)
+
+
+def adamax_step(params: Sequence[Array], grads: Sequence[Array], m: Sequence[Array], u: Sequence[Array], *, step: int,
+                lr: float, beta1: float, beta2: float, eps: float, weight_decay: float = 0.0) -> None:
+    """Step number `step` (1 is the first) of Adamax in place."""
+    tables = [_table(arrays) for arrays in (params, grads, m, u)]
+    sizes = _sizes(params)
+    _lib.adamax_step(*map(_ptr, tables), _ptr(sizes), len(params), lr / (1 - beta1 ** step), beta1, beta2, eps,
+                     weight_decay)

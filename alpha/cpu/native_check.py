@@ -1,0 +1,140 @@
+"""The self-test of the compiled kernels: each family once, on one odd shape, against a few lines of NumPy.
+
+It runs when the library is loaded (a few milliseconds) and guards against a compiler or a processor that makes wrong
+code; the tests proper are elsewhere.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from alpha.cpu import native
+from alpha.errors import CompileError, message
+from alpha.ops.conv_desc import ConvDesc
+
+SEED, STREAM, OFFSET = 7, 1, 3
+# The first words of that stream from OFFSET on, by Philox4x32-10.
+PHILOX_WORDS = (967634028, 3811124719, 3650029248, 3298120932, 1490301548, 1243979962)
+
+
+def check() -> None:
+    """Raises CompileError, with the name of the family, if a kernel does not agree with NumPy."""
+    rng = np.random.default_rng(0)
+    for family in (_conv, _linear, _norm, _pool, _loss, _elementwise, _optim, _random):
+        try:
+            family(rng)
+        except AssertionError as error:
+            raise CompileError(message("native", f"the compiled kernels fail their self-test in {family.__name__[1:]}",
+                                       "try another compiler through CXX, or set ALPHA_CPU_KERNELS=0")) from error
+
+
+def _require(got: np.ndarray | float, expected: np.ndarray | float, tolerance: float = 1e-5) -> None:
+    if not np.allclose(got, expected, rtol=tolerance, atol=tolerance):
+        raise AssertionError
+
+
+def _nan(*shape: int) -> np.ndarray:
+    return np.full(shape, np.nan, np.float32)
+
+
+def _floats(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    return rng.standard_normal(shape, dtype=np.float32)
+
+
+def _conv(rng: np.random.Generator) -> None:
+    """A strided, padded, dilated convolution; plain, grouped and depthwise; by the adjoint identities."""
+    for channels, groups in ((3, 1), (34, 1), (34, 2), (21, 21)):
+        outputs = 21 if groups == channels else 38
+        x, w = _floats(rng, 2, 7, 6, channels), _floats(rng, outputs, 3, 2, channels // groups)
+        desc = ConvDesc.fprop(x.shape, w.shape, stride=(2, 1), padding=(1, 2), dilation=(1, 2), groups=groups)
+        y, dx, dw, g = _nan(*desc.y_shape), _nan(*x.shape), _nan(*w.shape), _floats(rng, *desc.y_shape)
+        native.conv_fprop(desc, x, w, y)
+        native.conv_dgrad(desc, g, w, dx)
+        native.conv_wgrad(desc, x, g, dw)
+        _require(y, _direct(desc, x, w), 1e-4)
+        product = np.vdot(y, g)
+        _require(np.vdot(dx, x) / product, 1.0, 1e-3)
+        _require(np.vdot(dw, w) / product, 1.0, 1e-3)
+
+
+def _direct(desc: ConvDesc, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Returns y, one output pixel at a time."""
+    y = np.zeros(desc.y_shape, np.float32)
+    grouped = y.reshape(*y.shape[:3], desc.groups, -1)
+    filters = w.reshape(desc.groups, -1, *w.shape[1:])
+    for oh in range(desc.h.o):
+        for ow in range(desc.w.o):
+            for fh in range(*desc.h.fprop_taps(oh)):
+                for fw in range(*desc.w.fprop_taps(ow)):
+                    pixel = x[:, desc.h.input_of(oh, fh), desc.w.input_of(ow, fw)].reshape(desc.n, desc.groups, -1)
+                    grouped[:, oh, ow] += np.einsum("ngi,goi->ngo", pixel, filters[:, :, fh, fw])
+    return y
+
+
+def _linear(rng: np.random.Generator) -> None:
+    x, w, b = _floats(rng, 19, 37), _floats(rng, 43, 37), _floats(rng, 43)
+    y, few = _nan(19, 43), _nan(3, 43)
+    native.linear_fwd(x, w, y, b)
+    native.linear_fwd(x[:3], w, few, b, relu=True)
+    _require(y, x @ w.T + b, 1e-4)
+    _require(few, np.maximum(x[:3] @ w.T + b, 0), 1e-4)
+
+
+def _norm(rng: np.random.Generator) -> None:
+    x, g, gamma, beta = _floats(rng, 70, 19), _floats(rng, 70, 19), _floats(rng, 19), _floats(rng, 19)
+    y, mean, istd, dx, dgamma, dbeta = _nan(70, 19), _nan(19), _nan(19), _nan(70, 19), _nan(19), _nan(19)
+    native.batch_norm_fwd(x, gamma, beta, y, mean, istd, eps=1e-5, relu=True)
+    native.batch_norm_bwd(g, x, gamma, beta, mean, istd, dx, dgamma, dbeta, relu=True)
+    xhat = (x - x.mean(0)) / np.sqrt(x.var(0) + 1e-5)
+    v = g * (xhat * gamma + beta > 0)
+    _require(y, np.maximum(xhat * gamma + beta, 0), 1e-4)
+    _require(dbeta, v.sum(0), 1e-4)
+    _require(dx, gamma * istd * (v - v.mean(0) - xhat * (v * xhat).mean(0)), 1e-4)
+
+
+def _pool(rng: np.random.Generator) -> None:
+    x, y, dx, mean = _floats(rng, 2, 6, 4, 11), _nan(2, 3, 2, 11), _nan(2, 6, 4, 11), _nan(2, 3, 2, 11)
+    index, window = np.empty(y.shape, np.int32), ((2, 2), (2, 2), (0, 0))
+    native.max_pool_fwd(x, y, index, *window)
+    native.max_pool_bwd(y, index, dx, *window)
+    native.avg_pool_fwd(x, mean, *window, count_include_pad=False)
+    blocks = x.reshape(2, 3, 2, 2, 2, 11)
+    _require(y, blocks.max((2, 4)))
+    _require(mean, blocks.mean((2, 4)))
+    _require(dx, np.where(blocks == blocks.max((2, 4), keepdims=True), blocks, 0).reshape(x.shape))
+
+
+def _loss(rng: np.random.Generator) -> None:
+    x, labels = _floats(rng, 5, 13), rng.integers(0, 13, 5)
+    loss, lse, dx = _nan(5), _nan(5), _nan(5, 13)
+    native.cross_entropy_fwd(x, labels, loss, lse)
+    native.cross_entropy_bwd(np.ones(1, np.float32), x, labels, lse, dx)
+    p = np.exp(x) / np.exp(x).sum(1, keepdims=True)
+    _require(loss, -np.log(p[np.arange(5), labels]))
+    _require(dx, p - np.eye(13)[labels])
+
+
+def _elementwise(rng: np.random.Generator) -> None:
+    a, b, y = _floats(rng, 37), _floats(rng, 37), _nan(37)
+    native.add_relu(a, b, y)
+    _require(y, np.maximum(a + b, 0))
+    _require(native.sum_of_squares([a, b]), np.vdot(a, a) + np.vdot(b, b))
+
+
+def _optim(rng: np.random.Generator) -> None:
+    w, g, m, v = (_floats(rng, 37) for _ in range(4))
+    v = np.abs(v)
+    expected = w - 0.1 * (g + 0.5 * m)
+    native.sgd_step([w], [g], [m], lr=0.1, momentum=0.5)
+    _require(w, expected)
+    m[:] = 0
+    expected = w - 0.1 * (0.1 * g / 0.1) / (np.sqrt((0.9 * v + 0.1 * g * g) / 0.1) + 1e-8)
+    native.adam_step([w], [g], [m], [v], step=1, lr=0.1, beta1=0.9, beta2=0.9, eps=1e-8)
+    _require(w, expected)
+
+
+def _random(rng: np.random.Generator) -> None:
+    bits = np.zeros(len(PHILOX_WORDS), np.uint32)
+    native.random_bits(SEED, STREAM, OFFSET, bits)
+    if tuple(bits.tolist()) != PHILOX_WORDS:
+        raise AssertionError

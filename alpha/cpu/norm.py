@@ -1,0 +1,161 @@
+"""Normalisation on the CPU: batch norm by the compiled kernels where they can be used, all else in NumPy.
+
+Variances are made in two passes, sums in float64; float16 is computed in float32 and rounded once.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from alpha.cpu import native
+from alpha.cpu.memory import empty, empty_like
+from alpha.ops import norm as ops
+
+Array = np.ndarray
+Axes = tuple[int, ...]
+
+
+def wide(a: Any) -> Any:
+    """Returns an array in the dtype that sums of its elements are made in; None for None."""
+    return a if a is None else a.astype(ops.accumulation_dtype(a.dtype.name), copy=False)
+
+
+def _mean(a: Array, axes: Axes) -> Array:
+    """Returns the mean over axes, which are kept."""
+    return a.mean(axes, dtype=np.float64, keepdims=True).astype(a.dtype)
+
+
+def _sum(a: Array, axes: Axes) -> Array:
+    return a.sum(axes, dtype=np.float64).astype(a.dtype)
+
+
+def _affine(x: Array, mean: Array, istd: Array, gamma: Array | None, beta: Array | None) -> Array:
+    """Returns (x - mean) * istd * gamma + beta: the one expression that forward and the mask of backward share."""
+    y = np.subtract(x, mean, out=empty_like(x))
+    y *= istd
+    if gamma is not None:
+        y *= gamma
+    if beta is not None:
+        y += beta
+    return y
+
+
+def _statistics(x: Array, axes: Axes, eps: float) -> tuple[Array, Array, Array]:
+    """Returns mean, var (biased) and istd, with the axes kept."""
+    mean = _mean(x, axes)
+    away = np.subtract(x, mean, out=empty_like(x))
+    var = _mean(np.square(away, out=away), axes)
+    return mean, var, 1 / np.sqrt(var + eps)
+
+
+def _gradients(g: Array, xhat: Array, gamma: Array | None, istd: Array, axes: Axes, summed: Axes,
+               dtype: np.dtype) -> tuple[Array, ...]:
+    """Returns dx = istd * (v - mean(v) - xhat * mean(v * xhat)) with v = g * gamma, dgamma and dbeta.
+
+    Means are over `axes`, dgamma and dbeta are summed over `summed`; xhat is overwritten.
+    """
+    product = np.multiply(g, xhat, out=empty_like(g))
+    dgamma, dbeta = _sum(product, summed), _sum(g, summed)
+    v = g
+    if gamma is not None:
+        v = np.multiply(g, gamma, out=empty_like(g))
+        product *= gamma
+    xhat *= _mean(product, axes)
+    dx = np.subtract(v, _mean(v, axes), out=product)
+    dx -= xhat
+    dx *= istd
+    return tuple(a.astype(dtype, copy=False) for a in (dx, dgamma, dbeta))
+
+
+@ops.batch_norm_act.impl("cpu")
+def batch_norm_act_cpu(x: Array, gamma: Array | None, beta: Array | None, running_mean: Array | None,
+                       running_var: Array | None, **attrs: Any) -> tuple[Array, ...]:
+    return batch_norm_add_act_cpu(x, gamma, beta, running_mean, running_var, None, **attrs)
+
+
+@ops.batch_norm_add_act.impl("cpu")
+def batch_norm_add_act_cpu(x: Array, gamma: Array | None, beta: Array | None, running_mean: Array | None,
+                           running_var: Array | None, residual: Array | None, *, training: bool, momentum: float,
+                           eps: float, activation: str | None) -> tuple[Array, ...]:
+    compiled = native.usable(x, gamma, beta, running_mean, running_var, residual)
+    compute = _batch_norm_compiled if compiled else _batch_norm
+    return compute(x, gamma, beta, running_mean, running_var, residual, training, momentum, eps, activation == "relu")
+
+
+def _batch_norm_compiled(x: Array, gamma: Array | None, beta: Array | None, running_mean: Any, running_var: Any,
+                         residual: Array | None, training: bool, momentum: float, eps: float,
+                         relu: bool) -> tuple[Array, ...]:
+    y, shape = empty_like(x), x.shape[-1:]
+    if not training:
+        native.batch_norm_inference(x, gamma, beta, running_mean, running_var, y, eps=eps, residual=residual, relu=relu)
+        return y, running_mean.copy(), 1 / np.sqrt(running_var + eps)
+    mean, istd = empty(shape, x.dtype), empty(shape, x.dtype)
+    native.batch_norm_fwd(x, gamma, beta, y, mean, istd, eps=eps, momentum=momentum, running_mean=running_mean,
+                          running_var=running_var, residual=residual, relu=relu)
+    return y, mean, istd
+
+
+def _batch_norm(x: Array, gamma: Array | None, beta: Array | None, running_mean: Any, running_var: Any,
+                residual: Array | None, training: bool, momentum: float, eps: float, relu: bool) -> tuple[Array, ...]:
+    dtype, x = x.dtype, wide(x)
+    if training:
+        rows = x.reshape(-1, x.shape[-1])
+        mean, var, istd = (s[0] for s in _statistics(rows, (0,), eps))
+        if running_mean is not None:
+            running_mean += (momentum * (mean - running_mean)).astype(dtype)
+            running_var += (momentum * (var * len(rows) / (len(rows) - 1) - running_var)).astype(dtype)
+    else:
+        mean, istd = np.array(wide(running_mean)), 1 / np.sqrt(wide(running_var) + eps)
+    y = _affine(x, mean, istd, gamma, beta)
+    if residual is not None:
+        y += residual
+    if relu:
+        np.maximum(y, 0, out=y)
+    return y.astype(dtype, copy=False), mean, istd
+
+
+@ops.batch_norm_grad.impl("cpu")
+def batch_norm_grad_cpu(g: Array, x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd: Array, *,
+                        activation: str | None) -> tuple[Array, ...]:
+    if native.usable(g, x, gamma, beta, mean, istd):
+        dx, dgamma, dbeta = empty_like(x), empty_like(mean), empty_like(mean)
+        native.batch_norm_bwd(g, x, gamma, beta, mean, istd, dx, dgamma, dbeta, relu=activation == "relu")
+        return dx, dgamma, dbeta
+    dtype, axes = x.dtype, tuple(range(x.ndim - 1))
+    g, x, gamma, beta, mean, istd = map(wide, (g, x, gamma, beta, mean, istd))
+    if activation == "relu":
+        g = np.where(_affine(x, mean, istd, gamma, beta) <= 0, g.dtype.type(0), g)
+    xhat = _affine(x, mean, istd, None, None)
+    return _gradients(g, xhat, gamma, istd, axes, axes, dtype)
+
+
+def _sample_norm(x: Array, gamma: Array | None, beta: Array | None, axes: Axes, eps: float) -> tuple[Array, ...]:
+    dtype, x = x.dtype, wide(x)
+    mean, _, istd = _statistics(x, axes, eps)
+    return _affine(x, mean, istd, gamma, beta).astype(dtype, copy=False), mean, istd
+
+
+@ops.layer_norm.impl("cpu")
+def layer_norm_cpu(x: Array, gamma: Array | None, beta: Array | None, *, normalized_ndim: int,
+                   eps: float) -> tuple[Array, ...]:
+    return _sample_norm(x, gamma, beta, tuple(range(x.ndim - normalized_ndim, x.ndim)), eps)
+
+
+@ops.group_norm.impl("cpu")
+def group_norm_cpu(x: Array, gamma: Array | None, beta: Array | None, *, groups: int, eps: float) -> tuple[Array, ...]:
+    split = x.reshape(len(x), prod(x.shape[1:-1]), groups, x.shape[-1] // groups)
+    gamma, beta = (p if p is None else p.reshape(split.shape[2:]) for p in (gamma, beta))
+    y, mean, istd = _sample_norm(split, gamma, beta, (1, 3), eps)
+    return y.reshape(x.shape), mean, istd
+
+
+@ops.sample_norm_grad.impl("cpu")
+def sample_norm_grad_cpu(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, *, axes: Axes,
+                         params_ndim: int) -> tuple[Array, ...]:
+    dtype, summed = x.dtype, tuple(range(x.ndim - params_ndim))
+    g, x, gamma, mean, istd = map(wide, (g, x, gamma, mean, istd))
+    xhat = _affine(x, mean, istd, None, None)
+    return _gradients(g, xhat, gamma, istd, axes, summed, dtype)

@@ -1,0 +1,192 @@
+"""Pooling on the CPU: the compiled kernels where they can be used, else NumPy, window tap by window tap.
+
+A tap of a window meets one trimmed, strided rectangle of the input (`Axis.runs`): padding is neither stored nor read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from alpha.cpu import native
+from alpha.cpu.memory import empty
+from alpha.ops.conv_desc import Axis, Pair
+from alpha.ops.pool import (
+    adaptive_avg_pool2d,
+    adaptive_avg_pool2d_backward,
+    adaptive_max_pool2d,
+    adaptive_windows,
+    avg_pool2d,
+    avg_pool2d_backward,
+    max_pool2d,
+    max_pool2d_backward,
+    pool_axes,
+    pool_gather,
+    pool_scatter,
+)
+
+Array = np.ndarray
+
+
+@max_pool2d.impl("cpu")
+def max_pool2d_cpu(x: Array, **window: Pair) -> tuple[Array, Array]:
+    h, w = pool_axes("max_pool2d", x.shape, **window)
+    y_shape = len(x), h.o, w.o, x.shape[3]
+    y, index = empty(y_shape, x.dtype), empty(y_shape, "int32")
+    if native.usable(x):
+        native.max_pool_fwd(x, y, index, **window)
+        return y, index
+    rows, cols = (np.array([a.input_of(o, a.fprop_taps(o)[0]) for o in range(a.o)]) for a in (h, w))
+    y[...] = x[:, rows[:, None], cols]      # the first element of each window; later ones must be larger
+    index[...] = _positions(rows, cols, w.i)
+    for out, inp in _taps(h, w):
+        values, best = x[inp], y[out]
+        larger = (values > best) | np.isnan(values)
+        np.copyto(best, values, where=larger)
+        np.copyto(index[out], _positions(np.r_[inp[1]], np.r_[inp[2]], w.i), where=larger)
+    return y, index
+
+
+@max_pool2d_backward.impl("cpu")
+def max_pool2d_backward_cpu(g: Array, index: Array, *, hw: Pair, **window: Pair) -> Array:
+    x_shape = len(g), *hw, g.shape[3]
+    if native.usable(g):
+        dx = empty(x_shape, g.dtype)
+        native.max_pool_bwd(g, index, dx, **window)
+        return dx
+    h, w = pool_axes("max_pool2d_backward", x_shape, **window)
+    dx = _zeros(x_shape, g.dtype)
+    for out, inp in _taps(h, w):
+        taken = index[out] == _positions(np.r_[inp[1]], np.r_[inp[2]], w.i)
+        dx[inp] += np.where(taken, g[out], g.dtype.type(0))
+    return dx.astype(g.dtype, copy=False)
+
+
+@adaptive_max_pool2d.impl("cpu")
+def adaptive_max_pool2d_cpu(x: Array, *, output_size: Pair) -> tuple[Array, Array]:
+    n, ih, iw, c = x.shape
+    y, index = empty((n, *output_size, c), x.dtype), empty((n, *output_size, c), "int32")
+    for oh, (h0, h1) in enumerate(adaptive_windows(ih, output_size[0])):
+        for ow, (w0, w1) in enumerate(adaptive_windows(iw, output_size[1])):
+            values = x[:, h0:h1, w0:w1].reshape(n, -1, c)
+            first = values.argmax(axis=1)       # a NaN counts as the largest
+            y[:, oh, ow] = np.take_along_axis(values, first[:, None], 1)[:, 0]
+            index[:, oh, ow] = (h0 + first // (w1 - w0)) * iw + w0 + first % (w1 - w0)
+    return y, index
+
+
+@pool_scatter.impl("cpu")
+def pool_scatter_cpu(x: Array, index: Array, *, hw: Pair) -> Array:
+    n, _, _, c = x.shape
+    y = empty((n, *hw, c), x.dtype)
+    if native.usable(x) and index.dtype == np.int32:
+        native.pool_scatter(x, index, y)
+        return y
+    y.fill(0)
+    images = np.arange(n).reshape(n, 1, 1, 1) * (hw[0] * hw[1])
+    np.add.at(y.reshape(-1), ((images + index) * c + np.arange(c)).reshape(-1), x.reshape(-1))
+    return y
+
+
+@pool_gather.impl("cpu")
+def pool_gather_cpu(x: Array, index: Array) -> Array:
+    n, c = len(x), x.shape[3]
+    return np.take_along_axis(x.reshape(n, -1, c), index.reshape(n, -1, c), axis=1).reshape(index.shape)
+
+
+@avg_pool2d.impl("cpu")
+def avg_pool2d_cpu(x: Array, *, count_include_pad: bool, **window: Pair) -> Array:
+    h, w = pool_axes("avg_pool2d", x.shape, **window)
+    if native.usable(x):
+        y = empty((len(x), h.o, w.o, x.shape[3]), x.dtype)
+        native.avg_pool_fwd(x, y, **window, count_include_pad=count_include_pad)
+        return y
+    total = _zeros((len(x), h.o, w.o, x.shape[3]), x.dtype)
+    for out, inp in _taps(h, w):
+        total[out] += x[inp]
+    total /= _counts(h, w, count_include_pad).astype(total.dtype)
+    return total.astype(x.dtype, copy=False)
+
+
+@avg_pool2d_backward.impl("cpu")
+def avg_pool2d_backward_cpu(g: Array, *, hw: Pair, count_include_pad: bool, **window: Pair) -> Array:
+    x_shape = len(g), *hw, g.shape[3]
+    if native.usable(g):
+        dx = empty(x_shape, g.dtype)
+        native.avg_pool_bwd(g, dx, **window, count_include_pad=count_include_pad)
+        return dx
+    h, w = pool_axes("avg_pool2d_backward", x_shape, **window)
+    dx = _zeros(x_shape, g.dtype)
+    share = g / _counts(h, w, count_include_pad).astype(dx.dtype)
+    for out, inp in _taps(h, w):
+        dx[inp] += share[out]
+    return dx.astype(g.dtype, copy=False)
+
+
+@adaptive_avg_pool2d.impl("cpu")
+def adaptive_avg_pool2d_cpu(x: Array, *, output_size: Pair) -> Array:
+    n, ih, iw, c = x.shape
+    if window := _even_window((ih, iw), output_size):
+        return avg_pool2d_cpu(x, **window)
+    rows = empty((n, output_size[0], iw, c), _sum_dtype(x.dtype))
+    for o, (begin, end) in enumerate(adaptive_windows(ih, output_size[0])):
+        x[:, begin:end].mean(axis=1, dtype=rows.dtype, out=rows[:, o])
+    y = empty((n, *output_size, c), x.dtype)
+    for o, (begin, end) in enumerate(adaptive_windows(iw, output_size[1])):
+        y[:, :, o] = rows[:, :, begin:end].mean(axis=2)
+    return y
+
+
+@adaptive_avg_pool2d_backward.impl("cpu")
+def adaptive_avg_pool2d_backward_cpu(g: Array, *, hw: Pair) -> Array:
+    n, oh, ow, c = g.shape
+    if window := _even_window(hw, (oh, ow)):
+        return avg_pool2d_backward_cpu(g, hw=hw, **window)
+    cols = _zeros((n, oh, hw[1], c), g.dtype)
+    for o, (begin, end) in enumerate(adaptive_windows(hw[1], ow)):
+        cols[:, :, begin:end] += g[:, :, o:o + 1] / cols.dtype.type(end - begin)
+    dx = _zeros((n, *hw, c), g.dtype)
+    for o, (begin, end) in enumerate(adaptive_windows(hw[0], oh)):
+        dx[:, begin:end] += cols[:, o:o + 1] / cols.dtype.type(end - begin)
+    return dx.astype(g.dtype, copy=False)
+
+
+def _even_window(hw: Pair, output_size: Pair) -> dict[str, Any] | None:
+    """Returns the plain average pool that an adaptive one is; None where its windows differ in size or overlap."""
+    if any(i % o for i, o in zip(hw, output_size)):
+        return None
+    kernel_size = hw[0] // output_size[0], hw[1] // output_size[1]
+    return {"kernel_size": kernel_size, "stride": kernel_size, "padding": (0, 0), "count_include_pad": True}
+
+
+def _taps(h: Axis, w: Axis) -> Iterator[tuple[tuple, tuple]]:
+    """Yields, row by row of the window, the rectangle of outputs that has this tap and that of the inputs it reads."""
+    everything = slice(None)
+    for _, oh, ih in h.runs:
+        for _, ow, iw in w.runs:
+            yield (everything, oh, ow), (everything, ih, iw)
+
+
+def _positions(rows: Array, cols: Array, width: int) -> Array:
+    return (rows[:, None] * width + cols).astype(np.int32)[:, :, None]
+
+
+def _counts(h: Axis, w: Axis, count_include_pad: bool) -> Array:
+    """Returns the divisors of the outputs, (OH, OW, 1)."""
+    if count_include_pad:
+        return np.full((1, 1, 1), h.f * w.f)
+    rows, cols = (np.array([t1 - t0 for t0, t1 in map(a.fprop_taps, range(a.o))]) for a in (h, w))
+    return (rows[:, None] * cols)[:, :, None]
+
+
+def _sum_dtype(dtype: np.dtype) -> np.dtype:
+    """The dtype to sum in: 16-bit numbers are summed in 32 bits and rounded once."""
+    return np.dtype(np.float32) if dtype == np.float16 else dtype
+
+
+def _zeros(shape: tuple[int, ...], dtype: Any) -> Array:
+    out = empty(shape, _sum_dtype(dtype))
+    out.fill(0)
+    return out

@@ -1,0 +1,90 @@
+"""Movement of elements in NumPy: views where the elements are contiguous, else one copy."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from alpha.cpu.memory import empty
+from alpha.ops import shape as ops
+
+Array = np.ndarray
+Axes = ops.Axes
+Shape = tuple[int, ...]
+
+
+def _contiguous(view: Array) -> Array:
+    """Returns the view itself, or a copy where it leaves elements out or reorders them."""
+    if view.flags.c_contiguous:
+        return view
+    out = empty(view.shape, view.dtype)
+    out[...] = view
+    return out
+
+
+def _slices(ranges: tuple[ops.Range, ...]) -> tuple[slice, ...]:
+    """A stop before index 0, which a negative step needs, is written None."""
+    stops = [first + count * step for first, count, step in ranges]
+    return tuple([slice(first, stop if stop >= 0 else None, step) if count else slice(0)
+                  for (first, count, step), stop in zip(ranges, stops)])
+
+
+@ops.reshape.impl("cpu")
+def reshape_cpu(x: Array, *, shape: Shape) -> Array:
+    return x.reshape(shape)
+
+
+@ops.permute.impl("cpu")
+def permute_cpu(x: Array, *, axes: Shape) -> Array:
+    return _contiguous(x.transpose(axes))
+
+
+@ops.flip.impl("cpu")
+def flip_cpu(x: Array, *, axis: Axes) -> Array:
+    return _contiguous(np.asarray(np.flip(x, ops.normal_axes(axis, x.ndim, "flip"))))
+
+
+@ops.expand.impl("cpu")
+def expand_cpu(x: Array, *, shape: Shape) -> Array:
+    new = len(shape) - x.ndim
+    return _contiguous(np.broadcast_to(x, [x.shape[k - new] if n == -1 else n for k, n in enumerate(shape)]))
+
+
+@ops.concat.impl("cpu")
+def concat_cpu(xs: list[Array], *, axis: int) -> Array:
+    shape = list(xs[0].shape)
+    shape[axis] = sum([x.shape[axis] for x in xs])
+    return np.concatenate(xs, axis, out=empty(tuple(shape), xs[0].dtype))
+
+
+@ops.pad.impl("cpu")
+def pad_cpu(x: Array, *, widths: tuple[tuple[int, int], ...], value: float) -> Array:
+    out = empty(tuple([before + n + after for n, (before, after) in zip(x.shape, widths)]), x.dtype)
+    out.fill(value)
+    out[tuple([slice(before, before + n) for n, (before, _) in zip(x.shape, widths)])] = x
+    return out
+
+
+@ops.slice_axes.impl("cpu")
+def slice_axes_cpu(x: Array, *, ranges: tuple[ops.Range, ...], shape: Shape) -> Array:
+    return _contiguous(x[(*_slices(ranges), ...)]).reshape(shape)  # the ellipsis keeps 0-d arrays arrays
+
+
+@ops.slice_axes_grad.impl("cpu")
+def slice_axes_grad_cpu(g: Array, *, ranges: tuple[ops.Range, ...], shape: Shape) -> Array:
+    out = empty(shape, g.dtype)
+    out.fill(0)
+    out[_slices(ranges)] = g.reshape([count for _, count, _ in ranges])
+    return out
+
+
+@ops.take.impl("cpu")
+def take_cpu(x: Array, index: Array) -> Array:
+    return np.take(x, index, axis=0, out=empty(index.shape + x.shape[1:], x.dtype), mode="clip")
+
+
+@ops.take_grad.impl("cpu")
+def take_grad_cpu(g: Array, index: Array, *, rows: int) -> Array:
+    out = empty((rows, *g.shape[index.ndim:]), g.dtype)
+    out.fill(0)
+    np.add.at(out, index, g)
+    return out

@@ -1,0 +1,189 @@
+"""The cache of compiled files: keys, damage, concurrency, directories that cannot be used, compilers that fail."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from alpha import build as build_module
+from alpha.build import build, cache_dir, compilers
+from alpha.config import config
+from alpha.errors import CompileError
+
+FLAGS = ("-O0", "-fPIC")
+
+
+@pytest.fixture
+def cxx() -> tuple[str, ...]:
+    if not compilers():
+        pytest.skip("there is no C++ compiler here")
+    return compilers()[0]
+
+
+@pytest.fixture
+def cache(tmp_path: Path):
+    with config(cache_dir=str(tmp_path / "cache")):
+        yield tmp_path / "cache"
+
+
+def write_source(folder: Path, value: int = 42) -> Path:
+    (folder / "inner.hpp").write_text(f"#define VALUE {value}\n")
+    (folder / "outer.hpp").write_text('#include "inner.hpp"\n')
+    source = folder / "answer.cpp"
+    source.write_text('#include <cstdio>\n  # include "outer.hpp"\nextern "C" int answer() { return VALUE; }\n')
+    return source
+
+
+def answer(path: Path) -> int:
+    return ctypes.CDLL(str(path)).answer()
+
+
+def forbid_compiling(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise AssertionError("compiled, though the cache had it")
+
+    monkeypatch.setattr(build_module, "_compile", fail)
+
+
+def test_a_second_build_comes_from_the_cache(tmp_path, cache, cxx, monkeypatch):
+    source = write_source(tmp_path)
+    path = build("t", [source], cxx, FLAGS)
+    assert path.parent == cache and answer(path) == 42
+    forbid_compiling(monkeypatch)
+    assert build("t", [source], cxx, FLAGS) == path
+
+
+def test_nothing_but_entries_stays_in_the_cache(tmp_path, cache, cxx):
+    path = build("t", [write_source(tmp_path)], cxx, FLAGS)
+    assert sorted(os.listdir(cache)) == [path.name, path.name + ".lock", path.name + ".sha256"]
+
+
+def test_key_depends_on_includes_of_includes_and_on_flags(tmp_path, cache, cxx):
+    source = write_source(tmp_path, 42)
+    first = build("t", [source], cxx, FLAGS)
+    assert build("t", [source], cxx, (*FLAGS, "-DX")) != first
+    write_source(tmp_path, 43)
+    second = build("t", [source], cxx, FLAGS)
+    assert second != first and answer(second) == 43
+
+
+def test_key_depends_on_the_cpu_where_the_code_does(tmp_path, cache, cxx, monkeypatch):
+    source = write_source(tmp_path)
+    flags = (*FLAGS, "-march=native")
+    here, anywhere = build("t", [source], cxx, flags), build("t", [source], cxx, FLAGS)
+    monkeypatch.setattr(build_module, "_cpu_features", lambda: "another processor")
+    assert build("t", [source], cxx, flags) != here
+    assert build("t", [source], cxx, FLAGS) == anywhere
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "no digest", "digest not text"])
+def test_a_damaged_entry_is_built_again(tmp_path, cache, cxx, damage):
+    source = write_source(tmp_path)
+    path = build("t", [source], cxx, FLAGS)
+    sound, digest = path.read_bytes(), path.with_name(path.name + ".sha256")
+    if damage == "truncate":
+        path.write_bytes(sound[:100])
+    elif damage == "flip":
+        path.write_bytes(sound[:200] + bytes([sound[200] ^ 1]) + sound[201:])
+    elif damage == "no digest":
+        digest.unlink()
+    else:
+        digest.write_bytes(b"\xff\xfe")
+    assert build("t", [source], cxx, FLAGS) == path
+    assert path.read_bytes() == sound and answer(path) == 42
+
+
+def test_several_objects_and_a_single_step(tmp_path, cache, cxx):
+    one, two = tmp_path / "one.cpp", tmp_path / "two.cpp"
+    one.write_text('int half(); extern "C" int answer() { return 2 * half(); }\n')
+    two.write_text("int half() { return 21; }\n")
+    assert answer(build("pair", [one, two], cxx, FLAGS)) == 42
+    single = build("single", [write_source(tmp_path)], cxx, (*FLAGS, "-shared"), link=None, suffix=".bin")
+    assert single.suffix == ".bin" and answer(single) == 42
+
+
+def test_a_failing_source_names_the_command_and_publishes_nothing(tmp_path, cache, cxx):
+    source = tmp_path / "wrong.cpp"
+    source.write_text("int answer() { return nonsense; }\n" + "more nonsense;\n" * 50)
+    with pytest.raises(CompileError) as caught:
+        build("t", [source], cxx, FLAGS)
+    text = str(caught.value)
+    assert text.startswith(f"build: {cxx[0]} failed with status") and "compiling wrong.cpp" in text
+    assert "nonsense" in text and "-O0" in text and str(source) in text and "\nhelp: " in text
+    assert len(text.splitlines()) < 30
+    assert [name for name in os.listdir(cache) if not name.endswith(".lock")] == []
+
+
+def test_a_missing_compiler_and_a_missing_source_are_named(tmp_path, cache, cxx):
+    with pytest.raises(CompileError, match=r"build: no-such-compiler cannot be run.*\nhelp: install a compiler"):
+        build("t", [write_source(tmp_path)], ("no-such-compiler",), FLAGS)
+    with pytest.raises(CompileError, match=r"build: cannot read .*absent\.cpp: No such file"):
+        build("t", [tmp_path / "absent.cpp"], cxx, FLAGS)
+
+
+def test_cxx_names_the_only_compiler(monkeypatch):
+    monkeypatch.setenv("CXX", "ccache my-compiler")
+    assert compilers() == [("ccache", "my-compiler")]
+
+
+def test_processes_that_start_together_compile_once(tmp_path, cache, cxx):
+    source = write_source(tmp_path)
+    counter = tmp_path / "count"
+    compiler = tmp_path / "compiler"
+    compiler.write_text(f'#!/bin/sh\ncase "$*" in *" -c "*) echo x >> {counter};; esac\nexec {" ".join(cxx)} "$@"\n')
+    compiler.chmod(0o755)
+    code = ("import ctypes, pathlib; from alpha.build import build; "
+            f"p = build('t', [pathlib.Path({str(source)!r})], ({str(compiler)!r},), {FLAGS!r}); "
+            "print(ctypes.CDLL(str(p)).answer())")
+    env = {**os.environ, "ALPHA_CACHE_DIR": str(cache)}
+    root = Path(__file__).resolve().parent.parent
+    workers = [subprocess.Popen([sys.executable, "-c", code], env=env, cwd=root, stdout=subprocess.PIPE, text=True)
+               for _ in range(6)]
+    assert [worker.communicate()[0].strip() for worker in workers] == ["42"] * 6
+    assert counter.read_text().count("x") == 1
+
+
+@pytest.fixture
+def fresh_private_dir():
+    build_module._private_dir.cache_clear()
+
+
+@pytest.mark.parametrize("kind", ["read-only", "a file"])
+def test_a_cache_that_cannot_be_used_warns_once_and_works(tmp_path, cxx, kind, monkeypatch, fresh_private_dir):
+    blocked = tmp_path / "blocked"
+    if kind == "a file":
+        blocked.write_text("")
+    else:
+        blocked.mkdir()
+        monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != blocked)  # root may write anywhere
+    source = write_source(tmp_path)
+    with config(cache_dir=str(blocked)):
+        with pytest.warns(UserWarning, match=r"build: .*blocked cannot be .*\nhelp: point ALPHA_CACHE_DIR"):
+            path = build("t", [source], cxx, FLAGS)
+        assert answer(path) == 42 and blocked not in path.parents
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert build("t", [source], cxx, FLAGS) == path
+
+
+def test_an_entry_of_another_user_is_not_loaded(tmp_path, cache, cxx, monkeypatch, fresh_private_dir):
+    source = write_source(tmp_path)
+    path = build("t", [source], cxx, FLAGS)
+    own = build_module._own
+    monkeypatch.setattr(build_module, "_own", lambda p: p.parent != cache and own(p))
+    with pytest.warns(UserWarning, match="belongs to another user"):
+        other = build("t", [source], cxx, FLAGS)
+    assert other != path and answer(other) == 42
+
+
+def test_default_directory_follows_xdg(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with config(cache_dir=""):
+        assert cache_dir() == tmp_path / "alpha"
+    assert (tmp_path / "alpha").stat().st_mode & 0o777 == 0o700

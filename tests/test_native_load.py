@@ -1,0 +1,64 @@
+"""When the compiled CPU kernels are used, and what happens where they cannot be: one notice, then NumPy."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+
+from alpha.build import compilers
+from alpha.config import config
+from alpha.cpu import native, native_check
+
+pytestmark = pytest.mark.skipif(not compilers(), reason="there is no C++ compiler here")
+
+
+@pytest.fixture(autouse=True)
+def kernels():
+    with config(cpu_kernels=True):
+        assert native.library() is not None
+        yield
+
+
+def test_usable_asks_for_contiguous_float32():
+    a = np.zeros((4, 4), np.float32)
+    assert native.usable(a, None)
+    assert not native.usable(a.T) and not native.usable(a, a.astype(np.float64))
+    with config(cpu_kernels=False):
+        assert native.library() is None and not native.usable(a)
+
+
+@pytest.fixture
+def unloaded(monkeypatch):
+    monkeypatch.setattr(native, "_tried", False)
+    monkeypatch.setattr(native, "_lib", None)
+
+
+def check_notice(pattern):
+    with pytest.warns(UserWarning, match=pattern) as caught:
+        assert native.library() is None
+    assert len(caught) == 1 and "\n" not in str(caught[0].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not native.usable(np.zeros(1, np.float32))       # for good, and silently
+
+
+def test_without_a_compiler_there_is_one_notice(unloaded, monkeypatch):
+    monkeypatch.setattr(native, "compilers", list)
+    check_notice("alpha computes with NumPy alone.*no C\\+\\+ compiler was found")
+
+
+def test_a_compiler_that_fails_gives_one_notice(unloaded, monkeypatch, tmp_path):
+    monkeypatch.setattr(native, "compilers", lambda: [("false",)])
+    with config(cache_dir=str(tmp_path)):
+        check_notice("alpha computes with NumPy alone.*false failed with status 1")
+
+
+@pytest.mark.parametrize("kernel, family", [
+    ("conv_fprop", "conv"), ("conv_dgrad", "conv"), ("conv_wgrad", "conv"), ("linear_fwd", "linear"),
+    ("batch_norm_bwd", "norm"), ("max_pool_bwd", "pool"), ("cross_entropy_bwd", "loss"), ("add_relu", "elementwise"),
+    ("adam_step", "optim"), ("random_bits", "random")])
+def test_a_kernel_that_does_nothing_fails_the_self_test(unloaded, monkeypatch, kernel, family):
+    monkeypatch.setattr(native_check.native, kernel, lambda *_, **__: 0)
+    check_notice(f"the compiled kernels fail their self-test in {family}$")
