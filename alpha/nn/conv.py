@@ -1,0 +1,121 @@
+"""Convolution layers: parameters, and calls of the ops in alpha.ops.conv."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from alpha import ops
+from alpha.nn import init
+from alpha.nn.activation import fuse_relu
+from alpha.nn.module import Module, Parameter
+from alpha.ops.conv import pair
+from alpha.ops.conv_desc import Axis, ConvDesc, Pair
+from alpha.tensor import Tensor
+
+
+class _Conv(Module):
+    """What convolution and transposed convolution share: settings, and PyTorch's default initialisation.
+
+    `wide` and `narrow` are the channels of the larger and of the smaller map: those of x and y for a convolution, of y
+    and x for a transposed one. The weight is (narrow, FH, FW, wide / groups).
+    """
+
+    in_channels: int
+    out_channels: int
+
+    def __init__(self, wide: int, narrow: int, kernel_size: int | Pair, stride: int | Pair, padding: int | Pair,
+                 dilation: int | Pair, groups: int, bias: bool) -> None:
+        where = type(self).__name__
+        self.groups = groups
+        self.kernel_size = pair(kernel_size, "kernel_size", where)
+        self.stride = pair(stride, "stride", where)
+        self.padding = pair(padding, "padding", where)
+        self.dilation = pair(dilation, "dilation", where)
+        weight_shape = (narrow, *self.kernel_size, wide // max(groups, 1))
+        # The smallest map that the filter fits into: settings that are wrong are refused here, not in the first call.
+        smallest = [Axis.transposed_size(1, f, 1, 0, d) for f, d in zip(self.kernel_size, self.dilation)]
+        ConvDesc.fprop((1, max(smallest[0], 1), max(smallest[1], 1), wide), weight_shape, **self.geometry)
+        self.weight = init.kaiming_uniform_(Parameter(ops.zeros(weight_shape)), a=math.sqrt(5.0))
+        bound = 1.0 / math.sqrt(init.fans(weight_shape)[0])
+        self.bias = init.uniform_(Parameter(ops.zeros((self.out_channels,))), -bound, bound) if bias else None
+
+    @property
+    def geometry(self) -> dict[str, Any]:
+        """The attributes of the convolution ops: stride, padding, dilation, groups."""
+        return dict(stride=self.stride, padding=self.padding, dilation=self.dilation, groups=self.groups)
+
+    def extra_repr(self) -> str:
+        text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
+        for name, default in (("padding", (0, 0)), ("dilation", (1, 1)), ("groups", 1)):
+            if getattr(self, name) != default:
+                text += f", {name}={getattr(self, name)}"
+        return text + (", bias=False" if self.bias is None else "")
+
+
+class Conv2d(_Conv):
+    """Convolution: y = conv2d(x, weight) + bias.
+
+    Args:
+        in_channels, out_channels: channels of x and y.
+        kernel_size, stride, padding, dilation: int, or pair (height, width); in pixels.
+        groups: number of channel groups; it divides both channel counts. groups=in_channels is depthwise.
+        bias: whether there is one.
+    Shape: x (N, IH, IW, in_channels) -> y (N, OH, OW, out_channels), NHWC; see alpha.ops.conv2d for OH and OW.
+    Parameters: weight (out_channels, FH, FW, in_channels / groups), OHWI; bias (out_channels,). Both start as
+        U[-b, b), b = 1 / sqrt(fan_in), fan_in = FH * FW * in_channels / groups, as in PyTorch.
+    Raises:
+        ShapeError: a setting is out of range, or groups does not divide the channels.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int | Pair, stride: int | Pair = 1,
+                 padding: int | Pair = 0, dilation: int | Pair = 1, groups: int = 1, bias: bool = True) -> None:
+        self.in_channels, self.out_channels = in_channels, out_channels
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
+
+    def forward(self, x: Tensor, activation: str | None = None) -> Tensor:
+        """Returns activation(conv2d(x, weight) + bias); activation is None or "relu"."""
+        if self.bias is None and activation is None:
+            return ops.conv2d(x, self.weight, **self.geometry)
+        return ops.conv2d_bias_act(x, self.weight, self.bias, activation=activation, **self.geometry)
+
+    def fused_with(self, following: Module) -> Callable[[Tensor], Tensor] | None:
+        """Fuses with a ReLU where there is a bias; without one the layer is followed by a norm in practice."""
+        return fuse_relu(self, Conv2d, following) if self.bias is not None else None
+
+    def macs(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
+        desc = ConvDesc.fprop(x_shape, self.weight.shape, **self.geometry)
+        return desc.nominal_flops // 2, desc.useful_flops // 2
+
+
+class ConvTranspose2d(_Conv):
+    """Transposed convolution: y = conv_transpose2d(x, weight) + bias, the gradient of a Conv2d used forward.
+
+    Args:
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias: see Conv2d.
+        output_padding: int, or pair; rows and columns added to the far end of y, fewer than the stride.
+    Shape: x (N, IH, IW, in_channels) -> y (N, OH, OW, out_channels), NHWC,
+        OH = (IH - 1) * stride - 2 * padding + dilation * (FH - 1) + 1 + output_padding.
+    Parameters: weight (in_channels, FH, FW, out_channels / groups); bias (out_channels,). Both start as U[-b, b),
+        b = 1 / sqrt(FH * FW * out_channels / groups), as in PyTorch.
+    Raises:
+        ShapeError: a setting is out of range, or groups does not divide the channels.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int | Pair, stride: int | Pair = 1,
+                 padding: int | Pair = 0, output_padding: int | Pair = 0, dilation: int | Pair = 1, groups: int = 1,
+                 bias: bool = True) -> None:
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.output_padding = pair(output_padding, "output_padding", "ConvTranspose2d")
+        super().__init__(out_channels, in_channels, kernel_size, stride, padding, dilation, groups, bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = ops.conv_transpose2d(x, self.weight, output_padding=self.output_padding, **self.geometry)
+        return y if self.bias is None else y + self.bias
+
+    def macs(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
+        sizes = [Axis.transposed_size(*axis) + extra for *axis, extra in zip(
+            x_shape[1:3], self.kernel_size, self.stride, self.padding, self.dilation, self.output_padding)]
+        desc = ConvDesc.dgrad(x_shape, self.weight.shape, (sizes[0], sizes[1]), **self.geometry)
+        return desc.nominal_flops // 2, desc.useful_flops // 2

@@ -1,0 +1,103 @@
+"""Initial values of parameters, drawn from alpha.random: the same after the same manual_seed, on every device.
+
+Each function overwrites the tensor that it is given and returns it. Fans are those of PyTorch, read in our layouts:
+a weight has shape (out, ..., in), so fan_in = in * window and fan_out = out * window, window = product of the axes
+between. For the weight of a ConvTranspose2d, (in, FH, FW, out/groups), the two change names, as they do in PyTorch.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TypeVar
+
+from alpha import ops
+from alpha.errors import ConfigError, ShapeError, message
+from alpha.tensor import Tensor
+
+T = TypeVar("T", bound=Tensor)
+
+GAINS = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5.0 / 3.0, "relu": math.sqrt(2.0)}
+
+
+def fans(shape: tuple[int, ...]) -> tuple[int, int]:
+    """Returns (fan_in, fan_out) of a weight of shape (out, ..., in).  Raises ShapeError below two axes."""
+    if len(shape) < 2:
+        raise ShapeError(message("init", f"a tensor of shape {shape} has no fan-in and fan-out",
+                                 "use uniform_, normal_ or constant_ for biases and scales"))
+    window = math.prod(shape[1:-1])
+    return shape[-1] * window, shape[0] * window
+
+
+def gain(nonlinearity: str, a: float = 0.0) -> float:
+    """Returns the factor that keeps the variance through a nonlinearity; `a` is the slope of "leaky_relu".
+
+    Raises ConfigError for an unknown name.
+    """
+    if nonlinearity == "leaky_relu":
+        return math.sqrt(2.0 / (1.0 + a * a))
+    if nonlinearity not in GAINS:
+        raise ConfigError(message("init", f"no gain is known for {nonlinearity!r}",
+                                  f"use one of {sorted([*GAINS, 'leaky_relu'])}"))
+    return GAINS[nonlinearity]
+
+
+def _fan(shape: tuple[int, ...], mode: str) -> int:
+    if mode not in ("fan_in", "fan_out"):
+        raise ConfigError(message("init", f"mode {mode!r} is unknown", 'use "fan_in" or "fan_out"'))
+    return fans(shape)[mode == "fan_out"]
+
+
+def uniform_(t: T, low: float = 0.0, high: float = 1.0) -> T:
+    """t ~ U[low, high)."""
+    t.copy_(ops.rand(t.shape) * (high - low) + low)
+    return t
+
+
+def normal_(t: T, mean: float = 0.0, std: float = 1.0) -> T:
+    """t ~ N(mean, std^2)."""
+    t.copy_(ops.randn(t.shape) * std + mean)
+    return t
+
+
+def constant_(t: T, value: float) -> T:
+    """t = value."""
+    t.copy_(ops.full(t.shape, value, dtype=t.dtype, device=t.device))
+    return t
+
+
+def zeros_(t: T) -> T:
+    """t = 0."""
+    return constant_(t, 0.0)
+
+
+def ones_(t: T) -> T:
+    """t = 1."""
+    return constant_(t, 1.0)
+
+
+def xavier_uniform_(t: T, gain: float = 1.0) -> T:
+    """t ~ U[-b, b), b = gain * sqrt(6 / (fan_in + fan_out)).  Source: Glorot and Bengio, AISTATS 2010."""
+    bound = gain * math.sqrt(6.0 / sum(fans(t.shape)))
+    return uniform_(t, -bound, bound)
+
+
+def xavier_normal_(t: T, gain: float = 1.0) -> T:
+    """t ~ N(0, s^2), s = gain * sqrt(2 / (fan_in + fan_out)).  Source: Glorot and Bengio, AISTATS 2010."""
+    return normal_(t, 0.0, gain * math.sqrt(2.0 / sum(fans(t.shape))))
+
+
+def kaiming_uniform_(t: T, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> T:
+    """t ~ U[-b, b), b = gain * sqrt(3 / fan).  Source: He et al., arXiv 1502.01852.
+
+    Args:
+        a: slope of the leaky ReLU behind the layer; a = sqrt(5) gives b = 1 / sqrt(fan_in), the default of layers.
+        mode: "fan_in" keeps the variance of activations, "fan_out" that of gradients.
+        nonlinearity: see `gain`.
+    """
+    bound = gain(nonlinearity, a) * math.sqrt(3.0 / _fan(t.shape, mode))
+    return uniform_(t, -bound, bound)
+
+
+def kaiming_normal_(t: T, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> T:
+    """t ~ N(0, s^2), s = gain / sqrt(fan).  Source: He et al., arXiv 1502.01852.  Args: as kaiming_uniform_."""
+    return normal_(t, 0.0, gain(nonlinearity, a) / math.sqrt(_fan(t.shape, mode)))

@@ -1,0 +1,80 @@
+"""Linear, Flatten and Identity."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from alpha import ops
+from alpha.errors import ConfigError, message
+from alpha.nn import init
+from alpha.nn.activation import fuse_relu
+from alpha.nn.module import Module, Parameter
+from alpha.ops.conv_desc import ConvDesc
+from alpha.tensor import Tensor
+
+
+class Linear(Module):
+    """y = x @ weight.T + bias.
+
+    Args:
+        in_features, out_features: sizes of the last axis of x and y.
+        bias: whether there is one.
+        flattened: (H, W, C) where x is a flattened NHWC map of that shape. It changes nothing here: PyTorch flattens
+            maps as (C, H, W), so alpha.checkpoint must know in order to bring the columns of the weight into order.
+    Shape: x (..., in_features) -> y (..., out_features).
+    Parameters: weight (out_features, in_features); bias (out_features,). Both start as U[-b, b),
+        b = 1 / sqrt(in_features), as in PyTorch.
+    Raises:
+        ConfigError: a size is below 1, or `flattened` does not have in_features elements.
+    """
+
+    def __init__(self, in_features: int, out_features: int, bias: bool = True,
+                 flattened: tuple[int, int, int] | None = None) -> None:
+        if min(in_features, out_features) < 1:
+            raise ConfigError(message("Linear", f"in_features={in_features}, out_features={out_features}: both must be "
+                                      "at least 1", "correct the sizes"))
+        if flattened is not None and math.prod(flattened) != in_features:
+            raise ConfigError(message("Linear", f"in_features={in_features}, but flattened={flattened} has "
+                                      f"{math.prod(flattened)} elements", "make in_features height * width * channels"))
+        self.in_features, self.out_features, self.flattened = in_features, out_features, flattened
+        self.weight = init.kaiming_uniform_(Parameter(ops.zeros((out_features, in_features))), a=math.sqrt(5.0))
+        bound = 1.0 / math.sqrt(in_features)
+        self.bias = init.uniform_(Parameter(ops.zeros((out_features,))), -bound, bound) if bias else None
+
+    def forward(self, x: Tensor, activation: str | None = None) -> Tensor:
+        """Returns activation(x @ weight.T + bias); activation is None or "relu"."""
+        return ops.linear(x, self.weight, self.bias, activation=activation)
+
+    def fused_with(self, following: Module) -> Callable[[Tensor], Tensor] | None:
+        """Fuses with a ReLU."""
+        return fuse_relu(self, Linear, following)
+
+    def macs(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
+        rows = math.prod(x_shape[:-1])
+        desc = ConvDesc.fprop((rows, 1, 1, self.in_features), (self.out_features, 1, 1, self.in_features),
+                              stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1)
+        return desc.nominal_flops // 2, desc.useful_flops // 2
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}" + (", bias=False" if self.bias is None else "")
+
+
+class Flatten(Module):
+    """Makes one axis of all axes from `start` on.  Shape: (N, H, W, C) -> (N, H * W * C) with start=1."""
+
+    def __init__(self, start: int = 1) -> None:
+        self.start = start
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(self.start)
+
+    def extra_repr(self) -> str:
+        return f"start={self.start}"
+
+
+class Identity(Module):
+    """y = x."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x

@@ -1,0 +1,106 @@
+"""Normalisation layers; the equations stand at the ops of the same names (alpha.ops.norm)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from alpha import ops
+from alpha.errors import ConfigError, message
+from alpha.nn.activation import fuse_relu
+from alpha.nn.module import Module, Parameter
+from alpha.tensor import Tensor
+
+
+class BatchNorm2d(Module):
+    """Batch normalisation over all axes but the last, with what often follows it in the same pass over memory.
+
+        y = activation((x - mean) / sqrt(var + eps) * weight + bias + residual)
+
+    In training mean and var are those of the batch, and running_mean and running_var move towards them; in inference
+    they are the running ones.
+    Args:
+        num_features: channels C.
+        eps: added to the variance.
+        momentum: weight of the batch in the running statistics: running = (1 - momentum) * running + momentum * batch.
+    Shape: x (N, H, W, C) -> y of the same shape.
+    Parameters: weight (C,), starts as 1; bias (C,), starts as 0.
+    Buffers: running_mean (C,), starts as 0; running_var (C,), unbiased, starts as 1.
+    Raises:
+        ConfigError: a setting is out of range.
+    Source: Ioffe and Szegedy, arXiv 1502.03167.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        if num_features < 1 or eps <= 0.0 or not 0.0 <= momentum <= 1.0:
+            raise ConfigError(message("BatchNorm2d", f"num_features={num_features}, eps={eps}, momentum={momentum}: "
+                                      "they must be at least 1, above 0, in [0, 1]", "correct the one out of range"))
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.weight = Parameter(ops.ones((num_features,)))
+        self.bias = Parameter(ops.zeros((num_features,)))
+        self.register_buffer("running_mean", ops.zeros((num_features,)))
+        self.register_buffer("running_var", ops.ones((num_features,)))
+
+    def forward(self, x: Tensor, residual: Tensor | None = None, activation: str | None = None) -> Tensor:
+        """Returns activation(norm(x) + residual); activation is None or "relu"."""
+        return ops.batch_norm(x, self.weight, self.bias, self.running_mean, self.running_var, residual,
+                              training=self.training, momentum=self.momentum, eps=self.eps, activation=activation)
+
+    def fused_with(self, following: Module) -> Callable[[Tensor], Tensor] | None:
+        """Fuses with a ReLU."""
+        return fuse_relu(self, BatchNorm2d, following)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}"
+
+
+class LayerNorm(Module):
+    """Normalisation of each sample over its last axes.
+
+    Args:
+        normalized_shape: sizes of those axes; an int for one axis.
+        eps: added to the variance.
+        affine: whether there are weight and bias.
+    Shape: x (..., *normalized_shape) -> y of the same shape.
+    Parameters: weight, bias of shape normalized_shape; they start as 1 and 0.
+    Source: Ba, Kiros and Hinton, arXiv 1607.06450.
+    """
+
+    def __init__(self, normalized_shape: int | tuple[int, ...], eps: float = 1e-5, affine: bool = True) -> None:
+        self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        self.eps = eps
+        self.weight = Parameter(ops.ones(self.normalized_shape)) if affine else None
+        self.bias = Parameter(ops.zeros(self.normalized_shape)) if affine else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.layer_norm(x, self.weight, self.bias, normalized_ndim=len(self.normalized_shape), eps=self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, eps={self.eps}"
+
+
+class GroupNorm(Module):
+    """Normalisation of each sample over its pixels and a group of channels.
+
+    Args:
+        num_groups: number of groups; it divides num_channels.
+        num_channels: channels C.
+        eps: added to the variance.
+        affine: whether there are weight and bias.
+    Shape: x (N, H, W, C) -> y of the same shape.
+    Parameters: weight (C,), bias (C,); they start as 1 and 0.
+    Source: Wu and He, arXiv 1803.08494.
+    """
+
+    def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True) -> None:
+        self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
+        self.weight = Parameter(ops.ones((num_channels,))) if affine else None
+        self.bias = Parameter(ops.zeros((num_channels,))) if affine else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.group_norm(x, self.weight, self.bias, groups=self.num_groups, eps=self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}"

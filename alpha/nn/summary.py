@@ -1,0 +1,91 @@
+"""The table that `alpha.summary` prints: what each layer makes, holds and computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from alpha import ops
+from alpha.graph import no_grad
+from alpha.nn.module import Module
+from alpha.tensor import Tensor
+
+
+@dataclass(frozen=True)
+class Row:
+    """One call of one layer; MACs and bytes are those of the whole batch."""
+
+    path: str
+    kind: str
+    output_shape: tuple[int, ...]
+    parameters: int
+    nominal_macs: int
+    useful_macs: int
+    activation_nbytes: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All calls of layers in one forward pass; `print` shows the table.
+
+    Attributes:
+        rows: one Row per call of a layer without sublayers, in the order of the calls.
+        parameters: elements of all parameters of the model, each counted once.
+    """
+
+    model: str
+    rows: tuple[Row, ...]
+    parameters: int
+
+    def total(self, column: str) -> int:
+        """Returns the sum of a column of the rows, such as "useful_macs"."""
+        return sum(getattr(row, column) for row in self.rows)
+
+    def __str__(self) -> str:
+        head = ("layer", "kind", "output shape", "parameters", "MACs nominal", "MACs useful", "activation KiB")
+        body = [(r.path, r.kind, str(r.output_shape), f"{r.parameters:,}", f"{r.nominal_macs:,}", f"{r.useful_macs:,}",
+                 f"{r.activation_nbytes / 1024:,.1f}") for r in self.rows]
+        last = ("total", self.model, "", f"{self.parameters:,}", f"{self.total('nominal_macs'):,}",
+                f"{self.total('useful_macs'):,}", f"{self.total('activation_nbytes') / 1024:,.1f}")
+        widths = [max(map(len, column)) for column in zip(head, *body, last)]
+        rule = "  ".join("-" * w for w in widths)
+        lines = ["  ".join(cell.ljust(w) if k < 3 else cell.rjust(w) for k, (cell, w) in enumerate(zip(line, widths)))
+                 for line in (head, *body, last)]
+        return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1]])
+
+
+def summary(model: Module, input_shape: tuple[int, ...], batch_size: int = 1) -> Summary:
+    """Runs the model on zeros and returns what each layer makes, holds and computes.
+
+    Layers count one by one: what Sequential would fuse is listed as two. What a forward method computes by ops
+    directly (a residual sum, say) is no layer and has no row.
+    Args:
+        model: a Module that takes one tensor; its mode and buffers are left as they are.
+        input_shape: shape of one sample, e.g. (32, 32, 3) for NHWC images.
+        batch_size: number of samples; the columns scale with it.
+    Returns:
+        Summary; print it.
+    """
+    rows: list[Row] = []
+    leaves = [(path, m) for path, m in model.named_modules() if not list(m.named_children())]
+    removers = [m.register_forward_hook(partial(_note, rows, path)) for path, m in leaves]
+    modes = [(m, m.training) for m in model.modules()]
+    first = next(model.parameters(), None)
+    x = ops.zeros((batch_size, *input_shape), dtype=first.dtype if first is not None else "float32",
+                  device=first.device if first is not None else "cpu")
+    try:
+        with no_grad():
+            model.eval()(x)
+    finally:
+        for remove in removers:
+            remove()
+        for m, mode in modes:
+            m.training = mode
+    return Summary(type(model).__name__, tuple(rows), model.num_parameters())
+
+
+def _note(rows: list[Row], path: str, layer: Module, args: tuple[Any, ...], output: Tensor) -> None:
+    nominal, useful = layer.macs(args[0].shape)
+    kind = type(layer).__name__
+    rows.append(Row(path or kind, kind, output.shape, layer.num_parameters(), nominal, useful, output.data.nbytes))

@@ -1,0 +1,162 @@
+"""Adam and its relatives: steps scaled by running moments of the gradient.
+
+In the equations w is a parameter, g its gradient, t the number of the step, from 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+from typing import Any
+
+from alpha import ops
+from alpha.errors import ConfigError, message
+from alpha.optim.optimizer import Lr, Optimizer, Params
+from alpha.tensor import Tensor
+
+Betas = tuple[float, float]
+
+
+class _Adaptive(Optimizer):
+    """What all of them share: two decay rates, eps, weight decay, and the moments m and v."""
+
+    def check(self, group: Mapping[str, Any]) -> None:
+        betas = group["betas"]
+        if len(betas) != 2 or not all(0.0 <= beta < 1.0 for beta in betas):
+            raise ConfigError(message(self._name, f"betas={betas} are not two numbers in [0, 1)",
+                                      "choose betas such as (0.9, 0.999)"))
+        self.in_range(group, eps=(0.0, inf), weight_decay=(0.0, inf))
+
+    def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        return "m", "v"
+
+    def shared(self, group: Mapping[str, Any], lr: float, step: int) -> dict[str, Any]:
+        """Returns the attributes that all update ops of this family take."""
+        return dict(lr=lr, beta1=group["betas"][0], beta2=group["betas"][1], eps=group["eps"],
+                    weight_decay=group["weight_decay"], step=step)
+
+
+class Adam(_Adaptive):
+    """Adam.
+
+        d = g + weight_decay * w
+        m = beta1 * m + (1 - beta1) * d
+        v = beta2 * v + (1 - beta2) * d^2
+        w = w - lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+    With amsgrad the largest v so far takes the place of v in the last line.
+    Args:
+        params: see Optimizer.
+        lr: number above 0, or a schedule.
+        betas: decay rates of the moments, in [0, 1).
+        eps, weight_decay: at least 0.
+        amsgrad: whether the step size may only fall.
+    Raises:
+        ConfigError: see Optimizer; or a setting is out of range.
+    Source: Kingma and Ba, arXiv 1412.6980; amsgrad: Reddi et al., arXiv 1904.09237.
+    """
+
+    decoupled = False
+
+    def __init__(self, params: Params, lr: Lr = 1e-3, betas: Betas = (0.9, 0.999), eps: float = 1e-8,
+                 weight_decay: float = 0.0, amsgrad: bool = False) -> None:
+        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad)
+
+    def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("m", "v", "vmax") if group["amsgrad"] else ("m", "v")
+
+    def update(self, group: Mapping[str, Any], params: list[Tensor], grads: list[Tensor], states: Mapping[str, Any],
+               lr: float, step: int) -> None:
+        ops.adam_step(params, grads, states["m"], states["v"], states.get("vmax", []), decoupled=self.decoupled,
+                      **self.shared(group, lr, step))
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay: d = g, and the step begins with
+
+        w = w - lr * weight_decay * w
+    Args and errors: as Adam.
+    Source: Loshchilov and Hutter, arXiv 1711.05101.
+    """
+
+    decoupled = True
+
+    def __init__(self, params: Params, lr: Lr = 1e-3, betas: Betas = (0.9, 0.999), eps: float = 1e-8,
+                 weight_decay: float = 1e-2, amsgrad: bool = False) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad)
+
+
+class Adamax(_Adaptive):
+    """Adam with the infinity norm.
+
+        d = g + weight_decay * w
+        m = beta1 * m + (1 - beta1) * d
+        u = max(beta2 * u, |d| + eps)
+        w = w - lr / (1 - beta1^t) * m / u
+    Args and errors: as Adam.
+    Source: Kingma and Ba, arXiv 1412.6980, section 7.1.
+    """
+
+    def __init__(self, params: Params, lr: Lr = 2e-3, betas: Betas = (0.9, 0.999), eps: float = 1e-8,
+                 weight_decay: float = 0.0) -> None:
+        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+
+    def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        return "m", "u"
+
+    def update(self, group: Mapping[str, Any], params: list[Tensor], grads: list[Tensor], states: Mapping[str, Any],
+               lr: float, step: int) -> None:
+        ops.adamax_step(params, grads, states["m"], states["u"], **self.shared(group, lr, step))
+
+
+class RAdam(_Adaptive):
+    """Adam whose adaptive step waits until the variance of its scale is bounded.
+
+        d = g + weight_decay * w
+        m = beta1 * m + (1 - beta1) * d
+        v = beta2 * v + (1 - beta2) * d^2
+        p = 2 / (1 - beta2) - 1,   p_t = p - 2 * t * beta2^t / (1 - beta2^t)
+        r = sqrt((p_t - 4) * (p_t - 2) * p / ((p - 4) * (p - 2) * p_t))
+        w = w - lr * m / (1 - beta1^t) * (r * sqrt(1 - beta2^t) / (sqrt(v) + eps)  if p_t > 5,  else 1)
+    Args and errors: as Adam.
+    Source: Liu et al., arXiv 1908.03265.
+    """
+
+    def __init__(self, params: Params, lr: Lr = 1e-3, betas: Betas = (0.9, 0.999), eps: float = 1e-8,
+                 weight_decay: float = 0.0) -> None:
+        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+
+    def update(self, group: Mapping[str, Any], params: list[Tensor], grads: list[Tensor], states: Mapping[str, Any],
+               lr: float, step: int) -> None:
+        ops.radam_step(params, grads, states["m"], states["v"], **self.shared(group, lr, step))
+
+
+class AdaMod(_Adaptive):
+    """Adam whose step sizes are bounded by their own running mean.
+
+        w = w - lr * weight_decay * w
+        m = beta1 * m + (1 - beta1) * g
+        v = beta2 * v + (1 - beta2) * g^2
+        q = lr / (sqrt(v / (1 - beta2^t)) + eps)
+        s = beta3 * s + (1 - beta3) * q
+        w = w - min(q, s) * m / (1 - beta1^t)
+    Args:
+        beta3: decay rate of the step sizes, in [0, 1).
+        others, and errors: as Adam.
+    Source: Ding et al., arXiv 1910.12249.
+    """
+
+    def __init__(self, params: Params, lr: Lr = 1e-3, betas: Betas = (0.9, 0.999), beta3: float = 0.999,
+                 eps: float = 1e-8, weight_decay: float = 0.0) -> None:
+        super().__init__(params, lr=lr, betas=betas, beta3=beta3, eps=eps, weight_decay=weight_decay)
+
+    def check(self, group: Mapping[str, Any]) -> None:
+        super().check(group)
+        self.in_range(group, beta3=(0.0, 1.0))
+
+    def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        return "m", "v", "s"
+
+    def update(self, group: Mapping[str, Any], params: list[Tensor], grads: list[Tensor], states: Mapping[str, Any],
+               lr: float, step: int) -> None:
+        ops.adamod_step(params, grads, states["m"], states["v"], states["s"], beta3=group["beta3"],
+                        **self.shared(group, lr, step))

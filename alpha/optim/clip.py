@@ -1,0 +1,66 @@
+"""Clipping of gradients, by their common norm or by value."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+from alpha import ops
+from alpha.errors import AnomalyError, ConfigError, message
+from alpha.graph import no_grad
+from alpha.optim.optimizer import NamedParams
+from alpha.tensor import Tensor
+
+
+def _with_gradient(params: NamedParams) -> list[tuple[str, Tensor, Tensor]]:
+    """Returns (name, parameter, gradient) of those that have one; without names the position is the name."""
+    named = [item if isinstance(item, tuple) else (f"number {k}", item) for k, item in enumerate(params)]
+    return [(name, p, p.grad) for name, p in named if p.grad is not None]
+
+
+def clip_grad_norm(params: NamedParams, max_norm: float) -> float:
+    """Scales all gradients so that their common 2-norm is at most max_norm: g = g * min(1, max_norm / norm).
+
+    Args:
+        params: `module.named_parameters()`, or tensors; those without a gradient are skipped.
+        max_norm: number above 0; math.inf measures the norm and changes nothing.
+    Returns:
+        The norm before clipping; 0 if there is no gradient.
+    Raises:
+        AnomalyError: a gradient has a NaN or an infinity; it names the first such parameter. No gradient is changed.
+        ConfigError: max_norm is not above 0.
+    """
+    if not max_norm > 0:
+        raise ConfigError(message("clip_grad_norm", f"max_norm={max_norm} is not above 0", "pass a positive max_norm"))
+    found = _with_gradient(params)
+    if not found:
+        return 0.0
+    with no_grad():
+        squares = cast("list[float]", ops.sums_of_squares([g for _, _, g in found]).tolist())
+        for (name, p, _), square in zip(found, squares):
+            if not math.isfinite(square):
+                raise AnomalyError(message(
+                    "clip_grad_norm", f"the gradient of parameter {name}, shape {p.shape}, has a NaN or an infinity",
+                    "lower the lr, or find the op: with alpha.detect_anomaly()"))
+        norm = math.sqrt(math.fsum(squares))
+        if norm > max_norm:
+            for _, p, g in found:
+                p.grad = g * (max_norm / norm)
+    return norm
+
+
+def clip_grad_value(params: NamedParams, max_value: float) -> None:
+    """Limits every element of every gradient to [-max_value, max_value].
+
+    Args:
+        params: `module.named_parameters()`, or tensors; those without a gradient are skipped.
+        max_value: number above 0.
+    Raises:
+        ConfigError: max_value is not above 0.
+    """
+    if not max_value > 0:
+        raise ConfigError(message("clip_grad_value", f"max_value={max_value} is not above 0",
+                                  "pass a positive max_value"))
+    with no_grad():
+        for _, p, g in _with_gradient(params):
+            p.grad = g.clip(-max_value, max_value)

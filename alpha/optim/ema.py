@@ -1,0 +1,81 @@
+"""Exponential moving average of a model's parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from alpha import ops
+from alpha.errors import CheckpointError, ConfigError, message
+from alpha.graph import no_grad
+from alpha.tensor import Tensor
+
+
+class Model(Protocol):
+    """What is averaged: an alpha.nn.Module, or whatever names its tensors like one."""
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor]]: ...
+
+    def named_buffers(self) -> Iterator[tuple[str, Tensor]]: ...
+
+
+class ExponentialMovingAverage:
+    """Keeps a = decay * a + (1 - decay) * p for each parameter p, and a copy of each buffer.
+
+    Args:
+        model: its parameters and buffers are those averaged; the averages start as copies of them.
+        decay: in [0, 1).
+    Raises:
+        ConfigError: decay is not in [0, 1).
+    Source: Polyak and Juditsky, "Acceleration of stochastic approximation by averaging", 1992.
+    """
+
+    def __init__(self, model: Model, decay: float = 0.999) -> None:
+        if not 0.0 <= decay < 1.0:
+            raise ConfigError(message("ExponentialMovingAverage", f"decay={decay} is not in [0, 1)",
+                                      "choose a decay such as 0.999"))
+        self.decay = decay
+        self._params = dict(model.named_parameters())
+        self._buffers = dict(model.named_buffers())
+        self._averages = {name: _copy(t) for name, t in {**self._params, **self._buffers}.items()}
+
+    def update(self) -> None:
+        """Moves the averages towards the parameters of now, and copies the buffers; to be called after each step."""
+        with no_grad():
+            ops.ema_step([self._averages[name] for name in self._params], list(self._params.values()), decay=self.decay)
+        for name, buffer in self._buffers.items():
+            self._averages[name].copy_(buffer)
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """For a block: the model computes with the averages."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    def _swap(self) -> None:
+        for name, t in {**self._params, **self._buffers}.items():
+            average = self._averages[name]
+            t.data, average.data = average.data, t.data
+            t._version += 1
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Returns the averages by the names of the parameters and buffers; they share their elements."""
+        return {name: t.detach() for name, t in self._averages.items()}
+
+    def load_state_dict(self, values: Mapping[str, Any]) -> None:
+        """Overwrites the averages.  Raises CheckpointError if names or shapes differ; then nothing has been loaded."""
+        wrong = sorted(name for name in {*values, *self._averages} if name not in values or name not in self._averages
+                       or tuple(values[name].shape) != self._averages[name].shape)
+        if wrong:
+            raise CheckpointError(message("ExponentialMovingAverage", f"names or shapes differ: {', '.join(wrong)}",
+                                          "resume with the model that the run was started with"))
+        for name, t in self._averages.items():
+            t.copy_(values[name])
+
+
+def _copy(t: Tensor) -> Tensor:
+    return ops.zeros(t.shape, dtype=t.dtype, device=t.device).copy_(t.detach())

@@ -1,0 +1,191 @@
+"""Optimizer: parameter groups, per-parameter state, and the step that hands both to an update op."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any, Union
+
+from alpha import ops
+from alpha.errors import CheckpointError, ConfigError, message
+from alpha.graph import no_grad
+from alpha.optim.schedule import Schedule
+from alpha.tensor import Tensor
+
+NamedParams = Iterable[Union[Tensor, tuple[str, Tensor]]]
+Params = Union[NamedParams, Iterable[Mapping[str, Any]]]
+Lr = Union[float, Schedule]
+
+
+class Optimizer:
+    """Base of optimizers; a subclass says which tensors it keeps per parameter, and calls its update op.
+
+    Args:
+        params: tensors, (name, tensor) pairs as `module.named_parameters()` yields, or a list of groups: dicts with
+            "params" and the settings in which the group differs.
+        settings: defaults of all groups; `lr` is a number or a schedule (alpha.optim.schedule).
+    Attributes:
+        param_groups: one dict per group: "params", "names" and the settings. Settings may be changed between steps.
+        step_count: steps taken so far, which is what a schedule is asked with.
+    Raises:
+        ConfigError: there are no parameters, one comes twice or is no leaf, a setting is unknown or out of range.
+    """
+
+    def __init__(self, params: Params, **settings: Any) -> None:
+        self.step_count = 0
+        self.param_groups: list[dict[str, Any]] = []
+        self._states: dict[str, dict[str, Tensor]] = {}     # name -> slot -> tensor shaped like the parameter
+        self._counts: dict[str, int] = {}                   # name -> steps in which it had a gradient
+        given = list(params)
+        if not given:
+            raise ConfigError(message(self._name, "there are no parameters", "pass model.parameters(); a generator "
+                                      "that was read before is empty"))
+        groups: list[Any] = given if isinstance(given[0], Mapping) else [{"params": given}]
+        for group in groups:
+            self._add_group(group, settings)
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
+
+    # ---- what a subclass defines -------------------------------------------------------------------------------------
+
+    def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        """Returns the names of the tensors kept per parameter of the group; they start as zeros."""
+        raise NotImplementedError
+
+    def update(self, group: Mapping[str, Any], params: list[Tensor], grads: list[Tensor], states: Mapping[str, Any],
+               lr: float, step: int) -> None:
+        """Changes `params` and their states in place: step number `step` (from 1) with learning rate `lr`.
+
+        `states` holds one list per slot, in the order of `params`.
+        """
+        raise NotImplementedError
+
+    def check(self, group: Mapping[str, Any]) -> None:
+        """Raises ConfigError for a setting of the subclass that is out of range."""
+
+    # ---- groups ------------------------------------------------------------------------------------------------------
+
+    def _add_group(self, group: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+        for key in group:
+            if key != "params" and key not in settings:
+                close = difflib.get_close_matches(key, settings, n=1)
+                raise ConfigError(message(self._name, f"a group has the setting {key!r}, which is unknown",
+                                          f"did you mean {close[0]}?" if close else f"use one of {sorted(settings)}"))
+        made = {**settings, **group, "params": [], "names": []}
+        seen = {id(p): name for g in self.param_groups for p, name in zip(g["params"], g["names"])}
+        position = len(seen)
+        for k, item in enumerate(group["params"]):
+            name, p = item if isinstance(item, tuple) else (str(position + k), item)
+            if not isinstance(p, Tensor) or not p.is_leaf or not p.is_floating_point:
+                raise ConfigError(message(self._name, f"parameter {name} is not a floating leaf tensor but "
+                                          f"{p!r:.60}", "pass model.parameters()"))
+            if id(p) in seen:
+                raise ConfigError(message(self._name, f"parameter {name} was given before, as {seen[id(p)]}",
+                                          "pass each parameter once"))
+            if name in seen.values():
+                raise ConfigError(message(self._name, f"two parameters are called {name!r}", "give each its own name"))
+            seen[id(p)] = name
+            made["params"].append(p)
+            made["names"].append(name)
+        if not made["params"]:
+            raise ConfigError(message(self._name, "a group has no parameters", "drop the group, or fill it"))
+        if not callable(made["lr"]) and not made["lr"] > 0:
+            raise ConfigError(message(self._name, f"lr={made['lr']} is not above 0",
+                                      "pass a positive lr, or a schedule"))
+        self.check(made)
+        self.param_groups.append(made)
+
+    def in_range(self, group: Mapping[str, Any], **bounds: tuple[float, float]) -> None:
+        """Raises ConfigError unless low <= group[name] < high for each name=(low, high)."""
+        for name, (low, high) in bounds.items():
+            if not low <= group[name] < high:
+                raise ConfigError(message(self._name, f"{name}={group[name]} is not in [{low}, {high})",
+                                          f"choose {name} in that range"))
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the next step, of the first group."""
+        return self._lr(self.param_groups[0])
+
+    def _lr(self, group: Mapping[str, Any]) -> float:
+        return group["lr"](self.step_count) if callable(group["lr"]) else group["lr"]
+
+    # ---- steps -------------------------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Updates every parameter that has a gradient, in place."""
+        with no_grad():
+            for group in self.param_groups:
+                lr, slots = self._lr(group), self.slots(group)
+                present = [(self._counts.get(name, 0), name, p) for name, p in zip(group["names"], group["params"])
+                           if p.grad is not None]
+                for count, members in groupby(sorted(present, key=lambda m: m[0]), key=lambda m: m[0]):
+                    self._update(group, [(name, p) for _, name, p in members], slots, lr, count + 1)
+        self.step_count += 1
+
+    def _update(self, group: Mapping[str, Any], members: Sequence[tuple[str, Tensor]], slots: tuple[str, ...],
+                lr: float, step: int) -> None:
+        for name, p in members:
+            self._counts[name] = step
+            kept = self._states.setdefault(name, {})
+            for slot in slots:
+                if slot not in kept:        # at the first step, or where a setting that needs it was switched on later
+                    kept[slot] = ops.zeros(p.shape, dtype=p.dtype, device=p.device)
+        states = {slot: [self._states[name][slot] for name, _ in members] for slot in slots}
+        grads = [p.grad for _, p in members if p.grad is not None]
+        self.update(group, [p for _, p in members], grads, states, lr, step)
+
+    def zero_grad(self) -> None:
+        """Drops the gradients of all parameters."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.grad = None
+
+    # ---- state -------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns what the steps so far have left: {"tensors": {"<parameter>/<slot>": Tensor}, "scalars": {...}}.
+
+        The scalars can be written as JSON. Settings (lr, momentum, ...) are not part of it: they are the caller's.
+        The tensors share their elements with the optimizer.
+        """
+        tensors = {f"{name}/{slot}": t.detach() for name, slots in self._states.items() for slot, t in slots.items()}
+        names = [name for group in self.param_groups for name in group["names"]]
+        return {"tensors": tensors, "scalars": {"optimizer": self._name, "step_count": self.step_count, "names": names,
+                                                "counts": dict(self._counts)}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues from what `state_dict` returned.
+
+        Raises:
+            CheckpointError: it comes from another kind of optimizer or other parameters. Nothing has been loaded.
+        """
+        scalars, tensors = state["scalars"], state["tensors"]
+        if scalars["optimizer"] != self._name:
+            raise CheckpointError(message(self._name, f"the state is that of {scalars['optimizer']}",
+                                          "resume with the optimizer that the run was started with"))
+        params = {name: (p, self.slots(group)) for group in self.param_groups
+                  for name, p in zip(group["names"], group["params"])}
+        if scalars["names"] != list(params):
+            other = sorted(set(scalars["names"]) ^ set(params))
+            what = f"the state has {len(scalars['names'])} parameters, the optimizer {len(params)}"
+            raise CheckpointError(message(self._name, what + (f"; not in both: {', '.join(other)}" if other else
+                                                              ", the same in another order"),
+                                          "resume with the model and the groups that the run was started with"))
+        shapes = {f"{name}/{slot}": params[name][0].shape for name in scalars["counts"] for slot in params[name][1]}
+        found = {key: tuple(t.shape) for key, t in tensors.items()}
+        if shapes != found:
+            wrong = sorted(key for key in {*shapes, *found} if shapes.get(key) != found.get(key))
+            raise CheckpointError(message(self._name, f"tensors of the state do not fit: {', '.join(wrong)}",
+                                          "resume with the model and the settings that the run was started with",
+                                          state=found.get(wrong[0]), optimizer=shapes.get(wrong[0])))
+        self.step_count, self._counts = int(scalars["step_count"]), dict(scalars["counts"])
+        self._states = {}
+        for key, t in tensors.items():
+            name, slot = key.rsplit("/", 1)
+            p = params[name][0]
+            made = ops.zeros(p.shape, dtype=p.dtype, device=p.device)
+            self._states.setdefault(name, {})[slot] = made.copy_(t)

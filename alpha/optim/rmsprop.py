@@ -1,0 +1,50 @@
+"""RMSprop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+from typing import Any
+
+from alpha import ops
+from alpha.optim.optimizer import Lr, Optimizer, Params
+from alpha.tensor import Tensor
+
+
+class RMSprop(Optimizer):
+    """Steps scaled by the running root mean square of the gradient.
+
+        d = g + weight_decay * w                          (w: parameter, g: its gradient)
+        v = alpha * v + (1 - alpha) * d^2
+        a = alpha * a + (1 - alpha) * d                   (centered only)
+        q = d / (sqrt(v) + eps),  or  d / (sqrt(v - a^2) + eps)  if centered
+        b = momentum * b + q                              (with momentum only)
+        w = w - lr * q,  or  w - lr * b  with momentum
+    Args:
+        params: see Optimizer.
+        lr: number above 0, or a schedule.
+        alpha: decay rate of v and a, in [0, 1).
+        eps, weight_decay: at least 0.
+        momentum: in [0, 1).
+        centered: whether v is made a variance.
+    Raises:
+        ConfigError: see Optimizer; or a setting is out of range.
+    Source: Tieleman and Hinton, "Neural networks for machine learning", lecture 6.5, 2012.
+    """
+
+    def __init__(self, params: Params, lr: Lr = 1e-2, alpha: float = 0.99, eps: float = 1e-8, weight_decay: float = 0.0,
+                 momentum: float = 0.0, centered: bool = False) -> None:
+        super().__init__(params, lr=lr, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum,
+                         centered=centered)
+
+    def check(self, group: Mapping[str, Any]) -> None:
+        self.in_range(group, alpha=(0.0, 1.0), eps=(0.0, inf), weight_decay=(0.0, inf), momentum=(0.0, 1.0))
+
+    def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("v", *(["a"] if group["centered"] else []), *(["b"] if group["momentum"] else []))
+
+    def update(self, group: Mapping[str, Any], params: list[Tensor], grads: list[Tensor], states: Mapping[str, Any],
+               lr: float, step: int) -> None:
+        ops.rmsprop_step(params, grads, states["v"], states.get("a", []), states.get("b", []), lr=lr,
+                         alpha=group["alpha"], eps=group["eps"], weight_decay=group["weight_decay"],
+                         momentum=group["momentum"])

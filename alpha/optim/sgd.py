@@ -1,0 +1,51 @@
+"""Stochastic gradient descent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf
+from typing import Any
+
+from alpha import ops
+from alpha.errors import ConfigError, message
+from alpha.optim.optimizer import Lr, Optimizer, Params
+from alpha.tensor import Tensor
+
+
+class SGD(Optimizer):
+    """Stochastic gradient descent, with momentum.
+
+        d = g + weight_decay * w                    (w: parameter, g: its gradient)
+        v = momentum * v + (1 - dampening) * d      (v = d in the first step)
+        w = w - lr * (d + momentum * v  if nesterov,  else v)
+    Without momentum w = w - lr * d.
+    Args:
+        params: see Optimizer.
+        lr: number above 0, or a schedule.
+        momentum, dampening: in [0, 1).
+        weight_decay: at least 0.
+        nesterov: look ahead; needs momentum, and no dampening.
+    Raises:
+        ConfigError: see Optimizer; or nesterov without momentum or with dampening.
+    """
+
+    def __init__(self, params: Params, lr: Lr, momentum: float = 0.0, dampening: float = 0.0, weight_decay: float = 0.0,
+                 nesterov: bool = False) -> None:
+        super().__init__(params, lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay,
+                         nesterov=nesterov)
+
+    def check(self, group: Mapping[str, Any]) -> None:
+        self.in_range(group, momentum=(0.0, 1.0), dampening=(0.0, 1.0), weight_decay=(0.0, inf))
+        if group["nesterov"] and (group["momentum"] == 0.0 or group["dampening"] != 0.0):
+            raise ConfigError(message("SGD", f"nesterov with momentum={group['momentum']}, "
+                                      f"dampening={group['dampening']}",
+                                      "nesterov needs a momentum above 0 and dampening=0"))
+
+    def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("momentum",) if group["momentum"] else ()
+
+    def update(self, group: Mapping[str, Any], params: list[Tensor], grads: list[Tensor], states: Mapping[str, Any],
+               lr: float, step: int) -> None:
+        ops.sgd_step(params, grads, states.get("momentum", []), lr=lr, momentum=group["momentum"],
+                     dampening=group["dampening"], nesterov=group["nesterov"], weight_decay=group["weight_decay"],
+                     first=step == 1)

@@ -1,0 +1,139 @@
+"""Residual networks for 32x32 images."""
+
+from __future__ import annotations
+
+from alpha import nn, ops
+from alpha.tensor import Tensor
+from models import register_model
+
+
+class BasicBlock(nn.Module):
+    """y = relu(bn2(conv2(relu(bn1(conv1(x))))) + shortcut(x)), two 3x3 convolutions."""
+
+    expansion = 1
+
+    def __init__(self, in_channels: int, channels: int, stride: int, shortcut: nn.Module) -> None:
+        self.conv1 = nn.Conv2d(in_channels, channels, 3, stride=stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.shortcut = shortcut
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.bn1(self.conv1(x), activation="relu")
+        return self.bn2(self.conv2(y), residual=self.shortcut(x), activation="relu")
+
+
+class Bottleneck(nn.Module):
+    """y = relu(bn3(conv3(...)) + shortcut(x)): 1x1 down, 3x3, 1x1 up to four times the channels."""
+
+    expansion = 4
+
+    def __init__(self, in_channels: int, channels: int, stride: int, shortcut: nn.Module) -> None:
+        self.conv1 = nn.Conv2d(in_channels, channels, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, stride=stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+        self.conv3 = nn.Conv2d(channels, self.expansion * channels, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(self.expansion * channels)
+        self.shortcut = shortcut
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.bn1(self.conv1(x), activation="relu")
+        y = self.bn2(self.conv2(y), activation="relu")
+        return self.bn3(self.conv3(y), residual=self.shortcut(x), activation="relu")
+
+
+class PadShortcut(nn.Module):
+    """Option A of He et al.: every stride-th pixel, and zeros for the new channels, half on each side."""
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
+        self.stride = stride
+        self.before = (out_channels - in_channels) // 2
+        self.after = out_channels - in_channels - self.before
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.pad(x[:, ::self.stride, ::self.stride], ((0, 0), (0, 0), (0, 0), (self.before, self.after)))
+
+
+def projection(in_channels: int, out_channels: int, stride: int) -> nn.Module:
+    """Option B of He et al.: a 1x1 convolution with batch norm."""
+    return nn.Sequential(nn.Conv2d(in_channels, out_channels, 1, stride=stride, bias=False),
+                         nn.BatchNorm2d(out_channels))
+
+
+class ResNet(nn.Module):
+    """A 3x3 convolution, stages of residual blocks (each but the first halves the map), average pool, linear.
+
+    Args:
+        block: BasicBlock or Bottleneck.
+        blocks: number of blocks per stage.
+        channels: channels of the first stage; they double from stage to stage.
+        num_classes: size of the output.
+        shortcut: makes the shortcut of a block whose input and output differ in shape: projection or PadShortcut.
+    """
+
+    def __init__(self, block: type[BasicBlock] | type[Bottleneck], blocks: tuple[int, ...], channels: int,
+                 num_classes: int, shortcut: type[PadShortcut] | None = None) -> None:
+        self.conv1 = nn.Conv2d(3, channels, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        make_shortcut = shortcut or projection
+        self.stages = tuple(f"layer{k + 1}" for k in range(len(blocks)))
+        in_channels = channels
+        for stage, count in enumerate(blocks):
+            made = []
+            for k in range(count):
+                width, stride = channels << stage, 2 if k == 0 and stage > 0 else 1
+                out_channels = width * block.expansion
+                same = stride == 1 and in_channels == out_channels
+                made.append(block(in_channels, width, stride,
+                                  nn.Identity() if same else make_shortcut(in_channels, out_channels, stride)))
+                in_channels = out_channels
+            setattr(self, self.stages[stage], nn.Sequential(*made))
+        self.linear = nn.Linear(in_channels, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.bn1(self.conv1(x), activation="relu")
+        for stage in self.stages:
+            x = getattr(self, stage)(x)
+        return self.linear(ops.adaptive_avg_pool2d(x, 1).flatten(1))
+
+
+@register_model
+def resnet18(num_classes: int) -> ResNet:
+    """ResNet-18 (He et al., arXiv 1512.03385) with a 3x3 stem and no first pool, option B shortcuts.
+    11,173,962 parameters with 10 classes.
+    """
+    return ResNet(BasicBlock, (2, 2, 2, 2), 64, num_classes)
+
+
+@register_model
+def resnet34(num_classes: int) -> ResNet:
+    """ResNet-34 (He et al., arXiv 1512.03385) with a 3x3 stem and no first pool, option B shortcuts.
+    21,282,122 parameters with 10 classes.
+    """
+    return ResNet(BasicBlock, (3, 4, 6, 3), 64, num_classes)
+
+
+@register_model
+def resnet50(num_classes: int) -> ResNet:
+    """ResNet-50 (He et al., arXiv 1512.03385) with a 3x3 stem and no first pool, option B shortcuts.
+    23,520,842 parameters with 10 classes.
+    """
+    return ResNet(Bottleneck, (3, 4, 6, 3), 64, num_classes)
+
+
+@register_model
+def resnet20(num_classes: int) -> ResNet:
+    """ResNet-20 for CIFAR (He et al., arXiv 1512.03385, section 4.2, n = 3), option A shortcuts.
+    269,722 parameters with 10 classes.
+    """
+    return ResNet(BasicBlock, (3, 3, 3), 16, num_classes, PadShortcut)
+
+
+@register_model
+def resnet56(num_classes: int) -> ResNet:
+    """ResNet-56 for CIFAR (He et al., arXiv 1512.03385, section 4.2, n = 9), option A shortcuts.
+    853,018 parameters with 10 classes.
+    """
+    return ResNet(BasicBlock, (9, 9, 9), 16, num_classes, PadShortcut)

@@ -1,0 +1,94 @@
+"""models: the registry, parameter counts, shapes, and equality with PyTorch twins after their weights are loaded."""
+
+import re
+
+import numpy as np
+import pytest
+
+import alpha
+import models
+from alpha import nn, ops
+from alpha.checkpoint import from_torch_state_dict
+from alpha.errors import ConfigError
+from alpha.gradcheck import assert_equal_at
+
+COUNTS = {"lenet5": 62_006, "alexnet": 23_272_266, "vgg11": 9_231_114, "vgg13": 9_416_010, "vgg16": 14_728_266,
+          "vgg19": 20_040_522, "vgg11_plain": 9_225_610, "vgg13_plain": 9_410_122, "vgg16_plain": 14_719_818,
+          "vgg19_plain": 20_029_514, "resnet18": 11_173_962, "resnet34": 21_282_122, "resnet50": 23_520_842,
+          "resnet20": 269_722, "resnet56": 853_018, "googlenet": 6_166_250}
+
+
+def test_the_list_is_complete():
+    shipped = [name for name in models.list() if models._registry[name].__module__.startswith("models.")]
+    assert shipped == sorted(COUNTS)  # other tests register models of their own
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_parameter_count_is_the_one_in_the_docstring(name):
+    assert models.create(name).num_parameters() == COUNTS[name]
+    text = models.description(name)
+    assert f"{COUNTS[name]:,} parameters with 10 classes" in text
+    assert re.search(r"arXiv \d{4}\.\d{4,5}|\d{4}\)", text), "the docstring names no paper"
+
+
+@pytest.mark.parametrize("name", ["lenet5", "alexnet", "resnet20", "vgg11_plain"])
+def test_logits_have_one_column_per_class_and_every_parameter_learns(name):
+    net = models.create(name, num_classes=7)
+    y = net(ops.randn((2, 32, 32, 3)))
+    assert y.shape == (2, 7) and np.isfinite(y.numpy()).all()
+    (y * y).sum().backward()
+    assert [path for path, p in net.named_parameters() if p.grad is None] == []
+
+
+def test_the_seed_decides_the_parameters():
+    nets = []
+    for seed in (1, 1, 2):
+        alpha.manual_seed(seed)
+        nets.append(models.create("lenet5").fc3.weight.numpy())
+    assert np.array_equal(nets[0], nets[1]) and not np.array_equal(nets[0], nets[2])
+
+
+def test_option_a_shortcut_subsamples_and_pads():
+    shortcut = models.resnet.PadShortcut(2, 5, stride=2)
+    x = np.arange(32.0, dtype=np.float32).reshape(1, 4, 4, 2)
+    y = shortcut(alpha.tensor(x)).numpy()
+    assert y.shape == (1, 2, 2, 5)
+    assert np.array_equal(y[..., 1:3], x[:, ::2, ::2]) and not y[..., [0, 3, 4]].any()
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", ["lenet5", "vgg11", "vgg16", "resnet18", "googlenet"])
+def test_logits_equal_those_of_the_torch_twin(name):
+    torch = pytest.importorskip("torch")
+    from benchmarks.torch_models import TWINS
+
+    torch.manual_seed(0)
+    theirs, ours = TWINS[name](), models.create(name)
+    assert sum(p.numel() for p in theirs.parameters()) == COUNTS[name]
+    assert [n for n, _ in theirs.named_parameters()] == [n for n, _ in ours.named_parameters()]
+    from_torch_state_dict(theirs.state_dict(), ours)
+    x = np.random.default_rng(0).standard_normal((4, 32, 32, 3)).astype(np.float32)
+    tx = torch.from_numpy(np.ascontiguousarray(np.moveaxis(x, -1, 1)))
+    with torch.no_grad(), alpha.no_grad():
+        for mode in (True, False):
+            expected = theirs.train(mode)(tx).numpy()
+            assert_equal_at(ours.train(mode)(alpha.tensor(x)).numpy(), expected, rtol=1e-4, atol=1e-4, name=f"{mode=}")
+    for path, buffer in ours.named_buffers():
+        assert_equal_at(buffer.numpy(), theirs.get_buffer(path).numpy(), rtol=1e-4, atol=1e-5, name=path)
+
+
+def test_unknown_names_and_bad_arguments_are_refused():
+    with pytest.raises(ConfigError, match=r"no model is called 'resnet81'\nhelp: did you mean 'resnet18'\?"):
+        models.create("resnet81")
+    with pytest.raises(ConfigError, match="no model is called 'zzz'\nhelp: use one of alexnet, googlenet, lenet5"):
+        models.create("zzz")
+    with pytest.raises(ConfigError, match=r"models.create: num_classes=0 is below 1\nhelp: pass the number of classes"):
+        models.create("lenet5", num_classes=0)
+
+
+def test_a_name_is_registered_once():
+    def lenet5(num_classes):
+        return nn.Linear(1, num_classes)
+
+    with pytest.raises(ConfigError, match="register_model: there is a model called 'lenet5' already\nhelp"):
+        models.register_model(lenet5)
