@@ -1,0 +1,173 @@
+"""Data sets and the validation split: their shapes, their determinism, and what is refused."""
+
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from alpha.errors import DataError
+from tests.cifar_files import FILES, check_read, write_archive, write_folder
+from train import cifar
+from train.data import CIFAR10_STATISTICS, DATASETS, Dataset, dataset, load, split, stratified
+
+
+def test_digits():
+    data = load("digits")
+    assert data.train_images.shape == (1437, 32, 32, 3) and data.test_images.shape == (360, 32, 32, 3)
+    assert data.classes == tuple("0123456789")
+    images = np.concatenate([data.train_images, data.test_images])
+    assert images.min() == 0 and images.max() == 255
+    assert (images[..., :1] == images).all() and (images[:, ::4, ::4] == images[:, 3::4, 3::4]).all()
+    assert (abs(np.bincount(data.test_labels) - np.bincount(data.train_labels) / 4) < 1).all()
+    again = load("digits", seed=1)
+    assert np.array_equal(again.test_images, data.test_images)  # the test set does not move with the seed
+    train = {image.tobytes() for image in data.train_images}
+    assert not any(image.tobytes() in train for image in data.test_images)
+
+
+@pytest.fixture(scope="module", name="data")
+def synthetic():
+    return load("synthetic")
+
+
+def test_synthetic_is_learnable_and_a_function_of_the_seed(data):
+    other = load("synthetic", seed=1)
+    assert data.train_images.shape == (8192, 32, 32, 3) and data.test_images.shape == (2048, 32, 32, 3)
+    assert np.array_equal(load("synthetic").test_images, data.test_images)
+    assert not np.array_equal(other.test_images, data.test_images)
+    centres = np.stack([data.train_images[data.train_labels == k].mean(0) for k in range(10)]).reshape(10, -1)
+    test = data.test_images.reshape(2048, -1) - centres.mean(0)
+    assert ((test @ (centres - centres.mean(0)).T).argmax(1) == data.test_labels).mean() > 0.95
+
+
+def test_statistics_of_cifar(tmp_path):
+    data = load("cifar10", write_folder(tmp_path / "f", FILES["cifar-10-binary.tar.gz"]))
+    assert (data.mean.tolist(), data.std.tolist()) == tuple(np.float32(x).tolist() for x in CIFAR10_STATISTICS)
+    assert CIFAR10_STATISTICS[1] == (0.2470, 0.2435, 0.2616)  # over pixels, not the mean of each image's own
+    digits = load("digits")
+    np.testing.assert_allclose(digits.normalize(digits.train_images).std((0, 1, 2), dtype=np.float64), 1, rtol=1e-3)
+
+
+def test_an_unknown_data_set_is_refused():
+    with pytest.raises(DataError, match=r"no data set 'digit'; did you mean 'digits'\?"):
+        load("digit")
+
+
+def test_a_name_is_registered_once():
+    with pytest.raises(DataError, match="'digits' is registered twice"):
+        dataset("digits")(DATASETS["digits"].read)
+
+
+def test_missing_packages_are_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(DataError, match=r"needs torchvision[\s\S]*help: pip install \"\.\[download\]\""):
+        load("cifar10")
+    with pytest.raises(DataError, match=r"scikit-learn, which is not installed[\s\S]*help: pip install \"\.\[data\]\""):
+        load("digits")
+
+
+def fake_torchvision(monkeypatch, download_url, filename):
+    source = types.SimpleNamespace(url="https://host/x.tar.gz", filename=filename, tgz_md5="m")
+    utils = types.SimpleNamespace(download_url=download_url)
+    sets = types.SimpleNamespace(CIFAR10=source, CIFAR100=source, utils=utils)
+    monkeypatch.setitem(sys.modules, "torchvision", types.SimpleNamespace(datasets=sets))
+
+
+@pytest.mark.torch
+def test_torchvision_has_what_the_download_needs():
+    try:
+        from torchvision import datasets
+    except (ImportError, RuntimeError, OSError) as error:
+        pytest.skip(f"torchvision does not start: {error}")
+    assert callable(datasets.utils.download_url)
+    for source, name in ((datasets.CIFAR10, "cifar10"), (datasets.CIFAR100, "cifar100")):
+        form = cifar.FORMS[name][0]
+        assert source.filename == form.archive and source.url.endswith(form.archive) and len(source.tgz_md5) == 32
+        assert [md5 for _, md5 in source.train_list + source.test_list] == list(form.digests)
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_download(tmp_path, monkeypatch, capsys, name):
+    """torchvision fetches and checks the archive; it neither extracts nor unpickles it."""
+    form, calls = cifar.FORMS[name][0], []
+
+    def download_url(url, root, filename, md5):
+        calls.append((url, md5))
+        Path(root).mkdir()
+        write_archive(Path(root) / filename, FILES[form.archive])
+    fake_torchvision(monkeypatch, download_url, form.archive)
+    monkeypatch.chdir(tmp_path)
+    check_read(load(name), name, form)
+    check_read(load(name), name, form)
+    assert calls == [("https://host/x.tar.gz", "m")]  # the second time it was there
+    assert "downloading https://host/x.tar.gz to data/" in capsys.readouterr().err
+
+
+def test_a_failed_download_says_what_else_to_do(tmp_path, monkeypatch):
+    def download_url(*args):
+        raise OSError("no route to host")
+    fake_torchvision(monkeypatch, download_url, "x")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=r"no route to host[\s\S]*--dataset digits"):
+        load("cifar10")
+
+
+def small(**changes):
+    fields = {"name": "small", "classes": ("a", "b"),
+              "mean": np.full(3, 0.5, np.float32), "std": np.ones(3, np.float32),
+              "train_images": np.zeros((4, 5, 6, 3), np.uint8), "train_labels": np.array([0, 1, 0, 1]),
+              "test_images": np.zeros((2, 5, 6, 3), np.uint8), "test_labels": np.array([1, 0])}
+    return Dataset(**{**fields, **changes})
+
+
+@pytest.mark.parametrize("changes, shown", [
+    ({"train_images": np.zeros((4, 5, 6, 3), np.float32)}, "float32 (4, 5, 6, 3), expected uint8"),
+    ({"test_images": np.zeros((2, 6, 5, 3), np.uint8)}, "(2, 6, 5, 3), expected uint8 (N, H, W, C) with (H, W, C) = ("),
+    ({"train_labels": np.array([0, 1, 0])}, "int64 (3,), expected int64 (4,)"),
+    ({"train_labels": np.zeros(4, np.int32)}, "int32 (4,)"),
+    ({"train_labels": np.array([0, 1, 2, 1])}, "from 0 to 2, there are 2"),
+    ({"test_labels": np.array([-1, 0])}, "from -1 to 0"), ({"std": np.zeros(3, np.float32)}, "std > 0"),
+    ({"mean": np.zeros(1, np.float32)}, "3 channels"),
+    ({"test_images": np.zeros((0, 5, 6, 3), np.uint8), "test_labels": np.zeros(0, np.int64)}, "at least one"),
+])
+def test_a_data_set_that_does_not_fit_together_is_refused(changes, shown):
+    assert small().image_shape == (5, 6, 3)
+    with pytest.raises(DataError, match=r"^data set small: [\s\S]*\nhelp: ") as caught:
+        small(**changes)
+    assert shown in str(caught.value)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=200), st.data())
+def test_stratified_keeps_proportions(labels, data):
+    labels = np.array(labels)
+    size = data.draw(st.integers(0, len(labels)))
+    mask = stratified(labels, size, seed=data.draw(st.integers(0, 3)))
+    assert mask.sum() == size
+    share = size / len(labels)
+    for k in range(6):
+        assert abs(mask[labels == k].sum() - share * (labels == k).sum()) <= 1
+
+
+def test_split_divides_the_training_images_alone(data):
+    parts = split(data, 0.1, seed=0)
+    assert len(parts.val_labels) == 819 and len(parts.train_labels) == 8192 - 819
+    both = np.concatenate([parts.train_images, parts.val_images])
+    assert sorted(hash(i.tobytes()) for i in both) == sorted(hash(i.tobytes()) for i in data.train_images)
+    assert len(split(data, 100, seed=0).val_labels) == 100
+    none = split(data, 0, seed=0)
+    assert len(none.val_labels) == 0 and np.array_equal(none.train_images, data.train_images)
+    again, other = split(data, 0.1, seed=0), split(data, 0.1, seed=1)
+    assert np.array_equal(again.val_images, parts.val_images) and not np.array_equal(other.val_images, parts.val_images)
+
+
+@pytest.mark.parametrize("size", [-1, 4, 5000])
+def test_split_leaves_something_to_train_on(size):
+    with pytest.raises(DataError, match=rf"val_size {size} holds out {size} of 4"):
+        split(small(), size, 0)

@@ -1,0 +1,350 @@
+"""Reads the CIFAR-10 and CIFAR-100 archives, python or binary, as .tar.gz or extracted, without running their code.
+
+A file on disk is not to be trusted. Nothing is extracted: wanted members are read where they lie in memory, up to a
+cap, after gzip's checksum has been verified. A pickle may name only the three NumPy globals that a stored array
+needs, and even those stand for plain records here, so no NumPy code ever sees the pickled state.
+
+The published archives and files are recognised by their digests. Whatever else has the same format is read by the
+same rules, with a note: own data sets in this format are welcome.
+
+Layout of a record, after its label (CIFAR-10) or its coarse and fine labels (CIFAR-100): 3072 bytes, the red, the
+green and the blue plane of 32 rows of 32 pixels.  Source: https://www.cs.toronto.edu/~kriz/cifar.html
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import pickle
+import pickletools
+import sys
+import tarfile
+import zlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from alpha.errors import DataError, message
+
+PIXELS = 3 * 32 * 32
+MAX_BYTES = 1 << 29  # of one file, and of one archive once unpacked; the published ones need 1/3 of it
+MAX_TUPLES = 64  # in one pickle; a published batch has 5
+
+Blob = bytes | memoryview
+Arrays = tuple[np.ndarray, np.ndarray]  # images and labels
+
+GLOBALS = {("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct"),
+           ("numpy", "ndarray"), ("numpy", "dtype")}
+REFUSED_OPCODES = {"EXT1", "EXT2", "EXT4", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "FROZENSET", "NEXT_BUFFER",
+                   "READONLY_BUFFER"}
+
+
+@dataclass(frozen=True)
+class Form:
+    """One of the published archives: the names of its files, its digests, and how many classes it has."""
+
+    archive: str
+    nbytes: int
+    sha256: str
+    folder: str
+    train: tuple[str, ...]
+    test: str
+    names: str
+    num_classes: int
+    label_bytes: int = 0  # of a binary record; 0 for the python form
+    label_key: str = ""
+    names_key: str = ""
+    digests: tuple[str, ...] = ()  # of the extracted train and test files: MD5 (32 digits) or SHA-256
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return *self.train, self.test, self.names
+
+
+FORMS = {
+    "cifar10": (
+        Form("cifar-10-python.tar.gz", 170_498_071, "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+             "cifar-10-batches-py", tuple(f"data_batch_{k}" for k in range(1, 6)), "test_batch", "batches.meta", 10,
+             label_key="labels", names_key="label_names",
+             digests=("c99cafc152244af753f735de768cd75f", "d4bba439e000b95fd0a9bffe97cbabec",
+                      "54ebc095f3ab1f0389bbae665268c751", "634d18415352ddfa80567beed471001a",
+                      "482c414d41f54cd18b22e5b47cb7c3cb", "40351d587109b95175f43aff81a1287e")),
+        Form("cifar-10-binary.tar.gz", 170_052_171, "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+             "cifar-10-batches-bin", tuple(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin",
+             "batches.meta.txt", 10, label_bytes=1,
+             digests=("cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+                      "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+                      "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+                      "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+                      "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+                      "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b")),
+    ),
+    "cifar100": (
+        Form("cifar-100-python.tar.gz", 169_001_437, "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
+             "cifar-100-python", ("train",), "test", "meta", 100,
+             label_key="fine_labels", names_key="fine_label_names",
+             digests=("16019d7e3df5f24257cddd939b257f8d", "f0ef6b0ae62326f3e7ffdfab6717acfc")),
+        Form("cifar-100-binary.tar.gz", 168_513_733, "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",
+             "cifar-100-binary", ("train.bin",), "test.bin", "fine_label_names.txt", 100, label_bytes=2,
+             digests=("f31298fc616915fa142368359df1c4ca2ae984d6915ca468b998a5ec6aeebf29",
+                      "d8b1e6b7b3bee4020055f0699b111f60b1af1e262aeb93a0b659061746f8224a")),
+    ),
+}
+
+
+class Cifar(NamedTuple):
+    """Images of shape (N, 32, 32, 3), NHWC, uint8; labels of shape (N,), int64; names of the classes."""
+
+    train_images: np.ndarray
+    train_labels: np.ndarray
+    test_images: np.ndarray
+    test_labels: np.ndarray
+    classes: tuple[str, ...]
+
+
+def find(name: str, path: Path) -> Path | None:
+    """Returns the archive or the folder of `name` that is `path`, or lies in it; None where there is none."""
+    if path.is_file():
+        return path
+    for form in FORMS[name]:
+        for place in (path, path / form.folder):
+            if (place / form.test).is_file() or (place / form.train[0]).is_file():
+                return place
+        if (path / form.archive).is_file():
+            return path / form.archive
+    return None
+
+
+def read(name: str, path: Path) -> Cifar:
+    """Reads the archive or the extracted folder at `path`.
+
+    Args:
+        name: "cifar10" or "cifar100".
+        path: a .tar.gz file in the python or the binary form, or the folder with its files.
+    Raises:
+        DataError: if a file is missing, damaged, cut off, too large, of another size or shape than its format says,
+            has labels out of range, or holds pickled code.
+        OSError: if the system refuses to read a file.
+    """
+    if path.is_dir():
+        form = _form_of(name, {file.name for file in path.iterdir()})
+        files: Mapping[str, Blob] = {file: _read_file(path / file) for file in form.files}
+        published = all(_digest(len(known), files[file]) == known for file, known in zip(form.files, form.digests))
+    else:
+        published, files = _is_published(name, path), _read_archive(name, path)
+        form = _form_of(name, files)
+        for file in set(form.files).difference(files):
+            raise _damaged(path, f"has no {file}, one of the {len(form.files)} files of {form.archive}",
+                           "pass --dataset and --data-dir that belong together", found=sorted(files))
+    parts = [_read_part(form, files, path, part) for part in (form.train, (form.test,))]
+    classes = _read_names(form, files[form.names], path / form.names)
+    if not published:
+        print(f"note: {path} is not the published {form.archive}; it is read as a data set of your own: "
+              f"{len(parts[0][1])} training and {len(parts[1][1])} test images", file=sys.stderr)
+    return Cifar(*parts[0], *parts[1], classes)
+
+
+def _damaged(path: Path, what: str, fix: str = "", **values: object) -> DataError:
+    return DataError(message(str(path), what, fix or "delete it and download it again, or pass --data-dir another copy",
+                             **values))
+
+
+def _form_of(name: str, files: Collection[str]) -> Form:
+    return max(FORMS[name], key=lambda form: sum(file in files for file in form.files))
+
+
+def _digest(digits: int, blob: Blob) -> str:
+    return (hashlib.md5(blob, usedforsecurity=False) if digits == 32 else hashlib.sha256(blob)).hexdigest()
+
+
+def _read_file(path: Path) -> bytes:
+    if not path.is_file():
+        raise _damaged(path, "this file of the data set is missing", "copy the whole extracted folder",
+                       folder=path.parent)
+    nbytes = path.stat().st_size
+    if nbytes > MAX_BYTES:
+        raise _damaged(path, f"{nbytes} bytes, at most {MAX_BYTES} are read")
+    return path.read_bytes()
+
+
+def _is_published(name: str, path: Path) -> bool:
+    digest, nbytes = hashlib.sha256(), path.stat().st_size
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    for form in FORMS[name]:
+        if digest.hexdigest() == form.sha256:
+            return True
+        if nbytes == form.nbytes:  # nobody's own archive has this very size: it is a copy with wrong bytes
+            raise _damaged(path, f"SHA-256 is {digest.hexdigest()}, {form.archive} has {form.sha256}", nbytes=nbytes)
+    return False
+
+
+def _read_archive(name: str, path: Path) -> dict[str, Blob]:
+    try:
+        with gzip.open(path) as stream:
+            blob = stream.read(MAX_BYTES + 1)  # to the end, which is where gzip's checksum is verified
+    except (OSError, EOFError, zlib.error) as error:
+        raise _damaged(path, f"is not a whole .tar.gz file: {error}") from error
+    if len(blob) > MAX_BYTES:
+        raise _damaged(path, f"unpacks to more than {MAX_BYTES} bytes, the most that is read")
+    wanted = {file for form in FORMS[name] for file in form.files}
+    files: dict[str, Blob] = {}
+    try:
+        with tarfile.open(fileobj=io.BytesIO(blob), mode="r:") as tar:
+            for member in tar:
+                file = member.name.rpartition("/")[2]
+                if file not in wanted or member.isdir():
+                    continue
+                end = member.offset_data + member.size
+                if not member.isreg() or member.issparse() or not 0 <= member.offset_data <= end <= len(blob):
+                    raise _damaged(path, f"member {file} is not a plain file within the archive",
+                                   type=member.type, nbytes=member.size)
+                if file in files:
+                    raise _damaged(path, f"holds {file} twice", "pack every file once")
+                files[file] = memoryview(blob)[member.offset_data : end]
+    except DataError:
+        raise
+    except (tarfile.TarError, OSError, EOFError, ValueError, OverflowError) as error:
+        raise _damaged(path, f"is not a whole tar archive: {error}") from error
+    return files
+
+
+def _read_part(form: Form, files: Mapping[str, Blob], path: Path, part: tuple[str, ...]) -> Arrays:
+    reader = _read_records if form.label_bytes else _read_batch
+    pixels, labels = zip(*(reader(form, files[file], path / file) for file in part))
+    images = np.empty((sum(map(len, labels)), 32, 32, 3), np.uint8)
+    np.concatenate([planes.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1) for planes in pixels], out=images)
+    return images, np.concatenate(labels)
+
+
+def _check_labels(form: Form, labels: np.ndarray, path: Path) -> np.ndarray:
+    wrong = np.flatnonzero((labels < 0) | (labels >= form.num_classes))
+    if wrong.size:
+        raise _damaged(path, f"label {labels[wrong[0]]} of image {wrong[0]} is out of range 0..{form.num_classes - 1}",
+                       "download again, or number the classes of your own data set from 0", images=labels.size)
+    return labels.astype(np.int64)
+
+
+def _read_records(form: Form, blob: Blob, path: Path) -> Arrays:
+    record = form.label_bytes + PIXELS
+    if len(blob) == 0 or len(blob) % record:
+        raise _damaged(path, f"{len(blob)} bytes are not a whole number of records of {record} bytes")
+    records = np.frombuffer(blob, np.uint8).reshape(-1, record)
+    return records[:, form.label_bytes :], _check_labels(form, records[:, form.label_bytes - 1], path)
+
+
+def _read_names(form: Form, blob: Blob, path: Path) -> tuple[str, ...]:
+    if form.label_bytes:
+        try:
+            names: Any = [line.strip() for line in bytes(blob).decode().split("\n") if line.strip()]
+        except UnicodeDecodeError as error:
+            raise _damaged(path, f"is not a text of class names: {error}") from error
+    else:
+        names = [_text(name) for name in _entry(_unpickle(blob, path), form.names_key, (list, tuple), path)]
+    good = [name for name in names if isinstance(name, str) and 0 < len(name) <= 64 and name.isprintable()]
+    if not len(names) == len(good) == form.num_classes:
+        raise _damaged(path, f"{len(good)} readable class names in {len(names)} entries, expected {form.num_classes}")
+    return tuple(good)
+
+
+def _read_batch(form: Form, blob: Blob, path: Path) -> Arrays:
+    batch = _unpickle(blob, path)
+    array, labels = _entry(batch, "data", (_Array,), path), _entry(batch, form.label_key, (list,), path)
+    if not all(type(label) is int and abs(label) < 1 << 31 for label in labels):
+        raise _damaged(path, f"{form.label_key} are not all integers", "store the labels as a list of int")
+    expected = (len(labels), PIXELS)
+    if array.shape != expected or not labels or array.dtype not in ("u1", "|u1", "uint8"):
+        raise _damaged(path, f"data is {array.dtype} of shape {array.shape}, expected uint8 of shape {expected} for "
+                       f"{len(labels)} labels, at least one", "store one row of 3072 uint8 pixels per label")
+    if len(array.data) != len(labels) * PIXELS or array.fortran:
+        order = "columns" if array.fortran else "rows"
+        raise _damaged(path, f"data holds {len(array.data)} bytes in {order}, expected {len(labels) * PIXELS} in rows",
+                       "store a C-contiguous array")
+    return np.frombuffer(array.data, np.uint8).reshape(expected), _check_labels(form, np.array(labels, np.int64), path)
+
+
+def _text(value: object) -> object:
+    """Keys and names are str, or bytes in a pickle that Python 3 wrote from Python 2's."""
+    return value.decode("latin1") if isinstance(value, bytes) else value
+
+
+def _entry(batch: object, key: str, types: tuple[type, ...], path: Path) -> Any:
+    values = {_text(k): v for k, v in batch.items()} if isinstance(batch, dict) else {}
+    if not isinstance(values.get(key), types):
+        raise _damaged(path, f"has no {key!r} of type {' or '.join(t.__name__.strip('_') for t in types)}",
+                       "check that --dataset is what this archive holds", keys=sorted(str(k)[:32] for k in values)[:8])
+    return values[key]
+
+
+class _Array:
+    """Stands for a pickled ndarray: keeps what its state says, and does nothing with it."""
+
+    shape: tuple[int, ...] = ()
+    dtype = ""
+    fortran = False
+    data = b""
+
+    def __setstate__(self, state: Any) -> None:
+        _, shape, dtype, fortran, data = state
+        if not (isinstance(shape, tuple) and all(type(size) is int and 0 <= size < 1 << 31 for size in shape)
+                and isinstance(dtype, _DType) and isinstance(dtype.code, str) and len(dtype.code) <= 16):
+            raise pickle.UnpicklingError("an array has a state that NumPy does not write")
+        self.shape, self.dtype, self.fortran = shape, dtype.code, bool(fortran)
+        self.data = data.encode("latin1") if isinstance(data, str) else bytes(data)  # str: written by Python 2
+
+
+class _DType:
+    """Stands for a pickled dtype.  `code` is its name, such as "u1"."""
+
+    def __init__(self, code: object, align: object = False, copy: object = True) -> None:
+        self.code = code
+
+    def __setstate__(self, state: object) -> None:
+        """The byte order and the fields are not needed: only single-byte codes are accepted."""
+
+
+class _Reconstruct:
+    """Stands for numpy's _reconstruct; a new one each time, so that a pickle can change nothing that lasts."""
+
+    def __call__(self, subtype: object, shape: object, code: object) -> _Array:
+        return _Array()
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in GLOBALS:
+            raise pickle.UnpicklingError(f"it names {module[:64]}.{name[:64]}, which is code, not data")
+        return {"ndarray": _Array, "dtype": _DType, "_reconstruct": _Reconstruct()}[name]
+
+    def persistent_load(self, pid: object) -> Any:
+        raise pickle.UnpicklingError("it names a persistent object, which is code, not data")
+
+
+def _scan(blob: bytes) -> None:
+    """Walks the opcodes without running them, and refuses what could exhaust memory or the stack.
+
+    pickletools checks that every length lies within the file. A memo index is an allocation of that size, and a
+    tuple nested deeply enough overflows the stack when it is hashed, before any limit of Python's is met.
+    """
+    tuples = 0
+    for opcode, arg, _ in pickletools.genops(blob):
+        tuples += opcode.name.startswith("TUPLE")
+        wild = opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(arg or 0) > len(blob)
+        if wild or tuples > MAX_TUPLES or opcode.name in REFUSED_OPCODES:
+            raise pickle.UnpicklingError(f"opcode {opcode.name} has no place in arrays, numbers and names")
+
+
+def _unpickle(blob: Blob, path: Path) -> object:
+    try:
+        data = bytes(blob)
+        _scan(data)
+        return _Unpickler(io.BytesIO(data), encoding="latin1").load()
+    except Exception as error:  # unpickling damaged bytes raises nearly every built-in exception
+        raise _damaged(path, f"is not a pickle of arrays, numbers and names alone: {str(error)[:200]}",
+                       "use a copy from a source that you trust, the binary archive, or pickle protocol 2 to 4"
+                       ) from error

@@ -1,0 +1,260 @@
+"""Every setting of the training program: one table of fields, from which flags, files, checks and help are made.
+
+    config = parse(["--model", "resnet18", "--dataset", "cifar10", "--config", "mine.toml"])
+
+A flag beats the file, the file beats the default. A Config that exists is valid: all of it is checked, and nothing is
+loaded, when it is made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+import re
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import models
+from alpha.errors import ConfigError, message
+from train.augment import Augment
+from train.data import DATASETS, did_you_mean
+
+SCHEDULES = ("constant", "step", "multistep", "exponential", "cosine", "onecycle", "triangular")
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+LEARNING_RATES = {"sgd": 0.02, "adam": 1e-3, "adamw": 1e-3, "rmsprop": 1e-3, "adamax": 2e-3, "radam": 1e-3,
+                  "adamod": 1e-3}
+OPTIMIZERS = tuple(LEARNING_RATES)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The finite numbers from low to high; `ends` tells which of the two belong to it."""
+
+    low: float
+    high: float = math.inf
+    ends: str = "[)"
+
+    def __contains__(self, value: float) -> bool:
+        return ((self.low < value or (self.ends[0] == "[" and self.low == value))
+                and (value < self.high or (self.ends[1] == "]" and self.high == value)))
+
+    def __str__(self) -> str:
+        return f"a number in {self.ends[0]}{self.low:.15g}, {self.high:.15g}{self.ends[1]}"
+
+
+Allowed = Interval | Collection[str] | None
+
+
+def setting(default: Any, help: str, allowed: Allowed = None, kind: type | None = None) -> Any:
+    """Declares a field: `kind` is its type where that is not the default's, `allowed` the values it may have."""
+    return field(default=default, metadata={"help": help, "allowed": allowed, "kind": kind or type(default)})
+
+
+@dataclass(frozen=True)
+class Config:
+    """The resolved settings of a run.
+
+    Raises:
+        ConfigError: if a field has the wrong type or is out of range, or two fields contradict each other.
+    """
+
+    # The defaults bring lenet5 on digits to 98 to 99 % within a minute; anything larger wants its own recipe.
+    model: str = setting("lenet5", "network to train; --list-models shows all")
+    dataset: str = setting("digits", "images to learn", DATASETS)
+    data_dir: str | None = setting(None, "CIFAR archive (.tar.gz), its extracted folder, or a folder with either",
+                                   kind=str)
+    output: str = setting("runs/lenet5-digits", "folder for config, metrics, plots and checkpoints "
+                          "(default: runs/MODEL-DATASET)")
+    device: str = setting("auto", "auto, cpu, cuda or cuda:N; auto is the first GPU, or the CPU")
+    precision: str = setting("fp32", "arithmetic of the layers", PRECISIONS)
+    epochs: int = setting(20, "passes over the training images", Interval(1, 100_000, "[]"))
+    max_steps: int | None = setting(None, "stop after this many steps in all, if epochs has not ended before",
+                                    Interval(1), int)
+    batch_size: int = setting(32, "images per step", Interval(1, 1 << 20, "[]"))
+    optimizer: str = setting("sgd", "update rule", OPTIMIZERS)
+    lr: float = setting(LEARNING_RATES["sgd"], "largest learning rate (default: by optimizer, "
+                        + ", ".join(f"{name} {lr:g}" for name, lr in LEARNING_RATES.items()) + ")",
+                        Interval(0, ends="()"))
+    momentum: float = setting(0.9, "momentum of sgd and rmsprop", Interval(0, 1))
+    weight_decay: float = setting(5e-4, "pull of the weights towards 0", Interval(0))
+    schedule: str = setting("cosine", "course of the learning rate", SCHEDULES)
+    warmup: float = setting(0.0, "epochs in which the learning rate rises linearly from 0", Interval(0))
+    gamma: float = setting(0.1, "factor on the learning rate, for step and multistep at each step, for exponential "
+                           "after each epoch (default: 0.1, exponential 0.95)", Interval(0, 1, "(]"))
+    step_size: float = setting(10.0, "epochs between the steps of the step schedule", Interval(0, ends="()"))
+    milestones: tuple[float, ...] = setting((0.5, 0.75), "shares of the training after which the multistep schedule "
+                                            "steps, such as 0.5,0.75", Interval(0, 1, "()"))
+    label_smoothing: float = setting(0.0, "probability spread evenly over all classes", Interval(0, 1))
+    augment: str = setting(DATASETS["digits"].augment, "none, or some of crop,flip,cutout, each with an optional size "
+                           "as in crop=4 (default: by data set, "
+                           + ", ".join(f"{name} {entry.augment}" for name, entry in DATASETS.items()) + ")")
+    ema: float = setting(0.0, "decay of the moving average of the weights that is evaluated; 0 = off", Interval(0, 1))
+    clip: float = setting(0.0, "largest norm of the whole gradient; 0 = off", Interval(0))
+    val_size: float = setting(0.1, "validation images held out of training: a share below 1, or a number", Interval(0))
+    seed: int = setting(0, "of weights, order and augmentation; run k of --runs uses seed + k", Interval(0, 1 << 63))
+    runs: int = setting(1, "train this many times, and report mean and spread", Interval(1, 10_000, "[]"))
+    resume: str | None = setting(None, "continue from a checkpoint; without PATH, or with auto, from the last one in "
+                                 "--output if there is one", kind=str)
+    evaluate: bool = setting(False, "only test the checkpoint of --resume")
+
+    def __post_init__(self) -> None:
+        for f in dataclasses.fields(self):
+            object.__setattr__(self, f.name, _checked(f, getattr(self, f.name)))
+        if self.model not in models.list():
+            _refuse("model", self.model, "a registered model",
+                    f"run --list-models to see all{did_you_mean(self.model, models.list())}")
+        Augment.parse(self.augment)
+        if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", self.device):
+            _refuse("device", self.device, "auto, cpu, cuda or cuda:N", "write --device auto")
+        if self.device == "cpu" and self.precision != "fp32":
+            _refuse("precision", self.precision, "fp32 on the cpu", "use --precision fp32, or a GPU: --device cuda")
+        if self.warmup >= self.epochs:
+            _refuse("warmup", self.warmup, f"less than epochs, which is {self.epochs}", "lower warmup or raise epochs")
+        if 1 < self.val_size != int(self.val_size):
+            _refuse("val_size", self.val_size, "a share below 1 or a whole number", "write --val-size 0.1, or 5000")
+        if list(self.milestones) != sorted(set(self.milestones)):
+            _refuse("milestones", self.milestones, "rising numbers", "sort them: --milestones 0.5,0.75")
+        if self.evaluate and self.resume is None:
+            _refuse("evaluate", True, "a run with --resume", "name the checkpoint: --evaluate --resume PATH")
+        if self.runs > 1 and self.resume not in (None, "auto"):
+            _refuse("resume", self.resume, f"auto for {self.runs} runs", "write --resume auto, or --runs 1")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns all fields by name."""
+        return dataclasses.asdict(self)
+
+    def to_toml(self) -> str:
+        """Returns a file that --config reads back as this very Config; fields that are None are left out."""
+        return "".join(f"{name} = {json.dumps(value)}\n" for name, value in self.to_dict().items() if value is not None)
+
+    @staticmethod
+    def from_dict(values: Mapping[str, Any]) -> Config:
+        """Returns a Config of these fields and, for the rest, of defaults that suit them.
+
+        Raises:
+            ConfigError: if a key is no field, or a value is not allowed.
+        """
+        names = [f.name for f in dataclasses.fields(Config)]
+        for key in values:
+            if key not in names:
+                raise ConfigError(message("config", f"there is no setting {key!r}{did_you_mean(key, names)}",
+                                          "remove it, or correct its name; python -m train --help lists all"))
+        full = {"model": Config.model, "dataset": Config.dataset, **values}
+        if full.get("optimizer") in OPTIMIZERS:
+            full.setdefault("lr", LEARNING_RATES[full["optimizer"]])
+        if str(full["dataset"]) in DATASETS:
+            full.setdefault("augment", DATASETS[str(full["dataset"])].augment)
+        if full.get("schedule") == "exponential":
+            full.setdefault("gamma", 0.95)
+        full.setdefault("output", f"runs/{full['model']}-{full['dataset']}")
+        return Config(**full)
+
+
+def _refuse(name: str, value: object, allowed: object, fix: str) -> NoReturn:
+    raise ConfigError(message(name, f"{value!r} is not allowed, expected {allowed}", fix))
+
+
+def _checked(f: dataclasses.Field[Any], value: Any) -> Any:
+    """Returns the value in the field's own type, or raises ConfigError."""
+    kind, allowed = f.metadata["kind"], f.metadata["allowed"]
+    flag = "--" + f.name.replace("_", "-")
+    if value is None and f.default is None:
+        return None
+    if kind is tuple:
+        if not isinstance(value, (list, tuple)) or not all(_is(float, v) and v in allowed for v in value):
+            _refuse(f.name, value, f"a list of numbers, each {allowed}", f"write {flag} 0.5,0.75")
+        return tuple(float(v) for v in value)
+    if not _is(kind, value) or value == "":
+        _refuse(f.name, value, f"a value of type {kind.__name__}, not empty", f"give one, such as {f.default!r}")
+    if isinstance(allowed, Interval) and value not in allowed:
+        _refuse(f.name, value, allowed, f"choose {flag} in that range")
+    if isinstance(allowed, Collection) and value not in allowed:
+        _refuse(f.name, value, f"one of {', '.join(allowed)}", f"choose one of them{did_you_mean(value, allowed)}")
+    return kind(value)
+
+
+def _is(kind: type, value: Any) -> bool:
+    """Whether value has this type; an int that fits may stand for a float, a bool only for itself."""
+    if isinstance(value, bool):
+        return kind is bool
+    return isinstance(value, kind) or (kind is float and isinstance(value, int) and abs(value) < 1 << 1000)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, text: str) -> NoReturn:
+        raise ConfigError(message("train", text, "run python -m train --help"))
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the command line of `python -m train`.  Values arrive as text, and only if they were given."""
+    result = _Parser(prog="python -m train", allow_abbrev=False, argument_default=argparse.SUPPRESS,
+                     description="Trains an image classifier. Its last line is the test accuracy.")
+    for f in dataclasses.fields(Config):
+        text, allowed = f.metadata["help"], f.metadata["allowed"]
+        if f.default is not None and f.default is not False and "(default" not in text:
+            shown = ",".join(map(str, f.default)) if isinstance(f.default, tuple) else f.default
+            text += f" (default: {shown})"
+        if isinstance(allowed, Collection):
+            text += f"; one of {', '.join(allowed)}"
+        options: dict[str, Any] = {"metavar": f.metadata["kind"].__name__.upper().replace("TUPLE", "LIST")}
+        if f.metadata["kind"] is bool:
+            options = {"action": argparse.BooleanOptionalAction}
+        elif f.name == "resume":
+            options = {"metavar": "PATH", "nargs": "?", "const": "auto"}
+        result.add_argument("--" + f.name.replace("_", "-"), help=text.replace("%", "%%"), **options)
+    result.add_argument("--config", metavar="FILE", help="TOML file with any of these settings; flags beat it")
+    result.add_argument("--list-models", action="store_true", help="print the names of all models, and stop")
+    return result
+
+
+def parse(argv: Sequence[str] | None = None) -> Config:
+    """Returns the Config of a command line (default: of this process).  --list-models and --help print and exit.
+
+    Raises:
+        ConfigError: if a flag or a key is unknown, the file cannot be read, or a value is not allowed.
+    """
+    command = parser()
+    given, unknown = command.parse_known_args(argv)
+    if unknown:
+        flags = [option for action in command._actions for option in action.option_strings]
+        raise ConfigError(message("train", f"unknown argument {unknown[0]!r}{did_you_mean(unknown[0], flags)}",
+                                  "remove it, or correct it; python -m train --help lists all"))
+    flags_given = vars(given)
+    if flags_given.pop("list_models", False):
+        print("\n".join(models.list()))
+        raise SystemExit(0)
+    path = flags_given.pop("config", None)
+    values = {} if path is None else read_toml(Path(path))
+    kinds = {f.name: f.metadata["kind"] for f in dataclasses.fields(Config)}
+    return Config.from_dict({**values, **{name: _from_text(name, kinds[name], value)
+                                          for name, value in flags_given.items()}})
+
+
+def _from_text(name: str, kind: type, text: Any) -> Any:
+    try:
+        if kind is tuple:
+            return tuple(float(item) for item in text.split(","))
+        return kind(text)
+    except ValueError:
+        allowed = "numbers with commas between" if kind is tuple else f"a value of type {kind.__name__}"
+        _refuse(name, text, allowed, f"write --{name.replace('_', '-')} as the help shows: python -m train --help")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Returns the settings of a file, unchecked.  Raises ConfigError if it cannot be read or is no TOML."""
+    if sys.version_info < (3, 11):
+        raise ConfigError(message("config", f"reading {path} needs Python 3.11 or later, this is "
+                                  f"{sys.version.split()[0]}", "use a newer Python, or give the settings as flags"))
+    import tomllib
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(message("config", f"cannot read {path}: {error.strerror}", "correct the path")) from error
+    except ValueError as error:  # includes TOMLDecodeError and UnicodeDecodeError
+        raise ConfigError(message("config", f"{path} is not TOML: {error}",
+                                  'write one setting a line, such as model = "lenet5"')) from error

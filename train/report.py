@@ -1,0 +1,175 @@
+"""What a run leaves in its output directory, and what it says on the way.
+
+    config.toml     the resolved settings, with the versions that ran; --config reads it back
+    metrics.csv     one line per epoch
+    curves.png      loss and accuracy over the epochs           (both pictures need matplotlib)
+    confusion.png   which class of the test set was taken for which
+    summary.json    test loss and accuracy of the last weights, and of the best ones on the validation images
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import io
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+import alpha
+from alpha.errors import ConfigError, message
+from train.config import Config
+
+COLUMNS = ("epoch", "step", "train_loss", "train_accuracy", "val_loss", "val_accuracy", "lr", "seconds",
+           "images_per_second", "peak_memory_mib")
+ARTIFACTS = ("config.toml", "metrics.csv", "curves.png", "confusion.png", "summary.json")
+NO_MATPLOTLIB = 'curves.png and confusion.png are left out: matplotlib is not installed (pip install ".[plot]")'
+
+Row = Mapping[str, Any]  # one epoch: a value per column; val_* are None without validation images
+
+
+def prepare(output: str | Path) -> Path:
+    """Makes the output directory if need be, and returns it.
+
+    Raises:
+        ConfigError: if it cannot be made, or nothing can be written to it.
+    """
+    path = Path(output)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path) as probe:
+            probe.write(b"x")
+            probe.flush()
+        for leftover in path.glob(".*.safetensors.*"):  # of a run that was killed while it saved
+            leftover.unlink()
+    except OSError as error:
+        raise ConfigError(message("output", f"cannot write to {path}: {error.strerror}",
+                                  "choose another directory: --output DIR, or make room or permission in this one"
+                                  )) from error
+    return path
+
+
+def write(path: Path, content: str | bytes) -> None:
+    """Replaces a file as a whole: whoever reads it sees the old content or the new one."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+    os.replace(temporary, path)
+
+
+def versions() -> dict[str, str]:
+    """Returns what ran: alpha, its git commit where there is one, python, numpy."""
+    found = {"alpha": alpha.__version__}
+    try:
+        git = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=40"], cwd=Path(__file__).parent,
+                             capture_output=True, text=True, timeout=10)
+        found |= {"git": git.stdout.strip()} if git.returncode == 0 else {}
+    except (OSError, subprocess.TimeoutExpired):
+        pass  # no git here: then there is no commit to name
+    return {**found, "python": platform.python_version(), "numpy": np.__version__, "machine": platform.platform()}
+
+
+def write_config(output: Path, config: Config) -> None:
+    """Writes config.toml; date and versions are comments in it, so that --config reads it back."""
+    date = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
+    facts = {"date": date, **versions()}
+    write(output / "config.toml", "".join(f"# {k}: {v}\n" for k, v in facts.items()) + config.to_toml())
+
+
+def write_metrics(output: Path, history: Iterable[Row]) -> None:
+    """Writes metrics.csv, a line per epoch.  Losses are means per image, accuracies shares of 1; empty = no value."""
+    text = io.StringIO()
+    table = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    table.writeheader()
+    table.writerows(history)
+    write(output / "metrics.csv", text.getvalue())
+
+
+def write_summary(output: Path, summary: Mapping[str, Any]) -> None:
+    """Writes summary.json."""
+    write(output / "summary.json", json.dumps(summary, indent=2) + "\n")
+
+
+def epoch_line(row: Row, epochs: int) -> str:
+    """Returns what the console shows of an epoch."""
+    val = "" if row["val_loss"] is None else f"  val loss {row['val_loss']:.4f} acc {100 * row['val_accuracy']:6.2f} %"
+    return (f"epoch {row['epoch']:>{len(str(epochs))}}/{epochs}  train loss {row['train_loss']:.4f} "
+            f"acc {100 * row['train_accuracy']:6.2f} %{val}  lr {row['lr']:.2g}  {row['seconds']:.1f} s  "
+            f"{row['images_per_second']:.0f} images/s  {row['peak_memory_mib']:.0f} MiB")
+
+
+def progress(title: str, total: int, done: int) -> Any:
+    """Returns a bar of steps that shows itself on a terminal only, and goes when it is closed."""
+    return tqdm(desc=title, total=total, initial=done, leave=False, unit="step", disable=not sys.stderr.isatty())
+
+
+# ---- pictures --------------------------------------------------------------------------------------------------------
+
+
+def plot_curves(output: Path, history: Sequence[Row]) -> None:
+    """Draws curves.png: loss and accuracy of training and validation over the epochs."""
+    figure = _figure(9, 3.6)
+    epochs = [row["epoch"] for row in history]
+    for place, what, scale, label in ((1, "loss", 1, "loss"), (2, "accuracy", 100, "accuracy, %")):
+        axes = figure.add_subplot(1, 2, place, xlabel="epoch", ylabel=label)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        for part, name in (("train", "training"), ("val", "validation")):
+            values = [row[f"{part}_{what}"] for row in history]
+            if None not in values:
+                axes.plot(epochs, [scale * v for v in values], marker=".", label=name)
+        axes.grid(alpha=0.3)
+        axes.legend()
+    _save(figure, output / "curves.png")
+
+
+def plot_confusion(output: Path, confusion: np.ndarray, classes: Sequence[str]) -> None:
+    """Draws confusion.png.
+
+    Args:
+        confusion: confusion[i, j] counts the images of class i that were taken for class j.  Shape (C, C), int64.
+        classes: names of the C classes.
+    """
+    few = len(classes) <= 20  # beyond that neither names nor numbers can be read
+    figure = _figure(*(6.4, 5.6) if few else (9, 8))
+    axes = figure.add_subplot(xlabel="predicted class", ylabel="true class")
+    share = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
+    figure.colorbar(axes.imshow(share, cmap="Blues", vmin=0, vmax=1), label="share of the true class")
+    if few:
+        axes.set_xticks(range(len(classes)), classes, rotation=45, ha="right")
+        axes.set_yticks(range(len(classes)), classes)
+        for (i, j), count in np.ndenumerate(confusion):
+            if count:
+                axes.text(j, i, str(count), ha="center", va="center", color="white" if share[i, j] > 0.5 else "black")
+    _save(figure, output / "confusion.png")
+
+
+def can_plot() -> bool:
+    """Tells whether matplotlib is there; says once per call what is missing if it is not."""
+    try:
+        import matplotlib  # noqa: F401  slow to load, so not before it is needed
+    except ImportError:
+        print(NO_MATPLOTLIB)
+        return False
+    return True
+
+
+def _figure(width: float, height: float) -> Any:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    figure = Figure((width, height), layout="constrained")
+    FigureCanvasAgg(figure)  # draws to memory: no display, and no state that other code could see
+    return figure
+
+
+def _save(figure: Any, path: Path) -> None:
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=120)
+    write(path, picture.getvalue())

@@ -1,0 +1,293 @@
+"""All of a run that training changes - weights, optimizer, average, position - and its way to disk and back.
+
+    last.safetensors    the run after its latest epoch, or where a signal stopped it
+    best.safetensors    the run after the epoch whose weights did best on the validation images
+    *.prev              what was there before, should the newest file turn out damaged
+
+A checkpoint holds all that the next step depends on, so a resumed run ends with the very bits of an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import alpha
+import models
+from alpha import checkpoint, optim, random
+from alpha.backend import get_backend
+from alpha.errors import CheckpointError, ConfigError, DeviceError, message
+from alpha.optim import schedule
+from alpha.tensor import Tensor
+from train.config import Config
+from train.data import steps_per_epoch
+from train.report import ARTIFACTS, Row, write_metrics
+
+LAST, BEST = "last.safetensors", "best.safetensors"
+Loaded = tuple[dict[str, Tensor], dict[str, Any]]  # the tensors and the metadata of a checkpoint
+
+
+@dataclass
+class Progress:
+    """How far a run has come.
+
+    Args:
+        epoch: epochs finished.
+        step: updates of the weights so far.
+        loss_sum, correct, images, seconds: of the training steps in the present epoch: sum of the losses per image,
+            images classified correctly, images seen, duration.
+        history: a row of metrics.csv per epoch; the last one may be of an epoch that --max-steps cut short.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    loss_sum: float = 0.0
+    correct: int = 0
+    images: int = 0
+    seconds: float = 0.0
+    history: list[Row] = field(default_factory=list)
+
+    def close_epoch(self, row: Row, whole: bool) -> None:
+        """Records the row of the present epoch, and goes on to the next one if its images were all seen."""
+        self.history = [*self.history[:self.epoch], row]
+        if whole:
+            self.epoch += 1
+            self.loss_sum, self.correct, self.images, self.seconds = 0.0, 0, 0, 0.0
+
+    def best(self) -> Row | None:
+        """Returns the row with the highest validation accuracy, the later one of equals; None without validation."""
+        rows = [row for row in self.history if row["val_accuracy"] is not None]
+        return max(rows, key=lambda row: (row["val_accuracy"], row["epoch"]), default=None)
+
+
+class Session:
+    """A run in memory: config, model, optimizer, moving average, progress.
+
+    Args:
+        config: its device is not "auto" any more.
+        num_classes: outputs of the model.
+        train_images: how many images an epoch has.
+    """
+
+    def __init__(self, config: Config, num_classes: int, train_images: int) -> None:
+        alpha.manual_seed(config.seed)
+        self.config = config
+        self.steps_per_epoch = steps_per_epoch(train_images, config.batch_size)
+        self.model = models.create(config.model, num_classes).to(config.device)
+        self.schedule = make_schedule(config, self.steps_per_epoch)
+        self.optimizer = make_optimizer(config, self.model.named_parameters(), self.schedule)
+        self.ema = optim.ExponentialMovingAverage(self.model, config.ema) if config.ema else None
+        self.progress = Progress()
+        self.identity = {"model": config.model, "num_classes": num_classes, "dataset": config.dataset,
+                         "train_images": train_images, "val_size": config.val_size, "seed": config.seed,
+                         "batch_size": config.batch_size, "optimizer": config.optimizer, "ema": config.ema,
+                         "precision": config.precision}
+
+    @property
+    def output(self) -> Path:
+        return Path(self.config.output)
+
+    @property
+    def epoch_step(self) -> int:
+        """Steps made in the present epoch."""
+        return self.progress.step - self.progress.epoch * self.steps_per_epoch
+
+    @property
+    def steps_left(self) -> int:
+        """Steps still to make in the present epoch."""
+        left = self.steps_per_epoch - self.epoch_step
+        return left if self.config.max_steps is None else max(0, min(left, self.config.max_steps - self.progress.step))
+
+    @property
+    def done(self) -> bool:
+        """Whether all epochs, or --max-steps, have been trained and validated."""
+        state = self.progress
+        recorded = bool(state.history) and state.history[-1]["step"] == state.step
+        return state.epoch >= self.config.epochs or (recorded and self.steps_left == 0)
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """For a block: the model computes with the moving average, if there is one."""
+        return self.ema.applied() if self.ema else nullcontext()
+
+    # ---- to disk and back --------------------------------------------------------------------------------------------
+
+    def save(self, name: str) -> None:
+        """Writes the run to LAST or BEST in the output directory.  Raises CheckpointError if that fails."""
+        state = self.optimizer.state_dict()
+        tensors = {**_prefixed("model/", self.model.state_dict()), **_prefixed("optimizer/", state["tensors"]),
+                   **_prefixed("ema/", self.ema.state_dict() if self.ema else {})}
+        checkpoint.save(self.output / name, tensors, {
+            "identity": self.identity, "progress": asdict(self.progress), "optimizer": state["scalars"],
+            "random": random.get_state(), "config": self.config.to_dict()})
+
+    def start(self, found: tuple[Loaded, Path] | None) -> None:
+        """Makes the output directory ready for a new run, or for the continuation of the one that was found."""
+        if found is None:
+            set_aside(self.output)
+            return
+        self.restore(*found)
+        state, place = self.progress, found[1].parent
+        if place.resolve() != self.output.resolve():
+            best = find(place, BEST, lambda metadata: reached(metadata, state.best()))
+            set_aside(self.output)
+            if best is not None:
+                checkpoint.save(self.output / BEST, *best[0])
+        write_metrics(self.output, state.history)
+        print(f"resumed from {found[1]}: {state.epoch} epochs and {self.epoch_step} steps are done", flush=True)
+
+    def load_best(self, best: Row) -> bool:
+        """Takes the weights after the epoch of a row, or says that they are lost and returns False."""
+        found = find(self.output, BEST, lambda metadata: reached(metadata, best))
+        if found is None:
+            print(f"{BEST} of epoch {best['epoch']} is not there, so it is not tested", flush=True)
+            return False
+        self.load_weights(*found)
+        return True
+
+    def restore(self, loaded: Loaded, where: Path) -> None:
+        """Continues from a checkpoint.  Raises CheckpointError if it is of another run."""
+        tensors, metadata = loaded
+        self._check_identity(metadata, where, list(self.identity))
+        self.model.load_state_dict(_without("model/", tensors))
+        self.optimizer.load_state_dict({"tensors": _without("optimizer/", tensors), "scalars": metadata["optimizer"]})
+        if self.ema is not None:
+            self.ema.load_state_dict(_without("ema/", tensors))
+        random.set_state(*metadata["random"])
+        self.progress = Progress(**metadata["progress"])
+        self._say_what_changed(metadata["config"])
+
+    def load_weights(self, loaded: Loaded, where: Path) -> None:
+        """Takes the weights alone, those of the moving average if there is one.  Raises CheckpointError."""
+        tensors, metadata = loaded
+        self._check_identity(metadata, where, ["model", "num_classes"])
+        self.model.load_state_dict(_without("ema/", tensors) or _without("model/", tensors))
+
+    def _check_identity(self, metadata: dict[str, Any], where: Path, names: list[str]) -> None:
+        if "identity" not in metadata:
+            raise CheckpointError(message("resume", f"{where} was not written by the training program",
+                                          f"resume from {LAST} or {BEST} of an output directory"))
+        theirs = metadata["identity"]
+        differ = [name for name in names if theirs.get(name) != self.identity[name]]
+        if differ:
+            both = "; ".join(f"{name} is {theirs.get(name)!r} there, {self.identity[name]!r} here" for name in differ)
+            flags = " ".join(f"--{n.replace('_', '-')} {theirs.get(n)}" for n in differ if n in self.config.to_dict())
+            fix = f"continue it with {flags}" if flags else "point --data-dir at the images of that run"
+            raise CheckpointError(message("resume", f"{where} is of another run: {both}",
+                                          f"{fix}, or start a new run in another directory: --output DIR"))
+
+    def _say_what_changed(self, before: dict[str, Any]) -> None:
+        for name, value in self.config.to_dict().items():
+            old = before.get(name)
+            if name not in ("output", "resume", "runs", "device", "data_dir") and old not in (value, _listed(value)):
+                print(f"resuming with {name} {value}, before it was {old}", flush=True)
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value  # what JSON makes of it
+
+
+def find(place: Path, name: str, accept: Callable[[dict[str, Any]], bool] = lambda metadata: True
+         ) -> tuple[Loaded, Path] | None:
+    """Returns the newest checkpoint `name` in a directory that is intact and accepted by its metadata, and its path.
+
+    A damaged one is passed over with a notice; None where nothing is left.
+    """
+    for path in (place / name, checkpoint.previous(place / name)):
+        if not path.exists():
+            continue
+        try:
+            loaded = checkpoint.load(path)
+        except CheckpointError as error:
+            print(f"notice: passed over. {error}".partition("\n")[0], flush=True)
+            continue
+        if accept(loaded[1]):
+            return loaded, path
+    return None
+
+
+def reached(metadata: dict[str, Any], row: Row | None) -> bool:
+    """Tells whether a checkpoint is of the step at which the row was recorded."""
+    return row is not None and metadata.get("progress", {}).get("step") == row["step"]
+
+
+def find_for(config: Config) -> tuple[Loaded, Path] | None:
+    """Returns what --resume asks for and its path; None for "auto" in a directory without a checkpoint.
+
+    Raises CheckpointError if it is damaged or not there.
+    """
+    if config.resume == "auto":
+        newest = Path(config.output) / LAST
+        found = find(newest.parent, LAST)
+        if found is None and (newest.exists() or checkpoint.previous(newest).exists()):
+            raise CheckpointError(message("resume", f"neither {newest} nor {checkpoint.previous(newest)} is intact",
+                                          "start again without --resume: the old files are moved aside"))
+        return found
+    path = Path(str(config.resume))
+    if path.is_dir():
+        path /= LAST
+    return checkpoint.load(path), path
+
+
+def set_aside(output: Path) -> None:
+    """Moves the files of an earlier run in this directory to its subdirectory `earlier`."""
+    checkpoints = [p for name in (LAST, BEST) for p in (checkpoint.previous(output / name), output / name)]
+    files = [p for p in (*checkpoints, *(output / name for name in ARTIFACTS)) if p.exists()]
+    if files:
+        (output / "earlier").mkdir(exist_ok=True)
+        for path in files:  # LAST after its previous one: an end in between leaves the earlier run resumable, or none
+            os.replace(path, output / "earlier" / path.name)
+        print(f"{output} held an earlier run: its files are in {output / 'earlier'} now", flush=True)
+
+
+def resolve_device(config: Config) -> Config:
+    """Returns the config with a device that is there instead of "auto".  Raises ConfigError if a named one is not."""
+    try:
+        device = "cuda" if config.device == "auto" else config.device
+        get_backend(device)
+    except DeviceError as error:
+        if config.device != "auto":
+            raise ConfigError(str(error)) from error
+        device = "cpu"
+    return replace(config, device=device)
+
+
+# ---- optimizer -------------------------------------------------------------------------------------------------------
+
+
+def make_schedule(config: Config, per_epoch: int) -> schedule.Schedule:
+    """Returns the learning rate as a function of the step; an epoch has `per_epoch` steps.
+
+    It is laid out over --epochs, so --max-steps leaves the course as it is.  Raises ConfigError.
+    """
+    lr, total, warmup = config.lr, config.epochs * per_epoch, round(config.warmup * per_epoch)
+    if config.schedule == "cosine":
+        return schedule.cosine(lr, total, warmup)
+    course = {
+        "constant": lambda: schedule.constant(lr),
+        "step": lambda: schedule.step(lr, max(1, round(config.step_size * per_epoch)), config.gamma),
+        "multistep": lambda: schedule.multistep(lr, [round(m * total) for m in config.milestones], config.gamma),
+        "exponential": lambda: schedule.exponential(lr, config.gamma ** (1 / per_epoch)),
+        "onecycle": lambda: schedule.one_cycle(lr, total),
+        "triangular": lambda: schedule.triangular(lr / 25, lr, max(1, total // 2)),
+    }[config.schedule]()
+    return lambda t: course(t) * min(1.0, (t + 1) / warmup) if warmup else course(t)
+
+
+def make_optimizer(config: Config, named_parameters: Any, lr: schedule.Schedule) -> optim.Optimizer:
+    """Returns the optimizer that --optimizer names.  Raises ConfigError."""
+    kinds = {"sgd": optim.SGD, "adam": optim.Adam, "adamw": optim.AdamW, "rmsprop": optim.RMSprop,
+             "adamax": optim.Adamax, "radam": optim.RAdam, "adamod": optim.AdaMod}
+    momentum = {"momentum": config.momentum} if config.optimizer in ("sgd", "rmsprop") else {}
+    return kinds[config.optimizer](named_parameters, lr=lr, weight_decay=config.weight_decay, **momentum)
+
+
+def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {prefix + name: t for name, t in tensors.items()}
+
+
+def _without(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
