@@ -172,13 +172,15 @@ class _Walk:
         """Runs the newest node and hands its gradients down."""
         node = heapq.heappop(self.heap)[1]
         grads = self.pending.pop(node)
-        for index, hooks in (node.hooks or {}).items():
-            for hook in tuple(hooks):
-                if grads[index] is not None:
-                    grads[index] = _hooked(hook, grads[index])
-        for index, g in enumerate(grads):
-            if (id(node), index) in self.found:
-                self.found[id(node), index] = g
+        if node.hooks:
+            for index, hooks in node.hooks.items():
+                for hook in tuple(hooks):
+                    if grads[index] is not None:
+                        grads[index] = _hooked(hook, grads[index])
+        if self.found:
+            for index, g in enumerate(grads):
+                if (id(node), index) in self.found:
+                    self.found[id(node), index] = g
         if node.saved is None:
             raise GraphError(message(
                 "backward", f"the values saved by {node.op.name} were freed by an earlier backward",

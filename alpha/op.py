@@ -64,6 +64,8 @@ class _Arg(NamedTuple):
     optional: bool
     many: bool
     mixed: bool
+    shape_key: str  # how a vjp reads its shape and dtype
+    dtype_key: str
 
 
 class _Saved:
@@ -82,8 +84,8 @@ class Op:
         self.__doc__ = cls.__doc__
         self.__module__ = cls.__module__
         mixed = body.get("mixed", "").split()
-        self.args = tuple(_Arg(a.strip("*?"), a.endswith("?"), a.startswith("*"), a.strip("*?") in mixed)
-                          for a in body["args"].split())
+        self.args = tuple(_Arg(name := a.strip("*?"), a.endswith("?"), a.startswith("*"), name in mixed,
+                               f"{name}_shape", f"{name}_dtype") for a in body["args"].split())
         self.outs = tuple(body.get("outs", "y").split())
         self.returns = tuple(body.get("returns", " ".join(self.outs)).split())
         self.mutates = frozenset(body.get("mutates", "").split())
@@ -301,10 +303,10 @@ class Op:
         values: dict[str, Any] = {}
         for arg, meta in zip(self.args, node.arg_meta):
             if isinstance(meta, list):
-                values[arg.name + "_shape"] = [m[0] for m in meta]
-                values[arg.name + "_dtype"] = meta[0][1] if meta else ""
+                values[arg.shape_key] = [m[0] for m in meta]
+                values[arg.dtype_key] = meta[0][1] if meta else ""
             elif meta is not None:
-                values[arg.name + "_shape"], values[arg.name + "_dtype"] = meta
+                values[arg.shape_key], values[arg.dtype_key] = meta
         for (name, _), value, versions in zip(self.saved_args, node.saved, node.versions):
             if versions != _versions(value):
                 raise GraphError(message(

@@ -5,7 +5,7 @@
 // Zeros:   wgrad_per_tap lists the valid pixels of each tap; wgrad_few_channels lists the pixels of each class with one
 //          common tap list, whose taps x channels form one row, so that few channels still fill the vectors.
 // Tile:    up to ACCUMULATORS vectors: channels out x up to TILE_VECTORS vectors of channels in, over panels of
-//          PANEL_PIXELS pixels x BLOCK_CHANNELS channels that stay in the first-level cache.
+//          PANEL_PIXELS pixels x BLOCK_CHANNELS channels, of which a tile streams its own columns; dy is packed too.
 //          Each panel is summed from zero and then added, which keeps the chains of sums short.
 //          Partial sums of parts of the rows are added in a fixed order.
 #include <array>
@@ -16,15 +16,17 @@
 
 namespace {
 
-constexpr int PANEL_PIXELS = 8 * LANES, PREFETCH = 8, BLOCK_CHANNELS = 64, BLOCK_VECTORS = BLOCK_CHANNELS / LANES;
+constexpr int TILE_WIDTH = LANES * TILE_VECTORS;
+constexpr int PANEL_PIXELS = 96, BLOCK_CHANNELS = 64, BLOCK_VECTORS = BLOCK_CHANNELS / LANES;
 constexpr int64_t PARTIAL_SUM_BYTES = 512 * 1024;  // up to this size of dw, threads share out rows instead of taps
-constexpr int64_t DIRECT_CHANNELS = 64;            // up to this, pixels of x are read where they lie, not from a panel
+// Up to so many channels in, pixels of x are read where they lie; more are copied, [block][pixel][TILE_WIDTH].
+constexpr int64_t DIRECT_CHANNELS = BLOCK_CHANNELS <= TILE_WIDTH ? BLOCK_CHANNELS : 0;
 
 constexpr int tile_rows(int vectors) { return std::min({12, 2 * LANES, ACCUMULATORS / vectors}); }
 
-// The pixels of one panel: offsets of their channels in x and in dy, or in copies of them.
+// The pixels of one panel: offsets of their channels in x, or in a copy of them, and in dy.
 struct Pixels {
-  int64_t x[PANEL_PIXELS], dy[PANEL_PIXELS + PREFETCH];
+  int64_t x[PANEL_PIXELS], dy[PANEL_PIXELS];
   int64_t count = 0;
 
   void add(int64_t x_offset, int64_t dy_offset) {
@@ -32,18 +34,16 @@ struct Pixels {
     dy[count++] = dy_offset;
   }
   bool full() const { return count == PANEL_PIXELS; }
-  void pad_prefetch() { std::fill_n(dy + count, PREFETCH, dy[count - 1]); }
 };
 
-// sums[P channels out][V vectors of channels in] += sum over pixels of dy * x; dy_at holds offsets in dy
+// sums[P channels out][V vectors of channels in] += sum over pixels of gradients[pixel * step + P] * x
 template <int P, int V>
-__attribute__((noinline)) void tile(const float* x, const Pixels& pixels, const float* dy, const int64_t* dy_at,
+__attribute__((noinline)) void tile(const float* x, const Pixels& pixels, const float* gradients, int64_t step,
                                     float* sums, int64_t ld) {
   vfloat acc[P][V] = {};
   const int64_t count = pixels.count;
-  for (int64_t k = 0; k < count; k++) {
-    const float *pixel = x + pixels.x[k], *gradients = dy + dy_at[k];
-    __builtin_prefetch(dy + dy_at[k + PREFETCH]);
+  for (int64_t k = 0; k < count; k++, gradients += step) {
+    const float* pixel = x + pixels.x[k];
     vfloat in[V];
     UNROLL for (int v = 0; v < V; v++) in[v] = load(pixel + v * LANES);
     UNROLL for (int p = 0; p < P; p++) {
@@ -58,7 +58,7 @@ __attribute__((noinline)) void tile(const float* x, const Pixels& pixels, const 
     }
 }
 
-using Tile = void (*)(const float*, const Pixels&, const float*, const int64_t*, float*, int64_t);
+using Tile = void (*)(const float*, const Pixels&, const float*, int64_t, float*, int64_t);
 
 template <int V, int... P>
 constexpr std::array<Tile, ACCUMULATORS + 1> tiles_of(std::integer_sequence<int, P...>) {
@@ -76,44 +76,46 @@ constexpr auto TILES = all_tiles(std::make_integer_sequence<int, TILE_VECTORS>()
 // Several matrix products with the same dy: strip k reads x + k * x_step and writes sums + k * outputs * width.
 struct Strips {
   int64_t count, x_step, width;  // width is a multiple of LANES
+  int64_t block_step = TILE_WIDTH;  // floats from one block of TILE_WIDTH channels of x to the next
 };
 
-// dy of one tile, [pixel][rows]: packed, so that several tiles find it in the first-level cache.
+// dy of a few tiles, [pixel][WIDTH]. Pixels of dy lie far apart and fall on few sets of the first-level cache: packed
+// by whole vectors, each of its lines is fetched once.
 struct PackedGradients {
-  alignas(64) float data[PANEL_PIXELS * tile_rows(1) + LANES];
-  int64_t at[PANEL_PIXELS + PREFETCH];
+  static constexpr int64_t WIDTH = 48;  // a multiple of LANES and of the rows of a full tile
+  alignas(64) float data[PANEL_PIXELS * WIDTH];
 
-  // Writes whole vectors, whose excess the next pixel overwrites.
-  void pack(const float* dy, const Pixels& pixels, int64_t rows) {
-    const int64_t rest = rows - LANES;
+  void pack(const float* dy, const Pixels& pixels, int64_t width) {
     for (int64_t k = 0; k < pixels.count; k++) {
-      at[k] = k * rows;
-      store(data + at[k], load_part(dy + pixels.dy[k], rows));
-      if (rest > 0) store(data + at[k] + LANES, load_part(dy + pixels.dy[k] + LANES, rest));
+      const float* pixel = dy + pixels.dy[k];
+      float* to = data + k * WIDTH;
+      if (width == WIDTH) {
+        UNROLL for (int v = 0; v < WIDTH; v += LANES) store(to + v, load(pixel + v));
+      } else {
+        for (int64_t v = 0; v < width; v += LANES) store(to + v, load_part(pixel + v, width - v));
+      }
     }
-    std::fill_n(at + pixels.count, PREFETCH, 0);
   }
 };
 
 // sums[strip][outputs][width] += dy^T x over the panel, in tiles. Empties the list.
 void add_panel(const float* x, const float* dy, Pixels& pixels, const Strips& strips, float* sums, int64_t outputs) {
-  if (!pixels.count) return;
   const int64_t vectors = strips.width / LANES, blocks = ceil_div(vectors, TILE_VECTORS);
-  const int64_t tiles = ceil_div(outputs, tile_rows(static_cast<int>(std::min<int64_t>(vectors, TILE_VECTORS))));
-  const bool shared = blocks * strips.count > 1;  // by several tiles
+  const int64_t most_rows = tile_rows(static_cast<int>(std::min<int64_t>(vectors, TILE_VECTORS)));
   PackedGradients packed;
-  pixels.pad_prefetch();
-  for (int64_t t = 0; t < tiles; t++) {
-    const int64_t o = part_start(outputs, t, tiles), rows = part_start(outputs, t + 1, tiles) - o;
-    if (shared) packed.pack(dy + o, pixels, rows);
-    const float* gradients = shared ? packed.data : dy + o;
-    const int64_t* gradients_at = shared ? packed.at : pixels.dy;
-    for (int64_t strip = 0; strip < strips.count; strip++) {
-      float* rows_of_strip = sums + (strip * outputs + o) * strips.width;
-      for (int64_t b = 0; b < blocks; b++) {
-        const int64_t v = part_start(vectors, b, blocks), count = part_start(vectors, b + 1, blocks) - v;
-        TILES[count - 1][rows](x + strip * strips.x_step + v * LANES, pixels, gradients, gradients_at,
-                               rows_of_strip + v * LANES, strips.width);
+  for (int64_t first = 0; pixels.count && first < outputs; first += PackedGradients::WIDTH) {
+    const int64_t packed_rows = std::min(outputs - first, PackedGradients::WIDTH);
+    const int64_t tiles = ceil_div(packed_rows, most_rows);
+    packed.pack(dy + first, pixels, packed_rows);
+    for (int64_t t = 0; t < tiles; t++) {
+      const int64_t o = part_start(packed_rows, t, tiles), rows = part_start(packed_rows, t + 1, tiles) - o;
+      for (int64_t strip = 0; strip < strips.count; strip++) {
+        float* sums_of_rows = sums + (strip * outputs + first + o) * strips.width;
+        for (int64_t b = 0; b < blocks; b++) {
+          const int64_t count = std::min<int64_t>(vectors - b * TILE_VECTORS, TILE_VECTORS);
+          TILES[count - 1][rows](x + strip * strips.x_step + b * strips.block_step, pixels, packed.data + o,
+                                 PackedGradients::WIDTH, sums_of_rows + b * TILE_WIDTH, strips.width);
+        }
       }
     }
   }
@@ -267,7 +269,7 @@ void add_tap(const Geometry& g, const TapPlan& p, const TapJob& j, int64_t tap, 
   const TapRange &row = g.row_ranges[tap / g.f_w], &col = g.col_ranges[tap % g.f_w];
   const bool direct = g.taps() > 1 && j.valid == j.width && p.channels <= DIRECT_CHANNELS;
   const float* dy_channel = dy + j.group * p.outputs + j.outputs_first;
-  const Strips strip = {1, 0, j.width};
+  const Strips strip = {1, 0, j.width, direct ? TILE_WIDTH : PANEL_PIXELS * TILE_WIDTH};
   const float* x_channels = x + j.group * p.channels + j.channel;
   Pixels pixels;
   for (int64_t k = first; k < last; k++) {
@@ -280,11 +282,12 @@ void add_tap(const Geometry& g, const TapPlan& p, const TapJob& j, int64_t tap, 
       if (direct) {
         pixels.add(in, out);
       } else {
-        float* dst = panel + pixels.count * j.width;
+        float* dst = panel + pixels.count * TILE_WIDTH;
         const float* src = x_channels + in;
-        for (int64_t v = 0; v < j.width; v += LANES)
-          store(dst + v, v + LANES <= j.valid ? load(src + v) : load_part(src + v, j.valid - v));
-        pixels.add(dst - panel, out);
+        for (int64_t b = 0; b < j.width; b += TILE_WIDTH, dst += strip.block_step)
+          for (int64_t v = b; v < std::min(j.width, b + TILE_WIDTH); v += LANES)
+            store(dst + v - b, v + LANES <= j.valid ? load(src + v) : load_part(src + v, j.valid - v));
+        pixels.add(pixels.count * TILE_WIDTH, out);
       }
       if (pixels.full()) add_panel(direct ? x_channels : panel, dy_channel, pixels, strip, sums, j.outputs);
     }

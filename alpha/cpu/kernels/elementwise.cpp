@@ -29,7 +29,10 @@ EXPORT void relu_fwd(const float* x, float* y, int64_t n) {
 }
 
 EXPORT void relu_bwd(const float* g, const float* y, float* dx, int64_t n) {
-  for_each(n, [=](int64_t i) { dx[i] = y[i] <= 0 ? 0 : g[i]; });
+  for_each(n, [=](int64_t i) {
+    const float gi = g[i];  // read in any case: a read under a condition would keep the loop from being vectorised
+    dx[i] = y[i] <= 0 ? 0 : gi;
+  });
 }
 
 EXPORT void add(const float* a, const float* b, float* y, int64_t n) {
