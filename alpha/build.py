@@ -57,6 +57,7 @@ def build(name: str, sources: Sequence[Path], compiler: Sequence[str], flags: Se
     if entry.exists() and not _own(entry):
         entry = _private_dir(f"{entry} belongs to another user") / file_name
     if _sound(entry):
+        _say(f"{entry} comes from the cache")
         return entry
     with _locked(entry):
         if not _sound(entry):
@@ -67,7 +68,13 @@ def build(name: str, sources: Sequence[Path], compiler: Sequence[str], flags: Se
                 digest.write_text(_digest(binary))
                 os.replace(binary, entry)
                 os.replace(digest, _digest_path(entry))
+                _say(f"{entry} was built with {shlex.join(compiler)}")
     return entry
+
+
+def _say(text: str) -> None:
+    if config.debug:
+        print(f"alpha: {text}", file=sys.stderr)
 
 
 def compilers() -> list[tuple[str, ...]]:

@@ -19,6 +19,7 @@ from typing import Any, Union
 import numpy as np
 import safetensors.numpy
 
+from alpha.backend import DTYPES
 from alpha.errors import CheckpointError, message
 from alpha.nn import BatchNorm2d, Linear, Module
 from alpha.tensor import Tensor, tensor
@@ -42,8 +43,8 @@ def save(path: PathLike, tensors: Mapping[str, Any], metadata: Mapping[str, Any]
         tensors: Tensor or NumPy array by name.
         metadata: what json.dumps takes: numbers, strings, None, lists, dicts.
     Raises:
-        CheckpointError: the metadata is no JSON, or the disk is full, or the directory is not there or not writable.
-            What was at `path` is still there.
+        CheckpointError: the metadata is no JSON, a tensor has a dtype that alpha lacks, the disk is full, or the
+            directory is not there or not writable. What was at `path` is still there.
     """
     path = Path(path)
     try:
@@ -52,7 +53,12 @@ def save(path: PathLike, tensors: Mapping[str, Any], metadata: Mapping[str, Any]
     except (TypeError, ValueError) as error:
         raise CheckpointError(message("checkpoint.save", f"the metadata of {path} cannot be written as JSON: {error}",
                                       "pass numbers, strings, None, lists and dicts")) from error
-    data = safetensors.numpy.save({name: _array(t) for name, t in tensors.items()}, {"alpha": document})
+    arrays = {name: _array(t) for name, t in tensors.items()}
+    for name, a in arrays.items():
+        if a.dtype.name not in DTYPES:
+            raise CheckpointError(message("checkpoint.save", f"{name} has dtype {a.dtype}, which alpha cannot load",
+                                          f"convert it to one of {', '.join(sorted(DTYPES))}"))
+    data = safetensors.numpy.save(arrays, {"alpha": document})
     data = data.replace(_BLANK, hashlib.sha256(data).hexdigest().encode(), 1)
     _write(path, data)
 

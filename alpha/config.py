@@ -44,7 +44,7 @@ class Variable:
 
 
 VARIABLES = (
-    Variable("debug", 0, "1 device and cache; 2 one line per op; 3 plans; 4 kernel sources"),
+    Variable("debug", 0, "1 which compiled kernels are loaded, and whether they were built; 2 also one line per op"),
     Variable("check_nan", False, "stop at the op that makes the first NaN, forward or backward"),
     Variable("cpu_kernels", True, "0 turns the compiled CPU kernels off; NumPy then does the work"),
     Variable("num_threads", 0, "threads of the compiled CPU kernels; 0 takes every core this process may use"),

@@ -273,8 +273,10 @@ def dtype_name(dtype: Any) -> str:
     except TypeError:
         name = str(dtype)
     if name not in DTYPES:
-        raise DTypeError(message("dtype", f"{name!r} is not a dtype of alpha",
-                                 f"use one of {', '.join(sorted(DTYPES))}"))
+        fix = f"use one of {', '.join(sorted(DTYPES))}"
+        if isinstance(dtype, (int, np.integer)):
+            fix += "; or was a shape meant? It is one tuple: zeros((2, 3))"
+        raise DTypeError(message("dtype", f"{name!r} is not a dtype of alpha", fix))
     return name
 
 

@@ -59,6 +59,17 @@ def test_a_second_build_comes_from_the_cache(tmp_path, cache, cxx, monkeypatch):
     assert build("t", [source], cxx, FLAGS) == path
 
 
+def test_debug_tells_what_was_built_and_what_was_found(tmp_path, cache, cxx, capsys):
+    source = write_source(tmp_path)
+    build("t", [source], cxx, FLAGS)
+    assert capsys.readouterr().err == ""
+    with config(debug=1):
+        path = build("t", [source], cxx, FLAGS)
+        assert capsys.readouterr().err == f"alpha: {path} comes from the cache\n"
+        path = build("u", [source], cxx, FLAGS)
+        assert capsys.readouterr().err == f"alpha: {path} was built with {cxx[0]}\n"
+
+
 def test_nothing_but_entries_stays_in_the_cache(tmp_path, cache, cxx):
     path = build("t", [write_source(tmp_path)], cxx, FLAGS)
     assert sorted(os.listdir(cache)) == [path.name, path.name + ".lock", path.name + ".sha256"]

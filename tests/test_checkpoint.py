@@ -97,6 +97,13 @@ def test_metadata_must_be_json(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("dtype", ["int16", "complex64", "object"])
+def test_what_could_not_be_loaded_is_not_saved(tmp_path, dtype):
+    with pytest.raises(CheckpointError, match=f"checkpoint.save: w has dtype {dtype}, .*\nhelp: convert it to one of"):
+        checkpoint.save(tmp_path / "a", {"w": np.ones(2, dtype)})
+    assert os.listdir(tmp_path) == []
+
+
 # ---- writing ---------------------------------------------------------------------------------------------------------
 
 def test_the_previous_checkpoint_is_kept(tmp_path):

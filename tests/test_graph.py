@@ -314,6 +314,14 @@ def test_a_wrong_call_of_an_op_is_refused(cube) -> None:
         cube(np.ones(2))
 
 
+def test_tensors_of_two_devices_are_refused() -> None:
+    a, far = leaf(1.0, 2.0), alpha.Tensor(None, (2,), "float32", "cuda:1")     # refused before its elements are read
+    with refused(DeviceError, "add: the tensors live on cpu and cuda:1 (a: cpu; b: cuda:1)", "x.to(device)"):
+        a + far
+    with refused(DeviceError, "concat: the tensors live on cpu and cuda:1 (xs[0]: cpu; xs[1]: cuda:1)"):
+        ops.concat([a, far])
+
+
 def test_a_name_and_an_implementation_can_be_registered_once(cube) -> None:
     with refused(AlphaError, "op: an op called 'cube' is registered already, by tests.test_graph"):
         alpha.op(type("cube", (), dict(args="x", shape=lambda x: x.shape)))

@@ -30,7 +30,7 @@ MAY_IMPORT = {
                   "alpha.random"},
     "alpha.nn": {"alpha.nn", "alpha.ops", "alpha.op", "alpha.tensor", "alpha.graph", "alpha.errors", "alpha.random"},
     "alpha.optim": {"alpha.optim", "alpha.ops", "alpha.tensor", "alpha.graph", "alpha.errors"},
-    "alpha.checkpoint": {"alpha.nn", "alpha.tensor", "alpha.errors"},
+    "alpha.checkpoint": {"alpha.backend", "alpha.nn", "alpha.tensor", "alpha.errors"},
     "alpha": {"alpha"},
     "models": {"models", "alpha"},
     "train": {"train", "models", "alpha"},

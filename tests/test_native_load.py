@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import warnings
 
 import numpy as np
@@ -27,6 +28,29 @@ def test_usable_asks_for_contiguous_float32():
     assert not native.usable(a.T) and not native.usable(a, a.astype(np.float64))
     with config(cpu_kernels=False):
         assert native.library() is None and not native.usable(a)
+
+
+def linear_of_ones(send=print):
+    y = np.empty((512, 512), np.float32)
+    native.library()
+    native.linear_fwd(np.ones((512, 64), np.float32), np.ones((512, 64), np.float32), y)
+    send(float(y.sum()))
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="this system does not fork")
+def test_a_forked_process_computes_too():
+    context = multiprocessing.get_context("fork")
+    receive, send = context.Pipe(duplex=False)
+    with config(num_threads=2):
+        linear_of_ones()                    # makes the threads that the child will not have
+        child = context.Process(target=linear_of_ones, args=(send.send,))
+        child.start()
+        try:
+            assert receive.poll(30), "the forked process hangs"
+            assert receive.recv() == 512 * 512 * 64
+        finally:
+            child.kill()
+            child.join()
 
 
 @pytest.fixture

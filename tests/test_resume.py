@@ -204,7 +204,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_without_an_intact_checkpoint_there_is_an_error_and_without_any_a_new_run(
-        tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+        tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(flags(tmp_path / "x", epochs=2, resume="auto")) == 0
     for path in (tmp_path / "x" / "last.safetensors", tmp_path / "x" / "last.safetensors.prev"):
         path.write_bytes(b"x" + path.read_bytes()[1:])
@@ -214,6 +214,7 @@ def test_without_an_intact_checkpoint_there_is_an_error_and_without_any_a_new_ru
     assert "last.safetensors.prev is intact" in error and "help: start again" in error
     assert main(flags(tmp_path / "x", resume=tmp_path / "x" / "last.safetensors")) == 1
     assert "is damaged" in capsys.readouterr().err
+    monkeypatch.setattr(train.loop, "load", lambda *args, **more: pytest.fail("the data set was loaded"))
     assert main(flags(tmp_path / "x", resume=tmp_path / "nowhere.safetensors")) == 1
     assert "nowhere.safetensors cannot be read" in capsys.readouterr().err
 

@@ -12,7 +12,7 @@ from alpha import ops
 from alpha.errors import DTypeError, ShapeError
 from alpha.gradcheck import adjoint_check, assert_equal_at, gradcheck
 from alpha.ops.shape import slice_axes_grad
-from tests.op_checks import floats, integers, is_contiguous, leaf, refused, shapes
+from tests.op_checks import floats, integers, is_contiguous, leaf, like_torch, refused, shapes
 
 DTYPES = ("float16", "float32", "float64", "int32", "int64", "uint8", "bool")
 
@@ -235,6 +235,27 @@ def test_keys_that_do_not_fit_are_refused() -> None:
     for key in (True, 1.0, "a"):
         with refused(DTypeError, f"getitem: the key {key!r} is no index"):
             x[key]
+
+
+@pytest.mark.torch
+def test_values_and_gradients_are_those_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    a, b = floats((2, 3, 4)), floats((2, 1, 4), seed=1)
+    for ours, theirs in (
+            (lambda x, y: ops.concat([x, y], 1), lambda x, y: torch.cat([x, y], 1)),
+            (lambda x, y: ops.stack([x, x], -1) * y.reshape(2, 1, 4, 1),
+             lambda x, y: torch.stack([x, x], -1) * y.reshape(2, 1, 4, 1)),
+            (lambda x, y: ops.split(x, [1, 2], 1)[1] * y, lambda x, y: x.split([1, 2], 1)[1] * y),
+            (lambda x, y: ops.unsqueeze(ops.squeeze(y, 1), 1) + x.flip(2),
+             lambda x, y: y.squeeze(1)[:, None] + x.flip(2)),
+            (lambda x, y: y.expand(2, 3, 4).permute(2, 0, 1) * x.permute(2, 0, 1),
+             lambda x, y: y.expand(2, 3, 4).permute(2, 0, 1) * x.permute(2, 0, 1)),
+            (lambda x, y: x[:, 1:, ::2] * y[..., :2], lambda x, y: x[:, 1:, ::2] * y[..., :2]),
+            (lambda x, y: x[[1, 0, 1]].flatten(1) + y[0].flatten()[0],
+             lambda x, y: x[[1, 0, 1]].flatten(1) + y[0].flatten()[0]),
+            (lambda x, y: ops.pad(x, ((0, 1), (2, 0), (1, 1))).transpose(0, 2) + y[0, 0, 0],
+             lambda x, y: torch.nn.functional.pad(x, (1, 1, 2, 0, 0, 1)).transpose(0, 2) + y[0, 0, 0])):
+        like_torch(ours, theirs, (a, b))
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:

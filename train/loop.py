@@ -249,10 +249,11 @@ def run(config: Config) -> float:
     """Trains one model from beginning, or --resume, to end, and returns its final test accuracy (see `final_test`)."""
     config = resolve_device(config)
     output = report.prepare(config.output)
+    found = None if config.resume is None else find_for(config)
     data = load(config.dataset, config.data_dir, seed=config.seed)
     split = split_off(data, config.val_size, config.seed)
     session = Session(config, len(data.classes), len(split.train_labels))
-    session.start(None if config.resume is None else find_for(config))
+    session.start(found)
     report.write_config(output, config)
     print(f"{config.model}, {session.model.num_parameters():,} parameters, on {config.device}; {config.dataset}: "
           f"{len(split.train_labels)} images to train, {len(split.val_labels)} to validate, {len(data.test_labels)} to "

@@ -5,8 +5,8 @@ nothing and returns nothing unless it says so: ask `usable(...)` first. The rows
 last. Where there is no compiler, or a kernel fails its check, `library()` says so once and `usable` is False for good,
 so that NumPy does the work.
 
-Sums are made in an order that depends on shapes and on the number of threads only. The kernels use OpenMP: after the
-first call a forked child must not call them (libgomp's threads do not survive a fork), so worker processes are spawned.
+Sums are made in an order that depends on shapes and on the number of threads only. The kernels use OpenMP, whose
+threads do not survive a fork: a process forked after the kernels were loaded computes with one thread.
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ _lib: Any = None
 _tried = False
 _lock = threading.Lock()
 _threads = -1
+_forked = False     # from a process that had the kernels loaded
 
 
 def library() -> ctypes.CDLL | None:
@@ -139,7 +140,19 @@ def _set_threads() -> None:
     global _threads
     _threads = config.num_threads
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    _lib.set_threads(_threads or cores)
+    _lib.set_threads(1 if _forked else _threads or cores)
+
+
+def _after_fork() -> None:
+    """Goes on with one thread: to wait for the others, which stayed in the parent, would never end."""
+    global _forked
+    if _lib is not None:
+        _forked = True
+        _lib.set_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 _DATA = object.__basicsize__  # offset of PyArrayObject.data, the first field after the object header

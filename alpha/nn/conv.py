@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from alpha import ops
+from alpha.errors import ShapeError, message
 from alpha.nn import init
 from alpha.nn.activation import fuse_relu
 from alpha.nn.module import Module, Parameter
@@ -33,10 +34,13 @@ class _Conv(Module):
         self.stride = pair(stride, "stride", where)
         self.padding = pair(padding, "padding", where)
         self.dilation = pair(dilation, "dilation", where)
+        if min(wide, narrow, *self.kernel_size) < 1:
+            raise ShapeError(message(where, f"in_channels={self.in_channels}, out_channels={self.out_channels}, "
+                                     f"kernel_size={self.kernel_size}: all must be at least 1", "correct the sizes"))
         weight_shape = (narrow, *self.kernel_size, wide // max(groups, 1))
         # The smallest map that the filter fits into: settings that are wrong are refused here, not in the first call.
-        smallest = [Axis.transposed_size(1, f, 1, 0, d) for f, d in zip(self.kernel_size, self.dilation)]
-        ConvDesc.fprop((1, max(smallest[0], 1), max(smallest[1], 1), wide), weight_shape, **self.geometry)
+        smallest = [max(Axis.transposed_size(1, f, 1, 0, d), 1) for f, d in zip(self.kernel_size, self.dilation)]
+        ConvDesc.fprop((1, *smallest, wide), weight_shape, **self.geometry)
         self.weight = init.kaiming_uniform_(Parameter(ops.zeros(weight_shape)), a=math.sqrt(5.0))
         bound = 1.0 / math.sqrt(init.fans(weight_shape)[0])
         self.bias = init.uniform_(Parameter(ops.zeros((self.out_channels,))), -bound, bound) if bias else None

@@ -65,11 +65,16 @@ class LayerNorm(Module):
         affine: whether there are weight and bias.
     Shape: x (..., *normalized_shape) -> y of the same shape.
     Parameters: weight, bias of shape normalized_shape; they start as 1 and 0.
+    Raises:
+        ConfigError: a size is below 1, or eps is not above 0.
     Source: Ba, Kiros and Hinton, arXiv 1607.06450.
     """
 
     def __init__(self, normalized_shape: int | tuple[int, ...], eps: float = 1e-5, affine: bool = True) -> None:
         self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+        if not self.normalized_shape or min(self.normalized_shape) < 1 or eps <= 0.0:
+            raise ConfigError(message("LayerNorm", f"normalized_shape={normalized_shape}, eps={eps}: sizes must be at "
+                                      "least 1, eps above 0", "correct the one out of range"))
         self.eps = eps
         self.weight = Parameter(ops.ones(self.normalized_shape)) if affine else None
         self.bias = Parameter(ops.zeros(self.normalized_shape)) if affine else None
@@ -91,10 +96,16 @@ class GroupNorm(Module):
         affine: whether there are weight and bias.
     Shape: x (N, H, W, C) -> y of the same shape.
     Parameters: weight (C,), bias (C,); they start as 1 and 0.
+    Raises:
+        ConfigError: num_groups does not divide num_channels, or a setting is out of range.
     Source: Wu and He, arXiv 1803.08494.
     """
 
     def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True) -> None:
+        if min(num_groups, num_channels) < 1 or num_channels % num_groups or eps <= 0.0:
+            raise ConfigError(message("GroupNorm", f"num_groups={num_groups}, num_channels={num_channels}, eps={eps}: "
+                                      "num_groups must divide num_channels, both be at least 1, eps above 0",
+                                      "correct the one out of range"))
         self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
         self.weight = Parameter(ops.ones((num_channels,))) if affine else None
         self.bias = Parameter(ops.zeros((num_channels,))) if affine else None
