@@ -6,7 +6,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: train test lint bench clean
 
 train: .venv/.train        ## train LeNet-5 on real handwritten digits on this machine
-	$(BIN)/python -m train --output runs/lenet5-digits $(ARGS)
+	$(BIN)/python -m train $(ARGS)
 
 test: .venv/.test          ## the whole CPU suite; comparisons with PyTorch run where it is installed in .venv
 	$(BIN)/python -m pytest -q $(ARGS)

@@ -26,6 +26,7 @@ from alpha.tensor import Tensor, tensor
 
 SCHEMA = 1
 _BLANK = b"0" * 64
+_HEAD_BYTES = 4096      # the digest is among the first
 _DIGEST = re.compile(rb'\\"sha256\\":\\"([0-9a-f]{64})\\"')
 _DAMAGED = "use the previous checkpoint, see alpha.checkpoint.previous(path)"
 
@@ -73,7 +74,7 @@ def load(path: PathLike) -> tuple[dict[str, Tensor], dict[str, Any]]:
             written by a later version of alpha.
     """
     data = _read(Path(path))
-    found = _DIGEST.search(data, 0, 4096)
+    found = _DIGEST.search(data, 0, _HEAD_BYTES)
     if not found:
         raise CheckpointError(message("checkpoint.load", f"{path} is damaged, or no checkpoint of alpha", _DAMAGED,
                                       size=f"{len(data)} bytes"))
@@ -96,6 +97,15 @@ def previous(path: PathLike) -> Path:
 
 def _array(t: Any) -> np.ndarray:
     return np.ascontiguousarray(t.numpy() if isinstance(t, Tensor) else t).reshape(t.shape)
+
+
+def _is_own(path: Path) -> bool:
+    """Tells whether `save` wrote the file; False where it cannot be read, which the next reader explains."""
+    try:
+        with open(path, "rb") as file:
+            return _DIGEST.search(file.read(_HEAD_BYTES)) is not None
+    except OSError:
+        return False
 
 
 def _read(path: Path) -> bytes:
@@ -189,9 +199,12 @@ def load_torch(path: PathLike, model: Module, strict: bool = True) -> tuple[list
     A file of torch.save needs PyTorch, and is read with weights_only=True: no code in it is run. A state_dict inside of
     a dict, under "state_dict", "model" or "net", is found. See `from_torch_state_dict`.
     Raises:
-        CheckpointError: the file cannot be read, holds no state_dict, or does not fit the model.
+        CheckpointError: the file cannot be read, holds no state_dict, does not fit the model, or `save` wrote it.
     """
     path = Path(path)
+    if _is_own(path):
+        raise CheckpointError(message("load_torch", f"{path} is a checkpoint of alpha, not a file of PyTorch",
+                                      "read it with alpha.checkpoint.load(path)"))
     state: Any
     if path.suffix == ".safetensors":
         try:

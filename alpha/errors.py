@@ -28,7 +28,7 @@ class GraphError(AlphaError, RuntimeError):
 
 
 class AnomalyError(AlphaError, FloatingPointError):
-    """The first NaN or infinity, with the op, the layer and the line that made it."""
+    """The first NaN, with the op, the layer and the line that made it; or a loss or a gradient that is not finite."""
 
 
 class CompileError(AlphaError, RuntimeError):

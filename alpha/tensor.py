@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from math import prod
-from typing import Any, Union
+from typing import Any, NoReturn, Union
 
 import numpy as np
 
@@ -229,6 +229,10 @@ class Tensor:
     __hash__ = object.__hash__
 
     def __getitem__(self, key: Any) -> Tensor: return OPS["getitem"](self, key)
+    def __setitem__(self, key: Any, value: Any) -> NoReturn:
+        raise TypeError(message("setitem", "elements of a tensor cannot be assigned, they change only through copy_",
+                                "make the new elements, by ops.where say, and pass them all to t.copy_(...)",
+                                key=key, shape=self.shape))
     def abs(self) -> Tensor: return OPS["abs"](self)
     def exp(self) -> Tensor: return OPS["exp"](self)
     def log(self) -> Tensor: return OPS["log"](self)
@@ -290,11 +294,16 @@ def tensor(array: Any, dtype: Any = None, device: str = "cpu", requires_grad: bo
         device: "cpu", "cuda" or "cuda:<index>".
         requires_grad: whether backward is to leave a gradient in `.grad`.
     Raises:
+        ShapeError: the nested lists are of unequal lengths.
         DTypeError: the dtype is unknown, or the device does not have it.
         DeviceError: the device is not there.
     """
     typed = isinstance(array, (np.ndarray, np.generic, Tensor))
-    host = array.numpy() if isinstance(array, Tensor) else np.asarray(array)
+    try:
+        host = array.numpy() if isinstance(array, Tensor) else np.asarray(array)
+    except ValueError as error:
+        raise ShapeError(message("tensor", f"the nested lists are no array of one shape: {error}",
+                                 "make the lists of each level equally long, by padding them say")) from error
     name = dtype_name(dtype) if dtype is not None else dtype_name(
         host.dtype if typed or host.dtype.kind != "f" else "float32")
     backend = get_backend(device)

@@ -84,13 +84,14 @@ def compare(model: str, batch: int, rounds: int, visit_ms: float) -> dict[str, A
             "rounds": rounds}
 
 
-def environment() -> dict[str, str]:
+def environment(args: argparse.Namespace) -> dict[str, str]:
     """What a figure depends on."""
     info = Path("/proc/cpuinfo").read_text().splitlines()
     names = [line.split(":")[1].strip() for line in info if "model name" in line]
     return {"date": datetime.date.today().isoformat(), "cpu": f"{names[0] if names else platform.processor()}, "
             f"{len(os.sched_getaffinity(0))} cores", "python": platform.python_version(), "numpy": version("numpy"),
-            "torch": version("torch"), "command": "python -m benchmarks.cpu_steps " + " ".join(sys.argv[1:])}
+            "torch": version("torch"), "command": f"python -m benchmarks.cpu_steps --models {' '.join(args.models)} "
+            f"--rounds {args.rounds} --visit-ms {args.visit_ms:g}"}
 
 
 def main() -> None:
@@ -100,7 +101,7 @@ def main() -> None:
     parser.add_argument("--visit-ms", type=float, default=600.0, help="time per visit of a process")
     parser.add_argument("--output", type=Path, help="append the results to this file, a JSON object a line")
     args = parser.parse_args()
-    facts = environment()
+    facts = environment(args)
     print("; ".join(f"{k}: {v}" for k, v in facts.items()))
     print("| network | batch | alpha ms | torch NCHW ms | torch NHWC ms | ratio (min..max) | "
           "peak MiB alpha / NCHW / NHWC |")

@@ -1,7 +1,8 @@
 """Networks for 32x32 images, by name: `models.create("resnet18", num_classes=10)`.
 
 Inputs are NHWC, (N, 32, 32, 3); outputs are logits, (N, num_classes). Parameters are named and shaped as in the widely
-used CIFAR-10 repository for PyTorch, so its weights load (alpha.checkpoint.load_torch).
+used CIFAR-10 repository for PyTorch, so its weights load (alpha.checkpoint.load_torch). As there, `vgg16` has batch
+norm; `vgg16_plain` has none: torchvision calls them `vgg16_bn` and `vgg16`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""VGG for 32x32 images, with batch norm (as it is widely used on CIFAR) and without."""
+"""VGG for 32x32 images, with batch norm (as it is widely used on CIFAR) and without.
+
+`vgg16` has batch norm, as in the widely used CIFAR-10 repository, and `vgg16_plain` has none: torchvision calls them
+`vgg16_bn` and `vgg16`.
+"""
 
 from __future__ import annotations
 

@@ -304,6 +304,17 @@ def test_files_that_torch_cannot_give_us(tmp_path):
         checkpoint.load_torch(tmp_path / "none.pth", net)
 
 
+@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
+def test_our_own_checkpoint_is_no_file_of_torch(tmp_path, suffix):
+    path, net = tmp_path / f"a{suffix}", nn.Linear(1, 1)
+    checkpoint.save(path, net.state_dict())
+    with pytest.raises(CheckpointError, match=r"load_torch: .*a.* is a checkpoint of alpha, not a file of PyTorch\n"
+                       r"help: read it with alpha.checkpoint.load\(path\)"):
+        checkpoint.load_torch(path, net)
+    checkpoint.save_torch(path.with_suffix(".safetensors"), net)
+    assert checkpoint.load_torch(path.with_suffix(".safetensors"), net) == ([], [])
+
+
 def test_a_pth_file_without_torch_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     with pytest.raises(CheckpointError, match="PyTorch is not installed\nhelp: install torch, or convert"):

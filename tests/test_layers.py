@@ -145,6 +145,9 @@ def test_pos_weight_is_a_buffer():
     (lambda: nn.ConvTranspose2d(3, 0, 3), "ConvTranspose2d: in_channels=3, out_channels=0, kernel_size=(3, 3): all"),
     (lambda: nn.Conv2d(3, 4, "same"), "Conv2d: kernel_size is 'same', an int or a pair of ints is needed"),
     (lambda: nn.ConvTranspose2d(3, 4, 3, padding=-1), "padding (-1, -1) at least 0"),
+    (lambda: nn.ConvTranspose2d(3, 4, 3, stride=(2, 1), output_padding=1),
+     "ConvTranspose2d: output_padding (1, 1) is not below stride (2, 1)"),
+    (lambda: nn.ConvTranspose2d(3, 4, 3, output_padding=-1), "ConvTranspose2d: output_padding (-1, -1) is not below"),
     (lambda: nn.Linear(0, 4), "Linear: in_features=0, out_features=4: both must be at least 1"),
     (lambda: nn.Linear(12, 4, flattened=(2, 2, 4)), "in_features=12, but flattened=(2, 2, 4) has 16 elements"),
     (lambda: nn.BatchNorm2d(3, eps=0.0), "num_features=3, eps=0.0, momentum=0.1: they must be"),
@@ -179,3 +182,14 @@ def test_summary_counts_parameters_macs_and_bytes():
     text = str(s)
     assert "MACs nominal" in text and "Conv2d" in text
     assert text.splitlines()[-1].split()[:3] == ["total", "Sequential", "762"]
+
+
+@pytest.mark.parametrize("input_shape, said", [
+    (32, "summary: input_shape is 32, a tuple is needed: the shape of one sample"),
+    (None, "summary: input_shape is None, a tuple is needed"), (("a",), "shape is (1, 'a')")])
+def test_summary_of_no_shape_is_refused(input_shape, said):
+    net = nn.Linear(32, 2)
+    with pytest.raises(ShapeError) as error:
+        alpha.summary(net, input_shape)
+    assert said in str(error.value) and "\nhelp: " in str(error.value)
+    assert not net.hooked

@@ -80,6 +80,8 @@ def test_logits_equal_those_of_the_torch_twin(name):
 def test_unknown_names_and_bad_arguments_are_refused():
     with pytest.raises(ConfigError, match=r"no model is called 'resnet81'\nhelp: did you mean 'resnet18'\?"):
         models.create("resnet81")
+    with pytest.raises(ConfigError, match=r"no model is called 'vgg16_bn'\nhelp: did you mean 'vgg16'\?"):
+        models.create("vgg16_bn")
     with pytest.raises(ConfigError, match="no model is called 'zzz'\nhelp: use one of alexnet, googlenet, lenet5"):
         models.create("zzz")
     with pytest.raises(ConfigError, match=r"models.create: num_classes=0 is below 1\nhelp: pass the number of classes"):

@@ -62,5 +62,6 @@ def test_losses_equal_those_of_torch(name, kind):
     settings = dict(settings, lr=LR[name, kind])
     expected = torch_losses(theirs, getattr(torch.optim, optimizer)(theirs.parameters(), **settings))
     got = alpha_losses(ours, getattr(optim, optimizer)(ours.named_parameters(), **settings))
-    assert expected[-1] < 0.97 * expected[0], "nothing was learned, so nothing was tested"
+    for first, last in zip(expected[:2], expected[-2:]):  # of the same batch each: batches alternate
+        assert last < 0.97 * first, "nothing was learned, so nothing was tested"
     assert got == pytest.approx(expected, rel=1e-4)

@@ -44,6 +44,8 @@ def test_a_tensor_owns_its_elements() -> None:
 def test_what_cannot_be_a_tensor_is_refused() -> None:
     with refused(DTypeError, "'complex128' is not a dtype of alpha", "float32"):
         alpha.tensor(np.ones(2, complex))
+    with refused(ShapeError, "tensor: the nested lists are no array of one shape", "equally long"):
+        alpha.tensor([[1, 2], [3]])
     with refused(DTypeError, "tensor: the cpu backend has no bfloat16"):
         alpha.tensor([1.0], "bfloat16")
     for device in ("tpu", "cpu:0", "cuda:x"):
@@ -133,6 +135,15 @@ def test_copy_overwrites_and_casts() -> None:
     assert x.copy_(alpha.tensor([7, 8])).tolist() == [7.0, 8.0]
     with refused(ShapeError, "copy_: the source has shape (3,), the tensor (2,)"):
         x.copy_(np.ones(3))
+
+
+def test_elements_cannot_be_assigned() -> None:
+    x = alpha.tensor([1.0, 2.0])
+    with refused(TypeError, "setitem: elements of a tensor cannot be assigned", "only through copy_", "key: 0"):
+        x[0] = 1
+    with refused(TypeError, "setitem: elements of a tensor cannot be assigned"):
+        x[:1] += 1.0
+    assert x.tolist() == [1.0, 2.0]
 
 
 def test_requires_grad_spreads_through_floating_results() -> None:

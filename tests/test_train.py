@@ -23,7 +23,7 @@ from alpha.config import config
 from alpha.errors import DeviceError
 from tests.tiny_run import CLASSES, TEST, flags, tiny
 from train.__main__ import main
-from train.config import SCHEDULES, Config, parse
+from train.config import OPTIMIZERS, SCHEDULES, Config, parse
 from train.loop import evaluate
 from train.session import Session, make_schedule, resolve_device
 
@@ -176,7 +176,7 @@ def test_the_test_images_are_not_read_before_the_end(tmp_path: Path, monkeypatch
 # ---- options ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw", "rmsprop", "adamax", "radam", "adamod"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_every_optimizer_learns(optimizer: str, tmp_path: Path) -> None:
     assert main(flags(tmp_path, optimizer=optimizer, epochs=8, lr=0.05, augment="none")) == 0
     losses = [float(line["train_loss"]) for line in rows(tmp_path)]

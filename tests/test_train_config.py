@@ -6,8 +6,10 @@ import sys
 import pytest
 
 import models
+from alpha import nn, ops, optim
 from alpha.errors import ConfigError
 from train.config import OPTIMIZERS, PRECISIONS, SCHEDULES, Config, Interval, parse, parser, read_toml
+from train.session import make_optimizer, make_schedule
 
 FLAGS = ["--model", "--dataset", "--device", "--epochs", "--batch-size", "--lr", "--optimizer", "--schedule",
          "--warmup", "--momentum", "--weight-decay", "--label-smoothing", "--augment", "--ema", "--clip", "--seed",
@@ -93,6 +95,20 @@ def test_resume_without_a_path_is_auto():
                                           ("precision", PRECISIONS)])
 def test_every_name_is_accepted(field, names):
     assert [getattr(parse([f"--{field}", name, "--device", "cuda"]), field) for name in names] == list(names)
+
+
+def test_every_optimizer_of_alpha_has_its_name():
+    kinds = {kind for kind in vars(optim).values() if isinstance(kind, type) and issubclass(kind, optim.Optimizer)}
+    assert set(OPTIMIZERS) == {kind.__name__.lower() for kind in kinds - {optim.Optimizer}}
+    weight = nn.Parameter(ops.ones((1,)))
+    for name in OPTIMIZERS:
+        made = make_optimizer(parse(["--optimizer", name]), [("w", weight)], optim.schedule.constant(1.0))
+        assert type(made).__name__.lower() == name
+
+
+def test_every_schedule_has_a_course_of_its_own():
+    courses = [make_schedule(parse(["--schedule", name, "--epochs", "40", "--lr", "1"]), 5) for name in SCHEDULES]
+    assert len({tuple(lr(t) for t in range(200)) for lr in courses}) == len(SCHEDULES)
 
 
 @needs_tomllib

@@ -73,8 +73,8 @@ def cross_entropy_grad_cpu(g: Array, logits: Array, target: Array, lse: Array, *
 
 
 @ops.label_mask.impl("cpu")
-def label_mask_cpu(target: Array, *, classes: int) -> Array:
-    _check_labels("label_mask", target, classes)
+def label_mask_cpu(target: Array, *, classes: int, where: str) -> Array:
+    _check_labels(where, target, classes)
     return target[..., None] == np.arange(classes)
 
 

@@ -2,8 +2,8 @@
 
 Every wrapper takes C-contiguous float32 arrays (unless it says otherwise) with outputs already allocated, checks
 nothing and returns nothing unless it says so: ask `usable(...)` first. The rows of an array are all its axes but the
-last. Where there is no compiler, or a kernel fails its check, `library()` says so once and `usable` is False for good,
-so that NumPy does the work.
+last. Where there is no compiler, or a kernel fails its check, `library()` says so once, in one line on stderr, and
+`usable` is False for good, so that NumPy does the work.
 
 Sums are made in an order that depends on shapes and on the number of threads only. The kernels use OpenMP, whose
 threads do not survive a fork: a process forked after the kernels were loaded computes with one thread.
@@ -16,7 +16,6 @@ import os
 import platform
 import sys
 import threading
-import warnings
 from collections.abc import Sequence
 from functools import lru_cache
 from math import sqrt
@@ -39,13 +38,12 @@ X86_FLAGS = ("-mprefer-vector-width=512",)
 # What each kernel takes: p pointer, l int64, q uint64, i int, u uint32, f float, d double; after "->" what it returns.
 SIGNATURES = {
     "set_threads": "i",
-    "lanes": "-> i",
     "conv_fprop": "p pppp i",
     "conv_dgrad": "p ppp",
     "conv_wgrad": "p ppp",
     "bn_fwd": "pppp pp ppp ll dd i",
     "bn_inference": "pppp pp p ll d i",
-    "bn_bwd": "ppp pp pp pppp ll i",
+    "bn_bwd": "pp pp pp ppp ll i",
     "column_sum": "pp ll",
     "max_pool_fwd": "p ppp",
     "max_pool_bwd": "p ppp",
@@ -57,8 +55,6 @@ SIGNATURES = {
     "relu_fwd": "pp l",
     "relu_bwd": "ppp l",
     "add": "ppp l",
-    "add_relu": "ppp l",
-    "scale": "pfp l",
     "sum_of_squares": "ppl -> d",
     "sgd_step": "ppp pl ffff ii",
     "adam_step": "ppppp pl ff ddf ff",
@@ -104,7 +100,7 @@ def _start() -> None:
     except (AlphaError, OSError) as error:
         _lib = None
         reason = str(error).partition("\n")[0]
-        warnings.warn(f"alpha computes with NumPy alone, several times slower: {reason}", UserWarning, stacklevel=4)
+        print(f"alpha computes with NumPy alone, several times slower: {reason}", file=sys.stderr)
     finally:
         _tried = True
 
@@ -225,12 +221,11 @@ def batch_norm_inference(x: Array, gamma: Array | None, beta: Array | None, runn
 
 
 def batch_norm_bwd(g: Array, x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd: Array, dx: Array,
-                   dgamma: Array | None, dbeta: Array | None, *, relu: bool = False, y: Array | None = None,
-                   dresidual: Array | None = None) -> None:
-    """Gradients of batch_norm_fwd.  With relu, pass y if there was a residual; without y the mask is made from x."""
+                   dgamma: Array | None, dbeta: Array | None, *, relu: bool = False) -> None:
+    """Gradients of batch_norm_fwd without a residual; with one, pass g where y > 0, else 0, and relu=False."""
     c = x.shape[-1]
-    _lib.bn_bwd(_ptr(g), _ptr(x), _ptr(y), _ptr(gamma), _ptr(beta), _ptr(mean), _ptr(istd), _ptr(dx), _ptr(dgamma),
-                _ptr(dbeta), _ptr(dresidual), x.size // c, c, relu)
+    _lib.bn_bwd(_ptr(g), _ptr(x), _ptr(gamma), _ptr(beta), _ptr(mean), _ptr(istd), _ptr(dx), _ptr(dgamma), _ptr(dbeta),
+                x.size // c, c, relu)
 
 
 def column_sum(x: Array, out: Array) -> None:
@@ -307,16 +302,6 @@ def relu_bwd(g: Array, y: Array, dx: Array) -> None:
 def add(a: Array, b: Array, y: Array) -> None:
     """y = a + b (same shape)."""
     _lib.add(_ptr(a), _ptr(b), _ptr(y), a.size)
-
-
-def add_relu(a: Array, b: Array, y: Array) -> None:
-    """y = max(a + b, 0)."""
-    _lib.add_relu(_ptr(a), _ptr(b), _ptr(y), a.size)
-
-
-def scale(x: Array, factor: float, y: Array) -> None:
-    """y = x * factor."""
-    _lib.scale(_ptr(x), factor, _ptr(y), x.size)
 
 
 def random_bits(seed: int, stream: int, offset: int, out: Array) -> None:

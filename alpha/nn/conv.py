@@ -11,7 +11,7 @@ from alpha.errors import ShapeError, message
 from alpha.nn import init
 from alpha.nn.activation import fuse_relu
 from alpha.nn.module import Module, Parameter
-from alpha.ops.conv import pair
+from alpha.ops.conv import output_padding_pair, pair
 from alpha.ops.conv_desc import Axis, ConvDesc, Pair
 from alpha.tensor import Tensor
 
@@ -111,8 +111,8 @@ class ConvTranspose2d(_Conv):
                  padding: int | Pair = 0, output_padding: int | Pair = 0, dilation: int | Pair = 1, groups: int = 1,
                  bias: bool = True) -> None:
         self.in_channels, self.out_channels = in_channels, out_channels
-        self.output_padding = pair(output_padding, "output_padding", "ConvTranspose2d")
         super().__init__(out_channels, in_channels, kernel_size, stride, padding, dilation, groups, bias)
+        self.output_padding = output_padding_pair("ConvTranspose2d", output_padding, self.stride)
 
     def forward(self, x: Tensor) -> Tensor:
         y = ops.conv_transpose2d(x, self.weight, output_padding=self.output_padding, **self.geometry)

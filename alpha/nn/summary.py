@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from alpha import ops
+from alpha.errors import ShapeError, message
 from alpha.graph import no_grad
 from alpha.nn.module import Module
 from alpha.tensor import Tensor
@@ -66,14 +67,19 @@ def summary(model: Module, input_shape: tuple[int, ...], batch_size: int = 1) ->
         batch_size: number of samples; the columns scale with it.
     Returns:
         Summary; print it.
+    Raises:
+        ShapeError: input_shape is no tuple of sizes, or no input of the model.
     """
+    if not isinstance(input_shape, (tuple, list)):
+        raise ShapeError(message("summary", f"input_shape is {input_shape!r}, a tuple is needed: the shape of one "
+                                 "sample", "write summary(model, (32, 32, 3)) for images, (features,) for vectors"))
+    first = next(model.parameters(), None)
+    x = ops.zeros((batch_size, *input_shape), dtype=first.dtype if first is not None else "float32",
+                  device=first.device if first is not None else "cpu")
     rows: list[Row] = []
     leaves = [(path, m) for path, m in model.named_modules() if not list(m.named_children())]
     removers = [m.register_forward_hook(partial(_note, rows, path)) for path, m in leaves]
     modes = [(m, m.training) for m in model.modules()]
-    first = next(model.parameters(), None)
-    x = ops.zeros((batch_size, *input_shape), dtype=first.dtype if first is not None else "float32",
-                  device=first.device if first is not None else "cpu")
     try:
         with no_grad():
             model.eval()(x)

@@ -210,17 +210,23 @@ def conv_transpose2d(x: Tensor, w: Tensor, stride: int | Pair = 1, padding: int 
     """
     where = "conv_transpose2d"
     geometry = _geometry(where, stride, padding, dilation, groups)
-    extra = pair(output_padding, "output_padding", where)
+    extra = output_padding_pair(where, output_padding, geometry["stride"])
     _check_transposed(x.shape, w.shape)
-    if min(extra) < 0 or any(e >= s for e, s in zip(extra, geometry["stride"])):
-        raise ShapeError(message(where, f"output_padding {extra} is not below stride {geometry['stride']}",
-                                 "choose an output_padding from 0 to stride - 1 along each axis"))
     axes = zip(x.shape[1:3], w.shape[1:3], geometry["stride"], geometry["padding"], geometry["dilation"])
     hw = tuple(Axis.transposed_size(*axis) + e for axis, e in zip(axes, extra))
     if min(hw) < 1:
         raise ShapeError(message(where, f"the output would have height and width {hw}", "use less padding",
                                  x=f"{x.shape} NHWC", w=f"{w.shape} OHWI", **geometry))
     return conv2d_dgrad(x, w, hw=hw, **geometry)
+
+
+def output_padding_pair(where: str, output_padding: int | Pair, stride: Pair) -> Pair:
+    """Returns output_padding as a pair.  Raises ShapeError unless 0 <= output_padding < stride along both axes."""
+    extra = pair(output_padding, "output_padding", where)
+    if min(extra) < 0 or any(e >= s for e, s in zip(extra, stride)):
+        raise ShapeError(message(where, f"output_padding {extra} is not below stride {stride}",
+                                 "choose an output_padding from 0 to stride - 1 along each axis"))
+    return extra
 
 
 def _check_transposed(x_shape: Shape, w_shape: Shape) -> None:

@@ -130,14 +130,15 @@ class label_mask:
     Args:
         target: labels, int32 or int64.  Shape (N,).
         classes: C.
+        where: the function that errors name.
     Raises:
         DataError: a label is outside [0, C).
     """
 
     args, dtypes = "target", "any"
 
-    def shape(target, *, classes):
-        _check_label_dtype("label_mask", target)
+    def shape(target, *, classes, where="label_mask"):
+        _check_label_dtype(where, target)
         return Spec((*target.shape, classes), "bool")
 
 
@@ -155,7 +156,7 @@ def nll_loss(log_probs: Tensor, target: Tensor, *, reduction: str = "mean") -> T
     """
     _check_reduction("nll_loss", reduction)
     _check_labels("nll_loss", log_probs, target)
-    chosen = where(label_mask(target, classes=log_probs.shape[1]), log_probs, 0.0)
+    chosen = where(label_mask(target, classes=log_probs.shape[1], where="nll_loss"), log_probs, 0.0)
     return _reduce(-chosen.sum(1), reduction)
 
 

@@ -225,4 +225,3 @@ EXPORT void conv_wgrad(const int64_t* table, const float* x, const float* dy, fl
 }
 
 EXPORT void set_threads(int count) { omp_set_num_threads(count); }
-EXPORT int lanes() { return LANES; }

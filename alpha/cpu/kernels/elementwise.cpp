@@ -1,4 +1,4 @@
-// What:    y = relu(x), dx = g where y > 0, y = a + b, y = relu(a + b), y = x * factor, and the sum of squares.
+// What:    y = relu(x), dx = g where y > 0, y = a + b, and the sum of squares.
 // Layout:  flat arrays of n floats; outputs may be inputs.
 // Sums:    sum of squares: BLOCK elements in float per lane, blocks in double, in an order that no thread changes.
 #include <vector>
@@ -37,14 +37,6 @@ EXPORT void relu_bwd(const float* g, const float* y, float* dx, int64_t n) {
 
 EXPORT void add(const float* a, const float* b, float* y, int64_t n) {
   for_each(n, [=](int64_t i) { y[i] = a[i] + b[i]; });
-}
-
-EXPORT void add_relu(const float* a, const float* b, float* y, int64_t n) {
-  for_each(n, [=](int64_t i) { y[i] = relu(a[i] + b[i]); });
-}
-
-EXPORT void scale(const float* x, float factor, float* y, int64_t n) {
-  for_each(n, [=](int64_t i) { y[i] = x[i] * factor; });
 }
 
 // Over `count` arrays: x[k] has sizes[k] elements.

@@ -6,8 +6,8 @@
 // Layout:  rows are contiguous, vectors run over channels.
 // Sums:    BLOCK_ROWS rows in float, blocks in double, parts of the rows (one per thread) in order. Values are shifted
 //          by the first row before they are squared, so one pass is enough and does not cancel.
-// Mask:    without a residual the backward pass computes x * scale + shift again, with the same instruction as the
-//          forward pass, and reads no y; with one it reads y.
+// Mask:    the backward pass computes x * scale + shift again, with the same instruction as the forward pass, and reads
+//          no y. It knows no residual: where there was one, g comes masked and relu is off.
 #include <cmath>
 #include <vector>
 
@@ -82,19 +82,14 @@ void normalize(const float* x, const float* residual, const Affine& a, float* y,
   }
 }
 
-// Where the mask of relu comes from.
-enum class Mask { none, from_x, from_y };
-
-template <Mask MASK>
-INLINE float masked(float g, float x, float y, float scale, float shift) {
-  if (MASK == Mask::from_x) return affine(x, scale, shift) <= 0 ? 0 : g;
-  if (MASK == Mask::from_y) return y <= 0 ? 0 : g;
-  return g;
+template <bool RELU>
+INLINE float masked(float g, float x, float scale, float shift) {
+  return RELU && affine(x, scale, shift) <= 0 ? 0 : g;
 }
 
 struct Backward {
-  const float *g, *x, *y, *gamma, *mean, *istd;
-  float *dx, *dgamma, *dbeta, *dresidual;
+  const float *g, *x, *gamma, *mean, *istd;
+  float *dx, *dgamma, *dbeta;
   int64_t rows, channels;
 };
 
@@ -114,17 +109,17 @@ struct Coefficients {
   }
 };
 
-template <Mask MASK>
+template <bool RELU>
 void backward(const Backward& b, const Affine& a) {
   const int64_t channels = b.channels;
   const float *scale = a.scale.data(), *shift = a.shift.data(), *mean = b.mean;
   const int threads = team(b.rows * channels, ALONE_BELOW);
   const auto sums = sum_rows<2>(b.rows, channels, threads, [&](int64_t r, float* s) {
-    const float *g = b.g + r * channels, *x = b.x + r * channels, *y = MASK == Mask::from_y ? b.y + r * channels : x;
+    const float *g = b.g + r * channels, *x = b.x + r * channels;
     float* dot = s + channels;
 #pragma omp simd
     for (int64_t c = 0; c < channels; c++) {
-      const float v = masked<MASK>(g[c], x[c], y[c], scale[c], shift[c]);
+      const float v = masked<RELU>(g[c], x[c], scale[c], shift[c]);
       s[c] += v;
       dot[c] += v * (x[c] - mean[c]);
     }
@@ -133,13 +128,11 @@ void backward(const Backward& b, const Affine& a) {
   const float *slope = k.slope.data(), *offset = k.offset.data();
 #pragma omp parallel for schedule(static) num_threads(threads)
   for (int64_t r = 0; r < b.rows; r++) {
-    const float *g = b.g + r * channels, *x = b.x + r * channels, *y = MASK == Mask::from_y ? b.y + r * channels : x;
-    float *dx = b.dx + r * channels, *dresidual = b.dresidual ? b.dresidual + r * channels : nullptr;
-    if (dresidual)
-      for (int64_t c = 0; c < channels; c++) dresidual[c] = masked<MASK>(g[c], x[c], y[c], scale[c], shift[c]);
+    const float *g = b.g + r * channels, *x = b.x + r * channels;
+    float* dx = b.dx + r * channels;
 #pragma omp simd
     for (int64_t c = 0; c < channels; c++)
-      dx[c] = masked<MASK>(g[c], x[c], y[c], scale[c], shift[c]) * scale[c] + ((x[c] - mean[c]) * slope[c] + offset[c]);
+      dx[c] = masked<RELU>(g[c], x[c], scale[c], shift[c]) * scale[c] + ((x[c] - mean[c]) * slope[c] + offset[c]);
   }
 }
 
@@ -179,13 +172,11 @@ EXPORT void bn_inference(const float* x, const float* residual, const float* gam
   cut ? normalize<true>(x, residual, a, y, rows, channels) : normalize<false>(x, residual, a, y, rows, channels);
 }
 
-EXPORT void bn_bwd(const float* g, const float* x, const float* y, const float* gamma, const float* beta,
-                   const float* mean, const float* istd, float* dx, float* dgamma, float* dbeta, float* dresidual,
-                   int64_t rows, int64_t channels, int cut) {
+EXPORT void bn_bwd(const float* g, const float* x, const float* gamma, const float* beta, const float* mean,
+                   const float* istd, float* dx, float* dgamma, float* dbeta, int64_t rows, int64_t channels, int cut) {
   const Affine a(gamma, beta, mean, istd, channels);
-  const Backward b = {g, x, y, gamma, mean, istd, dx, dgamma, dbeta, dresidual, rows, channels};
-  if (!cut) return backward<Mask::none>(b, a);
-  y ? backward<Mask::from_y>(b, a) : backward<Mask::from_x>(b, a);
+  const Backward b = {g, x, gamma, mean, istd, dx, dgamma, dbeta, rows, channels};
+  cut ? backward<true>(b, a) : backward<false>(b, a);
 }
 
 // Few channels: `fold` rows are taken as one, so that vectors are filled; the rows left over are added at the end.
