@@ -7,7 +7,6 @@ import multiprocessing
 import os
 import random
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,8 +40,8 @@ def spawn() -> Any:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.tiny_run"])
 
-    def start(argv: list[str], kernels: str, log: Path, die_at: int = 0) -> Any:
-        process = context.Process(target=tiny_run.child, args=(argv, kernels == "compiled", die_at, str(log)))
+    def start(argv: list[str], kernels: str, log: Path, die_at: int = 0, pause: float = 0.0) -> Any:
+        process = context.Process(target=tiny_run.child, args=(argv, kernels == "compiled", die_at, pause, str(log)))
         process.start()
         return process
     return start
@@ -96,15 +95,13 @@ def test_killed_at_any_write(cpu_kernels: str, spawn: Any, tmp_path: Path) -> No
 
 def test_killed_at_random_moments(cpu_kernels: str, spawn: Any, tmp_path: Path) -> None:
     whole, torn, log = tmp_path / "whole", tmp_path / "torn", tmp_path / "log"
-    start = time.monotonic()
     first = spawn(flags(whole), cpu_kernels, log)
     first.join()
-    duration = time.monotonic() - start
     rng = random.Random(3)
-    killed = 0
+    pause, killed = 0.02, 0  # 20 steps take 0.4 s at least, so that the first two processes cannot end by themselves
     for _ in range(6):
-        process = spawn(flags(torn, resume="auto"), cpu_kernels, log)
-        process.join(duration * rng.uniform(0.2, 1))
+        process = spawn(flags(torn, resume="auto"), cpu_kernels, log, pause=pause)
+        process.join(rng.uniform(2, 10) * pause)
         killed += process.is_alive()
         process.kill()
         process.join()

@@ -8,11 +8,13 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import train.loop
 import train.report
 from alpha import nn
 from alpha.config import config as settings
@@ -61,15 +63,28 @@ def flags(output: Path, **changes: Any) -> list[str]:
     return [part for name, value in values.items() for part in (f"--{name.replace('_', '-')}", str(value))]
 
 
-def child(argv: list[str], cpu_kernels: bool, die_at: int, log: str) -> None:
-    """Runs the training program in this process and exits; SIGKILL ends it before its `die_at`-th write, if not 0."""
+def child(argv: list[str], cpu_kernels: bool, die_at: int, pause: float, log: str) -> None:
+    """Runs the training program in this process and exits.
+
+    SIGKILL ends it before its `die_at`-th write, if not 0; before each step it sleeps for `pause` seconds.
+    """
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
     os.dup2(1, 2)
     if die_at:
         _die_at(die_at)
+    _pause_before_steps(pause)
     train.report.can_plot = lambda: False  # pictures take longer than the run
     with settings(cpu_kernels=cpu_kernels):
         sys.exit(main(argv))
+
+
+def _pause_before_steps(seconds: float) -> None:
+    step = train.loop.train_step
+
+    def paused(*args: Any) -> Any:
+        time.sleep(seconds)
+        return step(*args)
+    train.loop.train_step = paused
 
 
 def _die_at(count: int) -> None:
