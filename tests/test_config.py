@@ -32,10 +32,10 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(env: str, text: str, allo
 
 
 def test_a_block_changes_and_restores() -> None:
-    before = config.debug
-    with config(debug=3, cpu_kernels=False):
-        assert config.debug == 3 and config.cpu_kernels is False
-    assert config.debug == before and config.cpu_kernels is True
+    before, kernels = config.debug, config.cpu_kernels
+    with config(debug=3, cpu_kernels=not kernels):
+        assert config.debug == 3 and config.cpu_kernels is not kernels
+    assert config.debug == before and config.cpu_kernels is kernels
     with pytest.raises(RuntimeError), config(debug=3):
         raise RuntimeError
     assert config.debug == before
