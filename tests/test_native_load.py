@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -86,3 +90,13 @@ def test_a_compiler_that_fails_gives_one_notice(unloaded, monkeypatch, tmp_path,
 def test_a_kernel_that_does_nothing_fails_the_self_test(unloaded, monkeypatch, capsys, kernel, family):
     monkeypatch.setattr(native_check.native, kernel, lambda *_, **__: 0)
     check_notice(capsys, f"the compiled kernels fail their self-test in {family}\n")
+
+
+@pytest.mark.parametrize("given, expected", [({}, native.SPIN_COUNT), ({"GOMP_SPINCOUNT": "7"}, "7"),
+                                             ({"OMP_WAIT_POLICY": "active"}, "None")])
+def test_waiting_threads_spin_briefly_unless_the_user_says_otherwise(given: dict[str, str], expected: str) -> None:
+    environ = {k: v for k, v in os.environ.items() if not k.startswith(("GOMP_", "OMP_", "ALPHA_"))} | given
+    code = "import os; from alpha.cpu import native; native.library(); print(os.environ.get('GOMP_SPINCOUNT'))"
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True,
+                          cwd=Path(__file__).parent.parent)
+    assert done.stdout.strip() == expected, done.stderr
