@@ -11,17 +11,15 @@ agree.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import os
-import platform
 import statistics
 import subprocess
 import sys
 import tempfile
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from benchmarks.environment import environment
 
 ROOT = Path(__file__).resolve().parent.parent
 LOSS_BOUNDS = (1e-4, 1e-2)  # of the first loss and of the one after an update; rounding grows with every update
@@ -84,16 +82,6 @@ def compare(model: str, batch: int, rounds: int, visit_ms: float) -> dict[str, A
             "rounds": rounds}
 
 
-def environment(args: argparse.Namespace) -> dict[str, str]:
-    """What a figure depends on."""
-    info = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.split(":")[1].strip() for line in info if "model name" in line]
-    return {"date": datetime.date.today().isoformat(), "cpu": f"{names[0] if names else platform.processor()}, "
-            f"{len(os.sched_getaffinity(0))} cores", "python": platform.python_version(), "numpy": version("numpy"),
-            "torch": version("torch"), "command": f"python -m benchmarks.cpu_steps --models {' '.join(args.models)} "
-            f"--rounds {args.rounds} --visit-ms {args.visit_ms:g}"}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", default=["lenet5:128", "vgg16:32", "resnet18:32"])
@@ -101,7 +89,8 @@ def main() -> None:
     parser.add_argument("--visit-ms", type=float, default=600.0, help="time per visit of a process")
     parser.add_argument("--output", type=Path, help="append the results to this file, a JSON object a line")
     args = parser.parse_args()
-    facts = environment(args)
+    facts = environment(f"python -m benchmarks.cpu_steps --models {' '.join(args.models)} --rounds {args.rounds} "
+                        f"--visit-ms {args.visit_ms:g}", "torch")
     print("; ".join(f"{k}: {v}" for k, v in facts.items()))
     print("| network | batch | alpha ms | torch NCHW ms | torch NHWC ms | ratio (min..max) | "
           "peak MiB alpha / NCHW / NHWC |")

@@ -1,6 +1,6 @@
 """The engine's own cost per op: dispatch, checks, graph and allocation, without the arithmetic.
 
-    python -m benchmarks.op_overhead
+    python -m benchmarks.op_overhead [--output FILE.jsonl]
 
 Times tiny ops through the engine and the same NumPy work without it; the difference is the engine's. A training step
 pays the second row per op of the forward pass, the third per node of the backward pass and the first per op of the
@@ -9,13 +9,17 @@ gradients. Prints the minimum over many repetitions, in microseconds.
 
 from __future__ import annotations
 
+import argparse
+import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
 import alpha
 from alpha import ops
+from benchmarks.environment import environment
 
 
 def best_us(calls: dict[str, tuple[Callable[[], object], int]], repeats: int = 60) -> dict[str, float]:
@@ -35,6 +39,9 @@ def best_us(calls: dict[str, tuple[Callable[[], object], int]], repeats: int = 6
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description="the engine's own cost per op")
+    parser.add_argument("--output", type=Path, help="append the result to this file, a JSON object a line")
+    args = parser.parse_args()
     a = alpha.tensor(np.ones((2, 3), np.float32), requires_grad=True)
     b = alpha.tensor(np.ones((2, 3), np.float32))
     out = np.empty((2, 3), np.float32)
@@ -53,6 +60,9 @@ def main() -> None:
     print("| the engine's cost of one op | us |\n|---|---|")
     for name, value in rows.items():
         print(f"| {name} | {value:.1f} |")
+    if args.output:
+        with args.output.open("a") as file:
+            file.write(json.dumps({**environment("python -m benchmarks.op_overhead"), "us": rows}) + "\n")
 
 
 if __name__ == "__main__":
