@@ -1,5 +1,6 @@
-"""The Python code in docs/*.md runs: all blocks of a page, one after the other, in a process of their own."""
+"""The Python code in README.md and docs/*.md runs, all blocks of a page in one process; what they link to is there."""
 
+import json
 import re
 import subprocess
 import sys
@@ -14,11 +15,12 @@ def blocks(path):
     return re.findall(r"^```python\n(.*?)^```$", path.read_text(), re.MULTILINE | re.DOTALL)
 
 
-PAGES = [path for path in sorted((ROOT / "docs").glob("*.md")) if blocks(path)]
+ALL = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [path for path in ALL if blocks(path)]
 
 
 def test_pages_are_found():
-    assert "add_a_layer.md" in [path.name for path in PAGES]
+    assert [path.name for path in PAGES] == ["README.md", "add_a_layer.md", "env_vars.md"]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
@@ -26,3 +28,23 @@ def test_code_of_a_page_runs(path, tmp_path):
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + "\n".join(blocks(path))
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("path", ALL, ids=lambda path: path.name)
+def test_links_lead_to_files(path):
+    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text()):
+        assert target.startswith("https://") or (path.parent / target).exists(), target
+
+
+def test_the_headline_table_quotes_its_file():
+    """Every row of the README's table is the rounded row of the file that it names."""
+    text = (ROOT / "README.md").read_text()
+    file = ROOT / "benchmarks" / "results" / "cpu_steps_amd_epyc_2core.jsonl"
+    for row in map(json.loads, file.read_text().splitlines()):
+        torch = min(row["ms"]["torch_nchw"], row["ms"]["torch_nhwc"])
+        peak = min(row["peak_mib"]["torch_nchw"], row["peak_mib"]["torch_nhwc"])
+        line = next(line for line in text.splitlines()
+                    if line.lower().replace("-", "").startswith(f"| {row['model']}, batch {row['batch']} |"))
+        for figure in (f"{row['ms']['alpha']:.1f} ms", f"{torch:.1f} ms", f"{row['ratio']:.2f} times",
+                       f"{row['peak_mib']['alpha']:.0f} / {peak:.0f} MiB"):
+            assert figure in line, figure
