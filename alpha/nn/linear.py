@@ -10,7 +10,6 @@ from alpha.errors import ConfigError, message
 from alpha.nn import init
 from alpha.nn.activation import fuse_relu
 from alpha.nn.module import Module, Parameter
-from alpha.ops.conv_desc import ConvDesc
 from alpha.tensor import Tensor
 
 
@@ -51,10 +50,8 @@ class Linear(Module):
         return fuse_relu(self, Linear, following)
 
     def macs(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
-        rows = math.prod(x_shape[:-1])
-        desc = ConvDesc.fprop((rows, 1, 1, self.in_features), (self.out_features, 1, 1, self.in_features),
-                              stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1)
-        return desc.nominal_flops // 2, desc.useful_flops // 2
+        count = math.prod(x_shape[:-1]) * self.in_features * self.out_features  # there is no padding to skip
+        return count, count
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}" + (", bias=False" if self.bias is None else "")

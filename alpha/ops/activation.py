@@ -24,6 +24,13 @@ def _fused(name: str, saved: str, equation: str, shape: Callable[..., Any] = lam
                                   __module__=__name__, args=f"g {saved}", shape=shape)))
 
 
+def check_fused(where: str, activation: str | None) -> None:
+    """Refuses an activation that the ops which end in one cannot apply.  Raises ShapeError."""
+    if activation not in (None, "relu"):
+        raise ShapeError(message(where, f"activation {activation!r} is unknown",
+                                 'pass None or "relu", and apply any other activation to the result'))
+
+
 # ---- piecewise linear ------------------------------------------------------------------------------------------------
 
 

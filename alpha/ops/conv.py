@@ -11,7 +11,7 @@ from typing import Any
 
 from alpha.errors import ShapeError, message
 from alpha.op import op
-from alpha.ops.activation import relu_grad
+from alpha.ops.activation import check_fused, relu_grad
 from alpha.ops.conv_desc import Axis, ConvDesc, Pair, Shape
 from alpha.tensor import Tensor
 
@@ -167,9 +167,7 @@ class conv2d_bias_act:
     args, saves = "x w b?", "x w y"
 
     def canon(*, stride=1, padding=0, dilation=1, groups=1, activation=None):
-        if activation not in (None, "relu"):
-            raise ShapeError(message("conv2d_bias_act", f"activation {activation!r} is unknown",
-                                     'pass None or "relu", and apply any other activation to the result'))
+        check_fused("conv2d_bias_act", activation)
         return dict(activation=activation, **_geometry("conv2d_bias_act", stride, padding, dilation, groups))
 
     def shape(x, w, b, *, activation, **geometry):

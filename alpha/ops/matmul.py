@@ -6,7 +6,7 @@ from math import prod
 
 from alpha.errors import ShapeError, message
 from alpha.op import op
-from alpha.ops.activation import relu_grad
+from alpha.ops.activation import check_fused, relu_grad
 from alpha.ops.elementwise import broadcast_shape
 from alpha.ops.reduce import Shape, unbroadcast
 
@@ -81,9 +81,7 @@ class linear:
     args, saves = "x w b?", "x w y"
 
     def shape(x, w, b, *, activation=None):
-        if activation not in (None, "relu"):
-            raise ShapeError(message("linear", f"activation {activation!r} is unknown",
-                                     'pass None or "relu", and apply any other activation to the result'))
+        check_fused("linear", activation)
         if w.ndim != 2 or x.ndim == 0:
             raise ShapeError(message("linear", f"x has {x.ndim} axes and w {w.ndim}, x needs at least 1 and w needs 2",
                                      "reshape them to (N, in) and (out, in)", x=x.shape, w=w.shape))

@@ -11,7 +11,7 @@ from typing import Any
 
 from alpha.errors import ShapeError, message
 from alpha.op import Spec, grad_enabled, op
-from alpha.ops.activation import relu_grad
+from alpha.ops.activation import check_fused, relu_grad
 from alpha.ops.reduce import Shape
 from alpha.tensor import Tensor
 
@@ -58,9 +58,7 @@ def batch_norm(x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = Non
 def _batch_norm_shapes(x: Tensor, params: dict[str, Tensor | None], training: bool,
                        activation: str | None) -> list[Shape | Spec]:
     where, channels = "batch_norm", x.shape[-1:]
-    if activation not in (None, "relu"):
-        raise ShapeError(message(where, f"activation {activation!r} is unknown",
-                                 'pass None or "relu", and apply any other activation to the result'))
+    check_fused(where, activation)
     if x.ndim < 2:
         raise ShapeError(message(where, f"x has {x.ndim} axes, at least 2 are needed", "pass x of shape (..., C)",
                                  x=x.shape))
