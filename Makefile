@@ -3,13 +3,21 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: train test lint bench clean
+.PHONY: train test test-emulated lint bench clean
 
 train: .venv/.train        ## train LeNet-5 on real handwritten digits on this machine
 	$(BIN)/python -m train $(ARGS)
 
 test: .venv/.test          ## the whole CPU suite; comparisons with PyTorch run where it is installed in .venv
 	$(BIN)/python -m pytest -q $(ARGS)
+
+# What the checked run leaves out: programs, whole training steps, repetitions, the largest convolutions.
+LONG := context or training or benchmarks or docs or tuning or two_runs or aligned or many_taps
+EMULATED := $(BIN)/python -m pytest -q -n 2 -p tests.emulator.plugin
+test-emulated: .venv/.test ## the CUDA suite without a GPU, on an emulated driver; then every access checked
+	$(BIN)/python -m tests.emulator.install_pycuda
+	$(EMULATED) -m "cuda or emulator" $(ARGS)
+	ALPHA_EMULATED_CHECKED=1 ALPHA_EMULATED_SEED=1 $(EMULATED) -m cuda -k "not ($(LONG))" $(ARGS)
 
 lint: .venv/.test          ## style and types
 	$(BIN)/ruff check .

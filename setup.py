@@ -14,7 +14,8 @@ EXTRAS = {
     "download": ["torchvision>=0.16"],      # fetching CIFAR; it brings PyTorch with it
     "plot": ["matplotlib>=3.7"],
     "dist": ["mpi4py>=4.0"],
-    "test": ["pytest>=8", "pytest-timeout>=2.2", "hypothesis>=6.100", "ruff>=0.6", "mypy>=1.11"],
+    "test": ["pytest>=8", "pytest-timeout>=2.2", "pytest-xdist>=3.5", "hypothesis>=6.100",
+             "ruff>=0.6", "mypy>=1.11"],
     "bench": ["torch>=2.1", "matplotlib>=3.7", "psutil>=5.9"],
 }
 
@@ -27,7 +28,8 @@ setup(
     license="MIT",
     python_requires=">=3.10",
     packages=find_packages(include=["alpha*", "models*", "train*"]),
-    package_data={"alpha": ["py.typed", "cpu/kernels/*.cpp", "cpu/kernels/*.hpp", "ops/*.pyi"]},
+    package_data={"alpha": ["py.typed", "cpu/kernels/*.cpp", "cpu/kernels/*.hpp", "cuda/kernels/*.cu",
+                            "cuda/kernels/*.cuh", "ops/*.pyi"]},
     install_requires=["numpy>=1.24", "tqdm>=4.60", "safetensors>=0.4"],
     extras_require=EXTRAS,
 )

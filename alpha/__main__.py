@@ -1,13 +1,15 @@
 """The doctor: what alpha has to work with here, and what is missing.
 
-    python -m alpha                  versions, devices, compiled kernels, cache, extras, changed settings
-    python -m alpha build-kernels    builds the compiled kernels ahead of their first use
+    python -m alpha                                versions, devices, compiled kernels, CUDA, extras, changed settings
+    python -m alpha build-kernels                  builds the compiled kernels ahead of their first use
+    python -m alpha build-kernels --arch sm_90a    and those for GPUs that are not here
 """
 
 from __future__ import annotations
 
 import argparse
 import platform
+import re
 import sys
 from collections.abc import Iterator
 from importlib import metadata
@@ -37,7 +39,7 @@ def devices() -> Iterator[str]:
             get_backend(name)
             yield f"{name}: works"
         except AlphaError as error:
-            yield f"{name}: " + str(error).partition("\n")[0].removeprefix("device: ")
+            yield f"{name}: " + str(error).partition("\n")[0].removeprefix("device: ").removeprefix("cuda: ")
 
 
 def has_kernels() -> bool:
@@ -62,6 +64,13 @@ def kernels() -> Iterator[str]:
     yield f"cache: {cache_dir()}, {len(files)} files, {sum(path.stat().st_size for path in files) / 2 ** 20:.1f} MiB"
 
 
+def cuda() -> Iterator[str]:
+    """Yields what the CUDA backend has to work with."""
+    from alpha.cuda import doctor
+
+    return doctor.report()
+
+
 def extras() -> Iterator[str]:
     """Yields the optional packages, and the extra that installs one that is missing."""
     for package, (extra, use) in EXTRAS.items():
@@ -80,14 +89,36 @@ def settings() -> Iterator[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs a command and returns its exit code: 1 where build-kernels leaves NumPy alone."""
+    """Runs a command and returns its exit code: 1 where build-kernels leaves NumPy alone, or a CUDA kernel unbuilt."""
     parser = argparse.ArgumentParser(prog="python -m alpha", description="what alpha has to work with here")
     parser.add_argument("command", nargs="?", choices=["doctor", "build-kernels"], default="doctor")
-    build_only = parser.parse_args(argv).command == "build-kernels"
-    for part in (kernels,) if build_only else (versions, devices, kernels, extras, settings):
+    parser.add_argument("--arch", nargs="+", type=architecture, default=[], metavar="sm_90a",
+                        help="build CUDA kernels for these architectures instead of that of the GPU here")
+    args = parser.parse_args(argv)
+    if args.command == "build-kernels":
+        return build_kernels(args.arch)
+    for part in (versions, devices, kernels, cuda, extras, settings):
         for line in part():
             print(line)
-    return 1 if build_only and not has_kernels() else 0
+    return 0
+
+
+def architecture(text: str) -> str:
+    """Returns the name of a GPU architecture.  Raises ArgumentTypeError."""
+    if not re.fullmatch(r"sm_\d{2,3}a?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not an architecture such as sm_80, sm_86, sm_89 or sm_90a")
+    return text
+
+
+def build_kernels(arches: list[str]) -> int:
+    """Builds the kernels of both backends, prints what came of it, and returns the exit code."""
+    from alpha.cuda import doctor
+
+    for line in kernels():
+        print(line)
+    lines, good = doctor.build_kernels(arches)
+    print("\n".join(lines))
+    return 0 if good and has_kernels() else 1
 
 
 if __name__ == "__main__":

@@ -56,6 +56,28 @@ class Backend(Protocol):
     def reset_peak_memory(self) -> None:
         """Makes the present live bytes the peak."""
 
+    # What other libraries need (alpha/dlpack.py).
+
+    alignment: int  # bytes that the address of an array must be a multiple of, besides the size of its elements
+
+    def dlpack_device(self) -> tuple[int, int]:
+        """Returns type and index of the device, as DLPack numbers them."""
+
+    def address(self, x: Array) -> int:
+        """Returns where the elements of `x` start."""
+
+    def wrap(self, address: int, shape: tuple[int, ...], dtype: str, owner: Any) -> Array:
+        """Returns an array over memory that somebody else owns; `owner` is dropped when it is no longer in use."""
+
+    def stream_handle(self) -> int | None:
+        """Returns the stream that all work of this backend runs on, None where there are no streams."""
+
+    def give_to(self, stream: int | None) -> None:
+        """Makes a stream of another library wait for all work so far; -1: it has seen to that itself."""
+
+    def wait_for(self, stream: int) -> None:
+        """Makes our stream wait for all work of another library's stream."""
+
 
 def device_type(device: str) -> str:
     """Returns "cuda" for "cuda:1".  Raises DeviceError for a name that no backend has."""

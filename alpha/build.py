@@ -18,7 +18,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import warnings
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -34,11 +34,13 @@ except ImportError:  # no advisory locks on this system: a cold start may then c
     fcntl = None  # type: ignore[assignment]
 
 OUTPUT_LINES = 20
+_said: set[str] = set()
+_saying = threading.Lock()
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 
 
 def build(name: str, sources: Sequence[Path], compiler: Sequence[str], flags: Sequence[str],
-          link: Sequence[str] | None = ("-shared",), suffix: str = ".so") -> Path:
+          link: Sequence[str] | None = ("-shared",), suffix: str = ".so", include_dirs: Sequence[Path] = ()) -> Path:
     """Returns the path of the binary made from `sources`, compiling it if the cache has no sound copy.
 
     Args:
@@ -48,27 +50,40 @@ def build(name: str, sources: Sequence[Path], compiler: Sequence[str], flags: Se
         flags: given to every compilation, and to the link.
         link: further flags of the link; None: there is one source, and the compiler turns it into the binary at once.
         suffix: last part of the file's name.
+        include_dirs: where quoted includes are found besides the including file's directory; `flags` must say so too.
     Raises:
         CompileError: if the compiler fails or is not there; nothing is published then.
     """
     sources = [Path(source) for source in sources]
-    file_name = f"{name}-{_key(sources, compiler, flags, link)}{suffix}"
-    entry = cache_dir() / file_name
-    if entry.exists() and not _own(entry):
-        entry = _private_dir(f"{entry} belongs to another user") / file_name
+    entry = _entry(name, sources, compiler, flags, link, suffix, include_dirs)
     if _sound(entry):
         _say(f"{entry} comes from the cache")
         return entry
     with _locked(entry):
         if not _sound(entry):
             with tempfile.TemporaryDirectory(dir=entry.parent, prefix=f".{name}-") as work:
-                binary = Path(work) / file_name
+                binary = Path(work) / entry.name
                 _compile(sources, compiler, flags, link, binary)
                 digest = Path(work) / "digest"
                 digest.write_text(_digest(binary))
                 os.replace(binary, entry)
                 os.replace(digest, _digest_path(entry))
                 _say(f"{entry} was built with {shlex.join(compiler)}")
+    return entry
+
+
+def is_built(name: str, sources: Sequence[Path], compiler: Sequence[str], flags: Sequence[str],
+             link: Sequence[str] | None = ("-shared",), suffix: str = ".so", include_dirs: Sequence[Path] = ()) -> bool:
+    """Tells whether `build` would find its binary in the cache.  Raises CompileError if the compiler is not there."""
+    return _sound(_entry(name, sources, compiler, flags, link, suffix, include_dirs))
+
+
+def _entry(name: str, sources: Sequence[Path], compiler: Sequence[str], flags: Sequence[str],
+           link: Sequence[str] | None, suffix: str, include_dirs: Sequence[Path]) -> Path:
+    """Returns where the binary belongs."""
+    entry = cache_dir() / f"{name}-{_key(sources, compiler, flags, link, include_dirs)}{suffix}"
+    if entry.exists() and not _own(entry):
+        return _private_dir(f"{entry} belongs to another user") / entry.name
     return entry
 
 
@@ -104,12 +119,14 @@ def _temporary_dir() -> Path:
     return Path(path)
 
 
-@cache
 def _private_dir(reason: str) -> Path:
-    """Warns, once per reason, and returns a directory that only this process uses and that goes with it."""
-    warnings.warn(message("build", f"{reason}; compiled kernels are kept for this process only",
-                          "point ALPHA_CACHE_DIR at a directory of your own"), UserWarning, stacklevel=3)
-    return _temporary_dir()
+    """Says why, once per reason, and returns a directory that only this process uses and that goes with it."""
+    with _saying:  # several threads compile at once
+        if reason not in _said:
+            _said.add(reason)
+            print("alpha: " + message("build", f"{reason}; compiled kernels are kept for this process only",
+                                      "point ALPHA_CACHE_DIR at a directory of your own"), file=sys.stderr)
+        return _temporary_dir()
 
 
 def _own(path: Path) -> bool:
@@ -139,19 +156,20 @@ def _locked(entry: Path) -> Iterator[None]:
         yield
 
 
-def _key(sources: Sequence[Path], compiler: Sequence[str], flags: Sequence[str], link: Sequence[str] | None) -> str:
+def _key(sources: Sequence[Path], compiler: Sequence[str], flags: Sequence[str], link: Sequence[str] | None,
+         include_dirs: Sequence[Path]) -> str:
     h = hashlib.sha256()
-    for part in (_version(tuple(compiler)), *flags, "link", *(link or ("no",))):
+    for part in (version_of(tuple(compiler)), *flags, "link", *(link or ("no",))):
         h.update(part.encode() + b"\0")
     if "-march=native" in flags:
         h.update(_cpu_features().encode())
     seen: set[Path] = set()
     for source in sources:
-        _hash_source(source.resolve(), h, seen)
+        _hash_source(source.resolve(), include_dirs, h, seen)
     return h.hexdigest()[:20]
 
 
-def _hash_source(path: Path, h: hashlib._Hash, seen: set[Path]) -> None:
+def _hash_source(path: Path, include_dirs: Sequence[Path], h: hashlib._Hash, seen: set[Path]) -> None:
     if path in seen:
         return
     seen.add(path)
@@ -161,13 +179,16 @@ def _hash_source(path: Path, h: hashlib._Hash, seen: set[Path]) -> None:
         raise CompileError(message("build", f"cannot read {path}: {error.strerror}", "reinstall alpha")) from error
     h.update(path.name.encode() + b"\0" + text + b"\0")
     for include in _INCLUDE.findall(text):
-        target = (path.parent / include.decode()).resolve()
-        if target.exists():  # else the compiler finds it elsewhere, or says that it is missing
-            _hash_source(target, h, seen)
+        for folder in (path.parent, *include_dirs):
+            target = (folder / include.decode()).resolve()
+            if target.exists():  # else the compiler finds it elsewhere, or says that it is missing
+                _hash_source(target, include_dirs, h, seen)
+                break
 
 
 @cache
-def _version(compiler: tuple[str, ...]) -> str:
+def version_of(compiler: tuple[str, ...]) -> str:
+    """Returns what a compiler says to --version.  Raises CompileError where it is not there."""
     return _run([*compiler, "--version"], "asking for the compiler's version")
 
 
@@ -197,17 +218,22 @@ def _compile(sources: Sequence[Path], compiler: Sequence[str], flags: Sequence[s
     _run([*compiler, *flags, *link, *objects, "-o", str(binary)], f"linking {binary.name}")
 
 
+def _named(compiler: str) -> str:
+    """Returns where the compiler's name comes from."""
+    return "CUDA_HOME names the CUDA toolkit" if Path(compiler).name == "nvcc" else "CXX can name another one"
+
+
 def _run(command: list[str], doing: str) -> str:
     """Runs a command and returns what it printed.  Raises CompileError with the command and its first lines."""
     try:
         result = subprocess.run(command, capture_output=True, text=True, errors="replace")
     except OSError as error:
         raise CompileError(message("build", f"{command[0]} cannot be run, {doing}: {error.strerror}",
-                                   "install a compiler (g++ or clang++), or name one in CXX")) from error
+                                   "install a compiler; " + _named(command[0]))) from error
     if result.returncode:
         output = (result.stderr + result.stdout).splitlines()
         shown = "\n".join(output[:OUTPUT_LINES]) or "(the compiler printed nothing)"
         raise CompileError(message("build", f"{command[0]} failed with status {result.returncode}, {doing}\n{shown}\n",
-                                   "run the command by hand; another compiler can be named in CXX",
+                                   "run the command by hand; " + _named(command[0]),
                                    command=shlex.join(command), python=sys.version.split()[0]))
     return result.stdout

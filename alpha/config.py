@@ -44,11 +44,15 @@ class Variable:
 
 
 VARIABLES = (
-    Variable("debug", 0, "1 which compiled kernels are loaded, and whether they were built; 2 also one line per op"),
+    Variable("debug", 0, "1 which compiled kernels are loaded, and whether they were built; "
+             "2 also one line per op and CUDA kernel; 3 also how a convolution kernel was chosen"),
     Variable("check_nan", False, "stop at the op that makes the first NaN, forward or backward"),
     Variable("cpu_kernels", True, "0 turns the compiled CPU kernels off; NumPy then does the work"),
     Variable("num_threads", 0, "threads of the compiled CPU kernels; 0 takes every core this process may use"),
     Variable("cache_dir", "", "where compiled kernels are kept; empty means the user's cache directory"),
+    Variable("sync", False, "wait for every CUDA kernel, so that an error names the one that made it"),
+    Variable("tune", False, "time the candidate kernels of each CUDA convolution once, and keep the fastest"),
+    Variable("cuda_memory_mib", 0, "MiB of GPU memory that this process may use; 0 sets no limit"),
     Variable("cpu_cache_mib", 4096, "MiB of freed CPU memory kept for reuse; beyond it memory returns to the system"),
 )
 
@@ -61,6 +65,9 @@ class Config:
     cpu_kernels: bool
     num_threads: int
     cache_dir: str
+    sync: bool
+    tune: bool
+    cuda_memory_mib: int
     cpu_cache_mib: int
 
     def __init__(self, environ: Mapping[str, str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NoReturn, Union
 
 import numpy as np
 
+from alpha import dlpack
 from alpha.backend import DTYPES, FLOAT_DTYPES, get_backend
 from alpha.errors import DTypeError, GraphError, ShapeError, message
 from alpha.graph import backward
@@ -71,6 +72,36 @@ class Tensor:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         a = self.numpy()
         return a if dtype is None else a.astype(dtype)
+
+    def __dlpack__(self, *, stream: int | None = None, max_version: tuple[int, int] | None = None,
+                   dl_device: tuple[int, int] | None = None, copy: bool | None = None) -> Any:
+        """Hands the elements to another library, which shares them: `torch.from_dlpack(t)`, `np.from_dlpack(t)`.
+
+        Args:
+            stream: the consumer's CUDA stream, which then waits for ours; None and 1 are the legacy default stream.
+            max_version: newest DLPack version that the consumer reads.
+            dl_device: device that the consumer wants; only that of the tensor.
+            copy: True: hand over a copy.
+        Raises:
+            GraphError: the tensor requires a gradient.  DeviceError: dl_device is another one.
+        The elements live until the consumer lets go of them. One that works on a CUDA stream other than the legacy
+        default stream must have finished by then, since the memory is reused at once.
+        """
+        return dlpack.export(self, stream, max_version, dl_device, copy)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return get_backend(self.device).dlpack_device()
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """CUDA's array interface, version 3, for CuPy, Numba and the like; not for bfloat16, nor on the CPU."""
+        if self.device == "cpu" or self.dtype == "bfloat16":
+            raise AttributeError(message("__cuda_array_interface__", f"there is none for {self.dtype} on {self.device}",
+                                         "hand the tensor over by DLPack, or convert or move it first"))
+        dlpack.refuse_gradient(self, "__cuda_array_interface__")
+        backend = get_backend(self.device)
+        return {"shape": self.shape, "typestr": np.dtype(self.dtype).str, "data": (backend.address(self.data), False),
+                "version": 3, "strides": None, "stream": backend.stream_handle()}
 
     def item(self) -> Number:
         """Returns the only element as a Python number.  Raises ShapeError if there are more."""
@@ -188,13 +219,15 @@ class Tensor:
         if isinstance(source, Tensor) and (source.device, source.dtype) == (self.device, self.dtype):
             backend.copy_into(self.data, source.data)
         else:
-            backend.copy_into(self.data, backend.from_numpy(np.asarray(source).astype(self.dtype), self.device))
+            backend.copy_into(self.data, tensor(source, self.dtype, self.device).data)
         self._version += 1
         return self
 
     def to(self, device: str) -> Tensor:
         """Returns the tensor on a device: itself if it is there; differentiable."""
-        return self if device == self.device else OPS["to_device"](self, device=device)
+        if device == self.device or get_backend(device).name == self.device:
+            return self
+        return OPS["to_device"](self, device=device)
 
     def cpu(self) -> Tensor:
         return self.to("cpu")
@@ -284,6 +317,20 @@ def dtype_name(dtype: Any) -> str:
     return name
 
 
+def from_dlpack(x: Any) -> Tensor:
+    """Returns a tensor that shares its elements with an array of another library, on the CPU or on CUDA.
+
+    Args:
+        x: what has `__dlpack__` (arrays of NumPy, PyTorch, CuPy, JAX), or else `__cuda_array_interface__` (Numba,
+            PyCUDA): C-contiguous, writable, not requiring a gradient. Our stream waits for what the producer was doing.
+    Raises:
+        AlphaError: the memory is read-only, ill-aligned, or kept back by the producer.
+        ShapeError: it is not C-contiguous.  DTypeError, DeviceError: alpha lacks the dtype or the device.
+    The memory lives until the last tensor that uses it is gone. `alpha.tensor(x)` copies instead.
+    """
+    return Tensor(*dlpack.take(x))
+
+
 def tensor(array: Any, dtype: Any = None, device: str = "cpu", requires_grad: bool = False) -> Tensor:
     """Returns a tensor with a copy of the elements of `array`.
 
@@ -291,7 +338,8 @@ def tensor(array: Any, dtype: Any = None, device: str = "cpu", requires_grad: bo
         array: a NumPy array, a number, nested lists, or a Tensor (detached).
         dtype: name or NumPy dtype; default: that of a NumPy array or Tensor, else float32 for Python floats and
             int64 for Python integers.
-        device: "cpu", "cuda" or "cuda:<index>".
+        device: "cpu", "cuda" or "cuda:<index>"; the tensor's own `device` is "cpu" or "cuda", of which a process
+            uses one GPU.
         requires_grad: whether backward is to leave a gradient in `.grad`.
     Raises:
         ShapeError: the nested lists are of unequal lengths.
@@ -310,6 +358,7 @@ def tensor(array: Any, dtype: Any = None, device: str = "cpu", requires_grad: bo
     if name not in backend.dtypes:
         raise DTypeError(message("tensor", f"the {backend.name} backend has no {name}, it has "
                                  f"{', '.join(sorted(backend.dtypes))}", "choose one of those, or another device"))
-    made = Tensor(backend.from_numpy(np.ascontiguousarray(host, dtype=name).reshape(host.shape), device),
-                  host.shape, name, device)
+    held = "float32" if name == "bfloat16" else name  # NumPy has no bfloat16: the device converts
+    made = Tensor(backend.from_numpy(np.ascontiguousarray(host, dtype=held).reshape(host.shape), device),
+                  host.shape, held, backend.name).astype(name)
     return made.requires_grad_() if requires_grad else made

@@ -29,9 +29,9 @@ LIBRARIES = ("alpha", "torch_nchw", "torch_nhwc")
 class Worker:
     """A library's process; `ask` sends one request and waits for the answer."""
 
-    def __init__(self, library: str) -> None:
+    def __init__(self, library: str, module: str = "benchmarks.step_worker") -> None:
         self.library = library
-        self.process = subprocess.Popen([sys.executable, "-m", "benchmarks.step_worker", library], cwd=ROOT, text=True,
+        self.process = subprocess.Popen([sys.executable, "-m", module, library], cwd=ROOT, text=True,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def ask(self, **request: Any) -> dict[str, Any]:

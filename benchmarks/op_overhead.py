@@ -22,20 +22,22 @@ from alpha import ops
 from benchmarks.environment import environment
 
 
-def best_us(calls: dict[str, tuple[Callable[[], object], int]], repeats: int = 60) -> dict[str, float]:
-    """Returns the least time of one call of each, in microseconds.
+def times_us(calls: dict[str, tuple[Callable[[], object], int]], repeats: int = 60,
+             before: Callable[[], object] = lambda: None) -> dict[str, list[float]]:
+    """Returns the time of one call of each in every repeat, in microseconds.
 
-    `calls` has a function and how often a repeat calls it. Repeats go round, so that a slow spell of the machine meets
-    all of them.
+    `calls` has a function and how often a repeat calls it; `before` is called before each repeat. Repeats go round, so
+    that a slow spell of the machine meets all of them.
     """
-    best = dict.fromkeys(calls, float("inf"))
+    times: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(repeats):
         for name, (f, number) in calls.items():
+            before()
             begin = time.perf_counter()
             for _ in range(number):
                 f()
-            best[name] = min(best[name], (time.perf_counter() - begin) / number * 1e6)
-    return best
+            times[name].append((time.perf_counter() - begin) / number * 1e6)
+    return times
 
 
 def main() -> None:
@@ -53,8 +55,10 @@ def main() -> None:
             y = ops.mul(y, b)
         return y
 
-    us = best_us({"bare": (lambda: np.multiply(a.data, b.data, out=out), 1000), "plain": (lambda: ops.mul(b, b), 1000),
-                  "recorded": (lambda: ops.mul(a, b), 1000), "both_ways": (lambda: chain().backward(b), 20)})
+    times = times_us({"bare": (lambda: np.multiply(a.data, b.data, out=out), 1000),
+                      "plain": (lambda: ops.mul(b, b), 1000), "recorded": (lambda: ops.mul(a, b), 1000),
+                      "both_ways": (lambda: chain().backward(b), 20)})
+    us = {name: min(values) for name, values in times.items()}
     rows = {"an op without a graph": us["plain"] - us["bare"], "an op with its node": us["recorded"] - us["bare"],
             "a node's way back, its op not counted": us["both_ways"] / length - us["recorded"] - us["plain"]}
     print("| the engine's cost of one op | us |\n|---|---|")

@@ -19,11 +19,12 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import SupportsFloat
 
 import numpy as np
 
 LR, MOMENTUM, WEIGHT_DECAY = 0.01, 0.9, 5e-4
-Step = Callable[[], float]
+Step = Callable[[], SupportsFloat]  # makes one update, and returns the loss before it
 
 
 def batch_of(n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -32,7 +33,7 @@ def batch_of(n: int) -> tuple[np.ndarray, np.ndarray]:
     return rng.standard_normal((n, 32, 32, 3), np.float32), rng.integers(0, 10, n)
 
 
-def alpha_step(model: str, n: int, weights: str) -> tuple[Step, int]:
+def alpha_step(model: str, n: int, weights: str, device: str = "cpu") -> tuple[Step, int]:
     """Returns alpha's training step; writes the initial weights in PyTorch's names and layout for the others."""
     import alpha
     import models
@@ -41,20 +42,21 @@ def alpha_step(model: str, n: int, weights: str) -> tuple[Step, int]:
     net = models.create(model)
     if not Path(weights).exists():
         np.savez(weights, **checkpoint.to_torch_state_dict(net))
+    net.to(device)
     optimizer = optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
     images, labels = batch_of(n)
-    x, y = alpha.tensor(images), alpha.tensor(labels)
+    x, y = alpha.tensor(images, device=device), alpha.tensor(labels, device=device)
 
-    def step() -> float:
+    def step() -> SupportsFloat:
         optimizer.zero_grad()
         loss = ops.cross_entropy(net(x), y)
         loss.backward()
         optimizer.step()
-        return loss.item()
+        return loss.detach()
     return step, sum(p.size for p in net.parameters())
 
 
-def torch_step(model: str, n: int, weights: str, channels_last: bool) -> tuple[Step, int]:
+def torch_step(model: str, n: int, weights: str, channels_last: bool, device: str = "cpu") -> tuple[Step, int]:
     """Returns PyTorch's training step, eager, in one of its two layouts."""
     import torch
 
@@ -64,18 +66,19 @@ def torch_step(model: str, n: int, weights: str, channels_last: bool) -> tuple[S
     state = {k: torch.from_numpy(np.asarray(v)) for k, v in np.load(weights).items()}
     net.load_state_dict(state, strict=False)
     layout = torch.channels_last if channels_last else torch.contiguous_format
-    net = net.to(memory_format=layout)
-    optimizer = torch.optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY, foreach=True)
+    net = net.to(device, memory_format=layout)
+    fastest = {"foreach": True} if device == "cpu" else {"fused": True}
+    optimizer = torch.optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY, **fastest)
     images, labels = batch_of(n)
-    x = torch.from_numpy(images.transpose(0, 3, 1, 2).copy()).to(memory_format=layout)
-    y = torch.from_numpy(labels)
+    x = torch.from_numpy(images.transpose(0, 3, 1, 2).copy()).to(device, memory_format=layout)
+    y = torch.from_numpy(labels).to(device)
 
-    def step() -> float:
+    def step() -> SupportsFloat:
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(net(x), y)
         loss.backward()
         optimizer.step()
-        return loss.item()
+        return loss.detach()
     return step, sum(p.numel() for p in net.parameters())
 
 
@@ -90,7 +93,7 @@ def serve(library: str) -> None:
                 step, count = alpha_step(spec["model"], spec["batch"], spec["weights"])
             else:
                 step, count = torch_step(spec["model"], spec["batch"], spec["weights"], library == "torch_nhwc")
-            answer = {"losses": [step() for _ in range(3)], "parameters": count}
+            answer = {"losses": [float(step()) for _ in range(3)], "parameters": count}
         elif "time_ms" in ask:
             begin, steps = time.perf_counter(), 0
             while (time.perf_counter() - begin) * 1e3 < ask["time_ms"]:

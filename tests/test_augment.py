@@ -5,9 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alpha.errors import ConfigError, DataError
-from train.augment import WORDS_PER_IMAGE, Augment, Normalize, below, image_words
-from train.data import batches, steps_per_epoch
+import alpha
+from alpha import ops
+from alpha.cpu.augment import augmented, below, image_words, mean_colour, normalized
+from alpha.errors import ConfigError, DataError, DTypeError, ShapeError
+from alpha.ops.augment import WORDS_PER_IMAGE
+from tests.op_checks import refused
+from train.augment import Augment
+from train.data import Dataset, Images, steps_per_epoch
 
 COUNT = 50
 LABELS = np.arange(COUNT, dtype=np.int64)
@@ -15,7 +20,9 @@ LABELS = np.arange(COUNT, dtype=np.int64)
 ROWS, COLUMNS = np.mgrid[1:13, 1:11]
 IMAGES = np.stack([np.stack([ROWS, COLUMNS, np.full_like(ROWS, k + 1)], -1) for k in range(COUNT)]).astype(np.uint8)
 ALL = Augment(crop=2, flip=True, cutout=4)
-NORMALIZE = Normalize(np.array([0.25, 0.5, 0.75], np.float32), np.array([0.5, 0.25, 1.0], np.float32))
+MEAN, STD = np.array([0.25, 0.5, 0.75], np.float32), np.array([0.5, 0.25, 1.0], np.float32)
+BLACK = np.zeros(3, np.uint8)
+DATA = Dataset("numbered", tuple(map(str, range(COUNT))), MEAN, STD, IMAGES, LABELS, IMAGES, LABELS)
 
 
 def words_of(count, seed=0):
@@ -37,21 +44,47 @@ def test_parse_refuses(text, shown):
     assert shown in str(caught.value) and "\nhelp: " in str(caught.value)
 
 
-def test_words_must_match_the_images():
-    with pytest.raises(DataError, match=r"shape \(3, 4\), expected \(50, 4\)[\s\S]*help: pass image_words"):
-        ALL(IMAGES, words_of(3))
+def looks(colour=BLACK, images=IMAGES, **choices):
+    """The images after augmentation; they themselves stay as they are."""
+    return augmented(images.copy(), words_of(len(images)), colour, **choices)
+
+
+def tensors(images=IMAGES, index=LABELS, mean=MEAN, std=STD):
+    return [alpha.tensor(a) for a in (images, index, mean, std)]
+
+
+def test_the_op_is_its_parts():
+    index = np.array([7, 7, 0, 49])
+    y = ops.augment_images(*tensors(index=index), seed=5, epoch=2, crop=2, flip=True, cutout=4)
+    words = image_words(5, 2, COUNT)[index]
+    parts = normalized(augmented(IMAGES[index], words, mean_colour(MEAN), crop=2, flip=True, cutout=4), MEAN, STD)
+    assert y.dtype == "float32" and np.array_equal(y.numpy(), parts)
+    assert np.array_equal(ops.augment_images(*tensors(index=index)).numpy(), normalized(IMAGES[index], MEAN, STD))
+
+
+def test_the_op_refuses_what_does_not_fit():
+    with refused(DTypeError, "augment_images: images has dtype float32, uint8 is needed"):
+        ops.augment_images(*tensors(images=IMAGES.astype(np.float32)))
+    with refused(DTypeError, "index has dtype int32, int64 is needed"):
+        ops.augment_images(*tensors(index=LABELS.astype(np.int32)))
+    with refused(ShapeError, "mean, std (C,) are needed", "mean: (2,)"):
+        ops.augment_images(*tensors(mean=MEAN[:2]))
+    with refused(ShapeError, "index reaches from -1 to 50, there are 50 images"):
+        ops.augment_images(*tensors(index=np.array([0, -1, 50])))
+    with refused(ConfigError, "crop is -1 and cutout 0"):
+        ops.augment_images(*tensors(), crop=-1)
 
 
 def test_nothing_changes_without_augmentation_and_the_input_never_does():
     before = IMAGES.copy()
-    plain = Augment()(IMAGES, words_of(COUNT))
-    assert np.array_equal(plain, IMAGES) and not np.shares_memory(plain, IMAGES)
-    ALL(IMAGES, words_of(COUNT))
+    assert np.array_equal(looks(), IMAGES)
+    ops.augment_images(*tensors(), crop=2, flip=True, cutout=4)
+    list(Images(IMAGES, LABELS, DATA, "cpu").batches(8, augment=ALL))
     assert np.array_equal(IMAGES, before)
 
 
 def test_crop_is_a_shift_with_black_borders():
-    out = Augment(crop=3)(IMAGES, words_of(COUNT)).astype(int)
+    out = looks(crop=3).astype(int)
     padded = np.pad(IMAGES, ((0, 0), (3, 3), (3, 3), (0, 0)))
     seen = set()
     for k in range(COUNT):
@@ -63,7 +96,7 @@ def test_crop_is_a_shift_with_black_borders():
 
 
 def test_flip_mirrors_columns_only():
-    out = Augment(flip=True)(IMAGES, words_of(COUNT))
+    out = looks(flip=True)
     mirrored = (out != IMAGES).any((1, 2, 3))
     assert 10 < mirrored.sum() < 40
     assert np.array_equal(out[mirrored], IMAGES[mirrored][:, :, ::-1])
@@ -72,7 +105,7 @@ def test_flip_mirrors_columns_only():
 @pytest.mark.parametrize("size", [1, 2, 5, 64])
 def test_cutout_paints_one_rectangle_in_the_fill_colour(size):
     fill = np.array([200, 201, 202], np.uint8)
-    out = Augment(cutout=size)(IMAGES, words_of(COUNT), fill)
+    out = looks(fill, cutout=size)
     for k in range(COUNT):
         hole = (out[k] != IMAGES[k]).any(-1)
         rows, columns = np.flatnonzero(hole.any(1)), np.flatnonzero(hole.any(0))
@@ -85,12 +118,12 @@ def test_cutout_paints_one_rectangle_in_the_fill_colour(size):
 
 def test_cutout_reaches_every_pixel():
     images = np.zeros((2000, 12, 10, 1), np.uint8)
-    hits = Augment(cutout=1)(images, words_of(len(images)), 1)
+    hits = looks(np.array([1], np.uint8), images, cutout=1)
     assert (hits.sum((1, 2, 3)) == 1).all() and hits.any(0).all()
 
 
-def test_one_channel_and_scalar_fill():
-    out = Augment(crop=1, flip=True, cutout=3)(IMAGES[..., :1], words_of(COUNT), 255)
+def test_one_channel():
+    out = looks(np.array([255], np.uint8), IMAGES[..., :1], crop=1, flip=True, cutout=3)
     assert out.shape == (COUNT, 12, 10, 1) and (out == 255).any((1, 2, 3)).all()
 
 
@@ -124,17 +157,18 @@ def test_words_differ_by_seed_epoch_and_image():
 
 
 def test_normalize_matches_float64():
-    expected = (IMAGES / 255.0 - NORMALIZE.mean) / NORMALIZE.std
-    out = NORMALIZE(IMAGES)
+    expected = (IMAGES / 255.0 - MEAN) / STD
+    out = normalized(IMAGES, MEAN, STD)
     assert out.dtype == np.float32 and out.shape == IMAGES.shape and out.flags.c_contiguous
     np.testing.assert_allclose(out, expected, rtol=0, atol=1e-6)
-    assert NORMALIZE.fill.tolist() == [64, 128, 191]
-    np.testing.assert_allclose(NORMALIZE(NORMALIZE.fill.reshape(1, 1, 1, 3)), 0, atol=1 / 255 / 0.25)
+    assert mean_colour(MEAN).tolist() == [64, 128, 191]
+    np.testing.assert_allclose(normalized(mean_colour(MEAN).reshape(1, 1, 1, 3), MEAN, STD), 0, atol=1 / 255 / 0.25)
 
 
 def epoch_of(batch_size, start_step=0, **options):
-    options = {"seed": 3, "epoch": 7, "augment": ALL, "normalize": NORMALIZE, **options}
-    return list(batches(IMAGES, LABELS, batch_size, start_step=start_step, **options))
+    options = {"seed": 3, "epoch": 7, "augment": ALL, **options}
+    images = Images(IMAGES, LABELS, DATA, "cpu")
+    return [(x.numpy(), y.numpy()) for x, y in images.batches(batch_size, start_step=start_step, **options)]
 
 
 def joined(parts):
@@ -168,13 +202,14 @@ def test_an_epoch_visits_every_image_once_in_a_new_order():
 
 
 def test_labels_stay_with_their_images():
-    x, y = joined(epoch_of(8, augment=None, normalize=None))
-    assert x.dtype == np.uint8 and (x[:, 0, 0, 2] == y + 1).all()
+    x, y = joined(epoch_of(8, augment=Augment()))
+    assert x.dtype == np.float32 and y.dtype == np.int64
+    assert np.array_equal(x, normalized(IMAGES[y], MEAN, STD))
 
 
 def test_an_image_is_augmented_anew_in_each_epoch():
-    looks = [joined(epoch_of(COUNT, epoch=epoch)) for epoch in range(4)]
-    image = [x[y == 11].tobytes() for x, y in looks]
+    epochs = [joined(epoch_of(COUNT, epoch=epoch)) for epoch in range(4)]
+    image = [x[y == 11].tobytes() for x, y in epochs]
     assert len(set(image)) == 4
 
 
@@ -191,10 +226,14 @@ def test_the_last_batch():
 ])
 def test_batches_refuse_at_the_call(options, shown):
     with pytest.raises(DataError, match=r"^batches: [\s\S]*\nhelp: ") as caught:
-        batches(IMAGES, LABELS, **options)
+        Images(IMAGES, LABELS, DATA, "cpu").batches(**options)
     assert shown in str(caught.value)
 
 
-def test_batches_refuse_a_label_too_few():
-    with pytest.raises(DataError, match="50 images and 49 labels"):
-        batches(IMAGES, LABELS[1:], 8)
+def test_images_refuse_a_label_too_few():
+    with refused(DataError, "images: there are 50 images and 49 labels"):
+        Images(IMAGES, LABELS[1:], DATA, "cpu")
+
+
+def test_the_cpu_shares_the_images():
+    assert np.shares_memory(Images(IMAGES, LABELS, DATA, "cpu").images.data, IMAGES)

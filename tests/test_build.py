@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 
 import pytest
@@ -132,8 +132,9 @@ def test_a_failing_source_names_the_command_and_publishes_nothing(tmp_path, cach
 
 
 def test_a_missing_compiler_and_a_missing_source_are_named(tmp_path, cache, cxx):
-    with pytest.raises(CompileError, match=r"build: no-such-compiler cannot be run.*\nhelp: install a compiler"):
-        build("t", [write_source(tmp_path)], ("no-such-compiler",), FLAGS)
+    for compiler, where in (("no-such-compiler", "CXX can name"), ("/no/such/nvcc", "CUDA_HOME names")):
+        with pytest.raises(CompileError, match=rf"build: {compiler} cannot be run.*\nhelp: install a .*; {where}"):
+            build("t", [write_source(tmp_path)], (compiler,), FLAGS)
     with pytest.raises(CompileError, match=r"build: cannot read .*absent\.cpp: No such file"):
         build("t", [tmp_path / "absent.cpp"], cxx, FLAGS)
 
@@ -161,12 +162,12 @@ def test_processes_that_start_together_compile_once(tmp_path, cache, cxx):
 
 
 @pytest.fixture
-def fresh_private_dir():
-    build_module._private_dir.cache_clear()
+def nothing_said(monkeypatch):
+    monkeypatch.setattr(build_module, "_said", set())
 
 
 @pytest.mark.parametrize("kind", ["read-only", "a file"])
-def test_a_cache_that_cannot_be_used_warns_once_and_works(tmp_path, cxx, kind, monkeypatch, fresh_private_dir):
+def test_a_cache_that_cannot_be_used_says_so_once_and_works(tmp_path, cxx, kind, monkeypatch, capsys, nothing_said):
     blocked = tmp_path / "blocked"
     if kind == "a file":
         blocked.write_text("")
@@ -175,22 +176,22 @@ def test_a_cache_that_cannot_be_used_warns_once_and_works(tmp_path, cxx, kind, m
         monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != blocked)  # root may write anywhere
     source = write_source(tmp_path)
     with config(cache_dir=str(blocked)):
-        with pytest.warns(UserWarning, match=r"build: .*blocked cannot be .*\nhelp: point ALPHA_CACHE_DIR"):
-            path = build("t", [source], cxx, FLAGS)
+        path = build("t", [source], cxx, FLAGS)
         assert answer(path) == 42 and blocked not in path.parents
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            assert build("t", [source], cxx, FLAGS) == path
+        assert re.fullmatch(r"alpha: build: .*blocked cannot be .*; compiled kernels are kept for this process only\n"
+                            r"help: point ALPHA_CACHE_DIR at a directory of your own\n", capsys.readouterr().err)
+        assert build("t", [source], cxx, FLAGS) == path
+        assert capsys.readouterr().err == ""
 
 
-def test_an_entry_of_another_user_is_not_loaded(tmp_path, cache, cxx, monkeypatch, fresh_private_dir):
+def test_an_entry_of_another_user_is_not_loaded(tmp_path, cache, cxx, monkeypatch, capsys, nothing_said):
     source = write_source(tmp_path)
     path = build("t", [source], cxx, FLAGS)
     own = build_module._own
     monkeypatch.setattr(build_module, "_own", lambda p: p.parent != cache and own(p))
-    with pytest.warns(UserWarning, match="belongs to another user"):
-        other = build("t", [source], cxx, FLAGS)
+    other = build("t", [source], cxx, FLAGS)
     assert other != path and answer(other) == 42
+    assert capsys.readouterr().err.startswith(f"alpha: build: {path} belongs to another user; ")
 
 
 def test_default_directory_follows_xdg(tmp_path, monkeypatch):

@@ -20,6 +20,7 @@ import train.loop
 import train.report
 from alpha import checkpoint, nn
 from alpha.config import config
+from alpha.cpu.augment import normalized
 from alpha.errors import DeviceError
 from tests.tiny_run import CLASSES, TEST, flags, tiny
 from train.__main__ import main
@@ -274,7 +275,7 @@ class Brightness(nn.Module):
 def test_evaluate_counts_by_hand(batch_size: int) -> None:
     data = tiny(None, False, 0)
     result = evaluate(Brightness(), data.test_images, data.test_labels, data, batch_size=batch_size, device="cpu")
-    mean = data.normalize(data.test_images).mean(axis=(1, 2, 3), dtype=np.float64)
+    mean = normalized(data.test_images, data.mean, data.std).mean(axis=(1, 2, 3), dtype=np.float64)
     logits = -np.abs(mean[:, None] - np.array([0, 0.2, 0.5, 0.9]))
     confusion = np.zeros((CLASSES, CLASSES), int)
     for y, logit in zip(data.test_labels, logits):

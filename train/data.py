@@ -1,8 +1,9 @@
-"""Data sets as in-memory uint8 arrays, the validation split, and the batches of an epoch.
+"""Data sets as in-memory uint8 arrays, the validation split, and the batches of an epoch, made on the device.
 
     data = load("digits")
     parts = split(data, val_size=0.1, seed=0)
-    for x, y in batches(parts.train_images, parts.train_labels, 64, seed=0, epoch=3, normalize=data.normalize): ...
+    images = Images(parts.train_images, parts.train_labels, data, device="cpu")
+    for x, y in images.batches(64, seed=0, epoch=3, augment=Augment(crop=4, flip=True)): ...
 
 A data set of your own is a function that returns a Dataset, registered with @dataset("name").
 """
@@ -12,16 +13,20 @@ from __future__ import annotations
 import difflib
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+import alpha
+from alpha import ops
+from alpha.backend import get_backend
 from alpha.errors import DataError, message
 from alpha.random import STREAMS, permutation, random_bits
+from alpha.tensor import Tensor
 from train import cifar
-from train.augment import Augment, Normalize, image_words
+from train.augment import Augment
 
 DOWNLOAD_DIR = Path("data")  # where downloads go, and where they are looked for without --data-dir
 
@@ -76,11 +81,6 @@ class Dataset:
     def image_shape(self) -> tuple[int, ...]:
         """(H, W, C) of every image."""
         return self.train_images.shape[1:]
-
-    @property
-    def normalize(self) -> Normalize:
-        """Maps uint8 images to float32 with mean 0 and standard deviation 1."""
-        return Normalize(self.mean, self.std)
 
 
 class Entry(NamedTuple):
@@ -263,49 +263,69 @@ def split(data: Dataset, val_size: float, seed: int) -> Split:
     return Split(data.train_images[~val], data.train_labels[~val], data.train_images[val], data.train_labels[val])
 
 
+Batch = tuple[Tensor, Tensor]
+
+
 def steps_per_epoch(count: int, batch_size: int, drop_last: bool = False) -> int:
     """Returns how many batches `count` images make."""
     return count // batch_size if drop_last else -(-count // batch_size)
 
 
-Batch = tuple[np.ndarray, np.ndarray]
+class Images:
+    """Images of a data set on a device, from which the batches of an epoch are made there.
 
-
-def batches(images: np.ndarray, labels: np.ndarray, batch_size: int, *, seed: int = 0, epoch: int = 0,
-            start_step: int = 0, augment: Augment | None = None, normalize: Normalize | None = None,
-            shuffle: bool = True, drop_last: bool = False) -> Iterator[Batch]:
-    """Yields the batches of one epoch, from `start_step` on.
-
-    The order is a function of (seed, epoch), and the augmentation of an image one of (seed, epoch, its index): what an
-    image looks like depends neither on batch_size nor on start_step.
     Args:
-        images, labels: shapes (N, H, W, C) uint8 and (N,) int64.
-        augment: None leaves the images as they are.
-        normalize: None yields uint8 images.
-        shuffle: False visits the images in order, for evaluation.
-        drop_last: leaves out a last batch that is not full.
-    Yields:
-        images of shape (B, H, W, C), uint8 or normalised float32, and labels of shape (B,), int64.
+        images, labels: shapes (N, H, W, C), NHWC, uint8, and (N,), int64.
+        data: the data set they are from: its mean and standard deviation.
+        device: where the images stay; the CPU shares their elements.
     Raises:
-        DataError: if batch_size, epoch or start_step is out of range, or drop_last would leave no batch.
+        DataError: if there is not one label per image.
     """
-    count = len(labels)
-    steps = steps_per_epoch(count, batch_size, drop_last) if batch_size > 0 else 0
-    if len(images) != count or steps == 0:
-        raise DataError(message("batches", f"{len(images)} images and {count} labels make no batch of {batch_size}",
-                                "give one label per image, and a batch_size from 1 to their number",
-                                drop_last=drop_last))
-    if epoch < 0 or not 0 <= start_step <= steps:
-        raise DataError(message("batches", f"epoch {epoch}, step {start_step} does not exist: there are {steps} steps",
-                                "continue with the batch_size and the data set that the run was started with"))
-    order = permutation(seed, epoch, count) if shuffle else np.arange(count)
-    words = image_words(seed, epoch, count) if augment else None
-    fill = normalize.fill if normalize else 0
 
-    def batch(index: np.ndarray) -> Batch:
-        x = images[index]
-        if augment is not None and words is not None:
-            x = augment(x, words[index], fill)
-        return (normalize(x) if normalize else x), labels[index]
+    def __init__(self, images: np.ndarray, labels: np.ndarray, data: Dataset, device: str) -> None:
+        if len(images) != len(labels):
+            raise DataError(message("images", f"there are {len(images)} images and {len(labels)} labels",
+                                    "give one label per image", data=data.name))
+        self.labels, self.device = labels, device
+        self.images, self.mean, self.std = (_resident(a, device) for a in (images, data.mean, data.std))
 
-    return (batch(order[step * batch_size : (step + 1) * batch_size]) for step in range(start_step, steps))
+    def batches(self, batch_size: int, *, seed: int = 0, epoch: int = 0, start_step: int = 0,
+                augment: Augment | None = None, shuffle: bool = True, drop_last: bool = False) -> Iterator[Batch]:
+        """Yields the batches of one epoch, from `start_step` on.
+
+        The order is a function of (seed, epoch), and the augmentation of an image one of (seed, epoch, its index): what
+        an image looks like depends neither on batch_size nor on start_step.
+        Args:
+            augment: what happens to the images before they are normalised; None is nothing.
+            shuffle: False visits the images in order, for evaluation.
+            drop_last: leaves out a last batch that is not full.
+        Yields:
+            normalised images of shape (B, H, W, C), float32, and labels of shape (B,), int64.
+        Raises:
+            DataError: if batch_size, epoch or start_step is out of range, or drop_last would leave no batch.
+        """
+        count = len(self.labels)
+        steps = steps_per_epoch(count, batch_size, drop_last) if batch_size > 0 else 0
+        if steps == 0:
+            raise DataError(message("batches", f"{count} images make no batch of {batch_size}",
+                                    "choose a batch_size from 1 to their number", drop_last=drop_last))
+        if epoch < 0 or not 0 <= start_step <= steps:
+            raise DataError(message("batches", f"epoch {epoch}, step {start_step} does not exist: there are {steps} "
+                                    "steps", "continue with the batch_size and the data set that the run was started "
+                                    "with"))
+        order = permutation(seed, epoch, count) if shuffle else np.arange(count)
+        choices = asdict(augment) if augment else {}
+
+        def batch(index: np.ndarray) -> Batch:
+            x = ops.augment_images(self.images, alpha.tensor(index, device=self.device), self.mean, self.std, seed=seed,
+                                   epoch=epoch, **choices)
+            return x, alpha.tensor(self.labels[index], device=self.device)
+
+        return (batch(order[step * batch_size : (step + 1) * batch_size]) for step in range(start_step, steps))
+
+
+def _resident(a: np.ndarray, device: str) -> Tensor:
+    """Returns an array as a tensor on a device, without a copy on the CPU: nobody writes to it."""
+    if get_backend(device).name == "cpu":
+        return Tensor(np.ascontiguousarray(a), a.shape, a.dtype.name, "cpu")
+    return alpha.tensor(a, device=device)

@@ -21,7 +21,7 @@ from alpha.tensor import Tensor
 from train import report
 from train.augment import Augment
 from train.config import Config
-from train.data import Dataset, Split, batches, load
+from train.data import Dataset, Images, Split, load
 from train.data import split as split_off
 from train.interrupt import Interrupted, StopRequest
 from train.session import BEST, LAST, Session, find_for, resolve_device
@@ -51,21 +51,15 @@ def train_step(session: Session, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return loss.detach(), ops.argmax(logits.detach(), axis=1)
 
 
-def to_device(x: np.ndarray, y: np.ndarray, device: str) -> tuple[Tensor, Tensor]:
-    """Returns a batch of images and labels as tensors."""
-    return alpha.tensor(x, device=device), alpha.tensor(y, device=device)
-
-
-def train_one_epoch(session: Session, split: Split, data: Dataset, stop: StopRequest) -> None:
-    """Trains to the end of the present epoch, or until --max-steps or a signal ends it.
+def train_one_epoch(session: Session, images: Images, stop: StopRequest) -> None:
+    """Trains on `images` to the end of the present epoch, or until --max-steps or a signal ends it.
 
     Raises:
         AnomalyError: if a loss is not finite.
     """
     config, state = session.config, session.progress
-    epoch_batches = batches(split.train_images, split.train_labels, config.batch_size, seed=config.seed,
-                            epoch=state.epoch, start_step=session.epoch_step,
-                            augment=Augment.parse(config.augment), normalize=data.normalize)
+    epoch_batches = images.batches(config.batch_size, seed=config.seed, epoch=state.epoch,
+                                   start_step=session.epoch_step, augment=Augment.parse(config.augment))
     session.model.train()
     readings = _Readings(session)
     start = time.perf_counter()
@@ -73,7 +67,7 @@ def train_one_epoch(session: Session, split: Split, data: Dataset, stop: StopReq
     with report.progress(title, session.steps_per_epoch, session.epoch_step) as bar:
         for x, y in itertools.islice(epoch_batches, session.steps_left):
             try:
-                loss, predictions = train_step(session, *to_device(x, y, config.device))
+                loss, predictions = train_step(session, x, y)
             except AnomalyError as error:  # from --clip or ALPHA_CHECK_NAN, which do not know the step
                 raise diverged(str(error).partition("\n")[0], state.step + 1, session) from error
             state.step += 1
@@ -90,9 +84,9 @@ class _Readings:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.waiting: list[tuple[int, Tensor, Tensor, np.ndarray]] = []
+        self.waiting: list[tuple[int, Tensor, Tensor, Tensor]] = []
 
-    def add(self, loss: Tensor, predictions: Tensor, labels: np.ndarray) -> None:
+    def add(self, loss: Tensor, predictions: Tensor, labels: Tensor) -> None:
         self.waiting.append((self.session.progress.step, loss, predictions, labels))
         if len(self.waiting) == READ_EVERY:
             self.read()
@@ -105,7 +99,7 @@ class _Readings:
             if not math.isfinite(value):
                 raise diverged(f"the loss is {value}", step, self.session)
             state.loss_sum += value * len(labels)
-            state.correct += int((predictions.numpy() == labels).sum())
+            state.correct += int((predictions.numpy() == labels.numpy()).sum())
             state.images += len(labels)
         self.waiting.clear()
 
@@ -151,12 +145,11 @@ def evaluate(model: nn.Module, images: np.ndarray, labels: np.ndarray, data: Dat
     loss_sum = 0.0
     model.eval()
     with alpha.no_grad():
-        for x, y in batches(images, labels, batch_size, normalize=data.normalize, shuffle=False):
+        for x, y in Images(images, labels, data, device).batches(batch_size, shuffle=False):
             check()
-            x_dev, y_dev = to_device(x, y, device)
-            logits = model(x_dev)
-            loss_sum += ops.cross_entropy(logits, y_dev).item() * len(y)
-            np.add.at(confusion, (y, ops.argmax(logits, axis=1).numpy()), 1)
+            logits = model(x)
+            loss_sum += ops.cross_entropy(logits, y).item() * len(y)
+            np.add.at(confusion, (y.numpy(), ops.argmax(logits, axis=1).numpy()), 1)
     return Evaluation(loss_sum / len(labels), confusion)
 
 
@@ -168,10 +161,11 @@ def fit(session: Session, split: Split, data: Dataset, stop: StopRequest) -> Non
         AnomalyError: if the numbers are no longer finite; the checkpoint before stays as it is.
     """
     state, config, backend = session.progress, session.config, get_backend(session.config.device)
+    images = Images(split.train_images, split.train_labels, data, config.device)
     try:
         while not session.done:
             backend.reset_peak_memory()
-            train_one_epoch(session, split, data, stop)
+            train_one_epoch(session, images, stop)
             check_weights(session)
             stop.check()
             val = validate(session, split, data, stop.check)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from alpha.cpu import memory
@@ -44,6 +46,25 @@ class CpuBackend:
 
     def reset_peak_memory(self) -> None:
         memory.pool.peak = memory.pool.live
+
+    alignment = 1
+
+    def dlpack_device(self) -> tuple[int, int]:
+        return 1, 0
+
+    def address(self, x: np.ndarray) -> int:
+        return x.__array_interface__["data"][0]
+
+    def wrap(self, address: int, shape: tuple[int, ...], dtype: str, owner: Any) -> np.ndarray:
+        return np.asarray(memory.Borrowed(address, shape, dtype, owner)) if address else np.empty(shape, dtype)
+
+    def stream_handle(self) -> None:
+        return None
+
+    def give_to(self, stream: int | None) -> None:
+        """There are no streams: what was computed is there."""
+
+    wait_for = give_to
 
 
 BACKEND = CpuBackend()

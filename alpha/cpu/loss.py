@@ -14,9 +14,7 @@ Array = np.ndarray
 
 
 def _refuse_label(where: str, target: Array, row: int, classes: int) -> None:
-    raise DataError(message(where, f"label {target[row]} at position {row} is outside [0, {classes})",
-                            "number the classes from 0, or make the model's number of classes larger",
-                            classes=classes, labels=len(target)))
+    raise ops.label_error(where, target.flat[row], row, classes, target.size)
 
 
 def _check_labels(where: str, target: Array, classes: int) -> None:

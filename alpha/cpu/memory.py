@@ -93,6 +93,14 @@ class _Block:
         pool.give(self._raw)
 
 
+class Borrowed:
+    """Memory of somebody else: the array made from it holds it, and with it the owner."""
+
+    def __init__(self, address: int, shape: tuple[int, ...], dtype: str, owner: Any) -> None:
+        self.owner = owner
+        self.__array_interface__ = {"shape": shape, "typestr": _typestr[dtype], "version": 3, "data": (address, False)}
+
+
 pool = Pool()
 
 

@@ -141,11 +141,7 @@ def adamax_step_cpu(params: Arrays, grads: Arrays, m: Arrays, u: Arrays, *, lr: 
 @ops.radam_step.impl("cpu")
 def radam_step_cpu(params: Arrays, grads: Arrays, m: Arrays, v: Arrays, *, lr: float, step: int, beta1: float,
                    beta2: float, eps: float, weight_decay: float, decoupled: bool) -> None:
-    limit = 2 / (1 - beta2) - 1
-    length = limit - 2 * step * beta2 ** step / (1 - beta2 ** step)
-    rate = lr / (1 - beta1 ** step)
-    if rectified := length > 5:
-        rate *= sqrt((length - 4) * (length - 2) * limit / ((limit - 4) * (limit - 2) * length) * (1 - beta2 ** step))
+    rate, rectified = ops.radam_rate(lr, step, beta1, beta2)
     for w, g, mk, vk, d, t in _each(2, params, grads, m, v):
         d = _decay(g, w, weight_decay, decoupled, lr, d)
         _average(mk, d, beta1, t)

@@ -44,7 +44,7 @@ def full(shape: int | Sequence[int], value: Number, dtype: Any = "float32", devi
     if name not in backend.dtypes:
         raise DTypeError(message("full", f"the {backend.name} backend has no {name}, it has "
                                  f"{', '.join(sorted(backend.dtypes))}", "choose one of those, or another device"))
-    made = Tensor(backend.full(sizes, value, name, device), sizes, name, device)
+    made = Tensor(backend.full(sizes, value, name, device), sizes, name, backend.name)
     return made.requires_grad_() if requires_grad else made
 
 

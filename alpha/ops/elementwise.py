@@ -158,8 +158,15 @@ class transfer:
 
 
 def to_device(x: Tensor, device: str) -> Tensor:
-    """Returns a copy of x on a device; differentiable.  Raises DeviceError if the device is not there."""
-    return transfer(x, device, x.device)
+    """Returns a copy of x on a device; differentiable.  Raises DeviceError if the device is not there, DTypeError if it
+    lacks the dtype.
+    """
+    backend = get_backend(device)
+    if x.dtype not in backend.dtypes:
+        raise DTypeError(message("to", f"the {backend.name} backend has no {x.dtype}, it has "
+                                 f"{', '.join(sorted(backend.dtypes))}", f'convert it first: x.astype("float32").to({device!r})',
+                                 x=x.shape))
+    return transfer(x, backend.name, x.device)
 
 
 # ---- two tensors -----------------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alpha.errors import ConfigError, DTypeError, ShapeError, message
+from alpha.errors import ConfigError, DataError, DTypeError, ShapeError, message
 from alpha.op import Spec, grad_enabled, op
 from alpha.ops.activation import log_softmax, softmax, softplus
 from alpha.ops.elementwise import where
@@ -41,6 +41,13 @@ def _check_label_dtype(name: str, target: Tensor) -> None:
     if target.dtype not in ("int32", "int64"):
         raise DTypeError(message(name, f"the labels have dtype {target.dtype}, int32 or int64 is needed",
                                  'convert them: target.astype("int64")'))
+
+
+def label_error(name: str, label: int, position: int, classes: int, labels: int) -> DataError:
+    """Returns the error for a label outside [0, classes), found by an implementation."""
+    return DataError(message(name, f"label {label} at position {position} is outside [0, {classes})",
+                             "number the classes from 0, or make the model's number of classes larger",
+                             classes=classes, labels=labels))
 
 
 # ---- classes ---------------------------------------------------------------------------------------------------------

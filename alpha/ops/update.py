@@ -8,7 +8,9 @@ wanted is empty. Nothing here has a gradient. t counts the steps from 1.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import sqrt
 
+from alpha.backend import get_backend
 from alpha.errors import ShapeError, message
 from alpha.op import Spec, op
 from alpha.tensor import Tensor
@@ -158,6 +160,17 @@ class radam_step:
         _match("radam_step", params, grads=grads, m=m, v=v)
 
 
+def radam_rate(lr: float, step: int, beta1: float, beta2: float) -> tuple[float, bool]:
+    """Returns what RAdam multiplies m, or m / (sqrt(v) + eps), with; and whether it is the latter (p_t > 5)."""
+    limit = 2 / (1 - beta2) - 1
+    length = limit - 2 * step * beta2 ** step / (1 - beta2 ** step)
+    rate = lr / (1 - beta1 ** step)
+    if length <= 5:
+        return rate, False
+    return rate * sqrt((length - 4) * (length - 2) * limit / ((limit - 4) * (limit - 2) * length)
+                       * (1 - beta2 ** step)), True
+
+
 @op
 class adamod_step:
     """AdaMod: Adam whose rate per element is bounded by its own exponential average s.
@@ -207,10 +220,11 @@ class sums_of_squares:
     Args:
         tensors: any shapes, one float dtype.
     Returns:
-        y of shape (number of tensors,), float64, added up in a fixed order.
+        y of shape (number of tensors,), float64 where the device has it, else float32; added up in a fixed order.
     """
 
     args = "*tensors"
 
     def shape(tensors):
-        return Spec((len(tensors),), "float64")
+        wide = tensors and "float64" in get_backend(tensors[0].device).dtypes
+        return Spec((len(tensors),), "float64" if wide else "float32")

@@ -1,0 +1,85 @@
+"""The CUDA backend: tensors in PyCUDA memory pools, every op as kernels of our own.
+
+Importing it binds the implementations; the device is touched when the first tensor asks for it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from alpha.cuda import memory
+from alpha.cuda.context import context
+from alpha.cuda.memory import Array, free_cached, memory_summary
+
+__all__ = ["BACKEND", "Array", "context", "free_cached", "memory_summary"]
+
+# Streams of other libraries that need no waiting: the legacy default stream (None, 1), which orders itself with ours,
+# and -1, by which a consumer says that it has waited.
+ORDERED = (None, 1, -1)
+
+
+class CudaBackend:
+    """See alpha.backend.Backend; arrays are alpha.cuda.memory.Array."""
+
+    name = "cuda"
+    dtypes = frozenset(memory.ITEMSIZE)
+
+    def check(self, device: str) -> None:
+        context.start(int(device.partition(":")[2] or context.index or 0))
+        memory.start()
+
+    def from_numpy(self, a: np.ndarray, device: str) -> Array:
+        return memory.upload(a)
+
+    def to_numpy(self, x: Array) -> np.ndarray:
+        if x.dtype == "bfloat16":  # NumPy has none: the values come as float32
+            x = elementwise.convert(x, "float32")
+        return memory.download(x, x.dtype)
+
+    def full(self, shape: tuple[int, ...], value: float, dtype: str, device: str) -> Array:
+        return elementwise.filled(shape, value, dtype)
+
+    def copy_into(self, dst: Array, src: Array) -> None:
+        memory.copy(dst, src)
+
+    def has_nan(self, x: Array) -> bool:
+        return bool(memory.download(reduce.nan_flag(x), "int32").item())
+
+    def synchronize(self) -> None:
+        context.synchronize()
+
+    def memory_stats(self) -> dict[str, int]:
+        pool = memory.pool
+        return {"live": pool.live, "cached": pool.cached, "peak": pool.peak}
+
+    def reset_peak_memory(self) -> None:
+        memory.pool.peak = memory.pool.live
+
+    alignment = 16
+
+    def dlpack_device(self) -> tuple[int, int]:
+        return 2, context.index or 0
+
+    def address(self, x: Array) -> int:
+        return x.ptr
+
+    def wrap(self, address: int, shape: tuple[int, ...], dtype: str, owner: Any) -> Array:
+        return memory.wrap(address, shape, dtype, owner)
+
+    def stream_handle(self) -> int:
+        return context.stream.handle
+
+    def give_to(self, stream: int | None) -> None:
+        if stream not in ORDERED and stream != context.stream.handle:
+            context.synchronize()  # PyCUDA cannot make a stream wait that is not its own
+
+    def wait_for(self, stream: int) -> None:
+        if stream not in ORDERED and stream != context.stream.handle:
+            context.wait_for_device()
+
+
+BACKEND = CudaBackend()
+
+from alpha.cuda import elementwise, families, reduce  # noqa: E402,F401  their import binds the implementations

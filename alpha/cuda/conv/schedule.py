@@ -1,0 +1,128 @@
+"""Work lists of fprop and dgrad: which tiles there are, which taps each sums over, the longest first.
+
+Both passes fill the positions of one tensor (y; dx) from those of another (x; g). Positions along an axis that read
+the same taps form a class (TapClass); a pair of classes, of the height and of the width, is a dense product:
+
+    rows      m = (h * width + w) * images + image,  h and w counting the positions of the two classes
+    sum       taps of the height x taps of the width x channels
+    columns   output channels of a group (fprop), input channels of a group (dgrad)
+
+Positions, the places where they start to read, and taps are evenly spaced, so a class is a row of integers, laid out
+as `SlabClass` in kernels/conv_slab.cuh. Whatever is padded or inserted lies outside of all classes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from alpha.ops.conv_desc import ConvDesc, TapClass, ceil_div
+
+FIELDS = ("rows", "width", "in_", "in_h", "in_w", "out", "out_h", "out_w", "taps_h", "taps_w", "tap_in_h", "tap_in_w",
+          "w", "tap_w_h", "tap_w_w", "unused")
+LIMIT = 1 << 31  # what the kernel's 32-bit integers hold
+
+
+class Slabs(NamedTuple):
+    """A pass as the kernel sees it.
+
+    Attributes:
+        classes: int32 array (classes, 16), columns as in FIELDS, the longest sums first.
+        in_image, out_image: elements of an image of the tensor that is read, and of the one that is written.
+        channels, columns: of one group; what is summed over at each tap, and what is written.
+        w_row: elements of an output channel's filter.
+        images, groups: numbers of them.
+    """
+
+    classes: np.ndarray
+    in_image: int
+    out_image: int
+    channels: int
+    columns: int
+    w_row: int
+    images: int
+    groups: int
+
+    def work(self, tile_rows: int, tile_columns: int) -> np.ndarray:
+        """Returns the work list: int32 array (tiles, 4) of class, row tile, column tile, group."""
+        column_tiles = ceil_div(self.columns, tile_columns)
+        parts = []
+        for number, rows in enumerate(self.classes[:, 0].tolist()):
+            grid = np.indices((1, ceil_div(rows, tile_rows), self.groups, column_tiles)).reshape(4, -1)
+            parts.append(np.stack([grid[0] + number, grid[1], grid[3], grid[2]], axis=1))
+        return np.ascontiguousarray(np.concatenate(parts), dtype=np.int32)
+
+    def slabs(self, tile_rows: int, tile_columns: int, k: int) -> list[tuple[int, int]]:
+        """Returns (number of tiles, slabs of k in each) per class, in the order of the work list."""
+        per_row_tile = ceil_div(self.columns, tile_columns) * self.groups
+        taps = self.classes[:, FIELDS.index("taps_h")] * self.classes[:, FIELDS.index("taps_w")]
+        return [(ceil_div(rows, tile_rows) * per_row_tile, count * ceil_div(self.channels, k))
+                for rows, count in zip(self.classes[:, 0].tolist(), taps.tolist())]
+
+
+def fprop_slabs(desc: ConvDesc) -> Slabs:
+    """Returns the classes of y = x * w."""
+    classes = _classes(desc, desc.h.fprop_classes, desc.w.fprop_classes, (desc.w.i, desc.ic), (desc.w.o, desc.oc),
+                       (1, 1))
+    return Slabs(classes, desc.h.i * desc.w.i * desc.ic, desc.h.o * desc.w.o * desc.oc, desc.ic // desc.groups,
+                 desc.oc // desc.groups, _filter(desc), desc.n, desc.groups)
+
+
+def dgrad_slabs(desc: ConvDesc) -> Slabs:
+    """Returns the classes of the gradient with respect to x."""
+    classes = _classes(desc, desc.h.dgrad_classes, desc.w.dgrad_classes, (desc.w.o, desc.oc), (desc.w.i, desc.ic),
+                       (desc.h.s, desc.w.s))
+    return Slabs(classes, desc.h.o * desc.w.o * desc.oc, desc.h.i * desc.w.i * desc.ic, desc.oc // desc.groups,
+                 desc.ic // desc.groups, _filter(desc), desc.n, desc.groups)
+
+
+def oversized(desc: ConvDesc) -> str:
+    """Returns which number of the description exceeds the kernels' 32-bit integers, or ""."""
+    sizes = {"an image of x": desc.h.i * desc.w.i * desc.ic, "an image of y": desc.h.o * desc.w.o * desc.oc,
+             "w": desc.oc * _filter(desc), "positions": desc.n * max(desc.h.i * desc.w.i, desc.h.o * desc.w.o)}
+    return ", ".join(f"{what}: {size} >= 2^31" for what, size in sizes.items() if size >= LIMIT)
+
+
+def _filter(desc: ConvDesc) -> int:
+    return desc.h.f * desc.w.f * (desc.ic // desc.groups)
+
+
+def _classes(desc: ConvDesc, h_classes: tuple[TapClass, ...], w_classes: tuple[TapClass, ...], read: tuple[int, int],
+             written: tuple[int, int], spacing: tuple[int, int]) -> np.ndarray:
+    """read, written: width and channels of the two tensors; spacing: distance of neighbouring positions in a class."""
+    (in_width, in_c), (out_width, out_c) = read, written
+    tap_h, tap_w = desc.w.f * (desc.ic // desc.groups), desc.ic // desc.groups
+    found = []
+    for h in h_classes:
+        for w in w_classes:
+            taps = h.count * w.count > 0
+            for h0, h_step, h_count in _runs(h, taps, spacing[0]):
+                for w0, w_step, w_count in _runs(w, taps, spacing[1]):
+                    found.append((
+                        desc.n * h_count * w_count, w_count,
+                        (h.starts[0] * in_width + w.starts[0]) * in_c if taps else 0,
+                        h.start_step * in_width * in_c if taps else 0, w.start_step * in_c if taps else 0,
+                        (h0 * out_width + w0) * out_c, h_step * out_width * out_c, w_step * out_c,
+                        h.count if taps else 0, w.count if taps else 0, h.step * in_width * in_c, w.step * in_c,
+                        h.tap * tap_h + w.tap * tap_w, h.tap_step * tap_h, w.tap_step * tap_w, 0))
+    classes = np.array(found, dtype=np.int32)
+    taps_of = classes[:, FIELDS.index("taps_h")] * classes[:, FIELDS.index("taps_w")]
+    return classes[np.argsort(-taps_of, kind="stable")]
+
+
+def _runs(tap_class: TapClass, taps: bool, spacing: int) -> list[tuple[int, int, int]]:
+    """Returns (first, step, count) of evenly spaced positions that make up the class.
+
+    Where the pair of classes has taps there is one such run. Positions without taps may have gaps.
+    """
+    if taps:
+        s = tap_class.position_slice
+        return [(s.start, s.step, len(tap_class.positions))]
+    runs: list[tuple[int, int, int]] = []
+    for p in sorted(tap_class.positions, key=lambda p: (p % spacing, p)):
+        if runs and p == runs[-1][0] + spacing * runs[-1][2]:
+            runs[-1] = (runs[-1][0], spacing, runs[-1][2] + 1)
+        else:
+            runs.append((p, spacing, 1))
+    return runs

@@ -1,0 +1,154 @@
+"""Convolutions with at most four input channels: kernels/conv_stem.cu and kernels/conv_stem_wgrad.cu."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from alpha.cuda.context import context
+from alpha.cuda.conv.schedule import LIMIT, Slabs, dgrad_slabs, fprop_slabs, oversized
+from alpha.cuda.conv.schedule_wgrad import Tiling, stem_schedule
+from alpha.cuda.gemm import CLOCK_GHZ, FMA_PER_CLOCK, LAUNCH_US, Tile
+from alpha.cuda.kernel import Kernel
+from alpha.cuda.memory import Array, empty, upload
+from alpha.cuda.plan import Launch, register
+from alpha.ops.conv_desc import ConvDesc, ceil_div
+
+MOST_CHANNELS = 4
+THREADS, POSITIONS, FILTER_FLOATS = 128, 8, 8192  # of kernels/conv_stem.cu
+BLOCKS = 3                                        # resident on a multiprocessor
+MOST_TILES = 8                                    # of a block, for which it loads the filters once
+EFFICIENCY = 0.6                                  # estimated fraction of the FMA rate
+BYTES_PER_US = 2.2e6
+
+
+def refusal(desc: ConvDesc) -> str:
+    """Returns why these kernels cannot compute desc, or ""."""
+    if desc.groups > 1 or desc.ic > MOST_CHANNELS:
+        return f"{desc.ic} input channels in {desc.groups} groups, 1 to {MOST_CHANNELS} in one are served"
+    if 4 * desc.n * desc.h.i * desc.w.i * desc.ic >= 2 * LIMIT:
+        return "x has 2^30 elements or more"
+    return oversized(desc)
+
+
+def work_list(slabs: Slabs, tile: int, columns: int, blocks: int) -> np.ndarray:
+    """Returns int32 (blocks, 4): class, first tile, number of tiles, column tile; tiles are runs of positions."""
+    tiles = [ceil_div(rows, tile) for rows in slabs.classes[:, 0].tolist()]
+    column_tiles = ceil_div(slabs.columns, columns)
+    share = min(MOST_TILES, max(1, sum(tiles) * column_tiles // blocks))
+    return np.array([(number, begin, min(share, count - begin), col) for number, count in enumerate(tiles)
+                     for begin in range(0, count, share) for col in range(column_tiles)], np.int32)
+
+
+def estimate_us(desc: ConvDesc, sm_count: int, padded: float) -> float:
+    """Returns what arithmetic or memory needs, whichever is more; padded: products made for each useful one."""
+    rate = 2 * FMA_PER_CLOCK * sm_count * CLOCK_GHZ * 1e3 * EFFICIENCY
+    return LAUNCH_US + max(desc.useful_flops * padded / rate, desc.nbytes() / BYTES_PER_US)
+
+
+class StemFprop:
+    """stem_fprop with a width of its tile in output channels; see alpha.cuda.plan for the members."""
+
+    pass_name = "fprop"
+
+    def __init__(self, columns: int) -> None:
+        self.columns, self.name = columns, f"stem_fprop {columns}"
+        self.kernels = _per_channels(f"stem_fprop_{columns}", "ptr x, ptr w, ptr b, ptr y, ptr classes, ptr work, "
+                                     "i64 x_image, i64 y_image, i32 images, i32 columns, i32 w_row, i32 relu")
+
+    def fits(self, desc: ConvDesc) -> str:
+        if desc.w.f * desc.ic * self.columns > FILTER_FLOATS:
+            return f"a row of {desc.w.f} taps does not fit into shared memory"
+        return refusal(desc)
+
+    def cost(self, desc: ConvDesc, sm_count: int) -> float:
+        return estimate_us(desc, sm_count, ceil_div(desc.oc, self.columns) * self.columns / desc.oc)
+
+    def prepare(self, desc: ConvDesc) -> Launch:
+        slabs = fprop_slabs(desc)
+        tile = THREADS // (self.columns // 8) * POSITIONS
+        work = work_list(slabs, tile, self.columns, context.sm_count * BLOCKS)
+        kernel, grid = self.kernels[desc.ic - 1], len(work)
+        tables = upload(slabs.classes), upload(work)
+        sizes = slabs.in_image, slabs.out_image, slabs.images, slabs.columns, slabs.w_row
+
+        def launch(x: Array, w: Array, b: Array | None, y: Array, relu: bool) -> None:
+            kernel(grid, x, w, b, y, *tables, *sizes, relu)
+        return launch
+
+
+class StemDgrad:
+    """stem_dgrad; see alpha.cuda.plan for the members."""
+
+    pass_name, name = "dgrad", "stem_dgrad"
+
+    def __init__(self) -> None:
+        self.kernels = _per_channels("stem_dgrad", "ptr g, ptr w, ptr dx, ptr classes, ptr work, i64 g_image, "
+                                     "i64 x_image, i32 images, i32 channels, i32 w_row")
+
+    def fits(self, desc: ConvDesc) -> str:
+        if desc.w.f * desc.ic * 64 > FILTER_FLOATS:
+            return f"a row of {desc.w.f} taps does not fit into shared memory"
+        return refusal(desc)
+
+    def cost(self, desc: ConvDesc, sm_count: int) -> float:
+        return estimate_us(desc, sm_count, 2 * ceil_div(desc.oc, 64) * 64 / desc.oc)
+
+    def prepare(self, desc: ConvDesc) -> Launch:
+        slabs = dgrad_slabs(desc)
+        work = work_list(slabs, THREADS // 16 * POSITIONS, MOST_CHANNELS, context.sm_count * BLOCKS)
+        kernel, grid = self.kernels[desc.ic - 1], len(work)
+        tables = upload(slabs.classes), upload(work)
+        sizes = slabs.in_image, slabs.out_image, slabs.images, slabs.channels, slabs.w_row
+
+        def launch(g: Array, w: Array, dx: Array) -> None:
+            kernel(grid, g, w, dx, *tables, *sizes)
+        return launch
+
+
+class StemWgrad:
+    """stem_wgrad with a tile; see alpha.cuda.plan for the members."""
+
+    pass_name = "wgrad"
+
+    def __init__(self, tile: Tile) -> None:
+        self.tile = tile
+        self.name = f"stem_wgrad {tile}"
+        self.kernel = Kernel("conv_stem_wgrad.cu", "stem_wgrad", "ptr x, ptr g, ptr work, ptr classes, ptr units, "
+                             "i64 x_image, i64 g_image, i32 images, i32 ic, i32 oc", threads=tile.threads,
+                             shared=tile.shared_bytes(False, False), defines=tile.defines)
+        self.sum = Kernel("conv_stem_wgrad.cu", "stem_sum", "ptr work, ptr dw, ptr sums, ptr first, i32 row_tiles, "
+                          "i32 oc, i32 dw_row", threads=1024, defines=tile.defines)
+
+    def fits(self, desc: ConvDesc) -> str:
+        if self.tile.vector == 4 and desc.oc % 4:
+            return f"{desc.oc} output channels are no multiple of 4"
+        return refusal(desc)
+
+    def cost(self, desc: ConvDesc, sm_count: int) -> float:
+        tile, columns = self.tile, desc.h.f * desc.w.f * desc.ic
+        padded = (ceil_div(columns, tile.columns) * tile.columns / columns
+                  * ceil_div(desc.oc, tile.rows) * tile.rows / desc.oc)
+        return 2 * LAUNCH_US + estimate_us(desc, sm_count, padded * EFFICIENCY / tile.efficiency)
+
+    def prepare(self, desc: ConvDesc) -> Launch:
+        tile = self.tile
+        plan = stem_schedule(desc, Tiling(tile.rows, tile.columns, tile.k, tile.blocks * context.sm_count, 0.0))
+        classes, units, sums, first = (upload(table) for table in plan[:4])
+        x_image, g_image = desc.h.i * desc.w.i * desc.ic, desc.h.o * desc.w.o * desc.oc
+        dw_row = desc.h.f * desc.w.f * desc.ic
+        grid, work_size, kernel = len(plan.units), plan.slots * tile.rows * tile.columns, self.kernel
+
+        def launch(x: Array, g: Array, dw: Array) -> None:
+            work = empty((work_size,), "float32")
+            kernel(grid, x, g, work, classes, units, x_image, g_image, desc.n, desc.ic, desc.oc)
+            self.sum((dw_row, plan.row_tiles), work, dw, sums, first, plan.row_tiles, desc.oc, dw_row)
+        return launch
+
+
+def _per_channels(entry: str, args: str) -> tuple[Kernel, ...]:
+    return tuple(Kernel("conv_stem.cu", entry, args, threads=THREADS, defines={"CHANNELS": ic})
+                 for ic in range(1, MOST_CHANNELS + 1))
+
+
+register(StemFprop(64), StemFprop(16), StemDgrad(), StemWgrad(Tile(64, 32, 16, 8, 4, 4, 8)),
+         StemWgrad(Tile(64, 32, 16, 8, 4, 4, 6, vector=1)))

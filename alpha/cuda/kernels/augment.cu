@@ -1,0 +1,94 @@
+// What:     y[b] = (augmented(images[index[b]]) / 255 - mean) / std: crop, flip, cutout and normalisation in one pass,
+//           from 8-bit images that stay on the device; the choices are those of alpha/cpu/augment.py, bit for bit.
+// Layout:   images (M, H, W, C) uint8, index (B) int64, mean and std (C) float32, y (B, H, W, C) float32.
+// Requires: H*W*C below 2^31, and a multiple of 4 for the packets; an index outside of the images yields NaN.
+// Threads:  gridDim.x images, gridDim.y blocks for each; a packet of 16 bytes of y per thread (1 element if `scalar`).
+#include "philox.cuh"
+#include "storage.cuh"
+
+constexpr int THREADS = 256;
+
+// What happens to one image.
+struct Choice {
+  i64 image;      // -1: there is none
+  int top, left;  // output pixel (0, 0) shows input pixel (top, left), which may lie outside: black
+  bool mirrored;
+  int hole_row, hole_column;
+};
+
+// Maps a random word to an integer 0 <= k < limit.
+__device__ __forceinline__ int below(unsigned word, int limit) {
+  return static_cast<int>(__umulhi(word, static_cast<unsigned>(limit)));
+}
+
+template <int V>
+__device__ __forceinline__ void augment(const unsigned char *images, const i64 *index, const float *mean,
+                                        const float *std, float *y, i64 count, int height, int width, int channels,
+                                        unsigned long long seed, unsigned stream, unsigned long long first_block,
+                                        int crop, int flip, int cutout) {
+  DYNAMIC_SHARED(float, scale);  // (3, C): scale, shift, and the mean colour as the cutout has it
+  float *shift = scale + channels, *painted = shift + channels;
+  __shared__ Choice shared_choice;
+  for (int c = threadIdx.x; c < channels; c += THREADS) {  // in double, as on the host
+    scale[c] = static_cast<float>(1 / (255 * static_cast<double>(std[c])));
+    shift[c] = static_cast<float>(static_cast<double>(mean[c]) / static_cast<double>(std[c]));
+    painted[c] = __fsub_rn(__fmul_rn(rintf(__fmul_rn(255.0f, mean[c])), scale[c]), shift[c]);
+  }
+  if (threadIdx.x == 0) {
+    const i64 image = index[blockIdx.x];
+    const uint4 words = philox(seed, stream, first_block + image);
+    shared_choice = {0 <= image && image < count ? image : -1, below(words.x, 2 * crop + 1) - crop,
+                     below(words.y, 2 * crop + 1) - crop, flip && (words.x & 1),
+                     below(words.z, height) - cutout / 2, below(words.w, width) - cutout / 2};
+  }
+  __syncthreads();
+  const Choice choice = shared_choice;
+  const int row_elements = width * channels, elements = height * row_elements;
+  const unsigned char *x = images + choice.image * elements;
+  float *out = y + static_cast<i64>(blockIdx.x) * elements;
+
+  for (i64 begin = (static_cast<i64>(blockIdx.y) * THREADS + threadIdx.x) * V; begin < elements;
+       begin += static_cast<i64>(gridDim.y) * THREADS * V) {
+    const int i = static_cast<int>(begin);
+    int row = i / row_elements, column = i % row_elements / channels, c = i % channels;
+    float values[V];
+#pragma unroll
+    for (int l = 0; l < V; l++) {
+      const int shown = choice.mirrored ? width - 1 - column : column;
+      const int from_row = row + choice.top, from_column = shown + choice.left;
+      const bool hole = choice.hole_row <= row && row < choice.hole_row + cutout && choice.hole_column <= column &&
+                        column < choice.hole_column + cutout;
+      const bool inside = 0 <= from_row && from_row < height && 0 <= from_column && from_column < width;
+      if (choice.image < 0)
+        values[l] = __int_as_float(0x7fc00000);  // NaN
+      else if (hole)
+        values[l] = painted[c];
+      else
+        values[l] = __fsub_rn(
+            __fmul_rn(inside ? x[(from_row * width + from_column) * channels + c] : 0.0f, scale[c]), shift[c]);
+      if (++c == channels) {
+        c = 0;
+        if (++column == width) {
+          column = 0;
+          row++;
+        }
+      }
+    }
+    if constexpr (V == 1)
+      out[i] = values[0];
+    else
+      *reinterpret_cast<float4 *>(out + i) = {values[0], values[1], values[2], values[3]};
+  }
+}
+
+#define KERNEL(name, V) \
+  extern "C" __global__ void __launch_bounds__(THREADS) \
+      name(const unsigned char *images, const i64 *index, const float *mean, const float *std, float *y, i64 count, \
+           int height, int width, int channels, unsigned long long seed, unsigned stream, \
+           unsigned long long first_block, int crop, int flip, int cutout) { \
+    augment<V>(images, index, mean, std, y, count, height, width, channels, seed, stream, first_block, crop, flip, \
+               cutout); \
+  } \
+  ALPHA_KERNEL(name)
+KERNEL(augment_images, 4)
+KERNEL(augment_images_scalar, 1)

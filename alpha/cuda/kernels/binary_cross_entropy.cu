@@ -1,0 +1,5 @@
+// What:     loss = -(t * log p + (1 - t) * log(1 - p)), logarithms of at least -100; NaN where p is outside [0, 1]
+// Layout:   flat; see elementwise.cuh for the thread map
+#include "elementwise.cuh"
+
+MAP2(binary_cross_entropy, p, t, (t - 1) * larger(log1pf(-p), -100.0f) - t * larger(logf(p), -100.0f))

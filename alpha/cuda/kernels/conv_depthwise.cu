@@ -1,0 +1,157 @@
+// Depthwise convolution: every group has one input channel and MULTIPLIER output channels; no sum over channels.
+//
+//   depthwise_gather  out[p][c] = sum over taps and j < terms of
+//                         in[p moved by the tap][c / divisor * terms + j] * w[c * terms + j][tap]
+//                     fprop: in = x, out = y, divisor = multiplier, terms = 1, and bias and relu on top;
+//                     dgrad: in = g, out = dx, divisor = 1, terms = multiplier
+//   depthwise_wgrad   slices[s][tap][oc] = sum over the slice's outputs p of
+//                         g[p][oc] * x[p moved by the tap][oc / multiplier]
+//   depthwise_sum     dw[oc][tap] = sum of slices[s][tap][oc], s ascending
+//   layout    activations (N, H, W, C), NHWC; w (OC, FH, FW, 1)
+//   zeros     for each position of an axis a table holds {first tap, number of taps, where the first tap reads}
+//             (alpha/ops/conv_desc.py: TapClass); for each tap wgrad gets the rectangle of outputs that it serves. The
+//             loops run over these: padded and inserted zeros are never reached
+//   threads   `lanes` neighbouring threads side by side along the channels, V of them each; the rest along positions
+//   requires  V = 4: multiplier 1, C % 4 = 0, FH * FW * 4 * lanes <= FILTER_FLOATS; V = 1: nothing. All positions of a
+//             tensor, and the elements of an image, are fewer than 2^31
+#include "ptx.cuh"
+
+constexpr int THREADS = 256, FILTER_FLOATS = 8192;
+
+template <int V> struct Vec {
+  float v[V];
+};
+template <int V> __device__ __forceinline__ Vec<V> load(const float *p) {
+  Vec<V> r;
+  if constexpr (V == 4) {
+    const float4 q = *reinterpret_cast<const float4 *>(p);
+    r.v[0] = q.x, r.v[1] = q.y, r.v[2] = q.z, r.v[3] = q.w;
+  } else {
+    r.v[0] = *p;
+  }
+  return r;
+}
+template <int V> __device__ __forceinline__ void store(float *p, const Vec<V> &r) {
+  if constexpr (V == 4)
+    *reinterpret_cast<float4 *>(p) = make_float4(r.v[0], r.v[1], r.v[2], r.v[3]);
+  else
+    *p = r.v[0];
+}
+
+struct Gather {
+  const float *in, *w, *bias;
+  float *out;
+  const int4 *table_h, *table_w;  // per position: first tap, number of taps, where the first one reads
+  int positions, height, width;   // of out; positions: of all images
+  int in_height, in_width, in_channels, channels;
+  int fw, taps, tap_step_h, tap_step_w, step_h, step_w;  // from tap to tap: in the filter, in the tensor that is read
+  int divisor, terms, lanes, relu, unused;
+};
+
+template <int V> __device__ __forceinline__ void gather(const Gather &t) {
+  __shared__ __align__(16) float filter[V == 4 ? FILTER_FLOATS : 1];  // [tap][4 * lanes]
+  const int lane = threadIdx.x % t.lanes, row = threadIdx.x / t.lanes, rows = THREADS / t.lanes;
+  const int c0 = blockIdx.y * t.lanes * V, c = c0 + lane * V;
+  if constexpr (V == 4) {
+    for (int e = threadIdx.x; e < t.taps * t.lanes * 4; e += THREADS) {
+      const int k = e / t.taps, tap = e - k * t.taps;
+      if (c0 + k < t.channels) filter[tap * t.lanes * 4 + k] = t.w[(c0 + k) * t.taps + tap];
+    }
+    __syncthreads();
+  }
+  if (c >= t.channels) return;
+  Vec<V> bias = {};
+  if (t.bias) bias = load<V>(t.bias + c);
+  for (int p = blockIdx.x * rows + row; p < t.positions; p += gridDim.x * rows) {
+    const int line = p / t.width, image = line / t.height;
+    const int4 h = t.table_h[line - image * t.height], w = t.table_w[p - line * t.width];
+    const float *in = t.in + ((long long)image * t.in_height + h.z) * t.in_width * t.in_channels +
+                      ((long long)w.z * t.in_channels + c / t.divisor * t.terms);
+    Vec<V> sum = bias;
+    for (int i = 0; i < h.y; i++)
+#pragma unroll 3
+      for (int j = 0; j < w.y; j++) {
+        const float *from = in + (long long)(i * t.step_h * t.in_width + j * t.step_w) * t.in_channels;
+        const int tap = (h.x + i * t.tap_step_h) * t.fw + w.x + j * t.tap_step_w;
+        if constexpr (V == 4) {
+          const Vec<4> v = load<4>(from), f = load<4>(filter + (tap * t.lanes + lane) * 4);
+#pragma unroll
+          for (int q = 0; q < 4; q++) sum.v[q] = fmaf(v.v[q], f.v[q], sum.v[q]);
+        } else {
+          for (int k = 0; k < t.terms; k++) sum.v[0] = fmaf(from[k], t.w[(c * t.terms + k) * t.taps + tap], sum.v[0]);
+        }
+      }
+#pragma unroll
+    for (int q = 0; q < V; q++)
+      if (t.relu && sum.v[q] < 0.f) sum.v[q] = 0.f;
+    store<V>(t.out + (long long)p * t.channels + c, sum);
+  }
+}
+
+#define DEPTHWISE_GATHER(name, V) \
+  extern "C" __global__ void __launch_bounds__(THREADS, 4) name(Gather t) { gather<V>(t); } \
+  ALPHA_KERNEL(name)
+DEPTHWISE_GATHER(depthwise_gather_4, 4)
+DEPTHWISE_GATHER(depthwise_gather_1, 1)
+
+struct Rectangle {  // of the outputs that a tap serves
+  int height, width, out, in;  // out: its first pixel in an image; in: the one that this pixel reads
+};
+
+struct DepthwiseWgrad {
+  const float *x, *g;
+  float *slices;
+  const Rectangle *rectangles;
+  long long x_image, g_image;     // elements of an image
+  int images, channels, in_channels, multiplier;
+  int x_h, x_w, g_h;              // elements of x between outputs along h and w; of g along h
+  int unused;
+  int lanes, share;               // share: rows of a rectangle, all images counted, that a slice takes at most
+};
+
+// Grid (slices, channel tiles, taps). A thread has every so-many-th row of a rectangle, all images counted.
+template <int V> __device__ __forceinline__ void wgrad(const DepthwiseWgrad &t) {
+  __shared__ float partial[THREADS * V];
+  const int lane = threadIdx.x % t.lanes, row = threadIdx.x / t.lanes, rows = THREADS / t.lanes;
+  const int c = (blockIdx.y * t.lanes + lane) * V;
+  const Rectangle r = t.rectangles[blockIdx.z];
+  const int begin = blockIdx.x * t.share, end = min(begin + t.share, t.images * r.height);
+  Vec<V> sum = {};
+  if (c < t.channels)
+    for (int line = begin + row; line < end; line += rows) {
+      const int image = line / r.height, h = line - image * r.height;
+      const float *g = t.g + (image * t.g_image + ((long long)r.out * t.channels + h * t.g_h + c));
+      const float *x = t.x + (image * t.x_image + ((long long)r.in * t.in_channels + h * t.x_h + c / t.multiplier));
+#pragma unroll 4
+      for (int w = 0; w < r.width; w++) {
+        const Vec<V> a = load<V>(g + w * t.channels), b = load<V>(x + w * t.x_w);
+#pragma unroll
+        for (int q = 0; q < V; q++) sum.v[q] = fmaf(a.v[q], b.v[q], sum.v[q]);
+      }
+    }
+#pragma unroll
+  for (int q = 0; q < V; q++) partial[q * THREADS + threadIdx.x] = sum.v[q];
+  __syncthreads();
+  if (row > 0 || c >= t.channels) return;
+  for (int s = 1; s < rows; s++)
+#pragma unroll
+    for (int q = 0; q < V; q++) sum.v[q] += partial[q * THREADS + s * t.lanes + lane];
+  store<V>(t.slices + ((long long)blockIdx.x * gridDim.z + blockIdx.z) * t.channels + c, sum);
+}
+
+#define DEPTHWISE_WGRAD(name, V) \
+  extern "C" __global__ void __launch_bounds__(THREADS, 4) name(DepthwiseWgrad t) { wgrad<V>(t); } \
+  ALPHA_KERNEL(name)
+DEPTHWISE_WGRAD(depthwise_wgrad_4, 4)
+DEPTHWISE_WGRAD(depthwise_wgrad_1, 1)
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+depthwise_sum(const float *slices, float *dw, int count, int taps, int channels) {
+  const int element = blockIdx.x * THREADS + threadIdx.x;
+  if (element >= taps * channels) return;
+  float sum = 0.f;
+#pragma unroll 8
+  for (int s = 0; s < count; s++) sum += slices[(long long)s * taps * channels + element];
+  dw[element % channels * taps + element / channels] = sum;
+}
+ALPHA_KERNEL(depthwise_sum)

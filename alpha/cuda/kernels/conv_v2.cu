@@ -1,0 +1,21 @@
+// ConvV2: convolution with bias and relu, without a product with a padded zero.
+//
+// what      y[n, oh, ow, oc] = relu(b[oc] + sum_{fh, fw, ic} x[n, ih, iw, ic] * w[oc, fh, fw, ic]),
+//           ih = oh*stride - padding + fh*dilation, iw likewise; over the taps with 0 <= ih < IH, 0 <= iw < IW alone
+// source    arXiv 2306.15951, ConvV2, Algorithm 1B. Differs: outputs with the same trimmed filter are one product
+// layout    x NHWC, w OHWI, y NHWC, float32
+// GEMM      rows: (output pixel of a class, image); sum: taps of the class x ic; columns: oc of a group.
+//           Both operands are K-major: ic is contiguous in x and in w
+// zeros     an output near the border belongs to a class with fewer taps: a shorter sum, see conv_slab.cuh
+// requires  VECTOR = 4: IC / groups is a multiple of 4
+#include "conv_slab.cuh"
+
+using Tile = GemmTile<TILE_M, TILE_N, TILE_K, THREAD_M, THREAD_N, PIPELINE, true, true, VECTOR>;
+
+extern "C" __global__ void __launch_bounds__(Tile::THREADS, MIN_BLOCKS)
+conv_v2(const float *x, const float *w, const float *b, float *y, const SlabClass *classes, const int4 *work,
+        long long x_image, long long y_image, int images, int channels, int columns, int w_row, int relu) {
+  DYNAMIC_SHARED(float, smem);
+  slab_block<Tile>({x, w, b, y, classes, work, x_image, y_image, images, channels, columns, w_row, relu}, smem);
+}
+ALPHA_KERNEL(conv_v2)

@@ -1,0 +1,72 @@
+// What:     arithmetic and comparisons, element by element; one line per op
+// Layout:   flat, C-contiguous; see elementwise.cuh for broadcasting and the thread map
+// Numbers:  floats are computed in float32, by CUDA's accurate functions; integers wrap around, as in NumPy
+#include "elementwise.cuh"
+
+// ---- sets of dtypes -------------------------------------------------------------------------------------------------
+
+#define UNARY(name, f) MAP1(name, x, f)
+#define BINARY(name, f) BROADCAST2(name, a, b, f)
+
+// Integers in the unsigned type of their size, where wrapping around is defined
+#define WRAPPING_UNARY(name, f) \
+  UNARY(name, f) \
+  KERNEL1(name, int32, int, int, u32, x, f) \
+  KERNEL1(name, int64, i64, i64, u64, x, f) \
+  KERNEL1(name, uint8, u8, u8, u32, x, f)
+#define WRAPPING_BINARY(name, f) \
+  BINARY(name, f) \
+  BROADCAST_KERNEL2(name, int32, int, int, u32, a, b, f) \
+  BROADCAST_KERNEL2(name, int64, i64, i64, u64, a, b, f) \
+  BROADCAST_KERNEL2(name, uint8, u8, u8, u32, a, b, f)
+
+// Integers in a type that keeps their order
+#define ORDERED_UNARY(name, f, ...) \
+  KERNEL1(name, int32, int, int, i64, x, f, ##__VA_ARGS__) \
+  KERNEL1(name, int64, i64, i64, i64, x, f, ##__VA_ARGS__) \
+  KERNEL1(name, uint8, u8, u8, i64, x, f, ##__VA_ARGS__)
+#define ORDERED_BINARY(name, f) \
+  BINARY(name, f) \
+  BROADCAST_KERNEL2(name, int32, int, int, int, a, b, f) \
+  BROADCAST_KERNEL2(name, int64, i64, i64, i64, a, b, f) \
+  BROADCAST_KERNEL2(name, uint8, u8, u8, int, a, b, f)
+
+#define COMPARISON(name, f) \
+  BROADCAST_KERNEL2(name, float32, float, u8, float, a, b, f) \
+  BROADCAST_KERNEL2(name, bfloat16, bf16, u8, float, a, b, f) \
+  BROADCAST_KERNEL2(name, float16, f16, u8, float, a, b, f) \
+  BROADCAST_KERNEL2(name, int32, int, u8, int, a, b, f) \
+  BROADCAST_KERNEL2(name, int64, i64, u8, i64, a, b, f) \
+  BROADCAST_KERNEL2(name, uint8, u8, u8, int, a, b, f)
+
+// ---- one tensor -----------------------------------------------------------------------------------------------------
+
+WRAPPING_UNARY(neg, -x)
+UNARY(exp, expf(x))
+UNARY(log, logf(x))
+UNARY(sqrt, sqrtf(x))
+UNARY(erf, erff(x))
+UNARY(abs, fabsf(x))
+ORDERED_UNARY(abs, static_cast<i64>(x < 0 ? 0 - static_cast<u64>(x) : x))
+UNARY(sign, x > 0 ? 1 : x < 0 ? -1 : x == 0 ? 0 : x)
+ORDERED_UNARY(sign, (x > 0) - (x < 0))
+MAP1(clip, x, smaller(larger(x, low), high), float low, float high)
+ORDERED_UNARY(clip, min(max(x, low), high), i64 low, i64 high)
+MAP2(clip_grad, g, x, x >= low && x <= high ? g : 0, float low, float high)
+
+// ---- two tensors ----------------------------------------------------------------------------------------------------
+
+// Squares exactly: the most frequent power is not worth a logarithm.
+__device__ __forceinline__ float power(float a, float b) { return b == 2 ? a * a : b == 1 ? a : powf(a, b); }
+
+WRAPPING_BINARY(add, a + b)
+WRAPPING_BINARY(sub, a - b)
+WRAPPING_BINARY(mul, a * b)
+BINARY(div, a / b)
+BINARY(pow, power(a, b))
+ORDERED_BINARY(maximum, larger(a, b))
+ORDERED_BINARY(minimum, smaller(a, b))
+COMPARISON(eq, a == b)
+COMPARISON(ne, a != b)
+COMPARISON(lt, a < b)
+COMPARISON(le, a <= b)

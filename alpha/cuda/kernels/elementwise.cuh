@@ -1,0 +1,254 @@
+// y[i] = f(a[i], b[i], ...), element by element, with broadcasting: what elementwise ops share. An op is one line:
+//
+//   MAP1(exp, x, expf(x))                                   y = exp(x)             float32, bfloat16, float16
+//   MAP1(leaky_relu, x, x > 0 ? x : slope * x, float slope) with a number from the caller
+//   MAP2(relu_grad, g, y, y > 0 ? g : 0)                    two tensors of one shape
+//   BROADCAST2(div, a, b, a / b)                            tensors that broadcast, or numbers
+//
+// Layout:   flat, C-contiguous. A kernel <name>_<dtype> reads tensors of y's shape; <name>_broadcast_<dtype> reads
+//           tensors whose element for y[i] is found by a Layout.
+// Threads:  a thread reads PACKETS packets of each tensor before it computes: a packet is 16 bytes of the
+//           widest type. Neighbouring threads read neighbouring packets. The grid may have any size.
+#pragma once
+#include <type_traits>
+#include "storage.cuh"
+
+using u8 = unsigned char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+
+constexpr int THREADS = 256;
+constexpr int RANK = 6;  // axes of a Layout
+
+// ---- packets --------------------------------------------------------------------------------------------------------
+
+template <int BYTES> struct BitsOf;
+template <> struct BitsOf<1> { using type = u8; };
+template <> struct BitsOf<2> { using type = u16; };
+template <> struct BitsOf<4> { using type = u32; };
+template <> struct BitsOf<8> { using type = uint2; };
+template <> struct BitsOf<16> { using type = uint4; };
+
+// E elements that are read or written at once
+template <class T, int E> struct alignas(sizeof(T) * E) Vec {
+  T v[E];
+};
+template <class T, int E> union VecBits {
+  typename BitsOf<sizeof(T) * E>::type bits;
+  Vec<T, E> vec;
+};
+
+// The first `left` elements at p, at most E; p is aligned to E elements.
+template <int E, class T> __device__ __forceinline__ Vec<T, E> load_part(const T *p, i64 left) {
+  VecBits<T, E> u;
+  if (left >= E)
+    u.bits = *reinterpret_cast<const typename BitsOf<sizeof(T) * E>::type *>(p);
+  else
+#pragma unroll
+    for (int e = 0; e < E; e++)
+      if (e < left) u.vec.v[e] = p[e];
+  return u.vec;
+}
+template <int E, class T> __device__ __forceinline__ void store_part(T *p, const Vec<T, E> &vec, i64 left) {
+  VecBits<T, E> u;
+  u.vec = vec;
+  if (left >= E)
+    *reinterpret_cast<typename BitsOf<sizeof(T) * E>::type *>(p) = u.bits;
+  else
+#pragma unroll
+    for (int e = 0; e < E; e++)
+      if (e < left) p[e] = vec.v[e];
+}
+
+// ---- types: how an element is stored, and in what it is computed ----------------------------------------------------
+
+template <class T>
+constexpr bool IS_FLOAT = std::is_same_v<T, float> || std::is_same_v<T, bf16> || std::is_same_v<T, f16>;
+
+// What stands for a tensor of T where the caller passes a number
+template <class T> using Number = std::conditional_t<IS_FLOAT<T>, float, i64>;
+
+template <class C, class T> __device__ __forceinline__ C widen(T v) {
+  if constexpr (IS_FLOAT<T>)
+    return static_cast<C>(to_float(v));
+  else
+    return static_cast<C>(v);
+}
+// A float becomes an integer by cutting its fraction off; beyond int64, and NaN: undefined, as in C.
+template <class R, class C> __device__ __forceinline__ R narrow(C v) {
+  if constexpr (IS_FLOAT<R>)
+    return from_float<R>(static_cast<float>(v));
+  else if constexpr (std::is_same_v<C, float>)
+    return static_cast<R>(static_cast<i64>(v));
+  else
+    return static_cast<R>(v);
+}
+
+// ---- where an element of y finds its operands -----------------------------------------------------------------------
+
+// Element i of a box has the coordinates i mod size[0], i / size[0] mod size[1], ...: the innermost axis comes first.
+// Its K operands have it at the sum of coordinate * stride.
+template <int K> struct Layout {
+  int rank;
+  i64 size[RANK], stride[K][RANK];
+  u64 magic[RANK];  // i / size = high(i * magic) >> shift
+  int shift[RANK];
+
+  __device__ __forceinline__ void locate(i64 i, i64 (&offset)[K]) const {
+#pragma unroll
+    for (int k = 0; k < K; k++) offset[k] = 0;
+#pragma unroll 1
+    for (int axis = 0; axis < rank; axis++) {
+      const i64 rest = axis + 1 < rank ? __umul64hi(i, magic[axis]) >> shift[axis] : 0;
+#pragma unroll
+      for (int k = 0; k < K; k++) offset[k] += (i - rest * size[axis]) * stride[k][axis];
+      i = rest;
+    }
+  }
+};
+
+// ---- the loop -------------------------------------------------------------------------------------------------------
+
+// One operand, and what a thread has read of it.
+template <class T, int E, int PACKETS> struct Operand {
+  const T *data;  // null: `number` stands for every element
+  Number<T> number;
+  Vec<T, E> packet[PACKETS];
+
+  __device__ __forceinline__ void load(i64 first, i64 n) {
+    if (data)
+#pragma unroll
+      for (int p = 0; p < PACKETS; p++) {
+        const i64 i = first + p * THREADS * E;
+        if (i < n) packet[p] = load_part<E>(data + i, n - i);
+      }
+  }
+  __device__ __forceinline__ void load_at(int p, i64 offset, i64 stride, i64 left) {
+    if (!data) return;
+    if (stride) {
+      packet[p] = load_part<E>(data + offset, left);
+    } else {
+#pragma unroll
+      for (int e = 0; e < E; e++) packet[p].v[e] = data[offset];
+    }
+  }
+  template <class C> __device__ __forceinline__ C read(i64 offset) const {
+    return data ? widen<C>(data[offset]) : static_cast<C>(number);
+  }
+  template <class C> __device__ __forceinline__ C at(int p, int e) const {
+    return data ? widen<C>(packet[p].v[e]) : static_cast<C>(number);
+  }
+};
+
+template <int E, int PACKETS, class C, class R, class F, class... Operands>
+__device__ __forceinline__ void write(F f, R *y, i64 first, i64 n, const Operands &...in) {
+#pragma unroll
+  for (int p = 0; p < PACKETS; p++) {
+    const i64 i = first + p * THREADS * E;
+    if (i >= n) break;
+    Vec<R, E> out;
+#pragma unroll
+    for (int e = 0; e < E; e++) out.v[e] = narrow<R>(f(in.template at<C>(p, e)...));
+    store_part<E>(y + i, out, n - i);
+  }
+}
+
+// y[i] = f(in[i] ...), computed in C
+template <int E, int PACKETS, class C, class R, class F, class... Operands>
+__device__ __forceinline__ void map(F f, R *y, i64 n, Operands... in) {
+  constexpr i64 BLOCK = THREADS * E * PACKETS;
+  for (i64 first = blockIdx.x * BLOCK + threadIdx.x * E; first < n; first += gridDim.x * BLOCK) {
+    (in.load(first, n), ...);
+    write<E, PACKETS, C>(f, y, first, n, in...);
+  }
+}
+
+// As map, for operands that broadcast: along the innermost axis they are contiguous, or one element serves for all.
+template <int E, int PACKETS, class C, class R, class F, int K, class... Operands>
+__device__ __forceinline__ void map_broadcast(F f, R *y, i64 n, const Layout<K> &layout, Operands... in) {
+  i64 offset[K];
+  if (layout.rank == 1 || layout.size[0] % E == 0) {  // no packet goes around a corner
+    constexpr i64 BLOCK = THREADS * E * PACKETS;
+    for (i64 first = blockIdx.x * BLOCK + threadIdx.x * E; first < n; first += gridDim.x * BLOCK) {
+#pragma unroll
+      for (int p = 0; p < PACKETS; p++) {
+        const i64 i = first + p * THREADS * E;
+        if (i >= n) break;
+        layout.locate(i, offset);
+        int k = 0;
+        ((in.load_at(p, offset[k], layout.stride[k][0], n - i), k++), ...);
+      }
+      write<E, PACKETS, C>(f, y, first, n, in...);
+    }
+  } else {
+    const i64 step = static_cast<i64>(gridDim.x) * THREADS;
+    for (i64 i = static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x; i < n; i += step) {
+      layout.locate(i, offset);
+      int k = 0;
+      const C v[] = {in.template read<C>(offset[k++])...};
+      if constexpr (K == 2)
+        y[i] = narrow<R>(f(v[0], v[1]));
+      else
+        y[i] = narrow<R>(f(v[0], v[1], v[2]));
+    }
+  }
+}
+
+// ---- kernels --------------------------------------------------------------------------------------------------------
+
+// Elements of a packet: 16 bytes of the wider type, but no more than 8, of which registers hold several packets
+template <class T, class R> constexpr int WIDTH = sizeof(T) > sizeof(R) ? sizeof(T) : sizeof(R);
+template <class T, class R> constexpr int ELEMENTS = WIDTH<T, R> == 1 ? 8 : 16 / WIDTH<T, R>;
+constexpr int ONE_TENSOR = 4, MORE_TENSORS = 2;  // packets in flight, of one tensor or of each of several
+
+// KERNEL<number of operands>(name, dtype, stored type of the operands, of y, computed type, operands ..., f, numbers)
+// (THREADS, 4): four blocks on a multiprocessor leave 64 registers to a thread; left alone, the assembler spills some.
+#define KERNEL1(name, dtype, T, R, C, a, f, ...) \
+  extern "C" __global__ void __launch_bounds__(THREADS, 4) \
+      name##_##dtype(const T *in0, R *out, i64 count, ##__VA_ARGS__) { \
+    constexpr int E = ELEMENTS<T, R>; \
+    map<E, ONE_TENSOR, C>([=](C a) { return f; }, out, count, Operand<T, E, ONE_TENSOR>{in0, 0}); \
+  } \
+  ALPHA_KERNEL(name##_##dtype)
+
+#define KERNEL2(name, dtype, T, R, C, a, b, f, ...) \
+  extern "C" __global__ void __launch_bounds__(THREADS) \
+      name##_##dtype(const T *in0, Number<T> number0, const T *in1, Number<T> number1, R *out, i64 count, \
+                     ##__VA_ARGS__) { \
+    constexpr int E = ELEMENTS<T, R>; \
+    using In = Operand<T, E, MORE_TENSORS>; \
+    map<E, MORE_TENSORS, C>([=](C a, C b) { return f; }, out, count, In{in0, number0}, In{in1, number1}); \
+  } \
+  ALPHA_KERNEL(name##_##dtype)
+
+#define BROADCAST_KERNEL2(name, dtype, T, R, C, a, b, f, ...) \
+  KERNEL2(name, dtype, T, R, C, a, b, f, ##__VA_ARGS__) \
+  extern "C" __global__ void __launch_bounds__(THREADS) \
+      name##_broadcast_##dtype(const T *in0, Number<T> number0, const T *in1, Number<T> number1, R *out, i64 count, \
+                               const __grid_constant__ Layout<2> layout, ##__VA_ARGS__) { \
+    constexpr int E = ELEMENTS<T, R>; \
+    using In = Operand<T, E, MORE_TENSORS>; \
+    map_broadcast<E, MORE_TENSORS, C>([=](C a, C b) { return f; }, out, count, layout, In{in0, number0}, \
+                                      In{in1, number1}); \
+  } \
+  ALPHA_KERNEL(name##_broadcast_##dtype)
+
+#define MAP1(name, a, f, ...) \
+  KERNEL1(name, float32, float, float, float, a, f, ##__VA_ARGS__) \
+  KERNEL1(name, bfloat16, bf16, bf16, float, a, f, ##__VA_ARGS__) \
+  KERNEL1(name, float16, f16, f16, float, a, f, ##__VA_ARGS__)
+#define MAP2(name, a, b, f, ...) \
+  KERNEL2(name, float32, float, float, float, a, b, f, ##__VA_ARGS__) \
+  KERNEL2(name, bfloat16, bf16, bf16, float, a, b, f, ##__VA_ARGS__) \
+  KERNEL2(name, float16, f16, f16, float, a, b, f, ##__VA_ARGS__)
+#define BROADCAST2(name, a, b, f, ...) \
+  BROADCAST_KERNEL2(name, float32, float, float, float, a, b, f, ##__VA_ARGS__) \
+  BROADCAST_KERNEL2(name, bfloat16, bf16, bf16, float, a, b, f, ##__VA_ARGS__) \
+  BROADCAST_KERNEL2(name, float16, f16, f16, float, a, b, f, ##__VA_ARGS__)
+
+// ---- functions that the ops share -----------------------------------------------------------------------------------
+
+// NaN wins, as in NumPy.
+template <class C> __device__ __forceinline__ C larger(C a, C b) { return a >= b || a != a ? a : b; }
+template <class C> __device__ __forceinline__ C smaller(C a, C b) { return a <= b || a != a ? a : b; }

@@ -1,0 +1,23 @@
+// KS-deconv: the gradient of a convolution with respect to its input, without a product with an inserted zero.
+//
+// what      dx[n, ih, iw, ic] = sum_{fh, fw, oc} g[n, oh, ow, oc] * w[oc, fh, fw, ic],
+//           ih = oh*stride - padding + fh*dilation, iw likewise; over the taps that meet an output alone
+// source    arXiv 2306.15951, KS-deconv-V2, Algorithm 2B. Differs: nothing is split in memory; the taps of a residue
+//           class are read where they lie, and an input may have none
+// layout    g NHWC, w OHWI, dx NHWC, float32
+// GEMM      rows: (input pixel of a class, image); sum: taps of the class x oc; columns: ic of a group.
+//           g is K-major (oc contiguous), w is MN-major (ic contiguous): no transposed copy of w is made
+// zeros     inputs of one residue modulo the stride read every stride-th tap and nothing between; towards the border
+//           the list is trimmed; inputs without a tap are written 0. All of it is a class, see conv_slab.cuh
+// requires  VECTOR = 4: OC / groups and IC / groups are multiples of 4
+#include "conv_slab.cuh"
+
+using Tile = GemmTile<TILE_M, TILE_N, TILE_K, THREAD_M, THREAD_N, PIPELINE, true, false, VECTOR>;
+
+extern "C" __global__ void __launch_bounds__(Tile::THREADS, MIN_BLOCKS)
+ks_deconv(const float *g, const float *w, float *dx, const SlabClass *classes, const int4 *work, long long g_image,
+          long long dx_image, int images, int channels, int columns, int w_row) {
+  DYNAMIC_SHARED(float, smem);
+  slab_block<Tile>({g, w, nullptr, dx, classes, work, g_image, dx_image, images, channels, columns, w_row, 0}, smem);
+}
+ALPHA_KERNEL(ks_deconv)

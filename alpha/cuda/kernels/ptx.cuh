@@ -1,0 +1,112 @@
+// The PTX instructions that kernels use, each with its two halves: inline PTX under nvcc, the emulator elsewhere.
+// Kernels contain no asm of their own. Pointers are ordinary pointers; the wrappers convert shared-memory addresses.
+#pragma once
+#include <stdint.h>
+#ifdef __CUDACC__
+#define ALPHA_KERNEL(name)  // emulation registers the kernel here
+#define DYNAMIC_SHARED(type, name) \
+  extern __shared__ __align__(1024) unsigned char alpha_dynamic_shared[]; \
+  type* name = (type*)alpha_dynamic_shared
+#define PTX(emulated, ...) asm volatile(__VA_ARGS__)
+#else
+#include "emu_ptx.hpp"
+#define PTX(emulated, ...) emulated
+#endif
+#define PTX_FN __device__ __forceinline__
+
+namespace ptx {
+#ifdef __CUDACC__
+PTX_FN unsigned shared(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
+#endif
+
+// ---- cp.async (sm_80): BYTES = 4, 8 or 16 land in shared memory by the wait; beyond src_bytes they are zero
+template <int BYTES>
+PTX_FN void cp_async(void* dst, const void* src, int src_bytes = BYTES) {
+  static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "cp.async copies 4, 8 or 16 bytes");
+#ifdef __CUDACC__
+  if constexpr (BYTES == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared(dst)), "l"(src), "r"(src_bytes)
+                 : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared(dst)), "l"(src), "n"(BYTES),
+                 "r"(src_bytes)
+                 : "memory");
+#else
+  emu::cp_async(dst, src, BYTES, src_bytes);
+#endif
+}
+PTX_FN void cp_async_commit() { PTX(emu::cp_async_commit(), "cp.async.commit_group;" :: : "memory"); }
+template <int PENDING>
+PTX_FN void cp_async_wait() {  // all but the last PENDING groups of this thread have landed
+  PTX(emu::cp_async_wait(PENDING), "cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// ---- named barrier: COUNT threads (whole warps) meet at barrier ID, 1..15
+PTX_FN void bar_sync(int id, int count) {
+  PTX(emu::barrier(id, count, "bar.sync", 0), "bar.sync %0, %1;" ::"r"(id), "r"(count) : "memory");
+}
+PTX_FN void bar_arrive(int id, int count) {
+  PTX(emu::barrier(id, count, "bar.arrive", 0, false), "bar.arrive %0, %1;" ::"r"(id), "r"(count) : "memory");
+}
+
+// ---- ldmatrix (sm_75): lane 8i+r brings the address of row r (16 bytes) of matrix i
+PTX_FN void ldmatrix_x1(unsigned (&r)[1], const void* row) {
+  PTX(emu::ldmatrix(r, 1, false, row),
+      "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(r[0]) : "r"(shared(row)) : "memory");
+}
+PTX_FN void ldmatrix_x2(unsigned (&r)[2], const void* row) {
+  PTX(emu::ldmatrix(r, 2, false, row), "ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];" : "=r"(r[0]),
+      "=r"(r[1]) : "r"(shared(row)) : "memory");
+}
+PTX_FN void ldmatrix_x4(unsigned (&r)[4], const void* row) {
+  PTX(emu::ldmatrix(r, 4, false, row), "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]),
+      "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared(row)) : "memory");
+}
+PTX_FN void ldmatrix_x2_trans(unsigned (&r)[2], const void* row) {
+  PTX(emu::ldmatrix(r, 2, true, row), "ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];" : "=r"(r[0]),
+      "=r"(r[1]) : "r"(shared(row)) : "memory");
+}
+PTX_FN void ldmatrix_x4_trans(unsigned (&r)[4], const void* row) {
+  PTX(emu::ldmatrix(r, 4, true, row),
+      "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]),
+      "=r"(r[3]) : "r"(shared(row)) : "memory");
+}
+
+// ---- mma.sync (sm_80): d += a b, fp32 accumulators; a is 16 x K row-major, b is K x 8 column-major
+#define PTX_MMA(shape_types) \
+  asm volatile("mma.sync.aligned." shape_types " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
+PTX_FN void mma_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+#ifdef __CUDACC__
+  PTX_MMA("m16n8k16.row.col.f32.f16.f16.f32");
+#else
+  emu::mma(emu::Fp16, d, a, b, d);
+#endif
+}
+PTX_FN void mma_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+#ifdef __CUDACC__
+  PTX_MMA("m16n8k16.row.col.f32.bf16.bf16.f32");
+#else
+  emu::mma(emu::Bf16, d, a, b, d);
+#endif
+}
+PTX_FN void mma_tf32(float (&d)[4], const unsigned (&a)[4],
+                     const unsigned (&b)[2]) {  // m16n8k8, fp32 bits, low 13 ignored
+#ifdef __CUDACC__
+  PTX_MMA("m16n8k8.row.col.f32.tf32.tf32.f32");
+#else
+  emu::mma(emu::Tf32, d, a, b, d);
+#endif
+}
+PTX_FN unsigned to_tf32(float v) {  // round to nearest, ties away: what mma_tf32 should be fed
+#ifdef __CUDACC__
+  unsigned r;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(v));
+  return r;
+#else
+  unsigned u = __float_as_uint(v);
+  return (u & 0x7F800000u) == 0x7F800000u ? u : (u + 0x1000u) & ~0x1FFFu;
+#endif
+}
+}  // namespace ptx

@@ -1,0 +1,39 @@
+// How tensors are stored, and how kernels read them: float32, bfloat16 or float16 in memory, float32 in arithmetic,
+// 16 bytes at a time. Every tensor starts at a multiple of 256 bytes, so element k * LANES<T> is always aligned.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include "ptx.cuh"
+
+using bf16 = __nv_bfloat16;
+using f16 = __half;
+using i64 = long long;
+
+__device__ __forceinline__ float to_float(float v) { return v; }
+__device__ __forceinline__ float to_float(bf16 v) { return __bfloat162float(v); }
+__device__ __forceinline__ float to_float(f16 v) { return __half2float(v); }
+
+template <class T> __device__ __forceinline__ T from_float(float v);
+template <> __device__ __forceinline__ float from_float<float>(float v) { return v; }
+template <> __device__ __forceinline__ bf16 from_float<bf16>(float v) { return __float2bfloat16_rn(v); }
+template <> __device__ __forceinline__ f16 from_float<f16>(float v) { return __float2half_rn(v); }
+
+template <class T> constexpr int LANES = 16 / sizeof(T);  // elements of one 16-byte access
+
+template <class T> struct alignas(16) Packet {
+  T v[LANES<T>];
+};
+
+template <class T> __device__ __forceinline__ Packet<T> load16(const T *p) {  // p: a multiple of 16 bytes
+  union {
+    uint4 bits;
+    Packet<T> packet;
+  } u{*reinterpret_cast<const uint4 *>(p)};
+  return u.packet;
+}
+template <class T> __device__ __forceinline__ void store16(T *p, const Packet<T> &packet) {
+  *reinterpret_cast<uint4 *>(p) = *reinterpret_cast<const uint4 *>(&packet);
+}
+
+// Instantiates a kernel for every storage type: KERNEL(T, dtype) defines `<name>_<dtype>`.
+#define FLOAT_KERNELS(KERNEL) KERNEL(float, float32) KERNEL(bf16, bfloat16) KERNEL(f16, float16)

@@ -1,0 +1,187 @@
+// What:     one step of an optimizer over all parameters at once, in place; and the sum of squares of every tensor.
+//           The equation stands in each step; w is the parameter, g its gradient, d the gradient with weight decay.
+// Source:   Adam, Adamax: arXiv 1412.6980; AMSGrad: 1904.09237; AdamW: 1711.05101; RAdam: 1908.03265; AdaMod:
+//           1910.12249; SGD, RMSprop: as PyTorch has them.
+// Layout:   flat tensors, in lists: the parameters, the states in the order of the step, and last the gradients. The
+//           coefficients are computed by the caller in double. A struct of them by value is laid out as they would be
+//           one by one.
+// Requires: 16-byte aligned tensors; CHUNK a multiple of 8.
+// Threads:  a block per chunk of a tensor (multi_tensor.cuh), a packet of 16 bytes per thread and list at a time.
+#include "multi_tensor.cuh"
+
+constexpr int THREADS = 256;
+
+// w = w - lr * d
+struct Sgd {
+  static constexpr int CHANGED = 1;
+  float lr, weight_decay;
+  __device__ void operator()(float (&a)[1], float g) const { a[0] -= lr * (g + weight_decay * a[0]); }
+};
+
+// v = keep * v + take * d;  w = w - lr * (now * d + ahead * v): ahead is the momentum with Nesterov's, else 1 and now 0
+struct SgdMomentum {
+  static constexpr int CHANGED = 2;
+  float lr, weight_decay, keep, take, now, ahead;
+  __device__ void operator()(float (&a)[2], float g) const {
+    float &w = a[0], &v = a[1];
+    const float d = g + weight_decay * w;
+    v = keep * v + take * d;
+    w -= lr * (now * d + ahead * v);
+  }
+};
+
+// m = beta1 * m + take1 * d;  v = beta2 * v + take2 * d^2;  u = max(u, v) with AMSGrad, else v
+// w = shrink * w - rate * m / (sqrt(u) * inverse_root + eps),  with rate = lr / (1 - beta1^t) and
+// inverse_root = 1 / sqrt(1 - beta2^t); AdamW decays by shrink instead of by d
+template <bool AMSGRAD> struct AdamOf {
+  static constexpr int CHANGED = AMSGRAD ? 4 : 3;
+  float rate, inverse_root, beta1, take1, beta2, take2, eps, weight_decay, shrink;
+  __device__ void operator()(float (&a)[CHANGED], float g) const {
+    float &w = a[0], &m = a[1], &v = a[2], &u = a[CHANGED - 1];
+    const float d = g + weight_decay * w;
+    m = beta1 * m + take1 * d;
+    v = beta2 * v + take2 * d * d;
+    if (AMSGRAD) u = v > u ? v : u;
+    w = shrink * w - rate * m / (sqrtf(u) * inverse_root + eps);
+  }
+};
+using Adam = AdamOf<false>;
+using AmsGrad = AdamOf<true>;
+
+// v = alpha * v + take * d^2;  centered: c = alpha * c + take * d, and v - c^2 in the place of v below
+// q = d / (sqrt(v) + eps);  w = w - lr * q, or with momentum: b = momentum * b + q;  w = w - lr * b
+template <bool CENTERED, bool MOMENTUM> struct RmsPropOf {
+  static constexpr int CHANGED = 2 + CENTERED + MOMENTUM;
+  float lr, alpha, take, eps, weight_decay, momentum;
+  __device__ void operator()(float (&a)[CHANGED], float g) const {
+    float &w = a[0], &v = a[1], &c = a[1 + CENTERED], &b = a[CHANGED - 1];
+    const float d = g + weight_decay * w;
+    v = alpha * v + take * d * d;
+    if (CENTERED) c = alpha * c + take * d;
+    float q = d / (sqrtf(CENTERED ? v - c * c : v) + eps);
+    if (MOMENTUM) q = b = momentum * b + q;
+    w -= lr * q;
+  }
+};
+using RmsProp = RmsPropOf<false, false>;
+using RmsPropMomentum = RmsPropOf<false, true>;
+using CenteredRmsProp = RmsPropOf<true, false>;
+using CenteredRmsPropMomentum = RmsPropOf<true, true>;
+
+// m = beta1 * m + take1 * d;  u = max(beta2 * u, |d| + eps);  w = w - rate * m / u,  rate = lr / (1 - beta1^t)
+struct Adamax {
+  static constexpr int CHANGED = 3;
+  float rate, beta1, take1, beta2, eps, weight_decay;
+  __device__ void operator()(float (&a)[3], float g) const {
+    float &w = a[0], &m = a[1], &u = a[2];
+    const float d = g + weight_decay * w, size = fabsf(d) + eps, old = beta2 * u;
+    m = beta1 * m + take1 * d;
+    u = old > size ? old : size;
+    w -= rate * m / u;
+  }
+};
+
+// m, v as in Adam;  w = shrink * w - rate * (rectified ? m / (sqrt(v) + eps) : m)
+struct RAdam {
+  static constexpr int CHANGED = 3;
+  float rate, beta1, take1, beta2, take2, eps, weight_decay, shrink;
+  int rectified;
+  __device__ void operator()(float (&a)[3], float g) const {
+    float &w = a[0], &m = a[1], &v = a[2];
+    const float d = g + weight_decay * w;
+    m = beta1 * m + take1 * d;
+    v = beta2 * v + take2 * d * d;
+    w = shrink * w - rate * (rectified ? m / (sqrtf(v) + eps) : m);
+  }
+};
+
+// m, v as in Adam;  q = lr / (sqrt(v / correction2) + eps);  s = beta3 * s + take3 * q
+// w = shrink * w - min(q, s) * m * rate,  with correction2 = 1 - beta2^t and rate = 1 / (1 - beta1^t)
+struct AdaMod {
+  static constexpr int CHANGED = 4;
+  float lr, rate, correction2, beta1, take1, beta2, take2, beta3, take3, eps, shrink;
+  __device__ void operator()(float (&a)[4], float g) const {
+    float &w = a[0], &m = a[1], &v = a[2], &s = a[3];
+    m = beta1 * m + take1 * g;
+    v = beta2 * v + take2 * g * g;
+    const float q = lr / (sqrtf(v / correction2) + eps);
+    s = beta3 * s + take3 * q;
+    w = shrink * w - (q < s ? q : s) * m * rate;
+  }
+};
+
+// average = decay * average + take * w
+struct Ema {
+  static constexpr int CHANGED = 1;
+  float decay, take;
+  __device__ void operator()(float (&a)[1], float w) const { a[0] = decay * a[0] + take * w; }
+};
+
+#define STEP(name, Step, T, dtype) \
+  extern "C" __global__ void __launch_bounds__(THREADS) \
+      name##_##dtype(const __grid_constant__ Table table, int count, int chunk, const Step step) { \
+    update_all<T>(table, count, chunk, step); \
+  } \
+  ALPHA_KERNEL(name##_##dtype)
+
+// Sum of v over the threads of the block, in a fixed order; thread 0 has it.
+__device__ __forceinline__ double block_sum(double v) {
+  __shared__ double sums[THREADS / 32];  // (warp)
+  for (int distance = 16; distance; distance /= 2) v += __shfl_down_sync(~0u, v, distance);
+  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = v;
+  __syncthreads();
+  v = sums[0];
+  for (int warp = 1; warp < THREADS / 32; warp++) v += sums[warp];
+  return v;
+}
+
+// partial[block] = sum of the squares of the chunk's elements: a thread's few in float, the threads' in double.
+template <class T>
+__device__ __forceinline__ void squares(const Table &table, int count, int chunk, float *partial) {
+  const Chunk here = find_chunk<1>(table, count, chunk);
+  const T *x = tensor_of<const T>(table, count, 0, here.tensor);
+  const i64 whole = here.end - here.end % LANES<T>;
+  float sum = 0;
+#pragma unroll 4
+  for (i64 i = here.begin + threadIdx.x * LANES<T>; i < whole; i += THREADS * LANES<T>) {
+    const Packet<T> packet = load16(x + i);
+#pragma unroll
+    for (int lane = 0; lane < LANES<T>; lane++) sum += to_float(packet.v[lane]) * to_float(packet.v[lane]);
+  }
+  for (i64 i = whole + threadIdx.x; i < here.end; i += THREADS) sum += to_float(x[i]) * to_float(x[i]);
+  const double total = block_sum(sum);
+  if (threadIdx.x == 0) partial[blockIdx.x] = static_cast<float>(total);
+}
+
+#define KERNELS(T, dtype) \
+  STEP(sgd, Sgd, T, dtype) \
+  STEP(sgd_momentum, SgdMomentum, T, dtype) \
+  STEP(adam, Adam, T, dtype) \
+  STEP(amsgrad, AmsGrad, T, dtype) \
+  STEP(rmsprop, RmsProp, T, dtype) \
+  STEP(rmsprop_momentum, RmsPropMomentum, T, dtype) \
+  STEP(rmsprop_centered, CenteredRmsProp, T, dtype) \
+  STEP(rmsprop_centered_momentum, CenteredRmsPropMomentum, T, dtype) \
+  STEP(adamax, Adamax, T, dtype) \
+  STEP(radam, RAdam, T, dtype) \
+  STEP(adamod, AdaMod, T, dtype) \
+  STEP(ema, Ema, T, dtype) \
+  extern "C" __global__ void __launch_bounds__(THREADS) \
+      squares_##dtype(const __grid_constant__ Table table, int count, int chunk, float *partial) { \
+    squares<T>(table, count, chunk, partial); \
+  } \
+  ALPHA_KERNEL(squares_##dtype)
+FLOAT_KERNELS(KERNELS)
+
+// y[k] = sum of the partial sums of tensor k; a block per tensor, `blocks` partial sums in all.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    totals(const __grid_constant__ Table table, int count, const float *partial, int blocks, float *y) {
+  const i64 *first = table.words + 2 * count;
+  const i64 end = blockIdx.x + 1 < count ? first[blockIdx.x + 1] : blocks;
+  double sum = 0;
+#pragma unroll 4
+  for (i64 i = first[blockIdx.x] + threadIdx.x; i < end; i += THREADS) sum += partial[i];
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) y[blockIdx.x] = static_cast<float>(sum);
+}
+ALPHA_KERNEL(totals)

@@ -1,0 +1,89 @@
+"""Losses on the GPU (kernels/loss.cu, kernels/binary_cross_entropy.cu).
+
+The CPU refuses bad data at once. Here that would make the host wait for the device in every step, so a label outside
+[0, C) makes the loss and the gradient of its row NaN, and so does a probability outside [0, 1] in the binary loss.
+label_mask has no NaN to give: it does wait, and raises.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from alpha.cuda.kernel import Kernel, per_dtype
+from alpha.cuda.memory import ITEMSIZE, Array, download, empty, upload
+from alpha.cuda.reduce import THREADS, ceil_div, per_piece, row_width
+from alpha.ops import loss as ops
+
+_ROWS = "i64 rows, i64 classes, i32 width, f32 smoothing"
+_FORWARD = per_piece("loss.cu", "forward",
+                     f"ptr logits, ptr labels, i32 long_labels, ptr loss, ptr row_loss, ptr lse, {_ROWS}")
+_BACKWARD = per_piece("loss.cu", "backward", "ptr g, i32 g_step, ptr logits, ptr labels, i32 long_labels, ptr lse, "
+                      f"ptr dx, {_ROWS}, f32 scale")
+_TOTAL = per_dtype("loss.cu", "total", "ptr row_loss, ptr loss, i64 rows, f32 divisor", threads=THREADS)
+_LABEL_MASK = Kernel("loss.cu", "label_mask", "ptr labels, i32 long_labels, ptr mask, ptr first_bad, i64 rows, "
+                     "i64 classes", threads=THREADS)
+_BINARY = per_dtype("binary_cross_entropy.cu", "binary_cross_entropy",
+                    "ptr p, f32 number_p, ptr target, f32 number_target, ptr y, i64 n", threads=THREADS)
+
+
+def _rows(logits: Array) -> tuple[tuple[str, bool], int, int]:
+    """Returns which kernel reads the rows, the blocks, and the threads of a row."""
+    rows, classes = logits.shape
+    lanes = 16 // ITEMSIZE[logits.dtype]
+    wide = classes % lanes == 0
+    width = row_width(ceil_div(classes, lanes if wide else 1))
+    return (logits.dtype, wide), ceil_div(rows, THREADS // width), width
+
+
+@ops.label_cross_entropy.impl("cuda")
+def label_cross_entropy_cuda(logits: Array, target: Array, *, label_smoothing: float,
+                             reduction: str) -> tuple[Array, Array]:
+    """See alpha.ops.loss; but a label outside [0, C) makes the loss of its row NaN, and does not raise."""
+    rows, classes = logits.shape
+    kind, grid, width = _rows(logits)
+    each = reduction == "none"
+    loss, lse = empty((rows,) if each else (), logits.dtype), empty((rows,), "float32")
+    row_loss = None if each else empty((rows,), "float32")
+    _FORWARD[kind](grid, logits, target, target.dtype == "int64", loss if each else None, row_loss, lse, rows, classes,
+                   width, label_smoothing)
+    if row_loss is not None:
+        _TOTAL[logits.dtype](1, row_loss, loss, rows, rows if reduction == "mean" else 1.0)
+    return loss, lse
+
+
+@ops.cross_entropy_grad.impl("cuda")
+def cross_entropy_grad_cuda(g: Array, logits: Array, target: Array, lse: Array, *, label_smoothing: float,
+                            reduction: str) -> Array:
+    """See alpha.ops.loss; but a label outside [0, C) makes the gradient of its row NaN, and does not raise."""
+    rows, classes = logits.shape
+    kind, grid, width = _rows(logits)
+    dx = empty(logits.shape, logits.dtype)
+    scale = 1 / rows if rows and reduction == "mean" else 1.0
+    _BACKWARD[kind](grid, g, reduction == "none", logits, target, target.dtype == "int64", lse, dx, rows, classes,
+                    width, label_smoothing, scale)
+    return dx
+
+
+@ops.label_mask.impl("cuda")
+def label_mask_cuda(target: Array, *, classes: int, where: str) -> Array:
+    """See alpha.ops.loss. Waits for the device, as a mask cannot say that a label is outside [0, C)."""
+    rows = target.size
+    mask, first_bad = empty((*target.shape, classes), "bool"), upload(np.array(rows, np.int64))
+    _LABEL_MASK(ceil_div(rows, THREADS // 32), target, target.dtype == "int64", mask, first_bad, rows, classes)
+    bad = int(download(first_bad, "int64"))
+    if bad < rows:
+        raise ops.label_error(where, download(target, target.dtype).flat[bad], bad, classes, rows)
+    return mask
+
+
+@ops.binary_cross_entropy.impl("cuda")
+def binary_cross_entropy_cuda(p: Array, target: Array) -> Array:
+    """See alpha.ops.loss; but an element outside [0, 1] makes its loss NaN, and does not raise."""
+    y = empty(p.shape, p.dtype)
+    _BINARY[p.dtype](ceil_div(p.size, _per_block(p.dtype)), p, 0.0, target, 0.0, y, p.size)
+    return y
+
+
+def _per_block(dtype: str) -> int:
+    """Returns how many elements of two operands a block takes; see kernels/elementwise.cuh."""
+    return THREADS * 2 * (16 // ITEMSIZE[dtype])

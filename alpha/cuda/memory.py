@@ -1,0 +1,290 @@
+"""Device memory: arrays in a PyCUDA memory pool, with counters, a limit, and a report when it runs out.
+
+A block that is freed goes back to the pool at once, while kernels that use it may still be running. That is safe
+because all kernels run in order on one stream: whoever gets the block next writes it after they have read it.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections import deque
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from alpha.config import config
+from alpha.cuda.context import context, fault
+from alpha.errors import OutOfMemoryError, message
+from alpha.graph import Node
+from alpha.tensor import Tensor
+
+Shape = tuple[int, ...]
+
+ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "uint8": 1, "bool": 1}
+PINNED_FROM = 1 << 16  # bytes from which a copy to the device goes through page-locked memory
+LARGEST = 8            # tensors named when memory has run out
+LEAST = 2              # bytes of the smallest block that is asked for; Pool.keep_one has the size below it
+
+here = context.here
+
+on_allocate: Callable[[int, int], None] | None = None  # called with the address and size of every new block
+
+
+class Array:
+    """Elements on the device, C-contiguous, from the start of a block of the pool.
+
+    Attributes:
+        ptr: device address, a multiple of 256.
+        shape, dtype, size, nbytes: as of a NumPy array; the dtype is a name such as "float32".
+        block: the pool's allocation, freed with the last array that uses it; or the owner of memory from elsewhere.
+    """
+
+    __slots__ = ("__weakref__", "block", "dtype", "nbytes", "ptr", "shape", "size")
+
+    def __init__(self, block: Any, ptr: int, shape: Shape, dtype: str, size: int, nbytes: int) -> None:
+        self.block, self.ptr, self.shape, self.dtype, self.size, self.nbytes = block, ptr, shape, dtype, size, nbytes
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def reshaped(self, shape: Shape) -> Array:
+        """Returns an array of another shape over the same memory."""
+        return Array(self.block, self.ptr, shape, self.dtype, self.size, self.nbytes)
+
+    def __repr__(self) -> str:
+        return f"<cuda Array {self.shape} {self.dtype} at {self.ptr:#x}>"
+
+
+class Pool:
+    """PyCUDA's pools and what is counted about them.  Bytes are those asked for, not those that blocks round up to."""
+
+    def __init__(self) -> None:
+        from pycuda.tools import DeviceMemoryPool, PageLockedMemoryPool
+
+        self.device, self.pinned = DeviceMemoryPool(), PageLockedMemoryPool()
+        self.peak = 0
+        self.keep_one()
+        self._in_flight: deque[tuple[Any, Any]] = deque()  # (event, what the device uses until then)
+        self._lock = threading.RLock()  # reentrant: a garbage collection inside may call `until`
+
+    def keep_one(self) -> None:
+        """Leaves a block of a size that nobody asks for in the pool.
+
+        A pool that holds none of its freed blocks needs a current context to take one back, and ends the process where
+        there is none: in a thread that never used the device, but drops the last reference to a tensor.
+        """
+        self.device.allocate(1)
+
+    @property
+    def live(self) -> int:
+        return self.device.active_bytes
+
+    @property
+    def cached(self) -> int:
+        return self.device.managed_bytes - self.device.active_bytes
+
+    def until(self, event: Any, thing: Any) -> None:
+        """Keeps `thing` alive until the event has passed, and lets go of what was kept for earlier events."""
+        self._in_flight.append((event, thing))
+        self.drain()
+
+    def drain(self) -> None:
+        """Lets go of what the device is done with."""
+        done = []
+        with self._lock:
+            while self._in_flight and self._in_flight[0][0].query():
+                done.append(self._in_flight.popleft())
+
+    def close(self) -> None:
+        """At exit, while the context is there: page-locked memory is given back, and nothing freed is held any more."""
+        self._in_flight.clear()
+        self.pinned.stop_holding()
+        self.device.stop_holding()
+
+
+pool: Pool = None  # type: ignore[assignment]  # made by `start`
+_starting = threading.Lock()
+
+
+def start() -> None:
+    """Makes the pools, once the context is there."""
+    global pool
+    with _starting:
+        if pool is None:
+            pool = Pool()
+            context.at_exit.append(pool.close)
+
+
+def empty(shape: Shape, dtype: str) -> Array:
+    """Returns an array with undefined elements.  Raises OutOfMemoryError."""
+    size = prod(shape)
+    nbytes = size * ITEMSIZE[dtype]
+    block = allocate(nbytes)
+    return Array(block, int(block), shape, dtype, size, nbytes)
+
+
+def allocate(nbytes: int) -> Any:
+    """Returns a block of the pool of at least `nbytes` bytes; `int(block)` is its address."""
+    if not here.entered:
+        context.enter()
+    limit = config.cuda_memory_mib << 20
+    if limit and pool.device.active_bytes + nbytes > limit:
+        gc.collect()
+        if pool.device.active_bytes + nbytes > limit:
+            raise _out_of_memory(nbytes)
+    try:
+        block = pool.device.allocate(max(nbytes, LEAST))
+    except context.driver.MemoryError:
+        block = _allocate_again(nbytes)
+    if on_allocate:
+        on_allocate(int(block), nbytes)
+    live = pool.device.active_bytes
+    if live > pool.peak:
+        pool.peak = live
+    if limit and pool.device.managed_bytes > limit:
+        free_cached()
+    return block
+
+
+def _allocate_again(nbytes: int) -> Any:
+    """Tries once more, when garbage and cached blocks are gone."""
+    gc.collect()
+    free_cached()
+    try:
+        return pool.device.allocate(max(nbytes, LEAST))
+    except context.driver.MemoryError:
+        pass
+    raise _out_of_memory(nbytes)
+
+
+def free_cached() -> None:
+    """Gives all blocks that no array uses back to the device."""
+    if pool is not None:
+        context.synchronize()
+        pool.drain()
+        pool.device.free_held()
+        pool.keep_one()
+
+
+def _out_of_memory(nbytes: int) -> OutOfMemoryError:
+    free, total = context.driver.mem_get_info()
+    limit = config.cuda_memory_mib
+    lines = "".join(f"\n  {mib(size)} {what}" for size, what in largest_tensors())
+    return OutOfMemoryError(message(
+        "cuda", f"out of memory: {mib(nbytes)} asked for, {mib(free)} of {mib(total)} are free on the device",
+        "use a smaller batch, or --precision bf16" + (", or raise ALPHA_CUDA_MEMORY_MIB" if limit else ""),
+        live=mib(pool.live), cached=mib(pool.cached), peak=mib(pool.peak), limit=f"{limit} MiB" if limit else "none",
+        **{"largest live tensors": lines or "none"}))
+
+
+def mib(nbytes: int) -> str:
+    return f"{nbytes / 2 ** 20:.1f} MiB"
+
+
+def largest_tensors(count: int = LARGEST) -> list[tuple[int, str]]:
+    """Returns (bytes, description) of the largest live arrays: shape, dtype, and the op that made each."""
+    found: dict[int, tuple[int, str]] = {}
+    for thing in gc.get_objects():
+        if type(thing) is Node:
+            for data in thing.saved or ():
+                if type(data) is Array:
+                    found.setdefault(data.ptr, (data.nbytes, f"{data.shape} {data.dtype}, saved by {thing.op.name}"))
+        elif type(thing) is Tensor and type(thing.data) is Array:
+            origin = f"made by {thing._node[0].op.name}" if thing._node else "a leaf, or without a graph"
+            found[thing.data.ptr] = (thing.data.nbytes, f"{thing.shape} {thing.dtype}, {origin}")
+    return sorted(found.values(), reverse=True)[:count]
+
+
+def memory_summary() -> str:
+    """Returns a table: live, cached and peak bytes of the pool, free bytes of the device, the largest tensors."""
+    if pool is None:
+        return "no CUDA tensor was made in this process"
+    if not here.entered:
+        context.enter()
+    free, total = context.driver.mem_get_info()
+    limit = f"{config.cuda_memory_mib} MiB" if config.cuda_memory_mib else "none"
+    rows = [("live", mib(pool.live)), ("cached", mib(pool.cached)), ("peak", mib(pool.peak)), ("limit", limit),
+            ("free on the device", mib(free)), ("total on the device", mib(total))]
+    rows += [(what, mib(size)) for size, what in largest_tensors()]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join([f"memory of {context.name}"] + [f"  {name:{width}}  {value:>14}" for name, value in rows])
+
+
+def upload(a: np.ndarray, dtype: str | None = None) -> Array:
+    """Returns a device array with the elements of `a`, there before any later kernel runs.
+
+    Large arrays travel through page-locked memory on the copy stream; the host goes on at once.
+    """
+    a = np.asarray(a, order="C")
+    out = empty(a.shape, dtype or a.dtype.name)
+    if not a.nbytes:
+        return out
+    driver = context.driver
+    try:
+        if a.nbytes < PINNED_FROM:
+            driver.memcpy_htod_async(out.ptr, a, context.stream)
+            return out
+        staged = pool.pinned.allocate(a.shape, a.dtype)
+        staged[...] = a
+        context.copy_stream.wait_for_event(event().record(context.stream))  # the block's last reader is done
+        driver.memcpy_htod_async(out.ptr, staged, context.copy_stream)
+        copied = event().record(context.copy_stream)
+        context.stream.wait_for_event(copied)
+        pool.until(copied, staged)
+    except driver.Error as error:
+        raise fault(error) from error
+    return out
+
+
+def event() -> Any:
+    """Returns an event that orders streams and keeps no time, which is the cheaper kind."""
+    return context.driver.Event(context.driver.event_flags.DISABLE_TIMING)
+
+
+def download(x: Array, dtype: Any) -> np.ndarray:
+    """Returns a NumPy array with the elements of x, when everything before is done."""
+    if not here.entered:
+        context.enter()
+    out = np.empty(x.shape, dtype)
+    if not x.nbytes:
+        return out
+    try:
+        context.driver.memcpy_dtoh_async(out, x.ptr, context.stream)
+        context.stream.synchronize()
+    except context.driver.Error as error:
+        raise fault(error) from error
+    return out
+
+
+def copy(dst: Array, src: Array) -> None:
+    """Copies the bytes of src to dst, in stream order."""
+    if not here.entered:
+        context.enter()
+    if src.nbytes:
+        try:
+            context.driver.memcpy_dtod_async(dst.ptr, src.ptr, src.nbytes, context.stream)
+        except context.driver.Error as error:
+            raise fault(error) from error
+
+
+class Lease:
+    """Holds the owner of memory from elsewhere until the kernels that were launched on it are done."""
+
+    def __init__(self, owner: Any) -> None:
+        self.owner = owner
+
+    def __del__(self) -> None:
+        if context.open:
+            if not here.entered:
+                context.enter()
+            pool.until(event().record(context.stream), self.owner)
+
+
+def wrap(ptr: int, shape: Shape, dtype: str, owner: Any) -> Array:
+    """Returns an array over memory of the device that somebody else owns; `owner` lives as long as it is in use."""
+    size = prod(shape)
+    return Array(Lease(owner), ptr, shape, dtype, size, size * ITEMSIZE[dtype])

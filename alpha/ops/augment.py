@@ -1,0 +1,53 @@
+"""Batches of images for training: taken by index from 8-bit images, augmented at random, normalised, in one pass."""
+
+from __future__ import annotations
+
+from alpha.errors import ConfigError, DTypeError, ShapeError, message
+from alpha.op import Spec, op
+
+WORDS_PER_IMAGE = 4     # one block of Philox: crop row and mirror, crop column, cutout row, cutout column
+EPOCH_BLOCKS = 1 << 38  # blocks from one epoch to the next, so that epochs never overlap
+
+
+@op
+class augment_images:
+    """Takes images by index, crops, mirrors and cuts them out at random, and normalises them.
+
+        y[b] = (augmented(images[index[b]]) / 255 - mean) / std
+
+    An image depends on (seed, epoch, index[b]) alone, whatever batch it is in: block epoch * EPOCH_BLOCKS + index[b] of
+    the stream "augment" has its four words, and word * limit / 2^32 is a choice below limit.  In this order:
+        crop:   pad with `crop` black pixels on each side, and cut H x W out at row and column below 2 * crop + 1
+        flip:   mirror left to right if the lowest bit of the first word is set
+        cutout: paint the square of `cutout` pixels, less where it sticks out, around a pixel in the mean colour
+    Args:
+        images: shape (M, H, W, C), NHWC; uint8.
+        index: which of them, 0 to M - 1.  Shape (B,); int64.
+        mean, std: of each channel, in units of 255.  Shape (C,); float32.
+        seed, epoch: see above.
+        crop, flip, cutout: see above; 0 or False is off.
+    Returns:
+        y of shape (B, H, W, C), float32.  On the GPU an index that is out of range yields NaN.
+    Raises:
+        ShapeError: a shape does not fit, or, on the CPU, an index is out of range.
+        DTypeError: images, index, mean or std is of another dtype.
+        ConfigError: crop or cutout is below 0.
+    Source: crop and flip of arXiv 1512.03385, section 4.2; cutout of arXiv 1708.04552, in the mean colour.
+    """
+
+    args, mixed = "images index mean std", "images index"
+
+    def shape(images, index, mean, std, *, seed=0, epoch=0, crop=0, flip=False, cutout=0):
+        for name, t, dtype in (("images", images, "uint8"), ("index", index, "int64"), ("mean", mean, "float32"),
+                               ("std", std, "float32")):
+            if t.dtype != dtype:
+                raise DTypeError(message("augment_images", f"{name} has dtype {t.dtype}, {dtype} is needed",
+                                         f'convert it: {name}.astype("{dtype}")'))
+        if images.ndim != 4 or index.ndim != 1 or not mean.shape == std.shape == images.shape[3:]:
+            raise ShapeError(message(
+                "augment_images", "the shapes do not fit; images (M, H, W, C), index (B,), mean, std (C,) are needed",
+                "give images in NHWC, and one mean and one std per channel", images=images.shape, index=index.shape,
+                mean=mean.shape, std=std.shape))
+        if crop < 0 or cutout < 0:
+            raise ConfigError(message("augment_images", f"crop is {crop} and cutout {cutout}", "0 is off, the least"))
+        return Spec((index.shape[0], *images.shape[1:]), "float32")

@@ -1,0 +1,196 @@
+"""What the benchmarks on a GPU share: the facts beside a figure, arrays seen from both sides, windows between events.
+
+Both libraries work in one process on one primary context, on the same memory. PyTorch's side runs where it finds no
+GPU too (on the emulated driver, to test a benchmark): its tensors are then copies on the CPU.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable
+from math import ceil
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from alpha.backend import get_backend
+from alpha.cuda import memory
+from alpha.cuda.context import context
+from alpha.cuda.memory import Array
+from alpha.errors import AlphaError
+from benchmarks.environment import environment
+
+SMI = ("driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem", "power.draw", "power.limit",
+       "temperature.gpu")
+ROUNDS, WINDOW_MS = 7, 15.0
+SETS_PER_CACHE = 4  # buffers rotate over this many times the L2 cache
+
+
+class Side(NamedTuple):
+    """One library's call number k, and the stream that it works on (None: the default one, PyTorch's)."""
+
+    call: Callable[[int], Any]
+    stream: Any = None
+
+
+def start(command: str, *packages: str) -> dict[str, Any]:
+    """Starts the device and returns the facts that go beside a figure.  Exits with a message where there is none."""
+    try:
+        get_backend("cuda")
+    except AlphaError as error:
+        sys.exit(str(error))
+    return {**environment(command, "pycuda", *packages), "device": context.name, "arch": context.arch,
+            "multiprocessors": context.sm_count, **smi(*SMI)}
+
+
+def smi(*fields: str) -> dict[str, str]:
+    """Returns what nvidia-smi says of the first GPU; nothing where it is not there."""
+    try:
+        done = subprocess.run(["nvidia-smi", "-i", "0", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"],
+                              capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    values = [value.strip() for value in done.stdout.strip().split(",")]
+    return dict(zip(fields, values)) if done.returncode == 0 and len(values) == len(fields) else {}
+
+
+def smi_during(side: Side, count: int) -> dict[str, str]:
+    """Returns clocks and power while the device works through `count` calls."""
+    for k in range(count):
+        side.call(k)
+    found = {f"{name} under load": value for name, value in smi("clocks.sm", "clocks.mem", "power.draw").items()}
+    synchronize()
+    return found
+
+
+def strict_torch() -> Any:
+    """Returns PyTorch, told to compute in float32 proper and to search for cuDNN's fastest algorithm."""
+    import torch
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    return torch
+
+
+def torch_facts() -> dict[str, str]:
+    import torch
+    return {"torch": torch.__version__, "torch_cuda": str(torch.version.cuda),
+            "cudnn": str(torch.backends.cudnn.version())}
+
+
+def peer_device() -> str:
+    """Returns where PyTorch's tensors live."""
+    import torch
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+# ---- one memory, two libraries ---------------------------------------------------------------------------------------
+
+
+def wrap(t: Any) -> Array:
+    """Returns a contiguous PyTorch tensor as an array: the same memory on a GPU, a copy from the CPU."""
+    dtype = str(t.dtype).removeprefix("torch.")
+    if t.is_cuda:
+        return Array(t, t.data_ptr(), tuple(t.shape), dtype, t.numel(), t.numel() * t.element_size())
+    import torch
+    bits = t.view(torch.int16) if dtype == "bfloat16" else t  # NumPy has no bfloat16
+    return memory.upload(bits.numpy(), dtype)
+
+
+class _Exposed:
+    """An array as other libraries take it; they keep it alive."""
+
+    def __init__(self, x: Array, typestr: str) -> None:
+        self.array = x
+        self.__cuda_array_interface__ = {"shape": x.shape, "typestr": typestr, "data": (x.ptr, False), "version": 3}
+
+
+def view(x: Array) -> Any:
+    """Returns an array as a PyTorch tensor: the same memory on a GPU, a copy on the CPU."""
+    import torch
+    typestr = {"bfloat16": "<i2", "bool": "|b1"}.get(x.dtype) or np.dtype(x.dtype).str
+    if peer_device() == "cuda":
+        t = torch.as_tensor(_Exposed(x, typestr), device="cuda")
+    else:
+        t = torch.from_numpy(memory.download(x, typestr))
+    return t.view(torch.bfloat16) if x.dtype == "bfloat16" else t
+
+
+def is_tensor(value: Any) -> bool:
+    import torch
+    return isinstance(value, torch.Tensor)
+
+
+def relative_error(a: Any, reference: Any) -> float:
+    """Returns |a - reference| / |reference| in float64; NaN stays NaN."""
+    difference = (a.double() - reference.double()).norm().item()
+    scale = reference.double().norm().item()
+    return difference / scale if scale else difference
+
+
+def l2_bytes() -> int:
+    """Returns the size of the L2 cache."""
+    driver = context.driver
+    return driver.Device(context.index).get_attribute(driver.device_attribute.L2_CACHE_SIZE)
+
+
+def sets_for(nbytes: int) -> int:
+    """Returns how many sets of buffers to rotate among, so that no cache keeps one until its next turn."""
+    return max(1, min(32, ceil(SETS_PER_CACHE * l2_bytes() / nbytes)))
+
+
+# ---- time ------------------------------------------------------------------------------------------------------------
+
+
+def synchronize() -> None:
+    """Waits for all work of this process, PyTorch's too."""
+    context.driver.Context.synchronize()
+
+
+def window_ms(side: Side, count: int) -> float:
+    """Returns the mean time of a call in milliseconds, between events around `count` calls in a row."""
+    event = context.driver.Event
+    synchronize()
+    begin = event().record(side.stream)
+    for k in range(count):
+        side.call(k)
+    end = event().record(side.stream)
+    end.synchronize()
+    return end.time_since(begin) / count
+
+
+def alternate(sides: dict[str, Side], rounds: int = ROUNDS, window: float = WINDOW_MS) -> dict[str, list[float]]:
+    """Returns the milliseconds of a call per round, the sides taking turns; each has been warmed up before."""
+    counts = {}
+    for name, side in sides.items():
+        window_ms(side, 2)
+        counts[name] = max(2, min(1000, round(window / max(window_ms(side, 2), 1e-3))))
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(rounds):
+        for name, side in sides.items():
+            times[name].append(window_ms(side, counts[name]))
+    return times
+
+
+def medians(times: dict[str, list[float]]) -> dict[str, float]:
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+# ---- results ---------------------------------------------------------------------------------------------------------
+
+
+def record(path: Path | None, facts: dict[str, Any], row: dict[str, Any]) -> None:
+    """Appends a result and its facts to a file, a JSON object a line."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a") as file:
+            file.write(json.dumps({**facts, **row}) + "\n")
+
+
+def mark(ratio: float, bar: float | None) -> str:
+    """Returns what a table says of a figure and its bar."""
+    return "" if bar is None else f">= {bar:g} {'ok' if ratio >= bar else 'MISSED'}"

@@ -1,0 +1,177 @@
+"""The training program beside PyTorch with the same recipe: both train to the end, and both test accuracies are shown.
+
+    python -m benchmarks.torch_recipe --dataset cifar10 --data-dir data/digits --model resnet18 --epochs 8 ...
+
+Takes the flags of `python -m train`, and --record FILE.jsonl. PyTorch trains its own network with its own layers,
+eager, from the same initial weights, on the same batches (order and augmentation too), with the same schedule, float32
+proper without TF32. What is left to differ is rounding, and in a long training that is enough for other weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import alpha
+import models
+from alpha import checkpoint
+from alpha.errors import AlphaError, ConfigError, message
+from alpha.tensor import Tensor
+from benchmarks.cuda_timing import smi, strict_torch, torch_facts, view
+from benchmarks.environment import environment
+from benchmarks.torch_models import TWINS
+from train import loop, report
+from train.augment import Augment
+from train.config import Config, parse
+from train.data import Dataset, Images, Split, load, split, steps_per_epoch
+from train.session import make_schedule, resolve_device
+
+POINTS = 0.5  # of accuracy, by which the two may differ
+TEN_CLASSES = ("cifar10", "digits", "synthetic")
+
+
+def check(config: Config) -> None:
+    """Raises ConfigError for a setting that PyTorch's side does not have."""
+    for name, allowed in {"model": tuple(TWINS), "dataset": TEN_CLASSES, "optimizer": ("sgd",), "ema": (0.0,),
+                          "clip": (0.0,), "runs": (1,), "precision": ("fp32",), "max_steps": (None,),
+                          "resume": (None,)}.items():
+        if getattr(config, name) not in allowed:
+            raise ConfigError(message("torch_recipe", f"{name} is {getattr(config, name)!r}, PyTorch's side has "
+                                      f"{', '.join(map(str, allowed))}", f"leave --{name.replace('_', '-')} out"))
+
+
+def twin(config: Config, num_classes: int) -> Any:
+    """Returns PyTorch's network with the initial weights of the training program's."""
+    torch = strict_torch()
+    alpha.manual_seed(config.seed)
+    initial = checkpoint.to_torch_state_dict(models.create(config.model, num_classes))
+    net = TWINS[config.model]()
+    net.load_state_dict({k: torch.from_numpy(np.array(v)) for k, v in initial.items()}, strict=False)
+    return net
+
+
+class TorchRun:
+    """PyTorch's side of a recipe."""
+
+    def __init__(self, config: Config, parts: Split, data: Dataset) -> None:
+        self.torch, self.config = strict_torch(), config
+        self.train_images = Images(parts.train_images, parts.train_labels, data, config.device)
+        self.test_images = Images(data.test_images, data.test_labels, data, config.device)
+        self.device = "cuda" if config.device.startswith("cuda") and self.torch.cuda.is_available() else "cpu"
+        self.layout = self.torch.channels_last
+        self.net = twin(config, len(data.classes)).to(self.device, memory_format=self.layout)
+        self.lr = make_schedule(config, steps_per_epoch(len(parts.train_labels), config.batch_size))
+        self.optimizer = self.torch.optim.SGD(self.net.parameters(), lr=1.0, momentum=config.momentum,
+                                              weight_decay=config.weight_decay)
+        self.step = 0
+
+    def tensors(self, x: Tensor, y: Tensor) -> tuple[Any, Any]:
+        """Returns a batch as PyTorch takes it."""
+        images, labels = (self.torch.from_numpy(t.data) if t.device == "cpu" else view(t.data) for t in (x, y))
+        return images.permute(0, 3, 1, 2).contiguous(memory_format=self.layout), labels
+
+    def epoch(self, epoch: int) -> float:
+        """Trains one epoch and returns its mean loss."""
+        config = self.config
+        losses, counts = [], []
+        self.net.train()
+        for x, y in self.train_images.batches(config.batch_size, seed=config.seed, epoch=epoch,
+                                              augment=Augment.parse(config.augment)):
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.lr(self.step)
+            images, labels = self.tensors(x, y)
+            loss = self.torch.nn.functional.cross_entropy(self.net(images), labels,
+                                                          label_smoothing=config.label_smoothing)
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+            self.step += 1
+            losses.append(loss.detach())
+            counts.append(len(y))
+        return float(np.average([loss.item() for loss in losses], weights=counts))
+
+    def accuracy(self) -> float:
+        """Returns the share of the test images taken for what they are."""
+        self.net.eval()
+        correct = 0
+        with self.torch.no_grad():
+            for x, y in self.test_images.batches(self.config.batch_size, shuffle=False):
+                images, labels = self.tensors(x, y)
+                correct += int((self.net(images).argmax(1) == labels).sum())
+        return correct / len(self.test_images.labels)
+
+
+def alpha_run(config: Config) -> dict[str, Any]:
+    """Trains with alpha, and returns accuracy, seconds in all and of each epoch's steps, and each epoch's loss."""
+    begin = time.perf_counter()
+    accuracy = loop.run(config)
+    seconds = time.perf_counter() - begin
+    with (Path(config.output) / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return {"accuracy": accuracy, "seconds": seconds, "epoch_seconds": [float(row["seconds"]) for row in rows],
+            "train_loss": [float(row["train_loss"]) for row in rows]}
+
+
+def torch_run(config: Config) -> dict[str, Any]:
+    """Trains with PyTorch, and returns the same."""
+    begin = time.perf_counter()
+    data = load(config.dataset, config.data_dir, seed=config.seed)
+    run = TorchRun(config, split(data, config.val_size, config.seed), data)
+    losses, epoch_seconds = [], []
+    for epoch in range(config.epochs):
+        epoch_begin = time.perf_counter()
+        losses.append(run.epoch(epoch))
+        epoch_seconds.append(time.perf_counter() - epoch_begin)
+        print(f"torch: epoch {epoch + 1}/{config.epochs}  train loss {losses[-1]:.4f}  {epoch_seconds[-1]:.1f} s",
+              flush=True)
+    return {"accuracy": run.accuracy(), "seconds": time.perf_counter() - begin, "epoch_seconds": epoch_seconds,
+            "train_loss": losses}
+
+
+def compare(config: Config) -> dict[str, Any]:
+    """Trains with both, and returns what became of each."""
+    config = resolve_device(config)
+    check(config)
+    found = {"alpha": alpha_run(replace(config, output=str(report.prepare(config.output)))), "torch": torch_run(config)}
+    points = 100 * abs(found["alpha"]["accuracy"] - found["torch"]["accuracy"])
+    return {**found, "difference_points": points, "met": points <= POINTS}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    given = sys.argv[1:] if argv is None else list(argv)
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--record", type=Path)
+    args, flags = parser.parse_known_args(given)
+    try:
+        config = parse(flags)
+        found = compare(config)
+    except AlphaError as error:
+        print(error, file=sys.stderr)
+        return 1
+    if args.record:
+        args.record.parent.mkdir(parents=True, exist_ok=True)
+        facts = {**environment(f"python -m benchmarks.torch_recipe {' '.join(given)}"), **torch_facts(),
+                 **smi("name", "driver_version")}
+        with args.record.open("a") as file:
+            file.write(json.dumps({**facts, "config": config.to_dict(), **found}) + "\n")
+    print("| | test accuracy | last train loss | seconds of an epoch | seconds, tests included |\n|" + "---|" * 5)
+    for side in ("alpha", "torch"):
+        print(f"| {side} | {100 * found[side]['accuracy']:.2f} % | {found[side]['train_loss'][-1]:.4f} | "
+              f"{statistics.median(found[side]['epoch_seconds']):.2f} | {found[side]['seconds']:.1f} |")
+    verdict = "ok" if found["met"] else "MISSED"
+    print(f"{found['difference_points']:.2f} points apart; {POINTS:g} are allowed: {verdict}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,30 @@
+"""Programs that use the GPU in a process of their own: what a test does to its own process cannot be undone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+EMULATED = "tests.emulator.plugin" in sys.modules
+PRELUDE = "from tests.emulator import emulation; emulation.install()\n" if EMULATED else ""
+
+
+def run(code: str, *args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """Runs a program, on the emulated driver if that is what this process uses, and returns what came of it."""
+    return start(code, *args, **env).finish()
+
+
+class start:
+    """A program that runs beside this one."""
+
+    def __init__(self, code: str, *args: str, **env: str) -> None:
+        self.process = subprocess.Popen([sys.executable, "-c", PRELUDE + code, *args], cwd=ROOT,
+                                        env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                        text=True)
+
+    def finish(self) -> subprocess.CompletedProcess[str]:
+        out, err = self.process.communicate(timeout=300)
+        return subprocess.CompletedProcess([], self.process.returncode, out, err)

@@ -1,0 +1,128 @@
+"""The GPU benchmarks run, at sizes that the emulated driver bears: what they compare and what they report."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+from alpha.cuda import memory
+from alpha.cuda.context import context
+from alpha.op import registry
+from benchmarks import cuda_bandwidth, cuda_conv, cuda_overhead, cuda_step_worker
+from benchmarks import cuda_timing as timing
+from benchmarks.bandwidth_jobs import FAMILIES, Data
+from benchmarks.shapes import PASSES, ConvShape
+
+torch = pytest.importorskip("torch")
+pytestmark = [pytest.mark.cuda, pytest.mark.torch]
+
+TINY = ConvShape("tiny", 3, 6, 8, 12, 3, 1, 2)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int64", "bool"])
+def test_both_libraries_see_one_memory(dtype: str) -> None:
+    t = (torch.arange(12).reshape(3, 4).to(timing.peer_device()) % 3).to(getattr(torch, dtype))
+    x = timing.wrap(t)
+    assert (x.shape, x.dtype, x.nbytes) == ((3, 4), dtype, 12 * t.element_size())
+    assert torch.equal(timing.view(x), t)
+    if timing.peer_device() == "cuda":
+        assert timing.view(x).data_ptr() == t.data_ptr()
+
+
+@pytest.mark.parametrize("pass_name", PASSES)
+def test_a_convolution_is_compared_and_timed(pass_name: str) -> None:
+    row = cuda_conv.measure(cuda_conv.Operands(TINY, 2), pass_name, 50.0, rounds=1, window=0.01)
+    assert all(error < 1e-5 for error in row["error"].values()) and row["ratio"] > 0
+    assert f"| tiny | {pass_name} |" in cuda_conv.line(row) and row["kernel"]
+    assert json.loads(json.dumps(row))["useful_tflops"] < row["tflops"]["alpha"]
+
+
+def test_convolutions_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path, capsys) -> None:
+    monkeypatch.setattr(cuda_conv, "SHAPES", (TINY, TINY._replace(name="odd", padding=2)))
+    monkeypatch.setattr(cuda_conv, "MATMUL_SIZE", 64)
+    output = tmp_path / "rows.jsonl"
+    monkeypatch.setattr(sys, "argv", ["cuda_conv", "--rounds", "1", "--window-ms", "0.01", "--output", str(output)])
+    cuda_conv.main()
+    rows = [json.loads(text) for text in output.read_text().splitlines()]
+    assert [(row["shape"], row["pass"]) for row in rows] == [(s, p) for s in ("tiny", "odd") for p in PASSES]
+    assert all({"date", "device", "command", "matmul_tflops"} <= set(row) and "failed" not in row for row in rows)
+    assert "bars met" in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_wrong_convolution_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = registry["conv2d"].impls["cuda"]
+
+    def wrong(x, w, **geometry):
+        y = right(x, w, **geometry)
+        memory.copy(y.reshaped(y.shape), memory.upload(memory.download(y, "float32") * 1.001))
+        return y
+    monkeypatch.setitem(registry["conv2d"].impls, "cuda", wrong)
+    with pytest.raises(ValueError, match=r"tiny fprop: relative errors .*alpha against torch.*0.0001 is allowed"):
+        cuda_conv.measure(cuda_conv.Operands(TINY, 1), "fprop", 50.0, rounds=1, window=0.01)
+
+
+def jobs(dtype: str) -> list:
+    return [pytest.param(family, k, dtype, id=f"{job.op} {job.label} {dtype}") for family in FAMILIES
+            for k, job in enumerate(FAMILIES[family](Data(torch, "cpu", dtype, 1)))
+            if dtype == "float32" or family in cuda_bandwidth.HALF_FAMILIES]
+
+
+@pytest.mark.parametrize(("family", "k", "dtype"), jobs("float32") + jobs("bfloat16"))
+def test_a_kernel_agrees_with_pytorch(family: str, k: int, dtype: str) -> None:
+    torch.manual_seed(0)
+    job = list(FAMILIES[family](Data(torch, timing.peer_device(), dtype, 1)))[k]
+    if dtype == "bfloat16" and "norm_grad" in job.op and timing.peer_device() == "cpu":
+        pytest.skip("on the CPU PyTorch keeps these statistics in bfloat16")
+    _, nbytes = cuda_bandwidth.compare(registry[job.op], job, job.make(), dtype)
+    assert nbytes >= 65536 * (4 if dtype == "float32" else 2)
+
+
+def test_the_bytes_of_a_kernel() -> None:
+    size = 32 * 32 * 64 * 4
+    expected = {"relu": 2, "relu_grad": 3, "sgd_step": 5, "adam_step": 7, "ema_step": 3, "sums_of_squares": 1}
+    for name, tensors in expected.items():
+        data = Data(torch, timing.peer_device(), "float32", 1)
+        job = next(job for family in FAMILIES.values() for job in family(data) if job.op == name)
+        nbytes = cuda_bandwidth.compare(registry[name], job, job.make(), "float32")[1]
+        assert tensors * size <= nbytes < (tensors + 0.01) * size, name
+
+
+def test_a_kernel_is_timed_and_reported(monkeypatch: pytest.MonkeyPatch, tmp_path, capsys) -> None:
+    output = tmp_path / "deep" / "rows.jsonl"
+    monkeypatch.setattr(sys, "argv", ["cuda_bandwidth", "--families", "loss", "--dtypes", "float32", "--images", "1",
+                                      "--rounds", "1", "--window-ms", "0.01", "--output", str(output)])
+    cuda_bandwidth.main()
+    rows = [json.loads(text) for text in output.read_text().splitlines()]
+    assert [row["op"] for row in rows][:2] == ["softmax", "log_softmax"]
+    assert all({"date", "device", "command", "torch", "gb_per_s", "of_copy"} <= set(row) for row in rows)
+    assert "0 failed" in capsys.readouterr().out
+
+
+def test_overhead_of_every_call(monkeypatch: pytest.MonkeyPatch, tmp_path, capsys) -> None:
+    output = tmp_path / "rows.jsonl"
+    monkeypatch.setattr(cuda_overhead, "LENGTH", 2)
+    monkeypatch.setattr(cuda_overhead, "times_us", lambda calls, repeats, before: {
+        name: [(f(), 1.0)[1]] for name, (f, _) in calls.items()})
+    monkeypatch.setattr(sys, "argv", ["cuda_overhead", "--output", str(output)])
+    cuda_overhead.main()
+    row = json.loads(output.read_text())
+    assert row["met"] and row["us"]["alpha"].keys() >= row["us"]["torch"].keys()
+    assert "| an op with its node | 1.0 (1.0) | 1.0 (1.0) | ok, < 15 |" in capsys.readouterr().out
+
+
+def test_a_worker_answers(tmp_path) -> None:
+    spec = {"model": "lenet5", "batch": 2, "weights": str(tmp_path / "weights.npz")}
+    answers = {}
+    for library in ("alpha", "torch_nhwc"):
+        worker = cuda_step_worker.Worker(library)
+        answers[library] = worker.answer({"start": spec})
+        assert worker.answer({"steps": 1})["ms"] > 0
+        if library == "alpha" or timing.peer_device() == "cuda":
+            found = worker.answer({"memory": True})
+            assert 0 < found["steady_mib"] <= found["peak_mib"] and found["reserved_mib"] > 0
+    ours, theirs = answers["alpha"], answers["torch_nhwc"]
+    assert ours["parameters"] == theirs["parameters"] == 62006
+    assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-4)
+    assert context.index == 0

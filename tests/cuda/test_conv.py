@@ -1,0 +1,168 @@
+"""Convolution on CUDA: every candidate kernel, case by case, bitwise on integers; the ops; the choice of a kernel."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import alpha
+from alpha.config import config
+from alpha.errors import AlphaError, DTypeError
+from alpha.gradcheck import assert_equal_at
+from tests.conv_cases import CASES as CATALOGUE
+from tests.conv_cases import Case as Shape
+from tests.conv_cases import small_cases, square
+from tests.conv_oracle import conv_dgrad_padded, conv_fprop_padded
+from tests.cuda.agree import Case, agree, ints
+
+pytestmark = pytest.mark.cuda
+
+
+def aligned(case: Shape) -> Shape:
+    """Returns the case with channels that 16-byte copies can read: a slab of k and a part of one, and column tails."""
+    groups = min(case.groups, 2)
+    return replace(case, groups=groups, ic=groups * 20, oc=groups * 36)
+
+
+SMALL = small_cases()
+ALIGNED = tuple({replace(aligned(case), name=""): aligned(case) for case in SMALL}.values())
+
+
+def check_fprop(case: Shape, candidate) -> None:
+    from alpha.cuda.memory import download, empty, upload
+    x, w, b = ints(*case.x_shape), ints(*case.w_shape, seed=1), ints(case.oc, seed=2)
+    launch = candidate.prepare(case.desc)
+    y = empty(case.desc.y_shape, "float32")
+    launch(upload(x), upload(w), None, y, False)
+    sums = conv_fprop_padded(x, w, **case.attrs)
+    assert_equal_at(download(y, "float32"), sums.astype(np.float32), name=f"y of {case.name} by {candidate.name}")
+    y = empty(case.desc.y_shape, "float32")
+    launch(upload(x), upload(w), upload(b), y, True)
+    assert_equal_at(download(y, "float32"), np.maximum(sums + b, 0).astype(np.float32),
+                    name=f"relu(y + b) of {case.name} by {candidate.name}")
+
+
+def check_dgrad(case: Shape, candidate) -> None:
+    from alpha.cuda.memory import download, empty, upload
+    g, w = ints(*case.desc.y_shape), ints(*case.w_shape, seed=1)
+    dx = empty(case.x_shape, "float32")
+    candidate.prepare(case.desc)(upload(g), upload(w), dx)
+    expected = conv_dgrad_padded(g, w, case.hw, **case.attrs)
+    assert_equal_at(download(dx, "float32"), expected.astype(np.float32), name=f"dx of {case.name} by {candidate.name}")
+
+
+CHECKS = {"fprop": check_fprop, "dgrad": check_dgrad}
+
+
+@pytest.mark.parametrize("cases", [SMALL, ALIGNED], ids=["small", "aligned"])
+@pytest.mark.parametrize("pass_name", CHECKS)
+def test_every_candidate_is_bitwise_right_on_integers(device, pass_name, cases):
+    from alpha.cuda import plan
+    served = set()
+    for candidate in plan.candidates(pass_name):
+        for case in cases:
+            if not candidate.fits(case.desc):
+                CHECKS[pass_name](case, candidate)
+                served.add(case)
+    assert served == set(cases)
+
+
+@pytest.mark.parametrize("pass_name", CHECKS)
+def test_many_rows_and_columns_fill_several_tiles(device, pass_name):
+    """Sizes beyond every tile, with tails in rows, columns and channels."""
+    from alpha.cuda import plan
+    for case in (square("tiles", 37, 3, 36, 140, 3, 1, 1), square("tiles, unaligned", 37, 3, 35, 70, 3, 2, 1)):
+        if pass_name == "dgrad":
+            case = replace(case, ic=case.oc, oc=case.ic)
+        for candidate in plan.candidates(pass_name):
+            if not candidate.fits(case.desc):
+                CHECKS[pass_name](case, candidate)
+
+
+CASES = [
+    Case("conv2d", ints(2, 7, 6, 4), ints(8, 3, 3, 4, seed=1), exact=True, stride=2, padding=1),
+    Case("conv2d", ints(2, 7, 6, 6), ints(9, 3, 2, 2, seed=1), exact=True, padding=(1, 0), dilation=2, groups=3),
+    Case("conv2d_dgrad", ints(2, 4, 3, 8), ints(8, 3, 3, 4, seed=1), exact=True, hw=(7, 6), stride=2, padding=1),
+    Case("conv2d_dgrad", ints(2, 3, 3, 5), ints(5, 1, 1, 3, seed=1), exact=True, hw=(7, 8), stride=3, label="no taps"),
+    Case("conv2d_bias_act", ints(2, 5, 5, 4), ints(8, 3, 3, 4, seed=1), ints(8, seed=2), exact=True, activation="relu"),
+    Case("conv2d_bias_act", ints(2, 5, 5, 3), ints(7, 3, 3, 3, seed=1), ints(7, seed=2), exact=True, padding=2),
+    Case("conv2d_bias_act", ints(2, 5, 5, 3), ints(7, 3, 3, 3, seed=1), None, exact=True, padding=4, activation="relu"),
+    Case("conv2d_bias_act", np.full((1, 3, 3, 4), np.nan, np.float32), ints(4, 1, 1, 4), None, exact=True,
+         activation="relu", label="NaN stays"),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_agrees_with_the_cpu(case):
+    agree(case)
+
+
+def test_fprop_and_dgrad_are_adjoint(device):
+    for case in ALIGNED:
+        x, w = ints(*case.x_shape), ints(*case.w_shape, seed=1)
+        g = ints(*case.desc.y_shape, seed=2)
+        on_device = [alpha.tensor(a, device="cuda") for a in (x, w, g)]
+        y = alpha.ops.conv2d(on_device[0], on_device[1], **case.attrs).numpy().astype(np.float64)
+        dx = alpha.ops.conv2d_dgrad(on_device[2], on_device[1], hw=case.hw, **case.attrs).numpy().astype(np.float64)
+        assert (y * g).sum() == (x * dx).sum(), case.name
+
+
+# ---- the choice ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pass_name", CHECKS)
+def test_every_layer_of_the_catalogue_is_served(device, pass_name):
+    from alpha.cuda import plan
+    for case in CATALOGUE:
+        best = plan.rank(pass_name, case.desc, 132)[0]
+        assert not best.reason and 0 < best.time_us < 1e6, case.name
+
+
+def test_a_plan_shows_what_was_chosen_and_why_not_the_others(device):
+    from alpha.cuda import plan
+    lines = str(plan.plan("dgrad", square("", 2, 4, 5, 8, 3, 1, 1).desc)).splitlines()
+    assert lines[0] == "plan of dgrad 2 x (4->4 f3 s1 p1 d1, 4->4 f3 s1 p1 d1) 5->8 groups 1, estimated:"
+    assert len(lines) == 1 + len(plan.candidates("dgrad"))
+    assert sum(line.startswith("* ks_deconv") and line.endswith(" us") for line in lines) == 1
+    assert sum("5 input and 8 output channels of a group are no multiples of 4" in line for line in lines) > 1
+
+
+def test_oversized_tensors_are_refused_by_every_candidate(device, monkeypatch):
+    from alpha.cuda import plan
+    from alpha.cuda.conv import conv_v2
+    monkeypatch.setattr(plan, "_candidates", {"fprop": [conv_v2.ConvV2(tile) for tile in conv_v2.TILES]})
+    desc = square("", 1, 50000, 4, 4, 1).desc
+    with pytest.raises(AlphaError, match=r"(?s)none of its \d+ CUDA kernels fits.*10000000000 >= 2\^31.*\nhelp: .*CPU"):
+        plan.plan("fprop", desc)
+
+
+def test_tuning_times_the_candidates_once_and_keeps_the_choice(device, tmp_path, monkeypatch):
+    from alpha.cuda import plan
+    desc = square("", 1, 3, 4, 4, 3, 1, 1).desc
+    timed = []
+    clock = plan._time
+    monkeypatch.setattr(plan, "_time", lambda *args: timed.append(args) or clock(*args))
+    with config(tune=True, cache_dir=str(tmp_path)):
+        for _ in range(2):
+            monkeypatch.setattr(plan, "_plans", {})
+            made = plan.plan("fprop", desc)
+            assert made.measured and made.chosen is made.options[0].candidate
+    fitting = [option for option in made.options if not option.reason]
+    assert len(timed) == len(fitting) > 1
+    assert [option.time_us for option in fitting] == sorted(option.time_us for option in fitting)
+    for damaged in tmp_path.glob("tuning-*.json"):
+        damaged.write_text("{")
+    with config(tune=True, cache_dir=str(tmp_path)):
+        monkeypatch.setattr(plan, "_plans", {})
+        plan.plan("fprop", desc)
+    assert len(timed) == 2 * len(fitting)
+
+
+def test_other_dtypes_are_refused_with_the_way_out(device):
+    from alpha.cuda.conv import conv2d_cuda
+    from alpha.cuda.memory import empty
+    x = empty((1, 1, 1, 4), "bfloat16")
+    with pytest.raises(DTypeError, match=r'conv2d: .* in float32, the operands are bfloat16\nhelp: .*astype'):
+        conv2d_cuda(x, x, stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1)

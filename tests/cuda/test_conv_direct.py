@@ -1,0 +1,137 @@
+"""The kernels for few input channels and for depthwise convolution: bitwise on small integers wherever they fit."""
+
+import numpy as np
+import pytest
+
+from alpha.cuda.memory import download, upload
+from alpha.cuda.plan import PASSES, candidates
+from alpha.gradcheck import assert_equal_at
+from tests.conv_cases import Case, small_cases, square
+from tests.conv_oracle import conv_dgrad_padded, conv_fprop_padded, conv_wgrad_padded
+from tests.cuda.agree import ints
+
+pytestmark = pytest.mark.cuda
+
+# Beside the catalogue: channels that fill vectors and end inside a tile, images that a tile of positions ends in,
+# several tiles of filters, and filters that do not fit into shared memory at once.
+MORE = (square("stem_two_tiles", 3, 20, 3, 68, 3, 1, 1), square("stem_7x7", 2, 18, 3, 64, 7, 2, 3),
+        square("stem_11x11", 1, 15, 3, 20, 11, 4, 2), square("stem_5x5_wide", 2, 9, 4, 130, 5, 1, 2),
+        square("stem_dilated", 2, 13, 2, 24, 3, 2, 2, 3), square("stem_one_channel", 2, 12, 1, 32, 5, 1, 2),
+        square("stem_many_taps", 1, 20, 4, 8, 19, 1, 9), square("depthwise_132", 2, 9, 132, 132, 3, 1, 1, 1, 132),
+        square("depthwise_4", 3, 8, 4, 4, 3, 2, 1, 1, 4), square("depthwise_no_tap", 2, 5, 4, 4, 2, 3, 3, 1, 4),
+        square("depthwise_long_sum", 9, 16, 8, 8, 3, 1, 1, 1, 8),
+        Case("depthwise_row", 2, (5, 9), 8, 8, (1, 5), (2, 1), (0, 2), (1, 1), 8))
+CASES = tuple(case for case in (*small_cases(), *MORE) if case.ic <= 4 or case.groups == case.ic)
+
+
+def direct(pass_name, desc=None):
+    """Returns the candidates that this file is about; those that fit, where a description is given."""
+    found = [c for c in candidates(pass_name) if c.name.startswith(("stem", "depthwise"))]
+    return [c for c in found if not (desc and c.fits(desc))]
+
+
+def run(candidate, desc, *operands, shape, rest=()):
+    """Returns the result of one candidate; the output starts as NaN."""
+    out = upload(np.full(shape, np.nan, np.float32))
+    arrays = [None if a is None else upload(a) for a in operands]
+    candidate.prepare(desc)(*arrays, out, *rest)
+    return download(out, "float32")
+
+
+def operands(case, seed=0):
+    desc = case.desc
+    return desc, ints(*desc.x_shape, seed=seed), ints(*desc.w_shape, seed=seed + 1), ints(*desc.y_shape, seed=seed + 2)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_fprop_is_exact(case):
+    desc, x, w, _ = operands(case)
+    b = ints(desc.oc, seed=3)
+    plain = conv_fprop_padded(x, w, **case.attrs).astype(np.float32)
+    for c in direct("fprop", desc):
+        assert_equal_at(run(c, desc, x, w, None, shape=desc.y_shape, rest=(False,)), plain, name=f"y of {c.name}")
+        assert_equal_at(run(c, desc, x, w, b, shape=desc.y_shape, rest=(True,)), np.maximum(plain + b, 0),
+                        name=f"y with bias and relu of {c.name}")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_dgrad_is_exact(case):
+    desc, _, w, g = operands(case)
+    expected = conv_dgrad_padded(g, w, case.hw, **case.attrs).astype(np.float32)
+    for c in direct("dgrad", desc):
+        assert_equal_at(run(c, desc, g, w, shape=desc.x_shape), expected, name=f"dx of {c.name}")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_wgrad_is_exact(case):
+    desc, x, _, g = operands(case)
+    expected = conv_wgrad_padded(x, g, case.f, **case.attrs).astype(np.float32)
+    for c in direct("wgrad", desc):
+        assert_equal_at(run(c, desc, x, g, shape=desc.w_shape), expected, name=f"dw of {c.name}")
+
+
+@pytest.mark.parametrize("pass_name", PASSES)
+def test_every_candidate_serves_some_case(pass_name):
+    for c in direct(pass_name):
+        assert any(not c.fits(case.desc) for case in CASES), f"no case reaches {c.name}"
+
+
+@pytest.mark.parametrize(("case", "fragment"), [
+    (square("wide", 2, 8, 5, 8, 3), "input channels"),
+    (square("grouped", 2, 8, 4, 8, 3, groups=2), "in 2 groups"),
+    (square("huge", 1 << 18, 64, 4, 8, 3), "2^30"),
+], ids=lambda v: getattr(v, "name", v))
+def test_a_stem_kernel_says_why_it_cannot(case, fragment):
+    for pass_name in PASSES:
+        reasons = [c.fits(case.desc) for c in candidates(pass_name) if c.name.startswith("stem")]
+        assert reasons and all(fragment in reason for reason in reasons)
+
+
+def test_a_long_row_of_taps_is_left_to_others():
+    desc = Case("", 2, (4, 80), 4, 8, (1, 40)).desc
+    for pass_name in ("fprop", "dgrad"):
+        assert any("a row of 40 taps" in c.fits(desc) for c in candidates(pass_name) if c.name.startswith("stem"))
+        assert any(not c.fits(desc) for c in candidates(pass_name))
+
+
+@pytest.mark.parametrize(("case", "fragment"), [
+    (square("full", 2, 8, 8, 8, 3), "8 input channels per group"),
+    (square("multiplier", 2, 8, 8, 16, 3, groups=8), "as many outputs"),
+    (square("taps", 2, 30, 128, 128, 9, groups=128), "81 taps"),
+], ids=lambda v: getattr(v, "name", v))
+def test_a_depthwise_kernel_says_why_it_cannot(case, fragment):
+    for pass_name in PASSES:
+        candidate = next(c for c in candidates(pass_name) if c.name == f"depthwise_{pass_name} 4")
+        assert fragment in candidate.fits(case.desc)
+
+
+def test_adjoints_agree_to_the_last_bit():
+    case = square("", 2, 10, 3, 20, 3, 2, 1)
+    desc, x, w, g = operands(case, seed=7)
+    totals = []
+    for pass_name, (a, b, c) in {"fprop": (x, w, g), "dgrad": (g, w, x), "wgrad": (x, g, w)}.items():
+        for candidate in candidates(pass_name):
+            if not candidate.fits(desc):
+                bias, rest = ((None,), (False,)) if pass_name == "fprop" else ((), ())
+                result = run(candidate, desc, a, b, *bias, shape=c.shape, rest=rest)
+                totals.append(float((result.astype(np.float64) * c).sum()))
+    assert len(totals) >= 6 and len(set(totals)) == 1
+
+
+def test_the_bias_of_outputs_without_a_tap():
+    case = square("", 2, 3, 3, 8, 2, 1, 4)
+    desc, x, w, _ = operands(case)
+    b = ints(8, seed=3)
+    for c in direct("fprop", desc):
+        y = run(c, desc, x, w, b, shape=desc.y_shape, rest=(False,))
+        assert_equal_at(y[:, 0, 0], np.broadcast_to(b, (2, 8)), name=f"corner of {c.name}")
+
+
+def test_infinity_in_x_does_not_reach_outputs_that_do_not_read_it():
+    case = square("", 1, 6, 3, 8, 3, 1, 1)
+    desc, x, w, _ = operands(case)
+    x[0, 0, 0, 0] = np.inf
+    w[:] = 1
+    for c in direct("fprop", desc):
+        y = run(c, desc, x, w, None, shape=desc.y_shape, rest=(False,))
+        assert np.isinf(y[0, :2, :2]).all() and np.isfinite(y[0, 2:]).all() and np.isfinite(y[0, :, 2:]).all()

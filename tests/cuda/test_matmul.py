@@ -1,0 +1,78 @@
+"""Matrix products on CUDA: both orientations, batches and tails, every tile; bitwise on integers."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from alpha.errors import DTypeError
+from alpha.gradcheck import assert_equal_at
+from tests.cuda.agree import Case, agree, floats, ints
+
+pytestmark = pytest.mark.cuda
+
+CASES = [
+    Case("matmul", ints(5, 7), ints(7, 3), exact=True),
+    Case("matmul", ints(36, 20), ints(20, 44, seed=1), exact=True),
+    Case("matmul", ints(130, 20), ints(20, 140, seed=1), exact=True, label="several tiles"),
+    Case("matmul", ints(1, 1), ints(1, 1), exact=True),
+    Case("matmul", ints(7), ints(7), exact=True),
+    Case("matmul", ints(7), ints(7, 5), exact=True),
+    Case("matmul", ints(4, 8), ints(8), exact=True),
+    Case("matmul", ints(3, 4, 8), ints(8, 12), exact=True, label="one b for all"),
+    Case("matmul", ints(4, 8), ints(3, 8, 12), exact=True, label="one a for all"),
+    Case("matmul", ints(3, 4, 8), ints(3, 8, 12), exact=True),
+    Case("matmul", ints(2, 1, 4, 8), ints(3, 8, 12), exact=True, label="broadcast"),
+    Case("matmul", ints(2, 1, 8, 4), ints(1, 3, 12, 8), exact=True, transpose_a=True, transpose_b=True),
+    Case("matmul", ints(3, 8, 4), ints(8, 12), exact=True, transpose_a=True),
+    Case("matmul", ints(8), ints(2, 3, 8, 12), exact=True),
+    Case("matmul", ints(3, 0), ints(0, 4), exact=True, label="no terms"),
+    Case("matmul", ints(0, 4), ints(4, 3), exact=True, label="no rows"),
+    Case("matmul", ints(0, 4, 4), ints(4, 3), exact=True, label="no matrices"),
+    Case("matmul", floats(33, 70), floats(70, 21), rtol=1e-5),
+    Case("linear", ints(6, 20), ints(12, 20, seed=1), ints(12, seed=2), exact=True, activation="relu"),
+    Case("linear", ints(2, 3, 7), ints(5, 7, seed=1), ints(5, seed=2), exact=True),
+    Case("linear", ints(9), ints(5, 9, seed=1), None, exact=True, activation="relu"),
+    Case("linear", ints(140, 36), ints(70, 36, seed=1), ints(70, seed=2), exact=True, activation="relu"),
+    Case("linear", np.full((2, 4), np.nan, np.float32), ints(3, 4), None, exact=True, activation="relu",
+         label="NaN stays"),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_agrees_with_the_cpu(case):
+    agree(case)
+
+
+@pytest.mark.parametrize("transpose_a, transpose_b", [*itertools.product((False, True), repeat=2)])
+def test_every_tile_is_bitwise_right_on_integers(device, transpose_a, transpose_b):
+    from alpha.cuda import matmul as module
+    from alpha.cuda.memory import download, empty, upload
+    for tile in module.TILES:
+        sizes = itertools.product((1, 20, 160), (4, 132), (8, 36)) if tile.vector == 4 else (
+            (1, 1, 1), (33, 5, 7), (65, 70, 19))
+        for m, n, k in sizes:
+            if tile.vector == 4 and transpose_a and m % 4:
+                continue
+            a, b = ints(2, m, k, seed=m), ints(2, k, n, seed=n)
+            bias, y = ints(n), empty((2, m, n), "float32")
+            left = np.ascontiguousarray(a.swapaxes(1, 2)) if transpose_a else a
+            right = np.ascontiguousarray(b.swapaxes(1, 2)) if transpose_b else b
+            grid = -(-m // tile.rows), -(-n // tile.columns)
+            kernel = module.KERNELS[tile, not transpose_a, transpose_b]
+            operands = upload(left), upload(right), upload(bias)
+            kernel(2 * grid[0] * grid[1], *operands, y, None, 1, 1, m, n, k, *grid, False)
+            assert_equal_at(download(y, "float32"), a @ b + bias, name=f"{tile} {m} x {n} x {k}")
+
+
+def test_other_dtypes_are_refused_with_the_way_out(device):
+    from alpha.cuda.matmul import linear_cuda, matmul_cuda
+    from alpha.cuda.memory import empty
+    x = empty((2, 2), "bfloat16")
+    refused = {"matmul": lambda: matmul_cuda(x, x, transpose_a=False, transpose_b=False),
+               "linear": lambda: linear_cuda(x, x, None, activation=None)}
+    for where, call in refused.items():
+        with pytest.raises(DTypeError, match=rf'{where}: .* in float32, the operands are bfloat16\nhelp: .*astype'):
+            call()

@@ -1,0 +1,42 @@
+/* What the emulated driver and a kernel module (.so) know about each other. Plain C structs, nothing else. */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#define EMU_ABI 1
+#define EMU_GRANULE 16    /* the driver keeps one byte per 16 bytes of device memory: how many of them may be touched */
+#define EMU_POISON 0xFFF5 /* repeated over fresh memory: NaN as fp16, bf16, fp32 and fp64, and a wild index as int */
+
+struct EmuFiberStacks {
+  char* base;
+  size_t bytes_each, count;
+};
+
+struct EmuLaunch {
+  unsigned grid[3], block[3], dynamic_shared;
+  void** params; /* one pointer per argument; else the packed buffer: */
+  const char* buffer;
+  size_t buffer_bytes;
+  const char* arena;
+  size_t arena_bytes; /* device memory, and what of it is allocated (see EMU_GRANULE) */
+  const uint8_t* granules;
+  struct EmuFiberStacks stacks;
+  unsigned seed;                /* 0: threads run in order; else in a random order from this seed */
+  uint64_t switches, mma_flops; /* out: work done */
+  const void* where;            /* out: the instruction at fault, or null */
+  char message[1024];           /* out: why it failed */
+};
+
+struct EmuKernel {
+  const char* name;
+  int (*launch)(struct EmuLaunch*); /* 0, or 1 with message */
+  struct EmuKernel* next;
+};
+/* A module exports: int emu_abi; struct EmuKernel *emu_kernels; size_t emu_static_shared(void). */
+
+struct EmuTensorMap { /* our contents of the 128 bytes of a CUtensorMap (tiled mode) */
+  uint32_t magic, rank, element_bytes, swizzle_bytes;
+  uint64_t address, dim[5], stride[5]; /* stride[0] is element_bytes; dims and strides from the innermost */
+  uint16_t box[5];
+};
+#define EMU_TENSOR_MAP_MAGIC 0x7E45A9u

@@ -1,0 +1,167 @@
+// The checked build: g++ -fsanitize=thread calls a hook at every load and store, and instead of the sanitizer's runtime
+// the hooks are ours. Device memory: is the address allocated, and does another block use it without atomics? Shared
+// memory: is it inside the launch's arrays, written, landed, and is there a barrier between two threads' accesses?
+#include "engine.hpp"
+#include <algorithm>
+#include <sys/mman.h>
+
+namespace emu {
+// ---- shared memory: one cell per 4 bytes, with the last write and the last reads since the block began ------------
+struct Access {
+  unsigned epoch, warp_epoch;
+  short thread;       // one of the threads, -1: none yet
+  uint8_t bytes;      // of the four
+  bool lanes, warps;  // several lanes of that warp, several warps
+};
+struct Cell {
+  Access write, read;
+  uint8_t written, in_flight;
+};
+struct Shadow {
+  const char* name;
+  char* base;
+  size_t bytes;
+  std::vector<Cell> cells;
+};
+static Shadow shadow[2] = {{"static shared memory", nullptr, 0, {}}, {"dynamic shared memory", nullptr, 0, {}}};
+
+static void reset(Shadow& s, char* base, size_t n) {
+  const Access none{0, 0, -1, 0, false, false};
+  s.base = base;
+  s.bytes = n;
+  s.cells.assign((n + 3) / 4 + 1, Cell{none, none, 0, 0});
+}
+// A block-wide barrier orders two accesses, and within a warp any full-warp operation does.
+static bool unordered(const Access& a, uint8_t bytes) {
+  if (!(a.bytes & bytes) || a.thread < 0 || a.epoch != engine.epoch) return false;
+  if (a.warps || a.thread / 32 != self->id / 32) return true;
+  return a.warp_epoch == self->warp->epoch && (a.lanes || a.thread != self->id);
+}
+[[noreturn]] static void race(const Shadow& s, size_t at, const char* now, const char* before, const Access& a) {
+  const uint3 t = engine.thread[a.thread].tid;
+  fail("race on %s, byte %zu: it %s what thread (%u,%u,%u)%s %s, with no barrier between", s.name, at, now, t.x, t.y,
+       t.z, a.lanes || a.warps ? " and others" : "", before);
+}
+static void record(Access& a, uint8_t bytes) {
+  const bool now = a.thread >= 0 && a.epoch == engine.epoch, same_warp = a.thread / 32 == self->id / 32;
+  if (now && (a.thread == self->id || (a.bytes & bytes))) {  // disjoint bytes of another thread: keep the newer only
+    if (!same_warp) a.warps = true;
+    else if (a.warp_epoch != self->warp->epoch) a.lanes = false;
+    else if (a.thread != self->id) a.lanes = true;
+    bytes |= a.bytes;
+  } else a.lanes = a.warps = false;
+  a = {engine.epoch, self->warp->epoch, (short)self->id, bytes, a.lanes, a.warps};
+}
+static void shared_access(Shadow& s, size_t at, size_t n, bool write) {
+  for (size_t i = at / 4; i <= (at + n - 1) / 4; i++) {
+    Cell& c = s.cells[i];
+    const size_t low = i * 4 < at ? at - i * 4 : 0, high = std::min<size_t>(4, at + n - i * 4);
+    const uint8_t bytes = (1 << high) - (1 << low);
+    if (c.in_flight & bytes)
+      fail("it %s %s, byte %zu, where an asynchronous copy has not landed: missing or misplaced wait",
+           write ? "writes" : "reads", s.name, i * 4 + low);
+    if (!write && (bytes & ~c.written)) fail("uninitialised read of %s, byte %zu", s.name, i * 4 + low);
+    if (write) c.written |= bytes;
+    if (engine.in_atomic) continue;  // atomics do not race with each other; a race with a plain access goes unseen
+    if (unordered(c.write, bytes)) race(s, i * 4 + low, write ? "overwrites" : "reads", "wrote", c.write);
+    if (write) {
+      if (unordered(c.read, bytes)) race(s, i * 4 + low, "overwrites", "read", c.read);
+    }
+    record(write ? c.write : c.read, bytes);
+  }
+}
+template <class F>
+static void each_cell(const void* p, size_t n, F f) {
+  for (Shadow& s : shadow) {
+    size_t at = (const char*)p - s.base;
+    if (at < s.bytes)
+      for (size_t i = at / 4; i < (at + n) / 4; i++) f(s.cells[i]);
+  }
+}
+void mark_in_flight(const void* p, size_t n) {
+  if (engine.checked) each_cell(p, n, [](Cell& c) { c.in_flight = 15; });
+}
+void mark_landed(const void* p, size_t n) {
+  if (engine.checked)
+    each_cell(p, n, [](Cell& c) {
+      c.in_flight = 0;
+      c.written = 15;
+      c.write = {engine.epoch, self->warp->epoch, (short)self->id, 15, false, false};
+    });
+}
+
+// ---- device memory: one word per 4 bytes names the block that wrote it in this launch ------------------------------
+// Blocks run in any order on a device, so a word written by one and touched by another is a race, unless the kernel
+// orders them itself: atomics are exempt, and after a __threadfence() reads are trusted.
+static uint32_t* writer;  // launch serial (8 bits), block + 1 (24 bits)
+static uint32_t serial;
+static void global_access(const char* p, size_t at, size_t n, bool write) {
+  for (size_t i = at; i < at + n;) {
+    const size_t in = i % EMU_GRANULE, take = std::min(at + n - i, EMU_GRANULE - in);
+    if (in + take > engine.launch->granules[i / EMU_GRANULE])
+      fail("out-of-bounds %s of %zu bytes at %p in device memory", write ? "write" : "read", n, (const void*)p);
+    i += take;
+  }
+  if (engine.in_atomic || n < 4) return;  // neighbours of 1 or 2 bytes may belong to two blocks
+  const unsigned block =
+      (engine.block_idx.z * engine.grid_dim.y + engine.block_idx.y) * engine.grid_dim.x + engine.block_idx.x;
+  const uint32_t me = (serial & 255) << 24 | ((block + 1) & 0xFFFFFF);
+  for (size_t i = at / 4; i <= (at + n - 1) / 4; i++) {
+    if (writer[i] >> 24 == me >> 24 && writer[i] && writer[i] != me && !(engine.fenced && !write))
+      fail("race between blocks: it %s device memory at %p that block number %u wrote in this launch",
+           write ? "overwrites" : "reads", (const void*)p, (writer[i] & 0xFFFFFF) - 1);
+    if (write) writer[i] = me;
+  }
+}
+void check_launch_start() {
+  if (!engine.checked) return;
+  if (!writer)
+    writer = (uint32_t*)mmap(nullptr, engine.launch->arena_bytes, PROT_READ | PROT_WRITE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (++serial % 256 == 0) {
+    madvise(writer, engine.launch->arena_bytes, MADV_DONTNEED);
+    serial++;
+  }  // serials start again
+  engine.fenced = engine.in_atomic = false;
+}
+void check_block_start() {
+  if (!engine.checked) return;
+  reset(shadow[0], engine.static_shared, engine.static_bytes);
+  reset(shadow[1], engine.dynamic_shared, engine.launch->dynamic_shared);
+}
+
+// ---- every access ---------------------------------------------------------------------------------------------
+static void access(const char* p, size_t n, bool write) {
+  size_t at = p - engine.launch->arena;
+  if (at < engine.launch->arena_bytes) return global_access(p, at, n, write);
+  for (Shadow& s : shadow)
+    if ((size_t)(p - s.base) < s.bytes) {
+      if (p + n > s.base + s.bytes)
+        fail("out-of-bounds %s of %zu bytes at the end of %s", write ? "write" : "read", n, s.name);
+      return shared_access(s, p - s.base, n, write);
+    }
+  if ((size_t)(p - engine.dynamic_shared) < 227 * 1024)
+    fail("out-of-bounds %s of %zu bytes at byte %zu of dynamic shared memory: the launch asked for %u",
+         write ? "write" : "read", n, (size_t)(p - engine.dynamic_shared), engine.launch->dynamic_shared);
+}
+void check_access(const void* p, size_t n, bool write) {
+  if (!engine.checked) return;
+  engine.launch->where = nullptr;  // not a load or store of the kernel's own
+  access((const char*)p, n, write);
+}
+static inline void hook(void* p, size_t n, bool write, void* pc) {
+  if (!self) return;          // constructors of the module
+  engine.launch->where = pc;  // becomes file and line if the access fails
+  access((char*)p, n, write);
+}
+#define HOOK(name, n, write) \
+  extern "C" void __tsan_##name(void* p) { hook(p, n, write, __builtin_return_address(0)); }
+#define HOOKS(n) \
+  HOOK(read##n, n, false) HOOK(write##n, n, true) HOOK(unaligned_read##n, n, false) HOOK(unaligned_write##n, n, true)
+HOOKS(1) HOOKS(2) HOOKS(4) HOOKS(8) HOOKS(16) extern "C" void __tsan_read_range(void* p, size_t n) {
+  hook(p, n, false, __builtin_return_address(0));
+}
+extern "C" void __tsan_write_range(void* p, size_t n) { hook(p, n, true, __builtin_return_address(0)); }
+extern "C" void __tsan_vptr_update(void**, void*) {}
+extern "C" void __tsan_init() {}
+}  // namespace emu

@@ -1,0 +1,41 @@
+// What the parts of the emulated driver share: driver.cpp is errors, device and context; memory.cpp device memory;
+// stream.cpp streams and events; module.cpp modules, launches and tensor maps.
+#pragma once
+#include "abi.h"
+#include <mutex>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <string>
+
+typedef unsigned long long ptr;
+enum {
+  OK,
+  INVALID_VALUE = 1,
+  OUT_OF_MEMORY = 2,
+  NO_DEVICE = 100,
+  INVALID_DEVICE = 101,
+  INVALID_IMAGE = 200,
+  FILE_NOT_FOUND = 301,
+  INVALID_HANDLE = 400,
+  NOT_FOUND = 500,
+  LAUNCH_FAILED = 719,
+  NOT_SUPPORTED = 801
+};
+
+extern std::recursive_mutex mutex;  // PyCUDA releases the GIL around copies and synchronisation
+#define LOCKED std::lock_guard<std::recursive_mutex> lock(mutex)
+extern const char* last_kernel;
+int error(int code, const std::string& text);  // returns code; cuGetErrorString then gives the text
+std::string setting(const char* name);         // the environment variable ALPHA_EMULATED_<name>, or ""
+size_t number(const char* name, size_t otherwise);
+size_t max_shared();  // bytes of shared memory that one block may have
+double now_ms();
+
+extern char* arena;  // all device memory
+extern size_t arena_bytes, memory_bytes;
+extern uint8_t* granules;          // see EMU_GRANULE
+std::string guards_broken();       // what was overwritten behind a device block, or ""
+void add_global(ptr p, size_t n);  // a __constant__ array: copies to and from it are legal
+std::string memory_report();
+void remove_module_files();

@@ -1,0 +1,33 @@
+"""Puts the emulated driver and its toolchain in the place of NVIDIA's, in this process."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+from alpha.errors import AlphaError, message
+from tests.emulator import toolchain
+
+
+def checked() -> bool:
+    """Returns whether every load and store is to be checked."""
+    return os.environ.get("ALPHA_EMULATED_CHECKED", "0") not in ("", "0")
+
+
+def install() -> None:
+    """Raises AlphaError where something is missing, with what to do about it."""
+    toolchain.require_compiler()
+    toolchain.cuda_include()
+    library = toolchain.load_driver()
+    toolchain.engine()
+    if importlib.util.find_spec("pycuda") is None:
+        raise AlphaError(message("emulator", "PyCUDA is not installed", "run make test-emulated, which builds it "
+                                 "against the emulated driver"))
+    from alpha.cuda import kernel, memory
+
+    def claim(ptr: int, nbytes: int) -> None:
+        if library.emuClaim(ptr, nbytes):
+            raise AssertionError(f"emuClaim({ptr:#x}, {nbytes}): not the start of a block, or longer than the block")
+
+    kernel.toolchain = toolchain.EmulatedToolchain(checked())
+    memory.on_allocate = claim

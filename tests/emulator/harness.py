@@ -1,0 +1,91 @@
+"""Launching a test kernel on the emulated driver through PyCUDA, without anything of alpha.cuda between."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tests.emulator.toolchain import HERE, EmulatedToolchain, load_driver
+
+LIBCUDA = load_driver()  # before PyCUDA, which then finds this libcuda.so.1 loaded
+
+import pycuda.autoprimaryctx  # noqa: E402,F401
+import pycuda.driver as cuda  # noqa: E402
+from pycuda import gpuarray  # noqa: E402
+from pycuda.tools import DeviceMemoryPool  # noqa: E402
+
+POOL = DeviceMemoryPool()
+STREAM = cuda.Stream()
+RNG = np.random.default_rng(0)
+Size = int | tuple[int, ...]
+
+
+@cache
+def module(file: str, checked: bool = False, defines: tuple[str, ...] = ()) -> Any:
+    """Returns the loaded module of kernels/<file>.cu."""
+    path = EmulatedToolchain(checked).compile(HERE / "kernels" / f"{file}.cu", dict.fromkeys(defines, 1), "sm_90a")
+    return cuda.module_from_file(str(path))
+
+
+def launch(kernel: str, fmt: str, grid: Size, block: Size, *args: Any, shared: int = 0, checked: bool = False,
+           defines: tuple[str, ...] = ()) -> None:
+    """Runs "file:name" and waits for it.  fmt: the arguments as PyCUDA's `prepare` takes them."""
+    file, name = kernel.split(":")
+    function = module(file, checked, defines).get_function(name)
+    if shared > 48 << 10:
+        function.set_attribute(cuda.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, shared)
+    function.prepare(fmt)
+    values = [a.gpudata if isinstance(a, gpuarray.GPUArray) else a for a in args]
+    function.prepared_async_call(_three(grid), _three(block), STREAM, *values, shared_size=shared)
+    STREAM.synchronize()
+
+
+def _three(size: Size) -> tuple[int, ...]:
+    return (*((size,) if isinstance(size, int) else size), 1, 1)[:3]
+
+
+def empty(shape: Size, dtype: Any = np.float32) -> gpuarray.GPUArray:
+    """Returns an array from the pool, and tells the driver its exact size, because the pool rounds blocks up."""
+    array = gpuarray.GPUArray(shape, dtype, allocator=POOL.allocate)
+    assert LIBCUDA.emuClaim(int(array.gpudata), array.nbytes) == 0
+    return array
+
+
+def put(a: np.ndarray) -> gpuarray.GPUArray:
+    """Returns a copy of `a` on the device."""
+    array = empty(a.shape, a.dtype)
+    array.set(np.ascontiguousarray(a))
+    return array
+
+
+def integers(*shape: int, dtype: Any = np.float32) -> np.ndarray:
+    """Returns small integers, of which sums of products are exact."""
+    return RNG.integers(-4, 5, shape).astype(dtype)
+
+
+def to_bf16(a: np.ndarray) -> np.ndarray:
+    """Returns the bits of bfloat16 values, cut off: exact for those that bfloat16 has."""
+    return (a.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+
+
+STORED = {"f16": lambda a: a.astype(np.float16), "bf16": to_bf16, "tf32": lambda a: a.astype(np.float32)}
+FP16, FP32, BF16 = 6, 7, 9  # CU_TENSOR_MAP_DATA_TYPE_*
+SWIZZLE_NONE, SWIZZLE_128B = 0, 3
+
+
+def tensor_map(array: gpuarray.GPUArray, box: Sequence[int], swizzle: int, kind: int) -> bytes:
+    """Returns the 128 bytes of a CUtensorMap over a C-contiguous array; `box` starts with the innermost dimension."""
+    sizes = array.shape[::-1]
+    pitches = [int(p) * array.dtype.itemsize for p in np.cumprod(sizes)[:-1]]
+    rank = len(sizes)
+    encoded = ctypes.create_string_buffer(128)
+    status = LIBCUDA.cuTensorMapEncodeTiled(
+        encoded, kind, rank, ctypes.c_void_p(int(array.gpudata)), (ctypes.c_uint64 * rank)(*sizes),
+        (ctypes.c_uint64 * len(pitches))(*pitches), (ctypes.c_uint32 * rank)(*box),
+        (ctypes.c_uint32 * rank)(*[1] * rank), 0, swizzle, 0, 0)
+    assert status == 0
+    return encoded.raw

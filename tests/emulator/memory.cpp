@@ -1,0 +1,159 @@
+// Device memory of the emulated driver: one arena of host memory, poison in all that is fresh or freed, and a guard of
+// poison behind every block that is looked at after each launch, synchronisation and free.
+#include "driver.hpp"
+#include <algorithm>
+#include <map>
+#include <sys/mman.h>
+
+char* arena;
+size_t arena_bytes, memory_bytes;
+static size_t limit;  // at most memory_bytes
+uint8_t* granules;
+static const size_t GUARD = 256;  // bytes of poison behind every block; blocks start at multiples of it
+struct Block {
+  size_t bytes, claimed;  // claimed <= bytes is in use, the rest is guard (a pool rounds up)
+};
+static std::map<ptr, Block> blocks;
+static std::map<ptr, size_t> globals;
+static size_t used, host_blocks;
+
+__attribute__((constructor)) static void begin() {
+  limit = memory_bytes = number("MEMORY", (size_t)1 << 30);
+  arena_bytes = 2 * memory_bytes + (64 << 20);  // guards and fragments
+  auto reserve = [](size_t n) {
+    return mmap(nullptr, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  };
+  arena = (char*)reserve(arena_bytes);
+  granules = (uint8_t*)reserve(arena_bytes / EMU_GRANULE);
+}
+static const uint8_t* poison_bytes(ptr p) {  // 4096 bytes of the pattern as it stands at address p
+  static uint16_t page[2049];
+  if (!page[0])
+    for (auto& v : page) v = EMU_POISON;
+  return (uint8_t*)page + p % 2;
+}
+static void poison(ptr p, size_t n) {
+  for (ptr end = p + n; p < end; p += 4096) memcpy((void*)p, poison_bytes(p), std::min<size_t>(4096, end - p));
+}
+static void set_granules(ptr p, size_t n, size_t claimed) {
+  uint8_t* g = granules + (p - (ptr)arena) / EMU_GRANULE;
+  for (size_t i = 0; i < (n + EMU_GRANULE - 1) / EMU_GRANULE; i++)
+    g[i] = claimed >= (i + 1) * EMU_GRANULE ? EMU_GRANULE : claimed > i * EMU_GRANULE ? claimed - i * EMU_GRANULE : 0;
+}
+std::string guards_broken() {  // names the first block whose guard was written to
+  for (auto& [p, b] : blocks)
+    for (ptr i = p + b.claimed, end = p + b.bytes + GUARD; i < end; i += 4096) {
+      size_t n = std::min<size_t>(4096, end - i);
+      const uint8_t *want = poison_bytes(i), *have = (uint8_t*)i;
+      if (!memcmp(have, want, n)) continue;
+      while (*have == *want) have++, want++;
+      std::string text = "out-of-bounds write: byte " + std::to_string((ptr)have - p) + " of a device block of " +
+                         std::to_string(b.claimed) + " bytes was overwritten; last kernel: " + last_kernel;
+      poison(p + b.claimed, b.bytes + GUARD - b.claimed);
+      return text;
+    }
+  return "";
+}
+static bool inside(ptr p, size_t n) {
+  auto it = blocks.upper_bound(p);
+  if (it != blocks.begin() && (--it, p + n <= it->first + it->second.claimed)) return true;
+  auto g = globals.upper_bound(p);
+  return g != globals.begin() && (--g, p + n <= g->first + g->second);
+}
+void add_global(ptr p, size_t n) { globals[p] = n; }
+std::string memory_report() {
+  return "live device blocks " + std::to_string(blocks.size()) + " (" + std::to_string(used) +
+         " bytes), live host blocks " + std::to_string(host_blocks);
+}
+
+extern "C" {
+int cuMemGetInfo_v2(size_t* free, size_t* total) {
+  *free = limit - std::min(limit, used);
+  *total = limit;
+  return OK;
+}
+// Makes the device smaller than it is, so that running out of memory can be tested; 0: as large as it was.
+int emuSetMemory(size_t bytes) {
+  limit = bytes ? std::min(bytes, memory_bytes) : memory_bytes;
+  return OK;
+}
+int cuMemAlloc_v2(ptr* out, size_t n) {
+  LOCKED;
+  if (n == 0) return error(INVALID_VALUE, "cuMemAlloc of 0 bytes");
+  if (used + n > limit) return OUT_OF_MEMORY;
+  size_t need = (n + GUARD + GUARD - 1) / GUARD * GUARD;
+  ptr at = (ptr)arena + GUARD;
+  for (auto& [p, b] : blocks) {  // first gap that fits
+    if (p - at >= need) break;
+    at = p + (b.bytes + GUARD + GUARD - 1) / GUARD * GUARD;
+  }
+  poison(at, n + GUARD);
+  set_granules(at, need, n);
+  blocks[at] = {n, n};
+  used += n;
+  *out = at;
+  if (number("LOG", 0)) fprintf(stderr, "  cuMemAlloc %zu (used %zu)\n", n, used);
+  return OK;
+}
+// A pool hands out blocks larger than asked for. This call says how many bytes its user asked for: they are poisoned
+// afresh, and the rest becomes guard. Optional; without it an overrun inside the rounding goes unseen.
+int emuClaim(ptr p, size_t n) {
+  LOCKED;
+  auto it = blocks.find(p);
+  if (it == blocks.end() || n > it->second.bytes)
+    return error(INVALID_VALUE, "emuClaim: not the start of a block, or too long");
+  it->second.claimed = n;
+  poison(p, it->second.bytes);
+  set_granules(p, it->second.bytes, n);
+  return OK;
+}
+int cuMemFree_v2(ptr p) {
+  LOCKED;
+  std::string e = guards_broken();
+  auto it = blocks.find(p);
+  if (it == blocks.end()) return error(INVALID_VALUE, "cuMemFree: not an allocated block (freed twice?)");
+  poison(p, it->second.bytes);  // a stale pointer reads NaN
+  set_granules(p, it->second.bytes, 0);
+  used -= it->second.bytes;
+  blocks.erase(it);
+  return e.empty() ? OK : error(LAUNCH_FAILED, e);
+}
+int cuMemHostAlloc(void** p, size_t n, unsigned) {
+  *p = aligned_alloc(4096, (n + 4095) / 4096 * 4096);
+  host_blocks++;
+  return OK;
+}
+int cuMemFreeHost(void* p) {
+  free(p);
+  host_blocks--;
+  return OK;
+}
+static int copy(ptr d, ptr s, size_t n, bool to_device, bool from_device) {
+  LOCKED;
+  if ((to_device && !inside(d, n)) || (from_device && !inside(s, n)))
+    return error(INVALID_VALUE, "copy of " + std::to_string(n) + " bytes runs outside its device block");
+  memmove((void*)d, (void*)s, n);
+  return OK;
+}
+int cuMemcpyHtoD_v2(ptr d, const void* s, size_t n) { return copy(d, (ptr)s, n, true, false); }
+int cuMemcpyDtoH_v2(void* d, ptr s, size_t n) { return copy((ptr)d, s, n, false, true); }
+int cuMemcpyDtoD_v2(ptr d, ptr s, size_t n) { return copy(d, s, n, true, true); }
+int cuMemcpyHtoDAsync_v2(ptr d, const void* s, size_t n, void*) { return copy(d, (ptr)s, n, true, false); }
+int cuMemcpyDtoHAsync_v2(void* d, ptr s, size_t n, void*) { return copy((ptr)d, s, n, false, true); }
+int cuMemcpyDtoDAsync_v2(ptr d, ptr s, size_t n, void*) { return copy(d, s, n, true, true); }
+}
+template <class T>
+static int fill(ptr d, T v, size_t n) {
+  LOCKED;
+  if (!inside(d, n * sizeof v)) return error(INVALID_VALUE, "memset runs outside its device block");
+  for (size_t i = 0; i < n; i++) ((T*)d)[i] = v;
+  return OK;
+}
+extern "C" {
+int cuMemsetD8_v2(ptr d, uint8_t v, size_t n) { return fill(d, v, n); }
+int cuMemsetD16_v2(ptr d, uint16_t v, size_t n) { return fill(d, v, n); }
+int cuMemsetD32_v2(ptr d, uint32_t v, size_t n) { return fill(d, v, n); }
+int cuMemsetD8Async(ptr d, uint8_t v, size_t n, void*) { return fill(d, v, n); }
+int cuMemsetD16Async(ptr d, uint16_t v, size_t n, void*) { return fill(d, v, n); }
+int cuMemsetD32Async(ptr d, uint32_t v, size_t n, void*) { return fill(d, v, n); }
+}

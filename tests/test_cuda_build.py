@@ -1,0 +1,81 @@
+"""Every CUDA kernel compiles for every architecture that alpha serves: no warning, and no register spilled.
+
+The kernels that test the emulated driver do too. It needs nvcc and no GPU. What passed is in the cache of compiled
+kernels, so that only what changed is compiled again.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from alpha.build import build
+from alpha.cuda import kernel
+from alpha.errors import CompileError
+
+EMULATOR = Path(__file__).parent / "emulator" / "kernels"
+STRICT_NVCC = str(Path(__file__).with_name("strict_nvcc.py"))
+HOPPER = ("-gencode", "arch=compute_90a,code=sm_90a")
+ARCHITECTURES = ("-gencode", "arch=compute_80,code=[sm_80,sm_86,sm_89]", *HOPPER)
+
+
+def compile_strictly(unit: kernel.Unit) -> Path:
+    """Compiles a unit for all architectures, those of Hopper's own instructions for that one.  Raises CompileError."""
+    only_hopper = '"ptx_sm90.cuh"' in unit.source.read_text()
+    flags = ["-std=c++17", "-O3", "-fatbin", f"-I{kernel.KERNELS}", *(HOPPER if only_hopper else ARCHITECTURES),
+             *(f"-D{name}={value}" for name, value in unit.defines)]
+    compiler = (sys.executable, STRICT_NVCC, kernel.nvcc())
+    return build(f"strict-{unit.source.stem}", [unit.source], compiler, flags, link=None, suffix=".fatbin",
+                 include_dirs=(kernel.KERNELS,))
+
+
+def all_units() -> dict[Path, list[kernel.Unit]]:
+    """Returns the units of every source, those of alpha's declarations and those of the emulator's tests."""
+    units = [*kernel.units(), *(kernel.Unit(path, ()) for path in EMULATOR.glob("*.cu")),
+             kernel.Unit(EMULATOR / "tensor_core.cu", (("HOPPER", 1),))]
+    return {source: [unit for unit in units if unit.source == source] for source in sorted({u.source for u in units})}
+
+
+UNITS = all_units()
+
+
+@pytest.fixture(autouse=True)
+def nvcc() -> None:
+    try:
+        kernel.nvcc()
+    except CompileError as error:
+        pytest.skip(str(error).partition("\n")[0])
+
+
+@pytest.mark.parametrize("source", UNITS, ids=lambda path: path.name)
+def test_compiles_cleanly(source: Path) -> None:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        assert all(path.exists() for path in pool.map(compile_strictly, UNITS[source]))
+
+
+SPILLS = """extern "C" __global__ void __launch_bounds__(1024, 2) spills(volatile float* x) {
+  float a[64];
+  for (int i = 0; i < 64; i++) a[i] = x[i];
+  for (int i = 0; i < 64; i++) x[64 + i] = a[i];
+}"""
+
+
+@pytest.mark.parametrize("code, complaint", [
+    (SPILLS, "bytes spill stores"),
+    ('extern "C" __global__ void unused(float* x) { int k; }', "warning .*declared but never referenced"),
+    ('extern "C" __global__ void broken(float* x) { y = 1; }', 'identifier "y" is undefined'),
+])
+def test_bad_code_is_refused(code: str, complaint: str, tmp_path: Path) -> None:
+    source = tmp_path / "bad.cu"
+    source.write_text(code)
+    with pytest.raises(CompileError, match=complaint):
+        compile_strictly(kernel.Unit(source, ()))
+
+
+def test_every_kernel_file_is_declared() -> None:
+    """A file that no declaration names would be compiled by nobody."""
+    assert {unit.source for unit in kernel.units()} == set(kernel.KERNELS.glob("*.cu"))

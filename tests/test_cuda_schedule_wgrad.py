@@ -1,0 +1,145 @@
+"""The work list of wgrad, carried out in NumPy: what a kernel that follows it must get."""
+
+import numpy as np
+import pytest
+
+from alpha.cuda.conv.schedule import FIELDS
+from alpha.cuda.conv.schedule_wgrad import LEAST_SLABS, WORKSPACE_BYTES, Tiling, schedule, stem_schedule
+from alpha.gradcheck import assert_equal_at
+from alpha.ops.conv_desc import ConvDesc
+from tests.conv_cases import CASES, small_cases, square
+from tests.conv_oracle import conv_wgrad_padded
+
+TILINGS = (Tiling(8, 4, 2, 7, 1.0), Tiling(64, 64, 16, 132, 0.1), Tiling(4, 8, 1, 3, 1.0), Tiling(2, 2, 1, 500, 0.01))
+
+
+def carry_out(desc, tiling, plan, x, g):
+    """Returns dw: block by block, unit by unit, line by line, by the tables alone."""
+    ocg, icg = desc.oc // desc.groups, desc.ic // desc.groups
+    dw_row = desc.h.f * desc.w.f * icg
+    dw = np.full(desc.oc * dw_row, np.nan)
+    work = np.full((plan.slots, tiling.rows, tiling.columns), np.nan)
+    x_image, g_image = x[0].size, g[0].size
+    x, g = x.ravel(), g.ravel()
+    for begin, end in zip(plan.first, plan.first[1:]):
+        for tap, group, row, col, k0, k1, slot, _ in plan.units[begin:end]:
+            pixels, width, g0, x0, w0, *_ = plan.taps[tap]
+            k = np.arange(k0, k1)
+            image, pixel = np.divmod(k, max(pixels, 1))
+            h, w = np.divmod(pixel, width)
+            rows, cols = min(tiling.rows, ocg - row), min(tiling.columns, icg - col)
+            of_g = image * g_image + g0 + (h * desc.w.o + w) * desc.oc + group * ocg + row
+            of_x = image * x_image + x0 + (h * desc.h.s * desc.w.i + w * desc.w.s) * desc.ic + group * icg + col
+            tile = g[of_g[:, None] + np.arange(rows)].T @ x[of_x[:, None] + np.arange(cols)]
+            if slot >= 0:
+                assert np.isnan(work[slot]).all(), "a slot is written twice"
+                work[slot] = 0
+                work[slot, :rows, :cols] = tile
+            else:
+                _put(dw, (group * ocg + row) * dw_row + w0 + col, dw_row, tile)
+    for slot, count, out, rows, cols, *_ in plan.sums:
+        _put(dw, out, dw_row, work[slot:slot + count].sum(axis=0)[:rows, :cols])
+    return dw.reshape(desc.w_shape)
+
+
+def _put(dw, start, stride, tile):
+    at = start + np.arange(tile.shape[0])[:, None] * stride + np.arange(tile.shape[1])
+    assert np.isnan(dw[at]).all(), "an element of dw is written twice"
+    dw[at] = tile
+
+
+@pytest.mark.parametrize("tiling", TILINGS, ids=str)
+@pytest.mark.parametrize("case", small_cases(), ids=lambda case: case.name)
+def test_carried_out_it_is_wgrad_bit_for_bit(case, tiling):
+    rng = np.random.default_rng(0)
+    desc = case.desc
+    x, g = (rng.integers(-4, 5, shape).astype(float) for shape in (desc.x_shape, desc.y_shape))
+    dw = carry_out(desc, tiling, schedule(desc, tiling), x, g)
+    assert_equal_at(dw, conv_wgrad_padded(x, g, case.f, **case.attrs).astype(float), name="dw")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_no_product_with_a_padded_zero_is_scheduled(case):
+    desc, tiling = case.desc, Tiling(64, 64, 16, 264, 0.5)
+    plan = schedule(desc, tiling)
+    ocg, icg = desc.oc // desc.groups, desc.ic // desc.groups
+    products = sum((k1 - k0) * min(64, ocg - row) * min(64, icg - col)
+                   for _, _, row, col, k0, k1, _, _ in plan.units.tolist())
+    assert 2 * products == desc.useful_flops
+    assert plan.slots * 64 * 64 * 4 <= WORKSPACE_BYTES
+
+
+def test_a_layer_of_one_tile_per_tap_is_shared_by_all_blocks():
+    desc = square("", 512, 32, 64, 64, 3, 1, 1).desc
+    plan = schedule(desc, Tiling(64, 64, 16, 528, 0.5))
+    load = np.add.reduceat(plan.units[:, 5] - plan.units[:, 4], plan.first[:-1])
+    assert 500 < len(load) <= 528
+    assert load.max() < 1.08 * load.mean()
+
+
+def test_taps_of_unequal_length_make_equal_shares():
+    desc = square("", 512, 4, 512, 512, 3, 2, 1).desc  # the sums of its taps are as 1 : 2 : 4
+    plan = schedule(desc, Tiling(128, 128, 16, 264, 1.0))
+    load = np.add.reduceat(plan.units[:, 5] - plan.units[:, 4], plan.first[:-1])
+    assert len(load) == 264
+    assert load.max() < 1.1 * load.mean()
+
+
+def test_small_layers_do_not_get_blocks_without_work():
+    desc = ConvDesc.fprop((2, 5, 5, 8), (8, 1, 1, 8), stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1)
+    plan = schedule(desc, Tiling(64, 64, 16, 264, 1.0))
+    assert len(plan.units) == 1 and plan.slots == 0
+    assert LEAST_SLABS * 16 > 2 * 25
+
+
+# ---- few input channels: the taps share the columns ------------------------------------------------------------------
+
+STEM_TILINGS = (Tiling(64, 32, 16, 1056, 0.0), Tiling(4, 8, 2, 9, 0.0), Tiling(2, 3, 1, 300, 0.0))
+STEM_CASES = tuple(case for case in small_cases() if case.ic <= 4 and case.groups == 1)
+
+
+def carry_out_stem(desc, tiling, plan, x, g):
+    """Returns dw: unit by unit, line by line, then slot by slot, by the tables alone."""
+    work = np.full((plan.slots, tiling.columns, tiling.rows), np.nan)
+    x_image, g_image = x[0].size, g[0].size
+    x, g = x.ravel(), g.ravel()
+    for number, row, col, k0, k1, slot, *_ in plan.units:
+        c = dict(zip(FIELDS, plan.classes[number].tolist()))
+        image, pixel = np.divmod(np.arange(k0, k1), c["rows"] // desc.n)
+        h, w = np.divmod(pixel, c["width"])
+        columns = c["taps_h"] * c["taps_w"] * desc.ic
+        tap, channel = np.divmod(np.arange(col, min(col + tiling.columns, columns)), desc.ic)
+        th, tw = np.divmod(tap, c["taps_w"])
+        of_x = (image * x_image + c["in_"] + h * c["in_h"] + w * c["in_w"])[:, None] + (
+            th * c["tap_in_h"] + tw * c["tap_in_w"] + channel)
+        rows = min(tiling.rows, desc.oc - row)
+        of_g = (image * g_image + c["out"] + h * c["out_h"] + w * c["out_w"])[:, None] + row + np.arange(rows)
+        assert np.isnan(work[slot]).all(), "a slot is written twice"
+        work[slot] = 0
+        work[slot, :len(tap), :rows] = x[of_x].T @ g[of_g]
+    dw = np.zeros((plan.row_tiles * tiling.rows, desc.h.f * desc.w.f * desc.ic))
+    for k in range(dw.shape[1]):
+        for r in range(plan.row_tiles):
+            which = k * plan.row_tiles + r
+            for slot, count, col, _ in plan.sums[plan.first[which]:plan.first[which + 1]]:
+                dw[r * tiling.rows:(r + 1) * tiling.rows, k] += work[slot:slot + count, col].sum(axis=0)
+    return dw[:desc.oc].reshape(desc.w_shape)
+
+
+@pytest.mark.parametrize("tiling", STEM_TILINGS, ids=str)
+@pytest.mark.parametrize("case", STEM_CASES, ids=lambda case: case.name)
+def test_the_stem_carried_out_is_wgrad_bit_for_bit(case, tiling):
+    rng = np.random.default_rng(0)
+    desc = case.desc
+    x, g = (rng.integers(-4, 5, shape).astype(float) for shape in (desc.x_shape, desc.y_shape))
+    dw = carry_out_stem(desc, tiling, stem_schedule(desc, tiling), x, g)
+    assert_equal_at(dw, conv_wgrad_padded(x, g, case.f, **case.attrs).astype(float), name="dw")
+
+
+def test_the_units_of_a_stem_fill_the_blocks_once():
+    desc = square("", 512, 32, 3, 64, 3, 1, 1).desc
+    plan = stem_schedule(desc, Tiling(64, 32, 16, 1056, 0.0))
+    length = plan.units[:, 4] - plan.units[:, 3]
+    assert 950 < len(length) <= 1056 and length.max() < 1.1 * length.mean()
+    taps = plan.classes[:, FIELDS.index("taps_h")] * plan.classes[:, FIELDS.index("taps_w")]
+    assert 2 * 64 * 3 * int((length * taps[plan.units[:, 0]]).sum()) == desc.useful_flops
