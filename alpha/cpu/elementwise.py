@@ -45,7 +45,8 @@ def _bind_quiet(op: Op, ufunc: Callable[..., Any], result: str | None = None) ->
     @op.impl("cpu")
     def run(a: Array | Number, b: Array | Number) -> Array:
         a, b, shape, dtype = _operands(a, b)
-        return ufunc(a, b, out=empty(shape, result or dtype))
+        with np.errstate(over="ignore"):  # of a Python number that the dtype cannot hold: it counts as infinite
+            return ufunc(a, b, out=empty(shape, result or dtype))
 
 
 def _operands(a: Array | Number, b: Array | Number) -> tuple[Array | Number, Array | Number, tuple[int, ...], Any]:

@@ -9,6 +9,8 @@ CLOCK_GHZ = 1.6                # of an H100 under load; only ratios matter to a 
 FMA_PER_CLOCK = 128            # of a multiprocessor
 TILE_CLOCKS = 1500             # before the first and after the last product of a tile
 LAUNCH_US = 3.0
+# By rows and columns of a tile, from the convolution of 512 x 8 x 8, 256 -> 256 channels, 3 x 3, on an H100.
+EFFICIENCY = {(128, 128): 0.74, (128, 64): 0.84, (64, 128): 0.80, (64, 64): 0.85, (64, 32): 0.76, (32, 32): 0.70}
 SIMULATED_TILES = 4096         # beyond it the last wave no longer matters
 
 
@@ -46,9 +48,13 @@ class Tile(NamedTuple):
 
     @property
     def efficiency(self) -> float:
-        """Estimated fraction of the FMA rate that is reached; small tiles load fragments more often."""
-        loads = (self.thread_rows + self.thread_columns) / (4 * self.thread_rows * self.thread_columns)
-        return (0.9 if self.vector == 4 else 0.6) / (1 + 3 * loads)
+        """Fraction of the FMA rate that is reached while a multiprocessor is full."""
+        return EFFICIENCY[self.rows, self.columns] * (1 if self.vector == 4 else 0.88)
+
+    @property
+    def rate_alone(self) -> float:
+        """That of a block with a multiprocessor to itself, as a fraction: few warps do not hide latency."""
+        return min(1.0, self.threads / 160)
 
 
 def makespan_us(tile: Tile, slabs: list[tuple[int, int]], sm_count: int) -> float:
@@ -57,7 +63,7 @@ def makespan_us(tile: Tile, slabs: list[tuple[int, int]], sm_count: int) -> floa
     Args:
         tile: the tile.
         slabs: pairs (number of tiles, slabs of each), most slabs first.
-        sm_count: number of multiprocessors; each works on its tiles at the tile's rate, however many are resident.
+        sm_count: number of multiprocessors; each works on its tiles at the tile's rate, if there are enough of them.
     """
     clocks = tile.rows * tile.columns * tile.k / (FMA_PER_CLOCK * tile.efficiency)
     tiles = sum(count for count, _ in slabs)
@@ -65,7 +71,7 @@ def makespan_us(tile: Tile, slabs: list[tuple[int, int]], sm_count: int) -> floa
     if tiles > SIMULATED_TILES:
         load = sum(count * each for count, each in work) / sm_count + work[0][1] / 2
     else:
-        load = _longest_first(work, sm_count)
+        load = max(_longest_first(work, sm_count), work[0][1] / tile.rate_alone)
     return LAUNCH_US + load / (CLOCK_GHZ * 1e3)
 
 

@@ -18,7 +18,7 @@ from alpha.ops.matmul import linear, matmul
 
 Shape = tuple[int, ...]
 
-TILES = (Tile(128, 128, 16, 8, 16, 3, 2), Tile(64, 64, 16, 8, 8, 3, 6), Tile(32, 32, 16, 4, 4, 3, 8),
+TILES = (Tile(128, 64, 16, 8, 8, 3, 3), Tile(64, 64, 16, 8, 8, 3, 6), Tile(32, 32, 16, 4, 4, 3, 8),
          Tile(64, 64, 16, 8, 8, 3, 4, vector=1), Tile(32, 32, 16, 4, 4, 3, 8, vector=1))
 
 

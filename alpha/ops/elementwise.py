@@ -164,8 +164,8 @@ def to_device(x: Tensor, device: str) -> Tensor:
     backend = get_backend(device)
     if x.dtype not in backend.dtypes:
         raise DTypeError(message("to", f"the {backend.name} backend has no {x.dtype}, it has "
-                                 f"{', '.join(sorted(backend.dtypes))}", f'convert it first: x.astype("float32").to({device!r})',
-                                 x=x.shape))
+                                 f"{', '.join(sorted(backend.dtypes))}",
+                                 f'convert it first: x.astype("float32").to({device!r})', x=x.shape))
     return transfer(x, backend.name, x.device)
 
 
@@ -181,7 +181,7 @@ def binary(name: str, doc: str, vjp_a: Vjp | None, vjp_b: Vjp | None, saves: str
     def shape(a, b):
         if isinstance(a, Tensor) and isinstance(b, Tensor):
             y_shape = a.shape if a.shape == b.shape else _pair_shape(name, a.shape, b.shape)
-        elif isinstance(a, Tensor) and isinstance(b, float):
+        elif isinstance(a, Tensor) and b.__class__ in (float, int):
             y_shape = a.shape
         else:
             y_shape = _common_shape(name, a=a, b=b)

@@ -39,8 +39,8 @@ class Case:
         self.exact, self.rtol, self.atol, self.dtypes, self.label = exact, rtol, atol, dtypes, label
 
     def __str__(self) -> str:
-        shapes = [f"{len(a)}x[]" if isinstance(a, list) else "x".join(map(str, a.shape)) or "()" if isinstance(a, np.ndarray)
-                  else str(a) for a in self.args]
+        shapes = [f"{len(a)}x[]" if isinstance(a, list) else
+                  "x".join(map(str, a.shape)) or "()" if isinstance(a, np.ndarray) else str(a) for a in self.args]
         attrs = [f"{name}={value}" for name, value in self.attrs.items()]
         return " ".join([self.op, self.label, *shapes, *attrs]).replace("  ", " ")
 
@@ -53,7 +53,8 @@ def agree(case: Case) -> None:
         got, changed_there = _run(case, rounded, "cuda", dtype)
         assert len(got) == len(expected)
         names = registry[case.op].outs
-        for name, ours, oracle in zip([*names, *changed], [*got, *changed_there.values()], [*expected, *changed.values()]):
+        ours_all, oracle_all = [*got, *changed_there.values()], [*expected, *changed.values()]
+        for name, ours, oracle in zip([*names, *changed], ours_all, oracle_all):
             _compare(case, f"{name} of {case.op} in {dtype}", ours, oracle, dtype)
 
 

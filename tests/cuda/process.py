@@ -9,6 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 EMULATED = "tests.emulator.plugin" in sys.modules
+QUIET = ("-W", "ignore:This process:DeprecationWarning")  # Python's own words on forking beside the driver's threads
 PRELUDE = "from tests.emulator import emulation; emulation.install()\n" if EMULATED else ""
 
 
@@ -21,7 +22,7 @@ class start:
     """A program that runs beside this one."""
 
     def __init__(self, code: str, *args: str, **env: str) -> None:
-        self.process = subprocess.Popen([sys.executable, "-c", PRELUDE + code, *args], cwd=ROOT,
+        self.process = subprocess.Popen([sys.executable, *QUIET, "-c", PRELUDE + code, *args], cwd=ROOT,
                                         env={**os.environ, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                         text=True)
 

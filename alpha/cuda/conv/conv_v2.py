@@ -12,7 +12,7 @@ from alpha.cuda.memory import Array, upload
 from alpha.cuda.plan import Launch, register
 from alpha.ops.conv_desc import ConvDesc
 
-TILES = (Tile(128, 128, 16, 8, 16, 3, 2), Tile(128, 64, 16, 8, 8, 3, 3), Tile(64, 64, 16, 8, 8, 3, 6),
+TILES = (Tile(128, 64, 16, 8, 8, 3, 3), Tile(64, 64, 16, 8, 8, 3, 6),
          Tile(64, 32, 16, 4, 4, 3, 4), Tile(32, 32, 16, 4, 4, 3, 8),
          Tile(64, 64, 16, 8, 8, 3, 4, vector=1), Tile(32, 32, 16, 4, 4, 3, 8, vector=1))
 

@@ -58,11 +58,7 @@ template <class T> struct SlabShared {  // what is fixed for a tile; registers a
     for (int r = threadIdx.x; r < T::BM; r += T::THREADS) {
       const int at = CopyIn<T>::row_in_buffer(r);
       const int row = item.y * T::BM + at, m = min(row, c.rows - 1);   // beyond the end: the last row once more
-#ifdef IMAGES_SLOWEST
-      const int pixels = c.rows / t.images, image = m / pixels, pixel = m - image * pixels;
-#else
       const int pixel = m / t.images, image = m - pixel * t.images;
-#endif
       const int h = pixel / c.width, w = pixel - h * c.width;
       in[r] = t.in + image * t.in_image + (c.in + h * c.in_h + w * c.in_w + item.w * t.channels);
       out[at] = row >= c.rows ? nullptr : t.out + image * t.out_image +

@@ -22,9 +22,6 @@
 //   gemm_store           writes a tile, with bias and relu
 #pragma once
 #include "ptx.cuh"
-#ifndef K_UNROLL
-#define K_UNROLL 8
-#endif
 
 template <int BM_, int BN_, int BK_, int TM_, int TN_, int STAGES_, bool A_KMAJOR_, bool B_KMAJOR_, int VEC_>
 struct GemmTile {
@@ -116,8 +113,7 @@ template <class T> struct Ffma {
   // multiplies one slab
   __device__ __forceinline__ void operator()(const float *a_buffer, const float *b_buffer) {
     const float *a = a_buffer + a0, *b = b_buffer + b0;
-    constexpr int UNROLL = K_UNROLL;
-#pragma unroll (UNROLL)
+#pragma unroll
     for (int k = 0; k < T::BK; k += 4) {
       float ak[T::A_KMAJOR ? T::TM : 1][4], bk[T::B_KMAJOR && !T::A_KMAJOR ? T::TN : 1][4];
       if constexpr (T::A_KMAJOR) {

@@ -32,7 +32,11 @@ template <class T> __device__ __forceinline__ Packet<T> load16(const T *p) {  //
   return u.packet;
 }
 template <class T> __device__ __forceinline__ void store16(T *p, const Packet<T> &packet) {
-  *reinterpret_cast<uint4 *>(p) = *reinterpret_cast<const uint4 *>(&packet);
+  union {
+    Packet<T> packet;
+    uint4 bits;
+  } u{packet};
+  *reinterpret_cast<uint4 *>(p) = u.bits;
 }
 
 // Instantiates a kernel for every storage type: KERNEL(T, dtype) defines `<name>_<dtype>`.
