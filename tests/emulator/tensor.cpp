@@ -6,7 +6,7 @@ namespace emu {
 // ---- arithmetic -----------------------------------------------------------------------------------------------
 // Model: products are exact. WIDTH of them and the accumulator are aligned to the largest exponent, each is cut off
 // EXTRA bits below the last place of fp32, the sum is exact, and the result is cut off to fp32. Widths and extra bits of
-// H100 as in arXiv 2512.07004 (A100: half the widths, one bit).
+// H100 as in arXiv 2512.07004 (A100: half the widths, one bit); test_device.py holds them to an H100, bit by bit.
 static const int EXTRA = 2;
 static int width_of(Format f) { return f == Tf32 ? 8 : 16; }
 
