@@ -37,9 +37,26 @@ def test_links_lead_to_files(path):
         assert target.startswith("https://") or (path.parent / target).exists(), target
 
 
+def test_the_gpu_table_quotes_its_file():
+    """Every row of the README's GPU table is the rounded row of the file that it names."""
+    names = {"LeNet-5": "lenet5", "VGG-16": "vgg16", "ResNet-18": "resnet18", "GoogLeNet": "googlenet"}
+    file = ROOT / "benchmarks" / "results" / "cuda_steps_h100.jsonl"
+    rows = {(row["model"], row["batch"]): row for row in map(json.loads, file.read_text().splitlines())}
+    table = (ROOT / "README.md").read_text().partition("| training step on one H100")[2].partition("\n\n")[0]
+    lines = table.splitlines()[2:]
+    assert len(lines) >= 3
+    for line in lines:
+        name, batch = re.match(r"\| ([\w-]+), batch (\d+) \|", line).groups()
+        row = rows[names[name], int(batch)]
+        torch, peak = (min(v for k, v in row[key].items() if k.startswith("torch")) for key in ("ms", "peak_mib"))
+        for figure in (f"| {row['ms']['alpha']:.1f} ms |", f"| {torch:.1f} ms", f"{row['ratio']:.2f} times",
+                       f"{row['peak_mib']['alpha']:.0f} / {peak:.0f} MiB"):
+            assert figure in line, figure
+
+
 def test_the_headline_table_quotes_its_file():
-    """Every row of the README's table is the rounded row of the file that it names."""
-    text = (ROOT / "README.md").read_text()
+    """Every row of the README's CPU table is the rounded row of the file that it names."""
+    text = (ROOT / "README.md").read_text().partition("| training step on 2 CPU cores")[2]
     file = ROOT / "benchmarks" / "results" / "cpu_steps_amd_epyc_2core.jsonl"
     for row in map(json.loads, file.read_text().splitlines()):
         torch = min(row["ms"]["torch_nchw"], row["ms"]["torch_nhwc"])

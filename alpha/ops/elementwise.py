@@ -181,7 +181,7 @@ def binary(name: str, doc: str, vjp_a: Vjp | None, vjp_b: Vjp | None, saves: str
     def shape(a, b):
         if isinstance(a, Tensor) and isinstance(b, Tensor):
             y_shape = a.shape if a.shape == b.shape else _pair_shape(name, a.shape, b.shape)
-        elif isinstance(a, Tensor) and b.__class__ in (float, int):
+        elif isinstance(a, Tensor) and (isinstance(b, float) or (b.__class__ is int and a.dtype in FLOAT_DTYPES)):
             y_shape = a.shape
         else:
             y_shape = _common_shape(name, a=a, b=b)
