@@ -181,7 +181,7 @@ def losses(d: Data) -> Iterator[Job]:
     def gradient_arguments() -> list[Any]:
         x, t = d.rows(), d.labels()
         g = torch.ones((), device=d.device, dtype=d.dtype)
-        return [g, x, t, x.float().logsumexp(1), x.log_softmax(1), torch.full_like(g, len(t))]
+        return [g, x, t, x.float().logsumexp(1), x.log_softmax(1), torch.full_like(g, len(t), dtype=torch.float32)]
 
     def gradient(g: Any, x: Any, t: Any, lse: Any, logp: Any, weight: Any) -> Any:
         from_loss = aten.nll_loss_backward(g, logp, t, None, 1, -100, weight)

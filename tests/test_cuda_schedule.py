@@ -92,7 +92,7 @@ def test_numbers_beyond_32_bits_are_named():
 
 
 def test_the_cost_model_ranks_what_is_plain():
-    tile, small = Tile(128, 128, 16, 8, 16, 3, 2), Tile(32, 32, 16, 4, 4, 3, 8)
+    tile, small = Tile(128, 128, 16, 8, 16, 3, 2, 0.8), Tile(32, 32, 16, 4, 4, 3, 8, 0.7)
     times = [makespan_us(tile, [work], 132) for work in ((132, 100), (133, 100), (264, 101))]
     assert times == sorted(set(times))
     assert makespan_us(tile, [(1320, 100)], 132) < makespan_us(small, [(1320 * 16, 100)], 132)

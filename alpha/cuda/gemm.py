@@ -9,15 +9,14 @@ CLOCK_GHZ = 1.6                # of an H100 under load; only ratios matter to a 
 FMA_PER_CLOCK = 128            # of a multiprocessor
 TILE_CLOCKS = 1500             # before the first and after the last product of a tile
 LAUNCH_US = 3.0
-# By rows and columns of a tile, from the convolution of 512 x 8 x 8, 256 -> 256 channels, 3 x 3, on an H100.
-EFFICIENCY = {(128, 128): 0.74, (128, 64): 0.84, (64, 128): 0.80, (64, 64): 0.85, (64, 32): 0.76, (32, 32): 0.70}
 SIMULATED_TILES = 4096         # beyond it the last wave no longer matters
 
 
 class Tile(NamedTuple):
     """Sizes of a tile: rows x columns, by slabs of k; rows x columns of one thread; buffers; blocks per multiprocessor.
 
-    `vector` is the number of floats that one copy moves: 4 where all chunks are aligned to 16 bytes, else 1.
+    `efficiency` is the fraction of the FMA rate that it reaches while a multiprocessor is full, on an H100 by
+    CLOCK_GHZ; `vector` the number of floats that one copy moves: 4 where all chunks are aligned to 16 bytes, else 1.
     """
 
     rows: int
@@ -27,6 +26,7 @@ class Tile(NamedTuple):
     thread_columns: int
     stages: int
     blocks: int
+    efficiency: float
     vector: int = 4
 
     def __str__(self) -> str:
@@ -45,11 +45,6 @@ class Tile(NamedTuple):
     def shared_bytes(self, a_kmajor: bool, b_kmajor: bool) -> int:
         """Returns the dynamic shared memory of a block; K-major rows are padded by four floats."""
         return 4 * self.stages * (self.rows * (self.k + 4 * a_kmajor) + self.columns * (self.k + 4 * b_kmajor))
-
-    @property
-    def efficiency(self) -> float:
-        """Fraction of the FMA rate that is reached while a multiprocessor is full."""
-        return EFFICIENCY[self.rows, self.columns] * (1 if self.vector == 4 else 0.88)
 
     @property
     def rate_alone(self) -> float:

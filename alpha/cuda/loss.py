@@ -16,10 +16,10 @@ from alpha.ops import loss as ops
 
 _ROWS = "i64 rows, i64 classes, i32 width, f32 smoothing"
 _FORWARD = per_piece("loss.cu", "forward",
-                     f"ptr logits, ptr labels, i32 long_labels, ptr loss, ptr row_loss, ptr lse, {_ROWS}")
+                     f"ptr logits, ptr labels, i32 long_labels, ptr loss, ptr block_loss, ptr lse, {_ROWS}")
 _BACKWARD = per_piece("loss.cu", "backward", "ptr g, i32 g_step, ptr logits, ptr labels, i32 long_labels, ptr lse, "
                       f"ptr dx, {_ROWS}, f32 scale")
-_TOTAL = per_dtype("loss.cu", "total", "ptr row_loss, ptr loss, i64 rows, f32 divisor", threads=THREADS)
+_TOTAL = per_dtype("loss.cu", "total", "ptr block_loss, ptr loss, i64 blocks, f32 divisor", threads=THREADS)
 _LABEL_MASK = Kernel("loss.cu", "label_mask", "ptr labels, i32 long_labels, ptr mask, ptr first_bad, i64 rows, "
                      "i64 classes", threads=THREADS)
 _BINARY = per_dtype("binary_cross_entropy.cu", "binary_cross_entropy",
@@ -43,11 +43,11 @@ def label_cross_entropy_cuda(logits: Array, target: Array, *, label_smoothing: f
     kind, grid, width = _rows(logits)
     each = reduction == "none"
     loss, lse = empty((rows,) if each else (), logits.dtype), empty((rows,), "float32")
-    row_loss = None if each else empty((rows,), "float32")
-    _FORWARD[kind](grid, logits, target, target.dtype == "int64", loss if each else None, row_loss, lse, rows, classes,
-                   width, label_smoothing)
-    if row_loss is not None:
-        _TOTAL[logits.dtype](1, row_loss, loss, rows, rows if reduction == "mean" else 1.0)
+    block_loss = None if each else empty((grid,), "float32")
+    _FORWARD[kind](grid, logits, target, target.dtype == "int64", loss if each else None, block_loss, lse, rows,
+                   classes, width, label_smoothing)
+    if block_loss is not None:
+        _TOTAL[logits.dtype](1, block_loss, loss, grid, rows if reduction == "mean" else 1.0)
     return loss, lse
 
 

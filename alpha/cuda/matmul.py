@@ -18,8 +18,8 @@ from alpha.ops.matmul import linear, matmul
 
 Shape = tuple[int, ...]
 
-TILES = (Tile(128, 64, 16, 8, 8, 3, 3), Tile(64, 64, 16, 8, 8, 3, 6), Tile(32, 32, 16, 4, 4, 3, 8),
-         Tile(64, 64, 16, 8, 8, 3, 4, vector=1), Tile(32, 32, 16, 4, 4, 3, 8, vector=1))
+TILES = (Tile(128, 64, 16, 8, 8, 3, 3, 0.84), Tile(64, 64, 16, 8, 8, 3, 6, 0.85), Tile(32, 32, 16, 4, 4, 3, 8, 0.70),
+         Tile(64, 64, 16, 8, 8, 3, 4, 0.75, vector=1), Tile(32, 32, 16, 4, 4, 3, 8, 0.62, vector=1))
 
 
 def _kernel(tile: Tile, a_kmajor: bool, b_kmajor: bool) -> Kernel:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from alpha.cuda.kernel import per_dtype
 from alpha.cuda.memory import ITEMSIZE, Array, empty
-from alpha.cuda.reduce import THREADS, WALK, Walk, ceil_div, per_piece, row_width, sum_of_chunks, walk
+from alpha.cuda.reduce import BLOCKS, THREADS, WALK, Walk, ceil_div, per_piece, row_width, sum_of_chunks, walk
 from alpha.ops import norm as ops
 
 Arrays = tuple[Array, ...]
@@ -48,13 +48,16 @@ _PARAMETER_SUMS = per_piece("sample_norm.cu", "parameter_sums", "ptr g, ptr x, p
 # ---- batch norm ------------------------------------------------------------------------------------------------------
 
 
+WRITERS = 4 * BLOCKS  # blocks of a pass that writes and sums nothing: short ones, so that none is late at the end
+
+
 @lru_cache(maxsize=1024)
-def _matrix(shape: Shape, dtype: str) -> tuple[int, tuple[str, bool], Walk]:
+def _matrix(shape: Shape, dtype: str, blocks: int = BLOCKS) -> tuple[int, tuple[str, bool], Walk]:
     """Returns the number of rows, which kernels read them, and how."""
     rows, channels = prod(shape[:-1]), shape[-1]
     lanes = 16 // ITEMSIZE[dtype]
     wide = channels % lanes == 0
-    return rows, (dtype, wide), walk(rows, channels // lanes if wide else channels)
+    return rows, (dtype, wide), walk(rows, channels // lanes if wide else channels, blocks)
 
 
 @ops.batch_norm_act.impl("cuda")
@@ -62,7 +65,7 @@ def batch_norm_act_cuda(x: Array, gamma: Array | None, beta: Array | None, runni
                         running_var: Array | None, *, training: bool, momentum: float, eps: float,
                         activation: str | None) -> Arrays:
     mean, istd = _statistics(x, running_mean, running_var, training, momentum, eps)
-    _, kind, w = _matrix(x.shape, x.dtype)
+    _, kind, w = _matrix(x.shape, x.dtype, WRITERS)
     y = empty(x.shape, x.dtype)
     _APPLY[kind](w.grid, x, gamma, beta, mean, istd, y, 0.0 if activation == "relu" else -inf, w.block)
     return y, mean, istd
@@ -73,7 +76,7 @@ def batch_norm_add_act_cuda(x: Array, gamma: Array | None, beta: Array | None, r
                             running_var: Array | None, residual: Array, *, training: bool, momentum: float, eps: float,
                             activation: str | None) -> Arrays:
     mean, istd = _statistics(x, running_mean, running_var, training, momentum, eps)
-    _, kind, w = _matrix(x.shape, x.dtype)
+    _, kind, w = _matrix(x.shape, x.dtype, WRITERS)
     y = empty(x.shape, x.dtype)
     _APPLY_ADD[kind](w.grid, x, residual, gamma, beta, mean, istd, y, 0.0 if activation == "relu" else -inf, w.block)
     return y, mean, istd

@@ -45,7 +45,7 @@ def _fold(name: str, state: dict[str, int], columns: str = "columns") -> Fold:
         kernels("rows", "ptr x, ptr partial, ptr y, i64 outer, i64 count, i64 chunk, i32 chunks, i32 width, "
                 "i32 aligned, f32 divisor"),
         kernels(columns, f"ptr x, ptr partial, ptr y, i64 inner, f32 divisor, {WALK}"),
-        kernels("combine", "ptr partial, ptr y, i32 chunks, f32 divisor"), state)
+        kernels("combine", "ptr partial, ptr y, i64 results, i32 chunks, i32 width, f32 divisor"), state)
 
 
 _SUM = _fold("sum", {dtype: 4 if dtype in FLOAT_DTYPES else 8 for dtype in _NUMBERS})
@@ -78,12 +78,12 @@ def ceil_div(a: int, b: int) -> int:
 
 
 @_cached
-def walk(rows: int, columns: int) -> Walk:
+def walk(rows: int, columns: int, blocks: int = BLOCKS) -> Walk:
     """Divides a matrix of `columns` pieces per row among blocks, in tiles of columns and chunks of rows."""
     tiles = ceil_div(columns, THREADS // max(1, min(4, rows)))
     width = ceil_div(columns, max(1, tiles)) or 1
     step = max(1, min(THREADS // width, rows))
-    steps = ceil_div(ceil_div(rows, step), ceil_div(BLOCKS, max(1, tiles)))
+    steps = ceil_div(ceil_div(rows, step), ceil_div(blocks, max(1, tiles)))
     chunk = step * min(LONGEST, max(4, steps))
     chunks = ceil_div(rows, chunk)
     block = struct.pack("@qqiiiiq", rows, columns, width, step, tiles, chunks, chunk)
@@ -164,13 +164,18 @@ def reduce(fold: Fold, x: Array, axes: Shape, shape: Shape, dtype: str, divisor:
     kernel = (_WIDE_SUM if plan.wide else fold).columns if plan.walk else fold.rows
     kernel[stored](plan.grid, x, partial, y, *plan.args, divisor, *plan.walk)
     if partial is not None:
-        fold.combine[stored](y.size, partial, y, plan.chunks, divisor)
+        _combine(fold, stored, partial, plan.chunks, y, divisor)
     return y
+
+
+def _combine(fold: Fold, dtype: str, partial: Array | int, chunks: int, y: Array, divisor: float) -> None:
+    width = THREADS if chunks > 32 else 1 << (chunks - 1).bit_length()  # threads of a result
+    fold.combine[dtype](ceil_div(y.size, THREADS // width), partial, y, y.size, chunks, width, divisor)
 
 
 def sum_of_chunks(partial: int, chunks: int, y: Array) -> None:
     """Adds float32 partial[result][chunk], at an address, over the chunks."""
-    _SUM.combine[y.dtype](y.size, partial, y, chunks, 1.0)
+    _combine(_SUM, y.dtype, partial, chunks, y, 1.0)
 
 
 @ops.sum.impl("cuda")

@@ -12,9 +12,9 @@ from alpha.cuda.memory import Array, upload
 from alpha.cuda.plan import Launch, register
 from alpha.ops.conv_desc import ConvDesc
 
-TILES = (Tile(128, 64, 16, 8, 8, 3, 3), Tile(64, 64, 16, 8, 8, 3, 6),
-         Tile(64, 32, 16, 4, 4, 3, 4), Tile(32, 32, 16, 4, 4, 3, 8),
-         Tile(64, 64, 16, 8, 8, 3, 4, vector=1), Tile(32, 32, 16, 4, 4, 3, 8, vector=1))
+TILES = (Tile(128, 64, 16, 8, 8, 3, 3, 0.84), Tile(64, 64, 16, 8, 8, 3, 6, 0.85),
+         Tile(64, 32, 16, 4, 4, 3, 4, 0.76), Tile(32, 32, 16, 4, 4, 3, 8, 0.70),
+         Tile(64, 64, 16, 8, 8, 3, 4, 0.75, vector=1), Tile(32, 32, 16, 4, 4, 3, 8, 0.62, vector=1))
 
 slabs_of = lru_cache(maxsize=256)(fprop_slabs)
 

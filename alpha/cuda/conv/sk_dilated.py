@@ -11,9 +11,9 @@ from alpha.cuda.memory import Array, empty, upload
 from alpha.cuda.plan import Launch, register
 from alpha.ops.conv_desc import ConvDesc
 
-TILES = (Tile(128, 128, 16, 8, 8, 4, 2), Tile(128, 128, 16, 8, 16, 4, 2), Tile(128, 64, 16, 8, 8, 4, 4),
-         Tile(64, 128, 16, 8, 8, 4, 4), Tile(64, 64, 16, 8, 8, 3, 8), Tile(64, 64, 16, 8, 4, 4, 6),
-         Tile(32, 32, 16, 4, 4, 4, 8), Tile(64, 64, 16, 8, 4, 4, 4, vector=1), Tile(32, 32, 16, 4, 4, 4, 6, vector=1))
+TILES = (Tile(128, 128, 16, 8, 8, 4, 2, 0.89), Tile(128, 64, 16, 8, 8, 4, 4, 0.86), Tile(64, 128, 16, 8, 8, 4, 4, 0.86),
+         Tile(64, 64, 16, 8, 8, 3, 8, 0.82), Tile(32, 32, 16, 4, 4, 4, 8, 0.62),
+         Tile(64, 64, 16, 8, 4, 4, 4, 0.58, vector=1), Tile(32, 32, 16, 4, 4, 4, 6, 0.38, vector=1))
 LINE_BYTES = 16  # of the table of lines, 2 * threads of them: static shared memory, which comes on top
 
 SUM_SLICES = Kernel("sum_slices.cu", "sum_slices", "ptr work, ptr dw, ptr tiles, i32 tile_floats, i32 tile_cols, "

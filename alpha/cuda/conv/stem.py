@@ -1,4 +1,7 @@
-"""Convolutions with at most four input channels: kernels/conv_stem.cu and kernels/conv_stem_wgrad.cu."""
+"""Convolutions with at most four input channels: kernels/conv_stem.cu and kernels/conv_stem_wgrad.cu.
+
+The gradient of the filters serves up to 16: a 5x5 filter of 6 channels has 150 columns, and each of its taps just 6.
+"""
 
 from __future__ import annotations
 
@@ -13,28 +16,35 @@ from alpha.cuda.memory import Array, empty, upload
 from alpha.cuda.plan import Launch, register
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
-MOST_CHANNELS = 4
+MOST_CHANNELS, MOST_WGRAD_CHANNELS = 4, 16
 THREADS, POSITIONS, FILTER_FLOATS = 128, 8, 8192  # of kernels/conv_stem.cu
-BLOCKS = 3                                        # resident on a multiprocessor
-MOST_TILES = 8                                    # of a block, for which it loads the filters once
-EFFICIENCY = 0.6                                  # estimated fraction of the FMA rate
+BLOCKS = 4                                        # resident on a multiprocessor
+MOST_TILES = 16                                   # of a block, for which it loads the filters once
+EFFICIENCY = 0.5                                  # fraction of the FMA rate, on an H100
 BYTES_PER_US = 2.2e6
 
 
-def refusal(desc: ConvDesc) -> str:
-    """Returns why these kernels cannot compute desc, or ""."""
-    if desc.groups > 1 or desc.ic > MOST_CHANNELS:
-        return f"{desc.ic} input channels in {desc.groups} groups, 1 to {MOST_CHANNELS} in one are served"
+def refusal(desc: ConvDesc, most: int = MOST_CHANNELS) -> str:
+    """Returns why these kernels cannot compute desc, or ""; most: input channels that are served."""
+    if desc.groups > 1 or desc.ic > most:
+        return f"{desc.ic} input channels in {desc.groups} groups, 1 to {most} in one are served"
     if 4 * desc.n * desc.h.i * desc.w.i * desc.ic >= 2 * LIMIT:
         return "x has 2^30 elements or more"
     return oversized(desc)
 
 
 def work_list(slabs: Slabs, tile: int, columns: int, blocks: int) -> np.ndarray:
-    """Returns int32 (blocks, 4): class, first tile, number of tiles, column tile; tiles are runs of positions."""
+    """Returns int32 (units, 4): class, first tile, number of tiles, column tile; tiles are runs of positions.
+
+    Units have the number of tiles with which `blocks` of them at a time are done first.
+    """
     tiles = [ceil_div(rows, tile) for rows in slabs.classes[:, 0].tolist()]
     column_tiles = ceil_div(slabs.columns, columns)
-    share = min(MOST_TILES, max(1, sum(tiles) * column_tiles // blocks))
+
+    def rounds(share: int) -> float:  # in tiles; half a tile to load the filters
+        return ceil_div(sum(ceil_div(count, share) for count in tiles) * column_tiles, blocks) * (share + 0.5)
+
+    share = min(range(1, MOST_TILES + 1), key=rounds)
     return np.array([(number, begin, min(share, count - begin), col) for number, count in enumerate(tiles)
                      for begin in range(0, count, share) for col in range(column_tiles)], np.int32)
 
@@ -122,7 +132,7 @@ class StemWgrad:
     def fits(self, desc: ConvDesc) -> str:
         if self.tile.vector == 4 and desc.oc % 4:
             return f"{desc.oc} output channels are no multiple of 4"
-        return refusal(desc)
+        return refusal(desc, MOST_WGRAD_CHANNELS)
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         tile, columns = self.tile, desc.h.f * desc.w.f * desc.ic
@@ -150,5 +160,6 @@ def _per_channels(entry: str, args: str) -> tuple[Kernel, ...]:
                  for ic in range(1, MOST_CHANNELS + 1))
 
 
-register(StemFprop(64), StemFprop(16), StemDgrad(), StemWgrad(Tile(64, 32, 16, 8, 4, 4, 8)),
-         StemWgrad(Tile(64, 32, 16, 8, 4, 4, 6, vector=1)))
+register(StemFprop(64), StemFprop(16), StemDgrad(), StemWgrad(Tile(64, 32, 16, 8, 4, 4, 8, 0.50)),
+         StemWgrad(Tile(64, 32, 16, 8, 4, 4, 6, 0.38, vector=1)), StemWgrad(Tile(16, 32, 16, 4, 4, 3, 20, 0.25)),
+         StemWgrad(Tile(16, 32, 16, 4, 4, 3, 20, 0.20, vector=1)))

@@ -32,18 +32,23 @@ __device__ __forceinline__ void stem_fprop(const float *x, const float *w, const
                                            const SlabClass *classes, const int4 *work, long long x_image,
                                            long long y_image, int images, int columns, int w_row, int relu) {
   constexpr int COLS = 8 * LANES, GROUPS = THREADS / LANES, TILE = GROUPS * POSITIONS;
-  __shared__ float filter[FILTER_FLOATS];  // [tap, ic][COLS]
+  __shared__ __align__(16) float filter[FILTER_FLOATS];  // [tap, ic][COLS]
   __shared__ unsigned read[TILE];  // bytes from the start of x
   __shared__ long long write[TILE];
-  __shared__ SlabClass c;                // kept out of the registers
-  const int4 item = work[blockIdx.x];
-  if (threadIdx.x == 0) c = classes[item.x];
+  __shared__ SlabClass c;                // kept out of the registers, like the three that follow
+  __shared__ int4 item;
+  __shared__ volatile int line, lines;   // elements of a line of taps; lines that fit into `filter`
+  if (threadIdx.x == 0) {
+    item = work[blockIdx.x];
+    c = classes[item.x];
+    line = c.taps_w * IC * COLS;
+    lines = line ? min(FILTER_FLOATS / line, c.taps_h) : 1;
+  }
   __syncthreads();
-  const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES, col0 = item.w * COLS;
-  const int line = c.taps_w * IC * COLS, lines = line ? min(FILTER_FLOATS / line, c.taps_h) : 1;
-  const int pixels = c.rows / images;
+  const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
   for (int tile = item.y; tile < item.y + item.z; tile++) {
     __syncthreads();
+    const int pixels = c.rows / images;
     for (int r = threadIdx.x; r < TILE; r += THREADS) {
       const int position = tile * TILE + r, m = min(position, c.rows - 1), image = m / pixels;
       const int oh = (m - image * pixels) / c.width, ow = m - image * pixels - oh * c.width;
@@ -56,23 +61,22 @@ __device__ __forceinline__ void stem_fprop(const float *x, const float *w, const
 #pragma unroll
       for (int j = 0; j < 8; j++) acc[i][j] = 0.f;
     for (int h0 = 0; h0 < c.taps_h; h0 += lines) {
-      const int now = min(lines, c.taps_h - h0);
       if (tile == item.y || lines < c.taps_h) {
         __syncthreads();
-        for (int e = threadIdx.x; e < now * line; e += THREADS) {
-          const int col = col0 + e % COLS, ic = e / COLS % IC, tap = e / COLS / IC;
+        for (int e = threadIdx.x; e < min((int)lines, c.taps_h - h0) * line; e += THREADS) {
+          const int col = item.w * COLS + e % COLS, ic = e / COLS % IC, tap = e / COLS / IC;
           filter[e] = col < columns ? w[(long long)col * w_row + tap_offset(c, h0, tap) + ic] : 0.f;
         }
       }
       __syncthreads();
       const float *f = filter + lane * 4;
-      for (int th = h0; th < h0 + now; th++)
-        for (int tw = 0; tw < c.taps_w; tw++) {
-          const float *from = x + (th * c.tap_in_h + tw * c.tap_in_w);
+      unsigned from = 4 * h0 * c.tap_in_h;
+      for (int th = min((int)lines, c.taps_h - h0); th > 0; th--, from += 4 * (c.tap_in_h - c.taps_w * c.tap_in_w))
+        for (int tw = c.taps_w; tw > 0; tw--, from += 4 * c.tap_in_w) {
           float v[POSITIONS][IC];
 #pragma unroll
           for (int i = 0; i < POSITIONS; i++) {
-            const float *p = at(from, read[group + i * GROUPS]);
+            const float *p = at(x, read[group + i * GROUPS] + from);
             if constexpr (IC == 4) {
               const float4 q = *reinterpret_cast<const float4 *>(p);
               v[i][0] = q.x, v[i][1] = q.y, v[i][2] = q.z, v[i][3] = q.w;
@@ -95,7 +99,7 @@ __device__ __forceinline__ void stem_fprop(const float *x, const float *w, const
     __syncthreads();
 #pragma unroll
     for (int half = 0; half < 8; half += 4) {
-      const int col = col0 + lane * 4 + half / 4 * (COLS / 2);
+      const int col = item.w * COLS + lane * 4 + half / 4 * (COLS / 2);
       float add[4];
 #pragma unroll
       for (int q = 0; q < 4; q++) add[q] = b && col + q < columns ? b[col + q] : 0.f;
@@ -122,7 +126,7 @@ __device__ __forceinline__ void stem_fprop(const float *x, const float *w, const
 }
 
 #define STEM_FPROP(name, LANES) \
-  extern "C" __global__ void __launch_bounds__(THREADS, 3) \
+  extern "C" __global__ void __launch_bounds__(THREADS, IC < 4 ? 4 : 3) \
   name(const float *x, const float *w, const float *b, float *y, const SlabClass *classes, const int4 *work, \
        long long x_image, long long y_image, int images, int columns, int w_row, int relu) { \
     stem_fprop<LANES>(x, w, b, y, classes, work, x_image, y_image, images, columns, w_row, relu); \
@@ -142,7 +146,7 @@ template <int BIT> __device__ __forceinline__ void give_half(float (&sum)[POSITI
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 3)
+extern "C" __global__ void __launch_bounds__(THREADS, IC < 4 ? 4 : 3)
 stem_dgrad(const float *g, const float *w, float *dx, const SlabClass *classes, const int4 *work, long long g_image,
            long long x_image, int images, int channels, int w_row) {
   constexpr int LANES = 16, OC = 64, TILE = THREADS / LANES * POSITIONS;

@@ -49,10 +49,10 @@ stem_wgrad(const float *x, const float *g, float *work, const SlabClass *classes
   };
   write_chunk(0);
   __syncthreads();
-  const int column = min(unit.col + thread % BN, c.taps_h * c.taps_w * ic - 1);  // beyond the end: the last
+  const int wanted = unit.col + thread % BN, column = min(wanted, c.taps_h * c.taps_w * ic - 1);
   const int tap = column / ic;
   const float *gathered = x + (tap / c.taps_w * c.tap_in_h + tap % c.taps_w * c.tap_in_w + column % ic);
-  const int line0 = thread / BN;
+  const int line0 = thread / BN, k0 = wanted == column ? line0 : 1 << 30;  // beyond the last column: zeros
   const CopyG copy_g(thread, g + unit.row, oc - unit.row);
   int next = 0, k_left = unit.k_end - unit.k;
   Ffma<Tile> product(thread);
@@ -61,7 +61,7 @@ stem_wgrad(const float *x, const float *g, float *work, const SlabClass *classes
     copy_g(a, [&](int i) { return lines[next + CopyG::line0(thread) + i * CopyG::STEP].g; }, k_left);
 #pragma unroll
     for (int i = 0; i < BK; i += LINES)
-      ptx::cp_async<4>(b + i * BN + thread, gathered + lines[next + line0 + i].x, line0 + i < k_left ? 4 : 0);
+      ptx::cp_async<4>(b + i * BN + thread, gathered + lines[next + line0 + i].x, k0 + i < k_left ? 4 : 0);
     next = (next + BK) & (2 * THREADS - 1);
     k_left -= BK;
   }, product);

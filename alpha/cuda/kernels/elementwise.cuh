@@ -8,8 +8,10 @@
 // Layout:   flat, C-contiguous. A kernel <name>_<dtype> reads tensors of y's shape; <name>_broadcast_<dtype> reads
 //           tensors whose element for y[i] is found by a Layout.
 // Threads:  a thread reads PACKETS packets of each tensor before it computes: a packet is 16 bytes of the
-//           widest type. Neighbouring threads read neighbouring packets. The grid may have any size.
+//           widest type. Neighbouring threads read neighbouring packets. The grid may have any size. A block whose
+//           share the end cuts short goes element by element, so that nothing stands between the loads of the others.
 #pragma once
+#include <string.h>
 #include <type_traits>
 #include "storage.cuh"
 
@@ -61,6 +63,17 @@ template <int E, class T> __device__ __forceinline__ void store_part(T *p, const
       if (e < left) p[e] = vec.v[e];
 }
 
+template <int E, class T> __device__ __forceinline__ Vec<T, E> load_whole(const T *p) {
+  VecBits<T, E> u;
+  u.bits = *reinterpret_cast<const typename BitsOf<sizeof(T) * E>::type *>(p);
+  return u.vec;
+}
+template <int E, class T> __device__ __forceinline__ void store_whole(T *p, const Vec<T, E> &vec) {
+  VecBits<T, E> u;
+  u.vec = vec;
+  *reinterpret_cast<typename BitsOf<sizeof(T) * E>::type *>(p) = u.bits;
+}
+
 // ---- types: how an element is stored, and in what it is computed ----------------------------------------------------
 
 template <class T>
@@ -83,6 +96,32 @@ template <class R, class C> __device__ __forceinline__ R narrow(C v) {
     return static_cast<R>(static_cast<i64>(v));
   else
     return static_cast<R>(v);
+}
+
+// Element e of a packet, and a packet of elements: two 16-bit floats of a word are converted where they are, which
+// saves taking the word apart and putting it together.
+template <class T, int E> constexpr bool IN_PAIRS = IS_FLOAT<T> && sizeof(T) == 2 && E % 2 == 0;
+
+template <class C, class T, int E> __device__ __forceinline__ C element(const Vec<T, E> &vec, int e) {
+  if constexpr (IN_PAIRS<T, E>) {
+    u32 word;
+    memcpy(&word, &vec.v[e - e % 2], 4);
+    return static_cast<C>(float_of_pair<T>(word, e % 2));
+  } else {
+    return widen<C>(vec.v[e]);
+  }
+}
+template <class R, class C, int E> __device__ __forceinline__ Vec<R, E> narrow_all(const C (&value)[E]) {
+  Vec<R, E> out;
+#pragma unroll
+  for (int e = 0; e < E; e++)
+    if constexpr (!IN_PAIRS<R, E>) {
+      out.v[e] = narrow<R>(value[e]);
+    } else if (e % 2 == 0) {
+      const u32 word = pair_of_floats<R>(static_cast<float>(value[e]), static_cast<float>(value[e + 1]));
+      memcpy(&out.v[e], &word, 4);
+    }
+  return out;
 }
 
 // ---- where an element of y finds its operands -----------------------------------------------------------------------
@@ -116,41 +155,37 @@ template <class T, int E, int PACKETS> struct Operand {
   Number<T> number;
   Vec<T, E> packet[PACKETS];
 
-  __device__ __forceinline__ void load(i64 first, i64 n) {
+  __device__ __forceinline__ void load(i64 first) {
     if (data)
 #pragma unroll
-      for (int p = 0; p < PACKETS; p++) {
-        const i64 i = first + p * THREADS * E;
-        if (i < n) packet[p] = load_part<E>(data + i, n - i);
-      }
+      for (int p = 0; p < PACKETS; p++) packet[p] = load_whole<E>(data + first + p * THREADS * E);
   }
-  __device__ __forceinline__ void load_at(int p, i64 offset, i64 stride, i64 left) {
+  __device__ __forceinline__ void load_at(int p, i64 offset, i64 stride) {
     if (!data) return;
     if (stride) {
-      packet[p] = load_part<E>(data + offset, left);
+      packet[p] = load_whole<E>(data + offset);
     } else {
+      const T all = data[offset];
 #pragma unroll
-      for (int e = 0; e < E; e++) packet[p].v[e] = data[offset];
+      for (int e = 0; e < E; e++) packet[p].v[e] = all;
     }
   }
   template <class C> __device__ __forceinline__ C read(i64 offset) const {
     return data ? widen<C>(data[offset]) : static_cast<C>(number);
   }
   template <class C> __device__ __forceinline__ C at(int p, int e) const {
-    return data ? widen<C>(packet[p].v[e]) : static_cast<C>(number);
+    return data ? element<C>(packet[p], e) : static_cast<C>(number);
   }
 };
 
 template <int E, int PACKETS, class C, class R, class F, class... Operands>
-__device__ __forceinline__ void write(F f, R *y, i64 first, i64 n, const Operands &...in) {
+__device__ __forceinline__ void write(F f, R *y, i64 first, const Operands &...in) {
 #pragma unroll
   for (int p = 0; p < PACKETS; p++) {
-    const i64 i = first + p * THREADS * E;
-    if (i >= n) break;
-    Vec<R, E> out;
+    C value[E];
 #pragma unroll
-    for (int e = 0; e < E; e++) out.v[e] = narrow<R>(f(in.template at<C>(p, e)...));
-    store_part<E>(y + i, out, n - i);
+    for (int e = 0; e < E; e++) value[e] = f(in.template at<C>(p, e)...);
+    store_whole<E>(y + first + p * THREADS * E, narrow_all<R>(value));
   }
 }
 
@@ -158,39 +193,46 @@ __device__ __forceinline__ void write(F f, R *y, i64 first, i64 n, const Operand
 template <int E, int PACKETS, class C, class R, class F, class... Operands>
 __device__ __forceinline__ void map(F f, R *y, i64 n, Operands... in) {
   constexpr i64 BLOCK = THREADS * E * PACKETS;
-  for (i64 first = blockIdx.x * BLOCK + threadIdx.x * E; first < n; first += gridDim.x * BLOCK) {
-    (in.load(first, n), ...);
-    write<E, PACKETS, C>(f, y, first, n, in...);
+  for (i64 begin = blockIdx.x * BLOCK; begin < n; begin += gridDim.x * BLOCK) {
+    if (begin + BLOCK <= n) {
+      const i64 first = begin + threadIdx.x * E;
+      (in.load(first), ...);
+      write<E, PACKETS, C>(f, y, first, in...);
+    } else {
+#pragma unroll 1
+      for (i64 i = begin + threadIdx.x; i < n; i += THREADS) y[i] = narrow<R>(f(in.template read<C>(i)...));
+    }
   }
 }
 
 // As map, for operands that broadcast: along the innermost axis they are contiguous, or one element serves for all.
 template <int E, int PACKETS, class C, class R, class F, int K, class... Operands>
 __device__ __forceinline__ void map_broadcast(F f, R *y, i64 n, const Layout<K> &layout, Operands... in) {
-  i64 offset[K];
-  if (layout.rank == 1 || layout.size[0] % E == 0) {  // no packet goes around a corner
-    constexpr i64 BLOCK = THREADS * E * PACKETS;
-    for (i64 first = blockIdx.x * BLOCK + threadIdx.x * E; first < n; first += gridDim.x * BLOCK) {
+  constexpr i64 BLOCK = THREADS * E * PACKETS;
+  const bool straight = layout.rank == 1 || layout.size[0] % E == 0;  // no packet goes around a corner
+  for (i64 begin = blockIdx.x * BLOCK; begin < n; begin += gridDim.x * BLOCK) {
+    i64 offset[K];
+    if (straight && begin + BLOCK <= n) {
+      const i64 first = begin + threadIdx.x * E;
 #pragma unroll
       for (int p = 0; p < PACKETS; p++) {
-        const i64 i = first + p * THREADS * E;
-        if (i >= n) break;
+        layout.locate(first + p * THREADS * E, offset);
+        int k = 0;
+        ((in.load_at(p, offset[k], layout.stride[k][0]), k++), ...);
+      }
+      write<E, PACKETS, C>(f, y, first, in...);
+    } else {
+      const i64 end = begin + BLOCK < n ? begin + BLOCK : n;
+#pragma unroll 1
+      for (i64 i = begin + threadIdx.x; i < end; i += THREADS) {
         layout.locate(i, offset);
         int k = 0;
-        ((in.load_at(p, offset[k], layout.stride[k][0], n - i), k++), ...);
+        const C v[] = {in.template read<C>(offset[k++])...};
+        if constexpr (K == 2)
+          y[i] = narrow<R>(f(v[0], v[1]));
+        else
+          y[i] = narrow<R>(f(v[0], v[1], v[2]));
       }
-      write<E, PACKETS, C>(f, y, first, n, in...);
-    }
-  } else {
-    const i64 step = static_cast<i64>(gridDim.x) * THREADS;
-    for (i64 i = static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x; i < n; i += step) {
-      layout.locate(i, offset);
-      int k = 0;
-      const C v[] = {in.template read<C>(offset[k++])...};
-      if constexpr (K == 2)
-        y[i] = narrow<R>(f(v[0], v[1]));
-      else
-        y[i] = narrow<R>(f(v[0], v[1], v[2]));
     }
   }
 }

@@ -73,11 +73,11 @@ template <class T, int ROWS> struct MnMajorCopy {
 
   static __device__ __forceinline__ int line0(int thread) { return thread / CHUNKS; }
   // first: address of the tile's row 0, and of what else the caller folds in; rows from rows_left (a multiple of VEC)
-  // on do not exist
+  // on do not exist: zeros are written without a read, which many lanes at one address would make slow
   __device__ __forceinline__ MnMajorCopy(int thread, const float *first, int rows_left) {
     const int row = thread % CHUNKS * T::VEC;
-    k0 = line0(thread);
-    dst = k0 * ROWS + row;
+    k0 = row < rows_left ? line0(thread) : 1 << 30;
+    dst = line0(thread) * ROWS + row;
     src = first + (row < rows_left ? row : 0);
   }
   template <class Line> __device__ __forceinline__ void operator()(float *buffer, Line line, int k_left) const {

@@ -16,49 +16,49 @@ __device__ __forceinline__ i64 label_of(const void *labels, int long_labels, i64
 
 template <class T, int N>
 __device__ __forceinline__ void forward(const T *__restrict__ logits, const void *labels, int long_labels, T *loss,
-                                        float *row_loss, float *lse, i64 rows, i64 classes, int width,
+                                        float *block_loss, float *lse, i64 rows, i64 classes, int width,
                                         float smoothing) {
   const i64 row = i64(blockIdx.x) * (THREADS / width) + threadIdx.x / width;
   const int lane = threadIdx.x % width;
-  const i64 end = row < rows ? classes : 0;
   const T *x = logits + row * classes;
+  Pieces<N, T> pieces(x, lane, width, row < rows ? classes / N : 0);
   float largest = -INFINITY;
-#pragma unroll 4
-  for (i64 c = lane * N; c < end; c += width * N) {
-    const auto piece = load_piece<N>(x + c);
+  pieces.each([&](const auto &piece, unsigned) {
 #pragma unroll
     for (int k = 0; k < N; k++) largest = fmaxf(largest, to_float(piece.v[k]));
-  }
+  });
   largest = fold_group(largest, width, Larger());
   Pair s = {0, 0};  // of exp(x - largest), of x - largest
-#pragma unroll 4
-  for (i64 c = lane * N; c < end; c += width * N) {
-    const auto piece = load_piece<N>(x + c);
+  pieces.each([&](const auto &piece, unsigned) {
 #pragma unroll
     for (int k = 0; k < N; k++) {
       const float below = to_float(piece.v[k]) - largest;
       s.sum += expf(below);
       s.dot += below;
     }
-  }
+  });
   s = fold_group(s, width, MergePairs());
-  if (lane || row >= rows) return;
-  const float log_sum = logf(s.sum);
-  const i64 label = label_of(labels, long_labels, row);
-  float v = NAN;
-  if (0 <= label && label < classes) v = log_sum - (1 - smoothing) * (to_float(x[label]) - largest);
-  if (smoothing > 0) v -= smoothing * (s.dot / classes);
-  lse[row] = largest + log_sum;
-  if (loss) loss[row] = from_float<T>(v);
-  else row_loss[row] = v;
+  float v = 0;
+  if (lane == 0 && row < rows) {
+    const float log_sum = logf(s.sum);
+    const i64 label = label_of(labels, long_labels, row);
+    v = NAN;
+    if (0 <= label && label < classes) v = log_sum - (1 - smoothing) * (to_float(x[label]) - largest);
+    if (smoothing > 0) v -= smoothing * (s.dot / classes);
+    lse[row] = largest + log_sum;
+    if (loss) loss[row] = from_float<T>(v);
+  }
+  if (loss) return;
+  v = fold_group(v, THREADS, Add());
+  if (threadIdx.x == 0) block_loss[blockIdx.x] = v;
 }
 
-// loss = sum of the rows' losses / divisor; one block
+// loss = sum of the blocks' losses / divisor; one block
 template <class T>
-__device__ __forceinline__ void total(const float *__restrict__ row_loss, T *loss, i64 rows, float divisor) {
+__device__ __forceinline__ void total(const float *__restrict__ block_loss, T *loss, i64 blocks, float divisor) {
   double s = 0;
-#pragma unroll 4
-  for (i64 r = threadIdx.x; r < rows; r += THREADS) s += row_loss[r];
+#pragma unroll 16
+  for (i64 k = threadIdx.x; k < blocks; k += THREADS) s += block_loss[k];
   s = fold_group(s, THREADS, Add());
   if (threadIdx.x == 0) *loss = from_float<T>(float(s / divisor));
 }
@@ -85,11 +85,12 @@ __device__ __forceinline__ void backward(const T *g, int g_step, const T *__rest
   }
 }
 
+#define ENTRY_OF(N, name) extern "C" __global__ void __launch_bounds__(THREADS, N > 4 ? 2 : 3) name
 #define ENTRY(name) extern "C" __global__ void __launch_bounds__(THREADS, 4) name
 #define PIECES(T, suffix, N) \
-  ENTRY(forward##suffix)(const T *logits, const void *labels, int long_labels, T *loss, float *row_loss, float *lse, \
-                         i64 rows, i64 classes, int width, float smoothing) { \
-    forward<T, N>(logits, labels, long_labels, loss, row_loss, lse, rows, classes, width, smoothing); \
+  ENTRY_OF(N, forward##suffix)(const T *logits, const void *labels, int long_labels, T *loss, float *block_loss, \
+                               float *lse, i64 rows, i64 classes, int width, float smoothing) { \
+    forward<T, N>(logits, labels, long_labels, loss, block_loss, lse, rows, classes, width, smoothing); \
   } \
   ALPHA_KERNEL(forward##suffix) \
   ENTRY(backward##suffix)(const T *g, int g_step, const T *logits, const void *labels, int long_labels, \
@@ -100,8 +101,8 @@ __device__ __forceinline__ void backward(const T *g, int g_step, const T *__rest
 #define KERNELS(T, dtype) \
   PIECES(T, _##dtype, LANES<T>) \
   PIECES(T, _single_##dtype, 1) \
-  ENTRY(total_##dtype)(const float *row_loss, T *loss, i64 rows, float divisor) { \
-    total<T>(row_loss, loss, rows, divisor); \
+  ENTRY(total_##dtype)(const float *block_loss, T *loss, i64 blocks, float divisor) { \
+    total<T>(block_loss, loss, blocks, divisor); \
   } \
   ALPHA_KERNEL(total_##dtype)
 FLOAT_KERNELS(KERNELS)

@@ -7,7 +7,9 @@
 // Requires: an image below 2^31 elements; for the packet kernels C a multiple of 16 bytes.
 // Threads:  one per packet of channels (16 bytes; 1 element in the `scalar` kernels) of a pixel of the result, channels
 //           fastest, of every `apart`-th image: a thread finds its place and its windows once for all of these. BATCH
-//           pixels of a window are loaded before the first is used.
+//           pixels of a window are loaded before the first is used; a gradient loads those of TOGETHER images.
+#include <string.h>
+
 #include "storage.cuh"
 
 constexpr int THREADS = 256;
@@ -93,8 +95,7 @@ template <int V, class T> __device__ __forceinline__ Lanes<V, T> load(const T *p
 #pragma unroll
     for (int k = 0; k < V; k += LANES<T>) {
       const Packet<T> packet = load16(p + k);
-#pragma unroll
-      for (int l = 0; l < LANES<T>; l++) lanes.v[k + l] = packet.v[l];
+      memcpy(lanes.v + k, &packet, 16);
     }
   } else {
 #pragma unroll
@@ -107,8 +108,7 @@ template <int V, class T> __device__ __forceinline__ void store(T *p, const Lane
 #pragma unroll
     for (int k = 0; k < V; k += LANES<T>) {
       Packet<T> packet;
-#pragma unroll
-      for (int l = 0; l < LANES<T>; l++) packet.v[l] = lanes.v[k + l];
+      memcpy(&packet, lanes.v + k, 16);
       store16(p + k, packet);
     }
   } else {
@@ -116,10 +116,28 @@ template <int V, class T> __device__ __forceinline__ void store(T *p, const Lane
     for (int k = 0; k < V; k++) p[k] = lanes.v[k];
   }
 }
+// Element k, of 16-bit ones without taking their word apart
+template <int V, class T> __device__ __forceinline__ float value(const Lanes<V, T> &lanes, int k) {
+  if constexpr (sizeof(T) == 2 && V % 2 == 0) {
+    unsigned word;
+    memcpy(&word, lanes.v + (k - k % 2), 4);
+    return float_of_pair<T>(word, k % 2);
+  } else {
+    return to_float(lanes.v[k]);
+  }
+}
 template <int V, class T> __device__ __forceinline__ void store_floats(T *p, const float (&values)[V]) {
   Lanes<V, T> lanes;
+  if constexpr (sizeof(T) == 2 && V % 2 == 0) {
 #pragma unroll
-  for (int k = 0; k < V; k++) lanes.v[k] = from_float<T>(values[k]);
+    for (int k = 0; k < V; k += 2) {
+      const unsigned word = pair_of_floats<T>(values[k], values[k + 1]);
+      memcpy(lanes.v + k, &word, 4);
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < V; k++) lanes.v[k] = from_float<T>(values[k]);
+  }
   store(p, lanes);
 }
 
@@ -168,9 +186,9 @@ __device__ __forceinline__ void max_pool(const Pool &p, int k, const T *x, T *y,
         [&](const Lanes<V, T> &item, int row, int column) {
 #pragma unroll
           for (int l = 0; l < V; l++) {
-            const float value = to_float(item.v[l]);
-            if (value > best[l] || (value != value && !(first_nan && best[l] != best[l]))) {
-              best[l] = value;
+            const float v = value(item, l);
+            if (v > best[l] || (v != v && !(first_nan && best[l] != best[l]))) {
+              best[l] = v;
               where.v[l] = row * p.w.in.n + column;
             }
           }
@@ -178,6 +196,41 @@ __device__ __forceinline__ void max_pool(const Pool &p, int k, const T *x, T *y,
     const i64 at = p.output_image(image) + p.output_at(s.row, s.column) + s.c;
     store_floats(y + at, best);
     store(index + at, where);
+  }
+}
+
+// Divides by a number of pixels without a branch: a product, and what it lacks (Markstein), rounded correctly.
+template <int V> __device__ __forceinline__ void divide(float (&sum)[V], float divisor, float reciprocal) {
+  const float r = reciprocal != 0 ? reciprocal : 1 / divisor;
+#pragma unroll
+  for (int l = 0; l < V; l++) {
+    const float q = sum[l] * r, rest = fmaf(-q, divisor, sum[l]);
+    sum[l] = fabsf(rest) > 0 ? fmaf(rest, r, q) : q;  // keeps inf and -0
+  }
+}
+
+// Visits the windows that hold an input pixel: item = fetch(image, row, column), then use(item, sum, row, column), and
+// finish(image, sum) at the end, for TOGETHER images at a time: their fetches are on their way at once.
+template <int TOGETHER, int V, class Fetch, class Use, class Finish>
+__device__ __forceinline__ void gather(const Pool &p, const Site &s, Fetch fetch, Use use, Finish finish) {
+  const Range rows = p.h.covering(s.row), columns = p.w.covering(s.column);
+#pragma unroll 1
+  for (int first = s.image; first < p.images; first += TOGETHER * p.apart) {
+    float sum[TOGETHER][V] = {};
+#pragma unroll 1
+    for (int row = rows.first; row < rows.last; row++)
+#pragma unroll 1
+      for (int column = columns.first; column < columns.last; column++) {
+        decltype(fetch(0, 0, 0)) items[TOGETHER];
+#pragma unroll
+        for (int k = 0; k < TOGETHER; k++)
+          items[k] = fetch(min(first + k * p.apart, p.images - 1), row, column);
+#pragma unroll
+        for (int k = 0; k < TOGETHER; k++) use(items[k], sum[k], row, column);
+      }
+#pragma unroll
+    for (int k = 0; k < TOGETHER; k++)
+      if (first + k * p.apart < p.images) finish(first + k * p.apart, sum[k]);
   }
 }
 
@@ -189,29 +242,22 @@ __device__ __forceinline__ void max_pool_backward(const Pool &p, int k, const T 
     Lanes<V, int> index;
   };
   const Site s = site_of<V>(p, p.h.in, p.w.in, k);
-  const Range rows = p.h.covering(s.row), columns = p.w.covering(s.column);
   const int here = s.row * p.w.in.n + s.column;
-  for (int image = s.image; image < p.images; image += p.apart) {
-    const i64 from = p.output_image(image) + s.c;
-    float sum[V] = {};
-    for_each_pixel<2>(
-        rows, columns,
-        [&](int row, int column) {
-          const i64 at = from + p.output_at(row, column);
-          return Item{load<V>(g + at), load<V>(index + at)};
-        },
-        [&](const Item &item, int, int) {
+  gather<2, V>(
+      p, s,
+      [&](int image, int row, int column) {
+        const i64 at = p.output_image(image) + p.output_at(row, column) + s.c;
+        return Item{load<V>(g + at), load<V>(index + at)};
+      },
+      [&](const Item &item, float(&sum)[V], int, int) {
 #pragma unroll
-          for (int l = 0; l < V; l++) sum[l] += item.index.v[l] == here ? to_float(item.g.v[l]) : 0.0f;
-        });
-    store_floats(dx + p.input_image(image) + p.input_at(s.row, s.column) + s.c, sum);
-  }
+        for (int l = 0; l < V; l++) sum[l] += item.index.v[l] == here ? value(item.g, l) : 0.0f;
+      },
+      [&](int image, const float(&sum)[V]) {
+        store_floats(dx + p.input_image(image) + p.input_at(s.row, s.column) + s.c, sum);
+      });
 }
 
-template <int V> __device__ __forceinline__ void divide(float (&sum)[V], float divisor, float reciprocal) {
-#pragma unroll
-  for (int l = 0; l < V; l++) sum[l] = reciprocal != 0 ? sum[l] * reciprocal : sum[l] / divisor;
-}
 
 template <int V, class T>
 __device__ __forceinline__ void avg_pool(const Pool &p, int k, const T *x, T *y) {
@@ -225,7 +271,7 @@ __device__ __forceinline__ void avg_pool(const Pool &p, int k, const T *x, T *y)
         rows, columns, [&](int row, int column) { return load<V>(from + p.input_at(row, column)); },
         [&](const Lanes<V, T> &item, int, int) {
 #pragma unroll
-          for (int l = 0; l < V; l++) sum[l] += to_float(item.v[l]);
+          for (int l = 0; l < V; l++) sum[l] += value(item, l);
         });
     divide(sum, divisor, p.reciprocal);
     store_floats(y + p.output_image(image) + p.output_at(s.row, s.column) + s.c, sum);
@@ -236,23 +282,23 @@ __device__ __forceinline__ void avg_pool(const Pool &p, int k, const T *x, T *y)
 template <int V, class T>
 __device__ __forceinline__ void avg_pool_backward(const Pool &p, int k, const T *g, T *dx) {
   const Site s = site_of<V>(p, p.h.in, p.w.in, k);
-  const Range rows = p.h.covering(s.row), columns = p.w.covering(s.column);
-  for (int image = s.image; image < p.images; image += p.apart) {
-    const T *from = g + p.output_image(image) + s.c;
-    float sum[V] = {};
-    for_each_pixel<2>(
-        rows, columns, [&](int row, int column) { return load<V>(from + p.output_at(row, column)); },
-        [&](const Lanes<V, T> &item, int row, int column) {
-          float share[V];
+  gather<V == 8 ? 2 : 4, V>(
+      p, s,
+      [&](int image, int row, int column) {
+        return load<V>(g + p.output_image(image) + p.output_at(row, column) + s.c);
+      },
+      [&](const Lanes<V, T> &item, float(&sum)[V], int row, int column) {
+        float share[V];
 #pragma unroll
-          for (int l = 0; l < V; l++) share[l] = to_float(item.v[l]);
-          if (!p.divisor) divide(share, p.size_of(row, column), 0);
+        for (int l = 0; l < V; l++) share[l] = value(item, l);
+        if (!p.divisor) divide(share, p.size_of(row, column), 0);
 #pragma unroll
-          for (int l = 0; l < V; l++) sum[l] += share[l];
-        });
-    if (p.divisor) divide(sum, static_cast<float>(p.divisor), p.reciprocal);
-    store_floats(dx + p.input_image(image) + p.input_at(s.row, s.column) + s.c, sum);
-  }
+        for (int l = 0; l < V; l++) sum[l] += share[l];
+      },
+      [&](int image, float(&sum)[V]) {
+        if (p.divisor) divide(sum, static_cast<float>(p.divisor), p.reciprocal);
+        store_floats(dx + p.input_image(image) + p.input_at(s.row, s.column) + s.c, sum);
+      });
 }
 
 // y[n, oh, ow, c] = x[n, index[n, oh, ow, c], c]

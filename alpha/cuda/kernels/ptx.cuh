@@ -19,6 +19,24 @@ namespace ptx {
 PTX_FN unsigned shared(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 #endif
 
+// ---- 1 / x and 2^x within 2 units in the last place; results below 2^-126 are 0
+PTX_FN float reciprocal(float x) {
+#ifdef __CUDACC__
+  asm("rcp.approx.ftz.f32 %0, %0;" : "+f"(x));
+  return x;
+#else
+  return 1 / x;
+#endif
+}
+PTX_FN float exp2(float x) {
+#ifdef __CUDACC__
+  asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
+  return x;
+#else
+  return exp2f(x);
+#endif
+}
+
 // ---- cp.async (sm_80): BYTES = 4, 8 or 16 land in shared memory by the wait; beyond src_bytes they are zero
 template <int BYTES>
 PTX_FN void cp_async(void* dst, const void* src, int src_bytes = BYTES) {

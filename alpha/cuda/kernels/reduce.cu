@@ -166,16 +166,18 @@ __device__ __forceinline__ void columns(const T *__restrict__ x, typename Fold::
   }
 }
 
-// ---- the chunks of one result per block
+// ---- the chunks of one result per group of `width` threads
 
 template <class Fold>
 __device__ __forceinline__ void combine(const typename Fold::State *__restrict__ partial, typename Fold::Result *y,
-                                        int chunks, float divisor) {
+                                        i64 results, int chunks, int width, float divisor) {
+  const i64 result = i64(blockIdx.x) * (THREADS / width) + threadIdx.x / width;
+  const int lane = threadIdx.x % width, mine = result < results ? chunks : 0;
   typename Fold::State s = Fold::none();
 #pragma unroll 4
-  for (int k = threadIdx.x; k < chunks; k += THREADS) s = Fold::merge(s, partial[i64(blockIdx.x) * chunks + k]);
-  s = fold_group(s, THREADS, Merge<Fold>());
-  if (threadIdx.x == 0) y[blockIdx.x] = Fold::result(s, divisor);
+  for (int k = lane; k < mine; k += width) s = Fold::merge(s, partial[result * chunks + k]);
+  s = fold_group(s, width, Merge<Fold>());
+  if (lane == 0 && result < results) y[result] = Fold::result(s, divisor);
 }
 
 #define ENTRY(name) extern "C" __global__ void __launch_bounds__(THREADS, 3) name
@@ -191,8 +193,9 @@ __device__ __forceinline__ void combine(const typename Fold::State *__restrict__
   } \
   ALPHA_KERNEL(name##_rows_##dtype) \
   COLUMNS(name##_columns_##dtype, Fold, T, 1) \
-  ENTRY(name##_combine_##dtype)(const Fold<T>::State *partial, Fold<T>::Result *y, int chunks, float divisor) { \
-    combine<Fold<T>>(partial, y, chunks, divisor); \
+  ENTRY(name##_combine_##dtype)(const Fold<T>::State *partial, Fold<T>::Result *y, i64 results, int chunks, int width, \
+                                float divisor) { \
+    combine<Fold<T>>(partial, y, results, chunks, width, divisor); \
   } \
   ALPHA_KERNEL(name##_combine_##dtype)
 #define NUMBERS(T, dtype) \

@@ -32,6 +32,35 @@ __device__ __forceinline__ void load_parameters(float (&v)[N], const T *p, i64 k
   }
 }
 
+// The pieces of a row that one thread takes: lane, lane + width, ... before `count`. They stay in registers from one
+// pass to the next where HELD of them suffice, and are read again where not, or where 16-bit lanes cost more to unpack.
+constexpr int HELD = 8;
+
+template <int N, class T> struct Pieces {
+  decltype(load_piece<N>(static_cast<const T *>(nullptr))) held[HELD];
+  const T *row;
+  unsigned lane, width, count;
+  bool all;
+  __device__ __forceinline__ Pieces(const T *row, unsigned lane, unsigned width, unsigned count)
+      : row(row), lane(lane), width(width), count(count), all(N <= 4 && count <= HELD * width) {
+    if (!all) return;
+#pragma unroll
+    for (int k = 0; k < HELD; k++)
+      if (lane + k * width < count) held[k] = load_piece<N>(row + i64(lane + k * width) * N);
+  }
+  // f(piece, index) for each of them
+  template <class F> __device__ __forceinline__ void each(const F &f) {
+    if (all) {
+#pragma unroll
+      for (int k = 0; k < HELD; k++)
+        if (lane + k * width < count) f(held[k], lane + k * width);
+    } else {
+#pragma unroll 2
+      for (unsigned k = lane; k < count; k += width) f(load_piece<N>(row + i64(k) * N), k);
+    }
+  }
+};
+
 // ---- moments of `count` numbers: their mean, and m2 = sum((v - mean)^2)
 
 struct Moments {

@@ -5,7 +5,8 @@
 // Source:  arXiv 1607.06450 (layer norm: one pixel, one group), 1803.08494 (group norm).
 // Layout:  contiguous; a sample's group is `pixels` runs of K elements, groups * K apart. A piece is 16 bytes of a run,
 //          or 1 element where K is not a multiple of that. gamma, beta: (groups, K).
-// Passes:  forward reads its group twice, the second time from the cache; so does dx. dgamma and dbeta are sums down
+// Passes:  forward keeps a float32 group in registers if HELD pieces per thread suffice, else it reads it twice, the
+//          second time from the cache; so does dx. dgamma and dbeta are sums down
 //          the columns of (N * pixels, groups * K), partial[dgamma, dbeta][column][chunk].
 // Accuracy: the pieces' moments are merged by Chan's formula.
 // Requires: 16-byte aligned tensors; fewer than 2^32 pieces in a sample's group.
@@ -34,10 +35,25 @@ template <int N> struct Group {
 template <class T, int N>
 __device__ __forceinline__ void normalize(const T *__restrict__ x, const T *gamma, const T *beta, T *__restrict__ y,
                                           float *mean, float *istd, float eps, const Group<N> &at) {
+  decltype(load_piece<N>(x)) held[HELD];
+  const bool all = N <= 4 && at.pieces <= HELD * at.width;
+  if (all) {
+#pragma unroll
+    for (int j = 0; j < HELD; j++)
+      if (at.lane + j * at.width < at.pieces) held[j] = load_piece<N>(x + at.offset(at.lane + j * at.width));
+  }
+  auto each = [&](const auto &f) {
+    if (all) {
+#pragma unroll
+      for (int j = 0; j < HELD; j++)
+        if (at.lane + j * at.width < at.pieces) f(held[j], at.lane + j * at.width);
+    } else {
+#pragma unroll 2
+      for (unsigned k = at.lane; k < at.pieces; k += at.width) f(load_piece<N>(x + at.offset(k)), k);
+    }
+  };
   Moments s = {0, 0, 0};
-#pragma unroll 4
-  for (unsigned k = at.lane; k < at.pieces; k += at.width) {
-    const auto piece = load_piece<N>(x + at.offset(k));
+  each([&](const auto &piece, unsigned) {
     Moments of = {0, 0, N};
 #pragma unroll
     for (int lane = 0; lane < N; lane++) of.mean += to_float(piece.v[lane]);
@@ -48,25 +64,22 @@ __device__ __forceinline__ void normalize(const T *__restrict__ x, const T *gamm
       of.m2 += away * away;
     }
     s = merge_moments(s, of);
-  }
+  });
   s = fold_group(s, at.width, MergeMoments());
   const float middle = s.mean, root = float(1 / sqrt(double(s.m2) / s.count + double(eps)));
   if (at.lane == 0 && at.pieces) {
     mean[at.item] = middle;
     istd[at.item] = root;
   }
-#pragma unroll 2
-  for (unsigned k = at.lane; k < at.pieces; k += at.width) {
-    const i64 offset = at.offset(k);
-    auto piece = load_piece<N>(x + offset);
+  each([&](auto piece, unsigned k) {
     float scale[N], shift[N];
     load_parameters(scale, gamma, at.parameters + at.inside(k), 1);
     load_parameters(shift, beta, at.parameters + at.inside(k), 0);
 #pragma unroll
     for (int lane = 0; lane < N; lane++)
       piece.v[lane] = from_float<T>((to_float(piece.v[lane]) - middle) * root * scale[lane] + shift[lane]);
-    store_piece(y + offset, piece);
-  }
+    store_piece(y + at.offset(k), piece);
+  });
 }
 
 template <class T, int N>

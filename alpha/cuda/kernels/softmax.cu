@@ -3,12 +3,13 @@
 // Layout:   x as (outer, n, inner), C-contiguous; any inner
 // Threads:  inner = 1: the blockDim.x threads of a row (a warp, or the block) share it, blockDim.y rows per block.
 //           else: a thread per (outer, inner), so that neighbours read neighbouring elements.
-//           Two passes over the axis: the sums, then y; the second one finds a short axis in the cache.
+//           Two passes over the axis: the sums, then y; a short row stays in registers in between.
 #include <float.h>
 
 #include "storage.cuh"
 
 constexpr int THREADS = 256;
+constexpr int HELD = 8;  // packets that a thread keeps in registers between the passes
 
 // Each fold: a State of the first pass, add(state, a, b), merge(state, state), and y from the total. a is x or g, b y.
 template <bool LOG> struct Forward {
@@ -16,6 +17,7 @@ template <bool LOG> struct Forward {
   struct State {
     float max = -FLT_MAX, sum = 0;  // -FLT_MAX: a row may begin with -inf
   };
+  __device__ static State start(float max) { return {max, 0}; }
   __device__ static State add(State s, float x, float) {
     const float e = expf(-fabsf(x - s.max));
     return x > s.max ? State{x, s.sum * e + 1} : State{s.max, s.sum + e};
@@ -24,10 +26,13 @@ template <bool LOG> struct Forward {
     const float max = fmaxf(a.max, b.max);
     return {max, a.sum * expf(a.max - max) + b.sum * expf(b.max - max)};
   }
-  // A maximum of inf makes all NaN, as x - max would
-  __device__ static State total(const State &s) { return {s.max, s.sum + (s.max - s.max)}; }
+  // The maximum, and what to multiply by or to subtract. A maximum of inf makes all NaN, as x - max would.
+  __device__ static State total(const State &s) {
+    const float sum = s.sum + (s.max - s.max);
+    return {s.max, LOG ? logf(sum) : 1 / sum};
+  }
   __device__ static float result(const State &s, float x, float) {
-    return LOG ? x - s.max - logf(s.sum) : expf(x - s.max) / s.sum;
+    return LOG ? x - s.max - s.sum : expf(x - s.max) * s.sum;
   }
 };
 
@@ -36,6 +41,7 @@ template <bool LOG> struct Gradient {
   struct State {
     float sum = 0;
   };
+  __device__ static State start(float) { return {0}; }
   __device__ static State add(State s, float g, float y) { return {s.sum + (LOG ? g : g * y)}; }
   __device__ static State merge(const State &a, const State &b) { return {a.sum + b.sum}; }
   __device__ static State total(const State &s) { return s; }
@@ -84,6 +90,40 @@ __device__ __forceinline__ void fold_rows(const T *a, const T *b, T *y, i64 rows
   a += row * n, b += row * n, y += row * n;
   typename Fold::State s;
   const i64 whole = aligned ? n : 0, step = blockDim.x;
+  // 16-bit lanes cost more to unpack again than one tensor costs to read again
+  if ((L == 4 || Fold::BOTH) && aligned && n <= HELD * step * L) {
+    Packet<T> first[HELD], second[Fold::BOTH ? HELD : 1];
+    auto each = [&](const auto &f) {
+#pragma unroll
+      for (int k = 0; k < HELD; k++)
+        if ((threadIdx.x + k * step) * L < n) f(k, (threadIdx.x + k * step) * L);
+    };
+    each([&](int k, i64 j) {
+      first[k] = load16(a + j);
+      if (Fold::BOTH) second[Fold::BOTH ? k : 0] = load16(b + j);
+    });
+    float max = -FLT_MAX;
+    each([&](int k, i64) {
+#pragma unroll
+      for (int lane = 0; lane < L; lane++) max = fmaxf(max, to_float(first[k].v[lane]));
+    });
+    s = Fold::start(max);
+    each([&](int k, i64) {
+#pragma unroll
+      for (int lane = 0; lane < L; lane++)
+        s = Fold::add(s, to_float(first[k].v[lane]), Fold::BOTH ? to_float(second[Fold::BOTH ? k : 0].v[lane]) : 0);
+    });
+    s = fold_row<Fold>(s);
+    each([&](int k, i64 j) {
+      Packet<T> out;
+#pragma unroll
+      for (int lane = 0; lane < L; lane++)
+        out.v[lane] = from_float<T>(Fold::result(
+            s, to_float(first[k].v[lane]), Fold::BOTH ? to_float(second[Fold::BOTH ? k : 0].v[lane]) : 0));
+      store16(y + j, out);
+    });
+    return;
+  }
 #pragma unroll 2
   for (i64 j = threadIdx.x * L; j < whole; j += step * L) {
     const Packet<T> first = load16(a + j), second = Fold::BOTH ? load16(b + j) : first;

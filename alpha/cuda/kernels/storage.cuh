@@ -18,6 +18,34 @@ template <> __device__ __forceinline__ float from_float<float>(float v) { return
 template <> __device__ __forceinline__ bf16 from_float<bf16>(float v) { return __float2bfloat16_rn(v); }
 template <> __device__ __forceinline__ f16 from_float<f16>(float v) { return __float2half_rn(v); }
 
+// Two 16-bit elements in a word, the first one in its lower half.
+template <class T> __device__ __forceinline__ float float_of_pair(unsigned word, bool second);
+template <> __device__ __forceinline__ float float_of_pair<bf16>(unsigned word, bool second) {
+  return __uint_as_float(second ? word & 0xffff0000u : word << 16);
+}
+template <> __device__ __forceinline__ float float_of_pair<f16>(unsigned word, bool second) {
+  union {
+    unsigned word;
+    __half2 pair;
+  } u{word};
+  return second ? __high2float(u.pair) : __low2float(u.pair);
+}
+template <class T> __device__ __forceinline__ unsigned pair_of_floats(float first, float second);
+template <> __device__ __forceinline__ unsigned pair_of_floats<bf16>(float first, float second) {
+  union {
+    __nv_bfloat162 pair;
+    unsigned word;
+  } u{__floats2bfloat162_rn(first, second)};
+  return u.word;
+}
+template <> __device__ __forceinline__ unsigned pair_of_floats<f16>(float first, float second) {
+  union {
+    __half2 pair;
+    unsigned word;
+  } u{__floats2half2_rn(first, second)};
+  return u.word;
+}
+
 template <class T> constexpr int LANES = 16 / sizeof(T);  // elements of one 16-byte access
 
 template <class T> struct alignas(16) Packet {
