@@ -181,10 +181,10 @@ def losses(d: Data) -> Iterator[Job]:
     def gradient_arguments() -> list[Any]:
         x, t = d.rows(), d.labels()
         g = torch.ones((), device=d.device, dtype=d.dtype)
-        return [g, x, t, x.float().logsumexp(1), x.log_softmax(1), torch.full_like(g, len(t), dtype=torch.float32)]
+        return [g, x, t, x.float().logsumexp(1), x.log_softmax(1), torch.ones_like(g)]
 
     def gradient(g: Any, x: Any, t: Any, lse: Any, logp: Any, weight: Any) -> Any:
-        from_loss = aten.nll_loss_backward(g, logp, t, None, 1, -100, weight)
+        from_loss = aten.nll_loss_backward(g / len(t), logp, t, None, 2, -100, weight)  # a sum: float16 holds no count
         return aten._log_softmax_backward_data(from_loss, logp, 1, logp.dtype)
 
     yield Job("cross_entropy_grad", gradient_arguments, gradient, dict(label_smoothing=0.0, reduction="mean"),
