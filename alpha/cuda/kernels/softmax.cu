@@ -162,7 +162,7 @@ __device__ __forceinline__ void fold_columns(const T *a, const T *b, T *y, i64 c
 }
 
 #define ALONG_AXIS(name, Fold, T, dtype) \
-  extern "C" __global__ void __launch_bounds__(THREADS, 2) \
+  extern "C" __global__ void __launch_bounds__(THREADS, 1) \
       name##_rows_##dtype(const T *a, const T *b, T *y, i64 rows, i64 n, int aligned) { \
     fold_rows<Fold>(a, b, y, rows, n, aligned); \
   } \
