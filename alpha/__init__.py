@@ -17,6 +17,7 @@ from alpha.op import Spec, op
 from alpha.ops import (
     arange, full, full_like, ones, ones_like, rand, rand_like, randn, randn_like, zeros, zeros_like,
 )
+from alpha.precision import precision
 from alpha.random import manual_seed
 from alpha.tensor import Tensor, from_dlpack, tensor
 
@@ -28,6 +29,6 @@ int32, int64, uint8, bool_ = "int32", "int64", "uint8", "bool"
 __all__ = [
     "Spec", "Tensor", "arange", "bfloat16", "bool_", "checkpoint", "config", "detect_anomaly", "enable_grad", "float16",
     "float32", "float64", "from_dlpack", "full", "full_like", "grad", "grad_enabled", "gradcheck", "int32", "int64",
-    "manual_seed", "nn", "no_grad", "ones", "ones_like", "op", "ops", "optim", "rand", "rand_like", "randn",
-    "randn_like", "summary", "tensor", "uint8", "zeros", "zeros_like",
+    "manual_seed", "nn", "no_grad", "ones", "ones_like", "op", "ops", "optim", "precision", "rand", "rand_like",
+    "randn", "randn_like", "summary", "tensor", "uint8", "zeros", "zeros_like",
 ]

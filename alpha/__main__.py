@@ -1,6 +1,6 @@
 """The doctor: what alpha has to work with here, and what is missing.
 
-    python -m alpha                                versions, devices, compiled kernels, CUDA, extras, changed settings
+    python -m alpha                                versions, devices, kernels, precision, CUDA, extras, changed settings
     python -m alpha build-kernels                  builds the compiled kernels ahead of their first use
     python -m alpha build-kernels --arch sm_90a    and those for GPUs that are not here
 """
@@ -21,6 +21,7 @@ from alpha.backend import BACKENDS, get_backend
 from alpha.build import cache_dir, compilers
 from alpha.config import VARIABLES, config
 from alpha.errors import AlphaError
+from alpha.precision import mode
 
 EXTRAS = {"scikit-learn": ("data", "handwritten digits"), "torchvision": ("download", "fetching CIFAR"),
           "matplotlib": ("plot", "pictures of a run"), "torch": ("bench", "comparisons, reading .pth files")}
@@ -64,6 +65,11 @@ def kernels() -> Iterator[str]:
     yield f"cache: {cache_dir()}, {len(files)} files, {sum(path.stat().st_size for path in files) / 2 ** 20:.1f} MiB"
 
 
+def numerics() -> Iterator[str]:
+    """Yields the precision mode in force."""
+    yield f"precision {mode()}"
+
+
 def cuda() -> Iterator[str]:
     """Yields what the CUDA backend has to work with."""
     from alpha.cuda import doctor
@@ -97,7 +103,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.command == "build-kernels":
         return build_kernels(args.arch)
-    for part in (versions, devices, kernels, cuda, extras, settings):
+    for part in (versions, devices, kernels, numerics, cuda, extras, settings):
         for line in part():
             print(line)
     return 0

@@ -6,6 +6,7 @@ implementations of the ops (`@relu.impl("<name>")`). Nothing is imported before 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any, Protocol
@@ -16,7 +17,8 @@ from alpha.errors import DeviceError, message
 
 Array = Any  # what a backend keeps a tensor's elements in: np.ndarray on the CPU
 
-FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
+HALF_DTYPES = frozenset({"float16", "bfloat16"})
+FLOAT_DTYPES = HALF_DTYPES | {"float32", "float64"}
 INT_DTYPES = frozenset({"int32", "int64", "uint8"})
 DTYPES = FLOAT_DTYPES | INT_DTYPES | {"bool"}
 
@@ -43,6 +45,12 @@ class Backend(Protocol):
 
     def copy_into(self, dst: Array, src: Array) -> None:
         """Overwrites the elements of `dst` with those of `src` (same shape and dtype)."""
+
+    def forget(self, arrays: Sequence[Array]) -> None:
+        """Drops what the backend derived from the elements of arrays, which an op is about to change in place.
+
+        The op's implementation may leave there what it derives from the new elements.
+        """
 
     def has_nan(self, x: Array) -> bool:
         """Tells whether any element is NaN."""

@@ -24,6 +24,7 @@ class Variable:
     name: str
     default: bool | int | str
     meaning: str
+    choices: tuple[str, ...] = ()  # the only values of a text, if there are any
 
     @property
     def env(self) -> str:
@@ -32,6 +33,9 @@ class Variable:
     def parse(self, text: str) -> bool | int | str:
         """Returns the value that an environment variable's text stands for.  Raises ConfigError."""
         if isinstance(self.default, str):
+            if self.choices and text not in self.choices:
+                raise ConfigError(message(self.env, f"{text!r} is not one of {', '.join(self.choices)}",
+                                          f"set {self.env} to one of them"))
             return text
         try:
             value = int(text)
@@ -52,6 +56,8 @@ VARIABLES = (
     Variable("cache_dir", "", "where compiled kernels are kept; empty means the user's cache directory"),
     Variable("sync", False, "wait for every CUDA kernel, so that an error names the one that made it"),
     Variable("tune", False, "time the candidate kernels of each CUDA convolution once, and keep the fastest"),
+    Variable("precision", "fp32", "fp32, tf32, bf16 or fp16: how layers store activations and make matrix products; "
+             "see docs/numerics.md", ("fp32", "tf32", "bf16", "fp16")),
     Variable("cuda_memory_mib", 0, "MiB of GPU memory that this process may use; 0 sets no limit"),
     Variable("cpu_cache_mib", 4096, "MiB of freed CPU memory kept for reuse; beyond it memory returns to the system"),
 )
@@ -67,6 +73,7 @@ class Config:
     cache_dir: str
     sync: bool
     tune: bool
+    precision: str
     cuda_memory_mib: int
     cpu_cache_mib: int
 

@@ -18,9 +18,10 @@ The class becomes an `Op`, a callable. Its vocabulary:
     saves     the args and outs that the gradients read; everything else is freed
     outs      what an implementation returns; default "y"
     returns   the outs that the caller gets (default: all), of which the floating ones carry gradients
-    mutates   the args that an implementation changes in place
+    mutates   the args that an implementation changes in place; what the backend derived from them is dropped before
     dtypes    "float" (default), "number" or "any": what the args may hold
     mixed     args exempt from "one dtype for all" and from `dtypes` (labels, indices)
+    parameters  args that may be float32, all of them, where the others are float16 or bfloat16 (the common dtype then)
     scalars   True: Python numbers are taken for tensors, and handed on as they are
     moves     True: the outputs live on the device named by the attribute `device`
     canon     optional: public attributes -> canonical ones; else those of `shape` and their defaults
@@ -41,7 +42,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from alpha.backend import FLOAT_DTYPES, device_type, get_backend
+from alpha.backend import FLOAT_DTYPES, HALF_DTYPES, device_type, get_backend
 from alpha.config import config
 from alpha.errors import AlphaError, DeviceError, DTypeError, GraphError, ShapeError, message
 from alpha.graph import Node, call_site, grad_enabled, raise_if_nan, state
@@ -64,6 +65,7 @@ class _Arg(NamedTuple):
     optional: bool
     many: bool
     mixed: bool
+    parameter: bool
     shape_key: str  # how a vjp reads its shape and dtype
     dtype_key: str
 
@@ -83,9 +85,9 @@ class Op:
         self.name = self.__name__ = cls.__name__
         self.__doc__ = cls.__doc__
         self.__module__ = cls.__module__
-        mixed = body.get("mixed", "").split()
+        mixed, parameters = body.get("mixed", "").split(), body.get("parameters", "").split()
         self.args = tuple(_Arg(name := a.strip("*?"), a.endswith("?"), a.startswith("*"), name in mixed,
-                               f"{name}_shape", f"{name}_dtype") for a in body["args"].split())
+                               name in parameters, f"{name}_shape", f"{name}_dtype") for a in body["args"].split())
         self.outs = tuple(body.get("outs", "y").split())
         self.returns = tuple(body.get("returns", " ".join(self.outs)).split())
         self.mutates = frozenset(body.get("mutates", "").split())
@@ -141,6 +143,8 @@ class Op:
         implementation = self.impls.get(device) or self._find(device)
         if config.debug > 1:
             implementation = self._traced(implementation, device)
+        if self.mutates:
+            self._bump(args, device)
         result = implementation(*[a.data if isinstance(a, Tensor) else [t.data for t in a] if type(a) is list else a
                                   for a in args], **attrs)
         if self.moves:
@@ -149,8 +153,6 @@ class Op:
             specs, result = (specs,), (result,)
         outs = [Tensor(data, spec[0], spec[1], device) if type(spec) is Spec else Tensor(data, spec, dtype, device)
                 for data, spec in zip(result or (), specs or ())]
-        if self.mutates:
-            self._bump(args)
         if needs is not None and state.grad:
             self._record(args, attrs, needs, outs)
         if config.check_nan:
@@ -189,7 +191,7 @@ class Op:
     def _check(self, args: Sequence[Any]) -> tuple[str, str, list[bool] | None]:
         """Returns device, common dtype, and per arg whether it wants a gradient (None: none does)."""
         device = dtype = ""
-        wanted = False
+        wanted = two = False
         needs = []
         for arg, value in zip(self.args, args):
             need = False
@@ -200,15 +202,18 @@ class Op:
                     device = t.device
                 if t.dtype != dtype and not arg.mixed:
                     if dtype:
-                        self._refuse_dtypes(args)
-                    dtype = t.dtype
-                    if dtype != "float32":
-                        self._check_dtype(arg.name, t)
+                        two = True
+                    else:
+                        dtype = t.dtype
+                        if dtype != "float32":
+                            self._check_dtype(arg.name, t)
                 if t.requires_grad:
                     need = wanted = True
             needs.append(need)
         if not device:
             raise TypeError(message(self.name, "one argument at least must be a Tensor", "wrap it: alpha.tensor(...)"))
+        if two:
+            dtype = self._common_dtype(args)
         if self.scalars and dtype not in FLOAT_DTYPES:
             self._check_scalars(args, dtype)
         return device, dtype, needs if wanted else None
@@ -242,10 +247,25 @@ class Op:
         raise DeviceError(message(self.name, f"the tensors live on {' and '.join(sorted(set(found.values())))}",
                                   "move them to one device: x.to(device)", **found))
 
+    def _common_dtype(self, args: Sequence[Any]) -> str:
+        """Returns the 16-bit dtype of args whose parameters are float32.  Raises DTypeError for any other mixture."""
+        kinds: tuple[set[str], set[str]] = (set(), set())  # of the args that are no parameters, of those that are
+        for arg, value in zip(self.args, args):
+            if not arg.mixed:
+                kinds[arg.parameter].update(t.dtype for t in (value if arg.many else (value,)) if isinstance(t, Tensor))
+        others, parameters = kinds
+        if not others:  # each may be the parameter
+            others, parameters = parameters - {"float32"}, parameters & {"float32"}
+        if parameters != {"float32"} or len(others) != 1 or not others <= HALF_DTYPES:
+            self._refuse_dtypes(args)
+        return others.pop()
+
     def _refuse_dtypes(self, args: Sequence[Any]) -> None:
         found = {name: t.dtype for name, t, mixed in self._tensors(args) if not mixed}
+        names = " and ".join(arg.name for arg in self.args if arg.parameter)
+        fix = f"; only {names} may be float32 beside float16 or bfloat16" if names else ""
         raise DTypeError(message(self.name, f"the tensors have dtypes {' and '.join(sorted(set(found.values())))}",
-                                 "convert them to one dtype: x.astype(dtype)", **found))
+                                 f"convert them to one dtype: x.astype(dtype){fix}", **found))
 
     def _find(self, device: str) -> Callable[..., Any]:
         get_backend(device)
@@ -268,11 +288,14 @@ class Op:
             return result
         return run
 
-    def _bump(self, args: Sequence[Any]) -> None:
+    def _bump(self, args: Sequence[Any], device: str) -> None:
+        """Raises the versions of the args that are about to change, and tells the backend."""
         for arg, value in zip(self.args, args):
             if arg.name in self.mutates and value is not None:
-                for t in value if arg.many else (value,):
+                tensors = value if arg.many else (value,)
+                for t in tensors:
                     t._version += 1
+                get_backend(device).forget([t.data for t in tensors])
 
     def _record(self, args: Sequence[Any], attrs: dict[str, Any], needs: Sequence[bool], outs: list[Tensor]) -> None:
         """Makes the Node of this call and points the returned floating outputs to it."""
@@ -305,8 +328,8 @@ class Op:
             if isinstance(meta, list):
                 values[arg.shape_key] = [m[0] for m in meta]
                 values[arg.dtype_key] = meta[0][1] if meta else ""
-            elif meta is not None:
-                values[arg.shape_key], values[arg.dtype_key] = meta
+            else:
+                values[arg.shape_key], values[arg.dtype_key] = meta or (None, None)
         for (name, _), value, versions in zip(self.saved_args, node.saved, node.versions):
             if versions != _versions(value):
                 raise GraphError(message(
@@ -332,10 +355,12 @@ class Op:
             results = [self._vjp_of(arg.name)(g, s, **node.attrs) if need else None
                        for arg, need in zip(self.args, node.needs)]
         for arg, meta, result in zip(self.args, node.arg_meta, results):
-            if isinstance(result, Tensor) and result.shape != meta[0]:
-                raise ShapeError(message(
-                    f"backward of {self.name}", f"the gradient of {arg.name} has shape {result.shape}, {arg.name} has "
-                    f"{meta[0]}", f"correct vjp_{arg.name} of the op"))
+            if isinstance(result, Tensor) and (result.shape, result.dtype) != meta:
+                what, kind = ("shape", ShapeError) if result.shape != meta[0] else ("dtype", DTypeError)
+                made, expected = getattr(result, what), meta[what == "dtype"]
+                raise kind(message(
+                    f"backward of {self.name}", f"the gradient of {arg.name} has {what} {made}, {arg.name} has "
+                    f"{expected}", f"correct vjp_{arg.name} of the op"))
         return results
 
     def _vjp_of(self, name: str) -> Callable[..., Any]:

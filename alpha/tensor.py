@@ -275,7 +275,8 @@ class Tensor:
     def sigmoid(self) -> Tensor: return OPS["sigmoid"](self)
     def relu(self) -> Tensor: return OPS["relu"](self)
     def clip(self, low: Number | None = None, high: Number | None = None) -> Tensor: return OPS["clip"](self, low, high)
-    def sum(self, axis: Axes = None, keepdims: bool = False) -> Tensor: return OPS["sum"](self, axis, keepdims)
+    def sum(self, axis: Axes = None, keepdims: bool = False, dtype: str | None = None) -> Tensor:
+        return OPS["sum"](self, axis, keepdims, dtype)
     def mean(self, axis: Axes = None, keepdims: bool = False) -> Tensor: return OPS["mean"](self, axis, keepdims)
     def var(self, axis: Axes = None, keepdims: bool = False, correction: int = 0) -> Tensor:
         return OPS["var"](self, axis, keepdims, correction)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 ROW, CHANNELS, MAP = 1024, 64, 32
 TENSORS = 8  # into which a large tensor is divided for the optimizers
 EPS = 1e-5
+LOSS_SCALE = 2.0 ** 15  # of a gradient: without one, most of the gradient of a mean is 0 in float16
 
 
 class Job(NamedTuple):
@@ -180,7 +181,7 @@ def losses(d: Data) -> Iterator[Job]:
 
     def gradient_arguments() -> list[Any]:
         x, t = d.rows(), d.labels()
-        g = torch.ones((), device=d.device, dtype=d.dtype)
+        g = torch.full((), LOSS_SCALE, device=d.device, dtype=d.dtype)
         return [g, x, t, x.float().logsumexp(1), x.log_softmax(1), torch.ones_like(g)]
 
     def gradient(g: Any, x: Any, t: Any, lse: Any, logp: Any, weight: Any) -> Any:
@@ -196,25 +197,28 @@ def optimizers(d: Data) -> Iterator[Job]:
     adam = dict(lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=1e-2)
     sgd = dict(lr=1e-2, momentum=0.9, dampening=0.0, nesterov=False, weight_decay=5e-4)
 
-    def fused_adam(w: Any, g: Any, m: Any, v: Any, none: Any, steps: Any) -> None:
+    def fused_adam(w: Any, g: Any, m: Any, v: Any, none: Any, factor: None, steps: Any) -> None:
         torch._fused_adamw_(w, g, m, v, [], steps, amsgrad=False, maximize=False, **adam)
 
     def state(*positive: bool) -> list[Any]:
         return [d.tensors(p) for p in positive]
 
+    def plain(*positive: bool) -> list[Any]:  # without a factor of the gradients
+        return [*state(*positive), None]
+
     def steps() -> list[Any]:
         return [torch.full((), 10.0, device=d.device) for _ in range(TENSORS)]
 
-    yield Job("sgd_step", lambda: state(False, False, False),
-              lambda w, g, v: torch._fused_sgd_(w, g, v, maximize=False, is_first_step=False, **sgd),
+    yield Job("sgd_step", lambda: plain(False, False, False),
+              lambda w, g, v, factor: torch._fused_sgd_(w, g, v, maximize=False, is_first_step=False, **sgd),
               dict(sgd, first=False), label="momentum")
-    yield Job("adam_step", lambda: [*state(False, False, False, True), [], steps()], fused_adam,
+    yield Job("adam_step", lambda: [*state(False, False, False, True), [], None, steps()], fused_adam,
               dict(adam, step=10, decoupled=True), label="AdamW")
     yield Job("ema_step", lambda: state(False, False), lambda a, w: torch._foreach_lerp_(a, w, 1e-3), dict(decay=0.999))
-    yield Job("rmsprop_step", lambda: [*state(False, False, True), [], []], None, dict(lr=1e-3))
-    yield Job("adamax_step", lambda: state(False, False, False, True), None, dict(lr=1e-3, step=10))
-    yield Job("radam_step", lambda: state(False, False, False, True), None, dict(lr=1e-3, step=10))
-    yield Job("adamod_step", lambda: state(False, False, False, True, True), None, dict(lr=1e-3, step=10))
+    yield Job("rmsprop_step", lambda: [*state(False, False, True), [], [], None], None, dict(lr=1e-3))
+    yield Job("adamax_step", lambda: plain(False, False, False, True), None, dict(lr=1e-3, step=10))
+    yield Job("radam_step", lambda: plain(False, False, False, True), None, dict(lr=1e-3, step=10))
+    yield Job("adamod_step", lambda: plain(False, False, False, True, True), None, dict(lr=1e-3, step=10))
     yield Job("sums_of_squares", lambda: state(False), lambda x: torch.stack(torch._foreach_norm(x)).square())
 
 

@@ -6,41 +6,51 @@ import numpy as np
 import pytest
 
 from alpha.cuda.conv.schedule import FIELDS, Slabs, dgrad_slabs, fprop_slabs, oversized
-from alpha.cuda.gemm import LAUNCH_US, Tile, makespan_us
+from alpha.cuda.split import cut
 from alpha.gradcheck import assert_equal_at
 from alpha.ops.conv_desc import ConvDesc
 from tests.conv_cases import CASES, small_cases, square
 from tests.conv_oracle import conv_dgrad_padded, conv_fprop_padded
 
-TILES = ((8, 4), (128, 128))
+TILES = (((8, 4, 2), 1), ((8, 4, 2), 3), ((128, 128, 16), 1), ((128, 128, 4), 40))  # rows, columns, k of a slab; split
 
 
 def integers(shape, seed):
     return np.random.default_rng(seed).integers(-3, 4, shape)
 
 
-def interpret(slabs: Slabs, read, w, out_shape, tile, w_is_column_major):
+def interpret(slabs: Slabs, read, w, out_shape, tile, w_is_column_major, split):
     """Runs a work list; asserts that every element is written once.  Offsets are those of kernels/conv_slab.cuh."""
     out, written = np.zeros(np.prod(out_shape), np.int64), np.zeros(np.prod(out_shape), np.int64)
     read, w = read.ravel(), w.ravel()
-    for number, row_tile, column_tile, group in slabs.work(*tile).tolist():
+    counts, lengths = zip(*slabs.slabs(*tile))
+    work, slots = cut(slabs.work(*tile[:2]), np.repeat(lengths, counts), split)
+    partial: list = [None] * slots
+    for number, row_tile, column_tile, group, slot, slice_, slices, _ in work.tolist():
         c = dict(zip(FIELDS, slabs.classes[number].tolist()))
         m = np.arange(row_tile * tile[0], min((row_tile + 1) * tile[0], c["rows"]))
         pixel, image = m // slabs.images, m % slabs.images
         h, v = pixel // c["width"], pixel % c["width"]
-        k = np.arange(slabs.channels)
         column = np.arange(column_tile * tile[1], min((column_tile + 1) * tile[1], slabs.columns))
         start = image * slabs.in_image + c["in_"] + h * c["in_h"] + v * c["in_w"] + group * slabs.channels
-        of_column, of_k = (group * slabs.columns + column) * slabs.w_row, k
-        if not w_is_column_major:
-            of_column, of_k = column, (group * slabs.channels + k) * slabs.w_row
+        of_column = (group * slabs.columns + column) * slabs.w_row if w_is_column_major else column
         total = np.zeros((len(m), len(column)), np.int64)
-        for tap_h in range(c["taps_h"]):
-            for tap_w in range(c["taps_w"]):
-                a = start + tap_h * c["tap_in_h"] + tap_w * c["tap_in_w"]
-                b = c["w"] + tap_h * c["tap_w_h"] + tap_w * c["tap_w_w"] + of_column
-                assert a.min() >= 0 and b.min() >= 0
-                total += read[a[:, None] + k] @ w[b[:, None] + of_k].T
+        terms = [(tap_h, tap_w, k0) for tap_h in range(c["taps_h"]) for tap_w in range(c["taps_w"])
+                 for k0 in range(0, slabs.channels, tile[2])]
+        for i in np.array_split(np.arange(len(terms)), slices)[slice_]:
+            tap_h, tap_w, k0 = terms[i]
+            k = np.arange(k0, min(k0 + tile[2], slabs.channels))
+            of_k = k if w_is_column_major else (group * slabs.channels + k) * slabs.w_row
+            a = start + tap_h * c["tap_in_h"] + tap_w * c["tap_in_w"]
+            b = c["w"] + tap_h * c["tap_w_h"] + tap_w * c["tap_w_w"] + of_column
+            assert a.min() >= 0 and b.min() >= 0
+            total += read[a[:, None] + k] @ w[b[:, None] + of_k].T
+        if slices > 1:
+            assert partial[slot + slice_] is None, "a slot is written twice"
+            partial[slot + slice_] = total
+            if any(part is None for part in partial[slot:slot + slices]):
+                continue
+            total = np.sum(partial[slot:slot + slices], axis=0)
         to = image * slabs.out_image + c["out"] + h * c["out_h"] + v * c["out_w"] + group * slabs.columns
         out[to[:, None] + column] = total
         written[to[:, None] + column] += 1
@@ -48,19 +58,19 @@ def interpret(slabs: Slabs, read, w, out_shape, tile, w_is_column_major):
     return out.reshape(out_shape)
 
 
-@pytest.mark.parametrize("tile", TILES, ids=str)
-def test_fprop_work_lists_give_the_convolution(tile):
+@pytest.mark.parametrize(("tile", "split"), TILES, ids=str)
+def test_fprop_work_lists_give_the_convolution(tile, split):
     for case in small_cases():
         x, w = integers(case.x_shape, 1), integers(case.w_shape, 2)
-        y = interpret(fprop_slabs(case.desc), x, w, case.desc.y_shape, tile, True)
+        y = interpret(fprop_slabs(case.desc), x, w, case.desc.y_shape, tile, True, split)
         assert_equal_at(y, conv_fprop_padded(x, w, **case.attrs), name=f"y of {case.name}")
 
 
-@pytest.mark.parametrize("tile", TILES, ids=str)
-def test_dgrad_work_lists_give_the_gradient(tile):
+@pytest.mark.parametrize(("tile", "split"), TILES, ids=str)
+def test_dgrad_work_lists_give_the_gradient(tile, split):
     for case in small_cases():
         g, w = integers(case.desc.y_shape, 1), integers(case.w_shape, 2)
-        dx = interpret(dgrad_slabs(case.desc), g, w, case.x_shape, tile, False)
+        dx = interpret(dgrad_slabs(case.desc), g, w, case.x_shape, tile, False, split)
         assert_equal_at(dx, conv_dgrad_padded(g, w, case.hw, **case.attrs), name=f"dx of {case.name}")
 
 
@@ -89,14 +99,3 @@ def test_numbers_beyond_32_bits_are_named():
     large = ConvDesc.fprop((1, 50000, 50000, 4), (4, 1, 1, 4), stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1)
     assert oversized(large) == ("an image of x: 10000000000 >= 2^31, an image of y: 10000000000 >= 2^31, "
                                 "positions: 2500000000 >= 2^31")
-
-
-def test_the_cost_model_ranks_what_is_plain():
-    tile, small = Tile(128, 128, 16, 8, 16, 3, 2, 0.8), Tile(32, 32, 16, 4, 4, 3, 8, 0.7)
-    times = [makespan_us(tile, [work], 132) for work in ((132, 100), (133, 100), (264, 101))]
-    assert times == sorted(set(times))
-    assert makespan_us(tile, [(1320, 100)], 132) < makespan_us(small, [(1320 * 16, 100)], 132)
-    assert makespan_us(small, [(16, 100)], 132) < makespan_us(tile, [(1, 100)], 132)
-    simulated, estimated = (makespan_us(tile, [(tiles, 100)], 132) / tiles for tiles in (4000, 5000))
-    assert estimated == pytest.approx(simulated, rel=0.05)
-    assert makespan_us(tile, [(1, 0)], 132) > LAUNCH_US

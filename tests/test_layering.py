@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "alpha.dlpack": {"alpha.backend", "alpha.errors"},
     "alpha.graph": {"alpha.backend", "alpha.config", "alpha.errors", "alpha.op", "alpha.tensor"},  # the latter as types
     "alpha.tensor": {"alpha.backend", "alpha.dlpack", "alpha.errors", "alpha.graph"},
+    "alpha.precision": {"alpha.backend", "alpha.config", "alpha.errors", "alpha.tensor"},
     "alpha.op": {"alpha.backend", "alpha.config", "alpha.errors", "alpha.graph", "alpha.tensor"},
     "alpha.gradcheck": {"alpha.errors", "alpha.graph", "alpha.tensor"},
     "alpha.ops": {"alpha.ops", "alpha.op", "alpha.tensor", "alpha.graph", "alpha.backend", "alpha.config",
@@ -31,7 +32,8 @@ MAY_IMPORT = {
                   "alpha.random"},
     "alpha.cuda": {"alpha.cuda", "alpha.ops", "alpha.op", "alpha.backend", "alpha.build", "alpha.config",
                    "alpha.errors", "alpha.random", "alpha.tensor", "alpha.graph"},
-    "alpha.nn": {"alpha.nn", "alpha.ops", "alpha.op", "alpha.tensor", "alpha.graph", "alpha.errors", "alpha.random"},
+    "alpha.nn": {"alpha.nn", "alpha.ops", "alpha.op", "alpha.tensor", "alpha.graph", "alpha.errors", "alpha.precision",
+                 "alpha.random"},
     "alpha.optim": {"alpha.optim", "alpha.ops", "alpha.tensor", "alpha.graph", "alpha.errors"},
     "alpha.checkpoint": {"alpha.backend", "alpha.nn", "alpha.tensor", "alpha.errors"},
     "alpha": {"alpha"},

@@ -181,7 +181,8 @@ def test_summary_counts_parameters_macs_and_bytes():
     assert net.training and not net[1].training and not net[0].hooked
     text = str(s)
     assert "MACs nominal" in text and "Conv2d" in text
-    assert text.splitlines()[-1].split()[:3] == ["total", "Sequential", "762"]
+    assert text.splitlines()[-2].split()[:3] == ["total", "Sequential", "762"]
+    assert text.splitlines()[-1].startswith("precision fp32: float32 activations")
 
 
 @pytest.mark.parametrize("input_shape, said", [

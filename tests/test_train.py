@@ -68,7 +68,7 @@ def test_a_run_leaves_its_files_and_ends_with_the_accuracy(pictures: None, tmp_p
     summary = json.loads((output / "summary.json").read_text())
     assert last_line(out) == f"test accuracy {100 * summary['test_accuracy']:.2f} %"
     assert summary["test_accuracy"] == summary["last"]["accuracy"] and summary["best"].keys() == summary["last"].keys()
-    assert out.count("train loss") == 3 and "epoch 3/3" in out and "on cpu; tiny: 80 images to train, 8 to" in out
+    assert out.count("train loss") == 3 and "epoch 3/3" in out and "cpu in fp32; tiny: 80 images to train, 8 to" in out
 
 
 def test_metrics_have_a_line_per_epoch(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_device_auto_falls_back_to_the_cpu(monkeypatch: pytest.MonkeyPatch) -> N
     assert resolve_device(Config()).device == "cpu"
     with pytest.raises(alpha.errors.ConfigError, match="no GPU here"):
         resolve_device(Config.from_dict({"device": "cuda"}))
-    with pytest.raises(alpha.errors.ConfigError, match=r"precision: 'bf16' is not allowed, expected fp32 on the cpu"):
+    with pytest.raises(alpha.errors.ConfigError, match=r"precision: 'bf16' is not allowed, expected fp32, tf32 or"):
         resolve_device(Config.from_dict({"precision": "bf16"}))
 
 

@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import models
+from alpha import config as settings
 from alpha.errors import ConfigError, message
+from alpha.precision import MODES
 from train.augment import Augment
 from train.data import DATASETS, did_you_mean
 
 SCHEDULES = ("constant", "step", "multistep", "exponential", "cosine", "onecycle", "triangular")
-PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
+PRECISIONS = tuple(MODES)
 LEARNING_RATES = {"sgd": 0.02, "adam": 1e-3, "adamw": 1e-3, "rmsprop": 1e-3, "adamax": 2e-3, "radam": 1e-3,
                   "adamod": 1e-3}
 OPTIMIZERS = tuple(LEARNING_RATES)
@@ -71,7 +73,8 @@ class Config:
     output: str = setting("runs/lenet5-digits", "folder for config, metrics, plots and checkpoints "
                           "(default: runs/MODEL-DATASET)")
     device: str = setting("auto", "auto, cpu, cuda or cuda:N; auto is the first GPU, or the CPU")
-    precision: str = setting("fp32", "arithmetic of the layers", PRECISIONS)
+    precision: str = setting("fp32", "how layers store activations and multiply; docs/numerics.md (default: "
+                             "ALPHA_PRECISION, or fp32)", PRECISIONS)
     epochs: int = setting(20, "passes over the training images", Interval(1, 100_000, "[]"))
     max_steps: int | None = setting(None, "stop after this many steps in all, if epochs has not ended before",
                                     Interval(1), int)
@@ -111,8 +114,9 @@ class Config:
         Augment.parse(self.augment)
         if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", self.device):
             _refuse("device", self.device, "auto, cpu, cuda or cuda:N", "write --device auto")
-        if self.device == "cpu" and self.precision != "fp32":
-            _refuse("precision", self.precision, "fp32 on the cpu", "use --precision fp32, or a GPU: --device cuda")
+        if self.device == "cpu" and self.precision == "bf16":
+            _refuse("precision", self.precision, "fp32, tf32 or fp16 on the cpu, which has no bfloat16",
+                    "use --precision fp32, or a GPU: --device cuda")
         if self.warmup >= self.epochs:
             _refuse("warmup", self.warmup, f"less than epochs, which is {self.epochs}", "lower warmup or raise epochs")
         if 1 < self.val_size != int(self.val_size):
@@ -151,6 +155,7 @@ class Config:
             full.setdefault("augment", DATASETS[str(full["dataset"])].augment)
         if full.get("schedule") == "exponential":
             full.setdefault("gamma", 0.95)
+        full.setdefault("precision", settings.precision)
         full.setdefault("output", f"runs/{full['model']}-{full['dataset']}")
         return Config(**full)
 

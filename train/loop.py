@@ -27,6 +27,8 @@ from train.interrupt import Interrupted, StopRequest
 from train.session import BEST, LAST, Session, find_for, resolve_device
 
 MIB = 1 << 20
+ON_THE_CPU = {"tf32": " (as fp32: there are no tensor cores)",
+              "fp16": " (float16 storage, float32 arithmetic: for tests, it is not faster)"}
 READ_EVERY = 16  # steps between two readings of the losses: in between a device need not wait for the host
 
 
@@ -41,10 +43,14 @@ def train_step(session: Session, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """
     logits = session.model(x)
     loss = ops.cross_entropy(logits, y, label_smoothing=session.config.label_smoothing)
-    loss.backward()
-    if session.config.clip:
-        optim.clip_grad_norm(session.model.named_parameters(), session.config.clip)
-    session.optimizer.step()
+    if session.scaler is not None:
+        session.scaler.scale(loss).backward()
+        session.scaler.step(session.optimizer, max_norm=session.config.clip)
+    else:
+        loss.backward()
+        if session.config.clip:
+            optim.clip_grad_norm(session.model.named_parameters(), session.config.clip)
+        session.optimizer.step()
     session.optimizer.zero_grad()
     if session.ema is not None:
         session.ema.update()
@@ -206,7 +212,8 @@ def make_row(session: Session, val: Evaluation | None, peak_nbytes: int) -> repo
             "train_accuracy": round(state.correct / state.images, 6), "val_loss": val and round(val.loss, 6),
             "val_accuracy": val and round(val.accuracy, 6), "lr": session.schedule(state.step - 1),
             "seconds": round(state.seconds, 3), "images_per_second": round(state.images / state.seconds, 1),
-            "peak_memory_mib": round(peak_nbytes / MIB, 1)}
+            "peak_memory_mib": round(peak_nbytes / MIB, 1), "loss_scale": session.scaler and session.scaler.value,
+            "skipped_steps": session.scaler and session.scaler.skipped}
 
 
 def final_test(session: Session, data: Dataset, check: Callable[[], None]) -> float:
@@ -224,7 +231,7 @@ def final_test(session: Session, data: Dataset, check: Callable[[], None]) -> fl
     for name, (epoch, result) in tested.items():
         print(f"{name} weights, epoch {epoch}: test loss {result.loss:.4f}, accuracy {100 * result.accuracy:.2f} %",
               flush=True)
-    report.write_summary(session.output, {"test_accuracy": final.accuracy, **{
+    report.write_summary(session.output, {"test_accuracy": final.accuracy, "precision": session.config.precision, **{
         name: {"epoch": epoch, "loss": result.loss, "accuracy": result.accuracy}
         for name, (epoch, result) in tested.items()}})
     if report.can_plot():
@@ -249,10 +256,11 @@ def run(config: Config) -> float:
     session = Session(config, len(data.classes), len(split.train_labels))
     session.start(found)
     report.write_config(output, config)
-    print(f"{config.model}, {session.model.num_parameters():,} parameters, on {config.device}; {config.dataset}: "
+    print(f"{config.model}, {session.model.num_parameters():,} parameters, on {config.device} in {config.precision}"
+          f"{ON_THE_CPU.get(config.precision, '') if config.device == 'cpu' else ''}; {config.dataset}: "
           f"{len(split.train_labels)} images to train, {len(split.val_labels)} to validate, {len(data.test_labels)} to "
           "test", flush=True)
-    with StopRequest() as stop:
+    with StopRequest() as stop, alpha.precision(config.precision):
         fit(session, split, data, stop)
         return final_test(session, data, stop.check)
 
@@ -267,6 +275,7 @@ def evaluate_checkpoint(config: Config) -> float:
     data = load(config.dataset, config.data_dir, seed=config.seed)
     session = Session(config, len(data.classes), len(data.train_labels))
     session.load_weights(*found)
-    result = evaluate_on_test(session, data)
+    with alpha.precision(config.precision):
+        result = evaluate_on_test(session, data)
     print(f"{found[1]}: test loss {result.loss:.4f}, {len(data.test_labels)} images of {config.dataset}", flush=True)
     return result.accuracy

@@ -1,7 +1,7 @@
 """What a run leaves in its output directory, and what it says on the way.
 
     config.toml     the resolved settings, with the versions that ran; --config reads it back
-    metrics.csv     one line per epoch
+    metrics.csv     one line per epoch; the loss scale and the steps skipped so far in fp16
     curves.png      loss and accuracy over the epochs           (both pictures need matplotlib)
     confusion.png   which class of the test set was taken for which
     summary.json    test loss and accuracy of the last weights, and of the best ones on the validation images
@@ -30,7 +30,7 @@ from alpha.errors import ConfigError, message
 from train.config import Config
 
 COLUMNS = ("epoch", "step", "train_loss", "train_accuracy", "val_loss", "val_accuracy", "lr", "seconds",
-           "images_per_second", "peak_memory_mib")
+           "images_per_second", "peak_memory_mib", "loss_scale", "skipped_steps")
 ARTIFACTS = ("config.toml", "metrics.csv", "curves.png", "confusion.png", "summary.json")
 NO_MATPLOTLIB = 'curves.png and confusion.png are left out: matplotlib is not installed (pip install ".[plot]")'
 
@@ -101,9 +101,12 @@ def write_summary(output: Path, summary: Mapping[str, Any]) -> None:
 def epoch_line(row: Row, epochs: int) -> str:
     """Returns what the console shows of an epoch."""
     val = "" if row["val_loss"] is None else f"  val loss {row['val_loss']:.4f} acc {100 * row['val_accuracy']:6.2f} %"
+    scale = ""
+    if row.get("loss_scale") is not None:
+        scale = f"  loss scale {row['loss_scale']:g}, {row['skipped_steps']} steps skipped so far"
     return (f"epoch {row['epoch']:>{len(str(epochs))}}/{epochs}  train loss {row['train_loss']:.4f} "
             f"acc {100 * row['train_accuracy']:6.2f} %{val}  lr {row['lr']:.2g}  {row['seconds']:.1f} s  "
-            f"{row['images_per_second']:.0f} images/s  {row['peak_memory_mib']:.0f} MiB")
+            f"{row['images_per_second']:.0f} images/s  {row['peak_memory_mib']:.0f} MiB{scale}")
 
 
 def progress(title: str, total: int, done: int) -> Any:

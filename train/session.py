@@ -22,6 +22,7 @@ from alpha import checkpoint, optim, random
 from alpha.backend import get_backend
 from alpha.errors import CheckpointError, ConfigError, DeviceError, message
 from alpha.optim import schedule
+from alpha.precision import MODES
 from alpha.tensor import Tensor
 from train.config import Config
 from train.data import steps_per_epoch
@@ -65,7 +66,7 @@ class Progress:
 
 
 class Session:
-    """A run in memory: config, model, optimizer, moving average, progress.
+    """A run in memory: config, model, optimizer, moving average, loss scale, progress.
 
     Args:
         config: its device is not "auto" any more.
@@ -81,6 +82,7 @@ class Session:
         self.schedule = make_schedule(config, self.steps_per_epoch)
         self.optimizer = make_optimizer(config, self.model.named_parameters(), self.schedule)
         self.ema = optim.ExponentialMovingAverage(self.model, config.ema) if config.ema else None
+        self.scaler = optim.LossScaler(config.device) if MODES[config.precision].scales_loss else None
         self.progress = Progress()
         self.identity = {"model": config.model, "num_classes": num_classes, "dataset": config.dataset,
                          "train_images": train_images, "val_size": config.val_size, "seed": config.seed,
@@ -119,7 +121,8 @@ class Session:
         """Writes the run to LAST or BEST in the output directory.  Raises CheckpointError if that fails."""
         state = self.optimizer.state_dict()
         tensors = {**_prefixed("model/", self.model.state_dict()), **_prefixed("optimizer/", state["tensors"]),
-                   **_prefixed("ema/", self.ema.state_dict() if self.ema else {})}
+                   **_prefixed("ema/", self.ema.state_dict() if self.ema else {}),
+                   **_prefixed("scaler/", self.scaler.state_dict() if self.scaler else {})}
         checkpoint.save(self.output / name, tensors, {
             "identity": self.identity, "progress": asdict(self.progress), "optimizer": state["scalars"],
             "random": random.get_state(), "config": self.config.to_dict()})
@@ -156,6 +159,8 @@ class Session:
         self.optimizer.load_state_dict({"tensors": _without("optimizer/", tensors), "scalars": metadata["optimizer"]})
         if self.ema is not None:
             self.ema.load_state_dict(_without("ema/", tensors))
+        if self.scaler is not None:
+            self.scaler.load_state_dict(_without("scaler/", tensors))
         random.set_state(*metadata["random"])
         self.progress = Progress(**metadata["progress"])
         self._say_what_changed(metadata["config"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,9 @@ class CpuBackend:
 
     def copy_into(self, dst: np.ndarray, src: np.ndarray) -> None:
         dst[...] = src
+
+    def forget(self, arrays: Sequence[np.ndarray]) -> None:
+        """Nothing is derived from arrays."""
 
     def has_nan(self, x: np.ndarray) -> bool:
         with np.errstate(all="ignore"):

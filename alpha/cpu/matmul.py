@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from alpha.cpu import native
+from alpha.cpu.half import in_float32
 from alpha.cpu.memory import empty
 from alpha.ops.matmul import linear, matmul
 
@@ -17,6 +18,7 @@ WORTHWHILE = 1 << 18  # multiplications; below, BLAS is faster, on one thread; a
 
 
 @matmul.impl("cpu")
+@in_float32()
 def matmul_cpu(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool) -> Array:
     if a.ndim == b.ndim == 2 and a.size * b.shape[not transpose_b] >= WORTHWHILE and native.usable(a, b):
         if transpose_b and not transpose_a:
@@ -25,12 +27,11 @@ def matmul_cpu(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool) -> A
             return _wgrad(b, a) if transpose_a else _dgrad(a, b)
     left = a.swapaxes(-1, -2) if transpose_a else a
     right = b.swapaxes(-1, -2) if transpose_b else b
-    if a.dtype == np.float16:
-        return np.asarray(np.matmul(left.astype(np.float32), right.astype(np.float32))).astype(np.float16)
     return np.asarray(np.matmul(left, right))
 
 
 @linear.impl("cpu")
+@in_float32()
 def linear_cpu(x: Array, w: Array, b: Array | None, *, activation: str | None) -> Array:
     rows = x.reshape(-1, x.shape[-1])
     shape = (*x.shape[:-1], w.shape[0])

@@ -1,6 +1,7 @@
 """Normalisation on the CPU: batch norm by the compiled kernels where they can be used, all else in NumPy.
 
-Variances are made in two passes, sums in float64; float16 is computed in float32 and rounded once.
+Variances are made in two passes, sums in float64; float16 is computed in float32 and rounded once, without a warning
+where that overflows.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from alpha.cpu import native
+from alpha.cpu.half import quiet
 from alpha.cpu.memory import empty, empty_like
 from alpha.ops import norm as ops
 
@@ -55,7 +57,7 @@ def _gradients(g: Array, xhat: Array, gamma: Array | None, istd: Array, axes: Ax
                dtype: np.dtype) -> tuple[Array, ...]:
     """Returns dx = istd * (v - mean(v) - xhat * mean(v * xhat)) with v = g * gamma, dgamma and dbeta.
 
-    Means are over `axes`, dgamma and dbeta are summed over `summed`; xhat is overwritten.
+    Means are over `axes`, dgamma and dbeta are summed over `summed`; dx is rounded to dtype; xhat is overwritten.
     """
     product = np.multiply(g, xhat, out=empty_like(g))
     dgamma, dbeta = _sum(product, summed), _sum(g, summed)
@@ -67,7 +69,7 @@ def _gradients(g: Array, xhat: Array, gamma: Array | None, istd: Array, axes: Ax
     dx = np.subtract(v, _mean(v, axes), out=product)
     dx -= xhat
     dx *= istd
-    return tuple(a.astype(dtype, copy=False) for a in (dx, dgamma, dbeta))
+    return dx.astype(dtype, copy=False), dgamma, dbeta
 
 
 @ops.batch_norm_act.impl("cpu")
@@ -98,6 +100,7 @@ def _batch_norm_compiled(x: Array, gamma: Array | None, beta: Array | None, runn
     return y, mean, istd
 
 
+@quiet
 def _batch_norm(x: Array, gamma: Array | None, beta: Array | None, running_mean: Any, running_var: Any,
                 residual: Array | None, training: bool, momentum: float, eps: float, relu: bool) -> tuple[Array, ...]:
     dtype, x = x.dtype, wide(x)
@@ -105,8 +108,8 @@ def _batch_norm(x: Array, gamma: Array | None, beta: Array | None, running_mean:
         rows = x.reshape(-1, x.shape[-1])
         mean, var, istd = (s[0] for s in _statistics(rows, (0,), eps))
         if running_mean is not None:
-            running_mean += (momentum * (mean - running_mean)).astype(dtype)
-            running_var += (momentum * (var * len(rows) / (len(rows) - 1) - running_var)).astype(dtype)
+            running_mean += (momentum * (mean - running_mean)).astype(running_mean.dtype)
+            running_var += (momentum * (var * len(rows) / (len(rows) - 1) - running_var)).astype(running_var.dtype)
     else:
         mean, istd = np.array(wide(running_mean)), 1 / np.sqrt(wide(running_var) + eps)
     y = _affine(x, mean, istd, gamma, beta)
@@ -118,6 +121,7 @@ def _batch_norm(x: Array, gamma: Array | None, beta: Array | None, running_mean:
 
 
 @ops.batch_norm_grad.impl("cpu")
+@quiet
 def batch_norm_grad_cpu(g: Array, x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd: Array, *,
                         activation: str | None) -> tuple[Array, ...]:
     if native.usable(g, x, gamma, beta, mean, istd):
@@ -132,6 +136,7 @@ def batch_norm_grad_cpu(g: Array, x: Array, gamma: Array | None, beta: Array | N
     return _gradients(g, xhat, gamma, istd, axes, axes, dtype)
 
 
+@quiet
 def _sample_norm(x: Array, gamma: Array | None, beta: Array | None, axes: Axes, eps: float) -> tuple[Array, ...]:
     dtype, x = x.dtype, wide(x)
     mean, _, istd = _statistics(x, axes, eps)
@@ -153,6 +158,7 @@ def group_norm_cpu(x: Array, gamma: Array | None, beta: Array | None, *, groups:
 
 
 @ops.sample_norm_grad.impl("cpu")
+@quiet
 def sample_norm_grad_cpu(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, *, axes: Axes,
                          params_ndim: int) -> tuple[Array, ...]:
     dtype, summed = x.dtype, tuple(range(x.ndim - params_ndim))

@@ -19,10 +19,10 @@ WIDE = {"e": np.float32, "f": np.float32, "d": np.float64}  # what float16, floa
 
 
 @ops.sum.impl("cpu")
-def sum_cpu(x: Array, *, axis: Axes, keepdims: bool) -> Array:
-    dtype = x.dtype if x.dtype.kind == "f" else np.dtype(np.int64)
+def sum_cpu(x: Array, *, axis: Axes, keepdims: bool, dtype: str | None) -> Array:
+    result = dtype or (x.dtype if x.dtype.kind == "f" else np.int64)
     with np.errstate(all="ignore"):
-        return _sum(x, axis).reshape(ops.reduced_shape(x.shape, axis, keepdims, "sum")).astype(dtype, copy=False)
+        return _sum(x, axis).reshape(ops.reduced_shape(x.shape, axis, keepdims, "sum")).astype(result, copy=False)
 
 
 @ops.mean.impl("cpu")

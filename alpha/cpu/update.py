@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from math import sqrt
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
+from math import isfinite, sqrt
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,21 @@ def _descend(w: Array, direction: Array, rate: float, scratch: Array) -> None:
     w -= np.multiply(direction, rate, out=scratch)
 
 
+def _scaled(step: Callable[..., None]) -> Callable[..., None]:
+    """Gives a step its last argument, the factor of the gradients, which is None or an array."""
+    @wraps(step)
+    def scaled(params: Arrays, grads: Arrays, *states_factor: Any, **attrs: Any) -> None:
+        *states, factor = states_factor
+        if factor is None:
+            step(params, grads, *states, **attrs)
+        elif factor != 0:
+            grads = [np.multiply(g, factor, out=empty(g.shape, g.dtype), casting="same_kind") for g in grads]
+            step(params, grads, *states, **attrs)
+    return scaled
+
+
 @ops.sgd_step.impl("cpu")
+@_scaled
 def sgd_step_cpu(params: Arrays, grads: Arrays, momenta: Arrays, *, lr: float, momentum: float, dampening: float,
                  nesterov: bool, weight_decay: float, first: bool) -> None:
     if native.usable(*params, *grads, *momenta):
@@ -80,6 +95,7 @@ def sgd_step_cpu(params: Arrays, grads: Arrays, momenta: Arrays, *, lr: float, m
 
 
 @ops.adam_step.impl("cpu")
+@_scaled
 def adam_step_cpu(params: Arrays, grads: Arrays, m: Arrays, v: Arrays, vmax: Arrays, *, lr: float, step: int,
                   beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool) -> None:
     if native.usable(*params, *grads, *m, *v, *vmax):
@@ -99,6 +115,7 @@ def adam_step_cpu(params: Arrays, grads: Arrays, m: Arrays, v: Arrays, vmax: Arr
 
 
 @ops.rmsprop_step.impl("cpu")
+@_scaled
 def rmsprop_step_cpu(params: Arrays, grads: Arrays, square_avg: Arrays, grad_avg: Arrays, momenta: Arrays, *, lr: float,
                      alpha: float, eps: float, weight_decay: float, momentum: float) -> None:
     if not grad_avg and native.usable(*params, *grads, *square_avg, *momenta):
@@ -122,6 +139,7 @@ def rmsprop_step_cpu(params: Arrays, grads: Arrays, square_avg: Arrays, grad_avg
 
 
 @ops.adamax_step.impl("cpu")
+@_scaled
 def adamax_step_cpu(params: Arrays, grads: Arrays, m: Arrays, u: Arrays, *, lr: float, step: int, beta1: float,
                     beta2: float, eps: float, weight_decay: float) -> None:
     if native.usable(*params, *grads, *m, *u):
@@ -139,6 +157,7 @@ def adamax_step_cpu(params: Arrays, grads: Arrays, m: Arrays, u: Arrays, *, lr: 
 
 
 @ops.radam_step.impl("cpu")
+@_scaled
 def radam_step_cpu(params: Arrays, grads: Arrays, m: Arrays, v: Arrays, *, lr: float, step: int, beta1: float,
                    beta2: float, eps: float, weight_decay: float, decoupled: bool) -> None:
     rate, rectified = ops.radam_rate(lr, step, beta1, beta2)
@@ -154,6 +173,7 @@ def radam_step_cpu(params: Arrays, grads: Arrays, m: Arrays, v: Arrays, *, lr: f
 
 
 @ops.adamod_step.impl("cpu")
+@_scaled
 def adamod_step_cpu(params: Arrays, grads: Arrays, m: Arrays, v: Arrays, s: Arrays, *, lr: float, step: int,
                     beta1: float, beta2: float, beta3: float, eps: float, weight_decay: float) -> None:
     for w, g, mk, vk, sk, rate, t in _each(2, params, grads, m, v, s):
@@ -180,3 +200,16 @@ def sums_of_squares_cpu(tensors: Arrays) -> Array:
     if native.usable(*tensors):
         return np.array([native.sum_of_squares([x]) for x in tensors])
     return np.array([np.sum(np.square(x, dtype=np.float64)) for x in tensors])
+
+
+@ops.loss_scale_step.impl("cpu")
+def loss_scale_step_cpu(squares: Array, scale: Array, counts: Array, *, growth_interval: int, max_norm: float) -> Array:
+    total, before = float(np.sum(squares)), float(scale)
+    if not isfinite(total):
+        scale[...], counts[...] = max(before / 2, 1.0), (0, counts[1] + 1)
+        return np.zeros((), np.float32)
+    counts[0] += 1
+    if counts[0] >= growth_interval:
+        scale[...], counts[0] = min(2 * before, ops.LARGEST_SCALE), 0
+    norm = sqrt(total) / before
+    return np.array((max_norm / norm if 0 < max_norm < norm else 1.0) / before, np.float32)

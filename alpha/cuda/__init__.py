@@ -5,6 +5,7 @@ Importing it binds the implementations; the device is touched when the first ten
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,11 @@ class CudaBackend:
         return elementwise.filled(shape, value, dtype)
 
     def copy_into(self, dst: Array, src: Array) -> None:
+        self.forget([dst])
         memory.copy(dst, src)
+
+    def forget(self, arrays: Sequence[Array]) -> None:
+        operand.forget(arrays)
 
     def has_nan(self, x: Array) -> bool:
         return bool(memory.download(reduce.nan_flag(x), "int32").item())
@@ -63,6 +68,8 @@ class CudaBackend:
         return 2, context.index or 0
 
     def address(self, x: Array) -> int:
+        self.forget([x])
+        x.derive().visible = True  # whoever knows the address may write
         return x.ptr
 
     def wrap(self, address: int, shape: tuple[int, ...], dtype: str, owner: Any) -> Array:
@@ -82,4 +89,4 @@ class CudaBackend:
 
 BACKEND = CudaBackend()
 
-from alpha.cuda import elementwise, families, reduce  # noqa: E402,F401  their import binds the implementations
+from alpha.cuda import elementwise, families, operand, reduce  # noqa: E402,F401  their import binds the implementations

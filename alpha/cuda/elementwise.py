@@ -228,9 +228,14 @@ _CASTS = {(source, dtype): Kernel("cast.cu", f"cast_{source}_{dtype}", "ptr x, p
 def convert(x: Array, dtype: str) -> Array:
     """Returns the elements of x in another dtype."""
     y = empty(x.shape, dtype)
-    width = max(ITEMSIZE[x.dtype], ITEMSIZE[dtype])
-    _CASTS[STORED.get(x.dtype, x.dtype), dtype](blocks(x.size, width, 4), x, y, x.size)
+    convert_into(x, y)
     return y
+
+
+def convert_into(x: Array, y: Array) -> None:
+    """Overwrites the elements of y with those of x, in the dtype of y."""
+    width = max(ITEMSIZE[x.dtype], ITEMSIZE[y.dtype])
+    _CASTS[STORED.get(x.dtype, x.dtype), y.dtype](blocks(x.size, width, 4), x, y, x.size)
 
 
 @ops.transfer.impl("cuda")

@@ -11,27 +11,28 @@ import numpy as np
 
 from alpha.cuda.kernel import Kernel, per_dtype
 from alpha.cuda.memory import ITEMSIZE, Array, download, empty, upload
-from alpha.cuda.reduce import THREADS, ceil_div, per_piece, row_width
+from alpha.cuda.reduce import SMALL_ROW, THREADS, ceil_div, per_piece, row_width
 from alpha.ops import loss as ops
 
+BLOCKS = 396  # of the forward pass, which take one row after the other: as many as an H100 holds at once
 _ROWS = "i64 rows, i64 classes, i32 width, f32 smoothing"
-_FORWARD = per_piece("loss.cu", "forward",
-                     f"ptr logits, ptr labels, i32 long_labels, ptr loss, ptr block_loss, ptr lse, {_ROWS}")
+_FORWARD = per_piece("loss.cu", "forward", "ptr logits, ptr labels, i32 long_labels, ptr loss, ptr block_loss, "
+                     f"ptr lse, {_ROWS}, f32 divisor")
 _BACKWARD = per_piece("loss.cu", "backward", "ptr g, i32 g_step, ptr logits, ptr labels, i32 long_labels, ptr lse, "
                       f"ptr dx, {_ROWS}, f32 scale")
-_TOTAL = per_dtype("loss.cu", "total", "ptr block_loss, ptr loss, i64 blocks, f32 divisor", threads=THREADS)
 _LABEL_MASK = Kernel("loss.cu", "label_mask", "ptr labels, i32 long_labels, ptr mask, ptr first_bad, i64 rows, "
                      "i64 classes", threads=THREADS)
 _BINARY = per_dtype("binary_cross_entropy.cu", "binary_cross_entropy",
                     "ptr p, f32 number_p, ptr target, f32 number_target, ptr y, i64 n", threads=THREADS)
 
 
-def _rows(logits: Array) -> tuple[tuple[str, bool], int, int]:
-    """Returns which kernel reads the rows, the blocks, and the threads of a row."""
+def _rows(logits: Array, pieces_per_thread: int) -> tuple[tuple[str, bool], int, int]:
+    """Returns which kernel reads the rows, the blocks that take each row once, and the threads of a row."""
     rows, classes = logits.shape
     lanes = 16 // ITEMSIZE[logits.dtype]
     wide = classes % lanes == 0
-    width = row_width(ceil_div(classes, lanes if wide else 1))
+    pieces = ceil_div(classes, lanes if wide else 1)
+    width = THREADS if row_width(pieces) == THREADS else row_width(ceil_div(pieces, pieces_per_thread))
     return (logits.dtype, wide), ceil_div(rows, THREADS // width), width
 
 
@@ -40,14 +41,12 @@ def label_cross_entropy_cuda(logits: Array, target: Array, *, label_smoothing: f
                              reduction: str) -> tuple[Array, Array]:
     """See alpha.ops.loss; but a label outside [0, C) makes the loss of its row NaN, and does not raise."""
     rows, classes = logits.shape
-    kind, grid, width = _rows(logits)
-    each = reduction == "none"
+    kind, grid, width = _rows(logits, SMALL_ROW)
+    grid, each = max(1, min(grid, BLOCKS)), reduction == "none"  # the sum of no rows is made too
     loss, lse = empty((rows,) if each else (), logits.dtype), empty((rows,), "float32")
     block_loss = None if each else empty((grid,), "float32")
-    _FORWARD[kind](grid, logits, target, target.dtype == "int64", loss if each else None, block_loss, lse, rows,
-                   classes, width, label_smoothing)
-    if block_loss is not None:
-        _TOTAL[logits.dtype](1, block_loss, loss, grid, rows if reduction == "mean" else 1.0)
+    _FORWARD[kind](grid, logits, target, target.dtype == "int64", loss, block_loss, lse, rows, classes, width,
+                   label_smoothing, rows if reduction == "mean" else 1.0)
     return loss, lse
 
 
@@ -56,7 +55,7 @@ def cross_entropy_grad_cuda(g: Array, logits: Array, target: Array, lse: Array, 
                             reduction: str) -> Array:
     """See alpha.ops.loss; but a label outside [0, C) makes the gradient of its row NaN, and does not raise."""
     rows, classes = logits.shape
-    kind, grid, width = _rows(logits)
+    kind, grid, width = _rows(logits, 1)
     dx = empty(logits.shape, logits.dtype)
     scale = 1 / rows if rows and reduction == "mean" else 1.0
     _BACKWARD[kind](grid, g, reduction == "none", logits, target, target.dtype == "int64", lse, dx, rows, classes,

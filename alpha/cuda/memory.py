@@ -33,6 +33,15 @@ here = context.here
 on_allocate: Callable[[int, int], None] | None = None  # called with the address and size of every new block
 
 
+class Derived(dict[str, Any]):
+    """What was computed from the elements of some memory, by name, until they change; each has .ptr and .nbytes.
+
+    Whatever overwrites elements clears it: `Op` for the arguments that an op mutates, and the backend's copy_into.
+    """
+
+    visible = False  # to other libraries, which write without a word: then nothing may be kept
+
+
 class Array:
     """Elements on the device, C-contiguous, from the start of a block of the pool.
 
@@ -40,12 +49,15 @@ class Array:
         ptr: device address, a multiple of 256.
         shape, dtype, size, nbytes: as of a NumPy array; the dtype is a name such as "float32".
         block: the pool's allocation, freed with the last array that uses it; or the owner of memory from elsewhere.
+        derived: what was computed from the elements, shared by all arrays over the memory; None until it is used.
     """
 
-    __slots__ = ("__weakref__", "block", "dtype", "nbytes", "ptr", "shape", "size")
+    __slots__ = ("__weakref__", "block", "derived", "dtype", "nbytes", "ptr", "shape", "size")
 
-    def __init__(self, block: Any, ptr: int, shape: Shape, dtype: str, size: int, nbytes: int) -> None:
+    def __init__(self, block: Any, ptr: int, shape: Shape, dtype: str, size: int, nbytes: int,
+                 derived: Derived | None = None) -> None:
         self.block, self.ptr, self.shape, self.dtype, self.size, self.nbytes = block, ptr, shape, dtype, size, nbytes
+        self.derived = derived
 
     @property
     def ndim(self) -> int:
@@ -53,7 +65,13 @@ class Array:
 
     def reshaped(self, shape: Shape) -> Array:
         """Returns an array of another shape over the same memory."""
-        return Array(self.block, self.ptr, shape, self.dtype, self.size, self.nbytes)
+        return Array(self.block, self.ptr, shape, self.dtype, self.size, self.nbytes, self.derive())
+
+    def derive(self) -> Derived:
+        """Returns `derived`, made if need be."""
+        if self.derived is None:
+            self.derived = Derived()
+        return self.derived
 
     def __repr__(self) -> str:
         return f"<cuda Array {self.shape} {self.dtype} at {self.ptr:#x}>"
@@ -187,16 +205,21 @@ def mib(nbytes: int) -> str:
 
 def largest_tensors(count: int = LARGEST) -> list[tuple[int, str]]:
     """Returns (bytes, description) of the largest live arrays: shape, dtype, and the op that made each."""
-    found: dict[int, tuple[int, str]] = {}
+    holders: dict[int, tuple[Array, str]] = {}
     for thing in gc.get_objects():
         if type(thing) is Node:
             for data in thing.saved or ():
                 if type(data) is Array:
-                    found.setdefault(data.ptr, (data.nbytes, f"{data.shape} {data.dtype}, saved by {thing.op.name}"))
-        elif type(thing) is Tensor and type(thing.data) is Array:
+                    holders.setdefault(data.ptr, (data, f"saved by {thing.op.name}"))
+        elif issubclass(type(thing), Tensor) and type(thing.data) is Array:
             origin = f"made by {thing._node[0].op.name}" if thing._node else "a leaf, or without a graph"
-            found[thing.data.ptr] = (thing.data.nbytes, f"{thing.shape} {thing.dtype}, {origin}")
-    return sorted(found.values(), reverse=True)[:count]
+            holders[thing.data.ptr] = (thing.data, origin)
+    found = []
+    for data, origin in holders.values():
+        found.append((data.nbytes, f"{data.shape} {data.dtype}, {origin}"))
+        found += [(made.nbytes, f"{data.shape} {name}, derived from the tensor {origin}")
+                  for name, made in (data.derived or {}).items()]
+    return sorted(found, reverse=True)[:count]
 
 
 def memory_summary() -> str:
@@ -287,4 +310,6 @@ class Lease:
 def wrap(ptr: int, shape: Shape, dtype: str, owner: Any) -> Array:
     """Returns an array over memory of the device that somebody else owns; `owner` lives as long as it is in use."""
     size = prod(shape)
-    return Array(Lease(owner), ptr, shape, dtype, size, size * ITEMSIZE[dtype])
+    array = Array(Lease(owner), ptr, shape, dtype, size, size * ITEMSIZE[dtype])
+    array.derive().visible = True
+    return array

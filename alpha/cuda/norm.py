@@ -1,7 +1,8 @@
-"""Batch, layer and group normalisation on the GPU (kernels/batch_norm.cu, kernels/sample_norm.cu).
+"""Batch, layer and group normalisation on the GPU (kernels/batch_norm.cu, layer_norm.cu, group_norm.cu).
 
 A forward or backward of batch norm is three launches: sums per channel and chunk of rows, a block per channel that
 merges the chunks, and the pass that writes. Sums are float32 within a chunk, double across chunks, in fixed order.
+Layer norm reads a row once, if registers hold it. Group norm makes both passes in one launch, a few samples apart.
 """
 
 from __future__ import annotations
@@ -10,20 +11,22 @@ from functools import lru_cache
 from math import inf, prod
 from typing import NamedTuple
 
-from alpha.cuda.kernel import per_dtype
-from alpha.cuda.memory import ITEMSIZE, Array, empty
-from alpha.cuda.reduce import BLOCKS, THREADS, WALK, Walk, ceil_div, per_piece, row_width, sum_of_chunks, walk
+import numpy as np
+
+from alpha.cuda.kernel import Kernel, per_dtype
+from alpha.cuda.memory import ITEMSIZE, Array, empty, upload
+from alpha.cuda.reduce import BLOCKS, THREADS, WALK, Walk, ceil_div, per_piece, walk
 from alpha.ops import norm as ops
 
 Arrays = tuple[Array, ...]
 Shape = tuple[int, ...]
 
 
-_CHANNELS = "ptr gamma, ptr beta, ptr mean, ptr istd"
+_AFFINE = "ptr gamma, ptr beta, i32 wide"  # wide: they are float32
+_CHANNELS = f"{_AFFINE}, ptr mean, ptr istd"
 _STATISTICS = per_piece("batch_norm.cu", "statistics", f"ptr x, ptr partial, {WALK}")
-_FINALIZE_STATISTICS = per_dtype("batch_norm.cu", "finalize_statistics",
-                                 "ptr partial, ptr running_mean, ptr running_var, ptr mean, ptr istd, i64 rows, "
-                                 "i64 chunk, i32 chunks, f32 momentum, f32 eps")
+_FINALIZE_STATISTICS = per_dtype("batch_norm.cu", "finalize_statistics", "ptr partial, ptr running_mean, "
+                                 f"ptr running_var, ptr mean, ptr istd, {WALK}, f32 momentum, f32 eps")
 _RUNNING_STATISTICS = per_dtype("batch_norm.cu", "running_statistics",
                                 "ptr running_mean, ptr running_var, ptr mean, ptr istd, i32 channels, f32 eps")
 _APPLY = per_piece("batch_norm.cu", "apply", f"ptr x, {_CHANNELS}, ptr y, f32 floor, {WALK}")
@@ -36,28 +39,47 @@ _GRADIENT = {relu: per_piece("batch_norm.cu", "gradient" + "_relu" * relu,
                              f"ptr g, ptr x, {_CHANNELS}, ptr coefficients, ptr dx, {WALK}")
              for relu in (False, True)}
 
-_GROUP = "i64 items, i64 pixels, i64 groups, i64 k, i32 width"
-_NORMALIZE = per_piece("sample_norm.cu", "normalize",
-                       f"ptr x, ptr gamma, ptr beta, ptr y, ptr mean, ptr istd, f32 eps, {_GROUP}")
-_SAMPLE_GRADIENT = per_piece("sample_norm.cu", "gradient",
-                             f"ptr g, ptr x, ptr gamma, ptr mean, ptr istd, ptr dx, {_GROUP}")
-_PARAMETER_SUMS = per_piece("sample_norm.cu", "parameter_sums", "ptr g, ptr x, ptr mean, ptr istd, ptr partial, "
-                            f"i64 pixels, i64 groups, i64 k, {WALK}")
+_LAYER = f"ptr x, {_AFFINE}, ptr y, ptr mean, ptr istd, f32 eps"
+_LAYER_NORM = per_piece("layer_norm.cu", "normalize", f"{_LAYER}, i64 rows, i64 n, i32 width")
+_LAYER_NORM_LONG = per_piece("layer_norm.cu", "normalize_long", f"{_LAYER}, i64 n")
+_SAMPLE_GRADIENT = "ptr g, ptr x, ptr gamma, i32 wide, ptr mean, ptr istd, ptr dx"
+_LAYER_GRADIENT = {pieces: per_piece("layer_norm.cu", f"gradient_{pieces}",
+                                     f"{_SAMPLE_GRADIENT}, ptr partial, i64 rows, i64 n, i32 width")
+                   for pieces in (1, 2, 4)}
+_LAYER_GRADIENT_LONG = per_piece("layer_norm.cu", "gradient_long", f"{_SAMPLE_GRADIENT}, i64 n")
+_PARAMETER_SUMS = per_piece("layer_norm.cu", "parameter_sums",
+                            f"ptr g, ptr x, ptr mean, ptr istd, ptr partial, {WALK}")
+_PARAMETER_TOTALS = Kernel("layer_norm.cu", "parameter_totals",
+                           "ptr partial, ptr dgamma, ptr dbeta, i64 chunks, i64 n", threads=THREADS)
+
+_TURNS = f"ptr partial, ptr tickets, u32 tasks, u32 lag, {WALK}, i32 k"
+_GROUP_NORM = per_piece("group_norm.cu", "normalize", f"{_LAYER}, {_TURNS}")
+_GROUP_GRADIENT = per_piece("group_norm.cu", "gradient", f"{_SAMPLE_GRADIENT}, ptr totals, ptr coefficients, {_TURNS}")
 
 
 # ---- batch norm ------------------------------------------------------------------------------------------------------
 
 
-WRITERS = 4 * BLOCKS  # blocks of a pass that writes and sums nothing: short ones, so that none is late at the end
+WRITERS = 8 * BLOCKS  # blocks of a pass that writes and sums nothing: short ones, so that none is late at the end
 
 
 @lru_cache(maxsize=1024)
 def _matrix(shape: Shape, dtype: str, blocks: int = BLOCKS) -> tuple[int, tuple[str, bool], Walk]:
     """Returns the number of rows, which kernels read them, and how."""
     rows, channels = prod(shape[:-1]), shape[-1]
+    lanes = _lanes(channels, dtype)
+    return rows, (dtype, lanes > 1), walk(rows, channels // lanes, blocks)
+
+
+def _lanes(channels: int, dtype: str) -> int:
+    """Returns how many elements of a row are read at once."""
     lanes = 16 // ITEMSIZE[dtype]
-    wide = channels % lanes == 0
-    return rows, (dtype, wide), walk(rows, channels // lanes if wide else channels, blocks)
+    return lanes if channels % lanes == 0 else 1
+
+
+def _wide(*parameters: Array | None) -> bool:
+    """Tells whether parameters, of one dtype, are float32; those of 16-bit tensors may be."""
+    return any(p is not None and p.dtype == "float32" for p in parameters)
 
 
 @ops.batch_norm_act.impl("cuda")
@@ -66,8 +88,8 @@ def batch_norm_act_cuda(x: Array, gamma: Array | None, beta: Array | None, runni
                         activation: str | None) -> Arrays:
     mean, istd = _statistics(x, running_mean, running_var, training, momentum, eps)
     _, kind, w = _matrix(x.shape, x.dtype, WRITERS)
-    y = empty(x.shape, x.dtype)
-    _APPLY[kind](w.grid, x, gamma, beta, mean, istd, y, 0.0 if activation == "relu" else -inf, w.block)
+    y, floor = empty(x.shape, x.dtype), 0.0 if activation == "relu" else -inf
+    _APPLY[kind](w.grid, x, gamma, beta, _wide(gamma, beta), mean, istd, y, floor, w.block)
     return y, mean, istd
 
 
@@ -77,8 +99,8 @@ def batch_norm_add_act_cuda(x: Array, gamma: Array | None, beta: Array | None, r
                             activation: str | None) -> Arrays:
     mean, istd = _statistics(x, running_mean, running_var, training, momentum, eps)
     _, kind, w = _matrix(x.shape, x.dtype, WRITERS)
-    y = empty(x.shape, x.dtype)
-    _APPLY_ADD[kind](w.grid, x, residual, gamma, beta, mean, istd, y, 0.0 if activation == "relu" else -inf, w.block)
+    y, floor = empty(x.shape, x.dtype), 0.0 if activation == "relu" else -inf
+    _APPLY_ADD[kind](w.grid, x, residual, gamma, beta, _wide(gamma, beta), mean, istd, y, floor, w.block)
     return y, mean, istd
 
 
@@ -87,14 +109,14 @@ def _statistics(x: Array, running_mean: Array | None, running_var: Array | None,
     """Returns mean and istd, of x in training, else the running ones; in training those are updated."""
     channels = x.shape[-1]
     mean, istd = empty((channels,), "float32"), empty((channels,), "float32")
+    dtype = running_mean.dtype if running_mean else "float32"
     if not training:
-        _RUNNING_STATISTICS[x.dtype](ceil_div(channels, THREADS), running_mean, running_var, mean, istd, channels, eps)
+        _RUNNING_STATISTICS[dtype](ceil_div(channels, THREADS), running_mean, running_var, mean, istd, channels, eps)
         return mean, istd
-    rows, kind, w = _matrix(x.shape, x.dtype)
+    _, kind, w = _matrix(x.shape, x.dtype)
     partial = empty((2, channels, w.chunks), "float32")
     _STATISTICS[kind](w.grid, x, partial, w.block)
-    _FINALIZE_STATISTICS[x.dtype](channels, partial, running_mean, running_var, mean, istd, rows, w.chunk, w.chunks,
-                                  momentum, eps)
+    _FINALIZE_STATISTICS[dtype](channels, partial, running_mean, running_var, mean, istd, w.block, momentum, eps)
     return mean, istd
 
 
@@ -102,66 +124,141 @@ def _statistics(x: Array, running_mean: Array | None, running_var: Array | None,
 def batch_norm_grad_cuda(g: Array, x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd: Array, *,
                          activation: str | None) -> Arrays:
     rows, kind, w = _matrix(x.shape, x.dtype)
-    relu, dtype, channels = activation == "relu", x.dtype, x.shape[-1]
-    dx, dgamma, dbeta = empty(x.shape, dtype), empty((channels,), dtype), empty((channels,), dtype)
+    channels, relu, wide = x.shape[-1], activation == "relu", _wide(gamma, beta)
+    dx, dgamma, dbeta = empty(x.shape, x.dtype), empty((channels,), "float32"), empty((channels,), "float32")
     partial, coefficients = empty((2, channels, w.chunks), "float32"), empty((2, channels), "float32")
-    _SUMS[relu][kind](w.grid, g, x, gamma, beta, mean, istd, partial, w.block)
-    _FINALIZE_SUMS[dtype](channels, partial, gamma, istd, dgamma, dbeta, coefficients, rows, w.chunks)
-    _GRADIENT[relu][kind](w.grid, g, x, gamma, beta, mean, istd, coefficients, dx, w.block)
+    _SUMS[relu][kind](w.grid, g, x, gamma, beta, wide, mean, istd, partial, w.block)
+    _FINALIZE_SUMS[gamma.dtype if gamma else "float32"](channels, partial, gamma, istd, dgamma, dbeta, coefficients,
+                                                        rows, w.chunks)
+    _GRADIENT[relu][kind](w.grid, g, x, gamma, beta, wide, mean, istd, coefficients, dx, w.block)
     return dx, dgamma, dbeta
 
 
-# ---- statistics of each sample ---------------------------------------------------------------------------------------
+# ---- layer norm ------------------------------------------------------------------------------------------------------
 
 
-class _Groups(NamedTuple):
-    """x as (samples, pixels, groups, k), and how threads share it; see kernels/sample_norm.cu."""
+HELD = 8  # pieces of a row that a thread keeps in registers
+NARROW = 4  # threads that a row has at least, if each of them then has 4 pieces
+ROW_BLOCKS = 132  # of the gradient, per block that a multiprocessor holds: on an H100 all run at once, to one end
+
+
+class _Rows(NamedTuple):
+    """How threads share rows; see kernels/layer_norm.cu."""
 
     kind: tuple[str, bool]
+    width: int        # threads of a row in the forward pass, 0: too long for registers
     grid: int
-    args: tuple[int, int, int, int, int]  # items = samples * groups, pixels, groups, k, width
+    pieces: int       # of a thread in the backward pass, 0: too many for registers
+    grad_width: int
+    grad_grid: int
     walk: Walk
 
 
+def _power(n: int) -> int:
+    """Returns the smallest power of two that is at least n."""
+    return 1 << (n - 1).bit_length()
+
+
 @lru_cache(maxsize=1024)
-def _groups(samples: int, pixels: int, groups: int, k: int, dtype: str) -> _Groups:
-    lanes = 16 // ITEMSIZE[dtype]
-    lanes = lanes if k % lanes == 0 else 1
-    width = row_width(pixels * k // lanes)
-    items = samples * groups
-    return _Groups((dtype, lanes > 1), ceil_div(items, THREADS // width), (items, pixels, groups, k, width),
-                   walk(samples * pixels, groups * k // lanes))
-
-
-def _normalize(x: Array, gamma: Array | None, beta: Array | None, eps: float, statistics: Shape, *view: int) -> Arrays:
-    y, mean, istd = empty(x.shape, x.dtype), empty(statistics, "float32"), empty(statistics, "float32")
-    p = _groups(*view, x.dtype)
-    _NORMALIZE[p.kind](p.grid, x, gamma, beta, y, mean, istd, eps, *p.args)
-    return y, mean, istd
+def _rows(rows: int, n: int, dtype: str) -> _Rows:
+    lanes = _lanes(n, dtype)
+    pieces = n // lanes
+    width = max(min(NARROW, _power(ceil_div(pieces, 4))), _power(ceil_div(pieces, HELD)))
+    width = width if width <= THREADS else 0
+    held = next((held for held in _LAYER_GRADIENT if pieces <= held * THREADS), 0)
+    grad_width = _power(ceil_div(pieces, held)) if held else THREADS
+    resident = 3 if held * lanes <= 4 else 2 if held * lanes <= 8 else 1  # as layer_norm.cu has it
+    grad_grid = min(ROW_BLOCKS * resident, ceil_div(rows * grad_width, THREADS))
+    return _Rows((dtype, lanes > 1), width, ceil_div(rows * (width or THREADS), THREADS), held, grad_width, grad_grid,
+                 walk(rows, pieces))
 
 
 @ops.layer_norm.impl("cuda")
 def layer_norm_cuda(x: Array, gamma: Array | None, beta: Array | None, *, normalized_ndim: int, eps: float) -> Arrays:
-    lead, normalized = x.shape[:-normalized_ndim], x.shape[-normalized_ndim:]
-    return _normalize(x, gamma, beta, eps, (*lead, *(1,) * normalized_ndim), prod(lead), 1, 1, prod(normalized))
+    n = prod(x.shape[-normalized_ndim:])
+    statistics = (*x.shape[:-normalized_ndim], *(1,) * normalized_ndim)
+    y, mean, istd = empty(x.shape, x.dtype), empty(statistics, "float32"), empty(statistics, "float32")
+    rows = mean.size
+    p = _rows(rows, n, x.dtype)
+    if p.width:
+        _LAYER_NORM[p.kind](p.grid, x, gamma, beta, _wide(gamma, beta), y, mean, istd, eps, rows, n, p.width)
+    else:
+        _LAYER_NORM_LONG[p.kind](p.grid, x, gamma, beta, _wide(gamma, beta), y, mean, istd, eps, n)
+    return y, mean, istd
+
+
+def _layer_norm_grad(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, dx: Array, n: int
+                     ) -> tuple[Array, int]:
+    """Writes dx and returns partial[chunk][dgamma, dbeta][n], and how many chunks these are."""
+    rows = mean.size
+    p = _rows(rows, n, x.dtype)
+    chunks = p.grad_grid if p.pieces else p.walk.chunks
+    partial = empty((chunks, 2, n), "float32")
+    if p.pieces:
+        _LAYER_GRADIENT[p.pieces][p.kind](chunks, g, x, gamma, _wide(gamma), mean, istd, dx, partial, rows, n,
+                                          p.grad_width)
+    else:
+        _LAYER_GRADIENT_LONG[p.kind](rows, g, x, gamma, _wide(gamma), mean, istd, dx, n)
+        _PARAMETER_SUMS[p.kind](p.walk.grid, g, x, mean, istd, partial, p.walk.block)
+    return partial, chunks
+
+
+# ---- group norm ------------------------------------------------------------------------------------------------------
+
+
+STEPS = 16  # rows of a thread in a task
+LAG = 264   # tasks that are summed before the first one is written: no fewer than run at once, yet L2 holds them
+
+
+class _Turns(NamedTuple):
+    """How blocks take turns at summing and writing; see kernels/group_norm.cu."""
+
+    kind: tuple[str, bool]
+    walk: Walk      # of a sample
+    tasks: int
+    lag: int
+    tickets: Array  # zeros, and zeros again after each launch
+
+
+@lru_cache(maxsize=256)
+def _turns(samples: int, pixels: int, channels: int, dtype: str) -> _Turns:
+    lanes = _lanes(channels, dtype)
+    short = walk(pixels, channels // lanes, pixels * channels)  # 4 rows of a thread in each chunk
+    w = walk(pixels, channels // lanes, ceil_div(short.grid, STEPS // 4))
+    tasks = samples * w.grid
+    return _Turns((dtype, lanes > 1), w, tasks, min(tasks, max(w.grid, LAG)), upload(np.zeros(1 + samples, np.int32)))
 
 
 @ops.group_norm.impl("cuda")
 def group_norm_cuda(x: Array, gamma: Array | None, beta: Array | None, *, groups: int, eps: float) -> Arrays:
-    n, c = x.shape[0], x.shape[-1]
-    return _normalize(x, gamma, beta, eps, (n, 1, groups, 1), n, prod(x.shape[1:-1]), groups, c // groups)
+    samples, channels, statistics = x.shape[0], x.shape[-1], (x.shape[0], 1, groups, 1)
+    y, mean, istd = empty(x.shape, x.dtype), empty(statistics, "float32"), empty(statistics, "float32")
+    t = _turns(samples, prod(x.shape[1:-1]), channels, x.dtype)
+    partial = empty((samples, 2, channels, t.walk.chunks), "float32")
+    _GROUP_NORM[t.kind](2 * t.tasks, x, gamma, beta, _wide(gamma, beta), y, mean, istd, eps, partial, t.tickets,
+                        t.tasks, t.lag, t.walk.block, channels // groups)
+    return y, mean, istd
+
+
+def _group_norm_grad(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, dx: Array) -> tuple[Array, int]:
+    """Writes dx and returns totals[sample][dgamma, dbeta][C], and how many samples these are."""
+    samples, pixels, groups, k = x.shape
+    t = _turns(samples, pixels, groups * k, x.dtype)
+    totals, coefficients = empty((samples, 2, groups * k), "float32"), empty((2, mean.size), "float32")
+    partial = empty((samples, 2, groups * k, t.walk.chunks), "float32")
+    _GROUP_GRADIENT[t.kind](2 * t.tasks, g, x, gamma, _wide(gamma), mean, istd, dx, totals, coefficients, partial,
+                            t.tickets, t.tasks, t.lag, t.walk.block, k)
+    return totals, samples
 
 
 @ops.sample_norm_grad.impl("cuda")
 def sample_norm_grad_cuda(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, *, axes: Shape,
                           params_ndim: int) -> Arrays:
-    params, dtype = x.shape[-params_ndim:], x.dtype
-    whole_samples = axes[0] == x.ndim - params_ndim  # layer norm; group norm comes as (samples, pixels, groups, k)
-    p = _groups(*(prod(x.shape[:axes[0]]), 1, 1, prod(params)) if whole_samples else x.shape, dtype)
-    dx, dgamma, dbeta = empty(x.shape, dtype), empty(params, dtype), empty(params, dtype)
-    partial = empty((2, dgamma.size, p.walk.chunks), "float32")
-    _SAMPLE_GRADIENT[p.kind](p.grid, g, x, gamma, mean, istd, dx, *p.args)
-    _PARAMETER_SUMS[p.kind](p.walk.grid, g, x, mean, istd, partial, *p.args[1:4], p.walk.block)
-    sum_of_chunks(partial.ptr, p.walk.chunks, dgamma)
-    sum_of_chunks(partial.ptr + partial.nbytes // 2, p.walk.chunks, dbeta)
+    params = x.shape[-params_ndim:]
+    dx, dgamma, dbeta = empty(x.shape, x.dtype), empty(params, "float32"), empty(params, "float32")
+    if axes[0] == x.ndim - params_ndim:  # layer norm; group norm comes as (samples, pixels, groups, k)
+        partial, chunks = _layer_norm_grad(g, x, gamma, mean, istd, dx, dgamma.size)
+    else:
+        partial, chunks = _group_norm_grad(g, x, gamma, mean, istd, dx)
+    _PARAMETER_TOTALS(ceil_div(2 * dgamma.size, 8), partial, dgamma, dbeta, chunks, dgamma.size)
     return dx, dgamma, dbeta

@@ -4,6 +4,7 @@ A module of alpha.cuda.conv registers its candidates when it is imported, each o
 
     class Slab(NamedTuple):                     # any immutable object with these members is a candidate
         pass_name = "dgrad"                     # "fprop", "dgrad" or "wgrad"
+        reads, writes = "float32", "float32"    # what the kernel reads (alpha/cuda/operand.py) and its output's dtype
         name: str                               # shown to people and stored by the tuner: "ks_deconv 128x64"
         def fits(self, desc) -> str: ...        # "" if it computes desc, else the reason why not
         def cost(self, desc, sm_count) -> float: ...       # estimate in microseconds; may be rough, must rank
@@ -17,8 +18,11 @@ A module of alpha.cuda.conv registers its candidates when it is imported, each o
     dgrad   launch(g, w, dx)
     wgrad   launch(x, g, dw)                    workspaces are taken from the pool at every launch
 
-Of the candidates that fit, the cheapest by estimate is taken, or with ALPHA_TUNE=1 the fastest by the clock: those are
-timed once per device and description and remembered in the cache directory. A plan is made once per description.
+A plan is made once per description and precision. Of the candidates that fit both, the cheapest by estimate is taken,
+conversions included; with ALPHA_TUNE=1 the fastest by the clock, each timed once per device and remembered in the cache
+directory. A kernel that reads 16-bit planes in the place of float32 returns the flags of its operands, which say, on
+the device, whether these hold their tensors well. A plan then lets a float32 kernel follow, launch(..., guard=flags),
+whose blocks end at once unless a flag is set: the result is right in any case, and nobody waits to know.
 """
 
 from __future__ import annotations
@@ -28,20 +32,47 @@ import os
 import statistics
 import sys
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from alpha.build import cache_dir
 from alpha.config import config
 from alpha.cuda.context import context
-from alpha.cuda.memory import empty
+from alpha.cuda.elementwise import convert, convert_into, filled
+from alpha.cuda.memory import ITEMSIZE, Array, empty
 from alpha.errors import AlphaError, message
 from alpha.ops.conv_desc import ConvDesc
 
-Launch = Callable[..., None]
+Launch = Callable[..., Any]
+Guard = tuple["Array | None", "Array | None"]  # flags of operands: kernels/guard.cuh
+UNGUARDED: Guard = (None, None)
+GUARD_ARGS = "ptr flag_a, ptr flag_b"
 
-PASSES = ("fprop", "dgrad", "wgrad")
+OUTPUT = {"fprop": 3, "dgrad": 2, "wgrad": 2}  # which argument of a launch is written
+PASSES = tuple(OUTPUT)
 TUNING_LAUNCHES, TUNING_ROUNDS = 5, 5
+BYTES_PER_US, LAUNCH_US = 2.5e6, 2.0  # of a pass over memory that converts
+
+
+class Precision(NamedTuple):
+    """What a precision stores activations and gradients in, and what kernels may read for them."""
+
+    stores: str
+    reads: tuple[str, ...]
+
+
+PRECISIONS = {"fp32": Precision("float32", ("float32", "float16x2")),
+              "tf32": Precision("float32", ("float32", "float16")),
+              "bf16": Precision("bfloat16", ("float32", "bfloat16")),
+              "fp16": Precision("float16", ("float32", "float16"))}
+
+
+def precision_of(dtype: str) -> str:
+    """Returns the precision in which arrays of a dtype are convolved: of float32 ones that is configured."""
+    if dtype == "float32":
+        return "tf32" if config.precision == "tf32" else "fp32"
+    return "bf16" if dtype == "bfloat16" else "fp16"
 
 
 class Candidate(Protocol):
@@ -49,6 +80,12 @@ class Candidate(Protocol):
 
     @property
     def pass_name(self) -> str: ...
+
+    @property
+    def reads(self) -> str: ...
+
+    @property
+    def writes(self) -> str: ...
 
     @property
     def name(self) -> str: ...
@@ -73,6 +110,7 @@ class Plan(NamedTuple):
 
     pass_name: str
     desc: ConvDesc
+    precision: str
     options: tuple[Option, ...]
     chosen: Candidate
     launch: Launch
@@ -81,16 +119,16 @@ class Plan(NamedTuple):
     def __str__(self) -> str:
         d = self.desc
         axes = ", ".join(f"{a.i}->{a.o} f{a.f} s{a.s} p{a.p} d{a.d}" for a in (d.h, d.w))
-        lines = [f"plan of {self.pass_name} {d.n} x ({axes}) {d.ic}->{d.oc} groups {d.groups}, "
+        lines = [f"plan of {self.pass_name} {d.n} x ({axes}) {d.ic}->{d.oc} groups {d.groups} in {self.precision}, "
                  f"{'measured' if self.measured else 'estimated'}:"]
         for candidate, reason, time_us in self.options:
             mark = "*" if candidate is self.chosen else " "
-            lines.append(f"{mark} {candidate.name:28} {reason or f'{time_us:10.1f} us'}")
+            lines.append(f"{mark} {candidate.name:40} {reason or f'{time_us:10.1f} us'}")
         return "\n".join(lines)
 
 
 _candidates: dict[str, list[Candidate]] = {name: [] for name in PASSES}
-_plans: dict[tuple[str, ConvDesc], Plan] = {}
+_plans: dict[tuple[str, ConvDesc, str], Plan] = {}
 
 
 def register(*candidates: Candidate) -> None:
@@ -99,68 +137,134 @@ def register(*candidates: Candidate) -> None:
         _candidates[candidate.pass_name].append(candidate)
 
 
-def candidates(pass_name: str) -> tuple[Candidate, ...]:
-    """Returns every candidate of a pass, in the order of registration."""
-    return tuple(_candidates[pass_name])
+def candidates(pass_name: str, precision: str | None = None) -> tuple[Candidate, ...]:
+    """Returns the candidates of a pass, in the order of registration; those of one precision, or all."""
+    return tuple(candidate for candidate in _candidates[pass_name]
+                 if precision is None or serves(candidate, precision))
 
 
-def plan(pass_name: str, desc: ConvDesc) -> Plan:
-    """Returns the plan of a pass, made at the first call for this description.
+def serves(candidate: Candidate, precision: str) -> bool:
+    """Tells whether a candidate computes in a precision: float32 kernels serve all, behind conversions."""
+    stores, reads = PRECISIONS[precision]
+    return candidate.reads == "float32" or (
+        candidate.reads in reads and (candidate.writes == stores or candidate.pass_name == "wgrad"))
+
+
+def plan(pass_name: str, desc: ConvDesc, precision: str = "fp32") -> Plan:
+    """Returns the plan of a pass, made at the first call for this description and precision.
 
     Raises:
         AlphaError: no candidate fits.
     """
-    found = _plans.get((pass_name, desc))
+    found = _plans.get((pass_name, desc, precision))
     if found is None:
-        found = _plans[pass_name, desc] = _make(pass_name, desc)
+        found = _plans[pass_name, desc, precision] = _make(pass_name, desc, precision)
         if config.debug > 2:
             print(found, file=sys.stderr)
     return found
 
 
-def rank(pass_name: str, desc: ConvDesc, sm_count: int) -> list[Option]:
+def rank(pass_name: str, desc: ConvDesc, sm_count: int, precision: str = "fp32") -> list[Option]:
     """Returns all candidates of a pass with their estimated cost: those that fit first, cheapest first."""
     options = []
-    for candidate in _candidates[pass_name]:
+    for candidate in candidates(pass_name, precision):
         reason = candidate.fits(desc)
-        options.append(Option(candidate, reason, float("inf") if reason else candidate.cost(desc, sm_count)))
+        if reason:
+            options.append(Option(candidate, reason, float("inf")))
+        else:
+            time_us = candidate.cost(desc, sm_count) + conversion_us(candidate, desc, precision)
+            options.append(Option(candidate, "", time_us))
     return sorted(options, key=lambda option: option.time_us)
 
 
-def _make(pass_name: str, desc: ConvDesc) -> Plan:
-    options = rank(pass_name, desc, context.sm_count)
+def _make(pass_name: str, desc: ConvDesc, precision: str) -> Plan:
+    options = rank(pass_name, desc, context.sm_count, precision)
     fitting = [option for option in options if not option.reason]
     if not fitting:
         reasons = {option.candidate.name: option.reason for option in options}
         raise AlphaError(message(f"conv2d {pass_name}", f"none of its {len(options)} CUDA kernels fits the convolution",
                                  'compute it on the CPU: .to("cpu")', desc=desc, **reasons))
+    exact = next((option.candidate for option in fitting if option.candidate.reads == "float32"), None)
     if config.tune and len(fitting) > 1:
-        fitting = _measured(pass_name, desc, fitting)
+        fitting = _measured(pass_name, desc, precision, fitting)
         options = fitting + [option for option in options if option.reason]
     chosen = fitting[0].candidate
-    return Plan(pass_name, desc, tuple(options), chosen, chosen.prepare(desc), config.tune)
+    return Plan(pass_name, desc, precision, tuple(options), chosen, launch_of(chosen, desc, precision, exact),
+                config.tune)
+
+
+# ---- launches on arrays ----------------------------------------------------------------------------------------------
+
+
+def launch_of(candidate: Candidate, desc: ConvDesc, precision: str, exact: Candidate | None = None) -> Launch:
+    """Returns the launch of a candidate on arrays as a precision stores them.
+
+    Args:
+        exact: a candidate that reads float32, and takes over where planes do not hold float32 tensors well.
+    """
+    launch, stores = candidate.prepare(desc), PRECISIONS[precision].stores
+    if stores == "float32":
+        return _guarded(launch, exact.prepare(desc)) if candidate.reads != "float32" and exact else launch
+    return _converting(candidate.pass_name, launch) if candidate.reads == "float32" else launch
+
+
+def _guarded(launch: Launch, exact: Launch) -> Launch:
+    def run(*arguments: Any) -> None:
+        exact(*arguments, guard=launch(*arguments))
+    return run
+
+
+def _converting(pass_name: str, launch: Launch) -> Launch:
+    """Returns a launch on 16-bit arrays that runs one on float32 arrays."""
+    at = OUTPUT[pass_name]
+
+    def run(*arguments: Any) -> None:
+        given = list(arguments)
+        for k, value in enumerate(given):
+            if value.__class__ is Array and value.dtype != "float32":
+                given[k] = empty(value.shape, "float32") if k == at else convert(value, "float32")
+        launch(*given)
+        if given[at] is not arguments[at]:
+            convert_into(given[at], arguments[at])
+    return run
+
+
+def conversion_us(candidate: Candidate, desc: ConvDesc, precision: str) -> float:
+    """Estimates what the conversions around a launch take; weights are converted once per step, and not counted."""
+    stores = PRECISIONS[precision].stores
+    sizes = {"fprop": (desc.x_shape, desc.y_shape), "dgrad": (desc.y_shape, desc.x_shape),
+             "wgrad": (desc.x_shape, desc.y_shape)}[candidate.pass_name]
+    read, other = (prod(shape) for shape in sizes)
+    if candidate.reads == stores:
+        return 0.0
+    if stores != "float32":  # every 16-bit array to float32, and the output back
+        return 3 * LAUNCH_US + (read + other) * (4 + ITEMSIZE[stores]) / BYTES_PER_US
+    planes = 8 if candidate.reads == "float16x2" else 6  # bytes of an element: read once more than its maximum was
+    gradient = other if candidate.pass_name == "wgrad" else 0  # is there already, from dgrad
+    return 3 * LAUNCH_US + (read + gradient / 2) * (4 + planes) / BYTES_PER_US
 
 
 # ---- tuning ----------------------------------------------------------------------------------------------------------
 
 
-def _measured(pass_name: str, desc: ConvDesc, options: list[Option]) -> list[Option]:
+def _measured(pass_name: str, desc: ConvDesc, precision: str, options: list[Option]) -> list[Option]:
     """Returns the options with their measured times, fastest first, from the store where it has them all."""
     path = cache_dir() / f"tuning-{context.arch}-{context.name.replace(' ', '_')}.json"
     store = _read(path)
-    key = f"{pass_name} {desc}"
+    key = f"{pass_name} {precision} {desc}"
     times = store.get(key, {})
     if any(option.candidate.name not in times for option in options):
-        times = {option.candidate.name: _time(pass_name, desc, option.candidate) for option in options}
+        times = {option.candidate.name: _time(pass_name, desc, precision, option.candidate) for option in options}
         _write(path, {**_read(path), key: times})
     measured = [option._replace(time_us=times[option.candidate.name]) for option in options]
     return sorted(measured, key=lambda option: option.time_us)
 
 
-def _time(pass_name: str, desc: ConvDesc, candidate: Candidate) -> float:
+def _time(pass_name: str, desc: ConvDesc, precision: str, candidate: Candidate) -> float:
     """Returns the median time of a launch in microseconds."""
-    launch = candidate.prepare(desc)
-    x, w, y = (empty(shape, "float32") for shape in (desc.x_shape, desc.w_shape, desc.y_shape))
+    launch, stores = launch_of(candidate, desc, precision), PRECISIONS[precision].stores
+    x, w, y = (filled(shape, 1.0, dtype) for shape, dtype in
+               ((desc.x_shape, stores), (desc.w_shape, "float32"), (desc.y_shape, stores)))
     arguments: tuple[Any, ...] = {"fprop": (x, w, None, y, False), "dgrad": (y, w, x), "wgrad": (x, y, w)}[pass_name]
     event = context.driver.Event
     launch(*arguments)  # compiles, and warms the caches

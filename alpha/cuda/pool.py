@@ -1,4 +1,4 @@
-"""Pooling on the GPU (kernels/pool.cu): a thread per packet of channels, the gradients as gathers."""
+"""Pooling on the GPU (kernels/pool.cu): a thread per packet of channels, the gradients as gathers, means of maps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from alpha.cuda.kernel import FLOAT_DTYPES, Kernel, per_dtype
 from alpha.cuda.memory import ITEMSIZE, Array, empty
-from alpha.cuda.reduce import mean_cuda
+from alpha.cuda.reduce import LONGEST, ceil_div, mean_cuda
 from alpha.ops.conv_desc import Pair, Shape
 from alpha.ops.pool import (
     adaptive_avg_pool2d,
@@ -24,18 +24,20 @@ from alpha.ops.pool import (
 )
 
 THREADS = 256
-MAX_THREADS = 1 << 30       # of a launch; a kernel counts them in 31 bits
-ENOUGH_THREADS = 1 << 19    # more of them take several images each, up to MAX_IMAGES
+MAX_THREADS = 1 << 30    # of a launch; a kernel counts them in 31 bits
+ENOUGH_THREADS = 1 << 20  # more of them take several images each, up to MAX_IMAGES
 MAX_IMAGES = 8
-SCATTER_POSITIONS = 256       # of a map, per block: POSITIONS of each of its warps
+TILE = 2                 # input pixels along an axis that a thread of a gradient takes
+LINE = 32                # packets of a pixel that a block of a global average takes, where there are as many
+SCATTER_POSITIONS = 256  # of a map, per block: POSITIONS of each of its warps
 _INDEX_DTYPES = ("int32", "int64")
 
 Kernels = dict[tuple[str, bool], Kernel]
 
 
-def _kernels(entry: str, arrays: str) -> Kernels:
+def _kernels(entry: str, arrays: str, plan: str = "block[144] pool, i32 threads, ") -> Kernels:
     """Returns the kernel for each dtype and for packets (True) or single elements (False)."""
-    args = f"block[120] pool, i32 threads, {arrays}"
+    args = plan + arrays
     packets = per_dtype("pool.cu", entry, args, threads=THREADS)
     scalar = per_dtype("pool.cu", f"{entry}_scalar", args, threads=THREADS)
     return {(dtype, by): kernels[dtype] for by, kernels in ((True, packets), (False, scalar)) for dtype in FLOAT_DTYPES}
@@ -45,6 +47,7 @@ _MAX = _kernels("max_pool", "ptr x, ptr y, ptr index")
 _MAX_BACKWARD = _kernels("max_pool_backward", "ptr g, ptr index, ptr dx")
 _AVG = _kernels("avg_pool", "ptr x, ptr y")
 _AVG_BACKWARD = _kernels("avg_pool_backward", "ptr g, ptr dx")
+_GLOBAL_AVG = _kernels("global_avg_pool", "ptr x, ptr y, i32 pixels, i32 packets, i32 width", plan="")
 _GATHER = {index: _kernels(f"gather_{index}", "ptr x, ptr index, ptr y") for index in _INDEX_DTYPES}
 _SCATTER = {index: per_dtype("pool.cu", f"scatter_{index}", "ptr x, ptr index, ptr y, i64 columns, i32 channels, "
                              "i32 outputs, i32 positions", threads=THREADS) for index in _INDEX_DTYPES}
@@ -70,20 +73,20 @@ class _Window(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _plan(n: int, channels: int, h: _Window, w: _Window, divisor: int, over_inputs: bool, itemsize: int) -> _Plan:
-    """Returns the plan of a kernel whose threads run over the input pixels, or over the output pixels."""
-    lanes = 16 // itemsize
+def _plan(n: int, channels: int, h: _Window, w: _Window, divisor: int, over_inputs: bool, lanes: int) -> _Plan:
+    """Returns the plan of a kernel whose threads run over tiles of the input, or over the output pixels."""
     packets = channels % lanes == 0
     per_pixel = channels // lanes if packets else channels
-    per_image = (h.inputs * w.inputs if over_inputs else h.outputs * w.outputs) * per_pixel
+    tiles = [ceil_div(axis.inputs, TILE) for axis in (h, w)]
+    per_image = (tiles[0] * tiles[1] if over_inputs else h.outputs * w.outputs) * per_pixel
     images = min(MAX_IMAGES, max(1, n * per_image // ENOUGH_THREADS))
-    apart = min(-(-n // images), max(1, MAX_THREADS // per_image))
-    axes = [value for axis in (h, w) for value in (axis.kernel, axis.padding, *_size(axis.inputs), *_size(axis.outputs),
-                                                   *_size(axis.stride))]
-    exact = divisor and not divisor & (divisor - 1)
-    geometry = struct.pack("27ifii", *map(_signed, (*axes, *_size(per_pixel), channels, divisor)),
-                           1 / divisor if exact else 0.0, n, apart)
-    return _Plan(packets, geometry, -(-apart * per_image // THREADS), apart * per_image)
+    apart = min(ceil_div(n, images), max(1, MAX_THREADS // per_image))
+    axes = [value for axis, tile in zip((h, w), tiles)
+            for value in (axis.kernel, axis.padding, *_size(axis.inputs), *_size(axis.outputs), *_size(axis.stride),
+                          *_size(tile))]
+    geometry = struct.pack("33ifii", *map(_signed, (*axes, *_size(per_pixel), channels, divisor)),
+                           1 / divisor if divisor else 0.0, n, apart)
+    return _Plan(packets, geometry, ceil_div(apart * per_image, THREADS), apart * per_image)
 
 
 def _size(n: int) -> tuple[int, int, int]:
@@ -100,23 +103,28 @@ def _signed(value: int) -> int:
     return value - (1 << 32) if value >= 1 << 31 else value
 
 
+def _lanes(x: Array) -> int:
+    """Returns how many elements 16 bytes hold."""
+    return 16 // ITEMSIZE[x.dtype]
+
+
 def _launch(kernels: Kernels, dtype: str, plan: _Plan, *arrays: Array) -> None:
     kernels[dtype, plan.packets](plan.blocks, plan.geometry, plan.threads, *arrays)
 
 
 @lru_cache(maxsize=1024)
-def _windowed(where: str, x_shape: Shape, over_inputs: bool, itemsize: int, count_include_pad: bool = True, *,
+def _windowed(where: str, x_shape: Shape, over_inputs: bool, lanes: int, count_include_pad: bool = True, *,
               kernel_size: Pair, stride: Pair, padding: Pair) -> tuple[_Plan, Shape]:
     """Returns the plan and the output shape of a pool with windows of one size."""
     h, w = (_Window(a.i, a.o, a.f, a.s, a.p) for a in pool_axes(where, x_shape, kernel_size, stride, padding))
     whole = count_include_pad or padding == (0, 0)
     divisor = h.kernel * w.kernel if whole else 0
-    return (_plan(x_shape[0], x_shape[3], h, w, divisor, over_inputs, itemsize),
+    return (_plan(x_shape[0], x_shape[3], h, w, divisor, over_inputs, lanes),
             (x_shape[0], h.outputs, w.outputs, x_shape[3]))
 
 
 @lru_cache(maxsize=1024)
-def _averaged(x_shape: Shape, output_size: Pair, over_inputs: bool, itemsize: int) -> _Plan:
+def _averaged(x_shape: Shape, output_size: Pair, over_inputs: bool, lanes: int) -> _Plan:
     """Returns the plan of an adaptive average, which is a plain one where all windows have one size."""
     axes = tuple(zip(x_shape[1:3], output_size))
     if any(i % o for i, o in axes):
@@ -124,12 +132,24 @@ def _averaged(x_shape: Shape, output_size: Pair, over_inputs: bool, itemsize: in
     else:
         h, w = (_Window(i, o, i // o, i // o) for i, o in axes)
         divisor = h.kernel * w.kernel
-    return _plan(x_shape[0], x_shape[3], h, w, divisor, over_inputs, itemsize)
+    return _plan(x_shape[0], x_shape[3], h, w, divisor, over_inputs, lanes)
+
+
+@lru_cache(maxsize=1024)
+def _global(x_shape: Shape, lanes: int) -> tuple[bool, int, tuple[int, int, int]] | None:
+    """Returns whether a global average reads packets, its blocks and its sizes; None where a map is too large."""
+    n, h, w, channels = x_shape
+    packets = channels % lanes == 0
+    per_pixel = channels // lanes if packets else channels
+    width = min(per_pixel, max(LINE, THREADS // (h * w)))
+    if h * w > LONGEST * (THREADS // width):
+        return None
+    return packets, n * ceil_div(per_pixel, width), (h * w, per_pixel, width)
 
 
 @max_pool2d.impl("cuda")
 def max_pool2d_cuda(x: Array, **window: Pair) -> tuple[Array, Array]:
-    plan, y_shape = _windowed("max_pool2d", x.shape, False, ITEMSIZE[x.dtype], **window)
+    plan, y_shape = _windowed("max_pool2d", x.shape, False, _lanes(x), **window)
     y, index = empty(y_shape, x.dtype), empty(y_shape, "int32")
     _launch(_MAX, x.dtype, plan, x, y, index)
     return y, index
@@ -138,7 +158,7 @@ def max_pool2d_cuda(x: Array, **window: Pair) -> tuple[Array, Array]:
 @max_pool2d_backward.impl("cuda")
 def max_pool2d_backward_cuda(g: Array, index: Array, *, hw: Pair, **window: Pair) -> Array:
     dx = empty((g.shape[0], *hw, g.shape[3]), g.dtype)
-    plan, _ = _windowed("max_pool2d_backward", dx.shape, True, ITEMSIZE[g.dtype], **window)
+    plan, _ = _windowed("max_pool2d_backward", dx.shape, True, _lanes(g), **window)
     _launch(_MAX_BACKWARD, g.dtype, plan, g, index, dx)
     return dx
 
@@ -147,14 +167,14 @@ def max_pool2d_backward_cuda(g: Array, index: Array, *, hw: Pair, **window: Pair
 def adaptive_max_pool2d_cuda(x: Array, *, output_size: Pair) -> tuple[Array, Array]:
     n, ih, iw, c = x.shape
     y, index = empty((n, *output_size, c), x.dtype), empty((n, *output_size, c), "int32")
-    plan = _plan(n, c, _Window(ih, output_size[0]), _Window(iw, output_size[1]), 0, False, ITEMSIZE[x.dtype])
+    plan = _plan(n, c, _Window(ih, output_size[0]), _Window(iw, output_size[1]), 0, False, _lanes(x))
     _launch(_MAX, x.dtype, plan, x, y, index)
     return y, index
 
 
 @avg_pool2d.impl("cuda")
 def avg_pool2d_cuda(x: Array, *, count_include_pad: bool, **window: Pair) -> Array:
-    plan, y_shape = _windowed("avg_pool2d", x.shape, False, ITEMSIZE[x.dtype], count_include_pad, **window)
+    plan, y_shape = _windowed("avg_pool2d", x.shape, False, _lanes(x), count_include_pad, **window)
     y = empty(y_shape, x.dtype)
     _launch(_AVG, x.dtype, plan, x, y)
     return y
@@ -163,24 +183,29 @@ def avg_pool2d_cuda(x: Array, *, count_include_pad: bool, **window: Pair) -> Arr
 @avg_pool2d_backward.impl("cuda")
 def avg_pool2d_backward_cuda(g: Array, *, hw: Pair, count_include_pad: bool, **window: Pair) -> Array:
     dx = empty((g.shape[0], *hw, g.shape[3]), g.dtype)
-    plan, _ = _windowed("avg_pool2d_backward", dx.shape, True, ITEMSIZE[g.dtype], count_include_pad, **window)
+    plan, _ = _windowed("avg_pool2d_backward", dx.shape, True, _lanes(g), count_include_pad, **window)
     _launch(_AVG_BACKWARD, g.dtype, plan, g, dx)
     return dx
 
 
 @adaptive_avg_pool2d.impl("cuda")
 def adaptive_avg_pool2d_cuda(x: Array, *, output_size: Pair) -> Array:
-    if output_size == (1, 1):  # a reduction, which divides large maps among many threads
+    whole = _global(x.shape, _lanes(x)) if output_size == (1, 1) else None
+    if output_size == (1, 1) and whole is None:  # a reduction, which divides a large map among many blocks
         return mean_cuda(x, axis=(1, 2), keepdims=True)
     y = empty((x.shape[0], *output_size, x.shape[3]), x.dtype)
-    _launch(_AVG, x.dtype, _averaged(x.shape, output_size, False, ITEMSIZE[x.dtype]), x, y)
+    if whole:
+        packets, blocks, sizes = whole
+        _GLOBAL_AVG[x.dtype, packets](blocks, x, y, *sizes)
+        return y
+    _launch(_AVG, x.dtype, _averaged(x.shape, output_size, False, _lanes(x)), x, y)
     return y
 
 
 @adaptive_avg_pool2d_backward.impl("cuda")
 def adaptive_avg_pool2d_backward_cuda(g: Array, *, hw: Pair) -> Array:
     dx = empty((g.shape[0], *hw, g.shape[3]), g.dtype)
-    _launch(_AVG_BACKWARD, g.dtype, _averaged(dx.shape, g.shape[1:3], True, ITEMSIZE[g.dtype]), g, dx)
+    _launch(_AVG_BACKWARD, g.dtype, _averaged(dx.shape, g.shape[1:3], True, _lanes(g)), g, dx)
     return dx
 
 
@@ -188,7 +213,7 @@ def adaptive_avg_pool2d_backward_cuda(g: Array, *, hw: Pair) -> Array:
 def pool_gather_cuda(x: Array, index: Array) -> Array:
     y = empty(index.shape, x.dtype)
     h, w = (_Window(i, o) for i, o in zip(x.shape[1:3], index.shape[1:3]))
-    plan = _plan(x.shape[0], x.shape[3], h, w, 0, False, ITEMSIZE[x.dtype])
+    plan = _plan(x.shape[0], x.shape[3], h, w, 0, False, _lanes(x))
     _launch(_GATHER[index.dtype], x.dtype, plan, x, index, y)
     return y
 

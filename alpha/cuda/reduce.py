@@ -158,31 +158,27 @@ def reduce(fold: Fold, x: Array, axes: Shape, shape: Shape, dtype: str, divisor:
     plan = _plan(x.shape, axes, 16 // ITEMSIZE[stored], fold is _SUM)
     if plan.order:
         x = permute.impls["cuda"](x, axes=plan.order)
+    merged = dtype if fold is _SUM and dtype == "float32" else stored  # sums of 16-bit elements stay as they were made
     partial = None
-    if plan.chunks > 1:
+    if plan.chunks > 1 or merged != stored:
         partial = empty((y.size * plan.chunks * fold.state[stored],), "uint8")
     kernel = (_WIDE_SUM if plan.wide else fold).columns if plan.walk else fold.rows
     kernel[stored](plan.grid, x, partial, y, *plan.args, divisor, *plan.walk)
     if partial is not None:
-        _combine(fold, stored, partial, plan.chunks, y, divisor)
+        _combine(fold, merged, partial, plan.chunks, y, divisor)
     return y
 
 
-def _combine(fold: Fold, dtype: str, partial: Array | int, chunks: int, y: Array, divisor: float) -> None:
+def _combine(fold: Fold, dtype: str, partial: Array, chunks: int, y: Array, divisor: float) -> None:
     width = THREADS if chunks > 32 else 1 << (chunks - 1).bit_length()  # threads of a result
     fold.combine[dtype](ceil_div(y.size, THREADS // width), partial, y, y.size, chunks, width, divisor)
 
 
-def sum_of_chunks(partial: int, chunks: int, y: Array) -> None:
-    """Adds float32 partial[result][chunk], at an address, over the chunks."""
-    _combine(_SUM, y.dtype, partial, chunks, y, 1.0)
-
-
 @ops.sum.impl("cuda")
-def sum_cuda(x: Array, *, axis: Axes, keepdims: bool) -> Array:
-    dtype = x.dtype if x.dtype in FLOAT_DTYPES else "int64"
+def sum_cuda(x: Array, *, axis: Axes, keepdims: bool, dtype: str | None) -> Array:
+    result = dtype or (x.dtype if x.dtype in FLOAT_DTYPES else "int64")
     shape = ops.reduced_shape(x.shape, axis, keepdims, "sum")
-    return reduce(_SUM, x, ops.normal_axes(axis, x.ndim, "sum"), shape, dtype)
+    return reduce(_SUM, x, ops.normal_axes(axis, x.ndim, "sum"), shape, result)
 
 
 @ops.mean.impl("cuda")

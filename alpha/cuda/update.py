@@ -16,12 +16,13 @@ Arrays = Sequence[Array]
 
 CHUNK = 8192  # elements per block
 WORDS = 480   # of 8 bytes in the table of a launch; see kernels/multi_tensor.cuh
-_TABLE = f"block[{8 * WORDS}] table, i32 count, "
+_ROWS = f"block[{8 * WORDS}] table, i32 count"
+TABLE = f"{_ROWS}, i32 chunk"
 
 
 def _step(entry: str, coefficients: str) -> dict[str, Kernel]:
     names = ", ".join(c if c.startswith("i32 ") else f"f32 {c}" for c in coefficients.split(", "))
-    return per_dtype("update.cu", entry, f"{_TABLE}i32 chunk, {names}")
+    return per_dtype("update.cu", entry, f"{TABLE}, ptr factor, {names}")
 
 
 _SGD = _step("sgd", "lr, weight_decay")
@@ -35,8 +36,10 @@ _ADAMAX = _step("adamax", "rate, beta1, take1, beta2, eps, weight_decay")
 _RADAM = _step("radam", "rate, beta1, take1, beta2, take2, eps, weight_decay, shrink, i32 rectified")
 _ADAMOD = _step("adamod", "lr, rate, correction2, beta1, take1, beta2, take2, beta3, take3, eps, shrink")
 _EMA = _step("ema", "decay, take")
-_SQUARES = per_dtype("update.cu", "squares", f"{_TABLE}i32 chunk, ptr partial")
-_TOTALS = Kernel("update.cu", "totals", f"{_TABLE}ptr partial, i32 blocks, ptr y")
+_SQUARES = per_dtype("update.cu", "squares", f"{TABLE}, ptr partial")
+_DECIDE = Kernel("update.cu", "decide", "ptr squares, i32 count, ptr scale, ptr counts, ptr factor, "
+                 "i32 growth_interval, f32 largest, f32 max_norm")
+_TOTALS = Kernel("update.cu", "totals", f"{_ROWS}, ptr partial, i32 blocks, ptr y")
 
 
 class _Part(NamedTuple):
@@ -50,8 +53,8 @@ class _Part(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _parts(sizes: tuple[int, ...], lists: int) -> list[_Part]:
-    """Divides `lists` lists of tensors of these sizes into launches."""
+def _parts(sizes: tuple[int, ...], lists: int, chunk: int = CHUNK) -> list[_Part]:
+    """Divides `lists` lists of tensors of these sizes into launches, whose blocks take `chunk` elements each."""
     parts = []
     limit = WORDS // (lists + 2)
     for begin in range(0, len(sizes), limit):
@@ -59,87 +62,98 @@ def _parts(sizes: tuple[int, ...], lists: int) -> list[_Part]:
         first, blocks = [], 0
         for size in mine:
             first.append(blocks)
-            blocks += -(-size // CHUNK)
+            blocks += -(-size // chunk)
         parts.append(_Part(begin, begin + len(mine), blocks, struct.Struct(f"{(lists + 2) * len(mine)}Q").pack,
                            (*mine, *first)))
     return parts
 
 
-def _tables(lists: Sequence[Arrays]) -> list[tuple[_Part, bytes]]:
-    """Returns each launch with its table."""
-    parts = _parts(tuple([a.size for a in lists[0]]), len(lists))
+def tables(lists: Sequence[Arrays], chunk: int = CHUNK) -> list[tuple[_Part, bytes]]:
+    """Returns each launch over lists of arrays, the first of which gives the sizes, with its table."""
+    parts = _parts(tuple([a.size for a in lists[0]]), len(lists), chunk)
     return [(part, part.pack(*[a.ptr for arrays in lists for a in arrays[part.begin:part.end]], *part.rest))
             for part in parts]
 
 
-def _update(kernels: dict[str, Kernel], lists: Sequence[Arrays], *coefficients: float) -> None:
-    """Runs a step: `lists` are those that it changes, in its order, and last the one that it reads."""
+def _update(kernels: dict[str, Kernel], lists: Sequence[Arrays], factor: Array | None, *coefficients: float) -> None:
+    """Runs a step: `lists` are those that it changes, in its order, and last the one that it reads, times factor."""
     kernel = kernels[lists[0][0].dtype]
-    for part, table in _tables(lists):
-        kernel(part.blocks, table, part.end - part.begin, CHUNK, *coefficients)
+    for part, table in tables(lists):
+        kernel(part.blocks, table, part.end - part.begin, CHUNK, factor, *coefficients)
 
 
 @ops.sgd_step.impl("cuda")
-def sgd_step_cuda(params: Arrays, grads: Arrays, momenta: Arrays, *, lr: float, momentum: float, dampening: float,
-                  nesterov: bool, weight_decay: float, first: bool) -> None:
+def sgd_step_cuda(params: Arrays, grads: Arrays, momenta: Arrays, factor: Array | None, *, lr: float, momentum: float,
+                  dampening: float, nesterov: bool, weight_decay: float, first: bool) -> None:
     if not momentum:
-        _update(_SGD, [params, grads], lr, weight_decay)
+        _update(_SGD, [params, grads], factor, lr, weight_decay)
         return
     keep, take = (0.0, 1.0) if first else (momentum, 1 - dampening)
     now, ahead = (1.0, momentum) if nesterov else (0.0, 1.0)
-    _update(_SGD_MOMENTUM, [params, momenta, grads], lr, weight_decay, keep, take, now, ahead)
+    _update(_SGD_MOMENTUM, [params, momenta, grads], factor, lr, weight_decay, keep, take, now, ahead)
 
 
 @ops.adam_step.impl("cuda")
-def adam_step_cuda(params: Arrays, grads: Arrays, m: Arrays, v: Arrays, vmax: Arrays, *, lr: float, step: int,
-                   beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool) -> None:
+def adam_step_cuda(params: Arrays, grads: Arrays, m: Arrays, v: Arrays, vmax: Arrays, factor: Array | None, *,
+                   lr: float, step: int, beta1: float, beta2: float, eps: float, weight_decay: float,
+                   decoupled: bool) -> None:
     lists = [params, m, v, vmax, grads] if vmax else [params, m, v, grads]
-    _update(_AMSGRAD if vmax else _ADAM, lists, lr / (1 - beta1 ** step), 1 / sqrt(1 - beta2 ** step),
+    _update(_AMSGRAD if vmax else _ADAM, lists, factor, lr / (1 - beta1 ** step), 1 / sqrt(1 - beta2 ** step),
             beta1, 1 - beta1, beta2, 1 - beta2, eps, *_decay(lr, weight_decay, decoupled))
 
 
 @ops.rmsprop_step.impl("cuda")
-def rmsprop_step_cuda(params: Arrays, grads: Arrays, square_avg: Arrays, grad_avg: Arrays, momenta: Arrays, *,
-                      lr: float, alpha: float, eps: float, weight_decay: float, momentum: float) -> None:
+def rmsprop_step_cuda(params: Arrays, grads: Arrays, square_avg: Arrays, grad_avg: Arrays, momenta: Arrays,
+                      factor: Array | None, *, lr: float, alpha: float, eps: float, weight_decay: float,
+                      momentum: float) -> None:
     states = [*([grad_avg] if grad_avg else []), *([momenta] if momentum else [])]
-    _update(_RMSPROP[bool(grad_avg), bool(momentum)], [params, square_avg, *states, grads],
-            lr, alpha, 1 - alpha, eps, weight_decay, momentum)
+    _update(_RMSPROP[bool(grad_avg), bool(momentum)], [params, square_avg, *states, grads], factor, lr,
+            alpha, 1 - alpha, eps, weight_decay, momentum)
 
 
 @ops.adamax_step.impl("cuda")
-def adamax_step_cuda(params: Arrays, grads: Arrays, m: Arrays, u: Arrays, *, lr: float, step: int, beta1: float,
-                     beta2: float, eps: float, weight_decay: float) -> None:
-    _update(_ADAMAX, [params, m, u, grads], lr / (1 - beta1 ** step), beta1, 1 - beta1, beta2, eps, weight_decay)
+def adamax_step_cuda(params: Arrays, grads: Arrays, m: Arrays, u: Arrays, factor: Array | None, *, lr: float, step: int,
+                     beta1: float, beta2: float, eps: float, weight_decay: float) -> None:
+    _update(_ADAMAX, [params, m, u, grads], factor, lr / (1 - beta1 ** step), beta1, 1 - beta1, beta2, eps,
+            weight_decay)
 
 
 @ops.radam_step.impl("cuda")
-def radam_step_cuda(params: Arrays, grads: Arrays, m: Arrays, v: Arrays, *, lr: float, step: int, beta1: float,
-                    beta2: float, eps: float, weight_decay: float, decoupled: bool) -> None:
+def radam_step_cuda(params: Arrays, grads: Arrays, m: Arrays, v: Arrays, factor: Array | None, *, lr: float, step: int,
+                    beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool) -> None:
     rate, rectified = ops.radam_rate(lr, step, beta1, beta2)
-    _update(_RADAM, [params, m, v, grads], rate, beta1, 1 - beta1, beta2, 1 - beta2, eps,
+    _update(_RADAM, [params, m, v, grads], factor, rate, beta1, 1 - beta1, beta2, 1 - beta2, eps,
             *_decay(lr, weight_decay, decoupled), rectified)
 
 
 @ops.adamod_step.impl("cuda")
-def adamod_step_cuda(params: Arrays, grads: Arrays, m: Arrays, v: Arrays, s: Arrays, *, lr: float, step: int,
-                     beta1: float, beta2: float, beta3: float, eps: float, weight_decay: float) -> None:
-    _update(_ADAMOD, [params, m, v, s, grads], lr, 1 / (1 - beta1 ** step), 1 - beta2 ** step,
+def adamod_step_cuda(params: Arrays, grads: Arrays, m: Arrays, v: Arrays, s: Arrays, factor: Array | None, *, lr: float,
+                     step: int, beta1: float, beta2: float, beta3: float, eps: float, weight_decay: float) -> None:
+    _update(_ADAMOD, [params, m, v, s, grads], factor, lr, 1 / (1 - beta1 ** step), 1 - beta2 ** step,
             beta1, 1 - beta1, beta2, 1 - beta2, beta3, 1 - beta3, eps, 1 - lr * weight_decay)
 
 
 @ops.ema_step.impl("cuda")
 def ema_step_cuda(averages: Arrays, params: Arrays, *, decay: float) -> None:
-    _update(_EMA, [averages, params], decay, 1 - decay)
+    _update(_EMA, [averages, params], None, decay, 1 - decay)
 
 
 @ops.sums_of_squares.impl("cuda")
 def sums_of_squares_cuda(tensors: Arrays) -> Array:
     squares, y = _SQUARES[tensors[0].dtype], empty((len(tensors),), "float32")
-    for part, table in _tables([tensors]):
+    for part, table in tables([tensors]):
         count, partial = part.end - part.begin, empty((part.blocks,), "float32")
         squares(part.blocks, table, count, CHUNK, partial)
         _TOTALS(count, table, count, partial, part.blocks, y.ptr + 4 * part.begin)
     return y
+
+
+@ops.loss_scale_step.impl("cuda")
+def loss_scale_step_cuda(squares: Array, scale: Array, counts: Array, *, growth_interval: int,
+                         max_norm: float) -> Array:
+    factor = empty((), "float32")
+    _DECIDE(1, squares, squares.size, scale, counts, factor, growth_interval, ops.LARGEST_SCALE, max_norm)
+    return factor
 
 
 def _decay(lr: float, weight_decay: float, decoupled: bool) -> tuple[float, float]:

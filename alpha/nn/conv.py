@@ -13,6 +13,7 @@ from alpha.nn.activation import fuse_relu
 from alpha.nn.module import Module, Parameter
 from alpha.ops.conv import output_padding_pair, pair
 from alpha.ops.conv_desc import Axis, ConvDesc, Pair
+from alpha.precision import stored
 from alpha.tensor import Tensor
 
 
@@ -80,6 +81,7 @@ class Conv2d(_Conv):
 
     def forward(self, x: Tensor, activation: str | None = None) -> Tensor:
         """Returns activation(conv2d(x, weight) + bias); activation is None or "relu"."""
+        x = stored(x)
         if self.bias is None and activation is None:
             return ops.conv2d(x, self.weight, **self.geometry)
         return ops.conv2d_bias_act(x, self.weight, self.bias, activation=activation, **self.geometry)
@@ -115,8 +117,10 @@ class ConvTranspose2d(_Conv):
         self.output_padding = output_padding_pair("ConvTranspose2d", output_padding, self.stride)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = ops.conv_transpose2d(x, self.weight, output_padding=self.output_padding, **self.geometry)
-        return y if self.bias is None else y + self.bias
+        y = ops.conv_transpose2d(stored(x), self.weight, output_padding=self.output_padding, **self.geometry)
+        if self.bias is None:
+            return y
+        return (y.astype(self.bias.dtype) + self.bias).astype(y.dtype)  # the bias's gradient is summed in its own dtype
 
     def macs(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
         sizes = [Axis.transposed_size(*axis) + extra for *axis, extra in zip(

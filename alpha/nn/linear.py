@@ -10,6 +10,7 @@ from alpha.errors import ConfigError, message
 from alpha.nn import init
 from alpha.nn.activation import fuse_relu
 from alpha.nn.module import Module, Parameter
+from alpha.precision import stored
 from alpha.tensor import Tensor
 
 
@@ -43,7 +44,7 @@ class Linear(Module):
 
     def forward(self, x: Tensor, activation: str | None = None) -> Tensor:
         """Returns activation(x @ weight.T + bias); activation is None or "relu"."""
-        return ops.linear(x, self.weight, self.bias, activation=activation)
+        return ops.linear(stored(x), self.weight, self.bias, activation=activation)
 
     def fused_with(self, following: Module) -> Callable[[Tensor], Tensor] | None:
         """Fuses with a ReLU."""

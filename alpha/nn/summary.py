@@ -10,6 +10,7 @@ from alpha import ops
 from alpha.errors import ShapeError, message
 from alpha.graph import no_grad
 from alpha.nn.module import Module
+from alpha.precision import Mode, mode
 from alpha.tensor import Tensor
 
 
@@ -33,11 +34,13 @@ class Summary:
     Attributes:
         rows: one Row per call of a layer without sublayers, in the order of the calls.
         parameters: elements of all parameters of the model, each counted once.
+        mode: the precision mode in force, which activations were stored in.
     """
 
     model: str
     rows: tuple[Row, ...]
     parameters: int
+    mode: Mode
 
     def total(self, column: str) -> int:
         """Returns the sum of a column of the rows, such as "useful_macs"."""
@@ -53,7 +56,7 @@ class Summary:
         rule = "  ".join("-" * w for w in widths)
         lines = ["  ".join(cell.ljust(w) if k < 3 else cell.rjust(w) for k, (cell, w) in enumerate(zip(line, widths)))
                  for line in (head, *body, last)]
-        return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1]])
+        return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1], f"precision {self.mode}"])
 
 
 def summary(model: Module, input_shape: tuple[int, ...], batch_size: int = 1) -> Summary:
@@ -79,16 +82,16 @@ def summary(model: Module, input_shape: tuple[int, ...], batch_size: int = 1) ->
     rows: list[Row] = []
     leaves = [(path, m) for path, m in model.named_modules() if not list(m.named_children())]
     removers = [m.register_forward_hook(partial(_note, rows, path)) for path, m in leaves]
-    modes = [(m, m.training) for m in model.modules()]
+    training = [(m, m.training) for m in model.modules()]
     try:
         with no_grad():
             model.eval()(x)
     finally:
         for remove in removers:
             remove()
-        for m, mode in modes:
-            m.training = mode
-    return Summary(type(model).__name__, tuple(rows), model.num_parameters())
+        for m, before in training:
+            m.training = before
+    return Summary(type(model).__name__, tuple(rows), model.num_parameters(), mode())
 
 
 def _note(rows: list[Row], path: str, layer: Module, args: tuple[Any, ...], output: Tensor) -> None:

@@ -31,7 +31,7 @@ from alpha.ops.shape import (
     concat, expand, flatten, flip, getitem, pad, permute, reshape, split, squeeze, stack, transpose, unsqueeze,
 )
 from alpha.ops.update import (
-    adam_step, adamax_step, adamod_step, ema_step, radam_step, rmsprop_step, sgd_step, sums_of_squares,
+    adam_step, adamax_step, adamod_step, ema_step, loss_scale_step, radam_step, rmsprop_step, sgd_step, sums_of_squares,
 )
 from alpha.tensor import OPS
 
@@ -41,11 +41,12 @@ __all__ = [
     "concat", "conv2d", "conv2d_bias_act", "conv2d_dgrad", "conv2d_wgrad", "conv_transpose2d", "cross_entropy", "div",
     "dropout", "elu", "ema_step", "eq", "erf", "exp", "expand", "flatten", "flip", "full", "full_like", "ge", "gelu",
     "getitem", "group_norm", "gt", "hardswish", "l1_loss", "layer_norm", "le", "leaky_relu", "linear", "log",
-    "log_softmax", "lt", "matmul", "max", "max_pool2d", "max_unpool2d", "maximum", "mean", "min", "minimum", "mse_loss",
-    "mul", "ne", "neg", "nll_loss", "ones", "ones_like", "pad", "permute", "pow", "radam_step", "rand", "rand_like",
-    "randn", "randn_like", "relu", "relu6", "relu_grad", "reshape", "rmsprop_step", "sgd_step", "sigmoid", "sign",
-    "silu", "smooth_l1_loss", "softmax", "softplus", "split", "sqrt", "squeeze", "stack", "sub", "sum", "sum_to",
-    "sums_of_squares", "tanh", "to_device", "transpose", "unsqueeze", "var", "where", "zeros", "zeros_like",
+    "log_softmax", "loss_scale_step", "lt", "matmul", "max", "max_pool2d", "max_unpool2d", "maximum", "mean", "min",
+    "minimum", "mse_loss", "mul", "ne", "neg", "nll_loss", "ones", "ones_like", "pad", "permute", "pow", "radam_step",
+    "rand", "rand_like", "randn", "randn_like", "relu", "relu6", "relu_grad", "reshape", "rmsprop_step", "sgd_step",
+    "sigmoid", "sign", "silu", "smooth_l1_loss", "softmax", "softplus", "split", "sqrt", "squeeze", "stack", "sub",
+    "sum", "sum_to", "sums_of_squares", "tanh", "to_device", "transpose", "unsqueeze", "var", "where", "zeros",
+    "zeros_like",
 ]
 
 OPS.update({name: globals()[name] for name in __all__})

@@ -2,6 +2,9 @@
 
 The sums of conv2d, conv2d_dgrad and conv2d_wgrad run over the same products, each op holding another of the three
 tensors still; so the gradient of any of the three is a pair of the other two, to any order.
+
+Filters and bias may be float32 where the maps are float16 or bfloat16; sums are made in float32 in any case, and the
+gradient of the filters, a sum over the whole batch, is not rounded to 16 bits.
 """
 
 from __future__ import annotations
@@ -10,9 +13,10 @@ from operator import index
 from typing import Any
 
 from alpha.errors import ShapeError, message
-from alpha.op import op
+from alpha.op import Spec, op
 from alpha.ops.activation import check_fused, relu_grad
 from alpha.ops.conv_desc import Axis, ConvDesc, Pair, Shape
+from alpha.ops.reduce import accumulation_dtype
 from alpha.tensor import Tensor
 
 
@@ -52,7 +56,7 @@ class conv2d:
     With groups > 1, output channel oc reads the IC / groups input channels of its group only.
     Args:
         x: input.  Shape (N, IH, IW, IC), NHWC; float.
-        w: filters.  Shape (OC, FH, FW, IC / groups), OHWI; dtype of x.
+        w: filters.  Shape (OC, FH, FW, IC / groups), OHWI; dtype of x, or float32 where that has 16 bits.
         stride, padding, dilation: int, or pair (height, width); in pixels.
         groups: number of channel groups; it divides IC and OC.  groups=IC is a depthwise convolution.
     Returns:
@@ -62,7 +66,7 @@ class conv2d:
     Source: arXiv 2306.15951, ConvV2, Algorithm 1B.  Differs: dilation and groups.
     """
 
-    args, saves = "x w", "x w"
+    args, saves, parameters = "x w", "x w", "w"
 
     def canon(*, stride=1, padding=0, dilation=1, groups=1):
         return _geometry("conv2d", stride, padding, dilation, groups)
@@ -74,7 +78,7 @@ class conv2d:
         return conv2d_dgrad(g, s.w, hw=s.x_shape[1:3], **geometry)
 
     def vjp_w(g, s, **geometry):
-        return conv2d_wgrad(s.x, g, f=s.w_shape[1:3], **geometry)
+        return conv2d_wgrad(s.x, g, f=s.w_shape[1:3], **geometry).astype(s.w_dtype)
 
 
 @op
@@ -87,7 +91,7 @@ class conv2d_dgrad:
 
     Args:
         g: gradient of the output.  Shape (N, OH, OW, OC), NHWC; float.
-        w: filters.  Shape (OC, FH, FW, IC / groups), OHWI; dtype of g.
+        w: filters.  Shape (OC, FH, FW, IC / groups), OHWI; dtype of g, or float32 where that has 16 bits.
         hw: (IH, IW) of the input, which g and the geometry leave open where stride > 1.
         stride, padding, dilation, groups: those of the convolution.
     Returns:
@@ -98,7 +102,7 @@ class conv2d_dgrad:
         input may have no tap at all, dilation and groups; the kernels of a class are cut out when they are needed.
     """
 
-    args, saves = "g w", "g w"
+    args, saves, parameters = "g w", "g w", "w"
 
     def canon(*, hw, stride=1, padding=0, dilation=1, groups=1):
         return dict(hw=pair(hw, "hw", "conv2d_dgrad"), **_geometry("conv2d_dgrad", stride, padding, dilation, groups))
@@ -110,7 +114,7 @@ class conv2d_dgrad:
         return conv2d(g, s.w, **geometry)
 
     def vjp_w(g, s, *, hw, **geometry):
-        return conv2d_wgrad(g, s.g, f=s.w_shape[1:3], **geometry)
+        return conv2d_wgrad(g, s.g, f=s.w_shape[1:3], **geometry).astype(s.w_dtype)
 
 
 @op
@@ -127,7 +131,7 @@ class conv2d_wgrad:
         f: (FH, FW) of the filters, which x, g and the geometry leave open where stride > 1.
         stride, padding, dilation, groups: those of the convolution.
     Returns:
-        dw of shape (OC, FH, FW, IC / groups).
+        dw of shape (OC, FH, FW, IC / groups); float32 where x and g have 16 bits, else of their dtype.
     Raises:
         ShapeError: the batches of x and g differ, or (FH, FW) cannot produce (OH, OW).
     Source: arXiv 2306.15951, Sk-dilated-V2, Algorithm 3B.  Differs: the first output is a ceiling; dilation and groups.
@@ -139,7 +143,7 @@ class conv2d_wgrad:
         return dict(f=pair(f, "f", "conv2d_wgrad"), **_geometry("conv2d_wgrad", stride, padding, dilation, groups))
 
     def shape(x, g, *, f, **geometry):
-        return ConvDesc.wgrad(x.shape, g.shape, f, **geometry).w_shape
+        return Spec(ConvDesc.wgrad(x.shape, g.shape, f, **geometry).w_shape, accumulation_dtype(x.dtype))
 
     def vjp_x(g, s, *, f, **geometry):
         return conv2d_dgrad(s.g, g, hw=s.x_shape[1:3], **geometry)
@@ -156,7 +160,7 @@ class conv2d_bias_act:
 
     Args:
         x, w, stride, padding, dilation, groups: see conv2d.
-        b: bias.  Shape (OC,), dtype of x; or None.
+        b: bias.  Shape (OC,), dtype of w; or None.
         activation: None or "relu".
     Returns:
         y of shape (N, OH, OW, OC).
@@ -164,7 +168,7 @@ class conv2d_bias_act:
         ShapeError: as conv2d, or b does not have shape (OC,), or the activation is unknown.
     """
 
-    args, saves = "x w b?", "x w y"
+    args, saves, parameters = "x w b?", "x w y", "w b"
 
     def canon(*, stride=1, padding=0, dilation=1, groups=1, activation=None):
         check_fused("conv2d_bias_act", activation)
@@ -181,8 +185,8 @@ class conv2d_bias_act:
         if activation == "relu":
             g = relu_grad(g, s.y)
         return (conv2d_dgrad(g, s.w, hw=s.x_shape[1:3], **geometry) if needs[0] else None,
-                conv2d_wgrad(s.x, g, f=s.w_shape[1:3], **geometry) if needs[1] else None,
-                g.sum((0, 1, 2)) if needs[2] else None)
+                conv2d_wgrad(s.x, g, f=s.w_shape[1:3], **geometry).astype(s.w_dtype) if needs[1] else None,
+                g.sum((0, 1, 2), dtype=s.b_dtype) if needs[2] else None)
 
 
 def conv_transpose2d(x: Tensor, w: Tensor, stride: int | Pair = 1, padding: int | Pair = 0,
@@ -195,7 +199,8 @@ def conv_transpose2d(x: Tensor, w: Tensor, stride: int | Pair = 1, padding: int 
 
     Args:
         x: input.  Shape (N, IH, IW, IC), NHWC; float.
-        w: filters.  Shape (IC, FH, FW, OC / groups): those of the convolution from y to x; dtype of x.
+        w: filters.  Shape (IC, FH, FW, OC / groups): those of the convolution from y to x; dtype of x, or float32
+            where that has 16 bits.
         stride, padding, dilation: int, or pair (height, width); in pixels.
         output_padding: rows and columns added to the far end of y, fewer than the stride: which of the sizes that
             conv2d maps to (IH, IW) is meant.

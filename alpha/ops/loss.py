@@ -1,4 +1,7 @@
-"""Losses.  `reduction` is "mean", "sum" or "none" everywhere; "none" leaves one loss per sample or element."""
+"""Losses.  `reduction` is "mean", "sum" or "none" everywhere; "none" leaves one loss per sample or element.
+
+Arguments of 16 bits are converted to float32 before anything is computed, each by itself, and the loss is float32.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,7 @@ from alpha.errors import ConfigError, DataError, DTypeError, ShapeError, message
 from alpha.op import Spec, grad_enabled, op
 from alpha.ops.activation import log_softmax, softmax, softplus
 from alpha.ops.elementwise import where
-from alpha.ops.norm import accumulation_dtype
-from alpha.ops.reduce import Shape
+from alpha.ops.reduce import Shape, accumulation_dtype
 from alpha.tensor import Tensor
 
 
@@ -20,11 +22,18 @@ def _reduce(y: Tensor, reduction: str) -> Tensor:
     return y.mean() if reduction == "mean" else y.sum() if reduction == "sum" else y
 
 
-def _check_pair(name: str, x: Tensor, target: Tensor, reduction: str) -> None:
+def _wide(x: Tensor) -> Tensor:
+    """Returns x in the dtype that losses of it are computed in: float32 where x has 16 bits."""
+    return x.astype(accumulation_dtype(x.dtype))
+
+
+def _wide_pair(name: str, x: Tensor, target: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
+    """Checks the arguments of a loss of numbers, and returns x and target as the loss is computed with them."""
     _check_reduction(name, reduction)
     if x.shape != target.shape:
         raise ShapeError(message(name, f"the input has shape {x.shape}, the target {target.shape}",
                                  "make the shapes equal; a loss does not broadcast"))
+    return _wide(x), _wide(target)
 
 
 def _check_labels(name: str, x: Tensor, target: Tensor) -> None:
@@ -61,24 +70,25 @@ def cross_entropy(logits: Tensor, target: Tensor, *, label_smoothing: float = 0.
 
     Args:
         logits: shape (N, C); float.
-        target: labels, int32 or int64 of shape (N,): t is 1 at the label; or t itself, shape and dtype of logits.
+        target: labels, int32 or int64 of shape (N,): t is 1 at the label; or t itself, shape of logits; float.
         label_smoothing: share of the target that is spread evenly over the classes, in [0, 1].
         reduction: "mean" over N, "sum" or "none".
     Returns:
         The loss: shape (), or (N,) with "none".
     Raises:
         ShapeError: the shapes do not fit, or there is no class.
-        DTypeError: target is neither of labels nor of the dtype of logits.
+        DTypeError: target is neither of labels nor of a dtype that goes with that of logits.
         DataError: a label is outside [0, C).
         ConfigError: label_smoothing or reduction is out of range.
     """
+    logits = _wide(logits)
     if target.ndim == 1 or not target.is_floating_point:
         return label_cross_entropy(logits, target, label_smoothing=label_smoothing, reduction=reduction)
     _check_smoothing(label_smoothing, reduction)
     if logits.ndim != 2 or target.shape != logits.shape:
         raise ShapeError(message("cross_entropy", f"the logits have shape {logits.shape}, the target {target.shape}",
                                  "pass logits (N, C) and a target of labels (N,) or of probabilities (N, C)"))
-    q = target * (1 - label_smoothing) + label_smoothing / max(1, logits.shape[1])
+    q = _wide(target) * (1 - label_smoothing) + label_smoothing / max(1, logits.shape[1])
     return _reduce(-(q * log_softmax(logits, 1)).sum(1), reduction)
 
 
@@ -163,6 +173,7 @@ def nll_loss(log_probs: Tensor, target: Tensor, *, reduction: str = "mean") -> T
     """
     _check_reduction("nll_loss", reduction)
     _check_labels("nll_loss", log_probs, target)
+    log_probs = _wide(log_probs)
     chosen = where(label_mask(target, classes=log_probs.shape[1], where="nll_loss"), log_probs, 0.0)
     return _reduce(-chosen.sum(1), reduction)
 
@@ -171,15 +182,15 @@ def nll_loss(log_probs: Tensor, target: Tensor, *, reduction: str = "mean") -> T
 
 
 def mse_loss(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-    """(x - target)^2.  x and target: one shape and float dtype.  Raises ShapeError, ConfigError."""
-    _check_pair("mse_loss", x, target, reduction)
+    """(x - target)^2.  x and target: one shape; float.  Raises ShapeError, ConfigError."""
+    x, target = _wide_pair("mse_loss", x, target, reduction)
     d = x - target
     return _reduce(d * d, reduction)
 
 
 def l1_loss(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-    """|x - target|.  x and target: one shape and float dtype.  Raises ShapeError, ConfigError."""
-    _check_pair("l1_loss", x, target, reduction)
+    """|x - target|.  x and target: one shape; float.  Raises ShapeError, ConfigError."""
+    x, target = _wide_pair("l1_loss", x, target, reduction)
     return _reduce((x - target).abs(), reduction)
 
 
@@ -187,14 +198,14 @@ def smooth_l1_loss(x: Tensor, target: Tensor, *, beta: float = 1.0, reduction: s
     """d^2 / (2 beta) where d = |x - target| < beta, else d - beta / 2.
 
     Args:
-        x, target: one shape and float dtype.
+        x, target: one shape; float.
         beta: where the square becomes linear, at least 0; 0 makes it l1_loss.
         reduction: "mean", "sum" or "none".
     Raises:
         ShapeError: the shapes differ.
         ConfigError: beta or reduction is out of range.
     """
-    _check_pair("smooth_l1_loss", x, target, reduction)
+    x, target = _wide_pair("smooth_l1_loss", x, target, reduction)
     if beta < 0:
         raise ConfigError(message("smooth_l1_loss", f"beta={beta} is below 0", "choose a beta of at least 0"))
     d = (x - target).abs()
@@ -210,14 +221,14 @@ def bce_loss(p: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
     Logarithms below -100 count as -100, so that the loss is finite at 0 and 1.
     Args:
         p: probabilities, in [0, 1]; float.
-        target: shape and dtype of p.
+        target: shape of p; float.
         reduction: "mean", "sum" or "none".
     Raises:
         ShapeError: the shapes differ.
         DataError: an element of p is outside [0, 1].
         ConfigError: the reduction is unknown.
     """
-    _check_pair("bce_loss", p, target, reduction)
+    p, target = _wide_pair("bce_loss", p, target, reduction)
     return _reduce(binary_cross_entropy(p, target), reduction)
 
 
@@ -251,18 +262,18 @@ def bce_with_logits_loss(x: Tensor, target: Tensor, pos_weight: Tensor | None = 
 
     Args:
         x: logits; float.
-        target: shape and dtype of x.
+        target: shape of x; float.
         pos_weight: weight of the positive class, of a shape that broadcasts to that of x; None stands for 1.
         reduction: "mean", "sum" or "none".
     Raises:
         ShapeError: the shapes do not fit.
         ConfigError: the reduction is unknown.
     """
-    _check_pair("bce_with_logits_loss", x, target, reduction)
+    x, target = _wide_pair("bce_with_logits_loss", x, target, reduction)
     tail = softplus(-x)
     if pos_weight is not None:
         _check_weight(pos_weight.shape, x.shape)
-        tail = ((pos_weight - 1.0) * target + 1.0) * tail
+        tail = ((_wide(pos_weight) - 1.0) * target + 1.0) * tail
     return _reduce((1.0 - target) * x + tail, reduction)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import prod
 
 from alpha.errors import ShapeError, message
-from alpha.op import op
+from alpha.op import Spec, op
 from alpha.ops.activation import check_fused, relu_grad
 from alpha.ops.elementwise import broadcast_shape
-from alpha.ops.reduce import Shape, unbroadcast
+from alpha.ops.reduce import Shape, check_sum_dtype, unbroadcast
 
 
 def _matrix(shape: Shape, transposed: bool) -> Shape:
@@ -21,17 +21,20 @@ class matmul:
 
     Args:
         a: shape (..., M, K), or (K,), which is read as one row; number.
-        b: shape (..., K, N), or (K,), which is read as one column; dtype of a.
+        b: shape (..., K, N), or (K,), which is read as one column; dtype of a, or one has 16 bits and one is float32.
         transpose_a, transpose_b: the last two axes of a (of b) are stored the other way round: (K, M), (N, K).
+        dtype: "float32" leaves products of float16 or bfloat16, which are added up in float32, unrounded; None rounds
+            to the dtype of the operands, that of 16 bits if there are two.
     Returns:
         y of shape (..., M, N), batch axes broadcast; without the axis of an operand of one axis.
     Raises:
         ShapeError: an operand has no axis, the K differ, or the batch axes do not broadcast.
+        DTypeError: the dtypes do not fit together.
     """
 
-    args, saves, dtypes = "a b", "a b", "number"
+    args, saves, dtypes, parameters = "a b", "a b", "number", "a b"
 
-    def shape(a, b, *, transpose_a=False, transpose_b=False):
+    def shape(a, b, *, transpose_a=False, transpose_b=False, dtype=None):
         if a.ndim == 0 or b.ndim == 0:
             raise ShapeError(message("matmul", "an operand has no axis, at least one is needed",
                                      "multiply by a number with *", a=a.shape, b=b.shape))
@@ -46,9 +49,11 @@ class matmul:
                                      a=f"{a.shape}, transposed" if transpose_a else a.shape,
                                      b=f"{b.shape}, transposed" if transpose_b else b.shape))
         batch = () if a.ndim <= 2 and b.ndim <= 2 else broadcast_shape("matmul", a=a.shape[:-2], b=b.shape[:-2])
-        return batch + (() if a.ndim == 1 else (rows,)) + (() if b.ndim == 1 else (columns,))
+        y_shape = batch + (() if a.ndim == 1 else (rows,)) + (() if b.ndim == 1 else (columns,))
+        check_sum_dtype("matmul", dtype, a.dtype, b.dtype)
+        return Spec(y_shape, dtype) if dtype else y_shape
 
-    def vjp(g, s, needs, *, transpose_a, transpose_b):
+    def vjp(g, s, needs, *, transpose_a, transpose_b, dtype):
         a, b = s.a, s.b
         if a.ndim == 1:
             a, g = a.reshape(1, -1), g.reshape(*g.shape[:-1], 1, -1) if b.ndim > 1 else g.reshape(1)
@@ -56,9 +61,11 @@ class matmul:
             b, g = b.reshape(-1, 1), g.reshape(*g.shape, 1)
         da = db = None
         if needs[0]:
-            da = matmul(b, g, transpose_b, True) if transpose_a else matmul(g, b, False, not transpose_b)
+            operands = (b, g, transpose_b, True) if transpose_a else (g, b, False, not transpose_b)
+            da = matmul(*operands, s.a_dtype)
         if needs[1]:
-            db = matmul(g, a, True, transpose_a) if transpose_b else matmul(a, g, not transpose_a, False)
+            operands = (g, a, True, transpose_a) if transpose_b else (a, g, not transpose_a, False)
+            db = matmul(*operands, s.b_dtype)
         return (None if da is None else unbroadcast(da, a.shape).reshape(s.a_shape),
                 None if db is None else unbroadcast(db, b.shape).reshape(s.b_shape))
 
@@ -69,8 +76,8 @@ class linear:
 
     Args:
         x: shape (N, in) or (..., in); float.
-        w: shape (out, in); dtype of x.
-        b: shape (out,), dtype of x; or None.
+        w: shape (out, in).
+        b: shape (out,); or None. w and b have the dtype of x, or are float32 where that has 16 bits.
         activation: None or "relu".
     Returns:
         y of shape (..., out).
@@ -78,7 +85,7 @@ class linear:
         ShapeError: the sizes of x, w and b do not fit together, or the activation is unknown.
     """
 
-    args, saves = "x w b?", "x w y"
+    args, saves, parameters = "x w b?", "x w y", "w b"
 
     def shape(x, w, b, *, activation=None):
         check_fused("linear", activation)
@@ -100,5 +107,5 @@ class linear:
         rows = g if g.ndim == 2 else g.reshape(prod(g.shape[:-1]), g.shape[-1])
         x = s.x if s.x.ndim == 2 else s.x.reshape(rows.shape[0], s.x.shape[-1])
         return (matmul(rows, s.w).reshape(s.x_shape) if needs[0] else None,
-                matmul(rows, x, True) if needs[1] else None,
-                rows.sum(0) if needs[2] else None)
+                matmul(rows, x, True, dtype=s.w_dtype) if needs[1] else None,
+                rows.sum(0, dtype=s.b_dtype) if needs[2] else None)

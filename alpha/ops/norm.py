@@ -1,6 +1,7 @@
 """Batch, layer and group normalisation: y = (x - mean) * istd * gamma + beta, istd = 1 / sqrt(var + eps).
 
 var is biased. An ordinary backward pass is one fused op; one that is to be differentiated again is composed of ops.
+Everything is computed in float32 where x has 16 bits; gamma, beta and the running statistics may then be float32.
 """
 
 from __future__ import annotations
@@ -12,15 +13,10 @@ from typing import Any
 from alpha.errors import ShapeError, message
 from alpha.op import Spec, grad_enabled, op
 from alpha.ops.activation import check_fused, relu_grad
-from alpha.ops.reduce import Shape
+from alpha.ops.reduce import Shape, accumulation_dtype
 from alpha.tensor import Tensor
 
 Gradients = tuple[Tensor, Tensor, Tensor]
-
-
-def accumulation_dtype(dtype: str) -> str:
-    """Returns the dtype in which sums over numbers of `dtype` are made and kept: float32 for those of 16 bits."""
-    return "float32" if dtype in ("float16", "bfloat16") else dtype
 
 
 def batch_norm(x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None, running_mean: Tensor | None = None,
@@ -35,8 +31,9 @@ def batch_norm(x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = Non
     take the batch's place.
     Args:
         x: input.  Shape (..., C), channels last; float.
-        gamma, beta: scale and shift.  Shape (C,), dtype of x; None stands for 1 and 0.
-        running_mean, running_var: shape (C,), dtype of x; both or neither, and both in inference.
+        gamma, beta: scale and shift.  Shape (C,); None stands for 1 and 0.
+        running_mean, running_var: shape (C,); both or neither, and both in inference.  These four have the dtype of x,
+            or are float32 where x has 16 bits.
         residual: shape and dtype of x, or None.
         training: whether to use the statistics of x.
         momentum: weight of the batch in the running statistics.
@@ -86,6 +83,7 @@ class batch_norm_act:
 
     args, saves = "x gamma? beta? running_mean? running_var?", "x gamma beta mean istd"
     outs, returns, mutates = "y mean istd", "y", "running_mean running_var"
+    parameters = "gamma beta running_mean running_var"
 
     def shape(x, gamma, beta, running_mean, running_var, *, training=True, momentum=0.1, eps=1e-5, activation=None):
         params = dict(gamma=gamma, beta=beta, running_mean=running_mean, running_var=running_var)
@@ -101,6 +99,7 @@ class batch_norm_add_act:
 
     args, saves = "x gamma? beta? running_mean? running_var? residual", "x gamma beta mean istd y"
     outs, returns, mutates = "y mean istd", "y", "running_mean running_var"
+    parameters = "gamma beta running_mean running_var"
 
     def shape(x, gamma, beta, running_mean, running_var, residual, *, training=True, momentum=0.1, eps=1e-5,
               activation=None):
@@ -118,7 +117,7 @@ class batch_norm_add_act:
 
 @op
 class batch_norm_grad:
-    """Gradients of batch_norm in training, in one op.
+    """Gradients of batch_norm in training, in one op; dgamma and dbeta are float32 where x has 16 bits.
 
         v = g where relu passed, else 0;  xhat = (x - mean) * istd
         dbeta = sum(v);  dgamma = sum(v * xhat);  dx = gamma * istd * (v - dbeta / M - xhat * dgamma / M)
@@ -132,27 +131,38 @@ class batch_norm_grad:
     """
 
     args, outs, mixed = "g x gamma? beta? mean istd", "dx dgamma dbeta", "mean istd"
+    parameters = "gamma beta"
 
     def shape(g, x, gamma, beta, mean, istd, *, activation=None):
-        return [x.shape, mean.shape, mean.shape]
+        sums = Spec(mean.shape, accumulation_dtype(x.dtype))
+        return [x.shape, sums, sums]
 
 
 def _batch_norm_vjp(g: Tensor, s: Any, training: bool, eps: float, activation: str | None) -> Gradients:
     """Returns dx, dgamma, dbeta."""
     if training and not grad_enabled():
-        return batch_norm_grad(g, s.x, s.gamma, s.beta, s.mean, s.istd, activation=activation)
+        gradients = batch_norm_grad(g, s.x, s.gamma, s.beta, s.mean, s.istd, activation=activation)
+        return _rounded(gradients, s)
     axes = tuple(range(s.x.ndim - 1))
-    if training:
-        xhat, istd = _standardized(s.x, axes, eps)
-    else:
-        istd = s.istd.astype(s.x.dtype)
-        xhat = (s.x - s.mean.astype(s.x.dtype)) * istd
+    x, g, gamma, beta = (_wide(t) for t in (s.x, g, s.gamma, s.beta))
+    xhat, istd = _standardized(x, axes, eps) if training else ((x - s.mean) * s.istd, s.istd)
     if activation == "relu":
-        scaled = xhat if s.gamma is None else xhat * s.gamma
-        g = relu_grad(g, scaled if s.beta is None else scaled + s.beta)
-    v = g if s.gamma is None else g * s.gamma
+        scaled = xhat if gamma is None else xhat * gamma
+        g = relu_grad(g, scaled if beta is None else scaled + beta)
+    v = g if gamma is None else g * gamma
     dx = _standardized_vjp(v, xhat, istd, axes) if training else v * istd
-    return dx, (g * xhat).sum(axes), g.sum(axes)
+    return _rounded((dx, (g * xhat).sum(axes), g.sum(axes)), s)
+
+
+def _wide(t: Tensor | None) -> Tensor | None:
+    return t if t is None else t.astype(accumulation_dtype(t.dtype))
+
+
+def _rounded(gradients: Gradients, s: Any) -> Gradients:
+    """Returns the gradients of x, gamma and beta in the dtypes of those."""
+    dx, dgamma, dbeta = gradients
+    return (dx.astype(s.x_dtype), dgamma.astype(s.gamma_dtype) if s.gamma_dtype else dgamma,
+            dbeta.astype(s.beta_dtype) if s.beta_dtype else dbeta)
 
 
 def _standardized(x: Tensor, axes: Sequence[int], eps: float) -> tuple[Tensor, Tensor]:
@@ -183,7 +193,8 @@ class layer_norm:
 
     Args:
         x: input.  Shape (..., *normalized); float.
-        gamma, beta: scale and shift.  Shape normalized, dtype of x; None stands for 1 and 0.
+        gamma, beta: scale and shift.  Shape normalized; dtype of x, or float32 where x has 16 bits; None stands for 1
+            and 0.
         normalized_ndim: how many axes `normalized` has, at least 1.
         eps: added to the variance.
     Returns:
@@ -194,6 +205,7 @@ class layer_norm:
     """
 
     args, saves, outs, returns = "x gamma? beta?", "x gamma mean istd", "y mean istd", "y"
+    parameters = "gamma beta"
 
     def shape(x, gamma, beta, *, normalized_ndim=1, eps=1e-5):
         if not 1 <= normalized_ndim <= x.ndim or 0 in x.shape[-normalized_ndim:]:
@@ -205,7 +217,7 @@ class layer_norm:
 
     def vjp(g, s, needs, *, normalized_ndim, eps):
         axes = tuple(range(g.ndim - normalized_ndim, g.ndim))
-        return _sample_norm_vjp(g, s.x, s.gamma, s.mean, s.istd, axes, normalized_ndim, eps)
+        return _rounded(_sample_norm_vjp(g, s.x, s.gamma, s.mean, s.istd, axes, normalized_ndim, eps), s)
 
 
 @op
@@ -226,6 +238,7 @@ class group_norm:
     """
 
     args, saves, outs, returns = "x gamma? beta?", "x gamma mean istd", "y mean istd", "y"
+    parameters = "gamma beta"
 
     def shape(x, gamma, beta, *, groups, eps=1e-5):
         if x.ndim < 2 or 0 in x.shape[1:]:
@@ -244,12 +257,14 @@ class group_norm:
         gamma = s.gamma if s.gamma is None else s.gamma.reshape(split[2:])
         g, x = g.reshape(split), s.x.reshape(split)
         dx, dgamma, dbeta = _sample_norm_vjp(g, x, gamma, s.mean, s.istd, (1, 3), 2, eps)
-        return dx.reshape(s.x_shape), dgamma.reshape((c,)), dbeta.reshape((c,))
+        return _rounded((dx.reshape(s.x_shape), dgamma.reshape((c,)), dbeta.reshape((c,))), s)
 
 
 @op
 class sample_norm_grad:
     """Gradients of layer_norm and, with channels split into (groups, C / groups), of group_norm, in one op.
+
+    dgamma and dbeta are float32 where x has 16 bits.
 
         xhat = (x - mean) * istd;  v = g * gamma;  dbeta = sum(g);  dgamma = sum(g * xhat)
         dx = istd * (v - mean(v) - xhat * mean(v * xhat)), means over `axes`
@@ -263,9 +278,11 @@ class sample_norm_grad:
     """
 
     args, outs, mixed = "g x gamma? mean istd", "dx dgamma dbeta", "mean istd"
+    parameters = "gamma"
 
     def shape(g, x, gamma, mean, istd, *, axes, params_ndim):
-        return [x.shape, x.shape[-params_ndim:], x.shape[-params_ndim:]]
+        sums = Spec(x.shape[-params_ndim:], accumulation_dtype(x.dtype))
+        return [x.shape, sums, sums]
 
 
 def _sample_norm_vjp(g: Tensor, x: Tensor, gamma: Tensor | None, mean: Tensor, istd: Tensor, axes: Shape,
@@ -273,6 +290,7 @@ def _sample_norm_vjp(g: Tensor, x: Tensor, gamma: Tensor | None, mean: Tensor, i
     """Returns dx, dgamma, dbeta."""
     if not grad_enabled():
         return sample_norm_grad(g, x, gamma, mean, istd, axes=axes, params_ndim=params_ndim)
+    x, g, gamma = _wide(x), _wide(g), _wide(gamma)
     xhat, istd = _standardized(x, axes, eps)
     dx = _standardized_vjp(g if gamma is None else g * gamma, xhat, istd, axes)
     summed = tuple(range(x.ndim - params_ndim))

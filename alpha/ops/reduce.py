@@ -11,13 +11,27 @@ from math import prod
 from operator import index
 from typing import Any
 
-from alpha.errors import ShapeError, message
+from alpha.backend import HALF_DTYPES
+from alpha.errors import DTypeError, ShapeError, message
 from alpha.op import Spec, op
 from alpha.tensor import Axes, Tensor
 
 Shape = tuple[int, ...]
 
 _cached = lru_cache(maxsize=4096)  # a training step asks about the same few shapes again and again
+
+
+def accumulation_dtype(dtype: str) -> str:
+    """Returns the dtype in which sums over numbers of `dtype` are made and kept: float32 for those of 16 bits."""
+    return "float32" if dtype in HALF_DTYPES else dtype
+
+
+def check_sum_dtype(where: str, dtype: str | None, *terms: str) -> None:
+    """Refuses a dtype for sums that is neither that of the terms nor the one they are made in.  Raises DTypeError."""
+    if dtype is not None and dtype not in terms and dtype not in map(accumulation_dtype, terms):
+        found = " and ".join(sorted(set(terms)))
+        raise DTypeError(message(where, f"sums of {found} cannot be had in {dtype}", "pass dtype=None, or "
+                                 "dtype=\"float32\" for sums of float16 or bfloat16; or convert the result"))
 
 
 def normal_axis(axis: Any, ndim: int, where: str) -> int:
@@ -101,24 +115,28 @@ class sum:
         x: any shape, any dtype.
         axis: None, int or tuple of ints.
         keepdims: keep the reduced axes, of length 1.
+        dtype: "float32" leaves sums of float16 or bfloat16, which are made in float32, unrounded; None rounds them.
     Returns:
-        The dtype of x, or int64 for integers and bool. On the CPU float sums are pairwise or in blocks, in fixed order,
-        and those of float16 are made in float32.
+        The dtype of x unless dtype says otherwise, or int64 for integers and bool. On the CPU float sums are pairwise
+        or in blocks, in fixed order.
     Raises:
         ShapeError: an axis does not exist or is named twice.
+        DTypeError: such sums cannot be had in dtype.
     """
 
     args, dtypes = "x", "any"
 
-    def canon(*, axis=None, keepdims=False):
-        return dict(axis=_hashable(axis), keepdims=keepdims)
+    def canon(*, axis=None, keepdims=False, dtype=None):
+        return dict(axis=_hashable(axis), keepdims=keepdims, dtype=dtype)
 
-    def shape(x, *, axis, keepdims):
+    def shape(x, *, axis, keepdims, dtype):
         y_shape = reduced_shape(x.shape, axis, keepdims, "sum")
-        return y_shape if x.is_floating_point else Spec(y_shape, "int64")
+        summed = x.dtype if x.is_floating_point else "int64"
+        check_sum_dtype("sum", dtype, summed)
+        return Spec(y_shape, dtype or summed)
 
-    def vjp_x(g, s, *, axis, keepdims):
-        return _spread_back(g, s.x_shape, axis, keepdims)
+    def vjp_x(g, s, *, axis, keepdims, dtype):
+        return _spread_back(g.astype(s.x_dtype), s.x_shape, axis, keepdims)
 
 
 @op

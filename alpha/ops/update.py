@@ -3,6 +3,9 @@
 Every step takes lists of tensors, one entry per parameter, all of one dtype: the parameters w, their gradients g (read
 only) and the states, which start as zeros unless it says otherwise. A list that belongs to a variant which is not
 wanted is empty. Nothing here has a gradient. t counts the steps from 1.
+
+Where a step takes `factor`, a float32 tensor of shape () (see loss_scale_step), its gradients are factor * g, and a
+factor of 0 skips it: nothing changes then, not even the states.
 """
 
 from __future__ import annotations
@@ -47,9 +50,9 @@ class sgd_step:
         ShapeError: the lists do not match.
     """
 
-    args, outs, mutates = "*params *grads *momenta", "", "params momenta"
+    args, outs, mutates, mixed = "*params *grads *momenta factor?", "", "params momenta", "factor"
 
-    def shape(params, grads, momenta, *, lr, momentum=0.0, dampening=0.0, nesterov=False, weight_decay=0.0,
+    def shape(params, grads, momenta, factor, *, lr, momentum=0.0, dampening=0.0, nesterov=False, weight_decay=0.0,
               first=False):
         _match("sgd_step", params, "" if momentum else "momenta", grads=grads, momenta=momenta)
 
@@ -74,9 +77,9 @@ class adam_step:
         eps is added to the corrected root, the decay is scaled by lr, vmax is of the uncorrected v, as in PyTorch.
     """
 
-    args, outs, mutates = "*params *grads *m *v *vmax", "", "params m v vmax"
+    args, outs, mutates, mixed = "*params *grads *m *v *vmax factor?", "", "params m v vmax", "factor"
 
-    def shape(params, grads, m, v, vmax, *, lr, step, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0,
+    def shape(params, grads, m, v, vmax, factor, *, lr, step, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0,
               decoupled=False):
         _match("adam_step", params, "vmax", grads=grads, m=m, v=v, vmax=vmax)
 
@@ -103,10 +106,10 @@ class rmsprop_step:
         Differs: eps is added to the root, as in PyTorch.
     """
 
-    args, outs = "*params *grads *square_avg *grad_avg *momenta", ""
-    mutates = "params square_avg grad_avg momenta"
+    args, outs = "*params *grads *square_avg *grad_avg *momenta factor?", ""
+    mutates, mixed = "params square_avg grad_avg momenta", "factor"
 
-    def shape(params, grads, square_avg, grad_avg, momenta, *, lr, alpha=0.99, eps=1e-8, weight_decay=0.0,
+    def shape(params, grads, square_avg, grad_avg, momenta, factor, *, lr, alpha=0.99, eps=1e-8, weight_decay=0.0,
               momentum=0.0):
         _match("rmsprop_step", params, "grad_avg" if momentum else "grad_avg momenta", grads=grads,
                square_avg=square_avg, grad_avg=grad_avg, momenta=momenta)
@@ -129,9 +132,9 @@ class adamax_step:
     Source: arXiv 1412.6980, Algorithm 2.  Differs: eps, which keeps u above 0, as in PyTorch.
     """
 
-    args, outs, mutates = "*params *grads *m *u", "", "params m u"
+    args, outs, mutates, mixed = "*params *grads *m *u factor?", "", "params m u", "factor"
 
-    def shape(params, grads, m, u, *, lr, step, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
+    def shape(params, grads, m, u, factor, *, lr, step, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
         _match("adamax_step", params, grads=grads, m=m, u=u)
 
 
@@ -154,9 +157,10 @@ class radam_step:
     Source: arXiv 1908.03265, Algorithm 2.  Differs: the threshold of p_t is 5 and eps is added, as in PyTorch.
     """
 
-    args, outs, mutates = "*params *grads *m *v", "", "params m v"
+    args, outs, mutates, mixed = "*params *grads *m *v factor?", "", "params m v", "factor"
 
-    def shape(params, grads, m, v, *, lr, step, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0, decoupled=False):
+    def shape(params, grads, m, v, factor, *, lr, step, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0,
+              decoupled=False):
         _match("radam_step", params, grads=grads, m=m, v=v)
 
 
@@ -189,9 +193,10 @@ class adamod_step:
     Source: arXiv 1910.12249.  Differs: the decoupled weight decay.
     """
 
-    args, outs, mutates = "*params *grads *m *v *s", "", "params m v s"
+    args, outs, mutates, mixed = "*params *grads *m *v *s factor?", "", "params m v s", "factor"
 
-    def shape(params, grads, m, v, s, *, lr, step, beta1=0.9, beta2=0.999, beta3=0.999, eps=1e-8, weight_decay=0.0):
+    def shape(params, grads, m, v, s, factor, *, lr, step, beta1=0.9, beta2=0.999, beta3=0.999, eps=1e-8,
+              weight_decay=0.0):
         _match("adamod_step", params, grads=grads, m=m, v=v, s=s)
 
 
@@ -228,3 +233,32 @@ class sums_of_squares:
     def shape(tensors):
         wide = tensors and "float64" in get_backend(tensors[0].device).dtypes
         return Spec((len(tensors),), "float64" if wide else "float32")
+
+
+LARGEST_SCALE = 2.0 ** 24
+
+
+@op
+class loss_scale_step:
+    """Decides what becomes of a step whose loss was multiplied by `scale`, and moves the scale, all on the device.
+
+        finite = every sum of squares is
+        factor = min(1, max_norm / norm) / scale, norm = sqrt(sum(squares)) / scale;  0 where not finite
+        finite:      good = good + 1; where that reaches growth_interval, scale = min(2 * scale, 2^24) and good = 0
+        not finite:  skipped = skipped + 1, scale = max(scale / 2, 1) and good = 0
+
+    Args:
+        squares: sums_of_squares of the gradients of all parameters, made of the scaled loss.
+        scale: float32, shape ().  A power of two stays one, so that it costs no digit.
+        counts: int32, shape (2,): good, skipped.
+        growth_interval: finite steps in a row after which the scale is doubled.
+        max_norm: largest norm of the true gradients; 0 sets no limit.
+    Returns:
+        factor: float32, shape (); for the step of the optimizer.
+    Source: arXiv 1710.03740, section 3.2; the numbers are PyTorch's.
+    """
+
+    args, outs, mutates, mixed = "squares scale counts", "factor", "scale counts", "squares scale counts"
+
+    def shape(squares, scale, counts, *, growth_interval=2000, max_norm=0.0):
+        return Spec((), "float32")

@@ -1,4 +1,4 @@
-"""Optimizers, schedules, gradient clipping, and weight averaging."""
+"""Optimizers, schedules, gradient clipping, loss scaling, and weight averaging."""
 
 from alpha.optim import schedule
 from alpha.optim.adam import Adam, Adamax, AdaMod, AdamW, RAdam
@@ -6,9 +6,10 @@ from alpha.optim.clip import clip_grad_norm, clip_grad_value
 from alpha.optim.ema import ExponentialMovingAverage
 from alpha.optim.optimizer import Optimizer
 from alpha.optim.rmsprop import RMSprop
+from alpha.optim.scaler import LossScaler
 from alpha.optim.sgd import SGD
 
 __all__ = [
-    "SGD", "AdaMod", "Adam", "AdamW", "Adamax", "ExponentialMovingAverage", "Optimizer", "RAdam", "RMSprop",
-    "clip_grad_norm", "clip_grad_value", "schedule",
+    "SGD", "AdaMod", "Adam", "AdamW", "Adamax", "ExponentialMovingAverage", "LossScaler", "Optimizer", "RAdam",
+    "RMSprop", "clip_grad_norm", "clip_grad_value", "schedule",
 ]

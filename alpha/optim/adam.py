@@ -65,9 +65,9 @@ class Adam(_Adaptive):
         return ("m", "v", "vmax") if group["amsgrad"] else ("m", "v")
 
     def update(self, group: Mapping[str, Any], params: list[Tensor], grads: list[Tensor], states: Mapping[str, Any],
-               lr: float, step: int) -> None:
-        ops.adam_step(params, grads, states["m"], states["v"], states.get("vmax", []), decoupled=self.decoupled,
-                      **self.shared(group, lr, step))
+               lr: float, step: int, factor: Tensor | None) -> None:
+        ops.adam_step(params, grads, states["m"], states["v"], states.get("vmax", []), factor,
+                      decoupled=self.decoupled, **self.shared(group, lr, step))
 
 
 class AdamW(Adam):
@@ -104,8 +104,8 @@ class Adamax(_Adaptive):
         return "m", "u"
 
     def update(self, group: Mapping[str, Any], params: list[Tensor], grads: list[Tensor], states: Mapping[str, Any],
-               lr: float, step: int) -> None:
-        ops.adamax_step(params, grads, states["m"], states["u"], **self.shared(group, lr, step))
+               lr: float, step: int, factor: Tensor | None) -> None:
+        ops.adamax_step(params, grads, states["m"], states["u"], factor, **self.shared(group, lr, step))
 
 
 class RAdam(_Adaptive):
@@ -126,8 +126,8 @@ class RAdam(_Adaptive):
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
 
     def update(self, group: Mapping[str, Any], params: list[Tensor], grads: list[Tensor], states: Mapping[str, Any],
-               lr: float, step: int) -> None:
-        ops.radam_step(params, grads, states["m"], states["v"], **self.shared(group, lr, step))
+               lr: float, step: int, factor: Tensor | None) -> None:
+        ops.radam_step(params, grads, states["m"], states["v"], factor, **self.shared(group, lr, step))
 
 
 class AdaMod(_Adaptive):
@@ -157,6 +157,6 @@ class AdaMod(_Adaptive):
         return "m", "v", "s"
 
     def update(self, group: Mapping[str, Any], params: list[Tensor], grads: list[Tensor], states: Mapping[str, Any],
-               lr: float, step: int) -> None:
-        ops.adamod_step(params, grads, states["m"], states["v"], states["s"], beta3=group["beta3"],
-                        **self.shared(group, lr, step))
+               lr: float, step: int, factor: Tensor | None) -> None:
+        ops.adamod_step(params, grads, states["m"], states["v"], states["s"], factor,
+                        beta3=group["beta3"], **self.shared(group, lr, step))

@@ -56,10 +56,10 @@ class Optimizer:
         raise NotImplementedError
 
     def update(self, group: Mapping[str, Any], params: list[Tensor], grads: list[Tensor], states: Mapping[str, Any],
-               lr: float, step: int) -> None:
+               lr: float, step: int, factor: Tensor | None) -> None:
         """Changes `params` and their states in place: step number `step` (from 1) with learning rate `lr`.
 
-        `states` holds one list per slot, in the order of `params`.
+        `states` holds one list per slot, in the order of `params`; `factor` goes to the update op as it is.
         """
         raise NotImplementedError
 
@@ -115,19 +115,25 @@ class Optimizer:
 
     # ---- steps -------------------------------------------------------------------------------------------------------
 
-    def step(self) -> None:
-        """Updates every parameter that has a gradient, in place."""
+    def step(self, factor: Tensor | None = None) -> None:
+        """Updates every parameter that has a gradient, in place.
+
+        Args:
+            factor: what all gradients are multiplied by, float32 of shape (); 0 changes no parameter and no state, but
+                the step counts all the same, for a schedule and for Adam's bias correction. See LossScaler.
+        """
         with no_grad():
             for group in self.param_groups:
                 lr, slots = self._lr(group), self.slots(group)
                 present = [(self._counts.get(name, 0), name, p) for name, p in zip(group["names"], group["params"])
                            if p.grad is not None]
                 for count, members in groupby(sorted(present, key=lambda m: m[0]), key=lambda m: m[0]):
-                    self._update(group, [(name, p) for _, name, p in members], slots, lr, count + 1)
+                    self._update(group, [(name, p) for _, name, p in members], slots, lr, count + 1,
+                                 factor)
         self.step_count += 1
 
     def _update(self, group: Mapping[str, Any], members: Sequence[tuple[str, Tensor]], slots: tuple[str, ...],
-                lr: float, step: int) -> None:
+                lr: float, step: int, factor: Tensor | None) -> None:
         for name, p in members:
             self._counts[name] = step
             kept = self._states.setdefault(name, {})
@@ -136,7 +142,7 @@ class Optimizer:
                     kept[slot] = ops.zeros(p.shape, dtype=p.dtype, device=p.device)
         states = {slot: [self._states[name][slot] for name, _ in members] for slot in slots}
         grads = [p.grad for _, p in members if p.grad is not None]
-        self.update(group, [p for _, p in members], grads, states, lr, step)
+        self.update(group, [p for _, p in members], grads, states, lr, step, factor)
 
     def zero_grad(self) -> None:
         """Drops the gradients of all parameters."""

@@ -44,7 +44,7 @@ class RMSprop(Optimizer):
         return ("v", *(["a"] if group["centered"] else []), *(["b"] if group["momentum"] else []))
 
     def update(self, group: Mapping[str, Any], params: list[Tensor], grads: list[Tensor], states: Mapping[str, Any],
-               lr: float, step: int) -> None:
-        ops.rmsprop_step(params, grads, states["v"], states.get("a", []), states.get("b", []), lr=lr,
-                         alpha=group["alpha"], eps=group["eps"], weight_decay=group["weight_decay"],
+               lr: float, step: int, factor: Tensor | None) -> None:
+        ops.rmsprop_step(params, grads, states["v"], states.get("a", []), states.get("b", []), factor,
+                         lr=lr, alpha=group["alpha"], eps=group["eps"], weight_decay=group["weight_decay"],
                          momentum=group["momentum"])

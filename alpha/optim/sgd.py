@@ -45,7 +45,7 @@ class SGD(Optimizer):
         return ("momentum",) if group["momentum"] else ()
 
     def update(self, group: Mapping[str, Any], params: list[Tensor], grads: list[Tensor], states: Mapping[str, Any],
-               lr: float, step: int) -> None:
-        ops.sgd_step(params, grads, states.get("momentum", []), lr=lr, momentum=group["momentum"],
+               lr: float, step: int, factor: Tensor | None) -> None:
+        ops.sgd_step(params, grads, states.get("momentum", []), factor, lr=lr, momentum=group["momentum"],
                      dampening=group["dampening"], nesterov=group["nesterov"], weight_decay=group["weight_decay"],
                      first=step == 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +16,7 @@ from tests.conv_cases import CASES as CATALOGUE
 from tests.conv_cases import Case as Shape
 from tests.conv_cases import small_cases, square
 from tests.conv_oracle import conv_dgrad_padded, conv_fprop_padded
-from tests.cuda.agree import Case, agree, ints
+from tests.cuda.agree import Case, agree, floats, ints
 
 pytestmark = pytest.mark.cuda
 
@@ -27,6 +28,10 @@ def aligned(case: Shape) -> Shape:
 
 
 SMALL = small_cases()
+LONG = (  # sums that are worth a split: within a tap, over taps, of unequal length, with tails, in groups
+    square("one tap", 2, 1, 1540, 1540, 1), square("one tap, unaligned", 2, 1, 1539, 1541, 1),
+    square("unequal sums", 3, 2, 100, 100, 3, 1, 1), square("unequal sums, unaligned", 3, 3, 50, 53, 3, 1, 1),
+    square("stride", 2, 5, 72, 76, 5, 2, 2), square("groups", 2, 3, 80, 88, 3, 1, 1, 1, 2))
 ALIGNED = tuple({replace(aligned(case), name=""): aligned(case) for case in SMALL}.values())
 
 
@@ -56,7 +61,7 @@ def check_dgrad(case: Shape, candidate) -> None:
 CHECKS = {"fprop": check_fprop, "dgrad": check_dgrad}
 
 
-@pytest.mark.parametrize("cases", [SMALL, ALIGNED], ids=["small", "aligned"])
+@pytest.mark.parametrize("cases", [SMALL, ALIGNED, LONG], ids=["small", "aligned", "long"])
 @pytest.mark.parametrize("pass_name", CHECKS)
 def test_every_candidate_is_bitwise_right_on_integers(device, pass_name, cases):
     from alpha.cuda import plan
@@ -79,6 +84,33 @@ def test_many_rows_and_columns_fill_several_tiles(device, pass_name):
         for candidate in plan.candidates(pass_name):
             if not candidate.fits(case.desc):
                 CHECKS[pass_name](case, candidate)
+
+
+@pytest.mark.parametrize("pass_name", CHECKS)
+def test_every_split_is_reached(device, pass_name):
+    """Else its slices would go untested."""
+    from alpha.cuda import plan
+    from alpha.cuda.conv.slab import SlabTile
+    split = [c for c in plan.candidates(pass_name) if isinstance(c, SlabTile) and c.split > 1]
+    assert len(split) > 50
+    assert [c.name for c in split if all(c.fits(case.desc) for case in LONG)] == []
+
+
+@pytest.mark.parametrize("pass_name", CHECKS)
+def test_slices_are_added_in_a_fixed_order_launch_after_launch(device, pass_name):
+    from alpha.cuda import plan
+    from alpha.cuda.conv.slab import SlabTile
+    from alpha.cuda.memory import download, empty, upload
+    desc = square("", 3, 2, 100, 100, 3, 1, 1).desc
+    a, w = upload(floats(*desc.x_shape)), upload(floats(*desc.w_shape, seed=1))
+    for candidate in plan.candidates(pass_name):
+        if isinstance(candidate, SlabTile) and candidate.split > 1 and not candidate.fits(desc):
+            launch, found = candidate.prepare(desc), []
+            for _ in range(3):
+                out = empty(desc.y_shape, "float32")
+                launch(a, w, None, out, False) if pass_name == "fprop" else launch(a, w, out)
+                found.append(download(out, "float32"))
+            assert (found[0] == found[1]).all() and (found[0] == found[2]).all(), candidate.name
 
 
 CASES = [
@@ -127,12 +159,15 @@ def test_a_plan_shows_what_was_chosen_and_why_not_the_others(device):
     assert len(lines) == 1 + len(plan.candidates("dgrad"))
     assert sum(line.startswith("* ks_deconv") and line.endswith(" us") for line in lines) == 1
     assert sum("5 input and 8 output channels of a group are no multiples of 4" in line for line in lines) > 1
+    assert any(re.search(r"ks_deconv 32x32x16/64 unaligned split 8 +the longest sum has 9 slabs, and a slice of it at "
+                         r"least \d", line) for line in lines)
 
 
 def test_oversized_tensors_are_refused_by_every_candidate(device, monkeypatch):
     from alpha.cuda import plan
     from alpha.cuda.conv import conv_v2
-    monkeypatch.setattr(plan, "_candidates", {"fprop": [conv_v2.ConvV2(tile) for tile in conv_v2.TILES]})
+    from alpha.cuda.gemm import TILES
+    monkeypatch.setattr(plan, "_candidates", {"fprop": [conv_v2.ConvV2(tile) for tile in TILES]})
     desc = square("", 1, 50000, 4, 4, 1).desc
     with pytest.raises(AlphaError, match=r"(?s)none of its \d+ CUDA kernels fits.*10000000000 >= 2\^31.*\nhelp: .*CPU"):
         plan.plan("fprop", desc)

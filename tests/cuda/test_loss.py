@@ -7,6 +7,7 @@ import pytest
 
 import alpha
 from alpha import ops
+from alpha.cuda import loss
 from alpha.cuda.kernel import FLOAT_DTYPES
 from alpha.errors import DataError
 from alpha.gradcheck import assert_equal_at
@@ -65,12 +66,21 @@ def test_agrees_with_the_cpu(case):
     agree(case)
 
 
+@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("shape", [(300, 24), (700, 3), (9, 1032), (5, 2055), (4, 16400)])
+def test_a_block_takes_one_row_after_the_other(shape, blocks, monkeypatch):
+    """As where there are more rows than a device takes at once; short and long ones, held or read again."""
+    monkeypatch.setattr(loss, "BLOCKS", blocks)
+    for reduction in ("mean", "none"):
+        agree(forward(shape, 0.1, reduction, dtypes=FLOAT_DTYPES))
+
+
 @pytest.mark.parametrize("bad", [-1, 4, 2 ** 40])
 def test_a_label_out_of_range_makes_its_row_nan(bad):
     x = alpha.tensor(floats(3, 4), device="cuda")
     target = alpha.tensor(np.array([1, bad, 3]), device="cuda")
-    loss, lse = label_cross_entropy.full(x, target, reduction="none")
-    assert (np.isnan(loss.numpy()) == [False, True, False]).all() and np.isfinite(lse.numpy()).all()
+    losses, lse = label_cross_entropy.full(x, target, reduction="none")
+    assert (np.isnan(losses.numpy()) == [False, True, False]).all() and np.isfinite(lse.numpy()).all()
     assert np.isnan(label_cross_entropy(x, target).item())
     g = alpha.tensor(np.ones(3, np.float32), device="cuda")
     dx = cross_entropy_grad(g, x, target, lse, label_smoothing=0.0, reduction="none").numpy()

@@ -32,6 +32,9 @@ CASES = [
     Case("matmul", ints(0, 4), ints(4, 3), exact=True, label="no rows"),
     Case("matmul", ints(0, 4, 4), ints(4, 3), exact=True, label="no matrices"),
     Case("matmul", floats(33, 70), floats(70, 21), rtol=1e-5),
+    Case("matmul", ints(6, 1000), ints(1000, 12, seed=1), exact=True, label="slices"),
+    Case("linear", ints(5, 1030), ints(7, 1030, seed=1), ints(7, seed=2), exact=True, activation="relu",
+         label="slices"),
     Case("linear", ints(6, 20), ints(12, 20, seed=1), ints(12, seed=2), exact=True, activation="relu"),
     Case("linear", ints(2, 3, 7), ints(5, 7, seed=1), ints(5, seed=2), exact=True),
     Case("linear", ints(9), ints(5, 9, seed=1), None, exact=True, activation="relu"),
@@ -50,8 +53,9 @@ def test_agrees_with_the_cpu(case):
 def test_every_tile_is_bitwise_right_on_integers(device, transpose_a, transpose_b):
     from alpha.cuda import matmul as module
     from alpha.cuda.memory import download, empty, upload
-    for tile in module.TILES:
-        sizes = itertools.product((1, 20, 160), (4, 132), (8, 36)) if tile.vector == 4 else (
+    from alpha.cuda.split import Partial
+    for tile, split in itertools.product(module.TILES, (1, 2, 3)):
+        sizes = itertools.product((1, 20, 160), (4, 132), (8, 68)) if tile.vector == 4 else (
             (1, 1, 1), (33, 5, 7), (65, 70, 19))
         for m, n, k in sizes:
             if tile.vector == 4 and transpose_a and m % 4:
@@ -61,10 +65,22 @@ def test_every_tile_is_bitwise_right_on_integers(device, transpose_a, transpose_
             left = np.ascontiguousarray(a.swapaxes(1, 2)) if transpose_a else a
             right = np.ascontiguousarray(b.swapaxes(1, 2)) if transpose_b else b
             grid = -(-m // tile.rows), -(-n // tile.columns)
-            kernel = module.KERNELS[tile, not transpose_a, transpose_b]
+            tiles = 2 * grid[0] * grid[1]
+            partial = Partial(tiles * split if split > 1 else 0, tile.rows * tile.columns)
+            kernel = module.KERNELS[tile, not transpose_a, transpose_b, split > 1]
             operands = upload(left), upload(right), upload(bias)
-            kernel(2 * grid[0] * grid[1], *operands, y, None, 1, 1, m, n, k, *grid, False)
-            assert_equal_at(download(y, "float32"), a @ b + bias, name=f"{tile} {m} x {n} x {k}")
+            kernel((tiles, split), *operands, y, *partial.arguments(), None, 1, 1, m, n, k, *grid, False)
+            assert_equal_at(download(y, "float32"), a @ b + bias, name=f"{tile} split {split} {m} x {n} x {k}")
+
+
+def test_long_sums_of_few_tiles_are_split(device):
+    from alpha.cuda.matmul import _choose
+    for m, n, k in ((128, 10, 4096), (16, 64, 4096)):
+        _, (tiles, split), partial, _ = _choose(m, n, k, 1, False, True, 4)
+        assert split > 1 and partial.arrived.shape == (tiles * split,)
+    for m, n, k in ((128, 512, 10), (4096, 4096, 4096)):
+        _, (_, split), partial, _ = _choose(m, n, k, 1, False, True, 1)
+        assert split == 1 and partial.arguments() == (None, None)
 
 
 def test_other_dtypes_are_refused_with_the_way_out(device):

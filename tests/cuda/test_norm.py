@@ -9,9 +9,17 @@ import alpha
 from alpha.cuda import norm as cuda_norm
 from alpha.cuda import reduce as cuda_reduce
 from alpha.cuda.kernel import FLOAT_DTYPES
+from alpha.cuda.memory import download
 from alpha.gradcheck import assert_equal_at
-from alpha.ops.norm import batch_norm_act, batch_norm_grad, layer_norm
-from tests.cuda.agree import Case, agree, floats, ints
+from alpha.ops.norm import (
+    batch_norm_act,
+    batch_norm_add_act,
+    batch_norm_grad,
+    group_norm,
+    layer_norm,
+    sample_norm_grad,
+)
+from tests.cuda.agree import TOLERANCE, Case, agree, floats, ints
 
 pytestmark = pytest.mark.cuda
 
@@ -73,7 +81,7 @@ CASES = [
            np.ones(8, np.float32), activation=activation, dtypes=FLOAT_DTYPES) for activation in (None, "relu")],
     *[Case("layer_norm", floats(rows, width), floats(width, seed=1), floats(width, seed=2), rtol=2e-5, atol=1e-5)
       for rows, width in ((1, 1), (3, 5), (9, 8), (300, 4), (2, 1024), (3, 1025), (2, 1028), (1, 4100), (2, 2051),
-                          (0, 4))],
+                          (2, 8196), (65, 36), (0, 4))],
     *[Case("layer_norm", floats(3, 4, 6, 8), *affine, normalized_ndim=ndim, rtol=2e-5, atol=1e-5)
       for ndim in (1, 2, 3, 4) for affine in ((None, None), (floats(*(3, 4, 6, 8)[-ndim:], seed=1), None))],
     *[Case("layer_norm", floats(5, width), floats(width, seed=1), floats(width, seed=2), dtypes=FLOAT_DTYPES, rtol=2e-5,
@@ -82,16 +90,21 @@ CASES = [
     *[Case("group_norm", floats(*shape), floats(shape[-1], seed=1), floats(shape[-1], seed=2), groups=groups, rtol=2e-5,
            atol=1e-5)
       for shape, groups in (((2, 3, 3, 8), 2), ((3, 2, 2, 6), 3), ((2, 4), 2), ((2, 9, 9, 16), 1), ((1, 20, 20, 12), 4),
-                            ((2, 33, 33, 3), 1), ((300, 1, 1, 4), 4), ((0, 2, 4), 2))],
+                            ((2, 33, 33, 3), 1), ((300, 1, 1, 4), 4), ((2, 17, 20, 24), 8), ((3, 70, 16), 16),
+                            ((2, 3, 1040), 2), ((2, 5, 260), 65), ((0, 2, 4), 2))],
     Case("group_norm", floats(2, 3, 3, 16), floats(16, seed=1), floats(16, seed=2), groups=2, dtypes=FLOAT_DTYPES,
          rtol=2e-5, atol=1e-5),
     Case("group_norm", floats(2, 3, 6), None, None, groups=3, rtol=2e-5, atol=1e-5),
-    *[sample_grad(shape, (1,), 1) for shape in ((1, 3), (4, 5), (9, 8), (300, 4), (3, 1025), (2, 1028), (1100, 3))],
+    # Rows of a few threads, of several warps, of 2 and 4 pieces per thread, and too long for registers.
+    *[sample_grad(shape, (1,), 1) for shape in ((1, 3), (4, 5), (9, 8), (300, 4), (1100, 3), (5, 70), (7, 160),
+                                                (3, 301), (2, 601), (3, 1025), (2, 1028), (2, 2052), (2, 4100))],
     *[sample_grad((3, 4, 6, 8), axes, len(axes)) for axes in ((3,), (2, 3), (1, 2, 3))],
     *[sample_grad(split, (1, 3), 2)
-      for split in ((2, 9, 2, 4), (3, 4, 3, 2), (2, 81, 1, 16), (1, 400, 4, 3), (2, 3, 300, 4))],
+      for split in ((2, 9, 2, 4), (3, 4, 3, 2), (2, 81, 1, 16), (1, 400, 4, 3), (2, 3, 300, 4), (2, 300, 8, 3),
+                    (3, 70, 16, 1), (2, 3, 1, 1040))],
     *[sample_grad((3, 4, 2, 8), (1, 3), 2, affine) for affine in (True, False)],
-    *[sample_grad((6, width), (1,), 1, dtypes=FLOAT_DTYPES) for width in (16, 9)],
+    *[sample_grad((6, width), (1,), 1, dtypes=FLOAT_DTYPES) for width in (16, 9, 520, 2056)],
+    *[sample_grad((2, 70, 2, k), (1, 3), 2, dtypes=FLOAT_DTYPES) for k in (8, 4, 3)],
     Case("sample_norm_grad", floats(0, 4), floats(0, 4), floats(4), floats(0, 1), floats(0, 1), axes=(1,),
          params_ndim=1),
 ]
@@ -105,8 +118,9 @@ def test_agrees_with_the_cpu(case):
 @pytest.fixture
 def one_block(monkeypatch):
     """Every tile of columns in one block, or few, so that small matrices make threads walk far, as large ones do."""
-    caches = cuda_reduce.walk, cuda_norm._matrix, cuda_norm._groups
-    monkeypatch.setattr(cuda_reduce, "BLOCKS", 1)
+    caches = cuda_reduce.walk, cuda_norm._matrix, cuda_norm._rows, cuda_norm._turns
+    for module, name, value in ((cuda_reduce, "BLOCKS", 1), (cuda_norm, "BLOCKS", 1), (cuda_norm, "ROW_BLOCKS", 1)):
+        monkeypatch.setattr(module, name, value)
     for cache in caches:
         cache.cache_clear()
     yield
@@ -122,6 +136,54 @@ def one_block(monkeypatch):
 ], ids=str)
 def test_agrees_with_the_cpu_when_threads_walk_far(one_block, case):
     agree(case)
+
+
+@pytest.fixture
+def short_turns(monkeypatch):
+    """Many small tasks in a sample, and turns from the first sample on."""
+    for name, value in (("STEPS", 4), ("LAG", 1)):
+        monkeypatch.setattr(cuda_norm, name, value)
+    cuda_norm._turns.cache_clear()
+    yield
+    cuda_norm._turns.cache_clear()
+
+
+@pytest.mark.parametrize("shape, groups", [((5, 17, 20, 24), 8), ((4, 40, 40, 3), 1), ((3, 9, 30, 260), 130)])
+def test_group_norm_in_turns(short_turns, shape, groups):
+    affine = floats(shape[-1], seed=1), floats(shape[-1], seed=2)
+    agree(Case("group_norm", floats(*shape), *affine, groups=groups, rtol=2e-5, atol=1e-5, dtypes=FLOAT_DTYPES))
+    agree(sample_grad((shape[0], shape[1] * shape[2], groups, shape[3] // groups), (1, 3), 2))
+    tickets = [cuda_norm._turns(shape[0], shape[1] * shape[2], shape[3], dtype).tickets for dtype in FLOAT_DTYPES]
+    assert not any(download(t, "int32").any() for t in tickets)  # the next launch finds them as this one did
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("channels", [16, 9])
+def test_parameters_may_be_float32(dtype, channels):
+    """16-bit x with float32 parameters, beside the CPU with float32 throughout: parameters are not rounded."""
+    x, g = (alpha.tensor(ints(40, channels, seed=seed) / 4) for seed in (0, 1))
+    gamma, beta, mean = (alpha.tensor(floats(channels, seed=seed)) for seed in (2, 3, 4))
+    var, groups = alpha.tensor(floats(channels, seed=5, low=0.5)), (1 if channels == 9 else 4)
+    split = (10, 4, groups, channels // groups)
+
+    def results(x, g, gamma, beta, mean, var):
+        y, mu, istd = batch_norm_act.full(x, gamma, beta, mean, var, activation="relu")
+        y2 = batch_norm_add_act.full(x, gamma, beta, mean, var, g, training=False)[0]
+        found = [y, mu, istd, mean, var, y2, *batch_norm_grad.full(g, x, gamma, beta, mu, istd, activation="relu")]
+        y, mu, istd = layer_norm.full(x, gamma, beta)
+        found += [y, *sample_norm_grad.full(g, x, gamma, mu, istd, axes=(1,), params_ndim=1)]
+        y, mu, istd = group_norm.full(x.reshape((10, 4, channels)), gamma, beta, groups=groups)
+        split_gamma = gamma.reshape(split[2:])
+        return [*found, y, *sample_norm_grad.full(g.reshape(split), x.reshape(split), split_gamma, mu, istd, axes=(1, 3),
+                                                  params_ndim=2)]
+
+    parameters = gamma, beta, mean, var
+    ours = results(*(t.to("cuda").astype(dtype) for t in (x, g)), *[p.to("cuda") for p in parameters])
+    oracle = results(x, g, *parameters)
+    for k, (a, b) in enumerate(zip(ours, oracle)):
+        exact = a.dtype == "float32"
+        assert_equal_at(a, b.numpy(), rtol=2e-5 if exact else TOLERANCE[dtype], atol=5e-5 if exact else 1e-2,
+                        name=f"result {k}")
 
 
 @pytest.mark.parametrize("shape", [(3000, 3), (1100, 8)])
@@ -158,9 +220,16 @@ def test_forward_and_backward_have_one_mask():
 
 def test_two_runs_give_the_same_bits():
     x, g = (alpha.tensor(floats(1500, 12, seed=seed), device="cuda") for seed in (0, 1))
-    first, second = (batch_norm_act.full(x) for _ in range(2))
-    for a, b in zip(first, second):
-        assert_equal_at(a, b.numpy())
-    first, second = (batch_norm_grad.full(g, x, None, None, *first[1:], activation="relu") for _ in range(2))
-    for a, b in zip(first, second):
+
+    def results():
+        y, mean, istd = batch_norm_act.full(x)
+        found = [y, mean, istd, *batch_norm_grad.full(g, x, None, None, mean, istd, activation="relu")]
+        y, mean, istd = layer_norm.full(x)
+        found += [y, mean, istd, *sample_norm_grad.full(g, x, None, mean, istd, axes=(1,), params_ndim=1)]
+        y, mean, istd = group_norm.full(x.reshape((3, 500, 12)), groups=3)
+        split = (3, 500, 3, 4)
+        return [*found, y, mean, istd, *sample_norm_grad.full(g.reshape(split), x.reshape(split), None, mean, istd,
+                                                              axes=(1, 3), params_ndim=2)]
+
+    for a, b in zip(results(), results()):
         assert_equal_at(a, b.numpy())

@@ -20,8 +20,8 @@ WINDOWS = [((2, 8, 8, 8), (2, 2), (2, 2), (0, 0)), ((2, 7, 9, 3), (3, 3), (2, 2)
            ((3, 9, 8, 2), (2, 2), (3, 5), (0, 1)), ((2, 1, 1, 64), (1, 1), (1, 1), (0, 0)),
            ((2, 2, 3, 12), (4, 5), (2, 1), (2, 2)), ((1, 11, 13, 24), (5, 4), (1, 2), (2, 1)),
            ((1, 1, 1, 1), (2, 2), (1, 1), (1, 1))]
-ADAPTIVE = [((2, 8, 8, 8), (1, 1)), ((2, 4, 6, 12), (2, 2)), ((1, 7, 5, 5), (3, 2)), ((1, 4, 6, 16), (4, 6)),
-            ((2, 2, 3, 8), (5, 4))]
+ADAPTIVE = [((2, 8, 8, 8), (1, 1)), ((2, 3, 5, 328), (1, 1)), ((3, 9, 4, 7), (1, 1)), ((1, 1, 1, 16), (1, 1)),
+            ((2, 4, 6, 12), (2, 2)), ((1, 7, 5, 5), (3, 2)), ((1, 4, 6, 16), (4, 6)), ((2, 2, 3, 8), (5, 4))]
 
 
 def pooled(shape, kernel_size, stride, padding):
@@ -69,6 +69,13 @@ for channels, dtype in ((8, "int32"), (12, "int64"), (3, "int32"), (33, "int64")
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_agrees_with_the_cpu(case: Case) -> None:
     agree(case)
+
+
+@pytest.mark.parametrize("shape", [(2, 23, 22, 256), (1, 70, 70, 6), (1, 130, 131, 8)])
+def test_the_mean_of_a_map_by_one_block_or_by_many(shape: tuple[int, ...]) -> None:
+    """Maps of nearly as many pixels as a block takes, in several rounds of its threads, and of more."""
+    agree(Case("adaptive_avg_pool2d", floats(*shape), output_size=1))
+    assert (pool._global(shape, 4) is None) == (shape[3] != 256)
 
 
 @pytest.mark.parametrize("channels", [3, 8])

@@ -56,6 +56,18 @@ CASES = [
     Case("adamod_step", W, G, M, V, S, step=4, beta3=0.7, **ADAM, dtypes=FLOATS, atol=1e-6),
     Case("ema_step", wholes(1), wholes(2), decay=0.75, exact=True),
     Case("ema_step", W, G, decay=0.9, dtypes=FLOATS, atol=1e-6),
+    *[Case("loss_scale_step", np.array([3, 13, last], np.float32), np.array(scale, np.float32),
+           np.array([good, 7], np.int32), growth_interval=3, max_norm=norm, exact=norm == 0, label=f"{last} {good}")
+      for last, scale, good, norm in ((0, 8, 0, 0.0), (0, 8, 2, 0.0), (0, 2 ** 24, 2, 0.0), (np.inf, 8, 2, 0.0),
+                                      (np.nan, 1, 2, 1.0), (0, 8, 0, 0.25), (0, 8, 0, 0.75))],
+    Case("loss_scale_step", floats(700) ** 2, np.array(64, np.float32), np.zeros(2, np.int32), max_norm=1.0),
+    *[Case(name, W, G, *states, np.array(factor, np.float32), lr=0.1, **attrs, atol=1e-6, label=f"times {factor}")
+      for factor in (0.0, 0.125)
+      for name, states, attrs in (("sgd_step", [[]], {}), ("sgd_step", [M], dict(momentum=0.9)),
+                                  ("adam_step", [M, V, []], dict(step=3)), ("adam_step", [M, V, X], dict(step=3)),
+                                  ("rmsprop_step", [V, C, M], dict(momentum=0.5, eps=1e-3)),
+                                  ("adamax_step", [M, V], dict(step=2)), ("radam_step", [M, V], dict(step=50)),
+                                  ("adamod_step", [M, V, S], dict(step=4)))],
     Case("sums_of_squares", wholes(4), exact=True, dtypes=("bfloat16", "float16")),  # float64 on the CPU, float32 here
 ]
 

@@ -3,8 +3,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define EMU_ABI 1
+#define EMU_ABI 2
 #define EMU_GRANULE 16    /* the driver keeps one byte per 16 bytes of device memory: how many of them may be touched */
+#define EMU_ARGUMENTS 4096 /* bytes of arguments that a kernel may have */
+#define EMU_CLUSTER 8      /* blocks of a cluster, at most */
 #define EMU_POISON 0xFFF5 /* repeated over fresh memory: NaN as fp16, bf16, fp32 and fp64, and a wild index as int */
 
 struct EmuFiberStacks {
@@ -13,10 +15,8 @@ struct EmuFiberStacks {
 };
 
 struct EmuLaunch {
-  unsigned grid[3], block[3], dynamic_shared;
-  void** params; /* one pointer per argument; else the packed buffer: */
-  const char* buffer;
-  size_t buffer_bytes;
+  unsigned grid[3], block[3], cluster[3], dynamic_shared;
+  char* arguments; /* packed, each at its natural alignment, the first at a multiple of 64 */
   const char* arena;
   size_t arena_bytes; /* device memory, and what of it is allocated (see EMU_GRANULE) */
   const uint8_t* granules;
@@ -29,14 +29,19 @@ struct EmuLaunch {
 
 struct EmuKernel {
   const char* name;
+  unsigned cluster[3]; /* of __cluster_dims__; 0: it has none */
+  unsigned arguments;
+  size_t argument_bytes;
+  void (*pack)(void** params, char* arguments); /* from one pointer per argument */
   int (*launch)(struct EmuLaunch*); /* 0, or 1 with message */
   struct EmuKernel* next;
 };
 /* A module exports: int emu_abi; struct EmuKernel *emu_kernels; size_t emu_static_shared(void). */
 
-struct EmuTensorMap { /* our contents of the 128 bytes of a CUtensorMap (tiled mode) */
+struct EmuTensorMap { /* our contents of the 128 bytes of a CUtensorMap (tiled mode), from the innermost dimension */
   uint32_t magic, rank, element_bytes, swizzle_bytes;
-  uint64_t address, dim[5], stride[5]; /* stride[0] is element_bytes; dims and strides from the innermost */
-  uint16_t box[5];
+  uint64_t address, dim[5], stride[5]; /* stride[0] is element_bytes */
+  uint16_t box[5];                     /* elements of a tile, */
+  uint8_t step[5];                     /* every step-th of the tensor */
 };
 #define EMU_TENSOR_MAP_MAGIC 0x7E45A9u

@@ -8,51 +8,74 @@
 namespace emu {
 // ---- shared memory: one cell per 4 bytes, with the last write and the last reads since the block began ------------
 struct Access {
-  unsigned epoch, warp_epoch;
-  short thread;       // one of the threads, -1: none yet
+  unsigned epoch, warp_epoch, cluster_epoch;
+  short thread;       // 1024 x rank + one of the threads of that block, -1: none yet
   uint8_t bytes;      // of the four
   bool lanes, warps;  // several lanes of that warp, several warps
 };
 struct Cell {
   Access write, read;
+  unsigned proxy_clock;  // after how many fences of the asynchronous proxy an ordinary write came; 0: TMA wrote it
   uint8_t written, in_flight;
 };
 struct Shadow {
   const char* name;
-  char* base;
+  char* base;  // home, see engine.hpp
   size_t bytes;
   std::vector<Cell> cells;
 };
-static Shadow shadow[2] = {{"static shared memory", nullptr, 0, {}}, {"dynamic shared memory", nullptr, 0, {}}};
+static Shadow shadow[EMU_CLUSTER][2];  // [rank][static, dynamic]
 
-static void reset(Shadow& s, char* base, size_t n) {
-  const Access none{0, 0, -1, 0, false, false};
+static void reset(Shadow& s, const char* name, char* base, size_t n) {
+  const Access none{0, 0, 0, -1, 0, false, false};
+  s.name = name;
   s.base = base;
   s.bytes = n;
-  s.cells.assign((n + 3) / 4 + 1, Cell{none, none, 0, 0});
+  s.cells.assign((n + 3) / 4 + 1, Cell{none, none, 0, 0, 0});
 }
-// A block-wide barrier orders two accesses, and within a warp any full-warp operation does.
+static Shadow* shadow_of(const char* home) {
+  const int own = self->block->rank;
+  for (int i = 0; i < engine.blocks; i++)  // its own block first
+    for (Shadow& s : shadow[own + i < engine.blocks ? own + i : own + i - engine.blocks])
+      if ((size_t)(home - s.base) < s.bytes) return &s;
+  return nullptr;
+}
+static Thread& thread_of(const Access& a) { return engine.block[a.thread / 1024]->thread[a.thread % 1024]; }
+static short me() { return (short)(self->block->rank * 1024 + self->id); }
+// A block-wide barrier orders two accesses, within a warp any full-warp operation does, and between blocks a meeting of
+// their cluster.
 static bool unordered(const Access& a, uint8_t bytes) {
-  if (!(a.bytes & bytes) || a.thread < 0 || a.epoch != engine.epoch) return false;
-  if (a.warps || a.thread / 32 != self->id / 32) return true;
-  return a.warp_epoch == self->warp->epoch && (a.lanes || a.thread != self->id);
+  if (!(a.bytes & bytes) || a.thread < 0) return false;
+  if (a.thread / 1024 != (int)self->block->rank) return a.cluster_epoch == engine.cluster_epoch;
+  if (a.epoch != self->block->epoch) return false;
+  if (a.warps || a.thread / 32 != me() / 32) return true;
+  return a.warp_epoch == self->warp->epoch && (a.lanes || a.thread != me());
 }
 [[noreturn]] static void race(const Shadow& s, size_t at, const char* now, const char* before, const Access& a) {
-  const uint3 t = engine.thread[a.thread].tid;
-  fail("race on %s, byte %zu: it %s what thread (%u,%u,%u)%s %s, with no barrier between", s.name, at, now, t.x, t.y,
-       t.z, a.lanes || a.warps ? " and others" : "", before);
+  const uint3 t = thread_of(a).tid;
+  char other[40] = "";
+  if (a.thread / 1024 != (int)self->block->rank) snprintf(other, sizeof other, " of rank %d", a.thread / 1024);
+  fail("race on %s, byte %zu: it %s what thread (%u,%u,%u)%s%s %s, with no barrier between", s.name, at, now, t.x, t.y,
+       t.z, other, a.lanes || a.warps ? " and others" : "", before);
 }
 static void record(Access& a, uint8_t bytes) {
-  const bool now = a.thread >= 0 && a.epoch == engine.epoch, same_warp = a.thread / 32 == self->id / 32;
-  if (now && (a.thread == self->id || (a.bytes & bytes))) {  // disjoint bytes of another thread: keep the newer only
+  const bool now = a.thread >= 0 && a.thread / 1024 == (int)self->block->rank && a.epoch == self->block->epoch;
+  const bool same_warp = a.thread / 32 == me() / 32;
+  if (now && (a.thread == me() || (a.bytes & bytes))) {  // disjoint bytes of another thread: keep the newer only
     if (!same_warp) a.warps = true;
     else if (a.warp_epoch != self->warp->epoch) a.lanes = false;
-    else if (a.thread != self->id) a.lanes = true;
+    else if (a.thread != me()) a.lanes = true;
     bytes |= a.bytes;
   } else a.lanes = a.warps = false;
-  a = {engine.epoch, self->warp->epoch, (short)self->id, bytes, a.lanes, a.warps};
+  a = {self->block->epoch, self->warp->epoch, engine.cluster_epoch, me(), bytes, a.lanes, a.warps};
 }
-static void shared_access(Shadow& s, size_t at, size_t n, bool write) {
+// Ordinary writes reach TMA and wgmma by a fence of the writer, or of the reader after they met.
+static bool fenced_for_async(const Cell& c) {
+  return !c.proxy_clock || thread_of(c.write).proxy_fence > c.proxy_clock || self->proxy_fence > c.proxy_clock;
+}
+enum Kind { READ, WRITE, ASYNC_READ };
+static void shared_access(Shadow& s, size_t at, size_t n, Kind kind) {
+  const bool write = kind == WRITE;
   for (size_t i = at / 4; i <= (at + n - 1) / 4; i++) {
     Cell& c = s.cells[i];
     const size_t low = i * 4 < at ? at - i * 4 : 0, high = std::min<size_t>(4, at + n - i * 4);
@@ -61,7 +84,12 @@ static void shared_access(Shadow& s, size_t at, size_t n, bool write) {
       fail("it %s %s, byte %zu, where an asynchronous copy has not landed: missing or misplaced wait",
            write ? "writes" : "reads", s.name, i * 4 + low);
     if (!write && (bytes & ~c.written)) fail("uninitialised read of %s, byte %zu", s.name, i * 4 + low);
-    if (write) c.written |= bytes;
+    if (kind == ASYNC_READ && !fenced_for_async(c))
+      fail("%s, byte %zu, was written without fence_proxy_async before TMA or wgmma read it", s.name, i * 4 + low);
+    if (write) {
+      c.written |= bytes;
+      c.proxy_clock = engine.proxy_clock;
+    }
     if (engine.in_atomic) continue;  // atomics do not race with each other; a race with a plain access goes unseen
     if (unordered(c.write, bytes)) race(s, i * 4 + low, write ? "overwrites" : "reads", "wrote", c.write);
     if (write) {
@@ -72,11 +100,10 @@ static void shared_access(Shadow& s, size_t at, size_t n, bool write) {
 }
 template <class F>
 static void each_cell(const void* p, size_t n, F f) {
-  for (Shadow& s : shadow) {
-    size_t at = (const char*)p - s.base;
-    if (at < s.bytes)
-      for (size_t i = at / 4; i < (at + n) / 4; i++) f(s.cells[i]);
-  }
+  Shadow* s = shadow_of(home(p));
+  if (!s) return;
+  size_t at = home(p) - s->base;
+  for (size_t i = at / 4; i < (at + n) / 4; i++) f(s->cells[i]);
 }
 void mark_in_flight(const void* p, size_t n) {
   if (engine.checked) each_cell(p, n, [](Cell& c) { c.in_flight = 15; });
@@ -86,7 +113,8 @@ void mark_landed(const void* p, size_t n) {
     each_cell(p, n, [](Cell& c) {
       c.in_flight = 0;
       c.written = 15;
-      c.write = {engine.epoch, self->warp->epoch, (short)self->id, 15, false, false};
+      c.write = {self->block->epoch, self->warp->epoch, engine.cluster_epoch, me(), 15, false, false};
+      c.proxy_clock = 0;
     });
 }
 
@@ -124,35 +152,52 @@ void check_launch_start() {
   }  // serials start again
   engine.fenced = engine.in_atomic = false;
 }
-void check_block_start() {
+void check_cluster_start() {
   if (!engine.checked) return;
-  reset(shadow[0], engine.static_shared, engine.static_bytes);
-  reset(shadow[1], engine.dynamic_shared, engine.launch->dynamic_shared);
+  engine.proxy_clock = 1;
+  for (int r = 0; r < engine.blocks; r++) {
+    Block& b = *engine.block[r];
+    char* base = engine.blocks == 1 ? engine.static_shared : b.away.data();
+    reset(shadow[r][0], "static shared memory", base, engine.static_bytes);
+    reset(shadow[r][1], "dynamic shared memory", b.dynamic_shared, engine.launch->dynamic_shared);
+  }
 }
 
 // ---- every access ---------------------------------------------------------------------------------------------
-static void access(const char* p, size_t n, bool write) {
+static void access(const char* p, size_t n, Kind kind) {
+  const bool write = kind == WRITE;
   size_t at = p - engine.launch->arena;
   if (at < engine.launch->arena_bytes) return global_access(p, at, n, write);
-  for (Shadow& s : shadow)
-    if ((size_t)(p - s.base) < s.bytes) {
-      if (p + n > s.base + s.bytes)
-        fail("out-of-bounds %s of %zu bytes at the end of %s", write ? "write" : "read", n, s.name);
-      return shared_access(s, p - s.base, n, write);
-    }
+  const char* q = home(p);
+  if (Shadow* s = shadow_of(q)) {
+    const unsigned rank = (unsigned)((s - shadow[0]) / 2);
+    if (rank != self->block->rank) require_remote(rank, write ? "a store" : "a load");
+    if (q + n > s->base + s->bytes)
+      fail("out-of-bounds %s of %zu bytes at the end of %s", write ? "write" : "read", n, s->name);
+    return shared_access(*s, q - s->base, n, kind);
+  }
   if ((size_t)(p - engine.dynamic_shared) < 227 * 1024)
     fail("out-of-bounds %s of %zu bytes at byte %zu of dynamic shared memory: the launch asked for %u",
          write ? "write" : "read", n, (size_t)(p - engine.dynamic_shared), engine.launch->dynamic_shared);
+  for (const Accumulator& a : self->accumulators)  // on the thread's own stack
+    if (a.pending && p >= (const char*)a.d && p < (const char*)(a.d + a.value.size()))
+      fail("it %s accumulator %zu of a wgmma before wgmma_wait", write ? "writes" : "reads",
+           (size_t)(p - (const char*)a.d) / sizeof(float));
 }
 void check_access(const void* p, size_t n, bool write) {
   if (!engine.checked) return;
   engine.launch->where = nullptr;  // not a load or store of the kernel's own
-  access((const char*)p, n, write);
+  access((const char*)p, n, write ? WRITE : READ);
+}
+void check_async_read(const void* p, size_t n) {
+  if (!engine.checked) return;
+  engine.launch->where = nullptr;
+  access((const char*)p, n, ASYNC_READ);
 }
 static inline void hook(void* p, size_t n, bool write, void* pc) {
   if (!self) return;          // constructors of the module
   engine.launch->where = pc;  // becomes file and line if the access fails
-  access((char*)p, n, write);
+  access((char*)p, n, write ? WRITE : READ);
 }
 #define HOOK(name, n, write) \
   extern "C" void __tsan_##name(void* p) { hook(p, n, write, __builtin_return_address(0)); }

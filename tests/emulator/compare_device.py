@@ -1,6 +1,7 @@
-"""Are the emulator's matrix instructions those of a device? One GPU answers once, for all machines:
+"""Does the emulator do what a device does? One GPU answers once, for all machines:
 
-    python -m tests.emulator.compare_device record <file.npz>     where there is a GPU: its results on random operands
+    python -m tests.emulator.compare_device record <file.npz>     where there is a GPU: its results
+    python -m tests.emulator.compare_device record <file.npz> tile    ... of the problems whose names begin like this
     python -m tests.emulator.compare_device compare <file.npz>    anywhere: the emulator's results, bit by bit
     python -m tests.emulator.compare_device digest <file.npz>     digests of the results, for test_device.py
 """
@@ -9,19 +10,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import struct
 import sys
 from collections.abc import Iterator
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from tests.emulator import cases
+from tests.emulator.runner import Out, Problem, Runner
 from tests.emulator.toolchain import HERE, EmulatedToolchain, load_driver
 
 FORMATS = ("f16", "bf16", "tf32")
 SHAPES = {"mma": (16, 8, 32, 64), "wgmma": (64, 64, 128, 4)}  # rows, columns, threads, problems
 WORDS = (8, 32)  # of K: one instruction, a chain of four
-Arrays = dict[str, np.ndarray]
 
 
 def spread(rng: np.random.Generator, shape: tuple[int, ...], width: int) -> np.ndarray:
@@ -53,9 +54,10 @@ def encode(values: np.ndarray, kind: str) -> np.ndarray:
     return np.ascontiguousarray(((bits + 0x7FFF + (bits >> 16 & 1)) >> 16).astype(np.uint16)).view(np.uint32)
 
 
-def problems() -> Iterator[tuple[str, str, str, int, Arrays]]:
-    """Yields (name, instruction, format, words of K, operands) of every comparison."""
-    for instruction, (rows, columns, _, count) in SHAPES.items():
+def one_instruction() -> Iterator[Problem]:
+    """Yields the arithmetic: d = c + a b by one instruction or a chain of four."""
+    for instruction, (rows, columns, threads, count) in SHAPES.items():
+        hopper = {"HOPPER": 1} if instruction == "wgmma" else {}
         for kind in FORMATS:
             for words in WORDS:
                 for data in ("alike", "apart", "cancel", "carry", "tiny"):
@@ -63,72 +65,84 @@ def problems() -> Iterator[tuple[str, str, str, int, Arrays]]:
                     k = words * (1 if kind == "tf32" else 2)
                     rng = np.random.default_rng(list(name.encode()))
                     A, B, C = operands(data, rng, (count, rows, k), (count, columns, k), (count, rows, columns))
-                    yield name, instruction, kind, words, {
-                        "a": encode(A, kind), "b": encode(B, kind), "c": C.astype(np.float32)}
+                    C = C.astype(np.float32)
+                    arguments = encode(A, kind), encode(B, kind), C, Out(np.zeros_like(C))
+                    yield Problem(name, "tensor_core.cu", f"{instruction}_{kind}", arguments, (count, 1, 1), threads,
+                                  16384 if hopper else 0, {"WORDS": words, **hopper})
 
 
-class Runner:
-    """Runs tensor_core.cu on the device of the loaded driver, with modules of a toolchain."""
+def layouts_and_widths() -> Iterator[Problem]:
+    """Yields wgmma on random operands in every layout, width and sign."""
+    rng = np.random.default_rng(2)
+    for kind in FORMATS:
+        k, word = (8, np.uint32) if kind == "tf32" else (16, np.uint16)
+        A, B, _ = operands("apart", rng, (64, 2 * k), (256, 2 * k), (1,))
+        a, b = encode(A, kind).view(word), encode(B, kind).view(word)
+        for layout in cases.majors_and_spans(kind):
+            yield cases.wgmma_layout(kind, a, b[:128], *layout)
+        for source in ("ss", "rs"):
+            yield cases.wgmma_widths(kind, source, np.ascontiguousarray(a[:, :k]), np.ascontiguousarray(b[:, :k]))
+    yield cases.wgmma_signs(*(rng.standard_normal((64, 16)).astype(np.float16) for _ in range(2)))
 
-    def __init__(self, toolchain: Any) -> None:
-        from pycuda import autoprimaryctx, driver  # noqa: F401
 
-        self.toolchain, self.driver, self.modules = toolchain, driver, {}
-
-    def __call__(self, instruction: str, kind: str, words: int, arrays: Arrays) -> np.ndarray:
-        driver, key = self.driver, (instruction, words)
-        if key not in self.modules:
-            defines = {"WORDS": words, **({"HOPPER": 1} if instruction == "wgmma" else {})}
-            path = self.toolchain.compile(HERE / "kernels" / "tensor_core.cu", defines, "sm_90a")
-            self.modules[key] = driver.module_from_file(str(path))
-        _, _, threads, count = SHAPES[instruction]
-        out = np.empty_like(arrays["c"])
-        blocks = [driver.to_device(arrays[name]) for name in "abc"] + [driver.mem_alloc(out.nbytes)]
-        function = self.modules[key].get_function(f"{instruction}_{kind}")
-        shared = 16384 if instruction == "wgmma" else 0
-        function._launch_kernel((count, 1, 1), (threads, 1, 1), struct.pack("PPPP", *map(int, blocks)), shared, None)
-        driver.memcpy_dtoh(out, blocks[-1])
-        return out
+def problems() -> list[Problem]:
+    rng = np.random.default_rng(3)
+    a, b = (rng.integers(0x3F80, 0x4080, (rows, 256), dtype=np.uint16) for rows in (128, 256))  # 1 to 4 in bfloat16
+    return [*one_instruction(), *layouts_and_widths(), cases.matrix_moves(1), *cases.tile_problems(),
+            *cases.narrow_tiles(), cases.exchange((4, 6)), cases.matmul_multicast(a, b)]
 
 
 def digest(results: np.ndarray) -> str:
     return hashlib.sha256(np.ascontiguousarray(results).tobytes()).hexdigest()[:16]
 
 
-def record(path: str) -> None:
+def bits(results: list[np.ndarray]) -> np.ndarray:
+    """Returns all that a problem has written, as bytes."""
+    return np.concatenate([np.ascontiguousarray(a).view(np.uint8).ravel() for a in results])
+
+
+def record(path: str, prefix: str) -> None:
     """Writes the device's results; the operands follow from the names of the problems."""
     from alpha.cuda.kernel import NvccToolchain
 
-    run = Runner(NvccToolchain())
-    np.savez_compressed(path, **{name: run(*rest) for name, *rest in problems()})
+    nvcc = NvccToolchain()
+    chosen = [problem for problem in problems() if problem.name.startswith(prefix)]
+    units = {(problem.source, tuple(problem.defines.items())) for problem in chosen}
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda unit: nvcc.compile(HERE / "kernels" / unit[0], dict(unit[1]), "sm_90a"), units))
+    run = Runner(nvcc)
+    np.savez_compressed(path, **{problem.name: bits(run(problem)) for problem in chosen})
 
 
 def compare(path: str) -> int:
-    """Prints how many results differ in each problem, and returns their number."""
+    """Prints how many bytes differ in each problem, and returns their number."""
     load_driver()
     run, expected, total = Runner(EmulatedToolchain()), np.load(path), 0
-    for name, *rest in problems():
-        ours, theirs = run(*rest), expected[name]
-        differ = ours.view(np.uint32) != theirs.view(np.uint32)
+    for problem in problems():
+        if problem.name not in expected:
+            continue
+        ours, theirs = bits(run(problem)), expected[problem.name]
+        differ = ours != theirs
         total += int(differ.sum())
-        line = f"{name:24} {differ.sum():6} of {differ.size} differ"
+        line = f"{problem.name:28} {differ.sum():6} of {differ.size} bytes differ"
         if differ.any():
-            at = tuple(map(int, np.argwhere(differ)[0]))
-            line += f", first at {at}: device {float(theirs[at]).hex()}, here {float(ours[at]).hex()}"
+            at = int(np.argmax(differ)) // 4 * 4
+            words = (x[at:at + 4].tobytes().hex() for x in (theirs, ours))
+            line += f", first at {at}: device {next(words)}, here {next(words)}"
         print(line)
     print(f"{total} differences")
     return total
 
 
-def main(mode: str, path: str) -> int:
+def main(mode: str, path: str, prefix: str = "") -> int:
     if mode == "record":
-        record(path)
+        record(path, prefix)
     elif mode == "digest":
         print(json.dumps({name: digest(results) for name, results in np.load(path).items()}, indent=0))
     return int(mode == "compare" and compare(path) > 0)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3 or sys.argv[1] not in ("record", "compare", "digest"):
+    if len(sys.argv) not in (3, 4) or sys.argv[1] not in ("record", "compare", "digest"):
         sys.exit(__doc__)
     sys.exit(main(*sys.argv[1:]))

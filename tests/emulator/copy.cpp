@@ -30,49 +30,73 @@ void cp_async_wait(int pending_groups) {
   c.erase(c.begin(), c.begin() + n);
 }
 
-// ---- mbarrier: our own layout of the 64 bits
+// ---- mbarrier: our own layout of the 64 bits. Those of other blocks are known by their home, see engine.hpp
 struct Mbarrier {
   int32_t tx;
-  uint32_t magic : 7, phase : 1, expected : 12, left : 12;
+  uint32_t magic : 5, phase : 1, expected : 13, left : 13;
 };
 static_assert(sizeof(Mbarrier) == 8, "an mbarrier is 64 bits");
-enum { MAGIC = 0x2B };
+enum { MAGIC = 0x0A, MOST_ARRIVALS = (1 << 13) - 1, MOST_BYTES = (1 << 20) - 1 };
 struct PendingLoad {
-  Mbarrier* bar;
+  char* bar;  // home
   EmuTensorMap map;
   char* dst;
   int coord[5];
 };
 static std::vector<PendingLoad> loads;
 
-void start_block_copies() { loads.clear(); }
-static Mbarrier& mbarrier(uint64_t* p, const char* what) {
-  Mbarrier& b = *(Mbarrier*)p;
+void start_cluster_copies() { loads.clear(); }
+static Mbarrier& mbarrier(const void* home, const char* what) {
+  Mbarrier& b = *(Mbarrier*)at_home(home);
   if (b.magic != MAGIC) fail("%s on an mbarrier that was not initialised (or was overwritten)", what);
   return b;
 }
-static void wake_waiters(Mbarrier& b) {
+static void wake_waiters(const char* home, Block& block) {
   for (int i = 0; i < engine.threads; i++)
-    if (engine.thread[i].wait_on == &b) {
-      engine.thread[i].wait_on = nullptr;
-      wake(&engine.thread[i]);
+    if (block.thread[i].wait_on == home) {
+      block.thread[i].wait_on = nullptr;
+      wake(&block.thread[i]);
     }
 }
-static void complete_if_done(Mbarrier& b) {
+static void complete_if_done(const char* home, Mbarrier& b, Block& block) {
   if (b.left || b.tx) return;
   b.phase ^= 1;
   b.left = b.expected;
-  engine.epoch++;
-  wake_waiters(b);
+  block.epoch++;
+  engine.cluster_epoch++;
+  wake_waiters(home, block);
 }
-void mbarrier_init(uint64_t* p, int count) { *(Mbarrier*)p = {0, MAGIC, 0, (unsigned)count, (unsigned)count}; }
-void mbarrier_arrive(uint64_t* p, int expect_bytes) {
-  Mbarrier& b = mbarrier(p, "arrive");
+static void arrive(const char* home, Block& block, int expect_bytes) {
+  Mbarrier& b = mbarrier(home, "arrive");
   if (!b.left) fail("more arrivals on an mbarrier than its count of %u", b.expected);
   b.tx += expect_bytes;
   b.left--;
-  complete_if_done(b);
+  complete_if_done(home, b, block);
 }
+static void check_bytes(int bytes) {
+  if (bytes < 0 || bytes > MOST_BYTES) fail("an mbarrier cannot expect %d bytes, at most %d", bytes, MOST_BYTES);
+}
+void mbarrier_init(uint64_t* p, int count) {
+  if ((uintptr_t)p % 8 || !on_rank(p, self->block->rank))
+    fail("mbarrier_init: %p is not a multiple of 8 in shared memory", (void*)p);
+  if (count < 1 || count > MOST_ARRIVALS) fail("mbarrier_init: %d arrivals, not 1 to %d", count, MOST_ARRIVALS);
+  *(Mbarrier*)p = {0, MAGIC, 0, (unsigned)count, (unsigned)count};
+}
+void mbarrier_expect(uint64_t* p, int bytes) {
+  check_bytes(bytes);
+  mbarrier(home(p), "expect").tx += bytes;
+}
+void mbarrier_arrive(uint64_t* p, int expect_bytes) {
+  check_bytes(expect_bytes);
+  arrive(home(p), *self->block, expect_bytes);
+}
+void mbarrier_arrive_remote(uint64_t* p, int rank) {
+  require_remote(rank, "mbarrier_arrive_remote");
+  arrive(on_rank(p, rank), *engine.block[rank], 0);
+}
+
+// ---- TMA tiles
+static int extent(const EmuTensorMap& m, unsigned d) { return (m.box[d] + m.step[d] - 1) / m.step[d]; }
 static void for_each_row(const EmuTensorMap& m, const int* coord,
                          void (*row)(const EmuTensorMap&, size_t, bool, char*, char*), char* tile) {
   int i[5] = {0};
@@ -81,17 +105,17 @@ static void for_each_row(const EmuTensorMap& m, const int* coord,
     bool in = true;
     char* g = (char*)m.address;
     for (unsigned d = 1; d < m.rank; d++) {
-      int64_t c = coord[d] + i[d];
+      int64_t c = (int64_t)coord[d] + i[d] * m.step[d];
       in = in && c >= 0 && c < (int64_t)m.dim[d];
       g += c * m.stride[d];
     }
     for (unsigned e = 0; e < m.box[0]; e++) {
-      int64_t c = coord[0] + (int)e;
+      int64_t c = (int64_t)coord[0] + e;
       row(m, at + e * m.element_bytes, in && c >= 0 && c < (int64_t)m.dim[0], g + c * m.element_bytes, tile);
     }
     at += inner;
     unsigned d = 1;
-    while (d < m.rank && ++i[d] == m.box[d]) i[d++] = 0;
+    while (d < m.rank && ++i[d] == extent(m, d)) i[d++] = 0;
     if (d >= m.rank) return;
   }
 }
@@ -106,14 +130,18 @@ static char* in_tile(const EmuTensorMap& m, size_t at, char* tile) {
   return engine.dynamic_shared + swizzle(base + at, m.swizzle_bytes);
 }
 static size_t tile_bytes(const EmuTensorMap& m) {
-  size_t n = m.element_bytes;
-  for (unsigned d = 0; d < m.rank; d++) n *= m.box[d];
+  size_t n = m.element_bytes * m.box[0];
+  for (unsigned d = 1; d < m.rank; d++) n *= extent(m, d);
   return n;
 }
-static const EmuTensorMap& tensor_map(const void* p, const void* tile, int rank) {
+static const EmuTensorMap& tensor_map(const void* p) {
   const EmuTensorMap& m = *(const EmuTensorMap*)p;
   if (m.magic != EMU_TENSOR_MAP_MAGIC)
     fail("TMA: the argument is not a tensor map (passed by value as __grid_constant__?)");
+  return m;
+}
+static const EmuTensorMap& tensor_map(const void* p, const void* tile, int rank) {
+  const EmuTensorMap& m = tensor_map(p);
   if ((int)m.rank != rank) fail("TMA: a copy of rank %d with a tensor map of rank %u", rank, m.rank);
   size_t align = m.swizzle_bytes ? m.swizzle_bytes * 8 : 128, at = (const char*)tile - engine.dynamic_shared;
   if (at % align) fail("TMA: tile at byte %zu of dynamic shared memory, must be a multiple of %zu", at, align);
@@ -122,18 +150,35 @@ static const EmuTensorMap& tensor_map(const void* p, const void* tile, int rank)
          engine.launch->dynamic_shared);
   return m;
 }
-void tma_load(void* dst, const void* map, const int* coord, int rank, uint64_t* bar) {
-  PendingLoad l{&mbarrier(bar, "TMA load"), tensor_map(map, dst, rank), (char*)dst, {}};
-  std::copy(coord, coord + rank, l.coord);
-  check_access(dst, tile_bytes(l.map), true);
-  mark_in_flight(dst, tile_bytes(l.map));
-  poison(dst, tile_bytes(l.map));
+void tma_prefetch(const void* map) { tensor_map(map); }
+static void load(PendingLoad l, Block& block) {
+  mbarrier(l.bar, "TMA load");
+  check_access(l.dst, tile_bytes(l.map), true);
+  mark_in_flight(l.dst, tile_bytes(l.map));
+  poison(l.dst, tile_bytes(l.map));
   loads.push_back(l);
-  wake_waiters(*l.bar);  // they find the copy and let it land
+  wake_waiters(l.bar, block);  // they find the copy and let it land
 }
-static void land(Mbarrier& b) {
+void tma_load(void* dst, const void* map, const int* coord, int rank, uint64_t* bar) {
+  PendingLoad l{home(bar), tensor_map(map, dst, rank), (char*)dst, {}};
+  std::copy(coord, coord + rank, l.coord);
+  load(l, *self->block);
+}
+void tma_load_multicast(void* dst, const void* map, const int* coord, int rank, uint64_t* bar, unsigned blocks) {
+  PendingLoad l{nullptr, tensor_map(map, dst, rank), nullptr, {}};
+  std::copy(coord, coord + rank, l.coord);
+  if (!blocks) fail("tma_load_multicast to no block");
+  for (int to = 0; to < 32; to++) {
+    if (!(blocks >> to & 1)) continue;
+    require_remote(to, "tma_load_multicast");
+    l.bar = on_rank(bar, to);
+    l.dst = on_rank(dst, to);
+    load(l, *engine.block[to]);
+  }
+}
+static void land(const char* bar, Mbarrier& b) {
   for (size_t i = 0; i < loads.size();) {
-    if (loads[i].bar != &b) {
+    if (loads[i].bar != bar) {
       i++;
       continue;
     }
@@ -150,27 +195,34 @@ static void land(Mbarrier& b) {
         l.dst);
     mark_landed(l.dst, tile_bytes(l.map));
     b.tx -= tile_bytes(l.map);
-    complete_if_done(b);
+    complete_if_done(bar, b, *self->block);
   }
 }
 void mbarrier_wait(uint64_t* p, int parity) {  // returns once the phase of this parity is complete
-  Mbarrier& b = mbarrier(p, "wait");
-  for (land(b); (int)b.phase == parity; land(b)) {
-    block_self("mbarrier_wait", 0, &b);
+  const char* at = home(p);
+  if (!on_rank(p, self->block->rank)) fail("mbarrier_wait on an mbarrier of another block");
+  Mbarrier& b = mbarrier(at, "wait");
+  for (land(at, b); (int)b.phase == parity; land(at, b)) {
+    block_self("mbarrier_wait", 0, at);
     self->wait_on = nullptr;
   }
 }
 bool mbarrier_test(uint64_t* p, int parity) {
-  Mbarrier& b = mbarrier(p, "test");
-  land(b);
-  yield("mbarrier_test");
-  return (int)b.phase != parity;
+  const char* at = home(p);
+  if (!on_rank(p, self->block->rank)) fail("mbarrier_try_wait on an mbarrier of another block");
+  Mbarrier& b = mbarrier(at, "try_wait");
+  land(at, b);
+  const bool complete = (int)b.phase != parity;
+  if (!complete) yield("mbarrier_try_wait");
+  return complete;
 }
+void fence_proxy_async() { self->proxy_fence = ++engine.proxy_clock; }
 
 // ---- TMA stores: shared memory is read when the thread waits, so a tile reused too early shows
 void tma_store(const void* map, const void* src, const int* coord, int rank) {
   PendingStore s{tensor_map(map, src, rank), (const char*)src, {}, self->store_group};
   std::copy(coord, coord + rank, s.coord);
+  check_async_read(src, tile_bytes(s.map));
   self->stores.push_back(s);
 }
 void bulk_commit() { self->store_group++; }

@@ -100,6 +100,7 @@ int cuDeviceGetAttribute(int* v, int a, int d) {
     case 13: *v = 1000000; break;                      // clock rate, kHz
     case 16: *v = number("SMS", 4); break;
     case 39: *v = 2048; break;                         // threads of a multiprocessor
+    case 120: *v = major >= 9; break;                  // clusters
     case 75: *v = major; break;
     case 76: *v = minor; break;
     default: *v = 1;
@@ -132,11 +133,6 @@ int cuCtxGetCurrent(void** c) {
 int cuCtxGetDevice(int* d) {
   *d = 0;
   return OK;
-}
-int cuCtxSynchronize() {
-  LOCKED;
-  std::string e = guards_broken();
-  return e.empty() ? OK : error(LAUNCH_FAILED, e);
 }
 }
 

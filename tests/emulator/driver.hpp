@@ -2,6 +2,7 @@
 // stream.cpp streams and events; module.cpp modules, launches and tensor maps.
 #pragma once
 #include "abi.h"
+#include <functional>
 #include <mutex>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,9 +19,16 @@ enum {
   INVALID_IMAGE = 200,
   FILE_NOT_FOUND = 301,
   INVALID_HANDLE = 400,
+  ILLEGAL_STATE = 401,
   NOT_FOUND = 500,
   LAUNCH_FAILED = 719,
-  NOT_SUPPORTED = 801
+  NOT_SUPPORTED = 801,
+  CAPTURE_UNSUPPORTED = 900,
+  CAPTURE_INVALIDATED = 901,
+  CAPTURE_ISOLATION = 905,
+  CAPTURE_IMPLICIT = 906,
+  CAPTURED_EVENT = 907,
+  INVALID_CLUSTER_SIZE = 912
 };
 
 extern std::recursive_mutex mutex;  // PyCUDA releases the GIL around copies and synchronisation
@@ -35,6 +43,10 @@ double now_ms();
 extern char* arena;  // all device memory
 extern size_t arena_bytes, memory_bytes;
 extern uint8_t* granules;          // see EMU_GRANULE
+typedef std::function<int()> Work;
+int submit(void* stream, Work work);   // does it, or records it where the stream is being captured
+int not_in_capture(const char* what);  // OK, or the error of a call that must not come while a stream is captured
+int not_beside_capture(const char* what);  // the same of calls that use the default stream
 std::string guards_broken();       // what was overwritten behind a device block, or ""
 void add_global(ptr p, size_t n);  // a __constant__ array: copies to and from it are legal
 std::string memory_report();

@@ -35,7 +35,14 @@
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 #undef __cluster_dims__
-#define __cluster_dims__(...)
+// Stands between "void" and the kernel's name: declares something else there, and begins the declaration again.
+#define __cluster_dims__(...) \
+  EMU_NAME(emu_unused_)(); \
+  static emu::ClusterDims EMU_NAME(emu_cluster_){__VA_ARGS__}; \
+  extern "C" void
+#define EMU_NAME(prefix) EMU_JOIN(prefix, __COUNTER__)
+#define EMU_JOIN(a, b) EMU_JOINED(a, b)
+#define EMU_JOINED(a, b) a##b
 #define __align__(n) __attribute__((aligned(n)))
 #define __grid_constant__
 #define __restrict__ __restrict
@@ -59,7 +66,7 @@ namespace emu {
 inline void nothing(Meeting&) {}
 template <int Op>
 int sync_reduce(int v, int line) {  // __syncthreads_count / _and / _or
-  static int sum;
+  int& sum = self->block->vote;
   barrier(0, engine.threads, "__syncthreads_count/and/or()", line);  // the last reader of the old sum has passed
   sum = Op == 1;
   barrier(0, engine.threads, "__syncthreads_count/and/or()", line);

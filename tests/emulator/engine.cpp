@@ -1,6 +1,7 @@
 // Runs a kernel on the CPU: one fiber per thread, switching only where threads meet.
 #include "engine.hpp"
 #include <link.h>
+#include <memory>
 #include <signal.h>
 #include <stdarg.h>
 #include <ucontext.h>
@@ -69,21 +70,26 @@ void fail(const char* format, ...) {
   m += snprintf(m, end - m,
                 "kernel %s, block (%u,%u,%u): deadlock, not all threads reach the same point:", engine.kernel,
                 engine.block_idx.x, engine.block_idx.y, engine.block_idx.z);
-  for (int i = 0; i < engine.threads && end - m > 1;) {  // group neighbours that are in the same place
-    Thread& t = engine.thread[i];
-    int j = i;
-    auto same = [&](Thread& u) {
-      return u.done == t.done && (t.done || (u.wait == t.wait && u.wait_line == t.wait_line));
-    };
-    while (j + 1 < engine.threads && same(engine.thread[j + 1])) j++;
-    Thread& u = engine.thread[j];
-    m += snprintf(m, end - m, "\n  threads (%u,%u,%u)..(%u,%u,%u) ", t.tid.x, t.tid.y, t.tid.z, u.tid.x, u.tid.y,
-                  u.tid.z);
-    if (end - m > 1)
-      m += t.done        ? snprintf(m, end - m, "have returned")
-           : t.wait_line ? snprintf(m, end - m, "wait at %s, line %d", t.wait, t.wait_line)
-                         : snprintf(m, end - m, "wait at %s", t.wait);
-    i = j + 1;
+  for (int r = 0; r < engine.blocks; r++) {
+    const Block& b = *engine.block[r];
+    if (engine.blocks > 1 && end - m > 1)
+      m += snprintf(m, end - m, "\n  block (%u,%u,%u)", b.idx.x, b.idx.y, b.idx.z);
+    for (int i = 0; i < engine.threads && end - m > 1;) {  // group neighbours that are in the same place
+      const Thread& t = b.thread[i];
+      int j = i;
+      auto same = [&](const Thread& u) {
+        return u.done == t.done && (t.done || (u.wait == t.wait && u.wait_line == t.wait_line));
+      };
+      while (j + 1 < engine.threads && same(b.thread[j + 1])) j++;
+      const Thread& u = b.thread[j];
+      m += snprintf(m, end - m, "\n  threads (%u,%u,%u)..(%u,%u,%u) ", t.tid.x, t.tid.y, t.tid.z, u.tid.x, u.tid.y,
+                    u.tid.z);
+      if (end - m > 1)
+        m += t.done        ? snprintf(m, end - m, "have returned")
+             : t.wait_line ? snprintf(m, end - m, "wait at %s, line %d", t.wait, t.wait_line)
+                           : snprintf(m, end - m, "wait at %s", t.wait);
+      i = j + 1;
+    }
   }
   leave();
 }
@@ -98,18 +104,28 @@ static void on_signal(int sig, siginfo_t* info, void* context) {
 }
 
 // ---- scheduler ------------------------------------------------------------------------------------------------
-void wake(Thread* t) { engine.ready[(engine.head + engine.ready_count++) & 1023] = t; }
+static const unsigned RING = sizeof engine.ready / sizeof *engine.ready;
+void wake(Thread* t) { engine.ready[(engine.head + engine.ready_count++) % RING] = t; }
 static Thread* pick() {
   if (!engine.ready_count) deadlock();
   if (engine.random) {  // xorshift; swap a random waiting thread to the front
     engine.random ^= engine.random << 13;
     engine.random ^= engine.random >> 17;
     engine.random ^= engine.random << 5;
-    std::swap(engine.ready[engine.head & 1023],
-              engine.ready[(engine.head + engine.random % engine.ready_count) & 1023]);
+    std::swap(engine.ready[engine.head % RING],
+              engine.ready[(engine.head + engine.random % engine.ready_count) % RING]);
   }
   engine.ready_count--;
-  return engine.ready[engine.head++ & 1023];
+  return engine.ready[engine.head++ % RING];
+}
+static void run_as(Thread* t) {  // what the next thread sees: itself, its block, and the static arrays of that
+  Block &from = *self->block, &to = *t->block;
+  self = t;
+  if (&from == &to) return;
+  memcpy(from.away.data(), engine.static_shared, engine.static_bytes);
+  memcpy(engine.static_shared, to.away.data(), engine.static_bytes);
+  engine.block_idx = to.idx;
+  engine.dynamic_shared = to.dynamic_shared;
 }
 static void fiber_main();
 static void* resume_point(Thread* t) {  // a thread that has not begun gets an idle fiber
@@ -129,28 +145,34 @@ void block_self(const char* what, int line, const void* on) {
   me->wait = what;
   me->wait_line = line;
   me->wait_on = on;
+  engine.spins = 0;
   Thread* next = pick();
   if (next == me) return;
-  self = next;
+  run_as(next);
   engine.launch->switches++;
   emu_switch(&me->sp, resume_point(next));
 }
 void yield(const char* what) {
-  static unsigned alone;
-  alone = engine.ready_count ? 0 : alone + 1;
-  if (alone > 1000000)
-    fail("spins in %s while no other thread of its block can run; does it wait for another block?", what);
+  const unsigned spins = engine.spins + 1;
+  if (spins > 100000)
+    fail("spins in %s while no other thread of its block or cluster can go on; does it wait for another block?", what);
   wake(self);
   block_self(what);
+  engine.spins = std::max(engine.spins, spins);
 }
 
+static void leave_shared(Block&);
 static void finish_thread() {
   Thread* me = self;
   if (!me->copies.empty()) fail("returned with %zu cp.async copies that no wait covers", me->copies.size());
-  if (!me->wgmmas.empty()) fail("returned before wgmma_wait: its results never arrive");
+  for (const Accumulator& a : me->accumulators)
+    if (a.pending) fail("returned before wgmma_wait: its results never arrive");
   if (!me->stores.empty()) fail("returned before bulk_wait: a TMA store still reads shared memory");
   me->done = true;
   engine.live--;
+  engine.spins = 0;
+  if (--me->block->live == 0 && engine.blocks > 1) leave_shared(*me->block);
+  cluster_thread_left();
   Warp& w = *me->warp;
   w.alive &= ~(1u << me->lane);
   if (w.open)
@@ -167,12 +189,12 @@ static void fiber_main() {
   for (;;) {
     engine.call(engine.args);
     finish_thread();
-    if (!engine.live) {  // the block is complete
+    if (!engine.live) {  // the block, or the cluster of blocks, is complete
       engine.idle_fibers.push_back(nullptr);
       emu_switch(&engine.idle_fibers.back(), engine.main_sp);
       continue;
     }
-    self = pick();
+    run_as(pick());
     if (!self->started) {  // no barrier so far: the same stack serves the next thread
       self->started = true;
       continue;
@@ -185,8 +207,13 @@ static void fiber_main() {
 
 // ---- where threads meet ---------------------------------------------------------------------------------------
 void barrier(int id, int count, const char* what, int line, bool wait) {
-  Barrier& b = engine.barrier[id];
-  if (b.count++ == 0) b.line = line;
+  Barrier& b = self->block->barrier[id];
+  if (b.count++ == 0) {
+    b.line = line;
+    b.expected = count;
+  }
+  if (b.expected != count)
+    fail("%s: barrier %d is for %d threads here, and for %d where another thread waits", what, id, count, b.expected);
   if (b.line != line)
     fail("divergent %s: this thread is at line %d, thread (%u,%u,%u) at line %d", what, line, b.waiting[0]->tid.x,
          b.waiting[0]->tid.y, b.waiting[0]->tid.z, b.line);
@@ -198,7 +225,14 @@ void barrier(int id, int count, const char* what, int line, bool wait) {
   for (Thread* t : b.waiting) wake(t);
   b.waiting.clear();
   b.count = 0;
-  engine.epoch++;
+  self->block->epoch++;
+}
+void named_barrier(int id, int count, bool wait) {
+  const char* what = wait ? "bar.sync" : "bar.arrive";
+  if (id < 1 || id > 15) fail("%s: there is no barrier %d; 0 is __syncthreads, 1 to 15 are free", what, id);
+  if (count < 32 || count % 32 || count > (engine.threads + 31) / 32 * 32)
+    fail("%s: %d threads are not whole warps of a block of %d", what, count, engine.threads);
+  barrier(id, count, what, 0, wait);
 }
 void meet(unsigned mask, const char* op, void* arg, void (*run)(Meeting&)) {
   Warp& w = *self->warp;
@@ -265,60 +299,97 @@ static bool is_poison(const char* p, size_t n) {
   return true;
 }
 
-static void run_block() {
-  poison(engine.static_shared, engine.static_bytes);
-  const size_t guard = 256, dynamic = (engine.launch->dynamic_shared + 1) & ~1u;
-  poison(engine.dynamic_shared, dynamic + guard);
-  for (Barrier& b : engine.barrier) {
-    b.count = 0;
-    b.waiting.clear();
+static const size_t GUARD = 256;  // bytes of poison behind dynamic shared memory
+static size_t dynamic_bytes() { return (engine.launch->dynamic_shared + 1) & ~(size_t)1; }
+static void leave_shared(Block& b) {  // the other blocks of its cluster read poison from now on
+  poison(b.dynamic_shared, dynamic_bytes());
+  poison(at_home(b.away.data()), engine.static_bytes);
+}
+static void start_block(Block& b) {
+  if (b.memory.empty()) b.memory.resize(256 * 1024);
+  b.dynamic_shared = (char*)(((uintptr_t)b.memory.data() + 1023) & ~(uintptr_t)1023);
+  poison(b.dynamic_shared, dynamic_bytes() + GUARD);
+  b.away.resize(engine.static_bytes);
+  poison(b.away.data(), engine.static_bytes);
+  b.live = engine.threads;
+  b.epoch++;
+  for (Barrier& x : b.barrier) {
+    x.count = 0;
+    x.waiting.clear();
   }
-  for (int i = 0; i < (engine.threads + 31) / 32; i++) engine.warp[i].alive = engine.warp[i].open = 0;
-  for (Warp& w : engine.warp)
+  for (Warp& w : b.warp) {
+    w.alive = w.open = w.wgmmas = w.registers = 0;
     for (Meeting& m : w.meeting) m.arrived = 0;
-  engine.head = engine.ready_count = 0;
-  engine.live = engine.threads;
-  engine.epoch++;
-  check_block_start();
-  start_block_copies();
-  start_block_tensor();
+  }
   for (int i = 0; i < engine.threads; i++) {
-    Thread& t = engine.thread[i];
+    Thread& t = b.thread[i];
     unsigned x = engine.block_dim.x, y = engine.block_dim.y;
     t.tid = uint3{i % x, i / x % y, i / (x * y)};
     t.id = i;
     t.lane = i & 31;
-    t.warp = &engine.warp[i >> 5];
-    t.started = t.done = false;
+    t.warp = &b.warp[i >> 5];
+    t.block = &b;
+    t.started = t.done = t.cluster_arrived = false;
     t.wait_on = nullptr;
     t.warp->lane[t.lane] = &t;
     t.warp->alive |= 1u << t.lane;
     t.copies.clear();
-    t.wgmmas.clear();
+    t.accumulators.clear();
     t.stores.clear();
     t.copy_group = t.wgmma_group = t.store_group = 0;
+    t.wgmma_fences = t.proxy_fence = 0;
     wake(&t);
   }
-  self = pick();
+}
+static void inspect(const Block& b) {  // a block that is done
+  const char* complaint = tensor_complaint(b);
+  if (!complaint && is_poison(b.dynamic_shared + dynamic_bytes(), GUARD)) return;
+  char *m = engine.launch->message, *end = m + sizeof engine.launch->message;
+  m += snprintf(m, end - m, "kernel %s, block (%u,%u,%u): ", engine.kernel, b.idx.x, b.idx.y, b.idx.z);
+  if (complaint) snprintf(m, end - m, "%s", complaint);
+  else
+    snprintf(m, end - m, "wrote past the %u bytes of dynamic shared memory of its launch",
+             engine.launch->dynamic_shared);
+}
+static void run_cluster(uint3 first) {  // or the one block
+  engine.head = engine.ready_count = engine.spins = 0;
+  engine.live = engine.blocks * engine.threads;
+  poison(engine.static_shared, engine.static_bytes);
+  for (int r = 0; r < engine.blocks; r++) {
+    Block& b = *engine.block[r];
+    const unsigned x = engine.cluster_dim.x, y = engine.cluster_dim.y;
+    b.rank = r;
+    b.idx = uint3{first.x + r % x, first.y + r / x % y, first.z + r / (x * y)};
+    start_block(b);
+  }
+  engine.block_idx = engine.block[0]->idx;
+  engine.dynamic_shared = engine.block[0]->dynamic_shared;
+  check_cluster_start();
+  start_cluster();
+  start_cluster_copies();
+  start_cluster_tensor();
+  self = &engine.block[0]->thread[0];
+  run_as(pick());
   emu_switch(&engine.main_sp, resume_point(self));
-  if (!engine.launch->message[0] && !is_poison(engine.dynamic_shared + dynamic, guard))
-    snprintf(engine.launch->message, sizeof engine.launch->message,
-             "kernel %s, block (%u,%u,%u): wrote past the %u bytes of dynamic shared memory of its launch",
-             engine.kernel, engine.block_idx.x, engine.block_idx.y, engine.block_idx.z, engine.launch->dynamic_shared);
+  for (int r = 0; r < engine.blocks && !engine.launch->message[0]; r++) inspect(*engine.block[r]);
   self = nullptr;
 }
-int launch(EmuLaunch* l, const char* name, void (*call)(void**), void** args) {
+int launch(EmuLaunch* l, const char* name, void (*call)(void**)) {
   engine.launch = l;
   engine.kernel = name;
   engine.call = call;
-  engine.args = args;
   engine.threads = l->block[0] * l->block[1] * l->block[2];
+  engine.blocks = l->cluster[0] * l->cluster[1] * l->cluster[2];
   engine.block_dim = dim3{l->block[0], l->block[1], l->block[2]};
   engine.grid_dim = dim3{l->grid[0], l->grid[1], l->grid[2]};
+  engine.cluster_dim = dim3{l->cluster[0], l->cluster[1], l->cluster[2]};
   engine.random = l->seed;
   locate_static_shared();
-  static std::vector<char> dynamic_memory(256 * 1024);
-  engine.dynamic_shared = (char*)(((uintptr_t)dynamic_memory.data() + 1023) & ~(uintptr_t)1023);
+  static std::unique_ptr<Block> blocks[EMU_CLUSTER];
+  for (int r = 0; r < engine.blocks; r++) {
+    if (!blocks[r]) blocks[r] = std::make_unique<Block>();
+    engine.block[r] = blocks[r].get();
+  }
   engine.idle_fibers.clear();
   engine.fibers = 0;  // a failed launch leaves fibers behind: start anew
 
@@ -333,12 +404,12 @@ int launch(EmuLaunch* l, const char* name, void (*call)(void**), void** args) {
   l->message[0] = 0;
   l->where = nullptr;
   check_launch_start();
-  const unsigned gx = l->grid[0], gy = l->grid[1];
-  const uint64_t blocks = (uint64_t)gx * gy * l->grid[2];
-  for (uint64_t i = 0; i < blocks && !l->message[0]; i++) {
-    const uint64_t b = l->seed & 1 ? blocks - 1 - i : i;  // odd seeds: last block first
-    engine.block_idx = uint3{(unsigned)(b % gx), (unsigned)(b / gx % gy), (unsigned)(b / gx / gy)};
-    run_block();
+  const unsigned gx = l->grid[0] / l->cluster[0], gy = l->grid[1] / l->cluster[1], gz = l->grid[2] / l->cluster[2];
+  const uint64_t clusters = (uint64_t)gx * gy * gz;
+  for (uint64_t i = 0; i < clusters && !l->message[0]; i++) {
+    const uint64_t c = l->seed & 1 ? clusters - 1 - i : i;  // odd seeds: last first
+    run_cluster(uint3{(unsigned)(c % gx) * l->cluster[0], (unsigned)(c / gx % gy) * l->cluster[1],
+                      (unsigned)(c / gx / gy) * l->cluster[2]});
   }
   for (int i = 0; i < 5; i++) sigaction(sigs[i], &old_sa[i], nullptr);
   sigaltstack(&old_ss, nullptr);

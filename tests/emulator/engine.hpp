@@ -10,16 +10,19 @@
 
 namespace emu {
 struct Warp;
+struct Block;
 struct AsyncCopy {
   char* dst;
   const char* src;
   int bytes, valid, group;
 };  // cp.async that has not landed yet
-struct PendingWgmma {
+struct Accumulator {
   float* d;
-  int n, group;
+  int group;
+  unsigned fences;
+  bool pending;
   std::vector<float> value;
-};  // result that is not visible yet
+};  // registers of wgmma: pending, their value is not visible yet; else it is what the last wait left in them
 struct PendingStore {
   EmuTensorMap map;
   const char* src;
@@ -31,16 +34,21 @@ struct Thread {
   uint3 tid;
   int id, lane;
   Warp* warp;
+  Block* block;
   bool started, done;
   const char* wait;
   int wait_line;
   const void* wait_on;  // where it is blocked, for the deadlock report
   std::vector<AsyncCopy> copies;
   int copy_group;
-  std::vector<PendingWgmma> wgmmas;
+  std::vector<Accumulator> accumulators;
   int wgmma_group;
+  unsigned wgmma_fences;  // how many this thread has executed
+  unsigned proxy_fence;   // when it executed the last one, see Engine
   std::vector<PendingStore> stores;
   int store_group;
+  unsigned cluster_phase;  // the phase of the cluster barrier that it has arrived in
+  bool cluster_arrived;    // and not waited for yet
 };
 struct Meeting {  // lanes gathering for one warp-wide operation
   unsigned mask, arrived;
@@ -50,35 +58,47 @@ struct Meeting {  // lanes gathering for one warp-wide operation
 };
 struct Warp {
   unsigned alive, epoch, open;
+  unsigned wgmmas, registers;  // issued; per thread since setmaxnreg, 0: never asked for
   Thread* lane[32];
   Meeting meeting[16];
 };  // 16 pairs can meet at a time
 struct Barrier {
-  int count, line;
+  int count, line, expected;
   std::vector<Thread*> waiting;
+};
+struct Block {
+  uint3 idx;
+  unsigned rank, epoch;  // in its cluster; number of block-wide meetings so far
+  int live, vote;
+  Thread thread[1024];
+  Warp warp[32];
+  Barrier barrier[16];  // 0 is __syncthreads
+  char* dynamic_shared;
+  std::vector<char> memory;  // holds dynamic_shared
+  std::vector<char> away;    // its static shared memory while another block of its cluster runs
 };
 
 struct Engine {
   EmuLaunch* launch;
   const char* kernel;
-  uint3 block_idx;
-  dim3 block_dim, grid_dim;
+  uint3 block_idx;  // of the block that runs
+  dim3 block_dim, grid_dim, cluster_dim;
   void* main_sp;
-  int threads, live;
-  bool checked;  // built with the hooks of check.cpp
+  int threads, blocks, live;  // threads of a block; blocks of a cluster, and its threads that have not returned
+  bool checked;               // built with the hooks of check.cpp
   bool fenced, in_atomic;
-  unsigned epoch, random;  // epoch: number of block-wide meetings so far
-  Thread thread[1024];
-  Warp warp[32];
-  Thread* ready[1024];
-  unsigned head, ready_count;  // ring of threads that can go on
+  unsigned random, spins;                     // spins: how often threads yielded since one did anything else
+  unsigned cluster_epoch, proxy_clock;        // meetings across blocks so far; fences of the asynchronous proxy so far
+  unsigned cluster_phase, cluster_arrivals;   // of the cluster barrier
+  Block* block[EMU_CLUSTER];                  // the blocks of the cluster, by rank
+  Thread* ready[EMU_CLUSTER * 1024];          // ring of threads that can go on
+  unsigned head, ready_count;
   std::vector<void*> idle_fibers;
   int fibers;
-  Barrier barrier[16];  // 0 is __syncthreads
-  char *dynamic_shared, *static_shared;
+  char *dynamic_shared, *static_shared;  // of the block that runs
   size_t static_bytes, anchor_at;
   void (*call)(void**);
-  void** args;
+  void* args[EMU_ARGUMENTS];
 };
 extern Engine engine;
 extern Thread* self;
@@ -90,45 +110,64 @@ void yield(const char* what);
 void barrier(int id, int count, const char* what, int line, bool wait = true);
 // A warp-wide operation: every lane of mask brings its argument; the last to come runs it for all of them.
 void meet(unsigned mask, const char* op, void* arg, void (*run)(Meeting&));
-int launch(EmuLaunch*, const char* name, void (*call)(void**), void** args);
+int launch(EmuLaunch*, const char* name, void (*call)(void**));
+
+// A block's static arrays are in one place while it runs and in another while it does not: its home, by which all
+// blocks of its cluster know a byte. Everything else stays where it is. home: from an address as the running block sees
+// it; at_home: the way back; on_rank: the home of the same byte of another block, nullptr if it is not shared memory.
+char* home(const void*);
+char* at_home(const void* home);
+char* on_rank(const void*, unsigned rank);
+void require_remote(unsigned rank, const char* what);  // fails where that block's shared memory may not be touched
+void cluster_thread_left();
+void start_cluster();
 
 // Memory touched on a thread's behalf (cp.async, ldmatrix, TMA): checked like its own loads and stores.
 void check_access(const void*, size_t bytes, bool write);
+void check_async_read(const void*, size_t bytes);  // by TMA or wgmma: also, is there a fence after ordinary writes?
 void mark_in_flight(const void*, size_t bytes);  // shared bytes that an asynchronous copy will write,
 void mark_landed(const void*, size_t bytes);     // and has written
 void check_launch_start();
-void check_block_start();
-void start_block_copies();  // copy.cpp, tensor.cpp: forget what the last block left in flight
-void start_block_tensor();
+void check_cluster_start();
+void start_cluster_copies();  // copy.cpp, tensor.cpp: forget what the last blocks left in flight
+void start_cluster_tensor();
+const char* tensor_complaint(const Block&);  // about a block that is done, or nullptr
 
 // ---- arguments and registration
 template <auto Entry, class... Args, size_t... Index>
 void call_with(void** p, std::index_sequence<Index...>) {
   Entry(*(Args*)p[Index]...);
 }
+template <class... Args, class Function>
+constexpr size_t each_argument(Function f) {  // f(index, offset, bytes); returns the bytes of all
+  size_t at = 0, i = 0;
+  ((at = (at + alignof(Args) - 1) / alignof(Args) * alignof(Args), f(i++, at, sizeof(Args)), at += sizeof(Args)), ...);
+  return at;
+}
 template <auto Entry, class... Args>
 struct Launcher {
   static inline const char* name;
   static void call(void** p) { call_with<Entry, Args...>(p, std::index_sequence_for<Args...>()); }
+  static void pack(void** params, char* to) {
+    each_argument<Args...>([=](size_t i, size_t at, size_t n) { memcpy(to + at, params[i], n); });
+  }
   static int launch(EmuLaunch* l) {
-    void* args[sizeof...(Args) + 1];
-    if (!l->params) {  // the packed buffer: each argument at its natural alignment
-      size_t at = 0, i = 0;
-      ((at = (at + alignof(Args) - 1) / alignof(Args) * alignof(Args), args[i++] = (char*)l->buffer + at,
-        at += sizeof(Args)),
-       ...);
-      if (at != l->buffer_bytes) {
-        snprintf(l->message, sizeof l->message,
-                 "kernel %s takes %zu argument bytes (%zu arguments), the launch brings %zu", name, at, sizeof...(Args),
-                 l->buffer_bytes);
-        return 1;
-      }
-    }
-    return emu::launch(l, name, call, l->params ? l->params : args);
+    each_argument<Args...>([=](size_t i, size_t at, size_t) { engine.args[i] = l->arguments + at; });
+    return emu::launch(l, name, call);
+  }
+  static EmuKernel kernel(const uint3& cluster) {
+    return {name, {cluster.x, cluster.y, cluster.z}, sizeof...(Args),
+            each_argument<Args...>([](size_t, size_t, size_t) {}), pack, launch, nullptr};
   }
 };
 template <auto Entry, class... Args>
 Launcher<Entry, Args...> launcher_of(void (*)(Args...));
+
+// __cluster_dims__ becomes an object of this type before the kernel; the ALPHA_KERNEL after the kernel takes its dims.
+inline uint3 cluster_of_next;
+struct ClusterDims {
+  explicit ClusterDims(unsigned x = 1, unsigned y = 1, unsigned z = 1) { cluster_of_next = {x, y, z}; }
+};
 
 extern "C" __attribute__((visibility("default"))) EmuKernel* emu_kernels;
 template <auto Entry>
@@ -137,8 +176,10 @@ struct Register {
   explicit Register(const char* name) {
     using Self = decltype(launcher_of<Entry>(Entry));
     Self::name = name;
-    kernel = {name, Self::launch, emu_kernels};
+    kernel = Self::kernel(cluster_of_next);
+    kernel.next = emu_kernels;
     emu_kernels = &kernel;
+    cluster_of_next = {};
 #ifdef __SANITIZE_THREAD__
     engine.checked = true;
 #endif

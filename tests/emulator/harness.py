@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.emulator.runner import Tiles, encode_tensor_map
 from tests.emulator.toolchain import HERE, EmulatedToolchain, load_driver
 
 LIBCUDA = load_driver()  # before PyCUDA, which then finds this libcuda.so.1 loaded
@@ -48,6 +49,13 @@ def _three(size: Size) -> tuple[int, ...]:
     return (*((size,) if isinstance(size, int) else size), 1, 1)[:3]
 
 
+def error_text(status: int) -> str:
+    """Returns what the driver says about a status that a call through ctypes has returned."""
+    text = ctypes.c_char_p()
+    LIBCUDA.cuGetErrorString(status, ctypes.byref(text))
+    return text.value.decode()
+
+
 def empty(shape: Size, dtype: Any = np.float32) -> gpuarray.GPUArray:
     """Returns an array from the pool, and tells the driver its exact size, because the pool rounds blocks up."""
     array = gpuarray.GPUArray(shape, dtype, allocator=POOL.allocate)
@@ -73,19 +81,11 @@ def to_bf16(a: np.ndarray) -> np.ndarray:
 
 
 STORED = {"f16": lambda a: a.astype(np.float16), "bf16": to_bf16, "tf32": lambda a: a.astype(np.float32)}
-FP16, FP32, BF16 = 6, 7, 9  # CU_TENSOR_MAP_DATA_TYPE_*
-SWIZZLE_NONE, SWIZZLE_128B = 0, 3
 
 
-def tensor_map(array: gpuarray.GPUArray, box: Sequence[int], swizzle: int, kind: int) -> bytes:
-    """Returns the 128 bytes of a CUtensorMap over a C-contiguous array; `box` starts with the innermost dimension."""
-    sizes = array.shape[::-1]
-    pitches = [int(p) * array.dtype.itemsize for p in np.cumprod(sizes)[:-1]]
-    rank = len(sizes)
-    encoded = ctypes.create_string_buffer(128)
-    status = LIBCUDA.cuTensorMapEncodeTiled(
-        encoded, kind, rank, ctypes.c_void_p(int(array.gpudata)), (ctypes.c_uint64 * rank)(*sizes),
-        (ctypes.c_uint64 * len(pitches))(*pitches), (ctypes.c_uint32 * rank)(*box),
-        (ctypes.c_uint32 * rank)(*[1] * rank), 0, swizzle, 0, 0)
+def tensor_map(array: gpuarray.GPUArray, box: Sequence[int], span: int = 0) -> bytes:
+    """Returns a CUtensorMap over a C-contiguous array; `box` starts with the innermost dimension."""
+    like = np.empty(array.shape, array.dtype)
+    status, encoded = encode_tensor_map(LIBCUDA, int(array.gpudata), like, Tiles(like, box, span))
     assert status == 0
-    return encoded.raw
+    return encoded

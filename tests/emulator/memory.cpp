@@ -79,6 +79,7 @@ int emuSetMemory(size_t bytes) {
 }
 int cuMemAlloc_v2(ptr* out, size_t n) {
   LOCKED;
+  if (const int refused = not_in_capture("cuMemAlloc")) return refused;
   if (n == 0) return error(INVALID_VALUE, "cuMemAlloc of 0 bytes");
   if (used + n > limit) return OUT_OF_MEMORY;
   size_t need = (n + GUARD + GUARD - 1) / GUARD * GUARD;
@@ -109,6 +110,7 @@ int emuClaim(ptr p, size_t n) {
 }
 int cuMemFree_v2(ptr p) {
   LOCKED;
+  if (const int refused = not_in_capture("cuMemFree")) return refused;
   std::string e = guards_broken();
   auto it = blocks.find(p);
   if (it == blocks.end()) return error(INVALID_VALUE, "cuMemFree: not an allocated block (freed twice?)");
@@ -119,41 +121,47 @@ int cuMemFree_v2(ptr p) {
   return e.empty() ? OK : error(LAUNCH_FAILED, e);
 }
 int cuMemHostAlloc(void** p, size_t n, unsigned) {
+  if (const int refused = not_in_capture("cuMemHostAlloc")) return refused;
   *p = aligned_alloc(4096, (n + 4095) / 4096 * 4096);
   host_blocks++;
   return OK;
 }
 int cuMemFreeHost(void* p) {
+  if (const int refused = not_in_capture("cuMemFreeHost")) return refused;
   free(p);
   host_blocks--;
   return OK;
 }
-static int copy(ptr d, ptr s, size_t n, bool to_device, bool from_device) {
+static int copy(void* stream, ptr d, ptr s, size_t n, bool to_device, bool from_device) {
   LOCKED;
   if ((to_device && !inside(d, n)) || (from_device && !inside(s, n)))
     return error(INVALID_VALUE, "copy of " + std::to_string(n) + " bytes runs outside its device block");
-  memmove((void*)d, (void*)s, n);
-  return OK;
+  return submit(stream, [=] {
+    memmove((void*)d, (void*)s, n);
+    return OK;
+  });
 }
-int cuMemcpyHtoD_v2(ptr d, const void* s, size_t n) { return copy(d, (ptr)s, n, true, false); }
-int cuMemcpyDtoH_v2(void* d, ptr s, size_t n) { return copy((ptr)d, s, n, false, true); }
-int cuMemcpyDtoD_v2(ptr d, ptr s, size_t n) { return copy(d, s, n, true, true); }
-int cuMemcpyHtoDAsync_v2(ptr d, const void* s, size_t n, void*) { return copy(d, (ptr)s, n, true, false); }
-int cuMemcpyDtoHAsync_v2(void* d, ptr s, size_t n, void*) { return copy((ptr)d, s, n, false, true); }
-int cuMemcpyDtoDAsync_v2(ptr d, ptr s, size_t n, void*) { return copy(d, s, n, true, true); }
+int cuMemcpyHtoD_v2(ptr d, const void* s, size_t n) { return copy(nullptr, d, (ptr)s, n, true, false); }
+int cuMemcpyDtoH_v2(void* d, ptr s, size_t n) { return copy(nullptr, (ptr)d, s, n, false, true); }
+int cuMemcpyDtoD_v2(ptr d, ptr s, size_t n) { return copy(nullptr, d, s, n, true, true); }
+int cuMemcpyHtoDAsync_v2(ptr d, const void* s, size_t n, void* on) { return copy(on, d, (ptr)s, n, true, false); }
+int cuMemcpyDtoHAsync_v2(void* d, ptr s, size_t n, void* on) { return copy(on, (ptr)d, s, n, false, true); }
+int cuMemcpyDtoDAsync_v2(ptr d, ptr s, size_t n, void* on) { return copy(on, d, s, n, true, true); }
 }
 template <class T>
-static int fill(ptr d, T v, size_t n) {
+static int fill(void* stream, ptr d, T v, size_t n) {
   LOCKED;
   if (!inside(d, n * sizeof v)) return error(INVALID_VALUE, "memset runs outside its device block");
-  for (size_t i = 0; i < n; i++) ((T*)d)[i] = v;
-  return OK;
+  return submit(stream, [=] {
+    for (size_t i = 0; i < n; i++) ((T*)d)[i] = v;
+    return OK;
+  });
 }
 extern "C" {
-int cuMemsetD8_v2(ptr d, uint8_t v, size_t n) { return fill(d, v, n); }
-int cuMemsetD16_v2(ptr d, uint16_t v, size_t n) { return fill(d, v, n); }
-int cuMemsetD32_v2(ptr d, uint32_t v, size_t n) { return fill(d, v, n); }
-int cuMemsetD8Async(ptr d, uint8_t v, size_t n, void*) { return fill(d, v, n); }
-int cuMemsetD16Async(ptr d, uint16_t v, size_t n, void*) { return fill(d, v, n); }
-int cuMemsetD32Async(ptr d, uint32_t v, size_t n, void*) { return fill(d, v, n); }
+int cuMemsetD8_v2(ptr d, uint8_t v, size_t n) { return fill(nullptr, d, v, n); }
+int cuMemsetD16_v2(ptr d, uint16_t v, size_t n) { return fill(nullptr, d, v, n); }
+int cuMemsetD32_v2(ptr d, uint32_t v, size_t n) { return fill(nullptr, d, v, n); }
+int cuMemsetD8Async(ptr d, uint8_t v, size_t n, void* on) { return fill(on, d, v, n); }
+int cuMemsetD16Async(ptr d, uint16_t v, size_t n, void* on) { return fill(on, d, v, n); }
+int cuMemsetD32Async(ptr d, uint32_t v, size_t n, void* on) { return fill(on, d, v, n); }
 }

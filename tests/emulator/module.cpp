@@ -1,5 +1,6 @@
 // Modules, launches and tensor maps of the emulated driver.
 #include "driver.hpp"
+#include <algorithm>
 #include <dlfcn.h>
 #include <elf.h>
 #include <set>
@@ -20,14 +21,17 @@ static std::set<std::string> module_files;
 void remove_module_files() {
   for (auto& path : module_files) unlink(path.c_str());
 }
-static std::string triple(unsigned x, unsigned y, unsigned z) {
-  return "(" + std::to_string(x) + "," + std::to_string(y) + "," + std::to_string(z) + ")";
+static std::string triple(const unsigned* v) {
+  return "(" + std::to_string(v[0]) + "," + std::to_string(v[1]) + "," + std::to_string(v[2]) + ")";
 }
+
+extern "C" int cuDeviceComputeCapability(int* major, int* minor, int);
 
 extern "C" {
 // ---- modules
 int cuModuleLoadData(Module** out, const void* image) {
   LOCKED;
+  if (const int refused = not_in_capture("cuModuleLoadData")) return refused;
   auto* h = (const Elf64_Ehdr*)image;
   if (memcmp(h->e_ident, ELFMAG, SELFMAG) || h->e_type != ET_DYN || h->e_machine == 190)
     return error(INVALID_IMAGE, "the emulated driver runs modules built for it (toolchain.py); this is device code");
@@ -98,7 +102,12 @@ int cuModuleGetGlobal_v2(ptr* p, size_t* n, Module* m, const char* name) {
   return *p ? OK : error(NOT_FOUND, std::string("no __constant__ ") + name);
 }
 int cuFuncGetAttribute(int* v, int a, Function* f) {
-  *v = a == 0 ? 1024 : a == 1 ? (int)f->module->static_shared : a == 4 ? 32 : a == 8 ? (int)f->dynamic_limit : 0;
+  *v = a == 0               ? 1024
+       : a == 1             ? (int)f->module->static_shared
+       : a == 4             ? 32
+       : a == 8             ? (int)f->dynamic_limit
+       : a >= 11 && a <= 13 ? (int)f->kernel->cluster[a - 11]
+                            : 0;
   return OK;
 }
 int cuFuncSetAttribute(Function* f, int a, int v) {
@@ -111,67 +120,145 @@ int cuFuncSetBlockShape(Function*, int, int, int) { return OK; }
 int cuFuncSetSharedSize(Function*, unsigned) { return OK; }
 int cuFuncSetCacheConfig(Function*, int) { return OK; }
 
-static EmuFiberStacks stacks() {  // one per thread of a block, each with an unreadable page below
-  static EmuFiberStacks s{nullptr, 64 << 10, 1024};
-  if (!s.base) {
+// ---- launches
+struct Launch {
+  Function* function;
+  unsigned grid[3], block[3], cluster[3], shared;  // cluster: 0 where the launch does not say
+  std::string arguments;
+};
+static EmuFiberStacks stacks(size_t threads) {  // one per thread of a cluster, each with an unreadable page below
+  static EmuFiberStacks s{nullptr, 64 << 10, 0};
+  if (s.count < threads) {
+    if (s.base) munmap(s.base, s.bytes_each * s.count);
+    s.count = std::max<size_t>(threads, 1024);
     s.base = (char*)mmap(nullptr, s.bytes_each * s.count, PROT_READ | PROT_WRITE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     for (size_t i = 0; i < s.count; i++) mprotect(s.base + i * s.bytes_each, 4096, PROT_NONE);
   }
   return s;
 }
-static std::string refusal(const Function* f, const EmuLaunch& l) {  // why a device would not take this launch, or ""
-  const unsigned *g = l.grid, *b = l.block;
-  if (!g[0] || !g[1] || !g[2] || g[1] > 65535 || g[2] > 65535) return "grid " + triple(g[0], g[1], g[2]);
-  if (!b[0] || !b[1] || !b[2] || b[2] > 64 || (size_t)b[0] * b[1] * b[2] > 1024)
-    return "block " + triple(b[0], b[1], b[2]);
-  if (l.dynamic_shared > f->dynamic_limit)
-    return std::to_string(l.dynamic_shared) + " bytes of dynamic shared memory, the limit is " +
-           std::to_string(f->dynamic_limit) + " (cuFuncSetAttribute raises it)";
+static std::string refusal(const Launch& l) {  // why a device would not take this launch, or ""
+  const unsigned *g = l.grid, *b = l.block, limit = l.function->dynamic_limit;
+  const EmuKernel& k = *l.function->kernel;
+  if (!g[0] || !g[1] || !g[2] || g[1] > 65535 || g[2] > 65535) return "grid " + triple(g);
+  if (!b[0] || !b[1] || !b[2] || b[2] > 64 || (size_t)b[0] * b[1] * b[2] > 1024) return "block " + triple(b);
+  if (l.shared > limit)
+    return std::to_string(l.shared) + " bytes of dynamic shared memory, the limit is " + std::to_string(limit) +
+           " (cuFuncSetAttribute raises it)";
+  if (l.arguments.size() != k.argument_bytes)
+    return "it takes " + std::to_string(k.argument_bytes) + " argument bytes (" + std::to_string(k.arguments) +
+           " arguments), the launch brings " + std::to_string(l.arguments.size());
+  if (k.argument_bytes > EMU_ARGUMENTS) return std::to_string(k.argument_bytes) + " bytes of arguments, at most 4096";
   return "";
 }
-int cuLaunchKernel(Function* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                   unsigned shared, void*, void** params, void** extra) {
+static std::string cluster_refusal(const Launch& l) {  // and why it would not take these clusters
+  const unsigned *c = l.cluster, *own = l.function->kernel->cluster;
+  int major, minor;
+  cuDeviceComputeCapability(&major, &minor, 0);
+  if (!c[0] || (c[0] == 1 && c[1] == 1 && c[2] == 1)) return "";
+  if (major < 9) return "clusters need compute capability 9.0";
+  if (own[0] && memcmp(c, own, sizeof l.cluster)) return "clusters of " + triple(c) + ", the kernel has " + triple(own);
+  if ((size_t)c[0] * c[1] * c[2] > EMU_CLUSTER) return "clusters of " + triple(c) + ", at most 8 blocks";
+  for (int i = 0; i < 3; i++)
+    if (!c[i] || l.grid[i] % c[i]) return "grid " + triple(l.grid) + " is not made of clusters of " + triple(c);
+  return "";
+}
+static int run(const Launch& l) {
   LOCKED;
-  EmuLaunch l{};
-  l = {{gx, gy, gz}, {bx, by, bz}, shared, params, "", 0, arena, arena_bytes, granules, stacks()};
-  for (; extra && *extra; extra += 2)  // CU_LAUNCH_PARAM_BUFFER_POINTER 1, CU_LAUNCH_PARAM_BUFFER_SIZE 2
-    if (*extra == (void*)1) l.buffer = (const char*)extra[1];
-    else l.buffer_bytes = *(size_t*)extra[1];
-  l.seed = number("SEED", 0);
+  Function* f = l.function;
+  alignas(64) char arguments[EMU_ARGUMENTS];
+  memcpy(arguments, l.arguments.data(), l.arguments.size());
+  EmuLaunch e{};
+  memcpy(e.grid, l.grid, sizeof e.grid);
+  memcpy(e.block, l.block, sizeof e.block);
+  for (int i = 0; i < 3; i++) e.cluster[i] = std::max(1u, l.cluster[i]);
+  e.dynamic_shared = l.shared;
+  e.arguments = arguments;
+  e.arena = arena;
+  e.arena_bytes = arena_bytes;
+  e.granules = granules;
+  e.stacks = stacks((size_t)l.block[0] * l.block[1] * l.block[2] * e.cluster[0] * e.cluster[1] * e.cluster[2]);
+  e.seed = number("SEED", 0);
   last_kernel = f->kernel->name;
-  const std::string why = refusal(f, l);
-  if (!why.empty()) return error(INVALID_VALUE, std::string("launch of ") + last_kernel + ": " + why);
   const double start = now_ms();
-  const int failed = f->kernel->launch(&l);
+  const int failed = f->kernel->launch(&e);
   if (number("LOG", 0))
-    fprintf(stderr, "  %s<<<%s, %s, %u>>> %.2f ms, %llu switches\n", last_kernel, triple(gx, gy, gz).c_str(),
-            triple(bx, by, bz).c_str(), shared, now_ms() - start, (unsigned long long)l.switches);
+    fprintf(stderr, "  %s<<<%s, %s, %u>>> %.2f ms, %llu switches\n", last_kernel, triple(l.grid).c_str(),
+            triple(l.block).c_str(), l.shared, now_ms() - start, (unsigned long long)e.switches);
   const std::string broken = guards_broken();
-  if (failed) return error(LAUNCH_FAILED, l.message + source_line(f->module, l.where));
+  if (failed) return error(LAUNCH_FAILED, e.message + source_line(f->module, e.where));
   return broken.empty() ? OK : error(LAUNCH_FAILED, broken);
+}
+static int launch(void* stream, Launch l, void** params, void** extra) {
+  const EmuKernel& k = *l.function->kernel;
+  if (params) {
+    l.arguments.resize(k.argument_bytes);
+    k.pack(params, l.arguments.data());
+  }
+  const char* packed = nullptr;
+  size_t bytes = 0;
+  for (; extra && *extra; extra += 2)  // CU_LAUNCH_PARAM_BUFFER_POINTER 1, CU_LAUNCH_PARAM_BUFFER_SIZE 2
+    if (*extra == (void*)1) packed = (const char*)extra[1];
+    else bytes = *(size_t*)extra[1];
+  if (packed) l.arguments.assign(packed, bytes);
+  if (!l.cluster[0]) memcpy(l.cluster, k.cluster, sizeof l.cluster);
+  const std::string why = refusal(l), clusters = cluster_refusal(l), name = std::string("launch of ") + k.name + ": ";
+  if (!why.empty()) return error(INVALID_VALUE, name + why);
+  if (!clusters.empty()) return error(INVALID_CLUSTER_SIZE, name + clusters);
+  return submit(stream, [l = std::move(l)] { return run(l); });
+}
+int cuLaunchKernel(Function* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                   unsigned shared, void* stream, void** params, void** extra) {
+  return launch(stream, {f, {gx, gy, gz}, {bx, by, bz}, {}, shared, ""}, params, extra);
+}
+struct LaunchAttribute {  // CUlaunchAttribute
+  int id;
+  alignas(8) unsigned value[16];
+};
+struct LaunchConfig {  // CUlaunchConfig
+  unsigned grid[3], block[3], shared;
+  void* stream;
+  LaunchAttribute* attributes;
+  unsigned count;
+};
+int cuLaunchKernelEx(const LaunchConfig* c, Function* f, void** params, void** extra) {
+  Launch l{f, {}, {}, {}, c->shared, ""};
+  memcpy(l.grid, c->grid, sizeof l.grid);
+  memcpy(l.block, c->block, sizeof l.block);
+  for (unsigned i = 0; i < c->count; i++) {  // CU_LAUNCH_ATTRIBUTE_IGNORE 0, CLUSTER_DIMENSION 4
+    const LaunchAttribute& a = c->attributes[i];
+    if (a.id == 4) memcpy(l.cluster, a.value, sizeof l.cluster);
+    else if (a.id) return error(INVALID_VALUE, "the emulated driver has no launch attribute " + std::to_string(a.id));
+  }
+  return launch(c->stream, l, params, extra);
 }
 
 // ---- TMA tensor maps (tiled mode): the checks of the real call, our own contents
 int cuTensorMapEncodeTiled(EmuTensorMap* map, int type, unsigned rank, void* address, const uint64_t* dim,
                            const uint64_t* stride, const uint32_t* box, const uint32_t* step, int interleave,
-                           int swizzle, int, int) {
-  static const int element[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4}, span[] = {0, 32, 64, 128};
-  if (type < 0 || type > 12 || rank < 1 || rank > 5 || swizzle < 0 || swizzle > 3 || interleave)
-    return error(INVALID_VALUE, "tensor map: type, rank, swizzle or interleave not supported");
+                           int swizzle, int, int fill) {
+  static const int element[] = {1, 2, 4, 4, 8, 8, 2, 4, 8, 2}, span[] = {0, 32, 64, 128};
+  if (type < 0 || type > 9 || rank < 1 || rank > 5 || swizzle < 0 || swizzle > 3 || interleave || fill)
+    return error(INVALID_VALUE, "tensor map: type, rank, swizzle, interleave or fill not supported");
+  if ((ptr)map % 64) return error(INVALID_VALUE, "tensor map: it lies itself at no multiple of 64");
   if ((ptr)address % 16) return error(INVALID_VALUE, "tensor map: address not a multiple of 16");
-  EmuTensorMap m{
-      EMU_TENSOR_MAP_MAGIC, rank, (uint32_t)element[type], (uint32_t)span[swizzle], (uint64_t)address, {}, {}, {}};
+  EmuTensorMap m{};
+  m.magic = EMU_TENSOR_MAP_MAGIC;
+  m.rank = rank;
+  m.element_bytes = element[type];
+  m.swizzle_bytes = span[swizzle];
+  m.address = (uint64_t)address;
   for (unsigned i = 0; i < rank; i++) {
     m.dim[i] = dim[i];
     m.box[i] = box[i];
     m.stride[i] = i ? stride[i - 1] : m.element_bytes;
-    if (!dim[i] || box[i] < 1 || box[i] > 256 || step[i] != 1)
+    m.step[i] = i ? step[i] : 1;  // the device ignores that of the innermost
+    if (!dim[i] || dim[i] > (uint64_t)1 << 32 || box[i] < 1 || box[i] > 256 || step[i] < 1 || step[i] > 8)
       return error(INVALID_VALUE, "tensor map: dimension " + std::to_string(i) +
-                                      ": extent 0, box outside 1..256, or element stride not 1");
-    if (i && m.stride[i] % 16)
-      return error(INVALID_VALUE,
-                   "tensor map: stride of dimension " + std::to_string(i) + " not a multiple of 16 bytes");
+                                      ": extent 0 or above 2^32, box outside 1..256, or element stride outside 1..8");
+    if (m.stride[i] >= (uint64_t)1 << 40 || (i && m.stride[i] % 16))
+      return error(INVALID_VALUE, "tensor map: stride of dimension " + std::to_string(i) +
+                                      " not a multiple of 16 bytes, or 2^40 and more");
   }
   size_t inner = box[0] * m.element_bytes;
   if (inner % 16 || (m.swizzle_bytes && inner > m.swizzle_bytes))

@@ -1,42 +1,181 @@
-// Streams and events of the emulated driver: everything is finished when its call returns, so order is all there is.
+// Streams, events and graphs of the emulated driver: everything is finished when its call returns, so order is all there
+// is, except while a stream is captured: then its work is recorded, and each launch of the graph does it.
 #include "driver.hpp"
+#include <algorithm>
+#include <vector>
 
-extern "C" int cuCtxSynchronize();
-
+struct Graph {
+  std::vector<Work> nodes;
+};
+enum { GLOBAL, THREAD_LOCAL, RELAXED };  // which calls beside the captured stream invalidate a capture
+struct Stream {
+  bool blocking;
+  Graph* capture;  // what is being recorded, or nullptr
+  int mode;
+  bool invalid;  // the recording has gone wrong
+};
 struct Event {
   bool recorded;
+  Stream* captured;
   double at_ms;
 };
+static std::vector<Stream*> captured;  // the streams under capture
+
+static Stream* stream_of(void* handle) { return (size_t)handle > 2 ? (Stream*)handle : nullptr; }  // null, 1, 2: default
+static int invalidate(Stream* s, int code, const std::string& what) {
+  s->invalid = true;
+  return error(code, what + " is not allowed while a stream is captured; the capture is invalid now");
+}
+int not_in_capture(const char* what) {
+  for (Stream* s : captured)
+    if (s->mode != RELAXED) return invalidate(s, CAPTURE_UNSUPPORTED, what);
+  return OK;
+}
+int not_beside_capture(const char* what) {
+  for (Stream* s : captured)
+    if (s->blocking) return invalidate(s, CAPTURE_IMPLICIT, std::string(what) + " on the default stream");
+  return not_in_capture(what);
+}
+int submit(void* handle, Work work) {
+  LOCKED;
+  Stream* s = stream_of(handle);
+  if (!s) {
+    const int refused = captured.empty() ? OK : not_beside_capture("work");
+    return refused ? refused : work();
+  }
+  if (!s->capture) return work();
+  if (s->invalid) return error(CAPTURE_INVALIDATED, "the capture of this stream is invalid");
+  s->capture->nodes.push_back(std::move(work));
+  return OK;
+}
 
 extern "C" {
-int cuStreamCreate(void** s, unsigned) {
-  *s = malloc(1);
+int cuCtxSynchronize() {
+  LOCKED;
+  if (!captured.empty()) return invalidate(captured[0], CAPTURE_UNSUPPORTED, "cuCtxSynchronize");
+  std::string e = guards_broken();
+  return e.empty() ? OK : error(LAUNCH_FAILED, e);
+}
+
+// ---- streams
+int cuStreamCreate(Stream** s, unsigned flags) {
+  *s = new Stream{flags == 0, nullptr, 0, false};
   return OK;
 }
-int cuStreamDestroy_v2(void* s) {
-  free(s);
+static void end_capture(Stream* s) {
+  captured.erase(std::find(captured.begin(), captured.end(), s));
+  s->capture = nullptr;
+  s->invalid = false;
+}
+int cuStreamDestroy_v2(Stream* s) {
+  if (s->capture) {
+    delete s->capture;
+    end_capture(s);
+  }
+  delete s;
   return OK;
 }
-int cuStreamSynchronize(void*) { return cuCtxSynchronize(); }
-int cuStreamQuery(void*) { return OK; }
-int cuStreamWaitEvent(void*, Event* e, unsigned) { return e ? OK : error(INVALID_HANDLE, "wait for a null event"); }
+static int not_captured(void* handle, const char* what) {
+  Stream* s = stream_of(handle);
+  return s && s->capture ? invalidate(s, CAPTURE_UNSUPPORTED, what) : OK;
+}
+int cuStreamSynchronize(void* s) {
+  LOCKED;
+  const int refused = s ? not_captured(s, "cuStreamSynchronize") : not_beside_capture("cuStreamSynchronize");
+  if (refused) return refused;
+  std::string e = guards_broken();
+  return e.empty() ? OK : error(LAUNCH_FAILED, e);
+}
+int cuStreamQuery(void* s) { return not_captured(s, "cuStreamQuery"); }
+
+// ---- events
+int cuStreamWaitEvent(void* handle, Event* e, unsigned) {
+  if (!e) return error(INVALID_HANDLE, "wait for a null event");
+  Stream* s = stream_of(handle);
+  if (e->captured == (s && s->capture ? s : nullptr)) return OK;
+  if (!e->captured) return invalidate(s, CAPTURE_ISOLATION, "waiting for an event from outside");
+  return invalidate(e->captured, CAPTURE_UNSUPPORTED, "a second stream (on the emulated driver)");
+}
 int cuEventCreate(Event** e, unsigned) {
-  *e = new Event{false, 0};
+  *e = new Event{false, nullptr, 0};
   return OK;
 }
 int cuEventDestroy_v2(Event* e) {
   delete e;
   return OK;
 }
-int cuEventRecord(Event* e, void*) {
-  *e = {true, now_ms()};
+int cuEventRecord(Event* e, void* handle) {
+  Stream* s = stream_of(handle);
+  *e = s && s->capture ? Event{false, s, 0} : Event{true, nullptr, now_ms()};
   return OK;
 }
-int cuEventQuery(Event*) { return OK; }
-int cuEventSynchronize(Event*) { return cuCtxSynchronize(); }
+static int uncaptured(const Event* e) {
+  return e->captured ? error(CAPTURED_EVENT, "the event was recorded in a stream that was captured") : OK;
+}
+int cuEventQuery(Event* e) {
+  const int refused = uncaptured(e);
+  return refused ? refused : not_in_capture("cuEventQuery");
+}
+int cuEventSynchronize(Event* e) {
+  const int refused = uncaptured(e);
+  return refused ? refused : cuCtxSynchronize();
+}
 int cuEventElapsedTime_v2(float* ms, Event* a, Event* b) {
+  if (a->captured || b->captured) return uncaptured(a->captured ? a : b);
   if (!a->recorded || !b->recorded) return error(INVALID_HANDLE, "time between events, one of which was not recorded");
   *ms = b->at_ms - a->at_ms;
   return OK;
 }
+
+// ---- capture
+int cuStreamBeginCapture_v2(void* handle, int mode) {
+  LOCKED;
+  Stream* s = stream_of(handle);
+  if (!s) return error(CAPTURE_UNSUPPORTED, "the default stream cannot be captured");
+  if (mode < GLOBAL || mode > RELAXED) return error(INVALID_VALUE, "there is no capture mode " + std::to_string(mode));
+  if (s->capture) return error(ILLEGAL_STATE, "this stream is being captured already");
+  *s = {s->blocking, new Graph, mode, false};
+  captured.push_back(s);
+  return OK;
+}
+int cuStreamEndCapture(void* handle, Graph** graph) {
+  LOCKED;
+  Stream* s = stream_of(handle);
+  *graph = nullptr;
+  if (!s || !s->capture) return error(ILLEGAL_STATE, "this stream is not being captured");
+  if (!s->invalid) *graph = s->capture;
+  else delete s->capture;
+  end_capture(s);
+  return *graph ? OK : error(CAPTURE_INVALIDATED, "the capture of this stream was invalid");
+}
+int cuStreamIsCapturing(void* handle, int* status) {  // 0: no, 1: yes, 2: yes, but it is invalid
+  const Stream* s = stream_of(handle);
+  *status = !s || !s->capture ? 0 : s->invalid ? 2 : 1;
+  return OK;
+}
+
+// ---- graphs
+int cuGraphGetNodes(const Graph* g, void** nodes, size_t* n) {  // their number; nodes have no handles here
+  *n = g->nodes.size();
+  return nodes ? error(INVALID_VALUE, "cuGraphGetNodes: nodes have no handles on the emulated driver") : OK;
+}
+int cuGraphInstantiateWithFlags(Graph** executable, const Graph* g, unsigned long long) {
+  const int refused = not_in_capture("cuGraphInstantiate");
+  if (!refused) *executable = new Graph(*g);
+  return refused;
+}
+int cuGraphUpload(Graph*, void*) { return OK; }
+static int run(const std::vector<Work>& nodes) {
+  for (const Work& node : nodes)
+    if (const int failed = node()) return failed;
+  return OK;
+}
+int cuGraphLaunch(const Graph* executable, void* stream) {
+  return submit(stream, [nodes = executable->nodes] { return run(nodes); });
+}
+int cuGraphDestroy(Graph* g) {
+  delete g;
+  return OK;
+}
+int cuGraphExecDestroy(Graph* executable) { return cuGraphDestroy(executable); }
 }

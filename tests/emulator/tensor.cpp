@@ -90,31 +90,43 @@ static void multiply_add(Format f, const Operand& a, int row, const Operand& b, 
   }
 }
 
-// ---- ldmatrix: lane 8i+r names row r of matrix i; lane l receives elements 2(l%4), 2(l%4)+1 of row l/4 ------------
-struct LdMatrix {
+// ---- ldmatrix, stmatrix: lane 8i+r names row r of matrix i; lane l has elements 2(l%4), 2(l%4)+1 of row l/4 ---------
+static void whole_warp(const Meeting& m) {
+  if (m.arrived != ~0u) fail("%s takes all 32 lanes of a warp, some are not there or have returned", m.op);
+}
+struct MatrixRows {
   unsigned* r;
   int matrices;
-  bool transpose;
-  const char* row;
+  bool transpose, store;
+  char* row;
 };
-void ldmatrix(unsigned* r, int matrices, bool transpose, const void* row) {
-  LdMatrix arg{r, matrices, transpose, (const char*)row};
-  meet(~0u, "ldmatrix", &arg, [](Meeting& m) {
-    LdMatrix** lane = (LdMatrix**)m.arg;
+static void move_matrices(MatrixRows arg) {
+  meet(~0u, arg.store ? "stmatrix" : "ldmatrix", &arg, [](Meeting& m) {
+    whole_warp(m);
+    MatrixRows** lane = (MatrixRows**)m.arg;
+    const bool store = lane[0]->store;
     for (int i = 0; i < lane[0]->matrices; i++) {
       for (int r = 0; r < 8; r++) {
         if ((uintptr_t)lane[8 * i + r]->row % 16)
-          fail("ldmatrix: the row address of lane %d is not a multiple of 16", 8 * i + r);
-        check_access(lane[8 * i + r]->row, 16, false);
+          fail("%s: the row address of lane %d is not a multiple of 16", m.op, 8 * i + r);
+        check_access(lane[8 * i + r]->row, 16, store);
       }
       for (int l = 0; l < 32; l++)
         for (int h = 0; h < 2; h++) {
           int r = l / 4, c = 2 * (l % 4) + h;
           if (lane[0]->transpose) std::swap(r, c);
-          memcpy((char*)&lane[l]->r[i] + 2 * h, lane[8 * i + r]->row + 2 * c, 2);
+          char *in_register = (char*)&lane[l]->r[i] + 2 * h, *in_memory = lane[8 * i + r]->row + 2 * c;
+          if (store) memcpy(in_memory, in_register, 2);
+          else memcpy(in_register, in_memory, 2);
         }
     }
   });
+}
+void ldmatrix(unsigned* r, int matrices, bool transpose, const void* row) {
+  move_matrices({r, matrices, transpose, false, (char*)row});
+}
+void stmatrix(void* row, int matrices, bool transpose, const unsigned* r) {
+  move_matrices({(unsigned*)r, matrices, transpose, true, (char*)row});
 }
 
 // ---- mma.sync m16n8k16 (16-bit) and m16n8k8 (tf32): both keep 32 bytes of K per row in the same lanes ---------------
@@ -140,6 +152,7 @@ void mma(Format f, float* d, const unsigned* a, const unsigned* b, const float* 
        : f == Bf16 ? "mma bf16"
                    : "mma tf32",
        &arg, [](Meeting& m) {
+         whole_warp(m);
          Mma** lane = (Mma**)m.arg;
          Format f = lane[0]->f;
          int k = f == Tf32 ? 8 : 16;
@@ -166,10 +179,11 @@ struct Wgmma {
   float* d;
   const unsigned* a;
   uint64_t a_desc, b_desc;
-  bool add, a_mn, b_mn;
+  bool add, a_mn, b_mn, negate;
 };
 struct InFlight {
-  int warp, group;
+  Warp* warp;
+  int group;
   uint64_t desc, hash;
   int row0, rows;
   Format f;
@@ -177,6 +191,7 @@ struct InFlight {
 };
 static std::vector<InFlight> in_flight;  // operands that must not change before the wait
 
+void start_cluster_tensor() { in_flight.clear(); }
 static uint64_t read_operand(Operand* o, bool is_a, Format f, uint64_t desc, int row0, int rows, bool mn) {
   const int size = f == Tf32 ? 4 : 2, k = 32 / size, mode = desc >> 62;
   const int span = mode == 1 ? 128 : mode == 2 ? 64 : mode == 3 ? 32 : 0;
@@ -195,7 +210,7 @@ static uint64_t read_operand(Operand* o, bool is_a, Format f, uint64_t desc, int
       if (at + size > engine.launch->dynamic_shared)
         fail("wgmma: descriptor reaches byte %zu of %u bytes of dynamic shared memory", at,
              engine.launch->dynamic_shared);
-      check_access(engine.dynamic_shared + at, size, false);
+      check_async_read(engine.dynamic_shared + at, size);
       uint32_t bits = 0;
       memcpy(&bits, engine.dynamic_shared + at, size);
       hash = (hash ^ bits) * 1099511628211ull;
@@ -203,56 +218,103 @@ static uint64_t read_operand(Operand* o, bool is_a, Format f, uint64_t desc, int
     }
   return hash;
 }
-static PendingWgmma& pending(Thread& t, float* d,
-                             int n) {  // the accumulator of a chain of wgmmas on the same registers
-  for (auto& p : t.wgmmas)
-    if (p.d == d) return p;
-  t.wgmmas.push_back({d, n, 0, std::vector<float>(d, d + n / 2)});
-  return t.wgmmas.back();
+static void check_descriptor(uint64_t desc, bool mn) {  // rows of a swizzled tile come in eights, counted from address 0
+  const int mode = desc >> 62, span = mode == 1 ? 128 : mode == 2 ? 64 : mode == 3 ? 32 : 0;
+  const size_t start = (desc & 0x3FFF) << 4;
+  if (span && start % (8 * span) >= (size_t)(mn ? 16 : span))
+    fail("wgmma: descriptor starts at byte %zu, not in the first of 8 rows of %d bytes as its swizzle demands", start,
+         span);
+}
+static Operand shared_operand(Warp& warp, bool is_a, Format f, uint64_t desc, int row0, int rows, bool mn) {
+  check_descriptor(desc, mn);
+  Operand o = operand(rows * (f == Tf32 ? 8 : 16));
+  const uint64_t hash = read_operand(&o, is_a, f, desc, row0, rows, mn);
+  in_flight.push_back({&warp, warp.lane[0]->wgmma_group, desc, hash, row0, rows, f, mn});
+  return o;
+}
+static const uint32_t NAN_BITS = EMU_POISON * 0x10001u;  // what the registers hold until the wait
+static void take_registers(Accumulator& a) {  // their values, which must not have changed behind the back of wgmma
+  Thread& t = *self;
+  const size_t bytes = a.value.size() * sizeof(float);
+  if (a.pending) return;
+  if (memcmp(a.value.data(), a.d, bytes) && a.fences == t.wgmma_fences)
+    fail("wgmma: accumulators were modified since the last wgmma_fence");
+  memcpy(a.value.data(), a.d, bytes);
+}
+static Accumulator& accumulator(float* d, int n) {  // of a chain of wgmmas on the same registers
+  auto& all = self->accumulators;
+  if (!self->wgmma_fences) fail("wgmma without a wgmma_fence before it");
+  for (size_t i = 0; i < all.size(); i++) {
+    if (d + n / 2 <= all[i].d || all[i].d + all[i].value.size() <= d) continue;
+    const bool same = all[i].d == d && (int)all[i].value.size() == n / 2;
+    if (all[i].pending && !same) fail("wgmma: accumulators of another shape are in flight in the same registers");
+    if (same) {
+      take_registers(all[i]);
+      return all[i];
+    }
+    all.erase(all.begin() + i--);  // an array that is gone
+  }
+  all.push_back({d, 0, 0, false, std::vector<float>(d, d + n / 2)});
+  return all.back();
+}
+static void negate(Operand& o) {
+  for (float& v : o.v) v = -v;
+}
+static void multiply(Meeting& m) {
+  whole_warp(m);
+  Wgmma **lane = (Wgmma**)m.arg, &w = *lane[0];
+  Warp& warp = *self->warp;
+  const int row0 = warp.lane[0]->id / 32 % 4 * 16, k = w.f == Tf32 ? 8 : 16;
+  Operand A = w.a ? operand(16 * k) : shared_operand(warp, true, w.f, w.a_desc, row0, 16, w.a_mn);
+  for (int l = 0; w.a && l < 32; l++) unpack_a(A, l, lane[l]->a, k, w.f);
+  Operand B = shared_operand(warp, false, w.f, w.b_desc, 0, w.n, w.b_mn);
+  if (w.negate) negate(A);
+  Accumulator* to[32] = {};
+  for (int l = 0; l < 32; l++) {
+    for (Accumulator& a : warp.lane[l]->accumulators)
+      if (a.d == lane[l]->d) to[l] = &a;
+    to[l]->group = warp.lane[0]->wgmma_group;
+    to[l]->pending = true;
+  }
+  for (int r = 0; r < 16; r++)
+    for (int n = 0; n < w.n; n += 8) {  // row r, columns n..n+7: lanes 4(r%8)..+3, two values each
+      float c[8];
+      auto at = [&](int j) -> float& { return to[r % 8 * 4 + j / 2]->value[n / 2 + r / 8 * 2 + j % 2]; };
+      for (int j = 0; j < 8; j++) c[j] = w.add ? at(j) : 0;
+      multiply_add(w.f, A, r, B, n, w.n, k, c);
+      for (int j = 0; j < 8; j++) at(j) = c[j];
+    }
+  for (int l = 0; l < 32; l++)
+    for (int i = 0; i < w.n / 2; i++) memcpy(&lane[l]->d[i], &NAN_BITS, 4);
+  warp.wgmmas++;
+  engine.launch->mma_flops += 2 * 16 * w.n * k;
 }
 void wgmma(Format f, int n, float* d, const unsigned* a, uint64_t a_desc, uint64_t b_desc, bool add, bool a_mn,
-           bool b_mn) {
-  Wgmma arg{f, n, d, a, a_desc, b_desc, add, a_mn, b_mn};
-  meet(~0u, "wgmma", &arg, [](Meeting& m) {
-    Wgmma **lane = (Wgmma**)m.arg, &w = *lane[0];
-    Warp& warp = *self->warp;
-    int warp_id = warp.lane[0]->id / 32, row0 = warp_id % 4 * 16, k = w.f == Tf32 ? 8 : 16,
-        group = warp.lane[0]->wgmma_group;
-    Operand A = operand(16 * k), B = operand(w.n * k);
-    if (w.a)
-      for (int l = 0; l < 32; l++) unpack_a(A, l, lane[l]->a, k, w.f);
-    else
-      in_flight.push_back(
-          {warp_id, group, w.a_desc, read_operand(&A, true, w.f, w.a_desc, row0, 16, w.a_mn), row0, 16, w.f, w.a_mn});
-    in_flight.push_back(
-        {warp_id, group, w.b_desc, read_operand(&B, false, w.f, w.b_desc, 0, w.n, w.b_mn), 0, w.n, w.f, w.b_mn});
-    PendingWgmma* p[32];
-    for (int l = 0; l < 32; l++) {
-      p[l] = &pending(*warp.lane[l], lane[l]->d, w.n);
-      p[l]->group = group;
-    }
-    for (int r = 0; r < 16; r++)
-      for (int n = 0; n < w.n; n += 8) {  // row r, columns n..n+7: lanes 4(r%8)..+3, two values each
-        float c[8];
-        auto at = [&](int j) -> float& { return p[r % 8 * 4 + j / 2]->value[n / 2 + r / 8 * 2 + j % 2]; };
-        for (int j = 0; j < 8; j++) c[j] = w.add ? at(j) : 0;
-        multiply_add(w.f, A, r, B, n, w.n, k, c);
-        for (int j = 0; j < 8; j++) at(j) = c[j];
-      }
-    const uint32_t nan = EMU_POISON * 0x10001u;  // the registers hold nothing usable until the wait
-    for (int l = 0; l < 32; l++)
-      for (int i = 0; i < w.n / 2; i++) memcpy(&lane[l]->d[i], &nan, 4);
-    engine.launch->mma_flops += 2 * 16 * w.n * k;
-  });
+           bool b_mn, bool negate) {
+  accumulator(d, n);
+  Wgmma arg{f, n, d, a, a_desc, b_desc, add, a_mn, b_mn, negate};
+  meet(~0u, "wgmma", &arg, multiply);
 }
+void wgmma_fence() { self->wgmma_fences++; }
 void wgmma_commit() { self->wgmma_group++; }
+static void deliver(Thread& t, int done) {
+  for (Accumulator& a : t.accumulators) {
+    if (!a.pending || a.group >= done) continue;
+    for (size_t i = 0; i < a.value.size(); i++)
+      if (memcmp(&a.d[i], &NAN_BITS, 4)) fail("wgmma: accumulator %zu was written before wgmma_wait", i);
+    std::copy(a.value.begin(), a.value.end(), a.d);
+    a.pending = false;
+    a.fences = t.wgmma_fences;
+  }
+}
 void wgmma_wait(int pending_groups) {
   meet(~0u, "wgmma_wait", &pending_groups, [](Meeting& m) {
+    whole_warp(m);
     Warp& warp = *self->warp;
-    int warp_id = warp.lane[0]->id / 32, done = warp.lane[0]->wgmma_group - *(int*)m.arg[0];
+    const int done = warp.lane[0]->wgmma_group - *(int*)m.arg[0];
     for (size_t i = 0; i < in_flight.size();) {
       InFlight x = in_flight[i];
-      if (x.warp != warp_id || x.group >= done) {
+      if (x.warp != &warp || x.group >= done) {
         i++;
         continue;
       }
@@ -260,17 +322,27 @@ void wgmma_wait(int pending_groups) {
       if (read_operand(nullptr, false, x.f, x.desc, x.row0, x.rows, x.mn) != x.hash)
         fail("wgmma: an operand in shared memory changed before its wgmma_wait");
     }
-    for (Thread* t : warp.lane)
-      for (size_t i = 0; i < t->wgmmas.size();) {
-        PendingWgmma& p = t->wgmmas[i];
-        if (p.group >= done) {
-          i++;
-          continue;
-        }
-        std::copy(p.value.begin(), p.value.end(), p.d);
-        t->wgmmas.erase(t->wgmmas.begin() + i);
-      }
+    for (Thread* t : warp.lane) deliver(*t, done);
   });
 }
-void start_block_tensor() { in_flight.clear(); }
+
+// ---- setmaxnreg changes nothing here; inspected when the block is done
+void setmaxnreg(int registers) {
+  meet(~0u, "setmaxnreg", &registers, [](Meeting& m) { self->warp->registers = *(int*)m.arg[0]; });
+}
+const char* tensor_complaint(const Block& b) {
+  static char text[160];
+  unsigned registers = 0;
+  for (int i = 0; i < 32; i++) {
+    const Warp &w = b.warp[i], &first = b.warp[i / 4 * 4];
+    registers += 32 * w.registers;
+    if (w.wgmmas == first.wgmmas && w.registers == first.registers) continue;
+    snprintf(text, sizeof text, "warps %d to %d are one warpgroup, but did not all execute the same wgmma and setmaxnreg",
+             i / 4 * 4, i / 4 * 4 + 3);
+    return text;
+  }
+  if (registers <= 65536) return nullptr;
+  snprintf(text, sizeof text, "setmaxnreg: the warps ask for %u registers, a multiprocessor has 65536", registers);
+  return text;
+}
 }  // namespace emu

@@ -1,7 +1,8 @@
-"""The emulator's matrix instructions give the bits that an H100 gave.
+"""The emulator gives the bits that an H100 gave.
 
 h100_digests.json holds the digests of its results (compare_device.py record, then digest; 2026-11-21, driver for CUDA
-13.0, nvcc 13.0.88): random operands, alike and far apart in size, cancelling, beside large accumulators, denormal.
+13.0, nvcc 13.0.88): matrix instructions on random operands, alike and far apart in size, cancelling, beside large
+accumulators, denormal; operands of wgmma in every layout and width; ldmatrix and stmatrix; tiles; clusters.
 """
 
 from __future__ import annotations
@@ -10,12 +11,13 @@ import json
 
 import pytest
 
-from tests.emulator.compare_device import Runner, digest, problems
+from tests.emulator.compare_device import bits, digest, problems
+from tests.emulator.runner import Problem, Runner
 from tests.emulator.toolchain import HERE, EmulatedToolchain
 
 pytestmark = pytest.mark.emulator
 EXPECTED = json.loads((HERE / "h100_digests.json").read_text())
-PROBLEMS = list(problems())
+PROBLEMS = problems()
 
 
 @pytest.fixture(scope="module")
@@ -24,10 +26,9 @@ def run() -> Runner:
 
 
 def test_every_recorded_problem_is_there() -> None:
-    assert [name for name, *_ in PROBLEMS] == list(EXPECTED)
+    assert [problem.name for problem in PROBLEMS] == list(EXPECTED)
 
 
-@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p[0])
-def test_bits_are_those_of_the_device(run: Runner, problem: tuple) -> None:
-    name, *rest = problem
-    assert digest(run(*rest)) == EXPECTED[name]
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda problem: problem.name)
+def test_bits_are_those_of_the_device(run: Runner, problem: Problem) -> None:
+    assert digest(bits(run(problem))) == EXPECTED[problem.name]

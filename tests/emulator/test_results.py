@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.emulator import harness
 from tests.emulator.harness import RNG, STORED, empty, integers, launch, put, tensor_map, to_bf16
 
 pytestmark = pytest.mark.emulator
@@ -79,9 +78,7 @@ def matmul_sm90(M: int, N: int, K: int, majors: str = "nt", kind: str = "bf16", 
     """C = A B^T by TMA and wgmma on integers, asserted to be exact."""
     A, B, C = integers(M, K), integers(N, K), empty((M, N))
     a, b = (put(STORED[kind](X.T if k_first else X)) for X, k_first in zip((A, B), MAJORS[majors]))
-    type_16 = {"bf16": harness.BF16, "f16": harness.FP16}[kind]
-    maps = [tensor_map(x, (64, 64), harness.SWIZZLE_128B, type_16) for x in (a, b)]
-    maps.append(tensor_map(C, (32, 64), harness.SWIZZLE_NONE, harness.FP32))
+    maps = [tensor_map(a, (64, 64), 128), tensor_map(b, (64, 64), 128), tensor_map(C, (32, 64))]
     launch(f"matmul_sm90:matmul_{kind}_{majors}", "128s128s128si", (-(-N // 64), -(-M // 64)), 160, *maps, K,
            shared=48 * 1024, checked=checked, defines=defines)
     assert np.array_equal(C.get(), A @ B.T)
@@ -106,29 +103,6 @@ def test_one_instruction(name: str, defines: tuple[str, ...], rows: int, columns
     launch(f"tensor_core:{name}_{kind}", "PPPP", 3, threads, put(STORED[kind](A)), put(STORED[kind](B)), put(C), D,
            shared=16384, checked=checked, defines=defines)
     assert np.array_equal(D.get(), A @ B.transpose(0, 2, 1) + C)
-
-
-CORNERS = [((0, 0, 0, 0), (0, 0, 0, 0)), ((4, 1, 2, 1), (0, 0, 0, 0)), ((-4, -1, -2, -3), (0, 1, -1, 2)),
-           ((8, 3, 3, 4), (8, -1, 2, -2)), ((0, 9, 0, 0), (4, 2, 2, 2))]  # inside, across every border, wholly outside
-
-
-@both
-@pytest.mark.parametrize("corner, target", CORNERS, ids=str)
-def test_tiles_of_four_dimensions(corner: tuple[int, ...], target: tuple[int, ...], checked: bool) -> None:
-    """A box outside the tensor reads zeros and writes nothing; coordinates and box are from the innermost dimension."""
-    box, shape = (8, 2, 3, 4), (6, 5, 4, 12)
-    x, y = integers(*shape) + 10, put(np.full(shape, -1, np.float32))
-    maps = [tensor_map(a, box, harness.SWIZZLE_NONE, harness.FP32) for a in (put(x), y)]
-    places = (np.array(at, np.int32).tobytes() for at in (corner, target))
-    launch("tiles_sm90:move_tile", "128s128s16s16si", 1, 32, *maps, *places, int(np.prod(box)) * 4,
-           shared=1024, checked=checked)
-    pad = 10  # more than any box reaches out
-    outside = np.pad(x, pad)
-    here = tuple(slice(pad + at, pad + at + n) for at, n in zip(corner[::-1], box[::-1]))
-    there = tuple(slice(pad + at, pad + at + n) for at, n in zip(target[::-1], box[::-1]))
-    expected = np.pad(np.full(shape, -1, np.float32), pad)
-    expected[there] = outside[here]
-    assert np.array_equal(y.get(), expected[(slice(pad, -pad),) * 4])
 
 
 @both

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from alpha.cuda.conv import conv_v2, depthwise, ks_deconv, sk_dilated, stem  # noqa: F401  registers the candidates
+from alpha.cuda.conv import (  # noqa: F401  registers the candidates
+    conv_v2,
+    depthwise,
+    ks_deconv,
+    sk_dilated,
+    stem,
+    wgmma,
+    wgmma_wgrad,
+)
+from alpha.cuda.elementwise import convert
 from alpha.cuda.memory import Array, empty
-from alpha.cuda.plan import plan
-from alpha.errors import DTypeError, message
+from alpha.cuda.plan import plan, precision_of, register
 from alpha.ops.conv import conv2d, conv2d_bias_act, conv2d_dgrad, conv2d_wgrad
 from alpha.ops.conv_desc import ConvDesc, Pair
 
+register(*wgmma.candidates(), *wgmma_wgrad.candidates())
 
 @conv2d.impl("cuda")
 def conv2d_cuda(x: Array, w: Array, **geometry: Any) -> Array:
@@ -20,29 +29,23 @@ def conv2d_cuda(x: Array, w: Array, **geometry: Any) -> Array:
 @conv2d_bias_act.impl("cuda")
 def conv2d_bias_act_cuda(x: Array, w: Array, b: Array | None, *, activation: str | None, **geometry: Any) -> Array:
     desc = ConvDesc.fprop(x.shape, w.shape, **geometry)
-    y = _output("conv2d", desc.y_shape, x)
-    plan("fprop", desc).launch(x, w, b, y, activation == "relu")
+    y = empty(desc.y_shape, x.dtype)
+    bias = b if b is None or b.dtype == "float32" else convert(b, "float32")
+    plan("fprop", desc, precision_of(x.dtype)).launch(x, w, bias, y, activation == "relu")
     return y
 
 
 @conv2d_dgrad.impl("cuda")
 def conv2d_dgrad_cuda(g: Array, w: Array, *, hw: Pair, **geometry: Any) -> Array:
     desc = ConvDesc.dgrad(g.shape, w.shape, hw, **geometry)
-    dx = _output("conv2d_dgrad", desc.x_shape, g)
-    plan("dgrad", desc).launch(g, w, dx)
+    dx = empty(desc.x_shape, g.dtype)
+    plan("dgrad", desc, precision_of(g.dtype)).launch(g, w, dx)
     return dx
 
 
 @conv2d_wgrad.impl("cuda")
 def conv2d_wgrad_cuda(x: Array, g: Array, *, f: Pair, **geometry: Any) -> Array:
     desc = ConvDesc.wgrad(x.shape, g.shape, f, **geometry)
-    dw = _output("conv2d_wgrad", desc.w_shape, x)
-    plan("wgrad", desc).launch(x, g, dw)
+    dw = empty(desc.w_shape, "float32")
+    plan("wgrad", desc, precision_of(x.dtype)).launch(x, g, dw)
     return dw
-
-
-def _output(where: str, shape: tuple[int, ...], like: Array) -> Array:
-    if like.dtype != "float32":
-        raise DTypeError(message(where, f"the CUDA backend computes it in float32, the operands are {like.dtype}",
-                                 'convert them with .astype("float32")'))
-    return empty(shape, "float32")

@@ -5,33 +5,30 @@ from __future__ import annotations
 from functools import lru_cache
 
 from alpha.cuda.conv.schedule import fprop_slabs
-from alpha.cuda.conv.slab import TILES, SlabTile
+from alpha.cuda.conv.slab import CANDIDATES, SlabTile
 from alpha.cuda.gemm import Tile
 from alpha.cuda.memory import Array
-from alpha.cuda.plan import Launch, register
+from alpha.cuda.plan import GUARD_ARGS, UNGUARDED, Guard, Launch, register
 from alpha.ops.conv_desc import ConvDesc
 
 
 class ConvV2(SlabTile):
-    """A tile of conv_v2; see alpha.cuda.plan for the members."""
+    """A tile of conv_v2, and a split; see alpha.cuda.plan for the members."""
 
-    pass_name = "fprop"
+    pass_name, copied = "fprop", ("input",)
     slabs_of = staticmethod(lru_cache(maxsize=256)(fprop_slabs))
 
-    def __init__(self, tile: Tile) -> None:
-        super().__init__(tile, "conv_v2", "ptr x, ptr w, ptr b, ptr y, ptr classes, ptr work, i64 x_image, "
-                         "i64 y_image, i32 images, i32 channels, i32 columns, i32 w_row, i32 relu", w_kmajor=True)
-
-    def unaligned(self, desc: ConvDesc) -> str:
-        channels = desc.ic // desc.groups
-        return f"{channels} input channels of a group are no multiple of 4" if channels % 4 else ""
+    def __init__(self, tile: Tile, split: int = 1) -> None:
+        super().__init__(tile, split, "conv_v2", "ptr x, ptr w, ptr b, ptr y, ptr slots, ptr arrived, ptr classes, "
+                         "ptr work, i64 x_image, i64 y_image, i32 images, i32 channels, i32 columns, i32 w_row, "
+                         f"i32 relu, {GUARD_ARGS}", w_kmajor=True)
 
     def prepare(self, desc: ConvDesc) -> Launch:
-        kernel, (grid, tables, sizes) = self.kernel, self.tables(desc)
+        kernel, (grid, partial, arrays, sizes) = self.kernel, self.tables(desc)
 
-        def launch(x: Array, w: Array, b: Array | None, y: Array, relu: bool) -> None:
-            kernel(grid, x, w, b, y, *tables, *sizes, relu)
+        def launch(x: Array, w: Array, b: Array | None, y: Array, relu: bool, guard: Guard = UNGUARDED) -> None:
+            kernel(grid, x, w, b, y, *partial.arguments(), *arrays, *sizes, relu, *guard)
         return launch
 
 
-register(*map(ConvV2, TILES))
+register(*(ConvV2(tile, split) for tile, split in CANDIDATES))

@@ -54,6 +54,14 @@ class Depthwise(NamedTuple):
     kernel: Kernel
 
     @property
+    def reads(self) -> str:
+        return "float32"
+
+    @property
+    def writes(self) -> str:
+        return "float32"
+
+    @property
     def name(self) -> str:
         return f"depthwise_{self.pass_name} {self.vector}"
 

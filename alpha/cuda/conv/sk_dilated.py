@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from alpha.cuda.context import context
-from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.conv.schedule_wgrad import Schedule, Tiling, schedule
-from alpha.cuda.gemm import CLOCK_GHZ, FMA_PER_CLOCK, LAUNCH_US, Tile
+from alpha.cuda.conv.tile import ConvTile
+from alpha.cuda.gemm import CLOCK_GHZ, LAUNCH_US, Tile
 from alpha.cuda.kernel import Kernel
 from alpha.cuda.memory import Array, empty, upload
-from alpha.cuda.plan import Launch, register
+from alpha.cuda.plan import GUARD_ARGS, UNGUARDED, Guard, Launch, register
 from alpha.ops.conv_desc import ConvDesc
 
 TILES = (Tile(128, 128, 16, 8, 8, 4, 2, 0.89), Tile(128, 64, 16, 8, 8, 4, 4, 0.86), Tile(64, 128, 16, 8, 8, 4, 4, 0.86),
@@ -17,36 +17,25 @@ TILES = (Tile(128, 128, 16, 8, 8, 4, 2, 0.89), Tile(128, 64, 16, 8, 8, 4, 4, 0.8
 LINE_BYTES = 16  # of the table of lines, 2 * threads of them: static shared memory, which comes on top
 
 SUM_SLICES = Kernel("sum_slices.cu", "sum_slices", "ptr work, ptr dw, ptr tiles, i32 tile_floats, i32 tile_cols, "
-                    "i32 dw_row, i32 split", threads=256)
+                    f"i32 dw_row, i32 split, {GUARD_ARGS}", threads=256)
 MOST_SPLIT = 8
 
 
-class SkDilated:
+class SkDilated(ConvTile):
     """A tile of sk_dilated; see alpha.cuda.plan for the members."""
 
     pass_name = "wgrad"
 
     def __init__(self, tile: Tile) -> None:
-        self.tile = tile
-        self.name = f"sk_dilated {tile}"
-        self.kernel = Kernel("sk_dilated.cu", "sk_dilated", "ptr x, ptr g, ptr dw, ptr work, ptr taps, ptr units, "
-                             "ptr first, i64 x_image, i64 g_image, i32 x_h, i32 x_w, i32 g_h, i32 g_w, i32 rows, "
-                             "i32 cols, i32 dw_row",
-                             threads=tile.threads, shared=tile.shared_bytes(False, False), defines=tile.defines)
-
-    def fits(self, desc: ConvDesc) -> str:
-        channels = desc.ic // desc.groups, desc.oc // desc.groups
-        if self.tile.vector == 4 and (channels[0] % 4 or channels[1] % 4):
-            return f"{channels[0]} input and {channels[1]} output channels of a group are no multiples of 4"
-        shared = self.kernel.shared + 2 * LINE_BYTES * self.tile.threads
-        if shared > context.max_shared:
-            return f"{shared} bytes of shared memory, the device has {context.max_shared}"
-        return oversized(desc)
+        kernel = Kernel("sk_dilated.cu", "sk_dilated", "ptr x, ptr g, ptr dw, ptr work, ptr taps, ptr units, "
+                        "ptr first, i64 x_image, i64 g_image, i32 x_h, i32 x_w, i32 g_h, i32 g_w, i32 rows, "
+                        f"i32 cols, i32 dw_row, {GUARD_ARGS}",
+                        threads=tile.threads, shared=tile.shared_bytes(False, False), defines=tile.defines)
+        super().__init__(tile, f"sk_dilated {tile}", kernel, 2 * LINE_BYTES * tile.threads)
 
     def schedule(self, desc: ConvDesc, sm_count: int) -> Schedule:
         tile = self.tile
-        clocks = tile.rows * tile.columns * tile.k / (FMA_PER_CLOCK * tile.efficiency)
-        slab_us = clocks * tile.blocks / (CLOCK_GHZ * 1e3)  # while all blocks of a multiprocessor are busy
+        slab_us = tile.slab_clocks() * tile.blocks / (CLOCK_GHZ * 1e3)  # while all blocks of a multiprocessor are busy
         return schedule(desc, Tiling(tile.rows, tile.columns, tile.k, tile.blocks * sm_count, slab_us))
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
@@ -65,11 +54,11 @@ class SkDilated:
             split *= 2
         sum_grid = tile_floats * split // 1024, len(plan.sums)
 
-        def launch(x: Array, g: Array, dw: Array) -> None:
+        def launch(x: Array, g: Array, dw: Array, guard: Guard = UNGUARDED) -> None:
             work = empty((slots * tile_floats,), "float32") if slots else None
-            kernel(grid, x, g, dw, work, taps, units, first, *sizes)
+            kernel(grid, x, g, dw, work, taps, units, first, *sizes, *guard)
             if slots:
-                SUM_SLICES(sum_grid, work, dw, sums, tile_floats, tile.columns, dw_row, split)
+                SUM_SLICES(sum_grid, work, dw, sums, tile_floats, tile.columns, dw_row, split, *guard)
         return launch
 
 

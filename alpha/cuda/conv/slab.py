@@ -1,49 +1,63 @@
-"""What ConvV2 and KS-deconv share on the host: their tiles, what these cost, and the tables of a launch."""
+"""What ConvV2 and KS-deconv share on the host: their candidates, what these cost, and the tables of a launch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
+from typing import NamedTuple
+
+import numpy as np
 
 from alpha.cuda.context import context
-from alpha.cuda.conv.schedule import Slabs, oversized
-from alpha.cuda.gemm import Tile, makespan_us
+from alpha.cuda.conv.schedule import Slabs
+from alpha.cuda.conv.tile import ConvTile
+from alpha.cuda.gemm import TILES, Tile, makespan_us
 from alpha.cuda.kernel import Kernel
 from alpha.cuda.memory import Array, upload
+from alpha.cuda.split import SPLITS, Partial, cut, refusal, shares
 from alpha.ops.conv_desc import ConvDesc
 
-TILES = (Tile(128, 64, 16, 8, 8, 3, 3, 0.84), Tile(64, 64, 16, 8, 8, 3, 6, 0.85),
-         Tile(64, 32, 16, 4, 4, 3, 4, 0.76), Tile(32, 32, 16, 4, 4, 3, 8, 0.70),
-         Tile(64, 64, 16, 8, 8, 3, 4, 0.75, vector=1), Tile(32, 32, 16, 4, 4, 3, 8, 0.62, vector=1))
+CANDIDATES = tuple(product(TILES, SPLITS))
 
 
-class SlabTile:
-    """A kernel over tap classes with one tile; a subclass adds `pass_name`, `slabs_of`, `unaligned` and `prepare`."""
+class Tables(NamedTuple):
+    """What a launch takes beside its tensors: the grid, the workspace, the arrays on the device, and the sizes."""
+
+    grid: int
+    partial: Partial
+    arrays: tuple[Array, Array]
+    sizes: tuple[int, ...]
+
+
+class SlabTile(ConvTile):
+    """A kernel over tap classes with one tile and one split; a subclass adds `pass_name`, `slabs_of` and `prepare`."""
 
     slabs_of: Callable[[ConvDesc], Slabs]
 
-    def __init__(self, tile: Tile, entry: str, args: str, w_kmajor: bool) -> None:
-        self.tile = tile
-        self.name = f"{entry} {tile}"
-        self.kernel = Kernel(f"{entry}.cu", entry, args, threads=tile.threads,
-                             shared=tile.shared_bytes(True, w_kmajor), defines=tile.defines)
-
-    def unaligned(self, desc: ConvDesc) -> str:
-        """Returns why copies of 16 bytes cannot be used, or ""."""
-        raise NotImplementedError
+    def __init__(self, tile: Tile, split: int, entry: str, args: str, w_kmajor: bool) -> None:
+        kernel = Kernel(f"{entry}.cu", entry if split == 1 else f"{entry}_split", args, threads=tile.threads,
+                        shared=tile.shared_bytes(True, w_kmajor), defines=tile.defines)
+        name = f"{entry} {tile}" + (f" split {split}" if split > 1 else "")
+        super().__init__(tile, name, kernel, 8 * (2 * tile.rows + tile.columns * w_kmajor) + 64)
+        self.split, self.slab_clocks = split, tile.slab_clocks(w_kmajor)
 
     def fits(self, desc: ConvDesc) -> str:
-        reason = self.unaligned(desc) if self.tile.vector == 4 else ""
-        if not reason and self.kernel.shared > context.max_shared:
-            reason = f"{self.kernel.shared} bytes of shared memory, the device has {context.max_shared}"
-        return reason or oversized(desc)
+        reason = super().fits(desc)
+        if reason or self.split == 1:
+            return reason
+        return refusal(self.sums(desc), self.split, self.tile.blocks * context.sm_count)
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         tile = self.tile
-        return makespan_us(tile, self.slabs_of(desc).slabs(tile.rows, tile.columns, tile.k), sm_count)
+        return makespan_us(self.slab_clocks, tile.threads, tile.blocks, shares(self.sums(desc), self.split), sm_count)
 
-    def tables(self, desc: ConvDesc) -> tuple[int, tuple[Array, Array], tuple[int, ...]]:
-        """Returns the grid, the tap classes and the work list on the device, and the sizes that follow them."""
-        slabs = self.slabs_of(desc)
-        work = slabs.work(self.tile.rows, self.tile.columns)
+    def sums(self, desc: ConvDesc) -> list[tuple[int, int]]:
+        """Returns (number of tiles, slabs of each) per class, the longest first."""
+        return self.slabs_of(desc).slabs(self.tile.rows, self.tile.columns, self.tile.k)
+
+    def tables(self, desc: ConvDesc) -> Tables:
+        slabs, tile = self.slabs_of(desc), self.tile
+        counts, each = zip(*self.sums(desc))
+        work, slots = cut(slabs.work(tile.rows, tile.columns), np.repeat(each, counts), self.split)
         sizes = slabs.in_image, slabs.out_image, slabs.images, slabs.channels, slabs.columns, slabs.w_row
-        return len(work), (upload(slabs.classes), upload(work)), sizes
+        return Tables(len(work), Partial(slots, tile.rows * tile.columns), (upload(slabs.classes), upload(work)), sizes)

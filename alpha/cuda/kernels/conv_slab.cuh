@@ -5,12 +5,13 @@
 //             (pixel, image), images fastest; its sum is taps x channels. Positions, starts and taps are evenly spaced,
 //             so a class is a few integers, and padding, stride and dilation are gone before the kernel starts: no
 //             product with a padded or inserted zero is made, and none is tested for.
-//   work      one entry per tile, {class, row tile, column tile, group}, the longest sums first: block b takes entry b,
-//             and the device hands the entries to its multiprocessors as these fall idle
+//   work      one entry per slice of a tile, SlabItem, the longest sums first: block b takes entry b, and the device
+//             hands the entries to its multiprocessors as these fall idle. Most tiles have one slice; see split.cuh
 //   layout    in (images, height, width, groups * channels), out (.., groups * columns), both NHWC; w: OHWI
 //   requires  an image of in, an image of out and w have fewer than 2^31 elements, and so do the rows of a class
 #pragma once
 #include "gemm_ffma.cuh"
+#include "split.cuh"
 
 struct SlabClass {  // all in elements; alpha/cuda/conv/schedule.py writes it
   int rows;                            // pixels * images
@@ -23,11 +24,18 @@ struct SlabClass {  // all in elements; alpha/cuda/conv/schedule.py writes it
   int unused;
 };
 
+struct alignas(16) SlabItem {
+  int cls, row_tile, column_tile, group;
+  Slice slice;
+  int unused;
+};
+
 struct SlabTensors {
   const float *in, *w, *bias;          // bias: (groups * columns), or null
   float *out;
+  Workspace partial;                   // of tiles with several slices
   const SlabClass *classes;
-  const int4 *work;
+  const SlabItem *work;
   long long in_image, out_image;       // elements of an image
   int images, channels, columns;       // channels, columns: of one group
   int w_row;                           // elements of w from one output channel to the next
@@ -45,9 +53,11 @@ template <class T> struct SlabShared {  // what is fixed for a tile; registers a
   int tap_in, tap_w;                   // from behind the channels of a tap to the next tap: in the image, in the filter
   int line_in, line_w;                 // and what is to be added where that tap begins a line
   int taps_w;
+  SlabItem item;                       // what is left to know after the last product
 
-  __device__ __forceinline__ void fill(const SlabTensors &t, const SlabClass &c, int4 item) {
+  __device__ __forceinline__ void fill(const SlabTensors &t, const SlabClass &c, const SlabItem &work) {
     if (threadIdx.x == 0) {
+      item = work;
       const int k = (t.channels + T::BK - 1) / T::BK * T::BK;
       tap_in = c.tap_in_w - k;
       tap_w = c.tap_w_w - (T::B_KMAJOR ? k : k * t.w_row);
@@ -57,17 +67,18 @@ template <class T> struct SlabShared {  // what is fixed for a tile; registers a
     }
     for (int r = threadIdx.x; r < T::BM; r += T::THREADS) {
       const int at = CopyIn<T>::row_in_buffer(r);
-      const int row = item.y * T::BM + at, m = min(row, c.rows - 1);   // beyond the end: the last row once more
+      const int row0 = work.row_tile * T::BM, m = row0 + row_to_copy(at, c.rows - row0);
       const int pixel = m / t.images, image = m - pixel * t.images;
       const int h = pixel / c.width, w = pixel - h * c.width;
-      in[r] = t.in + image * t.in_image + (c.in + h * c.in_h + w * c.in_w + item.w * t.channels);
-      out[at] = row >= c.rows ? nullptr : t.out + image * t.out_image +
-                (c.out + h * c.out_h + w * c.out_w + item.w * t.columns + item.z * T::BN);
+      in[r] = t.in + image * t.in_image + (c.in + h * c.in_h + w * c.in_w + work.group * t.channels);
+      out[at] = row0 + at >= c.rows ? nullptr : t.out + image * t.out_image +
+                (c.out + h * c.out_h + w * c.out_w + work.group * t.columns + work.column_tile * T::BN);
     }
     if constexpr (T::B_KMAJOR)
       for (int r = threadIdx.x; r < T::BN; r += T::THREADS) {
-        const int col = min(item.z * T::BN + CopyColumns<T>::row_in_buffer(r), t.columns - 1);
-        w[r] = t.w + (c.w + (item.w * t.columns + col) * t.w_row);
+        const int column0 = work.column_tile * T::BN;
+        const int col = column0 + row_to_copy(CopyColumns<T>::row_in_buffer(r), t.columns - column0);
+        w[r] = t.w + (c.w + (work.group * t.columns + col) * t.w_row);
       }
   }
 };
@@ -76,7 +87,15 @@ template <class T> struct SlabShared {  // what is fixed for a tile; registers a
 template <class T> struct TapWalk {
   int a, b, k_left, taps_left;
 
-  __device__ __forceinline__ TapWalk(int channels, int taps_w) : a(0), b(0), k_left(channels), taps_left(taps_w) {}
+  __device__ __forceinline__ TapWalk(const SlabTensors &t, const SlabClass &c, int slab, int slabs_per_tap)
+      : a(0), b(0), k_left(t.channels), taps_left(c.taps_w) {
+    if (slab == 0) return;
+    const int tap = slab / slabs_per_tap, k = slab % slabs_per_tap * T::BK, h = tap / c.taps_w, w = tap % c.taps_w;
+    a = h * c.tap_in_h + w * c.tap_in_w + k;
+    b = h * c.tap_w_h + w * c.tap_w_w + (T::B_KMAJOR ? k : k * t.w_row);
+    k_left -= k;
+    taps_left -= w;
+  }
   __device__ __forceinline__ void next(const SlabTensors &t, const SlabShared<T> &s) {
     k_left -= T::BK;
     a += T::BK;
@@ -92,35 +111,41 @@ template <class T> struct TapWalk {
   }
 };
 
-// One block: entry blockIdx.x of the work list. T::B_KMAJOR says which way round w is read.
-template <class T> __device__ __forceinline__ void slab_block(const SlabTensors &t, float *smem) {
+// One block: entry blockIdx.x of the work list. T::B_KMAJOR says which way round w is read; SPLIT, whether tiles may have
+// several slices: without them the registers hold more.
+template <class T, bool SPLIT> __device__ __forceinline__ void slab_block(const SlabTensors &t, float *smem) {
   __shared__ SlabShared<T> shared;
-  const int4 item = t.work[blockIdx.x];
-  const SlabClass c = t.classes[item.x];
-  const int thread = threadIdx.x;
+  const SlabItem item = t.work[blockIdx.x];
+  const SlabClass c = t.classes[item.cls];
+  const int thread = threadIdx.x, column0 = item.column_tile * T::BN;
   shared.fill(t, c, item);
   __syncthreads();
   Ffma<T> product(thread);
-  const int slabs = c.taps_h * c.taps_w * ((t.channels + T::BK - 1) / T::BK);
-  TapWalk<T> walk(t.channels, c.taps_w);
+  const int per_tap = (t.channels + T::BK - 1) / T::BK;
+  SlabRange slabs = {0, c.taps_h * c.taps_w * per_tap};
+  if constexpr (SPLIT) slabs = slabs_of(item.slice, slabs.count);
+  TapWalk<T> walk(t, c, slabs.begin, per_tap);
   const CopyIn<T> copy_in(thread);
   if constexpr (T::B_KMAJOR) {
     const CopyColumns<T> copy_w(thread);
-    gemm_pipeline<T>(smem, slabs, [&](float *a, float *b) {
+    gemm_pipeline<T>(smem, slabs.count, [&](float *a, float *b) {
       copy_in(a, shared.in, walk.a, walk.k_left);
       copy_w(b, shared.w, walk.b, walk.k_left);
       walk.next(t, shared);
     }, product);
   } else {
-    const float *first = t.w + (c.w + (item.w * t.channels + CopyLines<T>::line0(thread)) * t.w_row + item.z * T::BN);
-    const CopyLines<T> copy_w(thread, first, t.columns - item.z * T::BN);
-    gemm_pipeline<T>(smem, slabs, [&](float *a, float *b) {
+    const int line = item.group * t.channels + CopyLines<T>::line0(thread);
+    const CopyLines<T> copy_w(thread, t.w + (c.w + line * t.w_row + column0), t.columns - column0);
+    gemm_pipeline<T>(smem, slabs.count, [&](float *a, float *b) {
       copy_in(a, shared.in, walk.a, walk.k_left);
       copy_w(b, [&](int i) { return walk.b + i * (CopyLines<T>::STEP * t.w_row); }, walk.k_left);
       walk.next(t, shared);
     }, product);
   }
-  const float *bias = t.bias ? t.bias + item.w * t.columns + item.z * T::BN : nullptr;
-  gemm_store<T>(product, [&](int r) { return shared.out[r]; }, bias, t.columns - item.z * T::BN, t.columns % 4 == 0,
-                t.relu);
+  const SlabItem &done = SPLIT ? shared.item : item;
+  if constexpr (SPLIT)
+    if (done.slice.count > 1 && !add_slices<T::THREADS>(product.acc, done.slice, t.partial)) return;
+  const int first = done.column_tile * T::BN;
+  const float *bias = t.bias ? t.bias + done.group * t.columns + first : nullptr;
+  gemm_store<T>(product, [&](int r) { return shared.out[r]; }, bias, t.columns - first, t.columns % 4 == 0, t.relu);
 }

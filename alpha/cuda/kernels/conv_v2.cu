@@ -9,13 +9,21 @@
 // zeros     an output near the border belongs to a class with fewer taps: a shorter sum, see conv_slab.cuh
 // requires  VECTOR = 4: IC / groups is a multiple of 4
 #include "conv_slab.cuh"
+#include "guard.cuh"
 
 using Tile = GemmTile<TILE_M, TILE_N, TILE_K, THREAD_M, THREAD_N, PIPELINE, true, true, VECTOR>;
 
-extern "C" __global__ void __launch_bounds__(Tile::THREADS, MIN_BLOCKS)
-conv_v2(const float *x, const float *w, const float *b, float *y, const SlabClass *classes, const int4 *work,
-        long long x_image, long long y_image, int images, int channels, int columns, int w_row, int relu) {
-  DYNAMIC_SHARED(float, smem);
-  slab_block<Tile>({x, w, b, y, classes, work, x_image, y_image, images, channels, columns, w_row, relu}, smem);
-}
-ALPHA_KERNEL(conv_v2)
+#define CONV_V2(name, SPLIT)                                                                                           \
+  extern "C" __global__ void __launch_bounds__(Tile::THREADS, MIN_BLOCKS)                                              \
+  name(const float *x, const float *w, const float *b, float *y, Workspace partial, const SlabClass *classes,          \
+       const SlabItem *work, long long x_image, long long y_image, int images, int channels, int columns, int w_row,   \
+       int relu, Guard guard) {                                                                                        \
+    DYNAMIC_SHARED(float, smem);                                                                                       \
+    if (spared(guard)) return;                                                                                         \
+    slab_block<Tile, SPLIT>({x, w, b, y, partial, classes, work, x_image, y_image, images, channels, columns, w_row,   \
+                             relu}, smem);                                                                             \
+  }                                                                                                                    \
+  ALPHA_KERNEL(name)
+
+CONV_V2(conv_v2, false)
+CONV_V2(conv_v2_split, true)

@@ -38,6 +38,12 @@ struct GemmTile {
   static_assert(BN % (TN * LANE_COLS) == 0 && BM % (TM * LANE_ROWS) == 0, "whole warps tile the tile");
 };
 
+// Returns which row of a tile is copied in place of row r where only `left` of them exist. Those that do not get others
+// in turn: many lanes that read one address are slow.
+__device__ __forceinline__ int row_to_copy(int r, int left) {
+  return r < left ? r : r & ((1 << (31 - __clz(left))) - 1);
+}
+
 // Copies ROWS rows of a K-major operand. LANES, the lanes of a warp along the operand, order the rows in the buffer: in
 // each block of 4 * LANES rows, buffer row q * LANES + l holds row 4 * l + q, so that lanes read neighbours. Where the
 // rows begin stands in shared memory, in the buffer's order: registers are for accumulators.

@@ -11,13 +11,20 @@
 //           the list is trimmed; inputs without a tap are written 0. All of it is a class, see conv_slab.cuh
 // requires  VECTOR = 4: OC / groups and IC / groups are multiples of 4
 #include "conv_slab.cuh"
+#include "guard.cuh"
 
 using Tile = GemmTile<TILE_M, TILE_N, TILE_K, THREAD_M, THREAD_N, PIPELINE, true, false, VECTOR>;
 
-extern "C" __global__ void __launch_bounds__(Tile::THREADS, MIN_BLOCKS)
-ks_deconv(const float *g, const float *w, float *dx, const SlabClass *classes, const int4 *work, long long g_image,
-          long long dx_image, int images, int channels, int columns, int w_row) {
-  DYNAMIC_SHARED(float, smem);
-  slab_block<Tile>({g, w, nullptr, dx, classes, work, g_image, dx_image, images, channels, columns, w_row, 0}, smem);
-}
-ALPHA_KERNEL(ks_deconv)
+#define KS_DECONV(name, SPLIT)                                                                                         \
+  extern "C" __global__ void __launch_bounds__(Tile::THREADS, MIN_BLOCKS)                                              \
+  name(const float *g, const float *w, float *dx, Workspace partial, const SlabClass *classes, const SlabItem *work,   \
+       long long g_image, long long dx_image, int images, int channels, int columns, int w_row, Guard guard) {         \
+    DYNAMIC_SHARED(float, smem);                                                                                       \
+    if (spared(guard)) return;                                                                                         \
+    slab_block<Tile, SPLIT>({g, w, nullptr, dx, partial, classes, work, g_image, dx_image, images, channels, columns,  \
+                             w_row, 0}, smem);                                                                         \
+  }                                                                                                                    \
+  ALPHA_KERNEL(name)
+
+KS_DECONV(ks_deconv, false)
+KS_DECONV(ks_deconv_split, true)

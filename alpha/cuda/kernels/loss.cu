@@ -4,107 +4,176 @@
 //          mask[r, c] = (c == label[r])
 // Layout:  logits (rows, C); a piece is 16 bytes of a row, or 1 element where C is not a multiple of that. Labels are
 //          int64 (long_labels), or int32.
+// Passes:  a row stays in registers between the maximum and the sum if HELD pieces per thread suffice, else it is read
+//          again, from the cache. Blocks store the sum of their rows' losses; the last block to do so adds these up,
+//          in the order of the blocks whichever it is.
 // Labels:  outside [0, C): the row's loss and gradient are NaN, its mask is false, first_bad is the first such row.
-// Accuracy: the largest logit is subtracted before exp, so nothing overflows; the second read comes from the cache.
+// Accuracy: the largest logit is subtracted before exp, so nothing overflows.
 // Requires: 16-byte aligned tensors.
-// Threads: `width` threads, up to a warp or a whole block, per row.
+// Threads: `width` threads, up to a warp or a whole block, per row; a block of `forward` takes every gridDim.x-th set
+//          of THREADS / width rows.
+#include "lanes.cuh"
 #include "reduce.cuh"
 
 __device__ __forceinline__ i64 label_of(const void *labels, int long_labels, i64 row) {
   return long_labels ? static_cast<const i64 *>(labels)[row] : static_cast<const int *>(labels)[row];
 }
 
+// The pieces of a row that one thread takes: lane, lane + width, ... before `count`.
+template <class T, int N> struct RowPieces {
+  Lanes<N, T> held[HELD];
+  const T *row;
+  unsigned lane, width, count;
+  bool all;
+  __device__ __forceinline__ RowPieces(const T *row, unsigned lane, unsigned width, unsigned count)
+      : row(row), lane(lane), width(width), count(count), all(count <= HELD * width) {
+    if (!all) return;
+#pragma unroll
+    for (int k = 0; k < HELD; k++)
+      if (lane + k * width < count) held[k] = load<N>(row + i64(lane + k * width) * N);
+  }
+  // Merges f(x) of all elements x of them into v, those of a piece as a tree.
+  template <class F, class Merge> __device__ __forceinline__ float fold(float v, const F &f, const Merge &merge) const {
+    const auto add = [&](const Lanes<N, T> &piece) {
+      float w[N];
+#pragma unroll
+      for (int l = 0; l < N; l++) w[l] = f(value(piece, l));
+#pragma unroll
+      for (int half = N / 2; half; half /= 2)
+#pragma unroll
+        for (int l = 0; l < half; l++) w[l] = merge(w[l], w[l + half]);
+      v = merge(v, w[0]);
+    };
+    if (all) {
+#pragma unroll
+      for (int k = 0; k < HELD; k++)
+        if (lane + k * width < count) add(held[k]);
+    } else {
+#pragma unroll 2
+      for (unsigned k = lane; k < count; k += width) add(load<N>(row + i64(k) * N));
+    }
+    return v;
+  }
+};
+
+// Every thread of a row gets the row's result. All threads of the block call it.
+template <class Merge> __device__ __forceinline__ float fold_row(float v, int width, const Merge &merge) {
+  if (width > 32) return fold_group(v, width, merge);
+#pragma unroll
+  for (int bits = 16; bits; bits /= 2)
+    if (bits < width) v = merge(v, __shfl_xor_sync(~0u, v, bits));
+  return v;
+}
+
+__device__ unsigned blocks_done;  // of the launch in progress; 0 before and after it
+
+// Returns in all threads whether this block is the last one to call it, and sees what the others have stored before.
+__device__ __forceinline__ bool is_last_block() {
+  __shared__ bool last;
+  if (threadIdx.x == 0) {
+    __threadfence();
+    last = atomicAdd(&blocks_done, 1u) == gridDim.x - 1;
+    if (last) blocks_done = 0;
+  }
+  __syncthreads();
+  if (last) __threadfence();
+  return last;
+}
+
+// block_loss null: loss[row]; else loss = the sum over all rows / divisor
 template <class T, int N>
 __device__ __forceinline__ void forward(const T *__restrict__ logits, const void *labels, int long_labels, T *loss,
                                         float *block_loss, float *lse, i64 rows, i64 classes, int width,
-                                        float smoothing) {
-  const i64 row = i64(blockIdx.x) * (THREADS / width) + threadIdx.x / width;
-  const int lane = threadIdx.x % width;
-  const T *x = logits + row * classes;
-  Pieces<N, T> pieces(x, lane, width, row < rows ? classes / N : 0);
-  float largest = -INFINITY;
-  pieces.each([&](const auto &piece, unsigned) {
-#pragma unroll
-    for (int k = 0; k < N; k++) largest = fmaxf(largest, to_float(piece.v[k]));
-  });
-  largest = fold_group(largest, width, Larger());
-  Pair s = {0, 0};  // of exp(x - largest), of x - largest
-  pieces.each([&](const auto &piece, unsigned) {
-#pragma unroll
-    for (int k = 0; k < N; k++) {
-      const float below = to_float(piece.v[k]) - largest;
-      s.sum += expf(below);
-      s.dot += below;
+                                        float smoothing, float divisor) {
+  const int rows_at_once = THREADS / width, lane = threadIdx.x % width;
+  float mine = 0;
+  for (i64 first = i64(blockIdx.x) * rows_at_once; first < rows; first += i64(gridDim.x) * rows_at_once) {
+    const i64 row = first + threadIdx.x / width;
+    const T *x = logits + row * classes;
+    const bool leads = lane == 0 && row < rows;
+    const i64 label = leads ? label_of(labels, long_labels, row) : -1;
+    const RowPieces<T, N> pieces(x, lane, width, row < rows ? classes / N : 0);
+    float largest = pieces.fold(-INFINITY, [](float v) { return v; }, Larger());
+    largest = fold_row(largest, width, Larger());
+    const bool known = 0 <= label && label < classes;
+    T at_label;  // on its way while the sum is made
+    if (known) at_label = x[label];
+    float sum = pieces.fold(0, [&](float v) { return exp_for<T>(v - largest); }, Add()), below = 0;
+    sum = fold_row(sum, width, Add());
+    if (smoothing > 0) {
+      below = pieces.fold(0, [&](float v) { return v - largest; }, Add());
+      below = fold_row(below, width, Add());
     }
-  });
-  s = fold_group(s, width, MergePairs());
-  float v = 0;
-  if (lane == 0 && row < rows) {
-    const float log_sum = logf(s.sum);
-    const i64 label = label_of(labels, long_labels, row);
-    v = NAN;
-    if (0 <= label && label < classes) v = log_sum - (1 - smoothing) * (to_float(x[label]) - largest);
-    if (smoothing > 0) v -= smoothing * (s.dot / classes);
+    if (!leads) continue;
+    const float log_sum = logf(sum);
+    float v = known ? log_sum - (1 - smoothing) * (to_float(at_label) - largest) : NAN;
+    if (smoothing > 0) v -= smoothing * (below / classes);
     lse[row] = largest + log_sum;
-    if (loss) loss[row] = from_float<T>(v);
+    if (!block_loss) loss[row] = from_float<T>(v);
+    mine += v;
   }
-  if (loss) return;
-  v = fold_group(v, THREADS, Add());
-  if (threadIdx.x == 0) block_loss[blockIdx.x] = v;
-}
-
-// loss = sum of the blocks' losses / divisor; one block
-template <class T>
-__device__ __forceinline__ void total(const float *__restrict__ block_loss, T *loss, i64 blocks, float divisor) {
-  double s = 0;
-#pragma unroll 16
-  for (i64 k = threadIdx.x; k < blocks; k += THREADS) s += block_loss[k];
-  s = fold_group(s, THREADS, Add());
-  if (threadIdx.x == 0) *loss = from_float<T>(float(s / divisor));
+  if (!block_loss) return;
+  mine = fold_group(mine, THREADS, Add());
+  if (threadIdx.x == 0) block_loss[blockIdx.x] = mine;
+  if (!is_last_block()) return;
+  double total = 0;
+  for (unsigned k = threadIdx.x; k < gridDim.x; k += THREADS) total += block_loss[k];
+  total = fold_group(total, THREADS, Add());
+  if (threadIdx.x == 0) *loss = from_float<T>(float(total / divisor));
 }
 
 template <class T, int N>
 __device__ __forceinline__ void backward(const T *g, int g_step, const T *__restrict__ logits, const void *labels,
                                          int long_labels, const float *lse, T *__restrict__ dx, i64 rows, i64 classes,
                                          int width, float smoothing, float scale) {
+  constexpr int AHEAD = 4;
   const i64 row = i64(blockIdx.x) * (THREADS / width) + threadIdx.x / width;
   if (row >= rows) return;
   const T *x = logits + row * classes;
   const i64 label = label_of(labels, long_labels, row);
   const float off = smoothing / classes, shift = lse[row];
   const float factor = 0 <= label && label < classes ? to_float(g[row * g_step]) * scale : NAN;
-#pragma unroll 4
-  for (i64 c = threadIdx.x % width * N; c < classes; c += width * N) {
-    auto piece = load_piece<N>(x + c);
+  const i64 step = i64(width) * N;
+  for (i64 first = threadIdx.x % width * N; first < classes; first += AHEAD * step) {
+    Lanes<N, T> pieces[AHEAD];
 #pragma unroll
-    for (int k = 0; k < N; k++) {
-      const float q = c + k == label ? 1 - smoothing + off : off;
-      piece.v[k] = from_float<T>(factor * (expf(to_float(piece.v[k]) - shift) - q));
+    for (int p = 0; p < AHEAD; p++)
+      if (first + p * step < classes) pieces[p] = load<N>(x + first + p * step);
+#pragma unroll
+    for (int p = 0; p < AHEAD; p++) {
+      const i64 c = first + p * step;
+      if (c >= classes) break;
+      float v[N];
+#pragma unroll
+      for (int k = 0; k < N; k++) v[k] = exp_for<T>(value(pieces[p], k) - shift);
+      if (c <= label && label < c + N) {
+#pragma unroll
+        for (int k = 0; k < N; k++)
+          if (k == static_cast<int>(label - c)) v[k] -= 1 - smoothing;
+      }
+#pragma unroll
+      for (int k = 0; k < N; k++) v[k] = factor * (v[k] - off);
+      store_floats(dx + row * classes + c, v);
     }
-    store_piece(dx + row * classes + c, piece);
   }
 }
 
-#define ENTRY_OF(N, name) extern "C" __global__ void __launch_bounds__(THREADS, N > 4 ? 2 : 3) name
-#define ENTRY(name) extern "C" __global__ void __launch_bounds__(THREADS, 4) name
+#define ENTRY(name, blocks) extern "C" __global__ void __launch_bounds__(THREADS, blocks) name
 #define PIECES(T, suffix, N) \
-  ENTRY_OF(N, forward##suffix)(const T *logits, const void *labels, int long_labels, T *loss, float *block_loss, \
-                               float *lse, i64 rows, i64 classes, int width, float smoothing) { \
-    forward<T, N>(logits, labels, long_labels, loss, block_loss, lse, rows, classes, width, smoothing); \
+  ENTRY(forward##suffix, 3)(const T *logits, const void *labels, int long_labels, T *loss, float *block_loss, \
+                            float *lse, i64 rows, i64 classes, int width, float smoothing, float divisor) { \
+    forward<T, N>(logits, labels, long_labels, loss, block_loss, lse, rows, classes, width, smoothing, divisor); \
   } \
   ALPHA_KERNEL(forward##suffix) \
-  ENTRY(backward##suffix)(const T *g, int g_step, const T *logits, const void *labels, int long_labels, \
-                          const float *lse, T *dx, i64 rows, i64 classes, int width, float smoothing, float scale) { \
+  ENTRY(backward##suffix, 4)(const T *g, int g_step, const T *logits, const void *labels, int long_labels, \
+                             const float *lse, T *dx, i64 rows, i64 classes, int width, float smoothing, \
+                             float scale) { \
     backward<T, N>(g, g_step, logits, labels, long_labels, lse, dx, rows, classes, width, smoothing, scale); \
   } \
   ALPHA_KERNEL(backward##suffix)
 #define KERNELS(T, dtype) \
   PIECES(T, _##dtype, LANES<T>) \
-  PIECES(T, _single_##dtype, 1) \
-  ENTRY(total_##dtype)(const float *block_loss, T *loss, i64 blocks, float divisor) { \
-    total<T>(block_loss, loss, blocks, divisor); \
-  } \
-  ALPHA_KERNEL(total_##dtype)
+  PIECES(T, _single_##dtype, 1)
 FLOAT_KERNELS(KERNELS)
 
 extern "C" __global__ void __launch_bounds__(THREADS)

@@ -4,8 +4,9 @@
 //           B_MAJOR_K is 0; all row-major. Entry n of the batch takes matrix matrices[n].x of a and matrices[n].y of
 //           b, or without that table matrix n * a_step of a and n * b_step of b.
 // requires  VECTOR = 4: K % 4 == 0 for a K-major operand, M % 4 == 0 (N % 4 == 0) for a transposed a (for a plain b)
-// threads   one block per tile, columns fastest; see gemm_ffma.cuh
+// threads   one block per slice of a tile: grid (tiles, columns fastest; slices of each). See gemm_ffma.cuh, split.cuh
 #include "gemm_ffma.cuh"
+#include "split.cuh"
 
 using Tile = GemmTile<TILE_M, TILE_N, TILE_K, THREAD_M, THREAD_N, PIPELINE, A_MAJOR_K, B_MAJOR_K, VECTOR>;
 using RowsA = KMajorCopy<Tile, Tile::BM, Tile::LANE_ROWS>;
@@ -26,7 +27,7 @@ template <bool KMAJOR, class Rows, class Lines> struct Operand {
         copy_lines(threadIdx.x, matrix + Lines::line0(threadIdx.x) * (long long)rows + first, rows - first), ld(rows) {
     if constexpr (KMAJOR)
       for (int r = threadIdx.x; r < tile_rows; r += Tile::THREADS)
-        table[r] = matrix + (long long)min(first + Rows::row_in_buffer(r), rows - 1) * k;
+        table[r] = matrix + (long long)(first + row_to_copy(Rows::row_in_buffer(r), rows - first)) * k;
   }
   __device__ __forceinline__ void copy(float *buffer, int k, int k_left) const {
     if constexpr (KMAJOR) copy_rows(buffer, table, k, k_left);
@@ -34,26 +35,58 @@ template <bool KMAJOR, class Rows, class Lines> struct Operand {
   }
 };
 
-extern "C" __global__ void __launch_bounds__(Tile::THREADS, MIN_BLOCKS)
-matmul(const float *a, const float *b, const float *bias, float *y, const int2 *matrices, int a_step, int b_step, int m,
-       int n, int k, int row_tiles, int column_tiles, int relu) {
-  DYNAMIC_SHARED(float, smem);
+struct Place {  // of a tile
+  int row0, column0, batch;
+};
+
+struct Matrices {
+  const float *a, *b, *bias;
+  float *y;
+  Workspace partial;
+  const int2 *matrices;
+  int a_step, b_step, m, n, k, row_tiles, column_tiles, relu;
+};
+
+template <bool SPLIT> __device__ __forceinline__ void matmul_block(const Matrices &p, float *smem) {
   __shared__ const float *rows_a[Tile::A_KMAJOR ? Tile::BM : 1], *rows_b[Tile::B_KMAJOR ? Tile::BN : 1];
-  const int column0 = blockIdx.x % column_tiles * Tile::BN, rest = blockIdx.x / column_tiles;
-  const int row0 = rest % row_tiles * Tile::BM, batch = rest / row_tiles;
-  const int2 matrix = matrices ? matrices[batch] : make_int2(batch * a_step, batch * b_step);
-  const Operand<Tile::A_KMAJOR, RowsA, LinesA> left(rows_a, Tile::BM, a + (long long)matrix.x * m * k, row0, m, k);
-  const Operand<Tile::B_KMAJOR, RowsB, LinesB> right(rows_b, Tile::BN, b + (long long)matrix.y * n * k, column0, n, k);
+  __shared__ Place later;  // registers are for accumulators
+  const int column0 = blockIdx.x % p.column_tiles * Tile::BN, rest = blockIdx.x / p.column_tiles, k = p.k;
+  const int row0 = rest % p.row_tiles * Tile::BM, batch = rest / p.row_tiles;
+  const Place place = {row0, column0, batch};
+  if (SPLIT && threadIdx.x == 0) later = place;
+  const int2 matrix = p.matrices ? p.matrices[batch] : make_int2(batch * p.a_step, batch * p.b_step);
+  const Operand<Tile::A_KMAJOR, RowsA, LinesA> left(rows_a, Tile::BM, p.a + (long long)matrix.x * p.m * k, row0, p.m, k);
+  const Operand<Tile::B_KMAJOR, RowsB, LinesB> right(rows_b, Tile::BN, p.b + (long long)matrix.y * p.n * k, column0,
+                                                     p.n, k);
   __syncthreads();
   Ffma<Tile> product(threadIdx.x);
-  int k0 = 0;
-  gemm_pipeline<Tile>(smem, (k + Tile::BK - 1) / Tile::BK, [&](float *a_buffer, float *b_buffer) {
+  const Slice slice = {int(blockIdx.x * gridDim.y), int(blockIdx.y), int(gridDim.y)};
+  SlabRange slabs = {0, (k + Tile::BK - 1) / Tile::BK};
+  if constexpr (SPLIT) slabs = slabs_of(slice, slabs.count);
+  int k0 = slabs.begin * Tile::BK;
+  gemm_pipeline<Tile>(smem, slabs.count, [&](float *a_buffer, float *b_buffer) {
     left.copy(a_buffer, k0, k - k0);
     right.copy(b_buffer, k0, k - k0);
     k0 += Tile::BK;
   }, product);
-  float *out = y + ((long long)batch * m + row0) * n + column0;
-  gemm_store<Tile>(product, [&](int r) { return row0 + r < m ? out + (long long)r * n : nullptr; },
-                   bias ? bias + column0 : nullptr, n - column0, n % 4 == 0, relu);
+  if constexpr (SPLIT)
+    if (!add_slices<Tile::THREADS>(product.acc, slice, p.partial)) return;
+  const Place &tile = SPLIT ? later : place;
+  float *out = p.y + ((long long)tile.batch * p.m + tile.row0) * p.n + tile.column0;
+  const int rows = p.m - tile.row0;
+  gemm_store<Tile>(product, [&](int r) { return r < rows ? out + (long long)r * p.n : nullptr; },
+                   p.bias ? p.bias + tile.column0 : nullptr, p.n - tile.column0, p.n % 4 == 0, p.relu);
 }
-ALPHA_KERNEL(matmul)
+
+#define MATMUL(name, SPLIT)                                                                                            \
+  extern "C" __global__ void __launch_bounds__(Tile::THREADS, MIN_BLOCKS)                                              \
+  name(const float *a, const float *b, const float *bias, float *y, Workspace partial, const int2 *matrices,           \
+       int a_step, int b_step, int m, int n, int k, int row_tiles, int column_tiles, int relu) {                       \
+    DYNAMIC_SHARED(float, smem);                                                                                       \
+    matmul_block<SPLIT>({a, b, bias, y, partial, matrices, a_step, b_step, m, n, k, row_tiles, column_tiles, relu},    \
+                        smem);                                                                                         \
+  }                                                                                                                    \
+  ALPHA_KERNEL(name)
+
+MATMUL(matmul, false)
+MATMUL(matmul_split, true)

@@ -32,9 +32,12 @@ template <class T> __device__ __forceinline__ T *tensor_of(const Table &table, i
 }
 
 // Calls step(changed, read) for every element: `changed` are the elements of lists 0 .. Step::CHANGED - 1, which are
-// written back, `read` that of list Step::CHANGED.
+// written back, `read` that of list Step::CHANGED, times *factor. Where *factor is 0 nothing happens; null stands for 1.
 template <class T, class Step>
-__device__ __forceinline__ void update_all(const Table &table, int count, int chunk, const Step &step) {
+__device__ __forceinline__ void update_all(const Table &table, int count, int chunk, const float *factor,
+                                           const Step &step) {
+  const float times = factor ? *factor : 1.0f;
+  if (times == 0) return;
   constexpr int CHANGED = Step::CHANGED, L = LANES<T>;
   const Chunk here = find_chunk<CHANGED + 1>(table, count, chunk);
   const T *read = tensor_of<const T>(table, count, CHANGED, here.tensor);
@@ -54,7 +57,7 @@ __device__ __forceinline__ void update_all(const Table &table, int count, int ch
       float values[CHANGED];
 #pragma unroll
       for (int k = 0; k < CHANGED; k++) values[k] = to_float(packets[k].v[lane]);
-      step(values, to_float(g.v[lane]));
+      step(values, times * to_float(g.v[lane]));
 #pragma unroll
       for (int k = 0; k < CHANGED; k++) packets[k].v[lane] = from_float<T>(values[k]);
     }
@@ -65,7 +68,7 @@ __device__ __forceinline__ void update_all(const Table &table, int count, int ch
     float values[CHANGED];
 #pragma unroll
     for (int k = 0; k < CHANGED; k++) values[k] = to_float(changed[k][i]);
-    step(values, to_float(read[i]));
+    step(values, times * to_float(read[i]));
 #pragma unroll
     for (int k = 0; k < CHANGED; k++) changed[k][i] = from_float<T>(values[k]);
   }

@@ -5,14 +5,12 @@
 // Zeros:    a window is trimmed to the map, so padding is never read. The gradients gather: an input pixel sums over
 //           the windows that hold it, in ascending order; nothing is scattered and nothing is cleared first.
 // Requires: an image below 2^31 elements; for the packet kernels C a multiple of 16 bytes.
-// Threads:  one per packet of channels (16 bytes; 1 element in the `scalar` kernels) of a pixel of the result, channels
-//           fastest, of every `apart`-th image: a thread finds its place and its windows once for all of these. BATCH
-//           pixels of a window are loaded before the first is used; a gradient loads those of TOGETHER images.
-#include <string.h>
-
-#include "storage.cuh"
-
-constexpr int THREADS = 256;
+// Threads:  one per packet of channels (16 bytes; 1 element in the `scalar` kernels) of a pixel of the result, or of
+//           TILE x TILE pixels in the gradients, which read a window once for all of them; channels fastest, of every
+//           `apart`-th image: a thread finds its place and its windows once for all of these. BATCH pixels of a window
+//           are loaded before the first is used. A global average has a block per image and line of packets.
+#include "lanes.cuh"
+#include "reduce.cuh"
 
 // A number of elements, with what dividing by it takes: floor(k / n) for 0 <= k < 2^31, as the upper half of a product.
 struct Size {
@@ -31,12 +29,15 @@ struct Size {
 struct Range {
   int first, last;
   __device__ __forceinline__ int size() const { return last > first ? last - first : 0; }
+  __device__ __forceinline__ bool holds(int k) const { return first <= k && k < last; }
 };
+
+constexpr int TILE = 2;  // pixels of x along an axis that a thread of a gradient takes
 
 // H or W. kernel 0: adaptive, window o spans [o * in / out, (o + 1) * in / out), the latter rounded up.
 struct Axis {
   int kernel, padding;
-  Size in, out, stride;
+  Size in, out, stride, tiles;
 
   __device__ __forceinline__ Range window(int o) const {
     if (!kernel) return spread(o, in.n, out);
@@ -54,20 +55,42 @@ struct Axis {
   }
 };
 
+// A number of pixels to divide by: a product, and what it lacks (Markstein), rounded correctly.
+struct Divisor {
+  float size, reciprocal;
+  bool exact;  // the reciprocal, so that the product lacks nothing
+  template <int V> __device__ __forceinline__ void divide(float (&sum)[V]) const {
+#pragma unroll
+    for (int l = 0; l < V; l++) {
+      const float q = sum[l] * reciprocal;
+      if (exact) {
+        sum[l] = q;
+      } else {
+        const float rest = fmaf(-q, size, sum[l]);
+        sum[l] = fabsf(rest) > 0 ? fmaf(rest, reciprocal, q) : q;  // keeps inf and -0
+      }
+    }
+  }
+};
+
 struct Pool {
   Axis h, w;
   Size packets;  // of a pixel
   int channels;
   int divisor;       // of every window; 0: each its own
-  float reciprocal;  // of the divisor where that is exact, else 0
+  float reciprocal;  // of that divisor
   int images, apart;
 
   __device__ __forceinline__ int input_at(int row, int column) const { return (row * w.in.n + column) * channels; }
   __device__ __forceinline__ int output_at(int row, int column) const { return (row * w.out.n + column) * channels; }
   __device__ __forceinline__ i64 input_image(i64 image) const { return image * input_at(h.in.n, 0); }
   __device__ __forceinline__ i64 output_image(i64 image) const { return image * output_at(h.out.n, 0); }
-  __device__ __forceinline__ float size_of(int oh, int ow) const {
-    return static_cast<float>(h.window(oh).size() * w.window(ow).size());
+  __device__ __forceinline__ Divisor one_divisor() const {
+    return {static_cast<float>(divisor), reciprocal, (divisor & (divisor - 1)) == 0};
+  }
+  __device__ __forceinline__ Divisor own_divisor(int oh, int ow) const {
+    const float size = static_cast<float>(h.window(oh).size() * w.window(ow).size());
+    return {size, 1 / size, false};
   }
 };
 
@@ -83,62 +106,6 @@ __device__ __forceinline__ Site site_of(const Pool &p, const Size &height, const
   s.row = height.take(k);
   s.image = k;
   return s;
-}
-
-// V elements: packets of 16 bytes, or one element.
-template <int V, class T> struct Lanes {
-  T v[V];
-};
-template <int V, class T> __device__ __forceinline__ Lanes<V, T> load(const T *p) {
-  Lanes<V, T> lanes;
-  if constexpr (V % LANES<T> == 0) {
-#pragma unroll
-    for (int k = 0; k < V; k += LANES<T>) {
-      const Packet<T> packet = load16(p + k);
-      memcpy(lanes.v + k, &packet, 16);
-    }
-  } else {
-#pragma unroll
-    for (int k = 0; k < V; k++) lanes.v[k] = p[k];
-  }
-  return lanes;
-}
-template <int V, class T> __device__ __forceinline__ void store(T *p, const Lanes<V, T> &lanes) {
-  if constexpr (V % LANES<T> == 0) {
-#pragma unroll
-    for (int k = 0; k < V; k += LANES<T>) {
-      Packet<T> packet;
-      memcpy(&packet, lanes.v + k, 16);
-      store16(p + k, packet);
-    }
-  } else {
-#pragma unroll
-    for (int k = 0; k < V; k++) p[k] = lanes.v[k];
-  }
-}
-// Element k, of 16-bit ones without taking their word apart
-template <int V, class T> __device__ __forceinline__ float value(const Lanes<V, T> &lanes, int k) {
-  if constexpr (sizeof(T) == 2 && V % 2 == 0) {
-    unsigned word;
-    memcpy(&word, lanes.v + (k - k % 2), 4);
-    return float_of_pair<T>(word, k % 2);
-  } else {
-    return to_float(lanes.v[k]);
-  }
-}
-template <int V, class T> __device__ __forceinline__ void store_floats(T *p, const float (&values)[V]) {
-  Lanes<V, T> lanes;
-  if constexpr (sizeof(T) == 2 && V % 2 == 0) {
-#pragma unroll
-    for (int k = 0; k < V; k += 2) {
-      const unsigned word = pair_of_floats<T>(values[k], values[k + 1]);
-      memcpy(lanes.v + k, &word, 4);
-    }
-  } else {
-#pragma unroll
-    for (int k = 0; k < V; k++) lanes.v[k] = from_float<T>(values[k]);
-  }
-  store(p, lanes);
 }
 
 // Visits the pixels of a rectangle row by row: item = fetch(row, column), then use(item, row, column); BATCH fetches
@@ -199,71 +166,63 @@ __device__ __forceinline__ void max_pool(const Pool &p, int k, const T *x, T *y,
   }
 }
 
-// Divides by a number of pixels without a branch: a product, and what it lacks (Markstein), rounded correctly.
-template <int V> __device__ __forceinline__ void divide(float (&sum)[V], float divisor, float reciprocal) {
-  const float r = reciprocal != 0 ? reciprocal : 1 / divisor;
+// The TILE x TILE pixels of x from (row, column) on, and the windows that hold each row and each column of them.
+struct Tile {
+  int row, column;
+  Range rows[TILE], columns[TILE];
+  __device__ __forceinline__ Tile(const Pool &p, const Site &s) : row(s.row * TILE), column(s.column * TILE) {
 #pragma unroll
-  for (int l = 0; l < V; l++) {
-    const float q = sum[l] * r, rest = fmaf(-q, divisor, sum[l]);
-    sum[l] = fabsf(rest) > 0 ? fmaf(rest, r, q) : q;  // keeps inf and -0
+    for (int t = 0; t < TILE; t++) {
+      rows[t] = p.h.covering(min(row + t, p.h.in.n - 1));
+      columns[t] = p.w.covering(min(column + t, p.w.in.n - 1));
+    }
   }
-}
-
-// Visits the windows that hold an input pixel: item = fetch(image, row, column), then use(item, sum, row, column), and
-// finish(image, sum) at the end, for TOGETHER images at a time: their fetches are on their way at once.
-template <int TOGETHER, int V, class Fetch, class Use, class Finish>
-__device__ __forceinline__ void gather(const Pool &p, const Site &s, Fetch fetch, Use use, Finish finish) {
-  const Range rows = p.h.covering(s.row), columns = p.w.covering(s.column);
+  // f(row, column) for each window that holds any of the pixels
+  template <class F> __device__ __forceinline__ void for_each_window(const F &f) const {
 #pragma unroll 1
-  for (int first = s.image; first < p.images; first += TOGETHER * p.apart) {
-    float sum[TOGETHER][V] = {};
+    for (int row = rows[0].first; row < rows[TILE - 1].last; row++)
 #pragma unroll 1
-    for (int row = rows.first; row < rows.last; row++)
-#pragma unroll 1
-      for (int column = columns.first; column < columns.last; column++) {
-        decltype(fetch(0, 0, 0)) items[TOGETHER];
-#pragma unroll
-        for (int k = 0; k < TOGETHER; k++)
-          items[k] = fetch(min(first + k * p.apart, p.images - 1), row, column);
-#pragma unroll
-        for (int k = 0; k < TOGETHER; k++) use(items[k], sum[k], row, column);
-      }
-#pragma unroll
-    for (int k = 0; k < TOGETHER; k++)
-      if (first + k * p.apart < p.images) finish(first + k * p.apart, sum[k]);
+      for (int column = columns[0].first; column < columns[TILE - 1].last; column++) f(row, column);
   }
-}
+  // f(t, offset) for each of the pixels that the map has
+  template <class F> __device__ __forceinline__ void for_each_pixel(const Pool &p, const F &f) const {
+#pragma unroll
+    for (int t = 0; t < TILE * TILE; t++)
+      if (row + t / TILE < p.h.in.n && column + t % TILE < p.w.in.n)
+        f(t, p.input_at(row + t / TILE, column + t % TILE));
+  }
+};
 
-// dx = sum of g over the windows that hold this pixel and took their maximum here.
+// dx = sum of g over the windows that took their maximum at this pixel.
 template <int V, class T>
 __device__ __forceinline__ void max_pool_backward(const Pool &p, int k, const T *g, const int *index, T *dx) {
-  struct Item {
-    Lanes<V, T> g;
-    Lanes<V, int> index;
-  };
-  const Site s = site_of<V>(p, p.h.in, p.w.in, k);
-  const int here = s.row * p.w.in.n + s.column;
-  gather<2, V>(
-      p, s,
-      [&](int image, int row, int column) {
-        const i64 at = p.output_image(image) + p.output_at(row, column) + s.c;
-        return Item{load<V>(g + at), load<V>(index + at)};
-      },
-      [&](const Item &item, float(&sum)[V], int, int) {
+  const Site s = site_of<V>(p, p.h.tiles, p.w.tiles, k);
+  const Tile tile(p, s);
+  const int here = tile.row * p.w.in.n + tile.column;
+#pragma unroll 1
+  for (int image = s.image; image < p.images; image += p.apart) {
+    const i64 from = p.output_image(image) + s.c;
+    float sum[TILE * TILE][V] = {};
+    tile.for_each_window([&](int row, int column) {
+      const i64 at = from + p.output_at(row, column);
+      const Lanes<V, T> share = load<V>(g + at);
+      const Lanes<V, int> where = load<V>(index + at);
 #pragma unroll
-        for (int l = 0; l < V; l++) sum[l] += item.index.v[l] == here ? value(item.g, l) : 0.0f;
-      },
-      [&](int image, const float(&sum)[V]) {
-        store_floats(dx + p.input_image(image) + p.input_at(s.row, s.column) + s.c, sum);
-      });
+      for (int t = 0; t < TILE * TILE; t++)
+#pragma unroll
+        for (int l = 0; l < V; l++)
+          if (where.v[l] == here + t / TILE * p.w.in.n + t % TILE) sum[t][l] += value(share, l);
+    });
+    T *to = dx + p.input_image(image) + s.c;
+    tile.for_each_pixel(p, [&](int t, int at) { store_floats(to + at, sum[t]); });
+  }
 }
-
 
 template <int V, class T>
 __device__ __forceinline__ void avg_pool(const Pool &p, int k, const T *x, T *y) {
   const Site s = site_of<V>(p, p.h.out, p.w.out, k);
   const Range rows = p.h.window(s.row), columns = p.w.window(s.column);
-  const float divisor = p.divisor ? static_cast<float>(p.divisor) : p.size_of(s.row, s.column);
+  const Divisor divisor = p.divisor ? p.one_divisor() : p.own_divisor(s.row, s.column);
   for (int image = s.image; image < p.images; image += p.apart) {
     const T *from = x + p.input_image(image) + s.c;
     float sum[V] = {};
@@ -273,7 +232,7 @@ __device__ __forceinline__ void avg_pool(const Pool &p, int k, const T *x, T *y)
 #pragma unroll
           for (int l = 0; l < V; l++) sum[l] += value(item, l);
         });
-    divide(sum, divisor, p.reciprocal);
+    divisor.divide(sum);
     store_floats(y + p.output_image(image) + p.output_at(s.row, s.column) + s.c, sum);
   }
 }
@@ -281,24 +240,61 @@ __device__ __forceinline__ void avg_pool(const Pool &p, int k, const T *x, T *y)
 // dx = sum over the windows that hold this pixel of g / divisor; one division at the end where all divisors are equal.
 template <int V, class T>
 __device__ __forceinline__ void avg_pool_backward(const Pool &p, int k, const T *g, T *dx) {
-  const Site s = site_of<V>(p, p.h.in, p.w.in, k);
-  gather<V == 8 ? 2 : 4, V>(
-      p, s,
-      [&](int image, int row, int column) {
-        return load<V>(g + p.output_image(image) + p.output_at(row, column) + s.c);
-      },
-      [&](const Lanes<V, T> &item, float(&sum)[V], int row, int column) {
-        float share[V];
+  const Site s = site_of<V>(p, p.h.tiles, p.w.tiles, k);
+  const Tile tile(p, s);
+#pragma unroll 1
+  for (int image = s.image; image < p.images; image += p.apart) {
+    const T *from = g + p.output_image(image) + s.c;
+    float sum[TILE * TILE][V] = {};
+    tile.for_each_window([&](int row, int column) {
+      const Lanes<V, T> lanes = load<V>(from + p.output_at(row, column));
+      float share[V];
 #pragma unroll
-        for (int l = 0; l < V; l++) share[l] = value(item, l);
-        if (!p.divisor) divide(share, p.size_of(row, column), 0);
+      for (int l = 0; l < V; l++) share[l] = value(lanes, l);
+      if (!p.divisor) p.own_divisor(row, column).divide(share);
 #pragma unroll
-        for (int l = 0; l < V; l++) sum[l] += share[l];
-      },
-      [&](int image, float(&sum)[V]) {
-        if (p.divisor) divide(sum, static_cast<float>(p.divisor), p.reciprocal);
-        store_floats(dx + p.input_image(image) + p.input_at(s.row, s.column) + s.c, sum);
-      });
+      for (int t = 0; t < TILE * TILE; t++)
+        if (tile.rows[t / TILE].holds(row) && tile.columns[t % TILE].holds(column))
+#pragma unroll
+          for (int l = 0; l < V; l++) sum[t][l] += share[l];
+    });
+    T *to = dx + p.input_image(image) + s.c;
+    tile.for_each_pixel(p, [&](int t, int at) {
+      if (p.divisor) p.one_divisor().divide(sum[t]);
+      store_floats(to + at, sum[t]);
+    });
+  }
+}
+
+// y[n, c] = mean of x[n, :, c]. A block takes `width` packets of a pixel, and of an image all pixels, `step` at a time.
+template <int V, class T>
+__device__ __forceinline__ void global_avg_pool(const T *x, T *y, int pixels, int packets, int width) {
+  constexpr int AHEAD = 4;
+  const int step = THREADS / width, tiles = (packets + width - 1) / width;
+  const int column = blockIdx.x % tiles * width + threadIdx.x % width, row = threadIdx.x / width;
+  const i64 image = blockIdx.x / tiles;
+  const bool mine = row < step && column < packets;
+  const T *from = x + (image * pixels * packets + column) * V;
+  float sum[V] = {};
+  for (int first = mine ? row : pixels; first < pixels; first += AHEAD * step) {
+    Lanes<V, T> items[AHEAD];
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++)
+      if (first + k * step < pixels) items[k] = load<V>(from + static_cast<i64>(first + k * step) * packets * V);
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++)
+      if (first + k * step < pixels)
+#pragma unroll
+        for (int l = 0; l < V; l++) sum[l] += value(items[k], l);
+  }
+  Walk walk = {};
+  walk.width = width;
+  walk.step = step;
+  fold_rows<V>(sum, walk, Add());
+  if (row > 0 || !mine) return;
+#pragma unroll
+  for (int l = 0; l < V; l++) sum[l] /= pixels;
+  store_floats(y + (image * packets + column) * V, sum);
 }
 
 // y[n, oh, ow, c] = x[n, index[n, oh, ow, c], c]
@@ -355,7 +351,12 @@ __device__ __forceinline__ void pool_scatter(const T *x, const Index *index, T *
   KERNEL(avg_pool_##name, avg_pool<V>(p, k, x, y), const T *x, T *y) \
   KERNEL(avg_pool_backward_##name, avg_pool_backward<V>(p, k, g, dx), const T *g, T *dx) \
   KERNEL(gather_int32_##name, pool_gather<V>(p, k, x, index, y), const T *x, const int *index, T *y) \
-  KERNEL(gather_int64_##name, pool_gather<V>(p, k, x, index, y), const T *x, const i64 *index, T *y)
+  KERNEL(gather_int64_##name, pool_gather<V>(p, k, x, index, y), const T *x, const i64 *index, T *y) \
+  extern "C" __global__ void __launch_bounds__(THREADS) \
+      global_avg_pool_##name(const T *x, T *y, int pixels, int packets, int width) { \
+    global_avg_pool<V>(x, y, pixels, packets, width); \
+  } \
+  ALPHA_KERNEL(global_avg_pool_##name)
 #define SCATTER(T, name, Index) \
   extern "C" __global__ void __launch_bounds__(THREADS) \
       name(const T *x, const Index *index, T *y, i64 columns, int channels, int outputs, int positions) { \

@@ -37,6 +37,13 @@ PTX_FN float exp2(float x) {
 #endif
 }
 
+// ---- the compiler forgets what it has made from a word: it makes it again where it would have kept it in registers
+PTX_FN void forget(unsigned& word) {
+#ifdef __CUDACC__
+  asm("" : "+r"(word));
+#endif
+}
+
 // ---- cp.async (sm_80): BYTES = 4, 8 or 16 land in shared memory by the wait; beyond src_bytes they are zero
 template <int BYTES>
 PTX_FN void cp_async(void* dst, const void* src, int src_bytes = BYTES) {
@@ -61,10 +68,10 @@ PTX_FN void cp_async_wait() {  // all but the last PENDING groups of this thread
 
 // ---- named barrier: COUNT threads (whole warps) meet at barrier ID, 1..15
 PTX_FN void bar_sync(int id, int count) {
-  PTX(emu::barrier(id, count, "bar.sync", 0), "bar.sync %0, %1;" ::"r"(id), "r"(count) : "memory");
+  PTX(emu::named_barrier(id, count, true), "bar.sync %0, %1;" ::"r"(id), "r"(count) : "memory");
 }
 PTX_FN void bar_arrive(int id, int count) {
-  PTX(emu::barrier(id, count, "bar.arrive", 0, false), "bar.arrive %0, %1;" ::"r"(id), "r"(count) : "memory");
+  PTX(emu::named_barrier(id, count, false), "bar.arrive %0, %1;" ::"r"(id), "r"(count) : "memory");
 }
 
 // ---- ldmatrix (sm_75): lane 8i+r brings the address of row r (16 bytes) of matrix i
@@ -79,6 +86,10 @@ PTX_FN void ldmatrix_x2(unsigned (&r)[2], const void* row) {
 PTX_FN void ldmatrix_x4(unsigned (&r)[4], const void* row) {
   PTX(emu::ldmatrix(r, 4, false, row), "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]),
       "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared(row)) : "memory");
+}
+PTX_FN void ldmatrix_x1_trans(unsigned (&r)[1], const void* row) {
+  PTX(emu::ldmatrix(r, 1, true, row),
+      "ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];" : "=r"(r[0]) : "r"(shared(row)) : "memory");
 }
 PTX_FN void ldmatrix_x2_trans(unsigned (&r)[2], const void* row) {
   PTX(emu::ldmatrix(r, 2, true, row), "ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];" : "=r"(r[0]),

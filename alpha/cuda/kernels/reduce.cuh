@@ -12,54 +12,55 @@ constexpr int THREADS = 256;  // of every block
 template <class T> struct Single {
   T v[1];
 };
-template <int N, class T> __device__ __forceinline__ auto load_piece(const T *p) {
-  if constexpr (N == 1) return Single<T>{{*p}};
-  else return load16(p);
+// LAST: nobody reads it again soon, so the L2 cache may drop it first
+template <int N, bool LAST = false, class T> __device__ __forceinline__ auto load_piece(const T *p) {
+  if constexpr (N == 1) {
+    return Single<T>{{*p}};
+  } else if constexpr (LAST) {
+    const uint4 bits = __ldcs(reinterpret_cast<const uint4 *>(p));
+    Packet<T> piece;
+    memcpy(&piece, &bits, 16);
+    return piece;
+  } else {
+    return load16(p);
+  }
 }
 template <class T> __device__ __forceinline__ void store_piece(T *p, const Single<T> &piece) { *p = piece.v[0]; }
-template <class T> __device__ __forceinline__ void store_piece(T *p, const Packet<T> &piece) { store16(p, piece); }
-
-// N parameters from index k on, k a multiple of N; a null pointer stands for `absent`.
-template <int N, class T>
-__device__ __forceinline__ void load_parameters(float (&v)[N], const T *p, i64 k, float absent) {
-  if (p) {
-    const auto piece = load_piece<N>(p + k);
-#pragma unroll
-    for (int lane = 0; lane < N; lane++) v[lane] = to_float(piece.v[lane]);
-  } else {
-#pragma unroll
-    for (int lane = 0; lane < N; lane++) v[lane] = absent;
-  }
+template <class T> __device__ __forceinline__ void store_piece(T *p, const Packet<T> &piece) {
+  uint4 bits;
+  memcpy(&bits, &piece, 16);
+  __stcg(reinterpret_cast<uint4 *>(p), bits);  // as an assignment it may become 4 stores of 4 bytes
 }
 
-// The pieces of a row that one thread takes: lane, lane + width, ... before `count`. They stay in registers from one
-// pass to the next where HELD of them suffice, and are read again where not, or where 16-bit lanes cost more to unpack.
-constexpr int HELD = 8;
-
-template <int N, class T> struct Pieces {
-  decltype(load_piece<N>(static_cast<const T *>(nullptr))) held[HELD];
-  const T *row;
-  unsigned lane, width, count;
-  bool all;
-  __device__ __forceinline__ Pieces(const T *row, unsigned lane, unsigned width, unsigned count)
-      : row(row), lane(lane), width(width), count(count), all(N <= 4 && count <= HELD * width) {
-    if (!all) return;
+// A scale or a shift for elements of type T: of that type too, or float32 (`wide`). A null pointer stands for `absent`.
+template <class T> struct Parameter {
+  const void *p;
+  int wide;
+  float absent;
+  // N of them from index k on, k a multiple of N
+  template <int N> __device__ __forceinline__ void load(float (&v)[N], i64 k) const {
+    if (!p) {
 #pragma unroll
-    for (int k = 0; k < HELD; k++)
-      if (lane + k * width < count) held[k] = load_piece<N>(row + i64(lane + k * width) * N);
-  }
-  // f(piece, index) for each of them
-  template <class F> __device__ __forceinline__ void each(const F &f) {
-    if (all) {
-#pragma unroll
-      for (int k = 0; k < HELD; k++)
-        if (lane + k * width < count) f(held[k], lane + k * width);
+      for (int lane = 0; lane < N; lane++) v[lane] = absent;
+    } else if (sizeof(T) == 4 || wide) {
+      get<N>(v, static_cast<const float *>(p) + k);
     } else {
-#pragma unroll 2
-      for (unsigned k = lane; k < count; k += width) f(load_piece<N>(row + i64(k) * N), k);
+      get<N>(v, static_cast<const T *>(p) + k);
+    }
+  }
+  template <int N, class P> static __device__ __forceinline__ void get(float (&v)[N], const P *p) {
+    constexpr int LENGTH = N == 1 ? 1 : LANES<P>;
+#pragma unroll
+    for (int first = 0; first < N; first += LENGTH) {
+      const auto piece = load_piece<LENGTH>(p + first);
+#pragma unroll
+      for (int lane = 0; lane < LENGTH; lane++) v[first + lane] = to_float(piece.v[lane]);
     }
   }
 };
+
+// Pieces of a row that a thread may keep in registers from one pass to the next.
+constexpr int HELD = 8;
 
 // ---- moments of `count` numbers: their mean, and m2 = sum((v - mean)^2)
 
@@ -91,7 +92,7 @@ struct Larger {
   __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
 };
 
-// ---- groups of `width` threads, a power of two up to 32, or all THREADS of the block
+// ---- groups of `width` threads, a power of two up to THREADS
 
 template <class State> __device__ __forceinline__ State shuffle(const State &s, int lane, int width) {
   static_assert(sizeof(State) % 4 == 0, "shuffles move words");
@@ -114,13 +115,15 @@ __device__ __forceinline__ State fold_group(State s, int width, const Merge &mer
   if (width <= 32) return s;
   if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = s;
   __syncthreads();
-  s = warps[0];
-  for (int warp = 1; warp < THREADS / 32; warp++) s = merge(s, warps[warp]);
+  const int first = threadIdx.x / width * (width / 32);  // warp of the group
+  s = warps[first];
+  for (int warp = 1; warp < width / 32; warp++) s = merge(s, warps[first + warp]);
   __syncthreads();  // warps may be written again
   return s;
 }
 
-// ---- columns of a matrix of (rows, columns) pieces: a block takes `width` columns and `chunk` rows, `step` at once
+// ---- columns of a matrix of (rows, columns) pieces: a block takes `width` columns and `chunk` rows, `step` at once.
+// Of several such matrices, the samples, one behind the other, a block takes a part of one.
 
 struct Walk {
   i64 rows, columns;                // of the matrix
@@ -130,16 +133,17 @@ struct Walk {
 };
 
 struct Place {
-  i64 column;      // this thread's
-  int chunk;       // this block's
-  i64 begin, end;  // this thread's rows: begin, begin + step, ... before end; none if it has nothing to do
-  __device__ __forceinline__ Place(const Walk &w, bool backwards = false) {
-    column = i64(blockIdx.x % w.tiles) * w.width + threadIdx.x % w.width;
-    chunk = blockIdx.x / w.tiles;
-    if (backwards) chunk = w.chunks - 1 - chunk;
+  i64 column;         // this thread's
+  int sample, chunk;  // this block's
+  i64 begin, end;     // this thread's rows: begin, begin + step, ... before end; none if it has nothing to do
+  __device__ __forceinline__ Place(const Walk &w, unsigned block = blockIdx.x) {
+    column = i64(block % w.tiles) * w.width + threadIdx.x % w.width;
+    sample = block / w.tiles / w.chunks;
+    chunk = block / w.tiles % w.chunks;
     const int row = threadIdx.x / w.width;
-    begin = chunk * w.chunk + row;
-    end = chunk * w.chunk + w.chunk < w.rows ? chunk * w.chunk + w.chunk : w.rows;
+    const i64 first = sample * w.rows, behind = (chunk + 1) * w.chunk;
+    begin = first + chunk * w.chunk + row;
+    end = first + (behind < w.rows ? behind : w.rows);
     if (row >= w.step || column >= w.columns) end = begin;
   }
 };

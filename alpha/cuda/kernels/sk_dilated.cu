@@ -13,6 +13,7 @@
 //             for THREADS lines at a time: two divisions per thread and THREADS / BK slabs
 //   requires  VEC = 4: channels per group of x and of g are multiples of 4; VEC = 1: nothing. N * OH * OW < 2^31
 #include "gemm_ffma.cuh"
+#include "guard.cuh"
 
 using Tile = GemmTile<TILE_M, TILE_N, TILE_K, THREAD_M, THREAD_N, PIPELINE, false, false, VECTOR>;
 using CopyG = MnMajorCopy<Tile, Tile::BM>;
@@ -66,11 +67,12 @@ __device__ __forceinline__ void store(const Ffma<Tile> &product, const WgradUnit
 extern "C" __global__ void __launch_bounds__(Tile::THREADS, MIN_BLOCKS)
 sk_dilated(const float *x, const float *g, float *dw, float *work, const WgradTap *taps, const WgradUnit *units,
            const int *first, long long x_image, long long g_image, int x_h, int x_w, int g_h, int g_w, int rows,
-           int cols, int dw_row) {  // x_h .. g_w: elements between outputs; rows, cols: channels of a group
+           int cols, int dw_row, Guard guard) {  // x_h .. g_w: elements between outputs; rows, cols: channels of a group
   constexpr int THREADS = Tile::THREADS, BK = Tile::BK;
   static_assert((THREADS & (THREADS - 1)) == 0 && THREADS % BK == 0, "a chunk of lines is a whole number of slabs");
   static_assert(THREADS / BK >= Tile::STAGES - 1, "a chunk is read behind the barrier that follows its writing");
   DYNAMIC_SHARED(float, smem);
+  if (spared(guard)) return;
   __shared__ Line lines[2 * THREADS];  // two chunks: one is read while the other is written
   __shared__ WgradUnit unit;           // kept out of the registers, like what follows from them
   __shared__ WgradTap tap;

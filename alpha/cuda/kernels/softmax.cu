@@ -6,25 +6,27 @@
 //           Two passes over the axis: the sums, then y; a short row stays in registers in between.
 #include <float.h>
 
-#include "storage.cuh"
+#include "lanes.cuh"
 
 constexpr int THREADS = 256;
-constexpr int HELD = 8;  // packets that a thread keeps in registers between the passes
+constexpr int HELD = 32;  // elements of a row that a thread keeps in registers between the passes
 
 // Each fold: a State of the first pass, add(state, a, b), merge(state, state), and y from the total. a is x or g, b y.
-template <bool LOG> struct Forward {
+// Where a whole row is at hand, start(its maximum) and add_below(state, a, b), which trusts that maximum.
+template <class T, bool LOG> struct Forward {
   static constexpr bool BOTH = false;
   struct State {
     float max = -FLT_MAX, sum = 0;  // -FLT_MAX: a row may begin with -inf
   };
   __device__ static State start(float max) { return {max, 0}; }
   __device__ static State add(State s, float x, float) {
-    const float e = expf(-fabsf(x - s.max));
+    const float e = exp_for<T>(-fabsf(x - s.max));
     return x > s.max ? State{x, s.sum * e + 1} : State{s.max, s.sum + e};
   }
+  __device__ static State add_below(State s, float x, float) { return {s.max, s.sum + exp_for<T>(x - s.max)}; }
   __device__ static State merge(const State &a, const State &b) {
     const float max = fmaxf(a.max, b.max);
-    return {max, a.sum * expf(a.max - max) + b.sum * expf(b.max - max)};
+    return {max, a.sum * exp_for<T>(a.max - max) + b.sum * exp_for<T>(b.max - max)};
   }
   // The maximum, and what to multiply by or to subtract. A maximum of inf makes all NaN, as x - max would.
   __device__ static State total(const State &s) {
@@ -32,23 +34,29 @@ template <bool LOG> struct Forward {
     return {s.max, LOG ? logf(sum) : 1 / sum};
   }
   __device__ static float result(const State &s, float x, float) {
-    return LOG ? x - s.max - s.sum : expf(x - s.max) * s.sum;
+    return LOG ? x - s.max - s.sum : exp_for<T>(x - s.max) * s.sum;
   }
 };
 
-template <bool LOG> struct Gradient {
+template <class T, bool LOG> struct Gradient {
   static constexpr bool BOTH = true;
   struct State {
     float sum = 0;
   };
   __device__ static State start(float) { return {0}; }
   __device__ static State add(State s, float g, float y) { return {s.sum + (LOG ? g : g * y)}; }
+  __device__ static State add_below(State s, float g, float y) { return add(s, g, y); }
   __device__ static State merge(const State &a, const State &b) { return {a.sum + b.sum}; }
   __device__ static State total(const State &s) { return s; }
   __device__ static float result(const State &s, float g, float y) {
-    return LOG ? g - expf(y) * s.sum : y * (g - s.sum);
+    return LOG ? g - exp_for<T>(y) * s.sum : y * (g - s.sum);
   }
 };
+
+template <class T> using Softmax = Forward<T, false>;
+template <class T> using LogSoftmax = Forward<T, true>;
+template <class T> using SoftmaxGrad = Gradient<T, false>;
+template <class T> using LogSoftmaxGrad = Gradient<T, true>;
 
 template <class State> __device__ __forceinline__ State from_lane(const State &s, int bits) {
   union {
@@ -90,57 +98,55 @@ __device__ __forceinline__ void fold_rows(const T *a, const T *b, T *y, i64 rows
   a += row * n, b += row * n, y += row * n;
   typename Fold::State s;
   const i64 whole = aligned ? n : 0, step = blockDim.x;
-  // 16-bit lanes cost more to unpack again than one tensor costs to read again
-  if ((L == 4 || Fold::BOTH) && aligned && n <= HELD * step * L) {
-    Packet<T> first[HELD], second[Fold::BOTH ? HELD : 1];
-    auto each = [&](const auto &f) {
+  const auto b_of = [](const Lanes<L, T> &second, int lane) { return Fold::BOTH ? value(second, lane) : 0.0f; };
+  if (aligned && n <= HELD * step) {
+    constexpr int PACKETS = HELD / L;
+    Lanes<L, T> first[PACKETS], second[Fold::BOTH ? PACKETS : 1];
+    const auto each = [&](const auto &f) {
 #pragma unroll
-      for (int k = 0; k < HELD; k++)
-        if ((threadIdx.x + k * step) * L < n) f(k, (threadIdx.x + k * step) * L);
+      for (int k = 0; k < PACKETS; k++)
+        if ((threadIdx.x + k * step) * L < n) f(first[k], second[Fold::BOTH ? k : 0], (threadIdx.x + k * step) * L);
     };
-    each([&](int k, i64 j) {
-      first[k] = load16(a + j);
-      if (Fold::BOTH) second[Fold::BOTH ? k : 0] = load16(b + j);
+    each([&](Lanes<L, T> &va, Lanes<L, T> &vb, i64 j) {
+      va = load<L>(a + j);
+      if (Fold::BOTH) vb = load<L>(b + j);
     });
     float max = -FLT_MAX;
-    each([&](int k, i64) {
+    if (!Fold::BOTH)
+      each([&](const Lanes<L, T> &va, const Lanes<L, T> &, i64) {
 #pragma unroll
-      for (int lane = 0; lane < L; lane++) max = fmaxf(max, to_float(first[k].v[lane]));
-    });
+        for (int lane = 0; lane < L; lane++) max = fmaxf(max, value(va, lane));
+      });
     s = Fold::start(max);
-    each([&](int k, i64) {
+    each([&](const Lanes<L, T> &va, const Lanes<L, T> &vb, i64) {
 #pragma unroll
-      for (int lane = 0; lane < L; lane++)
-        s = Fold::add(s, to_float(first[k].v[lane]), Fold::BOTH ? to_float(second[Fold::BOTH ? k : 0].v[lane]) : 0);
+      for (int lane = 0; lane < L; lane++) s = Fold::add_below(s, value(va, lane), b_of(vb, lane));
     });
     s = fold_row<Fold>(s);
-    each([&](int k, i64 j) {
-      Packet<T> out;
+    each([&](const Lanes<L, T> &va, const Lanes<L, T> &vb, i64 j) {
+      float out[L];
 #pragma unroll
-      for (int lane = 0; lane < L; lane++)
-        out.v[lane] = from_float<T>(Fold::result(
-            s, to_float(first[k].v[lane]), Fold::BOTH ? to_float(second[Fold::BOTH ? k : 0].v[lane]) : 0));
-      store16(y + j, out);
+      for (int lane = 0; lane < L; lane++) out[lane] = Fold::result(s, value(va, lane), b_of(vb, lane));
+      store_floats(y + j, out);
     });
     return;
   }
 #pragma unroll 2
   for (i64 j = threadIdx.x * L; j < whole; j += step * L) {
-    const Packet<T> first = load16(a + j), second = Fold::BOTH ? load16(b + j) : first;
+    const Lanes<L, T> first = load<L>(a + j), second = Fold::BOTH ? load<L>(b + j) : first;
 #pragma unroll
-    for (int lane = 0; lane < L; lane++) s = Fold::add(s, to_float(first.v[lane]), to_float(second.v[lane]));
+    for (int lane = 0; lane < L; lane++) s = Fold::add(s, value(first, lane), b_of(second, lane));
   }
 #pragma unroll 4
   for (i64 j = whole + threadIdx.x; j < n; j += step) s = Fold::add(s, to_float(a[j]), Fold::BOTH ? to_float(b[j]) : 0);
   s = fold_row<Fold>(s);
 #pragma unroll 2
   for (i64 j = threadIdx.x * L; j < whole; j += step * L) {
-    const Packet<T> first = load16(a + j), second = Fold::BOTH ? load16(b + j) : first;
-    Packet<T> out;
+    const Lanes<L, T> first = load<L>(a + j), second = Fold::BOTH ? load<L>(b + j) : first;
+    float out[L];
 #pragma unroll
-    for (int lane = 0; lane < L; lane++)
-      out.v[lane] = from_float<T>(Fold::result(s, to_float(first.v[lane]), to_float(second.v[lane])));
-    store16(y + j, out);
+    for (int lane = 0; lane < L; lane++) out[lane] = Fold::result(s, value(first, lane), b_of(second, lane));
+    store_floats(y + j, out);
   }
 #pragma unroll 4
   for (i64 j = whole + threadIdx.x; j < n; j += step)
@@ -164,17 +170,17 @@ __device__ __forceinline__ void fold_columns(const T *a, const T *b, T *y, i64 c
 #define ALONG_AXIS(name, Fold, T, dtype) \
   extern "C" __global__ void __launch_bounds__(THREADS, 1) \
       name##_rows_##dtype(const T *a, const T *b, T *y, i64 rows, i64 n, int aligned) { \
-    fold_rows<Fold>(a, b, y, rows, n, aligned); \
+    fold_rows<Fold<T>>(a, b, y, rows, n, aligned); \
   } \
   ALPHA_KERNEL(name##_rows_##dtype) \
   extern "C" __global__ void __launch_bounds__(THREADS) \
       name##_columns_##dtype(const T *a, const T *b, T *y, i64 columns, i64 n, i64 inner) { \
-    fold_columns<Fold>(a, b, y, columns, n, inner); \
+    fold_columns<Fold<T>>(a, b, y, columns, n, inner); \
   } \
   ALPHA_KERNEL(name##_columns_##dtype)
 #define KERNELS(T, dtype) \
-  ALONG_AXIS(softmax, Forward<false>, T, dtype) \
-  ALONG_AXIS(log_softmax, Forward<true>, T, dtype) \
-  ALONG_AXIS(softmax_grad, Gradient<false>, T, dtype) \
-  ALONG_AXIS(log_softmax_grad, Gradient<true>, T, dtype)
+  ALONG_AXIS(softmax, Softmax, T, dtype) \
+  ALONG_AXIS(log_softmax, LogSoftmax, T, dtype) \
+  ALONG_AXIS(softmax_grad, SoftmaxGrad, T, dtype) \
+  ALONG_AXIS(log_softmax_grad, LogSoftmaxGrad, T, dtype)
 FLOAT_KERNELS(KERNELS)

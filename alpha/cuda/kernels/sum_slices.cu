@@ -5,7 +5,7 @@
 //   threads   grid (parts of a tile, tiles). A thread adds one float4 of every `split`-th slot; the `split` partial
 //             sums of an element meet in shared memory. Few elements with many slots want a large split
 //   requires  blockDim.x = 256, split a power of two up to 32; parts = BM * BN / 4 * split / 256, an integer
-#include "ptx.cuh"
+#include "guard.cuh"
 
 struct SumTile {
   int slot, count;
@@ -15,7 +15,9 @@ struct SumTile {
 };
 
 extern "C" __global__ void __launch_bounds__(256)
-sum_slices(const float *work, float *dw, const SumTile *tiles, int tile_floats, int tile_cols, int dw_row, int split) {
+sum_slices(const float *work, float *dw, const SumTile *tiles, int tile_floats, int tile_cols, int dw_row, int split,
+           Guard guard) {
+  if (spared(guard)) return;
   __shared__ float4 partial[256];
   const SumTile tile = tiles[blockIdx.y];
   const int width = 256 / split, lane = threadIdx.x % width, part = threadIdx.x / width;

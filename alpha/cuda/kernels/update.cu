@@ -5,6 +5,8 @@
 // Layout:   flat tensors, in lists: the parameters, the states in the order of the step, and last the gradients. The
 //           coefficients are computed by the caller in double. A struct of them by value is laid out as they would be
 //           one by one.
+// Factor:   where the loss was scaled, the gradients are multiplied by *factor, and a factor of 0 skips the step: `decide`
+//           makes it on the device, so that the host need not wait for the gradients.
 // Requires: 16-byte aligned tensors; CHUNK a multiple of 8.
 // Threads:  a block per chunk of a tensor (multi_tensor.cuh), a packet of 16 bytes per thread and list at a time.
 #include "multi_tensor.cuh"
@@ -119,8 +121,9 @@ struct Ema {
 
 #define STEP(name, Step, T, dtype) \
   extern "C" __global__ void __launch_bounds__(THREADS) \
-      name##_##dtype(const __grid_constant__ Table table, int count, int chunk, const Step step) { \
-    update_all<T>(table, count, chunk, step); \
+      name##_##dtype(const __grid_constant__ Table table, int count, int chunk, const float *factor, \
+                     const Step step) { \
+    update_all<T>(table, count, chunk, factor, step); \
   } \
   ALPHA_KERNEL(name##_##dtype)
 
@@ -185,3 +188,30 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   if (threadIdx.x == 0) y[blockIdx.x] = static_cast<float>(sum);
 }
 ALPHA_KERNEL(totals)
+
+// What becomes of a step whose loss was multiplied by *scale. counts: finite steps since the scale changed, skipped ones.
+//   factor = min(1, max_norm / norm) / scale with norm = sqrt(sum(squares)) / scale;  0 where the sum is not finite
+//   finite:      after growth_interval such steps scale = min(2 * scale, largest)
+//   not finite:  scale = max(scale / 2, 1)
+extern "C" __global__ void __launch_bounds__(THREADS)
+    decide(const float *squares, int count, float *scale, int *counts, float *factor, int growth_interval,
+           float largest, float max_norm) {
+  double sum = 0;
+  for (int i = threadIdx.x; i < count; i += THREADS) sum += squares[i];
+  sum = block_sum(sum);
+  if (threadIdx.x) return;
+  const float before = *scale;
+  if (!(sum <= 1e300)) {  // squares are float: infinite or NaN
+    *factor = 0;
+    *scale = before > 2 ? before / 2 : 1;
+    counts[0] = 0;
+    counts[1]++;
+    return;
+  }
+  const double norm = sqrt(sum) / before;
+  *factor = static_cast<float>((max_norm > 0 && norm > max_norm ? max_norm / norm : 1) / before);
+  if (++counts[0] < growth_interval) return;
+  *scale = before < largest / 2 ? 2 * before : largest;
+  counts[0] = 0;
+}
+ALPHA_KERNEL(decide)

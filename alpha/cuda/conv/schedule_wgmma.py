@@ -1,0 +1,198 @@
+"""Work lists of fprop and dgrad on Hopper's tensor cores: tiles in coordinates, dealt out longest first.
+
+As in schedule.py, positions that read the same taps form a class. A tile has ROWS rows: `images` neighbouring images of
+ROWS / images pixels of one class. Its sum is made of blocks, one for each chunk of 64 channels and each tap of its
+class, so tiles of an inner class last longer than those of a corner. Each multiprocessor gets a list of its own: tile
+by tile, the longest first, to whoever is free first.
+
+Where there are too few tiles to go round, long sums are cut into slices, tiles of their own whose results the kernel
+adds up. Whether and how finely is decided by which list is done first.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from alpha.cuda.conv.schedule import _runs as runs
+from alpha.ops.conv_desc import ConvDesc, TapClass, ceil_div
+
+ROWS, CHUNK = 128, 64  # rows of a tile; channels of a block
+CLASS = ("pixels", "width", "in_h", "in_h_step", "in_w", "in_w_step", "out_h", "out_h_step", "out_w", "out_w_step",
+         "taps_h", "taps_w", "tap_in_h", "tap_in_w", "tap_h", "tap_h_step", "tap_w", "tap_w_step")
+ITEM = ("blocks", "block", "slot", "slice", "pixel", "image", "column", "class", *CLASS)
+ITEM_SIZE = 32         # integers of an entry in kernels/conv_wgmma.cu: those of ITEM, in this order
+END = -1               # blocks of the entry that ends a list
+SLICED_WAVES = 2       # more tiles than this per multiprocessor are never cut
+SLICES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
+
+
+class Pixels(NamedTuple):
+    """A pass as the kernel sees it.
+
+    Attributes:
+        classes: int32 array (classes, len(CLASS)), columns as in CLASS, those with most taps first.
+        images: of the batch.
+        channels: what is summed over at each tap.
+        columns: channels of the tensor that is written.
+    """
+
+    classes: np.ndarray
+    images: int
+    channels: int
+    columns: int
+
+
+class Costs(NamedTuple):
+    """What there is beside the blocks of the sums, in their unit: the end of a tile, the launch that adds slices up,
+    and each slot that this reads."""
+
+    tile: float = 3.0
+    launch: float = 3.0
+    slot: float = 0.03
+
+
+COSTS = Costs()
+
+
+class WorkList(NamedTuple):
+    """Who does what.
+
+    Attributes:
+        items: int32 array (blocks of the grid, entries, ITEM_SIZE), columns as in ITEM: a list for each block, END
+            behind its last entry. An entry is a tile, or a slice of one: its blocks of the sum and the first of them,
+            the first slot of its tile, number of the slice * 65536 + number of slices, first pixel, image and column.
+        sliced: int32 array (tiles, ITEM_SIZE), those that were cut, with the number of their slices as "slice".
+        slots: of the workspace.
+        makespan: what the busiest block does, and the addition of slices, in blocks of a sum.
+    """
+
+    items: np.ndarray
+    sliced: np.ndarray
+    slots: int
+    makespan: float
+
+
+def fprop_pixels(desc: ConvDesc) -> Pixels:
+    """Returns the classes of y = x * w."""
+    return Pixels(_classes(desc.h.fprop_classes, desc.w.fprop_classes, (1, 1)), desc.n, desc.ic, desc.oc)
+
+
+def dgrad_pixels(desc: ConvDesc) -> Pixels:
+    """Returns the classes of the gradient with respect to x."""
+    return Pixels(_classes(desc.h.dgrad_classes, desc.w.dgrad_classes, (desc.h.s, desc.w.s)), desc.n, desc.oc, desc.ic)
+
+
+def _classes(h_classes: tuple[TapClass, ...], w_classes: tuple[TapClass, ...], spacing: tuple[int, int]) -> np.ndarray:
+    """spacing: distance of neighbouring positions in a class."""
+    found = []
+    for h in h_classes:
+        for w in w_classes:
+            taps = h.count * w.count > 0
+            for h0, h_step, h_count in runs(h, taps, spacing[0]):
+                for w0, w_step, w_count in runs(w, taps, spacing[1]):
+                    found.append((
+                        h_count * w_count, w_count, *(_reads(h) if taps else (0, 0)), *(_reads(w) if taps else (0, 0)),
+                        h0, h_step, w0, w_step, h.count if taps else 0, w.count if taps else 0, h.step, w.step,
+                        h.tap, h.tap_step, w.tap, w.tap_step))
+    classes = np.array(found, dtype=np.int32)
+    return classes[np.argsort(-_taps(classes), kind="stable")]
+
+
+def _reads(tap_class: TapClass) -> tuple[int, int]:
+    return tap_class.starts[0], tap_class.start_step
+
+
+def _taps(classes: np.ndarray) -> np.ndarray:
+    return classes[:, CLASS.index("taps_h")] * classes[:, CLASS.index("taps_w")]
+
+
+def work_list(pixels: Pixels, images: int, columns: int, sm_count: int, costs: Costs = COSTS) -> WorkList:
+    """Returns the list that is done first.
+
+    Args:
+        pixels: the pass.
+        images: neighbouring images of a tile, a divisor of ROWS.
+        columns: of a tile.
+        sm_count: blocks that run at the same time.
+        costs: of a tile beside its sum.
+    """
+    tiles = _tiles(pixels, images, columns)
+    longest = int(tiles["blocks"].max())
+    lists = []
+    for count in SLICES if tiles.size <= SLICED_WAVES * sm_count else (1,):
+        if count > max(longest, 1):
+            break
+        items, slots = _cut(tiles, ceil_div(longest, count))
+        owner, makespan = longest_first(items["blocks"] + costs.tile, min(sm_count, items.size))
+        lists.append((makespan + (slots > 0) * costs.launch + slots * costs.slot, count, items, slots, owner))
+    makespan, _, items, slots, owner = min(lists, key=lambda made: made[:2])
+    cut = items[(items["slice"] > 1) & (items["slice"] < 1 << 16)]  # the first slice of each
+    return WorkList(_lists(items, owner, pixels.classes), _records(cut, pixels.classes), slots, makespan)
+
+
+def _tiles(pixels: Pixels, images: int, columns: int) -> np.ndarray:
+    """Returns uncut items, class by class; neighbours share what they read."""
+    chunks = ceil_div(pixels.channels, CHUNK)
+    parts = []
+    for number, (count, taps) in enumerate(zip(pixels.classes[:, 0].tolist(), _taps(pixels.classes).tolist())):
+        image, pixel, column = np.indices((ceil_div(pixels.images, images), ceil_div(count, ROWS // images),
+                                           ceil_div(pixels.columns, columns))).reshape(3, -1)
+        part = np.zeros(image.size, dtype=[(name, np.int32) for name in ITEM[:ITEM.index("pixels")]])
+        part["blocks"], part["slice"], part["class"] = taps * chunks, 1, number
+        part["pixel"], part["image"], part["column"] = pixel * (ROWS // images), image * images, column * columns
+        parts.append(part)
+    return np.concatenate(parts)
+
+
+def _cut(tiles: np.ndarray, longest: int) -> tuple[np.ndarray, int]:
+    """Returns the tiles in slices of at most `longest` blocks, and the number of slots for these."""
+    count = np.maximum(-(-tiles["blocks"] // max(longest, 1)), 1)
+    needed = np.where(count > 1, count, 0)
+    items, of_tile = np.repeat(tiles, count), np.repeat(count, count)
+    number, total = np.arange(items.size) - np.repeat(np.cumsum(count) - count, count), items["blocks"].copy()
+    items["block"] = total * number // of_tile
+    items["blocks"] = total * (number + 1) // of_tile - items["block"]
+    items["slot"] = np.repeat(np.cumsum(needed) - needed, count)
+    items["slice"] = number * 65536 + of_tile
+    return items, int(needed.sum())
+
+
+def _lists(items: np.ndarray, owner: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Returns the items by owner, the longest first, as the kernel reads them."""
+    order = np.lexsort((np.arange(items.size), -items["blocks"], owner))
+    items, owner = items[order], owner[order]
+    count = np.bincount(owner)
+    place = np.arange(items.size) - np.repeat(np.cumsum(count) - count, count)
+    lists = np.zeros((len(count), count.max() + 1, ITEM_SIZE), dtype=np.int32)
+    lists[:, :, ITEM.index("blocks")] = END
+    lists[owner, place] = _records(items, classes)
+    return lists
+
+
+def _records(items: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Returns items with their classes, as the kernel reads them."""
+    records = np.zeros((items.size, ITEM_SIZE), dtype=np.int32)
+    records[:, :len(ITEM)] = np.column_stack([*(items[name] for name in items.dtype.names), classes[items["class"]]])
+    return records
+
+
+def longest_first(cost: np.ndarray, units: int) -> tuple[np.ndarray, float]:
+    """Deals items out, each of them to the unit that is free first, the costly ones before the others.
+
+    Items of one cost start at the earliest of all times at which one of them could: the load of a unit, and that plus
+    once, twice ... their cost.
+
+    Returns:
+        The unit of each item, and when the last unit is done.
+    """
+    owner, loads = np.zeros(len(cost), dtype=np.int64), np.zeros(units)
+    for each in np.unique(cost)[::-1].tolist():
+        which = np.flatnonzero(cost == each)
+        depth = ceil_div(len(which), units) + int((loads.max() - loads.min()) / each) + 1
+        starts = loads + each * np.arange(depth)[:, None]
+        chosen = np.argsort(starts.ravel(), kind="stable")[:len(which)] % units
+        owner[which] = chosen
+        loads += each * np.bincount(chosen, minlength=units)
+    return owner, float(loads.max())

@@ -1,0 +1,256 @@
+"""Work list of wgrad on Hopper's tensor cores: tiles of several taps, their sums cut into equal shares.
+
+A tile has the columns of up to `taps` taps, which share what is read of g. A tap has products with a rectangle of
+outputs (Axis.wgrad_range). Where the rectangles of a tile's taps differ they are divided into segments, rectangles in
+which the same taps have products. The sum of a tile runs over its segments, the largest first, in blocks of 64 / images
+positions x images: position p of a segment is pixel p % pixels of images p // pixels * images and the following.
+
+The sums are cut into units in proportion to their lengths, so that they fill the multiprocessors once, or two or more
+times; `schedule` takes what is done first by estimate. A unit has every count-th block of its tile: at any time all of
+them are at the same images, which come from device memory once for each filling and from the L2 cache otherwise. Units
+of neighbouring blocks, which balance better, took up to 1.8 times as long.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from heapq import heapify, heapreplace
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from alpha.cuda.conv.schedule_wgmma import longest_first
+from alpha.ops.conv_desc import Axis, ConvDesc, ceil_div
+
+UNIT_FIELDS = ("next", "row", "col", "begin", "end", "step", "slot", "taps", "shift0", "shift1", "shift2", "shift3",
+               "out0", "out1", "out2", "out3")
+SEGMENT_FIELDS = ("blocks", "h", "w", "height", "width", "tap", "taps", "unused")
+SUM_FIELDS = ("slot", "step", "count", "rows", "cols", "taps", "unused0", "unused1", "out0", "out1", "out2", "out3")
+MOST_TAPS = 4
+
+IMAGES = (64, 32, 16, 8)  # of a box; 8 rows are the least that the swizzle allows
+BLOCK = 64                # of k
+CONSUMER_ROWS = 64
+WORKSPACE_BYTES = 64 << 20
+LEAST_BLOCKS = 4          # of a unit: shorter ones are all start and end
+WAVES = (1, 2, 3, 4)
+UNIT_US = 1.5             # start, drain and store of a unit
+SUM_US, SUM_BYTES_PER_US = 4.0, 2.2e6  # the kernel that adds the slots, and their way there and back
+BYTES_PER_US = 2.2e6      # of device memory, 64 images apart
+CACHE_BYTES = 40e6        # of tensors that the L2 cache keeps
+PART_COST = 0.4           # of a block, whatever the number of its taps
+
+
+class Tiling(NamedTuple):
+    """What the schedule needs to know of a kernel: its tile, blocks at a time, and time of a block of k."""
+
+    rows: int
+    tap_columns: int
+    taps: int
+    blocks: int
+    block_us: float
+    planes: int = 1
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of what the two consumers sum up in a unit."""
+        return 2 * CONSUMER_ROWS * self.taps * self.tap_columns * 4
+
+
+class Schedule(NamedTuple):
+    """Tables as kernels/sk_dilated_wgmma.cu reads them, int32.
+
+    Attributes:
+        images: of a box.
+        units: (units, integers of one): columns as in UNIT_FIELDS, then the tile's segments as in SEGMENT_FIELDS. Row b
+            is the first unit of block b, `next` the row of the one behind it or -1.
+        blocks: of the grid.
+        sums: (parts of 64 rows of tiles in slots, 12), columns as in SUM_FIELDS; slots of one consumer.
+        slots: pairs of slots of the workspace.
+        time_us: estimate.
+    """
+
+    images: int
+    units: np.ndarray
+    blocks: int
+    sums: np.ndarray
+    slots: int
+    time_us: float
+
+
+class Group(NamedTuple):
+    """The taps of a tile.
+
+    Attributes:
+        shifts: pixel of x that output (0, 0) meets, of each tap.
+        outs: element of a filter at which each begins.
+        segments: rows as in SEGMENT_FIELDS.
+        length: blocks of all segments.
+        cost: of all blocks; that of one is 1 where all taps have products.
+    """
+
+    shifts: tuple[int, ...]
+    outs: tuple[int, ...]
+    segments: tuple[tuple[int, ...], ...]
+    length: int
+    cost: float
+
+
+class Units(NamedTuple):
+    """A way to cut.
+
+    Attributes:
+        table: (units, 4): tile, and which blocks of its sum: first, end, step.
+        first: the blocks' first units.
+        sweeps: how often tensors larger than the L2 cache come from device memory.
+    """
+
+    table: np.ndarray
+    first: np.ndarray
+    sweeps: int
+
+
+@lru_cache(maxsize=512)
+def schedule(desc: ConvDesc, tiling: Tiling) -> Schedule:
+    """Returns the cheapest work list by estimate."""
+    images = _images(desc)
+    groups = _groups(desc, tiling.taps, images)
+    grid = np.indices((ceil_div(desc.oc, tiling.rows), ceil_div(desc.ic, tiling.tap_columns), len(groups)))
+    row, col, group = grid.reshape(3, -1)
+    tiles = np.stack([group, row * tiling.rows, col * tiling.tap_columns], axis=1)
+    best = min(_options(tiling, groups, tiles), key=lambda units: _time_us(desc, tiling, groups, tiles, units))
+    return _tables(desc, tiling, images, groups, tiles, best)
+
+
+def _images(desc: ConvDesc) -> int:
+    """Returns how many images a box has: as many as possible without making the sums longer."""
+    pixels = desc.h.o * desc.w.o
+    return min(IMAGES, key=lambda r: (ceil_div(ceil_div(desc.n, r) * pixels, BLOCK // r), -r))
+
+
+# ---- taps and segments -----------------------------------------------------------------------------------------------
+
+
+def _groups(desc: ConvDesc, count: int, images: int) -> list[Group]:
+    """Returns the groups of at most `count` taps, which are neighbours in a filter."""
+    h, w = desc.h, desc.w
+    ranges = {(fh, fw): (*h.wgrad_range(fh), *w.wgrad_range(fw)) for fh in range(h.f) for fw in range(w.f)}
+    met = [tap for tap, (h0, h1, w0, w1) in ranges.items() if h0 < h1 and w0 < w1]
+    unmet = [tap for tap in ranges if tap not in set(met)]
+    groups = []
+    for members in [some[k:k + count] for some in (met, unmet) for k in range(0, len(some), count)]:
+        segments = _segments([ranges[tap] for tap in members], ceil_div(desc.n, images), BLOCK // images)
+        groups.append(Group(tuple(h.input_of(0, fh) * w.i + w.input_of(0, fw) for fh, fw in members),
+                            tuple((fh * w.f + fw) * desc.ic for fh, fw in members), segments,
+                            sum(s[0] for s in segments),
+                            sum(s[0] * (PART_COST + (1 - PART_COST) * s[6] / count) for s in segments)))
+    return groups
+
+
+def _segments(ranges: list[tuple[int, ...]], image_groups: int, pixels: int) -> tuple[tuple[int, ...], ...]:
+    """Returns the rectangles that the ranges (h0, h1, w0, w1) of some taps divide their union into, largest first.
+
+    A rectangle is there once for each run of neighbouring taps that have it.
+    """
+    found = []
+    for h0, h1 in pairwise(sorted({edge for r in ranges for edge in r[:2]})):
+        here = {t: r for t, r in enumerate(ranges) if r[0] <= h0 < r[1]}
+        for w0, w1 in pairwise(sorted({edge for r in here.values() for edge in r[2:]})):
+            taps = [t for t, r in here.items() if r[2] <= w0 < r[3]]
+            blocks = ceil_div(image_groups * (h1 - h0) * (w1 - w0), pixels)
+            for t in (t for t in taps if t - 1 not in taps):
+                count = next(n for n in range(1, len(ranges) + 1) if t + n not in taps)
+                found.append((blocks, h0, w0, h1 - h0, w1 - w0, t, count, 0))
+    return tuple(sorted(found, key=lambda s: -s[0]))
+
+
+# ---- units -----------------------------------------------------------------------------------------------------------
+
+
+def _options(tiling: Tiling, groups: list[Group], tiles: np.ndarray) -> list[Units]:
+    """Returns ways to cut."""
+    of_tile = [groups[g] for g in tiles[:, 0].tolist()]
+    most = min(max(1, sum(g.length for g in of_tile) // LEAST_BLOCKS), WORKSPACE_BYTES // tiling.slot_bytes)
+    totals = {min(most, tiling.blocks * waves) for waves in WAVES} | {len(tiles)}
+    return [_shares(tiling, of_tile, total) for total in sorted(totals) if total >= len(tiles)]
+
+
+def _shares(tiling: Tiling, of_tile: list[Group], total: int) -> Units:
+    """Returns at most `total` units: the tile whose shares are longest gets the next cut."""
+    heap = [(-g.cost, tile, 1) for tile, g in enumerate(of_tile)]
+    heapify(heap)
+    for _ in range(total - len(of_tile)):
+        cost, tile, count = heap[0]
+        if of_tile[tile].length < (count + 1) * LEAST_BLOCKS:
+            break
+        heapreplace(heap, (cost * count / (count + 1), tile, count + 1))
+    shares = sorted((tile, count, -cost) for cost, tile, count in heap)
+    units = np.array([(tile, k, of_tile[tile].length, count) for tile, count, _ in shares for k in range(count)])
+    cost = np.array([each for _, count, each in shares for _ in range(count)])
+    owner, _ = longest_first(cost + UNIT_US / tiling.block_us, min(tiling.blocks, len(units)))
+    order = np.lexsort((np.arange(len(units)), -cost, owner))
+    return Units(units[order], np.concatenate([[0], np.cumsum(np.bincount(owner))]), ceil_div(total, tiling.blocks))
+
+
+def _time_us(desc: ConvDesc, tiling: Tiling, groups: list[Group], tiles: np.ndarray, units: Units) -> float:
+    tile, begin, end, step = units.table.T
+    cost = np.array([g.cost / max(1, g.length) for g in groups])[tiles[tile, 0]]
+    each = cost * -(-(end - begin) // step) * tiling.block_us + UNIT_US
+    busy = np.concatenate([[0.0], np.cumsum(each)])[units.first]
+    slots = len(tile) - (len(tiles) if tiling.rows > CONSUMER_ROWS else 0)
+    adding = SUM_US + slots * tiling.slot_bytes / SUM_BYTES_PER_US if slots else 0.0
+    nbytes = 2 * tiling.planes * desc.n * (desc.h.o * desc.w.o * desc.oc + _read(desc.h) * _read(desc.w) * desc.ic)
+    sweeps = 1 if nbytes < CACHE_BYTES else units.sweeps
+    return max(float(np.diff(busy).max()), nbytes * sweeps / BYTES_PER_US) + adding
+
+
+def _read(axis: Axis) -> int:
+    """Returns how many inputs of an axis are read."""
+    return len({axis.input_of(o, t) for t in range(axis.f) for o in range(*axis.wgrad_range(t))})
+
+
+def _tables(desc: ConvDesc, tiling: Tiling, images: int, groups: list[Group], tiles: np.ndarray, units: Units
+            ) -> Schedule:
+    """Returns the schedule: slots are handed out tile by tile, those of a tile in the order of its sum."""
+    tile, begin = units.table[:, 0], units.table[:, 1]
+    pieces = np.bincount(tile, minlength=len(tiles))
+    halves = tiling.rows == CONSUMER_ROWS  # the consumers have halves of each sum, which are added up like units
+    stored = pieces > (0 if halves else 1)
+    start = np.cumsum(pieces * stored) - pieces * stored
+    order = np.lexsort((begin, tile))
+    rank = np.empty(len(tile), int)
+    rank[order] = np.arange(len(tile)) - (np.cumsum(pieces) - pieces)[tile[order]]
+    slot = np.where(stored[tile], start[tile] + rank, -1)
+
+    dw_row = desc.h.f * desc.w.f * desc.ic
+    group, row, col = tiles.T
+    taps = np.array([len(g.outs) for g in groups])[group]
+    shift, out = (np.array([(*each, *[0] * (MOST_TAPS - len(each))) for each in column]) for column in
+                  ([g.shifts for g in groups], [g.outs for g in groups]))
+    out = out[group] + (row * dw_row + col)[:, None]
+    most = max(len(g.segments) for g in groups)
+    segments = np.zeros((len(groups), most, len(SEGMENT_FIELDS)), int)
+    for k, g in enumerate(groups):
+        segments[k, :len(g.segments)] = np.array(g.segments).reshape(-1, len(SEGMENT_FIELDS))
+    position, following = _chains(units.first, len(tile))
+    table = np.column_stack([following, row[tile], col[tile], units.table[:, 1:], slot, taps[tile], shift[group[tile]],
+                             out[tile], segments.reshape(len(groups), -1)[group[tile]]])
+
+    sums = [(2 * start[t] + part, 1 if halves else 2, pieces[t] * (2 if halves else 1), rows, desc.ic - col[t], taps[t],
+             0, 0, *(out[t] + part * CONSUMER_ROWS * dw_row))
+            for t in np.flatnonzero(stored) for part in range(tiling.rows // CONSUMER_ROWS)
+            if (rows := desc.oc - row[t] - part * CONSUMER_ROWS) > 0]
+    return Schedule(images, table[position].astype(np.int32), int((units.first[1:] > units.first[:-1]).sum()),
+                    np.array(sums, np.int32).reshape(-1, len(SUM_FIELDS)), int((pieces * stored).sum()),
+                    _time_us(desc, tiling, groups, tiles, units))
+
+
+def _chains(first: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the units in their new order, first the first one of each block, and where the one behind each is."""
+    heads = first[:-1][first[:-1] < first[1:]]
+    order = np.concatenate([heads, np.setdiff1d(np.arange(count), heads)])
+    place = np.empty(count + 1, int)
+    place[order] = np.arange(count)
+    last = np.isin(np.arange(1, count + 1), first[1:])
+    return order, np.where(last, -1, place[np.minimum(np.arange(1, count + 1), count - 1)])

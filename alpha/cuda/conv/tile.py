@@ -1,0 +1,30 @@
+"""What the convolutions on matrix tiles share on the host, whichever pass they compute: their limits."""
+
+from __future__ import annotations
+
+from alpha.cuda.context import context
+from alpha.cuda.conv.schedule import oversized
+from alpha.cuda.gemm import Tile
+from alpha.cuda.kernel import Kernel
+from alpha.ops.conv_desc import ConvDesc
+
+
+class ConvTile:
+    """A kernel with one tile.  `copied` names the channels, "input" or "output", that it copies 16 bytes of at a time;
+    `static_shared` is the shared memory that it has beside the tiles, in bytes."""
+
+    reads = writes = "float32"
+    copied: tuple[str, ...] = ("input", "output")
+
+    def __init__(self, tile: Tile, name: str, kernel: Kernel, static_shared: int) -> None:
+        self.tile, self.name, self.kernel, self.shared = tile, name, kernel, kernel.shared + static_shared
+
+    def fits(self, desc: ConvDesc) -> str:
+        """Returns why the kernel cannot compute desc, or ""."""
+        channels = {"input": desc.ic // desc.groups, "output": desc.oc // desc.groups}
+        if self.tile.vector == 4 and any(channels[name] % 4 for name in self.copied):
+            numbers = " and ".join(f"{channels[name]} {name}" for name in self.copied)
+            return f"{numbers} channels of a group are no multiples of 4"
+        if self.shared > context.max_shared:
+            return f"{self.shared} bytes of shared memory, the device has {context.max_shared}"
+        return oversized(desc)

@@ -1,0 +1,161 @@
+"""Sk-dilated on Hopper's tensor cores: kernels/sk_dilated_wgmma.cu with its tiles, and the sum of its units."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from alpha.cuda.context import context
+from alpha.cuda.conv.schedule import oversized
+from alpha.cuda.conv.schedule_wgmma_wgrad import Schedule, Tiling, schedule
+from alpha.cuda.kernel import Kernel
+from alpha.cuda.memory import Array, empty, upload
+from alpha.cuda.operand import KEEP, READS, operand
+from alpha.cuda.plan import Guard, Launch
+from alpha.cuda.tensor_map import tensor_map
+from alpha.ops.conv_desc import ConvDesc
+
+LAUNCH_US = 2.5
+FLOPS_PER_US = {1: 740e6, 2: 262e6}    # of the device's products, by planes
+LOAD_BYTES_PER_US = 10e6               # from the L2 cache to shared memory
+SHARED_BYTES_PER_FLOP = 135 / 4096     # that a multiprocessor moves per FLOP of its tensor cores at that clock
+ISSUE_US = 0.37                        # that the producer takes for a block
+TWO_STAGES = 1.1                       # times as long take products that wait for copies
+BOX_BYTES = 64 * 128
+UNIT_BYTES = 2048                      # of shared memory for a unit's description
+SUM_THREADS, MOST_SPLIT = 256, 8
+ENOUGH_THREADS = 1 << 17               # of the sum: more split no further
+
+
+class WgradTile(NamedTuple):
+    """Rows of a tile, input channels of a tap, taps, and buffers of the ring."""
+
+    rows: int
+    tap_columns: int
+    taps: int
+    stages: int
+
+    def __str__(self) -> str:
+        return f"{self.rows}x{self.taps}x{self.tap_columns}"
+
+    @property
+    def columns(self) -> int:
+        return self.tap_columns * self.taps
+
+    def box_bytes(self, planes: int) -> int:
+        """Returns the size of a buffer."""
+        return planes * (self.rows + self.columns) // 64 * BOX_BYTES
+
+    def block_us(self, planes: int, sm_count: int) -> float:
+        """Returns the time of a block of k by what limits it: products, copies, or shared memory."""
+        flops = 2.0 * self.rows * self.columns * 64
+        products = planes * (planes + 1) // 2
+        reads = products * flops * (1 / 64 + 1 / self.columns)      # 2 bytes an element, 2 FLOP a product
+        shared = (reads + self.box_bytes(planes)) / (SHARED_BYTES_PER_FLOP * products * flops)
+        return max(sm_count * flops / FLOPS_PER_US[planes] * max(1.0, shared, TWO_STAGES * (self.stages < 3)),
+                   sm_count * self.box_bytes(planes) / LOAD_BYTES_PER_US, ISSUE_US)
+
+
+TILES = {1: (WgradTile(128, 128, 1, 6), WgradTile(128, 256, 1, 4), WgradTile(128, 128, 2, 4), WgradTile(128, 64, 1, 9),
+             WgradTile(128, 192, 1, 5), WgradTile(128, 64, 3, 5), WgradTile(64, 64, 1, 12), WgradTile(64, 64, 3, 6),
+             WgradTile(64, 256, 1, 5)),
+         2: (WgradTile(128, 128, 1, 3), WgradTile(128, 64, 2, 3), WgradTile(128, 64, 1, 4), WgradTile(128, 64, 3, 2),
+             WgradTile(64, 64, 1, 6), WgradTile(64, 64, 3, 3), WgradTile(64, 128, 1, 4))}
+
+
+class WgmmaWgrad:
+    """A tile of sk_dilated_wgmma; see alpha.cuda.plan for the members.  It writes float32, whatever it reads."""
+
+    pass_name, writes = "wgrad", "float32"
+
+    def __init__(self, reads: str, tile: WgradTile) -> None:
+        self.reads, self.tile = reads, tile
+        self.planes = READS[reads].planes
+        self.name = f"sk_dilated_wgmma {reads} {tile}"
+        defines = {"ELEMENT": {"float16": "f16", "bfloat16": "bf16"}[READS[reads].dtype], "TILE_ROWS": tile.rows,
+                   "TAP_COLUMNS": tile.tap_columns, "TAPS_TOGETHER": tile.taps, "OPERAND_PLANES": self.planes,
+                   "PIPELINE": tile.stages}
+        self.kernel = Kernel(
+            "sk_dilated_wgmma.cu", "sk_dilated_wgmma", "ptr map_x, ptr map_g, ptr dw, ptr work, ptr units, "
+            "i32 unit_ints, ptr scale_x, ptr scale_g, i32 images, i32 wide_x, i32 wide_g, i32 g_row, i32 x_row, "
+            "i32 x_step, i32 rows, i32 cols, i32 dw_row",
+            threads=384, shared=tile.stages * tile.box_bytes(self.planes) + UNIT_BYTES, defines=defines)
+        self.sum = Kernel("sk_dilated_wgmma.cu", "sum_units", "ptr work, ptr dw, ptr sums, ptr scale_x, "
+                          "ptr scale_g, i32 dw_row, i32 split", threads=SUM_THREADS,
+                          defines=defines)
+
+    def fits(self, desc: ConvDesc) -> str:
+        if context.arch != "sm_90a":
+            return f"needs sm_90a, the device is {context.arch}"
+        if desc.groups > 1:
+            return f"{desc.groups} groups"
+        if desc.ic % 8 or desc.oc % 8:
+            return f"{desc.ic} input and {desc.oc} output channels are no multiples of 8"
+        if self.tile.taps > 1 and self.tile.taps > desc.h.f * desc.w.f:
+            return f"{self.tile.taps} taps at a time, the filter has {desc.h.f * desc.w.f}"
+        return oversized(desc)
+
+    def schedule(self, desc: ConvDesc, sm_count: int) -> Schedule:
+        tile = self.tile
+        return schedule(desc, Tiling(tile.rows, tile.tap_columns, tile.taps, sm_count,
+                                     tile.block_us(self.planes, sm_count), self.planes))
+
+    def cost(self, desc: ConvDesc, sm_count: int) -> float:
+        return LAUNCH_US + self.schedule(desc, sm_count).time_us
+
+    def prepare(self, desc: ConvDesc) -> Launch:
+        plan, tile, reads = self.schedule(desc, context.sm_count), self.tile, self.reads
+        units, sums = upload(plan.units), upload(plan.sums)
+        h, w, planes = desc.h, desc.w, self.planes
+        x_form = _form(desc.n, h.i * w.i, desc.ic, planes, plan.images, tile.tap_columns)
+        g_form = _form(desc.n, h.o * w.o, desc.oc, planes, plan.images, tile.rows)
+        dw_row = h.f * w.f * desc.ic
+        sizes = (plan.images, int(x_form.wide), int(g_form.wide), w.o, h.s * w.i, w.s, desc.oc, desc.ic, dw_row)
+        kernel, grid, add, slots, ints = self.kernel, plan.blocks, self.sum, plan.slots, plan.units.shape[1]
+        slot_floats, parts = 2 * 64 * tile.columns, len(plan.sums)
+        split = _split(parts * slot_floats // 8, int(plan.sums[:, 2].max(initial=1)))
+        sum_grid = slot_floats // 8 * split // SUM_THREADS, parts
+
+        def launch(x: Array, g: Array, dw: Array) -> Guard:
+            a, b = operand(x, reads, keep=KEEP["activation"]), operand(g, reads, keep=KEEP["gradient"])
+            map_x = tensor_map(a.ptr, a.dtype, x_form.dims, x_form.box, strides=x_form.strides)
+            map_g = tensor_map(b.ptr, b.dtype, g_form.dims, g_form.box, strides=g_form.strides)
+            work = empty((slots * slot_floats,), "float32") if slots else None
+            kernel(grid, map_x, map_g, dw, work, units, ints, a.scale, b.scale, *sizes)
+            if slots:
+                add(sum_grid, work, dw, sums, a.scale, b.scale, dw_row, split)
+            return a.flag, b.flag
+        return launch
+
+
+class Form(NamedTuple):
+    """How TMA sees an operand: (64 channels, pixels, images, chunks of channels, planes), or all channels in one."""
+
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    wide: bool
+
+
+def _form(n: int, pixels: int, channels: int, planes: int, images: int, tile_channels: int) -> Form:
+    """Returns the form whose boxes have all channels of a tile, where the shared memory of a box would be in order."""
+    row, image, plane = 2 * channels, 2 * channels * pixels, 2 * channels * pixels * n  # bytes
+    if images == 64 and channels % 64 == 0:
+        return Form((64, pixels, n, channels // 64, planes), (row, image, 128, plane),
+                    (64, 1, 64, tile_channels // 64, 1), True)
+    return Form((channels, pixels, n, 1, planes), (row, image, plane, plane), (64, 1, images, 1, 1), False)
+
+
+def _split(threads: int, most_slots: int) -> int:
+    """Returns over how many threads the slots of an element are spread."""
+    split = 1
+    while split < MOST_SPLIT and threads * split < ENOUGH_THREADS and 2 * split <= most_slots:
+        split *= 2
+    return split
+
+
+CANDIDATES = tuple(WgmmaWgrad(reads, tile) for reads, form in READS.items() for tile in TILES[form.planes])
+
+
+def candidates() -> tuple[WgmmaWgrad, ...]:
+    """Returns a candidate for every tile and every mode."""
+    return CANDIDATES

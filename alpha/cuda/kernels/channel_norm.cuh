@@ -1,0 +1,248 @@
+// The two passes of a norm whose threads walk down the rows of a sample's channels: one sums, over chunks of rows, the
+// other one writes. Batch norm is one sample; group norm has several, and one statistic for k neighbouring channels.
+#pragma once
+#include "lanes.cuh"
+#include "reduce.cuh"
+
+constexpr int AHEAD = 4;  // rows that a thread has in flight
+
+// use(load(r), r) for the rows of a thread, in order, FLIGHT of them in flight
+template <int FLIGHT, class Load, class Use>
+__device__ __forceinline__ void each_row(const Place &at, const Walk &w, const Load &load, const Use &use) {
+  i64 r = at.begin;
+  for (; r + (FLIGHT - 1) * w.step < at.end; r += FLIGHT * w.step) {
+    decltype(load(r)) row[FLIGHT];
+#pragma unroll
+    for (int k = 0; k < FLIGHT; k++) row[k] = load(r + k * w.step);
+#pragma unroll
+    for (int k = 0; k < FLIGHT; k++) use(row[k], r + k * w.step);
+  }
+  for (; r < at.end; r += w.step) use(load(r), r);
+}
+
+__device__ __forceinline__ float standardized(float away, float scale, float shift) {
+  return __fmaf_rn(away, scale, shift);
+}
+
+// Which statistic a channel has: one for k neighbours in a sample. Batch norm has one sample, and k is 1.
+struct Sharing {
+  int k;
+  i64 first;
+  __device__ __forceinline__ Sharing(int sample, i64 channels, int k)
+      : k(k), first(sample * (k == 1 ? channels : channels / k)) {}
+  __device__ __forceinline__ i64 operator()(i64 channel) const {
+    return first + (k == 1 ? channel : unsigned(channel) / unsigned(k));
+  }
+};
+
+// gamma and beta; wide: they are float32, whatever T is
+template <class T> struct Affine {
+  Parameter<T> gamma, beta;
+  __device__ __forceinline__ Affine(const void *gamma, const void *beta, int wide)
+      : gamma{gamma, wide, 1}, beta{beta, wide, 0} {}
+};
+
+// What a thread knows of its channels.
+template <int N> struct Channels {
+  float middle[N], scale[N], shift[N];
+  template <class T>
+  __device__ __forceinline__ Channels(const Affine<T> &affine, const float *mean, const float *istd, i64 first,
+                                      const Sharing &shared) {
+    affine.gamma.load(scale, first);
+    affine.beta.load(shift, first);
+#pragma unroll
+    for (int lane = 0; lane < N; lane++) {
+      const i64 k = shared(first + lane);
+      middle[lane] = mean[k];
+      scale[lane] *= istd[k];
+    }
+  }
+};
+
+// ---- statistics
+
+// partial[sample][mean, m2][C][chunks]
+template <class T, int N>
+__device__ __forceinline__ void statistics(const T *__restrict__ x, float *__restrict__ partial, const Walk &w,
+                                           const Place &at) {
+  const i64 first = at.column * N, stride = w.columns * N;
+  float mean[N] = {}, m2[N] = {}, v[N], count = 0;
+  i64 r = at.begin;
+  for (; r + (AHEAD - 1) * w.step < at.end; r += AHEAD * w.step) {
+    Lanes<N, T> rows[AHEAD];
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++) rows[k] = load<N>(x + (r + k * w.step) * stride + first);
+    float middle[N] = {}, squares[N] = {};
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++) {
+      unpack(v, rows[k]);
+#pragma unroll
+      for (int lane = 0; lane < N; lane++) middle[lane] += v[lane];
+    }
+#pragma unroll
+    for (int lane = 0; lane < N; lane++) middle[lane] *= 1.0f / AHEAD;
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++) {
+      unpack(v, rows[k]);
+#pragma unroll
+      for (int lane = 0; lane < N; lane++) squares[lane] += (v[lane] - middle[lane]) * (v[lane] - middle[lane]);
+    }
+    const float share = AHEAD / (count + AHEAD), weight = count * share;
+#pragma unroll
+    for (int lane = 0; lane < N; lane++) {
+      const float away = middle[lane] - mean[lane];
+      mean[lane] += away * share;
+      m2[lane] += squares[lane] + away * (away * weight);
+    }
+    count += AHEAD;
+  }
+  for (; r < at.end; r += w.step) {
+    Lanes<N, T> row = load<N>(x + r * stride + first);
+    unpack(v, row);
+    const float share = 1 / (count + 1), weight = count * share;
+#pragma unroll
+    for (int lane = 0; lane < N; lane++) {
+      const float away = v[lane] - mean[lane];
+      mean[lane] += away * share;
+      m2[lane] += away * (away * weight);
+    }
+    count++;
+  }
+  Moments s[N];
+#pragma unroll
+  for (int lane = 0; lane < N; lane++) s[lane] = {mean[lane], m2[lane], count};
+  fold_rows<N>(s, w, MergeMoments());
+  if (threadIdx.x >= w.width || at.column >= w.columns) return;
+  partial += 2 * at.sample * stride * w.chunks;
+#pragma unroll
+  for (int lane = 0; lane < N; lane++) {
+    partial[(first + lane) * w.chunks + at.chunk] = s[lane].mean;
+    partial[(stride + first + lane) * w.chunks + at.chunk] = s[lane].m2;
+  }
+}
+
+// Mean and variance of k channels of a sample, from the means and m2s of their chunks; for `width` threads.
+struct MeanAndVariance {
+  double mean, var;
+  __device__ __forceinline__ MeanAndVariance(const float *means, const float *m2s, const Walk &w, int k, int lane,
+                                             int width) {
+    const i64 last = w.rows - (w.chunks - 1) * w.chunk;
+    auto rows = [&](int j) { return double(j % w.chunks + 1 < w.chunks ? w.chunk : last); };
+    double sum = 0, squares = 0;
+    for (int j = lane; j < k * w.chunks; j += width) sum += means[j] * rows(j);
+    mean = fold_group(sum, width, Add()) / (w.rows * k);
+    for (int j = lane; j < k * w.chunks; j += width) {
+      const double away = means[j] - mean;
+      squares += m2s[j] + away * away * rows(j);
+    }
+    var = fold_group(squares, width, Add()) / (w.rows * k);
+  }
+};
+
+// ---- forward: floor is 0 with relu, else -infinity; NaN passes. LAST: x is not read again, see load_piece
+
+template <class T, int N, bool RESIDUAL, bool LAST>
+__device__ __forceinline__ void apply(const T *__restrict__ x, const T *__restrict__ residual, const Affine<T> &affine,
+                                      const float *mean, const float *istd, T *__restrict__ y, float floor,
+                                      const Walk &w, const Place &at, int k) {
+  if (at.begin >= at.end) return;
+  const i64 first = at.column * N, stride = w.columns * N;
+  using Piece = decltype(load_piece<N>(x));
+  struct Row {
+    Piece x, residual;
+  };
+  auto load = [&](i64 r) {
+    const i64 offset = r * stride + first;
+    return Row{load_piece<N, LAST>(x + offset), RESIDUAL ? load_piece<N>(residual + offset) : Piece()};
+  };
+  const Channels<N> c(affine, mean, istd, first, Sharing(at.sample, stride, k));
+  each_row<RESIDUAL ? AHEAD / 2 : AHEAD>(at, w, load, [&](const Row &row, i64 r) {
+    auto piece = row.x;
+#pragma unroll
+    for (int lane = 0; lane < N; lane++) {
+      float v = standardized(to_float(piece.v[lane]) - c.middle[lane], c.scale[lane], c.shift[lane]);
+      if (RESIDUAL) v += to_float(row.residual.v[lane]);
+      piece.v[lane] = from_float<T>(v < floor ? floor : v);
+    }
+    store_piece(y + r * stride + first, piece);
+  });
+}
+
+// ---- backward
+
+// use(v, x - mean, r) for the rows of a thread: v = g where relu passed, else 0
+template <bool RELU, bool LAST, int N, class T, class Use>
+__device__ __forceinline__ void each_gradient(const T *__restrict__ g, const T *__restrict__ x, const Channels<N> &c,
+                                              const Place &at, const Walk &w, const Use &use) {
+  using Piece = decltype(load_piece<N>(x));
+  struct Row {
+    Piece g, x;
+  };
+  auto load = [&](i64 r) {
+    const i64 offset = (r * w.columns + at.column) * N;
+    return Row{load_piece<N, LAST>(g + offset), load_piece<N, LAST>(x + offset)};
+  };
+  each_row<AHEAD / 2>(at, w, load, [&](const Row &row, i64 r) {
+    float v[N], away[N];
+#pragma unroll
+    for (int lane = 0; lane < N; lane++) {
+      away[lane] = to_float(row.x.v[lane]) - c.middle[lane];
+      v[lane] = to_float(row.g.v[lane]);
+      if (RELU && standardized(away[lane], c.scale[lane], c.shift[lane]) <= 0) v[lane] = 0;
+    }
+    use(v, away, r);
+  });
+}
+
+template <class T, int N, bool RELU>
+__device__ __forceinline__ void sums(const T *g, const T *x, const Affine<T> &affine, const float *mean,
+                                     const float *istd, float *__restrict__ partial, const Walk &w, const Place &at,
+                                     int k) {
+  const i64 first = at.column * N, stride = w.columns * N;
+  Pair s[N];
+#pragma unroll
+  for (int lane = 0; lane < N; lane++) s[lane] = {0, 0};
+  if (at.begin < at.end) {
+    const Channels<N> c(affine, mean, istd, first, Sharing(at.sample, stride, k));
+    each_gradient<RELU, false>(g, x, c, at, w, [&](const float (&v)[N], const float (&away)[N], i64) {
+#pragma unroll
+      for (int lane = 0; lane < N; lane++) {
+        s[lane].sum += v[lane];
+        s[lane].dot += v[lane] * away[lane];
+      }
+    });
+  }
+  fold_rows<N>(s, w, MergePairs());
+  if (threadIdx.x >= w.width || at.column >= w.columns) return;
+  partial += 2 * at.sample * stride * w.chunks;
+#pragma unroll
+  for (int lane = 0; lane < N; lane++) {
+    partial[(first + lane) * w.chunks + at.chunk] = s[lane].sum;
+    partial[(stride + first + lane) * w.chunks + at.chunk] = s[lane].dot;
+  }
+}
+
+// coefficients[2][statistic] = slope, offset
+template <class T, int N, bool RELU, bool LAST>
+__device__ __forceinline__ void gradient(const T *g, const T *x, const Affine<T> &affine, const float *mean,
+                                         const float *istd, const float *coefficients, T *__restrict__ dx,
+                                         const Walk &w, const Place &at, i64 statistics, int k) {
+  if (at.begin >= at.end) return;
+  const i64 first = at.column * N, stride = w.columns * N;
+  const Sharing shared(at.sample, stride, k);
+  const Channels<N> c(affine, mean, istd, first, shared);
+  float slope[N], offset[N];
+#pragma unroll
+  for (int lane = 0; lane < N; lane++) {
+    slope[lane] = coefficients[shared(first + lane)];
+    offset[lane] = coefficients[statistics + shared(first + lane)];
+  }
+  each_gradient<RELU, LAST>(g, x, c, at, w, [&](const float (&v)[N], const float (&away)[N], i64 r) {
+    decltype(load_piece<N>(x)) piece;
+#pragma unroll
+    for (int lane = 0; lane < N; lane++)
+      piece.v[lane] = from_float<T>(c.scale[lane] * v[lane] + (away[lane] * slope[lane] + offset[lane]));
+    store_piece(dx + r * stride + first, piece);
+  });
+}
+

@@ -1,0 +1,200 @@
+// ConvV2 and KS-deconv on Hopper's tensor cores: no product with a padded or inserted zero is made.
+//
+// what      fprop  y[n, oh, ow, oc] = relu(b[oc] + sum_{fh, fw, ic} x[n, ih, iw, ic] * w[oc, fh, fw, ic]),
+//                  ih = oh*stride - padding + fh*dilation, iw likewise
+//           dgrad  dx[n, ih, iw, ic] = sum_{fh, fw, oc} g[n, oh, ow, oc] * w[oc, fh, fw, ic], the same ih, iw.
+//           Both fill the positions of one tensor, `out`, from those of another, `in`
+// source    arXiv 2306.15951, ConvV2 and KS-deconv, Algorithms 1B and 2B. Differs: positions that read the same taps
+//           form a class (alpha/ops/conv_desc.py: TapClass), of which a tile computes a part
+// layout    in, w: planes of 16-bit elements, NHWC and OHWI; out: NHWC, OUT = float, bf16 or f16
+// GEMM      rows: (pixels of a class, images), 128 of them: `images` neighbouring images of 128 / images pixels;
+//           sum: taps of the class x chunks of 64 channels; columns: channels of out.
+//           fprop: A and B are K-major. dgrad: B is MN-major, w is read as it lies
+// loads     a box of TMA is {64 channels, 1, 1, `images` images, 1 plane}: one pixel. Padding, stride and dilation are
+//           coordinates; channels and columns beyond the tensors arrive as zeros, and the batch's tail likewise
+// zeros     taps that meet padding, or inserted zeros of a strided dgrad, are in no class: they are neither loaded nor
+//           multiplied. A position without taps gets a sum of 0 blocks
+// work      a list per block, made by alpha/cuda/conv/schedule_wgmma.py: tiles, the longest first, given to the block
+//           that is free first. Below one wave sums are cut into slices, which conv_wgmma_slices adds up
+// requires  sm_90a; one group; channels and columns multiples of 8
+// measured  H100 SXM, nvcc 13.0, microseconds in bursts, operands made before (benchmarks/cuda_conv_modes.py), beside
+//           cuDNN 9.19 in the same run; 3x3, batch 512 (fprop / dgrad):
+//                                          float16x2      float16      bfloat16     cuDNN TF32    cuDNN bfloat16
+//             32x32,  64 -> 64             194 / 195    100 / 100      83 /  85     200 / 214      100 /  99
+//             8x8,   256 -> 256            133 / 136*    52 /  52      47 /  47     100 / 106       55 /  55
+//             4x4,   512 -> 512            111 / 110*    42 /  42      39 /  39      95 /  99       75 /  52
+//             4x4 -> 2x2, 512, stride 2     39 /  41     19 /  17      18 /  14      38 /  47       26 /  27
+//           * a later run without cuDNN, after ptx::settle: 141 and 125 in that run without it. One run per figure
+#include "gemm_wgmma.cuh"
+
+using Tile = WgmmaTile<ELEMENT, TILE_N, OPERAND_PLANES, false, B_MAJOR_N, RING_STAGES>;
+
+// An entry of a block's list: 32 integers, of which a warp's lanes hold one each. The next entry is always on its way.
+enum Field {
+  BLOCKS, BLOCK,            // how many of the sum's blocks are this entry's (-1: the list ends here), and the first;
+                            // they are ordered by chunk of channels, tap h, tap w
+  SLOT, SLICE,              // first slot of the tile; number of the slice * 65536 + number of slices
+  PIXEL, IMAGE, COLUMN,     // where the tile begins
+  CLASS,                    // the rest is its class, in coordinates:
+  PIXELS, WIDTH,            // pixel = h * width + w
+  IN_H, IN_H_STEP, IN_W, IN_W_STEP,        // where pixel (0, 0) starts to read, distance of pixels
+  OUT_H, OUT_H_STEP, OUT_W, OUT_W_STEP,
+  TAPS_H, TAPS_W,                          // number of taps
+  TAP_IN_H, TAP_IN_W,                      // distance of taps in `in`
+  TAP_H, TAP_H_STEP, TAP_W, TAP_W_STEP,    // in the filter: first tap, distance of taps
+  FIELDS = 32
+};
+PTX_FN int field(int entry, Field f) { return __shfl_sync(~0u, entry, f); }
+
+struct ConvOperands {
+  const CUtensorMap *in, *w, *out;
+  const float *bias, *scale_in, *scale_w;
+  float *slots;
+  const int *work;      // [block][entry][FIELDS]
+  int entries;          // of a block, its list's end among them
+  int images_log2, columns, relu;
+
+  PTX_FN const int *list() const { return work + (long long)blockIdx.x * entries * FIELDS + threadIdx.x % 32; }
+};
+
+// The producer's first warp. Lane j loads pixel j of a tile; the lanes behind load the boxes of w.
+PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring) {
+  constexpr int W_BOXES = Tile::B_MN ? Tile::BN / 64 : 1;  // of a plane
+  const int lane = threadIdx.x, slots = Tile::BM >> t.images_log2, part = lane - slots;
+  const int box_bytes = 128 << t.images_log2;
+  const bool pixel_lane = lane < slots, w_lane = !pixel_lane && part < W_BOXES;
+  const CUtensorMap *map = pixel_lane ? t.in : t.w;
+  const int to = pixel_lane ? lane * box_bytes : Tile::B_AT + part * Tile::BOX;
+  const int plane = pixel_lane ? Tile::A_PLANE : Tile::B_PLANE;
+  const bool k_outside = Tile::B_MN && w_lane;  // channels of the sum are the fourth coordinate, not the first
+  const int *list = t.list();
+  int ahead = *list;
+  for (;;) {
+    const int item = ahead, blocks = field(item, BLOCKS);
+    if (blocks < 0) break;
+    ahead = *(list += FIELDS);
+    const int pixels = min(field(item, PIXELS) - field(item, PIXEL), slots), width = field(item, WIDTH);
+    const int pixel = field(item, PIXEL) + min(lane, pixels - 1), row = pixel / width, col = pixel - row * width;
+    const int in_y = field(item, IN_H) + row * field(item, IN_H_STEP);
+    const int in_x = field(item, IN_W) + col * field(item, IN_W_STEP);
+    const int filter_y = field(item, TAP_H), filter_x = field(item, TAP_W);
+    const int in_y_step = field(item, TAP_IN_H), filter_y_step = field(item, TAP_H_STEP);
+    const int in_x_step = field(item, TAP_IN_W), filter_x_step = field(item, TAP_W_STEP);
+    const int image = field(item, IMAGE), column = field(item, COLUMN) + (Tile::B_MN ? part * 64 : 0);
+    const int y0 = pixel_lane ? in_y : filter_y, y_step = pixel_lane ? in_y_step : filter_y_step;
+    const int x0 = pixel_lane ? in_x : filter_x, x_step = pixel_lane ? in_x_step : filter_x_step;
+    const int fixed = pixel_lane ? image : column;
+    const int taps_h = field(item, TAPS_H), taps_w = field(item, TAPS_W), block = field(item, BLOCK);
+    int chunk = block ? block / (taps_h * taps_w) : 0, tap = block - chunk * taps_h * taps_w;
+    int h = block ? tap / taps_w : 0, w = tap - h * taps_w, y = y0 + h * y_step, x = x0 + w * x_step;
+#pragma unroll 1
+    for (int k = 0; k < blocks; k++) {
+      // pixels that do not exist are left out, but where a buffer has never been filled: they are the last one again
+      const int loaded = ring.fresh ? slots : pixels;
+      int first = k_outside ? fixed : chunk * 64, last = k_outside ? chunk * 64 : fixed;
+      ptx::settle(first, x, y, last);  // three buffers of two planes leave no time behind the wait
+      const auto buffer = ring.next(Tile::PLANES * (loaded * box_bytes + Tile::B_PLANE));
+      if (lane < loaded || w_lane) {
+#pragma unroll
+        for (int p = 0; p < Tile::PLANES; p++)
+          ptx::tma_load_5d(buffer.a + to + p * plane, *map, first, x, y, last, p, buffer.landed);
+      }
+      x += x_step;
+      if (++w < taps_w) continue;
+      w = 0, x = x0, y += y_step;
+      if (++h < taps_h) continue;
+      h = 0, y = y0, chunk++;
+    }
+  }
+}
+
+// A consumer: sums, and stores 64 rows of each tile.
+PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring) {
+  const Scale scale(t.scale_in, t.scale_w);
+  const int lane = threadIdx.x % 32, rows = min(1 << t.images_log2, 64);  // of a box
+  const int row = (threadIdx.x / 128 - 1) * 64 + lane * rows;
+  OutBoxes<Tile, OUT> out(ring.buffers);
+  float sum[Tile::SUMS];
+  const int *list = t.list();
+  int ahead = *list;
+#pragma unroll 1
+  for (;;) {
+    const int item = ahead, blocks = field(item, BLOCKS);
+    if (blocks < 0) break;
+    ahead = *(list += FIELDS);
+    const int pixel = field(item, PIXEL) + (row >> t.images_log2), width = field(item, WIDTH);
+    const int image = field(item, IMAGE) + (row & (1 << t.images_log2) - 1), column = field(item, COLUMN);
+    const int y = pixel / width, h = field(item, OUT_H) + y * field(item, OUT_H_STEP);
+    const int w = field(item, OUT_W) + (pixel - y * width) * field(item, OUT_W_STEP);
+    const int pixels = field(item, PIXELS), slices = field(item, SLICE);
+    const bool mine = lane * rows < 64 && pixel < pixels;
+    const int slot = field(item, SLOT) + (slices >> 16);
+    wgmma_sum<Tile>(ring, blocks, sum);
+    if ((slices & 0xffff) > 1) {
+      store_slice<Tile>(sum, t.slots, slot);
+      continue;
+    }
+    const Finish finish = {scale, t.bias ? t.bias + column : nullptr, t.columns - column, t.relu != 0};
+    out(sum, finish, [&](const char *box, int col) {
+      if (mine) ptx::tma_store_4d(*t.out, box + lane * rows * 128, column + col, w, h, image);
+    });
+  }
+  out.drain();
+}
+
+extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1)
+conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, const float *bias,
+           const float *scale_in, const float *scale_w, float *slots, const int *work, int entries, int images_log2,
+           int columns, int relu) {
+#ifdef HAS_WGMMA
+  DYNAMIC_SHARED(char, smem);
+  __shared__ RingBarriers<Tile> barriers;
+  const ConvOperands t = {in, w, out, bias, scale_in, scale_w, slots, work, entries, images_log2, columns, relu};
+  if (threadIdx.x == 0) barriers.init();
+  if (threadIdx.x < 32) {
+    ptx::tensor_map_acquire(in);
+    ptx::tensor_map_acquire(w);
+  } else if (threadIdx.x % 128 < 32) {
+    ptx::tensor_map_acquire(out);
+  }
+  __syncthreads();
+  Ring<Tile> ring(smem, barriers);
+  if (threadIdx.x < 128) {
+    ptx::setmaxnreg_dec<Tile::PRODUCER_REGISTERS>();
+    if (threadIdx.x < 32) load_tiles(t, ring);
+  } else {
+    ptx::setmaxnreg_inc<Tile::CONSUMER_REGISTERS>();
+    sum_tiles(t, ring);
+  }
+#endif
+}
+ALPHA_KERNEL(conv_wgmma)
+
+PTX_FN void store_pair(float *to, float a, float b) { *reinterpret_cast<float2 *>(to) = make_float2(a, b); }
+template <class H> PTX_FN void store_pair(H *to, float a, float b) {
+  *reinterpret_cast<unsigned *>(to) = pair_of_floats<H>(a, b);
+}
+
+// Adds up the slices of the tiles that were cut. Grid (parts of a tile, tiles): a thread makes one float4 of a slot,
+// two neighbours in each of two rows. tiles: [tile][FIELDS]; in SLICE is the number of its slices.
+extern "C" __global__ void __launch_bounds__(256)
+conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, const float *scale_in, const float *scale_w,
+                  OUT *out, int batch, int height, int width, int columns, int images_log2, int relu) {
+  const int *tile = tiles + blockIdx.y * FIELDS, at = blockIdx.x * 256 + threadIdx.x;
+  const Place place(at / (Tile::SUMS * 32), at % 128);
+  const int i = at % (Tile::SUMS * 32) / 128 * 4, col = place.col(i), column = tile[COLUMN];
+  const Finish finish = {Scale(scale_in, scale_w), bias ? bias + column : nullptr, columns - column, relu != 0};
+  if (col >= finish.columns) return;
+  const float4 sum = add_slices<Tile>(slots, tile[SLOT], tile[SLICE], at);
+  const float2 add = finish.bias_at<false>(col);
+  for (int half = 0; half < 2; half++) {
+    const int row = place.row(i + 2 * half), pixel = tile[PIXEL] + (row >> images_log2);
+    const int image = tile[IMAGE] + (row & (1 << images_log2) - 1);
+    if (pixel >= tile[PIXELS] || image >= batch) continue;
+    const int y = pixel / tile[WIDTH], h = tile[OUT_H] + y * tile[OUT_H_STEP];
+    const int w = tile[OUT_W] + (pixel - y * tile[WIDTH]) * tile[OUT_W_STEP];
+    store_pair(out + ((image * (long long)height + h) * width + w) * columns + column + col,
+               finish.apply<false>(half ? sum.z : sum.x, add.x), finish.apply<false>(half ? sum.w : sum.y, add.y));
+  }
+}
+ALPHA_KERNEL(conv_wgmma_slices)

@@ -1,0 +1,299 @@
+// The matrix product behind all kernels for Hopper's tensor cores (sm_90a): one warp loads by TMA, two warpgroups
+// multiply by wgmma, a ring of buffers in shared memory lies between them.
+//
+//   what      sum[BM][BN] = sum over blocks of 64 of k of A[BM][64] * B[64][BN], accumulated in float32
+//   planes    1: one product of 16-bit elements. 2: an operand is the sum of two 16-bit planes, hi + lo, and three
+//             products are made of each 16 of k, lo*hi, hi*lo, hi*hi, the small ones first. A tensor core cuts its
+//             accumulator off instead of rounding it, an error that grows with the length of the sum; so after every
+//             block the three products' sum is added to registers, in proper float32
+//   layout    a buffer: [A plane 0][A plane 1][B plane 0][B plane 1]. A plane is made of boxes, rows of 128 bytes (64
+//             elements) in TMA's 128-byte swizzle, 1024-byte aligned:
+//               K-major   row = a row of A or a column of B, 64 of k; 128 rows of A, BN of B, one after the other
+//               MN-major  row = a k, 64 rows of A or columns of B; 64 rows a box (8 KB), BM / 64 or BN / 64 boxes
+//             so that both `w` as (column, k) and as (k, column) are read as they lie in memory
+//   threads   384, one block per multiprocessor: warpgroup 0 gives its registers away and its first warp loads,
+//             warpgroups 1 and 2 are consumers 0 and 1, with 64 rows each
+//   element   sum[i] of a thread is (row(i), col(i)) of the tile, see Place
+//   out       results pass through two boxes of 64 rows x 128 bytes per consumer, used in turn; see OutBoxes
+//   measured  see the kernels that use it
+#pragma once
+#include "ptx_wgmma.cuh"
+
+#if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define HAS_WGMMA 1  // elsewhere kernels are empty, and their candidates do not fit
+#endif
+
+template <class E_, int BN_, int PLANES_, bool A_MN_, bool B_MN_, int STAGES_> struct WgmmaTile {
+  using E = E_;
+  static constexpr int BM = 128, BN = BN_, BK = 64, PLANES = PLANES_, STAGES = STAGES_;
+  static constexpr bool A_MN = A_MN_, B_MN = B_MN_;
+  static constexpr int BOX = 64 * 128;                                 // bytes of 64 rows
+  static constexpr int A_PLANE = BM * BK * 2, B_PLANE = BN * BK * 2;   // bytes
+  static constexpr int B_AT = PLANES * A_PLANE, STAGE = PLANES * (A_PLANE + B_PLANE);
+  static constexpr int OUT_AT = STAGES * STAGE, SHARED = OUT_AT + 4 * BOX;  // dynamic shared memory of a block
+  static constexpr int SUMS = BN / 2;                                  // accumulators of a thread
+  static constexpr int THREADS = 384, CONSUMERS = 2;
+  static constexpr int PRODUCER_REGISTERS = 56, CONSUMER_REGISTERS = 224;
+  static_assert(PLANES == 1 || BN <= 128, "two planes need a second set of accumulators");
+};
+
+// ---- the ring -------------------------------------------------------------------------------------------------------
+
+template <class T> struct RingBarriers {  // in shared memory
+  uint64_t full[T::STAGES], empty[T::STAGES];
+
+  // By one thread; then __syncthreads().
+  PTX_FN void init() {
+    for (int s = 0; s < T::STAGES; s++) {
+      ptx::mbarrier_init(full + s, 1);
+      ptx::mbarrier_init(empty + s, 4 * T::CONSUMERS);  // an arrival per warp
+    }
+    ptx::fence_mbarrier_init();
+  }
+};
+
+template <class T> struct Ring {
+  char *const buffers;
+  RingBarriers<T> &barriers;
+  int stage = 0;
+  unsigned phase = 0;
+  bool fresh = true;  // producer: the buffer of the next turn has never been filled
+
+  PTX_FN Ring(char *smem, RingBarriers<T> &b) : buffers(smem), barriers(b) {}
+
+  struct Buffer {
+    char *a, *b;  // plane p starts p * T::A_PLANE or p * T::B_PLANE bytes later
+    uint64_t *landed;
+  };
+  // Producer, its whole warp: waits until the next buffer is empty and announces `bytes` to come. Its lanes then load.
+  PTX_FN Buffer next(int bytes) {
+    ptx::mbarrier_wait(barriers.empty + stage, phase ^ 1);
+    char *at = buffers + stage * T::STAGE;
+    const Buffer found = {at, at + T::B_AT, barriers.full + stage};
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive_expect(found.landed, bytes);
+    __syncwarp();
+    advance();
+    return found;
+  }
+  // Consumer, all of its threads: waits until the buffer of this turn is full.
+  PTX_FN void wait() { ptx::mbarrier_wait(barriers.full + stage, phase); }
+  // Consumer: has read the buffer of turn `s`; the warp's lanes are together.
+  PTX_FN void release(int s) {
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(barriers.empty + s);
+  }
+  PTX_FN void advance() {
+    if (++stage < T::STAGES) return;
+    stage = 0;
+    phase ^= 1;
+    fresh = false;
+  }
+};
+
+// ---- the product ----------------------------------------------------------------------------------------------------
+
+// Which element of the tile is sum[i]; `consumer` is 0 or 1.
+struct Place {
+  int consumer, thread;  // thread of the consumer
+
+  PTX_FN Place() : Place(threadIdx.x / 128 - 1, threadIdx.x % 128) {}
+  PTX_FN Place(int c, int t) : consumer(c), thread(t) {}
+  PTX_FN int row_in_box(int i) const { return thread / 32 * 16 + thread % 32 / 4 + (i / 2 & 1) * 8; }  // 64 rows
+  PTX_FN int row(int i) const { return consumer * 64 + row_in_box(i); }
+  PTX_FN int col(int i) const { return i / 4 * 8 + thread % 4 * 2 + (i & 1); }
+};
+
+// Issues the products of one buffer; a, b: descriptors of plane 0.
+template <class T> PTX_FN void wgmma_buffer(float (&sum)[T::SUMS], uint64_t a, uint64_t b, bool add) {
+  constexpr int A_STEP = T::A_MN ? 128 : 2, B_STEP = T::B_MN ? 128 : 2;  // 16 of k, in 16 bytes
+  constexpr int A_LO = T::A_PLANE / 16, B_LO = T::B_PLANE / 16;
+  if constexpr (T::PLANES == 2) {
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+      ptx::wgmma<typename T::E, T::BN, T::A_MN, T::B_MN>(sum, a + A_LO + k * A_STEP, b + k * B_STEP, add || k > 0);
+      ptx::wgmma<typename T::E, T::BN, T::A_MN, T::B_MN>(sum, a + k * A_STEP, b + B_LO + k * B_STEP, true);
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < 4; k++)
+    ptx::wgmma<typename T::E, T::BN, T::A_MN, T::B_MN>(sum, a + k * A_STEP, b + k * B_STEP,
+                                                       T::PLANES == 2 || add || k > 0);
+}
+
+// Consumer: the sum over the next `blocks` buffers, which are released; 0 for no blocks.
+template <class T> PTX_FN void wgmma_sum(Ring<T> &ring, int blocks, float (&sum)[T::SUMS]) {
+  const int consumer = threadIdx.x / 128 - 1;
+  const uint64_t a0 = ptx::wgmma_desc(ring.buffers + consumer * T::BOX, T::BOX);
+  const uint64_t b0 = ptx::wgmma_desc(ring.buffers + T::B_AT, T::BOX);
+  if (T::PLANES == 2 || blocks == 0) {
+#pragma unroll
+    for (int i = 0; i < T::SUMS; i++) sum[i] = 0.f;
+  }
+  if constexpr (T::PLANES == 2) {
+    float part[T::SUMS];
+#pragma unroll 1
+    for (int k = 0; k < blocks; k++) {
+      ring.wait();
+      const int at = ring.stage * (T::STAGE / 16);
+      ptx::wgmma_fence();
+      wgmma_buffer<T>(part, a0 + at, b0 + at, false);
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<0>();
+      ring.release(ring.stage);
+      ring.advance();
+#pragma unroll
+      for (int i = 0; i < T::SUMS; i++) sum[i] += part[i];
+    }
+  } else {
+    int before = 0;
+#pragma unroll 1
+    for (int k = 0; k < blocks; k++) {
+      ring.wait();
+      const int at = ring.stage * (T::STAGE / 16);
+      ptx::wgmma_fence();
+      wgmma_buffer<T>(sum, a0 + at, b0 + at, k > 0);
+      ptx::wgmma_commit();
+      if (k > 0) {  // one group stays in flight while the next is issued
+        ptx::wgmma_wait<1>();
+        ring.release(before);
+      }
+      before = ring.stage;
+      ring.advance();
+    }
+    ptx::wgmma_wait<0>();
+    if (blocks > 0) ring.release(before);
+  }
+}
+
+// ---- long sums in slices --------------------------------------------------------------------------------------------
+
+// Where a sum is cut into slices that different blocks make, each stores its own in a slot of BM * BN floats, in the
+// registers' own order: [consumer][quad of sums][thread] float4. Another kernel adds the slots up.
+template <class T> PTX_FN void store_slice(const float (&sum)[T::SUMS], float *slots, int slot) {
+  const Place place;
+  float4 *to = reinterpret_cast<float4 *>(slots) + (2ll * slot + place.consumer) * (T::SUMS * 32) + place.thread;
+#pragma unroll
+  for (int i = 0; i < T::SUMS; i += 4) to[i / 4 * 128] = make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
+}
+
+// Float4 number `at` of `count` slots that follow each other, added up in their order.
+template <class T> PTX_FN float4 add_slices(const float *slots, int first, int count, int at) {
+  const float4 *from = reinterpret_cast<const float4 *>(slots) + 2ll * first * (T::SUMS * 32) + at;
+  float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
+#pragma unroll 4
+  for (int s = 0; s < count; s++, from += 2 * T::SUMS * 32) {
+    const float4 v = *from;
+    sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+  }
+  return sum;
+}
+
+// ---- results --------------------------------------------------------------------------------------------------------
+
+// What two operands' scales make of a sum. They are powers of two, whose product may be out of float's range where the
+// result is not: then it is applied in two halves.
+struct Scale {
+  float first, second;
+
+  PTX_FN Scale(const float *a, const float *b) {
+    const int exponent = (__float_as_int(*a) >> 23) + (__float_as_int(*b) >> 23) - 254;
+    const int half = abs(exponent) < 127 ? exponent : exponent / 2;
+    first = __int_as_float((127 + half) << 23);
+    second = __int_as_float((127 + exponent - half) << 23);
+  }
+};
+
+// What happens to a sum before it is stored: v = sum * scale + bias, then relu.
+struct Finish {
+  Scale scale;
+  const float *bias;  // of the tile's column 0, or null
+  int columns;        // of the tile that exist, an even number
+  bool relu;
+
+  // Whether one multiplication is all. Most sums have no more to them, and their way is as short as it can be.
+  PTX_FN bool is_plain() const { return !bias && !relu && scale.second == 1.f; }
+  template <bool PLAIN> PTX_FN float2 bias_at(int col) const {
+    return !PLAIN && bias && col < columns ? *reinterpret_cast<const float2 *>(bias + col) : make_float2(0.f, 0.f);
+  }
+  template <bool PLAIN> PTX_FN float apply(float sum, float add) const {
+    if (PLAIN) return sum * scale.first;
+    const float half = sum * scale.first;
+    const float v = bias ? fmaf(half, scale.second, add) : half * scale.second;  // where nothing is added -0 stays
+    return relu && v < 0.f ? 0.f : v;                                            // so does NaN
+  }
+};
+
+// Boxes of 64 rows x 128 bytes on their way to memory, two per consumer. They alternate across tiles too: a tile of one
+// box would overwrite what the store of the tile before still reads.
+template <class T, class O> struct OutBoxes {
+  static constexpr int COLS = 128 / sizeof(O);  // columns of a box
+  char *const boxes;
+  int turn = 0;
+
+  PTX_FN explicit OutBoxes(char *smem) : boxes(smem + T::OUT_AT + (threadIdx.x / 128 - 1) * (2 * T::BOX)) {}
+
+  // Consumer: stores its 64 rows. store(box, col): issues the TMA stores of a box whose first column is col, by
+  // lanes of the consumer's first warp, all of which are called. Row r of the box is r * 128 bytes behind its start.
+  template <class Store> PTX_FN void operator()(const float (&sum)[T::SUMS], const Finish &finish, Store store) {
+    const Place place;
+#pragma unroll
+    for (int b = 0; b < T::BN / COLS; b++) {
+      if (b * COLS >= finish.columns) break;
+      char *box = boxes + turn * T::BOX;
+      turn ^= 1;
+      if (place.thread < 32) ptx::bulk_wait_read<1>();  // the store before the last has read its box, this one
+      ptx::bar_sync(1 + place.consumer, 128);
+      if (finish.is_plain()) write<true>(box, place, sum, finish, b * (COLS / 2), O());
+      else write<false>(box, place, sum, finish, b * (COLS / 2), O());
+      ptx::fence_proxy_async_shared();
+      ptx::bar_sync(1 + place.consumer, 128);
+      if (place.thread < 32) {
+        store(box, b * COLS);
+        ptx::bulk_commit();
+      }
+    }
+  }
+  // Once, at the end: memory has everything.
+  PTX_FN void drain() const {
+    if (threadIdx.x % 128 < 32) ptx::bulk_wait<0>();
+  }
+
+private:
+  // Both: sums i + 2 and i + 3 lie 8 rows further on, 1024 bytes.
+  // 16-bit: a store of 4 bytes puts 8 rows x 16 bytes into 8 different chunks of 16 bytes, hence all 32 banks.
+  template <bool PLAIN, class H>
+  static PTX_FN void write(char *box, const Place &place, const float (&sum)[T::SUMS], const Finish &finish, int first,
+                           H) {
+    const int row = place.row_in_box(0), q = place.thread % 4;
+    char *at = box + row * 128 + q * 4;
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+      const int i = first + 4 * j;
+      const float2 add = finish.bias_at<PLAIN>(place.col(i));
+      unsigned *to = reinterpret_cast<unsigned *>(at + ((j ^ (row & 7)) << 4));
+      to[0] = pair_of_floats<H>(finish.apply<PLAIN>(sum[i], add.x), finish.apply<PLAIN>(sum[i + 1], add.y));
+      to[256] = pair_of_floats<H>(finish.apply<PLAIN>(sum[i + 2], add.x), finish.apply<PLAIN>(sum[i + 3], add.y));
+    }
+  }
+  // float: of two neighbouring rows one stores the other half of the box first, else their chunks would collide.
+  template <bool PLAIN>
+  static PTX_FN void write(char *box, const Place &place, const float (&sum)[T::SUMS], const Finish &finish, int first,
+                           float) {
+    const int row = place.row_in_box(0), q = place.thread % 4;
+    float v[16];
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      const float2 add = finish.bias_at<PLAIN>(place.col(first + 4 * j));
+#pragma unroll
+      for (int i = 0; i < 4; i++) v[4 * j + i] = finish.apply<PLAIN>(sum[first + 4 * j + i], i & 1 ? add.y : add.x);
+    }
+    char *at = box + row * 128 + (q & 1) * 8;
+    const bool odd = row & 1;
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      const int other = j ^ 2, chunk = (odd ? other : j) * 2 + q / 2;
+      float2 *to = reinterpret_cast<float2 *>(at + ((chunk ^ (row & 7)) << 4));
+      to[0] = odd ? make_float2(v[4 * other], v[4 * other + 1]) : make_float2(v[4 * j], v[4 * j + 1]);
+      to[128] = odd ? make_float2(v[4 * other + 2], v[4 * other + 3]) : make_float2(v[4 * j + 2], v[4 * j + 3]);
+    }
+  }
+};

@@ -1,0 +1,310 @@
+// What:     the 16-bit planes that a tensor core reads in the place of float32 x:
+//             float16x2  hi = fp16(x * 2^s), lo = fp16(x * 2^s - hi):  x = (hi + lo) / 2^s
+//             float16    hi alone
+//             bfloat16   bf16(x), s = 0
+//           s is one number per tensor: amax * 2^s lies in [2^14, 2^15), where amax is the largest finite |x|. So
+//           nothing overflows, and hi + lo errs by at most max(2^-23 |x|, 2^-25-s): 24 bits down to amax / 2^16.
+//           Inf stays Inf in hi with 0 in lo, NaN is NaN, and -0 is -0 in both.
+//           flag = 1 where more than half of the nonzero elements are lost, |x * 2^s| < 2^-10 (fewer than 15 bits are
+//           left; for hi alone 2^-14, fewer than 11), or where Inf would meet a second plane: Inf * lo is NaN or of
+//           the wrong sign.
+// Source:   splitting in two halves: arXiv 2203.03341 (Ootomo and Yokota), who scale lo and not the tensor
+// Layout:   flat, C-contiguous; plane 1 starts where plane 0 ends; then, at a multiple of 256 bytes, the header
+//           (OperandHeader), and a partial maximum for every block that reads the tensor
+// Requires: x at a multiple of 16 bytes, planes of 256
+// Threads:  a block per chunk of a tensor, of one or of many in a table (multi_tensor.cuh); 32 bytes of x per thread
+//           at a time. Maxima and counts are integers: their order does not matter. The split goes through its chunk
+//           backwards: what the maximum read last is still in the L2 cache. Up to SMALL elements are measured and
+//           split by one block, which keeps them in registers.
+// Measured: H100, 134 MB of float32, events around 12 calls on 3 sets, 2026-11-21, copy 91.6 us: maximum 46.3 us
+//           (99 % of the copy's rate), split float16x2 102.5 (89 %), float16 75.1 (91 %), bfloat16 72.8 (94 %); maximum
+//           and split after each other 145.4 and 116.6. 4 blocks per multiprocessor are best for the two together,
+//           16 for the split alone (100); going forwards costs 3 us, streaming stores change nothing.
+#include "multi_tensor.cuh"
+#include "reduce.cuh"
+
+using u64 = unsigned long long;
+
+constexpr int E = 8;               // elements of x that a thread takes at a time
+constexpr int STEP = THREADS * E;  // and a block
+constexpr int AMAX_TIMES = 4;      // steps whose loads are in flight together
+constexpr int SPLIT_TIMES = 2;
+constexpr int SMALL = 4 * STEP;    // alpha/cuda/operand.py knows it too
+constexpr unsigned INFINITE = 0x7f800000;  // bits of Inf; those of NaN are larger
+
+struct Float16x2 {
+  using T = f16;
+  static constexpr int PLANES = 2;
+  static constexpr bool SCALED = true;
+  static constexpr float LEAST = 0x1p-10f;  // what is below is lost
+};
+struct Float16 {
+  using T = f16;
+  static constexpr int PLANES = 1;
+  static constexpr bool SCALED = true;
+  static constexpr float LEAST = 0x1p-14f;
+};
+struct BFloat16 {
+  using T = bf16;
+  static constexpr int PLANES = 1;
+  static constexpr bool SCALED = false;
+  static constexpr float LEAST = 0;
+};
+
+// ---- elements in and out --------------------------------------------------------------------------------------------
+
+// x[i .. i + E), with zeros from `end` on; WHOLE: the end is not before i + E
+template <bool WHOLE> __device__ __forceinline__ void load(float (&v)[E], const float *x, i64 i, i64 end) {
+  if (WHOLE || i + E <= end) {
+    const Packet<float> low = load16(x + i), high = load16(x + i + 4);
+#pragma unroll
+    for (int e = 0; e < E; e++) v[e] = e < 4 ? low.v[e % 4] : high.v[e % 4];
+  } else {
+#pragma unroll
+    for (int e = 0; e < E; e++) v[e] = i + e < end ? x[i + e] : 0.0f;
+  }
+}
+
+// plane[i .. i + E), two elements to a word; 16 bytes at once if the plane is aligned to them
+template <bool WHOLE, class T>
+__device__ __forceinline__ void store(T *plane, const unsigned (&words)[E / 2], i64 i, i64 end, bool aligned) {
+  if (aligned && (WHOLE || i + E <= end)) {
+    *reinterpret_cast<uint4 *>(plane + i) = make_uint4(words[0], words[1], words[2], words[3]);
+  } else {
+    unsigned short *bits = reinterpret_cast<unsigned short *>(plane);
+#pragma unroll
+    for (int e = 0; e < E; e++)
+      if (i + e < end) bits[i + e] = static_cast<unsigned short>(words[e / 2] >> e % 2 * 16);
+  }
+}
+
+// v[t]: this thread's elements of step t from `begin` on
+template <bool WHOLE, int TIMES>
+__device__ __forceinline__ void load_steps(float (&v)[TIMES][E], const float *x, i64 begin, i64 end) {
+#pragma unroll
+  for (int t = 0; t < TIMES; t++) load<WHOLE>(v[t], x, begin + t * STEP + threadIdx.x * E, end);
+}
+
+// What alpha/cuda/operand.py gives its scale and flag from. The partial maxima follow it.
+struct OperandHeader {
+  float scale;       // 2^-s
+  int flag;
+  unsigned tickets;  // blocks of the split that are done
+  unsigned unused;
+  i64 balance;       // lost elements less kept ones, over the blocks that are done
+  i64 reserved[5];
+};
+static_assert(sizeof(OperandHeader) == 64, "alpha/cuda/operand.py reserves as much");
+
+// ---- what a block works on ------------------------------------------------------------------------------------------
+
+// Elements [begin, end) of a tensor of `size`; begin is a multiple of the chunk.
+struct Share {
+  const float *x;
+  void *planes;
+  OperandHeader *header;
+  i64 size, begin, end;
+};
+
+__device__ __forceinline__ Share share_of(const float *x, void *planes, OperandHeader *header, i64 size, int chunk) {
+  const i64 begin = static_cast<i64>(blockIdx.x) * chunk;
+  return {x, planes, header, size, begin, begin + chunk < size ? begin + chunk : size};
+}
+// Of many tensors: the lists of the table are x, planes and header.
+__device__ __forceinline__ Share share_of(const Table &table, int count, int chunk) {
+  const Chunk here = find_chunk<3>(table, count, chunk);
+  return {tensor_of<const float>(table, count, 0, here.tensor), tensor_of<void>(table, count, 1, here.tensor),
+          tensor_of<OperandHeader>(table, count, 2, here.tensor), table.words[3 * count + here.tensor], here.begin,
+          here.end};
+}
+
+// ---- the scale ------------------------------------------------------------------------------------------------------
+
+struct LargerBits {
+  __device__ unsigned operator()(unsigned a, unsigned b) const { return a > b ? a : b; }
+};
+
+// Bits of |x|, which order as the numbers do; 0 for Inf and NaN.
+__device__ __forceinline__ unsigned finite_bits(float x) {
+  const unsigned bits = __float_as_uint(x) & 0x7fffffff;
+  return bits < INFINITE ? bits : 0;
+}
+template <int TIMES> __device__ __forceinline__ unsigned largest(const float (&v)[TIMES][E], unsigned most) {
+#pragma unroll
+  for (int t = 0; t < TIMES; t++)
+#pragma unroll
+    for (int e = 0; e < E; e++) most = LargerBits()(most, finite_bits(v[t][e]));
+  return most;
+}
+
+// s, of the bits of amax; at most 126, so that 2^s and 2^-s are normal numbers
+__device__ __forceinline__ int shift_of(unsigned amax) {
+  const int shift = 14 + 127 - static_cast<int>(amax >> 23);
+  return amax == 0 ? 0 : shift < 126 ? shift : 126;
+}
+__device__ __forceinline__ float power_of_two(int exponent) { return __int_as_float((exponent + 127) << 23); }
+
+// partial[block of the tensor] = largest finite_bits of its chunk; and the header made ready for the split
+__device__ __forceinline__ void measure(const Share &here, int chunk) {
+  unsigned most = 0;
+  float v[AMAX_TIMES][E];
+  i64 begin = here.begin;
+  for (; begin + AMAX_TIMES * STEP <= here.end; begin += AMAX_TIMES * STEP) {
+    load_steps<true>(v, here.x, begin, here.end);
+    most = largest(v, most);
+  }
+  if (begin < here.end) {
+    load_steps<false>(v, here.x, begin, here.end);
+    most = largest(v, most);
+  }
+  most = fold_group(most, THREADS, LargerBits());
+  if (threadIdx.x != 0) return;
+  reinterpret_cast<unsigned *>(here.header + 1)[here.begin / chunk] = most;
+  if (here.begin == 0) here.header->tickets = 0, here.header->balance = 0;
+}
+
+// ---- the planes -----------------------------------------------------------------------------------------------------
+
+struct Tally {
+  int balance, infinite;  // lost elements less kept ones; whether there is an Inf
+};
+struct MergeTallies {
+  __device__ Tally operator()(const Tally &a, const Tally &b) const {
+    return {a.balance + b.balance, a.infinite | b.infinite};
+  }
+};
+
+// Where the planes of a tensor go; all threads of its blocks have the same.
+template <class Form> struct Split {
+  using T = typename Form::T;
+  T *planes;
+  i64 size;
+  float factor;  // 2^s
+
+  // The steps from `begin` on, of which v holds the elements before `end`, and zeros.
+  template <bool WHOLE, int TIMES>
+  __device__ __forceinline__ void steps(const float (&v)[TIMES][E], i64 begin, i64 end, Tally &tally) const {
+#pragma unroll
+    for (int t = 0; t < TIMES; t++) step<WHOLE>(v[t], begin + t * STEP + threadIdx.x * E, end, tally);
+  }
+  template <bool WHOLE>
+  __device__ __forceinline__ void step(const float (&v)[E], i64 i, i64 end, Tally &tally) const {
+    unsigned high[E / 2], low[E / 2];
+#pragma unroll
+    for (int e = 0; e < E; e += 2) {
+      const float a = v[e] * factor, b = v[e + 1] * factor;
+      high[e / 2] = pair_of_floats<T>(a, b);
+      if constexpr (Form::PLANES == 2)
+        low[e / 2] = pair_of_floats<T>(rest(a, float_of_pair<T>(high[e / 2], false)),
+                                       rest(b, float_of_pair<T>(high[e / 2], true)));
+      if constexpr (Form::SCALED) add(tally, v[e], a), add(tally, v[e + 1], b);
+    }
+    store<WHOLE>(planes, high, i, end, true);
+    if constexpr (Form::PLANES == 2) store<WHOLE>(planes + size, low, i, end, size % E == 0);
+  }
+
+  // What hi leaves to lo; not Inf - Inf, and a zero with the sign of the element
+  static __device__ __forceinline__ float rest(float value, float high) {
+    return high == value ? copysignf(0.0f, value) : value - high;
+  }
+  static __device__ __forceinline__ void add(Tally &tally, float x, float value) {
+    const unsigned bits = __float_as_uint(value) & 0x7fffffff;
+    tally.balance += bits < __float_as_uint(Form::LEAST) ? x != 0 : -static_cast<int>(bits < INFINITE);
+    if (Form::PLANES == 2) tally.infinite |= bits == INFINITE;
+  }
+};
+
+// scale and flag of a tensor, told by its last block
+__device__ __forceinline__ void finish(OperandHeader *header, int shift, bool flag, int *lost_ranges) {
+  header->scale = power_of_two(-shift);
+  header->flag = flag;
+  if (flag) atomicAdd(lost_ranges, 1);
+}
+
+template <class Form> __device__ __forceinline__ void split_share(const Share &here, int chunk, int *lost_ranges) {
+  OperandHeader *header = here.header;
+  Split<Form> split{reinterpret_cast<typename Form::T *>(here.planes), here.size, 1};
+  const unsigned blocks = static_cast<unsigned>((split.size + chunk - 1) / chunk);
+  int shift = 0;
+  if constexpr (Form::SCALED) {
+    const unsigned *partial = reinterpret_cast<const unsigned *>(header + 1);
+    unsigned most = 0;
+    for (unsigned k = threadIdx.x; k < blocks; k += THREADS) most = LargerBits()(most, partial[k]);
+    shift = shift_of(fold_group(most, THREADS, LargerBits()));
+    split.factor = power_of_two(shift);
+  }
+  Tally tally = {};
+  float v[SPLIT_TIMES][E];
+  i64 begin = here.end - (here.end - here.begin) % (SPLIT_TIMES * STEP);
+  if (begin < here.end) {
+    load_steps<false>(v, here.x, begin, here.end);
+    split.template steps<false>(v, begin, here.end, tally);
+  }
+  while (begin > here.begin) {
+    begin -= SPLIT_TIMES * STEP;
+    load_steps<true>(v, here.x, begin, here.end);
+    split.template steps<true>(v, begin, here.end, tally);
+  }
+  if constexpr (Form::SCALED) {
+    tally = fold_group(tally, THREADS, MergeTallies());
+    if (threadIdx.x != 0) return;
+    u64 *balance = reinterpret_cast<u64 *>(&header->balance);
+    atomicAdd(balance, static_cast<u64>(tally.balance + (static_cast<i64>(tally.infinite) << 48)));
+    __threadfence();
+    if (atomicAdd(&header->tickets, 1u) == blocks - 1)
+      finish(header, shift, static_cast<i64>(atomicAdd(balance, u64(0))) > 0, lost_ranges);
+  } else if (threadIdx.x == 0 && here.begin == 0) {
+    finish(header, 0, false, lost_ranges);
+  }
+}
+
+// One block: the planes of a tensor of at most SMALL elements
+template <class Form>
+__device__ __forceinline__ void split_small(const float *x, void *planes, OperandHeader *header, int size,
+                                            int *lost_ranges) {
+  float v[SMALL / STEP][E];
+  load_steps<false>(v, x, 0, size);
+  const int shift = shift_of(fold_group(largest(v, 0u), THREADS, LargerBits()));
+  const Split<Form> split{reinterpret_cast<typename Form::T *>(planes), size, power_of_two(shift)};
+  Tally tally = {};
+  split.template steps<false>(v, 0, size, tally);
+  tally = fold_group(tally, THREADS, MergeTallies());
+  if (threadIdx.x == 0) finish(header, shift, tally.infinite || tally.balance > 0, lost_ranges);
+}
+
+// ---- entries: of one tensor, and <name>_all of those in a table -----------------------------------------------------
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    planes_amax(const float *x, OperandHeader *header, i64 size, int chunk) {
+  measure(share_of(x, nullptr, header, size, chunk), chunk);
+}
+ALPHA_KERNEL(planes_amax)
+extern "C" __global__ void __launch_bounds__(THREADS)
+    planes_amax_all(const __grid_constant__ Table table, int count, int chunk) {
+  measure(share_of(table, count, chunk), chunk);
+}
+ALPHA_KERNEL(planes_amax_all)
+
+#define SPLIT(Form, name) \
+  extern "C" __global__ void __launch_bounds__(THREADS) \
+      planes_split_##name(const float *x, void *planes, OperandHeader *header, i64 size, int chunk, \
+                          int *lost_ranges) { \
+    split_share<Form>(share_of(x, planes, header, size, chunk), chunk, lost_ranges); \
+  } \
+  ALPHA_KERNEL(planes_split_##name) \
+  extern "C" __global__ void __launch_bounds__(THREADS) \
+      planes_split_##name##_all(const __grid_constant__ Table table, int count, int chunk, int *lost_ranges) { \
+    split_share<Form>(share_of(table, count, chunk), chunk, lost_ranges); \
+  } \
+  ALPHA_KERNEL(planes_split_##name##_all)
+#define SMALL_SPLIT(Form, name) \
+  extern "C" __global__ void __launch_bounds__(THREADS) \
+      planes_small_##name(const float *x, void *planes, OperandHeader *header, int size, int *lost_ranges) { \
+    split_small<Form>(x, planes, header, size, lost_ranges); \
+  } \
+  ALPHA_KERNEL(planes_small_##name)
+SPLIT(Float16x2, float16x2)
+SPLIT(Float16, float16)
+SPLIT(BFloat16, bfloat16)
+SMALL_SPLIT(Float16x2, float16x2)
+SMALL_SPLIT(Float16, float16)

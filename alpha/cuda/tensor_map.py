@@ -1,0 +1,69 @@
+"""Tensor maps: what Hopper's copy engine (TMA) knows of a tensor, as 128 bytes in device memory.
+
+    tensor_map(x.ptr, "float16", (c, w, h, n), (64, 1, 1, 128))     # boxes of 64 channels of one pixel of 128 images
+
+Kernels take a map by address and call ptx::tensor_map_acquire before its first use. Dimensions and boxes begin with the
+innermost one. What a box has beyond the tensor is read as zeros, and is not written.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache, lru_cache
+
+import numpy as np
+
+from alpha.cuda.memory import ITEMSIZE, Array, upload
+from alpha.errors import AlphaError, message
+
+Sizes = tuple[int, ...]
+
+TYPES = {"float16": 6, "float32": 7, "bfloat16": 9}    # CUtensorMapDataType
+SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}                # bytes -> CUtensorMapSwizzle
+L2_PROMOTION = 2                                       # 128 bytes: what a row of a box has
+NBYTES, ALIGNMENT = 128, 64
+KEPT = 4096                                            # maps; tensors of a training loop come back at their addresses
+
+
+@lru_cache(maxsize=KEPT)
+def tensor_map(ptr: int, dtype: str, dims: Sizes, box: Sizes, *, strides: Sizes | None = None, swizzle: int = 128
+               ) -> Array:
+    """Returns the map of a tensor on the device; made and uploaded at the first call with these arguments.
+
+    Args:
+        ptr: device address, a multiple of 16.
+        dtype: "float16", "bfloat16" or "float32".
+        dims: number of elements along each of up to 5 dimensions.
+        box: that of a box; its rows have at most `swizzle` bytes.
+        strides: bytes from an element to the next along each dimension but the first, multiples of 16; None where the
+            tensor is contiguous.
+        swizzle: 128, 64, 32, or 0 for none.
+
+    Raises:
+        AlphaError: the driver refuses it.
+    """
+    if strides is None:
+        strides = tuple(int(n) * ITEMSIZE[dtype] for n in np.cumprod(dims[:-1], dtype=np.int64))
+    rank = len(dims)
+    memory = ctypes.create_string_buffer(NBYTES + ALIGNMENT)
+    at = -ctypes.addressof(memory) % ALIGNMENT
+    code = _encode()(
+        ctypes.addressof(memory) + at, TYPES[dtype], rank, ptr, (ctypes.c_uint64 * rank)(*dims),
+        (ctypes.c_uint64 * max(rank - 1, 1))(*strides), (ctypes.c_uint32 * rank)(*box),
+        (ctypes.c_uint32 * rank)(*[1] * rank), 0, SWIZZLES[swizzle], L2_PROMOTION, 0)
+    if code:
+        raise AlphaError(message("tensor_map", f"the driver refuses it with error {code}",
+                                 "addresses and strides are multiples of 16 bytes, boxes have at most 256 elements a "
+                                 "dimension and as many bytes a row as the swizzle", address=hex(ptr), dtype=dtype,
+                                 dims=dims, strides=strides, box=box, swizzle=swizzle))
+    return upload(np.frombuffer(memory.raw[at:at + NBYTES], np.uint8))
+
+
+@cache
+def _encode() -> ctypes._NamedFuncPointer:
+    """Returns cuTensorMapEncodeTiled of the driver that PyCUDA has loaded, which PyCUDA does not offer."""
+    function = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
+    sizes, numbers, number = ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_uint32), ctypes.c_uint32
+    function.argtypes = (ctypes.c_void_p, number, number, ctypes.c_void_p, sizes, sizes, numbers, numbers, number,
+                         number, number, number)
+    return function

@@ -1,0 +1,236 @@
+"""Convolutions on tensor cores in every precision, each tile by itself, beside cuDNN in float32, TF32 and bfloat16.
+
+    python -m benchmarks.cuda_conv_modes [--shapes v1 d32] [--passes fprop dgrad wgrad] [--modes fp32 tf32 bf16 fp16]
+                                         [--peers fp32 tf32 bf16] [--rounds 5] [--rest 0.15] [--output FILE.jsonl]
+
+Normal data in buffers that rotate over more than the cache holds. Both libraries' calls are captured in CUDA graphs and
+replayed between events in bursts: windows of 12 ms, each after a rest, so that the clock is that of a cool device. What
+tensor cores read is made before ("us"), or with every call for the operand that a training step makes anew ("+split").
+cuDNN searches for its fastest algorithm; float32 takes the faster of both layouts, the others channels_last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+import traceback
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from alpha.cuda.context import context
+from alpha.cuda.memory import Array, empty
+from alpha.cuda.operand import operand
+from benchmarks import cuda_timing as timing
+from benchmarks.cuda_conv import PART_FILTERS, PART_IMAGES, reference
+from benchmarks.shapes import PASSES, SHAPES, ConvShape
+
+MODULES = ("alpha.cuda.conv.wgmma", "alpha.cuda.conv.wgmma_wgrad")  # each offers candidates()
+MODES = {"fp32": ("float16x2", "float32"), "tf32": ("float16", "float32"), "bf16": ("bfloat16", "bfloat16"),
+         "fp16": ("float16", "float16")}
+PEERS = ("fp32", "tf32", "bf16")
+ERROR_BOUNDS = {"fp32": 2e-6, "tf32": 6e-4, "bf16": 5e-3, "fp16": 6e-4}
+WINDOW_MS = 12.0
+
+Call = Callable[[int], Any]
+
+
+class Operands:
+    """Rotating sets of x, w and g of one layer as PyTorch tensors, in alpha's layouts."""
+
+    def __init__(self, shape: ConvShape, dtype: str) -> None:
+        import torch
+        desc, device = shape.desc, timing.peer_device()
+        self.shape, self.dtype = shape, dtype
+        self.sets = timing.sets_for(desc.nbytes(2 if dtype != "float32" else 4))
+        torch.manual_seed(0)
+        scale = (shape.f * shape.f * shape.ic) ** -0.5
+        kind = getattr(torch, dtype)
+        self.torch = [tuple((torch.randn(size, device=device) * by).to(kind) for size, by in (
+            (desc.x_shape, 1.0), (desc.w_shape, scale), (desc.y_shape, 1.0))) for _ in range(self.sets)]
+
+
+def candidates(pass_name: str, mode: str) -> list[Any]:
+    """Returns the tiles of a pass that read and write what the mode has."""
+    reads, writes = MODES[mode]
+    found = [c for name in MODULES if find_spec(name) for c in import_module(name).candidates()]
+    return [c for c in found if c.pass_name == pass_name and c.reads == reads
+            and (pass_name == "wgrad" or c.writes == writes)]
+
+
+def alpha_call(operands: Operands, candidate: Any, split: bool) -> Call:
+    """Returns a candidate's launch as a function of the number of the call, which returns the output.
+
+    split: what it reads of the activations, or of the gradient, is made with every call.
+    """
+    pass_name, desc = candidate.pass_name, operands.shape.desc
+    launch, shape = candidate.prepare(desc), {"fprop": desc.y_shape, "dgrad": desc.x_shape, "wgrad": desc.w_shape}
+    out_dtype = "float32" if pass_name == "wgrad" else candidate.writes
+    sets = [tuple(map(timing.wrap, group)) for group in operands.torch]
+    outs = [empty(shape[pass_name], out_dtype) for _ in sets]
+
+    def call(k: int) -> Array:
+        (x, w, g), out = sets[k % len(sets)], outs[k % len(sets)]
+        if split:
+            (g if pass_name == "dgrad" else x).derived = None
+        else:
+            for t in (x, w, g):
+                operand(t, candidate.reads)  # kept
+        if pass_name == "fprop":
+            launch(x, w, None, out, False)
+        else:
+            launch(*((g, w) if pass_name == "dgrad" else (x, g)), out)
+        return out
+    return call
+
+
+def torch_call(operands: Operands, pass_name: str, channels_last: bool) -> Call:
+    """Returns cuDNN's pass as a function of the number of the call; results have axes N C H W."""
+    import torch
+    s = operands.shape
+    sets = [tuple(t.permute(0, 3, 1, 2) if channels_last else t.permute(0, 3, 1, 2).contiguous() for t in group)
+            for group in operands.torch]
+    stride, padding, wanted = [s.stride] * 2, [s.padding] * 2, PASSES.index(pass_name) - 1
+
+    def call(k: int) -> Any:
+        x, w, g = sets[k % len(sets)]
+        if wanted < 0:
+            return torch.nn.functional.conv2d(x, w, None, stride, padding)
+        return torch.ops.aten.convolution_backward(g, x, w, None, stride, padding, [1, 1], False, [0, 0], 1,
+                                                   [wanted == 0, wanted == 1, False])[wanted]
+    return call
+
+
+def error_of(operands: Operands, pass_name: str, result: Any) -> float:
+    """Returns the relative error of a part of a result, in alpha's layout, against float64."""
+    x, w, g = operands.torch[0]
+    if pass_name == "wgrad":
+        part = slice(PART_FILTERS)
+        expected = reference(operands.shape, pass_name, x, w[part], g[..., part])
+    else:
+        part = slice(PART_IMAGES)
+        expected = reference(operands.shape, pass_name, x[part], w, g[part])
+    return timing.relative_error(result[part], expected)
+
+
+# ---- time ------------------------------------------------------------------------------------------------------------
+
+
+def burst_us(call: Call, sets: int, stream: Any, rounds: int, rest: float) -> float:
+    """Returns the median time of a call in microseconds: windows of replayed graphs, each after a rest.
+
+    stream: PyTorch's view of the stream that the calls go to.
+    """
+    import torch
+    if not torch.cuda.is_available():
+        call(0)
+        return float("nan")
+    with torch.cuda.stream(stream):
+        for k in range(sets + 1):
+            call(k)
+    timing.synchronize()
+    graph, begin, end = torch.cuda.CUDAGraph(), *(torch.cuda.Event(enable_timing=True) for _ in range(2))
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="relaxed"):
+        for k in range(sets):
+            call(k)
+
+    def window(count: int) -> float:
+        torch.cuda.synchronize()
+        begin.record()
+        for _ in range(count):
+            graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        return begin.elapsed_time(end) / count
+    window(1)
+    count, times = max(1, round(WINDOW_MS / window(1))), []
+    for _ in range(rounds):
+        time.sleep(rest)
+        window(1)
+        times.append(window(count))
+    return statistics.median(times) * 1e3 / sets
+
+
+def measure(shape: ConvShape, pass_name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Returns a row for each of alpha's tiles and each of cuDNN's precisions."""
+    import torch
+    torch.backends.cudnn.benchmark = True
+    ours, theirs = ((torch.cuda.ExternalStream(context.stream.handle), torch.cuda.Stream())
+                    if torch.cuda.is_available() else (None, None))
+    rows: list[dict[str, Any]] = []
+    for dtype in ("float32", "bfloat16", "float16"):
+        modes = [m for m in args.modes if (MODES[m][1]) == dtype]
+        peers = [p for p in args.peers if ("bfloat16" if p == "bf16" else "float32") == dtype]
+        if not modes + peers:
+            continue
+        operands = Operands(shape, dtype)
+
+        def add(name: str, mode: str, call: Call, stream: Any, error: float, by_cost: float = float("nan"),
+                operands: Operands = operands) -> float:
+            us = burst_us(call, operands.sets, stream, args.rounds, args.rest)
+            rows.append({"shape": shape.name, "pass": pass_name, "side": name, "mode": mode, "us": us, "error": error,
+                         "estimate_us": by_cost})
+            return us
+        for mode in modes:
+            fitting = [c for c in candidates(pass_name, mode) if not c.fits(shape.desc)]
+            fitting.sort(key=lambda c: c.cost(shape.desc, context.sm_count))
+            for number, candidate in enumerate(fitting[:None if args.all else 1]):
+                call = alpha_call(operands, candidate, False)
+                result = timing.view(call(0))
+                timing.synchronize()
+                error = error_of(operands, pass_name, result)
+                if not error < ERROR_BOUNDS[mode]:
+                    raise ValueError(f"{candidate.name}: relative error {error}, {ERROR_BOUNDS[mode]} is allowed")
+                cost = candidate.cost(shape.desc, context.sm_count)
+                add(candidate.name, mode, call, ours, error, cost)
+                if args.split and number == 0:
+                    add(f"{candidate.name} +split", mode, alpha_call(operands, candidate, True), ours, error)
+        for peer in peers:
+            torch.backends.cudnn.allow_tf32 = peer == "tf32"
+            layouts = (True, False) if peer == "fp32" else (True,)
+            for channels_last in layouts:
+                call = torch_call(operands, pass_name, channels_last)
+                error = error_of(operands, pass_name, call(0).permute(0, 2, 3, 1))
+                add(f"cuDNN {'NHWC' if channels_last else 'NCHW'}", peer, call, theirs, error)
+    return rows
+
+
+def line(shape: ConvShape, row: dict[str, Any]) -> str:
+    tflops = shape.desc.nominal_flops / row["us"] / 1e6
+    useful = shape.desc.useful_flops / row["us"] / 1e6
+    return (f"{row['shape']:5} {row['pass']} {row['mode']} {row['side']:42} {row['us']:7.1f} us "
+            f"({row['estimate_us']:6.1f}) {tflops:6.0f} nominal {useful:6.0f} useful, error {row['error']:.1e}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    names = [s.name for s in SHAPES]
+    parser.add_argument("--shapes", nargs="+", default=names, choices=names, metavar="NAME")
+    parser.add_argument("--passes", nargs="+", default=list(PASSES), choices=PASSES)
+    parser.add_argument("--modes", nargs="*", default=["fp32", "tf32", "bf16"], choices=list(MODES))
+    parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=PEERS)
+    parser.add_argument("--all", action="store_true", help="every tile, not only the one with the least cost")
+    parser.add_argument("--split", action="store_true", help="also with the operand made anew")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rest", type=float, default=0.15, help="seconds before each window")
+    parser.add_argument("--output", type=Path, help="append the results to this file, a JSON object a line")
+    args = parser.parse_args()
+    facts = timing.start("python -m benchmarks.cuda_conv_modes") | timing.torch_facts()
+    print("; ".join(f"{k}: {v}" for k, v in facts.items()))
+    for shape in (s for s in SHAPES if s.name in args.shapes):
+        for pass_name in args.passes:
+            try:
+                rows = measure(shape, pass_name, args)
+            except Exception:  # the other layers are of use without this one
+                traceback.print_exc()
+                continue
+            for row in rows:
+                timing.record(args.output, facts, row)
+                print(line(shape, row), flush=True)
+
+
+if __name__ == "__main__":
+    main()

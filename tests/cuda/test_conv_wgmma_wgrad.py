@@ -1,0 +1,143 @@
+"""The gradient of the filters on tensor cores: every candidate, case by case, bitwise on integers; planes; specials."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from alpha.cuda.context import context
+from alpha.cuda.conv import wgmma_wgrad
+from alpha.cuda.conv.schedule_wgmma_wgrad import UNIT_FIELDS
+from alpha.cuda.elementwise import convert
+from alpha.cuda.memory import download, upload
+from alpha.gradcheck import assert_equal_at
+from alpha.ops.conv_desc import ConvDesc
+from tests.conv_cases import Case as Shape
+from tests.conv_cases import small_cases, square
+from tests.conv_oracle import conv_wgrad_padded
+from tests.cuda.agree import floats, ints
+
+pytestmark = pytest.mark.cuda
+
+CANDIDATES = wgmma_wgrad.candidates()
+
+
+def aligned(case: Shape) -> Shape:
+    """Returns the case with channels that TMA can read, of which boxes have tails."""
+    return replace(case, groups=1, ic=24, oc=40)
+
+
+GEOMETRIES = tuple({replace(aligned(case), name=""): aligned(case) for case in small_cases()}.values())
+BATCHES = tuple(square(f"batch {n}", n, 3, 8, 16, 3, 1, 1) for n in (1, 7, 33, 130, 200))
+CHANNELS = (square("several tiles", 8, 2, 136, 144, 3, 1, 1), square("boxes of all channels", 64, 2, 64, 128, 3, 1, 1),
+            square("tail boxes", 8, 3, 320, 72, 3, 2, 1), square("several units", 40, 6, 16, 8, 3, 1, 1))
+CASES = GEOMETRIES + BATCHES + CHANNELS
+SHARES = 8
+
+
+@pytest.fixture(autouse=True)
+def hopper(device) -> None:
+    if context.arch != "sm_90a":
+        pytest.skip("needs sm_90a")
+
+
+def dw_of(candidate, desc: ConvDesc, x: np.ndarray, g: np.ndarray, dtype: str = "float32") -> np.ndarray:
+    """Returns the result of one candidate; the output starts as NaN."""
+    dw = upload(np.full(desc.w_shape, np.nan, np.float32))
+    candidate.prepare(desc)(convert(upload(x), dtype), convert(upload(g), dtype), dw)
+    return download(dw, "float32")
+
+
+def check(candidate, case: Shape, dtype: str) -> None:
+    x, g = ints(*case.x_shape), ints(*case.desc.y_shape, seed=1)
+    expected = conv_wgrad_padded(x, g, case.f, **case.attrs).astype(np.float32)
+    assert_equal_at(dw_of(candidate, case.desc, x, g, dtype), expected, name=f"dw of {case.name} by {candidate.name}")
+
+
+@pytest.mark.parametrize("candidate", CANDIDATES, ids=lambda c: c.name)
+def test_every_candidate_is_bitwise_right_on_integers(candidate):
+    """Candidates share the cases, which tables alone know, and each has those of the channels and a batch."""
+    dtype = "bfloat16" if candidate.reads == "bfloat16" else "float32"
+    turn = CANDIDATES.index(candidate)
+    for case in (*GEOMETRIES[turn % SHARES::SHARES], BATCHES[turn % len(BATCHES)], *CHANNELS):
+        if not candidate.fits(case.desc):
+            check(candidate, case, dtype)
+
+
+def test_the_modes_read_what_they_are_given():
+    for candidate in CANDIDATES[::3]:
+        check(candidate, BATCHES[1], {"float16": "float16"}.get(candidate.reads, "float32"))
+
+
+def test_every_mode_is_as_accurate_as_it_promises():
+    case = square("", 64, 4, 16, 16, 3, 1, 1)
+    x, g = floats(*case.x_shape), floats(*case.desc.y_shape, seed=1) * 1e-6
+    exact = conv_wgrad_padded(x.astype(float), g.astype(float), case.f, **case.attrs)
+    for candidate in CANDIDATES:
+        if not candidate.fits(case.desc):
+            dw = dw_of(candidate, case.desc, x, g)
+            error = np.linalg.norm(dw - exact) / np.linalg.norm(exact)
+            assert error < {"float16x2": 1e-6, "float16": 1e-3, "bfloat16": 5e-3}[candidate.reads], candidate.name
+
+
+def test_an_infinity_stays_where_it_belongs():
+    """A product with a padded or missing element would be 0 * inf."""
+    case = square("", 5, 4, 8, 8, 3, 1, 1)
+    for at in ((0, -1, -1), (4, 0, 0)):
+        x, g = ints(*case.x_shape), np.ones(case.desc.y_shape, np.float32)
+        x[at] = np.inf
+        _check_specials(case, x, g)
+        x, g = np.ones(case.x_shape, np.float32), ints(*case.desc.y_shape)
+        g[at] = -np.inf
+        _check_specials(case, x, g)
+
+
+def _check_specials(case: Shape, x: np.ndarray, g: np.ndarray) -> None:
+    expected = conv_wgrad_padded(np.where(np.isfinite(x), x, 1e6), np.where(np.isfinite(g), g, 1e6), case.f,
+                                 **case.attrs)
+    infinite = np.abs(expected) > 1e5
+    for candidate in CANDIDATES:
+        if candidate.reads == "bfloat16" and not candidate.fits(case.desc):
+            dw = dw_of(candidate, case.desc, x, g, "bfloat16")
+            assert np.array_equal(np.isinf(dw), infinite) and not np.isnan(dw).any(), candidate.name
+
+
+def test_taps_without_an_output_are_zero():
+    case = square("", 2, 1, 16, 24, 3, 1, 1)
+    x, g = ints(*case.x_shape), ints(*case.desc.y_shape, seed=1)
+    for candidate in CANDIDATES:
+        dw = dw_of(candidate, case.desc, x, g)
+        assert not dw[:, 0].any() and not dw[:, :, 2].any() and dw[:, 1, 1].any(), candidate.name
+
+
+def test_two_runs_give_the_same_bits():
+    case = square("", 40, 4, 16, 24, 3, 1, 1)
+    x, g = floats(*case.x_shape), floats(*case.desc.y_shape, seed=1)
+    for candidate in CANDIDATES:
+        if not candidate.fits(case.desc):
+            assert np.array_equal(dw_of(candidate, case.desc, x, g), dw_of(candidate, case.desc, x, g)), candidate.name
+
+
+def test_tiles_cut_into_units_are_reached():
+    """Else the sum kernel would go untested."""
+    plans = [c.schedule(case.desc, context.sm_count) for case in CHANNELS for c in CANDIDATES if not c.fits(case.desc)]
+    slot = UNIT_FIELDS.index("slot")
+    assert sum(plan.slots > 0 for plan in plans) > 20 and sum((plan.units[:, slot] < 0).any() for plan in plans) > 20
+    assert sum(len(plan.units) > plan.blocks for plan in plans) > 20
+
+
+@pytest.mark.parametrize(("case", "fragment"), [
+    (square("odd", 2, 8, 12, 16, 3), "12 input and 16 output channels are no multiples of 8"),
+    (square("groups", 2, 8, 16, 16, 3, groups=2), "2 groups"),
+    (square("1x1", 2, 8, 16, 16, 1), "2 taps at a time, the filter has 1"),
+    (square("large", 1, 50000, 8, 8, 1), "an image of x: 20000000000 >= 2^31"),
+], ids=lambda v: getattr(v, "name", ""))
+def test_it_says_why_it_cannot(case, fragment):
+    assert any(fragment in c.fits(case.desc) for c in CANDIDATES)
+
+
+def test_other_devices_are_refused(monkeypatch):
+    monkeypatch.setattr(wgmma_wgrad.context, "arch", "sm_89")
+    assert {c.fits(CHANNELS[0].desc) for c in CANDIDATES} == {"needs sm_90a, the device is sm_89"}

@@ -1,0 +1,146 @@
+"""The work list of wgrad on tensor cores, carried out in NumPy: what a kernel that follows it must get."""
+
+import numpy as np
+import pytest
+
+from alpha.cuda.conv.schedule_wgmma_wgrad import BLOCK, UNIT_FIELDS, WORKSPACE_BYTES, Tiling, schedule
+from alpha.cuda.conv.wgmma_wgrad import candidates
+from alpha.gradcheck import assert_equal_at
+from benchmarks.shapes import SHAPES
+from tests.conv_cases import small_cases, square
+from tests.conv_oracle import conv_wgrad_padded
+
+HEAD = len(UNIT_FIELDS)
+TILINGS = (Tiling(128, 64, 1, 132, 0.4), Tiling(64, 64, 4, 7, 0.4), Tiling(128, 64, 3, 3, 100.0),
+           Tiling(128, 128, 2, 40, 1e-3))
+BATCHES = tuple(square(f"batch {n}", n, 5, 8, 16, 3, 1, 1) for n in (1, 7, 33, 130, 200))
+CASES = tuple(case for case in small_cases() if case.groups == 1) + BATCHES
+
+
+def carry_out(desc, tiling, plan, x, g):
+    """Returns dw: block by block, unit by unit, box by box, by the tables alone."""
+    rows, cols, pixels = tiling.rows, tiling.tap_columns, BLOCK // plan.images
+    dw = np.full(desc.oc * desc.h.f * desc.w.f * desc.ic, np.nan)
+    slots = np.full((2 * plan.slots, 64, tiling.taps * cols), np.nan)
+    done = np.zeros(len(plan.units), int)
+    for b in range(plan.blocks):
+        while b >= 0:
+            done[b] += 1
+            segments = iter(plan.units[b, HEAD:].reshape(-1, 8).tolist())
+            b, row, col, k0, k1, step, slot, taps, *columns = plan.units[b, :HEAD].tolist()
+            shifts, outs = columns[:4], columns[4:]
+            sums = np.zeros((2, 64, tiling.taps * cols)) if rows == 64 else np.zeros((rows, tiling.taps * cols))
+            turn = 0
+            while k0 < k1:
+                blocks, h0, w0, height, width, first, count, _ = next(segments)
+                for k in range(k0, min(k1, blocks), step):
+                    a, lines = _boxes(desc, plan, k * pixels + np.arange(pixels), (h0, w0, height, width), x, g,
+                                      [(shifts[t], outs[t]) for t in range(first, first + count)])
+                    for t, line in enumerate(lines, first):
+                        to = sums[turn % 2] if rows == 64 else sums
+                        to[:, t * cols:(t + 1) * cols] += _window(a, row, rows).T @ _window(line, col, cols)
+                    turn += 1
+                past = blocks + (k0 - blocks) % step if k0 < blocks else k0  # the first block behind the segment
+                k0, k1 = past - blocks, k1 - blocks
+            if slot >= 0:
+                assert np.isnan(slots[2 * slot:2 * slot + 2]).all(), "a slot is written twice"
+                slots[2 * slot:2 * slot + 2] = sums.reshape(2, 64, -1)
+            else:
+                _put(desc, dw, outs[:taps], desc.oc - row, desc.ic - col, cols, sums)
+    assert (done == 1).all()
+    for slot, step, count, rows_left, cols_left, taps, _, _, *outs in plan.sums.tolist():
+        _put(desc, dw, outs[:taps], rows_left, cols_left, cols, slots[slot:slot + count * step:step].sum(axis=0))
+    return dw.reshape(desc.w_shape)
+
+
+def _boxes(desc, plan, positions, rectangle, x, g, taps):
+    """Returns the lines of g, and of x for each tap: zeros beyond the batch; beyond the map is an error."""
+    h0, w0, height, width = rectangle
+    group, pixel = np.divmod(positions, height * width)
+    h, w = np.divmod(pixel, width)
+    image = (group[:, None] * plan.images + np.arange(plan.images)).ravel()
+    h, w = (np.repeat(v, plan.images) for v in (h0 + h, w0 + w))
+    there = (image < desc.n)[:, None]
+    a = np.where(there, g[np.minimum(image, desc.n - 1), h, w], 0)
+    b = []
+    for shift, out in taps:
+        fh, fw = divmod(out // desc.ic % (desc.h.f * desc.w.f), desc.w.f)
+        ih, iw = desc.h.input_of(h, fh), desc.w.input_of(w, fw)
+        inside = (ih >= 0) & (ih < desc.h.i) & (iw >= 0) & (iw < desc.w.i)
+        pixel = h * desc.h.s * desc.w.i + w * desc.w.s + shift
+        assert (pixel == ih * desc.w.i + iw).all()
+        line = x[np.minimum(image, desc.n - 1), ih % desc.h.i, iw % desc.w.i]
+        b.append(np.where(there & inside[:, None], line, np.where(there, np.nan, 0)))
+    return a, b
+
+
+def _window(lines, first, count):
+    part = lines[:, first:first + count]
+    return np.pad(part, ((0, 0), (0, count - part.shape[1])))
+
+
+def _put(desc, dw, outs, rows_left, cols_left, tap_columns, sums):
+    rows, cols = min(len(sums), rows_left), min(tap_columns, cols_left)
+    for t, out in enumerate(outs):
+        at = out + np.arange(rows)[:, None] * (desc.h.f * desc.w.f * desc.ic) + np.arange(cols)
+        assert np.isnan(dw[at]).all(), "an element of dw is written twice"
+        dw[at] = sums[:rows, t * tap_columns:t * tap_columns + cols]
+
+
+@pytest.mark.parametrize("tiling", TILINGS, ids=str)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_carried_out_it_is_wgrad_bit_for_bit(case, tiling):
+    rng = np.random.default_rng(0)
+    desc = case.desc
+    x, g = (rng.integers(-4, 5, shape).astype(float) for shape in (desc.x_shape, desc.y_shape))
+    dw = carry_out(desc, tiling, schedule(desc, tiling), x, g)
+    assert_equal_at(dw, conv_wgrad_padded(x, g, case.f, **case.attrs).astype(float), name="dw")
+
+
+def products_of(desc, tiling, plan):
+    """Returns the number of products of each unit; a missing image counts."""
+    found = []
+    for unit in plan.units.tolist():
+        _, row, col, begin, end, step = unit[:6]
+        parts = np.reshape(unit[HEAD:], (-1, 8))
+        ends = np.cumsum([0, *parts[:, 0]])
+        blocks = np.diff([len(range(begin, min(end, stop), step)) for stop in ends])
+        size = min(tiling.rows, desc.oc - row) * min(tiling.tap_columns, desc.ic - col) * BLOCK
+        found.append(size * int((blocks * parts[:, 6]).sum()))
+    return np.array(found)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+def test_no_product_with_a_padded_zero_is_scheduled(shape):
+    desc = shape.desc
+    for tiling in TILINGS:
+        plan = schedule(desc, tiling)
+        assert 2 * products_of(desc, tiling, plan).sum() == desc.useful_flops
+        assert plan.slots * tiling.slot_bytes <= WORKSPACE_BYTES and plan.images == 64
+
+
+@pytest.mark.parametrize("name", ["v1", "v3", "v4", "d16", "e8"])
+def test_the_best_candidate_keeps_all_multiprocessors_equally_busy(name):
+    desc = next(shape for shape in SHAPES if shape.name == name).desc
+    for reads in ("bfloat16", "float16x2"):
+        best = min((c for c in candidates() if c.reads == reads), key=lambda c: c.cost(desc, 132))
+        plan = best.schedule(desc, 132)
+        each, load = products_of(desc, best.tile, plan), []
+        for b in range(plan.blocks):
+            load.append(0)
+            while b >= 0:
+                load[-1] += each[b]
+                b = plan.units[b, 0]
+        assert plan.blocks == 132 and max(load) < 1.15 * np.mean(load), (reads, max(load) / np.mean(load))
+
+
+def test_an_odd_batch_takes_the_boxes_that_waste_least():
+    def images(n, hw):
+        return schedule(square("", n, hw, 8, 8, 3, 1, 1).desc, TILINGS[0]).images
+    assert [images(n, 8) for n in (512, 64, 130, 200, 33, 7, 1)] == [64, 64, 8, 8, 8, 8, 8]
+    assert images(96, 8) == 32 and images(128, 1) == 64
+
+
+def test_a_small_layer_is_not_cut():
+    plan = schedule(square("", 2, 5, 8, 8, 1).desc, TILINGS[0])
+    assert len(plan.units) == 1 and plan.slots == 0
