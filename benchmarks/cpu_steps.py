@@ -50,11 +50,11 @@ class Worker:
         self.process.wait()
 
 
-def check_same(started: dict[str, dict[str, Any]]) -> None:
+def check_same(started: dict[str, dict[str, Any]], bounds: tuple[float, float] = LOSS_BOUNDS) -> None:
     """Refuses to time networks that are not the same: parameter counts and first losses must agree."""
     ours = started["alpha"]
     for library, theirs in started.items():
-        near = [abs(a - b) <= bound * abs(b) for a, b, bound in zip(ours["losses"], theirs["losses"], LOSS_BOUNDS)]
+        near = [abs(a - b) <= bound * abs(b) for a, b, bound in zip(ours["losses"], theirs["losses"], bounds)]
         if ours["parameters"] != theirs["parameters"] or not all(near):
             raise SystemExit(f"not the same network: alpha {ours}, {library} {theirs}")
 

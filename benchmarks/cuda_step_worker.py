@@ -2,13 +2,14 @@
 
 Reads one JSON object a line from standard input and answers each with one on standard output:
 
-    {"start": {"model": ..., "batch": ..., "weights": path}}  ->  {"losses": [first three], "parameters": count}
+    {"start": {"model": ..., "batch": ..., "weights": path, "precision": "fp32"}}
+                                                              ->  {"losses": [first three], "parameters": count}
     {"steps": 20}                                             ->  {"ms": mean per step, waited for at the end only}
     {"memory": true}                                          ->  {"peak_mib": since the start, "reserved_mib": held,
                                                                    "steady_mib": peak of one more step}
 
-The steps are those of benchmarks/step_worker.py. PyTorch computes in float32 proper, without TF32, and searches for
-cuDNN's fastest algorithms. Run by benchmarks/cuda_steps.py:
+The steps are those of benchmarks/step_worker.py, in fp32, tf32 or bf16: PyTorch without TF32, with it, or under
+autocast. It searches for cuDNN's fastest algorithms. Run by benchmarks/cuda_steps.py:
 
     python -m benchmarks.cuda_step_worker alpha|torch_nchw|torch_nhwc
 """
@@ -18,7 +19,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from typing import Any
+from typing import Any, SupportsFloat
 
 from benchmarks import step_worker
 
@@ -32,8 +33,14 @@ class AlphaSide:
         from alpha.backend import get_backend
         self.backend = get_backend("cuda")
 
-    def start(self, model: str, batch: int, weights: str) -> tuple[step_worker.Step, int]:
-        return step_worker.alpha_step(model, batch, weights, "cuda")
+    def start(self, model: str, batch: int, weights: str, precision: str) -> tuple[step_worker.Step, int]:
+        import alpha
+        step, count = step_worker.alpha_step(model, batch, weights, "cuda")
+
+        def in_precision() -> SupportsFloat:
+            with alpha.precision(precision):
+                return step()
+        return in_precision, count
 
     def synchronize(self) -> None:
         self.backend.synchronize()
@@ -54,8 +61,10 @@ class TorchSide:
         from benchmarks.cuda_timing import peer_device, strict_torch
         self.cuda, self.channels_last, self.device = strict_torch().cuda, channels_last, peer_device()
 
-    def start(self, model: str, batch: int, weights: str) -> tuple[step_worker.Step, int]:
-        return step_worker.torch_step(model, batch, weights, self.channels_last, self.device)
+    def start(self, model: str, batch: int, weights: str, precision: str) -> tuple[step_worker.Step, int]:
+        import torch
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32"
+        return step_worker.torch_step(model, batch, weights, self.channels_last, self.device, precision == "bf16")
 
     def synchronize(self) -> None:
         if self.device == "cuda":

@@ -1,11 +1,12 @@
-"""Training steps on this machine's GPU in float32, alpha beside PyTorch eager: time and memory.
+"""Training steps on this machine's GPU, alpha beside PyTorch eager: time and memory.
 
-    python -m benchmarks.cuda_steps [--models resnet18:512 vgg16:512] [--rounds 5] [--output FILE.jsonl]
+    python -m benchmarks.cuda_steps [--models resnet18:512 vgg16:512] [--precision fp32] [--output FILE.jsonl]
 
-One fresh process per library and network, asked in turn; PyTorch in NCHW and channels_last, without TF32, with fused
-SGD. The networks have the same weights and see the same batch: before anything is timed, the parameter counts must be
-equal and the first losses agree. Peaks are those that each library counts itself, from the start of the process;
-"steady" is the peak of a later step; "process" is what the driver counts, the library's code and context included.
+One fresh process per library and network, asked in turn; PyTorch in NCHW and channels_last, with fused SGD. In fp32
+it uses no TF32, in tf32 it does, in bf16 it is under autocast. The networks have the same weights and see the same
+batch: before anything is timed, the parameter counts must be equal and the first losses agree. Peaks are those that
+each library counts itself, from the start of the process; "steady" is the peak of a later step; "process" is what the
+driver counts, the library's code and context included.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ MODELS = [f"{model}:{batch}" for batch in (512, 128) for model in ("resnet18", "
 BARRED = ("resnet18:512", "vgg16:512")  # where alpha must be faster, in at most half the memory
 TIME_BAR, MEMORY_BAR = 1.0, 0.5
 WARM_UP_STEPS = 5
+LOSS_BOUNDS = {"fp32": (1e-4, 1e-2), "tf32": (2e-3, 3e-2), "bf16": (1e-2, 1e-1)}  # see cpu_steps.py
 MODULE = "benchmarks.cuda_step_worker"
 
 
@@ -45,14 +47,15 @@ def begin(library: str, spec: dict[str, Any], workers: dict[str, Worker]) -> dic
     return {**found, **worker.ask(memory=True)}
 
 
-def compare(model: str, batch: int, rounds: int, visit_ms: float) -> dict[str, Any]:
+def compare(model: str, batch: int, precision: str, rounds: int, visit_ms: float) -> dict[str, Any]:
     """Returns times, ratios and memory of one network."""
     workers: dict[str, Worker] = {}
     with tempfile.TemporaryDirectory() as folder:
         try:
-            spec = {"model": model, "batch": batch, "weights": str(Path(folder) / "weights.npz")}
+            weights = str(Path(folder) / "weights.npz")
+            spec = {"model": model, "batch": batch, "weights": weights, "precision": precision}
             started = {library: begin(library, spec, workers) for library in LIBRARIES}
-            check_same(started)
+            check_same(started, LOSS_BOUNDS[precision])
             times: dict[str, list[float]] = {library: [] for library in LIBRARIES}
             for _ in range(rounds):
                 for library, worker in workers.items():
@@ -61,7 +64,8 @@ def compare(model: str, batch: int, rounds: int, visit_ms: float) -> dict[str, A
         finally:
             for worker in workers.values():
                 worker.close()
-    return {"model": model, "batch": batch, **judge(model, batch, times, started), "rounds": rounds}
+    return {"model": model, "batch": batch, "precision": precision, **judge(model, batch, times, started),
+            "rounds": rounds}
 
 
 def judge(model: str, batch: int, times: dict[str, list[float]], started: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -97,23 +101,25 @@ def line(row: dict[str, Any]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", nargs="+", default=MODELS, metavar="NAME:BATCH")
+    parser.add_argument("--precision", choices=list(LOSS_BOUNDS), default="fp32")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--visit-ms", type=float, default=500.0, help="time per visit of a process")
     parser.add_argument("--budget-s", type=float, default=420.0, help="start no network later than this")
     parser.add_argument("--output", type=Path, help="append the results to this file, a JSON object a line")
     args = parser.parse_args()
-    facts = timing.start(f"python -m benchmarks.cuda_steps --models {' '.join(args.models)} --rounds {args.rounds} "
-                         f"--visit-ms {args.visit_ms:g}") | timing.torch_facts()
+    facts = timing.start(f"python -m benchmarks.cuda_steps --models {' '.join(args.models)} --precision "
+                         f"{args.precision} --rounds {args.rounds} --visit-ms {args.visit_ms:g}") | timing.torch_facts()
     began, rows = time.perf_counter(), []
     for item in args.models:
         model, _, batch = item.partition(":")
         try:
             if time.perf_counter() - began > args.budget_s:
                 raise TimeoutError("left out: the time is up (--budget-s)")
-            row = compare(model, int(batch), args.rounds, args.visit_ms)
+            row = compare(model, int(batch), args.precision, args.rounds, args.visit_ms)
         except (Exception, SystemExit) as error:  # the other networks are of use without this one
             traceback.print_exc()
-            row = {"model": model, "batch": int(batch), "failed": (str(error) or repr(error))[:300]}
+            row = {"model": model, "batch": int(batch), "precision": args.precision,
+                   "failed": (str(error) or repr(error))[:300]}
         rows.append(row)
         timing.record(args.output, facts, row)
         print(line(row), f"after {time.perf_counter() - began:.0f} s", flush=True)

@@ -56,8 +56,9 @@ def alpha_step(model: str, n: int, weights: str, device: str = "cpu") -> tuple[S
     return step, sum(p.size for p in net.parameters())
 
 
-def torch_step(model: str, n: int, weights: str, channels_last: bool, device: str = "cpu") -> tuple[Step, int]:
-    """Returns PyTorch's training step, eager, in one of its two layouts."""
+def torch_step(model: str, n: int, weights: str, channels_last: bool, device: str = "cpu",
+               autocast: bool = False) -> tuple[Step, int]:
+    """Returns PyTorch's training step, eager, in one of its two layouts; `autocast`: in bfloat16 where it does that."""
     import torch
 
     from benchmarks.torch_models import TWINS
@@ -75,7 +76,8 @@ def torch_step(model: str, n: int, weights: str, channels_last: bool, device: st
 
     def step() -> SupportsFloat:
         optimizer.zero_grad()
-        loss = torch.nn.functional.cross_entropy(net(x), y)
+        with torch.autocast(device, torch.bfloat16, enabled=autocast):
+            loss = torch.nn.functional.cross_entropy(net(x), y)
         loss.backward()
         optimizer.step()
         return loss.detach()

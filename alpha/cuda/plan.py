@@ -5,6 +5,7 @@ A module of alpha.cuda.conv registers its candidates when it is imported, each o
     class Slab(NamedTuple):                     # any immutable object with these members is a candidate
         pass_name = "dgrad"                     # "fprop", "dgrad" or "wgrad"
         reads, writes = "float32", "float32"    # what the kernel reads (alpha/cuda/operand.py) and its output's dtype
+        takes_guard = False                     # whether launch(..., guard=flags) is understood, see below
         name: str                               # shown to people and stored by the tuner: "ks_deconv 128x64"
         def fits(self, desc) -> str: ...        # "" if it computes desc, else the reason why not
         def cost(self, desc, sm_count) -> float: ...       # estimate in microseconds; may be rough, must rank
@@ -86,6 +87,9 @@ class Candidate(Protocol):
 
     @property
     def writes(self) -> str: ...
+
+    @property
+    def takes_guard(self) -> bool: ...
 
     @property
     def name(self) -> str: ...
@@ -184,7 +188,7 @@ def _make(pass_name: str, desc: ConvDesc, precision: str) -> Plan:
         reasons = {option.candidate.name: option.reason for option in options}
         raise AlphaError(message(f"conv2d {pass_name}", f"none of its {len(options)} CUDA kernels fits the convolution",
                                  'compute it on the CPU: .to("cpu")', desc=desc, **reasons))
-    exact = next((option.candidate for option in fitting if option.candidate.reads == "float32"), None)
+    exact = next((option.candidate for option in fitting if option.candidate.takes_guard), None)
     if config.tune and len(fitting) > 1:
         fitting = _measured(pass_name, desc, precision, fitting)
         options = fitting + [option for option in options if option.reason]

@@ -22,7 +22,6 @@ from alpha.ops.conv_desc import ceil_div
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24)
 LEAST_SLABS = 4  # of a slice: shorter ones are all start and end
 MOST_WAVES = 3   # of slices: where there are more the device is full
-SLICE_FIELDS = ("slot", "number", "count", "unused")
 
 Sums = list[tuple[int, int]]  # (number of tiles, slabs of the sum of each), longest first
 
@@ -65,8 +64,8 @@ def cut(work: np.ndarray, slabs: np.ndarray, split: int) -> tuple[np.ndarray, in
         work: int32 (tiles, 4), what a kernel knows a tile by.
         slabs: (tiles,) those of its sum.
     Returns:
-        int32 (slices, 8), longest first: the entry of the tile, and columns as in SLICE_FIELDS (`Slice` in
-        kernels/split.cuh); and the number of slots that they need.
+        int32 (slices, 8), longest first: the entry of the tile, its first slot, number of the slice and of slices
+        (`Slice` in kernels/split.cuh), and 0; and the number of slots that they need.
     """
     longest = int(slabs.max())
     slices = np.array([slices_of(each, longest, split) for each in slabs.tolist()])

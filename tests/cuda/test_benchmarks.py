@@ -113,7 +113,7 @@ def test_overhead_of_every_call(monkeypatch: pytest.MonkeyPatch, tmp_path, capsy
 
 
 def test_a_worker_answers(tmp_path) -> None:
-    spec = {"model": "lenet5", "batch": 2, "weights": str(tmp_path / "weights.npz")}
+    spec = {"model": "lenet5", "batch": 2, "weights": str(tmp_path / "weights.npz"), "precision": "fp32"}
     answers = {}
     for library in ("alpha", "torch_nhwc"):
         worker = cuda_step_worker.Worker(library)

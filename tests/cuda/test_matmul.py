@@ -7,6 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
+import alpha
+from alpha.cuda.context import context
 from alpha.errors import DTypeError
 from alpha.gradcheck import assert_equal_at
 from tests.cuda.agree import Case, agree, floats, ints
@@ -83,12 +85,30 @@ def test_long_sums_of_few_tiles_are_split(device):
         assert split == 1 and partial.arguments() == (None, None)
 
 
-def test_other_dtypes_are_refused_with_the_way_out(device):
-    from alpha.cuda.matmul import linear_cuda, matmul_cuda
-    from alpha.cuda.memory import empty
-    x = empty((2, 2), "bfloat16")
-    refused = {"matmul": lambda: matmul_cuda(x, x, transpose_a=False, transpose_b=False),
-               "linear": lambda: linear_cuda(x, x, None, activation=None)}
-    for where, call in refused.items():
-        with pytest.raises(DTypeError, match=rf'{where}: .* in float32, the operands are bfloat16\nhelp: .*astype'):
-            call()
+def test_integers_are_refused_with_the_way_out(device):
+    x = alpha.tensor(np.ones((2, 2), np.int32), device="cuda")
+    with pytest.raises(DTypeError, match=r'matmul: .* multiplies floats, an operand is int32\nhelp: .*astype'):
+        alpha.ops.matmul(x, x)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
+@pytest.mark.parametrize("transposed", [(False, True), (False, False), (True, False)], ids=str)
+def test_large_products_are_convolutions_of_one_pixel(device, precision, transposed):
+    """On tensor cores: rows of a are images; bitwise on integers, and with the exact kernel where an element is inf."""
+    from alpha.cuda import matmul
+    a, b = ints(136, 264), ints(264, 72, seed=1)
+    expected = a @ b
+    given = [x.T.copy() if t else x for x, t in zip((a, b), transposed)]
+    dtype = {"bf16": "bfloat16", "fp16": "float16"}.get(precision, "float32")
+    x, y = (alpha.tensor(each, device="cuda").astype(dtype) for each in given)
+    if context.arch == "sm_90a" and dtype != "float32":  # float32 may be as well off without
+        assert matmul._convolution(136, 72, 264, *transposed, precision, "float32" if transposed[0] else dtype)
+    with alpha.precision(precision):
+        found = alpha.ops.matmul(x, y, *transposed, dtype="float32" if dtype != "float32" and transposed[0] else None)
+        assert np.abs(found.astype("float32").numpy() - expected).max() <= (2 if dtype == "bfloat16" else 0)
+        if dtype == "float32":
+            given[0].flat[0] = np.inf
+            found = alpha.ops.matmul(alpha.tensor(given[0], device="cuda"), y, *transposed).numpy()
+            with np.errstate(invalid="ignore"):
+                exact = (given[0].T if transposed[0] else given[0]) @ b
+            assert np.array_equal(found, exact, equal_nan=True)

@@ -174,8 +174,8 @@ def test_parameters_may_be_float32(dtype, channels):
         found += [y, *sample_norm_grad.full(g, x, gamma, mu, istd, axes=(1,), params_ndim=1)]
         y, mu, istd = group_norm.full(x.reshape((10, 4, channels)), gamma, beta, groups=groups)
         split_gamma = gamma.reshape(split[2:])
-        return [*found, y, *sample_norm_grad.full(g.reshape(split), x.reshape(split), split_gamma, mu, istd, axes=(1, 3),
-                                                  params_ndim=2)]
+        return [*found, y, *sample_norm_grad.full(g.reshape(split), x.reshape(split), split_gamma, mu, istd,
+                                                  axes=(1, 3), params_ndim=2)]
 
     parameters = gamma, beta, mean, var
     ours = results(*(t.to("cuda").astype(dtype) for t in (x, g)), *[p.to("cuda") for p in parameters])

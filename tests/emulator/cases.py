@@ -172,17 +172,6 @@ def tile_problems() -> list[Problem]:
     return found
 
 
-def narrow_tiles() -> list[Problem]:
-    """Tiles whose rows are shorter than the swizzle's span."""
-    found = []
-    for dtype, span, inner in (("float16", 128, 16), ("float32", 128, 16), ("uint8", 64, 32), ("uint16", 32, 8)):
-        name = f"tile_narrow_{dtype}_{span}_{inner}"
-        rng = np.random.default_rng(list(name.encode()))
-        x, y = (rng.integers(0, 100, (12, 64)).astype(dtype) for _ in range(2))
-        found.append(move_tile(name, Tiles(x, (inner, 10), span), Tiles(Out(y), (inner, 10), span), (8, 1), (16, -2)))
-    return found
-
-
 # ---- clusters
 
 

@@ -143,6 +143,9 @@ static const EmuTensorMap& tensor_map(const void* p) {
 static const EmuTensorMap& tensor_map(const void* p, const void* tile, int rank) {
   const EmuTensorMap& m = tensor_map(p);
   if ((int)m.rank != rank) fail("TMA: a copy of rank %d with a tensor map of rank %u", rank, m.rank);
+  if (m.swizzle_bytes && m.box[0] * m.element_bytes != m.swizzle_bytes)
+    fail("TMA: rows of %u bytes in a tile swizzled over %u: the emulator knows the place of whole rows alone",
+         m.box[0] * m.element_bytes, m.swizzle_bytes);
   size_t align = m.swizzle_bytes ? m.swizzle_bytes * 8 : 128, at = (const char*)tile - engine.dynamic_shared;
   if (at % align) fail("TMA: tile at byte %zu of dynamic shared memory, must be a multiple of %zu", at, align);
   if (at + tile_bytes(m) > engine.launch->dynamic_shared)

@@ -110,7 +110,10 @@ void yield(const char* what);
 void barrier(int id, int count, const char* what, int line, bool wait = true);
 // A warp-wide operation: every lane of mask brings its argument; the last to come runs it for all of them.
 void meet(unsigned mask, const char* op, void* arg, void (*run)(Meeting&));
+void run_threads();  // those of a cluster, to the end or to the first failure
+void catch_signals(bool on);
 int launch(EmuLaunch*, const char* name, void (*call)(void**));
+void leave_shared(Block&);  // a block of a cluster is done
 
 // A block's static arrays are in one place while it runs and in another while it does not: its home, by which all
 // blocks of its cluster know a byte. Everything else stays where it is. home: from an address as the running block sees

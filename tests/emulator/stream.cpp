@@ -1,5 +1,5 @@
-// Streams, events and graphs of the emulated driver: everything is finished when its call returns, so order is all there
-// is, except while a stream is captured: then its work is recorded, and each launch of the graph does it.
+// Streams, events and graphs of the emulated driver: everything is finished when its call returns, so order is all that
+// there is, except while a stream is captured: then its work is recorded, and each launch of the graph does it.
 #include "driver.hpp"
 #include <algorithm>
 #include <vector>
@@ -21,7 +21,9 @@ struct Event {
 };
 static std::vector<Stream*> captured;  // the streams under capture
 
-static Stream* stream_of(void* handle) { return (size_t)handle > 2 ? (Stream*)handle : nullptr; }  // null, 1, 2: default
+static Stream* stream_of(void* handle) {  // nullptr for the default stream: null, CU_STREAM_LEGACY 1, _PER_THREAD 2
+  return (size_t)handle > 2 ? (Stream*)handle : nullptr;
+}
 static int invalidate(Stream* s, int code, const std::string& what) {
   s->invalid = true;
   return error(code, what + " is not allowed while a stream is captured; the capture is invalid now");

@@ -218,7 +218,7 @@ static uint64_t read_operand(Operand* o, bool is_a, Format f, uint64_t desc, int
     }
   return hash;
 }
-static void check_descriptor(uint64_t desc, bool mn) {  // rows of a swizzled tile come in eights, counted from address 0
+static void check_descriptor(uint64_t desc, bool mn) {  // rows of a swizzled tile come in eights from address 0 on
   const int mode = desc >> 62, span = mode == 1 ? 128 : mode == 2 ? 64 : mode == 3 ? 32 : 0;
   const size_t start = (desc & 0x3FFF) << 4;
   if (span && start % (8 * span) >= (size_t)(mn ? 16 : span))
@@ -337,8 +337,9 @@ const char* tensor_complaint(const Block& b) {
     const Warp &w = b.warp[i], &first = b.warp[i / 4 * 4];
     registers += 32 * w.registers;
     if (w.wgmmas == first.wgmmas && w.registers == first.registers) continue;
-    snprintf(text, sizeof text, "warps %d to %d are one warpgroup, but did not all execute the same wgmma and setmaxnreg",
-             i / 4 * 4, i / 4 * 4 + 3);
+    snprintf(text, sizeof text,
+             "warps %d to %d are one warpgroup, but did not all execute the same wgmma and setmaxnreg", i / 4 * 4,
+             i / 4 * 4 + 3);
     return text;
   }
   if (registers <= 65536) return nullptr;

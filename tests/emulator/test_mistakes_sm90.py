@@ -112,5 +112,11 @@ def test_registers_that_a_multiprocessor_does_not_have() -> None:
         multiply(11, threads=384)
 
 
+def test_rows_shorter_than_their_swizzle() -> None:
+    narrow = tensor_map(empty((4, 32)), (8, 4), 128)
+    with pytest.raises(cuda.Error, match="TMA: rows of 32 bytes in a tile swizzled over 128"):
+        launch("mistakes_sm90:copy_tile", "128s128si", 1, 64, narrow, narrow, 33, shared=4000)
+
+
 def test_results_before_the_wait_are_nan() -> None:
     assert np.isnan(multiply(5)[128:132]).all()

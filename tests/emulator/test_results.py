@@ -43,6 +43,17 @@ def test_16_bit_arithmetic(checked: bool) -> None:
 
 
 @both
+def test_functions_of_one_instruction(checked: bool) -> None:
+    x, y = np.append(RNG.standard_normal(99) * 8, np.inf).astype(np.float32), empty((3, 100))
+    launch("functions:functions", "PPi", 1, 128, put(x), y, 100, checked=checked)
+    reciprocal, power, tf32 = y.get()
+    assert np.allclose(reciprocal, 1 / x, rtol=3e-7, atol=0) and np.allclose(power, np.exp2(x), rtol=3e-7, atol=0)
+    mantissa, exponent = np.frexp(x[:-1].astype(np.float64))
+    rounded = np.trunc(mantissa * 2048 + np.copysign(0.5, mantissa)) / 2048  # 11 bits, ties away from zero
+    assert np.array_equal(tf32[:-1], np.ldexp(rounded, exponent)) and tf32[-1] == np.inf
+
+
+@both
 @pytest.mark.parametrize("K", [4, 16, 36, 132])
 def test_cp_async_double_buffer(K: int, checked: bool) -> None:
     rows, y = 200, empty(200)

@@ -62,6 +62,10 @@ class Depthwise(NamedTuple):
         return "float32"
 
     @property
+    def takes_guard(self) -> bool:
+        return False
+
+    @property
     def name(self) -> str:
         return f"depthwise_{self.pass_name} {self.vector}"
 

@@ -58,7 +58,7 @@ def estimate_us(desc: ConvDesc, sm_count: int, padded: float) -> float:
 class StemFprop:
     """stem_fprop with a width of its tile in output channels; see alpha.cuda.plan for the members."""
 
-    pass_name, reads, writes = "fprop", "float32", "float32"
+    pass_name, reads, writes, takes_guard = "fprop", "float32", "float32", False
 
     def __init__(self, columns: int) -> None:
         self.columns, self.name = columns, f"stem_fprop {columns}"
@@ -89,7 +89,8 @@ class StemFprop:
 class StemDgrad:
     """stem_dgrad; see alpha.cuda.plan for the members."""
 
-    pass_name, reads, writes, name = "dgrad", "float32", "float32", "stem_dgrad"
+    pass_name, reads, writes, takes_guard = "dgrad", "float32", "float32", False
+    name = "stem_dgrad"
 
     def __init__(self) -> None:
         self.kernels = _per_channels("stem_dgrad", "ptr g, ptr w, ptr dx, ptr classes, ptr work, i64 g_image, "
@@ -118,7 +119,7 @@ class StemDgrad:
 class StemWgrad:
     """stem_wgrad with a tile; see alpha.cuda.plan for the members."""
 
-    pass_name, reads, writes = "wgrad", "float32", "float32"
+    pass_name, reads, writes, takes_guard = "wgrad", "float32", "float32", False
 
     def __init__(self, tile: Tile) -> None:
         self.tile = tile

@@ -14,6 +14,7 @@ class ConvTile:
     `static_shared` is the shared memory that it has beside the tiles, in bytes."""
 
     reads = writes = "float32"
+    takes_guard = True
     copied: tuple[str, ...] = ("input", "output")
 
     def __init__(self, tile: Tile, name: str, kernel: Kernel, static_shared: int) -> None:

@@ -72,7 +72,7 @@ class Wgmma:
 
     def __init__(self, pass_name: str, mode: Mode, tile: Tile) -> None:
         self.pass_name, self.mode, self.tile = pass_name, mode, tile
-        self.reads, self.writes = mode
+        self.reads, self.writes, self.takes_guard = *mode, False
         self.name = f"conv_wgmma {ROWS}x{tile.columns} {mode.reads} to {mode.writes}"
         stage = mode.planes * (ROWS + tile.columns) * CHUNK * 2
         defines = {"ELEMENT": C_TYPES[mode.element], "TILE_N": tile.columns, "OPERAND_PLANES": mode.planes,

@@ -65,7 +65,7 @@ TILES = {1: (WgradTile(128, 128, 1, 6), WgradTile(128, 256, 1, 4), WgradTile(128
 class WgmmaWgrad:
     """A tile of sk_dilated_wgmma; see alpha.cuda.plan for the members.  It writes float32, whatever it reads."""
 
-    pass_name, writes = "wgrad", "float32"
+    pass_name, writes, takes_guard = "wgrad", "float32", False
 
     def __init__(self, reads: str, tile: WgradTile) -> None:
         self.reads, self.tile = reads, tile

@@ -21,8 +21,8 @@
 //   measured  H100 SXM, bursts, 3x3, batch 512, useful TFLOP/s and how many times as fast as cuDNN. In bfloat16, beside
 //             its bfloat16: 8x8x256 614, 1.30; 16x16x128 594, 1.12; 32x32x64 400, 1.08; 4x4x512 485, 1.19. Two planes,
 //             beside its strict float32: 226, 2.4; 220; 206, 8.2; 213, at relative errors of 1.6e-7 to 2.3e-7.
-//             Units of neighbouring blocks of k instead of every count-th took 1.1 to 1.8 times as long; tables read one
-//             after the other before the first copy, 3 us more. A block takes 0.35 us or more, however small
+//             Units of neighbouring blocks of k instead of every count-th took 1.1 to 1.8 times as long; tables read
+//             one after the other before the first copy, 3 us more. A block takes 0.35 us or more, however small
 #include "gemm_wgmma.cuh"
 
 template <class E_, int BM_, int TAP_, int TAPS_, int PLANES_, int STAGES_> struct WgradTile {
@@ -98,7 +98,7 @@ template <class Body> __device__ __forceinline__ void for_each_part(const Unit *
   }
 }
 
-// ---- producer --------------------------------------------------------------------------------------------------------
+// ---- producer ------------------------------------------------------------------------------------------------------
 
 // An operand as the producer sees it. A box has 64 channels of one pixel of `images` images; where all of them are 64
 // images of 64 channels, a box has those of all of a tile's channels.
@@ -180,7 +180,7 @@ __device__ __forceinline__ void load_unit(Ring<T> &ring, const Source &g, const 
   });
 }
 
-// ---- consumers -------------------------------------------------------------------------------------------------------
+// ---- consumers -----------------------------------------------------------------------------------------------------
 
 // The sum of a unit; with 64 rows, of the blocks that are this consumer's turn.
 template <class T> struct UnitSum {

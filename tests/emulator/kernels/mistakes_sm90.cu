@@ -1,4 +1,4 @@
-// Mistakes with the instructions of Hopper, one of those numbered here per launch, which the emulator must catch; 0: none.
+// Mistakes with the instructions of Hopper, which the emulator must catch: a launch chooses one by number, 0 is none.
 #include "ptx_sm90.cuh"
 #ifdef __CUDACC__
 #define WRONG(n) false  // the assembler would complain
@@ -47,6 +47,7 @@ extern "C" __global__ void __launch_bounds__(64) copy_tile(MAP x, MAP y, int mis
     if (WRONG(21)) ptx::mbarrier_arrive(&bar[1]);
     ptx::mbarrier_arrive_expect(&bar[0], WRONG(22) ? 1 << 20 : WRONG(23) ? 256 : 128);
     if (WRONG(24)) ptx::mbarrier_arrive(&bar[0]);
+    if (WRONG(33)) ptx::tma_load_2d(tile, x, 0, 0, &bar[0]);
     ptx::tma_load_1d(WRONG(25) ? tile + 4 : WRONG(26) ? tile + 992 : tile, x, 0, &bar[0]);
   }
   __syncthreads();

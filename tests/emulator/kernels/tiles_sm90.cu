@@ -38,7 +38,7 @@ PTX_FN void move_tile(const CUtensorMap& x, const CUtensorMap& y, unsigned* raw,
   for (int i = threadIdx.x; i < room; i += 32) tile[i] = 0x01010101u * i;
   ptx::fence_proxy_async_shared();
   __syncwarp();
-  if (threadIdx.x == 0) {
+  if (ptx::elect_one()) {
     ptx::mbarrier_init(&landed, 1);
     ptx::fence_mbarrier_init();
     ptx::mbarrier_expect(&landed, bytes);

@@ -1,0 +1,70 @@
+"""Plans per precision: who serves which, and the exact kernel that takes over where 16-bit planes lose a tensor."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from alpha.cuda import operand, plan
+from alpha.cuda.context import context
+from alpha.cuda.memory import download, empty, upload
+from tests.conv_cases import square
+from tests.cuda.agree import ints
+
+pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device")]
+DESC = square("", 9, 3, 8, 16, 3, 1, 1).desc
+SHAPES = {"fprop": (DESC.x_shape, DESC.w_shape, DESC.y_shape), "dgrad": (DESC.y_shape, DESC.w_shape, DESC.x_shape),
+          "wgrad": (DESC.x_shape, DESC.y_shape, DESC.w_shape)}
+
+
+@pytest.mark.parametrize("pass_name", plan.PASSES)
+@pytest.mark.parametrize("precision", plan.PRECISIONS)
+def test_candidates_of_a_precision_read_what_it_allows(pass_name, precision):
+    stores, reads = plan.PRECISIONS[precision]
+    found = plan.candidates(pass_name, precision)
+    assert {c.reads for c in found} == set(reads)
+    assert {c.writes for c in found if c.reads != "float32"} == {"float32" if pass_name == "wgrad" else stores}
+
+
+def run(pass_name: str, a: np.ndarray, b: np.ndarray, candidate: plan.Candidate, exact: plan.Candidate | None
+        ) -> np.ndarray:
+    out = empty(SHAPES[pass_name][2], "float32")
+    rest = (None, out, False) if pass_name == "fprop" else (out,)
+    plan.launch_of(candidate, DESC, "fp32", exact)(upload(a), upload(b), *rest)
+    return download(out, "float32")
+
+
+@pytest.mark.parametrize("pass_name", plan.PASSES)
+def test_an_exact_kernel_takes_over_where_planes_lose_the_range(pass_name):
+    """One huge element leaves nothing of the others in 16 bits; where no such thing is there, nothing is done twice."""
+    if context.arch != "sm_90a":
+        pytest.skip("planes are read on sm_90a")
+    fast = next(c for c in plan.candidates(pass_name) if c.reads == "float16x2" and not c.fits(DESC))
+    exact = next(c for c in plan.candidates(pass_name) if c.takes_guard and not c.fits(DESC))
+    a, b = ints(*SHAPES[pass_name][0]), ints(*SHAPES[pass_name][1], seed=1)
+    alone = run(pass_name, a, b, exact, None)
+    before = operand.lost_range_count()
+    assert np.array_equal(run(pass_name, a, b, fast, None), alone)
+    assert np.array_equal(run(pass_name, a, b, fast, exact), alone)
+    assert operand.lost_range_count() == before
+    a.flat[5] = 2.0**60
+    alone = run(pass_name, a, b, exact, None)
+    assert not np.array_equal(run(pass_name, a, b, fast, None), alone)
+    assert np.array_equal(run(pass_name, a, b, fast, exact), alone)
+    assert operand.lost_range_count() == before + 2
+
+
+@pytest.mark.parametrize("pass_name", plan.PASSES)
+def test_a_spared_kernel_leaves_the_output_alone(pass_name):
+    exact = [c for c in plan.candidates(pass_name) if c.takes_guard and not c.fits(DESC)]
+    (a, b, y), flags = SHAPES[pass_name], [upload(np.array([value], np.int32)) for value in (0, 1)]
+    left, right = upload(ints(*a)), upload(ints(*b, seed=1))
+    for candidate in exact:
+        launch = candidate.prepare(DESC)
+        out = upload(np.full(y, 7, np.float32))
+        rest = (None, out, False) if pass_name == "fprop" else (out,)
+        launch(left, right, *rest, guard=(flags[0], flags[0]))
+        assert (download(out, "float32") == 7).all(), candidate.name
+        for guard in ((flags[0], flags[1]), (flags[1], flags[0])):
+            launch(left, right, *rest, guard=guard)
+            assert not (download(out, "float32") == 7).all(), candidate.name
