@@ -198,6 +198,7 @@ template <class T> struct UnitSum {
     turn ^= 1;
     if (turn == 1) return false;
     ring.wait();
+    __syncwarp();  // a lane that has not seen the phase yet would wait for one that is over
     ring.release(ring.stage);
     ring.advance();
     return true;
