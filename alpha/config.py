@@ -55,6 +55,7 @@ VARIABLES = (
     Variable("num_threads", 0, "threads of the compiled CPU kernels; 0 takes every core this process may use"),
     Variable("cache_dir", "", "where compiled kernels are kept; empty means the user's cache directory"),
     Variable("sync", False, "wait for every CUDA kernel, so that an error names the one that made it"),
+    Variable("tensor_cores", True, "0 computes float32 convolutions and products on the FMA units of a GPU alone"),
     Variable("tune", False, "time the candidate kernels of each CUDA convolution once, and keep the fastest"),
     Variable("precision", "fp32", "fp32, tf32, bf16 or fp16: how layers store activations and make matrix products; "
              "see docs/numerics.md", ("fp32", "tf32", "bf16", "fp16")),
@@ -72,6 +73,7 @@ class Config:
     num_threads: int
     cache_dir: str
     sync: bool
+    tensor_cores: bool
     tune: bool
     precision: str
     cuda_memory_mib: int

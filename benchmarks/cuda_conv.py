@@ -1,11 +1,12 @@
 """Convolutions on this machine's GPU in float32, alpha beside cuDNN: forward pass and both gradients, layer by layer.
 
-    python -m benchmarks.cuda_conv [--shapes v1 d32] [--passes fprop dgrad wgrad] [--rounds 7] [--output FILE.jsonl]
+    python -m benchmarks.cuda_conv [--shapes v1 d32] [--passes fprop dgrad wgrad] [--tensor-cores] [--output FILE.jsonl]
 
 Both libraries compute on the same numbers in one process, in turn. cuDNN may use NCHW and NHWC (channels_last),
-searches for its fastest algorithm and computes in float32 proper, without TF32. Before a pass is timed, a part of each
-result is compared with float64, and alpha's whole result with cuDNN's. TFLOP/s are nominal, products with padded zeros
-counted, as the field does; "useful" leaves those out, and is given as a share of what a large matrix product reaches.
+searches for its fastest algorithm and computes in float32 proper, without TF32. alpha computes on FMA units, to which
+the bars belong; with --tensor-cores as it does by itself. Before a pass is timed, a part of each result is compared
+with float64, and alpha's whole result with cuDNN's. TFLOP/s are nominal, products with padded zeros counted, as the
+field does; "useful" leaves those out, and is given as a share of what a large matrix product reaches.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import alpha  # noqa: F401  registers the ops
+import alpha
 from alpha.cuda.context import context
 from alpha.op import registry
 from benchmarks import cuda_timing as timing
@@ -156,8 +157,8 @@ def measure(operands: Operands, pass_name: str, matmul_tflops: float, rounds: in
 
 def kernel_name(pass_name: str, desc: Any) -> str:
     """Returns the kernel that alpha has chosen for a pass."""
-    from alpha.cuda.plan import plan
-    return plan(pass_name, desc).chosen.name
+    from alpha.cuda.plan import plan, precision_of
+    return plan(pass_name, desc, precision_of("float32")).chosen.name
 
 
 def matmul_facts(size: int, rounds: int, window: float) -> dict[str, Any]:
@@ -186,13 +187,16 @@ def main() -> None:
     names = [s.name for s in SHAPES]
     parser.add_argument("--shapes", nargs="+", default=names, choices=names, metavar="NAME")
     parser.add_argument("--passes", nargs="+", default=list(PASSES), choices=PASSES)
+    parser.add_argument("--tensor-cores", action="store_true", help="let alpha use them, as it does by itself")
     parser.add_argument("--rounds", type=int, default=timing.ROUNDS)
     parser.add_argument("--window-ms", type=float, default=timing.WINDOW_MS, help="time of a window of calls")
     parser.add_argument("--output", type=Path, help="append the results to this file, a JSON object a line")
     args = parser.parse_args()
     facts = timing.start(f"python -m benchmarks.cuda_conv --shapes {' '.join(args.shapes)} --passes "
-                         f"{' '.join(args.passes)} --rounds {args.rounds} --window-ms {args.window_ms:g}")
+                         f"{' '.join(args.passes)} --rounds {args.rounds} --window-ms {args.window_ms:g}"
+                         + " --tensor-cores" * args.tensor_cores)
     facts |= {**timing.torch_facts(), **matmul_facts(MATMUL_SIZE, 3, 100.0)}
+    alpha.config.tensor_cores = args.tensor_cores
     rows = []
     for shape in (s for s in SHAPES if s.name in args.shapes):
         operands = Operands(shape, timing.sets_for(shape.desc.nbytes()))

@@ -63,7 +63,8 @@ class Precision(NamedTuple):
     reads: tuple[str, ...]
 
 
-PRECISIONS = {"fp32": Precision("float32", ("float32", "float16x2")),
+PRECISIONS = {"fma": Precision("float32", ("float32",)),  # fp32 with ALPHA_TENSOR_CORES=0
+              "fp32": Precision("float32", ("float32", "float16x2")),
               "tf32": Precision("float32", ("float32", "float16")),
               "bf16": Precision("bfloat16", ("float32", "bfloat16")),
               "fp16": Precision("float16", ("float32", "float16"))}
@@ -72,7 +73,7 @@ PRECISIONS = {"fp32": Precision("float32", ("float32", "float16x2")),
 def precision_of(dtype: str) -> str:
     """Returns the precision in which arrays of a dtype are convolved: of float32 ones that is configured."""
     if dtype == "float32":
-        return "tf32" if config.precision == "tf32" else "fp32"
+        return "fma" if not config.tensor_cores else "tf32" if config.precision == "tf32" else "fp32"
     return "bf16" if dtype == "bfloat16" else "fp16"
 
 

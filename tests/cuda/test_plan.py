@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import alpha
 from alpha.cuda import operand, plan
 from alpha.cuda.context import context
 from alpha.cuda.memory import download, empty, upload
@@ -23,7 +24,15 @@ def test_candidates_of_a_precision_read_what_it_allows(pass_name, precision):
     stores, reads = plan.PRECISIONS[precision]
     found = plan.candidates(pass_name, precision)
     assert {c.reads for c in found} == set(reads)
-    assert {c.writes for c in found if c.reads != "float32"} == {"float32" if pass_name == "wgrad" else stores}
+    assert {c.writes for c in found if c.reads != "float32"} <= {"float32" if pass_name == "wgrad" else stores}
+
+
+def test_tensor_cores_can_be_turned_off():
+    with alpha.precision("tf32"):
+        assert plan.precision_of("float32") == "tf32"
+    with alpha.config(tensor_cores=False):
+        assert plan.precision_of("float32") == "fma"
+        assert plan.precision_of("bfloat16") == "bf16"
 
 
 def run(pass_name: str, a: np.ndarray, b: np.ndarray, candidate: plan.Candidate, exact: plan.Candidate | None
