@@ -8,6 +8,7 @@ import pytest
 import alpha
 from alpha.cuda import operand, plan
 from alpha.cuda.context import context
+from alpha.cuda.elementwise import convert
 from alpha.cuda.memory import download, empty, upload
 from tests.conv_cases import square
 from tests.cuda.agree import ints
@@ -25,6 +26,30 @@ def test_candidates_of_a_precision_read_what_it_allows(pass_name, precision):
     found = plan.candidates(pass_name, precision)
     assert {c.reads for c in found} == set(reads)
     assert {c.writes for c in found if c.reads != "float32"} <= {"float32" if pass_name == "wgrad" else stores}
+
+
+PADDED = square("", 9, 5, 3, 16, 3, 1, 1).desc
+
+
+@pytest.mark.parametrize("pass_name", ["fprop", "wgrad"])
+@pytest.mark.parametrize("reads", ["float16x2", "bfloat16"])
+def test_a_padded_input_gives_the_same(pass_name, reads):
+    if context.arch != "sm_90a":
+        pytest.skip("planes are read on sm_90a")
+    exact = next(c for c in plan.candidates(pass_name, "fma") if not c.fits(PADDED))
+    found = [c for c in plan.candidates(pass_name) if c.reads == reads and not c.fits(PADDED)]
+    assert found and all(c.name.endswith("padded") for c in found)
+    x, w = ints(*PADDED.x_shape), ints(*PADDED.w_shape, seed=1)
+    g = ints(*PADDED.y_shape, seed=2)
+    results = []
+    for candidate in (exact, found[0]):
+        half = candidate.reads == "bfloat16"
+        out = empty(PADDED.y_shape if pass_name == "fprop" else PADDED.w_shape, candidate.writes)
+        given = [convert(upload(a), "bfloat16") if half else upload(a) for a in (x, g)]
+        launch = candidate.prepare(PADDED)
+        launch(given[0], upload(w), None, out, True) if pass_name == "fprop" else launch(*given, out)
+        results.append(download(convert(out, "float32"), "float32"))
+    assert np.abs(results[0] - results[1]).max() <= (0.5 if reads == "bfloat16" and pass_name == "fprop" else 0)
 
 
 def test_tensor_cores_can_be_turned_off():

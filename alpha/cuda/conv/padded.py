@@ -1,0 +1,67 @@
+"""Tensor-core kernels for layers whose input channels are no multiple of 8: the missing ones are zeros.
+
+The boxes that TMA copies have rows of multiples of 16 bytes, so an image of 3 channels gets 5 more, in a copy. Such a
+layer is the first of a network: its input is small beside its output, and the products with these zeros, of which a
+block of 64 has many in any case, are made by units that would wait for memory otherwise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from alpha.cuda.conv.wgmma import Wgmma
+from alpha.cuda.conv.wgmma_wgrad import WgmmaWgrad
+from alpha.cuda.memory import Array, copy, empty
+from alpha.cuda.plan import BYTES_PER_US, LAUNCH_US, Guard, Launch
+from alpha.cuda.shape import pad_cuda, slice_axes_cuda
+from alpha.ops.conv_desc import ConvDesc, ceil_div
+
+MULTIPLE = 8
+COLUMNS = (64, 128)  # of the tiles that are worth it: few channels make few columns of the filters' gradient
+
+
+class Padded:
+    """A candidate for fprop or wgrad behind a padding of the input channels; see alpha.cuda.plan for the members."""
+
+    takes_guard = False
+
+    def __init__(self, inner: Wgmma | WgmmaWgrad) -> None:
+        self.inner, self.pass_name, self.reads, self.writes = inner, inner.pass_name, inner.reads, inner.writes
+        self.name = f"{inner.name} padded"
+
+    def fits(self, desc: ConvDesc) -> str:
+        if desc.ic % MULTIPLE == 0 or desc.groups > 1:
+            return f"{desc.ic} input channels in {desc.groups} groups, it serves what is no multiple of 8, in one"
+        return self.inner.fits(_widened(desc))
+
+    def cost(self, desc: ConvDesc, sm_count: int) -> float:
+        wide = _widened(desc)
+        padding_us = 4 * LAUNCH_US + 8 * prod(wide.x_shape) / BYTES_PER_US
+        return self.inner.cost(wide, sm_count) + padding_us
+
+    def prepare(self, desc: ConvDesc) -> Launch:
+        wide = _widened(desc)
+        launch, widths = self.inner.prepare(wide), ((0, 0), (0, 0), (0, 0), (0, wide.ic - desc.ic))
+        ranges = tuple((0, n, 1) for n in desc.w_shape)
+
+        def fprop(x: Array, w: Array, b: Array | None, y: Array, relu: bool) -> Guard:
+            return launch(pad_cuda(x, widths=widths, value=0), pad_cuda(w, widths=widths, value=0), b, y, relu)
+
+        def wgrad(x: Array, g: Array, dw: Array) -> Guard:
+            made = empty(wide.w_shape, "float32")
+            flags: Guard = launch(pad_cuda(x, widths=widths, value=0), g, made)
+            copy(dw, slice_axes_cuda(made, ranges=ranges, shape=desc.w_shape))
+            return flags
+        return fprop if self.pass_name == "fprop" else wgrad
+
+
+def _widened(desc: ConvDesc) -> ConvDesc:
+    return replace(desc, ic=ceil_div(desc.ic, MULTIPLE) * MULTIPLE)
+
+
+def candidates(inner: tuple[Wgmma | WgmmaWgrad, ...]) -> tuple[Padded, ...]:
+    """Returns those candidates that are worth a padding, behind one."""
+    return tuple(Padded(c) for c in inner if
+                 (c.tile.columns in COLUMNS if isinstance(c, Wgmma) and c.pass_name == "fprop"
+                  else isinstance(c, WgmmaWgrad) and c.tile.tap_columns in COLUMNS))
