@@ -130,7 +130,7 @@ def test_tiles_cut_into_units_are_reached():
 
 @pytest.mark.parametrize(("case", "fragment"), [
     (square("odd", 2, 8, 12, 16, 3), "12 input and 16 output channels are no multiples of 8"),
-    (square("groups", 2, 8, 16, 16, 3, groups=2), "2 groups"),
+    (square("groups", 2, 8, 16, 16, 3, groups=2), "one group, not 2"),
     (square("1x1", 2, 8, 16, 16, 1), "2 taps at a time, the filter has 1"),
     (square("large", 1, 50000, 8, 8, 1), "an image of x: 20000000000 >= 2^31"),
 ], ids=lambda v: getattr(v, "name", ""))

@@ -13,6 +13,7 @@ as `SlabClass` in kernels/conv_slab.cuh. Whatever is padded or inserted lies out
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from alpha.ops.conv_desc import ConvDesc, TapClass, ceil_div
 
 FIELDS = ("rows", "width", "in_", "in_h", "in_w", "out", "out_h", "out_w", "taps_h", "taps_w", "tap_in_h", "tap_in_w",
           "w", "tap_w_h", "tap_w_w", "unused")
+Run = tuple[int, int, int]
 LIMIT = 1 << 31  # what the kernel's 32-bit integers hold
 
 
@@ -94,24 +96,32 @@ def _classes(desc: ConvDesc, h_classes: tuple[TapClass, ...], w_classes: tuple[T
     (in_width, in_c), (out_width, out_c) = read, written
     tap_h, tap_w = desc.w.f * (desc.ic // desc.groups), desc.ic // desc.groups
     found = []
-    for h in h_classes:
-        for w in w_classes:
-            taps = h.count * w.count > 0
-            for h0, h_step, h_count in _runs(h, taps, spacing[0]):
-                for w0, w_step, w_count in _runs(w, taps, spacing[1]):
-                    found.append((
-                        desc.n * h_count * w_count, w_count,
-                        (h.starts[0] * in_width + w.starts[0]) * in_c if taps else 0,
-                        h.start_step * in_width * in_c if taps else 0, w.start_step * in_c if taps else 0,
-                        (h0 * out_width + w0) * out_c, h_step * out_width * out_c, w_step * out_c,
-                        h.count if taps else 0, w.count if taps else 0, h.step * in_width * in_c, w.step * in_c,
-                        h.tap * tap_h + w.tap * tap_w, h.tap_step * tap_h, w.tap_step * tap_w, 0))
+    for h, w, taps, (h0, h_step, h_count), (w0, w_step, w_count) in grids(h_classes, w_classes, spacing):
+        found.append((
+            desc.n * h_count * w_count, w_count,
+            (h.starts[0] * in_width + w.starts[0]) * in_c if taps else 0,
+            h.start_step * in_width * in_c if taps else 0, w.start_step * in_c if taps else 0,
+            (h0 * out_width + w0) * out_c, h_step * out_width * out_c, w_step * out_c,
+            h.count if taps else 0, w.count if taps else 0, h.step * in_width * in_c, w.step * in_c,
+            h.tap * tap_h + w.tap * tap_w, h.tap_step * tap_h, w.tap_step * tap_w, 0))
     classes = np.array(found, dtype=np.int32)
     taps_of = classes[:, FIELDS.index("taps_h")] * classes[:, FIELDS.index("taps_w")]
     return classes[np.argsort(-taps_of, kind="stable")]
 
 
-def _runs(tap_class: TapClass, taps: bool, spacing: int) -> list[tuple[int, int, int]]:
+def grids(h_classes: tuple[TapClass, ...], w_classes: tuple[TapClass, ...], spacing: tuple[int, int]
+          ) -> Iterator[tuple[TapClass, TapClass, bool, Run, Run]]:
+    """Yields evenly spaced positions that read the same taps: the classes of height and width, whether these have any
+    tap in common, and a run of positions along each axis.  spacing: distance of neighbours, (height, width)."""
+    for h in h_classes:
+        for w in w_classes:
+            taps = h.count * w.count > 0
+            for h_run in _runs(h, taps, spacing[0]):
+                for w_run in _runs(w, taps, spacing[1]):
+                    yield h, w, taps, h_run, w_run
+
+
+def _runs(tap_class: TapClass, taps: bool, spacing: int) -> list[Run]:
     """Returns (first, step, count) of evenly spaced positions that make up the class.
 
     Where the pair of classes has taps there is one such run. Positions without taps may have gaps.
@@ -119,7 +129,7 @@ def _runs(tap_class: TapClass, taps: bool, spacing: int) -> list[tuple[int, int,
     if taps:
         s = tap_class.position_slice
         return [(s.start, s.step, len(tap_class.positions))]
-    runs: list[tuple[int, int, int]] = []
+    runs: list[Run] = []
     for p in sorted(tap_class.positions, key=lambda p: (p % spacing, p)):
         if runs and p == runs[-1][0] + spacing * runs[-1][2]:
             runs[-1] = (runs[-1][0], spacing, runs[-1][2] + 1)

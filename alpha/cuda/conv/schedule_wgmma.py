@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from alpha.cuda.conv.schedule import _runs as runs
+from alpha.cuda.conv.schedule import grids
 from alpha.ops.conv_desc import ConvDesc, TapClass, ceil_div
 
 ROWS, CHUNK = 128, 64  # rows of a tile; channels of a block
@@ -87,15 +87,11 @@ def dgrad_pixels(desc: ConvDesc) -> Pixels:
 def _classes(h_classes: tuple[TapClass, ...], w_classes: tuple[TapClass, ...], spacing: tuple[int, int]) -> np.ndarray:
     """spacing: distance of neighbouring positions in a class."""
     found = []
-    for h in h_classes:
-        for w in w_classes:
-            taps = h.count * w.count > 0
-            for h0, h_step, h_count in runs(h, taps, spacing[0]):
-                for w0, w_step, w_count in runs(w, taps, spacing[1]):
-                    found.append((
-                        h_count * w_count, w_count, *(_reads(h) if taps else (0, 0)), *(_reads(w) if taps else (0, 0)),
-                        h0, h_step, w0, w_step, h.count if taps else 0, w.count if taps else 0, h.step, w.step,
-                        h.tap, h.tap_step, w.tap, w.tap_step))
+    for h, w, taps, (h0, h_step, h_count), (w0, w_step, w_count) in grids(h_classes, w_classes, spacing):
+        found.append((
+            h_count * w_count, w_count, *(_reads(h) if taps else (0, 0)), *(_reads(w) if taps else (0, 0)),
+            h0, h_step, w0, w_step, h.count if taps else 0, w.count if taps else 0, h.step, w.step,
+            h.tap, h.tap_step, w.tap, w.tap_step))
     classes = np.array(found, dtype=np.int32)
     return classes[np.argsort(-_taps(classes), kind="stable")]
 

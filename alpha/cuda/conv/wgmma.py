@@ -67,6 +67,17 @@ TILES = {2: (Tile(128, 3, 0.985, 1.0), Tile(64, 4, 0.545, 0.7)),
          1: (Tile(128, 6, 0.32, 1.0), Tile(64, 8, 0.205, 0.65), Tile(256, 4, 0.62, 2.0))}  # by the number of planes
 
 
+def refusal(desc: ConvDesc) -> str:
+    """Returns why no kernel on Hopper's tensor cores computes desc on this device, or ""."""
+    if context.arch != "sm_90a":
+        return f"needs sm_90a, the device is {context.arch}"
+    if desc.groups > 1:
+        return f"computes one group, not {desc.groups}"
+    if desc.ic % 8 or desc.oc % 8:
+        return f"{desc.ic} input and {desc.oc} output channels are no multiples of 8"
+    return ""
+
+
 class Wgmma:
     """One tile in one mode; see alpha.cuda.plan for the members."""
 
@@ -87,13 +98,7 @@ class Wgmma:
             defines=defines)
 
     def fits(self, desc: ConvDesc) -> str:
-        if context.arch != "sm_90a":
-            return f"needs sm_90a, the device is {context.arch}"
-        if desc.groups > 1:
-            return f"computes one group, not {desc.groups}"
-        if desc.ic % 8 or desc.oc % 8:
-            return f"{desc.ic} input and {desc.oc} output channels are no multiples of 8"
-        return ""
+        return refusal(desc)
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         return LAUNCH_US + max(self.plan(desc, sm_count).us, self._nbytes(desc) / MEMORY_BYTES_PER_US)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from alpha.cuda.context import context
 from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.conv.schedule_wgmma_wgrad import Schedule, Tiling, schedule
+from alpha.cuda.conv.wgmma import refusal
 from alpha.cuda.kernel import Kernel
 from alpha.cuda.memory import Array, empty, upload
 from alpha.cuda.operand import KEEP, READS, operand
@@ -84,15 +85,9 @@ class WgmmaWgrad:
                           defines=defines)
 
     def fits(self, desc: ConvDesc) -> str:
-        if context.arch != "sm_90a":
-            return f"needs sm_90a, the device is {context.arch}"
-        if desc.groups > 1:
-            return f"{desc.groups} groups"
-        if desc.ic % 8 or desc.oc % 8:
-            return f"{desc.ic} input and {desc.oc} output channels are no multiples of 8"
         if self.tile.taps > 1 and self.tile.taps > desc.h.f * desc.w.f:
             return f"{self.tile.taps} taps at a time, the filter has {desc.h.f * desc.w.f}"
-        return oversized(desc)
+        return refusal(desc) or oversized(desc)
 
     def schedule(self, desc: ConvDesc, sm_count: int) -> Schedule:
         tile = self.tile
