@@ -14,10 +14,9 @@ test: .venv/.test          ## the whole CPU suite; comparisons with PyTorch run 
 # What the checked run leaves out: programs, whole training steps, repetitions, the largest convolutions.
 LONG := context or training or benchmarks or docs or tuning or two_runs or aligned or many_taps
 EMULATED := $(BIN)/python -m pytest -q -n 2 -p tests.emulator.plugin
-test-emulated: .venv/.test ## without a GPU: the emulated driver, the CUDA suite on it; then every access checked
+test-emulated: .venv/.test ## without a GPU: the emulated driver and the CUDA suite on it; then every access checked
 	$(BIN)/python -m tests.emulator.install_pycuda
-	$(EMULATED) -m emulator tests/emulator $(ARGS)
-	$(EMULATED) -m cuda $(ARGS)
+	$(EMULATED) -m "cuda or emulator" $(ARGS)
 	ALPHA_EMULATED_CHECKED=1 ALPHA_EMULATED_SEED=1 $(EMULATED) -m cuda -k "not ($(LONG))" $(ARGS)
 
 lint: .venv/.test          ## style and types

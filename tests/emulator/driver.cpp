@@ -9,7 +9,7 @@
 
 std::recursive_mutex mutex;
 const char* last_kernel = "none";
-static std::string last_text;
+static auto& last_text = *new std::string;  // never destroyed: errors are told until the process is gone
 static int last_code;
 
 std::string setting(const char* name) {

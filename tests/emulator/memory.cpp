@@ -13,8 +13,9 @@ static const size_t GUARD = 256;  // bytes of poison behind every block; blocks 
 struct Block {
   size_t bytes, claimed;  // claimed <= bytes is in use, the rest is guard (a pool rounds up)
 };
-static std::map<ptr, Block> blocks;
-static std::map<ptr, size_t> globals;
+// Never destroyed: blocks are freed until the process is gone, after the destructors of this library too.
+static auto& blocks = *new std::map<ptr, Block>;
+static auto& globals = *new std::map<ptr, size_t>;
 static size_t used, host_blocks;
 
 __attribute__((constructor)) static void begin() {
@@ -40,19 +41,25 @@ static void set_granules(ptr p, size_t n, size_t claimed) {
   for (size_t i = 0; i < (n + EMU_GRANULE - 1) / EMU_GRANULE; i++)
     g[i] = claimed >= (i + 1) * EMU_GRANULE ? EMU_GRANULE : claimed > i * EMU_GRANULE ? claimed - i * EMU_GRANULE : 0;
 }
-std::string guards_broken() {  // names the first block whose guard was written to
+static const uint8_t* guard_broken(ptr p, const Block& b) {  // the first byte of its guard that was written to
+  for (ptr i = p + b.claimed, end = p + b.bytes + GUARD; i < end; i += 4096) {
+    const uint8_t *want = poison_bytes(i), *have = (uint8_t*)i;
+    if (!memcmp(have, want, std::min<size_t>(4096, end - i))) continue;
+    while (*have == *want) have++, want++;
+    return have;
+  }
+  return nullptr;
+}
+std::string guards_broken() {  // names the first block whose guard was written to; mends all, so that it is told once
+  std::string text;
   for (auto& [p, b] : blocks)
-    for (ptr i = p + b.claimed, end = p + b.bytes + GUARD; i < end; i += 4096) {
-      size_t n = std::min<size_t>(4096, end - i);
-      const uint8_t *want = poison_bytes(i), *have = (uint8_t*)i;
-      if (!memcmp(have, want, n)) continue;
-      while (*have == *want) have++, want++;
-      std::string text = "out-of-bounds write: byte " + std::to_string((ptr)have - p) + " of a device block of " +
-                         std::to_string(b.claimed) + " bytes was overwritten; last kernel: " + last_kernel;
+    if (const uint8_t* at = guard_broken(p, b)) {
+      if (text.empty())
+        text = "out-of-bounds write: byte " + std::to_string((ptr)at - p) + " of a device block of " +
+               std::to_string(b.claimed) + " bytes was overwritten; last kernel: " + last_kernel;
       poison(p + b.claimed, b.bytes + GUARD - b.claimed);
-      return text;
     }
-  return "";
+  return text;
 }
 static bool inside(ptr p, size_t n) {
   auto it = blocks.upper_bound(p);

@@ -17,7 +17,7 @@ struct Function {
   EmuKernel* kernel;
   unsigned dynamic_limit;
 };
-static std::set<std::string> module_files;
+static auto& module_files = *new std::set<std::string>;  // never destroyed: used until the process is gone
 void remove_module_files() {
   for (auto& path : module_files) unlink(path.c_str());
 }

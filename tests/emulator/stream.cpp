@@ -19,7 +19,7 @@ struct Event {
   Stream* captured;
   double at_ms;
 };
-static std::vector<Stream*> captured;  // the streams under capture
+static auto& captured = *new std::vector<Stream*>;  // the streams under capture; never destroyed
 
 static Stream* stream_of(void* handle) {  // nullptr for the default stream: null, CU_STREAM_LEGACY 1, _PER_THREAD 2
   return (size_t)handle > 2 ? (Stream*)handle : nullptr;

@@ -8,7 +8,7 @@
 #define MAP const __grid_constant__ CUtensorMap
 
 // Without a mistake: d = a b over tiles of ones, 64 x 64 x 16. Block 128 and more.
-extern "C" __global__ void __launch_bounds__(256) multiply(float* d, int mistake) {
+extern "C" __global__ void __launch_bounds__(384) multiply(float* d, int mistake) {
   DYNAMIC_SHARED(unsigned, smem);  // [a, b][64][32]
   for (int i = threadIdx.x; i < 4096; i += blockDim.x) smem[i] = 0x3C003C00u;
   if (!WRONG(1)) ptx::fence_proxy_async_shared();
