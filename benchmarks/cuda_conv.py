@@ -192,11 +192,15 @@ def main() -> None:
     parser.add_argument("--window-ms", type=float, default=timing.WINDOW_MS, help="time of a window of calls")
     parser.add_argument("--output", type=Path, help="append the results to this file, a JSON object a line")
     args = parser.parse_args()
+    with alpha.config(tensor_cores=args.tensor_cores):
+        run(args)
+
+
+def run(args: argparse.Namespace) -> None:
     facts = timing.start(f"python -m benchmarks.cuda_conv --shapes {' '.join(args.shapes)} --passes "
                          f"{' '.join(args.passes)} --rounds {args.rounds} --window-ms {args.window_ms:g}"
                          + " --tensor-cores" * args.tensor_cores)
     facts |= {**timing.torch_facts(), **matmul_facts(MATMUL_SIZE, 3, 100.0)}
-    alpha.config.tensor_cores = args.tensor_cores
     rows = []
     for shape in (s for s in SHAPES if s.name in args.shapes):
         operands = Operands(shape, timing.sets_for(shape.desc.nbytes()))
