@@ -18,7 +18,7 @@ from alpha.cuda.shape import pad_cuda, slice_axes_cuda
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
 MULTIPLE = 8
-COLUMNS = (64, 128)  # of the tiles that are worth it: few channels make few columns of the filters' gradient
+COLUMNS = (64, 96, 128, 192)  # of the tiles that are worth it: few channels make few columns of the gradient of filters
 
 
 class Padded:
