@@ -107,8 +107,9 @@ def test_sums_in_slices_get_bias_and_relu_too(device, monkeypatch, pass_name):
     monkeypatch.setattr(wgmma, "SUM_US", 0.0)  # else sums as short as a test's are not cut
     wgmma._work.cache_clear()
     case = square("slices", 3, 1, *((648, 40) if pass_name == "fprop" else (40, 648)), 1)
-    rows = Shape("rows in slices", 3, (1, 3), 112, 112, (1, 3), padding=(0, 1))  # 5 whole blocks and one of 16 values
-    groups = square("groups in slices", 3, 1, 400, 400, 1, groups=2)
+    width, ic, oc, padding = (3, 208, 40, 0) if pass_name == "fprop" else (1, 40, 208, 2)
+    rows = Shape("a row in slices", 3, (1, width), ic, oc, (1, 3), padding=(0, padding))  # 9 whole blocks, 48 values
+    groups = replace(case, name="groups in slices", ic=2 * case.ic, oc=2 * case.oc, groups=2)
     for tile in tiles(pass_name):
         for each in (case, rows, groups) if tile.tile.columns == 64 else (case,):
             assert tile.plan(each.desc, 4).lists.slots > 0
