@@ -55,6 +55,12 @@ class Pixels(NamedTuple):
     groups: int
     unit: int
 
+    @property
+    def runs(self) -> range:
+        """How many taps runs have, from the shortest to the longest."""
+        taps = field(self.classes, "run")[_runs(self.classes) > 0].tolist() or [1]
+        return range(min(taps), max(taps) + 1)
+
 
 class Costs(NamedTuple):
     """What there is beside the products of a whole block, in its time: the end of a tile, the launch that adds slices
@@ -182,14 +188,14 @@ def _cut(tiles: np.ndarray, longest: int, classes: np.ndarray) -> tuple[np.ndarr
     items["blocks"] = total * (number + 1) // of_tile - items["block"]
     items["slot"] = np.repeat(np.cumsum(needed) - needed, count)
     items["slice"] = number * 65536 + of_tile
-    whole = _runs(classes) * (field(classes, "length") // CHUNK)  # they come first
+    whole = _runs(classes) * ((field(classes, "length") + STEP - 1) // CHUNK)  # they come first
     items["whole"] = np.clip(whole[items["class"]] - items["block"], 0, items["blocks"])
     return items, int(needed.sum())
 
 
 def _cost(items: np.ndarray, classes: np.ndarray, costs: Costs) -> np.ndarray:
     """Returns what items take, in whole blocks."""
-    left = -(-(field(classes, "length") % CHUNK) // STEP) * STEP / CHUNK  # of a block that is not whole
+    left = -(-(field(classes, "length") % CHUNK) // STEP) * STEP / CHUNK  # of a block of fewer steps
     partial = (costs.block + (1 - costs.block) * left)[items["class"]]
     return items["whole"] + (items["blocks"] - items["whole"]) * partial + costs.tile
 

@@ -12,16 +12,17 @@
 //           fprop: A and B are K-major. dgrad: B is MN-major, w is read as it lies
 // runs      a run is the channels of a tap; or, where those are no multiple of 64 and the taps of a filter's row meet
 //           neighbouring pixels, of the whole row: NHWC has these side by side, so that three taps of 16 channels are
-//           48 values in a row, and three of 96 are 4.5 chunks in the place of 6. The last chunk of a run is multiplied
-//           in steps of 16. Tensor maps of such rows overlap: pixel i begins `channels` values behind pixel i - 1 and is
-//           `run` times as long. Class by class the runs differ, hence a map for each length, and a row ends where the
-//           tensor's does. Boxes of 16 or 32 channels of a tap each would fill the chunks up to the last one, of a
-//           third as many channels; but a box then has four or two rows of 32 or 64 bytes for each of 128, of which
-//           TMA's copies, that limit tiles of one plane, would have as many more to make as the products lose
+//           48 values in a row, and three of 96 are 4.5 chunks in the place of 6. Tensor maps of such rows overlap:
+//           pixel i begins `channels` values behind pixel i - 1 and is `run` times as long. Classes differ in `run`,
+//           hence a map for each. What is left of a run is multiplied in steps of 16
+//           Boxes of 16 channels of any tap would fill all chunks but the last, 2.25 in the place of 3 for nine taps of
+//           16 channels, but have rows of 32 bytes. TMA moves 43 bytes a clock in rows of 128, one row in 3 clocks; at
+//           that rate 9 boxes of 2 x 128 rows (tile of 128 columns) take 6900 clocks, runs 3 of them, 2300, and the
+//           tensor cores 1150
 // loads     a box of TMA is {64 of a run, 1, 1, `images` images, 1}: one pixel. Padding, stride and dilation are
-//           coordinates; what is beyond a run, the columns or the batch arrives as zeros (or as images of plane 1, whose
-//           rows are not stored). MN-major filters come in boxes of `unit` values of k, which divides the channels of a
-//           tap, for a chunk may have parts of several taps, that do not lie side by side for them
+//           coordinates; what is beyond a run, the columns or the batch arrives as zeros (images beyond those of plane 0
+//           as plane 1's; their rows are not stored). MN-major filters have the taps of a row one behind the other in
+//           the wrong order, so they come in boxes of `unit` values of k, a divisor of the channels of a tap
 // zeros     taps that meet padding, or inserted zeros of a strided dgrad, are in no class: they are neither loaded nor
 //           multiplied. A position without taps gets a sum of 0 blocks
 // work      a list per block, made by alpha/cuda/conv/schedule_wgmma.py: tiles, the longest first, given to the block
@@ -59,14 +60,14 @@ enum Field {
 PTX_FN int field(int entry, Field f) { return __shfl_sync(~0u, entry, f); }
 
 struct ConvOperands {
-  const CUtensorMap *in, *w, *out;  // in and K-major w: a map for each number of taps in a run, from 1 on
+  const CUtensorMap *in, *w, *out;  // in and K-major w: maps for runs of least_run taps, and one more each
   const float *bias, *scale_in, *scale_w;
   float *slots;
   const int *work;      // [block][entry][FIELDS]
   int entries;          // of a block, its list's end among them
   int images_log2, batch, groups;
   int columns;          // of a group
-  int unit, relu;
+  int least_run, unit, relu;
 
   PTX_FN const int *list() const { return work + (long long)blockIdx.x * entries * FIELDS + threadIdx.x % 32; }
 };
@@ -97,7 +98,7 @@ PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring) {
     const int image = field(item, IMAGE), column = field(item, COLUMN) + (B_MN ? part * 64 : 0);
     const int group = field(item, GROUP), run = field(item, RUN), length = field(item, LENGTH), channels = length / run;
     const int runs_h = field(item, RUNS_H), runs_w = field(item, RUNS_W), block = field(item, BLOCK);
-    const CUtensorMap *map = pixel_lane ? t.in + run - 1 : B_MN ? t.w : t.w + run - 1;
+    const CUtensorMap *map = (pixel_lane ? t.in : t.w) + (mn_lane ? 0 : run - t.least_run);
     const int y_step = pixel_lane ? in_y_step : filter_y_step, x_step = pixel_lane ? in_x_step : filter_x_step;
     const int y0 = pixel_lane ? in_y : filter_y, fixed = pixel_lane ? image : column;
     const int fourth_step = pixel_lane ? t.batch : 0, fifth_step = pixel_lane ? 0 : t.groups;  // from plane to plane
@@ -179,15 +180,15 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring) {
 extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1)
 conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, const float *bias,
            const float *scale_in, const float *scale_w, float *slots, const int *work, int entries, int images_log2,
-           int batch, int groups, int columns, int runs, int unit, int relu) {
+           int batch, int groups, int columns, int least_run, int most_run, int unit, int relu) {
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ RingBarriers<Tile> barriers;
-  const ConvOperands t = {in,      w,           out,   bias,   scale_in, scale_w, slots, work,
-                          entries, images_log2, batch, groups, columns,  unit,    relu};
+  const ConvOperands t = {in,      w,           out,   bias,   scale_in, scale_w,   slots, work,
+                          entries, images_log2, batch, groups, columns,  least_run, unit,  relu};
   if (threadIdx.x == 0) barriers.init();
   if (threadIdx.x < 32) {
-    for (int r = 0; r < runs; r++) {
+    for (int r = 0; r <= most_run - least_run; r++) {
       ptx::tensor_map_acquire(in + r);
       if (r == 0 || !Tile::B_MN) ptx::tensor_map_acquire(w + r);
     }

@@ -125,7 +125,7 @@ template <class T, int STEPS> PTX_FN void wgmma_buffer(float (&sum)[T::SUMS], ui
 template <class T> struct Summation {
   Ring<T> &ring;
   const uint64_t a0, b0;
-  int before = -1;  // the buffer in flight
+  int flying = 0;  // 1 + the buffer in flight
 
   PTX_FN explicit Summation(Ring<T> &r)
       : ring(r), a0(ptx::wgmma_desc(r.buffers + (threadIdx.x / 128 - 1) * T::BOX, T::BOX)),
@@ -146,13 +146,13 @@ template <class T> struct Summation {
 #pragma unroll
         for (int i = 0; i < T::SUMS; i++) sum[i] += part[i];
       } else {
-        wgmma_buffer<T, STEPS>(sum, a0 + at, b0 + at, before >= 0);
+        wgmma_buffer<T, STEPS>(sum, a0 + at, b0 + at, flying > 0);
         ptx::wgmma_commit();
-        if (before >= 0) {
+        if (flying > 0) {
           ptx::wgmma_wait<1>();
-          ring.release(before);
+          ring.release(flying - 1);
         }
-        before = ring.stage;
+        flying = ring.stage + 1;
       }
       ring.advance();
     }
@@ -160,11 +160,12 @@ template <class T> struct Summation {
   PTX_FN void finish() {
     if (T::PLANES == 2) return;
     ptx::wgmma_wait<0>();
-    if (before >= 0) ring.release(before);
+    if (flying > 0) ring.release(flying - 1);
   }
 };
 
-// Consumer: the sum over the next `whole` buffers and `parts` of which `steps` times 16 of k are multiplied; 0 for none.
+// Consumer: the sum over the next `whole` buffers, and `parts` of which 1 to 3 `steps` times 16 of k are multiplied; 0
+// where there are none.
 template <class T> PTX_FN void wgmma_sum(Ring<T> &ring, int whole, int parts, int steps, float (&sum)[T::SUMS]) {
   if (T::PLANES == 2 || whole + parts == 0) {
 #pragma unroll
@@ -174,8 +175,7 @@ template <class T> PTX_FN void wgmma_sum(Ring<T> &ring, int whole, int parts, in
   blocks.template add<4>(whole, sum);
   if (steps == 1) blocks.template add<1>(parts, sum);
   else if (steps == 2) blocks.template add<2>(parts, sum);
-  else if (steps == 3) blocks.template add<3>(parts, sum);
-  else blocks.template add<4>(parts, sum);
+  else blocks.template add<3>(parts, sum);
   blocks.finish();
 }
 
