@@ -18,7 +18,7 @@ from alpha.cuda.shape import pad_cuda, slice_axes_cuda
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
 MULTIPLE = 8
-COLUMNS, TAP_COLUMNS = (64, 96, 128, 192), (32, 64)  # of the tiles that are worth it; few channels make few of the latter
+COLUMNS, TAP_COLUMNS = (64, 96, 128, 192), (32, 64)  # of the tiles that are worth it: a tap has few columns
 
 
 class Padded:
