@@ -6,7 +6,8 @@
 Normal data in buffers that rotate over more than the cache holds. Both libraries' calls are captured in CUDA graphs and
 replayed between events in bursts: windows of 12 ms, each after a rest, so that the clock is that of a cool device. What
 tensor cores read is made before ("us"), or with every call for the operand that a training step makes anew ("+split").
-cuDNN searches for its fastest algorithm; float32 takes the faster of both layouts, the others channels_last.
+cuDNN searches for its fastest algorithm; float32 takes the faster of both layouts, the others channels_last. Shapes g8
+to g528 (benchmarks/shapes.py: NARROW) run where they are named.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from alpha.cuda.memory import Array, empty
 from alpha.cuda.operand import operand
 from benchmarks import cuda_timing as timing
 from benchmarks.cuda_conv import PART_FILTERS, PART_IMAGES, reference
-from benchmarks.shapes import PASSES, SHAPES, ConvShape
+from benchmarks.shapes import NARROW, PASSES, SHAPES, ConvShape
 
 MODULES = ("alpha.cuda.conv.wgmma", "alpha.cuda.conv.wgmma_wgrad")  # each offers candidates()
 MODES = {"fp32": ("float16x2", "float32"), "tf32": ("float16", "float32"), "bf16": ("bfloat16", "bfloat16"),
@@ -207,8 +208,8 @@ def line(shape: ConvShape, row: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    names = [s.name for s in SHAPES]
-    parser.add_argument("--shapes", nargs="+", default=names, choices=names, metavar="NAME")
+    names = [s.name for s in (*SHAPES, *NARROW)]
+    parser.add_argument("--shapes", nargs="+", default=names[:len(SHAPES)], choices=names, metavar="NAME")
     parser.add_argument("--passes", nargs="+", default=list(PASSES), choices=PASSES)
     parser.add_argument("--modes", nargs="*", default=["fp32", "tf32", "bf16"], choices=list(MODES))
     parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=PEERS)
@@ -220,7 +221,7 @@ def main() -> None:
     args = parser.parse_args()
     facts = timing.start("python -m benchmarks.cuda_conv_modes") | timing.torch_facts()
     print("; ".join(f"{k}: {v}" for k, v in facts.items()))
-    for shape in (s for s in SHAPES if s.name in args.shapes):
+    for shape in (s for s in (*SHAPES, *NARROW) if s.name in args.shapes):
         for pass_name in args.passes:
             try:
                 rows = measure(shape, pass_name, args)

@@ -47,6 +47,12 @@ SHAPES = tuple(ConvShape(*row) for row in (
     ("p32", 512, 32, 64, 128, 1, 0, 2), ("b128", 128, 8, 256, 256, 3, 1, 1), ("b128d", 128, 16, 128, 256, 3, 1, 2),
     ("in3", 512, 32, 3, 64, 3, 1, 1)))
 
+# Layers of GoogLeNet, whose channels are no multiples of 64; g8 is its first one as tensor cores read it.
+NARROW = tuple(ConvShape(*row) for row in (
+    ("g8", 512, 32, 8, 192, 3, 1, 1), ("g16", 512, 32, 16, 32, 3, 1, 1), ("g32", 512, 32, 32, 96, 3, 1, 1),
+    ("g48", 512, 16, 48, 48, 3, 1, 1), ("g96", 512, 32, 96, 128, 3, 1, 1), ("g112", 512, 16, 112, 224, 3, 1, 1),
+    ("g160", 512, 16, 160, 320, 3, 1, 1), ("g528", 512, 16, 528, 160, 1, 0, 1)))
+
 
 def bar(shape: ConvShape, pass_name: str, cudnn_tflops: float) -> float | None:
     """Returns how many times as fast as cuDNN a pass has to be; None where nothing is asked of it.

@@ -1,8 +1,8 @@
 """Tensor-core kernels for layers whose input channels are no multiple of 8: the missing ones are zeros.
 
 The boxes that TMA copies have rows of multiples of 16 bytes, so an image of 3 channels gets 5 more, in a copy. Such a
-layer is the first of a network: its input is small beside its output, and the products with these zeros, of which a
-block of 64 has many in any case, are made by units that would wait for memory otherwise.
+layer is the first of a network: its input is small beside its output, and the products with these zeros (a row of three
+taps is 24 values, in two steps of 16) are made by units that would wait for memory otherwise.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from alpha.cuda.shape import pad_cuda, slice_axes_cuda
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
 MULTIPLE = 8
-COLUMNS = (64, 128)  # of the tiles that are worth it: few channels make few columns of the filters' gradient
+COLUMNS, TAP_COLUMNS = (64, 96, 128, 192), (32, 64)  # of the tiles that are worth it: a tap has few columns
 
 
 class Padded:
@@ -64,4 +64,4 @@ def candidates(inner: tuple[Wgmma | WgmmaWgrad, ...]) -> tuple[Padded, ...]:
     """Returns those candidates that are worth a padding, behind one."""
     return tuple(Padded(c) for c in inner if
                  (c.tile.columns in COLUMNS if isinstance(c, Wgmma) and c.pass_name == "fprop"
-                  else isinstance(c, WgmmaWgrad) and c.tile.tap_columns in COLUMNS))
+                  else isinstance(c, WgmmaWgrad) and c.tile.tap_columns in TAP_COLUMNS))
