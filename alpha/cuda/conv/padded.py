@@ -1,6 +1,6 @@
 """Tensor-core kernels for layers whose input channels are no multiple of 8: the missing ones are zeros.
 
-The boxes that TMA copies have rows of multiples of 16 bytes, so an image of 3 channels gets 5 more, in a copy. Such a
+What TMA and cp.async copy are multiples of 16 bytes, so an image of 3 channels gets 5 more, in a copy. Such a
 layer is the first of a network: its input is small beside its output, and the products with these zeros, of which a
 block of 64 has many in any case, are made by units that would wait for memory otherwise.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from alpha.cuda.conv.mma import MmaSlab, MmaWgrad
 from alpha.cuda.conv.wgmma import Wgmma
 from alpha.cuda.conv.wgmma_wgrad import WgmmaWgrad
 from alpha.cuda.memory import Array, copy, empty
@@ -20,13 +21,15 @@ from alpha.ops.conv_desc import ConvDesc, ceil_div
 MULTIPLE = 8
 COLUMNS = (64, 128)  # of the tiles that are worth it: few channels make few columns of the filters' gradient
 
+Inner = Wgmma | WgmmaWgrad | MmaSlab | MmaWgrad
+
 
 class Padded:
     """A candidate for fprop or wgrad behind a padding of the input channels; see alpha.cuda.plan for the members."""
 
     takes_guard = False
 
-    def __init__(self, inner: Wgmma | WgmmaWgrad) -> None:
+    def __init__(self, inner: Inner) -> None:
         self.inner, self.pass_name, self.reads, self.writes = inner, inner.pass_name, inner.reads, inner.writes
         self.name = f"{inner.name} padded"
 
@@ -60,8 +63,12 @@ def _widened(desc: ConvDesc) -> ConvDesc:
     return replace(desc, ic=ceil_div(desc.ic, MULTIPLE) * MULTIPLE)
 
 
-def candidates(inner: tuple[Wgmma | WgmmaWgrad, ...]) -> tuple[Padded, ...]:
+def candidates(inner: tuple[Inner, ...]) -> tuple[Padded, ...]:
     """Returns those candidates that are worth a padding, behind one."""
-    return tuple(Padded(c) for c in inner if
-                 (c.tile.columns in COLUMNS if isinstance(c, Wgmma) and c.pass_name == "fprop"
-                  else isinstance(c, WgmmaWgrad) and c.tile.tap_columns in COLUMNS))
+    return tuple(Padded(c) for c in inner if c.pass_name != "dgrad" and _is_worth_it(c))
+
+
+def _is_worth_it(inner: Inner) -> bool:
+    if isinstance(inner, MmaSlab):  # a first layer has many rows, and short sums
+        return inner.split == 1
+    return (inner.tile.tap_columns if isinstance(inner, WgmmaWgrad) else inner.tile.columns) in COLUMNS
