@@ -25,7 +25,9 @@ class ConvTile:
 
     @property
     def resident(self) -> int:
-        """How many blocks of it a multiprocessor of this device holds, as registers and shared memory allow."""
+        """How many blocks of it a multiprocessor holds, as registers and this device's shared memory allow."""
+        if not context.max_shared:  # no device yet
+            return self.tile.blocks
         return max(1, min(self.tile.blocks, (context.max_shared + RESERVED) // (self.shared + RESERVED)))
 
     def fits(self, desc: ConvDesc) -> str:
