@@ -107,7 +107,7 @@ MODES = {"8.0": [(False, mode) for mode in ("fp32", "tf32", "bf16", "fp16")],
 @pytest.mark.skipif(not EMULATED, reason="a real device has one compute capability")
 def test_networks_train_in_every_mode_on_devices_before_hopper():
     """Such layers are too small to be worth a conversion; so that tensor cores compute them, the others cost more."""
-    programs = [start(f"MODES, STEPS, CHOSEN = {modes}, 3, {{}}\n{PROGRAM}", ALPHA_EMULATED_CAPABILITY=capability)
+    programs = [start(f"MODES, STEPS, CHOSEN = {modes}, 2, {{}}\n{PROGRAM}", ALPHA_EMULATED_CAPABILITY=capability)
                 for capability, modes in MODES.items()]
     for program, (capability, modes) in zip(programs, MODES.items()):
         done = program.finish()

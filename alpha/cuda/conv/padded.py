@@ -14,7 +14,8 @@ from alpha.cuda.conv.mma import MmaSlab, MmaWgrad
 from alpha.cuda.conv.wgmma import Wgmma
 from alpha.cuda.conv.wgmma_wgrad import WgmmaWgrad
 from alpha.cuda.memory import Array, copy, empty
-from alpha.cuda.plan import BYTES_PER_US, LAUNCH_US, Guard, Launch
+from alpha.cuda.plan import LAUNCH_US, Guard, Launch
+from alpha.cuda.rates import rates
 from alpha.cuda.shape import pad_cuda, slice_axes_cuda
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
@@ -40,7 +41,7 @@ class Padded:
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         wide = _widened(desc)
-        padding_us = 4 * LAUNCH_US + 8 * prod(wide.x_shape) / BYTES_PER_US
+        padding_us = 4 * LAUNCH_US + 8 * prod(wide.x_shape) / rates().bytes_per_us
         return self.inner.cost(wide, sm_count) + padding_us
 
     def prepare(self, desc: ConvDesc) -> Launch:
