@@ -1,7 +1,8 @@
 """Convolutions on tensor cores in every precision, each tile by itself, beside cuDNN in float32, TF32 and bfloat16.
 
     python -m benchmarks.cuda_conv_modes [--shapes v1 d32] [--passes fprop dgrad wgrad] [--modes fp32 tf32 bf16 fp16]
-                                         [--peers fp32 tf32 bf16] [--rounds 5] [--rest 0.15] [--output FILE.jsonl]
+                                         [--peers fp32 tf32 bf16] [--units wgmma mma] [--rounds 5] [--rest 0.15]
+                                         [--output FILE.jsonl]
 
 Normal data in buffers that rotate over more than the cache holds. Both libraries' calls are captured in CUDA graphs and
 replayed between events in bursts: windows of 12 ms, each after a rest, so that the clock is that of a cool device. What
@@ -16,9 +17,8 @@ import argparse
 import statistics
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,8 @@ from benchmarks import cuda_timing as timing
 from benchmarks.cuda_conv import PART_FILTERS, PART_IMAGES, reference
 from benchmarks.shapes import NARROW, PASSES, SHAPES, ConvShape
 
-MODULES = ("alpha.cuda.conv.wgmma", "alpha.cuda.conv.wgmma_wgrad")  # each offers candidates()
+UNITS = {"wgmma": ("alpha.cuda.conv.wgmma", "alpha.cuda.conv.wgmma_wgrad"),  # modules that offer candidates()
+         "mma": ("alpha.cuda.conv.mma",)}
 MODES = {"fp32": ("float16x2", "float32"), "tf32": ("float16", "float32"), "bf16": ("bfloat16", "bfloat16"),
          "fp16": ("float16", "float16")}
 PEERS = ("fp32", "tf32", "bf16")
@@ -54,10 +55,10 @@ class Operands:
             (desc.x_shape, 1.0), (desc.w_shape, scale), (desc.y_shape, 1.0))) for _ in range(self.sets)]
 
 
-def candidates(pass_name: str, mode: str) -> list[Any]:
-    """Returns the tiles of a pass that read and write what the mode has."""
+def candidates(pass_name: str, mode: str, units: Iterable[str] = tuple(UNITS)) -> list[Any]:
+    """Returns the tiles of a pass that read and write what the mode has; units: the instructions they multiply by."""
     reads, writes = MODES[mode]
-    found = [c for name in MODULES if find_spec(name) for c in import_module(name).candidates()]
+    found = [c for unit in units for name in UNITS[unit] for c in import_module(name).candidates()]
     return [c for c in found if c.pass_name == pass_name and c.reads == reads
             and (pass_name == "wgrad" or c.writes == writes)]
 
@@ -176,7 +177,7 @@ def measure(shape: ConvShape, pass_name: str, args: argparse.Namespace) -> list[
                          "estimate_us": by_cost})
             return us
         for mode in modes:
-            fitting = [c for c in candidates(pass_name, mode) if not c.fits(shape.desc)]
+            fitting = [c for c in candidates(pass_name, mode, args.units) if not c.fits(shape.desc)]
             fitting.sort(key=lambda c: c.cost(shape.desc, context.sm_count))
             for number, candidate in enumerate(fitting[:None if args.all else 1]):
                 call = alpha_call(operands, candidate, False)
@@ -213,6 +214,7 @@ def main() -> None:
     parser.add_argument("--passes", nargs="+", default=list(PASSES), choices=PASSES)
     parser.add_argument("--modes", nargs="*", default=["fp32", "tf32", "bf16"], choices=list(MODES))
     parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=PEERS)
+    parser.add_argument("--units", nargs="+", default=list(UNITS), choices=list(UNITS))
     parser.add_argument("--all", action="store_true", help="every tile, not only the one with the least cost")
     parser.add_argument("--split", action="store_true", help="also with the operand made anew")
     parser.add_argument("--rounds", type=int, default=5)

@@ -42,6 +42,7 @@ from alpha.config import config
 from alpha.cuda.context import context
 from alpha.cuda.elementwise import convert, convert_into, filled
 from alpha.cuda.memory import ITEMSIZE, Array, empty
+from alpha.cuda.rates import rates
 from alpha.errors import AlphaError, message
 from alpha.ops.conv_desc import ConvDesc
 
@@ -53,7 +54,7 @@ GUARD_ARGS = "ptr flag_a, ptr flag_b"
 OUTPUT = {"fprop": 3, "dgrad": 2, "wgrad": 2}  # which argument of a launch is written
 PASSES = tuple(OUTPUT)
 TUNING_LAUNCHES, TUNING_ROUNDS = 5, 5
-BYTES_PER_US, LAUNCH_US = 2.5e6, 2.0  # of a pass over memory that converts
+LAUNCH_US = 2.0  # of a pass over memory that converts
 
 
 class Precision(NamedTuple):
@@ -243,10 +244,10 @@ def conversion_us(candidate: Candidate, desc: ConvDesc, precision: str) -> float
     if candidate.reads == stores:
         return 0.0
     if stores != "float32":  # every 16-bit array to float32, and the output back
-        return 3 * LAUNCH_US + (read + other) * (4 + ITEMSIZE[stores]) / BYTES_PER_US
+        return 3 * LAUNCH_US + (read + other) * (4 + ITEMSIZE[stores]) / rates().bytes_per_us
     planes = 8 if candidate.reads == "float16x2" else 6  # bytes of an element: read once more than its maximum was
     gradient = other if candidate.pass_name == "wgrad" else 0  # is there already, from dgrad
-    return 3 * LAUNCH_US + (read + gradient / 2) * (4 + planes) / BYTES_PER_US
+    return 3 * LAUNCH_US + (read + gradient / 2) * (4 + planes) / rates().bytes_per_us
 
 
 # ---- tuning ----------------------------------------------------------------------------------------------------------

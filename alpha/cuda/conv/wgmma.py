@@ -51,6 +51,32 @@ class Mode(NamedTuple):
         return self.reads.removesuffix("x2")
 
 
+Run = Callable[[Operand, Operand, "Array | None", Array, bool], None]  # of x or g, w, bias, output, relu
+
+
+def launch_of_arrays(pass_name: str, reads: str, run: Run) -> Launch:
+    """Returns the launch of fprop or dgrad that makes the operands, runs, and returns their flags."""
+    def fprop(x: Array, w: Array, b: Array | None, y: Array, relu: bool) -> Guard:
+        a, c = operand(x, reads, keep=KEEP["activation"]), operand(w, reads, keep=KEEP["weight"])
+        run(a, c, b, y, relu)
+        return a.flag, c.flag
+
+    def dgrad(g: Array, w: Array, dx: Array) -> Guard:
+        a, c = operand(g, reads, keep=KEEP["gradient"]), operand(w, reads, keep=KEEP["weight"])
+        run(a, c, None, dx, False)
+        return a.flag, c.flag
+    return fprop if pass_name == "fprop" else dgrad
+
+
+def moved_bytes(pass_name: str, mode: Mode, desc: ConvDesc) -> int:
+    """Returns the bytes that fprop or dgrad must move: results, and the positions that have a part in any."""
+    reads_y = pass_name == "dgrad"
+    classes = [axis.fprop_classes if reads_y else axis.dgrad_classes for axis in (desc.h, desc.w)]
+    height, width = (sum(len(c.positions) for c in axis if c.count) for axis in classes)
+    written, channels = (desc.x_shape, desc.oc) if reads_y else (desc.y_shape, desc.ic)
+    return prod(written) * ITEMSIZE[mode.writes] + 2 * mode.planes * desc.n * height * width * channels
+
+
 class Tile(NamedTuple):
     """128 rows by `columns`; buffers; microseconds on an H100 of a block of 64 of k, and of the end of a tile whose
     results have 16 bits.  Both are those of a cool device; only ratios matter to a choice."""
@@ -113,35 +139,17 @@ class Wgmma:
         return refusal(desc)
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        return LAUNCH_US + max(self.plan(desc, sm_count).us, self._nbytes(desc) / MEMORY_BYTES_PER_US)
+        nbytes = moved_bytes(self.pass_name, self.mode, desc)
+        return LAUNCH_US + max(self.plan(desc, sm_count).us, nbytes / MEMORY_BYTES_PER_US)
 
     def plan(self, desc: ConvDesc, sm_count: int) -> Work:
         """Returns the work list that is done first."""
         return _work(self.pass_name, desc, self.tile, ITEMSIZE[self.writes], sm_count)
 
-    def _nbytes(self, desc: ConvDesc) -> int:
-        """Returns the bytes that a launch must move: results, and the positions that have a part in any."""
-        reads_y = self.pass_name == "dgrad"
-        classes = [axis.fprop_classes if reads_y else axis.dgrad_classes for axis in (desc.h, desc.w)]
-        height, width = (sum(len(c.positions) for c in axis if c.count) for axis in classes)
-        written, channels = (desc.x_shape, desc.oc) if reads_y else (desc.y_shape, desc.ic)
-        return prod(written) * ITEMSIZE[self.writes] + 2 * self.mode.planes * desc.n * height * width * channels
-
     def prepare(self, desc: ConvDesc) -> Launch:
-        run, reads = self.on_operands(desc), self.reads
+        return launch_of_arrays(self.pass_name, self.reads, self.on_operands(desc))
 
-        def fprop(x: Array, w: Array, b: Array | None, y: Array, relu: bool) -> Guard:
-            a, c = operand(x, reads, keep=KEEP["activation"]), operand(w, reads, keep=KEEP["weight"])
-            run(a, c, b, y, relu)
-            return a.flag, c.flag
-
-        def dgrad(g: Array, w: Array, dx: Array) -> Guard:
-            a, c = operand(g, reads, keep=KEEP["gradient"]), operand(w, reads, keep=KEEP["weight"])
-            run(a, c, None, dx, False)
-            return a.flag, c.flag
-        return fprop if self.pass_name == "fprop" else dgrad
-
-    def on_operands(self, desc: ConvDesc) -> Callable[[Operand, Operand, Array | None, Array, bool], None]:
+    def on_operands(self, desc: ConvDesc) -> Run:
         """Returns the launch that takes what the tensor cores read, (x or g, w, bias, output, relu)."""
         kernel, add, tile_floats = self.kernel, self.sum, ROWS * self.tile.columns
         images, work, _ = self.plan(desc, context.sm_count)

@@ -19,6 +19,7 @@
 //   measured  see the kernels that use it
 #pragma once
 #include "ptx_wgmma.cuh"
+#include "scale.cuh"
 
 #if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define HAS_WGMMA 1  // elsewhere kernels are empty, and their candidates do not fit
@@ -203,19 +204,6 @@ template <class T> PTX_FN float4 add_slices(const float *slots, int first, int c
 }
 
 // ---- results --------------------------------------------------------------------------------------------------------
-
-// What two operands' scales make of a sum. They are powers of two, whose product may be out of float's range where the
-// result is not: then it is applied in two halves.
-struct Scale {
-  float first, second;
-
-  PTX_FN Scale(const float *a, const float *b) {
-    const int exponent = (__float_as_int(*a) >> 23) + (__float_as_int(*b) >> 23) - 254;
-    const int half = abs(exponent) < 127 ? exponent : exponent / 2;
-    first = __int_as_float((127 + half) << 23);
-    second = __int_as_float((127 + exponent - half) << 23);
-  }
-};
 
 // What happens to a sum before it is stored: v = sum * scale + bias, then relu.
 struct Finish {
