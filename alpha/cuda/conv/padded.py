@@ -1,8 +1,8 @@
 """Tensor-core kernels for layers whose input channels are no multiple of 8: the missing ones are zeros.
 
 What TMA and cp.async copy are multiples of 16 bytes, so an image of 3 channels gets 5 more, in a copy. Such a layer is
-the first of a network: its input is small beside its output, and the products with these zeros (on Hopper a row of three
-taps is 24 values, in two steps of 16) are made by units that would wait for memory otherwise.
+the first of a network: its input is small beside its output, and the products with these zeros (on Hopper a row of
+three taps is 24 values, in two steps of 16) are made by units that would wait for memory otherwise.
 """
 
 from __future__ import annotations
