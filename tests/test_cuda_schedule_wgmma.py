@@ -20,6 +20,7 @@ from alpha.cuda.conv.schedule_wgmma import (
     Costs,
     dgrad_pixels,
     fprop_pixels,
+    last_load,
     longest_first,
     work_list,
 )
@@ -180,8 +181,9 @@ def test_dealing_is_that_of_the_longest_first_rule():
         for each in np.sort(cost)[::-1]:
             load, unit = heapq.heappop(loads)
             heapq.heappush(loads, (load + each, unit))
-        owner, makespan = longest_first(cost, units)
-        assert makespan == max(loads)[0] == np.bincount(owner, cost).max()
+        owner = longest_first(cost, units)
+        each, count = np.unique(cost, return_counts=True)
+        assert last_load(each, count, units) == max(loads)[0] == np.bincount(owner, cost).max()
         assert sorted(np.bincount(owner, cost)) == sorted(load for load, _ in loads)
 
 

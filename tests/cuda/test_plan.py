@@ -10,6 +10,7 @@ from alpha.cuda import operand, plan
 from alpha.cuda.context import context
 from alpha.cuda.elementwise import convert
 from alpha.cuda.memory import download, empty, upload
+from alpha.ops.conv_desc import ConvDesc
 from tests.conv_cases import square
 from tests.cuda.agree import ints
 
@@ -113,3 +114,26 @@ def test_a_spared_kernel_leaves_the_output_alone(pass_name):
         for guard in ((flags[0], flags[1]), (flags[1], flags[0])):
             launch(left, right, *rest, guard=guard)
             assert not (download(out, "float32") == 7).all(), candidate.name
+
+
+LAYERS = [((8, 8, 8, 64), (64, 3, 3, 64), 1, 1), ((4, 16, 16, 48), (96, 5, 5, 48), 2, 2),
+          ((64, 4, 4, 256), (512, 1, 1, 256), 2, 0),
+          ((2, 9, 7, 3), (64, 3, 3, 3), 1, 1), ((32, 2, 2, 512), (512, 3, 3, 512), 1, 1)]
+
+
+@pytest.mark.parametrize("precision", plan.PRECISIONS)
+@pytest.mark.parametrize("pass_name", plan.PASSES)
+def test_what_is_left_out_could_not_have_won(pass_name, precision):
+    """`least` is no more than `cost`, so that the choice is the same without the estimates that it saves."""
+    saved = 0
+    for x, w, stride, padding in LAYERS:
+        desc = ConvDesc.fprop(x, w, stride=(stride,) * 2, padding=(padding,) * 2, dilation=(1, 1), groups=1)
+        every = plan.rank(pass_name, desc, 132, precision)
+        for option in every:
+            if not option.reason:
+                cost = option.candidate.cost(desc, 132)
+                assert option.candidate.least(desc, 132) <= cost * (1 + 1e-9), option.candidate.name
+        some = plan.rank(pass_name, desc, 132, precision, every=False)
+        assert some[0] == every[0] and len(some) == len(every)
+        saved += sum(option.reason.startswith("takes at least") for option in some)
+    assert saved

@@ -66,6 +66,9 @@ class MmaSlab(SlabTile):
                                  "B_MAJOR_N": int(not fprop)})
         super().__init__(tile, split, f"conv_mma {tile} {mode.reads} to {mode.writes}", kernel, w_kmajor=fprop)
 
+    def least(self, desc: ConvDesc, sm_count: int) -> float:
+        return super().least(desc, sm_count) * handicap(desc)
+
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         memory_us = LAUNCH_US + moved_bytes(self.pass_name, self.mode, desc) / rates().bytes_per_us
         return max(super().cost(desc, sm_count), memory_us) * handicap(desc)
@@ -93,6 +96,9 @@ class MmaWgrad(WgradTile):
         kernel = Kernel("sk_dilated_mma.cu", "sk_dilated_mma", WGRAD_ARGS, threads=tile.threads,
                         shared=tile.shared_bytes(), defines={**tile.defines, "ELEMENT": C_TYPES[READS[reads].dtype]})
         super().__init__(tile, f"sk_dilated_mma {reads} {tile}", kernel)
+
+    def least(self, desc: ConvDesc, sm_count: int) -> float:
+        return super().least(desc, sm_count) * handicap(desc)
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         return super().cost(desc, sm_count) * handicap(desc)

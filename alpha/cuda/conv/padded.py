@@ -44,6 +44,9 @@ class Padded:
         padding_us = 4 * LAUNCH_US + 8 * prod(wide.x_shape) / rates().bytes_per_us
         return self.inner.cost(wide, sm_count) + padding_us
 
+    def least(self, desc: ConvDesc, sm_count: int) -> float:
+        return self.inner.least(desc, sm_count)
+
     def prepare(self, desc: ConvDesc) -> Launch:
         wide = _widened(desc)
         launch, widths = self.inner.prepare(wide), ((0, 0), (0, 0), (0, 0), (0, wide.ic - desc.ic))

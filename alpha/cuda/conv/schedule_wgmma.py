@@ -148,19 +148,54 @@ def work_list(pixels: Pixels, images: int, columns: int, sm_count: int, costs: C
         sm_count: blocks that run at the same time.
         costs: of a tile beside its sum.
     """
-    tiles = _tiles(pixels, images, columns)
-    longest = int(tiles["blocks"].max())
-    lists = []
-    for count in SLICES if tiles.size <= SLICED_WAVES * sm_count else (1,):
-        if count > max(longest, 1):
-            break
-        items, slots = _cut(tiles, ceil_div(longest, count), pixels.classes)
-        cost = _cost(items, pixels.classes, costs)
-        owner, makespan = longest_first(cost, min(sm_count, items.size))
-        lists.append((makespan + (slots > 0) * costs.launch + slots * costs.slot, count, items, slots, owner, cost))
-    makespan, _, items, slots, owner, cost = min(lists, key=lambda made: made[:2])
+    makespan, longest = estimate(pixels, images, columns, sm_count, costs)
+    items, slots = _cut(_tiles(pixels, images, columns), longest, pixels.classes)
+    cost = _cost(items["class"], items["blocks"], items["whole"], pixels.classes, costs)
+    owner = longest_first(cost, min(sm_count, items.size))
     cut = items[(items["slice"] > 1) & (items["slice"] < 1 << 16)]  # the first slice of each
     return WorkList(_lists(items, owner, cost, pixels.classes), _records(cut, pixels.classes), slots, makespan)
+
+
+def estimate(pixels: Pixels, images: int, columns: int, sm_count: int, costs: Costs = COSTS) -> tuple[float, int]:
+    """Returns the makespan of the list that is done first, and the blocks of its longest slice; see `work_list`.
+
+    No list is made: all tiles of a class are alike.
+    """
+    tiles, blocks, whole = _class_sizes(pixels, images, columns)
+    most, found = int(blocks.max()), []
+    for count in SLICES if tiles.sum() <= SLICED_WAVES * sm_count else (1,):
+        if count > max(most, 1):
+            break
+        longest = ceil_div(most, count)
+        slices = np.maximum(-(-blocks // max(longest, 1)), 1)
+        of_class = np.repeat(np.arange(len(blocks)), slices)
+        begin, length, first = _slices(blocks, slices, whole)
+        cost = _cost(of_class, length, first, pixels.classes, costs)
+        slots = int(tiles[slices > 1] @ slices[slices > 1])
+        last = last_load(cost, tiles[of_class], min(sm_count, int(tiles @ slices)))
+        found.append((last + (slots > 0) * costs.launch + slots * costs.slot, count, longest))
+    return min(found)[::2]
+
+
+def _class_sizes(pixels: Pixels, images: int, columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the tiles of each class, their blocks, and those of them that are whole."""
+    runs, length = _runs(pixels.classes), field(pixels.classes, "length")
+    grid = ceil_div(pixels.images, images) * pixels.groups * ceil_div(pixels.columns, columns)
+    tiles = grid * -(-field(pixels.classes, "pixels").astype(np.int64) // (ROWS // images))
+    return tiles, runs * -(-length // CHUNK), runs * ((length + STEP - 1) // CHUNK)
+
+
+def _slices(blocks: np.ndarray, count: np.ndarray, whole: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns of each slice the first block, how many blocks it has, and how many of them are whole: these come first.
+
+    Args:
+        blocks, count, whole: of each sum, its blocks, its slices, and its whole blocks.
+    """
+    number = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    blocks, whole, count = np.repeat(blocks, count), np.repeat(whole, count), np.repeat(count, count)
+    begin = blocks * number // count
+    length = blocks * (number + 1) // count - begin
+    return begin, length, np.clip(whole - begin, 0, length)
 
 
 def _tiles(pixels: Pixels, images: int, columns: int) -> np.ndarray:
@@ -183,21 +218,19 @@ def _cut(tiles: np.ndarray, longest: int, classes: np.ndarray) -> tuple[np.ndarr
     count = np.maximum(-(-tiles["blocks"] // max(longest, 1)), 1)
     needed = np.where(count > 1, count, 0)
     items, of_tile = np.repeat(tiles, count), np.repeat(count, count)
-    number, total = np.arange(items.size) - np.repeat(np.cumsum(count) - count, count), items["blocks"].copy()
-    items["block"] = total * number // of_tile
-    items["blocks"] = total * (number + 1) // of_tile - items["block"]
+    number = np.arange(items.size) - np.repeat(np.cumsum(count) - count, count)
+    whole = (_runs(classes) * ((field(classes, "length") + STEP - 1) // CHUNK))[tiles["class"]]
+    items["block"], items["blocks"], items["whole"] = _slices(tiles["blocks"], count, whole)
     items["slot"] = np.repeat(np.cumsum(needed) - needed, count)
     items["slice"] = number * 65536 + of_tile
-    whole = _runs(classes) * ((field(classes, "length") + STEP - 1) // CHUNK)  # they come first
-    items["whole"] = np.clip(whole[items["class"]] - items["block"], 0, items["blocks"])
     return items, int(needed.sum())
 
 
-def _cost(items: np.ndarray, classes: np.ndarray, costs: Costs) -> np.ndarray:
+def _cost(of_class: np.ndarray, blocks: np.ndarray, whole: np.ndarray, classes: np.ndarray, costs: Costs) -> np.ndarray:
     """Returns what items take, in whole blocks."""
     left = -(-(field(classes, "length") % CHUNK) // STEP) * STEP / CHUNK  # of a block of fewer steps
-    partial = (costs.block + (1 - costs.block) * left)[items["class"]]
-    return items["whole"] + (items["blocks"] - items["whole"]) * partial + costs.tile
+    partial = (costs.block + (1 - costs.block) * left)[of_class]
+    return whole + (blocks - whole) * partial + costs.tile
 
 
 def _lists(items: np.ndarray, owner: np.ndarray, cost: np.ndarray, classes: np.ndarray) -> np.ndarray:
@@ -220,21 +253,33 @@ def _records(items: np.ndarray, classes: np.ndarray) -> np.ndarray:
     return records
 
 
-def longest_first(cost: np.ndarray, units: int) -> tuple[np.ndarray, float]:
-    """Deals items out, each of them to the unit that is free first, the costly ones before the others.
-
-    Items of one cost start at the earliest of all times at which one of them could: the load of a unit, and that plus
-    once, twice ... their cost.
-
-    Returns:
-        The unit of each item, and when the last unit is done.
-    """
+def longest_first(cost: np.ndarray, units: int) -> np.ndarray:
+    """Returns the unit of each item: the one that is free first, the costly items being dealt before the others."""
     owner, loads = np.zeros(len(cost), dtype=np.int64), np.zeros(units)
     for each in np.unique(cost)[::-1].tolist():
         which = np.flatnonzero(cost == each)
-        depth = ceil_div(len(which), units) + int((loads.max() - loads.min()) / each) + 1
-        starts = loads + each * np.arange(depth)[:, None]
-        chosen = np.argsort(starts.ravel(), kind="stable")[:len(which)] % units
-        owner[which] = chosen
-        loads += each * np.bincount(chosen, minlength=units)
-    return owner, float(loads.max())
+        owner[which] = _deal(loads, each, len(which))
+    return owner
+
+
+def last_load(cost: np.ndarray, count: np.ndarray, units: int) -> float:
+    """Returns when the last unit is done with `count` items of each cost, dealt as `longest_first` does."""
+    loads = np.zeros(units)
+    each, group = np.unique(cost, return_inverse=True)
+    for one, items in zip(each[::-1].tolist(), np.bincount(group, count)[::-1].astype(np.int64).tolist()):
+        _deal(loads, one, items)
+    return float(loads.max())
+
+
+def _deal(loads: np.ndarray, each: float, items: int) -> np.ndarray:
+    """Deals items of one cost, adds them to `loads`, and returns the unit of each.
+
+    They start at the earliest of all times at which one of them could: the load of a unit, and that plus once, twice
+    ... their cost.
+    """
+    units = len(loads)
+    depth = ceil_div(items, units) + int((loads.max() - loads.min()) / each) + 1
+    starts = loads + each * np.arange(depth)[:, None]
+    chosen = np.argsort(starts.ravel(), kind="stable")[:items] % units
+    loads += each * np.bincount(chosen, minlength=units)
+    return chosen

@@ -196,7 +196,7 @@ def _shares(tiling: Tiling, of_tile: list[Group], total: int) -> Units:
     shares = sorted((tile, count, -cost) for cost, tile, count in heap)
     units = np.array([(tile, k, of_tile[tile].length, count) for tile, count, _ in shares for k in range(count)])
     cost = np.array([each for _, count, each in shares for _ in range(count)])
-    owner, _ = longest_first(cost + UNIT_US / tiling.block_us, min(tiling.blocks, len(units)))
+    owner = longest_first(cost + UNIT_US / tiling.block_us, min(tiling.blocks, len(units)))
     order = np.lexsort((np.arange(len(units)), -cost, owner))
     return Units(units[order], np.concatenate([[0], np.cumsum(np.bincount(owner))]), ceil_div(total, tiling.blocks))
 

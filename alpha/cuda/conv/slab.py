@@ -38,7 +38,7 @@ class SlabTile(ConvTile):
     def __init__(self, tile: Tile | MmaTile, split: int, name: str, kernel: Kernel, w_kmajor: bool) -> None:
         super().__init__(tile, name + (f" split {split}" if split > 1 else ""), kernel,
                          8 * (2 * tile.rows + tile.columns * w_kmajor) + 64)
-        self.split, self.w_kmajor = split, w_kmajor
+        self.split, self.b_kmajor = split, w_kmajor
 
     def fits(self, desc: ConvDesc) -> str:
         reason = super().fits(desc)
@@ -47,7 +47,7 @@ class SlabTile(ConvTile):
         return refusal(self.sums(desc), self.split, self.resident * context.sm_count)
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        return makespan_us(self.tile.slab_clocks(self.w_kmajor), self.tile.threads, self.resident,
+        return makespan_us(self.tile.slab_clocks(self.b_kmajor), self.tile.threads, self.resident,
                            shares(self.sums(desc), self.split), sm_count)
 
     def sums(self, desc: ConvDesc) -> list[tuple[int, int]]:

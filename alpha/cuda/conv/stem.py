@@ -74,6 +74,9 @@ class StemFprop:
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         return estimate_us(desc, sm_count, ceil_div(desc.oc, self.columns) * self.columns / desc.oc)
 
+    def least(self, desc: ConvDesc, sm_count: int) -> float:
+        return 0.0  # what it costs is known at once
+
     def prepare(self, desc: ConvDesc) -> Launch:
         slabs = fprop_slabs(desc)
         tile = THREADS // (self.columns // 8) * POSITIONS
@@ -104,6 +107,9 @@ class StemDgrad:
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         return estimate_us(desc, sm_count, 2 * ceil_div(desc.oc, 64) * 64 / desc.oc)
+
+    def least(self, desc: ConvDesc, sm_count: int) -> float:
+        return 0.0  # what it costs is known at once
 
     def prepare(self, desc: ConvDesc) -> Launch:
         slabs = dgrad_slabs(desc)
@@ -141,6 +147,9 @@ class StemWgrad:
         padded = (ceil_div(columns, tile.columns) * tile.columns / columns
                   * ceil_div(desc.oc, tile.rows) * tile.rows / desc.oc)
         return 2 * LAUNCH_US + estimate_us(desc, sm_count, padded * EFFICIENCY / tile.efficiency)
+
+    def least(self, desc: ConvDesc, sm_count: int) -> float:
+        return 0.0  # what it costs is known at once
 
     def prepare(self, desc: ConvDesc) -> Launch:
         tile = self.tile

@@ -7,6 +7,7 @@ from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.gemm import Tile
 from alpha.cuda.gemm_mma import MmaTile
 from alpha.cuda.kernel import Kernel
+from alpha.cuda.rates import rates
 from alpha.ops.conv_desc import ConvDesc
 
 RESERVED = 1024  # bytes of shared memory that a block takes beside its own
@@ -14,10 +15,11 @@ RESERVED = 1024  # bytes of shared memory that a block takes beside its own
 
 class ConvTile:
     """A kernel with one tile.  `copied` names the channels, "input" or "output", that it copies 16 bytes of at a time;
-    `static_shared` is the shared memory that it has beside the tiles, in bytes."""
+    `static_shared` is the shared memory that it has beside the tiles, in bytes; `b_kmajor` tells how operand B lies."""
 
     reads = writes = "float32"
     takes_guard = True
+    b_kmajor = False
     copied: tuple[str, ...] = ("input", "output")
 
     def __init__(self, tile: Tile | MmaTile, name: str, kernel: Kernel, static_shared: int) -> None:
@@ -29,6 +31,12 @@ class ConvTile:
         if not context.max_shared:  # no device yet
             return self.tile.blocks
         return max(1, min(self.tile.blocks, (context.max_shared + RESERVED) // (self.shared + RESERVED)))
+
+    def least(self, desc: ConvDesc, sm_count: int) -> float:
+        """Returns the microseconds of the products alone, shared evenly among multiprocessors that are full."""
+        tile = self.tile
+        clocks = tile.slab_clocks(self.b_kmajor) / (tile.rows * tile.columns * tile.k) * desc.useful_flops / 2
+        return clocks / sm_count / (rates().clock_ghz * 1e3)
 
     def fits(self, desc: ConvDesc) -> str:
         """Returns why the kernel cannot compute desc, or ""."""

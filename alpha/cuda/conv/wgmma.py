@@ -14,6 +14,7 @@ from alpha.cuda.conv.schedule_wgmma import (
     Costs,
     WorkList,
     dgrad_pixels,
+    estimate,
     fprop_pixels,
     work_list,
 )
@@ -87,11 +88,11 @@ class Tile(NamedTuple):
     end_us: float
 
 
-class Work(NamedTuple):
-    """How many images of a pixel a tile has, the work list, and its time in microseconds."""
+class Estimate(NamedTuple):
+    """How many images of a pixel a tile has, what its list is made by, and the list's time in microseconds."""
 
     images: int
-    lists: WorkList
+    costs: Costs
     us: float
 
 
@@ -139,12 +140,21 @@ class Wgmma:
         return refusal(desc)
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        nbytes = moved_bytes(self.pass_name, self.mode, desc)
-        return LAUNCH_US + max(self.plan(desc, sm_count).us, nbytes / MEMORY_BYTES_PER_US)
+        memory_us = moved_bytes(self.pass_name, self.mode, desc) / MEMORY_BYTES_PER_US
+        return LAUNCH_US + max(self._estimate(desc, sm_count).us, memory_us)
 
-    def plan(self, desc: ConvDesc, sm_count: int) -> Work:
-        """Returns the work list that is done first."""
-        return _work(self.pass_name, desc, self.tile, ITEMSIZE[self.writes], sm_count)
+    def least(self, desc: ConvDesc, sm_count: int) -> float:
+        products = desc.useful_flops / 2 / (ROWS * self.tile.columns * CHUNK)
+        return LAUNCH_US + products * self.tile.block_us / sm_count
+
+    def _estimate(self, desc: ConvDesc, sm_count: int) -> Estimate:
+        return _estimate(self.pass_name, desc, self.tile, ITEMSIZE[self.writes], sm_count)
+
+    def plan(self, desc: ConvDesc, sm_count: int) -> tuple[int, WorkList]:
+        """Returns how many images of a pixel a tile has, and the work list that is done first."""
+        found = self._estimate(desc, sm_count)
+        return found.images, work_list(PIXELS[self.pass_name](desc), found.images, self.tile.columns, sm_count,
+                                       found.costs)
 
     def prepare(self, desc: ConvDesc) -> Launch:
         return launch_of_arrays(self.pass_name, self.reads, self.on_operands(desc))
@@ -152,7 +162,7 @@ class Wgmma:
     def on_operands(self, desc: ConvDesc) -> Run:
         """Returns the launch that takes what the tensor cores read, (x or g, w, bias, output, relu)."""
         kernel, add, tile_floats = self.kernel, self.sum, ROWS * self.tile.columns
-        images, work, _ = self.plan(desc, context.sm_count)
+        images, work = self.plan(desc, context.sm_count)
         (grid, entries, _), items = work.items.shape, upload(work.items)
         images_log2, slot_floats = images.bit_length() - 1, work.slots * tile_floats
         sliced, sum_grid = upload(work.sliced), (tile_floats // 4 // SUM_THREADS, len(work.sliced))
@@ -196,7 +206,7 @@ def _filter_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, r
 
 
 @lru_cache(maxsize=1024)
-def _work(pass_name: str, desc: ConvDesc, tile: Tile, itemsize: int, sm_count: int) -> Work:
+def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, itemsize: int, sm_count: int) -> Estimate:
     pixels = PIXELS[pass_name](desc)
     slot_us = ROWS * tile.columns * ITEMSIZE["float32"] / SLOT_BYTES_PER_US
     found = []
@@ -204,9 +214,9 @@ def _work(pass_name: str, desc: ConvDesc, tile: Tile, itemsize: int, sm_count: i
         if images < 2 * pixels.images or images == IMAGES[-1]:
             block_us = tile.block_us + BOX_US * max(0, ROWS // images - FREE_BOXES)
             costs = Costs(*(us / block_us for us in (tile.end_us * itemsize / 2, SUM_US, slot_us)))
-            work = work_list(pixels, images, tile.columns, sm_count, costs)
-            found.append(Work(images, work, work.makespan * block_us))
-    return min(found, key=lambda work: work.us)
+            makespan, _ = estimate(pixels, images, tile.columns, sm_count, costs)
+            found.append(Estimate(images, costs, makespan * block_us))
+    return min(found, key=lambda one: one.us)
 
 
 CANDIDATES = tuple(Wgmma(pass_name, mode, tile) for pass_name in PIXELS for mode in TILES for tile in TILES[mode])

@@ -102,6 +102,11 @@ class WgmmaWgrad:
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         return LAUNCH_US + self.schedule(desc, sm_count).time_us
 
+    def least(self, desc: ConvDesc, sm_count: int) -> float:
+        tile = self.tile
+        blocks = desc.useful_flops / 2 / (tile.rows * tile.columns * 64)
+        return LAUNCH_US + blocks * tile.block_us(self.planes, sm_count) / sm_count
+
     def prepare(self, desc: ConvDesc) -> Launch:
         plan, tile, reads = self.schedule(desc, context.sm_count), self.tile, self.reads
         units, sums = upload(plan.units), upload(plan.sums)
