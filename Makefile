@@ -23,8 +23,8 @@ lint: .venv/.test          ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: .venv/.bench        ## alpha beside PyTorch on this machine's CPU
-	$(BIN)/python -m benchmarks.cpu_steps $(ARGS)
+bench: .venv/.bench        ## alpha beside PyTorch on this machine's GPU or CPU: training steps, tables and pictures
+	$(BIN)/python -m benchmarks.compare $(ARGS)
 
 .venv/.%: setup.py
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -25,6 +25,8 @@ from alpha.cuda.memory import Array
 from alpha.op import Op, registry
 from benchmarks import cuda_timing as timing
 from benchmarks.bandwidth_jobs import BAR_FAMILIES, FAMILIES, HALF_FAMILIES, Data, Job
+from benchmarks.environment import torch_facts
+from benchmarks.results import record
 
 BAR = 0.85  # of the copy
 IMAGES = 512  # 512 x 32 x 32 x 64 float32 are 134 MB
@@ -163,7 +165,7 @@ def main() -> None:
     copies = {f"copy_{n >> 20}_mib_gb_per_s": copy_rate(n, args.rounds, args.window_ms)
               for n in (tensor_bytes, max(LARGE * args.images // IMAGES, 1 << 20))}
     best_copy = max(copies.values())
-    facts |= {**timing.torch_facts(), **copies}
+    facts |= {**torch_facts(), **copies}
     rows = []
     for dtype in args.dtypes:
         data = Data(torch, timing.peer_device(), dtype, args.images * (1 if dtype == "float32" else 2))
@@ -176,7 +178,7 @@ def main() -> None:
                     row = {"family": family, "op": job.op, "label": job.label, "dtype": dtype,
                            "failed": (str(error) or repr(error)).partition("\n")[0][:160]}
                 rows.append(row)
-                timing.record(args.output, facts, row)
+                record(args.output, facts, row)
     print("\n" + "; ".join(f"{k}: {v}" for k, v in facts.items()))
     print(f"| kernel | dtype | MB | ms | GB/s | of {best_copy:.0f} GB/s | torch ms | ratio |\n|" + "---|" * 8)
     print("\n".join(map(line, rows)))

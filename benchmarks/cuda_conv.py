@@ -21,6 +21,8 @@ import alpha
 from alpha.cuda.context import context
 from alpha.op import registry
 from benchmarks import cuda_timing as timing
+from benchmarks.environment import torch_facts
+from benchmarks.results import record
 from benchmarks.shapes import PASSES, SHAPES, ConvShape, bar, waves
 
 ERROR_BOUND = 1e-4    # float32 stays far below, TF32 does not
@@ -195,7 +197,7 @@ def main() -> None:
     facts = timing.start(f"python -m benchmarks.cuda_conv --shapes {' '.join(args.shapes)} --passes "
                          f"{' '.join(args.passes)} --rounds {args.rounds} --window-ms {args.window_ms:g}"
                          + " --tensor-cores" * args.tensor_cores)
-    facts |= {**timing.torch_facts(), **matmul_facts(MATMUL_SIZE, 3, 100.0)}
+    facts |= {**torch_facts(), **matmul_facts(MATMUL_SIZE, 3, 100.0)}
     alpha.config.tensor_cores = args.tensor_cores
     rows = []
     for shape in (s for s in SHAPES if s.name in args.shapes):
@@ -207,7 +209,7 @@ def main() -> None:
                 traceback.print_exc()
                 row = {"shape": shape.name, "pass": pass_name, "failed": str(error).partition("\n")[0][:200]}
             rows.append(row)
-            timing.record(args.output, facts, row)
+            record(args.output, facts, row)
             print(line(row), flush=True)
     report(facts, rows)
 

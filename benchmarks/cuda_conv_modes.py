@@ -26,6 +26,8 @@ from alpha.cuda.memory import Array, empty
 from alpha.cuda.operand import operand
 from benchmarks import cuda_timing as timing
 from benchmarks.cuda_conv import PART_FILTERS, PART_IMAGES, reference
+from benchmarks.environment import torch_facts
+from benchmarks.results import record
 from benchmarks.shapes import PASSES, SHAPES, ConvShape
 
 MODULES = ("alpha.cuda.conv.wgmma", "alpha.cuda.conv.wgmma_wgrad")  # each offers candidates()
@@ -218,7 +220,7 @@ def main() -> None:
     parser.add_argument("--rest", type=float, default=0.15, help="seconds before each window")
     parser.add_argument("--output", type=Path, help="append the results to this file, a JSON object a line")
     args = parser.parse_args()
-    facts = timing.start("python -m benchmarks.cuda_conv_modes") | timing.torch_facts()
+    facts = timing.start("python -m benchmarks.cuda_conv_modes") | torch_facts()
     print("; ".join(f"{k}: {v}" for k, v in facts.items()))
     for shape in (s for s in SHAPES if s.name in args.shapes):
         for pass_name in args.passes:
@@ -228,7 +230,7 @@ def main() -> None:
                 traceback.print_exc()
                 continue
             for row in rows:
-                timing.record(args.output, facts, row)
+                record(args.output, facts, row)
                 print(line(shape, row), flush=True)
 
 

@@ -6,13 +6,10 @@ GPU too (on the emulated driver, to test a benchmark): its tensors are then copi
 
 from __future__ import annotations
 
-import json
 import statistics
-import subprocess
 import sys
 from collections.abc import Callable
 from math import ceil
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,10 +19,8 @@ from alpha.cuda import memory
 from alpha.cuda.context import context
 from alpha.cuda.memory import Array
 from alpha.errors import AlphaError
-from benchmarks.environment import environment
+from benchmarks.environment import SMI, environment, smi
 
-SMI = ("driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem", "power.draw", "power.limit",
-       "temperature.gpu")
 ROUNDS, WINDOW_MS = 7, 15.0
 SETS_PER_CACHE = 4  # buffers rotate over this many times the L2 cache
 
@@ -47,17 +42,6 @@ def start(command: str, *packages: str) -> dict[str, Any]:
             "multiprocessors": context.sm_count, **smi(*SMI)}
 
 
-def smi(*fields: str) -> dict[str, str]:
-    """Returns what nvidia-smi says of the first GPU; nothing where it is not there."""
-    try:
-        done = subprocess.run(["nvidia-smi", "-i", "0", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"],
-                              capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return {}
-    values = [value.strip() for value in done.stdout.strip().split(",")]
-    return dict(zip(fields, values)) if done.returncode == 0 and len(values) == len(fields) else {}
-
-
 def smi_during(side: Side, count: int) -> dict[str, str]:
     """Returns clocks and power while the device works through `count` calls."""
     for k in range(count):
@@ -74,12 +58,6 @@ def strict_torch() -> Any:
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
     return torch
-
-
-def torch_facts() -> dict[str, str]:
-    import torch
-    return {"torch": torch.__version__, "torch_cuda": str(torch.version.cuda),
-            "cudnn": str(torch.backends.cudnn.version())}
 
 
 def peer_device() -> str:
@@ -180,15 +158,7 @@ def medians(times: dict[str, list[float]]) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-# ---- results ---------------------------------------------------------------------------------------------------------
-
-
-def record(path: Path | None, facts: dict[str, Any], row: dict[str, Any]) -> None:
-    """Appends a result and its facts to a file, a JSON object a line."""
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as file:
-            file.write(json.dumps({**facts, **row}) + "\n")
+# ---- tables ----------------------------------------------------------------------------------------------------------
 
 
 def mark(ratio: float, bar: float | None) -> str:

@@ -27,8 +27,8 @@ import models
 from alpha import checkpoint
 from alpha.errors import AlphaError, ConfigError, message
 from alpha.tensor import Tensor
-from benchmarks.cuda_timing import smi, strict_torch, torch_facts, view
-from benchmarks.environment import environment
+from benchmarks.cuda_timing import strict_torch, view
+from benchmarks.environment import environment, smi, torch_facts
 from benchmarks.torch_models import TWINS
 from train import loop, report
 from train.augment import Augment

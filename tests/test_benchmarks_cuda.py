@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from alpha.errors import ConfigError
-from benchmarks import cuda_conv, cuda_overhead, cuda_steps, digits_archive
+from benchmarks import cuda_conv, cuda_overhead, digits_archive
 from benchmarks.bandwidth_jobs import FAMILIES
-from benchmarks.cpu_steps import LIBRARIES
 from benchmarks.shapes import PASSES, SHAPES, ConvShape, bar, waves
 from train import cifar
 from train.config import parse
@@ -70,21 +69,6 @@ def test_every_kernel_that_is_measured_exists() -> None:
             op = registry[job.op]
             assert attributes(op, job.attrs).keys() >= set(job.attrs) - {"kernel_size"}
             assert len(job.make()) >= len(op.args), job.op
-
-
-def started(peak: tuple[float, float, float]) -> dict:
-    return {library: dict(peak_mib=p, steady_mib=p, reserved_mib=p, process_mib=p, losses=[1.0], parameters=1)
-            for library, p in zip(LIBRARIES, peak)}
-
-
-@pytest.mark.parametrize(("ms", "peak", "met"), [
-    ((10, 20, 15), (50, 100, 120), True), ((16, 20, 15), (50, 100, 120), False), ((10, 20, 15), (51, 100, 120), False)])
-def test_a_step_is_judged_against_the_better_layout(ms: tuple, peak: tuple, met: bool) -> None:
-    row = cuda_steps.judge("vgg16", 512, {library: [float(t)] * 3 for library, t in zip(LIBRARIES, ms)}, started(peak))
-    assert row["met"] is met
-    assert row["ratio"] == 15 / ms[0] and row["peak_share"] == peak[0] / 100
-    assert "| vgg16 | 512 |" in cuda_steps.line({"model": "vgg16", "batch": 512, **row})
-    assert cuda_steps.judge("lenet5", 512, {library: [1.0] for library in LIBRARIES}, started(peak))["met"] is None
 
 
 def test_overhead_is_given_per_op() -> None:

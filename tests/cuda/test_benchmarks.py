@@ -7,13 +7,17 @@ import sys
 
 import pytest
 
+from alpha import nn
 from alpha.cuda import memory
 from alpha.cuda.context import context
 from alpha.op import registry
-from benchmarks import cuda_bandwidth, cuda_conv, cuda_overhead, cuda_step_worker
+from benchmarks import checks, cuda_bandwidth, cuda_conv, cuda_overhead
 from benchmarks import cuda_timing as timing
 from benchmarks.bandwidth_jobs import FAMILIES, Data
+from benchmarks.checks import UnfairError
 from benchmarks.shapes import PASSES, ConvShape
+from benchmarks.sides import AlphaSide, image_batches
+from benchmarks.step_worker import Runner
 
 torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.cuda, pytest.mark.torch]
@@ -112,17 +116,42 @@ def test_overhead_of_every_call(monkeypatch: pytest.MonkeyPatch, tmp_path, capsy
     assert "| an op with its node | 1.0 (1.0) | 1.0 (1.0) | ok, < 15 |" in capsys.readouterr().out
 
 
-def test_a_worker_answers(tmp_path) -> None:
-    spec = {"model": "lenet5", "batch": 2, "weights": str(tmp_path / "weights.npz"), "precision": "fp32"}
-    answers = {}
-    for library in ("alpha", "torch_nhwc"):
-        worker = cuda_step_worker.Worker(library)
-        answers[library] = worker.answer({"start": spec})
-        assert worker.answer({"steps": 1})["ms"] > 0
-        if library == "alpha" or timing.peer_device() == "cuda":
-            found = worker.answer({"memory": True})
-            assert 0 < found["steady_mib"] <= found["peak_mib"] and found["reserved_mib"] > 0
-    ours, theirs = answers["alpha"], answers["torch_nhwc"]
-    assert ours["parameters"] == theirs["parameters"] == 62006
-    assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-4)
+def test_a_side_on_the_gpu_answers(tmp_path) -> None:
+    """The same losses as PyTorch's, a time, and memory by its own count."""
+    spec = {"model": "lenet5", "batch": 2, "weights": str(tmp_path / "weights.npz"), "device": "cuda",
+            "precision": "fp32"}
+    ours, theirs = Runner("alpha"), Runner("torch")
+    begun = {"alpha": ours.ask(start=spec), "torch": theirs.ask(start={**spec, "layout": "nhwc", "kind": "eager"})}
+    assert begun["alpha"]["parameters"] == begun["torch"]["parameters"] == 62006
+    assert begun["alpha"]["losses"] == pytest.approx(begun["torch"]["losses"], rel=1e-3)
+    assert ours.ask(steps=1)["ms"] > 0 and theirs.ask(steps=1)["ms"] > 0
+    for runner in (ours, *([theirs] if timing.peer_device() == "cuda" else [])):
+        found = runner.ask(memory=True)
+        assert 0 < found["steady_mib"] <= found["peak_mib"] and found["reserved_mib"] > 0
     assert context.index == 0
+
+
+def test_a_clock_that_did_not_wait_for_the_gpu_is_refused(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream is asked: had nobody waited for it, it would be at work still."""
+    runner = Runner("alpha")
+    runner.ask(start={"model": "lenet5", "batch": 1, "weights": str(tmp_path / "weights.npz"), "device": "cuda",
+                      "precision": "fp32"})
+    assert runner.side.idle()
+    busy = type("Stream", (), {"is_done": lambda self: False})()
+    monkeypatch.setattr(type(context), "stream", busy, raising=False)
+    monkeypatch.setitem(vars(context), "stream", busy)
+    with pytest.raises(UnfairError, match="the clock of alpha was stopped while the device was still working"):
+        checks.synchronised(runner.side)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_the_memory_of_a_step_on_the_gpu_is_explained(precision: str) -> None:
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(512, 5))
+    side = AlphaSide(net, image_batches(4, (8, 8, 3), 5), "cuda", precision)
+    side.step()
+    found = side.account()
+    assert found["weights"] == 4 * (side.parameters + 16) and found["gradients"] == 4 * side.parameters
+    assert found["optimizer_state"] == found["gradients"]
+    assert found["activations"] >= 4 * 8 * 8 * 8 * (2 if precision == "bf16" else 4)
+    assert found["peak"] == sum(found["at_peak"].values()) == max(found["live"])
+    assert found["at_peak"]["workspace"] >= 0 and found["peak_phase"] in ("forward", "backward", "update")
