@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn, Protocol
 
-from alpha.errors import AlphaError, message
+from alpha.errors import AlphaError, ConfigError, message
 from benchmarks.environment import smi
 
 # Relative difference of the first loss and of the one after an update; rounding grows with every update.
@@ -27,9 +27,16 @@ class Idle(Protocol):
     def idle(self) -> bool: ...
 
 
-def refuse(what: str, fix: str, **values: object) -> NoReturn:
+def refuse(what: str, fix: str, where: str = "compare", **values: object) -> NoReturn:
     """Raises UnfairError."""
-    raise UnfairError(message("compare", what, fix, **values))
+    raise UnfairError(message(where, what, fix, **values))
+
+
+def precision_of_device(precisions: Iterable[str], device: str, where: str) -> None:
+    """Raises ConfigError for a precision that a device does not have in both libraries."""
+    if device == "cpu" and set(precisions) != {"fp32"}:
+        raise ConfigError(message(where, f"precision {' '.join(precisions)} on the CPU, which computes fp32 alone",
+                                  "use --precision fp32, or a GPU: --device cuda"))
 
 
 def same_parameters(ours: int, theirs: int, library: str = "PyTorch") -> None:

@@ -269,9 +269,7 @@ def check_names(configurations: Sequence[str], precisions: Sequence[str], device
         if name not in usual(device):
             raise ConfigError(message("compare", f"there is no configuration {name!r} on {device}",
                                       f"use some of {', '.join(usual(device))}"))
-    if device == "cpu" and set(precisions) != {"fp32"}:
-        raise ConfigError(message("compare", f"precision {' '.join(precisions)} on the CPU, which computes fp32 alone",
-                                  "use --precision fp32, or a GPU: --device cuda"))
+    checks.precision_of_device(precisions, device, "compare")
     if device == "cuda" and len(configurations):
         import torch
         if not torch.cuda.is_available():

@@ -6,11 +6,9 @@ GPU too (on the emulated driver, to test a benchmark): its tensors are then copi
 
 from __future__ import annotations
 
-import statistics
 import sys
-from collections.abc import Callable
 from math import ceil
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,17 +17,11 @@ from alpha.cuda import memory
 from alpha.cuda.context import context
 from alpha.cuda.memory import Array
 from alpha.errors import AlphaError
+from benchmarks import rounds
 from benchmarks.environment import SMI, environment, smi
+from benchmarks.rounds import ROUNDS, WINDOW_MS, Side
 
-ROUNDS, WINDOW_MS = 7, 15.0
 SETS_PER_CACHE = 4  # buffers rotate over this many times the L2 cache
-
-
-class Side(NamedTuple):
-    """One library's call number k, and the stream that it works on (None: the default one, PyTorch's)."""
-
-    call: Callable[[int], Any]
-    stream: Any = None
 
 
 def start(command: str, *packages: str) -> dict[str, Any]:
@@ -103,13 +95,6 @@ def is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def relative_error(a: Any, reference: Any) -> float:
-    """Returns |a - reference| / |reference| in float64; NaN stays NaN."""
-    difference = (a.double() - reference.double()).norm().item()
-    scale = reference.double().norm().item()
-    return difference / scale if scale else difference
-
-
 def l2_bytes() -> int:
     """Returns the size of the L2 cache."""
     driver = context.driver
@@ -141,26 +126,6 @@ def window_ms(side: Side, count: int) -> float:
     return end.time_since(begin) / count
 
 
-def alternate(sides: dict[str, Side], rounds: int = ROUNDS, window: float = WINDOW_MS) -> dict[str, list[float]]:
-    """Returns the milliseconds of a call per round, the sides taking turns; each has been warmed up before."""
-    counts = {}
-    for name, side in sides.items():
-        window_ms(side, 2)
-        counts[name] = max(2, min(1000, round(window / max(window_ms(side, 2), 1e-3))))
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(rounds):
-        for name, side in sides.items():
-            times[name].append(window_ms(side, counts[name]))
-    return times
-
-
-def medians(times: dict[str, list[float]]) -> dict[str, float]:
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
-# ---- tables ----------------------------------------------------------------------------------------------------------
-
-
-def mark(ratio: float, bar: float | None) -> str:
-    """Returns what a table says of a figure and its bar."""
-    return "" if bar is None else f">= {bar:g} {'ok' if ratio >= bar else 'MISSED'}"
+def alternate(sides: dict[str, Side], count: int = ROUNDS, window: float = WINDOW_MS) -> dict[str, list[float]]:
+    """Returns the milliseconds of a call per round, the sides taking turns."""
+    return rounds.in_windows(sides, count, window, window_ms)

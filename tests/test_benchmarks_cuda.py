@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from alpha.errors import ConfigError
-from benchmarks import cuda_conv, cuda_overhead, digits_archive
+from benchmarks import cuda_overhead, digits_archive
 from benchmarks.bandwidth_jobs import FAMILIES
-from benchmarks.shapes import PASSES, SHAPES, ConvShape, bar, waves
+from benchmarks.shapes import SHAPES, bar, waves
 from train import cifar
 from train.config import parse
 
@@ -39,24 +39,6 @@ def test_the_bar_of_a_pass(name: str, pass_name: str, cudnn: float, expected: fl
 def test_waves_of_blocks() -> None:
     assert waves(BY_NAME["v1"].desc, 132) == 4096 / 132
     assert waves(BY_NAME["v5"].desc, 132) == 64 / 132
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("pass_name", PASSES)
-@pytest.mark.parametrize("shape", [ConvShape("a", 3, 6, 4, 5, 3, 1, 1), ConvShape("b", 3, 7, 4, 5, 5, 2, 2),
-                                   ConvShape("c", 3, 6, 4, 5, 1, 0, 2)], ids=lambda s: s.name)
-def test_the_reference_is_a_convolution(shape: ConvShape, pass_name: str) -> None:
-    torch = pytest.importorskip("torch")
-    torch.manual_seed(0)
-    x, w, g = (torch.randn(s).double() for s in (shape.desc.x_shape, shape.desc.w_shape, shape.desc.y_shape))
-    turned = [t.permute(0, 3, 1, 2).requires_grad_() for t in (x, w)]
-    y = torch.nn.functional.conv2d(*turned, stride=shape.stride, padding=shape.padding)
-    y.backward(g.permute(0, 3, 1, 2))
-    expected = {"fprop": y, "dgrad": turned[0].grad, "wgrad": turned[1].grad}[pass_name].permute(0, 2, 3, 1)
-    torch.testing.assert_close(cuda_conv.reference(shape, pass_name, x, w, g), expected.detach())
-    if pass_name == "wgrad":
-        part = cuda_conv.reference(shape, pass_name, x, w[:2], g[..., :2])
-        torch.testing.assert_close(part, expected[:2].detach())
 
 
 def test_every_kernel_that_is_measured_exists() -> None:

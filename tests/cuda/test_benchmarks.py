@@ -11,10 +11,11 @@ from alpha import nn
 from alpha.cuda import memory
 from alpha.cuda.context import context
 from alpha.op import registry
-from benchmarks import checks, cuda_bandwidth, cuda_conv, cuda_overhead
+from benchmarks import checks, conv_ops, cuda_bandwidth, cuda_overhead
 from benchmarks import cuda_timing as timing
 from benchmarks.bandwidth_jobs import FAMILIES, Data
 from benchmarks.checks import UnfairError
+from benchmarks.conv_sides import Operands
 from benchmarks.shapes import PASSES, ConvShape
 from benchmarks.sides import AlphaSide, image_batches
 from benchmarks.step_worker import Runner
@@ -35,24 +36,27 @@ def test_both_libraries_see_one_memory(dtype: str) -> None:
         assert timing.view(x).data_ptr() == t.data_ptr()
 
 
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
 @pytest.mark.parametrize("pass_name", PASSES)
-def test_a_convolution_is_compared_and_timed(pass_name: str) -> None:
-    row = cuda_conv.measure(cuda_conv.Operands(TINY, 2), pass_name, 50.0, rounds=1, window=0.01)
-    assert all(error < 1e-5 for error in row["error"].values()) and row["ratio"] > 0
-    assert f"| tiny | {pass_name} |" in cuda_conv.line(row) and row["kernel"]
-    assert json.loads(json.dumps(row))["useful_tflops"] < row["tflops"]["alpha"]
+def test_a_convolution_is_compared_and_timed(pass_name: str, precision: str) -> None:
+    operands = Operands(TINY, timing, "bfloat16" if precision == "bf16" else "float32", sets=2)
+    row = conv_ops.measure("layers", operands, pass_name, precision, 50.0, {"rounds": 1, "window": 0.01})
+    assert all(error < 1e-2 for error in row["error"].values()) and row["ratio"] > 0 and row["bar"] is None
+    assert f"| layers | tiny | {pass_name} | {precision} |" in conv_ops.line(row) and row["kernel"]
+    assert json.loads(json.dumps(row))["useful_tflops"]["alpha"] < row["tflops"]["alpha"]
 
 
-def test_convolutions_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path, capsys) -> None:
-    monkeypatch.setattr(cuda_conv, "SHAPES", (TINY, TINY._replace(name="odd", padding=2)))
-    monkeypatch.setattr(cuda_conv, "MATMUL_SIZE", 64)
-    output = tmp_path / "rows.jsonl"
-    monkeypatch.setattr(sys, "argv", ["cuda_conv", "--rounds", "1", "--window-ms", "0.01", "--output", str(output)])
-    cuda_conv.main()
-    rows = [json.loads(text) for text in output.read_text().splitlines()]
+def test_convolutions_are_reported_with_their_bars(monkeypatch: pytest.MonkeyPatch, tmp_path, capsys) -> None:
+    monkeypatch.setattr(conv_ops, "SHAPES", (TINY, TINY._replace(name="odd", padding=2)))
+    monkeypatch.setitem(conv_ops.GPU, "matmul", 64)
+    monkeypatch.setattr(conv_ops.plots, "draw", lambda folder: [])
+    assert conv_ops.main(["--device", "cuda", "--sets", "layers", "--fma", "--rounds", "1", "--window", "0.01",
+                          "--output", str(tmp_path)]) == 0
+    rows = [json.loads(text) for text in (tmp_path / "conv_ops.jsonl").read_text().splitlines()]
     assert [(row["shape"], row["pass"]) for row in rows] == [(s, p) for s in ("tiny", "odd") for p in PASSES]
-    assert all({"date", "device", "command", "matmul_tflops"} <= set(row) and "failed" not in row for row in rows)
-    assert "bars met" in capsys.readouterr().out.splitlines()[-1]
+    assert all({"date", "arch", "command", "matmul_tflops"} <= set(row) and "failed" not in row for row in rows)
+    assert all(row["settings"] == "ALPHA_TENSOR_CORES=0" for row in rows) and rows[0]["bar"] == 0.9
+    assert "bars met" in capsys.readouterr().out.splitlines()[-2]
 
 
 def test_a_wrong_convolution_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,8 +67,8 @@ def test_a_wrong_convolution_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> No
         memory.copy(y.reshaped(y.shape), memory.upload(memory.download(y, "float32") * 1.001))
         return y
     monkeypatch.setitem(registry["conv2d"].impls, "cuda", wrong)
-    with pytest.raises(ValueError, match=r"tiny fprop: relative errors .*alpha against torch.*0.0001 is allowed"):
-        cuda_conv.measure(cuda_conv.Operands(TINY, 1), "fprop", 50.0, rounds=1, window=0.01)
+    with pytest.raises(UnfairError, match=r"tiny fprop: a result is wrong.*alpha against torch.*0.0001 is allowed"):
+        conv_ops.measure("layers", Operands(TINY, timing, sets=1), "fprop", "fp32", 50.0, {"rounds": 1, "window": 0.01})
 
 
 def jobs(dtype: str) -> list:
