@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import pickle
 import tarfile
 
 import numpy as np
 import pytest
 
-from alpha.errors import ConfigError
 from benchmarks import cuda_overhead, digits_archive
 from benchmarks.bandwidth_jobs import FAMILIES
 from benchmarks.shapes import SHAPES, bar, waves
 from train import cifar
-from train.config import parse
 
 BY_NAME = {shape.name: shape for shape in SHAPES}
 
@@ -106,32 +103,3 @@ def test_no_digit_is_in_both_parts() -> None:
     assert np.bincount(test_labels).min() >= 34
     known = {image.tobytes() for image in train}
     assert not any(image.tobytes() in known for image in test)
-
-
-# ---- the same recipe in both libraries -------------------------------------------------------------------------------
-
-
-@pytest.mark.torch
-def test_both_libraries_follow_one_recipe(tmp_path) -> None:
-    pytest.importorskip("torch")
-    pytest.importorskip("sklearn")
-    from benchmarks import torch_recipe
-    record = tmp_path / "record.jsonl"
-    flags = ["--model", "lenet5", "--dataset", "digits", "--epochs", "2", "--batch-size", "64", "--val-size", "1000",
-             "--device", "cpu", "--lr", "0.02", "--label-smoothing", "0.1", "--augment", "crop=2",
-             "--output", str(tmp_path / "run")]
-    assert torch_recipe.main([*flags, "--record", str(record)]) == 0
-    row = json.loads(record.read_text())
-    assert len(row["alpha"]["train_loss"]) == 2
-    assert row["alpha"]["train_loss"] == pytest.approx(row["torch"]["train_loss"], rel=1e-5)
-    assert row["difference_points"] < 1
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("flags", [["--optimizer", "adam"], ["--model", "alexnet"], ["--ema", "0.9"], ["--clip", "1"],
-                                   ["--dataset", "cifar100"]])
-def test_a_recipe_that_pytorch_does_not_have_is_refused(flags: list[str]) -> None:
-    pytest.importorskip("torch")
-    from benchmarks import torch_recipe
-    with pytest.raises(ConfigError, match=r"torch_recipe: \w+ is .*, PyTorch's side has .*\nhelp: leave --\w+ out"):
-        torch_recipe.check(parse(flags))
