@@ -149,7 +149,7 @@ def network(case: Case, names: Sequence[str], effort: Effort, eager_ms: dict[str
                                                               kind=found.kind)}
                     check(begun, started["torch"], case.precision)
                     times = in_turn(case, effort, workers, {side: row["ms"] for side, row in started.items()})
-                    row = pair(case, found, started, times)
+                    row = {**pair(case, found, started, times), **clocks(case)}
                     if found.kind == "eager":
                         eager_ms[name] = row["ms"]["torch"]
                         yield account(case, name, theirs)
@@ -175,6 +175,11 @@ def account(case: Case, configuration: str, worker: Worker) -> Row:
     return {"kind": "memory", **case._asdict(), "configuration": configuration, **worker.ask(account=True)}
 
 
+def clocks(case: Case) -> Row:
+    """Returns clocks and power of a GPU that was at work a moment ago."""
+    return {"after": smi("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")} if case.device == "cuda" else {}
+
+
 def failed(case: Case, error: Exception, configuration: str = "all") -> Row:
     traceback.print_exc()
     return {"kind": "step", **case._asdict(), "configuration": configuration, "failed": (str(error) or repr(error))}
@@ -189,7 +194,8 @@ def compare(alpha_model: Any, torch_model: Any, input_shape: tuple[int, ...], *,
     """Compares training steps of your own network or layer in both libraries, prints a table and returns its rows.
 
     PyTorch's gets alpha's weights, by name or else in order, and both see the same random batches. An output of two
-    axes goes into cross-entropy with random labels; the mean of the squares is the loss of any other. Both libraries
+    axes goes into cross-entropy with random labels; the mean of the squares is the loss of any other. A Linear behind
+    a flattened map needs `flattened=(H, W, C)`, so that its weights can be turned to PyTorch's order. Both libraries
     work in this process, in turn; on the CPU the memory of each is therefore not known beyond alpha's own count.
 
     Args:

@@ -27,13 +27,16 @@ def cpu_name() -> str:
 
 
 def environment(command: str, *packages: str) -> dict[str, str]:
-    """Returns the facts that go beside every figure, with the versions of the packages named; what of alpha is set."""
+    """Returns the facts that go beside every figure, with the versions of the packages named.
+
+    "settings" is what of alpha is set, "load" how many programs ran in the minute before.
+    """
     changed = " ".join(f"{v.env}={getattr(config, v.name):{'d' if isinstance(v.default, bool) else ''}}"
                        for v in VARIABLES if v.name != "cache_dir" and getattr(config, v.name) != v.default)
     return {"date": datetime.date.today().isoformat(), "cpu": f"{cpu_name()}, {len(os.sched_getaffinity(0))} cores",
             "python": platform.python_version(), "alpha": alpha.__version__,
             **{package: version(package) for package in ("numpy", *packages)}, "command": command,
-            "settings": changed}
+            "settings": changed, "load": f"{os.getloadavg()[0]:.1f}"}
 
 
 def smi(*fields: str) -> dict[str, str]:

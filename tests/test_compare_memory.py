@@ -153,7 +153,7 @@ def test_a_device_has_a_short_name(name: str, expected: str) -> None:
 def test_the_facts_tell_what_of_alpha_is_set() -> None:
     from alpha.config import config
     facts = environment.environment("a command")
-    assert facts["command"] == "a command" and facts["settings"] == ""
+    assert facts["command"] == "a command" and facts["settings"] == "" and float(facts["load"]) >= 0
     with config(tensor_cores=False, num_threads=3, cache_dir="/private"):
         assert environment.environment("a command")["settings"] == "ALPHA_NUM_THREADS=3 ALPHA_TENSOR_CORES=0"
     assert environment.machine("cpu").endswith("core")

@@ -11,7 +11,7 @@ from alpha import nn
 from alpha.cuda import memory
 from alpha.cuda.context import context
 from alpha.op import registry
-from benchmarks import checks, conv_ops, cuda_bandwidth, cuda_overhead
+from benchmarks import checks, compare, conv_ops, cuda_bandwidth, cuda_overhead
 from benchmarks import cuda_timing as timing
 from benchmarks.bandwidth_jobs import FAMILIES, Data
 from benchmarks.checks import UnfairError
@@ -133,6 +133,21 @@ def test_a_side_on_the_gpu_answers(tmp_path) -> None:
         found = runner.ask(memory=True)
         assert 0 < found["steady_mib"] <= found["peak_mib"] and found["reserved_mib"] > 0
     assert context.index == 0
+
+
+def test_a_network_of_ones_own_is_compared_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    if timing.peer_device() == "cpu":
+        monkeypatch.setattr(compare, "check_names", lambda *names: None)  # PyTorch works on the CPU then
+    ours = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Flatten(),
+                         nn.Linear(128, 5, flattened=(4, 4, 8)))
+    theirs = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.ReLU(), torch.nn.Flatten(),
+                                 torch.nn.Linear(128, 5))
+    before = ours.state_dict()["0.weight"].numpy()
+    row, = compare.compare(ours, theirs, (4, 4, 3), batch_size=2, device="cuda", configurations=["torch_nhwc"],
+                           rounds=1, visit_ms=0.1)
+    assert row["losses"]["alpha"] == pytest.approx(row["losses"]["torch"], rel=1e-3)
+    assert row["peak_mib"]["alpha"] > 0 and row["process_mib"]["alpha"] is None
+    assert next(ours.parameters()).device == "cpu" and (ours.state_dict()["0.weight"].numpy() == before).all()
 
 
 def test_a_clock_that_did_not_wait_for_the_gpu_is_refused(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
