@@ -55,8 +55,10 @@ def same_values(ours: list[float], theirs: list[float], precision: str, library:
     for k, (a, b, bound) in enumerate(zip(ours, theirs, LOSS_BOUNDS[precision])):
         if not abs(a - b) <= bound * abs(b):
             refuse(f"after {k} updates alpha's loss is {a:.6g} and {library}'s is {b:.6g}, {precision} allows "
-                   f"{bound:g} of it", "compare the same network with the same weights: a layer differs, a Linear behind "
-                   "a map lacks its flattened=(H, W, C), or one side computes in a lower precision", alpha=ours[:3], **{library: theirs[:3]})
+                   f"{bound:g} of it",
+                   "compare the same network with the same weights: a layer differs, a Linear behind a map lacks its "
+                   "flattened=(H, W, C), or one side computes in a lower precision",
+                   alpha=ours[:3], **{library: theirs[:3]})
 
 
 def synchronised(side: Idle) -> None:
