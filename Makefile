@@ -33,7 +33,7 @@ bench: .venv/.bench        ## alpha beside PyTorch on this machine's GPU or CPU:
 
 .venv/.train: EXTRAS := data,plot
 .venv/.test: EXTRAS := data,plot,test
-.venv/.bench: EXTRAS := plot,bench
+.venv/.bench: EXTRAS := data,plot,bench
 
 clean:
 	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -234,6 +234,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     timing, file = timing_of(args.device), args.output / "conv_ops.jsonl"
+    args.deadline = time.monotonic() + args.budget_s
     with alpha.config(tensor_cores=not args.fma):
         command = f"python -m benchmarks.conv_ops {' '.join(sys.argv[1:] if argv is None else argv)}".strip()
         facts = {**timing.start(command), **torch_facts(), "busy_allowed": args.busy, "executions": args.executions,
@@ -251,14 +252,13 @@ def run(args: argparse.Namespace, timing: ModuleType, precision: str, facts: Row
     """Measures everything in one precision; what fails is a row, and the rest goes on."""
     facts = {**facts, **matmul_facts(timing, args.matmul, precision)}
     there = {results.key_of(row, KEY) for row in results.read(file) if "failed" not in row} if args.resume else set()
-    begun = time.monotonic()
     for set_name, shape, passes, more in jobs(args.sets, args.passes, args.device, args.batch, args.models):
         if args.shapes and shape.name not in args.shapes:
             continue
         key = {"set": set_name, "shape": shape.name, "precision": precision, "settings": facts["settings"],
                "n": shape.n}
         wanted = [p for p in passes if results.key_of({**key, "pass": p}, KEY) not in there]
-        if not wanted or time.monotonic() - begun > args.budget_s:
+        if not wanted or time.monotonic() > args.deadline:
             continue
         operands = Operands(shape, timing, "bfloat16" if precision == "bf16" else "float32")
         allow_tf32(timing.strict_torch(), precision)

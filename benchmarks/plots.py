@@ -8,7 +8,7 @@
     memory.png         peak memory of a training step
     losses.png         loss over the first updates, both libraries
     live_bytes.png     what alpha's pool holds over one step
-    accuracy.png       test accuracy of both libraries, seed by seed
+    accuracy.png       a whole training in both libraries: loss over the epochs, test accuracy of each seed
 
 matplotlib is an extra (pip install ".[plot]"); without it the folder is left as it is.
 """
@@ -23,6 +23,7 @@ from typing import Any
 from alpha.ops.conv_desc import ConvDesc
 from benchmarks import compare_tables, results
 from benchmarks.results import Row
+from benchmarks.shapes import PASSES
 from train.report import blank_figure, can_plot, save_figure
 
 MAPS = (128, 64, 32, 16, 8, 4, 2, 1)
@@ -53,9 +54,9 @@ def draw(folder: Path) -> list[Path]:
     return paths
 
 
-def panels(count: int, height: float = 2.8) -> tuple[Any, Callable[..., Any]]:
+def panels(count: int, height: float = 2.8, columns: int = COLUMNS) -> tuple[Any, Callable[..., Any]]:
     """Returns a figure and a function that adds the next of `count` panels."""
-    columns = min(COLUMNS, count)
+    columns = min(columns, count)
     rows = -(-count // columns)
     made = blank_figure(4.2 * columns, height * rows)
     places = iter(range(1, count + 1))
@@ -92,13 +93,14 @@ def zeros(maps: Sequence[int]) -> Any:
 
 def conv_speed(rows: Sequence[Row]) -> Any:
     """Speed by the paper's formulas in each case: its products with zeros are counted as done."""
-    groups: dict[tuple[str, str], list[Row]] = {}
+    groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        groups.setdefault((row["pass"], row["set"]), []).append(row)
+        groups.setdefault(results.key_of(row, ("precision", "settings", "f", "pass")), []).append(row)
     made, add = panels(len(groups))
-    for (pass_name, _), cases in sorted(groups.items(), key=lambda item: (item[1][0]["f"], item[0])):
-        f = cases[0]["f"]
-        axes = add(xlabel="map", ylabel="TFLOP/s", title=f"{pass_name}, {f}x{f} filters, stride {cases[0]['stride']}")
+    for (precision, settings, f, pass_name), cases in sorted(
+            groups.items(), key=lambda item: (*item[0][:3], PASSES.index(item[0][3]))):
+        axes = add(xlabel="map", ylabel="TFLOP/s",
+                   title=f"{pass_name}, {f}x{f} filters, stride {cases[0]['stride']}, {precision} {settings}".strip())
         cases = sorted(cases, key=lambda row: -row["hw"])
         for side in cases[0]["table2_tflops"]:
             axes.plot(range(len(cases)), [row["table2_tflops"][side] for row in cases], marker="o", label=side,
@@ -177,12 +179,19 @@ def live_bytes(rows: Sequence[Row]) -> Any:
 
 
 def accuracies(rows: Sequence[Row]) -> Any:
-    """Each seed a pair of points."""
+    """Each seed a pair of points, and the loss of its epochs a pair of curves."""
     groups: dict[str, list[Row]] = {}
     for row in results.latest(rows, ("recipe", "seed")):
         groups.setdefault(row["recipe"], []).append(row)
-    made, add = panels(len(groups), 3.0)
+    made, add = panels(2 * len(groups), 3.0, columns=2)
     for recipe, seeds in groups.items():
+        axes = add(xlabel="epoch", ylabel="training loss", yscale="log", title=recipe)
+        for k, row in enumerate(seeds):
+            for side, style in (("alpha", {"color": COLOURS["alpha"], "linewidth": 4, "alpha": 0.4}),
+                                ("torch", {"color": COLOURS["torch_nhwc"], "linestyle": "--", "marker": "."})):
+                epochs = range(1, len(row[side]["train_loss"]) + 1)
+                axes.plot(epochs, row[side]["train_loss"], label=None if k else side, **style)
+        axes.legend(fontsize=7)
         axes = add(ylabel="test accuracy, %", title=f"{recipe}, {len(seeds)} seeds")
         for place, side in enumerate(("alpha", "torch")):
             axes.plot([place] * len(seeds), [100 * row[side]["accuracy"] for row in seeds], "o", alpha=0.7)

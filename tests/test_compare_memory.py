@@ -101,8 +101,8 @@ def stored(folder: Path) -> Path:
                                  "table2_tflops": {"alpha": 2.0, "torch_nchw": 1.0, "torch_nhwc": 1.5}}
                                 for name, f in (("paper3", 3), ("paper5", 5)) for p in ("fprop", "dgrad", "wgrad")
                                 for hw in (8, 4)],
-             "accuracy.jsonl": [{"recipe": "digits", "seed": k, "alpha": {"accuracy": 0.98},
-                                 "torch": {"accuracy": 0.97}} for k in range(3)]}
+             "accuracy.jsonl": [{"recipe": "digits", "seed": k, "alpha": {"accuracy": 0.98, "train_loss": [2.0, 0.5]},
+                                 "torch": {"accuracy": 0.97, "train_loss": [2.0, 0.6]}} for k in range(3)]}
     for name, rows in lines.items():
         (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
@@ -127,8 +127,12 @@ def test_pictures_show_what_the_lines_say(tmp_path: Path) -> None:
     assert [label.get_text() for label in axes.get_xticklabels()] == ["alpha", "nchw", "nhwc"]
     assert [bar.get_height() for bar in plots.memory(groups).axes[0].patches] == [50.0, 300.0, 300.0]
     assert [list(line.get_ydata()) for line in plots.losses(groups).axes[0].lines][:2] == [[2.0, 1.0], [2.0, 1.1]]
+    loss, accuracy = plots.accuracies(results.read(tmp_path / "accuracy.jsonl")).axes
+    assert [list(line.get_ydata()) for line in loss.lines] == [[2.0, 0.5], [2.0, 0.6]] * 3
+    assert [list(line.get_ydata()) for line in accuracy.lines] == [[98.0] * 3, [97.0] * 3]
     panels = plots.conv_speed(results.read(tmp_path / "conv_ops.jsonl")).axes
-    assert len(panels) == 6 and list(panels[0].lines[0].get_ydata()) == [2.0, 2.0]
+    assert [axes.get_title()[:5] for axes in panels] == ["fprop", "dgrad", "wgrad"] * 2
+    assert list(panels[0].lines[0].get_ydata()) == [2.0, 2.0]
 
 
 def test_only_what_has_rows_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
