@@ -42,6 +42,16 @@ def test_the_memory_of_a_step_is_explained() -> None:
     json.dumps(found)
 
 
+def test_gradients_count_from_when_they_are_made() -> None:
+    """The peak is where the gradient of the large weight has just been made: it is there, and so is what fed it."""
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.Flatten(), nn.Linear(2048, 64))
+    s = AlphaSide(net, image_batches(8, (16, 16, 3), 5), "cpu", "fp32")
+    s.step()
+    found = of_alpha(s)
+    assert found["at_peak"]["gradients"] >= 2048 * 64 * 4 and found["at_peak"]["activations"] >= 8 * 2048 * 4
+    assert found["at_peak"]["workspace"] < 2048 * 64 * 4
+
+
 def test_the_hook_of_the_pool_is_put_back() -> None:
     seen: list[tuple[int, int]] = []
     memory.on_allocate = lambda address, nbytes: seen.append((address, nbytes))
