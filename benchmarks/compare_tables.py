@@ -31,6 +31,11 @@ def both(row: Row, key: str, digits: int = 0) -> str:
     return " / ".join("-" if v is None else f"{v:,.{digits}f}" for v in values)
 
 
+def precision(row: Row) -> str:
+    """Returns the precision, and what of alpha was set."""
+    return f"{row['precision']} {row.get('settings') or ''}".strip()
+
+
 def spread(row: Row, side: str) -> str:
     values = row["ms_rounds"][side]
     return f"{row['ms'][side]:.2f} ({min(values):.2f}..{max(values):.2f})"
@@ -38,7 +43,7 @@ def spread(row: Row, side: str) -> str:
 
 def line(row: Row, best: bool = False) -> str:
     """Returns a row of the table of steps."""
-    where = f"| {row['model']} | {row['batch']} | {row['precision']} | {row['configuration']} |"
+    where = f"| {row['model']} | {row['batch']} | {precision(row)} | {row['configuration']} |"
     if "failed" in row:
         return f"{where} FAILED: {row['failed'].splitlines()[0]} |"
     return (f"{where} {row['layout']} | {spread(row, 'alpha')} | {spread(row, 'torch')} | {row['ratio']:.2f} "
@@ -80,8 +85,7 @@ def headline(rows: Sequence[Row]) -> list[str]:
         memory = "-" if least is None else (f"{least[key]['alpha']:.0f} / {least[key]['torch']:.0f} MiB "
                                             f"({short(least)})")
         what = f"{TITLES.get(fastest['model'], fastest['model'])}, batch {fastest['batch']}"
-        settings = f" {fastest['settings']}" if fastest.get("settings") else ""
-        lines.append(f"| {what} | {fastest['precision']}{settings} | {fastest['ms']['alpha']:.1f} ms | "
+        lines.append(f"| {what} | {precision(fastest)} | {fastest['ms']['alpha']:.1f} ms | "
                      f"{fastest['ms']['torch']:.1f} ms ({short(fastest)}) | **{fastest['ratio']:.2f} times as fast** | "
                      f"{memory} |")
     return table(("training step", "precision", "alpha", "best PyTorch", "alpha is", "peak memory, alpha / PyTorch"),
@@ -122,7 +126,7 @@ def memory(rows: Sequence[Row]) -> list[str]:
         at_peak = ", ".join(mib(a["at_peak"][k]) for k in ("activations", "gradients", "workspace")
                             ) if "at_peak" in a else "-"
         cells = [mib(a[k]) for k in ("weights", "gradients", "optimizer_state", "batches", "activations", "peak")]
-        lines.append(f"| {row['model']} | {row['batch']} | {row['precision']} | {row['configuration']} | "
+        lines.append(f"| {row['model']} | {row['batch']} | {precision(row)} | {row['configuration']} | "
                      f"{' | '.join(cells)} | {at_peak} | {a.get('peak_phase', '-')} |")
     return table(MEMORY_HEAD, lines)
 

@@ -1,7 +1,7 @@
 """What the memory of one training step is made of.
 
-alpha's side follows the pool: a hook sees every block that is handed out, so that the curve of live bytes has no gap,
-and at the highest point it is known what each block was for:
+alpha's side, op by op, follows the pool: a hook sees every block that is handed out, so that the curve of live bytes
+has no gap, and at the highest point it is known what each block was for:
 
     weights           parameters and buffers
     batches           inputs and labels
@@ -16,6 +16,7 @@ activations, and workspace of that size is not seen.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -90,7 +91,8 @@ class Trace:
         self.phase_starts: list[int] = []
         self.last: dict[int, int] = {}  # address -> number of the allocation that took it last
         self.nodes: list[Any] = []
-        self.peak, self.peak_at, self.held = -1, 0, [Holding(0, 0, True)]
+        self.held: list[Holding] = []   # of what is saved, at the peak
+        self.peak, self.peak_at = -1, 0
 
     def __call__(self, address: int, nbytes: int) -> None:
         live = self.pool.live
@@ -99,6 +101,10 @@ class Trace:
             self.peak, self.peak_at = live, len(self.live)
             self.held = [h for h in saved(self.nodes) if h.address not in self.fixed]
         self.live.append(live)
+
+    def there_at_peak(self, found: Iterable[Holding]) -> list[Holding]:
+        """Returns what of the holdings, which are there now, was there at the peak already."""
+        return [h for h in found if not h.pooled or self.last.get(h.address, 0) <= self.peak_at]
 
     def begin_phase(self) -> None:
         self.phase_starts.append(len(self.live))
@@ -113,11 +119,11 @@ def traced_step(side: AlphaSide, trace: Trace) -> tuple[list[Holding], list[Hold
     before, memory.on_allocate = memory.on_allocate, trace
     try:
         with side.mode():
-            side.optimizer.zero_grad()
             trace.begin_phase()
-            loss = side.loss()
+            loss = side.loss(*side.next_batch())
             trace.nodes = nodes_below(loss)
             activations = [h for h in saved(trace.nodes) if h.address not in trace.fixed]
+            trace.held = trace.there_at_peak(activations)  # should it stay the peak
             trace.begin_phase()
             loss.backward()
             gradients = [holding(p.grad.data) for p in side.net.parameters() if p.grad is not None]
@@ -134,13 +140,16 @@ def of_alpha(side: AlphaSide) -> dict[str, Any]:
     The side must have made an update before: the optimizer's state is there then.
     """
     weights = [holding(t.data) for t in (*side.net.parameters(), *(b for _, b in side.net.named_buffers()))]
+    side.optimizer.zero_grad()
+    side.gradients.close()  # a recording holds memory of its own; here the step runs op by op
+    gc.collect()
     batches = [holding(t.data) for batch in side.batches for t in batch]
     state = [holding(t.data) for t in side.optimizer.state_dict()["tensors"].values()]
     standing = {"weights": weights, "batches": batches, "optimizer_state": state}
     trace = Trace(_pool(side.device), {h.address for group in standing.values() for h in group})
     activations, gradients = traced_step(side, trace)
-    there = [h for h in gradients if not h.pooled or trace.last.get(h.address, 0) <= trace.peak_at]
-    at_peak = {**standing, "gradients": there if _phase(trace) != "forward" else [], "activations": trace.held}
+    there = trace.there_at_peak(gradients) if _phase(trace) != "forward" else []
+    at_peak = {**standing, "gradients": there, "activations": trace.held}
     known = sum(total(group, pooled_only=True) for group in at_peak.values())
     outside = sum(total(group) for group in at_peak.values()) - known
     unpooled = sum(total(group) - total(group, pooled_only=True) for group in standing.values())

@@ -38,7 +38,7 @@ def image_batches(n: int, shape: tuple[int, ...] = (32, 32, 3), classes: int = C
 
 
 class AlphaSide:
-    """alpha's training step.
+    """alpha's training step, captured as `python -m train` does; ALPHA_CAPTURE=0 runs it op by op.
 
     Args:
         net: alpha.nn.Module; it is moved to the device and trained.
@@ -58,28 +58,36 @@ class AlphaSide:
         self.batches = [tuple(alpha.tensor(a, device=device) for a in batch) for batch in batches]
         self.parameters = sum(p.size for p in net.parameters())
         self.steps = 0
+        self.gradients = alpha.capture(self._gradients, net)
 
     def mode(self) -> AbstractContextManager[Any]:
         """The precision, for a block."""
         import alpha
         return alpha.precision(self.precision)
 
-    def loss(self) -> Any:
-        """Runs the forward pass on the next batch."""
-        from alpha import ops
+    def next_batch(self) -> tuple[Any, Any]:
         x, labels = self.batches[self.steps % len(self.batches)]
         self.steps += 1
+        return x, labels
+
+    def loss(self, x: Any, labels: Any) -> Any:
+        """Runs the forward pass."""
+        from alpha import ops
         y = self.net(x)
         return ops.cross_entropy(y, labels) if y.ndim == 2 else (y * y).mean()
+
+    def _gradients(self, x: Any, labels: Any) -> Any:
+        loss = self.loss(x, labels)
+        loss.backward()
+        return loss.detach()
 
     def step(self) -> Any:
         """Makes one update and returns the loss before it."""
         with self.mode():
             self.optimizer.zero_grad()
-            loss = self.loss()
-            loss.backward()
+            loss = self.gradients(*self.next_batch())
             self.optimizer.step()
-        return loss.detach()
+        return loss
 
     def synchronize(self) -> None:
         self.backend.synchronize()

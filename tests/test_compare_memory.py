@@ -52,6 +52,19 @@ def test_gradients_count_from_when_they_are_made() -> None:
     assert found["at_peak"]["workspace"] < 2048 * 64 * 4
 
 
+def test_a_peak_in_the_forward_pass_is_explained_too() -> None:
+    """The last map is pooled away before the backward pass begins, whose gradients are small."""
+    net = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.Conv2d(16, 64, 1, bias=False),
+                        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 5))
+    for p in net.parameters():
+        p.requires_grad_(p.shape[0] == 5)  # only the last layer learns: nothing large is kept, or made later
+    s = AlphaSide(net, image_batches(8, (16, 16, 3), 5), "cpu", "fp32")
+    s.step()
+    found = of_alpha(s)
+    assert found["peak_phase"] == "forward" and found["at_peak"]["gradients"] == 0
+    assert found["at_peak"]["workspace"] >= 8 * 256 * (16 + 64) * 4
+
+
 def test_the_hook_of_the_pool_is_put_back() -> None:
     seen: list[tuple[int, int]] = []
     memory.on_allocate = lambda address, nbytes: seen.append((address, nbytes))
