@@ -35,7 +35,7 @@ CHANNELS = (square("several tiles", 8, 2, 136, 144, 3, 1, 1), square("boxes of a
             square("tail boxes", 8, 3, 320, 72, 3, 2, 1), square("several units", 40, 6, 16, 8, 3, 1, 1),
             square("groups", 8, 2, 48, 144, 2, groups=2), square("groups of boxes", 64, 2, 128, 128, 2, groups=2))
 CASES = GEOMETRIES + BATCHES + CHANNELS
-SHARES = 8
+SHARES = 11
 
 
 @pytest.fixture(autouse=True)
