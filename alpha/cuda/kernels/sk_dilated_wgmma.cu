@@ -103,8 +103,8 @@ template <class Body> __device__ __forceinline__ void for_each_part(const Unit *
 
 // ---- producer ------------------------------------------------------------------------------------------------------
 
-// An operand as the producer sees it. A box has WIDTH channels of one pixel of `images` images; where all of them are 64
-// images of WIDTH channels, a box has those of all of a tile's channels.
+// An operand as the producer sees it. A box has WIDTH channels of one pixel of `images` images; where all boxes have 64
+// images and WIDTH channels, one has those of all of a tile's channels.
 struct Source {
   const CUtensorMap &map;
   int images;
