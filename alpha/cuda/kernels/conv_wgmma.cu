@@ -37,6 +37,7 @@
 //             4x4,   512 -> 512            111 / 110*    42 /  42      39 /  39      95 /  99       75 /  52
 //             4x4 -> 2x2, 512, stride 2     39 /  41     19 /  17      18 /  14      38 /  47       26 /  27
 //           * a later run without cuDNN, after ptx::settle: 141 and 125 in that run without it. One run per figure
+//           Not measured: runs of several taps, tiles of 32, 96 and 192 columns, groups
 #include "gemm_wgmma.cuh"
 
 using Tile = WgmmaTile<ELEMENT, TILE_N, OPERAND_PLANES, false, B_MAJOR_N, RING_STAGES>;
