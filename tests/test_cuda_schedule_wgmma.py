@@ -74,6 +74,9 @@ def interpret(work, pixels, images, columns, read, w, out_shape):
                         for a, q, t in (("h", ph, th), ("w", pw, tw)))
                 assert h >= 0 and v >= 0 and tap[-1] < c["run"]
                 fh, fw = (c["tap_" + a] + t * c[f"tap_{a}_step"] for a, t in (("h", th), ("w", tw + tap)))
+                assert (np.diff((v + tap) * read.shape[3] + c["group"] * channels + k) == 1).all(), "not side by side"
+                units = [set(tap[u:u + pixels.unit]) for u in range(0, len(k), pixels.unit)]
+                assert (np.diff(fw * channels + k) == 1).all() or max(map(len, units)) == 1, "not a box of filters"
                 total += read[rows, h, v + tap, c["group"] * channels + k] @ w[columns_of, fh, fw, k].T
             to = rows, c["out_h"] + ph * c["out_h_step"], c["out_w"] + pw * c["out_w_step"], columns_of
             if count > 1:

@@ -33,9 +33,9 @@ GEOMETRIES = tuple({replace(aligned(case), name=""): aligned(case) for case in s
 BATCHES = tuple(square(f"batch {n}", n, 3, 8, 16, 3, 1, 1) for n in (1, 7, 33, 130, 200))
 CHANNELS = (square("several tiles", 8, 2, 136, 144, 3, 1, 1), square("boxes of all channels", 64, 2, 64, 128, 3, 1, 1),
             square("tail boxes", 8, 3, 320, 72, 3, 2, 1), square("several units", 40, 6, 16, 8, 3, 1, 1),
-            square("groups", 8, 2, 80, 144, 2, 1, 1, groups=2), square("groups of boxes", 64, 2, 128, 192, 2, groups=2))
+            square("groups", 8, 2, 48, 144, 2, groups=2), square("groups of boxes", 64, 2, 128, 128, 2, groups=2))
 CASES = GEOMETRIES + BATCHES + CHANNELS
-SHARES = 8
+SHARES = 11
 
 
 @pytest.fixture(autouse=True)

@@ -64,7 +64,7 @@ class Pixels(NamedTuple):
 
 class Costs(NamedTuple):
     """What there is beside the products of a whole block, in its time: the end of a tile, the launch that adds slices
-    up, each slot that this reads, and what a block takes however few its products."""
+    up, each slot that this reads, and what a block takes however few its products (not measured)."""
 
     tile: float = 3.0
     launch: float = 3.0

@@ -20,9 +20,9 @@
 //           that rate 9 boxes of 2 x 128 rows (tile of 128 columns) take 6900 clocks, runs 3 of them, 2300, and the
 //           tensor cores 1150
 // loads     a box of TMA is {64 of a run, 1, 1, `images` images, 1}: one pixel. Padding, stride and dilation are
-//           coordinates; what is beyond a run, the columns or the batch arrives as zeros (images beyond those of plane 0
-//           as plane 1's; their rows are not stored). MN-major filters have the taps of a row one behind the other in
-//           the wrong order, so they come in boxes of `unit` values of k, a divisor of the channels of a tap
+//           coordinates; what is beyond a run, the columns or the batch arrives as zeros (images beyond plane 0's as
+//           those of plane 1; their rows are not stored). MN-major filters do not have the taps of a row side by side,
+//           so they come in boxes of `unit` values of k, a divisor of the channels of a tap
 // zeros     taps that meet padding, or inserted zeros of a strided dgrad, are in no class: they are neither loaded nor
 //           multiplied. A position without taps gets a sum of 0 blocks
 // work      a list per block, made by alpha/cuda/conv/schedule_wgmma.py: tiles, the longest first, given to the block
@@ -37,6 +37,7 @@
 //             4x4,   512 -> 512            111 / 110*    42 /  42      39 /  39      95 /  99       75 /  52
 //             4x4 -> 2x2, 512, stride 2     39 /  41     19 /  17      18 /  14      38 /  47       26 /  27
 //           * a later run without cuDNN, after ptx::settle: 141 and 125 in that run without it. One run per figure
+//           Not measured: runs of several taps, tiles of 32, 96 and 192 columns, groups
 #include "gemm_wgmma.cuh"
 
 using Tile = WgmmaTile<ELEMENT, TILE_N, OPERAND_PLANES, false, B_MAJOR_N, RING_STAGES>;
@@ -72,71 +73,96 @@ struct ConvOperands {
   PTX_FN const int *list() const { return work + (long long)blockIdx.x * entries * FIELDS + threadIdx.x % 32; }
 };
 
+// What a lane of the producer loads for each block of a sum: one of the pixels of `in`, or a box of w.
+struct Box {
+  static constexpr bool B_MN = Tile::B_MN;
+  static constexpr int PARTS = B_MN ? (Tile::BN + 63) / 64 : 1;  // boxes of w side by side, in a plane
+  const ConvOperands &t;
+  const int pixels, units;                         // of a whole block
+  const int part, my_unit;                         // of w
+  const bool is_pixel, is_mn;
+  int length, channels, runs_h, runs_w, chunk, h, w;
+  int y0, y_step, x_first, x0, x_step, tap_step;   // coordinates of the sum's first tap, and distances
+  int x, y, depth;                                 // where the box begins; depth: in the run or, MN-major, in its tap
+  int w_bytes;                                     // of a plane, by all lanes
+  bool reads_w;
+
+  PTX_FN Box(const ConvOperands &operands, int lane)
+      : t(operands), pixels(Tile::BM >> t.images_log2), units(B_MN ? 64 / t.unit : 1), part((lane - pixels) % PARTS),
+        my_unit((lane - pixels) / PARTS), is_pixel(lane < pixels), is_mn(B_MN && !is_pixel) {}
+
+  // Enters an entry of the list; in_y, in_x: where the lane's pixel starts to read.
+  PTX_FN void enter(int item, int in_y, int in_x) {
+    const int filter_y = field(item, TAP_H), filter_x = field(item, TAP_W);
+    const int in_y_step = field(item, TAP_IN_H), filter_y_step = field(item, TAP_H_STEP);
+    const int in_x_step = field(item, TAP_IN_W), filter_x_step = field(item, TAP_W_STEP);
+    const int block = field(item, BLOCK);
+    length = field(item, LENGTH), channels = length / field(item, RUN);
+    runs_h = field(item, RUNS_H), runs_w = field(item, RUNS_W);
+    y_step = is_pixel ? in_y_step : filter_y_step, x_step = is_pixel ? in_x_step : filter_x_step;
+    y0 = is_pixel ? in_y : filter_y, x0 = x_first = is_pixel ? in_x : filter_x, tap_step = filter_x_step;
+    chunk = block ? block / (runs_h * runs_w) : 0;
+    const int at = block - chunk * runs_h * runs_w;
+    h = block ? at / runs_w : 0, w = at - h * runs_w;
+    w_bytes = B_MN ? PARTS * 128 * 64 : Tile::B_PLANE, reads_w = !is_pixel && my_unit < units;
+    enter_chunk();
+    y = y0 + h * y_step, x = x0 + w * x_step;
+  }
+  PTX_FN void enter_chunk() {
+    depth = chunk * 64;
+    if (!B_MN || t.unit == 64) return;
+    const int there = min((length - depth + t.unit - 1) / t.unit, units);
+    w_bytes = there * (PARTS * 128 * t.unit), reads_w = !is_pixel && my_unit < there;
+    if (is_pixel) return;
+    const int k = depth + my_unit * t.unit, tap = k / channels;
+    depth = k - tap * channels, x0 = x_first + tap * tap_step;
+  }
+  PTX_FN void advance() {
+    x += x_step;
+    if (++w < runs_w) return;
+    w = 0, x = x0, y += y_step;
+    if (++h < runs_h) return;
+    h = 0, y = y0, chunk++;
+    enter_chunk();
+    x = x0;
+  }
+};
+
 // The producer's first warp. Lane j loads pixel j of a tile; the lanes behind load the boxes of w.
 PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring) {
-  constexpr bool B_MN = Tile::B_MN;
-  constexpr int PARTS = B_MN ? (Tile::BN + 63) / 64 : 1;  // boxes of w side by side, in a plane
-  const int lane = threadIdx.x, slots = Tile::BM >> t.images_log2, unit = B_MN ? t.unit : 64, units = 64 / unit;
-  const int part = (lane - slots) % PARTS, my_unit = (lane - slots) / PARTS;
-  const int box_bytes = 128 << t.images_log2, unit_bytes = B_MN ? PARTS * 128 * unit : Tile::B_PLANE;  // of a plane
-  const bool pixel_lane = lane < slots, mn_lane = B_MN && !pixel_lane;
-  const int to = pixel_lane ? lane * box_bytes : Tile::B_AT + part * Tile::BOX + my_unit * (128 * unit);
-  const int plane = pixel_lane ? Tile::A_PLANE : Tile::B_PLANE;
+  const int lane = threadIdx.x, box_bytes = 128 << t.images_log2;
+  Box box(t, lane);
+  const int to = box.is_pixel ? lane * box_bytes : Tile::B_AT + box.part * Tile::BOX + box.my_unit * (128 * t.unit);
+  const int plane = box.is_pixel ? Tile::A_PLANE : Tile::B_PLANE;
+  const int fourth_step = box.is_pixel ? t.batch : 0, fifth_step = box.is_pixel ? 0 : t.groups;  // from plane to plane
   const int *list = t.list();
   int ahead = *list;
   for (;;) {
     const int item = ahead, blocks = field(item, BLOCKS);
     if (blocks < 0) break;
     ahead = *(list += FIELDS);
-    const int pixels = min(field(item, PIXELS) - field(item, PIXEL), slots), width = field(item, WIDTH);
+    const int pixels = min(field(item, PIXELS) - field(item, PIXEL), box.pixels), width = field(item, WIDTH);
     const int pixel = field(item, PIXEL) + min(lane, pixels - 1), row = pixel / width, col = pixel - row * width;
     const int in_y = field(item, IN_H) + row * field(item, IN_H_STEP);
     const int in_x = field(item, IN_W) + col * field(item, IN_W_STEP);
-    const int filter_y = field(item, TAP_H), filter_x = field(item, TAP_W);
-    const int in_y_step = field(item, TAP_IN_H), filter_y_step = field(item, TAP_H_STEP);
-    const int in_x_step = field(item, TAP_IN_W), filter_x_step = field(item, TAP_W_STEP);
-    const int image = field(item, IMAGE), column = field(item, COLUMN) + (B_MN ? part * 64 : 0);
-    const int group = field(item, GROUP), run = field(item, RUN), length = field(item, LENGTH), channels = length / run;
-    const int runs_h = field(item, RUNS_H), runs_w = field(item, RUNS_W), block = field(item, BLOCK);
-    const CUtensorMap *map = (pixel_lane ? t.in : t.w) + (mn_lane ? 0 : run - t.least_run);
-    const int y_step = pixel_lane ? in_y_step : filter_y_step, x_step = pixel_lane ? in_x_step : filter_x_step;
-    const int y0 = pixel_lane ? in_y : filter_y, fixed = pixel_lane ? image : column;
-    const int fourth_step = pixel_lane ? t.batch : 0, fifth_step = pixel_lane ? 0 : t.groups;  // from plane to plane
-    int chunk = block ? block / (runs_h * runs_w) : 0, at = block - chunk * runs_h * runs_w;
-    int h = block ? at / runs_w : 0, w = at - h * runs_w, x0 = pixel_lane ? in_x : filter_x;
-    int depth, w_bytes = units * unit_bytes;
-    bool reads_w = !pixel_lane && my_unit < units;
-    const auto enter_chunk = [&] {  // this lane's box begins at value `depth` of the run or, MN-major, of a tap
-      depth = chunk * 64;
-      if (!B_MN || unit == 64) return;
-      const int there = min((length - depth + unit - 1) / unit, units);
-      w_bytes = there * unit_bytes, reads_w = !pixel_lane && my_unit < there;
-      if (pixel_lane) return;
-      const int k = depth + my_unit * unit, tap = k / channels;
-      depth = k - tap * channels, x0 = filter_x + tap * filter_x_step;
-    };
-    enter_chunk();
-    int y = y0 + h * y_step, x = x0 + w * x_step;
+    const int image = field(item, IMAGE), column = field(item, COLUMN) + (Box::B_MN ? box.part * 64 : 0);
+    const int fixed = box.is_pixel ? image : column, group = field(item, GROUP), run = field(item, RUN);
+    const CUtensorMap *map = (box.is_pixel ? t.in : t.w) + (box.is_mn ? 0 : run - t.least_run);
+    box.enter(item, in_y, in_x);
 #pragma unroll 1
     for (int k = 0; k < blocks; k++) {
       // pixels that do not exist are left out, but where a buffer has never been filled: they are the last one again
-      const int loaded = ring.fresh ? slots : pixels;
-      int first = mn_lane ? fixed : depth, fourth = mn_lane ? depth : fixed;
-      ptx::settle(first, x, y, fourth);  // three buffers of two planes leave no time behind the wait
-      const auto buffer = ring.next(Tile::PLANES * (loaded * box_bytes + w_bytes));
-      if (lane < loaded || reads_w) {
+      const int loaded = ring.fresh ? box.pixels : pixels;
+      int first = box.is_mn ? fixed : box.depth, fourth = box.is_mn ? box.depth : fixed;
+      ptx::settle(first, box.x, box.y, fourth);  // three buffers of two planes leave no time behind the wait
+      const auto buffer = ring.next(Tile::PLANES * (loaded * box_bytes + box.w_bytes));
+      if (lane < loaded || box.reads_w) {
 #pragma unroll
         for (int p = 0; p < Tile::PLANES; p++)
-          ptx::tma_load_5d(buffer.a + to + p * plane, *map, first, x, y, fourth + p * fourth_step,
+          ptx::tma_load_5d(buffer.a + to + p * plane, *map, first, box.x, box.y, fourth + p * fourth_step,
                            group + p * fifth_step, buffer.landed);
       }
-      x += x_step;
-      if (++w < runs_w) continue;
-      w = 0, x = x0, y += y_step;
-      if (++h < runs_h) continue;
-      h = 0, y = y0, chunk++;
-      enter_chunk();
-      x = x0;
+      box.advance();
     }
   }
 }

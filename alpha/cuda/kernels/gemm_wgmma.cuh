@@ -122,7 +122,7 @@ template <class T, int STEPS> PTX_FN void wgmma_buffer(float (&sum)[T::SUMS], ui
                                                        T::PLANES == 2 || add || k > 0);
 }
 
-// Consumer: adds up buffers, and releases them. One plane: a group of products stays in flight while the next is issued.
+// Consumer: adds up buffers and releases them. One plane: a group of products stays in flight while the next is issued.
 template <class T> struct Summation {
   Ring<T> &ring;
   const uint64_t a0, b0;

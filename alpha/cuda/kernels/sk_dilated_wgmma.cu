@@ -24,7 +24,8 @@
 //             its bfloat16: 8x8x256 614, 1.30; 16x16x128 594, 1.12; 32x32x64 400, 1.08; 4x4x512 485, 1.19. Two planes,
 //             beside its strict float32: 226, 2.4; 220; 206, 8.2; 213, at relative errors of 1.6e-7 to 2.3e-7.
 //             Units of neighbouring blocks of k instead of every count-th took 1.1 to 1.8 times as long; tables read
-//             one after the other before the first copy, 3 us more. A block takes 0.35 us or more, however small
+//             one after the other before the first copy, 3 us more. A block takes 0.35 us or more, however small.
+//             Not measured: boxes of 32 channels, groups
 #include "gemm_wgmma.cuh"
 
 template <class E_, int BM_, int TAP_, int TAPS_, int PLANES_, int STAGES_> struct WgradTile {
@@ -103,8 +104,8 @@ template <class Body> __device__ __forceinline__ void for_each_part(const Unit *
 
 // ---- producer ------------------------------------------------------------------------------------------------------
 
-// An operand as the producer sees it. A box has WIDTH channels of one pixel of `images` images; where all of them are 64
-// images of WIDTH channels, a box has those of all of a tile's channels.
+// An operand as the producer sees it. A box has WIDTH channels of one pixel of `images` images; where all boxes have 64
+// images and WIDTH channels, one has those of all of a tile's channels.
 struct Source {
   const CUtensorMap &map;
   int images;
