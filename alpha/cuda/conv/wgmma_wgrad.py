@@ -65,7 +65,7 @@ TILES = {1: (WgradTile(128, 128, 1, 6), WgradTile(128, 256, 1, 4), WgradTile(128
              WgradTile(64, 256, 1, 5), WgradTile(128, 32, 3, 7), WgradTile(128, 96, 2, 5)),
          2: (WgradTile(128, 128, 1, 3), WgradTile(128, 64, 2, 3), WgradTile(128, 64, 1, 4), WgradTile(128, 64, 3, 2),
              WgradTile(64, 64, 1, 6), WgradTile(64, 64, 3, 3), WgradTile(64, 128, 1, 4), WgradTile(128, 32, 3, 3),
-             WgradTile(64, 32, 3, 4), WgradTile(128, 96, 1, 3), WgradTile(128, 160, 1, 3))}
+             WgradTile(64, 32, 3, 4), WgradTile(128, 96, 1, 3))}
 
 
 class WgmmaWgrad:
