@@ -68,13 +68,14 @@ template <class T, int ROWS> struct KMajorPlanes {
         plane(plane_) {}
   PTX_FN void operator()(In *buffer, const In *const *rows, int offset, int k_left) const {
     const int bytes = k < k_left ? 16 : 0;
+    const In *from[COUNT];  // all of them before the first copy, behind which nothing is read from shared memory early
 #pragma unroll
-    for (int i = 0; i < COUNT; i++) {
-      const In *from = rows[first + i * STEP] + (offset + k);
+    for (int i = 0; i < COUNT; i++) from[i] = rows[first + i * STEP] + (offset + k);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
 #pragma unroll
       for (int p = 0; p < T::PLANES; p++)
-        ptx::cp_async<16>(buffer + p * (ROWS * T::BK) + dst + i * STEP * T::BK, from + p * plane, bytes);
-    }
+        ptx::cp_async<16>(buffer + p * (ROWS * T::BK) + dst + i * STEP * T::BK, from[i] + p * plane, bytes);
   }
 };
 
@@ -95,14 +96,15 @@ template <class T, int ROWS> struct MnMajorPlanes {
     src = first + (row < rows_left ? row : 0);
   }
   template <class Line> PTX_FN void operator()(In *buffer, Line line, int k_left) const {
+    const In *from[COUNT];  // as above
 #pragma unroll
-    for (int i = 0; i < COUNT; i++) {
-      const In *from = src + line(i);
-      const int bytes = k0 + i * STEP < k_left ? 16 : 0;
+    for (int i = 0; i < COUNT; i++) from[i] = src + line(i);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
 #pragma unroll
       for (int p = 0; p < T::PLANES; p++)
-        ptx::cp_async<16>(buffer + p * (ROWS * T::BK) + dst + i * STEP * ROWS, from + p * plane, bytes);
-    }
+        ptx::cp_async<16>(buffer + p * (ROWS * T::BK) + dst + i * STEP * ROWS, from[i] + p * plane,
+                          k0 + i * STEP < k_left ? 16 : 0);
   }
 };
 
