@@ -169,7 +169,7 @@ def estimate(pixels: Pixels, images: int, columns: int, sm_count: int, costs: Co
         longest = ceil_div(most, count)
         slices = np.maximum(-(-blocks // max(longest, 1)), 1)
         of_class = np.repeat(np.arange(len(blocks)), slices)
-        begin, length, first = _slices(blocks, slices, whole)
+        _, length, first = _slices(blocks, slices, whole)
         cost = _cost(of_class, length, first, pixels.classes, costs)
         slots = int(tiles[slices > 1] @ slices[slices > 1])
         last = last_load(cost, tiles[of_class], min(sm_count, int(tiles @ slices)))
