@@ -10,7 +10,8 @@ The scale comes from the largest finite element, so nothing overflows. What can 
 too few digits to all others: `flag` says so, on the device, to kernels that can be skipped in favour of exact ones.
 
 Operands are kept with the memory that they were made of, until an op changes it (`Array.derived`), unless another
-library can see that memory. They double what a tensor takes, hence the policy KEEP.
+library can see that memory. They double what a tensor takes, hence the policy KEEP. An array that waits for its first
+reader (alpha/cuda/deferred.py) has its planes written in its own memory instead.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from weakref import WeakSet
 
 import numpy as np
 
+from alpha.config import config
 from alpha.cuda.context import context
+from alpha.cuda.deferred import ALIGNMENT, HEADER, header_of, write_before
 from alpha.cuda.kernel import Kernel
-from alpha.cuda.memory import ITEMSIZE, Array, allocate, download, upload
+from alpha.cuda.memory import ITEMSIZE, Array, Deferred, allocate, download, upload
 from alpha.cuda.update import TABLE, tables
 from alpha.errors import DTypeError, message
 
@@ -33,11 +36,11 @@ from alpha.errors import DTypeError, message
 # goes then. Activations wait for the backward pass: their planes would double the memory of the training step.
 KEEP = {"weight": True, "gradient": True, "activation": False}
 
+ARCH = "sm_90a"  # the architecture with kernels that read planes
+
 SMALL = 8192         # elements that one block measures and splits; kernels/planes.cu
 STEP = 2048          # chunks of larger ones are a multiple of it
 BLOCKS_PER_SM = 4    # of a launch over them
-ALIGNMENT = 256      # bytes, of planes and header
-HEADER = 64          # bytes: float32 scale, int32 flag, what the blocks count; OperandHeader in kernels/planes.cu
 
 
 class Operand(NamedTuple):
@@ -69,6 +72,7 @@ class Operand(NamedTuple):
 class _Form(NamedTuple):
     """How float32 is split for what a kernel reads."""
 
+    reads: str
     dtype: str
     planes: int
     scaled: bool
@@ -78,10 +82,10 @@ class _Form(NamedTuple):
 
 
 def _form(reads: str, dtype: str, planes: int, scaled: bool) -> _Form:
-    args = "ptr x, ptr planes, ptr header, {} ptr lost_ranges"
-    return _Form(dtype, planes, scaled,
+    args = "ptr x, ptr planes, ptr header, {} ptr lost_ranges"  # known: the scale is from the header's bound
+    return _Form(reads, dtype, planes, scaled,
                  Kernel("planes.cu", f"planes_small_{reads}", args.format("i32 size,")) if scaled else None,
-                 Kernel("planes.cu", f"planes_split_{reads}", args.format("i64 size, i32 chunk,")),
+                 Kernel("planes.cu", f"planes_split_{reads}", args.format("i64 size, i32 chunk, i32 known,")),
                  Kernel("planes.cu", f"planes_split_{reads}_all", f"{TABLE}, ptr lost_ranges"))
 
 
@@ -90,6 +94,11 @@ READS = {"float16x2": _form("float16x2", "float16", 2, True), "float16": _form("
 _stale: dict[str, WeakSet[Array]] = {reads: WeakSet() for reads in READS}  # see `forget`
 _AMAX = Kernel("planes.cu", "planes_amax", "ptr x, ptr header, i64 size, i32 chunk")
 _AMAX_ALL = Kernel("planes.cu", "planes_amax_all", TABLE)
+
+
+def planes_are_read() -> bool:
+    """Tells whether convolutions of float32 arrays read planes, on this device and as it is configured."""
+    return config.tensor_cores and context.arch == ARCH
 
 
 def operand(x: Array, reads: str, *, keep: bool = True) -> Operand:
@@ -109,6 +118,8 @@ def operand(x: Array, reads: str, *, keep: bool = True) -> Operand:
     form = _checked(x, reads)
     if x.dtype != "float32" or not x.size:
         return _itself(x, form)
+    if x.__class__ is Deferred and form.scaled and x.derived.planes(write=form.planes == 2):
+        return _in_place(x, form)
     if x in _stale[reads]:
         prepare_weights(list(_stale[reads]), reads)
         _stale[reads].clear()
@@ -124,11 +135,16 @@ def forget(arrays: Sequence[Array]) -> None:
 
     Where one of them is asked for again, all are made anew together: the weights of a network, after a step.
     """
+    write_before(arrays)
     for x in arrays:
-        if x.derived:
+        if x.derived is None:
+            continue
+        if x.__class__ is Deferred:
+            x.derived.settle()
+        else:
             for reads in x.derived:
                 _stale[reads].add(x)
-            x.derived.clear()
+        x.derived.clear()
 
 
 def prepare_weights(arrays: Sequence[Array], reads: str) -> None:
@@ -143,6 +159,11 @@ def prepare_weights(arrays: Sequence[Array], reads: str) -> None:
                and not x.derive().visible and reads not in x.derive()]
     for x, made in zip(missing, _split_all(missing, READS[reads])):
         x.derive()[reads] = made
+
+
+def lost_ranges() -> Array:
+    """Returns the counter of flags, on the device."""
+    return _constants()[2]
 
 
 def lost_range_count() -> int:
@@ -172,8 +193,16 @@ def _itself(x: Array, form: _Form) -> Operand:
     return Operand(x.ptr, x.shape, form.dtype, form.planes, one, x, zero)
 
 
+def _in_place(x: Array, form: _Form) -> Operand:
+    """Returns planes that are in the memory of a deferred array: both, or the first of them."""
+    memory, size = x.derived.memory, form.planes * x.size
+    elements = memory.elements
+    planes = Array(elements.block, elements.ptr, (form.planes, *x.shape), form.dtype, size, size * ITEMSIZE[form.dtype])
+    return Operand(elements.ptr, x.shape, form.dtype, form.planes, memory.scale, planes, memory.flag)
+
+
 def _split(x: Array, form: _Form) -> Operand:
-    """Returns the operand of a float32 array, made in one launch or two."""
+    """Returns the operand of a float32 array, made in one launch or two: what is largest is measured, or known."""
     size, lost_ranges = x.size, _constants()[2]
     if form.small and size <= SMALL:
         made = _allocate(x, form, 0)
@@ -182,9 +211,12 @@ def _split(x: Array, form: _Form) -> Operand:
     chunk = _chunk(size, context.sm_count)
     blocks = -(-size // chunk)
     made = _allocate(x, form, blocks)
-    if form.scaled:
+    known = x.derived.header_for(form.reads) if form.scaled and x.__class__ is Deferred else None
+    if known:
+        made = made._replace(scale=known.scale, flag=known.flag)
+    elif form.scaled:
         _AMAX(blocks, x, made.scale, size, chunk)
-    form.split(blocks, x, made.keep, made.scale, size, chunk, lost_ranges)
+    form.split(blocks, x, made.keep, made.scale, size, chunk, known is not None, lost_ranges)
     return made
 
 
@@ -212,7 +244,6 @@ def _allocate(x: Array, form: _Form, blocks: int) -> Operand:
     header = -(-nbytes // ALIGNMENT) * ALIGNMENT
     block = allocate(header + HEADER + 4 * blocks)
     ptr = int(block)
-    scale = Array(block, ptr + header, (1,), "float32", 1, 4)
-    flag = Array(block, ptr + header + 4, (1,), "int32", 1, 4)
+    scale, flag = header_of(block, ptr + header)
     planes = Array(block, ptr, (form.planes, *x.shape), form.dtype, form.planes * x.size, nbytes)
     return Operand(ptr, x.shape, form.dtype, form.planes, scale, planes, flag)

@@ -8,7 +8,6 @@ import pytest
 from alpha.cuda import memory
 from alpha.cuda import operand as operands
 from alpha.cuda.elementwise import convert
-from alpha.cuda.kernel import Kernel
 from alpha.cuda.operand import SMALL, STEP, lost_range_count, operand, prepare_weights
 from alpha.errors import DTypeError
 from tests.cuda.operand_oracle import SIZES, SPECIAL, SPLITS, check, exponent, item, normal, planes_of, spread, value_of
@@ -107,20 +106,6 @@ def test_flags_are_counted():
 
 
 # ---- many at once ----------------------------------------------------------------------------------------------------
-
-@pytest.fixture
-def launches(monkeypatch) -> list[str]:
-    """The entries of the kernels that are launched."""
-    seen: list[str] = []
-    launch = Kernel.__call__
-
-    def counted(self: Kernel, grid: object, *values: object) -> None:
-        seen.append(self.entry)
-        launch(self, grid, *values)
-
-    monkeypatch.setattr(Kernel, "__call__", counted)
-    return seen
-
 
 @pytest.mark.parametrize("reads", SPLITS)
 def test_weights_are_prepared_in_two_launches(reads, launches):

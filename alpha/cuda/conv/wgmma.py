@@ -11,7 +11,7 @@ from alpha.cuda.context import context
 from alpha.cuda.conv.schedule_wgmma import CHUNK, ROWS, Costs, WorkList, dgrad_pixels, fprop_pixels, work_list
 from alpha.cuda.kernel import Kernel
 from alpha.cuda.memory import ITEMSIZE, Array, empty, upload
-from alpha.cuda.operand import KEEP, Operand, operand
+from alpha.cuda.operand import ARCH, KEEP, Operand, operand
 from alpha.cuda.plan import Guard, Launch
 from alpha.cuda.tensor_map import tensor_map
 from alpha.ops.conv_desc import ConvDesc
@@ -69,8 +69,8 @@ TILES = {2: (Tile(128, 3, 0.985, 1.0), Tile(64, 4, 0.545, 0.7)),
 
 def refusal(desc: ConvDesc) -> str:
     """Returns why no kernel on Hopper's tensor cores computes desc on this device, or ""."""
-    if context.arch != "sm_90a":
-        return f"needs sm_90a, the device is {context.arch}"
+    if context.arch != ARCH:
+        return f"needs {ARCH}, the device is {context.arch}"
     if desc.groups > 1:
         return f"computes one group, not {desc.groups}"
     if desc.ic % 8 or desc.oc % 8:
