@@ -3,8 +3,9 @@
     y = later(reserve(shape), reads=(x, gamma, beta), write=launch)
 
 y is an array like any other. Its producer's last pass is a launch that waits. Whoever takes y.ptr gets float32, written
-then and there; alpha.cuda.operand has 16-bit planes written in the same memory, which take as many bytes. So nothing is
-written in a form that nobody reads, and planes cost no pass of their own.
+then and there; alpha.cuda.operand has two 16-bit planes written in the same memory, which take as many bytes. So
+nothing is written in a form that nobody reads, and planes cost no pass of their own. Where products read one plane, it
+is the first of the two: 4 bytes written and 2 read of an element, and all digits there for whoever needs them.
 
 - Memory is taken when the array is made, where an OutOfMemoryError belongs; a pass that waits holds what it reads
   besides. A convolution has its operands written before it takes memory for its result, and gradients that still wait
@@ -99,7 +100,7 @@ def hurry() -> None:
     """Has those passes run that hurry, and write planes: so is read what they write, as a rule."""
     for contents in list(_waiting.values()):
         if contents.hurries:
-            contents.planes(write=True)
+            contents.planes()
 
 
 class Contents(Derived):
@@ -142,17 +143,19 @@ class Contents(Derived):
             self._merge(y, None, guard)
             return y
 
-    def planes(self, write: bool) -> bool:
-        """Tells whether memory has planes; `write`: has them written if nothing is yet."""
-        if write and self._write is not None:
+    def planes(self) -> bool:
+        """Tells whether memory has planes, which are written if nothing is yet."""
+        if self._write is not None:
             with _lock:
                 self._run(planes=True)
         return self.in_planes
 
     def write_for(self, reads: str) -> None:
         """Has the pass run for somebody who will ask for what `reads` says, if it has not."""
-        if not self.planes(write=reads == "float16x2"):
+        if reads == "float32":
             self.elements()
+        else:
+            self.planes()
 
     def header_for(self, reads: str) -> Memory | None:
         """Returns the memory whose header may serve a split of the elements: one kind of it, as it gets the flag."""

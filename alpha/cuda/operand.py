@@ -118,7 +118,7 @@ def operand(x: Array, reads: str, *, keep: bool = True) -> Operand:
     form = _checked(x, reads)
     if x.dtype != "float32" or not x.size:
         return _itself(x, form)
-    if x.__class__ is Deferred and form.scaled and x.derived.planes(write=form.planes == 2):
+    if x.__class__ is Deferred and form.scaled and x.derived.planes():
         return _in_place(x, form)
     if x in _stale[reads]:
         prepare_weights(list(_stale[reads]), reads)

@@ -15,7 +15,7 @@ from alpha.cuda.activation import relu_grad_cuda
 from alpha.cuda.deferred import BOUND, MOST
 from alpha.cuda.memory import Array, Deferred
 from alpha.cuda.operand import SMALL, lost_range_count, operand
-from alpha.ops.norm import batch_norm_act, batch_norm_add_act
+from alpha.ops.norm import batch_norm_act, batch_norm_add_act, batch_norm_grad
 from tests.cuda.deferred_oracle import Norm, cuda, error, held, planes, without_tensor_cores
 from tests.cuda.operand_oracle import normal, planes_of
 
@@ -75,6 +75,22 @@ def test_what_nobody_reads_is_never_written(launches):
     assert not [entry for entry in launches if "apply" in entry or "gradient" in entry]
 
 
+@pytest.mark.parametrize("affine", ["", "gamma", "beta"])
+def test_parameters_may_be_absent(affine):
+    norm = Norm(60, 24)
+    x, g = cuda(norm.x), cuda(norm.g)
+    parts = [cuda(getattr(norm, name)) if affine == name else None for name in ("gamma", "beta")]
+
+    def results():
+        y, mean, istd = batch_norm_act.full(x, *parts, activation="relu")
+        return y, batch_norm_grad(g, x, *parts, mean, istd, activation="relu")[0]
+
+    got = [held(planes(t)) for t in results()]
+    with alpha.config(tensor_cores=False):
+        wanted = [t.numpy() for t in results()]
+    assert all(flag == 0 and error(a, b) < 1e-7 for (a, flag), b in zip(got, wanted))
+
+
 @pytest.mark.parametrize("shape", [(3, 5, 3, 24), (2100, 8)], ids=str)
 def test_float32_first_is_what_it_is_without_tensor_cores(shape):
     norm = Norm(*shape)
@@ -112,9 +128,10 @@ def test_planes_after_float32_need_no_maximum(reads, launches):
         assert launches == ["planes_amax", f"planes_split_{other}"], "the header has the flag of the other split"
 
 
-def test_one_plane_is_the_first_of_two():
+def test_one_plane_is_the_first_of_two(launches):
     y = Norm(300, 24).call()
-    both, one = planes(y), planes(y, "float16")
+    one, both = planes(y, "float16"), planes(y)
+    assert launches.count("apply_planes") == 1
     assert (one.ptr, one.planes, one.scale.ptr, one.flag.ptr) == (both.ptr, 1, both.scale.ptr, both.flag.ptr)
     assert np.array_equal(planes_of(one)[0], planes_of(both)[0])
 
