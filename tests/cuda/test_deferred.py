@@ -25,6 +25,11 @@ SHAPES = [(2, 8), (3, 5, 3, 24), (700, 16), (5, 264), (3, 1032), (2100, 8), (127
 BOUND_OF_FP32 = 2e-6  # docs/numerics.md promises it of a product
 
 
+def wide(channels: int) -> np.ndarray:
+    """Scales from 2^-40 to 2^40: most channels are lost beside the largest."""
+    return np.ldexp(np.float32(1), np.linspace(-40, 40, channels).astype(int)).astype(np.float32)
+
+
 # ---- forms -----------------------------------------------------------------------------------------------------------
 
 
@@ -185,6 +190,20 @@ def test_gradients_of_relu_read_a_plane(launches):
     assert launches == ["relu_grad_float32"]
 
 
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_sums_over_rows_read_planes(shape, launches):
+    """The gradient of a bias, from a gradient that two convolutions have read."""
+    for t in (Norm(*shape).grad(), Norm(*shape, gamma=wide(shape[-1])).grad()):
+        planes(t)
+        axes = tuple(range(len(shape) - 1))
+        launches.clear()
+        total, mean = t.sum(axes), t.mean(axes)
+        assert launches.count("sum_columns_of_planes") == 2 and t.data.derived.in_planes
+        a = t.numpy().astype(np.float64)
+        for got, wanted in ((total, a.sum(axes)), (mean, a.mean(axes))):
+            assert (np.abs(got.numpy() - wanted) <= 2e-6 * np.abs(a).sum(axes)).all()
+
+
 @pytest.mark.parametrize("why", ["channels", "inference", "tensor cores", "float16", "visible", "architecture"])
 def test_where_nothing_waits(why, monkeypatch):
     norm = Norm(60, 12 if why == "channels" else 8)
@@ -203,11 +222,6 @@ def test_where_nothing_waits(why, monkeypatch):
 
 
 # ---- flags -----------------------------------------------------------------------------------------------------------
-
-
-def wide(channels: int) -> np.ndarray:
-    """Scales from 2^-40 to 2^40: most channels are lost beside the largest."""
-    return np.ldexp(np.float32(1), np.linspace(-40, 40, channels).astype(int)).astype(np.float32)
 
 
 FLAGGED = {"wide scales": dict(gamma=wide(24)),

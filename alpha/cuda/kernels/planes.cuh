@@ -164,14 +164,12 @@ struct Stored {
     } u{{*reinterpret_cast<const uint2 *>(first), *reinterpret_cast<const uint2 *>(second)}};
     return u.packet;
   }
+  __device__ __forceinline__ float at(const Packet<float> &packet, int e) const {
+    const unsigned high = __float_as_uint(packet.v[e / 2]), low = __float_as_uint(packet.v[2 + e / 2]);
+    return whole ? packet.v[e] : (float_of_pair<f16>(high, e % 2) + float_of_pair<f16>(low, e % 2)) * scale;
+  }
   __device__ __forceinline__ void unpack(float (&v)[4], const Packet<float> &packet) const {
 #pragma unroll
-    for (int e = 0; e < 4; e++) v[e] = packet.v[e];
-    if (whole) return;
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
-      const unsigned high = __float_as_uint(packet.v[e / 2]), low = __float_as_uint(packet.v[2 + e / 2]);
-      v[e] = (float_of_pair<f16>(high, e % 2) + float_of_pair<f16>(low, e % 2)) * scale;
-    }
+    for (int e = 0; e < 4; e++) v[e] = at(packet, e);
   }
 };
