@@ -10,8 +10,8 @@ The scale comes from the largest finite element, so nothing overflows. What can 
 too few digits to all others: `flag` says so, on the device, to kernels that can be skipped in favour of exact ones.
 
 Operands are kept with the memory that they were made of, until an op changes it (`Array.derived`), unless another
-library can see that memory. They double what a tensor takes, hence the policy KEEP. An array that waits for its first
-reader (alpha/cuda/deferred.py) has its planes written in its own memory instead.
+library can see that memory. They double what a tensor takes, hence the policy KEEP; the scale is kept in any case. An
+array that waits for its first reader (alpha/cuda/deferred.py) has its planes written in its own memory instead.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from alpha.config import config
 from alpha.cuda.context import context
 from alpha.cuda.deferred import ALIGNMENT, HEADER, header_of, write_before
 from alpha.cuda.kernel import Kernel
-from alpha.cuda.memory import ITEMSIZE, Array, Deferred, allocate, download, upload
+from alpha.cuda.memory import ITEMSIZE, Array, Deferred, allocate, download, empty, upload
 from alpha.cuda.update import TABLE, tables
 from alpha.errors import DTypeError, message
 
@@ -69,6 +69,18 @@ class Operand(NamedTuple):
         return self.keep.nbytes
 
 
+class _Measured(NamedTuple):
+    """The header of a split, kept with what was split: the next one needs no maximum."""
+
+    scale: Array
+    flag: Array
+    nbytes: int = HEADER
+
+    @property
+    def ptr(self) -> int:
+        return self.scale.ptr
+
+
 class _Form(NamedTuple):
     """How float32 is split for what a kernel reads."""
 
@@ -79,6 +91,11 @@ class _Form(NamedTuple):
     small: Kernel | None
     split: Kernel
     split_all: Kernel
+
+    @property
+    def measured(self) -> str:
+        """Under what name an array keeps what was measured for a split."""
+        return f"scale of {self.reads}"
 
 
 def _form(reads: str, dtype: str, planes: int, scaled: bool) -> _Form:
@@ -142,7 +159,7 @@ def forget(arrays: Sequence[Array]) -> None:
         if x.__class__ is Deferred:
             x.derived.settle()
         else:
-            for reads in x.derived:
+            for reads in x.derived.keys() & READS:
                 _stale[reads].add(x)
         x.derived.clear()
 
@@ -210,14 +227,29 @@ def _split(x: Array, form: _Form) -> Operand:
         return made
     chunk = _chunk(size, context.sm_count)
     blocks = -(-size // chunk)
-    made = _allocate(x, form, blocks)
-    known = x.derived.header_for(form.reads) if form.scaled and x.__class__ is Deferred else None
-    if known:
-        made = made._replace(scale=known.scale, flag=known.flag)
-    elif form.scaled:
-        _AMAX(blocks, x, made.scale, size, chunk)
-    form.split(blocks, x, made.keep, made.scale, size, chunk, known is not None, lost_ranges)
-    return made
+    if not form.scaled:
+        made = _allocate(x, form, 0)
+        form.split(blocks, x, made.keep, made.scale, size, chunk, False, lost_ranges)
+        return made
+    header = _known_header(x, form)
+    known = header is not None
+    if header is None:
+        memory = empty((HEADER // 4 + blocks,), "float32")
+        header = _Measured(*header_of(memory.block, memory.ptr), memory.nbytes)
+        _AMAX(blocks, x, header.scale, size, chunk)
+        if not (x.derived is not None and x.derived.visible):
+            x.derive()[form.measured] = header
+    planes = empty((form.planes, *x.shape), form.dtype)
+    form.split(blocks, x, planes, header.scale, size, chunk, known, lost_ranges)
+    return Operand(planes.ptr, x.shape, form.dtype, form.planes, header.scale, planes, header.flag)
+
+
+def _known_header(x: Array, form: _Form) -> _Measured | None:
+    """Returns a header with a bound of x: of its producer, or of a split into the same form."""
+    memory = x.derived.header_for(form.reads) if x.__class__ is Deferred else None
+    if memory:
+        return _Measured(memory.scale, memory.flag)
+    return x.derived.get(form.measured) if x.derived else None
 
 
 def _split_all(arrays: Sequence[Array], form: _Form) -> list[Operand]:

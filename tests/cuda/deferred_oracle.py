@@ -27,6 +27,11 @@ def error(got: np.ndarray, wanted: np.ndarray) -> float:
     return float(np.linalg.norm(got - wanted) / np.linalg.norm(wanted))
 
 
+def wide(channels: int) -> np.ndarray:
+    """Scales from 2^-40 to 2^40: most channels are lost beside the largest."""
+    return np.ldexp(np.float32(1), np.linspace(-40, 40, channels).astype(int)).astype(np.float32)
+
+
 class Norm:
     """Batch norm of random numbers: its inputs, its results in float64, and its calls on the device."""
 

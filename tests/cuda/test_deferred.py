@@ -16,18 +16,13 @@ from alpha.cuda.deferred import BOUND, MOST
 from alpha.cuda.memory import Array, Deferred
 from alpha.cuda.operand import SMALL, lost_range_count, operand
 from alpha.ops.norm import batch_norm_act, batch_norm_add_act, batch_norm_grad
-from tests.cuda.deferred_oracle import Norm, cuda, error, held, planes, without_tensor_cores
+from tests.cuda.deferred_oracle import Norm, cuda, error, held, planes, wide, without_tensor_cores
 from tests.cuda.operand_oracle import normal, planes_of
 
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device")]
 
 SHAPES = [(2, 8), (3, 5, 3, 24), (700, 16), (5, 264), (3, 1032), (2100, 8), (127, 72)]
 BOUND_OF_FP32 = 2e-6  # docs/numerics.md promises it of a product
-
-
-def wide(channels: int) -> np.ndarray:
-    """Scales from 2^-40 to 2^40: most channels are lost beside the largest."""
-    return np.ldexp(np.float32(1), np.linspace(-40, 40, channels).astype(int)).astype(np.float32)
 
 
 # ---- forms -----------------------------------------------------------------------------------------------------------

@@ -110,12 +110,13 @@ def memory_of_a_step(make: Callable[[], nn.Module]) -> list[int]:
 
 @pytest.mark.parametrize("make", [deep_resnet, bottlenecks, googlenet])
 def test_a_step_takes_no_more_memory(make: Callable[[], nn.Module], no_products: None, monkeypatch) -> None:
-    """But for a header per map, of 64 bytes behind what is rounded up to 256."""
+    """But for a header per map, of 64 bytes behind what is rounded up to 256; and for a moment the map behind a guard."""
     ours = memory_of_a_step(make)
     monkeypatch.setattr("alpha.cuda.norm.planes_are_read", lambda: False)
     before = memory_of_a_step(make)
     headers = 320 * 2 * sum(isinstance(m, nn.BatchNorm2d) for m in make().modules())
-    assert all(a <= b + headers for a, b in zip(ours, before)), (ours, before)
+    assert all(a <= b + headers for a, b in zip(ours[:2], before)), (ours, before)
+    assert ours[2] <= before[2] + headers + 64 * 4 * 4 * 16 * 4, "a map of the second stage"
 
 
 def test_nothing_leaks(no_products: None) -> None:

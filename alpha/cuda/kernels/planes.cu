@@ -153,7 +153,9 @@ template <class Form> __device__ __forceinline__ void split_share(const Share &h
     const unsigned partials = known ? 1 : blocks;
     unsigned most = 0;
     for (unsigned k = threadIdx.x; k < partials; k += THREADS) most = LargerBits()(most, partial[k]);
-    shift = shift_of(fold_group(most, THREADS, LargerBits()));
+    most = fold_group(most, THREADS, LargerBits());
+    if (!known && here.begin == 0 && threadIdx.x == 0) header->bound = most;  // for the next split
+    shift = shift_of(most);
     split.factor = power_of_two(shift);
   }
   Tally tally = {};
