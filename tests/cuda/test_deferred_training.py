@@ -110,7 +110,7 @@ def memory_of_a_step(make: Callable[[], nn.Module]) -> list[int]:
 
 @pytest.mark.parametrize("make", [deep_resnet, bottlenecks, googlenet])
 def test_a_step_takes_no_more_memory(make: Callable[[], nn.Module], no_products: None, monkeypatch) -> None:
-    """But for a header per map, of 64 bytes behind what is rounded up to 256; and for a moment the map behind a guard."""
+    """But for a header per map, of 64 bytes behind a multiple of 256, and at times for what is made behind a guard."""
     ours = memory_of_a_step(make)
     monkeypatch.setattr("alpha.cuda.norm.planes_are_read", lambda: False)
     before = memory_of_a_step(make)
