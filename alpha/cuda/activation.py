@@ -29,8 +29,9 @@ _RELU_GRAD_PLANES = Kernel("planes.cu", "planes_relu_grad", "ptr g, ptr y, ptr h
 @ops.relu_grad.impl("cuda")
 def relu_grad_cuda(g: Array, y: Array) -> Array:
     dx = empty(y.shape, y.dtype)
-    if y.__class__ is Deferred and y.derived.in_planes:
-        elements, header, _ = y.derived.memory
+    memory = y.derived.planes() if y.__class__ is Deferred else None
+    if memory:
+        elements, header, _ = memory
         _RELU_GRAD_PLANES(blocks(y.size, ITEMSIZE[y.dtype], PACKETS), g, elements, header, dx, y.size)
     else:
         _RELU_GRAD[y.dtype](blocks(y.size, ITEMSIZE[y.dtype]), g, 0, y, 0, dx, y.size)

@@ -100,7 +100,7 @@ def hurry() -> None:
     """Has those passes run that hurry, and write planes: so is read what they write, as a rule."""
     for contents in list(_waiting.values()):
         if contents.hurries:
-            contents.planes()
+            contents.planes(write=True)
 
 
 class Contents(Derived):
@@ -121,11 +121,12 @@ class Contents(Derived):
     @property
     def bound(self) -> int | None:
         """Address of the bits of a bound, the largest element if that is known; None: there is none any more."""
-        return None if self._split_for is None else self.memory.scale.ptr + (MOST if self.in_planes else BOUND)
+        with _lock:
+            return None if self._split_for is None else self.memory.scale.ptr + (MOST if self.in_planes else BOUND)
 
     def elements(self) -> Array:
         """Returns the float32 elements: all there is, from now on."""
-        if self.in_planes or self._write is not None:
+        if self._write is not None or self.in_planes:  # `_run` sets them the other way round
             with _lock:
                 self._run(planes=False)
                 if self.in_planes:
@@ -143,19 +144,19 @@ class Contents(Derived):
             self._merge(y, None, guard)
             return y
 
-    def planes(self) -> bool:
-        """Tells whether memory has planes, which are written if nothing is yet."""
-        if self._write is not None:
-            with _lock:
+    def planes(self, write: bool = False) -> Memory | None:
+        """Returns the memory if it has planes; `write`: has them written if nothing is yet."""
+        with _lock:
+            if write:
                 self._run(planes=True)
-        return self.in_planes
+            return self.memory if self.in_planes else None
 
     def write_for(self, reads: str) -> None:
         """Has the pass run for somebody who will ask for what `reads` says, if it has not."""
         if reads == "float32":
             self.elements()
         else:
-            self.planes()
+            self.planes(write=True)
 
     def header_for(self, reads: str) -> Memory | None:
         """Returns the memory whose header may serve a split of the elements: one kind of it, as it gets the flag."""
@@ -174,7 +175,8 @@ class Contents(Derived):
         """Runs the pass, unless it has been."""
         if self._write is not None:
             self._write(self.memory, planes)
-            self._write, self.reads, self.in_planes = None, (), planes
+            self.in_planes = planes
+            self._write, self.reads = None, ()
             _waiting.pop(id(self), None)
 
     def _merge(self, y: Array, header: Array | None, guard: Guard) -> None:

@@ -166,8 +166,8 @@ def _write_y(x: Array, gamma: Array | None, beta: Array | None, mean: Array, ist
     rest = gamma, beta, mean, istd, y, header, floor, lost_ranges(), w.block
     if residual is None:
         _APPLY_PLANES(w.grid, x, *rest)
-    elif _stored(residual):
-        _APPLY_ADD_STORED_PLANES(w.grid, x, *_stored(residual), *rest)
+    elif stored := _stored(residual):
+        _APPLY_ADD_STORED_PLANES(w.grid, x, *stored, *rest)
     else:
         _APPLY_ADD_PLANES(w.grid, x, residual, *rest)
     _apply(*inputs, flag, GUARDED)
@@ -175,10 +175,8 @@ def _write_y(x: Array, gamma: Array | None, beta: Array | None, mean: Array, ist
 
 def _stored(residual: Array) -> Arrays:
     """Returns memory and header of a residual that consists of planes, else nothing."""
-    if residual.__class__ is Deferred and residual.derived.in_planes:
-        elements, header, _ = residual.derived.memory
-        return elements, header
-    return ()
+    memory = residual.derived.planes() if residual.__class__ is Deferred else None
+    return memory[:2] if memory else ()
 
 
 def _apply(x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd: Array, residual: Array | None,
@@ -188,8 +186,8 @@ def _apply(x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd:
     rest = gamma, beta, _wide(gamma, beta), mean, istd, y, floor, flag, w.block
     if residual is None:
         _APPLY[kind](w.grid, x, *rest)
-    elif _stored(residual):
-        _APPLY_ADD_STORED(w.grid, x, *_stored(residual), gamma, beta, *rest[3:])
+    elif stored := _stored(residual):
+        _APPLY_ADD_STORED(w.grid, x, *stored, gamma, beta, *rest[3:])
     else:
         _APPLY_ADD[kind](w.grid, x, residual, *rest)
 

@@ -25,9 +25,9 @@ import numpy as np
 
 from alpha.config import config
 from alpha.cuda.context import context
-from alpha.cuda.deferred import ALIGNMENT, HEADER, header_of, write_before
+from alpha.cuda.deferred import ALIGNMENT, HEADER, Memory, header_of, write_before
 from alpha.cuda.kernel import Kernel
-from alpha.cuda.memory import ITEMSIZE, Array, Deferred, allocate, download, empty, upload
+from alpha.cuda.memory import ITEMSIZE, Array, Deferred, Shape, allocate, download, empty, extent, upload
 from alpha.cuda.update import TABLE, tables
 from alpha.errors import DTypeError, message
 
@@ -135,8 +135,10 @@ def operand(x: Array, reads: str, *, keep: bool = True) -> Operand:
     form = _checked(x, reads)
     if x.dtype != "float32" or not x.size:
         return _itself(x, form)
-    if x.__class__ is Deferred and form.scaled and x.derived.planes():
-        return _in_place(x, form)
+    if x.__class__ is Deferred and form.scaled:
+        memory = x.derived.planes(write=True)
+        if memory:
+            return _in_place(memory, x.shape, form)
     if x in _stale[reads]:
         prepare_weights(list(_stale[reads]), reads)
         _stale[reads].clear()
@@ -210,12 +212,11 @@ def _itself(x: Array, form: _Form) -> Operand:
     return Operand(x.ptr, x.shape, form.dtype, form.planes, one, x, zero)
 
 
-def _in_place(x: Array, form: _Form) -> Operand:
+def _in_place(memory: Memory, shape: Shape, form: _Form) -> Operand:
     """Returns planes that are in the memory of a deferred array: both, or the first of them."""
-    memory, size = x.derived.memory, form.planes * x.size
-    elements = memory.elements
-    planes = Array(elements.block, elements.ptr, (form.planes, *x.shape), form.dtype, size, size * ITEMSIZE[form.dtype])
-    return Operand(elements.ptr, x.shape, form.dtype, form.planes, memory.scale, planes, memory.flag)
+    (block, ptr), shape_of_planes = (memory.elements.block, memory.elements.ptr), (form.planes, *shape)
+    planes = Array(block, ptr, shape_of_planes, form.dtype, *extent(shape_of_planes, form.dtype))
+    return Operand(ptr, shape, form.dtype, form.planes, memory.scale, planes, memory.flag)
 
 
 def _split(x: Array, form: _Form) -> Operand:

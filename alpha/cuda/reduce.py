@@ -164,8 +164,9 @@ def reduce(fold: Fold, x: Array, axes: Shape, shape: Shape, dtype: str, divisor:
     partial = None
     if plan.chunks > 1 or merged != stored:
         partial = empty((y.size * plan.chunks * fold.state[stored],), "uint8")
-    if plan.wide and x.__class__ is Deferred and x.derived.in_planes:
-        elements, header, _ = x.derived.memory
+    memory = x.derived.planes() if plan.wide and x.__class__ is Deferred else None
+    if memory:
+        elements, header, _ = memory
         _SUM_OF_PLANES(plan.grid, elements, header, partial, y, *plan.args, divisor, *plan.walk)
     else:
         kernel = (_WIDE_SUM if plan.wide else fold).columns if plan.walk else fold.rows
