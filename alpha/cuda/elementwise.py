@@ -102,11 +102,11 @@ def broadcasting(op: Op, source: str | Path, dtypes: Sequence[str] = FLOAT_DTYPE
     def run(a: Array | Number, b: Array | Number) -> Array:
         if swap:
             a, b = b, a
-        like = a if a.__class__ is Array else b
+        like = a if isinstance(a, Array) else b
         dtype, shape, layout, a_number, b_number = like.dtype, like.shape, b"", 0, 0
-        if a.__class__ is not Array:
+        if not isinstance(a, Array):
             a, a_number = None, convert_number(a, dtype)
-        elif b.__class__ is not Array:
+        elif not isinstance(b, Array):
             b, b_number = None, convert_number(b, dtype)
         elif a.shape != b.shape:
             shape, layout = _broadcast(op.name, (a.shape, b.shape))
@@ -255,11 +255,11 @@ _WHERE_BROADCAST = {size: Kernel("cast.cu", f"where_broadcast_{size}", f"{_WHERE
 
 @ops.where.impl("cuda")
 def where_cuda(cond: Array, x: Array | Number, y: Array | Number) -> Array:
-    dtype = (x if x.__class__ is Array else y).dtype
+    dtype = (x if isinstance(x, Array) else y).dtype
     x_bits = y_bits = 0
-    if x.__class__ is not Array:
+    if not isinstance(x, Array):
         x, x_bits = None, _signed(bits_of(x, dtype))
-    if y.__class__ is not Array:
+    if not isinstance(y, Array):
         y, y_bits = None, _signed(bits_of(y, dtype))
     shape, layout = _broadcast("where", (cond.shape, x and x.shape, y and y.shape))
     out = empty(shape, dtype)

@@ -79,6 +79,35 @@ class Array:
         return f"<cuda Array {self.shape} {self.dtype} at {self.ptr:#x}>"
 
 
+class Deferred(Array):
+    """A float32 array whose elements may not be written yet: to take `ptr` has them written.
+
+    Its memory is known to `derived`, alpha.cuda.deferred.Contents.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, shape: Shape, size: int, nbytes: int, derived: Any) -> None:
+        self.shape, self.dtype, self.size, self.nbytes, self.derived = shape, "float32", size, nbytes, derived
+
+    @property
+    def block(self) -> Any:
+        return self.derived.memory.elements.block
+
+    @property
+    def ptr(self) -> int:  # type: ignore[override]
+        return self.derived.elements().ptr
+
+    def reshaped(self, shape: Shape) -> Deferred:
+        return Deferred(shape, self.size, self.nbytes, self.derived)
+
+    def __repr__(self) -> str:
+        return f"<cuda Deferred {self.shape}>"
+
+
+ARRAYS = (Array, Deferred)
+
+
 class Pool:
     """PyCUDA's pools and what is counted about them.  Bytes are those asked for, not those that blocks round up to.
 
@@ -151,10 +180,15 @@ def start() -> None:
 
 def empty(shape: Shape, dtype: str) -> Array:
     """Returns an array with undefined elements.  Raises OutOfMemoryError."""
-    size = prod(shape)
-    nbytes = size * ITEMSIZE[dtype]
+    size, nbytes = extent(shape, dtype)
     block = allocate(nbytes)
     return Array(block, int(block), shape, dtype, size, nbytes)
+
+
+def extent(shape: Shape, dtype: str) -> tuple[int, int]:
+    """Returns size and bytes of an array."""
+    size = prod(shape)
+    return size, size * ITEMSIZE[dtype]
 
 
 def allocate(nbytes: int) -> Any:
@@ -221,15 +255,15 @@ def mib(nbytes: int) -> str:
 
 def largest_tensors(count: int = LARGEST) -> list[tuple[int, str]]:
     """Returns (bytes, description) of the largest live arrays: shape, dtype, and the op that made each."""
-    holders: dict[int, tuple[Array, str]] = {}
+    holders: dict[int, tuple[Array, str]] = {}  # by block: to ask a deferred array for its address would write it
     for thing in gc.get_objects():
         if type(thing) is Node:
             for data in thing.saved or ():
-                if type(data) is Array:
-                    holders.setdefault(data.ptr, (data, f"saved by {thing.op.name}"))
-        elif issubclass(type(thing), Tensor) and type(thing.data) is Array:
+                if type(data) in ARRAYS:
+                    holders.setdefault(id(data.block), (data, f"saved by {thing.op.name}"))
+        elif issubclass(type(thing), Tensor) and type(thing.data) in ARRAYS:
             origin = f"made by {thing._node[0].op.name}" if thing._node else "a leaf, or without a graph"
-            holders[thing.data.ptr] = (thing.data, origin)
+            holders[id(thing.data.block)] = (thing.data, origin)
     found = []
     for data, origin in holders.values():
         found.append((data.nbytes, f"{data.shape} {data.dtype}, {origin}"))

@@ -2,6 +2,8 @@
 
 A forward or backward of batch norm is three launches: sums per channel and chunk of rows, a block per channel that
 merges the chunks, and the pass that writes. Sums are float32 within a chunk, double across chunks, in fixed order.
+That pass waits for the first reader where convolutions read planes of float32 (alpha/cuda/deferred.py), and where the
+second launch can tell a bound of what is written: of y in training, and of dx.
 Layer norm reads a row once, if registers hold it. Group norm reads a sample once, if the registers of a block or of a
 cluster of blocks hold it (kernels/group_norm_held.cu); else it makes both passes in one launch, a few samples apart.
 """
@@ -10,14 +12,17 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
+from functools import partial as partial_of
 from math import inf, prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from alpha.cuda.context import context
+from alpha.cuda.deferred import Memory, can_wait, hurry, later, reserve
 from alpha.cuda.kernel import Kernel, per_dtype
-from alpha.cuda.memory import ITEMSIZE, Array, empty, upload
+from alpha.cuda.memory import ITEMSIZE, Array, Deferred, empty, upload
+from alpha.cuda.operand import lost_ranges, planes_are_read
 from alpha.cuda.reduce import BLOCKS, THREADS, WALK, Walk, ceil_div, per_piece, walk
 from alpha.ops import norm as ops
 
@@ -27,20 +32,39 @@ Shape = tuple[int, ...]
 
 _AFFINE = "ptr gamma, ptr beta, i32 wide"  # wide: they are float32
 _CHANNELS = f"{_AFFINE}, ptr mean, ptr istd"
-_STATISTICS = per_piece("batch_norm.cu", "statistics", f"ptr x, ptr partial, {WALK}")
+_STATISTICS = per_piece("batch_norm.cu", "statistics", f"ptr x, ptr partial, ptr header, {WALK}")
 _FINALIZE_STATISTICS = per_dtype("batch_norm.cu", "finalize_statistics", "ptr partial, ptr running_mean, "
-                                 f"ptr running_var, ptr mean, ptr istd, {WALK}, f32 momentum, f32 eps")
+                                 f"ptr running_var, ptr mean, ptr istd, {WALK}, f32 momentum, f32 eps, ptr gamma, "
+                                 "ptr beta, ptr residual, ptr header")
 _RUNNING_STATISTICS = per_dtype("batch_norm.cu", "running_statistics",
                                 "ptr running_mean, ptr running_var, ptr mean, ptr istd, i32 channels, f32 eps")
-_APPLY = per_piece("batch_norm.cu", "apply", f"ptr x, {_CHANNELS}, ptr y, f32 floor, {WALK}")
-_APPLY_ADD = per_piece("batch_norm.cu", "apply_add", f"ptr x, ptr residual, {_CHANNELS}, ptr y, f32 floor, {WALK}")
+_WRITTEN = f"ptr y, f32 floor, ptr flag, {WALK}"
+_APPLY = per_piece("batch_norm.cu", "apply", f"ptr x, {_CHANNELS}, {_WRITTEN}")
+_APPLY_ADD = per_piece("batch_norm.cu", "apply_add", f"ptr x, ptr residual, {_CHANNELS}, {_WRITTEN}")
 _SUMS = {relu: per_piece("batch_norm.cu", "sums" + "_relu" * relu, f"ptr g, ptr x, {_CHANNELS}, ptr partial, {WALK}")
          for relu in (False, True)}
 _FINALIZE_SUMS = per_dtype("batch_norm.cu", "finalize_sums", "ptr partial, ptr gamma, ptr istd, ptr dgamma, ptr dbeta, "
-                           "ptr coefficients, i64 rows, i32 chunks")
+                           "ptr coefficients, i64 rows, i32 chunks, ptr header")
 _GRADIENT = {relu: per_piece("batch_norm.cu", "gradient" + "_relu" * relu,
-                             f"ptr g, ptr x, {_CHANNELS}, ptr coefficients, ptr dx, {WALK}")
+                             f"ptr g, ptr x, {_CHANNELS}, ptr coefficients, ptr dx, ptr flag, {WALK}")
              for relu in (False, True)}
+
+
+def _planes(entry: str, args: str) -> Kernel:
+    return Kernel("batch_norm_planes.cu", entry, f"{args}, {WALK}")
+
+
+_WIDE_CHANNELS = "ptr gamma, ptr beta, ptr mean, ptr istd"
+_PLANES_WRITTEN = f"{_WIDE_CHANNELS}, ptr y, ptr header, f32 floor, ptr lost_ranges"
+_STORED = "ptr x, ptr residual, ptr header_of_residual"
+_APPLY_PLANES = _planes("apply_planes", f"ptr x, {_PLANES_WRITTEN}")
+_APPLY_ADD_PLANES = _planes("apply_add_planes", f"ptr x, ptr residual, {_PLANES_WRITTEN}")
+_APPLY_ADD_STORED_PLANES = _planes("apply_add_stored_planes", f"{_STORED}, {_PLANES_WRITTEN}")
+_APPLY_ADD_STORED = _planes("apply_add_stored", f"{_STORED}, {_WIDE_CHANNELS}, ptr y, f32 floor, ptr flag")
+_SUMS_BOUND = {relu: _planes("sums_bound" + "_relu" * relu, f"ptr g, ptr x, {_WIDE_CHANNELS}, ptr partial, ptr header")
+               for relu in (False, True)}
+_GRADIENT_PLANES = {relu: _planes("gradient_planes" + "_relu" * relu, f"ptr g, ptr x, {_WIDE_CHANNELS}, "
+                                  "ptr coefficients, ptr dx, ptr header, ptr lost_ranges") for relu in (False, True)}
 
 _LAYER = f"ptr x, {_AFFINE}, ptr y, ptr mean, ptr istd, f32 eps"
 _LAYER_NORM = per_piece("layer_norm.cu", "normalize", f"{_LAYER}, i64 rows, i64 n, i32 width")
@@ -67,6 +91,8 @@ _GROUP_GRADIENT = per_piece("group_norm.cu", "gradient", f"{_SAMPLE_GRADIENT}, p
 
 
 WRITERS = 8 * BLOCKS  # blocks of a pass that writes and sums nothing: short ones, so that none is late at the end
+PLANE_WRITERS = 2 * BLOCKS  # of one that writes planes, whose blocks report to one header at their ends
+GUARDED = BLOCKS // 2       # of one behind a flag, whose blocks end at once as a rule
 
 
 @lru_cache(maxsize=1024)
@@ -90,54 +116,129 @@ def _wide(*parameters: Array | None) -> bool:
 
 @ops.batch_norm_act.impl("cuda")
 def batch_norm_act_cuda(x: Array, gamma: Array | None, beta: Array | None, running_mean: Array | None,
-                        running_var: Array | None, *, training: bool, momentum: float, eps: float,
-                        activation: str | None) -> Arrays:
-    mean, istd = _statistics(x, running_mean, running_var, training, momentum, eps)
-    _, kind, w = _matrix(x.shape, x.dtype, WRITERS)
-    y, floor = empty(x.shape, x.dtype), 0.0 if activation == "relu" else -inf
-    _APPLY[kind](w.grid, x, gamma, beta, _wide(gamma, beta), mean, istd, y, floor, w.block)
-    return y, mean, istd
+                        running_var: Array | None, *, activation: str | None, **attrs: Any) -> Arrays:
+    return _batch_norm(x, gamma, beta, running_mean, running_var, None, activation, **attrs)
 
 
 @ops.batch_norm_add_act.impl("cuda")
 def batch_norm_add_act_cuda(x: Array, gamma: Array | None, beta: Array | None, running_mean: Array | None,
-                            running_var: Array | None, residual: Array, *, training: bool, momentum: float, eps: float,
-                            activation: str | None) -> Arrays:
-    mean, istd = _statistics(x, running_mean, running_var, training, momentum, eps)
-    _, kind, w = _matrix(x.shape, x.dtype, WRITERS)
-    y, floor = empty(x.shape, x.dtype), 0.0 if activation == "relu" else -inf
-    _APPLY_ADD[kind](w.grid, x, residual, gamma, beta, _wide(gamma, beta), mean, istd, y, floor, w.block)
+                            running_var: Array | None, residual: Array, *, activation: str | None,
+                            **attrs: Any) -> Arrays:
+    return _batch_norm(x, gamma, beta, running_mean, running_var, residual, activation, **attrs)
+
+
+def _batch_norm(x: Array, gamma: Array | None, beta: Array | None, running_mean: Array | None,
+                running_var: Array | None, residual: Array | None, activation: str | None, *, training: bool,
+                momentum: float, eps: float) -> Arrays:
+    """Returns y, which may wait to be written, mean and istd."""
+    bound = residual.derived.bound if residual.__class__ is Deferred else None
+    waits = training and (residual is None or bound) and _may_wait(x, gamma, beta, residual)
+    memory = reserve(x.shape) if waits else None
+    mean, istd = empty(x.shape[-1:], "float32"), empty(x.shape[-1:], "float32")
+    parameters = running_mean.dtype if running_mean else "float32"
+    if training:
+        _, kind, w = _matrix(x.shape, x.dtype)
+        partial = empty((2, mean.size, w.chunks), "float32")
+        header = memory and memory.scale
+        _STATISTICS[kind](w.grid, x, partial, header, w.block)
+        _FINALIZE_STATISTICS[parameters](mean.size, partial, running_mean, running_var, mean, istd, w.block, momentum,
+                                         eps, gamma, beta, bound, header)
+    else:
+        _RUNNING_STATISTICS[parameters](ceil_div(mean.size, THREADS), running_mean, running_var, mean, istd, mean.size,
+                                        eps)
+    inputs, floor = (x, gamma, beta, mean, istd, residual), 0.0 if activation == "relu" else -inf
+    if memory:
+        return later(memory, inputs, partial_of(_write_y, *inputs, floor)), mean, istd
+    y = empty(x.shape, x.dtype)
+    _apply(*inputs, floor, y)
     return y, mean, istd
 
 
-def _statistics(x: Array, running_mean: Array | None, running_var: Array | None, training: bool, momentum: float,
-                eps: float) -> Arrays:
-    """Returns mean and istd, of x in training, else the running ones; in training those are updated."""
-    channels = x.shape[-1]
-    mean, istd = empty((channels,), "float32"), empty((channels,), "float32")
-    dtype = running_mean.dtype if running_mean else "float32"
-    if not training:
-        _RUNNING_STATISTICS[dtype](ceil_div(channels, THREADS), running_mean, running_var, mean, istd, channels, eps)
-        return mean, istd
-    _, kind, w = _matrix(x.shape, x.dtype)
-    partial = empty((2, channels, w.chunks), "float32")
-    _STATISTICS[kind](w.grid, x, partial, w.block)
-    _FINALIZE_STATISTICS[dtype](channels, partial, running_mean, running_var, mean, istd, w.block, momentum, eps)
-    return mean, istd
+def _may_wait(*arrays: Array | None) -> bool:
+    """Tells whether a result like the first of arrays, of which it is computed, may be read as planes."""
+    x = arrays[0]
+    return x.dtype == "float32" and x.shape[-1] % 8 == 0 and planes_are_read() and can_wait(*arrays)
+
+
+def _write_y(x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd: Array, residual: Array | None,
+             floor: float, memory: Memory, planes: bool) -> None:
+    """Writes y as planes, or its elements; as elements too where planes turn out not to hold it."""
+    y, header, flag = memory
+    inputs = x, gamma, beta, mean, istd, residual, floor, y
+    if not planes:
+        _apply(*inputs)
+        return
+    _, _, w = _matrix(x.shape, x.dtype, PLANE_WRITERS)
+    rest = gamma, beta, mean, istd, y, header, floor, lost_ranges(), w.block
+    if residual is None:
+        _APPLY_PLANES(w.grid, x, *rest)
+    elif stored := _stored(residual):
+        _APPLY_ADD_STORED_PLANES(w.grid, x, *stored, *rest)
+    else:
+        _APPLY_ADD_PLANES(w.grid, x, residual, *rest)
+    _apply(*inputs, flag, GUARDED)
+
+
+def _stored(residual: Array) -> Arrays:
+    """Returns memory and header of a residual that consists of planes, else nothing."""
+    memory = residual.derived.planes() if residual.__class__ is Deferred else None
+    return memory[:2] if memory else ()
+
+
+def _apply(x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd: Array, residual: Array | None,
+           floor: float, y: Array, flag: Array | None = None, blocks: int = WRITERS) -> None:
+    """Writes the elements of y, if there is no flag, or it is set."""
+    _, kind, w = _matrix(x.shape, x.dtype, blocks)
+    rest = gamma, beta, _wide(gamma, beta), mean, istd, y, floor, flag, w.block
+    if residual is None:
+        _APPLY[kind](w.grid, x, *rest)
+    elif stored := _stored(residual):
+        _APPLY_ADD_STORED(w.grid, x, *stored, gamma, beta, *rest[3:])
+    else:
+        _APPLY_ADD[kind](w.grid, x, residual, *rest)
 
 
 @ops.batch_norm_grad.impl("cuda")
 def batch_norm_grad_cuda(g: Array, x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd: Array, *,
                          activation: str | None) -> Arrays:
+    hurry()
     rows, kind, w = _matrix(x.shape, x.dtype)
-    channels, relu, wide = x.shape[-1], activation == "relu", _wide(gamma, beta)
-    dx, dgamma, dbeta = empty(x.shape, x.dtype), empty((channels,), "float32"), empty((channels,), "float32")
-    partial, coefficients = empty((2, channels, w.chunks), "float32"), empty((2, channels), "float32")
-    _SUMS[relu][kind](w.grid, g, x, gamma, beta, wide, mean, istd, partial, w.block)
-    _FINALIZE_SUMS[gamma.dtype if gamma else "float32"](channels, partial, gamma, istd, dgamma, dbeta, coefficients,
-                                                        rows, w.chunks)
-    _GRADIENT[relu][kind](w.grid, g, x, gamma, beta, wide, mean, istd, coefficients, dx, w.block)
+    relu, channels = activation == "relu", mean.shape
+    memory = reserve(x.shape) if _may_wait(x, g, gamma, beta, mean, istd) else None
+    dgamma, dbeta = empty(channels, "float32"), empty(channels, "float32")
+    partial, coefficients = empty((2 + bool(memory), *channels, w.chunks), "float32"), empty((2, *channels), "float32")
+    if memory:
+        _SUMS_BOUND[relu](w.grid, g, x, gamma, beta, mean, istd, partial, memory.scale, w.block)
+    else:
+        _SUMS[relu][kind](w.grid, g, x, gamma, beta, _wide(gamma, beta), mean, istd, partial, w.block)
+    _FINALIZE_SUMS[gamma.dtype if gamma else "float32"](mean.size, partial, gamma, istd, dgamma, dbeta, coefficients,
+                                                        rows, w.chunks, memory and memory.scale)
+    inputs = g, x, gamma, beta, mean, istd, coefficients
+    if memory:
+        return later(memory, inputs, partial_of(_write_dx, relu, *inputs), hurries=True), dgamma, dbeta
+    dx = empty(x.shape, x.dtype)
+    _gradient(relu, *inputs, dx)
     return dx, dgamma, dbeta
+
+
+def _write_dx(relu: bool, g: Array, x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd: Array,
+              coefficients: Array, memory: Memory, planes: bool) -> None:
+    """Writes dx as planes, or its elements; as elements too where planes turn out not to hold it."""
+    dx, header, flag = memory
+    inputs = g, x, gamma, beta, mean, istd, coefficients
+    if not planes:
+        _gradient(relu, *inputs, dx)
+        return
+    _, _, w = _matrix(x.shape, x.dtype, PLANE_WRITERS)
+    _GRADIENT_PLANES[relu](w.grid, *inputs, dx, header, lost_ranges(), w.block)
+    _gradient(relu, *inputs, dx, flag, GUARDED)
+
+
+def _gradient(relu: bool, g: Array, x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd: Array,
+              coefficients: Array, dx: Array, flag: Array | None = None, blocks: int = BLOCKS) -> None:
+    """Writes the elements of dx, if there is no flag, or it is set."""
+    _, kind, w = _matrix(x.shape, x.dtype, blocks)
+    _GRADIENT[relu][kind](w.grid, g, x, gamma, beta, _wide(gamma, beta), mean, istd, coefficients, dx, flag, w.block)
 
 
 # ---- layer norm ------------------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ The scale comes from the largest finite element, so nothing overflows. What can 
 too few digits to all others: `flag` says so, on the device, to kernels that can be skipped in favour of exact ones.
 
 Operands are kept with the memory that they were made of, until an op changes it (`Array.derived`), unless another
-library can see that memory. They double what a tensor takes, hence the policy KEEP.
+library can see that memory. They double what a tensor takes, hence the policy KEEP; the scale is kept in any case. An
+array that waits for its first reader (alpha/cuda/deferred.py) has its planes written in its own memory instead.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from weakref import WeakSet
 
 import numpy as np
 
+from alpha.config import config
 from alpha.cuda.context import context
+from alpha.cuda.deferred import ALIGNMENT, HEADER, Memory, header_of, write_before
 from alpha.cuda.kernel import Kernel
-from alpha.cuda.memory import ITEMSIZE, Array, allocate, download, upload
+from alpha.cuda.memory import ITEMSIZE, Array, Deferred, Shape, allocate, download, empty, extent, upload
 from alpha.cuda.update import TABLE, tables
 from alpha.errors import DTypeError, message
 
@@ -33,11 +36,11 @@ from alpha.errors import DTypeError, message
 # goes then. Activations wait for the backward pass: their planes would double the memory of the training step.
 KEEP = {"weight": True, "gradient": True, "activation": False}
 
+SPLITS_PAY = ("sm_80", "sm_90a")  # where three products of planes are faster than one of float32 (conv/mma.py)
+
 SMALL = 8192         # elements that one block measures and splits; kernels/planes.cu
 STEP = 2048          # chunks of larger ones are a multiple of it
 BLOCKS_PER_SM = 4    # of a launch over them
-ALIGNMENT = 256      # bytes, of planes and header
-HEADER = 64          # bytes: float32 scale, int32 flag, what the blocks count; OperandHeader in kernels/planes.cu
 
 
 class Operand(NamedTuple):
@@ -66,9 +69,22 @@ class Operand(NamedTuple):
         return self.keep.nbytes
 
 
+class _Measured(NamedTuple):
+    """The header of a split, kept with what was split: the next one needs no maximum."""
+
+    scale: Array
+    flag: Array
+    nbytes: int = HEADER
+
+    @property
+    def ptr(self) -> int:
+        return self.scale.ptr
+
+
 class _Form(NamedTuple):
     """How float32 is split for what a kernel reads."""
 
+    reads: str
     dtype: str
     planes: int
     scaled: bool
@@ -76,12 +92,17 @@ class _Form(NamedTuple):
     split: Kernel
     split_all: Kernel
 
+    @property
+    def measured(self) -> str:
+        """Under what name an array keeps what was measured for a split."""
+        return f"scale of {self.reads}"
+
 
 def _form(reads: str, dtype: str, planes: int, scaled: bool) -> _Form:
-    args = "ptr x, ptr planes, ptr header, {} ptr lost_ranges"
-    return _Form(dtype, planes, scaled,
+    args = "ptr x, ptr planes, ptr header, {} ptr lost_ranges"  # known: the scale is from the header's bound
+    return _Form(reads, dtype, planes, scaled,
                  Kernel("planes.cu", f"planes_small_{reads}", args.format("i32 size,")) if scaled else None,
-                 Kernel("planes.cu", f"planes_split_{reads}", args.format("i64 size, i32 chunk,")),
+                 Kernel("planes.cu", f"planes_split_{reads}", args.format("i64 size, i32 chunk, i32 known,")),
                  Kernel("planes.cu", f"planes_split_{reads}_all", f"{TABLE}, ptr lost_ranges"))
 
 
@@ -90,6 +111,11 @@ READS = {"float16x2": _form("float16x2", "float16", 2, True), "float16": _form("
 _stale: dict[str, WeakSet[Array]] = {reads: WeakSet() for reads in READS}  # see `forget`
 _AMAX = Kernel("planes.cu", "planes_amax", "ptr x, ptr header, i64 size, i32 chunk")
 _AMAX_ALL = Kernel("planes.cu", "planes_amax_all", TABLE)
+
+
+def planes_are_read() -> bool:
+    """Tells whether convolutions of float32 arrays read planes, on this device and as it is configured."""
+    return config.tensor_cores and (config.precision == "tf32" or context.arch in SPLITS_PAY)
 
 
 def operand(x: Array, reads: str, *, keep: bool = True) -> Operand:
@@ -109,6 +135,10 @@ def operand(x: Array, reads: str, *, keep: bool = True) -> Operand:
     form = _checked(x, reads)
     if x.dtype != "float32" or not x.size:
         return _itself(x, form)
+    if x.__class__ is Deferred and form.scaled:
+        memory = x.derived.planes(write=True)
+        if memory:
+            return _in_place(memory, x.shape, form)
     if x in _stale[reads]:
         prepare_weights(list(_stale[reads]), reads)
         _stale[reads].clear()
@@ -124,11 +154,16 @@ def forget(arrays: Sequence[Array]) -> None:
 
     Where one of them is asked for again, all are made anew together: the weights of a network, after a step.
     """
+    write_before(arrays)
     for x in arrays:
-        if x.derived:
-            for reads in x.derived:
+        if x.derived is None:
+            continue
+        if x.__class__ is Deferred:
+            x.derived.settle()
+        else:
+            for reads in x.derived.keys() & READS:
                 _stale[reads].add(x)
-            x.derived.clear()
+        x.derived.clear()
 
 
 def prepare_weights(arrays: Sequence[Array], reads: str) -> None:
@@ -143,6 +178,11 @@ def prepare_weights(arrays: Sequence[Array], reads: str) -> None:
                and not x.derive().visible and reads not in x.derive()]
     for x, made in zip(missing, _split_all(missing, READS[reads])):
         x.derive()[reads] = made
+
+
+def lost_ranges() -> Array:
+    """Returns the counter of flags, on the device."""
+    return _constants()[2]
 
 
 def lost_range_count() -> int:
@@ -172,8 +212,15 @@ def _itself(x: Array, form: _Form) -> Operand:
     return Operand(x.ptr, x.shape, form.dtype, form.planes, one, x, zero)
 
 
+def _in_place(memory: Memory, shape: Shape, form: _Form) -> Operand:
+    """Returns planes that are in the memory of a deferred array: both, or the first of them."""
+    (block, ptr), shape_of_planes = (memory.elements.block, memory.elements.ptr), (form.planes, *shape)
+    planes = Array(block, ptr, shape_of_planes, form.dtype, *extent(shape_of_planes, form.dtype))
+    return Operand(ptr, shape, form.dtype, form.planes, memory.scale, planes, memory.flag)
+
+
 def _split(x: Array, form: _Form) -> Operand:
-    """Returns the operand of a float32 array, made in one launch or two."""
+    """Returns the operand of a float32 array, made in one launch or two: what is largest is measured, or known."""
     size, lost_ranges = x.size, _constants()[2]
     if form.small and size <= SMALL:
         made = _allocate(x, form, 0)
@@ -181,11 +228,29 @@ def _split(x: Array, form: _Form) -> Operand:
         return made
     chunk = _chunk(size, context.sm_count)
     blocks = -(-size // chunk)
-    made = _allocate(x, form, blocks)
-    if form.scaled:
-        _AMAX(blocks, x, made.scale, size, chunk)
-    form.split(blocks, x, made.keep, made.scale, size, chunk, lost_ranges)
-    return made
+    if not form.scaled:
+        made = _allocate(x, form, 0)
+        form.split(blocks, x, made.keep, made.scale, size, chunk, False, lost_ranges)
+        return made
+    header = _known_header(x, form)
+    known = header is not None
+    if header is None:
+        memory = empty((HEADER // 4 + blocks,), "float32")
+        header = _Measured(*header_of(memory.block, memory.ptr), memory.nbytes)
+        _AMAX(blocks, x, header.scale, size, chunk)
+        if not (x.derived is not None and x.derived.visible):
+            x.derive()[form.measured] = header
+    planes = empty((form.planes, *x.shape), form.dtype)
+    form.split(blocks, x, planes, header.scale, size, chunk, known, lost_ranges)
+    return Operand(planes.ptr, x.shape, form.dtype, form.planes, header.scale, planes, header.flag)
+
+
+def _known_header(x: Array, form: _Form) -> _Measured | None:
+    """Returns a header with a bound of x: of its producer, or of a split into the same form."""
+    memory = x.derived.header_for(form.reads) if x.__class__ is Deferred else None
+    if memory:
+        return _Measured(memory.scale, memory.flag)
+    return x.derived.get(form.measured) if x.derived else None
 
 
 def _split_all(arrays: Sequence[Array], form: _Form) -> list[Operand]:
@@ -212,7 +277,6 @@ def _allocate(x: Array, form: _Form, blocks: int) -> Operand:
     header = -(-nbytes // ALIGNMENT) * ALIGNMENT
     block = allocate(header + HEADER + 4 * blocks)
     ptr = int(block)
-    scale = Array(block, ptr + header, (1,), "float32", 1, 4)
-    flag = Array(block, ptr + header + 4, (1,), "int32", 1, 4)
+    scale, flag = header_of(block, ptr + header)
     planes = Array(block, ptr, (form.planes, *x.shape), form.dtype, form.planes * x.size, nbytes)
     return Operand(ptr, x.shape, form.dtype, form.planes, scale, planes, flag)

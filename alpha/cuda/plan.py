@@ -24,7 +24,8 @@ A plan is made once per description and precision. Of the candidates that fit bo
 conversions included; with ALPHA_TUNE=1 the fastest by the clock, each timed once per device and remembered in the cache
 directory. A kernel that reads 16-bit planes in the place of float32 returns the flags of its operands, which say, on
 the device, whether these hold their tensors well. A plan then lets a float32 kernel follow, launch(..., guard=flags),
-whose blocks end at once unless a flag is set: the result is right in any case, and nobody waits to know.
+whose blocks end at once unless a flag is set: the result is right in any case, and nobody waits to know. What that
+kernel reads of an array that consists of planes is made behind the same flags (alpha/cuda/deferred.py).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from alpha.build import cache_dir
 from alpha.config import config
 from alpha.cuda.context import context
 from alpha.cuda.elementwise import convert, convert_into, filled
-from alpha.cuda.memory import ITEMSIZE, Array, empty
+from alpha.cuda.memory import ITEMSIZE, Array, Deferred, empty
 from alpha.cuda.rates import rates
 from alpha.errors import AlphaError, message
 from alpha.ops.conv_desc import ConvDesc
@@ -51,7 +52,6 @@ Launch = Callable[..., Any]
 Guard = tuple["Array | None", "Array | None"]  # flags of operands: kernels/guard.cuh
 UNGUARDED: Guard = (None, None)
 GUARD_ARGS = "ptr flag_a, ptr flag_b"
-
 OUTPUT = {"fprop": 3, "dgrad": 2, "wgrad": 2}  # which argument of a launch is written
 PASSES = tuple(OUTPUT)
 TUNING_LAUNCHES, TUNING_ROUNDS = 5, 5
@@ -226,7 +226,8 @@ def launch_of(candidate: Candidate, desc: ConvDesc, precision: str, exact: Candi
 
 def _guarded(launch: Launch, exact: Launch) -> Launch:
     def run(*arguments: Any) -> None:
-        exact(*arguments, guard=launch(*arguments))
+        guard = launch(*arguments)
+        exact(*[a.derived.elements_behind(guard) if a.__class__ is Deferred else a for a in arguments], guard=guard)
     return run
 
 
@@ -237,7 +238,7 @@ def _converting(pass_name: str, launch: Launch) -> Launch:
     def run(*arguments: Any) -> None:
         given = list(arguments)
         for k, value in enumerate(given):
-            if value.__class__ is Array and value.dtype != "float32":
+            if isinstance(value, Array) and value.dtype != "float32":
                 given[k] = empty(value.shape, "float32") if k == at else convert(value, "float32")
         launch(*given)
         if given[at] is not arguments[at]:
@@ -246,7 +247,11 @@ def _converting(pass_name: str, launch: Launch) -> Launch:
 
 
 def conversion_us(candidate: Candidate, desc: ConvDesc, precision: str) -> float:
-    """Estimates what the conversions around a launch take; weights are converted once per step, and not counted."""
+    """Estimates what the conversions around a launch take.
+
+    Planes of float32 cost but launches: batch norm writes activations and gradients so, and weights are split once per
+    step. Where they come from elsewhere their conversion is not what tells a fast kernel from a slow one.
+    """
     stores = PRECISIONS[precision].stores
     sizes = {"fprop": (desc.x_shape, desc.y_shape), "dgrad": (desc.y_shape, desc.x_shape),
              "wgrad": (desc.x_shape, desc.y_shape)}[candidate.pass_name]
@@ -255,9 +260,7 @@ def conversion_us(candidate: Candidate, desc: ConvDesc, precision: str) -> float
         return 0.0
     if stores != "float32":  # every 16-bit array to float32, and the output back
         return 3 * LAUNCH_US + (read + other) * (4 + ITEMSIZE[stores]) / rates().bytes_per_us
-    planes = 8 if candidate.reads == "float16x2" else 6  # bytes of an element: read once more than its maximum was
-    gradient = other if candidate.pass_name == "wgrad" else 0  # is there already, from dgrad
-    return 3 * LAUNCH_US + (read + gradient / 2) * (4 + planes) / rates().bytes_per_us
+    return 3 * LAUNCH_US
 
 
 # ---- tuning ----------------------------------------------------------------------------------------------------------

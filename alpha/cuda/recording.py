@@ -24,6 +24,7 @@ import numpy as np
 from alpha import random
 from alpha.cuda import memory
 from alpha.cuda.context import context
+from alpha.cuda.deferred import write_all
 from alpha.cuda.kernel import Kernel
 from alpha.cuda.memory import Array, copy, empty, free_cached, keep_one
 from alpha.errors import AlphaError, DeviceError, message
@@ -105,6 +106,7 @@ class Recording:
     def __init__(self, function: Callable[[list[Array]], list[Array]], inputs: Arrays) -> None:
         from pycuda.tools import DeviceMemoryPool
 
+        write_all()  # nothing that is older may be written in the recording
         context.synchronize()
         gc.collect()
         free_cached()
@@ -118,6 +120,7 @@ class Recording:
             with self._recorded():
                 self.inputs = [empty(x.shape, x.dtype) for x in inputs]
                 self.outputs = function(self.inputs)
+                write_all()  # what waits would be written once, and later replays would not change it
                 drawn = random.get_state()[1] - self._recorder.counter
                 if drawn != sum(self._recorder.drawn.values()):
                     raise self._recorder.refusal("random numbers are drawn on the host")

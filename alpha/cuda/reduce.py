@@ -12,7 +12,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from alpha.cuda.kernel import FLOAT_DTYPES, Kernel, per_dtype
-from alpha.cuda.memory import ITEMSIZE, Array, empty
+from alpha.cuda.memory import ITEMSIZE, Array, Deferred, empty
 from alpha.ops import reduce as ops
 from alpha.ops.shape import permute
 
@@ -53,6 +53,8 @@ _WIDE_SUM = _fold("sum", _SUM.state, "wide_columns")
 _MAX, _MIN = (_fold(name, {dtype: 8 if dtype == "int64" else 4 for dtype in _NUMBERS}) for name in ("max", "min"))
 _ARGMAX = _fold("argmax", dict.fromkeys(_NUMBERS, 16))
 _VAR = _fold("var", dict.fromkeys(FLOAT_DTYPES, 12))
+_SUM_OF_PLANES = Kernel("reduce.cu", "sum_columns_of_planes", f"ptr x, ptr header, ptr partial, ptr y, i64 inner, "
+                        f"f32 divisor, {WALK}", threads=THREADS)
 _NAN_FLAG = per_dtype("reduce.cu", "nan_flag", "ptr x, ptr flag", threads=1)
 
 
@@ -163,8 +165,13 @@ def reduce(fold: Fold, x: Array, axes: Shape, shape: Shape, dtype: str, divisor:
     partial = None
     if plan.chunks > 1 or merged != stored:
         partial = empty((y.size * plan.chunks * fold.state[stored],), "uint8")
-    kernel = (_WIDE_SUM if plan.wide else fold).columns if plan.walk else fold.rows
-    kernel[stored](plan.grid, x, partial, y, *plan.args, divisor, *plan.walk)
+    memory = x.derived.planes() if plan.wide and x.__class__ is Deferred else None
+    if memory:
+        elements, header, _ = memory
+        _SUM_OF_PLANES(plan.grid, elements, header, partial, y, *plan.args, divisor, *plan.walk)
+    else:
+        kernel = (_WIDE_SUM if plan.wide else fold).columns if plan.walk else fold.rows
+        kernel[stored](plan.grid, x, partial, y, *plan.args, divisor, *plan.walk)
     if partial is not None:
         _combine(fold, merged, partial, plan.chunks, y, divisor)
     return y

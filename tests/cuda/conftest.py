@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from alpha.backend import get_backend
+from alpha.cuda import plan
+from alpha.cuda.conv.wgmma import Wgmma
+from alpha.cuda.conv.wgmma_wgrad import WgmmaWgrad
+from alpha.cuda.kernel import Kernel
 from alpha.errors import AlphaError
+
+PRODUCTS = ("conv_wgmma", "sk_dilated_wgmma", "conv_v2", "ks_deconv", "sk_dilated")  # entries of convolutions
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -15,3 +21,39 @@ def device():
         return get_backend("cuda")
     except AlphaError as error:
         pytest.skip(str(error).partition("\n")[0])
+
+
+@pytest.fixture
+def launches(monkeypatch) -> list[str]:
+    """The entries of the kernels that are launched."""
+    seen: list[str] = []
+    launch = Kernel.__call__
+
+    def counted(self: Kernel, grid: object, *values: object) -> None:
+        launch(self, grid, *values)
+        seen.append(self.entry)
+
+    monkeypatch.setattr(Kernel, "__call__", counted)
+    return seen
+
+
+@pytest.fixture
+def no_products(monkeypatch) -> None:
+    """Convolutions write nothing: where values do not matter, and time does."""
+    launch = Kernel.__call__
+
+    def skipping(self: Kernel, grid: object, *values: object) -> None:
+        if self.entry.startswith(PRODUCTS):
+            self._pack(*[getattr(v, "ptr", 0 if v is None else v) for v in values])  # has written what waits
+        else:
+            launch(self, grid, *values)
+
+    monkeypatch.setattr(Kernel, "__call__", skipping)
+
+
+@pytest.fixture
+def tensor_cores_first(monkeypatch) -> None:
+    """Convolutions take tensor cores wherever they can, however small they are."""
+    for kind in (Wgmma, WgmmaWgrad):
+        monkeypatch.setattr(kind, "cost", lambda self, desc, sm_count: float(self.tile.columns) / 1e6)
+    monkeypatch.setattr(plan, "_plans", {})

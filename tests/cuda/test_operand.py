@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import alpha
 from alpha.cuda import memory
 from alpha.cuda import operand as operands
 from alpha.cuda.elementwise import convert
-from alpha.cuda.kernel import Kernel
 from alpha.cuda.operand import SMALL, STEP, lost_range_count, operand, prepare_weights
 from alpha.errors import DTypeError
 from tests.cuda.operand_oracle import SIZES, SPECIAL, SPLITS, check, exponent, item, normal, planes_of, spread, value_of
@@ -108,20 +108,6 @@ def test_flags_are_counted():
 
 # ---- many at once ----------------------------------------------------------------------------------------------------
 
-@pytest.fixture
-def launches(monkeypatch) -> list[str]:
-    """The entries of the kernels that are launched."""
-    seen: list[str] = []
-    launch = Kernel.__call__
-
-    def counted(self: Kernel, grid: object, *values: object) -> None:
-        seen.append(self.entry)
-        launch(self, grid, *values)
-
-    monkeypatch.setattr(Kernel, "__call__", counted)
-    return seen
-
-
 @pytest.mark.parametrize("reads", SPLITS)
 def test_weights_are_prepared_in_two_launches(reads, launches):
     values = [spread(size, -8, 8, seed=size) * np.float32(2.0 ** (size % 30)) for size in SIZES]
@@ -156,6 +142,28 @@ def test_only_what_lacks_them_is_prepared(launches):
     launches.clear()
     prepare_weights([], "float16")
     assert not launches
+
+
+@pytest.mark.parametrize("reads", SPLITS)
+def test_the_largest_element_is_looked_for_once(reads, launches):
+    """What is split again and again, as an activation is, keeps its scale; until it changes."""
+    values = [spread(SMALL + 9, -6, 6, seed=seed) * np.float32(2.0 ** seed) for seed in (0, 9)]
+    x = alpha.tensor(values[0], device="cuda")
+    entries = ["planes_amax", f"planes_split_{reads}"]
+    for expected in (entries, entries[1:], entries[1:]):
+        launches.clear()
+        a = operand(x.data, reads, keep=False)
+        assert launches == expected and set(x.data.derived) == {f"scale of {reads}"}
+        check(values[0], reads, a)
+    x.copy_(values[1])
+    launches.clear()
+    check(values[1].reshape(1, -1), reads, operand(x.data.reshaped((1, x.size)), reads, keep=False))
+    assert launches == entries
+    x.__dlpack__()
+    for _ in range(2):
+        launches.clear()
+        operand(x.data, reads)
+        assert launches == entries and not x.data.derived
 
 
 def test_more_weights_than_a_table_holds(launches):

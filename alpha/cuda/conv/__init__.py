@@ -15,9 +15,10 @@ from alpha.cuda.conv import (  # noqa: F401  registers the candidates
     wgmma,
     wgmma_wgrad,
 )
+from alpha.cuda.deferred import hurry
 from alpha.cuda.elementwise import convert
-from alpha.cuda.memory import Array, empty
-from alpha.cuda.plan import plan, precision_of, register
+from alpha.cuda.memory import Array, Deferred, empty
+from alpha.cuda.plan import Plan, plan, precision_of, register
 from alpha.ops.conv import conv2d, conv2d_bias_act, conv2d_dgrad, conv2d_wgrad
 from alpha.ops.conv_desc import ConvDesc, Pair
 
@@ -32,23 +33,39 @@ def conv2d_cuda(x: Array, w: Array, **geometry: Any) -> Array:
 @conv2d_bias_act.impl("cuda")
 def conv2d_bias_act_cuda(x: Array, w: Array, b: Array | None, *, activation: str | None, **geometry: Any) -> Array:
     desc = ConvDesc.fprop(x.shape, w.shape, **geometry)
+    chosen = _chosen("fprop", desc, x)
     y = empty(desc.y_shape, x.dtype)
     bias = b if b is None or b.dtype == "float32" else convert(b, "float32")
-    plan("fprop", desc, precision_of(x.dtype)).launch(x, w, bias, y, activation == "relu")
+    chosen.launch(x, w, bias, y, activation == "relu")
     return y
 
 
 @conv2d_dgrad.impl("cuda")
 def conv2d_dgrad_cuda(g: Array, w: Array, *, hw: Pair, **geometry: Any) -> Array:
     desc = ConvDesc.dgrad(g.shape, w.shape, hw, **geometry)
+    chosen = _chosen("dgrad", desc, g)
+    hurry()
     dx = empty(desc.x_shape, g.dtype)
-    plan("dgrad", desc, precision_of(g.dtype)).launch(g, w, dx)
+    chosen.launch(g, w, dx)
     return dx
 
 
 @conv2d_wgrad.impl("cuda")
 def conv2d_wgrad_cuda(x: Array, g: Array, *, f: Pair, **geometry: Any) -> Array:
     desc = ConvDesc.wgrad(x.shape, g.shape, f, **geometry)
+    chosen = _chosen("wgrad", desc, x, g)
     dw = empty(desc.w_shape, "float32")
-    plan("wgrad", desc, precision_of(x.dtype)).launch(x, g, dw)
+    chosen.launch(x, g, dw)
     return dw
+
+
+def _chosen(pass_name: str, desc: ConvDesc, *maps: Array) -> Plan:
+    """Returns the plan of a pass, and has maps written that wait for that, as it reads them.
+
+    What they are computed from goes before the result takes memory.
+    """
+    found = plan(pass_name, desc, precision_of(maps[0].dtype))
+    for x in maps:
+        if x.__class__ is Deferred:
+            x.derived.write_for(found.chosen.reads)
+    return found

@@ -41,7 +41,8 @@ class Padded:
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         wide = _widened(desc)
-        padding_us = 4 * LAUNCH_US + 8 * prod(wide.x_shape) / rates().bytes_per_us
+        nbytes = 8 + 12 * (self.reads == "float16x2")  # an element's, to pad and to split the copy
+        padding_us = 4 * LAUNCH_US + nbytes * prod(wide.x_shape) / rates().bytes_per_us
         return self.inner.cost(wide, sm_count) + padding_us
 
     def least(self, desc: ConvDesc, sm_count: int) -> float:

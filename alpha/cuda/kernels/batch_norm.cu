@@ -12,17 +12,31 @@
 // Requires: 16-byte aligned tensors.
 // Threads: a thread keeps its columns, and with them its parameters, while it walks down the rows (reduce.cuh).
 #include "channel_norm.cuh"
+#include "planes.cuh"
+
+// Where a bound of |y| goes: |x - mean| * istd <= sqrt(rows - 1), as M numbers of mean 0 and variance 1 have it.
+struct Bound {
+  const float *gamma, *beta;
+  const unsigned *residual;  // bits of what no |residual| exceeds
+  OperandHeader *header;     // or null
+  __device__ __forceinline__ void raise(i64 c, i64 rows) const {
+    if (!header) return;
+    const double most = (gamma ? fabs(double(gamma[c])) : 1.0) * sqrt(double(rows - 1));
+    raise_bound(header, most + (beta ? fabs(double(beta[c])) : 0.0) + (residual ? __uint_as_float(*residual) : 0.0f));
+  }
+};
 
 // mean, istd and the running statistics of channel blockIdx.x
 template <class P>
 __device__ __forceinline__ void finalize_statistics(const float *__restrict__ partial, P *running_mean, P *running_var,
                                                     float *mean, float *istd, const Walk &w, float momentum,
-                                                    float eps) {
+                                                    float eps, const Bound &y) {
   const i64 c = blockIdx.x, channels = gridDim.x;
   const MeanAndVariance of(partial + c * w.chunks, partial + (channels + c) * w.chunks, w, 1, threadIdx.x, THREADS);
   if (threadIdx.x) return;
   mean[c] = float(of.mean);
   istd[c] = float(1 / sqrt(of.var + eps));
+  y.raise(c, w.rows);
   if (running_mean) {
     const double old_mean = to_float(running_mean[c]), old_var = to_float(running_var[c]);
     running_mean[c] = from_float<P>(float(old_mean + momentum * (of.mean - old_mean)));
@@ -39,10 +53,12 @@ __device__ __forceinline__ void running_statistics(const P *running_mean, const 
   istd[c] = float(1 / sqrt(to_float(running_var[c]) + double(eps)));
 }
 
-// dgamma, dbeta, and coefficients[2][C] = slope, offset of channel blockIdx.x
+// dgamma, dbeta, and coefficients[2][C] = slope, offset of channel blockIdx.x; and, if there is a header, a bound of
+// |dx| from that of |v|, partial[2]
 template <class P>
 __device__ __forceinline__ void finalize_sums(const float *__restrict__ partial, const P *gamma, const float *istd,
-                                              float *dgamma, float *dbeta, float *coefficients, i64 rows, int chunks) {
+                                              float *dgamma, float *dbeta, float *coefficients, i64 rows, int chunks,
+                                              OperandHeader *header) {
   const i64 c = blockIdx.x, channels = gridDim.x;
   double sum = 0, dot = 0;
   for (int k = threadIdx.x; k < chunks; k += THREADS) {
@@ -51,34 +67,48 @@ __device__ __forceinline__ void finalize_sums(const float *__restrict__ partial,
   }
   sum = fold_group(sum, THREADS, Add());
   dot = fold_group(dot, THREADS, Add()) * istd[c];
+  float most = 0;
+  if (header) {
+    for (int k = threadIdx.x; k < chunks; k += THREADS) most = fmaxf(most, partial[(2 * channels + c) * chunks + k]);
+    most = fold_group(most, THREADS, Larger());
+  }
   if (threadIdx.x) return;
   const double scale = (gamma ? double(to_float(gamma[c])) : 1.0) * istd[c];
   dgamma[c] = float(dot);
   dbeta[c] = float(sum);
   coefficients[c] = float(-scale * istd[c] * dot / rows);
   coefficients[channels + c] = float(-scale * sum / rows);
+  if (header) raise_bound(header, fabs(scale) * (most + (fabs(sum) + fabs(dot) * sqrt(double(rows - 1))) / rows));
 }
 
 // ---- entries: <name>_<dtype> reads pieces of 16 bytes, <name>_single_<dtype> single elements
 
 // Blocks per multiprocessor: what registers allow without spilling; the lanes of 16-bit pieces need more of them.
-// wide: gamma and beta are float32.
+// wide: gamma and beta are float32. header: of y or dx, for a bound of it; or null.
+// flag: nothing is written where it is 0, as planes are there already (batch_norm_planes.cu); or null.
 #define ENTRY_OF(N, name) extern "C" __global__ void __launch_bounds__(THREADS, N > 4 ? 3 : 4) name
 #define ENTRY(name) ENTRY_OF(1, name)
 #define BACKWARDS Place(w, gridDim.x - 1 - blockIdx.x)
 #define WALKING(T, suffix, N) \
-  ENTRY(statistics##suffix)(const T *x, float *partial, const Walk w) { \
+  ENTRY(statistics##suffix)(const T *x, float *partial, OperandHeader *header, const Walk w) { \
+    if (header && blockIdx.x == 0 && threadIdx.x == 0) *header = {}; \
     statistics<T, N>(x, partial, w, Place(w)); \
   } \
   ALPHA_KERNEL(statistics##suffix) \
   ENTRY_OF(N, apply##suffix)(const T *x, const void *gamma, const void *beta, int wide, const float *mean, \
-                             const float *istd, T *y, float floor, const Walk w) { \
-    apply<T, N, false, false>(x, nullptr, {gamma, beta, wide}, mean, istd, y, floor, w, BACKWARDS, 1); \
+                             const float *istd, T *y, float floor, const int *flag, const Walk w) { \
+    if (flag && !*flag) return; \
+    Results<T, N> out{y}; \
+    apply<T, N, false>(x, Nothing(), {gamma, beta, wide}, mean, istd, out, floor, w, BACKWARDS, 1); \
   } \
   ALPHA_KERNEL(apply##suffix) \
   ENTRY_OF(N, apply_add##suffix)(const T *x, const T *residual, const void *gamma, const void *beta, int wide, \
-                                 const float *mean, const float *istd, T *y, float floor, const Walk w) { \
-    apply<T, N, true, false>(x, residual, {gamma, beta, wide}, mean, istd, y, floor, w, BACKWARDS, 1); \
+                                 const float *mean, const float *istd, T *y, float floor, const int *flag, \
+                                 const Walk w) { \
+    if (flag && !*flag) return; \
+    const Elements<T, N> more{residual}; \
+    Results<T, N> out{y}; \
+    apply<T, N, false>(x, more, {gamma, beta, wide}, mean, istd, out, floor, w, BACKWARDS, 1); \
   } \
   ALPHA_KERNEL(apply_add##suffix) \
   BACKWARD(T, suffix, N, false) \
@@ -91,8 +121,10 @@ __device__ __forceinline__ void finalize_sums(const float *__restrict__ partial,
   ALPHA_KERNEL(sums##suffix) \
   ENTRY_OF(N, gradient##suffix)(const T *g, const T *x, const void *gamma, const void *beta, int wide, \
                                 const float *mean, const float *istd, const float *coefficients, T *dx, \
-                                const Walk w) { \
-    gradient<T, N, RELU, false>(g, x, {gamma, beta, wide}, mean, istd, coefficients, dx, w, BACKWARDS, \
+                                const int *flag, const Walk w) { \
+    if (flag && !*flag) return; \
+    Results<T, N> out{dx}; \
+    gradient<T, N, RELU, false>(g, x, {gamma, beta, wide}, mean, istd, coefficients, out, w, BACKWARDS, \
                                 w.columns * N, 1); \
   } \
   ALPHA_KERNEL(gradient##suffix)
@@ -102,8 +134,10 @@ __device__ __forceinline__ void finalize_sums(const float *__restrict__ partial,
   PARAMETERS(T, dtype)
 #define PARAMETERS(P, dtype) \
   ENTRY(finalize_statistics_##dtype)(const float *partial, P *running_mean, P *running_var, float *mean, float *istd, \
-                                     const Walk w, float momentum, float eps) { \
-    finalize_statistics<P>(partial, running_mean, running_var, mean, istd, w, momentum, eps); \
+                                     const Walk w, float momentum, float eps, const float *gamma, const float *beta, \
+                                     const unsigned *residual, OperandHeader *header) { \
+    finalize_statistics<P>(partial, running_mean, running_var, mean, istd, w, momentum, eps, \
+                           {gamma, beta, residual, header}); \
   } \
   ALPHA_KERNEL(finalize_statistics_##dtype) \
   ENTRY(running_statistics_##dtype)(const P *running_mean, const P *running_var, float *mean, float *istd, \
@@ -112,8 +146,9 @@ __device__ __forceinline__ void finalize_sums(const float *__restrict__ partial,
   } \
   ALPHA_KERNEL(running_statistics_##dtype) \
   ENTRY(finalize_sums_##dtype)(const float *partial, const P *gamma, const float *istd, float *dgamma, float *dbeta, \
-                               float *coefficients, i64 rows, int chunks) { \
-    finalize_sums<P>(partial, gamma, istd, dgamma, dbeta, coefficients, rows, chunks); \
+                               float *coefficients, \
+                               i64 rows, int chunks, OperandHeader *header) { \
+    finalize_sums<P>(partial, gamma, istd, dgamma, dbeta, coefficients, rows, chunks, header); \
   } \
   ALPHA_KERNEL(finalize_sums_##dtype)
 FLOAT_KERNELS(KERNELS)

@@ -1,6 +1,8 @@
 // The two passes of a norm whose threads walk down the rows of a sample's channels: one sums, over chunks of rows, the
 // other one writes. Batch norm is one sample; group norm has several, and one statistic for k neighbouring channels.
 #pragma once
+#include <type_traits>
+
 #include "lanes.cuh"
 #include "reduce.cuh"
 
@@ -139,32 +141,60 @@ struct MeanAndVariance {
   }
 };
 
+// ---- what a pass reads beside x, and where it puts its results: N elements from i on
+
+struct Nothing {
+  struct Piece {};
+  static constexpr bool READS = false;
+  __device__ __forceinline__ Piece load(i64) const { return {}; }
+};
+template <class T, int N> struct Elements {
+  using Piece = decltype(load_piece<N>(static_cast<const T *>(nullptr)));
+  static constexpr bool READS = true;
+  const T *x;
+  __device__ __forceinline__ Piece load(i64 i) const { return load_piece<N>(x + i); }
+  __device__ __forceinline__ void unpack(float (&v)[N], const Piece &piece) const {
+#pragma unroll
+    for (int lane = 0; lane < N; lane++) v[lane] = to_float(piece.v[lane]);
+  }
+};
+template <class T, int N> struct Results {
+  T *y;
+  __device__ __forceinline__ void put(const float (&v)[N], i64 i) const {
+    typename Elements<T, N>::Piece piece;
+#pragma unroll
+    for (int lane = 0; lane < N; lane++) piece.v[lane] = from_float<T>(v[lane]);
+    store_piece(y + i, piece);
+  }
+};
+
 // ---- forward: floor is 0 with relu, else -infinity; NaN passes. LAST: x is not read again, see load_piece
 
-template <class T, int N, bool RESIDUAL, bool LAST>
-__device__ __forceinline__ void apply(const T *__restrict__ x, const T *__restrict__ residual, const Affine<T> &affine,
-                                      const float *mean, const float *istd, T *__restrict__ y, float floor,
-                                      const Walk &w, const Place &at, int k) {
+template <class T, int N, bool LAST, class Residual, class Out>
+__device__ __forceinline__ void apply(const T *__restrict__ x, const Residual &residual, const Affine<T> &affine,
+                                      const float *mean, const float *istd, Out &out, float floor, const Walk &w,
+                                      const Place &at, int k) {
   if (at.begin >= at.end) return;
   const i64 first = at.column * N, stride = w.columns * N;
-  using Piece = decltype(load_piece<N>(x));
   struct Row {
-    Piece x, residual;
+    typename Elements<T, N>::Piece x;
+    typename Residual::Piece residual;
   };
   auto load = [&](i64 r) {
     const i64 offset = r * stride + first;
-    return Row{load_piece<N, LAST>(x + offset), RESIDUAL ? load_piece<N>(residual + offset) : Piece()};
+    return Row{load_piece<N, LAST>(x + offset), residual.load(offset)};
   };
   const Channels<N> c(affine, mean, istd, first, Sharing(at.sample, stride, k));
-  each_row<RESIDUAL ? AHEAD / 2 : AHEAD>(at, w, load, [&](const Row &row, i64 r) {
-    auto piece = row.x;
+  each_row<Residual::READS ? AHEAD / 2 : AHEAD>(at, w, load, [&](const Row &row, i64 r) {
+    float v[N], more[N] = {};
+    if constexpr (Residual::READS) residual.unpack(more, row.residual);
 #pragma unroll
     for (int lane = 0; lane < N; lane++) {
-      float v = standardized(to_float(piece.v[lane]) - c.middle[lane], c.scale[lane], c.shift[lane]);
-      if (RESIDUAL) v += to_float(row.residual.v[lane]);
-      piece.v[lane] = from_float<T>(v < floor ? floor : v);
+      v[lane] = standardized(to_float(row.x.v[lane]) - c.middle[lane], c.scale[lane], c.shift[lane]);
+      if (Residual::READS) v[lane] += more[lane];
+      v[lane] = v[lane] < floor ? floor : v[lane];
     }
-    store_piece(y + r * stride + first, piece);
+    out.put(v, r * stride + first);
   });
 }
 
@@ -194,14 +224,17 @@ __device__ __forceinline__ void each_gradient(const T *__restrict__ g, const T *
   });
 }
 
-template <class T, int N, bool RELU>
+// partial[sample][sum of v, of v * (x - mean); BOUND: the largest |v|][C][chunks]
+template <class T, int N, bool RELU, bool BOUND = false>
 __device__ __forceinline__ void sums(const T *g, const T *x, const Affine<T> &affine, const float *mean,
                                      const float *istd, float *__restrict__ partial, const Walk &w, const Place &at,
                                      int k) {
+  using State = std::conditional_t<BOUND, BoundedPair, Pair>;
+  using Merge = std::conditional_t<BOUND, MergeBoundedPairs, MergePairs>;
   const i64 first = at.column * N, stride = w.columns * N;
-  Pair s[N];
+  State s[N];
 #pragma unroll
-  for (int lane = 0; lane < N; lane++) s[lane] = {0, 0};
+  for (int lane = 0; lane < N; lane++) s[lane] = {};
   if (at.begin < at.end) {
     const Channels<N> c(affine, mean, istd, first, Sharing(at.sample, stride, k));
     each_gradient<RELU, false>(g, x, c, at, w, [&](const float (&v)[N], const float (&away)[N], i64) {
@@ -209,24 +242,26 @@ __device__ __forceinline__ void sums(const T *g, const T *x, const Affine<T> &af
       for (int lane = 0; lane < N; lane++) {
         s[lane].sum += v[lane];
         s[lane].dot += v[lane] * away[lane];
+        if constexpr (BOUND) s[lane].most = fmaxf(s[lane].most, fabsf(v[lane]));
       }
     });
   }
-  fold_rows<N>(s, w, MergePairs());
+  fold_rows<N>(s, w, Merge());
   if (threadIdx.x >= w.width || at.column >= w.columns) return;
-  partial += 2 * at.sample * stride * w.chunks;
+  partial += sizeof(State) / 4 * at.sample * stride * w.chunks;
 #pragma unroll
   for (int lane = 0; lane < N; lane++) {
     partial[(first + lane) * w.chunks + at.chunk] = s[lane].sum;
     partial[(stride + first + lane) * w.chunks + at.chunk] = s[lane].dot;
+    if constexpr (BOUND) partial[(2 * stride + first + lane) * w.chunks + at.chunk] = s[lane].most;
   }
 }
 
 // coefficients[2][statistic] = slope, offset
-template <class T, int N, bool RELU, bool LAST>
+template <class T, int N, bool RELU, bool LAST, class Out>
 __device__ __forceinline__ void gradient(const T *g, const T *x, const Affine<T> &affine, const float *mean,
-                                         const float *istd, const float *coefficients, T *__restrict__ dx,
-                                         const Walk &w, const Place &at, i64 statistics, int k) {
+                                         const float *istd, const float *coefficients, Out &out, const Walk &w,
+                                         const Place &at, i64 statistics, int k) {
   if (at.begin >= at.end) return;
   const i64 first = at.column * N, stride = w.columns * N;
   const Sharing shared(at.sample, stride, k);
@@ -238,11 +273,9 @@ __device__ __forceinline__ void gradient(const T *g, const T *x, const Affine<T>
     offset[lane] = coefficients[statistics + shared(first + lane)];
   }
   each_gradient<RELU, LAST>(g, x, c, at, w, [&](const float (&v)[N], const float (&away)[N], i64 r) {
-    decltype(load_piece<N>(x)) piece;
+    float dx[N];
 #pragma unroll
-    for (int lane = 0; lane < N; lane++)
-      piece.v[lane] = from_float<T>(c.scale[lane] * v[lane] + (away[lane] * slope[lane] + offset[lane]));
-    store_piece(dx + r * stride + first, piece);
+    for (int lane = 0; lane < N; lane++) dx[lane] = c.scale[lane] * v[lane] + (away[lane] * slope[lane] + offset[lane]);
+    out.put(dx, r * stride + first);
   });
 }
-

@@ -82,7 +82,8 @@ __device__ __forceinline__ void normalize(const T *__restrict__ x, const Affine<
     }
   };
   auto write = [&](unsigned task) {
-    apply<T, N, false, true>(x, nullptr, affine, mean, istd, y, -INFINITY, w, Place(w, task), k);
+    Results<T, N> out{y};
+    apply<T, N, true>(x, Nothing(), affine, mean, istd, out, -INFINITY, w, Place(w, task), k);
   };
   in_turns(tickets, tasks, w.tiles * w.chunks, lag, sum, finish, write);
 }
@@ -135,7 +136,8 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
     }
   };
   auto write = [&](unsigned task) {
-    gradient<T, N, false, true>(g, x, affine, mean, istd, coefficients, dx, w, Place(w, task), items, k);
+    Results<T, N> out{dx};
+    gradient<T, N, false, true>(g, x, affine, mean, istd, coefficients, out, w, Place(w, task), items, k);
   };
   in_turns(tickets, tasks, share, lag, sum, finish, write);
 }

@@ -7,7 +7,7 @@
 //           Inf stays Inf in hi with 0 in lo, NaN is NaN, and -0 is -0 in both.
 //           flag = 1 where more than half of the nonzero elements are lost, |x * 2^s| < 2^-10 (fewer than 15 bits are
 //           left; for hi alone 2^-14, fewer than 11), or where Inf would meet a second plane: Inf * lo is NaN or of
-//           the wrong sign.
+//           the wrong sign. Where s is from a bound that was known before, hi may overflow: that is an Inf, too.
 // Source:   splitting in two halves: arXiv 2203.03341 (Ootomo and Yokota), who scale lo and not the tensor
 // Layout:   flat, C-contiguous; plane 1 starts where plane 0 ends; then, at a multiple of 256 bytes, the header
 //           (OperandHeader), and a partial maximum for every block that reads the tensor
@@ -20,36 +20,16 @@
 //           (99 % of the copy's rate), split float16x2 102.5 (89 %), float16 75.1 (91 %), bfloat16 72.8 (94 %); maximum
 //           and split after each other 145.4 and 116.6. 4 blocks per multiprocessor are best for the two together,
 //           16 for the split alone (100); going forwards costs 3 us, streaming stores change nothing.
+#include "guard.cuh"
 #include "multi_tensor.cuh"
+#include "planes.cuh"
 #include "reduce.cuh"
-
-using u64 = unsigned long long;
 
 constexpr int E = 8;               // elements of x that a thread takes at a time
 constexpr int STEP = THREADS * E;  // and a block
 constexpr int AMAX_TIMES = 4;      // steps whose loads are in flight together
 constexpr int SPLIT_TIMES = 2;
 constexpr int SMALL = 4 * STEP;    // alpha/cuda/operand.py knows it too
-constexpr unsigned INFINITE = 0x7f800000;  // bits of Inf; those of NaN are larger
-
-struct Float16x2 {
-  using T = f16;
-  static constexpr int PLANES = 2;
-  static constexpr bool SCALED = true;
-  static constexpr float LEAST = 0x1p-10f;  // what is below is lost
-};
-struct Float16 {
-  using T = f16;
-  static constexpr int PLANES = 1;
-  static constexpr bool SCALED = true;
-  static constexpr float LEAST = 0x1p-14f;
-};
-struct BFloat16 {
-  using T = bf16;
-  static constexpr int PLANES = 1;
-  static constexpr bool SCALED = false;
-  static constexpr float LEAST = 0;
-};
 
 // ---- elements in and out --------------------------------------------------------------------------------------------
 
@@ -85,17 +65,6 @@ __device__ __forceinline__ void load_steps(float (&v)[TIMES][E], const float *x,
   for (int t = 0; t < TIMES; t++) load<WHOLE>(v[t], x, begin + t * STEP + threadIdx.x * E, end);
 }
 
-// What alpha/cuda/operand.py gives its scale and flag from. The partial maxima follow it.
-struct OperandHeader {
-  float scale;       // 2^-s
-  int flag;
-  unsigned tickets;  // blocks of the split that are done
-  unsigned unused;
-  i64 balance;       // lost elements less kept ones, over the blocks that are done
-  i64 reserved[5];
-};
-static_assert(sizeof(OperandHeader) == 64, "alpha/cuda/operand.py reserves as much");
-
 // ---- what a block works on ------------------------------------------------------------------------------------------
 
 // Elements [begin, end) of a tensor of `size`; begin is a multiple of the chunk.
@@ -120,15 +89,6 @@ __device__ __forceinline__ Share share_of(const Table &table, int count, int chu
 
 // ---- the scale ------------------------------------------------------------------------------------------------------
 
-struct LargerBits {
-  __device__ unsigned operator()(unsigned a, unsigned b) const { return a > b ? a : b; }
-};
-
-// Bits of |x|, which order as the numbers do; 0 for Inf and NaN.
-__device__ __forceinline__ unsigned finite_bits(float x) {
-  const unsigned bits = __float_as_uint(x) & 0x7fffffff;
-  return bits < INFINITE ? bits : 0;
-}
 template <int TIMES> __device__ __forceinline__ unsigned largest(const float (&v)[TIMES][E], unsigned most) {
 #pragma unroll
   for (int t = 0; t < TIMES; t++)
@@ -136,13 +96,6 @@ template <int TIMES> __device__ __forceinline__ unsigned largest(const float (&v
     for (int e = 0; e < E; e++) most = LargerBits()(most, finite_bits(v[t][e]));
   return most;
 }
-
-// s, of the bits of amax; at most 126, so that 2^s and 2^-s are normal numbers
-__device__ __forceinline__ int shift_of(unsigned amax) {
-  const int shift = 14 + 127 - static_cast<int>(amax >> 23);
-  return amax == 0 ? 0 : shift < 126 ? shift : 126;
-}
-__device__ __forceinline__ float power_of_two(int exponent) { return __int_as_float((exponent + 127) << 23); }
 
 // partial[block of the tensor] = largest finite_bits of its chunk; and the header made ready for the split
 __device__ __forceinline__ void measure(const Share &here, int chunk) {
@@ -165,15 +118,6 @@ __device__ __forceinline__ void measure(const Share &here, int chunk) {
 
 // ---- the planes -----------------------------------------------------------------------------------------------------
 
-struct Tally {
-  int balance, infinite;  // lost elements less kept ones; whether there is an Inf
-};
-struct MergeTallies {
-  __device__ Tally operator()(const Tally &a, const Tally &b) const {
-    return {a.balance + b.balance, a.infinite | b.infinite};
-  }
-};
-
 // Where the planes of a tensor go; all threads of its blocks have the same.
 template <class Form> struct Split {
   using T = typename Form::T;
@@ -191,46 +135,27 @@ template <class Form> struct Split {
   __device__ __forceinline__ void step(const float (&v)[E], i64 i, i64 end, Tally &tally) const {
     unsigned high[E / 2], low[E / 2];
 #pragma unroll
-    for (int e = 0; e < E; e += 2) {
-      const float a = v[e] * factor, b = v[e + 1] * factor;
-      high[e / 2] = pair_of_floats<T>(a, b);
-      if constexpr (Form::PLANES == 2)
-        low[e / 2] = pair_of_floats<T>(rest(a, float_of_pair<T>(high[e / 2], false)),
-                                       rest(b, float_of_pair<T>(high[e / 2], true)));
-      if constexpr (Form::SCALED) add(tally, v[e], a), add(tally, v[e + 1], b);
-    }
+    for (int e = 0; e < E; e += 2) split_pair<Form>(v[e], v[e + 1], factor, high[e / 2], low[e / 2], tally);
     store<WHOLE>(planes, high, i, end, true);
     if constexpr (Form::PLANES == 2) store<WHOLE>(planes + size, low, i, end, size % E == 0);
   }
-
-  // What hi leaves to lo; not Inf - Inf, and a zero with the sign of the element
-  static __device__ __forceinline__ float rest(float value, float high) {
-    return high == value ? copysignf(0.0f, value) : value - high;
-  }
-  static __device__ __forceinline__ void add(Tally &tally, float x, float value) {
-    const unsigned bits = __float_as_uint(value) & 0x7fffffff;
-    tally.balance += bits < __float_as_uint(Form::LEAST) ? x != 0 : -static_cast<int>(bits < INFINITE);
-    if (Form::PLANES == 2) tally.infinite |= bits == INFINITE;
-  }
 };
 
-// scale and flag of a tensor, told by its last block
-__device__ __forceinline__ void finish(OperandHeader *header, int shift, bool flag, int *lost_ranges) {
-  header->scale = power_of_two(-shift);
-  header->flag = flag;
-  if (flag) atomicAdd(lost_ranges, 1);
-}
-
-template <class Form> __device__ __forceinline__ void split_share(const Share &here, int chunk, int *lost_ranges) {
+// known: s is from the bound in the header
+template <class Form> __device__ __forceinline__ void split_share(const Share &here, int chunk, bool known,
+                                                                  int *lost_ranges) {
   OperandHeader *header = here.header;
   Split<Form> split{reinterpret_cast<typename Form::T *>(here.planes), here.size, 1};
   const unsigned blocks = static_cast<unsigned>((split.size + chunk - 1) / chunk);
   int shift = 0;
   if constexpr (Form::SCALED) {
-    const unsigned *partial = reinterpret_cast<const unsigned *>(header + 1);
+    const unsigned *partial = known ? &header->bound : reinterpret_cast<const unsigned *>(header + 1);
+    const unsigned partials = known ? 1 : blocks;
     unsigned most = 0;
-    for (unsigned k = threadIdx.x; k < blocks; k += THREADS) most = LargerBits()(most, partial[k]);
-    shift = shift_of(fold_group(most, THREADS, LargerBits()));
+    for (unsigned k = threadIdx.x; k < partials; k += THREADS) most = LargerBits()(most, partial[k]);
+    most = fold_group(most, THREADS, LargerBits());
+    if (!known && here.begin == 0 && threadIdx.x == 0) header->bound = most;  // for the next split
+    shift = shift_of(most);
     split.factor = power_of_two(shift);
   }
   Tally tally = {};
@@ -248,11 +173,7 @@ template <class Form> __device__ __forceinline__ void split_share(const Share &h
   if constexpr (Form::SCALED) {
     tally = fold_group(tally, THREADS, MergeTallies());
     if (threadIdx.x != 0) return;
-    u64 *balance = reinterpret_cast<u64 *>(&header->balance);
-    atomicAdd(balance, static_cast<u64>(tally.balance + (static_cast<i64>(tally.infinite) << 48)));
-    __threadfence();
-    if (atomicAdd(&header->tickets, 1u) == blocks - 1)
-      finish(header, shift, static_cast<i64>(atomicAdd(balance, u64(0))) > 0, lost_ranges);
+    hand_in(header, tally, blocks, shift, lost_ranges);
   } else if (threadIdx.x == 0 && here.begin == 0) {
     finish(header, 0, false, lost_ranges);
   }
@@ -269,7 +190,7 @@ __device__ __forceinline__ void split_small(const float *x, void *planes, Operan
   Tally tally = {};
   split.template steps<false>(v, 0, size, tally);
   tally = fold_group(tally, THREADS, MergeTallies());
-  if (threadIdx.x == 0) finish(header, shift, tally.infinite || tally.balance > 0, lost_ranges);
+  if (threadIdx.x == 0) finish(header, shift, tally.largest >= OVERFLOWS || tally.balance > 0, lost_ranges);
 }
 
 // ---- entries: of one tensor, and <name>_all of those in a table -----------------------------------------------------
@@ -287,14 +208,14 @@ ALPHA_KERNEL(planes_amax_all)
 
 #define SPLIT(Form, name) \
   extern "C" __global__ void __launch_bounds__(THREADS) \
-      planes_split_##name(const float *x, void *planes, OperandHeader *header, i64 size, int chunk, \
+      planes_split_##name(const float *x, void *planes, OperandHeader *header, i64 size, int chunk, int known, \
                           int *lost_ranges) { \
-    split_share<Form>(share_of(x, planes, header, size, chunk), chunk, lost_ranges); \
+    split_share<Form>(share_of(x, planes, header, size, chunk), chunk, known, lost_ranges); \
   } \
   ALPHA_KERNEL(planes_split_##name) \
   extern "C" __global__ void __launch_bounds__(THREADS) \
       planes_split_##name##_all(const __grid_constant__ Table table, int count, int chunk, int *lost_ranges) { \
-    split_share<Form>(share_of(table, count, chunk), chunk, lost_ranges); \
+    split_share<Form>(share_of(table, count, chunk), chunk, false, lost_ranges); \
   } \
   ALPHA_KERNEL(planes_split_##name##_all)
 #define SMALL_SPLIT(Form, name) \
@@ -308,3 +229,44 @@ SPLIT(Float16, float16)
 SPLIT(BFloat16, bfloat16)
 SMALL_SPLIT(Float16x2, float16x2)
 SMALL_SPLIT(Float16, float16)
+
+// ---- what reads planes that stand in the place of a tensor: 4 elements per thread at a time -------------------------
+
+// y = x, behind a guard or none, and a header with a bound of it or null
+extern "C" __global__ void __launch_bounds__(THREADS)
+    planes_merge(const void *x, const OperandHeader *header, float *y, OperandHeader *header_of_y, i64 size,
+                 Guard guard) {
+  if (spared(guard)) return;
+  if (header_of_y && blockIdx.x == 0 && threadIdx.x == 0) *header_of_y = {1, 0, 0, header->most};
+  const Stored stored(x, header, size);
+  const i64 stride = static_cast<i64>(gridDim.x) * THREADS * 4;
+#pragma unroll 2
+  for (i64 i = (static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x) * 4; i < size; i += stride) {
+    float v[4];
+    stored.unpack(v, stored.load(i));
+    store16(y + i, Packet<float>{{v[0], v[1], v[2], v[3]}});
+  }
+}
+ALPHA_KERNEL(planes_merge)
+
+// dx = g where y > 0, else 0. hi has the sign of the sum, and is 0 where that is.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    planes_relu_grad(const float *g, const void *y, const OperandHeader *header, float *dx, i64 size) {
+  const bool whole = header->flag;
+  const i64 stride = static_cast<i64>(gridDim.x) * THREADS * 4;
+#pragma unroll 2
+  for (i64 i = (static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x) * 4; i < size; i += stride) {
+    Packet<float> piece = load16(g + i), of;
+    if (whole) {
+      of = load16(static_cast<const float *>(y) + i);
+    } else {
+      const uint2 high = *reinterpret_cast<const uint2 *>(static_cast<const f16 *>(y) + i);
+#pragma unroll
+      for (int e = 0; e < 4; e++) of.v[e] = float_of_pair<f16>(e < 2 ? high.x : high.y, e % 2);
+    }
+#pragma unroll
+    for (int e = 0; e < 4; e++) piece.v[e] = of.v[e] > 0 ? piece.v[e] : 0;
+    store16(dx + i, piece);
+  }
+}
+ALPHA_KERNEL(planes_relu_grad)

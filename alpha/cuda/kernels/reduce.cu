@@ -8,6 +8,7 @@
 // Threads: rows: a group of `width` threads per chunk; columns: see reduce.cuh.
 #include <limits>
 
+#include "planes.cuh"
 #include "reduce.cuh"
 
 using u8 = unsigned char;
@@ -130,31 +131,38 @@ __device__ __forceinline__ void rows(const T *__restrict__ x, typename Fold::Sta
 
 // ---- columns: Walk over (outer * inner / N) columns of `count` rows; inner counts pieces
 
-template <class Fold, class T, int N>
-__device__ __forceinline__ void columns(const T *__restrict__ x, typename Fold::State *partial,
+template <class T, int N> struct Flat {
+  const T *__restrict__ x;
+  __device__ __forceinline__ auto load(i64 i) const { return load_piece<N>(x + i); }
+  template <class Piece> __device__ __forceinline__ T at(const Piece &piece, int lane) const { return piece.v[lane]; }
+};
+
+// source: Flat, or Stored in the form that a float32 tensor has (planes.cuh)
+template <class Fold, int N, class Source>
+__device__ __forceinline__ void columns(const Source &source, typename Fold::State *partial,
                                         typename Fold::Result *y, i64 inner, float divisor, const Walk &w) {
   constexpr int AHEAD = 4;
   const Place at(w);
   const i64 stride = inner * N;
-  const T *column = x + (at.column / inner * w.rows * inner + at.column % inner) * N;
+  const i64 first = (at.column / inner * w.rows * inner + at.column % inner) * N;
   typename Fold::State s[N];
 #pragma unroll
   for (int lane = 0; lane < N; lane++) s[lane] = Fold::none();
   i64 r = at.begin;
   for (; r + (AHEAD - 1) * w.step < at.end; r += AHEAD * w.step) {
-    decltype(load_piece<N>(x)) piece[AHEAD];
+    decltype(source.load(0)) piece[AHEAD];
 #pragma unroll
-    for (int k = 0; k < AHEAD; k++) piece[k] = load_piece<N>(column + (r + k * w.step) * stride);
+    for (int k = 0; k < AHEAD; k++) piece[k] = source.load(first + (r + k * w.step) * stride);
 #pragma unroll
     for (int k = 0; k < AHEAD; k++)
 #pragma unroll
       for (int lane = 0; lane < N; lane++)
-        s[lane] = Fold::merge(s[lane], Fold::of(piece[k].v[lane], r + k * w.step));
+        s[lane] = Fold::merge(s[lane], Fold::of(source.at(piece[k], lane), r + k * w.step));
   }
   for (; r < at.end; r += w.step) {
-    const auto piece = load_piece<N>(column + r * stride);
+    const auto piece = source.load(first + r * stride);
 #pragma unroll
-    for (int lane = 0; lane < N; lane++) s[lane] = Fold::merge(s[lane], Fold::of(piece.v[lane], r));
+    for (int lane = 0; lane < N; lane++) s[lane] = Fold::merge(s[lane], Fold::of(source.at(piece, lane), r));
   }
   fold_rows<N>(s, w, Merge<Fold>());
   if (threadIdx.x >= w.width || at.column >= w.columns) return;
@@ -183,7 +191,7 @@ __device__ __forceinline__ void combine(const typename Fold::State *__restrict__
 #define ENTRY(name) extern "C" __global__ void __launch_bounds__(THREADS, 3) name
 #define COLUMNS(name, Fold, T, N) \
   ENTRY(name)(const T *x, Fold<T>::State *partial, Fold<T>::Result *y, i64 inner, float divisor, const Walk w) { \
-    columns<Fold<T>, T, N>(x, partial, y, inner, divisor, w); \
+    columns<Fold<T>, N>(Flat<T, N>{x}, partial, y, inner, divisor, w); \
   } \
   ALPHA_KERNEL(name)
 #define FOLD(name, Fold, T, dtype) \
@@ -213,3 +221,10 @@ FLOAT_KERNELS(FLOATS)
 NUMBERS(u8, uint8)
 NUMBERS(i32, int32)
 NUMBERS(i64, int64)
+
+ENTRY(sum_columns_of_planes)(const void *x, const OperandHeader *header, float *partial, float *y, i64 inner,
+                             float divisor, const Walk w) {
+  const Stored stored(x, header, w.rows * w.columns * 4);
+  columns<Sum<float>, 4>(stored, partial, y, inner, divisor, w);
+}
+ALPHA_KERNEL(sum_columns_of_planes)

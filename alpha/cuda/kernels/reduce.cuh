@@ -85,6 +85,14 @@ struct Pair {
 struct MergePairs {
   __device__ Pair operator()(const Pair &a, const Pair &b) const { return {a.sum + b.sum, a.dot + b.dot}; }
 };
+struct BoundedPair {
+  float sum, dot, most;
+};
+struct MergeBoundedPairs {
+  __device__ BoundedPair operator()(const BoundedPair &a, const BoundedPair &b) const {
+    return {a.sum + b.sum, a.dot + b.dot, fmaxf(a.most, b.most)};
+  }
+};
 struct Add {
   template <class T> __device__ T operator()(T a, T b) const { return a + b; }
 };
