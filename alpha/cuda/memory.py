@@ -204,10 +204,10 @@ def allocate(nbytes: int) -> Any:
         block = pool.device.allocate(max(nbytes, LEAST))
     except context.driver.MemoryError:
         block = _allocate_again(nbytes)
-    if on_allocate:
-        on_allocate(int(block), nbytes)
     if recorder:
-        recorder.own.add(int(block))
+        recorder.own.add(int(block))  # it serves several arrays at each replay, of which nobody is told
+    elif on_allocate:
+        on_allocate(int(block), nbytes)
     live = pool.live
     if live > pool.peak:
         pool.peak = live
