@@ -23,8 +23,8 @@ lint: .venv/.test          ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: .venv/.bench        ## alpha beside PyTorch on this machine's CPU
-	$(BIN)/python -m benchmarks.cpu_steps $(ARGS)
+bench: .venv/.bench        ## alpha beside PyTorch on this machine's GPU or CPU: training steps, tables and pictures
+	$(BIN)/python -m benchmarks.compare $(ARGS)
 
 .venv/.%: setup.py
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -33,7 +33,7 @@ bench: .venv/.bench        ## alpha beside PyTorch on this machine's CPU
 
 .venv/.train: EXTRAS := data,plot
 .venv/.test: EXTRAS := data,plot,test
-.venv/.bench: EXTRAS := plot,bench
+.venv/.bench: EXTRAS := data,plot,bench
 
 clean:
 	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -16,7 +16,7 @@ EXTRAS = {
     "dist": ["mpi4py>=4.0"],
     "test": ["pytest>=8", "pytest-timeout>=2.2", "pytest-xdist>=3.5", "hypothesis>=6.100",
              "ruff>=0.6", "mypy>=1.11"],
-    "bench": ["torch>=2.1", "matplotlib>=3.7", "psutil>=5.9"],
+    "bench": ["torch>=2.1", "matplotlib>=3.7"],
 }
 
 setup(

@@ -6,7 +6,7 @@ implementations of the ops (`@relu.impl("<name>")`). Nothing is imported before 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any, Protocol
@@ -57,6 +57,11 @@ class Backend(Protocol):
 
     def synchronize(self) -> None:
         """Returns when all work handed to the device has ended."""
+
+    can_record: bool  # whether there is `record`: where the host itself computes, nothing is gained by it
+
+    def record(self, function: Callable[[list[Array]], list[Array]], inputs: Sequence[Array]) -> Any:
+        """Returns what `function` does to arrays like `inputs`: alpha.cuda.recording.Recording."""
 
     def memory_stats(self) -> dict[str, int]:
         """Returns bytes: live, cached, peak (of live, since the last reset)."""

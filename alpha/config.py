@@ -56,6 +56,7 @@ VARIABLES = (
     Variable("cache_dir", "", "where compiled kernels are kept; empty means the user's cache directory"),
     Variable("sync", False, "wait for every CUDA kernel, so that an error names the one that made it"),
     Variable("tensor_cores", True, "0 computes float32 convolutions and products on the FMA units of a GPU alone"),
+    Variable("capture", True, "0 launches every kernel of a training step by itself, each time (alpha.capture)"),
     Variable("tune", False, "time the candidate kernels of each CUDA convolution once, and keep the fastest"),
     Variable("precision", "fp32", "fp32, tf32, bf16 or fp16: how layers store activations and make matrix products; "
              "see docs/numerics.md", ("fp32", "tf32", "bf16", "fp16")),
@@ -74,6 +75,7 @@ class Config:
     cache_dir: str
     sync: bool
     tensor_cores: bool
+    capture: bool
     tune: bool
     precision: str
     cuda_memory_mib: int

@@ -25,6 +25,9 @@ from alpha.cuda.memory import Array
 from alpha.op import Op, registry
 from benchmarks import cuda_timing as timing
 from benchmarks.bandwidth_jobs import BAR_FAMILIES, FAMILIES, HALF_FAMILIES, Data, Job
+from benchmarks.environment import torch_facts
+from benchmarks.results import record
+from benchmarks.rounds import ROUNDS, WINDOW_MS, Side, mark, medians, relative_error
 
 BAR = 0.85  # of the copy
 IMAGES = 512  # 512 x 32 x 32 x 64 float32 are 134 MB
@@ -82,7 +85,7 @@ def compare(op: Op, job: Job, given: list[Any], dtype: str) -> tuple[float, int]
         if spec.name in op.mutates:
             pairs += zip(arrays(value), changed if isinstance(changed, list) else [changed])
     bound = max(job.bound, BOUNDS.get(dtype, 0.0))
-    errors = [timing.relative_error(timing.view(x), t.reshape(x.shape).to(timing.peer_device()))
+    errors = [relative_error(timing.view(x), t.reshape(x.shape).to(timing.peer_device()))
               for x, t in pairs if t is not None]
     if not errors or not all(error < bound for error in errors):
         raise ValueError(f"{op.name} {job.label}: relative errors {errors}, {bound} is allowed")
@@ -110,13 +113,13 @@ def measure(family: str, job: Job, dtype: str, copy_gb_per_s: float, rounds: int
     given += [job.make() for _ in range(timing.sets_for(nbytes) - 1)]
     run, attrs, count = op.impls["cuda"], attributes(op, job.attrs), len(op.args)
     ours = [apply(timing.wrap, args[:count]) for args in given]
-    sides = {"alpha": timing.Side(lambda k: run(*ours[k % len(ours)], **attrs), context.stream)}
+    sides = {"alpha": Side(lambda k: run(*ours[k % len(ours)], **attrs), context.stream)}
     if job.peer is not None:
         peer = job.peer
         theirs = [apply(lambda t: t.clone(), args) for args in given] if op.mutates else given
-        sides["torch"] = timing.Side(lambda k: peer(*theirs[k % len(theirs)]))
+        sides["torch"] = Side(lambda k: peer(*theirs[k % len(theirs)]))
     times = timing.alternate(sides, rounds, window)
-    ms = timing.medians(times)
+    ms = medians(times)
     rates = {name: nbytes / t / 1e6 for name, t in ms.items()}
     share = rates["alpha"] / copy_gb_per_s
     asked = BAR if family in BAR_FAMILIES else None
@@ -129,8 +132,8 @@ def copy_rate(nbytes: int, rounds: int, window: float) -> float:
     """Returns the GB/s, read and written, of a copy of so many bytes by the driver."""
     pairs = [(memory.empty((nbytes,), "uint8"), memory.empty((nbytes,), "uint8"))
              for _ in range(timing.sets_for(2 * nbytes))]
-    side = timing.Side(lambda k: memory.copy(*pairs[k % len(pairs)]), context.stream)
-    return 2 * nbytes / timing.medians(timing.alternate({"copy": side}, rounds, window))["copy"] / 1e6
+    side = Side(lambda k: memory.copy(*pairs[k % len(pairs)]), context.stream)
+    return 2 * nbytes / medians(timing.alternate({"copy": side}, rounds, window))["copy"] / 1e6
 
 
 def line(row: dict[str, Any]) -> str:
@@ -141,7 +144,7 @@ def line(row: dict[str, Any]) -> str:
     rate = row["gb_per_s"]
     torch = f"{row['ms']['torch']:.4f} | {row['ms']['torch'] / row['ms']['alpha']:.2f}" if "torch" in rate else "- | -"
     return (f"{name} {row['nbytes'] / 1e6:.0f} | {row['ms']['alpha']:.4f} | {rate['alpha']:.0f} | "
-            f"{100 * row['of_copy']:.0f} % {timing.mark(row['of_copy'], row['bar'])} | {torch} |")
+            f"{100 * row['of_copy']:.0f} % {mark(row['of_copy'], row['bar'])} | {torch} |")
 
 
 def main() -> None:
@@ -150,8 +153,8 @@ def main() -> None:
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16", "float16"],
                         choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--images", type=int, default=IMAGES, help="size of the large tensors; 16 bits: twice it")
-    parser.add_argument("--rounds", type=int, default=timing.ROUNDS)
-    parser.add_argument("--window-ms", type=float, default=timing.WINDOW_MS, help="time of a window of calls")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--window-ms", type=float, default=WINDOW_MS, help="time of a window of calls")
     parser.add_argument("--output", type=Path, help="append the results to this file, a JSON object a line")
     args = parser.parse_args()
     facts = timing.start(f"python -m benchmarks.cuda_bandwidth --families {' '.join(args.families)} --dtypes "
@@ -163,7 +166,7 @@ def main() -> None:
     copies = {f"copy_{n >> 20}_mib_gb_per_s": copy_rate(n, args.rounds, args.window_ms)
               for n in (tensor_bytes, max(LARGE * args.images // IMAGES, 1 << 20))}
     best_copy = max(copies.values())
-    facts |= {**timing.torch_facts(), **copies}
+    facts |= {**torch_facts(), **copies}
     rows = []
     for dtype in args.dtypes:
         data = Data(torch, timing.peer_device(), dtype, args.images * (1 if dtype == "float32" else 2))
@@ -176,7 +179,7 @@ def main() -> None:
                     row = {"family": family, "op": job.op, "label": job.label, "dtype": dtype,
                            "failed": (str(error) or repr(error)).partition("\n")[0][:160]}
                 rows.append(row)
-                timing.record(args.output, facts, row)
+                record(args.output, facts, row)
     print("\n" + "; ".join(f"{k}: {v}" for k, v in facts.items()))
     print(f"| kernel | dtype | MB | ms | GB/s | of {best_copy:.0f} GB/s | torch ms | ratio |\n|" + "---|" * 8)
     print("\n".join(map(line, rows)))

@@ -1,12 +1,14 @@
 """Convolutions on tensor cores in every precision, each tile by itself, beside cuDNN in float32, TF32 and bfloat16.
 
     python -m benchmarks.cuda_conv_modes [--shapes v1 d32] [--passes fprop dgrad wgrad] [--modes fp32 tf32 bf16 fp16]
-                                         [--peers fp32 tf32 bf16] [--rounds 5] [--rest 0.15] [--output FILE.jsonl]
+                                         [--peers fp32 tf32 bf16] [--units wgmma mma] [--rounds 5] [--rest 0.15]
+                                         [--output FILE.jsonl]
 
 Normal data in buffers that rotate over more than the cache holds. Both libraries' calls are captured in CUDA graphs and
 replayed between events in bursts: windows of 12 ms, each after a rest, so that the clock is that of a cool device. What
 tensor cores read is made before ("us"), or with every call for the operand that a training step makes anew ("+split").
-cuDNN searches for its fastest algorithm; float32 takes the faster of both layouts, the others channels_last.
+cuDNN searches for its fastest algorithm; float32 takes the faster of both layouts, the others channels_last. Shapes g8
+to g528 (benchmarks/shapes.py: NARROW) run where they are named.
 """
 
 from __future__ import annotations
@@ -15,9 +17,8 @@ import argparse
 import statistics
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Iterable
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,43 +26,29 @@ from alpha.cuda.context import context
 from alpha.cuda.memory import Array, empty
 from alpha.cuda.operand import operand
 from benchmarks import cuda_timing as timing
-from benchmarks.cuda_conv import PART_FILTERS, PART_IMAGES, reference
-from benchmarks.shapes import PASSES, SHAPES, ConvShape
+from benchmarks.conv_sides import Call, Operands, error_of, torch_call
+from benchmarks.environment import torch_facts
+from benchmarks.results import record
+from benchmarks.shapes import NARROW, PASSES, SHAPES, ConvShape
 
-MODULES = ("alpha.cuda.conv.wgmma", "alpha.cuda.conv.wgmma_wgrad")  # each offers candidates()
+UNITS = {"wgmma": ("alpha.cuda.conv.wgmma", "alpha.cuda.conv.wgmma_wgrad"),  # modules that offer candidates()
+         "mma": ("alpha.cuda.conv.mma",)}
 MODES = {"fp32": ("float16x2", "float32"), "tf32": ("float16", "float32"), "bf16": ("bfloat16", "bfloat16"),
          "fp16": ("float16", "float16")}
 PEERS = ("fp32", "tf32", "bf16")
 ERROR_BOUNDS = {"fp32": 2e-6, "tf32": 6e-4, "bf16": 5e-3, "fp16": 6e-4}
 WINDOW_MS = 12.0
 
-Call = Callable[[int], Any]
 
-
-class Operands:
-    """Rotating sets of x, w and g of one layer as PyTorch tensors, in alpha's layouts."""
-
-    def __init__(self, shape: ConvShape, dtype: str) -> None:
-        import torch
-        desc, device = shape.desc, timing.peer_device()
-        self.shape, self.dtype = shape, dtype
-        self.sets = timing.sets_for(desc.nbytes(2 if dtype != "float32" else 4))
-        torch.manual_seed(0)
-        scale = (shape.f * shape.f * shape.ic) ** -0.5
-        kind = getattr(torch, dtype)
-        self.torch = [tuple((torch.randn(size, device=device) * by).to(kind) for size, by in (
-            (desc.x_shape, 1.0), (desc.w_shape, scale), (desc.y_shape, 1.0))) for _ in range(self.sets)]
-
-
-def candidates(pass_name: str, mode: str) -> list[Any]:
-    """Returns the tiles of a pass that read and write what the mode has."""
+def candidates(pass_name: str, mode: str, units: Iterable[str] = tuple(UNITS)) -> list[Any]:
+    """Returns the tiles of a pass that read and write what the mode has; units: the instructions they multiply by."""
     reads, writes = MODES[mode]
-    found = [c for name in MODULES if find_spec(name) for c in import_module(name).candidates()]
+    found = [c for unit in units for name in UNITS[unit] for c in import_module(name).candidates()]
     return [c for c in found if c.pass_name == pass_name and c.reads == reads
             and (pass_name == "wgrad" or c.writes == writes)]
 
 
-def alpha_call(operands: Operands, candidate: Any, split: bool) -> Call:
+def tile_call(operands: Operands, candidate: Any, split: bool) -> Call:
     """Returns a candidate's launch as a function of the number of the call, which returns the output.
 
     split: what it reads of the activations, or of the gradient, is made with every call.
@@ -69,7 +56,7 @@ def alpha_call(operands: Operands, candidate: Any, split: bool) -> Call:
     pass_name, desc = candidate.pass_name, operands.shape.desc
     launch, shape = candidate.prepare(desc), {"fprop": desc.y_shape, "dgrad": desc.x_shape, "wgrad": desc.w_shape}
     out_dtype = "float32" if pass_name == "wgrad" else candidate.writes
-    sets = [tuple(map(timing.wrap, group)) for group in operands.torch]
+    sets = operands.wrapped()
     outs = [empty(shape[pass_name], out_dtype) for _ in sets]
 
     def call(k: int) -> Array:
@@ -85,35 +72,6 @@ def alpha_call(operands: Operands, candidate: Any, split: bool) -> Call:
             launch(*((g, w) if pass_name == "dgrad" else (x, g)), out)
         return out
     return call
-
-
-def torch_call(operands: Operands, pass_name: str, channels_last: bool) -> Call:
-    """Returns cuDNN's pass as a function of the number of the call; results have axes N C H W."""
-    import torch
-    s = operands.shape
-    sets = [tuple(t.permute(0, 3, 1, 2) if channels_last else t.permute(0, 3, 1, 2).contiguous() for t in group)
-            for group in operands.torch]
-    stride, padding, wanted = [s.stride] * 2, [s.padding] * 2, PASSES.index(pass_name) - 1
-
-    def call(k: int) -> Any:
-        x, w, g = sets[k % len(sets)]
-        if wanted < 0:
-            return torch.nn.functional.conv2d(x, w, None, stride, padding)
-        return torch.ops.aten.convolution_backward(g, x, w, None, stride, padding, [1, 1], False, [0, 0], 1,
-                                                   [wanted == 0, wanted == 1, False])[wanted]
-    return call
-
-
-def error_of(operands: Operands, pass_name: str, result: Any) -> float:
-    """Returns the relative error of a part of a result, in alpha's layout, against float64."""
-    x, w, g = operands.torch[0]
-    if pass_name == "wgrad":
-        part = slice(PART_FILTERS)
-        expected = reference(operands.shape, pass_name, x, w[part], g[..., part])
-    else:
-        part = slice(PART_IMAGES)
-        expected = reference(operands.shape, pass_name, x[part], w, g[part])
-    return timing.relative_error(result[part], expected)
 
 
 # ---- time ------------------------------------------------------------------------------------------------------------
@@ -166,7 +124,7 @@ def measure(shape: ConvShape, pass_name: str, args: argparse.Namespace) -> list[
         peers = [p for p in args.peers if ("bfloat16" if p == "bf16" else "float32") == dtype]
         if not modes + peers:
             continue
-        operands = Operands(shape, dtype)
+        operands = Operands(shape, timing, dtype)
 
         def add(name: str, mode: str, call: Call, stream: Any, error: float, by_cost: float = float("nan"),
                 operands: Operands = operands) -> float:
@@ -175,10 +133,10 @@ def measure(shape: ConvShape, pass_name: str, args: argparse.Namespace) -> list[
                          "estimate_us": by_cost})
             return us
         for mode in modes:
-            fitting = [c for c in candidates(pass_name, mode) if not c.fits(shape.desc)]
+            fitting = [c for c in candidates(pass_name, mode, args.units) if not c.fits(shape.desc)]
             fitting.sort(key=lambda c: c.cost(shape.desc, context.sm_count))
             for number, candidate in enumerate(fitting[:None if args.all else 1]):
-                call = alpha_call(operands, candidate, False)
+                call = tile_call(operands, candidate, False)
                 result = timing.view(call(0))
                 timing.synchronize()
                 error = error_of(operands, pass_name, result)
@@ -187,7 +145,7 @@ def measure(shape: ConvShape, pass_name: str, args: argparse.Namespace) -> list[
                 cost = candidate.cost(shape.desc, context.sm_count)
                 add(candidate.name, mode, call, ours, error, cost)
                 if args.split and number == 0:
-                    add(f"{candidate.name} +split", mode, alpha_call(operands, candidate, True), ours, error)
+                    add(f"{candidate.name} +split", mode, tile_call(operands, candidate, True), ours, error)
         for peer in peers:
             torch.backends.cudnn.allow_tf32 = peer == "tf32"
             layouts = (True, False) if peer == "fp32" else (True,)
@@ -207,20 +165,21 @@ def line(shape: ConvShape, row: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    names = [s.name for s in SHAPES]
-    parser.add_argument("--shapes", nargs="+", default=names, choices=names, metavar="NAME")
+    names = [s.name for s in (*SHAPES, *NARROW)]
+    parser.add_argument("--shapes", nargs="+", default=names[:len(SHAPES)], choices=names, metavar="NAME")
     parser.add_argument("--passes", nargs="+", default=list(PASSES), choices=PASSES)
     parser.add_argument("--modes", nargs="*", default=["fp32", "tf32", "bf16"], choices=list(MODES))
     parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=PEERS)
+    parser.add_argument("--units", nargs="+", default=list(UNITS), choices=list(UNITS))
     parser.add_argument("--all", action="store_true", help="every tile, not only the one with the least cost")
     parser.add_argument("--split", action="store_true", help="also with the operand made anew")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rest", type=float, default=0.15, help="seconds before each window")
     parser.add_argument("--output", type=Path, help="append the results to this file, a JSON object a line")
     args = parser.parse_args()
-    facts = timing.start("python -m benchmarks.cuda_conv_modes") | timing.torch_facts()
+    facts = timing.start("python -m benchmarks.cuda_conv_modes") | torch_facts()
     print("; ".join(f"{k}: {v}" for k, v in facts.items()))
-    for shape in (s for s in SHAPES if s.name in args.shapes):
+    for shape in (s for s in (*SHAPES, *NARROW) if s.name in args.shapes):
         for pass_name in args.passes:
             try:
                 rows = measure(shape, pass_name, args)
@@ -228,7 +187,7 @@ def main() -> None:
                 traceback.print_exc()
                 continue
             for row in rows:
-                timing.record(args.output, facts, row)
+                record(args.output, facts, row)
                 print(line(shape, row), flush=True)
 
 

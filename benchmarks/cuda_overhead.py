@@ -22,7 +22,9 @@ from alpha import ops, optim
 from alpha.cuda import memory
 from alpha.op import registry
 from benchmarks import cuda_timing as timing
+from benchmarks.environment import torch_facts
 from benchmarks.op_overhead import times_us
+from benchmarks.results import record
 
 BAR_US = 15.0
 BARRED = ("an op", "an op with its node")
@@ -112,7 +114,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=60)
     parser.add_argument("--output", type=Path, help="append the result to this file, a JSON object a line")
     args = parser.parse_args()
-    facts = timing.start("python -m benchmarks.cuda_overhead") | timing.torch_facts()
+    facts = timing.start("python -m benchmarks.cuda_overhead") | torch_facts()
     calls = {("alpha", name): call for name, call in alpha_calls("cuda").items()}
     calls |= {("torch", name): call for name, call in torch_calls().items()}
     times_us(calls, 3, timing.synchronize)  # compiles, and warms both libraries up
@@ -126,7 +128,7 @@ def main() -> None:
         other = f"{theirs['median']:.1f} ({theirs['min']:.1f})" if theirs else "-"
         bar = ("ok" if found["median"] < BAR_US else "MISSED") + f", < {BAR_US:g}" if name in BARRED else ""
         print(f"| {name} | {found['median']:.1f} ({found['min']:.1f}) | {other} | {bar} |")
-    timing.record(args.output, facts, {"us": sides, "bar_us": BAR_US,
+    record(args.output, facts, {"us": sides, "bar_us": BAR_US,
                                        "met": all(sides["alpha"][name]["median"] < BAR_US for name in BARRED)})
 
 

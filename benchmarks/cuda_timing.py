@@ -6,14 +6,9 @@ GPU too (on the emulated driver, to test a benchmark): its tensors are then copi
 
 from __future__ import annotations
 
-import json
-import statistics
-import subprocess
 import sys
-from collections.abc import Callable
 from math import ceil
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,19 +17,11 @@ from alpha.cuda import memory
 from alpha.cuda.context import context
 from alpha.cuda.memory import Array
 from alpha.errors import AlphaError
-from benchmarks.environment import environment
+from benchmarks import rounds
+from benchmarks.environment import SMI, environment, smi
+from benchmarks.rounds import ROUNDS, WINDOW_MS, Side
 
-SMI = ("driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem", "power.draw", "power.limit",
-       "temperature.gpu")
-ROUNDS, WINDOW_MS = 7, 15.0
 SETS_PER_CACHE = 4  # buffers rotate over this many times the L2 cache
-
-
-class Side(NamedTuple):
-    """One library's call number k, and the stream that it works on (None: the default one, PyTorch's)."""
-
-    call: Callable[[int], Any]
-    stream: Any = None
 
 
 def start(command: str, *packages: str) -> dict[str, Any]:
@@ -45,17 +32,6 @@ def start(command: str, *packages: str) -> dict[str, Any]:
         sys.exit(str(error))
     return {**environment(command, "pycuda", *packages), "device": context.name, "arch": context.arch,
             "multiprocessors": context.sm_count, **smi(*SMI)}
-
-
-def smi(*fields: str) -> dict[str, str]:
-    """Returns what nvidia-smi says of the first GPU; nothing where it is not there."""
-    try:
-        done = subprocess.run(["nvidia-smi", "-i", "0", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"],
-                              capture_output=True, text=True, timeout=30)
-    except (OSError, subprocess.TimeoutExpired):
-        return {}
-    values = [value.strip() for value in done.stdout.strip().split(",")]
-    return dict(zip(fields, values)) if done.returncode == 0 and len(values) == len(fields) else {}
 
 
 def smi_during(side: Side, count: int) -> dict[str, str]:
@@ -74,12 +50,6 @@ def strict_torch() -> Any:
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
     return torch
-
-
-def torch_facts() -> dict[str, str]:
-    import torch
-    return {"torch": torch.__version__, "torch_cuda": str(torch.version.cuda),
-            "cudnn": str(torch.backends.cudnn.version())}
 
 
 def peer_device() -> str:
@@ -125,13 +95,6 @@ def is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def relative_error(a: Any, reference: Any) -> float:
-    """Returns |a - reference| / |reference| in float64; NaN stays NaN."""
-    difference = (a.double() - reference.double()).norm().item()
-    scale = reference.double().norm().item()
-    return difference / scale if scale else difference
-
-
 def l2_bytes() -> int:
     """Returns the size of the L2 cache."""
     driver = context.driver
@@ -163,34 +126,6 @@ def window_ms(side: Side, count: int) -> float:
     return end.time_since(begin) / count
 
 
-def alternate(sides: dict[str, Side], rounds: int = ROUNDS, window: float = WINDOW_MS) -> dict[str, list[float]]:
-    """Returns the milliseconds of a call per round, the sides taking turns; each has been warmed up before."""
-    counts = {}
-    for name, side in sides.items():
-        window_ms(side, 2)
-        counts[name] = max(2, min(1000, round(window / max(window_ms(side, 2), 1e-3))))
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(rounds):
-        for name, side in sides.items():
-            times[name].append(window_ms(side, counts[name]))
-    return times
-
-
-def medians(times: dict[str, list[float]]) -> dict[str, float]:
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
-# ---- results ---------------------------------------------------------------------------------------------------------
-
-
-def record(path: Path | None, facts: dict[str, Any], row: dict[str, Any]) -> None:
-    """Appends a result and its facts to a file, a JSON object a line."""
-    if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as file:
-            file.write(json.dumps({**facts, **row}) + "\n")
-
-
-def mark(ratio: float, bar: float | None) -> str:
-    """Returns what a table says of a figure and its bar."""
-    return "" if bar is None else f">= {bar:g} {'ok' if ratio >= bar else 'MISSED'}"
+def alternate(sides: dict[str, Side], count: int = ROUNDS, window: float = WINDOW_MS) -> dict[str, list[float]]:
+    """Returns the milliseconds of a call per round, the sides taking turns."""
+    return rounds.in_windows(sides, count, window, window_ms)

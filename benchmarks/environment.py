@@ -1,20 +1,69 @@
-"""What a figure depends on: machine, versions, date, command."""
+"""What a figure depends on: machine, versions, clocks, date, command; and where the figures of a machine are kept."""
 
 from __future__ import annotations
 
 import datetime
 import os
 import platform
+import re
+import subprocess
 from importlib.metadata import version
 from pathlib import Path
 
 import alpha
+from alpha.config import VARIABLES, config
+
+RESULTS = Path(__file__).resolve().parent / "results"
+SMI = ("driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem", "power.draw", "power.limit",
+       "temperature.gpu")
+DULL = r"\(r\)|\(tm\)|\b(nvidia|geforce|processor|cpu|sxm\d?|pcie|hbm\w*|\d+gb|\d+-core)\b|@.*"
+
+
+def cpu_name() -> str:
+    """Returns the model of the CPU, as the system names it."""
+    info = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.split(":")[1].strip() for line in info if "model name" in line]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def environment(command: str, *packages: str) -> dict[str, str]:
-    """Returns the facts that go beside every figure, with the versions of the packages named."""
-    info = Path("/proc/cpuinfo").read_text().splitlines()
-    names = [line.split(":")[1].strip() for line in info if "model name" in line]
-    return {"date": datetime.date.today().isoformat(), "cpu": f"{names[0] if names else platform.processor()}, "
-            f"{len(os.sched_getaffinity(0))} cores", "python": platform.python_version(), "alpha": alpha.__version__,
-            **{package: version(package) for package in ("numpy", *packages)}, "command": command}
+    """Returns the facts that go beside every figure, with the versions of the packages named.
+
+    "settings" is what of alpha is set, "load" how many programs ran in the minute before.
+    """
+    changed = " ".join(f"{v.env}={getattr(config, v.name):{'d' if isinstance(v.default, bool) else ''}}"
+                       for v in VARIABLES if v.name != "cache_dir" and getattr(config, v.name) != v.default)
+    return {"date": datetime.date.today().isoformat(), "cpu": f"{cpu_name()}, {len(os.sched_getaffinity(0))} cores",
+            "python": platform.python_version(), "alpha": alpha.__version__,
+            **{package: version(package) for package in ("numpy", *packages)}, "command": command,
+            "settings": changed, "load": f"{os.getloadavg()[0]:.1f}"}
+
+
+def smi(*fields: str) -> dict[str, str]:
+    """Returns what nvidia-smi says of the first GPU; nothing where it is not there."""
+    try:
+        done = subprocess.run(["nvidia-smi", "-i", "0", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"],
+                              capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    values = [value.strip() for value in done.stdout.strip().split(",")]
+    return dict(zip(fields, values)) if done.returncode == 0 and len(values) == len(fields) else {}
+
+
+def torch_facts() -> dict[str, str]:
+    """Returns PyTorch's version and those of the libraries below it."""
+    import torch
+    return {"torch": torch.__version__, "torch_cuda": str(torch.version.cuda),
+            "cudnn": str(torch.backends.cudnn.version()), "torch_threads": str(len(os.sched_getaffinity(0)))}
+
+
+def machine(device: str) -> str:
+    """Returns a device as a folder is called: "amd_epyc_2core", "h100"."""
+    if device == "cpu":
+        return f"{slug(cpu_name())}_{len(os.sched_getaffinity(0))}core"
+    return slug(smi("name").get("name", "gpu"))
+
+
+def slug(name: str) -> str:
+    """Returns the words of a device's name that tell it from others, in lower case, joined by underscores."""
+    return "_".join(re.findall(r"[a-z0-9.]+", re.sub(DULL, " ", name.lower()))) or "device"

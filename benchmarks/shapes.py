@@ -1,12 +1,17 @@
-"""The convolutions that are measured on a GPU, and how fast each has to be beside cuDNN.
+"""The convolutions that are measured beside cuDNN, and how fast each has to be there.
 
-v: layers of VGG and ResNet at batch 512, from 32x32 maps down to 2x2; d: the same with stride 2; e: 5x5 filters with
-stride 2; p32: a projection shortcut; b: batch 128; in3: the first layer of a network.
+layers: v of VGG and ResNet at batch 512, from 32x32 maps down to 2x2; d the same with stride 2; e 5x5 filters with
+stride 2; p32 a projection shortcut; b batch 128; in3 the first layer of a network.
+paper3, paper5: the protocol of arXiv 2306.15951, section V: eight cases each, maps from 128x128 down to 1x1, more
+images and channels as they shrink, stride 2. It does not print the numbers of images and channels: these here keep the
+operations of the first seven cases equal.
+networks: the training shapes of the shipped networks.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from alpha.ops.conv_desc import ConvDesc, Pair
 
@@ -46,6 +51,60 @@ SHAPES = tuple(ConvShape(*row) for row in (
     ("e4", 512, 4, 512, 512, 5, 2, 2),
     ("p32", 512, 32, 64, 128, 1, 0, 2), ("b128", 128, 8, 256, 256, 3, 1, 1), ("b128d", 128, 16, 128, 256, 3, 1, 2),
     ("in3", 512, 32, 3, 64, 3, 1, 1)))
+
+# Layers of GoogLeNet, whose channels are no multiples of 64; g8 is its first one as tensor cores read it.
+NARROW = tuple(ConvShape(*row) for row in (
+    ("g8", 512, 32, 8, 192, 3, 1, 1), ("g16", 512, 32, 16, 32, 3, 1, 1), ("g32", 512, 32, 32, 96, 3, 1, 1),
+    ("g48", 512, 16, 48, 48, 3, 1, 1), ("g96", 512, 32, 96, 128, 3, 1, 1), ("g112", 512, 16, 112, 224, 3, 1, 1),
+    ("g160", 512, 16, 160, 320, 3, 1, 1), ("g528", 512, 16, 528, 160, 1, 0, 1)))
+
+
+PAPER = ((128, 32, 64, 64), (64, 64, 64, 128), (32, 128, 128, 128), (16, 256, 128, 256), (8, 512, 256, 256),
+         (4, 1024, 256, 512), (2, 2048, 512, 512), (1, 4096, 512, 512))  # map, images, channels in, channels out
+CPU_SHARE = 32  # a CPU gets one image of so many in the paper's cases
+
+
+def paper(f: int, device: str) -> tuple[ConvShape, ...]:
+    """Returns the paper's eight cases for filters of f x f, as many images as the device bears."""
+    share = CPU_SHARE if device == "cpu" else 1
+    return tuple(ConvShape(f"{hw}x{hw} {ic}-{oc} {f}x{f}/2", n // share, hw, ic, oc, f, f // 2, 2)
+                 for hw, n, ic, oc in PAPER)
+
+
+def network_shapes(names: Iterable[str], batch: int) -> dict[ConvShape, dict[str, int]]:
+    """Returns every convolution of some of the shipped networks, and how often each network has it."""
+    import alpha
+    import models
+    from alpha import nn
+    found: dict[ConvShape, dict[str, int]] = {}
+    for name in names:
+        net = models.create(name)
+
+        def note(layer: nn.Conv2d, args: tuple[Any, ...], y: Any, name: str = name) -> None:
+            hw, f, s = args[0].shape[1], layer.kernel_size[0], layer.stride[0]
+            title = f"{hw}x{hw} {layer.in_channels}-{layer.out_channels} {f}x{f}" + (f"/{s}" if s > 1 else "")
+            shape = ConvShape(title, batch, hw, layer.in_channels, layer.out_channels, f, layer.padding[0], s)
+            count = found.setdefault(shape, {})
+            count[name] = count.get(name, 0) + 1
+        for module in net.modules():
+            if isinstance(module, nn.Conv2d):
+                module.register_forward_hook(note)
+        with alpha.no_grad():
+            net.eval()(alpha.zeros((1, 32, 32, 3)))
+    return found
+
+
+def table2_flops(desc: ConvDesc, pass_name: str) -> int:
+    """Returns the operations of a pass by the formulas of arXiv 2306.15951, Table II: every zero is multiplied.
+
+    As printed, that of the filters' gradient has no N; the sum runs over the images too, and they are counted here.
+    """
+    per_tap = 2 * desc.n * desc.oc * desc.ic * desc.h.f * desc.w.f
+    if pass_name == "fprop":
+        return per_tap * desc.h.o * desc.w.o
+    if pass_name == "dgrad":
+        return per_tap * desc.h.i * desc.w.i
+    return per_tap * (desc.h.o + (desc.h.o - 1) * (desc.h.s - 1)) * (desc.w.o + (desc.w.o - 1) * (desc.w.s - 1))
 
 
 def bar(shape: ConvShape, pass_name: str, cudnn_tflops: float) -> float | None:

@@ -1,110 +1,131 @@
-"""One library in one process: builds a network, takes the first losses, then times training steps on request.
+"""One library in one process: builds a network, makes the first updates, then times training steps on request.
 
 Reads one JSON object a line from standard input and answers each with one on standard output:
 
-    {"start": {"model": ..., "batch": ..., "weights": path}}  ->  {"losses": [first three], "parameters": count}
-    {"time_ms": 200}                                          ->  {"ms": mean per step over at least that long}
-    {"peak": true}                                            ->  {"peak_mib": process high-water mark}
+    {"start": {"model": ..., "batch": ..., "weights": path, "device": "cpu", "precision": "fp32",
+               "layout": "nhwc", "kind": "eager"}}         ->  {"losses": [first TRACE_STEPS], "parameters": count}
+    {"steps": 20}                                          ->  {"ms": mean per step, waited for at the end only}
+    {"memory": true}                                       ->  {"peak_mib": since the start, "reserved_mib": held,
+                                                                "steady_mib": peak of one more step, "process_mib": the
+                                                                process's own high-water mark; null: nobody counts}
+    {"account": true}                                      ->  {"account": what the memory of a step holds, or null}
 
-A step is forward, cross-entropy, backward and SGD (lr 0.01, momentum 0.9, weight decay 5e-4) on one fixed batch.
-Run by benchmarks/cpu_steps.py:  python -m benchmarks.step_worker alpha|torch_nchw|torch_nhwc
+A failure is answered by {"failed": message}. Run by benchmarks/compare.py:  python -m benchmarks.step_worker alpha
 """
 
 from __future__ import annotations
 
 import json
 import os
-import resource
+import re
 import sys
 import time
-from collections.abc import Callable
+import traceback
 from pathlib import Path
-from typing import SupportsFloat
+from typing import Any
 
 import numpy as np
 
-LR, MOMENTUM, WEIGHT_DECAY = 0.01, 0.9, 5e-4
-Step = Callable[[], SupportsFloat]  # makes one update, and returns the loss before it
+from alpha.errors import AlphaError
+from benchmarks import checks
+from benchmarks.sides import AlphaSide, TorchSide, image_batches
+
+TRACE_STEPS = 10
+MIB = 1 << 20
+NOTHING = {"peak_mib": None, "reserved_mib": None, "steady_mib": None}
+
+Side = Any  # AlphaSide or TorchSide
 
 
-def batch_of(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the same images (n, 32, 32, 3) float32 and labels (n,) int64 in every process."""
-    rng = np.random.default_rng(7)
-    return rng.standard_normal((n, 32, 32, 3), np.float32), rng.integers(0, 10, n)
-
-
-def alpha_step(model: str, n: int, weights: str, device: str = "cpu") -> tuple[Step, int]:
-    """Returns alpha's training step; writes the initial weights in PyTorch's names and layout for the others."""
+def alpha_side(model: str, batch: int, weights: str, device: str, precision: str, **_: str) -> AlphaSide:
+    """Returns alpha's side; writes the initial weights in PyTorch's names and layout for the others."""
     import alpha
     import models
-    from alpha import checkpoint, ops, optim
+    from alpha import checkpoint
     alpha.manual_seed(0)
     net = models.create(model)
     if not Path(weights).exists():
         np.savez(weights, **checkpoint.to_torch_state_dict(net))
-    net.to(device)
-    optimizer = optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
-    images, labels = batch_of(n)
-    x, y = alpha.tensor(images, device=device), alpha.tensor(labels, device=device)
-
-    def step() -> SupportsFloat:
-        optimizer.zero_grad()
-        loss = ops.cross_entropy(net(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-    return step, sum(p.size for p in net.parameters())
+    return AlphaSide(net, image_batches(batch), device, precision)
 
 
-def torch_step(model: str, n: int, weights: str, channels_last: bool, device: str = "cpu",
-               autocast: bool = False) -> tuple[Step, int]:
-    """Returns PyTorch's training step, eager, in one of its two layouts; `autocast`: in bfloat16 where it does that."""
+def torch_side(model: str, batch: int, weights: str, device: str, precision: str, layout: str, kind: str) -> TorchSide:
+    """Returns PyTorch's side, with the weights that alpha's wrote."""
     import torch
 
     from benchmarks.torch_models import TWINS
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
     net = TWINS[model]()
-    state = {k: torch.from_numpy(np.asarray(v)) for k, v in np.load(weights).items()}
-    net.load_state_dict(state, strict=False)
-    layout = torch.channels_last if channels_last else torch.contiguous_format
-    net = net.to(device, memory_format=layout)
-    fastest = {"foreach": True} if device == "cpu" else {"fused": True}
-    optimizer = torch.optim.SGD(net.parameters(), lr=LR, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY, **fastest)
-    images, labels = batch_of(n)
-    x = torch.from_numpy(images.transpose(0, 3, 1, 2).copy()).to(device, memory_format=layout)
-    y = torch.from_numpy(labels).to(device)
+    net.load_state_dict({k: torch.from_numpy(np.asarray(v)) for k, v in np.load(weights).items()}, strict=False)
+    return TorchSide(net, image_batches(batch), device, precision, layout, kind)
 
-    def step() -> SupportsFloat:
-        optimizer.zero_grad()
-        with torch.autocast(device, torch.bfloat16, enabled=autocast):
-            loss = torch.nn.functional.cross_entropy(net(x), y)
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-    return step, sum(p.numel() for p in net.parameters())
+
+class Runner:
+    """Answers requests about one side."""
+
+    def __init__(self, library: str = "", side: Side = None) -> None:
+        self.library, self.side = library, side
+
+    def ask(self, **request: Any) -> dict[str, Any]:
+        """Returns the answer to one request."""
+        if "start" in request:
+            self.side = (alpha_side if self.library == "alpha" else torch_side)(**request["start"])
+            return self.first_updates()
+        if "steps" in request:
+            return {"ms": self.time_ms(request["steps"])}
+        if "account" in request:
+            return {"account": self.side.account()}
+        return self.memory()
+
+    def first_updates(self) -> dict[str, Any]:
+        """Makes the first updates, and returns their losses."""
+        return {"losses": [float(self.side.step()) for _ in range(TRACE_STEPS)], "parameters": self.side.parameters}
+
+    def time_ms(self, steps: int) -> float:
+        """Returns the mean time of a step.  Raises UnfairError where the device was not waited for."""
+        side = self.side
+        side.synchronize()
+        begin = time.perf_counter()
+        for _ in range(steps):
+            side.step()
+        side.synchronize()
+        seconds = time.perf_counter() - begin
+        checks.synchronised(side)
+        return seconds * 1e3 / steps
+
+    def memory(self) -> dict[str, float | None]:
+        """Returns MiB by each way of counting."""
+        found: dict[str, float | None] = dict(NOTHING)
+        peak, reserved = self.side.memory()
+        if peak is not None and reserved is not None:
+            self.side.reset_peak()
+            self.time_ms(1)
+            found = {"peak_mib": peak / MIB, "reserved_mib": reserved / MIB, "steady_mib": self.side.memory()[0] / MIB}
+        return {**found, "process_mib": high_water_mib()}
+
+    def close(self) -> None:
+        self.side = None
+
+
+def high_water_mib() -> float | None:
+    """Returns the most memory that this process has had resident at a time; None where the system does not tell."""
+    status = Path("/proc/self/status")  # getrusage would count the process that started this one too
+    found = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.exists() else None
+    return int(found[1]) / 1024 if found else None
 
 
 def serve(library: str) -> None:
-    """Answers requests until standard input ends."""
-    step: Step = lambda: 0.0  # noqa: E731  replaced by the first request
+    """Answers requests until standard input ends.  What libraries print goes to standard error."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    runner = Runner(library)
     for line in sys.stdin:
-        ask = json.loads(line)
-        if "start" in ask:
-            spec = ask["start"]
-            if library == "alpha":
-                step, count = alpha_step(spec["model"], spec["batch"], spec["weights"])
-            else:
-                step, count = torch_step(spec["model"], spec["batch"], spec["weights"], library == "torch_nhwc")
-            answer = {"losses": [float(step()) for _ in range(3)], "parameters": count}
-        elif "time_ms" in ask:
-            begin, steps = time.perf_counter(), 0
-            while (time.perf_counter() - begin) * 1e3 < ask["time_ms"]:
-                step()
-                steps += 1
-            answer = {"ms": (time.perf_counter() - begin) * 1e3 / steps}
-        else:
-            answer = {"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
-        print(json.dumps(answer), flush=True)
+        try:
+            answer = runner.ask(**json.loads(line))
+        except Exception as error:
+            if not isinstance(error, AlphaError):
+                traceback.print_exc()
+            answer = {"failed": str(error) or repr(error)}
+        print(json.dumps(answer), file=answers, flush=True)
 
 
 if __name__ == "__main__":

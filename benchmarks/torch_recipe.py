@@ -1,22 +1,13 @@
-"""The training program beside PyTorch with the same recipe: both train to the end, and both test accuracies are shown.
+"""A recipe of the training program, followed by PyTorch: the same weights, batches and schedule, to the end.
 
-    python -m benchmarks.torch_recipe --dataset cifar10 --data-dir data/digits --model resnet18 --epochs 8 ...
-
-Takes the flags of `python -m train`, and --record FILE.jsonl. PyTorch trains its own network with its own layers,
-eager, from the same initial weights, on the same batches (order and augmentation too), with the same schedule, float32
-proper without TF32. What is left to differ is rounding, and in a long training that is enough for other weights.
+PyTorch trains its own network with its own layers, eager, channels_last, float32 proper without TF32. What is left to
+differ is rounding, and in a long training that is enough for other weights. benchmarks/accuracy.py runs it.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
-import json
-import statistics
-import sys
 import time
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +16,16 @@ import numpy as np
 import alpha
 import models
 from alpha import checkpoint
-from alpha.errors import AlphaError, ConfigError, message
+from alpha.errors import ConfigError, message
 from alpha.tensor import Tensor
-from benchmarks.cuda_timing import smi, strict_torch, torch_facts, view
-from benchmarks.environment import environment
+from benchmarks.cuda_timing import strict_torch, view
 from benchmarks.torch_models import TWINS
-from train import loop, report
+from train import loop
 from train.augment import Augment
-from train.config import Config, parse
+from train.config import Config
 from train.data import Dataset, Images, Split, load, split, steps_per_epoch
-from train.session import make_schedule, resolve_device
+from train.session import make_schedule
 
-POINTS = 0.5  # of accuracy, by which the two may differ
 TEN_CLASSES = ("cifar10", "digits", "synthetic")
 
 
@@ -46,7 +35,7 @@ def check(config: Config) -> None:
                           "clip": (0.0,), "runs": (1,), "precision": ("fp32",), "max_steps": (None,),
                           "resume": (None,)}.items():
         if getattr(config, name) not in allowed:
-            raise ConfigError(message("torch_recipe", f"{name} is {getattr(config, name)!r}, PyTorch's side has "
+            raise ConfigError(message("accuracy", f"{name} is {getattr(config, name)!r}, PyTorch's side has "
                                       f"{', '.join(map(str, allowed))}", f"leave --{name.replace('_', '-')} out"))
 
 
@@ -136,42 +125,3 @@ def torch_run(config: Config) -> dict[str, Any]:
               flush=True)
     return {"accuracy": run.accuracy(), "seconds": time.perf_counter() - begin, "epoch_seconds": epoch_seconds,
             "train_loss": losses}
-
-
-def compare(config: Config) -> dict[str, Any]:
-    """Trains with both, and returns what became of each."""
-    config = resolve_device(config)
-    check(config)
-    found = {"alpha": alpha_run(replace(config, output=str(report.prepare(config.output)))), "torch": torch_run(config)}
-    points = 100 * abs(found["alpha"]["accuracy"] - found["torch"]["accuracy"])
-    return {**found, "difference_points": points, "met": points <= POINTS}
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    given = sys.argv[1:] if argv is None else list(argv)
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--record", type=Path)
-    args, flags = parser.parse_known_args(given)
-    try:
-        config = parse(flags)
-        found = compare(config)
-    except AlphaError as error:
-        print(error, file=sys.stderr)
-        return 1
-    if args.record:
-        args.record.parent.mkdir(parents=True, exist_ok=True)
-        facts = {**environment(f"python -m benchmarks.torch_recipe {' '.join(given)}"), **torch_facts(),
-                 **smi("name", "driver_version")}
-        with args.record.open("a") as file:
-            file.write(json.dumps({**facts, "config": config.to_dict(), **found}) + "\n")
-    print("| | test accuracy | last train loss | seconds of an epoch | seconds, tests included |\n|" + "---|" * 5)
-    for side in ("alpha", "torch"):
-        print(f"| {side} | {100 * found[side]['accuracy']:.2f} % | {found[side]['train_loss'][-1]:.4f} | "
-              f"{statistics.median(found[side]['epoch_seconds']):.2f} | {found[side]['seconds']:.1f} |")
-    verdict = "ok" if found["met"] else "MISSED"
-    print(f"{found['difference_points']:.2f} points apart; {POINTS:g} are allowed: {verdict}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

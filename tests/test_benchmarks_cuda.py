@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import pickle
 import tarfile
 
 import numpy as np
 import pytest
 
-from alpha.errors import ConfigError
-from benchmarks import cuda_conv, cuda_overhead, cuda_steps, digits_archive
+from benchmarks import cuda_overhead, digits_archive
 from benchmarks.bandwidth_jobs import FAMILIES
-from benchmarks.cpu_steps import LIBRARIES
-from benchmarks.shapes import PASSES, SHAPES, ConvShape, bar, waves
+from benchmarks.shapes import SHAPES, bar, waves
 from train import cifar
-from train.config import parse
 
 BY_NAME = {shape.name: shape for shape in SHAPES}
 
@@ -42,24 +38,6 @@ def test_waves_of_blocks() -> None:
     assert waves(BY_NAME["v5"].desc, 132) == 64 / 132
 
 
-@pytest.mark.torch
-@pytest.mark.parametrize("pass_name", PASSES)
-@pytest.mark.parametrize("shape", [ConvShape("a", 3, 6, 4, 5, 3, 1, 1), ConvShape("b", 3, 7, 4, 5, 5, 2, 2),
-                                   ConvShape("c", 3, 6, 4, 5, 1, 0, 2)], ids=lambda s: s.name)
-def test_the_reference_is_a_convolution(shape: ConvShape, pass_name: str) -> None:
-    torch = pytest.importorskip("torch")
-    torch.manual_seed(0)
-    x, w, g = (torch.randn(s).double() for s in (shape.desc.x_shape, shape.desc.w_shape, shape.desc.y_shape))
-    turned = [t.permute(0, 3, 1, 2).requires_grad_() for t in (x, w)]
-    y = torch.nn.functional.conv2d(*turned, stride=shape.stride, padding=shape.padding)
-    y.backward(g.permute(0, 3, 1, 2))
-    expected = {"fprop": y, "dgrad": turned[0].grad, "wgrad": turned[1].grad}[pass_name].permute(0, 2, 3, 1)
-    torch.testing.assert_close(cuda_conv.reference(shape, pass_name, x, w, g), expected.detach())
-    if pass_name == "wgrad":
-        part = cuda_conv.reference(shape, pass_name, x, w[:2], g[..., :2])
-        torch.testing.assert_close(part, expected[:2].detach())
-
-
 def test_every_kernel_that_is_measured_exists() -> None:
     torch = pytest.importorskip("torch")
     from alpha.op import registry
@@ -70,21 +48,6 @@ def test_every_kernel_that_is_measured_exists() -> None:
             op = registry[job.op]
             assert attributes(op, job.attrs).keys() >= set(job.attrs) - {"kernel_size"}
             assert len(job.make()) >= len(op.args), job.op
-
-
-def started(peak: tuple[float, float, float]) -> dict:
-    return {library: dict(peak_mib=p, steady_mib=p, reserved_mib=p, process_mib=p, losses=[1.0], parameters=1)
-            for library, p in zip(LIBRARIES, peak)}
-
-
-@pytest.mark.parametrize(("ms", "peak", "met"), [
-    ((10, 20, 15), (50, 100, 120), True), ((16, 20, 15), (50, 100, 120), False), ((10, 20, 15), (51, 100, 120), False)])
-def test_a_step_is_judged_against_the_better_layout(ms: tuple, peak: tuple, met: bool) -> None:
-    row = cuda_steps.judge("vgg16", 512, {library: [float(t)] * 3 for library, t in zip(LIBRARIES, ms)}, started(peak))
-    assert row["met"] is met
-    assert row["ratio"] == 15 / ms[0] and row["peak_share"] == peak[0] / 100
-    assert "| vgg16 | 512 |" in cuda_steps.line({"model": "vgg16", "batch": 512, **row})
-    assert cuda_steps.judge("lenet5", 512, {library: [1.0] for library in LIBRARIES}, started(peak))["met"] is None
 
 
 def test_overhead_is_given_per_op() -> None:
@@ -140,32 +103,3 @@ def test_no_digit_is_in_both_parts() -> None:
     assert np.bincount(test_labels).min() >= 34
     known = {image.tobytes() for image in train}
     assert not any(image.tobytes() in known for image in test)
-
-
-# ---- the same recipe in both libraries -------------------------------------------------------------------------------
-
-
-@pytest.mark.torch
-def test_both_libraries_follow_one_recipe(tmp_path) -> None:
-    pytest.importorskip("torch")
-    pytest.importorskip("sklearn")
-    from benchmarks import torch_recipe
-    record = tmp_path / "record.jsonl"
-    flags = ["--model", "lenet5", "--dataset", "digits", "--epochs", "2", "--batch-size", "64", "--val-size", "1000",
-             "--device", "cpu", "--lr", "0.02", "--label-smoothing", "0.1", "--augment", "crop=2",
-             "--output", str(tmp_path / "run")]
-    assert torch_recipe.main([*flags, "--record", str(record)]) == 0
-    row = json.loads(record.read_text())
-    assert len(row["alpha"]["train_loss"]) == 2
-    assert row["alpha"]["train_loss"] == pytest.approx(row["torch"]["train_loss"], rel=1e-5)
-    assert row["difference_points"] < 1
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("flags", [["--optimizer", "adam"], ["--model", "alexnet"], ["--ema", "0.9"], ["--clip", "1"],
-                                   ["--dataset", "cifar100"]])
-def test_a_recipe_that_pytorch_does_not_have_is_refused(flags: list[str]) -> None:
-    pytest.importorskip("torch")
-    from benchmarks import torch_recipe
-    with pytest.raises(ConfigError, match=r"torch_recipe: \w+ is .*, PyTorch's side has .*\nhelp: leave --\w+ out"):
-        torch_recipe.check(parse(flags))

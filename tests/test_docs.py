@@ -1,12 +1,13 @@
 """The Python code in README.md and docs/*.md runs, all blocks of a page in one process; what they link to is there."""
 
-import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from benchmarks import compare_tables, results
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -37,32 +38,30 @@ def test_links_lead_to_files(path):
         assert target.startswith("https://") or (path.parent / target).exists(), target
 
 
-def test_the_gpu_table_quotes_its_file():
-    """Every row of the README's GPU table is the rounded row of the file that it names."""
-    names = {"LeNet-5": "lenet5", "VGG-16": "vgg16", "ResNet-18": "resnet18", "GoogLeNet": "googlenet"}
-    file = ROOT / "benchmarks" / "results" / "cuda_steps_h100.jsonl"
-    rows = {(row["model"], row["batch"]): row for row in map(json.loads, file.read_text().splitlines())}
-    table = (ROOT / "README.md").read_text().partition("| training step on one H100")[2].partition("\n\n")[0]
+NAMES = {"LeNet-5": "lenet5", "VGG-16": "vgg16", "ResNet-18": "resnet18", "GoogLeNet": "googlenet"}
+
+
+def quoted(line, row):
+    """The figures that a line of a table should have, from a row with all libraries in it."""
+    torch, peak = (min(v for k, v in row[key].items() if k.startswith("torch")) for key in ("ms", "peak_mib"))
+    for figure in (f"| {row['ms']['alpha']:.1f} ms |", f"| {torch:.1f} ms", f"{row['ratio']:.2f} times",
+                   f"{row['peak_mib']['alpha']:.0f} / {peak:.0f} MiB"):
+        assert figure in line, figure
+
+
+@pytest.mark.parametrize("title", ["| training step on one H100", "| training step on 2 CPU cores"])
+def test_a_table_quotes_the_file_below_it(title):
+    """Every line of the README's tables of training steps is the rounded row of the file that is named next."""
+    text = (ROOT / "README.md").read_text().partition(title)[2]
+    table, _, below = text.partition("\n\n")
+    file = ROOT / re.search(r"\((benchmarks/results/\S+\.jsonl)\)", below)[1]
     lines = table.splitlines()[2:]
     assert len(lines) >= 3
+    if file.name == "compare.jsonl":
+        printed = compare_tables.headline(results.latest(results.read(file), compare_tables.KEY))
+        assert set(lines) <= set(printed)
+        return
+    rows = {(row["model"], row["batch"]): row for row in results.read(file)}
     for line in lines:
         name, batch = re.match(r"\| ([\w-]+), batch (\d+) \|", line).groups()
-        row = rows[names[name], int(batch)]
-        torch, peak = (min(v for k, v in row[key].items() if k.startswith("torch")) for key in ("ms", "peak_mib"))
-        for figure in (f"| {row['ms']['alpha']:.1f} ms |", f"| {torch:.1f} ms", f"{row['ratio']:.2f} times",
-                       f"{row['peak_mib']['alpha']:.0f} / {peak:.0f} MiB"):
-            assert figure in line, figure
-
-
-def test_the_headline_table_quotes_its_file():
-    """Every row of the README's CPU table is the rounded row of the file that it names."""
-    text = (ROOT / "README.md").read_text().partition("| training step on 2 CPU cores")[2]
-    file = ROOT / "benchmarks" / "results" / "cpu_steps_amd_epyc_2core.jsonl"
-    for row in map(json.loads, file.read_text().splitlines()):
-        torch = min(row["ms"]["torch_nchw"], row["ms"]["torch_nhwc"])
-        peak = min(row["peak_mib"]["torch_nchw"], row["peak_mib"]["torch_nhwc"])
-        line = next(line for line in text.splitlines()
-                    if line.lower().replace("-", "").startswith(f"| {row['model']}, batch {row['batch']} |"))
-        for figure in (f"{row['ms']['alpha']:.1f} ms", f"{torch:.1f} ms", f"{row['ratio']:.2f} times",
-                       f"{row['peak_mib']['alpha']:.0f} / {peak:.0f} MiB"):
-            assert figure in line, figure
+        quoted(line, rows[NAMES[name], int(batch)])

@@ -35,6 +35,7 @@ MAY_IMPORT = {
     "alpha.nn": {"alpha.nn", "alpha.ops", "alpha.op", "alpha.tensor", "alpha.graph", "alpha.errors", "alpha.precision",
                  "alpha.random"},
     "alpha.optim": {"alpha.optim", "alpha.ops", "alpha.tensor", "alpha.graph", "alpha.errors"},
+    "alpha.capture": {"alpha.backend", "alpha.config", "alpha.errors", "alpha.graph", "alpha.nn", "alpha.tensor"},
     "alpha.checkpoint": {"alpha.backend", "alpha.nn", "alpha.tensor", "alpha.errors"},
     "alpha": {"alpha"},
     "alpha.__main__": {"alpha"},

@@ -41,20 +41,17 @@ def train_step(session: Session, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         the mean loss, shape (); the predicted classes, shape (N,), int64.
     """
-    logits = session.model(x)
-    loss = ops.cross_entropy(logits, y, label_smoothing=session.config.label_smoothing)
+    loss, predictions = session.losses(x, y)
     if session.scaler is not None:
-        session.scaler.scale(loss).backward()
         session.scaler.step(session.optimizer, max_norm=session.config.clip)
     else:
-        loss.backward()
         if session.config.clip:
             optim.clip_grad_norm(session.model.named_parameters(), session.config.clip)
         session.optimizer.step()
     session.optimizer.zero_grad()
     if session.ema is not None:
         session.ema.update()
-    return loss.detach(), ops.argmax(logits.detach(), axis=1)
+    return loss, predictions
 
 
 def train_one_epoch(session: Session, images: Images, stop: StopRequest) -> None:

@@ -32,7 +32,7 @@ from train.config import Config
 COLUMNS = ("epoch", "step", "train_loss", "train_accuracy", "val_loss", "val_accuracy", "lr", "seconds",
            "images_per_second", "peak_memory_mib", "loss_scale", "skipped_steps")
 ARTIFACTS = ("config.toml", "metrics.csv", "curves.png", "confusion.png", "summary.json")
-NO_MATPLOTLIB = 'curves.png and confusion.png are left out: matplotlib is not installed (pip install ".[plot]")'
+NO_MATPLOTLIB = 'matplotlib is not installed (pip install ".[plot]")'
 
 Row = Mapping[str, Any]  # one epoch: a value per column; val_* are None without validation images
 
@@ -119,7 +119,7 @@ def progress(title: str, total: int, done: int) -> Any:
 
 def plot_curves(output: Path, history: Sequence[Row]) -> None:
     """Draws curves.png: loss and accuracy of training and validation over the epochs."""
-    figure = _figure(9, 3.6)
+    figure = blank_figure(9, 3.6)
     epochs = [row["epoch"] for row in history]
     for place, what, scale, label in ((1, "loss", 1, "loss"), (2, "accuracy", 100, "accuracy, %")):
         axes = figure.add_subplot(1, 2, place, xlabel="epoch", ylabel=label)
@@ -130,7 +130,7 @@ def plot_curves(output: Path, history: Sequence[Row]) -> None:
                 axes.plot(epochs, [scale * v for v in values], marker=".", label=name)
         axes.grid(alpha=0.3)
         axes.legend()
-    _save(figure, output / "curves.png")
+    save_figure(figure, output / "curves.png")
 
 
 def plot_confusion(output: Path, confusion: np.ndarray, classes: Sequence[str]) -> None:
@@ -141,7 +141,7 @@ def plot_confusion(output: Path, confusion: np.ndarray, classes: Sequence[str]) 
         classes: names of the C classes.
     """
     few = len(classes) <= 20  # beyond that neither names nor numbers can be read
-    figure = _figure(*(6.4, 5.6) if few else (9, 8))
+    figure = blank_figure(*(6.4, 5.6) if few else (9, 8))
     axes = figure.add_subplot(xlabel="predicted class", ylabel="true class")
     share = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
     figure.colorbar(axes.imshow(share, cmap="Blues", vmin=0, vmax=1), label="share of the true class")
@@ -151,20 +151,21 @@ def plot_confusion(output: Path, confusion: np.ndarray, classes: Sequence[str]) 
         for (i, j), count in np.ndenumerate(confusion):
             if count:
                 axes.text(j, i, str(count), ha="center", va="center", color="white" if share[i, j] > 0.5 else "black")
-    _save(figure, output / "confusion.png")
+    save_figure(figure, output / "confusion.png")
 
 
-def can_plot() -> bool:
-    """Tells whether matplotlib is there; says once per call what is missing if it is not."""
+def can_plot(without: str = "curves.png and confusion.png are left out") -> bool:
+    """Tells whether matplotlib is there; says once per call what is missing if it is not, and what that means."""
     try:
         import matplotlib  # noqa: F401  slow to load, so not before it is needed
     except ImportError:
-        print(NO_MATPLOTLIB)
+        print(f"{without}: {NO_MATPLOTLIB}")
         return False
     return True
 
 
-def _figure(width: float, height: float) -> Any:
+def blank_figure(width: float, height: float) -> Any:
+    """Returns a figure without axes, of a size in inches."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     figure = Figure((width, height), layout="constrained")
@@ -172,7 +173,8 @@ def _figure(width: float, height: float) -> Any:
     return figure
 
 
-def _save(figure: Any, path: Path) -> None:
+def save_figure(figure: Any, path: Path) -> None:
+    """Writes a figure as PNG."""
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=120)
     write(path, picture.getvalue())

@@ -18,7 +18,7 @@ from typing import Any
 
 import alpha
 import models
-from alpha import checkpoint, optim, random
+from alpha import checkpoint, ops, optim, random
 from alpha.backend import get_backend
 from alpha.errors import CheckpointError, ConfigError, DeviceError, message
 from alpha.optim import schedule
@@ -83,11 +83,19 @@ class Session:
         self.optimizer = make_optimizer(config, self.model.named_parameters(), self.schedule)
         self.ema = optim.ExponentialMovingAverage(self.model, config.ema) if config.ema else None
         self.scaler = optim.LossScaler(config.device) if MODES[config.precision].scales_loss else None
+        self.losses = alpha.capture(self._losses, self.model)
         self.progress = Progress()
         self.identity = {"model": config.model, "num_classes": num_classes, "dataset": config.dataset,
                          "train_images": train_images, "val_size": config.val_size, "seed": config.seed,
                          "batch_size": config.batch_size, "optimizer": config.optimizer, "ema": config.ema,
                          "precision": config.precision}
+
+    def _losses(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns the mean loss, shape (), and the predicted classes, shape (N,), int64; leaves the gradients."""
+        logits = self.model(x)
+        loss = ops.cross_entropy(logits, y, label_smoothing=self.config.label_smoothing)
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        return loss.detach(), ops.argmax(logits.detach(), axis=1)
 
     @property
     def output(self) -> Path:

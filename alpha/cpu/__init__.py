@@ -51,6 +51,7 @@ class CpuBackend:
     def reset_peak_memory(self) -> None:
         memory.pool.peak = memory.pool.live
 
+    can_record = False
     alignment = 1
 
     def dlpack_device(self) -> tuple[int, int]:

@@ -8,6 +8,7 @@ Arrays below SMALL bytes are NumPy's own and are not counted.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -18,6 +19,8 @@ from alpha.errors import OutOfMemoryError, message
 
 SMALL = 32 * 1024
 MIB = 1 << 20
+
+on_allocate: Callable[[int, int], None] | None = None  # called with the address and size of every block handed out
 
 _typestr = {key: np.dtype(name).str for name in ("float16", "float32", "float64", "int32", "int64", "uint8", "bool")
             for key in (name, np.dtype(name), np.dtype(name).type)}  # dtype.name takes microseconds
@@ -109,7 +112,10 @@ def empty(shape: tuple[int, ...], dtype: Any = "float32") -> np.ndarray:
     nbytes = prod(shape) * _itemsize[dtype]
     if nbytes < SMALL:
         return np.empty(shape, dtype)
-    return np.asarray(_Block(pool.take(nbytes), tuple(shape), _typestr[dtype]))
+    raw = pool.take(nbytes)
+    if on_allocate:
+        on_allocate(raw.__array_interface__["data"][0], raw.nbytes)
+    return np.asarray(_Block(raw, tuple(shape), _typestr[dtype]))
 
 
 def empty_like(a: np.ndarray) -> np.ndarray:

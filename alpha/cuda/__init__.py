@@ -5,7 +5,7 @@ Importing it binds the implementations; the device is touched when the first ten
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,8 @@ class CudaBackend:
         memory.start()
 
     def from_numpy(self, a: np.ndarray, device: str) -> Array:
+        if memory.recorder:
+            raise memory.recorder.refusal("a tensor is made from host data")
         return memory.upload(a)
 
     def to_numpy(self, x: Array) -> np.ndarray:
@@ -54,6 +56,11 @@ class CudaBackend:
 
     def synchronize(self) -> None:
         context.synchronize()
+
+    can_record = True
+
+    def record(self, function: Callable[[list[Array]], list[Array]], inputs: Sequence[Array]) -> recording.Recording:
+        return recording.Recording(function, inputs)
 
     def memory_stats(self) -> dict[str, int]:
         pool = memory.pool
@@ -89,4 +96,4 @@ class CudaBackend:
 
 BACKEND = CudaBackend()
 
-from alpha.cuda import elementwise, families, operand, reduce  # noqa: E402,F401  their import binds the implementations
+from alpha.cuda import elementwise, families, operand, recording, reduce  # noqa: E402,F401  their import binds the implementations

@@ -5,10 +5,9 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
+from alpha.cuda.rates import rates
 from alpha.cuda.split import Share
 
-CLOCK_GHZ = 1.6                # of an H100 under load; only ratios matter to a choice
-FMA_PER_CLOCK = 128            # of a multiprocessor
 LAUNCH_US = 3.0
 TILE_CLOCKS = 1300             # of a block, before the first and after the last product
 SLICE_CLOCKS = 1200            # more, of a block that stores a slice; and once, to notice that all have come
@@ -22,8 +21,8 @@ Blocks = tuple[float, ...]     # clocks of each, the oldest first
 class Tile(NamedTuple):
     """Sizes of a tile: rows x columns, by slabs of k; rows x columns of one thread; buffers; blocks per multiprocessor.
 
-    `efficiency` is the fraction of the FMA rate that it reaches while a multiprocessor is full, on an H100 by
-    CLOCK_GHZ, and `kmajor` what is left of that where B is K-major; `vector` is the number of floats that one copy
+    `efficiency` is the fraction of the FMA rate that it reaches while a multiprocessor is full, on an H100,
+    and `kmajor` what is left of that where B is K-major; `vector` is the number of floats that one copy
     moves: 4 where all chunks are aligned to 16 bytes, else 1.
     """
 
@@ -58,7 +57,7 @@ class Tile(NamedTuple):
     def slab_clocks(self, b_kmajor: bool = False) -> float:
         """Returns the clocks that a full multiprocessor spends on a slab."""
         efficiency = self.efficiency * (self.kmajor if b_kmajor else 1)
-        return self.rows * self.columns * self.k / (FMA_PER_CLOCK * efficiency)
+        return self.rows * self.columns * self.k / (rates().fma * efficiency)
 
 
 # What fprop, dgrad and matmul choose from. Tiles with 8x8 elements per thread are fastest on large products, those with
@@ -88,7 +87,7 @@ def makespan_us(slab_clocks: float, threads: int, resident: int, work: list[Shar
         end = _end(clocks, sm_count * queues, max(1, resident // queues), 2 if slices > 1 else 1)
     if slices > 1:
         end += SLICE_CLOCKS + slices * ADD_CLOCKS
-    return LAUNCH_US + end / (CLOCK_GHZ * 1e3)
+    return LAUNCH_US + end / (rates().clock_ghz * 1e3)
 
 
 def _end(work: list[tuple[int, float]], queues: int, resident: int, together: int) -> float:

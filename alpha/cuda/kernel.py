@@ -26,6 +26,7 @@ from tqdm import tqdm
 
 from alpha.build import build, is_built
 from alpha.config import config
+from alpha.cuda import memory
 from alpha.cuda.context import context
 from alpha.cuda.memory import Array, Deferred
 from alpha.errors import AlphaError, CompileError, DeviceError, message
@@ -153,6 +154,8 @@ class Kernel:
             raise AlphaError(message(f"kernel {self.entry}", f"the arguments do not fit the declaration: {error}",
                                      "pass one Array, None, int, float or bytes for each",
                                      declared=self.args, given=values)) from error
+        if memory.recorder:
+            memory.recorder.hold(values)
         if config.sync or config.debug > 1:
             self._watched(grid, buffer)
             return

@@ -31,6 +31,8 @@ LEAST = 2              # bytes of the smallest block that is asked for; Pool.kee
 here = context.here
 
 on_allocate: Callable[[int, int], None] | None = None  # called with the address and size of every new block
+on_exhaustion: Callable[[], None] | None = None        # called when memory has run out, before the last try
+recorder: Any = None                                   # while the compute stream is recorded (alpha/cuda/recording.py)
 
 
 class Derived(dict[str, Any]):
@@ -107,32 +109,33 @@ ARRAYS = (Array, Deferred)
 
 
 class Pool:
-    """PyCUDA's pools and what is counted about them.  Bytes are those asked for, not those that blocks round up to."""
+    """PyCUDA's pools and what is counted about them.  Bytes are those asked for, not those that blocks round up to.
+
+    Attributes:
+        main: the pool of all arrays, but for those of recordings, which have one each.
+        device: the one that blocks are taken from now.
+        reserved: bytes that recordings hold.
+        peak: the most that was live since the last reset.
+    """
 
     def __init__(self) -> None:
         from pycuda.tools import DeviceMemoryPool, PageLockedMemoryPool
 
-        self.device, self.pinned = DeviceMemoryPool(), PageLockedMemoryPool()
-        self.peak = 0
-        self.keep_one()
+        self.main, self.pinned = DeviceMemoryPool(), PageLockedMemoryPool()
+        self.device = self.main
+        self.peak = self.reserved = 0
+        keep_one(self.main)
         self._in_flight: deque[tuple[Any, Any]] = deque()  # (event, what the device uses until then)
         self._lock = threading.RLock()  # reentrant: a garbage collection inside may call `until`
 
-    def keep_one(self) -> None:
-        """Leaves a block of a size that nobody asks for in the pool.
-
-        A pool that holds none of its freed blocks needs a current context to take one back, and ends the process where
-        there is none: in a thread that never used the device, but drops the last reference to a tensor.
-        """
-        self.device.allocate(1)
-
     @property
     def live(self) -> int:
-        return self.device.active_bytes
+        recording = 0 if self.device is self.main else self.device.active_bytes
+        return self.main.active_bytes + self.reserved + recording
 
     @property
     def cached(self) -> int:
-        return self.device.managed_bytes - self.device.active_bytes
+        return self.main.managed_bytes - self.main.active_bytes
 
     def until(self, event: Any, thing: Any) -> None:
         """Keeps `thing` alive until the event has passed, and lets go of what was kept for earlier events."""
@@ -150,7 +153,16 @@ class Pool:
         """At exit, while the context is there: page-locked memory is given back, and nothing freed is held any more."""
         self._in_flight.clear()
         self.pinned.stop_holding()
-        self.device.stop_holding()
+        self.main.stop_holding()
+
+
+def keep_one(device_pool: Any) -> None:
+    """Leaves a block of a size that nobody asks for in a pool.
+
+    A pool that holds none of its freed blocks needs a current context to take one back, and ends the process where
+    there is none: in a thread that never used the device, but drops the last reference to a tensor.
+    """
+    device_pool.allocate(1)
 
 
 pool: Pool = None  # type: ignore[assignment]  # made by `start`
@@ -184,9 +196,9 @@ def allocate(nbytes: int) -> Any:
     if not here.entered:
         context.enter()
     limit = config.cuda_memory_mib << 20
-    if limit and pool.device.active_bytes + nbytes > limit:
+    if limit and pool.live + nbytes > limit:
         gc.collect()
-        if pool.device.active_bytes + nbytes > limit:
+        if pool.live + nbytes > limit:
             raise _out_of_memory(nbytes)
     try:
         block = pool.device.allocate(max(nbytes, LEAST))
@@ -194,10 +206,12 @@ def allocate(nbytes: int) -> Any:
         block = _allocate_again(nbytes)
     if on_allocate:
         on_allocate(int(block), nbytes)
-    live = pool.device.active_bytes
+    if recorder:
+        recorder.own.add(int(block))
+    live = pool.live
     if live > pool.peak:
         pool.peak = live
-    if limit and pool.device.managed_bytes > limit:
+    if limit and live + pool.cached > limit:
         free_cached()
     return block
 
@@ -205,6 +219,8 @@ def allocate(nbytes: int) -> Any:
 def _allocate_again(nbytes: int) -> Any:
     """Tries once more, when garbage and cached blocks are gone."""
     gc.collect()
+    if on_exhaustion:
+        on_exhaustion()
     free_cached()
     try:
         return pool.device.allocate(max(nbytes, LEAST))
@@ -218,8 +234,8 @@ def free_cached() -> None:
     if pool is not None:
         context.synchronize()
         pool.drain()
-        pool.device.free_held()
-        pool.keep_one()
+        pool.main.free_held()
+        keep_one(pool.main)
 
 
 def _out_of_memory(nbytes: int) -> OutOfMemoryError:
@@ -277,6 +293,8 @@ def upload(a: np.ndarray, dtype: str | None = None) -> Array:
     Large arrays travel through page-locked memory on the copy stream; the host goes on at once.
     """
     a = np.asarray(a, order="C")
+    if recorder:
+        return recorder.upload(a, dtype)
     out = empty(a.shape, dtype or a.dtype.name)
     if not a.nbytes:
         return out
@@ -306,6 +324,8 @@ def download(x: Array, dtype: Any) -> np.ndarray:
     """Returns a NumPy array with the elements of x, when everything before is done."""
     if not here.entered:
         context.enter()
+    if recorder:
+        raise recorder.refusal("a tensor is read back to the host")
     out = np.empty(x.shape, dtype)
     if not x.nbytes:
         return out
@@ -321,6 +341,8 @@ def copy(dst: Array, src: Array) -> None:
     """Copies the bytes of src to dst, in stream order."""
     if not here.entered:
         context.enter()
+    if recorder:
+        recorder.hold((dst, src))
     if src.nbytes:
         try:
             context.driver.memcpy_dtod_async(dst.ptr, src.ptr, src.nbytes, context.stream)

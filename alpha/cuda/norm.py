@@ -4,11 +4,13 @@ A forward or backward of batch norm is three launches: sums per channel and chun
 merges the chunks, and the pass that writes. Sums are float32 within a chunk, double across chunks, in fixed order.
 That pass waits for the first reader where convolutions read planes of float32 (alpha/cuda/deferred.py), and where the
 second launch can tell a bound of what is written: of y in training, and of dx.
-Layer norm reads a row once, if registers hold it. Group norm makes both passes in one launch, a few samples apart.
+Layer norm reads a row once, if registers hold it. Group norm reads a sample once, if the registers of a block or of a
+cluster of blocks hold it (kernels/group_norm_held.cu); else it makes both passes in one launch, a few samples apart.
 """
 
 from __future__ import annotations
 
+import struct
 from functools import lru_cache
 from functools import partial as partial_of
 from math import inf, prod
@@ -16,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from alpha.cuda.context import context
 from alpha.cuda.deferred import Memory, can_wait, hurry, later, reserve
 from alpha.cuda.kernel import Kernel, per_dtype
 from alpha.cuda.memory import ITEMSIZE, Array, Deferred, empty, upload
@@ -76,8 +79,11 @@ _PARAMETER_SUMS = per_piece("layer_norm.cu", "parameter_sums",
 _PARAMETER_TOTALS = Kernel("layer_norm.cu", "parameter_totals",
                            "ptr partial, ptr dgamma, ptr dbeta, i64 chunks, i64 n", threads=THREADS)
 
+SUMS = 24 << 10  # bytes of shared memory for the sums of a sample's channels in group_norm_held.cu
 _TURNS = f"ptr partial, ptr tickets, u32 tasks, u32 lag, {WALK}, i32 k"
 _GROUP_NORM = per_piece("group_norm.cu", "normalize", f"{_LAYER}, {_TURNS}")
+_GROUP_NORM_HELD = {blocks: per_piece("group_norm_held.cu", entry, f"{_LAYER}, {WALK}, i32 k", shared=SUMS)
+                    for blocks, entry in ((1, "block"), (8, "cluster"))}
 _GROUP_GRADIENT = per_piece("group_norm.cu", "gradient", f"{_SAMPLE_GRADIENT}, ptr totals, ptr coefficients, {_TURNS}")
 
 
@@ -330,11 +336,35 @@ def _turns(samples: int, pixels: int, channels: int, dtype: str) -> _Turns:
     return _Turns((dtype, lanes > 1), w, tasks, min(tasks, max(w.grid, LAG)), upload(np.zeros(1 + samples, np.int32)))
 
 
+@lru_cache(maxsize=256)
+def _held(samples: int, pixels: int, channels: int, groups: int, dtype: str, clusters: bool
+          ) -> tuple[int, tuple[str, bool], Walk] | None:
+    """Returns how many blocks hold a sample, which kernel, and its walk; None where it is too large."""
+    lanes = _lanes(channels, dtype)
+    columns, pieces = channels // lanes, 4 if lanes == 8 else 8
+    if columns > THREADS or 12 * channels + 8 * groups > SUMS or not samples * pixels:
+        return None
+    step = THREADS // columns
+    blocks = 1 if pixels <= pieces * step else 8
+    chunk = ceil_div(pixels, blocks)
+    if blocks > 1 and (not clusters or chunk > pieces * step):
+        return None
+    block = struct.pack("@qqiiiiq", pixels, columns, columns, step, 1, blocks, chunk)
+    return blocks, (dtype, lanes > 1), Walk(samples * blocks, blocks, chunk, block)
+
+
 @ops.group_norm.impl("cuda")
 def group_norm_cuda(x: Array, gamma: Array | None, beta: Array | None, *, groups: int, eps: float) -> Arrays:
     samples, channels, statistics = x.shape[0], x.shape[-1], (x.shape[0], 1, groups, 1)
     y, mean, istd = empty(x.shape, x.dtype), empty(statistics, "float32"), empty(statistics, "float32")
-    t = _turns(samples, prod(x.shape[1:-1]), channels, x.dtype)
+    pixels = prod(x.shape[1:-1])
+    held = _held(samples, pixels, channels, groups, x.dtype, context.arch == "sm_90a")
+    if held:
+        blocks, kind, w = held
+        _GROUP_NORM_HELD[blocks][kind](w.grid, x, gamma, beta, _wide(gamma, beta), y, mean, istd, eps, w.block,
+                                       channels // groups)
+        return y, mean, istd
+    t = _turns(samples, pixels, channels, x.dtype)
     partial = empty((samples, 2, channels, t.walk.chunks), "float32")
     _GROUP_NORM[t.kind](2 * t.tasks, x, gamma, beta, _wide(gamma, beta), y, mean, istd, eps, partial, t.tickets,
                         t.tasks, t.lag, t.walk.block, channels // groups)

@@ -9,6 +9,7 @@ A module of alpha.cuda.conv registers its candidates when it is imported, each o
         name: str                               # shown to people and stored by the tuner: "ks_deconv 128x64"
         def fits(self, desc) -> str: ...        # "" if it computes desc, else the reason why not
         def cost(self, desc, sm_count) -> float: ...       # estimate in microseconds; may be rough, must rank
+        def least(self, desc, sm_count) -> float: ...      # no more than cost, and known at once; 0 if nothing is
         def prepare(self, desc) -> Launch: ...  # makes and uploads the tables, once; returns the function to call
 
     register(Slab("ks_deconv 128x128"), Slab("ks_deconv 128x64"))
@@ -43,6 +44,7 @@ from alpha.config import config
 from alpha.cuda.context import context
 from alpha.cuda.elementwise import convert, convert_into, filled
 from alpha.cuda.memory import ITEMSIZE, Array, Deferred, empty
+from alpha.cuda.rates import rates
 from alpha.errors import AlphaError, message
 from alpha.ops.conv_desc import ConvDesc
 
@@ -53,7 +55,7 @@ GUARD_ARGS = "ptr flag_a, ptr flag_b"
 OUTPUT = {"fprop": 3, "dgrad": 2, "wgrad": 2}  # which argument of a launch is written
 PASSES = tuple(OUTPUT)
 TUNING_LAUNCHES, TUNING_ROUNDS = 5, 5
-BYTES_PER_US, LAUNCH_US = 2.5e6, 2.0  # of a pass over memory that converts
+LAUNCH_US = 2.0  # of a pass over memory that converts
 
 
 class Precision(NamedTuple):
@@ -98,6 +100,8 @@ class Candidate(Protocol):
     def fits(self, desc: ConvDesc) -> str: ...
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float: ...
+
+    def least(self, desc: ConvDesc, sm_count: int) -> float: ...
 
     def prepare(self, desc: ConvDesc) -> Launch: ...
 
@@ -169,27 +173,34 @@ def plan(pass_name: str, desc: ConvDesc, precision: str = "fp32") -> Plan:
     return found
 
 
-def rank(pass_name: str, desc: ConvDesc, sm_count: int, precision: str = "fp32") -> list[Option]:
-    """Returns all candidates of a pass with their estimated cost: those that fit first, cheapest first."""
-    options = []
+def rank(pass_name: str, desc: ConvDesc, sm_count: int, precision: str = "fp32", *, every: bool = True) -> list[Option]:
+    """Returns all candidates of a pass with their estimated cost: those that fit first, cheapest first.
+
+    Args:
+        every: False leaves those without an estimate, and says so as their reason, that cannot be the cheapest by what
+            they take at least. Work lists are made to estimate, so that this saves most of a network's first step.
+    """
+    waiting = []
     for candidate in candidates(pass_name, precision):
-        reason = candidate.fits(desc)
-        if reason:
-            options.append(Option(candidate, reason, float("inf")))
-        else:
-            time_us = candidate.cost(desc, sm_count) + conversion_us(candidate, desc, precision)
-            options.append(Option(candidate, "", time_us))
+        conversion = conversion_us(candidate, desc, precision)
+        waiting.append((candidate.least(desc, sm_count) + conversion, conversion, candidate))
+    options, best_us = [], float("inf")
+    for least_us, conversion, candidate in sorted(waiting, key=lambda entry: entry[0]):
+        reason = candidate.fits(desc) if every or least_us < best_us else f"takes at least {least_us:.1f} us"
+        time_us = float("inf") if reason else candidate.cost(desc, sm_count) + conversion
+        best_us = min(best_us, time_us)
+        options.append(Option(candidate, reason, time_us))
     return sorted(options, key=lambda option: option.time_us)
 
 
 def _make(pass_name: str, desc: ConvDesc, precision: str) -> Plan:
-    options = rank(pass_name, desc, context.sm_count, precision)
+    options = rank(pass_name, desc, context.sm_count, precision, every=config.tune)
     fitting = [option for option in options if not option.reason]
     if not fitting:
         reasons = {option.candidate.name: option.reason for option in options}
         raise AlphaError(message(f"conv2d {pass_name}", f"none of its {len(options)} CUDA kernels fits the convolution",
                                  'compute it on the CPU: .to("cpu")', desc=desc, **reasons))
-    exact = next((option.candidate for option in fitting if option.candidate.takes_guard), None)
+    exact = next((c for c in candidates(pass_name, precision) if c.takes_guard and not c.fits(desc)), None)
     if config.tune and len(fitting) > 1:
         fitting = _measured(pass_name, desc, precision, fitting)
         options = fitting + [option for option in options if option.reason]
@@ -244,10 +255,10 @@ def conversion_us(candidate: Candidate, desc: ConvDesc, precision: str) -> float
     if candidate.reads == stores:
         return 0.0
     if stores != "float32":  # every 16-bit array to float32, and the output back
-        return 3 * LAUNCH_US + (read + other) * (4 + ITEMSIZE[stores]) / BYTES_PER_US
+        return 3 * LAUNCH_US + (read + other) * (4 + ITEMSIZE[stores]) / rates().bytes_per_us
     planes = 8 if candidate.reads == "float16x2" else 6  # bytes of an element: read once more than its maximum was
     gradient = other if candidate.pass_name == "wgrad" else 0  # is there already, from dgrad
-    return 3 * LAUNCH_US + (read + gradient / 2) * (4 + planes) / BYTES_PER_US
+    return 3 * LAUNCH_US + (read + gradient / 2) * (4 + planes) / rates().bytes_per_us
 
 
 # ---- tuning ----------------------------------------------------------------------------------------------------------

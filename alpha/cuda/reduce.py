@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from functools import lru_cache
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from alpha.cuda.kernel import FLOAT_DTYPES, Kernel, per_dtype
 from alpha.cuda.memory import ITEMSIZE, Array, Deferred, empty
@@ -58,11 +58,12 @@ _SUM_OF_PLANES = Kernel("reduce.cu", "sum_columns_of_planes", f"ptr x, ptr heade
 _NAN_FLAG = per_dtype("reduce.cu", "nan_flag", "ptr x, ptr flag", threads=1)
 
 
-def per_piece(source: str, entry: str, args: str) -> dict[tuple[str, bool], Kernel]:
+def per_piece(source: str, entry: str, args: str, **options: Any) -> dict[tuple[str, bool], Kernel]:
     """Returns kernels by (dtype, whether they read pieces of 16 bytes, or single elements)."""
     kernels = {}
     for wide, name in ((True, entry), (False, f"{entry}_single")):
-        kernels.update({(dtype, wide): k for dtype, k in per_dtype(source, name, args, threads=THREADS).items()})
+        found = per_dtype(source, name, args, threads=THREADS, **options)
+        kernels.update({(dtype, wide): kernel for dtype, kernel in found.items()})
     return kernels
 
 

@@ -9,6 +9,7 @@ innermost one. What a box has beyond the tensor is read as zeros, and is not wri
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from functools import cache, lru_cache
 
 import numpy as np
@@ -30,6 +31,8 @@ def tensor_map(ptr: int, dtype: str, dims: Sizes, box: Sizes, *, strides: Sizes 
                ) -> Array:
     """Returns the map of a tensor on the device; made and uploaded at the first call with these arguments.
 
+    Dimensions may overlap: with strides smaller than what the inner ones take, rows begin within each other.
+
     Args:
         ptr: device address, a multiple of 16.
         dtype: "float16", "bfloat16" or "float32".
@@ -42,6 +45,15 @@ def tensor_map(ptr: int, dtype: str, dims: Sizes, box: Sizes, *, strides: Sizes 
     Raises:
         AlphaError: the driver refuses it.
     """
+    return upload(_encoded(ptr, dtype, dims, box, strides, swizzle))
+
+
+def tensor_maps(ptr: int, dtype: str, dims: Sequence[Sizes], box: Sizes, strides: Sizes) -> Array:
+    """Returns maps of a tensor that differ in their dimensions, one behind the other.  Not kept; see `tensor_map`."""
+    return upload(np.concatenate([_encoded(ptr, dtype, each, box, strides, 128) for each in dims]))
+
+
+def _encoded(ptr: int, dtype: str, dims: Sizes, box: Sizes, strides: Sizes | None, swizzle: int) -> np.ndarray:
     if strides is None:
         strides = tuple(int(n) * ITEMSIZE[dtype] for n in np.cumprod(dims[:-1], dtype=np.int64))
     rank = len(dims)
@@ -56,7 +68,7 @@ def tensor_map(ptr: int, dtype: str, dims: Sizes, box: Sizes, *, strides: Sizes 
                                  "addresses and strides are multiples of 16 bytes, boxes have at most 256 elements a "
                                  "dimension and as many bytes a row as the swizzle", address=hex(ptr), dtype=dtype,
                                  dims=dims, strides=strides, box=box, swizzle=swizzle))
-    return upload(np.frombuffer(memory.raw[at:at + NBYTES], np.uint8))
+    return np.frombuffer(memory.raw[at:at + NBYTES], np.uint8)
 
 
 @cache

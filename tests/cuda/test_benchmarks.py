@@ -7,13 +7,18 @@ import sys
 
 import pytest
 
+from alpha import nn
 from alpha.cuda import memory
 from alpha.cuda.context import context
 from alpha.op import registry
-from benchmarks import cuda_bandwidth, cuda_conv, cuda_overhead, cuda_step_worker
+from benchmarks import checks, compare, conv_ops, cuda_bandwidth, cuda_overhead
 from benchmarks import cuda_timing as timing
 from benchmarks.bandwidth_jobs import FAMILIES, Data
+from benchmarks.checks import UnfairError
+from benchmarks.conv_sides import Operands
 from benchmarks.shapes import PASSES, ConvShape
+from benchmarks.sides import AlphaSide, image_batches
+from benchmarks.step_worker import Runner
 
 torch = pytest.importorskip("torch")
 pytestmark = [pytest.mark.cuda, pytest.mark.torch]
@@ -31,24 +36,27 @@ def test_both_libraries_see_one_memory(dtype: str) -> None:
         assert timing.view(x).data_ptr() == t.data_ptr()
 
 
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
 @pytest.mark.parametrize("pass_name", PASSES)
-def test_a_convolution_is_compared_and_timed(pass_name: str) -> None:
-    row = cuda_conv.measure(cuda_conv.Operands(TINY, 2), pass_name, 50.0, rounds=1, window=0.01)
-    assert all(error < 1e-5 for error in row["error"].values()) and row["ratio"] > 0
-    assert f"| tiny | {pass_name} |" in cuda_conv.line(row) and row["kernel"]
-    assert json.loads(json.dumps(row))["useful_tflops"] < row["tflops"]["alpha"]
+def test_a_convolution_is_compared_and_timed(pass_name: str, precision: str) -> None:
+    operands = Operands(TINY, timing, "bfloat16" if precision == "bf16" else "float32", sets=2)
+    row = conv_ops.measure("layers", operands, pass_name, precision, 50.0, {"rounds": 1, "window": 0.01})
+    assert all(error < 1e-2 for error in row["error"].values()) and row["ratio"] > 0 and row["bar"] is None
+    assert f"| layers | tiny | {pass_name} | {precision} |" in conv_ops.line(row) and row["kernel"]
+    assert json.loads(json.dumps(row))["useful_tflops"]["alpha"] < row["tflops"]["alpha"]
 
 
-def test_convolutions_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path, capsys) -> None:
-    monkeypatch.setattr(cuda_conv, "SHAPES", (TINY, TINY._replace(name="odd", padding=2)))
-    monkeypatch.setattr(cuda_conv, "MATMUL_SIZE", 64)
-    output = tmp_path / "rows.jsonl"
-    monkeypatch.setattr(sys, "argv", ["cuda_conv", "--rounds", "1", "--window-ms", "0.01", "--output", str(output)])
-    cuda_conv.main()
-    rows = [json.loads(text) for text in output.read_text().splitlines()]
+def test_convolutions_are_reported_with_their_bars(monkeypatch: pytest.MonkeyPatch, tmp_path, capsys) -> None:
+    monkeypatch.setattr(conv_ops, "SHAPES", (TINY, TINY._replace(name="odd", padding=2)))
+    monkeypatch.setitem(conv_ops.GPU, "matmul", 64)
+    monkeypatch.setattr(conv_ops.plots, "draw", lambda folder: [])
+    assert conv_ops.main(["--device", "cuda", "--sets", "layers", "--fma", "--rounds", "1", "--window", "0.01",
+                          "--output", str(tmp_path)]) == 0
+    rows = [json.loads(text) for text in (tmp_path / "conv_ops.jsonl").read_text().splitlines()]
     assert [(row["shape"], row["pass"]) for row in rows] == [(s, p) for s in ("tiny", "odd") for p in PASSES]
-    assert all({"date", "device", "command", "matmul_tflops"} <= set(row) and "failed" not in row for row in rows)
-    assert "bars met" in capsys.readouterr().out.splitlines()[-1]
+    assert all({"date", "arch", "command", "matmul_tflops"} <= set(row) and "failed" not in row for row in rows)
+    assert all(row["settings"] == "ALPHA_TENSOR_CORES=0" for row in rows) and rows[0]["bar"] == 0.9
+    assert "bars met" in capsys.readouterr().out.splitlines()[-2]
 
 
 def test_a_wrong_convolution_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,8 +67,8 @@ def test_a_wrong_convolution_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> No
         memory.copy(y.reshaped(y.shape), memory.upload(memory.download(y, "float32") * 1.001))
         return y
     monkeypatch.setitem(registry["conv2d"].impls, "cuda", wrong)
-    with pytest.raises(ValueError, match=r"tiny fprop: relative errors .*alpha against torch.*0.0001 is allowed"):
-        cuda_conv.measure(cuda_conv.Operands(TINY, 1), "fprop", 50.0, rounds=1, window=0.01)
+    with pytest.raises(UnfairError, match=r"tiny fprop: a result is wrong.*alpha against torch.*0.0001 is allowed"):
+        conv_ops.measure("layers", Operands(TINY, timing, sets=1), "fprop", "fp32", 50.0, {"rounds": 1, "window": 0.01})
 
 
 def jobs(dtype: str) -> list:
@@ -112,17 +120,61 @@ def test_overhead_of_every_call(monkeypatch: pytest.MonkeyPatch, tmp_path, capsy
     assert "| an op with its node | 1.0 (1.0) | 1.0 (1.0) | ok, < 15 |" in capsys.readouterr().out
 
 
-def test_a_worker_answers(tmp_path) -> None:
-    spec = {"model": "lenet5", "batch": 2, "weights": str(tmp_path / "weights.npz"), "precision": "fp32"}
-    answers = {}
-    for library in ("alpha", "torch_nhwc"):
-        worker = cuda_step_worker.Worker(library)
-        answers[library] = worker.answer({"start": spec})
-        assert worker.answer({"steps": 1})["ms"] > 0
-        if library == "alpha" or timing.peer_device() == "cuda":
-            found = worker.answer({"memory": True})
-            assert 0 < found["steady_mib"] <= found["peak_mib"] and found["reserved_mib"] > 0
-    ours, theirs = answers["alpha"], answers["torch_nhwc"]
-    assert ours["parameters"] == theirs["parameters"] == 62006
-    assert ours["losses"] == pytest.approx(theirs["losses"], rel=1e-4)
+def test_a_side_on_the_gpu_answers(tmp_path) -> None:
+    """The same losses as PyTorch's, a time, and memory by its own count."""
+    spec = {"model": "lenet5", "batch": 2, "weights": str(tmp_path / "weights.npz"), "device": "cuda",
+            "precision": "fp32"}
+    ours, theirs = Runner("alpha"), Runner("torch")
+    begun = {"alpha": ours.ask(start=spec), "torch": theirs.ask(start={**spec, "layout": "nhwc", "kind": "eager"})}
+    assert begun["alpha"]["parameters"] == begun["torch"]["parameters"] == 62006
+    assert begun["alpha"]["losses"] == pytest.approx(begun["torch"]["losses"], rel=1e-3)
+    assert ours.ask(steps=1)["ms"] > 0 and theirs.ask(steps=1)["ms"] > 0
+    for runner in (ours, *([theirs] if timing.peer_device() == "cuda" else [])):
+        found = runner.ask(memory=True)
+        assert 0 < found["steady_mib"] <= found["peak_mib"] and found["reserved_mib"] > 0
     assert context.index == 0
+
+
+def test_a_network_of_ones_own_is_compared_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    if timing.peer_device() == "cpu":
+        monkeypatch.setattr(compare, "check_names", lambda *names: None)  # PyTorch works on the CPU then
+    ours = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Flatten(),
+                         nn.Linear(128, 5, flattened=(4, 4, 8)))
+    theirs = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3, padding=1), torch.nn.ReLU(), torch.nn.Flatten(),
+                                 torch.nn.Linear(128, 5))
+    before = ours.state_dict()["0.weight"].numpy()
+    row, = compare.compare(ours, theirs, (4, 4, 3), batch_size=2, device="cuda", configurations=["torch_nhwc"],
+                           rounds=1, visit_ms=0.1)
+    assert row["losses"]["alpha"] == pytest.approx(row["losses"]["torch"], rel=1e-3)
+    assert row["peak_mib"]["alpha"] > 0 and row["process_mib"]["alpha"] is None
+    assert next(ours.parameters()).device == "cpu" and (ours.state_dict()["0.weight"].numpy() == before).all()
+
+
+def test_a_clock_that_did_not_wait_for_the_gpu_is_refused(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stream is asked: had nobody waited for it, it would be at work still."""
+    runner = Runner("alpha")
+    runner.ask(start={"model": "lenet5", "batch": 1, "weights": str(tmp_path / "weights.npz"), "device": "cuda",
+                      "precision": "fp32"})
+    assert runner.side.idle()
+    busy = type("Stream", (), {"is_done": lambda self: False})()
+    monkeypatch.setattr(type(context), "stream", busy, raising=False)
+    monkeypatch.setitem(vars(context), "stream", busy)
+    with pytest.raises(UnfairError, match="the clock of alpha was stopped while the device was still working"):
+        checks.synchronised(runner.side)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_the_memory_of_a_step_on_the_gpu_is_explained(precision: str) -> None:
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(512, 5))
+    side = AlphaSide(net, image_batches(4, (8, 8, 3), 5), "cuda", precision)
+    side.step()
+    found = side.account()
+    for _ in range(4):
+        side.step()
+    assert side.gradients.found  # captured by now; the account is that of a step op by op, all the same
+    assert side.account()["peak"] == pytest.approx(found["peak"], rel=0.02) and side.gradients.found is None
+    assert found["weights"] == 4 * (side.parameters + 16) and found["gradients"] == 4 * side.parameters
+    assert found["optimizer_state"] == found["gradients"]
+    assert found["activations"] >= 4 * 8 * 8 * 8 * (2 if precision == "bf16" else 4)
+    assert found["peak"] == sum(found["at_peak"].values()) == max(found["live"])
+    assert found["at_peak"]["workspace"] >= 0 and found["peak_phase"] in ("forward", "backward", "update")

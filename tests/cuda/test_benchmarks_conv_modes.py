@@ -36,6 +36,14 @@ def test_a_wrong_result_is_not_timed(device, monkeypatch):
     from benchmarks import cuda_conv_modes
     from benchmarks.shapes import ConvShape
     monkeypatch.setattr(cuda_conv_modes, "error_of", lambda *args: 1.0)
-    args = Namespace(modes=["fp32"], peers=[], all=False, split=False, rounds=1, rest=0.0)
+    args = Namespace(modes=["fp32"], units=["wgmma"], peers=[], all=False, split=False, rounds=1, rest=0.0)
     with pytest.raises(ValueError, match=r"conv_wgmma .* relative error 1.0, 2e-06 is allowed"):
         cuda_conv_modes.measure(ConvShape("tiny", 2, 1, 8, 8, 1, 0, 1), "fprop", args)
+
+
+def test_tiles_of_one_instruction_are_timed_alone():
+    from benchmarks.cuda_conv_modes import candidates
+    for pass_name in ("fprop", "dgrad", "wgrad"):
+        names = {unit: {c.name for c in candidates(pass_name, "bf16", [unit])} for unit in ("wgmma", "mma")}
+        assert all(f"_{unit} " in name for unit, found in names.items() for name in found)
+        assert names["wgmma"] | names["mma"] == {c.name for c in candidates(pass_name, "bf16")}

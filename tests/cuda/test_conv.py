@@ -94,9 +94,8 @@ def test_many_rows_and_columns_fill_several_tiles(device, pass_name):
 @pytest.mark.parametrize("pass_name", CHECKS)
 def test_every_split_is_reached(device, pass_name):
     """Else its slices would go untested."""
-    from alpha.cuda import plan
     from alpha.cuda.conv.slab import SlabTile
-    split = [c for c in plan.candidates(pass_name) if isinstance(c, SlabTile) and c.split > 1]
+    split = [c for c in in_float32(pass_name) if isinstance(c, SlabTile) and c.split > 1]
     assert len(split) > 50
     assert [c.name for c in split if all(c.fits(case.desc) for case in LONG)] == []
 

@@ -18,16 +18,16 @@ pytestmark = pytest.mark.cuda
 
 
 def eights(case: Shape) -> Shape:
-    """Returns the case with channels that TMA can read: less than a chunk, and one with a tail."""
-    return replace(case, name=case.name.removesuffix("."), ic=24, oc=72, groups=1)
+    """Returns the case with channels of which rows of taps are made: of 24 and 48 values a tap."""
+    return replace(case, name=case.name.removesuffix("."), ic=24, oc=48, groups=1)
 
 
 GEOMETRIES = tuple({replace(eights(case), name=""): eights(case)
                     for case in small_cases() if max(case.hw) <= 13}.values())
 EVERY_TILE = (  # each of them in every mode and tile: several tiles, tails of rows, columns and channels, slices
     square("one pixel", 3, 1, 8, 8, 1), square("batch tail", 70, 2, 72, 136, 3, 1, 1),
-    square("several pixels", 9, 5, 16, 24, 3, 2, 1), square("strided, no taps", 33, 4, 8, 40, 1, 2),
-    square("even columns", 9, 2, 192, 24, 2, 1, 1))
+    square("several pixels", 9, 5, 16, 32, 3, 2, 1), square("strided, no taps", 33, 4, 8, 40, 1, 2),
+    square("even columns", 9, 2, 192, 80, 2, 1, 1), square("groups", 9, 2, 48, 96, 3, 1, 1, groups=2))
 
 
 @cache
@@ -107,9 +107,13 @@ def test_sums_in_slices_get_bias_and_relu_too(device, monkeypatch, pass_name):
     monkeypatch.setattr(wgmma, "SUM_US", 0.0)  # else sums as short as a test's are not cut
     wgmma._work.cache_clear()
     case = square("slices", 3, 1, *((648, 40) if pass_name == "fprop" else (40, 648)), 1)
+    width, ic, oc, padding = (3, 208, 40, 0) if pass_name == "fprop" else (1, 40, 208, 2)
+    rows = Shape("a row in slices", 3, (1, width), ic, oc, (1, 3), padding=(0, padding))  # 9 whole blocks, 48 values
+    groups = replace(case, name="groups in slices", ic=2 * case.ic, oc=2 * case.oc, groups=2)
     for tile in tiles(pass_name):
-        assert tile.plan(case.desc, 4).lists.slots > 0
-        check(tile, case, bias=pass_name == "fprop")
+        for each in (case, rows, groups) if tile.tile.columns == 64 else (case,):
+            assert tile.plan(each.desc, 4)[1].slots > 0
+            check(tile, each, bias=pass_name == "fprop")
     wgmma._work.cache_clear()
 
 
@@ -153,7 +157,8 @@ def test_what_does_not_fit_says_why(device, monkeypatch):
     from alpha.cuda.conv import wgmma
     tile = tiles("fprop")[0]
     assert tile.fits(square("", 2, 5, 12, 16, 3).desc) == "12 input and 16 output channels are no multiples of 8"
-    assert tile.fits(square("", 2, 5, 16, 16, 3, groups=2).desc) == "computes one group, not 2"
+    assert tile.fits(square("", 2, 5, 48, 16, 3, groups=4).desc) == (
+        "12 input and 4 output channels of a group are no multiples of 8")
     monkeypatch.setattr(wgmma.context, "arch", "sm_80")
     assert tile.fits(square("", 2, 5, 16, 16, 3).desc) == "needs sm_90a, the device is sm_80"
 

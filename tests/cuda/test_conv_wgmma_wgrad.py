@@ -32,9 +32,10 @@ def aligned(case: Shape) -> Shape:
 GEOMETRIES = tuple({replace(aligned(case), name=""): aligned(case) for case in small_cases()}.values())
 BATCHES = tuple(square(f"batch {n}", n, 3, 8, 16, 3, 1, 1) for n in (1, 7, 33, 130, 200))
 CHANNELS = (square("several tiles", 8, 2, 136, 144, 3, 1, 1), square("boxes of all channels", 64, 2, 64, 128, 3, 1, 1),
-            square("tail boxes", 8, 3, 320, 72, 3, 2, 1), square("several units", 40, 6, 16, 8, 3, 1, 1))
+            square("tail boxes", 8, 3, 320, 72, 3, 2, 1), square("several units", 40, 6, 16, 8, 3, 1, 1),
+            square("groups", 8, 2, 48, 144, 2, groups=2), square("groups of boxes", 64, 2, 128, 128, 2, groups=2))
 CASES = GEOMETRIES + BATCHES + CHANNELS
-SHARES = 8
+SHARES = 11
 
 
 @pytest.fixture(autouse=True)
@@ -130,7 +131,7 @@ def test_tiles_cut_into_units_are_reached():
 
 @pytest.mark.parametrize(("case", "fragment"), [
     (square("odd", 2, 8, 12, 16, 3), "12 input and 16 output channels are no multiples of 8"),
-    (square("groups", 2, 8, 16, 16, 3, groups=2), "one group, not 2"),
+    (square("groups", 2, 8, 16, 8, 3, groups=2), "8 input and 4 output channels of a group are no multiples of 8"),
     (square("1x1", 2, 8, 16, 16, 1), "2 taps at a time, the filter has 1"),
     (square("large", 1, 50000, 8, 8, 1), "an image of x: 20000000000 >= 2^31"),
 ], ids=lambda v: getattr(v, "name", ""))

@@ -154,6 +154,7 @@ class Full:
 def test_one_refusal_is_overcome_by_freeing(pool, monkeypatch):
     full = Full(pool.device, times=1)
     monkeypatch.setattr(pool, "device", full)
+    monkeypatch.setattr(pool, "main", full)
     assert memory.empty((MIB,), "uint8").nbytes == MIB and full.freed == 1
 
 

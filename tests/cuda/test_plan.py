@@ -10,6 +10,7 @@ from alpha.cuda import operand, plan
 from alpha.cuda.context import context
 from alpha.cuda.elementwise import convert
 from alpha.cuda.memory import download, empty, upload
+from alpha.ops.conv_desc import ConvDesc
 from tests.conv_cases import square
 from tests.cuda.agree import ints
 
@@ -31,14 +32,25 @@ def test_candidates_of_a_precision_read_what_it_allows(pass_name, precision):
 PADDED = square("", 9, 5, 3, 16, 3, 1, 1).desc
 
 
+UNITS = pytest.mark.parametrize("unit", ["wgmma", "mma"])
+
+
+def on_tensor_cores(unit: str, pass_name: str, reads: str, desc) -> list[plan.Candidate]:
+    """Returns the candidates that fit and multiply by an instruction; on this device there may be none of it."""
+    if unit == "wgmma" and context.arch != "sm_90a":
+        pytest.skip("wgmma is there on sm_90a")
+    found = [c for c in plan.candidates(pass_name) if c.reads == reads and f"_{unit} " in c.name and not c.fits(desc)]
+    assert found
+    return found
+
+
+@UNITS
 @pytest.mark.parametrize("pass_name", ["fprop", "wgrad"])
 @pytest.mark.parametrize("reads", ["float16x2", "bfloat16"])
-def test_a_padded_input_gives_the_same(pass_name, reads):
-    if context.arch != "sm_90a":
-        pytest.skip("planes are read on sm_90a")
+def test_a_padded_input_gives_the_same(pass_name, reads, unit):
     exact = next(c for c in plan.candidates(pass_name, "fma") if not c.fits(PADDED))
-    found = [c for c in plan.candidates(pass_name) if c.reads == reads and not c.fits(PADDED)]
-    assert found and all(c.name.endswith("padded") for c in found)
+    found = on_tensor_cores(unit, pass_name, reads, PADDED)
+    assert all(c.name.endswith("padded") for c in found)
     x, w = ints(*PADDED.x_shape), ints(*PADDED.w_shape, seed=1)
     g = ints(*PADDED.y_shape, seed=2)
     results = []
@@ -68,12 +80,11 @@ def run(pass_name: str, a: np.ndarray, b: np.ndarray, candidate: plan.Candidate,
     return download(out, "float32")
 
 
+@pytest.mark.parametrize(("unit", "huge"), [("wgmma", 2.0**60), ("mma", 2.0**60), ("mma", np.inf)])
 @pytest.mark.parametrize("pass_name", plan.PASSES)
-def test_an_exact_kernel_takes_over_where_planes_lose_the_range(pass_name):
+def test_an_exact_kernel_takes_over_where_planes_lose_the_range(pass_name, unit, huge):
     """One huge element leaves nothing of the others in 16 bits; where no such thing is there, nothing is done twice."""
-    if context.arch != "sm_90a":
-        pytest.skip("planes are read on sm_90a")
-    fast = next(c for c in plan.candidates(pass_name) if c.reads == "float16x2" and not c.fits(DESC))
+    fast = on_tensor_cores(unit, pass_name, "float16x2", DESC)[0]
     exact = next(c for c in plan.candidates(pass_name) if c.takes_guard and not c.fits(DESC))
     a, b = ints(*SHAPES[pass_name][0]), ints(*SHAPES[pass_name][1], seed=1)
     alone = run(pass_name, a, b, exact, None)
@@ -81,10 +92,11 @@ def test_an_exact_kernel_takes_over_where_planes_lose_the_range(pass_name):
     assert np.array_equal(run(pass_name, a, b, fast, None), alone)
     assert np.array_equal(run(pass_name, a, b, fast, exact), alone)
     assert operand.lost_range_count() == before
-    a.flat[5] = 2.0**60
+    a.flat[5] = huge
     alone = run(pass_name, a, b, exact, None)
-    assert not np.array_equal(run(pass_name, a, b, fast, None), alone)
-    assert np.array_equal(run(pass_name, a, b, fast, exact), alone)
+    unguarded = run(pass_name, a, b, fast, None)
+    assert np.isinf(huge) or not np.array_equal(unguarded, alone)
+    assert np.array_equal(run(pass_name, a, b, fast, exact), alone, equal_nan=True)
     assert operand.lost_range_count() == before + 2
 
 
@@ -102,3 +114,26 @@ def test_a_spared_kernel_leaves_the_output_alone(pass_name):
         for guard in ((flags[0], flags[1]), (flags[1], flags[0])):
             launch(left, right, *rest, guard=guard)
             assert not (download(out, "float32") == 7).all(), candidate.name
+
+
+LAYERS = [((8, 8, 8, 64), (64, 3, 3, 64), 1, 1), ((4, 16, 16, 48), (96, 5, 5, 48), 2, 2),
+          ((64, 4, 4, 256), (512, 1, 1, 256), 2, 0),
+          ((2, 9, 7, 3), (64, 3, 3, 3), 1, 1), ((32, 2, 2, 512), (512, 3, 3, 512), 1, 1)]
+
+
+@pytest.mark.parametrize("precision", plan.PRECISIONS)
+@pytest.mark.parametrize("pass_name", plan.PASSES)
+def test_what_is_left_out_could_not_have_won(pass_name, precision):
+    """`least` is no more than `cost`, so that the choice is the same without the estimates that it saves."""
+    saved = 0
+    for x, w, stride, padding in LAYERS:
+        desc = ConvDesc.fprop(x, w, stride=(stride,) * 2, padding=(padding,) * 2, dilation=(1, 1), groups=1)
+        every = plan.rank(pass_name, desc, 132, precision)
+        for option in every:
+            if not option.reason:
+                cost = option.candidate.cost(desc, 132)
+                assert option.candidate.least(desc, 132) <= cost * (1 + 1e-9), option.candidate.name
+        some = plan.rank(pass_name, desc, 132, precision, every=False)
+        assert some[0] == every[0] and len(some) == len(every)
+        saved += sum(option.reason.startswith("takes at least") for option in some)
+    assert saved or precision == "fma"

@@ -146,6 +146,38 @@ def test_whole_networks_have_the_losses_of_torch(name: str, kind: str, real_gpu:
     assert losses == pytest.approx(expected, rel=TOLERANCE)
 
 
+def gradients(model: nn.Module, x: alpha.Tensor, y: alpha.Tensor) -> dict[str, np.ndarray]:
+    model.zero_grad()
+    ops.cross_entropy(model(x), y).backward()
+    found = {name: p.grad.numpy() for name, p in model.named_parameters()}
+    model.zero_grad()
+    return found
+
+
+def test_real_gradients_stay_in_range(emulated: bool) -> None:
+    """Gradients shrink by orders of magnitude while two batches are learned by heart: planes must hold them all along.
+
+    Those of three products of float16 planes are held against those of the FMA units, from the same weights.
+    """
+    network, count, every, size, pixels = (small_resnet, 6, 2, 4, 8) if emulated else (
+        lambda: create("resnet18"), 1000, 100, 64, 32)
+    alpha.manual_seed(1)
+    model = network().to("cuda")
+    step = step_of(model, optim.SGD(model.named_parameters(), lr=0.05, momentum=0.9))
+    sizes = []
+    for k, (x, y) in enumerate(batches(size, count, pixels)):
+        x, y = alpha.tensor(x, device="cuda"), alpha.tensor(y, device="cuda")
+        if k % every == 0:
+            found = gradients(model, x, y)
+            with alpha.config(tensor_cores=False):
+                exact = gradients(model, x, y)
+            for name, g in exact.items():
+                assert np.linalg.norm(found[name] - g) <= 1e-4 * np.linalg.norm(g), (k, name)
+            sizes.append(max(np.abs(g).max() for g in exact.values()))
+        assert np.isfinite(step(x, y).item()), k
+    assert emulated or min(sizes) < 1e-2 * sizes[0], "gradients did not shrink, so nothing was tested"
+
+
 # ---- the same bits, the same memory ----------------------------------------------------------------------------------
 
 

@@ -99,6 +99,8 @@ int cuDeviceGetAttribute(int* v, int a, int d) {
     case 12: case 82: *v = 65536; break;               // registers
     case 13: *v = 1000000; break;                      // clock rate, kHz
     case 16: *v = number("SMS", 4); break;
+    case 36: *v = 1215000; break;                      // clock of the memory, kHz
+    case 37: *v = 5120; break;                         //   and its width, bits
     case 39: *v = 2048; break;                         // threads of a multiprocessor
     case 120: *v = major >= 9; break;                  // clusters
     case 75: *v = major; break;

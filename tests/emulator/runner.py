@@ -24,13 +24,14 @@ class Out(NamedTuple):
 
 class Tiles(NamedTuple):
     """A tensor map over a C-contiguous array, of which `inner` elements of each row exist; box and steps from the
-    innermost dimension."""
+    innermost dimension. `of` may be a view of `memory` whose rows overlap."""
 
     of: np.ndarray | Out
     box: Sequence[int]
     span: int = 0
     steps: Sequence[int] | None = None
     inner: int | None = None
+    memory: np.ndarray | None = None
 
 
 class Problem(NamedTuple):
@@ -49,7 +50,7 @@ class Problem(NamedTuple):
 def encode_tensor_map(library: ctypes.CDLL, address: int, array: np.ndarray, tiles: Tiles) -> tuple[int, bytes]:
     """Returns the status and the 128 bytes of cuTensorMapEncodeTiled, for the shape of an array at a device address."""
     sizes, rank = list(array.shape[::-1]), array.ndim
-    pitches = [int(p) * array.itemsize for p in np.cumprod(sizes)]
+    pitches = [*array.strides[-2::-1], array.nbytes]
     sizes[0] = sizes[0] if tiles.inner is None else tiles.inner
     room = ctypes.create_string_buffer(128 + 64)
     at = -ctypes.addressof(room) % 64
@@ -91,7 +92,8 @@ class Runner:
         for argument in problem.arguments:
             if isinstance(argument, Tiles):
                 array = argument.of.before if isinstance(argument.of, Out) else argument.of
-                status, value = encode_tensor_map(self.library, put(argument.of), array, argument)
+                there = put(argument.of if argument.memory is None else argument.memory)
+                status, value = encode_tensor_map(self.library, there, array, argument)
                 assert status == 0, problem.name
             else:
                 value = put(argument) if isinstance(argument, np.ndarray | Out) else argument

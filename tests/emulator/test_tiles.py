@@ -43,6 +43,16 @@ def test_tiles_across_borders(corner: tuple[int, ...], target: tuple[int, ...], 
     assert_moved(cases.move_tile("borders", Tiles(x, box), Tiles(Out(y), box), corner[:rank], target[:rank]), checked)
 
 
+@both
+@pytest.mark.parametrize("corner", [(0, 0), (8, 2), (16, -1), (-4, 3)], ids=str)
+def test_rows_that_overlap(corner: tuple[int, int], checked: bool) -> None:
+    """Rows of 24 elements begin 8 behind each other; the tensor ends where the last of them does."""
+    x = integers(8, 8) + 10
+    rows = np.lib.stride_tricks.as_strided(x, (6, 24), x.strides)
+    source, target = Tiles(rows, (16, 4), 64, memory=x), Tiles(Out(integers(8, 16)), (16, 4), 64)
+    assert_moved(cases.move_tile("overlapping", source, target, corner, (0, 3)), checked)
+
+
 @pytest.mark.parametrize("checked", [False, True])
 def test_maps_in_device_memory(checked: bool) -> None:
     problem = cases.move_tile("pointer", Tiles(integers(8, 16), (16, 4)), Tiles(Out(integers(8, 16)), (16, 4)),

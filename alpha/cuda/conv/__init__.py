@@ -8,6 +8,7 @@ from alpha.cuda.conv import (  # noqa: F401  registers the candidates
     conv_v2,
     depthwise,
     ks_deconv,
+    mma,
     padded,
     sk_dilated,
     stem,
@@ -21,7 +22,7 @@ from alpha.cuda.plan import Plan, plan, precision_of, register
 from alpha.ops.conv import conv2d, conv2d_bias_act, conv2d_dgrad, conv2d_wgrad
 from alpha.ops.conv_desc import ConvDesc, Pair
 
-TENSOR_CORES = (*wgmma.candidates(), *wgmma_wgrad.candidates())
+TENSOR_CORES = (*wgmma.candidates(), *wgmma_wgrad.candidates(), *mma.candidates())
 register(*TENSOR_CORES, *padded.candidates(TENSOR_CORES))
 
 @conv2d.impl("cuda")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from alpha.cuda.conv.schedule import fprop_slabs
-from alpha.cuda.conv.slab import CANDIDATES, SlabTile
+from alpha.cuda.conv.slab import CANDIDATES, SlabTile, ffma_kernel
 from alpha.cuda.gemm import Tile
 from alpha.cuda.memory import Array
 from alpha.cuda.plan import GUARD_ARGS, UNGUARDED, Guard, Launch, register
@@ -19,9 +19,10 @@ class ConvV2(SlabTile):
     slabs_of = staticmethod(lru_cache(maxsize=256)(fprop_slabs))
 
     def __init__(self, tile: Tile, split: int = 1) -> None:
-        super().__init__(tile, split, "conv_v2", "ptr x, ptr w, ptr b, ptr y, ptr slots, ptr arrived, ptr classes, "
-                         "ptr work, i64 x_image, i64 y_image, i32 images, i32 channels, i32 columns, i32 w_row, "
-                         f"i32 relu, {GUARD_ARGS}", w_kmajor=True)
+        kernel = ffma_kernel("conv_v2", tile, split, "ptr x, ptr w, ptr b, ptr y, ptr slots, ptr arrived, "
+                             "ptr classes, ptr work, i64 x_image, i64 y_image, i32 images, i32 channels, i32 columns, "
+                             f"i32 w_row, i32 relu, {GUARD_ARGS}", w_kmajor=True)
+        super().__init__(tile, split, f"conv_v2 {tile}", kernel, w_kmajor=True)
 
     def prepare(self, desc: ConvDesc) -> Launch:
         kernel, (grid, partial, arrays, sizes) = self.kernel, self.tables(desc)

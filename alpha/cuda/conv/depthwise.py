@@ -81,6 +81,9 @@ class Depthwise(NamedTuple):
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         return LAUNCH_US + desc.nbytes() / BYTES_PER_US[self.vector]
 
+    def least(self, desc: ConvDesc, sm_count: int) -> float:
+        return 0.0  # what it costs is known at once
+
     def prepare(self, desc: ConvDesc) -> Launch:
         return {"fprop": self._fprop, "dgrad": self._dgrad, "wgrad": self._wgrad}[self.pass_name](desc)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from alpha.cuda.conv.schedule import dgrad_slabs
-from alpha.cuda.conv.slab import CANDIDATES, SlabTile
+from alpha.cuda.conv.slab import CANDIDATES, SlabTile, ffma_kernel
 from alpha.cuda.gemm import Tile
 from alpha.cuda.memory import Array
 from alpha.cuda.plan import GUARD_ARGS, UNGUARDED, Guard, Launch, register
@@ -19,9 +19,10 @@ class KsDeconv(SlabTile):
     slabs_of = staticmethod(lru_cache(maxsize=256)(dgrad_slabs))
 
     def __init__(self, tile: Tile, split: int = 1) -> None:
-        super().__init__(tile, split, "ks_deconv", "ptr g, ptr w, ptr dx, ptr slots, ptr arrived, ptr classes, "
-                         "ptr work, i64 g_image, i64 dx_image, i32 images, i32 channels, i32 columns, i32 w_row, "
-                         f"{GUARD_ARGS}", w_kmajor=False)
+        kernel = ffma_kernel("ks_deconv", tile, split, "ptr g, ptr w, ptr dx, ptr slots, ptr arrived, ptr classes, "
+                             "ptr work, i64 g_image, i64 dx_image, i32 images, i32 channels, i32 columns, i32 w_row, "
+                             f"{GUARD_ARGS}", w_kmajor=False)
+        super().__init__(tile, split, f"ks_deconv {tile}", kernel, w_kmajor=False)
 
     def prepare(self, desc: ConvDesc) -> Launch:
         kernel, (grid, partial, arrays, sizes) = self.kernel, self.tables(desc)

@@ -1,8 +1,8 @@
 """Tensor-core kernels for layers whose input channels are no multiple of 8: the missing ones are zeros.
 
-The boxes that TMA copies have rows of multiples of 16 bytes, so an image of 3 channels gets 5 more, in a copy. Such a
-layer is the first of a network: its input is small beside its output, and the products with these zeros, of which a
-block of 64 has many in any case, are made by units that would wait for memory otherwise.
+What TMA and cp.async copy are multiples of 16 bytes, so an image of 3 channels gets 5 more, in a copy. Such a layer is
+the first of a network: its input is small beside its output, and the products with these zeros (on Hopper a row of
+three taps is 24 values, in two steps of 16) are made by units that would wait for memory otherwise.
 """
 
 from __future__ import annotations
@@ -10,15 +10,19 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
+from alpha.cuda.conv.mma import MmaSlab, MmaWgrad
 from alpha.cuda.conv.wgmma import Wgmma
 from alpha.cuda.conv.wgmma_wgrad import WgmmaWgrad
 from alpha.cuda.memory import Array, copy, empty
-from alpha.cuda.plan import BYTES_PER_US, LAUNCH_US, Guard, Launch
+from alpha.cuda.plan import LAUNCH_US, Guard, Launch
+from alpha.cuda.rates import rates
 from alpha.cuda.shape import pad_cuda, slice_axes_cuda
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
 MULTIPLE = 8
-COLUMNS = (64, 128)  # of the tiles that are worth it: few channels make few columns of the filters' gradient
+COLUMNS, TAP_COLUMNS = (64, 96, 128, 192), (32, 64)  # of the tiles that are worth it: a tap has few columns
+
+Inner = Wgmma | WgmmaWgrad | MmaSlab | MmaWgrad
 
 
 class Padded:
@@ -26,7 +30,7 @@ class Padded:
 
     takes_guard = False
 
-    def __init__(self, inner: Wgmma | WgmmaWgrad) -> None:
+    def __init__(self, inner: Inner) -> None:
         self.inner, self.pass_name, self.reads, self.writes = inner, inner.pass_name, inner.reads, inner.writes
         self.name = f"{inner.name} padded"
 
@@ -37,8 +41,11 @@ class Padded:
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         wide = _widened(desc)
-        padding_us = 4 * LAUNCH_US + 8 * prod(wide.x_shape) / BYTES_PER_US
+        padding_us = 4 * LAUNCH_US + 8 * prod(wide.x_shape) / rates().bytes_per_us
         return self.inner.cost(wide, sm_count) + padding_us
+
+    def least(self, desc: ConvDesc, sm_count: int) -> float:
+        return self.inner.least(desc, sm_count)
 
     def prepare(self, desc: ConvDesc) -> Launch:
         wide = _widened(desc)
@@ -60,8 +67,14 @@ def _widened(desc: ConvDesc) -> ConvDesc:
     return replace(desc, ic=ceil_div(desc.ic, MULTIPLE) * MULTIPLE)
 
 
-def candidates(inner: tuple[Wgmma | WgmmaWgrad, ...]) -> tuple[Padded, ...]:
+def candidates(inner: tuple[Inner, ...]) -> tuple[Padded, ...]:
     """Returns those candidates that are worth a padding, behind one."""
-    return tuple(Padded(c) for c in inner if
-                 (c.tile.columns in COLUMNS if isinstance(c, Wgmma) and c.pass_name == "fprop"
-                  else isinstance(c, WgmmaWgrad) and c.tile.tap_columns in COLUMNS))
+    return tuple(Padded(c) for c in inner if c.pass_name != "dgrad" and _is_worth_it(c))
+
+
+def _is_worth_it(inner: Inner) -> bool:
+    if isinstance(inner, MmaSlab):  # a first layer has many rows, and short sums
+        return inner.split == 1
+    if isinstance(inner, WgmmaWgrad):
+        return inner.tile.tap_columns in TAP_COLUMNS
+    return inner.tile.columns in COLUMNS

@@ -1,9 +1,14 @@
 """Work lists of fprop and dgrad on Hopper's tensor cores: tiles in coordinates, dealt out longest first.
 
 As in schedule.py, positions that read the same taps form a class. A tile has ROWS rows: `images` neighbouring images of
-ROWS / images pixels of one class. Its sum is made of blocks, one for each chunk of 64 channels and each tap of its
-class, so tiles of an inner class last longer than those of a corner. Each multiprocessor gets a list of its own: tile
-by tile, the longest first, to whoever is free first.
+ROWS / images pixels of one class. Its sum is made of runs of values that are neighbours in memory, and a block is a
+chunk of 64 of a run, so tiles of an inner class last longer than those of a corner. Each multiprocessor gets a list of
+its own: tile by tile, the longest first, to whoever is free first.
+
+A run is the channels of a tap. Where these are no multiple of 64, and the taps of a filter's row meet neighbouring
+pixels, it is those of the whole row instead, which NHWC has side by side: three taps of 16 channels are one run of 48
+in the place of three of 16. The last chunk of a run has what is left, and is multiplied in steps of 16: no product is
+made but with channels that exist, up to a multiple of 16.
 
 Where there are too few tiles to go round, long sums are cut into slices, tiles of their own whose results the kernel
 adds up. Whether and how finely is decided by which list is done first.
@@ -11,6 +16,7 @@ adds up. Whether and how finely is decided by which list is done first.
 
 from __future__ import annotations
 
+from math import gcd
 from typing import NamedTuple
 
 import numpy as np
@@ -18,10 +24,11 @@ import numpy as np
 from alpha.cuda.conv.schedule import grids
 from alpha.ops.conv_desc import ConvDesc, TapClass, ceil_div
 
-ROWS, CHUNK = 128, 64  # rows of a tile; channels of a block
+ROWS, CHUNK = 128, 64  # rows of a tile; values of a block
+STEP = 16              # values that are multiplied at once
 CLASS = ("pixels", "width", "in_h", "in_h_step", "in_w", "in_w_step", "out_h", "out_h_step", "out_w", "out_w_step",
-         "taps_h", "taps_w", "tap_in_h", "tap_in_w", "tap_h", "tap_h_step", "tap_w", "tap_w_step")
-ITEM = ("blocks", "block", "slot", "slice", "pixel", "image", "column", "class", *CLASS)
+         "runs_h", "runs_w", "tap_in_h", "tap_in_w", "tap_h", "tap_h_step", "tap_w", "tap_w_step", "run", "length")
+ITEM = ("blocks", "whole", "block", "slot", "slice", "pixel", "image", "column", "group", *CLASS)
 ITEM_SIZE = 32         # integers of an entry in kernels/conv_wgmma.cu: those of ITEM, in this order
 END = -1               # blocks of the entry that ends a list
 SLICED_WAVES = 2       # more tiles than this per multiprocessor are never cut
@@ -32,25 +39,37 @@ class Pixels(NamedTuple):
     """A pass as the kernel sees it.
 
     Attributes:
-        classes: int32 array (classes, len(CLASS)), columns as in CLASS, those with most taps first.
+        classes: int32 array (classes, len(CLASS)), columns as in CLASS, those with most taps first; "run" is the number
+            of taps in a run, "length" that of its values.
         images: of the batch.
-        channels: what is summed over at each tap.
-        columns: channels of the tensor that is written.
+        channels: of a group that are summed over at each tap.
+        columns: channels of a group of the tensor that is written.
+        groups: of both.
+        unit: values of the sum in a box of the filters.
     """
 
     classes: np.ndarray
     images: int
     channels: int
     columns: int
+    groups: int
+    unit: int
+
+    @property
+    def runs(self) -> range:
+        """How many taps runs have, from the shortest to the longest."""
+        taps = field(self.classes, "run")[_runs(self.classes) > 0].tolist() or [1]
+        return range(min(taps), max(taps) + 1)
 
 
 class Costs(NamedTuple):
-    """What there is beside the blocks of the sums, in their unit: the end of a tile, the launch that adds slices up,
-    and each slot that this reads."""
+    """What there is beside the products of a whole block, in its time: the end of a tile, the launch that adds slices
+    up, each slot that this reads, and what a block takes however few its products (not measured)."""
 
     tile: float = 3.0
     launch: float = 3.0
     slot: float = 0.03
+    block: float = 0.3
 
 
 COSTS = Costs()
@@ -61,8 +80,9 @@ class WorkList(NamedTuple):
 
     Attributes:
         items: int32 array (blocks of the grid, entries, ITEM_SIZE), columns as in ITEM: a list for each block, END
-            behind its last entry. An entry is a tile, or a slice of one: its blocks of the sum and the first of them,
-            the first slot of its tile, number of the slice * 65536 + number of slices, first pixel, image and column.
+            behind its last entry. An entry is a tile, or a slice of one: its blocks of the sum, how many of them are
+            whole, and the first of them; the first slot of its tile, number of the slice * 65536 + number of slices,
+            first pixel, image and column, and the group.
         sliced: int32 array (tiles, ITEM_SIZE), those that were cut, with the number of their slices as "slice".
         slots: of the workspace.
         makespan: what the busiest block does, and the addition of slices, in blocks of a sum.
@@ -76,32 +96,46 @@ class WorkList(NamedTuple):
 
 def fprop_pixels(desc: ConvDesc) -> Pixels:
     """Returns the classes of y = x * w."""
-    return Pixels(_classes(desc.h.fprop_classes, desc.w.fprop_classes, (1, 1)), desc.n, desc.ic, desc.oc)
+    channels, columns = desc.ic // desc.groups, desc.oc // desc.groups
+    joined = desc.groups == 1 and channels % CHUNK > 0
+    classes = _classes(desc.h.fprop_classes, desc.w.fprop_classes, (1, 1), channels, joined)
+    return Pixels(classes, desc.n, channels, columns, desc.groups, CHUNK)
 
 
 def dgrad_pixels(desc: ConvDesc) -> Pixels:
-    """Returns the classes of the gradient with respect to x."""
-    return Pixels(_classes(desc.h.dgrad_classes, desc.w.dgrad_classes, (desc.h.s, desc.w.s)), desc.n, desc.oc, desc.ic)
+    """Returns the classes of the gradient with respect to x.  Boxes of filters have channels of one tap."""
+    channels, columns = desc.oc // desc.groups, desc.ic // desc.groups
+    unit = gcd(channels, CHUNK) if channels % STEP == 0 else CHUNK
+    joined = desc.groups == 1 and unit < CHUNK
+    classes = _classes(desc.h.dgrad_classes, desc.w.dgrad_classes, (desc.h.s, desc.w.s), channels, joined)
+    return Pixels(classes, desc.n, channels, columns, desc.groups, unit)
 
 
-def _classes(h_classes: tuple[TapClass, ...], w_classes: tuple[TapClass, ...], spacing: tuple[int, int]) -> np.ndarray:
-    """spacing: distance of neighbouring positions in a class."""
+def _classes(h_classes: tuple[TapClass, ...], w_classes: tuple[TapClass, ...], spacing: tuple[int, int], channels: int,
+             joined: bool) -> np.ndarray:
+    """spacing: distance of neighbouring positions in a class; joined: a run has all taps of a row, where it can."""
     found = []
     for h, w, taps, (h0, h_step, h_count), (w0, w_step, w_count) in grids(h_classes, w_classes, spacing):
+        run = w.count if joined and taps and w.step == 1 else 1
         found.append((
             h_count * w_count, w_count, *(_reads(h) if taps else (0, 0)), *(_reads(w) if taps else (0, 0)),
-            h0, h_step, w0, w_step, h.count if taps else 0, w.count if taps else 0, h.step, w.step,
-            h.tap, h.tap_step, w.tap, w.tap_step))
+            h0, h_step, w0, w_step, h.count if taps else 0, w.count // run if taps else 0, h.step, w.step,
+            h.tap, h.tap_step, w.tap, w.tap_step, run, run * channels))
     classes = np.array(found, dtype=np.int32)
-    return classes[np.argsort(-_taps(classes), kind="stable")]
+    return classes[np.argsort(-_runs(classes) * field(classes, "run"), kind="stable")]
 
 
 def _reads(tap_class: TapClass) -> tuple[int, int]:
     return tap_class.starts[0], tap_class.start_step
 
 
-def _taps(classes: np.ndarray) -> np.ndarray:
-    return classes[:, CLASS.index("taps_h")] * classes[:, CLASS.index("taps_w")]
+def field(classes: np.ndarray, name: str) -> np.ndarray:
+    """Returns a column of classes."""
+    return classes[:, CLASS.index(name)]
+
+
+def _runs(classes: np.ndarray) -> np.ndarray:
+    return field(classes, "runs_h") * field(classes, "runs_w")
 
 
 def work_list(pixels: Pixels, images: int, columns: int, sm_count: int, costs: Costs = COSTS) -> WorkList:
@@ -114,50 +148,94 @@ def work_list(pixels: Pixels, images: int, columns: int, sm_count: int, costs: C
         sm_count: blocks that run at the same time.
         costs: of a tile beside its sum.
     """
-    tiles = _tiles(pixels, images, columns)
-    longest = int(tiles["blocks"].max())
-    lists = []
-    for count in SLICES if tiles.size <= SLICED_WAVES * sm_count else (1,):
-        if count > max(longest, 1):
-            break
-        items, slots = _cut(tiles, ceil_div(longest, count))
-        owner, makespan = longest_first(items["blocks"] + costs.tile, min(sm_count, items.size))
-        lists.append((makespan + (slots > 0) * costs.launch + slots * costs.slot, count, items, slots, owner))
-    makespan, _, items, slots, owner = min(lists, key=lambda made: made[:2])
+    makespan, longest = estimate(pixels, images, columns, sm_count, costs)
+    items, slots = _cut(_tiles(pixels, images, columns), longest, pixels.classes)
+    cost = _cost(items["class"], items["blocks"], items["whole"], pixels.classes, costs)
+    owner = longest_first(cost, min(sm_count, items.size))
     cut = items[(items["slice"] > 1) & (items["slice"] < 1 << 16)]  # the first slice of each
-    return WorkList(_lists(items, owner, pixels.classes), _records(cut, pixels.classes), slots, makespan)
+    return WorkList(_lists(items, owner, cost, pixels.classes), _records(cut, pixels.classes), slots, makespan)
+
+
+def estimate(pixels: Pixels, images: int, columns: int, sm_count: int, costs: Costs = COSTS) -> tuple[float, int]:
+    """Returns the makespan of the list that is done first, and the blocks of its longest slice; see `work_list`.
+
+    No list is made: all tiles of a class are alike.
+    """
+    tiles, blocks, whole = _class_sizes(pixels, images, columns)
+    most, found = int(blocks.max()), []
+    for count in SLICES if tiles.sum() <= SLICED_WAVES * sm_count else (1,):
+        if count > max(most, 1):
+            break
+        longest = ceil_div(most, count)
+        slices = np.maximum(-(-blocks // max(longest, 1)), 1)
+        of_class = np.repeat(np.arange(len(blocks)), slices)
+        _, length, first = _slices(blocks, slices, whole)
+        cost = _cost(of_class, length, first, pixels.classes, costs)
+        slots = int(tiles[slices > 1] @ slices[slices > 1])
+        last = last_load(cost, tiles[of_class], min(sm_count, int(tiles @ slices)))
+        found.append((last + (slots > 0) * costs.launch + slots * costs.slot, count, longest))
+    return min(found)[::2]
+
+
+def _class_sizes(pixels: Pixels, images: int, columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the tiles of each class, their blocks, and those of them that are whole."""
+    runs, length = _runs(pixels.classes), field(pixels.classes, "length")
+    grid = ceil_div(pixels.images, images) * pixels.groups * ceil_div(pixels.columns, columns)
+    tiles = grid * -(-field(pixels.classes, "pixels").astype(np.int64) // (ROWS // images))
+    return tiles, runs * -(-length // CHUNK), runs * ((length + STEP - 1) // CHUNK)
+
+
+def _slices(blocks: np.ndarray, count: np.ndarray, whole: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns of each slice the first block, how many blocks it has, and how many of them are whole: these come first.
+
+    Args:
+        blocks, count, whole: of each sum, its blocks, its slices, and its whole blocks.
+    """
+    number = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+    blocks, whole, count = np.repeat(blocks, count), np.repeat(whole, count), np.repeat(count, count)
+    begin = blocks * number // count
+    length = blocks * (number + 1) // count - begin
+    return begin, length, np.clip(whole - begin, 0, length)
 
 
 def _tiles(pixels: Pixels, images: int, columns: int) -> np.ndarray:
     """Returns uncut items, class by class; neighbours share what they read."""
-    chunks = ceil_div(pixels.channels, CHUNK)
+    blocks = _runs(pixels.classes) * -(-field(pixels.classes, "length") // CHUNK)
     parts = []
-    for number, (count, taps) in enumerate(zip(pixels.classes[:, 0].tolist(), _taps(pixels.classes).tolist())):
-        image, pixel, column = np.indices((ceil_div(pixels.images, images), ceil_div(count, ROWS // images),
-                                           ceil_div(pixels.columns, columns))).reshape(3, -1)
-        part = np.zeros(image.size, dtype=[(name, np.int32) for name in ITEM[:ITEM.index("pixels")]])
-        part["blocks"], part["slice"], part["class"] = taps * chunks, 1, number
+    for number, (count, length) in enumerate(zip(pixels.classes[:, 0].tolist(), blocks.tolist())):
+        image, pixel, group, column = np.indices((
+            ceil_div(pixels.images, images), ceil_div(count, ROWS // images), pixels.groups,
+            ceil_div(pixels.columns, columns))).reshape(4, -1)
+        part = np.zeros(image.size, dtype=[(name, np.int32) for name in (*ITEM[:ITEM.index("pixels")], "class")])
+        part["blocks"], part["slice"], part["class"], part["group"] = length, 1, number, group
         part["pixel"], part["image"], part["column"] = pixel * (ROWS // images), image * images, column * columns
         parts.append(part)
     return np.concatenate(parts)
 
 
-def _cut(tiles: np.ndarray, longest: int) -> tuple[np.ndarray, int]:
+def _cut(tiles: np.ndarray, longest: int, classes: np.ndarray) -> tuple[np.ndarray, int]:
     """Returns the tiles in slices of at most `longest` blocks, and the number of slots for these."""
     count = np.maximum(-(-tiles["blocks"] // max(longest, 1)), 1)
     needed = np.where(count > 1, count, 0)
     items, of_tile = np.repeat(tiles, count), np.repeat(count, count)
-    number, total = np.arange(items.size) - np.repeat(np.cumsum(count) - count, count), items["blocks"].copy()
-    items["block"] = total * number // of_tile
-    items["blocks"] = total * (number + 1) // of_tile - items["block"]
+    number = np.arange(items.size) - np.repeat(np.cumsum(count) - count, count)
+    whole = (_runs(classes) * ((field(classes, "length") + STEP - 1) // CHUNK))[tiles["class"]]
+    items["block"], items["blocks"], items["whole"] = _slices(tiles["blocks"], count, whole)
     items["slot"] = np.repeat(np.cumsum(needed) - needed, count)
     items["slice"] = number * 65536 + of_tile
     return items, int(needed.sum())
 
 
-def _lists(items: np.ndarray, owner: np.ndarray, classes: np.ndarray) -> np.ndarray:
+def _cost(of_class: np.ndarray, blocks: np.ndarray, whole: np.ndarray, classes: np.ndarray, costs: Costs) -> np.ndarray:
+    """Returns what items take, in whole blocks."""
+    left = -(-(field(classes, "length") % CHUNK) // STEP) * STEP / CHUNK  # of a block of fewer steps
+    partial = (costs.block + (1 - costs.block) * left)[of_class]
+    return whole + (blocks - whole) * partial + costs.tile
+
+
+def _lists(items: np.ndarray, owner: np.ndarray, cost: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """Returns the items by owner, the longest first, as the kernel reads them."""
-    order = np.lexsort((np.arange(items.size), -items["blocks"], owner))
+    order = np.lexsort((np.arange(items.size), -cost, owner))
     items, owner = items[order], owner[order]
     count = np.bincount(owner)
     place = np.arange(items.size) - np.repeat(np.cumsum(count) - count, count)
@@ -170,25 +248,38 @@ def _lists(items: np.ndarray, owner: np.ndarray, classes: np.ndarray) -> np.ndar
 def _records(items: np.ndarray, classes: np.ndarray) -> np.ndarray:
     """Returns items with their classes, as the kernel reads them."""
     records = np.zeros((items.size, ITEM_SIZE), dtype=np.int32)
-    records[:, :len(ITEM)] = np.column_stack([*(items[name] for name in items.dtype.names), classes[items["class"]]])
+    head = ITEM[:ITEM.index("pixels")]
+    records[:, :len(ITEM)] = np.column_stack([*(items[name] for name in head), classes[items["class"]]])
     return records
 
 
-def longest_first(cost: np.ndarray, units: int) -> tuple[np.ndarray, float]:
-    """Deals items out, each of them to the unit that is free first, the costly ones before the others.
-
-    Items of one cost start at the earliest of all times at which one of them could: the load of a unit, and that plus
-    once, twice ... their cost.
-
-    Returns:
-        The unit of each item, and when the last unit is done.
-    """
+def longest_first(cost: np.ndarray, units: int) -> np.ndarray:
+    """Returns the unit of each item: the one that is free first, the costly items being dealt before the others."""
     owner, loads = np.zeros(len(cost), dtype=np.int64), np.zeros(units)
     for each in np.unique(cost)[::-1].tolist():
         which = np.flatnonzero(cost == each)
-        depth = ceil_div(len(which), units) + int((loads.max() - loads.min()) / each) + 1
-        starts = loads + each * np.arange(depth)[:, None]
-        chosen = np.argsort(starts.ravel(), kind="stable")[:len(which)] % units
-        owner[which] = chosen
-        loads += each * np.bincount(chosen, minlength=units)
-    return owner, float(loads.max())
+        owner[which] = _deal(loads, each, len(which))
+    return owner
+
+
+def last_load(cost: np.ndarray, count: np.ndarray, units: int) -> float:
+    """Returns when the last unit is done with `count` items of each cost, dealt as `longest_first` does."""
+    loads = np.zeros(units)
+    each, group = np.unique(cost, return_inverse=True)
+    for one, items in zip(each[::-1].tolist(), np.bincount(group, count)[::-1].astype(np.int64).tolist()):
+        _deal(loads, one, items)
+    return float(loads.max())
+
+
+def _deal(loads: np.ndarray, each: float, items: int) -> np.ndarray:
+    """Deals items of one cost, adds them to `loads`, and returns the unit of each.
+
+    They start at the earliest of all times at which one of them could: the load of a unit, and that plus once, twice
+    ... their cost.
+    """
+    units = len(loads)
+    depth = ceil_div(items, units) + int((loads.max() - loads.min()) / each) + 1
+    starts = loads + each * np.arange(depth)[:, None]
+    chosen = np.argsort(starts.ravel(), kind="stable")[:items] % units
+    loads += each * np.bincount(chosen, minlength=units)
+    return chosen

@@ -23,8 +23,8 @@ import numpy as np
 from alpha.cuda.conv.schedule_wgmma import longest_first
 from alpha.ops.conv_desc import Axis, ConvDesc, ceil_div
 
-UNIT_FIELDS = ("next", "row", "col", "begin", "end", "step", "slot", "taps", "shift0", "shift1", "shift2", "shift3",
-               "out0", "out1", "out2", "out3")
+UNIT_FIELDS = ("next", "row", "col", "rows", "cols", "begin", "end", "step", "slot", "taps", "shift0",
+               "shift1", "shift2", "shift3", "out0", "out1", "out2", "out3")
 SEGMENT_FIELDS = ("blocks", "h", "w", "height", "width", "tap", "taps", "unused")
 SUM_FIELDS = ("slot", "step", "count", "rows", "cols", "taps", "unused0", "unused1", "out0", "out1", "out2", "out3")
 MOST_TAPS = 4
@@ -116,11 +116,19 @@ def schedule(desc: ConvDesc, tiling: Tiling) -> Schedule:
     """Returns the cheapest work list by estimate."""
     images = _images(desc)
     groups = _groups(desc, tiling.taps, images)
-    grid = np.indices((ceil_div(desc.oc, tiling.rows), ceil_div(desc.ic, tiling.tap_columns), len(groups)))
-    row, col, group = grid.reshape(3, -1)
-    tiles = np.stack([group, row * tiling.rows, col * tiling.tap_columns], axis=1)
+    tiles = _tiles(desc, tiling, len(groups))
     best = min(_options(tiling, groups, tiles), key=lambda units: _time_us(desc, tiling, groups, tiles, units))
     return _tables(desc, tiling, images, groups, tiles, best)
+
+
+def _tiles(desc: ConvDesc, tiling: Tiling, groups: int) -> np.ndarray:
+    """Returns (tiles, 5): group of taps, first output and input channel, and how many of both there are from there on
+    in their group of the convolution."""
+    oc, ic = desc.oc // desc.groups, desc.ic // desc.groups
+    grid = np.indices((desc.groups, ceil_div(oc, tiling.rows), ceil_div(ic, tiling.tap_columns), groups))
+    part, row, col, group = grid.reshape(4, -1)
+    row, col = row * tiling.rows, col * tiling.tap_columns
+    return np.stack([group, part * oc + row, part * ic + col, oc - row, ic - col], axis=1)
 
 
 def _images(desc: ConvDesc) -> int:
@@ -142,7 +150,7 @@ def _groups(desc: ConvDesc, count: int, images: int) -> list[Group]:
     for members in [some[k:k + count] for some in (met, unmet) for k in range(0, len(some), count)]:
         segments = _segments([ranges[tap] for tap in members], ceil_div(desc.n, images), BLOCK // images)
         groups.append(Group(tuple(h.input_of(0, fh) * w.i + w.input_of(0, fw) for fh, fw in members),
-                            tuple((fh * w.f + fw) * desc.ic for fh, fw in members), segments,
+                            tuple((fh * w.f + fw) * (desc.ic // desc.groups) for fh, fw in members), segments,
                             sum(s[0] for s in segments),
                             sum(s[0] * (PART_COST + (1 - PART_COST) * s[6] / count) for s in segments)))
     return groups
@@ -188,7 +196,7 @@ def _shares(tiling: Tiling, of_tile: list[Group], total: int) -> Units:
     shares = sorted((tile, count, -cost) for cost, tile, count in heap)
     units = np.array([(tile, k, of_tile[tile].length, count) for tile, count, _ in shares for k in range(count)])
     cost = np.array([each for _, count, each in shares for _ in range(count)])
-    owner, _ = longest_first(cost + UNIT_US / tiling.block_us, min(tiling.blocks, len(units)))
+    owner = longest_first(cost + UNIT_US / tiling.block_us, min(tiling.blocks, len(units)))
     order = np.lexsort((np.arange(len(units)), -cost, owner))
     return Units(units[order], np.concatenate([[0], np.cumsum(np.bincount(owner))]), ceil_div(total, tiling.blocks))
 
@@ -223,24 +231,25 @@ def _tables(desc: ConvDesc, tiling: Tiling, images: int, groups: list[Group], ti
     rank[order] = np.arange(len(tile)) - (np.cumsum(pieces) - pieces)[tile[order]]
     slot = np.where(stored[tile], start[tile] + rank, -1)
 
-    dw_row = desc.h.f * desc.w.f * desc.ic
-    group, row, col = tiles.T
+    ic = desc.ic // desc.groups
+    dw_row = desc.h.f * desc.w.f * ic
+    group, row, col, rows, cols = tiles.T
     taps = np.array([len(g.outs) for g in groups])[group]
     shift, out = (np.array([(*each, *[0] * (MOST_TAPS - len(each))) for each in column]) for column in
                   ([g.shifts for g in groups], [g.outs for g in groups]))
-    out = out[group] + (row * dw_row + col)[:, None]
+    out = out[group] + (row * dw_row + col % ic)[:, None]
     most = max(len(g.segments) for g in groups)
     segments = np.zeros((len(groups), most, len(SEGMENT_FIELDS)), int)
     for k, g in enumerate(groups):
         segments[k, :len(g.segments)] = np.array(g.segments).reshape(-1, len(SEGMENT_FIELDS))
     position, following = _chains(units.first, len(tile))
-    table = np.column_stack([following, row[tile], col[tile], units.table[:, 1:], slot, taps[tile], shift[group[tile]],
+    table = np.column_stack([following, tiles[tile, 1:], units.table[:, 1:], slot, taps[tile], shift[group[tile]],
                              out[tile], segments.reshape(len(groups), -1)[group[tile]]])
 
-    sums = [(2 * start[t] + part, 1 if halves else 2, pieces[t] * (2 if halves else 1), rows, desc.ic - col[t], taps[t],
-             0, 0, *(out[t] + part * CONSUMER_ROWS * dw_row))
+    sums = [(2 * start[t] + part, 1 if halves else 2, pieces[t] * (2 if halves else 1), left, cols[t], taps[t], 0, 0,
+             *(out[t] + part * CONSUMER_ROWS * dw_row))
             for t in np.flatnonzero(stored) for part in range(tiling.rows // CONSUMER_ROWS)
-            if (rows := desc.oc - row[t] - part * CONSUMER_ROWS) > 0]
+            if (left := rows[t] - part * CONSUMER_ROWS) > 0]
     return Schedule(images, table[position].astype(np.int32), int((units.first[1:] > units.first[:-1]).sum()),
                     np.array(sums, np.int32).reshape(-1, len(SUM_FIELDS)), int((pieces * stored).sum()),
                     _time_us(desc, tiling, groups, tiles, units))

@@ -37,13 +37,15 @@ LEAST_SLABS = 8          # of a unit: shorter ones are all start and end
 
 
 class Tiling(NamedTuple):
-    """What the schedule needs to know of a kernel: its tile, lines per slab, blocks at a time, and time of a slab."""
+    """What the schedule needs to know of a kernel: its tile, lines per slab, blocks at a time, time of a slab, and
+    bytes of an element that it reads."""
 
     rows: int
     columns: int
     k: int
     blocks: int
     slab_us: float
+    itemsize: int = 4
 
 
 class Schedule(NamedTuple):
@@ -149,9 +151,9 @@ def _cost_us(desc: ConvDesc, tiling: Tiling, slabs: np.ndarray, units: np.ndarra
         work = np.add.reduceat(length * tiling.slab_us + UNIT_US, first[:-1][first[:-1] < first[1:]]).max()
     else:
         work = _makespan(length, tiling.blocks) * tiling.slab_us + UNIT_US * ceil_div(blocks, tiling.blocks)
-    line_bytes = 4 * (min(tiling.rows, desc.oc // desc.groups) + min(tiling.columns, desc.ic // desc.groups))
-    traffic = float(slabs.sum()) * tiling.k * line_bytes
-    together = desc.nbytes() if not streamed and blocks > len(slabs) else traffic
+    line = min(tiling.rows, desc.oc // desc.groups) + min(tiling.columns, desc.ic // desc.groups)
+    traffic = float(slabs.sum()) * tiling.k * line * tiling.itemsize
+    together = desc.nbytes() * tiling.itemsize / 4 if not streamed and blocks > len(slabs) else traffic
     slots = len(units) - len(slabs)
     adding = (SUM_US + 2 * slots * tiling.rows * tiling.columns * 4 / SUM_BYTES_PER_US) if slots else 0.0
     return float(max(work, min(traffic, together) / BYTES_PER_US) + adding)

@@ -12,6 +12,7 @@ from alpha.cuda.context import context
 from alpha.cuda.conv.schedule import Slabs
 from alpha.cuda.conv.tile import ConvTile
 from alpha.cuda.gemm import TILES, Tile, makespan_us
+from alpha.cuda.gemm_mma import MmaTile
 from alpha.cuda.kernel import Kernel
 from alpha.cuda.memory import Array, upload
 from alpha.cuda.split import SPLITS, Partial, cut, refusal, shares
@@ -34,22 +35,20 @@ class SlabTile(ConvTile):
 
     slabs_of: Callable[[ConvDesc], Slabs]
 
-    def __init__(self, tile: Tile, split: int, entry: str, args: str, w_kmajor: bool) -> None:
-        kernel = Kernel(f"{entry}.cu", entry if split == 1 else f"{entry}_split", args, threads=tile.threads,
-                        shared=tile.shared_bytes(True, w_kmajor), defines=tile.defines)
-        name = f"{entry} {tile}" + (f" split {split}" if split > 1 else "")
-        super().__init__(tile, name, kernel, 8 * (2 * tile.rows + tile.columns * w_kmajor) + 64)
-        self.split, self.slab_clocks = split, tile.slab_clocks(w_kmajor)
+    def __init__(self, tile: Tile | MmaTile, split: int, name: str, kernel: Kernel, w_kmajor: bool) -> None:
+        super().__init__(tile, name + (f" split {split}" if split > 1 else ""), kernel,
+                         8 * (2 * tile.rows + tile.columns * w_kmajor) + 64)
+        self.split, self.b_kmajor = split, w_kmajor
 
     def fits(self, desc: ConvDesc) -> str:
         reason = super().fits(desc)
         if reason or self.split == 1:
             return reason
-        return refusal(self.sums(desc), self.split, self.tile.blocks * context.sm_count)
+        return refusal(self.sums(desc), self.split, self.resident * context.sm_count)
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        tile = self.tile
-        return makespan_us(self.slab_clocks, tile.threads, tile.blocks, shares(self.sums(desc), self.split), sm_count)
+        return makespan_us(self.tile.slab_clocks(self.b_kmajor), self.tile.threads, self.resident,
+                           shares(self.sums(desc), self.split), sm_count)
 
     def sums(self, desc: ConvDesc) -> list[tuple[int, int]]:
         """Returns (number of tiles, slabs of each) per class, the longest first."""
@@ -61,3 +60,9 @@ class SlabTile(ConvTile):
         work, slots = cut(slabs.work(tile.rows, tile.columns), np.repeat(each, counts), self.split)
         sizes = slabs.in_image, slabs.out_image, slabs.images, slabs.channels, slabs.columns, slabs.w_row
         return Tables(len(work), Partial(slots, tile.rows * tile.columns), (upload(slabs.classes), upload(work)), sizes)
+
+
+def ffma_kernel(entry: str, tile: Tile, split: int, args: str, w_kmajor: bool) -> Kernel:
+    """Returns the kernel of a tile in FFMA; where no sum is split, the one whose registers hold more."""
+    return Kernel(f"{entry}.cu", entry if split == 1 else f"{entry}_split", args, threads=tile.threads,
+                  shared=tile.shared_bytes(True, w_kmajor), defines=tile.defines)

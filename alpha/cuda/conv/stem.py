@@ -10,10 +10,11 @@ import numpy as np
 from alpha.cuda.context import context
 from alpha.cuda.conv.schedule import LIMIT, Slabs, dgrad_slabs, fprop_slabs, oversized
 from alpha.cuda.conv.schedule_wgrad import Tiling, stem_schedule
-from alpha.cuda.gemm import CLOCK_GHZ, FMA_PER_CLOCK, LAUNCH_US, Tile
+from alpha.cuda.gemm import LAUNCH_US, Tile
 from alpha.cuda.kernel import Kernel
 from alpha.cuda.memory import Array, empty, upload
 from alpha.cuda.plan import Launch, register
+from alpha.cuda.rates import rates
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
 MOST_CHANNELS, MOST_WGRAD_CHANNELS = 4, 16
@@ -51,7 +52,7 @@ def work_list(slabs: Slabs, tile: int, columns: int, blocks: int) -> np.ndarray:
 
 def estimate_us(desc: ConvDesc, sm_count: int, padded: float) -> float:
     """Returns what arithmetic or memory needs, whichever is more; padded: products made for each useful one."""
-    rate = 2 * FMA_PER_CLOCK * sm_count * CLOCK_GHZ * 1e3 * EFFICIENCY
+    rate = 2 * rates().fma * sm_count * rates().clock_ghz * 1e3 * EFFICIENCY
     return LAUNCH_US + max(desc.useful_flops * padded / rate, desc.nbytes() / BYTES_PER_US)
 
 
@@ -72,6 +73,9 @@ class StemFprop:
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         return estimate_us(desc, sm_count, ceil_div(desc.oc, self.columns) * self.columns / desc.oc)
+
+    def least(self, desc: ConvDesc, sm_count: int) -> float:
+        return 0.0  # what it costs is known at once
 
     def prepare(self, desc: ConvDesc) -> Launch:
         slabs = fprop_slabs(desc)
@@ -103,6 +107,9 @@ class StemDgrad:
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         return estimate_us(desc, sm_count, 2 * ceil_div(desc.oc, 64) * 64 / desc.oc)
+
+    def least(self, desc: ConvDesc, sm_count: int) -> float:
+        return 0.0  # what it costs is known at once
 
     def prepare(self, desc: ConvDesc) -> Launch:
         slabs = dgrad_slabs(desc)
@@ -140,6 +147,9 @@ class StemWgrad:
         padded = (ceil_div(columns, tile.columns) * tile.columns / columns
                   * ceil_div(desc.oc, tile.rows) * tile.rows / desc.oc)
         return 2 * LAUNCH_US + estimate_us(desc, sm_count, padded * EFFICIENCY / tile.efficiency)
+
+    def least(self, desc: ConvDesc, sm_count: int) -> float:
+        return 0.0  # what it costs is known at once
 
     def prepare(self, desc: ConvDesc) -> Launch:
         tile = self.tile

@@ -5,27 +5,45 @@ from __future__ import annotations
 from alpha.cuda.context import context
 from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.gemm import Tile
+from alpha.cuda.gemm_mma import MmaTile
 from alpha.cuda.kernel import Kernel
+from alpha.cuda.rates import rates
 from alpha.ops.conv_desc import ConvDesc
+
+RESERVED = 1024  # bytes of shared memory that a block takes beside its own
 
 
 class ConvTile:
     """A kernel with one tile.  `copied` names the channels, "input" or "output", that it copies 16 bytes of at a time;
-    `static_shared` is the shared memory that it has beside the tiles, in bytes."""
+    `static_shared` is the shared memory that it has beside the tiles, in bytes; `b_kmajor` tells how operand B lies."""
 
     reads = writes = "float32"
     takes_guard = True
+    b_kmajor = False
     copied: tuple[str, ...] = ("input", "output")
 
-    def __init__(self, tile: Tile, name: str, kernel: Kernel, static_shared: int) -> None:
+    def __init__(self, tile: Tile | MmaTile, name: str, kernel: Kernel, static_shared: int) -> None:
         self.tile, self.name, self.kernel, self.shared = tile, name, kernel, kernel.shared + static_shared
+
+    @property
+    def resident(self) -> int:
+        """How many blocks of it a multiprocessor holds, as registers and this device's shared memory allow."""
+        if not context.max_shared:  # no device yet
+            return self.tile.blocks
+        return max(1, min(self.tile.blocks, (context.max_shared + RESERVED) // (self.shared + RESERVED)))
+
+    def least(self, desc: ConvDesc, sm_count: int) -> float:
+        """Returns the microseconds of the products alone, shared evenly among multiprocessors that are full."""
+        tile = self.tile
+        clocks = tile.slab_clocks(self.b_kmajor) / (tile.rows * tile.columns * tile.k) * desc.useful_flops / 2
+        return clocks / sm_count / (rates().clock_ghz * 1e3)
 
     def fits(self, desc: ConvDesc) -> str:
         """Returns why the kernel cannot compute desc, or ""."""
         channels = {"input": desc.ic // desc.groups, "output": desc.oc // desc.groups}
-        if self.tile.vector == 4 and any(channels[name] % 4 for name in self.copied):
+        if any(channels[name] % self.tile.vector for name in self.copied):
             numbers = " and ".join(f"{channels[name]} {name}" for name in self.copied)
-            return f"{numbers} channels of a group are no multiples of 4"
+            return f"{numbers} channels of a group are no multiples of {self.tile.vector}"
         if self.shared > context.max_shared:
             return f"{self.shared} bytes of shared memory, the device has {context.max_shared}"
         return oversized(desc)

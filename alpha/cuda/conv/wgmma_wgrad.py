@@ -21,7 +21,6 @@ LOAD_BYTES_PER_US = 10e6               # from the L2 cache to shared memory
 SHARED_BYTES_PER_FLOP = 135 / 4096     # that a multiprocessor moves per FLOP of its tensor cores at that clock
 ISSUE_US = 0.37                        # that the producer takes for a block
 TWO_STAGES = 1.1                       # times as long take products that wait for copies
-BOX_BYTES = 64 * 128
 UNIT_BYTES = 2048                      # of shared memory for a unit's description
 SUM_THREADS, MOST_SPLIT = 256, 8
 ENOUGH_THREADS = 1 << 17               # of the sum: more split no further
@@ -42,9 +41,14 @@ class WgradTile(NamedTuple):
     def columns(self) -> int:
         return self.tap_columns * self.taps
 
+    @property
+    def tap_box(self) -> int:
+        """Channels of a box of x."""
+        return 32 if self.tap_columns % 64 else 64
+
     def box_bytes(self, planes: int) -> int:
         """Returns the size of a buffer."""
-        return planes * (self.rows + self.columns) // 64 * BOX_BYTES
+        return planes * (self.rows + self.columns) * 128
 
     def block_us(self, planes: int, sm_count: int) -> float:
         """Returns the time of a block of k by what limits it: products, copies, or shared memory."""
@@ -58,9 +62,10 @@ class WgradTile(NamedTuple):
 
 TILES = {1: (WgradTile(128, 128, 1, 6), WgradTile(128, 256, 1, 4), WgradTile(128, 128, 2, 4), WgradTile(128, 64, 1, 9),
              WgradTile(128, 192, 1, 5), WgradTile(128, 64, 3, 5), WgradTile(64, 64, 1, 12), WgradTile(64, 64, 3, 6),
-             WgradTile(64, 256, 1, 5)),
+             WgradTile(64, 256, 1, 5), WgradTile(128, 32, 3, 7), WgradTile(128, 96, 2, 5)),
          2: (WgradTile(128, 128, 1, 3), WgradTile(128, 64, 2, 3), WgradTile(128, 64, 1, 4), WgradTile(128, 64, 3, 2),
-             WgradTile(64, 64, 1, 6), WgradTile(64, 64, 3, 3), WgradTile(64, 128, 1, 4))}
+             WgradTile(64, 64, 1, 6), WgradTile(64, 64, 3, 3), WgradTile(64, 128, 1, 4), WgradTile(128, 32, 3, 3),
+             WgradTile(64, 32, 3, 4), WgradTile(128, 96, 1, 3))}
 
 
 class WgmmaWgrad:
@@ -78,7 +83,7 @@ class WgmmaWgrad:
         self.kernel = Kernel(
             "sk_dilated_wgmma.cu", "sk_dilated_wgmma", "ptr map_x, ptr map_g, ptr dw, ptr work, ptr units, "
             "i32 unit_ints, ptr scale_x, ptr scale_g, i32 images, i32 wide_x, i32 wide_g, i32 g_row, i32 x_row, "
-            "i32 x_step, i32 rows, i32 cols, i32 dw_row",
+            "i32 x_step, i32 dw_row",
             threads=384, shared=tile.stages * tile.box_bytes(self.planes) + UNIT_BYTES, defines=defines)
         self.sum = Kernel("sk_dilated_wgmma.cu", "sum_units", "ptr work, ptr dw, ptr sums, ptr scale_x, "
                           "ptr scale_g, i32 dw_row, i32 split", threads=SUM_THREADS,
@@ -97,14 +102,19 @@ class WgmmaWgrad:
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         return LAUNCH_US + self.schedule(desc, sm_count).time_us
 
+    def least(self, desc: ConvDesc, sm_count: int) -> float:
+        tile = self.tile
+        blocks = desc.useful_flops / 2 / (tile.rows * tile.columns * 64)
+        return LAUNCH_US + blocks * tile.block_us(self.planes, sm_count) / sm_count
+
     def prepare(self, desc: ConvDesc) -> Launch:
         plan, tile, reads = self.schedule(desc, context.sm_count), self.tile, self.reads
         units, sums = upload(plan.units), upload(plan.sums)
         h, w, planes = desc.h, desc.w, self.planes
-        x_form = _form(desc.n, h.i * w.i, desc.ic, planes, plan.images, tile.tap_columns)
-        g_form = _form(desc.n, h.o * w.o, desc.oc, planes, plan.images, tile.rows)
-        dw_row = h.f * w.f * desc.ic
-        sizes = (plan.images, int(x_form.wide), int(g_form.wide), w.o, h.s * w.i, w.s, desc.oc, desc.ic, dw_row)
+        x_form = _form(desc.n, h.i * w.i, desc.ic, desc.groups, planes, plan.images, tile.tap_columns, tile.tap_box)
+        g_form = _form(desc.n, h.o * w.o, desc.oc, desc.groups, planes, plan.images, tile.rows, 64)
+        dw_row = h.f * w.f * (desc.ic // desc.groups)
+        sizes = (plan.images, int(x_form.wide), int(g_form.wide), w.o, h.s * w.i, w.s, dw_row)
         kernel, grid, add, slots, ints = self.kernel, plan.blocks, self.sum, plan.slots, plan.units.shape[1]
         slot_floats, parts = 2 * 64 * tile.columns, len(plan.sums)
         split = _split(parts * slot_floats // 8, int(plan.sums[:, 2].max(initial=1)))
@@ -112,7 +122,8 @@ class WgmmaWgrad:
 
         def launch(x: Array, g: Array, dw: Array) -> Guard:
             a, b = operand(x, reads, keep=KEEP["activation"]), operand(g, reads, keep=KEEP["gradient"])
-            map_x = tensor_map(a.ptr, a.dtype, x_form.dims, x_form.box, strides=x_form.strides)
+            map_x = tensor_map(a.ptr, a.dtype, x_form.dims, x_form.box, strides=x_form.strides,
+                               swizzle=2 * tile.tap_box)
             map_g = tensor_map(b.ptr, b.dtype, g_form.dims, g_form.box, strides=g_form.strides)
             work = empty((slots * slot_floats,), "float32") if slots else None
             kernel(grid, map_x, map_g, dw, work, units, ints, a.scale, b.scale, *sizes)
@@ -123,7 +134,7 @@ class WgmmaWgrad:
 
 
 class Form(NamedTuple):
-    """How TMA sees an operand: (64 channels, pixels, images, chunks of channels, planes), or all channels in one."""
+    """How TMA sees an operand: (channels of a box, pixels, images, chunks of channels, planes), or all in one chunk."""
 
     dims: tuple[int, ...]
     strides: tuple[int, ...]
@@ -131,13 +142,14 @@ class Form(NamedTuple):
     wide: bool
 
 
-def _form(n: int, pixels: int, channels: int, planes: int, images: int, tile_channels: int) -> Form:
+def _form(n: int, pixels: int, channels: int, groups: int, planes: int, images: int, tile_channels: int, width: int
+          ) -> Form:
     """Returns the form whose boxes have all channels of a tile, where the shared memory of a box would be in order."""
     row, image, plane = 2 * channels, 2 * channels * pixels, 2 * channels * pixels * n  # bytes
-    if images == 64 and channels % 64 == 0:
-        return Form((64, pixels, n, channels // 64, planes), (row, image, 128, plane),
-                    (64, 1, 64, tile_channels // 64, 1), True)
-    return Form((channels, pixels, n, 1, planes), (row, image, plane, plane), (64, 1, images, 1, 1), False)
+    if images == 64 and channels // groups % width == 0:
+        return Form((width, pixels, n, channels // width, planes), (row, image, 2 * width, plane),
+                    (width, 1, 64, tile_channels // width, 1), True)
+    return Form((channels, pixels, n, 1, planes), (row, image, plane, plane), (width, 1, images, 1, 1), False)
 
 
 def _split(threads: int, most_slots: int) -> int:

@@ -8,6 +8,7 @@
 //   work      one entry per slice of a tile, SlabItem, the longest sums first: block b takes entry b, and the device
 //             hands the entries to its multiprocessors as these fall idle. Most tiles have one slice; see split.cuh
 //   layout    in (images, height, width, groups * channels), out (.., groups * columns), both NHWC; w: OHWI
+//   units     T says what is read and written and what multiplies: gemm_ffma.cuh or gemm_mma.cuh
 //   requires  an image of in, an image of out and w have fewer than 2^31 elements, and so do the rows of a class
 #pragma once
 #include "gemm_ffma.cuh"
@@ -30,9 +31,10 @@ struct alignas(16) SlabItem {
   int unused;
 };
 
-struct SlabTensors {
-  const float *in, *w, *bias;          // bias: (groups * columns), or null
-  float *out;
+template <class T> struct SlabTensors {
+  const typename T::In *in, *w;
+  const float *bias;                   // (groups * columns), or null
+  typename T::Out *out;
   Workspace partial;                   // of tiles with several slices
   const SlabClass *classes;
   const SlabItem *work;
@@ -40,22 +42,24 @@ struct SlabTensors {
   int images, channels, columns;       // channels, columns: of one group
   int w_row;                           // elements of w from one output channel to the next
   int relu;
+  long long in_plane, w_plane;         // elements from a plane to the next, and scales, where T reads such
+  const float *in_scale, *w_scale;
 };
 
-template <class T> using CopyIn = KMajorCopy<T, T::BM, T::LANE_ROWS>;
-template <class T> using CopyColumns = KMajorCopy<T, T::BN, T::LANE_COLS>;  // w of fprop: (column, tap, k)
-template <class T> using CopyLines = MnMajorCopy<T, T::BN>;                 // w of dgrad: (k, tap, column)
+template <class T> using CopyIn = typename T::RowsA;
+template <class T> using CopyColumns = typename T::RowsB;  // w of fprop: (column, tap, k)
+template <class T> using CopyLines = typename T::LinesB;   // w of dgrad: (k, tap, column)
 
 template <class T> struct SlabShared {  // what is fixed for a tile; registers are for accumulators
-  const float *in[T::BM];              // rows of in, in the buffer's order
-  const float *w[T::B_KMAJOR ? T::BN : 1];
-  float *out[T::BM];                   // rows of out; null beyond the class
+  const typename T::In *in[T::BM];     // rows of in, in the buffer's order
+  const typename T::In *w[T::B_KMAJOR ? T::BN : 1];
+  typename T::Out *out[T::BM];         // rows of out; null beyond the class
   int tap_in, tap_w;                   // from behind the channels of a tap to the next tap: in the image, in the filter
   int line_in, line_w;                 // and what is to be added where that tap begins a line
   int taps_w;
   SlabItem item;                       // what is left to know after the last product
 
-  __device__ __forceinline__ void fill(const SlabTensors &t, const SlabClass &c, const SlabItem &work) {
+  __device__ __forceinline__ void fill(const SlabTensors<T> &t, const SlabClass &c, const SlabItem &work) {
     if (threadIdx.x == 0) {
       item = work;
       const int k = (t.channels + T::BK - 1) / T::BK * T::BK;
@@ -87,7 +91,7 @@ template <class T> struct SlabShared {  // what is fixed for a tile; registers a
 template <class T> struct TapWalk {
   int a, b, k_left, taps_left;
 
-  __device__ __forceinline__ TapWalk(const SlabTensors &t, const SlabClass &c, int slab, int slabs_per_tap)
+  __device__ __forceinline__ TapWalk(const SlabTensors<T> &t, const SlabClass &c, int slab, int slabs_per_tap)
       : a(0), b(0), k_left(t.channels), taps_left(c.taps_w) {
     if (slab == 0) return;
     const int tap = slab / slabs_per_tap, k = slab % slabs_per_tap * T::BK, h = tap / c.taps_w, w = tap % c.taps_w;
@@ -96,7 +100,7 @@ template <class T> struct TapWalk {
     k_left -= k;
     taps_left -= w;
   }
-  __device__ __forceinline__ void next(const SlabTensors &t, const SlabShared<T> &s) {
+  __device__ __forceinline__ void next(const SlabTensors<T> &t, const SlabShared<T> &s) {
     k_left -= T::BK;
     a += T::BK;
     b += T::B_KMAJOR ? T::BK : T::BK * t.w_row;
@@ -113,30 +117,32 @@ template <class T> struct TapWalk {
 
 // One block: entry blockIdx.x of the work list. T::B_KMAJOR says which way round w is read; SPLIT, whether tiles may have
 // several slices: without them the registers hold more.
-template <class T, bool SPLIT> __device__ __forceinline__ void slab_block(const SlabTensors &t, float *smem) {
+template <class T, bool SPLIT>
+__device__ __forceinline__ void slab_block(const SlabTensors<T> &t, typename T::In *smem) {
+  using In = typename T::In;
   __shared__ SlabShared<T> shared;
   const SlabItem item = t.work[blockIdx.x];
   const SlabClass c = t.classes[item.cls];
   const int thread = threadIdx.x, column0 = item.column_tile * T::BN;
   shared.fill(t, c, item);
   __syncthreads();
-  Ffma<T> product(thread);
+  typename T::Product product(thread);
   const int per_tap = (t.channels + T::BK - 1) / T::BK;
   SlabRange slabs = {0, c.taps_h * c.taps_w * per_tap};
   if constexpr (SPLIT) slabs = slabs_of(item.slice, slabs.count);
   TapWalk<T> walk(t, c, slabs.begin, per_tap);
-  const CopyIn<T> copy_in(thread);
+  const CopyIn<T> copy_in(thread, t.in_plane);
   if constexpr (T::B_KMAJOR) {
-    const CopyColumns<T> copy_w(thread);
-    gemm_pipeline<T>(smem, slabs.count, [&](float *a, float *b) {
+    const CopyColumns<T> copy_w(thread, t.w_plane);
+    gemm_pipeline<T>(smem, slabs.count, [&](In *a, In *b) {
       copy_in(a, shared.in, walk.a, walk.k_left);
       copy_w(b, shared.w, walk.b, walk.k_left);
       walk.next(t, shared);
     }, product);
   } else {
     const int line = item.group * t.channels + CopyLines<T>::line0(thread);
-    const CopyLines<T> copy_w(thread, t.w + (c.w + line * t.w_row + column0), t.columns - column0);
-    gemm_pipeline<T>(smem, slabs.count, [&](float *a, float *b) {
+    const CopyLines<T> copy_w(thread, t.w + (c.w + line * t.w_row + column0), t.columns - column0, t.w_plane);
+    gemm_pipeline<T>(smem, slabs.count, [&](In *a, In *b) {
       copy_in(a, shared.in, walk.a, walk.k_left);
       copy_w(b, [&](int i) { return walk.b + i * (CopyLines<T>::STEP * t.w_row); }, walk.k_left);
       walk.next(t, shared);
@@ -145,7 +151,8 @@ template <class T, bool SPLIT> __device__ __forceinline__ void slab_block(const 
   const SlabItem &done = SPLIT ? shared.item : item;
   if constexpr (SPLIT)
     if (done.slice.count > 1 && !add_slices<T::THREADS>(product.acc, done.slice, t.partial)) return;
+  product.scale(t.in_scale, t.w_scale);
   const int first = done.column_tile * T::BN;
   const float *bias = t.bias ? t.bias + done.group * t.columns + first : nullptr;
-  gemm_store<T>(product, [&](int r) { return shared.out[r]; }, bias, t.columns - first, t.columns % 4 == 0, t.relu);
+  gemm_store(product, [&](int r) { return shared.out[r]; }, bias, t.columns - first, t.columns % 4 == 0, t.relu);
 }

@@ -13,7 +13,7 @@
 #include "conv_slab.cuh"
 
 using Tile = GemmTile<TILE_M, TILE_N, TILE_K, THREAD_M, THREAD_N, PIPELINE, false, false, VECTOR>;
-using CopyG = MnMajorCopy<Tile, Tile::BM>;
+using CopyG = Tile::LinesA;
 
 struct StemUnit {
   int cls, row, col;  // row: output channel, col: column of the class

@@ -8,15 +8,27 @@
 //           form a class (alpha/ops/conv_desc.py: TapClass), of which a tile computes a part
 // layout    in, w: planes of 16-bit elements, NHWC and OHWI; out: NHWC, OUT = float, bf16 or f16
 // GEMM      rows: (pixels of a class, images), 128 of them: `images` neighbouring images of 128 / images pixels;
-//           sum: taps of the class x chunks of 64 channels; columns: channels of out.
+//           sum: runs of the class x chunks of 64 of a run; columns: channels of out.
 //           fprop: A and B are K-major. dgrad: B is MN-major, w is read as it lies
-// loads     a box of TMA is {64 channels, 1, 1, `images` images, 1 plane}: one pixel. Padding, stride and dilation are
-//           coordinates; channels and columns beyond the tensors arrive as zeros, and the batch's tail likewise
+// runs      a run is the channels of a tap; or, where those are no multiple of 64 and the taps of a filter's row meet
+//           neighbouring pixels, of the whole row: NHWC has these side by side, so that three taps of 16 channels are
+//           48 values in a row, and three of 96 are 4.5 chunks in the place of 6. Tensor maps of such rows overlap:
+//           pixel i begins `channels` values behind pixel i - 1 and is `run` times as long. Classes differ in `run`,
+//           hence a map for each. What is left of a run is multiplied in steps of 16
+//           Boxes of 16 channels of any tap would fill all chunks but the last, 2.25 in the place of 3 for nine taps of
+//           16 channels, but have rows of 32 bytes. TMA moves 43 bytes a clock in rows of 128, one row in 3 clocks; at
+//           that rate 9 boxes of 2 x 128 rows (tile of 128 columns) take 6900 clocks, runs 3 of them, 2300, and the
+//           tensor cores 1150
+// loads     a box of TMA is {64 of a run, 1, 1, `images` images, 1}: one pixel. Padding, stride and dilation are
+//           coordinates; what is beyond a run, the columns or the batch arrives as zeros (images beyond plane 0's as
+//           those of plane 1; their rows are not stored). MN-major filters do not have the taps of a row side by side,
+//           so they come in boxes of `unit` values of k, a divisor of the channels of a tap
 // zeros     taps that meet padding, or inserted zeros of a strided dgrad, are in no class: they are neither loaded nor
 //           multiplied. A position without taps gets a sum of 0 blocks
 // work      a list per block, made by alpha/cuda/conv/schedule_wgmma.py: tiles, the longest first, given to the block
 //           that is free first. Below one wave sums are cut into slices, which conv_wgmma_slices adds up
-// requires  sm_90a; one group; channels and columns multiples of 8
+// groups    are the fifth coordinate of all maps (of w with its planes): tiles end where a group does
+// requires  sm_90a; channels and columns of a group multiples of 8
 // measured  H100 SXM, nvcc 13.0, microseconds in bursts, operands made before (benchmarks/cuda_conv_modes.py), beside
 //           cuDNN 9.19 in the same run; 3x3, batch 512 (fprop / dgrad):
 //                                          float16x2      float16      bfloat16     cuDNN TF32    cuDNN bfloat16
@@ -25,85 +37,132 @@
 //             4x4,   512 -> 512            111 / 110*    42 /  42      39 /  39      95 /  99       75 /  52
 //             4x4 -> 2x2, 512, stride 2     39 /  41     19 /  17      18 /  14      38 /  47       26 /  27
 //           * a later run without cuDNN, after ptx::settle: 141 and 125 in that run without it. One run per figure
+//           Not measured: runs of several taps, tiles of 32, 96 and 192 columns, groups
 #include "gemm_wgmma.cuh"
 
 using Tile = WgmmaTile<ELEMENT, TILE_N, OPERAND_PLANES, false, B_MAJOR_N, RING_STAGES>;
 
 // An entry of a block's list: 32 integers, of which a warp's lanes hold one each. The next entry is always on its way.
 enum Field {
-  BLOCKS, BLOCK,            // how many of the sum's blocks are this entry's (-1: the list ends here), and the first;
-                            // they are ordered by chunk of channels, tap h, tap w
+  BLOCKS, WHOLE, BLOCK,     // how many of the sum's blocks are this entry's (-1: the list ends here), the first ones of
+                            // them whole, and the first; they are ordered by chunk of a run, run h, run w
   SLOT, SLICE,              // first slot of the tile; number of the slice * 65536 + number of slices
   PIXEL, IMAGE, COLUMN,     // where the tile begins
-  CLASS,                    // the rest is its class, in coordinates:
+  GROUP,                    // the rest is its class, in coordinates:
   PIXELS, WIDTH,            // pixel = h * width + w
   IN_H, IN_H_STEP, IN_W, IN_W_STEP,        // where pixel (0, 0) starts to read, distance of pixels
   OUT_H, OUT_H_STEP, OUT_W, OUT_W_STEP,
-  TAPS_H, TAPS_W,                          // number of taps
+  RUNS_H, RUNS_W,                          // number of runs
   TAP_IN_H, TAP_IN_W,                      // distance of taps in `in`
   TAP_H, TAP_H_STEP, TAP_W, TAP_W_STEP,    // in the filter: first tap, distance of taps
+  RUN, LENGTH,                             // taps in a run, and values
   FIELDS = 32
 };
 PTX_FN int field(int entry, Field f) { return __shfl_sync(~0u, entry, f); }
 
 struct ConvOperands {
-  const CUtensorMap *in, *w, *out;
+  const CUtensorMap *in, *w, *out;  // in and K-major w: maps for runs of least_run taps, and one more each
   const float *bias, *scale_in, *scale_w;
   float *slots;
   const int *work;      // [block][entry][FIELDS]
   int entries;          // of a block, its list's end among them
-  int images_log2, columns, relu;
+  int images_log2, batch, groups;
+  int columns;          // of a group
+  int least_run, unit, relu;
 
   PTX_FN const int *list() const { return work + (long long)blockIdx.x * entries * FIELDS + threadIdx.x % 32; }
 };
 
+// What a lane of the producer loads for each block of a sum: one of the pixels of `in`, or a box of w.
+struct Box {
+  static constexpr bool B_MN = Tile::B_MN;
+  static constexpr int PARTS = B_MN ? (Tile::BN + 63) / 64 : 1;  // boxes of w side by side, in a plane
+  const ConvOperands &t;
+  const int pixels, units;                         // of a whole block
+  const int part, my_unit;                         // of w
+  const bool is_pixel, is_mn;
+  int length, channels, runs_h, runs_w, chunk, h, w;
+  int y0, y_step, x_first, x0, x_step, tap_step;   // coordinates of the sum's first tap, and distances
+  int x, y, depth;                                 // where the box begins; depth: in the run or, MN-major, in its tap
+  int w_bytes;                                     // of a plane, by all lanes
+  bool reads_w;
+
+  PTX_FN Box(const ConvOperands &operands, int lane)
+      : t(operands), pixels(Tile::BM >> t.images_log2), units(B_MN ? 64 / t.unit : 1), part((lane - pixels) % PARTS),
+        my_unit((lane - pixels) / PARTS), is_pixel(lane < pixels), is_mn(B_MN && !is_pixel) {}
+
+  // Enters an entry of the list; in_y, in_x: where the lane's pixel starts to read.
+  PTX_FN void enter(int item, int in_y, int in_x) {
+    const int filter_y = field(item, TAP_H), filter_x = field(item, TAP_W);
+    const int in_y_step = field(item, TAP_IN_H), filter_y_step = field(item, TAP_H_STEP);
+    const int in_x_step = field(item, TAP_IN_W), filter_x_step = field(item, TAP_W_STEP);
+    const int block = field(item, BLOCK);
+    length = field(item, LENGTH), channels = length / field(item, RUN);
+    runs_h = field(item, RUNS_H), runs_w = field(item, RUNS_W);
+    y_step = is_pixel ? in_y_step : filter_y_step, x_step = is_pixel ? in_x_step : filter_x_step;
+    y0 = is_pixel ? in_y : filter_y, x0 = x_first = is_pixel ? in_x : filter_x, tap_step = filter_x_step;
+    chunk = block ? block / (runs_h * runs_w) : 0;
+    const int at = block - chunk * runs_h * runs_w;
+    h = block ? at / runs_w : 0, w = at - h * runs_w;
+    w_bytes = B_MN ? PARTS * 128 * 64 : Tile::B_PLANE, reads_w = !is_pixel && my_unit < units;
+    enter_chunk();
+    y = y0 + h * y_step, x = x0 + w * x_step;
+  }
+  PTX_FN void enter_chunk() {
+    depth = chunk * 64;
+    if (!B_MN || t.unit == 64) return;
+    const int there = min((length - depth + t.unit - 1) / t.unit, units);
+    w_bytes = there * (PARTS * 128 * t.unit), reads_w = !is_pixel && my_unit < there;
+    if (is_pixel) return;
+    const int k = depth + my_unit * t.unit, tap = k / channels;
+    depth = k - tap * channels, x0 = x_first + tap * tap_step;
+  }
+  PTX_FN void advance() {
+    x += x_step;
+    if (++w < runs_w) return;
+    w = 0, x = x0, y += y_step;
+    if (++h < runs_h) return;
+    h = 0, y = y0, chunk++;
+    enter_chunk();
+    x = x0;
+  }
+};
+
 // The producer's first warp. Lane j loads pixel j of a tile; the lanes behind load the boxes of w.
 PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring) {
-  constexpr int W_BOXES = Tile::B_MN ? Tile::BN / 64 : 1;  // of a plane
-  const int lane = threadIdx.x, slots = Tile::BM >> t.images_log2, part = lane - slots;
-  const int box_bytes = 128 << t.images_log2;
-  const bool pixel_lane = lane < slots, w_lane = !pixel_lane && part < W_BOXES;
-  const CUtensorMap *map = pixel_lane ? t.in : t.w;
-  const int to = pixel_lane ? lane * box_bytes : Tile::B_AT + part * Tile::BOX;
-  const int plane = pixel_lane ? Tile::A_PLANE : Tile::B_PLANE;
-  const bool k_outside = Tile::B_MN && w_lane;  // channels of the sum are the fourth coordinate, not the first
+  const int lane = threadIdx.x, box_bytes = 128 << t.images_log2;
+  Box box(t, lane);
+  const int to = box.is_pixel ? lane * box_bytes : Tile::B_AT + box.part * Tile::BOX + box.my_unit * (128 * t.unit);
+  const int plane = box.is_pixel ? Tile::A_PLANE : Tile::B_PLANE;
+  const int fourth_step = box.is_pixel ? t.batch : 0, fifth_step = box.is_pixel ? 0 : t.groups;  // from plane to plane
   const int *list = t.list();
   int ahead = *list;
   for (;;) {
     const int item = ahead, blocks = field(item, BLOCKS);
     if (blocks < 0) break;
     ahead = *(list += FIELDS);
-    const int pixels = min(field(item, PIXELS) - field(item, PIXEL), slots), width = field(item, WIDTH);
+    const int pixels = min(field(item, PIXELS) - field(item, PIXEL), box.pixels), width = field(item, WIDTH);
     const int pixel = field(item, PIXEL) + min(lane, pixels - 1), row = pixel / width, col = pixel - row * width;
     const int in_y = field(item, IN_H) + row * field(item, IN_H_STEP);
     const int in_x = field(item, IN_W) + col * field(item, IN_W_STEP);
-    const int filter_y = field(item, TAP_H), filter_x = field(item, TAP_W);
-    const int in_y_step = field(item, TAP_IN_H), filter_y_step = field(item, TAP_H_STEP);
-    const int in_x_step = field(item, TAP_IN_W), filter_x_step = field(item, TAP_W_STEP);
-    const int image = field(item, IMAGE), column = field(item, COLUMN) + (Tile::B_MN ? part * 64 : 0);
-    const int y0 = pixel_lane ? in_y : filter_y, y_step = pixel_lane ? in_y_step : filter_y_step;
-    const int x0 = pixel_lane ? in_x : filter_x, x_step = pixel_lane ? in_x_step : filter_x_step;
-    const int fixed = pixel_lane ? image : column;
-    const int taps_h = field(item, TAPS_H), taps_w = field(item, TAPS_W), block = field(item, BLOCK);
-    int chunk = block ? block / (taps_h * taps_w) : 0, tap = block - chunk * taps_h * taps_w;
-    int h = block ? tap / taps_w : 0, w = tap - h * taps_w, y = y0 + h * y_step, x = x0 + w * x_step;
+    const int image = field(item, IMAGE), column = field(item, COLUMN) + (Box::B_MN ? box.part * 64 : 0);
+    const int fixed = box.is_pixel ? image : column, group = field(item, GROUP), run = field(item, RUN);
+    const CUtensorMap *map = (box.is_pixel ? t.in : t.w) + (box.is_mn ? 0 : run - t.least_run);
+    box.enter(item, in_y, in_x);
 #pragma unroll 1
     for (int k = 0; k < blocks; k++) {
       // pixels that do not exist are left out, but where a buffer has never been filled: they are the last one again
-      const int loaded = ring.fresh ? slots : pixels;
-      int first = k_outside ? fixed : chunk * 64, last = k_outside ? chunk * 64 : fixed;
-      ptx::settle(first, x, y, last);  // three buffers of two planes leave no time behind the wait
-      const auto buffer = ring.next(Tile::PLANES * (loaded * box_bytes + Tile::B_PLANE));
-      if (lane < loaded || w_lane) {
+      const int loaded = ring.fresh ? box.pixels : pixels;
+      int first = box.is_mn ? fixed : box.depth, fourth = box.is_mn ? box.depth : fixed;
+      ptx::settle(first, box.x, box.y, fourth);  // three buffers of two planes leave no time behind the wait
+      const auto buffer = ring.next(Tile::PLANES * (loaded * box_bytes + box.w_bytes));
+      if (lane < loaded || box.reads_w) {
 #pragma unroll
         for (int p = 0; p < Tile::PLANES; p++)
-          ptx::tma_load_5d(buffer.a + to + p * plane, *map, first, x, y, last, p, buffer.landed);
+          ptx::tma_load_5d(buffer.a + to + p * plane, *map, first, box.x, box.y, fourth + p * fourth_step,
+                           group + p * fifth_step, buffer.landed);
       }
-      x += x_step;
-      if (++w < taps_w) continue;
-      w = 0, x = x0, y += y_step;
-      if (++h < taps_h) continue;
-      h = 0, y = y0, chunk++;
+      box.advance();
     }
   }
 }
@@ -126,17 +185,19 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring) {
     const int image = field(item, IMAGE) + (row & (1 << t.images_log2) - 1), column = field(item, COLUMN);
     const int y = pixel / width, h = field(item, OUT_H) + y * field(item, OUT_H_STEP);
     const int w = field(item, OUT_W) + (pixel - y * width) * field(item, OUT_W_STEP);
-    const int pixels = field(item, PIXELS), slices = field(item, SLICE);
+    const int pixels = field(item, PIXELS), slices = field(item, SLICE), group = field(item, GROUP);
+    const int whole = field(item, WHOLE), steps = (field(item, LENGTH) % 64 + 15) / 16;
     const bool mine = lane * rows < 64 && pixel < pixels;
     const int slot = field(item, SLOT) + (slices >> 16);
-    wgmma_sum<Tile>(ring, blocks, sum);
+    wgmma_sum<Tile>(ring, whole, blocks - whole, steps, sum);
     if ((slices & 0xffff) > 1) {
       store_slice<Tile>(sum, t.slots, slot);
       continue;
     }
-    const Finish finish = {scale, t.bias ? t.bias + column : nullptr, t.columns - column, t.relu != 0};
+    const float *bias = t.bias ? t.bias + group * t.columns + column : nullptr;
+    const Finish finish = {scale, bias, t.columns - column, t.relu != 0};
     out(sum, finish, [&](const char *box, int col) {
-      if (mine) ptx::tma_store_4d(*t.out, box + lane * rows * 128, column + col, w, h, image);
+      if (mine) ptx::tma_store_5d(*t.out, box + lane * rows * 128, column + col, w, h, image, group);
     });
   }
   out.drain();
@@ -145,15 +206,18 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring) {
 extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1)
 conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, const float *bias,
            const float *scale_in, const float *scale_w, float *slots, const int *work, int entries, int images_log2,
-           int columns, int relu) {
+           int batch, int groups, int columns, int least_run, int most_run, int unit, int relu) {
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ RingBarriers<Tile> barriers;
-  const ConvOperands t = {in, w, out, bias, scale_in, scale_w, slots, work, entries, images_log2, columns, relu};
+  const ConvOperands t = {in,      w,           out,   bias,   scale_in, scale_w,   slots, work,
+                          entries, images_log2, batch, groups, columns,  least_run, unit,  relu};
   if (threadIdx.x == 0) barriers.init();
   if (threadIdx.x < 32) {
-    ptx::tensor_map_acquire(in);
-    ptx::tensor_map_acquire(w);
+    for (int r = 0; r <= most_run - least_run; r++) {
+      ptx::tensor_map_acquire(in + r);
+      if (r == 0 || !Tile::B_MN) ptx::tensor_map_acquire(w + r);
+    }
   } else if (threadIdx.x % 128 < 32) {
     ptx::tensor_map_acquire(out);
   }
@@ -179,11 +243,11 @@ template <class H> PTX_FN void store_pair(H *to, float a, float b) {
 // two neighbours in each of two rows. tiles: [tile][FIELDS]; in SLICE is the number of its slices.
 extern "C" __global__ void __launch_bounds__(256)
 conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, const float *scale_in, const float *scale_w,
-                  OUT *out, int batch, int height, int width, int columns, int images_log2, int relu) {
+                  OUT *out, int batch, int height, int width, int groups, int columns, int images_log2, int relu) {
   const int *tile = tiles + blockIdx.y * FIELDS, at = blockIdx.x * 256 + threadIdx.x;
   const Place place(at / (Tile::SUMS * 32), at % 128);
-  const int i = at % (Tile::SUMS * 32) / 128 * 4, col = place.col(i), column = tile[COLUMN];
-  const Finish finish = {Scale(scale_in, scale_w), bias ? bias + column : nullptr, columns - column, relu != 0};
+  const int i = at % (Tile::SUMS * 32) / 128 * 4, col = place.col(i), first = tile[GROUP] * columns + tile[COLUMN];
+  const Finish finish = {Scale(scale_in, scale_w), bias ? bias + first : nullptr, columns - tile[COLUMN], relu != 0};
   if (col >= finish.columns) return;
   const float4 sum = add_slices<Tile>(slots, tile[SLOT], tile[SLICE], at);
   const float2 add = finish.bias_at<false>(col);
@@ -193,7 +257,7 @@ conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, const
     if (pixel >= tile[PIXELS] || image >= batch) continue;
     const int y = pixel / tile[WIDTH], h = tile[OUT_H] + y * tile[OUT_H_STEP];
     const int w = tile[OUT_W] + (pixel - y * tile[WIDTH]) * tile[OUT_W_STEP];
-    store_pair(out + ((image * (long long)height + h) * width + w) * columns + column + col,
+    store_pair(out + ((image * (long long)height + h) * width + w) * (groups * columns) + first + col,
                finish.apply<false>(half ? sum.z : sum.x, add.x), finish.apply<false>(half ? sum.w : sum.y, add.y));
   }
 }

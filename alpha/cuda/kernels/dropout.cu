@@ -1,5 +1,7 @@
 // What:     y[k] = x[k] * factor where number offset + k of the stream is at least p, else 0; the numbers are those of
 //           alpha/random.py, so a mask is the same on every device
+//           A launch that is recorded and repeated (alpha/cuda/recording.py) reads the seed, and what is added to offset,
+//           from memory: from[0], from[1].
 // Layout:   flat, C-contiguous
 // Threads:  a packet of 16 bytes per thread, in a grid of any size; the numbers of a packet come from its Philox
 //           blocks, and from one more where offset is no multiple of 4
@@ -8,7 +10,8 @@
 
 template <class T>
 __device__ __forceinline__ void dropout(const T *x, T *y, i64 n, float p, float factor, u64 seed, u32 stream,
-                                        u64 offset) {
+                                        u64 offset, const u64 *from) {
+  if (from) seed = from[0], offset += from[1];
   constexpr int E = LANES<T>;
   const int skipped = offset % 4;  // numbers of a packet's first block that belong to elements before it
   const i64 step = static_cast<i64>(gridDim.x) * THREADS * E;
@@ -34,8 +37,13 @@ __device__ __forceinline__ void dropout(const T *x, T *y, i64 n, float p, float 
 
 #define DROPOUT(T, dtype) \
   extern "C" __global__ void __launch_bounds__(THREADS) keyed_dropout_##dtype( \
-      const T *x, T *y, i64 n, float p, float factor, u64 seed, u32 stream, u64 offset) { \
-    dropout<T>(x, y, n, p, factor, seed, stream, offset); \
+      const T *x, T *y, i64 n, float p, float factor, u64 seed, u32 stream, u64 offset, const u64 *from) { \
+    dropout<T>(x, y, n, p, factor, seed, stream, offset, from); \
   } \
   ALPHA_KERNEL(keyed_dropout_##dtype)
 FLOAT_KERNELS(DROPOUT)
+
+extern "C" __global__ void begin_random(u64 *from, u64 seed, u64 counter) {
+  if (threadIdx.x == 0) from[0] = seed, from[1] = counter;
+}
+ALPHA_KERNEL(begin_random)

@@ -13,36 +13,42 @@
 //             for the same 16 bytes and one wavefront serves 16 lanes.
 //   requires  VEC = 4: addresses of chunks of four floats are multiples of 16 bytes; VEC = 1: nothing
 //
-// A kernel is made of four pieces, and another inner product replaces the third alone:
-//   GemmTile             the sizes
-//   KMajorCopy,          copy one operand's slab: built once per tile from the rows' addresses, called once per slab
-//   MnMajorCopy
-//   Ffma                 fragments, accumulators, and which element a thread owns: row(i), col(j)
+// A kernel is made of five pieces, which the frames of convolutions (conv_slab.cuh, conv_wgrad.cuh) take from the tile
+// T that they are given. gemm_mma.cuh has others of them, for tensor cores:
+//   GemmTile             the sizes, what is read and written (In, Out), and the names of the following
+//   RowsA, RowsB,        copy one operand's slab, K-major or MN-major: built once per tile from the rows' addresses,
+//   LinesA, LinesB       called once per slab
+//   Product              fragments, accumulators, and which element a thread owns: row(i), col(j)
 //   gemm_pipeline        the loop over slabs; load(a, b) is a lambda that calls the two copies and advances
 //   gemm_store           writes a tile, with bias and relu
 #pragma once
-#include "ptx.cuh"
+#include "gemm_pipeline.cuh"
+
+template <class T, int ROWS, int LANES> struct KMajorCopy;
+template <class T, int ROWS> struct MnMajorCopy;
+template <class T> struct Ffma;
 
 template <int BM_, int BN_, int BK_, int TM_, int TN_, int STAGES_, bool A_KMAJOR_, bool B_KMAJOR_, int VEC_>
 struct GemmTile {
+  using In = float;
+  using Out = float;
   static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = TN_, STAGES = STAGES_, VEC = VEC_;
   static constexpr bool A_KMAJOR = A_KMAJOR_, B_KMAJOR = B_KMAJOR_;
   static constexpr int THREADS = BM / TM * (BN / TN);
   static constexpr int LANE_COLS = BN / TN < 8 ? 4 : 8, LANE_ROWS = 32 / LANE_COLS;
   static constexpr int WARP_COLS = BN / TN / LANE_COLS;
   static constexpr int K_STRIDE = BK + 4;                                // floats from row to row, K-major
-  static constexpr int A_FLOATS = BM * (A_KMAJOR ? K_STRIDE : BK);
-  static constexpr int B_FLOATS = BN * (B_KMAJOR ? K_STRIDE : BK);
-  static constexpr int STAGE_FLOATS = A_FLOATS + B_FLOATS;               // shared memory: STAGES times that
+  static constexpr int A_SIZE = BM * (A_KMAJOR ? K_STRIDE : BK);
+  static constexpr int B_SIZE = BN * (B_KMAJOR ? K_STRIDE : BK);
+  static constexpr int STAGE_SIZE = A_SIZE + B_SIZE;               // shared memory: STAGES times that
+  using RowsA = KMajorCopy<GemmTile, BM, LANE_ROWS>;
+  using RowsB = KMajorCopy<GemmTile, BN, LANE_COLS>;
+  using LinesA = MnMajorCopy<GemmTile, BM>;
+  using LinesB = MnMajorCopy<GemmTile, BN>;
+  using Product = Ffma<GemmTile>;
   static_assert(TM % 4 == 0 && TN % 4 == 0 && BK % 8 == 0 && THREADS % 32 == 0, "fragments are quads");
   static_assert(BN % (TN * LANE_COLS) == 0 && BM % (TM * LANE_ROWS) == 0, "whole warps tile the tile");
 };
-
-// Returns which row of a tile is copied in place of row r where only `left` of them exist. Those that do not get others
-// in turn: many lanes that read one address are slow.
-__device__ __forceinline__ int row_to_copy(int r, int left) {
-  return r < left ? r : r & ((1 << (31 - __clz(left))) - 1);
-}
 
 // Copies ROWS rows of a K-major operand. LANES, the lanes of a warp along the operand, order the rows in the buffer: in
 // each block of 4 * LANES rows, buffer row q * LANES + l holds row 4 * l + q, so that lanes read neighbours. Where the
@@ -55,7 +61,8 @@ template <class T, int ROWS, int LANES> struct KMajorCopy {
   static __device__ __forceinline__ int row_in_buffer(int r) { // the row that buffer row r holds
     return r / (4 * LANES) * (4 * LANES) + r % LANES * 4 + r % (4 * LANES) / LANES;
   }
-  __device__ __forceinline__ explicit KMajorCopy(int thread) : k(thread % CHUNKS * T::VEC), first(thread / CHUNKS) {}
+  __device__ __forceinline__ explicit KMajorCopy(int thread, long long /*one plane*/ = 0)
+      : k(thread % CHUNKS * T::VEC), first(thread / CHUNKS) {}
   // rows[r]: address of k = 0 of the row in buffer row r; the slab starts `offset` floats behind it, and is zero from
   // k = k_left on
   __device__ __forceinline__ void operator()(float *buffer, const float *const *rows, int offset, int k_left) const {
@@ -80,7 +87,7 @@ template <class T, int ROWS> struct MnMajorCopy {
   static __device__ __forceinline__ int line0(int thread) { return thread / CHUNKS; }
   // first: address of the tile's row 0, and of what else the caller folds in; rows from rows_left (a multiple of VEC)
   // on do not exist: zeros are written without a read, which many lanes at one address would make slow
-  __device__ __forceinline__ MnMajorCopy(int thread, const float *first, int rows_left) {
+  __device__ __forceinline__ MnMajorCopy(int thread, const float *first, int rows_left, long long /*one plane*/ = 0) {
     const int row = thread % CHUNKS * T::VEC;
     k0 = row < rows_left ? line0(thread) : 1 << 30;
     dst = line0(thread) * ROWS + row;
@@ -115,6 +122,7 @@ template <class T> struct Ffma {
   }
   __device__ __forceinline__ int row(int i) const { return row0 + i / 4 * (4 * T::LANE_ROWS) + i % 4; }
   __device__ __forceinline__ int col(int j) const { return col0 + j / 4 * (4 * T::LANE_COLS) + j % 4; }
+  __device__ __forceinline__ void scale(const float *, const float *) {}  // floats have none
 
   // multiplies one slab
   __device__ __forceinline__ void operator()(const float *a_buffer, const float *b_buffer) {
@@ -168,28 +176,6 @@ private:
     to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
   }
 };
-
-// Runs `slabs` slabs through the buffers at `smem` (STAGES * STAGE_FLOATS floats). load(a, b) issues the copies of the
-// next slab; multiply(a, b) consumes one. On return every thread has read what it needs; others may still be reading.
-template <class T, class Load, class Multiply>
-__device__ __forceinline__ void gemm_pipeline(float *smem, int slabs, Load &&load, Multiply &multiply) {
-#pragma unroll
-  for (int s = 0; s < T::STAGES - 1; s++) {
-    if (s < slabs) load(smem + s * T::STAGE_FLOATS, smem + s * T::STAGE_FLOATS + T::A_FLOATS);
-    ptx::cp_async_commit();
-  }
-  float *read = smem, *write = smem + (T::STAGES - 1) * T::STAGE_FLOATS, *end = smem + T::STAGES * T::STAGE_FLOATS;
-#pragma unroll 1
-  for (int s = 0; s < slabs; s++) {
-    ptx::cp_async_wait<T::STAGES - 2>();
-    __syncthreads();
-    if (s + T::STAGES - 1 < slabs) load(write, write + T::A_FLOATS);
-    ptx::cp_async_commit();
-    multiply(read, read + T::A_FLOATS);
-    read = read + T::STAGE_FLOATS == end ? smem : read + T::STAGE_FLOATS;
-    write = write + T::STAGE_FLOATS == end ? smem : write + T::STAGE_FLOATS;
-  }
-}
 
 // Writes a tile: out[row(i)][col(j)] = acc[i][j] + bias[col(j)], then relu. row_at(r): address of column 0 of the
 // tile's row r, null where there is none. bias: its value for column 0, or null. left: columns that exist. quads: rows

@@ -1,7 +1,8 @@
 // The matrix product behind all kernels for Hopper's tensor cores (sm_90a): one warp loads by TMA, two warpgroups
 // multiply by wgmma, a ring of buffers in shared memory lies between them.
 //
-//   what      sum[BM][BN] = sum over blocks of 64 of k of A[BM][64] * B[64][BN], accumulated in float32
+//   what      sum[BM][BN] = sum over blocks of up to 64 of k of A[BM][64] * B[64][BN], accumulated in float32. Whole
+//             blocks come first; of the others the first `steps` times 16 of k are multiplied
 //   planes    1: one product of 16-bit elements. 2: an operand is the sum of two 16-bit planes, hi + lo, and three
 //             products are made of each 16 of k, lo*hi, hi*lo, hi*hi, the small ones first. A tensor core cuts its
 //             accumulator off instead of rounding it, an error that grows with the length of the sum; so after every
@@ -9,7 +10,7 @@
 //   layout    a buffer: [A plane 0][A plane 1][B plane 0][B plane 1]. A plane is made of boxes, rows of 128 bytes (64
 //             elements) in TMA's 128-byte swizzle, 1024-byte aligned:
 //               K-major   row = a row of A or a column of B, 64 of k; 128 rows of A, BN of B, one after the other
-//               MN-major  row = a k, 64 rows of A or columns of B; 64 rows a box (8 KB), BM / 64 or BN / 64 boxes
+//               MN-major  row = a k, 64 rows of A or columns of B; 64 rows a box (8 KB), one for each 64 of BM or BN
 //             so that both `w` as (column, k) and as (k, column) are read as they lie in memory
 //   threads   384, one block per multiprocessor: warpgroup 0 gives its registers away and its first warp loads,
 //             warpgroups 1 and 2 are consumers 0 and 1, with 64 rows each
@@ -18,6 +19,7 @@
 //   measured  see the kernels that use it
 #pragma once
 #include "ptx_wgmma.cuh"
+#include "scale.cuh"
 
 #if !defined(__CUDACC__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define HAS_WGMMA 1  // elsewhere kernels are empty, and their candidates do not fit
@@ -28,7 +30,8 @@ template <class E_, int BN_, int PLANES_, bool A_MN_, bool B_MN_, int STAGES_> s
   static constexpr int BM = 128, BN = BN_, BK = 64, PLANES = PLANES_, STAGES = STAGES_;
   static constexpr bool A_MN = A_MN_, B_MN = B_MN_;
   static constexpr int BOX = 64 * 128;                                 // bytes of 64 rows
-  static constexpr int A_PLANE = BM * BK * 2, B_PLANE = BN * BK * 2;   // bytes
+  static constexpr int A_PLANE = BM * BK * 2;                          // bytes
+  static constexpr int B_PLANE = (B_MN ? (BN + 63) / 64 * 64 : BN) * BK * 2;
   static constexpr int B_AT = PLANES * A_PLANE, STAGE = PLANES * (A_PLANE + B_PLANE);
   static constexpr int OUT_AT = STAGES * STAGE, SHARED = OUT_AT + 4 * BOX;  // dynamic shared memory of a block
   static constexpr int SUMS = BN / 2;                                  // accumulators of a thread
@@ -102,66 +105,79 @@ struct Place {
   PTX_FN int col(int i) const { return i / 4 * 8 + thread % 4 * 2 + (i & 1); }
 };
 
-// Issues the products of one buffer; a, b: descriptors of plane 0.
-template <class T> PTX_FN void wgmma_buffer(float (&sum)[T::SUMS], uint64_t a, uint64_t b, bool add) {
+// Issues the products of one buffer, those of its first STEPS times 16 of k; a, b: descriptors of plane 0.
+template <class T, int STEPS> PTX_FN void wgmma_buffer(float (&sum)[T::SUMS], uint64_t a, uint64_t b, bool add) {
   constexpr int A_STEP = T::A_MN ? 128 : 2, B_STEP = T::B_MN ? 128 : 2;  // 16 of k, in 16 bytes
   constexpr int A_LO = T::A_PLANE / 16, B_LO = T::B_PLANE / 16;
   if constexpr (T::PLANES == 2) {
 #pragma unroll
-    for (int k = 0; k < 4; k++) {
+    for (int k = 0; k < STEPS; k++) {
       ptx::wgmma<typename T::E, T::BN, T::A_MN, T::B_MN>(sum, a + A_LO + k * A_STEP, b + k * B_STEP, add || k > 0);
       ptx::wgmma<typename T::E, T::BN, T::A_MN, T::B_MN>(sum, a + k * A_STEP, b + B_LO + k * B_STEP, true);
     }
   }
 #pragma unroll
-  for (int k = 0; k < 4; k++)
+  for (int k = 0; k < STEPS; k++)
     ptx::wgmma<typename T::E, T::BN, T::A_MN, T::B_MN>(sum, a + k * A_STEP, b + k * B_STEP,
                                                        T::PLANES == 2 || add || k > 0);
 }
 
-// Consumer: the sum over the next `blocks` buffers, which are released; 0 for no blocks.
-template <class T> PTX_FN void wgmma_sum(Ring<T> &ring, int blocks, float (&sum)[T::SUMS]) {
-  const int consumer = threadIdx.x / 128 - 1;
-  const uint64_t a0 = ptx::wgmma_desc(ring.buffers + consumer * T::BOX, T::BOX);
-  const uint64_t b0 = ptx::wgmma_desc(ring.buffers + T::B_AT, T::BOX);
-  if (T::PLANES == 2 || blocks == 0) {
+// Consumer: adds up buffers and releases them. One plane: a group of products stays in flight while the next is issued.
+template <class T> struct Summation {
+  Ring<T> &ring;
+  const uint64_t a0, b0;
+  int flying = 0;  // 1 + the buffer in flight
+
+  PTX_FN explicit Summation(Ring<T> &r)
+      : ring(r), a0(ptx::wgmma_desc(r.buffers + (threadIdx.x / 128 - 1) * T::BOX, T::BOX)),
+        b0(ptx::wgmma_desc(r.buffers + T::B_AT, T::BOX)) {}
+
+  template <int STEPS> PTX_FN void add(int blocks, float (&sum)[T::SUMS]) {
+#pragma unroll 1
+    for (int k = 0; k < blocks; k++) {
+      ring.wait();
+      const int at = ring.stage * (T::STAGE / 16);
+      ptx::wgmma_fence();
+      if constexpr (T::PLANES == 2) {
+        float part[T::SUMS];
+        wgmma_buffer<T, STEPS>(part, a0 + at, b0 + at, false);
+        ptx::wgmma_commit();
+        ptx::wgmma_wait<0>();
+        ring.release(ring.stage);
+#pragma unroll
+        for (int i = 0; i < T::SUMS; i++) sum[i] += part[i];
+      } else {
+        wgmma_buffer<T, STEPS>(sum, a0 + at, b0 + at, flying > 0);
+        ptx::wgmma_commit();
+        if (flying > 0) {
+          ptx::wgmma_wait<1>();
+          ring.release(flying - 1);
+        }
+        flying = ring.stage + 1;
+      }
+      ring.advance();
+    }
+  }
+  PTX_FN void finish() {
+    if (T::PLANES == 2) return;
+    ptx::wgmma_wait<0>();
+    if (flying > 0) ring.release(flying - 1);
+  }
+};
+
+// Consumer: the sum over the next `whole` buffers, and `parts` of which 1 to 3 `steps` times 16 of k are multiplied; 0
+// where there are none.
+template <class T> PTX_FN void wgmma_sum(Ring<T> &ring, int whole, int parts, int steps, float (&sum)[T::SUMS]) {
+  if (T::PLANES == 2 || whole + parts == 0) {
 #pragma unroll
     for (int i = 0; i < T::SUMS; i++) sum[i] = 0.f;
   }
-  if constexpr (T::PLANES == 2) {
-    float part[T::SUMS];
-#pragma unroll 1
-    for (int k = 0; k < blocks; k++) {
-      ring.wait();
-      const int at = ring.stage * (T::STAGE / 16);
-      ptx::wgmma_fence();
-      wgmma_buffer<T>(part, a0 + at, b0 + at, false);
-      ptx::wgmma_commit();
-      ptx::wgmma_wait<0>();
-      ring.release(ring.stage);
-      ring.advance();
-#pragma unroll
-      for (int i = 0; i < T::SUMS; i++) sum[i] += part[i];
-    }
-  } else {
-    int before = 0;
-#pragma unroll 1
-    for (int k = 0; k < blocks; k++) {
-      ring.wait();
-      const int at = ring.stage * (T::STAGE / 16);
-      ptx::wgmma_fence();
-      wgmma_buffer<T>(sum, a0 + at, b0 + at, k > 0);
-      ptx::wgmma_commit();
-      if (k > 0) {  // one group stays in flight while the next is issued
-        ptx::wgmma_wait<1>();
-        ring.release(before);
-      }
-      before = ring.stage;
-      ring.advance();
-    }
-    ptx::wgmma_wait<0>();
-    if (blocks > 0) ring.release(before);
-  }
+  Summation<T> blocks(ring);
+  blocks.template add<4>(whole, sum);
+  if (steps == 1) blocks.template add<1>(parts, sum);
+  else if (steps == 2) blocks.template add<2>(parts, sum);
+  else blocks.template add<3>(parts, sum);
+  blocks.finish();
 }
 
 // ---- long sums in slices --------------------------------------------------------------------------------------------
@@ -188,19 +204,6 @@ template <class T> PTX_FN float4 add_slices(const float *slots, int first, int c
 }
 
 // ---- results --------------------------------------------------------------------------------------------------------
-
-// What two operands' scales make of a sum. They are powers of two, whose product may be out of float's range where the
-// result is not: then it is applied in two halves.
-struct Scale {
-  float first, second;
-
-  PTX_FN Scale(const float *a, const float *b) {
-    const int exponent = (__float_as_int(*a) >> 23) + (__float_as_int(*b) >> 23) - 254;
-    const int half = abs(exponent) < 127 ? exponent : exponent / 2;
-    first = __int_as_float((127 + half) << 23);
-    second = __int_as_float((127 + exponent - half) << 23);
-  }
-};
 
 // What happens to a sum before it is stored: v = sum * scale + bias, then relu.
 struct Finish {

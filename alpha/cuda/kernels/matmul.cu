@@ -9,10 +9,10 @@
 #include "split.cuh"
 
 using Tile = GemmTile<TILE_M, TILE_N, TILE_K, THREAD_M, THREAD_N, PIPELINE, A_MAJOR_K, B_MAJOR_K, VECTOR>;
-using RowsA = KMajorCopy<Tile, Tile::BM, Tile::LANE_ROWS>;
-using RowsB = KMajorCopy<Tile, Tile::BN, Tile::LANE_COLS>;
-using LinesA = MnMajorCopy<Tile, Tile::BM>;
-using LinesB = MnMajorCopy<Tile, Tile::BN>;
+using RowsA = Tile::RowsA;
+using RowsB = Tile::RowsB;
+using LinesA = Tile::LinesA;
+using LinesB = Tile::LinesB;
 
 // One operand of a tile: rows [first, first + ROWS) of a matrix with `rows` rows.
 template <bool KMAJOR, class Rows, class Lines> struct Operand {

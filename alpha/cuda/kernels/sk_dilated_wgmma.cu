@@ -8,7 +8,8 @@
 //             64 / R pixels x R images: R images of one pixel and 64 channels are one box of TMA. For R = 64 and
 //             channels that are multiples of 64, a box has all channels of the tile: few copies, issued by one thread
 //   taps      a tile has the columns of TAPS_TOGETHER taps, TAP_COLUMNS input channels of each. They share the box of
-//             g, which is fetched once and read from shared memory once for all of them
+//             g, which is fetched once and read from shared memory once for all of them. TAP_COLUMNS is a multiple of
+//             64, or of 32: then boxes of x have 32 channels and rows of 64 bytes, so that 32 and 96 channels fill them
 //   zeros     padding is outside of the ranges. Where taps of a tile differ in their ranges, the outputs are divided
 //             into segments, rectangles in which the same taps meet an input. The products of the others are not made.
 //             An image or pixel beyond the end is beyond the end in both operands, which TMA fills with zeros: never
@@ -17,23 +18,25 @@
 //             several units is added up by sum_units, in order
 //   threads   see gemm_wgmma.cuh. 128 rows: a consumer has 64 of them. 64 rows: the consumers take turns, each sums up
 //             every second block of k, and their sums are added up like those of two units
-//   requires  sm_90a; IC and OC multiples of 8, groups = 1
+//   groups    a tile is of one of them. Beyond its channels it has those of the next group, which are not stored
+//   requires  sm_90a; IC and OC of a group multiples of 8
 //   measured  H100 SXM, bursts, 3x3, batch 512, useful TFLOP/s and how many times as fast as cuDNN. In bfloat16, beside
 //             its bfloat16: 8x8x256 614, 1.30; 16x16x128 594, 1.12; 32x32x64 400, 1.08; 4x4x512 485, 1.19. Two planes,
 //             beside its strict float32: 226, 2.4; 220; 206, 8.2; 213, at relative errors of 1.6e-7 to 2.3e-7.
 //             Units of neighbouring blocks of k instead of every count-th took 1.1 to 1.8 times as long; tables read
-//             one after the other before the first copy, 3 us more. A block takes 0.35 us or more, however small
+//             one after the other before the first copy, 3 us more. A block takes 0.35 us or more, however small.
+//             Not measured: boxes of 32 channels, groups
 #include "gemm_wgmma.cuh"
 
 template <class E_, int BM_, int TAP_, int TAPS_, int PLANES_, int STAGES_> struct WgradTile {
   using E = E_;
   static constexpr int BM = BM_, TAP = TAP_, TAPS = TAPS_, BN = TAP * TAPS, BK = 64, PLANES = PLANES_, STAGES = STAGES_;
   static constexpr bool A_MN = true, B_MN = true;
-  static constexpr int BOX = 64 * 128;                                     // bytes
-  static constexpr int A_BOXES = BM / 64, B_BOXES = BN / 64, TAP_BOXES = TAP / 64;
-  static constexpr int BOXES = PLANES * (A_BOXES + B_BOXES);
-  static constexpr int A_PLANE = A_BOXES * BOX, B_PLANE = B_BOXES * BOX;   // bytes
-  static constexpr int B_AT = PLANES * A_PLANE, STAGE = BOXES * BOX;
+  static constexpr int B_WIDTH = TAP % 64 ? 32 : 64;                       // channels of a box of x
+  static constexpr int BOX = 64 * 128, B_BOX = 64 * 2 * B_WIDTH;           // bytes
+  static constexpr int A_BOXES = BM / 64, TAP_BOXES = TAP / B_WIDTH;
+  static constexpr int A_PLANE = A_BOXES * BOX, TAP_BYTES = TAP_BOXES * B_BOX, B_PLANE = TAPS * TAP_BYTES;
+  static constexpr int B_AT = PLANES * A_PLANE, STAGE = PLANES * (A_PLANE + B_PLANE);
   static constexpr int SUMS = BN / 2, TAP_SUMS = TAP / 2;                  // accumulators of a thread
   static constexpr int CONSUMERS = 2;
   static constexpr bool IN_TURN = BM == 64;                                // consumers sum up every second buffer
@@ -47,6 +50,7 @@ using Tile = WgradTile<ELEMENT, TILE_ROWS, TAP_COLUMNS, TAPS_TOGETHER, OPERAND_P
 struct Unit {
   int next;                        // the block's next unit, or -1
   int row, col;                    // first output and input channel
+  int rows, cols;                  // of the tile that exist
   int begin, end, step;            // every step-th block of k from begin on, counted over the segments
   int slot;                        // pair of slots of the workspace that gets the sums; -1: they are complete
   int taps;                        // of the tile that exist
@@ -100,23 +104,24 @@ template <class Body> __device__ __forceinline__ void for_each_part(const Unit *
 
 // ---- producer ------------------------------------------------------------------------------------------------------
 
-// An operand as the producer sees it. A box has 64 channels of one pixel of `images` images; where all of them are 64
-// images of 64 channels, a box has those of all of a tile's channels.
+// An operand as the producer sees it. A box has WIDTH channels of one pixel of `images` images; where all boxes have 64
+// images and WIDTH channels, one has those of all of a tile's channels.
 struct Source {
   const CUtensorMap &map;
   int images;
   bool wide;
 
-  // Loads BOXES * 64 channels of slice `j` of a block; `to` is where slice 0 begins.
-  template <int BOXES>
+  // Loads BOXES * WIDTH channels of slice `j` of a block; `to` is where slice 0 begins.
+  template <int BOXES, int WIDTH>
   __device__ __forceinline__ void load(char *to, int j, int channel, int pixel, int image, int plane,
                                        uint64_t *landed) const {
     if (wide) {
-      ptx::tma_load_5d(to, map, 0, pixel, image, channel / 64, plane, landed);
+      ptx::tma_load_5d(to, map, 0, pixel, image, channel / WIDTH, plane, landed);
     } else {
 #pragma unroll
       for (int b = 0; b < BOXES; b++)
-        ptx::tma_load_5d(to + b * (64 * 128) + j * images * 128, map, channel + b * 64, pixel, image, 0, plane, landed);
+        ptx::tma_load_5d(to + (b * 64 + j * images) * (2 * WIDTH), map, channel + b * WIDTH, pixel, image, 0, plane,
+                         landed);
     }
   }
 };
@@ -154,7 +159,7 @@ __device__ __forceinline__ void load_unit(Ring<T> &ring, const Source &g, const 
     const int height = s->height, width = s->width, h0 = s->h, w0 = s->w, tap = s->tap, taps = s->taps;
     const Position leap = position((step - 1) * pixels, height, width);  // from behind a block to the next one
     Position at = position(begin * pixels, height, width);
-    const int bytes = T::BOX * T::PLANES * (T::A_BOXES + taps * T::TAP_BOXES);
+    const int bytes = T::PLANES * (T::A_PLANE + taps * T::TAP_BYTES);
     for (int k = 0; k < count; k++) {
       ptx::mbarrier_wait(ring.barriers.empty + ring.stage, ring.phase ^ 1);
       uint64_t *landed = ring.barriers.full + ring.stage;
@@ -166,12 +171,12 @@ __device__ __forceinline__ void load_unit(Ring<T> &ring, const Source &g, const 
         const int at_g = h * walk.g_row + w, at_x = h * walk.x_row + w * walk.x_step;
 #pragma unroll
         for (int p = 0; p < T::PLANES; p++) {
-          g.load<T::A_BOXES>(a + p * T::A_PLANE, j, row, at_g, image, p, landed);
+          g.load<T::A_BOXES, 64>(a + p * T::A_PLANE, j, row, at_g, image, p, landed);
 #pragma unroll
           for (int t = 0; t < T::TAPS; t++)
             if (t >= tap && t < tap + taps)
-              x.load<T::TAP_BOXES>(b + p * T::B_PLANE + t * (T::TAP_BOXES * T::BOX), j, col, at_x + shift[t], image, p,
-                                   landed);
+              x.load<T::TAP_BOXES, T::B_WIDTH>(b + p * T::B_PLANE + t * T::TAP_BYTES, j, col, at_x + shift[t], image,
+                                               p, landed);
         }
         at.add({0, 0, 1}, height, width);
       }
@@ -190,7 +195,7 @@ template <class T> struct UnitSum {
 
   __device__ __forceinline__ UnitSum(Ring<T> &r, int consumer)
       : ring(r), a0(ptx::wgmma_desc(r.buffers + (T::IN_TURN ? 0 : consumer * T::BOX), T::BOX)),
-        b0(ptx::wgmma_desc(r.buffers + T::B_AT, T::BOX)), turn(consumer) {}
+        b0(ptx::wgmma_desc<2 * T::B_WIDTH>(r.buffers + T::B_AT, T::B_BOX)), turn(consumer) {}
 
   // A buffer of the other consumer is waited for and released too: who has not seen a phase takes the next for it.
   __device__ __forceinline__ bool others_turn() {
@@ -207,17 +212,18 @@ template <class T> struct UnitSum {
   // Issues the products of one buffer with N columns, those at b and behind.
   template <int N>
   static __device__ __forceinline__ void multiply(float (&sum)[N / 2], uint64_t a, uint64_t b, bool add) {
-    constexpr int STEP = 128, A_LO = T::A_PLANE / 16, B_LO = T::B_PLANE / 16;  // STEP: 16 of k, in 16 bytes
+    constexpr int STEP = 128, B_STEP = 2 * T::B_WIDTH;  // 16 of k, in 16 bytes
+    constexpr int A_LO = T::A_PLANE / 16, B_LO = T::B_PLANE / 16;
     if constexpr (T::PLANES == 2) {
 #pragma unroll
       for (int k = 0; k < 4; k++) {
-        ptx::wgmma<typename T::E, N, 1, 1>(sum, a + A_LO + k * STEP, b + k * STEP, add || k > 0);
-        ptx::wgmma<typename T::E, N, 1, 1>(sum, a + k * STEP, b + B_LO + k * STEP, true);
+        ptx::wgmma<typename T::E, N, 1, 1>(sum, a + A_LO + k * STEP, b + k * B_STEP, add || k > 0);
+        ptx::wgmma<typename T::E, N, 1, 1>(sum, a + k * STEP, b + B_LO + k * B_STEP, true);
       }
     }
 #pragma unroll
     for (int k = 0; k < 4; k++)
-      ptx::wgmma<typename T::E, N, 1, 1>(sum, a + k * STEP, b + k * STEP, T::PLANES == 2 || add || k > 0);
+      ptx::wgmma<typename T::E, N, 1, 1>(sum, a + k * STEP, b + k * B_STEP, T::PLANES == 2 || add || k > 0);
   }
 
   // Adds the products of N columns to sum, those at `b` and behind.
@@ -256,13 +262,13 @@ template <class T> struct UnitSum {
   // compiler takes the products one by one.
   template <int TAP, int TAPS> __device__ __forceinline__ void add(int blocks, float (&sum)[T::SUMS]) {
     if constexpr (T::PLANES == 2 || TAPS == T::TAPS) {
-      add<TAPS * T::TAP>(blocks, b0 + TAP * (T::TAP_BOXES * T::BOX / 16),
+      add<TAPS * T::TAP>(blocks, b0 + TAP * (T::TAP_BYTES / 16),
                          reinterpret_cast<float(&)[TAPS * T::TAP_SUMS]>(sum[TAP * T::TAP_SUMS]));
     } else {
       float some[TAPS * T::TAP_SUMS];
 #pragma unroll
       for (int i = 0; i < TAPS * T::TAP_SUMS; i++) some[i] = 0.f;
-      add<TAPS * T::TAP>(blocks, b0 + TAP * (T::TAP_BOXES * T::BOX / 16), some);
+      add<TAPS * T::TAP>(blocks, b0 + TAP * (T::TAP_BYTES / 16), some);
 #pragma unroll
       for (int i = 0; i < TAPS * T::TAP_SUMS; i++) sum[TAP * T::TAP_SUMS + i] += some[i];
     }
@@ -298,7 +304,7 @@ __device__ __forceinline__ void store_unit(const float (&sum)[T::SUMS], int slot
 extern "C" __global__ void __launch_bounds__(384, 1)
 sk_dilated_wgmma(const CUtensorMap *map_x, const CUtensorMap *map_g, float *dw, float4 *work, const int *units,
                  int unit_ints, const float *scale_x, const float *scale_g, int images, int wide_x, int wide_g,
-                 int g_row, int x_row, int x_step, int rows, int cols, int dw_row) {
+                 int g_row, int x_row, int x_step, int dw_row) {
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ RingBarriers<Tile> barriers;
@@ -331,7 +337,7 @@ sk_dilated_wgmma(const CUtensorMap *map_x, const CUtensorMap *map_g, float *dw, 
       for (int i = 0; i < Tile::SUMS; i++) sum[i] = 0.f;
       UnitSum<Tile> blocks(ring, consumer);
       for_each_part(unit, [&](const Segment *s, int, int count) { blocks.add(count, s->tap, s->taps, sum); });
-      const Filters filters = {dw, unit->out, rows - unit->row, cols - unit->col, unit->taps, dw_row};
+      const Filters filters = {dw, unit->out, unit->rows, unit->cols, unit->taps, dw_row};
       store_unit<Tile>(sum, unit->slot, filters, work, scale);
     }
   }

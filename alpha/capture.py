@@ -1,0 +1,181 @@
+"""capture: a computation that is recorded once and then repeated, so that the host pays for one launch, not hundreds.
+
+    def losses(x, y):
+        loss = ops.cross_entropy(model(x), y)
+        loss.backward()
+        return loss.detach()
+
+    compute = alpha.capture(losses, model)
+    for x, y in batches:
+        loss = compute(x, y)          # two calls run op by op, the third is recorded, and repeated from then on
+        optimizer.step()
+        optimizer.zero_grad()
+
+Results, gradients and running statistics have the bits that the function by itself would give. On the CPU, and wherever
+a call cannot be a repetition, the function is simply called.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, NamedTuple
+
+from alpha.backend import get_backend
+from alpha.config import config
+from alpha.errors import AlphaError, DTypeError, GraphError, message
+from alpha.graph import grad_enabled
+from alpha.nn import Module
+from alpha.tensor import Tensor
+
+WARM_UP = 2  # plain calls in a row before one is recorded: kernels are compiled and chosen, caches filled
+
+Function = Callable[..., Any]
+
+
+class _Recorded(NamedTuple):
+    """A recording, and what it stands for in Python."""
+
+    recording: Any                      # of the backend
+    arrays: list[Any]                   # of the state, at the addresses that were recorded
+    grads: list[tuple[Tensor, Tensor]]  # the tensors of the state that get a gradient, and these
+    changed: list[Tensor]               # those whose elements it overwrites: running statistics
+    outputs: list[Tensor]
+    single: bool                        # one output, not a tuple
+
+
+def capture(function: Function, *state: Module | Tensor) -> Function:
+    """Returns a function that does what `function` does, on a GPU by repeating its recorded launches.
+
+    Args:
+        function: takes tensors, and returns a tensor or a tuple of tensors without a graph (`loss.detach()`). What it
+            does must depend on the shapes and dtypes of its arguments alone, on the modes of the modules and on
+            `alpha.precision`, not on values: it may call backward, but not read a tensor back. What it does on the host
+            (printing, counting, an optimizer's step) is not repeated.
+        state: modules, on their device already, and tensors that it reads or changes; the parameters among them may
+            get gradients. A gradient holds its values until the next call.
+    Returns:
+        a function of the same arguments. It calls `function` plainly where a call is not the third in a row with the
+        same shapes, where an argument needs a gradient or a parameter has one already (backward then adds), where
+        modules or tensors have hooks, and with ALPHA_CHECK_NAN, ALPHA_SYNC, ALPHA_DEBUG above 1 or ALPHA_CAPTURE=0.
+        What cannot be recorded is called plainly for good, after a warning that says why.
+    Notes:
+        A recording holds the memory that the function takes at its peak, until other shapes come, memory runs out, or
+        the returned function is dropped. Other threads must leave the device alone during the third call.
+    Raises:
+        DTypeError: `state` has something else than modules and tensors.
+    """
+    return _Captured(function, state)
+
+
+class _Captured:
+    """See `capture`."""
+
+    found: _Recorded | None = None
+
+    def __init__(self, function: Function, state: Iterable[Module | Tensor]) -> None:
+        self.function, self.state = function, tuple(state)
+        self.modules, self.tensors = self._contents()
+        self.key: Hashable = None
+        self.calls = 0  # in a row with this key
+        self.refused: set[Hashable] = set()
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        if not self._may_repeat(inputs):
+            return self.function(*inputs)
+        key, found = self._key(inputs), self.found
+        if key != self.key or (found and self._is_stale(found)):
+            self.close()
+            self.key, self.calls = key, 0
+        if self.found is None and self.calls >= WARM_UP and key not in self.refused:
+            self.found = self._record(inputs)
+            if self.found is None:
+                self.refused.add(key)
+        self.calls += 1
+        return self.function(*inputs) if self.found is None else self._repeat(self.found, inputs)
+
+    def _contents(self) -> tuple[list[Module], list[Tensor]]:
+        """Returns the modules and the tensors of the state."""
+        modules: list[Module] = []
+        tensors: list[Tensor] = []
+        for item in self.state:
+            if isinstance(item, Module):
+                modules += item.modules()
+                tensors += [*item.parameters(), *(b for _, b in item.named_buffers())]
+            elif isinstance(item, Tensor):
+                tensors.append(item)
+            else:
+                raise DTypeError(message("capture", f"the state has a {type(item).__name__}",
+                                         "pass the modules and tensors that the function reads or changes"))
+        return modules, tensors
+
+    def close(self) -> None:
+        """Gives the recording's memory back."""
+        if self.found:
+            self.found.recording.close()
+            self.found = None
+
+    __del__ = close
+
+    def _may_repeat(self, inputs: tuple[Any, ...]) -> bool:
+        if not config.capture or config.check_nan or config.sync or config.debug > 1 or not inputs:
+            return False
+        if not all(isinstance(x, Tensor) and not x.requires_grad for x in inputs):
+            return False
+        return (get_backend(inputs[0].device).can_record and not any(m.hooked for m in self.modules)
+                and not any(t.grad is not None or t._hooks for t in self.tensors))
+
+    def _key(self, inputs: tuple[Tensor, ...]) -> Hashable:
+        return (tuple([(x.shape, x.dtype, x.device) for x in inputs]), grad_enabled(), config.precision,
+                config.tensor_cores, tuple([m.training for m in self.modules]),
+                tuple([t.requires_grad for t in self.tensors]))
+
+    def _is_stale(self, found: _Recorded) -> bool:
+        """Tells whether a recording is gone, or is about memory where the state is no more."""
+        return found.recording.closed or any(t.data is not a for t, a in zip(self.tensors, found.arrays))
+
+    def _record(self, inputs: tuple[Tensor, ...]) -> _Recorded | None:
+        """Returns the recording of a call, or None, after a warning, where there can be none."""
+        device, outputs, single = inputs[0].device, [], False
+        self.modules, self.tensors = self._contents()   # layers may have been replaced since
+        backend, arrays = get_backend(device), [t.data for t in self.tensors]
+        versions = [t._version for t in self.tensors]
+
+        def on_arrays(copies: list[Any]) -> list[Any]:
+            nonlocal outputs, single
+            result = self.function(*[Tensor(a, x.shape, x.dtype, x.device) for a, x in zip(copies, inputs)])
+            single = isinstance(result, Tensor)
+            outputs = [result] if single else list(result)
+            self._check(device, outputs, versions)
+            return [y.data for y in outputs]
+
+        try:
+            backend.forget(arrays)  # what is derived of them must be made within the recording
+            recording = backend.record(on_arrays, [x.data for x in inputs])
+        except AlphaError as error:
+            for t, version in zip(self.tensors, versions):
+                t.grad, t._version = None, version  # nothing has been computed; no gradient was there, see _may_repeat
+            warnings.warn(f"{error}\nnote: the function is called op by op", stacklevel=4)
+            return None
+        grads = [(t, t.grad) for t in self.tensors if t.grad is not None]
+        changed = [t for t, version in zip(self.tensors, versions) if t._version != version]
+        return _Recorded(recording, arrays, grads, changed, outputs, single)
+
+    def _check(self, device: str, outputs: list[Any], versions: list[int]) -> None:
+        """Raises GraphError for a function that cannot be repeated."""
+        for y in outputs:
+            if not isinstance(y, Tensor) or y.requires_grad or y.device != device:
+                raise GraphError(message("capture", f"the function returns {y!r:.60}", "return a tensor on the device "
+                                         "of the arguments, or a tuple of them, without a graph: loss.detach()"))
+        if any(t.requires_grad and t._version != version for t, version in zip(self.tensors, versions)):
+            raise GraphError(message("capture", "the function changes a parameter, with a learning rate and a count of "
+                                     "steps that would not be repeated", "call the optimizer outside of it"))
+
+    def _repeat(self, found: _Recorded, inputs: tuple[Tensor, ...]) -> Any:
+        arrays = found.recording.replay([x.data for x in inputs])
+        for t, g in found.grads:
+            t.grad = g
+        for t in found.changed:
+            t._version += 1
+        results = [Tensor(a, y.shape, y.dtype, y.device) for a, y in zip(arrays, found.outputs)]
+        return results[0] if found.single else tuple(results)

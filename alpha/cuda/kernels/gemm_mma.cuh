@@ -1,0 +1,237 @@
+// One tile of a matrix product by mma.sync, the tensor cores of every GPU from sm_80 on: the pieces that gemm_ffma.cuh
+// has for the FMA units, with the same names, for the same frames and work lists.
+//
+//   what      sum[row][col] = scale_a * scale_b * sum_k A[row][k] * B[col][k], 16-bit elements, float32 sums
+//   planes    1: one product of 16-bit elements. 2: an operand is the sum of two float16 planes, hi + lo, and three
+//             products are made of each 16 of k, lo*hi, hi*lo, hi*hi, the small ones first. A tensor core cuts its
+//             accumulator off instead of rounding it, an error that grows with the length of the sum; so after every
+//             slab of 32 the three products' sum is added to registers, in proper float32
+//   layout    a buffer: planes of A, planes of B. A plane is made of lines of 16-byte chunks:
+//               K-major   [rows][32]: 4 chunks of k. ldmatrix reads 8 rows x 16 bytes
+//               MN-major  [32][rows]: rows / 8 chunks. ldmatrix.trans reads 8 lines of k x 16 bytes, and transposes
+//             Chunk c of line l lies in the place of chunk c ^ (l % 8); where a line has 4 chunks, of c ^ (l / 2 % 4).
+//             So the 8 pieces that a matrix of ldmatrix reads, and those that 8 neighbouring copies write, lie in 8
+//             different groups of 4 banks: no conflicts, and no padding. Moving on by 16 of k (K-major), or by 16 rows
+//             (MN-major), changes bits of the chunk that are 0 before: it is one exclusive or
+//   pipeline  see gemm_pipeline.cuh
+//   threads   BM/WM x BN/WN warps, WM x WN elements each, in blocks of 16 x 8: of block (i, j) a lane has
+//             (lane / 4, lane % 4 * 2), its right neighbour, and the two 8 rows below
+//   requires  sm_80; rows of a K-major operand and lines of an MN-major one begin at multiples of 16 bytes
+//   estimated 64x64 a warp, one plane, per 16 of k: 32 mma.sync of 8 clocks each on a quarter of an A100's
+//             multiprocessor against 8 ldmatrix.x4 of 4 clocks: 128 threads of 128x128 elements need 50 % of shared
+//             memory's bytes to read, 25 % to write. Two planes, 64x32 a warp: 48 of the former, 12 of the latter: 50 %
+//             and 17 %. The former's loop over slabs has 151 instructions, 64 of them mma.sync, 16 ldmatrix, 8 cp.async;
+//             the latter's 257, 96, 24, 8. Nothing here has been timed
+#pragma once
+#include "gemm_pipeline.cuh"
+#include "scale.cuh"
+#include "storage.cuh"
+
+template <class T, int ROWS> struct KMajorPlanes;
+template <class T, int ROWS> struct MnMajorPlanes;
+template <class T> struct Mma;
+
+template <class In_, class Out_, int BM_, int BN_, int WM_, int WN_, int PLANES_, int STAGES_, bool A_KMAJOR_,
+          bool B_KMAJOR_>
+struct MmaTile {
+  using In = In_;
+  using Out = Out_;
+  static constexpr int BM = BM_, BN = BN_, BK = 32, WM = WM_, WN = WN_, PLANES = PLANES_, STAGES = STAGES_;
+  static constexpr bool A_KMAJOR = A_KMAJOR_, B_KMAJOR = B_KMAJOR_;
+  static constexpr int WARP_COLS = BN / WN, THREADS = 32 * (BM / WM) * WARP_COLS;
+  static constexpr int A_PLANE = BM * BK, B_PLANE = BN * BK;                                      // elements
+  static constexpr int A_SIZE = PLANES * A_PLANE, STAGE_SIZE = A_SIZE + PLANES * B_PLANE;
+  using RowsA = KMajorPlanes<MmaTile, BM>;
+  using RowsB = KMajorPlanes<MmaTile, BN>;
+  using LinesA = MnMajorPlanes<MmaTile, BM>;
+  using LinesB = MnMajorPlanes<MmaTile, BN>;
+  using Product = Mma<MmaTile>;
+  static_assert(BM % WM == 0 && BN % WN == 0 && WM % 32 == 0 && WN % 32 == 0 && WM <= 64 && WN <= 64,
+                "16 more rows change bits of a chunk's number that are 0 for a warp's first ones");
+};
+
+// The element that chunk `chunk` of line `line` begins at; WIDTH: elements of a line.
+template <int WIDTH> PTX_FN int swizzled(int line, int chunk) {
+  return line * WIDTH + (chunk ^ (WIDTH == 32 ? line >> 1 & 3 : line & 7)) * 8;
+}
+
+// Copies ROWS rows of a K-major operand, 16 bytes a thread; see KMajorCopy.
+template <class T, int ROWS> struct KMajorPlanes {
+  using In = typename T::In;
+  static constexpr int CHUNKS = T::BK / 8, STEP = T::THREADS / CHUNKS, COUNT = ROWS / STEP;
+  static_assert(ROWS % STEP == 0 && STEP % 8 == 0, "a thread's chunks have one place in their rows");
+  int k, first, dst;
+  long long plane;  // elements from a plane to the next
+
+  static PTX_FN int row_in_buffer(int r) { return r; }
+  PTX_FN KMajorPlanes(int thread, long long plane_)
+      : k(thread % CHUNKS * 8), first(thread / CHUNKS), dst(swizzled<T::BK>(thread / CHUNKS, thread % CHUNKS)),
+        plane(plane_) {}
+  PTX_FN void operator()(In *buffer, const In *const *rows, int offset, int k_left) const {
+    const int bytes = k < k_left ? 16 : 0;
+    const In *from[COUNT];  // all of them before the first copy, behind which nothing is read from shared memory early
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) from[i] = rows[first + i * STEP] + (offset + k);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+#pragma unroll
+      for (int p = 0; p < T::PLANES; p++)
+        ptx::cp_async<16>(buffer + p * (ROWS * T::BK) + dst + i * STEP * T::BK, from[i] + p * plane, bytes);
+  }
+};
+
+// Copies ROWS rows of an MN-major operand, 32 lines; see MnMajorCopy.
+template <class T, int ROWS> struct MnMajorPlanes {
+  using In = typename T::In;
+  static constexpr int CHUNKS = ROWS / 8, STEP = T::THREADS / CHUNKS, COUNT = T::BK / STEP;
+  static_assert(T::BK % STEP == 0 && STEP % 8 == 0, "a thread's chunks have one place in their lines");
+  const In *src;
+  int k0, dst;
+  long long plane;  // elements from a plane to the next
+
+  static PTX_FN int line0(int thread) { return thread / CHUNKS; }
+  PTX_FN MnMajorPlanes(int thread, const In *first, int rows_left, long long plane_) : plane(plane_) {
+    const int row = thread % CHUNKS * 8;
+    k0 = row < rows_left ? line0(thread) : 1 << 30;
+    dst = swizzled<ROWS>(line0(thread), thread % CHUNKS);
+    src = first + (row < rows_left ? row : 0);
+  }
+  template <class Line> PTX_FN void operator()(In *buffer, Line line, int k_left) const {
+    const In *from[COUNT];  // as above
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) from[i] = src + line(i);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+#pragma unroll
+      for (int p = 0; p < T::PLANES; p++)
+        ptx::cp_async<16>(buffer + p * (ROWS * T::BK) + dst + i * STEP * ROWS, from[i] + p * plane,
+                          k0 + i * STEP < k_left ? 16 : 0);
+  }
+};
+
+// The inner product on tensor cores.
+template <class T> struct Mma {
+  using In = typename T::In;
+  static constexpr int MT = T::WM / 16, NT = T::WN / 8;  // blocks of a warp
+  float acc[MT * NT][4];
+  int row0, col0;
+  int a0, b0;  // where the thread's row of ldmatrix begins in a plane: block 0, k = 0
+
+  PTX_FN explicit Mma(int thread) {
+    const int lane = thread % 32, warp = thread / 32, low = lane % 8, mid = lane / 8 & 1, high = lane / 16;
+    const int warp_row = warp / T::WARP_COLS * T::WM, warp_col = warp % T::WARP_COLS * T::WN;
+    row0 = warp_row + lane / 4;
+    col0 = warp_col + lane % 4 * 2;
+    a0 = T::A_KMAJOR ? swizzled<T::BK>(warp_row + mid * 8 + low, high)          // matrices: rows first, then k
+                     : swizzled<T::BM>(high * 8 + low, warp_row / 8 + mid);
+    b0 = T::B_KMAJOR ? swizzled<T::BK>(warp_col + high * 8 + low, mid)          // k first, then columns
+                     : swizzled<T::BN>(mid * 8 + low, warp_col / 8 + high);
+#pragma unroll
+    for (int i = 0; i < MT * NT; i++)
+#pragma unroll
+      for (int q = 0; q < 4; q++) acc[i][q] = 0.f;
+  }
+  PTX_FN int row(int i) const { return row0 + i * 16; }
+  PTX_FN int col(int j) const { return col0 + j * 8; }
+
+  // multiplies one slab
+  PTX_FN void operator()(const In *a, const In *b) {
+    if constexpr (T::PLANES == 1) {
+      multiply(acc, a, b);
+    } else {
+      float part[MT * NT][4] = {};
+      multiply(part, a, b);
+#pragma unroll
+      for (int i = 0; i < MT * NT; i++)
+#pragma unroll
+        for (int q = 0; q < 4; q++) acc[i][q] += part[i][q];
+    }
+  }
+  PTX_FN void scale(const float *a, const float *b) {
+    const Scale scale(a, b);
+#pragma unroll
+    for (int i = 0; i < MT * NT; i++)
+#pragma unroll
+      for (int q = 0; q < 4; q++) acc[i][q] = acc[i][q] * scale.first * scale.second;
+  }
+
+private:
+  PTX_FN void multiply(float (&sum)[MT * NT][4], const In *a_buffer, const In *b_buffer) const {
+#pragma unroll
+    for (int k = 0; k < T::BK; k += 16) {
+      unsigned a[T::PLANES][MT][4];
+#pragma unroll
+      for (int p = 0; p < T::PLANES; p++)
+#pragma unroll
+        for (int i = 0; i < MT; i++) fragment<T::A_KMAJOR, T::BM>(a[p][i], a_buffer + p * T::A_PLANE, a0, i, k);
+#pragma unroll
+      for (int j = 0; j < NT; j += 2) {
+        unsigned b[T::PLANES][4];
+#pragma unroll
+        for (int p = 0; p < T::PLANES; p++)
+          fragment<T::B_KMAJOR, T::BN>(b[p], b_buffer + p * T::B_PLANE, b0, j / 2, k);
+        if constexpr (T::PLANES == 2) {
+          blocks(sum, j, a[1], b[0]);
+          blocks(sum, j, a[0], b[1]);
+        }
+        blocks(sum, j, a[0], b[0]);
+      }
+    }
+  }
+  // Fragments of 16 rows x 16 of k: all of A's, or those of two blocks of columns.
+  template <bool KMAJOR, int ROWS> static PTX_FN void fragment(unsigned (&r)[4], const In *plane, int at, int i, int k) {
+    if constexpr (KMAJOR) ptx::ldmatrix_x4(r, plane + ((at ^ k) + i * (16 * T::BK)));
+    else ptx::ldmatrix_x4_trans(r, plane + ((at ^ i * 16) + k * ROWS));
+  }
+  // Products that follow one another have different sums: none waits for the one before.
+  static PTX_FN void blocks(float (&sum)[MT * NT][4], int j, const unsigned (&a)[MT][4], const unsigned (&b)[4]) {
+    const unsigned left[2] = {b[0], b[1]}, right[2] = {b[2], b[3]};
+#pragma unroll
+    for (int i = 0; i < MT; i++) {
+      mma(sum[i * NT + j], a[i], left, In());
+      mma(sum[i * NT + j + 1], a[i], right, In());
+    }
+  }
+  static PTX_FN void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], f16) { ptx::mma_f16(d, a, b); }
+  static PTX_FN void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], bf16) { ptx::mma_bf16(d, a, b); }
+};
+
+PTX_FN void store_pair(float *to, float first, float second) {
+  *reinterpret_cast<float2 *>(to) = make_float2(first, second);
+}
+template <class H> PTX_FN void store_pair(H *to, float first, float second) {
+  *reinterpret_cast<unsigned *>(to) = pair_of_floats<H>(first, second);
+}
+
+// Writes a tile as gemm_store of gemm_ffma.cuh does. aligned: rows begin at multiples of two elements, and `left` is even.
+template <class T, class RowAt>
+PTX_FN void gemm_store(const Mma<T> &product, RowAt row_at, const float *bias, int left, bool aligned, bool relu) {
+  using Out = typename T::Out;
+  constexpr int NT = Mma<T>::NT;
+  float add[NT][2];
+#pragma unroll
+  for (int j = 0; j < NT; j++)
+#pragma unroll
+    for (int q = 0; q < 2; q++) add[j][q] = bias && product.col(j) + q < left ? bias[product.col(j) + q] : 0.f;
+#pragma unroll
+  for (int i = 0; i < 2 * Mma<T>::MT; i++) {
+    Out *out = row_at(product.row(i / 2) + i % 2 * 8);
+    if (!out) continue;
+#pragma unroll
+    for (int j = 0; j < NT; j++) {
+      float v[2];
+#pragma unroll
+      for (int q = 0; q < 2; q++) {
+        v[q] = product.acc[i / 2 * NT + j][i % 2 * 2 + q] + add[j][q];
+        if (relu && v[q] < 0.f) v[q] = 0.f;  // keeps NaN
+      }
+      const int col = product.col(j);
+      if (aligned) {
+        if (col < left) store_pair(out + col, v[0], v[1]);
+      } else {
+        if (col < left) out[col] = from_float<Out>(v[0]);
+        if (col + 1 < left) out[col + 1] = from_float<Out>(v[1]);
+      }
+    }
+  }
+}

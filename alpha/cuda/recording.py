@@ -1,0 +1,208 @@
+"""The work of a function on the compute stream, recorded once and launched again as a whole (a CUDA graph).
+
+    recording = Recording(function, [x, y])     # function(arrays) -> arrays; nothing has been computed yet
+    loss, classes = recording.replay([x, y])    # one launch, whatever the number of kernels
+
+A recording repeats launches with the addresses and numbers of the time when it was made. Therefore it has a pool of its
+own, in which nobody else is given memory, copies of its inputs there, and a hold on every other array that it uses. Its
+outputs are copied out at each replay. What the host computes in between is not repeated: a function that reads a tensor
+back, or makes one from host data, is refused. Random numbers go on, as kernels read seed and counter from memory.
+PyCUDA has no graphs: libcuda is called through ctypes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+
+from alpha import random
+from alpha.cuda import memory
+from alpha.cuda.context import context
+from alpha.cuda.kernel import Kernel
+from alpha.cuda.memory import Array, copy, empty, free_cached, keep_one
+from alpha.errors import AlphaError, DeviceError, message
+
+Arrays = Sequence[Array]
+
+RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: memory may be allocated meanwhile
+_BEGIN_RANDOM = Kernel("dropout.cu", "begin_random", "ptr from, u64 seed, u64 counter", threads=1)
+
+
+class Recorder:
+    """What the backend asks and tells while the stream is recorded: alpha.cuda.memory.recorder.
+
+    Attributes:
+        own: addresses of the blocks that come from the recording's pool.
+        held: the other arrays that the recorded work reads or writes.
+        begin: two numbers in device memory, from which random numbers start; None until there are any.
+    """
+
+    def __init__(self) -> None:
+        self.own: set[int] = set()
+        self.held: dict[int, Array] = {}
+        self.begin: Array | None = None
+        self.counter = random.get_state()[1]
+        self.drawn: dict[int, int] = {}  # numbers that kernels make, by their offset; backward makes them again
+
+    def hold(self, values: Sequence[Any]) -> None:
+        """Keeps those arguments of a launch alive that nobody else may."""
+        for value in values:
+            if isinstance(value, Array) and not self._is_own(value):
+                self.held[id(value)] = value
+
+    def _is_own(self, x: Array) -> bool:
+        return not isinstance(x.block, memory.Lease) and int(x.block) in self.own
+
+    def upload(self, a: np.ndarray, dtype: str | None) -> Array:
+        """Returns `a` on the device, now and in memory of the main pool: the tables of plans, which stay as they are.
+
+        Nothing else runs on the device meanwhile, so the copy need not wait for anybody.
+        """
+        own, memory.pool.device, memory.recorder = memory.pool.device, memory.pool.main, None
+        try:
+            out = empty(a.shape, dtype or a.dtype.name)
+            if a.nbytes:
+                context.driver.memcpy_htod_async(out.ptr, a, context.copy_stream)
+                context.copy_stream.synchronize()
+        finally:
+            memory.pool.device, memory.recorder = own, self
+        self.held[id(out)] = out
+        return out
+
+    def random(self, offset: int, n: int) -> tuple[int, Array]:
+        """Returns what is added to a counter in memory to get `offset`, and where that counter is; n numbers follow."""
+        if self.begin is None:
+            self.begin = empty((2,), "int64")
+        self.drawn[offset] = -(-n // 4) * 4
+        return offset - self.counter, self.begin
+
+    def refusal(self, what: str) -> AlphaError:
+        """Returns the error of something that cannot be recorded."""
+        return AlphaError(message("capture", f"{what} in the function that is recorded, which later calls would not "
+                                  "repeat", "do it outside of the function"))
+
+
+class Recording:
+    """A function's work on the device, and the memory that it uses.
+
+    Args:
+        function: gets arrays like `inputs` and returns those of its results.
+        inputs: arrays whose elements differ from replay to replay.
+    Raises:
+        AlphaError: it reads elements back, makes arrays from host data, or draws random numbers on the host.
+        DeviceError: the driver refuses.
+        What the function raises. In each case nothing has been computed, and nothing is recorded.
+    """
+
+    _all: WeakSet[Recording] = WeakSet()
+
+    def __init__(self, function: Callable[[list[Array]], list[Array]], inputs: Arrays) -> None:
+        from pycuda.tools import DeviceMemoryPool
+
+        context.synchronize()
+        gc.collect()
+        free_cached()
+        if memory.on_exhaustion is None:
+            memory.on_exhaustion = close_all
+            context.at_exit.insert(0, close_all)  # before the pools
+        self._stream, self._graph, self._pool = context.stream.handle, ctypes.c_void_p(), DeviceMemoryPool()
+        keep_one(self._pool)
+        self._recorder, random_state = Recorder(), random.get_state()
+        try:
+            with self._recorded():
+                self.inputs = [empty(x.shape, x.dtype) for x in inputs]
+                self.outputs = function(self.inputs)
+                drawn = random.get_state()[1] - self._recorder.counter
+                if drawn != sum(self._recorder.drawn.values()):
+                    raise self._recorder.refusal("random numbers are drawn on the host")
+        finally:
+            random.set_state(*random_state)
+        self._held, self._random = list(self._recorder.held.values()), self._recorder.begin
+        self.numbers, self.nbytes = drawn, self._pool.managed_bytes
+        memory.pool.reserved += self.nbytes
+        self._all.add(self)
+
+    @contextmanager
+    def _recorded(self) -> Any:
+        """For a block: work on the compute stream is recorded, and memory comes from the recording's pool."""
+        pool, collects, graph = memory.pool, gc.isenabled(), ctypes.c_void_p()
+        gc.disable()  # finalizers of arrays from elsewhere would record events
+        _call("cuStreamBeginCapture_v2", ctypes.c_void_p(self._stream), RELAXED)
+        pool.device, memory.recorder = self._pool, self._recorder
+        whole = False
+        try:
+            yield
+            whole = True
+        finally:
+            pool.device, memory.recorder = pool.main, None
+            if collects:
+                gc.enable()
+            status = _library().cuStreamEndCapture(ctypes.c_void_p(self._stream), ctypes.byref(graph))
+            try:
+                if whole:
+                    _check("cuStreamEndCapture", status)
+                    _call("cuGraphInstantiateWithFlags", ctypes.byref(self._graph), graph, ctypes.c_ulonglong(0))
+            finally:
+                if graph:
+                    _call("cuGraphDestroy", graph)
+
+    def replay(self, inputs: Arrays) -> list[Array]:
+        """Launches the recorded work on other inputs of the same shapes and dtypes.
+
+        Returns new arrays; what else the function has written, it writes again where it did.
+        """
+        for own, x in zip(self.inputs, inputs):
+            copy(own, x)
+        if self._random:
+            _BEGIN_RANDOM(1, self._random, *random.get_state())
+            random.set_state(random.get_state()[0], random.get_state()[1] + self.numbers)
+        _call("cuGraphLaunch", self._graph, ctypes.c_void_p(self._stream))
+        found = []
+        for y in self.outputs:
+            found.append(empty(y.shape, y.dtype))
+            copy(found[-1], y)
+        return found
+
+    @property
+    def closed(self) -> bool:
+        return not self._graph
+
+    def close(self) -> None:
+        """Gives the memory back; arrays that the function has left elsewhere, gradients say, keep theirs."""
+        if self._graph:
+            context.synchronize()
+            _call("cuGraphExecDestroy", self._graph)
+            self._graph = ctypes.c_void_p()
+            memory.pool.reserved -= self.nbytes
+            self.inputs, self.outputs, self._held, self._random = [], [], [], None
+            self._pool.free_held()
+            keep_one(self._pool)
+
+
+def close_all() -> None:
+    """Gives up all recordings: for memory that has run out, and at exit."""
+    for recording in list(Recording._all):
+        recording.close()
+
+
+def _library() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")  # the one that PyCUDA has loaded
+
+
+def _call(name: str, *arguments: Any) -> None:
+    _check(name, getattr(_library(), name)(*arguments))
+
+
+def _check(name: str, status: int) -> None:
+    if status:
+        text = ctypes.c_char_p()
+        _library().cuGetErrorString(status, ctypes.byref(text))
+        why = text.value.decode() if text.value else "an unknown error"
+        raise DeviceError(message("capture", f"{name} failed with {status}: {why}",
+                                  "ALPHA_CAPTURE=0 runs the work op by op"))

@@ -1,0 +1,276 @@
+"""The C-K-S convolutions beside cuDNN (on the CPU: oneDNN), operator by operator: speed, share of the ceiling, error.
+
+    python -m benchmarks.conv_ops [--device cpu|cuda] [--sets networks paper3 paper5 layers] [--fma] [--resume]
+                                  [--precision fp32 tf32 bf16] [--passes fprop dgrad wgrad] [--output FOLDER]
+
+Both libraries compute on the same numbers in one process, in turn; PyTorch may use NCHW and channels_last, and searches
+for cuDNN's fastest algorithm. Before a pass is timed, a part of each result is compared with float64, and alpha's whole
+result with PyTorch's. Buffers rotate over more than the cache holds. benchmarks/shapes.py says what the sets are: the
+paper's cases run one by one, the device waited for after every execution, the others in windows of calls.
+
+TFLOP/s are nominal, products with padded zeros counted, as the field does; "useful" leaves those out, and is given as a
+share of what a large matrix product reaches in the same run; "table2" counts inserted zeros too, as the paper does.
+On a GPU, `--sets layers --fma` computes on the FMA units, to which the bars of that set belong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import alpha
+from alpha.errors import AlphaError
+from benchmarks import checks, plots, results, rounds
+from benchmarks.conv_sides import Operands, alpha_call, part_of, torch_call
+from benchmarks.environment import RESULTS, machine, smi, torch_facts
+from benchmarks.results import Row
+from benchmarks.rounds import Side, mark, medians, relative_error
+from benchmarks.shapes import PASSES, SHAPES, ConvShape, bar, network_shapes, paper, table2_flops, waves
+
+SETS = ("networks", "paper3", "paper5", "layers")
+MODELS = ("lenet5", "vgg16", "resnet18", "googlenet")
+PRECISIONS = ("fp32", "tf32", "bf16")
+BOUNDS = {"fp32": 1e-4, "tf32": 2e-3, "bf16": 2e-2}  # of an error; each precision stays far below the next one's
+USEFUL_BAR = 0.7      # of the rate of a large matrix product, on layers with more than one wave
+KEY = ("set", "shape", "pass", "precision", "settings", "n")
+CPU = {"matmul": 2048, "executions": 20, "rounds": 3, "window": 30.0, "batch": 32}
+GPU = {"matmul": 8192, "executions": 1000, "rounds": rounds.ROUNDS, "window": rounds.WINDOW_MS, "batch": 128}
+
+
+def timing_of(device: str) -> ModuleType:
+    """Returns what the benchmarks of single ops need of a device."""
+    if device == "cpu":
+        from benchmarks import cpu_timing
+        return cpu_timing
+    from benchmarks import cuda_timing
+    return cuda_timing
+
+
+# ---- values ----------------------------------------------------------------------------------------------------------
+
+
+def errors(operands: Operands, pass_name: str, calls: dict[str, Any], precision: str) -> dict[str, float]:
+    """Returns the relative error of each library, and of alpha against PyTorch.  Raises UnfairError for a large one."""
+    part, expected = part_of(operands, pass_name)
+    made = {name: call(0) for name, call in calls.items()}
+    operands.timing.synchronize()
+    seen = {name: operands.timing.view(r) if name == "alpha" else r.permute(0, 2, 3, 1) for name, r in made.items()}
+    found = {name: relative_error(r[part], expected) for name, r in seen.items()}
+    found["alpha against torch_nchw"] = relative_error(seen["alpha"].double(), seen["torch_nchw"])
+    if not all(error < BOUNDS[precision] for error in found.values()):
+        checks.refuse(f"{operands.shape.name} {pass_name}: a result is wrong, relative errors {found}, "
+                      f"{BOUNDS[precision]} is allowed in {precision}", "look for the kernel that computes it", where=
+                      "conv_ops")
+    return found
+
+
+# ---- time ------------------------------------------------------------------------------------------------------------
+
+
+def measure(set_name: str, operands: Operands, pass_name: str, precision: str, ceiling: float, effort: Row) -> Row:
+    """Returns the figures of one pass of one convolution.
+
+    Args:
+        ceiling: TFLOP/s of a large matrix product.
+        effort: rounds and window, or executions.
+    """
+    shape, desc, timing = operands.shape, operands.shape.desc, operands.timing
+    device = timing.__name__.rpartition(".")[2].partition("_")[0]
+    with alpha.precision(precision):
+        calls = {"alpha": alpha_call(operands, pass_name, device), "torch_nchw": torch_call(operands, pass_name, False),
+                 "torch_nhwc": torch_call(operands, pass_name, True)}
+        error = errors(operands, pass_name, calls, precision)
+        sides = {name: Side(call, stream_of(device) if name == "alpha" else None) for name, call in calls.items()}
+        times = (rounds.one_by_one(sides, effort["executions"], timing.synchronize) if set_name.startswith("paper")
+                 else timing.alternate(sides, effort["rounds"], effort["window"]))
+        kernel = kernel_name(pass_name, desc, operands.dtype, device)
+    ms = medians(times)
+    rates = {key: {name: flops / t / 1e9 for name, t in ms.items()} for key, flops in (
+        ("tflops", desc.nominal_flops), ("useful_tflops", desc.useful_flops),
+        ("table2_tflops", table2_flops(desc, pass_name)))}
+    best = max(rates["tflops"]["torch_nchw"], rates["tflops"]["torch_nhwc"])
+    ratio, share = rates["tflops"]["alpha"] / best, rates["useful_tflops"]["alpha"] / ceiling
+    barred = set_name == "layers" and device == "cuda" and precision == "fp32" and not alpha.config.tensor_cores
+    asked = bar(shape, pass_name, best) if barred else None
+    full = barred and waves(desc, sm_count()) > 1
+    return {"set": set_name, "shape": shape.name, "pass": pass_name, "precision": precision, "device": device,
+            **{k: v for k, v in shape._asdict().items() if k != "name"}, "kernel": kernel, "sets": operands.sets,
+            "ms": ms, "ms_rounds": times, **rates, "ratio": ratio, "bar": asked,
+            "met": None if asked is None else ratio >= asked, "useful_share": share,
+            "useful_bar": USEFUL_BAR if full else None, "gb_per_s": desc.nbytes() / ms["alpha"] / 1e6, "error": error}
+
+
+def stream_of(device: str) -> Any:
+    if device == "cpu":
+        return None
+    from alpha.cuda.context import context
+    return context.stream
+
+
+def sm_count() -> int:
+    from alpha.cuda.context import context
+    return context.sm_count
+
+
+def kernel_name(pass_name: str, desc: Any, dtype: str, device: str) -> str:
+    """Returns the kernel that alpha has chosen for a pass."""
+    if device == "cpu":
+        from alpha.cpu import native
+        return "compiled" if alpha.config.cpu_kernels and native.library() else "numpy"
+    from alpha.cuda.plan import plan, precision_of
+    return plan(pass_name, desc, precision_of(dtype)).chosen.name
+
+
+def matmul_facts(timing: ModuleType, size: int, precision: str, window: float = 100.0) -> Row:
+    """Returns what a large matrix product of PyTorch reaches, the ceiling of arithmetic; on a GPU with the clocks."""
+    torch = timing.strict_torch()
+    allow_tf32(torch, precision)
+    kind = torch.bfloat16 if precision == "bf16" else torch.float32
+    a, b = (torch.randn(size, size, device=timing.peer_device()).to(kind) for _ in range(2))
+    side = Side(lambda k: a @ b)
+    ms = medians(timing.alternate({"matmul": side}, 3, window))["matmul"]
+    clocks = timing.smi_during(side, max(1, round(1500 / ms))) if hasattr(timing, "smi_during") else {}
+    return {"matmul_tflops": 2 * size ** 3 / ms / 1e9, "matmul_size": size, **clocks}
+
+
+def allow_tf32(torch: Any, precision: str) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+HEAD = ("set", "convolution", "pass", "precision", "ms", "TFLOP/s", "PyTorch NCHW", "PyTorch NHWC", "ratio", "bar",
+        "useful TFLOP/s", "of matmul", "by Table II", "error alpha / PyTorch", "kernel")
+
+
+def line(row: Row) -> str:
+    """Returns a row of the table."""
+    where = f"| {row['set']} | {row['shape']} | {row['pass']} | {row['precision']} |"
+    if "failed" in row:
+        return f"{where} FAILED: {row['failed']} |"
+    t = row["tflops"]
+    return (f"{where} {row['ms']['alpha']:.3f} | {t['alpha']:.3g} | {t['torch_nchw']:.3g} | {t['torch_nhwc']:.3g} | "
+            f"{row['ratio']:.2f} | {mark(row['ratio'], row['bar'])} | {row['useful_tflops']['alpha']:.3g} | "
+            f"{100 * row['useful_share']:.0f} % {mark(row['useful_share'], row['useful_bar'])} | "
+            f"{row['table2_tflops']['alpha']:.3g} | {row['error']['alpha']:.0e} / {row['error']['torch_nchw']:.0e} | "
+            f"{row['kernel']} |")
+
+
+def report(rows: Sequence[Row]) -> list[str]:
+    """Returns the table, and what became of the bars."""
+    rows = results.latest(rows, KEY)
+    lines = [f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD), *map(line, rows)]
+    judged = [row for row in rows if row.get("bar") is not None]
+    useful = [row for row in rows if row.get("useful_bar") is not None]
+    good = [row for row in rows if "failed" not in row]
+    for pass_name in PASSES:
+        ratios = [row["ratio"] for row in good if row["pass"] == pass_name]
+        if ratios:
+            lines.append(f"{pass_name}: faster than PyTorch's better layout in {sum(r > 1 for r in ratios)} of "
+                         f"{len(ratios)} cases")
+    if judged:
+        lines.append(f"{sum(row['met'] for row in judged)} of {len(judged)} bars met; "
+                     f"{sum(row['useful_share'] >= row['useful_bar'] for row in useful)} of {len(useful)} useful rates "
+                     f"at {100 * USEFUL_BAR:.0f} % of a matrix product")
+    return [*lines, f"{len(rows) - len(good)} failed"]
+
+
+# ---- command line ----------------------------------------------------------------------------------------------------
+
+
+def jobs(sets: Sequence[str], passes: Sequence[str], device: str, batch: int, models: Sequence[str]
+         ) -> list[tuple[str, ConvShape, list[str], Row]]:
+    """Returns (set, convolution, passes, what else is known); a network's first layer has no dgrad in training."""
+    found: list[tuple[str, ConvShape, list[str], Row]] = []
+    for name in sets:
+        if name == "networks":
+            found += [(name, shape, [p for p in passes if p != "dgrad" or shape.ic > 3], {"networks": where})
+                      for shape, where in network_shapes(models, batch).items()]
+        else:
+            shapes = SHAPES if name == "layers" else paper(int(name[-1]), device)
+            found += [(name, shape, list(passes), {}) for shape in shapes]
+    return found
+
+
+def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: the GPU, if any")
+    parser.add_argument("--sets", nargs="+", choices=SETS, help="default: all but layers, which is for a GPU's bars")
+    parser.add_argument("--shapes", nargs="+", metavar="NAME", help="only these convolutions of the sets")
+    parser.add_argument("--passes", nargs="+", default=list(PASSES), choices=PASSES)
+    parser.add_argument("--models", nargs="+", default=list(MODELS), help="of the set networks")
+    parser.add_argument("--precision", nargs="+", default=["fp32"], choices=PRECISIONS)
+    parser.add_argument("--fma", action="store_true", help="keep alpha's float32 off tensor cores")
+    for name, what in (("batch", "images, in the set networks"), ("executions", "of each of the paper's cases"),
+                       ("rounds", "of windows"), ("window", "milliseconds of calls in a row")):
+        parser.add_argument(f"--{name}", type=type(GPU[name]), help=f"{what} (default: {GPU[name]}, cpu {CPU[name]})")
+    parser.add_argument("--budget-s", type=float, default=float("inf"), help="begin no convolution later than this")
+    parser.add_argument("--output", type=Path, help="folder (default: benchmarks/results/<device>)")
+    parser.add_argument("--resume", action="store_true", help="leave out what the folder has already")
+    parser.add_argument("--busy", action="store_true", help="measure on a GPU that others use too")
+    args = parser.parse_args(argv)
+    if args.device == "auto":
+        args.device = "cuda" if smi("name") else "cpu"
+    args.sets = args.sets or list(SETS[:3])
+    for name, value in (CPU if args.device == "cpu" else GPU).items():
+        setattr(args, name, getattr(args, name, None) or value)
+    args.output = args.output or RESULTS / machine(args.device)
+    return args
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = parsed(argv)
+    try:
+        checks.precision_of_device(args.precision, args.device, "conv_ops")
+        if args.device == "cuda" and not args.busy:
+            checks.quiet_gpu()
+    except AlphaError as error:
+        print(error, file=sys.stderr)
+        return 1
+    timing, file = timing_of(args.device), args.output / "conv_ops.jsonl"
+    args.deadline = time.monotonic() + args.budget_s
+    with alpha.config(tensor_cores=not args.fma):
+        command = f"python -m benchmarks.conv_ops {' '.join(sys.argv[1:] if argv is None else argv)}".strip()
+        facts = {**timing.start(command), **torch_facts(), "busy_allowed": args.busy, "executions": args.executions,
+                 "rounds": args.rounds, "window_ms": args.window}
+        print("; ".join(f"{k}: {v}" for k, v in facts.items()))
+        for precision in args.precision:
+            run(args, timing, precision, facts, file)
+    rows = results.read(file)
+    print("\n" + "\n".join(report(rows)))
+    plots.draw(args.output)
+    return 1 if any("failed" in row for row in results.latest(rows, KEY)) else 0
+
+
+def run(args: argparse.Namespace, timing: ModuleType, precision: str, facts: Row, file: Path) -> None:
+    """Measures everything in one precision; what fails is a row, and the rest goes on."""
+    facts = {**facts, **matmul_facts(timing, args.matmul, precision)}
+    there = {results.key_of(row, KEY) for row in results.read(file) if "failed" not in row} if args.resume else set()
+    for set_name, shape, passes, more in jobs(args.sets, args.passes, args.device, args.batch, args.models):
+        if args.shapes and shape.name not in args.shapes:
+            continue
+        key = {"set": set_name, "shape": shape.name, "precision": precision, "settings": facts["settings"],
+               "n": shape.n}
+        wanted = [p for p in passes if results.key_of({**key, "pass": p}, KEY) not in there]
+        if not wanted or time.monotonic() > args.deadline:
+            continue
+        operands = Operands(shape, timing, "bfloat16" if precision == "bf16" else "float32")
+        allow_tf32(timing.strict_torch(), precision)
+        for pass_name in wanted:
+            try:
+                row = measure(set_name, operands, pass_name, precision, facts["matmul_tflops"], vars(args))
+            except Exception as error:  # the other convolutions are of use without this one
+                traceback.print_exc()
+                row = {**key, "pass": pass_name, "failed": (str(error) or repr(error)).partition("\n")[0][:200]}
+            results.record(file, facts, {**row, **more})
+            print(line(row), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,211 @@
+"""Pictures of results, from nothing but the JSON lines of a folder.
+
+    python -m benchmarks.plots benchmarks/results/h100
+
+    zeros.png          share of padded zeros, and of products with them, against the size of the map
+    conv_speed.png     the paper's cases: speed of both libraries, a panel for each pass and filter
+    steps.png          time of a training step, alpha beside every configuration of PyTorch
+    memory.png         peak memory of a training step
+    losses.png         loss over the first updates, both libraries
+    live_bytes.png     what alpha's pool holds over one step
+    accuracy.png       a whole training in both libraries: loss over the epochs, test accuracy of each seed
+
+matplotlib is an extra (pip install ".[plot]"); without it the folder is left as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from alpha.ops.conv_desc import ConvDesc
+from benchmarks import compare_tables, results
+from benchmarks.results import Row
+from benchmarks.shapes import PASSES
+from train.report import blank_figure, can_plot, save_figure
+
+MAPS = (128, 64, 32, 16, 8, 4, 2, 1)
+COLOURS = {"alpha": "#c0392b", "torch_nchw": "#2c6fbb", "torch_nhwc": "#6fa8dc", "torch_graph": "#674ea7",
+           "torch_compile": "#8e9aaf"}
+MIB = 1 << 20
+COLUMNS = 3
+
+
+def draw(folder: Path) -> list[Path]:
+    """Draws every picture that the files of a folder have rows for, and returns the paths."""
+    if not can_plot("no pictures are drawn"):
+        return []
+    compared = results.latest(results.read(folder / "compare.jsonl"), compare_tables.KEY)
+    conv = results.latest(results.read(folder / "conv_ops.jsonl"), ("set", "shape", "pass", "precision", "settings"))
+    accuracy = results.read(folder / "accuracy.jsonl")
+    groups = compare_tables.networks(compared)
+    traces = [row for row in compared if row["kind"] == "memory" and row["configuration"] == "alpha"]
+    made = [(zeros, MAPS, "zeros"), (conv_speed, [row for row in conv if row["set"].startswith("paper")], "conv_speed"),
+            (steps, groups, "steps"), (memory, groups, "memory"), (losses, groups, "losses"),
+            (live_bytes, traces, "live_bytes"), (accuracies, accuracy, "accuracy")]
+    paths = []
+    for picture, rows, name in made:
+        rows = [row for row in rows if not (isinstance(row, dict) and "failed" in row)]
+        if rows:
+            paths.append(folder / f"{name}.png")
+            save_figure(picture(rows), paths[-1])
+    return paths
+
+
+def panels(count: int, height: float = 2.8, columns: int = COLUMNS) -> tuple[Any, Callable[..., Any]]:
+    """Returns a figure and a function that adds the next of `count` panels."""
+    columns = min(columns, count)
+    rows = -(-count // columns)
+    made = blank_figure(4.2 * columns, height * rows)
+    places = iter(range(1, count + 1))
+
+    def add(**labels: Any) -> Any:
+        axes = made.add_subplot(rows, columns, next(places), **labels)
+        axes.grid(alpha=0.3)
+        return axes
+    return made, add
+
+
+# ---- zeros -----------------------------------------------------------------------------------------------------------
+
+
+def shares(size: int, f: int = 3, padding: int = 1) -> tuple[float, float]:
+    """Returns the share of zeros in a padded map, and of products with them, for stride 1."""
+    desc = ConvDesc.fprop((1, size, size, 1), (1, f, f, 1), stride=(1, 1), padding=(padding,) * 2, dilation=(1, 1),
+                          groups=1)
+    return 1 - (size / (size + 2 * padding)) ** 2, 1 - desc.useful_flops / desc.nominal_flops
+
+
+def zeros(maps: Sequence[int]) -> Any:
+    made, add = panels(1, 3.2)
+    axes = add(xlabel="height and width of the map", ylabel="share, %", title="3x3 filters, padding 1, stride 1")
+    for k, label in enumerate(("zeros in the padded input", "products with a zero")):
+        axes.plot(range(len(maps)), [100 * shares(size)[k] for size in maps], marker="o", label=label)
+    axes.set_xticks(range(len(maps)), [str(size) for size in maps])
+    axes.legend()
+    return made
+
+
+# ---- convolutions ----------------------------------------------------------------------------------------------------
+
+
+def conv_speed(rows: Sequence[Row]) -> Any:
+    """Speed by the paper's formulas in each case: its products with zeros are counted as done."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(results.key_of(row, ("precision", "settings", "f", "pass")), []).append(row)
+    made, add = panels(len(groups))
+    for (precision, settings, f, pass_name), cases in sorted(
+            groups.items(), key=lambda item: (*item[0][:3], PASSES.index(item[0][3]))):
+        axes = add(xlabel="map", ylabel="TFLOP/s",
+                   title=f"{pass_name}, {f}x{f} filters, stride {cases[0]['stride']}, {precision} {settings}".strip())
+        cases = sorted(cases, key=lambda row: -row["hw"])
+        for side in cases[0]["table2_tflops"]:
+            axes.plot(range(len(cases)), [row["table2_tflops"][side] for row in cases], marker="o", label=side,
+                      color=COLOURS.get(side))
+        axes.set_xticks(range(len(cases)), [str(row["hw"]) for row in cases])
+        axes.set_ylim(bottom=0)
+        axes.legend(fontsize=7)
+    return made
+
+
+# ---- steps -----------------------------------------------------------------------------------------------------------
+
+
+def title(row: Row) -> str:
+    return f"{row['model']}, batch {row['batch']}, {row['precision']} {row.get('settings') or ''}".strip()
+
+
+def bars(axes: Any, values: dict[str, float | None]) -> None:
+    """Draws a bar for each name whose value is known, with the value on it."""
+    known = {name: v for name, v in values.items() if v is not None}
+    drawn = axes.bar(range(len(known)), list(known.values()), color=[COLOURS.get(name) for name in known])
+    axes.bar_label(drawn, fmt="%.4g", fontsize=8)
+    axes.set_xticks(range(len(known)), [name.removeprefix("torch_") for name in known], fontsize=8)
+    axes.margins(y=0.15)
+
+
+def steps(groups: Sequence[Sequence[Row]]) -> Any:
+    made, add = panels(len(groups))
+    for rows in groups:
+        ours = compare_tables.best(rows)["ms"]["alpha"]
+        bars(add(ylabel="ms per step", title=title(rows[0])),
+             {"alpha": ours, **{row["configuration"]: row["ms"]["torch"] for row in rows}})
+    return made
+
+
+def memory(groups: Sequence[Sequence[Row]]) -> Any:
+    made, add = panels(len(groups))
+    for rows in groups:
+        counted = rows[0]["peak_mib"]["torch"] is not None
+        key, what = ("peak_mib", "peak MiB, own count") if counted else ("process_mib", "peak MiB of the process")
+        bars(add(ylabel=what, title=title(rows[0])),
+             {"alpha": rows[0][key]["alpha"], **{row["configuration"]: row[key]["torch"] for row in rows}})
+    return made
+
+
+def losses(groups: Sequence[Sequence[Row]]) -> Any:
+    made, add = panels(len(groups))
+    for rows in groups:
+        axes = add(xlabel="update", ylabel="loss", title=title(rows[0]))
+        axes.plot(rows[0]["losses"]["alpha"], color=COLOURS["alpha"], linewidth=4, alpha=0.5, label="alpha")
+        for row in rows:
+            axes.plot(row["losses"]["torch"], color=COLOURS[row["configuration"]], linestyle="--", marker=".",
+                      label=row["configuration"])
+        axes.legend(fontsize=7)
+    return made
+
+
+def live_bytes(rows: Sequence[Row]) -> Any:
+    """The curve of the pool, the parts that stay, and the phases."""
+    made, add = panels(len(rows))
+    for row in rows:
+        a = row["account"]
+        axes = add(xlabel="allocations of one step", ylabel="MiB in use", title=title(row))
+        axes.plot([n / MIB for n in a["live"]], color=COLOURS["alpha"], drawstyle="steps-post")
+        floor = 0.0
+        for part in ("weights", "optimizer_state", "batches"):
+            axes.fill_between([0, len(a["live"])], floor, floor + a[part] / MIB, alpha=0.25, linewidth=0,
+                              label=part.replace("_", " "))
+            floor += a[part] / MIB
+        for start, phase in zip(a["phase_starts"], ("forward", "backward", "update")):
+            axes.axvline(start, color="gray", linewidth=0.7)
+            axes.annotate(phase, (start, 1.0), xycoords=("data", "axes fraction"), rotation=90, va="top", fontsize=7)
+        axes.set_ylim(bottom=0)
+        axes.legend(fontsize=7, loc="lower right")
+    return made
+
+
+def accuracies(rows: Sequence[Row]) -> Any:
+    """Each seed a pair of points, and the loss of its epochs a pair of curves."""
+    groups: dict[str, list[Row]] = {}
+    for row in results.latest(rows, ("recipe", "seed")):
+        groups.setdefault(row["recipe"], []).append(row)
+    made, add = panels(2 * len(groups), 3.0, columns=2)
+    for recipe, seeds in groups.items():
+        axes = add(xlabel="epoch", ylabel="training loss", yscale="log", title=recipe)
+        for k, row in enumerate(seeds):
+            for side, style in (("alpha", {"color": COLOURS["alpha"], "linewidth": 4, "alpha": 0.4}),
+                                ("torch", {"color": COLOURS["torch_nhwc"], "linestyle": "--", "marker": "."})):
+                epochs = range(1, len(row[side]["train_loss"]) + 1)
+                axes.plot(epochs, row[side]["train_loss"], label=None if k else side, **style)
+        axes.legend(fontsize=7)
+        axes = add(ylabel="test accuracy, %", title=f"{recipe}, {len(seeds)} seeds")
+        for place, side in enumerate(("alpha", "torch")):
+            axes.plot([place] * len(seeds), [100 * row[side]["accuracy"] for row in seeds], "o", alpha=0.7)
+        axes.set_xticks([0, 1], ["alpha", "PyTorch"])
+        axes.set_xlim(-0.5, 1.5)
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="with compare.jsonl, conv_ops.jsonl or accuracy.jsonl")
+    for path in draw(parser.parse_args(argv).folder):
+        print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""The same recipe trained by both libraries, over several seeds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from alpha.errors import ConfigError
+from benchmarks import accuracy, digits_archive, results
+from train import cifar
+from train.config import parse
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("sklearn")
+pytestmark = pytest.mark.torch
+
+SHORT = ["--device", "cpu", "--epochs", "2", "--batch-size", "64", "--label-smoothing", "0.1"]
+
+
+def test_both_libraries_follow_one_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--recipes", "digits", "--seeds", "2", *SHORT, "--val-size", "1000", "--augment", "crop=2", "--output",
+             str(tmp_path)]
+    assert accuracy.main(flags) == 0
+    rows = results.read(tmp_path / "accuracy.jsonl")
+    assert [(row["recipe"], row["seed"]) for row in rows] == [("digits", 0), ("digits", 1)]
+    assert all(row["config"]["epochs"] == 2 for row in rows)
+    for row in rows:
+        assert row["alpha"]["train_loss"] == pytest.approx(row["torch"]["train_loss"], rel=1e-5)
+        assert abs(row["difference_points"]) < 1 and {"date", "torch", "command"} <= row.keys()
+    assert rows[0]["alpha"]["train_loss"] != rows[1]["alpha"]["train_loss"]
+    assert (tmp_path / "accuracy.png").exists()
+    assert "| digits | 2 | " in capsys.readouterr().out
+    assert accuracy.main([*flags, "--resume"]) == 0 and len(results.read(tmp_path / "accuracy.jsonl")) == 2
+
+
+def test_the_archive_is_made_where_it_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accuracy, "ARCHIVE", tmp_path / "digits")
+    write = digits_archive.write
+    monkeypatch.setattr(digits_archive, "write", lambda place, form: write(place, form, train_images=1100,
+                                                                           test_images=50))
+    assert accuracy.main(["--recipes", "archive", "--seeds", "1", *SHORT, "--output", str(tmp_path / "results")]) == 0
+    row = results.read(tmp_path / "results" / "accuracy.jsonl")[0]
+    assert row["config"]["dataset"] == "cifar10" and row["alpha"]["accuracy"] == row["torch"]["accuracy"]
+    made = cifar.find("cifar10", tmp_path / "digits")
+    assert made is not None
+    before = made.stat().st_mtime_ns
+    assert "--data-dir" in accuracy.recipe("archive", "cuda", None) and made.stat().st_mtime_ns == before
+
+
+def test_mean_and_deviation_stand_side_by_side() -> None:
+    rows = [{"recipe": "digits", "seed": k, "alpha": {"accuracy": a, "epoch_seconds": [1.0, 3.0]},
+             "torch": {"accuracy": b, "epoch_seconds": [4.0]}} for k, (a, b) in enumerate([(0.98, 0.97), (0.96, 0.97)])]
+    again = {**rows[1], "alpha": {"accuracy": 0.98, "epoch_seconds": [2.0]}}
+    assert accuracy.summary([*rows, again])[2] == (
+        "| digits | 2 | 98.00 +- 0.00 % | 97.00 +- 0.00 % | 1.00 points | 2.00 / 4.00 | MISSED, 0.50 are allowed |")
+    assert "97.00 +- 1.41 % | 97.00 +- 0.00 % | 0.00 points" in accuracy.summary(rows)[2]
+    assert "ok, 2.00 are allowed" in accuracy.summary(rows)[2]  # two standard errors: 2 * sqrt(2 / 2)
+
+
+def test_cifar10_is_trained_where_it_is_present(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert accuracy.present(None) == ["digits", "archive"]
+    assert accuracy.main(["--recipes", "cifar10", "--device", "cpu", "--output", str(tmp_path)]) == 1
+    assert "accuracy: data does not hold CIFAR-10\nhelp: point --data-dir" in capsys.readouterr().err
+    digits_archive.write(tmp_path / "here", cifar.FORMS["cifar10"][0], train_images=50, test_images=10)
+    assert accuracy.present(tmp_path / "here") == ["digits", "archive", "cifar10"]
+    assert parse(accuracy.recipe("cifar10", "cuda", tmp_path / "here")).model == "resnet18"
+
+
+@pytest.mark.parametrize("flags", [["--optimizer", "adam"], ["--model", "alexnet"], ["--ema", "0.9"], ["--clip", "1"],
+                                   ["--dataset", "cifar100"]])
+def test_a_recipe_that_pytorch_does_not_have_is_refused(flags: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"accuracy: \w+ is .*, PyTorch's side has .*\nhelp: leave --\w+ out"):
+        accuracy.train_both(parse([*flags, "--device", "cpu"]))
