@@ -55,7 +55,6 @@ def no_products(monkeypatch) -> None:
 def tensor_cores_first(monkeypatch) -> None:
     """Convolutions take tensor cores wherever they can, however small they are."""
     for kind in (Wgmma, WgmmaWgrad):
-        monkeypatch.setattr(kind, "cost", lambda self, desc, sm_count: float(self.tile.columns) / 1e6)
-        monkeypatch.setattr(kind, "least", lambda self, desc, sm_count: 0.0)
-    monkeypatch.setattr(plan, "conversion_us", lambda candidate, desc, precision: 0.0)
+        for estimate in ("least", "cost"):
+            monkeypatch.setattr(kind, estimate, lambda self, desc, sm_count: self.tile.columns - 1e6)
     monkeypatch.setattr(plan, "_plans", {})
