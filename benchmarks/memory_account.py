@@ -39,7 +39,7 @@ class Holding(NamedTuple):
 def holding(data: Any) -> Holding:
     """Returns where the elements of an array are, in how large a block, and whether the pool counts it."""
     if not isinstance(data, np.ndarray):
-        return Holding(data.ptr, data.nbytes, True)
+        return Holding(int(data.block), data.nbytes, True)  # its ptr would have an array written that waits for that
     base = data
     while isinstance(base, np.ndarray) and base.base is not None:
         base = base.base
@@ -116,7 +116,14 @@ def traced_step(side: AlphaSide, trace: Trace) -> tuple[list[Holding], list[Hold
         from alpha.cpu import memory
     else:
         from alpha.cuda import memory  # type: ignore[no-redef]
-    before, memory.on_allocate = memory.on_allocate, trace
+    before = memory.on_allocate
+
+    def both(address: int, nbytes: int) -> None:
+        if before:
+            before(address, nbytes)
+        trace(address, nbytes)
+
+    memory.on_allocate = both
     try:
         with side.mode():
             trace.begin_phase()
