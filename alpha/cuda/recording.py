@@ -32,6 +32,7 @@ from alpha.errors import AlphaError, DeviceError, message
 Arrays = Sequence[Array]
 
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: memory may be allocated meanwhile
+_pools: list[Any] = []  # of all recordings: arrays may live in them for longer
 _BEGIN_RANDOM = Kernel("dropout.cu", "begin_random", "ptr from, u64 seed, u64 counter", threads=1)
 
 
@@ -112,8 +113,9 @@ class Recording:
         free_cached()
         if memory.on_exhaustion is None:
             memory.on_exhaustion = close_all
-            context.at_exit.insert(0, close_all)  # before the pools
+            context.at_exit.append(_end)
         self._stream, self._graph, self._pool = context.stream.handle, ctypes.c_void_p(), DeviceMemoryPool()
+        _pools.append(self._pool)
         keep_one(self._pool)
         self._recorder, random_state = Recorder(), random.get_state()
         try:
@@ -192,6 +194,13 @@ def close_all() -> None:
     """Gives up all recordings: for memory that has run out, and at exit."""
     for recording in list(Recording._all):
         recording.close()
+
+
+def _end() -> None:
+    """At exit, while the context is there: a pool that holds freed blocks ends the process if it goes later."""
+    close_all()
+    for pool in _pools:
+        pool.stop_holding()
 
 
 def _library() -> ctypes.CDLL:

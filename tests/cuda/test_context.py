@@ -113,6 +113,11 @@ def test_the_first_thread_may_be_any(device):
     "import threading\ndef work():\n    while True: alpha.tensor(np.ones(5), 'float32', 'cuda')\n"
     "threading.Thread(target=work, daemon=True).start(); import time; time.sleep(0.1)",
     "import threading\nthreading.Thread(target=lambda: (x.numpy(), threading.Event().wait()), daemon=True).start()",
+    "from alpha import nn\nnet = nn.Linear(5, 2).to('cuda')\n"                # a recording with gradients in its memory
+    "def f(x):\n    y = net(x).sum()\n    y.backward()\n    return y.detach()\n"
+    "g = alpha.capture(f, net)\nfor _ in range(4): net.zero_grad(); y = g(x.reshape(-1, 5))\n"
+    "w = net.weight.grad; assert alpha.cuda.memory.pool.reserved",
+    "f = alpha.capture(lambda x: x * x)\nfor _ in range(4): y = f(x)\ndel f; import gc; gc.collect()",
     "class C:\n    def __del__(self): self.x = None\nc = C(); c.x = x; c.me = c; del x",
 ])
 def test_a_program_ends_without_a_word(device, rest):

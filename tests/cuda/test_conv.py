@@ -185,7 +185,7 @@ def test_tuning_times_the_candidates_once_and_keeps_the_choice(device, tmp_path,
     with config(tune=True, cache_dir=str(tmp_path)):
         for _ in range(2):
             monkeypatch.setattr(plan, "_plans", {})
-            made = plan.plan("fprop", desc)
+            made = plan.plan("fprop", desc, "fma")  # whose kernels are few
             assert made.measured and made.chosen is made.options[0].candidate
     fitting = [option for option in made.options if not option.reason]
     assert len(timed) == len(fitting) > 1
@@ -194,5 +194,5 @@ def test_tuning_times_the_candidates_once_and_keeps_the_choice(device, tmp_path,
         damaged.write_text("{")
     with config(tune=True, cache_dir=str(tmp_path)):
         monkeypatch.setattr(plan, "_plans", {})
-        plan.plan("fprop", desc)
+        plan.plan("fprop", desc, "fma")
     assert len(timed) == 2 * len(fitting)
