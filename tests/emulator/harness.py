@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 from collections.abc import Sequence
 from functools import cache
@@ -20,6 +21,7 @@ from pycuda import gpuarray  # noqa: E402
 from pycuda.tools import DeviceMemoryPool  # noqa: E402
 
 POOL = DeviceMemoryPool()
+atexit.register(POOL.stop_holding)  # arrays of modules go after the context: the pool would want it to take them back
 STREAM = cuda.Stream()
 RNG = np.random.default_rng(0)
 Size = int | tuple[int, ...]
