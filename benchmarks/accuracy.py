@@ -24,7 +24,7 @@ from typing import Any
 
 from alpha.errors import AlphaError, ConfigError, message
 from benchmarks import digits_archive, plots, results
-from benchmarks.environment import RESULTS, environment, machine, smi, torch_facts
+from benchmarks.environment import add_common, environment, settle, smi, torch_facts
 from benchmarks.results import Row
 from benchmarks.torch_recipe import alpha_run, check, torch_run
 from train import cifar
@@ -102,15 +102,11 @@ def parsed(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--recipes", nargs="+", choices=list(RECIPES), help="default: all whose data are there")
     parser.add_argument("--seeds", type=int, default=3, help="how many, from 0")
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: the GPU, if any")
     parser.add_argument("--data-dir", type=Path, help="where CIFAR-10 is")
-    parser.add_argument("--output", type=Path, help="folder (default: benchmarks/results/<device>)")
-    parser.add_argument("--resume", action="store_true", help="leave out what the folder has already")
+    add_common(parser)
     args, flags = parser.parse_known_args(argv)
-    if args.device == "auto":
-        args.device = "cuda" if smi("name") else "cpu"
+    settle(args)
     args.recipes = args.recipes or present(args.data_dir)
-    args.output = args.output or RESULTS / machine(args.device)
     return args, flags
 
 

@@ -33,7 +33,7 @@ import numpy as np
 from alpha.errors import AlphaError, ConfigError, message
 from benchmarks import checks, compare_tables, plots, results
 from benchmarks.configurations import CONFIGURATIONS, PRECISIONS, Configuration, settled, usual
-from benchmarks.environment import RESULTS, SMI, environment, machine, smi, torch_facts
+from benchmarks.environment import SMI, add_common, environment, settle, smi, torch_facts
 from benchmarks.process import Worker
 from benchmarks.results import Row
 from benchmarks.sides import AlphaSide, Batch, TorchSide, image_batches
@@ -298,20 +298,14 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--models", nargs="+", metavar="NAME[:BATCH]")
     parser.add_argument("--batch-sizes", nargs="+", type=int, default=list(BATCH_SIZES))
     parser.add_argument("--precision", nargs="+", default=["fp32"], choices=PRECISIONS)
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: the GPU, if any")
     parser.add_argument("--configurations", nargs="+", choices=list(CONFIGURATIONS))
     parser.add_argument("--rounds", type=int, default=Effort().rounds)
     parser.add_argument("--visit-ms", type=float, default=Effort().visit_ms, help="time per visit of a process")
-    parser.add_argument("--budget-s", type=float, default=float("inf"), help="begin no configuration later than this")
-    parser.add_argument("--output", type=Path, help="folder (default: benchmarks/results/<device>)")
-    parser.add_argument("--resume", action="store_true", help="leave out what the folder has already")
-    parser.add_argument("--busy", action="store_true", help="measure on a GPU that others use too")
+    add_common(parser, "configuration")
     args = parser.parse_args(argv)
-    if args.device == "auto":
-        args.device = "cuda" if smi("name") else "cpu"
+    settle(args)
     args.models = args.models or list(CPU_MODELS if args.device == "cpu" else MODELS)
     args.configurations = args.configurations or usual(args.device)
-    args.output = args.output or RESULTS / machine(args.device)
     return args
 
 

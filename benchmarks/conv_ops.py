@@ -28,7 +28,7 @@ import alpha
 from alpha.errors import AlphaError
 from benchmarks import checks, plots, results, rounds
 from benchmarks.conv_sides import Operands, alpha_call, part_of, torch_call
-from benchmarks.environment import RESULTS, machine, smi, torch_facts
+from benchmarks.environment import add_common, settle, torch_facts
 from benchmarks.results import Row
 from benchmarks.rounds import Side, mark, medians, relative_error
 from benchmarks.shapes import PASSES, SHAPES, ConvShape, bar, network_shapes, paper, table2_flops, waves
@@ -200,7 +200,6 @@ def jobs(sets: Sequence[str], passes: Sequence[str], device: str, batch: int, mo
 
 def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: the GPU, if any")
     parser.add_argument("--sets", nargs="+", choices=SETS, help="default: all but layers, which is for a GPU's bars")
     parser.add_argument("--shapes", nargs="+", metavar="NAME", help="only these convolutions of the sets")
     parser.add_argument("--passes", nargs="+", default=list(PASSES), choices=PASSES)
@@ -210,17 +209,12 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     for name, what in (("batch", "images, in the set networks"), ("executions", "of each of the paper's cases"),
                        ("rounds", "of windows"), ("window", "milliseconds of calls in a row")):
         parser.add_argument(f"--{name}", type=type(GPU[name]), help=f"{what} (default: {GPU[name]}, cpu {CPU[name]})")
-    parser.add_argument("--budget-s", type=float, default=float("inf"), help="begin no convolution later than this")
-    parser.add_argument("--output", type=Path, help="folder (default: benchmarks/results/<device>)")
-    parser.add_argument("--resume", action="store_true", help="leave out what the folder has already")
-    parser.add_argument("--busy", action="store_true", help="measure on a GPU that others use too")
+    add_common(parser, "convolution")
     args = parser.parse_args(argv)
-    if args.device == "auto":
-        args.device = "cuda" if smi("name") else "cpu"
+    settle(args)
     args.sets = args.sets or list(SETS[:3])
     for name, value in (CPU if args.device == "cpu" else GPU).items():
         setattr(args, name, getattr(args, name, None) or value)
-    args.output = args.output or RESULTS / machine(args.device)
     return args
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import os
 import platform
@@ -62,6 +63,23 @@ def machine(device: str) -> str:
     if device == "cpu":
         return f"{slug(cpu_name())}_{len(os.sched_getaffinity(0))}core"
     return slug(smi("name").get("name", "gpu"))
+
+
+def add_common(parser: argparse.ArgumentParser, unit: str = "") -> None:
+    """Adds the options that comparisons share; those that measure one `unit` after the other have two more."""
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: the GPU, if any")
+    parser.add_argument("--output", type=Path, help="folder (default: benchmarks/results/<device>)")
+    parser.add_argument("--resume", action="store_true", help="leave out what the folder has already")
+    if unit:
+        parser.add_argument("--budget-s", type=float, default=float("inf"), help=f"begin no {unit} later than this")
+        parser.add_argument("--busy", action="store_true", help="measure on a GPU that others use too")
+
+
+def settle(args: argparse.Namespace) -> None:
+    """Replaces the defaults of `add_common` by the device and the folder that they stand for."""
+    if args.device == "auto":
+        args.device = "cuda" if smi("name") else "cpu"
+    args.output = args.output or RESULTS / machine(args.device)
 
 
 def slug(name: str) -> str:

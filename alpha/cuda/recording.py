@@ -16,6 +16,7 @@ import ctypes
 import gc
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 from weakref import WeakSet
 
@@ -117,29 +118,29 @@ class Recording:
         self._stream, self._graph, self._pool = context.stream.handle, ctypes.c_void_p(), DeviceMemoryPool()
         _pools.append(self._pool)
         keep_one(self._pool)
-        self._recorder, random_state = Recorder(), random.get_state()
+        recorder, random_state = Recorder(), random.get_state()
         try:
-            with self._recorded():
+            with self._recorded(recorder):
                 self.inputs = [empty(x.shape, x.dtype) for x in inputs]
                 self.outputs = function(self.inputs)
                 write_all()  # what waits would be written once, and later replays would not change it
-                drawn = random.get_state()[1] - self._recorder.counter
-                if drawn != sum(self._recorder.drawn.values()):
-                    raise self._recorder.refusal("random numbers are drawn on the host")
+                drawn = random.get_state()[1] - recorder.counter
+                if drawn != sum(recorder.drawn.values()):
+                    raise recorder.refusal("random numbers are drawn on the host")
         finally:
             random.set_state(*random_state)
-        self._held, self._random = list(self._recorder.held.values()), self._recorder.begin
+        self._held, self._random = list(recorder.held.values()), recorder.begin
         self.numbers, self.nbytes = drawn, self._pool.managed_bytes
         memory.pool.reserved += self.nbytes
         self._all.add(self)
 
     @contextmanager
-    def _recorded(self) -> Any:
+    def _recorded(self, recorder: Recorder) -> Any:
         """For a block: work on the compute stream is recorded, and memory comes from the recording's pool."""
         pool, collects, graph = memory.pool, gc.isenabled(), ctypes.c_void_p()
         gc.disable()  # finalizers of arrays from elsewhere would record events
         _call("cuStreamBeginCapture_v2", ctypes.c_void_p(self._stream), RELAXED)
-        pool.device, memory.recorder = self._pool, self._recorder
+        pool.device, memory.recorder = self._pool, recorder
         whole = False
         try:
             yield
@@ -203,6 +204,7 @@ def _end() -> None:
         pool.stop_holding()
 
 
+@cache
 def _library() -> ctypes.CDLL:
     return ctypes.CDLL("libcuda.so.1")  # the one that PyCUDA has loaded
 
