@@ -11,7 +11,8 @@ has no gap, and at the highest point it is known what each block was for:
     workspace         all else: gradients of activations, outputs being made, operands written out for tensor cores
 
 On the CPU, arrays below 32 KiB are NumPy's own: they are counted where they are weights, gradients, state or
-activations, and workspace of that size is not seen.
+activations, and workspace of that size is not seen. So are temporaries of any size where NumPy does the work
+(ALPHA_CPU_KERNELS=0).
 """
 
 from __future__ import annotations
