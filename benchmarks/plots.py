@@ -30,7 +30,6 @@ MAPS = (128, 64, 32, 16, 8, 4, 2, 1)
 COLOURS = {"alpha": "#c0392b", "torch_nchw": "#2c6fbb", "torch_nhwc": "#6fa8dc", "torch_graph": "#674ea7",
            "torch_compile": "#8e9aaf"}
 MIB = 1 << 20
-COLUMNS = 3
 
 
 def draw(folder: Path) -> list[Path]:
@@ -42,21 +41,31 @@ def draw(folder: Path) -> list[Path]:
     accuracy = results.read(folder / "accuracy.jsonl")
     groups = compare_tables.networks(compared)
     traces = [row for row in compared if row["kind"] == "memory" and row["configuration"] == "alpha"]
-    made = [(zeros, MAPS, "zeros"), (conv_speed, [row for row in conv if row["set"].startswith("paper")], "conv_speed"),
-            (steps, groups, "steps"), (memory, groups, "memory"), (losses, groups, "losses"),
-            (live_bytes, traces, "live_bytes"), (accuracies, accuracy, "accuracy")]
+    made = [(zeros, MAPS, "zeros", []), (steps, groups, "steps", compared), (memory, groups, "memory", compared),
+            (losses, groups, "losses", compared), (live_bytes, traces, "live_bytes", compared),
+            (conv_speed, [row for row in conv if row["set"].startswith("paper")], "conv_speed", conv),
+            (accuracies, accuracy, "accuracy", accuracy)]
     paths = []
-    for picture, rows, name in made:
+    for picture, rows, name, measured in made:
         rows = [row for row in rows if not (isinstance(row, dict) and "failed" in row)]
         if rows:
             paths.append(folder / f"{name}.png")
-            save_figure(picture(rows), paths[-1])
+            figure = picture(rows)
+            if measured:
+                figure.supxlabel(caption(measured[-1]), x=0.99, ha="right", fontsize=7, color="gray")
+            save_figure(figure, paths[-1])
     return paths
 
 
-def panels(count: int, height: float = 2.8, columns: int = COLUMNS) -> tuple[Any, Callable[..., Any]]:
+def caption(row: Row) -> str:
+    """Returns where and when a row was measured, beside which PyTorch."""
+    torch = row.get("torch_version", row.get("torch"))
+    return "; ".join(v for v in (row.get("name", row.get("cpu")), f"PyTorch {torch}", row.get("date")) if v)
+
+
+def panels(count: int, height: float = 2.8, columns: int = 0) -> tuple[Any, Callable[..., Any]]:
     """Returns a figure and a function that adds the next of `count` panels."""
-    columns = min(columns, count)
+    columns = min(columns or (2 if count == 4 else 3), count)
     rows = -(-count // columns)
     made = blank_figure(4.2 * columns, height * rows)
     places = iter(range(1, count + 1))
@@ -64,6 +73,9 @@ def panels(count: int, height: float = 2.8, columns: int = COLUMNS) -> tuple[Any
     def add(**labels: Any) -> Any:
         axes = made.add_subplot(rows, columns, next(places), **labels)
         axes.grid(alpha=0.3)
+        axes.set_axisbelow(True)
+        if labels.get("xlabel") in ("update", "epoch"):
+            axes.xaxis.get_major_locator().set_params(integer=True)
         return axes
     return made, add
 
@@ -193,8 +205,9 @@ def accuracies(rows: Sequence[Row]) -> Any:
                 axes.plot(epochs, row[side]["train_loss"], label=None if k else side, **style)
         axes.legend(fontsize=7)
         axes = add(ylabel="test accuracy, %", title=f"{recipe}, {len(seeds)} seeds")
-        for place, side in enumerate(("alpha", "torch")):
-            axes.plot([place] * len(seeds), [100 * row[side]["accuracy"] for row in seeds], "o", alpha=0.7)
+        for place, (side, configuration) in enumerate((("alpha", "alpha"), ("torch", "torch_nhwc"))):
+            axes.plot([place] * len(seeds), [100 * row[side]["accuracy"] for row in seeds], "o", alpha=0.5,
+                      color=COLOURS[configuration])
         axes.set_xticks([0, 1], ["alpha", "PyTorch"])
         axes.set_xlim(-0.5, 1.5)
     return made

@@ -27,7 +27,7 @@ def test_both_libraries_follow_one_recipe(tmp_path: Path, capsys: pytest.Capture
     assert all(row["config"]["epochs"] == 2 for row in rows)
     for row in rows:
         assert row["alpha"]["train_loss"] == pytest.approx(row["torch"]["train_loss"], rel=1e-5)
-        assert abs(row["difference_points"]) < 1 and {"date", "torch", "command"} <= row.keys()
+        assert abs(row["difference_points"]) < 1 and {"date", "torch_version", "command"} <= row.keys()
     assert rows[0]["alpha"]["train_loss"] != rows[1]["alpha"]["train_loss"]
     assert (tmp_path / "accuracy.png").exists()
     assert "| digits | 2 | " in capsys.readouterr().out

@@ -141,6 +141,12 @@ def test_every_picture_is_drawn_from_stored_lines(tmp_path: Path, capsys: pytest
     assert len(capsys.readouterr().out.splitlines()) == len(names)
 
 
+def test_a_picture_says_where_and_when_it_was_measured() -> None:
+    facts = {"cpu": "AMD EPYC, 2 cores", "torch": "2.13.0", "date": "2026-11-21"}
+    assert plots.caption(facts) == "AMD EPYC, 2 cores; PyTorch 2.13.0; 2026-11-21"
+    assert plots.caption({**facts, "name": "NVIDIA H100"}).startswith("NVIDIA H100; ")
+
+
 def test_pictures_show_what_the_lines_say(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from benchmarks import compare_tables, results
