@@ -13,6 +13,7 @@ from tests.conv_cases import Case as Shape
 from tests.conv_cases import small_cases, square
 from tests.conv_oracle import conv_dgrad_padded, conv_fprop_padded
 from tests.cuda.agree import ints
+from tests.cuda.process import EMULATED
 
 pytestmark = pytest.mark.cuda
 
@@ -143,7 +144,7 @@ def test_two_runs_are_equal_to_the_bit(device):
     case = square("again", 5, 3, 72, 64, 3, 1, 1)
     rng = np.random.default_rng(0)
     x, w = (upload(rng.standard_normal(shape).astype(np.float32)) for shape in (case.x_shape, case.w_shape))
-    for tile in tiles("fprop"):
+    for tile in tiles("fprop")[::3 if EMULATED else 1]:
         if tile.writes == "float32":
             results = []
             for _ in range(2):
