@@ -99,7 +99,7 @@ __device__ __forceinline__ void normalize_long(const T *__restrict__ x, const Pa
   }
 }
 
-// ---- backward of rows of up to P pieces per thread, which has AHEAD pieces of g and of x in flight
+// ---- backward of rows of up to P pieces per thread, which has the pieces of its next row in flight
 
 template <int R> struct Pairs {
   Pair of[R];
@@ -117,8 +117,9 @@ template <class T, int N, int P>
 __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__restrict__ x, const Parameter<T> &gamma,
                                          const float *mean, const float *istd, T *__restrict__ dx,
                                          float *__restrict__ partial, i64 rows, i64 n, int width) {
-  constexpr int AHEAD = N > 4 ? 4 : 2, R = AHEAD > P ? AHEAD / P : 1;  // rows at a time
+  constexpr int R = N > 4 && P == 1 ? 2 : 1;  // rows at a time
   const int lane = threadIdx.x % width, teams = THREADS / width;
+  const float share = 1.0f / n;
   Pair total[P][N];
   float scale[P][N];
 #pragma unroll
@@ -128,33 +129,42 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
     const int column = (lane + p * width) * N;
     if (column < n) gamma.load(scale[p], column);
   }
-  for (i64 first = i64(blockIdx.x) * teams * R; first < rows; first += i64(gridDim.x) * teams * R) {
+  struct Held {
     Lanes<N, T> gradients[R][P], pieces[R][P];
     float middle[R], root[R];
-    auto each = [&](const auto &f) {
+  };
+  const auto each = [&](i64 first, const auto &f) {
 #pragma unroll
-      for (int r = 0; r < R; r++) {
-        const i64 row = first + r * teams + threadIdx.x / width;
+    for (int r = 0; r < R; r++) {
+      const i64 row = first + r * teams;
 #pragma unroll
-        for (int p = 0; p < P; p++) {
-          const int column = (lane + p * width) * N;
-          if (row < rows && column < n) f(r, p, row, row * n + column);
-        }
+      for (int p = 0; p < P; p++) {
+        const int column = (lane + p * width) * N;
+        if (row < rows && column < n) f(r, p, row, row * n + column);
       }
-    };
-    each([&](int r, int p, i64 row, i64 offset) {
-      gradients[r][p] = load<N>(g + offset);
-      pieces[r][p] = load<N>(x + offset);
-      if (p == 0) middle[r] = mean[row], root[r] = istd[row];
+    }
+  };
+  const auto load_rows = [&](Held &held, i64 first) {
+    each(first, [&](int r, int p, i64 row, i64 offset) {
+      held.gradients[r][p] = load<N>(g + offset);
+      held.pieces[r][p] = load<N>(x + offset);
+      if (p == 0) held.middle[r] = mean[row], held.root[r] = istd[row];
     });
+  };
+  Held held = {}, next = {};
+  const i64 step = i64(gridDim.x) * teams * R;
+  i64 block = i64(blockIdx.x) * teams * R, first = block + threadIdx.x / width;
+  load_rows(held, first);
+  for (; block < rows; block += step, first += step) {
+    load_rows(next, first + step);  // on their way while these rows are worked on
     Pairs<R> s = {};
     float from[N], v[N];
-    each([&](int r, int p, i64, i64) {
-      unpack(from, gradients[r][p]);
-      unpack(v, pieces[r][p]);
+    each(first, [&](int r, int p, i64, i64) {
+      unpack(from, held.gradients[r][p]);
+      unpack(v, held.pieces[r][p]);
 #pragma unroll
       for (int k = 0; k < N; k++) {
-        const float xhat = (v[k] - middle[r]) * root[r];
+        const float xhat = (v[k] - held.middle[r]) * held.root[r];
         s.of[r].sum += from[k] * scale[p][k];
         s.of[r].dot += from[k] * scale[p][k] * xhat;
         total[p][k].sum += from[k];
@@ -162,15 +172,16 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
       }
     });
     s = fold_group(s, width, MergeEach());
-    each([&](int r, int p, i64, i64 offset) {
-      const float shift = s.of[r].sum / n, slope = s.of[r].dot / n;
-      unpack(from, gradients[r][p]);
-      unpack(v, pieces[r][p]);
+    each(first, [&](int r, int p, i64, i64 offset) {
+      const float shift = s.of[r].sum * share, slope = s.of[r].dot * share;
+      unpack(from, held.gradients[r][p]);
+      unpack(v, held.pieces[r][p]);
 #pragma unroll
       for (int k = 0; k < N; k++)
-        v[k] = root[r] * (from[k] * scale[p][k] - shift - (v[k] - middle[r]) * root[r] * slope);
+        v[k] = held.root[r] * (from[k] * scale[p][k] - shift - (v[k] - held.middle[r]) * held.root[r] * slope);
       store_floats(dx + offset, v);
     });
+    held = next;
   }
   Walk w = {};
   w.width = width, w.step = teams;
