@@ -13,7 +13,6 @@ from tests.conv_cases import Case as Shape
 from tests.conv_cases import small_cases, square
 from tests.conv_oracle import conv_dgrad_padded, conv_fprop_padded
 from tests.cuda.agree import ints
-from tests.cuda.process import EMULATED
 
 pytestmark = pytest.mark.cuda
 
@@ -137,21 +136,6 @@ def test_zeros_without_taps_and_special_values(device):
         tile.prepare(case.desc)(stored(x, "float16"), stored(w, "float16"), None, y, relu)
         expected = x.astype(np.float32) @ w[:, 0, 0].T.astype(np.float32)
         assert_equal_at(fetched(y), np.where(expected < 0, 0, expected) if relu else expected, name="y")
-
-
-def test_two_runs_are_equal_to_the_bit(device):
-    from alpha.cuda.memory import empty, upload
-    case = square("again", 5, 3, 72, 64, 3, 1, 1)
-    rng = np.random.default_rng(0)
-    x, w = (upload(rng.standard_normal(shape).astype(np.float32)) for shape in (case.x_shape, case.w_shape))
-    for tile in tiles("fprop")[::3 if EMULATED else 1]:
-        if tile.writes == "float32":
-            results = []
-            for _ in range(2):
-                y = empty(case.desc.y_shape, "float32")
-                tile.prepare(case.desc)(x, w, None, y, False)
-                results.append(fetched(y))
-            assert np.array_equal(*results)
 
 
 def test_what_does_not_fit_says_why(device, monkeypatch):
