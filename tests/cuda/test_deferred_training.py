@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Callable
 
 import pytest
@@ -11,11 +10,11 @@ import pytest
 import alpha
 from alpha import nn
 from alpha.backend import get_backend
-from alpha.cuda.context import context
 from alpha.cuda.conv import wgmma
 from alpha.cuda.tensor_map import tensor_map
 from models.googlenet import Inception
 from models.resnet import BasicBlock, Bottleneck, ResNet
+from tests.cuda.process import CHECKED
 from tests.cuda.test_training import batches, step_of, trained
 
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device", "tensor_cores_first")]
@@ -39,7 +38,7 @@ PIXELS = 4  # of a side: the tensor cores of the emulated device are slow
 
 @pytest.fixture
 def steps() -> int:
-    return 2 if os.environ.get("ALPHA_EMULATED_CHECKED") and context.name.startswith("emulated") else 3
+    return 2 if CHECKED else 3
 
 
 @pytest.mark.parametrize("mode", ["fp32", "tf32"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,7 @@ from alpha.cuda import plan
 from alpha.cuda.context import context
 from alpha.cuda.rates import H100, rates
 from tests.conv_cases import CASES, NETWORKS, square
-from tests.cuda.process import EMULATED, start
+from tests.cuda.process import CHECKED, EMULATED, start
 
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device")]
 
@@ -104,7 +103,7 @@ RESNET = {"8.0": 2, "8.6": 0}  # how many of the modes a residual network is tra
 
 
 @pytest.mark.skipif(not EMULATED, reason="a real device has one compute capability")
-@pytest.mark.skipif(bool(os.environ.get("ALPHA_EMULATED_CHECKED")), reason="test_conv_mma.py checks every access")
+@pytest.mark.skipif(CHECKED, reason="test_conv_mma.py checks every access")
 def test_networks_train_in_every_mode_on_devices_before_hopper():
     """Such layers are too small to be worth a conversion; so that tensor cores compute them, the others cost more."""
     programs = [start(f"MODES, RESNET, CHOSEN = {modes}, {RESNET[capability]}, {{}}\n{PROGRAM}",

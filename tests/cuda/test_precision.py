@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,9 +11,9 @@ import pytest
 import alpha
 import train.report
 from alpha import checkpoint, ops, optim
-from alpha.cuda.context import context
 from tests import test_precision as cpu
 from tests.cuda.agree import Case, agree, ints
+from tests.cuda.process import CHECKED
 from tests.tiny_run import flags
 from train.__main__ import main
 
@@ -33,7 +32,7 @@ CASES = [
 @pytest.fixture
 def steps(device) -> int:
     """Fewer of them where every access is checked."""
-    return 4 if context.name.startswith("emulated") and os.environ.get("ALPHA_EMULATED_CHECKED") else 20
+    return 4 if CHECKED else 20
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

@@ -19,7 +19,7 @@ from tests.cuda.test_conv_wgmma import stored
 
 pytestmark = pytest.mark.cuda
 
-REPETITIONS, SHARE = (2, 11) if EMULATED else (1000, 1)  # of every kernel, or of some on the emulated driver
+REPETITIONS, SHARE = (2, 23) if EMULATED else (1000, 1)  # of every kernel, or of some on the emulated driver
 CASES = (square("several tiles", 40, 4, 72, 136, 3, 1, 1), square("long sums", 3, 2, 104, 104, 3, 1, 1))
 
 

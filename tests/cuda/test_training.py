@@ -6,7 +6,6 @@ The emulated driver gets small networks, and few steps where it checks every acc
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -20,6 +19,7 @@ from alpha.checkpoint import from_torch_state_dict, load
 from alpha.cuda.context import context
 from models import create
 from models.resnet import BasicBlock, ResNet
+from tests.cuda.process import CHECKED
 from tests.tiny_run import flags
 from train.__main__ import main
 
@@ -35,8 +35,8 @@ def emulated(device) -> bool:
 
 
 @pytest.fixture
-def steps(emulated: bool) -> int:
-    return 4 if emulated and os.environ.get("ALPHA_EMULATED_CHECKED") else STEPS
+def steps() -> int:
+    return 4 if CHECKED else STEPS
 
 
 @pytest.fixture
