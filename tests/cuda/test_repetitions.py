@@ -29,8 +29,9 @@ def tensor(a: Array) -> Tensor:
 
 def prepared(candidate, pass_name: str, desc: ConvDesc) -> tuple[Callable[[Array], None], tuple[int, ...], str]:
     """Returns a function that launches a kernel on arrays of its own, and the shape and dtype of its output."""
-    dtype = candidate.reads if pass_name == "wgrad" else getattr(candidate, "writes", "float32")
-    dtype = dtype if dtype in ("bfloat16", getattr(candidate, "writes", "")) else "float32"
+    dtype = getattr(candidate, "writes", "float32")
+    if pass_name == "wgrad":
+        dtype = "bfloat16" if candidate.reads == "bfloat16" else "float32"
     x, w, g = (stored(floats(*shape, seed=k), dtype) for k, shape in enumerate((desc.x_shape, desc.w_shape,
                                                                                 desc.y_shape)))
     launch = candidate.prepare(desc)
