@@ -124,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         for name in args.recipes:
             there = [row["seed"] for row in results.read(file) if row["recipe"] == name] if args.resume else []
-            for seed in sorted(set(range(args.seeds or SEEDS[name])) - set(there)):
+            for seed in sorted(set(range(SEEDS[name] if args.seeds is None else args.seeds)) - set(there)):
                 with tempfile.TemporaryDirectory() as folder:
                     config = parse([*recipe(name, args.device, args.data_dir), *flags, "--seed", str(seed), "--output",
                                     folder])
