@@ -1,6 +1,7 @@
 """Test accuracy of alpha beside PyTorch: the same recipe trained to the end in both, over several seeds.
 
-    python -m benchmarks.accuracy [--recipes digits archive cifar10] [--seeds N] [--device cpu|cuda] [--output FOLDER]
+    python -m benchmarks.accuracy [--recipes digits archive cifar10] [--models lenet5 vgg16 resnet18 googlenet]
+                                  [--precision fp32 tf32 bf16 fp16] [--seeds N] [--device cpu|cuda] [--output FOLDER]
                                   [flags of python -m train, which beat the recipe's]
 
 Both start from the same weights and see the same batches, order and augmentation; see benchmarks/torch_recipe.py.
@@ -19,16 +20,18 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from alpha.errors import AlphaError, ConfigError, message
-from benchmarks import digits_archive, plots, results
+from benchmarks import checks, digits_archive, plots, results
 from benchmarks.environment import add_common, environment, settle, smi, torch_facts
 from benchmarks.results import Row
+from benchmarks.torch_models import TWINS
 from benchmarks.torch_recipe import alpha_run, check, torch_run
 from train import cifar
-from train.config import Config, parse
+from train.config import PRECISIONS, Config, parse
 from train.data import DOWNLOAD_DIR
 from train.session import resolve_device
 
@@ -37,6 +40,7 @@ SIDES = ("alpha", "torch")
 SEEDS = {"digits": 12, "archive": 3, "cifar10": 3}  # one of the 360 test images of digits is 0.28 points
 ARCHIVE = Path("data/digits")
 RESNET = "--model resnet18 --dataset cifar10 --batch-size 256 --lr 0.1 --warmup 1 --val-size 1000"
+RATES = {"lenet5": "0.02", "vgg16": "0.05", "googlenet": "0.05"}  # for networks in the place of the recipe's own
 RECIPES = {  # by device: what takes a GPU seconds takes a CPU hours
     "digits": {"cpu": "--model lenet5 --dataset digits", "cuda": "--model lenet5 --dataset digits"},
     "archive": {"cpu": "--model lenet5 --dataset cifar10 --batch-size 128 --epochs 3 --augment crop=2 --val-size 1000",
@@ -46,9 +50,15 @@ RECIPES = {  # by device: what takes a GPU seconds takes a CPU hours
 }
 
 
-def recipe(name: str, device: str, data_dir: Path | None) -> list[str]:
-    """Returns the flags of a recipe; makes its data where that is not there.  Raises ConfigError without CIFAR-10."""
+def recipe(name: str, device: str, data_dir: Path | None, model: str | None = None) -> list[str]:
+    """Returns the flags of a recipe; makes its data where that is not there.  Raises ConfigError without CIFAR-10.
+
+    Args:
+        model: network to train in the place of the recipe's own.
+    """
     flags = [*RECIPES[name][device].split(), "--device", device]
+    if model and model not in flags:
+        flags += ["--model", model, *(["--lr", RATES[model]] if model in RATES else [])]
     if name == "archive":
         if cifar.find("cifar10", ARCHIVE) is None:
             print(f"making {ARCHIVE}", flush=True)
@@ -81,12 +91,9 @@ def summary(rows: Sequence[Row]) -> list[str]:
 
     Few test images and seeds make means that differ by chance: two standard errors of the difference are allowed too.
     """
-    groups: dict[str, list[Row]] = {}
-    for row in results.latest(rows, ("recipe", "seed")):
-        groups.setdefault(row["recipe"], []).append(row)
-    lines = ["| recipe | seeds | alpha, test accuracy | PyTorch | means apart | s per epoch, alpha / PyTorch | |",
-             "|" + "---|" * 7]
-    for name, seeds in groups.items():
+    lines = ["| recipe | network | precision | seeds | alpha, test accuracy | PyTorch | means apart | "
+             "s per epoch, alpha / PyTorch | |", "|" + "---|" * 9]
+    for key, seeds in results.trainings(rows).items():
         cells, means, variances, seconds = [], [], [], []
         for side in SIDES:
             values = [100 * row[side]["accuracy"] for row in seeds]
@@ -95,7 +102,7 @@ def summary(rows: Sequence[Row]) -> list[str]:
             cells.append(f"{means[-1]:.2f} +- {variances[-1] ** 0.5:.2f} %")
             seconds.append(statistics.median(s for row in seeds for s in row[side]["epoch_seconds"]))
         points, allowed = abs(means[0] - means[1]), max(POINTS, ERRORS * (sum(variances) / len(seeds)) ** 0.5)
-        lines.append(f"| {name} | {len(seeds)} | {cells[0]} | {cells[1]} | {points:.2f} points | {seconds[0]:.2f} / "
+        lines.append(f"| {' | '.join(key)} | {len(seeds)} | {cells[0]} | {cells[1]} | {points:.2f} points | {seconds[0]:.2f} / "
                      f"{seconds[1]:.2f} | {'ok' if points <= allowed else 'MISSED'}, {allowed:.2f} are allowed |")
     return lines
 
@@ -103,6 +110,8 @@ def summary(rows: Sequence[Row]) -> list[str]:
 def parsed(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--recipes", nargs="+", choices=list(RECIPES), help="default: all whose data are there")
+    parser.add_argument("--models", nargs="+", choices=list(TWINS), help="default: each recipe's own")
+    parser.add_argument("--precision", nargs="+", default=["fp32"], choices=PRECISIONS)
     parser.add_argument("--seeds", type=int, help="how many, from 0 (default: " + ", ".join(
         f"{name} {n}" for name, n in SEEDS.items()) + ")")
     parser.add_argument("--data-dir", type=Path, help="where CIFAR-10 is")
@@ -122,12 +131,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         facts[f"{side}_version"] = facts.pop(side)
     file = args.output / "accuracy.jsonl"
     try:
-        for name in args.recipes:
-            there = [row["seed"] for row in results.read(file) if row["recipe"] == name] if args.resume else []
-            for seed in sorted(set(range(SEEDS[name] if args.seeds is None else args.seeds)) - set(there)):
+        checks.precision_of_device(args.precision, args.device, "accuracy")
+        there = results.trainings(results.read(file)) if args.resume else {}
+        for name, model, precision in product(args.recipes, args.models or [None], args.precision):
+            own = [*recipe(name, args.device, args.data_dir, model), "--precision", precision, *flags]
+            key = name, parse(own).model, precision
+            for seed in range(SEEDS[name] if args.seeds is None else args.seeds):
+                if seed in [row["seed"] for row in there.get(key, [])]:
+                    continue
                 with tempfile.TemporaryDirectory() as folder:
-                    config = parse([*recipe(name, args.device, args.data_dir), *flags, "--seed", str(seed), "--output",
-                                    folder])
+                    config = parse([*own, "--seed", str(seed), "--output", folder])
                     row = {"recipe": name, "seed": seed, "config": config.to_dict(), **train_both(config)}
                 results.record(file, facts, row)
     except AlphaError as error:

@@ -32,6 +32,7 @@ from benchmarks.environment import add_common, settle, torch_facts
 from benchmarks.results import Row
 from benchmarks.rounds import Side, mark, medians, relative_error
 from benchmarks.shapes import PASSES, SHAPES, ConvShape, bar, network_shapes, paper, table2_flops, waves
+from benchmarks.torch_precision import allow_tf32
 
 SETS = ("networks", "paper3", "paper5", "layers")
 MODELS = ("lenet5", "vgg16", "resnet18", "googlenet")
@@ -137,10 +138,6 @@ def matmul_facts(timing: ModuleType, size: int, precision: str, window: float = 
     ms = medians(timing.alternate({"matmul": side}, 3, window))["matmul"]
     clocks = timing.smi_during(side, max(1, round(1500 / ms))) if hasattr(timing, "smi_during") else {}
     return {"matmul_tflops": 2 * size ** 3 / ms / 1e9, "matmul_size": size, **clocks}
-
-
-def allow_tf32(torch: Any, precision: str) -> None:
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision == "tf32"
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------

@@ -191,25 +191,30 @@ def live_bytes(rows: Sequence[Row]) -> Any:
 
 
 def accuracies(rows: Sequence[Row]) -> Any:
-    """Each seed a pair of points, and the loss of its epochs a pair of curves."""
-    groups: dict[str, list[Row]] = {}
-    for row in results.latest(rows, ("recipe", "seed")):
-        groups.setdefault(row["recipe"], []).append(row)
-    made, add = panels(2 * len(groups), 3.0, columns=2)
-    for recipe, seeds in groups.items():
-        axes = add(xlabel="epoch", ylabel="training loss", yscale="log", title=recipe)
-        for k, row in enumerate(seeds):
+    """A network's losses, a pair of curves for each seed and precision, beside its accuracies, a pair of points."""
+    networks: dict[tuple[str, str], dict[str, list[Row]]] = {}
+    for (recipe, model, precision), seeds in results.trainings(rows).items():
+        networks.setdefault((recipe, model), {})[precision] = seeds
+    made, add = panels(2 * len(networks), 3.0, columns=2)
+    for (recipe, model), precisions in networks.items():
+        runs = [row for seeds in precisions.values() for row in seeds]
+        axes = add(xlabel="epoch", ylabel="training loss", yscale="log", title=f"{model} on {recipe}")
+        for k, row in enumerate(runs):
             for side, style in (("alpha", {"color": COLOURS["alpha"], "linewidth": 4, "alpha": 0.4}),
                                 ("torch", {"color": COLOURS["torch_nhwc"], "linestyle": "--", "marker": "."})):
                 epochs = range(1, len(row[side]["train_loss"]) + 1)
                 axes.plot(epochs, row[side]["train_loss"], label=None if k else side, **style)
         axes.legend(fontsize=7)
-        axes = add(ylabel="test accuracy, %", title=f"{recipe}, {len(seeds)} seeds")
-        for place, (side, configuration) in enumerate((("alpha", "alpha"), ("torch", "torch_nhwc"))):
-            axes.plot([place] * len(seeds), [100 * row[side]["accuracy"] for row in seeds], "o", alpha=0.5,
-                      color=COLOURS[configuration])
-        axes.set_xticks([0, 1], ["alpha", "PyTorch"])
-        axes.set_xlim(-0.5, 1.5)
+        counts = " to ".join(map(str, sorted({len(seeds) for seeds in precisions.values()})))
+        axes = add(ylabel="test accuracy, %", title=f"{model} on {recipe}, {counts} seeds")
+        ticks = [(side, name, precision) for precision in precisions
+                 for side, name in (("alpha", "alpha"), ("torch", "PyTorch"))]
+        for place, (side, _, precision) in enumerate(ticks):
+            values = [100 * row[side]["accuracy"] for row in precisions[precision]]
+            axes.plot([place] * len(values), values, "o", alpha=0.5,
+                      color=COLOURS["alpha" if side == "alpha" else "torch_nhwc"])
+        axes.set_xticks(range(len(ticks)), [f"{name}\n{precision}" for _, name, precision in ticks], fontsize=7)
+        axes.set_xlim(-0.5, len(ticks) - 0.5)
     return made
 
 

@@ -23,6 +23,15 @@ def read(path: Path) -> list[Row]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def trainings(rows: Iterable[Row]) -> dict[tuple[str, str, str], list[Row]]:
+    """Returns the rows of accuracy.jsonl by recipe, network and precision, of each seed the latest."""
+    groups: dict[tuple[str, str, str], dict[int, Row]] = {}
+    for row in rows:
+        key = row["recipe"], row["config"]["model"], row["config"]["precision"]
+        groups.setdefault(key, {})[row["seed"]] = row
+    return {key: list(seeds.values()) for key, seeds in groups.items()}
+
+
 def key_of(row: Row, names: Sequence[str]) -> tuple[Any, ...]:
     return tuple(row.get(name) for name in names)
 

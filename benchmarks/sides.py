@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import memory_account
+from benchmarks.torch_precision import allow_tf32, autocast
 
 LR, MOMENTUM, WEIGHT_DECAY = 0.01, 0.9, 5e-4
 BATCHES = 4  # which the steps take in turn
@@ -128,7 +129,7 @@ class TorchSide:
         self.device = "cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"
         torch.set_num_threads(len(os.sched_getaffinity(0)))
         torch.backends.cudnn.benchmark = True
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32"
+        allow_tf32(torch, precision)
         form = torch.channels_last if layout == "nhwc" else torch.contiguous_format
         self.net = net.to(self.device, memory_format=form).train()
         fastest = {"foreach": True} if self.device == "cpu" else {"fused": True}
@@ -147,7 +148,7 @@ class TorchSide:
         return images, self.torch.from_numpy(labels).to(self.device)
 
     def loss(self, x: Any, labels: Any) -> Any:
-        with self.torch.autocast(self.device, self.torch.bfloat16, enabled=self.precision == "bf16"):
+        with autocast(self.torch, self.device, self.precision):
             y = self.net(x)
             return self.torch.nn.functional.cross_entropy(y, labels) if y.ndim == 2 else y.float().square().mean()
 

@@ -1,7 +1,8 @@
 """A recipe of the training program, followed by PyTorch: the same weights, batches and schedule, to the end.
 
-PyTorch trains its own network with its own layers, eager, channels_last, float32 proper without TF32. What is left to
-differ is rounding, and in a long training that is enough for other weights. benchmarks/accuracy.py runs it.
+PyTorch trains its own network with its own layers, eager, channels_last: in fp32 without TF32, in bf16 and fp16 by
+autocast, the latter with its GradScaler. What is left to differ is rounding, and in a long training that is enough for
+other weights. benchmarks/accuracy.py runs it.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from alpha.errors import ConfigError, message
 from alpha.tensor import Tensor
 from benchmarks.cuda_timing import strict_torch, view
 from benchmarks.torch_models import TWINS
+from benchmarks.torch_precision import allow_tf32, autocast
 from train import loop
 from train.augment import Augment
 from train.config import Config
@@ -32,7 +34,7 @@ TEN_CLASSES = ("cifar10", "digits", "synthetic")
 def check(config: Config) -> None:
     """Raises ConfigError for a setting that PyTorch's side does not have."""
     for name, allowed in {"model": tuple(TWINS), "dataset": TEN_CLASSES, "optimizer": ("sgd",), "ema": (0.0,),
-                          "clip": (0.0,), "runs": (1,), "precision": ("fp32",), "max_steps": (None,),
+                          "clip": (0.0,), "runs": (1,), "max_steps": (None,),
                           "resume": (None,)}.items():
         if getattr(config, name) not in allowed:
             raise ConfigError(message("accuracy", f"{name} is {getattr(config, name)!r}, PyTorch's side has "
@@ -54,6 +56,7 @@ class TorchRun:
 
     def __init__(self, config: Config, parts: Split, data: Dataset) -> None:
         self.torch, self.config = strict_torch(), config
+        allow_tf32(self.torch, config.precision)
         self.train_images = Images(parts.train_images, parts.train_labels, data, config.device)
         self.test_images = Images(data.test_images, data.test_labels, data, config.device)
         self.device = "cuda" if config.device.startswith("cuda") and self.torch.cuda.is_available() else "cpu"
@@ -62,6 +65,7 @@ class TorchRun:
         self.lr = make_schedule(config, steps_per_epoch(len(parts.train_labels), config.batch_size))
         self.optimizer = self.torch.optim.SGD(self.net.parameters(), lr=1.0, momentum=config.momentum,
                                               weight_decay=config.weight_decay)
+        self.scaler = self.torch.amp.GradScaler(self.device, enabled=config.precision == "fp16")
         self.step = 0
 
     def tensors(self, x: Tensor, y: Tensor) -> tuple[Any, Any]:
@@ -79,11 +83,13 @@ class TorchRun:
             for group in self.optimizer.param_groups:
                 group["lr"] = self.lr(self.step)
             images, labels = self.tensors(x, y)
-            loss = self.torch.nn.functional.cross_entropy(self.net(images), labels,
-                                                          label_smoothing=config.label_smoothing)
+            with autocast(self.torch, self.device, config.precision):
+                loss = self.torch.nn.functional.cross_entropy(self.net(images), labels,
+                                                              label_smoothing=config.label_smoothing)
             self.optimizer.zero_grad()
-            loss.backward()
-            self.optimizer.step()
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
             self.step += 1
             losses.append(loss.detach())
             counts.append(len(y))
@@ -93,7 +99,7 @@ class TorchRun:
         """Returns the share of the test images taken for what they are."""
         self.net.eval()
         correct = 0
-        with self.torch.no_grad():
+        with self.torch.no_grad(), autocast(self.torch, self.device, self.config.precision):
             for x, y in self.test_images.batches(self.config.batch_size, shuffle=False):
                 images, labels = self.tensors(x, y)
                 correct += int((self.net(images).argmax(1) == labels).sum())

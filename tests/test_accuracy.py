@@ -15,6 +15,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 pytestmark = pytest.mark.torch
 
+recipe_of = accuracy.recipe
+
 SHORT = ["--device", "cpu", "--epochs", "2", "--batch-size", "64", "--label-smoothing", "0.1"]
 
 
@@ -30,7 +32,7 @@ def test_both_libraries_follow_one_recipe(tmp_path: Path, capsys: pytest.Capture
         assert abs(row["difference_points"]) < 1 and {"date", "torch_version", "command"} <= row.keys()
     assert rows[0]["alpha"]["train_loss"] != rows[1]["alpha"]["train_loss"]
     assert (tmp_path / "accuracy.png").exists()
-    assert "| digits | 2 | " in capsys.readouterr().out
+    assert "| digits | lenet5 | fp32 | 2 | " in capsys.readouterr().out
     assert accuracy.main([*flags, "--resume"]) == 0 and len(results.read(tmp_path / "accuracy.jsonl")) == 2
 
 
@@ -49,11 +51,12 @@ def test_the_archive_is_made_where_it_is_not_there(tmp_path: Path, monkeypatch: 
 
 
 def test_mean_and_deviation_stand_side_by_side() -> None:
-    rows = [{"recipe": "digits", "seed": k, "alpha": {"accuracy": a, "epoch_seconds": [1.0, 3.0]},
+    config = {"model": "lenet5", "precision": "fp32"}
+    rows = [{"recipe": "digits", "seed": k, "config": config, "alpha": {"accuracy": a, "epoch_seconds": [1.0, 3.0]},
              "torch": {"accuracy": b, "epoch_seconds": [4.0]}} for k, (a, b) in enumerate([(0.98, 0.97), (0.96, 0.97)])]
     again = {**rows[1], "alpha": {"accuracy": 0.98, "epoch_seconds": [2.0]}}
     assert accuracy.summary([*rows, again])[2] == (
-        "| digits | 2 | 98.00 +- 0.00 % | 97.00 +- 0.00 % | 1.00 points | 2.00 / 4.00 | MISSED, 0.50 are allowed |")
+        "| digits | lenet5 | fp32 | 2 | 98.00 +- 0.00 % | 97.00 +- 0.00 % | 1.00 points | 2.00 / 4.00 | MISSED, 0.50 are allowed |")
     assert "97.00 +- 1.41 % | 97.00 +- 0.00 % | 0.00 points" in accuracy.summary(rows)[2]
     assert "ok, 2.00 are allowed" in accuracy.summary(rows)[2]  # two standard errors: 2 * sqrt(2 / 2)
 
@@ -74,3 +77,28 @@ def test_cifar10_is_trained_where_it_is_present(tmp_path: Path, monkeypatch: pyt
 def test_a_recipe_that_pytorch_does_not_have_is_refused(flags: list[str]) -> None:
     with pytest.raises(ConfigError, match=r"accuracy: \w+ is .*, PyTorch's side has .*\nhelp: leave --\w+ out"):
         accuracy.train_both(parse([*flags, "--device", "cpu"]))
+
+
+def test_networks_and_precisions_have_rows_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                        capsys: pytest.CaptureFixture[str]) -> None:
+    trained = []
+
+    def train_both(config):
+        trained.append((config.model, config.precision, config.lr, config.seed))
+        side = {"accuracy": 0.9, "epoch_seconds": [1.0], "train_loss": [1.0, 0.5]}
+        return {"alpha": side, "torch": side, "difference_points": 0.0}
+    monkeypatch.setattr(accuracy, "train_both", train_both)
+    monkeypatch.setattr(accuracy, "recipe", lambda name, device, place, model: real(name, "cuda", place, model))
+    monkeypatch.setattr(accuracy.checks, "precision_of_device", lambda *_: None)
+    real, flags = recipe_of, ["--recipes", "digits", "--models", "lenet5", "vgg16", "--precision", "fp32", "fp16",
+                              "--seeds", "2", "--device", "cpu", "--output", str(tmp_path)]
+    assert accuracy.main(flags) == 0
+    assert trained == [(m, p, lr, seed) for m, lr in (("lenet5", 0.02), ("vgg16", 0.05)) for p in ("fp32", "fp16")
+                       for seed in (0, 1)]
+    assert "| digits | vgg16 | fp16 | 2 | 90.00" in capsys.readouterr().out
+    assert accuracy.main([*flags, "--resume", "--seeds", "3"]) == 0 and len(trained) == 8 + 4
+
+
+def test_a_precision_that_the_cpu_lacks_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert accuracy.main(["--precision", "bf16", "--device", "cpu", "--output", str(tmp_path)]) == 1
+    assert "accuracy: precision bf16 on the CPU, which computes fp32 alone\nhelp: " in capsys.readouterr().err

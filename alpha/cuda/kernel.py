@@ -36,7 +36,6 @@ FLOAT_DTYPES = ("float32", "bfloat16", "float16")
 
 # Argument types, as written in a declaration -> format of `struct`, whose native alignment is that of the device.
 FORMATS = {"ptr": "P", "i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f"}
-LARGE_SHARED = 32 << 10  # with static arrays on top, a block may need leave to exceed the 48 KiB that all may have
 FLAGS = ("-std=c++17", "-O3", "-cubin", "-lineinfo")
 
 PROGRESS_AFTER = 1.0  # seconds of compiling until a terminal shows a progress bar
@@ -170,8 +169,10 @@ class Kernel:
         found = module(self.unit)
         try:
             self.function = found.get_function(self.entry)
-            if self.shared > LARGE_SHARED:
-                self.function.set_attribute(driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES, self.shared)
+            if self.shared:  # else static and dynamic arrays together are at most 48 KiB; kernels may share an entry
+                most = context.max_shared - self.function.shared_size_bytes
+                self.function.set_attribute(driver.function_attribute.MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                            max(most, self.shared))
         except driver.Error as error:
             raise CompileError(message(
                 f"kernel {self.entry}", f"{self.unit.source.name} does not serve it: {error}",

@@ -35,7 +35,8 @@ BATCHES = tuple(square(f"batch {n}", n, 3, 8, 16, 3, 1, 1) for n in (1, 7, 33, 1
 CHANNELS = (square("several tiles", 8, 2, 136, 144, 3, 1, 1), square("boxes of all channels", 64, 2, 64, 128, 3, 1, 1),
             square("tail boxes", 8, 3, 320, 72, 3, 2, 1), square("several units", 40, 6, 16, 8, 3, 1, 1),
             square("groups", 8, 2, 48, 144, 2, groups=2), square("groups of boxes", 64, 2, 128, 128, 2, groups=2))
-CASES = GEOMETRIES + BATCHES + CHANNELS
+MANY = square("many tiles", 8, 2, 520, 1032, 3, 1, 1)  # more than a GPU has multiprocessors
+CASES = (*GEOMETRIES, *BATCHES, *CHANNELS, MANY)
 SHARES = 11
 
 
@@ -117,7 +118,8 @@ def test_taps_without_an_output_are_zero():
 
 def test_tiles_cut_into_units_are_reached():
     """Else the sum kernel would go untested."""
-    plans = [c.schedule(case.desc, context.sm_count) for case in CHANNELS for c in CANDIDATES if not c.fits(case.desc)]
+    plans = [c.schedule(case.desc, context.sm_count) for case in (*CHANNELS, MANY) for c in CANDIDATES
+             if not c.fits(case.desc)]
     slot = UNIT_FIELDS.index("slot")
     assert sum(plan.slots > 0 for plan in plans) > 20 and sum((plan.units[:, slot] < 0).any() for plan in plans) > 20
     assert sum(len(plan.units) > plan.blocks for plan in plans) > 20

@@ -36,7 +36,7 @@ struct EmuKernel {
   int (*launch)(struct EmuLaunch*); /* 0, or 1 with message */
   struct EmuKernel* next;
 };
-/* A module exports: int emu_abi; struct EmuKernel *emu_kernels; size_t emu_static_shared(void). */
+/* A module exports: int emu_abi; struct EmuKernel *emu_kernels. */
 
 struct EmuTensorMap { /* our contents of the 128 bytes of a CUtensorMap (tiled mode), from the innermost dimension */
   uint32_t magic, rank, element_bytes, swizzle_bytes;

@@ -97,7 +97,7 @@ static void on_signal(int sig, siginfo_t* info, void* context) {
 #endif
   if (sig == SIGFPE) fail("integer division by zero");
   if (sig == SIGABRT) fail("assertion failed (text on stderr)");
-  if (sig == SIGILL) fail("array index out of its declared bounds, or __builtin_trap");
+  if (sig == SIGILL) fail("array index out of its declared bounds, misaligned address, or __builtin_trap");
   fail("access to invalid address %p (null or wild pointer, or this thread's stack overflowed)", info->si_addr);
 }
 

@@ -149,8 +149,4 @@ int launch(EmuLaunch* l, const char* name, void (*call)(void**)) {
 extern "C" {
 __attribute__((visibility("default"))) int emu_abi = EMU_ABI;
 __attribute__((visibility("default"))) EmuKernel* emu_kernels;
-__attribute__((visibility("default"))) size_t emu_static_shared() {
-  emu::locate_static_shared();
-  return emu::engine.static_bytes;
-}
 }

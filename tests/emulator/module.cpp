@@ -9,7 +9,6 @@
 
 struct Module {
   void* handle;
-  size_t static_shared;
   std::string path;
 };
 struct Function {
@@ -49,7 +48,7 @@ int cuModuleLoadData(Module** out, const void* image) {
   if (!abi || *abi != EMU_ABI)
     return error(INVALID_IMAGE, "module was built for another version of the emulated driver");
   module_files.insert(path);  // kept until unloaded or exit: source lines are looked up in it
-  *out = new Module{handle, ((size_t (*)())dlsym(handle, "emu_static_shared"))(), path};
+  *out = new Module{handle, path};
   return OK;
 }
 int cuModuleLoad(Module** out, const char* path) {
@@ -103,7 +102,6 @@ int cuModuleGetGlobal_v2(ptr* p, size_t* n, Module* m, const char* name) {
 }
 int cuFuncGetAttribute(int* v, int a, Function* f) {
   *v = a == 0               ? 1024
-       : a == 1             ? (int)f->module->static_shared
        : a == 4             ? 32
        : a == 8             ? (int)f->dynamic_limit
        : a >= 11 && a <= 13 ? (int)f->kernel->cluster[a - 11]
@@ -111,7 +109,7 @@ int cuFuncGetAttribute(int* v, int a, Function* f) {
   return OK;
 }
 int cuFuncSetAttribute(Function* f, int a, int v) {
-  if (a == 8 && v + f->module->static_shared > max_shared())
+  if (a == 8 && v > max_shared())
     return error(INVALID_VALUE, "more than " + std::to_string(max_shared() >> 10) + " KiB of shared memory");
   if (a == 8) f->dynamic_limit = v;
   return OK;

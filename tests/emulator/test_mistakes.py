@@ -108,6 +108,11 @@ def test_overrun_of_shared_memory() -> None:
     mistake(r"thread \(25,0,0\): out-of-bounds write of 4 bytes at byte 100", *args, shared=100, checked=True)
 
 
+def test_a_misaligned_address() -> None:
+    mistake(r"thread \(0,0,0\):.* misaligned address.* at mistakes.cu:\d+",
+            "misaligned", "P", 1, 32, empty(32), shared=1024, checked=True)
+
+
 def test_null_pointer_and_recovery() -> None:
     mistake(r"null_pointer.*thread \(5,0,0\): access to invalid address.* at mistakes.cu:\d+",
             "null_pointer", "P", 1, 64, empty(64))

@@ -25,7 +25,7 @@ MODULE_FLAGS = ("-O3", "-fno-strict-aliasing", "-g1", "-w")
 # Of the thread sanitizer only the hooks at loads and stores: check.cpp takes the place of its runtime, so that the
 # link must not bring it in.
 CHECKS = ("-fsanitize=thread", "--param", "tsan-instrument-func-entry-exit=0",
-          "-fsanitize=bounds", "-fsanitize-undefined-trap-on-error")
+          "-fsanitize=bounds,alignment", "-fsanitize-undefined-trap-on-error")
 NO_SANITIZER_RUNTIME = "-fno-sanitize=all"
 
 

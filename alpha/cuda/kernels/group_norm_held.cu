@@ -7,7 +7,7 @@
 //          samples, and GPUs without clusters, are for group_norm.cu, which reads x twice.
 // Requires: 16-byte aligned tensors; a walk (reduce.cuh) of one tile, whose chunks are the blocks of the cluster and have
 //          at most pieces_held<N> rows for each thread.
-// Shared:  Moments sums[C], then float2 statistic[C / k].
+// Shared:  float2 statistic[C / k], then Moments sums[C].
 // Order:   a thread's rows, then the rows of a block, then the channels of a group block after block: fixed.
 // Threads: a cluster per sample; threads as in a walk down columns.
 #include "channel_norm.cuh"
@@ -50,12 +50,12 @@ __device__ __forceinline__ void moments_of(Moments (&s)[N], Lanes<N, T> (&held)[
 template <class T, int N, int BLOCKS>
 __device__ __forceinline__ void normalize_held(const T *__restrict__ x, const Affine<T> &affine, T *__restrict__ y,
                                                float *mean, float *istd, float eps, const Walk &w, int k) {
-  DYNAMIC_SHARED(Moments, sums);
+  DYNAMIC_SHARED(float2, statistic);
   const Place at(w);
   const int first = at.column * N, channels = w.columns * N, stride = w.step * channels;  // of rows of a thread
   const i64 offset = at.begin * channels + first;
   const int groups = channels / k, rank = BLOCKS > 1 ? ptx::cluster_rank() : 0;
-  float2 *statistic = reinterpret_cast<float2 *>(sums + channels);
+  Moments *sums = reinterpret_cast<Moments *>(statistic + groups);
 
   Lanes<N, T> held[pieces_held<N>] = {};
   int rows = 0;

@@ -62,6 +62,15 @@ extern "C" __global__ void index_past_array(float* x) {
 }
 ALPHA_KERNEL(index_past_array)
 
+extern "C" __global__ void misaligned(float* x) {
+  DYNAMIC_SHARED(float, s);
+  float2 *pairs = reinterpret_cast<float2 *>(s + 1);
+  pairs[threadIdx.x] = make_float2(1, 2);
+  __syncwarp();
+  x[threadIdx.x] = s[threadIdx.x + 1];
+}
+ALPHA_KERNEL(misaligned)
+
 extern "C" __global__ void past_dynamic_shared(float* x) {
   DYNAMIC_SHARED(float, s);
   s[threadIdx.x] = x[threadIdx.x];
