@@ -3,7 +3,8 @@
 As in schedule.py, positions that read the same taps form a class. A tile has ROWS rows: `images` neighbouring images of
 ROWS / images pixels of one class. Its sum is made of runs of values that are neighbours in memory, and a block is a
 chunk of 64 of a run, so tiles of an inner class last longer than those of a corner. Each multiprocessor gets a list of
-its own: tile by tile, the longest first, to whoever is free first.
+its own: tiles are dealt out one by one, the longest first, to whoever is free first. A list then goes through the batch,
+all classes of its first images before the next ones: so that what several classes read comes from device memory once.
 
 A run is the channels of a tap. Where these are no multiple of 64, and the taps of a filter's row meet neighbouring
 pixels, it is those of the whole row instead, which NHWC has side by side: three taps of 16 channels are one run of 48
@@ -234,8 +235,8 @@ def _cost(of_class: np.ndarray, blocks: np.ndarray, whole: np.ndarray, classes: 
 
 
 def _lists(items: np.ndarray, owner: np.ndarray, cost: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Returns the items by owner, the longest first, as the kernel reads them."""
-    order = np.lexsort((np.arange(items.size), -cost, owner))
+    """Returns the items by owner, image by image, of each the longest first, as the kernel reads them."""
+    order = np.lexsort((np.arange(items.size), -cost, items["image"], owner))
     items, owner = items[order], owner[order]
     count = np.bincount(owner)
     place = np.arange(items.size) - np.repeat(np.cumsum(count) - count, count)

@@ -13,8 +13,10 @@
 //               MN-major  row = a k, 64 rows of A or columns of B; 64 rows a box (8 KB), one for each 64 of BM or BN
 //             so that both `w` as (column, k) and as (k, column) are read as they lie in memory
 //   threads   384, one block per multiprocessor: warpgroup 0 gives its registers away and its first warp loads,
-//             warpgroups 1 and 2 are consumers 0 and 1, with 64 rows each
-//   element   sum[i] of a thread is (row(i), col(i)) of the tile, see Place
+//             warpgroups 1 and 2 are consumers 0 and 1. With one plane and up to 128 columns they take tiles in turn:
+//             one stores its results while the other multiplies. Else each has 64 rows of every tile, and with two
+//             planes one adds while the other multiplies
+//   element   sum[h][i] of a thread is (row(i), col(i)) of 64 rows: of half h, or of its consumer's; see Place
 //   out       results pass through two boxes of 64 rows x 128 bytes per consumer, used in turn; see OutBoxes
 //   measured  see the kernels that use it
 #pragma once
@@ -34,7 +36,9 @@ template <class E_, int BN_, int PLANES_, bool A_MN_, bool B_MN_, int STAGES_> s
   static constexpr int B_PLANE = (B_MN ? (BN + 63) / 64 * 64 : BN) * BK * 2;
   static constexpr int B_AT = PLANES * A_PLANE, STAGE = PLANES * (A_PLANE + B_PLANE);
   static constexpr int OUT_AT = STAGES * STAGE, SHARED = OUT_AT + 4 * BOX;  // dynamic shared memory of a block
-  static constexpr int SUMS = BN / 2;                                  // accumulators of a thread
+  static constexpr int SUMS = BN / 2;                                  // accumulators of a thread, for 64 rows
+  static constexpr bool IN_TURN = PLANES == 1 && BN <= 128;            // consumers take tiles in turn, both halves of each
+  static constexpr int HALVES = IN_TURN ? 2 : 1;
   static constexpr int THREADS = 384, CONSUMERS = 2;
   static constexpr int PRODUCER_REGISTERS = 56, CONSUMER_REGISTERS = 224;
   static_assert(PLANES == 1 || BN <= 128, "two planes need a second set of accumulators");
@@ -42,15 +46,15 @@ template <class E_, int BN_, int PLANES_, bool A_MN_, bool B_MN_, int STAGES_> s
 
 // ---- the ring -------------------------------------------------------------------------------------------------------
 
+// Consumers that take tiles in turn have a barrier each for a full buffer: it changes only for the one that reads.
 template <class T> struct RingBarriers {  // in shared memory
-  uint64_t full[T::STAGES], empty[T::STAGES];
+  static constexpr int READERS = T::IN_TURN ? 1 : T::CONSUMERS;  // of a buffer
+  uint64_t full[T::CONSUMERS / READERS * T::STAGES], empty[T::STAGES];
 
   // By one thread; then __syncthreads().
   PTX_FN void init() {
-    for (int s = 0; s < T::STAGES; s++) {
-      ptx::mbarrier_init(full + s, 1);
-      ptx::mbarrier_init(empty + s, 4 * T::CONSUMERS);  // an arrival per warp
-    }
+    for (int s = 0; s < T::CONSUMERS / READERS * T::STAGES; s++) ptx::mbarrier_init(full + s, 1);
+    for (int s = 0; s < T::STAGES; s++) ptx::mbarrier_init(empty + s, 4 * READERS);  // an arrival per warp
     ptx::fence_mbarrier_init();
   }
 };
@@ -58,33 +62,40 @@ template <class T> struct RingBarriers {  // in shared memory
 template <class T> struct Ring {
   char *const buffers;
   RingBarriers<T> &barriers;
+  uint64_t *const full;  // consumer: its own barriers
   int stage = 0;
-  unsigned phase = 0;
-  bool fresh = true;  // producer: the buffer of the next turn has never been filled
+  unsigned phase = 0;    // producer: of the buffer of the next turn
+  unsigned phases = 0;   // consumer: bit s is that of buffer s
+  bool fresh = true;     // producer: the buffer of the next turn has never been filled
 
-  PTX_FN Ring(char *smem, RingBarriers<T> &b) : buffers(smem), barriers(b) {}
+  PTX_FN Ring(char *smem, RingBarriers<T> &b)
+      : buffers(smem), barriers(b), full(b.full + (T::IN_TURN && threadIdx.x >= 256 ? T::STAGES : 0)) {}
 
   struct Buffer {
     char *a, *b;  // plane p starts p * T::A_PLANE or p * T::B_PLANE bytes later
     uint64_t *landed;
   };
   // Producer, its whole warp: waits until the next buffer is empty and announces `bytes` to come. Its lanes then load.
-  PTX_FN Buffer next(int bytes) {
+  // consumer: whose turn the tile is.
+  PTX_FN Buffer next(int bytes, int consumer) {
     ptx::mbarrier_wait(barriers.empty + stage, phase ^ 1);
     char *at = buffers + stage * T::STAGE;
-    const Buffer found = {at, at + T::B_AT, barriers.full + stage};
+    const Buffer found = {at, at + T::B_AT, barriers.full + (T::IN_TURN ? consumer * T::STAGES : 0) + stage};
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive_expect(found.landed, bytes);
     __syncwarp();
     advance();
     return found;
   }
   // Consumer, all of its threads: waits until the buffer of this turn is full.
-  PTX_FN void wait() { ptx::mbarrier_wait(barriers.full + stage, phase); }
+  PTX_FN void wait() { ptx::mbarrier_wait(full + stage, phases >> stage & 1); }
   // Consumer: has read the buffer of turn `s`; the warp's lanes are together.
   PTX_FN void release(int s) {
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(barriers.empty + s);
   }
+  // Consumer: leaves out `count` buffers, of the other one's tile.
+  PTX_FN void skip(int count) { stage = (stage + count) % T::STAGES; }
   PTX_FN void advance() {
+    phases ^= 1u << stage;
     if (++stage < T::STAGES) return;
     stage = 0;
     phase ^= 1;
@@ -94,13 +105,13 @@ template <class T> struct Ring {
 
 // ---- the product ----------------------------------------------------------------------------------------------------
 
-// Which element of the tile is sum[i]; `consumer` is 0 or 1.
+// Which element of 64 rows is sum[i].
 struct Place {
   int consumer, thread;  // thread of the consumer
 
   PTX_FN Place() : Place(threadIdx.x / 128 - 1, threadIdx.x % 128) {}
   PTX_FN Place(int c, int t) : consumer(c), thread(t) {}
-  PTX_FN int row_in_box(int i) const { return thread / 32 * 16 + thread % 32 / 4 + (i / 2 & 1) * 8; }  // 64 rows
+  PTX_FN int row_in_box(int i) const { return thread / 32 * 16 + thread % 32 / 4 + (i / 2 & 1) * 8; }
   PTX_FN int row(int i) const { return consumer * 64 + row_in_box(i); }
   PTX_FN int col(int i) const { return i / 4 * 8 + thread % 4 * 2 + (i & 1); }
 };
@@ -124,15 +135,16 @@ template <class T, int STEPS> PTX_FN void wgmma_buffer(float (&sum)[T::SUMS], ui
 
 // Consumer: adds up buffers and releases them. One plane: a group of products stays in flight while the next is issued.
 template <class T> struct Summation {
+  using Sums = float[T::HALVES][T::SUMS];
   Ring<T> &ring;
   const uint64_t a0, b0;
   int flying = 0;  // 1 + the buffer in flight
 
   PTX_FN explicit Summation(Ring<T> &r)
-      : ring(r), a0(ptx::wgmma_desc(r.buffers + (threadIdx.x / 128 - 1) * T::BOX, T::BOX)),
+      : ring(r), a0(ptx::wgmma_desc(r.buffers + (T::IN_TURN ? 0 : threadIdx.x / 128 - 1) * T::BOX, T::BOX)),
         b0(ptx::wgmma_desc(r.buffers + T::B_AT, T::BOX)) {}
 
-  template <int STEPS> PTX_FN void add(int blocks, float (&sum)[T::SUMS]) {
+  template <int STEPS> PTX_FN void add(int blocks, Sums &sum) {
 #pragma unroll 1
     for (int k = 0; k < blocks; k++) {
       ring.wait();
@@ -145,9 +157,11 @@ template <class T> struct Summation {
         ptx::wgmma_wait<0>();
         ring.release(ring.stage);
 #pragma unroll
-        for (int i = 0; i < T::SUMS; i++) sum[i] += part[i];
+        for (int i = 0; i < T::SUMS; i++) sum[0][i] += part[i];
       } else {
-        wgmma_buffer<T, STEPS>(sum, a0 + at, b0 + at, flying > 0);
+#pragma unroll
+        for (int h = 0; h < T::HALVES; h++)
+          wgmma_buffer<T, STEPS>(sum[h], a0 + at + h * (T::BOX / 16), b0 + at, flying > 0);
         ptx::wgmma_commit();
         if (flying > 0) {
           ptx::wgmma_wait<1>();
@@ -167,10 +181,14 @@ template <class T> struct Summation {
 
 // Consumer: the sum over the next `whole` buffers, and `parts` of which 1 to 3 `steps` times 16 of k are multiplied; 0
 // where there are none.
-template <class T> PTX_FN void wgmma_sum(Ring<T> &ring, int whole, int parts, int steps, float (&sum)[T::SUMS]) {
+template <class T>
+PTX_FN void wgmma_sum(Ring<T> &ring, int whole, int parts, int steps, float (&sum)[T::HALVES][T::SUMS]) {
   if (T::PLANES == 2 || whole + parts == 0) {
 #pragma unroll
-    for (int i = 0; i < T::SUMS; i++) sum[i] = 0.f;
+    for (int h = 0; h < T::HALVES; h++) {
+#pragma unroll
+      for (int i = 0; i < T::SUMS; i++) sum[h][i] = 0.f;
+    }
   }
   Summation<T> blocks(ring);
   blocks.template add<4>(whole, sum);
@@ -183,10 +201,10 @@ template <class T> PTX_FN void wgmma_sum(Ring<T> &ring, int whole, int parts, in
 // ---- long sums in slices --------------------------------------------------------------------------------------------
 
 // Where a sum is cut into slices that different blocks make, each stores its own in a slot of BM * BN floats, in the
-// registers' own order: [consumer][quad of sums][thread] float4. Another kernel adds the slots up.
-template <class T> PTX_FN void store_slice(const float (&sum)[T::SUMS], float *slots, int slot) {
+// registers' own order: [half][quad of sums][thread] float4. Another kernel adds the slots up.
+template <class T> PTX_FN void store_slice(const float (&sum)[T::SUMS], float *slots, int slot, int half) {
   const Place place;
-  float4 *to = reinterpret_cast<float4 *>(slots) + (2ll * slot + place.consumer) * (T::SUMS * 32) + place.thread;
+  float4 *to = reinterpret_cast<float4 *>(slots) + (2ll * slot + half) * (T::SUMS * 32) + place.thread;
 #pragma unroll
   for (int i = 0; i < T::SUMS; i += 4) to[i / 4 * 128] = make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
 }
@@ -234,7 +252,7 @@ template <class T, class O> struct OutBoxes {
 
   PTX_FN explicit OutBoxes(char *smem) : boxes(smem + T::OUT_AT + (threadIdx.x / 128 - 1) * (2 * T::BOX)) {}
 
-  // Consumer: stores its 64 rows. store(box, col): issues the TMA stores of a box whose first column is col, by
+  // Consumer: stores 64 rows. store(box, col): issues the TMA stores of a box whose first column is col, by
   // lanes of the consumer's first warp, all of which are called. Row r of the box is r * 128 bytes behind its start.
   template <class Store> PTX_FN void operator()(const float (&sum)[T::SUMS], const Finish &finish, Store store) {
     const Place place;

@@ -39,7 +39,7 @@ template <class E_, int BM_, int TAP_, int TAPS_, int PLANES_, int STAGES_> stru
   static constexpr int B_AT = PLANES * A_PLANE, STAGE = PLANES * (A_PLANE + B_PLANE);
   static constexpr int SUMS = BN / 2, TAP_SUMS = TAP / 2;                  // accumulators of a thread
   static constexpr int CONSUMERS = 2;
-  static constexpr bool IN_TURN = BM == 64;                                // consumers sum up every second buffer
+  static constexpr bool IN_TURN = BM == 64;                                // consumers take buffers in turn
   static constexpr bool MANY_SUMS = PLANES * SUMS > 160;                   // registers of a consumer
   static constexpr int PRODUCER_REGISTERS = MANY_SUMS ? 40 : 56, CONSUMER_REGISTERS = MANY_SUMS ? 232 : 224;
 };
@@ -152,7 +152,7 @@ template <class T>
 __device__ __forceinline__ void load_unit(Ring<T> &ring, const Source &g, const Source &x, const Walk &walk,
                                           const Unit *unit) {
   const int images = g.images, pixels = 64 / images, row = unit->row, col = unit->col, step = unit->step;
-  int shift[T::TAPS];
+  int shift[T::TAPS], turn = 0;
 #pragma unroll
   for (int t = 0; t < T::TAPS; t++) shift[t] = unit->shift[t];
   for_each_part(unit, [&](const Segment *s, int begin, int count) {
@@ -162,7 +162,8 @@ __device__ __forceinline__ void load_unit(Ring<T> &ring, const Source &g, const 
     const int bytes = T::PLANES * (T::A_PLANE + taps * T::TAP_BYTES);
     for (int k = 0; k < count; k++) {
       ptx::mbarrier_wait(ring.barriers.empty + ring.stage, ring.phase ^ 1);
-      uint64_t *landed = ring.barriers.full + ring.stage;
+      uint64_t *landed = ring.barriers.full + (T::IN_TURN ? turn * T::STAGES : 0) + ring.stage;
+      turn ^= 1;
       ptx::mbarrier_arrive_expect(landed, bytes);
       char *a = ring.buffers + ring.stage * T::STAGE, *b = a + T::B_AT;
       ring.advance();
@@ -197,15 +198,11 @@ template <class T> struct UnitSum {
       : ring(r), a0(ptx::wgmma_desc(r.buffers + (T::IN_TURN ? 0 : consumer * T::BOX), T::BOX)),
         b0(ptx::wgmma_desc<2 * T::B_WIDTH>(r.buffers + T::B_AT, T::B_BOX)), turn(consumer) {}
 
-  // A buffer of the other consumer is waited for and released too: who has not seen a phase takes the next for it.
   __device__ __forceinline__ bool others_turn() {
     if (!T::IN_TURN) return false;
     turn ^= 1;
     if (turn == 1) return false;
-    ring.wait();
-    __syncwarp();  // a lane that has not seen the phase yet would wait for one that is over
-    ring.release(ring.stage);
-    ring.advance();
+    ring.skip(1);
     return true;
   }
 
