@@ -102,8 +102,9 @@ def summary(rows: Sequence[Row]) -> list[str]:
             cells.append(f"{means[-1]:.2f} +- {variances[-1] ** 0.5:.2f} %")
             seconds.append(statistics.median(s for row in seeds for s in row[side]["epoch_seconds"]))
         points, allowed = abs(means[0] - means[1]), max(POINTS, ERRORS * (sum(variances) / len(seeds)) ** 0.5)
-        lines.append(f"| {' | '.join(key)} | {len(seeds)} | {cells[0]} | {cells[1]} | {points:.2f} points | {seconds[0]:.2f} / "
-                     f"{seconds[1]:.2f} | {'ok' if points <= allowed else 'MISSED'}, {allowed:.2f} are allowed |")
+        lines.append(f"| {' | '.join(key)} | {len(seeds)} | {cells[0]} | {cells[1]} | {points:.2f} points | "
+                     f"{seconds[0]:.2f} / {seconds[1]:.2f} | {'ok' if points <= allowed else 'MISSED'}, "
+                     f"{allowed:.2f} are allowed |")
     return lines
 
 

@@ -56,7 +56,8 @@ def test_mean_and_deviation_stand_side_by_side() -> None:
              "torch": {"accuracy": b, "epoch_seconds": [4.0]}} for k, (a, b) in enumerate([(0.98, 0.97), (0.96, 0.97)])]
     again = {**rows[1], "alpha": {"accuracy": 0.98, "epoch_seconds": [2.0]}}
     assert accuracy.summary([*rows, again])[2] == (
-        "| digits | lenet5 | fp32 | 2 | 98.00 +- 0.00 % | 97.00 +- 0.00 % | 1.00 points | 2.00 / 4.00 | MISSED, 0.50 are allowed |")
+        "| digits | lenet5 | fp32 | 2 | 98.00 +- 0.00 % | 97.00 +- 0.00 % | 1.00 points | 2.00 / 4.00 | "
+        "MISSED, 0.50 are allowed |")
     assert "97.00 +- 1.41 % | 97.00 +- 0.00 % | 0.00 points" in accuracy.summary(rows)[2]
     assert "ok, 2.00 are allowed" in accuracy.summary(rows)[2]  # two standard errors: 2 * sqrt(2 / 2)
 

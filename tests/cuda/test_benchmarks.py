@@ -50,8 +50,8 @@ def test_convolutions_are_reported_with_their_bars(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(conv_ops, "SHAPES", (TINY, TINY._replace(name="odd", padding=2)))
     monkeypatch.setitem(conv_ops.GPU, "matmul", 64)
     monkeypatch.setattr(conv_ops.plots, "draw", lambda folder: [])
-    assert conv_ops.main(["--device", "cuda", "--sets", "layers", "--fma", "--rounds", "1", "--window", "0.01", "--busy",
-                          "--output", str(tmp_path)]) == 0
+    assert conv_ops.main(["--device", "cuda", "--sets", "layers", "--fma", "--rounds", "1", "--window", "0.01",
+                          "--busy", "--output", str(tmp_path)]) == 0
     rows = [json.loads(text) for text in (tmp_path / "conv_ops.jsonl").read_text().splitlines()]
     assert [(row["shape"], row["pass"]) for row in rows] == [(s, p) for s in ("tiny", "odd") for p in PASSES]
     assert all({"date", "arch", "command", "matmul_tflops"} <= set(row) and "failed" not in row for row in rows)

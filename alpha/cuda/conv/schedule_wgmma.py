@@ -3,8 +3,8 @@
 As in schedule.py, positions that read the same taps form a class. A tile has ROWS rows: `images` neighbouring images of
 ROWS / images pixels of one class. Its sum is made of runs of values that are neighbours in memory, and a block is a
 chunk of 64 of a run, so tiles of an inner class last longer than those of a corner. Each multiprocessor gets a list of
-its own: tiles are dealt out one by one, the longest first, to whoever is free first. A list then goes through the batch,
-all classes of its first images before the next ones: so that what several classes read comes from device memory once.
+its own: tiles are dealt out, the longest first, to whoever is free first. A list then goes through the batch, all
+classes of its first images before the next ones, so that what several classes read comes from device memory once.
 
 A run is the channels of a tap. Where these are no multiple of 64, and the taps of a filter's row meet neighbouring
 pixels, it is those of the whole row instead, which NHWC has side by side: three taps of 16 channels are one run of 48
