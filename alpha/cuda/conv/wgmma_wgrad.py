@@ -20,6 +20,7 @@ FLOPS_PER_US = {1: 740e6, 2: 262e6}    # of the device's products, by planes
 LOAD_BYTES_PER_US = 10e6               # from the L2 cache to shared memory
 SHARED_BYTES_PER_FLOP = 135 / 4096     # that a multiprocessor moves per FLOP of its tensor cores at that clock
 ISSUE_US = 0.37                        # that the producer takes for a block
+ROW_US = 3 / 1755                      # that TMA takes for a row of a box, of 128 bytes or fewer
 TWO_STAGES = 1.1                       # times as long take products that wait for copies
 UNIT_BYTES = 2048                      # of shared memory for a unit's description
 SUM_THREADS, MOST_SPLIT = 256, 8
@@ -56,8 +57,9 @@ class WgradTile(NamedTuple):
         products = planes * (planes + 1) // 2
         reads = products * flops * (1 / 64 + 1 / self.columns)      # 2 bytes an element, 2 FLOP a product
         shared = (reads + self.box_bytes(planes)) / (SHARED_BYTES_PER_FLOP * products * flops)
+        rows = planes * 64 * (self.rows // 64 + self.columns // self.tap_box)
         return max(sm_count * flops / FLOPS_PER_US[planes] * max(1.0, shared, TWO_STAGES * (self.stages < 3)),
-                   sm_count * self.box_bytes(planes) / LOAD_BYTES_PER_US, ISSUE_US)
+                   sm_count * self.box_bytes(planes) / LOAD_BYTES_PER_US, rows * ROW_US, ISSUE_US)
 
 
 TILES = {1: (WgradTile(128, 128, 1, 6), WgradTile(128, 256, 1, 4), WgradTile(128, 128, 2, 4), WgradTile(128, 64, 1, 9),
