@@ -44,7 +44,7 @@ PIECES = 32 << 10           # bytes of shared memory for a block's pieces in gro
 SUMS = (4 << 10, 28 << 10)  # and for what it sums: as a rule, and at most
 _TURNS = f"ptr partial, ptr tickets, u32 tasks, u32 lag, {WALK}, i32 k"
 _GROUP_NORM = per_piece("group_norm.cu", "normalize", f"{_LAYER}, {_TURNS}")
-_GROUP_NORM_HELD = {(blocks, sums): per_piece("group_norm_held.cu", entry, f"{_LAYER}, {WALK}, block[24] adding",
+_GROUP_NORM_HELD = {(blocks, sums): per_piece("group_norm_held.cu", entry, f"{_LAYER}, {WALK}, block[32] adding",
                                              shared=PIECES + sums)
                     for blocks, entry in ((1, "block"), *((n, f"cluster_{n}") for n in (2, 4, 8))) for sums in SUMS}
 _GROUP_GRADIENT = per_piece("group_norm.cu", "gradient", f"{_SAMPLE_GRADIENT}, ptr totals, ptr coefficients, {_TURNS}")
@@ -72,9 +72,14 @@ class _Rows(NamedTuple):
     walk: Walk
 
 
+def _bits(n: int) -> int:
+    """Returns the smallest k with 2^k >= n."""
+    return (n - 1).bit_length()
+
+
 def _power(n: int) -> int:
     """Returns the smallest power of two that is at least n."""
-    return 1 << (n - 1).bit_length()
+    return 1 << _bits(n)
 
 
 @lru_cache(maxsize=1024)
@@ -126,6 +131,7 @@ def _layer_norm_grad(g: Array, x: Array, gamma: Array | None, mean: Array, istd:
 
 
 STEPS = 16  # rows of a thread in a task
+SERIAL = 8  # sums of a block that a thread adds up, one after the other
 LAG = 264   # tasks that are summed before the first one is written: no fewer than run at once, yet L2 holds them
 
 
@@ -170,15 +176,17 @@ def _held(samples: int, pixels: int, channels: int, groups: int, dtype: str, clu
     chunk = ceil_div(pixels, blocks)
     in_warps = width < 32 and width == _power(width)
     shared = gcd(k, lanes)  # channels of a column
-    needed = 16 * groups + 4 * (8 if in_warps else step) * channels // shared
+    rows = THREADS // 32 if in_warps else step
+    needed = 16 * groups + 4 * rows * channels // shared
     if blocks > (8 if clusters else 1) or needed > SUMS[-1]:
         return None
-    team = min(5, (THREADS // groups).bit_length() - 1) if groups <= THREADS else 0
-    side = min(team, _power(k // shared).bit_length() - 1)
+    team = min(5, _bits(ceil_div(rows * k // shared, SERIAL)))
+    per_warp = max(1, 32 >> team)
+    adding = struct.pack("@8i", k, groups, ceil_div(groups, per_warp) * per_warp, channels // shared, _bits(shared),
+                         in_warps, team, min(team, _bits(k // shared)))
     return _Held(blocks, (dtype, lanes > 1), min(size for size in SUMS if needed <= size),
                  Walk(samples * blocks, blocks, chunk,
-                      struct.pack("@qqiiiiq", pixels, width, width, step, 1, blocks, chunk)),
-                 struct.pack("@6i", k, groups, shared.bit_length() - 1, in_warps, team, side))
+                      struct.pack("@qqiiiiq", pixels, width, width, step, 1, blocks, chunk)), adding)
 
 
 @ops.group_norm.impl("cuda")

@@ -1,4 +1,4 @@
-// What:    group norm of samples that fit into the registers of a cluster of blocks: x of (samples, pixels, C),
+// What:    group norm of samples that a block, or a cluster of blocks, keeps: x of (samples, pixels, C),
 //          y = (x - mean) * (gamma * istd) + beta, mean and istd of each (sample, group of k neighbouring channels)
 // Source:  arXiv 1803.08494.
 // Layout:  contiguous; a piece is N elements of a pixel: 16 bytes, or 1 element where C is not a multiple of that.
@@ -24,44 +24,59 @@
 
 // How the threads of a block add up the channels of a group; from the host, as it costs no registers so.
 struct Adding {
-  int k, groups;     // channels of a group, and how many groups
-  int column_bits;   // 2^column_bits neighbouring channels lie in one piece and one group: a column of sums
-  int in_warps;      // whether the threads of a warp have whole rows of a power of two of pieces
-  int team_bits;     // 2^team_bits threads add up a group,
-  int side_bits;     // 2^side_bits of them side by side in a row of sums
+  int k, groups;        // channels of a group, and how many groups
+  int groups_of_teams;  // these, up to a multiple of what the teams of a warp take
+  int columns;          // of sums:
+  int column_bits;      // 2^column_bits neighbouring channels that lie in one piece and one group
+  int in_warps;         // whether the threads of a warp have whole rows of a power of two of pieces
+  int team_bits;        // 2^team_bits threads add up a group,
+  int side_bits;        // 2^side_bits of them side by side in a row of sums
 };
+
+// The sums of s over the rows of a warp or of a thread, a column of STEP channels each, in shared memory.
+template <int STEP, int N>
+__device__ __forceinline__ void add_rows(float (&s)[N], float *sums, const Walk &w, const Adding &by, int row,
+                                         int column) {
+#pragma unroll
+  for (int half = 1; half < STEP; half *= 2)
+#pragma unroll
+    for (int lane = 0; lane < N; lane += 2 * half) s[lane] += s[lane + half];
+  int rows = w.step;
+  if (by.in_warps) {
+    for (int bits = 16; bits >= w.width; bits /= 2)
+#pragma unroll
+      for (int lane = 0; lane < N; lane += STEP) s[lane] += __shfl_xor_sync(~0u, s[lane], bits);
+    row = threadIdx.x % 32 < w.width ? threadIdx.x / 32 : THREADS, rows = THREADS / 32;
+  }
+  if (row >= rows) return;
+  sums += row * by.columns + column / STEP;
+#pragma unroll
+  for (int lane = 0; lane < N; lane += STEP) sums[lane / STEP] = s[lane];
+}
 
 // use(group, the sum of s over its channels and the block's rows) in one thread; s is lost. All threads call it.
 template <int N, class Use>
-__device__ __forceinline__ void add_up(float (&s)[N], float *sums, const Walk &w, const Adding &by, const Use &use) {
-#pragma unroll
-  for (int half = 1; half < N; half *= 2) {
-    if (half >> by.column_bits) break;
-#pragma unroll
-    for (int lane = 0; lane < N; lane += 2 * half) s[lane] += s[lane + half];
-  }
-  const int columns_of_group = by.k >> by.column_bits, columns = by.groups * columns_of_group;
-  int row = threadIdx.x / w.width, rows = w.step;
-  const int column = (threadIdx.x - row * w.width) * N;
-  if (by.in_warps) row = threadIdx.x % 32 < w.width ? threadIdx.x / 32 : THREADS, rows = THREADS / 32;
-#pragma unroll
-  for (int lane = 0; lane < N; lane++) {
-    if (lane & ((1 << by.column_bits) - 1)) continue;
-    if (by.in_warps)
-      for (int bits = 16; bits >= w.width; bits /= 2) s[lane] += __shfl_xor_sync(~0u, s[lane], bits);
-    if (row < rows) sums[row * columns + ((column + lane) >> by.column_bits)] = s[lane];
-  }
+__device__ __forceinline__ void add_up(float (&s)[N], float *sums, const Walk &w, const Adding &by, int row, int column,
+                                       const Use &use) {
+  if (by.column_bits == 0) add_rows<1>(s, sums, w, by, row, column);
+  if constexpr (N >= 2)
+    if (by.column_bits == 1) add_rows<2>(s, sums, w, by, row, column);
+  if constexpr (N >= 4)
+    if (by.column_bits == 2) add_rows<4>(s, sums, w, by, row, column);
+  if constexpr (N >= 8)
+    if (by.column_bits == 3) add_rows<8>(s, sums, w, by, row, column);
   __syncthreads();
 
   const int member = threadIdx.x & ((1 << by.team_bits) - 1), side = 1 << by.side_bits;
-  for (int begin = 0; begin < by.groups; begin += THREADS >> by.team_bits) {
-    const int group = begin + (threadIdx.x >> by.team_bits);
+  const int of_group = by.k >> by.column_bits, rows = by.in_warps ? THREADS / 32 : w.step;
+  for (int group = threadIdx.x >> by.team_bits; group < by.groups_of_teams; group += THREADS >> by.team_bits) {
     float sum = 0;
     if (group < by.groups) {
-      for (int c = member & (side - 1); c < columns_of_group; c += side) {
-        const float *at = sums + group * columns_of_group + c;
+      for (int c = member & (side - 1); c < of_group; c += side) {
+        const float *at = sums + group * of_group + c;
 #pragma unroll 4
-        for (int r = member >> by.side_bits; r < rows; r += 1 << (by.team_bits - by.side_bits)) sum += at[r * columns];
+        for (int r = member >> by.side_bits; r < rows; r += 1 << (by.team_bits - by.side_bits))
+          sum += at[r * by.columns];
       }
     }
     for (int bits = 1 << by.team_bits >> 1; bits; bits /= 2) sum += __shfl_xor_sync(~0u, sum, bits);
@@ -71,7 +86,9 @@ __device__ __forceinline__ void add_up(float (&s)[N], float *sums, const Walk &w
 
 // f(channel - first, its group) for `N` channels
 template <int N, class F> __device__ __forceinline__ void each_group(int first, const Adding &by, const F &f) {
-  int group = unsigned(first) / unsigned(by.k), left = by.k - (first - group * by.k);
+  unsigned channel = first;
+  ptx::forget(channel);  // the groups are found anew each time: kept, they would take registers
+  int group = channel / unsigned(by.k), left = by.k - int(channel - group * by.k);
 #pragma unroll
   for (int lane = 0; lane < N; lane++) {
     f(lane, group);
@@ -136,11 +153,11 @@ __device__ __forceinline__ void normalize_held(const T *__restrict__ x, const Af
 #pragma unroll
     for (int lane = 0; lane < N; lane++) s[lane] += v[lane];
   }
-  const float share = 1.0f / (max(1, rows_of(block)) * by.k);
-  add_up(s, sums, w, by, [&](int group, float sum) { moments[group].x = sum * share; });
+  add_up(s, sums, w, by, row, first,
+         [&](int group, float sum) { moments[group].x = sum / (max(1, rows_of(block)) * by.k); });
   __syncthreads();
   float middle[N];
-  each_group<N>(row < w.step ? first : 0, by, [&](int lane, int group) { middle[lane] = moments[group].x; });
+  each_group<N>(first, by, [&](int lane, int group) { middle[lane] = moments[group].x; });
 #pragma unroll
   for (int lane = 0; lane < N; lane++) s[lane] = 0;
 #pragma unroll
@@ -150,13 +167,14 @@ __device__ __forceinline__ void normalize_held(const T *__restrict__ x, const Af
 #pragma unroll
     for (int lane = 0; lane < N; lane++) s[lane] += (v[lane] - middle[lane]) * (v[lane] - middle[lane]);
   }
-  add_up(s, sums, w, by, [&](int group, float sum) { moments[group].y = sum; });
+  add_up(s, sums, w, by, row, first, [&](int group, float sum) { moments[group].y = sum; });
   if constexpr (BLOCKS > 1) {
     ptx::cluster_arrive();
     ptx::cluster_wait();
   } else {
     __syncthreads();
   }
+#pragma unroll 1
   for (int group = threadIdx.x; group < by.groups; group += THREADS) {
     const float size = float(pixels) * by.k;
     float means[BLOCKS], center = 0, squares = 0;
@@ -176,8 +194,8 @@ __device__ __forceinline__ void normalize_held(const T *__restrict__ x, const Af
     mean[i64(sample) * by.groups + group] = center;
     istd[i64(sample) * by.groups + group] = root;
   }
-  if constexpr (BLOCKS > 1) ptx::cluster_arrive();  // this block reads no other's moments any more
   __syncthreads();
+  if constexpr (BLOCKS > 1) ptx::cluster_arrive_relaxed();  // this block reads no other's moments any more
 
   if (row < behind) {
     float scale[N], shift[N];
@@ -209,18 +227,19 @@ __device__ __forceinline__ void normalize_held(const T *__restrict__ x, const Af
 #define CLUSTER(BLOCKS)
 #define BODY(T, N, BLOCKS) static_cast<void>(x)  // never launched
 #endif
-#define ENTRY(name, T, N, attribute, body) \
-  extern "C" __global__ void attribute __launch_bounds__(THREADS, N == 1 ? 4 : 5) \
+#define RESIDENT(N, BLOCKS) (N == 1 || N * BLOCKS > 32 ? 4 : 5)  // blocks that registers suffice for
+#define ENTRY(name, T, N, BLOCKS, attribute, body) \
+  extern "C" __global__ void attribute __launch_bounds__(THREADS, RESIDENT(N, BLOCKS)) \
       name(const T *x, const void *gamma, const void *beta, int wide, T *y, float *mean, float *istd, float eps, \
            const Walk w, const Adding by) { \
     body; \
   } \
   ALPHA_KERNEL(name)
 #define PIECES(T, suffix, N) \
-  ENTRY(block##suffix, T, N, , (normalize_held<T, N, 1>(x, {gamma, beta, wide}, y, mean, istd, eps, w, by))) \
-  ENTRY(cluster_2##suffix, T, N, CLUSTER(2), (BODY(T, N, 2))) \
-  ENTRY(cluster_4##suffix, T, N, CLUSTER(4), (BODY(T, N, 4))) \
-  ENTRY(cluster_8##suffix, T, N, CLUSTER(8), (BODY(T, N, 8)))
+  ENTRY(block##suffix, T, N, 1, , (normalize_held<T, N, 1>(x, {gamma, beta, wide}, y, mean, istd, eps, w, by))) \
+  ENTRY(cluster_2##suffix, T, N, 2, CLUSTER(2), (BODY(T, N, 2))) \
+  ENTRY(cluster_4##suffix, T, N, 4, CLUSTER(4), (BODY(T, N, 4))) \
+  ENTRY(cluster_8##suffix, T, N, 8, CLUSTER(8), (BODY(T, N, 8)))
 #define KERNELS(T, dtype) \
   PIECES(T, _##dtype, LANES<T>) \
   PIECES(T, _single_##dtype, 1)
