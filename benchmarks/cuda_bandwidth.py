@@ -3,8 +3,9 @@
     python -m benchmarks.cuda_bandwidth [--families elementwise norm] [--dtypes float32 bfloat16] [--output FILE.jsonl]
 
 A kernel's bytes are those that must move: every argument read once (more often only where a sum over all of it must be
-known first), every output written once, arguments changed in place both. Its rate is compared with the best copy on the
-device that this very run has seen. Before a kernel is timed, its values are compared with PyTorch's or the CPU's.
+known first), every output written once, within the call, and arguments changed in place both. Its rate is compared with
+the best copy on the device that this very run has seen. Before a kernel is timed, its values are compared with
+PyTorch's or the CPU's.
 """
 
 from __future__ import annotations
@@ -52,6 +53,14 @@ def arrays(value: Any) -> list[Array]:
     return [value] if isinstance(value, Array) else list(value) if isinstance(value, (list, tuple)) else []
 
 
+def written(value: Any) -> list[Array]:
+    """Returns the arrays in a result, after their elements are written: those of a Deferred wait until it is read."""
+    found = arrays(value)
+    for y in found:
+        y.ptr  # noqa: B018  to take it has them written
+    return found
+
+
 def bytes_moved(op: Op, job: Job, args: list[Any], outs: list[Array]) -> int:
     """Returns the bytes that a call must read and write."""
     total = sum(y.nbytes for y in outs)
@@ -73,7 +82,7 @@ def compare(op: Op, job: Job, given: list[Any], dtype: str) -> tuple[float, int]
     attrs, count = attributes(op, job.attrs), len(op.args)
     theirs = apply(lambda t: t.clone(), given)
     ours = apply(lambda t: timing.wrap(t.clone()), given[:count])
-    outs = arrays(op.impls["cuda"](*ours, **attrs))
+    outs = written(op.impls["cuda"](*ours, **attrs))
     nbytes = bytes_moved(op, job, ours, outs)
     if job.peer is not None and job.exact_peer:
         made = job.peer(*theirs)
@@ -113,7 +122,7 @@ def measure(family: str, job: Job, dtype: str, copy_gb_per_s: float, rounds: int
     given += [job.make() for _ in range(timing.sets_for(nbytes) - 1)]
     run, attrs, count = op.impls["cuda"], attributes(op, job.attrs), len(op.args)
     ours = [apply(timing.wrap, args[:count]) for args in given]
-    sides = {"alpha": Side(lambda k: run(*ours[k % len(ours)], **attrs), context.stream)}
+    sides = {"alpha": Side(lambda k: written(run(*ours[k % len(ours)], **attrs)), context.stream)}
     if job.peer is not None:
         peer = job.peer
         theirs = [apply(lambda t: t.clone(), args) for args in given] if op.mutates else given

@@ -11,10 +11,11 @@ from alpha.cuda import (
     norm,
     pool,
     reduce,
+    sample_norm,
     shape,
     softmax,
     update,
 )
 
 __all__ = ["activation", "augment", "conv", "dropout", "elementwise", "loss", "matmul", "norm", "pool", "reduce",
-           "shape", "softmax", "update"]
+           "sample_norm", "shape", "softmax", "update"]

@@ -1,27 +1,21 @@
-"""Batch, layer and group normalisation on the GPU (kernels/batch_norm.cu, layer_norm.cu, group_norm.cu).
+"""Batch normalisation on the GPU (kernels/batch_norm.cu, batch_norm_planes.cu).
 
 A forward or backward of batch norm is three launches: sums per channel and chunk of rows, a block per channel that
 merges the chunks, and the pass that writes. Sums are float32 within a chunk, double across chunks, in fixed order.
 That pass waits for the first reader where convolutions read planes of float32 (alpha/cuda/deferred.py), and where the
 second launch can tell a bound of what is written: of y in training, and of dx.
-Layer norm reads a row once, if registers hold it. Group norm reads a sample once, if the registers of a block or of a
-cluster of blocks hold it (kernels/group_norm_held.cu); else it makes both passes in one launch, a few samples apart.
 """
 
 from __future__ import annotations
 
-import struct
 from functools import lru_cache
 from functools import partial as partial_of
 from math import inf, prod
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from alpha.cuda.context import context
 from alpha.cuda.deferred import Memory, can_wait, hurry, later, reserve
 from alpha.cuda.kernel import Kernel, per_dtype
-from alpha.cuda.memory import ITEMSIZE, Array, Deferred, empty, upload
+from alpha.cuda.memory import ITEMSIZE, Array, Deferred, empty
 from alpha.cuda.operand import lost_ranges, planes_are_read
 from alpha.cuda.reduce import BLOCKS, THREADS, WALK, Walk, ceil_div, per_piece, walk
 from alpha.ops import norm as ops
@@ -30,8 +24,8 @@ Arrays = tuple[Array, ...]
 Shape = tuple[int, ...]
 
 
-_AFFINE = "ptr gamma, ptr beta, i32 wide"  # wide: they are float32
-_CHANNELS = f"{_AFFINE}, ptr mean, ptr istd"
+AFFINE = "ptr gamma, ptr beta, i32 wide"  # wide: they are float32
+_CHANNELS = f"{AFFINE}, ptr mean, ptr istd"
 _STATISTICS = per_piece("batch_norm.cu", "statistics", f"ptr x, ptr partial, ptr header, {WALK}")
 _FINALIZE_STATISTICS = per_dtype("batch_norm.cu", "finalize_statistics", "ptr partial, ptr running_mean, "
                                  f"ptr running_var, ptr mean, ptr istd, {WALK}, f32 momentum, f32 eps, ptr gamma, "
@@ -66,26 +60,6 @@ _SUMS_BOUND = {relu: _planes("sums_bound" + "_relu" * relu, f"ptr g, ptr x, {_WI
 _GRADIENT_PLANES = {relu: _planes("gradient_planes" + "_relu" * relu, f"ptr g, ptr x, {_WIDE_CHANNELS}, "
                                   "ptr coefficients, ptr dx, ptr header, ptr lost_ranges") for relu in (False, True)}
 
-_LAYER = f"ptr x, {_AFFINE}, ptr y, ptr mean, ptr istd, f32 eps"
-_LAYER_NORM = per_piece("layer_norm.cu", "normalize", f"{_LAYER}, i64 rows, i64 n, i32 width")
-_LAYER_NORM_LONG = per_piece("layer_norm.cu", "normalize_long", f"{_LAYER}, i64 n")
-_SAMPLE_GRADIENT = "ptr g, ptr x, ptr gamma, i32 wide, ptr mean, ptr istd, ptr dx"
-_LAYER_GRADIENT = {pieces: per_piece("layer_norm.cu", f"gradient_{pieces}",
-                                     f"{_SAMPLE_GRADIENT}, ptr partial, i64 rows, i64 n, i32 width")
-                   for pieces in (1, 2, 4)}
-_LAYER_GRADIENT_LONG = per_piece("layer_norm.cu", "gradient_long", f"{_SAMPLE_GRADIENT}, i64 n")
-_PARAMETER_SUMS = per_piece("layer_norm.cu", "parameter_sums",
-                            f"ptr g, ptr x, ptr mean, ptr istd, ptr partial, {WALK}")
-_PARAMETER_TOTALS = Kernel("layer_norm.cu", "parameter_totals",
-                           "ptr partial, ptr dgamma, ptr dbeta, i64 chunks, i64 n", threads=THREADS)
-
-SUMS = 24 << 10  # bytes of shared memory for the sums of a sample's channels in group_norm_held.cu
-_TURNS = f"ptr partial, ptr tickets, u32 tasks, u32 lag, {WALK}, i32 k"
-_GROUP_NORM = per_piece("group_norm.cu", "normalize", f"{_LAYER}, {_TURNS}")
-_GROUP_NORM_HELD = {blocks: per_piece("group_norm_held.cu", entry, f"{_LAYER}, {WALK}, i32 k", shared=SUMS)
-                    for blocks, entry in ((1, "block"), (8, "cluster"))}
-_GROUP_GRADIENT = per_piece("group_norm.cu", "gradient", f"{_SAMPLE_GRADIENT}, ptr totals, ptr coefficients, {_TURNS}")
-
 
 # ---- batch norm ------------------------------------------------------------------------------------------------------
 
@@ -99,17 +73,17 @@ GUARDED = BLOCKS // 2       # of one behind a flag, whose blocks end at once as 
 def _matrix(shape: Shape, dtype: str, blocks: int = BLOCKS) -> tuple[int, tuple[str, bool], Walk]:
     """Returns the number of rows, which kernels read them, and how."""
     rows, channels = prod(shape[:-1]), shape[-1]
-    lanes = _lanes(channels, dtype)
+    lanes = lanes_of(channels, dtype)
     return rows, (dtype, lanes > 1), walk(rows, channels // lanes, blocks)
 
 
-def _lanes(channels: int, dtype: str) -> int:
+def lanes_of(channels: int, dtype: str) -> int:
     """Returns how many elements of a row are read at once."""
     lanes = 16 // ITEMSIZE[dtype]
     return lanes if channels % lanes == 0 else 1
 
 
-def _wide(*parameters: Array | None) -> bool:
+def are_wide(*parameters: Array | None) -> bool:
     """Tells whether parameters, of one dtype, are float32; those of 16-bit tensors may be."""
     return any(p is not None and p.dtype == "float32" for p in parameters)
 
@@ -189,7 +163,7 @@ def _apply(x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd:
            floor: float, y: Array, flag: Array | None = None, blocks: int = WRITERS) -> None:
     """Writes the elements of y, if there is no flag, or it is set."""
     _, kind, w = _matrix(x.shape, x.dtype, blocks)
-    rest = gamma, beta, _wide(gamma, beta), mean, istd, y, floor, flag, w.block
+    rest = gamma, beta, are_wide(gamma, beta), mean, istd, y, floor, flag, w.block
     if residual is None:
         _APPLY[kind](w.grid, x, *rest)
     elif stored := _stored(residual):
@@ -210,7 +184,7 @@ def batch_norm_grad_cuda(g: Array, x: Array, gamma: Array | None, beta: Array | 
     if memory:
         _SUMS_BOUND[relu](w.grid, g, x, gamma, beta, mean, istd, partial, memory.scale, w.block)
     else:
-        _SUMS[relu][kind](w.grid, g, x, gamma, beta, _wide(gamma, beta), mean, istd, partial, w.block)
+        _SUMS[relu][kind](w.grid, g, x, gamma, beta, are_wide(gamma, beta), mean, istd, partial, w.block)
     _FINALIZE_SUMS[gamma.dtype if gamma else "float32"](mean.size, partial, gamma, istd, dgamma, dbeta, coefficients,
                                                         rows, w.chunks, memory and memory.scale)
     inputs = g, x, gamma, beta, mean, istd, coefficients
@@ -238,158 +212,4 @@ def _gradient(relu: bool, g: Array, x: Array, gamma: Array | None, beta: Array |
               coefficients: Array, dx: Array, flag: Array | None = None, blocks: int = BLOCKS) -> None:
     """Writes the elements of dx, if there is no flag, or it is set."""
     _, kind, w = _matrix(x.shape, x.dtype, blocks)
-    _GRADIENT[relu][kind](w.grid, g, x, gamma, beta, _wide(gamma, beta), mean, istd, coefficients, dx, flag, w.block)
-
-
-# ---- layer norm ------------------------------------------------------------------------------------------------------
-
-
-HELD = 8  # pieces of a row that a thread keeps in registers
-NARROW = 4  # threads that a row has at least, if each of them then has 4 pieces
-ROW_BLOCKS = 132  # of the gradient, per block that a multiprocessor holds: on an H100 all run at once, to one end
-
-
-class _Rows(NamedTuple):
-    """How threads share rows; see kernels/layer_norm.cu."""
-
-    kind: tuple[str, bool]
-    width: int        # threads of a row in the forward pass, 0: too long for registers
-    grid: int
-    pieces: int       # of a thread in the backward pass, 0: too many for registers
-    grad_width: int
-    grad_grid: int
-    walk: Walk
-
-
-def _power(n: int) -> int:
-    """Returns the smallest power of two that is at least n."""
-    return 1 << (n - 1).bit_length()
-
-
-@lru_cache(maxsize=1024)
-def _rows(rows: int, n: int, dtype: str) -> _Rows:
-    lanes = _lanes(n, dtype)
-    pieces = n // lanes
-    width = max(min(NARROW, _power(ceil_div(pieces, 4))), _power(ceil_div(pieces, HELD)))
-    width = width if width <= THREADS else 0
-    held = next((held for held in _LAYER_GRADIENT if pieces <= held * THREADS), 0)
-    grad_width = _power(ceil_div(pieces, held)) if held else THREADS
-    resident = 3 if held * lanes <= 4 else 2 if held * lanes <= 8 else 1  # as layer_norm.cu has it
-    grad_grid = min(ROW_BLOCKS * resident, ceil_div(rows * grad_width, THREADS))
-    return _Rows((dtype, lanes > 1), width, ceil_div(rows * (width or THREADS), THREADS), held, grad_width, grad_grid,
-                 walk(rows, pieces))
-
-
-@ops.layer_norm.impl("cuda")
-def layer_norm_cuda(x: Array, gamma: Array | None, beta: Array | None, *, normalized_ndim: int, eps: float) -> Arrays:
-    n = prod(x.shape[-normalized_ndim:])
-    statistics = (*x.shape[:-normalized_ndim], *(1,) * normalized_ndim)
-    y, mean, istd = empty(x.shape, x.dtype), empty(statistics, "float32"), empty(statistics, "float32")
-    rows = mean.size
-    p = _rows(rows, n, x.dtype)
-    if p.width:
-        _LAYER_NORM[p.kind](p.grid, x, gamma, beta, _wide(gamma, beta), y, mean, istd, eps, rows, n, p.width)
-    else:
-        _LAYER_NORM_LONG[p.kind](p.grid, x, gamma, beta, _wide(gamma, beta), y, mean, istd, eps, n)
-    return y, mean, istd
-
-
-def _layer_norm_grad(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, dx: Array, n: int
-                     ) -> tuple[Array, int]:
-    """Writes dx and returns partial[chunk][dgamma, dbeta][n], and how many chunks these are."""
-    rows = mean.size
-    p = _rows(rows, n, x.dtype)
-    chunks = p.grad_grid if p.pieces else p.walk.chunks
-    partial = empty((chunks, 2, n), "float32")
-    if p.pieces:
-        _LAYER_GRADIENT[p.pieces][p.kind](chunks, g, x, gamma, _wide(gamma), mean, istd, dx, partial, rows, n,
-                                          p.grad_width)
-    else:
-        _LAYER_GRADIENT_LONG[p.kind](rows, g, x, gamma, _wide(gamma), mean, istd, dx, n)
-        _PARAMETER_SUMS[p.kind](p.walk.grid, g, x, mean, istd, partial, p.walk.block)
-    return partial, chunks
-
-
-# ---- group norm ------------------------------------------------------------------------------------------------------
-
-
-STEPS = 16  # rows of a thread in a task
-LAG = 264   # tasks that are summed before the first one is written: no fewer than run at once, yet L2 holds them
-
-
-class _Turns(NamedTuple):
-    """How blocks take turns at summing and writing; see kernels/group_norm.cu."""
-
-    kind: tuple[str, bool]
-    walk: Walk      # of a sample
-    tasks: int
-    lag: int
-    tickets: Array  # zeros, and zeros again after each launch
-
-
-@lru_cache(maxsize=256)
-def _turns(samples: int, pixels: int, channels: int, dtype: str) -> _Turns:
-    lanes = _lanes(channels, dtype)
-    short = walk(pixels, channels // lanes, pixels * channels)  # 4 rows of a thread in each chunk
-    w = walk(pixels, channels // lanes, ceil_div(short.grid, STEPS // 4))
-    tasks = samples * w.grid
-    return _Turns((dtype, lanes > 1), w, tasks, min(tasks, max(w.grid, LAG)), upload(np.zeros(1 + samples, np.int32)))
-
-
-@lru_cache(maxsize=256)
-def _held(samples: int, pixels: int, channels: int, groups: int, dtype: str, clusters: bool
-          ) -> tuple[int, tuple[str, bool], Walk] | None:
-    """Returns how many blocks hold a sample, which kernel, and its walk; None where it is too large."""
-    lanes = _lanes(channels, dtype)
-    columns, pieces = channels // lanes, 4 if lanes == 8 else 8
-    if columns > THREADS or 12 * channels + 8 * groups > SUMS or not samples * pixels:
-        return None
-    step = THREADS // columns
-    blocks = 1 if pixels <= pieces * step else 8
-    chunk = ceil_div(pixels, blocks)
-    if blocks > 1 and (not clusters or chunk > pieces * step):
-        return None
-    block = struct.pack("@qqiiiiq", pixels, columns, columns, step, 1, blocks, chunk)
-    return blocks, (dtype, lanes > 1), Walk(samples * blocks, blocks, chunk, block)
-
-
-@ops.group_norm.impl("cuda")
-def group_norm_cuda(x: Array, gamma: Array | None, beta: Array | None, *, groups: int, eps: float) -> Arrays:
-    samples, channels, statistics = x.shape[0], x.shape[-1], (x.shape[0], 1, groups, 1)
-    y, mean, istd = empty(x.shape, x.dtype), empty(statistics, "float32"), empty(statistics, "float32")
-    pixels = prod(x.shape[1:-1])
-    held = _held(samples, pixels, channels, groups, x.dtype, context.arch == "sm_90a")
-    if held:
-        blocks, kind, w = held
-        _GROUP_NORM_HELD[blocks][kind](w.grid, x, gamma, beta, _wide(gamma, beta), y, mean, istd, eps, w.block,
-                                       channels // groups)
-        return y, mean, istd
-    t = _turns(samples, pixels, channels, x.dtype)
-    partial = empty((samples, 2, channels, t.walk.chunks), "float32")
-    _GROUP_NORM[t.kind](2 * t.tasks, x, gamma, beta, _wide(gamma, beta), y, mean, istd, eps, partial, t.tickets,
-                        t.tasks, t.lag, t.walk.block, channels // groups)
-    return y, mean, istd
-
-
-def _group_norm_grad(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, dx: Array) -> tuple[Array, int]:
-    """Writes dx and returns totals[sample][dgamma, dbeta][C], and how many samples these are."""
-    samples, pixels, groups, k = x.shape
-    t = _turns(samples, pixels, groups * k, x.dtype)
-    totals, coefficients = empty((samples, 2, groups * k), "float32"), empty((2, mean.size), "float32")
-    partial = empty((samples, 2, groups * k, t.walk.chunks), "float32")
-    _GROUP_GRADIENT[t.kind](2 * t.tasks, g, x, gamma, _wide(gamma), mean, istd, dx, totals, coefficients, partial,
-                            t.tickets, t.tasks, t.lag, t.walk.block, k)
-    return totals, samples
-
-
-@ops.sample_norm_grad.impl("cuda")
-def sample_norm_grad_cuda(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, *, axes: Shape,
-                          params_ndim: int) -> Arrays:
-    params = x.shape[-params_ndim:]
-    dx, dgamma, dbeta = empty(x.shape, x.dtype), empty(params, "float32"), empty(params, "float32")
-    if axes[0] == x.ndim - params_ndim:  # layer norm; group norm comes as (samples, pixels, groups, k)
-        partial, chunks = _layer_norm_grad(g, x, gamma, mean, istd, dx, dgamma.size)
-    else:
-        partial, chunks = _group_norm_grad(g, x, gamma, mean, istd, dx)
-    _PARAMETER_TOTALS(ceil_div(2 * dgamma.size, 8), partial, dgamma, dbeta, chunks, dgamma.size)
-    return dx, dgamma, dbeta
+    _GRADIENT[relu][kind](w.grid, g, x, gamma, beta, are_wide(gamma, beta), mean, istd, coefficients, dx, flag, w.block)

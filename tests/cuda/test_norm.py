@@ -8,6 +8,7 @@ import pytest
 import alpha
 from alpha.cuda import norm as cuda_norm
 from alpha.cuda import reduce as cuda_reduce
+from alpha.cuda import sample_norm
 from alpha.cuda.kernel import FLOAT_DTYPES
 from alpha.cuda.memory import download
 from alpha.gradcheck import assert_equal_at
@@ -95,14 +96,16 @@ CASES = [
     Case("group_norm", floats(2, 3, 3, 16), floats(16, seed=1), floats(16, seed=2), groups=2, dtypes=FLOAT_DTYPES,
          rtol=2e-5, atol=1e-5),
     Case("group_norm", floats(2, 3, 6), None, None, groups=3, rtol=2e-5, atol=1e-5),
-    # Samples that a cluster of blocks holds: full ones, uneven ones, and one with a block that gets no row.
+    # Samples that a cluster of 2, 4 or 8 blocks holds: full ones, uneven ones, and one with a block that gets no row;
+    # groups of one channel, of a piece and more, and of what is no power of two.
     *[Case("group_norm", floats(*shape), floats(shape[-1], seed=1), floats(shape[-1], seed=2), groups=groups, rtol=2e-5,
            atol=1e-5, dtypes=FLOAT_DTYPES)
       for shape, groups in (((2, 32, 32, 64), 32), ((2, 60, 60, 4), 2), ((1, 47, 47, 3), 3), ((3, 13, 1024), 1),
-                            ((1, 17, 512), 128))],
-    # Rows of a few threads, of several warps, of 2 and 4 pieces per thread, and too long for registers.
+                            ((1, 17, 512), 128), ((1, 140, 64), 4), ((1, 300, 64), 64), ((2, 100, 96), 32),
+                            ((2, 50, 48), 8), ((1, 9, 1200), 1200))],
+    # Rows of a few threads, of several warps, of 2, 4 and 8 pieces per thread, and too long for registers.
     *[sample_grad(shape, (1,), 1) for shape in ((1, 3), (4, 5), (9, 8), (300, 4), (1100, 3), (5, 70), (7, 160),
-                                                (3, 301), (2, 601), (3, 1025), (2, 1028), (2, 2052), (2, 4100))],
+                                                (3, 301), (2, 601), (3, 1025), (2, 1028), (2, 2052), (2, 8196))],
     *[sample_grad((3, 4, 6, 8), axes, len(axes)) for axes in ((3,), (2, 3), (1, 2, 3))],
     *[sample_grad(split, (1, 3), 2)
       for split in ((2, 9, 2, 4), (3, 4, 3, 2), (2, 81, 1, 16), (1, 400, 4, 3), (2, 3, 300, 4), (2, 300, 8, 3),
@@ -123,8 +126,8 @@ def test_agrees_with_the_cpu(case):
 @pytest.fixture
 def one_block(monkeypatch):
     """Every tile of columns in one block, or few, so that small matrices make threads walk far, as large ones do."""
-    caches = cuda_reduce.walk, cuda_norm._matrix, cuda_norm._rows, cuda_norm._turns
-    for module, name, value in ((cuda_reduce, "BLOCKS", 1), (cuda_norm, "BLOCKS", 1), (cuda_norm, "ROW_BLOCKS", 1)):
+    caches = cuda_reduce.walk, cuda_norm._matrix, sample_norm._rows, sample_norm._turns
+    for module, name, value in ((cuda_reduce, "BLOCKS", 1), (cuda_norm, "BLOCKS", 1), (sample_norm, "ROW_BLOCKS", 1)):
         monkeypatch.setattr(module, name, value)
     for cache in caches:
         cache.cache_clear()
@@ -137,7 +140,8 @@ def one_block(monkeypatch):
     *[forward((700, width), residual, activation="relu", dtypes=FLOAT_DTYPES) for width in (24, 65)
       for residual in (False, True)],
     *[backward((700, width), activation=activation) for width in (24, 65) for activation in (None, "relu")],
-    sample_grad((700, 24), (1,), 1), sample_grad((10, 70, 3, 8), (1, 3), 2),
+    *[sample_grad(shape, (1,), 1, dtypes=FLOAT_DTYPES) for shape in ((700, 24), (70, 1000), (30, 2048), (700, 3))],
+    sample_grad((10, 70, 3, 8), (1, 3), 2),
 ], ids=str)
 def test_agrees_with_the_cpu_when_threads_walk_far(one_block, case):
     agree(case)
@@ -146,12 +150,12 @@ def test_agrees_with_the_cpu_when_threads_walk_far(one_block, case):
 @pytest.fixture
 def short_turns(monkeypatch):
     """Many small tasks in a sample, and turns from the first sample on."""
-    monkeypatch.setattr(cuda_norm, "_held", lambda *args: None)  # nothing fits into registers
+    monkeypatch.setattr(sample_norm, "_held", lambda *args: None)  # nothing fits into registers
     for name, value in (("STEPS", 4), ("LAG", 1)):
-        monkeypatch.setattr(cuda_norm, name, value)
-    cuda_norm._turns.cache_clear()
+        monkeypatch.setattr(sample_norm, name, value)
+    sample_norm._turns.cache_clear()
     yield
-    cuda_norm._turns.cache_clear()
+    sample_norm._turns.cache_clear()
 
 
 @pytest.mark.parametrize("shape, groups", [((5, 17, 20, 24), 8), ((4, 40, 40, 3), 1), ((3, 9, 30, 260), 130)])
@@ -159,7 +163,7 @@ def test_group_norm_in_turns(short_turns, shape, groups):
     affine = floats(shape[-1], seed=1), floats(shape[-1], seed=2)
     agree(Case("group_norm", floats(*shape), *affine, groups=groups, rtol=2e-5, atol=1e-5, dtypes=FLOAT_DTYPES))
     agree(sample_grad((shape[0], shape[1] * shape[2], groups, shape[3] // groups), (1, 3), 2))
-    tickets = [cuda_norm._turns(shape[0], shape[1] * shape[2], shape[3], dtype).tickets for dtype in FLOAT_DTYPES]
+    tickets = [sample_norm._turns(shape[0], shape[1] * shape[2], shape[3], dtype).tickets for dtype in FLOAT_DTYPES]
     assert not any(download(t, "int32").any() for t in tickets)  # the next launch finds them as this one did
 
 
@@ -202,6 +206,11 @@ def test_a_large_mean_costs_no_digits_of_the_variance(shape):
     x = x.T.copy()
     _, mean, istd = layer_norm.full(alpha.tensor(x, device="cuda"))
     assert_equal_at(istd, 1 / np.sqrt(x.astype(np.float64).var(1, keepdims=True) + 1e-5), rtol=1e-5)
+    x = x.reshape(-1)[:8800].reshape(1, 550, 16)  # of several blocks
+    _, mean, istd = group_norm.full(alpha.tensor(x, device="cuda"), groups=4)
+    groups = x.astype(np.float64).reshape(550, 4, 4)
+    assert_equal_at(mean, groups.mean((0, 2)).reshape(mean.shape), rtol=1e-6)
+    assert_equal_at(istd, 1 / np.sqrt(groups.var((0, 2)) + 1e-5).reshape(istd.shape), rtol=1e-5)
 
 
 def test_nan_passes_relu_and_minus_infinity_does_not():

@@ -1,14 +1,17 @@
-// What:    group norm of samples that fit into the registers of a cluster of blocks: x of (samples, pixels, C),
+// What:    group norm of samples that a block, or a cluster of blocks, keeps: x of (samples, pixels, C),
 //          y = (x - mean) * (gamma * istd) + beta, mean and istd of each (sample, group of k neighbouring channels)
 // Source:  arXiv 1803.08494.
 // Layout:  contiguous; a piece is N elements of a pixel: 16 bytes, or 1 element where C is not a multiple of that.
-// Traffic: x is read once: each thread keeps 32 elements, each block 8,192, while the statistics are made. A cluster of
-//          8 blocks holds 65,536 of them, whose blocks read each other's sums in distributed shared memory. Larger
+// Traffic: x is read once: a block keeps 8 pieces per thread while the statistics are made, 32 KiB where these have 16
+//          bytes. The 2, 4 or 8 blocks of a cluster read each other's moments in distributed shared memory. Larger
 //          samples, and GPUs without clusters, are for group_norm.cu, which reads x twice.
+// Accuracy: a block's variance by two passes over what it keeps; those of a cluster are merged by Chan's formula.
 // Requires: 16-byte aligned tensors; a walk (reduce.cuh) of one tile, whose chunks are the blocks of the cluster and have
-//          at most pieces_held<N> rows for each thread.
-// Shared:  float2 statistic[C / k], then Moments sums[C].
-// Order:   a thread's rows, then the rows of a block, then the channels of a group block after block: fixed.
+//          at most HELD rows for each thread.
+// Shared:  the pieces, but not single elements; float2 statistic[C / k], float2 moments[C / k]; float sums[rows][columns]
+//          as in add_up.
+// Order:   a thread's rows, its channels of a column, the rows of a warp, those of a block and the columns of a group by
+//          their team, block after block: fixed.
 // Threads: a cluster per sample; threads as in a walk down columns.
 #include "channel_norm.cuh"
 #include "ptx_sm90.cuh"
@@ -19,99 +22,194 @@
 #define CLUSTERS 0
 #endif
 
-template <int N> constexpr int pieces_held = N == 8 ? 4 : 8;
+// How the threads of a block add up the channels of a group; from the host, as it costs no registers so.
+struct Adding {
+  int k, groups;        // channels of a group, and how many groups
+  int groups_of_teams;  // these, up to a multiple of what the teams of a warp take
+  int columns;          // of sums:
+  int column_bits;      // 2^column_bits neighbouring channels that lie in one piece and one group
+  int in_warps;         // whether the threads of a warp have whole rows of a power of two of pieces
+  int team_bits;        // 2^team_bits threads add up a group,
+  int side_bits;        // 2^side_bits of them side by side in a row of sums
+};
 
-// The mean of my rows, and their squared distances from it, of which registers hold each; per lane.
-template <int N, class T>
-__device__ __forceinline__ void moments_of(Moments (&s)[N], Lanes<N, T> (&held)[pieces_held<N>], int rows) {
-  float v[N];
+// The sums of s over the rows of a warp or of a thread, a column of STEP channels each, in shared memory.
+template <int STEP, int N>
+__device__ __forceinline__ void add_rows(float (&s)[N], float *sums, const Walk &w, const Adding &by, int row,
+                                         int column) {
 #pragma unroll
-  for (int lane = 0; lane < N; lane++) s[lane] = {0, 0, float(rows)};
+  for (int half = 1; half < STEP; half *= 2)
 #pragma unroll
-  for (int j = 0; j < pieces_held<N>; j++) {
-    unpack(v, held[j]);
+    for (int lane = 0; lane < N; lane += 2 * half) s[lane] += s[lane + half];
+  int rows = w.step;
+  if (by.in_warps) {
+    for (int bits = 16; bits >= w.width; bits /= 2)
 #pragma unroll
-    for (int lane = 0; lane < N; lane++) s[lane].mean += j < rows ? v[lane] : 0;
+      for (int lane = 0; lane < N; lane += STEP) s[lane] += __shfl_xor_sync(~0u, s[lane], bits);
+    row = threadIdx.x % 32 < w.width ? threadIdx.x / 32 : THREADS, rows = THREADS / 32;
   }
-  const float share = rows ? 1.0f / rows : 0;
+  if (row >= rows) return;
+  sums += row * by.columns + column / STEP;
 #pragma unroll
-  for (int lane = 0; lane < N; lane++) s[lane].mean *= share;
-#pragma unroll
-  for (int j = 0; j < pieces_held<N>; j++) {
-    unpack(v, held[j]);
-#pragma unroll
-    for (int lane = 0; lane < N; lane++) {
-      const float away = v[lane] - s[lane].mean;
-      s[lane].m2 += j < rows ? away * away : 0;
+  for (int lane = 0; lane < N; lane += STEP) sums[lane / STEP] = s[lane];
+}
+
+// use(group, the sum of s over its channels and the block's rows) in one thread; s is lost. All threads call it.
+template <int N, class Use>
+__device__ __forceinline__ void add_up(float (&s)[N], float *sums, const Walk &w, const Adding &by, int row, int column,
+                                       const Use &use) {
+  if (by.column_bits == 0) add_rows<1>(s, sums, w, by, row, column);
+  if constexpr (N >= 2)
+    if (by.column_bits == 1) add_rows<2>(s, sums, w, by, row, column);
+  if constexpr (N >= 4)
+    if (by.column_bits == 2) add_rows<4>(s, sums, w, by, row, column);
+  if constexpr (N >= 8)
+    if (by.column_bits == 3) add_rows<8>(s, sums, w, by, row, column);
+  __syncthreads();
+
+  const int member = threadIdx.x & ((1 << by.team_bits) - 1), side = 1 << by.side_bits;
+  const int of_group = by.k >> by.column_bits, rows = by.in_warps ? THREADS / 32 : w.step;
+  for (int group = threadIdx.x >> by.team_bits; group < by.groups_of_teams; group += THREADS >> by.team_bits) {
+    float sum = 0;
+    if (group < by.groups) {
+      for (int c = member & (side - 1); c < of_group; c += side) {
+        const float *at = sums + group * of_group + c;
+#pragma unroll 4
+        for (int r = member >> by.side_bits; r < rows; r += 1 << (by.team_bits - by.side_bits))
+          sum += at[r * by.columns];
+      }
     }
+    for (int bits = 1 << by.team_bits >> 1; bits; bits /= 2) sum += __shfl_xor_sync(~0u, sum, bits);
+    if (group < by.groups && !member) use(group, sum);
   }
+}
+
+// f(channel - first, its group) for `N` channels
+template <int N, class F> __device__ __forceinline__ void each_group(int first, const Adding &by, const F &f) {
+  unsigned channel = first;
+  ptx::forget(channel);  // the groups are found anew each time: kept, they would take registers
+  int group = channel / unsigned(by.k), left = by.k - int(channel - group * by.k);
+#pragma unroll
+  for (int lane = 0; lane < N; lane++) {
+    f(lane, group);
+    if (--left == 0) left = by.k, group++;
+  }
+}
+
+// What a thread keeps of a sample: pieces in shared memory, where they cost no registers, or single elements in these.
+template <class T, int N> struct Held {
+  T *mine;
+  __device__ __forceinline__ explicit Held(void *shared) : mine(static_cast<T *>(shared) + threadIdx.x * N) {}
+  __device__ __forceinline__ void fetch(int j, const T *p, bool there) {  // else zeros
+    ptx::cp_async<16>(mine + j * THREADS * N, p, there ? 16 : 0);
+  }
+  __device__ __forceinline__ void wait() {
+    ptx::cp_async_commit();
+    ptx::cp_async_wait<0>();  // each thread reads what it has copied itself
+  }
+  __device__ __forceinline__ void get(float (&v)[N], int j) {
+    Lanes<N, T> piece = load<N>(mine + j * THREADS * N);
+    unpack(v, piece);
+  }
+};
+template <class T> struct Held<T, 1> {
+  T mine[HELD];
+  __device__ __forceinline__ explicit Held(void *) {}
+  __device__ __forceinline__ void fetch(int j, const T *p, bool there) { mine[j] = there ? *p : from_float<T>(0); }
+  __device__ __forceinline__ void wait() {}
+  __device__ __forceinline__ void get(float (&v)[1], int j) { v[0] = to_float(mine[j]); }
+};
+
+// Where that block of the cluster has what this one has at p.
+template <int BLOCKS, class P> __device__ __forceinline__ const P *peer(const P *p, int block) {
+  if constexpr (BLOCKS > 1) return ptx::cluster_map(p, block);
+  return p;
 }
 
 template <class T, int N, int BLOCKS>
 __device__ __forceinline__ void normalize_held(const T *__restrict__ x, const Affine<T> &affine, T *__restrict__ y,
-                                               float *mean, float *istd, float eps, const Walk &w, int k) {
-  DYNAMIC_SHARED(float2, statistic);
-  const Place at(w);
-  const int first = at.column * N, channels = w.columns * N, stride = w.step * channels;  // of rows of a thread
-  const i64 offset = at.begin * channels + first;
-  const int groups = channels / k, rank = BLOCKS > 1 ? ptx::cluster_rank() : 0;
-  Moments *sums = reinterpret_cast<Moments *>(statistic + groups);
+                                               float *mean, float *istd, float eps, const Walk &w, const Adding &by) {
+  DYNAMIC_SHARED(unsigned char, shared);
+  Held<T, N> held(shared);
+  float2 *statistic = reinterpret_cast<float2 *>(shared + (N == 1 ? 0 : HELD * THREADS * 16));
+  float2 *moments = statistic + by.groups;  // the means over this block's rows, the squared distances from them
+  float *sums = reinterpret_cast<float *>(moments + by.groups);
+  const int sample = blockIdx.x / BLOCKS, block = blockIdx.x % BLOCKS, pixels = w.rows, chunk = w.chunk;
+  const auto rows_of = [&](int k) { return max(0, min(chunk, pixels - k * chunk)); };
+  const int row = threadIdx.x / w.width, first = (threadIdx.x - row * w.width) * N, stride = w.step * w.width * N;
+  const int behind = row < w.step ? rows_of(block) : 0;  // rows row, row + w.step, ... before it are mine
+  const i64 offset = (i64(sample) * pixels + block * chunk + row) * w.width * N + first;
 
-  Lanes<N, T> held[pieces_held<N>] = {};
-  int rows = 0;
 #pragma unroll
-  for (int j = 0; j < pieces_held<N>; j++) {
-    if (at.begin + j * w.step < at.end) held[j] = load<N>(x + offset + j * stride), rows++;
+  for (int j = 0; j < HELD; j++) {
+    const bool there = row + j * w.step < behind;
+    held.fetch(j, there ? x + offset + j * stride : x, there);
   }
-  Moments s[N];
-  moments_of(s, held, rows);
-  fold_rows<N>(s, w, MergeMoments());
-  if (threadIdx.x < w.width) {
+  held.wait();
+  float s[N] = {}, v[N];
 #pragma unroll
-    for (int lane = 0; lane < N; lane++) sums[first + lane] = s[lane];
+  for (int j = 0; j < HELD; j++) {
+    held.get(v, j);
+#pragma unroll
+    for (int lane = 0; lane < N; lane++) s[lane] += v[lane];
   }
+  add_up(s, sums, w, by, row, first,
+         [&](int group, float sum) { moments[group].x = sum / (max(1, rows_of(block)) * by.k); });
+  __syncthreads();
+  float middle[N];
+  each_group<N>(first, by, [&](int lane, int group) { middle[lane] = moments[group].x; });
+#pragma unroll
+  for (int lane = 0; lane < N; lane++) s[lane] = 0;
+#pragma unroll
+  for (int j = 0; j < HELD; j++) {
+    if (row + j * w.step >= behind) break;
+    held.get(v, j);
+#pragma unroll
+    for (int lane = 0; lane < N; lane++) s[lane] += (v[lane] - middle[lane]) * (v[lane] - middle[lane]);
+  }
+  add_up(s, sums, w, by, row, first, [&](int group, float sum) { moments[group].y = sum; });
   if constexpr (BLOCKS > 1) {
     ptx::cluster_arrive();
     ptx::cluster_wait();
   } else {
     __syncthreads();
   }
-
-  int team = 1;  // threads that share the channels of a group, in all blocks
-  while (team < k * BLOCKS && team < 32) team *= 2;
-  for (int begin = 0; begin < groups; begin += THREADS / team) {
-    const int group = begin + threadIdx.x / team, mine = group < groups ? group : groups - 1;
-    Moments of = {0, 0, 0};
-    for (int j = threadIdx.x % team; j < k * BLOCKS; j += team) {
-      const Moments *there = sums;
-      if constexpr (BLOCKS > 1) there = ptx::cluster_map(sums, j / k);
-      of = merge_moments(of, there[mine * k + j % k]);
+#pragma unroll 1
+  for (int group = threadIdx.x; group < by.groups; group += THREADS) {
+    const float size = float(pixels) * by.k;
+    float means[BLOCKS], center = 0, squares = 0;
+#pragma unroll
+    for (int k = 0; k < BLOCKS; k++) {
+      const float2 of = *peer<BLOCKS>(moments + group, k);
+      means[k] = of.x;
+      center += (of.x - means[0]) * (rows_of(k) * by.k);
+      squares += of.y;
     }
-    of = fold_group(of, team, MergeMoments());
-    if (group != mine || threadIdx.x % team) continue;
-    const float root = 1 / sqrtf(of.m2 / of.count + eps);
-    statistic[group] = make_float2(of.mean, root);
-    if (rank) continue;
-    mean[i64(at.sample) * groups + group] = of.mean;
-    istd[i64(at.sample) * groups + group] = root;
+    center = means[0] + center / size;
+#pragma unroll
+    for (int k = 0; k < BLOCKS; k++) squares += (means[k] - center) * ((means[k] - center) * (rows_of(k) * by.k));
+    const float root = 1 / sqrtf(squares / size + eps);
+    statistic[group] = make_float2(center, root);
+    if (block) continue;
+    mean[i64(sample) * by.groups + group] = center;
+    istd[i64(sample) * by.groups + group] = root;
   }
-  if constexpr (BLOCKS > 1) ptx::cluster_arrive();  // nobody reads this block's sums any more
   __syncthreads();
+  if constexpr (BLOCKS > 1) ptx::cluster_arrive_relaxed();  // this block reads no other's moments any more
 
-  if (rows) {
-    float middle[N], scale[N], shift[N], v[N];
+  if (row < behind) {
+    float scale[N], shift[N];
     affine.gamma.load(scale, first);
     affine.beta.load(shift, first);
-#pragma unroll
-    for (int lane = 0; lane < N; lane++) {
-      const float2 of = statistic[(first + lane) / k];
+    each_group<N>(first, by, [&](int lane, int group) {
+      const float2 of = statistic[group];
       middle[lane] = of.x;
       scale[lane] *= of.y;
-    }
+    });
 #pragma unroll
-    for (int j = 0; j < pieces_held<N>; j++) {
-      if (j >= rows) break;
-      unpack(v, held[j]);
+    for (int j = 0; j < HELD; j++) {
+      if (row + j * w.step >= behind) break;
+      held.get(v, j);
 #pragma unroll
       for (int lane = 0; lane < N; lane++) v[lane] = standardized(v[lane] - middle[lane], scale[lane], shift[lane]);
       store_floats(y + offset + j * stride, v);
@@ -123,22 +221,25 @@ __device__ __forceinline__ void normalize_held(const T *__restrict__ x, const Af
 // ---- entries: <name>_<dtype> reads pieces of 16 bytes, <name>_single_<dtype> single elements
 
 #if CLUSTERS
-#define CLUSTER __cluster_dims__(8, 1, 1)
-#define BODY(T, N, BLOCKS) normalize_held<T, N, BLOCKS>(x, {gamma, beta, wide}, y, mean, istd, eps, w, k)
+#define CLUSTER(BLOCKS) __cluster_dims__(BLOCKS, 1, 1)
+#define BODY(T, N, BLOCKS) normalize_held<T, N, BLOCKS>(x, {gamma, beta, wide}, y, mean, istd, eps, w, by)
 #else
-#define CLUSTER
+#define CLUSTER(BLOCKS)
 #define BODY(T, N, BLOCKS) static_cast<void>(x)  // never launched
 #endif
-#define ENTRY(name, T, attribute, body) \
-  extern "C" __global__ void attribute __launch_bounds__(THREADS, 3) \
+#define RESIDENT(N, BLOCKS) (N == 1 || N * BLOCKS > 32 ? 4 : 5)  // blocks that registers suffice for
+#define ENTRY(name, T, N, BLOCKS, attribute, body) \
+  extern "C" __global__ void attribute __launch_bounds__(THREADS, RESIDENT(N, BLOCKS)) \
       name(const T *x, const void *gamma, const void *beta, int wide, T *y, float *mean, float *istd, float eps, \
-           const Walk w, int k) { \
+           const Walk w, const Adding by) { \
     body; \
   } \
   ALPHA_KERNEL(name)
 #define PIECES(T, suffix, N) \
-  ENTRY(block##suffix, T, , (normalize_held<T, N, 1>(x, {gamma, beta, wide}, y, mean, istd, eps, w, k))) \
-  ENTRY(cluster##suffix, T, CLUSTER, (BODY(T, N, 8)))
+  ENTRY(block##suffix, T, N, 1, , (normalize_held<T, N, 1>(x, {gamma, beta, wide}, y, mean, istd, eps, w, by))) \
+  ENTRY(cluster_2##suffix, T, N, 2, CLUSTER(2), (BODY(T, N, 2))) \
+  ENTRY(cluster_4##suffix, T, N, 4, CLUSTER(4), (BODY(T, N, 4))) \
+  ENTRY(cluster_8##suffix, T, N, 8, CLUSTER(8), (BODY(T, N, 8)))
 #define KERNELS(T, dtype) \
   PIECES(T, _##dtype, LANES<T>) \
   PIECES(T, _single_##dtype, 1)

@@ -4,12 +4,14 @@
 //                    dgamma = sum(g * xhat), dbeta = sum(g), over the rows
 // Source:  arXiv 1607.06450.
 // Layout:  contiguous rows; a piece is 16 bytes of a row, or 1 element where n is not a multiple of that.
-// Passes:  a row is read once and stays in registers, if HELD pieces per thread suffice in the forward pass, or 4 in
-//          the backward one, whose blocks walk over many rows and keep their dgamma and dbeta in registers too.
+// Passes:  a row is read once and stays in registers, if HELD pieces per thread suffice. In the backward pass 32
+//          elements do, or 4 single ones; its blocks walk over many rows and keep their dgamma and dbeta in registers
+//          too, while the next rows arrive in shared memory. So a warp has a row of 1,024 elements, and waits for nobody.
 //          A longer row is read twice, the second time from the cache; dgamma and dbeta are then a pass of their own.
 //          partial[block][dgamma, dbeta][n] is added up by the last kernel.
 // Accuracy: var by two passes over registers; of a longer row the pieces' moments are merged by Chan's formula.
 // Requires: 16-byte aligned tensors; fewer than 2^32 pieces in a row.
+// Shared:  backward, pieces of 16 bytes: [stage][piece][g, x][thread], see Flight.
 // Threads: `width` threads, a power of two up to a block, per row; see reduce.cuh for the columns.
 #include "lanes.cuh"
 #include "reduce.cuh"
@@ -99,27 +101,71 @@ __device__ __forceinline__ void normalize_long(const T *__restrict__ x, const Pa
   }
 }
 
-// ---- backward of rows of up to P pieces per thread, which has the pieces of its next row in flight
+// ---- backward of rows of up to P pieces per thread, which has its next rows in flight
 
-template <int R> struct Pairs {
-  Pair of[R];
-};
-struct MergeEach {
-  template <int R> __device__ Pairs<R> operator()(const Pairs<R> &a, const Pairs<R> &b) const {
-    Pairs<R> merged;
-#pragma unroll
-    for (int r = 0; r < R; r++) merged.of[r] = MergePairs()(a.of[r], b.of[r]);
-    return merged;
+// Pieces of g and x that a thread has in flight: in shared memory, where they cost no registers, in as many stages as 64
+// KiB of an H100's multiprocessor take; or single elements, of one stage, in registers.
+template <class T, int N, int P> struct Flight {
+#ifdef STAGES
+  static constexpr int DEPTH = STAGES;
+#else
+  static constexpr int DEPTH = sizeof(T) == 2 ? 2 : 1;
+#endif
+  T *mine;
+  __device__ __forceinline__ explicit Flight(void *shared) : mine(static_cast<T *>(shared) + threadIdx.x * N) {}
+  __device__ __forceinline__ T *place(int stage, int p, bool second) const {
+    return mine + ((stage * P + p) * 2 + second) * THREADS * N;
+  }
+  __device__ __forceinline__ void fetch(int stage, int p, bool second, const T *from, bool there) {  // else zeros
+    ptx::cp_async<16>(place(stage, p, second), from, there ? 16 : 0);
+  }
+  __device__ __forceinline__ void commit() { ptx::cp_async_commit(); }
+  template <int PENDING> __device__ __forceinline__ void wait() {
+    ptx::cp_async_wait<PENDING>();  // a thread reads what it has copied itself
+  }
+  __device__ __forceinline__ void get(float (&v)[N], int stage, int p, bool second) const {
+    Lanes<N, T> piece = load<N>(place(stage, p, second));
+    unpack(v, piece);
   }
 };
+template <class T, int P> struct Flight<T, 1, P> {
+  static constexpr int DEPTH = 1;
+  T mine[P][2];
+  __device__ __forceinline__ explicit Flight(void *) {}
+  __device__ __forceinline__ void fetch(int, int p, bool second, const T *from, bool there) {
+    mine[p][second] = there ? *from : from_float<T>(0);
+  }
+  __device__ __forceinline__ void commit() {}
+  template <int> __device__ __forceinline__ void wait() {}
+  __device__ __forceinline__ void get(float (&v)[1], int, int p, bool second) const { v[0] = to_float(mine[p][second]); }
+};
+
+// Every thread of a row gets the row's sums. All threads of the block call it, with 0 and 1 as `turn` by turns.
+__device__ __forceinline__ Pair fold_row(Pair s, int width, int turn) {
+  __shared__ Pair warps[2][THREADS / 32];
+  for (int bits = (width < 32 ? width : 32) / 2; bits; bits /= 2) {
+    s.sum += __shfl_xor_sync(~0u, s.sum, bits);
+    s.dot += __shfl_xor_sync(~0u, s.dot, bits);
+  }
+  if (width <= 32) return s;
+  if (threadIdx.x % 32 == 0) warps[turn][threadIdx.x / 32] = s;
+  __syncthreads();
+  const int first = threadIdx.x / width * (width / 32);  // warp of the row
+  s = warps[turn][first];
+  for (int warp = 1; warp < width / 32; warp++) s = MergePairs()(s, warps[turn][first + warp]);
+  return s;
+}
 
 template <class T, int N, int P>
 __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__restrict__ x, const Parameter<T> &gamma,
                                          const float *mean, const float *istd, T *__restrict__ dx,
                                          float *__restrict__ partial, i64 rows, i64 n, int width) {
-  constexpr int R = N > 4 && P == 1 ? 2 : 1;  // rows at a time
-  const int lane = threadIdx.x % width, teams = THREADS / width;
-  const float share = 1.0f / n;
+  DYNAMIC_SHARED(unsigned char, shared);
+  using Rows = Flight<T, N, P>;
+  Rows flight(shared);
+  const int lane = threadIdx.x % width, teams = THREADS / width, count = n;
+  const float share = 1.0f / count;
+  const i64 step = i64(gridDim.x) * teams;
   Pair total[P][N];
   float scale[P][N];
 #pragma unroll
@@ -127,62 +173,64 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
 #pragma unroll
     for (int k = 0; k < N; k++) total[p][k] = {0, 0}, scale[p][k] = 0;
     const int column = (lane + p * width) * N;
-    if (column < n) gamma.load(scale[p], column);
+    if (column < count) gamma.load(scale[p], column);
   }
-  struct Held {
-    Lanes<N, T> gradients[R][P], pieces[R][P];
-    float middle[R], root[R];
-  };
-  const auto each = [&](i64 first, const auto &f) {
+  const auto fetch = [&](int stage, i64 row) {
+    const i64 offset = row * n;
 #pragma unroll
-    for (int r = 0; r < R; r++) {
-      const i64 row = first + r * teams;
-#pragma unroll
-      for (int p = 0; p < P; p++) {
-        const int column = (lane + p * width) * N;
-        if (row < rows && column < n) f(r, p, row, row * n + column);
-      }
+    for (int p = 0; p < P; p++) {
+      const int column = (lane + p * width) * N;
+      const bool there = row < rows && column < count;
+      const i64 at = there ? offset + column : 0;
+      flight.fetch(stage, p, false, g + at, there);
+      flight.fetch(stage, p, true, x + at, there);
     }
+    flight.commit();
   };
-  const auto load_rows = [&](Held &held, i64 first) {
-    each(first, [&](int r, int p, i64 row, i64 offset) {
-      held.gradients[r][p] = load<N>(g + offset);
-      held.pieces[r][p] = load<N>(x + offset);
-      if (p == 0) held.middle[r] = mean[row], held.root[r] = istd[row];
-    });
-  };
-  Held held = {}, next = {};
-  const i64 step = i64(gridDim.x) * teams * R;
-  i64 block = i64(blockIdx.x) * teams * R, first = block + threadIdx.x / width;
-  load_rows(held, first);
-  for (; block < rows; block += step, first += step) {
-    load_rows(next, first + step);  // on their way while these rows are worked on
-    Pairs<R> s = {};
-    float from[N], v[N];
-    each(first, [&](int r, int p, i64, i64) {
-      unpack(from, held.gradients[r][p]);
-      unpack(v, held.pieces[r][p]);
+  i64 block = i64(blockIdx.x) * teams, row = block + threadIdx.x / width;
+#pragma unroll
+  for (int stage = 0; stage < Rows::DEPTH; stage++) fetch(stage, row + stage * step);
+  float middle = row < rows ? mean[row] : 0, root = row < rows ? istd[row] : 0;
+  for (int stage = 0, turn = 0; block < rows; block += step, row += step, turn ^= 1) {
+    flight.template wait<Rows::DEPTH - 1>();
+    float v[P][N], xhat[P][N];
+#pragma unroll
+    for (int p = 0; p < P; p++) {
+      flight.get(v[p], stage, p, false);
+      flight.get(xhat[p], stage, p, true);
+    }
+    fetch(stage, row + Rows::DEPTH * step);  // on its way while this row is worked on
+    stage = stage + 1 == Rows::DEPTH ? 0 : stage + 1;
+    const bool more = row + step < rows;
+    const float next_middle = more ? mean[row + step] : 0, next_root = more ? istd[row + step] : 0;
+    Pair s = {0, 0};
+#pragma unroll
+    for (int p = 0; p < P; p++) {
+      Pair of = {0, 0};
 #pragma unroll
       for (int k = 0; k < N; k++) {
-        const float xhat = (v[k] - held.middle[r]) * held.root[r];
-        s.of[r].sum += from[k] * scale[p][k];
-        s.of[r].dot += from[k] * scale[p][k] * xhat;
-        total[p][k].sum += from[k];
-        total[p][k].dot += from[k] * xhat;
+        xhat[p][k] = (xhat[p][k] - middle) * root;
+        total[p][k].sum += v[p][k];
+        total[p][k].dot += v[p][k] * xhat[p][k];
+        v[p][k] *= scale[p][k];
+        of.sum += v[p][k];
+        of.dot += v[p][k] * xhat[p][k];
       }
-    });
-    s = fold_group(s, width, MergeEach());
-    each(first, [&](int r, int p, i64, i64 offset) {
-      const float shift = s.of[r].sum * share, slope = s.of[r].dot * share;
-      unpack(from, held.gradients[r][p]);
-      unpack(v, held.pieces[r][p]);
+      s = MergePairs()(s, of);
+    }
+    s = fold_row(s, width, turn);
+    const float shift = s.sum * share * root, slope = s.dot * share * root;
 #pragma unroll
-      for (int k = 0; k < N; k++)
-        v[k] = held.root[r] * (from[k] * scale[p][k] - shift - (v[k] - held.middle[r]) * held.root[r] * slope);
-      store_floats(dx + offset, v);
-    });
-    held = next;
+    for (int p = 0; p < P; p++) {
+      const int column = (lane + p * width) * N;
+      if (row >= rows || column >= count) break;
+#pragma unroll
+      for (int k = 0; k < N; k++) v[p][k] = v[p][k] * root - (xhat[p][k] * slope + shift);
+      store_floats(dx + row * n + column, v[p]);
+    }
+    middle = next_middle, root = next_root;
   }
+  flight.template wait<0>();  // for the zeros behind the last row
   Walk w = {};
   w.width = width, w.step = teams;
   partial += 2 * blockIdx.x * n;
@@ -190,7 +238,7 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
   for (int p = 0; p < P; p++) {
     fold_rows<N>(total[p], w, MergePairs());
     const int column = (lane + p * width) * N;
-    if (threadIdx.x >= width || column >= n) continue;
+    if (threadIdx.x >= width || column >= count) continue;
 #pragma unroll
     for (int k = 0; k < N; k++) {
       partial[column + k] = total[p][k].dot;
@@ -292,9 +340,10 @@ __device__ __forceinline__ void totals(const float *__restrict__ partial, float 
 
 #define ENTRY(blocks, name) extern "C" __global__ void __launch_bounds__(THREADS, blocks) name
 #define GRADIENT(T, suffix, N, P) \
-  ENTRY(P * N > 8 ? 1 : P * N > 4 ? 2 : 3, gradient_##P##suffix)(const T *g, const T *x, const void *gamma, int wide, \
-                                                                 const float *mean, const float *istd, T *dx, \
-                                                                 float *partial, i64 rows, i64 n, int width) { \
+  ENTRY(P * N > 16 ? 1 : P * N > 8 ? 2 : 3, gradient_##P##suffix)(const T *g, const T *x, const void *gamma, \
+                                                                  int wide, const float *mean, const float *istd, \
+                                                                  T *dx, float *partial, i64 rows, i64 n, \
+                                                                  int width) { \
     gradient<T, N, P>(g, x, {gamma, wide, 1}, mean, istd, dx, partial, rows, n, width); \
   } \
   ALPHA_KERNEL(gradient_##P##suffix)
@@ -326,6 +375,7 @@ __device__ __forceinline__ void totals(const float *__restrict__ partial, float 
   PIECES(T, _##dtype, LANES<T>) \
   PIECES(T, _single_##dtype, 1)
 FLOAT_KERNELS(KERNELS)
+GRADIENT(float, _float32, LANES<float>, 8)
 ENTRY(4, parameter_totals)(const float *partial, float *dgamma, float *dbeta, i64 chunks, i64 n) {
   totals(partial, dgamma, dbeta, chunks, n);
 }

@@ -55,6 +55,9 @@ PTX_FN int cluster_size() {  // in blocks
 }
 // The barrier of all threads of the cluster: what was written before arriving is seen after waiting.
 PTX_FN void cluster_arrive() { PTX(emu::cluster_arrive(), "barrier.cluster.arrive.release.aligned;" :: : "memory"); }
+PTX_FN void cluster_arrive_relaxed() {  // says that this thread came by, and nothing of what it wrote: costs no fence
+  PTX(emu::cluster_arrive(), "barrier.cluster.arrive.relaxed.aligned;" :: : "memory");
+}
 PTX_FN void cluster_wait() { PTX(emu::cluster_wait(), "barrier.cluster.wait.acquire.aligned;" :: : "memory"); }
 template <class T>
 PTX_FN T* cluster_map(T* p, int rank) {  // where that block has what this one has at p, for ordinary loads and stores
