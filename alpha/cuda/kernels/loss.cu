@@ -160,9 +160,8 @@ __device__ __forceinline__ void backward(const T *g, int g_step, const T *__rest
 
 #define ENTRY(name, blocks) extern "C" __global__ void __launch_bounds__(THREADS, blocks) name
 #define PIECES(T, suffix, N) \
-  ENTRY(forward##suffix, sizeof(T) == 2 ? 4 : 3)(const T *logits, const void *labels, int long_labels, T *loss, \
-                                                 float *block_loss, float *lse, i64 rows, i64 classes, int width, \
-                                                 float smoothing, float divisor) { \
+  ENTRY(forward##suffix, 3)(const T *logits, const void *labels, int long_labels, T *loss, float *block_loss, \
+                            float *lse, i64 rows, i64 classes, int width, float smoothing, float divisor) { \
     forward<T, N>(logits, labels, long_labels, loss, block_loss, lse, rows, classes, width, smoothing, divisor); \
   } \
   ALPHA_KERNEL(forward##suffix) \
