@@ -153,14 +153,15 @@ def test_lists_are_whole_and_the_makespan_is_that_of_the_busiest_block():
     for shape in SHAPES:
         if shape.desc.oc % CHUNK:
             continue
-        work = work_list(dgrad_pixels(shape.desc), 128, 128, 132, costs)
+        by_image = shape.desc.h.s > 1
+        work = work_list(dgrad_pixels(shape.desc), 128, 128, 132, costs, by_image=by_image)
         assert 1 <= len(work.items) <= 132 and work.items.shape[2] == ITEM_SIZE >= len(ITEM)
         load = []
         for block in work.items:
             end = np.flatnonzero(block[:, 0] == END)[0]
             cost = block[:end, 0] + costs.tile  # all of its blocks are whole
             assert end > 0 and (block[:end, ITEM.index("whole")] == block[:end, 0]).all()
-            image = block[:end, ITEM.index("image")]
+            image = block[:end, ITEM.index("image")] * by_image
             assert (np.lexsort((np.arange(end), -cost, image)) == np.arange(end)).all()
             load.append(cost.sum())
         added = 1.0 + 0.25 * work.slots if work.slots else 0.0

@@ -3,8 +3,9 @@
 As in schedule.py, positions that read the same taps form a class. A tile has ROWS rows: `images` neighbouring images of
 ROWS / images pixels of one class. Its sum is made of runs of values that are neighbours in memory, and a block is a
 chunk of 64 of a run, so tiles of an inner class last longer than those of a corner. Each multiprocessor gets a list of
-its own: tiles are dealt out, the longest first, to whoever is free first. A list then goes through the batch, all
-classes of its first images before the next ones, so that what several classes read comes from device memory once.
+its own: tiles are dealt out, the longest first, to whoever is free first. Where memory is what limits, a list then goes
+through the batch, all classes of its first images before the next ones: what several classes read comes from device
+memory once. Else it begins with the longest, and all multiprocessors are at the same class.
 
 A run is the channels of a tap. Where these are no multiple of 64, and the taps of a filter's row meet neighbouring
 pixels, it is those of the whole row instead, which NHWC has side by side: three taps of 16 channels are one run of 48
@@ -139,7 +140,8 @@ def _runs(classes: np.ndarray) -> np.ndarray:
     return field(classes, "runs_h") * field(classes, "runs_w")
 
 
-def work_list(pixels: Pixels, images: int, columns: int, sm_count: int, costs: Costs = COSTS) -> WorkList:
+def work_list(pixels: Pixels, images: int, columns: int, sm_count: int, costs: Costs = COSTS, *,
+              by_image: bool = False) -> WorkList:
     """Returns the list that is done first.
 
     Args:
@@ -148,13 +150,15 @@ def work_list(pixels: Pixels, images: int, columns: int, sm_count: int, costs: C
         columns: of a tile.
         sm_count: blocks that run at the same time.
         costs: of a tile beside its sum.
+        by_image: go through the batch.
     """
     makespan, longest = estimate(pixels, images, columns, sm_count, costs)
     items, slots = _cut(_tiles(pixels, images, columns), longest, pixels.classes)
     cost = _cost(items["class"], items["blocks"], items["whole"], pixels.classes, costs)
     owner = longest_first(cost, min(sm_count, items.size))
     cut = items[(items["slice"] > 1) & (items["slice"] < 1 << 16)]  # the first slice of each
-    return WorkList(_lists(items, owner, cost, pixels.classes), _records(cut, pixels.classes), slots, makespan)
+    lists = _lists(items, owner, items["image"] if by_image else 0 * owner, cost, pixels.classes)
+    return WorkList(lists, _records(cut, pixels.classes), slots, makespan)
 
 
 def estimate(pixels: Pixels, images: int, columns: int, sm_count: int, costs: Costs = COSTS) -> tuple[float, int]:
@@ -234,9 +238,9 @@ def _cost(of_class: np.ndarray, blocks: np.ndarray, whole: np.ndarray, classes: 
     return whole + (blocks - whole) * partial + costs.tile
 
 
-def _lists(items: np.ndarray, owner: np.ndarray, cost: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Returns the items by owner, image by image, of each the longest first, as the kernel reads them."""
-    order = np.lexsort((np.arange(items.size), -cost, items["image"], owner))
+def _lists(items: np.ndarray, owner: np.ndarray, turn: np.ndarray, cost: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Returns the items by owner, turn by turn, of each the longest first, as the kernel reads them."""
+    order = np.lexsort((np.arange(items.size), -cost, turn, owner))
     items, owner = items[order], owner[order]
     count = np.bincount(owner)
     place = np.arange(items.size) - np.repeat(np.cumsum(count) - count, count)

@@ -28,6 +28,7 @@ from alpha.ops.conv_desc import ConvDesc, Shape, ceil_div
 LAUNCH_US, SUM_US = 3.0, 4.5    # of the launch, and of the one that adds slices up
 SLOT_BYTES_PER_US = 4e6         # that the latter reads
 MEMORY_BYTES_PER_US = 2.5e6     # that are read and written where nothing else takes longer
+BY_IMAGE = 0.5                  # of a list's time that memory takes: then it goes through the batch
 IMAGES = (128, 64, 32, 16, 8)   # of a tile's pixel; ROWS / images boxes make up a tile
 FREE_BOXES, BOX_US = 4, 0.012   # boxes of a block, and microseconds that one more takes
 BOX_ROWS, OUT_ROW = 64, 128     # rows of a box by which results are stored, and bytes of each
@@ -100,7 +101,7 @@ class Estimate(NamedTuple):
 
 FP32, TF32, BF16, FP16 = (Mode("float16x2", "float32"), Mode("float16", "float32"), Mode("bfloat16", "bfloat16"),
                           Mode("float16", "float16"))
-WIDE = (Tile(128, 6, 0.32, 1.0), Tile(64, 8, 0.205, 0.65), Tile(256, 4, 0.62, 2.0), Tile(64, 7, 0.16, 0.65, kept=9))
+WIDE = (Tile(128, 6, 0.32, 1.0), Tile(64, 8, 0.205, 0.65), Tile(256, 4, 0.62, 2.0), Tile(64, 7, 0.21, 0.1, kept=9))
 TILES = {FP32: (Tile(128, 3, 0.985, 1.0), Tile(64, 4, 0.545, 0.7), Tile(96, 3, 0.765, 0.85), Tile(32, 4, 0.325, 0.55)),
          TF32: WIDE, BF16: (*WIDE, Tile(192, 4, 0.47, 1.5)), FP16: (*WIDE, Tile(192, 4, 0.47, 1.5))}
 # Tiles of 96, 32 and 192 columns are not measured: their times lie on the line through those of 64, 128 and 256.
@@ -123,7 +124,7 @@ class Wgmma:
     def __init__(self, pass_name: str, mode: Mode, tile: Tile) -> None:
         self.pass_name, self.mode, self.tile = pass_name, mode, tile
         self.reads, self.writes, self.takes_guard = *mode, False
-        kept = ", filters kept" * (tile.kept > 0)
+        kept = f", {tile.kept} blocks kept" * (tile.kept > 0)
         self.name = f"conv_wgmma {ROWS}x{tile.columns} {mode.reads} to {mode.writes}{kept}"
         columns = ceil_div(tile.columns, 64) * 64 if pass_name == "dgrad" else tile.columns  # in shared memory
         stage = mode.planes * (ROWS + columns * (not tile.kept)) * CHUNK * 2
@@ -155,8 +156,10 @@ class Wgmma:
         return f"keeps {self.tile.kept} blocks of filters, there are {blocks}" if blocks > self.tile.kept else ""
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        memory_us = moved_bytes(self.pass_name, self.mode, desc) / MEMORY_BYTES_PER_US
-        return LAUNCH_US + max(self._estimate(desc, sm_count).us, memory_us)
+        return LAUNCH_US + max(self._estimate(desc, sm_count).us, self._memory_us(desc))
+
+    def _memory_us(self, desc: ConvDesc) -> float:
+        return moved_bytes(self.pass_name, self.mode, desc) / MEMORY_BYTES_PER_US
 
     def least(self, desc: ConvDesc, sm_count: int) -> float:
         products = desc.useful_flops / 2 / (ROWS * self.tile.columns * CHUNK)
@@ -169,7 +172,7 @@ class Wgmma:
         """Returns how many images of a pixel a tile has, and the work list that is done first."""
         found = self._estimate(desc, sm_count)
         return found.images, work_list(PIXELS[self.pass_name](desc), found.images, self.tile.columns, sm_count,
-                                       found.costs)
+                                       found.costs, by_image=self._memory_us(desc) > BY_IMAGE * found.us)
 
     def prepare(self, desc: ConvDesc) -> Launch:
         return launch_of_arrays(self.pass_name, self.reads, self.on_operands(desc))

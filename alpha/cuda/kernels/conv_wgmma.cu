@@ -185,7 +185,7 @@ PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring) {
   const int fourth_step = box.is_pixel ? t.batch : 0, fifth_step = box.is_pixel ? 0 : t.groups;  // from plane to plane
   const int *list = t.list();
   int ahead = *list;
-  for (;;) {
+  for (int turn = 0;; turn ^= 1) {
     const int item = ahead, blocks = field(item, BLOCKS);
     if (blocks < 0) break;
     ahead = *(list += FIELDS);
@@ -203,7 +203,7 @@ PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring) {
       const int loaded = ring.fresh ? box.pixels : pixels;
       int first = box.is_mn ? fixed : box.depth, fourth = box.is_mn ? box.depth : fixed;
       ptx::settle(first, box.x, box.y, fourth);  // three buffers of two planes leave no time behind the wait
-      const auto buffer = ring.next(Tile::PLANES * (loaded * box_bytes + box.w_bytes));
+      const auto buffer = ring.next(Tile::PLANES * (loaded * box_bytes + box.w_bytes), turn);
       if (lane < loaded || box.reads_w) {
 #pragma unroll
         for (int p = 0; p < Tile::PLANES; p++)
@@ -215,40 +215,49 @@ PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring) {
   }
 }
 
-// A consumer: sums, and stores 64 rows of each tile.
+// A consumer: sums, and stores 64 rows of each tile, or both halves of every second one.
 PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring) {
   const Scale scale(t.scale_in, t.scale_w);
   const int lane = threadIdx.x % 32, rows = min(1 << t.images_log2, 64);  // of a box
-  const int row = (threadIdx.x / 128 - 1) * 64 + lane * rows;
+  const int consumer = threadIdx.x / 128 - 1;
   OutBoxes<Tile, OUT> out(ring.buffers);
   Filters::type filters = Filters::of(t);
-  float sum[Tile::SUMS];
+  float sum[Tile::HALVES][Tile::SUMS];
   const int *list = t.list();
   int ahead = *list;
 #pragma unroll 1
-  for (;;) {
+  for (int turn = 0;; turn ^= 1) {
     const int item = ahead, blocks = field(item, BLOCKS);
     if (blocks < 0) break;
     ahead = *(list += FIELDS);
-    const int pixel = field(item, PIXEL) + (row >> t.images_log2), width = field(item, WIDTH);
-    const int image = field(item, IMAGE) + (row & (1 << t.images_log2) - 1), column = field(item, COLUMN);
-    const int y = pixel / width, h = field(item, OUT_H) + y * field(item, OUT_H_STEP);
-    const int w = field(item, OUT_W) + (pixel - y * width) * field(item, OUT_W_STEP);
-    const int pixels = field(item, PIXELS), slices = field(item, SLICE), group = field(item, GROUP);
+    if (Tile::IN_TURN && turn != consumer) {
+      ring.skip(blocks);
+      continue;
+    }
+    const int column = field(item, COLUMN), slices = field(item, SLICE), group = field(item, GROUP);
     const int whole = field(item, WHOLE), steps = (field(item, LENGTH) % 64 + 15) / 16;
-    const bool mine = lane * rows < 64 && pixel < pixels;
     const int slot = field(item, SLOT) + (slices >> 16);
     Filters::enter(filters, item);
     wgmma_sum<Tile>(ring, filters, whole, blocks - whole, steps, sum);
-    if ((slices & 0xffff) > 1) {
-      store_slice<Tile>(sum, t.slots, slot);
-      continue;
-    }
     const float *bias = t.bias ? t.bias + group * t.columns + column : nullptr;
     const Finish finish = {scale, bias, t.columns - column, t.relu != 0};
-    out(sum, finish, [&](const char *box, int col) {
-      if (mine) ptx::tma_store_5d(*t.out, box + lane * rows * 128, column + col, w, h, image, group);
-    });
+#pragma unroll
+    for (int part = 0; part < Tile::HALVES; part++) {
+      const int half = Tile::IN_TURN ? part : consumer;
+      if ((slices & 0xffff) > 1) {
+        store_slice<Tile>(sum[part], t.slots, slot, half);
+        continue;
+      }
+      const int row = half * 64 + lane * rows, width = field(item, WIDTH), pixels = field(item, PIXELS);
+      const int pixel = field(item, PIXEL) + (row >> t.images_log2), y = pixel / width;
+      const int image = field(item, IMAGE) + (row & (1 << t.images_log2) - 1);
+      const int h = field(item, OUT_H) + y * field(item, OUT_H_STEP);
+      const int w = field(item, OUT_W) + (pixel - y * width) * field(item, OUT_W_STEP);
+      const bool mine = lane * rows < 64 && pixel < pixels;
+      out(sum[part], finish, [&](const char *box, int col) {
+        if (mine) ptx::tma_store_5d(*t.out, box + lane * rows * 128, column + col, w, h, image, group);
+      });
+    }
   }
   out.drain();
 }

@@ -7,15 +7,17 @@
 //             products are made of each 16 of k, lo*hi, hi*lo, hi*hi, the small ones first. A tensor core cuts its
 //             accumulator off instead of rounding it, an error that grows with the length of the sum; so after every
 //             block the three products' sum is added to registers, in proper float32
-//   kept      where all of B fits into shared memory beside a ring of A, it is loaded once, for all tiles of a block
+//   kept      where all of B fits into shared memory beside a ring of A, it is loaded once, for all tiles of a block.
+//             What is left to load, and the store of results, then take as long as the products of such narrow tiles;
+//             so the consumers take tiles in turn, of 128 rows: one stores while the other multiplies
 //   layout    a buffer: [A plane 0][A plane 1][B plane 0][B plane 1]. A plane is made of boxes, rows of 128 bytes (64
 //             elements) in TMA's 128-byte swizzle, 1024-byte aligned:
 //               K-major   row = a row of A or a column of B, 64 of k; 128 rows of A, BN of B, one after the other
 //               MN-major  row = a k, 64 rows of A or columns of B; 64 rows a box (8 KB), one for each 64 of BM or BN
 //             so that both `w` as (column, k) and as (k, column) are read as they lie in memory
 //   threads   384, one block per multiprocessor: warpgroup 0 gives its registers away and its first warp loads,
-//             warpgroups 1 and 2 are consumers 0 and 1, with 64 rows each
-//   element   sum[i] of a thread is (row(i), col(i)) of the tile, see Place
+//             warpgroups 1 and 2 are consumers 0 and 1, with 64 rows each or both halves of every second tile
+//   element   sum[h][i] of a thread is (row(i), col(i)) of its 64 rows, or of half h; see Place
 //   out       results pass through two boxes of 64 rows x 128 bytes per consumer, used in turn; see OutBoxes
 //   measured  see the kernels that use it
 #pragma once
@@ -36,9 +38,10 @@ template <class E_, int BN_, int PLANES_, bool A_MN_, bool B_MN_, int STAGES_, i
   static constexpr int KEPT = KEPT_;                                   // blocks of B that stay in shared memory: all
   static constexpr int B_AT = PLANES * A_PLANE, STAGE = PLANES * (A_PLANE + (KEPT ? 0 : B_PLANE));
   static constexpr int OUT_AT = STAGES * STAGE, KEPT_AT = OUT_AT + 4 * BOX;  // behind it KEPT * B_PLANE
-  static constexpr int SUMS = BN / 2;                                  // accumulators of a thread
+  static constexpr int SUMS = BN / 2;                                  // accumulators of a thread, for 64 rows
   static constexpr int THREADS = 384, CONSUMERS = 2;
-  static constexpr bool IN_TURN = false;                               // both consumers read each buffer
+  static constexpr bool IN_TURN = KEPT > 0;                            // consumers take tiles in turn
+  static constexpr int HALVES = IN_TURN ? 2 : 1;                       // of a tile that a consumer has
   static constexpr int PRODUCER_REGISTERS = 56, CONSUMER_REGISTERS = 224;
   static_assert(PLANES == 1 || BN <= 128, "two planes need a second set of accumulators");
   static_assert(PLANES == 1 || KEPT == 0, "one plane is kept");
@@ -76,10 +79,11 @@ template <class T> struct Ring {
     uint64_t *landed;
   };
   // Producer, its whole warp: waits until the next buffer is empty and announces `bytes` to come. Its lanes then load.
-  PTX_FN Buffer next(int bytes) {
+  // consumer: whose turn it is.
+  PTX_FN Buffer next(int bytes, int consumer) {
     ptx::mbarrier_wait(barriers.empty + stage, phase ^ 1);
     char *at = buffers + stage * T::STAGE;
-    const Buffer found = {at, at + T::B_AT, barriers.full + stage};
+    const Buffer found = {at, at + T::B_AT, barriers.full + (T::IN_TURN ? consumer * T::STAGES : 0) + stage};
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive_expect(found.landed, bytes);
     __syncwarp();
     advance();
@@ -91,8 +95,8 @@ template <class T> struct Ring {
   PTX_FN void release(int s) {
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(barriers.empty + s);
   }
-  // Consumer: leaves out a buffer that is the other one's.
-  PTX_FN void skip() { stage = stage + 1 < T::STAGES ? stage + 1 : 0; }
+  // Consumer: leaves out buffers that are the other one's.
+  PTX_FN void skip(int count) { stage = (stage + count) % T::STAGES; }
   PTX_FN void advance() {
     phases ^= 1u << stage;
     if (++stage < T::STAGES) return;
@@ -141,16 +145,17 @@ template <class T> struct BesideA {
 // Consumer: adds up buffers and releases them. One plane: a group of products stays in flight while the next is issued.
 // b.next(stage): how many times 16 bytes behind BS::AT the block of B begins that belongs to the buffer of turn `stage`.
 template <class T, class BS> struct Summation {
+  using Sums = float[T::HALVES][T::SUMS];
   Ring<T> &ring;
   BS &of_b;
   const uint64_t a0, b0;
   int flying = 0;  // 1 + the buffer in flight
 
   PTX_FN Summation(Ring<T> &r, BS &b)
-      : ring(r), of_b(b), a0(ptx::wgmma_desc(r.buffers + (threadIdx.x / 128 - 1) * T::BOX, T::BOX)),
+      : ring(r), of_b(b), a0(ptx::wgmma_desc(r.buffers + (T::IN_TURN ? 0 : threadIdx.x / 128 - 1) * T::BOX, T::BOX)),
         b0(ptx::wgmma_desc(r.buffers + BS::AT, T::BOX)) {}
 
-  template <int STEPS> PTX_FN void add(int blocks, float (&sum)[T::SUMS]) {
+  template <int STEPS> PTX_FN void add(int blocks, Sums &sum) {
 #pragma unroll 1
     for (int k = 0; k < blocks; k++) {
       ring.wait();
@@ -163,9 +168,10 @@ template <class T, class BS> struct Summation {
         ptx::wgmma_wait<0>();
         ring.release(ring.stage);
 #pragma unroll
-        for (int i = 0; i < T::SUMS; i++) sum[i] += part[i];
+        for (int i = 0; i < T::SUMS; i++) sum[0][i] += part[i];
       } else {
-        wgmma_buffer<T, STEPS>(sum, a, b, flying > 0);
+#pragma unroll
+        for (int h = 0; h < T::HALVES; h++) wgmma_buffer<T, STEPS>(sum[h], a + h * (T::BOX / 16), b, flying > 0);
         ptx::wgmma_commit();
         if (flying > 0) {
           ptx::wgmma_wait<1>();
@@ -186,10 +192,13 @@ template <class T, class BS> struct Summation {
 // Consumer: the sum over the next `whole` buffers, and `parts` of which 1 to 3 `steps` times 16 of k are multiplied; 0
 // where there are none.
 template <class T, class BS>
-PTX_FN void wgmma_sum(Ring<T> &ring, BS &b, int whole, int parts, int steps, float (&sum)[T::SUMS]) {
+PTX_FN void wgmma_sum(Ring<T> &ring, BS &b, int whole, int parts, int steps, float (&sum)[T::HALVES][T::SUMS]) {
   if (T::PLANES == 2 || whole + parts == 0) {
 #pragma unroll
-    for (int i = 0; i < T::SUMS; i++) sum[i] = 0.f;
+    for (int h = 0; h < T::HALVES; h++) {
+#pragma unroll
+      for (int i = 0; i < T::SUMS; i++) sum[h][i] = 0.f;
+    }
   }
   Summation<T, BS> blocks(ring, b);
   blocks.template add<4>(whole, sum);
@@ -202,10 +211,10 @@ PTX_FN void wgmma_sum(Ring<T> &ring, BS &b, int whole, int parts, int steps, flo
 // ---- long sums in slices --------------------------------------------------------------------------------------------
 
 // Where a sum is cut into slices that different blocks make, each stores its own in a slot of BM * BN floats, in the
-// registers' own order: [consumer][quad of sums][thread] float4. Another kernel adds the slots up.
-template <class T> PTX_FN void store_slice(const float (&sum)[T::SUMS], float *slots, int slot) {
+// registers' own order: [half][quad of sums][thread] float4. Another kernel adds the slots up.
+template <class T> PTX_FN void store_slice(const float (&sum)[T::SUMS], float *slots, int slot, int half) {
   const Place place;
-  float4 *to = reinterpret_cast<float4 *>(slots) + (2ll * slot + place.consumer) * (T::SUMS * 32) + place.thread;
+  float4 *to = reinterpret_cast<float4 *>(slots) + (2ll * slot + half) * (T::SUMS * 32) + place.thread;
 #pragma unroll
   for (int i = 0; i < T::SUMS; i += 4) to[i / 4 * 128] = make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
 }
@@ -253,7 +262,7 @@ template <class T, class O> struct OutBoxes {
 
   PTX_FN explicit OutBoxes(char *smem) : boxes(smem + T::OUT_AT + (threadIdx.x / 128 - 1) * (2 * T::BOX)) {}
 
-  // Consumer: stores its 64 rows. store(box, col): issues the TMA stores of a box whose first column is col, by
+  // Consumer: stores 64 rows. store(box, col): issues the TMA stores of a box whose first column is col, by
   // lanes of the consumer's first warp, all of which are called. Row r of the box is r * 128 bytes behind its start.
   template <class Store> PTX_FN void operator()(const float (&sum)[T::SUMS], const Finish &finish, Store store) {
     const Place place;

@@ -106,11 +106,7 @@ __device__ __forceinline__ void normalize_long(const T *__restrict__ x, const Pa
 // Pieces of g and x that a thread has in flight: in shared memory, where they cost no registers, in as many stages as 64
 // KiB of an H100's multiprocessor take; or single elements, of one stage, in registers.
 template <class T, int N, int P> struct Flight {
-#ifdef STAGES
-  static constexpr int DEPTH = STAGES;
-#else
   static constexpr int DEPTH = sizeof(T) == 2 ? 2 : 1;
-#endif
   T *mine;
   __device__ __forceinline__ explicit Flight(void *shared) : mine(static_cast<T *>(shared) + threadIdx.x * N) {}
   __device__ __forceinline__ T *place(int stage, int p, bool second) const {
