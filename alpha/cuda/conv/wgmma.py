@@ -81,14 +81,12 @@ def moved_bytes(pass_name: str, mode: Mode, desc: ConvDesc) -> int:
 
 class Tile(NamedTuple):
     """128 rows by `columns`; buffers; microseconds on an H100 of a block of 64 of k, and of the end of a tile whose
-    results have 16 bits; blocks of filters that stay in shared memory, all of them. Times are those of a cool device;
-    only ratios matter to a choice."""
+    results have 16 bits.  Both are those of a cool device; only ratios matter to a choice."""
 
     columns: int
     stages: int
     block_us: float
     end_us: float
-    kept: int = 0
 
 
 class Estimate(NamedTuple):
@@ -101,11 +99,10 @@ class Estimate(NamedTuple):
 
 FP32, TF32, BF16, FP16 = (Mode("float16x2", "float32"), Mode("float16", "float32"), Mode("bfloat16", "bfloat16"),
                           Mode("float16", "float16"))
-WIDE = (Tile(128, 6, 0.32, 1.0), Tile(64, 8, 0.205, 0.65), Tile(256, 4, 0.62, 2.0), Tile(64, 7, 0.21, 0.1, kept=9))
+WIDE = (Tile(128, 6, 0.32, 1.0), Tile(64, 8, 0.205, 0.65), Tile(256, 4, 0.62, 2.0))
 TILES = {FP32: (Tile(128, 3, 0.985, 1.0), Tile(64, 4, 0.545, 0.7), Tile(96, 3, 0.765, 0.85), Tile(32, 4, 0.325, 0.55)),
          TF32: WIDE, BF16: (*WIDE, Tile(192, 4, 0.47, 1.5)), FP16: (*WIDE, Tile(192, 4, 0.47, 1.5))}
 # Tiles of 96, 32 and 192 columns are not measured: their times lie on the line through those of 64, 128 and 256.
-# Nor is that which keeps its filters: two thirds of the bytes of the other one.
 
 
 def refusal(desc: ConvDesc) -> str:
@@ -124,36 +121,24 @@ class Wgmma:
     def __init__(self, pass_name: str, mode: Mode, tile: Tile) -> None:
         self.pass_name, self.mode, self.tile = pass_name, mode, tile
         self.reads, self.writes, self.takes_guard = *mode, False
-        kept = f", {tile.kept} blocks kept" * (tile.kept > 0)
-        self.name = f"conv_wgmma {ROWS}x{tile.columns} {mode.reads} to {mode.writes}{kept}"
+        self.name = f"conv_wgmma {ROWS}x{tile.columns} {mode.reads} to {mode.writes}"
         columns = ceil_div(tile.columns, 64) * 64 if pass_name == "dgrad" else tile.columns  # in shared memory
-        stage = mode.planes * (ROWS + columns * (not tile.kept)) * CHUNK * 2
+        stage = mode.planes * (ROWS + columns) * CHUNK * 2
         defines = {"ELEMENT": C_TYPES[mode.element], "TILE_N": tile.columns, "OPERAND_PLANES": mode.planes,
-                   "B_MAJOR_N": int(pass_name == "dgrad"), "RING_STAGES": tile.stages, "KEPT_BLOCKS": tile.kept,
-                   "OUT": C_TYPES[mode.writes]}
+                   "B_MAJOR_N": int(pass_name == "dgrad"), "RING_STAGES": tile.stages, "OUT": C_TYPES[mode.writes]}
         self.kernel = Kernel(
             "conv_wgmma.cu", "conv_wgmma", "ptr x, ptr w, ptr y, ptr b, ptr scale_x, ptr scale_w, ptr slots, "
             "ptr work, i32 entries, i32 images_log2, i32 batch, i32 groups, i32 columns, i32 least_run, i32 most_run, "
-            "i32 unit, i32 relu, i32 filter_h, i32 filter_w, i32 kept",
-            threads=THREADS, shared=tile.stages * stage + 4 * BOX_BYTES + tile.kept * columns * CHUNK * 2,
-            defines=defines)
+            "i32 unit, i32 relu",
+            threads=THREADS,
+            shared=tile.stages * stage + 4 * BOX_BYTES, defines=defines)
         self.sum = Kernel(
             "conv_wgmma.cu", "conv_wgmma_slices", "ptr slots, ptr tiles, ptr b, ptr scale_x, ptr scale_w, ptr y, "
             "i32 batch, i32 height, i32 width, i32 groups, i32 columns, i32 images_log2, i32 relu",
             threads=SUM_THREADS, defines=defines)
 
     def fits(self, desc: ConvDesc) -> str:
-        return refusal(desc) or self._keeps(desc)
-
-    def _keeps(self, desc: ConvDesc) -> str:
-        """Returns why the filters do not stay in shared memory as the tile wants it, or ""."""
-        if not self.tile.kept:
-            return ""
-        summed, columns = (desc.ic, desc.oc) if self.pass_name == "fprop" else (desc.oc, desc.ic)
-        if desc.groups > 1 or summed % CHUNK or columns > self.tile.columns:
-            return f"keeps filters of one group, {CHUNK}s of summed channels and up to {self.tile.columns} columns"
-        blocks = desc.h.f * desc.w.f * summed // CHUNK
-        return f"keeps {self.tile.kept} blocks of filters, there are {blocks}" if blocks > self.tile.kept else ""
+        return refusal(desc)
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         return LAUNCH_US + max(self._estimate(desc, sm_count).us, self._memory_us(desc))
@@ -187,7 +172,6 @@ class Wgmma:
         pixels = PIXELS[self.pass_name](desc)
         columns, groups, unit, runs = pixels.columns, pixels.groups, pixels.unit, pixels.runs
         sizes = groups, columns, runs[0], runs[-1], unit
-        filters = desc.h.f, desc.w.f, desc.h.f * desc.w.f * pixels.channels // CHUNK
         box, single = (CHUNK, 1, 1, images, 1), range(1, 2)
         w_runs, w_box = (runs, (CHUNK, 1, 1, self.tile.columns, 1)) if self.pass_name == "fprop" else (
             single, (CHUNK, 1, 1, unit, 1))
@@ -199,7 +183,7 @@ class Wgmma:
             kernel(grid, _image_maps(x.ptr, x.dtype, x.shape, x.planes, groups, runs, box),
                    _filter_maps(w.ptr, w.dtype, w.shape, w.planes, groups, w_runs, w_box),
                    _image_maps(y.ptr, y.dtype, y.shape, 1, groups, single, out_box),
-                   b, x.scale, w.scale, slots, items, entries, images_log2, batch, *sizes, relu, *filters)
+                   b, x.scale, w.scale, slots, items, entries, images_log2, batch, *sizes, relu)
             if slots:
                 add(sum_grid, slots, sliced, b, x.scale, w.scale, y, batch, height, width, groups, columns,
                     images_log2, relu)

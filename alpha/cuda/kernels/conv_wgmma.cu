@@ -19,8 +19,6 @@
 //           16 channels, but have rows of 32 bytes. TMA moves 43 bytes a clock in rows of 128, one row in 3 clocks; at
 //           that rate 9 boxes of 2 x 128 rows (tile of 128 columns) take 6900 clocks, runs 3 of them, 2300, and the
 //           tensor cores 1150
-// kept      filters of 64 columns that fit into shared memory as a whole stay there: at 64 to 64 channels and 3x3 they
-//           are a third of what comes from the L2 cache, whose bandwidth is the limit of such layers
 // loads     a box of TMA is {64 of a run, 1, 1, `images` images, 1}: one pixel. Padding, stride and dilation are
 //           coordinates; what is beyond a run, the columns or the batch arrives as zeros (images beyond plane 0's as
 //           those of plane 1; their rows are not stored). MN-major filters do not have the taps of a row side by side,
@@ -39,10 +37,12 @@
 //             4x4,   512 -> 512            111 / 110*    42 /  42      39 /  39      95 /  99       75 /  52
 //             4x4 -> 2x2, 512, stride 2     39 /  41     19 /  17      18 /  14      38 /  47       26 /  27
 //           * a later run without cuDNN, after ptx::settle: 141 and 125 in that run without it. One run per figure
+//           At 32x32, 64 -> 64 neither filters that stay in shared memory, a third of the loads, nor consumers that take
+//           tiles in turn, so that one stores while the other multiplies, nor both took less time: 82 to 88 in bfloat16
 //           Not measured: runs of several taps, tiles of 32, 96 and 192 columns, groups
 #include "gemm_wgmma.cuh"
 
-using Tile = WgmmaTile<ELEMENT, TILE_N, OPERAND_PLANES, false, B_MAJOR_N, RING_STAGES, KEPT_BLOCKS>;
+using Tile = WgmmaTile<ELEMENT, TILE_N, OPERAND_PLANES, false, B_MAJOR_N, RING_STAGES>;
 
 // An entry of a block's list: 32 integers, of which a warp's lanes hold one each. The next entry is always on its way.
 enum Field {
@@ -71,7 +71,6 @@ struct ConvOperands {
   int images_log2, batch, groups;
   int columns;          // of a group
   int least_run, unit, relu;
-  int filter_h, filter_w, kept;  // blocks of w that are kept, [chunk][filter_h][filter_w]
 
   PTX_FN const int *list() const { return work + (long long)blockIdx.x * entries * FIELDS + threadIdx.x % 32; }
 };
@@ -107,8 +106,7 @@ struct Box {
     chunk = block ? block / (runs_h * runs_w) : 0;
     const int at = block - chunk * runs_h * runs_w;
     h = block ? at / runs_w : 0, w = at - h * runs_w;
-    w_bytes = Tile::KEPT ? 0 : B_MN ? PARTS * 128 * 64 : Tile::B_PLANE;
-    reads_w = !Tile::KEPT && !is_pixel && my_unit < units;
+    w_bytes = B_MN ? PARTS * 128 * 64 : Tile::B_PLANE, reads_w = !is_pixel && my_unit < units;
     enter_chunk();
     y = y0 + h * y_step, x = x0 + w * x_step;
   }
@@ -132,50 +130,6 @@ struct Box {
   }
 };
 
-// The producer's first warp: loads the filters that are kept, as boxes of 64 of k.
-PTX_FN void keep_filters(const ConvOperands &t, char *kept, uint64_t *landed) {
-  if (threadIdx.x == 0) ptx::mbarrier_arrive_expect(landed, t.kept * Tile::B_PLANE);
-  __syncwarp();
-  const int taps = t.filter_h * t.filter_w;
-  for (int k = threadIdx.x; k < t.kept; k += 32) {
-    const int depth = k / taps * 64, tap = k % taps;
-    ptx::tma_load_5d(kept + k * Tile::B_PLANE, *t.w, Tile::B_MN ? 0 : depth, tap % t.filter_w, tap / t.filter_w,
-                     Tile::B_MN ? depth : 0, 0, landed);
-  }
-}
-
-// Where the kept filters of a sum's blocks are, in the blocks' order.
-struct Kept {
-  static constexpr int AT = Tile::KEPT_AT;
-  const int filter_h, filter_w;
-  int runs_h, runs_w, tap_h, tap_h_step, tap_w, tap_w_step, chunk, h, w;
-
-  PTX_FN explicit Kept(const ConvOperands &t) : filter_h(t.filter_h), filter_w(t.filter_w) {}
-  PTX_FN void enter(int item) {
-    runs_h = field(item, RUNS_H), runs_w = field(item, RUNS_W), tap_h = field(item, TAP_H), tap_w = field(item, TAP_W);
-    tap_h_step = field(item, TAP_H_STEP), tap_w_step = field(item, TAP_W_STEP);
-    const int block = field(item, BLOCK), runs = max(runs_h * runs_w, 1), at = block % runs;
-    chunk = block / runs, h = at / max(runs_w, 1), w = at - h * runs_w;
-  }
-  PTX_FN int next(int) {
-    const int found = (chunk * filter_h + tap_h + h * tap_h_step) * filter_w + tap_w + w * tap_w_step;
-    if (++w == runs_w) w = 0, h++;
-    if (h == runs_h) h = 0, chunk++;
-    return found * (Tile::B_PLANE / 16);
-  }
-};
-template <bool KEPT> struct FiltersOf {
-  using type = BesideA<Tile>;
-  static PTX_FN type of(const ConvOperands &) { return {}; }
-  static PTX_FN void enter(type &, int) {}
-};
-template <> struct FiltersOf<true> {
-  using type = Kept;
-  static PTX_FN type of(const ConvOperands &t) { return Kept(t); }
-  static PTX_FN void enter(type &filters, int item) { filters.enter(item); }
-};
-using Filters = FiltersOf<(Tile::KEPT > 0)>;
-
 // The producer's first warp. Lane j loads pixel j of a tile; the lanes behind load the boxes of w.
 PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring) {
   const int lane = threadIdx.x, box_bytes = 128 << t.images_log2;
@@ -185,7 +139,7 @@ PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring) {
   const int fourth_step = box.is_pixel ? t.batch : 0, fifth_step = box.is_pixel ? 0 : t.groups;  // from plane to plane
   const int *list = t.list();
   int ahead = *list;
-  for (int turn = 0;; turn ^= 1) {
+  for (;;) {
     const int item = ahead, blocks = field(item, BLOCKS);
     if (blocks < 0) break;
     ahead = *(list += FIELDS);
@@ -203,7 +157,7 @@ PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring) {
       const int loaded = ring.fresh ? box.pixels : pixels;
       int first = box.is_mn ? fixed : box.depth, fourth = box.is_mn ? box.depth : fixed;
       ptx::settle(first, box.x, box.y, fourth);  // three buffers of two planes leave no time behind the wait
-      const auto buffer = ring.next(Tile::PLANES * (loaded * box_bytes + box.w_bytes), turn);
+      const auto buffer = ring.next(Tile::PLANES * (loaded * box_bytes + box.w_bytes));
       if (lane < loaded || box.reads_w) {
 #pragma unroll
         for (int p = 0; p < Tile::PLANES; p++)
@@ -215,49 +169,38 @@ PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring) {
   }
 }
 
-// A consumer: sums, and stores 64 rows of each tile, or both halves of every second one.
+// A consumer: sums, and stores 64 rows of each tile.
 PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring) {
   const Scale scale(t.scale_in, t.scale_w);
   const int lane = threadIdx.x % 32, rows = min(1 << t.images_log2, 64);  // of a box
-  const int consumer = threadIdx.x / 128 - 1;
+  const int row = (threadIdx.x / 128 - 1) * 64 + lane * rows;
   OutBoxes<Tile, OUT> out(ring.buffers);
-  Filters::type filters = Filters::of(t);
-  float sum[Tile::HALVES][Tile::SUMS];
+  float sum[Tile::SUMS];
   const int *list = t.list();
   int ahead = *list;
 #pragma unroll 1
-  for (int turn = 0;; turn ^= 1) {
+  for (;;) {
     const int item = ahead, blocks = field(item, BLOCKS);
     if (blocks < 0) break;
     ahead = *(list += FIELDS);
-    if (Tile::IN_TURN && turn != consumer) {
-      ring.skip(blocks);
+    const int pixel = field(item, PIXEL) + (row >> t.images_log2), width = field(item, WIDTH);
+    const int image = field(item, IMAGE) + (row & (1 << t.images_log2) - 1), column = field(item, COLUMN);
+    const int y = pixel / width, h = field(item, OUT_H) + y * field(item, OUT_H_STEP);
+    const int w = field(item, OUT_W) + (pixel - y * width) * field(item, OUT_W_STEP);
+    const int pixels = field(item, PIXELS), slices = field(item, SLICE), group = field(item, GROUP);
+    const int whole = field(item, WHOLE), steps = (field(item, LENGTH) % 64 + 15) / 16;
+    const bool mine = lane * rows < 64 && pixel < pixels;
+    const int slot = field(item, SLOT) + (slices >> 16);
+    wgmma_sum<Tile>(ring, whole, blocks - whole, steps, sum);
+    if ((slices & 0xffff) > 1) {
+      store_slice<Tile>(sum, t.slots, slot);
       continue;
     }
-    const int column = field(item, COLUMN), slices = field(item, SLICE), group = field(item, GROUP);
-    const int whole = field(item, WHOLE), steps = (field(item, LENGTH) % 64 + 15) / 16;
-    const int slot = field(item, SLOT) + (slices >> 16);
-    Filters::enter(filters, item);
-    wgmma_sum<Tile>(ring, filters, whole, blocks - whole, steps, sum);
     const float *bias = t.bias ? t.bias + group * t.columns + column : nullptr;
     const Finish finish = {scale, bias, t.columns - column, t.relu != 0};
-#pragma unroll
-    for (int part = 0; part < Tile::HALVES; part++) {
-      const int half = Tile::IN_TURN ? part : consumer;
-      if ((slices & 0xffff) > 1) {
-        store_slice<Tile>(sum[part], t.slots, slot, half);
-        continue;
-      }
-      const int row = half * 64 + lane * rows, width = field(item, WIDTH), pixels = field(item, PIXELS);
-      const int pixel = field(item, PIXEL) + (row >> t.images_log2), y = pixel / width;
-      const int image = field(item, IMAGE) + (row & (1 << t.images_log2) - 1);
-      const int h = field(item, OUT_H) + y * field(item, OUT_H_STEP);
-      const int w = field(item, OUT_W) + (pixel - y * width) * field(item, OUT_W_STEP);
-      const bool mine = lane * rows < 64 && pixel < pixels;
-      out(sum[part], finish, [&](const char *box, int col) {
-        if (mine) ptx::tma_store_5d(*t.out, box + lane * rows * 128, column + col, w, h, image, group);
-      });
-    }
+    out(sum, finish, [&](const char *box, int col) {
+      if (mine) ptx::tma_store_5d(*t.out, box + lane * rows * 128, column + col, w, h, image, group);
+    });
   }
   out.drain();
 }
@@ -265,18 +208,13 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring) {
 extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1)
 conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, const float *bias,
            const float *scale_in, const float *scale_w, float *slots, const int *work, int entries, int images_log2,
-           int batch, int groups, int columns, int least_run, int most_run, int unit, int relu, int filter_h,
-           int filter_w, int kept) {
+           int batch, int groups, int columns, int least_run, int most_run, int unit, int relu) {
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ RingBarriers<Tile> barriers;
-  __shared__ uint64_t filters_landed;
-  const ConvOperands t = {in,    w,      out,     bias,      scale_in, scale_w, slots,    work,     entries, images_log2,
-                          batch, groups, columns, least_run, unit,     relu,    filter_h, filter_w, kept};
-  if (threadIdx.x == 0) {
-    ptx::mbarrier_init(&filters_landed, 1);
-    barriers.init();
-  }
+  const ConvOperands t = {in,      w,           out,   bias,   scale_in, scale_w,   slots, work,
+                          entries, images_log2, batch, groups, columns,  least_run, unit,  relu};
+  if (threadIdx.x == 0) barriers.init();
   if (threadIdx.x < 32) {
     for (int r = 0; r <= most_run - least_run; r++) {
       ptx::tensor_map_acquire(in + r);
@@ -289,12 +227,9 @@ conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, 
   Ring<Tile> ring(smem, barriers);
   if (threadIdx.x < 128) {
     ptx::setmaxnreg_dec<Tile::PRODUCER_REGISTERS>();
-    if (threadIdx.x >= 32) return;
-    if (Tile::KEPT) keep_filters(t, smem + Tile::KEPT_AT, &filters_landed);
-    load_tiles(t, ring);
+    if (threadIdx.x < 32) load_tiles(t, ring);
   } else {
     ptx::setmaxnreg_inc<Tile::CONSUMER_REGISTERS>();
-    if (Tile::KEPT) ptx::mbarrier_wait(&filters_landed, 0);
     sum_tiles(t, ring);
   }
 #endif

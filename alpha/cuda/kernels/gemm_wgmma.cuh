@@ -7,17 +7,14 @@
 //             products are made of each 16 of k, lo*hi, hi*lo, hi*hi, the small ones first. A tensor core cuts its
 //             accumulator off instead of rounding it, an error that grows with the length of the sum; so after every
 //             block the three products' sum is added to registers, in proper float32
-//   kept      where all of B fits into shared memory beside a ring of A, it is loaded once, for all tiles of a block.
-//             What is left to load, and the store of results, then take as long as the products of such narrow tiles;
-//             so the consumers take tiles in turn, of 128 rows: one stores while the other multiplies
 //   layout    a buffer: [A plane 0][A plane 1][B plane 0][B plane 1]. A plane is made of boxes, rows of 128 bytes (64
 //             elements) in TMA's 128-byte swizzle, 1024-byte aligned:
 //               K-major   row = a row of A or a column of B, 64 of k; 128 rows of A, BN of B, one after the other
 //               MN-major  row = a k, 64 rows of A or columns of B; 64 rows a box (8 KB), one for each 64 of BM or BN
 //             so that both `w` as (column, k) and as (k, column) are read as they lie in memory
 //   threads   384, one block per multiprocessor: warpgroup 0 gives its registers away and its first warp loads,
-//             warpgroups 1 and 2 are consumers 0 and 1, with 64 rows each or both halves of every second tile
-//   element   sum[h][i] of a thread is (row(i), col(i)) of its 64 rows, or of half h; see Place
+//             warpgroups 1 and 2 are consumers 0 and 1, with 64 rows each
+//   element   sum[i] of a thread is (row(i), col(i)) of the tile, see Place
 //   out       results pass through two boxes of 64 rows x 128 bytes per consumer, used in turn; see OutBoxes
 //   measured  see the kernels that use it
 #pragma once
@@ -28,23 +25,20 @@
 #define HAS_WGMMA 1  // elsewhere kernels are empty, and their candidates do not fit
 #endif
 
-template <class E_, int BN_, int PLANES_, bool A_MN_, bool B_MN_, int STAGES_, int KEPT_ = 0> struct WgmmaTile {
+template <class E_, int BN_, int PLANES_, bool A_MN_, bool B_MN_, int STAGES_> struct WgmmaTile {
   using E = E_;
   static constexpr int BM = 128, BN = BN_, BK = 64, PLANES = PLANES_, STAGES = STAGES_;
   static constexpr bool A_MN = A_MN_, B_MN = B_MN_;
   static constexpr int BOX = 64 * 128;                                 // bytes of 64 rows
   static constexpr int A_PLANE = BM * BK * 2;                          // bytes
   static constexpr int B_PLANE = (B_MN ? (BN + 63) / 64 * 64 : BN) * BK * 2;
-  static constexpr int KEPT = KEPT_;                                   // blocks of B that stay in shared memory: all
-  static constexpr int B_AT = PLANES * A_PLANE, STAGE = PLANES * (A_PLANE + (KEPT ? 0 : B_PLANE));
-  static constexpr int OUT_AT = STAGES * STAGE, KEPT_AT = OUT_AT + 4 * BOX;  // behind it KEPT * B_PLANE
-  static constexpr int SUMS = BN / 2;                                  // accumulators of a thread, for 64 rows
+  static constexpr int B_AT = PLANES * A_PLANE, STAGE = PLANES * (A_PLANE + B_PLANE);
+  static constexpr int OUT_AT = STAGES * STAGE, SHARED = OUT_AT + 4 * BOX;  // dynamic shared memory of a block
+  static constexpr int SUMS = BN / 2;                                  // accumulators of a thread
   static constexpr int THREADS = 384, CONSUMERS = 2;
-  static constexpr bool IN_TURN = KEPT > 0;                            // consumers take tiles in turn
-  static constexpr int HALVES = IN_TURN ? 2 : 1;                       // of a tile that a consumer has
+  static constexpr bool IN_TURN = false;                               // both consumers read each buffer
   static constexpr int PRODUCER_REGISTERS = 56, CONSUMER_REGISTERS = 224;
   static_assert(PLANES == 1 || BN <= 128, "two planes need a second set of accumulators");
-  static_assert(PLANES == 1 || KEPT == 0, "one plane is kept");
 };
 
 // ---- the ring -------------------------------------------------------------------------------------------------------
@@ -79,11 +73,10 @@ template <class T> struct Ring {
     uint64_t *landed;
   };
   // Producer, its whole warp: waits until the next buffer is empty and announces `bytes` to come. Its lanes then load.
-  // consumer: whose turn it is.
-  PTX_FN Buffer next(int bytes, int consumer) {
+  PTX_FN Buffer next(int bytes) {
     ptx::mbarrier_wait(barriers.empty + stage, phase ^ 1);
     char *at = buffers + stage * T::STAGE;
-    const Buffer found = {at, at + T::B_AT, barriers.full + (T::IN_TURN ? consumer * T::STAGES : 0) + stage};
+    const Buffer found = {at, at + T::B_AT, barriers.full + stage};
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive_expect(found.landed, bytes);
     __syncwarp();
     advance();
@@ -95,8 +88,8 @@ template <class T> struct Ring {
   PTX_FN void release(int s) {
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(barriers.empty + s);
   }
-  // Consumer: leaves out buffers that are the other one's.
-  PTX_FN void skip(int count) { stage = (stage + count) % T::STAGES; }
+  // Consumer: leaves out a buffer that is the other one's.
+  PTX_FN void skip() { stage = stage + 1 < T::STAGES ? stage + 1 : 0; }
   PTX_FN void advance() {
     phases ^= 1u << stage;
     if (++stage < T::STAGES) return;
@@ -136,42 +129,32 @@ template <class T, int STEPS> PTX_FN void wgmma_buffer(float (&sum)[T::SUMS], ui
                                                        T::PLANES == 2 || add || k > 0);
 }
 
-// B comes through the ring, and lies beside A.
-template <class T> struct BesideA {
-  static constexpr int AT = T::B_AT;
-  PTX_FN int next(int stage) const { return stage * (T::STAGE / 16); }
-};
-
 // Consumer: adds up buffers and releases them. One plane: a group of products stays in flight while the next is issued.
-// b.next(stage): how many times 16 bytes behind BS::AT the block of B begins that belongs to the buffer of turn `stage`.
-template <class T, class BS> struct Summation {
-  using Sums = float[T::HALVES][T::SUMS];
+template <class T> struct Summation {
   Ring<T> &ring;
-  BS &of_b;
   const uint64_t a0, b0;
   int flying = 0;  // 1 + the buffer in flight
 
-  PTX_FN Summation(Ring<T> &r, BS &b)
-      : ring(r), of_b(b), a0(ptx::wgmma_desc(r.buffers + (T::IN_TURN ? 0 : threadIdx.x / 128 - 1) * T::BOX, T::BOX)),
-        b0(ptx::wgmma_desc(r.buffers + BS::AT, T::BOX)) {}
+  PTX_FN explicit Summation(Ring<T> &r)
+      : ring(r), a0(ptx::wgmma_desc(r.buffers + (threadIdx.x / 128 - 1) * T::BOX, T::BOX)),
+        b0(ptx::wgmma_desc(r.buffers + T::B_AT, T::BOX)) {}
 
-  template <int STEPS> PTX_FN void add(int blocks, Sums &sum) {
+  template <int STEPS> PTX_FN void add(int blocks, float (&sum)[T::SUMS]) {
 #pragma unroll 1
     for (int k = 0; k < blocks; k++) {
       ring.wait();
-      const uint64_t a = a0 + ring.stage * (T::STAGE / 16), b = b0 + of_b.next(ring.stage);
+      const int at = ring.stage * (T::STAGE / 16);
       ptx::wgmma_fence();
       if constexpr (T::PLANES == 2) {
         float part[T::SUMS];
-        wgmma_buffer<T, STEPS>(part, a, b, false);
+        wgmma_buffer<T, STEPS>(part, a0 + at, b0 + at, false);
         ptx::wgmma_commit();
         ptx::wgmma_wait<0>();
         ring.release(ring.stage);
 #pragma unroll
-        for (int i = 0; i < T::SUMS; i++) sum[0][i] += part[i];
+        for (int i = 0; i < T::SUMS; i++) sum[i] += part[i];
       } else {
-#pragma unroll
-        for (int h = 0; h < T::HALVES; h++) wgmma_buffer<T, STEPS>(sum[h], a + h * (T::BOX / 16), b, flying > 0);
+        wgmma_buffer<T, STEPS>(sum, a0 + at, b0 + at, flying > 0);
         ptx::wgmma_commit();
         if (flying > 0) {
           ptx::wgmma_wait<1>();
@@ -191,16 +174,12 @@ template <class T, class BS> struct Summation {
 
 // Consumer: the sum over the next `whole` buffers, and `parts` of which 1 to 3 `steps` times 16 of k are multiplied; 0
 // where there are none.
-template <class T, class BS>
-PTX_FN void wgmma_sum(Ring<T> &ring, BS &b, int whole, int parts, int steps, float (&sum)[T::HALVES][T::SUMS]) {
+template <class T> PTX_FN void wgmma_sum(Ring<T> &ring, int whole, int parts, int steps, float (&sum)[T::SUMS]) {
   if (T::PLANES == 2 || whole + parts == 0) {
 #pragma unroll
-    for (int h = 0; h < T::HALVES; h++) {
-#pragma unroll
-      for (int i = 0; i < T::SUMS; i++) sum[h][i] = 0.f;
-    }
+    for (int i = 0; i < T::SUMS; i++) sum[i] = 0.f;
   }
-  Summation<T, BS> blocks(ring, b);
+  Summation<T> blocks(ring);
   blocks.template add<4>(whole, sum);
   if (steps == 1) blocks.template add<1>(parts, sum);
   else if (steps == 2) blocks.template add<2>(parts, sum);
@@ -211,10 +190,10 @@ PTX_FN void wgmma_sum(Ring<T> &ring, BS &b, int whole, int parts, int steps, flo
 // ---- long sums in slices --------------------------------------------------------------------------------------------
 
 // Where a sum is cut into slices that different blocks make, each stores its own in a slot of BM * BN floats, in the
-// registers' own order: [half][quad of sums][thread] float4. Another kernel adds the slots up.
-template <class T> PTX_FN void store_slice(const float (&sum)[T::SUMS], float *slots, int slot, int half) {
+// registers' own order: [consumer][quad of sums][thread] float4. Another kernel adds the slots up.
+template <class T> PTX_FN void store_slice(const float (&sum)[T::SUMS], float *slots, int slot) {
   const Place place;
-  float4 *to = reinterpret_cast<float4 *>(slots) + (2ll * slot + half) * (T::SUMS * 32) + place.thread;
+  float4 *to = reinterpret_cast<float4 *>(slots) + (2ll * slot + place.consumer) * (T::SUMS * 32) + place.thread;
 #pragma unroll
   for (int i = 0; i < T::SUMS; i += 4) to[i / 4 * 128] = make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
 }
@@ -262,7 +241,7 @@ template <class T, class O> struct OutBoxes {
 
   PTX_FN explicit OutBoxes(char *smem) : boxes(smem + T::OUT_AT + (threadIdx.x / 128 - 1) * (2 * T::BOX)) {}
 
-  // Consumer: stores 64 rows. store(box, col): issues the TMA stores of a box whose first column is col, by
+  // Consumer: stores its 64 rows. store(box, col): issues the TMA stores of a box whose first column is col, by
   // lanes of the consumer's first warp, all of which are called. Row r of the box is r * 128 bytes behind its start.
   template <class Store> PTX_FN void operator()(const float (&sum)[T::SUMS], const Finish &finish, Store store) {
     const Place place;

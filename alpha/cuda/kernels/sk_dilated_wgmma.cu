@@ -202,7 +202,7 @@ template <class T> struct UnitSum {
     if (!T::IN_TURN) return false;
     turn ^= 1;
     if (turn == 1) return false;
-    ring.skip(1);
+    ring.skip();
     return true;
   }
 
