@@ -55,7 +55,7 @@ def test_convolutions_are_reported_with_their_bars(monkeypatch: pytest.MonkeyPat
     rows = [json.loads(text) for text in (tmp_path / "conv_ops.jsonl").read_text().splitlines()]
     assert [(row["shape"], row["pass"]) for row in rows] == [(s, p) for s in ("tiny", "odd") for p in PASSES]
     assert all({"date", "arch", "command", "matmul_tflops"} <= set(row) and "failed" not in row for row in rows)
-    assert all(row["settings"] == "ALPHA_TENSOR_CORES=0" for row in rows) and rows[0]["bar"] == 0.9
+    assert all("ALPHA_TENSOR_CORES=0" in row["settings"] for row in rows) and rows[0]["bar"] == 0.9
     assert "bars met" in capsys.readouterr().out.splitlines()[-2]
 
 
