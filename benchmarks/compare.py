@@ -138,17 +138,19 @@ def network(case: Case, names: Sequence[str], effort: Effort, eager_ms: dict[str
         try:
             in_time(deadline)
             ours = workers["alpha"] = Worker("alpha")
+            workers["next"] = Worker("torch")  # imports PyTorch meanwhile
             begun = begin(ours, case, **spec)
             yield account(case, "alpha", ours)
-            for name in names:
+            for number, name in enumerate(names, 1):
                 in_time(deadline)
                 found = settled(name, case.precision, eager_ms, case.device)
                 try:
-                    theirs = workers["torch"] = Worker("torch")
+                    theirs = workers["torch"] = workers.pop("next")
                     started = {"alpha": begun, "torch": begin(theirs, case, **spec, layout=found.layout,
                                                               kind=found.kind)}
                     check(begun, started["torch"], case.precision)
-                    times = in_turn(case, effort, workers, {side: row["ms"] for side, row in started.items()})
+                    times = in_turn(case, effort, {"alpha": ours, "torch": theirs},
+                                    {side: row["ms"] for side, row in started.items()})
                     row = {**pair(case, found, started, times), **clocks(case)}
                     if found.kind == "eager":
                         eager_ms[name] = row["ms"]["torch"]
@@ -157,6 +159,8 @@ def network(case: Case, names: Sequence[str], effort: Effort, eager_ms: dict[str
                 except (AlphaError, RuntimeError, OSError) as error:  # the other configurations are of use without it
                     yield failed(case, error, name)
                 finally:
+                    if number < len(names):
+                        workers["next"] = Worker("torch")
                     workers.pop("torch").close()
         except (AlphaError, RuntimeError, OSError) as error:
             yield failed(case, error)

@@ -117,6 +117,8 @@ def serve(library: str) -> None:
     """Answers requests until standard input ends.  What libraries print goes to standard error."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
+    if library == "torch":
+        import torch  # noqa: F401  # while the other side is at work
     runner = Runner(library)
     for line in sys.stdin:
         try:
