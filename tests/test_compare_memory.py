@@ -125,7 +125,8 @@ def stored(folder: Path) -> Path:
                                  "table2_tflops": {"alpha": 2.0, "torch_nchw": 1.0, "torch_nhwc": 1.5}}
                                 for name, f in (("paper3", 3), ("paper5", 5)) for p in ("fprop", "dgrad", "wgrad")
                                 for hw in (8, 4)],
-             "accuracy.jsonl": [{"recipe": "digits", "seed": k, "alpha": {"accuracy": 0.98, "train_loss": [2.0, 0.5]},
+             "accuracy.jsonl": [{"recipe": "digits", "seed": k, "config": {"model": "lenet5", "precision": "fp32"},
+                                 "alpha": {"accuracy": 0.98, "train_loss": [2.0, 0.5]},
                                  "torch": {"accuracy": 0.97, "train_loss": [2.0, 0.6]}} for k in range(3)]}
     for name, rows in lines.items():
         (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
