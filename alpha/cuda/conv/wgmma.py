@@ -28,8 +28,8 @@ from alpha.ops.conv_desc import ConvDesc, Shape, ceil_div
 LAUNCH_US, SUM_US = 3.0, 4.5    # of the launch, and of the one that adds slices up
 SLOT_BYTES_PER_US = 4e6         # that the latter reads
 MEMORY_BYTES_PER_US = 2.5e6     # that are read and written where nothing else takes longer
-BY_IMAGE = 0.5                  # of a list's time that memory takes: then it goes through the batch (on an H100, dgrad of
-#                                 64 from 128 channels at stride 2 took 57 us in the place of 76; 5x5 took 10 % longer)
+BY_IMAGE = 0.5                  # of a list's time that memory takes: then it goes through the batch. On an H100 dgrad
+# from 128 to 64 channels at stride 2, 3x3 at 32x32, took 57 us in the place of 76 so; 5x5 took a tenth longer
 IMAGES = (128, 64, 32, 16, 8)   # of a tile's pixel
 BOX_IMAGES = 128                # of a box, at most
 FREE_BOXES, BOX_US = 4, 0.012   # boxes of a block, and microseconds that one more takes

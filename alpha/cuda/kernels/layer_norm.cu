@@ -6,15 +6,15 @@
 // Layout:  contiguous rows; a piece is 16 bytes of a row, or 1 element where n is not a multiple of that.
 // Passes:  a row is read once and stays in registers, if HELD pieces per thread suffice. In the backward pass 32
 //          elements do, or 4 single ones; its blocks walk over many rows and keep their dgamma and dbeta in registers
-//          too, while the next rows arrive in shared memory. So a warp has a row of 1,024 elements, and waits for nobody.
+//          too, while the next rows arrive in shared memory. So a warp has a row of 1,024 elements, and waits for none.
 //          A longer row is read twice, the second time from the cache; dgamma and dbeta are then a pass of their own.
 //          partial[block][dgamma, dbeta][n] is added up by the last kernel.
 // Accuracy: var by two passes over registers; of a longer row the pieces' moments are merged by Chan's formula.
 // Requires: 16-byte aligned tensors; fewer than 2^32 pieces in a row.
 // Shared:  backward, pieces of 16 bytes: [stage][piece][g, x][thread], see Flight.
 // Threads: `width` threads, a power of two up to a block, per row; see reduce.cuh for the columns.
-// Measured: H100 SXM, 134 MB tensors of rows of 1,024: the backward pass has 87 % of the bandwidth of a copy in float32 and
-//          in 16 bits; 8 or 16 elements per thread, and one to three rows in flight, 84 to 90 %.
+// Measured: H100 SXM, 134 MB tensors of rows of 1,024: the backward pass has 87 % of the bandwidth of a copy, in float32
+//          and in 16 bits; 8 or 16 elements per thread, and one to three rows in flight, 84 to 90 %.
 #include "lanes.cuh"
 #include "reduce.cuh"
 
@@ -105,8 +105,8 @@ __device__ __forceinline__ void normalize_long(const T *__restrict__ x, const Pa
 
 // ---- backward of rows of up to P pieces per thread, which has its next rows in flight
 
-// Pieces of g and x that a thread has in flight: in shared memory, where they cost no registers, in as many stages as 64
-// KiB of an H100's multiprocessor take; or single elements, of one stage, in registers.
+// Pieces of g and x that a thread has in flight: in shared memory, where they cost no registers, in as many stages as
+// 64 KiB of an H100's multiprocessor take; or single elements, of one stage, in registers.
 template <class T, int N, int P> struct Flight {
   static constexpr int DEPTH = sizeof(T) == 2 ? 2 : 1;
   T *mine;
@@ -135,7 +135,9 @@ template <class T, int P> struct Flight<T, 1, P> {
   }
   __device__ __forceinline__ void commit() {}
   template <int> __device__ __forceinline__ void wait() {}
-  __device__ __forceinline__ void get(float (&v)[1], int, int p, bool second) const { v[0] = to_float(mine[p][second]); }
+  __device__ __forceinline__ void get(float (&v)[1], int, int p, bool second) const {
+    v[0] = to_float(mine[p][second]);
+  }
 };
 
 // Every thread of a row gets the row's sums. All threads of the block call it, with 0 and 1 as `turn` by turns.
