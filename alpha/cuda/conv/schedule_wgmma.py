@@ -157,7 +157,7 @@ def work_list(pixels: Pixels, images: int, columns: int, sm_count: int, costs: C
     cost = _cost(items["class"], items["blocks"], items["whole"], pixels.classes, costs)
     owner = longest_first(cost, min(sm_count, items.size))
     cut = items[(items["slice"] > 1) & (items["slice"] < 1 << 16)]  # the first slice of each
-    lists = _lists(items, owner, items["image"] if by_image else 0 * owner, cost, pixels.classes)
+    lists = _lists(items, owner, items["image"] if by_image else np.zeros_like(owner), cost, pixels.classes)
     return WorkList(lists, _records(cut, pixels.classes), slots, makespan)
 
 

@@ -30,8 +30,7 @@ SLOT_BYTES_PER_US = 4e6         # that the latter reads
 MEMORY_BYTES_PER_US = 2.5e6     # that are read and written where nothing else takes longer
 BY_IMAGE = 0.5                  # of a list's time that memory takes: then it goes through the batch. On an H100 dgrad
 # from 128 to 64 channels at stride 2, 3x3 at 32x32, took 57 us in the place of 76 so; 5x5 took a tenth longer
-IMAGES = (128, 64, 32, 16, 8)   # of a tile's pixel
-BOX_IMAGES = 128                # of a box, at most
+IMAGES = (128, 64, 32, 16, 8)   # of a tile's pixel; ROWS / images boxes make up a tile
 FREE_BOXES, BOX_US = 4, 0.012   # boxes of a block, and microseconds that one more takes
 BOX_ROWS, OUT_ROW = 64, 128     # rows of a box by which results are stored, and bytes of each
 BOX_BYTES = BOX_ROWS * OUT_ROW
@@ -130,8 +129,7 @@ class Wgmma:
                    "B_MAJOR_N": int(pass_name == "dgrad"), "RING_STAGES": tile.stages, "OUT": C_TYPES[mode.writes]}
         self.kernel = Kernel(
             "conv_wgmma.cu", "conv_wgmma", "ptr x, ptr w, ptr y, ptr b, ptr scale_x, ptr scale_w, ptr slots, "
-            "ptr work, i32 entries, i32 images_log2, i32 box_log2, i32 batch, i32 groups, i32 columns, i32 least_run, "
-            "i32 most_run, "
+            "ptr work, i32 entries, i32 images_log2, i32 batch, i32 groups, i32 columns, i32 least_run, i32 most_run, "
             "i32 unit, i32 relu",
             threads=THREADS,
             shared=tile.stages * stage + 4 * BOX_BYTES, defines=defines)
@@ -175,8 +173,7 @@ class Wgmma:
         pixels = PIXELS[self.pass_name](desc)
         columns, groups, unit, runs = pixels.columns, pixels.groups, pixels.unit, pixels.runs
         sizes = groups, columns, runs[0], runs[-1], unit
-        box_images, single = min(images, BOX_IMAGES), range(1, 2)
-        box, box_log2 = (CHUNK, 1, 1, box_images, 1), box_images.bit_length() - 1
+        box, single = (CHUNK, 1, 1, images, 1), range(1, 2)
         w_runs, w_box = (runs, (CHUNK, 1, 1, self.tile.columns, 1)) if self.pass_name == "fprop" else (
             single, (CHUNK, 1, 1, unit, 1))
         out_box = (OUT_ROW // ITEMSIZE[self.writes], 1, 1, min(images, BOX_ROWS), 1)
@@ -187,7 +184,7 @@ class Wgmma:
             kernel(grid, _image_maps(x.ptr, x.dtype, x.shape, x.planes, groups, runs, box),
                    _filter_maps(w.ptr, w.dtype, w.shape, w.planes, groups, w_runs, w_box),
                    _image_maps(y.ptr, y.dtype, y.shape, 1, groups, single, out_box),
-                   b, x.scale, w.scale, slots, items, entries, images_log2, box_log2, batch, *sizes, relu)
+                   b, x.scale, w.scale, slots, items, entries, images_log2, batch, *sizes, relu)
             if slots:
                 add(sum_grid, slots, sliced, b, x.scale, w.scale, y, batch, height, width, groups, columns,
                     images_log2, relu)

@@ -19,7 +19,7 @@
 //           16 channels, but have rows of 32 bytes. TMA moves 43 bytes a clock in rows of 128, one row in 3 clocks; at
 //           that rate 9 boxes of 2 x 128 rows (tile of 128 columns) take 6900 clocks, runs 3 of them, 2300, and the
 //           tensor cores 1150
-// loads     a box of TMA is {64 of a run, 1, 1, images, 1}: all of a pixel's images, or some. Padding, stride and dilation are
+// loads     a box of TMA is {64 of a run, 1, 1, `images` images, 1}: one pixel. Padding, stride and dilation are
 //           coordinates; what is beyond a run, the columns or the batch arrives as zeros (images beyond plane 0's as
 //           those of plane 1; their rows are not stored). MN-major filters do not have the taps of a row side by side,
 //           so they come in boxes of `unit` values of k, a divisor of the channels of a tap
@@ -68,19 +68,19 @@ struct ConvOperands {
   float *slots;
   const int *work;      // [block][entry][FIELDS]
   int entries;          // of a block, its list's end among them
-  int images_log2, box_log2, batch, groups;  // images of a tile's pixel, and of a box
+  int images_log2, batch, groups;
   int columns;          // of a group
   int least_run, unit, relu;
 
   PTX_FN const int *list() const { return work + (long long)blockIdx.x * entries * FIELDS + threadIdx.x % 32; }
 };
 
-// What a lane of the producer loads for each block of a sum: a box of `in`, images of one pixel, or a box of w.
+// What a lane of the producer loads for each block of a sum: one of the pixels of `in`, or a box of w.
 struct Box {
   static constexpr bool B_MN = Tile::B_MN;
   static constexpr int PARTS = B_MN ? (Tile::BN + 63) / 64 : 1;  // boxes of w side by side, in a plane
   const ConvOperands &t;
-  const int boxes, units;                          // of a whole block, of `in` and of w
+  const int pixels, units;                         // of a whole block
   const int part, my_unit;                         // of w
   const bool is_pixel, is_mn;
   int length, channels, runs_h, runs_w, chunk, h, w;
@@ -90,8 +90,8 @@ struct Box {
   bool reads_w;
 
   PTX_FN Box(const ConvOperands &operands, int lane)
-      : t(operands), boxes(Tile::BM >> t.box_log2), units(B_MN ? 64 / t.unit : 1), part((lane - boxes) % PARTS),
-        my_unit((lane - boxes) / PARTS), is_pixel(lane < boxes), is_mn(B_MN && !is_pixel) {}
+      : t(operands), pixels(Tile::BM >> t.images_log2), units(B_MN ? 64 / t.unit : 1), part((lane - pixels) % PARTS),
+        my_unit((lane - pixels) / PARTS), is_pixel(lane < pixels), is_mn(B_MN && !is_pixel) {}
 
   // Enters an entry of the list; in_y, in_x: where the lane's pixel starts to read.
   PTX_FN void enter(int item, int in_y, int in_x) {
@@ -130,9 +130,9 @@ struct Box {
   }
 };
 
-// The producer's first warp. Lane j loads box j of a tile, pixel by pixel; the lanes behind load the boxes of w.
+// The producer's first warp. Lane j loads pixel j of a tile; the lanes behind load the boxes of w.
 PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring) {
-  const int lane = threadIdx.x, box_bytes = 128 << t.box_log2, parts_log2 = t.images_log2 - t.box_log2;
+  const int lane = threadIdx.x, box_bytes = 128 << t.images_log2;
   Box box(t, lane);
   const int to = box.is_pixel ? lane * box_bytes : Tile::B_AT + box.part * Tile::BOX + box.my_unit * (128 * t.unit);
   const int plane = box.is_pixel ? Tile::A_PLANE : Tile::B_PLANE;
@@ -143,20 +143,18 @@ PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring) {
     const int item = ahead, blocks = field(item, BLOCKS);
     if (blocks < 0) break;
     ahead = *(list += FIELDS);
-    const int pixels = min(field(item, PIXELS) - field(item, PIXEL), Tile::BM >> t.images_log2);
-    const int pixel = field(item, PIXEL) + min(lane >> parts_log2, pixels - 1), width = field(item, WIDTH);
-    const int row = pixel / width, col = pixel - row * width;
+    const int pixels = min(field(item, PIXELS) - field(item, PIXEL), box.pixels), width = field(item, WIDTH);
+    const int pixel = field(item, PIXEL) + min(lane, pixels - 1), row = pixel / width, col = pixel - row * width;
     const int in_y = field(item, IN_H) + row * field(item, IN_H_STEP);
     const int in_x = field(item, IN_W) + col * field(item, IN_W_STEP);
-    const int image = field(item, IMAGE) + ((lane & (1 << parts_log2) - 1) << t.box_log2);
-    const int column = field(item, COLUMN) + (Box::B_MN ? box.part * 64 : 0);
+    const int image = field(item, IMAGE), column = field(item, COLUMN) + (Box::B_MN ? box.part * 64 : 0);
     const int fixed = box.is_pixel ? image : column, group = field(item, GROUP), run = field(item, RUN);
     const CUtensorMap *map = (box.is_pixel ? t.in : t.w) + (box.is_mn ? 0 : run - t.least_run);
     box.enter(item, in_y, in_x);
 #pragma unroll 1
     for (int k = 0; k < blocks; k++) {
       // pixels that do not exist are left out, but where a buffer has never been filled: they are the last one again
-      const int loaded = ring.fresh ? box.boxes : pixels << parts_log2;
+      const int loaded = ring.fresh ? box.pixels : pixels;
       int first = box.is_mn ? fixed : box.depth, fourth = box.is_mn ? box.depth : fixed;
       ptx::settle(first, box.x, box.y, fourth);  // three buffers of two planes leave no time behind the wait
       const auto buffer = ring.next(Tile::PLANES * (loaded * box_bytes + box.w_bytes));
@@ -210,12 +208,12 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring) {
 extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1)
 conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, const float *bias,
            const float *scale_in, const float *scale_w, float *slots, const int *work, int entries, int images_log2,
-           int box_log2, int batch, int groups, int columns, int least_run, int most_run, int unit, int relu) {
+           int batch, int groups, int columns, int least_run, int most_run, int unit, int relu) {
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ RingBarriers<Tile> barriers;
-  const ConvOperands t = {in,          w,        out,   bias,   scale_in, scale_w,   slots, work, entries,
-                          images_log2, box_log2, batch, groups, columns,  least_run, unit,  relu};
+  const ConvOperands t = {in,      w,           out,   bias,   scale_in, scale_w,   slots, work,
+                          entries, images_log2, batch, groups, columns,  least_run, unit,  relu};
   if (threadIdx.x == 0) barriers.init();
   if (threadIdx.x < 32) {
     for (int r = 0; r <= most_run - least_run; r++) {
