@@ -15,8 +15,6 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 pytestmark = pytest.mark.torch
 
-recipe_of = accuracy.recipe
-
 SHORT = ["--device", "cpu", "--epochs", "2", "--batch-size", "64", "--label-smoothing", "0.1"]
 
 
@@ -82,7 +80,7 @@ def test_a_recipe_that_pytorch_does_not_have_is_refused(flags: list[str]) -> Non
 
 def test_networks_and_precisions_have_rows_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                         capsys: pytest.CaptureFixture[str]) -> None:
-    trained = []
+    trained, real = [], accuracy.recipe
 
     def train_both(config):
         trained.append((config.model, config.precision, config.lr, config.seed))
@@ -91,8 +89,8 @@ def test_networks_and_precisions_have_rows_of_their_own(tmp_path: Path, monkeypa
     monkeypatch.setattr(accuracy, "train_both", train_both)
     monkeypatch.setattr(accuracy, "recipe", lambda name, device, place, model: real(name, "cuda", place, model))
     monkeypatch.setattr(accuracy.checks, "precision_of_device", lambda *_: None)
-    real, flags = recipe_of, ["--recipes", "digits", "--models", "lenet5", "vgg16", "--precision", "fp32", "fp16",
-                              "--seeds", "2", "--device", "cpu", "--output", str(tmp_path)]
+    flags = ["--recipes", "digits", "--models", "lenet5", "vgg16", "--precision", "fp32", "fp16", "--seeds", "2",
+             "--device", "cpu", "--output", str(tmp_path)]
     assert accuracy.main(flags) == 0
     assert trained == [(m, p, lr, seed) for m, lr in (("lenet5", 0.02), ("vgg16", 0.05)) for p in ("fp32", "fp16")
                        for seed in (0, 1)]

@@ -27,7 +27,7 @@ _LAYER = f"ptr x, {AFFINE}, ptr y, ptr mean, ptr istd, f32 eps"
 _LAYER_NORM = per_piece("layer_norm.cu", "normalize", f"{_LAYER}, i64 rows, i64 n, i32 width")
 _LAYER_NORM_LONG = per_piece("layer_norm.cu", "normalize_long", f"{_LAYER}, i64 n")
 _SAMPLE_GRADIENT = "ptr g, ptr x, ptr gamma, i32 wide, ptr mean, ptr istd, ptr dx"
-STAGES = {"float32": 1, "bfloat16": 2, "float16": 2}  # rows that a thread of the gradient has in flight
+STAGES = {"float32": 1, "bfloat16": 2, "float16": 2}  # of the gradient, as layer_norm.cu has them
 _LAYER_GRADIENT = {((dtype, wide), pieces): Kernel(
     "layer_norm.cu", f"gradient_{pieces}{'' if wide else '_single'}_{dtype}",
     f"{_SAMPLE_GRADIENT}, ptr partial, i64 rows, i64 n, i32 width", threads=THREADS,

@@ -17,6 +17,7 @@
 //          half as many rows per thread and twice the blocks per cluster 68 %.
 #include "channel_norm.cuh"
 #include "ptx_sm90.cuh"
+#include "thread_pieces.cuh"
 
 #if !defined(__CUDACC__) || !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
 #define CLUSTERS 1  // the emulated device has them too
@@ -98,30 +99,6 @@ template <int N, class F> __device__ __forceinline__ void each_group(int first, 
   }
 }
 
-// What a thread keeps of a sample: pieces in shared memory, where they cost no registers, or single elements in these.
-template <class T, int N> struct Held {
-  T *mine;
-  __device__ __forceinline__ explicit Held(void *shared) : mine(static_cast<T *>(shared) + threadIdx.x * N) {}
-  __device__ __forceinline__ void fetch(int j, const T *p, bool there) {  // else zeros
-    ptx::cp_async<16>(mine + j * THREADS * N, p, there ? 16 : 0);
-  }
-  __device__ __forceinline__ void wait() {
-    ptx::cp_async_commit();
-    ptx::cp_async_wait<0>();  // each thread reads what it has copied itself
-  }
-  __device__ __forceinline__ void get(float (&v)[N], int j) {
-    Lanes<N, T> piece = load<N>(mine + j * THREADS * N);
-    unpack(v, piece);
-  }
-};
-template <class T> struct Held<T, 1> {
-  T mine[HELD];
-  __device__ __forceinline__ explicit Held(void *) {}
-  __device__ __forceinline__ void fetch(int j, const T *p, bool there) { mine[j] = there ? *p : from_float<T>(0); }
-  __device__ __forceinline__ void wait() {}
-  __device__ __forceinline__ void get(float (&v)[1], int j) { v[0] = to_float(mine[j]); }
-};
-
 // Where that block of the cluster has what this one has at p.
 template <int BLOCKS, class P> __device__ __forceinline__ const P *peer(const P *p, int block) {
   if constexpr (BLOCKS > 1) return ptx::cluster_map(p, block);
@@ -132,7 +109,7 @@ template <class T, int N, int BLOCKS>
 __device__ __forceinline__ void normalize_held(const T *__restrict__ x, const Affine<T> &affine, T *__restrict__ y,
                                                float *mean, float *istd, float eps, const Walk &w, const Adding &by) {
   DYNAMIC_SHARED(unsigned char, shared);
-  Held<T, N> held(shared);
+  ThreadPieces<T, N, HELD> held(shared);
   float2 *statistic = reinterpret_cast<float2 *>(shared + (N == 1 ? 0 : HELD * THREADS * 16));
   float2 *moments = statistic + by.groups;  // the means over this block's rows, the squared distances from them
   float *sums = reinterpret_cast<float *>(moments + by.groups);
@@ -147,7 +124,8 @@ __device__ __forceinline__ void normalize_held(const T *__restrict__ x, const Af
     const bool there = row + j * w.step < behind;
     held.fetch(j, there ? x + offset + j * stride : x, there);
   }
-  held.wait();
+  held.commit();
+  held.template wait<0>();
   float s[N] = {}, v[N];
 #pragma unroll
   for (int j = 0; j < HELD; j++) {

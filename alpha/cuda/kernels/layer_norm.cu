@@ -11,12 +11,11 @@
 //          partial[block][dgamma, dbeta][n] is added up by the last kernel.
 // Accuracy: var by two passes over registers; of a longer row the pieces' moments are merged by Chan's formula.
 // Requires: 16-byte aligned tensors; fewer than 2^32 pieces in a row.
-// Shared:  backward, pieces of 16 bytes: [stage][piece][g, x][thread], see Flight.
+// Shared:  backward, pieces of 16 bytes: [stage][piece][g, x][thread].
 // Threads: `width` threads, a power of two up to a block, per row; see reduce.cuh for the columns.
 // Measured: H100 SXM, 134 MB tensors of rows of 1,024: the backward pass has 87 % of the bandwidth of a copy, in float32
 //          and in 16 bits; 8 or 16 elements per thread, and one to three rows in flight, 84 to 90 %.
-#include "lanes.cuh"
-#include "reduce.cuh"
+#include "thread_pieces.cuh"
 
 template <class T, int N>
 __device__ __forceinline__ void normalize(const T *__restrict__ x, const Parameter<T> &gamma, const Parameter<T> &beta,
@@ -105,40 +104,8 @@ __device__ __forceinline__ void normalize_long(const T *__restrict__ x, const Pa
 
 // ---- backward of rows of up to P pieces per thread, which has its next rows in flight
 
-// Pieces of g and x that a thread has in flight: in shared memory, where they cost no registers, in as many stages as
-// 64 KiB of an H100's multiprocessor take; or single elements, of one stage, in registers.
-template <class T, int N, int P> struct Flight {
-  static constexpr int DEPTH = sizeof(T) == 2 ? 2 : 1;
-  T *mine;
-  __device__ __forceinline__ explicit Flight(void *shared) : mine(static_cast<T *>(shared) + threadIdx.x * N) {}
-  __device__ __forceinline__ T *place(int stage, int p, bool second) const {
-    return mine + ((stage * P + p) * 2 + second) * THREADS * N;
-  }
-  __device__ __forceinline__ void fetch(int stage, int p, bool second, const T *from, bool there) {  // else zeros
-    ptx::cp_async<16>(place(stage, p, second), from, there ? 16 : 0);
-  }
-  __device__ __forceinline__ void commit() { ptx::cp_async_commit(); }
-  template <int PENDING> __device__ __forceinline__ void wait() {
-    ptx::cp_async_wait<PENDING>();  // a thread reads what it has copied itself
-  }
-  __device__ __forceinline__ void get(float (&v)[N], int stage, int p, bool second) const {
-    Lanes<N, T> piece = load<N>(place(stage, p, second));
-    unpack(v, piece);
-  }
-};
-template <class T, int P> struct Flight<T, 1, P> {
-  static constexpr int DEPTH = 1;
-  T mine[P][2];
-  __device__ __forceinline__ explicit Flight(void *) {}
-  __device__ __forceinline__ void fetch(int, int p, bool second, const T *from, bool there) {
-    mine[p][second] = there ? *from : from_float<T>(0);
-  }
-  __device__ __forceinline__ void commit() {}
-  template <int> __device__ __forceinline__ void wait() {}
-  __device__ __forceinline__ void get(float (&v)[1], int, int p, bool second) const {
-    v[0] = to_float(mine[p][second]);
-  }
-};
+// How many rows a thread has in flight: as many as fit into 64 KiB of an H100's multiprocessor.
+template <class T, int N> constexpr int DEPTH = N > 1 && sizeof(T) == 2 ? 2 : 1;
 
 // Every thread of a row gets the row's sums. All threads of the block call it, with 0 and 1 as `turn` by turns.
 __device__ __forceinline__ Pair fold_row(Pair s, int width, int turn) {
@@ -161,8 +128,8 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
                                          const float *mean, const float *istd, T *__restrict__ dx,
                                          float *__restrict__ partial, i64 rows, i64 n, int width) {
   DYNAMIC_SHARED(unsigned char, shared);
-  using Rows = Flight<T, N, P>;
-  Rows flight(shared);
+  constexpr int ROWS = DEPTH<T, N>;
+  ThreadPieces<T, N, ROWS * P * 2> flight(shared);  // [stage][piece][g, x]
   const int lane = threadIdx.x % width, teams = THREADS / width, count = n;
   const float share = 1.0f / count;
   const i64 step = i64(gridDim.x) * teams;
@@ -182,25 +149,25 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
       const int column = (lane + p * width) * N;
       const bool there = row < rows && column < count;
       const i64 at = there ? offset + column : 0;
-      flight.fetch(stage, p, false, g + at, there);
-      flight.fetch(stage, p, true, x + at, there);
+      flight.fetch((stage * P + p) * 2, g + at, there);
+      flight.fetch((stage * P + p) * 2 + 1, x + at, there);
     }
     flight.commit();
   };
   i64 block = i64(blockIdx.x) * teams, row = block + threadIdx.x / width;
 #pragma unroll
-  for (int stage = 0; stage < Rows::DEPTH; stage++) fetch(stage, row + stage * step);
+  for (int stage = 0; stage < ROWS; stage++) fetch(stage, row + stage * step);
   float middle = row < rows ? mean[row] : 0, root = row < rows ? istd[row] : 0;
   for (int stage = 0, turn = 0; block < rows; block += step, row += step, turn ^= 1) {
-    flight.template wait<Rows::DEPTH - 1>();
+    flight.template wait<ROWS - 1>();
     float v[P][N], xhat[P][N];
 #pragma unroll
     for (int p = 0; p < P; p++) {
-      flight.get(v[p], stage, p, false);
-      flight.get(xhat[p], stage, p, true);
+      flight.get(v[p], (stage * P + p) * 2);
+      flight.get(xhat[p], (stage * P + p) * 2 + 1);
     }
-    fetch(stage, row + Rows::DEPTH * step);  // on its way while this row is worked on
-    stage = stage + 1 == Rows::DEPTH ? 0 : stage + 1;
+    fetch(stage, row + ROWS * step);  // on its way while this row is worked on
+    stage = stage + 1 == ROWS ? 0 : stage + 1;
     const bool more = row + step < rows;
     const float next_middle = more ? mean[row + step] : 0, next_root = more ? istd[row + step] : 0;
     Pair s = {0, 0};
