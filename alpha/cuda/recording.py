@@ -3,11 +3,11 @@
     recording = Recording(function, [x, y])     # function(arrays) -> arrays; nothing has been computed yet
     loss, classes = recording.replay([x, y])    # one launch, whatever the number of kernels
 
-A recording repeats launches with the addresses and numbers of the time when it was made. Therefore it has a pool of its
-own, in which nobody else is given memory, copies of its inputs there, and a hold on every other array that it uses. Its
-outputs are copied out at each replay. What the host computes in between is not repeated: a function that reads a tensor
-back, or makes one from host data, is refused. Random numbers go on, as kernels read seed and counter from memory.
-PyCUDA has no graphs: libcuda is called through ctypes.
+A recording repeats launches with the addresses and numbers of the time when it was made. Therefore it has memory of its
+own (alpha/cuda/arena.py), of which nobody else is given any, copies of its inputs there, and a hold on every other
+array that it uses. Its outputs are copied out at each replay. What the host computes in between is not repeated: a
+function that reads a tensor back, or makes one from host data, is refused. Random numbers go on, as kernels read seed
+and counter from memory.
 """
 
 from __future__ import annotations
@@ -16,24 +16,23 @@ import ctypes
 import gc
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 from weakref import WeakSet
 
 import numpy as np
 
 from alpha import random
-from alpha.cuda import memory
+from alpha.cuda import libcuda, memory
+from alpha.cuda.arena import Arena
 from alpha.cuda.context import context
 from alpha.cuda.deferred import write_all
 from alpha.cuda.kernel import Kernel
-from alpha.cuda.memory import Array, copy, empty, free_cached, keep_one
-from alpha.errors import AlphaError, DeviceError, message
+from alpha.cuda.memory import Array, copy, empty, free_cached
+from alpha.errors import AlphaError, message
 
 Arrays = Sequence[Array]
 
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: memory may be allocated meanwhile
-_pools: list[Any] = []  # of all recordings: arrays may live in them for longer
 _BEGIN_RANDOM = Kernel("dropout.cu", "begin_random", "ptr from, u64 seed, u64 counter", threads=1)
 
 
@@ -41,7 +40,7 @@ class Recorder:
     """What the backend asks and tells while the stream is recorded: alpha.cuda.memory.recorder.
 
     Attributes:
-        own: addresses of the blocks that come from the recording's pool.
+        own: addresses of the blocks that come from the recording's arena.
         held: the other arrays that the recorded work reads or writes.
         begin: two numbers in device memory, from which random numbers start; None until there are any.
     """
@@ -63,25 +62,29 @@ class Recorder:
         return not isinstance(x.block, memory.Lease) and int(x.block) in self.own
 
     def upload(self, a: np.ndarray, dtype: str | None) -> Array:
-        """Returns `a` on the device, now and in memory of the main pool: the tables of plans, which stay as they are.
+        """Returns `a` on the device, now and outside of the arena: the tables of plans, which stay as they are.
 
         Nothing else runs on the device meanwhile, so the copy need not wait for anybody.
         """
-        own, memory.pool.device, memory.recorder = memory.pool.device, memory.pool.main, None
-        try:
-            out = empty(a.shape, dtype or a.dtype.name)
-            if a.nbytes:
-                context.driver.memcpy_htod_async(out.ptr, a, context.copy_stream)
-                context.copy_stream.synchronize()
-        finally:
-            memory.pool.device, memory.recorder = own, self
+        out = self._outside(a.shape, dtype or a.dtype.name)
+        if a.nbytes:
+            context.driver.memcpy_htod_async(out.ptr, a, context.copy_stream)
+            context.copy_stream.synchronize()
         self.held[id(out)] = out
         return out
+
+    def _outside(self, shape: tuple[int, ...], dtype: str) -> Array:
+        """Returns memory for what is there before a replay: in the arena its earlier launches might write there."""
+        own, memory.pool.device, memory.recorder = memory.pool.device, memory.pool.main, None
+        try:
+            return empty(shape, dtype)
+        finally:
+            memory.pool.device, memory.recorder = own, self
 
     def random(self, offset: int, n: int) -> tuple[int, Array]:
         """Returns what is added to a counter in memory to get `offset`, and where that counter is; n numbers follow."""
         if self.begin is None:
-            self.begin = empty((2,), "int64")
+            self.begin = self._outside((2,), "int64")
         self.drawn[offset] = -(-n // 4) * 4
         return offset - self.counter, self.begin
 
@@ -106,18 +109,14 @@ class Recording:
     _all: WeakSet[Recording] = WeakSet()
 
     def __init__(self, function: Callable[[list[Array]], list[Array]], inputs: Arrays) -> None:
-        from pycuda.tools import DeviceMemoryPool
-
         write_all()  # nothing that is older may be written in the recording
         context.synchronize()
         gc.collect()
         free_cached()
         if memory.on_exhaustion is None:
             memory.on_exhaustion = close_all
-            context.at_exit.append(_end)
-        self._stream, self._graph, self._pool = context.stream.handle, ctypes.c_void_p(), DeviceMemoryPool()
-        _pools.append(self._pool)
-        keep_one(self._pool)
+            context.at_exit.append(close_all)
+        self._stream, self._graph, self._arena = context.stream.handle, ctypes.c_void_p(), Arena()
         recorder, random_state = Recorder(), random.get_state()
         try:
             with self._recorded(recorder):
@@ -127,10 +126,13 @@ class Recording:
                 drawn = random.get_state()[1] - recorder.counter
                 if drawn != sum(recorder.drawn.values()):
                     raise recorder.refusal("random numbers are drawn on the host")
+        except BaseException:
+            self._arena.close()
+            raise
         finally:
             random.set_state(*random_state)
         self._held, self._random = list(recorder.held.values()), recorder.begin
-        self.numbers, self.nbytes = drawn, self._pool.managed_bytes
+        self.numbers, self.nbytes = drawn, self._arena.managed_bytes
         memory.pool.reserved += self.nbytes
         self._all.add(self)
 
@@ -139,8 +141,8 @@ class Recording:
         """For a block: work on the compute stream is recorded, and memory comes from the recording's pool."""
         pool, collects, graph = memory.pool, gc.isenabled(), ctypes.c_void_p()
         gc.disable()  # finalizers of arrays from elsewhere would record events
-        _call("cuStreamBeginCapture_v2", ctypes.c_void_p(self._stream), RELAXED)
-        pool.device, memory.recorder = self._pool, recorder
+        libcuda.call("cuStreamBeginCapture_v2", ctypes.c_void_p(self._stream), RELAXED)
+        pool.device, memory.recorder = self._arena, recorder
         whole = False
         try:
             yield
@@ -149,14 +151,14 @@ class Recording:
             pool.device, memory.recorder = pool.main, None
             if collects:
                 gc.enable()
-            status = _library().cuStreamEndCapture(ctypes.c_void_p(self._stream), ctypes.byref(graph))
+            status = libcuda.library().cuStreamEndCapture(ctypes.c_void_p(self._stream), ctypes.byref(graph))
             try:
                 if whole:
-                    _check("cuStreamEndCapture", status)
-                    _call("cuGraphInstantiateWithFlags", ctypes.byref(self._graph), graph, ctypes.c_ulonglong(0))
+                    libcuda.check("cuStreamEndCapture", status)
+                    libcuda.call("cuGraphInstantiateWithFlags", ctypes.byref(self._graph), graph, ctypes.c_ulonglong(0))
             finally:
                 if graph:
-                    _call("cuGraphDestroy", graph)
+                    libcuda.call("cuGraphDestroy", graph)
 
     def replay(self, inputs: Arrays) -> list[Array]:
         """Launches the recorded work on other inputs of the same shapes and dtypes.
@@ -168,7 +170,7 @@ class Recording:
         if self._random:
             _BEGIN_RANDOM(1, self._random, *random.get_state())
             random.set_state(random.get_state()[0], random.get_state()[1] + self.numbers)
-        _call("cuGraphLaunch", self._graph, ctypes.c_void_p(self._stream))
+        libcuda.call("cuGraphLaunch", self._graph, ctypes.c_void_p(self._stream))
         found = []
         for y in self.outputs:
             found.append(empty(y.shape, y.dtype))
@@ -183,40 +185,14 @@ class Recording:
         """Gives the memory back; arrays that the function has left elsewhere, gradients say, keep theirs."""
         if self._graph:
             context.synchronize()
-            _call("cuGraphExecDestroy", self._graph)
+            libcuda.call("cuGraphExecDestroy", self._graph)
             self._graph = ctypes.c_void_p()
             memory.pool.reserved -= self.nbytes
             self.inputs, self.outputs, self._held, self._random = [], [], [], None
-            self._pool.free_held()
-            keep_one(self._pool)
+            self._arena.close()
 
 
 def close_all() -> None:
     """Gives up all recordings: for memory that has run out, and at exit."""
     for recording in list(Recording._all):
         recording.close()
-
-
-def _end() -> None:
-    """At exit, while the context is there: a pool that holds freed blocks ends the process if it goes later."""
-    close_all()
-    for pool in _pools:
-        pool.stop_holding()
-
-
-@cache
-def _library() -> ctypes.CDLL:
-    return ctypes.CDLL("libcuda.so.1")  # the one that PyCUDA has loaded
-
-
-def _call(name: str, *arguments: Any) -> None:
-    _check(name, getattr(_library(), name)(*arguments))
-
-
-def _check(name: str, status: int) -> None:
-    if status:
-        text = ctypes.c_char_p()
-        _library().cuGetErrorString(status, ctypes.byref(text))
-        why = text.value.decode() if text.value else "an unknown error"
-        raise DeviceError(message("capture", f"{name} failed with {status}: {why}",
-                                  "ALPHA_CAPTURE=0 runs the work op by op"))

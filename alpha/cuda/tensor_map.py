@@ -14,6 +14,7 @@ from functools import cache, lru_cache
 
 import numpy as np
 
+from alpha.cuda.libcuda import library
 from alpha.cuda.memory import ITEMSIZE, Array, upload
 from alpha.errors import AlphaError, message
 
@@ -74,7 +75,7 @@ def _encoded(ptr: int, dtype: str, dims: Sizes, box: Sizes, strides: Sizes | Non
 @cache
 def _encode() -> ctypes._NamedFuncPointer:
     """Returns cuTensorMapEncodeTiled of the driver that PyCUDA has loaded, which PyCUDA does not offer."""
-    function = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
+    function = library().cuTensorMapEncodeTiled
     sizes, numbers, number = ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_uint32), ctypes.c_uint32
     function.argtypes = (ctypes.c_void_p, number, number, ctypes.c_void_p, sizes, sizes, numbers, numbers, number,
                          number, number, number)

@@ -1,5 +1,6 @@
 // Device memory of the emulated driver: one arena of host memory, poison in all that is fresh or freed, and a guard of
-// poison behind every block that is looked at after each launch, synchronisation and free.
+// poison behind every block that is looked at after each launch, synchronisation and free. Ranges of addresses that
+// memory is mapped into lie behind the blocks.
 #include "driver.hpp"
 #include <algorithm>
 #include <map>
@@ -9,6 +10,9 @@ char* arena;
 size_t arena_bytes, memory_bytes;
 static size_t limit;  // at most memory_bytes
 uint8_t* granules;
+static const size_t LARGEST_RANGES = 12;   // ranges of addresses as long as the memory for which there is room
+static const size_t MAPPED_AT_ONCE = 1 << 16;  // bytes, of which what is mapped into a range is a multiple
+static size_t first_range;                 // where ranges begin in the arena
 static const size_t GUARD = 256;  // bytes of poison behind every block; blocks start at multiples of it
 struct Block {
   size_t bytes, claimed;  // claimed <= bytes is in use, the rest is guard (a pool rounds up)
@@ -16,11 +20,20 @@ struct Block {
 // Never destroyed: blocks are freed until the process is gone, after the destructors of this library too.
 static auto& blocks = *new std::map<ptr, Block>;
 static auto& globals = *new std::map<ptr, size_t>;
+struct Mapped {
+  size_t bytes;
+  unsigned long long handle;
+};
+static auto& ranges = *new std::map<ptr, size_t>;
+static auto& mapped = *new std::map<ptr, Mapped>;
+static auto& created = *new std::map<unsigned long long, size_t>;  // bytes, by handle
+static unsigned long long last_handle;
 static size_t used, host_blocks;
 
 __attribute__((constructor)) static void begin() {
   limit = memory_bytes = number("MEMORY", (size_t)1 << 30);
-  arena_bytes = 2 * memory_bytes + (64 << 20);  // guards and fragments
+  first_range = 2 * memory_bytes + (64 << 20);  // guards and fragments
+  arena_bytes = first_range + LARGEST_RANGES * (memory_bytes + MAPPED_AT_ONCE);
   auto reserve = [](size_t n) {
     return mmap(nullptr, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   };
@@ -125,6 +138,97 @@ int cuMemFree_v2(ptr p) {
   set_granules(p, it->second.bytes, 0);
   used -= it->second.bytes;
   blocks.erase(it);
+  return e.empty() ? OK : error(LAUNCH_FAILED, e);
+}
+// Ranges of addresses, into which memory is mapped. What lies side by side is one block.
+int cuMemGetAllocationGranularity(size_t* bytes, const void*, int) {
+  *bytes = MAPPED_AT_ONCE;
+  return OK;
+}
+int cuMemAddressReserve(ptr* out, size_t n, size_t, ptr, unsigned long long) {
+  LOCKED;
+  if (n == 0 || n % MAPPED_AT_ONCE)
+    return error(INVALID_VALUE, "cuMemAddressReserve: not a multiple of the granularity");
+  ptr at = ((ptr)arena + first_range + MAPPED_AT_ONCE - 1) / MAPPED_AT_ONCE * MAPPED_AT_ONCE;
+  for (auto& [p, bytes] : ranges) {  // first gap that fits, with room for a guard
+    if (p - at >= n + MAPPED_AT_ONCE) break;
+    at = p + bytes + MAPPED_AT_ONCE;
+  }
+  if (at + n + MAPPED_AT_ONCE > (ptr)arena + arena_bytes) return OUT_OF_MEMORY;
+  ranges[*out = at] = n;
+  return OK;
+}
+int cuMemAddressFree(ptr p, size_t n) {
+  LOCKED;
+  auto it = ranges.find(p);
+  if (it == ranges.end() || it->second != n) return error(INVALID_VALUE, "cuMemAddressFree: not a range");
+  auto inner = mapped.lower_bound(p);
+  if (inner != mapped.end() && inner->first < p + n) return error(INVALID_VALUE, "cuMemAddressFree: still mapped");
+  ranges.erase(it);
+  return OK;
+}
+int cuMemCreate(unsigned long long* handle, size_t n, const void*, unsigned long long) {
+  LOCKED;
+  if (const int refused = not_in_capture("cuMemCreate")) return refused;
+  if (n == 0 || n % MAPPED_AT_ONCE) return error(INVALID_VALUE, "cuMemCreate: not a multiple of the granularity");
+  if (used + n > limit) return OUT_OF_MEMORY;
+  used += n;
+  created[*handle = ++last_handle] = n;
+  return OK;
+}
+int cuMemRelease(unsigned long long handle) {
+  LOCKED;
+  if (const int refused = not_in_capture("cuMemRelease")) return refused;
+  auto it = created.find(handle);
+  if (it == created.end()) return error(INVALID_VALUE, "cuMemRelease: not a handle (released twice?)");
+  for (auto& [p, m] : mapped)
+    if (m.handle == handle) return error(INVALID_VALUE, "cuMemRelease: still mapped");
+  used -= it->second;
+  created.erase(it);
+  return OK;
+}
+int cuMemMap(ptr p, size_t n, size_t offset, unsigned long long handle, unsigned long long) {
+  LOCKED;
+  if (const int refused = not_in_capture("cuMemMap")) return refused;
+  auto range = ranges.upper_bound(p);
+  if (range == ranges.begin() || (--range, p + n > range->first + range->second) || p % MAPPED_AT_ONCE)
+    return error(INVALID_VALUE, "cuMemMap: not inside a range");
+  if (!created.count(handle) || offset || created[handle] != n)
+    return error(INVALID_VALUE, "cuMemMap: not the whole of what a handle is of");
+  for (auto& [q, m] : mapped)
+    if (m.handle == handle || (p < q + m.bytes && q < p + n)) return error(INVALID_VALUE, "cuMemMap: mapped already");
+  mapped[p] = {n, handle};
+  return OK;
+}
+int cuMemSetAccess(ptr p, size_t n, const void*, size_t) {
+  LOCKED;
+  if (!mapped.count(p) || mapped[p].bytes != n) return error(INVALID_VALUE, "cuMemSetAccess: not what was mapped");
+  auto next = blocks.find(p + n);
+  const size_t behind = next == blocks.end() ? 0 : next->second.bytes;
+  if (behind) blocks.erase(next);
+  poison(p, n + (behind ? 0 : GUARD));
+  set_granules(p, n, n);
+  auto before = blocks.lower_bound(p);
+  if (before != blocks.begin() && (--before, before->first + before->second.bytes == p)) {
+    before->second.bytes = before->second.claimed += n + behind;
+  } else {
+    blocks[p] = {n + behind, n + behind};
+  }
+  return OK;
+}
+int cuMemUnmap(ptr p, size_t n) {
+  LOCKED;
+  if (const int refused = not_in_capture("cuMemUnmap")) return refused;
+  if (!mapped.count(p) || mapped[p].bytes != n) return error(INVALID_VALUE, "cuMemUnmap: not what was mapped");
+  std::string e = guards_broken();
+  mapped.erase(p);
+  poison(p, n);
+  set_granules(p, n, 0);
+  auto it = --blocks.upper_bound(p);
+  const ptr begin = it->first, end = begin + it->second.bytes;
+  blocks.erase(it);
+  if (begin < p) blocks[begin] = {p - begin, p - begin};
+  if (p + n < end) blocks[p + n] = {end - p - n, end - p - n};
   return e.empty() ? OK : error(LAUNCH_FAILED, e);
 }
 int cuMemHostAlloc(void** p, size_t n, unsigned) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import re
@@ -112,3 +113,83 @@ def test_copies_that_leave_their_block() -> None:
 def test_what_the_driver_does_not_have() -> None:
     with pytest.raises(cuda.Error, match="operation not supported"):
         cuda.mem_alloc_pitch(100, 10, 4)
+
+
+# ---- ranges of addresses that memory is mapped into ------------------------------------------------------------------
+
+Number, Size = ctypes.c_ulonglong, ctypes.c_size_t
+
+
+def call(name: str, *args: object) -> int:
+    """Calls an entry of the driver and returns its status."""
+    return int(getattr(LIBCUDA, name)(*args))
+
+
+class Range:
+    """Three parts, each as long as the driver maps at once."""
+
+    def __init__(self) -> None:
+        size, begin = Size(), Number()
+        assert call("cuMemGetAllocationGranularity", ctypes.byref(size), None, 0) == 0
+        self.part = size.value
+        assert call("cuMemAddressReserve", ctypes.byref(begin), Size(3 * self.part), Size(0), Number(0), Number(0)) == 0
+        self.begin, self.handles = begin.value, {}
+
+    def map(self, k: int, access: bool = True) -> int:
+        handle, at = Number(), Number(self.begin + k * self.part)
+        assert call("cuMemCreate", ctypes.byref(handle), Size(self.part), None, Number(0)) == 0
+        status = call("cuMemMap", at, Size(self.part), Size(0), handle, Number(0))
+        if status == 0:
+            self.handles[k] = handle
+            assert not access or call("cuMemSetAccess", at, Size(self.part), None, Size(1)) == 0
+        return status
+
+    def unmap(self, k: int) -> None:
+        assert call("cuMemUnmap", Number(self.begin + k * self.part), Size(self.part)) == 0
+        assert call("cuMemRelease", self.handles.pop(k)) == 0
+
+    def copy(self, at: int, nbytes: int) -> int:
+        return call("cuMemcpyDtoD_v2", Number(self.begin + at), Number(self.begin), Size(nbytes))
+
+    def free(self) -> int:
+        return call("cuMemAddressFree", Number(self.begin), Size(3 * self.part))
+
+
+def test_neighbours_in_a_range_are_one_block() -> None:
+    before = cuda.mem_get_info()[0]
+    r = Range()
+    assert r.copy(0, 4) != 0, "nothing is mapped yet"
+    for k in (0, 2, 1):
+        assert r.map(k) == 0
+    assert cuda.mem_get_info()[0] == before - 3 * r.part
+    assert r.copy(r.part // 2, 2 * r.part) == 0 and r.copy(2 * r.part + 4, r.part) != 0
+    r.unmap(1)
+    assert r.copy(0, r.part) == r.copy(2 * r.part, r.part) == 0 and r.copy(r.part, 4) != 0
+    assert r.free() != 0, "two parts are still mapped"
+    r.unmap(0)
+    r.unmap(2)
+    assert r.free() == 0 and cuda.mem_get_info()[0] == before
+
+
+def test_mistakes_with_ranges_are_refused() -> None:
+    r = Range()
+    assert r.map(3) != 0, "behind the end"
+    assert r.map(0, access=False) == 0 and r.copy(0, 4) != 0, "no access was given"
+    assert r.map(0) != 0, "mapped already"
+    assert call("cuMemRelease", r.handles[0]) != 0, "still mapped"
+    r.unmap(0)
+    assert call("cuMemUnmap", Number(r.begin), Size(r.part)) != 0
+    assert call("cuMemCreate", ctypes.byref(Number()), Size(1), None, Number(0)) != 0, "not a multiple"
+    assert call("cuMemCreate", ctypes.byref(Number()), Size(1 << 40), None, Number(0)) == 2
+    assert r.free() == 0 and r.free() != 0
+
+
+def test_a_write_behind_what_is_mapped_is_found() -> None:
+    r = Range()
+    assert r.map(0) == 0
+    with pytest.raises(cuda.Error, match=f"byte {r.part} of a device block of {r.part} bytes was overwritten"):
+        function = module("mistakes").get_function("write_past_end")
+        function.prepare("Pi")
+        function.prepared_async_call((r.part // 128 + 1, 1), (32, 1, 1), STREAM, r.begin, r.part // 4)
+    r.unmap(0)
+    assert r.free() == 0

@@ -1,0 +1,31 @@
+"""Entries of the driver that PyCUDA does not have, called through ctypes: graphs, ranges of addresses, tensor maps."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+from alpha.errors import DeviceError, message
+
+OUT_OF_MEMORY = 2  # CUresult
+
+
+@cache
+def library() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")  # the one that PyCUDA has loaded
+
+
+def call(name: str, *arguments: Any) -> None:
+    """Calls an entry for a recording.  Raises DeviceError where the driver refuses."""
+    check(name, getattr(library(), name)(*arguments))
+
+
+def check(name: str, status: int) -> None:
+    """Raises DeviceError for a status that is an error."""
+    if status:
+        text = ctypes.c_char_p()
+        library().cuGetErrorString(status, ctypes.byref(text))
+        why = text.value.decode() if text.value else "an unknown error"
+        raise DeviceError(message("capture", f"{name} failed with {status}: {why}",
+                                  "ALPHA_CAPTURE=0 runs the work op by op"))

@@ -1,0 +1,46 @@
+"""The free runs of an arena: what is taken and added is what is free, neighbours are joined, the best fit is found."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from alpha.cuda.arena import Runs
+
+SIZE = 120
+
+
+def cells(runs: Runs) -> list[int]:
+    return [cell for start, size in sorted(runs.sizes.items()) for cell in range(start, start + size)]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 20), st.integers(0, 99))))
+def test_runs_are_the_cells_that_nobody_has(steps):
+    runs, free, taken = Runs(), set(range(SIZE)), []
+    runs.add(0, SIZE)
+    for allocate, size, which in steps:
+        if allocate and (start := runs.best(size)) is not None:
+            fitting = [n for n in runs.sizes.values() if n >= size]
+            assert runs.sizes[start] == min(fitting)
+            runs.take(start, size)
+            taken.append((start, size))
+            free -= set(range(start, start + size))
+        elif not allocate and taken:
+            start, size = taken.pop(which % len(taken))
+            runs.add(start, size)
+            free |= set(range(start, start + size))
+        assert cells(runs) == sorted(free)
+        assert runs.starts == {start + size: start for start, size in runs.sizes.items()}
+        assert not set(runs.sizes) & set(runs.starts), "two runs touch"
+
+
+def test_the_first_of_equal_runs_is_taken_and_none_where_nothing_fits():
+    runs = Runs()
+    for start in (40, 0, 20):
+        runs.add(start, 10)
+    assert runs.best(10) == 0 and runs.best(11) is None
+
+
+def test_a_part_from_the_middle_leaves_both_ends():
+    runs = Runs()
+    runs.add(0, 30)
+    runs.take(10, 5)
+    assert runs.sizes == {0: 10, 15: 15} and runs.holds(15, 15) and not runs.holds(9, 2)
