@@ -265,10 +265,10 @@ def test_neighbours_that_are_freed_serve_larger_tensors():
         del halves
         return total + ops.concat([x + k for k in range(4)]).sum()
 
-    x = alpha.tensor(np.ones(1 << 18, np.float32), device="cuda")
+    x = alpha.tensor(np.ones(1 << 20, np.float32), device="cuda")
     captured = alpha.capture(growing)
     found = [captured(x).item() for _ in range(4)]
-    assert found == [(10 + 10) << 18] * 4
+    assert found == [(10 + 10) << 20] * 4
     assert memory.pool.reserved < 9.5 * x.data.nbytes
 
 
