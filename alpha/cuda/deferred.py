@@ -7,6 +7,9 @@ then and there; alpha.cuda.operand has two 16-bit planes written in the same mem
 nothing is written in a form that nobody reads, and planes cost no pass of their own. Where products read one plane, it
 is the first of the two: 4 bytes written and 2 read of an element, and all digits there for whoever needs them.
 
+Batch norm leaves its results so (norm.py), and what is made of such results without computing larger elements, pools
+and joined arrays, is left so as well (bounded.py).
+
 - Memory is taken when the array is made, where an OutOfMemoryError belongs; a pass that waits holds what it reads
   besides. A convolution has its operands written before it takes memory for its result, and gradients that still wait
   when the next one is made are written as planes (`hurry`), so the peak is what it was.
@@ -22,18 +25,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
-from weakref import WeakValueDictionary
+from weakref import ReferenceType, WeakValueDictionary, ref
 
 from alpha.cuda.context import context
 from alpha.cuda.kernel import Kernel
-from alpha.cuda.memory import Array, Deferred, Derived, Shape, allocate, empty, extent
+from alpha.cuda.memory import Array, Beside, Deferred, Derived, Shape, allocate, empty, extent
 from alpha.cuda.plan import GUARD_ARGS, UNGUARDED, Guard
+from alpha.cuda.reduce import BLOCKS
 
 ALIGNMENT = 256  # bytes, of planes and header
 HEADER = 64      # bytes: OperandHeader in kernels/planes.cuh, with these members at
 FLAG, BOUND, MOST = 4, 12, 24
 
-BLOCKS_PER_SM = 4  # of a merge: behind a guard it ends at once as a rule, and blocks cost time even then
+PLANE_WRITERS = 2 * BLOCKS  # blocks of a pass that writes planes, all of which report to one header at their ends
+GUARDED = BLOCKS // 2       # of one behind a flag, whose blocks end at once as a rule
+BLOCKS_PER_SM = 4           # of a merge: behind a guard it ends at once as a rule, and blocks cost time even then
 _MERGE = Kernel("planes.cu", "planes_merge", f"ptr x, ptr header, ptr y, ptr header_of_y, i64 size, {GUARD_ARGS}")
 
 _lock = threading.RLock()  # reentrant: what a pass reads may be waiting, too
@@ -82,6 +88,23 @@ def later(memory: Memory, reads: Sequence[Array | None], write: Write, hurries: 
     return Deferred(x.shape, x.size, x.nbytes, contents)
 
 
+def beside(y: Deferred, x: Array) -> Beside:
+    """Returns x as what the pass of y writes, too: whoever takes its address has that run."""
+    made = Beside(x, y.derived)
+    y.derived.beside = ref(made)
+    return made
+
+
+def stored(x: Array, write: bool = False) -> tuple[Array, Array | None]:
+    """Returns memory and header of an array that consists of planes; of others the array and None.
+
+    Args:
+        write: has planes written if nothing is yet: by a pass that writes planes itself.
+    """
+    memory = x.derived.planes(write) if x.__class__ is Deferred else None
+    return (memory.elements, memory.scale) if memory else (x, None)
+
+
 def can_wait(*arrays: Array | None) -> bool:
     """Tells whether a pass that reads arrays may: not where other libraries can write them without a word."""
     return not any(a is not None and a.derived is not None and a.derived.visible for a in arrays)
@@ -116,19 +139,24 @@ class Contents(Derived):
         memory: where it is.
         reads: what the pass reads that has not run yet.
         hurries: whether it should not hold that for long.
+        beside: what it writes beside this memory, if anything: weakly, as that array holds this.
     """
 
     def __init__(self, memory: Memory, reads: Sequence[Array], write: Write, hurries: bool) -> None:
         self.memory, self.reads, self.hurries = memory, reads, hurries
+        self.beside: ReferenceType[Beside] | None = None
         self._write: Write | None = write
         self.in_planes = False              # memory has planes, or elements where their flag is set
         self._split_for: str | None = ""    # what the header's bound has served a split for; None: it bounds no more
 
     @property
-    def bound(self) -> int | None:
-        """Address of the bits of a bound, the largest element if that is known; None: there is none any more."""
+    def bound(self) -> Array | None:
+        """The bits of a bound, int32 (1,): of the largest element if that is known; None: there is none any more."""
         with _lock:
-            return None if self._split_for is None else self.memory.scale.ptr + (MOST if self.in_planes else BOUND)
+            if self._split_for is None:
+                return None
+            header = self.memory.scale
+            return Array(header.block, header.ptr + (MOST if self.in_planes else BOUND), (1,), "int32", 1, 4)
 
     def elements(self) -> Array:
         """Returns the float32 elements: all there is, from now on."""
@@ -183,6 +211,9 @@ class Contents(Derived):
             self._write(self.memory, planes)
             self.in_planes = planes
             self._write, self.reads = None, ()
+            made = self.beside and self.beside()
+            if made:
+                made.contents = None
             _waiting.pop(id(self), None)
 
     def _merge(self, y: Array, header: Array | None, guard: Guard) -> None:

@@ -13,7 +13,7 @@ from functools import partial as partial_of
 from math import inf, prod
 from typing import Any
 
-from alpha.cuda.deferred import Memory, can_wait, hurry, later, reserve
+from alpha.cuda.deferred import GUARDED, PLANE_WRITERS, Memory, can_wait, hurry, later, reserve, stored
 from alpha.cuda.kernel import Kernel, per_dtype
 from alpha.cuda.memory import ITEMSIZE, Array, Deferred, empty
 from alpha.cuda.operand import lost_ranges, planes_are_read
@@ -65,8 +65,6 @@ _GRADIENT_PLANES = {relu: _planes("gradient_planes" + "_relu" * relu, f"ptr g, p
 
 
 WRITERS = 8 * BLOCKS  # blocks of a pass that writes and sums nothing: short ones, so that none is late at the end
-PLANE_WRITERS = 2 * BLOCKS  # of one that writes planes, whose blocks report to one header at their ends
-GUARDED = BLOCKS // 2       # of one behind a flag, whose blocks end at once as a rule
 
 
 @lru_cache(maxsize=1024)
@@ -146,17 +144,11 @@ def _write_y(x: Array, gamma: Array | None, beta: Array | None, mean: Array, ist
     rest = gamma, beta, mean, istd, y, header, floor, lost_ranges(), w.block
     if residual is None:
         _APPLY_PLANES(w.grid, x, *rest)
-    elif stored := _stored(residual):
-        _APPLY_ADD_STORED_PLANES(w.grid, x, *stored, *rest)
+    elif (held := stored(residual))[1]:
+        _APPLY_ADD_STORED_PLANES(w.grid, x, *held, *rest)
     else:
         _APPLY_ADD_PLANES(w.grid, x, residual, *rest)
     _apply(*inputs, flag, GUARDED)
-
-
-def _stored(residual: Array) -> Arrays:
-    """Returns memory and header of a residual that consists of planes, else nothing."""
-    memory = residual.derived.planes() if residual.__class__ is Deferred else None
-    return memory[:2] if memory else ()
 
 
 def _apply(x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd: Array, residual: Array | None,
@@ -166,8 +158,8 @@ def _apply(x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd:
     rest = gamma, beta, are_wide(gamma, beta), mean, istd, y, floor, flag, w.block
     if residual is None:
         _APPLY[kind](w.grid, x, *rest)
-    elif stored := _stored(residual):
-        _APPLY_ADD_STORED(w.grid, x, *stored, gamma, beta, *rest[3:])
+    elif (held := stored(residual))[1]:
+        _APPLY_ADD_STORED(w.grid, x, *held, gamma, beta, *rest[3:])
     else:
         _APPLY_ADD[kind](w.grid, x, residual, *rest)
 

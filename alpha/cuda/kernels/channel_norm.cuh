@@ -8,20 +8,6 @@
 
 constexpr int AHEAD = 4;  // rows that a thread has in flight
 
-// use(load(r), r) for the rows of a thread, in order, FLIGHT of them in flight
-template <int FLIGHT, class Load, class Use>
-__device__ __forceinline__ void each_row(const Place &at, const Walk &w, const Load &load, const Use &use) {
-  i64 r = at.begin;
-  for (; r + (FLIGHT - 1) * w.step < at.end; r += FLIGHT * w.step) {
-    decltype(load(r)) row[FLIGHT];
-#pragma unroll
-    for (int k = 0; k < FLIGHT; k++) row[k] = load(r + k * w.step);
-#pragma unroll
-    for (int k = 0; k < FLIGHT; k++) use(row[k], r + k * w.step);
-  }
-  for (; r < at.end; r += w.step) use(load(r), r);
-}
-
 __device__ __forceinline__ float standardized(float away, float scale, float shift) {
   return __fmaf_rn(away, scale, shift);
 }
