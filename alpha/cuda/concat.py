@@ -1,18 +1,21 @@
-"""Joining arrays on the GPU: copies of boxes, or of what may consist of planes (kernels/concat_planes.cu)."""
+"""Joining arrays on the GPU: copies of boxes, or of what may consist of planes (kernels/concat_planes.cu).
+
+Where all parts have bounds the whole waits for its reader (alpha/cuda/deferred.py). Is it written as planes, parts of
+batch norm that wait themselves are written where they belong in it, by their own pass: nothing is copied.
+"""
 
 from __future__ import annotations
 
 from functools import lru_cache
 from functools import partial as partial_of
 from math import prod
-from typing import NamedTuple
 
 from alpha.cuda.bounded import reserve_for
-from alpha.cuda.deferred import GUARDED, Memory, later, stored
+from alpha.cuda.deferred import GUARDED, Memory, Rows, later, stored
 from alpha.cuda.kernel import Kernel
 from alpha.cuda.memory import ITEMSIZE, Array, Shape, empty
 from alpha.cuda.operand import lost_ranges
-from alpha.cuda.reduce import BLOCKS, THREADS, WALK, Walk, walk
+from alpha.cuda.reduce import BLOCKS, THREADS, WALK, walk
 from alpha.cuda.shape import Box, part
 from alpha.ops.shape import concat
 
@@ -22,13 +25,6 @@ _PLANES = Kernel("concat_planes.cu", "concat_planes", f"{_STORED}, ptr header, i
                  f"ptr lost_ranges, {WALK}", threads=THREADS)
 _ELEMENTS = Kernel("concat_planes.cu", "concat_stored", f"{_STORED}, i64 columns, i64 first, ptr flag, {WALK}",
                    threads=THREADS)
-
-
-class _Rows(NamedTuple):
-    """The rows of a part: where they begin in those of the whole, and how many blocks go through them, at most."""
-
-    first: int
-    walks: dict[int, Walk]
 
 
 @lru_cache(maxsize=1024)
@@ -47,14 +43,20 @@ def _boxes(shapes: tuple[Shape, ...], axis: int, itemsize: int) -> tuple[Box, ..
 
 
 @lru_cache(maxsize=1024)
-def _rows(shapes: tuple[Shape, ...], axis: int) -> tuple[int, tuple[_Rows, ...]]:
-    """Returns the elements of a row of the whole, and the rows of each part: what is behind the axes before `axis`."""
+def _rows(shapes: tuple[Shape, ...], axis: int, blocks: int) -> tuple[Rows, ...]:
+    """Returns the part that each array is of the whole, whose rows are what is behind the axes before `axis`.
+
+    Args:
+        blocks: that go through a part, more or less.
+    """
     whole, begins = _joint(shapes, axis)
     axis %= len(whole)
-    rows, inner = prod(whole[:axis]), prod(whole[axis + 1:])
-    return whole[axis] * inner, tuple([
-        _Rows(begin * inner, {blocks: walk(rows, s[axis] * inner // LANES, blocks) for blocks in (BLOCKS, GUARDED)})
-        for s, begin in zip(shapes, begins)])
+    count, inner = prod(whole[:axis]), prod(whole[axis + 1:])
+    widths = [s[axis] * inner for s in shapes]
+    walks = [walk(count, width // LANES, blocks) for width in widths]
+    total = sum([w.grid for w in walks])
+    return tuple([Rows(whole[axis] * inner, begin * inner, width, w, total)
+                  for begin, width, w in zip(begins, widths, walks)])
 
 
 @concat.impl("cuda")
@@ -72,14 +74,18 @@ def concat_cuda(xs: list[Array], *, axis: int) -> Array:
 
 def _write(xs: tuple[Array, ...], axis: int, memory: Memory, planes: bool) -> None:
     """Writes the whole as planes, or its elements; as elements too where planes turn out not to hold it."""
-    y, header, flag = memory
-    columns, parts = _rows(tuple([x.shape for x in xs]), axis)
-    held = [stored(x, write=planes) for x in xs]
+    shapes = tuple([x.shape for x in xs])
     if planes:
-        blocks = sum([rows.walks[BLOCKS].grid for rows in parts])
-        for x, rows in zip(held, parts):
-            w = rows.walks[BLOCKS]
-            _PLANES(w.grid, *x, y, header, columns, rows.first, blocks, lost_ranges(), w.block)
-    for x, rows in zip(held, parts):
-        w = rows.walks[GUARDED if planes else BLOCKS]
-        _ELEMENTS(w.grid, *x, y, columns, rows.first, flag if planes else None, w.block)
+        for x, rows in zip(xs, _rows(shapes, axis, BLOCKS)):
+            _write_planes(x, rows, memory)
+    for x, rows in zip(xs, _rows(shapes, axis, GUARDED if planes else BLOCKS)):
+        joined = x.derived.elements_for(memory) if planes else None
+        _ELEMENTS(rows.walk.grid, *((joined, None) if joined else stored(x)), memory.elements, rows.columns, rows.first,
+                  memory.flag if planes else None, rows.walk.block)
+
+
+def _write_planes(x: Array, rows: Rows, whole: Memory) -> None:
+    """Writes the planes of a part: by the pass that it waits for, or from what is written."""
+    if not x.derived.join(whole, rows):
+        _PLANES(rows.walk.grid, *stored(x, write=True), whole.elements, whole.scale, rows.columns, rows.first,
+                rows.blocks, lost_ranges(), rows.walk.block)

@@ -8,7 +8,8 @@ nothing is written in a form that nobody reads, and planes cost no pass of their
 is the first of the two: 4 bytes written and 2 read of an element, and all digits there for whoever needs them.
 
 Batch norm leaves its results so (norm.py), and what is made of such results without computing larger elements, pools
-and joined arrays, is left so as well (bounded.py).
+and joined arrays, is left so as well (bounded.py). What still waits when an array that it is a part of is written as
+planes is written there, and nowhere else.
 
 - Memory is taken when the array is made, where an OutOfMemoryError belongs; a pass that waits holds what it reads
   besides. A convolution has its operands written before it takes memory for its result, and gradients that still wait
@@ -31,7 +32,7 @@ from alpha.cuda.context import context
 from alpha.cuda.kernel import Kernel
 from alpha.cuda.memory import Array, Beside, Deferred, Derived, Shape, allocate, empty, extent
 from alpha.cuda.plan import GUARD_ARGS, UNGUARDED, Guard
-from alpha.cuda.reduce import BLOCKS
+from alpha.cuda.reduce import BLOCKS, Walk
 
 ALIGNMENT = 256  # bytes, of planes and header
 HEADER = 64      # bytes: OperandHeader in kernels/planes.cuh, with these members at
@@ -59,7 +60,26 @@ class Memory(NamedTuple):
     flag: Array
 
 
+class Rows(NamedTuple):
+    """A part of the columns of a matrix, which has a launch of its own.
+
+    Attributes:
+        columns: elements of a row of the whole.
+        first, width: the part's first one of them, and how many it has.
+        walk: through the rows of the part, in pieces of 4 elements.
+        blocks: of the launches for all parts.
+    """
+
+    columns: int
+    first: int
+    width: int
+    walk: Walk
+    blocks: int
+
+
 Write = Callable[[Memory, bool], None]  # (memory, planes): launches that write planes, or else elements
+# (whole, rows): launches that write planes among those of a whole; without rows, elements alone and behind its flag
+Join = Callable[[Memory, "Rows | None"], None]
 
 
 def reserve(shape: Shape) -> Memory:
@@ -75,15 +95,17 @@ def header_of(block: object, ptr: int) -> tuple[Array, Array]:
     return Array(block, ptr, (1,), "float32", 1, 4), Array(block, ptr + FLAG, (1,), "int32", 1, 4)
 
 
-def later(memory: Memory, reads: Sequence[Array | None], write: Write, hurries: bool = False) -> Deferred:
+def later(memory: Memory, reads: Sequence[Array | None], write: Write, hurries: bool = False,
+          join: Join | None = None) -> Deferred:
     """Returns the array that `write` writes when somebody reads it.
 
     Args:
         memory: its header has a bound of the elements by then.
         reads: the arrays that `write` reads.
         hurries: whether these should not be held for long, see `hurry`.
+        join: see `Contents.join`.
     """
-    x, contents = memory.elements, Contents(memory, tuple(a for a in reads if a is not None), write, hurries)
+    x, contents = memory.elements, Contents(memory, tuple(a for a in reads if a is not None), write, hurries, join)
     _waiting[id(contents)] = contents
     return Deferred(x.shape, x.size, x.nbytes, contents)
 
@@ -142,10 +164,11 @@ class Contents(Derived):
         beside: what it writes beside this memory, if anything: weakly, as that array holds this.
     """
 
-    def __init__(self, memory: Memory, reads: Sequence[Array], write: Write, hurries: bool) -> None:
+    def __init__(self, memory: Memory, reads: Sequence[Array], write: Write, hurries: bool, join: Join | None) -> None:
         self.memory, self.reads, self.hurries = memory, reads, hurries
         self.beside: ReferenceType[Beside] | None = None
         self._write: Write | None = write
+        self._join = join
         self.in_planes = False              # memory has planes, or elements where their flag is set
         self._split_for: str | None = ""    # what the header's bound has served a split for; None: it bounds no more
 
@@ -185,6 +208,28 @@ class Contents(Derived):
                 self._run(planes=True)
             return self.memory if self.in_planes else None
 
+    def join(self, whole: Memory, rows: Rows) -> bool:
+        """Has a pass that waits write planes where they belong in a whole, if it can, and tells whether it has.
+
+        It goes on waiting for readers of its own, of whom there are none as a rule.
+        """
+        with _lock:
+            if self._join is None or rows.width != self.memory.elements.shape[-1]:
+                return False
+            self._join(whole, rows)
+            return True
+
+    def elements_for(self, whole: Memory) -> Array | None:
+        """Returns what a launch behind the flag of a whole reads of what joined it; None if that waits no more.
+
+        All parts are there by then, and the flag says whether planes hold them.
+        """
+        with _lock:
+            if self._join is None:
+                return None
+            self._join(whole, None)
+            return self.memory.elements
+
     def write_for(self, reads: str) -> None:
         """Has the pass run for somebody who will ask for what `reads` says, if it has not."""
         if reads == "float32":
@@ -210,7 +255,7 @@ class Contents(Derived):
         if self._write is not None:
             self._write(self.memory, planes)
             self.in_planes = planes
-            self._write, self.reads = None, ()
+            self._write, self._join, self.reads = None, None, ()
             made = self.beside and self.beside()
             if made:
                 made.contents = None

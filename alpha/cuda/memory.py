@@ -122,7 +122,7 @@ class Beside(Array):
     def ptr(self) -> int:  # type: ignore[override]
         contents = self.contents
         if contents is not None:
-            contents.planes(write=True)
+            contents.elements()  # one launch: as a rule nobody reads them any more
         return self.address
 
 

@@ -36,6 +36,7 @@ JOINS: dict[str, Callable[[alpha.Tensor], alpha.Tensor]] = {
     "itself": lambda x: ops.concat([x, x], axis=-1),
     "rows": lambda x: ops.concat([x, x, x], axis=1),
     "batches": lambda x: ops.concat([x], axis=0),
+    "before a pool": lambda x: ops.concat([x, max_pool2d(x, 3, stride=1, padding=1)], axis=-1),
     "a pool": lambda x: ops.concat([max_pool2d(x, 3, stride=1, padding=1), x], axis=3),
 }
 BOTH = POOLS | JOINS
@@ -112,7 +113,7 @@ def test_the_index_waits_too(pool, form):
             planes(y) if "planes" in first else y.numpy()
             assert index.data.contents is None
         assert np.array_equal(index.numpy(), wanted) and index.data.contents is None
-        assert y.data.derived.in_planes == (first != "y")
+        assert y.data.derived.in_planes == ("planes" in first)
 
 
 def test_an_index_does_not_hold_what_it_waited_with():
@@ -163,6 +164,54 @@ def test_parts_of_different_scales(reads):
     assert np.abs(got - wanted).max() <= 2.0 ** (-21 if a.planes == 2 else -11) * np.abs(wanted).max()
     small, its = got[..., :8], wanted[..., :8]
     assert np.abs(small - its).max() <= 2.0 ** (-20 if a.planes == 2 else -10) * its.max()
+
+
+def test_what_waits_is_written_into_the_whole(launches):
+    """By its own pass, and once more where somebody reads it alone; what is written already is copied."""
+    norms = [Norm(3, 4, 4, 8 * k, beta=k) for k in (1, 2, 3, 4)]
+    parts = [norm.call() for norm in norms]
+    planes(parts[1])
+    parts[2].numpy()
+    y = ops.concat([parts[0].reshape(3, 4, 4, 8), *parts[1:3], parts[3].reshape(3, 4, 8, 16).reshape(3, 4, 4, 32)], -1)
+    wanted = np.concatenate([norm.y64() for norm in norms], -1)
+    launches.clear()
+    got, flag = held(planes(y))
+    assert flag == 0 and np.abs(got - wanted).max() <= 2e-6 * np.abs(wanted).max()
+    assert launches == ["apply_planes", "concat_planes", "concat_planes", "apply_planes"] + [
+        "apply_float32", "concat_stored", "concat_stored", "concat_stored", "apply_float32", "concat_stored"], \
+        "nothing but planes, and what a flag would ask for"
+    launches.clear()
+    assert np.abs(parts[0].numpy() - norms[0].y64()).max() < 1e-5 and launches == ["apply_float32"]
+    assert not held(planes(parts[3]))[1] and launches[1:] == ["apply_planes", "apply_float32"]
+
+
+def test_rows_that_are_not_those_of_batch_norm_are_copied(launches):
+    norm = Norm(6, 4, 4, 8)
+    x = norm.call()
+    y = ops.concat([x.reshape(6, 4, 2, 16), x.reshape(6, 4, 2, 16)], axis=-1)
+    launches.clear()
+    got, flag = held(planes(y))
+    wanted = norm.y64().reshape(6, 4, 2, 16)
+    assert flag == 0 and np.abs(got - np.concatenate([wanted, wanted], -1)).max() < 1e-5
+    assert launches.count("concat_planes") == 2 and launches.count("apply_planes") == 1
+
+
+def test_a_whole_that_planes_do_not_hold_has_the_elements_of_its_parts():
+    """Where each of the parts alone would be held: one is far above the others."""
+    norms = [Norm(*SHAPE), Norm(*SHAPE, gamma=2.0 ** 40, beta=2.0 ** 40), Norm(*SHAPE)]
+    whole = [norm.call().numpy() for norm in norms]
+    for form in FORMS:
+        parts = [norm.call() for norm in norms]
+        if form != "waiting":
+            parts = [like(norm, form)[0] for norm in norms]
+        y = ops.concat(parts, axis=-1)
+        assert flag_of(y) == 1
+        raw = memory.download(y.data.derived.memory.elements, np.float32)
+        assert np.array_equal(raw, y.numpy())
+        for got, wanted, part in zip(np.split(raw, 3, -1), whole, parts):
+            assert np.abs(got - wanted).max() <= 2.0 ** -22 * np.abs(wanted).max()
+            assert "planes" in form or got.tobytes() == wanted.tobytes()
+            assert np.abs(part.numpy() - wanted).max() <= 2.0 ** -22 * np.abs(wanted).max()
 
 
 @pytest.mark.parametrize("why", ["channels", "unbounded", "one is plain", "many", "visible", "tensor cores", "global"])
@@ -316,7 +365,7 @@ def test_gradients_read_the_index(launches):
     y, index = max_pool2d.full(x, **WINDOW)
     g = cuda(normal(*y.shape, seed=4))
     got = max_pool2d_backward(g, index, hw=SHAPE[1:3], **WINDOW).numpy()
-    assert launches.index("max_pool_planes") < launches.index("max_pool_backward_float32")
+    assert launches.index("max_pool_float32") < launches.index("max_pool_backward_float32")
     planes(x)
     _, where = max_pool2d.full(cuda(x.numpy()), **WINDOW)
     assert np.array_equal(got, max_pool2d_backward(g, where, hw=SHAPE[1:3], **WINDOW).numpy())
@@ -359,7 +408,7 @@ def test_no_form_but_planes_between_norm_and_convolution(between, precision, ten
     with alpha.precision(precision):
         got = [ops.conv2d(y, w), ops.conv2d(y, w), ops.conv2d_wgrad(y, g, f=1)]
         products = [entry for entry in launches if "wgmma" in entry]
-        assert len(products) >= 3 and x.data.derived.in_planes
+        assert len(products) >= 3 and x.data.derived.in_planes == (between != "join")
         extra = [entry for entry in launches if "split" in entry or "amax" in entry or "small" in entry]
         assert len(extra) == (precision == "tf32"), "of the filters"
     with alpha.config(tensor_cores=False):

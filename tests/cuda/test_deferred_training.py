@@ -114,6 +114,7 @@ def test_pools_and_joined_maps_are_not_split(make: Callable[[], nn.Module], mode
             step(alpha.tensor(x, device="cuda"), alpha.tensor(y, device="cuda"))
     pools = {vgg: {"max_pool_planes": 1, "avg_pool_planes": 1}, inceptions: {"max_pool_planes": 4}}[make]
     assert {entry: launches.count(entry) for entry in pools} == pools
+    assert "concat_planes" not in launches, "parts are written where they belong"
     assert not merges, "but behind guards, which nobody reads"
     splits = [entry for entry in launches if entry.startswith("planes_split") and not entry.endswith("_all")]
     assert len(splits) <= 2, "of the images, for the first filters and their gradient"

@@ -1,6 +1,7 @@
 // What:     a part of a joined float32 tensor: rows of a tensor that may consist of planes (planes.cu), copied to where
 //           they belong in the rows of the whole, as planes or as elements. Where part and whole have different scales
 //           an element of planes is rounded once more.
+//           Parts that batch norm has not written yet are put there by its own pass (batch_norm_planes.cu).
 // Scale:    of the whole, from the largest bound of its parts, which is in the header before
 // Flag:     as a split has it, told by the last block of all parts. Launches of concat_stored follow, whose blocks end
 //           at once unless the flag is set: memory then has the elements themselves.
