@@ -7,6 +7,10 @@ then and there; alpha.cuda.operand has two 16-bit planes written in the same mem
 nothing is written in a form that nobody reads, and planes cost no pass of their own. Where products read one plane, it
 is the first of the two: 4 bytes written and 2 read of an element, and all digits there for whoever needs them.
 
+Batch norm leaves its results so (norm.py), and what is made of such results without computing larger elements, pools
+and joined arrays, is left so as well (bounded.py). What still waits when an array that it is a part of is written as
+planes is written there, and nowhere else.
+
 - Memory is taken when the array is made, where an OutOfMemoryError belongs; a pass that waits holds what it reads
   besides. A convolution has its operands written before it takes memory for its result, and gradients that still wait
   when the next one is made are written as planes (`hurry`), so the peak is what it was.
@@ -22,18 +26,21 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
-from weakref import WeakValueDictionary
+from weakref import ReferenceType, WeakValueDictionary, ref
 
 from alpha.cuda.context import context
 from alpha.cuda.kernel import Kernel
-from alpha.cuda.memory import Array, Deferred, Derived, Shape, allocate, empty, extent
+from alpha.cuda.memory import Array, Beside, Deferred, Derived, Shape, allocate, empty, extent
 from alpha.cuda.plan import GUARD_ARGS, UNGUARDED, Guard
+from alpha.cuda.reduce import BLOCKS, Walk
 
 ALIGNMENT = 256  # bytes, of planes and header
 HEADER = 64      # bytes: OperandHeader in kernels/planes.cuh, with these members at
 FLAG, BOUND, MOST = 4, 12, 24
 
-BLOCKS_PER_SM = 4  # of a merge: behind a guard it ends at once as a rule, and blocks cost time even then
+PLANE_WRITERS = 2 * BLOCKS  # blocks of a pass that writes planes, all of which report to one header at their ends
+GUARDED = BLOCKS // 2       # of one behind a flag, whose blocks end at once as a rule
+BLOCKS_PER_SM = 4           # of a merge: behind a guard it ends at once as a rule, and blocks cost time even then
 _MERGE = Kernel("planes.cu", "planes_merge", f"ptr x, ptr header, ptr y, ptr header_of_y, i64 size, {GUARD_ARGS}")
 
 _lock = threading.RLock()  # reentrant: what a pass reads may be waiting, too
@@ -53,7 +60,26 @@ class Memory(NamedTuple):
     flag: Array
 
 
+class Rows(NamedTuple):
+    """A part of the columns of a matrix, which has a launch of its own.
+
+    Attributes:
+        columns: elements of a row of the whole.
+        first, width: the part's first one of them, and how many it has.
+        walk: through the rows of the part, in pieces of 4 elements.
+        blocks: of the launches for all parts.
+    """
+
+    columns: int
+    first: int
+    width: int
+    walk: Walk
+    blocks: int
+
+
 Write = Callable[[Memory, bool], None]  # (memory, planes): launches that write planes, or else elements
+# (whole, rows): launches that write planes among those of a whole; without rows, elements alone and behind its flag
+Join = Callable[[Memory, "Rows | None"], None]
 
 
 def reserve(shape: Shape) -> Memory:
@@ -69,17 +95,36 @@ def header_of(block: object, ptr: int) -> tuple[Array, Array]:
     return Array(block, ptr, (1,), "float32", 1, 4), Array(block, ptr + FLAG, (1,), "int32", 1, 4)
 
 
-def later(memory: Memory, reads: Sequence[Array | None], write: Write, hurries: bool = False) -> Deferred:
+def later(memory: Memory, reads: Sequence[Array | None], write: Write, hurries: bool = False,
+          join: Join | None = None) -> Deferred:
     """Returns the array that `write` writes when somebody reads it.
 
     Args:
         memory: its header has a bound of the elements by then.
         reads: the arrays that `write` reads.
         hurries: whether these should not be held for long, see `hurry`.
+        join: see `Contents.join`.
     """
-    x, contents = memory.elements, Contents(memory, tuple(a for a in reads if a is not None), write, hurries)
+    x, contents = memory.elements, Contents(memory, tuple(a for a in reads if a is not None), write, hurries, join)
     _waiting[id(contents)] = contents
     return Deferred(x.shape, x.size, x.nbytes, contents)
+
+
+def beside(y: Deferred, x: Array) -> Beside:
+    """Returns x as what the pass of y writes, too: whoever takes its address has that run."""
+    made = Beside(x, y.derived)
+    y.derived.beside = ref(made)
+    return made
+
+
+def stored(x: Array, write: bool = False) -> tuple[Array, Array | None]:
+    """Returns memory and header of an array that consists of planes; of others the array and None.
+
+    Args:
+        write: has planes written if nothing is yet: by a pass that writes planes itself.
+    """
+    memory = x.derived.planes(write) if x.__class__ is Deferred else None
+    return (memory.elements, memory.scale) if memory else (x, None)
 
 
 def can_wait(*arrays: Array | None) -> bool:
@@ -116,19 +161,25 @@ class Contents(Derived):
         memory: where it is.
         reads: what the pass reads that has not run yet.
         hurries: whether it should not hold that for long.
+        beside: what it writes beside this memory, if anything: weakly, as that array holds this.
     """
 
-    def __init__(self, memory: Memory, reads: Sequence[Array], write: Write, hurries: bool) -> None:
+    def __init__(self, memory: Memory, reads: Sequence[Array], write: Write, hurries: bool, join: Join | None) -> None:
         self.memory, self.reads, self.hurries = memory, reads, hurries
+        self.beside: ReferenceType[Beside] | None = None
         self._write: Write | None = write
+        self._join = join
         self.in_planes = False              # memory has planes, or elements where their flag is set
         self._split_for: str | None = ""    # what the header's bound has served a split for; None: it bounds no more
 
     @property
-    def bound(self) -> int | None:
-        """Address of the bits of a bound, the largest element if that is known; None: there is none any more."""
+    def bound(self) -> Array | None:
+        """The bits of a bound, int32 (1,): of the largest element if that is known; None: there is none any more."""
         with _lock:
-            return None if self._split_for is None else self.memory.scale.ptr + (MOST if self.in_planes else BOUND)
+            if self._split_for is None:
+                return None
+            header = self.memory.scale
+            return Array(header.block, header.ptr + (MOST if self.in_planes else BOUND), (1,), "int32", 1, 4)
 
     def elements(self) -> Array:
         """Returns the float32 elements: all there is, from now on."""
@@ -157,6 +208,28 @@ class Contents(Derived):
                 self._run(planes=True)
             return self.memory if self.in_planes else None
 
+    def join(self, whole: Memory, rows: Rows) -> bool:
+        """Has a pass that waits write planes where they belong in a whole, if it can, and tells whether it has.
+
+        It goes on waiting for readers of its own, of whom there are none as a rule.
+        """
+        with _lock:
+            if self._join is None or rows.width != self.memory.elements.shape[-1]:
+                return False
+            self._join(whole, rows)
+            return True
+
+    def elements_for(self, whole: Memory) -> Array | None:
+        """Returns what a launch behind the flag of a whole reads of what joined it; None if that waits no more.
+
+        All parts are there by then, and the flag says whether planes hold them.
+        """
+        with _lock:
+            if self._join is None:
+                return None
+            self._join(whole, None)
+            return self.memory.elements
+
     def write_for(self, reads: str) -> None:
         """Has the pass run for somebody who will ask for what `reads` says, if it has not."""
         if reads == "float32":
@@ -182,7 +255,10 @@ class Contents(Derived):
         if self._write is not None:
             self._write(self.memory, planes)
             self.in_planes = planes
-            self._write, self.reads = None, ()
+            self._write, self._join, self.reads = None, None, ()
+            made = self.beside and self.beside()
+            if made:
+                made.contents = None
             _waiting.pop(id(self), None)
 
     def _merge(self, y: Array, header: Array | None, guard: Guard) -> None:

@@ -3,6 +3,7 @@
 from alpha.cuda import (
     activation,
     augment,
+    concat,
     conv,
     dropout,
     elementwise,
@@ -17,5 +18,5 @@ from alpha.cuda import (
     update,
 )
 
-__all__ = ["activation", "augment", "conv", "dropout", "elementwise", "loss", "matmul", "norm", "pool", "reduce",
-           "sample_norm", "shape", "softmax", "update"]
+__all__ = ["activation", "augment", "concat", "conv", "dropout", "elementwise", "loss", "matmul", "norm", "pool",
+           "reduce", "sample_norm", "shape", "softmax", "update"]

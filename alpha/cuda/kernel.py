@@ -28,7 +28,7 @@ from alpha.build import build, is_built
 from alpha.config import config
 from alpha.cuda import memory
 from alpha.cuda.context import context
-from alpha.cuda.memory import Array, Deferred
+from alpha.cuda.memory import Array
 from alpha.errors import AlphaError, CompileError, DeviceError, message
 
 KERNELS = Path(__file__).parent / "kernels"
@@ -148,7 +148,7 @@ class Kernel:
         launch = self._launch or self._load()
         try:
             buffer = self._pack(*[v.ptr if v.__class__ is Array else 0 if v is None else
-                                  v.ptr if v.__class__ is Deferred else v for v in values])
+                                  v.ptr if isinstance(v, Array) else v for v in values])
         except struct.error as error:
             raise AlphaError(message(f"kernel {self.entry}", f"the arguments do not fit the declaration: {error}",
                                      "pass one Array, None, int, float or bytes for each",

@@ -105,7 +105,28 @@ class Deferred(Array):
         return f"<cuda Deferred {self.shape}>"
 
 
-ARRAYS = (Array, Deferred)
+class Beside(Array):
+    """An array that the pass of a deferred one writes, too: to take `ptr` has that pass run.
+
+    Attributes:
+        contents: that array's alpha.cuda.deferred.Contents; None when the pass has run.
+    """
+
+    __slots__ = ("address", "contents")
+
+    def __init__(self, x: Array, contents: Any) -> None:
+        self.block, self.shape, self.dtype, self.size, self.nbytes = x.block, x.shape, x.dtype, x.size, x.nbytes
+        self.derived, self.address, self.contents = None, x.ptr, contents
+
+    @property
+    def ptr(self) -> int:  # type: ignore[override]
+        contents = self.contents
+        if contents is not None:
+            contents.elements()  # one launch: as a rule nobody reads them any more
+        return self.address
+
+
+ARRAYS = (Array, Deferred, Beside)
 
 
 class Pool:

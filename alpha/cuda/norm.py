@@ -13,7 +13,7 @@ from functools import partial as partial_of
 from math import inf, prod
 from typing import Any
 
-from alpha.cuda.deferred import Memory, can_wait, hurry, later, reserve
+from alpha.cuda.deferred import GUARDED, PLANE_WRITERS, Memory, Rows, can_wait, hurry, later, reserve, stored
 from alpha.cuda.kernel import Kernel, per_dtype
 from alpha.cuda.memory import ITEMSIZE, Array, Deferred, empty
 from alpha.cuda.operand import lost_ranges, planes_are_read
@@ -51,7 +51,7 @@ def _planes(entry: str, args: str) -> Kernel:
 _WIDE_CHANNELS = "ptr gamma, ptr beta, ptr mean, ptr istd"
 _PLANES_WRITTEN = f"{_WIDE_CHANNELS}, ptr y, ptr header, f32 floor, ptr lost_ranges"
 _STORED = "ptr x, ptr residual, ptr header_of_residual"
-_APPLY_PLANES = _planes("apply_planes", f"ptr x, {_PLANES_WRITTEN}")
+_APPLY_PLANES = _planes("apply_planes", f"ptr x, {_PLANES_WRITTEN}, i64 columns, i64 begin, i32 blocks")
 _APPLY_ADD_PLANES = _planes("apply_add_planes", f"ptr x, ptr residual, {_PLANES_WRITTEN}")
 _APPLY_ADD_STORED_PLANES = _planes("apply_add_stored_planes", f"{_STORED}, {_PLANES_WRITTEN}")
 _APPLY_ADD_STORED = _planes("apply_add_stored", f"{_STORED}, {_WIDE_CHANNELS}, ptr y, f32 floor, ptr flag")
@@ -65,8 +65,6 @@ _GRADIENT_PLANES = {relu: _planes("gradient_planes" + "_relu" * relu, f"ptr g, p
 
 
 WRITERS = 8 * BLOCKS  # blocks of a pass that writes and sums nothing: short ones, so that none is late at the end
-PLANE_WRITERS = 2 * BLOCKS  # of one that writes planes, whose blocks report to one header at their ends
-GUARDED = BLOCKS // 2       # of one behind a flag, whose blocks end at once as a rule
 
 
 @lru_cache(maxsize=1024)
@@ -122,7 +120,8 @@ def _batch_norm(x: Array, gamma: Array | None, beta: Array | None, running_mean:
                                         eps)
     inputs, floor = (x, gamma, beta, mean, istd, residual), 0.0 if activation == "relu" else -inf
     if memory:
-        return later(memory, inputs, partial_of(_write_y, *inputs, floor)), mean, istd
+        join = None if residual else partial_of(_join_y, *inputs[:-1], floor, memory.elements)
+        return later(memory, inputs, partial_of(_write_y, *inputs, floor), join=join), mean, istd
     y = empty(x.shape, x.dtype)
     _apply(*inputs, floor, y)
     return y, mean, istd
@@ -145,18 +144,22 @@ def _write_y(x: Array, gamma: Array | None, beta: Array | None, mean: Array, ist
     _, _, w = _matrix(x.shape, x.dtype, PLANE_WRITERS)
     rest = gamma, beta, mean, istd, y, header, floor, lost_ranges(), w.block
     if residual is None:
-        _APPLY_PLANES(w.grid, x, *rest)
-    elif stored := _stored(residual):
-        _APPLY_ADD_STORED_PLANES(w.grid, x, *stored, *rest)
+        _APPLY_PLANES(w.grid, x, *rest[:-1], x.shape[-1], 0, w.grid, w.block)
+    elif (held := stored(residual))[1]:
+        _APPLY_ADD_STORED_PLANES(w.grid, x, *held, *rest)
     else:
         _APPLY_ADD_PLANES(w.grid, x, residual, *rest)
     _apply(*inputs, flag, GUARDED)
 
 
-def _stored(residual: Array) -> Arrays:
-    """Returns memory and header of a residual that consists of planes, else nothing."""
-    memory = residual.derived.planes() if residual.__class__ is Deferred else None
-    return memory[:2] if memory else ()
+def _join_y(x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd: Array, floor: float, y: Array,
+            whole: Memory, rows: Rows | None) -> None:
+    """Writes y as planes among those of a whole; without rows its elements to y, where planes do not hold the whole."""
+    if rows is None:
+        _apply(x, gamma, beta, mean, istd, None, floor, y, whole.flag, GUARDED)
+        return
+    _APPLY_PLANES(rows.walk.grid, x, gamma, beta, mean, istd, whole.elements, whole.scale, floor, lost_ranges(),
+                  rows.columns, rows.first, rows.blocks, rows.walk.block)
 
 
 def _apply(x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd: Array, residual: Array | None,
@@ -166,8 +169,8 @@ def _apply(x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd:
     rest = gamma, beta, are_wide(gamma, beta), mean, istd, y, floor, flag, w.block
     if residual is None:
         _APPLY[kind](w.grid, x, *rest)
-    elif stored := _stored(residual):
-        _APPLY_ADD_STORED(w.grid, x, *stored, gamma, beta, *rest[3:])
+    elif (held := stored(residual))[1]:
+        _APPLY_ADD_STORED(w.grid, x, *held, gamma, beta, *rest[3:])
     else:
         _APPLY_ADD[kind](w.grid, x, residual, *rest)
 

@@ -27,7 +27,7 @@ from alpha.cuda.arena import Arena
 from alpha.cuda.context import context
 from alpha.cuda.deferred import write_all
 from alpha.cuda.kernel import Kernel
-from alpha.cuda.memory import Array, copy, empty, free_cached
+from alpha.cuda.memory import Array, Deferred, copy, empty, free_cached
 from alpha.errors import AlphaError, message
 
 Arrays = Sequence[Array]
@@ -121,7 +121,9 @@ class Recording:
         try:
             with self._recorded(recorder):
                 self.inputs = [empty(x.shape, x.dtype) for x in inputs]
-                self.outputs = function(self.inputs)
+                # elements: planes would be merged by the first replay's copy, and never again
+                self.outputs = [y.derived.elements().reshaped(y.shape) if y.__class__ is Deferred else y
+                                for y in function(self.inputs)]
                 write_all()  # what waits would be written once, and later replays would not change it
                 drawn = random.get_state()[1] - recorder.counter
                 if drawn != sum(recorder.drawn.values()):

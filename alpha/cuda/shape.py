@@ -158,7 +158,7 @@ def expand_cuda(x: Array, *, shape: Shape) -> Array:
 
 
 @_cached
-def _part(where: str, whole: Shape, ranges: tuple[ops.Range, ...], itemsize: int, write: bool) -> Box:
+def part(where: str, whole: Shape, ranges: tuple[ops.Range, ...], itemsize: int, write: bool) -> Box:
     """Plans the copy between a part of an array, (first index, number of indices, step) along each axis, and an array
     of its own: the part is written, or read.
     """
@@ -180,7 +180,7 @@ def slice_axes_cuda(x: Array, *, ranges: tuple[ops.Range, ...], shape: Shape) ->
     if _is_whole(x.shape, ranges):
         return x.reshaped(shape)
     y = empty(shape, x.dtype)
-    _part("slice_axes", x.shape, ranges, ITEMSIZE[x.dtype], False).copy(x, y)
+    part("slice_axes", x.shape, ranges, ITEMSIZE[x.dtype], False).copy(x, y)
     return y
 
 
@@ -189,7 +189,7 @@ def slice_axes_grad_cuda(g: Array, *, ranges: tuple[ops.Range, ...], shape: Shap
     if _is_whole(shape, ranges):
         return g.reshaped(shape)
     dx = filled(shape, 0, g.dtype)
-    _part("slice_axes_grad", shape, ranges, ITEMSIZE[g.dtype], True).copy(g, dx)
+    part("slice_axes_grad", shape, ranges, ITEMSIZE[g.dtype], True).copy(g, dx)
     return dx
 
 
@@ -203,29 +203,7 @@ def _padding(shape: Shape, widths: tuple[tuple[int, int], ...]) -> tuple[Shape, 
 def pad_cuda(x: Array, *, widths: tuple[tuple[int, int], ...], value: float) -> Array:
     shape, ranges = _padding(x.shape, widths)
     y = filled(shape, value, x.dtype)
-    _part("pad", shape, ranges, ITEMSIZE[x.dtype], True).copy(x, y)
-    return y
-
-
-@_cached
-def _joint(shapes: tuple[Shape, ...], axis: int, itemsize: int) -> tuple[Shape, tuple[Box, ...]]:
-    first, axis = shapes[0], axis % len(shapes[0])
-    total = sum([s[axis] for s in shapes])
-    whole = (*first[:axis], total, *first[axis + 1:])
-    boxes, begin = [], 0
-    for s in shapes:
-        ranges = tuple([(begin if k == axis else 0, n, 1) for k, n in enumerate(s)])
-        boxes.append(_part("concat", whole, ranges, itemsize, True))
-        begin += s[axis]
-    return whole, tuple(boxes)
-
-
-@ops.concat.impl("cuda")
-def concat_cuda(xs: list[Array], *, axis: int) -> Array:
-    shape, boxes = _joint(tuple([x.shape for x in xs]), axis, ITEMSIZE[xs[0].dtype])
-    y = empty(shape, xs[0].dtype)
-    for x, box in zip(xs, boxes):
-        box.copy(x, y)
+    part("pad", shape, ranges, ITEMSIZE[x.dtype], True).copy(x, y)
     return y
 
 

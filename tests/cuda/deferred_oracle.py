@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import numpy as np
 
 import alpha
+from alpha.cuda import memory
+from alpha.cuda.memory import Array
 from alpha.cuda.operand import Operand, operand
 from alpha.ops.norm import batch_norm_act, batch_norm_add_act, batch_norm_grad
 from tests.cuda.operand_oracle import item, normal, value_of
@@ -86,3 +88,32 @@ def without_tensor_cores(f: Callable[[], alpha.Tensor]) -> np.ndarray:
 def held(a: Operand) -> tuple[np.ndarray, int]:
     """Returns the tensor that an operand stands for, and its flag."""
     return value_of(a), int(item(a.flag))
+
+
+# ---- forms that a result may have when it is read --------------------------------------------------------------------
+
+FORMS = ["waiting", "planes", "elements", "planes, then elements"]
+
+
+def like(norm: Norm, form: str) -> tuple[alpha.Tensor, np.ndarray]:
+    """Returns a result of batch norm in a form, and what it is when it is read."""
+    x, other = norm.call(), norm.call()
+    if "planes" in form or form == "waiting":  # whoever waits is written as planes by those who are read so
+        planes(other)
+    if "planes" in form:
+        planes(x)
+    if "elements" in form:
+        x.numpy()
+    return x, other.numpy()
+
+
+def plain(f: Callable[[alpha.Tensor], alpha.Tensor], x: np.ndarray) -> np.ndarray:
+    """Returns f of an array that never waited."""
+    y = f(cuda(x))
+    assert type(y.data) is Array
+    return y.numpy()
+
+
+def flag_of(t: alpha.Tensor) -> int:
+    """Returns whether planes do not hold a tensor, of which they are written."""
+    return int(memory.download(planes(t).flag, np.int32)[0])

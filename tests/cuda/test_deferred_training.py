@@ -11,6 +11,8 @@ import alpha
 from alpha import nn
 from alpha.backend import get_backend
 from alpha.cuda.conv import wgmma
+from alpha.cuda.deferred import Contents
+from alpha.cuda.plan import UNGUARDED
 from alpha.cuda.tensor_map import tensor_map
 from models.googlenet import Inception
 from models.resnet import BasicBlock, Bottleneck, ResNet
@@ -32,7 +34,23 @@ def googlenet() -> nn.Module:
                          nn.Linear(32, 10))
 
 
-NETWORKS = {"resnet": resnet, "googlenet": googlenet}
+def vgg() -> nn.Module:
+    """Pools between stages, of a maximum and of a mean."""
+    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+                         nn.Conv2d(8, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.AvgPool2d(2),
+                         nn.Conv2d(16, 16, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
+                         nn.Flatten(), nn.Linear(16, 10))
+
+
+def inceptions() -> nn.Module:
+    """Two blocks, of which the second reads what the first has joined, and a pool between."""
+    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(),
+                         Inception(8, 8, 8, 8, 8, 8, 8), nn.MaxPool2d(3, stride=2, padding=1),
+                         Inception(32, 16, 8, 16, 8, 8, 8), Inception(48, 8, 8, 8, 8, 8, 8), nn.AdaptiveAvgPool2d(1),
+                         nn.Flatten(), nn.Linear(32, 10))
+
+
+NETWORKS = {"resnet": resnet, "googlenet": googlenet, "vgg": vgg}
 PIXELS = 4  # of a side: the tensor cores of the emulated device are slow
 
 
@@ -81,6 +99,27 @@ def test_a_residual_network_splits_no_map(mode: str, no_products: None, launches
     assert len(splits) <= 2, "of the images, for the first filters and their gradient"
 
 
+@pytest.mark.parametrize("mode", ["fp32", "tf32"])
+@pytest.mark.parametrize("make", [vgg, inceptions])
+def test_pools_and_joined_maps_are_not_split(make: Callable[[], nn.Module], mode: str, no_products: None,
+                                             launches: list[str], monkeypatch) -> None:
+    """What convolutions read is written as planes once, by the pool or the concatenation itself."""
+    model, merges, merge = make().to("cuda"), [], Contents._merge
+    monkeypatch.setattr(Contents, "_merge", lambda self, y, header, guard: (
+        merges.append(y.shape) if guard == UNGUARDED else None, merge(self, y, header, guard)))
+    step = step_of(model, alpha.optim.SGD(model.parameters(), lr=0.1))
+    for x, y in batches(64, 2, 8):
+        launches.clear()
+        with alpha.precision(mode):
+            step(alpha.tensor(x, device="cuda"), alpha.tensor(y, device="cuda"))
+    pools = {vgg: {"max_pool_planes": 1, "avg_pool_planes": 1}, inceptions: {"max_pool_planes": 4}}[make]
+    assert {entry: launches.count(entry) for entry in pools} == pools
+    assert "concat_planes" not in launches, "parts are written where they belong"
+    assert not merges, "but behind guards, which nobody reads"
+    splits = [entry for entry in launches if entry.startswith("planes_split") and not entry.endswith("_all")]
+    assert len(splits) <= 2, "of the images, for the first filters and their gradient"
+
+
 def forget_maps() -> None:
     """Drops the maps of TMA, of which a new one is kept wherever an array has a new address."""
     for cached in (tensor_map, wgmma._image_maps, wgmma._filter_maps):
@@ -114,7 +153,7 @@ def memory_of_a_step(make: Callable[[], nn.Module]) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("make", [deep_resnet, bottlenecks, googlenet])
+@pytest.mark.parametrize("make", [deep_resnet, bottlenecks, googlenet, vgg, inceptions])
 def test_a_step_takes_no_more_memory(make: Callable[[], nn.Module], no_products: None, monkeypatch) -> None:
     """But for a header per map, of 64 bytes behind a multiple of 256, and at times for what is made behind a guard."""
     ours = memory_of_a_step(make)

@@ -110,7 +110,7 @@ def test_the_permutations_take_the_kernels_they_should() -> None:
 
 def test_units_of_copied_boxes_are_aligned() -> None:
     def unit(rows: int, first: int, count: int, write: bool) -> str:
-        return cuda_shape._part("slice_axes", (4, rows), ((0, 2, 1), (first, count, 1)), 4, write).kernel.entry
+        return cuda_shape.part("slice_axes", (4, rows), ((0, 2, 1), (first, count, 1)), 4, write).kernel.entry
 
     boxes = ((16, 8, 4), (16, 2, 4), (16, 3, 4), (18, 8, 4), (17, 8, 4), (16, 8, 6))
     for write in (False, True):

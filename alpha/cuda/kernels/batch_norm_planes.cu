@@ -9,7 +9,8 @@
 //          in the header when it is known, for what y is a residual of: bounds do not grow from layer to layer.
 // Flag:    as a split has it, and where an element exceeds the bound. A launch of the pass that writes float32 follows,
 //          whose blocks end at once unless the flag is set: memory then has the elements themselves.
-// Layout:  rows are contiguous, of a multiple of 8 elements; hi of all rows, then lo
+// Layout:  rows are contiguous, of a multiple of 8 elements; hi of all rows, then lo. y without a residual may be some
+//          columns of a larger matrix (concat_planes.cu): flag and scale are those of the whole then
 // Threads: as batch_norm.cu, fewer blocks: each of them ends with three atomics on one header
 #include "channel_norm.cuh"
 #include "planes.cuh"
@@ -49,9 +50,14 @@ __device__ __forceinline__ void apply_planes_of(const float *x, const Residual &
   apply<float, 4, false>(x, residual, affine, mean, istd, out, floor, w, BACKWARDS, 1);
   out.finish(header, lost_ranges);
 }
+// The rows of y are those of a matrix of `columns`, from `begin` on; blocks: of all launches that write this.
 ENTRY(apply_planes)(const float *x, const float *gamma, const float *beta, const float *mean, const float *istd,
-                    void *y, OperandHeader *header, float floor, int *lost_ranges, const Walk w) {
-  apply_planes_of(x, Nothing(), {gamma, beta, 1}, mean, istd, y, header, floor, lost_ranges, w);
+                    void *y, OperandHeader *header, float floor, int *lost_ranges, i64 columns, i64 begin, int blocks,
+                    const Walk w) {
+  PlaneWriter out(y, w.rows * columns, header);
+  apply<float, 4, false>(x, Nothing(), {gamma, beta, 1}, mean, istd, out, floor, w, BACKWARDS, 1,
+                         Among{columns, begin});
+  out.finish(header, lost_ranges, blocks);
 }
 ALPHA_KERNEL(apply_planes)
 ENTRY(apply_add_planes)(const float *x, const float *residual, const float *gamma, const float *beta, const float *mean,

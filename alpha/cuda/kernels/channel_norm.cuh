@@ -8,20 +8,6 @@
 
 constexpr int AHEAD = 4;  // rows that a thread has in flight
 
-// use(load(r), r) for the rows of a thread, in order, FLIGHT of them in flight
-template <int FLIGHT, class Load, class Use>
-__device__ __forceinline__ void each_row(const Place &at, const Walk &w, const Load &load, const Use &use) {
-  i64 r = at.begin;
-  for (; r + (FLIGHT - 1) * w.step < at.end; r += FLIGHT * w.step) {
-    decltype(load(r)) row[FLIGHT];
-#pragma unroll
-    for (int k = 0; k < FLIGHT; k++) row[k] = load(r + k * w.step);
-#pragma unroll
-    for (int k = 0; k < FLIGHT; k++) use(row[k], r + k * w.step);
-  }
-  for (; r < at.end; r += w.step) use(load(r), r);
-}
-
 __device__ __forceinline__ float standardized(float away, float scale, float shift) {
   return __fmaf_rn(away, scale, shift);
 }
@@ -168,12 +154,21 @@ template <class T, int N> struct Results {
   }
 };
 
+// Where row r of a result lies, from its element `first` on: in a matrix of its own, or among a larger one's columns.
+struct Alone {
+  __device__ __forceinline__ i64 operator()(i64 r, i64 stride, i64 first) const { return r * stride + first; }
+};
+struct Among {
+  i64 columns, begin;
+  __device__ __forceinline__ i64 operator()(i64 r, i64, i64 first) const { return r * columns + (begin + first); }
+};
+
 // ---- forward: floor is 0 with relu, else -infinity; NaN passes. LAST: x is not read again, see load_piece
 
-template <class T, int N, bool LAST, class Residual, class Out>
+template <class T, int N, bool LAST, class Residual, class Out, class Target = Alone>
 __device__ __forceinline__ void apply(const T *__restrict__ x, const Residual &residual, const Affine<T> &affine,
                                       const float *mean, const float *istd, Out &out, float floor, const Walk &w,
-                                      const Place &at, int k) {
+                                      const Place &at, int k, const Target &target = Target()) {
   if (at.begin >= at.end) return;
   const i64 first = at.column * N, stride = w.columns * N;
   struct Row {
@@ -194,7 +189,7 @@ __device__ __forceinline__ void apply(const T *__restrict__ x, const Residual &r
       if (Residual::READS) v[lane] += more[lane];
       v[lane] = v[lane] < floor ? floor : v[lane];
     }
-    out.put(v, r * stride + first);
+    out.put(v, target(r, stride, first));
   });
 }
 

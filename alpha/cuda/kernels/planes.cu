@@ -230,6 +230,21 @@ SPLIT(BFloat16, bfloat16)
 SMALL_SPLIT(Float16x2, float16x2)
 SMALL_SPLIT(Float16, float16)
 
+// ---- what is written in the place of other tensors ------------------------------------------------------------------
+
+// The header of a tensor that has no larger elements than those that have these bounds; some may be null
+extern "C" __global__ void planes_bound(OperandHeader *header, const unsigned *a, const unsigned *b, const unsigned *c,
+                                        const unsigned *d, const unsigned *e, const unsigned *f, const unsigned *g,
+                                        const unsigned *h) {
+  const unsigned *bounds[] = {a, b, c, d, e, f, g, h};
+  unsigned most = 0;
+#pragma unroll
+  for (const unsigned *bound : bounds)
+    if (bound) most = LargerBits()(most, *bound);
+  *header = {1, 0, 0, most};
+}
+ALPHA_KERNEL(planes_bound)
+
 // ---- what reads planes that stand in the place of a tensor: 4 elements per thread at a time -------------------------
 
 // y = x, behind a guard or none, and a header with a bound of it or null

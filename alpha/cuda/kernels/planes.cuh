@@ -119,7 +119,8 @@ __device__ __forceinline__ void hand_in(OperandHeader *header, const Tally &tall
 // ---- writing planes in the place of a tensor ---------------------------------------------------------------------
 
 // Both planes of a tensor of `size` elements, a multiple of 8, no larger than the bound in its header: put by the
-// threads of all blocks, 4 elements at a time, and finished by all threads of each.
+// threads of all blocks, 4 elements at a time, and finished by all threads of each. It may take several launches, of
+// `blocks` blocks together.
 struct PlaneWriter {
   f16 *high, *low;
   float factor;
@@ -133,13 +134,13 @@ struct PlaneWriter {
     __stcg(reinterpret_cast<uint2 *>(high + i), of_high);
     __stcg(reinterpret_cast<uint2 *>(low + i), of_low);
   }
-  __device__ __forceinline__ void finish(OperandHeader *header, int *lost_ranges) {
+  __device__ __forceinline__ void finish(OperandHeader *header, int *lost_ranges, unsigned blocks = gridDim.x) {
     tally = fold_group(tally, THREADS, MergeTallies());
     if (threadIdx.x != 0) return;
     const int shift = shift_of(header->bound);
     const float most = __uint_as_float(tally.largest) * power_of_two(-shift);
     atomicMax(&header->most, tally.largest < OVERFLOWS ? __float_as_uint(most) : header->bound);
-    hand_in(header, tally, gridDim.x, shift, lost_ranges);
+    hand_in(header, tally, blocks, shift, lost_ranges);
   }
 };
 
@@ -156,6 +157,8 @@ struct Stored {
   bool whole;
   __device__ __forceinline__ Stored(const void *memory, const OperandHeader *header, i64 size)
       : memory(static_cast<const char *>(memory)), size(size), scale(header->scale), whole(header->flag) {}
+  __device__ __forceinline__ Stored(const void *memory, i64 size)
+      : memory(static_cast<const char *>(memory)), size(size), scale(1), whole(true) {}
   __device__ __forceinline__ Packet<float> load(i64 i) const {
     const char *first = memory + (whole ? 4 * i : 2 * i), *second = whole ? first + 8 : first + 2 * size;
     union {
@@ -173,3 +176,7 @@ struct Stored {
     for (int e = 0; e < 4; e++) v[e] = at(packet, e);
   }
 };
+// header: null where there are but elements
+__device__ __forceinline__ Stored stored_or_not(const void *memory, const OperandHeader *header, i64 size) {
+  return header ? Stored(memory, header, size) : Stored(memory, size);
+}

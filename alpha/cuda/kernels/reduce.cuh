@@ -156,6 +156,20 @@ struct Place {
   }
 };
 
+// use(load(r), r) for the rows of a thread, in order, FLIGHT of them in flight
+template <int FLIGHT, class Load, class Use>
+__device__ __forceinline__ void each_row(const Place &at, const Walk &w, const Load &load, const Use &use) {
+  i64 r = at.begin;
+  for (; r + (FLIGHT - 1) * w.step < at.end; r += FLIGHT * w.step) {
+    decltype(load(r)) row[FLIGHT];
+#pragma unroll
+    for (int k = 0; k < FLIGHT; k++) row[k] = load(r + k * w.step);
+#pragma unroll
+    for (int k = 0; k < FLIGHT; k++) use(row[k], r + k * w.step);
+  }
+  for (; r < at.end; r += w.step) use(load(r), r);
+}
+
 // Threads of one column merge their states; those of the block's first row get the results. All threads call it.
 template <int N, class State, class Merge>
 __device__ __forceinline__ void fold_rows(State (&s)[N], const Walk &w, const Merge &merge) {
