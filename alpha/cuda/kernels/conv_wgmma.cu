@@ -237,8 +237,9 @@ conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, 
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ RingBarriers<Tile> barriers;
-  const ConvOperands t = {in,   w,       out,         bias,  scale_in, scale_w, slots,     statistics, {flag_in, flag_w},
-                          work, entries, images_log2, batch, groups,   columns, least_run, unit,       relu};
+  const ConvOperands t = {in,         w,                 out,  bias,    scale_in,    scale_w, slots,
+                          statistics, {flag_in, flag_w}, work, entries, images_log2, batch,   groups,
+                          columns,    least_run,         unit, relu};
   if (statistics) clear_slots(statistics, groups * columns, Tile::THREADS);
   if (threadIdx.x == 0) barriers.init();
   if (threadIdx.x < 32) {

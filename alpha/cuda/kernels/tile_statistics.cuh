@@ -2,15 +2,15 @@
 //
 //   what      parts[slot][mean, m2, count][C], float32: of all rows that one consumer of one block stored, in slot
 //             2 * block + consumer. A count of 0: none of the channel. finalize_tiles in batch_norm.cu merges the slots
-//   values    those in memory, bias and rounding included: a box of 64 rows is read from shared memory while TMA stores
-//             it, so nothing waits
-//   accuracy  a thread subtracts one of its 16 rows from all before it squares: sum((v - one)^2) is at most 16 m2, so the
-//             difference to m2 costs 4 bits at worst. Threads and tiles merge by Chan's formula
+//   values    those in memory, bias and rounding included: a box of 64 rows is read from shared memory while TMA
+//             stores it, so nothing waits
+//   accuracy  a thread subtracts one of its 16 rows from all before it squares: sum((v - one)^2) is at most 16 m2, so
+//             that 4 bits are lost at worst. Threads and tiles merge by Chan's formula
 //   order     that of the block's work list. A channel's place in its tile is fixed, and with it the thread that merges
 //             into its slot: it reads what it wrote itself, so tiles need no barrier
 //   threads   of a consumer: warp w has words 8w to 8w + 7 of a row, a word being one float or two of 16 bits; of them
 //             lanes 8g to 8g + 7 have rows 8k + 2g and 8k + 2g + 1. The swizzle has these four rows in all 32 banks
-//   costs     16 loads and some 80 (float) or 160 (16-bit) instructions of a warp for 64 rows x 128 bytes, and an L2
+//   costs     16 loads and some 115 (float) or 200 (16-bit) instructions of a warp for 64 rows x 128 bytes, and an L2
 //             access of 8 bytes for 64 elements
 #pragma once
 #include "gemm_wgmma.cuh"
