@@ -1,10 +1,10 @@
 """Batch normalisation on the GPU (kernels/batch_norm.cu, batch_norm_planes.cu).
 
 A forward or backward of batch norm is three launches: sums per channel and chunk of rows, a block per channel that
-merges the chunks, and the pass that writes. The first one is left out where the convolution that wrote x has counted
-what it would count (alpha/cuda/tile_statistics.py). Sums are float32 within a chunk, double across chunks, in fixed order.
-That pass waits for the first reader where convolutions read planes of float32 (alpha/cuda/deferred.py), and where the
-second launch can tell a bound of what is written: of y in training, and of dx.
+merges the chunks, and the pass that writes. Sums are float32 within a chunk, double across chunks, in fixed order.
+Where the convolution that wrote x has counted mean and variance of its parts (alpha/cuda/tile_statistics.py), a forward
+begins with the second launch. The last one waits for the first reader where convolutions read planes of float32
+(alpha/cuda/deferred.py), and where the second launch can tell a bound of what is written: of y in training, and of dx.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ __device__ __forceinline__ void finalize_statistics(const float *partial, const 
   y.write(w.rows);
 }
 
-// x: read where nothing was counted, as it was written again. That is slow, and rare.
+// x: read where nothing was counted, as an exact kernel wrote it again: float32. That is slow, and rare.
 template <class P>
 __device__ __forceinline__ void finalize_tiles(const float *parts, int count, const float *x, i64 rows,
                                                const Outcome<P> &to, const Bound &y) {
