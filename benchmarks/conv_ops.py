@@ -83,7 +83,7 @@ def measure(set_name: str, operands: Operands, pass_name: str, precision: str, c
     """
     shape, desc, timing = operands.shape, operands.shape.desc, operands.timing
     device = timing.__name__.rpartition(".")[2].partition("_")[0]
-    with alpha.precision(precision):
+    with alpha.precision(precision), alpha.no_grad():  # a convolution alone: no statistics for a batch norm
         calls = {"alpha": alpha_call(operands, pass_name, device), "torch_nchw": torch_call(operands, pass_name, False),
                  "torch_nhwc": torch_call(operands, pass_name, True)}
         error = errors(operands, pass_name, calls, precision)

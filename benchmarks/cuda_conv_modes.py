@@ -2,7 +2,7 @@
 
     python -m benchmarks.cuda_conv_modes [--shapes v1 d32] [--passes fprop dgrad wgrad] [--modes fp32 tf32 bf16 fp16]
                                          [--peers fp32 tf32 bf16] [--units wgmma mma] [--rounds 5] [--rest 0.15]
-                                         [--output FILE.jsonl]
+                                         [--split] [--counts] [--output FILE.jsonl]
 
 Normal data in buffers that rotate over more than the cache holds. Both libraries' calls are captured in CUDA graphs and
 replayed between events in bursts: windows of 12 ms, each after a rest, so that the clock is that of a cool device. What
@@ -25,6 +25,7 @@ from typing import Any
 from alpha.cuda.context import context
 from alpha.cuda.memory import Array, empty
 from alpha.cuda.operand import operand
+from alpha.graph import set_grad_enabled
 from benchmarks import cuda_timing as timing
 from benchmarks.conv_sides import Call, Operands, error_of, torch_call
 from benchmarks.environment import torch_facts
@@ -48,10 +49,11 @@ def candidates(pass_name: str, mode: str, units: Iterable[str] = tuple(UNITS)) -
             and (pass_name == "wgrad" or c.writes == writes)]
 
 
-def tile_call(operands: Operands, candidate: Any, split: bool) -> Call:
+def tile_call(operands: Operands, candidate: Any, split: bool, counts: bool = False) -> Call:
     """Returns a candidate's launch as a function of the number of the call, which returns the output.
 
     split: what it reads of the activations, or of the gradient, is made with every call.
+    counts: the output's statistics are counted too, for a batch norm (alpha/cuda/tile_statistics.py).
     """
     pass_name, desc = candidate.pass_name, operands.shape.desc
     launch, shape = candidate.prepare(desc), {"fprop": desc.y_shape, "dgrad": desc.x_shape, "wgrad": desc.w_shape}
@@ -66,10 +68,11 @@ def tile_call(operands: Operands, candidate: Any, split: bool) -> Call:
         else:
             for t in (x, w, g):
                 operand(t, candidate.reads)  # kept
-        if pass_name == "fprop":
-            launch(x, w, None, out, False)
-        else:
-            launch(*((g, w) if pass_name == "dgrad" else (x, g)), out)
+        with set_grad_enabled(counts):
+            if pass_name == "fprop":
+                launch(x, w, None, out, False)
+            else:
+                launch(*((g, w) if pass_name == "dgrad" else (x, g)), out)
         return out
     return call
 
@@ -146,6 +149,8 @@ def measure(shape: ConvShape, pass_name: str, args: argparse.Namespace) -> list[
                 add(candidate.name, mode, call, ours, error, cost)
                 if args.split and number == 0:
                     add(f"{candidate.name} +split", mode, tile_call(operands, candidate, True), ours, error)
+                if args.counts and pass_name == "fprop":
+                    add(f"{candidate.name} +counts", mode, tile_call(operands, candidate, False, True), ours, error)
         for peer in peers:
             torch.backends.cudnn.allow_tf32 = peer == "tf32"
             layouts = (True, False) if peer == "fp32" else (True,)
@@ -173,6 +178,7 @@ def main() -> None:
     parser.add_argument("--units", nargs="+", default=list(UNITS), choices=list(UNITS))
     parser.add_argument("--all", action="store_true", help="every tile, not only the one with the least cost")
     parser.add_argument("--split", action="store_true", help="also with the operand made anew")
+    parser.add_argument("--counts", action="store_true", help="also with the statistics that batch norm begins with")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rest", type=float, default=0.15, help="seconds before each window")
     parser.add_argument("--output", type=Path, help="append the results to this file, a JSON object a line")

@@ -2,8 +2,9 @@
 
 A forward or backward of batch norm is three launches: sums per channel and chunk of rows, a block per channel that
 merges the chunks, and the pass that writes. Sums are float32 within a chunk, double across chunks, in fixed order.
-That pass waits for the first reader where convolutions read planes of float32 (alpha/cuda/deferred.py), and where the
-second launch can tell a bound of what is written: of y in training, and of dx.
+Where the convolution that wrote x has counted mean and variance of its parts (alpha/cuda/tile_statistics.py), a forward
+begins with the second launch. The last one waits for the first reader where convolutions read planes of float32
+(alpha/cuda/deferred.py), and where the second launch can tell a bound of what is written: of y in training, and of dx.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from alpha.cuda.kernel import Kernel, per_dtype
 from alpha.cuda.memory import ITEMSIZE, Array, Deferred, empty
 from alpha.cuda.operand import lost_ranges, planes_are_read
 from alpha.cuda.reduce import BLOCKS, THREADS, WALK, Walk, ceil_div, per_piece, walk
+from alpha.cuda.tile_statistics import take
 from alpha.ops import norm as ops
 
 Arrays = tuple[Array, ...]
@@ -26,10 +28,11 @@ Shape = tuple[int, ...]
 
 AFFINE = "ptr gamma, ptr beta, i32 wide"  # wide: they are float32
 _CHANNELS = f"{AFFINE}, ptr mean, ptr istd"
-_STATISTICS = per_piece("batch_norm.cu", "statistics", f"ptr x, ptr partial, ptr header, {WALK}")
-_FINALIZE_STATISTICS = per_dtype("batch_norm.cu", "finalize_statistics", "ptr partial, ptr running_mean, "
-                                 f"ptr running_var, ptr mean, ptr istd, {WALK}, f32 momentum, f32 eps, ptr gamma, "
-                                 "ptr beta, ptr residual, ptr header")
+_STATISTICS = per_piece("batch_norm.cu", "statistics", f"ptr x, ptr partial, {WALK}")
+_OUTCOME = ("ptr running_mean, ptr running_var, ptr mean, ptr istd, f32 momentum, f32 eps, ptr gamma, ptr beta, "
+            "ptr residual, ptr header")
+_FINALIZE_STATISTICS = per_dtype("batch_norm.cu", "finalize_statistics", f"ptr partial, {WALK}, {_OUTCOME}")
+_FINALIZE_TILES = per_dtype("batch_norm.cu", "finalize_tiles", f"ptr parts, i32 slots, ptr x, i64 rows, {_OUTCOME}")
 _RUNNING_STATISTICS = per_dtype("batch_norm.cu", "running_statistics",
                                 "ptr running_mean, ptr running_var, ptr mean, ptr istd, i32 channels, f32 eps")
 _WRITTEN = f"ptr y, f32 floor, ptr flag, {WALK}"
@@ -109,12 +112,14 @@ def _batch_norm(x: Array, gamma: Array | None, beta: Array | None, running_mean:
     mean, istd = empty(x.shape[-1:], "float32"), empty(x.shape[-1:], "float32")
     parameters = running_mean.dtype if running_mean else "float32"
     if training:
-        _, kind, w = _matrix(x.shape, x.dtype)
-        partial = empty((2, mean.size, w.chunks), "float32")
-        header = memory and memory.scale
-        _STATISTICS[kind](w.grid, x, partial, header, w.block)
-        _FINALIZE_STATISTICS[parameters](mean.size, partial, running_mean, running_var, mean, istd, w.block, momentum,
-                                         eps, gamma, beta, bound, header)
+        rows, kind, w = _matrix(x.shape, x.dtype)
+        outcome = (running_mean, running_var, mean, istd, momentum, eps, gamma, beta, bound, memory and memory.scale)
+        if parts := take(x):
+            _FINALIZE_TILES[parameters](mean.size, parts, parts.shape[0], x, rows, *outcome)
+        else:
+            partial = empty((2, mean.size, w.chunks), "float32")
+            _STATISTICS[kind](w.grid, x, partial, w.block)
+            _FINALIZE_STATISTICS[parameters](mean.size, partial, w.block, *outcome)
     else:
         _RUNNING_STATISTICS[parameters](ceil_div(mean.size, THREADS), running_mean, running_var, mean, istd, mean.size,
                                         eps)

@@ -21,8 +21,9 @@ from alpha.cuda.conv.schedule_wgmma import (
 from alpha.cuda.kernel import Kernel
 from alpha.cuda.memory import ITEMSIZE, Array, empty, upload
 from alpha.cuda.operand import KEEP, Operand, operand
-from alpha.cuda.plan import Guard, Launch
+from alpha.cuda.plan import GUARD_ARGS, UNGUARDED, Guard, Launch
 from alpha.cuda.tensor_map import KEPT, tensor_maps
+from alpha.cuda.tile_statistics import are_expected, attach
 from alpha.ops.conv_desc import ConvDesc, Shape, ceil_div
 
 LAUNCH_US, SUM_US = 3.0, 4.5    # of the launch, and of the one that adds slices up
@@ -35,6 +36,7 @@ FREE_BOXES, BOX_US = 4, 0.012   # boxes of a block, and microseconds that one mo
 BOX_ROWS, OUT_ROW = 64, 128     # rows of a box by which results are stored, and bytes of each
 BOX_BYTES = BOX_ROWS * OUT_ROW
 THREADS, SUM_THREADS = 384, 256
+CONSUMERS = 2                   # of a block, each with its slot of statistics
 C_TYPES = {"float32": "float", "float16": "f16", "bfloat16": "bf16"}
 PIXELS = {"fprop": lru_cache(maxsize=256)(fprop_pixels), "dgrad": lru_cache(maxsize=256)(dgrad_pixels)}
 
@@ -129,10 +131,9 @@ class Wgmma:
                    "B_MAJOR_N": int(pass_name == "dgrad"), "RING_STAGES": tile.stages, "OUT": C_TYPES[mode.writes]}
         self.kernel = Kernel(
             "conv_wgmma.cu", "conv_wgmma", "ptr x, ptr w, ptr y, ptr b, ptr scale_x, ptr scale_w, ptr slots, "
-            "ptr work, i32 entries, i32 images_log2, i32 batch, i32 groups, i32 columns, i32 least_run, i32 most_run, "
-            "i32 unit, i32 relu",
-            threads=THREADS,
-            shared=tile.stages * stage + 4 * BOX_BYTES, defines=defines)
+            "ptr statistics, ptr work, i32 entries, i32 images_log2, i32 batch, i32 groups, i32 columns, "
+            f"i32 least_run, i32 most_run, i32 unit, i32 relu, {GUARD_ARGS}",
+            threads=THREADS, shared=tile.stages * stage + 4 * BOX_BYTES, defines=defines)
         self.sum = Kernel(
             "conv_wgmma.cu", "conv_wgmma_slices", "ptr slots, ptr tiles, ptr b, ptr scale_x, ptr scale_w, ptr y, "
             "i32 batch, i32 height, i32 width, i32 groups, i32 columns, i32 images_log2, i32 relu",
@@ -172,6 +173,7 @@ class Wgmma:
         sliced, sum_grid = upload(work.sliced), (tile_floats // 4 // SUM_THREADS, len(work.sliced))
         pixels = PIXELS[self.pass_name](desc)
         columns, groups, unit, runs = pixels.columns, pixels.groups, pixels.unit, pixels.runs
+        rewritten = self.writes == "float32"  # where a flag is set, by an exact kernel
         sizes = groups, columns, runs[0], runs[-1], unit
         box, single = (CHUNK, 1, 1, images, 1), range(1, 2)
         w_runs, w_box = (runs, (CHUNK, 1, 1, self.tile.columns, 1)) if self.pass_name == "fprop" else (
@@ -180,11 +182,13 @@ class Wgmma:
 
         def run(x: Operand, w: Operand, b: Array | None, y: Array, relu: bool) -> None:
             batch, height, width, _ = y.shape
+            statistics = attach(y, CONSUMERS * grid) if not slot_floats and are_expected(relu) else None
+            guard = (x.flag, w.flag) if rewritten else UNGUARDED
             slots = empty((slot_floats,), "float32") if slot_floats else None
             kernel(grid, _image_maps(x.ptr, x.dtype, x.shape, x.planes, groups, runs, box),
                    _filter_maps(w.ptr, w.dtype, w.shape, w.planes, groups, w_runs, w_box),
                    _image_maps(y.ptr, y.dtype, y.shape, 1, groups, single, out_box),
-                   b, x.scale, w.scale, slots, items, entries, images_log2, batch, *sizes, relu)
+                   b, x.scale, w.scale, slots, statistics, items, entries, images_log2, batch, *sizes, relu, *guard)
             if slots:
                 add(sum_grid, slots, sliced, b, x.scale, w.scale, y, batch, height, width, groups, columns,
                     images_log2, relu)

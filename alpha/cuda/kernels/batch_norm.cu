@@ -7,6 +7,7 @@
 // Layout:  rows are contiguous; a piece is 16 bytes of a row, or 1 element where C is not a multiple of that.
 // Passes:  statistics (or sums) per chunk of rows, partial[quantity][C][chunks]; a finalize kernel, a block per
 //          channel, in double; the pass that writes, beginning where the first one ended: that is still in the cache.
+//          Where the kernel that wrote x has counted statistics (tile_statistics.cuh), the first pass is left out.
 // Accuracy: a thread takes 4 rows at a time, subtracts their mean before it squares, and merges by Chan's formula.
 // Mask:    made again from x by `standardized`, the expression of the forward pass, so both round alike.
 // Requires: 16-byte aligned tensors.
@@ -14,34 +15,85 @@
 #include "channel_norm.cuh"
 #include "planes.cuh"
 
-// Where a bound of |y| goes: |x - mean| * istd <= sqrt(rows - 1), as M numbers of mean 0 and variance 1 have it.
+// A bound of |y|: |x - mean| * istd <= sqrt(rows - 1), as M numbers of mean 0 and variance 1 have it.
 struct Bound {
   const float *gamma, *beta;
   const unsigned *residual;  // bits of what no |residual| exceeds
-  OperandHeader *header;     // or null
-  __device__ __forceinline__ void raise(i64 c, i64 rows) const {
-    if (!header) return;
-    const double most = (gamma ? fabs(double(gamma[c])) : 1.0) * sqrt(double(rows - 1));
-    raise_bound(header, most + (beta ? fabs(double(beta[c])) : 0.0) + (residual ? __uint_as_float(*residual) : 0.0f));
+  OperandHeader *header;     // where it goes; or null
+
+  // By block 0: makes the header ready.
+  __device__ __forceinline__ void write(i64 rows) const {
+    if (!header || blockIdx.x) return;
+    unsigned most = 0;
+    for (unsigned c = threadIdx.x; c < gridDim.x; c += THREADS) {
+      const double deviation = (gamma ? fabs(double(gamma[c])) : 1.0) * sqrt(double(rows - 1));
+      most = LargerBits()(most, bits_of_bound(deviation + (beta ? fabs(double(beta[c])) : 0.0) +
+                                              (residual ? __uint_as_float(*residual) : 0.0f)));
+    }
+    most = fold_group(most, THREADS, LargerBits());
+    if (threadIdx.x) return;
+    *header = {};
+    header->bound = most;
   }
 };
 
-// mean, istd and the running statistics of channel blockIdx.x
-template <class P>
-__device__ __forceinline__ void finalize_statistics(const float *__restrict__ partial, P *running_mean, P *running_var,
-                                                    float *mean, float *istd, const Walk &w, float momentum,
-                                                    float eps, const Bound &y) {
-  const i64 c = blockIdx.x, channels = gridDim.x;
-  const MeanAndVariance of(partial + c * w.chunks, partial + (channels + c) * w.chunks, w, 1, threadIdx.x, THREADS);
-  if (threadIdx.x) return;
-  mean[c] = float(of.mean);
-  istd[c] = float(1 / sqrt(of.var + eps));
-  y.raise(c, w.rows);
-  if (running_mean) {
+// What the kernel that wrote x has counted of a channel, slot by slot; and the channel itself, row by row.
+struct Slots {
+  const float *first;
+  i64 channels;
+  __device__ __forceinline__ float mean(i64 j) const { return first[3 * j * channels]; }
+  __device__ __forceinline__ float m2(i64 j) const { return first[(3 * j + 1) * channels]; }
+  __device__ __forceinline__ double count(i64 j) const { return first[(3 * j + 2) * channels]; }
+};
+struct Column {
+  const float *first;
+  i64 channels;
+  __device__ __forceinline__ float mean(i64 j) const { return first[j * channels]; }
+  __device__ __forceinline__ float m2(i64) const { return 0; }
+  __device__ __forceinline__ double count(i64) const { return 1; }
+};
+
+// What the statistics of a batch make of a channel.
+template <class P> struct Outcome {
+  P *running_mean, *running_var;
+  float *mean, *istd;
+  float momentum, eps;
+
+  // By one thread, for channel blockIdx.x
+  __device__ __forceinline__ void write(const MeanAndVariance &of, i64 rows) const {
+    const i64 c = blockIdx.x;
+    mean[c] = float(of.mean);
+    istd[c] = float(1 / sqrt(of.var + eps));
+    if (!running_mean) return;
     const double old_mean = to_float(running_mean[c]), old_var = to_float(running_var[c]);
     running_mean[c] = from_float<P>(float(old_mean + momentum * (of.mean - old_mean)));
-    running_var[c] = from_float<P>(float(old_var + momentum * (of.var * w.rows / (w.rows - 1) - old_var)));
+    running_var[c] = from_float<P>(float(old_var + momentum * (of.var * rows / (rows - 1) - old_var)));
   }
+};
+
+template <class P>
+__device__ __forceinline__ void finalize_statistics(const float *partial, const Walk &w, const Outcome<P> &to,
+                                                    const Bound &y) {
+  const i64 c = blockIdx.x, channels = gridDim.x;
+  const Chunks chunks{partial + c * w.chunks, partial + (channels + c) * w.chunks, w};
+  const MeanAndVariance of(chunks, w.chunks, w.rows, threadIdx.x, THREADS);
+  if (threadIdx.x == 0) to.write(of, w.rows);
+  y.write(w.rows);
+}
+
+// x: read where nothing was counted, as an exact kernel wrote it again: float32. That is slow, and rare.
+template <class P>
+__device__ __forceinline__ void finalize_tiles(const float *parts, int count, const float *x, i64 rows,
+                                               const Outcome<P> &to, const Bound &y) {
+  const i64 c = blockIdx.x, channels = gridDim.x;
+  const Slots slots{parts + c, channels};
+  double counted = 0;
+  for (int j = threadIdx.x; j < count; j += THREADS) counted += slots.count(j);
+  counted = fold_group(counted, THREADS, Add());
+  const MeanAndVariance of = counted > 0 ? MeanAndVariance(slots, count, rows, threadIdx.x, THREADS)
+                                         : MeanAndVariance(Column{x + c, channels}, rows, rows, threadIdx.x, THREADS);
+  if (threadIdx.x == 0) to.write(of, rows);
+  y.write(rows);
 }
 
 template <class P>
@@ -78,7 +130,9 @@ __device__ __forceinline__ void finalize_sums(const float *__restrict__ partial,
   dbeta[c] = float(sum);
   coefficients[c] = float(-scale * istd[c] * dot / rows);
   coefficients[channels + c] = float(-scale * sum / rows);
-  if (header) raise_bound(header, fabs(scale) * (most + (fabs(sum) + fabs(dot) * sqrt(double(rows - 1))) / rows));
+  if (header)
+    atomicMax(&header->bound,
+              bits_of_bound(fabs(scale) * (most + (fabs(sum) + fabs(dot) * sqrt(double(rows - 1))) / rows)));
 }
 
 // ---- entries: <name>_<dtype> reads pieces of 16 bytes, <name>_single_<dtype> single elements
@@ -90,8 +144,7 @@ __device__ __forceinline__ void finalize_sums(const float *__restrict__ partial,
 #define ENTRY(name) ENTRY_OF(1, name)
 #define BACKWARDS Place(w, gridDim.x - 1 - blockIdx.x)
 #define WALKING(T, suffix, N) \
-  ENTRY(statistics##suffix)(const T *x, float *partial, OperandHeader *header, const Walk w) { \
-    if (header && blockIdx.x == 0 && threadIdx.x == 0) *header = {}; \
+  ENTRY(statistics##suffix)(const T *x, float *partial, const Walk w) { \
     statistics<T, N>(x, partial, w, Place(w)); \
   } \
   ALPHA_KERNEL(statistics##suffix) \
@@ -133,13 +186,21 @@ __device__ __forceinline__ void finalize_sums(const float *__restrict__ partial,
   WALKING(T, _single_##dtype, 1) \
   PARAMETERS(T, dtype)
 #define PARAMETERS(P, dtype) \
-  ENTRY(finalize_statistics_##dtype)(const float *partial, P *running_mean, P *running_var, float *mean, float *istd, \
-                                     const Walk w, float momentum, float eps, const float *gamma, const float *beta, \
+  ENTRY(finalize_statistics_##dtype)(const float *partial, const Walk w, P *running_mean, P *running_var, float *mean, \
+                                     float *istd, float momentum, float eps, const float *gamma, const float *beta, \
                                      const unsigned *residual, OperandHeader *header) { \
-    finalize_statistics<P>(partial, running_mean, running_var, mean, istd, w, momentum, eps, \
+    finalize_statistics<P>(partial, w, {running_mean, running_var, mean, istd, momentum, eps}, \
                            {gamma, beta, residual, header}); \
   } \
   ALPHA_KERNEL(finalize_statistics_##dtype) \
+  ENTRY(finalize_tiles_##dtype)(const float *parts, int slots, const float *x, i64 rows, P *running_mean, \
+                                P *running_var, float *mean, float *istd, float momentum, float eps, \
+                                const float *gamma, const float *beta, const unsigned *residual, \
+                                OperandHeader *header) { \
+    finalize_tiles<P>(parts, slots, x, rows, {running_mean, running_var, mean, istd, momentum, eps}, \
+                      {gamma, beta, residual, header}); \
+  } \
+  ALPHA_KERNEL(finalize_tiles_##dtype) \
   ENTRY(running_statistics_##dtype)(const P *running_mean, const P *running_var, float *mean, float *istd, \
                                     int channels, float eps) { \
     running_statistics<P>(running_mean, running_var, mean, istd, channels, eps); \

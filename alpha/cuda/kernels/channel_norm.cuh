@@ -109,21 +109,30 @@ __device__ __forceinline__ void statistics(const T *__restrict__ x, float *__res
   }
 }
 
-// Mean and variance of k channels of a sample, from the means and m2s of their chunks; for `width` threads.
+// What `statistics` has left of k channels of a sample: j counts their chunks.
+struct Chunks {
+  const float *means, *m2s;
+  const Walk &w;
+  __device__ __forceinline__ float mean(i64 j) const { return means[j]; }
+  __device__ __forceinline__ float m2(i64 j) const { return m2s[j]; }
+  __device__ __forceinline__ double count(i64 j) const {
+    return double(int(j) % w.chunks + 1 < w.chunks ? w.chunk : w.rows - (w.chunks - 1) * w.chunk);
+  }
+};
+
+// Mean and variance of `count` numbers, from the mean, m2 and count of their parts; for `width` threads.
 struct MeanAndVariance {
   double mean, var;
-  __device__ __forceinline__ MeanAndVariance(const float *means, const float *m2s, const Walk &w, int k, int lane,
-                                             int width) {
-    const i64 last = w.rows - (w.chunks - 1) * w.chunk;
-    auto rows = [&](int j) { return double(j % w.chunks + 1 < w.chunks ? w.chunk : last); };
+  template <class Parts>
+  __device__ __forceinline__ MeanAndVariance(const Parts &of, i64 parts, i64 count, int lane, int width) {
     double sum = 0, squares = 0;
-    for (int j = lane; j < k * w.chunks; j += width) sum += means[j] * rows(j);
-    mean = fold_group(sum, width, Add()) / (w.rows * k);
-    for (int j = lane; j < k * w.chunks; j += width) {
-      const double away = means[j] - mean;
-      squares += m2s[j] + away * away * rows(j);
+    for (i64 j = lane; j < parts; j += width) sum += of.mean(j) * of.count(j);
+    mean = fold_group(sum, width, Add()) / count;
+    for (i64 j = lane; j < parts; j += width) {
+      const double away = of.mean(j) - mean;
+      squares += of.m2(j) + away * away * of.count(j);
     }
-    var = fold_group(squares, width, Add()) / (w.rows * k);
+    var = fold_group(squares, width, Add()) / count;
   }
 };
 

@@ -28,6 +28,9 @@
 // work      a list per block, made by alpha/cuda/conv/schedule_wgmma.py: tiles, the longest first, given to the block
 //           that is free first. Below one wave sums are cut into slices, which conv_wgmma_slices adds up
 // groups    are the fifth coordinate of all maps (of w with its planes): tiles end where a group does
+// counts    where batch norm is expected to follow, the means and variances that it begins with are made of what is
+//           stored (tile_statistics.cuh), but for sums in slices. So it need not read `out` once more, 67 MB for 512
+//           images of 32x32x64 in 16 bits. Nothing is counted where a flag says that `out` will be written again
 // requires  sm_90a; channels and columns of a group multiples of 8
 // measured  H100 SXM, nvcc 13.0, microseconds in bursts, operands made before (benchmarks/cuda_conv_modes.py), beside
 //           cuDNN 9.19 in the same run; 3x3, batch 512 (fprop / dgrad):
@@ -40,8 +43,10 @@
 //           At 32x32, 64 -> 64 neither filters that stay in shared memory, a third of the loads, nor consumers that take
 //           tiles in turn, so that one stores while the other multiplies, nor both took less time: 82 to 88 in bfloat16
 //           (83 with boxes of 128 images, 84 with twice as many boxes of 64)
-//           Not measured: runs of several taps, tiles of 32, 96 and 192 columns, groups
+//           Not measured: runs of several taps, tiles of 32, 96 and 192 columns, groups, statistics
 #include "gemm_wgmma.cuh"
+#include "guard.cuh"
+#include "tile_statistics.cuh"
 
 using Tile = WgmmaTile<ELEMENT, TILE_N, OPERAND_PLANES, false, B_MAJOR_N, RING_STAGES>;
 
@@ -67,6 +72,8 @@ struct ConvOperands {
   const CUtensorMap *in, *w, *out;  // in and K-major w: maps for runs of least_run taps, and one more each
   const float *bias, *scale_in, *scale_w;
   float *slots;
+  float *statistics;    // [block][consumer][mean, m2, count][channels], or null
+  Guard rewritten;      // whether `out` will be: nothing is counted then
   const int *work;      // [block][entry][FIELDS]
   int entries;          // of a block, its list's end among them
   int images_log2, batch, groups;
@@ -170,11 +177,22 @@ PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring) {
   }
 }
 
+// What an entry of the list gives statistics of.
+PTX_FN TileStatistics<OUT> statistics_of(const ConvOperands &t, int item) {
+  const int images = 1 << t.images_log2, first = (threadIdx.x / 128 - 1) * 64, column = field(item, COLUMN);
+  const int pixels = field(item, PIXELS) - field(item, PIXEL), batch = t.batch - field(item, IMAGE);
+  return {t.statistics, t.groups * t.columns, field(item, GROUP) * t.columns + column, t.columns - column,
+          pixels >= Tile::BM >> t.images_log2 && batch >= images, [=](int row) {
+            return (first + row >> t.images_log2) < pixels && (first + row & images - 1) < batch;
+          }};
+}
+
 // A consumer: sums, and stores 64 rows of each tile.
 PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring) {
   const Scale scale(t.scale_in, t.scale_w);
   const int lane = threadIdx.x % 32, rows = min(1 << t.images_log2, 64);  // of a box
   const int row = (threadIdx.x / 128 - 1) * 64 + lane * rows;
+  const bool counts = t.statistics && (!t.rewritten.a || spared(t.rewritten));
   OutBoxes<Tile, OUT> out(ring.buffers);
   float sum[Tile::SUMS];
   const int *list = t.list();
@@ -199,22 +217,31 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring) {
     }
     const float *bias = t.bias ? t.bias + group * t.columns + column : nullptr;
     const Finish finish = {scale, bias, t.columns - column, t.relu != 0};
-    out(sum, finish, [&](const char *box, int col) {
+    auto store = [&](const char *box, int col) {
       if (mine) ptx::tma_store_5d(*t.out, box + lane * rows * 128, column + col, w, h, image, group);
-    });
+    };
+    if (counts) {
+      const auto statistics = statistics_of(t, item);
+      out(sum, finish, store, [&](const char *box, int b) { statistics.add(box, b); });
+    } else {
+      out(sum, finish, store, [](const char *, int) {});
+    }
   }
   out.drain();
 }
 
 extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1)
 conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, const float *bias,
-           const float *scale_in, const float *scale_w, float *slots, const int *work, int entries, int images_log2,
-           int batch, int groups, int columns, int least_run, int most_run, int unit, int relu) {
+           const float *scale_in, const float *scale_w, float *slots, float *statistics, const int *work, int entries,
+           int images_log2, int batch, int groups, int columns, int least_run, int most_run, int unit, int relu,
+           const int *flag_in, const int *flag_w) {
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ RingBarriers<Tile> barriers;
-  const ConvOperands t = {in,      w,           out,   bias,   scale_in, scale_w,   slots, work,
-                          entries, images_log2, batch, groups, columns,  least_run, unit,  relu};
+  const ConvOperands t = {in,         w,                 out,  bias,    scale_in,    scale_w, slots,
+                          statistics, {flag_in, flag_w}, work, entries, images_log2, batch,   groups,
+                          columns,    least_run,         unit, relu};
+  if (statistics) clear_slots(statistics, groups * columns, Tile::THREADS);
   if (threadIdx.x == 0) barriers.init();
   if (threadIdx.x < 32) {
     for (int r = 0; r <= most_run - least_run; r++) {

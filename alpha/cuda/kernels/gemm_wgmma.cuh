@@ -243,7 +243,9 @@ template <class T, class O> struct OutBoxes {
 
   // Consumer: stores its 64 rows. store(box, col): issues the TMA stores of a box whose first column is col, by
   // lanes of the consumer's first warp, all of which are called. Row r of the box is r * 128 bytes behind its start.
-  template <class Store> PTX_FN void operator()(const float (&sum)[T::SUMS], const Finish &finish, Store store) {
+  // also(box, b): what all threads do with box number b besides, who only read it.
+  template <class Store, class Also>
+  PTX_FN void operator()(const float (&sum)[T::SUMS], const Finish &finish, Store store, Also also) {
     const Place place;
 #pragma unroll
     for (int b = 0; b < T::BN / COLS; b++) {
@@ -260,6 +262,7 @@ template <class T, class O> struct OutBoxes {
         store(box, b * COLS);
         ptx::bulk_commit();
       }
+      also(box, b);  // nobody writes it before all have met again
     }
   }
   // Once, at the end: memory has everything.

@@ -75,7 +75,8 @@ __device__ __forceinline__ void normalize(const T *__restrict__ x, const Affine<
     const int length = k * w.chunks, team = team_for(length);
     for (int first = 0; first < groups; first += THREADS / team) {
       const int group = first + threadIdx.x / team, mine = group < groups ? group : groups - 1;
-      const MeanAndVariance of(means + i64(mine) * length, m2s + i64(mine) * length, w, k, threadIdx.x % team, team);
+      const Chunks chunks{means + i64(mine) * length, m2s + i64(mine) * length, w};
+      const MeanAndVariance of(chunks, length, w.rows * k, threadIdx.x % team, team);
       if (group != mine || threadIdx.x % team) continue;
       mean[sample * groups + group] = float(of.mean);
       istd[sample * groups + group] = float(1 / sqrt(of.var + eps));

@@ -58,10 +58,10 @@ __device__ __forceinline__ int shift_of(unsigned amax) {
 }
 __device__ __forceinline__ float power_of_two(int exponent) { return __int_as_float((exponent + 127) << 23); }
 
-// A channel's bound, with room for the rounding of what it bounds. One that is not finite says nothing: if elements are
-// so large, they are found where they are split.
-__device__ __forceinline__ void raise_bound(OperandHeader *header, double bound) {
-  atomicMax(&header->bound, finite_bits(static_cast<float>(bound * 1.001)));
+// Bits of a channel's bound, with room for the rounding of what it bounds. One that is not finite says nothing: if
+// elements are so large, they are found where they are split.
+__device__ __forceinline__ unsigned bits_of_bound(double bound) {
+  return finite_bits(static_cast<float>(bound * 1.001));
 }
 
 // ---- two elements, and what is counted about them -------------------------------------------------------------------

@@ -3,6 +3,7 @@
 #pragma once
 #include <string.h>
 
+#include "moments.cuh"
 #include "storage.cuh"
 
 constexpr int THREADS = 256;  // of every block
@@ -62,19 +63,7 @@ template <class T> struct Parameter {
 // Pieces of a row that a thread may keep in registers from one pass to the next.
 constexpr int HELD = 8;
 
-// ---- moments of `count` numbers: their mean, and m2 = sum((v - mean)^2)
-
-struct Moments {
-  float mean, m2, count;
-};
-
-// Chan's formula: no digits are lost, however large the mean. Either count may be 0.
-__device__ __forceinline__ Moments merge_moments(const Moments &a, const Moments &b) {
-  const float count = a.count + b.count, share = count > 0 ? b.count / count : 0.0f, away = b.mean - a.mean;
-  return {a.mean + away * share, a.m2 + b.m2 + away * (away * (a.count * share)), count};
-}
-
-// ---- what else is merged
+// ---- what is merged
 
 struct MergeMoments {
   __device__ Moments operator()(const Moments &a, const Moments &b) const { return merge_moments(a, b); }
