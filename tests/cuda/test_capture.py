@@ -269,7 +269,7 @@ def test_neighbours_that_are_freed_serve_larger_tensors():
     captured = alpha.capture(growing)
     found = [captured(x).item() for _ in range(4)]
     assert found == [(10 + 10) << 20] * 4
-    assert memory.pool.reserved < 9.5 * x.data.nbytes
+    assert memory.pool.reserved < 10 * x.data.nbytes
 
 
 def test_gradients_outlive_their_recording_and_all_memory_comes_back():
