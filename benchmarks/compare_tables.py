@@ -85,11 +85,15 @@ def headline(rows: Sequence[Row]) -> list[str]:
         memory = "-" if least is None else (f"{least[key]['alpha']:.0f} / {least[key]['torch']:.0f} MiB "
                                             f"({short(least)})")
         what = f"{TITLES.get(fastest['model'], fastest['model'])}, batch {fastest['batch']}"
-        lines.append(f"| {what} | {precision(fastest)} | {fastest['ms']['alpha']:.1f} ms | "
-                     f"{fastest['ms']['torch']:.1f} ms ({short(fastest)}) | **{fastest['ratio']:.2f} times as fast** | "
+        lines.append(f"| {what} | {precision(fastest)} | {milliseconds(fastest['ms']['alpha'])} | "
+                     f"{milliseconds(fastest['ms']['torch'])} ({short(fastest)}) | **{fastest['ratio']:.2f} times as fast** | "
                      f"{memory} |")
     return table(("training step", "precision", "alpha", "best PyTorch", "alpha is", "peak memory, alpha / PyTorch"),
                  lines)
+
+
+def milliseconds(value: float) -> str:
+    return f"{value:.{1 if value >= 1 else 2}f} ms"
 
 
 def short(row: Row) -> str:
