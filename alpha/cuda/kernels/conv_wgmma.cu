@@ -40,10 +40,10 @@
 //             4x4,   512 -> 512            111 / 110*    42 /  42      39 /  39      95 /  99       75 /  52
 //             4x4 -> 2x2, 512, stride 2     39 /  41     19 /  17      18 /  14      38 /  47       26 /  27
 //           * a later run without cuDNN, after ptx::settle: 141 and 125 in that run without it. One run per figure
-//           At 32x32, 64 -> 64 neither filters that stay in shared memory, a third of the loads, nor consumers that take
-//           tiles in turn, so that one stores while the other multiplies, nor both took less time: 82 to 88 in bfloat16
-//           (83 with boxes of 128 images, 84 with twice as many boxes of 64)
-//           Not measured: runs of several taps, tiles of 32, 96 and 192 columns, groups, statistics
+//           At 32x32, 64 -> 64 neither filters that stay in shared memory, a third of the loads, nor consumers that
+//           take tiles in turn, so that one stores while the other multiplies, nor both took less time: 82 to 88 in
+//           bfloat16 (83 with boxes of 128 images, 84 with twice as many boxes of 64)
+//           Not measured: runs of several taps, tiles of 32, 96 and 192 columns, groups
 #include "gemm_wgmma.cuh"
 #include "guard.cuh"
 #include "tile_statistics.cuh"
