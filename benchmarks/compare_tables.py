@@ -86,8 +86,8 @@ def headline(rows: Sequence[Row]) -> list[str]:
                                             f"({short(least)})")
         what = f"{TITLES.get(fastest['model'], fastest['model'])}, batch {fastest['batch']}"
         lines.append(f"| {what} | {precision(fastest)} | {milliseconds(fastest['ms']['alpha'])} | "
-                     f"{milliseconds(fastest['ms']['torch'])} ({short(fastest)}) | **{fastest['ratio']:.2f} times as fast** | "
-                     f"{memory} |")
+                     f"{milliseconds(fastest['ms']['torch'])} ({short(fastest)}) | "
+                     f"**{fastest['ratio']:.2f} times as fast** | {memory} |")
     return table(("training step", "precision", "alpha", "best PyTorch", "alpha is", "peak memory, alpha / PyTorch"),
                  lines)
 

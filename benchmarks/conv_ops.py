@@ -9,7 +9,8 @@ result with PyTorch's. Buffers rotate over more than the cache holds. benchmarks
 paper's cases run one by one, the device waited for after every execution, the others in windows of calls.
 
 TFLOP/s are nominal, products with padded zeros counted, as the field does; "useful" leaves those out, and is given as a
-share of what a large matrix product reaches in the same run; "table2" counts inserted zeros too, as the paper does.
+share of the roofline: of what a large matrix product reaches in the same run, or of what a copy's bandwidth allows a
+pass that reads its arguments once and writes its result. "table2" counts inserted zeros too, as the paper does.
 On a GPU, `--sets layers --fma` computes on the FMA units, to which the bars of that set belong.
 """
 
@@ -31,17 +32,18 @@ from benchmarks.conv_sides import Operands, alpha_call, part_of, torch_call
 from benchmarks.environment import add_common, settle, torch_facts
 from benchmarks.results import Row
 from benchmarks.rounds import Side, mark, medians, relative_error
-from benchmarks.shapes import PASSES, SHAPES, ConvShape, bar, network_shapes, paper, table2_flops, waves
+from benchmarks.shapes import PASSES, SHAPES, ConvShape, bar, moved_bytes, network_shapes, paper, table2_flops, waves
 from benchmarks.torch_precision import allow_tf32
 
 SETS = ("networks", "paper3", "paper5", "layers")
 MODELS = ("lenet5", "vgg16", "resnet18", "googlenet")
 PRECISIONS = ("fp32", "tf32", "bf16")
 BOUNDS = {"fp32": 1e-4, "tf32": 2e-3, "bf16": 2e-2}  # of an error; each precision stays far below the next one's
-USEFUL_BAR = 0.7      # of the rate of a large matrix product, on layers with more than one wave
+ROOFLINE_BAR = 0.7    # of the useful rate, on layers with more than one wave
 KEY = ("set", "shape", "pass", "precision", "settings", "n")
-CPU = {"matmul": 2048, "executions": 20, "rounds": 3, "window": 30.0, "batch": 32}
-GPU = {"matmul": 8192, "executions": 1000, "rounds": rounds.ROUNDS, "window": rounds.WINDOW_MS, "batch": 128}
+CPU = {"matmul": 2048, "copy_mib": 64, "executions": 20, "rounds": 3, "window": 30.0, "batch": 32}
+GPU = {"matmul": 8192, "copy_mib": 512, "executions": 1000, "rounds": rounds.ROUNDS, "window": rounds.WINDOW_MS,
+       "batch": 128}
 
 
 def timing_of(device: str) -> ModuleType:
@@ -74,11 +76,11 @@ def errors(operands: Operands, pass_name: str, calls: dict[str, Any], precision:
 # ---- time ------------------------------------------------------------------------------------------------------------
 
 
-def measure(set_name: str, operands: Operands, pass_name: str, precision: str, ceiling: float, effort: Row) -> Row:
+def measure(set_name: str, operands: Operands, pass_name: str, precision: str, ceilings: Row, effort: Row) -> Row:
     """Returns the figures of one pass of one convolution.
 
     Args:
-        ceiling: TFLOP/s of a large matrix product.
+        ceilings: what `ceilings` has returned.
         effort: rounds and window, or executions.
     """
     shape, desc, timing = operands.shape, operands.shape.desc, operands.timing
@@ -96,15 +98,17 @@ def measure(set_name: str, operands: Operands, pass_name: str, precision: str, c
         ("tflops", desc.nominal_flops), ("useful_tflops", desc.useful_flops),
         ("table2_tflops", table2_flops(desc, pass_name)))}
     best = max(rates["tflops"]["torch_nchw"], rates["tflops"]["torch_nhwc"])
-    ratio, share = rates["tflops"]["alpha"] / best, rates["useful_tflops"]["alpha"] / ceiling
+    nbytes = moved_bytes(desc, pass_name, 2 if operands.dtype == "bfloat16" else 4)
+    roofline = min(ceilings["matmul_tflops"], desc.useful_flops / nbytes * ceilings["copy_gb_per_s"] / 1e3)
+    ratio, share = rates["tflops"]["alpha"] / best, rates["useful_tflops"]["alpha"] / roofline
     barred = set_name == "layers" and device == "cuda" and precision == "fp32" and not alpha.config.tensor_cores
     asked = bar(shape, pass_name, best) if barred else None
     full = barred and waves(desc, sm_count()) > 1
     return {"set": set_name, "shape": shape.name, "pass": pass_name, "precision": precision, "device": device,
             **{k: v for k, v in shape._asdict().items() if k != "name"}, "kernel": kernel, "sets": operands.sets,
             "ms": ms, "ms_rounds": times, **rates, "ratio": ratio, "bar": asked,
-            "met": None if asked is None else ratio >= asked, "useful_share": share,
-            "useful_bar": USEFUL_BAR if full else None, "gb_per_s": desc.nbytes() / ms["alpha"] / 1e6, "error": error}
+            "met": None if asked is None else ratio >= asked, "roofline_tflops": roofline, "of_roofline": share,
+            "roofline_bar": ROOFLINE_BAR if full else None, "gb_per_s": nbytes / ms["alpha"] / 1e6, "error": error}
 
 
 def stream_of(device: str) -> Any:
@@ -128,8 +132,11 @@ def kernel_name(pass_name: str, desc: Any, dtype: str, device: str) -> str:
     return plan(pass_name, desc, precision_of(dtype)).chosen.name
 
 
-def matmul_facts(timing: ModuleType, size: int, precision: str, window: float = 100.0) -> Row:
-    """Returns what a large matrix product of PyTorch reaches, the ceiling of arithmetic; on a GPU with the clocks."""
+def ceilings(timing: ModuleType, size: int, copy_mib: int, precision: str, window: float = 100.0) -> Row:
+    """Returns what a large matrix product and a large copy of PyTorch reach, on a GPU with the clocks under load.
+
+    A copy's bytes are counted twice: read and written.
+    """
     torch = timing.strict_torch()
     allow_tf32(torch, precision)
     kind = torch.bfloat16 if precision == "bf16" else torch.float32
@@ -137,13 +144,16 @@ def matmul_facts(timing: ModuleType, size: int, precision: str, window: float = 
     side = Side(lambda k: a @ b)
     ms = medians(timing.alternate({"matmul": side}, 3, window))["matmul"]
     clocks = timing.smi_during(side, max(1, round(1500 / ms))) if hasattr(timing, "smi_during") else {}
-    return {"matmul_tflops": 2 * size ** 3 / ms / 1e9, "matmul_size": size, **clocks}
+    source, target = (torch.empty(copy_mib << 20, dtype=torch.uint8, device=timing.peer_device()) for _ in range(2))
+    copy_ms = medians(timing.alternate({"copy": Side(lambda k: target.copy_(source))}, 3, window))["copy"]
+    return {"matmul_tflops": 2 * size ** 3 / ms / 1e9, "matmul_size": size,
+            "copy_gb_per_s": 2 * (copy_mib << 20) / copy_ms / 1e6, "copy_mib": copy_mib, **clocks}
 
 
 # ---- tables ----------------------------------------------------------------------------------------------------------
 
 HEAD = ("set", "convolution", "pass", "precision", "ms", "TFLOP/s", "PyTorch NCHW", "PyTorch NHWC", "ratio", "bar",
-        "useful TFLOP/s", "of matmul", "by Table II", "error alpha / PyTorch", "kernel")
+        "useful TFLOP/s", "of roofline", "by Table II", "error alpha / PyTorch", "kernel")
 
 
 def line(row: Row) -> str:
@@ -151,10 +161,11 @@ def line(row: Row) -> str:
     where = f"| {row['set']} | {row['shape']} | {row['pass']} | {row['precision']} |"
     if "failed" in row:
         return f"{where} FAILED: {row['failed']} |"
-    t = row["tflops"]
+    t, share = row["tflops"], "-"
+    if "of_roofline" in row:  # not in older files
+        share = f"{100 * row['of_roofline']:.0f} % {mark(row['of_roofline'], row['roofline_bar'])}"
     return (f"{where} {row['ms']['alpha']:.3f} | {t['alpha']:.3g} | {t['torch_nchw']:.3g} | {t['torch_nhwc']:.3g} | "
-            f"{row['ratio']:.2f} | {mark(row['ratio'], row['bar'])} | {row['useful_tflops']['alpha']:.3g} | "
-            f"{100 * row['useful_share']:.0f} % {mark(row['useful_share'], row['useful_bar'])} | "
+            f"{row['ratio']:.2f} | {mark(row['ratio'], row['bar'])} | {row['useful_tflops']['alpha']:.3g} | {share} | "
             f"{row['table2_tflops']['alpha']:.3g} | {row['error']['alpha']:.0e} / {row['error']['torch_nchw']:.0e} | "
             f"{row['kernel']} |")
 
@@ -164,7 +175,7 @@ def report(rows: Sequence[Row]) -> list[str]:
     rows = results.latest(rows, KEY)
     lines = [f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD), *map(line, rows)]
     judged = [row for row in rows if row.get("bar") is not None]
-    useful = [row for row in rows if row.get("useful_bar") is not None]
+    useful = [row for row in rows if row.get("roofline_bar") is not None]
     good = [row for row in rows if "failed" not in row]
     for pass_name in PASSES:
         ratios = [row["ratio"] for row in good if row["pass"] == pass_name]
@@ -172,9 +183,9 @@ def report(rows: Sequence[Row]) -> list[str]:
             lines.append(f"{pass_name}: faster than PyTorch's better layout in {sum(r > 1 for r in ratios)} of "
                          f"{len(ratios)} cases")
     if judged:
-        lines.append(f"{sum(row['met'] for row in judged)} of {len(judged)} bars met; "
-                     f"{sum(row['useful_share'] >= row['useful_bar'] for row in useful)} of {len(useful)} useful rates "
-                     f"at {100 * USEFUL_BAR:.0f} % of a matrix product")
+        reached = sum(row["of_roofline"] >= row["roofline_bar"] for row in useful)
+        lines.append(f"{sum(row['met'] for row in judged)} of {len(judged)} bars met; {reached} of {len(useful)} "
+                     f"useful rates at {100 * ROOFLINE_BAR:.0f} % of the roofline")
     return [*lines, f"{len(rows) - len(good)} failed"]
 
 
@@ -241,7 +252,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run(args: argparse.Namespace, timing: ModuleType, precision: str, facts: Row, file: Path) -> None:
     """Measures everything in one precision; what fails is a row, and the rest goes on."""
-    facts = {**facts, **matmul_facts(timing, args.matmul, precision)}
+    facts = {**facts, **ceilings(timing, args.matmul, args.copy_mib, precision)}
     there = {results.key_of(row, KEY) for row in results.read(file) if "failed" not in row} if args.resume else set()
     for set_name, shape, passes, more in jobs(args.sets, args.passes, args.device, args.batch, args.models):
         if args.shapes and shape.name not in args.shapes:
@@ -255,7 +266,7 @@ def run(args: argparse.Namespace, timing: ModuleType, precision: str, facts: Row
         allow_tf32(timing.strict_torch(), precision)
         for pass_name in wanted:
             try:
-                row = measure(set_name, operands, pass_name, precision, facts["matmul_tflops"], vars(args))
+                row = measure(set_name, operands, pass_name, precision, facts, vars(args))
             except Exception as error:  # the other convolutions are of use without this one
                 traceback.print_exc()
                 row = {**key, "pass": pass_name, "failed": (str(error) or repr(error)).partition("\n")[0][:200]}

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from alpha.ops.conv_desc import ConvDesc, Pair
+from alpha.ops.conv_desc import Axis, ConvDesc, Pair
 
 PASSES = ("fprop", "dgrad", "wgrad")
 WGRAD_BAR_BELOW = 40.0  # TFLOP/s: where cuDNN is faster than this it has left the direct algorithm
@@ -105,6 +105,14 @@ def table2_flops(desc: ConvDesc, pass_name: str) -> int:
     if pass_name == "dgrad":
         return per_tap * desc.h.i * desc.w.i
     return per_tap * (desc.h.o + (desc.h.o - 1) * (desc.h.s - 1)) * (desc.w.o + (desc.w.o - 1) * (desc.w.s - 1))
+
+
+def moved_bytes(desc: ConvDesc, pass_name: str, itemsize: int) -> int:
+    """Returns the least that a pass must read and write: not the inputs that strides leap over, but all of dx."""
+    def met(axis: Axis) -> int:
+        return len({o * axis.s + f * axis.d - axis.p for o in range(axis.o) for f in range(axis.f)} & {*range(axis.i)})
+    leapt = 0 if pass_name == "dgrad" else desc.h.i * desc.w.i - met(desc.h) * met(desc.w)
+    return desc.nbytes(itemsize) - itemsize * desc.n * desc.ic * leapt
 
 
 def bar(shape: ConvShape, pass_name: str, cudnn_tflops: float) -> float | None:

@@ -14,12 +14,13 @@ from benchmarks import conv_ops, cpu_timing, results, rounds
 from benchmarks.checks import UnfairError
 from benchmarks.conv_sides import reference
 from benchmarks.rounds import Side
-from benchmarks.shapes import PAPER, PASSES, ConvShape, network_shapes, paper, table2_flops
+from benchmarks.shapes import PAPER, PASSES, ConvShape, moved_bytes, network_shapes, paper, table2_flops
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 TINY = ConvShape("tiny", 3, 6, 8, 12, 3, 1, 2)
+CEILINGS = {"matmul_tflops": 1.0, "copy_gb_per_s": 1e6}
 EFFORT = {"rounds": 1, "window": 0.01, "executions": 3}
 
 
@@ -79,17 +80,32 @@ def test_the_reference_is_a_convolution(shape: ConvShape, pass_name: str) -> Non
 @pytest.mark.parametrize("set_name", ["networks", "paper3"])
 @pytest.mark.parametrize("pass_name", PASSES)
 def test_a_convolution_is_compared_and_timed(pass_name: str, set_name: str) -> None:
-    row = conv_ops.measure(set_name, conv_ops.Operands(TINY, cpu_timing, sets=2), pass_name, "fp32", 1.0, EFFORT)
+    row = conv_ops.measure(set_name, conv_ops.Operands(TINY, cpu_timing, sets=2), pass_name, "fp32", CEILINGS, EFFORT)
     assert row["error"].keys() == {"alpha", "torch_nchw", "torch_nhwc", "alpha against torch_nchw"}
     assert max(row["error"].values()) < 1e-5 and row["bar"] is None
     for side, ms in row["ms"].items():
         assert row["tflops"][side] == pytest.approx(TINY.desc.nominal_flops / ms / 1e9)
         assert row["useful_tflops"][side] == pytest.approx(TINY.desc.useful_flops / ms / 1e9)
         assert row["table2_tflops"][side] == pytest.approx(table2_flops(TINY.desc, pass_name) / ms / 1e9)
-    assert row["useful_share"] == pytest.approx(row["useful_tflops"]["alpha"] / 1.0)
+    assert row["roofline_tflops"] == 1.0 and row["of_roofline"] == pytest.approx(row["useful_tflops"]["alpha"])
     assert row["ratio"] == pytest.approx(row["tflops"]["alpha"] / max(row["tflops"][k] for k in ("torch_nchw",
                                                                                                   "torch_nhwc")))
     assert f"| {set_name} | tiny | {pass_name} | fp32 |" in conv_ops.line(json.loads(json.dumps(row)))
+
+
+def test_a_convolution_that_moves_more_than_it_multiplies_has_another_ceiling() -> None:
+    operands = conv_ops.Operands(TINY, cpu_timing, sets=2)
+    row = conv_ops.measure("networks", operands, "fprop", "fp32", {**CEILINGS, "copy_gb_per_s": 1e-3}, EFFORT)
+    assert row["roofline_tflops"] == pytest.approx(TINY.desc.useful_flops / moved_bytes(TINY.desc, "fprop", 4) * 1e-6)
+    assert row["of_roofline"] == pytest.approx(row["useful_tflops"]["alpha"] / row["roofline_tflops"])
+
+
+def test_what_strides_leap_over_need_not_be_read() -> None:
+    desc = ConvShape("c", 3, 6, 4, 5, 1, 0, 2).desc  # x 3x6x6x4, of which 3x3 positions are met; y 3x3x3x5; w 5x4
+    assert moved_bytes(desc, "fprop", 4) == moved_bytes(desc, "wgrad", 4) == 4 * (3 * 9 * 4 + 3 * 9 * 5 + 20)
+    assert moved_bytes(desc, "dgrad", 2) == 2 * (3 * 36 * 4 + 3 * 9 * 5 + 20)
+    assert moved_bytes(ConvShape("a", 3, 6, 4, 5, 3, 1, 2).desc, "fprop", 4) == ConvShape("a", 3, 6, 4, 5, 3, 1, 2
+                                                                                          ).desc.nbytes()
 
 
 def test_a_wrong_convolution_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +114,7 @@ def test_a_wrong_convolution_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> No
         1.001))
     with pytest.raises(UnfairError, match=r"conv_ops: tiny fprop: a result is wrong, relative errors .*alpha against "
                                           r"torch_nchw.* 0.0001 is allowed in fp32\nhelp: look for the kernel"):
-        conv_ops.measure("networks", conv_ops.Operands(TINY, cpu_timing, sets=1), "fprop", "fp32", 1.0, EFFORT)
+        conv_ops.measure("networks", conv_ops.Operands(TINY, cpu_timing, sets=1), "fprop", "fp32", CEILINGS, EFFORT)
 
 
 # ---- time ------------------------------------------------------------------------------------------------------------
@@ -155,9 +171,10 @@ def test_a_precision_that_the_cpu_does_not_have_is_refused(capsys: pytest.Captur
 
 def test_bars_are_counted() -> None:
     row = {"set": "layers", "shape": "v1", "pass": "fprop", "precision": "fp32", "settings": "ALPHA_TENSOR_CORES=0",
-           "n": 512, "ratio": 1.1, "bar": 0.9, "met": True, "useful_share": 0.6, "useful_bar": 0.7, "kernel": "slab",
+           "n": 512, "ratio": 1.1, "bar": 0.9, "met": True, "of_roofline": 0.6, "roofline_bar": 0.7, "kernel": "slab",
            **{key: {"alpha": 2.0, "torch_nchw": 1.0, "torch_nhwc": 1.5}
               for key in ("ms", "tflops", "useful_tflops", "table2_tflops", "error")}}
     lines = conv_ops.report([row, {**row, "shape": "v2", "met": False, "ratio": 0.8}])
-    assert lines[-2] == "1 of 2 bars met; 0 of 2 useful rates at 70 % of a matrix product"
+    assert lines[-2] == "1 of 2 bars met; 0 of 2 useful rates at 70 % of the roofline"
+    assert "| - |" in conv_ops.line({key: value for key, value in row.items() if "roofline" not in key})
     assert ">= 0.9 ok" in lines[2] and ">= 0.9 MISSED" in lines[3] and ">= 0.7 MISSED" in lines[2]

@@ -36,11 +36,14 @@ def test_both_libraries_see_one_memory(dtype: str) -> None:
         assert timing.view(x).data_ptr() == t.data_ptr()
 
 
+CEILINGS, EFFORT = {"matmul_tflops": 50.0, "copy_gb_per_s": 3000.0}, {"rounds": 1, "window": 0.01}
+
+
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
 @pytest.mark.parametrize("pass_name", PASSES)
 def test_a_convolution_is_compared_and_timed(pass_name: str, precision: str) -> None:
     operands = Operands(TINY, timing, "bfloat16" if precision == "bf16" else "float32", sets=2)
-    row = conv_ops.measure("layers", operands, pass_name, precision, 50.0, {"rounds": 1, "window": 0.01})
+    row = conv_ops.measure("layers", operands, pass_name, precision, CEILINGS, EFFORT)
     assert all(error < 1e-2 for error in row["error"].values()) and row["ratio"] > 0 and row["bar"] is None
     assert f"| layers | tiny | {pass_name} | {precision} |" in conv_ops.line(row) and row["kernel"]
     assert json.loads(json.dumps(row))["useful_tflops"]["alpha"] < row["tflops"]["alpha"]
@@ -49,12 +52,13 @@ def test_a_convolution_is_compared_and_timed(pass_name: str, precision: str) -> 
 def test_convolutions_are_reported_with_their_bars(monkeypatch: pytest.MonkeyPatch, tmp_path, capsys) -> None:
     monkeypatch.setattr(conv_ops, "SHAPES", (TINY, TINY._replace(name="odd", padding=2)))
     monkeypatch.setitem(conv_ops.GPU, "matmul", 64)
+    monkeypatch.setitem(conv_ops.GPU, "copy_mib", 1)
     monkeypatch.setattr(conv_ops.plots, "draw", lambda folder: [])
     assert conv_ops.main(["--device", "cuda", "--sets", "layers", "--fma", "--rounds", "1", "--window", "0.01",
                           "--busy", "--output", str(tmp_path)]) == 0
     rows = [json.loads(text) for text in (tmp_path / "conv_ops.jsonl").read_text().splitlines()]
     assert [(row["shape"], row["pass"]) for row in rows] == [(s, p) for s in ("tiny", "odd") for p in PASSES]
-    assert all({"date", "arch", "command", "matmul_tflops"} <= set(row) and "failed" not in row for row in rows)
+    assert all({"date", "arch", "command", *CEILINGS} <= set(row) and "failed" not in row for row in rows)
     assert all("ALPHA_TENSOR_CORES=0" in row["settings"] for row in rows) and rows[0]["bar"] == 0.9
     assert "bars met" in capsys.readouterr().out.splitlines()[-2]
 
@@ -68,7 +72,7 @@ def test_a_wrong_convolution_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> No
         return y
     monkeypatch.setitem(registry["conv2d"].impls, "cuda", wrong)
     with pytest.raises(UnfairError, match=r"tiny fprop: a result is wrong.*alpha against torch.*0.0001 is allowed"):
-        conv_ops.measure("layers", Operands(TINY, timing, sets=1), "fprop", "fp32", 50.0, {"rounds": 1, "window": 0.01})
+        conv_ops.measure("layers", Operands(TINY, timing, sets=1), "fprop", "fp32", CEILINGS, EFFORT)
 
 
 def jobs(dtype: str) -> list:
