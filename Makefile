@@ -13,7 +13,7 @@ test: .venv/.test          ## the whole CPU suite; comparisons with PyTorch run 
 
 # What the checked run leaves out: programs, whole training steps, repetitions, the largest convolutions.
 LONG := context or interop or training or capture or benchmarks or docs or tuning or two_runs or repetitions or adjoint \
-	or aligned or many_ or fprop-long or dgrad-long or every_mode_is
+	or aligned or many_ or losses_are or fprop-long or dgrad-long or every_mode_is
 EMULATED := $(BIN)/python -m pytest -q -n 2 -p tests.emulator.plugin
 test-emulated: .venv/.test ## without a GPU: the emulated driver and the CUDA suite on it; then every access checked
 	$(BIN)/python -m tests.emulator.install_pycuda
