@@ -2,34 +2,39 @@
 
     python -m benchmarks.cuda_conv_modes [--shapes v1 d32] [--passes fprop dgrad wgrad] [--modes fp32 tf32 bf16 fp16]
                                          [--peers fp32 tf32 bf16] [--units wgmma mma] [--rounds 5] [--rest 0.15]
-                                         [--split] [--counts] [--output FILE.jsonl]
+                                         [--sustained 0.6] [--split] [--counts] [--output FILE.jsonl]
 
 Normal data in buffers that rotate over more than the cache holds. Both libraries' calls are captured in CUDA graphs and
-replayed between events in bursts: windows of 12 ms, each after a rest, so that the clock is that of a cool device. What
-tensor cores read is made before ("us"), or with every call for the operand that a training step makes anew ("+split").
-cuDNN searches for its fastest algorithm; float32 takes the faster of both layouts, the others channels_last. Shapes g8
-to g528 (benchmarks/shapes.py: NARROW) run where they are named.
+replayed between events, in bursts: windows of 12 ms, each after a rest, so that the clock is that of a cool device; and
+sustained: without a pause, of which the second half counts, at the clock that the power limit leaves. What tensor cores
+read is made before ("us"), or with every call for the operand that a training step makes anew ("+split"). cuDNN
+searches for its fastest algorithm; float32 takes the faster of both layouts, the others channels_last. Where no tile
+serves a layer, the kernel that is planned for it is measured. Shapes g8 to g528 (benchmarks/shapes.py: NARROW) run
+where they are named.
 """
 
 from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import alpha
 from alpha.cuda.context import context
 from alpha.cuda.memory import Array, empty
 from alpha.cuda.operand import operand
+from alpha.cuda.plan import plan, precision_of
 from alpha.graph import set_grad_enabled
 from benchmarks import cuda_timing as timing
-from benchmarks.conv_sides import Call, Operands, error_of, torch_call
+from benchmarks.conv_sides import Call, Operands, alpha_call, error_of, torch_call
 from benchmarks.environment import torch_facts
-from benchmarks.results import record
+from benchmarks.results import Row, record
 from benchmarks.shapes import NARROW, PASSES, SHAPES, ConvShape
 
 UNITS = {"wgmma": ("alpha.cuda.conv.wgmma", "alpha.cuda.conv.wgmma_wgrad"),  # modules that offer candidates()
@@ -38,6 +43,7 @@ MODES = {"fp32": ("float16x2", "float32"), "tf32": ("float16", "float32"), "bf16
          "fp16": ("float16", "float16")}
 PEERS = ("fp32", "tf32", "bf16")
 ERROR_BOUNDS = {"fp32": 2e-6, "tf32": 6e-4, "bf16": 5e-3, "fp16": 6e-4}
+COMPARED = (("fp32", "fp32"), ("fp32", "tf32"), ("tf32", "tf32"), ("bf16", "bf16"))
 WINDOW_MS = 12.0
 
 
@@ -77,18 +83,29 @@ def tile_call(operands: Operands, candidate: Any, split: bool, counts: bool = Fa
     return call
 
 
+def planned_call(operands: Operands, pass_name: str, mode: str) -> tuple[str, Call]:
+    """Returns the kernel that the plan chooses where no tile of these units fits, and the op that launches it."""
+    call = alpha_call(operands, pass_name, "cuda")
+
+    def in_mode(k: int) -> Array:
+        with alpha.precision(mode):
+            return call(k)
+    with alpha.precision(mode):
+        return plan(pass_name, operands.shape.desc, precision_of(operands.dtype)).chosen.name, in_mode
+
+
 # ---- time ------------------------------------------------------------------------------------------------------------
 
 
-def burst_us(call: Call, sets: int, stream: Any, rounds: int, rest: float) -> float:
-    """Returns the median time of a call in microseconds: windows of replayed graphs, each after a rest.
+def times_us(call: Call, sets: int, stream: Any, args: argparse.Namespace) -> dict[str, float]:
+    """Returns the microseconds of a call: the median of windows of replayed graphs after rests, and sustained.
 
     stream: PyTorch's view of the stream that the calls go to.
     """
     import torch
     if not torch.cuda.is_available():
         call(0)
-        return float("nan")
+        return {"us": float("nan"), "sustained_us": float("nan")}
     with torch.cuda.stream(stream):
         for k in range(sets + 1):
             call(k)
@@ -98,8 +115,10 @@ def burst_us(call: Call, sets: int, stream: Any, rounds: int, rest: float) -> fl
         for k in range(sets):
             call(k)
 
-    def window(count: int) -> float:
+    def window(count: int, before: int = 0) -> float:
         torch.cuda.synchronize()
+        for _ in range(before):
+            graph.replay()
         begin.record()
         for _ in range(count):
             graph.replay()
@@ -107,12 +126,14 @@ def burst_us(call: Call, sets: int, stream: Any, rounds: int, rest: float) -> fl
         torch.cuda.synchronize()
         return begin.elapsed_time(end) / count
     window(1)
-    count, times = max(1, round(WINDOW_MS / window(1))), []
-    for _ in range(rounds):
-        time.sleep(rest)
+    ms, times = window(1), []
+    for _ in range(args.rounds):
+        time.sleep(args.rest)
         window(1)
-        times.append(window(count))
-    return statistics.median(times) * 1e3 / sets
+        times.append(window(max(1, round(WINDOW_MS / ms))))
+    half = max(1, round(args.sustained * 500 / ms))
+    sustained = window(half, before=half) if args.sustained else float("nan")
+    return {"us": statistics.median(times) * 1e3 / sets, "sustained_us": sustained * 1e3 / sets}
 
 
 def measure(shape: ConvShape, pass_name: str, args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -130,14 +151,15 @@ def measure(shape: ConvShape, pass_name: str, args: argparse.Namespace) -> list[
         operands = Operands(shape, timing, dtype)
 
         def add(name: str, mode: str, call: Call, stream: Any, error: float, by_cost: float = float("nan"),
-                operands: Operands = operands) -> float:
-            us = burst_us(call, operands.sets, stream, args.rounds, args.rest)
-            rows.append({"shape": shape.name, "pass": pass_name, "side": name, "mode": mode, "us": us, "error": error,
-                         "estimate_us": by_cost})
-            return us
+                operands: Operands = operands) -> None:
+            rows.append({"shape": shape.name, "pass": pass_name, "side": name, "mode": mode, "error": error,
+                         "estimate_us": by_cost, **times_us(call, operands.sets, stream, args)})
         for mode in modes:
             fitting = [c for c in candidates(pass_name, mode, args.units) if not c.fits(shape.desc)]
             fitting.sort(key=lambda c: c.cost(shape.desc, context.sm_count))
+            if not fitting:
+                name, call = planned_call(operands, pass_name, mode)
+                add(name, mode, call, ours, error_of(operands, pass_name, timing.view(call(0))))
             for number, candidate in enumerate(fitting[:None if args.all else 1]):
                 call = tile_call(operands, candidate, False)
                 result = timing.view(call(0))
@@ -168,6 +190,28 @@ def line(shape: ConvShape, row: dict[str, Any]) -> str:
             f"({row['estimate_us']:6.1f}) {tflops:6.0f} nominal {useful:6.0f} useful, error {row['error']:.1e}")
 
 
+def summary(rows: Sequence[Row]) -> list[str]:
+    """Returns how alpha's modes stand beside cuDNN's, a line for each pair and protocol."""
+    lines = []
+    for key, protocol in (("us", "burst"), ("sustained_us", "sustained")):
+        times: dict[tuple[str, str], dict[tuple[str, str], float]] = {}
+        for row in rows:
+            side, us = "cuDNN" if row["side"].startswith("cuDNN") else "alpha", row[key]
+            if us == us and not row["side"].endswith(("+split", "+counts")):
+                best = times.setdefault((side, row["mode"]), {})
+                at = row["shape"], row["pass"]
+                best[at] = min(us, best.get(at, us))
+        for mode, peer in COMPARED:
+            ours, theirs = times.get(("alpha", mode), {}), times.get(("cuDNN", peer), {})
+            ratios = {at: theirs[at] / us for at, us in ours.items() if at in theirs}
+            if ratios:
+                least = min(ratios, key=lambda at: ratios[at])
+                lines.append(f"{protocol}: {mode} beside cuDNN's {peer}: geometric mean "
+                             f"{statistics.geometric_mean(ratios.values()):.2f}, least {ratios[least]:.2f} "
+                             f"({' '.join(least)}), {len(ratios)} cases")
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     names = [s.name for s in (*SHAPES, *NARROW)]
@@ -181,10 +225,12 @@ def main() -> None:
     parser.add_argument("--counts", action="store_true", help="also with the statistics that batch norm begins with")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rest", type=float, default=0.15, help="seconds before each window")
+    parser.add_argument("--sustained", type=float, default=0.0, help="seconds without a pause, too")
     parser.add_argument("--output", type=Path, help="append the results to this file, a JSON object a line")
     args = parser.parse_args()
-    facts = timing.start("python -m benchmarks.cuda_conv_modes") | torch_facts()
+    facts = timing.start(f"python -m benchmarks.cuda_conv_modes {' '.join(sys.argv[1:])}".strip()) | torch_facts()
     print("; ".join(f"{k}: {v}" for k, v in facts.items()))
+    found = []
     for shape in (s for s in (*SHAPES, *NARROW) if s.name in args.shapes):
         for pass_name in args.passes:
             try:
@@ -192,9 +238,11 @@ def main() -> None:
             except Exception:  # the other layers are of use without this one
                 traceback.print_exc()
                 continue
+            found += rows
             for row in rows:
                 record(args.output, facts, row)
                 print(line(shape, row), flush=True)
+    print("\n".join(summary(found)))
 
 
 if __name__ == "__main__":

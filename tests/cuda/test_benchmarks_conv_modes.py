@@ -37,7 +37,7 @@ def test_a_wrong_result_is_not_timed(device, monkeypatch):
     from benchmarks import cuda_conv_modes
     from benchmarks.shapes import ConvShape
     monkeypatch.setattr(cuda_conv_modes, "error_of", lambda *args: 1.0)
-    args = Namespace(modes=["fp32"], units=["wgmma"], peers=[], all=False, split=False, counts=False, rounds=1,
+    args = Namespace(modes=["fp32"], units=["wgmma"], peers=[], all=False, split=False, counts=False, sustained=0.0, rounds=1,
                      rest=0.0)
     with pytest.raises(ValueError, match=r"conv_wgmma .* relative error 1.0, 2e-06 is allowed"):
         cuda_conv_modes.measure(ConvShape("tiny", 2, 1, 8, 8, 1, 0, 1), "fprop", args)
@@ -49,3 +49,31 @@ def test_tiles_of_one_instruction_are_timed_alone():
         names = {unit: {c.name for c in candidates(pass_name, "bf16", [unit])} for unit in ("wgmma", "mma")}
         assert all(f"_{unit} " in name for unit, found in names.items() for name in found)
         assert names["wgmma"] | names["mma"] == {c.name for c in candidates(pass_name, "bf16")}
+
+
+def test_a_layer_without_a_tile_has_the_planned_kernel(device):
+    from argparse import Namespace
+
+    from benchmarks import cuda_conv_modes
+    from benchmarks.shapes import ConvShape
+    args = Namespace(modes=["fp32", "bf16"], units=["wgmma"], peers=[], all=False, split=False, counts=False,
+                     sustained=0.0, rounds=1, rest=0.0)
+    rows = cuda_conv_modes.measure(ConvShape("tiny", 2, 4, 3, 8, 3, 1, 1), "fprop", args)
+    assert [(row["mode"], row["side"]) for row in rows] == [("fp32", "stem_fprop 16"), ("bf16", "stem_fprop 16")]
+    assert rows[0]["error"] < 1e-6 < rows[1]["error"] < 5e-3
+
+
+def test_modes_are_summed_up_beside_their_peers():
+    from benchmarks.cuda_conv_modes import summary
+    base = {"pass": "fprop", "sustained_us": float("nan")}
+    measured = (("v1", "conv_wgmma a", "fp32", 10.0), ("v1", "conv_wgmma b", "fp32", 8.0),
+                ("v1", "conv_wgmma b +split", "fp32", 1.0), ("v1", "cuDNN NCHW", "fp32", 64.0),
+                ("v1", "cuDNN NHWC", "fp32", 72.0), ("v1", "cuDNN NHWC", "tf32", 16.0),
+                ("v2", "conv_wgmma a", "fp32", 10.0), ("v2", "cuDNN NCHW", "fp32", 20.0),
+                ("v2", "cuDNN NHWC", "tf32", 5.0))
+    rows = [{**base, "shape": shape, "side": side, "mode": mode, "us": us} for shape, side, mode, us in measured]
+    assert summary(rows) == [
+        "burst: fp32 beside cuDNN's fp32: geometric mean 4.00, least 2.00 (v2 fprop), 2 cases",
+        "burst: fp32 beside cuDNN's tf32: geometric mean 1.00, least 0.50 (v2 fprop), 2 cases"]
+    sustained = summary([{**row, "sustained_us": row["us"]} for row in rows])
+    assert sustained[2] == "sustained" + sustained[0].removeprefix("burst")
