@@ -37,8 +37,8 @@ def test_a_wrong_result_is_not_timed(device, monkeypatch):
     from benchmarks import cuda_conv_modes
     from benchmarks.shapes import ConvShape
     monkeypatch.setattr(cuda_conv_modes, "error_of", lambda *args: 1.0)
-    args = Namespace(modes=["fp32"], units=["wgmma"], peers=[], all=False, split=False, counts=False, sustained=0.0, rounds=1,
-                     rest=0.0)
+    args = Namespace(modes=["fp32"], units=["wgmma"], peers=[], all=False, split=False, counts=False, sustained=0.0,
+                     rounds=1, rest=0.0)
     with pytest.raises(ValueError, match=r"conv_wgmma .* relative error 1.0, 2e-06 is allowed"):
         cuda_conv_modes.measure(ConvShape("tiny", 2, 1, 8, 8, 1, 0, 1), "fprop", args)
 
