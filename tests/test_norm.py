@@ -282,3 +282,12 @@ def test_what_does_not_fit_is_refused(call, said):
 def test_one_value_per_channel_is_fine_in_inference(cpu_kernels):
     y = ops.batch_norm(t(1, 4), None, None, t(4), t(4), training=False)
     assert_equal_at(y, np.zeros((1, 4)))
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 3, 0), (0, 3, 3, 4)])
+def test_nothing_is_normalised_in_inference(shape):
+    x, c = alpha.zeros(shape, requires_grad=True), shape[-1]
+    gamma, beta = (alpha.ones((c,), requires_grad=True) for _ in range(2))
+    y = ops.batch_norm(x, gamma, beta, alpha.zeros((c,)), alpha.ones((c,)), training=False, activation="relu")
+    y.backward(alpha.ones(shape))
+    assert y.shape == x.grad.shape == shape and gamma.grad.numpy().tolist() == beta.grad.numpy().tolist() == [0.0] * c

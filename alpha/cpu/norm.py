@@ -82,7 +82,7 @@ def batch_norm_act_cpu(x: Array, gamma: Array | None, beta: Array | None, runnin
 def batch_norm_add_act_cpu(x: Array, gamma: Array | None, beta: Array | None, running_mean: Array | None,
                            running_var: Array | None, residual: Array | None, *, training: bool, momentum: float,
                            eps: float, activation: str | None) -> tuple[Array, ...]:
-    compiled = native.usable(x, gamma, beta, running_mean, running_var, residual)
+    compiled = x.size and native.usable(x, gamma, beta, running_mean, running_var, residual)
     compute = _batch_norm_compiled if compiled else _batch_norm
     return compute(x, gamma, beta, running_mean, running_var, residual, training, momentum, eps, activation == "relu")
 
