@@ -108,7 +108,9 @@ class Op:
         self.attr_set = frozenset(self.attr_names)
         self.defaults = {p.name: p.default for p in attrs if p.default is not p.empty}
         self.single = len(self.outs) == 1
+        self.returned = len(self.returns)
         self.variadic = any(a.many for a in self.args)
+        self.arity = -1 if self.variadic or self.attr_names else len(self.args)  # of a call that needs no binding
         self.differentiable = self.vjp is not None or bool(self.vjp_of)
         self.impls: dict[str, Callable[..., Any]] = {}
         tensors = [f"{a.name}=None" if a.optional else a.name for a in self.args]
@@ -129,31 +131,32 @@ class Op:
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:
         outs = self._run(args, attrs)
-        return outs[0] if len(self.returns) == 1 else tuple(outs[:len(self.returns)]) or None
+        return outs[0] if self.returned == 1 else tuple(outs[:self.returned]) or None
 
     def full(self, *args: Any, **attrs: Any) -> tuple[Tensor, ...]:
         """Calls the op and returns all of its outputs, those that only backward reads too."""
         return tuple(self._run(args, attrs))
 
     def _run(self, args: Sequence[Any], attrs: dict[str, Any]) -> list[Tensor]:
-        if len(args) != len(self.args) or attrs or self.attr_names or self.variadic:
+        if len(args) != self.arity or attrs:
             args, attrs = self._bind(args, attrs)
-        device, dtype, needs = self._check(args)
+        arrays, device, dtype, needs = self._check(args)
         specs = self.shape(*args, **attrs)
         implementation = self.impls.get(device) or self._find(device)
         if config.debug > 1:
             implementation = self._traced(implementation, device)
         if self.mutates:
             self._bump(args, device)
-        result = implementation(*[a.data if isinstance(a, Tensor) else [t.data for t in a] if type(a) is list else a
-                                  for a in args], **attrs)
+        result = implementation(*arrays, **attrs)
         if self.moves:
             device = attrs["device"]
         if self.single:
             specs, result = (specs,), (result,)
-        outs = [Tensor(data, spec[0], spec[1], device) if type(spec) is Spec else Tensor(data, spec, dtype, device)
-                for data, spec in zip(result or (), specs or ())]
-        if needs is not None and state.grad:
+        outs = []
+        for data, spec in zip(result or (), specs or ()):
+            shape, kind = spec if spec.__class__ is Spec else (spec, dtype)
+            outs.append(Tensor(data, shape, kind, device))
+        if needs is not None and state.grad and self.differentiable:
             self._record(args, attrs, needs, outs)
         if config.check_nan:
             raise_if_nan(outs, self.name, call_site())
@@ -188,14 +191,25 @@ class Op:
             raise TypeError(f"{self.name}: {names[0]} is {wrong}, it takes {self.usage}")
         return bound, self.canon(**attrs) if self.canon else attrs
 
-    def _check(self, args: Sequence[Any]) -> tuple[str, str, list[bool] | None]:
-        """Returns device, common dtype, and per arg whether it wants a gradient (None: none does)."""
+    def _check(self, args: Sequence[Any]) -> tuple[list[Any], str, str, list[bool] | None]:
+        """Returns what the implementation gets, device, dtype, and per arg whether it wants a gradient (None: none)."""
         device = dtype = ""
         wanted = two = False
+        arrays: list[Any] = []
         needs = []
         for arg, value in zip(self.args, args):
             need = False
-            for t in (value,) if isinstance(value, Tensor) else value if arg.many else self._checked_other(arg, value):
+            tensors: Sequence[Tensor]
+            if isinstance(value, Tensor):
+                tensors = (value,)
+                arrays.append(value.data)
+            elif arg.many:
+                tensors = value
+                arrays.append([t.data for t in value])
+            else:
+                tensors = self._checked_other(arg, value)
+                arrays.append(value)
+            for t in tensors:
                 if t.device != device:
                     if device:
                         self._refuse_devices(args)
@@ -216,7 +230,7 @@ class Op:
             dtype = self._common_dtype(args)
         if self.scalars and dtype not in FLOAT_DTYPES:
             self._check_scalars(args, dtype)
-        return device, dtype, needs if wanted else None
+        return arrays, device, dtype, needs if wanted else None
 
     def _check_dtype(self, name: str, t: Tensor) -> None:
         if self.dtypes == "any" or t.dtype in FLOAT_DTYPES or (self.dtypes == "number" and t.dtype != "bool"):
@@ -299,8 +313,6 @@ class Op:
 
     def _record(self, args: Sequence[Any], attrs: dict[str, Any], needs: Sequence[bool], outs: list[Tensor]) -> None:
         """Makes the Node of this call and points the returned floating outputs to it."""
-        if not self.differentiable:
-            return
         edges: list[Any] = []
         meta: list[Any] = []
         for value, need in zip(args, needs):
@@ -313,12 +325,20 @@ class Op:
             else:
                 meta.append(None)
                 edges.append(None)
-        saved = [args[k] for _, k in self.saved_args]
-        versions = [v._version if isinstance(v, Tensor) else _versions(v) for v in saved]
-        saved += [outs[k].data for _, k in self.saved_outs]
-        node = Node(self, attrs, edges, needs, saved, versions, meta, [(t.shape, t.dtype, t.device) for t in outs])
-        for k, t in enumerate(outs[:len(self.returns)]):
-            if t.dtype in FLOAT_DTYPES:
+        saved: list[Any] = []
+        versions: list[Any] = []
+        made: list[Any] = []
+        for _, k in self.saved_args:
+            value = args[k]
+            saved.append(value)
+            versions.append(value._version if isinstance(value, Tensor) else _versions(value))
+        for _, k in self.saved_outs:
+            t = outs[k]
+            saved.append(t.data)
+            made.append((t.shape, t.dtype, t.device))
+        node = Node(self, attrs, edges, needs, saved, versions, meta, made)
+        for k, t in enumerate(outs):
+            if k < self.returned and t.dtype in FLOAT_DTYPES:
                 t.requires_grad = True
                 t._node = (node, k)
 
@@ -337,9 +357,9 @@ class Op:
                     f"{versions} then, {_versions(value)} now)",
                     "call backward before the optimizer's step, or compute the loss again"))
             values[name] = value
-        for (name, k), data in zip(self.saved_outs, node.saved[len(self.saved_args):]):
-            t = Tensor(data, *node.out_meta[k])
-            if k < len(self.returns) and t.is_floating_point:
+        for (name, k), data, meta in zip(self.saved_outs, node.saved[len(self.saved_args):], node.out_meta):
+            t = Tensor(data, *meta)
+            if k < self.returned and t.is_floating_point:
                 t.requires_grad, t._node = True, (node, k)
             values[name] = t
         return _Saved(values)
@@ -347,7 +367,7 @@ class Op:
     def vjps(self, node: Node, grads: list[Any]) -> list[Any]:
         """Returns the gradient of each arg (None where it is not wanted) from those of the returned outputs."""
         s = self._unpack(node)
-        g = grads[0] if len(self.returns) == 1 else tuple(grads[:len(self.returns)])
+        g = grads[0] if self.returned == 1 else tuple(grads)
         if self.vjp is not None:
             results = list(self.vjp(g, s, node.needs, **node.attrs))
             results = [r if need else None for r, need in zip(results, node.needs)]
