@@ -206,7 +206,7 @@ class Op(Signature):
             else:
                 values[arg.shape_key], values[arg.dtype_key] = meta or (None, None)
         for (name, _), value, versions in zip(self.saved_args, node.saved, node.versions):
-            if versions != _versions(value):
+            if versions != (value._version if isinstance(value, Tensor) else _versions(value)):
                 raise GraphError(message(
                     "backward", f"{name} of {self.name} was changed in place after the forward pass (version "
                     f"{versions} then, {_versions(value)} now)",

@@ -10,7 +10,6 @@ import gc
 import threading
 from collections import deque
 from collections.abc import Callable
-from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -59,13 +58,9 @@ class Array:
 
     def __init__(self, block: Any, ptr: int, shape: Shape, dtype: str, size: int, nbytes: int,
                  derived: Derived | None = None) -> None:
-        self.block = block
-        self.ptr = ptr
-        self.shape = shape
-        self.dtype = dtype
-        self.size = size
-        self.nbytes = nbytes
-        self.derived = derived
+        self.block, self.ptr, self.derived = block, ptr, derived
+        self.shape, self.dtype = shape, dtype  # assigned in threes at most: more would make a tuple first
+        self.size, self.nbytes = size, nbytes
 
     @property
     def ndim(self) -> int:
@@ -219,7 +214,6 @@ def empty(shape: Shape, dtype: str) -> Array:
     return Array(block, int(block), shape, dtype, size, nbytes)
 
 
-@lru_cache(maxsize=4096)
 def extent(shape: Shape, dtype: str) -> tuple[int, int]:
     """Returns size and bytes of an array."""
     size = prod(shape)
@@ -261,8 +255,7 @@ def _allocate_again(nbytes: int, asked: int) -> Any:
     try:
         return pool.device.allocate(asked)
     except context.driver.MemoryError:
-        pass
-    raise _out_of_memory(nbytes)
+        raise _out_of_memory(nbytes) from None
 
 
 def free_cached() -> None:
@@ -401,7 +394,6 @@ class Lease:
 
 def wrap(ptr: int, shape: Shape, dtype: str, owner: Any) -> Array:
     """Returns an array over memory of the device that somebody else owns; `owner` lives as long as it is in use."""
-    size = prod(shape)
-    array = Array(Lease(owner), ptr, shape, dtype, size, size * ITEMSIZE[dtype])
+    array = Array(Lease(owner), ptr, shape, dtype, *extent(shape, dtype))
     array.derive().visible = True
     return array
