@@ -84,7 +84,7 @@ class Node:
         self.saved: Any = saved      # the saved args, then the data of the saved outs; None once freed
         self.versions = versions    # of the saved args, to see whether one was changed since
         self.arg_meta = arg_meta    # per arg: (shape, dtype), or a list of those, or None
-        self.out_meta = out_meta    # per output: (shape, dtype, device)
+        self.out_meta = out_meta    # per saved output: (shape, dtype, device)
         self.hooks: dict[int, list[Callable[[Tensor], Tensor | None]]] | None = None
         self.order = next(_orders)
         self.where = call_site() if config.check_nan else ""
@@ -164,7 +164,7 @@ class _Walk:
         node, index = edge
         grads = self.pending.get(node)
         if grads is None:
-            grads = self.pending[node] = [None] * len(node.out_meta)
+            grads = self.pending[node] = [None] * node.op.returned
             heapq.heappush(self.heap, (-node.order, node))
         grads[index] = g if grads[index] is None else grads[index] + g
 

@@ -34,18 +34,16 @@ with ops, so they can be differentiated again.
 
 from __future__ import annotations
 
-import inspect
 import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from alpha.backend import FLOAT_DTYPES, HALF_DTYPES, device_type, get_backend
+from alpha.backend import FLOAT_DTYPES, device_type, get_backend
 from alpha.config import config
 from alpha.errors import AlphaError, DeviceError, DTypeError, GraphError, ShapeError, message
 from alpha.graph import Node, call_site, grad_enabled, raise_if_nan, state
+from alpha.signature import Signature
 from alpha.tensor import Tensor
 
 __all__ = ["Op", "Spec", "grad_enabled", "op", "registry"]
@@ -60,16 +58,6 @@ class Spec(NamedTuple):
     dtype: str
 
 
-class _Arg(NamedTuple):
-    name: str
-    optional: bool
-    many: bool
-    mixed: bool
-    parameter: bool
-    shape_key: str  # how a vjp reads its shape and dtype
-    dtype_key: str
-
-
 class _Saved:
     """What a vjp sees of the forward pass, by name."""
 
@@ -77,42 +65,29 @@ class _Saved:
         self.__dict__ = values
 
 
-class Op:
+class Op(Signature):
     """An operation on tensors: checks, dispatch to a backend, and a Node for backward.  Made by `@op`."""
 
     def __init__(self, cls: type) -> None:
+        super().__init__(cls)
         body = vars(cls)
-        self.name = self.__name__ = cls.__name__
+        self.__name__ = self.name
         self.__doc__ = cls.__doc__
         self.__module__ = cls.__module__
-        mixed, parameters = body.get("mixed", "").split(), body.get("parameters", "").split()
-        self.args = tuple(_Arg(name := a.strip("*?"), a.endswith("?"), a.startswith("*"), name in mixed,
-                               name in parameters, f"{name}_shape", f"{name}_dtype") for a in body["args"].split())
         self.outs = tuple(body.get("outs", "y").split())
         self.returns = tuple(body.get("returns", " ".join(self.outs)).split())
         self.mutates = frozenset(body.get("mutates", "").split())
-        self.dtypes: str = body.get("dtypes", "float")
-        self.scalars: bool = body.get("scalars", False)
         self.moves: bool = body.get("moves", False)
-        self.shape: Callable[..., Any] = body["shape"]
-        self.canon: Callable[..., dict[str, Any]] | None = body.get("canon")
         self.vjp: Callable[..., Sequence[Any]] | None = body.get("vjp")
         self.vjp_of = {a.name: body[f"vjp_{a.name}"] for a in self.args if f"vjp_{a.name}" in body}
         names = {a.name: k for k, a in enumerate(self.args)}
         saves = body.get("saves", "").split()
         self.saved_args = tuple((name, names[name]) for name in saves if name in names)
         self.saved_outs = tuple((name, self.outs.index(name)) for name in saves if name not in names)
-        parameters = inspect.signature(self.canon or self.shape).parameters.values()
-        attrs = [p for p in parameters if p.kind is p.KEYWORD_ONLY]
-        self.attr_names = tuple(p.name for p in attrs)
-        self.attr_set = frozenset(self.attr_names)
-        self.defaults = {p.name: p.default for p in attrs if p.default is not p.empty}
         self.single = len(self.outs) == 1
-        self.variadic = any(a.many for a in self.args)
+        self.returned = len(self.returns)
         self.differentiable = self.vjp is not None or bool(self.vjp_of)
         self.impls: dict[str, Callable[..., Any]] = {}
-        tensors = [f"{a.name}=None" if a.optional else a.name for a in self.args]
-        self.usage = f"{self.name}({', '.join(tensors + [str(p) for p in attrs])})"
 
     def __repr__(self) -> str:
         return f"<op {self.usage}>"
@@ -129,143 +104,37 @@ class Op:
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:
         outs = self._run(args, attrs)
-        return outs[0] if len(self.returns) == 1 else tuple(outs[:len(self.returns)]) or None
+        return outs[0] if self.returned == 1 else tuple(outs[:self.returned]) or None
 
     def full(self, *args: Any, **attrs: Any) -> tuple[Tensor, ...]:
         """Calls the op and returns all of its outputs, those that only backward reads too."""
         return tuple(self._run(args, attrs))
 
     def _run(self, args: Sequence[Any], attrs: dict[str, Any]) -> list[Tensor]:
-        if len(args) != len(self.args) or attrs or self.attr_names or self.variadic:
-            args, attrs = self._bind(args, attrs)
-        device, dtype, needs = self._check(args)
+        if len(args) != self.arity or attrs:
+            args, attrs = self.bind(args, attrs)
+        arrays, device, dtype, needs = self.check(args)
         specs = self.shape(*args, **attrs)
         implementation = self.impls.get(device) or self._find(device)
         if config.debug > 1:
             implementation = self._traced(implementation, device)
         if self.mutates:
             self._bump(args, device)
-        result = implementation(*[a.data if isinstance(a, Tensor) else [t.data for t in a] if type(a) is list else a
-                                  for a in args], **attrs)
+        result = implementation(*arrays, **attrs)
         if self.moves:
             device = attrs["device"]
         if self.single:
             specs, result = (specs,), (result,)
-        outs = [Tensor(data, spec[0], spec[1], device) if type(spec) is Spec else Tensor(data, spec, dtype, device)
-                for data, spec in zip(result or (), specs or ())]
-        if needs is not None and state.grad:
+        outs = []
+        for k, data in enumerate(result or ()):
+            spec = specs[k]
+            shape, kind = spec if spec.__class__ is Spec else (spec, dtype)
+            outs.append(Tensor(data, shape, kind, device))
+        if needs is not None and state.grad and self.differentiable:
             self._record(args, attrs, needs, outs)
         if config.check_nan:
             raise_if_nan(outs, self.name, call_site())
         return outs
-
-    def _bind(self, args: Sequence[Any], attrs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        bound = list(args[:len(self.args)])
-        for name, value in zip(self.attr_names, args[len(self.args):]):
-            if name in attrs:
-                raise TypeError(f"{self.name}: {name} is given twice")
-            attrs[name] = value
-        if len(args) > len(self.args) + len(self.attr_names):
-            raise TypeError(f"{self.name}: {len(args)} arguments given, it takes {self.usage}")
-        for arg in self.args[len(bound):]:
-            if arg.name in attrs:
-                bound.append(attrs.pop(arg.name))
-            elif arg.optional:
-                bound.append(None)
-            else:
-                raise TypeError(f"{self.name}: {arg.name} is missing, it takes {self.usage}")
-        for k, arg in enumerate(self.args) if self.variadic else ():
-            if arg.many:
-                bound[k] = list(bound[k])
-                for t in bound[k]:
-                    if not isinstance(t, Tensor):
-                        self._checked_other(arg, t)
-        if len(attrs) < len(self.attr_names):
-            attrs = {**self.defaults, **attrs}
-        if attrs.keys() != self.attr_set:
-            wrong = "unknown" if attrs.keys() - self.attr_set else "missing"
-            names = sorted(attrs.keys() - self.attr_set) or sorted(self.attr_set - attrs.keys())
-            raise TypeError(f"{self.name}: {names[0]} is {wrong}, it takes {self.usage}")
-        return bound, self.canon(**attrs) if self.canon else attrs
-
-    def _check(self, args: Sequence[Any]) -> tuple[str, str, list[bool] | None]:
-        """Returns device, common dtype, and per arg whether it wants a gradient (None: none does)."""
-        device = dtype = ""
-        wanted = two = False
-        needs = []
-        for arg, value in zip(self.args, args):
-            need = False
-            for t in (value,) if isinstance(value, Tensor) else value if arg.many else self._checked_other(arg, value):
-                if t.device != device:
-                    if device:
-                        self._refuse_devices(args)
-                    device = t.device
-                if t.dtype != dtype and not arg.mixed:
-                    if dtype:
-                        two = True
-                    else:
-                        dtype = t.dtype
-                        if dtype != "float32":
-                            self._check_dtype(arg.name, t)
-                if t.requires_grad:
-                    need = wanted = True
-            needs.append(need)
-        if not device:
-            raise TypeError(message(self.name, "one argument at least must be a Tensor", "wrap it: alpha.tensor(...)"))
-        if two:
-            dtype = self._common_dtype(args)
-        if self.scalars and dtype not in FLOAT_DTYPES:
-            self._check_scalars(args, dtype)
-        return device, dtype, needs if wanted else None
-
-    def _check_dtype(self, name: str, t: Tensor) -> None:
-        if self.dtypes == "any" or t.dtype in FLOAT_DTYPES or (self.dtypes == "number" and t.dtype != "bool"):
-            return
-        raise DTypeError(message(self.name, f"{name} has dtype {t.dtype}, a {self.dtypes} dtype is needed",
-                                 f'convert it: {name}.astype("float32")'))
-
-    def _checked_other(self, arg: _Arg, value: Any) -> tuple[()]:
-        """Returns no tensors for an argument that is none; raises TypeError if it may not be that."""
-        number = isinstance(value, (int, float, np.generic))
-        if (value is None and arg.optional) or (self.scalars and number):
-            return ()
-        raise TypeError(message(self.name, f"{arg.name} is a {type(value).__name__}, a Tensor is needed",
-                                f"wrap it: alpha.tensor({arg.name}, dtype=...)"))
-
-    def _check_scalars(self, args: Sequence[Any], dtype: str) -> None:
-        for value in args:
-            if dtype and isinstance(value, (float, np.floating)):
-                raise DTypeError(message(self.name, f"the number {value} does not fit a tensor of dtype {dtype}",
-                                         'convert the tensor: x.astype("float32")'))
-
-    def _tensors(self, args: Sequence[Any]) -> list[tuple[str, Tensor, bool]]:
-        return [(f"{arg.name}[{k}]" if arg.many else arg.name, t, arg.mixed) for arg, value in zip(self.args, args)
-                for k, t in enumerate(value if arg.many else (value,)) if isinstance(t, Tensor)]
-
-    def _refuse_devices(self, args: Sequence[Any]) -> None:
-        found = {name: t.device for name, t, _ in self._tensors(args)}
-        raise DeviceError(message(self.name, f"the tensors live on {' and '.join(sorted(set(found.values())))}",
-                                  "move them to one device: x.to(device)", **found))
-
-    def _common_dtype(self, args: Sequence[Any]) -> str:
-        """Returns the 16-bit dtype of args whose parameters are float32.  Raises DTypeError for any other mixture."""
-        kinds: tuple[set[str], set[str]] = (set(), set())  # of the args that are no parameters, of those that are
-        for arg, value in zip(self.args, args):
-            if not arg.mixed:
-                kinds[arg.parameter].update(t.dtype for t in (value if arg.many else (value,)) if isinstance(t, Tensor))
-        others, parameters = kinds
-        if not others:  # each may be the parameter
-            others, parameters = parameters - {"float32"}, parameters & {"float32"}
-        if parameters != {"float32"} or len(others) != 1 or not others <= HALF_DTYPES:
-            self._refuse_dtypes(args)
-        return others.pop()
-
-    def _refuse_dtypes(self, args: Sequence[Any]) -> None:
-        found = {name: t.dtype for name, t, mixed in self._tensors(args) if not mixed}
-        names = " and ".join(arg.name for arg in self.args if arg.parameter)
-        fix = f"; only {names} may be float32 beside float16 or bfloat16" if names else ""
-        raise DTypeError(message(self.name, f"the tensors have dtypes {' and '.join(sorted(set(found.values())))}",
-                                 f"convert them to one dtype: x.astype(dtype){fix}", **found))
 
     def _find(self, device: str) -> Callable[..., Any]:
         get_backend(device)
@@ -299,26 +168,32 @@ class Op:
 
     def _record(self, args: Sequence[Any], attrs: dict[str, Any], needs: Sequence[bool], outs: list[Tensor]) -> None:
         """Makes the Node of this call and points the returned floating outputs to it."""
-        if not self.differentiable:
-            return
         edges: list[Any] = []
         meta: list[Any] = []
-        for value, need in zip(args, needs):
+        for value in args:
             if isinstance(value, Tensor):
                 meta.append((value.shape, value.dtype))
-                edges.append((value._node or value) if need else None)
+                edges.append((value._node or value) if value.requires_grad else None)
             elif type(value) is list:
                 meta.append([(t.shape, t.dtype) for t in value])
                 edges.append([t.edge() for t in value])
             else:
                 meta.append(None)
                 edges.append(None)
-        saved = [args[k] for _, k in self.saved_args]
-        versions = [v._version if isinstance(v, Tensor) else _versions(v) for v in saved]
-        saved += [outs[k].data for _, k in self.saved_outs]
-        node = Node(self, attrs, edges, needs, saved, versions, meta, [(t.shape, t.dtype, t.device) for t in outs])
-        for k, t in enumerate(outs[:len(self.returns)]):
-            if t.dtype in FLOAT_DTYPES:
+        saved: list[Any] = []
+        versions: list[Any] = []
+        made: list[Any] = []
+        for _, k in self.saved_args:
+            value = args[k]
+            saved.append(value)
+            versions.append(value._version if isinstance(value, Tensor) else _versions(value))
+        for _, k in self.saved_outs:
+            t = outs[k]
+            saved.append(t.data)
+            made.append((t.shape, t.dtype, t.device))
+        node = Node(self, attrs, edges, needs, saved, versions, meta, made)
+        for k, t in enumerate(outs):
+            if k < self.returned and t.dtype in FLOAT_DTYPES:
                 t.requires_grad = True
                 t._node = (node, k)
 
@@ -331,15 +206,15 @@ class Op:
             else:
                 values[arg.shape_key], values[arg.dtype_key] = meta or (None, None)
         for (name, _), value, versions in zip(self.saved_args, node.saved, node.versions):
-            if versions != _versions(value):
+            if versions != (value._version if isinstance(value, Tensor) else _versions(value)):
                 raise GraphError(message(
                     "backward", f"{name} of {self.name} was changed in place after the forward pass (version "
                     f"{versions} then, {_versions(value)} now)",
                     "call backward before the optimizer's step, or compute the loss again"))
             values[name] = value
-        for (name, k), data in zip(self.saved_outs, node.saved[len(self.saved_args):]):
-            t = Tensor(data, *node.out_meta[k])
-            if k < len(self.returns) and t.is_floating_point:
+        for (name, k), data, meta in zip(self.saved_outs, node.saved[len(self.saved_args):], node.out_meta):
+            t = Tensor(data, *meta)
+            if k < self.returned and t.is_floating_point:
                 t.requires_grad, t._node = True, (node, k)
             values[name] = t
         return _Saved(values)
@@ -347,7 +222,7 @@ class Op:
     def vjps(self, node: Node, grads: list[Any]) -> list[Any]:
         """Returns the gradient of each arg (None where it is not wanted) from those of the returned outputs."""
         s = self._unpack(node)
-        g = grads[0] if len(self.returns) == 1 else tuple(grads[:len(self.returns)])
+        g = grads[0] if self.returned == 1 else tuple(grads)
         if self.vjp is not None:
             results = list(self.vjp(g, s, node.needs, **node.attrs))
             results = [r if need else None for r, need in zip(results, node.needs)]

@@ -33,17 +33,19 @@ class Tensor:
 
     __array_ufunc__ = None  # np_array + tensor must come to Tensor.__radd__, which explains what to do
 
-    requires_grad = False
-    grad: Tensor | None = None
-    _node: tuple[Any, int] | None = None  # (the Node that made it, which of its outputs it is)
-    _version = 0                          # how often the elements were overwritten
-    _hooks: list[Callable[[Tensor], Tensor | None]] | None = None
+    __slots__ = ("__weakref__", "_hooks", "_node", "_version", "data", "device", "dtype", "grad", "requires_grad",
+                 "shape")
 
     def __init__(self, data: Any, shape: tuple[int, ...], dtype: str, device: str) -> None:
         self.data = data
         self.shape = shape
         self.dtype = dtype
         self.device = device
+        self.requires_grad = False
+        self.grad: Tensor | None = None
+        self._node: tuple[Any, int] | None = None  # (the Node that made it, which of its outputs it is)
+        self._version = 0                          # how often the elements were overwritten
+        self._hooks: list[Callable[[Tensor], Tensor | None]] | None = None
 
     # ---- facts -------------------------------------------------------------------------------------------------------
 

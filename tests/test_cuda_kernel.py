@@ -131,7 +131,7 @@ def test_a_declaration_that_is_not_understood_is_refused(declared, args, wrong):
         Kernel("a.cu", "relu", args)
 
 
-@pytest.mark.parametrize("values", [(1,), (1, 2, 3), (None, 1.5), ("x", 1)])
+@pytest.mark.parametrize("values", [(), (1,), (1, 2, 3), (None, 1.5), ("x", 1), (1, None)])
 def test_arguments_that_do_not_fit_are_refused(toolchain, values):
     k = Kernel("a.cu", "relu", "ptr x, i32 n")
     with pytest.raises(AlphaError, match=r"kernel relu: the arguments do not fit .*declared: ptr x, i32 n"):

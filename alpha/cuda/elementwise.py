@@ -102,13 +102,13 @@ def broadcasting(op: Op, source: str | Path, dtypes: Sequence[str] = FLOAT_DTYPE
     def run(a: Array | Number, b: Array | Number) -> Array:
         if swap:
             a, b = b, a
-        like = a if isinstance(a, Array) else b
-        dtype, shape, layout, a_number, b_number = like.dtype, like.shape, b"", 0, 0
+        like, layout, a_number, b_number = a, b"", 0, 0
         if not isinstance(a, Array):
-            a, a_number = None, convert_number(a, dtype)
+            like, a, a_number = b, None, convert_number(a, b.dtype)
         elif not isinstance(b, Array):
-            b, b_number = None, convert_number(b, dtype)
-        elif a.shape != b.shape:
+            b, b_number = None, convert_number(b, a.dtype)
+        shape, dtype = like.shape, like.dtype
+        if a and b and a.shape != b.shape:
             shape, layout = _broadcast(op.name, (a.shape, b.shape))
         y = empty(shape, result or dtype)
         grid = blocks(y.size, ITEMSIZE[dtype])

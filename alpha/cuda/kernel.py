@@ -124,7 +124,9 @@ class Kernel:
         self.unit = Unit(KERNELS / source, tuple(sorted((defines or {}).items())))
         self.block = (*((threads,) if isinstance(threads, int) else threads), 1, 1)[:3]
         self.threads = self.block[0] * self.block[1] * self.block[2]
-        self._pack = struct.Struct(_layout(entry, args)).pack
+        layout = _layout(entry, args)
+        self._pack = struct.Struct("@" + "".join(layout)).pack
+        self._pointers = tuple(k for k, kind in enumerate(layout) if kind == FORMATS["ptr"])
         self._launch: Callable[..., None] | None = None
         self.function: Any = None
         _declared.setdefault(self.unit)
@@ -137,7 +139,8 @@ class Kernel:
 
         Args:
             grid: number of blocks, or a tuple of up to three; nothing is launched where one is 0.
-            values: one per argument: Array (or None, the null pointer), int, float, or bytes for block[N].
+            values: one per argument: Array (or None, the null pointer, or an address) for ptr, int, float, or bytes for
+                block[N].
         """
         if grid.__class__ is int:
             grid = (grid, 1, 1)
@@ -146,10 +149,13 @@ class Kernel:
         if not _here.entered:
             context.enter()
         launch = self._launch or self._load()
+        arguments = list(values)
         try:
-            buffer = self._pack(*[v.ptr if v.__class__ is Array else 0 if v is None else
-                                  v.ptr if isinstance(v, Array) else v for v in values])
-        except struct.error as error:
+            for k in self._pointers:
+                value = values[k]
+                arguments[k] = value.ptr if value.__class__ is Array else _address(value)
+            buffer = self._pack(*arguments)
+        except (struct.error, IndexError) as error:
             raise AlphaError(message(f"kernel {self.entry}", f"the arguments do not fit the declaration: {error}",
                                      "pass one Array, None, int, float or bytes for each",
                                      declared=self.args, given=values)) from error
@@ -214,8 +220,13 @@ def say(text: str) -> None:
     print(f"alpha: {text}", file=sys.stderr)
 
 
-def _layout(entry: str, args: str) -> str:
-    """Returns the `struct` format of a declaration's arguments."""
+def _address(value: Any) -> Any:
+    """Returns what a kernel gets for an argument that is declared as a pointer."""
+    return 0 if value is None else value.ptr if isinstance(value, Array) else value
+
+
+def _layout(entry: str, args: str) -> list[str]:
+    """Returns the `struct` format of each argument of a declaration."""
     formats = []
     for arg in filter(None, (part.strip() for part in args.split(","))):
         kind = arg.split()[0]
@@ -227,7 +238,7 @@ def _layout(entry: str, args: str) -> str:
         else:
             raise AlphaError(message(f"kernel {entry}", f"the argument {arg!r} is not understood",
                                      f'write "<type> <name>"; types: {", ".join(FORMATS)} and block[N], N % 8 == 0'))
-    return "@" + "".join(formats)
+    return formats
 
 
 def module(unit: Unit) -> Any:

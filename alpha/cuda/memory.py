@@ -58,8 +58,9 @@ class Array:
 
     def __init__(self, block: Any, ptr: int, shape: Shape, dtype: str, size: int, nbytes: int,
                  derived: Derived | None = None) -> None:
-        self.block, self.ptr, self.shape, self.dtype, self.size, self.nbytes = block, ptr, shape, dtype, size, nbytes
-        self.derived = derived
+        self.block, self.ptr, self.derived = block, ptr, derived
+        self.shape, self.dtype = shape, dtype  # assigned in threes at most: more would make a tuple first
+        self.size, self.nbytes = size, nbytes
 
     @property
     def ndim(self) -> int:
@@ -137,6 +138,7 @@ class Pool:
         device: the one that blocks are taken from now.
         reserved: bytes that recordings hold.
         peak: the most that was live since the last reset.
+        bound: at least the bytes of `main` that are live; what is freed counts until `count` has asked.
     """
 
     def __init__(self) -> None:
@@ -144,7 +146,7 @@ class Pool:
 
         self.main, self.pinned = DeviceMemoryPool(), PageLockedMemoryPool()
         self.device = self.main
-        self.peak = self.reserved = 0
+        self.peak = self.reserved = self.bound = 0
         keep_one(self.main)
         self._in_flight: deque[tuple[Any, Any]] = deque()  # (event, what the device uses until then)
         self._lock = threading.RLock()  # reentrant: a garbage collection inside may call `until`
@@ -157,6 +159,12 @@ class Pool:
     @property
     def cached(self) -> int:
         return self.main.managed_bytes - self.main.active_bytes
+
+    def count(self) -> None:
+        """Raises the peak to what is live, if that is more, and brings the bound down to it."""
+        surplus = self.bound - self.main.active_bytes
+        self.bound -= surplus  # not set: another thread may have added its block meanwhile
+        self.peak = max(self.peak, self.live)
 
     def until(self, event: Any, thing: Any) -> None:
         """Keeps `thing` alive until the event has passed, and lets go of what was kept for earlier events."""
@@ -221,33 +229,33 @@ def allocate(nbytes: int) -> Any:
         gc.collect()
         if pool.live + nbytes > limit:
             raise _out_of_memory(nbytes)
+    asked = nbytes if nbytes > LEAST else LEAST
     try:
-        block = pool.device.allocate(max(nbytes, LEAST))
+        block = pool.device.allocate(asked)
     except context.driver.MemoryError:
-        block = _allocate_again(nbytes)
+        block = _allocate_again(nbytes, asked)
     if recorder:
         recorder.own.add(int(block))  # it serves several arrays at each replay, of which nobody is told
     elif on_allocate:
         on_allocate(int(block), nbytes)
-    live = pool.live
-    if live > pool.peak:
-        pool.peak = live
-    if limit and live + pool.cached > limit:
+    pool.bound += asked
+    if recorder or pool.bound + pool.reserved > pool.peak:  # else there is no need to ask the pool
+        pool.count()
+    if limit and pool.live + pool.cached > limit:
         free_cached()
     return block
 
 
-def _allocate_again(nbytes: int) -> Any:
+def _allocate_again(nbytes: int, asked: int) -> Any:
     """Tries once more, when garbage and cached blocks are gone."""
     gc.collect()
     if on_exhaustion:
         on_exhaustion()
     free_cached()
     try:
-        return pool.device.allocate(max(nbytes, LEAST))
+        return pool.device.allocate(asked)
     except context.driver.MemoryError:
-        pass
-    raise _out_of_memory(nbytes)
+        raise _out_of_memory(nbytes) from None
 
 
 def free_cached() -> None:
@@ -386,7 +394,6 @@ class Lease:
 
 def wrap(ptr: int, shape: Shape, dtype: str, owner: Any) -> Array:
     """Returns an array over memory of the device that somebody else owns; `owner` lives as long as it is in use."""
-    size = prod(shape)
-    array = Array(Lease(owner), ptr, shape, dtype, size, size * ITEMSIZE[dtype])
+    array = Array(Lease(owner), ptr, shape, dtype, *extent(shape, dtype))
     array.derive().visible = True
     return array

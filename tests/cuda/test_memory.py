@@ -83,6 +83,31 @@ def test_bytes_are_counted(pool):
     assert pool.peak == pool.live
 
 
+def test_the_peak_is_exact(pool):
+    draw, held, most = np.random.default_rng(0), [], pool.live
+    for size in draw.integers(0, 5000, 300):
+        if held and draw.random() < 0.5:
+            held.pop(draw.integers(len(held)))
+        held.append(memory.empty((int(size),), "uint8"))
+        most = max(most, pool.live)
+        assert pool.peak == most and pool.bound >= pool.main.active_bytes
+    held.clear()
+    pool.peak = pool.live
+    held.append(memory.empty((MIB,), "uint8"))
+    assert pool.peak == pool.live
+
+
+def test_the_pool_is_asked_near_the_peak_alone(pool, monkeypatch):
+    asked = []
+    count = pool.count
+    monkeypatch.setattr(pool, "count", lambda: (asked.append(pool.bound), count()))
+    memory.empty((MIB,), "uint8")
+    assert len(asked) == 1
+    for _ in range(1000):
+        memory.empty((100,), "uint8")
+    assert len(asked) == 2, "what is freed at once counts until the bound has reached the peak"
+
+
 def test_a_loop_leaks_nothing(pool):
     def step() -> None:
         x = alpha.tensor(np.ones((100, 100), np.float32), device="cuda", requires_grad=True)

@@ -1,0 +1,199 @@
+"""What an op takes: the arguments of a call are put in order here, and those that do not fit are refused."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from alpha.backend import FLOAT_DTYPES, HALF_DTYPES
+from alpha.errors import DeviceError, DTypeError, message
+from alpha.tensor import Tensor
+
+
+class Arg(NamedTuple):
+    """What an op says of one tensor input; the vocabulary is alpha.op's."""
+
+    name: str
+    optional: bool
+    many: bool
+    mixed: bool
+    parameter: bool
+    shape_key: str  # how a vjp reads its shape and dtype
+    dtype_key: str
+
+
+# what the implementation gets for the args, device, common dtype, per arg whether it wants a gradient (None: none does)
+Checked = tuple[list[Any], str, str, "list[bool] | None"]
+
+
+class Signature:
+    """The arguments of an op, from the class that describes it: `alpha.op` has the vocabulary.
+
+    Attributes:
+        name: of the op.
+        args: what it says of each tensor input.
+        attr_names, defaults: the public attributes in their order, and the values that some have.
+        variadic, uniform: whether an arg is a list of tensors; whether none is, and none may have a dtype of its own.
+        arity: number of arguments of a call that needs no `bind`; -1: each does.
+        usage: how a call is written, for messages.
+    """
+
+    def __init__(self, cls: type) -> None:
+        body = vars(cls)
+        self.name = cls.__name__
+        mixed, parameters = body.get("mixed", "").split(), body.get("parameters", "").split()
+        self.args = tuple(Arg(name := a.strip("*?"), a.endswith("?"), a.startswith("*"), name in mixed,
+                              name in parameters, f"{name}_shape", f"{name}_dtype") for a in body["args"].split())
+        self.dtypes: str = body.get("dtypes", "float")
+        self.scalars: bool = body.get("scalars", False)
+        self.shape: Callable[..., Any] = body["shape"]
+        self.canon: Callable[..., dict[str, Any]] | None = body.get("canon")
+        declared = inspect.signature(self.canon or self.shape).parameters.values()
+        attrs = [p for p in declared if p.kind is p.KEYWORD_ONLY]
+        self.attr_names = tuple(p.name for p in attrs)
+        self.attr_set = frozenset(self.attr_names)
+        self.defaults = {p.name: p.default for p in attrs if p.default is not p.empty}
+        self.variadic = any(a.many for a in self.args)
+        self.uniform = not (mixed or self.variadic)
+        self.arity = -1 if self.variadic or self.attr_names else len(self.args)
+        tensors = [f"{a.name}=None" if a.optional else a.name for a in self.args]
+        self.usage = f"{self.name}({', '.join(tensors + [str(p) for p in attrs])})"
+
+    def bind(self, args: Sequence[Any], attrs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Returns one value per arg, and the canonical attributes.  Raises TypeError."""
+        bound = list(args[:len(self.args)])
+        for name, value in zip(self.attr_names, args[len(self.args):]):
+            if name in attrs:
+                raise TypeError(f"{self.name}: {name} is given twice")
+            attrs[name] = value
+        if len(args) > len(self.args) + len(self.attr_names):
+            raise TypeError(f"{self.name}: {len(args)} arguments given, it takes {self.usage}")
+        for arg in self.args[len(bound):]:
+            if arg.name in attrs:
+                bound.append(attrs.pop(arg.name))
+            elif arg.optional:
+                bound.append(None)
+            else:
+                raise TypeError(f"{self.name}: {arg.name} is missing, it takes {self.usage}")
+        for k, arg in enumerate(self.args) if self.variadic else ():
+            if arg.many:
+                bound[k] = list(bound[k])
+                for t in bound[k]:
+                    if not isinstance(t, Tensor):
+                        self._checked_other(arg, t)
+        if len(attrs) < len(self.attr_names):
+            attrs = {**self.defaults, **attrs}
+        if attrs.keys() != self.attr_set:
+            wrong = "unknown" if attrs.keys() - self.attr_set else "missing"
+            names = sorted(attrs.keys() - self.attr_set) or sorted(self.attr_set - attrs.keys())
+            raise TypeError(f"{self.name}: {names[0]} is {wrong}, it takes {self.usage}")
+        return bound, self.canon(**attrs) if self.canon else attrs
+
+    def check(self, args: Sequence[Any]) -> Checked:
+        """Looks at what was given for the args.  Raises TypeError, DeviceError or DTypeError for what does not fit."""
+        first = args[0]
+        if not self.uniform or not isinstance(first, Tensor):
+            return self._check_each(args)
+        device, dtype = first.device, first.dtype
+        arrays, needs = [], []
+        for value in args:
+            if not isinstance(value, Tensor) or value.device != device or value.dtype != dtype:
+                return self._check_each(args)
+            arrays.append(value.data)
+            needs.append(value.requires_grad)
+        if dtype != "float32":
+            self._check_dtype(self.args[0].name, first)
+        return arrays, device, dtype, needs if True in needs else None
+
+    def _check_each(self, args: Sequence[Any]) -> Checked:
+        """As `check`, for a call that is not one of tensors alike."""
+        device = dtype = ""
+        wanted = two = False
+        arrays: list[Any] = []
+        needs = []
+        for arg, value in zip(self.args, args):
+            need = False
+            tensors: Sequence[Tensor]
+            if isinstance(value, Tensor):
+                tensors = (value,)
+                arrays.append(value.data)
+            elif arg.many:
+                tensors = value
+                arrays.append([t.data for t in value])
+            else:
+                tensors = self._checked_other(arg, value)
+                arrays.append(value)
+            for t in tensors:
+                if t.device != device:
+                    if device:
+                        self._refuse_devices(args)
+                    device = t.device
+                if t.dtype != dtype and not arg.mixed:
+                    if dtype:
+                        two = True
+                    else:
+                        dtype = t.dtype
+                        if dtype != "float32":
+                            self._check_dtype(arg.name, t)
+                if t.requires_grad:
+                    need = wanted = True
+            needs.append(need)
+        if not device:
+            raise TypeError(message(self.name, "one argument at least must be a Tensor", "wrap it: alpha.tensor(...)"))
+        if two:
+            dtype = self._common_dtype(args)
+        if self.scalars and dtype not in FLOAT_DTYPES:
+            self._check_scalars(args, dtype)
+        return arrays, device, dtype, needs if wanted else None
+
+    def _check_dtype(self, name: str, t: Tensor) -> None:
+        if self.dtypes == "any" or t.dtype in FLOAT_DTYPES or (self.dtypes == "number" and t.dtype != "bool"):
+            return
+        raise DTypeError(message(self.name, f"{name} has dtype {t.dtype}, a {self.dtypes} dtype is needed",
+                                 f'convert it: {name}.astype("float32")'))
+
+    def _checked_other(self, arg: Arg, value: Any) -> tuple[()]:
+        """Returns no tensors for an argument that is none; raises TypeError if it may not be that."""
+        number = isinstance(value, (int, float, np.generic))
+        if (value is None and arg.optional) or (self.scalars and number):
+            return ()
+        raise TypeError(message(self.name, f"{arg.name} is a {type(value).__name__}, a Tensor is needed",
+                                f"wrap it: alpha.tensor({arg.name}, dtype=...)"))
+
+    def _check_scalars(self, args: Sequence[Any], dtype: str) -> None:
+        for value in args:
+            if dtype and isinstance(value, (float, np.floating)):
+                raise DTypeError(message(self.name, f"the number {value} does not fit a tensor of dtype {dtype}",
+                                         'convert the tensor: x.astype("float32")'))
+
+    def _tensors(self, args: Sequence[Any]) -> list[tuple[str, Tensor, bool]]:
+        return [(f"{arg.name}[{k}]" if arg.many else arg.name, t, arg.mixed) for arg, value in zip(self.args, args)
+                for k, t in enumerate(value if arg.many else (value,)) if isinstance(t, Tensor)]
+
+    def _refuse_devices(self, args: Sequence[Any]) -> None:
+        found = {name: t.device for name, t, _ in self._tensors(args)}
+        raise DeviceError(message(self.name, f"the tensors live on {' and '.join(sorted(set(found.values())))}",
+                                  "move them to one device: x.to(device)", **found))
+
+    def _common_dtype(self, args: Sequence[Any]) -> str:
+        """Returns the 16-bit dtype of args whose parameters are float32.  Raises DTypeError for any other mixture."""
+        kinds: tuple[set[str], set[str]] = (set(), set())  # of the args that are no parameters, of those that are
+        for arg, value in zip(self.args, args):
+            if not arg.mixed:
+                kinds[arg.parameter].update(t.dtype for t in (value if arg.many else (value,)) if isinstance(t, Tensor))
+        others, parameters = kinds
+        if not others:  # each may be the parameter
+            others, parameters = parameters - {"float32"}, parameters & {"float32"}
+        if parameters != {"float32"} or len(others) != 1 or not others <= HALF_DTYPES:
+            self._refuse_dtypes(args)
+        return others.pop()
+
+    def _refuse_dtypes(self, args: Sequence[Any]) -> None:
+        found = {name: t.dtype for name, t, mixed in self._tensors(args) if not mixed}
+        names = " and ".join(arg.name for arg in self.args if arg.parameter)
+        fix = f"; only {names} may be float32 beside float16 or bfloat16" if names else ""
+        raise DTypeError(message(self.name, f"the tensors have dtypes {' and '.join(sorted(set(found.values())))}",
+                                 f"convert them to one dtype: x.astype(dtype){fix}", **found))
