@@ -189,7 +189,7 @@ class Arena:
     def _unmap(self) -> None:
         """Gives free memory back to the device; the last that goes takes the range along."""
         again = context.open
-        while again and self._lock.acquire(blocking=False):  # who has it looks at what was freed before he leaves
+        while again and self._lock.acquire(blocking=False):  # its holder looks at what was freed since, at the end
             try:
                 self._join_freed()
                 context.synchronize()  # what used it may be running

@@ -134,7 +134,7 @@ class Pool:
     """PyCUDA's pools and what is counted about them.  Bytes are those asked for, not those that blocks round up to.
 
     Attributes:
-        main: the pool of all arrays, but for those of recordings, which have one each.
+        main: the pool of all arrays, but for those of recordings, which have an arena each.
         device: the one that blocks are taken from now.
         reserved: bytes that recordings hold.
         peak: the most that was live since the last reset.
