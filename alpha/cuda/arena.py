@@ -16,7 +16,7 @@ import threading
 from collections import deque
 from typing import NamedTuple
 
-from alpha.cuda import libcuda
+from alpha.cuda import libcuda, memory
 from alpha.cuda.context import context
 
 ALIGNMENT = 512  # bytes, of a piece
@@ -81,6 +81,8 @@ class _Access(ctypes.Structure):
 
 
 PINNED, DEVICE, READ_AND_WRITE = 1, 1, 3
+
+_waiting: list[Arena] = []  # those of which something was freed while the stream was recorded
 
 
 class _Mapped(NamedTuple):
@@ -188,6 +190,9 @@ class Arena:
 
     def _unmap(self) -> None:
         """Gives free memory back to the device; the last that goes takes the range along."""
+        if memory.recorder:  # to wait for the stream would spoil the recording
+            _waiting.append(self)
+            return
         again = context.open
         while again and self._lock.acquire(blocking=False):  # its holder looks at what was freed since, at the end
             try:
@@ -205,3 +210,9 @@ class Arena:
             finally:
                 self._lock.release()
             again = bool(self._freed)
+
+
+def unmap_waiting() -> None:
+    """Gives back what was freed while the stream was recorded."""
+    while _waiting:
+        _waiting.pop().close()

@@ -23,7 +23,7 @@ import numpy as np
 
 from alpha import random
 from alpha.cuda import libcuda, memory
-from alpha.cuda.arena import Arena
+from alpha.cuda.arena import Arena, unmap_waiting
 from alpha.cuda.context import context
 from alpha.cuda.deferred import write_all
 from alpha.cuda.kernel import Kernel
@@ -132,6 +132,7 @@ class Recording:
             self._arena.close()
             raise
         finally:
+            unmap_waiting()
             random.set_state(*random_state)
         self._held, self._random = list(recorder.held.values()), recorder.begin
         self.numbers, self.nbytes = drawn, self._arena.managed_bytes

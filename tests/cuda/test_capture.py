@@ -291,6 +291,28 @@ def test_gradients_outlive_their_recording_and_all_memory_comes_back():
     assert arena.managed_bytes == 0
 
 
+def test_a_gradient_of_an_ended_recording_may_go_while_another_one_is_made():
+    model = nn.Linear(4, 8).to("cuda")
+    x = alpha.tensor(np.ones((2, 4), np.float32), device="cuda")
+    losses = alpha.capture(lambda x: _backward(model(x).sum()), model)
+    for _ in range(3):
+        model.zero_grad()
+        losses(x)
+    arena, held = losses.found.recording._arena, [model.weight.grad]
+    del losses
+    model.zero_grad()
+    assert arena.managed_bytes
+
+    def forgetting(x):
+        if memory.recorder:
+            held.clear()
+        return (x + 1).sum()
+
+    captured = alpha.capture(forgetting)
+    assert [captured(x).item() for _ in range(4)] == [16] * 4
+    assert not held and captured.found and arena.managed_bytes == 0
+
+
 def _backward(loss):
     loss.backward()
     return loss.detach()
