@@ -165,7 +165,8 @@ class StemWgrad:
         def launch(x: Array, g: Array, dw: Array) -> None:
             work = empty((work_size,), "float32")
             kernel(grid, x, g, work, classes, units, x_image, g_image, desc.n, desc.ic, desc.oc)
-            self.sum((dw_row, plan.row_tiles, tile.rows // SUM_CHANNELS), work, dw, sums, first, plan.row_tiles, desc.oc, dw_row)
+            self.sum((dw_row, plan.row_tiles, tile.rows // SUM_CHANNELS), work, dw, sums, first,
+                     plan.row_tiles, desc.oc, dw_row)
         return launch
 
 
@@ -175,5 +176,6 @@ def _per_channels(entry: str, args: str) -> tuple[Kernel, ...]:
 
 
 register(StemFprop(64), StemFprop(16), StemDgrad(), StemWgrad(Tile(64, 32, 16, 8, 4, 4, 8, 0.50)),
+         StemWgrad(Tile(64, 32, 16, 8, 8, 3, 10, 0.49)),
          StemWgrad(Tile(64, 32, 16, 8, 4, 4, 6, 0.38, vector=1)), StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16, 0.25)),
          StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16, 0.20, vector=1)))

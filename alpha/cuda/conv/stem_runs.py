@@ -15,6 +15,7 @@ from alpha.ops.conv_desc import ConvDesc, ceil_div
 RUN, COLUMNS = 8, 64                      # of kernels/conv_stem_runs.cu
 FILTER_FLOATS = (2048, 12288)             # shared memory that a block may take: what is left over caches x and g
 FPROP_RUNS, DGRAD_RUNS = THREADS // 8, THREADS // 16  # of a tile
+FOUR_CHANNELS_BLOCKS = 4                  # that the registers hold; with fewer channels there may be room for more
 EFFICIENCY = 0.7                          # fraction of the FMA rate that products reach which are made, on an H100
 TURNED = {"in_h": "in_w", "out_h": "out_w", "taps_h": "taps_w", "tap_in_h": "tap_in_w", "tap_w_h": "tap_w_w"}
 COLUMN = {name: number for number, name in enumerate(FIELDS)}
@@ -28,7 +29,7 @@ def runs_of(classes: np.ndarray) -> list[int]:
 def with_runs(slabs: Slabs) -> np.ndarray:
     """Returns the classes with their lines along the axis that takes fewer runs, and with taps in ascending order.
 
-    A class of one column, as padding makes them at the borders, has its lines along the height: both axes change places.
+    A class of one column, as padding makes them at borders, has its lines along the height: both axes change places.
     """
     classes = slabs.classes.copy()
     height = classes[:, COLUMN["rows"]] // slabs.images // classes[:, COLUMN["width"]]
@@ -46,7 +47,7 @@ def with_runs(slabs: Slabs) -> np.ndarray:
 
 
 def refusal_of_runs(desc: ConvDesc) -> str:
-    """Returns why the filters of desc do not fit, or why no position shares what it reads; or ""."""
+    """Returns why the filters of desc do not fit, or ""."""
     floats = desc.h.f * desc.w.f * desc.ic * COLUMNS
     if floats > FILTER_FLOATS[-1]:
         return f"{desc.h.f}x{desc.w.f} filters do not fit into shared memory"
@@ -62,7 +63,7 @@ class Runs:
     def __init__(self, entry: str, args: str, blocks: int) -> None:
         self.blocks, self.name = blocks, f"{entry} {blocks}"
         self.kernels = {(ic, floats): Kernel("conv_stem_runs.cu", entry, args, threads=THREADS, shared=4 * floats,
-                                             defines={"CHANNELS": ic, "MIN_BLOCKS": blocks})
+                                             defines={"CHANNELS": ic, "MIN_BLOCKS": min(blocks, FOUR_CHANNELS_BLOCKS)})
                         for ic in range(1, MOST_CHANNELS + 1) for floats in FILTER_FLOATS}
 
     def least(self, desc: ConvDesc, sm_count: int) -> float:
@@ -133,4 +134,4 @@ class StemRunsDgrad(Runs):
         return launch
 
 
-register(StemRunsFprop(4), StemRunsFprop(3), StemRunsDgrad(4), StemRunsDgrad(3))
+register(StemRunsFprop(4), StemRunsFprop(3), StemRunsDgrad(5), StemRunsDgrad(4))

@@ -2,8 +2,8 @@
 //
 //   what      stem_runs_fprop and stem_runs_dgrad compute what stem_fprop and stem_dgrad do (conv_stem.cu), in the same
 //             layouts, and take the same classes and work lists; a tile is a number of runs
-//   run       RUN neighbouring positions of a line of a class, or all of a shorter one. The last run of a line begins so
-//             early that it is whole, and leaves what the run before it has stored. Where neighbouring taps read
+//   run       RUN neighbouring positions of a line of a class, or all of a shorter one. The last run of a line begins
+//             so early that it is whole, and leaves what the run before it has stored. Where neighbouring taps read
 //             neighbouring positions a run goes through TAPS taps of a line at once: RUN + TAPS - 1 pixels in registers
 //             serve RUN * TAPS pairs of position and tap
 //   ahead     a register that has been used for the last time gets the pixel that takes its place in the next step,
@@ -26,7 +26,7 @@ struct StemTensors {
 };
 
 struct StemPlace {  // of a run in the tensor that is written
-  float *first;
+  long long first;  // elements up to its first position
   unsigned stored;  // bit i: position i is stored by this run
 };
 
@@ -58,7 +58,7 @@ template <int TAPS, int RUNS> struct StemWalk {
     const int first = (run - row * s.runs_of_line) * RUN, width = s.c.width, w = max(0, min(first, width - RUN));
     const int h = row - image * s.height, end = tile < s.end && row < s.lines ? min(RUN, width - w) : 0;
     places[tile % 2 * THREADS + threadIdx.x] = {
-        t.out + (image * t.out_image + (s.c.out + h * s.c.out_h + w * s.c.out_w)),
+        image * t.out_image + (s.c.out + h * s.c.out_h + w * s.c.out_w),
         (1u << end) - (1u << min(end, first - w))};
     steps = s.c.taps_w / TAPS, lines = s.c.taps_h;
     there = end && steps ? end + TAPS - 1 : 0;
@@ -104,7 +104,7 @@ struct StemColumns {
       for (int i = 0; i < RUN; i++) acc[i][j] = b;
     }
   }
-  __device__ __forceinline__ void store(float (&acc)[RUN][8], const StemPlace &place, int out_w, bool relu) const {
+  __device__ __forceinline__ void store(float (&acc)[RUN][8], float *to, const StemPlace &place, int out_w, bool relu) const {
     if (relu) {
 #pragma unroll
       for (int i = 0; i < RUN; i++)
@@ -114,7 +114,7 @@ struct StemColumns {
 #pragma unroll
     for (int i = 0; i < RUN; i++) {
       if (!(place.stored >> i & 1)) continue;
-      float *out = place.first + i * out_w;
+      float *out = to + (place.first + i * out_w);
 #pragma unroll
       for (int half = 0; half < 2; half++) {
         const float *v = acc[i] + half * 4;
@@ -178,7 +178,7 @@ __device__ __forceinline__ void fprop_runs(const StemTensors &t, Work &s, StemPl
       }
     }
     if (s.c.taps_w == 0) walk.next(t, s, 0, places);
-    columns.store(acc, places[tile % 2 * THREADS + threadIdx.x], s.c.out_w, relu);
+    columns.store(acc, t.out, places[tile % 2 * THREADS + threadIdx.x], s.c.out_w, relu);
   }
 }
 
@@ -216,7 +216,8 @@ template <int HALF> __device__ __forceinline__ void give_half(float (&sum)[RUN][
     }
 }
 
-template <int TAPS>
+// DENSE: runs are whole, and COLS channels of neighbouring positions are neighbours, as in fprop_runs.
+template <int TAPS, bool DENSE>
 __device__ __forceinline__ void dgrad_runs(const StemTensors &t, Work &s, StemPlace *places,
                                            const float *filter, int oc, bool active) {
   constexpr int SPAN = RUN + TAPS - 1;
@@ -226,14 +227,14 @@ __device__ __forceinline__ void dgrad_runs(const StemTensors &t, Work &s, StemPl
   walk.start(t, s, oc, places);
   float v[SPAN][4];
   auto load = [&](int e, int step) {
-    if (e >= walk.there || !active) return;
+    if ((DENSE ? 0 : e) >= walk.there || !active) return;
     const float4 a = *reinterpret_cast<const float4 *>(walk.from + e * step);
     v[e][0] = a.x, v[e][1] = a.y, v[e][2] = a.z, v[e][3] = a.w;
   };
 #pragma unroll
   for (int e = 0; e < SPAN; e++) {
     v[e][0] = v[e][1] = v[e][2] = v[e][3] = 0.f;
-    load(e, s.c.in_w);
+    load(e, DENSE ? COLS : s.c.in_w);
   }
   for (int tile = s.tile; tile < s.end; tile++) {
     float sum[RUN][IC];
@@ -252,7 +253,7 @@ __device__ __forceinline__ void dgrad_runs(const StemTensors &t, Work &s, StemPl
           const float4 a = *reinterpret_cast<const float4 *>(f + tap * COLS * IC + q);
           u[tap][q] = a.x, u[tap][q + 1] = a.y, u[tap][q + 2] = a.z, u[tap][q + 3] = a.w;
         }
-      const int step = s.c.in_w;
+      const int step = DENSE ? COLS : s.c.in_w;
 #pragma unroll
       for (int e = 0; e < SPAN; e++) {
 #pragma unroll
@@ -276,7 +277,7 @@ __device__ __forceinline__ void dgrad_runs(const StemTensors &t, Work &s, StemPl
 #pragma unroll
     for (int ic = 0; ic < IC; ic++) {
       const float total = sum[0][ic] + __shfl_xor_sync(~0u, sum[0][ic], 1);
-      if ((place.stored >> position & 1) && (lane & 1) == (ic & 1)) place.first[position * s.c.out_w + ic] = total;
+      if ((place.stored >> position & 1) && (lane & 1) == (ic & 1)) t.out[place.first + position * s.c.out_w + ic] = total;
     }
   }
 }
@@ -296,11 +297,13 @@ stem_runs_dgrad(const float *g, const float *w, float *dx, const SlabClass *clas
   const int oc = threadIdx.x % DGRAD_LANES * 4;
   const bool slides = c.tap_in_w == c.in_w, active = oc < channels;
   filter += oc * IC;
-  if (slides && c.taps_w % 3 == 0)
-    dgrad_runs<3>(t, s, places, filter, oc, active);
+  if (slides && c.taps_w % 3 == 0 && c.in_w == COLS && c.width >= RUN)
+    dgrad_runs<3, true>(t, s, places, filter, oc, active);
+  else if (slides && c.taps_w % 3 == 0)
+    dgrad_runs<3, false>(t, s, places, filter, oc, active);
   else if (slides && c.taps_w % 2 == 0)
-    dgrad_runs<2>(t, s, places, filter, oc, active);
+    dgrad_runs<2, false>(t, s, places, filter, oc, active);
   else
-    dgrad_runs<1>(t, s, places, filter, oc, active);
+    dgrad_runs<1, false>(t, s, places, filter, oc, active);
 }
 ALPHA_KERNEL(stem_runs_dgrad)

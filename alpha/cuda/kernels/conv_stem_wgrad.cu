@@ -75,8 +75,9 @@ stem_wgrad(const float *x, const float *g, float *work, const SlabClass *classes
 }
 ALPHA_KERNEL(stem_wgrad)
 
-// Grid (columns of dw, row tiles, parts of a row tile). SUM_CHANNELS threads side by side have an output channel each, and
-// PARTS of them share one. from: columns of slots, slot * BN + column there, those of a column of dw one after the other
+// Grid (columns of dw, row tiles, parts of a row tile). SUM_CHANNELS threads side by side have an output channel each,
+// and PARTS of them share one. from: columns of slots, slot * BN + column there, grouped by the column of dw that they
+// are parts of
 constexpr int SUM_THREADS = 512, SUM_CHANNELS = 16;
 
 extern "C" __global__ void __launch_bounds__(SUM_THREADS)
