@@ -42,7 +42,7 @@ class ConvV2Chain(SlabTile):
     alpha.cuda.plan for the members."""
 
     pass_name, copied = "fprop", ("input",)
-    slabs_of = ConvV2.slabs_of
+    slabs_of = staticmethod(ConvV2.slabs_of)
 
     def __init__(self, tile: Tile) -> None:
         kernel = Kernel("conv_v2.cu", "conv_v2_chain", "ptr x, ptr w, ptr b, ptr y, ptr classes, i64 x_image, "
