@@ -27,7 +27,7 @@ def runs_of(classes: np.ndarray) -> list[int]:
 
 
 def with_runs(slabs: Slabs) -> np.ndarray:
-    """Returns the classes with their lines along the axis that takes fewer runs, and with taps in ascending order.
+    """Returns the classes with their lines along the axis that takes fewer runs.
 
     A class of one column, as padding makes them at borders, has its lines along the height: both axes change places.
     """
@@ -39,10 +39,6 @@ def with_runs(slabs: Slabs) -> np.ndarray:
     turned[:, COLUMN["width"]] = height
     fewer = np.array(runs_of(turned)) < np.array(runs_of(classes))
     classes[fewer] = turned[fewer]
-    back = classes[:, COLUMN["tap_in_w"]] < 0
-    for start, distance in (("in_", "tap_in_w"), ("w", "tap_w_w")):
-        classes[back, COLUMN[start]] += (classes[back, COLUMN["taps_w"]] - 1) * classes[back, COLUMN[distance]]
-        classes[back, COLUMN[distance]] *= -1
     return classes
 
 
