@@ -124,8 +124,8 @@ def carry_out_stem(desc, tiling, plan, x, g):
     for k in range(dw.shape[1]):
         for r in range(plan.row_tiles):
             which = k * plan.row_tiles + r
-            for slot, count, col, _ in plan.sums[plan.first[which]:plan.first[which + 1]]:
-                dw[r * tiling.rows:(r + 1) * tiling.rows, k] += work[slot:slot + count, col].sum(axis=0)
+            parts = plan.sums[plan.first[which]:plan.first[which + 1]]
+            dw[r * tiling.rows:(r + 1) * tiling.rows, k] = work.reshape(-1, tiling.rows)[parts].sum(axis=0)
     return dw[:desc.oc].reshape(desc.w_shape)
 
 

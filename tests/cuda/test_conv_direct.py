@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from alpha.cuda.context import context
 from alpha.cuda.memory import download, upload
 from alpha.cuda.plan import PASSES, candidates
 from alpha.gradcheck import assert_equal_at
@@ -69,6 +70,22 @@ def test_wgrad_is_exact(case):
     expected = conv_wgrad_padded(x, g, case.f, **case.attrs).astype(np.float32)
     for c in direct("wgrad", desc):
         assert_equal_at(run(c, desc, x, g, shape=desc.w_shape), expected, name=f"dw of {c.name}")
+
+
+@pytest.mark.parametrize("case", [
+    square("runs", 7, 19, 3, 64, 3, 1, 1), square("runs_7x7", 3, 26, 3, 20, 7, 2, 3),
+    Case("runs_turned", 3, (23, 3), 4, 60, (3, 3), (1, 1), (1, 1))], ids=lambda case: case.name)
+def test_runs_of_several_tiles_are_exact(case, monkeypatch):
+    """On few multiprocessors a block has tile after tile, and reads what the next one begins with."""
+    monkeypatch.setattr(context, "sm_count", 1)
+    desc, x, w, g = operands(case)
+    b = ints(desc.oc, seed=3)
+    y = np.maximum(conv_fprop_padded(x, w, **case.attrs) + b, 0).astype(np.float32)
+    dx = conv_dgrad_padded(g, w, case.hw, **case.attrs).astype(np.float32)
+    for c in direct("fprop", desc):
+        assert_equal_at(run(c, desc, x, w, b, shape=desc.y_shape, rest=(True,)), y, name=f"y of {c.name}")
+    for c in direct("dgrad", desc):
+        assert_equal_at(run(c, desc, g, w, shape=desc.x_shape), dx, name=f"dx of {c.name}")
 
 
 @pytest.mark.parametrize("pass_name", PASSES)

@@ -200,7 +200,6 @@ def _tables(desc: ConvDesc, tiling: Tiling, taps: np.ndarray, tiles: np.ndarray,
 # ---- few input channels: kernels/conv_stem_wgrad.cu ------------------------------------------------------------------
 
 STEM_UNIT_FIELDS = ("class", "row", "col", "k", "k_end", "slot", "unused0", "unused1")
-STEM_SUM_FIELDS = ("slot", "count", "col", "unused")
 
 
 class StemSchedule(NamedTuple):
@@ -209,7 +208,7 @@ class StemSchedule(NamedTuple):
     Attributes:
         classes: (classes, 16), as in alpha/cuda/conv/schedule.py; those with taps.
         units: (units, 8), columns as in STEM_UNIT_FIELDS, one per block; each has its slot.
-        sums: (parts, 4), columns as in STEM_SUM_FIELDS: where a column of dw lies in the tiles of one class.
+        sums: (parts,): columns of slots that are parts of a column of dw, slot * columns of a tile + column there.
         first: (columns of dw * row tiles + 1,): the sums of column k and row tile r begin at first[k * row tiles + r].
         slots, row_tiles: numbers of them.
     """
@@ -233,8 +232,8 @@ def stem_schedule(desc: ConvDesc, tiling: Tiling) -> StemSchedule:
     tiles = -(-columns // tiling.columns) * row_tiles
     share = _stem_share(slabs, tiles, tiling.blocks)
     units: list[tuple[int, ...]] = []
-    parts: list[list[list[tuple[int, ...]]]] = [[[] for _ in range(row_tiles)]
-                                                for _ in range(desc.h.f * desc.w.f * desc.ic)]
+    parts: list[list[list[int]]] = [[[] for _ in range(row_tiles)]
+                                    for _ in range(desc.h.f * desc.w.f * desc.ic)]
     for number, cls in enumerate(classes):
         count = ceil_div(int(slabs[number]), share)
         cuts = [int(slabs[number]) * s // count * tiling.k for s in range(count)] + [int(cls[0])]
@@ -242,13 +241,13 @@ def stem_schedule(desc: ConvDesc, tiling: Tiling) -> StemSchedule:
             found = _class_columns(cls, desc.ic)[col:col + tiling.columns]
             for r in range(row_tiles):
                 for at, k in enumerate(found):
-                    parts[k][r].append((len(units), count, at, 0))
+                    parts[k][r] += [(len(units) + s) * tiling.columns + at for s in range(count)]
                 units += [(number, r * tiling.rows, col, a, b, len(units) + s, 0, 0) for s, (a, b) in
                           enumerate(pairwise(cuts))]
     flat = [part for rows in parts for part in rows]
     first = np.cumsum([0] + [len(part) for part in flat])
     table = np.array(sorted(units, key=lambda unit: unit[3] - unit[4]), np.int32).reshape(-1, 8)
-    sums = np.array([entry for part in flat for entry in part], np.int32).reshape(-1, 4)
+    sums = np.array([entry for part in flat for entry in part], np.int32)
     return StemSchedule(classes, table, sums, first.astype(np.int32), len(units), row_tiles)
 
 

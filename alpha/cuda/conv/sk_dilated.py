@@ -23,7 +23,7 @@ LINE_BYTES = 16  # of the table of lines, 2 * threads of them: static shared mem
 
 SUM_SLICES = Kernel("sum_slices.cu", "sum_slices", "ptr work, ptr dw, ptr tiles, i32 tile_floats, i32 tile_cols, "
                     f"i32 dw_row, i32 split, {GUARD_ARGS}", threads=256)
-MOST_SPLIT = 8
+MOST_SPLIT = 32
 
 
 class Parts(NamedTuple):

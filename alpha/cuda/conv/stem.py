@@ -20,6 +20,7 @@ from alpha.ops.conv_desc import ConvDesc, ceil_div
 MOST_CHANNELS, MOST_WGRAD_CHANNELS = 4, 16
 THREADS, POSITIONS, FILTER_FLOATS = 128, 8, 8192  # of kernels/conv_stem.cu
 BLOCKS = 4                                        # resident on a multiprocessor
+SUM_THREADS, SUM_CHANNELS = 512, 16               # of kernels/conv_stem_wgrad.cu
 MOST_TILES = 16                                   # of a block, for which it loads the filters once
 EFFICIENCY = 0.5                                  # fraction of the FMA rate, on an H100
 BYTES_PER_US = 2.2e6
@@ -34,14 +35,16 @@ def refusal(desc: ConvDesc, most: int = MOST_CHANNELS) -> str:
     return oversized(desc)
 
 
-def work_list(slabs: Slabs, tile: int, columns: int, blocks: int) -> np.ndarray:
-    """Returns int32 (units, 4): class, first tile, number of tiles, column tile; tiles are runs of positions.
+def tiles_of(slabs: Slabs, tile: int) -> list[int]:
+    """Returns how many tiles of so many positions each class has."""
+    return [ceil_div(rows, tile) for rows in slabs.classes[:, 0].tolist()]
+
+
+def work_list(tiles: list[int], column_tiles: int, blocks: int) -> np.ndarray:
+    """Returns int32 (units, 4): class, first tile, number of tiles, column tile; tiles: of the positions of each class.
 
     Units have the number of tiles with which `blocks` of them at a time are done first.
     """
-    tiles = [ceil_div(rows, tile) for rows in slabs.classes[:, 0].tolist()]
-    column_tiles = ceil_div(slabs.columns, columns)
-
     def rounds(share: int) -> float:  # in tiles; half a tile to load the filters
         return ceil_div(sum(ceil_div(count, share) for count in tiles) * column_tiles, blocks) * (share + 0.5)
 
@@ -50,9 +53,9 @@ def work_list(slabs: Slabs, tile: int, columns: int, blocks: int) -> np.ndarray:
                      for begin in range(0, count, share) for col in range(column_tiles)], np.int32)
 
 
-def estimate_us(desc: ConvDesc, sm_count: int, padded: float) -> float:
+def estimate_us(desc: ConvDesc, sm_count: int, padded: float, efficiency: float = EFFICIENCY) -> float:
     """Returns what arithmetic or memory needs, whichever is more; padded: products made for each useful one."""
-    rate = 2 * rates().fma * sm_count * rates().clock_ghz * 1e3 * EFFICIENCY
+    rate = 2 * rates().fma * sm_count * rates().clock_ghz * 1e3 * efficiency
     return LAUNCH_US + max(desc.useful_flops * padded / rate, desc.nbytes() / BYTES_PER_US)
 
 
@@ -80,7 +83,7 @@ class StemFprop:
     def prepare(self, desc: ConvDesc) -> Launch:
         slabs = fprop_slabs(desc)
         tile = THREADS // (self.columns // 8) * POSITIONS
-        work = work_list(slabs, tile, self.columns, context.sm_count * BLOCKS)
+        work = work_list(tiles_of(slabs, tile), ceil_div(desc.oc, self.columns), context.sm_count * BLOCKS)
         kernel, grid = self.kernels[desc.ic - 1], len(work)
         tables = upload(slabs.classes), upload(work)
         sizes = slabs.in_image, slabs.out_image, slabs.images, slabs.columns, slabs.w_row
@@ -113,7 +116,7 @@ class StemDgrad:
 
     def prepare(self, desc: ConvDesc) -> Launch:
         slabs = dgrad_slabs(desc)
-        work = work_list(slabs, THREADS // 16 * POSITIONS, MOST_CHANNELS, context.sm_count * BLOCKS)
+        work = work_list(tiles_of(slabs, THREADS // 16 * POSITIONS), 1, context.sm_count * BLOCKS)
         kernel, grid = self.kernels[desc.ic - 1], len(work)
         tables = upload(slabs.classes), upload(work)
         sizes = slabs.in_image, slabs.out_image, slabs.images, slabs.channels, slabs.w_row
@@ -135,7 +138,7 @@ class StemWgrad:
                              "i64 x_image, i64 g_image, i32 images, i32 ic, i32 oc", threads=tile.threads,
                              shared=tile.shared_bytes(False, False), defines=tile.defines)
         self.sum = Kernel("conv_stem_wgrad.cu", "stem_sum", "ptr work, ptr dw, ptr sums, ptr first, i32 row_tiles, "
-                          "i32 oc, i32 dw_row", threads=1024, defines=tile.defines)
+                          "i32 oc, i32 dw_row", threads=SUM_THREADS, defines=tile.defines)
 
     def fits(self, desc: ConvDesc) -> str:
         if self.tile.vector == 4 and desc.oc % 4:
@@ -162,7 +165,8 @@ class StemWgrad:
         def launch(x: Array, g: Array, dw: Array) -> None:
             work = empty((work_size,), "float32")
             kernel(grid, x, g, work, classes, units, x_image, g_image, desc.n, desc.ic, desc.oc)
-            self.sum((dw_row, plan.row_tiles), work, dw, sums, first, plan.row_tiles, desc.oc, dw_row)
+            self.sum((dw_row, plan.row_tiles, tile.rows // SUM_CHANNELS), work, dw, sums, first,
+                     plan.row_tiles, desc.oc, dw_row)
         return launch
 
 
@@ -172,5 +176,6 @@ def _per_channels(entry: str, args: str) -> tuple[Kernel, ...]:
 
 
 register(StemFprop(64), StemFprop(16), StemDgrad(), StemWgrad(Tile(64, 32, 16, 8, 4, 4, 8, 0.50)),
+         StemWgrad(Tile(64, 32, 16, 8, 8, 3, 10, 0.49)),
          StemWgrad(Tile(64, 32, 16, 8, 4, 4, 6, 0.38, vector=1)), StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16, 0.25)),
          StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16, 0.20, vector=1)))

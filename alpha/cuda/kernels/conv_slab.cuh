@@ -156,3 +156,50 @@ __device__ __forceinline__ void slab_block(const SlabTensors<T> &t, typename T::
   const float *bias = t.bias ? t.bias + done.group * t.columns + first : nullptr;
   gemm_store(product, [&](int r) { return shared.out[r]; }, bias, t.columns - first, t.columns % 4 == 0, t.relu);
 }
+
+// One block of a chain: tiles blockIdx.x, blockIdx.x + gridDim.x, .. of the only class there is, which has one tap, as
+// one long sum of slabs: those of the next tile are on their way while this one is multiplied and stored, where
+// slab_block would start anew. Two tables take turns. That of the next tile is filled behind the last copy of this tile,
+// a barrier before it is read; the tile that had it is stored by then, as a tile has at least T::STAGES slabs.
+template <class T> __device__ __forceinline__ void slab_chain(const SlabTensors<T> &t, typename T::In *smem) {
+  using In = typename T::In;
+  static_assert(T::B_KMAJOR, "fprop");
+  __shared__ SlabShared<T> shared[2];
+  __shared__ SlabClass c;
+  const int thread = threadIdx.x, column_tiles = (t.columns + T::BN - 1) / T::BN;
+  if (thread == 0) c = t.classes[0];
+  __syncthreads();
+  const int tiles = (c.rows + T::BM - 1) / T::BM * column_tiles;
+  auto fill = [&](int number, int tile) {
+    shared[number].fill(t, c, {0, tile / column_tiles, tile % column_tiles, 0, {0, 0, 1}, 0});
+  };
+  fill(0, blockIdx.x);
+  __syncthreads();
+  typename T::Product product(thread);
+  const CopyIn<T> copy_in(thread, t.in_plane);
+  const CopyColumns<T> copy_w(thread, t.w_plane);
+  int copied = 0, multiplied = 0, loading = 0, storing = 0;  // channels of a tile; which table
+  auto load = [&](In *a, In *b) {
+    copy_in(a, shared[loading].in, copied, t.channels - copied);
+    copy_w(b, shared[loading].w, copied, t.channels - copied);
+    copied += T::BK;
+    if (copied < t.channels) return;
+    const SlabItem &last = shared[loading].item;
+    const int tile = last.row_tile * column_tiles + last.column_tile + gridDim.x;
+    copied = 0, loading ^= 1;
+    if (tile < tiles) fill(loading, tile);
+  };
+  auto multiply = [&](const In *a, const In *b) {
+    product(a, b);
+    multiplied += T::BK;
+    if (multiplied < t.channels) return;
+    const SlabShared<T> &done = shared[storing];
+    const int first = done.item.column_tile * T::BN;
+    gemm_store(product, [&](int r) { return done.out[r]; }, t.bias ? t.bias + first : nullptr, t.columns - first,
+               t.columns % 4 == 0, t.relu);
+    multiplied = 0, storing ^= 1;
+    product = typename T::Product(thread);
+  };
+  const int own = (tiles - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
+  gemm_pipeline<T>(smem, own * ((t.channels + T::BK - 1) / T::BK), load, multiply);
+}

@@ -75,28 +75,26 @@ stem_wgrad(const float *x, const float *g, float *work, const SlabClass *classes
 }
 ALPHA_KERNEL(stem_wgrad)
 
-struct StemSum {
-  int slot, count, col, unused;  // slots that hold a column of dw for one class, and its column there
-};
+// Grid (columns of dw, row tiles, parts of a row tile). SUM_CHANNELS threads side by side have an output channel each,
+// and PARTS of them share one. from: columns of slots, slot * BN + column there, grouped by the column of dw that they
+// are parts of
+constexpr int SUM_THREADS = 512, SUM_CHANNELS = 16;
 
-// Grid (columns of dw, row tiles). BM threads side by side have an output channel each, and PARTS of them share one.
-extern "C" __global__ void __launch_bounds__(1024)
-stem_sum(const float *work, float *dw, const StemSum *sums, const int *first, int row_tiles, int oc, int dw_row) {
-  constexpr int BM = Tile::BM, PARTS = 1024 / BM;
-  __shared__ float partial[1024];
-  const int row = threadIdx.x % BM, part = threadIdx.x / BM, which = blockIdx.x * row_tiles + blockIdx.y;
+extern "C" __global__ void __launch_bounds__(SUM_THREADS)
+stem_sum(const float *work, float *dw, const int *from, const int *first, int row_tiles, int oc, int dw_row) {
+  constexpr int BM = Tile::BM, PARTS = SUM_THREADS / SUM_CHANNELS;
+  __shared__ float partial[SUM_THREADS];
+  const int thread = threadIdx.x, row = blockIdx.z * SUM_CHANNELS + thread % SUM_CHANNELS;
+  const int which = blockIdx.x * row_tiles + blockIdx.y, end = first[which + 1];
   float sum = 0.f;
-  for (int s = first[which]; s < first[which + 1]; s++) {
-    const StemSum from = sums[s];
-    const float *at = work + ((long long)from.slot * Tile::BN + from.col) * BM + row;
-#pragma unroll 4
-    for (int slot = part; slot < from.count; slot += PARTS) sum += at[(long long)slot * (BM * Tile::BN)];
+#pragma unroll 8
+  for (int k = first[which] + thread / SUM_CHANNELS; k < end; k += PARTS) sum += work[(long long)from[k] * BM + row];
+  partial[thread] = sum;
+  for (int half = SUM_THREADS / 2; half >= SUM_CHANNELS; half /= 2) {
+    __syncthreads();
+    if (thread < half) partial[thread] += partial[thread + half];
   }
-  partial[threadIdx.x] = sum;
-  __syncthreads();
   const int channel = blockIdx.y * BM + row;
-  if (part > 0 || channel >= oc) return;
-  for (int p = 1; p < PARTS; p++) sum += partial[p * BM + row];
-  dw[(long long)channel * dw_row + blockIdx.x] = sum;
+  if (thread < SUM_CHANNELS && channel < oc) dw[(long long)channel * dw_row + blockIdx.x] = partial[thread];
 }
 ALPHA_KERNEL(stem_sum)
