@@ -103,31 +103,6 @@ def test_every_split_is_reached(device, pass_name):
     assert [c.name for c in split if all(c.fits(case.desc) for case in LONG)] == []
 
 
-@pytest.mark.parametrize("case", [
-    square("chain", 5, 16, 60, 140, 1, 2), square("a tile per block", 1, 3, 64, 8, 1), square("tails", 3, 9, 36, 68, 1),
-], ids=lambda case: case.name)
-def test_chains_of_tiles_are_exact(device, case, monkeypatch):
-    from alpha.cuda.context import context
-    from alpha.cuda.conv.conv_v2 import ConvV2Chain
-    monkeypatch.setattr(context, "sm_count", 1)
-    chains = [c for c in in_float32("fprop") if isinstance(c, ConvV2Chain)]
-    assert len(chains) > 1
-    for candidate in chains:
-        assert not candidate.fits(case.desc)
-        check_fprop(case, candidate)
-
-
-def test_a_chain_says_why_it_cannot(device):
-    from alpha.cuda.conv.conv_v2 import ConvV2Chain
-    refusals = {square("", 2, 8, 64, 64, 3): "3x3 filters", square("", 2, 8, 64, 64, 1, groups=2): "2 groups",
-                square("", 2, 8, 32, 64, 1): "2 slabs", square("", 2, 8, 512, 64, 1): "32 slabs",
-                square("", 2, 8, 64, 64, 1, 1, 1): "classes", square("", 2, 8, 63, 64, 1): "multiples of 4"}
-    for candidate in in_float32("fprop"):
-        if isinstance(candidate, ConvV2Chain):
-            for case, fragment in refusals.items():
-                assert fragment in candidate.fits(case.desc)
-
-
 CASES = [
     Case("conv2d", ints(2, 7, 6, 4), ints(8, 3, 3, 4, seed=1), exact=True, stride=2, padding=1),
     Case("conv2d", ints(2, 7, 6, 6), ints(9, 3, 2, 2, seed=1), exact=True, padding=(1, 0), dilation=2, groups=3),

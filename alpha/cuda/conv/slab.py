@@ -37,7 +37,7 @@ class SlabTile(ConvTile):
 
     def __init__(self, tile: Tile | MmaTile, split: int, name: str, kernel: Kernel, w_kmajor: bool) -> None:
         super().__init__(tile, name + (f" split {split}" if split > 1 else ""), kernel,
-                         table_bytes(tile, w_kmajor))
+                         8 * (2 * tile.rows + tile.columns * w_kmajor) + 64)
         self.split, self.b_kmajor = split, w_kmajor
 
     def fits(self, desc: ConvDesc) -> str:
@@ -60,11 +60,6 @@ class SlabTile(ConvTile):
         work, slots = cut(slabs.work(tile.rows, tile.columns), np.repeat(each, counts), self.split)
         sizes = slabs.in_image, slabs.out_image, slabs.images, slabs.channels, slabs.columns, slabs.w_row
         return Tables(len(work), Partial(slots, tile.rows * tile.columns), (upload(slabs.classes), upload(work)), sizes)
-
-
-def table_bytes(tile: Tile | MmaTile, w_kmajor: bool) -> int:
-    """Returns the bytes of `SlabShared` in kernels/conv_slab.cuh."""
-    return 8 * (2 * tile.rows + tile.columns * w_kmajor) + 64
 
 
 def ffma_kernel(entry: str, tile: Tile, split: int, args: str, w_kmajor: bool) -> Kernel:

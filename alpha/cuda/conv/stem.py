@@ -53,9 +53,9 @@ def work_list(tiles: list[int], column_tiles: int, blocks: int) -> np.ndarray:
                      for begin in range(0, count, share) for col in range(column_tiles)], np.int32)
 
 
-def estimate_us(desc: ConvDesc, sm_count: int, padded: float, efficiency: float = EFFICIENCY) -> float:
+def estimate_us(desc: ConvDesc, sm_count: int, padded: float) -> float:
     """Returns what arithmetic or memory needs, whichever is more; padded: products made for each useful one."""
-    rate = 2 * rates().fma * sm_count * rates().clock_ghz * 1e3 * efficiency
+    rate = 2 * rates().fma * sm_count * rates().clock_ghz * 1e3 * EFFICIENCY
     return LAUNCH_US + max(desc.useful_flops * padded / rate, desc.nbytes() / BYTES_PER_US)
 
 
@@ -176,6 +176,5 @@ def _per_channels(entry: str, args: str) -> tuple[Kernel, ...]:
 
 
 register(StemFprop(64), StemFprop(16), StemDgrad(), StemWgrad(Tile(64, 32, 16, 8, 4, 4, 8, 0.50)),
-         StemWgrad(Tile(64, 32, 16, 8, 8, 3, 10, 0.49)),
          StemWgrad(Tile(64, 32, 16, 8, 4, 4, 6, 0.38, vector=1)), StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16, 0.25)),
          StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16, 0.20, vector=1)))

@@ -27,13 +27,3 @@ using Tile = GemmTile<TILE_M, TILE_N, TILE_K, THREAD_M, THREAD_N, PIPELINE, true
 
 CONV_V2(conv_v2, false)
 CONV_V2(conv_v2_split, true)
-
-// Blocks that take tile after tile, of sums so short that starting each of them would show.
-extern "C" __global__ void __launch_bounds__(Tile::THREADS, MIN_BLOCKS)
-conv_v2_chain(const float *x, const float *w, const float *b, float *y, const SlabClass *classes, long long x_image,
-              long long y_image, int images, int channels, int columns, int w_row, int relu, Guard guard) {
-  DYNAMIC_SHARED(float, smem);
-  if (spared(guard)) return;
-  slab_chain<Tile>({x, w, b, y, {}, classes, nullptr, x_image, y_image, images, channels, columns, w_row, relu}, smem);
-}
-ALPHA_KERNEL(conv_v2_chain)
