@@ -43,6 +43,8 @@
 //           At 32x32, 64 -> 64 neither filters that stay in shared memory, a third of the loads, nor consumers that
 //           take tiles in turn, so that one stores while the other multiplies, nor both took less time: 82 to 88 in
 //           bfloat16 (83 with boxes of 128 images, 84 with twice as many boxes of 64)
+//           Nor did filters as the rows of the product, 64 x 256, which read 96 bytes of shared memory a clock in the
+//           place of 128: 93 in bfloat16 (102 with 384 columns), 113 in float16, 220 in float16x2 (216 with 192)
 //           Not measured: runs of several taps, tiles of 32, 96 and 192 columns, groups
 #include "gemm_wgmma.cuh"
 #include "guard.cuh"
