@@ -16,7 +16,7 @@ from models.resnet import BasicBlock, ResNet
 from tests.conv_cases import Case, square
 from tests.cuda.deferred_oracle import cuda, wide
 from tests.cuda.operand_oracle import normal
-from tests.cuda.process import CHECKED
+from tests.cuda.process import EMULATED
 from tests.cuda.test_capture import Training
 from tests.cuda.test_conv_wgmma import fetched, inputs, tiles
 from tests.cuda.test_training import trained
@@ -224,7 +224,7 @@ NETWORKS = {"vgg": vgg, "resnet": resnet}
 @pytest.mark.parametrize("name", NETWORKS)
 def test_losses_are_those_of_the_pass(name: str, mode: str, launches: list[str],
                                       monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = 2 if CHECKED else 3
+    steps = 2 if EMULATED else 3
     with alpha.precision(mode):
         losses, weights = trained(NETWORKS[name], "cuda", steps, pixels=4)
         again, same = trained(NETWORKS[name], "cuda", steps, pixels=4)

@@ -176,7 +176,7 @@ def test_real_gradients_stay_in_range(emulated: bool, request: pytest.FixtureReq
     Each is held against that of the FMA units from the same tensors: in a whole network a unit whose input is nearly 0
     would be on in one of them and off in the other, which is 1e-3 of a gradient, in PyTorch too.
     """
-    network, count, every, size, pixels = (small_resnet, 6, 2, 4, 8) if emulated else (
+    network, count, every, size, pixels = (small_resnet, 3, 2, 4, 8) if emulated else (
         lambda: create("resnet18"), 1000, 100, 64, 32)
     if emulated:  # so small a network would stay on the FMA units
         request.getfixturevalue("tensor_cores_first")
