@@ -194,7 +194,7 @@ struct StoredRows {
   }
 };
 
-// How a consumer's results leave: store(box, col) issues the TMA stores of a box. They are counted where that is wanted.
+// How a consumer's results leave: store(box, col) issues the TMA stores of a box. Counted where asked for.
 template <class O> struct Results {
   const ConvOperands &t;
   const bool counts;
