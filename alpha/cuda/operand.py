@@ -25,7 +25,7 @@ import numpy as np
 
 from alpha.config import config
 from alpha.cuda.context import context
-from alpha.cuda.deferred import ALIGNMENT, HEADER, Memory, header_of, write_before
+from alpha.cuda.deferred import ALIGNMENT, BOUND, HEADER, Memory, header_of, write_before
 from alpha.cuda.kernel import Kernel
 from alpha.cuda.memory import ITEMSIZE, Array, Deferred, Shape, allocate, download, empty, extent, upload
 from alpha.cuda.update import TABLE, tables
@@ -79,6 +79,19 @@ class _Measured(NamedTuple):
     @property
     def ptr(self) -> int:
         return self.scale.ptr
+
+
+class Bounds(NamedTuple):
+    """Numbers of which the largest is a bound of an array's finite elements.
+
+    Attributes:
+        bits: int32, on the device: those of float32 numbers.
+        unmeasured: the header of the next split, whose bound is to be set to the largest of them; None: it is, or there
+            is none.
+    """
+
+    bits: Array
+    unmeasured: Array | None
 
 
 class _Form(NamedTuple):
@@ -147,6 +160,22 @@ def operand(x: Array, reads: str, *, keep: bool = True) -> Operand:
     if keep and not (derived is not None and derived.visible):
         x.derive()[reads] = made
     return made
+
+
+def bounds(x: Array, reads: str) -> Bounds:
+    """Returns what bounds a float32 array that `operand` is about to make planes of, measured if nothing is known.
+
+    Whoever takes it launches at once what reads it, and sets the bound of the header.
+    """
+    bound = x.derived.bound if x.__class__ is Deferred else None
+    if bound:
+        return Bounds(bound, None)
+    form = READS[reads]
+    header = x.derived.get(form.measured) if x.derived else None
+    if header:
+        return Bounds(Array(header.scale.block, header.ptr + BOUND, (1,), "int32", 1, 4), None)
+    header, blocks = _measure(x, form)
+    return Bounds(Array(header.scale.block, header.ptr + HEADER, (blocks,), "int32", blocks, 4 * blocks), header.scale)
 
 
 def forget(arrays: Sequence[Array]) -> None:
@@ -235,14 +264,22 @@ def _split(x: Array, form: _Form) -> Operand:
     header = _known_header(x, form)
     known = header is not None
     if header is None:
-        memory = empty((HEADER // 4 + blocks,), "float32")
-        header = _Measured(*header_of(memory.block, memory.ptr), memory.nbytes)
-        _AMAX(blocks, x, header.scale, size, chunk)
-        if not (x.derived is not None and x.derived.visible):
-            x.derive()[form.measured] = header
+        header, _ = _measure(x, form)
     planes = empty((form.planes, *x.shape), form.dtype)
     form.split(blocks, x, planes, header.scale, size, chunk, known, lost_ranges)
     return Operand(planes.ptr, x.shape, form.dtype, form.planes, header.scale, planes, header.flag)
+
+
+def _measure(x: Array, form: _Form) -> tuple[_Measured, int]:
+    """Returns the header of a split, kept with x, and how many partial maxima follow it."""
+    chunk = _chunk(x.size, context.sm_count)
+    blocks = -(-x.size // chunk)
+    memory = empty((HEADER // 4 + blocks,), "float32")
+    header = _Measured(*header_of(memory.block, memory.ptr), memory.nbytes)
+    _AMAX(blocks, x, header.scale, x.size, chunk)
+    if not (x.derived is not None and x.derived.visible):
+        x.derive()[form.measured] = header
+    return header, blocks
 
 
 def _known_header(x: Array, form: _Form) -> _Measured | None:

@@ -49,9 +49,15 @@ def tensor_map(ptr: int, dtype: str, dims: Sizes, box: Sizes, *, strides: Sizes 
     return upload(_encoded(ptr, dtype, dims, box, strides, swizzle))
 
 
-def tensor_maps(ptr: int, dtype: str, dims: Sequence[Sizes], box: Sizes, strides: Sizes) -> Array:
-    """Returns maps of a tensor that differ in their dimensions, one behind the other.  Not kept; see `tensor_map`."""
-    return upload(np.concatenate([_encoded(ptr, dtype, each, box, strides, 128) for each in dims]))
+def tensor_maps(ptr: int, dtype: str, dims: Sequence[Sizes], box: Sizes, strides: Sizes, *, swizzle: int = 128,
+                apart: int = 0) -> Array:
+    """Returns maps that differ in their dimensions, one behind the other.  Not kept; see `tensor_map`.
+
+    Args:
+        apart: bytes from where a map's tensor begins to where that of the next one does; 0: all are of one.
+    """
+    return upload(np.concatenate([_encoded(ptr + k * apart, dtype, each, box, strides, swizzle)
+                                  for k, each in enumerate(dims)]))
 
 
 def _encoded(ptr: int, dtype: str, dims: Sizes, box: Sizes, strides: Sizes | None, swizzle: int) -> np.ndarray:

@@ -16,6 +16,7 @@ from alpha.cuda.conv import (  # noqa: F401  registers the candidates
     wgmma,
     wgmma_wgrad,
 )
+from alpha.cuda.conv.deferred import with_relu
 from alpha.cuda.deferred import hurry
 from alpha.cuda.elementwise import convert
 from alpha.cuda.memory import Array, Deferred, empty
@@ -35,8 +36,12 @@ def conv2d_cuda(x: Array, w: Array, **geometry: Any) -> Array:
 def conv2d_bias_act_cuda(x: Array, w: Array, b: Array | None, *, activation: str | None, **geometry: Any) -> Array:
     desc = ConvDesc.fprop(x.shape, w.shape, **geometry)
     chosen = _chosen("fprop", desc, x)
-    y = empty(desc.y_shape, x.dtype)
+    hurry()
     bias = b if b is None or b.dtype == "float32" else convert(b, "float32")
+    waiting = with_relu(chosen, x, w, bias) if activation == "relu" else None
+    if waiting:
+        return waiting
+    y = empty(desc.y_shape, x.dtype)
     chosen.launch(x, w, bias, y, activation == "relu")
     return y
 

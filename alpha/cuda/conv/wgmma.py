@@ -18,9 +18,10 @@ from alpha.cuda.conv.schedule_wgmma import (
     fprop_pixels,
     work_list,
 )
+from alpha.cuda.deferred import Memory
 from alpha.cuda.kernel import Kernel
 from alpha.cuda.memory import ITEMSIZE, Array, empty, upload
-from alpha.cuda.operand import KEEP, Operand, operand
+from alpha.cuda.operand import KEEP, Operand, lost_ranges, operand
 from alpha.cuda.plan import GUARD_ARGS, UNGUARDED, Guard, Launch
 from alpha.cuda.tensor_map import KEPT, tensor_maps
 from alpha.cuda.tile_statistics import are_expected, attach
@@ -38,6 +39,8 @@ BOX_BYTES = BOX_ROWS * OUT_ROW
 THREADS, SUM_THREADS = 384, 256
 CONSUMERS = 2                   # of a block, each with its slot of statistics
 C_TYPES = {"float32": "float", "float16": "f16", "bfloat16": "bf16"}
+PLANES = "Planes"               # of float32 in its place: kernels/plane_boxes.cuh
+_REPORT = f"{GUARD_ARGS}, ptr header, ptr lost_ranges, i32 reporters"
 PIXELS = {"fprop": lru_cache(maxsize=256)(fprop_pixels), "dgrad": lru_cache(maxsize=256)(dgrad_pixels)}
 
 
@@ -56,14 +59,14 @@ class Mode(NamedTuple):
         return self.reads.removesuffix("x2")
 
 
-Run = Callable[[Operand, Operand, "Array | None", Array, bool], None]  # of x or g, w, bias, output, relu
+Run = Callable[..., None]  # of operands x or g, and w; bias, output, relu; and the memory of an output in planes
 
 
 def launch_of_arrays(pass_name: str, reads: str, run: Run) -> Launch:
     """Returns the launch of fprop or dgrad that makes the operands, runs, and returns their flags."""
-    def fprop(x: Array, w: Array, b: Array | None, y: Array, relu: bool) -> Guard:
+    def fprop(x: Array, w: Array, b: Array | None, y: Array, relu: bool, *planes: Memory) -> Guard:
         a, c = operand(x, reads, keep=KEEP["activation"]), operand(w, reads, keep=KEEP["weight"])
-        run(a, c, b, y, relu)
+        run(a, c, b, y, relu, *planes)
         return a.flag, c.flag
 
     def dgrad(g: Array, w: Array, dx: Array) -> Guard:
@@ -124,20 +127,29 @@ class Wgmma:
     def __init__(self, pass_name: str, mode: Mode, tile: Tile) -> None:
         self.pass_name, self.mode, self.tile = pass_name, mode, tile
         self.reads, self.writes, self.takes_guard = *mode, False
+        self.writes_planes = pass_name == "fprop" and self.writes == "float32"
         self.name = f"conv_wgmma {ROWS}x{tile.columns} {mode.reads} to {mode.writes}"
         columns = ceil_div(tile.columns, 64) * 64 if pass_name == "dgrad" else tile.columns  # in shared memory
         stage = mode.planes * (ROWS + columns) * CHUNK * 2
+        self._shared = tile.stages * stage + 4 * BOX_BYTES
+        self.kernel, self.sum = self._kernels(C_TYPES[mode.writes])
+        self.planes_kernels = self._kernels(PLANES) if self.writes_planes else None
+
+    def _kernels(self, out: str) -> tuple[Kernel, Kernel]:
+        """Returns the kernel that writes a type, and the one that adds slices up."""
+        mode, tile = self.mode, self.tile
         defines = {"ELEMENT": C_TYPES[mode.element], "TILE_N": tile.columns, "OPERAND_PLANES": mode.planes,
-                   "B_MAJOR_N": int(pass_name == "dgrad"), "RING_STAGES": tile.stages, "OUT": C_TYPES[mode.writes]}
-        self.kernel = Kernel(
+                   "B_MAJOR_N": int(self.pass_name == "dgrad"), "RING_STAGES": tile.stages, "OUT": out}
+        kernel = Kernel(
             "conv_wgmma.cu", "conv_wgmma", "ptr x, ptr w, ptr y, ptr b, ptr scale_x, ptr scale_w, ptr slots, "
             "ptr statistics, ptr work, i32 entries, i32 images_log2, i32 batch, i32 groups, i32 columns, "
-            f"i32 least_run, i32 most_run, i32 unit, i32 relu, {GUARD_ARGS}",
-            threads=THREADS, shared=tile.stages * stage + 4 * BOX_BYTES, defines=defines)
-        self.sum = Kernel(
+            f"i32 least_run, i32 most_run, i32 unit, i32 relu, {_REPORT}",
+            threads=THREADS, shared=self._shared, defines=defines)
+        add = Kernel(
             "conv_wgmma.cu", "conv_wgmma_slices", "ptr slots, ptr tiles, ptr b, ptr scale_x, ptr scale_w, ptr y, "
-            "i32 batch, i32 height, i32 width, i32 groups, i32 columns, i32 images_log2, i32 relu",
+            f"i32 batch, i32 height, i32 width, i32 groups, i32 columns, i32 images_log2, i32 relu, {_REPORT}",
             threads=SUM_THREADS, defines=defines)
+        return kernel, add
 
     def fits(self, desc: ConvDesc) -> str:
         return refusal(desc)
@@ -166,7 +178,7 @@ class Wgmma:
 
     def on_operands(self, desc: ConvDesc) -> Run:
         """Returns the launch that takes what the tensor cores read, (x or g, w, bias, output, relu)."""
-        kernel, add, tile_floats = self.kernel, self.sum, ROWS * self.tile.columns
+        tile_floats, plane_columns = ROWS * self.tile.columns, 32 if self.tile.columns % 64 else 64
         images, work = self.plan(desc, context.sm_count)
         (grid, entries, _), items = work.items.shape, upload(work.items)
         images_log2, slot_floats = images.bit_length() - 1, work.slots * tile_floats
@@ -178,20 +190,29 @@ class Wgmma:
         box, single = (CHUNK, 1, 1, images, 1), range(1, 2)
         w_runs, w_box = (runs, (CHUNK, 1, 1, self.tile.columns, 1)) if self.pass_name == "fprop" else (
             single, (CHUNK, 1, 1, unit, 1))
-        out_box = (OUT_ROW // ITEMSIZE[self.writes], 1, 1, min(images, BOX_ROWS), 1)
+        out_rows = min(images, BOX_ROWS)
+        out_box = (OUT_ROW // ITEMSIZE[self.writes], 1, 1, out_rows, 1)
+        reporters = CONSUMERS * grid + prod(sum_grid)
 
-        def run(x: Operand, w: Operand, b: Array | None, y: Array, relu: bool) -> None:
+        def run(x: Operand, w: Operand, b: Array | None, y: Array, relu: bool, planes: Memory | None = None) -> None:
             batch, height, width, _ = y.shape
-            statistics = attach(y, CONSUMERS * grid) if not slot_floats and are_expected(relu) else None
+            expected = not (planes or slot_floats) and are_expected(relu)
+            statistics = attach(y, CONSUMERS * grid) if expected else None
             guard = (x.flag, w.flag) if rewritten else UNGUARDED
+            if planes:
+                (kernel, add), report = self.planes_kernels, (*guard, planes.scale, lost_ranges(), reporters)
+                out = _plane_maps(y.ptr, y.shape, groups, plane_columns, out_rows)
+            else:
+                kernel, add, report = self.kernel, self.sum, (*guard, None, None, 0)
+                out = _image_maps(y.ptr, y.dtype, y.shape, 1, groups, single, out_box)
             slots = empty((slot_floats,), "float32") if slot_floats else None
             kernel(grid, _image_maps(x.ptr, x.dtype, x.shape, x.planes, groups, runs, box),
                    _filter_maps(w.ptr, w.dtype, w.shape, w.planes, groups, w_runs, w_box),
-                   _image_maps(y.ptr, y.dtype, y.shape, 1, groups, single, out_box),
-                   b, x.scale, w.scale, slots, statistics, items, entries, images_log2, batch, *sizes, relu, *guard)
+                   out, b, x.scale, w.scale, slots, statistics, items, entries, images_log2, batch, *sizes, relu,
+                   *report)
             if slots:
                 add(sum_grid, slots, sliced, b, x.scale, w.scale, y, batch, height, width, groups, columns,
-                    images_log2, relu)
+                    images_log2, relu, *report)
         return run
 
 
@@ -202,6 +223,15 @@ def _image_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, ru
     pixel, each = channels * ITEMSIZE[dtype], channels // groups
     dims = [(run * each, w - run + 1, h, n * planes, groups) for run in runs]
     return tensor_maps(ptr, dtype, dims, box, (pixel, w * pixel, h * w * pixel, pixel // groups))
+
+
+@lru_cache(maxsize=KEPT)
+def _plane_maps(ptr: int, shape: Shape, groups: int, columns: int, rows: int) -> Array:
+    """Returns the map of each of two float16 planes, (channels, pixel, row, image, group), for boxes of `columns`."""
+    n, h, w, channels = shape
+    pixel, each = 2 * channels, channels // groups
+    return tensor_maps(ptr, "float16", [(each, w, h, n, groups)] * 2, (columns, 1, 1, rows, 1),
+                       (pixel, w * pixel, h * w * pixel, pixel // groups), swizzle=2 * columns, apart=n * h * w * pixel)
 
 
 @lru_cache(maxsize=KEPT)

@@ -6,7 +6,8 @@
 //           Both fill the positions of one tensor, `out`, from those of another, `in`
 // source    arXiv 2306.15951, ConvV2 and KS-deconv, Algorithms 1B and 2B. Differs: positions that read the same taps
 //           form a class (alpha/ops/conv_desc.py: TapClass), of which a tile computes a part
-// layout    in, w: planes of 16-bit elements, NHWC and OHWI; out: NHWC, OUT = float, bf16 or f16
+// layout    in, w: planes of 16-bit elements, NHWC and OHWI; out: NHWC, OUT = float, bf16 or f16; or Planes, the two of
+//           float32 in its place (plane_boxes.cuh)
 // GEMM      rows: (pixels of a class, images), 128 of them: `images` neighbouring images of 128 / images pixels;
 //           sum: runs of the class x chunks of 64 of a run; columns: channels of out.
 //           fprop: A and B are K-major. dgrad: B is MN-major, w is read as it lies
@@ -48,6 +49,7 @@
 //           Not measured: runs of several taps, tiles of 32, 96 and 192 columns, groups
 #include "gemm_wgmma.cuh"
 #include "guard.cuh"
+#include "plane_boxes.cuh"
 #include "tile_statistics.cuh"
 
 using Tile = WgmmaTile<ELEMENT, TILE_N, OPERAND_PLANES, false, B_MAJOR_N, RING_STAGES>;
@@ -81,6 +83,7 @@ struct ConvOperands {
   int images_log2, batch, groups;
   int columns;          // of a group
   int least_run, unit, relu;
+  PlaneReport report;   // of Planes, of which each has its map in `out`
 
   PTX_FN const int *list() const { return work + (long long)blockIdx.x * entries * FIELDS + threadIdx.x % 32; }
 };
@@ -179,23 +182,68 @@ PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring) {
   }
 }
 
-// What an entry of the list gives statistics of.
-PTX_FN TileStatistics<OUT> statistics_of(const ConvOperands &t, int item) {
-  const int images = 1 << t.images_log2, first = (threadIdx.x / 128 - 1) * 64, column = field(item, COLUMN);
-  const int pixels = field(item, PIXELS) - field(item, PIXEL), batch = t.batch - field(item, IMAGE);
-  return {t.statistics, t.groups * t.columns, field(item, GROUP) * t.columns + column, t.columns - column,
-          pixels >= Tile::BM >> t.images_log2 && batch >= images, [=](int row) {
-            return (first + row >> t.images_log2) < pixels && (first + row & images - 1) < batch;
-          }};
-}
+// Which rows of a consumer's part of an entry's tile are stored: those whose pixel and image exist.
+struct StoredRows {
+  const int images_log2, pixels, batch;  // that exist, from those of the tile's first row on
+
+  PTX_FN StoredRows(const ConvOperands &t, int item)
+      : images_log2(t.images_log2), pixels(field(item, PIXELS) - field(item, PIXEL)),
+        batch(t.batch - field(item, IMAGE)) {}
+  PTX_FN bool all() const { return pixels >= Tile::BM >> images_log2 && batch >= 1 << images_log2; }
+  PTX_FN bool operator()(int row_of_consumer) const {
+    const int row = (threadIdx.x / 128 - 1) * 64 + row_of_consumer;
+    return (row >> images_log2) < pixels && (row & (1 << images_log2) - 1) < batch;
+  }
+};
+
+// How a consumer's results leave: store(box, col) issues the TMA stores of a box. Counted where asked for.
+template <class O> struct Results {
+  const ConvOperands &t;
+  const bool counts;
+  OutBoxes<Tile, O> boxes;
+
+  PTX_FN Results(const ConvOperands &t, char *smem)
+      : t(t), counts(t.statistics && (!t.rewritten.a || spared(t.rewritten))), boxes(smem) {}
+  template <class Store>
+  PTX_FN void operator()(const float (&sum)[Tile::SUMS], const Finish &finish, int item, Store store) {
+    if (counts) {
+      const StoredRows rows(t, item);
+      const int column = field(item, COLUMN);
+      const TileStatistics<O> statistics = {t.statistics, t.groups * t.columns, field(item, GROUP) * t.columns + column,
+                                            t.columns - column, rows.all(), rows};
+      boxes(sum, finish, store, [&](const char *box, int b) { statistics.add(box, b); });
+    } else {
+      boxes(sum, finish, store, [](const char *, int) {});
+    }
+  }
+  PTX_FN void drain() const { boxes.drain(); }
+};
+template <> struct Results<Planes> {
+  const ConvOperands &t;
+  PlaneBoxes<Tile> boxes;
+
+  PTX_FN Results(const ConvOperands &t, char *smem) : t(t), boxes(smem, warps(), t.report) {}
+  template <class Store>
+  PTX_FN void operator()(const float (&sum)[Tile::SUMS], const Finish &finish, int item, Store store) {
+    const StoredRows rows(t, item);
+    const int row = Place().row_in_box(0);
+    boxes(sum, finish, {rows(row), rows(row + 8)}, store);
+  }
+  PTX_FN void drain() const { boxes.drain(); }
+
+private:
+  static PTX_FN Tally *warps() {
+    __shared__ Tally of_consumers[Tile::CONSUMERS * 4];
+    return of_consumers;
+  }
+};
 
 // A consumer: sums, and stores 64 rows of each tile.
 PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring) {
   const Scale scale(t.scale_in, t.scale_w);
   const int lane = threadIdx.x % 32, rows = min(1 << t.images_log2, 64);  // of a box
   const int row = (threadIdx.x / 128 - 1) * 64 + lane * rows;
-  const bool counts = t.statistics && (!t.rewritten.a || spared(t.rewritten));
-  OutBoxes<Tile, OUT> out(ring.buffers);
+  Results<OUT> out(t, ring.buffers);
   float sum[Tile::SUMS];
   const int *list = t.list();
   int ahead = *list;
@@ -219,15 +267,9 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring) {
     }
     const float *bias = t.bias ? t.bias + group * t.columns + column : nullptr;
     const Finish finish = {scale, bias, t.columns - column, t.relu != 0};
-    auto store = [&](const char *box, int col) {
-      if (mine) ptx::tma_store_5d(*t.out, box + lane * rows * 128, column + col, w, h, image, group);
-    };
-    if (counts) {
-      const auto statistics = statistics_of(t, item);
-      out(sum, finish, store, [&](const char *box, int b) { statistics.add(box, b); });
-    } else {
-      out(sum, finish, store, [](const char *, int) {});
-    }
+    out(sum, finish, item, [&](const char *box, int col, int row_bytes = 128, int plane = 0) {
+      if (mine) ptx::tma_store_5d(t.out[plane], box + lane * rows * row_bytes, column + col, w, h, image, group);
+    });
   }
   out.drain();
 }
@@ -236,13 +278,14 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1)
 conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, const float *bias,
            const float *scale_in, const float *scale_w, float *slots, float *statistics, const int *work, int entries,
            int images_log2, int batch, int groups, int columns, int least_run, int most_run, int unit, int relu,
-           const int *flag_in, const int *flag_w) {
+           const int *flag_in, const int *flag_w, OperandHeader *header, int *lost_ranges, int reporters) {
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ RingBarriers<Tile> barriers;
   const ConvOperands t = {in,         w,                 out,  bias,    scale_in,    scale_w, slots,
                           statistics, {flag_in, flag_w}, work, entries, images_log2, batch,   groups,
-                          columns,    least_run,         unit, relu};
+                          columns,    least_run,         unit, relu,
+                          {header, lost_ranges, reporters, {flag_in, flag_w}}};
   if (statistics) clear_slots(statistics, groups * columns, Tile::THREADS);
   if (threadIdx.x == 0) barriers.init();
   if (threadIdx.x < 32) {
@@ -252,6 +295,7 @@ conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, 
     }
   } else if (threadIdx.x % 128 < 32) {
     ptx::tensor_map_acquire(out);
+    if (header) ptx::tensor_map_acquire(out + 1);
   }
   __syncthreads();
   Ring<Tile> ring(smem, barriers);
@@ -266,20 +310,44 @@ conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, 
 }
 ALPHA_KERNEL(conv_wgmma)
 
-PTX_FN void store_pair(float *to, float a, float b) { *reinterpret_cast<float2 *>(to) = make_float2(a, b); }
-template <class H> PTX_FN void store_pair(H *to, float a, float b) {
-  *reinterpret_cast<unsigned *>(to) = pair_of_floats<H>(a, b);
-}
+// How threads of conv_wgmma_slices store two neighbours, at element i of `out`.
+template <class H> struct Pairs {
+  H *const out;
 
-// Adds up the slices of the tiles that were cut. Grid (parts of a tile, tiles): a thread makes one float4 of a slot,
-// two neighbours in each of two rows. tiles: [tile][FIELDS]; in SLICE is the number of its slices.
-extern "C" __global__ void __launch_bounds__(256)
-conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, const float *scale_in, const float *scale_w,
-                  OUT *out, int batch, int height, int width, int groups, int columns, int images_log2, int relu) {
-  const int *tile = tiles + blockIdx.y * FIELDS, at = blockIdx.x * 256 + threadIdx.x;
+  PTX_FN Pairs(void *out, i64, const PlaneReport &) : out(static_cast<H *>(out)) {}
+  PTX_FN void operator()(i64 i, float a, float b) {
+    if constexpr (sizeof(H) == 4) *reinterpret_cast<float2 *>(out + i) = make_float2(a, b);
+    else *reinterpret_cast<unsigned *>(out + i) = pair_of_floats<H>(a, b);
+  }
+  PTX_FN void drain() {}
+};
+template <> struct Pairs<Planes> {
+  f16 *const high, *const low;
+  const PlaneReport &report;
+  const float factor;
+  Tally tally = {};
+
+  PTX_FN Pairs(void *out, i64 size, const PlaneReport &report)
+      : high(static_cast<f16 *>(out)), low(high + size), report(report), factor(report.factor()) {}
+  PTX_FN void operator()(i64 i, float a, float b) {
+    unsigned *to_high = reinterpret_cast<unsigned *>(high + i), *to_low = reinterpret_cast<unsigned *>(low + i);
+    split_pair<Float16x2>(a, b, factor, *to_high, *to_low, tally);
+  }
+  PTX_FN void drain() {
+    __shared__ Tally warps[8];
+    tally = fold_warp(tally);
+    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = tally;
+    __syncthreads();
+    if (threadIdx.x == 0) report.hand_in(fold_warps(warps, 8));
+  }
+};
+
+// Float4 `at` of a tile's slots: two neighbours in each of two rows.
+PTX_FN void add_up(const float *slots, const int *tile, const float *bias, const Scale &scale, Pairs<OUT> &out,
+                   int batch, int height, int width, int groups, int columns, int images_log2, int relu, int at) {
   const Place place(at / (Tile::SUMS * 32), at % 128);
   const int i = at % (Tile::SUMS * 32) / 128 * 4, col = place.col(i), first = tile[GROUP] * columns + tile[COLUMN];
-  const Finish finish = {Scale(scale_in, scale_w), bias ? bias + first : nullptr, columns - tile[COLUMN], relu != 0};
+  const Finish finish = {scale, bias ? bias + first : nullptr, columns - tile[COLUMN], relu != 0};
   if (col >= finish.columns) return;
   const float4 sum = add_slices<Tile>(slots, tile[SLOT], tile[SLICE], at);
   const float2 add = finish.bias_at<false>(col);
@@ -289,8 +357,21 @@ conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, const
     if (pixel >= tile[PIXELS] || image >= batch) continue;
     const int y = pixel / tile[WIDTH], h = tile[OUT_H] + y * tile[OUT_H_STEP];
     const int w = tile[OUT_W] + (pixel - y * tile[WIDTH]) * tile[OUT_W_STEP];
-    store_pair(out + ((image * (long long)height + h) * width + w) * (groups * columns) + first + col,
-               finish.apply<false>(half ? sum.z : sum.x, add.x), finish.apply<false>(half ? sum.w : sum.y, add.y));
+    out(((image * (i64)height + h) * width + w) * (groups * columns) + first + col,
+        finish.apply<false>(half ? sum.z : sum.x, add.x), finish.apply<false>(half ? sum.w : sum.y, add.y));
   }
+}
+
+// Adds up the slices of the tiles that were cut. Grid (parts of a tile, tiles): a thread makes one float4 of a slot.
+// tiles: [tile][FIELDS]; in SLICE is the number of its slices.
+extern "C" __global__ void __launch_bounds__(256)
+conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, const float *scale_in, const float *scale_w,
+                  void *out, int batch, int height, int width, int groups, int columns, int images_log2, int relu,
+                  const int *flag_in, const int *flag_w, OperandHeader *header, int *lost_ranges, int reporters) {
+  const PlaneReport report = {header, lost_ranges, reporters, {flag_in, flag_w}};
+  Pairs<OUT> pairs(out, (i64)batch * height * width * groups * columns, report);
+  add_up(slots, tiles + blockIdx.y * FIELDS, bias, Scale(scale_in, scale_w), pairs, batch, height, width, groups,
+         columns, images_log2, relu, blockIdx.x * 256 + threadIdx.x);
+  pairs.drain();
 }
 ALPHA_KERNEL(conv_wgmma_slices)
