@@ -11,6 +11,7 @@ of 8 float32 is written at once.
 A step of AlexNet at batch 512 moves some 150 MB less so, by count: 12 bytes for each element that is not measured and
 split in the forward pass, 8 in the gradient of filters, 2 in that of the relu. It has 9 passes less, and 13 launches
 more that end at once or read filters. Where float32 is read in the end, behind the last pool, the bound was in vain.
+Measured on an H100: 1.697 ms, and 1.708 with float32 at once; in tf32 1.243 and 1.250.
 """
 
 from __future__ import annotations

@@ -25,7 +25,8 @@
 //             beside its strict float32: 226, 2.4; 220; 206, 8.2; 213, at relative errors of 1.6e-7 to 2.3e-7.
 //             Units of neighbouring blocks of k instead of every count-th took 1.1 to 1.8 times as long; tables read
 //             one after the other before the first copy, 3 us more. A block takes 0.35 us or more, however small.
-//             5x5, stride 2, 32x32x64 to 128: 453, 0.83: L2 is busy for 75 % of the time, with copies of 3 clocks a row.
+//             5x5, stride 2, 32x32x64 to 128: 453, 0.84: L2 is busy for 72 % of the time, with copies of 3 clocks a row.
+//             At 32x32x64 L2 is what limits, 87 to 89 % busy (tensor cores 48 %), and at stride 2 from there, 90 % (45 %).
 //             Three consumers, one for each tap of a filter row, with 64 input channels as rows and 64 or 128 output
 //             channels as columns, so that the taps share what is read of x: 115 us in the place of 89 (32x32x64),
 //             120 of 110 (that 5x5), 65 of 54 (3x3, stride 2, 64 to 128), never faster; so it is not here
