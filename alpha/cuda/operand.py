@@ -255,8 +255,7 @@ def _split(x: Array, form: _Form) -> Operand:
         made = _allocate(x, form, 0)
         form.small(1, x, made.keep, made.scale, size, lost_ranges)
         return made
-    chunk = _chunk(size, context.sm_count)
-    blocks = -(-size // chunk)
+    chunk, blocks = _chunks(size)
     if not form.scaled:
         made = _allocate(x, form, 0)
         form.split(blocks, x, made.keep, made.scale, size, chunk, False, lost_ranges)
@@ -272,8 +271,7 @@ def _split(x: Array, form: _Form) -> Operand:
 
 def _measure(x: Array, form: _Form) -> tuple[_Measured, int]:
     """Returns the header of a split, kept with x, and how many partial maxima follow it."""
-    chunk = _chunk(x.size, context.sm_count)
-    blocks = -(-x.size // chunk)
+    chunk, blocks = _chunks(x.size)
     memory = empty((HEADER // 4 + blocks,), "float32")
     header = _Measured(*header_of(memory.block, memory.ptr), memory.nbytes)
     _AMAX(blocks, x, header.scale, x.size, chunk)
@@ -300,6 +298,12 @@ def _split_all(arrays: Sequence[Array], form: _Form) -> list[Operand]:
             _AMAX_ALL(part.blocks, table, count, chunk)
         form.split_all(part.blocks, table, count, chunk, _constants()[2])
     return made
+
+
+def _chunks(size: int) -> tuple[int, int]:
+    """Returns how many elements a block takes of an array alone, and how many blocks there are."""
+    chunk = _chunk(size, context.sm_count)
+    return chunk, -(-size // chunk)
 
 
 @lru_cache(maxsize=1024)
