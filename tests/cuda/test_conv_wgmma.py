@@ -27,8 +27,9 @@ GEOMETRIES = tuple({replace(eights(case), name=""): eights(case)
                     for case in small_cases() if max(case.hw) <= 13}.values())
 EVERY_TILE = (  # each of them in every mode and tile: several tiles, tails of rows, columns and channels, slices
     square("one pixel", 3, 1, 8, 8, 1), square("batch tail", 70, 2, 72, 136, 3, 1, 1),
-    square("several pixels", 9, 5, 16, 32, 3, 2, 1), square("strided, no taps", 33, 4, 8, 40, 1, 2),
-    square("even columns", 9, 2, 192, 80, 2, 1, 1), square("groups", 9, 2, 48, 96, 3, 1, 1, groups=2))
+    square("several pixels", 9, 5, 16, 32, 3, 2, 1), square("strided, no taps", 33, 4, 8, 72, 1, 2),
+    square("even columns", 9, 2, 192, 80, 2, 1, 1), square("groups", 9, 2, 48, 96, 3, 1, 1, groups=2),
+    square("tile after tile", 33, 4, 136, 80, 3, 2, 1))  # that begin with 1, 2 and more whole blocks
 
 
 @cache

@@ -46,6 +46,9 @@
 //           bfloat16 (83 with boxes of 128 images, 84 with twice as many boxes of 64)
 //           Nor did filters as the rows of the product, 64 x 256, which read 96 bytes of shared memory a clock in the
 //           place of 128: 93 in bfloat16 (102 with 384 columns), 113 in float16, 220 in float16x2 (216 with 192)
+//           Nor did products of a tile's first one to three buffers while the tile before it is stored: stores then wait
+//           for copies. That bfloat16 88 / 90, 65 in the place of 58 for dgrad at stride 2 to it (37 of 35 from 256 to
+//           128 channels), float16x2 206 / 210, the others the same
 //           Not measured: runs of several taps, tiles of 32, 96 and 192 columns, groups
 #include "gemm_wgmma.cuh"
 #include "guard.cuh"
