@@ -1,0 +1,172 @@
+"""The first layer on tensor cores, from sm_80 on: kernels/conv_stem_mma.cu and kernels/conv_stem_mma_wgrad.cu.
+
+At most four input channels. float32 is multiplied as TF32, in the mode fp32 by three products of its two halves, and 16
+bits as they are; nothing is scaled, split or padded in memory.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from alpha.cuda.context import context
+from alpha.cuda.conv.schedule import oversized
+from alpha.cuda.conv.stem import MOST_CHANNELS
+from alpha.cuda.elementwise import convert
+from alpha.cuda.gemm import LAUNCH_US
+from alpha.cuda.kernel import Kernel
+from alpha.cuda.memory import ITEMSIZE, Array
+from alpha.cuda.plan import Launch, register
+from alpha.cuda.rates import rates
+from alpha.ops.conv_desc import ConvDesc, ceil_div
+
+THREADS, POSITIONS, CHUNK, COLUMNS = 256, 256, 32, 64  # of the kernels
+PATCH = 5120                                           # elements of x that a tile reads, at most
+MOST_CHUNKS = (1, 3, 5, 12)                            # of 32 k: 3x3, 5x5, 7x7 and 11x11 filters of 3 channels
+BLOCKS = 2                                             # resident on a multiprocessor
+MEMORY, TENSOR = 0.9, 0.5                              # of what rates() has, estimated
+C_TYPES = {"float32": "float", "bfloat16": "bf16", "float16": "f16"}
+SHAPE_ARGS = ", ".join(f"i32 {name}" for name in (
+    "images", "ih", "iw", "ic", "oh", "ow", "oc", "fh", "fw", "stride_h", "stride_w", "pad_h", "pad_w", "dilation_h",
+    "dilation_w", "tile_h", "tile_w", "tiles_h", "tiles_w", "lines", "line"))
+
+
+class Mode(NamedTuple):
+    """What a precision's kernels read and write of x, y and g, and how many products they make of one."""
+
+    precision: str
+    dtype: str
+    products: int
+
+    @property
+    def defines(self) -> dict[str, str | int]:
+        return {"ELEMENT": C_TYPES[self.dtype], "PRODUCTS": self.products, "PATCH": PATCH}
+
+
+MODES = (Mode("fp32", "float32", 3), Mode("tf32", "float32", 1), Mode("bf16", "bfloat16", 1),
+         Mode("fp16", "float16", 1))
+
+
+class Tiles(NamedTuple):
+    """How the outputs of an image are cut: positions of a tile, tiles of an image, and the patch of x for a tile."""
+
+    height: int
+    width: int
+    per_height: int
+    per_width: int
+    lines: int
+    line: int
+
+    @property
+    def per_image(self) -> int:
+        return self.per_height * self.per_width
+
+
+def patch_of(desc: ConvDesc, height: int, width: int) -> tuple[int, int]:
+    """Returns lines and elements of a line that a tile of positions reads."""
+    lines, pixels = ((n - 1) * axis.s + (axis.f - 1) * axis.d + 1 for n, axis in ((height, desc.h), (width, desc.w)))
+    return lines, pixels * desc.ic
+
+
+@lru_cache(maxsize=256)
+def tiles_of(desc: ConvDesc) -> Tiles | None:
+    """Returns the tiles that compute and copy least; None where no patch is small enough."""
+    best, least = None, float("inf")
+    for width in range(1, min(desc.w.o, POSITIONS) + 1):
+        height = min(desc.h.o, POSITIONS // width)
+        spare = PATCH // patch_of(desc, 1, width)[1] - patch_of(desc, 1, width)[0]
+        if spare < 0:
+            break
+        height = min(height, 1 + spare // desc.h.s)
+        tiles = Tiles(height, width, ceil_div(desc.h.o, height), ceil_div(desc.w.o, width),
+                      *patch_of(desc, height, width))
+        cost = tiles.per_image * (4 * POSITIONS + 16 * ceil_div(height * width, 16) + tiles.lines * tiles.line / 8)
+        if cost < least:
+            best, least = tiles, cost
+    return best
+
+
+def refusal(desc: ConvDesc) -> str:
+    """Returns why these kernels cannot compute desc, or ""."""
+    if desc.groups > 1 or desc.ic > MOST_CHANNELS:
+        return f"{desc.ic} input channels in {desc.groups} groups, 1 to {MOST_CHANNELS} in one are served"
+    if not tiles_of(desc):
+        return "what a position reads does not fit into shared memory"
+    return oversized(desc)
+
+
+def chunks_of(desc: ConvDesc) -> int:
+    """Returns how many chunks of 32 a filter has."""
+    return ceil_div(desc.h.f * desc.w.f * desc.ic, CHUNK)
+
+
+def shape_of(desc: ConvDesc, tiles: Tiles) -> tuple[int, ...]:
+    """Returns the integers of StemShape in kernels/stem_mma.cuh."""
+    h, w = desc.h, desc.w
+    return (desc.n, h.i, w.i, desc.ic, h.o, w.o, desc.oc, h.f, w.f, h.s, w.s, h.p, w.p, h.d, w.d, *tiles)
+
+
+class StemMmaFprop:
+    """stem_mma_fprop in a mode; see alpha.cuda.plan for the members."""
+
+    pass_name, takes_guard = "fprop", False
+
+    def __init__(self, mode: Mode) -> None:
+        self.mode, self.precisions, self.name = mode, (mode.precision,), f"conv_stem_mma {mode.precision}"
+        self.reads = self.writes = mode.dtype
+        self.kernels = {most: Kernel(
+            "conv_stem_mma.cu", "stem_mma_fprop", f"ptr x, ptr w, ptr b, ptr y, {SHAPE_ARGS}, i32 tiles, i32 chunks, "
+            "i32 relu", threads=THREADS, shared=self._shared(most),
+            defines={**mode.defines, "SHORT": int(most == 1)}) for most in MOST_CHUNKS}
+
+    def _shared(self, chunks: int) -> int:
+        itemsize = ITEMSIZE[self.mode.dtype]
+        return chunks * CHUNK * (COLUMNS * itemsize + 4) + 2 * PATCH * itemsize
+
+    def _most(self, desc: ConvDesc) -> int:
+        """Returns the chunks of the least kernel that has enough of them, 0 where none has."""
+        return next((most for most in MOST_CHUNKS if most >= chunks_of(desc)), 0)
+
+    def fits(self, desc: ConvDesc) -> str:
+        most = self._most(desc)
+        if not refusal(desc) and not (most and self._shared(most) <= context.max_shared):
+            return f"filters of {desc.h.f}x{desc.w.f}x{desc.ic} do not fit into shared memory"
+        return refusal(desc)
+
+    def cost(self, desc: ConvDesc, sm_count: int) -> float:
+        return estimate_us(desc, self.mode, sm_count)
+
+    def least(self, desc: ConvDesc, sm_count: int) -> float:
+        return 0.0  # what it costs is known at once
+
+    def prepare(self, desc: ConvDesc) -> Launch:
+        tiles = tiles_of(desc)
+        assert tiles
+        kernel, total = self.kernels[self._most(desc)], desc.n * tiles.per_image
+        column_tiles = ceil_div(desc.oc, COLUMNS)
+        grid = min(total, max(1, context.sm_count * BLOCKS // column_tiles)), column_tiles
+        sizes = *shape_of(desc, tiles), total, chunks_of(desc)
+
+        def launch(x: Array, w: Array, b: Array | None, y: Array, relu: bool) -> None:
+            kernel(grid, x, w if w.dtype == "float32" else convert(w, "float32"), b, y, *sizes, relu)
+        return launch
+
+
+def estimate_us(desc: ConvDesc, mode: Mode, sm_count: int) -> float:
+    """Returns what memory or the tensor cores need, whichever is more."""
+    tiles, wide = tiles_of(desc), mode.dtype == "float32"
+    assert tiles
+    rows = desc.n * tiles.per_image * ceil_div(tiles.height * tiles.width, 16) * 16
+    products = rows * ceil_div(desc.oc, COLUMNS) * COLUMNS * chunks_of(desc) * CHUNK * mode.products
+    rate = rates().mma / (2 if wide else 1) * sm_count * rates().clock_ghz * 1e3 * TENSOR
+    memory_us = desc.nbytes(ITEMSIZE[mode.dtype]) / (rates().bytes_per_us * MEMORY)
+    return LAUNCH_US + max(memory_us, products / rate)
+
+
+def candidates() -> tuple[StemMmaFprop, ...]:
+    """Returns all modes of all passes."""
+    return CANDIDATES
+
+
+CANDIDATES = tuple(StemMmaFprop(mode) for mode in MODES)
+register(*CANDIDATES)
