@@ -11,7 +11,7 @@ from alpha.cuda.memory import Array, empty, upload
 from alpha.cuda.plan import rank, serves
 from alpha.gradcheck import assert_equal_at
 from tests.conv_cases import Case, small_cases, square
-from tests.conv_oracle import conv_fprop_padded
+from tests.conv_oracle import conv_fprop_padded, conv_wgrad_padded
 from tests.cuda.agree import floats, ints
 from tests.cuda.test_conv_wgmma import fetched, stored
 
@@ -131,6 +131,60 @@ def direct_fprop(case: Case, x: np.ndarray, w: np.ndarray) -> np.ndarray:
             for ic in range(desc.ic):  # NumPy's matrix product might multiply in blocks, with zeros
                 y[:, out_h, out_w] += x[:, in_h, in_w, ic, None] * w[:, fh, fw, ic]
     return y.astype(np.float32)
+
+
+def wgrad(c, case: Case, x, g) -> np.ndarray:
+    dw = upload(np.full(case.w_shape, np.nan, np.float32))
+    c.prepare(case.desc)(stored(x, c.reads), stored(g, c.reads), dw)
+    return fetched(dw)
+
+
+@each("wgrad")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_wgrad_is_exact(case, c):
+    desc = case.desc
+    if c.vector == 4 and desc.oc % 4:
+        assert "no multiple of 4" in c.fits(desc)
+        return
+    assert not c.fits(desc)
+    x, g = ints(*desc.x_shape, seed=6), ints(*desc.y_shape, seed=7)
+    assert_equal_at(wgrad(c, case, x, g), conv_wgrad_padded(x, g, case.f, **case.attrs).astype(np.float32), name="dw")
+
+
+@each("wgrad")
+def test_wgrad_of_blocks_of_several_tiles_is_exact(c, monkeypatch):
+    monkeypatch.setattr(context, "sm_count", 1)
+    for case in (square("several", 7, 19, 3, 64, 3, 1, 1), square("several_7x7", 3, 26, 3, 20, 7, 2, 3)):
+        x, g = ints(*case.x_shape, seed=8), ints(*case.desc.y_shape, seed=9)
+        expected = conv_wgrad_padded(x, g, case.f, **case.attrs).astype(np.float32)
+        assert_equal_at(wgrad(c, case, x, g), expected, name="dw")
+
+
+@each("wgrad")
+def test_wgrad_is_as_accurate_as_promised(c):
+    """Operands as they are stored: the sums of 16 bits are float32."""
+    case = square("", 12, 24, 3, 16, 3, 1, 1)
+    x, g = (fetched(stored(floats(*shape, seed=shape[-1]), c.reads)) for shape in (case.x_shape, case.desc.y_shape))
+    expected = conv_wgrad_padded(x.astype(np.float64), g.astype(np.float64), case.f, **case.attrs)
+    error = np.linalg.norm(wgrad(c, case, x, g) - expected) / np.linalg.norm(expected)
+    assert 0 < error < (LIMITS["tf32"] if c.mode.precision == "tf32" else 5e-7)
+
+
+@each("wgrad")
+def test_special_values_of_wgrad_stay_where_they_belong(c):
+    """An infinity at a border meets no padding, and one behind an image's last tile nothing at all."""
+    case = square("special", 2, 20, 3, 16, 3, 1, 1)
+    x, g = ints(*case.x_shape, seed=0, low=1, high=3), ints(*case.desc.y_shape, seed=1, low=1, high=3)
+    x[0, 0, 0, 0], x[1, 19, 19, 1] = np.inf, -np.inf
+    g[0, 0, 7, 2], g[1, 19, 0, 5], g[1, 3, 3, 9] = np.inf, np.nan, -np.inf
+    expected = np.zeros(case.w_shape)
+    for fh, out_h, in_h in case.desc.h.runs:
+        for fw, out_w, in_w in case.desc.w.runs:
+            for ic in range(case.ic):
+                with np.errstate(invalid="ignore"):
+                    expected[:, fh, fw, ic] = (x[:, in_h, in_w, ic, None] * g[:, out_h, out_w]).sum((0, 1, 2))
+    assert all(test(expected).any() for test in (np.isposinf, np.isneginf, np.isnan, np.isfinite))
+    assert_equal_at(wgrad(c, case, x, g), expected.astype(np.float32), name="dw")
 
 
 @pytest.mark.parametrize("c", CANDIDATES, ids=lambda c: f"{c.pass_name} {c.name}")

@@ -9,14 +9,17 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
+import numpy as np
+
 from alpha.cuda.context import context
 from alpha.cuda.conv.schedule import oversized
+from alpha.cuda.conv.sk_dilated import SUM_SLICES
 from alpha.cuda.conv.stem import MOST_CHANNELS
 from alpha.cuda.elementwise import convert
 from alpha.cuda.gemm import LAUNCH_US
 from alpha.cuda.kernel import Kernel
-from alpha.cuda.memory import ITEMSIZE, Array
-from alpha.cuda.plan import Launch, register
+from alpha.cuda.memory import ITEMSIZE, Array, empty, upload
+from alpha.cuda.plan import UNGUARDED, Launch, register
 from alpha.cuda.rates import rates
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
@@ -24,7 +27,9 @@ THREADS, POSITIONS, CHUNK, COLUMNS = 256, 256, 32, 64  # of the kernels
 PATCH = 5120                                           # elements of x that a tile reads, at most
 MOST_CHUNKS = (1, 3, 5, 12)                            # of 32 k: 3x3, 5x5, 7x7 and 11x11 filters of 3 channels
 BLOCKS = 2                                             # resident on a multiprocessor
+SPLIT = 32                                             # threads that share an element of a sum over blocks
 MEMORY, TENSOR = 0.9, 0.5                              # of what rates() has, estimated
+CACHED = 0.5                                           # a pass over the L2 cache, in passes over memory, estimated
 C_TYPES = {"float32": "float", "bfloat16": "bf16", "float16": "f16"}
 SHAPE_ARGS = ", ".join(f"i32 {name}" for name in (
     "images", "ih", "iw", "ic", "oh", "ow", "oc", "fh", "fw", "stride_h", "stride_w", "pad_h", "pad_w", "dilation_h",
@@ -152,21 +157,67 @@ class StemMmaFprop:
         return launch
 
 
-def estimate_us(desc: ConvDesc, mode: Mode, sm_count: int) -> float:
-    """Returns what memory or the tensor cores need, whichever is more."""
+class StemMmaWgrad:
+    """stem_mma_wgrad in a mode, for g whose channels are a multiple of `vector`; see alpha.cuda.plan."""
+
+    pass_name, writes, takes_guard = "wgrad", "float32", False
+
+    def __init__(self, mode: Mode, vector: int) -> None:
+        self.mode, self.precisions, self.reads, self.vector = mode, (mode.precision,), mode.dtype, vector
+        self.name = f"conv_stem_mma_wgrad {mode.precision} {vector}"
+        self.kernel = Kernel(
+            "conv_stem_mma_wgrad.cu", "stem_mma_wgrad", f"ptr x, ptr g, ptr work, {SHAPE_ARGS}, i32 tiles",
+            threads=THREADS, shared=max(2 * PATCH * ITEMSIZE[mode.dtype], 4 * 4 * COLUMNS * CHUNK),
+            defines={**mode.defines, "ALIGNED": int(vector == 4)})
+
+    def fits(self, desc: ConvDesc) -> str:
+        if desc.oc % self.vector:
+            return f"{desc.oc} output channels are no multiple of {self.vector}"
+        return refusal(desc)
+
+    def cost(self, desc: ConvDesc, sm_count: int) -> float:
+        return estimate_us(desc, self.mode, sm_count, chunks_of(desc)) * (1 if self.vector == 4 else 2) + 2 * LAUNCH_US
+
+    def least(self, desc: ConvDesc, sm_count: int) -> float:
+        return 0.0  # what it costs is known at once
+
+    def prepare(self, desc: ConvDesc) -> Launch:
+        tiles, chunks, row_tiles = tiles_of(desc), chunks_of(desc), ceil_div(desc.oc, COLUMNS)
+        assert tiles
+        kernel, total, depth = self.kernel, desc.n * tiles.per_image, desc.h.f * desc.w.f * desc.ic
+        blocks = min(total, max(1, context.sm_count * BLOCKS // (chunks * row_tiles)))
+        grid, sizes = (chunks, blocks, row_tiles), (*shape_of(desc, tiles), total)
+        sums = upload(np.array([  # SumTile in kernels/sum_slices.cu
+            ((row * chunks + chunk) * blocks, blocks, row * COLUMNS * depth + chunk * CHUNK,
+             min(COLUMNS, desc.oc - row * COLUMNS), min(CHUNK, depth - chunk * CHUNK), 0, 0, 0)
+            for row in range(row_tiles) for chunk in range(chunks)], np.int32))
+        floats = COLUMNS * CHUNK
+        sum_grid = floats * SPLIT // 1024, chunks * row_tiles
+
+        def launch(x: Array, g: Array, dw: Array) -> None:
+            work = empty((blocks * chunks * row_tiles * floats,), "float32")
+            kernel(grid, x, g, work, *sizes)
+            SUM_SLICES(sum_grid, work, dw, sums, floats, CHUNK, depth, SPLIT, *UNGUARDED)
+        return launch
+
+
+def estimate_us(desc: ConvDesc, mode: Mode, sm_count: int, repeats: int = 1) -> float:
+    """Returns what memory or the tensor cores need, whichever is more.  repeats: how often y or g is gone through, all
+    but the first time in the L2 cache."""
     tiles, wide = tiles_of(desc), mode.dtype == "float32"
     assert tiles
     rows = desc.n * tiles.per_image * ceil_div(tiles.height * tiles.width, 16) * 16
     products = rows * ceil_div(desc.oc, COLUMNS) * COLUMNS * chunks_of(desc) * CHUNK * mode.products
     rate = rates().mma / (2 if wide else 1) * sm_count * rates().clock_ghz * 1e3 * TENSOR
-    memory_us = desc.nbytes(ITEMSIZE[mode.dtype]) / (rates().bytes_per_us * MEMORY)
+    memory_us = desc.nbytes(ITEMSIZE[mode.dtype]) / (rates().bytes_per_us * MEMORY) * (1 + CACHED * (repeats - 1))
     return LAUNCH_US + max(memory_us, products / rate)
 
 
-def candidates() -> tuple[StemMmaFprop, ...]:
+def candidates() -> tuple[StemMmaFprop | StemMmaWgrad, ...]:
     """Returns all modes of all passes."""
     return CANDIDATES
 
 
-CANDIDATES = tuple(StemMmaFprop(mode) for mode in MODES)
+CANDIDATES = (*(StemMmaFprop(mode) for mode in MODES),
+              *(StemMmaWgrad(mode, vector) for mode in MODES for vector in (4, 1)))
 register(*CANDIDATES)

@@ -101,7 +101,7 @@ stem_mma_fprop(Operands o, StemShape s, int tiles, int chunks, int relu) {
   const int warp_col = warp % COLUMN_WARPS * (8 * NT), warp_row = warp / COLUMN_WARPS * ROWS;
   const unsigned *fragments = filter + warp_col * 8 + lane * 2;
   load_filters<ELEMENT>(s, o.w, filter, chunks);
-  stem_tables(s, rows, offsets, chunks * CHUNK);
+  stem_tables(s, rows, offsets, 0, chunks * CHUNK);
   for (int e = threadIdx.x; e < COLUMNS; e += THREADS) bias[e] = o.b && col0 + e < s.oc ? o.b[col0 + e] : 0.f;
   copy_patch(s, StemTile(s, blockIdx.x), o.x, patches);
   ptx::cp_async_commit();
@@ -130,6 +130,7 @@ stem_mma_fprop(Operands o, StemShape s, int tiles, int chunks, int relu) {
     ptx::cp_async_commit();
     const StemTile tile(s, number);
     const ELEMENT *patch = patches + buffer * PATCH;
+    ELEMENT *to_tile = o.y + tile.at(s, {0, 0, 0}) + col0;
     for (int row = warp_row; row < min(warp_row + ROWS, s.tile_h * s.tile_w); row += 16 * MT) {
       const StemRow *mine = rows + row + lane / 4;
       const ELEMENT *from[2 * MT];
@@ -169,7 +170,7 @@ stem_mma_fprop(Operands o, StemShape s, int tiles, int chunks, int relu) {
       for (int i = 0; i < 2 * MT; i++) {
         const StemRow r = mine[i * 8];
         if (!tile.has(s, r)) continue;
-        ELEMENT *to = o.y + tile.at(s, r) + col0;
+        ELEMENT *to = to_tile + (r.h * s.ow + r.w) * s.oc;
 #pragma unroll
         for (int group = 0; group < 2 * NT / VEC; group++) {
           const int col = warp_col + group * (4 * VEC) + lane % 4 * VEC;

@@ -44,16 +44,17 @@ struct StemTile {
   }
 };
 
-// Tables that every tile shares; offsets: of `count` k, those beyond the last one read what the first one reads.
-PTX_FN void stem_tables(const StemShape &s, StemRow *rows, int *offsets, int count) {
-  for (int p = threadIdx.x; p < POSITIONS; p += THREADS) {
+// Tables that every tile shares; offsets: of `count` k from `first` on, those beyond the last read what the first reads.
+template <int N>
+PTX_FN void stem_tables(const StemShape &s, StemRow (&rows)[N], int *offsets, int first, int count) {
+  for (int p = threadIdx.x; p < N; p += THREADS) {
     const int h = p / s.tile_w, w = p - h * s.tile_w;
     rows[p] = h < s.tile_h ? StemRow{h * s.stride_h * s.line + w * s.stride_w * s.ic, (short)h, (short)w}
                            : StemRow{0, 0x7fff, 0};
   }
-  for (int k = threadIdx.x; k < count; k += THREADS) {
-    const int c = k % s.ic, tap = k / s.ic, h = tap / s.fw, w = tap - h * s.fw;
-    offsets[k] = h < s.fh ? h * s.dilation_h * s.line + w * s.dilation_w * s.ic + c : 0;
+  for (int e = threadIdx.x; e < count; e += THREADS) {
+    const int k = first + e, c = k % s.ic, tap = k / s.ic, h = tap / s.fw, w = tap - h * s.fw;
+    offsets[e] = h < s.fh ? h * s.dilation_h * s.line + w * s.dilation_w * s.ic + c : 0;
   }
 }
 
@@ -104,23 +105,23 @@ PTX_FN void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], f
 PTX_FN void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], f16) { ptx::mma_f16(d, a, b); }
 PTX_FN void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], bf16) { ptx::mma_bf16(d, a, b); }
 
-// sum += a b, of M x N blocks. Products that follow one another have different sums.
-template <int M, int N>
-PTX_FN void multiply(float (&sum)[M][N][4], const Fragment<4> (&a)[M], const Fragment<2> (&b)[N]) {
+// sum += a b, of M x N blocks from column block j0 on. Products that follow one another have different sums.
+template <int M, int N, int COLS>
+PTX_FN void multiply(float (&sum)[M][COLS][4], const Fragment<4> (&a)[M], const Fragment<2> (&b)[N], int j0 = 0) {
   if constexpr (PRODUCTS == 3) {
 #pragma unroll
     for (int i = 0; i < M; i++)
 #pragma unroll
-      for (int j = 0; j < N; j++) mma(sum[i][j], a[i].lo, b[j].hi, ELEMENT());
+      for (int j = 0; j < N; j++) mma(sum[i][j0 + j], a[i].lo, b[j].hi, ELEMENT());
 #pragma unroll
     for (int i = 0; i < M; i++)
 #pragma unroll
-      for (int j = 0; j < N; j++) mma(sum[i][j], a[i].hi, b[j].lo, ELEMENT());
+      for (int j = 0; j < N; j++) mma(sum[i][j0 + j], a[i].hi, b[j].lo, ELEMENT());
   }
 #pragma unroll
   for (int i = 0; i < M; i++)
 #pragma unroll
-    for (int j = 0; j < N; j++) mma(sum[i][j], a[i].hi, b[j].hi, ELEMENT());
+    for (int j = 0; j < N; j++) mma(sum[i][j0 + j], a[i].hi, b[j].hi, ELEMENT());
 }
 
 template <int M, int N> PTX_FN bool all_finite(const float (&sum)[M][N][4]) {
