@@ -7,6 +7,7 @@ bits as they are; nothing is scaled, split or padded in memory.
 from __future__ import annotations
 
 from functools import lru_cache
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +29,7 @@ PATCH = 5120                                           # elements of x that a ti
 MOST_CHUNKS = (1, 3, 5, 12)                            # of 32 k: 3x3, 5x5, 7x7 and 11x11 filters of 3 channels
 BLOCKS = 2                                             # resident on a multiprocessor
 SPLIT = 32                                             # threads that share an element of a sum over blocks
+COPY, PER_TILE = 0.5, 2                                # in blocks of 16 positions of all channels: estimates
 MEMORY, TENSOR = 0.9, 0.5                              # of what rates() has, estimated
 CACHED = 0.5                                           # a pass over the L2 cache, in passes over memory, estimated
 C_TYPES = {"float32": "float", "bfloat16": "bf16", "float16": "f16"}
@@ -74,20 +76,21 @@ def patch_of(desc: ConvDesc, height: int, width: int) -> tuple[int, int]:
 
 
 @lru_cache(maxsize=256)
-def tiles_of(desc: ConvDesc) -> Tiles | None:
-    """Returns the tiles that compute and copy least; None where no patch is small enough."""
+def tiles_of(desc: ConvDesc, sm_count: int) -> Tiles:
+    """Returns the tiles that are done first: by a block that multiplies and copies them, one after the other."""
     best, least = None, float("inf")
     for width in range(1, min(desc.w.o, POSITIONS) + 1):
         height = min(desc.h.o, POSITIONS // width)
-        spare = PATCH // patch_of(desc, 1, width)[1] - patch_of(desc, 1, width)[0]
-        if spare < 0:
-            break
-        height = min(height, 1 + spare // desc.h.s)
-        tiles = Tiles(height, width, ceil_div(desc.h.o, height), ceil_div(desc.w.o, width),
-                      *patch_of(desc, height, width))
-        cost = tiles.per_image * (4 * POSITIONS + 16 * ceil_div(height * width, 16) + tiles.lines * tiles.line / 8)
-        if cost < least:
-            best, least = tiles, cost
+        while height:
+            lines, line = patch_of(desc, height, width)
+            tiles = Tiles(height, width, ceil_div(desc.h.o, height), ceil_div(desc.w.o, width), lines, line)
+            copies = ceil_div(lines, THREADS // 32) * ceil_div(line, 128)  # 4 elements a thread
+            rounds = max(1.0, desc.n * tiles.per_image / (sm_count * BLOCKS))
+            cost = rounds * (COPY * copies + ceil_div(height * width, 16) + PER_TILE)
+            if lines * line <= PATCH and cost < least:
+                best, least = tiles, cost
+            height //= 2
+    assert best, refusal(desc)
     return best
 
 
@@ -95,7 +98,7 @@ def refusal(desc: ConvDesc) -> str:
     """Returns why these kernels cannot compute desc, or ""."""
     if desc.groups > 1 or desc.ic > MOST_CHANNELS:
         return f"{desc.ic} input channels in {desc.groups} groups, 1 to {MOST_CHANNELS} in one are served"
-    if not tiles_of(desc):
+    if prod(patch_of(desc, 1, 1)) > PATCH:
         return "what a position reads does not fit into shared memory"
     return oversized(desc)
 
@@ -145,8 +148,7 @@ class StemMmaFprop:
         return 0.0  # what it costs is known at once
 
     def prepare(self, desc: ConvDesc) -> Launch:
-        tiles = tiles_of(desc)
-        assert tiles
+        tiles = tiles_of(desc, context.sm_count)
         kernel, total = self.kernels[self._most(desc)], desc.n * tiles.per_image
         column_tiles = ceil_div(desc.oc, COLUMNS)
         grid = min(total, max(1, context.sm_count * BLOCKS // column_tiles)), column_tiles
@@ -182,8 +184,7 @@ class StemMmaWgrad:
         return 0.0  # what it costs is known at once
 
     def prepare(self, desc: ConvDesc) -> Launch:
-        tiles, chunks, row_tiles = tiles_of(desc), chunks_of(desc), ceil_div(desc.oc, COLUMNS)
-        assert tiles
+        tiles, chunks, row_tiles = tiles_of(desc, context.sm_count), chunks_of(desc), ceil_div(desc.oc, COLUMNS)
         kernel, total, depth = self.kernel, desc.n * tiles.per_image, desc.h.f * desc.w.f * desc.ic
         blocks = min(total, max(1, context.sm_count * BLOCKS // (chunks * row_tiles)))
         grid, sizes = (chunks, blocks, row_tiles), (*shape_of(desc, tiles), total)
@@ -204,8 +205,7 @@ class StemMmaWgrad:
 def estimate_us(desc: ConvDesc, mode: Mode, sm_count: int, repeats: int = 1) -> float:
     """Returns what memory or the tensor cores need, whichever is more.  repeats: how often y or g is gone through, all
     but the first time in the L2 cache."""
-    tiles, wide = tiles_of(desc), mode.dtype == "float32"
-    assert tiles
+    tiles, wide = tiles_of(desc, sm_count), mode.dtype == "float32"
     rows = desc.n * tiles.per_image * ceil_div(tiles.height * tiles.width, 16) * 16
     products = rows * ceil_div(desc.oc, COLUMNS) * COLUMNS * chunks_of(desc) * CHUNK * mode.products
     rate = rates().mma / (2 if wide else 1) * sm_count * rates().clock_ghz * 1e3 * TENSOR

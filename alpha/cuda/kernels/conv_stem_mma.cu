@@ -10,7 +10,7 @@
 //             VEC / 2 neighbouring blocks are VEC neighbouring channels: 16 bytes a store, and whole sectors
 //   patch     see stem_mma.cuh; the next tile's is copied while one is multiplied. Its elements are read one by one: lanes
 //             of a fragment are 8 neighbouring positions times STEP / 2 of k, which share most of what they read
-//   threads   8 warps: 64 rows x 32 columns a warp, or 32 x 64; persistent blocks, grid (blocks, column tiles)
+//   threads   8 warps, 16 or 32 rows x 32 or 64 columns a warp at a time; persistent blocks, grid (blocks, column tiles)
 //   requires  one group; an image of x or y has fewer than 2^31 elements; the patch has PATCH elements at most
 //   estimated 512 images of 32x32x3 to 64 channels, on an H100: y takes 50 us at 2.7 TB/s, 25 in 16 bits. Three products
 //             are 23,800 mma.sync a multiprocessor, 22 us; 75,000 instructions in all on 4 schedulers, 12 us
@@ -19,7 +19,7 @@
 constexpr int COLUMNS = 64, VEC = LANES<ELEMENT>;
 constexpr bool KEPT = SHORT && PRODUCTS == 1;  // filters, in registers
 constexpr int NT = SHORT && !WIDE ? 8 : 4, MT = SHORT && !KEPT ? 2 : 1;  // blocks of a warp at a time
-constexpr int COLUMN_WARPS = COLUMNS / (8 * NT), ROWS = POSITIONS / (WARPS / COLUMN_WARPS);
+constexpr int COLUMN_WARPS = COLUMNS / (8 * NT), ROWS = 16 * MT;  // of a warp, at a time
 constexpr int CHUNK_WORDS = STEPS * COLUMNS / 8 * 64;
 
 // The column that block j of 8 has in place n.
@@ -131,7 +131,7 @@ stem_mma_fprop(Operands o, StemShape s, int tiles, int chunks, int relu) {
     const StemTile tile(s, number);
     const ELEMENT *patch = patches + buffer * PATCH;
     ELEMENT *to_tile = o.y + tile.at(s, {0, 0, 0}) + col0;
-    for (int row = warp_row; row < min(warp_row + ROWS, s.tile_h * s.tile_w); row += 16 * MT) {
+    for (int row = warp_row; row < s.tile_h * s.tile_w; row += WARPS / COLUMN_WARPS * ROWS) {
       const StemRow *mine = rows + row + lane / 4;
       const ELEMENT *from[2 * MT];
 #pragma unroll
@@ -157,7 +157,7 @@ stem_mma_fprop(Operands o, StemShape s, int tiles, int chunks, int relu) {
       }
       if (__any_sync(~0u, !all_finite(sum))) {
 #pragma unroll 1
-        for (int e = lane; e < 16 * MT * 8 * NT; e += 32) {
+        for (int e = lane; e < ROWS * 8 * NT; e += 32) {
           const StemRow r = rows[row + e / (8 * NT)];
           const int col = warp_col + e % (8 * NT);
           if (!tile.has(s, r) || col0 + col >= s.oc) continue;
