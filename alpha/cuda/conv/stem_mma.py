@@ -120,7 +120,7 @@ class StemMmaFprop:
     pass_name, takes_guard = "fprop", False
 
     def __init__(self, mode: Mode) -> None:
-        self.mode, self.precisions, self.name = mode, (mode.precision,), f"conv_stem_mma {mode.precision}"
+        self.mode, self.precisions, self.name = mode, (mode.precision,), f"conv_stem_mma_fprop {mode.precision}"
         self.reads = self.writes = mode.dtype
         self.kernels = {most: Kernel(
             "conv_stem_mma.cu", "stem_mma_fprop", f"ptr x, ptr w, ptr b, ptr y, {SHAPE_ARGS}, i32 tiles, i32 chunks, "
