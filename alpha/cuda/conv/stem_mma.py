@@ -16,6 +16,7 @@ from alpha.cuda.context import context
 from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.conv.sk_dilated import SUM_SLICES
 from alpha.cuda.conv.stem import MOST_CHANNELS
+from alpha.cuda.conv.tile import RESERVED
 from alpha.cuda.elementwise import convert
 from alpha.cuda.gemm import LAUNCH_US
 from alpha.cuda.kernel import Kernel
@@ -27,7 +28,8 @@ from alpha.ops.conv_desc import ConvDesc, ceil_div
 THREADS, POSITIONS, CHUNK, COLUMNS = 256, 256, 32, 64  # of the kernels
 PATCH = 5120                                           # elements of x that a tile reads, at most
 MOST_CHUNKS = (1, 3, 5, 12)                            # of 32 k: 3x3, 5x5, 7x7 and 11x11 filters of 3 channels
-BLOCKS = 2                                             # resident on a multiprocessor
+BLOCKS = 2                                             # resident on a multiprocessor, as registers allow
+STATIC = 2304                                          # bytes of shared memory that fprop has beside
 SPLIT = 32                                             # threads that share an element of a sum over blocks
 COPY, PER_TILE = 0.5, 2                                # in blocks of 16 positions of all channels: estimates
 MEMORY, TENSOR = 0.9, 0.5                              # of what rates() has, estimated
@@ -135,9 +137,15 @@ class StemMmaFprop:
         """Returns the chunks of the least kernel that has enough of them, 0 where none has."""
         return next((most for most in MOST_CHUNKS if most >= chunks_of(desc)), 0)
 
+    def _resident(self, desc: ConvDesc) -> int:
+        """Returns how many blocks a multiprocessor holds, as registers and this device's shared memory allow."""
+        most = self._most(desc)
+        blocks = BLOCKS if most == 1 and self.mode.dtype == "float32" else BLOCKS + 1
+        return max(1, min(blocks, (context.max_shared + RESERVED) // (self._shared(most) + STATIC + RESERVED)))
+
     def fits(self, desc: ConvDesc) -> str:
         most = self._most(desc)
-        if not refusal(desc) and not (most and self._shared(most) <= context.max_shared):
+        if not refusal(desc) and not (most and self._shared(most) + STATIC <= context.max_shared):
             return f"filters of {desc.h.f}x{desc.w.f}x{desc.ic} do not fit into shared memory"
         return refusal(desc)
 
@@ -151,7 +159,7 @@ class StemMmaFprop:
         tiles = tiles_of(desc, context.sm_count)
         kernel, total = self.kernels[self._most(desc)], desc.n * tiles.per_image
         column_tiles = ceil_div(desc.oc, COLUMNS)
-        grid = min(total, max(1, context.sm_count * BLOCKS // column_tiles)), column_tiles
+        grid = min(total, max(1, context.sm_count * self._resident(desc) // column_tiles)), column_tiles
         sizes = *shape_of(desc, tiles), total, chunks_of(desc)
 
         def launch(x: Array, w: Array, b: Array | None, y: Array, relu: bool) -> None:

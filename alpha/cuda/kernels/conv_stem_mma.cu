@@ -5,8 +5,7 @@
 //   GEMM      rows: positions of a tile; columns: output channels, COLUMNS at a time; sum: k = (fh, fw, ic), the order of
 //             w's rows, filled up to a multiple of CHUNK. Sums of several chunks meet in registers, in proper float32:
 //             a tensor core cuts off what it adds
-//   filters   lie in shared memory as the lanes' fragments, [chunk][step][block of 8 columns][lane][2]. One chunk (SHORT)
-//             goes to registers, once per block. Which column a fragment's is was chosen such that what a lane has of
+//   filters   lie in shared memory as the lanes' fragments, [chunk][step][block of 8 columns][lane][2]. Which column a fragment's is was chosen such that what a lane has of
 //             VEC / 2 neighbouring blocks are VEC neighbouring channels: 16 bytes a store, and whole sectors
 //   patch     see stem_mma.cuh; the next tile's is copied while one is multiplied. Its elements are read one by one: lanes
 //             of a fragment are 8 neighbouring positions times STEP / 2 of k, which share most of what they read
@@ -17,8 +16,7 @@
 #include "stem_mma.cuh"
 
 constexpr int COLUMNS = 64, VEC = LANES<ELEMENT>;
-constexpr bool KEPT = SHORT && PRODUCTS == 1;  // filters, in registers
-constexpr int NT = SHORT && !WIDE ? 8 : 4, MT = SHORT && !KEPT ? 2 : 1;  // blocks of a warp at a time
+constexpr int NT = SHORT && !WIDE ? 8 : 4, MT = SHORT && WIDE ? 2 : 1;  // blocks of a warp at a time
 constexpr int COLUMN_WARPS = COLUMNS / (8 * NT), ROWS = 16 * MT;  // of a warp, at a time
 constexpr int CHUNK_WORDS = STEPS * COLUMNS / 8 * 64;
 
@@ -89,7 +87,7 @@ PTX_FN float activated(float v, float bias, int relu) {
   return relu && v < 0.f ? 0.f : v;  // keeps NaN
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 2)
+extern "C" __global__ void __launch_bounds__(THREADS, SHORT && WIDE ? 2 : 3)
 stem_mma_fprop(Operands o, StemShape s, int tiles, int chunks, int relu) {
   DYNAMIC_SHARED(unsigned, filter);
   __shared__ StemRow rows[POSITIONS];
@@ -103,30 +101,22 @@ stem_mma_fprop(Operands o, StemShape s, int tiles, int chunks, int relu) {
   load_filters<ELEMENT>(s, o.w, filter, chunks);
   stem_tables(s, rows, offsets, 0, chunks * CHUNK);
   for (int e = threadIdx.x; e < COLUMNS; e += THREADS) bias[e] = o.b && col0 + e < s.oc ? o.b[col0 + e] : 0.f;
-  copy_patch(s, StemTile(s, blockIdx.x), o.x, patches);
+  copy_patch<2>(s, StemTile(s, blockIdx.x), o.x, patches);
   ptx::cp_async_commit();
   __syncthreads();
-  Fragment<2> b[KEPT ? STEPS : 1][NT];
   int at[8];  // offsets of the chunk, for this lane
   auto take_offsets = [&](int chunk) {
 #pragma unroll
     for (int i = 0; i < 8; i++)
       at[i] = offsets[chunk * CHUNK + (WIDE ? i * 4 + lane % 4 : i / 2 * 8 + lane % 4 * 2 + i % 2)];
   };
-  auto take_filters = [&](Fragment<2> (&to)[NT], int step) {
-#pragma unroll
-    for (int j = 0; j < NT; j++) set_fragment(to[j], fragments + step * (CHUNK_WORDS / STEPS) + j * 64);
-  };
   if constexpr (SHORT) take_offsets(0);
-  if constexpr (KEPT)
-#pragma unroll
-    for (int step = 0; step < STEPS; step++) take_filters(b[step], step);
   int buffer = 0;
   for (int number = blockIdx.x; number < tiles; number += gridDim.x, buffer ^= 1) {
     ptx::cp_async_wait<0>();
     __syncthreads();
     const int next = number + gridDim.x;
-    if (next < tiles) copy_patch(s, StemTile(s, next), o.x, patches + (buffer ^ 1) * PATCH);
+    if (next < tiles) copy_patch<2>(s, StemTile(s, next), o.x, patches + (buffer ^ 1) * PATCH);
     ptx::cp_async_commit();
     const StemTile tile(s, number);
     const ELEMENT *patch = patches + buffer * PATCH;
@@ -145,8 +135,11 @@ stem_mma_fprop(Operands o, StemShape s, int tiles, int chunks, int relu) {
           Fragment<4> a[MT];
 #pragma unroll
           for (int i = 0; i < MT; i++) set_fragment(a[i], from[2 * i], from[2 * i + 1], at + step * (8 / STEPS));
-          if constexpr (!KEPT) take_filters(b[0], chunk * STEPS + step);
-          multiply(part, a, b[KEPT ? step : 0]);
+          Fragment<2> b[NT];
+#pragma unroll
+          for (int j = 0; j < NT; j++)
+            set_fragment(b[j], fragments + ((chunk * STEPS + step) * (COLUMNS / 8) + j) * 64);
+          multiply(part, a, b);
         }
 #pragma unroll
         for (int i = 0; i < MT; i++)

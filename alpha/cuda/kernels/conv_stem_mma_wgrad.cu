@@ -23,42 +23,51 @@ constexpr int COLUMNS = 64, MT = 2, NT = CHUNK / 8, GROUPS = WARPS / 2;
 constexpr int BATCH = 2 * STEP;                             // positions that are read while others are multiplied
 constexpr int PIECES = 2 * STEP / 8, LOADS = 2 * PIECES;    // positions that a lane has: of a step, of a batch
 
-// Four neighbouring channels of a position.
-template <class E> struct Piece {
-  E v[4];
+// Four neighbouring channels of a position. Elements of 16 bits stay in pairs: each by itself would take a register.
+struct Piece {
+  unsigned word[sizeof(ELEMENT)];
 };
 
-template <class E> PTX_FN Piece<E> load_piece(const E *from, int left) {  // left: channels that exist
-  Piece<E> piece;
+template <class E> PTX_FN Piece load_piece(const E *from, int left) {  // left: channels that exist
+  Piece piece = {};
   if constexpr (ALIGNED) {
     using Words = std::conditional_t<WIDE, uint4, uint2>;
     const Words words = left > 0 ? *reinterpret_cast<const Words *>(from) : Words{};
-    memcpy(piece.v, &words, sizeof(words));
+    memcpy(piece.word, &words, sizeof(words));
   } else {
+    E v[4];
 #pragma unroll
-    for (int q = 0; q < 4; q++) piece.v[q] = q < left ? from[q] : from_float<E>(0.f);
+    for (int q = 0; q < 4; q++) v[q] = q < left ? from[q] : from_float<E>(0.f);
+    if constexpr (sizeof(E) == 4) memcpy(piece.word, v, sizeof(v));
+    else piece.word[0] = pair_of(v[0], v[1]), piece.word[1] = pair_of(v[2], v[3]);
   }
   return piece;
+}
+
+// Channel v of two positions, which follow each other in a sum.
+PTX_FN unsigned pair_of_channel(const Piece &first, const Piece &second, int v) {
+  const unsigned a = first.word[v / 2], b = second.word[v / 2];
+  return v % 2 ? a >> 16 | (b & 0xffff0000u) : (a & 0xffffu) | b << 16;
 }
 
 // The place among a step's positions of a lane's piece i.
 PTX_FN int position_of(int lane, int i) { return WIDE ? i * 4 + lane % 4 : i / 2 * 8 + lane % 4 * 2 + i % 2; }
 
-template <class E> PTX_FN void set_fragment(Fragment<4> (&a)[MT], const Piece<E> *pieces) {
+PTX_FN void set_fragment(Fragment<4> (&a)[MT], const Piece *pieces) {
 #pragma unroll
   for (int i = 0; i < MT; i++)
 #pragma unroll
     for (int r = 0; r < 4; r++) {
       const int v = i * 2 + r % 2, k = r / 2;
-      if constexpr (sizeof(E) == 4) a[i].set(r, pieces[k].v[v]);
-      else a[i].set(r, pair_of(pieces[2 * k].v[v], pieces[2 * k + 1].v[v]));
+      if constexpr (WIDE) a[i].set(r, __uint_as_float(pieces[k].word[v]));
+      else a[i].set(r, pair_of_channel(pieces[2 * k], pieces[2 * k + 1], v));
     }
 }
-template <class E> PTX_FN void set_fragment(Fragment<2> &b, const E *const *from, int offset) {
+template <class E> PTX_FN void set_fragment(Fragment<2> &b, const E *patch, const int *from, int offset) {
 #pragma unroll
   for (int k = 0; k < 2; k++) {
-    if constexpr (sizeof(E) == 4) b.set(k, from[k][offset]);
-    else b.set(k, pair_of(from[2 * k][offset], from[2 * k + 1][offset]));
+    if constexpr (sizeof(E) == 4) b.set(k, patch[from[k] + offset]);
+    else b.set(k, pair_of(patch[from[2 * k] + offset], patch[from[2 * k + 1] + offset]));
   }
 }
 
@@ -95,7 +104,7 @@ stem_mma_wgrad(const ELEMENT *x, const ELEMENT *g, float *work, StemShape s, int
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = warp / 2;
   const int oc0 = blockIdx.z * COLUMNS, channel = warp % 2 * 32 + lane / 4 * 4;
   stem_tables(s, rows, offsets, blockIdx.x * CHUNK, CHUNK);
-  copy_patch(s, StemTile(s, blockIdx.y), x, patches);
+  copy_patch<1>(s, StemTile(s, blockIdx.y), x, patches);
   ptx::cp_async_commit();
   __syncthreads();
   int at[NT];
@@ -106,7 +115,7 @@ stem_mma_wgrad(const ELEMENT *x, const ELEMENT *g, float *work, StemShape s, int
   for (int number = blockIdx.y; number < tiles; number += gridDim.y, buffer ^= 1) {
     const StemTile tile(s, number);
     const ELEMENT *first = g + tile.at(s, {0, 0, 0}) + oc0 + channel;
-    auto load = [&](Piece<ELEMENT> (&pieces)[LOADS], int p) {
+    auto load = [&](Piece (&pieces)[LOADS], int p) {
 #pragma unroll
       for (int i = 0; i < LOADS; i++) {
         const StemRow r = rows[p + i / PIECES * STEP + position_of(lane, i % PIECES)];
@@ -114,12 +123,12 @@ stem_mma_wgrad(const ELEMENT *x, const ELEMENT *g, float *work, StemShape s, int
         pieces[i] = load_piece(first + (there ? (r.h * s.ow + r.w) * s.oc : 0), there ? s.oc - oc0 - channel : 0);
       }
     };
-    Piece<ELEMENT> pieces[LOADS], ahead[LOADS];
+    Piece pieces[LOADS], ahead[LOADS];
     load(pieces, group * BATCH);
     ptx::cp_async_wait<0>();
     __syncthreads();
     const int next = number + gridDim.y;
-    if (next < tiles) copy_patch(s, StemTile(s, next), x, patches + (buffer ^ 1) * PATCH);
+    if (next < tiles) copy_patch<1>(s, StemTile(s, next), x, patches + (buffer ^ 1) * PATCH);
     ptx::cp_async_commit();
     const ELEMENT *patch = patches + buffer * PATCH;
     for (int p = group * BATCH; p < s.tile_h * s.tile_w; p += GROUPS * BATCH) {
@@ -127,15 +136,15 @@ stem_mma_wgrad(const ELEMENT *x, const ELEMENT *g, float *work, StemShape s, int
       float part[MT][NT][4] = {};
 #pragma unroll
       for (int step = 0; step < 2; step++) {
-        const ELEMENT *from[PIECES];
+        int from[PIECES];
 #pragma unroll
-        for (int i = 0; i < PIECES; i++) from[i] = patch + rows[p + step * STEP + position_of(lane, i)].from;
+        for (int i = 0; i < PIECES; i++) from[i] = rows[p + step * STEP + position_of(lane, i)].from;
         Fragment<4> a[MT];
         set_fragment(a, pieces + step * PIECES);
 #pragma unroll
         for (int j = 0; j < NT; j += 2) {
           Fragment<2> b[2];
-          set_fragment(b[0], from, at[j]), set_fragment(b[1], from, at[j + 1]);
+          set_fragment(b[0], patch, from, at[j]), set_fragment(b[1], patch, from, at[j + 1]);
           multiply(part, a, b, j);
         }
       }
