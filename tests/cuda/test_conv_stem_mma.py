@@ -210,6 +210,7 @@ def test_a_mode_has_its_own_products():
     (square("wide", 2, 8, 5, 8, 3), "5 input channels in 1 groups"),
     (square("grouped", 2, 8, 4, 8, 3, groups=2), "in 2 groups"),
     (square("far", 1, 200, 4, 8, 3, dilation=90), "does not fit into shared memory"),
+    (Case("tall", 1, (40000, 1), 1, 8, (3, 1)), "39998 lines"),
     (Case("long", 2, (60, 60), 4, 8, (20, 20)), ""),
 ], ids=lambda v: getattr(v, "name", v))
 def test_what_does_not_fit_says_why(case, fragment):

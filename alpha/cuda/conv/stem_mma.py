@@ -29,6 +29,7 @@ THREADS, POSITIONS, CHUNK, COLUMNS = 256, 256, 32, 64  # of the kernels
 PATCH = 5120                                           # elements of x that a tile reads, at most
 MOST_CHUNKS = (1, 3, 5, 12)                            # of 32 k: 3x3, 5x5, 7x7 and 11x11 filters of 3 channels
 BLOCKS = 2                                             # resident on a multiprocessor, as registers allow
+MOST_LINES = 0x7fff                                    # of an output: StemRow in kernels/stem_mma.cuh
 STATIC = 2304                                          # bytes of shared memory that fprop has beside
 SPLIT = 32                                             # threads that share an element of a sum over blocks
 COPY, PER_TILE = 0.5, 2                                # in blocks of 16 positions of all channels: estimates
@@ -102,6 +103,8 @@ def refusal(desc: ConvDesc) -> str:
         return f"{desc.ic} input channels in {desc.groups} groups, 1 to {MOST_CHANNELS} in one are served"
     if prod(patch_of(desc, 1, 1)) > PATCH:
         return "what a position reads does not fit into shared memory"
+    if desc.h.o >= MOST_LINES:
+        return f"an output of {desc.h.o} lines, fewer than {MOST_LINES} are served"
     return oversized(desc)
 
 

@@ -2,17 +2,20 @@
 //
 //   what      y[n][oh][ow][oc] = activation(b[oc] + sum over fh, fw, ic of x[n][ih][iw][ic] * w[oc][fh][fw][ic])
 //   layout    x (N, IH, IW, IC), y (N, OH, OW, OC), both NHWC of ELEMENT; w (OC, FH, FW, IC), b (OC,), float32
-//   GEMM      rows: positions of a tile; columns: output channels, COLUMNS at a time; sum: k = (fh, fw, ic), the order of
-//             w's rows, filled up to a multiple of CHUNK. Sums of several chunks meet in registers, in proper float32:
-//             a tensor core cuts off what it adds
-//   filters   lie in shared memory as the lanes' fragments, [chunk][step][block of 8 columns][lane][2]. Which column a fragment's is was chosen such that what a lane has of
-//             VEC / 2 neighbouring blocks are VEC neighbouring channels: 16 bytes a store, and whole sectors
-//   patch     see stem_mma.cuh; the next tile's is copied while one is multiplied. Its elements are read one by one: lanes
-//             of a fragment are 8 neighbouring positions times STEP / 2 of k, which share most of what they read
-//   threads   8 warps, 16 or 32 rows x 32 or 64 columns a warp at a time; persistent blocks, grid (blocks, column tiles)
-//   requires  one group; an image of x or y has fewer than 2^31 elements; the patch has PATCH elements at most
-//   estimated 512 images of 32x32x3 to 64 channels, on an H100: y takes 50 us at 2.7 TB/s, 25 in 16 bits. Three products
-//             are 23,800 mma.sync a multiprocessor, 22 us; 75,000 instructions in all on 4 schedulers, 12 us
+//   GEMM      rows: positions of a tile; columns: output channels, COLUMNS at a time; sum: k = (fh, fw, ic), the order
+//             of w's rows, filled up to a multiple of CHUNK. Sums of several chunks meet in registers, in proper
+//             float32: a tensor core cuts off what it adds
+//   filters   lie in shared memory as the lanes' fragments, [chunk][step][block of 8 columns][lane][2]. Which column
+//             one is of was chosen such that a lane has VEC neighbouring channels of VEC / 2 neighbouring blocks: 16
+//             bytes a store, and whole sectors
+//   patch     see stem_mma.cuh; the next tile's is copied while one is multiplied. Its elements are read one by one:
+//             lanes of a fragment are 8 neighbouring positions times STEP / 2 of k, which share most of what they read
+//   threads   8 warps, 16 or 32 rows x 32 or 64 columns a warp at a time; persistent blocks, grid (blocks, column
+//             tiles)
+//   requires  one group; an image of x or y has fewer than 2^31 elements; OH < 2^15 - 1; a patch has PATCH elements at
+//             most; SHORT: one chunk
+//   estimated 512 images of 32x32x3 to 64 channels, on an H100: y takes 50 us at 2.7 TB/s, 25 in 16 bits. Three
+//             products are 23,800 mma.sync a multiprocessor, 22 us; some 90,000 instructions on 4 schedulers, 14 us
 #include "stem_mma.cuh"
 
 constexpr int COLUMNS = 64, VEC = LANES<ELEMENT>;

@@ -5,16 +5,16 @@
 //   GEMM      rows: COLUMNS output channels; columns: CHUNK of k = (fh, fw, ic); sum: positions, BATCH at a time, which
 //             are added to registers in proper float32: a tensor core cuts off what it adds
 //   g         every element is an operand once, so it is not brought to shared memory: a lane reads 4 neighbouring
-//             channels of a position, 8 lanes 32, and these are its rows of two blocks of 16. Which channel a row is, and
-//             which position an element of the sum, is chosen so; 16 bits of two positions are paired in registers
+//             channels of a position, 8 lanes 32, and these are its rows of two blocks of 16. Which channel a row is,
+//             and which position an element of the sum, is chosen so; 16 bits of two positions are paired in registers
 //   patch     see stem_mma.cuh; what positions read of x, and the next tile's is copied while one is multiplied
 //   threads   8 warps: two halves of the channels, four batches of positions; persistent blocks, grid (chunks of k,
 //             blocks, tiles of channels). The four sums meet in shared memory. A block has a slot of the workspace,
 //             [channel tile][chunk][block][channel][k], and sum_slices.cu adds these up, in order
-//   requires  one group; an image of x or g has fewer than 2^31 elements; the patch has PATCH elements at most;
-//             ALIGNED: OC is a multiple of 4
-//   estimated 512 images of 32x32x3 to 64 channels, on an H100: g takes 50 us at 2.7 TB/s, 25 in 16 bits. Three products
-//             are 23,800 mma.sync a multiprocessor, 22 us; 99,000 instructions in all on 4 schedulers, 15 us
+//   requires  one group; an image of x or g has fewer than 2^31 elements; OH < 2^15 - 1; a patch has PATCH elements at
+//             most; ALIGNED: OC is a multiple of 4
+//   estimated 512 images of 32x32x3 to 64 channels, on an H100: g takes 50 us at 2.7 TB/s, 25 in 16 bits. Three
+//             products are 23,800 mma.sync a multiprocessor, 22 us; 99,000 instructions in all on 4 schedulers, 15 us
 #include <type_traits>
 
 #include "stem_mma.cuh"

@@ -1,19 +1,20 @@
 // What the first layer's kernels on tensor cores share (conv_stem_mma.cu, conv_stem_mma_wgrad.cu): their tiles of
 // positions, what x has for one of them, and products of float32 by TF32.
 //
-//   tile      tile_h x tile_w outputs of an image, up to POSITIONS; row p of its product is output (p / tile_w, p % tile_w)
+//   tile      tile_h x tile_w outputs of an image, up to POSITIONS; row p of its product is output (p / tile_w, p %
+//             tile_w)
 //   patch     what they read of x: `lines` lines of `line` elements, with zeros where there is padding. An element of
-//             filter k is `offsets[k]` behind the place where the position's first tap reads. K = 27 of a 3x3 filter
-//             of 3 channels becomes 32 in any case: leaving out the zeros of borders would save nothing
+//             filter k is `offsets[k]` behind the place where the position's first tap reads. K = 27 of a 3x3 filter of
+//             3 channels becomes 32 in any case: leaving out the zeros of borders would save nothing
 //   modes     ELEMENT float: PRODUCTS 3: x = hi + lo, two TF32 numbers that hold 23 or 24 bits of it; lo * hi, hi * lo,
-//             hi * hi, the small ones first. 1: hi * hi. TF32 has float32's range, so that nothing is scaled.
-//             16 bits: one product of elements as they are stored
+//             hi * hi, the small ones first. 1: hi * hi. TF32 has float32's range, so that nothing is scaled. 16 bits:
+//             one product of elements as they are stored
 //   not finite an infinity has no hi and lo, a zero of the padding times infinity is NaN, and what rounds to hi may
 //             overflow: a sum that is not finite is made again with multiply-adds, and without the padding
 #pragma once
 #include "lanes.cuh"
 
-constexpr int THREADS = 256, WARPS = THREADS / 32, POSITIONS = 256, CHUNK = 32;  // CHUNK: of k, and of positions in wgrad
+constexpr int THREADS = 256, WARPS = THREADS / 32, POSITIONS = 256, CHUNK = 32;  // CHUNK: of k
 constexpr bool WIDE = sizeof(ELEMENT) == 4;
 constexpr int STEP = WIDE ? 8 : 16, STEPS = CHUNK / STEP;  // of k, that an mma.sync multiplies
 
@@ -44,7 +45,8 @@ struct StemTile {
   }
 };
 
-// Tables that every tile shares; offsets: of `count` k from `first` on, those beyond the last read what the first reads.
+// Tables that every tile shares; offsets: of `count` k from `first` on, of which those beyond the last read what the
+// first one reads.
 template <int N>
 PTX_FN void stem_tables(const StemShape &s, StemRow (&rows)[N], int *offsets, int first, int count) {
   for (int p = threadIdx.x; p < N; p += THREADS) {
@@ -60,7 +62,8 @@ PTX_FN void stem_tables(const StemShape &s, StemRow (&rows)[N], int *offsets, in
 
 // Starts to copy a tile's patch: float32 arrives by the cp_async_wait, 16 bits are too small for it and are there.
 // LINES: of 4 * 32 elements that a warp has on their way together.
-template <int LINES> PTX_FN void copy_patch(const StemShape &s, const StemTile &tile, const ELEMENT *x, ELEMENT *patch) {
+template <int LINES>
+PTX_FN void copy_patch(const StemShape &s, const StemTile &tile, const ELEMENT *x, ELEMENT *patch) {
   const int h0 = tile.h * s.stride_h - s.pad_h, first = (tile.w * s.stride_w - s.pad_w) * s.ic, width = s.iw * s.ic;
   const ELEMENT *image = x + (long long)tile.image * s.ih * width;
   for (int r0 = threadIdx.x / 32; r0 < s.lines; r0 += LINES * WARPS)
@@ -93,7 +96,7 @@ template <int N> struct Fragment {
   unsigned hi[N], lo[PRODUCTS == 3 ? N : 1];
   PTX_FN void set(int i, float v) {
     hi[i] = ptx::to_tf32(v);
-    if constexpr (PRODUCTS == 3) lo[i] = __float_as_uint(v - __uint_as_float(hi[i]));  // 12 bits: one is ignored at most
+    if constexpr (PRODUCTS == 3) lo[i] = __float_as_uint(v - __uint_as_float(hi[i]));  // 12 bits, 11 are read
   }
   PTX_FN void set(int i, unsigned pair) { hi[i] = pair; }
 };
