@@ -7,6 +7,7 @@ A module of alpha.cuda.conv registers its candidates when it is imported, each o
         reads, writes = "float32", "float32"    # what the kernel reads (alpha/cuda/operand.py) and its output's dtype
         takes_guard = False                     # whether launch(..., guard=flags) is understood, see below
         writes_planes = True                    # of fprop, if launch(..., memory) is understood, see below
+        precisions = ("tf32",)                  # if it serves these alone, whatever it reads: a float32 that it rounds
         name: str                               # shown to people and stored by the tuner: "ks_deconv 128x64"
         def fits(self, desc) -> str: ...        # "" if it computes desc, else the reason why not
         def cost(self, desc, sm_count) -> float: ...       # estimate in microseconds; may be rough, must rank
@@ -159,7 +160,13 @@ def candidates(pass_name: str, precision: str | None = None) -> tuple[Candidate,
 
 
 def serves(candidate: Candidate, precision: str) -> bool:
-    """Tells whether a candidate computes in a precision: float32 kernels serve all, behind conversions."""
+    """Tells whether a candidate computes in a precision: float32 kernels serve all, behind conversions.
+
+    One that names its `precisions` serves these, and no others.
+    """
+    only = getattr(candidate, "precisions", None)
+    if only is not None:
+        return precision in only
     stores, reads = PRECISIONS[precision]
     return candidate.reads == "float32" or (
         candidate.reads in reads and (candidate.writes == stores or candidate.pass_name == "wgrad"))

@@ -1,0 +1,141 @@
+// What the first layer's kernels on tensor cores share (conv_stem_mma.cu, conv_stem_mma_wgrad.cu): their tiles of
+// positions, what x has for one of them, and products of float32 by TF32.
+//
+//   tile      tile_h x tile_w outputs of an image, up to POSITIONS; row p of its product is output (p / tile_w, p %
+//             tile_w)
+//   patch     what they read of x: `lines` lines of `line` elements, with zeros where there is padding. An element of
+//             filter k is `offsets[k]` behind the place where the position's first tap reads. K = 27 of a 3x3 filter of
+//             3 channels becomes 32 in any case: leaving out the zeros of borders would save nothing
+//   modes     ELEMENT float: PRODUCTS 3: x = hi + lo, two TF32 numbers that hold 23 or 24 bits of it; lo * hi, hi * lo,
+//             hi * hi, the small ones first. 1: hi * hi. TF32 has float32's range, so that nothing is scaled. 16 bits:
+//             one product of elements as they are stored
+//   not finite an infinity has no hi and lo, a zero of the padding times infinity is NaN, and what rounds to hi may
+//             overflow: a sum that is not finite is made again with multiply-adds, and without the padding
+#pragma once
+#include "lanes.cuh"
+
+constexpr int THREADS = 256, WARPS = THREADS / 32, POSITIONS = 256, CHUNK = 32;  // CHUNK: of k
+constexpr bool WIDE = sizeof(ELEMENT) == 4;
+constexpr int STEP = WIDE ? 8 : 16, STEPS = CHUNK / STEP;  // of k, that an mma.sync multiplies
+
+struct StemShape {
+  int images, ih, iw, ic, oh, ow, oc, fh, fw;
+  int stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
+  int tile_h, tile_w, tiles_h, tiles_w;  // positions of a tile, tiles of an image
+  int lines, line;                       // of a patch; elements from a line to the next
+};
+
+// A row of a tile: where its first tap reads in the patch, and its position there.
+struct StemRow {
+  int from;
+  short h, w;
+};
+
+struct StemTile {
+  int image, h, w;  // of the first position
+  PTX_FN StemTile(const StemShape &s, int number) {
+    const int per_image = s.tiles_h * s.tiles_w;
+    image = number / per_image;
+    number -= image * per_image;
+    h = number / s.tiles_w * s.tile_h, w = number % s.tiles_w * s.tile_w;
+  }
+  PTX_FN bool has(const StemShape &s, const StemRow &r) const { return h + r.h < s.oh && w + r.w < s.ow; }
+  PTX_FN long long at(const StemShape &s, const StemRow &r) const {  // elements of y up to a row
+    return ((long long)image * s.oh * s.ow + ((h + r.h) * s.ow + w + r.w)) * s.oc;
+  }
+};
+
+// Tables that every tile shares; offsets: of `count` k from `first` on, of which those beyond the last read what the
+// first one reads.
+template <int N>
+PTX_FN void stem_tables(const StemShape &s, StemRow (&rows)[N], int *offsets, int first, int count) {
+  for (int p = threadIdx.x; p < N; p += THREADS) {
+    const int h = p / s.tile_w, w = p - h * s.tile_w;
+    rows[p] = h < s.tile_h ? StemRow{h * s.stride_h * s.line + w * s.stride_w * s.ic, (short)h, (short)w}
+                           : StemRow{0, 0x7fff, 0};
+  }
+  for (int e = threadIdx.x; e < count; e += THREADS) {
+    const int k = first + e, c = k % s.ic, tap = k / s.ic, h = tap / s.fw, w = tap - h * s.fw;
+    offsets[e] = h < s.fh ? h * s.dilation_h * s.line + w * s.dilation_w * s.ic + c : 0;
+  }
+}
+
+// Starts to copy a tile's patch: float32 arrives by the cp_async_wait, 16 bits are too small for it and are there.
+// LINES: of 4 * 32 elements that a warp has on their way together.
+template <int LINES>
+PTX_FN void copy_patch(const StemShape &s, const StemTile &tile, const ELEMENT *x, ELEMENT *patch) {
+  const int h0 = tile.h * s.stride_h - s.pad_h, first = (tile.w * s.stride_w - s.pad_w) * s.ic, width = s.iw * s.ic;
+  const ELEMENT *image = x + (long long)tile.image * s.ih * width;
+  for (int r0 = threadIdx.x / 32; r0 < s.lines; r0 += LINES * WARPS)
+    for (int c0 = threadIdx.x % 32; c0 < s.line; c0 += 128) {
+      ELEMENT v[4 * LINES];
+#pragma unroll
+      for (int q = 0; q < 4 * LINES; q++) {
+        const int r = r0 + q / 4 * WARPS, c = c0 + q % 4 * 32;
+        const bool there = (unsigned)(h0 + r) < (unsigned)s.ih && (unsigned)(first + c) < (unsigned)width;
+        const bool wanted = r < s.lines && c < s.line;
+        const ELEMENT *from = image + (there ? (h0 + r) * width + first + c : 0);
+        if constexpr (WIDE) {
+          if (wanted) ptx::cp_async<4>(patch + r * s.line + c, from, there ? 4 : 0);
+        } else {
+          v[q] = wanted && there ? *from : from_float<ELEMENT>(0.f);
+        }
+      }
+      if constexpr (!WIDE) {
+#pragma unroll
+        for (int q = 0; q < 4 * LINES; q++) {
+          const int r = r0 + q / 4 * WARPS, c = c0 + q % 4 * 32;
+          if (r < s.lines && c < s.line) patch[r * s.line + c] = v[q];
+        }
+      }
+    }
+}
+
+// N registers of an operand as the tensor core takes them; lo: of three products.
+template <int N> struct Fragment {
+  unsigned hi[N], lo[PRODUCTS == 3 ? N : 1];
+  PTX_FN void set(int i, float v) {
+    hi[i] = ptx::to_tf32(v);
+    if constexpr (PRODUCTS == 3) lo[i] = __float_as_uint(v - __uint_as_float(hi[i]));  // 12 bits, 11 are read
+  }
+  PTX_FN void set(int i, unsigned pair) { hi[i] = pair; }
+};
+template <class T> PTX_FN unsigned pair_of(T first, T second) {
+  unsigned short half[2];
+  memcpy(half, &first, 2);
+  memcpy(half + 1, &second, 2);
+  return half[0] | (unsigned)half[1] << 16;
+}
+PTX_FN void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], float) { ptx::mma_tf32(d, a, b); }
+PTX_FN void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], f16) { ptx::mma_f16(d, a, b); }
+PTX_FN void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], bf16) { ptx::mma_bf16(d, a, b); }
+
+// sum += a b, of M x N blocks from column block j0 on. Products that follow one another have different sums.
+template <int M, int N, int COLS>
+PTX_FN void multiply(float (&sum)[M][COLS][4], const Fragment<4> (&a)[M], const Fragment<2> (&b)[N], int j0 = 0) {
+  if constexpr (PRODUCTS == 3) {
+#pragma unroll
+    for (int i = 0; i < M; i++)
+#pragma unroll
+      for (int j = 0; j < N; j++) mma(sum[i][j0 + j], a[i].lo, b[j].hi, ELEMENT());
+#pragma unroll
+    for (int i = 0; i < M; i++)
+#pragma unroll
+      for (int j = 0; j < N; j++) mma(sum[i][j0 + j], a[i].hi, b[j].lo, ELEMENT());
+  }
+#pragma unroll
+  for (int i = 0; i < M; i++)
+#pragma unroll
+    for (int j = 0; j < N; j++) mma(sum[i][j0 + j], a[i].hi, b[j].hi, ELEMENT());
+}
+
+template <int M, int N> PTX_FN bool all_finite(const float (&sum)[M][N][4]) {
+  float zero = 0.f;
+#pragma unroll
+  for (int i = 0; i < M; i++)
+#pragma unroll
+    for (int j = 0; j < N; j++)
+#pragma unroll
+      for (int q = 0; q < 4; q++) zero = fmaf(sum[i][j][q], 0.f, zero);
+  return zero == 0.f;
+}
