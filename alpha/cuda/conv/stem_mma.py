@@ -19,7 +19,7 @@ from alpha.cuda.conv.stem import MOST_CHANNELS
 from alpha.cuda.conv.tile import RESERVED
 from alpha.cuda.elementwise import convert
 from alpha.cuda.gemm import LAUNCH_US
-from alpha.cuda.kernel import Kernel
+from alpha.cuda.kernel import C_TYPES, Kernel
 from alpha.cuda.memory import ITEMSIZE, Array, empty, upload
 from alpha.cuda.plan import UNGUARDED, Launch, register
 from alpha.cuda.rates import rates
@@ -35,7 +35,6 @@ SPLIT = 32                                             # threads that share an e
 COPY, PER_TILE = 0.5, 2                                # in blocks of 16 positions of all channels: estimates
 MEMORY, TENSOR = 0.9, 0.5                              # of what rates() has, estimated
 CACHED = 0.5                                           # a pass over the L2 cache, in passes over memory, estimated
-C_TYPES = {"float32": "float", "bfloat16": "bf16", "float16": "f16"}
 SHAPE_ARGS = ", ".join(f"i32 {name}" for name in (
     "images", "ih", "iw", "ic", "oh", "ow", "oc", "fh", "fw", "stride_h", "stride_w", "pad_h", "pad_w", "dilation_h",
     "dilation_w", "tile_h", "tile_w", "tiles_h", "tiles_w", "lines", "line"))
