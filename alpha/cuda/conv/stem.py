@@ -23,6 +23,8 @@ BLOCKS = 4                                        # resident on a multiprocessor
 SUM_THREADS, SUM_CHANNELS = 512, 16               # of kernels/conv_stem_wgrad.cu
 MOST_TILES = 16                                   # of a block, for which it loads the filters once
 EFFICIENCY = 0.5                                  # fraction of the FMA rate, on an H100
+SLOWER = {64: 1.0, 16: 1.65}                      # fprop, by columns of a tile
+FPROP_SEEN = 0.4
 BYTES_PER_US = 2.2e6
 
 
@@ -53,10 +55,16 @@ def work_list(tiles: list[int], column_tiles: int, blocks: int) -> np.ndarray:
                      for begin in range(0, count, share) for col in range(column_tiles)], np.int32)
 
 
-def estimate_us(desc: ConvDesc, sm_count: int, padded: float, itemsize: int = 4) -> float:
-    """Returns what arithmetic or memory needs, whichever is more; padded: products made for each useful one."""
+def estimate_us(desc: ConvDesc, sm_count: int, padded: float, itemsize: int = 4, seen: float = 0.0) -> float:
+    """Returns what arithmetic or memory needs, whichever is more.
+
+    Args:
+        padded: products made for each useful one, in times of those at EFFICIENCY.
+        seen: share of the lesser of both that is not hidden behind the greater.
+    """
     rate = 2 * rates().fma * sm_count * rates().clock_ghz * 1e3 * EFFICIENCY
-    return LAUNCH_US + max(desc.useful_flops * padded / rate, desc.nbytes(itemsize) / BYTES_PER_US)
+    both = desc.useful_flops * padded / rate, desc.nbytes(itemsize) / BYTES_PER_US
+    return LAUNCH_US + max(both) + seen * min(both)
 
 
 class StemFprop:
@@ -75,7 +83,8 @@ class StemFprop:
         return refusal(desc)
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        return estimate_us(desc, sm_count, ceil_div(desc.oc, self.columns) * self.columns / desc.oc)
+        padded = ceil_div(desc.oc, self.columns) * self.columns / desc.oc
+        return estimate_us(desc, sm_count, padded * SLOWER[self.columns], seen=FPROP_SEEN)
 
     def least(self, desc: ConvDesc, sm_count: int) -> float:
         return 0.0  # what it costs is known at once

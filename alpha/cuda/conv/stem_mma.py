@@ -33,8 +33,8 @@ MOST_LINES = 0x7fff                                    # of an output: StemRow i
 STATIC = 2304                                          # bytes of shared memory that fprop has beside
 SPLIT = 32                                             # threads that share an element of a sum over blocks
 COPY, PER_TILE = 0.5, 2                                # in blocks of 16 positions of all channels: estimates
-MEMORY, TENSOR = 0.9, 0.5                              # of what rates() has, estimated
-CACHED = 0.5                                           # a pass over the L2 cache, in passes over memory, estimated
+MEMORY = 0.95                                          # of what rates() has
+START_US = {"fprop": 3.0, "wgrad": 5.5}                # beside the launch: tables, and wgrad's sum over blocks
 SHAPE_ARGS = ", ".join(f"i32 {name}" for name in (
     "images", "ih", "iw", "ic", "oh", "ow", "oc", "fh", "fw", "stride_h", "stride_w", "pad_h", "pad_w", "dilation_h",
     "dilation_w", "tile_h", "tile_w", "tiles_h", "tiles_w", "lines", "line"))
@@ -54,6 +54,11 @@ class Mode(NamedTuple):
 
 MODES = (Mode("fp32", "float32", 3), Mode("tf32", "float32", 1), Mode("bf16", "bfloat16", 1),
          Mode("fp16", "float16", 1))
+# Clocks that an H100's multiprocessor takes for a position and COLUMNS channels, and for each chunk of its filters, by
+# pass and channels of g that are read at a time, bytes of an element and products.
+CLOCKS = {("fprop", 4): {(4, 3): (2.3, 22.0), (4, 1): (8.9, 11.1), (2, 1): (9.3, 3.8)},
+          ("wgrad", 4): {(4, 3): (2.3, 22.4), (4, 1): (6.5, 13.3), (2, 1): (2.0, 12.2)},
+          ("wgrad", 1): {(4, 3): (4.4, 26.8), (4, 1): (6.5, 13.7), (2, 1): (2.5, 23.9)}}
 
 
 class Tiles(NamedTuple):
@@ -141,9 +146,8 @@ class StemMmaFprop:
 
     def _resident(self, desc: ConvDesc) -> int:
         """Returns how many blocks a multiprocessor holds, as registers and this device's shared memory allow."""
-        most = self._most(desc)
-        blocks = BLOCKS if most == 1 and self.mode.dtype == "float32" else BLOCKS + 1
-        return max(1, min(blocks, (context.max_shared + RESERVED) // (self._shared(most) + STATIC + RESERVED)))
+        shared = self._shared(self._most(desc)) + STATIC + RESERVED
+        return max(1, min(BLOCKS, (context.max_shared + RESERVED) // shared))
 
     def fits(self, desc: ConvDesc) -> str:
         most = self._most(desc)
@@ -152,7 +156,7 @@ class StemMmaFprop:
         return refusal(desc)
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        return estimate_us(desc, self.mode, sm_count)
+        return estimate_us("fprop", desc, self.mode, sm_count)
 
     def least(self, desc: ConvDesc, sm_count: int) -> float:
         return 0.0  # what it costs is known at once
@@ -188,7 +192,7 @@ class StemMmaWgrad:
         return refusal(desc)
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        return estimate_us(desc, self.mode, sm_count, chunks_of(desc)) * (1 if self.vector == 4 else 2) + 2 * LAUNCH_US
+        return estimate_us("wgrad", desc, self.mode, sm_count, self.vector)
 
     def least(self, desc: ConvDesc, sm_count: int) -> float:
         return 0.0  # what it costs is known at once
@@ -212,15 +216,15 @@ class StemMmaWgrad:
         return launch
 
 
-def estimate_us(desc: ConvDesc, mode: Mode, sm_count: int, repeats: int = 1) -> float:
-    """Returns what memory or the tensor cores need, whichever is more.  repeats: how often y or g is gone through, all
-    but the first time in the L2 cache."""
-    tiles, wide = tiles_of(desc, sm_count), mode.dtype == "float32"
-    rows = desc.n * tiles.per_image * ceil_div(tiles.height * tiles.width, 16) * 16
-    products = rows * ceil_div(desc.oc, COLUMNS) * COLUMNS * chunks_of(desc) * CHUNK * mode.products
-    rate = rates().mma / (2 if wide else 1) * sm_count * rates().clock_ghz * 1e3 * TENSOR
-    memory_us = desc.nbytes(ITEMSIZE[mode.dtype]) / (rates().bytes_per_us * MEMORY) * (1 + CACHED * (repeats - 1))
-    return LAUNCH_US + max(memory_us, products / rate)
+def estimate_us(pass_name: str, desc: ConvDesc, mode: Mode, sm_count: int, vector: int = 4) -> float:
+    """Returns what memory, the tensor cores or all instructions need, whichever is most."""
+    tiles, itemsize, chunks = tiles_of(desc, sm_count), ITEMSIZE[mode.dtype], chunks_of(desc)
+    rows = desc.n * tiles.per_image * ceil_div(tiles.height * tiles.width, 16) * 16 * ceil_div(desc.oc, COLUMNS)
+    each, per_chunk = CLOCKS[pass_name, vector][itemsize, mode.products]
+    products = COLUMNS * CHUNK * mode.products / (rates().mma * 2 / itemsize)
+    clocks = max(each + per_chunk * chunks, products * chunks)
+    memory_us = desc.nbytes(itemsize) / (rates().bytes_per_us * MEMORY)
+    return LAUNCH_US + START_US[pass_name] + max(memory_us, rows * clocks / (sm_count * rates().clock_ghz * 1e3))
 
 
 def candidates() -> tuple[StemMmaFprop | StemMmaWgrad, ...]:

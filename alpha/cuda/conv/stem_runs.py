@@ -17,6 +17,8 @@ RUN, COLUMNS = 8, 64                      # of kernels/conv_stem_runs.cu
 FILTER_FLOATS = (2048, 12288)             # shared memory that a block may take: what is left over caches x and g
 TILE = THREADS // 16                      # runs
 BLOCKS = {4: 5, 2: 4}                     # on a multiprocessor, by an element's bytes: with four channels there are 4
+SINGLE_TAPS = {4: 2.8, 2: 1.6}            # times as long takes a line whose taps are not taken in twos or threes
+SEEN = 0.3                                # of alpha.cuda.conv.stem.estimate_us
 TURNED = {"in_h": "in_w", "out_h": "out_w", "taps_h": "taps_w", "tap_in_h": "tap_in_w", "tap_w_h": "tap_w_w"}
 COLUMN = {name: number for number, name in enumerate(FIELDS)}
 
@@ -70,7 +72,9 @@ class StemRunsDgrad:
         return refusal(desc)
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        return estimate_us(desc, sm_count, COLUMNS / desc.oc, self.itemsize)
+        taps = ceil_div(desc.w.f, desc.w.s)
+        alone = SINGLE_TAPS[self.itemsize] if taps % 2 and taps % 3 else 1.0
+        return estimate_us(desc, sm_count, alone * COLUMNS / desc.oc, self.itemsize, SEEN)
 
     def least(self, desc: ConvDesc, sm_count: int) -> float:
         return 0.0  # what it costs is known at once

@@ -5,21 +5,25 @@
 //   GEMM      rows: positions of a tile; columns: output channels, COLUMNS at a time; sum: k = (fh, fw, ic), the order
 //             of w's rows, filled up to a multiple of CHUNK. Sums of several chunks meet in registers, in proper
 //             float32: a tensor core cuts off what it adds
-//   filters   lie in shared memory as the lanes' fragments, [chunk][step][block of 8 columns][lane][2]. Which column
-//             one is of was chosen such that a lane has VEC neighbouring channels of VEC / 2 neighbouring blocks: 16
-//             bytes a store, and whole sectors
+//   filters   lie in shared memory as the lanes' fragments, [chunk][step][block of 8 columns][lane][2]. One chunk
+//             (SHORT) of a single product goes to registers, once per block. Which column a fragment is of was chosen
+//             such that a lane has VEC neighbouring channels of VEC / 2 neighbouring blocks: 16 bytes a store, and
+//             whole sectors
 //   patch     see stem_mma.cuh; the next tile's is copied while one is multiplied. Its elements are read one by one:
 //             lanes of a fragment are 8 neighbouring positions times STEP / 2 of k, which share most of what they read
 //   threads   8 warps, 16 or 32 rows x 32 or 64 columns a warp at a time; persistent blocks, grid (blocks, column
 //             tiles)
 //   requires  one group; an image of x or y has fewer than 2^31 elements; OH < 2^15 - 1; a patch has PATCH elements at
 //             most; SHORT: one chunk
-//   estimated 512 images of 32x32x3 to 64 channels, on an H100: y takes 50 us at 2.7 TB/s, 25 in 16 bits. Three
-//             products are 23,800 mma.sync a multiprocessor, 22 us; some 90,000 instructions on 4 schedulers, 14 us
+//   measured  H100 SXM, nvcc 13.0, bursts, 512 images of 32x32x3 to 64 channels: 65 us in fp32, 57 in tf32, 41 in 16
+//             bits, where y takes 47 and 24 at the speed of a copy, stem_fprop 91, and padded channels on wgmma 172;
+//             5x5, 128 images: 47, 30, 22. Three blocks a multiprocessor, with filters in shared memory and more of a
+//             patch on its way, took 58, 37, 25 there, and 41 in 16 bits here
 #include "stem_mma.cuh"
 
 constexpr int COLUMNS = 64, VEC = LANES<ELEMENT>;
-constexpr int NT = SHORT && !WIDE ? 8 : 4, MT = SHORT && WIDE ? 2 : 1;  // blocks of a warp at a time
+constexpr bool KEPT = SHORT && PRODUCTS == 1;  // filters, in registers
+constexpr int NT = SHORT && !WIDE ? 8 : 4, MT = SHORT && !KEPT ? 2 : 1;  // blocks of a warp at a time
 constexpr int COLUMN_WARPS = COLUMNS / (8 * NT), ROWS = 16 * MT;  // of a warp, at a time
 constexpr int CHUNK_WORDS = STEPS * COLUMNS / 8 * 64;
 
@@ -90,7 +94,7 @@ PTX_FN float activated(float v, float bias, int relu) {
   return relu && v < 0.f ? 0.f : v;  // keeps NaN
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, SHORT && WIDE ? 2 : 3)
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
 stem_mma_fprop(Operands o, StemShape s, int tiles, int chunks, int relu) {
   DYNAMIC_SHARED(unsigned, filter);
   __shared__ StemRow rows[POSITIONS];
@@ -104,22 +108,30 @@ stem_mma_fprop(Operands o, StemShape s, int tiles, int chunks, int relu) {
   load_filters<ELEMENT>(s, o.w, filter, chunks);
   stem_tables(s, rows, offsets, 0, chunks * CHUNK);
   for (int e = threadIdx.x; e < COLUMNS; e += THREADS) bias[e] = o.b && col0 + e < s.oc ? o.b[col0 + e] : 0.f;
-  copy_patch<2>(s, StemTile(s, blockIdx.x), o.x, patches);
+  copy_patch(s, StemTile(s, blockIdx.x), o.x, patches);
   ptx::cp_async_commit();
   __syncthreads();
+  Fragment<2> b[KEPT ? STEPS : 1][NT];
   int at[8];  // offsets of the chunk, for this lane
   auto take_offsets = [&](int chunk) {
 #pragma unroll
     for (int i = 0; i < 8; i++)
       at[i] = offsets[chunk * CHUNK + (WIDE ? i * 4 + lane % 4 : i / 2 * 8 + lane % 4 * 2 + i % 2)];
   };
+  auto take_filters = [&](Fragment<2> (&to)[NT], int step) {
+#pragma unroll
+    for (int j = 0; j < NT; j++) set_fragment(to[j], fragments + step * (CHUNK_WORDS / STEPS) + j * 64);
+  };
   if constexpr (SHORT) take_offsets(0);
+  if constexpr (KEPT)
+#pragma unroll
+    for (int step = 0; step < STEPS; step++) take_filters(b[step], step);
   int buffer = 0;
   for (int number = blockIdx.x; number < tiles; number += gridDim.x, buffer ^= 1) {
     ptx::cp_async_wait<0>();
     __syncthreads();
     const int next = number + gridDim.x;
-    if (next < tiles) copy_patch<2>(s, StemTile(s, next), o.x, patches + (buffer ^ 1) * PATCH);
+    if (next < tiles) copy_patch(s, StemTile(s, next), o.x, patches + (buffer ^ 1) * PATCH);
     ptx::cp_async_commit();
     const StemTile tile(s, number);
     const ELEMENT *patch = patches + buffer * PATCH;
@@ -138,11 +150,8 @@ stem_mma_fprop(Operands o, StemShape s, int tiles, int chunks, int relu) {
           Fragment<4> a[MT];
 #pragma unroll
           for (int i = 0; i < MT; i++) set_fragment(a[i], from[2 * i], from[2 * i + 1], at + step * (8 / STEPS));
-          Fragment<2> b[NT];
-#pragma unroll
-          for (int j = 0; j < NT; j++)
-            set_fragment(b[j], fragments + ((chunk * STEPS + step) * (COLUMNS / 8) + j) * 64);
-          multiply(part, a, b);
+          if constexpr (!KEPT) take_filters(b[0], chunk * STEPS + step);
+          multiply(part, a, b[KEPT ? step : 0]);
         }
 #pragma unroll
         for (int i = 0; i < MT; i++)

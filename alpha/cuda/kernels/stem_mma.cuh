@@ -1,8 +1,8 @@
 // What the first layer's kernels on tensor cores share (conv_stem_mma.cu, conv_stem_mma_wgrad.cu): their tiles of
 // positions, what x has for one of them, and products of float32 by TF32.
 //
-//   tile      tile_h x tile_w outputs of an image, up to POSITIONS; row p of its product is output (p / tile_w, p %
-//             tile_w)
+//   tile      tile_h x tile_w outputs of an image, up to POSITIONS; row p of its product is output
+//             (p / tile_w, p % tile_w)
 //   patch     what they read of x: `lines` lines of `line` elements, with zeros where there is padding. An element of
 //             filter k is `offsets[k]` behind the place where the position's first tap reads. K = 27 of a 3x3 filter of
 //             3 channels becomes 32 in any case: leaving out the zeros of borders would save nothing
@@ -61,34 +61,31 @@ PTX_FN void stem_tables(const StemShape &s, StemRow (&rows)[N], int *offsets, in
 }
 
 // Starts to copy a tile's patch: float32 arrives by the cp_async_wait, 16 bits are too small for it and are there.
-// LINES: of 4 * 32 elements that a warp has on their way together.
-template <int LINES>
 PTX_FN void copy_patch(const StemShape &s, const StemTile &tile, const ELEMENT *x, ELEMENT *patch) {
   const int h0 = tile.h * s.stride_h - s.pad_h, first = (tile.w * s.stride_w - s.pad_w) * s.ic, width = s.iw * s.ic;
-  const ELEMENT *image = x + (long long)tile.image * s.ih * width;
-  for (int r0 = threadIdx.x / 32; r0 < s.lines; r0 += LINES * WARPS)
+  for (int r = threadIdx.x / 32; r < s.lines; r += WARPS) {
+    const bool inside = (unsigned)(h0 + r) < (unsigned)s.ih;
+    const ELEMENT *from = x + ((long long)tile.image * s.ih + (inside ? h0 + r : 0)) * width;
+    ELEMENT *to = patch + r * s.line;
     for (int c0 = threadIdx.x % 32; c0 < s.line; c0 += 128) {
-      ELEMENT v[4 * LINES];
+      ELEMENT v[4];
 #pragma unroll
-      for (int q = 0; q < 4 * LINES; q++) {
-        const int r = r0 + q / 4 * WARPS, c = c0 + q % 4 * 32;
-        const bool there = (unsigned)(h0 + r) < (unsigned)s.ih && (unsigned)(first + c) < (unsigned)width;
-        const bool wanted = r < s.lines && c < s.line;
-        const ELEMENT *from = image + (there ? (h0 + r) * width + first + c : 0);
+      for (int q = 0; q < 4; q++) {
+        const int c = c0 + q * 32;
+        const bool there = inside && c < s.line && (unsigned)(first + c) < (unsigned)width;
         if constexpr (WIDE) {
-          if (wanted) ptx::cp_async<4>(patch + r * s.line + c, from, there ? 4 : 0);
+          if (c < s.line) ptx::cp_async<4>(to + c, from + (there ? first + c : 0), there ? 4 : 0);
         } else {
-          v[q] = wanted && there ? *from : from_float<ELEMENT>(0.f);
+          v[q] = there ? from[first + c] : from_float<ELEMENT>(0.f);
         }
       }
       if constexpr (!WIDE) {
 #pragma unroll
-        for (int q = 0; q < 4 * LINES; q++) {
-          const int r = r0 + q / 4 * WARPS, c = c0 + q % 4 * 32;
-          if (r < s.lines && c < s.line) patch[r * s.line + c] = v[q];
-        }
+        for (int q = 0; q < 4; q++)
+          if (c0 + q * 32 < s.line) to[c0 + q * 32] = v[q];
       }
     }
+  }
 }
 
 // N registers of an operand as the tensor core takes them; lo: of three products.
