@@ -32,14 +32,16 @@
 //             120 of 110 (that 5x5), 65 of 54 (3x3, stride 2, 64 to 128), never faster; so it is not here
 #include "gemm_wgmma.cuh"
 
-template <class E_, int BM_, int TAP_, int TAPS_, int PLANES_, int STAGES_> struct WgradTile {
+template <class E_, int BM_, int TAP_, int TAPS_, int PLANES_, int STAGES_, int STRIP_, int ADVANCE_> struct WgradTile {
   using E = E_;
+  static constexpr int STRIP = STRIP_, ADVANCE = ADVANCE_;
   static constexpr int BM = BM_, TAP = TAP_, TAPS = TAPS_, BN = TAP * TAPS, BK = 64, PLANES = PLANES_, STAGES = STAGES_;
   static constexpr bool A_MN = true, B_MN = true;
   static constexpr int B_WIDTH = TAP % 64 ? 32 : 64;                       // channels of a box of x
   static constexpr int BOX = 64 * 128, B_BOX = 64 * 2 * B_WIDTH;           // bytes
   static constexpr int A_BOXES = BM / 64, TAP_BOXES = TAP / B_WIDTH;
-  static constexpr int A_PLANE = A_BOXES * BOX, TAP_BYTES = TAP_BOXES * B_BOX, B_PLANE = TAPS * TAP_BYTES;
+  static constexpr int A_PIXEL = A_BOXES * BOX, A_PLANE = STRIP * A_PIXEL;
+  static constexpr int TAP_BYTES = TAP_BOXES * B_BOX, B_PLANE = (TAPS + (STRIP - 1) * ADVANCE) * TAP_BYTES;
   static constexpr int B_AT = PLANES * A_PLANE, STAGE = PLANES * (A_PLANE + B_PLANE);
   static constexpr int SUMS = BN / 2, TAP_SUMS = TAP / 2;                  // accumulators of a thread
   static constexpr int CONSUMERS = 2;
@@ -48,7 +50,8 @@ template <class E_, int BM_, int TAP_, int TAPS_, int PLANES_, int STAGES_> stru
   static constexpr int PRODUCER_REGISTERS = MANY_SUMS ? 40 : 56, CONSUMER_REGISTERS = MANY_SUMS ? 232 : 224;
 };
 constexpr int MOST_TAPS = 4;
-using Tile = WgradTile<ELEMENT, TILE_ROWS, TAP_COLUMNS, TAPS_TOGETHER, OPERAND_PLANES, PIPELINE>;
+using Tile = WgradTile<ELEMENT, TILE_ROWS, TAP_COLUMNS, TAPS_TOGETHER, OPERAND_PLANES, PIPELINE, STRIP_PIXELS,
+                       STRIP_ADVANCE>;
 
 // What a unit is, in one piece of memory that arrives at once: Unit, then its tile's segments.
 struct Unit {
@@ -63,10 +66,14 @@ struct Unit {
 };
 
 struct Segment {
-  int blocks;                      // of k, all images
-  int h, w, height, width;         // outputs
+  int blocks;                      // of k, or strips: of all images
+  int h, w, height, width;         // outputs, whole strips of them or one narrow strip
   int tap, taps;                   // the taps of the tile that meet an input here
   int unused;
+
+  __device__ __forceinline__ int side() const {  // pixels of a strip
+    return Tile::STRIP > 1 ? min(Tile::STRIP, width) : 1;
+  }
 };
 
 struct Sum {
@@ -160,10 +167,12 @@ __device__ __forceinline__ void load_unit(Ring<T> &ring, const Source &g, const 
 #pragma unroll
   for (int t = 0; t < T::TAPS; t++) shift[t] = unit->shift[t];
   for_each_part(unit, [&](const Segment *s, int begin, int count) {
-    const int height = s->height, width = s->width, h0 = s->h, w0 = s->w, tap = s->tap, taps = s->taps;
+    const int height = s->height, h0 = s->h, w0 = s->w, tap = s->tap, taps = s->taps;
+    const int side = s->side(), width = s->width / side;  // in strips
     const Position leap = position((step - 1) * pixels, height, width);  // from behind a block to the next one
     Position at = position(begin * pixels, height, width);
-    const int bytes = T::PLANES * (T::A_PLANE + taps * T::TAP_BYTES);
+    const int boxes = taps + (side - 1) * min(T::ADVANCE, taps);
+    const int bytes = T::PLANES * (side * T::A_PIXEL + boxes * T::TAP_BYTES);
     for (int k = 0; k < count; k++) {
       ptx::mbarrier_wait(ring.barriers.empty + ring.stage, ring.phase ^ 1);
       uint64_t *landed = ring.barriers.full + (T::IN_TURN ? turn * T::STAGES : 0) + ring.stage;
@@ -172,16 +181,26 @@ __device__ __forceinline__ void load_unit(Ring<T> &ring, const Source &g, const 
       char *a = ring.buffers + ring.stage * T::STAGE, *b = a + T::B_AT;
       ring.advance();
       for (int j = 0; j < pixels; j++) {
-        const int h = h0 + at.h, w = w0 + at.w, image = at.group * images;  // beyond the batch: all zeros
+        const int h = h0 + at.h, w = w0 + at.w * T::STRIP, image = at.group * images;  // beyond the batch: all zeros
         const int at_g = h * walk.g_row + w, at_x = h * walk.x_row + w * walk.x_step;
 #pragma unroll
         for (int p = 0; p < T::PLANES; p++) {
-          g.load<T::A_BOXES, 64>(a + p * T::A_PLANE, j, row, at_g, image, p, landed);
 #pragma unroll
-          for (int t = 0; t < T::TAPS; t++)
-            if (t >= tap && t < tap + taps)
-              x.load<T::TAP_BOXES, T::B_WIDTH>(b + p * T::B_PLANE + t * T::TAP_BYTES, j, col, at_x + shift[t], image,
-                                               p, landed);
+          for (int i = 0; i < T::STRIP; i++)
+            if (i < side)
+              g.load<T::A_BOXES, 64>(a + p * T::A_PLANE + i * T::A_PIXEL, j, row, at_g + i, image, p, landed);
+          const auto load_x = [&](int box, int pixel) {
+            x.load<T::TAP_BOXES, T::B_WIDTH>(b + p * T::B_PLANE + box * T::TAP_BYTES, j, col, pixel, image, p, landed);
+          };
+          if constexpr (T::STRIP == 1) {
+#pragma unroll
+            for (int t = 0; t < T::TAPS; t++)
+              if (t >= tap && t < tap + taps) load_x(t, at_x + shift[t]);
+          } else {
+            for (int i = 0; i < taps + (side - 1) * T::ADVANCE; i++)
+              if (i % T::ADVANCE < taps)
+                load_x(tap + i, at_x + shift[0] + (tap + i) * (walk.x_step / T::ADVANCE));
+          }
         }
         at.add({0, 0, 1}, height, width);
       }
@@ -228,24 +247,40 @@ template <class T> struct UnitSum {
   }
 
   // Adds the products of N columns to sum, those at `b` and behind.
-  template <int N> __device__ __forceinline__ void add(int blocks, uint64_t b, float (&sum)[N / 2]) {
+  template <int N> __device__ __forceinline__ void add(int blocks, int side, uint64_t b, float (&sum)[N / 2]) {
+    constexpr int A_PIXEL = T::A_PIXEL / 16, B_PIXEL = T::ADVANCE * T::TAP_BYTES / 16;
     int before = -1;
 #pragma unroll 1
     for (int k = 0; k < blocks; k++) {
       if (others_turn()) continue;
       ring.wait();
-      const int at = ring.stage * (T::STAGE / 16);
-      ptx::wgmma_fence();
+      const uint64_t at = ring.stage * (T::STAGE / 16), a = a0 + at, c = b + at;
       if constexpr (T::PLANES == 2) {
-        float part[N / 2];
-        multiply<N>(part, a0 + at, b + at, false);
-        ptx::wgmma_commit();
+#pragma unroll 1
+        for (int j = 0; j < side; j++) {
+          float block[N / 2];
+          ptx::wgmma_fence();
+          multiply<N>(block, a + j * A_PIXEL, c + j * B_PIXEL, false);
+          ptx::wgmma_commit();
+          ptx::wgmma_wait<0>();
+          if (j == side - 1) ring.release(ring.stage);
+#pragma unroll
+          for (int i = 0; i < N / 2; i++) sum[i] += block[i];
+        }
+      } else if constexpr (T::STRIP > 1) {  // copies are what takes long: a buffer is given back at once
+        int j = 0;
+#pragma unroll 1
+        do {
+          ptx::wgmma_fence();
+          multiply<N>(sum, a + j * A_PIXEL, c + j * B_PIXEL, true);
+          ptx::wgmma_commit();
+          ptx::wgmma_wait<1>();
+        } while (++j < side);
         ptx::wgmma_wait<0>();
         ring.release(ring.stage);
-#pragma unroll
-        for (int i = 0; i < N / 2; i++) sum[i] += part[i];
       } else {
-        multiply<N>(sum, a0 + at, b + at, true);
+        ptx::wgmma_fence();
+        multiply<N>(sum, a, c, true);
         ptx::wgmma_commit();
         if (before >= 0) {  // one group stays in flight while the next is issued
           ptx::wgmma_wait<1>();
@@ -255,21 +290,21 @@ template <class T> struct UnitSum {
       }
       ring.advance();
     }
-    if (T::PLANES == 1) ptx::wgmma_wait<0>();
-    if (T::PLANES == 1 && before >= 0) ring.release(before);
+    if (T::PLANES == 1 && T::STRIP == 1) ptx::wgmma_wait<0>();
+    if (before >= 0) ring.release(before);
   }
 
   // Blocks in which taps TAP .. TAP + TAPS - 1 have products. Accumulators of wgmma are an array of their own, or the
   // compiler takes the products one by one.
-  template <int TAP, int TAPS> __device__ __forceinline__ void add(int blocks, float (&sum)[T::SUMS]) {
+  template <int TAP, int TAPS> __device__ __forceinline__ void add(int blocks, int side, float (&sum)[T::SUMS]) {
     if constexpr (T::PLANES == 2 || TAPS == T::TAPS) {
-      add<TAPS * T::TAP>(blocks, b0 + TAP * (T::TAP_BYTES / 16),
+      add<TAPS * T::TAP>(blocks, side, b0 + TAP * (T::TAP_BYTES / 16),
                          reinterpret_cast<float(&)[TAPS * T::TAP_SUMS]>(sum[TAP * T::TAP_SUMS]));
     } else {
       float some[TAPS * T::TAP_SUMS];
 #pragma unroll
       for (int i = 0; i < TAPS * T::TAP_SUMS; i++) some[i] = 0.f;
-      add<TAPS * T::TAP>(blocks, b0 + TAP * (T::TAP_BYTES / 16), some);
+      add<TAPS * T::TAP>(blocks, side, b0 + TAP * (T::TAP_BYTES / 16), some);
 #pragma unroll
       for (int i = 0; i < TAPS * T::TAP_SUMS; i++) sum[TAP * T::TAP_SUMS + i] += some[i];
     }
@@ -277,10 +312,10 @@ template <class T> struct UnitSum {
 
   // The same, where the taps are known at run time.
   template <int TAP = 0, int TAPS = T::TAPS>
-  __device__ __forceinline__ void add(int blocks, int tap, int taps, float (&sum)[T::SUMS]) {
-    if (taps == TAPS && tap == TAP) add<TAP, TAPS>(blocks, sum);
-    else if constexpr (TAP + TAPS < T::TAPS) add<TAP + 1, TAPS>(blocks, tap, taps, sum);
-    else if constexpr (TAPS > 1) add<0, TAPS - 1>(blocks, tap, taps, sum);
+  __device__ __forceinline__ void add(int blocks, int side, int tap, int taps, float (&sum)[T::SUMS]) {
+    if (taps == TAPS && tap == TAP) add<TAP, TAPS>(blocks, side, sum);
+    else if constexpr (TAP + TAPS < T::TAPS) add<TAP + 1, TAPS>(blocks, side, tap, taps, sum);
+    else if constexpr (TAPS > 1) add<0, TAPS - 1>(blocks, side, tap, taps, sum);
   }
 };
 
@@ -337,7 +372,7 @@ sk_dilated_wgmma(const CUtensorMap *map_x, const CUtensorMap *map_g, float *dw, 
 #pragma unroll
       for (int i = 0; i < Tile::SUMS; i++) sum[i] = 0.f;
       UnitSum<Tile> blocks(ring, consumer);
-      for_each_part(unit, [&](const Segment *s, int, int count) { blocks.add(count, s->tap, s->taps, sum); });
+      for_each_part(unit, [&](const Segment *s, int, int count) { blocks.add(count, s->side(), s->tap, s->taps, sum); });
       const Filters filters = {dw, unit->out, unit->rows, unit->cols, unit->taps, dw_row};
       store_unit<Tile>(sum, unit->slot, filters, work, scale);
     }
