@@ -86,7 +86,8 @@ TILES = {1: (WgradTile(128, 128, 1, 6), WgradTile(128, 256, 1, 4), WgradTile(128
              WgradTile(128, 64, 3, 2, 3, 2)),
          2: (WgradTile(128, 128, 1, 3), WgradTile(128, 64, 2, 3), WgradTile(128, 64, 1, 4), WgradTile(128, 64, 3, 2),
              WgradTile(64, 64, 1, 6), WgradTile(64, 64, 3, 3), WgradTile(64, 128, 1, 4), WgradTile(128, 32, 3, 3),
-             WgradTile(64, 32, 3, 4), WgradTile(128, 96, 1, 3), WgradTile(64, 64, 3, 2, 2), WgradTile(128, 64, 2, 2, 2))}
+             WgradTile(64, 32, 3, 4), WgradTile(128, 96, 1, 3),
+             WgradTile(64, 64, 3, 2, 2), WgradTile(128, 64, 2, 2, 2))}
 
 
 class WgmmaWgrad:

@@ -6,7 +6,7 @@
 //   layout    x [plane] (N, IH, IW, IC), g [plane] (N, OH, OW, OC), 16-bit, NHWC; dw (OC, FH, FW, IC), float32
 //   GEMM view rows oc (A = g), columns (tap, ic) (B = x), both MN-major as they lie in memory. A block of 64 k is
 //             64 / R pixels x R images: R images of one pixel and 64 channels are one box of TMA. For R = 64 and
-//             channels that are multiples of 64, a box has all channels of the tile: few copies, issued by one thread
+//             channels that are multiples of 64, a box has all channels of the tile: few copies, by one thread
 //   taps      a tile has the columns of TAPS_TOGETHER taps, TAP_COLUMNS input channels of each. They share the box of
 //             g, which is fetched once and read from shared memory once for all of them. TAP_COLUMNS is a multiple of
 //             64, or of 32: then boxes of x have 32 channels and rows of 64 bytes, so that 32 and 96 channels fill them
@@ -14,6 +14,11 @@
 //             into segments, rectangles in which the same taps meet an input. The products of the others are not made.
 //             An image or pixel beyond the end is beyond the end in both operands, which TMA fills with zeros: never
 //             0 * Inf
+//   strips    a buffer may hold STRIP neighbouring outputs of a row, 64 images of each: with 64 channels the L2 cache
+//             limits. The taps of a tile are of one filter row then. A box of x is there once for all pixels and taps
+//             that meet it: neighbouring taps meet inputs 1 / ADVANCE of a stride apart, a box further on, and so what
+//             a tap meets at the next output lies ADVANCE boxes further on, to where descriptors move. Three pixels,
+//             three taps, ADVANCE 1: 3 boxes of g and 5 of x in the place of 3 and 9
 //   work      a unit is some of the blocks of k of one tile (alpha/cuda/conv/schedule_wgmma_wgrad.py). A tile of
 //             several units is added up by sum_units, in order
 //   threads   see gemm_wgmma.cuh. 128 rows: a consumer has 64 of them. 64 rows: the consumers take turns, each sums up
@@ -26,55 +31,15 @@
 //             Units of neighbouring blocks of k instead of every count-th took 1.1 to 1.8 times as long; tables read
 //             one after the other before the first copy, 3 us more. A block takes 0.35 us or more, however small.
 //             5x5, stride 2, 32x32x64 to 128: 453, 0.84: L2 is busy for 72 % of the time, with copies of 3 clocks a row.
-//             At 32x32x64 L2 is what limits, 87 to 89 % busy (tensor cores 48 %), and at stride 2 from there, 90 % (45 %).
+//             At 32x32x64 L2 is what limits, 87 to 89 % busy (tensor cores 48 %), and at stride 2 from there, 90 %
+//             (45 %). Strips are not measured yet.
 //             Three consumers, one for each tap of a filter row, with 64 input channels as rows and 64 or 128 output
 //             channels as columns, so that the taps share what is read of x: 115 us in the place of 89 (32x32x64),
 //             120 of 110 (that 5x5), 65 of 54 (3x3, stride 2, 64 to 128), never faster; so it is not here
-#include "gemm_wgmma.cuh"
+#include "wgrad_producer.cuh"
 
-template <class E_, int BM_, int TAP_, int TAPS_, int PLANES_, int STAGES_, int STRIP_, int ADVANCE_> struct WgradTile {
-  using E = E_;
-  static constexpr int STRIP = STRIP_, ADVANCE = ADVANCE_;
-  static constexpr int BM = BM_, TAP = TAP_, TAPS = TAPS_, BN = TAP * TAPS, BK = 64, PLANES = PLANES_, STAGES = STAGES_;
-  static constexpr bool A_MN = true, B_MN = true;
-  static constexpr int B_WIDTH = TAP % 64 ? 32 : 64;                       // channels of a box of x
-  static constexpr int BOX = 64 * 128, B_BOX = 64 * 2 * B_WIDTH;           // bytes
-  static constexpr int A_BOXES = BM / 64, TAP_BOXES = TAP / B_WIDTH;
-  static constexpr int A_PIXEL = A_BOXES * BOX, A_PLANE = STRIP * A_PIXEL;
-  static constexpr int TAP_BYTES = TAP_BOXES * B_BOX, B_PLANE = (TAPS + (STRIP - 1) * ADVANCE) * TAP_BYTES;
-  static constexpr int B_AT = PLANES * A_PLANE, STAGE = PLANES * (A_PLANE + B_PLANE);
-  static constexpr int SUMS = BN / 2, TAP_SUMS = TAP / 2;                  // accumulators of a thread
-  static constexpr int CONSUMERS = 2;
-  static constexpr bool IN_TURN = BM == 64;                                // consumers take buffers in turn
-  static constexpr bool MANY_SUMS = PLANES * SUMS > 160;                   // registers of a consumer
-  static constexpr int PRODUCER_REGISTERS = MANY_SUMS ? 40 : 56, CONSUMER_REGISTERS = MANY_SUMS ? 232 : 224;
-};
-constexpr int MOST_TAPS = 4;
 using Tile = WgradTile<ELEMENT, TILE_ROWS, TAP_COLUMNS, TAPS_TOGETHER, OPERAND_PLANES, PIPELINE, STRIP_PIXELS,
                        STRIP_ADVANCE>;
-
-// What a unit is, in one piece of memory that arrives at once: Unit, then its tile's segments.
-struct Unit {
-  int next;                        // the block's next unit, or -1
-  int row, col;                    // first output and input channel
-  int rows, cols;                  // of the tile that exist
-  int begin, end, step;            // every step-th block of k from begin on, counted over the segments
-  int slot;                        // pair of slots of the workspace that gets the sums; -1: they are complete
-  int taps;                        // of the tile that exist
-  int shift[MOST_TAPS];            // pixel of x that output (0, 0) meets; negative where it meets padding
-  int out[MOST_TAPS];              // element of dw that element (0, 0) of the tap's columns is
-};
-
-struct Segment {
-  int blocks;                      // of k, or strips: of all images
-  int h, w, height, width;         // outputs, whole strips of them or one narrow strip
-  int tap, taps;                   // the taps of the tile that meet an input here
-  int unused;
-
-  __device__ __forceinline__ int side() const {  // pixels of a strip
-    return Tile::STRIP > 1 ? min(Tile::STRIP, width) : 1;
-  }
-};
 
 struct Sum {
   int slot, step, count;           // a tile's slots
@@ -97,117 +62,6 @@ struct Filters {
           make_float2(a * scale.first * scale.second, b * scale.first * scale.second);
   }
 };
-
-// Calls body(segment, first block in it, number of blocks) for the parts of a unit.
-template <class Body> __device__ __forceinline__ void for_each_part(const Unit *unit, Body body) {
-  int begin = unit->begin, end = unit->end;
-  const int step = unit->step;
-  for (const Segment *s = reinterpret_cast<const Segment *>(unit + 1); begin < end; s++) {
-    const int blocks = s->blocks, count = (min(end, blocks) - begin + step - 1) / step;
-    if (begin < blocks) {
-      body(s, begin, count);
-      begin += count * step;
-    }
-    begin -= blocks;
-    end -= blocks;
-  }
-}
-
-// ---- producer ------------------------------------------------------------------------------------------------------
-
-// An operand as the producer sees it. A box has WIDTH channels of one pixel of `images` images; where all boxes have 64
-// images and WIDTH channels, one has those of all of a tile's channels.
-struct Source {
-  const CUtensorMap &map;
-  int images;
-  bool wide;
-
-  // Loads BOXES * WIDTH channels of slice `j` of a block; `to` is where slice 0 begins.
-  template <int BOXES, int WIDTH>
-  __device__ __forceinline__ void load(char *to, int j, int channel, int pixel, int image, int plane,
-                                       uint64_t *landed) const {
-    if (wide) {
-      ptx::tma_load_5d(to, map, 0, pixel, image, channel / WIDTH, plane, landed);
-    } else {
-#pragma unroll
-      for (int b = 0; b < BOXES; b++)
-        ptx::tma_load_5d(to + (b * 64 + j * images) * (2 * WIDTH), map, channel + b * WIDTH, pixel, image, 0, plane,
-                         landed);
-    }
-  }
-};
-
-struct Walk {            // over the outputs of a segment
-  int g_row, x_row;      // pixels from a row of outputs to the next, in g and in x
-  int x_step;            // and from an output to the next, in x
-};
-
-struct Position {        // of a segment: images, row, column
-  int group, h, w;
-
-  __device__ __forceinline__ void add(const Position &by, int height, int width) {  // by: itself a position
-    w += by.w;
-    h += by.h + (w >= width);
-    w -= w >= width ? width : 0;
-    group += by.group + (h >= height);
-    h -= h >= height ? height : 0;
-  }
-};
-
-__device__ __forceinline__ Position position(int number, int height, int width) {
-  const int row = number / width;
-  return {row / height, row % height, number % width};
-}
-
-template <class T>
-__device__ __forceinline__ void load_unit(Ring<T> &ring, const Source &g, const Source &x, const Walk &walk,
-                                          const Unit *unit) {
-  const int images = g.images, pixels = 64 / images, row = unit->row, col = unit->col, step = unit->step;
-  int shift[T::TAPS], turn = 0;
-#pragma unroll
-  for (int t = 0; t < T::TAPS; t++) shift[t] = unit->shift[t];
-  for_each_part(unit, [&](const Segment *s, int begin, int count) {
-    const int height = s->height, h0 = s->h, w0 = s->w, tap = s->tap, taps = s->taps;
-    const int side = s->side(), width = s->width / side;  // in strips
-    const Position leap = position((step - 1) * pixels, height, width);  // from behind a block to the next one
-    Position at = position(begin * pixels, height, width);
-    const int boxes = taps + (side - 1) * min(T::ADVANCE, taps);
-    const int bytes = T::PLANES * (side * T::A_PIXEL + boxes * T::TAP_BYTES);
-    for (int k = 0; k < count; k++) {
-      ptx::mbarrier_wait(ring.barriers.empty + ring.stage, ring.phase ^ 1);
-      uint64_t *landed = ring.barriers.full + (T::IN_TURN ? turn * T::STAGES : 0) + ring.stage;
-      turn ^= 1;
-      ptx::mbarrier_arrive_expect(landed, bytes);
-      char *a = ring.buffers + ring.stage * T::STAGE, *b = a + T::B_AT;
-      ring.advance();
-      for (int j = 0; j < pixels; j++) {
-        const int h = h0 + at.h, w = w0 + at.w * T::STRIP, image = at.group * images;  // beyond the batch: all zeros
-        const int at_g = h * walk.g_row + w, at_x = h * walk.x_row + w * walk.x_step;
-#pragma unroll
-        for (int p = 0; p < T::PLANES; p++) {
-#pragma unroll
-          for (int i = 0; i < T::STRIP; i++)
-            if (i < side)
-              g.load<T::A_BOXES, 64>(a + p * T::A_PLANE + i * T::A_PIXEL, j, row, at_g + i, image, p, landed);
-          const auto load_x = [&](int box, int pixel) {
-            x.load<T::TAP_BOXES, T::B_WIDTH>(b + p * T::B_PLANE + box * T::TAP_BYTES, j, col, pixel, image, p, landed);
-          };
-          if constexpr (T::STRIP == 1) {
-#pragma unroll
-            for (int t = 0; t < T::TAPS; t++)
-              if (t >= tap && t < tap + taps) load_x(t, at_x + shift[t]);
-          } else {
-            for (int i = 0; i < taps + (side - 1) * T::ADVANCE; i++)
-              if (i % T::ADVANCE < taps)
-                load_x(tap + i, at_x + shift[0] + (tap + i) * (walk.x_step / T::ADVANCE));
-          }
-        }
-        at.add({0, 0, 1}, height, width);
-      }
-      if (step > 1) at.add(leap, height, width);
-    }
-  });
-}
 
 // ---- consumers -----------------------------------------------------------------------------------------------------
 
@@ -372,7 +226,9 @@ sk_dilated_wgmma(const CUtensorMap *map_x, const CUtensorMap *map_g, float *dw, 
 #pragma unroll
       for (int i = 0; i < Tile::SUMS; i++) sum[i] = 0.f;
       UnitSum<Tile> blocks(ring, consumer);
-      for_each_part(unit, [&](const Segment *s, int, int count) { blocks.add(count, s->side(), s->tap, s->taps, sum); });
+      for_each_part(unit, [&](const Segment *s, int, int count) {
+        blocks.add(count, s->side<Tile::STRIP>(), s->tap, s->taps, sum);
+      });
       const Filters filters = {dw, unit->out, unit->rows, unit->cols, unit->taps, dw_row};
       store_unit<Tile>(sum, unit->slot, filters, work, scale);
     }
