@@ -114,9 +114,11 @@ class WgmmaWgrad:
     def fits(self, desc: ConvDesc) -> str:
         if self.tile.taps > 1 and self.tile.taps > desc.h.f * desc.w.f:
             return f"{self.tile.taps} taps at a time, the filter has {desc.h.f * desc.w.f}"
+        if refused := refusal(desc):
+            return refused
         if self.tile.strip > 1 and self.tile.taps > longest_chain(desc.w, self.tile.advance):
             return f"strips need {self.tile.taps} taps of a row that lie 1/{self.tile.advance} of a stride apart"
-        return refusal(desc) or oversized(desc)
+        return oversized(desc)
 
     def schedule(self, desc: ConvDesc, sm_count: int) -> Schedule:
         tile = self.tile

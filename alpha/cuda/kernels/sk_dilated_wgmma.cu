@@ -6,7 +6,7 @@
 //   layout    x [plane] (N, IH, IW, IC), g [plane] (N, OH, OW, OC), 16-bit, NHWC; dw (OC, FH, FW, IC), float32
 //   GEMM view rows oc (A = g), columns (tap, ic) (B = x), both MN-major as they lie in memory. A block of 64 k is
 //             64 / R pixels x R images: R images of one pixel and 64 channels are one box of TMA. For R = 64 and
-//             channels that are multiples of 64, a box has all channels of the tile: few copies, by one thread
+//             channels that are multiples of 64, a box has all channels of the tile: few copies, issued by one thread
 //   taps      a tile has the columns of TAPS_TOGETHER taps, TAP_COLUMNS input channels of each. They share the box of
 //             g, which is fetched once and read from shared memory once for all of them. TAP_COLUMNS is a multiple of
 //             64, or of 32: then boxes of x have 32 channels and rows of 64 bytes, so that 32 and 96 channels fill them
@@ -30,9 +30,9 @@
 //             beside its strict float32: 226, 2.4; 220; 206, 8.2; 213, at relative errors of 1.6e-7 to 2.3e-7.
 //             Units of neighbouring blocks of k instead of every count-th took 1.1 to 1.8 times as long; tables read
 //             one after the other before the first copy, 3 us more. A block takes 0.35 us or more, however small.
-//             5x5, stride 2, 32x32x64 to 128: 453, 0.84: L2 is busy for 72 % of the time, with copies of 3 clocks a row.
+//             5x5, stride 2, 32x32x64 to 128: 453, 0.84: L2 is busy 72 % of the time, with copies of 3 clocks a row.
 //             At 32x32x64 L2 is what limits, 87 to 89 % busy (tensor cores 48 %), and at stride 2 from there, 90 %
-//             (45 %). Strips are not measured yet.
+//             (45 %). Strips are not measured.
 //             Three consumers, one for each tap of a filter row, with 64 input channels as rows and 64 or 128 output
 //             channels as columns, so that the taps share what is read of x: 115 us in the place of 89 (32x32x64),
 //             120 of 110 (that 5x5), 65 of 54 (3x3, stride 2, 64 to 128), never faster; so it is not here
