@@ -1,13 +1,22 @@
 """The work list of wgrad on tensor cores, carried out in NumPy: what a kernel that follows it must get."""
 
+from itertools import pairwise
 from math import prod
 
 import numpy as np
 import pytest
 
-from alpha.cuda.conv.schedule_wgmma_wgrad import BLOCK, UNIT_FIELDS, WORKSPACE_BYTES, Tiling, schedule
+from alpha.cuda.conv.schedule_wgmma_wgrad import (
+    BLOCK,
+    UNIT_FIELDS,
+    WORKSPACE_BYTES,
+    Tiling,
+    longest_chain,
+    schedule,
+)
 from alpha.cuda.conv.wgmma_wgrad import candidates
 from alpha.gradcheck import assert_equal_at
+from alpha.ops.conv_desc import Axis
 from benchmarks.shapes import SHAPES
 from tests.conv_cases import small_cases, square
 from tests.conv_oracle import conv_wgrad_padded
@@ -15,13 +24,18 @@ from tests.conv_oracle import conv_wgrad_padded
 HEAD = len(UNIT_FIELDS)
 TILINGS = (Tiling(128, 64, 1, 132, 0.4), Tiling(64, 64, 4, 7, 0.4), Tiling(128, 64, 3, 3, 100.0),
            Tiling(128, 32, 3, 40, 1e-3))
+STRIPS = (Tiling(64, 64, 3, 132, 0.4, strip=3), Tiling(128, 64, 2, 7, 0.4, strip=2),
+          Tiling(128, 32, 3, 40, 1e-3, strip=4, advance=2))
 BATCHES = tuple(square(f"batch {n}", n, 5, 8, 16, 3, 1, 1) for n in (1, 7, 33, 130, 200))
+WIDE = (square("5x5 stride 2", 70, 9, 8, 8, 5, 2, 2), square("3x3 stride 2", 66, 12, 8, 16, 3, 2, 1),
+        square("3x3", 65, 8, 8, 8, 3, 1, 1), square("dilation", 2, 11, 8, 8, 3, 4, 2, 2))
 CASES = (*small_cases(), *BATCHES, square("groups", 9, 3, 48, 160, 3, 1, 1, groups=2))
 
 
 def carry_out(desc, tiling, plan, x, g):
     """Returns dw: block by block, unit by unit, box by box, by the tables alone."""
     rows, cols, pixels = tiling.rows, tiling.tap_columns, BLOCK // plan.images
+    assert pixels == 1 or tiling.strip == 1
     dw = np.full(prod(desc.w_shape), np.nan)
     slots = np.full((2 * plan.slots, 64, tiling.taps * cols), np.nan)
     done = np.zeros(len(plan.units), int)
@@ -36,8 +50,8 @@ def carry_out(desc, tiling, plan, x, g):
             while k0 < k1:
                 blocks, h0, w0, height, width, first, count, _ = next(segments)
                 for k in range(k0, min(k1, blocks), step):
-                    a, lines = _boxes(desc, plan, k * pixels + np.arange(pixels), (h0, w0, height, width), x, g,
-                                      [(shifts[t], outs[t]) for t in range(first, first + count)])
+                    a, lines = _boxes(desc, plan, _positions(k, pixels, tiling.strip, width), (h0, w0, height, width),
+                                      x, g, [(shifts[t], outs[t]) for t in range(first, first + count)])
                     for t, line in enumerate(lines, first):
                         to = sums[turn % 2] if rows == 64 else sums
                         to[:, t * cols:(t + 1) * cols] += _window(a, row, rows).T @ _window(line, col, cols)
@@ -53,6 +67,15 @@ def carry_out(desc, tiling, plan, x, g):
     for slot, step, count, rows_left, cols_left, taps, _, _, *outs in plan.sums.tolist():
         _put(desc, dw, outs[:taps], rows_left, cols_left, cols, slots[slot:slot + count * step:step].sum(axis=0))
     return dw.reshape(desc.w_shape)
+
+
+def _positions(block, pixels, strip, width):
+    """Returns the outputs of a block, or of a strip."""
+    if strip == 1:
+        return block * pixels + np.arange(pixels)
+    strip = min(strip, width)
+    assert width % strip == 0
+    return block * strip + np.arange(strip)
 
 
 def _boxes(desc, plan, positions, rectangle, x, g, taps):
@@ -99,6 +122,32 @@ def test_carried_out_it_is_wgrad_bit_for_bit(case, tiling):
     assert_equal_at(dw, conv_wgrad_padded(x, g, case.f, **case.attrs).astype(float), name="dw")
 
 
+@pytest.mark.parametrize("tiling", STRIPS, ids=str)
+@pytest.mark.parametrize("case", (*CASES, *WIDE), ids=lambda case: case.name)
+def test_in_strips_too(case, tiling):
+    if longest_chain(case.desc.w, tiling.advance) > 1:
+        test_carried_out_it_is_wgrad_bit_for_bit(case, tiling)
+
+
+@pytest.mark.parametrize("tiling", STRIPS, ids=str)
+@pytest.mark.parametrize("case", (*CASES, *WIDE), ids=lambda case: case.name)
+def test_the_taps_of_a_strip_are_neighbours(case, tiling):
+    """Box number i of a strip is i boxes' distance behind where output (0, 0) meets the first tap."""
+    w, row = case.desc.w, case.desc.w_shape[3]
+    if longest_chain(w, tiling.advance) == 1:
+        return
+    for unit in schedule(case.desc, tiling).units.tolist():
+        taps, shifts, outs = unit[9], unit[10:14], unit[14:18]
+        assert {b - a for a, b in pairwise(shifts[:taps])} <= {w.s // tiling.advance}
+        assert len({out % prod(case.desc.w_shape[1:]) // row // w.f for out in outs[:taps]}) == 1
+
+
+@pytest.mark.parametrize(("stride", "dilation", "advance", "chain"), [
+    (1, 1, 1, 5), (2, 1, 1, 3), (2, 1, 2, 5), (3, 1, 1, 2), (1, 2, 1, 1), (2, 2, 1, 5), (4, 2, 1, 3), (3, 1, 2, 1)])
+def test_which_taps_of_a_row_overlap(stride, dilation, advance, chain):
+    assert longest_chain(Axis(20, 6, 5, stride, 2, dilation), advance) == chain
+
+
 def products_of(desc, tiling, plan):
     """Returns the number of products of each unit; a missing image counts."""
     found = []
@@ -107,15 +156,17 @@ def products_of(desc, tiling, plan):
         parts = np.reshape(unit[HEAD:], (-1, 8))
         ends = np.cumsum([0, *parts[:, 0]])
         blocks = np.diff([len(range(begin, min(end, stop), step)) for stop in ends])
+        pixels = blocks * np.minimum(parts[:, 4], tiling.strip)
         size = min(tiling.rows, rows) * min(tiling.tap_columns, cols) * BLOCK
-        found.append(size * int((blocks * parts[:, 6]).sum()))
+        found.append(size * int((pixels * parts[:, 6]).sum()))
     return np.array(found)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 def test_no_product_with_a_padded_zero_is_scheduled(shape):
     desc = shape.desc
-    for tiling in TILINGS:
+    overlapping = (tiling for tiling in STRIPS if longest_chain(desc.w, tiling.advance) > 1)
+    for tiling in (*TILINGS, *overlapping):
         plan = schedule(desc, tiling)
         assert 2 * products_of(desc, tiling, plan).sum() == desc.useful_flops
         assert plan.slots * tiling.slot_bytes <= WORKSPACE_BYTES and plan.images == 64

@@ -5,6 +5,10 @@ outputs (Axis.wgrad_range). Where the rectangles of a tile's taps differ they ar
 which the same taps have products. The sum of a tile runs over its segments, the largest first, in blocks of 64 / images
 positions x images: position p of a segment is pixel p % pixels of images p // pixels * images and the following.
 
+A kernel may have strips of up to `strip` neighbouring outputs of a row in the place of blocks, where 64 images are a
+block: then the taps of a tile are of one filter row, and each meets the input that the tap before meets `advance`
+outputs' strides earlier: at the next output they have all but the first of their inputs in common.
+
 The sums are cut into units in proportion to their lengths, so that they fill the multiprocessors once, or two or more
 times; `schedule` takes what is done first by estimate. A unit has every count-th block of its tile: at any time all of
 them are at the same images, which come from device memory once for each filling and from the L2 cache otherwise. Units
@@ -51,11 +55,24 @@ class Tiling(NamedTuple):
     blocks: int
     block_us: float
     planes: int = 1
+    strip: int = 1
+    advance: int = 1
 
     @property
     def slot_bytes(self) -> int:
         """Bytes of what the two consumers sum up in a unit."""
         return 2 * CONSUMER_ROWS * self.taps * self.tap_columns * 4
+
+    def cost(self, width: int, taps: int) -> float:
+        """Returns what a block or strip of a segment takes, in the time of a block, or pixel, where all is there."""
+        side = min(width, self.strip)
+        products = side * (PART_COST + (1 - PART_COST) * taps / self.taps)
+        if self.strip == 1:
+            return products
+        return max(products, self.strip * self._copied(side, taps) / self._copied(self.strip, self.taps))
+
+    def _copied(self, side: int, taps: int) -> int:
+        return side * self.rows + (taps + (side - 1) * min(self.advance, taps)) * self.tap_columns
 
 
 class Schedule(NamedTuple):
@@ -114,8 +131,8 @@ class Units(NamedTuple):
 @lru_cache(maxsize=512)
 def schedule(desc: ConvDesc, tiling: Tiling) -> Schedule:
     """Returns the cheapest work list by estimate."""
-    images = _images(desc)
-    groups = _groups(desc, tiling.taps, images)
+    images = _images(desc) if tiling.strip == 1 else BLOCK
+    groups = _groups(desc, tiling, images)
     tiles = _tiles(desc, tiling, len(groups))
     best = min(_options(tiling, groups, tiles), key=lambda units: _time_us(desc, tiling, groups, tiles, units))
     return _tables(desc, tiling, images, groups, tiles, best)
@@ -140,23 +157,40 @@ def _images(desc: ConvDesc) -> int:
 # ---- taps and segments -----------------------------------------------------------------------------------------------
 
 
-def _groups(desc: ConvDesc, count: int, images: int) -> list[Group]:
-    """Returns the groups of at most `count` taps, which are neighbours in a filter."""
+def longest_chain(w: Axis, advance: int) -> int:
+    """Returns how many taps of a row there are that meet inputs 1 / advance of a stride apart."""
+    leap, rest = divmod(w.s, advance * w.d)
+    return ceil_div(w.f, leap) if not rest else 1
+
+
+def _members(desc: ConvDesc, tiling: Tiling, met: set[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """Returns the taps (fh, fw) of each group."""
+    taps = [(fh, fw) for fh in range(desc.h.f) for fw in range(desc.w.f)]
+    if tiling.strip == 1:
+        chains = [[tap for tap in taps if tap in met], [tap for tap in taps if tap not in met]]
+    else:
+        leap = max(1, desc.w.s // (tiling.advance * desc.w.d))
+        chains = [[(fh, fw) for fw in range(first, desc.w.f, leap)] for fh in range(desc.h.f) for first in range(leap)]
+    return [chain[k:k + tiling.taps] for chain in chains for k in range(0, len(chain), tiling.taps)]
+
+
+def _groups(desc: ConvDesc, tiling: Tiling, images: int) -> list[Group]:
+    """Returns the groups of taps: neighbours in a filter, or in a chain of taps whose strips overlap."""
     h, w = desc.h, desc.w
     ranges = {(fh, fw): (*h.wgrad_range(fh), *w.wgrad_range(fw)) for fh in range(h.f) for fw in range(w.f)}
-    met = [tap for tap, (h0, h1, w0, w1) in ranges.items() if h0 < h1 and w0 < w1]
-    unmet = [tap for tap in ranges if tap not in set(met)]
+    met = {tap for tap, (h0, h1, w0, w1) in ranges.items() if h0 < h1 and w0 < w1}
     groups = []
-    for members in [some[k:k + count] for some in (met, unmet) for k in range(0, len(some), count)]:
-        segments = _segments([ranges[tap] for tap in members], ceil_div(desc.n, images), BLOCK // images)
+    for members in _members(desc, tiling, met):
+        segments = _segments([ranges[tap] for tap in members], ceil_div(desc.n, images), BLOCK // images, tiling.strip)
         groups.append(Group(tuple(h.input_of(0, fh) * w.i + w.input_of(0, fw) for fh, fw in members),
                             tuple((fh * w.f + fw) * (desc.ic // desc.groups) for fh, fw in members), segments,
                             sum(s[0] for s in segments),
-                            sum(s[0] * (PART_COST + (1 - PART_COST) * s[6] / count) for s in segments)))
+                            sum(s[0] * tiling.cost(s[4], s[6]) for s in segments)))
     return groups
 
 
-def _segments(ranges: list[tuple[int, ...]], image_groups: int, pixels: int) -> tuple[tuple[int, ...], ...]:
+def _segments(ranges: list[tuple[int, ...]], image_groups: int, pixels: int, strip: int
+              ) -> tuple[tuple[int, ...], ...]:
     """Returns the rectangles that the ranges (h0, h1, w0, w1) of some taps divide their union into, largest first.
 
     A rectangle is there once for each run of neighbouring taps that have it.
@@ -166,10 +200,12 @@ def _segments(ranges: list[tuple[int, ...]], image_groups: int, pixels: int) -> 
         here = {t: r for t, r in enumerate(ranges) if r[0] <= h0 < r[1]}
         for w0, w1 in pairwise(sorted({edge for r in here.values() for edge in r[2:]})):
             taps = [t for t, r in here.items() if r[2] <= w0 < r[3]]
-            blocks = ceil_div(image_groups * (h1 - h0) * (w1 - w0), pixels)
-            for t in (t for t in taps if t - 1 not in taps):
-                count = next(n for n in range(1, len(ranges) + 1) if t + n not in taps)
-                found.append((blocks, h0, w0, h1 - h0, w1 - w0, t, count, 0))
+            split = w1 - (w1 - w0) % strip
+            for left, width, side in ((w0, split - w0, strip), (split, w1 - split, w1 - split)):
+                blocks = ceil_div(image_groups * (h1 - h0) * width, pixels * max(1, side))
+                for t in (t for t in taps if t - 1 not in taps and width):
+                    count = next(n for n in range(1, len(ranges) + 1) if t + n not in taps)
+                    found.append((blocks, h0, left, h1 - h0, width, t, count, 0))
     return tuple(sorted(found, key=lambda s: -s[0]))
 
 

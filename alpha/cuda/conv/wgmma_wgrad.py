@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from alpha.cuda.context import context
 from alpha.cuda.conv.schedule import oversized
-from alpha.cuda.conv.schedule_wgmma_wgrad import Schedule, Tiling, schedule
+from alpha.cuda.conv.schedule_wgmma_wgrad import Schedule, Tiling, longest_chain, schedule
 from alpha.cuda.conv.wgmma import refusal
 from alpha.cuda.kernel import Kernel
 from alpha.cuda.memory import Array, empty, upload
@@ -28,19 +28,31 @@ ENOUGH_THREADS = 1 << 17               # of the sum: more split no further
 
 
 class WgradTile(NamedTuple):
-    """Rows of a tile, input channels of a tap, taps, and buffers of the ring."""
+    """Rows of a tile, input channels of a tap, taps, and buffers of the ring.
+
+    A buffer is a strip of neighbouring outputs of a row. The taps of a pixel are neighbours in shared memory, those of
+    the next pixel lie `advance` boxes further on and have been read but for as many.
+    """
 
     rows: int
     tap_columns: int
     taps: int
     stages: int
+    strip: int = 1
+    advance: int = 1
 
     def __str__(self) -> str:
-        return f"{self.rows}x{self.taps}x{self.tap_columns}"
+        strip = f" strip {self.strip}" * (self.strip > 1) + f" stride {self.advance}" * (self.advance > 1)
+        return f"{self.rows}x{self.taps}x{self.tap_columns}{strip}"
 
     @property
     def columns(self) -> int:
         return self.tap_columns * self.taps
+
+    @property
+    def strip_columns(self) -> int:
+        """Columns of x of a strip."""
+        return self.columns + (self.strip - 1) * self.advance * self.tap_columns
 
     @property
     def tap_box(self) -> int:
@@ -49,25 +61,33 @@ class WgradTile(NamedTuple):
 
     def box_bytes(self, planes: int) -> int:
         """Returns the size of a buffer."""
-        return planes * (self.rows + self.columns) * 128
+        return planes * (self.strip * self.rows + self.strip_columns) * 128
 
     def block_us(self, planes: int, sm_count: int) -> float:
-        """Returns the time of a block of k by what limits it: products, copies, or shared memory."""
+        """Returns the time of a block of k by what limits it: products, copies, or shared memory.
+
+        A strip has as many blocks as pixels.
+        """
         flops = 2.0 * self.rows * self.columns * 64
         products = planes * (planes + 1) // 2
         reads = products * flops * (1 / 64 + 1 / self.columns)      # 2 bytes an element, 2 FLOP a product
-        shared = (reads + self.box_bytes(planes)) / (SHARED_BYTES_PER_FLOP * products * flops)
-        rows = planes * 64 * (self.rows // 64 + self.columns // self.tap_box)
+        nbytes = self.box_bytes(planes) / self.strip
+        shared = (reads + nbytes) / (SHARED_BYTES_PER_FLOP * products * flops)
+        rows = planes * 64 * (self.rows / 64 + self.strip_columns / self.strip / self.tap_box)
         return max(sm_count * flops / FLOPS_PER_US[planes] * max(1.0, shared, TWO_STAGES * (self.stages < 3)),
-                   sm_count * self.box_bytes(planes) / LOAD_BYTES_PER_US, rows * ROW_US, ISSUE_US)
+                   sm_count * nbytes / LOAD_BYTES_PER_US, rows * ROW_US, ISSUE_US / self.strip)
 
 
 TILES = {1: (WgradTile(128, 128, 1, 6), WgradTile(128, 256, 1, 4), WgradTile(128, 128, 2, 4), WgradTile(128, 64, 1, 9),
              WgradTile(128, 192, 1, 5), WgradTile(128, 64, 3, 5), WgradTile(64, 64, 1, 12), WgradTile(64, 64, 3, 6),
-             WgradTile(64, 256, 1, 5), WgradTile(128, 32, 3, 7), WgradTile(128, 96, 2, 5)),
+             WgradTile(64, 256, 1, 5), WgradTile(128, 32, 3, 7), WgradTile(128, 96, 2, 5),
+             WgradTile(64, 64, 3, 4, 2), WgradTile(64, 64, 3, 3, 3), WgradTile(64, 64, 3, 2, 4),
+             WgradTile(128, 64, 3, 3, 2), WgradTile(128, 64, 3, 2, 3), WgradTile(128, 64, 3, 3, 2, 2),
+             WgradTile(128, 64, 3, 2, 3, 2)),
          2: (WgradTile(128, 128, 1, 3), WgradTile(128, 64, 2, 3), WgradTile(128, 64, 1, 4), WgradTile(128, 64, 3, 2),
              WgradTile(64, 64, 1, 6), WgradTile(64, 64, 3, 3), WgradTile(64, 128, 1, 4), WgradTile(128, 32, 3, 3),
-             WgradTile(64, 32, 3, 4), WgradTile(128, 96, 1, 3))}
+             WgradTile(64, 32, 3, 4), WgradTile(128, 96, 1, 3),
+             WgradTile(64, 64, 3, 2, 2), WgradTile(128, 64, 2, 2, 2))}
 
 
 class WgmmaWgrad:
@@ -81,7 +101,7 @@ class WgmmaWgrad:
         self.name = f"sk_dilated_wgmma {reads} {tile}"
         defines = {"ELEMENT": {"float16": "f16", "bfloat16": "bf16"}[READS[reads].dtype], "TILE_ROWS": tile.rows,
                    "TAP_COLUMNS": tile.tap_columns, "TAPS_TOGETHER": tile.taps, "OPERAND_PLANES": self.planes,
-                   "PIPELINE": tile.stages}
+                   "PIPELINE": tile.stages, "STRIP_PIXELS": tile.strip, "STRIP_ADVANCE": tile.advance}
         self.kernel = Kernel(
             "sk_dilated_wgmma.cu", "sk_dilated_wgmma", "ptr map_x, ptr map_g, ptr dw, ptr work, ptr units, "
             "i32 unit_ints, ptr scale_x, ptr scale_g, i32 images, i32 wide_x, i32 wide_g, i32 g_row, i32 x_row, "
@@ -94,12 +114,16 @@ class WgmmaWgrad:
     def fits(self, desc: ConvDesc) -> str:
         if self.tile.taps > 1 and self.tile.taps > desc.h.f * desc.w.f:
             return f"{self.tile.taps} taps at a time, the filter has {desc.h.f * desc.w.f}"
-        return refusal(desc) or oversized(desc)
+        if refused := refusal(desc):
+            return refused
+        if self.tile.strip > 1 and self.tile.taps > longest_chain(desc.w, self.tile.advance):
+            return f"strips need {self.tile.taps} taps of a row that lie 1/{self.tile.advance} of a stride apart"
+        return oversized(desc)
 
     def schedule(self, desc: ConvDesc, sm_count: int) -> Schedule:
         tile = self.tile
         return schedule(desc, Tiling(tile.rows, tile.tap_columns, tile.taps, sm_count,
-                                     tile.block_us(self.planes, sm_count), self.planes))
+                                     tile.block_us(self.planes, sm_count), self.planes, tile.strip, tile.advance))
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         return LAUNCH_US + self.schedule(desc, sm_count).time_us

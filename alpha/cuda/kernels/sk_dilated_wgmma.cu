@@ -14,6 +14,11 @@
 //             into segments, rectangles in which the same taps meet an input. The products of the others are not made.
 //             An image or pixel beyond the end is beyond the end in both operands, which TMA fills with zeros: never
 //             0 * Inf
+//   strips    a buffer may hold STRIP neighbouring outputs of a row, 64 images of each: with 64 channels the L2 cache
+//             limits. The taps of a tile are of one filter row then. A box of x is there once for all pixels and taps
+//             that meet it: neighbouring taps meet inputs 1 / ADVANCE of a stride apart, a box further on, and so what
+//             a tap meets at the next output lies ADVANCE boxes further on, to where descriptors move. Three pixels,
+//             three taps, ADVANCE 1: 3 boxes of g and 5 of x in the place of 3 and 9
 //   work      a unit is some of the blocks of k of one tile (alpha/cuda/conv/schedule_wgmma_wgrad.py). A tile of
 //             several units is added up by sum_units, in order
 //   threads   see gemm_wgmma.cuh. 128 rows: a consumer has 64 of them. 64 rows: the consumers take turns, each sums up
@@ -25,49 +30,16 @@
 //             beside its strict float32: 226, 2.4; 220; 206, 8.2; 213, at relative errors of 1.6e-7 to 2.3e-7.
 //             Units of neighbouring blocks of k instead of every count-th took 1.1 to 1.8 times as long; tables read
 //             one after the other before the first copy, 3 us more. A block takes 0.35 us or more, however small.
-//             5x5, stride 2, 32x32x64 to 128: 453, 0.84: L2 is busy for 72 % of the time, with copies of 3 clocks a row.
-//             At 32x32x64 L2 is what limits, 87 to 89 % busy (tensor cores 48 %), and at stride 2 from there, 90 % (45 %).
+//             5x5, stride 2, 32x32x64 to 128: 453, 0.84: L2 is busy 72 % of the time, with copies of 3 clocks a row.
+//             At 32x32x64 L2 is what limits, 87 to 89 % busy (tensor cores 48 %), and at stride 2 from there, 90 %
+//             (45 %). Strips are not measured.
 //             Three consumers, one for each tap of a filter row, with 64 input channels as rows and 64 or 128 output
 //             channels as columns, so that the taps share what is read of x: 115 us in the place of 89 (32x32x64),
 //             120 of 110 (that 5x5), 65 of 54 (3x3, stride 2, 64 to 128), never faster; so it is not here
-#include "gemm_wgmma.cuh"
+#include "wgrad_producer.cuh"
 
-template <class E_, int BM_, int TAP_, int TAPS_, int PLANES_, int STAGES_> struct WgradTile {
-  using E = E_;
-  static constexpr int BM = BM_, TAP = TAP_, TAPS = TAPS_, BN = TAP * TAPS, BK = 64, PLANES = PLANES_, STAGES = STAGES_;
-  static constexpr bool A_MN = true, B_MN = true;
-  static constexpr int B_WIDTH = TAP % 64 ? 32 : 64;                       // channels of a box of x
-  static constexpr int BOX = 64 * 128, B_BOX = 64 * 2 * B_WIDTH;           // bytes
-  static constexpr int A_BOXES = BM / 64, TAP_BOXES = TAP / B_WIDTH;
-  static constexpr int A_PLANE = A_BOXES * BOX, TAP_BYTES = TAP_BOXES * B_BOX, B_PLANE = TAPS * TAP_BYTES;
-  static constexpr int B_AT = PLANES * A_PLANE, STAGE = PLANES * (A_PLANE + B_PLANE);
-  static constexpr int SUMS = BN / 2, TAP_SUMS = TAP / 2;                  // accumulators of a thread
-  static constexpr int CONSUMERS = 2;
-  static constexpr bool IN_TURN = BM == 64;                                // consumers take buffers in turn
-  static constexpr bool MANY_SUMS = PLANES * SUMS > 160;                   // registers of a consumer
-  static constexpr int PRODUCER_REGISTERS = MANY_SUMS ? 40 : 56, CONSUMER_REGISTERS = MANY_SUMS ? 232 : 224;
-};
-constexpr int MOST_TAPS = 4;
-using Tile = WgradTile<ELEMENT, TILE_ROWS, TAP_COLUMNS, TAPS_TOGETHER, OPERAND_PLANES, PIPELINE>;
-
-// What a unit is, in one piece of memory that arrives at once: Unit, then its tile's segments.
-struct Unit {
-  int next;                        // the block's next unit, or -1
-  int row, col;                    // first output and input channel
-  int rows, cols;                  // of the tile that exist
-  int begin, end, step;            // every step-th block of k from begin on, counted over the segments
-  int slot;                        // pair of slots of the workspace that gets the sums; -1: they are complete
-  int taps;                        // of the tile that exist
-  int shift[MOST_TAPS];            // pixel of x that output (0, 0) meets; negative where it meets padding
-  int out[MOST_TAPS];              // element of dw that element (0, 0) of the tap's columns is
-};
-
-struct Segment {
-  int blocks;                      // of k, all images
-  int h, w, height, width;         // outputs
-  int tap, taps;                   // the taps of the tile that meet an input here
-  int unused;
-};
+using Tile = WgradTile<ELEMENT, TILE_ROWS, TAP_COLUMNS, TAPS_TOGETHER, OPERAND_PLANES, PIPELINE, STRIP_PIXELS,
+                       STRIP_ADVANCE>;
 
 struct Sum {
   int slot, step, count;           // a tile's slots
@@ -90,105 +62,6 @@ struct Filters {
           make_float2(a * scale.first * scale.second, b * scale.first * scale.second);
   }
 };
-
-// Calls body(segment, first block in it, number of blocks) for the parts of a unit.
-template <class Body> __device__ __forceinline__ void for_each_part(const Unit *unit, Body body) {
-  int begin = unit->begin, end = unit->end;
-  const int step = unit->step;
-  for (const Segment *s = reinterpret_cast<const Segment *>(unit + 1); begin < end; s++) {
-    const int blocks = s->blocks, count = (min(end, blocks) - begin + step - 1) / step;
-    if (begin < blocks) {
-      body(s, begin, count);
-      begin += count * step;
-    }
-    begin -= blocks;
-    end -= blocks;
-  }
-}
-
-// ---- producer ------------------------------------------------------------------------------------------------------
-
-// An operand as the producer sees it. A box has WIDTH channels of one pixel of `images` images; where all boxes have 64
-// images and WIDTH channels, one has those of all of a tile's channels.
-struct Source {
-  const CUtensorMap &map;
-  int images;
-  bool wide;
-
-  // Loads BOXES * WIDTH channels of slice `j` of a block; `to` is where slice 0 begins.
-  template <int BOXES, int WIDTH>
-  __device__ __forceinline__ void load(char *to, int j, int channel, int pixel, int image, int plane,
-                                       uint64_t *landed) const {
-    if (wide) {
-      ptx::tma_load_5d(to, map, 0, pixel, image, channel / WIDTH, plane, landed);
-    } else {
-#pragma unroll
-      for (int b = 0; b < BOXES; b++)
-        ptx::tma_load_5d(to + (b * 64 + j * images) * (2 * WIDTH), map, channel + b * WIDTH, pixel, image, 0, plane,
-                         landed);
-    }
-  }
-};
-
-struct Walk {            // over the outputs of a segment
-  int g_row, x_row;      // pixels from a row of outputs to the next, in g and in x
-  int x_step;            // and from an output to the next, in x
-};
-
-struct Position {        // of a segment: images, row, column
-  int group, h, w;
-
-  __device__ __forceinline__ void add(const Position &by, int height, int width) {  // by: itself a position
-    w += by.w;
-    h += by.h + (w >= width);
-    w -= w >= width ? width : 0;
-    group += by.group + (h >= height);
-    h -= h >= height ? height : 0;
-  }
-};
-
-__device__ __forceinline__ Position position(int number, int height, int width) {
-  const int row = number / width;
-  return {row / height, row % height, number % width};
-}
-
-template <class T>
-__device__ __forceinline__ void load_unit(Ring<T> &ring, const Source &g, const Source &x, const Walk &walk,
-                                          const Unit *unit) {
-  const int images = g.images, pixels = 64 / images, row = unit->row, col = unit->col, step = unit->step;
-  int shift[T::TAPS], turn = 0;
-#pragma unroll
-  for (int t = 0; t < T::TAPS; t++) shift[t] = unit->shift[t];
-  for_each_part(unit, [&](const Segment *s, int begin, int count) {
-    const int height = s->height, width = s->width, h0 = s->h, w0 = s->w, tap = s->tap, taps = s->taps;
-    const Position leap = position((step - 1) * pixels, height, width);  // from behind a block to the next one
-    Position at = position(begin * pixels, height, width);
-    const int bytes = T::PLANES * (T::A_PLANE + taps * T::TAP_BYTES);
-    for (int k = 0; k < count; k++) {
-      ptx::mbarrier_wait(ring.barriers.empty + ring.stage, ring.phase ^ 1);
-      uint64_t *landed = ring.barriers.full + (T::IN_TURN ? turn * T::STAGES : 0) + ring.stage;
-      turn ^= 1;
-      ptx::mbarrier_arrive_expect(landed, bytes);
-      char *a = ring.buffers + ring.stage * T::STAGE, *b = a + T::B_AT;
-      ring.advance();
-      for (int j = 0; j < pixels; j++) {
-        const int h = h0 + at.h, w = w0 + at.w, image = at.group * images;  // beyond the batch: all zeros
-        const int at_g = h * walk.g_row + w, at_x = h * walk.x_row + w * walk.x_step;
-#pragma unroll
-        for (int p = 0; p < T::PLANES; p++) {
-          g.load<T::A_BOXES, 64>(a + p * T::A_PLANE, j, row, at_g, image, p, landed);
-#pragma unroll
-          for (int t = 0; t < T::TAPS; t++)
-            if (t >= tap && t < tap + taps)
-              x.load<T::TAP_BOXES, T::B_WIDTH>(b + p * T::B_PLANE + t * T::TAP_BYTES, j, col, at_x + shift[t], image,
-                                               p, landed);
-        }
-        at.add({0, 0, 1}, height, width);
-      }
-      if (step > 1) at.add(leap, height, width);
-    }
-  });
-}
 
 // ---- consumers -----------------------------------------------------------------------------------------------------
 
@@ -228,24 +101,40 @@ template <class T> struct UnitSum {
   }
 
   // Adds the products of N columns to sum, those at `b` and behind.
-  template <int N> __device__ __forceinline__ void add(int blocks, uint64_t b, float (&sum)[N / 2]) {
+  template <int N> __device__ __forceinline__ void add(int blocks, int side, uint64_t b, float (&sum)[N / 2]) {
+    constexpr int A_PIXEL = T::A_PIXEL / 16, B_PIXEL = T::ADVANCE * T::TAP_BYTES / 16;
     int before = -1;
 #pragma unroll 1
     for (int k = 0; k < blocks; k++) {
       if (others_turn()) continue;
       ring.wait();
-      const int at = ring.stage * (T::STAGE / 16);
-      ptx::wgmma_fence();
+      const uint64_t at = ring.stage * (T::STAGE / 16), a = a0 + at, c = b + at;
       if constexpr (T::PLANES == 2) {
-        float part[N / 2];
-        multiply<N>(part, a0 + at, b + at, false);
-        ptx::wgmma_commit();
+#pragma unroll 1
+        for (int j = 0; j < side; j++) {
+          float block[N / 2];
+          ptx::wgmma_fence();
+          multiply<N>(block, a + j * A_PIXEL, c + j * B_PIXEL, false);
+          ptx::wgmma_commit();
+          ptx::wgmma_wait<0>();
+          if (j == side - 1) ring.release(ring.stage);
+#pragma unroll
+          for (int i = 0; i < N / 2; i++) sum[i] += block[i];
+        }
+      } else if constexpr (T::STRIP > 1) {  // copies are what takes long: a buffer is given back at once
+        int j = 0;
+#pragma unroll 1
+        do {
+          ptx::wgmma_fence();
+          multiply<N>(sum, a + j * A_PIXEL, c + j * B_PIXEL, true);
+          ptx::wgmma_commit();
+          ptx::wgmma_wait<1>();
+        } while (++j < side);
         ptx::wgmma_wait<0>();
         ring.release(ring.stage);
-#pragma unroll
-        for (int i = 0; i < N / 2; i++) sum[i] += part[i];
       } else {
-        multiply<N>(sum, a0 + at, b + at, true);
+        ptx::wgmma_fence();
+        multiply<N>(sum, a, c, true);
         ptx::wgmma_commit();
         if (before >= 0) {  // one group stays in flight while the next is issued
           ptx::wgmma_wait<1>();
@@ -255,21 +144,21 @@ template <class T> struct UnitSum {
       }
       ring.advance();
     }
-    if (T::PLANES == 1) ptx::wgmma_wait<0>();
-    if (T::PLANES == 1 && before >= 0) ring.release(before);
+    if (T::PLANES == 1 && T::STRIP == 1) ptx::wgmma_wait<0>();
+    if (before >= 0) ring.release(before);
   }
 
   // Blocks in which taps TAP .. TAP + TAPS - 1 have products. Accumulators of wgmma are an array of their own, or the
   // compiler takes the products one by one.
-  template <int TAP, int TAPS> __device__ __forceinline__ void add(int blocks, float (&sum)[T::SUMS]) {
+  template <int TAP, int TAPS> __device__ __forceinline__ void add(int blocks, int side, float (&sum)[T::SUMS]) {
     if constexpr (T::PLANES == 2 || TAPS == T::TAPS) {
-      add<TAPS * T::TAP>(blocks, b0 + TAP * (T::TAP_BYTES / 16),
+      add<TAPS * T::TAP>(blocks, side, b0 + TAP * (T::TAP_BYTES / 16),
                          reinterpret_cast<float(&)[TAPS * T::TAP_SUMS]>(sum[TAP * T::TAP_SUMS]));
     } else {
       float some[TAPS * T::TAP_SUMS];
 #pragma unroll
       for (int i = 0; i < TAPS * T::TAP_SUMS; i++) some[i] = 0.f;
-      add<TAPS * T::TAP>(blocks, b0 + TAP * (T::TAP_BYTES / 16), some);
+      add<TAPS * T::TAP>(blocks, side, b0 + TAP * (T::TAP_BYTES / 16), some);
 #pragma unroll
       for (int i = 0; i < TAPS * T::TAP_SUMS; i++) sum[TAP * T::TAP_SUMS + i] += some[i];
     }
@@ -277,10 +166,10 @@ template <class T> struct UnitSum {
 
   // The same, where the taps are known at run time.
   template <int TAP = 0, int TAPS = T::TAPS>
-  __device__ __forceinline__ void add(int blocks, int tap, int taps, float (&sum)[T::SUMS]) {
-    if (taps == TAPS && tap == TAP) add<TAP, TAPS>(blocks, sum);
-    else if constexpr (TAP + TAPS < T::TAPS) add<TAP + 1, TAPS>(blocks, tap, taps, sum);
-    else if constexpr (TAPS > 1) add<0, TAPS - 1>(blocks, tap, taps, sum);
+  __device__ __forceinline__ void add(int blocks, int side, int tap, int taps, float (&sum)[T::SUMS]) {
+    if (taps == TAPS && tap == TAP) add<TAP, TAPS>(blocks, side, sum);
+    else if constexpr (TAP + TAPS < T::TAPS) add<TAP + 1, TAPS>(blocks, side, tap, taps, sum);
+    else if constexpr (TAPS > 1) add<0, TAPS - 1>(blocks, side, tap, taps, sum);
   }
 };
 
@@ -337,7 +226,9 @@ sk_dilated_wgmma(const CUtensorMap *map_x, const CUtensorMap *map_g, float *dw, 
 #pragma unroll
       for (int i = 0; i < Tile::SUMS; i++) sum[i] = 0.f;
       UnitSum<Tile> blocks(ring, consumer);
-      for_each_part(unit, [&](const Segment *s, int, int count) { blocks.add(count, s->tap, s->taps, sum); });
+      for_each_part(unit, [&](const Segment *s, int, int count) {
+        blocks.add(count, s->side<Tile::STRIP>(), s->tap, s->taps, sum);
+      });
       const Filters filters = {dw, unit->out, unit->rows, unit->cols, unit->taps, dw_row};
       store_unit<Tile>(sum, unit->slot, filters, work, scale);
     }

@@ -1,0 +1,157 @@
+// What sk_dilated_wgmma.cu does, as tables say it, and its producer: the thread that copies boxes of g and x.
+#pragma once
+#include "gemm_wgmma.cuh"
+
+template <class E_, int BM_, int TAP_, int TAPS_, int PLANES_, int STAGES_, int STRIP_, int ADVANCE_> struct WgradTile {
+  using E = E_;
+  static constexpr int STRIP = STRIP_, ADVANCE = ADVANCE_;
+  static constexpr int BM = BM_, TAP = TAP_, TAPS = TAPS_, BN = TAP * TAPS, BK = 64, PLANES = PLANES_, STAGES = STAGES_;
+  static constexpr bool A_MN = true, B_MN = true;
+  static constexpr int B_WIDTH = TAP % 64 ? 32 : 64;                       // channels of a box of x
+  static constexpr int BOX = 64 * 128, B_BOX = 64 * 2 * B_WIDTH;           // bytes
+  static constexpr int A_BOXES = BM / 64, TAP_BOXES = TAP / B_WIDTH;
+  static constexpr int A_PIXEL = A_BOXES * BOX, A_PLANE = STRIP * A_PIXEL;
+  static constexpr int TAP_BYTES = TAP_BOXES * B_BOX, B_PLANE = (TAPS + (STRIP - 1) * ADVANCE) * TAP_BYTES;
+  static constexpr int B_AT = PLANES * A_PLANE, STAGE = PLANES * (A_PLANE + B_PLANE);
+  static constexpr int SUMS = BN / 2, TAP_SUMS = TAP / 2;                  // accumulators of a thread
+  static constexpr int CONSUMERS = 2;
+  static constexpr bool IN_TURN = BM == 64;                                // consumers take buffers in turn
+  static constexpr bool MANY_SUMS = PLANES * SUMS > 160;                   // registers of a consumer
+  static constexpr int PRODUCER_REGISTERS = MANY_SUMS ? 40 : 56, CONSUMER_REGISTERS = MANY_SUMS ? 232 : 224;
+};
+
+constexpr int MOST_TAPS = 4;
+
+// What a unit is, in one piece of memory that arrives at once: Unit, then its tile's segments.
+struct Unit {
+  int next;                        // the block's next unit, or -1
+  int row, col;                    // first output and input channel
+  int rows, cols;                  // of the tile that exist
+  int begin, end, step;            // every step-th block of k from begin on, counted over the segments
+  int slot;                        // pair of slots of the workspace that gets the sums; -1: they are complete
+  int taps;                        // of the tile that exist
+  int shift[MOST_TAPS];            // pixel of x that output (0, 0) meets; negative where it meets padding
+  int out[MOST_TAPS];              // element of dw that element (0, 0) of the tap's columns is
+};
+
+struct Segment {
+  int blocks;                      // of k, or strips: of all images
+  int h, w, height, width;         // outputs, whole strips of them or one narrow strip
+  int tap, taps;                   // the taps of the tile that meet an input here
+  int unused;
+
+  template <int STRIP> __device__ __forceinline__ int side() const {  // pixels of a strip
+    return STRIP > 1 ? min(STRIP, width) : 1;
+  }
+};
+
+// Calls body(segment, first block in it, number of blocks) for the parts of a unit.
+template <class Body> __device__ __forceinline__ void for_each_part(const Unit *unit, Body body) {
+  int begin = unit->begin, end = unit->end;
+  const int step = unit->step;
+  for (const Segment *s = reinterpret_cast<const Segment *>(unit + 1); begin < end; s++) {
+    const int blocks = s->blocks, count = (min(end, blocks) - begin + step - 1) / step;
+    if (begin < blocks) {
+      body(s, begin, count);
+      begin += count * step;
+    }
+    begin -= blocks;
+    end -= blocks;
+  }
+}
+
+// ---- producer ------------------------------------------------------------------------------------------------------
+
+// An operand as the producer sees it. A box has WIDTH channels of one pixel of `images` images; where all boxes have 64
+// images and WIDTH channels, one has those of all of a tile's channels.
+struct Source {
+  const CUtensorMap &map;
+  int images;
+  bool wide;
+
+  // Loads BOXES * WIDTH channels of slice `j` of a block; `to` is where slice 0 begins.
+  template <int BOXES, int WIDTH>
+  __device__ __forceinline__ void load(char *to, int j, int channel, int pixel, int image, int plane,
+                                       uint64_t *landed) const {
+    if (wide) {
+      ptx::tma_load_5d(to, map, 0, pixel, image, channel / WIDTH, plane, landed);
+    } else {
+#pragma unroll
+      for (int b = 0; b < BOXES; b++)
+        ptx::tma_load_5d(to + (b * 64 + j * images) * (2 * WIDTH), map, channel + b * WIDTH, pixel, image, 0, plane,
+                         landed);
+    }
+  }
+};
+
+struct Walk {            // over the outputs of a segment
+  int g_row, x_row;      // pixels from a row of outputs to the next, in g and in x
+  int x_step;            // and from an output to the next, in x
+};
+
+struct Position {        // of a segment: images, row, column
+  int group, h, w;
+
+  __device__ __forceinline__ void add(const Position &by, int height, int width) {  // by: itself a position
+    w += by.w;
+    h += by.h + (w >= width);
+    w -= w >= width ? width : 0;
+    group += by.group + (h >= height);
+    h -= h >= height ? height : 0;
+  }
+};
+
+__device__ __forceinline__ Position position(int number, int height, int width) {
+  const int row = number / width;
+  return {row / height, row % height, number % width};
+}
+
+template <class T>
+__device__ __forceinline__ void load_unit(Ring<T> &ring, const Source &g, const Source &x, const Walk &walk,
+                                          const Unit *unit) {
+  const int images = g.images, pixels = 64 / images, row = unit->row, col = unit->col, step = unit->step;
+  int shift[T::TAPS], turn = 0;
+#pragma unroll
+  for (int t = 0; t < T::TAPS; t++) shift[t] = unit->shift[t];
+  for_each_part(unit, [&](const Segment *s, int begin, int count) {
+    const int height = s->height, h0 = s->h, w0 = s->w, tap = s->tap, taps = s->taps;
+    const int side = s->side<T::STRIP>(), width = s->width / side;  // in strips
+    const Position leap = position((step - 1) * pixels, height, width);  // from behind a block to the next one
+    Position at = position(begin * pixels, height, width);
+    const int boxes = taps + (side - 1) * min(T::ADVANCE, taps);
+    const int bytes = T::PLANES * (side * T::A_PIXEL + boxes * T::TAP_BYTES);
+    for (int k = 0; k < count; k++) {
+      ptx::mbarrier_wait(ring.barriers.empty + ring.stage, ring.phase ^ 1);
+      uint64_t *landed = ring.barriers.full + (T::IN_TURN ? turn * T::STAGES : 0) + ring.stage;
+      turn ^= 1;
+      ptx::mbarrier_arrive_expect(landed, bytes);
+      char *a = ring.buffers + ring.stage * T::STAGE, *b = a + T::B_AT;
+      ring.advance();
+      for (int j = 0; j < pixels; j++) {
+        const int h = h0 + at.h, w = w0 + at.w * T::STRIP, image = at.group * images;  // beyond the batch: all zeros
+        const int at_g = h * walk.g_row + w, at_x = h * walk.x_row + w * walk.x_step;
+#pragma unroll
+        for (int p = 0; p < T::PLANES; p++) {
+#pragma unroll
+          for (int i = 0; i < T::STRIP; i++)
+            if (i < side)
+              g.load<T::A_BOXES, 64>(a + p * T::A_PLANE + i * T::A_PIXEL, j, row, at_g + i, image, p, landed);
+          const auto load_x = [&](int box, int pixel) {
+            x.load<T::TAP_BOXES, T::B_WIDTH>(b + p * T::B_PLANE + box * T::TAP_BYTES, j, col, pixel, image, p, landed);
+          };
+          if constexpr (T::STRIP == 1) {
+#pragma unroll
+            for (int t = 0; t < T::TAPS; t++)
+              if (t >= tap && t < tap + taps) load_x(t, at_x + shift[t]);
+          } else {
+            for (int i = 0; i < taps + (side - 1) * T::ADVANCE; i++)
+              if (i % T::ADVANCE < taps)
+                load_x(tap + i, at_x + shift[0] + (tap + i) * (walk.x_step / T::ADVANCE));
+          }
+        }
+        at.add({0, 0, 1}, height, width);
+      }
+      if (step > 1) at.add(leap, height, width);
+    }
+  });
+}
