@@ -25,7 +25,7 @@ HEAD = len(UNIT_FIELDS)
 TILINGS = (Tiling(128, 64, 1, 132, 0.4), Tiling(64, 64, 4, 7, 0.4), Tiling(128, 64, 3, 3, 100.0),
            Tiling(128, 32, 3, 40, 1e-3))
 STRIPS = (Tiling(64, 64, 3, 132, 0.4, strip=3), Tiling(128, 64, 2, 7, 0.4, strip=2),
-          Tiling(128, 32, 3, 40, 1e-3, strip=4, advance=2))
+          Tiling(128, 32, 3, 40, 1e-3, strip=4))
 BATCHES = tuple(square(f"batch {n}", n, 5, 8, 16, 3, 1, 1) for n in (1, 7, 33, 130, 200))
 WIDE = (square("5x5 stride 2", 70, 9, 8, 8, 5, 2, 2), square("3x3 stride 2", 66, 12, 8, 16, 3, 2, 1),
         square("3x3", 65, 8, 8, 8, 3, 1, 1), square("dilation", 2, 11, 8, 8, 3, 4, 2, 2))
@@ -125,7 +125,7 @@ def test_carried_out_it_is_wgrad_bit_for_bit(case, tiling):
 @pytest.mark.parametrize("tiling", STRIPS, ids=str)
 @pytest.mark.parametrize("case", (*CASES, *WIDE), ids=lambda case: case.name)
 def test_in_strips_too(case, tiling):
-    if longest_chain(case.desc.w, tiling.advance) > 1:
+    if longest_chain(case.desc.w) > 1:
         test_carried_out_it_is_wgrad_bit_for_bit(case, tiling)
 
 
@@ -134,18 +134,18 @@ def test_in_strips_too(case, tiling):
 def test_the_taps_of_a_strip_are_neighbours(case, tiling):
     """Box number i of a strip is i boxes' distance behind where output (0, 0) meets the first tap."""
     w, row = case.desc.w, case.desc.w_shape[3]
-    if longest_chain(w, tiling.advance) == 1:
+    if longest_chain(w) == 1:
         return
     for unit in schedule(case.desc, tiling).units.tolist():
         taps, shifts, outs = unit[9], unit[10:14], unit[14:18]
-        assert {b - a for a, b in pairwise(shifts[:taps])} <= {w.s // tiling.advance}
+        assert {b - a for a, b in pairwise(shifts[:taps])} <= {w.s}
         assert len({out % prod(case.desc.w_shape[1:]) // row // w.f for out in outs[:taps]}) == 1
 
 
-@pytest.mark.parametrize(("stride", "dilation", "advance", "chain"), [
-    (1, 1, 1, 5), (2, 1, 1, 3), (2, 1, 2, 5), (3, 1, 1, 2), (1, 2, 1, 1), (2, 2, 1, 5), (4, 2, 1, 3), (3, 1, 2, 1)])
-def test_which_taps_of_a_row_overlap(stride, dilation, advance, chain):
-    assert longest_chain(Axis(20, 6, 5, stride, 2, dilation), advance) == chain
+@pytest.mark.parametrize(("stride", "dilation", "chain"), [
+    (1, 1, 5), (2, 1, 3), (3, 1, 2), (1, 2, 1), (2, 2, 5), (4, 2, 3), (3, 2, 1)])
+def test_which_taps_of_a_row_overlap(stride, dilation, chain):
+    assert longest_chain(Axis(20, 6, 5, stride, 2, dilation)) == chain
 
 
 def products_of(desc, tiling, plan):
@@ -165,7 +165,7 @@ def products_of(desc, tiling, plan):
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 def test_no_product_with_a_padded_zero_is_scheduled(shape):
     desc = shape.desc
-    overlapping = (tiling for tiling in STRIPS if longest_chain(desc.w, tiling.advance) > 1)
+    overlapping = (tiling for tiling in STRIPS if longest_chain(desc.w) > 1)
     for tiling in (*TILINGS, *overlapping):
         plan = schedule(desc, tiling)
         assert 2 * products_of(desc, tiling, plan).sum() == desc.useful_flops

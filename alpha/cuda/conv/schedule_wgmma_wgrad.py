@@ -6,8 +6,8 @@ which the same taps have products. The sum of a tile runs over its segments, the
 positions x images: position p of a segment is pixel p % pixels of images p // pixels * images and the following.
 
 A kernel may have strips of up to `strip` neighbouring outputs of a row in the place of blocks, where 64 images are a
-block: then the taps of a tile are of one filter row, and each meets the input that the tap before meets `advance`
-outputs' strides earlier: at the next output they have all but the first of their inputs in common.
+block: then the taps of a tile are of one filter row, and each meets the input that the tap before it meets at the next
+output, so that neighbouring outputs have all of their inputs but one in common.
 
 The sums are cut into units in proportion to their lengths, so that they fill the multiprocessors once, or two or more
 times; `schedule` takes what is done first by estimate. A unit has every count-th block of its tile: at any time all of
@@ -56,7 +56,6 @@ class Tiling(NamedTuple):
     block_us: float
     planes: int = 1
     strip: int = 1
-    advance: int = 1
 
     @property
     def slot_bytes(self) -> int:
@@ -72,7 +71,7 @@ class Tiling(NamedTuple):
         return max(products, self.strip * self._copied(side, taps) / self._copied(self.strip, self.taps))
 
     def _copied(self, side: int, taps: int) -> int:
-        return side * self.rows + (taps + (side - 1) * min(self.advance, taps)) * self.tap_columns
+        return side * self.rows + (taps + side - 1) * self.tap_columns
 
 
 class Schedule(NamedTuple):
@@ -157,9 +156,9 @@ def _images(desc: ConvDesc) -> int:
 # ---- taps and segments -----------------------------------------------------------------------------------------------
 
 
-def longest_chain(w: Axis, advance: int) -> int:
-    """Returns how many taps of a row there are that meet inputs 1 / advance of a stride apart."""
-    leap, rest = divmod(w.s, advance * w.d)
+def longest_chain(w: Axis) -> int:
+    """Returns how many taps of a row there are that meet inputs a stride apart."""
+    leap, rest = divmod(w.s, w.d)
     return ceil_div(w.f, leap) if not rest else 1
 
 
@@ -169,7 +168,7 @@ def _members(desc: ConvDesc, tiling: Tiling, met: set[tuple[int, int]]) -> list[
     if tiling.strip == 1:
         chains = [[tap for tap in taps if tap in met], [tap for tap in taps if tap not in met]]
     else:
-        leap = max(1, desc.w.s // (tiling.advance * desc.w.d))
+        leap = max(1, desc.w.s // desc.w.d)
         chains = [[(fh, fw) for fw in range(first, desc.w.f, leap)] for fh in range(desc.h.f) for first in range(leap)]
     return [chain[k:k + tiling.taps] for chain in chains for k in range(0, len(chain), tiling.taps)]
 

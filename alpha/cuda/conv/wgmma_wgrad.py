@@ -22,6 +22,7 @@ SHARED_BYTES_PER_FLOP = 135 / 4096     # that a multiprocessor moves per FLOP of
 ISSUE_US = 0.37                        # that the producer takes for a block
 ROW_US = 3 / 1755                      # that TMA takes for a row of a box, of 128 bytes or fewer
 TWO_STAGES = 1.1                       # times as long take products that wait for copies
+STRIP_TIME = {128: 0.89, 64: 1.09}     # of what these figures say, by rows of a tile: what strips took on an H100
 UNIT_BYTES = 2048                      # of shared memory for a unit's description
 SUM_THREADS, MOST_SPLIT = 256, 8
 ENOUGH_THREADS = 1 << 17               # of the sum: more split no further
@@ -31,7 +32,7 @@ class WgradTile(NamedTuple):
     """Rows of a tile, input channels of a tap, taps, and buffers of the ring.
 
     A buffer is a strip of neighbouring outputs of a row. The taps of a pixel are neighbours in shared memory, those of
-    the next pixel lie `advance` boxes further on and have been read but for as many.
+    the next pixel lie a box further on, and only the last of them is not there already.
     """
 
     rows: int
@@ -39,11 +40,9 @@ class WgradTile(NamedTuple):
     taps: int
     stages: int
     strip: int = 1
-    advance: int = 1
 
     def __str__(self) -> str:
-        strip = f" strip {self.strip}" * (self.strip > 1) + f" stride {self.advance}" * (self.advance > 1)
-        return f"{self.rows}x{self.taps}x{self.tap_columns}{strip}"
+        return f"{self.rows}x{self.taps}x{self.tap_columns}" + f" strip {self.strip}" * (self.strip > 1)
 
     @property
     def columns(self) -> int:
@@ -52,7 +51,7 @@ class WgradTile(NamedTuple):
     @property
     def strip_columns(self) -> int:
         """Columns of x of a strip."""
-        return self.columns + (self.strip - 1) * self.advance * self.tap_columns
+        return self.columns + (self.strip - 1) * self.tap_columns
 
     @property
     def tap_box(self) -> int:
@@ -74,20 +73,18 @@ class WgradTile(NamedTuple):
         nbytes = self.box_bytes(planes) / self.strip
         shared = (reads + nbytes) / (SHARED_BYTES_PER_FLOP * products * flops)
         rows = planes * 64 * (self.rows / 64 + self.strip_columns / self.strip / self.tap_box)
-        return max(sm_count * flops / FLOPS_PER_US[planes] * max(1.0, shared, TWO_STAGES * (self.stages < 3)),
-                   sm_count * nbytes / LOAD_BYTES_PER_US, rows * ROW_US, ISSUE_US / self.strip)
+        limit = max(sm_count * flops / FLOPS_PER_US[planes] * max(1.0, shared, TWO_STAGES * (self.stages < 3)),
+                    sm_count * nbytes / LOAD_BYTES_PER_US, rows * ROW_US, ISSUE_US / self.strip)
+        return limit * (STRIP_TIME[self.rows] if self.strip > 1 else 1.0)
 
 
 TILES = {1: (WgradTile(128, 128, 1, 6), WgradTile(128, 256, 1, 4), WgradTile(128, 128, 2, 4), WgradTile(128, 64, 1, 9),
              WgradTile(128, 192, 1, 5), WgradTile(128, 64, 3, 5), WgradTile(64, 64, 1, 12), WgradTile(64, 64, 3, 6),
              WgradTile(64, 256, 1, 5), WgradTile(128, 32, 3, 7), WgradTile(128, 96, 2, 5),
-             WgradTile(64, 64, 3, 4, 2), WgradTile(64, 64, 3, 3, 3), WgradTile(64, 64, 3, 2, 4),
-             WgradTile(128, 64, 3, 3, 2), WgradTile(128, 64, 3, 2, 3), WgradTile(128, 64, 3, 3, 2, 2),
-             WgradTile(128, 64, 3, 2, 3, 2)),
+             WgradTile(64, 64, 3, 3, strip=3), WgradTile(128, 64, 3, 3, strip=2)),
          2: (WgradTile(128, 128, 1, 3), WgradTile(128, 64, 2, 3), WgradTile(128, 64, 1, 4), WgradTile(128, 64, 3, 2),
              WgradTile(64, 64, 1, 6), WgradTile(64, 64, 3, 3), WgradTile(64, 128, 1, 4), WgradTile(128, 32, 3, 3),
-             WgradTile(64, 32, 3, 4), WgradTile(128, 96, 1, 3),
-             WgradTile(64, 64, 3, 2, 2), WgradTile(128, 64, 2, 2, 2))}
+             WgradTile(64, 32, 3, 4), WgradTile(128, 96, 1, 3))}
 
 
 class WgmmaWgrad:
@@ -101,7 +98,7 @@ class WgmmaWgrad:
         self.name = f"sk_dilated_wgmma {reads} {tile}"
         defines = {"ELEMENT": {"float16": "f16", "bfloat16": "bf16"}[READS[reads].dtype], "TILE_ROWS": tile.rows,
                    "TAP_COLUMNS": tile.tap_columns, "TAPS_TOGETHER": tile.taps, "OPERAND_PLANES": self.planes,
-                   "PIPELINE": tile.stages, "STRIP_PIXELS": tile.strip, "STRIP_ADVANCE": tile.advance}
+                   "PIPELINE": tile.stages, "STRIP_PIXELS": tile.strip}
         self.kernel = Kernel(
             "sk_dilated_wgmma.cu", "sk_dilated_wgmma", "ptr map_x, ptr map_g, ptr dw, ptr work, ptr units, "
             "i32 unit_ints, ptr scale_x, ptr scale_g, i32 images, i32 wide_x, i32 wide_g, i32 g_row, i32 x_row, "
@@ -116,14 +113,14 @@ class WgmmaWgrad:
             return f"{self.tile.taps} taps at a time, the filter has {desc.h.f * desc.w.f}"
         if refused := refusal(desc):
             return refused
-        if self.tile.strip > 1 and self.tile.taps > longest_chain(desc.w, self.tile.advance):
-            return f"strips need {self.tile.taps} taps of a row that lie 1/{self.tile.advance} of a stride apart"
+        if self.tile.strip > 1 and self.tile.taps > longest_chain(desc.w):
+            return f"strips need {self.tile.taps} taps of a row that meet inputs a stride apart"
         return oversized(desc)
 
     def schedule(self, desc: ConvDesc, sm_count: int) -> Schedule:
         tile = self.tile
         return schedule(desc, Tiling(tile.rows, tile.tap_columns, tile.taps, sm_count,
-                                     tile.block_us(self.planes, sm_count), self.planes, tile.strip, tile.advance))
+                                     tile.block_us(self.planes, sm_count), self.planes, tile.strip))
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         return LAUNCH_US + self.schedule(desc, sm_count).time_us

@@ -15,10 +15,10 @@
 //             An image or pixel beyond the end is beyond the end in both operands, which TMA fills with zeros: never
 //             0 * Inf
 //   strips    a buffer may hold STRIP neighbouring outputs of a row, 64 images of each: with 64 channels the L2 cache
-//             limits. The taps of a tile are of one filter row then. A box of x is there once for all pixels and taps
-//             that meet it: neighbouring taps meet inputs 1 / ADVANCE of a stride apart, a box further on, and so what
-//             a tap meets at the next output lies ADVANCE boxes further on, to where descriptors move. Three pixels,
-//             three taps, ADVANCE 1: 3 boxes of g and 5 of x in the place of 3 and 9
+//             limits. The taps of a tile are of one filter row then, and meet inputs a stride apart: what one meets at
+//             an output, the tap before it meets at the next. So a box of x is there once for all that meet it, and
+//             from a pixel to the next descriptors move on by a box. Three pixels, three taps: 3 boxes of g and 5 of x
+//             in the place of 3 and 9
 //   work      a unit is some of the blocks of k of one tile (alpha/cuda/conv/schedule_wgmma_wgrad.py). A tile of
 //             several units is added up by sum_units, in order
 //   threads   see gemm_wgmma.cuh. 128 rows: a consumer has 64 of them. 64 rows: the consumers take turns, each sums up
@@ -26,20 +26,21 @@
 //   groups    a tile is of one of them. Beyond its channels it has those of the next group, which are not stored
 //   requires  sm_90a; IC and OC of a group multiples of 8
 //   measured  H100 SXM, bursts, 3x3, batch 512, useful TFLOP/s and how many times as fast as cuDNN. In bfloat16, beside
-//             its bfloat16: 8x8x256 614, 1.30; 16x16x128 594, 1.12; 32x32x64 400, 1.08; 4x4x512 485, 1.19. Two planes,
+//             its bfloat16: 8x8x256 614, 1.30; 16x16x128 594, 1.12; 32x32x64 461, 1.11; 4x4x512 485, 1.19. Two planes,
 //             beside its strict float32: 226, 2.4; 220; 206, 8.2; 213, at relative errors of 1.6e-7 to 2.3e-7.
 //             Units of neighbouring blocks of k instead of every count-th took 1.1 to 1.8 times as long; tables read
 //             one after the other before the first copy, 3 us more. A block takes 0.35 us or more, however small.
-//             5x5, stride 2, 32x32x64 to 128: 453, 0.84: L2 is busy 72 % of the time, with copies of 3 clocks a row.
 //             At 32x32x64 L2 is what limits, 87 to 89 % busy (tensor cores 48 %), and at stride 2 from there, 90 %
-//             (45 %). Strips are not measured.
+//             (45 %). Strips: 90 us become 80 there (of three pixels; of two 84, of four 87), 110 become 86 for 5x5 at
+//             stride 2 from it to 128 channels, where copies of 3 clocks a row limit, and 60 become 58 for 16x16x128.
+//             3x3 at stride 2, whose taps share inputs half a stride apart, gained nothing (53 to 55), nor did two planes
+//             in two buffers (180 of 175)
 //             Three consumers, one for each tap of a filter row, with 64 input channels as rows and 64 or 128 output
 //             channels as columns, so that the taps share what is read of x: 115 us in the place of 89 (32x32x64),
 //             120 of 110 (that 5x5), 65 of 54 (3x3, stride 2, 64 to 128), never faster; so it is not here
 #include "wgrad_producer.cuh"
 
-using Tile = WgradTile<ELEMENT, TILE_ROWS, TAP_COLUMNS, TAPS_TOGETHER, OPERAND_PLANES, PIPELINE, STRIP_PIXELS,
-                       STRIP_ADVANCE>;
+using Tile = WgradTile<ELEMENT, TILE_ROWS, TAP_COLUMNS, TAPS_TOGETHER, OPERAND_PLANES, PIPELINE, STRIP_PIXELS>;
 
 struct Sum {
   int slot, step, count;           // a tile's slots
@@ -102,7 +103,7 @@ template <class T> struct UnitSum {
 
   // Adds the products of N columns to sum, those at `b` and behind.
   template <int N> __device__ __forceinline__ void add(int blocks, int side, uint64_t b, float (&sum)[N / 2]) {
-    constexpr int A_PIXEL = T::A_PIXEL / 16, B_PIXEL = T::ADVANCE * T::TAP_BYTES / 16;
+    constexpr int A_PIXEL = T::A_PIXEL / 16, B_PIXEL = T::TAP_BYTES / 16;
     int before = -1;
 #pragma unroll 1
     for (int k = 0; k < blocks; k++) {

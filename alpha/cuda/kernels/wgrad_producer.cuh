@@ -2,16 +2,16 @@
 #pragma once
 #include "gemm_wgmma.cuh"
 
-template <class E_, int BM_, int TAP_, int TAPS_, int PLANES_, int STAGES_, int STRIP_, int ADVANCE_> struct WgradTile {
+template <class E_, int BM_, int TAP_, int TAPS_, int PLANES_, int STAGES_, int STRIP_> struct WgradTile {
   using E = E_;
-  static constexpr int STRIP = STRIP_, ADVANCE = ADVANCE_;
+  static constexpr int STRIP = STRIP_;
   static constexpr int BM = BM_, TAP = TAP_, TAPS = TAPS_, BN = TAP * TAPS, BK = 64, PLANES = PLANES_, STAGES = STAGES_;
   static constexpr bool A_MN = true, B_MN = true;
   static constexpr int B_WIDTH = TAP % 64 ? 32 : 64;                       // channels of a box of x
   static constexpr int BOX = 64 * 128, B_BOX = 64 * 2 * B_WIDTH;           // bytes
   static constexpr int A_BOXES = BM / 64, TAP_BOXES = TAP / B_WIDTH;
   static constexpr int A_PIXEL = A_BOXES * BOX, A_PLANE = STRIP * A_PIXEL;
-  static constexpr int TAP_BYTES = TAP_BOXES * B_BOX, B_PLANE = (TAPS + (STRIP - 1) * ADVANCE) * TAP_BYTES;
+  static constexpr int TAP_BYTES = TAP_BOXES * B_BOX, B_PLANE = (TAPS + STRIP - 1) * TAP_BYTES;
   static constexpr int B_AT = PLANES * A_PLANE, STAGE = PLANES * (A_PLANE + B_PLANE);
   static constexpr int SUMS = BN / 2, TAP_SUMS = TAP / 2;                  // accumulators of a thread
   static constexpr int CONSUMERS = 2;
@@ -118,7 +118,7 @@ __device__ __forceinline__ void load_unit(Ring<T> &ring, const Source &g, const 
     const int side = s->side<T::STRIP>(), width = s->width / side;  // in strips
     const Position leap = position((step - 1) * pixels, height, width);  // from behind a block to the next one
     Position at = position(begin * pixels, height, width);
-    const int boxes = taps + (side - 1) * min(T::ADVANCE, taps);
+    const int boxes = taps + side - 1;  // of x, in a strip
     const int bytes = T::PLANES * (side * T::A_PIXEL + boxes * T::TAP_BYTES);
     for (int k = 0; k < count; k++) {
       ptx::mbarrier_wait(ring.barriers.empty + ring.stage, ring.phase ^ 1);
@@ -144,9 +144,7 @@ __device__ __forceinline__ void load_unit(Ring<T> &ring, const Source &g, const 
             for (int t = 0; t < T::TAPS; t++)
               if (t >= tap && t < tap + taps) load_x(t, at_x + shift[t]);
           } else {
-            for (int i = 0; i < taps + (side - 1) * T::ADVANCE; i++)
-              if (i % T::ADVANCE < taps)
-                load_x(tap + i, at_x + shift[0] + (tap + i) * (walk.x_step / T::ADVANCE));
+            for (int i = tap; i < tap + boxes; i++) load_x(i, at_x + shift[0] + i * walk.x_step);
           }
         }
         at.add({0, 0, 1}, height, width);
