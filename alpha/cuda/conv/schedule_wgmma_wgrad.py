@@ -43,7 +43,8 @@ UNIT_US = 1.5             # start, drain and store of a unit
 SUM_US, SUM_BYTES_PER_US = 4.0, 2.2e6  # the kernel that adds the slots, and their way there and back
 BYTES_PER_US = 2.2e6      # of device memory, 64 images apart
 CACHE_BYTES = 40e6        # of tensors that the L2 cache keeps
-PART_COST = 0.4           # of a block, whatever the number of its taps
+PART_COST = 0.6           # of a block, whatever the number of its taps
+STRIP_TIME = {128: 0.89, 64: 1.09}  # of a whole strip on an H100, by rows of a tile, in what its pixels should take
 
 
 class Tiling(NamedTuple):
@@ -68,7 +69,8 @@ class Tiling(NamedTuple):
         products = side * (PART_COST + (1 - PART_COST) * taps / self.taps)
         if self.strip == 1:
             return products
-        return max(products, self.strip * self._copied(side, taps) / self._copied(self.strip, self.taps))
+        strip = max(products, self.strip * self._copied(side, taps) / self._copied(self.strip, self.taps))
+        return strip * (STRIP_TIME[self.rows] if side == self.strip else 1.0)
 
     def _copied(self, side: int, taps: int) -> int:
         return side * self.rows + (taps + side - 1) * self.tap_columns

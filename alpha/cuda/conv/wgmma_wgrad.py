@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from alpha.cuda.context import context
 from alpha.cuda.conv.schedule import oversized
-from alpha.cuda.conv.schedule_wgmma_wgrad import Schedule, Tiling, longest_chain, schedule
+from alpha.cuda.conv.schedule_wgmma_wgrad import STRIP_TIME, Schedule, Tiling, longest_chain, schedule
 from alpha.cuda.conv.wgmma import refusal
 from alpha.cuda.kernel import Kernel
 from alpha.cuda.memory import Array, empty, upload
@@ -21,8 +21,7 @@ LOAD_BYTES_PER_US = 10e6               # from the L2 cache to shared memory
 SHARED_BYTES_PER_FLOP = 135 / 4096     # that a multiprocessor moves per FLOP of its tensor cores at that clock
 ISSUE_US = 0.37                        # that the producer takes for a block
 ROW_US = 3 / 1755                      # that TMA takes for a row of a box, of 128 bytes or fewer
-TWO_STAGES = 1.1                       # times as long take products that wait for copies
-STRIP_TIME = {128: 0.89, 64: 1.09}     # of what these figures say, by rows of a tile: what strips took on an H100
+TWO_STAGES = 1.03                      # times as long take products that wait for copies
 UNIT_BYTES = 2048                      # of shared memory for a unit's description
 SUM_THREADS, MOST_SPLIT = 256, 8
 ENOUGH_THREADS = 1 << 17               # of the sum: more split no further
@@ -73,9 +72,8 @@ class WgradTile(NamedTuple):
         nbytes = self.box_bytes(planes) / self.strip
         shared = (reads + nbytes) / (SHARED_BYTES_PER_FLOP * products * flops)
         rows = planes * 64 * (self.rows / 64 + self.strip_columns / self.strip / self.tap_box)
-        limit = max(sm_count * flops / FLOPS_PER_US[planes] * max(1.0, shared, TWO_STAGES * (self.stages < 3)),
-                    sm_count * nbytes / LOAD_BYTES_PER_US, rows * ROW_US, ISSUE_US / self.strip)
-        return limit * (STRIP_TIME[self.rows] if self.strip > 1 else 1.0)
+        return max(sm_count * flops / FLOPS_PER_US[planes] * max(1.0, shared, TWO_STAGES * (self.stages < 3)),
+                   sm_count * nbytes / LOAD_BYTES_PER_US, rows * ROW_US, ISSUE_US / self.strip)
 
 
 TILES = {1: (WgradTile(128, 128, 1, 6), WgradTile(128, 256, 1, 4), WgradTile(128, 128, 2, 4), WgradTile(128, 64, 1, 9),
@@ -128,7 +126,8 @@ class WgmmaWgrad:
     def least(self, desc: ConvDesc, sm_count: int) -> float:
         tile = self.tile
         blocks = desc.useful_flops / 2 / (tile.rows * tile.columns * 64)
-        return LAUNCH_US + blocks * tile.block_us(self.planes, sm_count) / sm_count
+        faster = min(1.0, STRIP_TIME[tile.rows]) if tile.strip > 1 else 1.0
+        return LAUNCH_US + blocks * tile.block_us(self.planes, sm_count) * faster / sm_count
 
     def prepare(self, desc: ConvDesc) -> Launch:
         plan, tile, reads = self.schedule(desc, context.sm_count), self.tile, self.reads
