@@ -43,7 +43,7 @@ def check(config: Config) -> None:
 
 def twin(config: Config, num_classes: int) -> Any:
     """Returns PyTorch's network with the initial weights of the training program's."""
-    torch = strict_torch()
+    import torch  # as it is set: strict_torch() would take TF32 back
     alpha.manual_seed(config.seed)
     initial = checkpoint.to_torch_state_dict(models.create(config.model, num_classes))
     net = TWINS[config.model]()

@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from alpha.errors import ConfigError
-from benchmarks import accuracy, digits_archive, results
-from train import cifar
-from train.config import parse
-
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch")  # which what is tested here needs to be imported
 pytest.importorskip("sklearn")
+
+from alpha.errors import ConfigError  # noqa: E402
+from benchmarks import accuracy, digits_archive, results  # noqa: E402
+from benchmarks.torch_recipe import TorchRun  # noqa: E402
+from train import cifar  # noqa: E402
+from train.config import parse  # noqa: E402
+from train.data import load, split  # noqa: E402
+
 pytestmark = pytest.mark.torch
 
 SHORT = ["--device", "cpu", "--epochs", "2", "--batch-size", "64", "--label-smoothing", "0.1"]
@@ -101,3 +104,11 @@ def test_networks_and_precisions_have_rows_of_their_own(tmp_path: Path, monkeypa
 def test_a_precision_that_the_cpu_lacks_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert accuracy.main(["--precision", "bf16", "--device", "cpu", "--output", str(tmp_path)]) == 1
     assert "accuracy: precision bf16 on the CPU, which computes fp32 alone\nhelp: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("precision, allowed", [("fp32", False), ("tf32", True), ("fp16", True)])
+def test_pytorch_computes_in_the_precision_asked_for(precision: str, allowed: bool) -> None:
+    config = parse(["--device", "cpu", "--dataset", "digits", "--precision", precision])
+    data = load(config.dataset, config.data_dir, seed=0)
+    TorchRun(config, split(data, config.val_size, 0), data)
+    assert torch.backends.cudnn.allow_tf32 is torch.backends.cuda.matmul.allow_tf32 is allowed

@@ -32,7 +32,8 @@ from alpha.cuda.memory import Array
 from alpha.errors import AlphaError, CompileError, DeviceError, message
 
 KERNELS = Path(__file__).parent / "kernels"
-FLOAT_DTYPES = ("float32", "bfloat16", "float16")
+C_TYPES = {"float32": "float", "bfloat16": "bf16", "float16": "f16"}  # a dtype's name in kernels/storage.cuh
+FLOAT_DTYPES = tuple(C_TYPES)
 
 # Argument types, as written in a declaration -> format of `struct`, whose native alignment is that of the device.
 FORMATS = {"ptr": "P", "i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f"}

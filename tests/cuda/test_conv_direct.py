@@ -4,14 +4,19 @@ import numpy as np
 import pytest
 
 from alpha.cuda.context import context
+from alpha.cuda.elementwise import convert
 from alpha.cuda.memory import download, upload
-from alpha.cuda.plan import PASSES, candidates
+from alpha.cuda.plan import PASSES, candidates, precision_of, rank
 from alpha.gradcheck import assert_equal_at
 from tests.conv_cases import Case, small_cases, square
 from tests.conv_oracle import conv_dgrad_padded, conv_fprop_padded, conv_wgrad_padded
-from tests.cuda.agree import ints
+from tests.cuda.agree import floats, ints
+from tests.cuda.test_conv_wgmma import fetched, stored
 
 pytestmark = pytest.mark.cuda
+
+HALVES = ("bfloat16", "float16")
+UNIT = {"bfloat16": 2.0 ** -8, "float16": 2.0 ** -11}  # of a rounding, relative
 
 # Beside the catalogue: channels that fill vectors and end inside a tile, images that a tile of positions ends in,
 # several tiles of filters, and filters that do not fit into shared memory at once.
@@ -26,9 +31,9 @@ MORE = (square("stem_two_tiles", 3, 20, 3, 68, 3, 1, 1), square("stem_7x7", 2, 1
 CASES = (*(case for case in small_cases() if case.ic <= 4 or case.groups == case.ic), *MORE)
 
 
-def direct(pass_name, desc=None):
-    """Returns the candidates that this file is about; those that fit, where a description is given."""
-    found = [c for c in candidates(pass_name) if c.name.startswith(("stem", "depthwise"))]
+def direct(pass_name, desc=None, dtype="float32"):
+    """Returns the candidates that this file is about, of a dtype; those that fit, where a description is given."""
+    found = [c for c in candidates(pass_name) if c.name.startswith(("stem", "depthwise")) and c.reads == dtype]
     return [c for c in found if not (desc and c.fits(desc))]
 
 
@@ -38,6 +43,18 @@ def run(candidate, desc, *operands, shape, rest=()):
     arrays = [None if a is None else upload(a) for a in operands]
     candidate.prepare(desc)(*arrays, out, *rest)
     return download(out, "float32")
+
+
+def run_half(candidate, desc, g, w, w_dtype):
+    """Returns dx as the candidate stores it, of a g in its dtype; dx starts as NaN."""
+    dx = stored(np.full(desc.x_shape, np.nan, np.float32), candidate.writes)
+    candidate.prepare(desc)(stored(g, candidate.reads), stored(w, w_dtype), dx)
+    return fetched(dx)
+
+
+def rounded(a, dtype):
+    """Returns what a storage type has for float32 numbers."""
+    return fetched(convert(upload(a.astype(np.float32)), dtype))
 
 
 def operands(case, seed=0):
@@ -64,6 +81,34 @@ def test_dgrad_is_exact(case):
         assert_equal_at(run(c, desc, g, w, shape=desc.x_shape), expected, name=f"dx of {c.name}")
 
 
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_dgrad_in_sixteen_bits_rounds_exact_sums_once(case, half):
+    """Of weights in float32, where these have more digits than g can hold, and of those that are stored as g is."""
+    desc, _, w, g = operands(case)
+    for c in direct("dgrad", desc, half):
+        for weights, w_dtype in ((w, half), (w * 257, "float32")):
+            expected = rounded(conv_dgrad_padded(g, weights, case.hw, **case.attrs), half)
+            assert_equal_at(run_half(c, desc, g, weights, w_dtype), expected, name=f"dx of {c.name}, w {w_dtype}")
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_dgrad_in_sixteen_bits_is_within_a_rounding(half):
+    for case in (square("", 3, 21, 3, 64, 3, 1, 1), square("", 2, 18, 3, 64, 7, 2, 3), square("", 2, 9, 4, 12, 5)):
+        desc, g, w = case.desc, rounded(floats(*case.desc.y_shape), half), floats(*case.desc.w_shape, seed=1)
+        exact = conv_dgrad_padded(g.astype(np.float64), w.astype(np.float64), case.hw, **case.attrs)
+        found = direct("dgrad", desc, half)
+        assert found
+        for c in found:
+            np.testing.assert_allclose(run_half(c, desc, g, w, "float32"), exact, rtol=UNIT[half], atol=1e-4)
+
+
+@pytest.mark.parametrize("half", HALVES)
+def test_the_first_layer_is_planned_in_its_storage_type(half):
+    desc = square("", 512, 32, 3, 64, 3, 1, 1).desc
+    assert rank("dgrad", desc, 132, precision_of(half))[0].candidate.name == f"stem_runs_dgrad {half}"
+
+
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_wgrad_is_exact(case):
     desc, x, _, g = operands(case)
@@ -86,11 +131,13 @@ def test_runs_of_several_tiles_are_exact(case, monkeypatch):
         assert_equal_at(run(c, desc, x, w, b, shape=desc.y_shape, rest=(True,)), y, name=f"y of {c.name}")
     for c in direct("dgrad", desc):
         assert_equal_at(run(c, desc, g, w, shape=desc.x_shape), dx, name=f"dx of {c.name}")
+    for c in [c for half in HALVES for c in direct("dgrad", desc, half)]:
+        assert_equal_at(run_half(c, desc, g, w, "float32"), rounded(dx, c.writes), name=f"dx of {c.name}")
 
 
 @pytest.mark.parametrize("pass_name", PASSES)
 def test_every_candidate_serves_some_case(pass_name):
-    for c in direct(pass_name):
+    for c in [c for dtype in ("float32", *HALVES) for c in direct(pass_name, dtype=dtype)]:
         assert any(not c.fits(case.desc) for case in CASES), f"no case reaches {c.name}"
 
 

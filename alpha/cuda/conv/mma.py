@@ -17,7 +17,6 @@ from alpha.cuda.conv.sk_dilated import WgradTile
 from alpha.cuda.conv.slab import SlabTile
 from alpha.cuda.conv.wgmma import (
     BF16,
-    C_TYPES,
     FP16,
     FP32,
     TF32,
@@ -29,7 +28,7 @@ from alpha.cuda.conv.wgmma import (
 )
 from alpha.cuda.gemm import LAUNCH_US
 from alpha.cuda.gemm_mma import TILES, MmaTile
-from alpha.cuda.kernel import Kernel
+from alpha.cuda.kernel import C_TYPES, Kernel
 from alpha.cuda.memory import Array
 from alpha.cuda.operand import KEEP, READS, Operand, operand
 from alpha.cuda.plan import UNGUARDED, Guard, Launch

@@ -53,10 +53,10 @@ def work_list(tiles: list[int], column_tiles: int, blocks: int) -> np.ndarray:
                      for begin in range(0, count, share) for col in range(column_tiles)], np.int32)
 
 
-def estimate_us(desc: ConvDesc, sm_count: int, padded: float) -> float:
+def estimate_us(desc: ConvDesc, sm_count: int, padded: float, itemsize: int = 4) -> float:
     """Returns what arithmetic or memory needs, whichever is more; padded: products made for each useful one."""
     rate = 2 * rates().fma * sm_count * rates().clock_ghz * 1e3 * EFFICIENCY
-    return LAUNCH_US + max(desc.useful_flops * padded / rate, desc.nbytes() / BYTES_PER_US)
+    return LAUNCH_US + max(desc.useful_flops * padded / rate, desc.nbytes(itemsize) / BYTES_PER_US)
 
 
 class StemFprop:

@@ -7,15 +7,16 @@ import numpy as np
 from alpha.cuda.context import context
 from alpha.cuda.conv.schedule import FIELDS, Slabs, dgrad_slabs
 from alpha.cuda.conv.stem import MOST_CHANNELS, THREADS, estimate_us, refusal, work_list
-from alpha.cuda.kernel import Kernel
-from alpha.cuda.memory import Array, upload
+from alpha.cuda.elementwise import convert
+from alpha.cuda.kernel import C_TYPES, Kernel
+from alpha.cuda.memory import ITEMSIZE, Array, upload
 from alpha.cuda.plan import Launch, register
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
 RUN, COLUMNS = 8, 64                      # of kernels/conv_stem_runs.cu
 FILTER_FLOATS = (2048, 12288)             # shared memory that a block may take: what is left over caches x and g
 TILE = THREADS // 16                      # runs
-BLOCKS = 5                                # on a multiprocessor: with four channels the registers hold 4
+BLOCKS = {4: 5, 2: 4}                     # on a multiprocessor, by an element's bytes: with four channels there are 4
 TURNED = {"in_h": "in_w", "out_h": "out_w", "taps_h": "taps_w", "tap_in_h": "tap_in_w", "tap_w_h": "tap_w_w"}
 COLUMN = {name: number for number, name in enumerate(FIELDS)}
 
@@ -47,16 +48,19 @@ def filter_floats(desc: ConvDesc) -> int:
 
 
 class StemRunsDgrad:
-    """stem_runs_dgrad; see alpha.cuda.plan for the members."""
+    """stem_runs_dgrad of one storage type; see alpha.cuda.plan for the members."""
 
-    pass_name, reads, writes, takes_guard = "dgrad", "float32", "float32", False
-    name = "stem_runs_dgrad"
+    pass_name, takes_guard = "dgrad", False
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: str) -> None:
+        self.reads = self.writes = dtype
+        self.itemsize = ITEMSIZE[dtype]
+        self.name = "stem_runs_dgrad" if dtype == "float32" else f"stem_runs_dgrad {dtype}"
         self.kernels = {(ic, floats): Kernel(
             "conv_stem_runs.cu", "stem_runs_dgrad", "ptr g, ptr w, ptr dx, ptr classes, ptr work, i64 g_image, "
             "i64 x_image, i32 images, i32 channels, i32 w_row", threads=THREADS, shared=4 * floats,
-            defines={"CHANNELS": ic}) for ic in range(1, MOST_CHANNELS + 1) for floats in FILTER_FLOATS}
+            defines={"CHANNELS": ic, "ELEMENT": C_TYPES[dtype]})
+            for ic in range(1, MOST_CHANNELS + 1) for floats in FILTER_FLOATS}
 
     def fits(self, desc: ConvDesc) -> str:
         if desc.oc % 4 or desc.oc > COLUMNS:
@@ -66,7 +70,7 @@ class StemRunsDgrad:
         return refusal(desc)
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        return estimate_us(desc, sm_count, COLUMNS / desc.oc)
+        return estimate_us(desc, sm_count, COLUMNS / desc.oc, self.itemsize)
 
     def least(self, desc: ConvDesc, sm_count: int) -> float:
         return 0.0  # what it costs is known at once
@@ -74,14 +78,16 @@ class StemRunsDgrad:
     def prepare(self, desc: ConvDesc) -> Launch:
         slabs = dgrad_slabs(desc)
         classes = with_runs(slabs)
-        work = work_list([ceil_div(runs, TILE) for runs in runs_of(classes)], 1, context.sm_count * BLOCKS)
+        tiles = [ceil_div(runs, TILE) for runs in runs_of(classes)]
+        work = work_list(tiles, 1, context.sm_count * BLOCKS[self.itemsize])
         kernel = self.kernels[desc.ic, next(floats for floats in FILTER_FLOATS if floats >= filter_floats(desc))]
         grid, tables = len(work), (upload(classes), upload(work))
         sizes = slabs.in_image, slabs.out_image, slabs.images, slabs.channels, slabs.w_row
 
         def launch(g: Array, w: Array, dx: Array) -> None:
-            kernel(grid, g, w, dx, *tables, *sizes)
+            weights = w if w.dtype == "float32" else convert(w, "float32")  # parameters are, in every precision
+            kernel(grid, g, weights, dx, *tables, *sizes)
         return launch
 
 
-register(StemRunsDgrad())
+register(*(StemRunsDgrad(dtype) for dtype in C_TYPES))

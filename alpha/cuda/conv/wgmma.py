@@ -19,7 +19,7 @@ from alpha.cuda.conv.schedule_wgmma import (
     work_list,
 )
 from alpha.cuda.deferred import Memory
-from alpha.cuda.kernel import Kernel
+from alpha.cuda.kernel import C_TYPES, Kernel
 from alpha.cuda.memory import ITEMSIZE, Array, empty, upload
 from alpha.cuda.operand import KEEP, Operand, lost_ranges, operand
 from alpha.cuda.plan import GUARD_ARGS, UNGUARDED, Guard, Launch
@@ -38,7 +38,6 @@ BOX_ROWS, OUT_ROW = 64, 128     # rows of a box by which results are stored, and
 BOX_BYTES = BOX_ROWS * OUT_ROW
 THREADS, SUM_THREADS = 384, 256
 CONSUMERS = 2                   # of a block, each with its slot of statistics
-C_TYPES = {"float32": "float", "float16": "f16", "bfloat16": "bf16"}
 PLANES = "Planes"               # of float32 in its place: kernels/plane_boxes.cuh
 _REPORT = f"{GUARD_ARGS}, ptr header, ptr lost_ranges, i32 reporters"
 PIXELS = {"fprop": lru_cache(maxsize=256)(fprop_pixels), "dgrad": lru_cache(maxsize=256)(dgrad_pixels)}

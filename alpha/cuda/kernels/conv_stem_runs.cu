@@ -2,27 +2,51 @@
 //
 //   what      stem_runs_dgrad computes what stem_dgrad does (conv_stem.cu), in the same layouts, and takes the same
 //             classes and work lists; a tile is a number of runs
+//   storage   g and dx are ELEMENT: float, bf16 or f16. w and all arithmetic are float32, and sums are rounded once
 //   run       RUN neighbouring positions of a line of a class, or all of a shorter one. The last run of a line begins
 //             so early that it is whole, and leaves what the run before it has stored. Where neighbouring taps read
 //             neighbouring positions a run goes through TAPS taps of a line at once: RUN + TAPS - 1 pixels in registers
 //             serve RUN * TAPS pairs of position and tap
 //   ahead     a register that has been used for the last time gets the pixel that takes its place in the next step,
-//             which may be the first one of the next tile: memory is never waited for, and there is no barrier
-//   threads   LANES neighbouring ones share a run and have a quad of output channels each; their sums meet in exchanges
-//             that halve the positions that a thread still holds
+//             which may be the first one of the next tile: memory is never waited for, and there is no barrier. Pixels
+//             stay as they are stored until they are multiplied: a conversion behind the load would wait for it
+//   threads   RUN_LANES neighbouring ones share a run and have a quad of output channels each; their sums meet in
+//             exchanges that halve the positions that a thread still holds
 //   requires  one group, IC = CHANNELS <= 4, OC a multiple of 4 and at most COLS; all taps of IC and COLS channels fit
 //             into the dynamic shared memory
 //   measured  H100 SXM, nvcc 13.0, bursts, 512 images of 32x32, 3 channels from 64, 3x3: 82 us, stem_dgrad 120; what is
 //             moved takes 47 at the speed of a copy. fprop in the same manner (8 lanes of 8 channels) took 89 us where
 //             stem_fprop takes 92, and is not here
 #include "conv_slab.cuh"
+#include "storage.cuh"
 
 constexpr int IC = CHANNELS, THREADS = 128, RUN = 8;
-constexpr int LANES = 16, COLS = 4 * LANES;  // threads of a run; output channels
+constexpr int RUN_LANES = 16, COLS = 4 * RUN_LANES;  // threads of a run; output channels
+
+template <class T> struct Quad {  // four channels as they are stored
+  unsigned pairs[2];
+
+  __device__ __forceinline__ void clear() { pairs[0] = pairs[1] = 0; }
+  __device__ __forceinline__ void load(const T *from) {
+    const uint2 a = *reinterpret_cast<const uint2 *>(from);
+    pairs[0] = a.x, pairs[1] = a.y;
+  }
+  __device__ __forceinline__ float at(int q) const { return float_of_pair<T>(pairs[q / 2], q % 2); }
+};
+template <> struct Quad<float> {
+  float v[4];
+
+  __device__ __forceinline__ void clear() { v[0] = v[1] = v[2] = v[3] = 0.f; }
+  __device__ __forceinline__ void load(const float *from) {
+    const float4 a = *reinterpret_cast<const float4 *>(from);
+    v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
+  }
+  __device__ __forceinline__ float at(int q) const { return v[q]; }
+};
 
 struct StemTensors {
-  const float *in;
-  float *out;
+  const ELEMENT *in;
+  ELEMENT *out;
   long long in_image, out_image;  // elements of an image
   int images;
 };
@@ -49,7 +73,7 @@ using Work = const volatile StemWork;
 
 // Goes through the steps of all tiles of a block: where a step begins to read, and how many pixels of it there are.
 template <int TAPS, int RUNS> struct StemWalk {
-  const float *from;
+  const ELEMENT *from;
   int there;               // 0 behind the last tile
   int steps, lines, tile;  // steps left of the line, lines left of the tile
 
@@ -108,19 +132,17 @@ template <int TAPS, bool DENSE>
 __device__ __forceinline__ void dgrad_runs(const StemTensors &t, Work &s, StemPlace *places,
                                            const float *filter, int oc, bool active) {
   constexpr int SPAN = RUN + TAPS - 1;
-  const int lane = threadIdx.x % LANES;
-  StemWalk<TAPS, THREADS / LANES> walk;
+  const int lane = threadIdx.x % RUN_LANES;
+  StemWalk<TAPS, THREADS / RUN_LANES> walk;
   walk.tile = s.tile;
   walk.start(t, s, oc, places);
-  float v[SPAN][4];
+  Quad<ELEMENT> v[SPAN];
   auto load = [&](int e, int step) {
-    if ((DENSE ? 0 : e) >= walk.there || !active) return;
-    const float4 a = *reinterpret_cast<const float4 *>(walk.from + e * step);
-    v[e][0] = a.x, v[e][1] = a.y, v[e][2] = a.z, v[e][3] = a.w;
+    if ((DENSE ? 0 : e) < walk.there && active) v[e].load(walk.from + e * step);
   };
 #pragma unroll
   for (int e = 0; e < SPAN; e++) {
-    v[e][0] = v[e][1] = v[e][2] = v[e][3] = 0.f;
+    v[e].clear();
     load(e, DENSE ? COLS : s.c.in_w);
   }
   for (int tile = s.tile; tile < s.end; tile++) {
@@ -150,7 +172,7 @@ __device__ __forceinline__ void dgrad_runs(const StemTensors &t, Work &s, StemPl
             if (e - tap >= 0 && e - tap < RUN) {
 #pragma unroll
               for (int ic = 0; ic < IC; ic++)
-                sum[e - tap][ic] = fmaf(v[e][q], u[tap][q * IC + ic], sum[e - tap][ic]);
+                sum[e - tap][ic] = fmaf(v[e].at(q), u[tap][q * IC + ic], sum[e - tap][ic]);
             }
         load(e, step);
       }
@@ -165,13 +187,13 @@ __device__ __forceinline__ void dgrad_runs(const StemTensors &t, Work &s, StemPl
     for (int ic = 0; ic < IC; ic++) {
       const float total = sum[0][ic] + __shfl_xor_sync(~0u, sum[0][ic], 1);
       if ((place.stored >> position & 1) && (lane & 1) == (ic & 1))
-        t.out[place.first + position * s.c.out_w + ic] = total;
+        t.out[place.first + position * s.c.out_w + ic] = from_float<ELEMENT>(total);
     }
   }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 4)
-stem_runs_dgrad(const float *g, const float *w, float *dx, const SlabClass *classes, const int4 *work,
+stem_runs_dgrad(const ELEMENT *g, const float *w, ELEMENT *dx, const SlabClass *classes, const int4 *work,
                 long long g_image, long long x_image, int images, int channels, int w_row) {
   DYNAMIC_SHARED(float, filter);  // [tap][COLS][IC]
   __shared__ StemWork s;
@@ -181,7 +203,7 @@ stem_runs_dgrad(const float *g, const float *w, float *dx, const SlabClass *clas
   const SlabClass &c = s.c;
   stem_filters(w, c, channels, w_row, filter);
   const StemTensors t = {g, dx, g_image, x_image, images};
-  const int oc = threadIdx.x % LANES * 4;
+  const int oc = threadIdx.x % RUN_LANES * 4;
   const bool slides = c.tap_in_w == c.in_w, active = oc < channels;
   filter += oc * IC;
   if (slides && c.taps_w % 3 == 0 && c.in_w == COLS && c.width >= RUN)
