@@ -1,0 +1,241 @@
+// dgrad of the first layer on tensor cores, by mma.sync: g goes from memory to the fragments, and only once.
+//
+//   what      dx[n][ih][iw][ic] = sum over fh, fw, oc of g[n][ih + pad_h - fh][iw + pad_w - fw][oc] * w[oc][fh][fw][ic]
+//   layout    g (N, OH, OW, OC), dx (N, IH, IW, IC), both NHWC of ELEMENT; w (OC, FH, FW, IC), float32
+//   GEMM      rows: POSITIONS_W neighbouring positions of a line of g; columns: (fw, ic) of one fh; sum: output channels.
+//             Line r of g adds to lines r - pad_h + fh of dx, so that FH lines of sums are in registers: one of them is
+//             complete with each line of g, and the others move on. What is left is to add FW shifted columns, in
+//             shared memory. Padding is never multiplied: lines of g that do not exist are left out, and so are
+//             positions where sums are added
+//   g         a lane reads 16 bytes of a position: which channel an element of the sum is was chosen so, for w as well.
+//             They are two steps of a fragment, as they are. Registers that have been multiplied (or taken to halves)
+//             are filled from the next line at once
+//   w         lies in shared memory as the lanes' fragments, [place][step][lane][WORDS], rounded or split once
+//   tail      NARROW: 9 columns, of 3x3 filters of 3 channels, would be two blocks of 8 for each fh. The ninth columns of
+//             all fh share one block instead: line m of dx has place m % 3 in it, and w's tail is there in 3 rotations
+//   threads   a warp has a band of lines, a segment of g wide; every other band goes upwards, so that neighbours (in a
+//             block) read what they share at the same time. Warps share nothing but w
+//   not finite  see stem_mma.cuh: a sum that is not finite is made again with multiply-adds, of what is there alone
+//   requires  one group; stride and dilation 1; FH, FW <= TAPS; FW * IC <= 8 * NT (+ 1 if NARROW); OC <= 64, a multiple
+//             of VEC; an image of g or dx has fewer than 2^31 elements
+//   estimated 512 images of 32x32x3 from 64 channels, on an H100: g and dx take 52 us at 2.7 TB/s, 26 in 16 bits. Three
+//             products are 24,000 mma.sync a multiprocessor, 22 us, in 16 bits 4,000
+#include "stem_mma.cuh"
+
+constexpr int VEC = LANES<ELEMENT>, CHANNELS = 64, POSITIONS_W = 32, MT = 2;
+constexpr int BAND_WARPS = 4, BAND_THREADS = 32 * BAND_WARPS, BLOCKS = !NARROW || PRODUCTS == 3 ? 2 : WIDE ? 3 : 4;
+constexpr int TAPS = NARROW ? 3 : 5, NT = NARROW ? 1 : 2;  // of FH and FW at most; blocks of columns of a tap
+constexpr int LOADS = CHANNELS / (4 * VEC);                // of 16 bytes, a position; each is two steps
+constexpr int WORDS = 2 * NT * (PRODUCTS == 3 ? 2 : 1), PLACES = NARROW ? 2 * TAPS : TAPS;
+constexpr int PLACE_WORDS = 2 * LOADS * 32 * WORDS, LINE = 24;  // LINE: of sums in shared memory, without conflicts
+
+struct BandShape {
+  int images, ih, iw, ic, oh, ow, oc, fh, fw, pad_h, pad_w;
+  int height, bands, segments, first;  // lines of a band, bands and segments of an image, g's first position with use
+};
+
+struct Operands {
+  const ELEMENT *g;
+  const float *w;
+  ELEMENT *dx;
+};
+
+// Fragments of w: place f < TAPS has the columns of tap f, place TAPS + r the tails of tap (p + r) % 3 in column 2p.
+template <class E> PTX_FN void load_filters(const BandShape &s, const float *w, unsigned *to) {
+  for (int e = threadIdx.x; e < PLACES * 2 * LOADS * 32 * NT * 2; e += BAND_THREADS) {
+    const int half = e % 2, block = e / 2 % NT, lane = e / (2 * NT) % 32, step = e / (64 * NT) % (2 * LOADS);
+    const int place = e / (64 * NT * 2 * LOADS), n = lane / 4;
+    const bool tail = place >= TAPS;
+    const int fh = tail ? (n / 2 + place) % TAPS : place, column = tail ? 8 : block * 8 + n;
+    const int oc = (step / 2 * 4 + lane % 4) * VEC + (step % 2 * 2 + half) * (VEC / 4);
+    const bool there = fh < s.fh && column < s.fw * s.ic && !(tail && (n % 2 || n >= 2 * TAPS));
+    float v[2];
+#pragma unroll
+    for (int q = 0; q < 2; q++)
+      v[q] = there && q < VEC / 4 && oc + q < s.oc ? w[((oc + q) * s.fh + fh) * (s.fw * s.ic) + column] : 0.f;
+    unsigned *words = to + place * PLACE_WORDS + (step * 32 + lane) * WORDS + block * 2 + half;
+    Fragment<1> f;
+    if constexpr (sizeof(E) == 4) f.set(0, v[0]);
+    else f.set(0, pair_of_floats<E>(v[0], v[1]));
+    words[0] = f.hi[0];
+    if constexpr (PRODUCTS == 3) words[2 * NT] = f.lo[0];
+  }
+}
+
+PTX_FN void set_fragment(Fragment<2> (&b)[NT], const unsigned *from) {
+  unsigned words[WORDS];
+  if constexpr (WORDS == 2) {
+    const uint2 v = *reinterpret_cast<const uint2 *>(from);
+    words[0] = v.x, words[1] = v.y;
+  } else {
+#pragma unroll
+    for (int i = 0; i < WORDS; i += 4) {
+      const uint4 v = *reinterpret_cast<const uint4 *>(from + i);
+      words[i] = v.x, words[i + 1] = v.y, words[i + 2] = v.z, words[i + 3] = v.w;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 2 * NT; i++) {
+    b[i / 2].hi[i % 2] = words[i];
+    if constexpr (PRODUCTS == 3) b[i / 2].lo[i % 2] = words[2 * NT + i];
+  }
+}
+
+// sum += both steps of a load; three products meet in registers of their own, as a tensor core cuts off what it adds
+PTX_FN void multiply_steps(float (&sum)[MT][NT][4], const Fragment<4> (&a)[2][MT], const unsigned *filter) {
+  float part[MT][NT][4] = {};
+#pragma unroll
+  for (int step = 0; step < 2; step++) {
+    Fragment<2> b[NT];
+    set_fragment(b, filter + step * 32 * WORDS);
+    if constexpr (PRODUCTS == 3) multiply(part, a[step], b);
+    else multiply(sum, a[step], b);
+  }
+  if constexpr (PRODUCTS == 3) {
+#pragma unroll
+    for (int i = 0; i < MT; i++)
+#pragma unroll
+      for (int j = 0; j < NT; j++)
+#pragma unroll
+        for (int q = 0; q < 4; q++) sum[i][j][q] += part[i][j][q];
+  }
+}
+
+// An element of dx, of products with elements of g that are there.
+PTX_FN float exact(const BandShape &s, const Operands &o, int image, int ih, int iw, int ic) {
+  float sum = 0.f;
+#pragma unroll 1
+  for (int fh = 0; fh < s.fh; fh++)
+#pragma unroll 1
+    for (int fw = 0; fw < s.fw; fw++) {
+      const int oh = ih + s.pad_h - fh, ow = iw + s.pad_w - fw;
+      if ((unsigned)oh >= (unsigned)s.oh || (unsigned)ow >= (unsigned)s.ow) continue;
+      const ELEMENT *g = o.g + ((long long)image * s.oh * s.ow + (oh * s.ow + ow)) * s.oc;
+      const float *w = o.w + (fh * s.fw + fw) * s.ic + ic;
+#pragma unroll 1
+      for (int oc = 0; oc < s.oc; oc++)
+        sum = fmaf(to_float(g[oc]), to_float(from_float<ELEMENT>(w[oc * s.fh * s.fw * s.ic])), sum);
+    }
+  return sum;
+}
+
+extern "C" __global__ void __launch_bounds__(BAND_THREADS, BLOCKS)
+stem_mma_dgrad(Operands o, BandShape s) {
+  DYNAMIC_SHARED(unsigned, filter);
+  __shared__ __align__(16) float lines[BAND_WARPS][POSITIONS_W * LINE];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  float *columns = lines[warp];
+  const unsigned *fragments = filter + lane * WORDS;
+  load_filters<ELEMENT>(s, o.w, filter);
+  __syncthreads();
+  const int units = s.images * s.segments * s.bands;
+  for (int unit = blockIdx.x * BAND_WARPS + warp; unit < units; unit += gridDim.x * BAND_WARPS) {
+    const int band = unit % s.bands, segment = unit / s.bands % s.segments, image = unit / (s.bands * s.segments);
+    const int h0 = band * s.height, height = min(s.height, s.ih - h0);
+    const bool last = segment == s.segments - 1;
+    const int ow0 = s.first + segment * (POSITIONS_W + 1 - s.fw);        // of g
+    const int iw0 = segment ? ow0 - s.pad_w + s.fw - 1 : 0;              // of dx
+    const int width = (last ? s.iw : ow0 + POSITIONS_W - s.pad_w) - iw0;
+    const int there = min(POSITIONS_W, s.ow - ow0);
+    const int way = band % 2 ? -1 : 1, last_tap = s.fh - 1;
+    int line = way > 0 ? h0 + s.pad_h - last_tap : h0 + height - 1 + s.pad_h;  // of g
+    const int line_stride = s.ow * s.oc;
+    // positions and channels that do not exist: any others, whose sums are not used or whose filters are zero
+    const ELEMENT *from = o.g + ((long long)image * s.oh + min(max(line, 0), s.oh - 1)) * line_stride;
+    int at[MT * 2], channel[LOADS];
+#pragma unroll
+    for (int i = 0; i < MT * 2; i++) at[i] = (ow0 + min(i * 8 + lane / 4, there - 1)) * s.oc;
+#pragma unroll
+    for (int j = 0; j < LOADS; j++) channel[j] = (j * 4 + lane % 4) * VEC < s.oc ? (j * 4 + lane % 4) * VEC : 0;
+    uint4 v[LOADS][MT * 2];
+    auto load = [&](int j, const ELEMENT *p) {
+#pragma unroll
+      for (int i = 0; i < MT * 2; i++) v[j][i] = *reinterpret_cast<const uint4 *>(p + at[i] + channel[j]);
+    };
+#pragma unroll
+    for (int j = 0; j < LOADS; j++) load(j, from);
+    float sum[TAPS][MT][NT][4] = {}, tail[MT][NT][4] = {};
+    int place = NARROW ? (way > 0 ? (3 - last_tap) % 3 : last_tap) : 0;  // of the complete line in the tail
+    for (int k = -last_tap; k < height; k++, line += way) {  // line k of the band, from where it begins, is complete
+      if ((unsigned)line < (unsigned)s.oh) {
+        const bool more = k + 1 < height && (unsigned)(line + way) < (unsigned)s.oh;
+        from += more ? way * line_stride : 0;
+        const unsigned *tails = fragments;
+        if constexpr (NARROW) tails += (TAPS + ((way > 0 ? 0 : last_tap) - place + 3) % 3) * PLACE_WORDS;
+#pragma unroll
+        for (int j = 0; j < LOADS; j++) {
+          if (j * 4 * VEC >= s.oc) continue;
+          Fragment<4> a[2][MT];
+#pragma unroll
+          for (int i = 0; i < MT * 2; i++) {
+            const unsigned words[] = {v[j][i].x, v[j][i].y, v[j][i].z, v[j][i].w};
+#pragma unroll
+            for (int q = 0; q < 4; q++) {
+              Fragment<4> &to = a[q / 2][i / 2];
+              if constexpr (WIDE) to.set(q % 2 * 2 + i % 2, __uint_as_float(words[q]));
+              else to.set(q % 2 * 2 + i % 2, words[q]);
+            }
+          }
+          if (more) load(j, from);
+          const int steps = 2 * j * 32 * WORDS;
+#pragma unroll
+          for (int t = 0; t < TAPS; t++)
+            if (t <= last_tap && (unsigned)(k + t) < (unsigned)height)
+              multiply_steps(sum[t], a, fragments + (way > 0 ? t : last_tap - t) * PLACE_WORDS + steps);
+          if constexpr (NARROW) multiply_steps(tail, a, tails + steps);
+        }
+      }
+      if (k >= 0) {
+        __syncwarp();  // all have read what was here
+#pragma unroll
+        for (int i = 0; i < MT * 2; i++) {
+          float *to = columns + (i * 8 + lane / 4) * LINE + lane % 4 * 2;
+#pragma unroll
+          for (int j = 0; j < NT; j++)
+            *reinterpret_cast<float2 *>(to + j * 8) =
+                make_float2(sum[0][i / 2][j][i % 2 * 2], sum[0][i / 2][j][i % 2 * 2 + 1]);
+          if (NARROW && lane % 4 == place) columns[(i * 8 + lane / 4) * LINE + 8] = tail[i / 2][0][i % 2 * 2];
+        }
+        __syncwarp();
+        const int ih = way > 0 ? h0 + k : h0 + height - 1 - k;
+        ELEMENT *to = o.dx + (((long long)image * s.ih + ih) * s.iw + iw0) * s.ic;
+        int w = lane / s.ic, ic = lane % s.ic;
+        float zero = 0.f;
+        for (int e = lane; e < width * s.ic; e += 32) {
+          const int position = iw0 + w + s.pad_w - ow0;  // of g for fw = 0, in the segment
+          float total = 0.f;
+#pragma unroll
+          for (int fw = 0; fw < TAPS; fw++)
+            if (fw < s.fw && (unsigned)(position - fw) < (unsigned)there)
+              total += columns[(position - fw) * LINE + fw * s.ic + ic];
+          to[e] = from_float<ELEMENT>(total);
+          zero = fmaf(total, 0.f, zero);
+          w += 32 / s.ic, ic += 32 % s.ic;
+          if (ic >= s.ic) w++, ic -= s.ic;
+        }
+        if (zero != 0.f) {
+#pragma unroll 1
+          for (int e = lane; e < width * s.ic; e += 32)
+            if (to_float(to[e]) * 0.f != 0.f)
+              to[e] = from_float<ELEMENT>(exact(s, o, image, ih, iw0 + e / s.ic, e % s.ic));
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < MT; i++)
+#pragma unroll
+        for (int j = 0; j < NT; j++)
+#pragma unroll
+          for (int q = 0; q < 4; q++) {
+#pragma unroll
+            for (int t = 0; t < TAPS; t++) sum[t][i][j][q] = t + 1 < TAPS ? sum[t + 1][i][j][q] : 0.f;
+          }
+      if constexpr (NARROW) {
+#pragma unroll
+        for (int i = 0; i < MT * 2; i++)
+          if (lane % 4 == place) tail[i / 2][0][i % 2 * 2] = 0.f;
+        place = (place + way + 3) % 3;
+      }
+    }
+  }
+}
+ALPHA_KERNEL(stem_mma_dgrad)
