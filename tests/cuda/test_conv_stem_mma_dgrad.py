@@ -8,7 +8,6 @@ import pytest
 from alpha.cuda.context import context
 from alpha.cuda.conv import stem_mma_dgrad
 from alpha.cuda.conv.stem_mma_dgrad import bands_of
-from alpha.cuda.memory import upload
 from alpha.cuda.plan import rank, serves
 from alpha.gradcheck import assert_equal_at
 from tests.conv_cases import Case, square

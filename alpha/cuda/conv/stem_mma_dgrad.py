@@ -1,6 +1,7 @@
 """dgrad of the first layer on tensor cores, from sm_80 on: kernels/conv_stem_mma_dgrad.cu.
 
-Filters are up to 5x5, and a line of them has up to 16 weights of an output channel. Modes are those of alpha.cuda.conv.stem_mma. A warp computes a band of lines of dx, and reads the lines of g for it once.
+Filters are up to 5x5, and a line of them has up to 16 weights of an output channel. Modes are those of
+alpha.cuda.conv.stem_mma. A warp computes a band of lines of dx, and reads the lines of g for it once.
 """
 
 from __future__ import annotations
