@@ -25,7 +25,8 @@ CASES = (
     square("5x5", 2, 36, 3, 48, 5, 1, 2), square("many_images", 70, 4, 3, 8, 3, 1, 1),
     square("one_channel", 2, 12, 1, 32, 5, 1, 2), square("narrow_channel", 2, 12, 1, 32, 3, 1, 1),
     square("two_channels", 3, 34, 2, 56, 3, 1, 1), square("four_channels", 3, 13, 4, 64, 3, 1, 1),
-    square("full", 2, 34, 3, 16, 3), square("full_5x5", 2, 36, 3, 16, 5), square("wide_padding", 2, 30, 3, 16, 3, 1, 5),
+    square("many_rgb", 70, 5, 3, 64, 3, 1, 1), square("rgb_65", 1, 65, 3, 64, 3, 1, 0), square("rgb_3", 2, 3, 3, 64, 3, 1, 4),
+    square("full", 2, 34, 3, 16, 3), square("full_rgb", 2, 34, 3, 64, 3), square("full_5x5", 2, 36, 3, 16, 5), square("wide_padding", 2, 30, 3, 16, 3, 1, 5),
     square("all_padding", 1, 2, 3, 16, 3, 1, 40), square("wide_padding_1x1", 2, 3, 3, 16, 1, 1, 4),
     Case("40x37", 2, (40, 37), 3, 64, (3, 3), (1, 1), (1, 1)), Case("64", 2, (5, 64), 3, 32, (3, 3), (1, 1), (1, 1)),
     Case("row", 2, (1, 300), 3, 16, (1, 3), (1, 1), (0, 1)), Case("column", 2, (300, 1), 1, 16, (3, 1), (1, 1), (1, 0)),
@@ -78,7 +79,8 @@ def test_blocks_of_several_bands_are_exact(c, monkeypatch):
 def test_bands_of_any_height_are_exact(c, height, monkeypatch):
     monkeypatch.setattr(stem_mma_dgrad, "bands_of", lambda desc, warps: bands_of(desc, warps)._replace(
         height=height, per_height=-(-desc.h.i // height)))
-    for case in (square("cut", 2, 11, 3, 16, 3, 1, 1), square("cut_2x2", 2, 9, 3, 16, 2, 1, 1),
+    for case in (square("cut", 2, 11, 3, 16, 3, 1, 1), square("cut_rgb", 2, 10, 3, 64, 3, 1, 1),
+                 square("cut_2x2", 2, 9, 3, 16, 2, 1, 1),
                  square("cut_5x5", 2, 13, 2, 16, 5, 1, 1), square("cut_1x1", 2, 7, 3, 16, 1, 1, 1)):
         g, w = small(case, 8)
         assert_equal_at(dgrad(c, case, g, w), right(case, g, w), name="dx")
@@ -99,7 +101,7 @@ def test_digits_beyond_tf32_count_in_fp32_alone(c):
         return
     long, short = {"low": -(1 << 18), "high": 1 << 18}, {"low": -1, "high": 2}
     for f in (3, 5):
-        case = square("digits", 1, 6, 3, 16, f, 1, 1)
+        case = square("digits", 1, 6, 3, 64, f, 1, 1)
         for of_g, of_w in ((long, short), (short, long)):
             g, w = ints(*case.desc.y_shape, seed=0, **of_g), ints(*case.w_shape, seed=1, **of_w)
             assert np.array_equal(dgrad(c, case, g, w), right(case, g, w)) == (c.mode.precision == "fp32")
@@ -116,10 +118,10 @@ def test_dgrad_is_as_accurate_as_promised(c, f):
 
 
 @each
-@pytest.mark.parametrize("f", [3, 5])
-def test_special_values_stay_where_they_belong(c, f):
+@pytest.mark.parametrize(("f", "oc"), [(3, 64), (3, 24), (5, 24)])
+def test_special_values_stay_where_they_belong(c, f, oc):
     """Infinities come out as such, padding times infinity is no product, and neither reaches what does not read it."""
-    case = square("special", 2, 24, 3, 24, f, 1, f // 2)
+    case = square("special", 2, 24, 3, oc, f, 1, f // 2)
     g, w = ints(*case.desc.y_shape, seed=0, low=1, high=3), ints(*case.w_shape, seed=1, low=-2, high=0)
     g[0, 0, 0, 0], g[0, 12, 3, 1], g[1, 23, 23, 2] = np.inf, -np.inf, np.nan
     w[3, 0, 0, 0] = np.inf  # of a line that the first one of dx has not got
@@ -139,10 +141,10 @@ def test_special_values_stay_where_they_belong(c, f):
 
 @each
 def test_the_same_bits_every_time(c):
-    case = square("again", 5, 17, 3, 24, 3, 1, 1)
-    g, w = floats(*case.desc.y_shape, seed=0), floats(*case.w_shape, seed=1)
-    results = [dgrad(c, case, g, w) for _ in range(2)]
-    assert np.array_equal(*results) and np.isfinite(results[0]).all()
+    for case in (square("again", 5, 17, 3, 64, 3, 1, 1), square("again_24", 5, 17, 3, 24, 3, 1, 1)):
+        g, w = floats(*case.desc.y_shape, seed=0), floats(*case.w_shape, seed=1)
+        results = [dgrad(c, case, g, w) for _ in range(2)]
+        assert np.array_equal(*results) and np.isfinite(results[0]).all()
 
 
 @pytest.mark.parametrize(("case", "fragment"), [
@@ -166,5 +168,5 @@ def test_the_first_layer_is_planned_so():
 
 def test_all_warps_have_one_band():
     """Of the first layer, on an H100."""
-    for warps, height in ((132 * 16, 8), (132 * 8, 16)):
-        assert bands_of(FIRST.desc, warps) == (height, 32 // height, 1, 0)
+    for warps, bands in ((132 * 12, 3), (132 * 8, 2)):
+        assert bands_of(FIRST.desc, warps) == (-(-32 // bands), bands, 1, 0)

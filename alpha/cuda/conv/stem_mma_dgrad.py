@@ -22,7 +22,7 @@ from alpha.cuda.rates import rates
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
 WARPS, POSITIONS, CHANNELS = 4, 32, 64  # of the kernel
-TAPS, COLUMNS = (3, 5), (9, 16)         # of a narrow and a wide kernel, at most: of FH and FW; of FW * IC
+TAPS, COLUMNS = 5, 16                   # of FH and FW, and of FW * IC, at most
 PER_BAND = 2                            # what a band takes beside its lines of g, in lines: an estimate
 
 
@@ -63,19 +63,19 @@ class StemMmaDgrad:
         self.mode, self.precisions, self.name = mode, (mode.precision,), f"conv_stem_mma_dgrad {mode.precision}"
         self.reads = self.writes = mode.dtype
         self.vector = 16 // ITEMSIZE[mode.dtype]
-        self.kernels = {narrow: Kernel(
+        self.kernels = {rgb: Kernel(
             "conv_stem_mma_dgrad.cu", "stem_mma_dgrad", "ptr g, ptr w, ptr dx, i32 images, i32 ih, i32 iw, i32 ic, "
             "i32 oh, i32 ow, i32 oc, i32 fh, i32 fw, i32 pad_h, i32 pad_w, i32 height, i32 bands, i32 segments, "
-            "i32 first", threads=32 * WARPS, shared=self._shared(narrow),
-            defines={**mode.defines, "NARROW": int(narrow)}) for narrow in (True, False)}
+            "i32 first", threads=32 * WARPS, shared=self._shared(rgb),
+            defines={**mode.defines, "RGB": int(rgb)}) for rgb in (True, False)}
 
-    def _shared(self, narrow: bool) -> int:
-        places, blocks = (6, 1) if narrow else (5, 2)  # of w's fragments; of 8 columns
+    def _shared(self, rgb: bool) -> int:
+        places, blocks = (6, 1) if rgb else (5, 2)  # of w's fragments; of 8 columns
         return places * blocks * 8 * CHANNELS * ITEMSIZE[self.mode.dtype] * (2 if self.mode.products == 3 else 1)
 
     def _blocks(self, desc: ConvDesc) -> int:
         """Returns how many blocks are resident on a multiprocessor."""
-        return 2 if not narrow(desc) or self.mode.products == 3 else 3 if self.mode.dtype == "float32" else 4
+        return 3 if is_rgb(desc) and self.mode.products == 1 else 2
 
     def _bands(self, desc: ConvDesc, sm_count: int) -> Bands:
         return bands_of(desc, sm_count * self._blocks(desc) * WARPS)
@@ -85,8 +85,8 @@ class StemMmaDgrad:
             return f"{desc.ic} input channels in {desc.groups} groups, 1 to {MOST_CHANNELS} in one are served"
         if any(axis.s > 1 or axis.d > 1 for axis in (desc.h, desc.w)):
             return "strides and dilations of 1 are served"
-        if max(desc.h.f, desc.w.f) > TAPS[1] or desc.w.f * desc.ic > COLUMNS[1]:
-            return f"{desc.h.f}x{desc.w.f}x{desc.ic} filters, up to {TAPS[1]}x{TAPS[1]} are served"
+        if max(desc.h.f, desc.w.f) > TAPS or desc.w.f * desc.ic > COLUMNS:
+            return f"{desc.h.f}x{desc.w.f}x{desc.ic} filters, up to {TAPS}x{TAPS} are served"
         if desc.oc % self.vector or desc.oc > CHANNELS:
             return f"{desc.oc} output channels, multiples of {self.vector} up to {CHANNELS} are served"
         return oversized(desc)
@@ -94,7 +94,7 @@ class StemMmaDgrad:
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         bands = self._bands(desc, sm_count)
         lines = desc.n * bands.segments * (desc.h.i + bands.per_height * (desc.h.f - 1))  # of g
-        columns = 8 * (desc.h.f + 1 if narrow(desc) else desc.h.f * 2)
+        columns = 8 * (desc.h.f + 1 if is_rgb(desc) else desc.h.f * 2)
         channels = ceil_div(desc.oc, 4 * self.vector) * 4 * self.vector
         products = lines * POSITIONS * columns * channels * self.mode.products
         rate = rates().mma / (2 if self.mode.dtype == "float32" else 1) * sm_count * rates().clock_ghz * 1e3 * TENSOR
@@ -105,7 +105,7 @@ class StemMmaDgrad:
         return 0.0  # what it costs is known at once
 
     def prepare(self, desc: ConvDesc) -> Launch:
-        bands, kernel, h, w = self._bands(desc, context.sm_count), self.kernels[narrow(desc)], desc.h, desc.w
+        bands, kernel, h, w = self._bands(desc, context.sm_count), self.kernels[is_rgb(desc)], desc.h, desc.w
         grid = min(ceil_div(desc.n * bands.per_image, WARPS), context.sm_count * self._blocks(desc))
         sizes = desc.n, h.i, w.i, desc.ic, h.o, w.o, desc.oc, h.f, w.f, h.p, w.p, *bands
 
@@ -114,9 +114,9 @@ class StemMmaDgrad:
         return launch
 
 
-def narrow(desc: ConvDesc) -> bool:
-    """Tells whether the kernel for 3x3 filters of up to 3 channels serves desc."""
-    return max(desc.h.f, desc.w.f) <= TAPS[0] and desc.w.f * desc.ic <= COLUMNS[0]
+def is_rgb(desc: ConvDesc) -> bool:
+    """Tells whether desc, which fits, is what the faster of the two kernels serves."""
+    return desc.h.f == desc.w.f == desc.ic == 3 and desc.oc == CHANNELS
 
 
 CANDIDATES = tuple(StemMmaDgrad(mode) for mode in MODES)

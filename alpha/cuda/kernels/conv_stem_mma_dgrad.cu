@@ -11,23 +11,26 @@
 //             They are two steps of a fragment, as they are. Registers that have been multiplied (or taken to halves)
 //             are filled from the next line at once
 //   w         lies in shared memory as the lanes' fragments, [place][step][lane][WORDS], rounded or split once
-//   tail      NARROW: 9 columns, of 3x3 filters of 3 channels, would be two blocks of 8 for each fh. The ninth columns of
+//   tail      RGB: 9 columns, of 3x3 filters of 3 channels, would be two blocks of 8 for each fh. The ninth columns of
 //             all fh share one block instead: line m of dx has place m % 3 in it, and w's tail is there in 3 rotations
 //   threads   a warp has a band of lines, a segment of g wide; every other band goes upwards, so that neighbours (in a
 //             block) read what they share at the same time. Warps share nothing but w
 //   not finite  see stem_mma.cuh: a sum that is not finite is made again with multiply-adds, of what is there alone
-//   requires  one group; stride and dilation 1; FH, FW <= TAPS; FW * IC <= 8 * NT (+ 1 if NARROW); OC <= 64, a multiple
+//   requires  one group; stride and dilation 1; FH, FW <= TAPS; FW * IC <= 8 * NT (+ 1 if RGB); OC <= 64, a multiple
 //             of VEC; an image of g or dx has fewer than 2^31 elements
 //   estimated 512 images of 32x32x3 from 64 channels, on an H100: g and dx take 52 us at 2.7 TB/s, 26 in 16 bits. Three
 //             products are 24,000 mma.sync a multiprocessor, 22 us, in 16 bits 4,000
 #include "stem_mma.cuh"
 
 constexpr int VEC = LANES<ELEMENT>, CHANNELS = 64, POSITIONS_W = 32, MT = 2;
-constexpr int BAND_WARPS = 4, BAND_THREADS = 32 * BAND_WARPS, BLOCKS = !NARROW || PRODUCTS == 3 ? 2 : WIDE ? 3 : 4;
-constexpr int TAPS = NARROW ? 3 : 5, NT = NARROW ? 1 : 2;  // of FH and FW at most; blocks of columns of a tap
+constexpr int BAND_WARPS = 4, BAND_THREADS = 32 * BAND_WARPS, BLOCKS = !RGB || PRODUCTS == 3 ? 2 : 3;
+constexpr int TAPS = RGB ? 3 : 5, NT = RGB ? 1 : 2;  // of FH and FW at most; blocks of columns of a tap
 constexpr int LOADS = CHANNELS / (4 * VEC);                // of 16 bytes, a position; each is two steps
-constexpr int WORDS = 2 * NT * (PRODUCTS == 3 ? 2 : 1), PLACES = NARROW ? 2 * TAPS : TAPS;
-constexpr int PLACE_WORDS = 2 * LOADS * 32 * WORDS, LINE = 24;  // LINE: of sums in shared memory, without conflicts
+constexpr int TILES = TAPS * NT + (RGB ? 1 : 0), GROUP = !RGB ? NT : PRODUCTS == 3 ? 2 : TILES;  // blocks of columns; those multiplied at once
+constexpr int WORDS = 2 * NT * (PRODUCTS == 3 ? 2 : 1), PLACES = RGB ? 2 * TAPS : TAPS;
+constexpr int PLACE_WORDS = 2 * LOADS * 32 * WORDS;  // of a place
+// Sums in shared memory: positions, and zeros on both sides; LINE: floats of one. Elements of dx that a lane adds up.
+constexpr int LINES = POSITIONS_W + 2 * (TAPS - 1), LINE = 24, MOST_OUT = RGB ? 4 : 5;
 
 struct BandShape {
   int images, ih, iw, ic, oh, ow, oc, fh, fw, pad_h, pad_w;
@@ -62,7 +65,7 @@ template <class E> PTX_FN void load_filters(const BandShape &s, const float *w, 
   }
 }
 
-PTX_FN void set_fragment(Fragment<2> (&b)[NT], const unsigned *from) {
+PTX_FN void set_fragments(Fragment<2> *b, const unsigned *from) {  // of a place and step
   unsigned words[WORDS];
   if constexpr (WORDS == 2) {
     const uint2 v = *reinterpret_cast<const uint2 *>(from);
@@ -78,26 +81,6 @@ PTX_FN void set_fragment(Fragment<2> (&b)[NT], const unsigned *from) {
   for (int i = 0; i < 2 * NT; i++) {
     b[i / 2].hi[i % 2] = words[i];
     if constexpr (PRODUCTS == 3) b[i / 2].lo[i % 2] = words[2 * NT + i];
-  }
-}
-
-// sum += both steps of a load; three products meet in registers of their own, as a tensor core cuts off what it adds
-PTX_FN void multiply_steps(float (&sum)[MT][NT][4], const Fragment<4> (&a)[2][MT], const unsigned *filter) {
-  float part[MT][NT][4] = {};
-#pragma unroll
-  for (int step = 0; step < 2; step++) {
-    Fragment<2> b[NT];
-    set_fragment(b, filter + step * 32 * WORDS);
-    if constexpr (PRODUCTS == 3) multiply(part, a[step], b);
-    else multiply(sum, a[step], b);
-  }
-  if constexpr (PRODUCTS == 3) {
-#pragma unroll
-    for (int i = 0; i < MT; i++)
-#pragma unroll
-      for (int j = 0; j < NT; j++)
-#pragma unroll
-        for (int q = 0; q < 4; q++) sum[i][j][q] += part[i][j][q];
   }
 }
 
@@ -122,46 +105,52 @@ PTX_FN float exact(const BandShape &s, const Operands &o, int image, int ih, int
 extern "C" __global__ void __launch_bounds__(BAND_THREADS, BLOCKS)
 stem_mma_dgrad(Operands o, BandShape s) {
   DYNAMIC_SHARED(unsigned, filter);
-  __shared__ __align__(16) float lines[BAND_WARPS][POSITIONS_W * LINE];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  float *columns = lines[warp];
-  const unsigned *fragments = filter + lane * WORDS;
+  __shared__ __align__(16) float lines[BAND_WARPS][(LINES + 1) * LINE];
+  if constexpr (RGB) s.fh = s.fw = s.ic = 3, s.oc = CHANNELS;  // constants
+  const int lane = threadIdx.x % 32, warp = __shfl_sync(~0u, threadIdx.x / 32, 0), last_tap = s.fh - 1;
+  float *const columns = lines[warp] + (TAPS - 1) * LINE;
   load_filters<ELEMENT>(s, o.w, filter);
   __syncthreads();
   const int units = s.images * s.segments * s.bands;
   for (int unit = blockIdx.x * BAND_WARPS + warp; unit < units; unit += gridDim.x * BAND_WARPS) {
     const int band = unit % s.bands, segment = unit / s.bands % s.segments, image = unit / (s.bands * s.segments);
-    const int h0 = band * s.height, height = min(s.height, s.ih - h0);
-    const bool last = segment == s.segments - 1;
-    const int ow0 = s.first + segment * (POSITIONS_W + 1 - s.fw);        // of g
-    const int iw0 = segment ? ow0 - s.pad_w + s.fw - 1 : 0;              // of dx
-    const int width = (last ? s.iw : ow0 + POSITIONS_W - s.pad_w) - iw0;
-    const int there = min(POSITIONS_W, s.ow - ow0);
-    const int way = band % 2 ? -1 : 1, last_tap = s.fh - 1;
-    int line = way > 0 ? h0 + s.pad_h - last_tap : h0 + height - 1 + s.pad_h;  // of g
-    const int line_stride = s.ow * s.oc;
+    const int h0 = band * s.height, height = min(s.height, s.ih - h0), way = band % 2 ? -1 : 1;
+    const int ow0 = s.first + segment * (POSITIONS_W + 1 - s.fw);                              // of g
+    const int iw0 = segment ? ow0 - s.pad_w + s.fw - 1 : 0;                                    // of dx
+    const int count = ((segment == s.segments - 1 ? s.iw : ow0 + POSITIONS_W - s.pad_w) - iw0) * s.ic;
+    const int there = min(POSITIONS_W, s.ow - ow0);                                            // positions
+    int line = way > 0 ? h0 + s.pad_h - last_tap : h0 + height - 1 + s.pad_h;                  // of g
     // positions and channels that do not exist: any others, whose sums are not used or whose filters are zero
-    const ELEMENT *from = o.g + ((long long)image * s.oh + min(max(line, 0), s.oh - 1)) * line_stride;
-    int at[MT * 2], channel[LOADS];
+    int at[MT * 2];
 #pragma unroll
-    for (int i = 0; i < MT * 2; i++) at[i] = (ow0 + min(i * 8 + lane / 4, there - 1)) * s.oc;
+    for (int i = 0; i < MT * 2; i++)
+      at[i] = min(i * 8 + lane / 4, there - 1) * s.oc;
+    const ELEMENT *from = o.g + (((long long)image * s.oh + min(max(line, 0), s.oh - 1)) * s.ow + ow0) * s.oc +
+                          (RGB ? lane % 4 * VEC : 0);
+    float *mine[MT * 2];  // behind the zeros is a place for sums of what does not exist
 #pragma unroll
-    for (int j = 0; j < LOADS; j++) channel[j] = (j * 4 + lane % 4) * VEC < s.oc ? (j * 4 + lane % 4) * VEC : 0;
+    for (int i = 0; i < MT * 2; i++)
+      mine[i] = columns + (i * 8 + lane / 4 < there ? i * 8 + lane / 4 : LINES - TAPS + 1) * LINE + lane % 4 * 2;
     uint4 v[LOADS][MT * 2];
-    auto load = [&](int j, const ELEMENT *p) {
+    auto load = [&](int j) {
+      const int channel = (j * 4 + lane % 4) * VEC, offset = RGB ? j * 4 * VEC : channel < s.oc ? channel : 0;
 #pragma unroll
-      for (int i = 0; i < MT * 2; i++) v[j][i] = *reinterpret_cast<const uint4 *>(p + at[i] + channel[j]);
+      for (int i = 0; i < MT * 2; i++) v[j][i] = *reinterpret_cast<const uint4 *>(from + at[i] + offset);
     };
 #pragma unroll
-    for (int j = 0; j < LOADS; j++) load(j, from);
-    float sum[TAPS][MT][NT][4] = {}, tail[MT][NT][4] = {};
-    int place = NARROW ? (way > 0 ? (3 - last_tap) % 3 : last_tap) : 0;  // of the complete line in the tail
+    for (int j = 0; j < LOADS; j++) load(j);
+    __syncwarp();  // all have read what was in shared memory
+    for (int e = lane; e < LINES * LINE; e += 32) lines[warp][e] = 0.f;
+    __syncwarp();
+    const unsigned *const taps = filter + lane * WORDS + (way > 0 ? 0 : last_tap * PLACE_WORDS);
+    float sum[MT][TILES][4] = {};
+    int place = way > 0 ? 1 : 2;  // of the complete line in the tail
+    ELEMENT *to = o.dx + (((long long)image * s.ih + (way > 0 ? h0 : h0 + height - 1)) * s.iw + iw0) * s.ic + lane;
     for (int k = -last_tap; k < height; k++, line += way) {  // line k of the band, from where it begins, is complete
       if ((unsigned)line < (unsigned)s.oh) {
         const bool more = k + 1 < height && (unsigned)(line + way) < (unsigned)s.oh;
-        from += more ? way * line_stride : 0;
-        const unsigned *tails = fragments;
-        if constexpr (NARROW) tails += (TAPS + ((way > 0 ? 0 : last_tap) - place + 3) % 3) * PLACE_WORDS;
+        from += more ? way * s.ow * s.oc : 0;
+        const unsigned *const tails = filter + lane * WORDS + (TAPS + (way > 0 ? 3 - place : 5 - place) % 3) * PLACE_WORDS;
 #pragma unroll
         for (int j = 0; j < LOADS; j++) {
           if (j * 4 * VEC >= s.oc) continue;
@@ -176,63 +165,78 @@ stem_mma_dgrad(Operands o, BandShape s) {
               else to.set(q % 2 * 2 + i % 2, words[q]);
             }
           }
-          if (more) load(j, from);
-          const int steps = 2 * j * 32 * WORDS;
+          if (!WIDE || more) load(j);
 #pragma unroll
-          for (int t = 0; t < TAPS; t++)
-            if (t <= last_tap && (unsigned)(k + t) < (unsigned)height)
-              multiply_steps(sum[t], a, fragments + (way > 0 ? t : last_tap - t) * PLACE_WORDS + steps);
-          if constexpr (NARROW) multiply_steps(tail, a, tails + steps);
+          for (int group = 0; group < TILES / GROUP; group++) {
+            if (PRODUCTS == 3 && RGB ? !group && k < -1 : group > last_tap) continue;
+            float part[MT][GROUP][4] = {};
+#pragma unroll
+            for (int step = 0; step < 2; step++) {
+              Fragment<2> b[GROUP];
+#pragma unroll
+              for (int i = 0; i < GROUP / NT; i++)
+                set_fragments(b + i * NT, (group * GROUP / NT + i < TAPS ? taps + (group * GROUP / NT + i) * way * PLACE_WORDS : tails) +
+                                              (2 * j + step) * 32 * WORDS);
+              if constexpr (PRODUCTS == 3) multiply(part, a[step], b);
+              else multiply(sum, a[step], b, group * GROUP);
+            }
+            if constexpr (PRODUCTS == 3)
+#pragma unroll
+              for (int i = 0; i < MT; i++)
+#pragma unroll
+                for (int t = 0; t < GROUP; t++)
+#pragma unroll
+                  for (int q = 0; q < 4; q++) sum[i][group * GROUP + t][q] += part[i][t][q];
+          }
         }
       }
       if (k >= 0) {
-        __syncwarp();  // all have read what was here
 #pragma unroll
         for (int i = 0; i < MT * 2; i++) {
-          float *to = columns + (i * 8 + lane / 4) * LINE + lane % 4 * 2;
 #pragma unroll
           for (int j = 0; j < NT; j++)
-            *reinterpret_cast<float2 *>(to + j * 8) =
-                make_float2(sum[0][i / 2][j][i % 2 * 2], sum[0][i / 2][j][i % 2 * 2 + 1]);
-          if (NARROW && lane % 4 == place) columns[(i * 8 + lane / 4) * LINE + 8] = tail[i / 2][0][i % 2 * 2];
+            *reinterpret_cast<float2 *>(mine[i] + j * 8) =
+                make_float2(sum[i / 2][j][i % 2 * 2], sum[i / 2][j][i % 2 * 2 + 1]);
+          if (RGB && lane % 4 == place) mine[i][8 - lane % 4 * 2] = sum[i / 2][TILES - 1][i % 2 * 2];
         }
         __syncwarp();
-        const int ih = way > 0 ? h0 + k : h0 + height - 1 - k;
-        ELEMENT *to = o.dx + (((long long)image * s.ih + ih) * s.iw + iw0) * s.ic;
-        int w = lane / s.ic, ic = lane % s.ic;
+        const float *from = columns + (iw0 + lane / s.ic + s.pad_w - ow0) * LINE + lane % s.ic;
+        int ic = lane % s.ic;
         float zero = 0.f;
-        for (int e = lane; e < width * s.ic; e += 32) {
-          const int position = iw0 + w + s.pad_w - ow0;  // of g for fw = 0, in the segment
-          float total = 0.f;
 #pragma unroll
-          for (int fw = 0; fw < TAPS; fw++)
-            if (fw < s.fw && (unsigned)(position - fw) < (unsigned)there)
-              total += columns[(position - fw) * LINE + fw * s.ic + ic];
-          to[e] = from_float<ELEMENT>(total);
-          zero = fmaf(total, 0.f, zero);
-          w += 32 / s.ic, ic += 32 % s.ic;
-          if (ic >= s.ic) w++, ic -= s.ic;
+        for (int i = 0; i < MOST_OUT; i++) {
+          if (i * 32 + lane < count) {
+            float total = from[0];
+#pragma unroll
+            for (int fw = 1; fw < TAPS; fw++)
+              if (fw < s.fw) total += from[fw * (s.ic - LINE)];
+            to[i * 32] = from_float<ELEMENT>(total);
+            zero = fmaf(total, 0.f, zero);
+          }
+          ic += 32 % s.ic;
+          from += 32 / s.ic * LINE + 32 % s.ic + (ic >= s.ic ? LINE - s.ic : 0);
+          ic -= ic >= s.ic ? s.ic : 0;
         }
         if (zero != 0.f) {
 #pragma unroll 1
-          for (int e = lane; e < width * s.ic; e += 32)
+          for (int e = 0; e + lane < count; e += 32)
             if (to_float(to[e]) * 0.f != 0.f)
-              to[e] = from_float<ELEMENT>(exact(s, o, image, ih, iw0 + e / s.ic, e % s.ic));
+              to[e] = from_float<ELEMENT>(exact(s, o, image, way > 0 ? h0 + k : h0 + height - 1 - k,
+                                                iw0 + (e + lane) / s.ic, (e + lane) % s.ic));
         }
+        to += way * s.iw * s.ic;
+        __syncwarp();  // all have read what was here
       }
 #pragma unroll
       for (int i = 0; i < MT; i++)
 #pragma unroll
-        for (int j = 0; j < NT; j++)
+        for (int t = 0; t < TAPS * NT; t++)
 #pragma unroll
-          for (int q = 0; q < 4; q++) {
-#pragma unroll
-            for (int t = 0; t < TAPS; t++) sum[t][i][j][q] = t + 1 < TAPS ? sum[t + 1][i][j][q] : 0.f;
-          }
-      if constexpr (NARROW) {
+          for (int q = 0; q < 4; q++) sum[i][t][q] = t + NT < TAPS * NT ? sum[i][t + NT][q] : 0.f;
+      if constexpr (RGB) {
 #pragma unroll
         for (int i = 0; i < MT * 2; i++)
-          if (lane % 4 == place) tail[i / 2][0][i % 2 * 2] = 0.f;
+          if (lane % 4 == place) sum[i / 2][TILES - 1][i % 2 * 2] = 0.f;
         place = (place + way + 3) % 3;
       }
     }
