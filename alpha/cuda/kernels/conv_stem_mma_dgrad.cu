@@ -2,35 +2,35 @@
 //
 //   what      dx[n][ih][iw][ic] = sum over fh, fw, oc of g[n][ih + pad_h - fh][iw + pad_w - fw][oc] * w[oc][fh][fw][ic]
 //   layout    g (N, OH, OW, OC), dx (N, IH, IW, IC), both NHWC of ELEMENT; w (OC, FH, FW, IC), float32
-//   GEMM      rows: POSITIONS_W neighbouring positions of a line of g; columns: (fw, ic) of one fh; sum: output channels.
-//             Line r of g adds to lines r - pad_h + fh of dx, so that FH lines of sums are in registers: one of them is
-//             complete with each line of g, and the others move on. What is left is to add FW shifted columns, in
-//             shared memory. Padding is never multiplied: lines of g that do not exist are left out, and so are
-//             positions where sums are added
-//   g         a lane reads 16 bytes of a position: which channel an element of the sum is was chosen so, for w as well.
-//             They are two steps of a fragment, as they are. Registers that have been multiplied (or taken to halves)
-//             are filled from the next line at once
+//   GEMM      rows: a segment of a line of g; columns: (fw, ic) of one fh; sum: output channels. Line r of g adds to
+//             lines r - pad_h + fh of dx, so that FH lines of sums are in registers: with each line of g one of them is
+//             complete, and the others move on. What is left is to add FW shifted columns, in shared memory. Lines of g
+//             that do not exist are left out, and zeros stand for the positions beyond both ends of one
+//   g         a lane reads 16 bytes of a position, which are two steps of a fragment as they lie there: which channel
+//             an element of the sum is was chosen so, for w as well. The next line is read while one is multiplied
 //   w         lies in shared memory as the lanes' fragments, [place][step][lane][WORDS], rounded or split once
-//   tail      RGB: 9 columns, of 3x3 filters of 3 channels, would be two blocks of 8 for each fh. The ninth columns of
-//             all fh share one block instead: line m of dx has place m % 3 in it, and w's tail is there in 3 rotations
-//   threads   a warp has a band of lines, a segment of g wide; every other band goes upwards, so that neighbours (in a
-//             block) read what they share at the same time. Warps share nothing but w
+//   RGB       3x3 filters of 3 channels have 9 columns, which would be two blocks of 8 for each fh. The ninth columns
+//             of all fh share one block instead: line m of dx has place m % 3 in it, and w has these in 3 rotations
+//   threads   a warp has a band of lines, a segment wide; every other band goes upwards, so that neighbours, which are
+//             in one block, read at the same time what they share. Warps share nothing else but w
 //   not finite  see stem_mma.cuh: a sum that is not finite is made again with multiply-adds, of what is there alone
-//   requires  one group; stride and dilation 1; FH, FW <= TAPS; FW * IC <= 8 * NT (+ 1 if RGB); OC <= 64, a multiple
-//             of VEC; an image of g or dx has fewer than 2^31 elements
+//   requires  one group; stride and dilation 1; FH, FW <= TAPS; FW * IC <= 8 * NT; OC <= CHANNELS, a multiple of VEC;
+//             RGB: FH = FW = IC = 3, OC = CHANNELS. An image of g or dx has fewer than 2^31 elements
 //   estimated 512 images of 32x32x3 from 64 channels, on an H100: g and dx take 52 us at 2.7 TB/s, 26 in 16 bits. Three
-//             products are 24,000 mma.sync a multiprocessor, 22 us, in 16 bits 4,000
+//             products are 26,000 mma.sync a multiprocessor, 24 us; 145,000 instructions in all on 4 schedulers, 21 us,
+//             and 50,000 in 16 bits, 7 us
 #include "stem_mma.cuh"
 
-constexpr int VEC = LANES<ELEMENT>, CHANNELS = 64, POSITIONS_W = 32, MT = 2;
-constexpr int BAND_WARPS = 4, BAND_THREADS = 32 * BAND_WARPS, BLOCKS = !RGB || PRODUCTS == 3 ? 2 : 3;
-constexpr int TAPS = RGB ? 3 : 5, NT = RGB ? 1 : 2;  // of FH and FW at most; blocks of columns of a tap
-constexpr int LOADS = CHANNELS / (4 * VEC);                // of 16 bytes, a position; each is two steps
-constexpr int TILES = TAPS * NT + (RGB ? 1 : 0), GROUP = !RGB ? NT : PRODUCTS == 3 ? 2 : TILES;  // blocks of columns; those multiplied at once
-constexpr int WORDS = 2 * NT * (PRODUCTS == 3 ? 2 : 1), PLACES = RGB ? 2 * TAPS : TAPS;
-constexpr int PLACE_WORDS = 2 * LOADS * 32 * WORDS;  // of a place
-// Sums in shared memory: positions, and zeros on both sides; LINE: floats of one. Elements of dx that a lane adds up.
-constexpr int LINES = POSITIONS_W + 2 * (TAPS - 1), LINE = 24, MOST_OUT = RGB ? 4 : 5;
+constexpr int VEC = LANES<ELEMENT>, CHANNELS = 64, SEGMENT = 32, MT = SEGMENT / 16;
+constexpr int BAND_WARPS = 4, BAND_THREADS = 32 * BAND_WARPS, BLOCKS = RGB && PRODUCTS == 1 ? 3 : 2;
+constexpr int TAPS = RGB ? 3 : 5, NT = RGB ? 1 : 2;         // FH and FW at most; blocks of columns of a tap
+constexpr int TILES = TAPS * NT + (RGB ? 1 : 0);            // blocks of columns, the shared one last
+constexpr int GROUP = !RGB ? NT : PRODUCTS == 3 ? 2 : TILES;  // those that are multiplied at once
+constexpr int LOADS = CHANNELS / (4 * VEC);                 // of 16 bytes of a position, and two steps each
+constexpr int WORDS = 2 * NT * (PRODUCTS == 3 ? 2 : 1), PLACES = RGB ? 2 * TAPS : TAPS;  // of w: a lane's; tap or tail
+constexpr int PLACE_WORDS = 2 * LOADS * 32 * WORDS;
+constexpr int LINE = 24, ZEROS = TAPS - 1;  // of sums in shared memory: floats of a position, zeros at either end
+constexpr int MOST_OUT = RGB ? 4 : 5;       // elements of a line of dx that a lane adds up
 
 struct BandShape {
   int images, ih, iw, ic, oh, ow, oc, fh, fw, pad_h, pad_w;
@@ -45,21 +45,19 @@ struct Operands {
 
 // Fragments of w: place f < TAPS has the columns of tap f, place TAPS + r the tails of tap (p + r) % 3 in column 2p.
 template <class E> PTX_FN void load_filters(const BandShape &s, const float *w, unsigned *to) {
+#pragma unroll 4
   for (int e = threadIdx.x; e < PLACES * 2 * LOADS * 32 * NT * 2; e += BAND_THREADS) {
     const int half = e % 2, block = e / 2 % NT, lane = e / (2 * NT) % 32, step = e / (64 * NT) % (2 * LOADS);
     const int place = e / (64 * NT * 2 * LOADS), n = lane / 4;
     const bool tail = place >= TAPS;
     const int fh = tail ? (n / 2 + place) % TAPS : place, column = tail ? 8 : block * 8 + n;
     const int oc = (step / 2 * 4 + lane % 4) * VEC + (step % 2 * 2 + half) * (VEC / 4);
-    const bool there = fh < s.fh && column < s.fw * s.ic && !(tail && (n % 2 || n >= 2 * TAPS));
-    float v[2];
-#pragma unroll
-    for (int q = 0; q < 2; q++)
-      v[q] = there && q < VEC / 4 && oc + q < s.oc ? w[((oc + q) * s.fh + fh) * (s.fw * s.ic) + column] : 0.f;
+    const bool there = fh < s.fh && column < s.fw * s.ic && !(tail && (n % 2 || n >= 2 * TAPS)) && oc < s.oc;
+    const int row = s.fh * s.fw * s.ic, at = there ? oc * row + fh * (s.fw * s.ic) + column : 0;
     unsigned *words = to + place * PLACE_WORDS + (step * 32 + lane) * WORDS + block * 2 + half;
     Fragment<1> f;
-    if constexpr (sizeof(E) == 4) f.set(0, v[0]);
-    else f.set(0, pair_of_floats<E>(v[0], v[1]));
+    if constexpr (sizeof(E) == 4) f.set(0, there ? w[at] : 0.f);
+    else f.set(0, there ? pair_of_floats<E>(w[at], w[at + row]) : 0u);
     words[0] = f.hi[0];
     if constexpr (PRODUCTS == 3) words[2 * NT] = f.lo[0];
   }
@@ -105,32 +103,32 @@ PTX_FN float exact(const BandShape &s, const Operands &o, int image, int ih, int
 extern "C" __global__ void __launch_bounds__(BAND_THREADS, BLOCKS)
 stem_mma_dgrad(Operands o, BandShape s) {
   DYNAMIC_SHARED(unsigned, filter);
-  __shared__ __align__(16) float lines[BAND_WARPS][(LINES + 1) * LINE];
+  __shared__ __align__(16) float lines[BAND_WARPS][(ZEROS + SEGMENT + ZEROS + 1) * LINE];
   if constexpr (RGB) s.fh = s.fw = s.ic = 3, s.oc = CHANNELS;  // constants
   const int lane = threadIdx.x % 32, warp = __shfl_sync(~0u, threadIdx.x / 32, 0), last_tap = s.fh - 1;
-  float *const columns = lines[warp] + (TAPS - 1) * LINE;
-  load_filters<ELEMENT>(s, o.w, filter);
-  __syncthreads();
+  float *const columns = lines[warp] + ZEROS * LINE;
   const int units = s.images * s.segments * s.bands;
-  for (int unit = blockIdx.x * BAND_WARPS + warp; unit < units; unit += gridDim.x * BAND_WARPS) {
-    const int band = unit % s.bands, segment = unit / s.bands % s.segments, image = unit / (s.bands * s.segments);
+  bool begun = false;
+  for (int number = blockIdx.x * BAND_WARPS + warp; !begun || number < units; number += gridDim.x * BAND_WARPS) {
+    const int unit = min(number, units - 1), band = unit % s.bands, segment = unit / s.bands % s.segments;
+    const int image = unit / (s.bands * s.segments);
     const int h0 = band * s.height, height = min(s.height, s.ih - h0), way = band % 2 ? -1 : 1;
-    const int ow0 = s.first + segment * (POSITIONS_W + 1 - s.fw);                              // of g
-    const int iw0 = segment ? ow0 - s.pad_w + s.fw - 1 : 0;                                    // of dx
-    const int count = ((segment == s.segments - 1 ? s.iw : ow0 + POSITIONS_W - s.pad_w) - iw0) * s.ic;
-    const int there = min(POSITIONS_W, s.ow - ow0);                                            // positions
-    int line = way > 0 ? h0 + s.pad_h - last_tap : h0 + height - 1 + s.pad_h;                  // of g
-    // positions and channels that do not exist: any others, whose sums are not used or whose filters are zero
-    int at[MT * 2];
-#pragma unroll
-    for (int i = 0; i < MT * 2; i++)
-      at[i] = min(i * 8 + lane / 4, there - 1) * s.oc;
+    const int ow0 = s.first + segment * (SEGMENT + 1 - s.fw), there = min(SEGMENT, s.ow - ow0);  // of g
+    const int iw0 = segment ? ow0 - s.pad_w + s.fw - 1 : 0;                                      // of dx
+    const int count = ((segment == s.segments - 1 ? s.iw : ow0 + SEGMENT - s.pad_w) - iw0) * s.ic;
+    int line = way > 0 ? h0 + s.pad_h - last_tap : h0 + height - 1 + s.pad_h;  // of g
     const ELEMENT *from = o.g + (((long long)image * s.oh + min(max(line, 0), s.oh - 1)) * s.ow + ow0) * s.oc +
                           (RGB ? lane % 4 * VEC : 0);
-    float *mine[MT * 2];  // behind the zeros is a place for sums of what does not exist
+    // For positions and channels that do not exist others are read: filters of such channels are zero, and behind all
+    // zeros in shared memory is a place for sums of such positions
+    int at[MT * 2];
+    float *mine[MT * 2];
 #pragma unroll
-    for (int i = 0; i < MT * 2; i++)
-      mine[i] = columns + (i * 8 + lane / 4 < there ? i * 8 + lane / 4 : LINES - TAPS + 1) * LINE + lane % 4 * 2;
+    for (int i = 0; i < MT * 2; i++) {
+      const int position = i * 8 + lane / 4;
+      at[i] = min(position, there - 1) * s.oc;
+      mine[i] = columns + (position < there ? position : SEGMENT + ZEROS) * LINE + lane % 4 * 2;
+    }
     uint4 v[LOADS][MT * 2];
     auto load = [&](int j) {
       const int channel = (j * 4 + lane % 4) * VEC, offset = RGB ? j * 4 * VEC : channel < s.oc ? channel : 0;
@@ -139,10 +137,16 @@ stem_mma_dgrad(Operands o, BandShape s) {
     };
 #pragma unroll
     for (int j = 0; j < LOADS; j++) load(j);
-    __syncwarp();  // all have read what was in shared memory
-    for (int e = lane; e < LINES * LINE; e += 32) lines[warp][e] = 0.f;
+    if (!begun) {
+      load_filters<ELEMENT>(s, o.w, filter);
+      __syncthreads();
+      begun = true;
+    }
+    if (number >= units) break;
+    for (int e = lane; e < (ZEROS + SEGMENT + ZEROS) * LINE; e += 32) lines[warp][e] = 0.f;
     __syncwarp();
-    const unsigned *const taps = filter + lane * WORDS + (way > 0 ? 0 : last_tap * PLACE_WORDS);
+    const unsigned *const fragments = filter + lane * WORDS;
+    const unsigned *const taps = fragments + (way > 0 ? 0 : last_tap) * PLACE_WORDS;
     float sum[MT][TILES][4] = {};
     int place = way > 0 ? 1 : 2;  // of the complete line in the tail
     ELEMENT *to = o.dx + (((long long)image * s.ih + (way > 0 ? h0 : h0 + height - 1)) * s.iw + iw0) * s.ic + lane;
@@ -150,7 +154,7 @@ stem_mma_dgrad(Operands o, BandShape s) {
       if ((unsigned)line < (unsigned)s.oh) {
         const bool more = k + 1 < height && (unsigned)(line + way) < (unsigned)s.oh;
         from += more ? way * s.ow * s.oc : 0;
-        const unsigned *const tails = filter + lane * WORDS + (TAPS + (way > 0 ? 3 - place : 5 - place) % 3) * PLACE_WORDS;
+        const unsigned *const tails = fragments + (TAPS + (way > 0 ? 3 - place : 5 - place) % 3) * PLACE_WORDS;
 #pragma unroll
         for (int j = 0; j < LOADS; j++) {
           if (j * 4 * VEC >= s.oc) continue;
@@ -165,18 +169,21 @@ stem_mma_dgrad(Operands o, BandShape s) {
               else to.set(q % 2 * 2 + i % 2, words[q]);
             }
           }
-          if (!WIDE || more) load(j);
+          if (!WIDE || more) load(j);  // 16 bits: a branch would cost more, as registers would be copied
 #pragma unroll
           for (int group = 0; group < TILES / GROUP; group++) {
-            if (PRODUCTS == 3 && RGB ? !group && k < -1 : group > last_tap) continue;
+            if (!RGB && group > last_tap) continue;
+            if (RGB && GROUP < TILES && group == 0 && k < -1) continue;  // a band's first line does not need these taps
             float part[MT][GROUP][4] = {};
 #pragma unroll
             for (int step = 0; step < 2; step++) {
               Fragment<2> b[GROUP];
 #pragma unroll
-              for (int i = 0; i < GROUP / NT; i++)
-                set_fragments(b + i * NT, (group * GROUP / NT + i < TAPS ? taps + (group * GROUP / NT + i) * way * PLACE_WORDS : tails) +
+              for (int i = 0; i < GROUP / NT; i++) {
+                const int tap = group * GROUP / NT + i;
+                set_fragments(b + i * NT, (tap < TAPS ? taps + tap * way * PLACE_WORDS : tails) +
                                               (2 * j + step) * 32 * WORDS);
+              }
               if constexpr (PRODUCTS == 3) multiply(part, a[step], b);
               else multiply(sum, a[step], b, group * GROUP);
             }
@@ -200,7 +207,7 @@ stem_mma_dgrad(Operands o, BandShape s) {
           if (RGB && lane % 4 == place) mine[i][8 - lane % 4 * 2] = sum[i / 2][TILES - 1][i % 2 * 2];
         }
         __syncwarp();
-        const float *from = columns + (iw0 + lane / s.ic + s.pad_w - ow0) * LINE + lane % s.ic;
+        const float *from = columns + (iw0 + lane / s.ic + s.pad_w - ow0) * LINE + lane % s.ic;  // for fw = 0
         int ic = lane % s.ic;
         float zero = 0.f;
 #pragma unroll
