@@ -103,7 +103,7 @@ PTX_FN float exact(const BandShape &s, const Operands &o, int image, int ih, int
 extern "C" __global__ void __launch_bounds__(BAND_THREADS, BLOCKS)
 stem_mma_dgrad(Operands o, BandShape s) {
   DYNAMIC_SHARED(unsigned, filter);
-  __shared__ __align__(16) float lines[BAND_WARPS][(ZEROS + SEGMENT + ZEROS + 1) * LINE];
+  __shared__ __align__(16) float lines[BAND_WARPS][(ZEROS + SEGMENT + ZEROS) * LINE];
   if constexpr (RGB) s.fh = s.fw = s.ic = 3, s.oc = CHANNELS;  // constants
   const int lane = threadIdx.x % 32, warp = __shfl_sync(~0u, threadIdx.x / 32, 0), last_tap = s.fh - 1;
   float *const columns = lines[warp] + ZEROS * LINE;
@@ -119,16 +119,10 @@ stem_mma_dgrad(Operands o, BandShape s) {
     int line = way > 0 ? h0 + s.pad_h - last_tap : h0 + height - 1 + s.pad_h;  // of g
     const ELEMENT *from = o.g + (((long long)image * s.oh + min(max(line, 0), s.oh - 1)) * s.ow + ow0) * s.oc +
                           (RGB ? lane % 4 * VEC : 0);
-    // For positions and channels that do not exist others are read: filters of such channels are zero, and behind all
-    // zeros in shared memory is a place for sums of such positions
+    // For positions and channels that do not exist others are read: their filters are zero, their sums become so
     int at[MT * 2];
-    float *mine[MT * 2];
 #pragma unroll
-    for (int i = 0; i < MT * 2; i++) {
-      const int position = i * 8 + lane / 4;
-      at[i] = min(position, there - 1) * s.oc;
-      mine[i] = columns + (position < there ? position : SEGMENT + ZEROS) * LINE + lane % 4 * 2;
-    }
+    for (int i = 0; i < MT * 2; i++) at[i] = min(i * 8 + lane / 4, there - 1) * s.oc;
     uint4 v[LOADS][MT * 2];
     auto load = [&](int j) {
       const int channel = (j * 4 + lane % 4) * VEC, offset = RGB ? j * 4 * VEC : channel < s.oc ? channel : 0;
@@ -200,11 +194,13 @@ stem_mma_dgrad(Operands o, BandShape s) {
       if (k >= 0) {
 #pragma unroll
         for (int i = 0; i < MT * 2; i++) {
+          const bool exists = i * 8 + lane / 4 < there;
+          float *position = columns + (i * 8 + lane / 4) * LINE;
+          auto value = [&](int tile, int q) { return exists ? sum[i / 2][tile][i % 2 * 2 + q] : 0.f; };
 #pragma unroll
           for (int j = 0; j < NT; j++)
-            *reinterpret_cast<float2 *>(mine[i] + j * 8) =
-                make_float2(sum[i / 2][j][i % 2 * 2], sum[i / 2][j][i % 2 * 2 + 1]);
-          if (RGB && lane % 4 == place) mine[i][8 - lane % 4 * 2] = sum[i / 2][TILES - 1][i % 2 * 2];
+            *reinterpret_cast<float2 *>(position + j * 8 + lane % 4 * 2) = make_float2(value(j, 0), value(j, 1));
+          if (RGB && lane % 4 == place) position[8] = value(TILES - 1, 0);
         }
         __syncwarp();
         const float *from = columns + (iw0 + lane / s.ic + s.pad_w - ow0) * LINE + lane % s.ic;  // for fw = 0
