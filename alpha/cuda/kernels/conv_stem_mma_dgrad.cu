@@ -7,7 +7,8 @@
 //             complete, and the others move on. What is left is to add FW shifted columns, in shared memory. Lines of g
 //             that do not exist are left out, and zeros stand for the positions beyond both ends of one
 //   g         a lane reads 16 bytes of a position, which are two steps of a fragment as they lie there: which channel
-//             an element of the sum is was chosen so, for w as well. The next line is read while one is multiplied
+//             an element of the sum is was chosen so, for w as well. While these are multiplied what comes next is
+//             read: half the channels in float32, all in 16 bits
 //   w         lies in shared memory as the lanes' fragments, [place][step][lane][WORDS], rounded or split once
 //   RGB       3x3 filters of 3 channels have 9 columns, which would be two blocks of 8 for each fh. The ninth columns
 //             of all fh share one block instead: line m of dx has place m % 3 in it, and w has these in 3 rotations
@@ -17,18 +18,19 @@
 //   requires  one group; stride and dilation 1; FH, FW <= TAPS; FW * IC <= 8 * NT; OC <= CHANNELS, a multiple of VEC;
 //             RGB: FH = FW = IC = 3, OC = CHANNELS. An image of g or dx has fewer than 2^31 elements
 //   estimated 512 images of 32x32x3 from 64 channels, on an H100: g and dx take 52 us at 2.7 TB/s, 26 in 16 bits. Three
-//             products are 26,000 mma.sync a multiprocessor, 24 us; 145,000 instructions in all on 4 schedulers, 21 us,
-//             and 50,000 in 16 bits, 7 us
+//             products are 27,000 mma.sync a multiprocessor, 25 us; 140,000 instructions in all on 4 schedulers, 21 us,
+//             and 52,000 in 16 bits, 8 us
 #include "stem_mma.cuh"
 
 constexpr int VEC = LANES<ELEMENT>, CHANNELS = 64, SEGMENT = 32, MT = SEGMENT / 16;
 constexpr int BAND_WARPS = 4, BAND_THREADS = 32 * BAND_WARPS, BLOCKS = RGB && PRODUCTS == 1 ? 3 : 2;
-constexpr int TAPS = RGB ? 3 : 5, NT = RGB ? 1 : 2;         // FH and FW at most; blocks of columns of a tap
-constexpr int TILES = TAPS * NT + (RGB ? 1 : 0);            // blocks of columns, the shared one last
-constexpr int GROUP = !RGB ? NT : PRODUCTS == 3 ? 2 : TILES;  // those that are multiplied at once
-constexpr int LOADS = CHANNELS / (4 * VEC);                 // of 16 bytes of a position, and two steps each
+constexpr int TAPS = RGB ? 3 : 5, NT = RGB ? 1 : 2;  // FH and FW at most; blocks of columns of a tap
+constexpr int TILES = TAPS * NT + (RGB ? 1 : 0);     // blocks of columns, the shared one last
+constexpr int GROUP = RGB ? TILES : NT;              // those that are multiplied at once
+constexpr int LOADS = 2;                             // of 16 bytes of a position, each for two steps
+constexpr int STAGES = CHANNELS / (4 * VEC * LOADS), STEPS_OF_LINE = STAGES * LOADS * 2;
 constexpr int WORDS = 2 * NT * (PRODUCTS == 3 ? 2 : 1), PLACES = RGB ? 2 * TAPS : TAPS;  // of w: a lane's; tap or tail
-constexpr int PLACE_WORDS = 2 * LOADS * 32 * WORDS;
+constexpr int PLACE_WORDS = STEPS_OF_LINE * 32 * WORDS;
 constexpr int LINE = 24, ZEROS = TAPS - 1;  // of sums in shared memory: floats of a position, zeros at either end
 constexpr int MOST_OUT = RGB ? 4 : 5;       // elements of a line of dx that a lane adds up
 
@@ -46,9 +48,9 @@ struct Operands {
 // Fragments of w: place f < TAPS has the columns of tap f, place TAPS + r the tails of tap (p + r) % 3 in column 2p.
 template <class E> PTX_FN void load_filters(const BandShape &s, const float *w, unsigned *to) {
 #pragma unroll 4
-  for (int e = threadIdx.x; e < PLACES * 2 * LOADS * 32 * NT * 2; e += BAND_THREADS) {
-    const int half = e % 2, block = e / 2 % NT, lane = e / (2 * NT) % 32, step = e / (64 * NT) % (2 * LOADS);
-    const int place = e / (64 * NT * 2 * LOADS), n = lane / 4;
+  for (int e = threadIdx.x; e < PLACES * PLACE_WORDS / WORDS * NT * 2; e += BAND_THREADS) {
+    const int half = e % 2, block = e / 2 % NT, lane = e / (2 * NT) % 32, step = e / (64 * NT) % STEPS_OF_LINE;
+    const int place = e / (64 * NT * STEPS_OF_LINE), n = lane / 4;
     const bool tail = place >= TAPS;
     const int fh = tail ? (n / 2 + place) % TAPS : place, column = tail ? 8 : block * 8 + n;
     const int oc = (step / 2 * 4 + lane % 4) * VEC + (step % 2 * 2 + half) * (VEC / 4);
@@ -117,20 +119,19 @@ stem_mma_dgrad(Operands o, BandShape s) {
     const int iw0 = segment ? ow0 - s.pad_w + s.fw - 1 : 0;                                      // of dx
     const int count = ((segment == s.segments - 1 ? s.iw : ow0 + SEGMENT - s.pad_w) - iw0) * s.ic;
     int line = way > 0 ? h0 + s.pad_h - last_tap : h0 + height - 1 + s.pad_h;  // of g
-    const ELEMENT *from = o.g + (((long long)image * s.oh + min(max(line, 0), s.oh - 1)) * s.ow + ow0) * s.oc +
-                          (RGB ? lane % 4 * VEC : 0);
+    const ELEMENT *from = o.g + (((long long)image * s.oh + min(max(line, 0), s.oh - 1)) * s.ow + ow0) * s.oc;
     // For positions and channels that do not exist others are read: their filters are zero, their sums become so
     int at[MT * 2];
 #pragma unroll
     for (int i = 0; i < MT * 2; i++) at[i] = min(i * 8 + lane / 4, there - 1) * s.oc;
     uint4 v[LOADS][MT * 2];
-    auto load = [&](int j) {
-      const int channel = (j * 4 + lane % 4) * VEC, offset = RGB ? j * 4 * VEC : channel < s.oc ? channel : 0;
+    auto load = [&](int j, int stage) {
+      const int channel = ((stage * LOADS + j) * 4 + lane % 4) * VEC, offset = channel < s.oc ? channel : 0;
 #pragma unroll
       for (int i = 0; i < MT * 2; i++) v[j][i] = *reinterpret_cast<const uint4 *>(from + at[i] + offset);
     };
 #pragma unroll
-    for (int j = 0; j < LOADS; j++) load(j);
+    for (int j = 0; j < LOADS; j++) load(j, 0);
     if (!begun) {
       load_filters<ELEMENT>(s, o.w, filter);
       __syncthreads();
@@ -147,47 +148,51 @@ stem_mma_dgrad(Operands o, BandShape s) {
     for (int k = -last_tap; k < height; k++, line += way) {  // line k of the band, from where it begins, is complete
       if ((unsigned)line < (unsigned)s.oh) {
         const bool more = k + 1 < height && (unsigned)(line + way) < (unsigned)s.oh;
-        from += more ? way * s.ow * s.oc : 0;
         const unsigned *const tails = fragments + (TAPS + (way > 0 ? 3 - place : 5 - place) % 3) * PLACE_WORDS;
+#pragma unroll 1
+        for (int stage = 0; stage < STAGES; stage++) {
+          const int next = (stage + 1) % STAGES;
+          if (next == 0 && more) from += way * s.ow * s.oc;
 #pragma unroll
-        for (int j = 0; j < LOADS; j++) {
-          if (j * 4 * VEC >= s.oc) continue;
-          Fragment<4> a[2][MT];
+          for (int j = 0; j < LOADS; j++) {
+            Fragment<4> a[2][MT];
 #pragma unroll
-          for (int i = 0; i < MT * 2; i++) {
-            const unsigned words[] = {v[j][i].x, v[j][i].y, v[j][i].z, v[j][i].w};
+            for (int i = 0; i < MT * 2; i++) {
+              const unsigned words[] = {v[j][i].x, v[j][i].y, v[j][i].z, v[j][i].w};
 #pragma unroll
-            for (int q = 0; q < 4; q++) {
-              Fragment<4> &to = a[q / 2][i / 2];
-              if constexpr (WIDE) to.set(q % 2 * 2 + i % 2, __uint_as_float(words[q]));
-              else to.set(q % 2 * 2 + i % 2, words[q]);
-            }
-          }
-          if (!WIDE || more) load(j);  // 16 bits: a branch would cost more, as registers would be copied
-#pragma unroll
-          for (int group = 0; group < TILES / GROUP; group++) {
-            if (!RGB && group > last_tap) continue;
-            if (RGB && GROUP < TILES && group == 0 && k < -1) continue;  // a band's first line does not need these taps
-            float part[MT][GROUP][4] = {};
-#pragma unroll
-            for (int step = 0; step < 2; step++) {
-              Fragment<2> b[GROUP];
-#pragma unroll
-              for (int i = 0; i < GROUP / NT; i++) {
-                const int tap = group * GROUP / NT + i;
-                set_fragments(b + i * NT, (tap < TAPS ? taps + tap * way * PLACE_WORDS : tails) +
-                                              (2 * j + step) * 32 * WORDS);
+              for (int q = 0; q < 4; q++) {
+                Fragment<4> &to = a[q / 2][i / 2];
+                if constexpr (WIDE) to.set(q % 2 * 2 + i % 2, __uint_as_float(words[q]));
+                else to.set(q % 2 * 2 + i % 2, words[q]);
               }
-              if constexpr (PRODUCTS == 3) multiply(part, a[step], b);
-              else multiply(sum, a[step], b, group * GROUP);
             }
-            if constexpr (PRODUCTS == 3)
+            load(j, next);
+            const int first = (stage * LOADS + j) * 2;  // step
+            if (first * 2 * VEC >= s.oc) continue;
 #pragma unroll
-              for (int i = 0; i < MT; i++)
+            for (int group = 0; group < TILES / GROUP; group++) {
+              if (!RGB && group > last_tap) continue;
+              float part[MT][GROUP][4] = {};
 #pragma unroll
-                for (int t = 0; t < GROUP; t++)
+              for (int step = 0; step < 2; step++) {
+                Fragment<2> b[GROUP];
 #pragma unroll
-                  for (int q = 0; q < 4; q++) sum[i][group * GROUP + t][q] += part[i][t][q];
+                for (int i = 0; i < GROUP / NT; i++) {
+                  const int tap = group * GROUP / NT + i;
+                  set_fragments(b + i * NT, (tap < TAPS ? taps + tap * way * PLACE_WORDS : tails) +
+                                                (first + step) * 32 * WORDS);
+                }
+                if constexpr (PRODUCTS == 3) multiply(part, a[step], b);
+                else multiply(sum, a[step], b, group * GROUP);
+              }
+              if constexpr (PRODUCTS == 3)
+#pragma unroll
+                for (int i = 0; i < MT; i++)
+#pragma unroll
+                  for (int t = 0; t < GROUP; t++)
+#pragma unroll
+                    for (int q = 0; q < 4; q++) sum[i][group * GROUP + t][q] += part[i][t][q];
+            }
           }
         }
       }
