@@ -13,6 +13,7 @@ from alpha.cuda.conv import (  # noqa: F401  registers the candidates
     sk_dilated,
     stem,
     stem_mma,
+    stem_mma_dgrad,
     stem_runs,
     wgmma,
     wgmma_wgrad,

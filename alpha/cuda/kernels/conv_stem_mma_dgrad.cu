@@ -1,0 +1,253 @@
+// dgrad of the first layer on tensor cores, by mma.sync: g goes from memory to the fragments, and only once.
+//
+//   what      dx[n][ih][iw][ic] = sum over fh, fw, oc of g[n][ih + pad_h - fh][iw + pad_w - fw][oc] * w[oc][fh][fw][ic]
+//   layout    g (N, OH, OW, OC), dx (N, IH, IW, IC), both NHWC of ELEMENT; w (OC, FH, FW, IC), float32
+//   GEMM      rows: a segment of a line of g; columns: (fw, ic) of one fh; sum: output channels. Line r of g adds to
+//             lines r - pad_h + fh of dx, so that FH lines of sums are in registers: with each line of g one of them is
+//             complete, and the others move on. What is left is to add FW shifted columns, in shared memory. Lines of g
+//             that do not exist are left out, and zeros stand for the positions beyond both ends of one
+//   g         a lane reads 16 bytes of a position, which are two steps of a fragment as they lie there: which channel
+//             an element of the sum is was chosen so, for w as well. While these are multiplied what comes next is
+//             read: half the channels in float32, all in 16 bits
+//   w         lies in shared memory as the lanes' fragments, [place][step][lane][WORDS], rounded or split once
+//   RGB       3x3 filters of 3 channels have 9 columns, which would be two blocks of 8 for each fh. The ninth columns
+//             of all fh share one block instead: line m of dx has place m % 3 in it, and w has these in 3 rotations
+//   threads   a warp has a band of lines, a segment wide; every other band goes upwards, so that neighbours, which are
+//             in one block, read at the same time what they share. Warps share nothing else but w
+//   not finite  see stem_mma.cuh: a sum that is not finite is made again with multiply-adds, of what is there alone
+//   requires  one group; stride and dilation 1; FH, FW <= TAPS; FW * IC <= 8 * NT; OC <= CHANNELS, a multiple of VEC;
+//             RGB: FH = FW = IC = 3, OC = CHANNELS. An image of g or dx has fewer than 2^31 elements
+//   estimated 512 images of 32x32x3 from 64 channels, on an H100: g and dx take 52 us at 2.7 TB/s, 26 in 16 bits. Three
+//             products are 27,000 mma.sync a multiprocessor, 25 us; 140,000 instructions in all on 4 schedulers, 21 us,
+//             and 52,000 in 16 bits, 8 us
+#include "stem_mma.cuh"
+
+constexpr int VEC = LANES<ELEMENT>, CHANNELS = 64, SEGMENT = 32, MT = SEGMENT / 16;
+constexpr int BAND_WARPS = 4, BAND_THREADS = 32 * BAND_WARPS, BLOCKS = RGB && PRODUCTS == 1 ? 3 : 2;
+constexpr int TAPS = RGB ? 3 : 5, NT = RGB ? 1 : 2;  // FH and FW at most; blocks of columns of a tap
+constexpr int TILES = TAPS * NT + (RGB ? 1 : 0);     // blocks of columns, the shared one last
+constexpr int GROUP = RGB ? TILES : NT;              // those that are multiplied at once
+constexpr int LOADS = 2;                             // of 16 bytes of a position, each for two steps
+constexpr int STAGES = CHANNELS / (4 * VEC * LOADS), STEPS_OF_LINE = STAGES * LOADS * 2;
+constexpr int WORDS = 2 * NT * (PRODUCTS == 3 ? 2 : 1), PLACES = RGB ? 2 * TAPS : TAPS;  // of w: a lane's; tap or tail
+constexpr int PLACE_WORDS = STEPS_OF_LINE * 32 * WORDS;
+constexpr int LINE = 24, ZEROS = TAPS - 1;  // of sums in shared memory: floats of a position, zeros at either end
+constexpr int MOST_OUT = RGB ? 4 : 5;       // elements of a line of dx that a lane adds up
+
+struct BandShape {
+  int images, ih, iw, ic, oh, ow, oc, fh, fw, pad_h, pad_w;
+  int height, bands, segments, first;  // lines of a band, bands and segments of an image, g's first position with use
+};
+
+struct Operands {
+  const ELEMENT *g;
+  const float *w;
+  ELEMENT *dx;
+};
+
+// Fragments of w: place f < TAPS has the columns of tap f, place TAPS + r the tails of tap (p + r) % 3 in column 2p.
+template <class E> PTX_FN void load_filters(const BandShape &s, const float *w, unsigned *to) {
+#pragma unroll 4
+  for (int e = threadIdx.x; e < PLACES * PLACE_WORDS / WORDS * NT * 2; e += BAND_THREADS) {
+    const int half = e % 2, block = e / 2 % NT, lane = e / (2 * NT) % 32, step = e / (64 * NT) % STEPS_OF_LINE;
+    const int place = e / (64 * NT * STEPS_OF_LINE), n = lane / 4;
+    const bool tail = place >= TAPS;
+    const int fh = tail ? (n / 2 + place) % TAPS : place, column = tail ? 8 : block * 8 + n;
+    const int oc = (step / 2 * 4 + lane % 4) * VEC + (step % 2 * 2 + half) * (VEC / 4);
+    const bool there = fh < s.fh && column < s.fw * s.ic && !(tail && (n % 2 || n >= 2 * TAPS)) && oc < s.oc;
+    const int row = s.fh * s.fw * s.ic, at = there ? oc * row + fh * (s.fw * s.ic) + column : 0;
+    unsigned *words = to + place * PLACE_WORDS + (step * 32 + lane) * WORDS + block * 2 + half;
+    Fragment<1> f;
+    if constexpr (sizeof(E) == 4) f.set(0, there ? w[at] : 0.f);
+    else f.set(0, there ? pair_of_floats<E>(w[at], w[at + row]) : 0u);
+    words[0] = f.hi[0];
+    if constexpr (PRODUCTS == 3) words[2 * NT] = f.lo[0];
+  }
+}
+
+PTX_FN void set_fragments(Fragment<2> *b, const unsigned *from) {  // of a place and step
+  unsigned words[WORDS];
+  if constexpr (WORDS == 2) {
+    const uint2 v = *reinterpret_cast<const uint2 *>(from);
+    words[0] = v.x, words[1] = v.y;
+  } else {
+#pragma unroll
+    for (int i = 0; i < WORDS; i += 4) {
+      const uint4 v = *reinterpret_cast<const uint4 *>(from + i);
+      words[i] = v.x, words[i + 1] = v.y, words[i + 2] = v.z, words[i + 3] = v.w;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 2 * NT; i++) {
+    b[i / 2].hi[i % 2] = words[i];
+    if constexpr (PRODUCTS == 3) b[i / 2].lo[i % 2] = words[2 * NT + i];
+  }
+}
+
+// An element of dx, of products with elements of g that are there.
+PTX_FN float exact(const BandShape &s, const Operands &o, int image, int ih, int iw, int ic) {
+  float sum = 0.f;
+#pragma unroll 1
+  for (int fh = 0; fh < s.fh; fh++)
+#pragma unroll 1
+    for (int fw = 0; fw < s.fw; fw++) {
+      const int oh = ih + s.pad_h - fh, ow = iw + s.pad_w - fw;
+      if ((unsigned)oh >= (unsigned)s.oh || (unsigned)ow >= (unsigned)s.ow) continue;
+      const ELEMENT *g = o.g + ((long long)image * s.oh * s.ow + (oh * s.ow + ow)) * s.oc;
+      const float *w = o.w + (fh * s.fw + fw) * s.ic + ic;
+#pragma unroll 1
+      for (int oc = 0; oc < s.oc; oc++)
+        sum = fmaf(to_float(g[oc]), to_float(from_float<ELEMENT>(w[oc * s.fh * s.fw * s.ic])), sum);
+    }
+  return sum;
+}
+
+extern "C" __global__ void __launch_bounds__(BAND_THREADS, BLOCKS)
+stem_mma_dgrad(Operands o, BandShape s) {
+  DYNAMIC_SHARED(unsigned, filter);
+  __shared__ __align__(16) float lines[BAND_WARPS][(ZEROS + SEGMENT + ZEROS) * LINE];
+  if constexpr (RGB) s.fh = s.fw = s.ic = 3, s.oc = CHANNELS;  // constants
+  const int lane = threadIdx.x % 32, warp = __shfl_sync(~0u, threadIdx.x / 32, 0), last_tap = s.fh - 1;
+  float *const columns = lines[warp] + ZEROS * LINE;
+  const int units = s.images * s.segments * s.bands;
+  bool begun = false;
+  for (int number = blockIdx.x * BAND_WARPS + warp; !begun || number < units; number += gridDim.x * BAND_WARPS) {
+    const int unit = min(number, units - 1), band = unit % s.bands, segment = unit / s.bands % s.segments;
+    const int image = unit / (s.bands * s.segments);
+    const int h0 = band * s.height, height = min(s.height, s.ih - h0), way = band % 2 ? -1 : 1;
+    const int ow0 = s.first + segment * (SEGMENT + 1 - s.fw), there = min(SEGMENT, s.ow - ow0);  // of g
+    const int iw0 = segment ? ow0 - s.pad_w + s.fw - 1 : 0;                                      // of dx
+    const int count = ((segment == s.segments - 1 ? s.iw : ow0 + SEGMENT - s.pad_w) - iw0) * s.ic;
+    int line = way > 0 ? h0 + s.pad_h - last_tap : h0 + height - 1 + s.pad_h;  // of g
+    const ELEMENT *from = o.g + (((long long)image * s.oh + min(max(line, 0), s.oh - 1)) * s.ow + ow0) * s.oc;
+    // For positions and channels that do not exist others are read: their filters are zero, their sums become so
+    int at[MT * 2];
+#pragma unroll
+    for (int i = 0; i < MT * 2; i++) at[i] = min(i * 8 + lane / 4, there - 1) * s.oc;
+    uint4 v[LOADS][MT * 2];
+    auto load = [&](int j, int stage) {
+      const int channel = ((stage * LOADS + j) * 4 + lane % 4) * VEC, offset = channel < s.oc ? channel : 0;
+#pragma unroll
+      for (int i = 0; i < MT * 2; i++) v[j][i] = *reinterpret_cast<const uint4 *>(from + at[i] + offset);
+    };
+#pragma unroll
+    for (int j = 0; j < LOADS; j++) load(j, 0);
+    if (!begun) {
+      load_filters<ELEMENT>(s, o.w, filter);
+      __syncthreads();
+      begun = true;
+    }
+    if (number >= units) break;
+    for (int e = lane; e < (ZEROS + SEGMENT + ZEROS) * LINE; e += 32) lines[warp][e] = 0.f;
+    __syncwarp();
+    const unsigned *const fragments = filter + lane * WORDS;
+    const unsigned *const taps = fragments + (way > 0 ? 0 : last_tap) * PLACE_WORDS;
+    float sum[MT][TILES][4] = {};
+    int place = way > 0 ? 1 : 2;  // of the complete line in the tail
+    ELEMENT *to = o.dx + (((long long)image * s.ih + (way > 0 ? h0 : h0 + height - 1)) * s.iw + iw0) * s.ic + lane;
+    for (int k = -last_tap; k < height; k++, line += way) {  // line k of the band, from where it begins, is complete
+      if ((unsigned)line < (unsigned)s.oh) {
+        const bool more = k + 1 < height && (unsigned)(line + way) < (unsigned)s.oh;
+        const unsigned *const tails = fragments + (TAPS + (way > 0 ? 3 - place : 5 - place) % 3) * PLACE_WORDS;
+#pragma unroll 1
+        for (int stage = 0; stage < STAGES; stage++) {
+          const int next = (stage + 1) % STAGES;
+          if (next == 0 && more) from += way * s.ow * s.oc;
+#pragma unroll
+          for (int j = 0; j < LOADS; j++) {
+            Fragment<4> a[2][MT];
+#pragma unroll
+            for (int i = 0; i < MT * 2; i++) {
+              const unsigned words[] = {v[j][i].x, v[j][i].y, v[j][i].z, v[j][i].w};
+#pragma unroll
+              for (int q = 0; q < 4; q++) {
+                Fragment<4> &to = a[q / 2][i / 2];
+                if constexpr (WIDE) to.set(q % 2 * 2 + i % 2, __uint_as_float(words[q]));
+                else to.set(q % 2 * 2 + i % 2, words[q]);
+              }
+            }
+            load(j, next);
+            const int first = (stage * LOADS + j) * 2;  // step
+            if (first * 2 * VEC >= s.oc) continue;
+#pragma unroll
+            for (int group = 0; group < TILES / GROUP; group++) {
+              if (!RGB && group > last_tap) continue;
+              float part[MT][GROUP][4] = {};
+#pragma unroll
+              for (int step = 0; step < 2; step++) {
+                Fragment<2> b[GROUP];
+#pragma unroll
+                for (int i = 0; i < GROUP / NT; i++) {
+                  const int tap = group * GROUP / NT + i;
+                  set_fragments(b + i * NT, (tap < TAPS ? taps + tap * way * PLACE_WORDS : tails) +
+                                                (first + step) * 32 * WORDS);
+                }
+                if constexpr (PRODUCTS == 3) multiply(part, a[step], b);
+                else multiply(sum, a[step], b, group * GROUP);
+              }
+              if constexpr (PRODUCTS == 3)
+#pragma unroll
+                for (int i = 0; i < MT; i++)
+#pragma unroll
+                  for (int t = 0; t < GROUP; t++)
+#pragma unroll
+                    for (int q = 0; q < 4; q++) sum[i][group * GROUP + t][q] += part[i][t][q];
+            }
+          }
+        }
+      }
+      if (k >= 0) {
+#pragma unroll
+        for (int i = 0; i < MT * 2; i++) {
+          const bool exists = i * 8 + lane / 4 < there;
+          float *position = columns + (i * 8 + lane / 4) * LINE;
+          auto value = [&](int tile, int q) { return exists ? sum[i / 2][tile][i % 2 * 2 + q] : 0.f; };
+#pragma unroll
+          for (int j = 0; j < NT; j++)
+            *reinterpret_cast<float2 *>(position + j * 8 + lane % 4 * 2) = make_float2(value(j, 0), value(j, 1));
+          if (RGB && lane % 4 == place) position[8] = value(TILES - 1, 0);
+        }
+        __syncwarp();
+        const float *from = columns + (iw0 + lane / s.ic + s.pad_w - ow0) * LINE + lane % s.ic;  // for fw = 0
+        int ic = lane % s.ic;
+        float zero = 0.f;
+#pragma unroll
+        for (int i = 0; i < MOST_OUT; i++) {
+          if (i * 32 + lane < count) {
+            float total = from[0];
+#pragma unroll
+            for (int fw = 1; fw < TAPS; fw++)
+              if (fw < s.fw) total += from[fw * (s.ic - LINE)];
+            to[i * 32] = from_float<ELEMENT>(total);
+            zero = fmaf(total, 0.f, zero);
+          }
+          ic += 32 % s.ic;
+          from += 32 / s.ic * LINE + 32 % s.ic + (ic >= s.ic ? LINE - s.ic : 0);
+          ic -= ic >= s.ic ? s.ic : 0;
+        }
+        if (zero != 0.f) {
+#pragma unroll 1
+          for (int e = 0; e + lane < count; e += 32)
+            if (to_float(to[e]) * 0.f != 0.f)
+              to[e] = from_float<ELEMENT>(exact(s, o, image, way > 0 ? h0 + k : h0 + height - 1 - k,
+                                                iw0 + (e + lane) / s.ic, (e + lane) % s.ic));
+        }
+        to += way * s.iw * s.ic;
+        __syncwarp();  // all have read what was here
+      }
+#pragma unroll
+      for (int i = 0; i < MT; i++)
+#pragma unroll
+        for (int t = 0; t < TAPS * NT; t++)
+#pragma unroll
+          for (int q = 0; q < 4; q++) sum[i][t][q] = t + NT < TAPS * NT ? sum[i][t + NT][q] : 0.f;
+      if constexpr (RGB) {
+#pragma unroll
+        for (int i = 0; i < MT * 2; i++)
+          if (lane % 4 == place) sum[i / 2][TILES - 1][i % 2 * 2] = 0.f;
+        place = (place + way + 3) % 3;
+      }
+    }
+  }
+}
+ALPHA_KERNEL(stem_mma_dgrad)
