@@ -12,7 +12,7 @@ from typing import NamedTuple
 from alpha.cuda.context import context
 from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.conv.stem import MOST_CHANNELS
-from alpha.cuda.conv.stem_mma import MEMORY, MODES, TENSOR, Mode
+from alpha.cuda.conv.stem_mma import MEMORY, MODES, Mode
 from alpha.cuda.elementwise import convert
 from alpha.cuda.gemm import LAUNCH_US
 from alpha.cuda.kernel import Kernel
@@ -24,6 +24,7 @@ from alpha.ops.conv_desc import ConvDesc, ceil_div
 WARPS, POSITIONS, CHANNELS = 4, 32, 64  # of the kernel
 TAPS, COLUMNS = 5, 16                   # of FH and FW, and of FW * IC, at most
 PER_BAND = 2                            # what a band takes beside its lines of g, in lines: an estimate
+TENSOR = 0.5                            # of the rate that rates() has
 
 
 class Bands(NamedTuple):
