@@ -25,6 +25,7 @@ WARPS, POSITIONS, CHANNELS = 4, 32, 64  # of the kernel
 TAPS, COLUMNS = 5, 16                   # of FH and FW, and of FW * IC, at most
 PER_BAND = 2                            # what a band takes beside its lines of g, in lines: an estimate
 TENSOR = 0.5                            # of the rate that rates() has
+START_US = 4.0                          # beside the launch: w's fragments, and a band's first lines
 
 
 class Bands(NamedTuple):
@@ -100,7 +101,7 @@ class StemMmaDgrad:
         products = lines * POSITIONS * columns * channels * self.mode.products
         rate = rates().mma / (2 if self.mode.dtype == "float32" else 1) * sm_count * rates().clock_ghz * 1e3 * TENSOR
         memory_us = desc.nbytes(ITEMSIZE[self.mode.dtype]) / (rates().bytes_per_us * MEMORY)
-        return LAUNCH_US + max(memory_us, products / rate)
+        return LAUNCH_US + START_US + max(memory_us, products / rate)
 
     def least(self, desc: ConvDesc, sm_count: int) -> float:
         return 0.0  # what it costs is known at once
