@@ -126,7 +126,8 @@ def parsed(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
 def main(argv: Sequence[str] | None = None) -> int:
     args, flags = parsed(argv)
     given: Sequence[Any] = sys.argv[1:] if argv is None else argv
-    facts = {**environment(f"python -m benchmarks.accuracy {' '.join(given)}".strip()), **torch_facts(),
+    command = f"python -m benchmarks.accuracy {' '.join(given)}".strip()
+    facts = {**environment(command, on_gpu=args.device == "cuda"), **torch_facts(),
              **(smi("name", "driver_version") if args.device == "cuda" else {})}
     for side in SIDES:  # which are names of results here
         facts[f"{side}_version"] = facts.pop(side)

@@ -317,7 +317,7 @@ def facts_of(args: argparse.Namespace, argv: Sequence[str] | None) -> Row:
     """Returns what goes beside every figure."""
     on_gpu = args.device == "cuda"
     return {**environment(f"python -m benchmarks.compare {' '.join(sys.argv[1:] if argv is None else argv)}".strip(),
-                          *(["pycuda"] if on_gpu else [])), **torch_facts(),
+                          *(["pycuda"] if on_gpu else []), on_gpu=on_gpu), **torch_facts(),
             **(smi("name", *SMI) if on_gpu else {}), "busy_allowed": args.busy, "rounds": args.rounds,
             "visit_ms": args.visit_ms, "cudnn_benchmark": True}
 

@@ -241,6 +241,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         command = f"python -m benchmarks.conv_ops {' '.join(sys.argv[1:] if argv is None else argv)}".strip()
         facts = {**timing.start(command), **torch_facts(), "busy_allowed": args.busy, "executions": args.executions,
                  "rounds": args.rounds, "window_ms": args.window}
+        if args.device == "cuda":
+            facts["name"] = facts.pop("device")  # of the GPU; a row's device is the kind
         print("; ".join(f"{k}: {v}" for k, v in facts.items()))
         for precision in args.precision:
             run(args, timing, precision, facts, file)

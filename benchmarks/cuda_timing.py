@@ -30,7 +30,7 @@ def start(command: str, *packages: str) -> dict[str, Any]:
         get_backend("cuda")
     except AlphaError as error:
         sys.exit(str(error))
-    return {**environment(command, "pycuda", *packages), "device": context.name, "arch": context.arch,
+    return {**environment(command, "pycuda", *packages, on_gpu=True), "device": context.name, "arch": context.arch,
             "multiprocessors": context.sm_count, **smi(*SMI)}
 
 

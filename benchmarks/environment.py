@@ -17,6 +17,7 @@ from alpha.config import VARIABLES, config
 RESULTS = Path(__file__).resolve().parent / "results"
 SMI = ("driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem", "power.draw", "power.limit",
        "temperature.gpu")
+OF_THE_HOST = ("num_threads", "cpu_kernels")  # settings that are nothing to a GPU
 DULL = r"\(r\)|\(tm\)|\b(nvidia|geforce|processor|cpu|sxm\d?|pcie|hbm\w*|\d+gb|\d+-core)\b|@.*"
 
 
@@ -27,17 +28,20 @@ def cpu_name() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def environment(command: str, *packages: str) -> dict[str, str]:
+def environment(command: str, *packages: str, on_gpu: bool = False) -> dict[str, str]:
     """Returns the facts that go beside every figure, with the versions of the packages named.
 
-    "settings" is what of alpha is set, "load" how many programs ran in the minute before.
+    "settings" is what of alpha is set, "load" how many programs ran in the minute before. Figures of one network with
+    different settings are apart; on a GPU those of the CPU backend go by "host_settings", which keep nothing apart.
     """
-    changed = " ".join(f"{v.env}={getattr(config, v.name):{'d' if isinstance(v.default, bool) else ''}}"
-                       for v in VARIABLES if v.name != "cache_dir" and getattr(config, v.name) != v.default)
+    changed = {v.name: f"{v.env}={getattr(config, v.name):{'d' if isinstance(v.default, bool) else ''}}"
+               for v in VARIABLES if v.name != "cache_dir" and getattr(config, v.name) != v.default}
+    host = " ".join(changed.pop(name) for name in OF_THE_HOST if on_gpu and name in changed)
+    settings = {"settings": " ".join(changed.values()), **({"host_settings": host} if host else {})}
     return {"date": datetime.date.today().isoformat(), "cpu": f"{cpu_name()}, {len(os.sched_getaffinity(0))} cores",
             "python": platform.python_version(), "alpha": alpha.__version__,
             **{package: version(package) for package in ("numpy", *packages)}, "command": command,
-            "settings": changed, "load": f"{os.getloadavg()[0]:.1f}"}
+            **settings, "load": f"{os.getloadavg()[0]:.1f}"}
 
 
 def smi(*fields: str) -> dict[str, str]:

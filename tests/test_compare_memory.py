@@ -193,4 +193,7 @@ def test_the_facts_tell_what_of_alpha_is_set() -> None:
         with config(tensor_cores=False, num_threads=3, cache_dir="/private"):
             settings = environment.environment("a command")["settings"]
             assert settings == "ALPHA_NUM_THREADS=3 ALPHA_TENSOR_CORES=0"
+            on_gpu = environment.environment("a command", on_gpu=True)
+            assert on_gpu["settings"] == "ALPHA_TENSOR_CORES=0"  # the others keep no figures of a GPU apart
+            assert on_gpu["host_settings"] == "ALPHA_NUM_THREADS=3" and "host_settings" not in facts
     assert environment.machine("cpu").endswith("core")
