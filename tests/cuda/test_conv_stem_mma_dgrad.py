@@ -13,7 +13,7 @@ from alpha.gradcheck import assert_equal_at
 from tests.conv_cases import Case, square
 from tests.conv_oracle import conv_dgrad_padded
 from tests.cuda.agree import floats, ints
-from tests.cuda.test_conv_stem_mma import LIMITS
+from tests.cuda.test_conv_stem_mma import LIMITS, each_mode
 from tests.cuda.test_conv_wgmma import fetched, stored
 
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device")]
@@ -35,7 +35,7 @@ CASES = (
     Case("2x3", 2, (11, 33), 3, 24, (2, 3), (1, 1), (1, 0)), Case("1x3", 2, (11, 32), 3, 24, (1, 3), (1, 1), (3, 1)),
     Case("4x1", 2, (11, 32), 4, 24, (4, 1), (1, 1), (3, 0)), Case("3x2", 2, (7, 66), 2, 8, (3, 2), (1, 1), (2, 0)))
 FIRST = square("first", 512, 32, 3, 64, 3, 1, 1)
-each = pytest.mark.parametrize("c", stem_mma_dgrad.CANDIDATES, ids=lambda c: c.name)
+each = each_mode(stem_mma_dgrad.CANDIDATES)
 
 
 def dgrad(c, case: Case, g, w, w_dtype: str = "float32") -> np.ndarray:
