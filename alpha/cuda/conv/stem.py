@@ -10,6 +10,7 @@ import numpy as np
 from alpha.cuda.context import context
 from alpha.cuda.conv.schedule import LIMIT, Slabs, dgrad_slabs, fprop_slabs, oversized
 from alpha.cuda.conv.schedule_wgrad import Tiling, stem_schedule
+from alpha.cuda.elementwise import convert
 from alpha.cuda.gemm import LAUNCH_US, Tile
 from alpha.cuda.kernel import Kernel
 from alpha.cuda.memory import Array, empty, upload
@@ -28,13 +29,25 @@ FPROP_SEEN = 0.4
 BYTES_PER_US = 2.2e6
 
 
-def refusal(desc: ConvDesc, most: int = MOST_CHANNELS) -> str:
-    """Returns why these kernels cannot compute desc, or ""; most: input channels that are served."""
+def channels_refusal(desc: ConvDesc, most: int = MOST_CHANNELS) -> str:
+    """Returns why desc is no first layer of up to `most` input channels, or ""."""
     if desc.groups > 1 or desc.ic > most:
         return f"{desc.ic} input channels in {desc.groups} groups, 1 to {most} in one are served"
+    return ""
+
+
+def refusal(desc: ConvDesc, most: int = MOST_CHANNELS) -> str:
+    """Returns why these kernels cannot compute desc, or ""; most: input channels that are served."""
+    if refused := channels_refusal(desc, most):
+        return refused
     if 4 * desc.n * desc.h.i * desc.w.i * desc.ic >= 2 * LIMIT:
         return "x has 2^30 elements or more"
     return oversized(desc)
+
+
+def float32_filters(w: Array) -> Array:
+    """Returns filters as first layers' kernels read them in every precision: parameters are float32 already."""
+    return w if w.dtype == "float32" else convert(w, "float32")
 
 
 def tiles_of(slabs: Slabs, tile: int) -> list[int]:

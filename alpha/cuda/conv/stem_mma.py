@@ -15,9 +15,8 @@ import numpy as np
 from alpha.cuda.context import context
 from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.conv.sk_dilated import SUM_SLICES
-from alpha.cuda.conv.stem import MOST_CHANNELS
+from alpha.cuda.conv.stem import channels_refusal, float32_filters
 from alpha.cuda.conv.tile import RESERVED
-from alpha.cuda.elementwise import convert
 from alpha.cuda.gemm import LAUNCH_US
 from alpha.cuda.kernel import C_TYPES, Kernel
 from alpha.cuda.memory import ITEMSIZE, Array, empty, upload
@@ -103,8 +102,8 @@ def tiles_of(desc: ConvDesc, sm_count: int) -> Tiles:
 
 def refusal(desc: ConvDesc) -> str:
     """Returns why these kernels cannot compute desc, or ""."""
-    if desc.groups > 1 or desc.ic > MOST_CHANNELS:
-        return f"{desc.ic} input channels in {desc.groups} groups, 1 to {MOST_CHANNELS} in one are served"
+    if refused := channels_refusal(desc):
+        return refused
     if prod(patch_of(desc, 1, 1)) > PATCH:
         return "what a position reads does not fit into shared memory"
     if desc.h.o >= MOST_LINES:
@@ -169,7 +168,7 @@ class StemMmaFprop:
         sizes = *shape_of(desc, tiles), total, chunks_of(desc)
 
         def launch(x: Array, w: Array, b: Array | None, y: Array, relu: bool) -> None:
-            kernel(grid, x, w if w.dtype == "float32" else convert(w, "float32"), b, y, *sizes, relu)
+            kernel(grid, x, float32_filters(w), b, y, *sizes, relu)
         return launch
 
 

@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from alpha.cuda.context import context
 from alpha.cuda.conv.schedule import oversized
-from alpha.cuda.conv.stem import MOST_CHANNELS
+from alpha.cuda.conv.stem import channels_refusal, float32_filters
 from alpha.cuda.conv.stem_mma import MEMORY, MODES, Mode
-from alpha.cuda.elementwise import convert
 from alpha.cuda.gemm import LAUNCH_US
 from alpha.cuda.kernel import Kernel
 from alpha.cuda.memory import ITEMSIZE, Array
@@ -83,8 +82,8 @@ class StemMmaDgrad:
         return bands_of(desc, sm_count * self._blocks(desc) * WARPS)
 
     def fits(self, desc: ConvDesc) -> str:
-        if desc.groups > 1 or desc.ic > MOST_CHANNELS:
-            return f"{desc.ic} input channels in {desc.groups} groups, 1 to {MOST_CHANNELS} in one are served"
+        if refused := channels_refusal(desc):
+            return refused
         if any(axis.s > 1 or axis.d > 1 for axis in (desc.h, desc.w)):
             return "strides and dilations of 1 are served"
         if max(desc.h.f, desc.w.f) > TAPS or desc.w.f * desc.ic > COLUMNS:
@@ -112,7 +111,7 @@ class StemMmaDgrad:
         sizes = desc.n, h.i, w.i, desc.ic, h.o, w.o, desc.oc, h.f, w.f, h.p, w.p, *bands
 
         def launch(g: Array, w: Array, dx: Array) -> None:
-            kernel(grid, g, w if w.dtype == "float32" else convert(w, "float32"), dx, *sizes)
+            kernel(grid, g, float32_filters(w), dx, *sizes)
         return launch
 
 

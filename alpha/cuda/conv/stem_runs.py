@@ -6,8 +6,7 @@ import numpy as np
 
 from alpha.cuda.context import context
 from alpha.cuda.conv.schedule import FIELDS, Slabs, dgrad_slabs
-from alpha.cuda.conv.stem import MOST_CHANNELS, THREADS, estimate_us, refusal, work_list
-from alpha.cuda.elementwise import convert
+from alpha.cuda.conv.stem import MOST_CHANNELS, THREADS, estimate_us, float32_filters, refusal, work_list
 from alpha.cuda.kernel import C_TYPES, Kernel
 from alpha.cuda.memory import ITEMSIZE, Array, upload
 from alpha.cuda.plan import Launch, register
@@ -89,8 +88,7 @@ class StemRunsDgrad:
         sizes = slabs.in_image, slabs.out_image, slabs.images, slabs.channels, slabs.w_row
 
         def launch(g: Array, w: Array, dx: Array) -> None:
-            weights = w if w.dtype == "float32" else convert(w, "float32")  # parameters are, in every precision
-            kernel(grid, g, weights, dx, *tables, *sizes)
+            kernel(grid, g, float32_filters(w), dx, *tables, *sizes)
         return launch
 
 

@@ -111,17 +111,14 @@ template <class T> struct UnitSum {
       ring.wait();
       const uint64_t at = ring.stage * (T::STAGE / 16), a = a0 + at, c = b + at;
       if constexpr (T::PLANES == 2) {
-#pragma unroll 1
-        for (int j = 0; j < side; j++) {
-          float block[N / 2];
-          ptx::wgmma_fence();
-          multiply<N>(block, a + j * A_PIXEL, c + j * B_PIXEL, false);
-          ptx::wgmma_commit();
-          ptx::wgmma_wait<0>();
-          if (j == side - 1) ring.release(ring.stage);
+        float part[N / 2];
+        ptx::wgmma_fence();
+        multiply<N>(part, a, c, false);
+        ptx::wgmma_commit();
+        ptx::wgmma_wait<0>();
+        ring.release(ring.stage);
 #pragma unroll
-          for (int i = 0; i < N / 2; i++) sum[i] += block[i];
-        }
+        for (int i = 0; i < N / 2; i++) sum[i] += part[i];
       } else if constexpr (T::STRIP > 1) {  // copies are what takes long: a buffer is given back at once
         int j = 0;
 #pragma unroll 1

@@ -1,4 +1,4 @@
-// What the first layer's kernels on tensor cores share (conv_stem_mma.cu, conv_stem_mma_wgrad.cu): their tiles of
+// What the first layer's kernels on tensor cores share (conv_stem_mma*.cu; dgrad the products alone): their tiles of
 // positions, what x has for one of them, and products of float32 by TF32.
 //
 //   tile      tile_h x tile_w outputs of an image, up to POSITIONS; row p of its product is output

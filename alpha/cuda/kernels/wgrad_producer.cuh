@@ -15,6 +15,7 @@ template <class E_, int BM_, int TAP_, int TAPS_, int PLANES_, int STAGES_, int 
   static constexpr int B_AT = PLANES * A_PLANE, STAGE = PLANES * (A_PLANE + B_PLANE);
   static constexpr int SUMS = BN / 2, TAP_SUMS = TAP / 2;                  // accumulators of a thread
   static constexpr int CONSUMERS = 2;
+  static_assert(PLANES == 1 || STRIP == 1, "two planes did not gain by strips");
   static constexpr bool IN_TURN = BM == 64;                                // consumers take buffers in turn
   static constexpr bool MANY_SUMS = PLANES * SUMS > 160;                   // registers of a consumer
   static constexpr int PRODUCER_REGISTERS = MANY_SUMS ? 40 : 56, CONSUMER_REGISTERS = MANY_SUMS ? 232 : 224;
