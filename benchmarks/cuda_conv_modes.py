@@ -2,14 +2,15 @@
 
     python -m benchmarks.cuda_conv_modes [--shapes v1 d32] [--passes fprop dgrad wgrad] [--modes fp32 tf32 bf16 fp16]
                                          [--peers fp32 tf32 bf16] [--units wgmma mma] [--rounds 5] [--rest 0.15]
-                                         [--sustained 0.6] [--split] [--counts] [--output FILE.jsonl]
+                                         [--sustained 0.6] [--split] [--counts] [--tiles 4] [--output FILE.jsonl]
 
 Normal data in buffers that rotate over more than the cache holds. Both libraries' calls are captured in CUDA graphs and
 replayed between events, in bursts: windows of 12 ms, each after a rest, so that the clock is that of a cool device; and
 sustained: without a pause, of which the second half counts, at the clock that the power limit leaves. What tensor cores
 read is made before ("us"), or with every call for the operand that a training step makes anew ("+split"). cuDNN
 searches for its fastest algorithm; float32 takes the faster of both layouts, the others channels_last. Where no tile
-serves a layer, the kernel that is planned for it is measured. Shapes g8 to g528 (benchmarks/shapes.py: NARROW) run
+serves a layer, the kernel that is planned for it is measured. --tiles measures the first few by estimate beside the
+planned one, and says how far that one is behind the best of them. Shapes g8 to g528 (benchmarks/shapes.py: NARROW) run
 where they are named.
 """
 
@@ -43,6 +44,7 @@ MODES = {"fp32": ("float16x2", "float32"), "tf32": ("float16", "float32"), "bf16
          "fp16": ("float16", "float16")}
 PEERS = ("fp32", "tf32", "bf16")
 ERROR_BOUNDS = {"fp32": 2e-6, "tf32": 6e-4, "bf16": 5e-3, "fp16": 6e-4}
+BEHIND = 1.05  # times the best tile's time: what is said of a planned tile
 COMPARED = (("fp32", "fp32"), ("fp32", "tf32"), ("tf32", "tf32"), ("bf16", "bf16"))
 WINDOW_MS = 12.0
 
@@ -160,7 +162,7 @@ def measure(shape: ConvShape, pass_name: str, args: argparse.Namespace) -> list[
             if not fitting:
                 name, call = planned_call(operands, pass_name, mode)
                 add(name, mode, call, ours, error_of(operands, pass_name, timing.view(call(0))))
-            for number, candidate in enumerate(fitting[:None if args.all else 1]):
+            for number, candidate in enumerate(fitting[:args.tiles]):
                 call = tile_call(operands, candidate, False)
                 result = timing.view(call(0))
                 timing.synchronize()
@@ -212,6 +214,24 @@ def summary(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
+def behind(rows: Sequence[Row]) -> list[str]:
+    """Returns the cases in which the planned tile, the first of its case, is slower than another measured one."""
+    tiles: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        if not row["side"].startswith("cuDNN") and not row["side"].endswith(("+split", "+counts")):
+            tiles.setdefault((row["shape"], row["pass"], row["mode"]), []).append(row)
+    lines, several = [], [found for found in tiles.values() if len(found) > 1]
+    for planned, *_ in several:
+        best = min(tiles[planned["shape"], planned["pass"], planned["mode"]], key=lambda row: row["us"])
+        if planned["us"] > BEHIND * best["us"]:
+            lines.append(f"{planned['shape']} {planned['pass']} {planned['mode']}: {planned['side']} "
+                         f"{planned['us']:.1f} us is planned, {best['side']} takes {best['us']:.1f}")
+    if several:
+        lines.append(f"the planned tile is within {BEHIND - 1:.0%} of the best of those measured in "
+                     f"{len(several) - len(lines)} of {len(several)} cases")
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     names = [s.name for s in (*SHAPES, *NARROW)]
@@ -220,7 +240,7 @@ def main() -> None:
     parser.add_argument("--modes", nargs="*", default=["fp32", "tf32", "bf16"], choices=list(MODES))
     parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=PEERS)
     parser.add_argument("--units", nargs="+", default=list(UNITS), choices=list(UNITS))
-    parser.add_argument("--all", action="store_true", help="every tile, not only the one with the least cost")
+    parser.add_argument("--tiles", type=int, default=1, help="how many are measured, those with the least cost first")
     parser.add_argument("--split", action="store_true", help="also with the operand made anew")
     parser.add_argument("--counts", action="store_true", help="also with the statistics that batch norm begins with")
     parser.add_argument("--rounds", type=int, default=5)
@@ -242,7 +262,7 @@ def main() -> None:
             for row in rows:
                 record(args.output, facts, row)
                 print(line(shape, row), flush=True)
-    print("\n".join(summary(found)))
+    print("\n".join(summary(found) + behind(found)))
 
 
 if __name__ == "__main__":

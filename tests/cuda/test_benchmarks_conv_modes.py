@@ -37,10 +37,23 @@ def test_a_wrong_result_is_not_timed(device, monkeypatch):
     from benchmarks import cuda_conv_modes
     from benchmarks.shapes import ConvShape
     monkeypatch.setattr(cuda_conv_modes, "error_of", lambda *args: 1.0)
-    args = Namespace(modes=["fp32"], units=["wgmma"], peers=[], all=False, split=False, counts=False, sustained=0.0,
+    args = Namespace(modes=["fp32"], units=["wgmma"], peers=[], tiles=1, split=False, counts=False, sustained=0.0,
                      rounds=1, rest=0.0)
     with pytest.raises(ValueError, match=r"conv_wgmma .* relative error 1.0, 2e-06 is allowed"):
         cuda_conv_modes.measure(ConvShape("tiny", 2, 1, 8, 8, 1, 0, 1), "fprop", args)
+
+
+def test_a_planned_tile_that_is_slower_than_another_is_named():
+    from benchmarks.cuda_conv_modes import behind
+
+    def row(case: str, side: str, us: float) -> dict[str, object]:
+        return {"shape": case, "pass": "fprop", "mode": "bf16", "side": side, "us": us}
+    rows = [row("v1", "planned", 10.4), row("v1", "planned +split", 20.0), row("v1", "other", 10.0),
+            row("v2", "planned", 10.6), row("v2", "other", 10.0), row("v2", "cuDNN NHWC", 1.0),
+            row("v3", "planned", 9.0)]
+    assert behind(rows) == ["v2 fprop bf16: planned 10.6 us is planned, other takes 10.0",
+                            "the planned tile is within 5% of the best of those measured in 1 of 2 cases"]
+    assert behind(rows[-1:]) == []
 
 
 def test_tiles_of_one_instruction_are_timed_alone():
@@ -56,7 +69,7 @@ def test_a_layer_without_a_tile_has_the_planned_kernel(device):
 
     from benchmarks import cuda_conv_modes
     from benchmarks.shapes import ConvShape
-    args = Namespace(modes=["fp32", "bf16"], units=["wgmma"], peers=[], all=False, split=False, counts=False,
+    args = Namespace(modes=["fp32", "bf16"], units=["wgmma"], peers=[], tiles=1, split=False, counts=False,
                      sustained=0.0, rounds=1, rest=0.0)
     rows = cuda_conv_modes.measure(ConvShape("tiny", 2, 4, 3, 8, 3, 1, 1), "fprop", args)
     assert [(row["mode"], row["side"]) for row in rows] == [("fp32", "stem_fprop 16"),

@@ -1,15 +1,21 @@
-"""ConvV2 in FFMA: kernels/conv_v2.cu with its tiles."""
+"""ConvV2 in FFMA: kernels/conv_v2.cu with its tiles, and conv_v2_held.cu for 1x1 filters with few input channels."""
 
 from __future__ import annotations
 
 from functools import lru_cache
 
+from alpha.cuda.context import context
 from alpha.cuda.conv.schedule import fprop_slabs
 from alpha.cuda.conv.slab import CANDIDATES, SlabTile, ffma_kernel
-from alpha.cuda.gemm import Tile
+from alpha.cuda.conv.tile import ConvTile
+from alpha.cuda.gemm import LAUNCH_US, TILE_CLOCKS, Tile
+from alpha.cuda.kernel import Kernel
 from alpha.cuda.memory import Array
 from alpha.cuda.plan import GUARD_ARGS, UNGUARDED, Guard, Launch, register
-from alpha.ops.conv_desc import ConvDesc
+from alpha.cuda.rates import rates
+from alpha.ops.conv_desc import ConvDesc, ceil_div
+
+HELD_CHANNELS = 64  # of filters that stay in shared memory
 
 
 class ConvV2(SlabTile):
@@ -32,4 +38,48 @@ class ConvV2(SlabTile):
         return launch
 
 
+class ConvV2Held(ConvTile):
+    """A tile of conv_v2_held; see alpha.cuda.plan for the members."""
+
+    pass_name, copied = "fprop", ("input",)
+
+    def __init__(self, tile: Tile) -> None:
+        copies = tile.threads * tile.vector  # floats that all threads copy at a time
+        kernel = Kernel("conv_v2_held.cu", "conv_v2_held", "ptr x, ptr w, ptr b, ptr y, i64 x_image, i32 x_h, i32 x_w, "
+                        f"i32 rows, i32 pixels, i32 width, i32 channels, i32 columns, i32 relu, {GUARD_ARGS}",
+                        threads=tile.threads, defines=tile.defines,
+                        shared=4 * (tile.stages * tile.rows * (tile.k + 4) + HELD_CHANNELS * tile.columns))
+        super().__init__(tile, f"conv_v2_held {tile}", kernel, 8 * tile.threads * (tile.rows * tile.k // copies))
+
+    def fits(self, desc: ConvDesc) -> str:
+        h, w = desc.h, desc.w
+        if h.f * w.f * desc.groups > 1 or h.p or w.p:
+            return f"{h.f}x{w.f} filters, padding {h.p, w.p}, groups {desc.groups}; serves 1x1, none, 1"
+        if desc.ic > HELD_CHANNELS:
+            return f"{desc.ic} input channels, the filters of up to {HELD_CHANNELS} are held"
+        return super().fits(desc)
+
+    def work(self, desc: ConvDesc) -> tuple[int, int]:
+        """Returns the numbers of tiles of rows, and of columns."""
+        return ceil_div(desc.n * desc.h.o * desc.w.o, self.tile.rows), ceil_div(desc.oc, self.tile.columns)
+
+    def cost(self, desc: ConvDesc, sm_count: int) -> float:
+        row_tiles, column_tiles = self.work(desc)
+        each = ceil_div(row_tiles * column_tiles, sm_count)  # tiles of a multiprocessor
+        slabs = ceil_div(desc.ic, self.tile.k)
+        clocks = each * slabs * self.tile.slab_clocks() * max(1.0, 128 / self.tile.threads / each) + 2 * TILE_CLOCKS
+        return LAUNCH_US + clocks / (rates().clock_ghz * 1e3)
+
+    def prepare(self, desc: ConvDesc) -> Launch:
+        row_tiles, column_tiles = self.work(desc)
+        grid = min(row_tiles, max(1, self.resident * context.sm_count // column_tiles)), column_tiles
+        h, w, ic, kernel = desc.h, desc.w, desc.ic, self.kernel
+        sizes = h.i * w.i * ic, h.s * w.i * ic, w.s * ic, desc.n * h.o * w.o, h.o * w.o, w.o, ic, desc.oc
+
+        def launch(x: Array, w: Array, b: Array | None, y: Array, relu: bool, guard: Guard = UNGUARDED) -> None:
+            kernel(grid, x, w, b, y, *sizes, relu, *guard)
+        return launch
+
+
 register(*(ConvV2(tile, split) for tile, split in CANDIDATES))
+register(ConvV2Held(Tile(64, 128, 16, 8, 8, 4, 3, 0.80)), ConvV2Held(Tile(64, 64, 16, 8, 8, 4, 6, 0.78)))

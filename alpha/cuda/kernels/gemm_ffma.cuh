@@ -66,11 +66,15 @@ template <class T, int ROWS, int LANES> struct KMajorCopy {
   // rows[r]: address of k = 0 of the row in buffer row r; the slab starts `offset` floats behind it, and is zero from
   // k = k_left on
   __device__ __forceinline__ void operator()(float *buffer, const float *const *rows, int offset, int k_left) const {
-    const int bytes = k < k_left ? 4 * T::VEC : 0;
     const float *from[COUNT];
-    buffer += first * T::K_STRIDE + k;
 #pragma unroll
     for (int i = 0; i < COUNT; i++) from[i] = rows[first + i * STEP] + (offset + k);
+    chunks(buffer, from, k_left);
+  }
+  // from[i]: address of the chunk that goes into buffer row first + i * STEP, at k
+  __device__ __forceinline__ void chunks(float *buffer, const float *const (&from)[COUNT], int k_left) const {
+    const int bytes = k < k_left ? 4 * T::VEC : 0;
+    buffer += first * T::K_STRIDE + k;
 #pragma unroll
     for (int i = 0; i < COUNT; i++) ptx::cp_async<4 * T::VEC>(buffer + i * STEP * T::K_STRIDE, from[i], bytes);
   }
@@ -115,6 +119,9 @@ template <class T> struct Ffma {
     col0 = warp_col + col * 4;
     a0 = T::A_KMAJOR ? (warp_row + row) * T::K_STRIDE : row0;
     b0 = T::B_KMAJOR ? (warp_col + col) * T::K_STRIDE : col0;
+    clear();
+  }
+  __device__ __forceinline__ void clear() {
 #pragma unroll
     for (int i = 0; i < T::TM; i++)
 #pragma unroll
