@@ -6,7 +6,8 @@
 Both libraries compute on the same numbers in one process, in turn; PyTorch may use NCHW and channels_last, and searches
 for cuDNN's fastest algorithm. Before a pass is timed, a part of each result is compared with float64, and alpha's whole
 result with PyTorch's. Buffers rotate over more than the cache holds. benchmarks/shapes.py says what the sets are: the
-paper's cases run one by one, the device waited for after every execution, the others in windows of calls.
+paper's cases run one by one, the device waited for after every execution, the others in windows of calls, on a GPU as
+CUDA graphs. What alpha's tensor cores read of float32 tensors is made in every call.
 
 TFLOP/s are nominal, products with padded zeros counted, as the field does; "useful" leaves those out, and is given as a
 share of the roofline: of what a large matrix product reaches in the same run, or of what a copy's bandwidth allows a
@@ -21,6 +22,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -90,8 +92,10 @@ def measure(set_name: str, operands: Operands, pass_name: str, precision: str, c
                  "torch_nhwc": torch_call(operands, pass_name, True)}
         error = errors(operands, pass_name, calls, precision)
         sides = {name: Side(call, stream_of(device) if name == "alpha" else None) for name, call in calls.items()}
-        times = (rounds.one_by_one(sides, effort["executions"], timing.synchronize) if set_name.startswith("paper")
-                 else timing.alternate(sides, effort["rounds"], effort["window"]))
+        if set_name.startswith("paper"):
+            times = rounds.one_by_one(sides, effort["executions"], timing.synchronize)
+        else:
+            times = in_windows(timing, sides, operands.sets if device == "cuda" else 1, effort)
         kernel = kernel_name(pass_name, desc, operands.dtype, device)
     ms = medians(times)
     rates = {key: {name: flops / t / 1e9 for name, t in ms.items()} for key, flops in (
@@ -109,6 +113,13 @@ def measure(set_name: str, operands: Operands, pass_name: str, precision: str, c
             "ms": ms, "ms_rounds": times, **rates, "ratio": ratio, "bar": asked,
             "met": None if asked is None else ratio >= asked, "roofline_tflops": roofline, "of_roofline": share,
             "roofline_bar": ROOFLINE_BAR if full else None, "gb_per_s": nbytes / ms["alpha"] / 1e6, "error": error}
+
+
+def in_windows(timing: ModuleType, sides: dict[str, Side], calls: int, effort: Row) -> dict[str, list[float]]:
+    """Returns the milliseconds of a call per round; on a GPU `calls` of them are a CUDA graph."""
+    with timing.replayed(sides, calls) if hasattr(timing, "replayed") else nullcontext(sides) as repeated:
+        times = timing.alternate(repeated, effort["rounds"], effort["window"])
+    return {name: [ms / calls for ms in found] for name, found in times.items()}
 
 
 def stream_of(device: str) -> Any:

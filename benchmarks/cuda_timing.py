@@ -7,6 +7,8 @@ GPU too (on the emulated driver, to test a benchmark): its tensors are then copi
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from math import ceil
 from typing import Any
 
@@ -16,6 +18,7 @@ from alpha.backend import get_backend
 from alpha.cuda import memory
 from alpha.cuda.context import context
 from alpha.cuda.memory import Array
+from alpha.cuda.recording import Recording
 from alpha.errors import AlphaError
 from benchmarks import rounds
 from benchmarks.environment import SMI, environment, smi
@@ -129,3 +132,32 @@ def window_ms(side: Side, count: int) -> float:
 def alternate(sides: dict[str, Side], count: int = ROUNDS, window: float = WINDOW_MS) -> dict[str, list[float]]:
     """Returns the milliseconds of a call per round, the sides taking turns."""
     return rounds.in_windows(sides, count, window, window_ms)
+
+
+@contextmanager
+def replayed(sides: dict[str, Side], calls: int) -> Iterator[dict[str, Side]]:
+    """Gives sides whose call repeats so many calls of the given ones as a CUDA graph, as training does: what they take
+    on the host is no figure of a kernel's.  Where PyTorch finds no GPU its calls are made one by one."""
+    with ExitStack() as stack:
+        yield {name: _replayed(side, calls, stack) for name, side in sides.items()}
+
+
+def _replayed(side: Side, calls: int, stack: ExitStack) -> Side:
+    import torch
+
+    def run(*_: Any) -> list[Array]:
+        for k in range(calls):
+            side.call(k)
+        return []
+    run()  # what is made once is there
+    synchronize()
+    if side.stream:
+        recording = Recording(run, [])
+        stack.callback(recording.close)
+        return Side(lambda k: recording.replay([]), side.stream)
+    if not torch.cuda.is_available():
+        return Side(run)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run()
+    return Side(lambda k: graph.replay())

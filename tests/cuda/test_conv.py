@@ -34,6 +34,9 @@ LONG = (  # sums that are worth a split: within a tap, over taps, of unequal len
     square("one tap, unaligned", 2, 1, 1541, 7, 1), square("one tap, unaligned, turned", 2, 1, 7, 1541, 1),
     square("unequal sums", 3, 2, 100, 100, 3, 1, 1), square("unequal sums, unaligned", 3, 3, 50, 53, 3, 1, 1),
     square("stride", 2, 5, 72, 76, 5, 2, 2), square("groups", 2, 3, 80, 88, 3, 1, 1, 1, 2))
+HELD = (  # tiles of rows in one block and in several, tails of rows, columns and channels, pixels that are left out
+    square("held", 37, 6, 64, 128, 1), square("held, stride", 13, 7, 64, 140, 1, 2),
+    square("held, tails", 3, 9, 20, 36, 1, 3), square("held, one position", 1, 1, 4, 4, 1))
 ALIGNED = tuple({replace(aligned(case), name=""): aligned(case) for case in SMALL}.values())
 
 
@@ -92,6 +95,15 @@ def test_many_rows_and_columns_fill_several_tiles(device, pass_name):
         for candidate in in_float32(pass_name):
             if not candidate.fits(case.desc):
                 CHECKS[pass_name](case, candidate)
+
+
+@pytest.mark.parametrize("case", HELD, ids=lambda case: case.name)
+def test_filters_that_stay_in_shared_memory(device, case):
+    from alpha.cuda.conv.conv_v2 import ConvV2Held
+    held = [c for c in in_float32("fprop") if isinstance(c, ConvV2Held)]
+    assert [c.fits(case.desc) for c in held] == [""] * len(held) != []
+    for candidate in held:
+        check_fprop(case, candidate)
 
 
 @pytest.mark.parametrize("pass_name", CHECKS)

@@ -41,7 +41,7 @@ class ConvV2(SlabTile):
 class ConvV2Held(ConvTile):
     """A tile of conv_v2_held; see alpha.cuda.plan for the members."""
 
-    pass_name, copied = "fprop", ("input",)
+    pass_name = "fprop"
 
     def __init__(self, tile: Tile) -> None:
         copies = tile.threads * tile.vector  # floats that all threads copy at a time

@@ -69,7 +69,7 @@ class MmaSlab(SlabTile):
         return super().least(desc, sm_count) * handicap(desc)
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        memory_us = LAUNCH_US + moved_bytes(self.pass_name, self.mode, desc) / rates().bytes_per_us
+        memory_us = LAUNCH_US + sum(moved_bytes(self.pass_name, self.mode, desc)) / rates().bytes_per_us
         return max(super().cost(desc, sm_count), memory_us) * handicap(desc)
 
     def prepare(self, desc: ConvDesc) -> Launch:

@@ -15,13 +15,14 @@ from alpha.cuda.plan import Guard, Launch
 from alpha.cuda.tensor_map import tensor_map
 from alpha.ops.conv_desc import ConvDesc
 
-LAUNCH_US = 2.5
+LAUNCH_US, SUM_LAUNCH_US = 1.0, 1.5    # of the kernel, and of the one that adds up what several blocks have
 FLOPS_PER_US = {1: 740e6, 2: 262e6}    # of the device's products, by planes
 LOAD_BYTES_PER_US = 10e6               # from the L2 cache to shared memory
 SHARED_BYTES_PER_FLOP = 135 / 4096     # that a multiprocessor moves per FLOP of its tensor cores at that clock
 ISSUE_US = 0.37                        # that the producer takes for a block
 ROW_US = 3 / 1755                      # that TMA takes for a row of a box, of 128 bytes or fewer
 TWO_STAGES = 1.03                      # times as long take products that wait for copies
+TWO_TAPS = 1.03                        # and tiles of two taps, beyond what is known of them here
 UNIT_BYTES = 2048                      # of shared memory for a unit's description
 SUM_THREADS, MOST_SPLIT = 256, 8
 ENOUGH_THREADS = 1 << 17               # of the sum: more split no further
@@ -121,7 +122,9 @@ class WgmmaWgrad:
                                      tile.block_us(self.planes, sm_count), self.planes, tile.strip))
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        return LAUNCH_US + self.schedule(desc, sm_count).time_us
+        found = self.schedule(desc, sm_count)
+        slower = TWO_TAPS if self.tile.taps == 2 else 1.0
+        return LAUNCH_US + SUM_LAUNCH_US * (found.slots > 0) + slower * found.time_us
 
     def least(self, desc: ConvDesc, sm_count: int) -> float:
         tile = self.tile

@@ -77,7 +77,7 @@ conv_v2_held(const float *x, const float *w, const float *b, float *y, HeldShape
     if (multiplied < s.channels) return;
     gemm_store(product, [&](int r) {
       return row0 + r < s.rows ? y + (long long)(row0 + r) * s.columns + column0 : nullptr;
-    }, b ? b + column0 : nullptr, s.columns - column0, s.columns % 4 == 0, s.relu);
+    }, b ? b + column0 : nullptr, s.columns - column0, true, s.relu);
     row0 += gridDim.x * Tile::BM;
     multiplied = 0;
     product.clear();
