@@ -136,6 +136,46 @@ def test_runs_of_several_tiles_are_exact(case, monkeypatch):
         assert_equal_at(run_half(c, desc, g, w, "float32"), rounded(dx, c.writes), name=f"dx of {c.name}")
 
 
+@pytest.mark.parametrize("multiprocessors", [1, 3])
+@pytest.mark.parametrize("case", [
+    square("window", 2, 32, 3, 64, 3, 1, 1), square("window_odd_batch", 3, 33, 3, 20, 3, 1, 1),
+    square("window_one_image", 1, 5, 1, 4, 3, 1, 2), square("window_no_padding", 5, 9, 4, 64, 3),
+    square("window_two_channels", 4, 8, 2, 32, 3, 1, 2),
+    Case("window_paddings", 3, (4, 31), 2, 8, (3, 3), (1, 1), (2, 0)),
+    Case("window_one_pixel", 3, (1, 1), 3, 8, (3, 3), (1, 1), (1, 1)),
+    Case("window_runs", 2, (3, 70), 3, 12, (3, 3), (1, 1), (0, 2))], ids=lambda v: getattr(v, "name", v))
+def test_a_window_that_slides_over_ranges_of_pixels_is_exact(case, multiprocessors, monkeypatch):
+    """Ranges begin and end within lines; runs are shorter and longer than what is copied ahead."""
+    monkeypatch.setattr(context, "sm_count", multiprocessors)
+    desc, x, _, g = operands(case)
+    expected = conv_wgrad_padded(x, g, case.f, **case.attrs).astype(np.float32)
+    found = [c for c in direct("wgrad", desc) if c.name == "stem_window_wgrad"]
+    assert found
+    for c in found:
+        assert_equal_at(run(c, desc, x, g, shape=desc.w_shape), expected, name=f"dw of {c.name}")
+
+
+def test_infinity_does_not_reach_taps_that_meet_padding():
+    desc, x, _, g = operands(square("", 3, 6, 3, 8, 3, 1, 1))
+    ones, corner = np.ones_like(x), np.ones_like(g)
+    x[:, 0, 0] = corner[:, 0, 0] = np.inf
+    found = direct("wgrad", desc)
+    assert found
+    for c in found:
+        dw = run(c, desc, x, np.ones_like(g), shape=desc.w_shape)
+        assert np.isposinf(dw[:, :2, :2]).all() and np.isfinite(dw[:, 2]).all() and np.isfinite(dw[:, :, 2]).all()
+        dw = run(c, desc, ones, corner, shape=desc.w_shape)
+        assert np.isposinf(dw[:, 1:, 1:]).all() and np.isfinite(dw[:, 0]).all() and np.isfinite(dw[:, :, 0]).all()
+
+
+@pytest.mark.parametrize(("case", "fragment"), [
+    (square("taps", 2, 9, 3, 8, 5), "not 3x3"), (square("stride", 2, 9, 3, 8, 3, 2), "stride 1"),
+    (square("dilation", 2, 9, 3, 8, 3, 1, 0, 2), "dilation 1"), (square("quads", 2, 9, 3, 6, 3), "multiples of 4"),
+    (square("many", 2, 9, 3, 68, 3), "up to 64")], ids=lambda v: getattr(v, "name", v))
+def test_a_window_says_why_it_cannot(case, fragment):
+    assert fragment in next(c for c in candidates("wgrad") if c.name == "stem_window_wgrad").fits(case.desc)
+
+
 @pytest.mark.parametrize("pass_name", PASSES)
 def test_every_candidate_serves_some_case(pass_name):
     for c in [c for dtype in ("float32", *HALVES) for c in direct(pass_name, dtype=dtype)]:

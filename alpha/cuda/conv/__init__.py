@@ -15,6 +15,7 @@ from alpha.cuda.conv import (  # noqa: F401  registers the candidates
     stem_mma,
     stem_mma_dgrad,
     stem_runs,
+    stem_window,
     wgmma,
     wgmma_wgrad,
 )

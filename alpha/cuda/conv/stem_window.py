@@ -1,0 +1,75 @@
+"""wgrad of 3x3 filters over at most four channels: kernels/conv_stem_window.cu."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from alpha.cuda.context import context
+from alpha.cuda.conv.sk_dilated import SUM_SLICES
+from alpha.cuda.conv.stem import MOST_CHANNELS, estimate_us, refusal
+from alpha.cuda.gemm import LAUNCH_US
+from alpha.cuda.kernel import Kernel
+from alpha.cuda.memory import Array, empty, upload
+from alpha.cuda.plan import UNGUARDED, Launch, register
+from alpha.ops.conv_desc import ConvDesc, ceil_div
+
+TAPS, RUN, COLUMNS = 3, 32, 64         # of kernels/conv_stem_window.cu
+WARPS, DEPTH = 4, 8                    # of a block; pixels of g that a warp copies ahead, a power of two
+BLOCKS = {1: 5, 2: 4, 3: 3, 4: 2}      # on a multiprocessor, by channels: as many as registers allow
+LEAST_PIXELS = 16                      # of a warp: fewer are all start and end
+SPLIT = 32                             # of kernels/sum_slices.cu
+FASTER = 0.65                          # of the time of alpha.cuda.conv.stem.estimate_us
+
+
+class StemWindowWgrad:
+    """stem_window_wgrad; see alpha.cuda.plan for the members."""
+
+    pass_name, reads, writes, takes_guard = "wgrad", "float32", "float32", False
+    name = "stem_window_wgrad"
+
+    def __init__(self) -> None:
+        self.kernels = [Kernel(
+            "conv_stem_window.cu", "stem_window_wgrad", "ptr x, ptr g, ptr work, i32 images, i32 ih, i32 iw, i32 oh, "
+            "i32 ow, i32 oc, i32 pad_h, i32 pad_w, i32 run", threads=32 * WARPS, shared=shared_bytes(ic),
+            defines={"CHANNELS": ic, "WARPS": WARPS, "DEPTH": DEPTH, "MIN_BLOCKS": BLOCKS[ic]})
+            for ic in range(1, MOST_CHANNELS + 1)]
+
+    def fits(self, desc: ConvDesc) -> str:
+        if refused := refusal(desc):
+            return refused
+        if {(axis.f, axis.s, axis.d) for axis in (desc.h, desc.w)} != {(TAPS, 1, 1)}:
+            return f"filters are not {TAPS}x{TAPS} with stride 1 and dilation 1"
+        if desc.oc % 4 or desc.oc > COLUMNS:
+            return f"{desc.oc} output channels, multiples of 4 up to {COLUMNS} are served"
+        return ""
+
+    def cost(self, desc: ConvDesc, sm_count: int) -> float:
+        return 2 * LAUNCH_US + estimate_us(desc, sm_count, FASTER * COLUMNS / desc.oc)
+
+    def least(self, desc: ConvDesc, sm_count: int) -> float:
+        return 0.0  # what it costs is known at once
+
+    def prepare(self, desc: ConvDesc) -> Launch:
+        h, w, kernel = desc.h, desc.w, self.kernels[desc.ic - 1]
+        pixels = ceil_div(desc.n, 2) * h.o * w.o  # of two images at a time
+        blocks = min(context.sm_count * BLOCKS[desc.ic], ceil_div(pixels, WARPS * LEAST_PIXELS))
+        run = ceil_div(w.o, ceil_div(w.o, RUN))
+        sizes = desc.n, h.i, w.i, h.o, w.o, desc.oc, h.p, w.p, run
+        row = TAPS * TAPS * desc.ic
+        floats = COLUMNS * row
+        sums = upload(np.array([(0, blocks, 0, 1, desc.oc * row, 0, 0, 0)], np.int32))  # SumTile in sum_slices.cu
+
+        def launch(x: Array, g: Array, dw: Array) -> None:
+            work = empty((blocks * floats,), "float32")
+            kernel(blocks, x, g, work, *sizes)
+            SUM_SLICES((floats * SPLIT // 1024, 1), work, dw, sums, floats, floats, floats, SPLIT, *UNGUARDED)
+        return launch
+
+
+def shared_bytes(ic: int) -> int:
+    """Returns what the rings and the columns of a block take."""
+    record = ceil_div(TAPS * ic, 4) * 4
+    return 4 * WARPS * (DEPTH * 128 + 4 * (RUN + TAPS - 1) * record)
+
+
+register(StemWindowWgrad())
