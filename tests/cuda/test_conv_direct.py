@@ -176,6 +176,39 @@ def test_a_window_says_why_it_cannot(case, fragment):
     assert fragment in next(c for c in candidates("wgrad") if c.name == "stem_window_wgrad").fits(case.desc)
 
 
+LINES = [Case(f"{n}x{h}x{w}_{ic}_to_{oc}_p{p[0]}{p[1]}", n, (h, w), ic, oc, (3, 3), (1, 1), p)
+         for n, h, w, ic, oc, p in (
+             (3, 5, 5, 3, 64, (1, 1)), (5, 9, 8, 3, 20, (1, 1)), (3, 6, 9, 4, 4, (1, 1)), (1, 11, 31, 2, 64, (1, 1)),
+             (2, 7, 32, 3, 64, (1, 1)), (1, 10, 33, 1, 64, (1, 1)), (2, 4, 10, 4, 64, (0, 0)), (3, 3, 6, 1, 68, (2, 2)),
+             (2, 17, 3, 3, 132, (0, 2)), (2, 1, 16, 2, 36, (2, 1)), (3, 3, 1, 4, 8, (1, 2)), (1, 2, 130, 4, 12, (1, 0)),
+             (1, 3, 128, 3, 8, (1, 1)))]
+
+
+@pytest.mark.parametrize("sm_count", [1, 132])
+@pytest.mark.parametrize("case", LINES, ids=lambda case: case.name)
+def test_lines_of_all_lengths_are_exact(case, sm_count, monkeypatch):
+    """Whole and partial runs, tiles of all shapes, and in blocks of one tile and of several."""
+    monkeypatch.setattr(context, "sm_count", sm_count)
+    (candidate,) = [c for c in direct("fprop") if c.name == "stem_lines_fprop"]
+    desc, x, w, _ = operands(case)
+    assert not candidate.fits(desc)
+    b = ints(desc.oc, seed=3)
+    plain = conv_fprop_padded(x, w, **case.attrs).astype(np.float32)
+    assert_equal_at(run(candidate, desc, x, w, None, shape=desc.y_shape, rest=(False,)), plain, name="y")
+    assert_equal_at(run(candidate, desc, x, w, b, shape=desc.y_shape, rest=(True,)), np.maximum(plain + b, 0),
+                    name="y with bias and relu")
+
+
+@pytest.mark.parametrize(("case", "fragment"), [
+    (square("", 2, 9, 3, 8, 5), "5x5 filters"), (square("", 2, 9, 3, 8, 3, 2), "strides 2, 2"),
+    (square("", 2, 9, 3, 8, 3, 1, 1, 2), "dilations 2, 2"), (square("", 2, 9, 3, 8, 3, 1, 3), "padding 3, 3"),
+    (square("", 2, 9, 3, 6, 3), "6 output channels"), (square("", 2, 9, 5, 8, 3), "5 input channels")],
+    ids=lambda v: v if isinstance(v, str) else "")
+def test_lines_are_refused_that_other_kernels_serve(case, fragment):
+    (candidate,) = [c for c in direct("fprop") if c.name == "stem_lines_fprop"]
+    assert fragment in candidate.fits(case.desc)
+
+
 @pytest.mark.parametrize("pass_name", PASSES)
 def test_every_candidate_serves_some_case(pass_name):
     for c in [c for dtype in ("float32", *HALVES) for c in direct(pass_name, dtype=dtype)]:
@@ -241,3 +274,20 @@ def test_infinity_in_x_does_not_reach_outputs_that_do_not_read_it():
     for c in direct("fprop", desc):
         y = run(c, desc, x, w, None, shape=desc.y_shape, rest=(False,))
         assert np.isinf(y[0, :2, :2]).all() and np.isfinite(y[0, 2:]).all() and np.isfinite(y[0, :, 2:]).all()
+
+
+@pytest.mark.parametrize("width", [6, 8])
+def test_infinity_in_w_does_not_meet_the_padding(width):
+    """An infinite tap times a zero of the padding would be NaN; relu leaves a NaN that is one."""
+    case = Case("", 1, (6, width), 3, 8, (3, 3), (1, 1), (1, 1))
+    desc, x, w, _ = operands(case)
+    x[:] = 1
+    w[:] = 1
+    w[0, 0, 0, 0], w[0, 2, 2, 0], w[1, 1, 1, 0] = np.inf, np.inf, np.nan
+    outside = np.ones((6, width), bool)
+    outside[1:, 1:] = False
+    outside[:-1, :-1] = False
+    for c in direct("fprop", desc):
+        y = run(c, desc, x, w, None, shape=desc.y_shape, rest=(True,))
+        assert (np.isfinite(y[0, ..., 0]) == outside).all() and not np.isnan(y[..., 0]).any(), c.name
+        assert np.isnan(y[..., 1]).all() and np.isfinite(y[..., 2:]).all(), c.name

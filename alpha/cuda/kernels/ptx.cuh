@@ -37,6 +37,16 @@ PTX_FN float exp2(float x) {
 #endif
 }
 
+// ---- the greater one, NaN where either is
+PTX_FN float max_nan(float a, float b) {
+#ifdef __CUDACC__
+  asm("max.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
+  return a;
+#else
+  return a > b || a != a ? a : b;
+#endif
+}
+
 // ---- the compiler forgets what it has made from a word: it makes it again where it would have kept it in registers
 PTX_FN void forget(unsigned& word) {
 #ifdef __CUDACC__
