@@ -3,8 +3,8 @@
 //   what      dx[n][ih][iw][ic] = sum over fh, fw, oc of g[n][ih + pad_h - fh][iw + pad_w - fw][oc] * w[oc][fh][fw][ic]
 //   layout    g (N, OH, OW, OC), dx (N, IH, IW, IC), both NHWC of ELEMENT (float, bf16 or f16); w (OC, 3, 3, IC) and
 //             all arithmetic are float32, and sums are rounded once
-//   run       RUN neighbouring positions of a line of dx, which read RUN + 2 of one of g. The last run of a line begins
-//             so early that it is whole, and leaves what the run before it has stored
+//   run       RUN neighbouring positions of a line of dx, which read RUN + 2 of one of g. What the last run of a line
+//             has beyond the line's end is not stored
 //   band      the lines of dx that a run goes through. A line of g completes one of them; adds to the next one, whose
 //             sums thereby move to where those of the complete one were; and begins the one behind that, where those of
 //             the next one were. So two lines of sums are in registers, and nothing is moved; what the last but one
@@ -113,12 +113,11 @@ stem_lines_dgrad(const ELEMENT *g, const float *w, ELEMENT *dx, BandShape s) {
   __shared__ __align__(16) float filter[TAPS * LINE];
   const int lane = threadIdx.x % RUN_LANES, unit = blockIdx.x * WARPS + threadIdx.x / 32, band = unit % s.bands;
   const int asked = unit / s.bands * 2 + threadIdx.x % 32 / RUN_LANES, column = min(asked, s.images * s.runs - 1);
-  const int image = column / s.runs, first = (column - image * s.runs) * RUN, w0 = max(0, min(first, s.iw - RUN));
+  const int image = column / s.runs, w0 = (column - image * s.runs) * RUN, ow0 = w0 + s.pad_w - (TAPS - 1);
   const int h0 = band * s.height, height = min(s.height, s.ih - h0), way = band % 2 ? -1 : 1;
   const int begin = way > 0 ? h0 : h0 + height - 1;       // line of dx
   int line = begin + s.pad_h - (way > 0 ? TAPS - 1 : 0);  // of g: the first one to add to it
-  const int ow0 = w0 + s.pad_w - (TAPS - 1);
-  const unsigned there = lane * 4 < s.oc ? ((1u << min(SPAN, max(0, s.ow - ow0))) - 1) & ~0u << max(0, -ow0) : 0;
+  const unsigned there = lane * 4 < s.oc ? ((1u << min(SPAN, s.ow - ow0)) - 1) & ~0u << max(0, -ow0) : 0;
   const ELEMENT *from = g + (((long long)image * s.oh + min(max(line, 0), s.oh - 1)) * s.ow + ow0) * s.oc + lane * 4;
   Quad<ELEMENT> v[SPAN] = {};
   const ELEMENT *pixel;
@@ -135,7 +134,7 @@ stem_lines_dgrad(const ELEMENT *g, const float *w, ELEMENT *dx, BandShape s) {
   __syncthreads();
   const float *const taps = filter + (way > 0 ? 0 : (TAPS - 1) * LINE) + lane * 4;  // of the line that is completed
   const int position = lane / 2;
-  const bool stored = asked == column && w0 + position >= first && w0 + position < s.iw;
+  const bool stored = asked == column && w0 + position < s.iw;
   ELEMENT *to = dx + (((long long)image * s.ih + begin) * s.iw + w0 + position) * IC;
   Sums done = {}, next = {};
   for (int k = 1 - TAPS; k < height; k++) {
