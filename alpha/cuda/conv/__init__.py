@@ -12,7 +12,7 @@ from alpha.cuda.conv import (  # noqa: F401  registers the candidates
     padded,
     sk_dilated,
     stem,
-    stem_lines,
+    stem_bands,
     stem_mma,
     stem_mma_dgrad,
     stem_runs,

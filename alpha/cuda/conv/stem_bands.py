@@ -1,4 +1,4 @@
-"""dgrad to at most four channels of 3x3 filters that move by one: kernels/conv_stem_lines.cu."""
+"""dgrad to at most four channels of 3x3 filters that move by one: kernels/conv_stem_bands.cu."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from alpha.cuda.memory import ITEMSIZE, Array
 from alpha.cuda.plan import Launch, register
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
-RUN, COLUMNS, TAPS = 8, 64, 3       # of kernels/conv_stem_lines.cu
+RUN, COLUMNS, TAPS = 8, 64, 3       # of kernels/conv_stem_bands.cu
 WARPS, WARP_RUNS = THREADS // 32, 2
 BLOCKS = (4, 4, 4, 3)               # on a multiprocessor, by channels of x
 PER_BAND = 3                        # what a band takes beside its lines of dx, in lines: an estimate
@@ -40,17 +40,17 @@ def bands_of(desc: ConvDesc, warps: int) -> Bands:
     return Bands(runs, height, ceil_div(desc.h.i, height))
 
 
-class StemLinesDgrad:
-    """stem_lines_dgrad of one storage type; see alpha.cuda.plan for the members."""
+class StemBandsDgrad:
+    """stem_bands_dgrad of one storage type; see alpha.cuda.plan for the members."""
 
     pass_name, takes_guard = "dgrad", False
 
     def __init__(self, dtype: str) -> None:
         self.reads = self.writes = dtype
         self.itemsize = ITEMSIZE[dtype]
-        self.name = "stem_lines_dgrad" if dtype == "float32" else f"stem_lines_dgrad {dtype}"
+        self.name = "stem_bands_dgrad" if dtype == "float32" else f"stem_bands_dgrad {dtype}"
         self.kernels = tuple(Kernel(
-            "conv_stem_lines.cu", "stem_lines_dgrad", "ptr g, ptr w, ptr dx, i32 images, i32 ih, i32 iw, i32 oh, "
+            "conv_stem_bands.cu", "stem_bands_dgrad", "ptr g, ptr w, ptr dx, i32 images, i32 ih, i32 iw, i32 oh, "
             "i32 ow, i32 oc, i32 pad_h, i32 pad_w, i32 runs, i32 height, i32 bands", threads=THREADS,
             defines={"CHANNELS": ic, "ELEMENT": C_TYPES[dtype]}) for ic in range(1, MOST_CHANNELS + 1))
 
@@ -80,4 +80,4 @@ class StemLinesDgrad:
         return launch
 
 
-register(*(StemLinesDgrad(dtype) for dtype in C_TYPES))
+register(*(StemBandsDgrad(dtype) for dtype in C_TYPES))

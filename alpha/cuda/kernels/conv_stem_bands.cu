@@ -109,7 +109,7 @@ template <int HALF> __device__ __forceinline__ void give_half(Sums &sum, int lan
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-stem_lines_dgrad(const ELEMENT *g, const float *w, ELEMENT *dx, BandShape s) {
+stem_bands_dgrad(const ELEMENT *g, const float *w, ELEMENT *dx, BandShape s) {
   __shared__ __align__(16) float filter[TAPS * LINE];
   const int lane = threadIdx.x % RUN_LANES, unit = blockIdx.x * WARPS + threadIdx.x / 32, band = unit % s.bands;
   const int asked = unit / s.bands * 2 + threadIdx.x % 32 / RUN_LANES, column = min(asked, s.images * s.runs - 1);
@@ -162,4 +162,4 @@ stem_lines_dgrad(const ELEMENT *g, const float *w, ELEMENT *dx, BandShape s) {
     }
   }
 }
-ALPHA_KERNEL(stem_lines_dgrad)
+ALPHA_KERNEL(stem_bands_dgrad)
