@@ -28,7 +28,13 @@ MORE = (square("stem_two_tiles", 3, 20, 3, 68, 3, 1, 1), square("stem_7x7", 2, 1
         square("depthwise_4", 3, 8, 4, 4, 3, 2, 1, 1, 4), square("depthwise_no_tap", 2, 5, 4, 4, 2, 3, 3, 1, 4),
         square("depthwise_long_sum", 9, 16, 8, 8, 3, 1, 1, 1, 8),
         Case("depthwise_row", 2, (5, 9), 8, 8, (1, 5), (2, 1), (0, 2), (1, 1), 8))
-CASES = (*(case for case in small_cases() if case.ic <= 4 or case.groups == case.ic), *MORE)
+# Of 3x3 filters whose lines are cut into runs of 8: ends of lines, of bands and of batches, and every padding.
+LINES = (square("lines_rgb", 2, 32, 3, 64, 3, 1, 1), square("lines_bare", 3, 8, 4, 64, 3),
+         square("lines_wide", 1, 33, 3, 64, 3, 1, 2), Case("lines_row", 3, (1, 20), 3, 64, (3, 3), (1, 1), (1, 1)),
+         Case("lines_padded", 3, (7, 31), 2, 64, (3, 3), (1, 1), (2, 1)),
+         Case("lines_narrow", 3, (9, 5), 3, 4, (3, 3), (1, 1), (0, 2)),
+         Case("lines_tail", 1, (6, 9), 1, 20, (3, 3), (1, 1), (1, 0)))
+CASES = (*(case for case in small_cases() if case.ic <= 4 or case.groups == case.ic), *MORE, *LINES)
 
 
 def direct(pass_name, desc=None, dtype="float32"):
@@ -107,7 +113,7 @@ def test_dgrad_in_sixteen_bits_is_within_a_rounding(half):
 def test_the_first_layer_is_planned_in_its_storage_type(half):
     """By FMA units where there are other channels than tensor cores are given (conv_stem_mma_dgrad.cu)."""
     desc = square("", 512, 32, 3, 60, 3, 1, 1).desc
-    assert rank("dgrad", desc, 132, precision_of(half))[0].candidate.name == f"stem_runs_dgrad {half}"
+    assert rank("dgrad", desc, 132, precision_of(half))[0].candidate.name == f"stem_bands_dgrad {half}"
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -120,6 +126,7 @@ def test_wgrad_is_exact(case):
 
 @pytest.mark.parametrize("case", [
     square("runs", 7, 19, 3, 64, 3, 1, 1), square("runs_7x7", 3, 26, 3, 20, 7, 2, 3),
+    square("runs_bands", 5, 32, 3, 64, 3, 1, 1), Case("runs_bare", 9, (12, 17), 4, 64, (3, 3)),
     Case("runs_turned", 3, (23, 3), 4, 60, (3, 3), (1, 1), (1, 1))], ids=lambda case: case.name)
 def test_runs_of_several_tiles_are_exact(case, monkeypatch):
     """On few multiprocessors a block has tile after tile, and reads what the next one begins with."""

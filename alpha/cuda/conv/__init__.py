@@ -12,6 +12,7 @@ from alpha.cuda.conv import (  # noqa: F401  registers the candidates
     padded,
     sk_dilated,
     stem,
+    stem_bands,
     stem_lines,
     stem_mma,
     stem_mma_dgrad,

@@ -1,0 +1,83 @@
+"""dgrad to at most four channels of 3x3 filters that move by one: kernels/conv_stem_bands.cu."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from alpha.cuda.context import context
+from alpha.cuda.conv.stem import MOST_CHANNELS, THREADS, estimate_us, float32_filters, refusal
+from alpha.cuda.kernel import C_TYPES, Kernel
+from alpha.cuda.memory import ITEMSIZE, Array
+from alpha.cuda.plan import Launch, register
+from alpha.ops.conv_desc import ConvDesc, ceil_div
+
+RUN, COLUMNS, TAPS = 8, 64, 3       # of kernels/conv_stem_bands.cu
+WARPS, WARP_RUNS = THREADS // 32, 2
+BLOCKS = (4, 4, 4, 3)               # on a multiprocessor, by channels of x
+PER_BAND = 3                        # what a band takes beside its lines of dx, in lines: an estimate
+PADDED = {4: 0.6, 2: 0.65}          # of alpha.cuda.conv.stem.estimate_us, by an element's bytes: not measured
+
+
+class Bands(NamedTuple):
+    """How an image is cut: runs of a line, lines of a band of dx, bands of an image."""
+
+    runs: int
+    height: int
+    per_image: int
+
+
+@lru_cache(maxsize=256)
+def bands_of(desc: ConvDesc, warps: int) -> Bands:
+    """Returns the bands that so many warps at a time do first."""
+    runs = ceil_div(desc.w.i, RUN)
+    pairs = ceil_div(desc.n * runs, WARP_RUNS)
+
+    def lines(height: int) -> int:  # that a warp goes through
+        return ceil_div(pairs * ceil_div(desc.h.i, height), warps) * (height + PER_BAND)
+
+    height = min(sorted({ceil_div(desc.h.i, bands) for bands in range(1, desc.h.i + 1)}, reverse=True), key=lines)
+    return Bands(runs, height, ceil_div(desc.h.i, height))
+
+
+class StemBandsDgrad:
+    """stem_bands_dgrad of one storage type; see alpha.cuda.plan for the members."""
+
+    pass_name, takes_guard = "dgrad", False
+
+    def __init__(self, dtype: str) -> None:
+        self.reads = self.writes = dtype
+        self.itemsize = ITEMSIZE[dtype]
+        self.name = "stem_bands_dgrad" if dtype == "float32" else f"stem_bands_dgrad {dtype}"
+        self.kernels = tuple(Kernel(
+            "conv_stem_bands.cu", "stem_bands_dgrad", "ptr g, ptr w, ptr dx, i32 images, i32 ih, i32 iw, i32 oh, "
+            "i32 ow, i32 oc, i32 pad_h, i32 pad_w, i32 runs, i32 height, i32 bands", threads=THREADS,
+            defines={"CHANNELS": ic, "ELEMENT": C_TYPES[dtype]}) for ic in range(1, MOST_CHANNELS + 1))
+
+    def fits(self, desc: ConvDesc) -> str:
+        if refused := refusal(desc):
+            return refused
+        if any((axis.f, axis.s, axis.d) != (TAPS, 1, 1) for axis in (desc.h, desc.w)):
+            return f"{TAPS}x{TAPS} filters of stride and dilation 1 are served"
+        if desc.oc % 4 or desc.oc > COLUMNS:
+            return f"{desc.oc} output channels, multiples of 4 up to {COLUMNS} are served"
+        return ""
+
+    def cost(self, desc: ConvDesc, sm_count: int) -> float:
+        return estimate_us(desc, sm_count, PADDED[self.itemsize] * COLUMNS / desc.oc, self.itemsize)
+
+    def least(self, desc: ConvDesc, sm_count: int) -> float:
+        return 0.0  # what it costs is known at once
+
+    def prepare(self, desc: ConvDesc) -> Launch:
+        bands, h, w = bands_of(desc, context.sm_count * BLOCKS[desc.ic - 1] * WARPS), desc.h, desc.w
+        kernel = self.kernels[desc.ic - 1]
+        grid = ceil_div(ceil_div(desc.n * bands.runs, WARP_RUNS) * bands.per_image, WARPS)
+        sizes = desc.n, h.i, w.i, h.o, w.o, desc.oc, h.p, w.p, *bands
+
+        def launch(g: Array, w: Array, dx: Array) -> None:
+            kernel(grid, g, float32_filters(w), dx, *sizes)
+        return launch
+
+
+register(*(StemBandsDgrad(dtype) for dtype in C_TYPES))
