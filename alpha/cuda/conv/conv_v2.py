@@ -82,4 +82,4 @@ class ConvV2Held(ConvTile):
 
 
 register(*(ConvV2(tile, split) for tile, split in CANDIDATES))
-register(ConvV2Held(Tile(64, 128, 16, 8, 8, 4, 3, 0.80)), ConvV2Held(Tile(64, 64, 16, 8, 8, 4, 6, 0.78)))
+register(ConvV2Held(Tile(64, 128, 16, 8, 8, 3, 3, 0.66)))

@@ -24,6 +24,7 @@ LINE_BYTES = 16  # of the table of lines, 2 * threads of them: static shared mem
 SUM_SLICES = Kernel("sum_slices.cu", "sum_slices", "ptr work, ptr dw, ptr tiles, i32 tile_floats, i32 tile_cols, "
                     f"i32 dw_row, i32 split, {GUARD_ARGS}", threads=256)
 MOST_SPLIT = 32
+FEWER = 1.015            # times as long take fewer blocks, which hide less
 
 
 class Parts(NamedTuple):
@@ -76,14 +77,26 @@ class WgradTile(ConvTile):
 
 
 class SkDilated(WgradTile):
-    """A tile of sk_dilated; see alpha.cuda.plan for the members."""
+    """A tile of sk_dilated; see alpha.cuda.plan for the members.
 
-    def __init__(self, tile: Tile) -> None:
+    Args:
+        blocks: on a multiprocessor at a time; 0: as many as it holds. Fewer have fewer slices to add up.
+    """
+
+    def __init__(self, tile: Tile, blocks: int = 0) -> None:
         kernel = Kernel("sk_dilated.cu", "sk_dilated", "ptr x, ptr g, ptr dw, ptr work, ptr taps, ptr units, "
                         "ptr first, i64 x_image, i64 g_image, i32 x_h, i32 x_w, i32 g_h, i32 g_w, i32 rows, "
                         f"i32 cols, i32 dw_row, {GUARD_ARGS}",
                         threads=tile.threads, shared=tile.shared_bytes(False, False), defines=tile.defines)
-        super().__init__(tile, f"sk_dilated {tile}", kernel)
+        super().__init__(tile, f"sk_dilated {tile}" + f" by {blocks}" * (blocks > 0), kernel)
+        self.blocks = blocks
+
+    @property
+    def resident(self) -> int:
+        return min(super().resident, self.blocks or self.tile.blocks)
+
+    def cost(self, desc: ConvDesc, sm_count: int) -> float:
+        return super().cost(desc, sm_count) * (FEWER if self.blocks else 1.0)
 
     def prepare(self, desc: ConvDesc) -> Launch:
         kernel, parts = self.kernel, self.parts(desc)
@@ -97,4 +110,4 @@ class SkDilated(WgradTile):
         return launch
 
 
-register(*map(SkDilated, TILES))
+register(*map(SkDilated, TILES), SkDilated(TILES[1], blocks=3))

@@ -16,7 +16,7 @@ RUN, COLUMNS, TAPS = 8, 64, 3       # of kernels/conv_stem_bands.cu
 WARPS, WARP_RUNS = THREADS // 32, 2
 BLOCKS = (4, 4, 4, 3)               # on a multiprocessor, by channels of x
 PER_BAND = 3                        # what a band takes beside its lines of dx, in lines: an estimate
-PADDED = {4: 0.6, 2: 0.65}          # of alpha.cuda.conv.stem.estimate_us, by an element's bytes: not measured
+SEEN = 0.5                          # of alpha.cuda.conv.stem.estimate_us: not measured, so behind stem_runs_dgrad
 
 
 class Bands(NamedTuple):
@@ -64,7 +64,7 @@ class StemBandsDgrad:
         return ""
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        return estimate_us(desc, sm_count, PADDED[self.itemsize] * COLUMNS / desc.oc, self.itemsize)
+        return estimate_us(desc, sm_count, COLUMNS / desc.oc, self.itemsize, SEEN)
 
     def least(self, desc: ConvDesc, sm_count: int) -> float:
         return 0.0  # what it costs is known at once

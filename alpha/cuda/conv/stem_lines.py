@@ -17,7 +17,8 @@ THREADS = 128
 RUNS = THREADS // LANES                  # of a tile
 TILE_RUNS = (4, 8, 2, 16, 1)             # of a line of a tile; the first is taken of those that waste as little
 BLOCKS = {True: (4, 4, 4, 4), False: (3, 3, 3, 2)}  # on a multiprocessor, by whole runs and channels: registers
-FASTER, PARTS = 0.6, 1.1                 # of alpha.cuda.conv.stem.estimate_us; where runs are not whole
+PARTS = 1.1                              # of the time, where runs are not whole
+SEEN = 0.5                               # of alpha.cuda.conv.stem.estimate_us: not measured, so behind stem_fprop
 SHAPE_ARGS = "i32 ih, i32 iw, i32 oh, i32 ow, i32 oc, i32 pad_h, i32 pad_w, i32 lines, i32 runs, i32 span, i32 line"
 
 
@@ -64,7 +65,7 @@ class StemLinesFprop:
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         columns = ceil_div(desc.oc, COLUMNS) * COLUMNS / desc.oc
         positions = tiles_of(desc).per_image * RUNS * RUN / (desc.h.o * desc.w.o)
-        return estimate_us(desc, sm_count, columns * positions * FASTER * (PARTS if desc.w.o % RUN else 1.0))
+        return estimate_us(desc, sm_count, columns * positions * (PARTS if desc.w.o % RUN else 1.0), seen=SEEN)
 
     def least(self, desc: ConvDesc, sm_count: int) -> float:
         return 0.0  # what it costs is known at once

@@ -18,7 +18,7 @@ WARPS, DEPTH = 4, 8                    # of a block; pixels of g that a warp cop
 BLOCKS = {1: 5, 2: 4, 3: 3, 4: 2}      # on a multiprocessor, by channels: as many as registers allow
 LEAST_PIXELS = 16                      # of a warp: fewer are all start and end
 SPLIT = 32                             # of kernels/sum_slices.cu
-FASTER = 0.65                          # of the time of alpha.cuda.conv.stem.estimate_us
+FASTER = 1.4                           # of alpha.cuda.conv.stem.estimate_us: not measured, so behind stem_wgrad
 
 
 class StemWindowWgrad:

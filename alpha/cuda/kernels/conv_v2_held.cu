@@ -7,6 +7,8 @@
 //           tile of rows. Its slabs of x are one long sequence for the pipeline: those of the next tile are on their way
 //           while this one is multiplied and stored. Sums this short would else be all start and end: conv_v2.cu, whose
 //           blocks have one tile each, issues an instruction in 59 of 100 clocks on an H100
+// measured  H100 SXM, nvcc 13.0, bursts, 512 images of 32x32, 64 to 128 channels, stride 2: 66 us, conv_v2 77.5. Slabs of
+//           32 and 64 channels took 76 and 92, tiles of 64 columns 80, 16 warps a multiprocessor 70
 // zeros     there is no padding, and inputs that the stride leaves out are not read
 // requires  IC a multiple of 4; STAGES slabs of x and all of the columns' filters fit into shared memory; x and y have
 //           fewer than 2^31 pixels

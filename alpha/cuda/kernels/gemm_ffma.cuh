@@ -28,15 +28,11 @@ template <class T, int ROWS, int LANES> struct KMajorCopy;
 template <class T, int ROWS> struct MnMajorCopy;
 template <class T> struct Ffma;
 
-#ifndef K_UNROLL
-#define K_UNROLL 64
-#endif
 template <int BM_, int BN_, int BK_, int TM_, int TN_, int STAGES_, bool A_KMAJOR_, bool B_KMAJOR_, int VEC_>
 struct GemmTile {
   using In = float;
   using Out = float;
   static constexpr int BM = BM_, BN = BN_, BK = BK_, TM = TM_, TN = TN_, STAGES = STAGES_, VEC = VEC_;
-  static constexpr int K_UNROLLED = K_UNROLL;
   static constexpr bool A_KMAJOR = A_KMAJOR_, B_KMAJOR = B_KMAJOR_;
   static constexpr int THREADS = BM / TM * (BN / TN);
   static constexpr int LANE_COLS = BN / TN < 8 ? 4 : 8, LANE_ROWS = 32 / LANE_COLS;
@@ -138,7 +134,7 @@ template <class T> struct Ffma {
   // multiplies one slab
   __device__ __forceinline__ void operator()(const float *a_buffer, const float *b_buffer) {
     const float *a = a_buffer + a0, *b = b_buffer + b0;
-#pragma unroll T::K_UNROLLED
+#pragma unroll
     for (int k = 0; k < T::BK; k += 4) {
       float ak[T::A_KMAJOR ? T::TM : 1][4], bk[T::B_KMAJOR && !T::A_KMAJOR ? T::TN : 1][4];
       if constexpr (T::A_KMAJOR) {
