@@ -64,7 +64,8 @@ def load_driver() -> ctypes.CDLL:
 @cache
 def engine() -> Path:
     """Returns the engine, one object file that is linked into every module; built if need be."""
-    sources = [HERE / f"{name}.cpp" for name in ("engine", "launch", "cluster", "check", "copy", "tensor")]
+    names = ("engine", "launch", "cluster", "check", "copy", "tensor", "arithmetic")
+    sources = [HERE / f"{name}.cpp" for name in names]
     flags = (*FLAGS, "-O3", "-isystem", str(cuda_include()))
     return build("emulated-engine", sources, COMPILER, flags, link=("-r", "-nostdlib"), suffix=".o")
 
