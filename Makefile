@@ -14,7 +14,9 @@ test: .venv/.test          ## the whole CPU suite; comparisons with PyTorch run 
 # What the checked run leaves out: programs, whole training steps, repetitions, the largest convolutions.
 LONG := context or interop or training or capture or benchmarks or docs or tuning or two_runs or repetitions or adjoint \
 	or aligned or many_ or losses_are or fprop-long or dgrad-long or every_mode_is
-EMULATED := $(BIN)/python -m pytest -q -n 2 -p tests.emulator.plugin
+# Two processes share the processor: threads of NumPy beside them would wait for one another. All that needs a GPU is in
+# tests/cuda: the other files need not be imported to know it.
+EMULATED := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -p tests.emulator.plugin --ignore-glob='tests/test_*.py'
 test-emulated: .venv/.test ## without a GPU: the emulated driver and the CUDA suite on it; then every access checked
 	$(BIN)/python -m tests.emulator.install_pycuda
 	$(EMULATED) -m "cuda or emulator" $(ARGS)

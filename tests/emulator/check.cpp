@@ -11,11 +11,12 @@ struct Access {
   unsigned epoch, warp_epoch, cluster_epoch;
   short thread;       // 1024 x rank + one of the threads of that block, -1: none yet
   uint8_t bytes;      // of the four
-  bool lanes, warps;  // several lanes of that warp, several warps
+  bool lanes : 1, warps : 1;  // several lanes of that warp, several warps
 };
 struct Cell {
   Access write, read;
   unsigned proxy_clock;  // after how many fences of the asynchronous proxy an ordinary write came; 0: TMA wrote it
+  unsigned cluster;      // whose shared memory this is about, by number; a cell of an earlier one is as good as new
   uint8_t written, in_flight;
 };
 struct Shadow {
@@ -25,13 +26,19 @@ struct Shadow {
   std::vector<Cell> cells;
 };
 static Shadow shadow[EMU_CLUSTER][2];  // [rank][static, dynamic]
+static unsigned clusters;              // that have begun
 
 static void reset(Shadow& s, const char* name, char* base, size_t n) {
-  const Access none{0, 0, 0, -1, 0, false, false};
   s.name = name;
   s.base = base;
   s.bytes = n;
-  s.cells.assign((n + 3) / 4 + 1, Cell{none, none, 0, 0, 0});
+  if (s.cells.size() < (n + 3) / 4 + 1) s.cells.resize((n + 3) / 4 + 1);
+}
+static Cell& cell(Shadow& s, size_t i) {
+  const Access none{0, 0, 0, -1, 0, false, false};
+  Cell& c = s.cells[i];
+  if (c.cluster != clusters) c = {none, none, 0, clusters, 0, 0};
+  return c;
 }
 static Shadow* shadow_of(const char* home) {
   const int own = self->block->rank;
@@ -41,15 +48,22 @@ static Shadow* shadow_of(const char* home) {
   return nullptr;
 }
 static Thread& thread_of(const Access& a) { return engine.block[a.thread / 1024]->thread[a.thread % 1024]; }
-static short me() { return (short)(self->block->rank * 1024 + self->id); }
+struct Now {  // who accesses, and when
+  unsigned epoch, warp_epoch, cluster_epoch;
+  short thread;
+};
+static Now now() {
+  const Block& b = *self->block;
+  return {b.epoch, self->warp->epoch, engine.cluster_epoch, (short)(b.rank * 1024 + self->id)};
+}
 // A block-wide barrier orders two accesses, within a warp any full-warp operation does, and between blocks a meeting of
 // their cluster.
-static bool unordered(const Access& a, uint8_t bytes) {
+static bool unordered(const Access& a, uint8_t bytes, const Now& by) {
   if (!(a.bytes & bytes) || a.thread < 0) return false;
-  if (a.thread / 1024 != (int)self->block->rank) return a.cluster_epoch == engine.cluster_epoch;
-  if (a.epoch != self->block->epoch) return false;
-  if (a.warps || a.thread / 32 != me() / 32) return true;
-  return a.warp_epoch == self->warp->epoch && (a.lanes || a.thread != me());
+  if (a.thread >> 10 != by.thread >> 10) return a.cluster_epoch == by.cluster_epoch;
+  if (a.epoch != by.epoch) return false;
+  if (a.warps || a.thread >> 5 != by.thread >> 5) return true;
+  return a.warp_epoch == by.warp_epoch && (a.lanes || a.thread != by.thread);
 }
 [[noreturn]] static void race(const Shadow& s, size_t at, const char* now, const char* before, const Access& a) {
   const uint3 t = thread_of(a).tid;
@@ -58,16 +72,23 @@ static bool unordered(const Access& a, uint8_t bytes) {
   fail("race on %s, byte %zu: it %s what thread (%u,%u,%u)%s%s %s, with no barrier between", s.name, at, now, t.x, t.y,
        t.z, other, a.lanes || a.warps ? " and others" : "", before);
 }
-static void record(Access& a, uint8_t bytes) {
-  const bool now = a.thread >= 0 && a.thread / 1024 == (int)self->block->rank && a.epoch == self->block->epoch;
-  const bool same_warp = a.thread / 32 == me() / 32;
-  if (now && (a.thread == me() || (a.bytes & bytes))) {  // disjoint bytes of another thread: keep the newer only
-    if (!same_warp) a.warps = true;
-    else if (a.warp_epoch != self->warp->epoch) a.lanes = false;
-    else if (a.thread != me()) a.lanes = true;
+static void record(Access& a, uint8_t bytes, const Now& by) {
+  const bool same_block = a.thread >> 10 == by.thread >> 10;  // no thread yet: of no block
+  if (same_block && a.epoch == by.epoch && a.cluster_epoch == by.cluster_epoch && !(bytes & ~a.bytes) &&
+      (a.warps || (a.warp_epoch == by.warp_epoch && a.thread >> 5 == by.thread >> 5 &&
+                   (a.lanes || a.thread == by.thread))))
+    return;  // it would say nothing new
+  bool lanes = false, warps = false;
+  if (same_block && a.epoch == by.epoch &&
+      (a.thread == by.thread || (a.bytes & bytes))) {  // disjoint bytes of another thread: keep the newer only
+    lanes = a.lanes;
+    warps = a.warps;
+    if (a.thread >> 5 != by.thread >> 5) warps = true;
+    else if (a.warp_epoch != by.warp_epoch) lanes = false;
+    else if (a.thread != by.thread) lanes = true;
     bytes |= a.bytes;
-  } else a.lanes = a.warps = false;
-  a = {self->block->epoch, self->warp->epoch, engine.cluster_epoch, me(), bytes, a.lanes, a.warps};
+  }
+  a = {by.epoch, by.warp_epoch, by.cluster_epoch, by.thread, bytes, lanes, warps};
 }
 // Ordinary writes reach TMA and wgmma by a fence of the writer, or of the reader after they met.
 static bool fenced_for_async(const Cell& c) {
@@ -76,8 +97,9 @@ static bool fenced_for_async(const Cell& c) {
 enum Kind { READ, WRITE, ASYNC_READ };
 static void shared_access(Shadow& s, size_t at, size_t n, Kind kind) {
   const bool write = kind == WRITE;
+  const Now by = now();
   for (size_t i = at / 4; i <= (at + n - 1) / 4; i++) {
-    Cell& c = s.cells[i];
+    Cell& c = cell(s, i);
     const size_t low = i * 4 < at ? at - i * 4 : 0, high = std::min<size_t>(4, at + n - i * 4);
     const uint8_t bytes = (1 << high) - (1 << low);
     if (c.in_flight & bytes)
@@ -91,11 +113,11 @@ static void shared_access(Shadow& s, size_t at, size_t n, Kind kind) {
       c.proxy_clock = engine.proxy_clock;
     }
     if (engine.in_atomic) continue;  // atomics do not race with each other; a race with a plain access goes unseen
-    if (unordered(c.write, bytes)) race(s, i * 4 + low, write ? "overwrites" : "reads", "wrote", c.write);
+    if (unordered(c.write, bytes, by)) race(s, i * 4 + low, write ? "overwrites" : "reads", "wrote", c.write);
     if (write) {
-      if (unordered(c.read, bytes)) race(s, i * 4 + low, "overwrites", "read", c.read);
+      if (unordered(c.read, bytes, by)) race(s, i * 4 + low, "overwrites", "read", c.read);
     }
-    record(write ? c.write : c.read, bytes);
+    record(write ? c.write : c.read, bytes, by);
   }
 }
 template <class F>
@@ -103,19 +125,20 @@ static void each_cell(const void* p, size_t n, F f) {
   Shadow* s = shadow_of(home(p));
   if (!s) return;
   size_t at = home(p) - s->base;
-  for (size_t i = at / 4; i < (at + n) / 4; i++) f(s->cells[i]);
+  for (size_t i = at / 4; i < (at + n) / 4; i++) f(cell(*s, i));
 }
 void mark_in_flight(const void* p, size_t n) {
   if (engine.checked) each_cell(p, n, [](Cell& c) { c.in_flight = 15; });
 }
 void mark_landed(const void* p, size_t n) {
-  if (engine.checked)
-    each_cell(p, n, [](Cell& c) {
-      c.in_flight = 0;
-      c.written = 15;
-      c.write = {self->block->epoch, self->warp->epoch, engine.cluster_epoch, me(), 15, false, false};
-      c.proxy_clock = 0;
-    });
+  if (!engine.checked) return;
+  const Now by = now();
+  each_cell(p, n, [&](Cell& c) {
+    c.in_flight = 0;
+    c.written = 15;
+    c.write = {by.epoch, by.warp_epoch, by.cluster_epoch, by.thread, 15, false, false};
+    c.proxy_clock = 0;
+  });
 }
 
 // ---- device memory: one word per 4 bytes names the block that wrote it in this launch ------------------------------
@@ -123,7 +146,7 @@ void mark_landed(const void* p, size_t n) {
 // orders them itself: atomics are exempt, and after a __threadfence() reads are trusted.
 static uint32_t* writer;  // launch serial (8 bits), block + 1 (24 bits)
 static uint32_t serial;
-static void global_access(const char* p, size_t at, size_t n, bool write) {
+static inline void global_access(const char* p, size_t at, size_t n, bool write) {
   for (size_t i = at; i < at + n;) {
     const size_t in = i % EMU_GRANULE, take = std::min(at + n - i, EMU_GRANULE - in);
     if (in + take > engine.launch->granules[i / EMU_GRANULE])
@@ -155,6 +178,7 @@ void check_launch_start() {
 void check_cluster_start() {
   if (!engine.checked) return;
   engine.proxy_clock = 1;
+  clusters++;
   for (int r = 0; r < engine.blocks; r++) {
     Block& b = *engine.block[r];
     char* base = engine.blocks == 1 ? engine.static_shared : b.away.data();
@@ -168,7 +192,7 @@ static void access(const char* p, size_t n, Kind kind) {
   const bool write = kind == WRITE;
   size_t at = p - engine.launch->arena;
   if (at < engine.launch->arena_bytes) return global_access(p, at, n, write);
-  const char* q = home(p);
+  const char* q = engine.blocks == 1 ? p : home(p);
   if (Shadow* s = shadow_of(q)) {
     const unsigned rank = (unsigned)((s - shadow[0]) / 2);
     if (rank != self->block->rank) require_remote(rank, write ? "a store" : "a load");

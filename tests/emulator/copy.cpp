@@ -97,23 +97,25 @@ void mbarrier_arrive_remote(uint64_t* p, int rank) {
 
 // ---- TMA tiles
 static int extent(const EmuTensorMap& m, unsigned d) { return (m.box[d] + m.step[d] - 1) / m.step[d]; }
-static void for_each_row(const EmuTensorMap& m, const int* coord,
-                         void (*row)(const EmuTensorMap&, size_t, bool, char*, char*), char* tile) {
+// Visits a tile row by row: run(at, bytes, global) for bytes side by side in both; global is null outside the tensor.
+template <class Run>
+static void for_each_run(const EmuTensorMap& m, const int* coord, Run run) {
+  const int64_t size = m.element_bytes, box = m.box[0];
+  const int64_t first = std::clamp<int64_t>(-(int64_t)coord[0], 0, box);
+  const int64_t last = std::clamp<int64_t>((int64_t)m.dim[0] - coord[0], first, box);
   int i[5] = {0};
-  size_t at = 0, inner = (size_t)m.box[0] * m.element_bytes;
-  for (;;) {  // one row of the innermost dimension, element by element
+  for (size_t at = 0;; at += box * size) {
     bool in = true;
-    char* g = (char*)m.address;
+    char* g = (char*)m.address + coord[0] * size;
     for (unsigned d = 1; d < m.rank; d++) {
       int64_t c = (int64_t)coord[d] + i[d] * m.step[d];
       in = in && c >= 0 && c < (int64_t)m.dim[d];
       g += c * m.stride[d];
     }
-    for (unsigned e = 0; e < m.box[0]; e++) {
-      int64_t c = (int64_t)coord[0] + e;
-      row(m, at + e * m.element_bytes, in && c >= 0 && c < (int64_t)m.dim[0], g + c * m.element_bytes, tile);
-    }
-    at += inner;
+    const int64_t from = in ? first : box, to = in ? last : box;
+    if (from) run(at, from * size, nullptr);
+    if (from < to) run(at + from * size, (to - from) * size, g + from * size);
+    if (to < box) run(at + to * size, (box - to) * size, nullptr);
     unsigned d = 1;
     while (d < m.rank && ++i[d] == extent(m, d)) i[d++] = 0;
     if (d >= m.rank) return;
@@ -125,9 +127,22 @@ size_t swizzle(size_t address, int span) {  // the span of 128, 64 or 32 bytes e
          : span == 32 ? address ^ (address >> 3 & 0x10)
                       : address;
 }
-static char* in_tile(const EmuTensorMap& m, size_t at, char* tile) {
-  size_t base = tile - engine.dynamic_shared;
-  return engine.dynamic_shared + swizzle(base + at, m.swizzle_bytes);
+// Where a run lies in its tile: piece(address, first byte of it, bytes), of at most 16 bytes where a swizzle parts them.
+template <class Piece>
+static void for_each_piece(const EmuTensorMap& m, char* tile, size_t at, size_t bytes, Piece piece) {
+  at += tile - engine.dynamic_shared;
+  for (size_t done = 0, take; done < bytes; done += take) {
+    take = m.swizzle_bytes ? std::min(16 - (at + done) % 16, bytes - done) : bytes;
+    piece(engine.dynamic_shared + swizzle(at + done, m.swizzle_bytes), done, take);
+  }
+}
+// Words of device memory are checked as such, and what is less at the ends of a run by itself: see global_access.
+static void check_run(const char* p, size_t bytes, bool write) {
+  if (!engine.checked) return;
+  const size_t head = std::min(bytes, -(uintptr_t)p % 4), tail = (bytes - head) % 4, words = bytes - head - tail;
+  if (head) check_access(p, head, write);
+  if (words) check_access(p + head, words, write);
+  if (tail) check_access(p + head + words, tail, write);
 }
 static size_t tile_bytes(const EmuTensorMap& m) {
   size_t n = m.element_bytes * m.box[0];
@@ -187,15 +202,13 @@ static void land(const char* bar, Mbarrier& b) {
     }
     PendingLoad l = loads[i];
     loads.erase(loads.begin() + i);
-    for_each_row(
-        l.map, l.coord,
-        [](const EmuTensorMap& m, size_t at, bool in, char* global, char* tile) {
-          if (in) {
-            check_access(global, m.element_bytes, false);
-            memcpy(in_tile(m, at, tile), global, m.element_bytes);
-          } else memset(in_tile(m, at, tile), 0, m.element_bytes);
-        },
-        l.dst);
+    for_each_run(l.map, l.coord, [&](size_t at, size_t bytes, const char* global) {
+      if (global) check_run(global, bytes, false);
+      for_each_piece(l.map, l.dst, at, bytes, [&](char* there, size_t from, size_t n) {
+        if (global) memcpy(there, global + from, n);
+        else memset(there, 0, n);
+      });
+    });
     mark_landed(l.dst, tile_bytes(l.map));
     b.tx -= tile_bytes(l.map);
     complete_if_done(bar, b, *self->block);
@@ -233,14 +246,12 @@ void bulk_wait(int pending_groups) {
   auto& s = self->stores;
   size_t n = 0;
   for (; n < s.size() && s[n].group < self->store_group - pending_groups; n++)
-    for_each_row(
-        s[n].map, s[n].coord,
-        [](const EmuTensorMap& m, size_t at, bool in, char* global, char* tile) {
-          if (!in) return;
-          check_access(global, m.element_bytes, true);
-          memcpy(global, in_tile(m, at, tile), m.element_bytes);
-        },
-        (char*)s[n].src);
+    for_each_run(s[n].map, s[n].coord, [&](size_t at, size_t bytes, char* global) {
+      if (!global) return;
+      check_run(global, bytes, true);
+      for_each_piece(s[n].map, (char*)s[n].src, at, bytes,
+                     [&](const char* there, size_t from, size_t take) { memcpy(global + from, there, take); });
+    });
   s.erase(s.begin(), s.begin() + n);
 }
 }  // namespace emu

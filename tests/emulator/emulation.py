@@ -14,8 +14,12 @@ def checked() -> bool:
     return os.environ.get("ALPHA_EMULATED_CHECKED", "0") not in ("", "0")
 
 
-def install() -> None:
-    """Raises AlphaError where something is missing, with what to do about it."""
+def install(ahead: bool = True) -> None:
+    """Raises AlphaError where something is missing, with what to do about it.
+
+    Args:
+        ahead: whether the first launch compiles all kernels, as on a device, or each module is when it is asked for.
+    """
     toolchain.require_compiler()
     toolchain.cuda_include()
     library = toolchain.load_driver()
@@ -30,4 +34,6 @@ def install() -> None:
             raise AssertionError(f"emuClaim({ptr:#x}, {nbytes}): not the start of a block, or longer than the block")
 
     kernel.toolchain = toolchain.EmulatedToolchain(checked())
+    if not ahead:
+        kernel.compile_all = lambda arch: {}
     memory.on_allocate = claim

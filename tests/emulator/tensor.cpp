@@ -1,95 +1,7 @@
-// Matrix instructions: ldmatrix, mma.sync, wgmma, with the arithmetic of tensor cores.
-#include "emu_ptx.hpp"
-#include <math.h>
+// Matrix instructions: ldmatrix, mma.sync, wgmma; their arithmetic is in arithmetic.cpp.
+#include "arithmetic.hpp"
 
 namespace emu {
-// ---- arithmetic -----------------------------------------------------------------------------------------------
-// Model: products are exact. WIDTH of them and the accumulator are aligned to the largest exponent, each is cut off
-// EXTRA bits below the last place of fp32, the sum is exact, and the result is cut off to fp32. Widths and extra bits of
-// H100 as in arXiv 2512.07004 (A100: half the widths, one bit); test_device.py holds them to an H100, bit by bit.
-static const int EXTRA = 2;
-static int width_of(Format f) { return f == Tf32 ? 8 : 16; }
-
-static float to_float(Format f, uint32_t bits) {
-  uint32_t u = f == Bf16 ? bits << 16 : bits & ~0x1FFFu;  // tf32: the unit ignores the low 13 bits
-  if (f == Fp16) {
-    _Float16 h;
-    uint16_t b = bits;
-    memcpy(&h, &b, 2);
-    return (float)h;
-  }
-  float r;
-  memcpy(&r, &u, 4);
-  return r;
-}
-static int exponent(Format f, float v) {  // as the unit sees it: denormals are not normalised
-  uint32_t u;
-  memcpy(&u, &v, 4);
-  int e = (int)(u >> 23 & 255) - 127, low = f == Fp16 ? -14 : -126;
-  return v == 0 ? -1000 : std::max(e, low);
-}
-static float cut(double v) {  // to fp32, towards zero
-  uint64_t u;
-  memcpy(&u, &v, 8);
-  u &= ~0x1FFFFFFFull;
-  memcpy(&v, &u, 8);
-  return (float)v;
-}
-struct Operand {
-  std::vector<float> v;
-  std::vector<int> e;
-  bool finite = true;
-};  // A is [row][k], B is [k][column]
-static void set(Operand& o, size_t i, Format f, uint32_t bits) {
-  o.v[i] = to_float(f, bits);
-  o.e[i] = exponent(f, o.v[i]);
-  o.finite = o.finite && std::isfinite(o.v[i]);
-}
-static Operand operand(size_t n) {
-  Operand o;
-  o.v.resize(n);
-  o.e.resize(n);
-  return o;
-}
-static double power(int e) {
-  uint64_t u = (uint64_t)(e + 1023) << 52;
-  double r;
-  memcpy(&r, &u, 8);
-  return r;
-}
-
-// c[0..8) += a[0..W) b[0..W)[0..8), as one step of the unit. Columns side by side, so that the compiler vectorises.
-template <int W>
-static void step(const float* a, const int* ea, const float* b, const int* eb, int stride, float* c) {
-  int top[8];
-  double scale[8], sum[8];
-  for (int j = 0; j < 8; j++) top[j] = std::max(exponent(Bf16, c[j]), -400);
-  for (int i = 0; i < W; i++)
-    for (int j = 0; j < 8; j++) top[j] = std::max(top[j], ea[i] + eb[i * stride + j]);
-  for (int j = 0; j < 8; j++) {
-    scale[j] = power(23 + EXTRA - top[j]);
-    sum[j] = trunc(c[j] * scale[j]);
-  }
-  for (int i = 0; i < W; i++)
-    for (int j = 0; j < 8; j++) sum[j] += trunc((double)a[i] * b[i * stride + j] * scale[j]);
-  for (int j = 0; j < 8; j++) c[j] = cut(sum[j] * power(top[j] - 23 - EXTRA));
-}
-static void multiply_add(Format f, const Operand& a, int row, const Operand& b, int column, int columns, int k,
-                         float* c) {
-  bool model = a.finite && b.finite;
-  for (int j = 0; j < 8; j++) model = model && std::isfinite(c[j]);
-  for (int at = 0, w = width_of(f); model && at < k; at += w) {
-    const int i = row * k + at, j = at * columns + column;
-    if (w == 16) step<16>(&a.v[i], &a.e[i], &b.v[j], &b.e[j], columns, c);
-    else step<8>(&a.v[i], &a.e[i], &b.v[j], &b.e[j], columns, c);
-  }
-  for (int j = 0; !model && j < 8; j++) {  // infinities and NaN take their usual way
-    double sum = c[j];
-    for (int x = 0; x < k; x++) sum += (double)a.v[row * k + x] * b.v[x * columns + column + j];
-    c[j] = (float)sum;
-  }
-}
-
 // ---- ldmatrix, stmatrix: lane 8i+r names row r of matrix i; lane l has elements 2(l%4), 2(l%4)+1 of row l/4 ---------
 static void whole_warp(const Meeting& m) {
   if (m.arrived != ~0u) fail("%s takes all 32 lanes of a warp, some are not there or have returned", m.op);
@@ -138,9 +50,11 @@ struct Mma {
 };
 static void unpack(Operand& o, int at, int step, int k_bytes, Format f,
                    uint32_t reg) {  // 4 bytes of K; element x goes to at + x step
-  if (f == Tf32) return set(o, at + k_bytes / 4 * step, f, reg);
-  set(o, at + k_bytes / 2 * step, f, reg & 0xFFFF);
-  set(o, at + (k_bytes / 2 + 1) * step, f, reg >> 16);
+  if (f == Tf32) o.bits[at + k_bytes / 4 * step] = reg;
+  else {
+    o.bits[at + k_bytes / 2 * step] = reg & 0xFFFF;
+    o.bits[at + (k_bytes / 2 + 1) * step] = reg >> 16;
+  }
 }
 static void unpack_a(Operand& o, int lane, const unsigned* a, int k, Format f) {
   for (int i = 0; i < 4; i++) unpack(o, (lane / 4 + i % 2 * 8) * k, 1, lane % 4 * 4 + i / 2 * 16, f, a[i]);
@@ -156,12 +70,13 @@ void mma(Format f, float* d, const unsigned* a, const unsigned* b, const float* 
          Mma** lane = (Mma**)m.arg;
          Format f = lane[0]->f;
          int k = f == Tf32 ? 8 : 16;
-         static Operand A = operand(16 * 16), B = operand(8 * 16);
-         A.finite = B.finite = true;
+         static Operand A(16 * 16), B(8 * 16);
          for (int l = 0; l < 32; l++) {
            unpack_a(A, l, lane[l]->a, k, f);
            for (int i = 0; i < 2; i++) unpack(B, l / 4, 8, l % 4 * 4 + i * 16, f, lane[l]->b[i]);
          }
+         decode_a(A, f, false);
+         decode_b(B, f, 8);
          for (int r = 0; r < 16; r++) {
            float c[8];
            for (int j = 0; j < 8; j++) c[j] = lane[r % 8 * 4 + j / 2]->c[r / 8 * 2 + j % 2];
@@ -192,31 +107,39 @@ struct InFlight {
 static std::vector<InFlight> in_flight;  // operands that must not change before the wait
 
 void start_cluster_tensor() { in_flight.clear(); }
-static uint64_t read_operand(Operand* o, bool is_a, Format f, uint64_t desc, int row0, int rows, bool mn) {
+// Visits an operand 16 bytes at a time, f(bytes, r, x): elements from row r and place x of k on, along k, or along the
+// rows where these lie side by side (mn). No swizzle divides them. Returns a hash of them all.
+template <class Visit>
+static uint64_t read_operand(Format f, uint64_t desc, int row0, int rows, bool mn, Visit visit) {
   const int size = f == Tf32 ? 4 : 2, k = 32 / size, mode = desc >> 62;
-  const int span = mode == 1 ? 128 : mode == 2 ? 64 : mode == 3 ? 32 : 0;
+  const int span = mode == 1 ? 128 : mode == 2 ? 64 : mode == 3 ? 32 : 0, per = span / size;
+  const int rows_of = mn ? 16 / size : 1, places_of = mn ? 1 : 16 / size;
   const size_t start = (desc & 0x3FFF) << 4, lbo = (desc >> 16 & 0x3FFF) << 4, sbo = (desc >> 32 & 0x3FFF) << 4;
   uint64_t hash = 14695981039346656037ull;
-  for (int r = row0; r < row0 + rows; r++)
-    for (int x = 0; x < k; x++) {
+  for (int r = row0; r < row0 + rows; r += rows_of)
+    for (int x = 0; x < k; x += places_of) {
       size_t at;
-      if (mn && span) {
-        int per = span / size;
-        at = r / per * lbo + x / 8 * sbo + x % 8 * span + r % per * size;
-      } else if (mn) at = r / 8 * sbo + x / 8 * lbo + x % 8 * 16 + r % 8 * size;
+      if (mn && span) at = r / per * lbo + x / 8 * sbo + x % 8 * span + r % per * size;
+      else if (mn) at = r / 8 * sbo + x / 8 * lbo + x % 8 * 16 + r % 8 * size;
       else if (span) at = r / 8 * sbo + r % 8 * span + x * size;
-      else at = r / 8 * sbo + x * size / 16 * lbo + r % 8 * 16 + x * size % 16;
+      else at = r / 8 * sbo + x * size / 16 * lbo + r % 8 * 16;
       at = swizzle(start + at, span);
-      if (at + size > engine.launch->dynamic_shared)
+      if (at + 16 > engine.launch->dynamic_shared)
         fail("wgmma: descriptor reaches byte %zu of %u bytes of dynamic shared memory", at,
              engine.launch->dynamic_shared);
-      check_async_read(engine.dynamic_shared + at, size);
-      uint32_t bits = 0;
-      memcpy(&bits, engine.dynamic_shared + at, size);
-      hash = (hash ^ bits) * 1099511628211ull;
-      if (o) set(*o, is_a ? (r - row0) * k + x : x * rows + r, f, bits);
+      const char* bytes = engine.dynamic_shared + at;
+      if (engine.checked) check_async_read(bytes, 16);
+      uint64_t word[2];
+      memcpy(word, bytes, 16);
+      hash = (hash ^ word[0]) * 1099511628211ull;
+      hash = (hash ^ word[1]) * 0x9E3779B97F4A7C15ull;
+      hash ^= hash >> 32;
+      visit(bytes, r, x);
     }
   return hash;
+}
+static uint64_t hash_operand(Format f, uint64_t desc, int row0, int rows, bool mn) {
+  return read_operand(f, desc, row0, rows, mn, [](const char*, int, int) {});
 }
 static void check_descriptor(uint64_t desc, bool mn) {  // rows of a swizzled tile come in eights from address 0 on
   const int mode = desc >> 62, span = mode == 1 ? 128 : mode == 2 ? 64 : mode == 3 ? 32 : 0;
@@ -225,12 +148,45 @@ static void check_descriptor(uint64_t desc, bool mn) {  // rows of a swizzled ti
     fail("wgmma: descriptor starts at byte %zu, not in the first of 8 rows of %d bytes as its swizzle demands", start,
          span);
 }
-static Operand shared_operand(Warp& warp, bool is_a, Format f, uint64_t desc, int row0, int rows, bool mn) {
+// Element (row, x) goes to row * row_step + x * place_step.
+static void read_bits(Operand& o, Format f, uint64_t desc, int row0, int rows, bool mn, int row_step, int place_step) {
+  const int size = f == Tf32 ? 4 : 2, step = mn ? row_step : place_step;
+  read_operand(f, desc, row0, rows, mn, [&](const char* bytes, int r, int x) {
+    uint32_t* to = &o.bits[(r - row0) * row_step + x * place_step];
+    for (int i = 0; i < 16 / size; i++) {
+      uint32_t element = 0;
+      memcpy(&element, bytes + i * size, size);
+      to[i * step] = element;
+    }
+  });
+}
+static uint64_t begin_reading(Warp& warp, Format f, uint64_t desc, int row0, int rows, bool mn) {
   check_descriptor(desc, mn);
-  Operand o = operand(rows * (f == Tf32 ? 8 : 16));
-  const uint64_t hash = read_operand(&o, is_a, f, desc, row0, rows, mn);
+  const uint64_t hash = hash_operand(f, desc, row0, rows, mn);
   in_flight.push_back({&warp, warp.lane[0]->wgmma_group, desc, hash, row0, rows, f, mn});
-  return o;
+  return hash;
+}
+static void read_a(Operand& o, Warp& warp, Format f, uint64_t desc, int row0, bool mn) {
+  begin_reading(warp, f, desc, row0, 16, mn);
+  read_bits(o, f, desc, row0, 16, mn, f == Tf32 ? 8 : 16, 1);
+}
+// All warps of a warpgroup, and often those of the next, multiply by the same B: the last few are kept.
+static const Operand& read_b(Warp& warp, Format f, uint64_t desc, int rows, bool mn) {
+  struct Read {
+    Operand value;
+    uint64_t desc, hash;
+    int rows;
+    Format f;
+    bool mn;
+  };
+  static std::vector<Read> kept(16);
+  const uint64_t hash = begin_reading(warp, f, desc, 0, rows, mn);
+  Read& b = kept[hash % kept.size()];
+  if (b.desc == desc && b.hash == hash && b.rows == rows && b.f == f && b.mn == mn) return b.value;
+  b = {Operand(rows * (f == Tf32 ? 8 : 16)), desc, hash, rows, f, mn};
+  read_bits(b.value, f, desc, 0, rows, mn, 1, rows);
+  decode_b(b.value, f, rows);
+  return b.value;
 }
 static const uint32_t NAN_BITS = EMU_POISON * 0x10001u;  // what the registers hold until the wait
 static void take_registers(Accumulator& a) {  // their values, which must not have changed behind the back of wgmma
@@ -257,18 +213,16 @@ static Accumulator& accumulator(float* d, int n) {  // of a chain of wgmmas on t
   all.push_back({d, 0, 0, false, std::vector<float>(d, d + n / 2)});
   return all.back();
 }
-static void negate(Operand& o) {
-  for (float& v : o.v) v = -v;
-}
 static void multiply(Meeting& m) {
   whole_warp(m);
   Wgmma **lane = (Wgmma**)m.arg, &w = *lane[0];
   Warp& warp = *self->warp;
   const int row0 = warp.lane[0]->id / 32 % 4 * 16, k = w.f == Tf32 ? 8 : 16;
-  Operand A = w.a ? operand(16 * k) : shared_operand(warp, true, w.f, w.a_desc, row0, 16, w.a_mn);
+  Operand A(16 * k);
+  if (!w.a) read_a(A, warp, w.f, w.a_desc, row0, w.a_mn);
   for (int l = 0; w.a && l < 32; l++) unpack_a(A, l, lane[l]->a, k, w.f);
-  Operand B = shared_operand(warp, false, w.f, w.b_desc, 0, w.n, w.b_mn);
-  if (w.negate) negate(A);
+  decode_a(A, w.f, w.negate);
+  const Operand& B = read_b(warp, w.f, w.b_desc, w.n, w.b_mn);
   Accumulator* to[32] = {};
   for (int l = 0; l < 32; l++) {
     for (Accumulator& a : warp.lane[l]->accumulators)
@@ -319,7 +273,7 @@ void wgmma_wait(int pending_groups) {
         continue;
       }
       in_flight.erase(in_flight.begin() + i);
-      if (read_operand(nullptr, false, x.f, x.desc, x.row0, x.rows, x.mn) != x.hash)
+      if (hash_operand(x.f, x.desc, x.row0, x.rows, x.mn) != x.hash)
         fail("wgmma: an operand in shared memory changed before its wgmma_wait");
     }
     for (Thread* t : warp.lane) deliver(*t, done);
