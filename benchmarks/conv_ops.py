@@ -92,10 +92,11 @@ def measure(set_name: str, operands: Operands, pass_name: str, precision: str, c
                  "torch_nhwc": torch_call(operands, pass_name, True)}
         error = errors(operands, pass_name, calls, precision)
         sides = {name: Side(call, stream_of(device) if name == "alpha" else None) for name, call in calls.items()}
+        graph_calls = operands.sets if device == "cuda" and not set_name.startswith("paper") else 0
         if set_name.startswith("paper"):
             times = rounds.one_by_one(sides, effort["executions"], timing.synchronize)
         else:
-            times = in_windows(timing, sides, operands.sets if device == "cuda" else 1, effort)
+            times = in_windows(timing, sides, graph_calls, effort)
         kernel = kernel_name(pass_name, desc, operands.dtype, device)
     ms = medians(times)
     rates = {key: {name: flops / t / 1e9 for name, t in ms.items()} for key, flops in (
@@ -110,16 +111,17 @@ def measure(set_name: str, operands: Operands, pass_name: str, precision: str, c
     full = barred and waves(desc, sm_count()) > 1
     return {"set": set_name, "shape": shape.name, "pass": pass_name, "precision": precision, "device": device,
             **{k: v for k, v in shape._asdict().items() if k != "name"}, "kernel": kernel, "sets": operands.sets,
+            "graph_calls": graph_calls,
             "ms": ms, "ms_rounds": times, **rates, "ratio": ratio, "bar": asked,
             "met": None if asked is None else ratio >= asked, "roofline_tflops": roofline, "of_roofline": share,
             "roofline_bar": ROOFLINE_BAR if full else None, "gb_per_s": nbytes / ms["alpha"] / 1e6, "error": error}
 
 
-def in_windows(timing: ModuleType, sides: dict[str, Side], calls: int, effort: Row) -> dict[str, list[float]]:
-    """Returns the milliseconds of a call per round; on a GPU `calls` of them are a CUDA graph."""
-    with timing.replayed(sides, calls) if hasattr(timing, "replayed") else nullcontext(sides) as repeated:
+def in_windows(timing: ModuleType, sides: dict[str, Side], graph_calls: int, effort: Row) -> dict[str, list[float]]:
+    """Returns the milliseconds of a call per round, where there are any of `graph_calls` as CUDA graphs."""
+    with timing.replayed(sides, graph_calls) if graph_calls else nullcontext(sides) as repeated:
         times = timing.alternate(repeated, effort["rounds"], effort["window"])
-    return {name: [ms / calls for ms in found] for name, found in times.items()}
+    return {name: [ms / max(1, graph_calls) for ms in found] for name, found in times.items()}
 
 
 def stream_of(device: str) -> Any:
