@@ -217,3 +217,13 @@ def test_the_tile_that_an_h100_finds_best_is_chosen(row):
         assert times[int(np.argmin(estimates))] <= 1.05 * min(times)
         assert min(estimates) == pytest.approx(min(times), rel=0.15)
         assert min(tile.cost(desc, 132) for tile in tiles) > 0.9 * min(estimates)  # the others serve other channels
+
+
+def test_pixels_of_a_product_are_images() -> None:
+    """1x1 filters that move by one; what strides, pads or has taps stays as it is."""
+    case = square("", 3, 7, 24, 48, 1)
+    flat = wgmma.pixels_as_images(case.desc)
+    assert (flat.x_shape, flat.w_shape, flat.y_shape) == ((147, 1, 1, 24), (48, 1, 1, 24), (147, 1, 1, 48))
+    assert flat.useful_flops == case.desc.useful_flops and flat.groups == 1
+    for other in (square("", 3, 7, 24, 48, 1, 2), square("", 3, 7, 24, 48, 1, 1, 1), square("", 3, 7, 24, 48, 3)):
+        assert wgmma.pixels_as_images(other.desc) is other.desc

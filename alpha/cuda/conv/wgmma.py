@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
@@ -25,7 +26,7 @@ from alpha.cuda.operand import KEEP, Operand, lost_ranges, operand
 from alpha.cuda.plan import GUARD_ARGS, UNGUARDED, Guard, Launch
 from alpha.cuda.tensor_map import KEPT, tensor_maps
 from alpha.cuda.tile_statistics import are_expected, attach
-from alpha.ops.conv_desc import ConvDesc, Shape, ceil_div
+from alpha.ops.conv_desc import Axis, ConvDesc, Shape, ceil_div
 
 LAUNCH_US, SUM_US = 3.0, 4.5    # of the launch, and of the one that adds slices up
 SLOT_BYTES_PER_US = 4e6         # that the latter reads
@@ -61,6 +62,18 @@ class Mode(NamedTuple):
 
 
 Run = Callable[..., None]  # of operands x or g, and w; bias, output, relu; and the memory of an output in planes
+
+
+ONE_PIXEL = Axis(i=1, o=1, f=1, s=1, p=0, d=1)
+
+
+@lru_cache(maxsize=1024)
+def pixels_as_images(desc: ConvDesc) -> ConvDesc:
+    """Returns a 1x1 convolution that moves by one as one of images of one pixel, of which it is a product; others as
+    they are.  What a box reads are then neighbours in memory, and not the same pixel of 64 images."""
+    if any((axis.f, axis.s, axis.p) != (1, 1, 0) for axis in (desc.h, desc.w)):
+        return desc
+    return replace(desc, n=desc.n * desc.h.i * desc.w.i, h=ONE_PIXEL, w=ONE_PIXEL)
 
 
 def launch_of_arrays(pass_name: str, reads: str, run: Run) -> Launch:
@@ -160,6 +173,7 @@ class Wgmma:
         return refusal(desc)
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
+        desc = pixels_as_images(desc)
         both = self._estimate(desc, sm_count).us, self._memory_us(desc)
         return LAUNCH_US + max(both) + SEEN * min(both)
 
@@ -178,6 +192,7 @@ class Wgmma:
 
     def plan(self, desc: ConvDesc, sm_count: int) -> tuple[int, WorkList]:
         """Returns how many images of a pixel a tile has, and the work list that is done first."""
+        desc = pixels_as_images(desc)
         found = self._estimate(desc, sm_count)
         return found.images, work_list(PIXELS[self.pass_name](desc), found.images, self.tile.columns, sm_count,
                                        found.costs, by_image=self._memory_us(desc) > BY_IMAGE * found.us)
@@ -187,6 +202,10 @@ class Wgmma:
 
     def on_operands(self, desc: ConvDesc) -> Run:
         """Returns the launch that takes what the tensor cores read, (x or g, w, bias, output, relu)."""
+        desc = pixels_as_images(desc)
+        shapes = desc.x_shape, desc.y_shape
+        in_shape, out_shape = shapes if self.pass_name == "fprop" else shapes[::-1]
+        batch, height, width, _ = out_shape
         tile_floats, plane_columns = ROWS * self.tile.columns, 32 if self.tile.columns % 64 else 64
         images, work = self.plan(desc, context.sm_count)
         (grid, entries, _), items = work.items.shape, upload(work.items)
@@ -204,18 +223,17 @@ class Wgmma:
         reporters = CONSUMERS * grid + prod(sum_grid)
 
         def run(x: Operand, w: Operand, b: Array | None, y: Array, relu: bool, planes: Memory | None = None) -> None:
-            batch, height, width, _ = y.shape
             expected = not (planes or slot_floats) and are_expected(relu)
             statistics = attach(y, CONSUMERS * grid) if expected else None
             guard = (x.flag, w.flag) if rewritten else UNGUARDED
             if planes:
                 (kernel, add), report = self.planes_kernels, (*guard, planes.scale, lost_ranges(), reporters)
-                out = _plane_maps(y.ptr, y.shape, groups, plane_columns, out_rows)
+                out = _plane_maps(y.ptr, out_shape, groups, plane_columns, out_rows)
             else:
                 kernel, add, report = self.kernel, self.sum, (*guard, None, None, 0)
-                out = _image_maps(y.ptr, y.dtype, y.shape, 1, groups, single, out_box)
+                out = _image_maps(y.ptr, y.dtype, out_shape, 1, groups, single, out_box)
             slots = empty((slot_floats,), "float32") if slot_floats else None
-            kernel(grid, _image_maps(x.ptr, x.dtype, x.shape, x.planes, groups, runs, box),
+            kernel(grid, _image_maps(x.ptr, x.dtype, in_shape, x.planes, groups, runs, box),
                    _filter_maps(w.ptr, w.dtype, w.shape, w.planes, groups, w_runs, w_box),
                    out, b, x.scale, w.scale, slots, statistics, items, entries, images_log2, batch, *sizes, relu,
                    *report)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from alpha.cuda.context import context
 from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.conv.schedule_wgmma_wgrad import STRIP_TIME, Schedule, Tiling, longest_chain, schedule
-from alpha.cuda.conv.wgmma import refusal
+from alpha.cuda.conv.wgmma import pixels_as_images, refusal
 from alpha.cuda.kernel import Kernel
 from alpha.cuda.memory import Array, empty, upload
 from alpha.cuda.operand import KEEP, READS, operand
@@ -118,7 +118,7 @@ class WgmmaWgrad:
 
     def schedule(self, desc: ConvDesc, sm_count: int) -> Schedule:
         tile = self.tile
-        return schedule(desc, Tiling(tile.rows, tile.tap_columns, tile.taps, sm_count,
+        return schedule(pixels_as_images(desc), Tiling(tile.rows, tile.tap_columns, tile.taps, sm_count,
                                      tile.block_us(self.planes, sm_count), self.planes, tile.strip))
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
@@ -133,6 +133,7 @@ class WgmmaWgrad:
         return LAUNCH_US + blocks * tile.block_us(self.planes, sm_count) * faster / sm_count
 
     def prepare(self, desc: ConvDesc) -> Launch:
+        desc = pixels_as_images(desc)
         plan, tile, reads = self.schedule(desc, context.sm_count), self.tile, self.reads
         units, sums = upload(plan.units), upload(plan.sums)
         h, w, planes = desc.h, desc.w, self.planes
