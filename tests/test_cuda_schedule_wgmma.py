@@ -225,5 +225,6 @@ def test_pixels_of_a_product_are_images() -> None:
     flat = wgmma.pixels_as_images(case.desc)
     assert (flat.x_shape, flat.w_shape, flat.y_shape) == ((147, 1, 1, 24), (48, 1, 1, 24), (147, 1, 1, 48))
     assert flat.useful_flops == case.desc.useful_flops and flat.groups == 1
-    for other in (square("", 3, 7, 24, 48, 1, 2), square("", 3, 7, 24, 48, 1, 1, 1), square("", 3, 7, 24, 48, 3)):
+    for other in (square("", 3, 7, 24, 48, 1, 2), square("", 3, 7, 24, 48, 1, 1, 1), square("", 3, 7, 24, 48, 3),
+                  square("too many for 32 bits", 2 ** 14, 256, 8, 8, 1)):
         assert wgmma.pixels_as_images(other.desc) is other.desc

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from alpha.cuda.context import context
-from alpha.cuda.conv.schedule import fprop_slabs
+from alpha.cuda.conv.schedule import LIMIT, fprop_slabs
 from alpha.cuda.conv.slab import CANDIDATES, SlabTile, ffma_kernel
 from alpha.cuda.conv.tile import ConvTile
 from alpha.cuda.gemm import LAUNCH_US, TILE_CLOCKS, Tile
@@ -57,6 +57,8 @@ class ConvV2Held(ConvTile):
             return f"{h.f}x{w.f} filters, padding {h.p, w.p}, groups {desc.groups}; serves 1x1, none, 1"
         if desc.ic > HELD_CHANNELS:
             return f"{desc.ic} input channels, the filters of up to {HELD_CHANNELS} are held"
+        if desc.n * h.o * w.o >= LIMIT // 2:
+            return f"{desc.n * h.o * w.o} output pixels, fewer than {LIMIT // 2} are counted"
         return super().fits(desc)
 
     def work(self, desc: ConvDesc) -> tuple[int, int]:

@@ -9,6 +9,7 @@ from math import prod
 from typing import NamedTuple
 
 from alpha.cuda.context import context
+from alpha.cuda.conv.schedule import LIMIT
 from alpha.cuda.conv.schedule_wgmma import (
     CHUNK,
     ROWS,
@@ -71,9 +72,10 @@ ONE_PIXEL = Axis(i=1, o=1, f=1, s=1, p=0, d=1)
 def pixels_as_images(desc: ConvDesc) -> ConvDesc:
     """Returns a 1x1 convolution that moves by one as one of images of one pixel, of which it is a product; others as
     they are.  What a box reads are then neighbours in memory, and not the same pixel of 64 images."""
-    if any((axis.f, axis.s, axis.p) != (1, 1, 0) for axis in (desc.h, desc.w)):
+    images = desc.n * desc.h.i * desc.w.i
+    if any((axis.f, axis.s, axis.p) != (1, 1, 0) for axis in (desc.h, desc.w)) or 2 * images >= LIMIT:  # of two planes
         return desc
-    return replace(desc, n=desc.n * desc.h.i * desc.w.i, h=ONE_PIXEL, w=ONE_PIXEL)
+    return replace(desc, n=images, h=ONE_PIXEL, w=ONE_PIXEL)
 
 
 def launch_of_arrays(pass_name: str, reads: str, run: Run) -> Launch:

@@ -11,7 +11,7 @@
 //           32 and 64 channels took 76 and 92, tiles of 64 columns 80, 16 warps a multiprocessor 70
 // zeros     there is no padding, and inputs that the stride leaves out are not read
 // requires  IC a multiple of 4; STAGES slabs of x and all of the columns' filters fit into shared memory; x and y have
-//           fewer than 2^31 pixels
+//           fewer than 2^30 pixels
 #include "gemm_ffma.cuh"
 #include "guard.cuh"
 
