@@ -24,7 +24,7 @@
 //             with fewer some threads have no work; an image of g or dx has fewer than 2^31 elements
 #include <string.h>
 
-#include "storage.cuh"
+#include "stem_runs.cuh"
 
 constexpr int IC = CHANNELS, THREADS = 128, WARPS = THREADS / 32, RUN = 8, TAPS = 3, SPAN = RUN + TAPS - 1;
 constexpr int BLOCKS = IC < 4 ? 4 : 3;                              // on a multiprocessor
@@ -34,25 +34,6 @@ constexpr int STEP = COLS + 4, TAP = IC * STEP, LINE = TAPS * TAP;  // floats of
 struct BandShape {
   int images, ih, iw, oh, ow, oc, pad_h, pad_w;
   int runs, height, bands;  // of a line; lines of a band; bands of an image
-};
-
-template <class T> struct Quad {  // four channels as they are stored
-  unsigned pairs[2];
-
-  __device__ __forceinline__ void load(const T *from) {
-    const uint2 a = *reinterpret_cast<const uint2 *>(from);
-    pairs[0] = a.x, pairs[1] = a.y;
-  }
-  __device__ __forceinline__ float at(int q) const { return float_of_pair<T>(pairs[q / 2], q % 2); }
-};
-template <> struct Quad<float> {
-  float v[4];
-
-  __device__ __forceinline__ void load(const float *from) {
-    const float4 a = *reinterpret_cast<const float4 *>(from);
-    v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
-  }
-  __device__ __forceinline__ float at(int q) const { return v[q]; }
 };
 
 using Sums = float[RUN][IC];
@@ -93,19 +74,6 @@ __device__ __forceinline__ void add_products(Sums &sum, const Sums &before, cons
         }
     behind(e);
   }
-}
-
-// Of 2 * HALF positions a lane keeps those that its bit names, with the other lane's part of them, and gives the rest.
-template <int HALF> __device__ __forceinline__ void give_half(Sums &sum, int lane) {
-  constexpr int BIT = 2 * HALF;
-  const bool upper = lane & BIT;
-#pragma unroll
-  for (int i = 0; i < HALF; i++)
-#pragma unroll
-    for (int ic = 0; ic < IC; ic++) {
-      const float keep = upper ? sum[i + HALF][ic] : sum[i][ic], give = upper ? sum[i][ic] : sum[i + HALF][ic];
-      sum[i][ic] = keep + __shfl_xor_sync(~0u, give, BIT);
-    }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)

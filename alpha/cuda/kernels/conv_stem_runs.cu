@@ -18,31 +18,10 @@
 //             moved takes 47 at the speed of a copy; 79 in 16 bits. fprop in the same manner (8 lanes of 8 channels)
 //             took 89 us where stem_fprop takes 92, and is not here
 #include "conv_slab.cuh"
-#include "storage.cuh"
+#include "stem_runs.cuh"
 
 constexpr int IC = CHANNELS, THREADS = 128, RUN = 8;
 constexpr int RUN_LANES = 16, COLS = 4 * RUN_LANES;  // threads of a run; output channels
-
-template <class T> struct Quad {  // four channels as they are stored
-  unsigned pairs[2];
-
-  __device__ __forceinline__ void clear() { pairs[0] = pairs[1] = 0; }
-  __device__ __forceinline__ void load(const T *from) {
-    const uint2 a = *reinterpret_cast<const uint2 *>(from);
-    pairs[0] = a.x, pairs[1] = a.y;
-  }
-  __device__ __forceinline__ float at(int q) const { return float_of_pair<T>(pairs[q / 2], q % 2); }
-};
-template <> struct Quad<float> {
-  float v[4];
-
-  __device__ __forceinline__ void clear() { v[0] = v[1] = v[2] = v[3] = 0.f; }
-  __device__ __forceinline__ void load(const float *from) {
-    const float4 a = *reinterpret_cast<const float4 *>(from);
-    v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
-  }
-  __device__ __forceinline__ float at(int q) const { return v[q]; }
-};
 
 struct StemTensors {
   const ELEMENT *in;
@@ -111,19 +90,6 @@ __device__ __forceinline__ void stem_filters(const float *w, const SlabClass &c,
     to[(tap * COLS + col) * IC + ic] = col < channels ? w[(long long)col * w_row + offset] : 0.f;
   }
   __syncthreads();
-}
-
-// Of 2 * HALF positions a lane keeps those that its bit names, with the other lane's part of them, and gives the rest.
-template <int HALF> __device__ __forceinline__ void give_half(float (&sum)[RUN][IC], int lane) {
-  constexpr int BIT = 2 * HALF;
-  const bool upper = lane & BIT;
-#pragma unroll
-  for (int i = 0; i < HALF; i++)
-#pragma unroll
-    for (int ic = 0; ic < IC; ic++) {
-      const float keep = upper ? sum[i + HALF][ic] : sum[i][ic], give = upper ? sum[i][ic] : sum[i + HALF][ic];
-      sum[i][ic] = keep + __shfl_xor_sync(~0u, give, BIT);
-    }
 }
 
 // DENSE: runs are whole, and COLS channels of neighbouring positions are neighbours, so that every address
