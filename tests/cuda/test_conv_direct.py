@@ -113,7 +113,7 @@ def test_dgrad_in_sixteen_bits_is_within_a_rounding(half):
 def test_the_first_layer_is_planned_in_its_storage_type(half):
     """By FMA units where there are other channels than tensor cores are given (conv_stem_mma_dgrad.cu)."""
     desc = square("", 512, 32, 3, 60, 3, 1, 1).desc
-    assert rank("dgrad", desc, 132, precision_of(half))[0].candidate.name == f"stem_bands_dgrad {half}"
+    assert rank("dgrad", desc, 132, precision_of(half))[0].candidate.name == f"stem_runs_dgrad {half}"
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
