@@ -1,9 +1,9 @@
 """Work lists of fprop and dgrad on Hopper's tensor cores: tiles in coordinates, dealt out longest first.
 
-As in schedule.py, positions that read the same taps form a class. A tile has ROWS rows: `images` neighbouring images of
-ROWS / images pixels of one class. Its sum is made of runs of values that are neighbours in memory, and a block is a
-chunk of 64 of a run, so tiles of an inner class last longer than those of a corner. Each multiprocessor gets a list of
-its own: tiles are dealt out, the longest first, to whoever is free first. Where memory is what limits, a list then goes
+As in schedule.py, positions that read the same taps form a class. A tile has 128 or 256 rows: `images` neighbouring
+images of rows / images pixels of one class. Its sum is made of runs of values that are neighbours in memory, and a block
+is a chunk of 64 of a run, so tiles of an inner class last longer than those of a corner. Each multiprocessor gets a list
+of its own: tiles are dealt out, the longest first, to whoever is free first. Where memory is what limits, a list then goes
 through the batch, all classes of its first images before the next ones: what several classes read comes from device
 memory once. Else it begins with the longest, and all multiprocessors are at the same class.
 
@@ -26,7 +26,7 @@ import numpy as np
 from alpha.cuda.conv.schedule import grids
 from alpha.ops.conv_desc import ConvDesc, TapClass, ceil_div
 
-ROWS, CHUNK = 128, 64  # rows of a tile; values of a block
+ROWS, CHUNK = 128, 64  # rows of a tile, as a rule; values of a block
 STEP = 16              # values that are multiplied at once
 CLASS = ("pixels", "width", "in_h", "in_h_step", "in_w", "in_w_step", "out_h", "out_h_step", "out_w", "out_w_step",
          "runs_h", "runs_w", "tap_in_h", "tap_in_w", "tap_h", "tap_h_step", "tap_w", "tap_w_step", "run", "length")
@@ -141,19 +141,20 @@ def _runs(classes: np.ndarray) -> np.ndarray:
 
 
 def work_list(pixels: Pixels, images: int, columns: int, sm_count: int, costs: Costs = COSTS, *,
-              by_image: bool = False) -> WorkList:
+              rows: int = ROWS, by_image: bool = False) -> WorkList:
     """Returns the list that is done first.
 
     Args:
         pixels: the pass.
-        images: neighbouring images of a tile, a divisor of ROWS.
+        images: neighbouring images of a tile, a divisor of `rows`.
         columns: of a tile.
         sm_count: blocks that run at the same time.
         costs: of a tile beside its sum.
+        rows: of a tile.
         by_image: go through the batch.
     """
-    makespan, longest = estimate(pixels, images, columns, sm_count, costs)
-    items, slots = _cut(_tiles(pixels, images, columns), longest, pixels.classes)
+    makespan, longest = estimate(pixels, images, columns, sm_count, costs, rows=rows)
+    items, slots = _cut(_tiles(pixels, images, columns, rows), longest, pixels.classes)
     cost = _cost(items["class"], items["blocks"], items["whole"], pixels.classes, costs)
     owner = longest_first(cost, min(sm_count, items.size))
     cut = items[(items["slice"] > 1) & (items["slice"] < 1 << 16)]  # the first slice of each
@@ -161,12 +162,13 @@ def work_list(pixels: Pixels, images: int, columns: int, sm_count: int, costs: C
     return WorkList(lists, _records(cut, pixels.classes), slots, makespan)
 
 
-def estimate(pixels: Pixels, images: int, columns: int, sm_count: int, costs: Costs = COSTS) -> tuple[float, int]:
+def estimate(pixels: Pixels, images: int, columns: int, sm_count: int, costs: Costs = COSTS, *,
+             rows: int = ROWS) -> tuple[float, int]:
     """Returns the makespan of the list that is done first, and the blocks of its longest slice; see `work_list`.
 
     No list is made: all tiles of a class are alike.
     """
-    tiles, blocks, whole = _class_sizes(pixels, images, columns)
+    tiles, blocks, whole = _class_sizes(pixels, images, columns, rows)
     most, found = int(blocks.max()), []
     for count in SLICES if tiles.sum() <= SLICED_WAVES * sm_count else (1,):
         if count > max(most, 1):
@@ -182,11 +184,11 @@ def estimate(pixels: Pixels, images: int, columns: int, sm_count: int, costs: Co
     return min(found)[::2]
 
 
-def _class_sizes(pixels: Pixels, images: int, columns: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _class_sizes(pixels: Pixels, images: int, columns: int, rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Returns the tiles of each class, their blocks, and those of them that are whole."""
     runs, length = _runs(pixels.classes), field(pixels.classes, "length")
     grid = ceil_div(pixels.images, images) * pixels.groups * ceil_div(pixels.columns, columns)
-    tiles = grid * -(-field(pixels.classes, "pixels").astype(np.int64) // (ROWS // images))
+    tiles = grid * -(-field(pixels.classes, "pixels").astype(np.int64) // (rows // images))
     return tiles, runs * -(-length // CHUNK), runs * ((length + STEP - 1) // CHUNK)
 
 
@@ -203,17 +205,17 @@ def _slices(blocks: np.ndarray, count: np.ndarray, whole: np.ndarray) -> tuple[n
     return begin, length, np.clip(whole - begin, 0, length)
 
 
-def _tiles(pixels: Pixels, images: int, columns: int) -> np.ndarray:
+def _tiles(pixels: Pixels, images: int, columns: int, rows: int) -> np.ndarray:
     """Returns uncut items, class by class; neighbours share what they read."""
     blocks = _runs(pixels.classes) * -(-field(pixels.classes, "length") // CHUNK)
     parts = []
     for number, (count, length) in enumerate(zip(pixels.classes[:, 0].tolist(), blocks.tolist())):
         image, pixel, group, column = np.indices((
-            ceil_div(pixels.images, images), ceil_div(count, ROWS // images), pixels.groups,
+            ceil_div(pixels.images, images), ceil_div(count, rows // images), pixels.groups,
             ceil_div(pixels.columns, columns))).reshape(4, -1)
         part = np.zeros(image.size, dtype=[(name, np.int32) for name in (*ITEM[:ITEM.index("pixels")], "class")])
         part["blocks"], part["slice"], part["class"], part["group"] = length, 1, number, group
-        part["pixel"], part["image"], part["column"] = pixel * (ROWS // images), image * images, column * columns
+        part["pixel"], part["image"], part["column"] = pixel * (rows // images), image * images, column * columns
         parts.append(part)
     return np.concatenate(parts)
 

@@ -36,7 +36,8 @@ SEEN = 0.05                     # of what takes less: it is not all hidden, and 
 CACHE_BYTES_PER_US = 8e6        # that are read once more for each further tile of columns
 BY_IMAGE = 0.5                  # of a list's time that memory takes: then it goes through the batch. On an H100 dgrad
 # from 128 to 64 channels at stride 2, 3x3 at 32x32, took 57 us in the place of 76 so; 5x5 took a tenth longer
-IMAGES = (128, 64, 32, 16, 8)   # of a tile's pixel; ROWS / images boxes make up a tile
+IMAGES = (128, 64, 32, 16, 8)   # of a tile's pixel; rows / images boxes make up a tile
+MOST_PIXELS = 16                # of a tile: a lane of the producer has one, or a box of filters
 FREE_BOXES, BOX_US = 4, 0.012   # boxes of a block, and microseconds that one more takes
 BOX_ROWS, OUT_ROW = 64, 128     # rows of a box by which results are stored, and bytes of each
 BOX_BYTES = BOX_ROWS * OUT_ROW
@@ -102,7 +103,7 @@ def moved_bytes(pass_name: str, mode: Mode, desc: ConvDesc) -> tuple[int, int]:
 
 
 class Tile(NamedTuple):
-    """128 rows by `columns`; buffers; microseconds on an H100 of a block of 64 of k, and of the end of a tile whose
+    """`rows` by `columns`; buffers; microseconds on an H100 of a block of 64 of k, and of the end of a tile whose
     results have 16 bits.  Both are those of a cool device; only ratios matter to a choice.  `dgrad_us` is that of a
     block in dgrad, where it is another: columns of filters are copied 64 at a time there."""
 
@@ -111,6 +112,7 @@ class Tile(NamedTuple):
     block_us: float
     end_us: float
     dgrad_us: float = 0.0
+    rows: int = ROWS
 
 
 class Estimate(NamedTuple):
@@ -123,9 +125,11 @@ class Estimate(NamedTuple):
 
 FP32, TF32, BF16, FP16 = (Mode("float16x2", "float32"), Mode("float16", "float32"), Mode("bfloat16", "bfloat16"),
                           Mode("float16", "float16"))
-WIDE = (Tile(128, 6, 0.324, 1.0), Tile(64, 8, 0.201, 0.65), Tile(256, 4, 0.62, 2.0))
+# Tiles of 256 rows read filters half as often. They are not measured: twice as much, and a little more, keeps them behind
+WIDE = (Tile(128, 6, 0.324, 1.0), Tile(64, 8, 0.201, 0.65), Tile(256, 4, 0.62, 2.0),
+        Tile(128, 4, 0.66, 2.1, rows=256), Tile(64, 4, 0.41, 1.4, rows=256))
 TILES = {FP32: (Tile(128, 3, 0.985, 1.0), Tile(64, 4, 0.545, 0.7), Tile(96, 3, 0.795, 0.85, dgrad_us=0.95),
-                Tile(32, 4, 0.4, 0.55, dgrad_us=0.56)),
+                Tile(32, 4, 0.4, 0.55, dgrad_us=0.56), Tile(64, 2, 1.11, 1.5, rows=256)),
          TF32: WIDE, BF16: (*WIDE, Tile(192, 4, 0.47, 1.5)), FP16: (*WIDE, Tile(192, 4, 0.47, 1.5))}
 
 
@@ -148,9 +152,9 @@ class Wgmma:
         self.pass_name, self.mode, self.tile = pass_name, mode, tile
         self.reads, self.writes, self.takes_guard = *mode, False
         self.writes_planes = pass_name == "fprop" and self.writes == "float32"
-        self.name = f"conv_wgmma {ROWS}x{tile.columns} {mode.reads} to {mode.writes}"
+        self.name = f"conv_wgmma {tile.rows}x{tile.columns} {mode.reads} to {mode.writes}"
         columns = ceil_div(tile.columns, 64) * 64 if pass_name == "dgrad" else tile.columns  # in shared memory
-        stage = mode.planes * (ROWS + columns) * CHUNK * 2
+        stage = mode.planes * (tile.rows + columns) * CHUNK * 2
         self._shared = tile.stages * stage + 4 * BOX_BYTES
         self.kernel, self.sum = self._kernels(C_TYPES[mode.writes])
         self.planes_kernels = self._kernels(PLANES) if self.writes_planes else None
@@ -158,7 +162,7 @@ class Wgmma:
     def _kernels(self, out: str) -> tuple[Kernel, Kernel]:
         """Returns the kernel that writes a type, and the one that adds slices up."""
         mode, tile = self.mode, self.tile
-        defines = {"ELEMENT": C_TYPES[mode.element], "TILE_N": tile.columns, "OPERAND_PLANES": mode.planes,
+        defines = {"ELEMENT": C_TYPES[mode.element], "TILE_M": tile.rows, "TILE_N": tile.columns, "OPERAND_PLANES": mode.planes,
                    "B_MAJOR_N": int(self.pass_name == "dgrad"), "RING_STAGES": tile.stages, "OUT": out}
         kernel = Kernel(
             "conv_wgmma.cu", "conv_wgmma", "ptr x, ptr w, ptr y, ptr b, ptr scale_x, ptr scale_w, ptr slots, "
@@ -186,7 +190,7 @@ class Wgmma:
         return (written + read) / MEMORY_BYTES_PER_US + again * read / CACHE_BYTES_PER_US
 
     def least(self, desc: ConvDesc, sm_count: int) -> float:
-        products = desc.useful_flops / 2 / (ROWS * self.tile.columns * CHUNK)
+        products = desc.useful_flops / 2 / (self.tile.rows * self.tile.columns * CHUNK)
         return LAUNCH_US + products * self.tile.block_us / sm_count
 
     def _estimate(self, desc: ConvDesc, sm_count: int) -> Estimate:
@@ -197,7 +201,8 @@ class Wgmma:
         desc = pixels_as_images(desc)
         found = self._estimate(desc, sm_count)
         return found.images, work_list(PIXELS[self.pass_name](desc), found.images, self.tile.columns, sm_count,
-                                       found.costs, by_image=self._memory_us(desc) > BY_IMAGE * found.us)
+                                       found.costs, rows=self.tile.rows,
+                                       by_image=self._memory_us(desc) > BY_IMAGE * found.us)
 
     def prepare(self, desc: ConvDesc) -> Launch:
         return launch_of_arrays(self.pass_name, self.reads, self.on_operands(desc))
@@ -208,7 +213,7 @@ class Wgmma:
         shapes = desc.x_shape, desc.y_shape
         in_shape, out_shape = shapes if self.pass_name == "fprop" else shapes[::-1]
         batch, height, width, _ = out_shape
-        tile_floats, plane_columns = ROWS * self.tile.columns, 32 if self.tile.columns % 64 else 64
+        tile_floats, plane_columns = self.tile.rows * self.tile.columns, 32 if self.tile.columns % 64 else 64
         images, work = self.plan(desc, context.sm_count)
         (grid, entries, _), items = work.items.shape, upload(work.items)
         images_log2, slot_floats = images.bit_length() - 1, work.slots * tile_floats
@@ -275,13 +280,14 @@ def _filter_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, r
 @lru_cache(maxsize=1024)
 def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, itemsize: int, sm_count: int) -> Estimate:
     pixels = PIXELS[pass_name](desc)
-    slot_us = ROWS * tile.columns * ITEMSIZE["float32"] / SLOT_BYTES_PER_US
+    slot_us = tile.rows * tile.columns * ITEMSIZE["float32"] / SLOT_BYTES_PER_US
     found = []
-    for images in IMAGES:
-        if images < 2 * pixels.images or images == IMAGES[-1]:
-            block_us = tile.block_us + BOX_US * max(0, ROWS // images - FREE_BOXES)
+    possible = [images for images in IMAGES if tile.rows <= MOST_PIXELS * images]
+    for images in possible:
+        if images < 2 * pixels.images or images == possible[-1]:
+            block_us = tile.block_us + BOX_US * max(0, tile.rows // images - FREE_BOXES)
             costs = Costs(*(us / block_us for us in (tile.end_us * itemsize / 2, SUM_US, slot_us)))
-            makespan, _ = estimate(pixels, images, tile.columns, sm_count, costs)
+            makespan, _ = estimate(pixels, images, tile.columns, sm_count, costs, rows=tile.rows)
             found.append(Estimate(images, costs, makespan * block_us))
     return min(found, key=lambda one: one.us)
 

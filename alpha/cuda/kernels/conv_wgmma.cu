@@ -8,7 +8,7 @@
 //           form a class (alpha/ops/conv_desc.py: TapClass), of which a tile computes a part
 // layout    in, w: planes of 16-bit elements, NHWC and OHWI; out: NHWC, OUT = float, bf16 or f16; or Planes, the two of
 //           float32 in its place (plane_boxes.cuh)
-// GEMM      rows: (pixels of a class, images), 128 of them: `images` neighbouring images of 128 / images pixels;
+// GEMM      rows: (pixels of a class, images), BM of them: `images` neighbouring images of BM / images pixels;
 //           sum: runs of the class x chunks of 64 of a run; columns: channels of out.
 //           fprop: A and B are K-major. dgrad: B is MN-major, w is read as it lies
 // runs      a run is the channels of a tap; or, where those are no multiple of 64 and the taps of a filter's row meet
@@ -55,7 +55,7 @@
 #include "plane_boxes.cuh"
 #include "tile_statistics.cuh"
 
-using Tile = WgmmaTile<ELEMENT, TILE_N, OPERAND_PLANES, false, B_MAJOR_N, RING_STAGES>;
+using Tile = WgmmaTile<ELEMENT, TILE_M, TILE_N, OPERAND_PLANES, false, B_MAJOR_N, RING_STAGES>;
 
 // An entry of a block's list: 32 integers, of which a warp's lanes hold one each. The next entry is always on its way.
 enum Field {
@@ -185,16 +185,16 @@ PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring) {
   }
 }
 
-// Which rows of a consumer's part of an entry's tile are stored: those whose pixel and image exist.
+// Which of 64 rows that a consumer has in an entry's tile are stored: those whose pixel and image exist.
 struct StoredRows {
-  const int images_log2, pixels, batch;  // that exist, from those of the tile's first row on
+  const int images_log2, pixels, batch, first;  // pixels, batch: that exist, from those of the tile's first row on
 
-  PTX_FN StoredRows(const ConvOperands &t, int item)
+  PTX_FN StoredRows(const ConvOperands &t, int item, int depth)
       : images_log2(t.images_log2), pixels(field(item, PIXELS) - field(item, PIXEL)),
-        batch(t.batch - field(item, IMAGE)) {}
+        batch(t.batch - field(item, IMAGE)), first(depth * 128 + (threadIdx.x / 128 - 1) * 64) {}
   PTX_FN bool all() const { return pixels >= Tile::BM >> images_log2 && batch >= 1 << images_log2; }
   PTX_FN bool operator()(int row_of_consumer) const {
-    const int row = (threadIdx.x / 128 - 1) * 64 + row_of_consumer;
+    const int row = first + row_of_consumer;
     return (row >> images_log2) < pixels && (row & (1 << images_log2) - 1) < batch;
   }
 };
@@ -208,9 +208,9 @@ template <class O> struct Results {
   PTX_FN Results(const ConvOperands &t, char *smem)
       : t(t), counts(t.statistics && (!t.rewritten.a || spared(t.rewritten))), boxes(smem) {}
   template <class Store>
-  PTX_FN void operator()(const float (&sum)[Tile::SUMS], const Finish &finish, int item, Store store) {
+  PTX_FN void operator()(const float (&sum)[Tile::SUMS], const Finish &finish, int item, int depth, Store store) {
     if (counts) {
-      const StoredRows rows(t, item);
+      const StoredRows rows(t, item, depth);
       const int column = field(item, COLUMN);
       const TileStatistics<O> statistics = {t.statistics, t.groups * t.columns, field(item, GROUP) * t.columns + column,
                                             t.columns - column, rows.all(), rows};
@@ -227,8 +227,8 @@ template <> struct Results<Planes> {
 
   PTX_FN Results(const ConvOperands &t, char *smem) : t(t), boxes(smem, warps(), t.report) {}
   template <class Store>
-  PTX_FN void operator()(const float (&sum)[Tile::SUMS], const Finish &finish, int item, Store store) {
-    const StoredRows rows(t, item);
+  PTX_FN void operator()(const float (&sum)[Tile::SUMS], const Finish &finish, int item, int depth, Store store) {
+    const StoredRows rows(t, item, depth);
     const int row = Place().row_in_box(0);
     boxes(sum, finish, {rows(row), rows(row + 8)}, store);
   }
@@ -241,13 +241,28 @@ private:
   }
 };
 
-// A consumer: sums, and stores 64 rows of each tile.
+// Where a lane's box of results goes, if there is one.
+struct Target {
+  int image, h, w;
+  bool exists;
+
+  PTX_FN void find(const ConvOperands &t, int item, int row, bool has_box) {
+    const int pixel = field(item, PIXEL) + (row >> t.images_log2), width = field(item, WIDTH), y = pixel / width;
+    image = field(item, IMAGE) + (row & (1 << t.images_log2) - 1);
+    h = field(item, OUT_H) + y * field(item, OUT_H_STEP);
+    w = field(item, OUT_W) + (pixel - y * width) * field(item, OUT_W_STEP);
+    const int pixels = field(item, PIXELS);
+    exists = has_box && pixel < pixels;
+  }
+};
+
+// A consumer: sums, and stores 64 of each 128 rows of its tiles.
 PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring) {
   const Scale scale(t.scale_in, t.scale_w);
   const int lane = threadIdx.x % 32, rows = min(1 << t.images_log2, 64);  // of a box
   const int row = (threadIdx.x / 128 - 1) * 64 + lane * rows;
   Results<OUT> out(t, ring.buffers);
-  float sum[Tile::SUMS];
+  Tile::Sums sum;
   const int *list = t.list();
   int ahead = *list;
 #pragma unroll 1
@@ -255,24 +270,27 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring) {
     const int item = ahead, blocks = field(item, BLOCKS);
     if (blocks < 0) break;
     ahead = *(list += FIELDS);
-    const int pixel = field(item, PIXEL) + (row >> t.images_log2), width = field(item, WIDTH);
-    const int image = field(item, IMAGE) + (row & (1 << t.images_log2) - 1), column = field(item, COLUMN);
-    const int y = pixel / width, h = field(item, OUT_H) + y * field(item, OUT_H_STEP);
-    const int w = field(item, OUT_W) + (pixel - y * width) * field(item, OUT_W_STEP);
-    const int pixels = field(item, PIXELS), slices = field(item, SLICE), group = field(item, GROUP);
+    const int column = field(item, COLUMN), slices = field(item, SLICE), group = field(item, GROUP);
     const int whole = field(item, WHOLE), steps = (field(item, LENGTH) % 64 + 15) / 16;
-    const bool mine = lane * rows < 64 && pixel < pixels;
     const int slot = field(item, SLOT) + (slices >> 16);
+    Target to[Tile::DEPTH];
+#pragma unroll
+    for (int d = 0; d < Tile::DEPTH; d++) to[d].find(t, item, d * 128 + row, lane * rows < 64);
     wgmma_sum<Tile>(ring, whole, blocks - whole, steps, sum);
-    if ((slices & 0xffff) > 1) {
-      store_slice<Tile>(sum, t.slots, slot);
-      continue;
-    }
     const float *bias = t.bias ? t.bias + group * t.columns + column : nullptr;
     const Finish finish = {scale, bias, t.columns - column, t.relu != 0};
-    out(sum, finish, item, [&](const char *box, int col, int row_bytes = 128, int plane = 0) {
-      if (mine) ptx::tma_store_5d(t.out[plane], box + lane * rows * row_bytes, column + col, w, h, image, group);
-    });
+    const auto store = [&](int d, const float (&rows_of_sum)[Tile::SUMS], const Target &at) {
+      if ((slices & 0xffff) > 1) {
+        store_slice<Tile>(rows_of_sum, d, t.slots, slot);
+        return;
+      }
+      out(rows_of_sum, finish, item, d, [&](const char *box, int col, int row_bytes = 128, int plane = 0) {
+        if (at.exists)
+          ptx::tma_store_5d(t.out[plane], box + lane * rows * row_bytes, column + col, at.w, at.h, at.image, group);
+      });
+    };
+    store(0, sum[0], to[0]);
+    if constexpr (Tile::DEPTH > 1) store(1, sum[1], to[1]);
   }
   out.drain();
 }
@@ -348,14 +366,15 @@ template <> struct Pairs<Planes> {
 // Float4 `at` of a tile's slots: two neighbours in each of two rows.
 PTX_FN void add_up(const float *slots, const int *tile, const float *bias, const Scale &scale, Pairs<OUT> &out,
                    int batch, int height, int width, int groups, int columns, int images_log2, int relu, int at) {
-  const Place place(at / (Tile::SUMS * 32), at % 128);
+  const int depth = at / SLOT_ROWS<Tile>;
+  const Place place(at / (Tile::SUMS * 32) % 2, at % 128);
   const int i = at % (Tile::SUMS * 32) / 128 * 4, col = place.col(i), first = tile[GROUP] * columns + tile[COLUMN];
   const Finish finish = {scale, bias ? bias + first : nullptr, columns - tile[COLUMN], relu != 0};
   if (col >= finish.columns) return;
   const float4 sum = add_slices<Tile>(slots, tile[SLOT], tile[SLICE], at);
   const float2 add = finish.bias_at<false>(col);
   for (int half = 0; half < 2; half++) {
-    const int row = place.row(i + 2 * half), pixel = tile[PIXEL] + (row >> images_log2);
+    const int row = depth * 128 + place.row(i + 2 * half), pixel = tile[PIXEL] + (row >> images_log2);
     const int image = tile[IMAGE] + (row & (1 << images_log2) - 1);
     if (pixel >= tile[PIXELS] || image >= batch) continue;
     const int y = pixel / tile[WIDTH], h = tile[OUT_H] + y * tile[OUT_H_STEP];

@@ -9,12 +9,12 @@
 //             block the three products' sum is added to registers, in proper float32
 //   layout    a buffer: [A plane 0][A plane 1][B plane 0][B plane 1]. A plane is made of boxes, rows of 128 bytes (64
 //             elements) in TMA's 128-byte swizzle, 1024-byte aligned:
-//               K-major   row = a row of A or a column of B, 64 of k; 128 rows of A, BN of B, one after the other
+//               K-major   row = a row of A or a column of B, 64 of k; BM rows of A, BN of B, one after the other
 //               MN-major  row = a k, 64 rows of A or columns of B; 64 rows a box (8 KB), one for each 64 of BM or BN
 //             so that both `w` as (column, k) and as (k, column) are read as they lie in memory
 //   threads   384, one block per multiprocessor: warpgroup 0 gives its registers away and its first warp loads,
-//             warpgroups 1 and 2 are consumers 0 and 1, with 64 rows each
-//   element   sum[i] of a thread is (row(i), col(i)) of the tile, see Place
+//             warpgroups 1 and 2 are consumers 0 and 1, with 64 of each 128 rows
+//   element   sum[d][i] of a thread is (128 d + row(i), col(i)) of the tile, see Place
 //   out       results pass through two boxes of 64 rows x 128 bytes per consumer, used in turn; see OutBoxes
 //   measured  see the kernels that use it
 #pragma once
@@ -25,20 +25,21 @@
 #define HAS_WGMMA 1  // elsewhere kernels are empty, and their candidates do not fit
 #endif
 
-template <class E_, int BN_, int PLANES_, bool A_MN_, bool B_MN_, int STAGES_> struct WgmmaTile {
+template <class E_, int BM_, int BN_, int PLANES_, bool A_MN_, bool B_MN_, int STAGES_> struct WgmmaTile {
   using E = E_;
-  static constexpr int BM = 128, BN = BN_, BK = 64, PLANES = PLANES_, STAGES = STAGES_;
+  static constexpr int BM = BM_, DEPTH = BM / 128, BN = BN_, BK = 64, PLANES = PLANES_, STAGES = STAGES_;
   static constexpr bool A_MN = A_MN_, B_MN = B_MN_;
   static constexpr int BOX = 64 * 128;                                 // bytes of 64 rows
   static constexpr int A_PLANE = BM * BK * 2;                          // bytes
   static constexpr int B_PLANE = (B_MN ? (BN + 63) / 64 * 64 : BN) * BK * 2;
   static constexpr int B_AT = PLANES * A_PLANE, STAGE = PLANES * (A_PLANE + B_PLANE);
   static constexpr int OUT_AT = STAGES * STAGE, SHARED = OUT_AT + 4 * BOX;  // dynamic shared memory of a block
-  static constexpr int SUMS = BN / 2;                                  // accumulators of a thread
+  static constexpr int SUMS = BN / 2;                                  // accumulators of a thread, DEPTH times
+  using Sums = float[DEPTH][SUMS];
   static constexpr int THREADS = 384, CONSUMERS = 2;
   static constexpr bool IN_TURN = false;                               // both consumers read each buffer
   static constexpr int PRODUCER_REGISTERS = 56, CONSUMER_REGISTERS = 224;
-  static_assert(PLANES == 1 || BN <= 128, "two planes need a second set of accumulators");
+  static_assert(DEPTH * BN * PLANES <= 256, "two planes need a second set of accumulators");
 };
 
 // ---- the ring -------------------------------------------------------------------------------------------------------
@@ -139,22 +140,31 @@ template <class T> struct Summation {
       : ring(r), a0(ptx::wgmma_desc(r.buffers + (threadIdx.x / 128 - 1) * T::BOX, T::BOX)),
         b0(ptx::wgmma_desc(r.buffers + T::B_AT, T::BOX)) {}
 
-  template <int STEPS> PTX_FN void add(int blocks, float (&sum)[T::SUMS]) {
+  template <int STEPS> PTX_FN void add(int blocks, typename T::Sums &sum) {
+    constexpr int DEEPER = 2 * T::BOX / 16;  // 128 rows further down
 #pragma unroll 1
     for (int k = 0; k < blocks; k++) {
       ring.wait();
       const int at = ring.stage * (T::STAGE / 16);
       ptx::wgmma_fence();
       if constexpr (T::PLANES == 2) {
-        float part[T::SUMS];
-        wgmma_buffer<T, STEPS>(part, a0 + at, b0 + at, false);
-        ptx::wgmma_commit();
+        typename T::Sums part;
+#pragma unroll
+        for (int d = 0; d < T::DEPTH; d++) {
+          wgmma_buffer<T, STEPS>(part[d], a0 + at + d * DEEPER, b0 + at, false);
+          ptx::wgmma_commit();
+        }
+        if constexpr (T::DEPTH > 1) {
+          ptx::wgmma_wait<1>();
+          accumulate(sum[0], part[0]);
+        }
         ptx::wgmma_wait<0>();
         ring.release(ring.stage);
-#pragma unroll
-        for (int i = 0; i < T::SUMS; i++) sum[i] += part[i];
+        accumulate(sum[T::DEPTH - 1], part[T::DEPTH - 1]);
       } else {
-        wgmma_buffer<T, STEPS>(sum, a0 + at, b0 + at, flying > 0);
+#pragma unroll
+        for (int d = 0; d < T::DEPTH; d++)
+          wgmma_buffer<T, STEPS>(sum[d], a0 + at + d * DEEPER, b0 + at, flying > 0);
         ptx::wgmma_commit();
         if (flying > 0) {
           ptx::wgmma_wait<1>();
@@ -170,14 +180,23 @@ template <class T> struct Summation {
     ptx::wgmma_wait<0>();
     if (flying > 0) ring.release(flying - 1);
   }
+
+private:
+  static PTX_FN void accumulate(float (&sum)[T::SUMS], const float (&part)[T::SUMS]) {
+#pragma unroll
+    for (int i = 0; i < T::SUMS; i++) sum[i] += part[i];
+  }
 };
 
 // Consumer: the sum over the next `whole` buffers, and `parts` of which 1 to 3 `steps` times 16 of k are multiplied; 0
 // where there are none.
-template <class T> PTX_FN void wgmma_sum(Ring<T> &ring, int whole, int parts, int steps, float (&sum)[T::SUMS]) {
+template <class T> PTX_FN void wgmma_sum(Ring<T> &ring, int whole, int parts, int steps, typename T::Sums &sum) {
   if (T::PLANES == 2 || whole + parts == 0) {
 #pragma unroll
-    for (int i = 0; i < T::SUMS; i++) sum[i] = 0.f;
+    for (int d = 0; d < T::DEPTH; d++) {
+#pragma unroll
+      for (int i = 0; i < T::SUMS; i++) sum[d][i] = 0.f;
+    }
   }
   Summation<T> blocks(ring);
   blocks.template add<4>(whole, sum);
@@ -190,20 +209,22 @@ template <class T> PTX_FN void wgmma_sum(Ring<T> &ring, int whole, int parts, in
 // ---- long sums in slices --------------------------------------------------------------------------------------------
 
 // Where a sum is cut into slices that different blocks make, each stores its own in a slot of BM * BN floats, in the
-// registers' own order: [consumer][quad of sums][thread] float4. Another kernel adds the slots up.
-template <class T> PTX_FN void store_slice(const float (&sum)[T::SUMS], float *slots, int slot) {
+// registers' own order: [128 rows][consumer][quad of sums][thread] float4. Another kernel adds the slots up.
+template <class T> constexpr int SLOT_ROWS = 2 * T::SUMS * 32;  // float4 of 128 rows of a slot
+template <class T> PTX_FN void store_slice(const float (&sum)[T::SUMS], int depth, float *slots, int slot) {
   const Place place;
-  float4 *to = reinterpret_cast<float4 *>(slots) + (2ll * slot + place.consumer) * (T::SUMS * 32) + place.thread;
+  float4 *to = reinterpret_cast<float4 *>(slots) + ((long long)slot * T::DEPTH + depth) * SLOT_ROWS<T> +
+               place.consumer * (T::SUMS * 32) + place.thread;
 #pragma unroll
   for (int i = 0; i < T::SUMS; i += 4) to[i / 4 * 128] = make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
 }
 
 // Float4 number `at` of `count` slots that follow each other, added up in their order.
 template <class T> PTX_FN float4 add_slices(const float *slots, int first, int count, int at) {
-  const float4 *from = reinterpret_cast<const float4 *>(slots) + 2ll * first * (T::SUMS * 32) + at;
+  const float4 *from = reinterpret_cast<const float4 *>(slots) + (long long)first * T::DEPTH * SLOT_ROWS<T> + at;
   float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll 4
-  for (int s = 0; s < count; s++, from += 2 * T::SUMS * 32) {
+  for (int s = 0; s < count; s++, from += T::DEPTH * SLOT_ROWS<T>) {
     const float4 v = *from;
     sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
   }
@@ -241,7 +262,7 @@ template <class T, class O> struct OutBoxes {
 
   PTX_FN explicit OutBoxes(char *smem) : boxes(smem + T::OUT_AT + (threadIdx.x / 128 - 1) * (2 * T::BOX)) {}
 
-  // Consumer: stores its 64 rows. store(box, col): issues the TMA stores of a box whose first column is col, by
+  // Consumer: stores 64 of its rows. store(box, col): issues the TMA stores of a box whose first column is col, by
   // lanes of the consumer's first warp, all of which are called. Row r of the box is r * 128 bytes behind its start.
   // also(box, b): what all threads do with box number b besides, who only read it.
   template <class Store, class Also>

@@ -58,7 +58,7 @@ template <class T> struct PlaneBoxes {
     if (threadIdx.x % 32 == 0) *warp() = {};
   }
 
-  // Consumer: stores its 64 rows. store(box, col, ROW, plane): as of OutBoxes. is_stored: whether the thread's rows
+  // Consumer: stores 64 of its rows. store(box, col, ROW, plane): as of OutBoxes. is_stored: whether the thread's rows
   // exist, row(0) and the one 8 rows further on.
   template <class Store>
   PTX_FN void operator()(const float (&sum)[T::SUMS], const Finish &finish, const bool (&is_stored)[2], Store store) {
