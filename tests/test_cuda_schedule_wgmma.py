@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from alpha.cuda.conv import wgmma
+from alpha.cuda.conv import schedule_wgmma, wgmma
 from alpha.cuda.conv.schedule_wgmma import (
     CHUNK,
     CLASS,
@@ -34,6 +34,10 @@ SMALL = (*small_cases(), square("rows of 24", 3, 5, 24, 16, 3, 1, 1), square("ro
          replace(square("dilated as strided", 2, 9, 48, 16, 3, 1, 0, 2), stride=(2, 2)),
          square("groups", 2, 5, 48, 96, 3, 1, 1, groups=3))
 TILES = ((8, 4, 1000, ROWS), (128, 64, 3, ROWS), (16, 4, 3, 2 * ROWS))  # images, columns, multiprocessors, rows
+ALIGNED = (  # by where their runs begin; dgrad has the channels the other way round
+    square("96 channels", 3, 8, 96, 8, 3, 1, 1), square("of one chunk", 2, 8, 16, 8, 3, 1, 1),
+    square("stride", 2, 8, 48, 8, 3, 2, 1), square("dilation", 2, 8, 96, 8, 3, 1, 2, 2),
+    square("long", 2, 4, 208, 8, 3, 1, 1), square("1x1", 2, 4, 112, 8, 1))
 PASSES = {"fprop": fprop_pixels, "dgrad": dgrad_pixels}
 
 
@@ -67,8 +71,11 @@ def interpret(work, pixels, images, columns, read, w, out_shape, tile_rows=ROWS)
             for b in range(c["block"], c["block"] + c["blocks"]):
                 chunk, at = divmod(b, c["runs_h"] * c["runs_w"])
                 th, tw = divmod(at, c["runs_w"])
-                k = np.arange(chunk * CHUNK, min((chunk + 1) * CHUNK, c["length"]))
-                assert (len(k) > CHUNK - STEP) == (b - c["block"] < c["whole"])
+                first = chunk * CHUNK - c["lead"]
+                k = np.arange(max(first, 0), min(first + CHUNK, c["length"]))
+                head, number_of_block = min(k) - first >= STEP, b - c["block"]
+                assert head == (number_of_block < c["heads"])
+                assert (len(k) > CHUNK - STEP and not head) == (0 <= number_of_block - c["heads"] < c["whole"])
                 tap, k = np.divmod(k, channels)
                 h, v = (c["in_" + a] + q * c[f"in_{a}_step"] + t * c["tap_in_" + a]
                         for a, q, t in (("h", ph, th), ("w", pw, tw)))
@@ -113,6 +120,23 @@ def check(case, pass_name, images, columns, sm_count, rows=ROWS):
 def test_work_lists_give_the_convolution_and_its_gradient(pass_name, tile):
     for case in SMALL:
         check(case, pass_name, *tile)
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("case", ALIGNED, ids=lambda case: case.name)
+@pytest.mark.parametrize("pass_name", PASSES)
+def test_chunks_begin_at_lines_of_memory(monkeypatch, pass_name, case, tile):
+    monkeypatch.setattr(schedule_wgmma, "ALIGNED_FROM", 1)
+    if pass_name == "dgrad":
+        case = replace(case, ic=case.oc, oc=case.ic)
+    found = [*entries(check(case, pass_name, *tile))]
+    assert any(c["lead"] for c in found) and any(c["heads"] for c in found)
+    channels, beside = PASSES[pass_name](case.desc).channels, set()
+    for c in found:
+        columns = np.arange(c["width"]) if c["lead"] else ()
+        assert {(c["in_w"] + w * c["in_w_step"]) * channels % CHUNK for w in columns} <= {c["lead"]}
+        beside.add(-(-(c["lead"] + c["length"]) // CHUNK) - -(-c["length"] // CHUNK))
+    assert beside == {0}, "a lead made a chunk more"
 
 
 @pytest.mark.parametrize("pass_name", PASSES)

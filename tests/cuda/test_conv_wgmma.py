@@ -30,6 +30,9 @@ EVERY_TILE = (  # each of them in every mode and tile: several tiles, tails of r
     square("several pixels", 9, 5, 16, 32, 3, 2, 1), square("strided, no taps", 33, 4, 8, 72, 1, 2),
     square("even columns", 9, 2, 192, 80, 2, 1, 1), square("groups", 9, 2, 48, 96, 3, 1, 1, groups=2),
     square("tile after tile", 33, 4, 136, 80, 3, 2, 1))  # that begin with 1, 2 and more whole blocks
+ALIGNED = (  # runs that begin between lines; dgrad has the channels the other way round
+    square("96 channels", 9, 4, 96, 40, 3, 1, 1), square("of one chunk", 3, 4, 16, 8, 3, 1, 1),
+    square("stride", 3, 8, 48, 24, 3, 2, 1))
 
 
 @cache
@@ -103,6 +106,23 @@ def test_every_geometry_is_bitwise_right_on_integers(device, pass_name):
 def test_every_tile_is_right_in_every_mode(device, pass_name, case):
     for tile in tiles(pass_name):
         check(tile, case)
+
+
+@pytest.mark.parametrize("pass_name", ["fprop", "dgrad"])
+def test_chunks_begin_at_lines_of_memory(device, monkeypatch, pass_name):
+    from alpha.cuda.conv import schedule_wgmma, wgmma
+    caches = wgmma._estimate, *wgmma.PIXELS.values()
+    monkeypatch.setattr(schedule_wgmma, "ALIGNED_FROM", 1)
+    for each in caches:
+        each.cache_clear()
+    for case in ALIGNED:
+        if pass_name == "dgrad":
+            case = replace(case, ic=case.oc, oc=case.ic)
+        assert schedule_wgmma.field(wgmma.PIXELS[pass_name](case.desc).classes, "lead").any()
+        for tile in tiles(pass_name):
+            check(tile, case)
+    for each in caches:
+        each.cache_clear()
 
 
 @pytest.mark.parametrize("pass_name", ["fprop", "dgrad"])

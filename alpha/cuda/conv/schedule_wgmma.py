@@ -12,6 +12,10 @@ pixels, it is those of the whole row instead, which NHWC has side by side: three
 in the place of three of 16. The last chunk of a run has what is left, and is multiplied in steps of 16: no product is
 made but with channels that exist, up to a multiple of 16.
 
+Rows of a box that begin between two lines of 128 bytes take longer to copy. So where a line of pixels is a whole number
+of them, pixels whose runs begin at the same place in a line are a class of their own, and the first chunk begins at that
+line: `lead` values before the run, which arrive as zeros. Steps that have these alone are left out.
+
 Where there are too few tiles to go round, long sums are cut into slices, tiles of their own whose results the kernel
 adds up. Whether and how finely is decided by which list is done first.
 """
@@ -28,9 +32,10 @@ from alpha.ops.conv_desc import ConvDesc, TapClass, ceil_div
 
 ROWS, CHUNK = 128, 64  # rows of a tile, as a rule; values of a block
 STEP = 16              # values that are multiplied at once
+ALIGNED_FROM = 1 << 31 # images of a batch from which runs have a lead: never, as it is not measured; meant for 128
 CLASS = ("pixels", "width", "in_h", "in_h_step", "in_w", "in_w_step", "out_h", "out_h_step", "out_w", "out_w_step",
-         "runs_h", "runs_w", "tap_in_h", "tap_in_w", "tap_h", "tap_h_step", "tap_w", "tap_w_step", "run", "length")
-ITEM = ("blocks", "whole", "block", "slot", "slice", "pixel", "image", "column", "group", *CLASS)
+         "runs_h", "runs_w", "tap_in_h", "tap_in_w", "tap_h", "tap_h_step", "tap_w", "tap_w_step", "run", "length", "lead")
+ITEM = ("blocks", "heads", "whole", "block", "slot", "slice", "pixel", "image", "column", "group", *CLASS)
 ITEM_SIZE = 32         # integers of an entry in kernels/conv_wgmma.cu: those of ITEM, in this order
 END = -1               # blocks of the entry that ends a list
 SLICED_WAVES = 2       # more tiles than this per multiprocessor are never cut
@@ -42,7 +47,7 @@ class Pixels(NamedTuple):
 
     Attributes:
         classes: int32 array (classes, len(CLASS)), columns as in CLASS, those with most taps first; "run" is the number
-            of taps in a run, "length" that of its values.
+            of taps in a run, "length" that of its values, "lead" that of zeros before them in the first chunk.
         images: of the batch.
         channels: of a group that are summed over at each tap.
         columns: channels of a group of the tensor that is written.
@@ -82,9 +87,9 @@ class WorkList(NamedTuple):
 
     Attributes:
         items: int32 array (blocks of the grid, entries, ITEM_SIZE), columns as in ITEM: a list for each block, END
-            behind its last entry. An entry is a tile, or a slice of one: its blocks of the sum, how many of them are
-            whole, and the first of them; the first slot of its tile, number of the slice * 65536 + number of slices,
-            first pixel, image and column, and the group.
+            behind its last entry. An entry is a tile, or a slice of one: its blocks of the sum, of them the heads,
+            which have a step or more of a lead, the whole ones that follow, and the first of all; the first slot of its
+            tile, number of the slice * 65536 + number of slices, first pixel, image and column, and the group.
         sliced: int32 array (tiles, ITEM_SIZE), those that were cut, with the number of their slices as "slice".
         slots: of the workspace.
         makespan: what the busiest block does, and the addition of slices, in blocks of a sum.
@@ -101,6 +106,8 @@ def fprop_pixels(desc: ConvDesc) -> Pixels:
     channels, columns = desc.ic // desc.groups, desc.oc // desc.groups
     joined = desc.groups == 1 and channels % CHUNK > 0
     classes = _classes(desc.h.fprop_classes, desc.w.fprop_classes, (1, 1), channels, joined)
+    if joined and desc.n >= ALIGNED_FROM:
+        classes = _aligned(classes, channels, desc.w.i)
     return Pixels(classes, desc.n, channels, columns, desc.groups, CHUNK)
 
 
@@ -110,6 +117,8 @@ def dgrad_pixels(desc: ConvDesc) -> Pixels:
     unit = gcd(channels, CHUNK) if channels % STEP == 0 else CHUNK
     joined = desc.groups == 1 and unit < CHUNK
     classes = _classes(desc.h.dgrad_classes, desc.w.dgrad_classes, (desc.h.s, desc.w.s), channels, joined)
+    if joined and desc.n >= ALIGNED_FROM:
+        classes = _aligned(classes, channels, desc.w.o)
     return Pixels(classes, desc.n, channels, columns, desc.groups, unit)
 
 
@@ -122,9 +131,35 @@ def _classes(h_classes: tuple[TapClass, ...], w_classes: tuple[TapClass, ...], s
         found.append((
             h_count * w_count, w_count, *(_reads(h) if taps else (0, 0)), *(_reads(w) if taps else (0, 0)),
             h0, h_step, w0, w_step, h.count if taps else 0, w.count // run if taps else 0, h.step, w.step,
-            h.tap, h.tap_step, w.tap, w.tap_step, run, run * channels))
+            h.tap, h.tap_step, w.tap, w.tap_step, run, run * channels, 0))
     classes = np.array(found, dtype=np.int32)
     return classes[np.argsort(-_runs(classes) * field(classes, "run"), kind="stable")]
+
+
+def _aligned(classes: np.ndarray, channels: int, width: int) -> np.ndarray:
+    """Returns the classes, cut by where in a line of memory their runs begin.
+
+    A lead that would make a chunk more is not worth it.  width: pixels in a row of what is read.
+    """
+    if width * channels % CHUNK:
+        return classes
+    found = []
+    for row in classes:
+        c = dict(zip(CLASS, row.tolist()))
+        period = CHUNK // gcd(CHUNK, c["in_w_step"] * channels)  # pixels after which runs begin at the same place
+        leads = [(c["in_w"] + r * c["in_w_step"]) * channels % CHUNK for r in range(min(period, c["width"]))]
+        leads = [lead if lead + c["length"] <= -(-c["length"] // CHUNK) * CHUNK else 0 for lead in leads]
+        if not any(leads) or (c["runs_w"] > 1 and c["tap_in_w"] * channels % CHUNK):
+            found.append(row)
+            continue
+        rows = c["pixels"] // c["width"]
+        for r, lead in enumerate(leads):
+            count = -(-(c["width"] - r) // period)
+            changed = {"pixels": rows * count, "width": count, "lead": lead}
+            for a in ("in_w", "out_w"):
+                changed |= {a: c[a] + r * c[a + "_step"], a + "_step": period * c[a + "_step"]}
+            found.append(np.array([{**c, **changed}[name] for name in CLASS], dtype=np.int32))
+    return np.stack(found)
 
 
 def _reads(tap_class: TapClass) -> tuple[int, int]:
@@ -155,7 +190,7 @@ def work_list(pixels: Pixels, images: int, columns: int, sm_count: int, costs: C
     """
     makespan, longest = estimate(pixels, images, columns, sm_count, costs, rows=rows)
     items, slots = _cut(_tiles(pixels, images, columns, rows), longest, pixels.classes)
-    cost = _cost(items["class"], items["blocks"], items["whole"], pixels.classes, costs)
+    cost = _cost(items["class"], _Sums(items["blocks"], items["heads"], items["whole"]), pixels.classes, costs)
     owner = longest_first(cost, min(sm_count, items.size))
     cut = items[(items["slice"] > 1) & (items["slice"] < 1 << 16)]  # the first slice of each
     lists = _lists(items, owner, items["image"] if by_image else np.zeros_like(owner), cost, pixels.classes)
@@ -168,48 +203,61 @@ def estimate(pixels: Pixels, images: int, columns: int, sm_count: int, costs: Co
 
     No list is made: all tiles of a class are alike.
     """
-    tiles, blocks, whole = _class_sizes(pixels, images, columns, rows)
-    most, found = int(blocks.max()), []
+    tiles, sums = _tile_counts(pixels, images, columns, rows), _sums(pixels.classes)
+    most, found = int(sums.blocks.max()), []
     for count in SLICES if tiles.sum() <= SLICED_WAVES * sm_count else (1,):
         if count > max(most, 1):
             break
         longest = ceil_div(most, count)
-        slices = np.maximum(-(-blocks // max(longest, 1)), 1)
-        of_class = np.repeat(np.arange(len(blocks)), slices)
-        _, length, first = _slices(blocks, slices, whole)
-        cost = _cost(of_class, length, first, pixels.classes, costs)
+        slices = np.maximum(-(-sums.blocks // max(longest, 1)), 1)
+        of_class = np.repeat(np.arange(len(slices)), slices)
+        _, parts = _slices(sums, slices)
+        cost = _cost(of_class, parts, pixels.classes, costs)
         slots = int(tiles[slices > 1] @ slices[slices > 1])
         last = last_load(cost, tiles[of_class], min(sm_count, int(tiles @ slices)))
         found.append((last + (slots > 0) * costs.launch + slots * costs.slot, count, longest))
     return min(found)[::2]
 
 
-def _class_sizes(pixels: Pixels, images: int, columns: int, rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the tiles of each class, their blocks, and those of them that are whole."""
-    runs, length = _runs(pixels.classes), field(pixels.classes, "length")
+class _Sums(NamedTuple):
+    """Of each sum or slice: its blocks, of them the heads, which come first, and the whole ones, which follow."""
+
+    blocks: np.ndarray
+    heads: np.ndarray
+    whole: np.ndarray
+
+
+def _tile_counts(pixels: Pixels, images: int, columns: int, rows: int) -> np.ndarray:
+    """Returns the tiles of each class."""
     grid = ceil_div(pixels.images, images) * pixels.groups * ceil_div(pixels.columns, columns)
-    tiles = grid * -(-field(pixels.classes, "pixels").astype(np.int64) // (rows // images))
-    return tiles, runs * -(-length // CHUNK), runs * ((length + STEP - 1) // CHUNK)
+    return grid * -(-field(pixels.classes, "pixels").astype(np.int64) // (rows // images))
 
 
-def _slices(blocks: np.ndarray, count: np.ndarray, whole: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns of each slice the first block, how many blocks it has, and how many of them are whole: these come first.
+def _sums(classes: np.ndarray) -> _Sums:
+    """Returns those of the tiles of each class."""
+    runs, end, heads = _runs(classes), field(classes, "lead") + field(classes, "length"), _is_head(classes)
+    return _Sums(runs * -(-end // CHUNK), runs * heads, runs * np.maximum((end + STEP - 1) // CHUNK - heads, 0))
 
-    Args:
-        blocks, count, whole: of each sum, its blocks, its slices, and its whole blocks.
-    """
+
+def _is_head(classes: np.ndarray) -> np.ndarray:
+    """Returns whether the first chunk of a class's runs begins with a step that is left out."""
+    return (field(classes, "lead") >= STEP) & (field(classes, "length") > 0)
+
+
+def _slices(sums: _Sums, count: np.ndarray) -> tuple[np.ndarray, _Sums]:
+    """Returns the first block of each slice, and what it has.  count: slices of each sum."""
     number = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-    blocks, whole, count = np.repeat(blocks, count), np.repeat(whole, count), np.repeat(count, count)
-    begin = blocks * number // count
-    length = blocks * (number + 1) // count - begin
-    return begin, length, np.clip(whole - begin, 0, length)
+    sums, count = _Sums(*(np.repeat(each, count) for each in sums)), np.repeat(count, count)
+    begin = sums.blocks * number // count
+    length = sums.blocks * (number + 1) // count - begin
+    heads = np.clip(sums.heads - begin, 0, length)
+    return begin, _Sums(length, heads, np.clip(sums.heads + sums.whole - begin, 0, length) - heads)
 
 
 def _tiles(pixels: Pixels, images: int, columns: int, rows: int) -> np.ndarray:
     """Returns uncut items, class by class; neighbours share what they read."""
-    blocks = _runs(pixels.classes) * -(-field(pixels.classes, "length") // CHUNK)
     parts = []
-    for number, (count, length) in enumerate(zip(pixels.classes[:, 0].tolist(), blocks.tolist())):
+    for number, (count, length) in enumerate(zip(pixels.classes[:, 0].tolist(), _sums(pixels.classes).blocks.tolist())):
         image, pixel, group, column = np.indices((
             ceil_div(pixels.images, images), ceil_div(count, rows // images), pixels.groups,
             ceil_div(pixels.columns, columns))).reshape(4, -1)
@@ -226,18 +274,20 @@ def _cut(tiles: np.ndarray, longest: int, classes: np.ndarray) -> tuple[np.ndarr
     needed = np.where(count > 1, count, 0)
     items, of_tile = np.repeat(tiles, count), np.repeat(count, count)
     number = np.arange(items.size) - np.repeat(np.cumsum(count) - count, count)
-    whole = (_runs(classes) * ((field(classes, "length") + STEP - 1) // CHUNK))[tiles["class"]]
-    items["block"], items["blocks"], items["whole"] = _slices(tiles["blocks"], count, whole)
+    of_tiles = _Sums(*(each[tiles["class"]] for each in _sums(classes)))
+    items["block"], (items["blocks"], items["heads"], items["whole"]) = _slices(of_tiles, count)
     items["slot"] = np.repeat(np.cumsum(needed) - needed, count)
     items["slice"] = number * 65536 + of_tile
     return items, int(needed.sum())
 
 
-def _cost(of_class: np.ndarray, blocks: np.ndarray, whole: np.ndarray, classes: np.ndarray, costs: Costs) -> np.ndarray:
+def _cost(of_class: np.ndarray, sums: _Sums, classes: np.ndarray, costs: Costs) -> np.ndarray:
     """Returns what items take, in whole blocks."""
-    left = -(-(field(classes, "length") % CHUNK) // STEP) * STEP / CHUNK  # of a block of fewer steps
-    partial = (costs.block + (1 - costs.block) * left)[of_class]
-    return whole + (blocks - whole) * partial + costs.tile
+    lead, length = field(classes, "lead") // STEP * STEP, field(classes, "length")
+    end = -(-(field(classes, "lead") + length) // STEP) * STEP
+    head, tail = (np.minimum(end, CHUNK) - lead) / CHUNK, end % CHUNK / CHUNK  # of a block of fewer steps
+    head, tail = (costs.block + (1 - costs.block) * part[of_class] for part in (head, tail))
+    return sums.whole + sums.heads * head + (sums.blocks - sums.heads - sums.whole) * tail + costs.tile
 
 
 def _lists(items: np.ndarray, owner: np.ndarray, turn: np.ndarray, cost: np.ndarray, classes: np.ndarray) -> np.ndarray:

@@ -59,8 +59,8 @@ using Tile = WgmmaTile<ELEMENT, TILE_M, TILE_N, OPERAND_PLANES, false, B_MAJOR_N
 
 // An entry of a block's list: 32 integers, of which a warp's lanes hold one each. The next entry is always on its way.
 enum Field {
-  BLOCKS, WHOLE, BLOCK,     // how many of the sum's blocks are this entry's (-1: the list ends here), the first ones of
-                            // them whole, and the first; they are ordered by chunk of a run, run h, run w
+  BLOCKS, HEADS, WHOLE, BLOCK,  // how many of the sum's blocks are this entry's (-1: the list ends here), the first ones
+                            // of them heads, then whole ones; and the first; ordered by chunk of a run, run h, run w
   SLOT, SLICE,              // first slot of the tile; number of the slice * 65536 + number of slices
   PIXEL, IMAGE, COLUMN,     // where the tile begins
   GROUP,                    // the rest is its class, in coordinates:
@@ -70,7 +70,7 @@ enum Field {
   RUNS_H, RUNS_W,                          // number of runs
   TAP_IN_H, TAP_IN_W,                      // distance of taps in `in`
   TAP_H, TAP_H_STEP, TAP_W, TAP_W_STEP,    // in the filter: first tap, distance of taps
-  RUN, LENGTH,                             // taps in a run, and values
+  RUN, LENGTH, LEAD,                       // taps in a run, values, and zeros before them in the first chunk
   FIELDS = 32
 };
 PTX_FN int field(int entry, Field f) { return __shfl_sync(~0u, entry, f); }
@@ -99,7 +99,7 @@ struct Box {
   const int pixels, units;                         // of a whole block
   const int part, my_unit;                         // of w
   const bool is_pixel, is_mn;
-  int length, channels, runs_h, runs_w, chunk, h, w;
+  int length, lead, channels, runs_h, runs_w, chunk, h, w;
   int y0, y_step, x_first, x0, x_step, tap_step;   // coordinates of the sum's first tap, and distances
   int x, y, depth;                                 // where the box begins; depth: in the run or, MN-major, in its tap
   int w_bytes;                                     // of a plane, by all lanes
@@ -115,7 +115,7 @@ struct Box {
     const int in_y_step = field(item, TAP_IN_H), filter_y_step = field(item, TAP_H_STEP);
     const int in_x_step = field(item, TAP_IN_W), filter_x_step = field(item, TAP_W_STEP);
     const int block = field(item, BLOCK);
-    length = field(item, LENGTH), channels = length / field(item, RUN);
+    lead = field(item, LEAD), length = field(item, LENGTH), channels = length / field(item, RUN);
     runs_h = field(item, RUNS_H), runs_w = field(item, RUNS_W);
     y_step = is_pixel ? in_y_step : filter_y_step, x_step = is_pixel ? in_x_step : filter_x_step;
     y0 = is_pixel ? in_y : filter_y, x0 = x_first = is_pixel ? in_x : filter_x, tap_step = filter_x_step;
@@ -127,11 +127,11 @@ struct Box {
     y = y0 + h * y_step, x = x0 + w * x_step;
   }
   PTX_FN void enter_chunk() {
-    depth = chunk * 64;
+    depth = chunk * 64 - lead;
     if (!B_MN || t.unit == 64) return;
-    const int there = min((length - depth + t.unit - 1) / t.unit, units);
-    w_bytes = there * (PARTS * 128 * t.unit), reads_w = !is_pixel && my_unit < there;
-    if (is_pixel) return;
+    const int there = min((length - depth + t.unit - 1) / t.unit, units), first = chunk ? 0 : lead / t.unit;
+    w_bytes = (there - first) * (PARTS * 128 * t.unit), reads_w = !is_pixel && my_unit >= first && my_unit < there;
+    if (is_pixel || my_unit < first) return;
     const int k = depth + my_unit * t.unit, tap = k / channels;
     depth = k - tap * channels, x0 = x_first + tap * tap_step;
   }
@@ -241,6 +241,13 @@ private:
   }
 };
 
+// How an entry's blocks are multiplied.
+PTX_FN Blocks blocks_of(int item) {
+  const int heads = field(item, HEADS), whole = field(item, WHOLE), lead = field(item, LEAD);
+  const int steps = (lead + field(item, LENGTH) + 15) / 16;
+  return {heads, lead / 16, min(steps, 4) - lead / 16, whole, field(item, BLOCKS) - heads - whole, steps % 4};
+}
+
 // Where a lane's box of results goes, if there is one.
 struct Target {
   int image, h, w;
@@ -267,16 +274,16 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring) {
   int ahead = *list;
 #pragma unroll 1
   for (;;) {
-    const int item = ahead, blocks = field(item, BLOCKS);
-    if (blocks < 0) break;
+    const int item = ahead;
+    if (field(item, BLOCKS) < 0) break;
     ahead = *(list += FIELDS);
     const int column = field(item, COLUMN), slices = field(item, SLICE), group = field(item, GROUP);
-    const int whole = field(item, WHOLE), steps = (field(item, LENGTH) % 64 + 15) / 16;
+    const Blocks blocks = blocks_of(item);
     const int slot = field(item, SLOT) + (slices >> 16);
     Target to[Tile::DEPTH];
 #pragma unroll
     for (int d = 0; d < Tile::DEPTH; d++) to[d].find(t, item, d * 128 + row, lane * rows < 64);
-    wgmma_sum<Tile>(ring, whole, blocks - whole, steps, sum);
+    wgmma_sum<Tile>(ring, blocks, sum);
     const float *bias = t.bias ? t.bias + group * t.columns + column : nullptr;
     const Finish finish = {scale, bias, t.columns - column, t.relu != 0};
     const auto store = [&](int d, const float (&rows_of_sum)[Tile::SUMS], const Target &at) {

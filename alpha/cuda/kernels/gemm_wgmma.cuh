@@ -1,8 +1,8 @@
 // The matrix product behind all kernels for Hopper's tensor cores (sm_90a): one warp loads by TMA, two warpgroups
 // multiply by wgmma, a ring of buffers in shared memory lies between them.
 //
-//   what      sum[BM][BN] = sum over blocks of up to 64 of k of A[BM][64] * B[64][BN], accumulated in float32. Whole
-//             blocks come first; of the others the first `steps` times 16 of k are multiplied
+//   what      sum[BM][BN] = sum over blocks of up to 64 of k of A[BM][64] * B[64][BN], accumulated in float32. Of blocks
+//             that are not whole, heads before the others and tails behind them, some times 16 of k are multiplied
 //   planes    1: one product of 16-bit elements. 2: an operand is the sum of two 16-bit planes, hi + lo, and three
 //             products are made of each 16 of k, lo*hi, hi*lo, hi*hi, the small ones first. A tensor core cuts its
 //             accumulator off instead of rounding it, an error that grows with the length of the sum; so after every
@@ -140,7 +140,9 @@ template <class T> struct Summation {
       : ring(r), a0(ptx::wgmma_desc(r.buffers + (threadIdx.x / 128 - 1) * T::BOX, T::BOX)),
         b0(ptx::wgmma_desc(r.buffers + T::B_AT, T::BOX)) {}
 
-  template <int STEPS> PTX_FN void add(int blocks, typename T::Sums &sum) {
+  // Of each block the products of STEPS times 16 of k, from 16 * first on.
+  template <int STEPS> PTX_FN void add(int blocks, int first, typename T::Sums &sum) {
+    const uint64_t a0 = this->a0 + first * (T::A_MN ? 128 : 2), b0 = this->b0 + first * (T::B_MN ? 128 : 2);
     constexpr int DEEPER = 2 * T::BOX / 16;  // 128 rows further down
 #pragma unroll 1
     for (int k = 0; k < blocks; k++) {
@@ -175,6 +177,11 @@ template <class T> struct Summation {
       ring.advance();
     }
   }
+  PTX_FN void add(int blocks, int first, int steps, typename T::Sums &sum) {
+    if (steps == 1) add<1>(blocks, first, sum);
+    else if (steps == 2) add<2>(blocks, first, sum);
+    else add<3>(blocks, first, sum);
+  }
   PTX_FN void finish() {
     if (T::PLANES == 2) return;
     ptx::wgmma_wait<0>();
@@ -188,22 +195,26 @@ private:
   }
 };
 
-// Consumer: the sum over the next `whole` buffers, and `parts` of which 1 to 3 `steps` times 16 of k are multiplied; 0
-// where there are none.
-template <class T> PTX_FN void wgmma_sum(Ring<T> &ring, int whole, int parts, int steps, typename T::Sums &sum) {
-  if (T::PLANES == 2 || whole + parts == 0) {
+// The blocks of a sum, in their order: heads, of which head_steps (1 to 3) times 16 of k are multiplied, from
+// 16 * head_first on; whole ones; tails, of which the first tail_steps (1 to 3) times 16 are.
+struct Blocks {
+  int heads, head_first, head_steps, whole, tails, tail_steps;
+};
+
+// Consumer: the sum over the next buffers; 0 where there are none.
+template <class T> PTX_FN void wgmma_sum(Ring<T> &ring, const Blocks &blocks, typename T::Sums &sum) {
+  if (T::PLANES == 2 || blocks.heads + blocks.whole + blocks.tails == 0) {
 #pragma unroll
     for (int d = 0; d < T::DEPTH; d++) {
 #pragma unroll
       for (int i = 0; i < T::SUMS; i++) sum[d][i] = 0.f;
     }
   }
-  Summation<T> blocks(ring);
-  blocks.template add<4>(whole, sum);
-  if (steps == 1) blocks.template add<1>(parts, sum);
-  else if (steps == 2) blocks.template add<2>(parts, sum);
-  else blocks.template add<3>(parts, sum);
-  blocks.finish();
+  Summation<T> total(ring);
+  total.add(blocks.heads, blocks.head_first, blocks.head_steps, sum);
+  total.template add<4>(blocks.whole, 0, sum);
+  total.add(blocks.tails, 0, blocks.tail_steps, sum);
+  total.finish();
 }
 
 // ---- long sums in slices --------------------------------------------------------------------------------------------
