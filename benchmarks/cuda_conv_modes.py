@@ -3,6 +3,7 @@
     python -m benchmarks.cuda_conv_modes [--shapes v1 d32] [--passes fprop dgrad wgrad] [--modes fp32 tf32 bf16 fp16]
                                          [--peers fp32 tf32 bf16] [--units wgmma mma] [--rounds 5] [--rest 0.15]
                                          [--sustained 0.6] [--split] [--counts] [--tiles 4] [--output FILE.jsonl]
+                                         [--set alpha.cuda.conv.schedule_wgmma.ALIGNED_FROM=128]
 
 Normal data in buffers that rotate over more than the cache holds. Both libraries' calls are captured in CUDA graphs and
 replayed between events, in bursts: windows of 12 ms, each after a rest, so that the clock is that of a cool device; and
@@ -10,13 +11,15 @@ sustained: without a pause, of which the second half counts, at the clock that t
 read is made before ("us"), or with every call for the operand that a training step makes anew ("+split"). cuDNN
 searches for its fastest algorithm; float32 takes the faster of both layouts, the others channels_last. Where no tile
 serves a layer, the kernel that is planned for it is measured. --tiles measures the first few by estimate beside the
-planned one, and says how far that one is behind the best of them. Shapes g8 to g528 (benchmarks/shapes.py: NARROW) run
-where they are named.
+planned one, and says how far that one is behind the best of them. --set gives constants of modules other values than
+those they have: what a choice is worth, without an edit. Shapes g8 to g832 (benchmarks/shapes.py: NARROW) run where
+they are named.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import statistics
 import sys
 import time
@@ -31,6 +34,7 @@ from alpha.cuda.context import context
 from alpha.cuda.memory import Array, empty
 from alpha.cuda.operand import operand
 from alpha.cuda.plan import plan, precision_of
+from alpha.errors import message
 from alpha.graph import set_grad_enabled
 from benchmarks import cuda_timing as timing
 from benchmarks.conv_sides import Call, Operands, alpha_call, error_of, torch_call
@@ -232,6 +236,20 @@ def behind(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
+def set_constant(assignment: str) -> None:
+    """Gives a constant another value; `assignment`: "module.NAME=value".  Raises ValueError."""
+    path, _, value = assignment.partition("=")
+    module, _, name = path.rpartition(".")
+    try:
+        there, new = import_module(module), ast.literal_eval(value)
+        before = getattr(there, name)
+    except (ImportError, AttributeError, ValueError, SyntaxError) as error:
+        raise ValueError(message("cuda_conv_modes", f"--set {assignment}: {error}",
+                                 "write MODULE.NAME=VALUE, as in alpha.cuda.conv.wgmma.BOX_US=0.02")) from None
+    setattr(there, name, new)
+    print(f"{path} = {new!r}, not {before!r}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     names = [s.name for s in (*SHAPES, *NARROW)]
@@ -243,11 +261,14 @@ def main() -> None:
     parser.add_argument("--tiles", type=int, default=1, help="how many are measured, those with the least cost first")
     parser.add_argument("--split", action="store_true", help="also with the operand made anew")
     parser.add_argument("--counts", action="store_true", help="also with the statistics that batch norm begins with")
+    parser.add_argument("--set", nargs="*", default=[], metavar="MODULE.NAME=VALUE", help="other values of constants")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rest", type=float, default=0.15, help="seconds before each window")
     parser.add_argument("--sustained", type=float, default=0.0, help="seconds without a pause, too")
     parser.add_argument("--output", type=Path, help="append the results to this file, a JSON object a line")
     args = parser.parse_args()
+    for assignment in args.set:
+        set_constant(assignment)
     facts = timing.start(f"python -m benchmarks.cuda_conv_modes {' '.join(sys.argv[1:])}".strip()) | torch_facts()
     print("; ".join(f"{k}: {v}" for k, v in facts.items()))
     found = []

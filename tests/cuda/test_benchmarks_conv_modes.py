@@ -77,6 +77,18 @@ def test_a_layer_without_a_tile_has_the_planned_kernel(device):
     assert rows[0]["error"] < 1e-6 < rows[1]["error"] < 5e-3
 
 
+def test_constants_get_other_values(monkeypatch):
+    from alpha.cuda.conv import wgmma
+    from benchmarks.cuda_conv_modes import set_constant
+    monkeypatch.setattr(wgmma, "BOX_US", wgmma.BOX_US)
+    set_constant("alpha.cuda.conv.wgmma.BOX_US=0.5")
+    assert wgmma.BOX_US == 0.5
+    for wrong in ("alpha.cuda.conv.wgmma.NO_SUCH=1", "no.such.MODULE=1", "alpha.cuda.conv.wgmma.BOX_US=much", "BOX_US"):
+        with pytest.raises(ValueError, match=r"--set .*\nhelp: write MODULE.NAME=VALUE"):
+            set_constant(wrong)
+    assert wgmma.BOX_US == 0.5
+
+
 def test_modes_are_summed_up_beside_their_peers():
     from benchmarks.cuda_conv_modes import summary
     base = {"pass": "fprop", "sustained_us": float("nan")}

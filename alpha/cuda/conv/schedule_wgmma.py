@@ -1,20 +1,20 @@
 """Work lists of fprop and dgrad on Hopper's tensor cores: tiles in coordinates, dealt out longest first.
 
 As in schedule.py, positions that read the same taps form a class. A tile has 128 or 256 rows: `images` neighbouring
-images of rows / images pixels of one class. Its sum is made of runs of values that are neighbours in memory, and a block
-is a chunk of 64 of a run, so tiles of an inner class last longer than those of a corner. Each multiprocessor gets a list
-of its own: tiles are dealt out, the longest first, to whoever is free first. Where memory is what limits, a list then goes
-through the batch, all classes of its first images before the next ones: what several classes read comes from device
-memory once. Else it begins with the longest, and all multiprocessors are at the same class.
+images of rows / images pixels of one class. Its sum is made of runs of values that are neighbours in memory, and a
+block is a chunk of 64 of a run, so tiles of an inner class last longer than those of a corner. Each multiprocessor gets
+a list of its own: tiles are dealt out, the longest first, to whoever is free first. Where memory is what limits, a list
+then goes through the batch, all classes of its first images before the next ones: what several classes read comes from
+device memory once. Else it begins with the longest, and all multiprocessors are at the same class.
 
 A run is the channels of a tap. Where these are no multiple of 64, and the taps of a filter's row meet neighbouring
 pixels, it is those of the whole row instead, which NHWC has side by side: three taps of 16 channels are one run of 48
 in the place of three of 16. The last chunk of a run has what is left, and is multiplied in steps of 16: no product is
 made but with channels that exist, up to a multiple of 16.
 
-Rows of a box that begin between two lines of 128 bytes take longer to copy. So where a line of pixels is a whole number
-of them, pixels whose runs begin at the same place in a line are a class of their own, and the first chunk begins at that
-line: `lead` values before the run, which arrive as zeros. Steps that have these alone are left out.
+Rows of a box that begin between two lines of 128 bytes take longer to copy. So where a row of pixels is a whole number
+of lines, pixels whose runs begin at the same place of a line are a class of their own, and the first chunk begins where
+that line does: `lead` values before the run, which arrive as zeros. Steps that have these alone are left out.
 
 Where there are too few tiles to go round, long sums are cut into slices, tiles of their own whose results the kernel
 adds up. Whether and how finely is decided by which list is done first.
@@ -32,9 +32,10 @@ from alpha.ops.conv_desc import ConvDesc, TapClass, ceil_div
 
 ROWS, CHUNK = 128, 64  # rows of a tile, as a rule; values of a block
 STEP = 16              # values that are multiplied at once
-ALIGNED_FROM = 1 << 31 # images of a batch from which runs have a lead: never, as it is not measured; meant for 128
+ALIGNED_FROM = 1 << 31  # images of a batch from which runs have a lead: not measured, so never; meant for 128
 CLASS = ("pixels", "width", "in_h", "in_h_step", "in_w", "in_w_step", "out_h", "out_h_step", "out_w", "out_w_step",
-         "runs_h", "runs_w", "tap_in_h", "tap_in_w", "tap_h", "tap_h_step", "tap_w", "tap_w_step", "run", "length", "lead")
+         "runs_h", "runs_w", "tap_in_h", "tap_in_w", "tap_h", "tap_h_step", "tap_w", "tap_w_step", "run", "length",
+         "lead")
 ITEM = ("blocks", "heads", "whole", "block", "slot", "slice", "pixel", "image", "column", "group", *CLASS)
 ITEM_SIZE = 32         # integers of an entry in kernels/conv_wgmma.cu: those of ITEM, in this order
 END = -1               # blocks of the entry that ends a list

@@ -125,7 +125,7 @@ class Estimate(NamedTuple):
 
 FP32, TF32, BF16, FP16 = (Mode("float16x2", "float32"), Mode("float16", "float32"), Mode("bfloat16", "bfloat16"),
                           Mode("float16", "float16"))
-# Tiles of 256 rows read filters half as often. They are not measured: twice as much, and a little more, keeps them behind
+# Tiles of 256 rows read filters half as often. They are not measured: a bit more than twice as much keeps them behind.
 WIDE = (Tile(128, 6, 0.324, 1.0), Tile(64, 8, 0.201, 0.65), Tile(256, 4, 0.62, 2.0),
         Tile(128, 4, 0.66, 2.1, rows=256), Tile(64, 4, 0.41, 1.4, rows=256))
 TILES = {FP32: (Tile(128, 3, 0.985, 1.0), Tile(64, 4, 0.545, 0.7), Tile(96, 3, 0.795, 0.85, dgrad_us=0.95),
@@ -162,8 +162,9 @@ class Wgmma:
     def _kernels(self, out: str) -> tuple[Kernel, Kernel]:
         """Returns the kernel that writes a type, and the one that adds slices up."""
         mode, tile = self.mode, self.tile
-        defines = {"ELEMENT": C_TYPES[mode.element], "TILE_M": tile.rows, "TILE_N": tile.columns, "OPERAND_PLANES": mode.planes,
-                   "B_MAJOR_N": int(self.pass_name == "dgrad"), "RING_STAGES": tile.stages, "OUT": out}
+        defines = {"ELEMENT": C_TYPES[mode.element], "TILE_M": tile.rows, "TILE_N": tile.columns,
+                   "OPERAND_PLANES": mode.planes, "B_MAJOR_N": int(self.pass_name == "dgrad"),
+                   "RING_STAGES": tile.stages, "OUT": out}
         kernel = Kernel(
             "conv_wgmma.cu", "conv_wgmma", "ptr x, ptr w, ptr y, ptr b, ptr scale_x, ptr scale_w, ptr slots, "
             "ptr statistics, ptr work, i32 entries, i32 images_log2, i32 batch, i32 groups, i32 columns, "

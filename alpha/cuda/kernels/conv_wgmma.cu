@@ -16,6 +16,9 @@
 //           48 values in a row, and three of 96 are 4.5 chunks in the place of 6. Tensor maps of such rows overlap:
 //           pixel i begins `channels` values behind pixel i - 1 and is `run` times as long. Classes differ in `run`,
 //           hence a map for each. What is left of a run is multiplied in steps of 16
+//           Where runs begin between two lines of 128 bytes, the first chunk may begin where the line does, `lead`
+//           values before the run: to TMA they are outside of the tensor and arrive as zeros, in both operands, and
+//           steps that have nothing else are not multiplied. A row within a line takes 2.75 clocks, else 4.2 to 6.9
 //           Boxes of 16 channels of any tap would fill all chunks but the last, 2.25 in the place of 3 for nine taps of
 //           16 channels, but have rows of 32 bytes. TMA moves 43 bytes a clock in rows of 128, one row in 3 clocks; at
 //           that rate 9 boxes of 2 x 128 rows (tile of 128 columns) take 6900 clocks, runs 3 of them, 2300, and the
@@ -49,7 +52,8 @@
 //           Nor did products of a tile's first one to three buffers while the tile before it is stored: stores then wait
 //           for copies. That bfloat16 88 / 90, 65 in the place of 58 for dgrad at stride 2 to it (37 of 35 from 256 to
 //           128 channels), float16x2 206 / 210, the others the same
-//           Not measured: runs of several taps, tiles of 32, 96 and 192 columns, groups
+//           Not measured: groups; leads; tiles of 256 rows, which read filters half as often, 48 KB in the place of 64
+//           for 256 x 128 products of a chunk. At 32x32, 64 -> 64, 16 bits, copies come at 65 bytes a clock
 #include "gemm_wgmma.cuh"
 #include "guard.cuh"
 #include "plane_boxes.cuh"
@@ -59,8 +63,9 @@ using Tile = WgmmaTile<ELEMENT, TILE_M, TILE_N, OPERAND_PLANES, false, B_MAJOR_N
 
 // An entry of a block's list: 32 integers, of which a warp's lanes hold one each. The next entry is always on its way.
 enum Field {
-  BLOCKS, HEADS, WHOLE, BLOCK,  // how many of the sum's blocks are this entry's (-1: the list ends here), the first ones
-                            // of them heads, then whole ones; and the first; ordered by chunk of a run, run h, run w
+  BLOCKS, HEADS, WHOLE, BLOCK,  // how many of the sum's blocks are this entry's (-1: the list ends here), of them the
+                                // heads, which come first, and the whole ones behind them; and the number of the
+                                // first. They are ordered by chunk of a run, run h, run w
   SLOT, SLICE,              // first slot of the tile; number of the slice * 65536 + number of slices
   PIXEL, IMAGE, COLUMN,     // where the tile begins
   GROUP,                    // the rest is its class, in coordinates:
