@@ -7,9 +7,10 @@ then and there; alpha.cuda.operand has two 16-bit planes written in the same mem
 nothing is written in a form that nobody reads, and planes cost no pass of their own. Where products read one plane, it
 is the first of the two: 4 bytes written and 2 read of an element, and all digits there for whoever needs them.
 
-Batch norm leaves its results so (norm.py), convolutions with a relu do (conv/deferred.py), and what is made of such
-results without computing larger elements, pools and joined arrays, is left so as well (bounded.py). What still waits
-when an array that it is a part of is written as planes is written there, and nowhere else.
+Batch norm leaves its results so (norm.py), convolutions with a relu do (conv/deferred.py), so does cross-entropy with
+its gradient (loss.py), and what is made of such results without computing larger elements, pools and joined arrays, is
+left so as well (bounded.py). What still waits when an array that it is a part of is written as planes is written there,
+and nowhere else.
 
 - Memory is taken when the array is made, where an OutOfMemoryError belongs; a pass that waits holds what it reads
   besides. A convolution has its operands written before it takes memory for its result, and gradients that still wait

@@ -1,16 +1,23 @@
-"""Losses on the GPU (kernels/loss.cu, kernels/binary_cross_entropy.cu).
+"""Losses on the GPU (kernels/loss.cu, kernels/loss_planes.cu, kernels/binary_cross_entropy.cu).
 
 The CPU refuses bad data at once. Here that would make the host wait for the device in every step, so a label outside
 [0, C) makes the loss and the gradient of its row NaN, and so does a probability outside [0, 1] in the binary loss.
 label_mask has no NaN to give: it does wait, and raises.
+
+The gradient of cross-entropy with many classes waits for its reader (alpha/cuda/deferred.py) where products read planes
+of float32: the linear layer before it gets them without a pass that measures and splits.
 """
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
+from alpha.cuda.deferred import GUARDED, PLANE_WRITERS, Memory, can_wait, later, reserve
 from alpha.cuda.kernel import Kernel, per_dtype
 from alpha.cuda.memory import ITEMSIZE, Array, download, empty, upload
+from alpha.cuda.operand import SMALL, lost_ranges, planes_are_read
 from alpha.cuda.reduce import SMALL_ROW, THREADS, ceil_div, per_piece, row_width
 from alpha.ops import loss as ops
 
@@ -20,6 +27,12 @@ _FORWARD = per_piece("loss.cu", "forward", "ptr logits, ptr labels, i32 long_lab
                      f"ptr lse, {_ROWS}, f32 divisor")
 _BACKWARD = per_piece("loss.cu", "backward", "ptr g, i32 g_step, ptr logits, ptr labels, i32 long_labels, ptr lse, "
                       f"ptr dx, {_ROWS}, f32 scale")
+_LABELED = "ptr logits, ptr labels, i32 long_labels, ptr lse, ptr dx"
+_BOUND = Kernel("loss_planes.cu", "gradient_bound", "ptr g, f32 scale, ptr header", threads=1)
+_PLANES = Kernel("loss_planes.cu", "gradient_planes", f"ptr g, {_LABELED}, ptr header, ptr lost_ranges, {_ROWS}, "
+                 "f32 scale", threads=THREADS)
+_STORED = Kernel("loss_planes.cu", "gradient_stored", f"ptr g, {_LABELED}, ptr flag, {_ROWS}, f32 scale",
+                 threads=THREADS)
 _LABEL_MASK = Kernel("loss.cu", "label_mask", "ptr labels, i32 long_labels, ptr mask, ptr first_bad, i64 rows, "
                      "i64 classes", threads=THREADS)
 _BINARY = per_dtype("binary_cross_entropy.cu", "binary_cross_entropy",
@@ -54,13 +67,42 @@ def label_cross_entropy_cuda(logits: Array, target: Array, *, label_smoothing: f
 def cross_entropy_grad_cuda(g: Array, logits: Array, target: Array, lse: Array, *, label_smoothing: float,
                             reduction: str) -> Array:
     """See alpha.ops.loss; but a label outside [0, C) makes the gradient of its row NaN, and does not raise."""
-    rows, classes = logits.shape
-    kind, grid, width = _rows(logits, 1)
-    dx = empty(logits.shape, logits.dtype)
+    rows = logits.shape[0]
     scale = 1 / rows if rows and reduction == "mean" else 1.0
-    _BACKWARD[kind](grid, g, reduction == "none", logits, target, target.dtype == "int64", lse, dx, rows, classes,
-                    width, label_smoothing, scale)
+    inputs, smoothing = (g, logits, target, lse), (label_smoothing, scale)
+    if reduction != "none" and _may_wait(*inputs):
+        memory = reserve(logits.shape)
+        _BOUND(1, g, scale, memory.scale)
+        return later(memory, inputs, partial(_write_gradient, *inputs, *smoothing), hurries=True)
+    dx = empty(logits.shape, logits.dtype)
+    _gradient(*inputs, *smoothing, reduction == "none", dx)
     return dx
+
+
+def _may_wait(g: Array, logits: Array, target: Array, lse: Array) -> bool:
+    """Tells whether the gradient is worth it: of a small one a single launch makes planes."""
+    return (logits.dtype == "float32" and logits.shape[1] % 8 == 0 and logits.size > SMALL and planes_are_read()
+            and can_wait(g, logits, target, lse))
+
+
+def _gradient(g: Array, logits: Array, target: Array, lse: Array, label_smoothing: float, scale: float, each: bool,
+              dx: Array) -> None:
+    """Writes the elements.  each: whether there is a g for every row."""
+    kind, grid, width = _rows(logits, 1)
+    _BACKWARD[kind](grid, g, each, logits, target, target.dtype == "int64", lse, dx, *logits.shape, width,
+                    label_smoothing, scale)
+
+
+def _write_gradient(g: Array, logits: Array, target: Array, lse: Array, label_smoothing: float, scale: float,
+                    memory: Memory, planes: bool) -> None:
+    """Writes planes, or elements; elements too where planes turn out not to hold them."""
+    if not planes:
+        _gradient(g, logits, target, lse, label_smoothing, scale, False, memory.elements)
+        return
+    _, grid, width = _rows(logits, 1)
+    labeled, rows = (logits, target, target.dtype == "int64", lse, memory.elements), (*logits.shape, width)
+    _PLANES(min(grid, PLANE_WRITERS), g, *labeled, memory.scale, lost_ranges(), *rows, label_smoothing, scale)
+    _STORED(min(grid, GUARDED), g, *labeled, memory.flag, *rows, label_smoothing, scale)
 
 
 @ops.label_mask.impl("cuda")

@@ -12,12 +12,7 @@
 // Requires: 16-byte aligned tensors.
 // Threads: `width` threads, up to a warp or a whole block, per row; a block of `forward` takes every gridDim.x-th set
 //          of THREADS / width rows.
-#include "lanes.cuh"
-#include "reduce.cuh"
-
-__device__ __forceinline__ i64 label_of(const void *labels, int long_labels, i64 row) {
-  return long_labels ? static_cast<const i64 *>(labels)[row] : static_cast<const int *>(labels)[row];
-}
+#include "loss_gradient.cuh"
 
 // The pieces of a row that one thread takes: lane, lane + width, ... before `count`.
 template <class T, int N> struct RowPieces {
@@ -122,42 +117,6 @@ __device__ __forceinline__ void forward(const T *__restrict__ logits, const void
   if (threadIdx.x == 0) *loss = from_float<T>(float(total / divisor));
 }
 
-template <class T, int N>
-__device__ __forceinline__ void backward(const T *g, int g_step, const T *__restrict__ logits, const void *labels,
-                                         int long_labels, const float *lse, T *__restrict__ dx, i64 rows, i64 classes,
-                                         int width, float smoothing, float scale) {
-  constexpr int AHEAD = 4;
-  const i64 row = i64(blockIdx.x) * (THREADS / width) + threadIdx.x / width;
-  if (row >= rows) return;
-  const T *x = logits + row * classes;
-  const i64 label = label_of(labels, long_labels, row);
-  const float off = smoothing / classes, shift = lse[row];
-  const float factor = 0 <= label && label < classes ? to_float(g[row * g_step]) * scale : NAN;
-  const i64 step = i64(width) * N;
-  for (i64 first = threadIdx.x % width * N; first < classes; first += AHEAD * step) {
-    Lanes<N, T> pieces[AHEAD];
-#pragma unroll
-    for (int p = 0; p < AHEAD; p++)
-      if (first + p * step < classes) pieces[p] = load<N>(x + first + p * step);
-#pragma unroll
-    for (int p = 0; p < AHEAD; p++) {
-      const i64 c = first + p * step;
-      if (c >= classes) break;
-      float v[N];
-#pragma unroll
-      for (int k = 0; k < N; k++) v[k] = exp_for<T>(value(pieces[p], k) - shift);
-      if (c <= label && label < c + N) {
-#pragma unroll
-        for (int k = 0; k < N; k++)
-          if (k == static_cast<int>(label - c)) v[k] -= 1 - smoothing;
-      }
-#pragma unroll
-      for (int k = 0; k < N; k++) v[k] = factor * (v[k] - off);
-      store_floats(dx + row * classes + c, v);
-    }
-  }
-}
-
 #define ENTRY(name, blocks) extern "C" __global__ void __launch_bounds__(THREADS, blocks) name
 #define PIECES(T, suffix, N) \
   ENTRY(forward##suffix, 3)(const T *logits, const void *labels, int long_labels, T *loss, float *block_loss, \
@@ -168,7 +127,9 @@ __device__ __forceinline__ void backward(const T *g, int g_step, const T *__rest
   ENTRY(backward##suffix, 4)(const T *g, int g_step, const T *logits, const void *labels, int long_labels, \
                              const float *lse, T *dx, i64 rows, i64 classes, int width, float smoothing, \
                              float scale) { \
-    backward<T, N>(g, g_step, logits, labels, long_labels, lse, dx, rows, classes, width, smoothing, scale); \
+    const i64 row = i64(blockIdx.x) * (THREADS / width) + threadIdx.x / width; \
+    const LossRows<T> all = {g, g_step, logits, labels, long_labels, lse, classes, width, smoothing, scale}; \
+    if (row < rows) gradient_of_row<T, N>(all, row, [&](const float (&v)[N], i64 i) { store_floats(dx + i, v); }); \
   } \
   ALPHA_KERNEL(backward##suffix)
 #define KERNELS(T, dtype) \

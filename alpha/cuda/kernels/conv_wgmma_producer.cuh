@@ -1,0 +1,136 @@
+// What conv_wgmma.cu does, as its lists say it, and its producer: the warp that copies boxes of `in` and w.
+#pragma once
+#include "gemm_wgmma.cuh"
+#include "guard.cuh"
+#include "plane_boxes.cuh"
+
+using Tile = WgmmaTile<ELEMENT, TILE_M, TILE_N, OPERAND_PLANES, false, B_MAJOR_N, RING_STAGES>;
+
+// An entry of a block's list: 32 integers, of which a warp's lanes hold one each. The next entry is always on its way.
+enum Field {
+  BLOCKS, HEADS, WHOLE, BLOCK,  // how many of the sum's blocks are this entry's (-1: the list ends here), of them the
+                                // heads, which come first, and the whole ones behind them; and the number of the
+                                // first. They are ordered by chunk of a run, run h, run w
+  SLOT, SLICE,              // first slot of the tile; number of the slice * 65536 + number of slices
+  PIXEL, IMAGE, COLUMN,     // where the tile begins
+  GROUP,                    // the rest is its class, in coordinates:
+  PIXELS, WIDTH,            // pixel = h * width + w
+  IN_H, IN_H_STEP, IN_W, IN_W_STEP,        // where pixel (0, 0) starts to read, distance of pixels
+  OUT_H, OUT_H_STEP, OUT_W, OUT_W_STEP,
+  RUNS_H, RUNS_W,                          // number of runs
+  TAP_IN_H, TAP_IN_W,                      // distance of taps in `in`
+  TAP_H, TAP_H_STEP, TAP_W, TAP_W_STEP,    // in the filter: first tap, distance of taps
+  RUN, LENGTH, LEAD,                       // taps in a run, values, and zeros before them in the first chunk
+  FIELDS = 32
+};
+PTX_FN int field(int entry, Field f) { return __shfl_sync(~0u, entry, f); }
+
+struct ConvOperands {
+  const CUtensorMap *in, *w, *out;  // in and K-major w: maps for runs of least_run taps, and one more each
+  const float *bias, *scale_in, *scale_w;
+  float *slots;
+  float *statistics;    // [block][consumer][mean, m2, count][channels], or null
+  Guard rewritten;      // whether `out` will be: nothing is counted then
+  const int *work;      // [block][entry][FIELDS]
+  int entries;          // of a block, its list's end among them
+  int images_log2, batch, groups;
+  int columns;          // of a group
+  int least_run, unit, relu;
+  PlaneReport report;   // of Planes, of which each has its map in `out`
+
+  PTX_FN const int *list() const { return work + (long long)blockIdx.x * entries * FIELDS + threadIdx.x % 32; }
+};
+
+// What a lane of the producer loads for each block of a sum: one of the pixels of `in`, or a box of w.
+struct Box {
+  static constexpr bool B_MN = Tile::B_MN;
+  static constexpr int PARTS = B_MN ? (Tile::BN + 63) / 64 : 1;  // boxes of w side by side, in a plane
+  const ConvOperands &t;
+  const int pixels, units;                         // of a whole block
+  const int part, my_unit;                         // of w
+  const bool is_pixel, is_mn;
+  int length, lead, channels, runs_h, runs_w, chunk, h, w;
+  int y0, y_step, x_first, x0, x_step, tap_step;   // coordinates of the sum's first tap, and distances
+  int x, y, depth;                                 // where the box begins; depth: in the run or, MN-major, in its tap
+  int w_bytes;                                     // of a plane, by all lanes
+  bool reads_w;
+
+  PTX_FN Box(const ConvOperands &operands, int lane)
+      : t(operands), pixels(Tile::BM >> t.images_log2), units(B_MN ? 64 / t.unit : 1), part((lane - pixels) % PARTS),
+        my_unit((lane - pixels) / PARTS), is_pixel(lane < pixels), is_mn(B_MN && !is_pixel) {}
+
+  // Enters an entry of the list; in_y, in_x: where the lane's pixel starts to read.
+  PTX_FN void enter(int item, int in_y, int in_x) {
+    const int filter_y = field(item, TAP_H), filter_x = field(item, TAP_W);
+    const int in_y_step = field(item, TAP_IN_H), filter_y_step = field(item, TAP_H_STEP);
+    const int in_x_step = field(item, TAP_IN_W), filter_x_step = field(item, TAP_W_STEP);
+    const int block = field(item, BLOCK);
+    lead = field(item, LEAD), length = field(item, LENGTH), channels = length / field(item, RUN);
+    runs_h = field(item, RUNS_H), runs_w = field(item, RUNS_W);
+    y_step = is_pixel ? in_y_step : filter_y_step, x_step = is_pixel ? in_x_step : filter_x_step;
+    y0 = is_pixel ? in_y : filter_y, x0 = x_first = is_pixel ? in_x : filter_x, tap_step = filter_x_step;
+    chunk = block ? block / (runs_h * runs_w) : 0;
+    const int at = block - chunk * runs_h * runs_w;
+    h = block ? at / runs_w : 0, w = at - h * runs_w;
+    w_bytes = B_MN ? PARTS * 128 * 64 : Tile::B_PLANE, reads_w = !is_pixel && my_unit < units;
+    enter_chunk();
+    y = y0 + h * y_step, x = x0 + w * x_step;
+  }
+  PTX_FN void enter_chunk() {
+    depth = chunk * 64 - lead;
+    if (!B_MN || t.unit == 64) return;
+    const int there = min((length - depth + t.unit - 1) / t.unit, units), first = chunk ? 0 : lead / t.unit;
+    w_bytes = (there - first) * (PARTS * 128 * t.unit), reads_w = !is_pixel && my_unit >= first && my_unit < there;
+    if (is_pixel || my_unit < first) return;
+    const int k = depth + my_unit * t.unit, tap = k / channels;
+    depth = k - tap * channels, x0 = x_first + tap * tap_step;
+  }
+  PTX_FN void advance() {
+    x += x_step;
+    if (++w < runs_w) return;
+    w = 0, x = x0, y += y_step;
+    if (++h < runs_h) return;
+    h = 0, y = y0, chunk++;
+    enter_chunk();
+    x = x0;
+  }
+};
+
+// The producer's first warp. Lane j loads pixel j of a tile; the lanes behind load the boxes of w.
+PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring) {
+  const int lane = threadIdx.x, box_bytes = 128 << t.images_log2;
+  Box box(t, lane);
+  const int to = box.is_pixel ? lane * box_bytes : Tile::B_AT + box.part * Tile::BOX + box.my_unit * (128 * t.unit);
+  const int plane = box.is_pixel ? Tile::A_PLANE : Tile::B_PLANE;
+  const int fourth_step = box.is_pixel ? t.batch : 0, fifth_step = box.is_pixel ? 0 : t.groups;  // from plane to plane
+  const int *list = t.list();
+  int ahead = *list;
+  for (;;) {
+    const int item = ahead, blocks = field(item, BLOCKS);
+    if (blocks < 0) break;
+    ahead = *(list += FIELDS);
+    const int pixels = min(field(item, PIXELS) - field(item, PIXEL), box.pixels), width = field(item, WIDTH);
+    const int pixel = field(item, PIXEL) + min(lane, pixels - 1), row = pixel / width, col = pixel - row * width;
+    const int in_y = field(item, IN_H) + row * field(item, IN_H_STEP);
+    const int in_x = field(item, IN_W) + col * field(item, IN_W_STEP);
+    const int image = field(item, IMAGE), column = field(item, COLUMN) + (Box::B_MN ? box.part * 64 : 0);
+    const int fixed = box.is_pixel ? image : column, group = field(item, GROUP), run = field(item, RUN);
+    const CUtensorMap *map = (box.is_pixel ? t.in : t.w) + (box.is_mn ? 0 : run - t.least_run);
+    box.enter(item, in_y, in_x);
+#pragma unroll 1
+    for (int k = 0; k < blocks; k++) {
+      // pixels that do not exist are left out, but where a buffer has never been filled: they are the last one again
+      const int loaded = ring.fresh ? box.pixels : pixels;
+      int first = box.is_mn ? fixed : box.depth, fourth = box.is_mn ? box.depth : fixed;
+      ptx::settle(first, box.x, box.y, fourth);  // three buffers of two planes leave no time behind the wait
+      const auto buffer = ring.next(Tile::PLANES * (loaded * box_bytes + box.w_bytes));
+      if (lane < loaded || box.reads_w) {
+#pragma unroll
+        for (int p = 0; p < Tile::PLANES; p++)
+          ptx::tma_load_5d(buffer.a + to + p * plane, *map, first, box.x, box.y, fourth + p * fourth_step,
+                           group + p * fifth_step, buffer.landed);
+      }
+      box.advance();
+    }
+  }
+}
