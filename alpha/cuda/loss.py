@@ -25,9 +25,8 @@ BLOCKS = 396  # of the forward pass, which take one row after the other: as many
 _ROWS = "i64 rows, i64 classes, i32 width, f32 smoothing"
 _FORWARD = per_piece("loss.cu", "forward", "ptr logits, ptr labels, i32 long_labels, ptr loss, ptr block_loss, "
                      f"ptr lse, {_ROWS}, f32 divisor")
-_BACKWARD = per_piece("loss.cu", "backward", "ptr g, i32 g_step, ptr logits, ptr labels, i32 long_labels, ptr lse, "
-                      f"ptr dx, {_ROWS}, f32 scale")
 _LABELED = "ptr logits, ptr labels, i32 long_labels, ptr lse, ptr dx"
+_BACKWARD = per_piece("loss.cu", "backward", f"ptr g, i32 g_step, {_LABELED}, {_ROWS}, f32 scale")
 _BOUND = Kernel("loss_planes.cu", "gradient_bound", "ptr g, f32 scale, ptr header", threads=1)
 _PLANES = Kernel("loss_planes.cu", "gradient_planes", f"ptr g, {_LABELED}, ptr header, ptr lost_ranges, {_ROWS}, "
                  "f32 scale", threads=THREADS)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from alpha.backend import get_backend
 from alpha.cuda import plan
+from alpha.cuda.conv import wgmma
 from alpha.cuda.conv.wgmma import Wgmma
 from alpha.cuda.conv.wgmma_wgrad import WgmmaWgrad
 from alpha.cuda.kernel import Kernel
@@ -49,6 +52,17 @@ def no_products(monkeypatch) -> None:
             launch(self, grid, *values)
 
     monkeypatch.setattr(Kernel, "__call__", skipping)
+
+
+@pytest.fixture
+def fresh_schedules() -> Iterator[None]:
+    """Schedules are made with the constants that a test sets, and forgotten with them."""
+    caches = wgmma._estimate, *wgmma.PIXELS.values()
+    for cache in caches:
+        cache.cache_clear()
+    yield
+    for cache in caches:
+        cache.cache_clear()
 
 
 @pytest.fixture

@@ -109,27 +109,21 @@ def test_every_tile_is_right_in_every_mode(device, pass_name, case):
 
 
 @pytest.mark.parametrize("pass_name", ["fprop", "dgrad"])
-def test_chunks_begin_at_lines_of_memory(device, monkeypatch, pass_name):
+def test_chunks_begin_at_lines_of_memory(device, monkeypatch, fresh_schedules, pass_name):
     from alpha.cuda.conv import schedule_wgmma, wgmma
-    caches = wgmma._estimate, *wgmma.PIXELS.values()
     monkeypatch.setattr(schedule_wgmma, "ALIGNED_FROM", 1)
-    for each in caches:
-        each.cache_clear()
     for case in ALIGNED:
         if pass_name == "dgrad":
             case = replace(case, ic=case.oc, oc=case.ic)
         assert schedule_wgmma.field(wgmma.PIXELS[pass_name](case.desc).classes, "lead").any()
         for tile in tiles(pass_name):
             check(tile, case)
-    for each in caches:
-        each.cache_clear()
 
 
 @pytest.mark.parametrize("pass_name", ["fprop", "dgrad"])
-def test_sums_in_slices_get_bias_and_relu_too(device, monkeypatch, pass_name):
+def test_sums_in_slices_get_bias_and_relu_too(device, monkeypatch, fresh_schedules, pass_name):
     from alpha.cuda.conv import wgmma
     monkeypatch.setattr(wgmma, "SUM_US", 0.0)  # else sums as short as a test's are not cut
-    wgmma._estimate.cache_clear()
     case = square("slices", 3, 1, *((648, 40) if pass_name == "fprop" else (40, 648)), 1)
     width, ic, oc, padding = (3, 208, 40, 0) if pass_name == "fprop" else (1, 40, 208, 2)
     rows = Shape("a row in slices", 3, (1, width), ic, oc, (1, 3), padding=(0, padding))  # 9 whole blocks, 48 values
@@ -138,7 +132,6 @@ def test_sums_in_slices_get_bias_and_relu_too(device, monkeypatch, pass_name):
         for each in (case, rows, groups) if tile.tile.columns == 64 else (case,):
             assert tile.plan(each.desc, 4)[1].slots > 0
             check(tile, each, bias=pass_name == "fprop")
-    wgmma._estimate.cache_clear()
 
 
 def test_bias_and_relu(device):

@@ -95,16 +95,14 @@ def test_integers_are_bitwise_right(tile, one_tile):
 
 
 @pytest.mark.parametrize("tile", [t for t in TILES if t.tile.columns in (32, 64)], ids=lambda tile: tile.name)
-def test_sums_in_slices(tile, one_tile, monkeypatch):
+def test_sums_in_slices(tile, one_tile, monkeypatch, fresh_schedules):
     monkeypatch.setattr(wgmma, "SUM_US", 0.0)  # else sums as short as a test's are not cut
-    wgmma._estimate.cache_clear()
     case = square("slices", 3, 1, 648, 40, 1)
     assert tile.plan(case.desc, 4)[1].slots > 0
     fused = Fused(case, ints)
     with alpha.precision(one_tile(tile)):
         y = fused.call()
         got, flag = held(planes(y))
-    wgmma._estimate.cache_clear()
     assert flag == 0 and np.array_equal(got, fused.y64()) and number(y, MOST) == got.max()
 
 

@@ -106,9 +106,7 @@ def fprop_pixels(desc: ConvDesc) -> Pixels:
     """Returns the classes of y = x * w."""
     channels, columns = desc.ic // desc.groups, desc.oc // desc.groups
     joined = desc.groups == 1 and channels % CHUNK > 0
-    classes = _classes(desc.h.fprop_classes, desc.w.fprop_classes, (1, 1), channels, joined)
-    if joined and desc.n >= ALIGNED_FROM:
-        classes = _aligned(classes, channels, desc.w.i)
+    classes = _classes(desc.n, desc.h.fprop_classes, desc.w.fprop_classes, (1, 1), desc.w.i, channels, joined)
     return Pixels(classes, desc.n, channels, columns, desc.groups, CHUNK)
 
 
@@ -117,15 +115,15 @@ def dgrad_pixels(desc: ConvDesc) -> Pixels:
     channels, columns = desc.oc // desc.groups, desc.ic // desc.groups
     unit = gcd(channels, CHUNK) if channels % STEP == 0 else CHUNK
     joined = desc.groups == 1 and unit < CHUNK
-    classes = _classes(desc.h.dgrad_classes, desc.w.dgrad_classes, (desc.h.s, desc.w.s), channels, joined)
-    if joined and desc.n >= ALIGNED_FROM:
-        classes = _aligned(classes, channels, desc.w.o)
+    spacing = desc.h.s, desc.w.s
+    classes = _classes(desc.n, desc.h.dgrad_classes, desc.w.dgrad_classes, spacing, desc.w.o, channels, joined)
     return Pixels(classes, desc.n, channels, columns, desc.groups, unit)
 
 
-def _classes(h_classes: tuple[TapClass, ...], w_classes: tuple[TapClass, ...], spacing: tuple[int, int], channels: int,
-             joined: bool) -> np.ndarray:
-    """spacing: distance of neighbouring positions in a class; joined: a run has all taps of a row, where it can."""
+def _classes(images: int, h_classes: tuple[TapClass, ...], w_classes: tuple[TapClass, ...], spacing: tuple[int, int],
+             width: int, channels: int, joined: bool) -> np.ndarray:
+    """spacing: distance of neighbouring positions in a class; width: pixels in a row of what is read; joined: a run has
+    all taps of a row, where it can."""
     found = []
     for h, w, taps, (h0, h_step, h_count), (w0, w_step, w_count) in grids(h_classes, w_classes, spacing):
         run = w.count if joined and taps and w.step == 1 else 1
@@ -134,13 +132,14 @@ def _classes(h_classes: tuple[TapClass, ...], w_classes: tuple[TapClass, ...], s
             h0, h_step, w0, w_step, h.count if taps else 0, w.count // run if taps else 0, h.step, w.step,
             h.tap, h.tap_step, w.tap, w.tap_step, run, run * channels, 0))
     classes = np.array(found, dtype=np.int32)
-    return classes[np.argsort(-_runs(classes) * field(classes, "run"), kind="stable")]
+    classes = classes[np.argsort(-_runs(classes) * field(classes, "run"), kind="stable")]
+    return _aligned(classes, width, channels) if joined and images >= ALIGNED_FROM else classes
 
 
-def _aligned(classes: np.ndarray, channels: int, width: int) -> np.ndarray:
-    """Returns the classes, cut by where in a line of memory their runs begin.
+def _aligned(classes: np.ndarray, width: int, channels: int) -> np.ndarray:
+    """Returns the classes, cut by where in a line of memory their runs begin; see `_classes`.
 
-    A lead that would make a chunk more is not worth it.  width: pixels in a row of what is read.
+    A lead that would make a chunk more is not worth it.
     """
     if width * channels % CHUNK:
         return classes
@@ -149,13 +148,13 @@ def _aligned(classes: np.ndarray, channels: int, width: int) -> np.ndarray:
         c = dict(zip(CLASS, row.tolist()))
         period = CHUNK // gcd(CHUNK, c["in_w_step"] * channels)  # pixels after which runs begin at the same place
         leads = [(c["in_w"] + r * c["in_w_step"]) * channels % CHUNK for r in range(min(period, c["width"]))]
-        leads = [lead if lead + c["length"] <= -(-c["length"] // CHUNK) * CHUNK else 0 for lead in leads]
+        leads = [lead if lead + c["length"] <= ceil_div(c["length"], CHUNK) * CHUNK else 0 for lead in leads]
         if not any(leads) or (c["runs_w"] > 1 and c["tap_in_w"] * channels % CHUNK):
             found.append(row)
             continue
         rows = c["pixels"] // c["width"]
         for r, lead in enumerate(leads):
-            count = -(-(c["width"] - r) // period)
+            count = ceil_div(c["width"] - r, period)
             changed = {"pixels": rows * count, "width": count, "lead": lead}
             for a in ("in_w", "out_w"):
                 changed |= {a: c[a] + r * c[a + "_step"], a + "_step": period * c[a + "_step"]}

@@ -45,6 +45,24 @@ def refusal(desc: ConvDesc, most: int = MOST_CHANNELS) -> str:
     return oversized(desc)
 
 
+def refusal_of_3x3(desc: ConvDesc) -> str:
+    """Returns why kernels of 3x3 filters that move by one cannot compute desc, or ""."""
+    h, w = desc.h, desc.w
+    if refused := refusal(desc):
+        return refused
+    if {(axis.f, axis.s, axis.d) for axis in (h, w)} != {(3, 1, 1)}:
+        return (f"{h.f}x{w.f} filters, strides {h.s}, {w.s} and dilations {h.d}, {w.d} are not 3x3, stride 1 and "
+                "dilation 1")
+    return ""
+
+
+def columns_refusal(desc: ConvDesc, most: int) -> str:
+    """Returns why kernels whose threads hold four of up to `most` output channels cannot compute desc, or ""."""
+    if desc.oc % 4 or desc.oc > most:
+        return f"{desc.oc} output channels, multiples of 4 up to {most} are served"
+    return ""
+
+
 def float32_filters(w: Array) -> Array:
     """Returns filters as first layers' kernels read them in every precision: parameters are float32 already."""
     return w if w.dtype == "float32" else convert(w, "float32")

@@ -6,13 +6,20 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from alpha.cuda.context import context
-from alpha.cuda.conv.stem import MOST_CHANNELS, THREADS, estimate_us, float32_filters, refusal
+from alpha.cuda.conv.stem import (
+    MOST_CHANNELS,
+    THREADS,
+    columns_refusal,
+    estimate_us,
+    float32_filters,
+    refusal_of_3x3,
+)
 from alpha.cuda.kernel import C_TYPES, Kernel
 from alpha.cuda.memory import ITEMSIZE, Array
 from alpha.cuda.plan import Launch, register
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
-RUN, COLUMNS, TAPS = 8, 64, 3       # of kernels/conv_stem_bands.cu
+RUN, COLUMNS = 8, 64                # of kernels/conv_stem_bands.cu
 WARPS, WARP_RUNS = THREADS // 32, 2
 BLOCKS = (4, 4, 4, 3)               # on a multiprocessor, by channels of x
 PER_BAND = 3                        # what a band takes beside its lines of dx, in lines: an estimate
@@ -55,13 +62,7 @@ class StemBandsDgrad:
             defines={"CHANNELS": ic, "ELEMENT": C_TYPES[dtype]}) for ic in range(1, MOST_CHANNELS + 1))
 
     def fits(self, desc: ConvDesc) -> str:
-        if refused := refusal(desc):
-            return refused
-        if any((axis.f, axis.s, axis.d) != (TAPS, 1, 1) for axis in (desc.h, desc.w)):
-            return f"{TAPS}x{TAPS} filters of stride and dilation 1 are served"
-        if desc.oc % 4 or desc.oc > COLUMNS:
-            return f"{desc.oc} output channels, multiples of 4 up to {COLUMNS} are served"
-        return ""
+        return refusal_of_3x3(desc) or columns_refusal(desc, COLUMNS)
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         return estimate_us(desc, sm_count, COLUMNS / desc.oc, self.itemsize, SEEN)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from alpha.cuda.context import context
-from alpha.cuda.conv.stem import MOST_CHANNELS, estimate_us, refusal
+from alpha.cuda.conv.stem import MOST_CHANNELS, estimate_us, refusal_of_3x3
 from alpha.cuda.kernel import Kernel
 from alpha.cuda.memory import Array
 from alpha.cuda.plan import Launch, register
@@ -52,12 +52,8 @@ class StemLinesFprop:
 
     def fits(self, desc: ConvDesc) -> str:
         h, w = desc.h, desc.w
-        if refused := refusal(desc):
+        if refused := refusal_of_3x3(desc):
             return refused
-        if (h.f, w.f) != (TAPS, TAPS):
-            return f"{h.f}x{w.f} filters, {TAPS}x{TAPS} are served"
-        if (h.s, w.s, h.d, w.d) != (1, 1, 1, 1):
-            return f"strides {h.s}, {w.s} and dilations {h.d}, {w.d}, 1 is served"
         if max(h.p, w.p) > MOST_PADDING:
             return f"padding {h.p}, {w.p}, up to {MOST_PADDING} is served"
         return f"{desc.oc} output channels are no multiple of 4" if desc.oc % 4 else ""

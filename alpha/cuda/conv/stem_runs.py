@@ -6,7 +6,15 @@ import numpy as np
 
 from alpha.cuda.context import context
 from alpha.cuda.conv.schedule import FIELDS, Slabs, dgrad_slabs
-from alpha.cuda.conv.stem import MOST_CHANNELS, THREADS, estimate_us, float32_filters, refusal, work_list
+from alpha.cuda.conv.stem import (
+    MOST_CHANNELS,
+    THREADS,
+    columns_refusal,
+    estimate_us,
+    float32_filters,
+    refusal,
+    work_list,
+)
 from alpha.cuda.kernel import C_TYPES, Kernel
 from alpha.cuda.memory import ITEMSIZE, Array, upload
 from alpha.cuda.plan import Launch, register
@@ -64,8 +72,8 @@ class StemRunsDgrad:
             for ic in range(1, MOST_CHANNELS + 1) for floats in FILTER_FLOATS}
 
     def fits(self, desc: ConvDesc) -> str:
-        if desc.oc % 4 or desc.oc > COLUMNS:
-            return f"{desc.oc} output channels, multiples of 4 up to {COLUMNS} are served"
+        if refused := columns_refusal(desc, COLUMNS):
+            return refused
         if filter_floats(desc) > FILTER_FLOATS[-1]:
             return f"{desc.h.f}x{desc.w.f} filters do not fit into shared memory"
         return refusal(desc)

@@ -6,7 +6,7 @@ import numpy as np
 
 from alpha.cuda.context import context
 from alpha.cuda.conv.sk_dilated import SUM_SLICES
-from alpha.cuda.conv.stem import MOST_CHANNELS, estimate_us, refusal
+from alpha.cuda.conv.stem import MOST_CHANNELS, columns_refusal, estimate_us, refusal_of_3x3
 from alpha.cuda.gemm import LAUNCH_US
 from alpha.cuda.kernel import Kernel
 from alpha.cuda.memory import Array, empty, upload
@@ -35,13 +35,7 @@ class StemWindowWgrad:
             for ic in range(1, MOST_CHANNELS + 1)]
 
     def fits(self, desc: ConvDesc) -> str:
-        if refused := refusal(desc):
-            return refused
-        if {(axis.f, axis.s, axis.d) for axis in (desc.h, desc.w)} != {(TAPS, 1, 1)}:
-            return f"filters are not {TAPS}x{TAPS} with stride 1 and dilation 1"
-        if desc.oc % 4 or desc.oc > COLUMNS:
-            return f"{desc.oc} output channels, multiples of 4 up to {COLUMNS} are served"
-        return ""
+        return refusal_of_3x3(desc) or columns_refusal(desc, COLUMNS)
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         return 2 * LAUNCH_US + estimate_us(desc, sm_count, FASTER * COLUMNS / desc.oc)

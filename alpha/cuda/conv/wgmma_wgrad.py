@@ -119,7 +119,7 @@ class WgmmaWgrad:
     def schedule(self, desc: ConvDesc, sm_count: int) -> Schedule:
         tile = self.tile
         return schedule(pixels_as_images(desc), Tiling(tile.rows, tile.tap_columns, tile.taps, sm_count,
-                                     tile.block_us(self.planes, sm_count), self.planes, tile.strip))
+                                                       tile.block_us(self.planes, sm_count), self.planes, tile.strip))
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         found = self.schedule(desc, sm_count)

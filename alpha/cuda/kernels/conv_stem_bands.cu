@@ -110,13 +110,10 @@ stem_bands_dgrad(const ELEMENT *g, const float *w, ELEMENT *dx, BandShape s) {
     line += way;
     if (k >= 0) {
       if (read) add_products(done, done, v, taps, [](int) {});
-      give_half<4>(done, lane);
-      give_half<2>(done, lane);
-      give_half<1>(done, lane);
+      fold_run(done, lane);
 #pragma unroll
       for (int ic = 0; ic < IC; ic++) {
-        const float total = done[0][ic] + __shfl_xor_sync(~0u, done[0][ic], 1);
-        if (stored && (lane & 1) == (ic & 1)) to[ic] = from_float<ELEMENT>(total);
+        if (stored && (lane & 1) == (ic & 1)) to[ic] = from_float<ELEMENT>(done[0][ic]);
       }
       to += way * s.iw * IC;
     }

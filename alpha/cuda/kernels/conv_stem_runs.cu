@@ -144,16 +144,13 @@ __device__ __forceinline__ void dgrad_runs(const StemTensors &t, Work &s, StemPl
       }
     }
     if (s.c.taps_w == 0) walk.next(t, s, oc, places);
-    give_half<4>(sum, lane);
-    give_half<2>(sum, lane);
-    give_half<1>(sum, lane);
+    fold_run(sum, lane);
     const int position = lane / 2;
     const StemPlace place = places[tile % 2 * THREADS + threadIdx.x];
 #pragma unroll
     for (int ic = 0; ic < IC; ic++) {
-      const float total = sum[0][ic] + __shfl_xor_sync(~0u, sum[0][ic], 1);
       if ((place.stored >> position & 1) && (lane & 1) == (ic & 1))
-        t.out[place.first + position * s.c.out_w + ic] = from_float<ELEMENT>(total);
+        t.out[place.first + position * s.c.out_w + ic] = from_float<ELEMENT>(sum[0][ic]);
     }
   }
 }

@@ -32,6 +32,7 @@ template <class E_, int BM_, int BN_, int PLANES_, bool A_MN_, bool B_MN_, int S
   static constexpr int BOX = 64 * 128;                                 // bytes of 64 rows
   static constexpr int A_PLANE = BM * BK * 2;                          // bytes
   static constexpr int B_PLANE = (B_MN ? (BN + 63) / 64 * 64 : BN) * BK * 2;
+  static constexpr int A_STEP = A_MN ? 128 : 2, B_STEP = B_MN ? 128 : 2;  // 16 of k, in 16 bytes
   static constexpr int B_AT = PLANES * A_PLANE, STAGE = PLANES * (A_PLANE + B_PLANE);
   static constexpr int OUT_AT = STAGES * STAGE, SHARED = OUT_AT + 4 * BOX;  // dynamic shared memory of a block
   static constexpr int SUMS = BN / 2;                                  // accumulators of a thread, DEPTH times
@@ -39,6 +40,7 @@ template <class E_, int BM_, int BN_, int PLANES_, bool A_MN_, bool B_MN_, int S
   static constexpr int THREADS = 384, CONSUMERS = 2;
   static constexpr bool IN_TURN = false;                               // both consumers read each buffer
   static constexpr int PRODUCER_REGISTERS = 56, CONSUMER_REGISTERS = 224;
+  static_assert(BM == 128 || BM == 256, "a consumer has 64 or twice 64 rows");
   static_assert(DEPTH * BN * PLANES <= 256, "two planes need a second set of accumulators");
 };
 
@@ -115,7 +117,7 @@ struct Place {
 
 // Issues the products of one buffer, those of its first STEPS times 16 of k; a, b: descriptors of plane 0.
 template <class T, int STEPS> PTX_FN void wgmma_buffer(float (&sum)[T::SUMS], uint64_t a, uint64_t b, bool add) {
-  constexpr int A_STEP = T::A_MN ? 128 : 2, B_STEP = T::B_MN ? 128 : 2;  // 16 of k, in 16 bytes
+  constexpr int A_STEP = T::A_STEP, B_STEP = T::B_STEP;
   constexpr int A_LO = T::A_PLANE / 16, B_LO = T::B_PLANE / 16;
   if constexpr (T::PLANES == 2) {
 #pragma unroll
@@ -142,7 +144,7 @@ template <class T> struct Summation {
 
   // Of each block the products of STEPS times 16 of k, from 16 * first on.
   template <int STEPS> PTX_FN void add(int blocks, int first, typename T::Sums &sum) {
-    const uint64_t a0 = this->a0 + first * (T::A_MN ? 128 : 2), b0 = this->b0 + first * (T::B_MN ? 128 : 2);
+    const uint64_t a0 = this->a0 + first * T::A_STEP, b0 = this->b0 + first * T::B_STEP;
     constexpr int DEEPER = 2 * T::BOX / 16;  // 128 rows further down
 #pragma unroll 1
     for (int k = 0; k < blocks; k++) {

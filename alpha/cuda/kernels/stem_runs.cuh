@@ -36,3 +36,12 @@ template <int HALF, int RUN, int IC> __device__ __forceinline__ void give_half(f
       sum[i][ic] = keep + __shfl_xor_sync(~0u, give, BIT);
     }
 }
+
+// The sums of a run's eight positions over its 16 lanes: sum[0] of lane l becomes that of position l / 2.
+template <int RUN, int IC> __device__ __forceinline__ void fold_run(float (&sum)[RUN][IC], int lane) {
+  give_half<4>(sum, lane);
+  give_half<2>(sum, lane);
+  give_half<1>(sum, lane);
+#pragma unroll
+  for (int ic = 0; ic < IC; ic++) sum[0][ic] += __shfl_xor_sync(~0u, sum[0][ic], 1);
+}
