@@ -32,7 +32,7 @@ from alpha.ops.conv_desc import ConvDesc, TapClass, ceil_div
 
 ROWS, CHUNK = 128, 64  # rows of a tile, as a rule; values of a block
 STEP = 16              # values that are multiplied at once
-ALIGNED_FROM = 1 << 31  # images of a batch from which runs have a lead: not measured, so never; meant for 128
+ALIGNED_FROM = 128     # images of a batch from which runs have a lead
 CLASS = ("pixels", "width", "in_h", "in_h_step", "in_w", "in_w_step", "out_h", "out_h_step", "out_w", "out_w_step",
          "runs_h", "runs_w", "tap_in_h", "tap_in_w", "tap_h", "tap_h_step", "tap_w", "tap_w_step", "run", "length",
          "lead")

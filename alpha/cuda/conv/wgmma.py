@@ -38,6 +38,7 @@ BY_IMAGE = 0.5                  # of a list's time that memory takes: then it go
 # from 128 to 64 channels at stride 2, 3x3 at 32x32, took 57 us in the place of 76 so; 5x5 took a tenth longer
 IMAGES = (128, 64, 32, 16, 8)   # of a tile's pixel; rows / images boxes make up a tile
 MOST_PIXELS = 16                # of a tile: a lane of the producer has one, or a box of filters
+NARROW_ROW_US = 0.0019          # to copy a row of a box where channels do not fill lines of memory, beyond 1x1
 FREE_BOXES, BOX_US = 4, 0.012   # boxes of a block, and microseconds that one more takes
 BOX_ROWS, OUT_ROW = 64, 128     # rows of a box by which results are stored, and bytes of each
 BOX_BYTES = BOX_ROWS * OUT_ROW
@@ -125,12 +126,11 @@ class Estimate(NamedTuple):
 
 FP32, TF32, BF16, FP16 = (Mode("float16x2", "float32"), Mode("float16", "float32"), Mode("bfloat16", "bfloat16"),
                           Mode("float16", "float16"))
-# Tiles of 256 rows read filters half as often. They are not measured: a bit more than twice as much keeps them behind.
-WIDE = (Tile(128, 6, 0.324, 1.0), Tile(64, 8, 0.201, 0.65), Tile(256, 4, 0.62, 2.0),
-        Tile(128, 4, 0.66, 2.1, rows=256), Tile(64, 4, 0.41, 1.4, rows=256))
+WIDE = (Tile(128, 6, 0.324, 1.0), Tile(64, 8, 0.199, 0.67), Tile(256, 4, 0.62, 2.0), Tile(128, 4, 0.7, 1.7, rows=256))
+HALF = (*WIDE, Tile(192, 4, 0.47, 1.5), Tile(64, 4, 0.48, 0.92, rows=256))
 TILES = {FP32: (Tile(128, 3, 0.985, 1.0), Tile(64, 4, 0.545, 0.7), Tile(96, 3, 0.795, 0.85, dgrad_us=0.95),
-                Tile(32, 4, 0.4, 0.55, dgrad_us=0.56), Tile(64, 2, 1.11, 1.5, rows=256)),
-         TF32: WIDE, BF16: (*WIDE, Tile(192, 4, 0.47, 1.5)), FP16: (*WIDE, Tile(192, 4, 0.47, 1.5))}
+                Tile(32, 4, 0.4, 0.55, dgrad_us=0.56)),
+         TF32: (*WIDE, Tile(64, 4, 0.49, 1.15, rows=256)), BF16: HALF, FP16: HALF}
 
 
 def refusal(desc: ConvDesc) -> str:
@@ -281,13 +281,16 @@ def _filter_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, r
 @lru_cache(maxsize=1024)
 def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, itemsize: int, sm_count: int) -> Estimate:
     pixels = PIXELS[pass_name](desc)
+    narrow = desc.h.f * desc.w.f > 1 and (desc.ic % CHUNK or pass_name == "dgrad" and desc.oc % CHUNK)
+    copied_us = NARROW_ROW_US * (tile.rows + tile.columns) if narrow else 0.0
+    stored = min(1.0, pixels.columns / tile.columns)
     slot_us = tile.rows * tile.columns * ITEMSIZE["float32"] / SLOT_BYTES_PER_US
     found = []
     possible = [images for images in IMAGES if tile.rows <= MOST_PIXELS * images]
     for images in possible:
         if images < 2 * pixels.images or images == possible[-1]:
-            block_us = tile.block_us + BOX_US * max(0, tile.rows // images - FREE_BOXES)
-            costs = Costs(*(us / block_us for us in (tile.end_us * itemsize / 2, SUM_US, slot_us)))
+            block_us = max(tile.block_us, copied_us) + BOX_US * max(0, tile.rows // images - FREE_BOXES)
+            costs = Costs(*(us / block_us for us in (stored * tile.end_us * itemsize / 2, SUM_US, slot_us)))
             makespan, _ = estimate(pixels, images, tile.columns, sm_count, costs, rows=tile.rows)
             found.append(Estimate(images, costs, makespan * block_us))
     return min(found, key=lambda one: one.us)

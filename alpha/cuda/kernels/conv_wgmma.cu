@@ -52,8 +52,13 @@
 //           Nor did products of a tile's first one to three buffers while the tile before it is stored: stores then wait
 //           for copies. That bfloat16 88 / 90, 65 in the place of 58 for dgrad at stride 2 to it (37 of 35 from 256 to
 //           128 channels), float16x2 206 / 210, the others the same
-//           Not measured: groups; leads; tiles of 256 rows, which read filters half as often, 48 KB in the place of 64
-//           for 256 x 128 products of a chunk. At 32x32, 64 -> 64, 16 bits, copies come at 65 bytes a clock
+//           256 rows read filters half as often, 48 KB in the place of 64 for 256 x 128 products of a chunk. Beside the
+//           best tile of 128 rows, bfloat16: 32x32, 96 -> 128 213 of 268 (dgrad 248 of 310), 16x16, 160 -> 320 237 of
+//           290, 32x32, 16 -> 32 55 of 71 (85 of 122), dgrad to 32x32x64 at stride 2 57 of 59; where channels fill
+//           lines of memory else 58 of 57 (16x16x128), 94 of 86 (32x32, 64 -> 64). In float16x2 they never won
+//           Leads, beside none: 113 of 122 (16x16, 112 -> 224), 210 of 219 (144 -> 288), dgrad 157 of 164 (32x32,
+//           32 -> 96), else within 2 %; with 256 x 64 up to a quarter: 32x32, 96 -> 128 253 of 294
+//           Not measured: groups
 #include "conv_wgmma_producer.cuh"
 #include "tile_statistics.cuh"
 

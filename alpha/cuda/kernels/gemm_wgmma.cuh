@@ -40,7 +40,7 @@ template <class E_, int BM_, int BN_, int PLANES_, bool A_MN_, bool B_MN_, int S
   static constexpr int THREADS = 384, CONSUMERS = 2;
   static constexpr bool IN_TURN = false;                               // both consumers read each buffer
   static constexpr int PRODUCER_REGISTERS = 56, CONSUMER_REGISTERS = 224;
-  static_assert(BM == 128 || BM == 256, "a consumer has 64 or twice 64 rows");
+  static_assert(BM == 128 || (BM == 256 && PLANES == 1), "a consumer has 64 or twice 64 rows");
   static_assert(DEPTH * BN * PLANES <= 256, "two planes need a second set of accumulators");
 };
 
@@ -152,19 +152,13 @@ template <class T> struct Summation {
       const int at = ring.stage * (T::STAGE / 16);
       ptx::wgmma_fence();
       if constexpr (T::PLANES == 2) {
-        typename T::Sums part;
-#pragma unroll
-        for (int d = 0; d < T::DEPTH; d++) {
-          wgmma_buffer<T, STEPS>(part[d], a0 + at + d * DEEPER, b0 + at, false);
-          ptx::wgmma_commit();
-        }
-        if constexpr (T::DEPTH > 1) {
-          ptx::wgmma_wait<1>();
-          accumulate(sum[0], part[0]);
-        }
+        float part[T::SUMS];
+        wgmma_buffer<T, STEPS>(part, a0 + at, b0 + at, false);
+        ptx::wgmma_commit();
         ptx::wgmma_wait<0>();
         ring.release(ring.stage);
-        accumulate(sum[T::DEPTH - 1], part[T::DEPTH - 1]);
+#pragma unroll
+        for (int i = 0; i < T::SUMS; i++) sum[0][i] += part[i];
       } else {
 #pragma unroll
         for (int d = 0; d < T::DEPTH; d++)
@@ -190,11 +184,6 @@ template <class T> struct Summation {
     if (flying > 0) ring.release(flying - 1);
   }
 
-private:
-  static PTX_FN void accumulate(float (&sum)[T::SUMS], const float (&part)[T::SUMS]) {
-#pragma unroll
-    for (int i = 0; i < T::SUMS; i++) sum[i] += part[i];
-  }
 };
 
 // The blocks of a sum, in their order: heads, of which head_steps (1 to 3) times 16 of k are multiplied, from
