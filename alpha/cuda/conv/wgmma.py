@@ -42,6 +42,8 @@ NARROW_ROW_US = 0.0019          # to copy a row of a box where channels do not f
 FREE_BOXES, BOX_US = 4, 0.012   # boxes of a block, and microseconds that one more takes
 BOX_ROWS, OUT_ROW = 64, 128     # rows of a box by which results are stored, and bytes of each
 BOX_BYTES = BOX_ROWS * OUT_ROW
+MOST_BOXES = 4                  # of a consumer, where shared memory has room: while one is written others leave
+SHARED_BYTES = 226 * 1024       # of a block; 1 KB is left to barriers
 THREADS, SUM_THREADS = 384, 256
 CONSUMERS = 2                   # of a block, each with its slot of statistics
 PLANES = "Planes"               # of float32 in its place: kernels/plane_boxes.cuh
@@ -155,7 +157,9 @@ class Wgmma:
         self.name = f"conv_wgmma {tile.rows}x{tile.columns} {mode.reads} to {mode.writes}"
         columns = ceil_div(tile.columns, 64) * 64 if pass_name == "dgrad" else tile.columns  # in shared memory
         stage = mode.planes * (tile.rows + columns) * CHUNK * 2
-        self._shared = tile.stages * stage + 4 * BOX_BYTES
+        ring = tile.stages * stage
+        self._out_boxes = min(MOST_BOXES, (SHARED_BYTES - ring) // (CONSUMERS * BOX_BYTES))
+        self._shared = ring + CONSUMERS * self._out_boxes * BOX_BYTES
         self.kernel, self.sum = self._kernels(C_TYPES[mode.writes])
         self.planes_kernels = self._kernels(PLANES) if self.writes_planes else None
 
@@ -164,7 +168,7 @@ class Wgmma:
         mode, tile = self.mode, self.tile
         defines = {"ELEMENT": C_TYPES[mode.element], "TILE_M": tile.rows, "TILE_N": tile.columns,
                    "OPERAND_PLANES": mode.planes, "B_MAJOR_N": int(self.pass_name == "dgrad"),
-                   "RING_STAGES": tile.stages, "OUT": out}
+                   "RING_STAGES": tile.stages, "OUTPUT_BOXES": self._out_boxes, "OUT": out}
         kernel = Kernel(
             "conv_wgmma.cu", "conv_wgmma", "ptr x, ptr w, ptr y, ptr b, ptr scale_x, ptr scale_w, ptr slots, "
             "ptr statistics, ptr work, i32 entries, i32 images_log2, i32 batch, i32 groups, i32 columns, "

@@ -15,7 +15,7 @@
 //   threads   384, one block per multiprocessor: warpgroup 0 gives its registers away and its first warp loads,
 //             warpgroups 1 and 2 are consumers 0 and 1, with 64 of each 128 rows
 //   element   sum[d][i] of a thread is (128 d + row(i), col(i)) of the tile, see Place
-//   out       results pass through two boxes of 64 rows x 128 bytes per consumer, used in turn; see OutBoxes
+//   out       results pass through boxes of 64 rows x 128 bytes, some per consumer, used in turn; see OutBoxes
 //   measured  see the kernels that use it
 #pragma once
 #include "ptx_wgmma.cuh"
@@ -25,16 +25,18 @@
 #define HAS_WGMMA 1  // elsewhere kernels are empty, and their candidates do not fit
 #endif
 
-template <class E_, int BM_, int BN_, int PLANES_, bool A_MN_, bool B_MN_, int STAGES_> struct WgmmaTile {
+template <class E_, int BM_, int BN_, int PLANES_, bool A_MN_, bool B_MN_, int STAGES_, int OUT_BOXES_>
+struct WgmmaTile {
   using E = E_;
   static constexpr int BM = BM_, DEPTH = BM / 128, BN = BN_, BK = 64, PLANES = PLANES_, STAGES = STAGES_;
+  static constexpr int OUT_BOXES = OUT_BOXES_;                         // of a consumer
   static constexpr bool A_MN = A_MN_, B_MN = B_MN_;
   static constexpr int BOX = 64 * 128;                                 // bytes of 64 rows
   static constexpr int A_PLANE = BM * BK * 2;                          // bytes
   static constexpr int B_PLANE = (B_MN ? (BN + 63) / 64 * 64 : BN) * BK * 2;
   static constexpr int A_STEP = A_MN ? 128 : 2, B_STEP = B_MN ? 128 : 2;  // 16 of k, in 16 bytes
   static constexpr int B_AT = PLANES * A_PLANE, STAGE = PLANES * (A_PLANE + B_PLANE);
-  static constexpr int OUT_AT = STAGES * STAGE, SHARED = OUT_AT + 4 * BOX;  // dynamic shared memory of a block
+  static constexpr int OUT_AT = STAGES * STAGE, SHARED = OUT_AT + 2 * OUT_BOXES * BOX;  // dynamic shared memory of a block
   static constexpr int SUMS = BN / 2;                                  // accumulators of a thread, DEPTH times
   using Sums = float[DEPTH][SUMS];
   static constexpr int THREADS = 384, CONSUMERS = 2;
@@ -255,14 +257,15 @@ struct Finish {
   }
 };
 
-// Boxes of 64 rows x 128 bytes on their way to memory, two per consumer. They alternate across tiles too: a tile of one
-// box would overwrite what the store of the tile before still reads.
+// Boxes of 64 rows x 128 bytes on their way to memory. They take turns across tiles too: a tile of one box would
+// overwrite what the store of the tile before still reads.
 template <class T, class O> struct OutBoxes {
   static constexpr int COLS = 128 / sizeof(O);  // columns of a box
   char *const boxes;
   int turn = 0;
 
-  PTX_FN explicit OutBoxes(char *smem) : boxes(smem + T::OUT_AT + (threadIdx.x / 128 - 1) * (2 * T::BOX)) {}
+  PTX_FN explicit OutBoxes(char *smem) : boxes(smem + T::OUT_AT + (threadIdx.x / 128 - 1) * (T::OUT_BOXES * T::BOX)) {}
+  static PTX_FN int after(int turn) { return turn + 1 < T::OUT_BOXES ? turn + 1 : 0; }
 
   // Consumer: stores 64 of its rows. store(box, col): issues the TMA stores of a box whose first column is col, by
   // lanes of the consumer's first warp, all of which are called. Row r of the box is r * 128 bytes behind its start.
@@ -274,8 +277,8 @@ template <class T, class O> struct OutBoxes {
     for (int b = 0; b < T::BN / COLS; b++) {
       if (b * COLS >= finish.columns) break;
       char *box = boxes + turn * T::BOX;
-      turn ^= 1;
-      if (place.thread < 32) ptx::bulk_wait_read<1>();  // the store before the last has read its box, this one
+      turn = after(turn);
+      if (place.thread < 32) ptx::bulk_wait_read<T::OUT_BOXES - 1>();  // the store that had this box has read it
       ptx::bar_sync(1 + place.consumer, 128);
       if (finish.is_plain()) write<true>(box, place, sum, finish, b * (COLS / 2), O());
       else write<false>(box, place, sum, finish, b * (COLS / 2), O());

@@ -54,7 +54,7 @@ template <class T> struct PlaneBoxes {
   int turn = 0;
 
   PTX_FN PlaneBoxes(char *smem, Tally *warps, const PlaneReport &report)
-      : boxes(smem + T::OUT_AT + (threadIdx.x / 128 - 1) * (2 * T::BOX)), report(report), warps(warps) {
+      : boxes(smem + T::OUT_AT + (threadIdx.x / 128 - 1) * (T::OUT_BOXES * T::BOX)), report(report), warps(warps) {
     if (threadIdx.x % 32 == 0) *warp() = {};
   }
 
@@ -73,8 +73,8 @@ template <class T> struct PlaneBoxes {
 #pragma unroll
       for (int p = 0; p < 2; p++) {
         char *box = boxes + turn * T::BOX;
-        turn ^= 1;
-        if (place.thread < 32) ptx::bulk_wait_read<1>();  // the store before the last has read its box, this one
+        turn = OutBoxes<T, f16>::after(turn);
+        if (place.thread < 32) ptx::bulk_wait_read<T::OUT_BOXES - 1>();  // the store that had this box has read it
         ptx::bar_sync(1 + place.consumer, 128);
         write(box, place, words[p]);
         ptx::fence_proxy_async_shared();
