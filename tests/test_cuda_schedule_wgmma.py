@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -22,6 +23,7 @@ from alpha.cuda.conv.schedule_wgmma import (
     fprop_pixels,
     last_load,
     longest_first,
+    paired,
     work_list,
 )
 from alpha.gradcheck import assert_equal_at
@@ -38,6 +40,9 @@ ALIGNED = (  # by where their runs begin; dgrad has the channels the other way r
     square("96 channels", 3, 8, 96, 8, 3, 1, 1), square("of one chunk", 2, 8, 16, 8, 3, 1, 1),
     square("stride", 2, 8, 48, 8, 3, 2, 1), square("dilation", 2, 8, 96, 8, 3, 1, 2, 2),
     square("long", 2, 4, 208, 8, 3, 1, 1), square("1x1", 2, 4, 112, 8, 1))
+PAIRS = (square("neighbours", 5, 6, 64, 128, 3, 1, 1), square("odd width", 3, 7, 128, 64, 5, 1, 2),
+         square("of one tap", 9, 5, 64, 64, 1), square("strided", 3, 9, 64, 64, 5, 2, 2),
+         square("groups of 64", 2, 6, 128, 128, 3, 1, 1, groups=2))
 PASSES = {"fprop": fprop_pixels, "dgrad": dgrad_pixels}
 
 
@@ -65,12 +70,16 @@ def interpret(work, pixels, images, columns, read, w, out_shape, tile_rows=ROWS)
         number, count = divmod(c["slice"], 65536)
         first, last = c["group"] * pixels.columns + c["column"], (c["group"] + 1) * pixels.columns
         rows, columns_of = slice(c["image"], c["image"] + images), slice(first, min(first + columns, last))
-        for p in range(c["pixel"], min(c["pixel"] + tile_rows // images, c["pixels"])):
+        places = range(c["pixel"], min(c["pixel"] + tile_rows // images, c["pixels"]))
+        for p, second in itertools.product(places, range(1 + (c["pair"] > 0))):
             ph, pw = divmod(p, c["width"])
             total = np.zeros(out[rows, 0, 0, columns_of].shape, np.int64)
             for b in range(c["block"], c["block"] + c["blocks"]):
                 chunk, at = divmod(b, c["runs_h"] * c["runs_w"])
-                th, tw = divmod(at, c["runs_w"])
+                th, column = divmod(at, c["runs_w"])
+                tw = column - second  # of a pair the second output's first tap meets the second pixel
+                if not 0 <= tw < c["runs_w"] - (c["pair"] > 0):
+                    continue
                 first = chunk * CHUNK - c["lead"]
                 k = np.arange(max(first, 0), min(first + CHUNK, c["length"]))
                 head, number_of_block = min(k) - first >= STEP, b - c["block"]
@@ -78,14 +87,15 @@ def interpret(work, pixels, images, columns, read, w, out_shape, tile_rows=ROWS)
                 assert (len(k) > CHUNK - STEP and not head) == (0 <= number_of_block - c["heads"] < c["whole"])
                 tap, k = np.divmod(k, channels)
                 h, v = (c["in_" + a] + q * c[f"in_{a}_step"] + t * c["tap_in_" + a]
-                        for a, q, t in (("h", ph, th), ("w", pw, tw)))
+                        for a, q, t in (("h", ph, th), ("w", pw, column)))
                 assert h >= 0 and v >= 0 and tap[-1] < c["run"]
                 fh, fw = (c["tap_" + a] + t * c[f"tap_{a}_step"] for a, t in (("h", th), ("w", tw + tap)))
                 assert (np.diff((v + tap) * read.shape[3] + c["group"] * channels + k) == 1).all(), "not side by side"
                 units = [set(tap[u:u + pixels.unit]) for u in range(0, len(k), pixels.unit)]
                 assert (np.diff(fw * channels + k) == 1).all() or max(map(len, units)) == 1, "not a box of filters"
                 total += read[rows, h, v + tap, c["group"] * channels + k] @ w[columns_of, fh, fw, k].T
-            to = rows, c["out_h"] + ph * c["out_h_step"], c["out_w"] + pw * c["out_w_step"], columns_of
+            to = (rows, c["out_h"] + ph * c["out_h_step"], c["out_w"] + pw * c["out_w_step"] + second * c["pair"],
+                  columns_of)
             if count > 1:
                 done = slots.setdefault((c["slot"], p), {})
                 assert number not in done
@@ -99,8 +109,9 @@ def interpret(work, pixels, images, columns, read, w, out_shape, tile_rows=ROWS)
     return out
 
 
-def check(case, pass_name, images, columns, sm_count, rows=ROWS):
+def check(case, pass_name, images, columns, sm_count, rows=ROWS, pairs=False):
     pixels = PASSES[pass_name](case.desc)
+    pixels = paired(pixels) if pairs else pixels
     work = work_list(pixels, images, columns, sm_count, rows=rows)
     a = integers(case.desc.x_shape if pass_name == "fprop" else case.desc.y_shape, 1)
     w = integers(case.w_shape, 2)
@@ -137,6 +148,34 @@ def test_chunks_begin_at_lines_of_memory(monkeypatch, pass_name, case, tile):
         assert {(c["in_w"] + w * c["in_w_step"]) * channels % CHUNK for w in columns} <= {c["lead"]}
         beside.add(-(-(c["lead"] + c["length"]) // CHUNK) - -(-c["length"] // CHUNK))
     assert beside == {0}, "a lead made a chunk more"
+
+
+@pytest.mark.parametrize("images", [8, 128])
+@pytest.mark.parametrize("pass_name", PASSES)
+def test_pairs_of_outputs_share_what_they_read(pass_name, images):
+    """Each pair reads a pixel more in a row than one output; no product is made that one output does not make."""
+    shared = 0
+    for case in (*SMALL, *PAIRS):
+        found = [*entries(check(case, pass_name, images, 64, 3, pairs=True))]
+        shared += any(c["pair"] for c in found)
+        c = dict(zip(CLASS, paired(PASSES[pass_name](case.desc)).classes.T.astype(np.int64)))
+        outputs = np.where(c["pair"] > 0, 2 * (c["runs_w"] - 1), c["runs_w"]) * c["pixels"] * c["runs_h"] * c["length"]
+        assert 2 * outputs.sum() * case.n * PASSES[pass_name](case.desc).columns * case.groups == case.desc.useful_flops
+    assert shared >= len(PAIRS) - 1  # the strided one in dgrad alone
+    long = check(square("too long to be cut", 3, 4, 256, 256, 3, 1, 1), pass_name, images, 64, 60, pairs=True)
+    assert long.slots == 0
+
+
+def test_pairs_are_made_where_taps_are_as_far_apart_as_outputs():
+    """At stride 2 neighbouring outputs share no tap's input but in a gradient, whose outputs are two apart."""
+    near, far = square("", 2, 9, 64, 64, 3, 1, 1), square("", 2, 9, 64, 64, 3, 2, 1)
+    dilated, one = square("", 2, 9, 64, 64, 3, 1, 2, 2), square("", 2, 9, 64, 64, 1, 2)
+    for case, fprop, dgrad in ((near, 1, 1), (far, 0, 2), (dilated, 0, 0), (one, 1, 2)):
+        for pixels, distance in ((fprop_pixels(case.desc), fprop), (dgrad_pixels(case.desc), dgrad)):
+            apart = schedule_wgmma.field(paired(pixels).classes, "pair")
+            assert apart.max() == distance, case
+    narrow = replace(near, ic=96, oc=96)  # the rows of its chunks are not those of one tap
+    assert not schedule_wgmma.field(paired(fprop_pixels(narrow.desc)).classes, "pair").any()
 
 
 @pytest.mark.parametrize("pass_name", PASSES)
@@ -236,7 +275,8 @@ def test_the_tile_that_an_h100_finds_best_is_chosen(row):
     desc = next(shape.desc for shape in SHAPES if shape.name == name)
     for mode in (wgmma.FP32, wgmma.TF32, wgmma.BF16):
         tiles = [c for c in wgmma.candidates() if c.pass_name == "fprop" and c.mode == mode]
-        timed = [c for c in tiles if c.tile.columns in (64, 128, 256) and c.tile.rows == ROWS]
+        timed = [c for c in tiles if c.tile.columns in (64, 128, 256) and c.tile.rows == ROWS
+                 and not c.tile.pairs]
         times, measured = measured[:len(timed)], measured[len(timed):]
         estimates = [tile.cost(desc, 132) for tile in timed]
         assert times[int(np.argmin(estimates))] <= 1.05 * min(times)

@@ -35,10 +35,22 @@ ALIGNED = (  # runs that begin between lines; dgrad has the channels the other w
     square("stride", 3, 8, 48, 24, 3, 2, 1))
 
 
+PAIRS = (  # of outputs: of rows with an odd output, of one tap, across tails of batch and columns, without taps
+    square("pairs", 9, 6, 64, 72, 3, 1, 1), square("odd width, tails", 66, 5, 64, 136, 3, 1, 1),
+    square("pairs of one tap", 9, 4, 128, 40, 1, 2), square("strided pairs", 5, 8, 64, 64, 5, 2, 2),
+    square("groups of 64", 3, 5, 128, 128, 2, 1, 1, groups=2))
+
+
 @cache
-def tiles(pass_name: str):
+def tiles(pass_name: str, pairs: bool = False):
+    """Returns all tiles; of pairs of outputs they need channels of their own."""
     from alpha.cuda.conv.wgmma import candidates
-    return tuple(c for c in candidates() if c.pass_name == pass_name)
+    return tuple(c for c in candidates() if c.pass_name == pass_name and c.tile.pairs == pairs)
+
+
+def of_pairs(pass_name: str, case: Shape) -> Shape:
+    """Returns the case with its channels the other way round for dgrad, which sums over those of y."""
+    return case if pass_name == "fprop" else replace(case, ic=case.oc, oc=case.ic)
 
 
 def stored(a: np.ndarray, dtype: str):
@@ -121,6 +133,18 @@ def test_chunks_begin_at_lines_of_memory(device, monkeypatch, fresh_schedules, p
 
 
 @pytest.mark.parametrize("pass_name", ["fprop", "dgrad"])
+def test_pairs_of_outputs_share_what_they_read(device, pass_name):
+    shared = 0
+    for case in PAIRS:
+        case = of_pairs(pass_name, case)
+        for tile in tiles(pass_name, pairs=True):
+            if not tile.fits(case.desc):
+                check(tile, case, bias=pass_name == "fprop")
+                shared += 1
+    assert shared >= 6 * (len(PAIRS) - 1)  # at stride 2 fprop has pairs of one tap alone
+
+
+@pytest.mark.parametrize("pass_name", ["fprop", "dgrad"])
 def test_sums_in_slices_get_bias_and_relu_too(device, monkeypatch, fresh_schedules, pass_name):
     from alpha.cuda.conv import wgmma
     monkeypatch.setattr(wgmma, "SUM_US", 0.0)  # else sums as short as a test's are not cut
@@ -161,6 +185,9 @@ def test_what_does_not_fit_says_why(device, monkeypatch):
     assert tile.fits(square("", 2, 5, 12, 16, 3).desc) == "12 input and 16 output channels are no multiples of 8"
     assert tile.fits(square("", 2, 5, 48, 16, 3, groups=4).desc) == (
         "12 input and 4 output channels of a group are no multiples of 8")
+    pair = tiles("fprop", pairs=True)[0]
+    for other in (square("", 2, 5, 96, 16, 3), square("", 2, 5, 64, 16, 3, 2), square("", 2, 1, 64, 16, 1)):
+        assert pair.fits(other.desc) == "no outputs beside each other share what they read in chunks of 64"
     monkeypatch.setattr(wgmma.context, "arch", "sm_80")
     assert tile.fits(square("", 2, 5, 16, 16, 3).desc) == "needs sm_90a, the device is sm_80"
 

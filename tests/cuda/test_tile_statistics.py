@@ -18,7 +18,7 @@ from tests.cuda.deferred_oracle import cuda, wide
 from tests.cuda.operand_oracle import normal
 from tests.cuda.process import EMULATED
 from tests.cuda.test_capture import Training
-from tests.cuda.test_conv_wgmma import fetched, inputs, tiles
+from tests.cuda.test_conv_wgmma import PAIRS, fetched, inputs, of_pairs, tiles
 from tests.cuda.test_training import trained
 
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device")]
@@ -69,6 +69,13 @@ def test_every_tile_counts_what_it_stores(pass_name: str, case: Case) -> None:
     for tile in tiles(pass_name):
         if not tile.plan(case.desc, wgmma.context.sm_count)[1].slots:
             check(*stored(tile, case))
+
+
+@pytest.mark.parametrize("pass_name", ["fprop", "dgrad"])
+def test_pairs_of_outputs_are_counted(pass_name: str) -> None:
+    for tile in tiles(pass_name, pairs=True):
+        for case in PAIRS[:2]:
+            check(*stored(tile, of_pairs(pass_name, case)))
 
 
 def test_bias_and_rounding_come_first() -> None:

@@ -16,6 +16,10 @@ Rows of a box that begin between two lines of 128 bytes take longer to copy. So 
 of lines, pixels whose runs begin at the same place of a line are a class of their own, and the first chunk begins where
 that line does: `lead` values before the run, which arrive as zeros. Steps that have these alone are left out.
 
+Neighbouring outputs of a row can share what they read, where their taps are as far apart as they are themselves:
+`paired` makes such classes ones of pairs, each of which reads a pixel more than one output does. Sums of pairs are not
+cut.
+
 Where there are too few tiles to go round, long sums are cut into slices, tiles of their own whose results the kernel
 adds up. Whether and how finely is decided by which list is done first.
 """
@@ -35,7 +39,7 @@ STEP = 16              # values that are multiplied at once
 ALIGNED_FROM = 128     # images of a batch from which runs have a lead
 CLASS = ("pixels", "width", "in_h", "in_h_step", "in_w", "in_w_step", "out_h", "out_h_step", "out_w", "out_w_step",
          "runs_h", "runs_w", "tap_in_h", "tap_in_w", "tap_h", "tap_h_step", "tap_w", "tap_w_step", "run", "length",
-         "lead")
+         "lead", "pair")
 ITEM = ("blocks", "heads", "whole", "block", "slot", "slice", "pixel", "image", "column", "group", *CLASS)
 ITEM_SIZE = 32         # integers of an entry in kernels/conv_wgmma.cu: those of ITEM, in this order
 END = -1               # blocks of the entry that ends a list
@@ -48,7 +52,8 @@ class Pixels(NamedTuple):
 
     Attributes:
         classes: int32 array (classes, len(CLASS)), columns as in CLASS, those with most taps first; "run" is the number
-            of taps in a run, "length" that of its values, "lead" that of zeros before them in the first chunk.
+            of taps in a run, "length" that of its values, "lead" that of zeros before them in the first chunk; "pair"
+            is how far apart the outputs of a pair are, of which "runs_w" pixels are read in a row, or 0.
         images: of the batch.
         channels: of a group that are summed over at each tap.
         columns: channels of a group of the tensor that is written.
@@ -72,12 +77,14 @@ class Pixels(NamedTuple):
 
 class Costs(NamedTuple):
     """What there is beside the products of a whole block, in its time: the end of a tile, the launch that adds slices
-    up, each slot that this reads, and what a block takes however few its products (not measured)."""
+    up, each slot that this reads, and what a block takes however few its products (not measured); and, in a list of
+    pairs, what a block takes of an output alone."""
 
     tile: float = 3.0
     launch: float = 3.0
     slot: float = 0.03
     block: float = 0.3
+    alone: float = 1.0
 
 
 COSTS = Costs()
@@ -130,7 +137,7 @@ def _classes(images: int, h_classes: tuple[TapClass, ...], w_classes: tuple[TapC
         found.append((
             h_count * w_count, w_count, *(_reads(h) if taps else (0, 0)), *(_reads(w) if taps else (0, 0)),
             h0, h_step, w0, w_step, h.count if taps else 0, w.count // run if taps else 0, h.step, w.step,
-            h.tap, h.tap_step, w.tap, w.tap_step, run, run * channels, 0))
+            h.tap, h.tap_step, w.tap, w.tap_step, run, run * channels, 0, 0))
     classes = np.array(found, dtype=np.int32)
     classes = classes[np.argsort(-_runs(classes) * field(classes, "run"), kind="stable")]
     return _aligned(classes, width, channels) if joined and images >= ALIGNED_FROM else classes
@@ -155,11 +162,32 @@ def _aligned(classes: np.ndarray, width: int, channels: int) -> np.ndarray:
         rows = c["pixels"] // c["width"]
         for r, lead in enumerate(leads):
             count = ceil_div(c["width"] - r, period)
-            changed = {"pixels": rows * count, "width": count, "lead": lead}
-            for a in ("in_w", "out_w"):
-                changed |= {a: c[a] + r * c[a + "_step"], a + "_step": period * c[a + "_step"]}
-            found.append(np.array([{**c, **changed}[name] for name in CLASS], dtype=np.int32))
+            moved = {a: c[a] + r * c[a + "_step"] for a in ("in_w", "out_w")}
+            steps = {a + "_step": period * c[a + "_step"] for a in moved}
+            found.append(_changed(c, pixels=rows * count, width=count, lead=lead, **moved, **steps))
     return np.stack(found)
+
+
+def paired(pixels: Pixels) -> Pixels:
+    """Returns the pass with pairs of outputs in the place of two, in all classes where they share what they read."""
+    found = []
+    for row in pixels.classes:
+        c = dict(zip(CLASS, row.tolist()))
+        taps, pairs = c["runs_w"], c["width"] // 2
+        if pairs == 0 or (taps > 1 and c["tap_in_w"] != c["in_w_step"]) or c["length"] % CHUNK:
+            found.append(row)
+            continue
+        rows, last = c["pixels"] // c["width"], c["width"] - 1
+        found.append(_changed(c, pixels=rows * pairs, width=pairs, runs_w=taps + (taps > 0), pair=c["out_w_step"],
+                              tap_in_w=c["in_w_step"], in_w_step=2 * c["in_w_step"], out_w_step=2 * c["out_w_step"]))
+        if c["width"] % 2:
+            found.append(_changed(c, pixels=rows, width=1, in_w=c["in_w"] + last * c["in_w_step"],
+                                  out_w=c["out_w"] + last * c["out_w_step"]))
+    return pixels._replace(classes=np.stack(found))
+
+
+def _changed(of_class: dict[str, int], **values: int) -> np.ndarray:
+    return np.array([{**of_class, **values}[name] for name in CLASS], dtype=np.int32)
 
 
 def _reads(tap_class: TapClass) -> tuple[int, int]:
@@ -205,7 +233,8 @@ def estimate(pixels: Pixels, images: int, columns: int, sm_count: int, costs: Co
     """
     tiles, sums = _tile_counts(pixels, images, columns, rows), _sums(pixels.classes)
     most, found = int(sums.blocks.max()), []
-    for count in SLICES if tiles.sum() <= SLICED_WAVES * sm_count else (1,):
+    few = tiles.sum() <= SLICED_WAVES * sm_count and not field(pixels.classes, "pair").any()
+    for count in SLICES if few else (1,):
         if count > max(most, 1):
             break
         longest = ceil_div(most, count)
@@ -287,7 +316,10 @@ def _cost(of_class: np.ndarray, sums: _Sums, classes: np.ndarray, costs: Costs) 
     end = -(-(field(classes, "lead") + length) // STEP) * STEP
     head, tail = (np.minimum(end, CHUNK) - lead) / CHUNK, end % CHUNK / CHUNK  # of a block of fewer steps
     head, tail = (costs.block + (1 - costs.block) * part[of_class] for part in (head, tail))
-    return sums.whole + sums.heads * head + (sums.blocks - sums.heads - sums.whole) * tail + costs.tile
+    blocks = sums.whole + sums.heads * head + (sums.blocks - sums.heads - sums.whole) * tail
+    of_pairs, width = field(classes, "pair") > 0, field(classes, "runs_w")
+    products = np.where(of_pairs, 2 * (width - 1) / np.maximum(width, 1), costs.alone)  # of a block
+    return blocks * products[of_class] + costs.tile * (1 + of_pairs[of_class])
 
 
 def _lists(items: np.ndarray, owner: np.ndarray, turn: np.ndarray, cost: np.ndarray, classes: np.ndarray) -> np.ndarray:

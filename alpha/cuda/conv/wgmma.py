@@ -14,10 +14,13 @@ from alpha.cuda.conv.schedule_wgmma import (
     CHUNK,
     ROWS,
     Costs,
+    Pixels,
     WorkList,
     dgrad_pixels,
     estimate,
+    field,
     fprop_pixels,
+    paired,
     work_list,
 )
 from alpha.cuda.deferred import Memory
@@ -48,7 +51,8 @@ THREADS, SUM_THREADS = 384, 256
 CONSUMERS = 2                   # of a block, each with its slot of statistics
 PLANES = "Planes"               # of float32 in its place: kernels/plane_boxes.cuh
 _REPORT = f"{GUARD_ARGS}, ptr header, ptr lost_ranges, i32 reporters"
-PIXELS = {"fprop": lru_cache(maxsize=256)(fprop_pixels), "dgrad": lru_cache(maxsize=256)(dgrad_pixels)}
+PIXELS: dict[str, Callable[[ConvDesc], Pixels]] = {
+    "fprop": lru_cache(maxsize=256)(fprop_pixels), "dgrad": lru_cache(maxsize=256)(dgrad_pixels)}
 
 
 class Mode(NamedTuple):
@@ -116,6 +120,14 @@ class Tile(NamedTuple):
     end_us: float
     dgrad_us: float = 0.0
     rows: int = ROWS
+    alone_us: float = 0.0  # of a tile of pairs of outputs, as many of them: a block of outputs alone
+
+    @property
+    def pairs(self) -> bool:
+        return self.alone_us > 0
+
+    def __str__(self) -> str:
+        return f"{self.rows}{' pairs ' if self.pairs else ''}x{self.columns}"
 
 
 class Estimate(NamedTuple):
@@ -128,7 +140,8 @@ class Estimate(NamedTuple):
 
 FP32, TF32, BF16, FP16 = (Mode("float16x2", "float32"), Mode("float16", "float32"), Mode("bfloat16", "bfloat16"),
                           Mode("float16", "float16"))
-WIDE = (Tile(128, 6, 0.324, 1.0), Tile(64, 8, 0.199, 0.67), Tile(256, 4, 0.62, 2.0), Tile(128, 4, 0.7, 1.7, rows=256))
+WIDE = (Tile(128, 6, 0.324, 1.0), Tile(64, 8, 0.199, 0.67), Tile(256, 4, 0.62, 2.0), Tile(128, 4, 0.7, 1.7, rows=256),
+        Tile(128, 6, 0.28, 1.0, alone_us=0.324), Tile(64, 8, 0.165, 0.67, alone_us=0.199))
 HALF = (*WIDE, Tile(192, 4, 0.47, 1.5), Tile(64, 4, 0.48, 0.92, rows=256))
 TILES = {FP32: (Tile(128, 3, 0.985, 1.0), Tile(64, 4, 0.545, 0.7), Tile(96, 3, 0.795, 0.85, dgrad_us=0.95),
                 Tile(32, 4, 0.4, 0.55, dgrad_us=0.56)),
@@ -154,7 +167,7 @@ class Wgmma:
         self.pass_name, self.mode, self.tile = pass_name, mode, tile
         self.reads, self.writes, self.takes_guard = *mode, False
         self.writes_planes = pass_name == "fprop" and self.writes == "float32"
-        self.name = f"conv_wgmma {tile.rows}x{tile.columns} {mode.reads} to {mode.writes}"
+        self.name = f"conv_wgmma {tile} {mode.reads} to {mode.writes}"
         columns = ceil_div(tile.columns, 64) * 64 if pass_name == "dgrad" else tile.columns  # in shared memory
         stage = mode.planes * (tile.rows + columns) * CHUNK * 2
         ring = tile.stages * stage
@@ -166,9 +179,10 @@ class Wgmma:
     def _kernels(self, out: str) -> tuple[Kernel, Kernel]:
         """Returns the kernel that writes a type, and the one that adds slices up."""
         mode, tile = self.mode, self.tile
-        defines = {"ELEMENT": C_TYPES[mode.element], "TILE_M": tile.rows, "TILE_N": tile.columns,
+        defines = {"ELEMENT": C_TYPES[mode.element], "TILE_M": tile.rows * (1 + tile.pairs), "TILE_N": tile.columns,
                    "OPERAND_PLANES": mode.planes, "B_MAJOR_N": int(self.pass_name == "dgrad"),
-                   "RING_STAGES": tile.stages, "OUTPUT_BOXES": self._out_boxes, "OUT": out}
+                   "RING_STAGES": tile.stages, "OUTPUT_BOXES": self._out_boxes, "OF_PAIRS": int(tile.pairs),
+                   "OUT": out}
         kernel = Kernel(
             "conv_wgmma.cu", "conv_wgmma", "ptr x, ptr w, ptr y, ptr b, ptr scale_x, ptr scale_w, ptr slots, "
             "ptr statistics, ptr work, i32 entries, i32 images_log2, i32 batch, i32 groups, i32 columns, "
@@ -181,7 +195,11 @@ class Wgmma:
         return kernel, add
 
     def fits(self, desc: ConvDesc) -> str:
-        return refusal(desc)
+        if refused := refusal(desc):
+            return refused
+        if self.tile.pairs and not field(_pixels(self.pass_name, pixels_as_images(desc), True).classes, "pair").any():
+            return "no outputs beside each other share what they read in chunks of 64"
+        return ""
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         desc = pixels_as_images(desc)
@@ -205,9 +223,9 @@ class Wgmma:
         """Returns how many images of a pixel a tile has, and the work list that is done first."""
         desc = pixels_as_images(desc)
         found = self._estimate(desc, sm_count)
-        return found.images, work_list(PIXELS[self.pass_name](desc), found.images, self.tile.columns, sm_count,
-                                       found.costs, rows=self.tile.rows,
-                                       by_image=self._memory_us(desc) > BY_IMAGE * found.us)
+        pixels = _pixels(self.pass_name, desc, self.tile.pairs)
+        return found.images, work_list(pixels, found.images, self.tile.columns, sm_count, found.costs,
+                                       rows=self.tile.rows, by_image=self._memory_us(desc) > BY_IMAGE * found.us)
 
     def prepare(self, desc: ConvDesc) -> Launch:
         return launch_of_arrays(self.pass_name, self.reads, self.on_operands(desc))
@@ -223,7 +241,7 @@ class Wgmma:
         (grid, entries, _), items = work.items.shape, upload(work.items)
         images_log2, slot_floats = images.bit_length() - 1, work.slots * tile_floats
         sliced, sum_grid = upload(work.sliced), (tile_floats // 4 // SUM_THREADS, len(work.sliced))
-        pixels = PIXELS[self.pass_name](desc)
+        pixels = _pixels(self.pass_name, desc, self.tile.pairs)
         columns, groups, unit, runs = pixels.columns, pixels.groups, pixels.unit, pixels.runs
         rewritten = self.writes == "float32"  # where a flag is set, by an exact kernel
         sizes = groups, columns, runs[0], runs[-1], unit
@@ -255,6 +273,12 @@ class Wgmma:
         return run
 
 
+@lru_cache(maxsize=512)
+def _pixels(pass_name: str, desc: ConvDesc, pairs: bool) -> Pixels:
+    pixels = PIXELS[pass_name](desc)
+    return paired(pixels) if pairs else pixels
+
+
 @lru_cache(maxsize=KEPT)
 def _image_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, runs: range, box: Shape) -> Array:
     """Returns a map (channels of a run, its first pixel, row, image of a plane, group) for each length of a run."""
@@ -284,8 +308,8 @@ def _filter_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, r
 
 @lru_cache(maxsize=1024)
 def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, itemsize: int, sm_count: int) -> Estimate:
-    pixels = PIXELS[pass_name](desc)
-    narrow = desc.h.f * desc.w.f > 1 and (desc.ic % CHUNK or pass_name == "dgrad" and desc.oc % CHUNK)
+    pixels = _pixels(pass_name, desc, tile.pairs)
+    narrow = desc.h.f * desc.w.f > 1 and (desc.ic % CHUNK or (pass_name == "dgrad" and desc.oc % CHUNK))
     copied_us = NARROW_ROW_US * (tile.rows + tile.columns) if narrow else 0.0
     stored = min(1.0, pixels.columns / tile.columns)
     slot_us = tile.rows * tile.columns * ITEMSIZE["float32"] / SLOT_BYTES_PER_US
@@ -294,7 +318,8 @@ def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, itemsize: int, sm_coun
     for images in possible:
         if images < 2 * pixels.images or images == possible[-1]:
             block_us = max(tile.block_us, copied_us) + BOX_US * max(0, tile.rows // images - FREE_BOXES)
-            costs = Costs(*(us / block_us for us in (stored * tile.end_us * itemsize / 2, SUM_US, slot_us)))
+            costs = Costs(*(us / block_us for us in (stored * tile.end_us * itemsize / 2, SUM_US, slot_us)),
+                          alone=max(tile.alone_us, copied_us) / block_us if tile.pairs else 1.0)
             makespan, _ = estimate(pixels, images, tile.columns, sm_count, costs, rows=tile.rows)
             found.append(Estimate(images, costs, makespan * block_us))
     return min(found, key=lambda one: one.us)

@@ -68,8 +68,9 @@ struct StoredRows {
 
   PTX_FN StoredRows(const ConvOperands &t, int item, int depth)
       : images_log2(t.images_log2), pixels(field(item, PIXELS) - field(item, PIXEL)),
-        batch(t.batch - field(item, IMAGE)), first(depth * 128 + (threadIdx.x / 128 - 1) * 64) {}
-  PTX_FN bool all() const { return pixels >= Tile::BM >> images_log2 && batch >= 1 << images_log2; }
+        batch(t.batch - field(item, IMAGE)),
+        first((Tile::PAIRS ? 0 : depth * 128) + (threadIdx.x / 128 - 1) * 64) {}
+  PTX_FN bool all() const { return pixels >= Tile::A_ROWS >> images_log2 && batch >= 1 << images_log2; }
   PTX_FN bool operator()(int row_of_consumer) const {
     const int row = first + row_of_consumer;
     return (row >> images_log2) < pixels && (row & (1 << images_log2) - 1) < batch;
@@ -130,12 +131,15 @@ struct Target {
   int image, h, w;
   bool exists;
 
-  PTX_FN void find(const ConvOperands &t, int item, int row, bool has_box) {
+  // depth: of the sums; row: of 128
+  PTX_FN void find(const ConvOperands &t, int item, int depth, int row, bool has_box) {
+    if (!Tile::PAIRS) row += depth * 128;
     const int pixel = field(item, PIXEL) + (row >> t.images_log2), width = field(item, WIDTH), y = pixel / width;
     image = field(item, IMAGE) + (row & (1 << t.images_log2) - 1);
     h = field(item, OUT_H) + y * field(item, OUT_H_STEP);
     w = field(item, OUT_W) + (pixel - y * width) * field(item, OUT_W_STEP);
     const int pixels = field(item, PIXELS);
+    if (Tile::PAIRS && depth) w += field(item, PAIR);
     exists = has_box && pixel < pixels;
   }
 };
@@ -155,12 +159,13 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring) {
     if (field(item, BLOCKS) < 0) break;
     ahead = *(list += FIELDS);
     const int column = field(item, COLUMN), slices = field(item, SLICE), group = field(item, GROUP);
-    const Blocks blocks = blocks_of(item);
     const int slot = field(item, SLOT) + (slices >> 16);
     Target to[Tile::DEPTH];
 #pragma unroll
-    for (int d = 0; d < Tile::DEPTH; d++) to[d].find(t, item, d * 128 + row, lane * rows < 64);
-    wgmma_sum<Tile>(ring, blocks, sum);
+    for (int d = 0; d < Tile::DEPTH; d++) to[d].find(t, item, d, row, lane * rows < 64);
+    const bool both = field(item, PAIR) > 0;
+    if constexpr (Tile::PAIRS) pair_sum<Tile>(ring, field(item, BLOCKS), field(item, RUNS_W), both, sum);
+    else wgmma_sum<Tile>(ring, blocks_of(item), sum);
     const float *bias = t.bias ? t.bias + group * t.columns + column : nullptr;
     const Finish finish = {scale, bias, t.columns - column, t.relu != 0};
     const auto store = [&](int d, const float (&rows_of_sum)[Tile::SUMS], const Target &at) {
@@ -174,7 +179,9 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring) {
       });
     };
     store(0, sum[0], to[0]);
-    if constexpr (Tile::DEPTH > 1) store(1, sum[1], to[1]);
+    if constexpr (Tile::DEPTH > 1) {
+      if (!Tile::PAIRS || both) store(1, sum[1], to[1]);
+    }
   }
   out.drain();
 }

@@ -2,9 +2,11 @@
 #pragma once
 #include "gemm_wgmma.cuh"
 #include "guard.cuh"
+#include "pair_sum.cuh"
 #include "plane_boxes.cuh"
 
-using Tile = WgmmaTile<ELEMENT, TILE_M, TILE_N, OPERAND_PLANES, false, B_MAJOR_N, RING_STAGES, OUTPUT_BOXES>;
+using Tile =
+    WgmmaTile<ELEMENT, TILE_M, TILE_N, OPERAND_PLANES, false, B_MAJOR_N, RING_STAGES, OUTPUT_BOXES, OF_PAIRS>;
 
 // An entry of a block's list: 32 integers, of which a warp's lanes hold one each. The next entry is always on its way.
 enum Field {
@@ -17,10 +19,11 @@ enum Field {
   PIXELS, WIDTH,            // pixel = h * width + w
   IN_H, IN_H_STEP, IN_W, IN_W_STEP,        // where pixel (0, 0) starts to read, distance of pixels
   OUT_H, OUT_H_STEP, OUT_W, OUT_W_STEP,
-  RUNS_H, RUNS_W,                          // number of runs
+  RUNS_H, RUNS_W,                          // number of runs; of pairs, of the pixels of a row that they read
   TAP_IN_H, TAP_IN_W,                      // distance of taps in `in`
   TAP_H, TAP_H_STEP, TAP_W, TAP_W_STEP,    // in the filter: first tap, distance of taps
   RUN, LENGTH, LEAD,                       // taps in a run, values, and zeros before them in the first chunk
+  PAIR,                                    // a pixel is a pair of outputs, so far apart; 0: it is one
   FIELDS = 32
 };
 PTX_FN int field(int entry, Field f) { return __shfl_sync(~0u, entry, f); }
@@ -49,14 +52,14 @@ struct Box {
   const int pixels, units;                         // of a whole block
   const int part, my_unit;                         // of w
   const bool is_pixel, is_mn;
-  int length, lead, channels, runs_h, runs_w, chunk, h, w;
+  int length, lead, channels, runs_h, runs_w, pair, chunk, h, w;
   int y0, y_step, x_first, x0, x_step, tap_step;   // coordinates of the sum's first tap, and distances
   int x, y, depth;                                 // where the box begins; depth: in the run or, MN-major, in its tap
   int w_bytes;                                     // of a plane, by all lanes
   bool reads_w;
 
   PTX_FN Box(const ConvOperands &operands, int lane)
-      : t(operands), pixels(Tile::BM >> t.images_log2), units(B_MN ? 64 / t.unit : 1), part((lane - pixels) % PARTS),
+      : t(operands), pixels(Tile::A_ROWS >> t.images_log2), units(B_MN ? 64 / t.unit : 1), part((lane - pixels) % PARTS),
         my_unit((lane - pixels) / PARTS), is_pixel(lane < pixels), is_mn(B_MN && !is_pixel) {}
 
   // Enters an entry of the list; in_y, in_x: where the lane's pixel starts to read.
@@ -66,7 +69,7 @@ struct Box {
     const int in_x_step = field(item, TAP_IN_W), filter_x_step = field(item, TAP_W_STEP);
     const int block = field(item, BLOCK);
     lead = field(item, LEAD), length = field(item, LENGTH), channels = length / field(item, RUN);
-    runs_h = field(item, RUNS_H), runs_w = field(item, RUNS_W);
+    runs_h = field(item, RUNS_H), runs_w = field(item, RUNS_W), pair = field(item, PAIR);
     y_step = is_pixel ? in_y_step : filter_y_step, x_step = is_pixel ? in_x_step : filter_x_step;
     y0 = is_pixel ? in_y : filter_y, x0 = x_first = is_pixel ? in_x : filter_x, tap_step = filter_x_step;
     chunk = block ? block / (runs_h * runs_w) : 0;
@@ -76,6 +79,7 @@ struct Box {
     enter_chunk();
     y = y0 + h * y_step, x = x0 + w * x_step;
   }
+  PTX_FN bool has_filters() const { return !Tile::PAIRS || pair == 0 || w + 1 < runs_w; }
   PTX_FN void enter_chunk() {
     depth = chunk * 64 - lead;
     if (!B_MN || t.unit == 64) return;
@@ -123,8 +127,9 @@ PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring) {
       const int loaded = ring.fresh ? box.pixels : pixels;
       int first = box.is_mn ? fixed : box.depth, fourth = box.is_mn ? box.depth : fixed;
       ptx::settle(first, box.x, box.y, fourth);  // three buffers of two planes leave no time behind the wait
-      const auto buffer = ring.next(Tile::PLANES * (loaded * box_bytes + box.w_bytes));
-      if (lane < loaded || box.reads_w) {
+      const bool filters = box.has_filters();
+      const auto buffer = ring.next(Tile::PLANES * (loaded * box_bytes + (filters ? box.w_bytes : 0)));
+      if (lane < loaded || (box.reads_w && filters)) {
 #pragma unroll
         for (int p = 0; p < Tile::PLANES; p++)
           ptx::tma_load_5d(buffer.a + to + p * plane, *map, first, box.x, box.y, fourth + p * fourth_step,

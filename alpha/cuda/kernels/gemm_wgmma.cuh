@@ -25,14 +25,17 @@
 #define HAS_WGMMA 1  // elsewhere kernels are empty, and their candidates do not fit
 #endif
 
-template <class E_, int BM_, int BN_, int PLANES_, bool A_MN_, bool B_MN_, int STAGES_, int OUT_BOXES_>
+template <class E_, int BM_, int BN_, int PLANES_, bool A_MN_, bool B_MN_, int STAGES_, int OUT_BOXES_,
+          bool PAIRS_ = false>
 struct WgmmaTile {
   using E = E_;
   static constexpr int BM = BM_, DEPTH = BM / 128, BN = BN_, BK = 64, PLANES = PLANES_, STAGES = STAGES_;
   static constexpr int OUT_BOXES = OUT_BOXES_;                         // of a consumer
   static constexpr bool A_MN = A_MN_, B_MN = B_MN_;
   static constexpr int BOX = 64 * 128;                                 // bytes of 64 rows
-  static constexpr int A_PLANE = BM * BK * 2;                          // bytes
+  static constexpr bool PAIRS = PAIRS_;                                // see pair_sum.cuh
+  static constexpr int A_ROWS = PAIRS ? BM / 2 : BM;                   // of a buffer
+  static constexpr int A_PLANE = A_ROWS * BK * 2;                      // bytes
   static constexpr int B_PLANE = (B_MN ? (BN + 63) / 64 * 64 : BN) * BK * 2;
   static constexpr int A_STEP = A_MN ? 128 : 2, B_STEP = B_MN ? 128 : 2;  // 16 of k, in 16 bytes
   static constexpr int B_AT = PLANES * A_PLANE, STAGE = PLANES * (A_PLANE + B_PLANE);

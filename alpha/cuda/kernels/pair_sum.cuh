@@ -1,0 +1,64 @@
+// The sums of pairs of neighbouring outputs on Hopper's tensor cores (gemm_wgmma.cuh), which share what they read.
+//
+//   what      neighbouring outputs of a row whose taps are as far apart as they are: what one output's tap j meets, the
+//             next one's tap j - 1 meets. So of a row of taps, T of them, a pair reads T + 1 pixels of `in` and T boxes of
+//             filters, where two outputs alone read 2T of each
+//   layout    buffer j of a row: [128 rows of A: pixel j of each pair][B: filters of tap j, but in the last one]
+//   order     sum[0] takes pixel j with the filters of its own buffer, sum[1] with those of the buffer before. So a
+//             buffer is given back when the products of the next one are done
+//   requires  whole blocks of 64 of k, and one plane
+#pragma once
+#include "gemm_wgmma.cuh"
+
+template <class T> struct PairSum {
+  Ring<T> &ring;
+  typename T::Sums &sum;
+  const uint64_t a0, b0;
+  int older = -1, last = -1;  // the last two buffers: products in flight, or filters that the next ones read
+
+  PTX_FN PairSum(Ring<T> &r, typename T::Sums &s)
+      : ring(r), sum(s), a0(ptx::wgmma_desc(r.buffers + (threadIdx.x / 128 - 1) * T::BOX, T::BOX)),
+        b0(ptx::wgmma_desc(r.buffers + T::B_AT, T::BOX)) {}
+
+  // The products of the next buffer that have a part in the FIRST and in the SECOND output.
+  template <bool FIRST, bool SECOND> PTX_FN void step() {
+    constexpr int STAGE = T::STAGE / 16;
+    ring.wait();
+    const uint64_t a = a0 + ring.stage * STAGE;
+    ptx::wgmma_fence();
+    if constexpr (SECOND) wgmma_buffer<T, 4>(sum[1], a, b0 + last * STAGE, true);
+    if constexpr (FIRST) wgmma_buffer<T, 4>(sum[0], a, b0 + ring.stage * STAGE, true);
+    ptx::wgmma_commit();
+    if (last >= 0) ptx::wgmma_wait<1>();
+    if (older >= 0) ring.release(older);
+    older = last, last = ring.stage;
+    ring.advance();
+  }
+  PTX_FN void finish() {
+    ptx::wgmma_wait<0>();
+    if (older >= 0) ring.release(older);
+    if (last >= 0) ring.release(last);
+  }
+};
+
+// Consumer: the sums over the next `blocks` buffers, `width` of them for a row of taps; of both outputs, or of the first
+// alone. 0 where there are none.
+template <class T> PTX_FN void pair_sum(Ring<T> &ring, int blocks, int width, bool both, typename T::Sums &sum) {
+  static_assert(T::PLANES == 1, "");
+#pragma unroll
+  for (int i = 0; i < T::SUMS; i++) sum[0][i] = sum[1][i] = 0.f;
+  PairSum<T> pair(ring, sum);
+  if (both) {
+#pragma unroll 1
+    for (int at = 0; at < blocks; at += width) {
+      pair.template step<true, false>();
+#pragma unroll 1
+      for (int j = 2; j < width; j++) pair.template step<true, true>();
+      pair.template step<false, true>();
+    }
+  } else {
+#pragma unroll 1
+    for (int at = 0; at < blocks; at++) pair.template step<true, false>();
+  }
+  pair.finish();
+}
