@@ -36,8 +36,7 @@ LONG = (  # sums that are worth a split: within a tap, over taps, of unequal len
     square("stride", 2, 5, 72, 76, 5, 2, 2), square("groups", 2, 3, 80, 88, 3, 1, 1, 1, 2))
 HELD = (  # tiles of rows in one block and in several, tails of rows, columns and channels, pixels that are left out
     square("held", 37, 6, 64, 128, 1), square("held, stride", 13, 7, 64, 140, 1, 2),
-    square("held, tails", 3, 9, 20, 36, 1, 3), square("held, one position", 1, 1, 4, 4, 1),
-    square("held, more than a tile for each of 396 blocks", 100, 16, 4, 36, 1))
+    square("held, tails", 3, 9, 20, 36, 1, 3), square("held, one position", 1, 1, 4, 4, 1))
 ALIGNED = tuple({replace(aligned(case), name=""): aligned(case) for case in SMALL}.values())
 
 

@@ -6,8 +6,7 @@
 // work      grid (blocks, column tiles). A block reads the filters of its columns once, then takes every gridDim.x-th
 //           tile of rows. Its slabs of x are one long sequence for the pipeline: those of the next tile are on their way
 //           while this one is multiplied and stored. Sums this short would else be all start and end: conv_v2.cu, whose
-//           blocks have one tile each, issues an instruction in 59 of 100 clocks on an H100. What is left when all
-//           blocks have had as many tiles, is done in tiles of half the rows: more blocks, for a shorter time
+//           blocks have one tile each, issues an instruction in 59 of 100 clocks on an H100
 // measured  H100 SXM, nvcc 13.0, bursts, 512 images of 32x32, 64 to 128 channels, stride 2: 66 us, conv_v2 77.5. Slabs of
 //           32 and 64 channels took 76 and 92, tiles of 64 columns 80, 16 warps a multiprocessor 70
 // zeros     there is no padding, and inputs that the stride leaves out are not read
@@ -16,12 +15,11 @@
 #include "gemm_ffma.cuh"
 #include "guard.cuh"
 
-template <int ROWS, int THREAD_ROWS>  // x alone passes through the pipeline
-struct HeldTile : GemmTile<ROWS, TILE_N, TILE_K, THREAD_ROWS, THREAD_N, PIPELINE, true, false, VECTOR> {
-  static constexpr int STAGE_SIZE = ROWS * (TILE_K + 4);
+using Tile = GemmTile<TILE_M, TILE_N, TILE_K, THREAD_M, THREAD_N, PIPELINE, true, false, VECTOR>;
+
+struct HeldTile : Tile {  // what passes through the pipeline: x alone
+  static constexpr int STAGE_SIZE = Tile::A_SIZE;
 };
-using Tile = HeldTile<TILE_M, THREAD_M>;
-using HalfTile = HeldTile<TILE_M / 2, THREAD_M / 2>;
 
 struct HeldShape {
   long long x_image;             // elements of an image of x
@@ -43,60 +41,49 @@ __device__ __forceinline__ void hold(float *filters, const float *w, int column0
   }
 }
 
-// Rows [first, end) in tiles of T; each block takes every gridDim.x-th.
-template <class T>
-__device__ __forceinline__ void multiply_rows(const float *x, const float *b, float *y, float *smem,
-                                              const float *filters, int column0, int first, int end,
-                                              const HeldShape &s) {
-  using Copy = typename T::RowsA;
-  const int slabs = (s.channels + T::BK - 1) / T::BK, tiles = (end - first + T::BM - 1) / T::BM;
+extern "C" __global__ void __launch_bounds__(Tile::THREADS, MIN_BLOCKS)
+conv_v2_held(const float *x, const float *w, const float *b, float *y, HeldShape s, Guard guard) {
+  using Copy = Tile::RowsA;
+  DYNAMIC_SHARED(float, smem);
+  if (spared(guard)) return;
+  const int column0 = blockIdx.y * Tile::BN, slabs = (s.channels + Tile::BK - 1) / Tile::BK;
+  const int tiles = (s.rows + Tile::BM - 1) / Tile::BM;
   const int own = (tiles - (int)blockIdx.x + (int)gridDim.x - 1) / (int)gridDim.x;
+  float *filters = smem + Tile::STAGES * Tile::A_SIZE;
+  hold(filters, w, column0, slabs * Tile::BK, s);
   const Copy copy(threadIdx.x);
-  __shared__ const float *starts[Copy::COUNT][T::THREADS];  // of the rows that each thread copies of the next tile
-  int next = first + blockIdx.x * T::BM, copied = s.channels;
+  __shared__ const float *starts[Copy::COUNT][Tile::THREADS];  // of the rows that each thread copies of the next tile
+  int next = blockIdx.x * Tile::BM, copied = s.channels;
   auto load = [&](float *a, float *) {
     if (copied >= s.channels) {
 #pragma unroll
       for (int i = 0; i < Copy::COUNT; i++) {
-        const unsigned row = min(next + Copy::row_in_buffer(copy.first + i * Copy::STEP), end - 1);
+        const unsigned row = min(next + Copy::row_in_buffer(copy.first + i * Copy::STEP), s.rows - 1);
         const unsigned image = row / s.pixels, pixel = row - image * s.pixels, h = pixel / s.width;
         starts[i][threadIdx.x] = x + image * s.x_image + (h * s.x_h + (pixel - h * s.width) * s.x_w) + copy.k;
       }
-      next += gridDim.x * T::BM;
+      next += gridDim.x * Tile::BM;
       copied = 0;
     }
     const float *from[Copy::COUNT];
 #pragma unroll
     for (int i = 0; i < Copy::COUNT; i++) from[i] = starts[i][threadIdx.x] + copied;
     copy.chunks(a, from, s.channels - copied);
-    copied += T::BK;
+    copied += Tile::BK;
   };
-  typename T::Product product(threadIdx.x);
-  int row0 = first + blockIdx.x * T::BM, multiplied = 0;
+  Tile::Product product(threadIdx.x);
+  int row0 = blockIdx.x * Tile::BM, multiplied = 0;
   auto multiply = [&](const float *a, const float *) {
-    product(a, filters + multiplied * T::BN);
-    multiplied += T::BK;
+    product(a, filters + multiplied * Tile::BN);
+    multiplied += Tile::BK;
     if (multiplied < s.channels) return;
     gemm_store(product, [&](int r) {
-      return row0 + r < end ? y + (long long)(row0 + r) * s.columns + column0 : nullptr;
+      return row0 + r < s.rows ? y + (long long)(row0 + r) * s.columns + column0 : nullptr;
     }, b ? b + column0 : nullptr, s.columns - column0, true, s.relu);
-    row0 += gridDim.x * T::BM;
+    row0 += gridDim.x * Tile::BM;
     multiplied = 0;
     product.clear();
   };
-  gemm_pipeline<T>(smem, own * slabs, load, multiply);
-}
-
-extern "C" __global__ void __launch_bounds__(Tile::THREADS, MIN_BLOCKS)
-conv_v2_held(const float *x, const float *w, const float *b, float *y, HeldShape s, Guard guard) {
-  DYNAMIC_SHARED(float, smem);
-  if (spared(guard)) return;
-  const int column0 = blockIdx.y * Tile::BN, slabs = (s.channels + Tile::BK - 1) / Tile::BK;
-  float *filters = smem + Tile::STAGES * Tile::STAGE_SIZE;
-  hold(filters, w, column0, slabs * Tile::BK, s);
-  const int round = gridDim.x * Tile::BM, even = s.rows < round ? s.rows : s.rows / round * round;
-  multiply_rows<Tile>(x, b, y, smem, filters, column0, 0, even, s);
-  __syncthreads();
-  multiply_rows<HalfTile>(x, b, y, smem, filters, column0, even, s.rows, s);
+  gemm_pipeline<HeldTile>(smem, own * slabs, load, multiply);
 }
 ALPHA_KERNEL(conv_v2_held)

@@ -6,7 +6,8 @@
 //   layout    buffer j of a row: [128 rows of A: pixel j of each pair][B: filters of tap j, but in the last one]
 //   order     sum[0] takes pixel j with the filters of its own buffer, sum[1] with those of the buffer before. So a
 //             buffer is given back when the products of the next one are done
-//   requires  whole blocks of 64 of k, and one plane
+//   planes    of one, a buffer's products are in flight while those of the next are issued; of two, see gemm_wgmma.cuh
+//   requires  whole blocks of 64 of k
 #pragma once
 #include "gemm_wgmma.cuh"
 
@@ -25,13 +26,29 @@ template <class T> struct PairSum {
     constexpr int STAGE = T::STAGE / 16;
     ring.wait();
     const uint64_t a = a0 + ring.stage * STAGE;
+    const uint64_t own = b0 + ring.stage * STAGE, before = b0 + last * STAGE;
     ptx::wgmma_fence();
-    if constexpr (SECOND) wgmma_buffer<T, 4>(sum[1], a, b0 + last * STAGE, true);
-    if constexpr (FIRST) wgmma_buffer<T, 4>(sum[0], a, b0 + ring.stage * STAGE, true);
-    ptx::wgmma_commit();
-    if (last >= 0) ptx::wgmma_wait<1>();
-    if (older >= 0) ring.release(older);
-    older = last, last = ring.stage;
+    if constexpr (T::PLANES == 2) {
+      typename T::Sums part;
+      if constexpr (SECOND) wgmma_buffer<T, 4>(part[1], a, before, false);
+      if constexpr (FIRST) wgmma_buffer<T, 4>(part[0], a, own, false);
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<0>();
+      if (last >= 0) ring.release(last);
+#pragma unroll
+      for (int i = 0; i < T::SUMS; i++) {
+        if constexpr (FIRST) sum[0][i] += part[0][i];
+        if constexpr (SECOND) sum[1][i] += part[1][i];
+      }
+    } else {
+      if constexpr (SECOND) wgmma_buffer<T, 4>(sum[1], a, before, true);
+      if constexpr (FIRST) wgmma_buffer<T, 4>(sum[0], a, own, true);
+      ptx::wgmma_commit();
+      if (last >= 0) ptx::wgmma_wait<1>();
+      if (older >= 0) ring.release(older);
+      older = last;
+    }
+    last = ring.stage;
     ring.advance();
   }
   PTX_FN void finish() {
@@ -44,7 +61,6 @@ template <class T> struct PairSum {
 // Consumer: the sums over the next `blocks` buffers, `width` of them for a row of taps; of both outputs, or of the first
 // alone. 0 where there are none.
 template <class T> PTX_FN void pair_sum(Ring<T> &ring, int blocks, int width, bool both, typename T::Sums &sum) {
-  static_assert(T::PLANES == 1, "");
 #pragma unroll
   for (int i = 0; i < T::SUMS; i++) sum[0][i] = sum[1][i] = 0.f;
   PairSum<T> pair(ring, sum);
