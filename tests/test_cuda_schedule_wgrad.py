@@ -175,7 +175,8 @@ LENET = (  # unaligned sk_dilated 32x32; stem_wgrad by 64 rows and by 16, unalig
     (square("lenet2", 512, 14, 6, 16, 5, 1, 0), {"sk_dilated 32x32x16/64 unaligned": 136, "stem_wgrad 64x32x16/64": 46,
      "stem_wgrad 64x32x16/64 unaligned": 54, "stem_wgrad 16x32x16/32": 23, "stem_wgrad 16x32x16/32 unaligned": 26}),
     (square("in3", 512, 32, 3, 64, 3, 1, 1), {"sk_dilated 32x32x16/64 unaligned": 897, "stem_wgrad 64x32x16/64": 89,
-     "stem_wgrad 64x32x16/64 unaligned": 102, "stem_wgrad 16x32x16/32": 158, "stem_wgrad 16x32x16/32 unaligned": 188}))
+     "stem_wgrad 64x32x16/64 unaligned": 102, "stem_wgrad 16x32x16/32": 158, "stem_wgrad 16x32x16/32 unaligned": 188,
+     "stem_window_wgrad": 67}))
 
 
 @pytest.mark.parametrize("row", MEASURED, ids=lambda row: row[0])

@@ -27,6 +27,7 @@ EFFICIENCY = 0.5                                  # fraction of the FMA rate, on
 SLOWER = {64: 1.0, 16: 1.65}                      # fprop, by columns of a tile
 FPROP_SEEN = 0.4
 BYTES_PER_US = 2.2e6
+FASTER_3X3, COPY_BYTES_PER_US = 0.6, 3.0e6        # kernels of 3x3 filters, which come near what a copy takes
 
 
 def channels_refusal(desc: ConvDesc, most: int = MOST_CHANNELS) -> str:
@@ -86,7 +87,8 @@ def work_list(tiles: list[int], column_tiles: int, blocks: int) -> np.ndarray:
                      for begin in range(0, count, share) for col in range(column_tiles)], np.int32)
 
 
-def estimate_us(desc: ConvDesc, sm_count: int, padded: float, itemsize: int = 4, seen: float = 0.0) -> float:
+def estimate_us(desc: ConvDesc, sm_count: int, padded: float, itemsize: int = 4, seen: float = 0.0,
+                bytes_per_us: float = BYTES_PER_US) -> float:
     """Returns what arithmetic or memory needs, whichever is more.
 
     Args:
@@ -94,8 +96,13 @@ def estimate_us(desc: ConvDesc, sm_count: int, padded: float, itemsize: int = 4,
         seen: share of the lesser of both that is not hidden behind the greater.
     """
     rate = 2 * rates().fma * sm_count * rates().clock_ghz * 1e3 * EFFICIENCY
-    both = desc.useful_flops * padded / rate, desc.nbytes(itemsize) / BYTES_PER_US
+    both = desc.useful_flops * padded / rate, desc.nbytes(itemsize) / bytes_per_us
     return LAUNCH_US + max(both) + seen * min(both)
+
+
+def estimate_3x3_us(desc: ConvDesc, sm_count: int, padded: float, seen: float, itemsize: int = 4) -> float:
+    """Returns what kernels of 3x3 filters need, as `estimate_us` does; padded: products made for each useful one."""
+    return estimate_us(desc, sm_count, padded * FASTER_3X3, itemsize, seen, COPY_BYTES_PER_US)
 
 
 class StemFprop:

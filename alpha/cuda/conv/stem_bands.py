@@ -10,7 +10,7 @@ from alpha.cuda.conv.stem import (
     MOST_CHANNELS,
     THREADS,
     columns_refusal,
-    estimate_us,
+    estimate_3x3_us,
     float32_filters,
     refusal_of_3x3,
 )
@@ -23,7 +23,8 @@ RUN, COLUMNS = 8, 64                # of kernels/conv_stem_bands.cu
 WARPS, WARP_RUNS = THREADS // 32, 2
 BLOCKS = (4, 4, 4, 3)               # on a multiprocessor, by channels of x
 PER_BAND = 3                        # what a band takes beside its lines of dx, in lines: an estimate
-SEEN = 0.5                          # of alpha.cuda.conv.stem.estimate_us: not measured, so behind stem_runs_dgrad
+INSTRUCTIONS = {4: 1.0, 2: 1.11}    # of a line, by an element's bytes: 16 bits are converted
+SEEN = 0.19                         # of alpha.cuda.conv.stem.estimate_us
 
 
 class Bands(NamedTuple):
@@ -65,7 +66,8 @@ class StemBandsDgrad:
         return refusal_of_3x3(desc) or columns_refusal(desc, COLUMNS)
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        return estimate_us(desc, sm_count, COLUMNS / desc.oc, self.itemsize, SEEN)
+        padded = COLUMNS / desc.oc * INSTRUCTIONS[self.itemsize]
+        return estimate_3x3_us(desc, sm_count, padded, SEEN, self.itemsize)
 
     def least(self, desc: ConvDesc, sm_count: int) -> float:
         return 0.0  # what it costs is known at once

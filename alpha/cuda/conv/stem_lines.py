@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from alpha.cuda.context import context
-from alpha.cuda.conv.stem import MOST_CHANNELS, estimate_us, refusal_of_3x3
+from alpha.cuda.conv.stem import MOST_CHANNELS, estimate_3x3_us, refusal_of_3x3
 from alpha.cuda.kernel import Kernel
 from alpha.cuda.memory import Array
 from alpha.cuda.plan import Launch, register
@@ -13,12 +13,12 @@ from alpha.ops.conv_desc import ConvDesc, ceil_div
 
 TAPS, RUN, LANES, COLUMNS = 3, 8, 8, 64  # of kernels/conv_stem_lines.cu
 MOST_PADDING = TAPS - 1
-THREADS = 128
+THREADS = 256
 RUNS = THREADS // LANES                  # of a tile
-TILE_RUNS = (4, 8, 2, 16, 1)             # of a line of a tile; the first is taken of those that waste as little
-BLOCKS = {True: (4, 4, 4, 3), False: (3, 3, 3, 2)}  # on a multiprocessor, by whole runs and channels: registers
+TILE_RUNS = (4, 8, 2, 16, 1, 32)         # of a line of a tile; the first is taken of those that waste as little
+BLOCKS = {True: (2, 2, 2, 1), False: (2, 1, 1, 1)}  # on a multiprocessor, by whole runs and channels: registers
 PARTS = 1.1                              # of the time, where runs are not whole
-SEEN = 0.5                               # of alpha.cuda.conv.stem.estimate_us: not measured, so behind stem_fprop
+SEEN = 0.27                              # of alpha.cuda.conv.stem.estimate_us
 SHAPE_ARGS = "i32 ih, i32 iw, i32 oh, i32 ow, i32 oc, i32 pad_h, i32 pad_w, i32 lines, i32 runs, i32 span, i32 line"
 
 
@@ -33,7 +33,7 @@ class Tiles(NamedTuple):
 def tiles_of(desc: ConvDesc) -> Tiles:
     """Returns the fewest tiles."""
     every = [Tiles(RUNS // runs, runs, ceil_div(desc.h.o, RUNS // runs) * ceil_div(desc.w.o, runs * RUN))
-             for runs in TILE_RUNS if runs <= RUNS]
+             for runs in TILE_RUNS]
     return min(every, key=lambda tiles: tiles.per_image)
 
 
@@ -61,7 +61,7 @@ class StemLinesFprop:
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         columns = ceil_div(desc.oc, COLUMNS) * COLUMNS / desc.oc
         positions = tiles_of(desc).per_image * RUNS * RUN / (desc.h.o * desc.w.o)
-        return estimate_us(desc, sm_count, columns * positions * (PARTS if desc.w.o % RUN else 1.0), seen=SEEN)
+        return estimate_3x3_us(desc, sm_count, columns * positions * (PARTS if desc.w.o % RUN else 1.0), SEEN)
 
     def least(self, desc: ConvDesc, sm_count: int) -> float:
         return 0.0  # what it costs is known at once

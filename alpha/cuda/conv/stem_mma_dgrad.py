@@ -12,7 +12,7 @@ from typing import NamedTuple
 from alpha.cuda.context import context
 from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.conv.stem import channels_refusal, float32_filters
-from alpha.cuda.conv.stem_mma import MEMORY, MODES, Mode
+from alpha.cuda.conv.stem_mma import MODES, Mode
 from alpha.cuda.gemm import LAUNCH_US
 from alpha.cuda.kernel import Kernel
 from alpha.cuda.memory import ITEMSIZE, Array
@@ -24,6 +24,7 @@ WARPS, POSITIONS, CHANNELS = 4, 32, 64  # of the kernel
 TAPS, COLUMNS = 5, 16                   # of FH and FW, and of FW * IC, at most
 PER_BAND = 2                            # what a band takes beside its lines of g, in lines: an estimate
 TENSOR = 0.5                            # of the rate that rates() has
+MEMORY = 0.95                           # of the bytes that it has
 START_US = 4.0                          # beside the launch: w's fragments, and a band's first lines
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from alpha.cuda.context import context
 from alpha.cuda.conv.sk_dilated import SUM_SLICES
-from alpha.cuda.conv.stem import MOST_CHANNELS, columns_refusal, estimate_us, refusal_of_3x3
+from alpha.cuda.conv.stem import MOST_CHANNELS, columns_refusal, estimate_3x3_us, refusal_of_3x3
 from alpha.cuda.gemm import LAUNCH_US
 from alpha.cuda.kernel import Kernel
 from alpha.cuda.memory import Array, empty, upload
@@ -14,11 +14,11 @@ from alpha.cuda.plan import UNGUARDED, Launch, register
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
 TAPS, RUN, COLUMNS = 3, 32, 64         # of kernels/conv_stem_window.cu
-WARPS, DEPTH = 4, 8                    # of a block; pixels of g that a warp copies ahead, a power of two
-BLOCKS = {1: 5, 2: 4, 3: 3, 4: 2}      # on a multiprocessor, by channels: as many as registers allow
+WARPS, DEPTH = 4, 16                   # of a block; pixels of g that a warp copies ahead, a power of two
+BLOCKS = 2                             # on a multiprocessor
 LEAST_PIXELS = 16                      # of a warp: fewer are all start and end
 SPLIT = 32                             # of kernels/sum_slices.cu
-FASTER = 1.4                           # of alpha.cuda.conv.stem.estimate_us: not measured, so behind stem_wgrad
+SEEN = 0.29                            # of alpha.cuda.conv.stem.estimate_us
 
 
 class StemWindowWgrad:
@@ -31,14 +31,14 @@ class StemWindowWgrad:
         self.kernels = [Kernel(
             "conv_stem_window.cu", "stem_window_wgrad", "ptr x, ptr g, ptr work, i32 images, i32 ih, i32 iw, i32 oh, "
             "i32 ow, i32 oc, i32 pad_h, i32 pad_w, i32 run", threads=32 * WARPS, shared=shared_bytes(ic),
-            defines={"CHANNELS": ic, "WARPS": WARPS, "DEPTH": DEPTH, "MIN_BLOCKS": BLOCKS[ic]})
+            defines={"CHANNELS": ic, "WARPS": WARPS, "DEPTH": DEPTH, "MIN_BLOCKS": BLOCKS})
             for ic in range(1, MOST_CHANNELS + 1)]
 
     def fits(self, desc: ConvDesc) -> str:
         return refusal_of_3x3(desc) or columns_refusal(desc, COLUMNS)
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        return 2 * LAUNCH_US + estimate_us(desc, sm_count, FASTER * COLUMNS / desc.oc)
+        return 2 * LAUNCH_US + estimate_3x3_us(desc, sm_count, COLUMNS / desc.oc, SEEN)
 
     def least(self, desc: ConvDesc, sm_count: int) -> float:
         return 0.0  # what it costs is known at once
@@ -46,7 +46,7 @@ class StemWindowWgrad:
     def prepare(self, desc: ConvDesc) -> Launch:
         h, w, kernel = desc.h, desc.w, self.kernels[desc.ic - 1]
         pixels = ceil_div(desc.n, 2) * h.o * w.o  # of two images at a time
-        blocks = min(context.sm_count * BLOCKS[desc.ic], ceil_div(pixels, WARPS * LEAST_PIXELS))
+        blocks = min(context.sm_count * BLOCKS, ceil_div(pixels, WARPS * LEAST_PIXELS))
         run = ceil_div(w.o, ceil_div(w.o, RUN))
         sizes = desc.n, h.i, w.i, h.o, w.o, desc.oc, h.p, w.p, run
         row = TAPS * TAPS * desc.ic

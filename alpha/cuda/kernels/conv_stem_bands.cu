@@ -13,7 +13,8 @@
 //   sums      of a position: the lines of taps in the order of its band's way, within one the pixels of g from left to
 //             right, within one the channels of a thread; then those of the threads, by exchanges
 //   zeros     lines of g that do not exist are left out. Pixels beyond both ends of a line are zeros in registers, and
-//             are multiplied: to leave them out takes branches in the inner loop. An infinite weight makes NaN there
+//             are multiplied: to leave them out takes branches in the inner loop. Where a weight is not finite that
+//             makes NaN: then positions that such pixels are next to are summed up beforehand, from what exists alone
 //   ahead     a register that has been used for the last time gets what takes its place in the next line: pixels stay
 //             as they are stored until they are multiplied
 //   threads   RUN_LANES neighbouring ones share a run and have a quad of output channels each; their sums meet in
@@ -22,6 +23,8 @@
 //   filter    w in shared memory, [fh][2 - fw][ic][STEP], COLS of them used: read without conflicts, written with few
 //   requires  one group; 3x3 filters, stride and dilation 1; IC = CHANNELS <= 4; OC a multiple of 4 and at most COLS:
 //             with fewer some threads have no work; an image of g or dx has fewer than 2^31 elements
+//   measured  H100 SXM, nvcc 13.0, bursts, 512 images of 32x32, 3 channels from 64: 57 us, stem_dgrad 120; what is
+//             moved takes 47 at the speed of a copy, and stem_runs_dgrad 82
 #include <string.h>
 
 #include "stem_runs.cuh"
@@ -38,9 +41,10 @@ struct BandShape {
 
 using Sums = float[RUN][IC];
 
-__device__ __forceinline__ void copy_filters(const float *w, int channels, float *to) {
+// Returns whether what this thread copies is finite.
+__device__ __forceinline__ bool copy_filters(const float *w, int channels, float *to) {
   constexpr int ROW = TAPS * TAPS * IC, EACH = (COLS * ROW + THREADS - 1) / THREADS;
-  float mine[EACH];
+  float mine[EACH], zero = 0.f;
 #pragma unroll
   for (int i = 0; i < EACH; i++) mine[i] = w[min(i * THREADS + (int)threadIdx.x, channels * ROW - 1)];
 #pragma unroll
@@ -48,7 +52,9 @@ __device__ __forceinline__ void copy_filters(const float *w, int channels, float
     const int e = i * THREADS + threadIdx.x, oc = e / ROW, tap = e % ROW / IC, ic = e % IC;
     const int mirrored = tap / TAPS * TAPS + TAPS - 1 - tap % TAPS;
     if (oc < COLS) to[mirrored * TAP + ic * STEP + oc] = oc < channels ? mine[i] : 0.f;
+    zero = fmaf(mine[i], 0.f, zero);
   }
+  return zero == 0.f;
 }
 
 // sum = before + products of a line of g with a line of taps; behind(e): pixel e has been used for the last time
@@ -76,6 +82,22 @@ __device__ __forceinline__ void add_products(Sums &sum, const Sums &before, cons
   }
 }
 
+// The element of dx at (image, h, w, ic), without a product of what does not exist.
+__device__ __forceinline__ float exact_sum(const BandShape &s, const ELEMENT *g, const float *weights, int image, int h,
+                                           int w, int ic) {
+  float sum = 0.f;
+#pragma unroll 1
+  for (int tap = 0; tap < TAPS * TAPS; tap++) {
+    const int oh = h + s.pad_h - tap / TAPS, ow = w + s.pad_w - tap % TAPS;
+    if ((unsigned)oh >= (unsigned)s.oh || (unsigned)ow >= (unsigned)s.ow) continue;
+    const ELEMENT *from = g + (((long long)image * s.oh + oh) * s.ow + ow) * s.oc;
+#pragma unroll 1
+    for (int oc = 0; oc < s.oc; oc++)
+      sum = fmaf(to_float(from[oc]), weights[(oc * TAPS * TAPS + tap) * IC + ic], sum);
+  }
+  return sum;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 stem_bands_dgrad(const ELEMENT *g, const float *w, ELEMENT *dx, BandShape s) {
   __shared__ __align__(16) float filter[TAPS * LINE];
@@ -85,7 +107,8 @@ stem_bands_dgrad(const ELEMENT *g, const float *w, ELEMENT *dx, BandShape s) {
   const int h0 = band * s.height, height = min(s.height, s.ih - h0), way = band % 2 ? -1 : 1;
   const int begin = way > 0 ? h0 : h0 + height - 1;       // line of dx
   int line = begin + s.pad_h - (way > 0 ? TAPS - 1 : 0);  // of g: the first one to add to it
-  const unsigned there = lane * 4 < s.oc ? ((1u << min(SPAN, s.ow - ow0)) - 1) & ~0u << max(0, -ow0) : 0;
+  // bit e: pixel e exists; SPAN, SPAN + 1: the channels of dx with even or odd numbers are stored
+  unsigned there = lane * 4 < s.oc ? ((1u << min(SPAN, s.ow - ow0)) - 1) & ~0u << max(0, -ow0) : 0;
   const ELEMENT *from = g + (((long long)image * s.oh + min(max(line, 0), s.oh - 1)) * s.ow + ow0) * s.oc + lane * 4;
   Quad<ELEMENT> v[SPAN] = {};
   const ELEMENT *pixel;
@@ -98,11 +121,21 @@ stem_bands_dgrad(const ELEMENT *g, const float *w, ELEMENT *dx, BandShape s) {
   };
 #pragma unroll
   for (int e = 0; e < SPAN; e++) load(e);
-  copy_filters(w, s.oc, filter);
-  __syncthreads();
+  const bool finite = __syncthreads_and(copy_filters(w, s.oc, filter));
   const float *const taps = filter + (way > 0 ? 0 : (TAPS - 1) * LINE) + lane * 4;  // of the line that is completed
   const int position = lane / 2;
-  const bool stored = asked == column && w0 + position < s.iw;
+  if (asked == column && w0 + position < s.iw) {
+    if (finite || (ow0 + position >= 0 && ow0 + position + TAPS <= s.ow)) {
+      there |= 1u << (SPAN + lane % 2);
+    } else {
+#pragma unroll 1
+      for (int h = h0; h < h0 + height; h++)
+#pragma unroll 1
+        for (int ic = lane % 2; ic < IC; ic += 2)
+          dx[(((long long)image * s.ih + h) * s.iw + w0 + position) * IC + ic] =
+              from_float<ELEMENT>(exact_sum(s, g, w, image, h, w0 + position, ic));
+    }
+  }
   ELEMENT *to = dx + (((long long)image * s.ih + begin) * s.iw + w0 + position) * IC;
   Sums done = {}, next = {};
   for (int k = 1 - TAPS; k < height; k++) {
@@ -113,7 +146,7 @@ stem_bands_dgrad(const ELEMENT *g, const float *w, ELEMENT *dx, BandShape s) {
       fold_run(done, lane);
 #pragma unroll
       for (int ic = 0; ic < IC; ic++) {
-        if (stored && (lane & 1) == (ic & 1)) to[ic] = from_float<ELEMENT>(done[0][ic]);
+        if (there >> (SPAN + ic % 2) & 1) to[ic] = from_float<ELEMENT>(done[0][ic]);
       }
       to += way * s.iw * IC;
     }

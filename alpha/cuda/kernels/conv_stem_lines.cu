@@ -2,7 +2,7 @@
 //
 //   what      y[n][oh][ow][oc] = activation(b[oc] + sum over fh, fw, ic of x[n][ih][iw][ic] * w[oc][fh][fw][ic])
 //   layout    x (N, IH, IW, IC), y (N, OH, OW, OC), both NHWC; w (OC, 3, 3, IC); all of them float32
-//   run       RUN neighbouring outputs of a line; what a line of taps reads for it, RUN + 2 pixels, goes to registers as
+//   run       RUN neighbouring outputs of a line; what a line of taps reads, RUN + 2 pixels, goes to registers as
 //             a whole, 16 bytes at a time, and serves 3 * RUN pairs of output and tap
 //   tile      tile_lines lines of tile_runs runs, as many as a block has room for, of one image. tile_runs = 4 gives a
 //             warp runs of a single line; other tiles waste less where lines are short
@@ -14,13 +14,16 @@
 //   threads   LANES neighbouring ones share a run and have 8 output channels each, two quads COLS / 2 apart: a store
 //             of 16 bytes a thread covers whole lines of the cache. Grid (blocks, columns in COLS); a block has
 //             neighbouring tiles
-//   zeros     lines of padding are neither copied nor gone through. Pixels of padding are zeros of a patch, and products
+//   zeros     lines of padding are neither copied nor gone through. Pixels of padding are zeros of a patch; products
 //             with them are predicated: not made, at no instruction more, but their issue slots stay. WHOLE: lines of y
 //             are whole runs, and only the outermost pixels of a run can be padding. Otherwise any pixel can, outputs
 //             behind the end of a line are multiplied and not stored, and BLOCKS is less
 //   sums      begin with the bias, and go through (fh, fw, ic) in order
 //   requires  one group, IC = CHANNELS <= 4, stride 1, dilation 1, padding <= 2, OC a multiple of 4; x has fewer than
 //             2^30 elements, N * OH * OW < 2^31
+//   measured  H100 SXM, nvcc 13.0, bursts, 512 images of 32x32x3 to 64 channels: 60 us, stem_fprop 91; what is moved
+//             takes 47 at the speed of a copy. Blocks of 128 threads took 61.5 (three of them on a multiprocessor in
+//             the place of four as long), with tiles of two runs a line 62 and of one 64; blocks of 64 threads 67
 #include "ptx.cuh"
 
 constexpr int IC = CHANNELS, TAPS = 3, RUN = 8, LANES = 8, COLS = 8 * LANES, PITCH = COLS + 4;

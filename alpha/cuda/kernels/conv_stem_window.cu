@@ -17,6 +17,9 @@
 //             channels, and sum_slices.cu adds these up; the order is always the same
 //   requires  one group, IC = CHANNELS <= 4, OC a multiple of 4 and at most COLS; run <= RUN; an image of x or of g has
 //             fewer than 2^31 elements, N * OH * OW < 2^31
+//   measured  H100 SXM, nvcc 13.0, bursts, 512 images of 32x32x3 to 64 channels: 67 us, stem_wgrad 85; what is moved
+//             takes 47 at the speed of a copy. Three blocks on a multiprocessor in the place of two took 71, and 69
+//             with 8 pixels copied ahead in the place of 16; one block of 12 warps 70 and 68
 #include "ptx.cuh"
 
 constexpr int IC = CHANNELS, TAPS = 3, RUN = 32, THREADS = 32 * WARPS;
