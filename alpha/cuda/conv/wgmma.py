@@ -145,7 +145,8 @@ WIDE = (Tile(128, 6, 0.324, 1.0), Tile(64, 8, 0.199, 0.67), Tile(256, 4, 0.62, 2
 HALF = (*WIDE, Tile(192, 4, 0.47, 1.5), Tile(64, 4, 0.48, 0.92, rows=256), Tile(64, 8, 0.185, 0.67, alone_us=0.199))
 TILES = {FP32: (Tile(128, 3, 0.985, 1.0), Tile(64, 4, 0.545, 0.7), Tile(96, 3, 0.795, 0.85, dgrad_us=0.95),
                 Tile(32, 4, 0.4, 0.55, dgrad_us=0.56), Tile(64, 4, 0.55, 0.7, alone_us=0.56)),
-         TF32: (*WIDE, Tile(64, 4, 0.49, 1.15, rows=256), Tile(64, 8, 0.155, 0.84, alone_us=0.199)), BF16: HALF, FP16: HALF}
+         TF32: (*WIDE, Tile(64, 4, 0.49, 1.15, rows=256), Tile(64, 8, 0.155, 0.84, alone_us=0.199)),
+         BF16: HALF, FP16: HALF}
 
 
 def refusal(desc: ConvDesc) -> str:
