@@ -12,6 +12,7 @@ from alpha.cuda.conv.schedule_wgmma_wgrad import (
     WORKSPACE_BYTES,
     Tiling,
     longest_chain,
+    memory_us,
     schedule,
 )
 from alpha.cuda.conv.wgmma_wgrad import candidates
@@ -23,9 +24,10 @@ from tests.conv_oracle import conv_wgrad_padded
 
 HEAD = len(UNIT_FIELDS)
 TILINGS = (Tiling(128, 64, 1, 132, 0.4), Tiling(64, 64, 4, 7, 0.4), Tiling(128, 64, 3, 3, 100.0),
-           Tiling(128, 32, 3, 40, 1e-3))
+           Tiling(128, 32, 3, 40, 1e-3), Tiling(192, 64, 3, 7, 0.4), Tiling(256, 64, 1, 132, 0.4))
 STRIPS = (Tiling(64, 64, 3, 132, 0.4, strip=3), Tiling(128, 64, 2, 7, 0.4, strip=2),
-          Tiling(128, 32, 3, 40, 1e-3, strip=4))
+          Tiling(128, 32, 3, 40, 1e-3, strip=4), Tiling(192, 64, 3, 132, 0.4, strip=2))
+CANDIDATES = [c for c in candidates() if c.reads == "bfloat16" and c.tile.taps == 1]  # for 1x1 filters
 BATCHES = tuple(square(f"batch {n}", n, 5, 8, 16, 3, 1, 1) for n in (1, 7, 33, 130, 200))
 WIDE = (square("5x5 stride 2", 70, 9, 8, 8, 5, 2, 2), square("3x3 stride 2", 66, 12, 8, 16, 3, 2, 1),
         square("3x3", 65, 8, 8, 8, 3, 1, 1), square("dilation", 2, 11, 8, 8, 3, 4, 2, 2))
@@ -34,10 +36,10 @@ CASES = (*small_cases(), *BATCHES, square("groups", 9, 3, 48, 160, 3, 1, 1, grou
 
 def carry_out(desc, tiling, plan, x, g):
     """Returns dw: block by block, unit by unit, box by box, by the tables alone."""
-    rows, cols, pixels = tiling.rows, tiling.tap_columns, BLOCK // plan.images
+    rows, cols, pixels, parts = tiling.rows, tiling.tap_columns, BLOCK // plan.images, tiling.consumers
     assert pixels == 1 or tiling.strip == 1
     dw = np.full(prod(desc.w_shape), np.nan)
-    slots = np.full((2 * plan.slots, 64, tiling.taps * cols), np.nan)
+    slots = np.full((parts * plan.slots, 64, tiling.taps * cols), np.nan)
     done = np.zeros(len(plan.units), int)
     for b in range(plan.blocks):
         while b >= 0:
@@ -49,6 +51,7 @@ def carry_out(desc, tiling, plan, x, g):
             turn = 0
             while k0 < k1:
                 blocks, h0, w0, height, width, first, count, _ = next(segments)
+                assert parts == 2 or count in (1, tiling.taps)
                 for k in range(k0, min(k1, blocks), step):
                     a, lines = _boxes(desc, plan, _positions(k, pixels, tiling.strip, width), (h0, w0, height, width),
                                       x, g, [(shifts[t], outs[t]) for t in range(first, first + count)])
@@ -59,8 +62,8 @@ def carry_out(desc, tiling, plan, x, g):
                 past = blocks + (k0 - blocks) % step if k0 < blocks else k0  # the first block behind the segment
                 k0, k1 = past - blocks, k1 - blocks
             if slot >= 0:
-                assert np.isnan(slots[2 * slot:2 * slot + 2]).all(), "a slot is written twice"
-                slots[2 * slot:2 * slot + 2] = sums.reshape(2, 64, -1)
+                assert np.isnan(slots[parts * slot:parts * (slot + 1)]).all(), "a slot is written twice"
+                slots[parts * slot:parts * (slot + 1)] = sums.reshape(parts, 64, -1)
             else:
                 _put(desc, dw, outs[:taps], rows_left, cols_left, cols, sums)
     assert (done == 1).all()
@@ -197,3 +200,17 @@ def test_an_odd_batch_takes_the_boxes_that_waste_least():
 def test_a_small_layer_is_not_cut():
     plan = schedule(square("", 2, 5, 8, 8, 1).desc, TILINGS[0])
     assert len(plan.units) == 1 and plan.slots == 0
+
+
+@pytest.mark.parametrize(("oc", "rows"), [(128, 128), (136, 192), (160, 192), (192, 192), (200, 256), (256, 256),
+                                          (384, 192)])
+def test_1x1_layers_take_tiles_of_as_many_rows_as_there_are_channels(oc, rows):
+    desc = square("", 512, 16, 512, oc, 1).desc
+    assert min(CANDIDATES, key=lambda c: c.cost(desc, 132)).tile.rows == rows
+
+
+def test_what_the_l2_cache_keeps_is_read_once():
+    def us(n, rows, planes=1):
+        return memory_us(square("", n, 16, 512, 192, 1).desc, Tiling(rows, 128, 1, 132, 0.4, planes))
+    assert us(32, 128) == us(32, 192) and us(512, 128, 2) == us(512, 192, 2)
+    assert us(512, 128) > 1.25 * us(512, 192)

@@ -50,6 +50,11 @@ STRIPS = (  # widths that strips divide and do not; taps of a row that overlap
     Shape("groups of boxes", 66, (2, 5), 128, 128, (1, 3), (1, 1), (0, 1), groups=2),
     Shape("groups", 6, (2, 5), 48, 144, (1, 5), (1, 2), (0, 2), groups=2))
 
+ROWS = (  # tiles of more rows than there are channels, of as many, and two; with and without slots
+    square("slots", 40, 6, 40, 160, 1), square("boxes of all channels", 64, 3, 64, 192, 1),
+    square("3x3", 5, 4, 24, 160, 3, 1, 1), square("3x3, stride 2", 3, 7, 72, 192, 3, 2, 1),
+    square("3x3, slots", 64, 5, 64, 192, 3, 1, 1), square("two tiles", 6, 3, 16, 264, 1))
+
 
 @pytest.fixture(autouse=True)
 def hopper(device) -> None:
@@ -87,6 +92,15 @@ def test_strips_are_bitwise_right_on_integers(candidate):
     cases = [case for case in STRIPS if not candidate.fits(case.desc)]
     assert len(cases) >= 4
     for case in cases[::2] if EMULATED and candidate.reads != "bfloat16" else cases:
+        check(candidate, case, dtype)
+
+
+@pytest.mark.parametrize("candidate", [c for c in CANDIDATES if c.tile.rows > 128], ids=lambda c: c.name)
+def test_tiles_of_more_than_two_consumers_are_bitwise_right_on_integers(candidate):
+    dtype = "bfloat16" if candidate.reads == "bfloat16" else "float32"
+    cases = [case for case in ROWS if not candidate.fits(case.desc)]
+    assert {candidate.schedule(case.desc, context.sm_count).slots > 0 for case in cases} == {True, False}
+    for case in cases:
         check(candidate, case, dtype)
 
 

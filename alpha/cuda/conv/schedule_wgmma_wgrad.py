@@ -9,6 +9,9 @@ A kernel may have strips of up to `strip` neighbouring outputs of a row in the p
 block: then the taps of a tile are of one filter row, and each meets the input that the tap before it meets at the next
 output, so that neighbouring outputs have all of their inputs but one in common.
 
+A kernel with more than two consumers multiplies all taps of a tile or one: where two of three have products, each of
+them has a segment of its own.
+
 The sums are cut into units in proportion to their lengths, so that they fill the multiprocessors once, or two or more
 times; `schedule` takes what is done first by estimate. A unit has every count-th block of its tile: at any time all of
 them are at the same images, which come from device memory once for each filling and from the L2 cache otherwise. Units
@@ -42,11 +45,18 @@ WAVES = (1, 2, 3, 4)
 UNIT_US = 1.5             # start, drain and store of a unit
 SUM_US, SUM_BYTES_PER_US = 4.0, 2.2e6  # the kernel that adds the slots, and their way there and back
 BYTES_PER_US = 2.2e6      # of device memory, 64 images apart
+DEVICE_BYTES_PER_US = 2.9e6  # at most
 CACHE_BYTES = 40e6        # of tensors that the L2 cache keeps
 # Of a block, whatever the number of its taps, by taps of a tile: the more there are, the more of a block are copies.
 # At stride 2, 5x5, 128x3x64 took 110, 104, 100 us with 0.4, 0.6, 0.8 (64 channels), 128x2x128 73 and 80 with 0.4, 0.6.
 PART_COST = {2: 0.4, 3: 0.8, 4: 0.8}
-STRIP_TIME = {128: 0.89, 64: 1.09}  # of a whole strip on an H100, by rows of a tile, in what its pixels should take
+# Of a whole strip on an H100, by rows of a tile, in what its pixels should take; of 192 rows it is not known.
+STRIP_TIME = {192: 1.0, 128: 0.89, 64: 1.09}
+
+
+def consumers(rows: int) -> int:
+    """Returns how many there are of a tile: one for every 64 rows, and two of 64 rows, which take turns."""
+    return max(2, rows // CONSUMER_ROWS)
 
 
 class Tiling(NamedTuple):
@@ -62,8 +72,12 @@ class Tiling(NamedTuple):
 
     @property
     def slot_bytes(self) -> int:
-        """Bytes of what the two consumers sum up in a unit."""
-        return 2 * CONSUMER_ROWS * self.taps * self.tap_columns * 4
+        """Bytes of what the consumers sum up in a unit."""
+        return self.consumers * CONSUMER_ROWS * self.taps * self.tap_columns * 4
+
+    @property
+    def consumers(self) -> int:
+        return consumers(self.rows)
 
     def cost(self, width: int, taps: int) -> float:
         """Returns what a block or strip of a segment takes, in the time of a block, or pixel, where all is there."""
@@ -88,7 +102,7 @@ class Schedule(NamedTuple):
             is the first unit of block b, `next` the row of the one behind it or -1.
         blocks: of the grid.
         sums: (parts of 64 rows of tiles in slots, 12), columns as in SUM_FIELDS; slots of one consumer.
-        slots: pairs of slots of the workspace.
+        slots: of the workspace, for all consumers of a tile.
         time_us: estimate.
     """
 
@@ -185,7 +199,7 @@ def _groups(desc: ConvDesc, tiling: Tiling, images: int) -> list[Group]:
     met = {tap for tap, (h0, h1, w0, w1) in ranges.items() if h0 < h1 and w0 < w1}
     groups = []
     for members in _members(desc, tiling, met):
-        segments = _segments([ranges[tap] for tap in members], ceil_div(desc.n, images), BLOCK // images, tiling.strip)
+        segments = _segments([ranges[tap] for tap in members], ceil_div(desc.n, images), BLOCK // images, tiling)
         groups.append(Group(tuple(h.input_of(0, fh) * w.i + w.input_of(0, fw) for fh, fw in members),
                             tuple((fh * w.f + fw) * (desc.ic // desc.groups) for fh, fw in members), segments,
                             sum(s[0] for s in segments),
@@ -193,13 +207,13 @@ def _groups(desc: ConvDesc, tiling: Tiling, images: int) -> list[Group]:
     return groups
 
 
-def _segments(ranges: list[tuple[int, ...]], image_groups: int, pixels: int, strip: int
+def _segments(ranges: list[tuple[int, ...]], image_groups: int, pixels: int, tiling: Tiling
               ) -> tuple[tuple[int, ...], ...]:
     """Returns the rectangles that the ranges (h0, h1, w0, w1) of some taps divide their union into, largest first.
 
-    A rectangle is there once for each run of neighbouring taps that have it.
+    A rectangle is there once for each run of neighbouring taps that have it, or for each of these taps.
     """
-    found = []
+    found, strip = [], tiling.strip
     for h0, h1 in pairwise(sorted({edge for r in ranges for edge in r[:2]})):
         here = {t: r for t, r in enumerate(ranges) if r[0] <= h0 < r[1]}
         for w0, w1 in pairwise(sorted({edge for r in here.values() for edge in r[2:]})):
@@ -209,7 +223,8 @@ def _segments(ranges: list[tuple[int, ...]], image_groups: int, pixels: int, str
                 blocks = ceil_div(image_groups * (h1 - h0) * width, pixels * max(1, side))
                 for t in (t for t in taps if t - 1 not in taps and width):
                     count = next(n for n in range(1, len(ranges) + 1) if t + n not in taps)
-                    found.append((blocks, h0, left, h1 - h0, width, t, count, 0))
+                    each = count if count == tiling.taps or tiling.consumers == 2 else 1
+                    found += [(blocks, h0, left, h1 - h0, width, tap, each, 0) for tap in range(t, t + count, each)]
     return tuple(sorted(found, key=lambda s: -s[0]))
 
 
@@ -248,9 +263,22 @@ def _time_us(desc: ConvDesc, tiling: Tiling, groups: list[Group], tiles: np.ndar
     busy = np.concatenate([[0.0], np.cumsum(each)])[units.first]
     slots = len(tile) - (len(tiles) if tiling.rows > CONSUMER_ROWS else 0)
     adding = SUM_US + slots * tiling.slot_bytes / SUM_BYTES_PER_US if slots else 0.0
-    nbytes = 2 * tiling.planes * desc.n * (desc.h.o * desc.w.o * desc.oc + _read(desc.h) * _read(desc.w) * desc.ic)
-    sweeps = 1 if nbytes < CACHE_BYTES else units.sweeps
-    return max(float(np.diff(busy).max()), nbytes * sweeps / BYTES_PER_US) + adding
+    return max(float(np.diff(busy).max()), memory_us(desc, tiling, units.sweeps)) + adding
+
+
+def memory_us(desc: ConvDesc, tiling: Tiling, sweeps: int = 1) -> float:
+    """Returns what reading takes at least.
+
+    Blocks of different rows drift apart, so that x is read for each tile of rows unless the L2 cache keeps it. Where
+    there are several taps, products take longer than that; of two planes it is not known.
+    """
+    image = 2 * tiling.planes * desc.n
+    g, x = image * desc.h.o * desc.w.o * desc.oc, image * _read(desc.h) * _read(desc.w) * desc.ic
+    if g + x < CACHE_BYTES:
+        return (g + x) / BYTES_PER_US
+    apart = desc.h.f * desc.w.f == tiling.planes == 1
+    row_tiles = ceil_div(desc.oc // desc.groups, tiling.rows) if apart else 1
+    return max((g + x) * sweeps / BYTES_PER_US, (g + x * row_tiles) / DEVICE_BYTES_PER_US)
 
 
 def _read(axis: Axis) -> int:
@@ -286,8 +314,9 @@ def _tables(desc: ConvDesc, tiling: Tiling, images: int, groups: list[Group], ti
     table = np.column_stack([following, tiles[tile, 1:], units.table[:, 1:], slot, taps[tile], shift[group[tile]],
                              out[tile], segments.reshape(len(groups), -1)[group[tile]]])
 
-    sums = [(2 * start[t] + part, 1 if halves else 2, pieces[t] * (2 if halves else 1), left, cols[t], taps[t], 0, 0,
-             *(out[t] + part * CONSUMER_ROWS * dw_row))
+    each = tiling.consumers
+    sums = [(each * start[t] + part, 1 if halves else each, pieces[t] * (each if halves else 1), left, cols[t], taps[t],
+             0, 0, *(out[t] + part * CONSUMER_ROWS * dw_row))
             for t in np.flatnonzero(stored) for part in range(tiling.rows // CONSUMER_ROWS)
             if (left := rows[t] - part * CONSUMER_ROWS) > 0]
     return Schedule(images, table[position].astype(np.int32), int((units.first[1:] > units.first[:-1]).sum()),

@@ -6,7 +6,16 @@ from typing import NamedTuple
 
 from alpha.cuda.context import context
 from alpha.cuda.conv.schedule import oversized
-from alpha.cuda.conv.schedule_wgmma_wgrad import STRIP_TIME, Schedule, Tiling, longest_chain, schedule
+from alpha.cuda.conv.schedule_wgmma_wgrad import (
+    CONSUMER_ROWS,
+    STRIP_TIME,
+    Schedule,
+    Tiling,
+    consumers,
+    longest_chain,
+    memory_us,
+    schedule,
+)
 from alpha.cuda.conv.wgmma import pixels_as_images, refusal
 from alpha.cuda.kernel import Kernel
 from alpha.cuda.memory import Array, empty, upload
@@ -23,6 +32,7 @@ ISSUE_US = 0.37                        # that the producer takes for a block
 ROW_US = 3 / 1755                      # that TMA takes for a row of a box, of 128 bytes or fewer
 TWO_STAGES = 1.03                      # times as long take products that wait for copies
 TWO_TAPS = 1.03                        # and tiles of two taps, beyond what is known of them here
+TALL = 1.2                             # and of more than 128 rows for several taps, until they are measured
 UNIT_BYTES = 2048                      # of shared memory for a unit's description
 SUM_THREADS, MOST_SPLIT = 256, 8
 ENOUGH_THREADS = 1 << 17               # of the sum: more split no further
@@ -80,7 +90,9 @@ class WgradTile(NamedTuple):
 TILES = {1: (WgradTile(128, 128, 1, 6), WgradTile(128, 256, 1, 4), WgradTile(128, 128, 2, 4), WgradTile(128, 64, 1, 9),
              WgradTile(128, 192, 1, 5), WgradTile(128, 64, 3, 5), WgradTile(64, 64, 1, 12), WgradTile(64, 64, 3, 6),
              WgradTile(64, 256, 1, 5), WgradTile(128, 32, 3, 7), WgradTile(128, 96, 2, 5),
-             WgradTile(64, 64, 3, 3, strip=3), WgradTile(128, 64, 3, 3, strip=2)),
+             WgradTile(64, 64, 3, 3, strip=3), WgradTile(128, 64, 3, 3, strip=2),
+             WgradTile(192, 128, 1, 5), WgradTile(256, 128, 1, 4), WgradTile(192, 64, 3, 4),
+             WgradTile(192, 64, 3, 2, strip=2)),
          2: (WgradTile(128, 128, 1, 3), WgradTile(128, 64, 2, 3), WgradTile(128, 64, 1, 4), WgradTile(128, 64, 3, 2),
              WgradTile(64, 64, 1, 6), WgradTile(64, 64, 3, 3), WgradTile(64, 128, 1, 4), WgradTile(128, 32, 3, 3),
              WgradTile(64, 32, 3, 4), WgradTile(128, 96, 1, 3))}
@@ -102,7 +114,8 @@ class WgmmaWgrad:
             "sk_dilated_wgmma.cu", "sk_dilated_wgmma", "ptr map_x, ptr map_g, ptr dw, ptr work, ptr units, "
             "i32 unit_ints, ptr scale_x, ptr scale_g, i32 images, i32 wide_x, i32 wide_g, i32 g_row, i32 x_row, "
             "i32 x_step, i32 dw_row",
-            threads=384, shared=tile.stages * tile.box_bytes(self.planes) + UNIT_BYTES, defines=defines)
+            threads=128 * (1 + consumers(tile.rows)), shared=tile.stages * tile.box_bytes(self.planes) + UNIT_BYTES,
+            defines=defines)
         self.sum = Kernel("sk_dilated_wgmma.cu", "sum_units", "ptr work, ptr dw, ptr sums, ptr scale_x, "
                           "ptr scale_g, i32 dw_row, i32 split", threads=SUM_THREADS,
                           defines=defines)
@@ -116,21 +129,25 @@ class WgmmaWgrad:
             return f"strips need {self.tile.taps} taps of a row that meet inputs a stride apart"
         return oversized(desc)
 
-    def schedule(self, desc: ConvDesc, sm_count: int) -> Schedule:
+    def tiling(self, sm_count: int) -> Tiling:
         tile = self.tile
-        return schedule(pixels_as_images(desc), Tiling(tile.rows, tile.tap_columns, tile.taps, sm_count,
-                                                       tile.block_us(self.planes, sm_count), self.planes, tile.strip))
+        return Tiling(tile.rows, tile.tap_columns, tile.taps, sm_count, tile.block_us(self.planes, sm_count),
+                      self.planes, tile.strip)
+
+    def schedule(self, desc: ConvDesc, sm_count: int) -> Schedule:
+        return schedule(pixels_as_images(desc), self.tiling(sm_count))
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         found = self.schedule(desc, sm_count)
-        slower = TWO_TAPS if self.tile.taps == 2 else 1.0
+        tall = self.tile.rows > 128 and desc.h.f * desc.w.f > 1
+        slower = TALL if tall else TWO_TAPS if self.tile.taps == 2 else 1.0
         return LAUNCH_US + SUM_LAUNCH_US * (found.slots > 0) + slower * found.time_us
 
     def least(self, desc: ConvDesc, sm_count: int) -> float:
-        tile = self.tile
+        tile, tiling = self.tile, self.tiling(sm_count)
         blocks = desc.useful_flops / 2 / (tile.rows * tile.columns * 64)
         faster = min(1.0, STRIP_TIME[tile.rows]) if tile.strip > 1 else 1.0
-        return LAUNCH_US + blocks * tile.block_us(self.planes, sm_count) * faster / sm_count
+        return LAUNCH_US + max(blocks * tiling.block_us * faster / sm_count, memory_us(pixels_as_images(desc), tiling))
 
     def prepare(self, desc: ConvDesc) -> Launch:
         desc = pixels_as_images(desc)
@@ -142,16 +159,16 @@ class WgmmaWgrad:
         dw_row = h.f * w.f * (desc.ic // desc.groups)
         sizes = (plan.images, int(x_form.wide), int(g_form.wide), w.o, h.s * w.i, w.s, dw_row)
         kernel, grid, add, slots, ints = self.kernel, plan.blocks, self.sum, plan.slots, plan.units.shape[1]
-        slot_floats, parts = 2 * 64 * tile.columns, len(plan.sums)
-        split = _split(parts * slot_floats // 8, int(plan.sums[:, 2].max(initial=1)))
-        sum_grid = slot_floats // 8 * split // SUM_THREADS, parts
+        part_floats, parts = CONSUMER_ROWS * tile.columns, len(plan.sums)
+        split = _split(parts * part_floats // 4, int(plan.sums[:, 2].max(initial=1)))
+        sum_grid = part_floats // 4 * split // SUM_THREADS, parts
 
         def launch(x: Array, g: Array, dw: Array) -> Guard:
             a, b = operand(x, reads, keep=KEEP["activation"]), operand(g, reads, keep=KEEP["gradient"])
             map_x = tensor_map(a.ptr, a.dtype, x_form.dims, x_form.box, strides=x_form.strides,
                                swizzle=2 * tile.tap_box)
             map_g = tensor_map(b.ptr, b.dtype, g_form.dims, g_form.box, strides=g_form.strides)
-            work = empty((slots * slot_floats,), "float32") if slots else None
+            work = empty((slots * consumers(tile.rows) * part_floats,), "float32") if slots else None
             kernel(grid, map_x, map_g, dw, work, units, ints, a.scale, b.scale, *sizes)
             if slots:
                 add(sum_grid, work, dw, sums, a.scale, b.scale, dw_row, split)

@@ -1,5 +1,5 @@
-// The matrix product behind all kernels for Hopper's tensor cores (sm_90a): one warp loads by TMA, two warpgroups
-// multiply by wgmma, a ring of buffers in shared memory lies between them.
+// The matrix product behind all kernels for Hopper's tensor cores (sm_90a): one warp loads by TMA, two warpgroups, or
+// as many as T::CONSUMERS says, multiply by wgmma, a ring of buffers in shared memory lies between them.
 //
 //   what      sum[BM][BN] = sum over blocks of up to 64 of k of A[BM][64] * B[64][BN], accumulated in float32. Of blocks
 //             that are not whole, heads before the others and tails behind them, some times 16 of k are multiplied
@@ -109,7 +109,7 @@ template <class T> struct Ring {
 
 // ---- the product ----------------------------------------------------------------------------------------------------
 
-// Which element of the tile is sum[i]; `consumer` is 0 or 1.
+// Which element of the tile is sum[i]; `consumer` counts from 0.
 struct Place {
   int consumer, thread;  // thread of the consumer
 

@@ -21,8 +21,11 @@
 //             in the place of 3 and 9
 //   work      a unit is some of the blocks of k of one tile (alpha/cuda/conv/schedule_wgmma_wgrad.py). A tile of
 //             several units is added up by sum_units, in order
-//   threads   see gemm_wgmma.cuh. 128 rows: a consumer has 64 of them. 64 rows: the consumers take turns, each sums up
-//             every second block of k, and their sums are added up like those of two units
+//   threads   see gemm_wgmma.cuh. A consumer has 64 rows: of 192 and 256 rows there are three and four, and 512 and 640
+//             threads of a block. 64 rows: two consumers take turns, each sums up every second block of k, and their
+//             sums are added up like those of two units
+//   rows      x is read once for every tile of rows: the blocks of two drift apart, beyond what the L2 cache keeps. So
+//             192 and 256 rows are for as many output channels of a 1x1 filter, whose x and g are what takes long
 //   groups    a tile is of one of them. Beyond its channels it has those of the next group, which are not stored
 //   requires  sm_90a; IC and OC of a group multiples of 8
 //   measured  H100 SXM, bursts, 3x3, batch 512, useful TFLOP/s and how many times as fast as cuDNN. In bfloat16, beside
@@ -162,12 +165,13 @@ template <class T> struct UnitSum {
     }
   }
 
-  // The same, where the taps are known at run time.
+  // The same, where the taps are known at run time: any neighbours; of more than two consumers, which have no registers
+  // for the sums of two taps beside those of three, all or one.
   template <int TAP = 0, int TAPS = T::TAPS>
   __device__ __forceinline__ void add(int blocks, int side, int tap, int taps, float (&sum)[T::SUMS]) {
     if (taps == TAPS && tap == TAP) add<TAP, TAPS>(blocks, side, sum);
     else if constexpr (TAP + TAPS < T::TAPS) add<TAP + 1, TAPS>(blocks, side, tap, taps, sum);
-    else if constexpr (TAPS > 1) add<0, TAPS - 1>(blocks, side, tap, taps, sum);
+    else if constexpr (TAPS > 1) add<0, (T::CONSUMERS > 2 ? 1 : TAPS - 1)>(blocks, side, tap, taps, sum);
   }
 };
 
@@ -177,7 +181,7 @@ __device__ __forceinline__ void store_unit(const float (&sum)[T::SUMS], int slot
                                            const Scale &scale) {
   const Place place;
   if (slot >= 0) {
-    float4 *to = work + (2ll * slot + place.consumer) * (T::SUMS * 32) + place.thread;
+    float4 *to = work + ((long long)T::CONSUMERS * slot + place.consumer) * (T::SUMS * 32) + place.thread;
 #pragma unroll
     for (int i = 0; i < T::SUMS; i += 4) to[i / 4 * 128] = make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
     return;
@@ -189,7 +193,7 @@ __device__ __forceinline__ void store_unit(const float (&sum)[T::SUMS], int slot
 
 // A unit has unit_ints integers; unit b is the first of block b. It is copied to shared memory while everything else is
 // set up: from a cold start the chain of tables is what a small layer would wait for.
-extern "C" __global__ void __launch_bounds__(384, 1)
+extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1)
 sk_dilated_wgmma(const CUtensorMap *map_x, const CUtensorMap *map_g, float *dw, float4 *work, const int *units,
                  int unit_ints, const float *scale_x, const float *scale_g, int images, int wide_x, int wide_g,
                  int g_row, int x_row, int x_step, int dw_row) {
@@ -202,7 +206,7 @@ sk_dilated_wgmma(const CUtensorMap *map_x, const CUtensorMap *map_g, float *dw, 
     ptx::tensor_map_acquire(map_x);
     ptx::tensor_map_acquire(map_g);
   }
-  for (int i = threadIdx.x - 128; i < unit_ints; i += 256)
+  for (int i = threadIdx.x - 128; i < unit_ints; i += Tile::THREADS - 128)
     if (i >= 0) first[i] = units[blockIdx.x * unit_ints + i];
   __syncthreads();
   Ring<Tile> ring(smem, barriers);

@@ -1,5 +1,7 @@
 // What sk_dilated_wgmma.cu does, as tables say it, and its producer: the thread that copies boxes of g and x.
 #pragma once
+#include <type_traits>
+
 #include "gemm_wgmma.cuh"
 
 template <class E_, int BM_, int TAP_, int TAPS_, int PLANES_, int STAGES_, int STRIP_> struct WgradTile {
@@ -14,11 +16,17 @@ template <class E_, int BM_, int TAP_, int TAPS_, int PLANES_, int STAGES_, int 
   static constexpr int TAP_BYTES = TAP_BOXES * B_BOX, B_PLANE = (TAPS + STRIP - 1) * TAP_BYTES;
   static constexpr int B_AT = PLANES * A_PLANE, STAGE = PLANES * (A_PLANE + B_PLANE);
   static constexpr int SUMS = BN / 2, TAP_SUMS = TAP / 2;                  // accumulators of a thread
-  static constexpr int CONSUMERS = 2;
-  static_assert(PLANES == 1 || STRIP == 1, "two planes did not gain by strips");
   static constexpr bool IN_TURN = BM == 64;                                // consumers take buffers in turn
-  static constexpr bool MANY_SUMS = PLANES * SUMS > 160;                   // registers of a consumer
-  static constexpr int PRODUCER_REGISTERS = MANY_SUMS ? 40 : 56, CONSUMER_REGISTERS = MANY_SUMS ? 232 : 224;
+  static constexpr int CONSUMERS = IN_TURN ? 2 : A_BOXES, THREADS = 128 * (1 + CONSUMERS);
+  static_assert(BM % 64 == 0 && BM <= 256, "a consumer has 64 rows");
+  static_assert(PLANES == 1 || STRIP == 1, "two planes did not gain by strips");
+  // Registers: those of the launch, of which consumers get what the producer gives away. Three consumers of several
+  // taps need so many that the producer reads its tables again and again.
+  static constexpr bool LEAN = CONSUMERS > 2 && TAPS > 1;
+  using TableInt = std::conditional_t<LEAN, const int &, const int>;
+  static constexpr int REGISTERS = 65536 / THREADS / 8 * 8 * (1 + CONSUMERS);
+  static constexpr int PRODUCER_REGISTERS = LEAN ? 32 : PLANES * SUMS > 160 ? 40 : 56;
+  static constexpr int CONSUMER_REGISTERS = (REGISTERS - PRODUCER_REGISTERS) / CONSUMERS / 8 * 8;
 };
 
 constexpr int MOST_TAPS = 4;
@@ -29,7 +37,7 @@ struct Unit {
   int row, col;                    // first output and input channel
   int rows, cols;                  // of the tile that exist
   int begin, end, step;            // every step-th block of k from begin on, counted over the segments
-  int slot;                        // pair of slots of the workspace that gets the sums; -1: they are complete
+  int slot;                        // the consumers' slots of the workspace that get the sums; -1: they are complete
   int taps;                        // of the tile that exist
   int shift[MOST_TAPS];            // pixel of x that output (0, 0) meets; negative where it meets padding
   int out[MOST_TAPS];              // element of dw that element (0, 0) of the tap's columns is
@@ -110,12 +118,15 @@ __device__ __forceinline__ Position position(int number, int height, int width) 
 template <class T>
 __device__ __forceinline__ void load_unit(Ring<T> &ring, const Source &g, const Source &x, const Walk &walk,
                                           const Unit *unit) {
-  const int images = g.images, pixels = 64 / images, row = unit->row, col = unit->col, step = unit->step;
-  int shift[T::TAPS], turn = 0;
+  typename T::TableInt row = unit->row, col = unit->col, step = unit->step;
+  const int images = g.images, pixels = 64 / images;
+  int shifts[T::TAPS], turn = 0;
 #pragma unroll
-  for (int t = 0; t < T::TAPS; t++) shift[t] = unit->shift[t];
+  for (int t = 0; t < T::TAPS; t++) shifts[t] = unit->shift[t];
+  const int *shift = T::LEAN ? unit->shift : shifts;
   for_each_part(unit, [&](const Segment *s, int begin, int count) {
-    const int height = s->height, h0 = s->h, w0 = s->w, tap = s->tap, taps = s->taps;
+    typename T::TableInt h0 = s->h, w0 = s->w, tap = s->tap;
+    const int height = s->height, taps = s->taps;
     const int side = s->side<T::STRIP>(), width = s->width / side;  // in strips
     const Position leap = position((step - 1) * pixels, height, width);  // from behind a block to the next one
     Position at = position(begin * pixels, height, width);
