@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import gcd
 from typing import NamedTuple
 
 from alpha.cuda.context import context
@@ -30,9 +31,11 @@ LOAD_BYTES_PER_US = 10e6               # from the L2 cache to shared memory
 SHARED_BYTES_PER_FLOP = 135 / 4096     # that a multiprocessor moves per FLOP of its tensor cores at that clock
 ISSUE_US = 0.37                        # that the producer takes for a block
 ROW_US = 3 / 1755                      # that TMA takes for a row of a box, of 128 bytes or fewer
+CROSSING = 0.8                         # more, where it lies in two lines of memory: of several taps, see `row_us`
 TWO_STAGES = 1.03                      # times as long take products that wait for copies
 TWO_TAPS = 1.03                        # and tiles of two taps, beyond what is known of them here
-TALL = 1.2                             # and of more than 128 rows for several taps, until they are measured
+TALL = 1.05                            # and of more than 128 rows that take several taps one by one
+LINE = 64                              # 16-bit elements of a line of memory
 UNIT_BYTES = 2048                      # of shared memory for a unit's description
 SUM_THREADS, MOST_SPLIT = 256, 8
 ENOUGH_THREADS = 1 << 17               # of the sum: more split no further
@@ -72,19 +75,26 @@ class WgradTile(NamedTuple):
         """Returns the size of a buffer."""
         return planes * (self.strip * self.rows + self.strip_columns) * 128
 
-    def block_us(self, planes: int, sm_count: int) -> float:
+    def block_us(self, planes: int, sm_count: int, x_row_us: float, g_row_us: float) -> float:
         """Returns the time of a block of k by what limits it: products, copies, or shared memory.
 
-        A strip has as many blocks as pixels.
+        A strip has as many blocks as pixels.  x_row_us, g_row_us: what TMA takes for a row of a box of x, and of g.
         """
         flops = 2.0 * self.rows * self.columns * 64
         products = planes * (planes + 1) // 2
         reads = products * flops * (1 / 64 + 1 / self.columns)      # 2 bytes an element, 2 FLOP a product
         nbytes = self.box_bytes(planes) / self.strip
         shared = (reads + nbytes) / (SHARED_BYTES_PER_FLOP * products * flops)
-        rows = planes * 64 * (self.rows / 64 + self.strip_columns / self.strip / self.tap_box)
+        copies_us = planes * (self.rows * g_row_us + self.strip_columns / self.strip / self.tap_box * 64 * x_row_us)
         return max(sm_count * flops / FLOPS_PER_US[planes] * max(1.0, shared, TWO_STAGES * (self.stages < 3)),
-                   sm_count * nbytes / LOAD_BYTES_PER_US, rows * ROW_US, ISSUE_US / self.strip)
+                   sm_count * nbytes / LOAD_BYTES_PER_US, copies_us, ISSUE_US / self.strip)
+
+
+def row_us(desc: ConvDesc, channels: int, box: int) -> float:
+    """Returns what a row of a box takes, of pixels of so many channels, where a block's copies are not hidden."""
+    starts = range(0, LINE, gcd(channels, LINE))  # in a line of memory
+    crossing = sum(start + min(box, channels) > LINE for start in starts) / len(starts)
+    return ROW_US * (1 + CROSSING * crossing) if desc.h.f * desc.w.f > 1 else ROW_US
 
 
 TILES = {1: (WgradTile(128, 128, 1, 6), WgradTile(128, 256, 1, 4), WgradTile(128, 128, 2, 4), WgradTile(128, 64, 1, 9),
@@ -129,22 +139,23 @@ class WgmmaWgrad:
             return f"strips need {self.tile.taps} taps of a row that meet inputs a stride apart"
         return oversized(desc)
 
-    def tiling(self, sm_count: int) -> Tiling:
+    def tiling(self, desc: ConvDesc, sm_count: int) -> Tiling:
         tile = self.tile
-        return Tiling(tile.rows, tile.tap_columns, tile.taps, sm_count, tile.block_us(self.planes, sm_count),
-                      self.planes, tile.strip)
+        block_us = tile.block_us(self.planes, sm_count, row_us(desc, desc.ic, tile.tap_box),
+                                 row_us(desc, desc.oc, LINE))
+        return Tiling(tile.rows, tile.tap_columns, tile.taps, sm_count, block_us, self.planes, tile.strip)
 
     def schedule(self, desc: ConvDesc, sm_count: int) -> Schedule:
-        return schedule(pixels_as_images(desc), self.tiling(sm_count))
+        return schedule(pixels_as_images(desc), self.tiling(desc, sm_count))
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         found = self.schedule(desc, sm_count)
-        tall = self.tile.rows > 128 and desc.h.f * desc.w.f > 1
+        tall = self.tile.rows > 128 and self.tile.taps == 1 < desc.h.f * desc.w.f
         slower = TALL if tall else TWO_TAPS if self.tile.taps == 2 else 1.0
         return LAUNCH_US + SUM_LAUNCH_US * (found.slots > 0) + slower * found.time_us
 
     def least(self, desc: ConvDesc, sm_count: int) -> float:
-        tile, tiling = self.tile, self.tiling(sm_count)
+        tile, tiling = self.tile, self.tiling(desc, sm_count)
         blocks = desc.useful_flops / 2 / (tile.rows * tile.columns * 64)
         faster = min(1.0, STRIP_TIME[tile.rows]) if tile.strip > 1 else 1.0
         return LAUNCH_US + max(blocks * tiling.block_us * faster / sm_count, memory_us(pixels_as_images(desc), tiling))

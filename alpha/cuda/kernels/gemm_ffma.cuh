@@ -134,7 +134,7 @@ template <class T> struct Ffma {
   // multiplies one slab
   __device__ __forceinline__ void operator()(const float *a_buffer, const float *b_buffer) {
     const float *a = a_buffer + a0, *b = b_buffer + b0;
-#pragma unroll
+#pragma unroll 4  // 16 of k: more code leaves the instruction cache
     for (int k = 0; k < T::BK; k += 4) {
       float ak[T::A_KMAJOR ? T::TM : 1][4], bk[T::B_KMAJOR && !T::A_KMAJOR ? T::TN : 1][4];
       if constexpr (T::A_KMAJOR) {

@@ -45,7 +45,7 @@ struct WgmmaTile {
   static constexpr int THREADS = 384, CONSUMERS = 2;
   static constexpr bool IN_TURN = false;                               // both consumers read each buffer
   static constexpr int PRODUCER_REGISTERS = 56, CONSUMER_REGISTERS = 224;
-  static_assert(BM == 128 || (BM == 256 && (PLANES == 1 || PAIRS)), "a consumer has 64 or twice 64 rows");
+  static_assert(BM == 128 || (BM == 256 && PLANES == 1), "a consumer has 64 or twice 64 rows");
   static_assert(DEPTH * BN * PLANES <= 256, "two planes need a second set of accumulators");
 };
 

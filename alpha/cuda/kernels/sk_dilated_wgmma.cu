@@ -25,7 +25,7 @@
 //             threads of a block. 64 rows: two consumers take turns, each sums up every second block of k, and their
 //             sums are added up like those of two units
 //   rows      x is read once for every tile of rows: the blocks of two drift apart, beyond what the L2 cache keeps. So
-//             192 and 256 rows are for as many output channels of a 1x1 filter, whose x and g are what takes long
+//             1x1 filters of 129 to 256 output channels, for which x and g are what takes long, have one
 //   groups    a tile is of one of them. Beyond its channels it has those of the next group, which are not stored
 //   requires  sm_90a; IC and OC of a group multiples of 8
 //   measured  H100 SXM, bursts, 3x3, batch 512, useful TFLOP/s and how many times as fast as cuDNN. In bfloat16, beside
@@ -41,6 +41,9 @@
 //             Three consumers, one for each tap of a filter row, with 64 input channels as rows and 64 or 128 output
 //             channels as columns, so that the taps share what is read of x: 115 us in the place of 89 (32x32x64),
 //             120 of 110 (that 5x5), 65 of 54 (3x3, stride 2, 64 to 128), never faster; so it is not here
+//             192 and 256 rows, beside the best tile of fewer and cuDNN, bfloat16: 16x16, 512 -> 144 76 of 114 (78),
+//             528 -> 160 98 of 156 (92), 480 -> 192 81 of 101 (78); 3x3, 32x32, 128 -> 192 320 of 445 (348); strips
+//             of two, 16x16, 144 -> 288 268 of 307 (320). For 256 of 3x3 the 256 rows gained nothing: 57 of 55 (8x8)
 #include "wgrad_producer.cuh"
 
 using Tile = WgradTile<ELEMENT, TILE_ROWS, TAP_COLUMNS, TAPS_TOGETHER, OPERAND_PLANES, PIPELINE, STRIP_PIXELS>;
