@@ -16,6 +16,7 @@ from alpha.cuda.rates import rates
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
 HELD_CHANNELS = 64  # of filters that stay in shared memory
+LEAST_BLOCKS = 2    # on a multiprocessor: one alone waits at every barrier
 
 
 class ConvV2(SlabTile):
@@ -69,7 +70,8 @@ class ConvV2Held(ConvTile):
         row_tiles, column_tiles = self.work(desc)
         each = ceil_div(row_tiles * column_tiles, sm_count)  # tiles of a multiprocessor
         slabs = ceil_div(desc.ic, self.tile.k)
-        clocks = each * slabs * self.tile.slab_clocks() * max(1.0, 128 / self.tile.threads / each) + 2 * TILE_CLOCKS
+        slower = max(1.0, 128 / self.tile.threads / each, LEAST_BLOCKS / self.resident)
+        clocks = each * slabs * self.tile.slab_clocks() * slower + 2 * TILE_CLOCKS
         return LAUNCH_US + clocks / (rates().clock_ghz * 1e3)
 
     def prepare(self, desc: ConvDesc) -> Launch:
@@ -84,4 +86,4 @@ class ConvV2Held(ConvTile):
 
 
 register(*(ConvV2(tile, split) for tile, split in CANDIDATES))
-register(ConvV2Held(Tile(64, 128, 16, 8, 8, 3, 3, 0.66)))
+register(*(ConvV2Held(tile) for tile in (Tile(64, 128, 32, 8, 8, 3, 3, 0.7), Tile(64, 128, 16, 8, 8, 3, 3, 0.66))))

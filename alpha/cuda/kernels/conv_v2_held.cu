@@ -7,8 +7,10 @@
 //           tile of rows. Its slabs of x are one long sequence for the pipeline: those of the next tile are on their way
 //           while this one is multiplied and stored. Sums this short would else be all start and end: conv_v2.cu, whose
 //           blocks have one tile each, issues an instruction in 59 of 100 clocks on an H100
-// measured  H100 SXM, nvcc 13.0, bursts, 512 images of 32x32, 64 to 128 channels, stride 2: 66 us, conv_v2 77.5. Slabs of
-//           32 and 64 channels took 76 and 92, tiles of 64 columns 80, 16 warps a multiprocessor 70
+// measured  H100 SXM, nvcc 13.0, bursts, 512 images of 32x32, 64 to 128 channels, stride 2: 60.5 us (conv_v2 77.5), with
+//           slabs of 16 or 64 channels 62.5; tiles of 64 columns 64, 16 warps a multiprocessor 70, 16x8 or 8x16 sums a
+//           thread 72, slabs of 32 whose whole product is unrolled 70. What is left when all blocks have had as many
+//           tiles, done in tiles of half the rows: 65
 // zeros     there is no padding, and inputs that the stride leaves out are not read
 // requires  IC a multiple of 4; STAGES slabs of x and all of the columns' filters fit into shared memory; x and y have
 //           fewer than 2^30 pixels
@@ -29,10 +31,13 @@ struct HeldShape {
   int relu;
 };
 
-// Filters lie in shared memory as B of a tile does: [k][column]. What does not exist is zero.
+// Filters lie in shared memory as B of a tile does: [k][column]. What does not exist is zero. A warp takes 16 of k of 8
+// columns: 8 lines of memory in the place of 32, and 4 lanes that store to a bank.
+static_assert(Tile::BK % 16 == 0, "");
 __device__ __forceinline__ void hold(float *filters, const float *w, int column0, int k_end, const HeldShape &s) {
+#pragma unroll 8  // loads on their way at once
   for (int at = threadIdx.x; at < k_end / 4 * Tile::BN; at += Tile::THREADS) {
-    const int column = at % Tile::BN, k = at / Tile::BN * 4;
+    const int column = at / 4 % Tile::BN, k = at / (4 * Tile::BN) * 16 + at % 4 * 4;
     float4 v = make_float4(0.f, 0.f, 0.f, 0.f);
     if (column0 + column < s.columns && k < s.channels)
       v = *reinterpret_cast<const float4 *>(w + (long long)(column0 + column) * s.channels + k);

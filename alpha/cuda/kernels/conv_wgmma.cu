@@ -58,6 +58,8 @@
 //           lines of memory else 58 of 57 (16x16x128), 94 of 86 (32x32, 64 -> 64). In float16x2 they never won
 //           Leads, beside none: 113 of 122 (16x16, 112 -> 224), 210 of 219 (144 -> 288), dgrad 157 of 164 (32x32,
 //           32 -> 96), else within 2 %; with 256 x 64 up to a quarter: 32x32, 96 -> 128 253 of 294
+//           Consumers that take tiles in turn, again, for all shapes: within 2 % of those that share one (55 of 56 for
+//           16x16x128, bfloat16), of float32 results up to 4 % less (62 of 64), of sums in slices up to a tenth more
 //           Pairs of outputs: see pair_sum.cuh. Four boxes of results a consumer in the place of two: 208 of 213 for 128
 //           x 192 (dgrad 16x16, 320 -> 160), the same for 256 x 64 and for 1x1. Not measured: groups
 #include "conv_wgmma_producer.cuh"

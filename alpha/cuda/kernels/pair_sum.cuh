@@ -1,8 +1,8 @@
 // The sums of pairs of neighbouring outputs on Hopper's tensor cores (gemm_wgmma.cuh), which share what they read.
 //
 //   what      neighbouring outputs of a row whose taps are as far apart as they are: what one output's tap j meets, the
-//             next one's tap j - 1 meets. So of a row of taps, T of them, a pair reads T + 1 pixels of `in` and T boxes of
-//             filters, where two outputs alone read 2T of each
+//             next one's tap j - 1 meets. So of a row of T taps a pair reads T + 1 pixels of `in` and T boxes of filters,
+//             where two outputs alone read 2T of each
 //   layout    buffer j of a row: [128 rows of A: pixel j of each pair][B: filters of tap j, but in the last one]
 //   order     sum[0] takes pixel j with the filters of its own buffer, sum[1] with those of the buffer before. So a
 //             buffer is given back when the products of the next one are done
