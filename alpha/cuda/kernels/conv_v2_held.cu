@@ -33,8 +33,8 @@ struct HeldShape {
 
 // Filters lie in shared memory as B of a tile does: [k][column]. What does not exist is zero. A warp takes 16 of k of 8
 // columns: 8 lines of memory in the place of 32, and 4 lanes that store to a bank.
-static_assert(Tile::BK % 16 == 0, "");
 __device__ __forceinline__ void hold(float *filters, const float *w, int column0, int k_end, const HeldShape &s) {
+  static_assert(Tile::BK % 16 == 0, "as many of k as a warp takes");
 #pragma unroll 8  // loads on their way at once
   for (int at = threadIdx.x; at < k_end / 4 * Tile::BN; at += Tile::THREADS) {
     const int column = at / 4 % Tile::BN, k = at / (4 * Tile::BN) * 16 + at % 4 * 4;
