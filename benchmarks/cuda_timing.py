@@ -68,7 +68,7 @@ def wrap(t: Any) -> Array:
     """Returns a contiguous PyTorch tensor as an array: the same memory on a GPU, a copy from the CPU."""
     dtype = str(t.dtype).removeprefix("torch.")
     if t.is_cuda:
-        return Array(t, t.data_ptr(), tuple(t.shape), dtype, t.numel(), t.numel() * t.element_size())
+        return Array(memory.Lease(t), t.data_ptr(), tuple(t.shape), dtype, t.numel(), t.numel() * t.element_size())
     import torch
     bits = t.view(torch.int16) if dtype == "bfloat16" else t  # NumPy has no bfloat16
     return memory.upload(bits.numpy(), dtype)
