@@ -13,7 +13,7 @@ from tests.conv_cases import Case as Shape
 from tests.conv_cases import small_cases, square
 from tests.conv_oracle import conv_dgrad_padded, conv_fprop_padded
 from tests.cuda.agree import ints
-from tests.cuda.process import EMULATED
+from tests.cuda.process import CHECKED, EMULATED
 
 pytestmark = pytest.mark.cuda
 
@@ -43,9 +43,12 @@ PAIRS = (  # of outputs: of rows with an odd output, of one tap, across tails of
 
 @cache
 def tiles(pass_name: str, pairs: bool = False):
-    """Returns all tiles; of pairs of outputs they need channels of their own."""
-    from alpha.cuda.conv.wgmma import candidates
-    return tuple(c for c in candidates() if c.pass_name == pass_name and c.tile.pairs == pairs)
+    """Returns all tiles; of pairs of outputs they need channels of their own.  The emulated driver has one that writes
+    float16: bfloat16's differ from it in a conversion."""
+    from alpha.cuda.conv.wgmma import FP16, candidates
+    found = [c for c in candidates() if c.pass_name == pass_name and c.tile.pairs == pairs]
+    least = min(c.tile.columns for c in found)
+    return tuple(c for c in found if not EMULATED or c.mode != FP16 or (c.tile.columns, c.tile.rows) == (least, 128))
 
 
 def of_pairs(pass_name: str, case: Shape) -> Shape:
@@ -124,7 +127,7 @@ def test_every_tile_is_right_in_every_mode(device, pass_name, case):
 def test_chunks_begin_at_lines_of_memory(device, monkeypatch, fresh_schedules, pass_name):
     from alpha.cuda.conv import schedule_wgmma, wgmma
     monkeypatch.setattr(schedule_wgmma, "ALIGNED_FROM", 1)
-    for case in ALIGNED:
+    for case in ALIGNED[1:] if CHECKED else ALIGNED:
         if pass_name == "dgrad":
             case = replace(case, ic=case.oc, oc=case.ic)
         assert schedule_wgmma.field(wgmma.PIXELS[pass_name](case.desc).classes, "lead").any()
@@ -134,14 +137,14 @@ def test_chunks_begin_at_lines_of_memory(device, monkeypatch, fresh_schedules, p
 
 @pytest.mark.parametrize("pass_name", ["fprop", "dgrad"])
 def test_pairs_of_outputs_share_what_they_read(device, pass_name):
-    shared = 0
-    for case in PAIRS:
+    cases, shared = PAIRS[1:3] if CHECKED else PAIRS, 0
+    for case in cases:
         case = of_pairs(pass_name, case)
         for tile in tiles(pass_name, pairs=True):
             if not tile.fits(case.desc):
                 check(tile, case, bias=pass_name == "fprop")
                 shared += 1
-    assert shared >= 6 * (len(PAIRS) - 1)  # at stride 2 fprop has pairs of one tap alone
+    assert shared >= len(tiles(pass_name, pairs=True)) * (len(cases) - 1)  # at stride 2 fprop has those of one tap
 
 
 @pytest.mark.parametrize("pass_name", ["fprop", "dgrad"])

@@ -74,7 +74,7 @@ def test_every_tile_counts_what_it_stores(pass_name: str, case: Case) -> None:
 @pytest.mark.parametrize("pass_name", ["fprop", "dgrad"])
 def test_pairs_of_outputs_are_counted(pass_name: str) -> None:
     for tile in tiles(pass_name, pairs=True):
-        for case in PAIRS[:2]:
+        for case in PAIRS[1:2] if EMULATED else PAIRS[:2]:
             check(*stored(tile, of_pairs(pass_name, case)))
 
 
