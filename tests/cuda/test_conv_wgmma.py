@@ -47,7 +47,7 @@ def tiles(pass_name: str, pairs: bool = False):
     float16: bfloat16's differ from it in a conversion."""
     from alpha.cuda.conv.wgmma import FP16, candidates
     found = [c for c in candidates() if c.pass_name == pass_name and c.tile.pairs == pairs]
-    least = min(c.tile.columns for c in found)
+    least = min(c.tile.columns for c in found if c.mode == FP16)
     return tuple(c for c in found if not EMULATED or c.mode != FP16 or (c.tile.columns, c.tile.rows) == (least, 128))
 
 
