@@ -24,7 +24,8 @@ from tests.conv_oracle import conv_wgrad_padded
 
 HEAD = len(UNIT_FIELDS)
 TILINGS = (Tiling(128, 64, 1, 132, 0.4), Tiling(64, 64, 4, 7, 0.4), Tiling(128, 64, 3, 3, 100.0),
-           Tiling(128, 32, 3, 40, 1e-3), Tiling(192, 64, 3, 7, 0.4), Tiling(256, 64, 1, 132, 0.4))
+           Tiling(128, 32, 3, 40, 1e-3), Tiling(192, 64, 3, 7, 0.4), Tiling(256, 64, 1, 132, 0.4),
+           Tiling(64, 128, 1, 7, 0.4))
 STRIPS = (Tiling(64, 64, 3, 132, 0.4, strip=3), Tiling(128, 64, 2, 7, 0.4, strip=2),
           Tiling(128, 32, 3, 40, 1e-3, strip=4), Tiling(192, 64, 3, 132, 0.4, strip=2))
 CANDIDATES = [c for c in candidates() if c.reads == "bfloat16" and c.tile.taps == 1]  # for 1x1 filters
@@ -39,7 +40,8 @@ def carry_out(desc, tiling, plan, x, g):
     rows, cols, pixels, parts = tiling.rows, tiling.tap_columns, BLOCK // plan.images, tiling.consumers
     assert pixels == 1 or tiling.strip == 1
     dw = np.full(prod(desc.w_shape), np.nan)
-    slots = np.full((parts * plan.slots, 64, tiling.taps * cols), np.nan)
+    own = tiling.part_floats // 64  # columns of a consumer
+    slots = np.full((parts * plan.slots, 64, own), np.nan)
     done = np.zeros(len(plan.units), int)
     for b in range(plan.blocks):
         while b >= 0:
@@ -47,7 +49,7 @@ def carry_out(desc, tiling, plan, x, g):
             segments = iter(plan.units[b, HEAD:].reshape(-1, 8).tolist())
             b, row, col, rows_left, cols_left, k0, k1, step, slot, taps, *columns = plan.units[b, :HEAD].tolist()
             shifts, outs = columns[:4], columns[4:]
-            sums = np.zeros((2, 64, tiling.taps * cols)) if rows == 64 else np.zeros((rows, tiling.taps * cols))
+            sums = np.zeros((2, 64, cols * tiling.taps) if tiling.in_turn else (rows, cols * tiling.taps))
             turn = 0
             while k0 < k1:
                 blocks, h0, w0, height, width, first, count, _ = next(segments)
@@ -56,19 +58,21 @@ def carry_out(desc, tiling, plan, x, g):
                     a, lines = _boxes(desc, plan, _positions(k, pixels, tiling.strip, width), (h0, w0, height, width),
                                       x, g, [(shifts[t], outs[t]) for t in range(first, first + count)])
                     for t, line in enumerate(lines, first):
-                        to = sums[turn % 2] if rows == 64 else sums
+                        to = sums[turn % 2] if tiling.in_turn else sums
                         to[:, t * cols:(t + 1) * cols] += _window(a, row, rows).T @ _window(line, col, cols)
                     turn += 1
                 past = blocks + (k0 - blocks) % step if k0 < blocks else k0  # the first block behind the segment
                 k0, k1 = past - blocks, k1 - blocks
             if slot >= 0:
                 assert np.isnan(slots[parts * slot:parts * (slot + 1)]).all(), "a slot is written twice"
-                slots[parts * slot:parts * (slot + 1)] = sums.reshape(parts, 64, -1)
+                slots[parts * slot:parts * (slot + 1)] = (
+                    np.split(sums, parts, axis=1) if tiling.halves else sums.reshape(parts, 64, -1))
             else:
                 _put(desc, dw, outs[:taps], rows_left, cols_left, cols, sums)
     assert (done == 1).all()
     for slot, step, count, rows_left, cols_left, taps, _, _, *outs in plan.sums.tolist():
-        _put(desc, dw, outs[:taps], rows_left, cols_left, cols, slots[slot:slot + count * step:step].sum(axis=0))
+        _put(desc, dw, outs[:taps], rows_left, cols_left, own // tiling.taps,
+             slots[slot:slot + count * step:step].sum(axis=0))
     return dw.reshape(desc.w_shape)
 
 
@@ -202,15 +206,19 @@ def test_a_small_layer_is_not_cut():
     assert len(plan.units) == 1 and plan.slots == 0
 
 
-@pytest.mark.parametrize(("oc", "rows"), [(128, 128), (136, 192), (160, 192), (192, 192), (200, 256), (256, 256),
-                                          (384, 192)])
-def test_1x1_layers_take_tiles_of_as_many_rows_as_there_are_channels(oc, rows):
-    desc = square("", 512, 16, 512, oc, 1).desc
-    assert min(CANDIDATES, key=lambda c: c.cost(desc, 132)).tile.rows == rows
+@pytest.mark.parametrize(("hw", "ic", "oc", "best"), [
+    (16, 512, 24, ("64x1x128", "64x1x256")), (32, 256, 32, ("64x1x256",)), (16, 528, 128, ("128x1x192",)),
+    (8, 832, 32, ("64x1x64", "64x1x128", "64x1x256")), (32, 192, 96, ("128x1x192", "128x1x256")),
+    (16, 528, 160, ("192x1x128", "256x1x128")), (16, 528, 256, ("128x1x192",)), (8, 832, 256, ("256x1x128",)),
+    (32, 256, 128, ("128x1x256", "256x1x128")), (8, 832, 384, ("192x1x128",))])
+def test_1x1_layers_take_the_tiles_that_an_h100_finds_best(hw, ic, oc, best):
+    desc = square("", 512, hw, ic, oc, 1).desc
+    assert str(min(CANDIDATES, key=lambda c: c.cost(desc, 132)).tile) in best
 
 
 def test_what_the_l2_cache_keeps_is_read_once():
-    def us(n, rows, planes=1):
-        return memory_us(square("", n, 16, 512, 192, 1).desc, Tiling(rows, 128, 1, 132, 0.4, planes))
-    assert us(32, 128) == us(32, 192) and us(512, 128, 2) == us(512, 192, 2)
-    assert us(512, 128) > 1.25 * us(512, 192)
+    def us(n, rows, stride):
+        return memory_us(square("", n, 32, 512, 192, 1, stride).desc, Tiling(rows, 128, 1, 132, 0.4))
+    assert us(16, 128, 2) == us(16, 192, 2)
+    assert us(512, 128, 2) > 1.25 * us(512, 192, 2)
+    assert us(512, 128, 1) == us(512, 192, 1), "blocks of a product do not drift apart"

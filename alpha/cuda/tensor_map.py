@@ -49,15 +49,16 @@ def tensor_map(ptr: int, dtype: str, dims: Sizes, box: Sizes, *, strides: Sizes 
     return upload(_encoded(ptr, dtype, dims, box, strides, swizzle))
 
 
-def tensor_maps(ptr: int, dtype: str, dims: Sequence[Sizes], box: Sizes, strides: Sizes, *, swizzle: int = 128,
-                apart: int = 0) -> Array:
-    """Returns maps that differ in their dimensions, one behind the other.  Not kept; see `tensor_map`.
+def tensor_maps(ptr: int, dtype: str, dims: Sequence[Sizes], boxes: Sequence[Sizes], strides: Sizes, *,
+                swizzle: int = 128, apart: int = 0) -> Array:
+    """Returns maps that differ in their dimensions or boxes, one behind the other.  Not kept; see `tensor_map`.
 
     Args:
+        dims, boxes: of each map.
         apart: bytes from where a map's tensor begins to where that of the next one does; 0: all are of one.
     """
     return upload(np.concatenate([_encoded(ptr + k * apart, dtype, each, box, strides, swizzle)
-                                  for k, each in enumerate(dims)]))
+                                  for k, (each, box) in enumerate(zip(dims, boxes, strict=True))]))
 
 
 def _encoded(ptr: int, dtype: str, dims: Sizes, box: Sizes, strides: Sizes | None, swizzle: int) -> np.ndarray:

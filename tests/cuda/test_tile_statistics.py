@@ -67,7 +67,7 @@ def check(y: np.ndarray, parts: np.ndarray) -> None:
 @pytest.mark.parametrize("case", TAILS, ids=lambda case: case.name)
 def test_every_tile_counts_what_it_stores(pass_name: str, case: Case) -> None:
     for tile in tiles(pass_name):
-        if not tile.plan(case.desc, wgmma.context.sm_count)[1].slots:
+        if not tile.fits(case.desc) and not tile.plan(case.desc, wgmma.context.sm_count)[1].slots:
             check(*stored(tile, case))
 
 
@@ -80,7 +80,8 @@ def test_pairs_of_outputs_are_counted(pass_name: str) -> None:
 
 def test_bias_and_rounding_come_first() -> None:
     for tile in tiles("fprop"):
-        check(*stored(tile, TAILS[0], bias=True))
+        if not tile.fits(TAILS[0].desc):
+            check(*stored(tile, TAILS[0], bias=True))
 
 
 def test_sums_of_integers_are_exact() -> None:

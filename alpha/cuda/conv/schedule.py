@@ -86,6 +86,11 @@ def oversized(desc: ConvDesc) -> str:
     return ", ".join(f"{what}: {size} >= 2^31" for what, size in sizes.items() if size >= LIMIT)
 
 
+def is_product(desc: ConvDesc) -> bool:
+    """Tells whether a convolution has 1x1 filters that move by one: a product of pixels and filters."""
+    return all((axis.f, axis.s, axis.p) == (1, 1, 0) for axis in (desc.h, desc.w))
+
+
 def _filter(desc: ConvDesc) -> int:
     return desc.h.f * desc.w.f * (desc.ic // desc.groups)
 

@@ -27,6 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from alpha.cuda.conv.schedule import is_product
 from alpha.cuda.conv.schedule_wgmma import longest_first
 from alpha.ops.conv_desc import Axis, ConvDesc, ceil_div
 
@@ -43,6 +44,8 @@ WORKSPACE_BYTES = 64 << 20
 LEAST_BLOCKS = 4          # of a unit: shorter ones are all start and end
 WAVES = (1, 2, 3, 4)
 UNIT_US = 1.5             # start, drain and store of a unit
+SEEN = 0.25               # of what takes less, of one tap: not all of it is hidden
+STORED_ROWS = 16          # what a slot has of a tile's rows is a multiple of these
 SUM_US, SUM_BYTES_PER_US = 4.0, 2.2e6  # the kernel that adds the slots, and their way there and back
 BYTES_PER_US = 2.2e6      # of device memory, 64 images apart
 DEVICE_BYTES_PER_US = 2.9e6  # at most
@@ -73,7 +76,22 @@ class Tiling(NamedTuple):
     @property
     def slot_bytes(self) -> int:
         """Bytes of what the consumers sum up in a unit."""
-        return self.consumers * CONSUMER_ROWS * self.taps * self.tap_columns * 4
+        return self.consumers * self.part_floats * 4
+
+    @property
+    def part_floats(self) -> int:
+        """Sums of a consumer."""
+        return CONSUMER_ROWS * self.taps * self.tap_columns // (2 if self.halves else 1)
+
+    @property
+    def halves(self) -> bool:
+        """Whether two consumers share a tile of 64 rows by its columns."""
+        return self.rows == CONSUMER_ROWS and self.taps == 1 and self.tap_columns >= 2 * BLOCK
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether they take blocks of k in turn: each has a sum of its own, and they are added up like units."""
+        return self.rows == CONSUMER_ROWS and not self.halves
 
     @property
     def consumers(self) -> int:
@@ -261,23 +279,28 @@ def _time_us(desc: ConvDesc, tiling: Tiling, groups: list[Group], tiles: np.ndar
     cost = np.array([g.cost / max(1, g.length) for g in groups])[tiles[tile, 0]]
     each = cost * -(-(end - begin) // step) * tiling.block_us + UNIT_US
     busy = np.concatenate([[0.0], np.cumsum(each)])[units.first]
-    slots = len(tile) - (len(tiles) if tiling.rows > CONSUMER_ROWS else 0)
-    adding = SUM_US + slots * tiling.slot_bytes / SUM_BYTES_PER_US if slots else 0.0
-    return max(float(np.diff(busy).max()), memory_us(desc, tiling, units.sweeps)) + adding
+    both = float(np.diff(busy).max()), memory_us(desc, tiling, units.sweeps)
+    rows = np.minimum(tiles[:, 3] + STORED_ROWS - 1, tiling.rows) // STORED_ROWS * STORED_ROWS
+    stored = rows * np.minimum(tiles[:, 4], tiling.tap_columns) / (tiling.rows * tiling.tap_columns)
+    added = np.bincount(tile, minlength=len(tiles)) - (0 if tiling.in_turn else 1)
+    nbytes = float((stored * added).sum()) * tiling.slot_bytes
+    adding = SUM_US + nbytes / SUM_BYTES_PER_US if nbytes else 0.0
+    return max(both) + (SEEN * min(both) if desc.h.f * desc.w.f == 1 else 0.0) + adding
 
 
 def memory_us(desc: ConvDesc, tiling: Tiling, sweeps: int = 1) -> float:
     """Returns what reading takes at least.
 
-    Blocks of different rows drift apart, so that x is read for each tile of rows unless the L2 cache keeps it. Where
-    there are several taps, products take longer than that; of two planes it is not known.
+    What a box has of a product lies together, and comes at the rate of a copy. Other boxes are of 64 images, and where
+    they have one tap, blocks of different rows drift apart: x is read for each tile of rows.
     """
     image = 2 * tiling.planes * desc.n
     g, x = image * desc.h.o * desc.w.o * desc.oc, image * _read(desc.h) * _read(desc.w) * desc.ic
     if g + x < CACHE_BYTES:
         return (g + x) / BYTES_PER_US
-    apart = desc.h.f * desc.w.f == tiling.planes == 1
-    row_tiles = ceil_div(desc.oc // desc.groups, tiling.rows) if apart else 1
+    if is_product(desc):
+        return (g + x) * sweeps / DEVICE_BYTES_PER_US
+    row_tiles = ceil_div(desc.oc // desc.groups, tiling.rows) if desc.h.f * desc.w.f == 1 else 1
     return max((g + x) * sweeps / BYTES_PER_US, (g + x * row_tiles) / DEVICE_BYTES_PER_US)
 
 
@@ -291,8 +314,7 @@ def _tables(desc: ConvDesc, tiling: Tiling, images: int, groups: list[Group], ti
     """Returns the schedule: slots are handed out tile by tile, those of a tile in the order of its sum."""
     tile, begin = units.table[:, 0], units.table[:, 1]
     pieces = np.bincount(tile, minlength=len(tiles))
-    halves = tiling.rows == CONSUMER_ROWS  # the consumers have halves of each sum, which are added up like units
-    stored = pieces > (0 if halves else 1)
+    stored = pieces > (0 if tiling.in_turn else 1)
     start = np.cumsum(pieces * stored) - pieces * stored
     order = np.lexsort((begin, tile))
     rank = np.empty(len(tile), int)
@@ -315,10 +337,11 @@ def _tables(desc: ConvDesc, tiling: Tiling, images: int, groups: list[Group], ti
                              out[tile], segments.reshape(len(groups), -1)[group[tile]]])
 
     each = tiling.consumers
-    sums = [(each * start[t] + part, 1 if halves else each, pieces[t] * (each if halves else 1), left, cols[t], taps[t],
-             0, 0, *(out[t] + part * CONSUMER_ROWS * dw_row))
-            for t in np.flatnonzero(stored) for part in range(tiling.rows // CONSUMER_ROWS)
-            if (left := rows[t] - part * CONSUMER_ROWS) > 0]
+    down, right = (0, tiling.tap_columns // each) if tiling.halves else (0 if tiling.in_turn else CONSUMER_ROWS, 0)
+    sums = [(each * start[t] + part, 1 if tiling.in_turn else each, pieces[t] * (each if tiling.in_turn else 1),
+             rows[t] - part * down, cols[t] - part * right, taps[t], 0, 0, *(out[t] + part * (down * dw_row + right)))
+            for t in np.flatnonzero(stored) for part in range(1 if tiling.in_turn else each)
+            if rows[t] > part * down and cols[t] > part * right]
     return Schedule(images, table[position].astype(np.int32), int((units.first[1:] > units.first[:-1]).sum()),
                     np.array(sums, np.int32).reshape(-1, len(SUM_FIELDS)), int((pieces * stored).sum()),
                     _time_us(desc, tiling, groups, tiles, units))

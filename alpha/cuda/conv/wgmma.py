@@ -9,7 +9,7 @@ from math import prod
 from typing import NamedTuple
 
 from alpha.cuda.context import context
-from alpha.cuda.conv.schedule import LIMIT
+from alpha.cuda.conv.schedule import LIMIT, is_product
 from alpha.cuda.conv.schedule_wgmma import (
     CHUNK,
     ROWS,
@@ -35,14 +35,15 @@ from alpha.ops.conv_desc import Axis, ConvDesc, Shape, ceil_div
 LAUNCH_US, SUM_US = 3.0, 4.5    # of the launch, and of the one that adds slices up
 SLOT_BYTES_PER_US = 4e6         # that the latter reads
 MEMORY_BYTES_PER_US = 2.5e6     # that are read and written where nothing else takes longer
-SEEN = 0.05                     # of what takes less: it is not all hidden, and decides where memory takes all the time
-CACHE_BYTES_PER_US = 8e6        # that are read once more for each further tile of columns
+SEEN, SEEN_OF_FEW = 0.05, 0.3   # of what takes less: not all of it is hidden, least of a product of few tiles
+CACHE_BYTES_PER_US = 8e6        # that are read once more for each further tile of columns; of a product twice as many
 BY_IMAGE = 0.5                  # of a list's time that memory takes: then it goes through the batch. On an H100 dgrad
 # from 128 to 64 channels at stride 2, 3x3 at 32x32, took 57 us in the place of 76 so; 5x5 took a tenth longer
 IMAGES = (128, 64, 32, 16, 8)   # of a tile's pixel; rows / images boxes make up a tile
 MOST_PIXELS = 16                # of a tile: a lane of the producer has one, or a box of filters
 NARROW_ROW_US = 0.0019          # to copy a row of a box where channels do not fill lines of memory, beyond 1x1
 FREE_BOXES, BOX_US = 4, 0.012   # boxes of a block, and microseconds that one more takes
+STREAMED_BYTES = 40e6           # of an output: one larger does not stay in the L2 cache
 BOX_ROWS, OUT_ROW = 64, 128     # rows of a box by which results are stored, and bytes of each
 BOX_BYTES = BOX_ROWS * OUT_ROW
 MOST_BOXES = 4                  # of a consumer, where shared memory has room: while one is written others leave
@@ -81,7 +82,7 @@ def pixels_as_images(desc: ConvDesc) -> ConvDesc:
     """Returns a 1x1 convolution that moves by one as one of images of one pixel, of which it is a product; others as
     they are.  What a box reads are then neighbours in memory, and not the same pixel of 64 images."""
     images = desc.n * desc.h.i * desc.w.i
-    if any((axis.f, axis.s, axis.p) != (1, 1, 0) for axis in (desc.h, desc.w)) or 2 * images >= LIMIT:  # of two planes
+    if not is_product(desc) or 2 * images >= LIMIT:  # of two planes
         return desc
     return replace(desc, n=images, h=ONE_PIXEL, w=ONE_PIXEL)
 
@@ -142,7 +143,8 @@ FP32, TF32, BF16, FP16 = (Mode("float16x2", "float32"), Mode("float16", "float32
                           Mode("float16", "float16"))
 WIDE = (Tile(128, 6, 0.324, 1.0), Tile(64, 8, 0.199, 0.67), Tile(256, 4, 0.62, 2.0), Tile(128, 4, 0.7, 1.7, rows=256),
         Tile(128, 6, 0.305, 1.0, alone_us=0.324))
-HALF = (*WIDE, Tile(192, 4, 0.47, 1.5), Tile(64, 4, 0.48, 0.92, rows=256), Tile(64, 8, 0.185, 0.67, alone_us=0.199))
+HALF = (*WIDE, Tile(192, 4, 0.47, 1.5), Tile(64, 4, 0.48, 0.92, rows=256), Tile(64, 8, 0.185, 0.67, alone_us=0.199),
+        Tile(96, 4, 0.58, 1.4, rows=256))
 TILES = {FP32: (Tile(128, 3, 0.985, 1.0), Tile(64, 4, 0.545, 0.7), Tile(96, 3, 0.795, 0.85, dgrad_us=0.95),
                 Tile(32, 4, 0.4, 0.55, dgrad_us=0.56)),
          TF32: (*WIDE, Tile(64, 4, 0.49, 1.15, rows=256), Tile(64, 8, 0.155, 0.84, alone_us=0.199)),
@@ -187,7 +189,7 @@ class Wgmma:
         kernel = Kernel(
             "conv_wgmma.cu", "conv_wgmma", "ptr x, ptr w, ptr y, ptr b, ptr scale_x, ptr scale_w, ptr slots, "
             "ptr statistics, ptr work, i32 entries, i32 images_log2, i32 batch, i32 groups, i32 columns, "
-            f"i32 least_run, i32 most_run, i32 unit, i32 relu, {_REPORT}",
+            f"i32 least_run, i32 most_run, i32 unit, i32 relu, i32 streams, {_REPORT}",
             threads=THREADS, shared=self._shared, defines=defines)
         add = Kernel(
             "conv_wgmma.cu", "conv_wgmma_slices", "ptr slots, ptr tiles, ptr b, ptr scale_x, ptr scale_w, ptr y, "
@@ -200,18 +202,24 @@ class Wgmma:
             return refused
         if self.tile.pairs and not field(_pixels(self.pass_name, pixels_as_images(desc), True).classes, "pair").any():
             return "no outputs beside each other share what they read in chunks of 64"
+        if self.tile.columns % (OUT_ROW // ITEMSIZE[self.writes]) and self._columns(desc) > self.tile.columns:
+            return f"tiles of {self.tile.columns} columns end within a box that is stored: one has all columns, or none"
         return ""
+
+    def _columns(self, desc: ConvDesc) -> int:
+        return (desc.oc if self.pass_name == "fprop" else desc.ic) // desc.groups
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         desc = pixels_as_images(desc)
         both = self._estimate(desc, sm_count).us, self._memory_us(desc)
-        return LAUNCH_US + max(both) + SEEN * min(both)
+        tiles = desc.groups * ceil_div(desc.n, self.tile.rows) * ceil_div(self._columns(desc), self.tile.columns)
+        few = is_product(desc) and tiles <= 2 * sm_count
+        return LAUNCH_US + max(both) + (SEEN_OF_FEW if few else SEEN) * min(both)
 
     def _memory_us(self, desc: ConvDesc) -> float:
         written, read = moved_bytes(self.pass_name, self.mode, desc)
-        columns = (desc.oc if self.pass_name == "fprop" else desc.ic) // desc.groups
-        again = ceil_div(columns, self.tile.columns) - 1
-        return (written + read) / MEMORY_BYTES_PER_US + again * read / CACHE_BYTES_PER_US
+        again = ceil_div(self._columns(desc), self.tile.columns) - 1
+        return (written + read) / MEMORY_BYTES_PER_US + again * read / (CACHE_BYTES_PER_US * (1 + is_product(desc)))
 
     def least(self, desc: ConvDesc, sm_count: int) -> float:
         products = desc.useful_flops / 2 / (self.tile.rows * self.tile.columns * CHUNK)
@@ -244,11 +252,14 @@ class Wgmma:
         sliced, sum_grid = upload(work.sliced), (tile_floats // 4 // SUM_THREADS, len(work.sliced))
         pixels = _pixels(self.pass_name, desc, self.tile.pairs)
         columns, groups, unit, runs = pixels.columns, pixels.groups, pixels.unit, pixels.runs
+        streams = prod(out_shape) * ITEMSIZE[self.writes] > STREAMED_BYTES
         rewritten = self.writes == "float32"  # where a flag is set, by an exact kernel
         sizes = groups, columns, runs[0], runs[-1], unit
         box, single = (CHUNK, 1, 1, images, 1), range(1, 2)
-        w_runs, w_box = (runs, (CHUNK, 1, 1, self.tile.columns, 1)) if self.pass_name == "fprop" else (
-            single, (CHUNK, 1, 1, unit, 1))
+        # rows of a box beyond the tensor take TMA three times as long as others: the last tile has a box of its own
+        tail = (columns % self.tile.columns,) if columns % self.tile.columns else ()
+        w_runs, heights = (runs, (self.tile.columns, *tail)) if self.pass_name == "fprop" else (single, (unit,))
+        w_boxes = tuple((CHUNK, 1, 1, height, 1) for height in heights)
         out_rows = min(images, BOX_ROWS)
         out_box = (OUT_ROW // ITEMSIZE[self.writes], 1, 1, out_rows, 1)
         reporters = CONSUMERS * grid + prod(sum_grid)
@@ -265,9 +276,9 @@ class Wgmma:
                 out = _image_maps(y.ptr, y.dtype, out_shape, 1, groups, single, out_box)
             slots = empty((slot_floats,), "float32") if slot_floats else None
             kernel(grid, _image_maps(x.ptr, x.dtype, in_shape, x.planes, groups, runs, box),
-                   _filter_maps(w.ptr, w.dtype, w.shape, w.planes, groups, w_runs, w_box),
+                   _filter_maps(w.ptr, w.dtype, w.shape, w.planes, groups, w_runs, w_boxes),
                    out, b, x.scale, w.scale, slots, statistics, items, entries, images_log2, batch, *sizes, relu,
-                   *report)
+                   streams, *report)
             if slots:
                 add(sum_grid, slots, sliced, b, x.scale, w.scale, y, batch, height, width, groups, columns,
                     images_log2, relu, *report)
@@ -286,7 +297,7 @@ def _image_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, ru
     n, h, w, channels = shape
     pixel, each = channels * ITEMSIZE[dtype], channels // groups
     dims = [(run * each, w - run + 1, h, n * planes, groups) for run in runs]
-    return tensor_maps(ptr, dtype, dims, box, (pixel, w * pixel, h * w * pixel, pixel // groups))
+    return tensor_maps(ptr, dtype, dims, [box] * len(dims), (pixel, w * pixel, h * w * pixel, pixel // groups))
 
 
 @lru_cache(maxsize=KEPT)
@@ -294,24 +305,28 @@ def _plane_maps(ptr: int, shape: Shape, groups: int, columns: int, rows: int) ->
     """Returns the map of each of two float16 planes, (channels, pixel, row, image, group), for boxes of `columns`."""
     n, h, w, channels = shape
     pixel, each = 2 * channels, channels // groups
-    return tensor_maps(ptr, "float16", [(each, w, h, n, groups)] * 2, (columns, 1, 1, rows, 1),
+    return tensor_maps(ptr, "float16", [(each, w, h, n, groups)] * 2, [(columns, 1, 1, rows, 1)] * 2,
                        (pixel, w * pixel, h * w * pixel, pixel // groups), swizzle=2 * columns, apart=n * h * w * pixel)
 
 
 @lru_cache(maxsize=KEPT)
-def _filter_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, runs: range, box: Shape) -> Array:
-    """Returns a map (channels of a run, its first tap, row, filter, group of a plane) for each length of a run."""
+def _filter_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, runs: range, boxes: tuple[Shape, ...]
+                 ) -> Array:
+    """Returns a map (channels of a run, its first tap, row, filter, group of a plane) for each box and length of a
+    run."""
     oc, fh, fw, channels = shape
     tap, each = channels * ITEMSIZE[dtype], oc // groups
     dims = [(run * channels, fw - run + 1, fh, each, groups * planes) for run in runs]
-    return tensor_maps(ptr, dtype, dims, box, (tap, fw * tap, fh * fw * tap, each * fh * fw * tap))
+    return tensor_maps(ptr, dtype, dims * len(boxes), [box for box in boxes for _ in runs],
+                       (tap, fw * tap, fh * fw * tap, each * fh * fw * tap))
 
 
 @lru_cache(maxsize=1024)
 def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, itemsize: int, sm_count: int) -> Estimate:
     pixels = _pixels(pass_name, desc, tile.pairs)
     narrow = desc.h.f * desc.w.f > 1 and (desc.ic % CHUNK or (pass_name == "dgrad" and desc.oc % CHUNK))
-    copied_us = NARROW_ROW_US * (tile.rows + tile.columns) if narrow else 0.0
+    filters = pixels.columns / ceil_div(pixels.columns, tile.columns) if pass_name == "fprop" else tile.columns
+    copied_us = NARROW_ROW_US * (tile.rows + filters) if narrow else 0.0
     stored = min(1.0, pixels.columns / tile.columns)
     slot_us = tile.rows * tile.columns * ITEMSIZE["float32"] / SLOT_BYTES_PER_US
     found = []

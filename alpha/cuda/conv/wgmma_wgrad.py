@@ -6,9 +6,9 @@ from math import gcd
 from typing import NamedTuple
 
 from alpha.cuda.context import context
-from alpha.cuda.conv.schedule import oversized
+from alpha.cuda.conv.schedule import is_product, oversized
 from alpha.cuda.conv.schedule_wgmma_wgrad import (
-    CONSUMER_ROWS,
+    CACHE_BYTES,
     STRIP_TIME,
     Schedule,
     Tiling,
@@ -28,6 +28,7 @@ from alpha.ops.conv_desc import ConvDesc
 LAUNCH_US, SUM_LAUNCH_US = 1.0, 1.5    # of the kernel, and of the one that adds up what several blocks have
 FLOPS_PER_US = {1: 740e6, 2: 262e6}    # of the device's products, by planes
 LOAD_BYTES_PER_US = 10e6               # from the L2 cache to shared memory
+PRODUCT_BYTES_PER_US = 5.2e6           # of 1x1 filters that move by one, most of which come from device memory
 SHARED_BYTES_PER_FLOP = 135 / 4096     # that a multiprocessor moves per FLOP of its tensor cores at that clock
 ISSUE_US = 0.37                        # that the producer takes for a block
 ROW_US = 3 / 1755                      # that TMA takes for a row of a box, of 128 bytes or fewer
@@ -75,10 +76,11 @@ class WgradTile(NamedTuple):
         """Returns the size of a buffer."""
         return planes * (self.strip * self.rows + self.strip_columns) * 128
 
-    def block_us(self, planes: int, sm_count: int, x_row_us: float, g_row_us: float) -> float:
+    def block_us(self, planes: int, sm_count: int, x_row_us: float, g_row_us: float, bytes_per_us: float) -> float:
         """Returns the time of a block of k by what limits it: products, copies, or shared memory.
 
         A strip has as many blocks as pixels.  x_row_us, g_row_us: what TMA takes for a row of a box of x, and of g.
+        bytes_per_us: that reach shared memory.
         """
         flops = 2.0 * self.rows * self.columns * 64
         products = planes * (planes + 1) // 2
@@ -87,7 +89,7 @@ class WgradTile(NamedTuple):
         shared = (reads + nbytes) / (SHARED_BYTES_PER_FLOP * products * flops)
         copies_us = planes * (self.rows * g_row_us + self.strip_columns / self.strip / self.tap_box * 64 * x_row_us)
         return max(sm_count * flops / FLOPS_PER_US[planes] * max(1.0, shared, TWO_STAGES * (self.stages < 3)),
-                   sm_count * nbytes / LOAD_BYTES_PER_US, copies_us, ISSUE_US / self.strip)
+                   sm_count * nbytes / bytes_per_us, copies_us, ISSUE_US / self.strip)
 
 
 def row_us(desc: ConvDesc, channels: int, box: int) -> float:
@@ -99,7 +101,7 @@ def row_us(desc: ConvDesc, channels: int, box: int) -> float:
 
 TILES = {1: (WgradTile(128, 128, 1, 6), WgradTile(128, 256, 1, 4), WgradTile(128, 128, 2, 4), WgradTile(128, 64, 1, 9),
              WgradTile(128, 192, 1, 5), WgradTile(128, 64, 3, 5), WgradTile(64, 64, 1, 12), WgradTile(64, 64, 3, 6),
-             WgradTile(64, 256, 1, 5), WgradTile(128, 32, 3, 7), WgradTile(128, 96, 2, 5),
+             WgradTile(64, 256, 1, 5), WgradTile(64, 128, 1, 9), WgradTile(128, 32, 3, 7), WgradTile(128, 96, 2, 5),
              WgradTile(64, 64, 3, 3, strip=3), WgradTile(128, 64, 3, 3, strip=2),
              WgradTile(192, 128, 1, 5), WgradTile(256, 128, 1, 4), WgradTile(192, 64, 3, 4),
              WgradTile(192, 64, 3, 2, strip=2)),
@@ -122,8 +124,8 @@ class WgmmaWgrad:
                    "PIPELINE": tile.stages, "STRIP_PIXELS": tile.strip}
         self.kernel = Kernel(
             "sk_dilated_wgmma.cu", "sk_dilated_wgmma", "ptr map_x, ptr map_g, ptr dw, ptr work, ptr units, "
-            "i32 unit_ints, ptr scale_x, ptr scale_g, i32 images, i32 wide_x, i32 wide_g, i32 g_row, i32 x_row, "
-            "i32 x_step, i32 dw_row",
+            "i32 unit_ints, ptr scale_x, ptr scale_g, i32 images, i32 wide_x, i32 wide_g, i32 x_once, "
+            "i32 g_once, i32 g_row, i32 x_row, i32 x_step, i32 dw_row",
             threads=128 * (1 + consumers(tile.rows)), shared=tile.stages * tile.box_bytes(self.planes) + UNIT_BYTES,
             defines=defines)
         self.sum = Kernel("sk_dilated_wgmma.cu", "sum_units", "ptr work, ptr dw, ptr sums, ptr scale_x, "
@@ -140,9 +142,10 @@ class WgmmaWgrad:
         return oversized(desc)
 
     def tiling(self, desc: ConvDesc, sm_count: int) -> Tiling:
-        tile = self.tile
+        tile, streamed = self.tile, is_product(desc) and desc.nbytes(2 * self.planes) > CACHE_BYTES
         block_us = tile.block_us(self.planes, sm_count, row_us(desc, desc.ic, tile.tap_box),
-                                 row_us(desc, desc.oc, LINE))
+                                 row_us(desc, desc.oc, LINE),
+                                 PRODUCT_BYTES_PER_US if streamed else LOAD_BYTES_PER_US)
         return Tiling(tile.rows, tile.tap_columns, tile.taps, sm_count, block_us, self.planes, tile.strip)
 
     def schedule(self, desc: ConvDesc, sm_count: int) -> Schedule:
@@ -168,9 +171,12 @@ class WgmmaWgrad:
         x_form = _form(desc.n, h.i * w.i, desc.ic, desc.groups, planes, plan.images, tile.tap_columns, tile.tap_box)
         g_form = _form(desc.n, h.o * w.o, desc.oc, desc.groups, planes, plan.images, tile.rows, 64)
         dw_row = h.f * w.f * (desc.ic // desc.groups)
-        sizes = (plan.images, int(x_form.wide), int(g_form.wide), w.o, h.s * w.i, w.s, dw_row)
+        large = desc.nbytes(2 * planes) > CACHE_BYTES and h.f * w.f == 1  # what one tile alone reads leaves L2 first
+        x_once, g_once = (large and channels // desc.groups <= of_tile for channels, of_tile in (
+            (desc.oc, tile.rows), (desc.ic, tile.tap_columns)))
+        sizes = (plan.images, int(x_form.wide), int(g_form.wide), x_once, g_once, w.o, h.s * w.i, w.s, dw_row)
         kernel, grid, add, slots, ints = self.kernel, plan.blocks, self.sum, plan.slots, plan.units.shape[1]
-        part_floats, parts = CONSUMER_ROWS * tile.columns, len(plan.sums)
+        part_floats, parts = self.tiling(desc, context.sm_count).part_floats, len(plan.sums)
         split = _split(parts * part_floats // 4, int(plan.sums[:, 2].max(initial=1)))
         sum_grid = part_floats // 4 * split // SUM_THREADS, parts
 

@@ -27,6 +27,9 @@
 //           coordinates; what is beyond a run, the columns or the batch arrives as zeros (images beyond plane 0's as
 //           those of plane 1; their rows are not stored). MN-major filters do not have the taps of a row side by side,
 //           so they come in boxes of `unit` values of k, a divisor of the channels of a tap
+//           A row beyond the tensor takes TMA some three times as long as one that is there. So the last tile of K-major
+//           filters has a box of as many rows as there are columns (a buffer's first filling is whole); behind them lie
+//           filters of another tile, whose sums nobody stores
 // zeros     taps that meet padding, or inserted zeros of a strided dgrad, are in no class: they are neither loaded nor
 //           multiplied. A position without taps gets a sum of 0 blocks
 // work      a list per block, made by alpha/cuda/conv/schedule_wgmma.py: tiles, the longest first, given to the block
@@ -35,6 +38,7 @@
 // counts    where batch norm is expected to follow, the means and variances that it begins with are made of what is
 //           stored (tile_statistics.cuh), but for sums in slices. So it need not read `out` once more, 67 MB for 512
 //           images of 32x32x64 in 16 bits. Nothing is counted where a flag says that `out` will be written again
+// cache     results of more than what the L2 cache holds are the first to leave it
 // requires  sm_90a; channels and columns of a group multiples of 8
 // measured  H100 SXM, nvcc 13.0, microseconds in bursts, operands made before (benchmarks/cuda_conv_modes.py), beside
 //           cuDNN 9.19 in the same run; 3x3, batch 512 (fprop / dgrad):
@@ -62,6 +66,10 @@
 //           16x16x128, bfloat16), of float32 results up to 4 % less (62 of 64), of sums in slices up to a tenth more
 //           Pairs of outputs: see pair_sum.cuh. Four boxes of results a consumer in the place of two: 208 of 213 for 128
 //           x 192 (dgrad 16x16, 320 -> 160), the same for 256 x 64 and for 1x1. Not measured: groups
+//           The last tile's own boxes of filters, beside whole ones: 16x16, 160 -> 320 189 of 237 (cuDNN 189), 144 ->
+//           288 175 of 210, 96 -> 208 82 of 107 (89), 32x32, 32 -> 32 65 of 82; 96 -> 96 187 of 228, and in 256 x 96
+//           177 (173). Results that leave the cache first: dgrad 1x1 32x32, 256 -> 128 154 of 162 (144), 512 -> 24 60 of
+//           65 (60), 3x3 the same. With fewer images of more pixels in a tile (64, 32, 16): 69 / 76 / 96 for 69 of 128
 #include "conv_wgmma_producer.cuh"
 #include "tile_statistics.cuh"
 
@@ -171,6 +179,7 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring) {
     else wgmma_sum<Tile>(ring, blocks_of(item), sum);
     const float *bias = t.bias ? t.bias + group * t.columns + column : nullptr;
     const Finish finish = {scale, bias, t.columns - column, t.relu != 0};
+    const uint64_t policy = t.streams ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL;
     const auto store = [&](int d, const float (&rows_of_sum)[Tile::SUMS], const Target &at) {
       if ((slices & 0xffff) > 1) {
         store_slice<Tile>(rows_of_sum, d, t.slots, slot);
@@ -178,7 +187,8 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring) {
       }
       out(rows_of_sum, finish, item, d, [&](const char *box, int col, int row_bytes = 128, int plane = 0) {
         if (at.exists)
-          ptx::tma_store_5d(t.out[plane], box + lane * rows * row_bytes, column + col, at.w, at.h, at.image, group);
+          ptx::tma_store_5d(t.out[plane], box + lane * rows * row_bytes, column + col, at.w, at.h, at.image, group,
+                            policy);
       });
     };
     store(0, sum[0], to[0]);
@@ -193,13 +203,13 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1)
 conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, const float *bias,
            const float *scale_in, const float *scale_w, float *slots, float *statistics, const int *work, int entries,
            int images_log2, int batch, int groups, int columns, int least_run, int most_run, int unit, int relu,
-           const int *flag_in, const int *flag_w, OperandHeader *header, int *lost_ranges, int reporters) {
+           int streams, const int *flag_in, const int *flag_w, OperandHeader *header, int *lost_ranges, int reporters) {
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ RingBarriers<Tile> barriers;
   const ConvOperands t = {in,         w,                 out,  bias,    scale_in,    scale_w, slots,
                           statistics, {flag_in, flag_w}, work, entries, images_log2, batch,   groups,
-                          columns,    least_run,         unit, relu,
+                          columns,    least_run,         most_run - least_run + 1, unit, relu, streams,
                           {header, lost_ranges, reporters, {flag_in, flag_w}}};
   if (statistics) clear_slots(statistics, groups * columns, Tile::THREADS);
   if (threadIdx.x == 0) barriers.init();
@@ -207,6 +217,7 @@ conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, 
     for (int r = 0; r <= most_run - least_run; r++) {
       ptx::tensor_map_acquire(in + r);
       if (r == 0 || !Tile::B_MN) ptx::tensor_map_acquire(w + r);
+      if (!Tile::B_MN && columns % Tile::BN) ptx::tensor_map_acquire(w + most_run - least_run + 1 + r);
     }
   } else if (threadIdx.x % 128 < 32) {
     ptx::tensor_map_acquire(out);

@@ -29,7 +29,8 @@ enum Field {
 PTX_FN int field(int entry, Field f) { return __shfl_sync(~0u, entry, f); }
 
 struct ConvOperands {
-  const CUtensorMap *in, *w, *out;  // in and K-major w: maps for runs of least_run taps, and one more each
+  const CUtensorMap *in, *w, *out;  // in and K-major w: maps for runs of least_run taps, and one more each; behind
+                                    // those of w, where tiles end beyond the columns, as many for the last tile's
   const float *bias, *scale_in, *scale_w;
   float *slots;
   float *statistics;    // [block][consumer][mean, m2, count][channels], or null
@@ -38,7 +39,7 @@ struct ConvOperands {
   int entries;          // of a block, its list's end among them
   int images_log2, batch, groups;
   int columns;          // of a group
-  int least_run, unit, relu;
+  int least_run, runs, unit, relu, streams;  // streams: what is stored is beyond what the L2 cache keeps
   PlaneReport report;   // of Planes, of which each has its map in `out`
 
   PTX_FN const int *list() const { return work + (long long)blockIdx.x * entries * FIELDS + threadIdx.x % 32; }
@@ -120,19 +121,23 @@ PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring) {
     const int image = field(item, IMAGE), column = field(item, COLUMN) + (Box::B_MN ? box.part * 64 : 0);
     const int fixed = box.is_pixel ? image : column, group = field(item, GROUP), run = field(item, RUN);
     const CUtensorMap *map = (box.is_pixel ? t.in : t.w) + (box.is_mn ? 0 : run - t.least_run);
+    const int there = t.columns - field(item, COLUMN);
     box.enter(item, in_y, in_x);
 #pragma unroll 1
     for (int k = 0; k < blocks; k++) {
       // pixels that do not exist are left out, but where a buffer has never been filled: they are the last one again
       const int loaded = ring.fresh ? box.pixels : pixels;
+      const bool cut = !Box::B_MN && there < Tile::BN && !ring.fresh;  // so are columns
+      const CUtensorMap *from = map + (cut && !box.is_pixel ? t.runs : 0);
       int first = box.is_mn ? fixed : box.depth, fourth = box.is_mn ? box.depth : fixed;
       ptx::settle(first, box.x, box.y, fourth);  // three buffers of two planes leave no time behind the wait
       const bool filters = box.has_filters();
-      const auto buffer = ring.next(Tile::PLANES * (loaded * box_bytes + (filters ? box.w_bytes : 0)));
+      const int w_bytes = filters ? (cut ? there * 128 : box.w_bytes) : 0;
+      const auto buffer = ring.next(Tile::PLANES * (loaded * box_bytes + w_bytes));
       if (lane < loaded || (box.reads_w && filters)) {
 #pragma unroll
         for (int p = 0; p < Tile::PLANES; p++)
-          ptx::tma_load_5d(buffer.a + to + p * plane, *map, first, box.x, box.y, fourth + p * fourth_step,
+          ptx::tma_load_5d(buffer.a + to + p * plane, *from, first, box.x, box.y, fourth + p * fourth_step,
                            group + p * fifth_step, buffer.landed);
       }
       box.advance();

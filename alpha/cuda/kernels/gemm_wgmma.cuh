@@ -26,7 +26,7 @@
 #endif
 
 template <class E_, int BM_, int BN_, int PLANES_, bool A_MN_, bool B_MN_, int STAGES_, int OUT_BOXES_,
-          bool PAIRS_ = false>
+          bool PAIRS_>
 struct WgmmaTile {
   using E = E_;
   static constexpr int BM = BM_, DEPTH = BM / 128, BN = BN_, BK = 64, PLANES = PLANES_, STAGES = STAGES_;
@@ -277,7 +277,7 @@ template <class T, class O> struct OutBoxes {
   PTX_FN void operator()(const float (&sum)[T::SUMS], const Finish &finish, Store store, Also also) {
     const Place place;
 #pragma unroll
-    for (int b = 0; b < T::BN / COLS; b++) {
+    for (int b = 0; b < (T::BN + COLS - 1) / COLS; b++) {
       if (b * COLS >= finish.columns) break;
       char *box = boxes + turn * T::BOX;
       turn = after(turn);
@@ -310,6 +310,7 @@ private:
 #pragma unroll
     for (int j = 0; j < 8; j++) {
       const int i = first + 4 * j;
+      if (i >= T::SUMS) break;  // the last box of 96 columns has a half
       const float2 add = finish.bias_at<PLAIN>(place.col(i));
       unsigned *to = reinterpret_cast<unsigned *>(at + ((j ^ (row & 7)) << 4));
       to[0] = pair_of_floats<H>(finish.apply<PLAIN>(sum[i], add.x), finish.apply<PLAIN>(sum[i + 1], add.y));

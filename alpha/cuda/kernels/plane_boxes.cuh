@@ -105,12 +105,15 @@ private:
                            const Finish &finish, float factor, int first, Tally (&rows)[2]) {
 #pragma unroll
     for (int j = 0; j < COLS / 8; j++) {
-      const float2 add = finish.bias_at<false>(place.col(first + 4 * j));
+      const int col = place.col(first + 4 * j);
+      const float2 add = finish.bias_at<false>(col);
 #pragma unroll
       for (int half = 0; half < 2; half++) {
         const int i = first + 4 * j + 2 * half, k = 2 * j + half;
-        split_pair<Float16x2>(finish.apply<false>(sum[i], add.x), finish.apply<false>(sum[i + 1], add.y), factor,
-                              words[0][k], words[1][k], rows[half]);
+        const bool exists = col < finish.columns;  // else the sum is of filters of another tile
+        split_pair<Float16x2>(exists ? finish.apply<false>(sum[i], add.x) : 0.f,
+                              exists ? finish.apply<false>(sum[i + 1], add.y) : 0.f, factor, words[0][k], words[1][k],
+                              rows[half]);
       }
     }
   }

@@ -131,6 +131,8 @@ PTX_FN bool mbarrier_try_wait(uint64_t* bar, int parity) {  // is it complete, n
 // tma_load_multicast_1d ... _5d(dst, map, x, ..., bar, blocks): the same in each block whose rank is a bit of `blocks`,
 //      at the same places of its shared memory
 // tma_store_1d ... _5d(map, src, x, ...)
+// tma_load_1d ... _5d(dst, map, x, ..., bar, policy), tma_store_1d ... _5d(map, src, x, ..., policy): with a policy of L2
+constexpr uint64_t L2_NORMAL = 0x1000000000000000, L2_EVICT_FIRST = 0x12f0000000000000;  // as createpolicy makes them
 PTX_FN void tma_prefetch(const CUtensorMap& map) {  // the map itself
   PTX(emu::tma_prefetch(&map), "prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
@@ -145,6 +147,12 @@ PTX_FN void tensor_map_acquire(const CUtensorMap* map) {  // before the first us
                "d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {" at "}], [%2];" \
                ::"r"(shared(dst)), "l"(&map), "r"(shared(bar)), "n"(0), __VA_ARGS__ \
                : "memory")
+#define PTX_TMA_LOAD_BY(rank, at, ...) \
+  asm volatile("cp.async.bulk.tensor." #rank \
+               "d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint " \
+               "[%0], [%1, {" at "}], [%2], %3;" ::"r"(shared(dst)), "l"(&map), "r"(shared(bar)), "l"(policy), \
+               __VA_ARGS__ \
+               : "memory")
 #define PTX_TMA_MULTICAST(rank, at, ...) \
   asm volatile("cp.async.bulk.tensor." #rank \
                "d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster " \
@@ -155,16 +163,26 @@ PTX_FN void tensor_map_acquire(const CUtensorMap* map) {  // before the first us
   asm volatile("cp.async.bulk.tensor." #rank "d.global.shared::cta.tile.bulk_group [%0, {" at "}], [%1];" \
                ::"l"(&map), "r"(shared(src)), "n"(0), "n"(0), __VA_ARGS__ \
                : "memory")
+#define PTX_TMA_STORE_BY(rank, at, ...) \
+  asm volatile("cp.async.bulk.tensor." #rank "d.global.shared::cta.tile.bulk_group.L2::cache_hint " \
+               "[%0, {" at "}], [%1], %2;" ::"l"(&map), "r"(shared(src)), "l"(policy), "n"(0), __VA_ARGS__ \
+               : "memory")
 #else
 #define PTX_R(x) x
 #define PTX_TMA_LOAD(rank, at, ...) emu::tma_load(dst, &map, emu::Coordinates{__VA_ARGS__}.values, rank, bar)
+#define PTX_TMA_LOAD_BY PTX_TMA_LOAD
 #define PTX_TMA_MULTICAST(rank, at, ...) \
   emu::tma_load_multicast(dst, &map, emu::Coordinates{__VA_ARGS__}.values, rank, bar, blocks)
 #define PTX_TMA_STORE(rank, at, ...) emu::tma_store(&map, src, emu::Coordinates{__VA_ARGS__}.values, rank)
+#define PTX_TMA_STORE_BY PTX_TMA_STORE
 #endif
 #define PTX_TMA(rank, parameters, at, ...) /* at: the coordinates' operands, behind four others */ \
   PTX_FN void tma_load_##rank##d(void* dst, const CUtensorMap& map, PTX_LIST parameters, uint64_t* bar) { \
     PTX_TMA_LOAD(rank, at, __VA_ARGS__); \
+  } \
+  PTX_FN void tma_load_##rank##d(void* dst, const CUtensorMap& map, PTX_LIST parameters, uint64_t* bar, \
+                                 [[maybe_unused]] uint64_t policy) { \
+    PTX_TMA_LOAD_BY(rank, at, __VA_ARGS__); \
   } \
   PTX_FN void tma_load_multicast_##rank##d(void* dst, const CUtensorMap& map, PTX_LIST parameters, uint64_t* bar, \
                                            uint16_t blocks) { \
@@ -172,6 +190,10 @@ PTX_FN void tensor_map_acquire(const CUtensorMap* map) {  // before the first us
   } \
   PTX_FN void tma_store_##rank##d(const CUtensorMap& map, const void* src, PTX_LIST parameters) { \
     PTX_TMA_STORE(rank, at, __VA_ARGS__); \
+  } \
+  PTX_FN void tma_store_##rank##d(const CUtensorMap& map, const void* src, PTX_LIST parameters, \
+                                  [[maybe_unused]] uint64_t policy) { \
+    PTX_TMA_STORE_BY(rank, at, __VA_ARGS__); \
   }
 PTX_TMA(1, (int x), "%4", PTX_R(x))
 PTX_TMA(2, (int x, int y), "%4,%5", PTX_R(x), PTX_R(y))

@@ -22,10 +22,11 @@
 //   work      a unit is some of the blocks of k of one tile (alpha/cuda/conv/schedule_wgmma_wgrad.py). A tile of
 //             several units is added up by sum_units, in order
 //   threads   see gemm_wgmma.cuh. A consumer has 64 rows: of 192 and 256 rows there are three and four, and 512 and 640
-//             threads of a block. 64 rows: two consumers take turns, each sums up every second block of k, and their
-//             sums are added up like those of two units
-//   rows      x is read once for every tile of rows: the blocks of two drift apart, beyond what the L2 cache keeps. So
-//             1x1 filters of 129 to 256 output channels, for which x and g are what takes long, have one
+//             threads of a block. 64 rows by 128 columns or more of one tap: each of two consumers has half of the
+//             columns. Fewer, or several taps: two consumers take turns, each sums up every second block of k, and
+//             their sums are added up like those of two units
+//   slots     hold the rows and columns of a tile that exist, in steps of 16 and 8
+//   cache     of 1x1 filters, what one tile alone reads is the first to leave the L2 cache: g and the slots stay
 //   groups    a tile is of one of them. Beyond its channels it has those of the next group, which are not stored
 //   requires  sm_90a; IC and OC of a group multiples of 8
 //   measured  H100 SXM, bursts, 3x3, batch 512, useful TFLOP/s and how many times as fast as cuDNN. In bfloat16, beside
@@ -44,6 +45,11 @@
 //             192 and 256 rows, beside the best tile of fewer and cuDNN, bfloat16: 16x16, 512 -> 144 76 of 114 (78),
 //             528 -> 160 98 of 156 (92), 480 -> 192 81 of 101 (78); 3x3, 32x32, 128 -> 192 320 of 445 (348); strips
 //             of two, 16x16, 144 -> 288 268 of 307 (320). For 256 of 3x3 the 256 rows gained nothing: 57 of 55 (8x8)
+//             1x1, few output channels, 64 rows by halves of 256 columns, beside 128 rows and cuDNN: 16x16, 512 -> 24
+//             52.5 of 76 (55), 32x32, 256 -> 32 106 of 138 (110). Of these gains 3 to 5 us are the cache's, which
+//             128 x 256 and 256 x 128 share: 8x8, 832 -> 256 40 of 43; without regard to who reads what a second time
+//             it would be 134 of 113 (16x16, 528 -> 256). As many slices of all tiles, so that their blocks do not
+//             drift apart: 112 of 121 there, else nothing
 #include "wgrad_producer.cuh"
 
 using Tile = WgradTile<ELEMENT, TILE_ROWS, TAP_COLUMNS, TAPS_TOGETHER, OPERAND_PLANES, PIPELINE, STRIP_PIXELS>;
@@ -79,8 +85,10 @@ template <class T> struct UnitSum {
   int turn;  // 0: the next buffer is this consumer's
 
   __device__ __forceinline__ UnitSum(Ring<T> &r, int consumer)
-      : ring(r), a0(ptx::wgmma_desc(r.buffers + (T::IN_TURN ? 0 : consumer * T::BOX), T::BOX)),
-        b0(ptx::wgmma_desc<2 * T::B_WIDTH>(r.buffers + T::B_AT, T::B_BOX)), turn(consumer) {}
+      : ring(r), a0(ptx::wgmma_desc(r.buffers + (T::BM == 64 ? 0 : consumer * T::BOX), T::BOX)),
+        b0(ptx::wgmma_desc<2 * T::B_WIDTH>(
+            r.buffers + T::B_AT + (T::HALVES ? consumer * (T::WIDTH / T::B_WIDTH) * T::B_BOX : 0), T::B_BOX)),
+        turn(consumer) {}
 
   __device__ __forceinline__ bool others_turn() {
     if (!T::IN_TURN) return false;
@@ -156,13 +164,13 @@ template <class T> struct UnitSum {
   // compiler takes the products one by one.
   template <int TAP, int TAPS> __device__ __forceinline__ void add(int blocks, int side, float (&sum)[T::SUMS]) {
     if constexpr (T::PLANES == 2 || TAPS == T::TAPS) {
-      add<TAPS * T::TAP>(blocks, side, b0 + TAP * (T::TAP_BYTES / 16),
+      add<TAPS * T::WIDTH>(blocks, side, b0 + TAP * (T::TAP_BYTES / 16),
                          reinterpret_cast<float(&)[TAPS * T::TAP_SUMS]>(sum[TAP * T::TAP_SUMS]));
     } else {
       float some[TAPS * T::TAP_SUMS];
 #pragma unroll
       for (int i = 0; i < TAPS * T::TAP_SUMS; i++) some[i] = 0.f;
-      add<TAPS * T::TAP>(blocks, side, b0 + TAP * (T::TAP_BYTES / 16), some);
+      add<TAPS * T::WIDTH>(blocks, side, b0 + TAP * (T::TAP_BYTES / 16), some);
 #pragma unroll
       for (int i = 0; i < TAPS * T::TAP_SUMS; i++) sum[TAP * T::TAP_SUMS + i] += some[i];
     }
@@ -178,20 +186,26 @@ template <class T> struct UnitSum {
   }
 };
 
-// Slots are [quad of accumulators][thread of the consumer], float4: 64 rows of a tile in the registers' own order.
+// Slots are [quad of accumulators][thread of the consumer], float4: 64 rows of a tile, or those of half of its columns,
+// in the registers' own order. What does not exist in a tile is not there either.
 template <class T>
 __device__ __forceinline__ void store_unit(const float (&sum)[T::SUMS], int slot, const Filters &filters, float4 *work,
                                            const Scale &scale) {
   const Place place;
+  const int first = T::BM == 64 ? 0 : place.consumer * 64, left = T::HALVES ? place.consumer * T::WIDTH : 0;
+  if (first + place.thread / 32 * 16 >= filters.rows) return;
   if (slot >= 0) {
     float4 *to = work + ((long long)T::CONSUMERS * slot + place.consumer) * (T::SUMS * 32) + place.thread;
 #pragma unroll
-    for (int i = 0; i < T::SUMS; i += 4) to[i / 4 * 128] = make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
+    for (int i = 0; i < T::SUMS; i += 4)
+      if (left + i * 2 % T::WIDTH < filters.cols)
+        to[i / 4 * 128] = make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
     return;
   }
-  const int row = place.row(0);
+  const int row = first + place.row_in_box(0);
 #pragma unroll
-  for (int i = 0; i < T::SUMS; i += 2) filters.put(row + (i & 2) * 4, place.col(i), sum[i], sum[i + 1], scale);
+  for (int i = 0; i < T::SUMS; i += 2)
+    filters.put(row + (i & 2) * 4, left + place.col(i), sum[i], sum[i + 1], scale);
 }
 
 // A unit has unit_ints integers; unit b is the first of block b. It is copied to shared memory while everything else is
@@ -199,7 +213,7 @@ __device__ __forceinline__ void store_unit(const float (&sum)[T::SUMS], int slot
 extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1)
 sk_dilated_wgmma(const CUtensorMap *map_x, const CUtensorMap *map_g, float *dw, float4 *work, const int *units,
                  int unit_ints, const float *scale_x, const float *scale_g, int images, int wide_x, int wide_g,
-                 int g_row, int x_row, int x_step, int dw_row) {
+                 int x_once, int g_once, int g_row, int x_row, int x_step, int dw_row) {
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ RingBarriers<Tile> barriers;
@@ -219,7 +233,8 @@ sk_dilated_wgmma(const CUtensorMap *map_x, const CUtensorMap *map_g, float *dw, 
   if (threadIdx.x < 128) {
     ptx::setmaxnreg_dec<Tile::PRODUCER_REGISTERS>();
     if (threadIdx.x > 0) return;  // a thread alone: lanes that wait would hold up the one that issues
-    const Source g = {*map_g, images, wide_g != 0}, x = {*map_x, images, wide_x != 0};
+    const Source g = {*map_g, images, wide_g != 0, g_once ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL};
+    const Source x = {*map_x, images, wide_x != 0, x_once ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL};
     for (auto unit = reinterpret_cast<const Unit *>(first); unit; unit = next(unit))
       load_unit(ring, g, x, {g_row, x_row, x_step}, unit);
   } else {
@@ -254,10 +269,12 @@ sum_units(const float4 *work, float *dw, const Sum *sums, const float *scale_x, 
   const int width = 256 / split, lane = threadIdx.x % width, part = threadIdx.x / width;
   const int element = blockIdx.x * width + lane, thread = element % 128;
   const int row = thread / 32 * 16 + thread % 32 / 4, col = element / 128 * 8 + thread % 4 * 2;
+  const bool exists = thread / 32 * 16 < tile.rows && element / 128 * 8 % Tile::WIDTH < tile.cols;
+  const int count = exists ? tile.count : 0;
   const float4 *from = work + (long long)tile.slot * SLOT + element;
   float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll 8
-  for (int s = part; s < tile.count; s += split) {
+  for (int s = part; s < count; s += split) {
     const float4 v = from[(long long)s * tile.step * SLOT];
     sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
   }

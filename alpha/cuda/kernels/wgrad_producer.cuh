@@ -15,9 +15,11 @@ template <class E_, int BM_, int TAP_, int TAPS_, int PLANES_, int STAGES_, int 
   static constexpr int A_PIXEL = A_BOXES * BOX, A_PLANE = STRIP * A_PIXEL;
   static constexpr int TAP_BYTES = TAP_BOXES * B_BOX, B_PLANE = (TAPS + STRIP - 1) * TAP_BYTES;
   static constexpr int B_AT = PLANES * A_PLANE, STAGE = PLANES * (A_PLANE + B_PLANE);
-  static constexpr int SUMS = BN / 2, TAP_SUMS = TAP / 2;                  // accumulators of a thread
-  static constexpr bool IN_TURN = BM == 64;                                // consumers take buffers in turn
-  static constexpr int CONSUMERS = IN_TURN ? 2 : A_BOXES, THREADS = 128 * (1 + CONSUMERS);
+  static constexpr bool HALVES = BM == 64 && TAPS == 1 && BN >= 128;       // a consumer has half of the columns
+  static constexpr bool IN_TURN = BM == 64 && !HALVES;                     // consumers take buffers in turn
+  static constexpr int WIDTH = HALVES ? TAP / 2 : TAP;                     // columns of a tap that a consumer has
+  static constexpr int SUMS = TAPS * WIDTH / 2, TAP_SUMS = WIDTH / 2;      // accumulators of a thread
+  static constexpr int CONSUMERS = BM == 64 ? 2 : A_BOXES, THREADS = 128 * (1 + CONSUMERS);
   static_assert(BM % 64 == 0 && BM <= 256, "a consumer has 64 rows");
   static_assert(PLANES == 1 || STRIP == 1, "two planes did not gain by strips");
   // Registers: those of the launch, of which consumers get what the producer gives away. Three consumers of several
@@ -77,18 +79,19 @@ struct Source {
   const CUtensorMap &map;
   int images;
   bool wide;
+  uint64_t policy;  // of L2
 
   // Loads BOXES * WIDTH channels of slice `j` of a block; `to` is where slice 0 begins.
   template <int BOXES, int WIDTH>
   __device__ __forceinline__ void load(char *to, int j, int channel, int pixel, int image, int plane,
                                        uint64_t *landed) const {
     if (wide) {
-      ptx::tma_load_5d(to, map, 0, pixel, image, channel / WIDTH, plane, landed);
+      ptx::tma_load_5d(to, map, 0, pixel, image, channel / WIDTH, plane, landed, policy);
     } else {
 #pragma unroll
       for (int b = 0; b < BOXES; b++)
         ptx::tma_load_5d(to + (b * 64 + j * images) * (2 * WIDTH), map, channel + b * WIDTH, pixel, image, 0, plane,
-                         landed);
+                         landed, policy);
     }
   }
 };
