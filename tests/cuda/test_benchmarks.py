@@ -15,7 +15,7 @@ from benchmarks import checks, compare, conv_ops, cuda_bandwidth, cuda_overhead
 from benchmarks import cuda_timing as timing
 from benchmarks.bandwidth_jobs import FAMILIES, Data
 from benchmarks.checks import UnfairError
-from benchmarks.conv_sides import Operands
+from benchmarks.conv_sides import Operands, alpha_call
 from benchmarks.shapes import PASSES, ConvShape
 from benchmarks.sides import AlphaSide, image_batches
 from benchmarks.step_worker import Runner
@@ -47,6 +47,21 @@ def test_a_convolution_is_compared_and_timed(pass_name: str, precision: str) -> 
     assert all(error < 1e-2 for error in row["error"].values()) and row["ratio"] > 0 and row["bar"] is None
     assert f"| layers | tiny | {pass_name} | {precision} |" in conv_ops.line(row) and row["kernel"]
     assert json.loads(json.dumps(row))["useful_tflops"]["alpha"] < row["tflops"]["alpha"]
+
+
+def test_operands_that_are_there_are_not_made_again(launches) -> None:
+    operands = Operands(TINY._replace(ic=64, oc=64, n=64), timing, sets=1)
+    kernel, reads = conv_ops.kernel_of("fprop", operands.shape.desc, "float32", "cuda")
+    if reads == "float32":
+        pytest.skip(f"{kernel} reads float32")
+    calls = alpha_call(operands, "fprop", "cuda"), alpha_call(operands, "fprop", "cuda", reads)
+    alone = []
+    for call in calls:
+        call(0)
+        launches.clear()
+        call(0)
+        alone.append([entry for entry in launches if "split" in entry or "measure" in entry])
+    assert alone[0] and not alone[1]
 
 
 def test_convolutions_are_reported_with_their_bars(monkeypatch: pytest.MonkeyPatch, tmp_path, capsys) -> None:

@@ -108,6 +108,7 @@ PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring) {
   const int to = box.is_pixel ? lane * box_bytes : Tile::B_AT + box.part * Tile::BOX + box.my_unit * (128 * t.unit);
   const int plane = box.is_pixel ? Tile::A_PLANE : Tile::B_PLANE;
   const int fourth_step = box.is_pixel ? t.batch : 0, fifth_step = box.is_pixel ? 0 : t.groups;  // from plane to plane
+  const bool tails = !Box::B_MN && t.columns % Tile::BN;  // the last tile has fewer filters
   const int *list = t.list();
   int ahead = *list;
   for (;;) {
@@ -125,13 +126,14 @@ PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring) {
     box.enter(item, in_y, in_x);
 #pragma unroll 1
     for (int k = 0; k < blocks; k++) {
-      // pixels that do not exist are left out, but where a buffer has never been filled: they are the last one again
+      // A buffer's first filling is whole: pixels that do not exist are the last one again, filters are zeros. Later
+      // they are left out.
       const int loaded = ring.fresh ? box.pixels : pixels;
-      const bool cut = !Box::B_MN && there < Tile::BN && !ring.fresh;  // so are columns
+      const bool cut = tails && there < Tile::BN && !ring.fresh;
       const CUtensorMap *from = map + (cut && !box.is_pixel ? t.runs : 0);
       int first = box.is_mn ? fixed : box.depth, fourth = box.is_mn ? box.depth : fixed;
       ptx::settle(first, box.x, box.y, fourth);  // three buffers of two planes leave no time behind the wait
-      const bool filters = box.has_filters();
+      const bool filters = box.has_filters() || (tails && ring.fresh);
       const int w_bytes = filters ? (cut ? there * 128 : box.w_bytes) : 0;
       const auto buffer = ring.next(Tile::PLANES * (loaded * box_bytes + w_bytes));
       if (lane < loaded || (box.reads_w && filters)) {

@@ -310,9 +310,12 @@ private:
 #pragma unroll
     for (int j = 0; j < 8; j++) {
       const int i = first + 4 * j;
-      if (i >= T::SUMS) break;  // the last box of 96 columns has a half
-      const float2 add = finish.bias_at<PLAIN>(place.col(i));
       unsigned *to = reinterpret_cast<unsigned *>(at + ((j ^ (row & 7)) << 4));
+      if (i >= T::SUMS) {  // the last box of 96 columns is half empty
+        to[0] = to[256] = 0;
+        continue;
+      }
+      const float2 add = finish.bias_at<PLAIN>(place.col(i));
       to[0] = pair_of_floats<H>(finish.apply<PLAIN>(sum[i], add.x), finish.apply<PLAIN>(sum[i + 1], add.y));
       to[256] = pair_of_floats<H>(finish.apply<PLAIN>(sum[i + 2], add.x), finish.apply<PLAIN>(sum[i + 3], add.y));
     }
