@@ -3,10 +3,11 @@
     python -m benchmarks.cuda_profile [--below 1.0] [--precision bf16] [--batch 512] [--sides alpha torch]
                                       [--passes fprop dgrad wgrad] [--shapes NAME] [--results FOLDER] [--output FILE]
 
-Takes those passes of the set networks in conv_ops.jsonl whose `ratio` lies below a bar, runs each once under ncu with
-caches that are cold, and says of its kernels how long they took, in which share of that time tensor cores, FMA units,
-the L2 cache and device memory were busy and multiprocessors had work, at which clock, and what was moved. Its times are
-not those of a replayed graph: conv_ops.jsonl has these.
+Takes those passes of the set networks in conv_ops.jsonl whose `ratio` lies below a bar, and of the layers that --shapes
+names (v1 to in3 in shapes.py) all that are asked for. It runs each once under ncu with caches that are cold, and says
+of its kernels how long they took, in which share of that time tensor cores, FMA units, the L2 cache and device memory
+were busy and multiprocessors had work, at which clock, and what was moved. Its times are not those of a replayed graph:
+conv_ops.jsonl and conv_modes.jsonl have these.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 import alpha
 from benchmarks import results
 from benchmarks.conv_sides import Operands, alpha_call, torch_call
-from benchmarks.shapes import PASSES, ConvShape
+from benchmarks.shapes import PASSES, SHAPES, ConvShape
 
 METRICS = {  # of a kernel: ncu's name, and what it is multiplied by
     "us": ("gpu__time_duration.sum", 1e-3),
@@ -46,11 +47,14 @@ Row = results.Row
 
 
 def cases(rows: Iterable[Row], args: argparse.Namespace) -> list[Row]:
-    """Returns the passes that are profiled: the latest row of each, of those that are asked for."""
+    """Returns the passes that are profiled: of those that are asked for, a network's with their latest row."""
     found = [row for row in results.latest(rows, KEY) if row["set"] == "networks" and "failed" not in row]
     asked = {"precision": [args.precision], "n": [args.batch], "pass": args.passes, "shape": args.shapes}
-    return [row for row in found if row["ratio"] < args.below
-            and all(row[name] in values for name, values in asked.items() if values)]
+    behind = [row for row in found if row["ratio"] < args.below
+              and all(row[name] in values for name, values in asked.items() if values)]
+    return behind + [{"set": "layers", "shape": shape.name, "pass": pass_name, "precision": args.precision,
+                      **{name: getattr(shape, name) for name in FIELDS}}
+                     for shape in SHAPES if shape.name in (args.shapes or ()) for pass_name in args.passes]
 
 
 def run_once(todo: Sequence[Row], sides: Sequence[str]) -> None:
@@ -124,7 +128,7 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--sides", nargs="+", default=["alpha"], choices=("alpha", "torch"))
     parser.add_argument("--passes", nargs="+", default=list(PASSES), choices=PASSES)
-    parser.add_argument("--shapes", nargs="+", metavar="NAME", help="only these convolutions")
+    parser.add_argument("--shapes", nargs="+", metavar="NAME", help="only these convolutions, or these layers")
     parser.add_argument("--results", type=Path, default=Path("benchmarks/results/h100"), help="with conv_ops.jsonl")
     parser.add_argument("--output", type=Path, help="a file that gets a row for each pass")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)  # a file with the passes, under ncu
@@ -158,7 +162,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise RuntimeError(f"ncu has seen {len(groups)} passes of {len(expected)}")
     print(f"| convolution | pass | side | kernel | {' | '.join(SHOWN)} |\n|{'---|' * (4 + len(SHOWN))}")
     for (row, side), group in zip(expected, groups):
-        made = {name: row[name] for name in (*KEY, *FIELDS[1:], "ratio", "ms", "of_roofline")}
+        made = {name: row[name] for name in (*KEY, *FIELDS[1:], "ratio", "ms", "of_roofline") if name in row}
         made |= {"side": side, "kernels": group}
         print(line(made))
         results.record(args.output, facts, made)

@@ -7,6 +7,7 @@ kernels, so that only what changed is compiled again.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -25,7 +26,7 @@ ARCHITECTURES = ("-gencode", "arch=compute_80,code=[sm_80,sm_86,sm_89]", *HOPPER
 
 def compile_strictly(unit: kernel.Unit) -> Path:
     """Compiles a unit for all architectures, those of Hopper's own instructions for that one.  Raises CompileError."""
-    only_hopper = '"ptx_sm90.cuh"' in unit.source.read_text()
+    only_hopper = re.search(r'"ptx_(sm90|wgmma).cuh"', unit.source.read_text())
     flags = ["-std=c++17", "-O3", "-fatbin", f"-I{kernel.KERNELS}", *(HOPPER if only_hopper else ARCHITECTURES),
              *(f"-D{name}={value}" for name, value in unit.defines)]
     compiler = (sys.executable, STRICT_NVCC, kernel.nvcc())

@@ -42,6 +42,11 @@ def test_the_passes_are_those_that_are_behind() -> None:
     assert [r["shape"] for r in profile.cases(rows, args)] == ["b"]
 
 
+def test_a_layer_by_its_name() -> None:
+    layer, = profile.cases([], profile.parsed(["--shapes", "d4", "--passes", "dgrad"]))
+    assert (layer["set"], layer["pass"], layer["n"], layer["hw"], layer["oc"]) == ("layers", "dgrad", 512, 4, 512)
+
+
 def test_nothing_to_do_says_so(tmp_path, capsys) -> None:
     assert profile.main(["--results", str(tmp_path)]) == 1
     assert "no pass at batch 512 in bf16 is below 1.0" in capsys.readouterr().err

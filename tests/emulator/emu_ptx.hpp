@@ -1,4 +1,4 @@
-// The emulated half of ptx.cuh and ptx_sm90.cuh: what their wrappers call when there is no nvcc.
+// The emulated half of ptx.cuh, ptx_sm90.cuh and ptx_wgmma.cuh: what their wrappers call when there is no nvcc.
 #pragma once
 #include "engine.hpp"
 #include <algorithm>

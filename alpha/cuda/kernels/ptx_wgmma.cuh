@@ -1,4 +1,5 @@
-// Beside ptx_sm90.cuh: wgmma by the type of its operands, for kernels that are templates of it. Needs -arch=sm_90a.
+// Hopper's wgmma in two halves, as in ptx.cuh: d = a b (+ d if add) by the four warps of a warpgroup; a is 64 x K, b is
+// K x N, K = 16, or 8 with tf32. Needs -arch=sm_90a. Operands lie in dynamic shared memory, a in registers too.
 #pragma once
 #include "ptx_sm90.cuh"
 #include "storage.cuh"
@@ -7,13 +8,184 @@ template <class E> constexpr bool IS_F16 = false;
 template <> constexpr bool IS_F16<f16> = true;
 
 namespace ptx {
-// These are computed before whatever follows. The compiler would put it off until behind a wait, where it costs time.
-PTX_FN void settle(int& a, int& b, int& c, int& d) { PTX((void)0, "" : "+r"(a), "+r"(b), "+r"(c), "+r"(d)); }
+// Descriptor of an operand whose rows are swizzled over SPAN = 128, 64 or 32 bytes, as TMA does it, or not at all (0).
+//   K-major, rows along K: 8 rows of SPAN bytes repeat every sbo; 32 bytes further in K add 2 to the descriptor.
+//   MN-major, rows along M or N, 16-bit types: rows of SPAN bytes, 8 of them (of K) repeat every sbo, and the next SPAN
+//   bytes of M or N lie lbo further; 16 more of K add 2 sbo / 16 to the descriptor.
+//   SPAN = 0: 8 rows of 16 bytes stand together. K-major: the next 16 bytes of K lie lbo further, the next 8 rows sbo.
+//   MN-major: the next 16 bytes of M or N lie sbo further, the next 8 of K lbo.
+// A tile begins at a multiple of 8 SPAN bytes.
+template <int SPAN = 128>
+PTX_FN uint64_t wgmma_desc(const void* tile, int lbo = 16, int sbo = 8 * SPAN) {
+  static_assert(SPAN == 128 || SPAN == 64 || SPAN == 32 || SPAN == 0, "rows of 128, 64 or 32 bytes, or no swizzle");
+#ifdef __CUDACC__
+  unsigned at = shared(tile);
+#else
+  unsigned at = (unsigned)((const char*)tile - emu::engine.dynamic_shared);
+#endif
+  const uint64_t mode = SPAN == 128 ? 1 : SPAN == 64 ? 2 : SPAN == 32 ? 3 : 0;
+  return (uint64_t)(at >> 4 & 0x3FFF) | (uint64_t)(lbo >> 4) << 16 | (uint64_t)(sbo >> 4) << 32 | mode << 62;
+}
+PTX_FN void wgmma_fence() {  // before the first wgmma, and after other instructions touched its registers
+  PTX(emu::wgmma_fence(), "wgmma.fence.sync.aligned;" :: : "memory");
+}
+PTX_FN void wgmma_commit() { PTX(emu::wgmma_commit(), "wgmma.commit_group.sync.aligned;" :: : "memory"); }
+template <int PENDING>
+PTX_FN void wgmma_wait() {  // all but the last PENDING groups are complete
+  PTX(emu::wgmma_wait(PENDING), "wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
 
-// d = a b (+ d if add), 64 x N x 16; E: f16 or bf16
+#ifdef __CUDACC__
+#define PTX_F4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+// For each N: the accumulators as text and as operands, and the numbers of the operands behind them.
+#define PTX_D8 "%0,%1,%2,%3"
+#define PTX_D16 PTX_D8 ",%4,%5,%6,%7"
+#define PTX_D24 PTX_D16 ",%8,%9,%10,%11"
+#define PTX_D32 PTX_D24 ",%12,%13,%14,%15"
+#define PTX_D40 PTX_D32 ",%16,%17,%18,%19"
+#define PTX_D48 PTX_D40 ",%20,%21,%22,%23"
+#define PTX_D56 PTX_D48 ",%24,%25,%26,%27"
+#define PTX_D64 PTX_D56 ",%28,%29,%30,%31"
+#define PTX_D72 PTX_D64 ",%32,%33,%34,%35"
+#define PTX_D80 PTX_D72 ",%36,%37,%38,%39"
+#define PTX_D88 PTX_D80 ",%40,%41,%42,%43"
+#define PTX_D96 PTX_D88 ",%44,%45,%46,%47"
+#define PTX_D104 PTX_D96 ",%48,%49,%50,%51"
+#define PTX_D112 PTX_D104 ",%52,%53,%54,%55"
+#define PTX_D120 PTX_D112 ",%56,%57,%58,%59"
+#define PTX_D128 PTX_D120 ",%60,%61,%62,%63"
+#define PTX_D136 PTX_D128 ",%64,%65,%66,%67"
+#define PTX_D144 PTX_D136 ",%68,%69,%70,%71"
+#define PTX_D152 PTX_D144 ",%72,%73,%74,%75"
+#define PTX_D160 PTX_D152 ",%76,%77,%78,%79"
+#define PTX_D168 PTX_D160 ",%80,%81,%82,%83"
+#define PTX_D176 PTX_D168 ",%84,%85,%86,%87"
+#define PTX_D184 PTX_D176 ",%88,%89,%90,%91"
+#define PTX_D192 PTX_D184 ",%92,%93,%94,%95"
+#define PTX_D200 PTX_D192 ",%96,%97,%98,%99"
+#define PTX_D208 PTX_D200 ",%100,%101,%102,%103"
+#define PTX_D216 PTX_D208 ",%104,%105,%106,%107"
+#define PTX_D224 PTX_D216 ",%108,%109,%110,%111"
+#define PTX_D232 PTX_D224 ",%112,%113,%114,%115"
+#define PTX_D240 PTX_D232 ",%116,%117,%118,%119"
+#define PTX_D248 PTX_D240 ",%120,%121,%122,%123"
+#define PTX_D256 PTX_D248 ",%124,%125,%126,%127"
+#define PTX_O8 PTX_F4(0)
+#define PTX_O16 PTX_O8, PTX_F4(4)
+#define PTX_O24 PTX_O16, PTX_F4(8)
+#define PTX_O32 PTX_O24, PTX_F4(12)
+#define PTX_O40 PTX_O32, PTX_F4(16)
+#define PTX_O48 PTX_O40, PTX_F4(20)
+#define PTX_O56 PTX_O48, PTX_F4(24)
+#define PTX_O64 PTX_O56, PTX_F4(28)
+#define PTX_O72 PTX_O64, PTX_F4(32)
+#define PTX_O80 PTX_O72, PTX_F4(36)
+#define PTX_O88 PTX_O80, PTX_F4(40)
+#define PTX_O96 PTX_O88, PTX_F4(44)
+#define PTX_O104 PTX_O96, PTX_F4(48)
+#define PTX_O112 PTX_O104, PTX_F4(52)
+#define PTX_O120 PTX_O112, PTX_F4(56)
+#define PTX_O128 PTX_O120, PTX_F4(60)
+#define PTX_O136 PTX_O128, PTX_F4(64)
+#define PTX_O144 PTX_O136, PTX_F4(68)
+#define PTX_O152 PTX_O144, PTX_F4(72)
+#define PTX_O160 PTX_O152, PTX_F4(76)
+#define PTX_O168 PTX_O160, PTX_F4(80)
+#define PTX_O176 PTX_O168, PTX_F4(84)
+#define PTX_O184 PTX_O176, PTX_F4(88)
+#define PTX_O192 PTX_O184, PTX_F4(92)
+#define PTX_O200 PTX_O192, PTX_F4(96)
+#define PTX_O208 PTX_O200, PTX_F4(100)
+#define PTX_O216 PTX_O208, PTX_F4(104)
+#define PTX_O224 PTX_O216, PTX_F4(108)
+#define PTX_O232 PTX_O224, PTX_F4(112)
+#define PTX_O240 PTX_O232, PTX_F4(116)
+#define PTX_O248 PTX_O240, PTX_F4(120)
+#define PTX_O256 PTX_O248, PTX_F4(124)
+#define PTX_WIDTHS(X, t) \
+  X(t, 8, 4, 5, 6, 7, 8, 9, 10, 11, 12) X(t, 16, 8, 9, 10, 11, 12, 13, 14, 15, 16) \
+  X(t, 24, 12, 13, 14, 15, 16, 17, 18, 19, 20) X(t, 32, 16, 17, 18, 19, 20, 21, 22, 23, 24) \
+  X(t, 40, 20, 21, 22, 23, 24, 25, 26, 27, 28) X(t, 48, 24, 25, 26, 27, 28, 29, 30, 31, 32) \
+  X(t, 56, 28, 29, 30, 31, 32, 33, 34, 35, 36) X(t, 64, 32, 33, 34, 35, 36, 37, 38, 39, 40) \
+  X(t, 72, 36, 37, 38, 39, 40, 41, 42, 43, 44) X(t, 80, 40, 41, 42, 43, 44, 45, 46, 47, 48) \
+  X(t, 88, 44, 45, 46, 47, 48, 49, 50, 51, 52) X(t, 96, 48, 49, 50, 51, 52, 53, 54, 55, 56) \
+  X(t, 104, 52, 53, 54, 55, 56, 57, 58, 59, 60) X(t, 112, 56, 57, 58, 59, 60, 61, 62, 63, 64) \
+  X(t, 120, 60, 61, 62, 63, 64, 65, 66, 67, 68) X(t, 128, 64, 65, 66, 67, 68, 69, 70, 71, 72) \
+  X(t, 136, 68, 69, 70, 71, 72, 73, 74, 75, 76) X(t, 144, 72, 73, 74, 75, 76, 77, 78, 79, 80) \
+  X(t, 152, 76, 77, 78, 79, 80, 81, 82, 83, 84) X(t, 160, 80, 81, 82, 83, 84, 85, 86, 87, 88) \
+  X(t, 168, 84, 85, 86, 87, 88, 89, 90, 91, 92) X(t, 176, 88, 89, 90, 91, 92, 93, 94, 95, 96) \
+  X(t, 184, 92, 93, 94, 95, 96, 97, 98, 99, 100) X(t, 192, 96, 97, 98, 99, 100, 101, 102, 103, 104) \
+  X(t, 200, 100, 101, 102, 103, 104, 105, 106, 107, 108) X(t, 208, 104, 105, 106, 107, 108, 109, 110, 111, 112) \
+  X(t, 216, 108, 109, 110, 111, 112, 113, 114, 115, 116) X(t, 224, 112, 113, 114, 115, 116, 117, 118, 119, 120) \
+  X(t, 232, 116, 117, 118, 119, 120, 121, 122, 123, 124) X(t, 240, 120, 121, 122, 123, 124, 125, 126, 127, 128) \
+  X(t, 248, 124, 125, 126, 127, 128, 129, 130, 131, 132) X(t, 256, 128, 129, 130, 131, 132, 133, 134, 135, 136)
+
+// One instruction; i...: numbers of the operands b, add, signs of a and b, is b MN-major, and up to four of a.
+#define PTX_WGMMA_N(types, n, a_text, majors, ib, iadd, ia_sign, ib_sign, ...) \
+  if constexpr (HALF == n / 2) \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #iadd ", 0;\n" \
+                 "wgmma.mma_async.sync.aligned.m64n" #n types " {" PTX_D##n "}, " a_text ", %" #ib ", p, %" #ia_sign \
+                 ", %" #ib_sign majors ";\n}" \
+                 : PTX_O##n \
+                 : "l"(b), "r"((int)add), "n"(NEGATE_A ? -1 : 1), "n"(NEGATE_B ? -1 : 1), __VA_ARGS__ \
+                 : "memory");
+#define PTX_SS_16(types, n, i0, i1, i2, i3, i4, i5, i6, i7, i8) \
+  PTX_WGMMA_N(types, n, "%" #i5, ", %" #i6 ", %" #i4, i0, i1, i2, i3, "n"(B_MN), "l"(a), "n"(A_MN))
+#define PTX_RS_16(types, n, i0, i1, i2, i3, i4, i5, i6, i7, i8) \
+  PTX_WGMMA_N(types, n, "{%" #i5 ",%" #i6 ",%" #i7 ",%" #i8 "}", ", %" #i4, i0, i1, i2, i3, "n"(B_MN), "r"(a[0]), \
+            "r"(a[1]), "r"(a[2]), "r"(a[3]))
+#define PTX_SS_32(types, n, i0, i1, i2, i3, i4, i5, i6, i7, i8) \
+  PTX_WGMMA_N(types, n, "%" #i5, "", i0, i1, i2, i3, "n"(0), "l"(a))
+#define PTX_RS_32(types, n, i0, i1, i2, i3, i4, i5, i6, i7, i8) \
+  PTX_WGMMA_N(types, n, "{%" #i5 ",%" #i6 ",%" #i7 ",%" #i8 "}", "", i0, i1, i2, i3, "n"(0), "r"(a[0]), "r"(a[1]), \
+            "r"(a[2]), "r"(a[3]))
+#define PTX_WGMMA_ALL(X, types, format, a_registers, a_desc, a_mn, b_mn) PTX_WIDTHS(X, types)
+#else
+#define PTX_WGMMA_ALL(X, types, format, a_registers, a_desc, a_mn, b_mn) \
+  emu::wgmma(emu::format, 2 * HALF, d, a_registers, a_desc, b, add, a_mn, b_mn, NEGATE_A != NEGATE_B);
+#endif
+#define PTX_WIDTH_OF_D \
+  static_assert(HALF % 4 == 0 && HALF >= 4 && HALF <= 128, "N, twice the accumulators, is a multiple of 8 up to 256")
+
+// N is twice the number of accumulators in d; these may be used after wgmma_wait. d[i] of a thread: row 16 (warp % 4) +
+// lane / 4 + 8 (i / 2 % 2), column 8 (i / 4) + 2 (lane % 4) + i % 2. A_MN, B_MN: that operand is MN-major; NEGATE_A,
+// NEGATE_B: its sign changes. ss: a in shared memory; rs: in registers, laid out as for mma_f16, 16 rows per warp.
+#define PTX_WGMMA_16(type, format) \
+  template <int A_MN = 0, int B_MN = 0, int NEGATE_A = 0, int NEGATE_B = 0, int HALF> \
+  PTX_FN void wgmma_ss_##type(float (&d)[HALF], uint64_t a, uint64_t b, bool add) { \
+    PTX_WIDTH_OF_D; \
+    PTX_WGMMA_ALL(PTX_SS_16, "k16.f32." #type "." #type, format, nullptr, a, A_MN, B_MN) \
+  } \
+  template <int B_MN = 0, int NEGATE_A = 0, int NEGATE_B = 0, int HALF> \
+  PTX_FN void wgmma_rs_##type(float (&d)[HALF], const unsigned (&a)[4], uint64_t b, bool add) { \
+    PTX_WIDTH_OF_D; \
+    PTX_WGMMA_ALL(PTX_RS_16, "k16.f32." #type "." #type, format, a, 0, 0, B_MN) \
+  } \
+  template <int A_MN = 0, int B_MN = 0> \
+  PTX_FN void wgmma_n64_##type(float (&d)[32], uint64_t a, uint64_t b, bool add) { \
+    wgmma_ss_##type<A_MN, B_MN>(d, a, b, add); \
+  }
+PTX_WGMMA_16(f16, Fp16)
+PTX_WGMMA_16(bf16, Bf16)
+template <int NEGATE_A = 0, int NEGATE_B = 0, int HALF>
+PTX_FN void wgmma_ss_tf32(float (&d)[HALF], uint64_t a, uint64_t b, bool add) {
+  PTX_WIDTH_OF_D;
+  PTX_WGMMA_ALL(PTX_SS_32, "k8.f32.tf32.tf32", Tf32, nullptr, a, 0, 0)
+}
+template <int NEGATE_A = 0, int NEGATE_B = 0, int HALF>
+PTX_FN void wgmma_rs_tf32(float (&d)[HALF], const unsigned (&a)[4], uint64_t b, bool add) {
+  PTX_WIDTH_OF_D;
+  PTX_WGMMA_ALL(PTX_RS_32, "k8.f32.tf32.tf32", Tf32, a, 0, 0, 0)
+}
+PTX_FN void wgmma_n64_tf32(float (&d)[32], uint64_t a, uint64_t b, bool add) { wgmma_ss_tf32(d, a, b, add); }
+
+// ---- for kernels
+// The instruction by the type of its operands, f16 or bf16, for kernels that are templates of it.
 template <class E, int N, int A_MN, int B_MN>
 PTX_FN void wgmma(float (&d)[N / 2], uint64_t a, uint64_t b, bool add) {
   if constexpr (IS_F16<E>) wgmma_ss_f16<A_MN, B_MN>(d, a, b, add);
   else wgmma_ss_bf16<A_MN, B_MN>(d, a, b, add);
 }
+// These are computed before whatever follows. The compiler would put it off until behind a wait, where it costs time.
+PTX_FN void settle(int& a, int& b, int& c, int& d) { PTX((void)0, "" : "+r"(a), "+r"(b), "+r"(c), "+r"(d)); }
 }  // namespace ptx
