@@ -137,6 +137,13 @@ PTX_FN Blocks blocks_of(int item) {
   return {heads, lead / 16, min(steps, 4) - lead / 16, whole, field(item, BLOCKS) - heads - whole, steps % 4};
 }
 
+// How its buffers follow one another where it is one of pairs.
+PTX_FN PairRow row_of(int item) {
+  const int length = field(item, LENGTH), channels = length / field(item, RUN);
+  const bool both = field(item, PAIR) > 0, few = field(item, TAP_IN_W) == 0;
+  return {field(item, RUNS_W), length / 16, both && few ? channels / 16 : 0, both};
+}
+
 // Where a lane's box of results goes, if there is one.
 struct Target {
   int image, h, w;
@@ -175,7 +182,7 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring) {
 #pragma unroll
     for (int d = 0; d < Tile::DEPTH; d++) to[d].find(t, item, d, row, lane * rows < 64);
     const bool both = field(item, PAIR) > 0;
-    if constexpr (Tile::PAIRS) pair_sum<Tile>(ring, field(item, BLOCKS), field(item, RUNS_W), both, sum);
+    if constexpr (Tile::PAIRS) pair_sum<Tile>(ring, field(item, BLOCKS), row_of(item), sum);
     else wgmma_sum<Tile>(ring, blocks_of(item), sum);
     const float *bias = t.bias ? t.bias + group * t.columns + column : nullptr;
     const Finish finish = {scale, bias, t.columns - column, t.relu != 0};
@@ -219,6 +226,7 @@ conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, 
       if (r == 0 || !Tile::B_MN) ptx::tensor_map_acquire(w + r);
       if (!Tile::B_MN && columns % Tile::BN) ptx::tensor_map_acquire(w + most_run - least_run + 1 + r);
     }
+    if (Tile::PAIRS) ptx::tensor_map_acquire(in + most_run - least_run + 1);
   } else if (threadIdx.x % 128 < 32) {
     ptx::tensor_map_acquire(out);
     if (header) ptx::tensor_map_acquire(out + 1);

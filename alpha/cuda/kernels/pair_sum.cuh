@@ -6,7 +6,11 @@
 //   layout    buffer j of a row: [128 rows of A: pixel j of each pair][B: filters of tap j, but in the last one]
 //   order     sum[0] takes pixel j with the filters of its own buffer, sum[1] with those of the buffer before. So a
 //             buffer is given back when the products of the next one are done
-//   requires  whole blocks of 64 of k, and one plane
+//   few       of 16, 32 or 48 channels T + 1 pixels are one run of values, and so are T taps: buffer j has chunk j of
+//             both. Step s of 16 of the run meets step s of the filters in sum[0], and step s - channels / 16 in sum[1],
+//             which is in the same buffer or in the one before. Nothing is multiplied that one of the outputs does not
+//             read. Rows of 128 bytes, which limit such layers, are half as many as for outputs alone, or less
+//   requires  whole blocks of 64 of k or, K-major, such channels; one plane
 //   measured  H100 SXM, bursts, batch 512, bfloat16, us beside those of the best tile of outputs alone, 3x3: 32x32,
 //             64 -> 64 76 of 86 (dgrad 78 of 87), 16x16, 128 -> 128 55.5 of 57; dgrad at stride 2 to 32x32x64 53 of 57,
 //             to 16x16x128 35 of 35; 5x5, likewise, 101 of 110 and 67 of 70. 8x8 and smaller maps have more outputs
@@ -39,25 +43,71 @@ template <class T> struct PairSum {
     older = last, last = ring.stage;
     ring.advance();
   }
+  // Of the next buffer of few channels the first `own` steps for the first output, and those from `begin` to `end` for
+  // the second one, whose filters are `shift` steps before.
+  PTX_FN void step(int own, int begin, int end, int shift) {
+    constexpr int STAGE = T::STAGE / 16;
+    ring.wait();
+    const uint64_t a = a0 + ring.stage * STAGE, b = b0 + ring.stage * STAGE;
+    const uint64_t before = b0 + last * STAGE + 4 * T::B_STEP;
+    ptx::wgmma_fence();
+    if (own == 1) wgmma_buffer<T, 1>(sum[0], a, b, true);
+    else if (own == 2) wgmma_buffer<T, 2>(sum[0], a, b, true);
+    else if (own == 3) wgmma_buffer<T, 3>(sum[0], a, b, true);
+    else if (own == 4) wgmma_buffer<T, 4>(sum[0], a, b, true);
+    if (end - begin == 1) second<1>(a, b, before, begin, shift);
+    else if (end - begin == 2) second<2>(a, b, before, begin, shift);
+    else if (end - begin == 3) second<3>(a, b, before, begin, shift);
+    else if (end - begin == 4) second<4>(a, b, before, begin, shift);
+    ptx::wgmma_commit();
+    if (last >= 0) ptx::wgmma_wait<1>();
+    if (older >= 0) ring.release(older);
+    older = last, last = ring.stage;
+    ring.advance();
+  }
   PTX_FN void finish() {
     ptx::wgmma_wait<0>();
     if (older >= 0) ring.release(older);
     if (last >= 0) ring.release(last);
   }
+
+private:
+  template <int STEPS> PTX_FN void second(uint64_t a, uint64_t own, uint64_t before, int begin, int shift) {
+#pragma unroll
+    for (int k = 0; k < STEPS; k++) {
+      const int s = begin + k;
+      ptx::wgmma<typename T::E, T::BN, T::A_MN, T::B_MN>(sum[1], a + s * T::A_STEP,
+                                                         (s < shift ? before : own) + (s - shift) * T::B_STEP, true);
+    }
+  }
 };
 
-// Consumer: the sums over the next `blocks` buffers, `width` of them for a row of taps; of both outputs, or of the first
-// alone. 0 where there are none.
-template <class T> PTX_FN void pair_sum(Ring<T> &ring, int blocks, int width, bool both, typename T::Sums &sum) {
+// The buffers of a pair: `width` of them for a row of taps; both: of both outputs, or of the first alone. Of few channels
+// a row of taps has `steps` times 16 values, and an output is `shift` times 16 behind the one before; else shift is 0.
+struct PairRow {
+  int width, steps, shift;
+  bool both;
+};
+
+// Consumer: the sums over the next `blocks` buffers. 0 where there are none.
+template <class T> PTX_FN void pair_sum(Ring<T> &ring, int blocks, const PairRow &row, typename T::Sums &sum) {
 #pragma unroll
   for (int i = 0; i < T::SUMS; i++) sum[0][i] = sum[1][i] = 0.f;
   PairSum<T> pair(ring, sum);
-  if (both) {
+  if (!T::B_MN && row.both && row.shift) {
+    int at = 0;  // of the row, in steps
 #pragma unroll 1
-    for (int at = 0; at < blocks; at += width) {
+    for (int k = 0; k < blocks; k++) {
+      const auto within = [&](int s) { return max(0, min(4, s - at)); };
+      pair.step(within(row.steps), within(row.shift), within(row.steps + row.shift), row.shift);
+      at = at + 4 < row.steps + row.shift ? at + 4 : 0;
+    }
+  } else if (row.both) {
+#pragma unroll 1
+    for (int at = 0; at < blocks; at += row.width) {
       pair.template step<true, false>();
 #pragma unroll 1
-      for (int j = 2; j < width; j++) pair.template step<true, true>();
+      for (int j = 2; j < row.width; j++) pair.template step<true, true>();
       pair.template step<false, true>();
     }
   } else {
