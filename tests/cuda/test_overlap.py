@@ -12,6 +12,7 @@ from alpha import nn, ops
 from alpha.cuda import kernel, libcuda, overlap
 from tests.cuda.operand_oracle import normal
 
+pytestmark = pytest.mark.cuda
 NAMES = {1: b"conv_wgmma", 2: b"sum_units", 3: b"relu", 4: None}  # of nodes; node 4 is a copy
 EDGES = [(1, 2), (2, 3), (3, 1), (4, 1), (1, 4)]
 
@@ -84,7 +85,6 @@ def test_every_kernel_that_overlaps_waits() -> None:
     assert waiting == overlap.overlapping
 
 
-@pytest.mark.cuda
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_replays_have_the_bits_of_single_calls(device: Any, monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
     """Convolutions behind each other, behind others, and gradients of filters that are added up."""
