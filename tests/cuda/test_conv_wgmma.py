@@ -39,9 +39,9 @@ PAIRS = (  # of outputs: of rows with an odd output, of one tap, across tails of
     square("pairs", 9, 6, 64, 72, 3, 1, 1), square("odd width, tails", 66, 5, 64, 136, 3, 1, 1),
     square("pairs of one tap", 9, 4, 128, 40, 1, 2), square("strided pairs", 5, 8, 64, 64, 5, 2, 2),
     square("groups of 64", 3, 5, 128, 128, 2, 1, 1, groups=2))
-FEW = (  # channels of a pixel, of which a pair reads a run of 1 to 5 chunks: odd width, tails, one tap
+FEW = (  # channels of a pixel, of which a pair reads a run of 1 to 3 chunks: odd width, tails, rows alone, no padding
     square("16 channels", 9, 6, 16, 72, 3, 1, 1), square("32 channels", 66, 5, 32, 136, 3, 1, 1),
-    square("48 channels", 3, 9, 48, 40, 5, 1, 2), Shape("one tap", 9, (4, 4), 32, 64, (3, 1), padding=(1, 0)))
+    Shape("48 channels", 3, (5, 9), 48, 40, (1, 3), padding=(0, 2)), square("no padding", 5, 8, 48, 8, 3))
 
 
 @cache

@@ -37,7 +37,7 @@ from alpha.ops.conv_desc import ConvDesc, TapClass, ceil_div
 
 ROWS, CHUNK = 128, 64  # rows of a tile, as a rule; values of a block
 STEP = 16              # values that are multiplied at once
-FEW = (16, 32, 48)     # channels of pairs that read a run of pixels: a pixel is a few steps
+FEW, FEW_TAPS = (16, 32, 48), 3  # channels of pairs that read a run of pixels, and taps of a row
 ALIGNED_FROM = 128     # images of a batch from which runs have a lead
 CLASS = ("pixels", "width", "in_h", "in_h_step", "in_w", "in_w_step", "out_h", "out_h_step", "out_w", "out_w_step",
          "runs_h", "runs_w", "tap_in_h", "tap_in_w", "tap_h", "tap_h_step", "tap_w", "tap_w_step", "run", "length",
@@ -183,8 +183,8 @@ def _paired(classes: np.ndarray, few: bool = False) -> np.ndarray:
         c = dict(zip(CLASS, row.tolist()))
         taps, pairs = c["runs_w"], c["width"] // 2
         if few:
-            possible, channels = taps == c["in_w_step"] == 1, c["length"] // c["run"]
-            reads = {"runs_w": ceil_div(c["length"] + channels, CHUNK), "tap_in_w": 0, "tap_w_step": 0}
+            possible = taps == c["in_w_step"] == 1 and c["run"] == FEW_TAPS
+            reads = {"runs_w": ceil_div(c["length"] + c["length"] // FEW_TAPS, CHUNK), "tap_in_w": 0, "tap_w_step": 0}
         else:
             possible = (taps < 2 or c["tap_in_w"] == c["in_w_step"]) and c["length"] % CHUNK == 0
             reads = {"runs_w": taps + (taps > 0), "tap_in_w": c["in_w_step"]}

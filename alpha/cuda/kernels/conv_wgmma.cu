@@ -137,11 +137,11 @@ PTX_FN Blocks blocks_of(int item) {
   return {heads, lead / 16, min(steps, 4) - lead / 16, whole, field(item, BLOCKS) - heads - whole, steps % 4};
 }
 
-// How its buffers follow one another where it is one of pairs.
-PTX_FN PairRow row_of(int item) {
-  const int length = field(item, LENGTH), channels = length / field(item, RUN);
-  const bool both = field(item, PAIR) > 0, few = field(item, TAP_IN_W) == 0;
-  return {field(item, RUNS_W), length / 16, both && few ? channels / 16 : 0, both};
+// How many times 16 channels there are where a pair reads a run of pixels; else 0.
+PTX_FN int few_channels(int item) {
+  const bool few = field(item, PAIR) > 0 && field(item, TAP_IN_W) == 0;
+  const int sixteens = field(item, LENGTH) / (16 * FEW_TAPS);
+  return few ? sixteens : 0;
 }
 
 // Where a lane's box of results goes, if there is one.
@@ -182,7 +182,8 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring) {
 #pragma unroll
     for (int d = 0; d < Tile::DEPTH; d++) to[d].find(t, item, d, row, lane * rows < 64);
     const bool both = field(item, PAIR) > 0;
-    if constexpr (Tile::PAIRS) pair_sum<Tile>(ring, field(item, BLOCKS), row_of(item), sum);
+    if constexpr (Tile::PAIRS)
+      pair_sum<Tile>(ring, field(item, BLOCKS), field(item, RUNS_W), both, few_channels(item), sum);
     else wgmma_sum<Tile>(ring, blocks_of(item), sum);
     const float *bias = t.bias ? t.bias + group * t.columns + column : nullptr;
     const Finish finish = {scale, bias, t.columns - column, t.relu != 0};
