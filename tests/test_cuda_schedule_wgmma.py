@@ -23,6 +23,7 @@ from alpha.cuda.conv.schedule_wgmma import (
     fprop_pixels,
     last_load,
     longest_first,
+    paired,
     work_list,
 )
 from alpha.gradcheck import assert_equal_at
@@ -42,9 +43,6 @@ ALIGNED = (  # by where their runs begin; dgrad has the channels the other way r
 PAIRS = (square("neighbours", 5, 6, 64, 128, 3, 1, 1), square("odd width", 3, 7, 128, 64, 5, 1, 2),
          square("of one tap", 9, 5, 64, 64, 1), square("strided", 3, 9, 64, 64, 5, 2, 2),
          square("groups of 64", 2, 6, 128, 128, 3, 1, 1, groups=2))
-FEW = (  # channels of a pixel: what a pair reads in a row is one run, of 1 to 3 chunks
-    square("16 channels", 5, 6, 16, 40, 3, 1, 1), square("32, odd width", 3, 7, 32, 64, 3, 1, 1),
-    replace(square("48, 5x3", 3, 8, 48, 16, 5, 1, 2), f=(5, 3)), square("48, no padding", 2, 8, 48, 8, 3))
 PASSES = {"fprop": fprop_pixels, "dgrad": dgrad_pixels}
 
 
@@ -76,13 +74,8 @@ def interpret(work, pixels, images, columns, read, w, out_shape, tile_rows=ROWS)
         for p, second in itertools.product(places, range(1 + (c["pair"] > 0))):
             ph, pw = divmod(p, c["width"])
             total = np.zeros(out[rows, 0, 0, columns_of].shape, np.int64)
-            few = c["pair"] > 0 and c["tap_in_w"] == 0
             for b in range(c["block"], c["block"] + c["blocks"]):
                 chunk, at = divmod(b, c["runs_h"] * c["runs_w"])
-                if few:
-                    th, chunk = divmod(at, c["runs_w"])
-                    total += of_few(c, chunk, second, (ph, pw, th), channels, read[rows], w[columns_of])
-                    continue
                 th, column = divmod(at, c["runs_w"])
                 tw = column - second  # of a pair the second output's first tap meets the second pixel
                 if not 0 <= tw < c["runs_w"] - (c["pair"] > 0):
@@ -116,24 +109,9 @@ def interpret(work, pixels, images, columns, read, w, out_shape, tile_rows=ROWS)
     return out
 
 
-def of_few(c, chunk, second, place, channels, read, w):
-    """Returns what an output of a pair gets of a chunk of the run that both read, in steps as the kernel makes them."""
-    ph, pw, th = place
-    h, v = c["in_h"] + ph * c["in_h_step"] + th * c["tap_in_h"], c["in_w"] + pw * c["in_w_step"]
-    filter_step = c["tap_h"] + th * c["tap_h_step"]
-    assert v >= 0 and v + c["run"] < read.shape[2], "beyond a row of pixels"
-    total = np.zeros((len(read), len(w)), np.int64)
-    for step in range(chunk * CHUNK, min(chunk * CHUNK + CHUNK, c["length"] + channels), STEP):
-        k = step - second * channels  # of the filters
-        if 0 <= k < c["length"]:
-            tap, channel = divmod(k, channels)
-            at = slice(channel, channel + STEP)
-            total += read[:, h, v + step // channels, at] @ w[:, filter_step, c["tap_w"] + tap, at].T
-    return total
-
-
 def check(case, pass_name, images, columns, sm_count, rows=ROWS, pairs=False):
-    pixels = PASSES[pass_name](case.desc, pairs)
+    pixels = PASSES[pass_name](case.desc)
+    pixels = paired(pixels) if pairs else pixels
     work = work_list(pixels, images, columns, sm_count, rows=rows)
     a = integers(case.desc.x_shape if pass_name == "fprop" else case.desc.y_shape, 1)
     w = integers(case.w_shape, 2)
@@ -180,8 +158,7 @@ def test_pairs_of_outputs_share_what_they_read(pass_name, images):
     for case in (*SMALL, *PAIRS):
         found = [*entries(check(case, pass_name, images, 64, 3, pairs=True))]
         shared += any(c["pair"] for c in found)
-        c = dict(zip(CLASS, PASSES[pass_name](case.desc, True).classes.T.astype(np.int64)))
-        c["runs_w"][(c["pair"] > 0) & (c["tap_in_w"] == 0)] = 2  # both outputs have all taps of a row
+        c = dict(zip(CLASS, paired(PASSES[pass_name](case.desc)).classes.T.astype(np.int64)))
         outputs = np.where(c["pair"] > 0, 2 * (c["runs_w"] - 1), c["runs_w"]) * c["pixels"] * c["runs_h"] * c["length"]
         assert 2 * outputs.sum() * case.n * PASSES[pass_name](case.desc).columns * case.groups == case.desc.useful_flops
     assert shared >= len(PAIRS) - 1  # the strided one in dgrad alone
@@ -194,27 +171,11 @@ def test_pairs_are_made_where_taps_are_as_far_apart_as_outputs():
     near, far = square("", 2, 9, 64, 64, 3, 1, 1), square("", 2, 9, 64, 64, 3, 2, 1)
     dilated, one = square("", 2, 9, 64, 64, 3, 1, 2, 2), square("", 2, 9, 64, 64, 1, 2)
     for case, fprop, dgrad in ((near, 1, 1), (far, 0, 2), (dilated, 0, 0), (one, 1, 2)):
-        for pixels, distance in ((fprop_pixels(case.desc, True), fprop), (dgrad_pixels(case.desc, True), dgrad)):
-            apart = schedule_wgmma.field(pixels.classes, "pair")
+        for pixels, distance in ((fprop_pixels(case.desc), fprop), (dgrad_pixels(case.desc), dgrad)):
+            apart = schedule_wgmma.field(paired(pixels).classes, "pair")
             assert apart.max() == distance, case
     narrow = replace(near, ic=96, oc=96)  # the rows of its chunks are not those of one tap
-    assert not schedule_wgmma.field(fprop_pixels(narrow.desc, True).classes, "pair").any()
-
-
-@pytest.mark.parametrize("images", [8, 128])
-def test_pairs_of_few_channels_read_one_run(images):
-    """A pair reads the chunks of a row that is a pixel longer than an output's, and not two rows."""
-    for case in FEW:
-        found = [*entries(check(case, "fprop", images, 64, 3, pairs=True))]
-        pairs, alone = ([c for c in found if (c["pair"] > 0) == wanted] for wanted in (True, False))
-        assert pairs and bool(alone) == (case.desc.w.o % 2 == 1 or case.padding[1] > 0)
-        for c in pairs:
-            assert c["blocks"] == c["runs_h"] * -(-(c["run"] + 1) * case.ic // CHUNK) and c["lead"] == 0
-    for other in (replace(FEW[0], ic=24), replace(FEW[0], ic=80), replace(FEW[0], stride=(1, 2)),
-                  replace(FEW[0], dilation=(1, 2)), replace(FEW[0], groups=2, ic=32, oc=32), replace(FEW[0], f=(3, 2)),
-                  replace(FEW[0], f=(3, 1))):
-        assert not schedule_wgmma.field(fprop_pixels(other.desc, True).classes, "pair").any(), other
-    assert not schedule_wgmma.field(dgrad_pixels(replace(FEW[0], oc=16).desc, True).classes, "pair").any()
+    assert not schedule_wgmma.field(paired(fprop_pixels(narrow.desc)).classes, "pair").any()
 
 
 @pytest.mark.parametrize("pass_name", PASSES)

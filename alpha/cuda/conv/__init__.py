@@ -18,7 +18,6 @@ from alpha.cuda.conv import (  # noqa: F401  registers the candidates
     stem_mma_dgrad,
     stem_runs,
     stem_window,
-    turned,
     wgmma,
     wgmma_wgrad,
 )
@@ -31,7 +30,7 @@ from alpha.ops.conv import conv2d, conv2d_bias_act, conv2d_dgrad, conv2d_wgrad
 from alpha.ops.conv_desc import ConvDesc, Pair
 
 TENSOR_CORES = (*wgmma.candidates(), *wgmma_wgrad.candidates(), *mma.candidates())
-register(*TENSOR_CORES, *turned.candidates(TENSOR_CORES), *padded.candidates(TENSOR_CORES))
+register(*TENSOR_CORES, *padded.candidates(TENSOR_CORES))
 
 @conv2d.impl("cuda")
 def conv2d_cuda(x: Array, w: Array, **geometry: Any) -> Array:

@@ -16,10 +16,9 @@ Rows of a box that begin between two lines of 128 bytes take longer to copy. So 
 of lines, pixels whose runs begin at the same place of a line are a class of their own, and the first chunk begins where
 that line does: `lead` values before the run, which arrive as zeros. Steps that have these alone are left out.
 
-Neighbouring outputs of a row can share what they read, where their taps are as far apart as they are themselves: then
-classes are of pairs, each of which reads a pixel more than one output does. Of 16, 32 or 48 channels these pixels are
-one run, whose chunks follow one another: half as many rows of a box are copied as for outputs alone. Sums of pairs are
-not cut.
+Neighbouring outputs of a row can share what they read, where their taps are as far apart as they are themselves:
+`paired` makes such classes ones of pairs, each of which reads a pixel more than one output does. Sums of pairs are not
+cut.
 
 Where there are too few tiles to go round, long sums are cut into slices, tiles of their own whose results the kernel
 adds up. Whether and how finely is decided by which list is done first.
@@ -37,7 +36,6 @@ from alpha.ops.conv_desc import ConvDesc, TapClass, ceil_div
 
 ROWS, CHUNK = 128, 64  # rows of a tile, as a rule; values of a block
 STEP = 16              # values that are multiplied at once
-FEW, FEW_TAPS = (16, 32, 48), 3  # channels of pairs that read a run of pixels, and taps of a row
 ALIGNED_FROM = 128     # images of a batch from which runs have a lead
 CLASS = ("pixels", "width", "in_h", "in_h_step", "in_w", "in_w_step", "out_h", "out_h_step", "out_w", "out_w_step",
          "runs_h", "runs_w", "tap_in_h", "tap_in_w", "tap_h", "tap_h_step", "tap_w", "tap_w_step", "run", "length",
@@ -55,8 +53,7 @@ class Pixels(NamedTuple):
     Attributes:
         classes: int32 array (classes, len(CLASS)), columns as in CLASS, those with most taps first; "run" is the number
             of taps in a run, "length" that of its values, "lead" that of zeros before them in the first chunk; "pair"
-            is how far apart the outputs of a pair are, of which "runs_w" pixels are read in a row, or 0. Where
-            "tap_in_w" is 0 a pair reads a run that is longer by a tap, of "runs_w" chunks, in each row.
+            is how far apart the outputs of a pair are, of which "runs_w" pixels are read in a row, or 0.
         images: of the batch.
         channels: of a group that are summed over at each tap.
         columns: channels of a group of the tensor that is written.
@@ -112,34 +109,28 @@ class WorkList(NamedTuple):
     makespan: float
 
 
-def fprop_pixels(desc: ConvDesc, pairs: bool = False) -> Pixels:
-    """Returns the classes of y = x * w.  pairs: of outputs, in the place of two, where they share what they read."""
+def fprop_pixels(desc: ConvDesc) -> Pixels:
+    """Returns the classes of y = x * w."""
     channels, columns = desc.ic // desc.groups, desc.oc // desc.groups
     joined = desc.groups == 1 and channels % CHUNK > 0
-    classes = _classes(desc.h.fprop_classes, desc.w.fprop_classes, (1, 1), channels, joined)
-    if pairs:
-        classes = _paired(classes, few=joined and channels in FEW)
-    elif joined and desc.n >= ALIGNED_FROM:
-        classes = _aligned(classes, desc.w.i, channels)
+    classes = _classes(desc.n, desc.h.fprop_classes, desc.w.fprop_classes, (1, 1), desc.w.i, channels, joined)
     return Pixels(classes, desc.n, channels, columns, desc.groups, CHUNK)
 
 
-def dgrad_pixels(desc: ConvDesc, pairs: bool = False) -> Pixels:
+def dgrad_pixels(desc: ConvDesc) -> Pixels:
     """Returns the classes of the gradient with respect to x.  Boxes of filters have channels of one tap."""
     channels, columns = desc.oc // desc.groups, desc.ic // desc.groups
     unit = gcd(channels, CHUNK) if channels % STEP == 0 else CHUNK
     joined = desc.groups == 1 and unit < CHUNK
-    classes = _classes(desc.h.dgrad_classes, desc.w.dgrad_classes, (desc.h.s, desc.w.s), channels, joined)
-    if pairs:
-        classes = _paired(classes)
-    elif joined and desc.n >= ALIGNED_FROM:
-        classes = _aligned(classes, desc.w.o, channels)
+    spacing = desc.h.s, desc.w.s
+    classes = _classes(desc.n, desc.h.dgrad_classes, desc.w.dgrad_classes, spacing, desc.w.o, channels, joined)
     return Pixels(classes, desc.n, channels, columns, desc.groups, unit)
 
 
-def _classes(h_classes: tuple[TapClass, ...], w_classes: tuple[TapClass, ...], spacing: tuple[int, int], channels: int,
-             joined: bool) -> np.ndarray:
-    """spacing: distance of neighbouring positions in a class; joined: a run has all taps of a row, where it can."""
+def _classes(images: int, h_classes: tuple[TapClass, ...], w_classes: tuple[TapClass, ...], spacing: tuple[int, int],
+             width: int, channels: int, joined: bool) -> np.ndarray:
+    """spacing: distance of neighbouring positions in a class; width: pixels in a row of what is read; joined: a run has
+    all taps of a row, where it can."""
     found = []
     for h, w, taps, (h0, h_step, h_count), (w0, w_step, w_count) in grids(h_classes, w_classes, spacing):
         run = w.count if joined and taps and w.step == 1 else 1
@@ -148,11 +139,12 @@ def _classes(h_classes: tuple[TapClass, ...], w_classes: tuple[TapClass, ...], s
             h0, h_step, w0, w_step, h.count if taps else 0, w.count // run if taps else 0, h.step, w.step,
             h.tap, h.tap_step, w.tap, w.tap_step, run, run * channels, 0, 0))
     classes = np.array(found, dtype=np.int32)
-    return classes[np.argsort(-_runs(classes) * field(classes, "run"), kind="stable")]
+    classes = classes[np.argsort(-_runs(classes) * field(classes, "run"), kind="stable")]
+    return _aligned(classes, width, channels) if joined and images >= ALIGNED_FROM else classes
 
 
 def _aligned(classes: np.ndarray, width: int, channels: int) -> np.ndarray:
-    """Returns the classes, cut by where in a line of memory their runs begin.  width: pixels in a row of what is read.
+    """Returns the classes, cut by where in a line of memory their runs begin; see `_classes`.
 
     A lead that would make a chunk more is not worth it.
     """
@@ -176,28 +168,22 @@ def _aligned(classes: np.ndarray, width: int, channels: int) -> np.ndarray:
     return np.stack(found)
 
 
-def _paired(classes: np.ndarray, few: bool = False) -> np.ndarray:
-    """Returns the classes, of pairs where two outputs share what they read.  few: runs have all taps of a row."""
+def paired(pixels: Pixels) -> Pixels:
+    """Returns the pass with pairs of outputs in the place of two, in all classes where they share what they read."""
     found = []
-    for row in classes:
+    for row in pixels.classes:
         c = dict(zip(CLASS, row.tolist()))
         taps, pairs = c["runs_w"], c["width"] // 2
-        if few:
-            possible = taps == c["in_w_step"] == 1 and c["run"] == FEW_TAPS
-            reads = {"runs_w": ceil_div(c["length"] + c["length"] // FEW_TAPS, CHUNK), "tap_in_w": 0, "tap_w_step": 0}
-        else:
-            possible = (taps < 2 or c["tap_in_w"] == c["in_w_step"]) and c["length"] % CHUNK == 0
-            reads = {"runs_w": taps + (taps > 0), "tap_in_w": c["in_w_step"]}
-        if pairs == 0 or not possible:
+        if pairs == 0 or (taps > 1 and c["tap_in_w"] != c["in_w_step"]) or c["length"] % CHUNK:
             found.append(row)
             continue
         rows, last = c["pixels"] // c["width"], c["width"] - 1
-        found.append(_changed(c, pixels=rows * pairs, width=pairs, pair=c["out_w_step"], in_w_step=2 * c["in_w_step"],
-                              out_w_step=2 * c["out_w_step"], **reads))
+        found.append(_changed(c, pixels=rows * pairs, width=pairs, runs_w=taps + (taps > 0), pair=c["out_w_step"],
+                              tap_in_w=c["in_w_step"], in_w_step=2 * c["in_w_step"], out_w_step=2 * c["out_w_step"]))
         if c["width"] % 2:
             found.append(_changed(c, pixels=rows, width=1, in_w=c["in_w"] + last * c["in_w_step"],
                                   out_w=c["out_w"] + last * c["out_w_step"]))
-    return np.stack(found)
+    return pixels._replace(classes=np.stack(found))
 
 
 def _changed(of_class: dict[str, int], **values: int) -> np.ndarray:
@@ -279,13 +265,7 @@ def _tile_counts(pixels: Pixels, images: int, columns: int, rows: int) -> np.nda
 def _sums(classes: np.ndarray) -> _Sums:
     """Returns those of the tiles of each class."""
     runs, end, heads = _runs(classes), field(classes, "lead") + field(classes, "length"), _is_head(classes)
-    end = np.where(_of_few(classes), CHUNK, end)  # their chunks are counted as runs
     return _Sums(runs * -(-end // CHUNK), runs * heads, runs * np.maximum((end + STEP - 1) // CHUNK - heads, 0))
-
-
-def _of_few(classes: np.ndarray) -> np.ndarray:
-    """Returns whether a class is of pairs that read one run of pixels."""
-    return (field(classes, "pair") > 0) & (field(classes, "tap_in_w") == 0)
 
 
 def _is_head(classes: np.ndarray) -> np.ndarray:
@@ -339,7 +319,6 @@ def _cost(of_class: np.ndarray, sums: _Sums, classes: np.ndarray, costs: Costs) 
     blocks = sums.whole + sums.heads * head + (sums.blocks - sums.heads - sums.whole) * tail
     of_pairs, width = field(classes, "pair") > 0, field(classes, "runs_w")
     products = np.where(of_pairs, 2 * (width - 1) / np.maximum(width, 1), costs.alone)  # of a block
-    products[_of_few(classes)] = 1.0  # rows of boxes take longer
     return blocks * products[of_class] + costs.tile * (1 + of_pairs[of_class])
 
 

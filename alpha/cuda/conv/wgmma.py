@@ -12,7 +12,6 @@ from alpha.cuda.context import context
 from alpha.cuda.conv.schedule import LIMIT, is_product
 from alpha.cuda.conv.schedule_wgmma import (
     CHUNK,
-    FEW,
     ROWS,
     Costs,
     Pixels,
@@ -21,6 +20,7 @@ from alpha.cuda.conv.schedule_wgmma import (
     estimate,
     field,
     fprop_pixels,
+    paired,
     work_list,
 )
 from alpha.cuda.deferred import Memory
@@ -37,7 +37,6 @@ SLOT_BYTES_PER_US = 4e6         # that the latter reads
 MEMORY_BYTES_PER_US = 2.5e6     # that are read and written where nothing else takes longer
 SEEN, SEEN_OF_FEW = 0.05, 0.3   # of what takes less: not all of it is hidden, least of a product of few tiles
 CACHE_BYTES_PER_US = 8e6        # that are read once more for each further tile of columns; of a product twice as many
-FEW_TIMES = 2.0                 # as long as estimated: pairs of few channels are not measured, and kept behind what is
 BY_IMAGE = 0.5                  # of a list's time that memory takes: then it goes through the batch. On an H100 dgrad
 # from 128 to 64 channels at stride 2, 3x3 at 32x32, took 57 us in the place of 76 so; 5x5 took a tenth longer
 IMAGES = (128, 64, 32, 16, 8)   # of a tile's pixel; rows / images boxes make up a tile
@@ -53,8 +52,8 @@ THREADS, SUM_THREADS = 384, 256
 CONSUMERS = 2                   # of a block, each with its slot of statistics
 PLANES = "Planes"               # of float32 in its place: kernels/plane_boxes.cuh
 _REPORT = f"{GUARD_ARGS}, ptr header, ptr lost_ranges, i32 reporters"
-PIXELS: dict[str, Callable[..., Pixels]] = {
-    "fprop": lru_cache(maxsize=512)(fprop_pixels), "dgrad": lru_cache(maxsize=512)(dgrad_pixels)}
+PIXELS: dict[str, Callable[[ConvDesc], Pixels]] = {
+    "fprop": lru_cache(maxsize=256)(fprop_pixels), "dgrad": lru_cache(maxsize=256)(dgrad_pixels)}
 
 
 class Mode(NamedTuple):
@@ -201,8 +200,8 @@ class Wgmma:
     def fits(self, desc: ConvDesc) -> str:
         if refused := refusal(desc):
             return refused
-        if self.tile.pairs and not field(PIXELS[self.pass_name](pixels_as_images(desc), True).classes, "pair").any():
-            return "no outputs beside each other share what they read"
+        if self.tile.pairs and not field(_pixels(self.pass_name, pixels_as_images(desc), True).classes, "pair").any():
+            return "no outputs beside each other share what they read in chunks of 64"
         if self.tile.columns % (OUT_ROW // ITEMSIZE[self.writes]) and self._columns(desc) > self.tile.columns:
             return f"tiles of {self.tile.columns} columns end within a box that is stored: one has all columns, or none"
         return ""
@@ -215,8 +214,7 @@ class Wgmma:
         both = self._estimate(desc, sm_count).us, self._memory_us(desc)
         tiles = desc.groups * ceil_div(desc.n, self.tile.rows) * ceil_div(self._columns(desc), self.tile.columns)
         few = is_product(desc) and tiles <= 2 * sm_count
-        time_us = LAUNCH_US + max(both) + (SEEN_OF_FEW if few else SEEN) * min(both)
-        return time_us * (FEW_TIMES if self.tile.pairs and desc.ic in FEW and self.pass_name == "fprop" else 1.0)
+        return LAUNCH_US + max(both) + (SEEN_OF_FEW if few else SEEN) * min(both)
 
     def _memory_us(self, desc: ConvDesc) -> float:
         written, read = moved_bytes(self.pass_name, self.mode, desc)
@@ -234,7 +232,7 @@ class Wgmma:
         """Returns how many images of a pixel a tile has, and the work list that is done first."""
         desc = pixels_as_images(desc)
         found = self._estimate(desc, sm_count)
-        pixels = PIXELS[self.pass_name](desc, self.tile.pairs)
+        pixels = _pixels(self.pass_name, desc, self.tile.pairs)
         return found.images, work_list(pixels, found.images, self.tile.columns, sm_count, found.costs,
                                        rows=self.tile.rows, by_image=self._memory_us(desc) > BY_IMAGE * found.us)
 
@@ -252,7 +250,7 @@ class Wgmma:
         (grid, entries, _), items = work.items.shape, upload(work.items)
         images_log2, slot_floats = images.bit_length() - 1, work.slots * tile_floats
         sliced, sum_grid = upload(work.sliced), (tile_floats // 4 // SUM_THREADS, len(work.sliced))
-        pixels = PIXELS[self.pass_name](desc, self.tile.pairs)
+        pixels = _pixels(self.pass_name, desc, self.tile.pairs)
         columns, groups, unit, runs = pixels.columns, pixels.groups, pixels.unit, pixels.runs
         streams = prod(out_shape) * ITEMSIZE[self.writes] > STREAMED_BYTES
         rewritten = self.writes == "float32"  # where a flag is set, by an exact kernel
@@ -261,7 +259,6 @@ class Wgmma:
         # rows of a box beyond the tensor take TMA three times as long as others: the last tile has a box of its own
         tail = (columns % self.tile.columns,) if columns % self.tile.columns else ()
         w_runs, heights = (runs, (self.tile.columns, *tail)) if self.pass_name == "fprop" else (single, (unit,))
-        in_runs = range(runs[0], runs[-1] + 1 + self.tile.pairs)  # a pair may read a run that is longer by one
         w_boxes = tuple((CHUNK, 1, 1, height, 1) for height in heights)
         out_rows = min(images, BOX_ROWS)
         out_box = (OUT_ROW // ITEMSIZE[self.writes], 1, 1, out_rows, 1)
@@ -278,7 +275,7 @@ class Wgmma:
                 kernel, add, report = self.kernel, self.sum, (*guard, None, None, 0)
                 out = _image_maps(y.ptr, y.dtype, out_shape, 1, groups, single, out_box)
             slots = empty((slot_floats,), "float32") if slot_floats else None
-            kernel(grid, _image_maps(x.ptr, x.dtype, in_shape, x.planes, groups, in_runs, box),
+            kernel(grid, _image_maps(x.ptr, x.dtype, in_shape, x.planes, groups, runs, box),
                    _filter_maps(w.ptr, w.dtype, w.shape, w.planes, groups, w_runs, w_boxes),
                    out, b, x.scale, w.scale, slots, statistics, items, entries, images_log2, batch, *sizes, relu,
                    streams, *report)
@@ -288,12 +285,18 @@ class Wgmma:
         return run
 
 
+@lru_cache(maxsize=512)
+def _pixels(pass_name: str, desc: ConvDesc, pairs: bool) -> Pixels:
+    pixels = PIXELS[pass_name](desc)
+    return paired(pixels) if pairs else pixels
+
+
 @lru_cache(maxsize=KEPT)
 def _image_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, runs: range, box: Shape) -> Array:
     """Returns a map (channels of a run, its first pixel, row, image of a plane, group) for each length of a run."""
     n, h, w, channels = shape
     pixel, each = channels * ITEMSIZE[dtype], channels // groups
-    dims = [(run * each, max(1, w - run + 1), h, n * planes, groups) for run in runs]
+    dims = [(run * each, w - run + 1, h, n * planes, groups) for run in runs]
     return tensor_maps(ptr, dtype, dims, [box] * len(dims), (pixel, w * pixel, h * w * pixel, pixel // groups))
 
 
@@ -320,7 +323,7 @@ def _filter_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, r
 
 @lru_cache(maxsize=1024)
 def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, itemsize: int, sm_count: int) -> Estimate:
-    pixels = PIXELS[pass_name](desc, tile.pairs)
+    pixels = _pixels(pass_name, desc, tile.pairs)
     narrow = desc.h.f * desc.w.f > 1 and (desc.ic % CHUNK or (pass_name == "dgrad" and desc.oc % CHUNK))
     filters = pixels.columns / ceil_div(pixels.columns, tile.columns) if pass_name == "fprop" else tile.columns
     copied_us = NARROW_ROW_US * (tile.rows + filters) if narrow else 0.0

@@ -137,13 +137,6 @@ PTX_FN Blocks blocks_of(int item) {
   return {heads, lead / 16, min(steps, 4) - lead / 16, whole, field(item, BLOCKS) - heads - whole, steps % 4};
 }
 
-// How many times 16 channels there are where a pair reads a run of pixels; else 0.
-PTX_FN int few_channels(int item) {
-  const bool few = field(item, PAIR) > 0 && field(item, TAP_IN_W) == 0;
-  const int sixteens = field(item, LENGTH) / (16 * FEW_TAPS);
-  return few ? sixteens : 0;
-}
-
 // Where a lane's box of results goes, if there is one.
 struct Target {
   int image, h, w;
@@ -182,8 +175,7 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring) {
 #pragma unroll
     for (int d = 0; d < Tile::DEPTH; d++) to[d].find(t, item, d, row, lane * rows < 64);
     const bool both = field(item, PAIR) > 0;
-    if constexpr (Tile::PAIRS)
-      pair_sum<Tile>(ring, field(item, BLOCKS), field(item, RUNS_W), both, few_channels(item), sum);
+    if constexpr (Tile::PAIRS) pair_sum<Tile>(ring, field(item, BLOCKS), field(item, RUNS_W), both, sum);
     else wgmma_sum<Tile>(ring, blocks_of(item), sum);
     const float *bias = t.bias ? t.bias + group * t.columns + column : nullptr;
     const Finish finish = {scale, bias, t.columns - column, t.relu != 0};
@@ -226,7 +218,6 @@ conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, 
       if (r == 0 || !Tile::B_MN) ptx::tensor_map_acquire(w + r);
       if (!Tile::B_MN && columns % Tile::BN) ptx::tensor_map_acquire(w + most_run - least_run + 1 + r);
     }
-    if (Tile::PAIRS) ptx::tensor_map_acquire(in + most_run - least_run + 1);
   } else if (threadIdx.x % 128 < 32) {
     ptx::tensor_map_acquire(out);
     if (header) ptx::tensor_map_acquire(out + 1);

@@ -19,9 +19,8 @@ enum Field {
   PIXELS, WIDTH,            // pixel = h * width + w
   IN_H, IN_H_STEP, IN_W, IN_W_STEP,        // where pixel (0, 0) starts to read, distance of pixels
   OUT_H, OUT_H_STEP, OUT_W, OUT_W_STEP,
-  RUNS_H, RUNS_W,                          // number of runs; of pairs, of the pixels of a row that they read, or of
-                                           // the chunks of a run of pixels
-  TAP_IN_H, TAP_IN_W,                      // distance of taps in `in`; TAP_IN_W 0: pairs read a run of pixels
+  RUNS_H, RUNS_W,                          // number of runs; of pairs, of the pixels of a row that they read
+  TAP_IN_H, TAP_IN_W,                      // distance of taps in `in`
   TAP_H, TAP_H_STEP, TAP_W, TAP_W_STEP,    // in the filter: first tap, distance of taps
   RUN, LENGTH, LEAD,                       // taps in a run, values, and zeros before them in the first chunk
   PAIR,                                    // a pixel is a pair of outputs, so far apart; 0: it is one
@@ -31,8 +30,7 @@ PTX_FN int field(int entry, Field f) { return __shfl_sync(~0u, entry, f); }
 
 struct ConvOperands {
   const CUtensorMap *in, *w, *out;  // in and K-major w: maps for runs of least_run taps, and one more each; behind
-                                    // those of w, where tiles end beyond the columns, as many for the last tile's;
-                                    // of pairs `in` has one for a run that is longer by one
+                                    // those of w, where tiles end beyond the columns, as many for the last tile's
   const float *bias, *scale_in, *scale_w;
   float *slots;
   float *statistics;    // [block][consumer][mean, m2, count][channels], or null
@@ -55,7 +53,6 @@ struct Box {
   const int pixels, units;                         // of a whole block
   const int part, my_unit;                         // of w
   const bool is_pixel, is_mn;
-  bool few;                                        // a row of the sum is the chunks of one run, for a pair
   int length, lead, channels, runs_h, runs_w, pair, chunk, h, w;
   int y0, y_step, x_first, x0, x_step, tap_step;   // coordinates of the sum's first tap, and distances
   int x, y, depth;                                 // where the box begins; depth: in the run or, MN-major, in its tap
@@ -76,7 +73,6 @@ struct Box {
     runs_h = field(item, RUNS_H), runs_w = field(item, RUNS_W), pair = field(item, PAIR);
     y_step = is_pixel ? in_y_step : filter_y_step, x_step = is_pixel ? in_x_step : filter_x_step;
     y0 = is_pixel ? in_y : filter_y, x0 = x_first = is_pixel ? in_x : filter_x, tap_step = filter_x_step;
-    few = Tile::PAIRS && !B_MN && pair && in_x_step == 0;
     chunk = block ? block / (runs_h * runs_w) : 0;
     const int at = block - chunk * runs_h * runs_w;
     h = block ? at / runs_w : 0, w = at - h * runs_w;
@@ -84,7 +80,7 @@ struct Box {
     enter_chunk();
     y = y0 + h * y_step, x = x0 + w * x_step;
   }
-  PTX_FN bool has_filters() const { return !Tile::PAIRS || pair == 0 || (few ? w * 64 < length : w + 1 < runs_w); }
+  PTX_FN bool has_filters() const { return !Tile::PAIRS || pair == 0 || w + 1 < runs_w; }
   PTX_FN void enter_chunk() {
     depth = chunk * 64 - lead;
     if (!B_MN || t.unit == 64) return;
@@ -96,10 +92,8 @@ struct Box {
   }
   PTX_FN void advance() {
     x += x_step;
-    if (few) depth += 64;
     if (++w < runs_w) return;
     w = 0, x = x0, y += y_step;
-    if (few) depth = 0;
     if (++h < runs_h) return;
     h = 0, y = y0, chunk++;
     enter_chunk();
@@ -130,7 +124,6 @@ PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring) {
     const CUtensorMap *map = (box.is_pixel ? t.in : t.w) + (box.is_mn ? 0 : run - t.least_run);
     const int there = t.columns - field(item, COLUMN);
     box.enter(item, in_y, in_x);
-    if (Tile::PAIRS && box.few && box.is_pixel) map++;
 #pragma unroll 1
     for (int k = 0; k < blocks; k++) {
       // A buffer's first filling is whole: pixels that do not exist are the last one again, filters are zeros. Later
