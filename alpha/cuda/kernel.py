@@ -95,7 +95,6 @@ def nvcc() -> str:
 
 toolchain: Toolchain = NvccToolchain()
 
-overlapping: set[str] = set()  # entries of kernels that wait for the one before by themselves: alpha/cuda/overlap.py
 _declared: dict[Unit, None] = {}
 _modules: dict[Unit, Any] = {}
 _failed: dict[Unit, CompileError] = {}
@@ -118,11 +117,10 @@ class Kernel:
         threads: threads of a block; an int or a tuple of up to three.
         shared: bytes of dynamic shared memory.
         defines: macros for the source; kernels with different ones are different modules.
-        overlaps: its blocks call ptx::wait_for_kernel_before.
     """
 
     def __init__(self, source: str | Path, entry: str, args: str, *, threads: int | tuple[int, ...] = 256,
-                 shared: int = 0, defines: Defines | None = None, overlaps: bool = False) -> None:
+                 shared: int = 0, defines: Defines | None = None) -> None:
         self.entry, self.args, self.shared = entry, args, shared
         self.unit = Unit(KERNELS / source, tuple(sorted((defines or {}).items())))
         self.block = (*((threads,) if isinstance(threads, int) else threads), 1, 1)[:3]
@@ -133,8 +131,6 @@ class Kernel:
         self._launch: Callable[..., None] | None = None
         self.function: Any = None
         _declared.setdefault(self.unit)
-        if overlaps:
-            overlapping.add(entry)
 
     def __repr__(self) -> str:
         return f"<kernel {self.entry}({self.args}) of {self.unit.source.name}>"

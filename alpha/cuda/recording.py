@@ -28,7 +28,6 @@ from alpha.cuda.context import context
 from alpha.cuda.deferred import write_all
 from alpha.cuda.kernel import Kernel
 from alpha.cuda.memory import Array, Deferred, copy, empty, free_cached
-from alpha.cuda.overlap import overlap
 from alpha.errors import AlphaError, message
 
 Arrays = Sequence[Array]
@@ -159,7 +158,6 @@ class Recording:
             try:
                 if whole:
                     libcuda.check("cuStreamEndCapture", status)
-                    overlap(graph)
                     libcuda.call("cuGraphInstantiateWithFlags", ctypes.byref(self._graph), graph, ctypes.c_ulonglong(0))
             finally:
                 if graph:

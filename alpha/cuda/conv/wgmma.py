@@ -190,11 +190,11 @@ class Wgmma:
             "conv_wgmma.cu", "conv_wgmma", "ptr x, ptr w, ptr y, ptr b, ptr scale_x, ptr scale_w, ptr slots, "
             "ptr statistics, ptr work, i32 entries, i32 images_log2, i32 batch, i32 groups, i32 columns, "
             f"i32 least_run, i32 most_run, i32 unit, i32 relu, i32 streams, {_REPORT}",
-            threads=THREADS, shared=self._shared, defines=defines, overlaps=True)
+            threads=THREADS, shared=self._shared, defines=defines)
         add = Kernel(
             "conv_wgmma.cu", "conv_wgmma_slices", "ptr slots, ptr tiles, ptr b, ptr scale_x, ptr scale_w, ptr y, "
             f"i32 batch, i32 height, i32 width, i32 groups, i32 columns, i32 images_log2, i32 relu, {_REPORT}",
-            threads=SUM_THREADS, defines=defines, overlaps=True)
+            threads=SUM_THREADS, defines=defines)
         return kernel, add
 
     def fits(self, desc: ConvDesc) -> str:

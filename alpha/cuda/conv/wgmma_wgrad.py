@@ -127,10 +127,10 @@ class WgmmaWgrad:
             "i32 unit_ints, ptr scale_x, ptr scale_g, i32 images, i32 wide_x, i32 wide_g, i32 x_once, "
             "i32 g_once, i32 g_row, i32 x_row, i32 x_step, i32 dw_row",
             threads=128 * (1 + consumers(tile.rows)), shared=tile.stages * tile.box_bytes(self.planes) + UNIT_BYTES,
-            defines=defines, overlaps=True)
+            defines=defines)
         self.sum = Kernel("sk_dilated_wgmma.cu", "sum_units", "ptr work, ptr dw, ptr sums, ptr scale_x, "
                           "ptr scale_g, i32 dw_row, i32 split", threads=SUM_THREADS,
-                          defines=defines, overlaps=True)
+                          defines=defines)
 
     def fits(self, desc: ConvDesc) -> str:
         if self.tile.taps > 1 and self.tile.taps > desc.h.f * desc.w.f:

@@ -211,6 +211,7 @@ conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, 
                           statistics, {flag_in, flag_w}, work, entries, images_log2, batch,   groups,
                           columns,    least_run,         most_run - least_run + 1, unit, relu, streams,
                           {header, lost_ranges, reporters, {flag_in, flag_w}}};
+  if (statistics) clear_slots(statistics, groups * columns, Tile::THREADS);
   if (threadIdx.x == 0) barriers.init();
   if (threadIdx.x < 32) {
     for (int r = 0; r <= most_run - least_run; r++) {
@@ -222,8 +223,6 @@ conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, 
     ptx::tensor_map_acquire(out);
     if (header) ptx::tensor_map_acquire(out + 1);
   }
-  ptx::wait_for_kernel_before();
-  if (statistics) clear_slots(statistics, groups * columns, Tile::THREADS);
   __syncthreads();
   Ring<Tile> ring(smem, barriers);
   if (threadIdx.x < 128) {
@@ -296,7 +295,6 @@ extern "C" __global__ void __launch_bounds__(256)
 conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, const float *scale_in, const float *scale_w,
                   void *out, int batch, int height, int width, int groups, int columns, int images_log2, int relu,
                   const int *flag_in, const int *flag_w, OperandHeader *header, int *lost_ranges, int reporters) {
-  ptx::wait_for_kernel_before();
   const PlaneReport report = {header, lost_ranges, reporters, {flag_in, flag_w}};
   Pairs<OUT> pairs(out, (i64)batch * height * width * groups * columns, report);
   add_up(slots, tiles + blockIdx.y * FIELDS, bias, Scale(scale_in, scale_w), pairs, batch, height, width, groups,

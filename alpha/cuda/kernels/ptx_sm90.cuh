@@ -34,14 +34,6 @@ PTX_FN void setmaxnreg_dec() {
   PTX(emu::setmaxnreg(REGISTERS), "setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
-// ---- kernels that begin while the one before ends (alpha/cuda/overlap.py): by all threads of all blocks, before they
-//      read what a kernel wrote and before they write. It has ended then, and the next one may be placed
-PTX_FN void wait_for_kernel_before() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
 // ---- clusters: `__global__ void __cluster_dims__(2, 1, 1) kernel(...)`; no block returns before the last access to it
 PTX_FN int cluster_rank() {  // of this block in its cluster, x fastest
 #ifdef __CUDACC__

@@ -225,7 +225,6 @@ sk_dilated_wgmma(const CUtensorMap *map_x, const CUtensorMap *map_g, float *dw, 
   }
   for (int i = threadIdx.x - 128; i < unit_ints; i += Tile::THREADS - 128)
     if (i >= 0) first[i] = units[blockIdx.x * unit_ints + i];
-  ptx::wait_for_kernel_before();
   __syncthreads();
   Ring<Tile> ring(smem, barriers);
   const auto next = [&](const Unit *unit) {
@@ -263,7 +262,6 @@ ALPHA_KERNEL(sk_dilated_wgmma)
 extern "C" __global__ void __launch_bounds__(256)
 sum_units(const float4 *work, float *dw, const Sum *sums, const float *scale_x, const float *scale_g, int dw_row,
           int split) {
-  ptx::wait_for_kernel_before();
   __shared__ float4 partial[256];
   constexpr int SLOT = Tile::SUMS * 32;  // float4
   const Scale scale(scale_x, scale_g);
