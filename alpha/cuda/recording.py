@@ -8,6 +8,10 @@ own (alpha/cuda/arena.py), of which nobody else is given any, copies of its inpu
 array that it uses. Its outputs are copied out at each replay. What the host computes in between is not repeated: a
 function that reads a tensor back, or makes one from host data, is refused. Random numbers go on, as kernels read seed
 and counter from memory.
+
+Its edges are plain ones. Programmatic ones, by which a kernel gets ready while the one before ends, made replayed
+convolutions 0.5 to 1 us shorter on an H100, but steps of ResNet-18 and GoogLeNet as long as before where convolutions
+alone had them, and 1 to 5 % longer where all kernels did.
 """
 
 from __future__ import annotations

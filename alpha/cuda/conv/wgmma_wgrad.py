@@ -36,6 +36,7 @@ CROSSING = 0.8                         # more, where it lies in two lines of mem
 TWO_STAGES = 1.03                      # times as long take products that wait for copies
 TWO_TAPS = 1.03                        # and tiles of two taps, beyond what is known of them here
 TALL = 1.05                            # and of more than 128 rows that take several taps one by one
+WIDE = 1.12                            # and of more than 128 rows and columns
 LINE = 64                              # 16-bit elements of a line of memory
 UNIT_BYTES = 2048                      # of shared memory for a unit's description
 SUM_THREADS, MOST_SPLIT = 256, 8
@@ -103,7 +104,7 @@ TILES = {1: (WgradTile(128, 128, 1, 6), WgradTile(128, 256, 1, 4), WgradTile(128
              WgradTile(128, 192, 1, 5), WgradTile(128, 64, 3, 5), WgradTile(64, 64, 1, 12), WgradTile(64, 64, 3, 6),
              WgradTile(64, 256, 1, 5), WgradTile(64, 128, 1, 9), WgradTile(128, 32, 3, 7), WgradTile(128, 96, 2, 5),
              WgradTile(64, 64, 3, 3, strip=3), WgradTile(128, 64, 3, 3, strip=2),
-             WgradTile(192, 128, 1, 5), WgradTile(256, 128, 1, 4), WgradTile(192, 64, 3, 4),
+             WgradTile(192, 128, 1, 5), WgradTile(192, 192, 1, 4), WgradTile(256, 128, 1, 4), WgradTile(192, 64, 3, 4),
              WgradTile(192, 64, 3, 2, strip=2)),
          2: (WgradTile(128, 128, 1, 3), WgradTile(128, 64, 2, 3), WgradTile(128, 64, 1, 4), WgradTile(128, 64, 3, 2),
              WgradTile(64, 64, 1, 6), WgradTile(64, 64, 3, 3), WgradTile(64, 128, 1, 4), WgradTile(128, 32, 3, 3),
@@ -154,7 +155,8 @@ class WgmmaWgrad:
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         found = self.schedule(desc, sm_count)
         tall = self.tile.rows > 128 and self.tile.taps == 1 < desc.h.f * desc.w.f
-        slower = TALL if tall else TWO_TAPS if self.tile.taps == 2 else 1.0
+        wide = self.tile.rows > 128 < self.tile.tap_columns
+        slower = TALL if tall else WIDE if wide else TWO_TAPS if self.tile.taps == 2 else 1.0
         return LAUNCH_US + SUM_LAUNCH_US * (found.slots > 0) + slower * found.time_us
 
     def least(self, desc: ConvDesc, sm_count: int) -> float:

@@ -64,12 +64,18 @@
 //           32 -> 96), else within 2 %; with 256 x 64 up to a quarter: 32x32, 96 -> 128 253 of 294
 //           Consumers that take tiles in turn, again, for all shapes: within 2 % of those that share one (55 of 56 for
 //           16x16x128, bfloat16), of float32 results up to 4 % less (62 of 64), of sums in slices up to a tenth more
-//           Pairs of outputs: see pair_sum.cuh. Four boxes of results a consumer in the place of two: 208 of 213 for 128
-//           x 192 (dgrad 16x16, 320 -> 160), the same for 256 x 64 and for 1x1. Not measured: groups
+//           Pairs of outputs: see pair_sum.cuh. Of 16, 32 or 48 channels, rows of three taps at stride 1, they read
+//           half as many rows of boxes and took 49 to 101 where single outputs take 53 to 85 (32x32, to 32 and 96)
+//           Four boxes of results a consumer in the place of two: 208 of 213 for 128 x 192 (dgrad 16x16, 320 -> 160),
+//           the same for 256 x 64 and for 1x1. Not measured: groups
 //           The last tile's own boxes of filters, beside whole ones: 16x16, 160 -> 320 189 of 237 (cuDNN 189), 144 ->
 //           288 175 of 210, 96 -> 208 82 of 107 (89), 32x32, 32 -> 32 65 of 82; 96 -> 96 187 of 228, and in 256 x 96
 //           177 (173). Results that leave the cache first: dgrad 1x1 32x32, 256 -> 128 154 of 162 (144), 512 -> 24 60 of
 //           65 (60), 3x3 the same. With fewer images of more pixels in a tile (64, 32, 16): 69 / 76 / 96 for 69 of 128
+//           1x1 to many channels: stores are what limits. All multiprocessors store 3.8 TB/s to the L2 cache, by TMA,
+//           st.global or copies of rows alike, 3.1 beyond it; loads of as many bytes beside them add a third of their
+//           own time, of twice as many half of it. A third of the instructions between sum and store (stmatrix, one
+//           barrier a box) made them 1 % faster
 #include "conv_wgmma_producer.cuh"
 #include "tile_statistics.cuh"
 

@@ -197,20 +197,26 @@ struct Blocks {
   int heads, head_first, head_steps, whole, tails, tail_steps;
 };
 
+template <class T> PTX_FN void clear(typename T::Sums &sum) {
+#pragma unroll
+  for (int d = 0; d < T::DEPTH; d++) {
+#pragma unroll
+    for (int i = 0; i < T::SUMS; i++) sum[d][i] = 0.f;
+  }
+}
+
 // Consumer: the sum over the next buffers; 0 where there are none.
 template <class T> PTX_FN void wgmma_sum(Ring<T> &ring, const Blocks &blocks, typename T::Sums &sum) {
-  if (T::PLANES == 2 || blocks.heads + blocks.whole + blocks.tails == 0) {
-#pragma unroll
-    for (int d = 0; d < T::DEPTH; d++) {
-#pragma unroll
-      for (int i = 0; i < T::SUMS; i++) sum[d][i] = 0.f;
-    }
-  }
+  if (T::PLANES == 2) clear<T>(sum);
   Summation<T> total(ring);
   total.add(blocks.heads, blocks.head_first, blocks.head_steps, sum);
   total.template add<4>(blocks.whole, 0, sum);
   total.add(blocks.tails, 0, blocks.tail_steps, sum);
   total.finish();
+  if (T::PLANES == 1 && blocks.heads + blocks.whole + blocks.tails == 0) {
+    ptx::branch();
+    clear<T>(sum);
+  }
 }
 
 // ---- long sums in slices --------------------------------------------------------------------------------------------
@@ -247,13 +253,16 @@ struct Finish {
   int columns;        // of the tile that exist, an even number
   bool relu;
 
-  // Whether one multiplication is all. Most sums have no more to them, and their way is as short as it can be.
-  PTX_FN bool is_plain() const { return !bias && !relu && scale.second == 1.f; }
+  // Whether one multiplication is all, or not even that. Most sums have no more to them, and their way is as short as
+  // it can be.
+  PTX_FN bool is_plain(bool scaled) const {
+    return !bias && !relu && scale.second == 1.f && (scaled || scale.first == 1.f);
+  }
   template <bool PLAIN> PTX_FN float2 bias_at(int col) const {
     return !PLAIN && bias && col < columns ? *reinterpret_cast<const float2 *>(bias + col) : make_float2(0.f, 0.f);
   }
-  template <bool PLAIN> PTX_FN float apply(float sum, float add) const {
-    if (PLAIN) return sum * scale.first;
+  template <bool PLAIN, bool SCALED = true> PTX_FN float apply(float sum, float add) const {
+    if (PLAIN) return SCALED ? sum * scale.first : sum;
     const float half = sum * scale.first;
     const float v = bias ? fmaf(half, scale.second, add) : half * scale.second;  // where nothing is added -0 stays
     return relu && v < 0.f ? 0.f : v;                                            // so does NaN
@@ -261,9 +270,11 @@ struct Finish {
 };
 
 // Boxes of 64 rows x 128 bytes on their way to memory. They take turns across tiles too: a tile of one box would
-// overwrite what the store of the tile before still reads.
+// overwrite what the store of the tile before still reads. Three or more are looked after one ahead: where all threads
+// meet once a box is written, the store that had the next box has read it. With two that would wait for the last store.
 template <class T, class O> struct OutBoxes {
   static constexpr int COLS = 128 / sizeof(O);  // columns of a box
+  static constexpr bool AHEAD = T::OUT_BOXES > 2, SCALED = sizeof(O) == 4;
   char *const boxes;
   int turn = 0;
 
@@ -281,11 +292,14 @@ template <class T, class O> struct OutBoxes {
       if (b * COLS >= finish.columns) break;
       char *box = boxes + turn * T::BOX;
       turn = after(turn);
-      if (place.thread < 32) ptx::bulk_wait_read<T::OUT_BOXES - 1>();  // the store that had this box has read it
-      ptx::bar_sync(1 + place.consumer, 128);
-      if (finish.is_plain()) write<true>(box, place, sum, finish, b * (COLS / 2), O());
+      if (!AHEAD) {
+        if (place.thread < 32) ptx::bulk_wait_read<T::OUT_BOXES - 1>();  // the store that had this box has read it
+        ptx::bar_sync(1 + place.consumer, 128);
+      }
+      if (finish.is_plain(SCALED)) write<true>(box, place, sum, finish, b * (COLS / 2), O());
       else write<false>(box, place, sum, finish, b * (COLS / 2), O());
       ptx::fence_proxy_async_shared();
+      if (AHEAD && place.thread < 32) ptx::bulk_wait_read<T::OUT_BOXES - 2>();
       ptx::bar_sync(1 + place.consumer, 128);
       if (place.thread < 32) {
         store(box, b * COLS);
@@ -300,27 +314,31 @@ template <class T, class O> struct OutBoxes {
   }
 
 private:
-  // Both: sums i + 2 and i + 3 lie 8 rows further on, 1024 bytes.
-  // 16-bit: a store of 4 bytes puts 8 rows x 16 bytes into 8 different chunks of 16 bytes, hence all 32 banks.
+  // 16-bit: of the 16 matrices of 8 x 8 that a warp has in a box stmatrix stores four at once, two below each other and
+  // their neighbours on the right; lane l gives the place of row l % 8 of matrix l / 8.
   template <bool PLAIN, class H>
   static PTX_FN void write(char *box, const Place &place, const float (&sum)[T::SUMS], const Finish &finish, int first,
                            H) {
-    const int row = place.row_in_box(0), q = place.thread % 4;
-    char *at = box + row * 128 + q * 4;
+    const int lane = place.thread % 32, row = place.thread / 32 * 16 + lane % 16, chunk = lane / 16 ^ row & 7;
 #pragma unroll
-    for (int j = 0; j < 8; j++) {
-      const int i = first + 4 * j;
-      unsigned *to = reinterpret_cast<unsigned *>(at + ((j ^ (row & 7)) << 4));
-      if (i >= T::SUMS) {  // the last box of 96 columns is half empty
-        to[0] = to[256] = 0;
-        continue;
+    for (int j = 0; j < 8; j += 2) {
+      unsigned words[4] = {};  // the last box of 96 columns is half empty
+#pragma unroll
+      for (int k = 0; k < 2; k++) {
+        const int i = first + 4 * (j + k);
+        if (i >= T::SUMS) break;
+        const float2 add = finish.bias_at<PLAIN>(place.col(i));
+        const auto pair = [&](int at) {
+          return pair_of_floats<H>(finish.apply<PLAIN, false>(sum[at], add.x),
+                                   finish.apply<PLAIN, false>(sum[at + 1], add.y));
+        };
+        words[2 * k] = pair(i), words[2 * k + 1] = pair(i + 2);
       }
-      const float2 add = finish.bias_at<PLAIN>(place.col(i));
-      to[0] = pair_of_floats<H>(finish.apply<PLAIN>(sum[i], add.x), finish.apply<PLAIN>(sum[i + 1], add.y));
-      to[256] = pair_of_floats<H>(finish.apply<PLAIN>(sum[i + 2], add.x), finish.apply<PLAIN>(sum[i + 3], add.y));
+      ptx::stmatrix_x4(box + row * 128 + ((chunk ^ j) << 4), words);
     }
   }
-  // float: of two neighbouring rows one stores the other half of the box first, else their chunks would collide.
+  // float: of two neighbouring rows one stores the other half of the box first, else their chunks would collide. Sums
+  // i + 2 and i + 3 lie 8 rows further on, 1024 bytes.
   template <bool PLAIN>
   static PTX_FN void write(char *box, const Place &place, const float (&sum)[T::SUMS], const Finish &finish, int first,
                            float) {

@@ -54,6 +54,13 @@ PTX_FN void forget(unsigned& word) {
 #endif
 }
 
+// ---- what this stands in is jumped over; else the compiler may run it in any case and choose among values afterwards
+PTX_FN void branch() {
+#ifdef __CUDACC__
+  asm volatile("");
+#endif
+}
+
 // ---- cp.async (sm_80): BYTES = 4, 8 or 16 land in shared memory by the wait; beyond src_bytes they are zero
 template <int BYTES>
 PTX_FN void cp_async(void* dst, const void* src, int src_bytes = BYTES) {

@@ -49,7 +49,8 @@
 //             52.5 of 76 (55), 32x32, 256 -> 32 106 of 138 (110). Of these gains 3 to 5 us are the cache's, which
 //             128 x 256 and 256 x 128 share: 8x8, 832 -> 256 40 of 43; without regard to who reads what a second time
 //             it would be 134 of 113 (16x16, 528 -> 256). As many slices of all tiles, so that their blocks do not
-//             drift apart: 112 of 121 there, else nothing
+//             drift apart: 112 of 121 there, else nothing. 192 x 192 took 88 of 104 for 528 -> 160 (80), but 95 of 84
+//             for 480 -> 192 and 77 of 73 for 512 -> 144
 #include "wgrad_producer.cuh"
 
 using Tile = WgradTile<ELEMENT, TILE_ROWS, TAP_COLUMNS, TAPS_TOGETHER, OPERAND_PLANES, PIPELINE, STRIP_PIXELS>;
