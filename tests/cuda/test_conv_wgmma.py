@@ -218,3 +218,18 @@ def test_scales_far_from_one_do_not_overflow_on_the_way(device):
     expected = np.zeros(case.desc.y_shape, np.float32)
     expected[0, ..., :4], expected[0, ..., 4:] = 8 * 2.0 ** 102, 8 * 2.0 ** 116
     assert_equal_at(fetched(y), expected, name="y")
+
+
+def test_results_of_16_bits_are_scaled_too(device):
+    """Where float32 weights were made small for float16; a scale of 1 is left out."""
+    from alpha.cuda.memory import empty, upload
+    from alpha.cuda.operand import Operand
+    case = square("scaled", 2, 3, 8, 8, 1)
+    tile = next(t for t in tiles("fprop") if t.mode == ("float16", "float16"))
+    x, w = (ints(*shape, seed=seed, low=-1, high=2).astype(np.float16)
+            for seed, shape in enumerate((case.x_shape, case.w_shape)))
+    operands = [Operand(a.ptr, a.shape, "float16", 1, upload(np.array([scale], np.float32)), a, a)
+                for a, scale in ((upload(x), 1.0), (upload(w), 0.25))]
+    y = empty(case.desc.y_shape, "float16")
+    tile.on_operands(case.desc)(*operands, None, y, False)
+    assert_equal_at(fetched(y), conv_fprop_padded(x, w, **case.attrs).astype(np.float32) / 4, name="y")

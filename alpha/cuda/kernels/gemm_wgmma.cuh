@@ -329,8 +329,8 @@ private:
         if (i >= T::SUMS) break;
         const float2 add = finish.bias_at<PLAIN>(place.col(i));
         const auto pair = [&](int at) {
-          return pair_of_floats<H>(finish.apply<PLAIN, false>(sum[at], add.x),
-                                   finish.apply<PLAIN, false>(sum[at + 1], add.y));
+          return pair_of_floats<H>(finish.apply<PLAIN, SCALED>(sum[at], add.x),
+                                   finish.apply<PLAIN, SCALED>(sum[at + 1], add.y));
         };
         words[2 * k] = pair(i), words[2 * k + 1] = pair(i + 2);
       }
@@ -348,7 +348,8 @@ private:
     for (int j = 0; j < 4; j++) {
       const float2 add = finish.bias_at<PLAIN>(place.col(first + 4 * j));
 #pragma unroll
-      for (int i = 0; i < 4; i++) v[4 * j + i] = finish.apply<PLAIN>(sum[first + 4 * j + i], i & 1 ? add.y : add.x);
+      for (int i = 0; i < 4; i++)
+        v[4 * j + i] = finish.apply<PLAIN, SCALED>(sum[first + 4 * j + i], i & 1 ? add.y : add.x);
     }
     char *at = box + row * 128 + (q & 1) * 8;
     const bool odd = row & 1;

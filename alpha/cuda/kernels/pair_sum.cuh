@@ -49,8 +49,7 @@ template <class T> struct PairSum {
 // Consumer: the sums over the next `blocks` buffers, `width` of them for a row of taps; of both outputs, or of the first
 // alone. 0 where there are none.
 template <class T> PTX_FN void pair_sum(Ring<T> &ring, int blocks, int width, bool both, typename T::Sums &sum) {
-#pragma unroll
-  for (int i = 0; i < T::SUMS; i++) sum[0][i] = sum[1][i] = 0.f;
+  clear<T>(sum);
   PairSum<T> pair(ring, sum);
   if (both) {
 #pragma unroll 1
