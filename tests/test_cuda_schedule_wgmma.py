@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from alpha.cuda.conv import schedule_wgmma, wgmma
+from alpha.cuda.conv import schedule_held, schedule_wgmma, wgmma
+from alpha.cuda.conv.schedule_held import held_list, held_makespan, most_blocks
 from alpha.cuda.conv.schedule_wgmma import (
     CHUNK,
     CLASS,
@@ -109,10 +110,10 @@ def interpret(work, pixels, images, columns, read, w, out_shape, tile_rows=ROWS)
     return out
 
 
-def check(case, pass_name, images, columns, sm_count, rows=ROWS, pairs=False):
+def check(case, pass_name, images, columns, sm_count, rows=ROWS, pairs=False, make=work_list):
     pixels = PASSES[pass_name](case.desc)
     pixels = paired(pixels) if pairs else pixels
-    work = work_list(pixels, images, columns, sm_count, rows=rows)
+    work = make(pixels, images, columns, sm_count, rows=rows)
     a = integers(case.desc.x_shape if pass_name == "fprop" else case.desc.y_shape, 1)
     w = integers(case.w_shape, 2)
     if pass_name == "fprop":
@@ -182,6 +183,70 @@ def test_pairs_are_made_where_taps_are_as_far_apart_as_outputs():
 def test_long_sums_are_cut_and_give_the_same(pass_name):
     work = check(square("long", 3, 4, 200, 200, 3, 1, 1), pass_name, 8, 64, 60)
     assert work.slots > 0 and max(entry["slice"] & 0xffff for entry in entries(work)) > 1
+
+
+# ---- filters that are held -------------------------------------------------------------------------------------------
+
+NARROW = (square("1x1", 5, 6, 128, 208, 1), square("three taps of 16", 9, 5, 16, 40, 3, 1, 1),
+          square("groups", 6, 4, 96, 72, 1, groups=3), square("strided", 5, 6, 32, 48, 3, 2, 1))
+
+
+def filters_of(entry):
+    return tuple(entry[name] for name in ("group", "column", *schedule_held.FILTERS))
+
+
+@pytest.mark.parametrize("tile", TILES, ids=str)
+@pytest.mark.parametrize("pass_name", PASSES)
+def test_lists_of_held_filters_give_the_convolution_and_its_gradient(pass_name, tile):
+    for case in (*SMALL, *NARROW):
+        check(case, pass_name, *tile, make=held_list)
+
+
+@pytest.mark.parametrize("pass_name", PASSES)
+def test_held_filters_are_those_that_an_entry_reads(pass_name):
+    """They are loaded where a list begins and where they change, which they do as rarely as they can."""
+    for case in (*SMALL, *NARROW):
+        pixels = PASSES[pass_name](case.desc)
+        for units in (1, 7, 132):
+            work, loads = held_list(pixels, 8, 64, units), 0
+            assert work.slots == 0 and work.sliced.shape == (0, ITEM_SIZE)
+            for block in work.items:
+                held = None
+                for entry in entries(work._replace(items=block[None])):
+                    assert entry["slot"] == (filters_of(entry) != held)
+                    held, loads = filters_of(entry), loads + entry["slot"]
+            kinds = {filters_of(entry) for entry in entries(work)}
+            assert len(kinds) <= loads <= len(kinds) + len(work.items) - 1
+
+
+def test_stretches_are_as_long_as_each_other():
+    costs = Costs(2.0, filters=3.0)
+    for case in (square("", 512, 16, 160, 528, 1), square("", 512, 8, 128, 512, 1), square("", 8, 16, 96, 528, 1),
+                 square("", 512, 16, 16, 48, 3, 1, 1)):
+        pixels = fprop_pixels(case.desc)
+        work, load = held_list(pixels, 128, 192, 132, costs), []
+        for block in work.items:
+            found = [*entries(work._replace(items=block[None]))]
+            share = [min(pixels.columns - c["column"], 192) / min(pixels.columns, 192) for c in found]
+            tail = (0.3 + 0.7 * (pixels.channels % CHUNK or 64) / CHUNK) if pixels.channels % CHUNK else 1.0
+            if case.f == 1:
+                load.append(sum(c["whole"] + (c["blocks"] - c["whole"]) * tail + 2.0 * s + 3.0 * c["slot"]
+                                for c, s in zip(found, share)))
+        if case.f == 1:
+            assert max(load) == pytest.approx(work.makespan)
+        longest = most_blocks(pixels) + costs.tile
+        assert work.makespan - longest - 2 * costs.filters <= held_makespan(pixels, 128, 192, 132, costs)
+        assert held_makespan(pixels, 128, 192, 132, costs) <= work.makespan + longest
+
+
+def test_filters_are_held_where_they_have_room(monkeypatch):
+    tile = next(c for c in wgmma.candidates() if c.pass_name == "fprop" and c.tile.held == 6 and c.tile.rows == ROWS)
+    assert most_blocks(fprop_pixels(square("", 64, 8, 32, 32, 3, 1, 1).desc)) == 6
+    assert most_blocks(fprop_pixels(square("", 64, 8, 40, 32, 3, 1, 1).desc)) == 6
+    assert most_blocks(fprop_pixels(square("", 64, 8, 384, 32, 1).desc)) == 6
+    monkeypatch.setitem(wgmma.context.__dict__, "arch", "sm_90a")
+    assert not tile.fits(square("", 64, 8, 384, 32, 1).desc)
+    assert tile.fits(square("", 64, 8, 392, 32, 1).desc) == "the filters of a sum are 7 blocks, room is for 6"
 
 
 @pytest.mark.parametrize("pass_name", PASSES)

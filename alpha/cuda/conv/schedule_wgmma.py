@@ -77,14 +77,15 @@ class Pixels(NamedTuple):
 
 class Costs(NamedTuple):
     """What there is beside the products of a whole block, in its time: the end of a tile, the launch that adds slices
-    up, each slot that this reads, and what a block takes however few its products (not measured); and, in a list of
-    pairs, what a block takes of an output alone."""
+    up, each slot that this reads, and what a block takes however few its products (not measured); in a list of pairs,
+    what a block takes of an output alone; and where filters are held, the change to others."""
 
     tile: float = 3.0
     launch: float = 3.0
     slot: float = 0.03
     block: float = 0.3
     alone: float = 1.0
+    filters: float = 4.0
 
 
 COSTS = Costs()
@@ -217,11 +218,11 @@ def work_list(pixels: Pixels, images: int, columns: int, sm_count: int, costs: C
         by_image: go through the batch.
     """
     makespan, longest = estimate(pixels, images, columns, sm_count, costs, rows=rows)
-    items, slots = _cut(_tiles(pixels, images, columns, rows), longest, pixels.classes)
-    cost = _cost(items["class"], _Sums(items["blocks"], items["heads"], items["whole"]), pixels.classes, costs)
+    items, slots = _cut(uncut_tiles(pixels, images, columns, rows), longest, pixels.classes)
+    cost = cost_of(items["class"], _Sums(items["blocks"], items["heads"], items["whole"]), pixels.classes, costs)
     owner = longest_first(cost, min(sm_count, items.size))
     cut = items[(items["slice"] > 1) & (items["slice"] < 1 << 16)]  # the first slice of each
-    lists = _lists(items, owner, items["image"] if by_image else np.zeros_like(owner), cost, pixels.classes)
+    lists = entry_lists(items, owner, items["image"] if by_image else np.zeros_like(owner), cost, pixels.classes)
     return WorkList(lists, _records(cut, pixels.classes), slots, makespan)
 
 
@@ -231,7 +232,7 @@ def estimate(pixels: Pixels, images: int, columns: int, sm_count: int, costs: Co
 
     No list is made: all tiles of a class are alike.
     """
-    tiles, sums = _tile_counts(pixels, images, columns, rows), _sums(pixels.classes)
+    tiles, sums = tile_counts(pixels, images, columns, rows), sums_of(pixels.classes)
     most, found = int(sums.blocks.max()), []
     few = tiles.sum() <= SLICED_WAVES * sm_count and not field(pixels.classes, "pair").any()
     for count in SLICES if few else (1,):
@@ -241,7 +242,7 @@ def estimate(pixels: Pixels, images: int, columns: int, sm_count: int, costs: Co
         slices = np.maximum(-(-sums.blocks // max(longest, 1)), 1)
         of_class = np.repeat(np.arange(len(slices)), slices)
         _, parts = _slices(sums, slices)
-        cost = _cost(of_class, parts, pixels.classes, costs)
+        cost = cost_of(of_class, parts, pixels.classes, costs)
         slots = int(tiles[slices > 1] @ slices[slices > 1])
         last = last_load(cost, tiles[of_class], min(sm_count, int(tiles @ slices)))
         found.append((last + (slots > 0) * costs.launch + slots * costs.slot, count, longest))
@@ -255,14 +256,17 @@ class _Sums(NamedTuple):
     heads: np.ndarray
     whole: np.ndarray
 
+    def of(self, which: np.ndarray | int) -> _Sums:
+        return _Sums(*(each[which] for each in self))
 
-def _tile_counts(pixels: Pixels, images: int, columns: int, rows: int) -> np.ndarray:
+
+def tile_counts(pixels: Pixels, images: int, columns: int, rows: int) -> np.ndarray:
     """Returns the tiles of each class."""
     grid = ceil_div(pixels.images, images) * pixels.groups * ceil_div(pixels.columns, columns)
     return grid * -(-field(pixels.classes, "pixels").astype(np.int64) // (rows // images))
 
 
-def _sums(classes: np.ndarray) -> _Sums:
+def sums_of(classes: np.ndarray) -> _Sums:
     """Returns those of the tiles of each class."""
     runs, end, heads = _runs(classes), field(classes, "lead") + field(classes, "length"), _is_head(classes)
     return _Sums(runs * -(-end // CHUNK), runs * heads, runs * np.maximum((end + STEP - 1) // CHUNK - heads, 0))
@@ -283,15 +287,17 @@ def _slices(sums: _Sums, count: np.ndarray) -> tuple[np.ndarray, _Sums]:
     return begin, _Sums(length, heads, np.clip(sums.heads + sums.whole - begin, 0, length) - heads)
 
 
-def _tiles(pixels: Pixels, images: int, columns: int, rows: int) -> np.ndarray:
+def uncut_tiles(pixels: Pixels, images: int, columns: int, rows: int) -> np.ndarray:
     """Returns uncut items, class by class; neighbours share what they read."""
     parts = []
-    for number, (count, length) in enumerate(zip(pixels.classes[:, 0].tolist(), _sums(pixels.classes).blocks.tolist())):
+    sums = sums_of(pixels.classes)
+    for number, count in enumerate(field(pixels.classes, "pixels").tolist()):
         image, pixel, group, column = np.indices((
             ceil_div(pixels.images, images), ceil_div(count, rows // images), pixels.groups,
             ceil_div(pixels.columns, columns))).reshape(4, -1)
         part = np.zeros(image.size, dtype=[(name, np.int32) for name in (*ITEM[:ITEM.index("pixels")], "class")])
-        part["blocks"], part["slice"], part["class"], part["group"] = length, 1, number, group
+        part["blocks"], part["heads"], part["whole"] = sums.of(number)
+        part["slice"], part["class"], part["group"] = 1, number, group
         part["pixel"], part["image"], part["column"] = pixel * (rows // images), image * images, column * columns
         parts.append(part)
     return np.concatenate(parts)
@@ -303,14 +309,14 @@ def _cut(tiles: np.ndarray, longest: int, classes: np.ndarray) -> tuple[np.ndarr
     needed = np.where(count > 1, count, 0)
     items, of_tile = np.repeat(tiles, count), np.repeat(count, count)
     number = np.arange(items.size) - np.repeat(np.cumsum(count) - count, count)
-    of_tiles = _Sums(*(each[tiles["class"]] for each in _sums(classes)))
+    of_tiles = sums_of(classes).of(tiles["class"])
     items["block"], (items["blocks"], items["heads"], items["whole"]) = _slices(of_tiles, count)
     items["slot"] = np.repeat(np.cumsum(needed) - needed, count)
     items["slice"] = number * 65536 + of_tile
     return items, int(needed.sum())
 
 
-def _cost(of_class: np.ndarray, sums: _Sums, classes: np.ndarray, costs: Costs) -> np.ndarray:
+def cost_of(of_class: np.ndarray, sums: _Sums, classes: np.ndarray, costs: Costs) -> np.ndarray:
     """Returns what items take, in whole blocks."""
     lead, length = field(classes, "lead") // STEP * STEP, field(classes, "length")
     end = -(-(field(classes, "lead") + length) // STEP) * STEP
@@ -322,7 +328,8 @@ def _cost(of_class: np.ndarray, sums: _Sums, classes: np.ndarray, costs: Costs) 
     return blocks * products[of_class] + costs.tile * (1 + of_pairs[of_class])
 
 
-def _lists(items: np.ndarray, owner: np.ndarray, turn: np.ndarray, cost: np.ndarray, classes: np.ndarray) -> np.ndarray:
+def entry_lists(items: np.ndarray, owner: np.ndarray, turn: np.ndarray, cost: np.ndarray, classes: np.ndarray
+                ) -> np.ndarray:
     """Returns the items by owner, turn by turn, of each the longest first, as the kernel reads them."""
     order = np.lexsort((np.arange(items.size), -cost, turn, owner))
     items, owner = items[order], owner[order]

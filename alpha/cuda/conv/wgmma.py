@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from alpha.cuda.context import context
 from alpha.cuda.conv.schedule import LIMIT, is_product
+from alpha.cuda.conv.schedule_held import held_list, held_makespan, most_blocks
 from alpha.cuda.conv.schedule_wgmma import (
     CHUNK,
     ROWS,
@@ -122,13 +123,14 @@ class Tile(NamedTuple):
     dgrad_us: float = 0.0
     rows: int = ROWS
     alone_us: float = 0.0  # of a tile of pairs of outputs, as many of them: a block of outputs alone
+    held: int = 0          # blocks of filters that stay in shared memory; see schedule_held.py
 
     @property
     def pairs(self) -> bool:
         return self.alone_us > 0
 
     def __str__(self) -> str:
-        return f"{self.rows}{' pairs ' if self.pairs else ''}x{self.columns}"
+        return f"{self.rows}{' pairs ' if self.pairs else ''}x{self.columns}{f' held {self.held}' * (self.held > 0)}"
 
 
 class Estimate(NamedTuple):
@@ -144,7 +146,8 @@ FP32, TF32, BF16, FP16 = (Mode("float16x2", "float32"), Mode("float16", "float32
 WIDE = (Tile(128, 6, 0.324, 1.0), Tile(64, 8, 0.199, 0.67), Tile(256, 4, 0.62, 2.0), Tile(128, 4, 0.7, 1.7, rows=256),
         Tile(128, 6, 0.305, 1.0, alone_us=0.324))
 HALF = (*WIDE, Tile(192, 4, 0.47, 1.5), Tile(64, 4, 0.48, 0.92, rows=256), Tile(64, 8, 0.185, 0.67, alone_us=0.199),
-        Tile(96, 4, 0.58, 1.4, rows=256))
+        Tile(96, 4, 0.58, 1.4, rows=256), Tile(256, 4, 0.62, 2.0, held=3), Tile(192, 4, 0.47, 1.5, held=4),
+        Tile(128, 4, 0.324, 1.0, held=6), Tile(64, 6, 0.199, 0.67, held=10), Tile(64, 3, 0.48, 0.92, rows=256, held=6))
 TILES = {FP32: (Tile(128, 3, 0.985, 1.0), Tile(64, 4, 0.545, 0.7), Tile(96, 3, 0.795, 0.85, dgrad_us=0.95),
                 Tile(32, 4, 0.4, 0.55, dgrad_us=0.56)),
          TF32: (*WIDE, Tile(64, 4, 0.49, 1.15, rows=256), Tile(64, 8, 0.155, 0.84, alone_us=0.199)),
@@ -172,8 +175,8 @@ class Wgmma:
         self.writes_planes = pass_name == "fprop" and self.writes == "float32"
         self.name = f"conv_wgmma {tile} {mode.reads} to {mode.writes}"
         columns = ceil_div(tile.columns, 64) * 64 if pass_name == "dgrad" else tile.columns  # in shared memory
-        stage = mode.planes * (tile.rows + columns) * CHUNK * 2
-        ring = tile.stages * stage
+        pixels, filters = (mode.planes * rows * CHUNK * 2 for rows in (tile.rows, columns))  # bytes of a block
+        ring = tile.stages * pixels + (tile.held or tile.stages) * filters
         self._out_boxes = min(MOST_BOXES, (SHARED_BYTES - ring) // (CONSUMERS * BOX_BYTES))
         self._shared = ring + CONSUMERS * self._out_boxes * BOX_BYTES
         self.kernel, self.sum = self._kernels(C_TYPES[mode.writes])
@@ -185,7 +188,7 @@ class Wgmma:
         defines = {"ELEMENT": C_TYPES[mode.element], "TILE_M": tile.rows * (1 + tile.pairs), "TILE_N": tile.columns,
                    "OPERAND_PLANES": mode.planes, "B_MAJOR_N": int(self.pass_name == "dgrad"),
                    "RING_STAGES": tile.stages, "OUTPUT_BOXES": self._out_boxes, "OF_PAIRS": int(tile.pairs),
-                   "OUT": out}
+                   "FILTERS_HELD": tile.held, "OUT": out}
         kernel = Kernel(
             "conv_wgmma.cu", "conv_wgmma", "ptr x, ptr w, ptr y, ptr b, ptr scale_x, ptr scale_w, ptr slots, "
             "ptr statistics, ptr work, i32 entries, i32 images_log2, i32 batch, i32 groups, i32 columns, "
@@ -200,11 +203,16 @@ class Wgmma:
     def fits(self, desc: ConvDesc) -> str:
         if refused := refusal(desc):
             return refused
-        if self.tile.pairs and not field(_pixels(self.pass_name, pixels_as_images(desc), True).classes, "pair").any():
+        if self.tile.pairs and not field(self._pixels(desc).classes, "pair").any():
             return "no outputs beside each other share what they read in chunks of 64"
+        if self.tile.held and (blocks := most_blocks(self._pixels(desc))) > self.tile.held:
+            return f"the filters of a sum are {blocks} blocks, room is for {self.tile.held}"
         if self.tile.columns % (OUT_ROW // ITEMSIZE[self.writes]) and self._columns(desc) > self.tile.columns:
             return f"tiles of {self.tile.columns} columns end within a box that is stored: one has all columns, or none"
         return ""
+
+    def _pixels(self, desc: ConvDesc) -> Pixels:
+        return _pixels(self.pass_name, pixels_as_images(desc), self.tile.pairs)
 
     def _columns(self, desc: ConvDesc) -> int:
         return (desc.oc if self.pass_name == "fprop" else desc.ic) // desc.groups
@@ -232,9 +240,11 @@ class Wgmma:
         """Returns how many images of a pixel a tile has, and the work list that is done first."""
         desc = pixels_as_images(desc)
         found = self._estimate(desc, sm_count)
-        pixels = _pixels(self.pass_name, desc, self.tile.pairs)
-        return found.images, work_list(pixels, found.images, self.tile.columns, sm_count, found.costs,
-                                       rows=self.tile.rows, by_image=self._memory_us(desc) > BY_IMAGE * found.us)
+        tile = self._pixels(desc), found.images, self.tile.columns, sm_count, found.costs
+        if self.tile.held:
+            return found.images, held_list(*tile, rows=self.tile.rows)
+        by_image = self._memory_us(desc) > BY_IMAGE * found.us
+        return found.images, work_list(*tile, rows=self.tile.rows, by_image=by_image)
 
     def prepare(self, desc: ConvDesc) -> Launch:
         return launch_of_arrays(self.pass_name, self.reads, self.on_operands(desc))
@@ -250,7 +260,7 @@ class Wgmma:
         (grid, entries, _), items = work.items.shape, upload(work.items)
         images_log2, slot_floats = images.bit_length() - 1, work.slots * tile_floats
         sliced, sum_grid = upload(work.sliced), (tile_floats // 4 // SUM_THREADS, len(work.sliced))
-        pixels = _pixels(self.pass_name, desc, self.tile.pairs)
+        pixels = self._pixels(desc)
         columns, groups, unit, runs = pixels.columns, pixels.groups, pixels.unit, pixels.runs
         streams = prod(out_shape) * ITEMSIZE[self.writes] > STREAMED_BYTES
         rewritten = self.writes == "float32"  # where a flag is set, by an exact kernel
@@ -326,7 +336,7 @@ def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, itemsize: int, sm_coun
     pixels = _pixels(pass_name, desc, tile.pairs)
     narrow = desc.h.f * desc.w.f > 1 and (desc.ic % CHUNK or (pass_name == "dgrad" and desc.oc % CHUNK))
     filters = pixels.columns / ceil_div(pixels.columns, tile.columns) if pass_name == "fprop" else tile.columns
-    copied_us = NARROW_ROW_US * (tile.rows + filters) if narrow else 0.0
+    copied_us = NARROW_ROW_US * (tile.rows + filters * (not tile.held)) if narrow else 0.0
     stored = min(1.0, pixels.columns / tile.columns)
     slot_us = tile.rows * tile.columns * ITEMSIZE["float32"] / SLOT_BYTES_PER_US
     found = []
@@ -336,7 +346,8 @@ def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, itemsize: int, sm_coun
             block_us = max(tile.block_us, copied_us) + BOX_US * max(0, tile.rows // images - FREE_BOXES)
             costs = Costs(*(us / block_us for us in (stored * tile.end_us * itemsize / 2, SUM_US, slot_us)),
                           alone=max(tile.alone_us, copied_us) / block_us if tile.pairs else 1.0)
-            makespan, _ = estimate(pixels, images, tile.columns, sm_count, costs, rows=tile.rows)
+            cut = pixels, images, tile.columns, sm_count, costs
+            makespan = held_makespan(*cut, rows=tile.rows) if tile.held else estimate(*cut, rows=tile.rows)[0]
             found.append(Estimate(images, costs, makespan * block_us))
     return min(found, key=lambda one: one.us)
 

@@ -162,7 +162,7 @@ struct Target {
 };
 
 // A consumer: sums, and stores 64 of each 128 rows of its tiles.
-PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring) {
+PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile> &held) {
   const Scale scale(t.scale_in, t.scale_w);
   const int lane = threadIdx.x % 32, rows = min(1 << t.images_log2, 64);  // of a box
   const int row = (threadIdx.x / 128 - 1) * 64 + lane * rows;
@@ -181,8 +181,10 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring) {
 #pragma unroll
     for (int d = 0; d < Tile::DEPTH; d++) to[d].find(t, item, d, row, lane * rows < 64);
     const bool both = field(item, PAIR) > 0;
+    if (Tile::HELD && field(item, FILTERS)) held.wait();
     if constexpr (Tile::PAIRS) pair_sum<Tile>(ring, field(item, BLOCKS), field(item, RUNS_W), both, sum);
     else wgmma_sum<Tile>(ring, blocks_of(item), sum);
+    if (Tile::HELD && field(ahead, FILTERS)) held.release();
     const float *bias = t.bias ? t.bias + group * t.columns + column : nullptr;
     const Finish finish = {scale, bias, t.columns - column, t.relu != 0};
     const uint64_t policy = t.streams ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL;
@@ -213,12 +215,16 @@ conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, 
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ RingBarriers<Tile> barriers;
+  __shared__ HeldBarriers held_barriers;
   const ConvOperands t = {in,         w,                 out,  bias,    scale_in,    scale_w, slots,
                           statistics, {flag_in, flag_w}, work, entries, images_log2, batch,   groups,
                           columns,    least_run,         most_run - least_run + 1, unit, relu, streams,
                           {header, lost_ranges, reporters, {flag_in, flag_w}}};
   if (statistics) clear_slots(statistics, groups * columns, Tile::THREADS);
-  if (threadIdx.x == 0) barriers.init();
+  if (threadIdx.x == 0) {
+    barriers.init();
+    if (Tile::HELD) held_barriers.init(4 * Tile::CONSUMERS);
+  }
   if (threadIdx.x < 32) {
     for (int r = 0; r <= most_run - least_run; r++) {
       ptx::tensor_map_acquire(in + r);
@@ -231,12 +237,13 @@ conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, 
   }
   __syncthreads();
   Ring<Tile> ring(smem, barriers);
+  HeldFilters<Tile> held(smem, held_barriers);
   if (threadIdx.x < 128) {
     ptx::setmaxnreg_dec<Tile::PRODUCER_REGISTERS>();
-    if (threadIdx.x < 32) load_tiles(t, ring);
+    if (threadIdx.x < 32) load_tiles(t, ring, held);
   } else {
     ptx::setmaxnreg_inc<Tile::CONSUMER_REGISTERS>();
-    sum_tiles(t, ring);
+    sum_tiles(t, ring, held);
   }
 #endif
 }

@@ -2,11 +2,13 @@
 #pragma once
 #include "gemm_wgmma.cuh"
 #include "guard.cuh"
+#include "held_filters.cuh"
 #include "pair_sum.cuh"
 #include "plane_boxes.cuh"
 
 using Tile =
-    WgmmaTile<ELEMENT, TILE_M, TILE_N, OPERAND_PLANES, false, B_MAJOR_N, RING_STAGES, OUTPUT_BOXES, OF_PAIRS>;
+    WgmmaTile<ELEMENT, TILE_M, TILE_N, OPERAND_PLANES, false, B_MAJOR_N, RING_STAGES, OUTPUT_BOXES, OF_PAIRS,
+              FILTERS_HELD>;
 
 // An entry of a block's list: 32 integers, of which a warp's lanes hold one each. The next entry is always on its way.
 enum Field {
@@ -24,7 +26,8 @@ enum Field {
   TAP_H, TAP_H_STEP, TAP_W, TAP_W_STEP,    // in the filter: first tap, distance of taps
   RUN, LENGTH, LEAD,                       // taps in a run, values, and zeros before them in the first chunk
   PAIR,                                    // a pixel is a pair of outputs, so far apart; 0: it is one
-  FIELDS = 32
+  FIELDS = 32,
+  FILTERS = SLOT            // where filters are held no sum is cut: 1 if this entry's are to be loaded, else 0
 };
 PTX_FN int field(int entry, Field f) { return __shfl_sync(~0u, entry, f); }
 
@@ -101,14 +104,32 @@ struct Box {
   }
 };
 
+// All filters of an entry's sum, whose first box is `box`: whole, for that is rare.
+PTX_FN void load_filters(const ConvOperands &t, HeldFilters<Tile> &held, Box box, int blocks, const CUtensorMap *map,
+                         int column, int group, int to) {
+  uint64_t *const landed = held.begin();
+#pragma unroll 1
+  for (int k = 0; k < blocks; k++, to += Tile::B_BLOCK) {
+    held.expect(Tile::PLANES * box.w_bytes);
+    if (box.reads_w) {
+#pragma unroll
+      for (int p = 0; p < Tile::PLANES; p++)
+        ptx::tma_load_5d(held.buffers + to + p * Tile::B_PLANE, *map, box.is_mn ? column : box.depth, box.x, box.y,
+                         box.is_mn ? box.depth : column, group + p * t.groups, landed);
+    }
+    box.advance();
+  }
+  held.end();
+}
+
 // The producer's first warp. Lane j loads pixel j of a tile; the lanes behind load the boxes of w.
-PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring) {
+PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile> &held) {
   const int lane = threadIdx.x, box_bytes = 128 << t.images_log2;
   Box box(t, lane);
   const int to = box.is_pixel ? lane * box_bytes : Tile::B_AT + box.part * Tile::BOX + box.my_unit * (128 * t.unit);
   const int plane = box.is_pixel ? Tile::A_PLANE : Tile::B_PLANE;
   const int fourth_step = box.is_pixel ? t.batch : 0, fifth_step = box.is_pixel ? 0 : t.groups;  // from plane to plane
-  const bool tails = !Box::B_MN && t.columns % Tile::BN;  // the last tile has fewer filters
+  const bool tails = !Box::B_MN && !Tile::HELD && t.columns % Tile::BN;  // the last tile has fewer filters
   const int *list = t.list();
   int ahead = *list;
   for (;;) {
@@ -124,6 +145,7 @@ PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring) {
     const CUtensorMap *map = (box.is_pixel ? t.in : t.w) + (box.is_mn ? 0 : run - t.least_run);
     const int there = t.columns - field(item, COLUMN);
     box.enter(item, in_y, in_x);
+    if (Tile::HELD && field(item, FILTERS)) load_filters(t, held, box, blocks, map, fixed, group, to);
 #pragma unroll 1
     for (int k = 0; k < blocks; k++) {
       // A buffer's first filling is whole: pixels that do not exist are the last one again, filters are zeros. Later
@@ -133,7 +155,7 @@ PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring) {
       const CUtensorMap *from = map + (cut && !box.is_pixel ? t.runs : 0);
       int first = box.is_mn ? fixed : box.depth, fourth = box.is_mn ? box.depth : fixed;
       ptx::settle(first, box.x, box.y, fourth);  // three buffers of two planes leave no time behind the wait
-      const bool filters = box.has_filters() || (tails && ring.fresh);
+      const bool filters = !Tile::HELD && (box.has_filters() || (tails && ring.fresh));
       const int w_bytes = filters ? (cut ? there * 128 : box.w_bytes) : 0;
       const auto buffer = ring.next(Tile::PLANES * (loaded * box_bytes + w_bytes));
       if (lane < loaded || (box.reads_w && filters)) {

@@ -25,8 +25,8 @@
 #define HAS_WGMMA 1  // elsewhere kernels are empty, and their candidates do not fit
 #endif
 
-template <class E_, int BM_, int BN_, int PLANES_, bool A_MN_, bool B_MN_, int STAGES_, int OUT_BOXES_,
-          bool PAIRS_>
+template <class E_, int BM_, int BN_, int PLANES_, bool A_MN_, bool B_MN_, int STAGES_, int OUT_BOXES_, bool PAIRS_,
+          int HELD_>
 struct WgmmaTile {
   using E = E_;
   static constexpr int BM = BM_, DEPTH = BM / 128, BN = BN_, BK = 64, PLANES = PLANES_, STAGES = STAGES_;
@@ -38,8 +38,11 @@ struct WgmmaTile {
   static constexpr int A_PLANE = A_ROWS * BK * 2;                      // bytes
   static constexpr int B_PLANE = (B_MN ? (BN + 63) / 64 * 64 : BN) * BK * 2;
   static constexpr int A_STEP = A_MN ? 128 : 2, B_STEP = B_MN ? 128 : 2;  // 16 of k, in 16 bytes
-  static constexpr int B_AT = PLANES * A_PLANE, STAGE = PLANES * (A_PLANE + B_PLANE);
-  static constexpr int OUT_AT = STAGES * STAGE, SHARED = OUT_AT + 2 * OUT_BOXES * BOX;  // dynamic shared memory of a block
+  static constexpr int HELD = HELD_;                                   // blocks of B, see held_filters.cuh
+  static constexpr int B_BLOCK = PLANES * B_PLANE, STAGE = PLANES * A_PLANE + (HELD ? 0 : B_BLOCK);
+  static constexpr int B_AT = HELD ? STAGES * STAGE : PLANES * A_PLANE;   // in a buffer; held: behind them all
+  static constexpr int OUT_AT = STAGES * STAGE + HELD * B_BLOCK;
+  static constexpr int SHARED = OUT_AT + 2 * OUT_BOXES * BOX;          // dynamic shared memory of a block
   static constexpr int SUMS = BN / 2;                                  // accumulators of a thread, DEPTH times
   using Sums = float[DEPTH][SUMS];
   static constexpr int THREADS = 384, CONSUMERS = 2;
@@ -47,6 +50,7 @@ struct WgmmaTile {
   static constexpr int PRODUCER_REGISTERS = 56, CONSUMER_REGISTERS = 224;
   static_assert(BM == 128 || (BM == 256 && PLANES == 1), "a consumer has 64 or twice 64 rows");
   static_assert(DEPTH * BN * PLANES <= 256, "two planes need a second set of accumulators");
+  static_assert(!PAIRS || !HELD, "pairs read the filters of the buffer before");
 };
 
 // ---- the ring -------------------------------------------------------------------------------------------------------
@@ -142,6 +146,7 @@ template <class T> struct Summation {
   Ring<T> &ring;
   const uint64_t a0, b0;
   int flying = 0;  // 1 + the buffer in flight
+  int held = 0;    // the next block of filters, where they are held
 
   PTX_FN explicit Summation(Ring<T> &r)
       : ring(r), a0(ptx::wgmma_desc(r.buffers + (threadIdx.x / 128 - 1) * T::BOX, T::BOX)),
@@ -154,11 +159,11 @@ template <class T> struct Summation {
 #pragma unroll 1
     for (int k = 0; k < blocks; k++) {
       ring.wait();
-      const int at = ring.stage * (T::STAGE / 16);
+      const int at = ring.stage * (T::STAGE / 16), b_at = T::HELD ? held++ * (T::B_BLOCK / 16) : at;
       ptx::wgmma_fence();
       if constexpr (T::PLANES == 2) {
         float part[T::SUMS];
-        wgmma_buffer<T, STEPS>(part, a0 + at, b0 + at, false);
+        wgmma_buffer<T, STEPS>(part, a0 + at, b0 + b_at, false);
         ptx::wgmma_commit();
         ptx::wgmma_wait<0>();
         ring.release(ring.stage);
@@ -167,7 +172,7 @@ template <class T> struct Summation {
       } else {
 #pragma unroll
         for (int d = 0; d < T::DEPTH; d++)
-          wgmma_buffer<T, STEPS>(sum[d], a0 + at + d * DEEPER, b0 + at, flying > 0);
+          wgmma_buffer<T, STEPS>(sum[d], a0 + at + d * DEEPER, b0 + b_at, flying > 0);
         ptx::wgmma_commit();
         if (flying > 0) {
           ptx::wgmma_wait<1>();

@@ -1,0 +1,52 @@
+// Filters that stay in shared memory while the tiles that read them follow each other (gemm_wgmma.cuh).
+//
+//   what      all blocks of B of a sum, T::HELD at most, behind the ring, whose buffers are of A alone. Where a sum is
+//             short, as that of a 1x1 filter, B is half of what a tile loads, and the same as that of the tile before
+//   turns     the producer loads them before the first tile that reads them, once the consumers are done with those
+//             that lie there: their products end, and its copies begin anew. So lists have few changes
+//   measured  see conv_wgmma.cu
+#pragma once
+#include "gemm_wgmma.cuh"
+
+struct HeldBarriers {  // in shared memory
+  uint64_t full, empty;
+
+  // By one thread, before a fence of the initialization and __syncthreads(); readers: warps of the consumers.
+  PTX_FN void init(int readers) {
+    ptx::mbarrier_init(&full, 1);
+    ptx::mbarrier_init(&empty, readers);
+    ptx::fence_mbarrier_init();
+  }
+};
+
+template <class T> struct HeldFilters {
+  char *const buffers;  // block k lies at T::B_AT + k * T::B_BLOCK
+  HeldBarriers &barriers;
+  unsigned phase = 0;   // of the next filters
+
+  PTX_FN HeldFilters(char *smem, HeldBarriers &b) : buffers(smem), barriers(b) {}
+
+  // Producer, its whole warp: waits until nobody reads what lies there, and returns the barrier of what is to come.
+  PTX_FN uint64_t *begin() {
+    ptx::mbarrier_wait(&barriers.empty, phase ^ 1);
+    phase ^= 1;
+    return &barriers.full;
+  }
+  PTX_FN void expect(int bytes) {  // before they are loaded
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_expect(&barriers.full, bytes);
+    __syncwarp();
+  }
+  PTX_FN void end() {  // all has been expected
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&barriers.full);
+    __syncwarp();
+  }
+  // Consumer, all of its threads: waits for the next filters.
+  PTX_FN void wait() {
+    ptx::mbarrier_wait(&barriers.full, phase);
+    phase ^= 1;
+  }
+  // Consumer: has read the filters; the warp's lanes are together.
+  PTX_FN void release() {
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&barriers.empty);
+  }
+};
