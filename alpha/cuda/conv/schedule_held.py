@@ -8,6 +8,7 @@ rest of the same lines of memory.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import ceil
 
 import numpy as np
@@ -42,52 +43,79 @@ def held_list(pixels: Pixels, images: int, columns: int, sm_count: int, costs: C
     before, else 0.
     """
     items = uncut_tiles(pixels, images, columns, rows)
-    filters = np.unique(pixels.classes[:, [CLASS.index(name) for name in FILTERS]], axis=0, return_inverse=True)[1]
-    key = np.ravel_multi_index((items["group"], items["column"], filters.ravel()[items["class"]]),
-                               (pixels.groups, pixels.columns, len(pixels.classes)))
+    key = np.ravel_multi_index((items["group"], items["column"] // columns, _filters(pixels)[items["class"]]),
+                               _key_shape(pixels, columns))
     order = np.lexsort((items["pixel"], items["class"], items["image"], key))
     items, key = items[order], key[order]
-    there = np.minimum(pixels.columns - items["column"], columns)
-    cost = cost_of(items["class"], sums_of(pixels.classes).of(items["class"]), pixels.classes, costs)
-    cost -= costs.tile * (1 - there / there.max())  # the end of a tile is the storing of its columns
-    owner = _deal(cost, key, min(sm_count, items.size))
+    each, count = _keys(pixels, images, columns, costs, rows)
+    owner = np.concatenate([units[np.argsort(starts, kind="stable")]
+                            for units, starts in _deal(each, count, min(sm_count, items.size))])
     order = np.argsort(owner, kind="stable")
-    items, key, cost, owner = items[order], key[order], cost[order], owner[order]
+    items, key, owner = items[order], key[order], owner[order]
     changes = np.ones(items.size, dtype=bool)
     changes[1:] = (key[1:] != key[:-1]) | (owner[1:] != owner[:-1])
     items["slot"] = changes
-    lists = entry_lists(items, owner, np.arange(items.size), cost, pixels.classes)
-    load = np.bincount(owner, cost + costs.filters * items["slot"])
+    load = np.bincount(owner, each[key] + costs.filters * changes)
+    owner = np.unique(owner, return_inverse=True)[1]  # a tile longer than a share leaves multiprocessors without one
+    lists = entry_lists(items, owner, np.arange(items.size), each[key], pixels.classes)
     return WorkList(lists, lists[:0, 0], 0, float(load.max()))
 
 
-def _deal(cost: np.ndarray, key: np.ndarray, units: int) -> np.ndarray:
-    """Returns the unit of each item: of those with the same key, which follow each other and take as long, the one that
-    is free first of those that have a part in the key.
+def held_makespan(pixels: Pixels, images: int, columns: int, sm_count: int, costs: Costs = COSTS, *, rows: int = ROWS
+                  ) -> tuple[float, float]:
+    """Returns what the busiest block of `held_list` does, and the mean; no list is made."""
+    each, count = _keys(pixels, images, columns, costs, rows)
+    units = min(sm_count, int(count.sum()))
+    load = np.zeros(units)
+    for cost, (which, _) in zip(each[count > 0].tolist(), _deal(each, count, units)):
+        number = np.bincount(which, minlength=units)
+        load += number * cost + costs.filters * (number > 0)
+    return float(load.max()), float(load.mean())
+
+
+def _filters(pixels: Pixels) -> np.ndarray:
+    """Returns for each class the number of the filters that it reads."""
+    found = pixels.classes[:, [CLASS.index(name) for name in FILTERS]]
+    return np.unique(found, axis=0, return_inverse=True)[1].ravel()
+
+
+def _key_shape(pixels: Pixels, columns: int) -> tuple[int, int, int]:
+    return pixels.groups, -(-pixels.columns // columns), len(pixels.classes)
+
+
+def _keys(pixels: Pixels, images: int, columns: int, costs: Costs, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns what a tile takes, and how many there are, by what they read: group, tile of columns, filters."""
+    shape, filters = _key_shape(pixels, columns), _filters(pixels)
+    tiles = tile_counts(pixels, images, columns, rows) // (shape[0] * shape[1])
+    cost = cost_of(np.arange(len(tiles)), sums_of(pixels.classes), pixels.classes, costs)
+    each = np.zeros(shape)
+    each[:, :, filters] = cost
+    there = np.minimum(pixels.columns - np.arange(shape[1]) * columns, columns)
+    each -= costs.tile * (1 - there / there.max())[:, None] / 2  # half of a tile's end is the storing of its columns
+    return each.ravel(), np.tile(np.bincount(filters, tiles, shape[2]).astype(np.int64), shape[0] * shape[1])
+
+
+def _deal(each: np.ndarray, count: np.ndarray, units: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields for each key that has tiles their units, and when these begin with them.
 
     A unit has a part in as many keys as fill its share of the time, in their order, one after the other.
     """
-    owner, share, done = np.zeros(cost.size, dtype=np.int64), cost.sum() / units, 0.0
-    begins = np.flatnonzero(np.diff(key, prepend=-1))
-    for first, end in zip(begins, [*begins[1:], cost.size]):
-        count, each = int(end - first), float(cost[first])
-        until = done + count * each
+    share, done = float(each @ count) / units, 0.0
+    for cost, tiles in zip(each[count > 0].tolist(), count[count > 0].tolist()):
+        until = done + cost * tiles
         some = np.arange(int(done / share), min(ceil(until / share), units))
-        begin, close = (np.clip(at - some * share, 0, share) for at in (done, until))  # of each unit's part
-        starts = begin + each * np.arange(int(share / each) + 2)[:, None]
-        beyond = starts + each / 2 - close  # its part, where it is positive
-        chosen = np.lexsort((np.where(beyond > 0, beyond, starts).ravel(), (beyond > 0).ravel()))[:count]
-        owner[first:end] = some[chosen[np.argsort(starts.ravel()[chosen], kind="stable")] % some.size]
+        begin, end = (np.clip(at - some * share, 0, share) for at in (done, until))  # of each unit's part
+        number = _rounded((end - begin) / cost, tiles)
+        place = np.arange(tiles) - np.repeat(np.cumsum(number) - number, number)
+        yield np.repeat(some, number), np.repeat(begin, number) + place * cost
         done = until
-    return np.unique(owner, return_inverse=True)[1]  # a tile longer than a share leaves units without one
 
 
-def held_makespan(pixels: Pixels, images: int, columns: int, sm_count: int, costs: Costs = COSTS, *, rows: int = ROWS
-                  ) -> float:
-    """Returns about what the busiest block of `held_list` does, without making the list."""
-    tiles, sums = tile_counts(pixels, images, columns, rows), sums_of(pixels.classes)
-    each = cost_of(np.arange(len(tiles)), sums, pixels.classes, costs)
-    missing = columns - pixels.columns / -(-pixels.columns // columns) if pixels.columns > columns else 0
-    each = each - costs.tile * missing / columns
-    longest = each[tiles > 0].max()
-    return ceil(tiles @ each / min(sm_count, tiles.sum()) / longest - 0.01) * longest + costs.filters
+def _rounded(parts: np.ndarray, total: int) -> np.ndarray:
+    """Returns integers near the parts, whose sum is the total."""
+    found = np.floor(parts + 0.5).astype(np.int64)
+    while missing := total - int(found.sum()):
+        some = np.argsort(found - parts, kind="stable") if missing > 0 else np.argsort(parts - found, kind="stable")
+        some = some if missing > 0 else some[found[some] > 0]
+        found[some[:abs(missing)]] += 1 if missing > 0 else -1
+    return found

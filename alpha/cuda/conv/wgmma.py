@@ -38,11 +38,15 @@ SLOT_BYTES_PER_US = 4e6         # that the latter reads
 MEMORY_BYTES_PER_US = 2.5e6     # that are read and written where nothing else takes longer
 SEEN, SEEN_OF_FEW = 0.05, 0.3   # of what takes less: not all of it is hidden, least of a product of few tiles
 CACHE_BYTES_PER_US = 8e6        # that are read once more for each further tile of columns; of a product twice as many
+HELD_SEEN = 0.12                # less of that time, in the filters' share of what tiles move, where they are held
+HELD_BYTES_PER_US = 1e5         # of filters, of a multiprocessor that waits for them
+IDLE_SEEN = 0.4                 # of what one waits at the end for others, that hold other filters
 BY_IMAGE = 0.5                  # of a list's time that memory takes: then it goes through the batch. On an H100 dgrad
 # from 128 to 64 channels at stride 2, 3x3 at 32x32, took 57 us in the place of 76 so; 5x5 took a tenth longer
 IMAGES = (128, 64, 32, 16, 8)   # of a tile's pixel; rows / images boxes make up a tile
 MOST_PIXELS = 16                # of a tile: a lane of the producer has one, or a box of filters
 NARROW_ROW_US = 0.0019          # to copy a row of a box where channels do not fill lines of memory, beyond 1x1
+FEW_US = 0.17                   # more, of a block and plane, take filters where they do not fill one at all
 FREE_BOXES, BOX_US = 4, 0.012   # boxes of a block, and microseconds that one more takes
 STREAMED_BYTES = 40e6           # of an output: one larger does not stay in the L2 cache
 BOX_ROWS, OUT_ROW = 64, 128     # rows of a box by which results are stored, and bytes of each
@@ -134,23 +138,27 @@ class Tile(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """How many images of a pixel a tile has, what its list is made by, and the list's time in microseconds."""
+    """How many images of a pixel a tile has, what its list is made by, and the list's time in microseconds; and how
+    long multiprocessors wait where filters are held: for these, and at the end for others that hold other ones."""
 
     images: int
     costs: Costs
     us: float
+    wait_us: float
 
 
 FP32, TF32, BF16, FP16 = (Mode("float16x2", "float32"), Mode("float16", "float32"), Mode("bfloat16", "bfloat16"),
                           Mode("float16", "float16"))
 WIDE = (Tile(128, 6, 0.324, 1.0), Tile(64, 8, 0.199, 0.67), Tile(256, 4, 0.62, 2.0), Tile(128, 4, 0.7, 1.7, rows=256),
         Tile(128, 6, 0.305, 1.0, alone_us=0.324))
-HALF = (*WIDE, Tile(192, 4, 0.47, 1.5), Tile(64, 4, 0.48, 0.92, rows=256), Tile(64, 8, 0.185, 0.67, alone_us=0.199),
-        Tile(96, 4, 0.58, 1.4, rows=256), Tile(256, 4, 0.62, 2.0, held=3), Tile(192, 4, 0.47, 1.5, held=4),
-        Tile(128, 4, 0.324, 1.0, held=6), Tile(64, 6, 0.199, 0.67, held=10), Tile(64, 3, 0.48, 0.92, rows=256, held=6))
-TILES = {FP32: (Tile(128, 3, 0.985, 1.0), Tile(64, 4, 0.545, 0.7), Tile(96, 3, 0.795, 0.85, dgrad_us=0.95),
-                Tile(32, 4, 0.4, 0.55, dgrad_us=0.56)),
-         TF32: (*WIDE, Tile(64, 4, 0.49, 1.15, rows=256), Tile(64, 8, 0.155, 0.84, alone_us=0.199)),
+HALF = (*WIDE, Tile(192, 4, 0.47, 1.5), Tile(64, 4, 0.48, 0.82, rows=256), Tile(64, 8, 0.178, 0.67, alone_us=0.199),
+        Tile(96, 4, 0.58, 1.25, rows=256), Tile(256, 4, 0.62, 2.0, held=3), Tile(192, 4, 0.47, 1.5, held=4),
+        Tile(128, 4, 0.324, 1.0, held=6), Tile(64, 4, 0.3, 0.67, held=10),
+        Tile(64, 4, 0.48, 0.82, rows=256, held=6), Tile(96, 3, 0.58, 1.25, rows=256, held=6))
+TILES = {FP32: (Tile(128, 3, 0.985, 1.0), Tile(64, 4, 0.545, 0.7), Tile(96, 3, 0.795, 0.8, dgrad_us=0.95),
+                Tile(32, 4, 0.4, 0.55, dgrad_us=0.56), Tile(64, 3, 0.545, 0.7, held=6)),
+         TF32: (*WIDE, Tile(64, 4, 0.49, 1.15, rows=256), Tile(64, 8, 0.155, 0.84, alone_us=0.199),
+                Tile(64, 4, 0.49, 1.15, rows=256, held=6)),
          BF16: HALF, FP16: HALF}
 
 
@@ -219,22 +227,28 @@ class Wgmma:
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         desc = pixels_as_images(desc)
-        both = self._estimate(desc, sm_count).us, self._memory_us(desc)
+        found = self._estimate(desc, sm_count)
+        both = found.us, self._memory_us(desc)
         tiles = desc.groups * ceil_div(desc.n, self.tile.rows) * ceil_div(self._columns(desc), self.tile.columns)
         few = is_product(desc) and tiles <= 2 * sm_count
-        return LAUNCH_US + max(both) + (SEEN_OF_FEW if few else SEEN) * min(both)
+        return LAUNCH_US + max(both) + (SEEN_OF_FEW if few else SEEN) * min(both) + found.wait_us
 
     def _memory_us(self, desc: ConvDesc) -> float:
         written, read = moved_bytes(self.pass_name, self.mode, desc)
-        again = ceil_div(self._columns(desc), self.tile.columns) - 1
-        return (written + read) / MEMORY_BYTES_PER_US + again * read / (CACHE_BYTES_PER_US * (1 + is_product(desc)))
+        columns = self._columns(desc)
+        again = ceil_div(columns, self.tile.columns) - 1
+        us = (written + read) / MEMORY_BYTES_PER_US + again * read / (CACHE_BYTES_PER_US * (1 + is_product(desc)))
+        if not self.tile.held or not is_product(desc):
+            return us
+        channels, rows, of_tile = self._pixels(desc).channels, self.tile.rows, min(self.tile.columns, columns)
+        return us * (1 - HELD_SEEN * channels * of_tile / (channels * (rows + of_tile) + rows * of_tile))
 
     def least(self, desc: ConvDesc, sm_count: int) -> float:
         products = desc.useful_flops / 2 / (self.tile.rows * self.tile.columns * CHUNK)
         return LAUNCH_US + products * self.tile.block_us / sm_count
 
     def _estimate(self, desc: ConvDesc, sm_count: int) -> Estimate:
-        return _estimate(self.pass_name, desc, self.tile, ITEMSIZE[self.writes], sm_count)
+        return _estimate(self.pass_name, desc, self.tile, self.mode, sm_count)
 
     def plan(self, desc: ConvDesc, sm_count: int) -> tuple[int, WorkList]:
         """Returns how many images of a pixel a tile has, and the work list that is done first."""
@@ -331,24 +345,44 @@ def _filter_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, r
                        (tap, fw * tap, fh * fw * tap, each * fh * fw * tap))
 
 
+def _copies(pass_name: str, desc: ConvDesc, pixels: Pixels, tile: Tile, planes: int) -> tuple[bool, float]:
+    """Returns whether channels are so few that they do not fill a line of memory once, and what copying a block takes
+    where they do not fill whole lines."""
+    fprop = pass_name == "fprop"
+    if desc.h.f * desc.w.f == 1 or not (desc.ic % CHUNK or (desc.oc % CHUNK and not fprop)):
+        return False, 0.0
+    few = min(pixels.channels, CHUNK if fprop else pixels.columns) < CHUNK
+    if tile.held:
+        return few, NARROW_ROW_US * tile.rows
+    filters = pixels.columns / ceil_div(pixels.columns, tile.columns)
+    if not fprop:  # they are copied 64 columns at a time
+        filters = ceil_div(tile.columns, CHUNK) * CHUNK
+    return few, NARROW_ROW_US * (tile.rows + filters) + few * planes * FEW_US
+
+
 @lru_cache(maxsize=1024)
-def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, itemsize: int, sm_count: int) -> Estimate:
+def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, mode: Mode, sm_count: int) -> Estimate:
     pixels = _pixels(pass_name, desc, tile.pairs)
-    narrow = desc.h.f * desc.w.f > 1 and (desc.ic % CHUNK or (pass_name == "dgrad" and desc.oc % CHUNK))
-    filters = pixels.columns / ceil_div(pixels.columns, tile.columns) if pass_name == "fprop" else tile.columns
-    copied_us = NARROW_ROW_US * (tile.rows + filters * (not tile.held)) if narrow else 0.0
+    few, copied_us = _copies(pass_name, desc, pixels, tile, mode.planes)
     stored = min(1.0, pixels.columns / tile.columns)
     slot_us = tile.rows * tile.columns * ITEMSIZE["float32"] / SLOT_BYTES_PER_US
+    end_us = tile.end_us * ITEMSIZE[mode.writes] / 2
+    held_us = (tile.held > 0) * most_blocks(pixels) * mode.planes * 2 * CHUNK * tile.columns / HELD_BYTES_PER_US
     found = []
     possible = [images for images in IMAGES if tile.rows <= MOST_PIXELS * images]
     for images in possible:
         if images < 2 * pixels.images or images == possible[-1]:
             block_us = max(tile.block_us, copied_us) + BOX_US * max(0, tile.rows // images - FREE_BOXES)
-            costs = Costs(*(us / block_us for us in (stored * tile.end_us * itemsize / 2, SUM_US, slot_us)),
+            costs = Costs(*(us / block_us for us in (stored * end_us, SUM_US, slot_us)),
+                          block=1.0 if few else Costs().block, filters=held_us / block_us,
                           alone=max(tile.alone_us, copied_us) / block_us if tile.pairs else 1.0)
-            cut = pixels, images, tile.columns, sm_count, costs
-            makespan = held_makespan(*cut, rows=tile.rows) if tile.held else estimate(*cut, rows=tile.rows)[0]
-            found.append(Estimate(images, costs, makespan * block_us))
+            cut, wait_us = (pixels, images, tile.columns, sm_count, costs), 0.0
+            if tile.held:
+                makespan, mean = held_makespan(*cut, rows=tile.rows)
+                wait_us = held_us + IDLE_SEEN * (makespan - mean) * block_us
+            else:
+                makespan, _ = estimate(*cut, rows=tile.rows)
+            found.append(Estimate(images, costs, makespan * block_us, wait_us))
     return min(found, key=lambda one: one.us)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import gcd
+from functools import lru_cache
+from math import gcd, inf
 from typing import NamedTuple
 
 from alpha.cuda.context import context
@@ -22,8 +23,8 @@ from alpha.cuda.kernel import Kernel
 from alpha.cuda.memory import Array, empty, upload
 from alpha.cuda.operand import KEEP, READS, operand
 from alpha.cuda.plan import Guard, Launch
-from alpha.cuda.tensor_map import tensor_map
-from alpha.ops.conv_desc import ConvDesc
+from alpha.cuda.tensor_map import KEPT, tensor_maps
+from alpha.ops.conv_desc import ConvDesc, Shape
 
 LAUNCH_US, SUM_LAUNCH_US = 1.0, 1.5    # of the kernel, and of the one that adds up what several blocks have
 FLOPS_PER_US = {1: 740e6, 2: 262e6}    # of the device's products, by planes
@@ -147,7 +148,9 @@ class WgmmaWgrad:
         block_us = tile.block_us(self.planes, sm_count, row_us(desc, desc.ic, tile.tap_box),
                                  row_us(desc, desc.oc, LINE),
                                  PRODUCT_BYTES_PER_US if streamed else LOAD_BYTES_PER_US)
-        return Tiling(tile.rows, tile.tap_columns, tile.taps, sm_count, block_us, self.planes, tile.strip)
+        least_us = tile.block_us(self.planes, sm_count, 0.0, 0.0, inf)
+        return Tiling(tile.rows, tile.tap_columns, tile.taps, sm_count, block_us, self.planes, tile.strip,
+                      least_us / block_us)
 
     def schedule(self, desc: ConvDesc, sm_count: int) -> Schedule:
         return schedule(pixels_as_images(desc), self.tiling(desc, sm_count))
@@ -184,9 +187,7 @@ class WgmmaWgrad:
 
         def launch(x: Array, g: Array, dw: Array) -> Guard:
             a, b = operand(x, reads, keep=KEEP["activation"]), operand(g, reads, keep=KEEP["gradient"])
-            map_x = tensor_map(a.ptr, a.dtype, x_form.dims, x_form.box, strides=x_form.strides,
-                               swizzle=2 * tile.tap_box)
-            map_g = tensor_map(b.ptr, b.dtype, g_form.dims, g_form.box, strides=g_form.strides)
+            map_x, map_g = _maps(a.ptr, a.dtype, x_form), _maps(b.ptr, b.dtype, g_form)
             work = empty((slots * consumers(tile.rows) * part_floats,), "float32") if slots else None
             kernel(grid, map_x, map_g, dw, work, units, ints, a.scale, b.scale, *sizes)
             if slots:
@@ -196,11 +197,16 @@ class WgmmaWgrad:
 
 
 class Form(NamedTuple):
-    """How TMA sees an operand: (channels of a box, pixels, images, chunks of channels, planes), or all in one chunk."""
+    """How TMA sees an operand: (channels of a box, pixels, images, chunks of channels, planes), or all in one chunk.
 
-    dims: tuple[int, ...]
-    strides: tuple[int, ...]
-    box: tuple[int, ...]
+    Attributes:
+        boxes: that of a tile, and that of the last one, which has fewer chunks.
+        wide: a box has all of a tile's channels.
+    """
+
+    dims: Shape
+    strides: Shape
+    boxes: tuple[Shape, Shape]
     wide: bool
 
 
@@ -209,9 +215,16 @@ def _form(n: int, pixels: int, channels: int, groups: int, planes: int, images: 
     """Returns the form whose boxes have all channels of a tile, where the shared memory of a box would be in order."""
     row, image, plane = 2 * channels, 2 * channels * pixels, 2 * channels * pixels * n  # bytes
     if images == 64 and channels // groups % width == 0:
-        return Form((width, pixels, n, channels // width, planes), (row, image, 2 * width, plane),
-                    (width, 1, 64, tile_channels // width, 1), True)
-    return Form((channels, pixels, n, 1, planes), (row, image, plane, plane), (width, 1, images, 1, 1), False)
+        whole, last = ((width, 1, 64, each // width, 1)
+                       for each in (tile_channels, channels // groups % tile_channels or tile_channels))
+        return Form((width, pixels, n, channels // width, planes), (row, image, 2 * width, plane), (whole, last), True)
+    box = (width, 1, images, 1, 1)
+    return Form((channels, pixels, n, 1, planes), (row, image, plane, plane), (box, box), False)
+
+
+@lru_cache(maxsize=KEPT)
+def _maps(ptr: int, dtype: str, form: Form) -> Array:
+    return tensor_maps(ptr, dtype, [form.dims] * 2, form.boxes, form.strides, swizzle=2 * form.boxes[0][0])
 
 
 def _split(threads: int, most_slots: int) -> int:

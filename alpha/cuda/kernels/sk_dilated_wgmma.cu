@@ -221,8 +221,8 @@ sk_dilated_wgmma(const CUtensorMap *map_x, const CUtensorMap *map_g, float *dw, 
   int *first = reinterpret_cast<int *>(smem + Tile::STAGES * Tile::STAGE);
   if (threadIdx.x == 0) {
     barriers.init();
-    ptx::tensor_map_acquire(map_x);
-    ptx::tensor_map_acquire(map_g);
+    ptx::tensor_map_acquire(map_x), ptx::tensor_map_acquire(map_x + 1);
+    ptx::tensor_map_acquire(map_g), ptx::tensor_map_acquire(map_g + 1);
   }
   for (int i = threadIdx.x - 128; i < unit_ints; i += Tile::THREADS - 128)
     if (i >= 0) first[i] = units[blockIdx.x * unit_ints + i];
@@ -234,8 +234,8 @@ sk_dilated_wgmma(const CUtensorMap *map_x, const CUtensorMap *map_g, float *dw, 
   if (threadIdx.x < 128) {
     ptx::setmaxnreg_dec<Tile::PRODUCER_REGISTERS>();
     if (threadIdx.x > 0) return;  // a thread alone: lanes that wait would hold up the one that issues
-    const Source g = {*map_g, images, wide_g != 0, g_once ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL};
-    const Source x = {*map_x, images, wide_x != 0, x_once ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL};
+    const Source g = {map_g, images, wide_g != 0, g_once ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL};
+    const Source x = {map_x, images, wide_x != 0, x_once ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL};
     for (auto unit = reinterpret_cast<const Unit *>(first); unit; unit = next(unit))
       load_unit(ring, g, x, {g_row, x_row, x_step}, unit);
   } else {

@@ -27,7 +27,8 @@ template <class E_, int BM_, int TAP_, int TAPS_, int PLANES_, int STAGES_, int 
   static constexpr bool LEAN = CONSUMERS > 2 && TAPS > 1;
   using TableInt = std::conditional_t<LEAN, const int &, const int>;
   static constexpr int REGISTERS = 65536 / THREADS / 8 * 8 * (1 + CONSUMERS);
-  static constexpr int PRODUCER_REGISTERS = LEAN ? 32 : PLANES * SUMS > 160 ? 40 : 56;
+  static constexpr int PRODUCER_REGISTERS = LEAN ? 32 : PLANES * SUMS > 160 ? 40 : STRIP > 1 ? 72 : 56;
+  static constexpr bool CUT = PRODUCER_REGISTERS > 40 && A_BOXES + TAP_BOXES > 2;  // boxes beyond the channels stay out
   static constexpr int CONSUMER_REGISTERS = (REGISTERS - PRODUCER_REGISTERS) / CONSUMERS / 8 * 8;
 };
 
@@ -74,24 +75,25 @@ template <class Body> __device__ __forceinline__ void for_each_part(const Unit *
 // ---- producer ------------------------------------------------------------------------------------------------------
 
 // An operand as the producer sees it. A box has WIDTH channels of one pixel of `images` images; where all boxes have 64
-// images and WIDTH channels, one has those of all of a tile's channels.
+// images and WIDTH channels, one has those of all of a tile's channels: map[0], or map[1] for those of the last tile.
 struct Source {
-  const CUtensorMap &map;
+  const CUtensorMap *map;
   int images;
   bool wide;
   uint64_t policy;  // of L2
 
-  // Loads BOXES * WIDTH channels of slice `j` of a block; `to` is where slice 0 begins.
+  // Loads the first `boxes` of BOXES * WIDTH channels of slice `j` of a block; `to` is where slice 0 begins.
   template <int BOXES, int WIDTH>
-  __device__ __forceinline__ void load(char *to, int j, int channel, int pixel, int image, int plane,
+  __device__ __forceinline__ void load(char *to, int j, int channel, int boxes, int pixel, int image, int plane,
                                        uint64_t *landed) const {
     if (wide) {
-      ptx::tma_load_5d(to, map, 0, pixel, image, channel / WIDTH, plane, landed, policy);
+      ptx::tma_load_5d(to, map[boxes < BOXES], 0, pixel, image, channel / WIDTH, plane, landed, policy);
     } else {
 #pragma unroll
       for (int b = 0; b < BOXES; b++)
-        ptx::tma_load_5d(to + (b * 64 + j * images) * (2 * WIDTH), map, channel + b * WIDTH, pixel, image, 0, plane,
-                         landed, policy);
+        if (b < boxes)
+          ptx::tma_load_5d(to + (b * 64 + j * images) * (2 * WIDTH), *map, channel + b * WIDTH, pixel, image, 0, plane,
+                           landed, policy);
     }
   }
 };
@@ -123,6 +125,7 @@ __device__ __forceinline__ void load_unit(Ring<T> &ring, const Source &g, const 
                                           const Unit *unit) {
   typename T::TableInt row = unit->row, col = unit->col, step = unit->step;
   const int images = g.images, pixels = 64 / images;
+  const int rows = unit->rows, cols = unit->cols;
   int shifts[T::TAPS], turn = 0;
 #pragma unroll
   for (int t = 0; t < T::TAPS; t++) shifts[t] = unit->shift[t];
@@ -134,8 +137,12 @@ __device__ __forceinline__ void load_unit(Ring<T> &ring, const Source &g, const 
     const Position leap = position((step - 1) * pixels, height, width);  // from behind a block to the next one
     Position at = position(begin * pixels, height, width);
     const int boxes = taps + side - 1;  // of x, in a strip
-    const int bytes = T::PLANES * (side * T::A_PIXEL + boxes * T::TAP_BYTES);
     for (int k = 0; k < count; k++) {
+      // A box beyond the channels takes TMA three times as long as another: it comes once, for it is multiplied.
+      const bool whole = !T::CUT || ring.fresh;
+      const int of_g = whole ? T::A_BOXES : min(T::A_BOXES, (rows + 63) / 64);
+      const int of_x = whole ? T::TAP_BOXES : min(T::TAP_BOXES, (cols + T::B_WIDTH - 1) / T::B_WIDTH);
+      const int bytes = T::PLANES * (side * of_g * T::BOX + boxes * of_x * T::B_BOX);
       ptx::mbarrier_wait(ring.barriers.empty + ring.stage, ring.phase ^ 1);
       uint64_t *landed = ring.barriers.full + (T::IN_TURN ? turn * T::STAGES : 0) + ring.stage;
       turn ^= 1;
@@ -150,9 +157,10 @@ __device__ __forceinline__ void load_unit(Ring<T> &ring, const Source &g, const 
 #pragma unroll
           for (int i = 0; i < T::STRIP; i++)
             if (i < side)
-              g.load<T::A_BOXES, 64>(a + p * T::A_PLANE + i * T::A_PIXEL, j, row, at_g + i, image, p, landed);
+              g.load<T::A_BOXES, 64>(a + p * T::A_PLANE + i * T::A_PIXEL, j, row, of_g, at_g + i, image, p, landed);
           const auto load_x = [&](int box, int pixel) {
-            x.load<T::TAP_BOXES, T::B_WIDTH>(b + p * T::B_PLANE + box * T::TAP_BYTES, j, col, pixel, image, p, landed);
+            x.load<T::TAP_BOXES, T::B_WIDTH>(b + p * T::B_PLANE + box * T::TAP_BYTES, j, col, of_x, pixel, image, p,
+                                             landed);
           };
           if constexpr (T::STRIP == 1) {
 #pragma unroll
