@@ -1,21 +1,22 @@
 """Tensor maps: what Hopper's copy engine (TMA) knows of a tensor, as 128 bytes in device memory.
 
-    tensor_map(x.ptr, "float16", (c, w, h, n), (64, 1, 1, 128))     # boxes of 64 channels of one pixel of 128 images
+    tensor_maps(x.ptr, "float16", [(c, w, h, n)], [(64, 1, 1, 128)], (2 * c, 2 * w * c, 2 * h * w * c))
+    # boxes of 64 channels of one pixel of 128 images
 
-Kernels take a map by address and call ptx::tensor_map_acquire before its first use. Dimensions and boxes begin with the
-innermost one. What a box has beyond the tensor is read as zeros, and is not written.
+Kernels take maps by address and call ptx::tensor_map_acquire before the first use of each. Dimensions and boxes begin
+with the innermost one. What a box has beyond the tensor is read as zeros, and is not written.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from functools import cache, lru_cache
+from functools import cache
 
 import numpy as np
 
 from alpha.cuda.libcuda import library
-from alpha.cuda.memory import ITEMSIZE, Array, upload
+from alpha.cuda.memory import Array, upload
 from alpha.errors import AlphaError, message
 
 Sizes = tuple[int, ...]
@@ -27,43 +28,30 @@ NBYTES, ALIGNMENT = 128, 64
 KEPT = 4096                                            # maps; tensors of a training loop come back at their addresses
 
 
-@lru_cache(maxsize=KEPT)
-def tensor_map(ptr: int, dtype: str, dims: Sizes, box: Sizes, *, strides: Sizes | None = None, swizzle: int = 128
-               ) -> Array:
-    """Returns the map of a tensor on the device; made and uploaded at the first call with these arguments.
+def tensor_maps(ptr: int, dtype: str, dims: Sequence[Sizes], boxes: Sequence[Sizes], strides: Sizes, *,
+                swizzle: int = 128, apart: int = 0) -> Array:
+    """Returns maps of a tensor on the device that differ in their dimensions or boxes, one behind the other.
 
-    Dimensions may overlap: with strides smaller than what the inner ones take, rows begin within each other.
+    Each call uploads them: callers keep KEPT of them. Dimensions may overlap: with strides smaller than what the inner
+    ones take, rows begin within each other.
 
     Args:
         ptr: device address, a multiple of 16.
         dtype: "float16", "bfloat16" or "float32".
-        dims: number of elements along each of up to 5 dimensions.
-        box: that of a box; its rows have at most `swizzle` bytes.
-        strides: bytes from an element to the next along each dimension but the first, multiples of 16; None where the
-            tensor is contiguous.
+        dims: of each map, number of elements along each of up to 5 dimensions.
+        boxes: of each map; rows have at most `swizzle` bytes.
+        strides: bytes from an element to the next along each dimension but the first, multiples of 16.
         swizzle: 128, 64, 32, or 0 for none.
+        apart: bytes from where a map's tensor begins to where that of the next one does; 0: all are of one.
 
     Raises:
-        AlphaError: the driver refuses it.
-    """
-    return upload(_encoded(ptr, dtype, dims, box, strides, swizzle))
-
-
-def tensor_maps(ptr: int, dtype: str, dims: Sequence[Sizes], boxes: Sequence[Sizes], strides: Sizes, *,
-                swizzle: int = 128, apart: int = 0) -> Array:
-    """Returns maps that differ in their dimensions or boxes, one behind the other.  Not kept; see `tensor_map`.
-
-    Args:
-        dims, boxes: of each map.
-        apart: bytes from where a map's tensor begins to where that of the next one does; 0: all are of one.
+        AlphaError: the driver refuses one.
     """
     return upload(np.concatenate([_encoded(ptr + k * apart, dtype, each, box, strides, swizzle)
                                   for k, (each, box) in enumerate(zip(dims, boxes, strict=True))]))
 
 
-def _encoded(ptr: int, dtype: str, dims: Sizes, box: Sizes, strides: Sizes | None, swizzle: int) -> np.ndarray:
-    if strides is None:
-        strides = tuple(int(n) * ITEMSIZE[dtype] for n in np.cumprod(dims[:-1], dtype=np.int64))
+def _encoded(ptr: int, dtype: str, dims: Sizes, box: Sizes, strides: Sizes, swizzle: int) -> np.ndarray:
     rank = len(dims)
     memory = ctypes.create_string_buffer(NBYTES + ALIGNMENT)
     at = -ctypes.addressof(memory) % ALIGNMENT
@@ -72,7 +60,7 @@ def _encoded(ptr: int, dtype: str, dims: Sizes, box: Sizes, strides: Sizes | Non
         (ctypes.c_uint64 * max(rank - 1, 1))(*strides), (ctypes.c_uint32 * rank)(*box),
         (ctypes.c_uint32 * rank)(*[1] * rank), 0, SWIZZLES[swizzle], L2_PROMOTION, 0)
     if code:
-        raise AlphaError(message("tensor_map", f"the driver refuses it with error {code}",
+        raise AlphaError(message("tensor_maps", f"the driver refuses it with error {code}",
                                  "addresses and strides are multiples of 16 bytes, boxes have at most 256 elements a "
                                  "dimension and as many bytes a row as the swizzle", address=hex(ptr), dtype=dtype,
                                  dims=dims, strides=strides, box=box, swizzle=swizzle))

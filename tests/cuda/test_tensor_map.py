@@ -1,4 +1,4 @@
-"""Tensor maps: made once, and refused with a reason."""
+"""Tensor maps: side by side in memory, and refused with a reason; kernels that use them test what they say."""
 
 from __future__ import annotations
 
@@ -10,27 +10,20 @@ from alpha.errors import AlphaError
 pytestmark = pytest.mark.cuda
 
 
-def test_a_map_is_made_once(device):
-    from alpha.cuda.memory import empty
-    from alpha.cuda.tensor_map import tensor_map
-    x = empty((2, 3, 3, 16), "float16")
-    made = tensor_map(x.ptr, x.dtype, (16, 3, 3, 2), (16, 1, 1, 2))
-    assert made.nbytes == 128 and tensor_map(x.ptr, x.dtype, (16, 3, 3, 2), (16, 1, 1, 2)) is made
-    assert tensor_map(x.ptr, x.dtype, (16, 3, 3, 2), (16, 1, 1, 1)) is not made
-
-
-def test_strides_default_to_those_of_a_contiguous_tensor(device):
+def test_maps_lie_one_behind_the_other(device):
     from alpha.cuda.memory import download, empty
-    from alpha.cuda.tensor_map import tensor_map
-    x = empty((2, 3, 16), "bfloat16")
-    maps = [tensor_map(x.ptr, x.dtype, (16, 3, 2), (16, 1, 2), strides=strides) for strides in (None, (32, 96))]
-    assert np.array_equal(*(download(made, np.uint8) for made in maps))
+    from alpha.cuda.tensor_map import tensor_maps
+    x, dims, boxes = empty((2, 3, 3, 16), "float16"), (16, 3, 3, 2), ((16, 1, 1, 2), (8, 1, 1, 1))
+    both, *alone = (download(tensor_maps(x.ptr, x.dtype, [dims] * len(some), some, (32, 96, 288)), np.uint8)
+                    for some in (boxes, boxes[:1], boxes[1:]))
+    assert both.size == 2 * 128
+    assert np.array_equal(both, np.concatenate(alone)) and not np.array_equal(*alone)
 
 
 def test_what_the_driver_refuses_is_named(device):
     from alpha.cuda.memory import empty
-    from alpha.cuda.tensor_map import tensor_map
+    from alpha.cuda.tensor_map import tensor_maps
     x = empty((4, 12), "float16")
-    with pytest.raises(AlphaError, match=r"(?s)tensor_map: the driver refuses it with error \d+ .*strides: \(24,\)"
+    with pytest.raises(AlphaError, match=r"(?s)tensor_maps: the driver refuses it with error \d+ .*strides: \(24,\)"
                                          r".*help: addresses and strides are multiples of 16 bytes"):
-        tensor_map(x.ptr, x.dtype, (12, 4), (8, 4))
+        tensor_maps(x.ptr, x.dtype, [(12, 4)], [(8, 4)], (24,))

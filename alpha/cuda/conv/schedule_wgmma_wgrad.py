@@ -72,7 +72,6 @@ class Tiling(NamedTuple):
     block_us: float
     planes: int = 1
     strip: int = 1
-    least: float = 1.0  # of block_us, that a block takes whatever its tile lacks: that of products, not of copies
 
     @property
     def slot_bytes(self) -> int:
@@ -171,10 +170,8 @@ def schedule(desc: ConvDesc, tiling: Tiling) -> Schedule:
     images = _images(desc) if tiling.strip == 1 else BLOCK
     groups = _groups(desc, tiling, images)
     tiles = _tiles(desc, tiling, len(groups))
-    part = _there(tiling, tiles)
-    best = min(_options(tiling, groups, tiles, part),
-               key=lambda units: _time_us(desc, tiling, groups, tiles, part, units))
-    return _tables(desc, tiling, images, groups, tiles, part, best)
+    best = min(_options(tiling, groups, tiles), key=lambda units: _time_us(desc, tiling, groups, tiles, units))
+    return _tables(desc, tiling, images, groups, tiles, best)
 
 
 def _tiles(desc: ConvDesc, tiling: Tiling, groups: int) -> np.ndarray:
@@ -185,14 +182,6 @@ def _tiles(desc: ConvDesc, tiling: Tiling, groups: int) -> np.ndarray:
     part, row, col, group = grid.reshape(4, -1)
     row, col = row * tiling.rows, col * tiling.tap_columns
     return np.stack([group, part * oc + row, part * ic + col, oc - row, ic - col], axis=1)
-
-
-def _there(tiling: Tiling, tiles: np.ndarray) -> np.ndarray:
-    """Returns what a block of each tile takes, in that of a whole tile: boxes beyond the channels are not copied."""
-    x_box = BLOCK if tiling.tap_columns % BLOCK == 0 else BLOCK // 2
-    g, x = (box * -(-np.minimum(there, size) // box) for box, there, size in (
-        (BLOCK, tiles[:, 3], tiling.rows), (x_box, tiles[:, 4], tiling.tap_columns)))
-    return np.maximum((g + tiling.taps * x) / (tiling.rows + tiling.taps * tiling.tap_columns), tiling.least)
 
 
 def _images(desc: ConvDesc) -> int:
@@ -260,17 +249,17 @@ def _segments(ranges: list[tuple[int, ...]], image_groups: int, pixels: int, til
 # ---- units -----------------------------------------------------------------------------------------------------------
 
 
-def _options(tiling: Tiling, groups: list[Group], tiles: np.ndarray, part: np.ndarray) -> list[Units]:
+def _options(tiling: Tiling, groups: list[Group], tiles: np.ndarray) -> list[Units]:
     """Returns ways to cut."""
     of_tile = [groups[g] for g in tiles[:, 0].tolist()]
     most = min(max(1, sum(g.length for g in of_tile) // LEAST_BLOCKS), WORKSPACE_BYTES // tiling.slot_bytes)
     totals = {min(most, tiling.blocks * waves) for waves in WAVES} | {len(tiles)}
-    return [_shares(tiling, of_tile, part, total) for total in sorted(totals) if total >= len(tiles)]
+    return [_shares(tiling, of_tile, total) for total in sorted(totals) if total >= len(tiles)]
 
 
-def _shares(tiling: Tiling, of_tile: list[Group], part: np.ndarray, total: int) -> Units:
+def _shares(tiling: Tiling, of_tile: list[Group], total: int) -> Units:
     """Returns at most `total` units: the tile whose shares are longest gets the next cut."""
-    heap = [(-g.cost * float(part[tile]), tile, 1) for tile, g in enumerate(of_tile)]
+    heap = [(-g.cost, tile, 1) for tile, g in enumerate(of_tile)]
     heapify(heap)
     for _ in range(total - len(of_tile)):
         cost, tile, count = heap[0]
@@ -285,10 +274,9 @@ def _shares(tiling: Tiling, of_tile: list[Group], part: np.ndarray, total: int) 
     return Units(units[order], np.concatenate([[0], np.cumsum(np.bincount(owner))]), ceil_div(total, tiling.blocks))
 
 
-def _time_us(desc: ConvDesc, tiling: Tiling, groups: list[Group], tiles: np.ndarray, part: np.ndarray, units: Units
-             ) -> float:
+def _time_us(desc: ConvDesc, tiling: Tiling, groups: list[Group], tiles: np.ndarray, units: Units) -> float:
     tile, begin, end, step = units.table.T
-    cost = np.array([g.cost / max(1, g.length) for g in groups])[tiles[tile, 0]] * part[tile]
+    cost = np.array([g.cost / max(1, g.length) for g in groups])[tiles[tile, 0]]
     each = cost * -(-(end - begin) // step) * tiling.block_us + UNIT_US
     busy = np.concatenate([[0.0], np.cumsum(each)])[units.first]
     both = float(np.diff(busy).max()), memory_us(desc, tiling, units.sweeps)
@@ -321,8 +309,8 @@ def _read(axis: Axis) -> int:
     return len({axis.input_of(o, t) for t in range(axis.f) for o in range(*axis.wgrad_range(t))})
 
 
-def _tables(desc: ConvDesc, tiling: Tiling, images: int, groups: list[Group], tiles: np.ndarray, part: np.ndarray,
-            units: Units) -> Schedule:
+def _tables(desc: ConvDesc, tiling: Tiling, images: int, groups: list[Group], tiles: np.ndarray, units: Units
+            ) -> Schedule:
     """Returns the schedule: slots are handed out tile by tile, those of a tile in the order of its sum."""
     tile, begin = units.table[:, 0], units.table[:, 1]
     pieces = np.bincount(tile, minlength=len(tiles))
@@ -356,7 +344,7 @@ def _tables(desc: ConvDesc, tiling: Tiling, images: int, groups: list[Group], ti
             if rows[t] > part * down and cols[t] > part * right]
     return Schedule(images, table[position].astype(np.int32), int((units.first[1:] > units.first[:-1]).sum()),
                     np.array(sums, np.int32).reshape(-1, len(SUM_FIELDS)), int((pieces * stored).sum()),
-                    _time_us(desc, tiling, groups, tiles, part, units))
+                    _time_us(desc, tiling, groups, tiles, units))
 
 
 def _chains(first: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -13,6 +13,7 @@ from alpha.cuda.conv.schedule import LIMIT, is_product
 from alpha.cuda.conv.schedule_held import held_list, held_makespan, most_blocks
 from alpha.cuda.conv.schedule_wgmma import (
     CHUNK,
+    COSTS,
     ROWS,
     Costs,
     Pixels,
@@ -38,7 +39,7 @@ SLOT_BYTES_PER_US = 4e6         # that the latter reads
 MEMORY_BYTES_PER_US = 2.5e6     # that are read and written where nothing else takes longer
 SEEN, SEEN_OF_FEW = 0.05, 0.3   # of what takes less: not all of it is hidden, least of a product of few tiles
 CACHE_BYTES_PER_US = 8e6        # that are read once more for each further tile of columns; of a product twice as many
-HELD_SEEN = 0.12                # less of that time, in the filters' share of what tiles move, where they are held
+HELD_SEEN = 0.14                # less of that time, in the filters' share of what tiles move, where they are held
 HELD_BYTES_PER_US = 1e5         # of filters, of a multiprocessor that waits for them
 IDLE_SEEN = 0.4                 # of what one waits at the end for others, that hold other filters
 BY_IMAGE = 0.5                  # of a list's time that memory takes: then it goes through the batch. On an H100 dgrad
@@ -153,7 +154,7 @@ WIDE = (Tile(128, 6, 0.324, 1.0), Tile(64, 8, 0.199, 0.67), Tile(256, 4, 0.62, 2
         Tile(128, 6, 0.305, 1.0, alone_us=0.324))
 HALF = (*WIDE, Tile(192, 4, 0.47, 1.5), Tile(64, 4, 0.48, 0.82, rows=256), Tile(64, 8, 0.178, 0.67, alone_us=0.199),
         Tile(96, 4, 0.58, 1.25, rows=256), Tile(256, 4, 0.62, 2.0, held=3), Tile(192, 4, 0.47, 1.5, held=4),
-        Tile(128, 4, 0.324, 1.0, held=6), Tile(64, 4, 0.3, 0.67, held=10),
+        Tile(128, 4, 0.324, 1.0, held=6), Tile(64, 4, 0.3, 0.67, dgrad_us=0.38, held=10),
         Tile(64, 4, 0.48, 0.82, rows=256, held=6), Tile(96, 3, 0.58, 1.25, rows=256, held=6))
 TILES = {FP32: (Tile(128, 3, 0.985, 1.0), Tile(64, 4, 0.545, 0.7), Tile(96, 3, 0.795, 0.8, dgrad_us=0.95),
                 Tile(32, 4, 0.4, 0.55, dgrad_us=0.56), Tile(64, 3, 0.545, 0.7, held=6)),
@@ -374,7 +375,7 @@ def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, mode: Mode, sm_count: 
         if images < 2 * pixels.images or images == possible[-1]:
             block_us = max(tile.block_us, copied_us) + BOX_US * max(0, tile.rows // images - FREE_BOXES)
             costs = Costs(*(us / block_us for us in (stored * end_us, SUM_US, slot_us)),
-                          block=1.0 if few else Costs().block, filters=held_us / block_us,
+                          block=1.0 if few and not tile.held else COSTS.block, filters=held_us / block_us,
                           alone=max(tile.alone_us, copied_us) / block_us if tile.pairs else 1.0)
             cut, wait_us = (pixels, images, tile.columns, sm_count, costs), 0.0
             if tile.held:

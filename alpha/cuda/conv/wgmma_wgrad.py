@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from math import gcd, inf
+from math import gcd
 from typing import NamedTuple
 
 from alpha.cuda.context import context
@@ -148,9 +148,7 @@ class WgmmaWgrad:
         block_us = tile.block_us(self.planes, sm_count, row_us(desc, desc.ic, tile.tap_box),
                                  row_us(desc, desc.oc, LINE),
                                  PRODUCT_BYTES_PER_US if streamed else LOAD_BYTES_PER_US)
-        least_us = tile.block_us(self.planes, sm_count, 0.0, 0.0, inf)
-        return Tiling(tile.rows, tile.tap_columns, tile.taps, sm_count, block_us, self.planes, tile.strip,
-                      least_us / block_us)
+        return Tiling(tile.rows, tile.tap_columns, tile.taps, sm_count, block_us, self.planes, tile.strip)
 
     def schedule(self, desc: ConvDesc, sm_count: int) -> Schedule:
         return schedule(pixels_as_images(desc), self.tiling(desc, sm_count))

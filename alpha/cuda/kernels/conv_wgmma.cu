@@ -76,6 +76,13 @@
 //           st.global or copies of rows alike, 3.1 beyond it; loads of as many bytes beside them add a third of their
 //           own time, of twice as many half of it. A third of the instructions between sum and store (stmatrix, one
 //           barrier a box) made them 1 % faster
+//           Filters that are held (held_filters.cuh), beside the best tile without and cuDNN, bfloat16: dgrad 1x1 16x16,
+//           528 -> 160 72 of 83 (74), 528 -> 256 87 of 97 (88), 480 -> 192 72 of 73 (72), 3x3 32x32, 16 -> 32 59 of 84
+//           (60), 32 -> 32 60 of 69 (60), fprop 57 of 64 (62), 32 -> 96 76 of 84 (79), 1x1 192 -> 16 80 of 85 (82), 256
+//           -> 32 106 of 108 (107). float16x2: 32x32, 16 -> 32 81 of 103, dgrad 130 of 176. Nothing where one tile has
+//           all columns of long rows: 256 -> 128 153 of 154 (145). They pay where all multiprocessors are at the same
+//           images: with stretches of neighbouring images for each 528 -> 160 took 101. Buffers of pixels: four of 256
+//           rows, 59 of 64 with three; of 128 rows four, 1x1 192 -> 16 80 of 82 with six
 #include "conv_wgmma_producer.cuh"
 #include "tile_statistics.cuh"
 
