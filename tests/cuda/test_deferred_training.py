@@ -10,10 +10,9 @@ import pytest
 import alpha
 from alpha import nn
 from alpha.backend import get_backend
-from alpha.cuda.conv import wgmma
+from alpha.cuda.conv import wgmma, wgmma_wgrad
 from alpha.cuda.deferred import Contents
 from alpha.cuda.plan import UNGUARDED
-from alpha.cuda.tensor_map import tensor_map
 from models.googlenet import Inception
 from models.resnet import BasicBlock, Bottleneck, ResNet
 from tests.cuda.process import CHECKED
@@ -122,7 +121,7 @@ def test_pools_and_joined_maps_are_not_split(make: Callable[[], nn.Module], mode
 
 def forget_maps() -> None:
     """Drops the maps of TMA, of which a new one is kept wherever an array has a new address."""
-    for cached in (tensor_map, wgmma._image_maps, wgmma._filter_maps):
+    for cached in (wgmma_wgrad._maps, wgmma._image_maps, wgmma._filter_maps):
         cached.cache_clear()
 
 

@@ -19,8 +19,8 @@ from alpha.backend import get_backend
 from alpha.checkpoint import from_torch_state_dict, load
 from alpha.cuda.context import context
 from alpha.cuda.conv.wgmma import _filter_maps, _image_maps
+from alpha.cuda.conv.wgmma_wgrad import _maps
 from alpha.cuda.memory import Array, download
-from alpha.cuda.tensor_map import tensor_map
 from alpha.op import registry
 from models import create
 from models.resnet import BasicBlock, ResNet
@@ -226,7 +226,7 @@ def live_bytes_of(model: nn.Module, count: int, size: int, pixels: int) -> list[
             loss = step(alpha.tensor(x, device="cuda"), alpha.tensor(y, device="cuda"))
             assert np.isfinite(loss.item())
             del loss
-            for maps in (tensor_map, _image_maps, _filter_maps):
+            for maps in (_maps, _image_maps, _filter_maps):
                 maps.cache_clear()
             live.append(get_backend("cuda").memory_stats()["live"])
     finally:

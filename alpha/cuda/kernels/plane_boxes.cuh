@@ -48,13 +48,11 @@ PTX_FN Tally fold_warps(const Tally *warps, int count) {
 
 template <class T> struct PlaneBoxes {
   static constexpr int COLS = T::BN % 64 ? 32 : 64, ROW = 2 * COLS;  // columns of a box, and bytes of its rows
-  char *const boxes;
+  BoxTurns<T> turns;
   const PlaneReport &report;
   Tally *const warps;  // of all consumers, in shared memory: registers are short beside the sums
-  int turn = 0;
 
-  PTX_FN PlaneBoxes(char *smem, Tally *warps, const PlaneReport &report)
-      : boxes(smem + T::OUT_AT + (threadIdx.x / 128 - 1) * (T::OUT_BOXES * T::BOX)), report(report), warps(warps) {
+  PTX_FN PlaneBoxes(char *smem, Tally *warps, const PlaneReport &report) : turns(smem), report(report), warps(warps) {
     if (threadIdx.x % 32 == 0) *warp() = {};
   }
 
@@ -71,19 +69,9 @@ template <class T> struct PlaneBoxes {
       unsigned words[2][COLS / 4];
       split(words, place, sum, finish, factor, b * (COLS / 2), rows);
 #pragma unroll
-      for (int p = 0; p < 2; p++) {
-        char *box = boxes + turn * T::BOX;
-        turn = OutBoxes<T, f16>::after(turn);
-        if (place.thread < 32) ptx::bulk_wait_read<T::OUT_BOXES - 1>();  // the store that had this box has read it
-        ptx::bar_sync(1 + place.consumer, 128);
-        write(box, place, words[p]);
-        ptx::fence_proxy_async_shared();
-        ptx::bar_sync(1 + place.consumer, 128);
-        if (place.thread < 32) {
-          store(box, b * COLS, ROW, p);
-          ptx::bulk_commit();
-        }
-      }
+      for (int p = 0; p < 2; p++)
+        turns.next([&](char *box) { write(box, place, words[p]); },
+                   [&](const char *box) { store(box, b * COLS, ROW, p); });
     }
     const Tally none = {};
     const Tally tile = fold_warp(MergeTallies()(is_stored[0] ? rows[0] : none, is_stored[1] ? rows[1] : none));
@@ -94,7 +82,7 @@ template <class T> struct PlaneBoxes {
     const Place place;
     ptx::bar_sync(1 + place.consumer, 128);
     if (place.thread == 0) report.hand_in(fold_warps(warp(), 4));
-    if (place.thread < 32) ptx::bulk_wait<0>();
+    turns.drain();
   }
 
 private:
