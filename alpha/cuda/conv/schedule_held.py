@@ -103,7 +103,8 @@ def _deal(each: np.ndarray, count: np.ndarray, units: int) -> Iterator[tuple[np.
     share, done = float(each @ count) / units, 0.0
     for cost, tiles in zip(each[count > 0].tolist(), count[count > 0].tolist()):
         until = done + cost * tiles
-        some = np.arange(int(done / share), min(ceil(until / share), units))
+        first = min(int(done / share), units - 1)
+        some = np.arange(first, max(first + 1, min(ceil(until / share), units)))
         begin, end = (np.clip(at - some * share, 0, share) for at in (done, until))  # of each unit's part
         number = _rounded((end - begin) / cost, tiles)
         place = np.arange(tiles) - np.repeat(np.cumsum(number) - number, number)
