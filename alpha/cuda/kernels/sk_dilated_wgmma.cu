@@ -239,8 +239,9 @@ sk_dilated_wgmma(const CUtensorMap *map_x, const CUtensorMap *map_g, float *dw, 
     if (threadIdx.x > 0) return;  // a thread alone: lanes that wait would hold up the one that issues
     const Source g = {map_g, images, wide_g != 0, g_once ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL};
     const Source x = {map_x, images, wide_x != 0, x_once ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL};
+    unsigned filled = 0;
     for (auto unit = reinterpret_cast<const Unit *>(first); unit; unit = next(unit))
-      load_unit(ring, g, x, {g_row, x_row, x_step}, unit);
+      load_unit(ring, g, x, {g_row, x_row, x_step}, unit, filled);
   } else {
     ptx::setmaxnreg_inc<Tile::CONSUMER_REGISTERS>();
     const int consumer = threadIdx.x / 128 - 1;

@@ -120,9 +120,10 @@ __device__ __forceinline__ Position position(int number, int height, int width) 
   return {row / height, row % height, number % width};
 }
 
+// filled: bit s says that buffer s has had all of its boxes.
 template <class T>
 __device__ __forceinline__ void load_unit(Ring<T> &ring, const Source &g, const Source &x, const Walk &walk,
-                                          const Unit *unit) {
+                                          const Unit *unit, unsigned &filled) {
   typename T::TableInt row = unit->row, col = unit->col, step = unit->step;
   const int images = g.images, pixels = 64 / images;
   const int rows = unit->rows, cols = unit->cols;
@@ -139,7 +140,8 @@ __device__ __forceinline__ void load_unit(Ring<T> &ring, const Source &g, const 
     const int boxes = taps + side - 1;  // of x, in a strip
     for (int k = 0; k < count; k++) {
       // A box beyond the channels takes TMA three times as long as another: it comes once, for it is multiplied.
-      const bool whole = !T::CUT || ring.fresh;
+      const bool whole = !T::CUT || !(filled >> ring.stage & 1);
+      if (T::CUT && boxes == T::TAPS + T::STRIP - 1) filled |= 1u << ring.stage;
       const int of_g = whole ? T::A_BOXES : min(T::A_BOXES, (rows + 63) / 64);
       const int of_x = whole ? T::TAP_BOXES : min(T::TAP_BOXES, (cols + T::B_WIDTH - 1) / T::B_WIDTH);
       const int bytes = T::PLANES * (side * of_g * T::BOX + boxes * of_x * T::B_BOX);
