@@ -27,7 +27,7 @@ template <class E_, int BM_, int TAP_, int TAPS_, int PLANES_, int STAGES_, int 
   static constexpr bool LEAN = CONSUMERS > 2 && TAPS > 1;
   using TableInt = std::conditional_t<LEAN, const int &, const int>;
   static constexpr int REGISTERS = 65536 / THREADS / 8 * 8 * (1 + CONSUMERS);
-  static constexpr int PRODUCER_REGISTERS = LEAN ? 32 : PLANES * SUMS > 160 ? 40 : STRIP > 1 ? 72 : 56;
+  static constexpr int PRODUCER_REGISTERS = LEAN ? 32 : PLANES * SUMS > 160 ? 40 : TAPS > 2 ? 72 : 56;
   static constexpr bool CUT = PRODUCER_REGISTERS > 40 && A_BOXES + TAP_BOXES > 2;  // boxes beyond the channels stay out
   static constexpr int CONSUMER_REGISTERS = (REGISTERS - PRODUCER_REGISTERS) / CONSUMERS / 8 * 8;
 };
