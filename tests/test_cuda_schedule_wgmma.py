@@ -248,6 +248,11 @@ def test_multiprocessors_are_at_the_same_images():
     images = [[c["image"] // 128 for c in entries(work._replace(items=block[None]))] for block in work.items]
     assert images == [[k, 4 + k, 8 + k, 12 + k] for k in range(4)] * 3
     assert {c["column"] for c in entries(work._replace(items=work.items[4:8]))} == {192}
+    for units in (5, 7):  # some change to other columns on the way
+        work = held_list(fprop_pixels(square("", 128 * 64, 1, 64, 576, 1).desc), 128, 192, units)
+        for block in work.items:
+            images = np.array([c["image"] // 128 for c in entries(work._replace(items=block[None]))])
+            assert np.abs((images + 0.5) / 64 - (np.arange(images.size) + 0.5) / images.size).max() < 0.2
 
 
 def test_filters_are_held_where_they_have_room(monkeypatch):

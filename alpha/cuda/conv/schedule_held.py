@@ -26,6 +26,7 @@ from alpha.cuda.conv.schedule_wgmma import (
     tile_counts,
     uncut_tiles,
 )
+from alpha.ops.conv_desc import ceil_div
 
 FILTERS = ("runs_h", "runs_w", "tap_h", "tap_h_step", "tap_w", "tap_w_step", "run", "length", "lead")  # of a class
 
@@ -80,7 +81,7 @@ def _filters(pixels: Pixels) -> np.ndarray:
 
 
 def _key_shape(pixels: Pixels, columns: int) -> tuple[int, int, int]:
-    return pixels.groups, -(-pixels.columns // columns), len(pixels.classes)
+    return pixels.groups, ceil_div(pixels.columns, columns), len(pixels.classes)
 
 
 def _keys(pixels: Pixels, images: int, columns: int, costs: Costs, rows: int) -> tuple[np.ndarray, np.ndarray]:
@@ -116,7 +117,7 @@ def _rounded(parts: np.ndarray, total: int) -> np.ndarray:
     """Returns integers near the parts, whose sum is the total."""
     found = np.floor(parts + 0.5).astype(np.int64)
     while missing := total - int(found.sum()):
-        some = np.argsort(found - parts, kind="stable") if missing > 0 else np.argsort(parts - found, kind="stable")
-        some = some if missing > 0 else some[found[some] > 0]
-        found[some[:abs(missing)]] += 1 if missing > 0 else -1
+        step = 1 if missing > 0 else -1
+        nearest = np.argsort(step * (found - parts), kind="stable")
+        found[nearest[found[nearest] + step >= 0][:abs(missing)]] += step
     return found
