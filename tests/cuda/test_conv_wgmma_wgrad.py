@@ -96,11 +96,25 @@ def test_strips_are_bitwise_right_on_integers(candidate):
 
 
 @pytest.mark.parametrize("candidate", [c for c in CANDIDATES if c.tile.rows > 128], ids=lambda c: c.name)
-def test_tiles_of_more_than_two_consumers_are_bitwise_right_on_integers(candidate):
+def test_tiles_of_more_than_two_consumers_are_bitwise_right_on_integers(candidate, monkeypatch):
+    monkeypatch.setattr(wgmma_wgrad.context, "sm_count", 132)  # for which the work is cut, whatever runs it
     dtype = "bfloat16" if candidate.reads == "bfloat16" else "float32"
     cases = [case for case in ROWS if not candidate.fits(case.desc)]
-    slots = {candidate.schedule(case.desc, context.sm_count).slots > 0 for case in cases}
-    assert slots == {True, False} or (slots == {True} and not EMULATED)  # a GPU's multiprocessors share every sum
+    slots = {candidate.schedule(case.desc, 132).slots > 0 for case in cases}
+    assert slots == {True, False} or candidate.tile.cluster > 1
+    for case in cases:
+        check(candidate, case, dtype)
+
+
+@pytest.mark.parametrize("candidate", [c for c in CANDIDATES if c.tile.cluster > 1], ids=lambda c: c.name)
+def test_clusters_are_bitwise_right_on_integers(candidate, monkeypatch):
+    """Tiles that one cluster has, whole and in part, and one that several share: then it goes through slots."""
+    monkeypatch.setattr(wgmma_wgrad.context, "sm_count", 132)  # for which the work is cut, whatever runs it
+    dtype, tile = "bfloat16" if candidate.reads == "bfloat16" else "float32", candidate.tile
+    cases = [square(f"{rows} x {columns}", 64, 3, columns, rows, 1) for rows, columns in (
+        (tile.rows, tile.tap_columns), (24, 40), (tile.rows + 8, tile.tap_columns + 8))]
+    cases.append(square("shared", 64 * 32 * tile.cluster, 1, 16, 40, 1))
+    assert [candidate.schedule(case.desc, 132).slots > 0 for case in cases] == [False, False, False, True]
     for case in cases:
         check(candidate, case, dtype)
 

@@ -16,6 +16,9 @@ The sums are cut into units in proportion to their lengths, so that they fill th
 times; `schedule` takes what is done first by estimate. A unit has every count-th block of its tile: at any time all of
 them are at the same images, which come from device memory once for each filling and from the L2 cache otherwise. Units
 of neighbouring blocks, which balance better, took up to 1.8 times as long.
+
+A kernel may have clusters of blocks with one unit each, whose blocks of k they take in turn. They add up their sums
+before these leave the multiprocessors: a tile that is one unit needs no slots, however many blocks sum it up.
 """
 
 from __future__ import annotations
@@ -43,18 +46,23 @@ CONSUMER_ROWS = 64
 WORKSPACE_BYTES = 64 << 20
 LEAST_BLOCKS = 4          # of a unit: shorter ones are all start and end
 WAVES = (1, 2, 3, 4)
-UNIT_US = 1.5             # start, drain and store of a unit
-SEEN = 0.25               # of what takes less, of one tap: not all of it is hidden
+UNIT_US, UNIT_BYTES_PER_US = 1.4, 20e3  # of a unit: start and drain; and the store of its sums
+CLUSTER_US = 1.6          # more, where the blocks of a cluster add up theirs
 STORED_ROWS = 16          # what a slot has of a tile's rows is a multiple of these
-SUM_US, SUM_BYTES_PER_US = 4.0, 2.2e6  # the kernel that adds the slots, and their way there and back
-BYTES_PER_US = 2.2e6      # of device memory, 64 images apart
-DEVICE_BYTES_PER_US = 2.9e6  # at most
-CACHE_BYTES = 40e6        # of tensors that the L2 cache keeps
+SUM_US, SUM_BYTES_PER_US = 6.5, 5.9e6  # the kernel that adds the slots, and their way there and back
+BYTES_PER_US = 3.1e6      # of device memory
+CACHE_BYTES = 50e6        # of tensors that the L2 cache keeps
 # Of a block, whatever the number of its taps, by taps of a tile: the more there are, the more of a block are copies.
 # At stride 2, 5x5, 128x3x64 took 110, 104, 100 us with 0.4, 0.6, 0.8 (64 channels), 128x2x128 73 and 80 with 0.4, 0.6.
 PART_COST = {2: 0.4, 3: 0.8, 4: 0.8}
 # Of a whole strip on an H100, by rows of a tile, in what its pixels should take.
 STRIP_TIME = {192: 0.97, 128: 0.89, 64: 1.09}
+
+
+def clusters(sm_count: int, size: int) -> int:
+    """Returns how many clusters of so many blocks run at a time: 66, 30 and 15 of 2, 4 and 8 on an H100, whose 132
+    multiprocessors are in groups that larger clusters do not fill."""
+    return max(1, (sm_count if size <= 2 else sm_count * 10 // 11) // size)
 
 
 def consumers(rows: int) -> int:
@@ -63,7 +71,8 @@ def consumers(rows: int) -> int:
 
 
 class Tiling(NamedTuple):
-    """What the schedule needs to know of a kernel: its tile, blocks at a time, and time of a block of k."""
+    """What the schedule needs to know of a kernel: its tile, blocks at a time, and time of a block of k; where clusters
+    share units, those of a cluster."""
 
     rows: int
     tap_columns: int
@@ -72,6 +81,12 @@ class Tiling(NamedTuple):
     block_us: float
     planes: int = 1
     strip: int = 1
+    cluster: int = 1
+
+    @property
+    def unit_us(self) -> float:
+        """What a unit takes beyond its blocks of k."""
+        return UNIT_US + CLUSTER_US * (self.cluster > 1) + self.slot_bytes / UNIT_BYTES_PER_US
 
     @property
     def slot_bytes(self) -> int:
@@ -252,7 +267,8 @@ def _segments(ranges: list[tuple[int, ...]], image_groups: int, pixels: int, til
 def _options(tiling: Tiling, groups: list[Group], tiles: np.ndarray) -> list[Units]:
     """Returns ways to cut."""
     of_tile = [groups[g] for g in tiles[:, 0].tolist()]
-    most = min(max(1, sum(g.length for g in of_tile) // LEAST_BLOCKS), WORKSPACE_BYTES // tiling.slot_bytes)
+    most = min(max(1, sum(g.length for g in of_tile) // (LEAST_BLOCKS * tiling.cluster)),
+               WORKSPACE_BYTES // tiling.slot_bytes)
     totals = {min(most, tiling.blocks * waves) for waves in WAVES} | {len(tiles)}
     return [_shares(tiling, of_tile, total) for total in sorted(totals) if total >= len(tiles)]
 
@@ -263,13 +279,13 @@ def _shares(tiling: Tiling, of_tile: list[Group], total: int) -> Units:
     heapify(heap)
     for _ in range(total - len(of_tile)):
         cost, tile, count = heap[0]
-        if of_tile[tile].length < (count + 1) * LEAST_BLOCKS:
+        if of_tile[tile].length < (count + 1) * LEAST_BLOCKS * tiling.cluster:
             break
         heapreplace(heap, (cost * count / (count + 1), tile, count + 1))
     shares = sorted((tile, count, -cost) for cost, tile, count in heap)
     units = np.array([(tile, k, of_tile[tile].length, count) for tile, count, _ in shares for k in range(count)])
     cost = np.array([each for _, count, each in shares for _ in range(count)])
-    owner = longest_first(cost + UNIT_US / tiling.block_us, min(tiling.blocks, len(units)))
+    owner = longest_first(cost + tiling.unit_us / tiling.block_us, min(tiling.blocks, len(units)))
     order = np.lexsort((np.arange(len(units)), -cost, owner))
     return Units(units[order], np.concatenate([[0], np.cumsum(np.bincount(owner))]), ceil_div(total, tiling.blocks))
 
@@ -277,31 +293,29 @@ def _shares(tiling: Tiling, of_tile: list[Group], total: int) -> Units:
 def _time_us(desc: ConvDesc, tiling: Tiling, groups: list[Group], tiles: np.ndarray, units: Units) -> float:
     tile, begin, end, step = units.table.T
     cost = np.array([g.cost / max(1, g.length) for g in groups])[tiles[tile, 0]]
-    each = cost * -(-(end - begin) // step) * tiling.block_us + UNIT_US
+    each = cost * -(-(end - begin) // step) * tiling.block_us + tiling.unit_us
     busy = np.concatenate([[0.0], np.cumsum(each)])[units.first]
-    both = float(np.diff(busy).max()), memory_us(desc, tiling, units.sweeps)
     rows = np.minimum(tiles[:, 3] + STORED_ROWS - 1, tiling.rows) // STORED_ROWS * STORED_ROWS
     stored = rows * np.minimum(tiles[:, 4], tiling.tap_columns) / (tiling.rows * tiling.tap_columns)
     added = np.bincount(tile, minlength=len(tiles)) - (0 if tiling.in_turn else 1)
     nbytes = float((stored * added).sum()) * tiling.slot_bytes
     adding = SUM_US + nbytes / SUM_BYTES_PER_US if nbytes else 0.0
-    return max(both) + (SEEN * min(both) if desc.h.f * desc.w.f == 1 else 0.0) + adding
+    return max(float(np.diff(busy).max()), memory_us(desc, tiling, units.sweeps)) + adding
 
 
 def memory_us(desc: ConvDesc, tiling: Tiling, sweeps: int = 1) -> float:
     """Returns what reading takes at least.
 
-    What a box has of a product lies together, and comes at the rate of a copy. Other boxes are of 64 images, and where
-    they have one tap, blocks of different rows drift apart: x is read for each tile of rows.
+    Boxes that are not of a product are of 64 images, and where they have one tap, blocks of different rows drift apart:
+    x is read for each tile of rows.
     """
     image = 2 * tiling.planes * desc.n
     g, x = image * desc.h.o * desc.w.o * desc.oc, image * _read(desc.h) * _read(desc.w) * desc.ic
     if g + x < CACHE_BYTES:
         return (g + x) / BYTES_PER_US
-    if is_product(desc):
-        return (g + x) * sweeps / DEVICE_BYTES_PER_US
-    row_tiles = ceil_div(desc.oc // desc.groups, tiling.rows) if desc.h.f * desc.w.f == 1 else 1
-    return max((g + x) * sweeps / BYTES_PER_US, (g + x * row_tiles) / DEVICE_BYTES_PER_US)
+    drifting = desc.h.f * desc.w.f == 1 and not is_product(desc)
+    row_tiles = ceil_div(desc.oc // desc.groups, tiling.rows) if drifting else 1
+    return max((g + x) * sweeps, g + x * row_tiles) / BYTES_PER_US
 
 
 def _read(axis: Axis) -> int:
@@ -333,8 +347,12 @@ def _tables(desc: ConvDesc, tiling: Tiling, images: int, groups: list[Group], ti
     for k, g in enumerate(groups):
         segments[k, :len(g.segments)] = np.array(g.segments).reshape(-1, len(SEGMENT_FIELDS))
     position, following = _chains(units.first, len(tile))
+    blocks = int((units.first[1:] > units.first[:-1]).sum())
     table = np.column_stack([following, tiles[tile, 1:], units.table[:, 1:], slot, taps[tile], shift[group[tile]],
-                             out[tile], segments.reshape(len(groups), -1)[group[tile]]])
+                             out[tile], segments.reshape(len(groups), -1)[group[tile]]])[position]
+    if tiling.cluster > 1:
+        table = _in_clusters(table, tiling.cluster)
+        blocks = len(table)
 
     each = tiling.consumers
     down, right = (0, tiling.tap_columns // each) if tiling.halves else (0 if tiling.in_turn else CONSUMER_ROWS, 0)
@@ -342,9 +360,19 @@ def _tables(desc: ConvDesc, tiling: Tiling, images: int, groups: list[Group], ti
              rows[t] - part * down, cols[t] - part * right, taps[t], 0, 0, *(out[t] + part * (down * dw_row + right)))
             for t in np.flatnonzero(stored) for part in range(1 if tiling.in_turn else each)
             if rows[t] > part * down and cols[t] > part * right]
-    return Schedule(images, table[position].astype(np.int32), int((units.first[1:] > units.first[:-1]).sum()),
-                    np.array(sums, np.int32).reshape(-1, len(SUM_FIELDS)), int((pieces * stored).sum()),
-                    _time_us(desc, tiling, groups, tiles, units))
+    return Schedule(images, table.astype(np.int32), blocks, np.array(sums, np.int32).reshape(-1, len(SUM_FIELDS)),
+                    int((pieces * stored).sum()), _time_us(desc, tiling, groups, tiles, units))
+
+
+def _in_clusters(table: np.ndarray, size: int) -> np.ndarray:
+    """Returns the units of blocks whose clusters have those of the table, one each: block b of a cluster has every
+    size-th of a unit's blocks of k, from the b-th on."""
+    table = np.repeat(table, size, axis=0)
+    begin, step, following = (UNIT_FIELDS.index(name) for name in ("begin", "step", "next"))
+    table[:, begin] += np.arange(len(table)) % size * table[:, step]
+    table[:, step] *= size
+    table[:, following] = -1
+    return table
 
 
 def _chains(first: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:

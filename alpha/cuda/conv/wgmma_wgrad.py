@@ -9,10 +9,10 @@ from typing import NamedTuple
 from alpha.cuda.context import context
 from alpha.cuda.conv.schedule import is_product, oversized
 from alpha.cuda.conv.schedule_wgmma_wgrad import (
-    CACHE_BYTES,
     STRIP_TIME,
     Schedule,
     Tiling,
+    clusters,
     consumers,
     longest_chain,
     memory_us,
@@ -24,20 +24,17 @@ from alpha.cuda.memory import Array, empty, upload
 from alpha.cuda.operand import KEEP, READS, operand
 from alpha.cuda.plan import Guard, Launch
 from alpha.cuda.tensor_map import KEPT, tensor_maps
-from alpha.ops.conv_desc import ConvDesc, Shape
+from alpha.ops.conv_desc import ConvDesc, Shape, ceil_div
 
-LAUNCH_US, SUM_LAUNCH_US = 1.0, 1.5    # of the kernel, and of the one that adds up what several blocks have
-FLOPS_PER_US = {1: 740e6, 2: 262e6}    # of the device's products, by planes
-LOAD_BYTES_PER_US = 10e6               # from the L2 cache to shared memory
-PRODUCT_BYTES_PER_US = 5.2e6           # of 1x1 filters that move by one, most of which come from device memory
-SHARED_BYTES_PER_FLOP = 135 / 4096     # that a multiprocessor moves per FLOP of its tensor cores at that clock
-ISSUE_US = 0.37                        # that the producer takes for a block
-ROW_US = 3 / 1755                      # that TMA takes for a row of a box, of 128 bytes or fewer
-CROSSING = 0.8                         # more, where it lies in two lines of memory: of several taps, see `row_us`
-TWO_STAGES = 1.03                      # times as long take products that wait for copies
-TWO_TAPS = 1.03                        # and tiles of two taps, beyond what is known of them here
-TALL = 1.05                            # and of more than 128 rows that take several taps one by one
-WIDE = 1.12                            # and of more than 128 rows and columns
+LAUNCH_US = 1.0
+FLOPS_PER_US = {1: 937e6, 2: 347e6}    # of the device's products, by planes
+SHARED_BYTES_PER_FLOP = 127 / 4096     # that a multiprocessor moves per FLOP of its tensor cores at that clock
+ISSUE_US = 0.41                        # that the producer takes for a block
+ROW_US = 1.55e-3                       # that TMA takes for a row of a box, of 128 bytes or fewer
+CROSSING = 0.87                        # more, where it lies in two lines of memory: of several taps, see `row_us`
+STREAMED_BYTES = 50e6                  # of operands of a product, more than the L2 cache has: they come at this rate
+STREAMED_BYTES_PER_US = {1: 3.6e6, 2: 4.5e6}
+ONCE_BYTES = 40e6                      # of operands, from which on what is read once is the first to leave that cache
 LINE = 64                              # 16-bit elements of a line of memory
 UNIT_BYTES = 2048                      # of shared memory for a unit's description
 SUM_THREADS, MOST_SPLIT = 256, 8
@@ -49,6 +46,10 @@ class WgradTile(NamedTuple):
 
     A buffer is a strip of neighbouring outputs of a row. The taps of a pixel are neighbours in shared memory, those of
     the next pixel lie a box further on, and only the last of them is not there already.
+
+    Attributes:
+        cluster: blocks that share a unit, and add up what they have of it in each other's shared memory.
+        time, product_time: what tiles took on an H100, in what is known of them here; of 1x1 filters.
     """
 
     rows: int
@@ -56,18 +57,17 @@ class WgradTile(NamedTuple):
     taps: int
     stages: int
     strip: int = 1
+    cluster: int = 1
+    time: float = 1.0
+    product_time: float = 1.0
 
     def __str__(self) -> str:
-        return f"{self.rows}x{self.taps}x{self.tap_columns}" + f" strip {self.strip}" * (self.strip > 1)
+        return (f"{self.rows}x{self.taps}x{self.tap_columns}" + f" strip {self.strip}" * (self.strip > 1)
+                + f" cluster {self.cluster}" * (self.cluster > 1))
 
     @property
     def columns(self) -> int:
         return self.tap_columns * self.taps
-
-    @property
-    def strip_columns(self) -> int:
-        """Columns of x of a strip."""
-        return self.columns + (self.strip - 1) * self.tap_columns
 
     @property
     def tap_box(self) -> int:
@@ -76,22 +76,26 @@ class WgradTile(NamedTuple):
 
     def box_bytes(self, planes: int) -> int:
         """Returns the size of a buffer."""
-        return planes * (self.strip * self.rows + self.strip_columns) * 128
+        return planes * (self.strip * self.rows + self.columns + (self.strip - 1) * self.tap_columns) * 128
 
-    def block_us(self, planes: int, sm_count: int, x_row_us: float, g_row_us: float, bytes_per_us: float) -> float:
+    def block_us(self, planes: int, sm_count: int, desc: ConvDesc, streamed: bool) -> float:
         """Returns the time of a block of k by what limits it: products, copies, or shared memory.
 
-        A strip has as many blocks as pixels.  x_row_us, g_row_us: what TMA takes for a row of a box of x, and of g.
-        bytes_per_us: that reach shared memory.
+        A strip has as many blocks as pixels.
         """
         flops = 2.0 * self.rows * self.columns * 64
         products = planes * (planes + 1) // 2
         reads = products * flops * (1 / 64 + 1 / self.columns)      # 2 bytes an element, 2 FLOP a product
-        nbytes = self.box_bytes(planes) / self.strip
-        shared = (reads + nbytes) / (SHARED_BYTES_PER_FLOP * products * flops)
-        copies_us = planes * (self.rows * g_row_us + self.strip_columns / self.strip / self.tap_box * 64 * x_row_us)
-        return max(sm_count * flops / FLOPS_PER_US[planes] * max(1.0, shared, TWO_STAGES * (self.stages < 3)),
-                   sm_count * nbytes / bytes_per_us, copies_us, ISSUE_US / self.strip)
+        shared = (reads + self.box_bytes(planes) / self.strip) / (SHARED_BYTES_PER_FLOP * products * flops)
+        oc, ic = desc.oc // desc.groups, desc.ic // desc.groups     # boxes beyond them are not copied
+        g_rows = min(self.rows, ceil_div(oc, LINE) * LINE)
+        x_rows = min(self.tap_columns, ceil_div(ic, self.tap_box) * self.tap_box) * (self.taps + self.strip - 1
+                                                                                    ) / self.strip
+        copies_us = planes * (g_rows * row_us(desc, desc.oc, LINE)
+                              + x_rows * 64 / self.tap_box * row_us(desc, desc.ic, self.tap_box))
+        stream_us = sm_count * planes * (g_rows + x_rows) * 128 / STREAMED_BYTES_PER_US[planes] if streamed else 0.0
+        return max(sm_count * flops / FLOPS_PER_US[planes] * max(1.0, shared), stream_us, copies_us,
+                   ISSUE_US / self.strip)
 
 
 def row_us(desc: ConvDesc, channels: int, box: int) -> float:
@@ -101,15 +105,45 @@ def row_us(desc: ConvDesc, channels: int, box: int) -> float:
     return ROW_US * (1 + CROSSING * crossing) if desc.h.f * desc.w.f > 1 else ROW_US
 
 
-TILES = {1: (WgradTile(128, 128, 1, 6), WgradTile(128, 256, 1, 4), WgradTile(128, 128, 2, 4), WgradTile(128, 64, 1, 9),
-             WgradTile(128, 192, 1, 5), WgradTile(128, 64, 3, 5), WgradTile(64, 64, 1, 12), WgradTile(64, 64, 3, 6),
-             WgradTile(64, 256, 1, 5), WgradTile(64, 128, 1, 9), WgradTile(128, 32, 3, 7), WgradTile(128, 96, 2, 5),
-             WgradTile(64, 64, 3, 3, strip=3), WgradTile(128, 64, 3, 3, strip=2),
-             WgradTile(192, 128, 1, 5), WgradTile(192, 192, 1, 4), WgradTile(256, 128, 1, 4), WgradTile(192, 64, 3, 4),
-             WgradTile(192, 64, 3, 2, strip=2)),
-         2: (WgradTile(128, 128, 1, 3), WgradTile(128, 64, 2, 3), WgradTile(128, 64, 1, 4), WgradTile(128, 64, 3, 2),
-             WgradTile(64, 64, 1, 6), WgradTile(64, 64, 3, 3), WgradTile(64, 128, 1, 4), WgradTile(128, 32, 3, 3),
-             WgradTile(64, 32, 3, 4), WgradTile(128, 96, 1, 3))}
+TILES = {
+    1: (WgradTile(128, 128, 1, 6, time=0.99),
+        WgradTile(128, 256, 1, 4, time=1.02, product_time=1.08),
+        WgradTile(128, 64, 1, 9, time=0.92, product_time=0.78),
+        WgradTile(128, 192, 1, 5, product_time=1.03),
+        WgradTile(128, 64, 3, 5, time=1.07),
+        WgradTile(128, 32, 3, 7),
+        WgradTile(64, 64, 1, 12, product_time=0.77),
+        WgradTile(64, 64, 3, 6, time=1.03),
+        WgradTile(64, 256, 1, 5, time=1.02, product_time=0.99),
+        WgradTile(64, 128, 1, 9, product_time=0.92),
+        WgradTile(192, 128, 1, 5, time=0.89, product_time=0.92),
+        WgradTile(192, 192, 1, 4, time=0.88, product_time=1.03),
+        WgradTile(256, 128, 1, 4, time=0.99, product_time=0.79),
+        WgradTile(192, 64, 3, 4, time=0.92),
+        WgradTile(64, 64, 3, 3, strip=3, time=0.97),
+        WgradTile(128, 64, 3, 3, strip=2, time=1.03),
+        WgradTile(128, 128, 1, 6, cluster=4, time=1.09, product_time=0.96),
+        WgradTile(128, 128, 1, 6, cluster=8, time=1.07, product_time=0.96),
+        WgradTile(128, 64, 1, 9, cluster=8, time=1.21),
+        WgradTile(64, 128, 1, 9, cluster=8, product_time=0.91),
+        WgradTile(128, 192, 1, 5, cluster=4, time=0.98, product_time=1.04),
+        WgradTile(192, 128, 1, 5, cluster=2, time=0.91),
+        WgradTile(256, 128, 1, 4, cluster=2, time=0.95, product_time=0.97)),
+    2: (WgradTile(128, 128, 1, 3, time=1.05, product_time=0.93),
+        WgradTile(128, 64, 1, 4, time=1.15, product_time=0.92),
+        WgradTile(128, 96, 1, 3, time=0.84, product_time=1.12),
+        WgradTile(128, 64, 2, 3, time=1.08),
+        WgradTile(128, 64, 3, 2, time=1.1),
+        WgradTile(128, 32, 3, 3, time=0.9),
+        WgradTile(64, 64, 1, 6, time=1.16),
+        WgradTile(64, 128, 1, 4, time=1.18, product_time=0.96),
+        WgradTile(64, 64, 3, 3, time=0.97),
+        WgradTile(64, 32, 3, 4, time=0.78),
+        WgradTile(128, 128, 1, 3, cluster=4, time=1.11, product_time=0.86),
+        WgradTile(128, 128, 1, 3, cluster=8, time=1.17, product_time=0.97),
+        WgradTile(128, 64, 1, 4, cluster=8, time=1.16, product_time=0.97),
+        WgradTile(64, 128, 1, 4, cluster=8, time=1.02, product_time=0.99)),
+}
 
 
 class WgmmaWgrad:
@@ -123,7 +157,7 @@ class WgmmaWgrad:
         self.name = f"sk_dilated_wgmma {reads} {tile}"
         defines = {"ELEMENT": {"float16": "f16", "bfloat16": "bf16"}[READS[reads].dtype], "TILE_ROWS": tile.rows,
                    "TAP_COLUMNS": tile.tap_columns, "TAPS_TOGETHER": tile.taps, "OPERAND_PLANES": self.planes,
-                   "PIPELINE": tile.stages, "STRIP_PIXELS": tile.strip}
+                   "PIPELINE": tile.stages, "STRIP_PIXELS": tile.strip, "BLOCKS_TOGETHER": tile.cluster}
         self.kernel = Kernel(
             "sk_dilated_wgmma.cu", "sk_dilated_wgmma", "ptr map_x, ptr map_g, ptr dw, ptr work, ptr units, "
             "i32 unit_ints, ptr scale_x, ptr scale_g, i32 images, i32 wide_x, i32 wide_g, i32 x_once, "
@@ -144,27 +178,26 @@ class WgmmaWgrad:
         return oversized(desc)
 
     def tiling(self, desc: ConvDesc, sm_count: int) -> Tiling:
-        tile, streamed = self.tile, is_product(desc) and desc.nbytes(2 * self.planes) > CACHE_BYTES
-        block_us = tile.block_us(self.planes, sm_count, row_us(desc, desc.ic, tile.tap_box),
-                                 row_us(desc, desc.oc, LINE),
-                                 PRODUCT_BYTES_PER_US if streamed else LOAD_BYTES_PER_US)
-        return Tiling(tile.rows, tile.tap_columns, tile.taps, sm_count, block_us, self.planes, tile.strip)
+        tile, streamed = self.tile, is_product(desc) and desc.nbytes(2 * self.planes) > STREAMED_BYTES
+        return Tiling(tile.rows, tile.tap_columns, tile.taps, clusters(sm_count, tile.cluster),
+                      tile.block_us(self.planes, sm_count, desc, streamed) / tile.cluster, self.planes, tile.strip,
+                      tile.cluster)
 
     def schedule(self, desc: ConvDesc, sm_count: int) -> Schedule:
         return schedule(pixels_as_images(desc), self.tiling(desc, sm_count))
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        found = self.schedule(desc, sm_count)
-        tall = self.tile.rows > 128 and self.tile.taps == 1 < desc.h.f * desc.w.f
-        wide = self.tile.rows > 128 < self.tile.tap_columns
-        slower = TALL if tall else WIDE if wide else TWO_TAPS if self.tile.taps == 2 else 1.0
-        return LAUNCH_US + SUM_LAUNCH_US * (found.slots > 0) + slower * found.time_us
+        return LAUNCH_US + self._time(desc) * self.schedule(desc, sm_count).time_us
 
     def least(self, desc: ConvDesc, sm_count: int) -> float:
         tile, tiling = self.tile, self.tiling(desc, sm_count)
         blocks = desc.useful_flops / 2 / (tile.rows * tile.columns * 64)
         faster = min(1.0, STRIP_TIME[tile.rows]) if tile.strip > 1 else 1.0
-        return LAUNCH_US + max(blocks * tiling.block_us * faster / sm_count, memory_us(pixels_as_images(desc), tiling))
+        busy_us = blocks * tiling.block_us * faster / tiling.blocks
+        return LAUNCH_US + self._time(desc) * max(busy_us, memory_us(pixels_as_images(desc), tiling))
+
+    def _time(self, desc: ConvDesc) -> float:
+        return self.tile.time if desc.h.f * desc.w.f > 1 else self.tile.product_time
 
     def prepare(self, desc: ConvDesc) -> Launch:
         desc = pixels_as_images(desc)
@@ -174,7 +207,7 @@ class WgmmaWgrad:
         x_form = _form(desc.n, h.i * w.i, desc.ic, desc.groups, planes, plan.images, tile.tap_columns, tile.tap_box)
         g_form = _form(desc.n, h.o * w.o, desc.oc, desc.groups, planes, plan.images, tile.rows, 64)
         dw_row = h.f * w.f * (desc.ic // desc.groups)
-        large = desc.nbytes(2 * planes) > CACHE_BYTES and h.f * w.f == 1  # what one tile alone reads leaves L2 first
+        large = desc.nbytes(2 * planes) > ONCE_BYTES and h.f * w.f == 1  # what one tile alone reads leaves L2 first
         x_once, g_once = (large and channels // desc.groups <= of_tile for channels, of_tile in (
             (desc.oc, tile.rows), (desc.ic, tile.tap_columns)))
         sizes = (plan.images, int(x_form.wide), int(g_form.wide), x_once, g_once, w.o, h.s * w.i, w.s, dw_row)

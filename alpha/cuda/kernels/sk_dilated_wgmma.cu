@@ -26,6 +26,9 @@
 //             columns. Fewer, or several taps: two consumers take turns, each sums up every second block of k, and
 //             their sums are added up like those of two units
 //   slots     hold the rows and columns of a tile that exist, in steps of 16 and 8
+//   clusters  CLUSTER blocks may have a unit in common, each every CLUSTER-th of its blocks of k. At the end they show
+//             each other their sums where the buffers were, and each adds up a part of all. A tile that one cluster has
+//             is complete then: no slot is written and read, and sum_units does not run
 //   cache     of 1x1 filters, what one tile alone reads is the first to leave the L2 cache: g and the slots stay
 //   groups    a tile is of one of them. Beyond its channels it has those of the next group, which are not stored
 //   requires  sm_90a; IC and OC of a group multiples of 8
@@ -43,8 +46,8 @@
 //             channels as columns, so that the taps share what is read of x: 115 us in the place of 89 (32x32x64),
 //             120 of 110 (that 5x5), 65 of 54 (3x3, stride 2, 64 to 128), never faster; so it is not here
 //             192 and 256 rows, beside the best tile of fewer and cuDNN, bfloat16: 16x16, 512 -> 144 76 of 114 (78),
-//             528 -> 160 98 of 156 (92), 480 -> 192 81 of 101 (78); 3x3, 32x32, 128 -> 192 320 of 445 (348); strips
-//             of two, 16x16, 144 -> 288 268 of 307 (320). For 256 of 3x3 the 256 rows gained nothing: 57 of 55 (8x8)
+//             528 -> 160 98 of 156 (92), 480 -> 192 81 of 101 (78); 3x3, 32x32, 128 -> 192 320 of 445 (348); 192 x 192,
+//             16x16, 128 images, 160 -> 320 61 of 70 (79). For 256 of 3x3 the 256 rows gained nothing: 57 of 55 (8x8)
 //             1x1, few output channels, 64 rows by halves of 256 columns, beside 128 rows and cuDNN: 16x16, 512 -> 24
 //             52.5 of 76 (55), 32x32, 256 -> 32 106 of 138 (110). Of these gains 3 to 5 us are the cache's, which
 //             128 x 256 and 256 x 128 share: 8x8, 832 -> 256 40 of 43; without regard to who reads what a second time
@@ -54,9 +57,20 @@
 //             Boxes beyond the channels are left out: 16x16, 144 -> 288, 3x3, 128 images 66 of 76, 96 -> 208 108 of 112,
 //             32x32, 192 -> 16, 1x1 80 of 83, 528 -> 32 69 of 71. Fewer slices for tiles that have fewer boxes so took
 //             longer: 75 there, 28 of 25 for 8x8, 832 -> 48
+//             Clusters, 128 images, beside the best tile without and cuDNN: 1x1, 8x8, 832 -> 256 15.7 of 17.5 (13.6),
+//             832 -> 128 11.7 of 14.2 (11.8), 832 -> 32 10.8 of 12.3 (10.8); 3x3, 8x8, 128 -> 128 12.1 of 13.0 (17.7),
+//             4x4, 256 -> 512 15.2 of 16.8 (15.2); 512 images, 5x5 at stride 2, 16x16, 128 -> 256 in clusters of two
+//             86 of 74. Where a tile has several clusters, and slots, they gain nothing. 30 clusters of four and 15 of
+//             eight run at a time: 32 and 16 took half as long again
 #include "wgrad_producer.cuh"
 
-using Tile = WgradTile<ELEMENT, TILE_ROWS, TAP_COLUMNS, TAPS_TOGETHER, OPERAND_PLANES, PIPELINE, STRIP_PIXELS>;
+using Tile =
+    WgradTile<ELEMENT, TILE_ROWS, TAP_COLUMNS, TAPS_TOGETHER, OPERAND_PLANES, PIPELINE, STRIP_PIXELS, BLOCKS_TOGETHER>;
+#if defined(HAS_WGMMA) && BLOCKS_TOGETHER > 1
+#define CLUSTERS __cluster_dims__(BLOCKS_TOGETHER, 1, 1)
+#else
+#define CLUSTERS
+#endif
 
 struct Sum {
   int slot, step, count;           // a tile's slots
@@ -190,31 +204,85 @@ template <class T> struct UnitSum {
   }
 };
 
-// Slots are [quad of accumulators][thread of the consumer], float4: 64 rows of a tile, or those of half of its columns,
-// in the registers' own order. What does not exist in a tile is not there either.
-template <class T>
-__device__ __forceinline__ void store_unit(const float (&sum)[T::SUMS], int slot, const Filters &filters, float4 *work,
-                                           const Scale &scale) {
+// Where a thread's part of the sum of a unit belongs: in its slot, or, where slot is null, in the filters. Slots are
+// [quad of accumulators][thread of the consumer], float4: 64 rows of a tile, or those of half of its columns, in the
+// registers' own order. What does not exist in a tile is not there either.
+template <class T> struct UnitPlace {
   const Place place;
-  const int first = T::BM == 64 ? 0 : place.consumer * 64, left = T::HALVES ? place.consumer * T::WIDTH : 0;
-  if (first + place.thread / 32 * 16 >= filters.rows) return;
-  if (slot >= 0) {
-    float4 *to = work + ((long long)T::CONSUMERS * slot + place.consumer) * (T::SUMS * 32) + place.thread;
-#pragma unroll
-    for (int i = 0; i < T::SUMS; i += 4)
-      if (left + i * 2 % T::WIDTH < filters.cols)
-        to[i / 4 * 128] = make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
-    return;
+  const Filters filters;
+  float4 *slot;
+  const int first, left;  // row and column of the consumer
+
+  __device__ __forceinline__ UnitPlace(const Filters &f, float4 *work, int number)
+      : filters(f), slot(nullptr), first(T::BM == 64 ? 0 : place.consumer * 64),
+        left(T::HALVES ? place.consumer * T::WIDTH : 0) {
+    if (number >= 0)
+      slot = work + ((long long)T::CONSUMERS * number + place.consumer) * (T::SUMS * 32) + place.thread;
   }
-  const int row = first + place.row_in_box(0);
+
+  __device__ __forceinline__ bool rows_exist() const { return first + place.thread / 32 * 16 < filters.rows; }
+
+  __device__ __forceinline__ void keep(int quad, const float4 &v) const {
+    if (left + quad * 8 % T::WIDTH < filters.cols) slot[quad * 128] = v;
+  }
+  __device__ __forceinline__ void finish(int quad, const float4 &v, const Scale &scale) const {
+    const int row = first + place.row_in_box(0), col = left + place.col(4 * quad);
+    filters.put(row, col, v.x, v.y, scale);
+    filters.put(row + 8, col, v.z, v.w, scale);
+  }
+};
+
+template <class T> __device__ __forceinline__ float4 quad(const float (&sum)[T::SUMS], int q) {
+  return make_float4(sum[4 * q], sum[4 * q + 1], sum[4 * q + 2], sum[4 * q + 3]);
+}
+
+template <class T>
+__device__ __forceinline__ void store_unit(const float (&sum)[T::SUMS], const UnitPlace<T> &to, const Scale &scale) {
+  if (!to.rows_exist()) return;
+  if (to.slot) {
 #pragma unroll
-  for (int i = 0; i < T::SUMS; i += 2)
-    filters.put(row + (i & 2) * 4, left + place.col(i), sum[i], sum[i + 1], scale);
+    for (int q = 0; q < T::SUMS / 4; q++) to.keep(q, quad<T>(sum, q));
+  } else {
+#pragma unroll
+    for (int q = 0; q < T::SUMS / 4; q++) to.finish(q, quad<T>(sum, q), scale);
+  }
+}
+
+// The blocks of a cluster have a unit in common: each shows the others its sum where its buffers were, adds up every
+// CLUSTER-th quad of all, in the order of the blocks, and stores that.
+template <class T>
+__device__ __forceinline__ void store_together(const float (&sum)[T::SUMS], char *buffers, const UnitPlace<T> &to,
+                                               const Scale &scale) {
+  constexpr int QUADS = T::SUMS / 4;
+  static_assert(T::CLUSTER == 1 || !T::IN_TURN, "consumers have different rows or columns");
+  static_assert(T::CLUSTER == 1 || T::CONSUMERS * QUADS * 2048 <= T::STAGES * T::STAGE, "sums lie in the buffers");
+  float4 *mine = reinterpret_cast<float4 *>(buffers) + to.place.consumer * (QUADS * 128) + to.place.thread;
+  ptx::bar_sync(1, 128 * T::CONSUMERS);  // all have read the buffers
+#pragma unroll
+  for (int q = 0; q < QUADS; q++) mine[q * 128] = quad<T>(sum, q);
+  ptx::cluster_arrive();
+  ptx::cluster_wait();
+  if (to.rows_exist()) {
+#pragma unroll 2
+    for (int q = ptx::cluster_rank(); q < QUADS; q += T::CLUSTER) {
+      float4 all = make_float4(0.f, 0.f, 0.f, 0.f);
+#pragma unroll
+      for (int b = 0; b < T::CLUSTER; b++) {
+        const float4 v = ptx::cluster_map(mine, b)[q * 128];
+        all.x += v.x, all.y += v.y, all.z += v.z, all.w += v.w;
+      }
+      if (to.slot) to.keep(q, all);
+      else to.finish(q, all, scale);
+    }
+  }
+  __syncwarp();
+  ptx::cluster_arrive_relaxed();  // no block returns before all have read what it shows
+  ptx::cluster_wait();
 }
 
 // A unit has unit_ints integers; unit b is the first of block b. It is copied to shared memory while everything else is
 // set up: from a cold start the chain of tables is what a small layer would wait for.
-extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1)
+extern "C" __global__ void CLUSTERS __launch_bounds__(Tile::THREADS, 1)
 sk_dilated_wgmma(const CUtensorMap *map_x, const CUtensorMap *map_g, float *dw, float4 *work, const int *units,
                  int unit_ints, const float *scale_x, const float *scale_g, int images, int wide_x, int wide_g,
                  int x_once, int g_once, int g_row, int x_row, int x_step, int dw_row) {
@@ -255,7 +323,9 @@ sk_dilated_wgmma(const CUtensorMap *map_x, const CUtensorMap *map_g, float *dw, 
         blocks.add(count, s->side<Tile::STRIP>(), s->tap, s->taps, sum);
       });
       const Filters filters = {dw, unit->out, unit->rows, unit->cols, unit->taps, dw_row};
-      store_unit<Tile>(sum, unit->slot, filters, work, scale);
+      const UnitPlace<Tile> to(filters, work, unit->slot);
+      if constexpr (Tile::CLUSTER > 1) store_together<Tile>(sum, smem, to, scale);
+      else store_unit<Tile>(sum, to, scale);
     }
   }
 #endif

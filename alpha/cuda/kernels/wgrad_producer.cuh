@@ -4,9 +4,9 @@
 
 #include "gemm_wgmma.cuh"
 
-template <class E_, int BM_, int TAP_, int TAPS_, int PLANES_, int STAGES_, int STRIP_> struct WgradTile {
+template <class E_, int BM_, int TAP_, int TAPS_, int PLANES_, int STAGES_, int STRIP_, int CLUSTER_> struct WgradTile {
   using E = E_;
-  static constexpr int STRIP = STRIP_;
+  static constexpr int STRIP = STRIP_, CLUSTER = CLUSTER_;  // pixels of a buffer; blocks that have a unit in common
   static constexpr int BM = BM_, TAP = TAP_, TAPS = TAPS_, BN = TAP * TAPS, BK = 64, PLANES = PLANES_, STAGES = STAGES_;
   static constexpr bool A_MN = true, B_MN = true;
   static constexpr int B_WIDTH = TAP % 64 ? 32 : 64;                       // channels of a box of x
