@@ -6,16 +6,8 @@ from math import prod
 import numpy as np
 import pytest
 
-from alpha.cuda.conv.schedule_wgmma_wgrad import (
-    BLOCK,
-    UNIT_FIELDS,
-    WORKSPACE_BYTES,
-    Tiling,
-    clusters,
-    longest_chain,
-    memory_us,
-    schedule,
-)
+from alpha.cuda.conv.schedule_wgmma_taps import BLOCK, Tiling, longest_chain
+from alpha.cuda.conv.schedule_wgmma_wgrad import UNIT_FIELDS, WORKSPACE_BYTES, clusters, memory_us, schedule
 from alpha.cuda.conv.wgmma_wgrad import candidates
 from alpha.gradcheck import assert_equal_at
 from alpha.ops.conv_desc import Axis
@@ -239,9 +231,11 @@ def test_a_small_layer_is_not_cut():
 
 
 @pytest.mark.parametrize(("n", "hw", "ic", "oc", "f", "best"), [
-    (512, 16, 528, 128, 1, ("256x1x128",)), (512, 8, 832, 32, 1, ("64x1x64", "64x1x128", "128x1x128")),
+    (512, 16, 528, 128, 1, ("256x1x128", "256x1x128 cluster 2", "192x1x192")),
+    (512, 8, 832, 32, 1, ("64x1x64", "64x1x128", "128x1x128")),
     (512, 32, 192, 96, 1, ("128x1x192", "128x1x256", "192x1x192")), (512, 16, 528, 160, 1, ("192x1x192",)),
-    (512, 16, 528, 256, 1, ("256x1x128", "256x1x128 cluster 2")), (512, 16, 480, 64, 1, ("256x1x128",)),
+    (512, 16, 528, 256, 1, ("256x1x128", "256x1x128 cluster 2")),
+    (512, 16, 512, 32, 1, ("64x1x256", "128x1x256", "128x1x128")),
     (512, 8, 832, 256, 1, ("256x1x128", "256x1x128 cluster 2", "128x1x192 cluster 4", "128x1x128 cluster 8")),
     (512, 32, 256, 128, 1, ("128x1x256", "256x1x128", "256x1x128 cluster 2")),
     (512, 16, 480, 192, 1, ("256x1x128", "256x1x128 cluster 2", "192x1x128", "192x1x128 cluster 2")),

@@ -1,19 +1,7 @@
 """Work list of wgrad on Hopper's tensor cores: tiles of several taps, their sums cut into equal shares.
 
-A tile has the columns of up to `taps` taps, which share what is read of g. A tap has products with a rectangle of
-outputs (Axis.wgrad_range). Where the rectangles of a tile's taps differ they are divided into segments, rectangles in
-which the same taps have products. The sum of a tile runs over its segments, the largest first, in blocks of 64 / images
-positions x images: position p of a segment is pixel p % pixels of images p // pixels * images and the following.
-
-A kernel may have strips of up to `strip` neighbouring outputs of a row in the place of blocks, where 64 images are a
-block: then the taps of a tile are of one filter row, and each meets the input that the tap before it meets at the next
-output, so that neighbouring outputs have all of their inputs but one in common.
-
-A kernel with more than two consumers multiplies all taps of a tile or one: where two of three have products, each of
-them has a segment of its own.
-
 The sums are cut into units in proportion to their lengths, so that they fill the multiprocessors once, or two or more
-times; `schedule` takes what is done first by estimate. A unit has every count-th block of its tile: at any time all of
+times; `cut` takes what is done first by estimate. A unit has every count-th block of its tile: at any time all of
 them are at the same images, which come from device memory once for each filling and from the L2 cache otherwise. Units
 of neighbouring blocks, which balance better, took up to 1.8 times as long.
 
@@ -23,107 +11,37 @@ before these leave the multiprocessors: a tile that is one unit needs no slots, 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import lru_cache
 from heapq import heapify, heapreplace
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from alpha.cuda.conv.schedule import is_product
 from alpha.cuda.conv.schedule_wgmma import longest_first
+from alpha.cuda.conv.schedule_wgmma_taps import BLOCK, CONSUMER_ROWS, SEGMENT_FIELDS, Group, Tiling, groups_of
 from alpha.ops.conv_desc import Axis, ConvDesc, ceil_div
 
 UNIT_FIELDS = ("next", "row", "col", "rows", "cols", "begin", "end", "step", "slot", "taps", "shift0",
                "shift1", "shift2", "shift3", "out0", "out1", "out2", "out3")
-SEGMENT_FIELDS = ("blocks", "h", "w", "height", "width", "tap", "taps", "unused")
 SUM_FIELDS = ("slot", "step", "count", "rows", "cols", "taps", "unused0", "unused1", "out0", "out1", "out2", "out3")
 MOST_TAPS = 4
 
 IMAGES = (64, 32, 16, 8)  # of a box; 8 rows are the least that the swizzle allows
-BLOCK = 64                # of k
-CONSUMER_ROWS = 64
 WORKSPACE_BYTES = 64 << 20
 LEAST_BLOCKS = 4          # of a unit: shorter ones are all start and end
 WAVES = (1, 2, 3, 4)
-UNIT_US, UNIT_BYTES_PER_US = 1.4, 20e3  # of a unit: start and drain; and the store of its sums
-CLUSTER_US = 1.6          # more, where the blocks of a cluster add up theirs
 STORED_ROWS = 16          # what a slot has of a tile's rows is a multiple of these
 SUM_US, SUM_BYTES_PER_US = 6.5, 5.9e6  # the kernel that adds the slots, and their way there and back
-BYTES_PER_US = 3.1e6      # of device memory
+BYTES_PER_US = 3.0e6      # of device memory
 CACHE_BYTES = 50e6        # of tensors that the L2 cache keeps
-# Of a block, whatever the number of its taps, by taps of a tile: the more there are, the more of a block are copies.
-# At stride 2, 5x5, 128x3x64 took 110, 104, 100 us with 0.4, 0.6, 0.8 (64 channels), 128x2x128 73 and 80 with 0.4, 0.6.
-PART_COST = {2: 0.4, 3: 0.8, 4: 0.8}
-# Of a whole strip on an H100, by rows of a tile, in what its pixels should take.
-STRIP_TIME = {192: 0.97, 128: 0.89, 64: 1.09}
 
 
 def clusters(sm_count: int, size: int) -> int:
     """Returns how many clusters of so many blocks run at a time: 66, 30 and 15 of 2, 4 and 8 on an H100, whose 132
     multiprocessors are in groups that larger clusters do not fill."""
     return max(1, (sm_count if size <= 2 else sm_count * 10 // 11) // size)
-
-
-def consumers(rows: int) -> int:
-    """Returns how many there are of a tile: one for every 64 rows, and two of 64 rows, which take turns."""
-    return max(2, rows // CONSUMER_ROWS)
-
-
-class Tiling(NamedTuple):
-    """What the schedule needs to know of a kernel: its tile, blocks at a time, and time of a block of k; where clusters
-    share units, those of a cluster."""
-
-    rows: int
-    tap_columns: int
-    taps: int
-    blocks: int
-    block_us: float
-    planes: int = 1
-    strip: int = 1
-    cluster: int = 1
-
-    @property
-    def unit_us(self) -> float:
-        """What a unit takes beyond its blocks of k."""
-        return UNIT_US + CLUSTER_US * (self.cluster > 1) + self.slot_bytes / UNIT_BYTES_PER_US
-
-    @property
-    def slot_bytes(self) -> int:
-        """Bytes of what the consumers sum up in a unit."""
-        return self.consumers * self.part_floats * 4
-
-    @property
-    def part_floats(self) -> int:
-        """Sums of a consumer."""
-        return CONSUMER_ROWS * self.taps * self.tap_columns // (2 if self.halves else 1)
-
-    @property
-    def halves(self) -> bool:
-        """Whether two consumers share a tile of 64 rows by its columns."""
-        return self.rows == CONSUMER_ROWS and self.taps == 1 and self.tap_columns >= 2 * BLOCK
-
-    @property
-    def in_turn(self) -> bool:
-        """Whether they take blocks of k in turn: each has a sum of its own, and they are added up like units."""
-        return self.rows == CONSUMER_ROWS and not self.halves
-
-    @property
-    def consumers(self) -> int:
-        return consumers(self.rows)
-
-    def cost(self, width: int, taps: int) -> float:
-        """Returns what a block or strip of a segment takes, in the time of a block, or pixel, where all is there."""
-        side = min(width, self.strip)
-        part = PART_COST.get(self.taps, 0.0)
-        products = side * (part + (1 - part) * taps / self.taps)
-        if self.strip == 1:
-            return products
-        strip = max(products, self.strip * self._copied(side, taps) / self._copied(self.strip, self.taps))
-        return strip * (STRIP_TIME[self.rows] if side == self.strip else 1.0)
-
-    def _copied(self, side: int, taps: int) -> int:
-        return side * self.rows + (taps + side - 1) * self.tap_columns
 
 
 class Schedule(NamedTuple):
@@ -136,7 +54,6 @@ class Schedule(NamedTuple):
         blocks: of the grid.
         sums: (parts of 64 rows of tiles in slots, 12), columns as in SUM_FIELDS; slots of one consumer.
         slots: of the workspace, for all consumers of a tile.
-        time_us: estimate.
     """
 
     images: int
@@ -144,25 +61,6 @@ class Schedule(NamedTuple):
     blocks: int
     sums: np.ndarray
     slots: int
-    time_us: float
-
-
-class Group(NamedTuple):
-    """The taps of a tile.
-
-    Attributes:
-        shifts: pixel of x that output (0, 0) meets, of each tap.
-        outs: element of a filter at which each begins.
-        segments: rows as in SEGMENT_FIELDS.
-        length: blocks of all segments.
-        cost: of all blocks; that of one is 1 where all taps have products.
-    """
-
-    shifts: tuple[int, ...]
-    outs: tuple[int, ...]
-    segments: tuple[tuple[int, ...], ...]
-    length: int
-    cost: float
 
 
 class Units(NamedTuple):
@@ -179,14 +77,41 @@ class Units(NamedTuple):
     sweeps: int
 
 
+class Cut(NamedTuple):
+    """The cheapest way to cut, by estimate, with what it cuts."""
+
+    images: int
+    groups: list[Group]
+    tiles: np.ndarray
+    units: Units
+    time_us: float
+
+
 @lru_cache(maxsize=512)
 def schedule(desc: ConvDesc, tiling: Tiling) -> Schedule:
     """Returns the cheapest work list by estimate."""
+    return _tables(desc, tiling, cut(desc, tiling))
+
+
+@lru_cache(maxsize=4096)
+def cut(desc: ConvDesc, tiling: Tiling) -> Cut:
+    """Returns how `schedule` cuts, which is all that an estimate needs."""
     images = _images(desc) if tiling.strip == 1 else BLOCK
-    groups = _groups(desc, tiling, images)
+    groups = groups_of(desc, tiling, images)
     tiles = _tiles(desc, tiling, len(groups))
-    best = min(_options(tiling, groups, tiles), key=lambda units: _time_us(desc, tiling, groups, tiles, units))
-    return _tables(desc, tiling, images, groups, tiles, best)
+    of_tile = [groups[g] for g in tiles[:, 0].tolist()]
+    work_us = sum(g.cost for g in of_tile) * tiling.block_us / tiling.blocks
+    best: Cut | None = None
+    for total, shares in _shares(tiling, of_tile):
+        count = sum(share.count for share in shares)
+        if best and work_us + tiling.unit_us * count / tiling.blocks >= best.time_us:
+            continue
+        units = _units(tiling, of_tile, shares, total)
+        time_us = _time_us(desc, tiling, groups, tiles, units)
+        if best is None or time_us < best.time_us:
+            best = Cut(images, groups, tiles, units, time_us)
+    assert best
+    return best
 
 
 def _tiles(desc: ConvDesc, tiling: Tiling, groups: int) -> np.ndarray:
@@ -205,84 +130,40 @@ def _images(desc: ConvDesc) -> int:
     return min(IMAGES, key=lambda r: (ceil_div(ceil_div(desc.n, r) * pixels, BLOCK // r), -r))
 
 
-# ---- taps and segments -----------------------------------------------------------------------------------------------
-
-
-def longest_chain(w: Axis) -> int:
-    """Returns how many taps of a row there are that meet inputs a stride apart."""
-    leap, rest = divmod(w.s, w.d)
-    return ceil_div(w.f, leap) if not rest else 1
-
-
-def _members(desc: ConvDesc, tiling: Tiling, met: set[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-    """Returns the taps (fh, fw) of each group."""
-    taps = [(fh, fw) for fh in range(desc.h.f) for fw in range(desc.w.f)]
-    if tiling.strip == 1:
-        chains = [[tap for tap in taps if tap in met], [tap for tap in taps if tap not in met]]
-    else:
-        leap = max(1, desc.w.s // desc.w.d)
-        chains = [[(fh, fw) for fw in range(first, desc.w.f, leap)] for fh in range(desc.h.f) for first in range(leap)]
-    return [chain[k:k + tiling.taps] for chain in chains for k in range(0, len(chain), tiling.taps)]
-
-
-def _groups(desc: ConvDesc, tiling: Tiling, images: int) -> list[Group]:
-    """Returns the groups of taps: neighbours in a filter, or in a chain of taps whose strips overlap."""
-    h, w = desc.h, desc.w
-    ranges = {(fh, fw): (*h.wgrad_range(fh), *w.wgrad_range(fw)) for fh in range(h.f) for fw in range(w.f)}
-    met = {tap for tap, (h0, h1, w0, w1) in ranges.items() if h0 < h1 and w0 < w1}
-    groups = []
-    for members in _members(desc, tiling, met):
-        segments = _segments([ranges[tap] for tap in members], ceil_div(desc.n, images), BLOCK // images, tiling)
-        groups.append(Group(tuple(h.input_of(0, fh) * w.i + w.input_of(0, fw) for fh, fw in members),
-                            tuple((fh * w.f + fw) * (desc.ic // desc.groups) for fh, fw in members), segments,
-                            sum(s[0] for s in segments),
-                            sum(s[0] * tiling.cost(s[4], s[6]) for s in segments)))
-    return groups
-
-
-def _segments(ranges: list[tuple[int, ...]], image_groups: int, pixels: int, tiling: Tiling
-              ) -> tuple[tuple[int, ...], ...]:
-    """Returns the rectangles that the ranges (h0, h1, w0, w1) of some taps divide their union into, largest first.
-
-    A rectangle is there once for each run of neighbouring taps that have it, or for each of these taps.
-    """
-    found, strip = [], tiling.strip
-    for h0, h1 in pairwise(sorted({edge for r in ranges for edge in r[:2]})):
-        here = {t: r for t, r in enumerate(ranges) if r[0] <= h0 < r[1]}
-        for w0, w1 in pairwise(sorted({edge for r in here.values() for edge in r[2:]})):
-            taps = [t for t, r in here.items() if r[2] <= w0 < r[3]]
-            split = w1 - (w1 - w0) % strip
-            for left, width, side in ((w0, split - w0, strip), (split, w1 - split, w1 - split)):
-                blocks = ceil_div(image_groups * (h1 - h0) * width, pixels * max(1, side))
-                for t in (t for t in taps if t - 1 not in taps and width):
-                    count = next(n for n in range(1, len(ranges) + 1) if t + n not in taps)
-                    each = count if count == tiling.taps or tiling.consumers == 2 else 1
-                    found += [(blocks, h0, left, h1 - h0, width, tap, each, 0) for tap in range(t, t + count, each)]
-    return tuple(sorted(found, key=lambda s: -s[0]))
-
-
 # ---- units -----------------------------------------------------------------------------------------------------------
 
 
-def _options(tiling: Tiling, groups: list[Group], tiles: np.ndarray) -> list[Units]:
-    """Returns ways to cut."""
-    of_tile = [groups[g] for g in tiles[:, 0].tolist()]
-    most = min(max(1, sum(g.length for g in of_tile) // (LEAST_BLOCKS * tiling.cluster)),
-               WORKSPACE_BYTES // tiling.slot_bytes)
-    totals = {min(most, tiling.blocks * waves) for waves in WAVES} | {len(tiles)}
-    return [_shares(tiling, of_tile, total) for total in sorted(totals) if total >= len(tiles)]
+class Share(NamedTuple):
+    """Into how many units a tile is cut, and what each costs, in the time of a block."""
+
+    tile: int
+    count: int
+    cost: float
 
 
-def _shares(tiling: Tiling, of_tile: list[Group], total: int) -> Units:
-    """Returns at most `total` units: the tile whose shares are longest gets the next cut."""
-    heap = [(-g.cost, tile, 1) for tile, g in enumerate(of_tile)]
+def _shares(tiling: Tiling, of_tile: list[Group]) -> Iterator[tuple[int, list[Share]]]:
+    """Gives ways to cut into units, and how many units each may have: the tile whose shares are longest gets the next
+    cut."""
+    least = LEAST_BLOCKS * tiling.cluster
+    most = min(max(1, sum(g.length for g in of_tile) // least), WORKSPACE_BYTES // tiling.slot_bytes)
+    totals = {min(most, tiling.blocks * waves) for waves in WAVES} | {len(of_tile)}
+    heap, there = [(-g.cost, tile, 1) for tile, g in enumerate(of_tile)], len(of_tile)
     heapify(heap)
-    for _ in range(total - len(of_tile)):
-        cost, tile, count = heap[0]
-        if of_tile[tile].length < (count + 1) * LEAST_BLOCKS * tiling.cluster:
-            break
-        heapreplace(heap, (cost * count / (count + 1), tile, count + 1))
-    shares = sorted((tile, count, -cost) for cost, tile, count in heap)
+    for total in sorted(totals):
+        if total < len(of_tile):
+            continue
+        while there < total:
+            cost, tile, count = heap[0]
+            if of_tile[tile].length < (count + 1) * least:
+                break
+            heapreplace(heap, (cost * count / (count + 1), tile, count + 1))
+            there += 1
+        yield total, [Share(tile, count, -cost) for cost, tile, count in heap]
+
+
+def _units(tiling: Tiling, of_tile: list[Group], shares: list[Share], total: int) -> Units:
+    """Returns the units of shares, of which there may be `total`."""
+    shares = sorted(shares)
     units = np.array([(tile, k, of_tile[tile].length, count) for tile, count, _ in shares for k in range(count)])
     cost = np.array([each for _, count, each in shares for _ in range(count)])
     owner = longest_first(cost + tiling.unit_us / tiling.block_us, min(tiling.blocks, len(units)))
@@ -323,9 +204,9 @@ def _read(axis: Axis) -> int:
     return len({axis.input_of(o, t) for t in range(axis.f) for o in range(*axis.wgrad_range(t))})
 
 
-def _tables(desc: ConvDesc, tiling: Tiling, images: int, groups: list[Group], tiles: np.ndarray, units: Units
-            ) -> Schedule:
+def _tables(desc: ConvDesc, tiling: Tiling, made: Cut) -> Schedule:
     """Returns the schedule: slots are handed out tile by tile, those of a tile in the order of its sum."""
+    _, groups, tiles, units, _ = made
     tile, begin = units.table[:, 0], units.table[:, 1]
     pieces = np.bincount(tile, minlength=len(tiles))
     stored = pieces > (0 if tiling.in_turn else 1)
@@ -360,8 +241,8 @@ def _tables(desc: ConvDesc, tiling: Tiling, images: int, groups: list[Group], ti
              rows[t] - part * down, cols[t] - part * right, taps[t], 0, 0, *(out[t] + part * (down * dw_row + right)))
             for t in np.flatnonzero(stored) for part in range(1 if tiling.in_turn else each)
             if rows[t] > part * down and cols[t] > part * right]
-    return Schedule(images, table.astype(np.int32), blocks, np.array(sums, np.int32).reshape(-1, len(SUM_FIELDS)),
-                    int((pieces * stored).sum()), _time_us(desc, tiling, groups, tiles, units))
+    return Schedule(made.images, table.astype(np.int32), blocks, np.array(sums, np.int32).reshape(-1, len(SUM_FIELDS)),
+                    int((pieces * stored).sum()))
 
 
 def _in_clusters(table: np.ndarray, size: int) -> np.ndarray:

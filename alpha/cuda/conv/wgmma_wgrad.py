@@ -8,16 +8,8 @@ from typing import NamedTuple
 
 from alpha.cuda.context import context
 from alpha.cuda.conv.schedule import is_product, oversized
-from alpha.cuda.conv.schedule_wgmma_wgrad import (
-    STRIP_TIME,
-    Schedule,
-    Tiling,
-    clusters,
-    consumers,
-    longest_chain,
-    memory_us,
-    schedule,
-)
+from alpha.cuda.conv.schedule_wgmma_taps import STRIP_TIME, Tiling, consumers, longest_chain
+from alpha.cuda.conv.schedule_wgmma_wgrad import Schedule, clusters, cut, memory_us, schedule
 from alpha.cuda.conv.wgmma import pixels_as_images, refusal
 from alpha.cuda.kernel import Kernel
 from alpha.cuda.memory import Array, empty, upload
@@ -27,13 +19,13 @@ from alpha.cuda.tensor_map import KEPT, tensor_maps
 from alpha.ops.conv_desc import ConvDesc, Shape, ceil_div
 
 LAUNCH_US = 1.0
-FLOPS_PER_US = {1: 937e6, 2: 347e6}    # of the device's products, by planes
+FLOPS_PER_US = {1: 949e6, 2: 347e6}    # of the device's products, by planes
 SHARED_BYTES_PER_FLOP = 127 / 4096     # that a multiprocessor moves per FLOP of its tensor cores at that clock
 ISSUE_US = 0.41                        # that the producer takes for a block
 ROW_US = 1.55e-3                       # that TMA takes for a row of a box, of 128 bytes or fewer
-CROSSING = 0.87                        # more, where it lies in two lines of memory: of several taps, see `row_us`
+CROSSING = 0.84                        # more, where it lies in two lines of memory: of several taps, see `row_us`
 STREAMED_BYTES = 50e6                  # of operands of a product, more than the L2 cache has: they come at this rate
-STREAMED_BYTES_PER_US = {1: 3.6e6, 2: 4.5e6}
+STREAMED_BYTES_PER_US = {1: 3.2e6, 2: 4.4e6}
 ONCE_BYTES = 40e6                      # of operands, from which on what is read once is the first to leave that cache
 LINE = 64                              # 16-bit elements of a line of memory
 UNIT_BYTES = 2048                      # of shared memory for a unit's description
@@ -106,43 +98,43 @@ def row_us(desc: ConvDesc, channels: int, box: int) -> float:
 
 
 TILES = {
-    1: (WgradTile(128, 128, 1, 6, time=0.99),
-        WgradTile(128, 256, 1, 4, time=1.02, product_time=1.08),
-        WgradTile(128, 64, 1, 9, time=0.92, product_time=0.78),
-        WgradTile(128, 192, 1, 5, product_time=1.03),
-        WgradTile(128, 64, 3, 5, time=1.07),
-        WgradTile(128, 32, 3, 7),
-        WgradTile(64, 64, 1, 12, product_time=0.77),
-        WgradTile(64, 64, 3, 6, time=1.03),
-        WgradTile(64, 256, 1, 5, time=1.02, product_time=0.99),
-        WgradTile(64, 128, 1, 9, product_time=0.92),
-        WgradTile(192, 128, 1, 5, time=0.89, product_time=0.92),
-        WgradTile(192, 192, 1, 4, time=0.88, product_time=1.03),
+    1: (WgradTile(128, 128, 1, 6, time=0.99, product_time=0.93),
+        WgradTile(128, 256, 1, 4, time=1.01),
+        WgradTile(128, 64, 1, 9, time=0.9, product_time=0.74),
+        WgradTile(128, 192, 1, 5, product_time=0.97),
+        WgradTile(128, 64, 3, 5, time=1.06),
+        WgradTile(128, 32, 3, 7, time=0.99),
+        WgradTile(64, 64, 1, 12, product_time=0.73),
+        WgradTile(64, 64, 3, 6, time=1.02),
+        WgradTile(64, 256, 1, 5, time=1.02, product_time=0.93),
+        WgradTile(64, 128, 1, 9, product_time=0.85),
+        WgradTile(192, 128, 1, 5, time=0.89, product_time=0.81),
+        WgradTile(192, 192, 1, 4, time=0.88, product_time=0.94),
         WgradTile(256, 128, 1, 4, time=0.99, product_time=0.79),
         WgradTile(192, 64, 3, 4, time=0.92),
-        WgradTile(64, 64, 3, 3, strip=3, time=0.97),
+        WgradTile(64, 64, 3, 3, strip=3, time=0.96),
         WgradTile(128, 64, 3, 3, strip=2, time=1.03),
-        WgradTile(128, 128, 1, 6, cluster=4, time=1.09, product_time=0.96),
-        WgradTile(128, 128, 1, 6, cluster=8, time=1.07, product_time=0.96),
-        WgradTile(128, 64, 1, 9, cluster=8, time=1.21),
-        WgradTile(64, 128, 1, 9, cluster=8, product_time=0.91),
-        WgradTile(128, 192, 1, 5, cluster=4, time=0.98, product_time=1.04),
-        WgradTile(192, 128, 1, 5, cluster=2, time=0.91),
-        WgradTile(256, 128, 1, 4, cluster=2, time=0.95, product_time=0.97)),
+        WgradTile(128, 128, 1, 6, cluster=4, time=1.08, product_time=0.89),
+        WgradTile(128, 128, 1, 6, cluster=8, time=1.06, product_time=0.91),
+        WgradTile(128, 64, 1, 9, cluster=8, time=1.2, product_time=0.94),
+        WgradTile(64, 128, 1, 9, cluster=8, product_time=0.86),
+        WgradTile(128, 192, 1, 5, cluster=4, time=0.98, product_time=0.99),
+        WgradTile(192, 128, 1, 5, cluster=2, time=0.91, product_time=0.91),
+        WgradTile(256, 128, 1, 4, cluster=2, time=0.95, product_time=0.79)),
     2: (WgradTile(128, 128, 1, 3, time=1.05, product_time=0.93),
         WgradTile(128, 64, 1, 4, time=1.15, product_time=0.92),
         WgradTile(128, 96, 1, 3, time=0.84, product_time=1.12),
         WgradTile(128, 64, 2, 3, time=1.08),
         WgradTile(128, 64, 3, 2, time=1.1),
         WgradTile(128, 32, 3, 3, time=0.9),
-        WgradTile(64, 64, 1, 6, time=1.16),
-        WgradTile(64, 128, 1, 4, time=1.18, product_time=0.96),
+        WgradTile(64, 64, 1, 6, time=1.17, product_time=0.99),
+        WgradTile(64, 128, 1, 4, time=1.18, product_time=0.95),
         WgradTile(64, 64, 3, 3, time=0.97),
         WgradTile(64, 32, 3, 4, time=0.78),
         WgradTile(128, 128, 1, 3, cluster=4, time=1.11, product_time=0.86),
-        WgradTile(128, 128, 1, 3, cluster=8, time=1.17, product_time=0.97),
+        WgradTile(128, 128, 1, 3, cluster=8, time=1.17, product_time=0.96),
         WgradTile(128, 64, 1, 4, cluster=8, time=1.16, product_time=0.97),
-        WgradTile(64, 128, 1, 4, cluster=8, time=1.02, product_time=0.99)),
+        WgradTile(64, 128, 1, 4, cluster=8, time=1.02, product_time=0.97)),
 }
 
 
@@ -187,13 +179,13 @@ class WgmmaWgrad:
         return schedule(pixels_as_images(desc), self.tiling(desc, sm_count))
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        return LAUNCH_US + self._time(desc) * self.schedule(desc, sm_count).time_us
+        return LAUNCH_US + self._time(desc) * cut(pixels_as_images(desc), self.tiling(desc, sm_count)).time_us
 
     def least(self, desc: ConvDesc, sm_count: int) -> float:
         tile, tiling = self.tile, self.tiling(desc, sm_count)
         blocks = desc.useful_flops / 2 / (tile.rows * tile.columns * 64)
         faster = min(1.0, STRIP_TIME[tile.rows]) if tile.strip > 1 else 1.0
-        busy_us = blocks * tiling.block_us * faster / tiling.blocks
+        busy_us = blocks * tiling.block_us * faster / tiling.blocks + tiling.unit_us
         return LAUNCH_US + self._time(desc) * max(busy_us, memory_us(pixels_as_images(desc), tiling))
 
     def _time(self, desc: ConvDesc) -> float:

@@ -1,0 +1,165 @@
+"""What tiles of wgrad on Hopper's tensor cores sum up: their taps, and the outputs in which these meet an input.
+
+A tile has the columns of up to `taps` taps, which share what is read of g. A tap has products with a rectangle of
+outputs (Axis.wgrad_range). Where the rectangles of a tile's taps differ they are divided into segments, rectangles in
+which the same taps have products. The sum of a tile runs over its segments, the largest first, in blocks of 64 / images
+positions x images: position p of a segment is pixel p % pixels of images p // pixels * images and the following.
+
+A kernel may have strips of up to `strip` neighbouring outputs of a row in the place of blocks, where 64 images are a
+block: then the taps of a tile are of one filter row, and each meets the input that the tap before it meets at the next
+output, so that neighbouring outputs have all of their inputs but one in common.
+
+A kernel with more than two consumers multiplies all taps of a tile or one: where two of three have products, each of
+them has a segment of its own.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+from alpha.ops.conv_desc import Axis, ConvDesc, ceil_div
+
+SEGMENT_FIELDS = ("blocks", "h", "w", "height", "width", "tap", "taps", "unused")
+
+BLOCK = 64                # of k
+CONSUMER_ROWS = 64
+UNIT_US, UNIT_BYTES_PER_US = 1.4, 20e3  # of a unit: start and drain; and the store of its sums
+CLUSTER_US = 1.6          # more, where the blocks of a cluster add up theirs
+# Of a block, whatever the number of its taps, by taps of a tile: the more there are, the more of a block are copies.
+# At stride 2, 5x5, 128x3x64 took 110, 104, 100 us with 0.4, 0.6, 0.8 (64 channels), 128x2x128 73 and 80 with 0.4, 0.6.
+PART_COST = {2: 0.4, 3: 0.8, 4: 0.8}
+# Of a whole strip on an H100, by rows of a tile, in what its pixels should take.
+STRIP_TIME = {192: 0.97, 128: 0.89, 64: 1.09}
+
+
+def consumers(rows: int) -> int:
+    """Returns how many there are of a tile: one for every 64 rows, and two of 64 rows, which take turns."""
+    return max(2, rows // CONSUMER_ROWS)
+
+
+class Tiling(NamedTuple):
+    """What the schedule needs to know of a kernel: its tile, blocks at a time, and time of a block of k; where clusters
+    share units, those of a cluster."""
+
+    rows: int
+    tap_columns: int
+    taps: int
+    blocks: int
+    block_us: float
+    planes: int = 1
+    strip: int = 1
+    cluster: int = 1
+
+    @property
+    def unit_us(self) -> float:
+        """What a unit takes beyond its blocks of k."""
+        return UNIT_US + CLUSTER_US * (self.cluster > 1) + self.slot_bytes / UNIT_BYTES_PER_US
+
+    @property
+    def slot_bytes(self) -> int:
+        """Bytes of what the consumers sum up in a unit."""
+        return self.consumers * self.part_floats * 4
+
+    @property
+    def part_floats(self) -> int:
+        """Sums of a consumer."""
+        return CONSUMER_ROWS * self.taps * self.tap_columns // (2 if self.halves else 1)
+
+    @property
+    def halves(self) -> bool:
+        """Whether two consumers share a tile of 64 rows by its columns."""
+        return self.rows == CONSUMER_ROWS and self.taps == 1 and self.tap_columns >= 2 * BLOCK
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether they take blocks of k in turn: each has a sum of its own, and they are added up like units."""
+        return self.rows == CONSUMER_ROWS and not self.halves
+
+    @property
+    def consumers(self) -> int:
+        return consumers(self.rows)
+
+    def cost(self, width: int, taps: int) -> float:
+        """Returns what a block or strip of a segment takes, in the time of a block, or pixel, where all is there."""
+        side = min(width, self.strip)
+        part = PART_COST.get(self.taps, 0.0)
+        products = side * (part + (1 - part) * taps / self.taps)
+        if self.strip == 1:
+            return products
+        strip = max(products, self.strip * self._copied(side, taps) / self._copied(self.strip, self.taps))
+        return strip * (STRIP_TIME[self.rows] if side == self.strip else 1.0)
+
+    def _copied(self, side: int, taps: int) -> int:
+        return side * self.rows + (taps + side - 1) * self.tap_columns
+
+
+class Group(NamedTuple):
+    """The taps of a tile.
+
+    Attributes:
+        shifts: pixel of x that output (0, 0) meets, of each tap.
+        outs: element of a filter at which each begins.
+        segments: rows as in SEGMENT_FIELDS.
+        length: blocks of all segments.
+        cost: of all blocks; that of one is 1 where all taps have products.
+    """
+
+    shifts: tuple[int, ...]
+    outs: tuple[int, ...]
+    segments: tuple[tuple[int, ...], ...]
+    length: int
+    cost: float
+
+
+def longest_chain(w: Axis) -> int:
+    """Returns how many taps of a row there are that meet inputs a stride apart."""
+    leap, rest = divmod(w.s, w.d)
+    return ceil_div(w.f, leap) if not rest else 1
+
+
+def _members(desc: ConvDesc, tiling: Tiling, met: set[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+    """Returns the taps (fh, fw) of each group."""
+    taps = [(fh, fw) for fh in range(desc.h.f) for fw in range(desc.w.f)]
+    if tiling.strip == 1:
+        chains = [[tap for tap in taps if tap in met], [tap for tap in taps if tap not in met]]
+    else:
+        leap = max(1, desc.w.s // desc.w.d)
+        chains = [[(fh, fw) for fw in range(first, desc.w.f, leap)] for fh in range(desc.h.f) for first in range(leap)]
+    return [chain[k:k + tiling.taps] for chain in chains for k in range(0, len(chain), tiling.taps)]
+
+
+def groups_of(desc: ConvDesc, tiling: Tiling, images: int) -> list[Group]:
+    """Returns the groups of taps: neighbours in a filter, or in a chain of taps whose strips overlap."""
+    h, w = desc.h, desc.w
+    ranges = {(fh, fw): (*h.wgrad_range(fh), *w.wgrad_range(fw)) for fh in range(h.f) for fw in range(w.f)}
+    met = {tap for tap, (h0, h1, w0, w1) in ranges.items() if h0 < h1 and w0 < w1}
+    groups = []
+    for members in _members(desc, tiling, met):
+        segments = _segments([ranges[tap] for tap in members], ceil_div(desc.n, images), BLOCK // images, tiling)
+        groups.append(Group(tuple(h.input_of(0, fh) * w.i + w.input_of(0, fw) for fh, fw in members),
+                            tuple((fh * w.f + fw) * (desc.ic // desc.groups) for fh, fw in members), segments,
+                            sum(s[0] for s in segments),
+                            sum(s[0] * tiling.cost(s[4], s[6]) for s in segments)))
+    return groups
+
+
+def _segments(ranges: list[tuple[int, ...]], image_groups: int, pixels: int, tiling: Tiling
+              ) -> tuple[tuple[int, ...], ...]:
+    """Returns the rectangles that the ranges (h0, h1, w0, w1) of some taps divide their union into, largest first.
+
+    A rectangle is there once for each run of neighbouring taps that have it, or for each of these taps.
+    """
+    found, strip = [], tiling.strip
+    for h0, h1 in pairwise(sorted({edge for r in ranges for edge in r[:2]})):
+        here = {t: r for t, r in enumerate(ranges) if r[0] <= h0 < r[1]}
+        for w0, w1 in pairwise(sorted({edge for r in here.values() for edge in r[2:]})):
+            taps = [t for t, r in here.items() if r[2] <= w0 < r[3]]
+            split = w1 - (w1 - w0) % strip
+            for left, width, side in ((w0, split - w0, strip), (split, w1 - split, w1 - split)):
+                blocks = ceil_div(image_groups * (h1 - h0) * width, pixels * max(1, side))
+                for t in (t for t in taps if t - 1 not in taps and width):
+                    count = next(n for n in range(1, len(ranges) + 1) if t + n not in taps)
+                    each = count if count == tiling.taps or tiling.consumers == 2 else 1
+                    found += [(blocks, h0, left, h1 - h0, width, tap, each, 0) for tap in range(t, t + count, each)]
+    return tuple(sorted(found, key=lambda s: -s[0]))
