@@ -201,13 +201,17 @@ def test_no_product_with_a_padded_zero_is_scheduled(shape):
         assert plan.slots * tiling.slot_bytes <= WORKSPACE_BYTES and plan.images == 64
 
 
-@pytest.mark.parametrize("name", ["v1", "v3", "v4", "d16", "e8"])
-def test_the_best_candidate_keeps_all_multiprocessors_equally_busy(name):
-    """Of those without clusters, which the device hands out."""
+@pytest.mark.parametrize(("name", "tiles"), [
+    ("v1", {"bfloat16": "64x3x64 strip 3", "float16x2": "64x3x64"}),
+    ("v3", {"bfloat16": "128x3x64 strip 2", "float16x2": "128x1x128"}),
+    ("v4", {"bfloat16": "128x1x256", "float16x2": "128x1x128"}),
+    ("d16", {"bfloat16": "256x1x128", "float16x2": "128x1x128"}),
+    ("e8", {"bfloat16": "128x1x256", "float16x2": "128x1x128"})])
+def test_good_candidates_keep_all_multiprocessors_equally_busy(name, tiles):
+    """Those that channels fill, of the best: rows that do not exist have no products, and take as long."""
     desc = next(shape for shape in SHAPES if shape.name == name).desc
-    for reads in ("bfloat16", "float16x2"):
-        alone = [c for c in candidates() if c.reads == reads and c.tile.cluster == 1]
-        best = min(alone, key=lambda c: c.cost(desc, 132))
+    for reads, tile in tiles.items():
+        best, = (c for c in candidates() if c.reads == reads and str(c.tile) == tile)
         plan = best.schedule(desc, 132)
         each, load = products_of(desc, best.tile, plan), []
         for b in range(plan.blocks):
@@ -215,7 +219,7 @@ def test_the_best_candidate_keeps_all_multiprocessors_equally_busy(name):
             while b >= 0:
                 load[-1] += each[b]
                 b = plan.units[b, 0]
-        assert plan.blocks == 132 and max(load) < 1.25 * np.mean(load), (reads, max(load) / np.mean(load))
+        assert plan.blocks == 132 and max(load) < 1.15 * np.mean(load), (reads, max(load) / np.mean(load))
 
 
 def test_an_odd_batch_takes_the_boxes_that_waste_least():
@@ -235,7 +239,8 @@ def test_a_small_layer_is_not_cut():
     (512, 8, 832, 32, 1, ("64x1x64", "64x1x128", "128x1x128")),
     (512, 32, 192, 96, 1, ("128x1x192", "128x1x256", "192x1x192")), (512, 16, 528, 160, 1, ("192x1x192",)),
     (512, 16, 528, 256, 1, ("256x1x128", "256x1x128 cluster 2")),
-    (512, 16, 512, 32, 1, ("64x1x256", "128x1x256", "128x1x128")),
+    (512, 16, 512, 32, 1, ("64x1x256", "128x1x256", "128x1x128")), (512, 16, 512, 24, 1, ("64x1x128", "64x1x256")),
+    (512, 32, 256, 32, 1, ("64x1x256",)), (512, 8, 832, 384, 1, ("192x1x128", "192x1x192")),
     (512, 8, 832, 256, 1, ("256x1x128", "256x1x128 cluster 2", "128x1x192 cluster 4", "128x1x128 cluster 8")),
     (512, 32, 256, 128, 1, ("128x1x256", "256x1x128", "256x1x128 cluster 2")),
     (512, 16, 480, 192, 1, ("256x1x128", "256x1x128 cluster 2", "192x1x128", "192x1x128 cluster 2")),

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from alpha.cuda.context import context
 from alpha.cuda.conv.schedule import is_product, oversized
 from alpha.cuda.conv.schedule_wgmma_taps import STRIP_TIME, Tiling, consumers, longest_chain
-from alpha.cuda.conv.schedule_wgmma_wgrad import Schedule, clusters, cut, memory_us, schedule
+from alpha.cuda.conv.schedule_wgmma_wgrad import CACHE_BYTES, Schedule, clusters, cut, memory_us, schedule
 from alpha.cuda.conv.wgmma import pixels_as_images, refusal
 from alpha.cuda.kernel import Kernel
 from alpha.cuda.memory import Array, empty, upload
@@ -24,8 +24,7 @@ SHARED_BYTES_PER_FLOP = 127 / 4096     # that a multiprocessor moves per FLOP of
 ISSUE_US = 0.41                        # that the producer takes for a block
 ROW_US = 1.55e-3                       # that TMA takes for a row of a box, of 128 bytes or fewer
 CROSSING = 0.84                        # more, where it lies in two lines of memory: of several taps, see `row_us`
-STREAMED_BYTES = 50e6                  # of operands of a product, more than the L2 cache has: they come at this rate
-STREAMED_BYTES_PER_US = {1: 3.2e6, 2: 4.4e6}
+STREAMED_BYTES_PER_US = {1: 3.2e6, 2: 4.4e6}  # of a product's operands that the L2 cache does not keep, by planes
 ONCE_BYTES = 40e6                      # of operands, from which on what is read once is the first to leave that cache
 LINE = 64                              # 16-bit elements of a line of memory
 UNIT_BYTES = 2048                      # of shared memory for a unit's description
@@ -62,13 +61,18 @@ class WgradTile(NamedTuple):
         return self.tap_columns * self.taps
 
     @property
+    def strip_taps(self) -> int:
+        """Taps that a strip has columns of x for."""
+        return self.taps + self.strip - 1
+
+    @property
     def tap_box(self) -> int:
         """Channels of a box of x."""
         return 32 if self.tap_columns % 64 else 64
 
     def box_bytes(self, planes: int) -> int:
         """Returns the size of a buffer."""
-        return planes * (self.strip * self.rows + self.columns + (self.strip - 1) * self.tap_columns) * 128
+        return planes * (self.strip * self.rows + self.strip_taps * self.tap_columns) * 128
 
     def block_us(self, planes: int, sm_count: int, desc: ConvDesc, streamed: bool) -> float:
         """Returns the time of a block of k by what limits it: products, copies, or shared memory.
@@ -81,8 +85,7 @@ class WgradTile(NamedTuple):
         shared = (reads + self.box_bytes(planes) / self.strip) / (SHARED_BYTES_PER_FLOP * products * flops)
         oc, ic = desc.oc // desc.groups, desc.ic // desc.groups     # boxes beyond them are not copied
         g_rows = min(self.rows, ceil_div(oc, LINE) * LINE)
-        x_rows = min(self.tap_columns, ceil_div(ic, self.tap_box) * self.tap_box) * (self.taps + self.strip - 1
-                                                                                    ) / self.strip
+        x_rows = min(self.tap_columns, ceil_div(ic, self.tap_box) * self.tap_box) * self.strip_taps / self.strip
         copies_us = planes * (g_rows * row_us(desc, desc.oc, LINE)
                               + x_rows * 64 / self.tap_box * row_us(desc, desc.ic, self.tap_box))
         stream_us = sm_count * planes * (g_rows + x_rows) * 128 / STREAMED_BYTES_PER_US[planes] if streamed else 0.0
@@ -170,7 +173,7 @@ class WgmmaWgrad:
         return oversized(desc)
 
     def tiling(self, desc: ConvDesc, sm_count: int) -> Tiling:
-        tile, streamed = self.tile, is_product(desc) and desc.nbytes(2 * self.planes) > STREAMED_BYTES
+        tile, streamed = self.tile, is_product(desc) and desc.nbytes(2 * self.planes) > CACHE_BYTES
         return Tiling(tile.rows, tile.tap_columns, tile.taps, clusters(sm_count, tile.cluster),
                       tile.block_us(self.planes, sm_count, desc, streamed) / tile.cluster, self.planes, tile.strip,
                       tile.cluster)

@@ -237,15 +237,14 @@ template <class T> PTX_FN void store_slice(const float (&sum)[T::SUMS], int dept
   for (int i = 0; i < T::SUMS; i += 4) to[i / 4 * 128] = make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
 }
 
+PTX_FN void add(float4 &sum, const float4 &v) { sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w; }
+
 // Float4 number `at` of `count` slots that follow each other, added up in their order.
 template <class T> PTX_FN float4 add_slices(const float *slots, int first, int count, int at) {
   const float4 *from = reinterpret_cast<const float4 *>(slots) + (long long)first * T::DEPTH * SLOT_ROWS<T> + at;
   float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll 4
-  for (int s = 0; s < count; s++, from += T::DEPTH * SLOT_ROWS<T>) {
-    const float4 v = *from;
-    sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
-  }
+  for (int s = 0; s < count; s++, from += T::DEPTH * SLOT_ROWS<T>) add(sum, *from);
   return sum;
 }
 

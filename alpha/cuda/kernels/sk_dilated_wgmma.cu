@@ -204,31 +204,23 @@ template <class T> struct UnitSum {
   }
 };
 
-// Where a thread's part of the sum of a unit belongs: in its slot, or, where slot is null, in the filters. Slots are
-// [quad of accumulators][thread of the consumer], float4: 64 rows of a tile, or those of half of its columns, in the
-// registers' own order. What does not exist in a tile is not there either.
-template <class T> struct UnitPlace {
+// A thread's part of 64 rows of a tile, or of those of half of its columns, in quads: in slots they are [quad of
+// accumulators][thread of the consumer], float4, in the registers' own order. What does not exist in a tile is not there.
+template <class T> struct Part {
   const Place place;
   const Filters filters;
-  float4 *slot;
-  const int first, left;  // row and column of the consumer
-
-  __device__ __forceinline__ UnitPlace(const Filters &f, float4 *work, int number)
-      : filters(f), slot(nullptr), first(T::BM == 64 ? 0 : place.consumer * 64),
-        left(T::HALVES ? place.consumer * T::WIDTH : 0) {
-    if (number >= 0)
-      slot = work + ((long long)T::CONSUMERS * number + place.consumer) * (T::SUMS * 32) + place.thread;
-  }
+  const int first, left;  // row and column of the tile that it begins with
 
   __device__ __forceinline__ bool rows_exist() const { return first + place.thread / 32 * 16 < filters.rows; }
+  __device__ __forceinline__ bool cols_exist(int quad) const { return left + quad * 8 % T::WIDTH < filters.cols; }
 
-  __device__ __forceinline__ void keep(int quad, const float4 &v) const {
-    if (left + quad * 8 % T::WIDTH < filters.cols) slot[quad * 128] = v;
-  }
   __device__ __forceinline__ void finish(int quad, const float4 &v, const Scale &scale) const {
     const int row = first + place.row_in_box(0), col = left + place.col(4 * quad);
     filters.put(row, col, v.x, v.y, scale);
     filters.put(row + 8, col, v.z, v.w, scale);
+  }
+  __device__ __forceinline__ void keep(int quad, const float4 &v, float4 *slot) const {
+    if (cols_exist(quad)) slot[quad * 128] = v;
   }
 };
 
@@ -236,12 +228,14 @@ template <class T> __device__ __forceinline__ float4 quad(const float (&sum)[T::
   return make_float4(sum[4 * q], sum[4 * q + 1], sum[4 * q + 2], sum[4 * q + 3]);
 }
 
+// slot: where the thread's quads of the unit's slot begin; null where the sum is complete.
 template <class T>
-__device__ __forceinline__ void store_unit(const float (&sum)[T::SUMS], const UnitPlace<T> &to, const Scale &scale) {
+__device__ __forceinline__ void store_unit(const float (&sum)[T::SUMS], const Part<T> &to, float4 *slot,
+                                           const Scale &scale) {
   if (!to.rows_exist()) return;
-  if (to.slot) {
+  if (slot) {
 #pragma unroll
-    for (int q = 0; q < T::SUMS / 4; q++) to.keep(q, quad<T>(sum, q));
+    for (int q = 0; q < T::SUMS / 4; q++) to.keep(q, quad<T>(sum, q), slot);
   } else {
 #pragma unroll
     for (int q = 0; q < T::SUMS / 4; q++) to.finish(q, quad<T>(sum, q), scale);
@@ -251,11 +245,11 @@ __device__ __forceinline__ void store_unit(const float (&sum)[T::SUMS], const Un
 // The blocks of a cluster have a unit in common: each shows the others its sum where its buffers were, adds up every
 // CLUSTER-th quad of all, in the order of the blocks, and stores that.
 template <class T>
-__device__ __forceinline__ void store_together(const float (&sum)[T::SUMS], char *buffers, const UnitPlace<T> &to,
-                                               const Scale &scale) {
+__device__ __forceinline__ void store_together(const float (&sum)[T::SUMS], char *buffers, const Part<T> &to,
+                                               float4 *slot, const Scale &scale) {
   constexpr int QUADS = T::SUMS / 4;
-  static_assert(T::CLUSTER == 1 || !T::IN_TURN, "consumers have different rows or columns");
-  static_assert(T::CLUSTER == 1 || T::CONSUMERS * QUADS * 2048 <= T::STAGES * T::STAGE, "sums lie in the buffers");
+  static_assert(!T::IN_TURN, "consumers have different rows or columns");
+  static_assert(T::CONSUMERS * QUADS * 2048 <= T::STAGES * T::STAGE, "sums lie in the buffers");
   float4 *mine = reinterpret_cast<float4 *>(buffers) + to.place.consumer * (QUADS * 128) + to.place.thread;
   ptx::bar_sync(1, 128 * T::CONSUMERS);  // all have read the buffers
 #pragma unroll
@@ -267,11 +261,8 @@ __device__ __forceinline__ void store_together(const float (&sum)[T::SUMS], char
     for (int q = ptx::cluster_rank(); q < QUADS; q += T::CLUSTER) {
       float4 all = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll
-      for (int b = 0; b < T::CLUSTER; b++) {
-        const float4 v = ptx::cluster_map(mine, b)[q * 128];
-        all.x += v.x, all.y += v.y, all.z += v.z, all.w += v.w;
-      }
-      if (to.slot) to.keep(q, all);
+      for (int b = 0; b < T::CLUSTER; b++) add(all, ptx::cluster_map(mine, b)[q * 128]);
+      if (slot) to.keep(q, all, slot);
       else to.finish(q, all, scale);
     }
   }
@@ -322,10 +313,12 @@ sk_dilated_wgmma(const CUtensorMap *map_x, const CUtensorMap *map_g, float *dw, 
       for_each_part(unit, [&](const Segment *s, int, int count) {
         blocks.add(count, s->side<Tile::STRIP>(), s->tap, s->taps, sum);
       });
-      const Filters filters = {dw, unit->out, unit->rows, unit->cols, unit->taps, dw_row};
-      const UnitPlace<Tile> to(filters, work, unit->slot);
-      if constexpr (Tile::CLUSTER > 1) store_together<Tile>(sum, smem, to, scale);
-      else store_unit<Tile>(sum, to, scale);
+      const Part<Tile> to = {Place(), {dw, unit->out, unit->rows, unit->cols, unit->taps, dw_row},
+                             Tile::BM == 64 ? 0 : consumer * 64, Tile::HALVES ? consumer * Tile::WIDTH : 0};
+      float4 *slot = unit->slot < 0 ? nullptr : work + to.place.thread +
+                     ((long long)Tile::CONSUMERS * unit->slot + consumer) * (Tile::SUMS * 32);
+      if constexpr (Tile::CLUSTER > 1) store_together<Tile>(sum, smem, to, slot, scale);
+      else store_unit<Tile>(sum, to, slot, scale);
     }
   }
 #endif
@@ -342,26 +335,19 @@ sum_units(const float4 *work, float *dw, const Sum *sums, const float *scale_x, 
   const Scale scale(scale_x, scale_g);
   const Sum &tile = sums[blockIdx.y];
   const int width = 256 / split, lane = threadIdx.x % width, part = threadIdx.x / width;
-  const int element = blockIdx.x * width + lane, thread = element % 128;
-  const int row = thread / 32 * 16 + thread % 32 / 4, col = element / 128 * 8 + thread % 4 * 2;
-  const bool exists = thread / 32 * 16 < tile.rows && element / 128 * 8 % Tile::WIDTH < tile.cols;
-  const int count = exists ? tile.count : 0;
+  const int element = blockIdx.x * width + lane, quad = element / 128;
+  const auto to = [&] {  // made where it is needed: registers limit how many blocks there are
+    return Part<Tile>{Place(0, element % 128), {dw, tile.out, tile.rows, tile.cols, tile.taps, dw_row}, 0, 0};
+  };
+  const int count = to().rows_exist() && to().cols_exist(quad) ? tile.count : 0;
   const float4 *from = work + (long long)tile.slot * SLOT + element;
   float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll 8
-  for (int s = part; s < count; s += split) {
-    const float4 v = from[(long long)s * tile.step * SLOT];
-    sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
-  }
+  for (int s = part; s < count; s += split) add(sum, from[(long long)s * tile.step * SLOT]);
   partial[threadIdx.x] = sum;
   __syncthreads();
   if (part > 0) return;
-  for (int p = 1; p < split; p++) {
-    const float4 v = partial[p * width + lane];
-    sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
-  }
-  const Filters filters = {dw, tile.out, tile.rows, tile.cols, tile.taps, dw_row};
-  filters.put(row, col, sum.x, sum.y, scale);
-  filters.put(row + 8, col, sum.z, sum.w, scale);
+  for (int p = 1; p < split; p++) add(sum, partial[p * width + lane]);
+  to().finish(quad, sum, scale);
 }
 ALPHA_KERNEL(sum_units)
