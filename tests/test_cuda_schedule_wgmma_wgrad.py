@@ -234,7 +234,8 @@ def test_a_small_layer_is_not_cut():
     assert len(plan.units) == 1 and plan.slots == 0
 
 
-@pytest.mark.parametrize(("n", "hw", "ic", "oc", "f", "best"), [
+# The fastest on an H100, and what is within 4 % of it: batch, map, input and output channels, filter.
+FASTEST = {"bfloat16": [
     (512, 16, 528, 128, 1, ("256x1x128", "256x1x128 cluster 2", "192x1x192")),
     (512, 8, 832, 32, 1, ("64x1x64", "64x1x128", "128x1x128")),
     (512, 32, 192, 96, 1, ("128x1x192", "128x1x256", "192x1x192")), (512, 16, 528, 160, 1, ("192x1x192",)),
@@ -252,10 +253,24 @@ def test_a_small_layer_is_not_cut():
     (128, 8, 832, 256, 1, ("128x1x128 cluster 8",)),
     (128, 8, 832, 384, 1, ("128x1x128 cluster 4",)), (128, 16, 160, 320, 3, ("192x1x192",)),
     (128, 8, 128, 128, 3, ("128x1x128 cluster 8",)), (128, 16, 24, 64, 3, ("128x3x32",)),
-    (128, 4, 256, 512, 3, ("192x1x128 cluster 2",))])
-def test_layers_take_the_tiles_that_an_h100_finds_best(n, hw, ic, oc, f, best):
+    (128, 4, 256, 512, 3, ("192x1x128 cluster 2",))],
+    "float16x2": [
+    (512, 8, 832, 160, 1, ("128x1x128 cluster 8",)), (512, 8, 832, 256, 1, ("128x1x128 cluster 8", "128x1x128")),
+    (512, 16, 528, 160, 1, ("128x1x128 cluster 4",)), (512, 16, 512, 24, 1, ("128x1x128", "64x1x128")),
+    (512, 8, 192, 384, 3, ("128x3x64", "128x2x64")), (512, 4, 512, 512, 3, ("128x1x128",)),
+    (512, 2, 512, 512, 3, ("128x1x96", "128x1x64")), (512, 16, 48, 48, 3, ("64x3x64",)),
+    (512, 16, 24, 64, 3, ("64x3x32", "128x3x32")),
+    (128, 16, 512, 24, 1, ("64x1x128",)), (128, 8, 832, 160, 1, ("128x1x128 cluster 8",)),
+    (128, 16, 48, 48, 3, ("64x3x64",)), (128, 16, 64, 64, 3, ("64x3x64",)), (128, 32, 32, 32, 3, ("64x3x32",)),
+    (128, 32, 96, 128, 3, ("128x1x96",)), (128, 8, 160, 320, 3, ("128x3x32", "128x3x64")),
+    (128, 8, 192, 384, 3, ("128x2x64", "128x3x64")), (128, 32, 128, 192, 3, ("64x3x64",))]}
+
+
+@pytest.mark.parametrize(("reads", "n", "hw", "ic", "oc", "f", "best"),
+                         [(reads, *row) for reads, rows in FASTEST.items() for row in rows])
+def test_layers_take_the_tiles_that_an_h100_finds_best(reads, n, hw, ic, oc, f, best):
     desc = square("", n, hw, ic, oc, f, 1, f // 2).desc
-    fitting = (c for c in candidates() if c.reads == "bfloat16" and (f > 1 or c.tile.taps == 1))
+    fitting = (c for c in candidates() if c.reads == reads and (f > 1 or c.tile.taps == 1))
     assert str(min(fitting, key=lambda c: c.cost(desc, 132)).tile) in best
 
 
