@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from alpha.cuda.conv import wgmma
-from alpha.cuda.conv.wgmma import schedule as schedule_wgmma
-from alpha.cuda.conv.wgmma import schedule_held
+from alpha.cuda.conv.wgmma import schedule, schedule_held
 from alpha.cuda.conv.wgmma.schedule import (
     CHUNK,
     CLASS,
@@ -140,7 +139,7 @@ def test_work_lists_give_the_convolution_and_its_gradient(pass_name, tile):
 @pytest.mark.parametrize("case", ALIGNED, ids=lambda case: case.name)
 @pytest.mark.parametrize("pass_name", PASSES)
 def test_chunks_begin_at_lines_of_memory(monkeypatch, pass_name, case, tile):
-    monkeypatch.setattr(schedule_wgmma, "ALIGNED_FROM", 1)
+    monkeypatch.setattr(schedule, "ALIGNED_FROM", 1)
     if pass_name == "dgrad":
         case = replace(case, ic=case.oc, oc=case.ic)
     found = [*entries(check(case, pass_name, *tile))]
@@ -175,10 +174,10 @@ def test_pairs_are_made_where_taps_are_as_far_apart_as_outputs():
     dilated, one = square("", 2, 9, 64, 64, 3, 1, 2, 2), square("", 2, 9, 64, 64, 1, 2)
     for case, fprop, dgrad in ((near, 1, 1), (far, 0, 2), (dilated, 0, 0), (one, 1, 2)):
         for pixels, distance in ((fprop_pixels(case.desc), fprop), (dgrad_pixels(case.desc), dgrad)):
-            apart = schedule_wgmma.field(paired(pixels).classes, "pair")
+            apart = schedule.field(paired(pixels).classes, "pair")
             assert apart.max() == distance, case
     narrow = replace(near, ic=96, oc=96)  # the rows of its chunks are not those of one tap
-    assert not schedule_wgmma.field(paired(fprop_pixels(narrow.desc)).classes, "pair").any()
+    assert not schedule.field(paired(fprop_pixels(narrow.desc)).classes, "pair").any()
 
 
 @pytest.mark.parametrize("pass_name", PASSES)
