@@ -4,7 +4,7 @@
 
     zeros.png          share of padded zeros, and of products with them, against the size of the map
     conv_speed.png     the paper's cases: speed of both libraries, a panel for each pass and filter
-    speedups.png       how many times as fast as PyTorch's best alpha is, and memory beside it: the picture to begin with
+    speedups.png       times as fast as PyTorch's best, and memory beside it: the picture to begin with
     steps.png          time of a training step, alpha beside every configuration of PyTorch
     memory.png         peak memory of a training step
     losses.png         loss over the first updates, both libraries
@@ -45,8 +45,9 @@ def draw(folder: Path) -> list[Path]:
     groups = compare_tables.networks(compared)
     traces = [row for row in compared if row["kind"] == "memory" and row["configuration"] == "alpha"]
     largest = max((row["batch"] for row in compared if row["kind"] == "step"), default=0)
-    made = [(zeros, MAPS, "zeros", []), (speedups, [g for g in groups if g[0]["batch"] == largest or
-                                                    g[0]["device"] == "cpu"], "speedups", compared), (steps, groups, "steps", compared), (memory, groups, "memory", compared),
+    shown = [rows for rows in groups if rows[0]["batch"] == largest or rows[0]["device"] == "cpu"]
+    made = [(zeros, MAPS, "zeros", []), (speedups, shown, "speedups", compared),
+            (steps, groups, "steps", compared), (memory, groups, "memory", compared),
             (losses, groups, "losses", compared), (live_bytes, traces, "live_bytes", compared),
             (conv_speed, [row for row in conv if row["set"].startswith("paper")], "conv_speed", conv),
             (accuracies, accuracy, "accuracy", accuracy)]
