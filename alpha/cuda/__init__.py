@@ -16,8 +16,9 @@ from alpha.cuda.ops.pointwise import convert, filled
 from alpha.cuda.ops.reduce import nan_flag
 from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.context import context
-from alpha.cuda.runtime.memory import Array, free_cached, memory_summary
+from alpha.cuda.runtime.memory import Array, free_cached
 from alpha.cuda.runtime.recording import Recording
+from alpha.cuda.runtime.report import memory_summary
 
 __all__ = ["BACKEND", "Array", "context", "free_cached", "memory_summary"]
 

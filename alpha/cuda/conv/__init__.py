@@ -17,9 +17,9 @@ from alpha.cuda.conv.first_layer import stem_runs, stem_window  # noqa: F401
 # isort: on
 from alpha.cuda.conv.deferred import with_relu
 from alpha.cuda.conv.planner import Plan, plan, precision_of, register
-from alpha.cuda.lazy.deferred import hurry
+from alpha.cuda.lazy.deferred import Deferred, hurry
 from alpha.cuda.ops.pointwise import convert
-from alpha.cuda.runtime.memory import Array, Deferred, empty
+from alpha.cuda.runtime.memory import Array, empty
 from alpha.ops.conv import conv2d, conv2d_bias_act, conv2d_dgrad, conv2d_wgrad
 from alpha.ops.conv_desc import ConvDesc, Pair
 

@@ -22,10 +22,10 @@ from functools import partial as partial_of
 import numpy as np
 
 from alpha.cuda.conv.planner import Plan
-from alpha.cuda.lazy.deferred import Memory, can_wait, later, reserve
+from alpha.cuda.lazy.deferred import Deferred, Memory, can_wait, later, reserve
 from alpha.cuda.lazy.operand import bounds
 from alpha.cuda.runtime.kernel import Kernel
-from alpha.cuda.runtime.memory import Array, Deferred, upload
+from alpha.cuda.runtime.memory import Array, upload
 from alpha.graph import grad_enabled
 
 _BOUND = Kernel("conv_bound.cu", "conv_bound", "ptr w, ptr b, ptr bounds, i32 count, ptr unmeasured, ptr header, "

@@ -13,9 +13,10 @@ from math import prod
 
 from alpha.cuda.conv.costs import rates
 from alpha.cuda.conv.mma.mma import MmaSlab, MmaWgrad
-from alpha.cuda.conv.planner import LAUNCH_US, Guard, Launch
+from alpha.cuda.conv.planner import LAUNCH_US, Launch
 from alpha.cuda.conv.wgmma import Wgmma
 from alpha.cuda.conv.wgmma.wgrad import WgmmaWgrad
+from alpha.cuda.lazy.guard import Guard
 from alpha.cuda.ops.shape import pad_cuda, part
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.ops.conv_desc import ConvDesc, ceil_div

@@ -47,17 +47,16 @@ from typing import Any, NamedTuple, Protocol
 from alpha.build import cache_dir
 from alpha.config import config
 from alpha.cuda.conv.costs import rates
+from alpha.cuda.lazy.deferred import Deferred
+from alpha.cuda.lazy.guard import Guard
 from alpha.cuda.ops.pointwise import convert, convert_into, filled
 from alpha.cuda.runtime.context import context
-from alpha.cuda.runtime.memory import ITEMSIZE, Array, Deferred, empty
+from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.errors import AlphaError, message
 from alpha.graph import no_grad
 from alpha.ops.conv_desc import ConvDesc
 
 Launch = Callable[..., Any]
-Guard = tuple["Array | None", "Array | None"]  # flags of operands: guard.cuh
-UNGUARDED: Guard = (None, None)
-GUARD_ARGS = "ptr flag_a, ptr flag_b"
 OUTPUT = {"fprop": 3, "dgrad": 2, "wgrad": 2}  # which argument of a launch is written
 PASSES = tuple(OUTPUT)
 TUNING_LAUNCHES, TUNING_ROUNDS = 5, 5

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from alpha.cuda.lazy.deferred import Memory, can_wait, hurry, reserve
+from alpha.cuda.lazy.deferred import Deferred, Memory, can_wait, hurry, reserve
 from alpha.cuda.lazy.operand import planes_are_read
 from alpha.cuda.runtime.kernel import Kernel
-from alpha.cuda.runtime.memory import Array, Deferred, Shape
+from alpha.cuda.runtime.memory import Array, Shape
 
 MOST_OPERANDS = 8  # that planes_bound has room for
 

@@ -27,14 +27,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import ReferenceType, WeakValueDictionary, ref
 
-from alpha.cuda.conv.planner import GUARD_ARGS, UNGUARDED, Guard
-from alpha.cuda.ops.reduce import BLOCKS, Walk
+from alpha.cuda.lazy.guard import GUARD_ARGS, UNGUARDED, Guard
+from alpha.cuda.runtime import memory as device_memory
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
-from alpha.cuda.runtime.memory import Array, Beside, Deferred, Derived, Shape, allocate, empty, extent
+from alpha.cuda.runtime.memory import Array, Derived, Shape, allocate, empty, extent
+from alpha.cuda.runtime.walk import BLOCKS, Walk
 
 ALIGNMENT = 256  # bytes, of planes and header
 HEADER = 64      # bytes: OperandHeader in operand_header.cuh, with these members at
@@ -47,6 +48,56 @@ _MERGE = Kernel("planes.cu", "planes_merge", f"ptr x, ptr header, ptr y, ptr hea
 
 _lock = threading.RLock()  # reentrant: what a pass reads may be waiting, too
 _waiting: WeakValueDictionary[int, Contents] = WeakValueDictionary()
+
+
+class Deferred(Array):
+    """A float32 array whose elements may not be written yet: to take `ptr` has them written.
+
+    Its memory is known to `derived`, alpha.cuda.lazy.deferred.Contents.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, shape: Shape, size: int, nbytes: int, derived: Any) -> None:
+        self.shape, self.dtype, self.size, self.nbytes, self.derived = shape, "float32", size, nbytes, derived
+
+    @property
+    def block(self) -> Any:
+        return self.derived.memory.elements.block
+
+    @property
+    def ptr(self) -> int:  # type: ignore[override]
+        return self.derived.elements().ptr
+
+    def written(self) -> Array:
+        return self.derived.elements().reshaped(self.shape)
+
+    def reshaped(self, shape: Shape) -> Deferred:
+        return Deferred(shape, self.size, self.nbytes, self.derived)
+
+    def __repr__(self) -> str:
+        return f"<cuda Deferred {self.shape}>"
+
+
+class Beside(Array):
+    """An array that the pass of a deferred one writes, too: to take `ptr` has that pass run.
+
+    Attributes:
+        contents: that array's alpha.cuda.lazy.deferred.Contents; None when the pass has run.
+    """
+
+    __slots__ = ("address", "contents")
+
+    def __init__(self, x: Array, contents: Any) -> None:
+        self.block, self.shape, self.dtype, self.size, self.nbytes = x.block, x.shape, x.dtype, x.size, x.nbytes
+        self.derived, self.address, self.contents = None, x.ptr, contents
+
+    @property
+    def ptr(self) -> int:  # type: ignore[override]
+        contents = self.contents
+        if contents is not None:
+            contents.elements()  # one launch: as a rule nobody reads them any more
+        return self.address
 
 
 class Memory(NamedTuple):
@@ -154,6 +205,9 @@ def write_all() -> None:
     """Has all passes run, and write elements."""
     for contents in list(_waiting.values()):
         contents.elements()
+
+
+device_memory.write_waiting = write_all
 
 
 class Contents(Derived):

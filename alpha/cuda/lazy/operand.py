@@ -24,11 +24,11 @@ from weakref import WeakSet
 import numpy as np
 
 from alpha.config import config
-from alpha.cuda.lazy.deferred import ALIGNMENT, BOUND, HEADER, Memory, header_of, write_before
-from alpha.cuda.ops.update import TABLE, tables
+from alpha.cuda.lazy.deferred import ALIGNMENT, BOUND, HEADER, Deferred, Memory, header_of, write_before
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
-from alpha.cuda.runtime.memory import ITEMSIZE, Array, Deferred, Shape, allocate, download, empty, extent, upload
+from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, allocate, download, empty, extent, upload
+from alpha.cuda.runtime.tables import TABLE, tables
 from alpha.errors import DTypeError, message
 
 # What `keep` should be, by what a tensor is to a convolution. Weights are read by fprop and dgrad of this step and

@@ -11,11 +11,11 @@ import pytest
 import alpha
 from alpha import ops
 from alpha.cuda import BACKEND, memory_summary
-from alpha.cuda.lazy.deferred import BOUND, MOST
+from alpha.cuda.lazy.deferred import BOUND, MOST, Deferred
 from alpha.cuda.lazy.operand import SMALL, lost_range_count, operand
 from alpha.cuda.ops.pointwise.activation import relu_grad_cuda
 from alpha.cuda.runtime import memory
-from alpha.cuda.runtime.memory import Array, Deferred
+from alpha.cuda.runtime.memory import Array
 from alpha.ops.norm import batch_norm_act, batch_norm_add_act, batch_norm_grad
 from tests.cuda.lazy.deferred_oracle import Norm, cuda, error, held, planes, wide, without_tensor_cores
 from tests.cuda.lazy.operand_oracle import normal, planes_of

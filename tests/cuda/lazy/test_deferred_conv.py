@@ -12,11 +12,11 @@ import alpha
 from alpha import nn, ops, optim
 from alpha.cuda import BACKEND
 from alpha.cuda.conv import wgmma
-from alpha.cuda.lazy.deferred import BOUND, MOST
+from alpha.cuda.lazy.deferred import BOUND, MOST, Deferred
 from alpha.cuda.lazy.operand import SMALL, lost_range_count
 from alpha.cuda.ops.pointwise.activation import relu_grad_cuda
 from alpha.cuda.runtime import memory
-from alpha.cuda.runtime.memory import Array, Deferred
+from alpha.cuda.runtime.memory import Array
 from alpha.ops.conv import conv2d_bias_act
 from alpha.ops.pool import max_pool2d
 from tests.conv_cases import Case, square

@@ -12,10 +12,10 @@ import alpha
 from alpha import ops
 from alpha.cuda import BACKEND, memory_summary
 from alpha.cuda.lazy.bounded import MOST_OPERANDS
-from alpha.cuda.lazy.deferred import BOUND
+from alpha.cuda.lazy.deferred import BOUND, Beside, Deferred
 from alpha.cuda.lazy.operand import lost_range_count
 from alpha.cuda.runtime import memory
-from alpha.cuda.runtime.memory import Array, Beside, Deferred
+from alpha.cuda.runtime.memory import Array
 from alpha.ops.norm import batch_norm_act
 from alpha.ops.pool import adaptive_max_pool2d, avg_pool2d, max_pool2d, max_pool2d_backward
 from tests.cuda.lazy.deferred_oracle import FORMS, Norm, cuda, flag_of, held, like, plain, planes, wide

@@ -7,9 +7,10 @@ from functools import lru_cache
 from alpha.cuda.conv.costs import rates
 from alpha.cuda.conv.ffma.gemm import LAUNCH_US, TILE_CLOCKS, Tile
 from alpha.cuda.conv.ffma.slab import CANDIDATES, SlabTile, ffma_kernel
-from alpha.cuda.conv.planner import GUARD_ARGS, UNGUARDED, Guard, Launch, register
+from alpha.cuda.conv.planner import Launch, register
 from alpha.cuda.conv.schedule import LIMIT, fprop_slabs
 from alpha.cuda.conv.tile import ConvTile
+from alpha.cuda.lazy.guard import GUARD_ARGS, UNGUARDED, Guard
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array

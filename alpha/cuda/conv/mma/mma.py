@@ -17,7 +17,7 @@ from alpha.cuda.conv.ffma.ks_deconv import KsDeconv
 from alpha.cuda.conv.ffma.sk_dilated import WgradTile
 from alpha.cuda.conv.ffma.slab import SlabTile
 from alpha.cuda.conv.mma.gemm import TILES, MmaTile
-from alpha.cuda.conv.planner import UNGUARDED, Guard, Launch
+from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.split import SPLITS
 from alpha.cuda.conv.wgmma import (
     BF16,
@@ -30,6 +30,7 @@ from alpha.cuda.conv.wgmma import (
     moved_bytes,
     refusal,
 )
+from alpha.cuda.lazy.guard import UNGUARDED, Guard
 from alpha.cuda.lazy.operand import KEEP, READS, Operand, operand
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel

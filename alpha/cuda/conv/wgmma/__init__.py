@@ -8,7 +8,7 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
-from alpha.cuda.conv.planner import GUARD_ARGS, UNGUARDED, Guard, Launch
+from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.schedule import LIMIT, is_product
 from alpha.cuda.conv.wgmma.schedule import (
     CHUNK,
@@ -26,6 +26,7 @@ from alpha.cuda.conv.wgmma.schedule import (
 )
 from alpha.cuda.conv.wgmma.schedule_held import held_list, held_makespan, most_blocks
 from alpha.cuda.lazy.deferred import Memory
+from alpha.cuda.lazy.guard import GUARD_ARGS, UNGUARDED, Guard
 from alpha.cuda.lazy.operand import KEEP, Operand, lost_ranges, operand
 from alpha.cuda.lazy.tile_statistics import are_expected, attach
 from alpha.cuda.runtime.context import context

@@ -16,9 +16,10 @@ import numpy as np
 
 from alpha.cuda.lazy.deferred import GUARDED, PLANE_WRITERS, Memory, can_wait, later, reserve
 from alpha.cuda.lazy.operand import SMALL, lost_ranges, planes_are_read
-from alpha.cuda.ops.reduce import SMALL_ROW, THREADS, ceil_div, per_piece, row_width
+from alpha.cuda.ops.reduce import SMALL_ROW, row_width
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, download, empty, upload
+from alpha.cuda.runtime.walk import THREADS, ceil_div, per_piece
 from alpha.ops import loss as ops
 
 BLOCKS = 396  # of the forward pass, which take one row after the other: as many as an H100 holds at once

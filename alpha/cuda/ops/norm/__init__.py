@@ -14,12 +14,23 @@ from functools import partial as partial_of
 from math import inf, prod
 from typing import Any
 
-from alpha.cuda.lazy.deferred import GUARDED, PLANE_WRITERS, Memory, Rows, can_wait, hurry, later, reserve, stored
+from alpha.cuda.lazy.deferred import (
+    GUARDED,
+    PLANE_WRITERS,
+    Deferred,
+    Memory,
+    Rows,
+    can_wait,
+    hurry,
+    later,
+    reserve,
+    stored,
+)
 from alpha.cuda.lazy.operand import lost_ranges, planes_are_read
 from alpha.cuda.lazy.tile_statistics import take
-from alpha.cuda.ops.reduce import BLOCKS, THREADS, WALK, Walk, ceil_div, per_piece, walk
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
-from alpha.cuda.runtime.memory import ITEMSIZE, Array, Deferred, empty
+from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
+from alpha.cuda.runtime.walk import BLOCKS, THREADS, WALK, Walk, ceil_div, per_piece, walk
 from alpha.ops import norm as ops
 
 Arrays = tuple[Array, ...]

@@ -15,9 +15,10 @@ from typing import Any, NamedTuple
 from alpha.cuda.lazy.bounded import reserve_for
 from alpha.cuda.lazy.deferred import GUARDED, PLANE_WRITERS, Memory, beside, later, stored
 from alpha.cuda.lazy.operand import lost_ranges
-from alpha.cuda.ops.reduce import LONGEST, ceil_div, mean_cuda
+from alpha.cuda.ops.reduce import mean_cuda
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
+from alpha.cuda.runtime.walk import LONGEST, ceil_div
 from alpha.ops.conv_desc import Pair, Shape
 from alpha.ops.pool import (
     adaptive_avg_pool2d,

@@ -13,10 +13,10 @@ from math import prod
 from alpha.cuda.lazy.bounded import reserve_for
 from alpha.cuda.lazy.deferred import GUARDED, Memory, Rows, later, stored
 from alpha.cuda.lazy.operand import lost_ranges
-from alpha.cuda.ops.reduce import BLOCKS, THREADS, WALK, walk
 from alpha.cuda.ops.shape import Box, part
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
+from alpha.cuda.runtime.walk import BLOCKS, THREADS, WALK, walk
 from alpha.ops.shape import concat
 
 LANES = 4  # elements that a thread takes at once

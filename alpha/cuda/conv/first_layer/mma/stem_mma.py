@@ -16,9 +16,10 @@ from alpha.cuda.conv.costs import rates
 from alpha.cuda.conv.ffma.gemm import LAUNCH_US
 from alpha.cuda.conv.ffma.sk_dilated import SUM_SLICES
 from alpha.cuda.conv.first_layer.stem import channels_refusal, float32_filters
-from alpha.cuda.conv.planner import UNGUARDED, Launch, register
+from alpha.cuda.conv.planner import Launch, register
 from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.conv.tile import RESERVED
+from alpha.cuda.lazy.guard import UNGUARDED
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty, upload
