@@ -324,6 +324,7 @@ def _time(pass_name: str, desc: ConvDesc, precision: str, candidate: Candidate) 
     times = []
     with no_grad():  # whoever asks first: the kernel alone, without what it does for a batch norm
         launch(*arguments)  # compiles, and warms the caches
+        context.synchronize()
         for _ in range(TUNING_ROUNDS):
             begin = event().record(context.stream)
             for _ in range(TUNING_LAUNCHES):

@@ -10,12 +10,14 @@ import gc
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from alpha.config import config
+from alpha.cuda.runtime import backlog
 from alpha.cuda.runtime.context import context, fault
 from alpha.errors import OutOfMemoryError, message
 
@@ -23,6 +25,7 @@ Shape = tuple[int, ...]
 
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "uint8": 1, "bool": 1}
 PINNED_FROM = 1 << 16  # bytes from which a copy to the device goes through page-locked memory
+RESERVE = 1 << 28      # bytes that are free on the device as long as launches wait to be made
 LEAST = 2              # bytes of the smallest block that is asked for; Pool.keep_one has the size below it
 
 here = context.here
@@ -183,6 +186,8 @@ def allocate(nbytes: int) -> Any:
         if pool.live + nbytes > limit:
             raise _out_of_memory(nbytes)
     asked = nbytes if nbytes > LEAST else LEAST
+    if backlog.waiting and context.driver.mem_get_info()[0] < RESERVE + 2 * asked:
+        backlog.run()  # the pool may soon give blocks back to the device that launches in the backlog use
     try:
         block = pool.device.allocate(asked)
     except context.driver.MemoryError:
@@ -244,23 +249,30 @@ def upload(a: np.ndarray, dtype: str | None = None) -> Array:
     if recorder:
         return recorder.upload(a, dtype)
     out = empty(a.shape, dtype or a.dtype.name)
-    if not a.nbytes:
-        return out
+    if backlog.waiting:
+        backlog.add(partial(_send, out.ptr, a.copy()))
+    elif a.nbytes:
+        _send(out.ptr, a)
+    return out
+
+
+def _send(ptr: int, a: np.ndarray) -> None:
+    """Copies the elements of `a` to an address, in stream order."""
     driver = context.driver
     try:
         if a.nbytes < PINNED_FROM:
-            driver.memcpy_htod_async(out.ptr, a, context.stream)
-            return out
+            if a.nbytes:
+                driver.memcpy_htod_async(ptr, a, context.stream)
+            return
         staged = pool.pinned.allocate(a.shape, a.dtype)
         staged[...] = a
         context.copy_stream.wait_for_event(event().record(context.stream))  # the block's last reader is done
-        driver.memcpy_htod_async(out.ptr, staged, context.copy_stream)
+        driver.memcpy_htod_async(ptr, staged, context.copy_stream)
         copied = event().record(context.copy_stream)
         context.stream.wait_for_event(copied)
         pool.until(copied, staged)
     except driver.Error as error:
         raise fault(error) from error
-    return out
 
 
 def event() -> Any:
@@ -277,8 +289,10 @@ def download(x: Array, dtype: Any) -> np.ndarray:
     out = np.empty(x.shape, dtype)
     if not x.nbytes:
         return out
+    ptr = x.ptr
+    backlog.run()
     try:
-        context.driver.memcpy_dtoh_async(out, x.ptr, context.stream)
+        context.driver.memcpy_dtoh_async(out, ptr, context.stream)
         context.stream.synchronize()
     except context.driver.Error as error:
         raise fault(error) from error
@@ -292,10 +306,15 @@ def copy(dst: Array, src: Array) -> None:
     if recorder:
         recorder.hold((dst, src))
     if src.nbytes:
-        try:
-            context.driver.memcpy_dtod_async(dst.ptr, src.ptr, src.nbytes, context.stream)
-        except context.driver.Error as error:
-            raise fault(error) from error
+        work = partial(_copy, dst.ptr, src.ptr, src.nbytes)
+        backlog.add(work) if backlog.waiting else work()
+
+
+def _copy(dst: int, src: int, nbytes: int) -> None:
+    try:
+        context.driver.memcpy_dtod_async(dst, src, nbytes, context.stream)
+    except context.driver.Error as error:
+        raise fault(error) from error
 
 
 class Lease:
@@ -313,6 +332,7 @@ class Lease:
 
 def wrap(ptr: int, shape: Shape, dtype: str, owner: Any) -> Array:
     """Returns an array over memory of the device that somebody else owns; `owner` lives as long as it is in use."""
+    backlog.close()
     array = Array(Lease(owner), ptr, shape, dtype, *extent(shape, dtype))
     array.derive().visible = True
     return array

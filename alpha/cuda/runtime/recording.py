@@ -26,7 +26,7 @@ from weakref import WeakSet
 import numpy as np
 
 from alpha import random
-from alpha.cuda.runtime import libcuda, memory
+from alpha.cuda.runtime import backlog, libcuda, memory
 from alpha.cuda.runtime.arena import Arena, unmap_waiting
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
@@ -170,6 +170,7 @@ class Recording:
 
         Returns new arrays; what else the function has written, it writes again where it did.
         """
+        backlog.run()
         for own, x in zip(self.inputs, inputs):
             copy(own, x)
         if self._random:
