@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import multiprocessing
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 
 from alpha.backend import get_backend
 from alpha.build import version_of
-from alpha.cuda.runtime import toolchain
+from alpha.cuda.runtime import rehearsal, toolchain
 from alpha.cuda.runtime.context import INSTALL, context
 from alpha.cuda.runtime.memory import mib
 from alpha.errors import AlphaError, CompileError
@@ -57,8 +58,8 @@ def _compiled() -> Iterator[str]:
         yield f"CUDA kernels: {found} of {len(units)} modules are compiled for {context.arch}{rest}"
 
 
-def build_kernels(arches: list[str]) -> tuple[list[str], bool]:
-    """Compiles every kernel for some architectures, those of the device if none is named.
+def build_kernels(arches: list[str], program: Callable[[], None] | None = None) -> tuple[list[str], bool]:
+    """Compiles kernels for some architectures, that of the device if none is named: all, or those of a program.
 
     Returns what to print, and whether everything that could be asked for was built: no GPU and no nvcc are no failure
     unless an architecture was named.
@@ -73,12 +74,20 @@ def build_kernels(arches: list[str]) -> tuple[list[str], bool]:
         return [f"CUDA kernels: none built: {one_line(error)}; --arch sm_90a builds without a GPU"], not named
     lines, good = [], True
     for arch in arches:
-        failed = toolchain.compile_all(arch)
-        total = len(toolchain.units())
+        units = launched(program, arch) if program else toolchain.units()
+        failed = toolchain.compile_all(arch, units)
+        total = len(units)
         lines.append(f"CUDA kernels: {total - len(failed)} of {total} modules are compiled for {arch}")
         lines += [f"{Path(unit.source).name}: {error}" for unit, error in failed.items()]
         good = good and not failed
     return lines, good
+
+
+def launched(program: Callable[[], None], arch: str) -> list[toolchain.Unit]:
+    """Returns the units that a program launches kernels of, found out in another process; it can be pickled."""
+    device = rehearsal.here() if context.arch == arch else None
+    with multiprocessing.get_context("spawn").Pool(1) as process:
+        return process.apply(rehearsal.rehearse, (program, arch, device))
 
 
 def one_line(error: AlphaError) -> str:

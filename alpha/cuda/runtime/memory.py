@@ -97,10 +97,8 @@ class Pool:
         bound: at least the bytes of `main` that are live; what is freed counts until `count` has asked.
     """
 
-    def __init__(self) -> None:
-        from pycuda.tools import DeviceMemoryPool, PageLockedMemoryPool
-
-        self.main, self.pinned = DeviceMemoryPool(), PageLockedMemoryPool()
+    def __init__(self, main: Any, pinned: Any) -> None:
+        self.main, self.pinned = main, pinned
         self.device = self.main
         self.peak = self.reserved = self.bound = 0
         keep_one(self.main)
@@ -159,7 +157,9 @@ def start() -> None:
     global pool
     with _starting:
         if pool is None:
-            pool = Pool()
+            from pycuda.tools import DeviceMemoryPool, PageLockedMemoryPool
+
+            pool = Pool(DeviceMemoryPool(), PageLockedMemoryPool())
             context.at_exit.append(pool.close)
 
 
