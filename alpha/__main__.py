@@ -128,7 +128,7 @@ def training(model: str, precision: str | None, batch_size: int | None) -> Calla
     from train.config import Config
 
     size: dict[str, Any] = {} if batch_size is None else {"batch_size": batch_size}
-    return partial(steps, Config(model=model, device="cuda", precision=precision or mode(), **size))
+    return partial(steps, Config(model=model, device="cuda", precision=precision or config.precision, **size))
 
 
 def build_kernels(arches: list[str], program: Callable[[], None] | None = None) -> int:
