@@ -60,6 +60,7 @@ Launch = Callable[..., Any]
 OUTPUT = {"fprop": 3, "dgrad": 2, "wgrad": 2}  # which argument of a launch is written
 PASSES = tuple(OUTPUT)
 TUNING_LAUNCHES, TUNING_ROUNDS = 5, 5
+MOST_REASONS = 10  # that the error names where no candidate fits
 LAUNCH_US = 2.0  # of a pass over memory that converts
 
 
@@ -209,9 +210,8 @@ def _make(pass_name: str, desc: ConvDesc, precision: str) -> Plan:
     options = rank(pass_name, desc, context.sm_count, precision, every=config.tune)
     fitting = [option for option in options if not option.reason]
     if not fitting:
-        reasons = {option.candidate.name: option.reason for option in options}
-        raise AlphaError(message(f"conv2d {pass_name}", f"none of its {len(options)} CUDA kernels fits the convolution",
-                                 'compute it on the CPU: .to("cpu")', desc=desc, **reasons))
+        raise AlphaError(message(f"conv2d {pass_name}", f"none of its {len(options)} CUDA kernels fits {desc}:"
+                                 + _reasons(options), 'compute it on the CPU: .to("cpu")'))
     exact = next((c for c in candidates(pass_name, precision) if c.takes_guard and not c.fits(desc)), None)
     if config.tune and len(fitting) > 1:
         fitting = _measured(pass_name, desc, precision, fitting)
@@ -219,6 +219,17 @@ def _make(pass_name: str, desc: ConvDesc, precision: str) -> Plan:
     chosen = fitting[0].candidate
     return Plan(pass_name, desc, precision, tuple(options), chosen, *_launches(chosen, desc, precision, exact),
                 config.tune)
+
+
+def _reasons(options: list[Option]) -> str:
+    """Returns a line for each of the most frequent reasons: how many candidates it rules out, and one of them."""
+    names: dict[str, list[str]] = {}
+    for option in options:
+        names.setdefault(option.reason, []).append(option.candidate.name)
+    lines = [f"\n  {reason} ({len(found)}, {found[0]})" for reason, found in
+             sorted(names.items(), key=lambda item: -len(item[1]))]
+    more = [f"\n  and {len(lines) - MOST_REASONS} more reasons"] if len(lines) > MOST_REASONS else []
+    return "".join(lines[:MOST_REASONS] + more)
 
 
 # ---- launches on arrays ----------------------------------------------------------------------------------------------

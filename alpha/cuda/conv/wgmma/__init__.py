@@ -9,7 +9,7 @@ from math import prod
 from typing import NamedTuple
 
 from alpha.cuda.conv.planner import Launch
-from alpha.cuda.conv.schedule import LIMIT, is_product
+from alpha.cuda.conv.schedule import LIMIT, is_product, oversized
 from alpha.cuda.conv.wgmma.schedule import (
     CHUNK,
     COSTS,
@@ -211,7 +211,7 @@ class Wgmma:
         return kernel, add
 
     def fits(self, desc: ConvDesc) -> str:
-        if refused := refusal(desc):
+        if refused := refusal(desc) or oversized(desc):
             return refused
         if self.tile.pairs and not field(self._pixels(desc).classes, "pair").any():
             return "no outputs beside each other share what they read in chunks of 64"
