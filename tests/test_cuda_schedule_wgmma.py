@@ -257,7 +257,7 @@ def test_multiprocessors_are_at_the_same_images():
 
 
 def test_filters_are_held_where_they_have_room(monkeypatch):
-    tile = next(c for c in wgmma.candidates() if c.pass_name == "fprop" and c.tile.held == 6 and c.tile.rows == ROWS)
+    tile = next(c for c in wgmma.CANDIDATES if c.pass_name == "fprop" and c.tile.held == 6 and c.tile.rows == ROWS)
     assert most_blocks(fprop_pixels(square("", 64, 8, 32, 32, 3, 1, 1).desc)) == 6
     assert most_blocks(fprop_pixels(square("", 64, 8, 40, 32, 3, 1, 1).desc)) == 6
     assert most_blocks(fprop_pixels(square("", 64, 8, 384, 32, 1).desc)) == 6
@@ -356,7 +356,7 @@ def test_the_tile_that_an_h100_finds_best_is_chosen(row):
     name, *measured = row
     desc = next(shape.desc for shape in SHAPES if shape.name == name)
     for mode in (wgmma.FP32, wgmma.TF32, wgmma.BF16):
-        tiles = [c for c in wgmma.candidates() if c.pass_name == "fprop" and c.mode == mode]
+        tiles = [c for c in wgmma.CANDIDATES if c.pass_name == "fprop" and c.mode == mode]
         timed = [c for c in tiles if c.tile.columns in (64, 128, 256) and c.tile.rows == ROWS
                  and not c.tile.pairs and not c.tile.held]
         times, measured = measured[:len(timed)], measured[len(timed):]
@@ -385,7 +385,7 @@ HELD = (("dgrad", wgmma.BF16, square("", 512, 16, 528, 160, 1), "128x192 held 4"
 @pytest.mark.parametrize(("pass_name", "mode", "case", "best"), HELD)
 def test_filters_are_held_where_that_is_faster(monkeypatch, pass_name, mode, case, best):
     monkeypatch.setitem(wgmma.context.__dict__, "arch", "sm_90a")
-    tiles = [c for c in wgmma.candidates() if c.pass_name == pass_name and c.mode == mode and not c.fits(case.desc)]
+    tiles = [c for c in wgmma.CANDIDATES if c.pass_name == pass_name and c.mode == mode and not c.fits(case.desc)]
     assert str(min(tiles, key=lambda tile: tile.cost(case.desc, 132)).tile) == best
 
 

@@ -1,6 +1,7 @@
 """Choice of the kernel that computes a convolution pass: candidates, what each would cost, and which one is taken.
 
-A module of alpha.cuda.conv registers its candidates when it is imported, each of them one kernel with one tile:
+A module of alpha.cuda.conv has a tuple CANDIDATES, each of them one kernel with one tile, and conv/__init__.py
+registers them all:
 
     class Slab(NamedTuple):                     # any immutable object with these members is a candidate
         pass_name = "dgrad"                     # "fprop", "dgrad" or "wgrad"
@@ -14,7 +15,7 @@ A module of alpha.cuda.conv registers its candidates when it is imported, each o
         def least(self, desc, sm_count) -> float: ...      # no more than cost, and known at once; 0 if nothing is
         def prepare(self, desc) -> Launch: ...  # makes and uploads the tables, once; returns the function to call
 
-    register(Slab("ks_deconv 128x128"), Slab("ks_deconv 128x64"))
+    CANDIDATES = Slab("ks_deconv 128x128"), Slab("ks_deconv 128x64")
 
 `Launch` takes device arrays, outputs allocated already, and only launches:
 

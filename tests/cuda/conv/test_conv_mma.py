@@ -24,7 +24,7 @@ from tests.cuda.process import EMULATED
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device")]
 
 PASSES = ("fprop", "dgrad", "wgrad")
-UNSPLIT = tuple(c for c in mma.candidates() if getattr(c, "split", 1) == 1)
+UNSPLIT = tuple(c for c in mma.CANDIDATES if getattr(c, "split", 1) == 1)
 SMALLEST = {p: next(c for c in UNSPLIT if c.pass_name == p and c.reads == "float16" and c.writes == "float32"
                     and c.tile.rows == 64) for p in PASSES}
 
@@ -71,7 +71,7 @@ def test_every_tile_is_right_in_every_mode(candidate):
 
 @pytest.mark.parametrize("pass_name", ["fprop", "dgrad"])
 def test_sums_in_slices_get_bias_and_relu_too(pass_name):
-    for candidate in (c for c in mma.candidates() if c.pass_name == pass_name and c.writes != "float16"):
+    for candidate in (c for c in mma.CANDIDATES if c.pass_name == pass_name and c.writes != "float16"):
         if getattr(candidate, "split", 1) != 2:
             continue
         fitting = [case for case in SLICED if not candidate.fits(case.desc)]
@@ -141,7 +141,7 @@ def test_two_runs_are_equal_to_the_bit(pass_name):
     case = square("again", 5, 2, 104, 104, 3, 1, 1)
     a, b = (upload(floats(*shape, seed=k)) for k, shape in enumerate(
         (case.x_shape, case.desc.y_shape if pass_name == "wgrad" else case.w_shape)))
-    for candidate in mma.candidates():
+    for candidate in mma.CANDIDATES:
         if (candidate.pass_name == pass_name and candidate.reads == "float16x2" and candidate.tile.rows == 64
                 and not candidate.fits(case.desc)):
             launch, results = candidate.prepare(case.desc), []

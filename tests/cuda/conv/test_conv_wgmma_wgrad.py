@@ -22,7 +22,7 @@ from tests.cuda.process import CHECKED, EMULATED
 
 pytestmark = pytest.mark.cuda
 
-CANDIDATES = wgmma_wgrad.candidates()
+CANDIDATES = wgmma_wgrad.CANDIDATES
 
 
 def aligned(case: Shape) -> Shape:

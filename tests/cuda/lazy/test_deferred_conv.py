@@ -30,7 +30,7 @@ from tests.cuda.test_training import batches, step_of, trained
 
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device", "tensor_cores_first")]
 
-TILES = [c for c in wgmma.candidates() if c.writes_planes]
+TILES = [c for c in wgmma.CANDIDATES if c.writes_planes]
 PAIRS = square("pairs of outputs", 9, 5, 64, 72, 3, 1, 1)  # for tiles of them, which do not fit the others
 CASES = (square("tails of rows and columns", 70, 2, 16, 136, 3, 1, 1), square("several pixels", 9, 5, 16, 32, 3, 2, 1),
          square("positions without taps", 9, 4, 8, 40, 1, 1, 1), square("groups", 9, 2, 48, 96, 3, 1, 1, groups=2))

@@ -6,8 +6,8 @@ from functools import lru_cache
 
 from alpha.cuda.conv.costs import rates
 from alpha.cuda.conv.ffma.gemm import LAUNCH_US, TILE_CLOCKS, Tile
-from alpha.cuda.conv.ffma.slab import CANDIDATES, SlabTile, ffma_kernel
-from alpha.cuda.conv.planner import Launch, register
+from alpha.cuda.conv.ffma.slab import SPLIT_TILES, SlabTile, ffma_kernel
+from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.schedule import LIMIT, fprop_slabs
 from alpha.cuda.conv.tile import ConvTile
 from alpha.cuda.lazy.guard import GUARD_ARGS, UNGUARDED, Guard
@@ -86,5 +86,5 @@ class ConvV2Held(ConvTile):
         return launch
 
 
-register(*(ConvV2(tile, split) for tile, split in CANDIDATES))
-register(*(ConvV2Held(tile) for tile in (Tile(64, 128, 32, 8, 8, 3, 3, 0.7), Tile(64, 128, 16, 8, 8, 3, 3, 0.66))))
+CANDIDATES = (*(ConvV2(tile, split) for tile, split in SPLIT_TILES),
+              *(ConvV2Held(tile) for tile in (Tile(64, 128, 32, 8, 8, 3, 3, 0.7), Tile(64, 128, 16, 8, 8, 3, 3, 0.66))))

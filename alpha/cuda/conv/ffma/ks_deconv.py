@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from alpha.cuda.conv.ffma.gemm import Tile
-from alpha.cuda.conv.ffma.slab import CANDIDATES, SlabTile, ffma_kernel
-from alpha.cuda.conv.planner import Launch, register
+from alpha.cuda.conv.ffma.slab import SPLIT_TILES, SlabTile, ffma_kernel
+from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.schedule import dgrad_slabs
 from alpha.cuda.lazy.guard import GUARD_ARGS, UNGUARDED, Guard
 from alpha.cuda.runtime.memory import Array
@@ -33,4 +33,4 @@ class KsDeconv(SlabTile):
         return launch
 
 
-register(*(KsDeconv(tile, split) for tile, split in CANDIDATES))
+CANDIDATES = tuple(KsDeconv(tile, split) for tile, split in SPLIT_TILES)

@@ -18,7 +18,7 @@ from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, upload
 from alpha.ops.conv_desc import ConvDesc
 
-CANDIDATES = tuple(product(TILES, SPLITS))
+SPLIT_TILES = tuple(product(TILES, SPLITS))
 
 
 class Tables(NamedTuple):

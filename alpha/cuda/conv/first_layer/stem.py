@@ -10,7 +10,7 @@ import numpy as np
 from alpha.cuda.conv.costs import rates
 from alpha.cuda.conv.ffma.gemm import LAUNCH_US, Tile
 from alpha.cuda.conv.ffma.schedule_wgrad import Tiling, stem_schedule
-from alpha.cuda.conv.planner import Launch, register
+from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.schedule import LIMIT, Slabs, dgrad_slabs, fprop_slabs, oversized
 from alpha.cuda.ops.pointwise import convert
 from alpha.cuda.runtime.context import context
@@ -222,6 +222,6 @@ def _per_channels(entry: str, args: str) -> tuple[Kernel, ...]:
                  for ic in range(1, MOST_CHANNELS + 1))
 
 
-register(StemFprop(64), StemFprop(16), StemDgrad(), StemWgrad(Tile(64, 32, 16, 8, 4, 4, 8, 0.50)),
-         StemWgrad(Tile(64, 32, 16, 8, 4, 4, 6, 0.38, vector=1)), StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16, 0.29)),
-         StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16, 0.26, vector=1)))
+CANDIDATES = (StemFprop(64), StemFprop(16), StemDgrad(), StemWgrad(Tile(64, 32, 16, 8, 4, 4, 8, 0.50)),
+              StemWgrad(Tile(64, 32, 16, 8, 4, 4, 6, 0.38, vector=1)), StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16, 0.29)),
+              StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16, 0.26, vector=1)))

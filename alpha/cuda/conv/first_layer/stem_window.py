@@ -7,7 +7,7 @@ import numpy as np
 from alpha.cuda.conv.ffma.gemm import LAUNCH_US
 from alpha.cuda.conv.ffma.sk_dilated import SUM_SLICES
 from alpha.cuda.conv.first_layer.stem import MOST_CHANNELS, columns_refusal, estimate_3x3_us, refusal_of_3x3
-from alpha.cuda.conv.planner import Launch, register
+from alpha.cuda.conv.planner import Launch
 from alpha.cuda.lazy.guard import UNGUARDED
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
@@ -67,4 +67,4 @@ def shared_bytes(ic: int) -> int:
     return 4 * WARPS * (DEPTH * 128 + 4 * (RUN + TAPS - 1) * record)
 
 
-register(StemWindowWgrad())
+CANDIDATES = (StemWindowWgrad(),)

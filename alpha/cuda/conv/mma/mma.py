@@ -121,8 +121,3 @@ class MmaWgrad(WgradTile):
 CANDIDATES = (*(MmaSlab(pass_name, mode, tile, split) for pass_name in ("fprop", "dgrad")
                 for mode in (FP32, TF32, BF16, FP16) for tile, split in product(TILES[mode.planes], SPLITS)),
               *(MmaWgrad(reads, tile) for reads, form in READS.items() for tile in TILES[form.planes]))
-
-
-def candidates() -> tuple[MmaSlab | MmaWgrad, ...]:
-    """Returns all tiles in all modes, of all passes."""
-    return CANDIDATES

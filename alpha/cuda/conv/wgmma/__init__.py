@@ -389,8 +389,3 @@ def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, mode: Mode, sm_count: 
 
 
 CANDIDATES = tuple(Wgmma(pass_name, mode, tile) for pass_name in PIXELS for mode in TILES for tile in TILES[mode])
-
-
-def candidates() -> tuple[Wgmma, ...]:
-    """Returns all tiles in all modes, of both passes."""
-    return CANDIDATES

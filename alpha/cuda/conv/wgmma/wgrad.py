@@ -263,8 +263,3 @@ def _split(threads: int, most_slots: int) -> int:
 
 
 CANDIDATES = tuple(WgmmaWgrad(reads, tile) for reads, form in READS.items() for tile in TILES[form.planes])
-
-
-def candidates() -> tuple[WgmmaWgrad, ...]:
-    """Returns a candidate for every tile and every mode."""
-    return CANDIDATES

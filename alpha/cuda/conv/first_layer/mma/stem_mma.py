@@ -16,7 +16,7 @@ from alpha.cuda.conv.costs import rates
 from alpha.cuda.conv.ffma.gemm import LAUNCH_US
 from alpha.cuda.conv.ffma.sk_dilated import SUM_SLICES
 from alpha.cuda.conv.first_layer.stem import channels_refusal, float32_filters
-from alpha.cuda.conv.planner import Launch, register
+from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.conv.tile import RESERVED
 from alpha.cuda.lazy.guard import UNGUARDED
@@ -227,11 +227,6 @@ def estimate_us(pass_name: str, desc: ConvDesc, mode: Mode, sm_count: int, vecto
     return LAUNCH_US + START_US[pass_name] + max(memory_us, rows * clocks / (sm_count * rates().clock_ghz * 1e3))
 
 
-def candidates() -> tuple[StemMmaFprop | StemMmaWgrad, ...]:
-    """Returns all modes of all passes."""
-    return CANDIDATES
-
 
 CANDIDATES = (*(StemMmaFprop(mode) for mode in MODES),
               *(StemMmaWgrad(mode, vector) for mode in MODES for vector in (4, 1)))
-register(*CANDIDATES)

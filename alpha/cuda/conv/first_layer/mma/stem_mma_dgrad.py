@@ -13,7 +13,7 @@ from alpha.cuda.conv.costs import rates
 from alpha.cuda.conv.ffma.gemm import LAUNCH_US
 from alpha.cuda.conv.first_layer.mma.stem_mma import MODES, Mode
 from alpha.cuda.conv.first_layer.stem import channels_refusal, float32_filters
-from alpha.cuda.conv.planner import Launch, register
+from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
@@ -122,4 +122,3 @@ def is_rgb(desc: ConvDesc) -> bool:
 
 
 CANDIDATES = tuple(StemMmaDgrad(mode) for mode in MODES)
-register(*CANDIDATES)
