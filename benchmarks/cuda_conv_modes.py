@@ -161,7 +161,7 @@ def measure(shape: ConvShape, pass_name: str, args: argparse.Namespace) -> list[
             rows.append({"shape": shape.name, "pass": pass_name, "side": name, "mode": mode, "error": error,
                          "estimate_us": by_cost, **times_us(call, operands.sets, stream, args)})
         for mode in modes:
-            fitting = [c for c in candidates(pass_name, mode, args.units) if not c.fits(shape.desc)]
+            fitting = [c for c in candidates(pass_name, mode, args.units) if not c.rejection(shape.desc)]
             fitting.sort(key=lambda c: c.cost(shape.desc, context.sm_count))
             if not fitting:
                 name, call = planned_call(operands, pass_name, mode)

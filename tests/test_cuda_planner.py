@@ -43,3 +43,11 @@ def test_large_batches_of_maps_that_fit_are_computed_on_tensor_cores():
     desc = square("", 1024, 224, 64, 64, 3, 1, 1).desc
     options = planner.rank("fprop", desc, context.sm_count, "bf16", every=False)
     assert options[0].candidate.name.startswith("conv_wgmma") and not options[0].reason
+
+
+def test_every_candidate_says_nothing_or_why(monkeypatch):
+    """None, or a reason: an empty text would be neither."""
+    for desc in (HUGE, square("", 2, 8, 64, 64, 3, 1, 1).desc, square("", 2, 9, 3, 5, 3, 2, 1).desc):
+        for pass_name in planner.PASSES:
+            found = [c.rejection(desc) for c in planner.candidates(pass_name)]
+            assert all(reason is None or reason for reason in found)

@@ -262,8 +262,8 @@ def test_filters_are_held_where_they_have_room(monkeypatch):
     assert most_blocks(fprop_pixels(square("", 64, 8, 40, 32, 3, 1, 1).desc)) == 6
     assert most_blocks(fprop_pixels(square("", 64, 8, 384, 32, 1).desc)) == 6
     monkeypatch.setitem(wgmma.context.__dict__, "arch", "sm_90a")
-    assert not tile.fits(square("", 64, 8, 384, 32, 1).desc)
-    assert tile.fits(square("", 64, 8, 392, 32, 1).desc) == "the filters of a sum are 7 blocks, room is for 6"
+    assert not tile.rejection(square("", 64, 8, 384, 32, 1).desc)
+    assert tile.rejection(square("", 64, 8, 392, 32, 1).desc) == "the filters of a sum are 7 blocks, room is for 6"
 
 
 @pytest.mark.parametrize("pass_name", PASSES)
@@ -385,7 +385,7 @@ HELD = (("dgrad", wgmma.BF16, square("", 512, 16, 528, 160, 1), "128x192 held 4"
 @pytest.mark.parametrize(("pass_name", "mode", "case", "best"), HELD)
 def test_filters_are_held_where_that_is_faster(monkeypatch, pass_name, mode, case, best):
     monkeypatch.setitem(wgmma.context.__dict__, "arch", "sm_90a")
-    tiles = [c for c in wgmma.CANDIDATES if c.pass_name == pass_name and c.mode == mode and not c.fits(case.desc)]
+    tiles = [c for c in wgmma.CANDIDATES if c.pass_name == pass_name and c.mode == mode and not c.rejection(case.desc)]
     assert str(min(tiles, key=lambda tile: tile.cost(case.desc, 132)).tile) == best
 
 

@@ -36,10 +36,10 @@ class Padded:
         self.inner, self.pass_name, self.reads, self.writes = inner, inner.pass_name, inner.reads, inner.writes
         self.name = f"{inner.name} padded"
 
-    def fits(self, desc: ConvDesc) -> str:
+    def rejection(self, desc: ConvDesc) -> str | None:
         if desc.ic % MULTIPLE == 0 or desc.groups > 1:
             return f"{desc.ic} input channels in {desc.groups} groups, it serves what is no multiple of 8, in one"
-        return self.inner.fits(_widened(desc))
+        return self.inner.rejection(_widened(desc))
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         wide = _widened(desc)

@@ -10,7 +10,7 @@ registers them all:
         writes_planes = True                    # of fprop, if launch(..., memory) is understood, see below
         precisions = ("tf32",)                  # if it serves these alone, whatever it reads: a float32 that it rounds
         name: str                               # shown to people and stored by the tuner: "ks_deconv 128x64"
-        def fits(self, desc) -> str: ...        # "" if it computes desc, else the reason why not
+        def rejection(self, desc) -> str | None: ...       # why it does not compute desc; None: it does
         def cost(self, desc, sm_count) -> float: ...       # estimate in microseconds; may be rough, must rank
         def least(self, desc, sm_count) -> float: ...      # no more than cost, and known at once; 0 if nothing is
         def prepare(self, desc) -> Launch: ...  # makes and uploads the tables, once; returns the function to call
@@ -104,7 +104,7 @@ class Candidate(Protocol):
     @property
     def name(self) -> str: ...
 
-    def fits(self, desc: ConvDesc) -> str: ...
+    def rejection(self, desc: ConvDesc) -> str | None: ...
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float: ...
 
@@ -117,7 +117,7 @@ class Option(NamedTuple):
     """What became of a candidate: the reason why it cannot be used, or its time in microseconds."""
 
     candidate: Candidate
-    reason: str
+    reason: str | None
     time_us: float
 
 
@@ -200,7 +200,7 @@ def rank(pass_name: str, desc: ConvDesc, sm_count: int, precision: str = "fp32",
         waiting.append((candidate.least(desc, sm_count) + conversion, conversion, candidate))
     options, best_us = [], float("inf")
     for least_us, conversion, candidate in sorted(waiting, key=lambda entry: entry[0]):
-        reason = candidate.fits(desc) if every or least_us < best_us else f"takes at least {least_us:.1f} us"
+        reason = candidate.rejection(desc) if every or least_us < best_us else f"takes at least {least_us:.1f} us"
         time_us = float("inf") if reason else candidate.cost(desc, sm_count) + conversion
         best_us = min(best_us, time_us)
         options.append(Option(candidate, reason, time_us))
@@ -213,7 +213,7 @@ def _make(pass_name: str, desc: ConvDesc, precision: str) -> Plan:
     if not fitting:
         raise AlphaError(message(f"conv2d {pass_name}", f"none of its {len(options)} CUDA kernels fits {desc}:"
                                  + _reasons(options), 'compute it on the CPU: .to("cpu")'))
-    exact = next((c for c in candidates(pass_name, precision) if c.takes_guard and not c.fits(desc)), None)
+    exact = next((c for c in candidates(pass_name, precision) if c.takes_guard and not c.rejection(desc)), None)
     if config.tune and len(fitting) > 1:
         fitting = _measured(pass_name, desc, precision, fitting)
         options = fitting + [option for option in options if option.reason]

@@ -46,7 +46,7 @@ def shares(sums: Sums, split: int) -> list[Share]:
     return sorted(found, key=lambda share: -share.slabs)
 
 
-def refusal(sums: Sums, split: int, resident: int) -> str:
+def refusal(sums: Sums, split: int, resident: int) -> str | None:
     """Returns why a split does not pay, or "".  resident: blocks that the device runs at a time."""
     longest = sums[0][1]
     if longest < split * LEAST_SLABS:
@@ -54,7 +54,7 @@ def refusal(sums: Sums, split: int, resident: int) -> str:
     slices = sum(share.blocks for share in shares(sums, split))
     if slices > MOST_WAVES * resident:
         return f"{slices} slices, and {resident} blocks fill the device"
-    return ""
+    return None
 
 
 def cut(work: np.ndarray, slabs: np.ndarray, split: int) -> tuple[np.ndarray, int]:

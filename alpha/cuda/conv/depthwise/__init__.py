@@ -70,7 +70,7 @@ class Depthwise(NamedTuple):
     def name(self) -> str:
         return f"depthwise_{self.pass_name} {self.vector}"
 
-    def fits(self, desc: ConvDesc) -> str:
+    def rejection(self, desc: ConvDesc) -> str | None:
         if desc.groups != desc.ic:
             return f"{desc.ic // desc.groups} input channels per group, not 1"
         if self.vector == 4 and (desc.oc != desc.ic or desc.ic % 4):

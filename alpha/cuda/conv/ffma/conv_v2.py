@@ -53,7 +53,7 @@ class ConvV2Held(ConvTile):
                         shared=4 * (tile.stages * tile.rows * (tile.k + 4) + HELD_CHANNELS * tile.columns))
         super().__init__(tile, f"conv_v2_held {tile}", kernel, 8 * tile.threads * (tile.rows * tile.k // copies))
 
-    def fits(self, desc: ConvDesc) -> str:
+    def rejection(self, desc: ConvDesc) -> str | None:
         h, w = desc.h, desc.w
         if h.f * w.f * desc.groups > 1 or h.p or w.p:
             return f"{h.f}x{w.f} filters, padding {h.p, w.p}, groups {desc.groups}; serves 1x1, none, 1"
@@ -61,7 +61,7 @@ class ConvV2Held(ConvTile):
             return f"{desc.ic} input channels, the filters of up to {HELD_CHANNELS} are held"
         if desc.n * h.o * w.o >= LIMIT // 2:
             return f"{desc.n * h.o * w.o} output pixels, fewer than {LIMIT // 2} are counted"
-        return super().fits(desc)
+        return super().rejection(desc)
 
     def work(self, desc: ConvDesc) -> tuple[int, int]:
         """Returns the numbers of tiles of rows, and of columns."""

@@ -30,14 +30,14 @@ BYTES_PER_US = 2.2e6
 FASTER_3X3, COPY_BYTES_PER_US = 0.6, 3.0e6        # kernels of 3x3 filters, which come near what a copy takes
 
 
-def channels_refusal(desc: ConvDesc, most: int = MOST_CHANNELS) -> str:
-    """Returns why desc is no first layer of up to `most` input channels, or ""."""
+def channels_refusal(desc: ConvDesc, most: int = MOST_CHANNELS) -> str | None:
+    """Returns why desc is no first layer of up to `most` input channels, or None."""
     if desc.groups > 1 or desc.ic > most:
         return f"{desc.ic} input channels in {desc.groups} groups, 1 to {most} in one are served"
-    return ""
+    return None
 
 
-def refusal(desc: ConvDesc, most: int = MOST_CHANNELS) -> str:
+def refusal(desc: ConvDesc, most: int = MOST_CHANNELS) -> str | None:
     """Returns why these kernels cannot compute desc, or ""; most: input channels that are served."""
     if refused := channels_refusal(desc, most):
         return refused
@@ -46,22 +46,22 @@ def refusal(desc: ConvDesc, most: int = MOST_CHANNELS) -> str:
     return oversized(desc)
 
 
-def refusal_of_3x3(desc: ConvDesc) -> str:
-    """Returns why kernels of 3x3 filters that move by one cannot compute desc, or ""."""
+def refusal_of_3x3(desc: ConvDesc) -> str | None:
+    """Returns why kernels of 3x3 filters that move by one cannot compute desc, or None."""
     h, w = desc.h, desc.w
     if refused := refusal(desc):
         return refused
     if {(axis.f, axis.s, axis.d) for axis in (h, w)} != {(3, 1, 1)}:
         return (f"{h.f}x{w.f} filters, strides {h.s}, {w.s} and dilations {h.d}, {w.d} are not 3x3, stride 1 and "
                 "dilation 1")
-    return ""
+    return None
 
 
-def columns_refusal(desc: ConvDesc, most: int) -> str:
-    """Returns why kernels whose threads hold four of up to `most` output channels cannot compute desc, or ""."""
+def columns_refusal(desc: ConvDesc, most: int) -> str | None:
+    """Returns why kernels whose threads hold four of up to `most` output channels cannot compute desc, or None."""
     if desc.oc % 4 or desc.oc > most:
         return f"{desc.oc} output channels, multiples of 4 up to {most} are served"
-    return ""
+    return None
 
 
 def float32_filters(w: Array) -> Array:
@@ -115,7 +115,7 @@ class StemFprop:
         self.kernels = _per_channels(f"stem_fprop_{columns}", "ptr x, ptr w, ptr b, ptr y, ptr classes, ptr work, "
                                      "i64 x_image, i64 y_image, i32 images, i32 columns, i32 w_row, i32 relu")
 
-    def fits(self, desc: ConvDesc) -> str:
+    def rejection(self, desc: ConvDesc) -> str | None:
         if desc.w.f * desc.ic * self.columns > FILTER_FLOATS:
             return f"a row of {desc.w.f} taps does not fit into shared memory"
         return refusal(desc)
@@ -150,7 +150,7 @@ class StemDgrad:
         self.kernels = _per_channels("stem_dgrad", "ptr g, ptr w, ptr dx, ptr classes, ptr work, i64 g_image, "
                                      "i64 x_image, i32 images, i32 channels, i32 w_row")
 
-    def fits(self, desc: ConvDesc) -> str:
+    def rejection(self, desc: ConvDesc) -> str | None:
         if desc.w.f * desc.ic * 64 > FILTER_FLOATS:
             return f"a row of {desc.w.f} taps does not fit into shared memory"
         return refusal(desc)
@@ -187,7 +187,7 @@ class StemWgrad:
         self.sum = Kernel("conv_stem_wgrad.cu", "stem_sum", "ptr work, ptr dw, ptr sums, ptr first, i32 row_tiles, "
                           "i32 oc, i32 dw_row", threads=SUM_THREADS, defines=tile.defines)
 
-    def fits(self, desc: ConvDesc) -> str:
+    def rejection(self, desc: ConvDesc) -> str | None:
         if self.tile.vector == 4 and desc.oc % 4:
             return f"{desc.oc} output channels are no multiple of 4"
         return refusal(desc, MOST_WGRAD_CHANNELS)

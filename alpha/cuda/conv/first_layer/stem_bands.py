@@ -62,7 +62,7 @@ class StemBandsDgrad:
             "i32 ow, i32 oc, i32 pad_h, i32 pad_w, i32 runs, i32 height, i32 bands", threads=THREADS,
             defines={"CHANNELS": ic, "ELEMENT": C_TYPES[dtype]}) for ic in range(1, MOST_CHANNELS + 1))
 
-    def fits(self, desc: ConvDesc) -> str:
+    def rejection(self, desc: ConvDesc) -> str | None:
         return refusal_of_3x3(desc) or columns_refusal(desc, COLUMNS)
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:

@@ -50,13 +50,13 @@ class StemLinesFprop:
                                       "WHOLE": int(whole)})
             for whole in BLOCKS for ic in range(1, MOST_CHANNELS + 1)}
 
-    def fits(self, desc: ConvDesc) -> str:
+    def rejection(self, desc: ConvDesc) -> str | None:
         h, w = desc.h, desc.w
         if refused := refusal_of_3x3(desc):
             return refused
         if max(h.p, w.p) > MOST_PADDING:
             return f"padding {h.p}, {w.p}, up to {MOST_PADDING} is served"
-        return f"{desc.oc} output channels are no multiple of 4" if desc.oc % 4 else ""
+        return f"{desc.oc} output channels are no multiple of 4" if desc.oc % 4 else None
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         columns = ceil_div(desc.oc, COLUMNS) * COLUMNS / desc.oc

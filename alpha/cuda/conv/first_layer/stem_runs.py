@@ -71,7 +71,7 @@ class StemRunsDgrad:
             defines={"CHANNELS": ic, "ELEMENT": C_TYPES[dtype]})
             for ic in range(1, MOST_CHANNELS + 1) for floats in FILTER_FLOATS}
 
-    def fits(self, desc: ConvDesc) -> str:
+    def rejection(self, desc: ConvDesc) -> str | None:
         if refused := columns_refusal(desc, COLUMNS):
             return refused
         if filter_floats(desc) > FILTER_FLOATS[-1]:

@@ -35,7 +35,7 @@ class StemWindowWgrad:
             defines={"CHANNELS": ic, "WARPS": WARPS, "DEPTH": DEPTH, "MIN_BLOCKS": BLOCKS})
             for ic in range(1, MOST_CHANNELS + 1)]
 
-    def fits(self, desc: ConvDesc) -> str:
+    def rejection(self, desc: ConvDesc) -> str | None:
         return refusal_of_3x3(desc) or columns_refusal(desc, COLUMNS)
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:

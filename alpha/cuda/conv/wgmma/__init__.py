@@ -164,14 +164,14 @@ TILES = {FP32: (Tile(128, 3, 0.985, 1.0), Tile(64, 4, 0.545, 0.7), Tile(96, 3, 0
          BF16: HALF, FP16: HALF}
 
 
-def refusal(desc: ConvDesc) -> str:
-    """Returns why no kernel on Hopper's tensor cores computes desc on this device, or ""."""
+def refusal(desc: ConvDesc) -> str | None:
+    """Returns why no kernel on Hopper's tensor cores computes desc on this device, or None."""
     if context.arch != "sm_90a":
         return f"needs sm_90a, the device is {context.arch}"
     ic, oc = desc.ic // desc.groups, desc.oc // desc.groups
     if ic % 8 or oc % 8:
         return f"{ic} input and {oc} output channels{' of a group' * (desc.groups > 1)} are no multiples of 8"
-    return ""
+    return None
 
 
 class Wgmma:
@@ -210,7 +210,7 @@ class Wgmma:
             threads=SUM_THREADS, defines=defines)
         return kernel, add
 
-    def fits(self, desc: ConvDesc) -> str:
+    def rejection(self, desc: ConvDesc) -> str | None:
         if refused := refusal(desc) or oversized(desc):
             return refused
         if self.tile.pairs and not field(self._pixels(desc).classes, "pair").any():
@@ -219,7 +219,7 @@ class Wgmma:
             return f"the filters of a sum are {blocks} blocks, room is for {self.tile.held}"
         if self.tile.columns % (OUT_ROW // ITEMSIZE[self.writes]) and self._columns(desc) > self.tile.columns:
             return f"tiles of {self.tile.columns} columns end within a box that is stored: one has all columns, or none"
-        return ""
+        return None
 
     def _pixels(self, desc: ConvDesc) -> Pixels:
         return _pixels(self.pass_name, pixels_as_images(desc), self.tile.pairs)

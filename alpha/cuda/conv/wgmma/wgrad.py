@@ -164,7 +164,7 @@ class WgmmaWgrad:
                           "ptr scale_g, i32 dw_row, i32 split", threads=SUM_THREADS,
                           defines=defines)
 
-    def fits(self, desc: ConvDesc) -> str:
+    def rejection(self, desc: ConvDesc) -> str | None:
         if self.tile.taps > 1 and self.tile.taps > desc.h.f * desc.w.f:
             return f"{self.tile.taps} taps at a time, the filter has {desc.h.f * desc.w.f}"
         if refused := refusal(desc):

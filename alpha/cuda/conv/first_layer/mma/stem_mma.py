@@ -101,8 +101,8 @@ def tiles_of(desc: ConvDesc, sm_count: int) -> Tiles:
     return best
 
 
-def refusal(desc: ConvDesc) -> str:
-    """Returns why these kernels cannot compute desc, or ""."""
+def refusal(desc: ConvDesc) -> str | None:
+    """Returns why these kernels cannot compute desc, or None."""
     if refused := channels_refusal(desc):
         return refused
     if prod(patch_of(desc, 1, 1)) > PATCH:
@@ -149,7 +149,7 @@ class StemMmaFprop:
         shared = self._shared(self._most(desc)) + STATIC + RESERVED
         return max(1, min(BLOCKS, (context.max_shared + RESERVED) // shared))
 
-    def fits(self, desc: ConvDesc) -> str:
+    def rejection(self, desc: ConvDesc) -> str | None:
         most = self._most(desc)
         if not refusal(desc) and not (most and self._shared(most) + STATIC <= context.max_shared):
             return f"filters of {desc.h.f}x{desc.w.f}x{desc.ic} do not fit into shared memory"
@@ -186,7 +186,7 @@ class StemMmaWgrad:
             threads=THREADS, shared=max(2 * PATCH * ITEMSIZE[mode.dtype], 4 * 4 * COLUMNS * CHUNK),
             defines={**mode.defines, "ALIGNED": int(vector == 4)})
 
-    def fits(self, desc: ConvDesc) -> str:
+    def rejection(self, desc: ConvDesc) -> str | None:
         if desc.oc % self.vector:
             return f"{desc.oc} output channels are no multiple of {self.vector}"
         return refusal(desc)

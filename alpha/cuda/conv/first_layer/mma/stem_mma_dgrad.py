@@ -82,7 +82,7 @@ class StemMmaDgrad:
     def _bands(self, desc: ConvDesc, sm_count: int) -> Bands:
         return bands_of(desc, sm_count * self._blocks(desc) * WARPS)
 
-    def fits(self, desc: ConvDesc) -> str:
+    def rejection(self, desc: ConvDesc) -> str | None:
         if refused := channels_refusal(desc):
             return refused
         if any(axis.s > 1 or axis.d > 1 for axis in (desc.h, desc.w)):
