@@ -12,7 +12,7 @@ from alpha.cuda.conv.first_layer.mma import stem_mma, stem_mma_dgrad
 from alpha.cuda.conv.mma import mma
 from alpha.cuda.conv.planner import Plan, plan, precision_of, register
 from alpha.cuda.conv.wgmma import wgrad
-from alpha.cuda.lazy.deferred import Deferred, hurry
+from alpha.cuda.lazy.deferred import Deferred, flush_gradients
 from alpha.cuda.ops.pointwise import convert
 from alpha.cuda.runtime.memory import Array, empty
 from alpha.ops.conv import conv2d, conv2d_bias_act, conv2d_dgrad, conv2d_wgrad
@@ -34,7 +34,7 @@ def conv2d_cuda(x: Array, w: Array, **geometry: Any) -> Array:
 def conv2d_bias_act_cuda(x: Array, w: Array, b: Array | None, *, activation: str | None, **geometry: Any) -> Array:
     desc = ConvDesc.fprop(x.shape, w.shape, **geometry)
     chosen = _chosen("fprop", desc, x)
-    hurry()
+    flush_gradients()
     bias = b if b is None or b.dtype == "float32" else convert(b, "float32")
     waiting = with_relu(chosen, x, w, bias) if activation == "relu" else None
     if waiting:
@@ -48,7 +48,7 @@ def conv2d_bias_act_cuda(x: Array, w: Array, b: Array | None, *, activation: str
 def conv2d_dgrad_cuda(g: Array, w: Array, *, hw: Pair, **geometry: Any) -> Array:
     desc = ConvDesc.dgrad(g.shape, w.shape, hw, **geometry)
     chosen = _chosen("dgrad", desc, g)
-    hurry()
+    flush_gradients()
     dx = empty(desc.x_shape, g.dtype)
     chosen.launch(g, w, dx)
     return dx

@@ -209,12 +209,12 @@ def prepare_weights(arrays: Sequence[Array], reads: str) -> None:
         x.derive()[reads] = made
 
 
-def lost_ranges() -> Array:
+def flag_counter() -> Array:
     """Returns the counter of flags, on the device."""
     return _constants()[2]
 
 
-def lost_range_count() -> int:
+def flagged_count() -> int:
     """Returns how many operands of this process were flagged.  Waits for the device: for reports only."""
     return int(download(_constants()[2], "int32")[0]) if _constants.cache_info().currsize else 0
 

@@ -45,8 +45,8 @@ PAIRS = (  # of outputs: of rows with an odd output, of one tap, across tails of
 def tiles(pass_name: str, pairs: bool = False):
     """Returns all tiles; of pairs of outputs they need channels of their own.  The emulated driver has one that writes
     float16: bfloat16's differ from it in a conversion."""
-    from alpha.cuda.conv.wgmma import FP16, candidates
-    found = [c for c in candidates() if c.pass_name == pass_name and c.tile.pairs == pairs]
+    from alpha.cuda.conv.wgmma import CANDIDATES, FP16
+    found = [c for c in CANDIDATES if c.pass_name == pass_name and c.tile.pairs == pairs]
     least = min(c.tile.columns for c in found if c.mode == FP16)
     return tuple(c for c in found if not EMULATED or c.mode != FP16 or (c.tile.columns, c.tile.rows) == (least, 128))
 

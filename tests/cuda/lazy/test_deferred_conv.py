@@ -13,7 +13,7 @@ from alpha import nn, ops, optim
 from alpha.cuda import BACKEND
 from alpha.cuda.conv import wgmma
 from alpha.cuda.lazy.deferred import BOUND, MOST, Deferred
-from alpha.cuda.lazy.operand import SMALL, lost_range_count
+from alpha.cuda.lazy.operand import SMALL, flagged_count
 from alpha.cuda.ops.pointwise.activation import relu_grad_cuda
 from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.memory import Array
@@ -203,8 +203,8 @@ def test_what_planes_do_not_hold_stays_float32(where, mode, monkeypatch):
     fused = Fused(square("", 9, 3, 24, 24, 3, 1, 1))
     spread(fused, where)
     with alpha.precision(mode):
-        y, before = fused.call(), lost_range_count()
-        assert flag_of(y) == 1 and lost_range_count() > before
+        y, before = fused.call(), flagged_count()
+        assert flag_of(y) == 1 and flagged_count() > before
         raw, y64 = memory.download(y.data.derived.memory.elements, np.float32), fused.y64()
         if where != "b":
             assert raw.tobytes() == undeferred(monkeypatch, lambda: fused.call().numpy()).tobytes()

@@ -27,7 +27,7 @@ from alpha.cuda.conv.wgmma.schedule import (
 from alpha.cuda.conv.wgmma.schedule_held import held_list, held_makespan, most_blocks
 from alpha.cuda.lazy.deferred import Memory
 from alpha.cuda.lazy.guard import GUARD_ARGS, UNGUARDED, Guard
-from alpha.cuda.lazy.operand import KEEP, Operand, lost_ranges, operand
+from alpha.cuda.lazy.operand import KEEP, Operand, flag_counter, operand
 from alpha.cuda.lazy.tile_statistics import are_expected, attach
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
@@ -295,7 +295,7 @@ class Wgmma:
             statistics = attach(y, CONSUMERS * grid) if expected else None
             guard = (x.flag, w.flag) if rewritten else UNGUARDED
             if planes:
-                (kernel, add), report = self.planes_kernels, (*guard, planes.scale, lost_ranges(), reporters)
+                (kernel, add), report = self.planes_kernels, (*guard, planes.scale, flag_counter(), reporters)
                 out = _plane_maps(y.ptr, out_shape, groups, plane_columns, out_rows)
             else:
                 kernel, add, report = self.kernel, self.sum, (*guard, None, None, 0)
