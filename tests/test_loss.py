@@ -281,7 +281,7 @@ LABELS = alpha.tensor([0, 1])
     (ConfigError, lambda: ops.cross_entropy(t(2, 4), t(2, 4), label_smoothing=-1), "label_smoothing=-1 is not in [0,"),
     (ConfigError, lambda: ops.cross_entropy(t(2, 4), LABELS, reduction="max"), "reduction 'max' is unknown"),
     (ConfigError, lambda: ops.nll_loss(t(2, 4), LABELS, reduction="max"), "nll_loss: reduction 'max' is unknown"),
-    (ConfigError, lambda: ops.smooth_l1_loss(t(2), t(2), beta=-1.0), "beta=-1.0 is below 0"),
+    (ConfigError, lambda: ops.smooth_l1_loss(t(2), t(2), beta=-1.0), "beta=-1.0 is not in [0, inf)"),
     (DataError, lambda: ops.bce_loss(t(2) * 3.0, t(2)), "p has an element 1.5, outside [0, 1]"),
     (ShapeError, lambda: ops.bce_with_logits_loss(t(2, 3), t(2, 3), t(2)), "pos_weight has shape (2,), x has (2, 3)"),
     *[(ShapeError, lambda name=name: getattr(ops, name)(t(2, 3), t(3)),

@@ -8,7 +8,7 @@ from math import pi, sqrt
 import numpy as np
 
 from alpha.cpu import native
-from alpha.cpu.elementwise import compiled, masked
+from alpha.cpu.elementwise import masked
 from alpha.cpu.erf import erf
 from alpha.cpu.memory import empty_like
 from alpha.op import Op
@@ -35,20 +35,20 @@ def _bind(op: Op) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
 
 @ops.relu.impl("cpu")
 def relu_cpu(x: Array) -> Array:
-    y = empty_like(x)
-    if compiled(x):
+    if native.usable(x):
+        y = empty_like(x)
         native.relu_fwd(x, y)
         return y
-    return np.maximum(x, 0, out=y)
+    return masked(x, x < 0)  # np.maximum makes -0 a 0, or not, as the processor has it
 
 
 @ops.relu_grad.impl("cpu")
 def relu_grad_cpu(g: Array, y: Array) -> Array:
-    if compiled(g, y):
+    if native.usable(g, y):
         dx = empty_like(g)
         native.relu_bwd(g, y, dx)
         return dx
-    return masked(g, ~(y > 0))
+    return masked(g, y <= 0)
 
 
 @ops.relu6.impl("cpu")
@@ -123,11 +123,11 @@ def silu_grad(g: Array, x: Array) -> Array:
 
 
 def _normal_distribution(x: Array) -> Array:
-    y = np.multiply(x, sqrt(0.5), out=empty_like(x))
+    y = np.asarray(np.multiply(x, sqrt(0.5), dtype=np.float64))  # the sum below cancels where x < 0
     erf(y, out=y)
     y += 1
     y *= 0.5
-    return y
+    return y.astype(x.dtype, copy=False)
 
 
 @_bind(ops.gelu)
@@ -151,8 +151,7 @@ def gelu_grad(g: Array, x: Array) -> Array:
 
 @_bind(ops.elu)
 def elu(x: Array, *, alpha: float) -> Array:
-    y = np.minimum(x, 0, out=empty_like(x))
-    np.expm1(y, out=y)
+    y = np.expm1(x, out=empty_like(x))
     y *= alpha
     np.copyto(y, x, where=x > 0)
     return y
@@ -164,7 +163,7 @@ def elu_grad(g: Array, x: Array, *, alpha: float) -> Array:
     np.exp(d, out=d)
     d *= alpha
     d *= g
-    np.copyto(d, g, where=x > 0)
+    np.copyto(d, g, where=~(x <= 0))
     return d
 
 
@@ -193,7 +192,7 @@ def hardswish(x: Array) -> Array:
 def hardswish_grad(g: Array, x: Array) -> Array:
     d = np.multiply(x, 1 / 3, out=empty_like(x))
     d += 0.5
-    np.copyto(d, 1, where=x >= 3)
+    np.copyto(d, 1, where=~(x < 3))
     d *= g
     np.copyto(d, 0, where=x <= -3)
     return d

@@ -27,7 +27,7 @@ def label_cross_entropy_cpu(logits: Array, target: Array, *, label_smoothing: fl
                             reduction: str) -> tuple[Array, Array]:
     rows, classes = logits.shape
     if native.usable(logits):
-        loss, lse = empty((rows,), logits.dtype), empty((rows,), logits.dtype)
+        loss, lse = empty((rows,), logits.dtype), empty((2, rows), logits.dtype)
         bad = native.cross_entropy_fwd(logits, target.astype(np.int64, copy=False), loss, lse, label_smoothing)
         if bad >= 0:
             _refuse_label("cross_entropy", target, bad, classes)
@@ -50,7 +50,7 @@ def _losses(logits: Array, target: Array, label_smoothing: float) -> tuple[Array
     loss = log_sum - (1 - label_smoothing) * below[np.arange(len(x)), target]
     if label_smoothing:
         loss -= label_smoothing * below.mean(1)
-    return loss, largest[:, 0] + log_sum
+    return loss, np.stack([largest[:, 0], log_sum])
 
 
 @ops.cross_entropy_grad.impl("cpu")
@@ -60,9 +60,12 @@ def cross_entropy_grad_cpu(g: Array, logits: Array, target: Array, lse: Array, *
     scale = 1 / max(1, rows) if reduction == "mean" else 1.0
     if native.usable(g, logits, lse):
         dx = empty_like(logits)
-        native.cross_entropy_bwd(g, logits, target.astype(np.int64, copy=False), lse, dx, label_smoothing, scale)
+        bad = native.cross_entropy_bwd(g, logits, target.astype(np.int64, copy=False), lse, dx, label_smoothing, scale)
+        if bad >= 0:
+            _refuse_label("backward of cross_entropy", target, bad, classes)
         return dx
-    dx = np.exp(wide(logits) - lse[:, None])
+    _check_labels("backward of cross_entropy", target, classes)
+    dx = np.exp(wide(logits) - lse[0, :, None] - lse[1, :, None])
     if label_smoothing:
         dx -= label_smoothing / classes
     dx[np.arange(rows), target] -= 1 - label_smoothing
@@ -78,9 +81,8 @@ def label_mask_cpu(target: Array, *, classes: int, where: str) -> Array:
 
 @ops.binary_cross_entropy.impl("cpu")
 def binary_cross_entropy_cpu(p: Array, target: Array) -> Array:
-    if p.size and not (p.min() >= 0 and p.max() <= 1) and not np.isnan(p).any():
-        bad = p[(p < 0) | (p > 1)][0]
-        raise DataError(message("bce_loss", f"p has an element {bad}, outside [0, 1]",
+    if p.size and not (p.min() >= 0 and p.max() <= 1) and (bad := p[(p < 0) | (p > 1)]).size:  # NaN is neither
+        raise DataError(message("bce_loss", f"p has an element {bad[0]}, outside [0, 1]",
                                 "pass probabilities, or logits to bce_with_logits_loss"))
     with np.errstate(divide="ignore"):
         log_p, log_rest = np.maximum(np.log(p), -100), np.maximum(np.log1p(-p), -100)

@@ -52,11 +52,11 @@ SIGNATURES = {
     "column_sum": "pp ll",
     "max_pool_fwd": "p ppp",
     "max_pool_bwd": "p ppp",
-    "pool_scatter": "ppp llll",
+    "pool_scatter": "ppp llll -> l",
     "avg_pool_fwd": "p pp i",
     "avg_pool_bwd": "p pp i",
     "cross_entropy_fwd": "pp pp ll d -> l",
-    "cross_entropy_bwd": "pl ppp p ll dd",
+    "cross_entropy_bwd": "pl ppp p ll dd -> l",
     "relu_fwd": "pp l",
     "relu_bwd": "ppp l",
     "add": "ppp l",
@@ -260,10 +260,14 @@ def max_pool_bwd(g: Array, index: Array, dx: Array, kernel_size: Pair, stride: P
     _lib.max_pool_bwd(_ptr(table), _ptr(g), _ptr(index), _ptr(dx))
 
 
-def pool_scatter(g: Array, index: Array, dx: Array) -> None:
-    """dx = g summed at each index, for any int32 index into the map; every index must lie in [0, IH * IW)."""
+def pool_scatter(g: Array, index: Array, dx: Array) -> int:
+    """dx = g summed at each index, for any int32 index into the map.
+
+    Returns -1, or the number of the first element whose index is outside [0, IH * IW); dx is then undefined.
+    """
     n, ih, iw, c = dx.shape
-    _lib.pool_scatter(_ptr(g), _ptr(index), _ptr(dx), n, g.shape[1] * g.shape[2], ih * iw, c)
+    element: int = _lib.pool_scatter(_ptr(g), _ptr(index), _ptr(dx), n, g.shape[1] * g.shape[2], ih * iw, c)
+    return element
 
 
 def avg_pool_fwd(x: Array, y: Array, kernel_size: Pair, stride: Pair, padding: Pair, count_include_pad: bool) -> None:
@@ -279,7 +283,7 @@ def avg_pool_bwd(g: Array, dx: Array, kernel_size: Pair, stride: Pair, padding: 
 
 
 def cross_entropy_fwd(x: Array, labels: Array, loss: Array, lse: Array, smoothing: float = 0.0) -> int:
-    """loss[r] and lse[r] = log sum exp of logits x (R, C) with int64 labels (R,).
+    """loss[r] and log sum exp = lse[0, r] + lse[1, r] of logits x (R, C) with int64 labels (R,).
 
     Returns -1, or the first row whose label is outside [0, C); loss and lse are then unset.
     """
@@ -289,11 +293,15 @@ def cross_entropy_fwd(x: Array, labels: Array, loss: Array, lse: Array, smoothin
 
 
 def cross_entropy_bwd(g: Array, x: Array, labels: Array, lse: Array, dx: Array, smoothing: float = 0.0,
-                      scale: float = 1.0) -> None:
-    """dx = scale * g * (softmax(x) - target).  g has one element, or one per row."""
+                      scale: float = 1.0) -> int:
+    """dx = scale * g * (softmax(x) - target).  g has one element, or one per row.
+
+    Returns -1, or the first row whose label is outside [0, C); dx is then unset.
+    """
     rows, classes = x.shape
-    _lib.cross_entropy_bwd(_ptr(g), int(g.size > 1), _ptr(x), _ptr(labels), _ptr(lse), _ptr(dx), rows, classes,
-                           smoothing, scale)
+    row: int = _lib.cross_entropy_bwd(_ptr(g), int(g.size > 1), _ptr(x), _ptr(labels), _ptr(lse), _ptr(dx), rows,
+                                      classes, smoothing, scale)
+    return row
 
 
 def relu_fwd(x: Array, y: Array) -> None:
@@ -302,7 +310,7 @@ def relu_fwd(x: Array, y: Array) -> None:
 
 
 def relu_bwd(g: Array, y: Array, dx: Array) -> None:
-    """dx = g where y > 0, else 0."""
+    """dx = 0 where y <= 0, else g."""
     _lib.relu_bwd(_ptr(g), _ptr(y), _ptr(dx), g.size)
 
 

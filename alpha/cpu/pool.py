@@ -20,6 +20,7 @@ from alpha.ops.pool import (
     adaptive_windows,
     avg_pool2d,
     avg_pool2d_backward,
+    index_error,
     max_pool2d,
     max_pool2d_backward,
     pool_axes,
@@ -82,17 +83,27 @@ def pool_scatter_cpu(x: Array, index: Array, *, hw: Pair) -> Array:
     n, _, _, c = x.shape
     y = empty((n, *hw, c), x.dtype)
     if native.usable(x) and index.dtype == np.int32:
-        native.pool_scatter(x, index, y)
+        bad = native.pool_scatter(x, index, y)
+        if bad >= 0:
+            raise index_error("pool_scatter", index.flat[bad], bad, hw)
         return y
+    _check_range("pool_scatter", index, hw)
     y.fill(0)
     images = np.arange(n).reshape(n, 1, 1, 1) * (hw[0] * hw[1])
     np.add.at(y.reshape(-1), ((images + index) * c + np.arange(c)).reshape(-1), x.reshape(-1))
     return y
 
 
+def _check_range(where: str, index: Array, hw: Pair) -> None:
+    if index.size and not 0 <= index.min() <= index.max() < hw[0] * hw[1]:
+        bad = int(np.argmax((index < 0) | (index >= hw[0] * hw[1])))
+        raise index_error(where, index.flat[bad], bad, hw)
+
+
 @pool_gather.impl("cpu")
 def pool_gather_cpu(x: Array, index: Array) -> Array:
     n, c = len(x), x.shape[3]
+    _check_range("pool_gather", index, x.shape[1:3])
     return np.take_along_axis(x.reshape(n, -1, c), index.reshape(n, -1, c), axis=1).reshape(index.shape)
 
 

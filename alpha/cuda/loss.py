@@ -55,7 +55,7 @@ def label_cross_entropy_cuda(logits: Array, target: Array, *, label_smoothing: f
     rows, classes = logits.shape
     kind, grid, width = _rows(logits, SMALL_ROW)
     grid, each = max(1, min(grid, BLOCKS)), reduction == "none"  # the sum of no rows is made too
-    loss, lse = empty((rows,) if each else (), logits.dtype), empty((rows,), "float32")
+    loss, lse = empty((rows,) if each else (), logits.dtype), empty((2, rows), "float32")
     block_loss = None if each else empty((grid,), "float32")
     _FORWARD[kind](grid, logits, target, target.dtype == "int64", loss, block_loss, lse, rows, classes, width,
                    label_smoothing, rows if reduction == "mean" else 1.0)

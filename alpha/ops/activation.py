@@ -1,5 +1,6 @@
 """Activations and softmax.
 
+What they give at NaN, at infinities and where pieces meet is PyTorch's choice: the table in docs/numerics.md has it.
 The gradient of a piecewise linear one is an op that is its own derivative in g. That of a smooth one is a fused op,
 unless the gradient itself is to be differentiated: then it is composed of ops, by the same formula.
 """
@@ -36,7 +37,7 @@ def check_fused(where: str, activation: str | None) -> None:
 
 @op
 class relu:
-    """y = max(x, 0); the gradient at 0 is 0."""
+    """y = max(x, 0); the gradient at 0 is 0, at NaN it is g."""
 
     args, saves = "x", "y"
 
@@ -49,7 +50,7 @@ class relu:
 
 @op
 class relu_grad:
-    """Gradient of relu, also of one that is fused into another op: g where y > 0, else 0."""
+    """Gradient of relu, also of one that is fused into another op: 0 where y <= 0, else g, at NaN too."""
 
     args, saves = "g y", "y"
 
@@ -65,7 +66,7 @@ class relu_grad:
 
 @op
 class relu6:
-    """y = min(max(x, 0), 6); the gradient at 0 and at 6 is 0."""
+    """y = min(max(x, 0), 6); the gradient at 0 and at 6 is 0, at NaN it is g."""
 
     args, saves = "x", "y"
 
@@ -78,7 +79,7 @@ class relu6:
 
 @op
 class relu6_grad:
-    """Gradient of relu6: g where 0 < y < 6, else 0."""
+    """Gradient of relu6: 0 where y <= 0 or y >= 6, else g, at NaN too."""
 
     args, saves = "g y", "y"
 
@@ -94,7 +95,7 @@ class relu6_grad:
 
 @op
 class leaky_relu:
-    """y = x where x > 0, else slope * x; the gradient at 0 is slope * g."""
+    """y = x where x > 0, else slope * x; the gradient at 0 and at NaN is slope * g."""
 
     args, saves = "x", "x"
 
@@ -127,8 +128,8 @@ sigmoid_grad = _fused("sigmoid_grad", "y", "g * y * (1 - y)")
 tanh_grad = _fused("tanh_grad", "y", "g * (1 - y^2)")
 silu_grad = _fused("silu_grad", "x", "g * p * (1 + x * (1 - p)), p = sigmoid(x)")
 gelu_grad = _fused("gelu_grad", "x", "g * (P(x) + x * p(x)), P and p the normal distribution and its density")
-elu_grad = _fused("elu_grad", "x", "g where x > 0, else g * alpha * e^x", lambda g, x, *, alpha: g.shape)
-hardswish_grad = _fused("hardswish_grad", "x", "0 up to -3, g from 3 on, g * (x / 3 + 1 / 2) between")
+elu_grad = _fused("elu_grad", "x", "g * alpha * e^x where x <= 0, else g", lambda g, x, *, alpha: g.shape)
+hardswish_grad = _fused("hardswish_grad", "x", "0 up to -3, g * (x / 3 + 1 / 2) below 3, else g")
 softplus_grad = _fused("softplus_grad", "x", "g * sigmoid(x)")
 
 
@@ -160,7 +161,7 @@ class tanh:
 
 @op
 class silu:
-    """y = x * sigmoid(x), also called swish."""
+    """y = x * sigmoid(x), also called swish.  At -inf, y and the gradient are NaN; at inf, the gradient."""
 
     args, saves = "x", "x"
 
@@ -177,6 +178,8 @@ class silu:
 @op
 class gelu:
     """y = x * P(x), P the standard normal distribution function: (1 + erf(x / sqrt(2))) / 2.  Exact, not by tanh.
+
+    At -inf, y and the gradient are NaN; at inf, the gradient.
 
     Source: arXiv 1606.08415.
     """
@@ -196,7 +199,7 @@ class gelu:
 
 @op
 class elu:
-    """y = x where x > 0, else alpha * (e^x - 1).  Source: arXiv 1511.07289."""
+    """y = x where x > 0, else alpha * (e^x - 1); the gradient at NaN is g.  Source: arXiv 1511.07289."""
 
     args, saves = "x", "x"
 
@@ -206,7 +209,7 @@ class elu:
     def vjp_x(g, s, *, alpha):
         if not grad_enabled():
             return elu_grad(g, s.x, alpha)
-        return g * where(s.x > 0.0, 1.0, exp(minimum(s.x, 0.0)) * alpha)
+        return g * where(s.x <= 0.0, exp(minimum(s.x, 0.0)) * alpha, 1.0)
 
 
 @op
@@ -224,7 +227,9 @@ class softplus:
 
 @op
 class hardswish:
-    """y = x * min(max(x + 3, 0), 6) / 6; as in PyTorch, the gradient at -3 is 0 and at 3 it is 1.
+    """y = x * min(max(x + 3, 0), 6) / 6; as in PyTorch, the gradient at -3 is 0, at 3 and NaN g.
+
+    y at -inf is NaN.
 
     Source: arXiv 1905.02244.
     """

@@ -74,8 +74,10 @@ exp = unary("exp", "y = e^x.", lambda g, s: g * s.y, saves="y")
 log = unary("log", "y = ln(x), the natural logarithm; -inf at 0, NaN below.", lambda g, s: g / s.x, saves="x")
 sqrt = unary("sqrt", "y = square root of x; NaN below 0.  The gradient g / (2 y) is infinite at 0.",
              lambda g, s: g * 0.5 / s.y, saves="y")
-abs = unary("abs", "y = |x|; the gradient at 0 is 0.", lambda g, s: g * sign(s.x), saves="x", dtypes="number")
-sign = unary("sign", "y = -1, 0 or 1, the sign of x; the gradient is 0.", lambda g, s: zeros_like(g), dtypes="number")
+abs = unary("abs", "y = |x|; the gradient at 0 and at NaN is 0.", lambda g, s: g * sign(s.x), saves="x",
+            dtypes="number")
+sign = unary("sign", "y = -1, 0 or 1, the sign of x, 0 at NaN; the gradient is 0.", lambda g, s: zeros_like(g),
+             dtypes="number")
 erf = unary("erf", "y = 2 / sqrt(pi) * integral of exp(-t^2) dt from 0 to x.",
             lambda g, s: g * (exp(-(s.x * s.x)) * (2 / sqrt_of(pi))), saves="x")
 
@@ -83,6 +85,8 @@ erf = unary("erf", "y = 2 / sqrt(pi) * integral of exp(-t^2) dt from 0 to x.",
 @op
 class clip:
     """y = x limited to [low, high]; a limit may be None.  The gradient is g inside, limits included, and 0 outside.
+
+    NaN stays NaN, and its gradient is 0.
 
     Raises:
         DTypeError: a limit is a fraction and x has integers.

@@ -5,6 +5,8 @@ Arguments of 16 bits are converted to float32 before anything is computed, each 
 
 from __future__ import annotations
 
+from math import inf
+
 from alpha.errors import ConfigError, DataError, DTypeError, ShapeError, message
 from alpha.op import Spec, grad_enabled, op
 from alpha.ops.activation import log_softmax, softmax, softplus
@@ -78,7 +80,8 @@ def cross_entropy(logits: Tensor, target: Tensor, *, label_smoothing: float = 0.
     Raises:
         ShapeError: the shapes do not fit, or there is no class.
         DTypeError: target is neither of labels nor of a dtype that goes with that of logits.
-        DataError: a label is outside [0, C).
+        DataError: a label is outside [0, C), now or when the gradient is made. On a GPU the loss and the gradient of
+            its row are NaN instead.
         ConfigError: label_smoothing or reduction is out of range.
     """
     logits = _wide(logits)
@@ -101,7 +104,11 @@ def _check_smoothing(label_smoothing: float, reduction: str) -> None:
 
 @op
 class label_cross_entropy:
-    """cross_entropy with labels: loss[n] and lse[n] = log sum_c exp(logits[n, c]), which backward reads."""
+    """cross_entropy with labels, and what backward reads: log sum_c exp(logits[n, c]) = lse[0, n] + lse[1, n].
+
+    lse[0] has the largest logits, lse[1] the logarithms of the sums of exp(logits - lse[0]). In one number large logits
+    would leave no digits of these.
+    """
 
     args, saves, mixed = "logits target", "logits target lse", "target"
     outs, returns = "loss lse", "loss"
@@ -113,7 +120,7 @@ class label_cross_entropy:
     def shape(logits, target, *, label_smoothing, reduction):
         _check_labels("cross_entropy", logits, target)
         rows = target.shape
-        return [rows if reduction == "none" else (), Spec(rows, accumulation_dtype(logits.dtype))]
+        return [rows if reduction == "none" else (), Spec((2, *rows), accumulation_dtype(logits.dtype))]
 
     def vjp_logits(g, s, *, label_smoothing, reduction):
         if not grad_enabled():
@@ -131,12 +138,22 @@ class cross_entropy_grad:
     Args:
         g: gradient of the loss.  Shape () or, for "none", (N,).
         logits, target, label_smoothing, reduction: as in cross_entropy.
-        lse: log sum exp of the logits.  Shape (N,).
+        lse: log sum exp of the logits in two parts, see label_cross_entropy.  Shape (2, N).
+    Raises:
+        ShapeError, DTypeError: the shapes do not fit, or target does not hold labels.
+        DataError: a label is outside [0, C); on a GPU the gradient of its row is NaN instead.
     """
 
     args, mixed = "g logits target lse", "target lse"
 
     def shape(g, logits, target, lse, *, label_smoothing, reduction):
+        _check_labels("cross_entropy_grad", logits, target)
+        rows, wide = target.shape, accumulation_dtype(logits.dtype)
+        if lse.shape != (2, *rows) or g.shape != (rows if reduction == "none" else ()) or lse.dtype != wide:
+            raise ShapeError(message(
+                "cross_entropy_grad", f"g has shape {g.shape}, lse {lse.shape} and dtype {lse.dtype}, the logits have "
+                f"shape {logits.shape}", "pass the lse of label_cross_entropy.full as it is, and a g of shape () "
+                'or, for "none", (N,)'))
         return logits.shape
 
 
@@ -189,30 +206,30 @@ def mse_loss(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
 
 
 def l1_loss(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-    """|x - target|.  x and target: one shape; float.  Raises ShapeError, ConfigError."""
+    """|x - target|; the gradient at NaN is 0.  x and target: one shape; float.  Raises ShapeError, ConfigError."""
     x, target = _wide_pair("l1_loss", x, target, reduction)
     return _reduce((x - target).abs(), reduction)
 
 
 def smooth_l1_loss(x: Tensor, target: Tensor, *, beta: float = 1.0, reduction: str = "mean") -> Tensor:
-    """d^2 / (2 beta) where d = |x - target| < beta, else d - beta / 2.
+    """d^2 / (2 beta) where d = |x - target| < beta, else d - beta / 2; the gradient at NaN is NaN, but 0 for beta 0.
 
     Args:
         x, target: one shape; float.
-        beta: where the square becomes linear, at least 0; 0 makes it l1_loss.
+        beta: where the square becomes linear, at least 0, finite; 0 makes it l1_loss.
         reduction: "mean", "sum" or "none".
     Raises:
         ShapeError: the shapes differ.
         ConfigError: beta or reduction is out of range.
     """
     x, target = _wide_pair("smooth_l1_loss", x, target, reduction)
-    if beta < 0:
-        raise ConfigError(message("smooth_l1_loss", f"beta={beta} is below 0", "choose a beta of at least 0"))
-    d = (x - target).abs()
-    if beta > 0:
-        near = d.clip(None, beta)
-        d = near * near * (0.5 / beta) + (d - near)
-    return _reduce(d, reduction)
+    if not 0 <= beta < inf:
+        raise ConfigError(message("smooth_l1_loss", f"beta={beta} is not in [0, inf)", "choose a beta of at least 0"))
+    d = x - target
+    if beta == 0:
+        return _reduce(d.abs(), reduction)
+    near = d.clip(-beta, beta)
+    return _reduce((near / beta) * (d - near * 0.5), reduction)
 
 
 def bce_loss(p: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
@@ -258,8 +275,9 @@ def bce_with_logits_loss(x: Tensor, target: Tensor, pos_weight: Tensor | None = 
                          reduction: str = "mean") -> Tensor:
     """Binary cross entropy of sigmoid(x), which neither overflows nor takes the logarithm of 0.
 
-        loss = (1 - target) * x + (1 + (pos_weight - 1) * target) * log(1 + e^-x)
+        loss = (1 - target) * log(1 + e^x) + pos_weight * target * log(1 + e^-x)
 
+    For targets in [0, 1] nothing cancels: loss and gradient keep their digits as far as float32 reaches.
     Args:
         x: logits; float.
         target: shape of x; float.
@@ -270,11 +288,11 @@ def bce_with_logits_loss(x: Tensor, target: Tensor, pos_weight: Tensor | None = 
         ConfigError: the reduction is unknown.
     """
     x, target = _wide_pair("bce_with_logits_loss", x, target, reduction)
-    tail = softplus(-x)
+    positive = target
     if pos_weight is not None:
         _check_weight(pos_weight.shape, x.shape)
-        tail = ((_wide(pos_weight) - 1.0) * target + 1.0) * tail
-    return _reduce((1.0 - target) * x + tail, reduction)
+        positive = _wide(pos_weight) * target
+    return _reduce((1.0 - target) * softplus(x) + positive * softplus(-x), reduction)
 
 
 def _check_weight(weight: Shape, shape: Shape) -> None:

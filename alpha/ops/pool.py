@@ -125,6 +125,7 @@ class max_pool2d_backward:
         dx of shape (N, IH, IW, C).
     Raises:
         ShapeError: the shapes of g and index differ, or (IH, IW) does not pool to (OH, OW).
+        DTypeError: index is not int32.
     """
 
     args, saves, mixed = "g index", "index", "index"
@@ -133,7 +134,7 @@ class max_pool2d_backward:
         return dict(hw=hw, **_window("max_pool2d_backward", kernel_size, stride, padding))
 
     def shape(g, index, *, hw, **window):
-        _check_index("max_pool2d_backward", g.shape, index)
+        _check_index("max_pool2d_backward", g.shape, index, "int32")
         return _unpooled_shape("max_pool2d_backward", g.shape, hw, **window)
 
     def vjp_g(g, s, **attrs):
@@ -171,15 +172,15 @@ class pool_scatter:
     """Adds each element of x to the position of its image that index names, 0 elsewhere.
 
     The gradient of an adaptive maximum, and max_unpool2d; max_pool2d knows more about its index and has its own.
-    The caller answers for the range of index; max_unpool2d checks it.
     Args:
         x: values.  Shape (N, OH, OW, C), NHWC; float.
         index: positions ih*IW + iw.  Shape of x; integer.
         hw: (IH, IW) of the result.
     Returns:
-        y of shape (N, IH, IW, C); 0 where no index points.
+        y of shape (N, IH, IW, C); 0 where no index points.  On a GPU the maps (n, c) of an index out of range are NaN.
     Raises:
-        ShapeError: the shapes of x and index differ.
+        ShapeError: the shapes of x and index differ, or, on the CPU, an index is outside [0, IH * IW).
+        DTypeError: index is not of an integer dtype.
     """
 
     args, saves, mixed = "x index", "index", "index"
@@ -200,9 +201,10 @@ class pool_gather:
         x: values.  Shape (N, IH, IW, C), NHWC; float.
         index: positions ih*IW + iw.  Shape (N, OH, OW, C); integer.
     Returns:
-        y of the shape of index.
+        y of the shape of index.  On a GPU an index out of range reads NaN.
     Raises:
-        ShapeError: batch or channels of x and index differ.
+        ShapeError: batch or channels of x and index differ, or, on the CPU, an index is outside [0, IH * IW).
+        DTypeError: index is not of an integer dtype.
     """
 
     args, saves, mixed = "x index", "index", "index"
@@ -215,10 +217,21 @@ class pool_gather:
         return pool_scatter(g, s.index, hw=s.x_shape[1:3])
 
 
-def _check_index(where: str, expected: Shape, index: Tensor) -> None:
+def _check_index(where: str, expected: Shape, index: Tensor, *dtypes: str) -> None:
     if index.shape != expected:
         raise ShapeError(message(where, f"index has shape {index.shape}, {expected} is needed",
                                  "pass the index of the max_pool2d.full call that made the values"))
+    dtypes = dtypes or ("int32", "int64")
+    if index.dtype not in dtypes:
+        raise DTypeError(message(where, f"index has dtype {index.dtype}, {' or '.join(dtypes)} is needed",
+                                 "pass the index of max_pool2d.full"))
+
+
+def index_error(where: str, index: int, position: int, hw: Pair) -> ShapeError:
+    """Returns the error for an index that is outside of a map of hw, found by an implementation."""
+    return ShapeError(message(where, f"index {index} at position {position} is outside [0, {hw[0] * hw[1]})",
+                              "pass the index of max_pool2d.full as it is, and the height and width of what was pooled",
+                              map=hw))
 
 
 def max_unpool2d(x: Tensor, index: Tensor, output_hw: int | Pair) -> Tensor:
@@ -238,9 +251,6 @@ def max_unpool2d(x: Tensor, index: Tensor, output_hw: int | Pair) -> Tensor:
     where, hw = "max_unpool2d", pair(output_hw, "output_hw", "max_unpool2d")
     _check_image(where, "x", x.shape)
     _check_index(where, x.shape, index)
-    if index.dtype not in ("int32", "int64"):
-        raise DTypeError(message(where, f"index has dtype {index.dtype}, int32 or int64 is needed",
-                                 "pass the index of max_pool2d.full"))
     positions = index.numpy()
     low, high = int(np.min(positions)), int(np.max(positions))
     if low < 0 or high >= hw[0] * hw[1]:

@@ -1,4 +1,4 @@
-// What:    y = relu(x), dx = g where y > 0, y = a + b, and the sum of squares.
+// What:    y = relu(x), dx = 0 where y <= 0, else g, y = a + b, and the sum of squares.
 // Layout:  flat arrays of n floats; outputs may be inputs.
 // Sums:    sum of squares: BLOCK elements in float per lane, blocks in double, in an order that no thread changes.
 #include <vector>
@@ -7,7 +7,7 @@
 
 namespace {
 
-constexpr int64_t ALONE_BELOW = 32768, BLOCK = 4096;
+constexpr int64_t ALONE_BELOW = 65536, BLOCK = 4096;
 
 template <class Body>
 INLINE void for_each(int64_t n, Body body) {

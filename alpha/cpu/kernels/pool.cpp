@@ -114,15 +114,24 @@ EXPORT void max_pool_bwd(const int64_t* table, const float* g, const int32_t* in
 }
 
 // The general form: any index, in any order. One image at a time, so that no two threads meet.
-EXPORT void pool_scatter(const float* g, const int32_t* index, float* dx, int64_t n, int64_t outputs, int64_t inputs,
-                         int64_t channels) {
-#pragma omp parallel for schedule(static) num_threads(team(n * outputs * channels, ALONE_BELOW))
+// Returns the first element whose index is outside of the map, which is left out, or -1.
+EXPORT int64_t pool_scatter(const float* g, const int32_t* index, float* dx, int64_t n, int64_t outputs, int64_t inputs,
+                            int64_t channels) {
+  int64_t bad = std::numeric_limits<int64_t>::max();
+#pragma omp parallel for schedule(static) num_threads(team(n * outputs * channels, ALONE_BELOW)) reduction(min : bad)
   for (int64_t image = 0; image < n; image++) {
     float* map = dx + image * inputs * channels;
     std::fill_n(map, inputs * channels, 0.0f);
     for (int64_t k = image * outputs; k < (image + 1) * outputs; k++)
-      for (int64_t c = 0; c < channels; c++) map[index[k * channels + c] * channels + c] += g[k * channels + c];
+      for (int64_t c = 0; c < channels; c++) {
+        const int64_t at = index[k * channels + c];
+        if (0 <= at && at < inputs)
+          map[at * channels + c] += g[k * channels + c];
+        else
+          bad = std::min(bad, k * channels + c);
+      }
   }
+  return bad < std::numeric_limits<int64_t>::max() ? bad : -1;
 }
 
 EXPORT void avg_pool_fwd(const int64_t* table, const float* x, float* y, int count_padding) {

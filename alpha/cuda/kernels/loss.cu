@@ -3,12 +3,12 @@
 //          dx[r, c] = g[r] * scale * (exp(x[r, c] - lse[r]) - (1 - s) * [c == label] - s / C)
 //          mask[r, c] = (c == label[r])
 // Layout:  logits (rows, C); a piece is 16 bytes of a row, or 1 element where C is not a multiple of that. Labels are
-//          int64 (long_labels), or int32.
+//          int64 (long_labels), or int32. lse (2, rows) in two parts: the largest logit, and what it lacks.
 // Passes:  a row stays in registers between the maximum and the sum if HELD pieces per thread suffice, else it is read
 //          again, from the cache. Blocks store the sum of their rows' losses; the last block to do so adds these up,
 //          in the order of the blocks whichever it is.
 // Labels:  outside [0, C): the row's loss and gradient are NaN, its mask is false, first_bad is the first such row.
-// Accuracy: the largest logit is subtracted before exp, so nothing overflows.
+// Accuracy: the largest logit is subtracted before exp, so nothing overflows; and kept apart, so no digit is lost.
 // Requires: 16-byte aligned tensors.
 // Threads: `width` threads, up to a warp or a whole block, per row; a block of `forward` takes every gridDim.x-th set
 //          of THREADS / width rows.
@@ -103,7 +103,8 @@ __device__ __forceinline__ void forward(const T *__restrict__ logits, const void
     const float log_sum = logf(sum);
     float v = known ? log_sum - (1 - smoothing) * (to_float(at_label) - largest) : NAN;
     if (smoothing > 0) v -= smoothing * (below / classes);
-    lse[row] = largest + log_sum;
+    lse[row] = largest;
+    lse[rows + row] = log_sum;
     if (!block_loss) loss[row] = from_float<T>(v);
     mine += v;
   }
@@ -128,7 +129,7 @@ __device__ __forceinline__ void forward(const T *__restrict__ logits, const void
                              const float *lse, T *dx, i64 rows, i64 classes, int width, float smoothing, \
                              float scale) { \
     const i64 row = i64(blockIdx.x) * (THREADS / width) + threadIdx.x / width; \
-    const LossRows<T> all = {g, g_step, logits, labels, long_labels, lse, classes, width, smoothing, scale}; \
+    const LossRows<T> all = {g, g_step, logits, labels, long_labels, lse, rows, classes, width, smoothing, scale}; \
     if (row < rows) gradient_of_row<T, N>(all, row, [&](const float (&v)[N], i64 i) { store_floats(dx + i, v); }); \
   } \
   ALPHA_KERNEL(backward##suffix)

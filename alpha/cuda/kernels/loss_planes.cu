@@ -26,7 +26,7 @@ gradient_planes(const float *g, const float *logits, const void *labels, int lon
                 OperandHeader *header, int *lost_ranges, i64 rows, i64 classes, int width, float smoothing,
                 float scale) {
   PlaneWriter out(dx, rows * classes, header);
-  gradient_of_rows({g, 0, logits, labels, long_labels, lse, classes, width, smoothing, scale}, rows,
+  gradient_of_rows({g, 0, logits, labels, long_labels, lse, rows, classes, width, smoothing, scale}, rows,
                    [&](const float (&v)[4], i64 i) { out.put(v, i); });
   out.finish(header, lost_ranges);
 }
@@ -36,7 +36,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4)
 gradient_stored(const float *g, const float *logits, const void *labels, int long_labels, const float *lse, float *dx,
                 const int *flag, i64 rows, i64 classes, int width, float smoothing, float scale) {
   if (!*flag) return;
-  gradient_of_rows({g, 0, logits, labels, long_labels, lse, classes, width, smoothing, scale}, rows,
+  gradient_of_rows({g, 0, logits, labels, long_labels, lse, rows, classes, width, smoothing, scale}, rows,
                    [&](const float (&v)[4], i64 i) { store_floats(dx + i, v); });
 }
 ALPHA_KERNEL(gradient_stored)

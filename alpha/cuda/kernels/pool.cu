@@ -126,24 +126,30 @@ __device__ __forceinline__ void global_avg_pool(const T *x, T *y, int pixels, in
   store_floats(y + (image * packets + column) * V, sum);
 }
 
-// y[n, oh, ow, c] = x[n, index[n, oh, ow, c], c]
+// y[n, oh, ow, c] = x[n, index[n, oh, ow, c], c]; NaN where the index is outside of the map
 template <int V, class T, class Index>
 __device__ __forceinline__ void pool_gather(const Pool &p, int k, const T *x, const Index *index, T *y) {
   const Site s = site_of<V>(p, p.h.out, p.w.out, k);
+  const i64 pixels = static_cast<i64>(p.h.in.n) * p.w.in.n;
   for (int image = s.image; image < p.images; image += p.apart) {
     const T *from = x + p.input_image(image) + s.c;
     const i64 at = p.output_image(image) + p.output_at(s.row, s.column) + s.c;
     const Lanes<V, Index> positions = load<V>(index + at);
     Lanes<V, T> lanes;
 #pragma unroll
-    for (int l = 0; l < V; l++) lanes.v[l] = from[static_cast<i64>(positions.v[l]) * p.channels + l];
+    for (int l = 0; l < V; l++) {
+      const i64 position = positions.v[l];
+      const bool inside = 0 <= position && position < pixels;
+      lanes.v[l] = inside ? from[position * p.channels + l] : from_float<T>(NAN);
+    }
     store(y + at, lanes);
   }
 }
 
 constexpr int POSITIONS = 32, WARPS = THREADS / 32;
 
-// y[n, i, c] = sum of x[n, k, c] over all k, ascending, with index[n, k, c] == i. Others are left out.
+// y[n, i, c] = sum of x[n, k, c] over all k, ascending, with index[n, k, c] == i. An index outside of the map makes all
+// of y[n, :, c] NaN.
 // A lane has one column (n, c), a warp POSITIONS of its positions: it reads all indices of its columns, and adds what
 // falls among its positions in shared memory, where no other thread meets it.
 template <class T, class Index>
@@ -156,13 +162,15 @@ __device__ __forceinline__ void pool_scatter(const T *x, const Index *index, T *
   if (column >= columns || mine <= 0) return;
   const i64 image = column / channels, c = column % channels;
   for (int i = 0; i < mine; i++) map[warp][i][lane] = 0;
+  bool bad = false;
 #pragma unroll 4
   for (int k = 0; k < outputs; k++) {
-    const i64 at = (image * outputs + k) * channels + c, i = static_cast<i64>(index[at]) - begin;
+    const i64 at = (image * outputs + k) * channels + c, position = index[at], i = position - begin;
+    bad |= position < 0 || position >= positions;
     if (0 <= i && i < mine) map[warp][i][lane] += to_float(x[at]);
   }
   for (int i = 0; i < mine; i++)
-    y[(image * positions + begin + i) * channels + c] = from_float<T>(map[warp][i][lane]);
+    y[(image * positions + begin + i) * channels + c] = from_float<T>(bad ? NAN : map[warp][i][lane]);
 }
 
 // name_<dtype> takes packets, name_scalar_<dtype> one element per thread.
