@@ -27,48 +27,55 @@ def label_cross_entropy_cpu(logits: Array, target: Array, *, label_smoothing: fl
                             reduction: str) -> tuple[Array, Array]:
     rows, classes = logits.shape
     if native.usable(logits):
-        loss, lse = empty((rows,), logits.dtype), empty((2, rows), logits.dtype)
-        bad = native.cross_entropy_fwd(logits, target.astype(np.int64, copy=False), loss, lse, label_smoothing)
+        loss, stats = empty((rows,), logits.dtype), empty((3, rows), logits.dtype)
+        bad = native.cross_entropy_fwd(logits, target.astype(np.int64, copy=False), loss, stats, label_smoothing)
         if bad >= 0:
             _refuse_label("cross_entropy", target, bad, classes)
     else:
         _check_labels("cross_entropy", target, classes)
-        loss, lse = _losses(logits, target, label_smoothing)
+        loss, stats = _losses(logits, target, label_smoothing)
     if reduction != "none":
         with np.errstate(invalid="ignore"):  # the mean of no rows is NaN
             total = np.add.reduce(loss, dtype=np.float64)
             loss = np.asarray(total / np.float64(rows) if reduction == "mean" else total)
-    return loss.astype(logits.dtype, copy=False), lse
+    return loss.astype(logits.dtype, copy=False), stats
 
 
 def _losses(logits: Array, target: Array, label_smoothing: float) -> tuple[Array, Array]:
-    """Returns loss and lse per row.  The largest logit is subtracted first, so that nothing overflows."""
+    """Returns loss and stats per row.  The largest logit is subtracted first, so that nothing overflows."""
     x = wide(logits)
     largest = x.max(1, keepdims=True)
     below = x - largest
-    log_sum = np.log(np.exp(below).sum(1))
-    loss = log_sum - (1 - label_smoothing) * below[np.arange(len(x)), target]
+    at = np.arange(len(x)), target
+    shares, of_label = np.exp(below), below[at]
+    share = shares[at]
+    shares[at] = 0
+    others = shares.sum(1)
+    log_sum = np.where(of_label == 0, np.log1p(others), np.log(others + share))
+    loss = log_sum - (1 - label_smoothing) * of_label
     if label_smoothing:
         loss -= label_smoothing * below.mean(1)
-    return loss, np.stack([largest[:, 0], log_sum])
+    return loss, np.stack([largest[:, 0], log_sum, others / (others + share)])
 
 
 @ops.cross_entropy_grad.impl("cpu")
-def cross_entropy_grad_cpu(g: Array, logits: Array, target: Array, lse: Array, *, label_smoothing: float,
+def cross_entropy_grad_cpu(g: Array, logits: Array, target: Array, stats: Array, *, label_smoothing: float,
                            reduction: str) -> Array:
     rows, classes = logits.shape
     scale = 1 / max(1, rows) if reduction == "mean" else 1.0
-    if native.usable(g, logits, lse):
+    if native.usable(g, logits, stats):
         dx = empty_like(logits)
-        bad = native.cross_entropy_bwd(g, logits, target.astype(np.int64, copy=False), lse, dx, label_smoothing, scale)
+        labels = target.astype(np.int64, copy=False)
+        bad = native.cross_entropy_bwd(g, logits, labels, stats, dx, label_smoothing, scale)
         if bad >= 0:
             _refuse_label("backward of cross_entropy", target, bad, classes)
         return dx
     _check_labels("backward of cross_entropy", target, classes)
-    dx = np.exp(wide(logits) - lse[0, :, None] - lse[1, :, None])
+    largest, log_sum, others = stats
+    dx = np.exp(wide(logits) - largest[:, None] - log_sum[:, None])
     if label_smoothing:
         dx -= label_smoothing / classes
-    dx[np.arange(rows), target] -= 1 - label_smoothing
+    dx[np.arange(rows), target] = label_smoothing - label_smoothing / classes - others
     dx *= (wide(g) * scale).reshape(-1, 1)
     return dx.astype(logits.dtype, copy=False)
 

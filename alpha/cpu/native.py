@@ -282,24 +282,24 @@ def avg_pool_bwd(g: Array, dx: Array, kernel_size: Pair, stride: Pair, padding: 
     _lib.avg_pool_bwd(_ptr(table), _ptr(g), _ptr(dx), count_include_pad)
 
 
-def cross_entropy_fwd(x: Array, labels: Array, loss: Array, lse: Array, smoothing: float = 0.0) -> int:
-    """loss[r] and log sum exp = lse[0, r] + lse[1, r] of logits x (R, C) with int64 labels (R,).
+def cross_entropy_fwd(x: Array, labels: Array, loss: Array, stats: Array, smoothing: float = 0.0) -> int:
+    """loss[r] of logits x (R, C) with int64 labels (R,), and stats (3, R): see alpha.ops.loss.label_cross_entropy.
 
-    Returns -1, or the first row whose label is outside [0, C); loss and lse are then unset.
+    Returns -1, or the first row whose label is outside [0, C); loss and stats are then unset.
     """
     rows, classes = x.shape
-    row: int = _lib.cross_entropy_fwd(_ptr(x), _ptr(labels), _ptr(loss), _ptr(lse), rows, classes, smoothing)
+    row: int = _lib.cross_entropy_fwd(_ptr(x), _ptr(labels), _ptr(loss), _ptr(stats), rows, classes, smoothing)
     return row
 
 
-def cross_entropy_bwd(g: Array, x: Array, labels: Array, lse: Array, dx: Array, smoothing: float = 0.0,
+def cross_entropy_bwd(g: Array, x: Array, labels: Array, stats: Array, dx: Array, smoothing: float = 0.0,
                       scale: float = 1.0) -> int:
     """dx = scale * g * (softmax(x) - target).  g has one element, or one per row.
 
     Returns -1, or the first row whose label is outside [0, C); dx is then unset.
     """
     rows, classes = x.shape
-    row: int = _lib.cross_entropy_bwd(_ptr(g), int(g.size > 1), _ptr(x), _ptr(labels), _ptr(lse), _ptr(dx), rows,
+    row: int = _lib.cross_entropy_bwd(_ptr(g), int(g.size > 1), _ptr(x), _ptr(labels), _ptr(stats), _ptr(dx), rows,
                                       classes, smoothing, scale)
     return row
 

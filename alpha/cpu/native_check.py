@@ -106,9 +106,9 @@ def _pool(rng: np.random.Generator) -> None:
 
 def _loss(rng: np.random.Generator) -> None:
     x, labels = _floats(rng, 5, 13), rng.integers(0, 13, 5)
-    loss, lse, dx = _nan(5), _nan(2, 5), _nan(5, 13)
-    native.cross_entropy_fwd(x, labels, loss, lse)
-    native.cross_entropy_bwd(np.ones(1, np.float32), x, labels, lse, dx)
+    loss, stats, dx = _nan(5), _nan(3, 5), _nan(5, 13)
+    native.cross_entropy_fwd(x, labels, loss, stats)
+    native.cross_entropy_bwd(np.ones(1, np.float32), x, labels, stats, dx)
     p = np.exp(x) / np.exp(x).sum(1, keepdims=True)
     _require(loss, -np.log(p[np.arange(5), labels]))
     _require(dx, p - np.eye(13)[labels])

@@ -104,14 +104,15 @@ def _check_smoothing(label_smoothing: float, reduction: str) -> None:
 
 @op
 class label_cross_entropy:
-    """cross_entropy with labels, and what backward reads: log sum_c exp(logits[n, c]) = lse[0, n] + lse[1, n].
+    """cross_entropy with labels, and what backward reads of softmax(logits), three numbers of each row.
 
-    lse[0] has the largest logits, lse[1] the logarithms of the sums of exp(logits - lse[0]). In one number large logits
-    would leave no digits of these.
+        softmax[n, c] = exp(logits[n, c] - stats[0, n] - stats[1, n]),   stats[2, n] = 1 - softmax[n, target[n]]
+
+    stats[0] has the largest logits. In one number with stats[1], as in 1 minus a softmax, no digits might be left.
     """
 
-    args, saves, mixed = "logits target", "logits target lse", "target"
-    outs, returns = "loss lse", "loss"
+    args, saves, mixed = "logits target", "logits target stats", "target"
+    outs, returns = "loss stats", "loss"
 
     def canon(*, label_smoothing=0.0, reduction="mean"):
         _check_smoothing(label_smoothing, reduction)
@@ -120,11 +121,11 @@ class label_cross_entropy:
     def shape(logits, target, *, label_smoothing, reduction):
         _check_labels("cross_entropy", logits, target)
         rows = target.shape
-        return [rows if reduction == "none" else (), Spec((2, *rows), accumulation_dtype(logits.dtype))]
+        return [rows if reduction == "none" else (), Spec((3, *rows), accumulation_dtype(logits.dtype))]
 
     def vjp_logits(g, s, *, label_smoothing, reduction):
         if not grad_enabled():
-            return cross_entropy_grad(g, s.logits, s.target, s.lse, label_smoothing, reduction)
+            return cross_entropy_grad(g, s.logits, s.target, s.stats, label_smoothing, reduction)
         rows, classes = s.logits_shape
         q = label_mask(s.target, classes=classes).astype(g.dtype) * (1 - label_smoothing) + label_smoothing / classes
         per_row = g / rows if reduction == "mean" else g.reshape(rows, 1) if reduction == "none" else g
@@ -138,21 +139,21 @@ class cross_entropy_grad:
     Args:
         g: gradient of the loss.  Shape () or, for "none", (N,).
         logits, target, label_smoothing, reduction: as in cross_entropy.
-        lse: log sum exp of the logits in two parts, see label_cross_entropy.  Shape (2, N).
+        stats: of label_cross_entropy.full.  Shape (3, N).
     Raises:
         ShapeError, DTypeError: the shapes do not fit, or target does not hold labels.
         DataError: a label is outside [0, C); on a GPU the gradient of its row is NaN instead.
     """
 
-    args, mixed = "g logits target lse", "target lse"
+    args, mixed = "g logits target stats", "target stats"
 
-    def shape(g, logits, target, lse, *, label_smoothing, reduction):
+    def shape(g, logits, target, stats, *, label_smoothing, reduction):
         _check_labels("cross_entropy_grad", logits, target)
         rows, wide = target.shape, accumulation_dtype(logits.dtype)
-        if lse.shape != (2, *rows) or g.shape != (rows if reduction == "none" else ()) or lse.dtype != wide:
+        if stats.shape != (3, *rows) or g.shape != (rows if reduction == "none" else ()) or stats.dtype != wide:
             raise ShapeError(message(
-                "cross_entropy_grad", f"g has shape {g.shape}, lse {lse.shape} and dtype {lse.dtype}, the logits have "
-                f"shape {logits.shape}", "pass the lse of label_cross_entropy.full as it is, and a g of shape () "
+                "cross_entropy_grad", f"g has shape {g.shape}, stats {stats.shape} and dtype {stats.dtype}, the logits "
+                f"have shape {logits.shape}", "pass the stats of label_cross_entropy.full, and a g of shape () "
                 'or, for "none", (N,)'))
         return logits.shape
 

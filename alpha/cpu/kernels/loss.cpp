@@ -1,10 +1,11 @@
 // What:    softmax cross-entropy over rows of logits with integer labels and label smoothing s
 //          loss[r] = lse[r] - (1 - s) * x[r, label] - s / C * sum_c x[r, c],   lse = log sum_c exp(x[r, c])
 //          dx[r, c] = g[r] * (exp(x[r, c] - lse[r]) - (1 - s) * [c == label] - s / C)
-// Layout:  logits (rows, C), labels int64.  lse (2, rows) in two parts: the largest logit, and what it lacks.
+// Layout:  logits (rows, C), labels int64.  stats (3, rows): the largest logit, lse - that, 1 - softmax at the label.
 // Labels:  both passes return the first row whose label is outside [0, C), before they write anything, or -1.
 // Sums:    along a row in order; the largest logit is subtracted before exp, so nothing overflows.
 #include <cmath>
+#include <limits>
 
 #include "vec.hpp"
 
@@ -33,7 +34,7 @@ int64_t first_bad(const int64_t* labels, int64_t rows, int64_t classes) {
 
 }  // namespace
 
-EXPORT int64_t cross_entropy_fwd(const float* x, const int64_t* labels, float* loss, float* lse, int64_t rows,
+EXPORT int64_t cross_entropy_fwd(const float* x, const int64_t* labels, float* loss, float* stats, int64_t rows,
                                  int64_t classes, double smoothing) {
   const int64_t bad = first_bad(labels, rows, classes);
   if (bad >= 0) return bad;
@@ -41,24 +42,28 @@ EXPORT int64_t cross_entropy_fwd(const float* x, const int64_t* labels, float* l
 #pragma omp parallel for schedule(static) num_threads(team(rows * classes, ALONE_BELOW))
   for (int64_t r = 0; r < rows; r++) {
     const float* row = x + r * classes;
-    float largest = row[0], sum = 0, total = 0;
-    for (int64_t c = 1; c < classes; c++) largest = row[c] > largest ? row[c] : largest;
-#pragma omp simd reduction(+ : sum, total)
-    for (int64_t c = 0; c < classes; c++) {
-      sum += exponential(row[c] - largest);
-      total += row[c] - largest;
+    const int32_t label = int32_t(labels[r]), end = int32_t(classes);
+    float largest = -std::numeric_limits<float>::infinity(), others = 0, total = 0;  // a NaN shows in the sums
+    for (int64_t c = 0; c < classes; c++) largest = row[c] > largest ? row[c] : largest;
+#pragma omp simd reduction(+ : others, total)
+    for (int32_t c = 0; c < end; c++) {
+      const float below = row[c] - largest, e = exponential(below);
+      others += c == label ? 0 : e;
+      total += below;
     }
-    const float log_sum = std::log(sum);
-    lse[r] = largest;
-    lse[rows + r] = log_sum;
-    loss[r] = log_sum - on * (row[labels[r]] - largest) - (off > 0 ? off * total : 0);
+    const float below = row[label] - largest, sum = others + exponential(below);
+    const float log_sum = below == 0 ? std::log1p(others) : std::log(sum);
+    stats[r] = largest;
+    stats[rows + r] = log_sum;
+    stats[2 * rows + r] = others / sum;
+    loss[r] = log_sum - on * below - (off > 0 ? off * total : 0);
   }
   return -1;
 }
 
 // g has one element per row, g_step apart: 0 gives every row the same gradient. The result is multiplied by scale.
 EXPORT int64_t cross_entropy_bwd(const float* g, int64_t g_step, const float* x, const int64_t* labels,
-                                 const float* lse, float* dx, int64_t rows, int64_t classes, double smoothing,
+                                 const float* stats, float* dx, int64_t rows, int64_t classes, double smoothing,
                                  double scale) {
   const int64_t bad = first_bad(labels, rows, classes);
   if (bad >= 0) return bad;
@@ -66,11 +71,11 @@ EXPORT int64_t cross_entropy_bwd(const float* g, int64_t g_step, const float* x,
 #pragma omp parallel for schedule(static) num_threads(team(rows * classes, ALONE_BELOW))
   for (int64_t r = 0; r < rows; r++) {
     const float *row = x + r * classes, gradient = g[r * g_step] * float(scale);
-    const float largest = lse[r], log_sum = lse[rows + r];
+    const float largest = stats[r], log_sum = stats[rows + r];
     float* out = dx + r * classes;
 #pragma omp simd
     for (int64_t c = 0; c < classes; c++) out[c] = gradient * (exponential(row[c] - largest - log_sum) - off);
-    out[labels[r]] -= gradient * float(1 - smoothing);
+    out[labels[r]] = gradient * (float(smoothing - smoothing / classes) - stats[2 * rows + r]);
   }
   return -1;
 }
