@@ -22,8 +22,8 @@ from alpha.ops.norm import batch_norm_act
 
 INF, NAN = np.inf, np.nan
 STEPS = [np.nextafter(np.float32(k), np.float32(k + d)) for k in (-3, 0, 3, 6) for d in (-1, 1)]
-SPECIAL = np.array([NAN, -NAN, INF, -INF, 0.0, -0.0, 1e-40, -1e-40, 3.4028235e38, -3.4028235e38, 1.0, -1.0, 3, -3, 6, -6,
-                    20, -20, 20.5, 87, -87, 100, -100, 110, -110, 0.4, -0.4, *STEPS], np.float32)
+SPECIAL = np.array([NAN, -NAN, INF, -INF, 0.0, -0.0, 1e-40, -1e-40, 3.4028235e38, -3.4028235e38, 1.0, -1.0, 3, -3, 6,
+                    -6, 20, -20, 20.5, 87, -87, 100, -100, 110, -110, 0.4, -0.4, *STEPS], np.float32)
 GRADIENT = np.float32(1.5)
 TINY = 1.2e-38  # below it are the numbers that some units have as 0
 SIZES = (1, 7, len(SPECIAL), 1000, LARGE + 3)
@@ -165,9 +165,7 @@ def test_a_gradient_of_infinity_or_nan_reaches_no_masked_element(cpu_kernels: st
             assert_equal_at(x.grad.numpy()[:3], expected[:min(3, size)], name=name)
 
 
-# ---- fused forms: what they give is the same as by themselves ----------------------------------------------------------
-
-ONE, ZERO = np.ones(1, np.float32), np.zeros(1, np.float32)
+# ---- fused forms: what they give is the same as by themselves --------------------------------------------------------
 
 
 def scaled(x: alpha.Tensor, activation: str | None, form: str) -> alpha.Tensor:
@@ -209,9 +207,10 @@ def test_every_elementwise_op_is_looked_at() -> None:
     assert one_tensor <= tables, one_tensor - tables
 
 
-# ---- two tensors -------------------------------------------------------------------------------------------------------
+# ---- two tensors -----------------------------------------------------------------------------------------------------
 
-NUMBERS = np.array([NAN, INF, -INF, 0.0, -0.0, 1e-40, 3.4e38, -3.4e38, 1, -1, 2, -2, 0.5, -0.5, 3, -3, 1e20], np.float32)
+NUMBERS = np.array([NAN, INF, -INF, 0.0, -0.0, 1e-40, 3.4e38, -3.4e38, 1e20, 1, -1, 2, -2, 0.5, -0.5, 3, -3],
+                   np.float32)
 PAIRS = tuple(m.ravel() for m in np.meshgrid(NUMBERS, NUMBERS))
 ARITHMETIC = ("add", "sub", "mul", "div", "maximum", "minimum", "pow")
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")

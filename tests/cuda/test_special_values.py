@@ -92,10 +92,11 @@ def test_losses_keep_their_digits() -> None:
     """As on the CPU (tests/test_loss_tails.py), whose results are the measure."""
     logits = np.linspace(-80, 80, 641, dtype=np.float32)
     for target in (0.0, 1.0, 0.25):
-        found = [value_and_gradient(lambda x: ops.bce_with_logits_loss(  # noqa: B023
-            x, ops.full(x.shape, target, device=x.device), reduction="none"), logits, device)  # noqa: B023
-            for device in ("cpu", "cuda")]
-        for got, expected in zip(found[1], found[0]):
+        def loss(x: alpha.Tensor, target: float = target) -> alpha.Tensor:
+            return ops.bce_with_logits_loss(x, ops.full(x.shape, target, device=x.device), reduction="none")
+
+        here, there = (value_and_gradient(loss, logits, device) for device in ("cpu", "cuda"))
+        for got, expected in zip(there, here):
             assert_equal_at(got, expected, rtol=2e-6)
 
 
