@@ -72,7 +72,7 @@ def numerics() -> Iterator[str]:
 
 def cuda() -> Iterator[str]:
     """Yields what the CUDA backend has to work with."""
-    from alpha.cuda import doctor
+    from alpha.cuda.runtime import doctor
 
     return doctor.report()
 
@@ -118,7 +118,7 @@ def architecture(text: str) -> str:
 
 def build_kernels(arches: list[str]) -> int:
     """Builds the kernels of both backends, prints what came of it, and returns the exit code."""
-    from alpha.cuda import doctor
+    from alpha.cuda.runtime import doctor
 
     for line in kernels():
         print(line)

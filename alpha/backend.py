@@ -61,7 +61,7 @@ class Backend(Protocol):
     can_record: bool  # whether there is `record`: where the host itself computes, nothing is gained by it
 
     def record(self, function: Callable[[list[Array]], list[Array]], inputs: Sequence[Array]) -> Any:
-        """Returns what `function` does to arrays like `inputs`: alpha.cuda.recording.Recording."""
+        """Returns what `function` does to arrays like `inputs`: alpha.cuda.runtime.recording.Recording."""
 
     def memory_stats(self) -> dict[str, int]:
         """Returns bytes: live, cached, peak (of live, since the last reset)."""

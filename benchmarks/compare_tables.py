@@ -9,7 +9,8 @@ from benchmarks.results import Row, key_of, latest
 
 NETWORK = ("model", "batch", "precision", "settings")
 KEY = ("kind", "device", *NETWORK, "configuration")
-TITLES = {"lenet5": "LeNet-5", "vgg16": "VGG-16", "resnet18": "ResNet-18", "googlenet": "GoogLeNet"}
+TITLES = {"lenet5": "LeNet-5", "vgg16": "VGG-16", "resnet18": "ResNet-18", "googlenet": "GoogLeNet"}  # in their order
+PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 MIB = 1 << 20
 BARRED = {("resnet18", 512), ("vgg16", 512)}  # in fp32: to be faster than eager PyTorch, in half the memory
 TIME_BAR, MEMORY_BAR = 1.0, 0.5
@@ -58,6 +59,13 @@ def networks(rows: Iterable[Row]) -> list[list[Row]]:
         if row["kind"] == "step" and "failed" not in row:
             found.setdefault(key_of(row, NETWORK), []).append(row)
     return list(found.values())
+
+
+def order(row: Row) -> tuple[object, ...]:
+    """Returns what rows are sorted by, everywhere: network, batch, precision."""
+    place = [list(TITLES).index(row["model"])] if row["model"] in TITLES else [len(TITLES), row["model"]]
+    precision = PRECISIONS.index(row["precision"]) if row["precision"] in PRECISIONS else len(PRECISIONS)
+    return (*place, row["batch"], precision, row.get("settings") or "")
 
 
 def best(rows: Iterable[Row]) -> Row:

@@ -132,12 +132,12 @@ def in_windows(timing: ModuleType, sides: dict[str, Side], graph_calls: int, eff
 def stream_of(device: str) -> Any:
     if device == "cpu":
         return None
-    from alpha.cuda.context import context
+    from alpha.cuda.runtime.context import context
     return context.stream
 
 
 def sm_count() -> int:
-    from alpha.cuda.context import context
+    from alpha.cuda.runtime.context import context
     return context.sm_count
 
 
@@ -146,7 +146,7 @@ def kernel_of(pass_name: str, desc: Any, dtype: str, device: str) -> tuple[str, 
     if device == "cpu":
         from alpha.cpu import native
         return "compiled" if alpha.config.cpu_kernels and native.library() else "numpy", ""
-    from alpha.cuda.plan import plan, precision_of
+    from alpha.cuda.conv.planner import plan, precision_of
     chosen = plan(pass_name, desc, precision_of(dtype)).chosen
     return chosen.name, chosen.reads
 

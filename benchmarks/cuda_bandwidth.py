@@ -20,9 +20,9 @@ import numpy as np
 
 import alpha  # noqa: F401  registers the ops
 from alpha.backend import get_backend
-from alpha.cuda import memory
-from alpha.cuda.context import context
-from alpha.cuda.memory import Array
+from alpha.cuda.runtime import memory
+from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.memory import Array
 from alpha.op import Op, registry
 from benchmarks import cuda_timing as timing
 from benchmarks.bandwidth_jobs import BAR_FAMILIES, FAMILIES, HALF_FAMILIES, Data, Job

@@ -3,7 +3,7 @@
     python -m benchmarks.cuda_conv_modes [--shapes v1 d32] [--passes fprop dgrad wgrad] [--modes fp32 tf32 bf16 fp16]
                                          [--peers fp32 tf32 bf16] [--units wgmma mma] [--rounds 5] [--rest 0.15]
                                          [--sustained 0.6] [--split] [--counts] [--tiles 4] [--output FILE.jsonl]
-                                         [--set alpha.cuda.conv.schedule_wgmma.ALIGNED_FROM=128]
+                                         [--set alpha.cuda.conv.wgmma.schedule.ALIGNED_FROM=128]
 
 Normal data in buffers that rotate over more than the cache holds. Both libraries' calls are captured in CUDA graphs and
 replayed between events, in bursts: windows of 12 ms, each after a rest, so that the clock is that of a cool device; and
@@ -30,10 +30,10 @@ from pathlib import Path
 from typing import Any
 
 import alpha
-from alpha.cuda.context import context
-from alpha.cuda.memory import Array, empty
-from alpha.cuda.operand import operand
-from alpha.cuda.plan import plan, precision_of
+from alpha.cuda.conv.planner import plan, precision_of
+from alpha.cuda.lazy.operand import operand
+from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.memory import Array, empty
 from alpha.errors import message
 from alpha.graph import set_grad_enabled
 from benchmarks import cuda_timing as timing
@@ -42,8 +42,8 @@ from benchmarks.environment import torch_facts
 from benchmarks.results import Row, record
 from benchmarks.shapes import NARROW, PASSES, SHAPES, ConvShape
 
-UNITS = {"wgmma": ("alpha.cuda.conv.wgmma", "alpha.cuda.conv.wgmma_wgrad"),  # modules that offer candidates()
-         "mma": ("alpha.cuda.conv.mma",)}
+UNITS = {"wgmma": ("alpha.cuda.conv.wgmma", "alpha.cuda.conv.wgmma.wgrad"),  # modules that offer candidates()
+         "mma": ("alpha.cuda.conv.mma.mma",)}
 MODES = {"fp32": ("float16x2", "float32"), "tf32": ("float16", "float32"), "bf16": ("bfloat16", "bfloat16"),
          "fp16": ("float16", "float16")}
 PEERS = ("fp32", "tf32", "bf16")
@@ -65,7 +65,7 @@ def tile_call(operands: Operands, candidate: Any, split: bool, counts: bool = Fa
     """Returns a candidate's launch as a function of the number of the call, which returns the output.
 
     split: what it reads of the activations, or of the gradient, is made with every call.
-    counts: the output's statistics are counted too, for a batch norm (alpha/cuda/tile_statistics.py).
+    counts: the output's statistics are counted too, for a batch norm (alpha/cuda/lazy/tile_statistics.py).
     """
     pass_name, desc = candidate.pass_name, operands.shape.desc
     launch, shape = candidate.prepare(desc), {"fprop": desc.y_shape, "dgrad": desc.x_shape, "wgrad": desc.w_shape}

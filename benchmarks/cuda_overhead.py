@@ -19,7 +19,7 @@ import numpy as np
 import alpha
 import models
 from alpha import ops, optim
-from alpha.cuda import memory
+from alpha.cuda.runtime import memory
 from alpha.op import registry
 from benchmarks import cuda_timing as timing
 from benchmarks.environment import torch_facts

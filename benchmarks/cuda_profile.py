@@ -61,8 +61,8 @@ def run_once(todo: Sequence[Row], sides: Sequence[str]) -> None:
     """Runs each pass for the profiler, behind a mark; what is made at a first call is there."""
     import torch
 
-    from alpha.cuda import kernel
-    from alpha.cuda.plan import PRECISIONS
+    from alpha.cuda.conv.planner import PRECISIONS
+    from alpha.cuda.runtime import kernel
     from benchmarks import cuda_timing as timing
     kernel.compile_all = lambda arch: {}  # those that are launched alone
     timing.start("cuda_profile")

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from alpha.backend import get_backend
-from alpha.cuda import memory
-from alpha.cuda.context import context
-from alpha.cuda.memory import Array
-from alpha.cuda.recording import Recording
+from alpha.cuda.runtime import memory
+from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.memory import Array
+from alpha.cuda.runtime.recording import Recording
 from alpha.errors import AlphaError
 from benchmarks import rounds
 from benchmarks.environment import SMI, environment, smi

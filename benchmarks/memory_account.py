@@ -116,7 +116,7 @@ def traced_step(side: AlphaSide, trace: Trace) -> tuple[list[Holding], list[Hold
     if side.device == "cpu":
         from alpha.cpu import memory
     else:
-        from alpha.cuda import memory  # type: ignore[no-redef]
+        from alpha.cuda.runtime import memory  # type: ignore[no-redef]
     before = memory.on_allocate
 
     def both(address: int, nbytes: int) -> None:
@@ -172,7 +172,7 @@ def _pool(device: str) -> Any:
     if device == "cpu":
         from alpha.cpu.memory import pool
         return pool
-    from alpha.cuda import memory
+    from alpha.cuda.runtime import memory
     return memory.pool
 
 

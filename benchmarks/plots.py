@@ -4,6 +4,7 @@
 
     zeros.png          share of padded zeros, and of products with them, against the size of the map
     conv_speed.png     the paper's cases: speed of both libraries, a panel for each pass and filter
+    speedups.png       times as fast as PyTorch's best, and memory beside it: the picture to begin with
     steps.png          time of a training step, alpha beside every configuration of PyTorch
     memory.png         peak memory of a training step
     losses.png         loss over the first updates, both libraries
@@ -29,6 +30,7 @@ from train.report import blank_figure, can_plot, save_figure
 MAPS = (128, 64, 32, 16, 8, 4, 2, 1)
 COLOURS = {"alpha": "#c0392b", "torch_nchw": "#2c6fbb", "torch_nhwc": "#6fa8dc", "torch_graph": "#674ea7",
            "torch_compile": "#8e9aaf"}
+SHADES = ("#c0392b", "#e08e79", "#7f8c8d", "#bdc3c7")  # of precisions
 MIB = 1 << 20
 
 
@@ -39,9 +41,13 @@ def draw(folder: Path) -> list[Path]:
     compared = results.latest(results.read(folder / "compare.jsonl"), compare_tables.KEY)
     conv = results.latest(results.read(folder / "conv_ops.jsonl"), ("set", "shape", "pass", "precision", "settings"))
     accuracy = results.read(folder / "accuracy.jsonl")
+    compared.sort(key=compare_tables.order)
     groups = compare_tables.networks(compared)
     traces = [row for row in compared if row["kind"] == "memory" and row["configuration"] == "alpha"]
-    made = [(zeros, MAPS, "zeros", []), (steps, groups, "steps", compared), (memory, groups, "memory", compared),
+    largest = max((row["batch"] for row in compared if row["kind"] == "step"), default=0)
+    shown = [rows for rows in groups if rows[0]["batch"] == largest or rows[0]["device"] == "cpu"]
+    made = [(zeros, MAPS, "zeros", []), (speedups, shown, "speedups", compared),
+            (steps, groups, "steps", compared), (memory, groups, "memory", compared),
             (losses, groups, "losses", compared), (live_bytes, traces, "live_bytes", compared),
             (conv_speed, [row for row in conv if row["set"].startswith("paper")], "conv_speed", conv),
             (accuracies, accuracy, "accuracy", accuracy)]
@@ -137,6 +143,44 @@ def bars(axes: Any, values: dict[str, float | None]) -> None:
     axes.bar_label(drawn, fmt="%.4g", fontsize=8)
     axes.set_xticks(range(len(known)), [name.removeprefix("torch_") for name in known], fontsize=8)
     axes.margins(y=0.15)
+
+
+def speedups(groups: Sequence[Sequence[Row]]) -> Any:
+    """One row of bars per network, one bar per precision: times as fast as PyTorch's best, and share of its memory.
+
+    Memory is that of the PyTorch that takes least, whichever is fastest.
+    """
+    plain = [rows for rows in groups if not rows[0].get("settings")]
+    models = list(dict.fromkeys(rows[0]["model"] for rows in plain))
+    precisions = list(dict.fromkeys(rows[0]["precision"] for rows in plain))
+    batches = sorted({rows[0]["batch"] for rows in plain})
+    made, add = panels(2, 0.55 * len(models) * max(2, len(precisions)) * 0.45 + 1.3)
+    what = f"batch {' and '.join(map(str, batches))}"
+    for key, label in (("ms", "times as fast as the best of PyTorch"), ("memory", "share of PyTorch's least memory")):
+        axes = add(xlabel=label, title=f"training step, {what}" if key == "ms" else f"peak memory, {what}")
+        for k, precision in enumerate(precisions):
+            found = {rows[0]["model"]: rows for rows in plain if rows[0]["precision"] == precision}
+            values = [_ratio(found[model], key) if model in found else 0.0 for model in models]
+            places = [m + (k - (len(precisions) - 1) / 2) * 0.8 / len(precisions) for m in range(len(models))]
+            drawn = axes.barh(places, values, 0.8 / len(precisions), label=precision, color=SHADES[k % len(SHADES)])
+            axes.bar_label(drawn, [f"{v:.2f}" if v else "" for v in values], fontsize=7, padding=2)
+        axes.axvline(1.0, color="black", linewidth=0.8)
+        axes.set_yticks(range(len(models)), [compare_tables.TITLES.get(m, m) for m in models])
+        axes.invert_yaxis()
+        axes.margins(x=0.15)
+        if key == "ms" and len(precisions) > 1:
+            axes.legend(fontsize=7, loc="lower right")
+    return made
+
+
+def _ratio(rows: Sequence[Row], key: str) -> float:
+    if key == "ms":
+        fastest = compare_tables.best(rows)["ms"]
+        return fastest["torch"] / fastest["alpha"]
+    counted = "peak_mib" if rows[0]["peak_mib"]["torch"] is not None else "process_mib"
+    known = [row[counted] for row in rows if row[counted]["torch"] is not None]
+    least = min(known, key=lambda peak: peak["torch"], default=None)
+    return least["alpha"] / least["torch"] if least else 0.0
 
 
 def steps(groups: Sequence[Sequence[Row]]) -> Any:

@@ -96,7 +96,7 @@ class AlphaSide:
     def idle(self) -> bool:
         if self.device == "cpu":
             return True
-        from alpha.cuda.context import context
+        from alpha.cuda.runtime.context import context
         return bool(context.stream.is_done())
 
     def memory(self) -> tuple[int | None, int | None]:

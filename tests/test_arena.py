@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpha.cuda.arena import Runs
+from alpha.cuda.runtime.arena import Runs
 
 SIZE = 120
 

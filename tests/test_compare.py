@@ -52,8 +52,8 @@ def test_the_whole_comparison_of_a_tiny_network(tmp_path: Path, capsys: pytest.C
         assert {"date", "cpu", "torch", "command", "alpha", "numpy", "rounds", "settings"} <= row.keys()
     accounts = {row["configuration"]: row["account"] for row in rows if row["kind"] == "memory"}
     assert accounts.keys() == {"alpha", *EAGER} and accounts["alpha"]["live"]
-    assert {p.name for p in tmp_path.glob("*.png")} == {"zeros.png", "steps.png", "memory.png", "losses.png",
-                                                        "live_bytes.png"}
+    assert {p.name for p in tmp_path.glob("*.png")} == {"zeros.png", "speedups.png", "steps.png", "memory.png",
+                                                        "losses.png", "live_bytes.png"}
     printed = capsys.readouterr().out
     assert "| lenet5 | 4 | fp32 | torch_nhwc | nhwc |" in printed and "times as fast" in printed
     assert compare.main([*flags, "--resume"]) == 0

@@ -136,7 +136,7 @@ def stored(folder: Path) -> Path:
 def test_every_picture_is_drawn_from_stored_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
     plots.main([str(stored(tmp_path))])
-    names = {"zeros", "conv_speed", "steps", "memory", "losses", "live_bytes", "accuracy"}
+    names = {"zeros", "conv_speed", "speedups", "steps", "memory", "losses", "live_bytes", "accuracy"}
     assert {p.stem for p in tmp_path.glob("*.png")} == names
     assert all(p.read_bytes().startswith(PNG) and p.stat().st_size > 5000 for p in tmp_path.glob("*.png"))
     assert len(capsys.readouterr().out.splitlines()) == len(names)
@@ -158,12 +158,25 @@ def test_pictures_show_what_the_lines_say(tmp_path: Path) -> None:
     assert [label.get_text() for label in axes.get_xticklabels()] == ["alpha", "nchw", "nhwc"]
     assert [bar.get_height() for bar in plots.memory(groups).axes[0].patches] == [50.0, 300.0, 300.0]
     assert [list(line.get_ydata()) for line in plots.losses(groups).axes[0].lines][:2] == [[2.0, 1.0], [2.0, 1.1]]
+    speed, peak = plots.speedups(groups).axes
+    assert [bar.get_width() for bar in (*speed.patches, *peak.patches)] == [2.0, 50 / 300]
     loss, accuracy = plots.accuracies(results.read(tmp_path / "accuracy.jsonl")).axes
     assert [list(line.get_ydata()) for line in loss.lines] == [[2.0, 0.5], [2.0, 0.6]] * 3
     assert [list(line.get_ydata()) for line in accuracy.lines] == [[98.0] * 3, [97.0] * 3]
     panels = plots.conv_speed(results.read(tmp_path / "conv_ops.jsonl")).axes
     assert [axes.get_title()[:5] for axes in panels] == ["fprop", "dgrad", "wgrad"] * 2
     assert list(panels[0].lines[0].get_ydata()) == [2.0, 2.0]
+
+
+def test_rows_have_one_order_everywhere() -> None:
+    from benchmarks import compare_tables
+    rows = [{"model": m, "batch": b, "precision": p} for p in ("bf16", "fp32") for b in (512, 128)
+            for m in ("googlenet", "mine", "lenet5")]
+    ordered = sorted(rows, key=compare_tables.order)
+    assert [tuple(row.values()) for row in ordered[:5]] == [
+        ("lenet5", 128, "fp32"), ("lenet5", 128, "bf16"), ("lenet5", 512, "fp32"), ("lenet5", 512, "bf16"),
+        ("googlenet", 128, "fp32")]
+    assert ordered[-1]["model"] == "mine"
 
 
 def test_only_what_has_rows_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from alpha.build import build
-from alpha.cuda import kernel
+from alpha.cuda.runtime import kernel
 from alpha.errors import CompileError
 
 EMULATOR = Path(__file__).parent / "emulator" / "kernels"
@@ -27,11 +27,11 @@ ARCHITECTURES = ("-gencode", "arch=compute_80,code=[sm_80,sm_86,sm_89]", *HOPPER
 def compile_strictly(unit: kernel.Unit) -> Path:
     """Compiles a unit for all architectures, those of Hopper's own instructions for that one.  Raises CompileError."""
     only_hopper = re.search(r'"ptx_(sm90|wgmma).cuh"', unit.source.read_text())
-    flags = ["-std=c++17", "-O3", "-fatbin", f"-I{kernel.KERNELS}", *(HOPPER if only_hopper else ARCHITECTURES),
+    flags = ["-std=c++17", "-O3", "-fatbin", *kernel.includes(), *(HOPPER if only_hopper else ARCHITECTURES),
              *(f"-D{name}={value}" for name, value in unit.defines)]
     compiler = (sys.executable, STRICT_NVCC, kernel.nvcc())
     return build(f"strict-{unit.source.stem}", [unit.source], compiler, flags, link=None, suffix=".fatbin",
-                 include_dirs=(kernel.KERNELS,))
+                 include_dirs=kernel.INCLUDE_DIRS)
 
 
 def all_units() -> dict[Path, list[kernel.Unit]]:
@@ -79,4 +79,5 @@ def test_bad_code_is_refused(code: str, complaint: str, tmp_path: Path) -> None:
 
 def test_every_kernel_file_is_declared() -> None:
     """A file that no declaration names would be compiled by nobody."""
-    assert {unit.source for unit in kernel.units()} == set(kernel.KERNELS.glob("*.cu"))
+    assert {unit.source for unit in kernel.units()} == set(kernel.HOME.rglob("*.cu"))
+    assert len(list(kernel.HOME.rglob("*.cu"))) == len(kernel.SOURCES), "two files have one name"

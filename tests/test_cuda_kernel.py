@@ -14,10 +14,10 @@ from types import SimpleNamespace
 import pytest
 
 from alpha.config import config
-from alpha.cuda import kernel
-from alpha.cuda.context import context
-from alpha.cuda.kernel import Kernel, NvccToolchain, compile_all, nvcc, per_dtype, units
-from alpha.cuda.memory import Array
+from alpha.cuda.runtime import kernel
+from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.kernel import Kernel, NvccToolchain, compile_all, nvcc, per_dtype, units
+from alpha.cuda.runtime.memory import Array
 from alpha.errors import AlphaError, CompileError, DeviceError
 from tests.fake_nvcc import install
 
@@ -144,7 +144,8 @@ def test_one_module_serves_a_source_with_the_same_defines(declared):
     Kernel("a.cu", "third", "ptr x", defines={"BN": 64, "BM": 128})
     assert [(u.source.name, u.defines) for u in units()] == [("a.cu", ()), ("a.cu", (("BM", 128), ("BN", 64)))]
     assert sorted(RELU) == ["bfloat16", "float16", "float32"] and RELU["float16"].entry == "relu_float16"
-    assert units()[0].source == kernel.KERNELS / "a.cu"
+    assert units()[0].source == Path("a.cu")
+    assert Kernel("pool.cu", "max", "ptr x").unit.source == kernel.HOME / "ops" / "pool" / "pool.cu"
     assert Kernel("/abs/b.cu", "relu", "ptr x").unit.source == Path("/abs/b.cu")
 
 
@@ -252,7 +253,7 @@ def test_a_cubin_is_kept_and_a_damaged_one_is_made_again(fake_nvcc, tmp_path):
 def test_a_header_among_the_kernels_is_part_of_the_key(fake_nvcc, tmp_path, monkeypatch):
     folder = tmp_path / "kernels"
     folder.mkdir()
-    monkeypatch.setattr(kernel, "KERNELS", folder)
+    monkeypatch.setattr(kernel, "INCLUDE_DIRS", (tmp_path, folder))
     header, source = write(folder / "storage.cuh", "one"), write(tmp_path / "mine.cu", '#include "storage.cuh"\n')
     first = NvccToolchain().compile(source, {}, "sm_90a")
     write(header, "two")
@@ -272,7 +273,7 @@ def test_nvcc_that_fails_shows_its_first_lines_and_the_command(fake_nvcc, tmp_pa
 def test_processes_that_start_on_a_cold_cache_share_the_work(fake_nvcc, tmp_path):
     sources = [write(tmp_path / f"k{n}.cu") for n in range(8)]
     code = ("import os; os.cpu_count = lambda: 2\n"
-            "from alpha.cuda import kernel; kernel._declared.clear()\n"
+            "from alpha.cuda.runtime import kernel; kernel._declared.clear()\n"
             f"for n in range(8): kernel.Kernel(f'{tmp_path}/k{{n}}.cu', 'k', 'ptr x')\n"
             "assert kernel.compile_all('sm_90a') == {}\n"
             "print(sum(kernel.NvccToolchain().is_cached(u.source, {}, 'sm_90a') for u in kernel.units()))")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from alpha.cuda.conv.first_layer.stem_runs import runs_of, with_runs
 from alpha.cuda.conv.schedule import FIELDS, Slabs, dgrad_slabs, fprop_slabs, oversized
-from alpha.cuda.conv.stem_runs import runs_of, with_runs
-from alpha.cuda.split import cut
+from alpha.cuda.conv.split import cut
 from alpha.gradcheck import assert_equal_at
 from alpha.ops.conv_desc import ConvDesc
 from tests.conv_cases import CASES, small_cases, square
@@ -21,7 +21,7 @@ def integers(shape, seed):
 
 
 def interpret(slabs: Slabs, read, w, out_shape, tile, w_is_column_major, split):
-    """Runs a work list; asserts that every element is written once.  Offsets are those of kernels/conv_slab.cuh."""
+    """Runs a work list; asserts that every element is written once.  Offsets are those of conv_slab.cuh."""
     out, written = np.zeros(np.prod(out_shape), np.int64), np.zeros(np.prod(out_shape), np.int64)
     read, w = read.ravel(), w.ravel()
     counts, lengths = zip(*slabs.slabs(*tile))

@@ -7,11 +7,11 @@ from heapq import heapify, heapreplace
 import numpy as np
 import pytest
 
-from alpha.cuda import gemm
-from alpha.cuda.conv.conv_v2 import ConvV2
-from alpha.cuda.conv.ks_deconv import KsDeconv
-from alpha.cuda.gemm import LAUNCH_US, RATE_ALONE, TILES, Tile, makespan_us
-from alpha.cuda.split import LEAST_SLABS, MOST_WAVES, SPLITS, Share, cut, refusal, shares, slices_of
+from alpha.cuda.conv.ffma import gemm
+from alpha.cuda.conv.ffma.conv_v2 import ConvV2
+from alpha.cuda.conv.ffma.gemm import LAUNCH_US, RATE_ALONE, TILES, Tile, makespan_us
+from alpha.cuda.conv.ffma.ks_deconv import KsDeconv
+from alpha.cuda.conv.split import LEAST_SLABS, MOST_WAVES, SPLITS, Share, cut, refusal, shares, slices_of
 from benchmarks.shapes import SHAPES
 from tests.conv_cases import square
 

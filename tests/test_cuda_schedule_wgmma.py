@@ -9,9 +9,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from alpha.cuda.conv import schedule_held, schedule_wgmma, wgmma
-from alpha.cuda.conv.schedule_held import held_list, held_makespan, most_blocks
-from alpha.cuda.conv.schedule_wgmma import (
+from alpha.cuda.conv import wgmma
+from alpha.cuda.conv.wgmma import schedule as schedule_wgmma
+from alpha.cuda.conv.wgmma import schedule_held
+from alpha.cuda.conv.wgmma.schedule import (
     CHUNK,
     CLASS,
     END,
@@ -27,6 +28,7 @@ from alpha.cuda.conv.schedule_wgmma import (
     paired,
     work_list,
 )
+from alpha.cuda.conv.wgmma.schedule_held import held_list, held_makespan, most_blocks
 from alpha.gradcheck import assert_equal_at
 from benchmarks.shapes import SHAPES
 from tests.conv_cases import CASES, small_cases, square

@@ -6,9 +6,9 @@ from math import prod
 import numpy as np
 import pytest
 
-from alpha.cuda.conv.schedule_wgmma_taps import BLOCK, Tiling, longest_chain
-from alpha.cuda.conv.schedule_wgmma_wgrad import UNIT_FIELDS, WORKSPACE_BYTES, clusters, memory_us, schedule
-from alpha.cuda.conv.wgmma_wgrad import candidates
+from alpha.cuda.conv.wgmma.schedule_wgrad import UNIT_FIELDS, WORKSPACE_BYTES, clusters, memory_us, schedule
+from alpha.cuda.conv.wgmma.taps import BLOCK, Tiling, longest_chain
+from alpha.cuda.conv.wgmma.wgrad import candidates
 from alpha.gradcheck import assert_equal_at
 from alpha.ops.conv_desc import Axis
 from benchmarks.shapes import SHAPES

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from alpha.cuda.conv import sk_dilated
+from alpha.cuda.conv.ffma import sk_dilated
+from alpha.cuda.conv.ffma.schedule_wgrad import LEAST_SLABS, WORKSPACE_BYTES, Tiling, schedule, stem_schedule
+from alpha.cuda.conv.planner import candidates
 from alpha.cuda.conv.schedule import FIELDS
-from alpha.cuda.conv.schedule_wgrad import LEAST_SLABS, WORKSPACE_BYTES, Tiling, schedule, stem_schedule
-from alpha.cuda.plan import candidates
 from alpha.gradcheck import assert_equal_at
 from alpha.ops.conv_desc import ConvDesc
 from benchmarks.shapes import SHAPES

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import compare_tables, results
+from benchmarks import performance
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -38,13 +38,19 @@ def test_links_lead_to_files(path):
         assert target.startswith("https://") or (path.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("title", ["| training step on one H100", "| training step on 2 CPU cores"])
-def test_a_table_quotes_the_file_below_it(title):
-    """Every line of the README's tables of training steps is the rounded row of the file that is named next."""
-    text = (ROOT / "README.md").read_text().partition(title)[2]
-    table, _, below = text.partition("\n\n")
-    file = ROOT / re.search(r"\((benchmarks/results/\S+\.jsonl)\)", below)[1]
-    lines = table.splitlines()[2:]
-    assert len(lines) >= 3
-    printed = compare_tables.headline(results.latest(results.read(file), compare_tables.KEY))
-    assert set(lines) <= set(printed)
+@pytest.mark.parametrize("page", performance.PAGES, ids=lambda path: path.name)
+def test_tables_are_those_of_the_result_files(page):
+    text = page.read_text()
+    assert performance.BLOCK.search(text)
+    assert text == performance.filled(text), "run python -m benchmarks.performance"
+
+
+def test_every_table_has_rows():
+    for page in performance.PAGES:
+        for block in performance.BLOCK.finditer(page.read_text()):
+            assert block[0].count("\n") >= 6, block[1]
+
+
+def test_a_changed_figure_is_noticed():
+    text = performance.PAGES[0].read_text()
+    assert performance.filled(text.replace("times as fast**", "times faster**")) == text

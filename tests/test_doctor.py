@@ -12,9 +12,9 @@ import alpha
 from alpha import __main__ as doctor
 from alpha.build import compilers
 from alpha.config import config
-from alpha.cuda import doctor as cuda_doctor
-from alpha.cuda import kernel
-from alpha.cuda.context import INSTALL
+from alpha.cuda.runtime import doctor as cuda_doctor
+from alpha.cuda.runtime import kernel
+from alpha.cuda.runtime.context import INSTALL
 from alpha.errors import DeviceError, message
 from tests.fake_nvcc import install
 

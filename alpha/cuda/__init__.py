@@ -10,9 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from alpha.cuda import memory
-from alpha.cuda.context import context
-from alpha.cuda.memory import Array, free_cached, memory_summary
+from alpha.cuda import families  # noqa: F401  binds the implementations
+from alpha.cuda.lazy import operand
+from alpha.cuda.ops.pointwise import convert, filled
+from alpha.cuda.ops.reduce import nan_flag
+from alpha.cuda.runtime import memory
+from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.memory import Array, free_cached, memory_summary
+from alpha.cuda.runtime.recording import Recording
 
 __all__ = ["BACKEND", "Array", "context", "free_cached", "memory_summary"]
 
@@ -22,7 +27,7 @@ ORDERED = (None, 1, -1)
 
 
 class CudaBackend:
-    """See alpha.backend.Backend; arrays are alpha.cuda.memory.Array."""
+    """See alpha.backend.Backend; arrays are alpha.cuda.runtime.memory.Array."""
 
     name = "cuda"
     dtypes = frozenset(memory.ITEMSIZE)
@@ -38,11 +43,11 @@ class CudaBackend:
 
     def to_numpy(self, x: Array) -> np.ndarray:
         if x.dtype == "bfloat16":  # NumPy has none: the values come as float32
-            x = elementwise.convert(x, "float32")
+            x = convert(x, "float32")
         return memory.download(x, x.dtype)
 
     def full(self, shape: tuple[int, ...], value: float, dtype: str, device: str) -> Array:
-        return elementwise.filled(shape, value, dtype)
+        return filled(shape, value, dtype)
 
     def copy_into(self, dst: Array, src: Array) -> None:
         self.forget([dst])
@@ -52,15 +57,15 @@ class CudaBackend:
         operand.forget(arrays)
 
     def has_nan(self, x: Array) -> bool:
-        return bool(memory.download(reduce.nan_flag(x), "int32").item())
+        return bool(memory.download(nan_flag(x), "int32").item())
 
     def synchronize(self) -> None:
         context.synchronize()
 
     can_record = True
 
-    def record(self, function: Callable[[list[Array]], list[Array]], inputs: Sequence[Array]) -> recording.Recording:
-        return recording.Recording(function, inputs)
+    def record(self, function: Callable[[list[Array]], list[Array]], inputs: Sequence[Array]) -> Recording:
+        return Recording(function, inputs)
 
     def memory_stats(self) -> dict[str, int]:
         pool = memory.pool
@@ -95,5 +100,3 @@ class CudaBackend:
 
 
 BACKEND = CudaBackend()
-
-from alpha.cuda import elementwise, families, operand, recording, reduce  # noqa: E402,F401  their import binds the implementations

@@ -7,11 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from alpha.backend import get_backend
-from alpha.cuda import plan
-from alpha.cuda.conv import wgmma
+from alpha.cuda.conv import planner, wgmma
 from alpha.cuda.conv.wgmma import Wgmma
-from alpha.cuda.conv.wgmma_wgrad import WgmmaWgrad
-from alpha.cuda.kernel import Kernel
+from alpha.cuda.conv.wgmma.wgrad import WgmmaWgrad
+from alpha.cuda.runtime.kernel import Kernel
 from alpha.errors import AlphaError
 
 PRODUCTS = ("conv_wgmma", "sk_dilated_wgmma", "conv_v2", "ks_deconv", "sk_dilated")  # entries of convolutions
@@ -71,4 +70,4 @@ def tensor_cores_first(monkeypatch) -> None:
     for kind in (Wgmma, WgmmaWgrad):
         for estimate in ("least", "cost"):
             monkeypatch.setattr(kind, estimate, lambda self, desc, sm_count: self.tile.columns - 1e6)
-    monkeypatch.setattr(plan, "_plans", {})
+    monkeypatch.setattr(planner, "_plans", {})

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from alpha import nn
-from alpha.cuda import memory
-from alpha.cuda.context import context
+from alpha.cuda.runtime import memory
+from alpha.cuda.runtime.context import context
 from alpha.op import registry
 from benchmarks import checks, compare, conv_ops, cuda_bandwidth, cuda_overhead
 from benchmarks import cuda_timing as timing

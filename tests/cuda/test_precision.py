@@ -100,7 +100,7 @@ def test_a_step_with_an_infinite_gradient_is_skipped_without_a_word_from_the_hos
     p = alpha.tensor(np.ones(5, np.float32), device="cuda", requires_grad=True)
     optimizer, scaler = optim.Adam([p], lr=0.1), optim.LossScaler("cuda", initial=64.0)
     with monkeypatch.context() as patch:
-        patch.setattr("alpha.cuda.memory.download", lambda *args: pytest.fail("the host waited for the device"))
+        patch.setattr("alpha.cuda.runtime.memory.download", lambda *args: pytest.fail("the host waited for the device"))
         for grad in (np.ones(5), np.full(5, np.inf), np.full(5, np.nan)):
             p.grad = alpha.tensor(grad.astype(np.float32), device="cuda")
             scaler.step(optimizer)

@@ -7,15 +7,15 @@ from collections.abc import Callable
 import pytest
 
 from alpha import no_grad, ops
-from alpha.cuda import plan
-from alpha.cuda.context import context
-from alpha.cuda.memory import Array, empty
+from alpha.cuda.conv import planner
+from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.memory import Array, empty
 from alpha.ops.conv_desc import ConvDesc
 from alpha.tensor import Tensor
 from tests.conv_cases import square
 from tests.cuda.agree import floats
+from tests.cuda.conv.test_conv_wgmma import stored
 from tests.cuda.process import EMULATED
-from tests.cuda.test_conv_wgmma import stored
 
 pytestmark = pytest.mark.cuda
 
@@ -59,7 +59,7 @@ def largest_difference(launch: Callable[[Array], None], shape: tuple[int, ...], 
 def test_bits_do_not_depend_on_the_launch(device, pass_name, case):
     reached = set()
     with no_grad():
-        for candidate in [c for c in plan.candidates(pass_name) if not c.fits(case.desc)][::SHARE]:
+        for candidate in [c for c in planner.candidates(pass_name) if not c.fits(case.desc)][::SHARE]:
             assert largest_difference(*prepared(candidate, pass_name, case.desc)) == 0, candidate.name
             reached.add(candidate.reads)
     assert "float32" in reached and (EMULATED or context.arch in ("sm_86", "sm_89") or "float16x2" in reached)

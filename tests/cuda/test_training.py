@@ -17,10 +17,10 @@ import train.report
 from alpha import nn, ops, optim
 from alpha.backend import get_backend
 from alpha.checkpoint import from_torch_state_dict, load
-from alpha.cuda.context import context
 from alpha.cuda.conv.wgmma import _filter_maps, _image_maps
-from alpha.cuda.conv.wgmma_wgrad import _maps
-from alpha.cuda.memory import Array, download
+from alpha.cuda.conv.wgmma.wgrad import _maps
+from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.memory import Array, download
 from alpha.op import registry
 from models import create
 from models.resnet import BasicBlock, ResNet

@@ -27,7 +27,7 @@ def install(ahead: bool = True) -> None:
     if importlib.util.find_spec("pycuda") is None:
         raise AlphaError(message("emulator", "PyCUDA is not installed", "run make test-emulated, which builds it "
                                  "against the emulated driver"))
-    from alpha.cuda import kernel, memory
+    from alpha.cuda.runtime import kernel, memory
 
     def claim(ptr: int, nbytes: int) -> None:
         if library.emuClaim(ptr, nbytes):

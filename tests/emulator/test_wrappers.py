@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from tests.emulator.toolchain import HERE, KERNELS
+from tests.emulator.toolchain import HERE, HOME
 
 pytestmark = pytest.mark.emulator
-HEADERS = {name: (KERNELS / name).read_text() for name in ("ptx.cuh", "ptx_sm90.cuh", "ptx_wgmma.cuh")}
+HEADERS = {name: (HOME / "include" / name).read_text() for name in ("ptx.cuh", "ptx_sm90.cuh", "ptx_wgmma.cuh")}
 CALLED = set(re.findall(r"ptx::(?:template )?(\w+)", "\n".join(
-    path.read_text() for folder in (KERNELS, HERE / "kernels") for path in folder.glob("*.cu*")
+    path.read_text() for folder in (HOME, HERE / "kernels") for path in folder.rglob("*.cu*")
     if path.name not in HEADERS)))
 
 

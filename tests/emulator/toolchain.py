@@ -14,7 +14,8 @@ from alpha.build import build
 from alpha.errors import CompileError, message
 
 HERE = Path(__file__).resolve().parent
-KERNELS = HERE.parent.parent / "alpha" / "cuda" / "kernels"
+HOME = HERE.parent.parent / "alpha" / "cuda"
+INCLUDE_DIRS = (HOME / "include", HOME)
 COMPILER = ("g++",)
 # Each module keeps its symbols, and with them its shared memory, to itself; x86-64-v3 has fused multiply-add.
 FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique",
@@ -84,7 +85,7 @@ def _header(flags: tuple[str, ...]) -> Path:
 
 
 class EmulatedToolchain:
-    """Turns a .cu file into a module of the emulated driver; takes the place of alpha.cuda.kernel.toolchain.
+    """Turns a .cu file into a module of the emulated driver; takes the place of alpha.cuda.runtime.kernel.toolchain.
 
     Args:
         checked: check every load and store; slower by up to ten times.
@@ -98,10 +99,10 @@ class EmulatedToolchain:
     def compile(self, source: Path, defines: Mapping[str, str | int], arch: str) -> Path:
         """Returns the path of the module. `arch` names a device, of which the emulator has one kind only."""
         require_compiler()
-        flags = (*FLAGS, *MODULE_FLAGS, *(CHECKS if self.checked else ()), f"-I{HERE}", f"-I{KERNELS}",
-                 "-isystem", str(cuda_include()))
+        flags = (*FLAGS, *MODULE_FLAGS, *(CHECKS if self.checked else ()), f"-I{HERE}",
+                 *(f"-I{folder}" for folder in INCLUDE_DIRS), "-isystem", str(cuda_include()))
         macros = [f"-D{name}={value}" for name, value in sorted(defines.items())]
         first = ("-x", "c++", "-include", str(_header(flags)))
         link = ("-x", "none", "-shared", NO_SANITIZER_RUNTIME, "-Wl,-Bsymbolic", str(engine()))
         return build(f"emulated-{source.stem}", [source], COMPILER, (*flags, *macros, *first), link=link,
-                     include_dirs=(KERNELS, HERE))
+                     include_dirs=(*INCLUDE_DIRS, HERE))

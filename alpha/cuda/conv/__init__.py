@@ -4,32 +4,26 @@ from __future__ import annotations
 
 from typing import Any
 
-from alpha.cuda.conv import (  # noqa: F401  registers the candidates
-    conv_v2,
-    depthwise,
-    ks_deconv,
-    mma,
-    padded,
-    sk_dilated,
-    stem,
-    stem_bands,
-    stem_lines,
-    stem_mma,
-    stem_mma_dgrad,
-    stem_runs,
-    stem_window,
-    wgmma,
-    wgmma_wgrad,
-)
+# isort: off
+from alpha.cuda.conv.ffma import conv_v2  # noqa: F401  registers the candidates, in this order
+from alpha.cuda.conv import depthwise  # noqa: F401
+from alpha.cuda.conv.ffma import ks_deconv  # noqa: F401
+from alpha.cuda.conv.mma import mma
+from alpha.cuda.conv import padded, wgmma
+from alpha.cuda.conv.wgmma import wgrad
+from alpha.cuda.conv.first_layer import stem, stem_bands, stem_lines  # noqa: F401
+from alpha.cuda.conv.first_layer.mma import stem_mma, stem_mma_dgrad  # noqa: F401
+from alpha.cuda.conv.first_layer import stem_runs, stem_window  # noqa: F401
+# isort: on
 from alpha.cuda.conv.deferred import with_relu
-from alpha.cuda.deferred import hurry
-from alpha.cuda.elementwise import convert
-from alpha.cuda.memory import Array, Deferred, empty
-from alpha.cuda.plan import Plan, plan, precision_of, register
+from alpha.cuda.conv.planner import Plan, plan, precision_of, register
+from alpha.cuda.lazy.deferred import hurry
+from alpha.cuda.ops.pointwise import convert
+from alpha.cuda.runtime.memory import Array, Deferred, empty
 from alpha.ops.conv import conv2d, conv2d_bias_act, conv2d_dgrad, conv2d_wgrad
 from alpha.ops.conv_desc import ConvDesc, Pair
 
-TENSOR_CORES = (*wgmma.candidates(), *wgmma_wgrad.candidates(), *mma.candidates())
+TENSOR_CORES = (*wgmma.candidates(), *wgrad.candidates(), *mma.candidates())
 register(*TENSOR_CORES, *padded.candidates(TENSOR_CORES))
 
 @conv2d.impl("cuda")

@@ -1,11 +1,11 @@
-"""Results of convolutions with a relu that wait for their reader (alpha/cuda/deferred.py).
+"""Results of convolutions with a relu that wait for their reader (lazy/deferred.py).
 
 A convolution behind them, or behind a pool of them, gets planes, which the kernel itself writes: nobody measures and
 splits what it has stored. Everyone else gets float32, bit for bit as ever. What bounds y is known before its elements,
-from what bounds x, and from the filters: kernels/conv_bound.cu.
+from what bounds x, and from the filters: conv_bound.cu.
 
 Only where there is a relu: else batch norm comes next, as a rule, which has no use for planes. And only by kernels that
-write planes, those of conv/wgmma.py: on other devices, for images of 3 channels and with channels that are no multiples
+write planes, those of conv/wgmma: on other devices, for images of 3 channels and with channels that are no multiples
 of 8 float32 is written at once.
 
 A step of AlexNet at batch 512 moves some 150 MB less so, by count: 12 bytes for each element that is not measured and
@@ -21,11 +21,11 @@ from functools import partial as partial_of
 
 import numpy as np
 
-from alpha.cuda.deferred import Memory, can_wait, later, reserve
-from alpha.cuda.kernel import Kernel
-from alpha.cuda.memory import Array, Deferred, upload
-from alpha.cuda.operand import bounds
-from alpha.cuda.plan import Plan
+from alpha.cuda.conv.planner import Plan
+from alpha.cuda.lazy.deferred import Memory, can_wait, later, reserve
+from alpha.cuda.lazy.operand import bounds
+from alpha.cuda.runtime.kernel import Kernel
+from alpha.cuda.runtime.memory import Array, Deferred, upload
 from alpha.graph import grad_enabled
 
 _BOUND = Kernel("conv_bound.cu", "conv_bound", "ptr w, ptr b, ptr bounds, i32 count, ptr unmeasured, ptr header, "

@@ -11,13 +11,13 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from alpha.cuda.conv.mma import MmaSlab, MmaWgrad
+from alpha.cuda.conv.costs import rates
+from alpha.cuda.conv.mma.mma import MmaSlab, MmaWgrad
+from alpha.cuda.conv.planner import LAUNCH_US, Guard, Launch
 from alpha.cuda.conv.wgmma import Wgmma
-from alpha.cuda.conv.wgmma_wgrad import WgmmaWgrad
-from alpha.cuda.memory import ITEMSIZE, Array, empty
-from alpha.cuda.plan import LAUNCH_US, Guard, Launch
-from alpha.cuda.rates import rates
-from alpha.cuda.shape import pad_cuda, part
+from alpha.cuda.conv.wgmma.wgrad import WgmmaWgrad
+from alpha.cuda.ops.shape import pad_cuda, part
+from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
 MULTIPLE = 8
@@ -27,7 +27,7 @@ Inner = Wgmma | WgmmaWgrad | MmaSlab | MmaWgrad
 
 
 class Padded:
-    """A candidate behind a padding of the input channels; see alpha.cuda.plan for the members."""
+    """A candidate behind a padding of the input channels; see alpha.cuda.conv.planner for the members."""
 
     takes_guard = False
 

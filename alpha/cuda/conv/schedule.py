@@ -8,7 +8,7 @@ the same taps form a class (TapClass); a pair of classes, of the height and of t
     columns   output channels of a group (fprop), input channels of a group (dgrad)
 
 Positions, the places where they start to read, and taps are evenly spaced, so a class is a row of integers, laid out
-as `SlabClass` in kernels/conv_slab.cuh. Whatever is padded or inserted lies outside of all classes.
+as `SlabClass` in conv/ffma/conv_slab.cuh. Whatever is padded or inserted lies outside of all classes.
 """
 
 from __future__ import annotations

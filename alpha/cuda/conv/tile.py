@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from alpha.cuda.context import context
+from alpha.cuda.conv.costs import rates
+from alpha.cuda.conv.ffma.gemm import Tile
+from alpha.cuda.conv.mma.gemm import MmaTile
 from alpha.cuda.conv.schedule import oversized
-from alpha.cuda.gemm import Tile
-from alpha.cuda.gemm_mma import MmaTile
-from alpha.cuda.kernel import Kernel
-from alpha.cuda.rates import rates
+from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.kernel import Kernel
 from alpha.ops.conv_desc import ConvDesc
 
 RESERVED = 1024  # bytes of shared memory that a block takes beside its own

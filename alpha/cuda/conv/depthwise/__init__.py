@@ -1,0 +1,164 @@
+"""Depthwise convolution, with any number of filters per channel: conv_depthwise.cu."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from alpha.cuda.conv.ffma.gemm import LAUNCH_US
+from alpha.cuda.conv.planner import Launch, register
+from alpha.cuda.conv.schedule import oversized
+from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.kernel import Kernel
+from alpha.cuda.runtime.memory import Array, empty, upload
+from alpha.ops.conv_desc import Axis, ConvDesc, TapClass, ceil_div
+
+THREADS, FILTER_FLOATS = 256, 8192    # of conv_depthwise.cu
+LANES = 32                            # along the channels, at most
+BLOCKS = 6                            # resident on a multiprocessor
+SLICE_BYTES = 32 << 20
+BYTES_PER_US = {4: 1.5e6, 1: 0.3e6}   # estimated, per vector width, of one pass over the tensors
+MULTIPLIED = {"fprop": 3.3, "dgrad": 1.2, "wgrad": 2.2}  # times as long with several filters a channel: 6, 5x5, an H100
+GATHER_ARGS = ("ptr in, ptr w, ptr bias, ptr out, ptr table_h, ptr table_w, i32 positions, i32 height, i32 width, "
+               "i32 in_height, i32 in_width, i32 in_channels, i32 channels, i32 fw, i32 taps, i32 tap_step_h, "
+               "i32 tap_step_w, i32 step_h, i32 step_w, i32 divisor, i32 terms, i32 lanes, i32 relu, i32 unused")
+WGRAD_ARGS = ("ptr x, ptr g, ptr slices, ptr rectangles, i64 x_image, i64 g_image, i32 images, i32 channels, "
+              "i32 in_channels, i32 multiplier, i32 x_h, i32 x_w, i32 g_h, i32 unused, i32 lanes, i32 share")
+SUM = Kernel("conv_depthwise.cu", "depthwise_sum", "ptr slices, ptr dw, i32 count, i32 taps, i32 channels",
+             threads=THREADS)
+
+
+def lanes_for(channels: int, vector: int) -> int:
+    """Returns how many threads side by side share the channels: a power of two."""
+    lanes = 1
+    while lanes < LANES and lanes * vector < channels:
+        lanes *= 2
+    return lanes
+
+
+def axis_table(size: int, classes: Iterable[TapClass]) -> np.ndarray:
+    """Returns int32 (size, 4): first tap, number of taps, position that the first one reads."""
+    table = np.zeros((size, 4), np.int32)
+    for c in classes:
+        for position, start in zip(c.positions, c.starts):
+            table[position, :3] = c.tap, c.count, start
+    return table
+
+
+class Depthwise(NamedTuple):
+    """A pass of a depthwise convolution, `vector` channels per thread; see alpha.cuda.conv.planner for the members."""
+
+    pass_name: str
+    vector: int
+    kernel: Kernel
+
+    @property
+    def reads(self) -> str:
+        return "float32"
+
+    @property
+    def writes(self) -> str:
+        return "float32"
+
+    @property
+    def takes_guard(self) -> bool:
+        return False
+
+    @property
+    def name(self) -> str:
+        return f"depthwise_{self.pass_name} {self.vector}"
+
+    def fits(self, desc: ConvDesc) -> str:
+        if desc.groups != desc.ic:
+            return f"{desc.ic // desc.groups} input channels per group, not 1"
+        if self.vector == 4 and (desc.oc != desc.ic or desc.ic % 4):
+            return f"{desc.ic} -> {desc.oc} channels: 4 of them at a time need as many outputs, and a multiple of 4"
+        if self.vector == 4 and desc.h.f * desc.w.f * lanes_for(desc.oc, 4) * 4 > FILTER_FLOATS:
+            return f"{desc.h.f * desc.w.f} taps do not fit into shared memory"
+        return oversized(desc)
+
+    def cost(self, desc: ConvDesc, sm_count: int) -> float:
+        more = MULTIPLIED[self.pass_name] if desc.oc > desc.ic else 1.0
+        return LAUNCH_US + more * desc.nbytes() / BYTES_PER_US[self.vector]
+
+    def least(self, desc: ConvDesc, sm_count: int) -> float:
+        return 0.0  # what it costs is known at once
+
+    def prepare(self, desc: ConvDesc) -> Launch:
+        return {"fprop": self._fprop, "dgrad": self._dgrad, "wgrad": self._wgrad}[self.pass_name](desc)
+
+    def _fprop(self, desc: ConvDesc) -> Launch:
+        h, w = desc.h, desc.w
+        tables = upload(axis_table(h.o, h.fprop_classes)), upload(axis_table(w.o, w.fprop_classes))
+        grid, lanes = self._grid(desc.n * h.o * w.o, desc.oc)
+        sizes = (desc.n * h.o * w.o, h.o, w.o, h.i, w.i, desc.ic, desc.oc, w.f, h.f * w.f, 1, 1, h.d, w.d,
+                 desc.oc // desc.ic, 1, lanes)
+        kernel = self.kernel
+
+        def launch(x: Array, weight: Array, b: Array | None, y: Array, relu: bool) -> None:
+            kernel(grid, x, weight, b, y, *tables, *sizes, relu, 0)
+        return launch
+
+    def _dgrad(self, desc: ConvDesc) -> Launch:
+        h, w = desc.h, desc.w
+        tables = upload(axis_table(h.i, h.dgrad_classes)), upload(axis_table(w.i, w.dgrad_classes))
+        grid, lanes = self._grid(desc.n * h.i * w.i, desc.ic)
+        (tap_h, step_h), (tap_w, step_w) = _dgrad_steps(h), _dgrad_steps(w)
+        sizes = (desc.n * h.i * w.i, h.i, w.i, h.o, w.o, desc.oc, desc.ic, w.f, h.f * w.f, tap_h, tap_w, step_h, step_w,
+                 1, desc.oc // desc.ic, lanes, 0, 0)
+        kernel = self.kernel
+
+        def launch(g: Array, weight: Array, dx: Array) -> None:
+            kernel(grid, g, weight, None, dx, *tables, *sizes)
+        return launch
+
+    def _wgrad(self, desc: ConvDesc) -> Launch:
+        h, w, taps, multiplier = desc.h, desc.w, desc.h.f * desc.w.f, desc.oc // desc.ic
+        rectangles = upload(_rectangles(desc))
+        lanes = lanes_for(desc.oc, self.vector)
+        column_tiles, rows = ceil_div(desc.oc, lanes * self.vector), THREADS // lanes
+        lines = desc.n * h.o
+        slices = max(1, min(ceil_div(BLOCKS * context.sm_count, column_tiles * taps), lines // rows,
+                            SLICE_BYTES // (4 * taps * desc.oc)))
+        share = ceil_div(lines, slices)
+        sizes = (h.i * w.i * desc.ic, h.o * w.o * desc.oc, desc.n, desc.oc, desc.ic, multiplier, h.s * w.i * desc.ic,
+                 w.s * desc.ic, w.o * desc.oc, 0, lanes, share)
+        kernel, grid, sum_grid = self.kernel, (slices, column_tiles, taps), ceil_div(taps * desc.oc, THREADS)
+
+        def launch(x: Array, g: Array, dw: Array) -> None:
+            parts = empty((slices, taps, desc.oc), "float32")
+            kernel(grid, x, g, parts, rectangles, *sizes)
+            SUM(sum_grid, parts, dw, slices, taps, desc.oc)
+        return launch
+
+    def _grid(self, positions: int, channels: int) -> tuple[tuple[int, int], int]:
+        """Returns the grid and the lanes: enough blocks to fill the device a few times, each for many positions."""
+        lanes = lanes_for(channels, self.vector)
+        column_tiles = ceil_div(channels, lanes * self.vector)
+        blocks = min(ceil_div(positions, THREADS // lanes), ceil_div(4 * BLOCKS * context.sm_count, column_tiles))
+        return (blocks, column_tiles), lanes
+
+
+def _dgrad_steps(axis: Axis) -> tuple[int, int]:
+    """Returns the distance of taps in the filter and in g: the same for all inputs."""
+    return axis.dgrad_classes[0].tap_step, axis.dgrad_classes[0].step
+
+
+def _rectangles(desc: ConvDesc) -> np.ndarray:
+    """Returns int32 (taps, 4): height, width, first output, input that it meets; as `Rectangle` in the kernel."""
+    h, w = desc.h, desc.w
+    found = []
+    for fh in range(h.f):
+        for fw in range(w.f):
+            (h0, h1), (w0, w1) = h.wgrad_range(fh), w.wgrad_range(fw)
+            empty_tap = h0 == h1 or w0 == w1
+            found.append((0, 0, 0, 0) if empty_tap else (
+                h1 - h0, w1 - w0, h0 * w.o + w0, h.input_of(h0, fh) * w.i + w.input_of(w0, fw)))
+    return np.array(found, np.int32)
+
+
+_ENTRIES = {"fprop": ("gather", GATHER_ARGS), "dgrad": ("gather", GATHER_ARGS), "wgrad": ("wgrad", WGRAD_ARGS)}
+register(*(Depthwise(name, vector, Kernel("conv_depthwise.cu", f"depthwise_{entry}_{vector}", args, threads=THREADS))
+           for name, (entry, args) in _ENTRIES.items() for vector in (4, 1)))

@@ -1,0 +1,132 @@
+// The frame of the filters' gradient (Sk-dilated): units of a work list, one after the other.
+//
+//   what      dw[oc][tap][ic] = sum over k of g[k][oc] * x[k moved by the tap][ic],  k = (image, output row, column)
+//             over the outputs for which the tap meets a real input: 0 <= oh*sh - ph + fh*dh < IH, and likewise along w
+//   layout    x (N, IH, IW, IC), g (N, OH, OW, OC), both NHWC; dw (OC, FH, FW, IC / groups), float32
+//   GEMM view one product per tap and group: rows oc, columns ic, both contiguous in memory (MN-major); a line k is one
+//             output pixel. The pixels of a tap are a rectangle, walked image by image
+//   zeros     padding is outside of the rectangle, and no zero is inserted between the rows of g: all are bounds of k
+//   work      a unit is a range of k of one tile of one tap; block b computes units first[b] .. first[b + 1] - 1
+//             (alpha/cuda/conv/ffma/schedule_wgrad.py). A tile cut into several units is added up by sum_slices.cu, in order
+//   units     T says what is read and what multiplies: gemm_ffma.cuh or gemm_mma.cuh
+//   threads   where the lines of the next slabs start is worked out by all threads, one line each, for THREADS lines at
+//             a time: two divisions per thread and THREADS / BK slabs
+//   requires  N * OH * OW < 2^31
+#pragma once
+#include "gemm_ffma.cuh"
+
+struct WgradTap {
+  int pixels, width;  // of the rectangle of outputs
+  int g, x;           // elements of an image up to its first output, and up to the input that this one meets
+  int w;              // elements of a filter up to the tap
+  int unused[3];
+};
+
+struct WgradUnit {
+  int tap, group, row, col;  // row, col: of the tile, in channels of the group
+  int k, k_end;              // lines
+  int slot;                  // tile of the workspace that gets the sum; -1: it is complete and goes to dw
+  int unused;
+};
+
+struct Line {
+  long long g, x;  // elements from the tap's first pixel of image 0
+};
+
+template <class T> struct WgradTensors {
+  const typename T::In *x, *g;
+  float *dw, *work;
+  const WgradTap *taps;
+  const WgradUnit *units;
+  const int *first;
+  long long x_image, g_image;          // elements of an image
+  int x_h, x_w, g_h, g_w;              // elements between outputs
+  int rows, cols;                      // channels of a group
+  int dw_row;
+  long long x_plane, g_plane;          // elements from a plane to the next, and scales, where T reads such
+  const float *x_scale, *g_scale;
+};
+
+// Where a unit's sum goes.
+struct WgradPlace {
+  float *out;
+  int stride, rows, cols;              // rows, cols: that exist
+  bool slot;
+
+  template <class T>
+  __device__ __forceinline__ WgradPlace(const WgradTensors<T> &t, const WgradUnit &unit, const WgradTap &tap)
+      : slot(unit.slot >= 0) {         // a slot holds a whole tile, dw ends with its channels
+    out = slot ? t.work + (long long)unit.slot * (T::BM * T::BN)
+               : t.dw + (tap.w + (unit.group * t.rows + unit.row) * (long long)t.dw_row + unit.col);
+    stride = slot ? T::BN : t.dw_row;
+    rows = slot ? T::BM : t.rows - unit.row, cols = slot ? T::BN : t.cols - unit.col;
+  }
+};
+
+template <class T> __device__ __forceinline__ void wgrad_store(const Ffma<T> &product, const WgradPlace &to) {
+#pragma unroll
+  for (int i = 0; i < T::TM; i++) {
+    const int row = product.row(i);
+    if (row >= to.rows) continue;
+#pragma unroll
+    for (int j = 0; j < T::TN; j += 4) {
+      const int col = product.col(j);
+      float *at = to.out + (long long)row * to.stride + col;
+      const float *v = product.acc[i] + j;
+      if (to.slot || T::VEC == 4) {
+        if (col < to.cols) *reinterpret_cast<float4 *>(at) = make_float4(v[0], v[1], v[2], v[3]);
+      } else {
+#pragma unroll
+        for (int q = 0; q < 4; q++)
+          if (col + q < to.cols) at[q] = v[q];
+      }
+    }
+  }
+}
+
+// One block: its units.
+template <class T> __device__ __forceinline__ void wgrad_block(const WgradTensors<T> &t, typename T::In *smem) {
+  using In = typename T::In;
+  using CopyG = typename T::LinesA;
+  using CopyX = typename T::LinesB;
+  constexpr int THREADS = T::THREADS, BK = T::BK;
+  static_assert((THREADS & (THREADS - 1)) == 0 && THREADS % BK == 0, "a chunk of lines is a whole number of slabs");
+  static_assert(THREADS / BK >= T::STAGES - 1, "a chunk is read behind the barrier that follows its writing");
+  __shared__ Line lines[2 * THREADS];  // two chunks: one is read while the other is written
+  __shared__ WgradUnit unit;           // kept out of the registers, like what follows from them
+  __shared__ WgradTap tap;
+  __shared__ int end;
+  const int thread = threadIdx.x;
+  if (thread == 0) end = t.first[blockIdx.x + 1];
+  for (int u = t.first[blockIdx.x];; u++) {
+    __syncthreads();  // everybody is done with the unit before
+    if (u >= end) return;
+    if (thread == 0) {
+      unit = t.units[u];
+      tap = t.taps[unit.tap];
+    }
+    __syncthreads();
+    int fill = unit.k + thread;  // the line of this thread in the next chunk
+    auto write_chunk = [&](int chunk) {
+      const int k = min(fill, unit.k_end - 1), image = k / tap.pixels, pixel = k - image * tap.pixels;
+      const int h = pixel / tap.width, w = pixel - h * tap.width;
+      lines[chunk + thread] = {image * t.g_image + (h * t.g_h + w * t.g_w), image * t.x_image + (h * t.x_h + w * t.x_w)};
+      fill += THREADS;
+    };
+    if (unit.k < unit.k_end) write_chunk(0);
+    __syncthreads();
+    const CopyG copy_g(thread, t.g + (tap.g + unit.group * t.rows + unit.row), t.rows - unit.row, t.g_plane);
+    const CopyX copy_x(thread, t.x + (tap.x + unit.group * t.cols + unit.col), t.cols - unit.col, t.x_plane);
+    int next = 0, k_left = unit.k_end - unit.k;  // next: where the next slab's lines begin
+    typename T::Product product(thread);
+    gemm_pipeline<T>(smem, (k_left + BK - 1) / BK, [&](In *a, In *b) {
+      if ((next & (THREADS - 1)) == 0) write_chunk(next ^ THREADS);
+      copy_g(a, [&](int i) { return lines[next + CopyG::line0(thread) + i * CopyG::STEP].g; }, k_left);
+      copy_x(b, [&](int i) { return lines[next + CopyX::line0(thread) + i * CopyX::STEP].x; }, k_left);
+      next = (next + BK) & (2 * THREADS - 1);
+      k_left -= BK;
+    }, product);
+    product.scale(t.x_scale, t.g_scale);
+    wgrad_store(product, WgradPlace(t, unit, tap));
+  }
+}

@@ -1,0 +1,268 @@
+"""Work list of wgrad: tiles of the filter gradient, cut along their sums so that every multiprocessor has a share.
+
+For a tap and a group, dw is the product of g (rows: output channels) and x (columns: input channels), summed over the
+outputs for which the tap meets a real input. These are a rectangle of pixels in each image (Axis.wgrad_range), so a
+line k of the sum is
+
+    image = k // pixels,  h = k % pixels // width,  w = k % width
+
+and a tile of a tap is cut into ranges of k. There are two ways to cut, and `schedule` takes what costs less:
+
+    sliced    every tile into the same number of slices, one block each. Blocks that run at the same time then read the
+              same images for different taps, which the L2 cache serves: what few channels on large maps need.
+    streamed  all tiles in a row, cut into one equal share per block, wherever that falls. No block idles: what taps of
+              unequal length and many tiles need.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from alpha.cuda.conv.schedule import FIELDS, fprop_slabs
+from alpha.ops.conv_desc import ConvDesc, ceil_div
+
+TAP_FIELDS = ("pixels", "width", "g", "x", "w", "unused0", "unused1", "unused2")
+UNIT_FIELDS = ("tap", "group", "row", "col", "k", "k_end", "slot", "unused")
+SUM_FIELDS = ("slot", "count", "out", "rows", "cols", "unused0", "unused1", "unused2")
+
+WORKSPACE_BYTES = 64 << 20
+UNIT_US = 3.0            # start, drain and store of a unit
+SUM_US, SUM_BYTES_PER_US = 3.0, 1.5e6   # the kernel that adds the slices
+BYTES_PER_US = 2.5e6     # of device memory
+LEAST_SLABS = 8          # of a unit: shorter ones are all start and end
+
+
+class Tiling(NamedTuple):
+    """What the schedule needs to know of a kernel: its tile, lines per slab, blocks at a time, time of a slab, and
+    bytes of an element that it reads."""
+
+    rows: int
+    columns: int
+    k: int
+    blocks: int
+    slab_us: float
+    itemsize: int = 4
+
+
+class Schedule(NamedTuple):
+    """Tables as the kernels read them, int32.
+
+    Attributes:
+        taps: (taps, 8), columns as in TAP_FIELDS; `WgradTap` in conv_wgrad.cuh.
+        units: (units, 8), columns as in UNIT_FIELDS; `WgradUnit`.
+        first: (blocks + 1,), block b computes units first[b] .. first[b + 1] - 1.
+        sums: (tiles in several units, 8), columns as in SUM_FIELDS; `SumTile` in conv/sum_slices.cu.
+        slots: tiles of workspace.
+        time_us: estimate.
+    """
+
+    taps: np.ndarray
+    units: np.ndarray
+    first: np.ndarray
+    sums: np.ndarray
+    slots: int
+    time_us: float
+
+
+def tap_table(desc: ConvDesc) -> np.ndarray:
+    """Returns the rectangle of outputs of each tap; pixels = 0 where the tap meets no input."""
+    h, w, icg = desc.h, desc.w, desc.ic // desc.groups
+    rows = []
+    for fh in range(h.f):
+        for fw in range(w.f):
+            (h0, h1), (w0, w1) = h.wgrad_range(fh), w.wgrad_range(fw)
+            pixels = (h1 - h0) * (w1 - w0)
+            g = (h0 * w.o + w0) * desc.oc if pixels else 0
+            x = (h.input_of(h0, fh) * w.i + w.input_of(w0, fw)) * desc.ic if pixels else 0
+            rows.append((pixels, max(1, w1 - w0), g, x, (fh * w.f + fw) * icg, 0, 0, 0))
+    return np.array(rows, np.int32)
+
+
+@lru_cache(maxsize=512)
+def schedule(desc: ConvDesc, tiling: Tiling) -> Schedule:
+    """Returns the cheapest work list by estimate."""
+    taps = tap_table(desc)
+    tiles = _tiles(desc, tiling)
+    slabs = -(-taps[tiles[:, 0], 0].astype(np.int64) * desc.n // tiling.k)
+    options = [_streamed(slabs, min(tiling.blocks, max(1, int(slabs.sum()) // LEAST_SLABS)))]
+    options += [_sliced(slabs, count) for count in _slice_counts(len(tiles), slabs, tiling)]
+    costs = [_cost_us(desc, tiling, slabs, *option) for option in options]
+    best = int(np.argmin(costs))
+    return _tables(desc, tiling, taps, tiles, *options[best], costs[best])
+
+
+def _tiles(desc: ConvDesc, tiling: Tiling) -> np.ndarray:
+    """Returns (tiles, 4): tap, group, first row, first column; tiles of a tap follow each other."""
+    ocg, icg = desc.oc // desc.groups, desc.ic // desc.groups
+    grid = np.indices((desc.h.f * desc.w.f, desc.groups, ceil_div(ocg, tiling.rows), ceil_div(icg, tiling.columns)))
+    return grid.reshape(4, -1).T * (1, 1, tiling.rows, tiling.columns)
+
+
+def _slice_counts(tiles: int, slabs: np.ndarray, tiling: Tiling) -> list[int]:
+    """Returns numbers of slices that fill one to four waves of blocks, within the workspace."""
+    most = min(int(slabs.max()) // LEAST_SLABS, WORKSPACE_BYTES // (4 * tiling.rows * tiling.columns * tiles))
+    counts = {tiling.blocks * waves // tiles for waves in (1, 2, 3, 4)}
+    return sorted({1} | {count for count in counts if 1 < count <= most})
+
+
+def _sliced(slabs: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (units, 3) of tile, first slab, last slab + 1, and the blocks' first units: slice by slice."""
+    tiles = np.arange(len(slabs))
+    cuts = [slabs * s // count for s in range(count + 1)]
+    units = np.concatenate([np.stack([tiles, a, b], axis=1) for a, b in pairwise(cuts)])
+    length = units[:, 2] - units[:, 1]
+    units = units[(length > 0) | (slabs[units[:, 0]] == 0) & (np.arange(len(units)) < len(slabs))]
+    if count == 1:  # no slices to keep together: the longest first
+        units = units[np.argsort(units[:, 1] - units[:, 2], kind="stable")]
+    return units, np.arange(len(units) + 1)
+
+
+def _streamed(slabs: np.ndarray, blocks: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns units and the blocks' first units as `_sliced` does: one equal share for each block."""
+    ends = np.cumsum(slabs)
+    total = int(ends[-1])
+    snap = total // blocks // 16  # a cut that falls next to the edge of a tile moves there
+    units, first, tile, at = [], [0], 0, 0
+    for b in range(blocks):
+        goal = total * (b + 1) // blocks
+        near = int(ends[np.abs(ends - goal).argmin()])
+        goal = near if abs(near - goal) <= snap else goal
+        while tile < len(slabs) and (at < goal or ends[tile] <= at or b == blocks - 1):
+            start = int(ends[tile] - slabs[tile])
+            stop = min(int(ends[tile]), max(goal, at))
+            units.append((tile, at - start, stop - start))
+            at = stop
+            if at < ends[tile]:
+                break
+            tile += 1
+        first.append(len(units))
+    return np.array(units), np.array(first)
+
+
+def _cost_us(desc: ConvDesc, tiling: Tiling, slabs: np.ndarray, units: np.ndarray, first: np.ndarray) -> float:
+    length = units[:, 2] - units[:, 1]
+    blocks = len(first) - 1
+    streamed = blocks < len(units)
+    if streamed:
+        work = np.add.reduceat(length * tiling.slab_us + UNIT_US, first[:-1][first[:-1] < first[1:]]).max()
+    else:
+        work = _makespan(length, tiling.blocks) * tiling.slab_us + UNIT_US * ceil_div(blocks, tiling.blocks)
+    line = min(tiling.rows, desc.oc // desc.groups) + min(tiling.columns, desc.ic // desc.groups)
+    traffic = float(slabs.sum()) * tiling.k * line * tiling.itemsize
+    together = desc.nbytes() * tiling.itemsize / 4 if not streamed and blocks > len(slabs) else traffic
+    slots = len(units) - len(slabs)
+    adding = (SUM_US + 2 * slots * tiling.rows * tiling.columns * 4 / SUM_BYTES_PER_US) if slots else 0.0
+    return float(max(work, min(traffic, together) / BYTES_PER_US) + adding)
+
+
+def _makespan(length: np.ndarray, slots: int) -> float:
+    """Returns the end of the last unit, where the next unit goes to the slot that is free first."""
+    if len(length) <= slots:
+        return float(length.max())
+    rounds = ceil_div(len(length), slots)
+    padded = np.zeros(rounds * slots, length.dtype)
+    padded[:len(length)] = length
+    ends = np.zeros(slots, length.dtype)
+    for units in padded.reshape(rounds, slots):  # near enough: a round starts on the slots in order of their ends
+        ends = np.sort(ends) + units
+    return float(ends.max())
+
+
+def _tables(desc: ConvDesc, tiling: Tiling, taps: np.ndarray, tiles: np.ndarray, units: np.ndarray, first: np.ndarray,
+            time_us: float) -> Schedule:
+    """Returns the schedule: slots are handed out tile by tile, the slices of a tile in ascending order."""
+    lines = taps[tiles[:, 0], 0] * desc.n
+    pieces = np.bincount(units[:, 0], minlength=len(tiles))
+    cut = np.flatnonzero(pieces > 1)
+    start = np.full(len(tiles), -1)
+    start[cut] = np.cumsum(pieces[cut]) - pieces[cut]
+    order = np.lexsort((units[:, 1], units[:, 0]))
+    rank = np.empty(len(units), int)
+    rank[order] = np.arange(len(units)) - (np.cumsum(pieces) - pieces)[units[order, 0]]
+    slot = np.where(pieces[units[:, 0]] > 1, start[units[:, 0]] + rank, -1)
+    k_end = np.minimum(units[:, 2] * tiling.k, lines[units[:, 0]])
+    table = np.column_stack([tiles[units[:, 0]], units[:, 1] * tiling.k, k_end, slot, np.zeros_like(slot)])
+
+    ocg, icg = desc.oc // desc.groups, desc.ic // desc.groups
+    tap, group, row, col = tiles[cut].T
+    out = (group * ocg + row) * (len(taps) * icg) + taps[tap, TAP_FIELDS.index("w")] + col
+    zeros = np.zeros_like(out)
+    sums = np.column_stack([start[cut], pieces[cut], out, np.minimum(tiling.rows, ocg - row),
+                            np.minimum(tiling.columns, icg - col), zeros, zeros, zeros])
+    return Schedule(taps, table.astype(np.int32), first.astype(np.int32), sums.astype(np.int32), int(pieces[cut].sum()),
+                    time_us)
+
+
+# ---- few input channels: conv/first_layer/conv_stem_wgrad.cu --------------------------------------------------------
+
+STEM_UNIT_FIELDS = ("class", "row", "col", "k", "k_end", "slot", "unused0", "unused1")
+
+
+class StemSchedule(NamedTuple):
+    """Tables of the product whose columns are (tap, input channel), int32.
+
+    Attributes:
+        classes: (classes, 16), as in conv/schedule.py; those with taps.
+        units: (units, 8), columns as in STEM_UNIT_FIELDS, one per block; each has its slot.
+        sums: (parts,): columns of slots that are parts of a column of dw, slot * columns of a tile + column there.
+        first: (columns of dw * row tiles + 1,): the sums of column k and row tile r begin at first[k * row tiles + r].
+        slots, row_tiles: numbers of them.
+    """
+
+    classes: np.ndarray
+    units: np.ndarray
+    sums: np.ndarray
+    first: np.ndarray
+    slots: int
+    row_tiles: int
+
+
+@lru_cache(maxsize=64)
+def stem_schedule(desc: ConvDesc, tiling: Tiling) -> StemSchedule:
+    """Returns the work list: the classes' tiles, cut into units of about equal length that fill the blocks once."""
+    classes = fprop_slabs(desc).classes
+    taps_h, taps_w = (classes[:, FIELDS.index(name)] for name in ("taps_h", "taps_w"))
+    classes, columns = classes[taps_h * taps_w > 0], (taps_h * taps_w * desc.ic)[taps_h * taps_w > 0]
+    row_tiles = ceil_div(desc.oc, tiling.rows)
+    slabs = -(-classes[:, 0].astype(np.int64) // tiling.k)
+    tiles = -(-columns // tiling.columns) * row_tiles
+    share = _stem_share(slabs, tiles, tiling.blocks)
+    units: list[tuple[int, ...]] = []
+    parts: list[list[list[int]]] = [[[] for _ in range(row_tiles)]
+                                    for _ in range(desc.h.f * desc.w.f * desc.ic)]
+    for number, cls in enumerate(classes):
+        count = ceil_div(int(slabs[number]), share)
+        cuts = [int(slabs[number]) * s // count * tiling.k for s in range(count)] + [int(cls[0])]
+        for col in range(0, int(columns[number]), tiling.columns):
+            found = _class_columns(cls, desc.ic)[col:col + tiling.columns]
+            for r in range(row_tiles):
+                for at, k in enumerate(found):
+                    parts[k][r] += [(len(units) + s) * tiling.columns + at for s in range(count)]
+                units += [(number, r * tiling.rows, col, a, b, len(units) + s, 0, 0) for s, (a, b) in
+                          enumerate(pairwise(cuts))]
+    flat = [part for rows in parts for part in rows]
+    first = np.cumsum([0] + [len(part) for part in flat])
+    table = np.array(sorted(units, key=lambda unit: unit[3] - unit[4]), np.int32).reshape(-1, 8)
+    sums = np.array([entry for part in flat for entry in part], np.int32)
+    return StemSchedule(classes, table, sums, first.astype(np.int32), len(units), row_tiles)
+
+
+def _stem_share(slabs: np.ndarray, tiles: np.ndarray, blocks: int) -> int:
+    """Returns the least number of slabs per unit, at least LEAST_SLABS, with which the units fit the blocks."""
+    if not len(slabs):
+        return LEAST_SLABS
+    share = max(LEAST_SLABS, int((slabs * tiles).sum()) // blocks)
+    while share < slabs.max() and int((-(-slabs // share) * tiles).sum()) > blocks:
+        share += max(1, share // 64)
+    return share
+
+
+def _class_columns(cls: np.ndarray, ic: int) -> list[int]:
+    """Returns the columns of dw, tap * ic + channel, in the order of the columns of a class."""
+    field = dict(zip(FIELDS, cls.tolist()))
+    return [field["w"] + th * field["tap_w_h"] + tw * field["tap_w_w"] + c
+            for th in range(field["taps_h"]) for tw in range(field["taps_w"]) for c in range(ic)]

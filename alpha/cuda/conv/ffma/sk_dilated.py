@@ -1,0 +1,113 @@
+"""Sk-dilated in FFMA: sk_dilated.cu with its tiles, and the sum of its slices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from alpha.cuda.conv.costs import rates
+from alpha.cuda.conv.ffma.gemm import LAUNCH_US, Tile
+from alpha.cuda.conv.ffma.schedule_wgrad import Schedule, Tiling, schedule
+from alpha.cuda.conv.mma.gemm import MmaTile
+from alpha.cuda.conv.planner import GUARD_ARGS, UNGUARDED, Guard, Launch, register
+from alpha.cuda.conv.tile import ConvTile
+from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.kernel import Kernel
+from alpha.cuda.runtime.memory import Array, empty, upload
+from alpha.ops.conv_desc import ConvDesc
+
+TILES = (Tile(128, 128, 16, 8, 8, 4, 2, 0.89), Tile(128, 64, 16, 8, 8, 4, 4, 0.86), Tile(64, 128, 16, 8, 8, 4, 4, 0.86),
+         Tile(64, 64, 16, 8, 8, 3, 8, 0.82), Tile(32, 32, 16, 4, 4, 4, 8, 0.62),
+         Tile(64, 64, 16, 8, 4, 4, 4, 0.58, vector=1), Tile(32, 32, 16, 4, 4, 4, 6, 0.38, vector=1))
+LINE_BYTES = 16  # of the table of lines, 2 * threads of them: static shared memory, which comes on top
+
+SUM_SLICES = Kernel("sum_slices.cu", "sum_slices", "ptr work, ptr dw, ptr tiles, i32 tile_floats, i32 tile_cols, "
+                    f"i32 dw_row, i32 split, {GUARD_ARGS}", threads=256)
+MOST_SPLIT = 32
+FEWER = 1.015            # times as long take fewer blocks, which hide less
+
+
+class Parts(NamedTuple):
+    """What a launch takes beside its tensors: the grid, floats of the workspace, tables, sizes, and the sum of slices,
+    add(workspace, dw, guard)."""
+
+    grid: int
+    work_floats: int
+    tables: tuple[Array, ...]
+    sizes: tuple[int, ...]
+    add: Callable[[Array, Array, Guard], None]
+
+    def workspace(self) -> Array | None:
+        return empty((self.work_floats,), "float32") if self.work_floats else None
+
+
+class WgradTile(ConvTile):
+    """A kernel over the work list of schedule_wgrad.py; a subclass adds `prepare`."""
+
+    pass_name = "wgrad"
+    itemsize = 4  # bytes of what it reads of an element
+
+    def __init__(self, tile: Tile | MmaTile, name: str, kernel: Kernel) -> None:
+        super().__init__(tile, name, kernel, 2 * LINE_BYTES * tile.threads)
+
+    def schedule(self, desc: ConvDesc, sm_count: int) -> Schedule:
+        tile, blocks = self.tile, self.resident
+        slab_us = tile.slab_clocks() * blocks / (rates().clock_ghz * 1e3)  # while all blocks of a multiprocessor work
+        return schedule(desc, Tiling(tile.rows, tile.columns, tile.k, blocks * sm_count, slab_us, self.itemsize))
+
+    def cost(self, desc: ConvDesc, sm_count: int) -> float:
+        return LAUNCH_US + self.schedule(desc, sm_count).time_us
+
+    def parts(self, desc: ConvDesc) -> Parts:
+        plan, tile = self.schedule(desc, context.sm_count), self.tile
+        taps, units, first, sums = (upload(table) for table in plan[:4])
+        h, w, icg = desc.h, desc.w, desc.ic // desc.groups
+        dw_row = h.f * w.f * icg
+        sizes = (h.i * w.i * desc.ic, h.o * w.o * desc.oc, h.s * w.i * desc.ic, w.s * desc.ic, w.o * desc.oc, desc.oc,
+                 desc.oc // desc.groups, icg, dw_row)
+        slots, tile_floats = plan.slots, tile.rows * tile.columns
+        split = 1
+        while split < MOST_SPLIT and len(plan.sums) and split * len(plan.sums) * 2 <= slots:
+            split *= 2
+        sum_grid = tile_floats * split // 1024, len(plan.sums)
+
+        def add(work: Array, dw: Array, guard: Guard) -> None:
+            SUM_SLICES(sum_grid, work, dw, sums, tile_floats, tile.columns, dw_row, split, *guard)
+        return Parts(len(plan.first) - 1, slots * tile_floats, (taps, units, first), sizes, add)
+
+
+class SkDilated(WgradTile):
+    """A tile of sk_dilated; see alpha.cuda.conv.planner for the members.
+
+    Args:
+        blocks: on a multiprocessor at a time; 0: as many as it holds. Fewer have fewer slices to add up.
+    """
+
+    def __init__(self, tile: Tile, blocks: int = 0) -> None:
+        kernel = Kernel("sk_dilated.cu", "sk_dilated", "ptr x, ptr g, ptr dw, ptr work, ptr taps, ptr units, "
+                        "ptr first, i64 x_image, i64 g_image, i32 x_h, i32 x_w, i32 g_h, i32 g_w, i32 rows, "
+                        f"i32 cols, i32 dw_row, {GUARD_ARGS}",
+                        threads=tile.threads, shared=tile.shared_bytes(False, False), defines=tile.defines)
+        super().__init__(tile, f"sk_dilated {tile}" + f" by {blocks}" * (blocks > 0), kernel)
+        self.blocks = blocks
+
+    @property
+    def resident(self) -> int:
+        return min(super().resident, self.blocks or self.tile.blocks)
+
+    def cost(self, desc: ConvDesc, sm_count: int) -> float:
+        return super().cost(desc, sm_count) * (FEWER if self.blocks else 1.0)
+
+    def prepare(self, desc: ConvDesc) -> Launch:
+        kernel, parts = self.kernel, self.parts(desc)
+        grid, _, tables, sizes, add = parts
+
+        def launch(x: Array, g: Array, dw: Array, guard: Guard = UNGUARDED) -> None:
+            work = parts.workspace()
+            kernel(grid, x, g, dw, work, *tables, *sizes, *guard)
+            if work:
+                add(work, dw, guard)
+        return launch
+
+
+register(*map(SkDilated, TILES), SkDilated(TILES[1], blocks=3))

@@ -1,0 +1,228 @@
+// The first layer: convolution from and to images with few channels, where a product over channels has nothing to chew.
+//
+//   stem_fprop  y[p][oc] = activation(b[oc] + sum over taps and ic of x[p moved by the tap][ic] * w[oc][tap][ic])
+//   stem_dgrad  dx[p][ic] = sum over taps and oc of g[p moved by the tap][oc] * w[oc][tap][ic]
+//   layout    x (N, IH, IW, IC), y and g (N, OH, OW, OC), both NHWC; w (OC, FH, FW, IC)
+//   zeros     positions that read the same taps form a class (conv_slab.cuh: SlabClass); a block works on one class,
+//             and its loops run over the taps of that class: padded and inserted zeros are never reached
+//   work      {class, first tile, tiles, column tile} per block; a tile is a run of positions, images slowest. The
+//             filters lie in shared memory, loaded once per block where all of them fit
+//   fprop     LANES neighbouring threads share 8 positions and have 8 output channels each: a value of x serves 8
+//             products, a value of w as many
+//   dgrad     16 neighbouring threads share 8 positions and have every 16th quad of output channels each; their sums
+//             meet in 4 exchanges, each of which halves the number of sums that a thread still holds
+//   requires  one group, IC = CHANNELS <= 4; x has fewer than 2^30 elements, an image of y fewer than 2^31;
+//             FW * IC * 64 <= FILTER_FLOATS
+#include "conv/ffma/conv_slab.cuh"
+
+constexpr int IC = CHANNELS, THREADS = 128, POSITIONS = 8, FILTER_FLOATS = 8192;
+
+// elements of a filter up to tap number `tap`, counted from tap line h0 of the class
+__device__ __forceinline__ int tap_offset(const SlabClass &c, int h0, int tap) {
+  const int h = tap / c.taps_w;
+  return c.w + (h0 + h) * c.tap_w_h + (tap - h * c.taps_w) * c.tap_w_w;
+}
+
+template <class Bytes> __device__ __forceinline__ const float *at(const float *from, Bytes offset) {
+  return reinterpret_cast<const float *>(reinterpret_cast<const char *>(from) + offset);
+}
+
+template <int LANES>
+__device__ __forceinline__ void stem_fprop(const float *x, const float *w, const float *b, float *y,
+                                           const SlabClass *classes, const int4 *work, long long x_image,
+                                           long long y_image, int images, int columns, int w_row, int relu) {
+  constexpr int COLS = 8 * LANES, GROUPS = THREADS / LANES, TILE = GROUPS * POSITIONS;
+  __shared__ __align__(16) float filter[FILTER_FLOATS];  // [tap, ic][COLS]
+  __shared__ unsigned read[TILE];  // bytes from the start of x
+  __shared__ long long write[TILE];
+  __shared__ SlabClass c;                // kept out of the registers, like the three that follow
+  __shared__ int4 item;
+  __shared__ volatile int line, lines;   // elements of a line of taps; lines that fit into `filter`
+  if (threadIdx.x == 0) {
+    item = work[blockIdx.x];
+    c = classes[item.x];
+    line = c.taps_w * IC * COLS;
+    lines = line ? min(FILTER_FLOATS / line, c.taps_h) : 1;
+  }
+  __syncthreads();
+  const int lane = threadIdx.x % LANES, group = threadIdx.x / LANES;
+  for (int tile = item.y; tile < item.y + item.z; tile++) {
+    __syncthreads();
+    const int pixels = c.rows / images;
+    for (int r = threadIdx.x; r < TILE; r += THREADS) {
+      const int position = tile * TILE + r, m = min(position, c.rows - 1), image = m / pixels;
+      const int oh = (m - image * pixels) / c.width, ow = m - image * pixels - oh * c.width;
+      read[r] = 4u * (unsigned)(image * x_image + (c.in + oh * c.in_h + ow * c.in_w));
+      write[r] = position < c.rows ? image * y_image + (c.out + oh * c.out_h + ow * c.out_w) : -1;
+    }
+    float acc[POSITIONS][8];
+#pragma unroll
+    for (int i = 0; i < POSITIONS; i++)
+#pragma unroll
+      for (int j = 0; j < 8; j++) acc[i][j] = 0.f;
+    for (int h0 = 0; h0 < c.taps_h; h0 += lines) {
+      if (tile == item.y || lines < c.taps_h) {
+        __syncthreads();
+        for (int e = threadIdx.x; e < min((int)lines, c.taps_h - h0) * line; e += THREADS) {
+          const int col = item.w * COLS + e % COLS, ic = e / COLS % IC, tap = e / COLS / IC;
+          filter[e] = col < columns ? w[(long long)col * w_row + tap_offset(c, h0, tap) + ic] : 0.f;
+        }
+      }
+      __syncthreads();
+      const float *f = filter + lane * 4;
+      unsigned from = 4 * h0 * c.tap_in_h;
+      for (int th = min((int)lines, c.taps_h - h0); th > 0; th--, from += 4 * (c.tap_in_h - c.taps_w * c.tap_in_w))
+        for (int tw = c.taps_w; tw > 0; tw--, from += 4 * c.tap_in_w) {
+          float v[POSITIONS][IC];
+#pragma unroll
+          for (int i = 0; i < POSITIONS; i++) {
+            const float *p = at(x, read[group + i * GROUPS] + from);
+            if constexpr (IC == 4) {
+              const float4 q = *reinterpret_cast<const float4 *>(p);
+              v[i][0] = q.x, v[i][1] = q.y, v[i][2] = q.z, v[i][3] = q.w;
+            } else {
+#pragma unroll
+              for (int ic = 0; ic < IC; ic++) v[i][ic] = p[ic];
+            }
+          }
+#pragma unroll
+          for (int ic = 0; ic < IC; ic++, f += COLS) {
+            const float4 a = *reinterpret_cast<const float4 *>(f), d = *reinterpret_cast<const float4 *>(f + COLS / 2);
+            const float u[8] = {a.x, a.y, a.z, a.w, d.x, d.y, d.z, d.w};
+#pragma unroll
+            for (int i = 0; i < POSITIONS; i++)
+#pragma unroll
+              for (int j = 0; j < 8; j++) acc[i][j] = fmaf(v[i][ic], u[j], acc[i][j]);
+          }
+        }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int half = 0; half < 8; half += 4) {
+      const int col = item.w * COLS + lane * 4 + half / 4 * (COLS / 2);
+      float add[4];
+#pragma unroll
+      for (int q = 0; q < 4; q++) add[q] = b && col + q < columns ? b[col + q] : 0.f;
+#pragma unroll
+      for (int i = 0; i < POSITIONS; i++) {
+        const long long row = write[group + i * GROUPS];
+        if (row < 0) continue;
+        float v[4];
+#pragma unroll
+        for (int q = 0; q < 4; q++) {
+          v[q] = acc[i][half + q] + add[q];
+          if (relu && v[q] < 0.f) v[q] = 0.f;
+        }
+        if (columns % 4 == 0) {
+          if (col < columns) *reinterpret_cast<float4 *>(y + row + col) = make_float4(v[0], v[1], v[2], v[3]);
+        } else {
+#pragma unroll
+          for (int q = 0; q < 4; q++)
+            if (col + q < columns) y[row + col + q] = v[q];
+        }
+      }
+    }
+  }
+}
+
+#define STEM_FPROP(name, LANES) \
+  extern "C" __global__ void __launch_bounds__(THREADS, IC < 4 ? 4 : 3) \
+  name(const float *x, const float *w, const float *b, float *y, const SlabClass *classes, const int4 *work, \
+       long long x_image, long long y_image, int images, int columns, int w_row, int relu) { \
+    stem_fprop<LANES>(x, w, b, y, classes, work, x_image, y_image, images, columns, w_row, relu); \
+  } \
+  ALPHA_KERNEL(name)
+STEM_FPROP(stem_fprop_64, 8)  // up to 64 output channels at a time, 128 positions
+STEM_FPROP(stem_fprop_16, 2)  // up to 16, 512
+
+// Of 4 * BIT sums a lane keeps the half that its bit names, with the other lane's part of it, and gives the rest away.
+template <int BIT> __device__ __forceinline__ void give_half(float (&sum)[POSITIONS * 4], int lane) {
+  constexpr int HALF = 2 * BIT;
+  const bool upper = lane & BIT;
+#pragma unroll
+  for (int j = 0; j < HALF; j++) {
+    const float keep = upper ? sum[j + HALF] : sum[j], give = upper ? sum[j] : sum[j + HALF];
+    sum[j] = keep + __shfl_xor_sync(~0u, give, BIT);
+  }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, IC < 4 ? 4 : 3)
+stem_dgrad(const float *g, const float *w, float *dx, const SlabClass *classes, const int4 *work, long long g_image,
+           long long x_image, int images, int channels, int w_row) {
+  constexpr int LANES = 16, OC = 64, TILE = THREADS / LANES * POSITIONS;
+  __shared__ __align__(16) float filter[FILTER_FLOATS];  // [tap][OC][IC]
+  __shared__ long long read[TILE], write[TILE];  // read: bytes
+  __shared__ SlabClass c;
+  const int4 item = work[blockIdx.x];
+  if (threadIdx.x == 0) c = classes[item.x];
+  __syncthreads();
+  const int lane = threadIdx.x % LANES, first = threadIdx.x / LANES * POSITIONS;
+  const int line = c.taps_w * OC * IC, lines = line ? min(FILTER_FLOATS / line, c.taps_h) : 1;
+  const bool once = lines == c.taps_h && channels <= OC;
+  const int pixels = c.rows / images;
+  for (int tile = item.y; tile < item.y + item.z; tile++) {
+    __syncthreads();
+    for (int r = threadIdx.x; r < TILE; r += THREADS) {
+      const int position = tile * TILE + r, m = min(position, c.rows - 1), image = m / pixels;
+      const int ih = (m - image * pixels) / c.width, iw = m - image * pixels - ih * c.width;
+      read[r] = 4 * (image * g_image + (c.in + ih * c.in_h + iw * c.in_w));
+      write[r] = position < c.rows ? image * x_image + (c.out + ih * c.out_h + iw * c.out_w) : -1;
+    }
+    float sum[POSITIONS * 4];  // four for each position, of which IC are used
+#pragma unroll
+    for (int i = 0; i < POSITIONS * 4; i++) sum[i] = 0.f;
+    for (int oc0 = 0; oc0 < channels; oc0 += OC)
+      for (int h0 = 0; h0 < c.taps_h; h0 += lines) {
+        const int now = min(lines, c.taps_h - h0);
+        if (tile == item.y || !once) {
+          __syncthreads();
+          for (int e = threadIdx.x; e < now * line; e += THREADS) {
+            const int ic = e % IC, oc = oc0 + e / IC % OC, tap = e / (IC * OC);
+            filter[e] = oc < channels ? w[(long long)oc * w_row + tap_offset(c, h0, tap) + ic] : 0.f;
+          }
+        }
+        __syncthreads();
+        const int oc = oc0 + lane * 4;
+        if (oc >= channels) continue;
+        const float *f = filter + lane * (4 * IC);
+        for (int th = h0; th < h0 + now; th++)
+          for (int tw = 0; tw < c.taps_w; tw++, f += OC * IC) {
+            const float *from = g + (th * c.tap_in_h + tw * c.tap_in_w + oc);
+            float u[4 * IC];
+#pragma unroll
+            for (int q = 0; q < IC; q++) {
+              const float4 a = *reinterpret_cast<const float4 *>(f + 4 * q);
+              u[4 * q] = a.x, u[4 * q + 1] = a.y, u[4 * q + 2] = a.z, u[4 * q + 3] = a.w;
+            }
+#pragma unroll
+            for (int i = 0; i < POSITIONS; i++) {
+              const float *p = at(from, read[first + i]);
+              float v[4];
+              if (channels % 4 == 0) {
+                const float4 a = *reinterpret_cast<const float4 *>(p);
+                v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
+              } else {
+#pragma unroll
+                for (int q = 0; q < 4; q++) v[q] = oc + q < channels ? p[q] : 0.f;
+              }
+#pragma unroll
+              for (int q = 0; q < 4; q++)
+#pragma unroll
+                for (int ic = 0; ic < IC; ic++) sum[4 * i + ic] = fmaf(v[q], u[q * IC + ic], sum[4 * i + ic]);
+            }
+          }
+      }
+    __syncthreads();
+    give_half<8>(sum, lane);
+    give_half<4>(sum, lane);
+    give_half<2>(sum, lane);
+    give_half<1>(sum, lane);
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+      const int position = lane / 2, ic = lane % 2 * 2 + j;
+      const long long row = write[first + position];
+      if (row >= 0 && ic < IC) dx[row + ic] = sum[j];
+    }
+  }
+}
+ALPHA_KERNEL(stem_dgrad)

@@ -1,0 +1,1 @@
+"""The first layer on tensor cores."""

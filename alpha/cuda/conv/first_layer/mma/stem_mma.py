@@ -1,0 +1,236 @@
+"""The first layer on tensor cores, from sm_80 on: conv_stem_mma.cu and conv_stem_mma_wgrad.cu.
+
+At most four input channels. float32 is multiplied as TF32, in the mode fp32 by three products of its two halves, and 16
+bits as they are; nothing is scaled, split or padded in memory.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from alpha.cuda.conv.costs import rates
+from alpha.cuda.conv.ffma.gemm import LAUNCH_US
+from alpha.cuda.conv.ffma.sk_dilated import SUM_SLICES
+from alpha.cuda.conv.first_layer.stem import channels_refusal, float32_filters
+from alpha.cuda.conv.planner import UNGUARDED, Launch, register
+from alpha.cuda.conv.schedule import oversized
+from alpha.cuda.conv.tile import RESERVED
+from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.kernel import C_TYPES, Kernel
+from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty, upload
+from alpha.ops.conv_desc import ConvDesc, ceil_div
+
+THREADS, POSITIONS, CHUNK, COLUMNS = 256, 256, 32, 64  # of the kernels
+PATCH = 5120                                           # elements of x that a tile reads, at most
+MOST_CHUNKS = (1, 3, 5, 12)                            # of 32 k: 3x3, 5x5, 7x7 and 11x11 filters of 3 channels
+BLOCKS = 2                                             # resident on a multiprocessor, as registers allow
+MOST_LINES = 0x7fff                                    # of an output: StemRow in stem_mma.cuh
+STATIC = 2304                                          # bytes of shared memory that fprop has beside
+SPLIT = 32                                             # threads that share an element of a sum over blocks
+COPY, PER_TILE = 0.5, 2                                # in blocks of 16 positions of all channels: estimates
+MEMORY = 1.1                                           # of what rates() has
+START_US = {"fprop": 3.0, "wgrad": 5.5}                # beside the launch: tables, and wgrad's sum over blocks
+SHAPE_ARGS = ", ".join(f"i32 {name}" for name in (
+    "images", "ih", "iw", "ic", "oh", "ow", "oc", "fh", "fw", "stride_h", "stride_w", "pad_h", "pad_w", "dilation_h",
+    "dilation_w", "tile_h", "tile_w", "tiles_h", "tiles_w", "lines", "line"))
+
+
+class Mode(NamedTuple):
+    """What a precision's kernels read and write of x, y and g, and how many products they make of one."""
+
+    precision: str
+    dtype: str
+    products: int
+
+    @property
+    def defines(self) -> dict[str, str | int]:
+        return {"ELEMENT": C_TYPES[self.dtype], "PRODUCTS": self.products, "PATCH": PATCH}
+
+
+MODES = (Mode("fp32", "float32", 3), Mode("tf32", "float32", 1), Mode("bf16", "bfloat16", 1),
+         Mode("fp16", "float16", 1))
+# Clocks that an H100's multiprocessor takes for a position and COLUMNS channels, and for each chunk of its filters, by
+# pass and channels of g that are read at a time, bytes of an element and products.
+CLOCKS = {("fprop", 4): {(4, 3): (2.3, 22.0), (4, 1): (8.9, 11.1), (2, 1): (9.3, 3.8)},
+          ("wgrad", 4): {(4, 3): (2.3, 22.4), (4, 1): (6.5, 13.3), (2, 1): (2.0, 12.2)},
+          ("wgrad", 1): {(4, 3): (4.4, 26.8), (4, 1): (6.5, 13.7), (2, 1): (2.5, 23.9)}}
+
+
+class Tiles(NamedTuple):
+    """How the outputs of an image are cut: positions of a tile, tiles of an image, and the patch of x for a tile."""
+
+    height: int
+    width: int
+    per_height: int
+    per_width: int
+    lines: int
+    line: int
+
+    @property
+    def per_image(self) -> int:
+        return self.per_height * self.per_width
+
+
+def patch_of(desc: ConvDesc, height: int, width: int) -> tuple[int, int]:
+    """Returns lines and elements of a line that a tile of positions reads."""
+    lines, pixels = ((n - 1) * axis.s + (axis.f - 1) * axis.d + 1 for n, axis in ((height, desc.h), (width, desc.w)))
+    return lines, pixels * desc.ic
+
+
+@lru_cache(maxsize=256)
+def tiles_of(desc: ConvDesc, sm_count: int) -> Tiles:
+    """Returns the tiles that are done first: by a block that multiplies and copies them, one after the other."""
+    best, least = None, float("inf")
+    for width in range(1, min(desc.w.o, POSITIONS) + 1):
+        height = min(desc.h.o, POSITIONS // width)
+        while height:
+            lines, line = patch_of(desc, height, width)
+            tiles = Tiles(height, width, ceil_div(desc.h.o, height), ceil_div(desc.w.o, width), lines, line)
+            copies = ceil_div(lines, THREADS // 32) * ceil_div(line, 128)  # 4 elements a thread
+            rounds = max(1.0, desc.n * tiles.per_image / (sm_count * BLOCKS))
+            cost = rounds * (COPY * copies + ceil_div(height * width, 16) + PER_TILE)
+            if lines * line <= PATCH and cost < least:
+                best, least = tiles, cost
+            height //= 2
+    assert best, refusal(desc)
+    return best
+
+
+def refusal(desc: ConvDesc) -> str:
+    """Returns why these kernels cannot compute desc, or ""."""
+    if refused := channels_refusal(desc):
+        return refused
+    if prod(patch_of(desc, 1, 1)) > PATCH:
+        return "what a position reads does not fit into shared memory"
+    if desc.h.o >= MOST_LINES:
+        return f"an output of {desc.h.o} lines, fewer than {MOST_LINES} are served"
+    return oversized(desc)
+
+
+def chunks_of(desc: ConvDesc) -> int:
+    """Returns how many chunks of 32 a filter has."""
+    return ceil_div(desc.h.f * desc.w.f * desc.ic, CHUNK)
+
+
+def shape_of(desc: ConvDesc, tiles: Tiles) -> tuple[int, ...]:
+    """Returns the integers of StemShape in stem_mma.cuh."""
+    h, w = desc.h, desc.w
+    return (desc.n, h.i, w.i, desc.ic, h.o, w.o, desc.oc, h.f, w.f, h.s, w.s, h.p, w.p, h.d, w.d, *tiles)
+
+
+class StemMmaFprop:
+    """stem_mma_fprop in a mode; see alpha.cuda.conv.planner for the members."""
+
+    pass_name, takes_guard = "fprop", False
+
+    def __init__(self, mode: Mode) -> None:
+        self.mode, self.precisions, self.name = mode, (mode.precision,), f"conv_stem_mma_fprop {mode.precision}"
+        self.reads = self.writes = mode.dtype
+        self.kernels = {most: Kernel(
+            "conv_stem_mma.cu", "stem_mma_fprop", f"ptr x, ptr w, ptr b, ptr y, {SHAPE_ARGS}, i32 tiles, i32 chunks, "
+            "i32 relu", threads=THREADS, shared=self._shared(most),
+            defines={**mode.defines, "SHORT": int(most == 1)}) for most in MOST_CHUNKS}
+
+    def _shared(self, chunks: int) -> int:
+        itemsize = ITEMSIZE[self.mode.dtype]
+        return chunks * CHUNK * (COLUMNS * itemsize + 4) + 2 * PATCH * itemsize
+
+    def _most(self, desc: ConvDesc) -> int:
+        """Returns the chunks of the least kernel that has enough of them, 0 where none has."""
+        return next((most for most in MOST_CHUNKS if most >= chunks_of(desc)), 0)
+
+    def _resident(self, desc: ConvDesc) -> int:
+        """Returns how many blocks a multiprocessor holds, as registers and this device's shared memory allow."""
+        shared = self._shared(self._most(desc)) + STATIC + RESERVED
+        return max(1, min(BLOCKS, (context.max_shared + RESERVED) // shared))
+
+    def fits(self, desc: ConvDesc) -> str:
+        most = self._most(desc)
+        if not refusal(desc) and not (most and self._shared(most) + STATIC <= context.max_shared):
+            return f"filters of {desc.h.f}x{desc.w.f}x{desc.ic} do not fit into shared memory"
+        return refusal(desc)
+
+    def cost(self, desc: ConvDesc, sm_count: int) -> float:
+        return estimate_us("fprop", desc, self.mode, sm_count)
+
+    def least(self, desc: ConvDesc, sm_count: int) -> float:
+        return 0.0  # what it costs is known at once
+
+    def prepare(self, desc: ConvDesc) -> Launch:
+        tiles = tiles_of(desc, context.sm_count)
+        kernel, total = self.kernels[self._most(desc)], desc.n * tiles.per_image
+        column_tiles = ceil_div(desc.oc, COLUMNS)
+        grid = min(total, max(1, context.sm_count * self._resident(desc) // column_tiles)), column_tiles
+        sizes = *shape_of(desc, tiles), total, chunks_of(desc)
+
+        def launch(x: Array, w: Array, b: Array | None, y: Array, relu: bool) -> None:
+            kernel(grid, x, float32_filters(w), b, y, *sizes, relu)
+        return launch
+
+
+class StemMmaWgrad:
+    """stem_mma_wgrad in a mode, for g whose channels are a multiple of `vector`; see alpha.cuda.conv.planner."""
+
+    pass_name, writes, takes_guard = "wgrad", "float32", False
+
+    def __init__(self, mode: Mode, vector: int) -> None:
+        self.mode, self.precisions, self.reads, self.vector = mode, (mode.precision,), mode.dtype, vector
+        self.name = f"conv_stem_mma_wgrad {mode.precision} {vector}"
+        self.kernel = Kernel(
+            "conv_stem_mma_wgrad.cu", "stem_mma_wgrad", f"ptr x, ptr g, ptr work, {SHAPE_ARGS}, i32 tiles",
+            threads=THREADS, shared=max(2 * PATCH * ITEMSIZE[mode.dtype], 4 * 4 * COLUMNS * CHUNK),
+            defines={**mode.defines, "ALIGNED": int(vector == 4)})
+
+    def fits(self, desc: ConvDesc) -> str:
+        if desc.oc % self.vector:
+            return f"{desc.oc} output channels are no multiple of {self.vector}"
+        return refusal(desc)
+
+    def cost(self, desc: ConvDesc, sm_count: int) -> float:
+        return estimate_us("wgrad", desc, self.mode, sm_count, self.vector)
+
+    def least(self, desc: ConvDesc, sm_count: int) -> float:
+        return 0.0  # what it costs is known at once
+
+    def prepare(self, desc: ConvDesc) -> Launch:
+        tiles, chunks, row_tiles = tiles_of(desc, context.sm_count), chunks_of(desc), ceil_div(desc.oc, COLUMNS)
+        kernel, total, depth = self.kernel, desc.n * tiles.per_image, desc.h.f * desc.w.f * desc.ic
+        blocks = min(total, max(1, context.sm_count * BLOCKS // (chunks * row_tiles)))
+        grid, sizes = (chunks, blocks, row_tiles), (*shape_of(desc, tiles), total)
+        sums = upload(np.array([  # SumTile in conv/sum_slices.cu
+            ((row * chunks + chunk) * blocks, blocks, row * COLUMNS * depth + chunk * CHUNK,
+             min(COLUMNS, desc.oc - row * COLUMNS), min(CHUNK, depth - chunk * CHUNK), 0, 0, 0)
+            for row in range(row_tiles) for chunk in range(chunks)], np.int32))
+        floats = COLUMNS * CHUNK
+        sum_grid = floats * SPLIT // 1024, chunks * row_tiles
+
+        def launch(x: Array, g: Array, dw: Array) -> None:
+            work = empty((blocks * chunks * row_tiles * floats,), "float32")
+            kernel(grid, x, g, work, *sizes)
+            SUM_SLICES(sum_grid, work, dw, sums, floats, CHUNK, depth, SPLIT, *UNGUARDED)
+        return launch
+
+
+def estimate_us(pass_name: str, desc: ConvDesc, mode: Mode, sm_count: int, vector: int = 4) -> float:
+    """Returns what memory, the tensor cores or all instructions need, whichever is most."""
+    tiles, itemsize, chunks = tiles_of(desc, sm_count), ITEMSIZE[mode.dtype], chunks_of(desc)
+    rows = desc.n * tiles.per_image * ceil_div(tiles.height * tiles.width, 16) * 16 * ceil_div(desc.oc, COLUMNS)
+    each, per_chunk = CLOCKS[pass_name, vector][itemsize, mode.products]
+    products = COLUMNS * CHUNK * mode.products / (rates().mma * 2 / itemsize)
+    clocks = max(each + per_chunk * chunks, products * chunks)
+    memory_us = desc.nbytes(itemsize) / (rates().bytes_per_us * MEMORY)
+    return LAUNCH_US + START_US[pass_name] + max(memory_us, rows * clocks / (sm_count * rates().clock_ghz * 1e3))
+
+
+def candidates() -> tuple[StemMmaFprop | StemMmaWgrad, ...]:
+    """Returns all modes of all passes."""
+    return CANDIDATES
+
+
+CANDIDATES = (*(StemMmaFprop(mode) for mode in MODES),
+              *(StemMmaWgrad(mode, vector) for mode in MODES for vector in (4, 1)))
+register(*CANDIDATES)

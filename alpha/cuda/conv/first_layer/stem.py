@@ -1,0 +1,227 @@
+"""Convolutions with at most four input channels: conv_stem.cu and conv_stem_wgrad.cu.
+
+The gradient of the filters serves up to 16: a 5x5 filter of 6 channels has 150 columns, and each of its taps just 6.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from alpha.cuda.conv.costs import rates
+from alpha.cuda.conv.ffma.gemm import LAUNCH_US, Tile
+from alpha.cuda.conv.ffma.schedule_wgrad import Tiling, stem_schedule
+from alpha.cuda.conv.planner import Launch, register
+from alpha.cuda.conv.schedule import LIMIT, Slabs, dgrad_slabs, fprop_slabs, oversized
+from alpha.cuda.ops.pointwise import convert
+from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.kernel import Kernel
+from alpha.cuda.runtime.memory import Array, empty, upload
+from alpha.ops.conv_desc import ConvDesc, ceil_div
+
+MOST_CHANNELS, MOST_WGRAD_CHANNELS = 4, 16
+THREADS, POSITIONS, FILTER_FLOATS = 128, 8, 8192  # of conv_stem.cu
+BLOCKS = 4                                        # resident on a multiprocessor
+SUM_THREADS, SUM_CHANNELS = 512, 16               # of conv_stem_wgrad.cu
+MOST_TILES = 16                                   # of a block, for which it loads the filters once
+EFFICIENCY = 0.5                                  # fraction of the FMA rate, on an H100
+SLOWER = {64: 1.0, 16: 1.65}                      # fprop, by columns of a tile
+FPROP_SEEN = 0.4
+BYTES_PER_US = 2.2e6
+FASTER_3X3, COPY_BYTES_PER_US = 0.6, 3.0e6        # kernels of 3x3 filters, which come near what a copy takes
+
+
+def channels_refusal(desc: ConvDesc, most: int = MOST_CHANNELS) -> str:
+    """Returns why desc is no first layer of up to `most` input channels, or ""."""
+    if desc.groups > 1 or desc.ic > most:
+        return f"{desc.ic} input channels in {desc.groups} groups, 1 to {most} in one are served"
+    return ""
+
+
+def refusal(desc: ConvDesc, most: int = MOST_CHANNELS) -> str:
+    """Returns why these kernels cannot compute desc, or ""; most: input channels that are served."""
+    if refused := channels_refusal(desc, most):
+        return refused
+    if 4 * desc.n * desc.h.i * desc.w.i * desc.ic >= 2 * LIMIT:
+        return "x has 2^30 elements or more"
+    return oversized(desc)
+
+
+def refusal_of_3x3(desc: ConvDesc) -> str:
+    """Returns why kernels of 3x3 filters that move by one cannot compute desc, or ""."""
+    h, w = desc.h, desc.w
+    if refused := refusal(desc):
+        return refused
+    if {(axis.f, axis.s, axis.d) for axis in (h, w)} != {(3, 1, 1)}:
+        return (f"{h.f}x{w.f} filters, strides {h.s}, {w.s} and dilations {h.d}, {w.d} are not 3x3, stride 1 and "
+                "dilation 1")
+    return ""
+
+
+def columns_refusal(desc: ConvDesc, most: int) -> str:
+    """Returns why kernels whose threads hold four of up to `most` output channels cannot compute desc, or ""."""
+    if desc.oc % 4 or desc.oc > most:
+        return f"{desc.oc} output channels, multiples of 4 up to {most} are served"
+    return ""
+
+
+def float32_filters(w: Array) -> Array:
+    """Returns filters as first layers' kernels read them in every precision: parameters are float32 already."""
+    return w if w.dtype == "float32" else convert(w, "float32")
+
+
+def tiles_of(slabs: Slabs, tile: int) -> list[int]:
+    """Returns how many tiles of so many positions each class has."""
+    return [ceil_div(rows, tile) for rows in slabs.classes[:, 0].tolist()]
+
+
+def work_list(tiles: list[int], column_tiles: int, blocks: int) -> np.ndarray:
+    """Returns int32 (units, 4): class, first tile, number of tiles, column tile; tiles: of the positions of each class.
+
+    Units have the number of tiles with which `blocks` of them at a time are done first.
+    """
+    def rounds(share: int) -> float:  # in tiles; half a tile to load the filters
+        return ceil_div(sum(ceil_div(count, share) for count in tiles) * column_tiles, blocks) * (share + 0.5)
+
+    share = min(range(1, MOST_TILES + 1), key=rounds)
+    return np.array([(number, begin, min(share, count - begin), col) for number, count in enumerate(tiles)
+                     for begin in range(0, count, share) for col in range(column_tiles)], np.int32)
+
+
+def estimate_us(desc: ConvDesc, sm_count: int, padded: float, itemsize: int = 4, seen: float = 0.0,
+                bytes_per_us: float = BYTES_PER_US) -> float:
+    """Returns what arithmetic or memory needs, whichever is more.
+
+    Args:
+        padded: products made for each useful one, in times of those at EFFICIENCY.
+        seen: share of the lesser of both that is not hidden behind the greater.
+    """
+    rate = 2 * rates().fma * sm_count * rates().clock_ghz * 1e3 * EFFICIENCY
+    both = desc.useful_flops * padded / rate, desc.nbytes(itemsize) / bytes_per_us
+    return LAUNCH_US + max(both) + seen * min(both)
+
+
+def estimate_3x3_us(desc: ConvDesc, sm_count: int, padded: float, seen: float, itemsize: int = 4) -> float:
+    """Returns what kernels of 3x3 filters need, as `estimate_us` does; padded: products made for each useful one."""
+    return estimate_us(desc, sm_count, padded * FASTER_3X3, itemsize, seen, COPY_BYTES_PER_US)
+
+
+class StemFprop:
+    """stem_fprop with a width of its tile in output channels; see alpha.cuda.conv.planner for the members."""
+
+    pass_name, reads, writes, takes_guard = "fprop", "float32", "float32", False
+
+    def __init__(self, columns: int) -> None:
+        self.columns, self.name = columns, f"stem_fprop {columns}"
+        self.kernels = _per_channels(f"stem_fprop_{columns}", "ptr x, ptr w, ptr b, ptr y, ptr classes, ptr work, "
+                                     "i64 x_image, i64 y_image, i32 images, i32 columns, i32 w_row, i32 relu")
+
+    def fits(self, desc: ConvDesc) -> str:
+        if desc.w.f * desc.ic * self.columns > FILTER_FLOATS:
+            return f"a row of {desc.w.f} taps does not fit into shared memory"
+        return refusal(desc)
+
+    def cost(self, desc: ConvDesc, sm_count: int) -> float:
+        padded = ceil_div(desc.oc, self.columns) * self.columns / desc.oc
+        return estimate_us(desc, sm_count, padded * SLOWER[self.columns], seen=FPROP_SEEN)
+
+    def least(self, desc: ConvDesc, sm_count: int) -> float:
+        return 0.0  # what it costs is known at once
+
+    def prepare(self, desc: ConvDesc) -> Launch:
+        slabs = fprop_slabs(desc)
+        tile = THREADS // (self.columns // 8) * POSITIONS
+        work = work_list(tiles_of(slabs, tile), ceil_div(desc.oc, self.columns), context.sm_count * BLOCKS)
+        kernel, grid = self.kernels[desc.ic - 1], len(work)
+        tables = upload(slabs.classes), upload(work)
+        sizes = slabs.in_image, slabs.out_image, slabs.images, slabs.columns, slabs.w_row
+
+        def launch(x: Array, w: Array, b: Array | None, y: Array, relu: bool) -> None:
+            kernel(grid, x, w, b, y, *tables, *sizes, relu)
+        return launch
+
+
+class StemDgrad:
+    """stem_dgrad; see alpha.cuda.conv.planner for the members."""
+
+    pass_name, reads, writes, takes_guard = "dgrad", "float32", "float32", False
+    name = "stem_dgrad"
+
+    def __init__(self) -> None:
+        self.kernels = _per_channels("stem_dgrad", "ptr g, ptr w, ptr dx, ptr classes, ptr work, i64 g_image, "
+                                     "i64 x_image, i32 images, i32 channels, i32 w_row")
+
+    def fits(self, desc: ConvDesc) -> str:
+        if desc.w.f * desc.ic * 64 > FILTER_FLOATS:
+            return f"a row of {desc.w.f} taps does not fit into shared memory"
+        return refusal(desc)
+
+    def cost(self, desc: ConvDesc, sm_count: int) -> float:
+        return estimate_us(desc, sm_count, 2 * ceil_div(desc.oc, 64) * 64 / desc.oc)
+
+    def least(self, desc: ConvDesc, sm_count: int) -> float:
+        return 0.0  # what it costs is known at once
+
+    def prepare(self, desc: ConvDesc) -> Launch:
+        slabs = dgrad_slabs(desc)
+        work = work_list(tiles_of(slabs, THREADS // 16 * POSITIONS), 1, context.sm_count * BLOCKS)
+        kernel, grid = self.kernels[desc.ic - 1], len(work)
+        tables = upload(slabs.classes), upload(work)
+        sizes = slabs.in_image, slabs.out_image, slabs.images, slabs.channels, slabs.w_row
+
+        def launch(g: Array, w: Array, dx: Array) -> None:
+            kernel(grid, g, w, dx, *tables, *sizes)
+        return launch
+
+
+class StemWgrad:
+    """stem_wgrad with a tile; see alpha.cuda.conv.planner for the members."""
+
+    pass_name, reads, writes, takes_guard = "wgrad", "float32", "float32", False
+
+    def __init__(self, tile: Tile) -> None:
+        self.tile = tile
+        self.name = f"stem_wgrad {tile}"
+        self.kernel = Kernel("conv_stem_wgrad.cu", "stem_wgrad", "ptr x, ptr g, ptr work, ptr classes, ptr units, "
+                             "i64 x_image, i64 g_image, i32 images, i32 ic, i32 oc", threads=tile.threads,
+                             shared=tile.shared_bytes(False, False), defines=tile.defines)
+        self.sum = Kernel("conv_stem_wgrad.cu", "stem_sum", "ptr work, ptr dw, ptr sums, ptr first, i32 row_tiles, "
+                          "i32 oc, i32 dw_row", threads=SUM_THREADS, defines=tile.defines)
+
+    def fits(self, desc: ConvDesc) -> str:
+        if self.tile.vector == 4 and desc.oc % 4:
+            return f"{desc.oc} output channels are no multiple of 4"
+        return refusal(desc, MOST_WGRAD_CHANNELS)
+
+    def cost(self, desc: ConvDesc, sm_count: int) -> float:
+        tile, columns = self.tile, desc.h.f * desc.w.f * desc.ic
+        padded = (ceil_div(columns, tile.columns) * tile.columns / columns
+                  * ceil_div(desc.oc, tile.rows) * tile.rows / desc.oc)
+        return 2 * LAUNCH_US + estimate_us(desc, sm_count, padded * EFFICIENCY / tile.efficiency)
+
+    def least(self, desc: ConvDesc, sm_count: int) -> float:
+        return 0.0  # what it costs is known at once
+
+    def prepare(self, desc: ConvDesc) -> Launch:
+        tile = self.tile
+        plan = stem_schedule(desc, Tiling(tile.rows, tile.columns, tile.k, tile.blocks * context.sm_count, 0.0))
+        classes, units, sums, first = (upload(table) for table in plan[:4])
+        x_image, g_image = desc.h.i * desc.w.i * desc.ic, desc.h.o * desc.w.o * desc.oc
+        dw_row = desc.h.f * desc.w.f * desc.ic
+        grid, work_size, kernel = len(plan.units), plan.slots * tile.rows * tile.columns, self.kernel
+
+        def launch(x: Array, g: Array, dw: Array) -> None:
+            work = empty((work_size,), "float32")
+            kernel(grid, x, g, work, classes, units, x_image, g_image, desc.n, desc.ic, desc.oc)
+            self.sum((dw_row, plan.row_tiles, tile.rows // SUM_CHANNELS), work, dw, sums, first,
+                     plan.row_tiles, desc.oc, dw_row)
+        return launch
+
+
+def _per_channels(entry: str, args: str) -> tuple[Kernel, ...]:
+    return tuple(Kernel("conv_stem.cu", entry, args, threads=THREADS, defines={"CHANNELS": ic})
+                 for ic in range(1, MOST_CHANNELS + 1))
+
+
+register(StemFprop(64), StemFprop(16), StemDgrad(), StemWgrad(Tile(64, 32, 16, 8, 4, 4, 8, 0.50)),
+         StemWgrad(Tile(64, 32, 16, 8, 4, 4, 6, 0.38, vector=1)), StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16, 0.29)),
+         StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16, 0.26, vector=1)))

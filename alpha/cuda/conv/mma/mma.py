@@ -1,0 +1,127 @@
+"""ConvV2, KS-deconv and Sk-dilated on tensor cores by mma.sync, from sm_80 on: conv_mma.cu and
+sk_dilated_mma.cu over the classes, work lists and slices of the FFMA kernels.
+
+Estimated, not measured: what a tile takes follows from the products, the bytes of shared memory and those of the L2
+cache that it needs, and from what conv/costs.py says of the device. On Hopper wgmma serves whatever both serve.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from math import prod
+
+from alpha.cuda.conv.costs import rates
+from alpha.cuda.conv.ffma.conv_v2 import ConvV2
+from alpha.cuda.conv.ffma.gemm import LAUNCH_US
+from alpha.cuda.conv.ffma.ks_deconv import KsDeconv
+from alpha.cuda.conv.ffma.sk_dilated import WgradTile
+from alpha.cuda.conv.ffma.slab import SlabTile
+from alpha.cuda.conv.mma.gemm import TILES, MmaTile
+from alpha.cuda.conv.planner import UNGUARDED, Guard, Launch
+from alpha.cuda.conv.split import SPLITS
+from alpha.cuda.conv.wgmma import (
+    BF16,
+    FP16,
+    FP32,
+    TF32,
+    Mode,
+    Run,
+    launch_of_arrays,
+    moved_bytes,
+    refusal,
+)
+from alpha.cuda.lazy.operand import KEEP, READS, Operand, operand
+from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.kernel import C_TYPES, Kernel
+from alpha.cuda.runtime.memory import Array
+from alpha.ops.conv_desc import ConvDesc
+
+BEHIND_WGMMA = 8.0  # times its estimate, on devices that have both: wgmma is faster, and measured
+SLAB_ARGS = ("ptr in, ptr w, ptr b, ptr out, ptr slots, ptr arrived, ptr classes, ptr work, i64 in_image, "
+             "i64 out_image, i32 images, i32 channels, i32 columns, i32 w_row, i64 in_plane, i64 w_plane, "
+             "ptr in_scale, ptr w_scale, i32 relu")
+WGRAD_ARGS = ("ptr x, ptr g, ptr dw, ptr work, ptr taps, ptr units, ptr first, i64 x_image, i64 g_image, i32 x_h, "
+              "i32 x_w, i32 g_h, i32 g_w, i32 rows, i32 cols, i32 dw_row, i64 x_plane, i64 g_plane, ptr x_scale, "
+              "ptr g_scale")
+
+
+def handicap(desc: ConvDesc) -> float:
+    """Returns what an estimate is multiplied by, so that what was measured to be faster goes first."""
+    return BEHIND_WGMMA if context.arch == "sm_90a" and not refusal(desc) else 1.0
+
+
+class MmaSlab(SlabTile):
+    """A tile of conv_mma in one mode and one pass, and a split; see alpha.cuda.conv.planner for the members."""
+
+    takes_guard = False
+
+    def __init__(self, pass_name: str, mode: Mode, tile: MmaTile, split: int) -> None:
+        fprop = pass_name == "fprop"
+        self.pass_name, self.mode, (self.reads, self.writes) = pass_name, mode, mode
+        self.copied = ("input",) if fprop else ("input", "output")
+        self.slabs_of = ConvV2.slabs_of if fprop else KsDeconv.slabs_of
+        kernel = Kernel("conv_mma.cu", "conv_mma", SLAB_ARGS, threads=tile.threads, shared=tile.shared_bytes(),
+                        defines={**tile.defines, "ELEMENT": C_TYPES[mode.element], "OUT": C_TYPES[mode.writes],
+                                 "B_MAJOR_N": int(not fprop)})
+        super().__init__(tile, split, f"conv_mma {tile} {mode.reads} to {mode.writes}", kernel, w_kmajor=fprop)
+
+    def least(self, desc: ConvDesc, sm_count: int) -> float:
+        return super().least(desc, sm_count) * handicap(desc)
+
+    def cost(self, desc: ConvDesc, sm_count: int) -> float:
+        memory_us = LAUNCH_US + sum(moved_bytes(self.pass_name, self.mode, desc)) / rates().bytes_per_us
+        return max(super().cost(desc, sm_count), memory_us) * handicap(desc)
+
+    def prepare(self, desc: ConvDesc) -> Launch:
+        return launch_of_arrays(self.pass_name, self.reads, self.on_operands(desc))
+
+    def on_operands(self, desc: ConvDesc) -> Run:
+        """Returns the launch that takes what the tensor cores read, (x or g, w, bias, output, relu)."""
+        kernel, (grid, partial, arrays, sizes) = self.kernel, self.tables(desc)
+        planes = prod(desc.x_shape if self.pass_name == "fprop" else desc.y_shape), prod(desc.w_shape)
+
+        def run(x: Operand, w: Operand, b: Array | None, y: Array, relu: bool) -> None:
+            kernel(grid, x.ptr, w.ptr, b, y, *partial.arguments(), *arrays, *sizes, *planes, x.scale, w.scale, relu)
+        return run
+
+
+class MmaWgrad(WgradTile):
+    """A tile of sk_dilated_mma; see alpha.cuda.conv.planner for the members.  It writes float32, whatever it reads."""
+
+    takes_guard = False
+
+    def __init__(self, reads: str, tile: MmaTile) -> None:
+        self.reads, self.itemsize = reads, 2 * tile.planes
+        kernel = Kernel("sk_dilated_mma.cu", "sk_dilated_mma", WGRAD_ARGS, threads=tile.threads,
+                        shared=tile.shared_bytes(), defines={**tile.defines, "ELEMENT": C_TYPES[READS[reads].dtype]})
+        super().__init__(tile, f"sk_dilated_mma {reads} {tile}", kernel)
+
+    def least(self, desc: ConvDesc, sm_count: int) -> float:
+        return super().least(desc, sm_count) * handicap(desc)
+
+    def cost(self, desc: ConvDesc, sm_count: int) -> float:
+        return super().cost(desc, sm_count) * handicap(desc)
+
+    def prepare(self, desc: ConvDesc) -> Launch:
+        kernel, reads, parts = self.kernel, self.reads, self.parts(desc)
+        grid, _, tables, sizes, add = parts
+        planes = prod(desc.x_shape), prod(desc.y_shape)
+
+        def launch(x: Array, g: Array, dw: Array) -> Guard:
+            a, b = operand(x, reads, keep=KEEP["activation"]), operand(g, reads, keep=KEEP["gradient"])
+            work = parts.workspace()
+            kernel(grid, a.ptr, b.ptr, dw, work, *tables, *sizes, *planes, a.scale, b.scale)
+            if work:
+                add(work, dw, UNGUARDED)
+            return a.flag, b.flag
+        return launch
+
+
+CANDIDATES = (*(MmaSlab(pass_name, mode, tile, split) for pass_name in ("fprop", "dgrad")
+                for mode in (FP32, TF32, BF16, FP16) for tile, split in product(TILES[mode.planes], SPLITS)),
+              *(MmaWgrad(reads, tile) for reads, form in READS.items() for tile in TILES[form.planes]))
+
+
+def candidates() -> tuple[MmaSlab | MmaWgrad, ...]:
+    """Returns all tiles in all modes, of all passes."""
+    return CANDIDATES

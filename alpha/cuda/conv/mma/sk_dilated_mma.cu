@@ -1,0 +1,31 @@
+// Sk-dilated on tensor cores by mma.sync: the gradient of a convolution with respect to its filters.
+//
+// what      dw[oc][tap][ic] = sum over k of g[k][oc] * x[k moved by the tap][ic]: see conv_wgrad.cuh
+// source    arXiv 2306.15951, Sk-dilated-V2, Algorithm 3B, as in sk_dilated.cu, whose work list and addresses these are
+// layout    x, g: planes of 16-bit elements, NHWC; dw: OHWI, float32
+// GEMM      rows: oc; columns: ic of a tap; sum: the outputs of all images that the tap reaches. Both operands are
+//           MN-major, as they lie in memory, and ldmatrix transposes them on their way to the registers
+// zeros     neither padding nor the gaps of a stride are within the bounds of a sum. Lines beyond its end are filled
+//           with zeros in both operands: never 0 * Inf
+// requires  channels per group of x and of g are multiples of 8
+// threads   see gemm_mma.cuh
+// estimated nothing of it has run on a GPU: what alpha/cuda/conv/mma expects of it follows from instruction counts
+#include "conv/ffma/conv_wgrad.cuh"
+#include "gemm_mma.cuh"
+
+using Tile = MmaTile<ELEMENT, float, TILE_M, TILE_N, WARP_M, WARP_N, OPERAND_PLANES, PIPELINE, false, false>;
+
+template <class T> __device__ __forceinline__ void wgrad_store(const Mma<T> &product, const WgradPlace &to) {
+  gemm_store(product, [&](int r) { return r < to.rows ? to.out + (long long)r * to.stride : nullptr; }, nullptr, to.cols,
+             true, false);
+}
+
+extern "C" __global__ void __launch_bounds__(Tile::THREADS, MIN_BLOCKS)
+sk_dilated_mma(const ELEMENT *x, const ELEMENT *g, float *dw, float *work, const WgradTap *taps, const WgradUnit *units,
+               const int *first, long long x_image, long long g_image, int x_h, int x_w, int g_h, int g_w, int rows,
+               int cols, int dw_row, long long x_plane, long long g_plane, const float *x_scale, const float *g_scale) {
+  DYNAMIC_SHARED(ELEMENT, smem);
+  wgrad_block<Tile>({x, g, dw, work, taps, units, first, x_image, g_image, x_h, x_w, g_h, g_w, rows, cols, dw_row, x_plane,
+                     g_plane, x_scale, g_scale}, smem);
+}
+ALPHA_KERNEL(sk_dilated_mma)

@@ -1,0 +1,353 @@
+"""Choice of the kernel that computes a convolution pass: candidates, what each would cost, and which one is taken.
+
+A module of alpha.cuda.conv registers its candidates when it is imported, each of them one kernel with one tile:
+
+    class Slab(NamedTuple):                     # any immutable object with these members is a candidate
+        pass_name = "dgrad"                     # "fprop", "dgrad" or "wgrad"
+        reads, writes = "float32", "float32"    # what the kernel reads (lazy/operand.py) and its output's dtype
+        takes_guard = False                     # whether launch(..., guard=flags) is understood, see below
+        writes_planes = True                    # of fprop, if launch(..., memory) is understood, see below
+        precisions = ("tf32",)                  # if it serves these alone, whatever it reads: a float32 that it rounds
+        name: str                               # shown to people and stored by the tuner: "ks_deconv 128x64"
+        def fits(self, desc) -> str: ...        # "" if it computes desc, else the reason why not
+        def cost(self, desc, sm_count) -> float: ...       # estimate in microseconds; may be rough, must rank
+        def least(self, desc, sm_count) -> float: ...      # no more than cost, and known at once; 0 if nothing is
+        def prepare(self, desc) -> Launch: ...  # makes and uploads the tables, once; returns the function to call
+
+    register(Slab("ks_deconv 128x128"), Slab("ks_deconv 128x64"))
+
+`Launch` takes device arrays, outputs allocated already, and only launches:
+
+    fprop   launch(x, w, b, y, relu)            b: Array or None; relu: bool
+    dgrad   launch(g, w, dx)
+    wgrad   launch(x, g, dw)                    workspaces are taken from the pool at every launch
+
+A plan is made once per description and precision. Of the candidates that fit both, the cheapest by estimate is taken,
+conversions included; with ALPHA_TUNE=1 the fastest by the clock, each timed once per device and remembered in the cache
+directory. A kernel that reads 16-bit planes in the place of float32 returns the flags of its operands, which say, on
+the device, whether these hold their tensors well. A plan then lets a float32 kernel follow, launch(..., guard=flags),
+whose blocks end at once unless a flag is set: the result is right in any case, and nobody waits to know. What that
+kernel reads of an array that consists of planes is made behind the same flags (lazy/deferred.py).
+
+A kernel may write y as planes itself, where `memory`, which y is of, is passed (conv/deferred.py). It sets
+their flag where an operand's is set, too: behind that flag alone the float32 kernel follows, and writes elements.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from alpha.build import cache_dir
+from alpha.config import config
+from alpha.cuda.conv.costs import rates
+from alpha.cuda.ops.pointwise import convert, convert_into, filled
+from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.memory import ITEMSIZE, Array, Deferred, empty
+from alpha.errors import AlphaError, message
+from alpha.graph import no_grad
+from alpha.ops.conv_desc import ConvDesc
+
+Launch = Callable[..., Any]
+Guard = tuple["Array | None", "Array | None"]  # flags of operands: guard.cuh
+UNGUARDED: Guard = (None, None)
+GUARD_ARGS = "ptr flag_a, ptr flag_b"
+OUTPUT = {"fprop": 3, "dgrad": 2, "wgrad": 2}  # which argument of a launch is written
+PASSES = tuple(OUTPUT)
+TUNING_LAUNCHES, TUNING_ROUNDS = 5, 5
+LAUNCH_US = 2.0  # of a pass over memory that converts
+
+
+class Precision(NamedTuple):
+    """What a precision stores activations and gradients in, and what kernels may read for them."""
+
+    stores: str
+    reads: tuple[str, ...]
+
+
+PRECISIONS = {"fma": Precision("float32", ("float32",)),  # fp32 with ALPHA_TENSOR_CORES=0
+              "fp32": Precision("float32", ("float32", "float16x2")),
+              "tf32": Precision("float32", ("float32", "float16")),
+              "bf16": Precision("bfloat16", ("float32", "bfloat16")),
+              "fp16": Precision("float16", ("float32", "float16"))}
+
+
+def precision_of(dtype: str) -> str:
+    """Returns the precision in which arrays of a dtype are convolved: of float32 ones that is configured."""
+    if dtype == "float32":
+        return "fma" if not config.tensor_cores else "tf32" if config.precision == "tf32" else "fp32"
+    return "bf16" if dtype == "bfloat16" else "fp16"
+
+
+class Candidate(Protocol):
+    """A kernel with its tile; see the head of this file."""
+
+    @property
+    def pass_name(self) -> str: ...
+
+    @property
+    def reads(self) -> str: ...
+
+    @property
+    def writes(self) -> str: ...
+
+    @property
+    def takes_guard(self) -> bool: ...
+
+    @property
+    def name(self) -> str: ...
+
+    def fits(self, desc: ConvDesc) -> str: ...
+
+    def cost(self, desc: ConvDesc, sm_count: int) -> float: ...
+
+    def least(self, desc: ConvDesc, sm_count: int) -> float: ...
+
+    def prepare(self, desc: ConvDesc) -> Launch: ...
+
+
+class Option(NamedTuple):
+    """What became of a candidate: the reason why it cannot be used, or its time in microseconds."""
+
+    candidate: Candidate
+    reason: str
+    time_us: float
+
+
+class Plan(NamedTuple):
+    """How a pass of a convolution is computed."""
+
+    pass_name: str
+    desc: ConvDesc
+    precision: str
+    options: tuple[Option, ...]
+    chosen: Candidate
+    launch: Launch
+    planes_launch: Launch | None  # (x, w, b, memory, relu) of fprop: that writes y as planes
+    measured: bool
+
+    def __str__(self) -> str:
+        d = self.desc
+        axes = ", ".join(f"{a.i}->{a.o} f{a.f} s{a.s} p{a.p} d{a.d}" for a in (d.h, d.w))
+        lines = [f"plan of {self.pass_name} {d.n} x ({axes}) {d.ic}->{d.oc} groups {d.groups} in {self.precision}, "
+                 f"{'measured' if self.measured else 'estimated'}:"]
+        for candidate, reason, time_us in self.options:
+            mark = "*" if candidate is self.chosen else " "
+            lines.append(f"{mark} {candidate.name:40} {reason or f'{time_us:10.1f} us'}")
+        return "\n".join(lines)
+
+
+_candidates: dict[str, list[Candidate]] = {name: [] for name in PASSES}
+_plans: dict[tuple[str, ConvDesc, str], Plan] = {}
+
+
+def register(*candidates: Candidate) -> None:
+    """Adds candidates to those of their pass."""
+    for candidate in candidates:
+        _candidates[candidate.pass_name].append(candidate)
+
+
+def candidates(pass_name: str, precision: str | None = None) -> tuple[Candidate, ...]:
+    """Returns the candidates of a pass, in the order of registration; those of one precision, or all."""
+    return tuple(candidate for candidate in _candidates[pass_name]
+                 if precision is None or serves(candidate, precision))
+
+
+def serves(candidate: Candidate, precision: str) -> bool:
+    """Tells whether a candidate computes in a precision: float32 kernels serve all, behind conversions.
+
+    One that names its `precisions` serves these, and no others.
+    """
+    only = getattr(candidate, "precisions", None)
+    if only is not None:
+        return precision in only
+    stores, reads = PRECISIONS[precision]
+    return candidate.reads == "float32" or (
+        candidate.reads in reads and (candidate.writes == stores or candidate.pass_name == "wgrad"))
+
+
+def plan(pass_name: str, desc: ConvDesc, precision: str = "fp32") -> Plan:
+    """Returns the plan of a pass, made at the first call for this description and precision.
+
+    Raises:
+        AlphaError: no candidate fits.
+    """
+    found = _plans.get((pass_name, desc, precision))
+    if found is None:
+        found = _plans[pass_name, desc, precision] = _make(pass_name, desc, precision)
+        if config.debug > 2:
+            print(found, file=sys.stderr)
+    return found
+
+
+def rank(pass_name: str, desc: ConvDesc, sm_count: int, precision: str = "fp32", *, every: bool = True) -> list[Option]:
+    """Returns all candidates of a pass with their estimated cost: those that fit first, cheapest first.
+
+    Args:
+        every: False leaves those without an estimate, and says so as their reason, that cannot be the cheapest by what
+            they take at least. Work lists are made to estimate, so that this saves most of a network's first step.
+    """
+    waiting = []
+    for candidate in candidates(pass_name, precision):
+        conversion = conversion_us(candidate, desc, precision)
+        waiting.append((candidate.least(desc, sm_count) + conversion, conversion, candidate))
+    options, best_us = [], float("inf")
+    for least_us, conversion, candidate in sorted(waiting, key=lambda entry: entry[0]):
+        reason = candidate.fits(desc) if every or least_us < best_us else f"takes at least {least_us:.1f} us"
+        time_us = float("inf") if reason else candidate.cost(desc, sm_count) + conversion
+        best_us = min(best_us, time_us)
+        options.append(Option(candidate, reason, time_us))
+    return sorted(options, key=lambda option: option.time_us)
+
+
+def _make(pass_name: str, desc: ConvDesc, precision: str) -> Plan:
+    options = rank(pass_name, desc, context.sm_count, precision, every=config.tune)
+    fitting = [option for option in options if not option.reason]
+    if not fitting:
+        reasons = {option.candidate.name: option.reason for option in options}
+        raise AlphaError(message(f"conv2d {pass_name}", f"none of its {len(options)} CUDA kernels fits the convolution",
+                                 'compute it on the CPU: .to("cpu")', desc=desc, **reasons))
+    exact = next((c for c in candidates(pass_name, precision) if c.takes_guard and not c.fits(desc)), None)
+    if config.tune and len(fitting) > 1:
+        fitting = _measured(pass_name, desc, precision, fitting)
+        options = fitting + [option for option in options if option.reason]
+    chosen = fitting[0].candidate
+    return Plan(pass_name, desc, precision, tuple(options), chosen, *_launches(chosen, desc, precision, exact),
+                config.tune)
+
+
+# ---- launches on arrays ----------------------------------------------------------------------------------------------
+
+
+def launch_of(candidate: Candidate, desc: ConvDesc, precision: str, exact: Candidate | None = None) -> Launch:
+    """Returns the launch of a candidate on arrays as a precision stores them.
+
+    Args:
+        exact: a candidate that reads float32, and takes over where planes do not hold float32 tensors well.
+    """
+    return _launches(candidate, desc, precision, exact)[0]
+
+
+def _launches(candidate: Candidate, desc: ConvDesc, precision: str,
+              exact: Candidate | None) -> tuple[Launch, Launch | None]:
+    """Returns the launch of a candidate, see `launch_of`, and that which writes planes, if there is one."""
+    launch, stores = candidate.prepare(desc), PRECISIONS[precision].stores
+    if stores != "float32":
+        return _converting(candidate.pass_name, launch) if candidate.reads == "float32" else launch, None
+    if candidate.reads == "float32" or not exact:
+        return launch, None
+    instead = exact.prepare(desc)
+    planes = _writing_planes(launch, instead) if getattr(candidate, "writes_planes", False) else None
+    return _guarded(launch, instead), planes
+
+
+def _guarded(launch: Launch, exact: Launch) -> Launch:
+    def run(*arguments: Any) -> None:
+        guard = launch(*arguments)
+        exact(*_behind(guard, arguments), guard=guard)
+    return run
+
+
+def _writing_planes(launch: Launch, exact: Launch) -> Launch:
+    def run(x: Array, w: Array, b: Array | None, memory: Any, relu: bool) -> None:
+        launch(x, w, b, memory.elements, relu, memory)
+        guard = memory.flag, memory.flag
+        exact(*_behind(guard, (x, w, b)), memory.elements, relu, guard=guard)
+    return run
+
+
+def _behind(guard: Guard, arguments: Sequence[Any]) -> list[Any]:
+    """Returns what a launch behind a guard takes for the arguments of one that reads planes."""
+    return [a.derived.elements_behind(guard) if a.__class__ is Deferred else a for a in arguments]
+
+
+def _converting(pass_name: str, launch: Launch) -> Launch:
+    """Returns a launch on 16-bit arrays that runs one on float32 arrays."""
+    at = OUTPUT[pass_name]
+
+    def run(*arguments: Any) -> None:
+        given = list(arguments)
+        for k, value in enumerate(given):
+            if isinstance(value, Array) and value.dtype != "float32":
+                given[k] = empty(value.shape, "float32") if k == at else convert(value, "float32")
+        launch(*given)
+        if given[at] is not arguments[at]:
+            convert_into(given[at], arguments[at])
+    return run
+
+
+def conversion_us(candidate: Candidate, desc: ConvDesc, precision: str) -> float:
+    """Estimates what the conversions around a launch take.
+
+    Planes of float32 cost but launches: batch norm writes activations and gradients so, and weights are split once per
+    step. Where they come from elsewhere their conversion is not what tells a fast kernel from a slow one.
+    """
+    stores = PRECISIONS[precision].stores
+    sizes = {"fprop": (desc.x_shape, desc.y_shape), "dgrad": (desc.y_shape, desc.x_shape),
+             "wgrad": (desc.x_shape, desc.y_shape)}[candidate.pass_name]
+    read, other = (prod(shape) for shape in sizes)
+    if candidate.reads == stores:
+        return 0.0
+    if stores != "float32":  # every 16-bit array to float32, and the output back
+        return 3 * LAUNCH_US + (read + other) * (4 + ITEMSIZE[stores]) / rates().bytes_per_us
+    return 3 * LAUNCH_US
+
+
+# ---- tuning ----------------------------------------------------------------------------------------------------------
+
+
+def _measured(pass_name: str, desc: ConvDesc, precision: str, options: list[Option]) -> list[Option]:
+    """Returns the options with their measured times, fastest first, from the store where it has them all."""
+    path = cache_dir() / f"tuning-{context.arch}-{context.name.replace(' ', '_')}.json"
+    store = _read(path)
+    key = f"{pass_name} {precision} {desc}"
+    times = store.get(key, {})
+    if any(option.candidate.name not in times for option in options):
+        times = {option.candidate.name: _time(pass_name, desc, precision, option.candidate) for option in options}
+        _write(path, {**_read(path), key: times})
+    measured = [option._replace(time_us=times[option.candidate.name]) for option in options]
+    return sorted(measured, key=lambda option: option.time_us)
+
+
+def _time(pass_name: str, desc: ConvDesc, precision: str, candidate: Candidate) -> float:
+    """Returns the median time of a launch in microseconds."""
+    launch, stores = launch_of(candidate, desc, precision), PRECISIONS[precision].stores
+    x, w, y = (filled(shape, 1.0, dtype) for shape, dtype in
+               ((desc.x_shape, stores), (desc.w_shape, "float32"), (desc.y_shape, stores)))
+    arguments: tuple[Any, ...] = {"fprop": (x, w, None, y, False), "dgrad": (y, w, x), "wgrad": (x, y, w)}[pass_name]
+    event = context.driver.Event
+    times = []
+    with no_grad():  # whoever asks first: the kernel alone, without what it does for a batch norm
+        launch(*arguments)  # compiles, and warms the caches
+        for _ in range(TUNING_ROUNDS):
+            begin = event().record(context.stream)
+            for _ in range(TUNING_LAUNCHES):
+                launch(*arguments)
+            end = event().record(context.stream)
+            end.synchronize()
+            times.append(end.time_since(begin) * 1e3 / TUNING_LAUNCHES)
+    return statistics.median(times)
+
+
+def _read(path: Path) -> dict[str, dict[str, float]]:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):  # not there yet, or damaged: measured again
+        return {}
+
+
+def _write(path: Path, store: dict[str, dict[str, float]]) -> None:
+    """Replaces the file in one step; where the directory is read-only the choice lasts for this process."""
+    temporary = path.with_suffix(f".{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(store, indent=1))
+        temporary.replace(path)
+    except OSError:
+        pass

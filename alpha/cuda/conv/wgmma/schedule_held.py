@@ -1,0 +1,123 @@
+"""Work lists of tiles whose filters stay in shared memory (held_filters.cuh).
+
+Multiprocessors are dealt to the filters by their share of the time: most have one set of filters throughout, others two
+or three after each other. Of the tiles that read the same ones the next in the batch goes to whoever is free first, so
+that all multiprocessors are at the same images: tiles of other columns read the same pixels at that time, and write the
+rest of the same lines of memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+
+import numpy as np
+
+from alpha.cuda.conv.wgmma.schedule import (
+    CLASS,
+    COSTS,
+    ROWS,
+    Costs,
+    Pixels,
+    WorkList,
+    cost_of,
+    entry_lists,
+    sums_of,
+    tile_counts,
+    uncut_tiles,
+)
+from alpha.ops.conv_desc import ceil_div
+
+FILTERS = ("runs_h", "runs_w", "tap_h", "tap_h_step", "tap_w", "tap_w_step", "run", "length", "lead")  # of a class
+
+
+def most_blocks(pixels: Pixels) -> int:
+    """Returns the blocks of the longest sum, all of whose filters must have room."""
+    return int(sums_of(pixels.classes).blocks.max())
+
+
+def held_list(pixels: Pixels, images: int, columns: int, sm_count: int, costs: Costs = COSTS, *, rows: int = ROWS
+              ) -> WorkList:
+    """Returns the list whose multiprocessors all have as much to do; see `work_list` for the arguments.
+
+    No sum is cut: an entry's slot is 1 where its filters are to be loaded, which are other ones than those of the entry
+    before, else 0.
+    """
+    items = uncut_tiles(pixels, images, columns, rows)
+    key = np.ravel_multi_index((items["group"], items["column"] // columns, _filters(pixels)[items["class"]]),
+                               _key_shape(pixels, columns))
+    order = np.lexsort((items["pixel"], items["class"], items["image"], key))
+    items, key = items[order], key[order]
+    each, count = _keys(pixels, images, columns, costs, rows)
+    owner = np.concatenate([units[np.argsort(starts, kind="stable")]
+                            for units, starts in _deal(each, count, min(sm_count, items.size))])
+    order = np.argsort(owner, kind="stable")
+    items, key, owner = items[order], key[order], owner[order]
+    changes = np.ones(items.size, dtype=bool)
+    changes[1:] = (key[1:] != key[:-1]) | (owner[1:] != owner[:-1])
+    items["slot"] = changes
+    load = np.bincount(owner, each[key] + costs.filters * changes)
+    owner = np.unique(owner, return_inverse=True)[1]  # a tile longer than a share leaves multiprocessors without one
+    lists = entry_lists(items, owner, np.arange(items.size), each[key], pixels.classes)
+    return WorkList(lists, lists[:0, 0], 0, float(load.max()))
+
+
+def held_makespan(pixels: Pixels, images: int, columns: int, sm_count: int, costs: Costs = COSTS, *, rows: int = ROWS
+                  ) -> tuple[float, float]:
+    """Returns what the busiest block of `held_list` does, and the mean; no list is made."""
+    each, count = _keys(pixels, images, columns, costs, rows)
+    units = min(sm_count, int(count.sum()))
+    load = np.zeros(units)
+    for cost, (which, _) in zip(each[count > 0].tolist(), _deal(each, count, units)):
+        number = np.bincount(which, minlength=units)
+        load += number * cost + costs.filters * (number > 0)
+    return float(load.max()), float(load.mean())
+
+
+def _filters(pixels: Pixels) -> np.ndarray:
+    """Returns for each class the number of the filters that it reads."""
+    found = pixels.classes[:, [CLASS.index(name) for name in FILTERS]]
+    return np.unique(found, axis=0, return_inverse=True)[1].ravel()
+
+
+def _key_shape(pixels: Pixels, columns: int) -> tuple[int, int, int]:
+    return pixels.groups, ceil_div(pixels.columns, columns), len(pixels.classes)
+
+
+def _keys(pixels: Pixels, images: int, columns: int, costs: Costs, rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns what a tile takes, and how many there are, by what they read: group, tile of columns, filters."""
+    shape, filters = _key_shape(pixels, columns), _filters(pixels)
+    tiles = tile_counts(pixels, images, columns, rows) // (shape[0] * shape[1])
+    cost = cost_of(np.arange(len(tiles)), sums_of(pixels.classes), pixels.classes, costs)
+    each = np.zeros(shape)
+    each[:, :, filters] = cost
+    there = np.minimum(pixels.columns - np.arange(shape[1]) * columns, columns)
+    each -= costs.tile * (1 - there / there.max())[:, None] / 2  # half of a tile's end is the storing of its columns
+    return each.ravel(), np.tile(np.bincount(filters, tiles, shape[2]).astype(np.int64), shape[0] * shape[1])
+
+
+def _deal(each: np.ndarray, count: np.ndarray, units: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields for each key that has tiles their units, and when these begin with them.
+
+    A unit has a part in as many keys as fill its share of the time, in their order, one after the other.
+    """
+    share, done = float(each @ count) / units, 0.0
+    for cost, tiles in zip(each[count > 0].tolist(), count[count > 0].tolist()):
+        until = done + cost * tiles
+        first = min(int(done / share), units - 1)
+        some = np.arange(first, max(first + 1, min(ceil(until / share), units)))
+        begin, end = (np.clip(at - some * share, 0, share) for at in (done, until))  # of each unit's part
+        number = _rounded((end - begin) / cost, tiles)
+        place = np.arange(tiles) - np.repeat(np.cumsum(number) - number, number)
+        yield np.repeat(some, number), np.repeat(begin, number) + place * cost
+        done = until
+
+
+def _rounded(parts: np.ndarray, total: int) -> np.ndarray:
+    """Returns integers near the parts, whose sum is the total."""
+    found = np.floor(parts + 0.5).astype(np.int64)
+    while missing := total - int(found.sum()):
+        step = 1 if missing > 0 else -1
+        nearest = np.argsort(step * (found - parts), kind="stable")
+        found[nearest[found[nearest] + step >= 0][:abs(missing)]] += step
+    return found

@@ -1,0 +1,266 @@
+"""Work list of wgrad on Hopper's tensor cores: tiles of several taps, their sums cut into equal shares.
+
+The sums (taps.py) are cut into units in proportion to their lengths, so that they fill the
+multiprocessors once, or two or more times; `cut` takes what is done first by estimate. A unit has every count-th block
+of its tile: at any time all of them are at the same images, which come from device memory once for each filling and
+from the L2 cache otherwise. Units of neighbouring blocks, which balance better, took up to 1.8 times as long.
+
+A kernel may have clusters of blocks with one unit each, whose blocks of k they take in turn. They add up their sums
+before these leave the multiprocessors: a tile that is one unit needs no slots, however many blocks sum it up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from heapq import heapify, heapreplace
+from typing import NamedTuple
+
+import numpy as np
+
+from alpha.cuda.conv.schedule import is_product
+from alpha.cuda.conv.wgmma.schedule import longest_first
+from alpha.cuda.conv.wgmma.taps import BLOCK, CONSUMER_ROWS, SEGMENT_FIELDS, Group, Tiling, groups_of
+from alpha.ops.conv_desc import Axis, ConvDesc, ceil_div
+
+UNIT_FIELDS = ("next", "row", "col", "rows", "cols", "begin", "end", "step", "slot", "taps", "shift0",
+               "shift1", "shift2", "shift3", "out0", "out1", "out2", "out3")
+SUM_FIELDS = ("slot", "step", "count", "rows", "cols", "taps", "unused0", "unused1", "out0", "out1", "out2", "out3")
+MOST_TAPS = 4
+
+IMAGES = (64, 32, 16, 8)  # of a box; 8 rows are the least that the swizzle allows
+WORKSPACE_BYTES = 64 << 20
+LEAST_BLOCKS = 4          # of a unit: shorter ones are all start and end
+WAVES = (1, 2, 3, 4)
+STORED_ROWS = 16          # what a slot has of a tile's rows is a multiple of these
+SUM_US, SUM_BYTES_PER_US = 6.5, 5.9e6  # the kernel that adds the slots, and their way there and back
+BYTES_PER_US = 3.0e6      # of device memory
+CACHE_BYTES = 50e6        # of tensors that the L2 cache keeps
+
+
+def clusters(sm_count: int, size: int) -> int:
+    """Returns how many clusters of so many blocks run at a time: 66, 30 and 15 of 2, 4 and 8 on an H100, whose 132
+    multiprocessors are in groups that larger clusters do not fill."""
+    return max(1, (sm_count if size <= 2 else sm_count * 10 // 11) // size)
+
+
+class Schedule(NamedTuple):
+    """Tables as sk_dilated_wgmma.cu reads them, int32.
+
+    Attributes:
+        images: of a box.
+        units: (units, integers of one): columns as in UNIT_FIELDS, then the tile's segments as in SEGMENT_FIELDS. Row b
+            is the first unit of block b, `next` the row of the one behind it or -1.
+        blocks: of the grid.
+        sums: (parts of 64 rows of tiles in slots, 12), columns as in SUM_FIELDS; slots of one consumer.
+        slots: of the workspace, for all consumers of a tile.
+    """
+
+    images: int
+    units: np.ndarray
+    blocks: int
+    sums: np.ndarray
+    slots: int
+
+
+class Units(NamedTuple):
+    """A way to cut.
+
+    Attributes:
+        table: (units, 4): tile, and which blocks of its sum: first, end, step.
+        first: the blocks' first units.
+        sweeps: how often tensors larger than the L2 cache come from device memory.
+    """
+
+    table: np.ndarray
+    first: np.ndarray
+    sweeps: int
+
+
+class Cut(NamedTuple):
+    """The cheapest way to cut, by estimate, with what it cuts."""
+
+    images: int
+    groups: list[Group]
+    tiles: np.ndarray
+    units: Units
+    time_us: float
+
+
+@lru_cache(maxsize=512)
+def schedule(desc: ConvDesc, tiling: Tiling) -> Schedule:
+    """Returns the cheapest work list by estimate."""
+    return _tables(desc, tiling, cut(desc, tiling))
+
+
+@lru_cache(maxsize=512)
+def cut(desc: ConvDesc, tiling: Tiling) -> Cut:
+    """Returns how `schedule` cuts, which is all that an estimate needs."""
+    images = _images(desc) if tiling.strip == 1 else BLOCK
+    groups = groups_of(desc, tiling, images)
+    tiles = _tiles(desc, tiling, len(groups))
+    of_tile = [groups[g] for g in tiles[:, 0].tolist()]
+    work_us = sum(g.cost for g in of_tile) * tiling.block_us / tiling.blocks
+    best: Cut | None = None
+    for total, shares in _shares(tiling, of_tile):
+        count = sum(share.count for share in shares)
+        if best and work_us + tiling.unit_us * count / tiling.blocks >= best.time_us:
+            continue
+        units = _units(tiling, of_tile, shares, total)
+        time_us = _time_us(desc, tiling, groups, tiles, units)
+        if best is None or time_us < best.time_us:
+            best = Cut(images, groups, tiles, units, time_us)
+    assert best
+    return best
+
+
+def _tiles(desc: ConvDesc, tiling: Tiling, groups: int) -> np.ndarray:
+    """Returns (tiles, 5): group of taps, first output and input channel, and how many of both there are from there on
+    in their group of the convolution."""
+    oc, ic = desc.oc // desc.groups, desc.ic // desc.groups
+    grid = np.indices((desc.groups, ceil_div(oc, tiling.rows), ceil_div(ic, tiling.tap_columns), groups))
+    part, row, col, group = grid.reshape(4, -1)
+    row, col = row * tiling.rows, col * tiling.tap_columns
+    return np.stack([group, part * oc + row, part * ic + col, oc - row, ic - col], axis=1)
+
+
+def _images(desc: ConvDesc) -> int:
+    """Returns how many images a box has: as many as possible without making the sums longer."""
+    pixels = desc.h.o * desc.w.o
+    return min(IMAGES, key=lambda r: (ceil_div(ceil_div(desc.n, r) * pixels, BLOCK // r), -r))
+
+
+# ---- units -----------------------------------------------------------------------------------------------------------
+
+
+class Share(NamedTuple):
+    """Into how many units a tile is cut, and what each costs, in the time of a block."""
+
+    tile: int
+    count: int
+    cost: float
+
+
+def _shares(tiling: Tiling, of_tile: list[Group]) -> Iterator[tuple[int, list[Share]]]:
+    """Gives ways to cut into units, and how many units each may have: the tile whose shares are longest gets the next
+    cut."""
+    least = LEAST_BLOCKS * tiling.cluster
+    most = min(max(1, sum(g.length for g in of_tile) // least), WORKSPACE_BYTES // tiling.slot_bytes)
+    totals = {min(most, tiling.blocks * waves) for waves in WAVES} | {len(of_tile)}
+    heap, there = [(-g.cost, tile, 1) for tile, g in enumerate(of_tile)], len(of_tile)
+    heapify(heap)
+    for total in sorted(totals):
+        if total < len(of_tile):
+            continue
+        while there < total:
+            cost, tile, count = heap[0]
+            if of_tile[tile].length < (count + 1) * least:
+                break
+            heapreplace(heap, (cost * count / (count + 1), tile, count + 1))
+            there += 1
+        yield total, [Share(tile, count, -cost) for cost, tile, count in heap]
+
+
+def _units(tiling: Tiling, of_tile: list[Group], shares: list[Share], total: int) -> Units:
+    """Returns the units of shares, of which there may be `total`."""
+    shares = sorted(shares)
+    units = np.array([(tile, k, of_tile[tile].length, count) for tile, count, _ in shares for k in range(count)])
+    cost = np.array([each for _, count, each in shares for _ in range(count)])
+    owner = longest_first(cost + tiling.unit_us / tiling.block_us, min(tiling.blocks, len(units)))
+    order = np.lexsort((np.arange(len(units)), -cost, owner))
+    return Units(units[order], np.concatenate([[0], np.cumsum(np.bincount(owner))]), ceil_div(total, tiling.blocks))
+
+
+def _time_us(desc: ConvDesc, tiling: Tiling, groups: list[Group], tiles: np.ndarray, units: Units) -> float:
+    tile, begin, end, step = units.table.T
+    cost = np.array([g.cost / max(1, g.length) for g in groups])[tiles[tile, 0]]
+    each = cost * -(-(end - begin) // step) * tiling.block_us + tiling.unit_us
+    busy = np.concatenate([[0.0], np.cumsum(each)])[units.first]
+    rows = np.minimum(tiles[:, 3] + STORED_ROWS - 1, tiling.rows) // STORED_ROWS * STORED_ROWS
+    stored = rows * np.minimum(tiles[:, 4], tiling.tap_columns) / (tiling.rows * tiling.tap_columns)
+    added = np.bincount(tile, minlength=len(tiles)) - (0 if tiling.in_turn else 1)
+    nbytes = float((stored * added).sum()) * tiling.slot_bytes
+    adding = SUM_US + nbytes / SUM_BYTES_PER_US if nbytes else 0.0
+    return max(float(np.diff(busy).max()), memory_us(desc, tiling, units.sweeps)) + adding
+
+
+def memory_us(desc: ConvDesc, tiling: Tiling, sweeps: int = 1) -> float:
+    """Returns what reading takes at least.
+
+    Boxes that are not of a product are of 64 images, and where they have one tap, blocks of different rows drift apart:
+    x is read for each tile of rows.
+    """
+    image = 2 * tiling.planes * desc.n
+    g, x = image * desc.h.o * desc.w.o * desc.oc, image * _read(desc.h) * _read(desc.w) * desc.ic
+    if g + x < CACHE_BYTES:
+        return (g + x) / BYTES_PER_US
+    drifting = desc.h.f * desc.w.f == 1 and not is_product(desc)
+    row_tiles = ceil_div(desc.oc // desc.groups, tiling.rows) if drifting else 1
+    return max((g + x) * sweeps, g + x * row_tiles) / BYTES_PER_US
+
+
+def _read(axis: Axis) -> int:
+    """Returns how many inputs of an axis are read."""
+    return len({axis.input_of(o, t) for t in range(axis.f) for o in range(*axis.wgrad_range(t))})
+
+
+def _tables(desc: ConvDesc, tiling: Tiling, made: Cut) -> Schedule:
+    """Returns the schedule: slots are handed out tile by tile, those of a tile in the order of its sum."""
+    _, groups, tiles, units, _ = made
+    tile, begin = units.table[:, 0], units.table[:, 1]
+    pieces = np.bincount(tile, minlength=len(tiles))
+    stored = pieces > (0 if tiling.in_turn else 1)
+    start = np.cumsum(pieces * stored) - pieces * stored
+    order = np.lexsort((begin, tile))
+    rank = np.empty(len(tile), int)
+    rank[order] = np.arange(len(tile)) - (np.cumsum(pieces) - pieces)[tile[order]]
+    slot = np.where(stored[tile], start[tile] + rank, -1)
+
+    ic = desc.ic // desc.groups
+    dw_row = desc.h.f * desc.w.f * ic
+    group, row, col, rows, cols = tiles.T
+    taps = np.array([len(g.outs) for g in groups])[group]
+    shift, out = (np.array([(*each, *[0] * (MOST_TAPS - len(each))) for each in column]) for column in
+                  ([g.shifts for g in groups], [g.outs for g in groups]))
+    out = out[group] + (row * dw_row + col % ic)[:, None]
+    most = max(len(g.segments) for g in groups)
+    segments = np.zeros((len(groups), most, len(SEGMENT_FIELDS)), int)
+    for k, g in enumerate(groups):
+        segments[k, :len(g.segments)] = np.array(g.segments).reshape(-1, len(SEGMENT_FIELDS))
+    position, following = _chains(units.first, len(tile))
+    blocks = int((units.first[1:] > units.first[:-1]).sum())
+    table = np.column_stack([following, tiles[tile, 1:], units.table[:, 1:], slot, taps[tile], shift[group[tile]],
+                             out[tile], segments.reshape(len(groups), -1)[group[tile]]])[position]
+    if tiling.cluster > 1:
+        table = _in_clusters(table, tiling.cluster)
+        blocks = len(table)
+
+    each = tiling.consumers
+    down, right = (0, tiling.tap_columns // each) if tiling.halves else (0 if tiling.in_turn else CONSUMER_ROWS, 0)
+    sums = [(each * start[t] + part, 1 if tiling.in_turn else each, pieces[t] * (each if tiling.in_turn else 1),
+             rows[t] - part * down, cols[t] - part * right, taps[t], 0, 0, *(out[t] + part * (down * dw_row + right)))
+            for t in np.flatnonzero(stored) for part in range(1 if tiling.in_turn else each)
+            if rows[t] > part * down and cols[t] > part * right]
+    return Schedule(made.images, table.astype(np.int32), blocks, np.array(sums, np.int32).reshape(-1, len(SUM_FIELDS)),
+                    int((pieces * stored).sum()))
+
+
+def _in_clusters(table: np.ndarray, size: int) -> np.ndarray:
+    """Returns the units of blocks whose clusters have those of the table, one each: block b of a cluster has every
+    size-th of a unit's blocks of k, from the b-th on."""
+    table = np.repeat(table, size, axis=0)
+    begin, step, following = (UNIT_FIELDS.index(name) for name in ("begin", "step", "next"))
+    table[:, begin] += np.arange(len(table)) % size * table[:, step]
+    table[:, step] *= size
+    table[:, following] = -1
+    return table
+
+
+def _chains(first: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the units in their new order, first the first one of each block, and where the one behind each is."""
+    heads = first[:-1][first[:-1] < first[1:]]
+    order = np.concatenate([heads, np.setdiff1d(np.arange(count), heads)])
+    place = np.empty(count + 1, int)
+    place[order] = np.arange(count)
+    last = np.isin(np.arange(1, count + 1), first[1:])
+    return order, np.where(last, -1, place[np.minimum(np.arange(1, count + 1), count - 1)])

@@ -1,0 +1,353 @@
+// Sk-dilated on Hopper's tensor cores: the gradient of a convolution with respect to its filters.
+//
+//   what      dw[oc][tap][ic] = scale * sum over k of g[k][oc] * x[k moved by the tap][ic],  k = (output pixel, image)
+//             over the outputs for which the tap meets a real input: 0 <= oh*sh - ph + fh*dh < IH, and likewise along w
+//   source    arXiv 2306.15951, Sk-dilated-V2, Algorithm 3B, as in sk_dilated.cu; the form of the sum is our own
+//   layout    x [plane] (N, IH, IW, IC), g [plane] (N, OH, OW, OC), 16-bit, NHWC; dw (OC, FH, FW, IC), float32
+//   GEMM view rows oc (A = g), columns (tap, ic) (B = x), both MN-major as they lie in memory. A block of 64 k is
+//             64 / R pixels x R images: R images of one pixel and 64 channels are one box of TMA. For R = 64 and
+//             channels that are multiples of 64, a box has all channels of the tile: few copies, issued by one thread
+//   taps      a tile has the columns of TAPS_TOGETHER taps, TAP_COLUMNS input channels of each. They share the box of
+//             g, which is fetched once and read from shared memory once for all of them. TAP_COLUMNS is a multiple of
+//             64, or of 32: then boxes of x have 32 channels and rows of 64 bytes, so that 32 and 96 channels fill them
+//   zeros     padding is outside of the ranges. Where taps of a tile differ in their ranges, the outputs are divided
+//             into segments, rectangles in which the same taps meet an input. The products of the others are not made.
+//             An image or pixel beyond the end is beyond the end in both operands, which TMA fills with zeros: never
+//             0 * Inf
+//   strips    a buffer may hold STRIP neighbouring outputs of a row, 64 images of each: with 64 channels the L2 cache
+//             limits. The taps of a tile are of one filter row then, and meet inputs a stride apart: what one meets at
+//             an output, the tap before it meets at the next. So a box of x is there once for all that meet it, and
+//             from a pixel to the next descriptors move on by a box. Three pixels, three taps: 3 boxes of g and 5 of x
+//             in the place of 3 and 9
+//   work      a unit is some of the blocks of k of one tile (alpha/cuda/conv/wgmma/schedule_wgrad.py). A tile of
+//             several units is added up by sum_units, in order
+//   threads   see gemm_wgmma.cuh. A consumer has 64 rows: of 192 and 256 rows there are three and four, and 512 and 640
+//             threads of a block. 64 rows by 128 columns or more of one tap: each of two consumers has half of the
+//             columns. Fewer, or several taps: two consumers take turns, each sums up every second block of k, and
+//             their sums are added up like those of two units
+//   slots     hold the rows and columns of a tile that exist, in steps of 16 and 8
+//   clusters  CLUSTER blocks may have a unit in common, each every CLUSTER-th of its blocks of k. At the end they show
+//             each other their sums where the buffers were, and each adds up a part of all. A tile that one cluster has
+//             is complete then: no slot is written and read, and sum_units does not run
+//   cache     of 1x1 filters, what one tile alone reads is the first to leave the L2 cache: g and the slots stay
+//   groups    a tile is of one of them. Beyond its channels it has those of the next group, which are not stored
+//   requires  sm_90a; IC and OC of a group multiples of 8
+//   measured  H100 SXM, bursts, 3x3, batch 512, useful TFLOP/s and how many times as fast as cuDNN. In bfloat16, beside
+//             its bfloat16: 8x8x256 614, 1.27; 16x16x128 612, 1.23; 32x32x64 461, 1.14; 4x4x512 485, 1.13. Two planes,
+//             beside its strict float32: 226, 2.4; 220; 206, 8.2; 213, at relative errors of 1.6e-7 to 2.3e-7.
+//             Units of neighbouring blocks of k instead of every count-th took 1.1 to 1.8 times as long; tables read
+//             one after the other before the first copy, 3 us more. A block takes 0.35 us or more, however small.
+//             At 32x32x64 L2 is what limits, 87 to 89 % busy (tensor cores 48 %), and at stride 2 from there, 90 %
+//             (45 %). Strips: 90 us become 80 there (of three pixels; of two 84, of four 87), 110 become 86 for 5x5 at
+//             stride 2 from it to 128 channels, where copies of 3 clocks a row limit, and 60 become 58 for 16x16x128.
+//             3x3 at stride 2, whose taps share inputs half a stride apart, gained nothing (53 to 55), nor did two planes
+//             in two buffers (180 of 175)
+//             Three consumers, one for each tap of a filter row, with 64 input channels as rows and 64 or 128 output
+//             channels as columns, so that the taps share what is read of x: 115 us in the place of 89 (32x32x64),
+//             120 of 110 (that 5x5), 65 of 54 (3x3, stride 2, 64 to 128), never faster; so it is not here
+//             192 and 256 rows, beside the best tile of fewer and cuDNN, bfloat16: 16x16, 512 -> 144 76 of 114 (78),
+//             528 -> 160 98 of 156 (92), 480 -> 192 81 of 101 (78); 3x3, 32x32, 128 -> 192 320 of 445 (348); 192 x 192,
+//             16x16, 128 images, 160 -> 320 61 of 70 (79). For 256 of 3x3 the 256 rows gained nothing: 57 of 55 (8x8)
+//             1x1, few output channels, 64 rows by halves of 256 columns, beside 128 rows and cuDNN: 16x16, 512 -> 24
+//             52.5 of 76 (55), 32x32, 256 -> 32 106 of 138 (110). Of these gains 3 to 5 us are the cache's, which
+//             128 x 256 and 256 x 128 share: 8x8, 832 -> 256 40 of 43; without regard to who reads what a second time
+//             it would be 134 of 113 (16x16, 528 -> 256). As many slices of all tiles, so that their blocks do not
+//             drift apart: 112 of 121 there, else nothing. 192 x 192 took 88 of 104 for 528 -> 160 (80), but 95 of 84
+//             for 480 -> 192 and 77 of 73 for 512 -> 144
+//             Boxes beyond the channels are left out: 16x16, 144 -> 288, 3x3, 128 images 66 of 76, 96 -> 208 108 of 112,
+//             32x32, 192 -> 16, 1x1 80 of 83, 528 -> 32 69 of 71. Fewer slices for tiles that have fewer boxes so took
+//             longer: 75 there, 28 of 25 for 8x8, 832 -> 48
+//             Clusters, 128 images, beside the best tile without and cuDNN: 1x1, 8x8, 832 -> 256 15.7 of 17.5 (13.6),
+//             832 -> 128 11.7 of 14.2 (11.8), 832 -> 32 10.8 of 12.3 (10.8); 3x3, 8x8, 128 -> 128 12.1 of 13.0 (17.7),
+//             4x4, 256 -> 512 15.2 of 16.8 (15.2); 512 images, 5x5 at stride 2, 16x16, 128 -> 256 in clusters of two
+//             86 of 74. Where a tile has several clusters, and slots, they gain nothing. 30 clusters of four and 15 of
+//             eight run at a time: 32 and 16 took half as long again
+#include "wgrad_producer.cuh"
+
+using Tile =
+    WgradTile<ELEMENT, TILE_ROWS, TAP_COLUMNS, TAPS_TOGETHER, OPERAND_PLANES, PIPELINE, STRIP_PIXELS, BLOCKS_TOGETHER>;
+#if defined(HAS_WGMMA) && BLOCKS_TOGETHER > 1
+#define CLUSTERS __cluster_dims__(BLOCKS_TOGETHER, 1, 1)
+#else
+#define CLUSTERS
+#endif
+
+struct Sum {
+  int slot, step, count;           // a tile's slots
+  int rows, cols, taps;            // of the tile that exist
+  int unused[2];
+  int out[MOST_TAPS];
+};
+
+// Element (row, col) of a tile and its right neighbour.
+struct Filters {
+  float *dw;
+  const int *out;
+  int rows, cols, taps;            // of the tile that exist
+  long long dw_row;
+
+  __device__ __forceinline__ void put(int row, int col, float a, float b, const Scale &scale) const {
+    const int tap = col / Tile::TAP, ic = col % Tile::TAP;
+    if (row < rows && tap < taps && ic < cols)
+      *reinterpret_cast<float2 *>(dw + out[tap] + row * dw_row + ic) =
+          make_float2(a * scale.first * scale.second, b * scale.first * scale.second);
+  }
+};
+
+// ---- consumers -----------------------------------------------------------------------------------------------------
+
+// The sum of a unit; with 64 rows, of the blocks that are this consumer's turn.
+template <class T> struct UnitSum {
+  Ring<T> &ring;
+  const uint64_t a0, b0;
+  int turn;  // 0: the next buffer is this consumer's
+
+  __device__ __forceinline__ UnitSum(Ring<T> &r, int consumer)
+      : ring(r), a0(ptx::wgmma_desc(r.buffers + (T::BM == 64 ? 0 : consumer * T::BOX), T::BOX)),
+        b0(ptx::wgmma_desc<2 * T::B_WIDTH>(
+            r.buffers + T::B_AT + (T::HALVES ? consumer * (T::WIDTH / T::B_WIDTH) * T::B_BOX : 0), T::B_BOX)),
+        turn(consumer) {}
+
+  __device__ __forceinline__ bool others_turn() {
+    if (!T::IN_TURN) return false;
+    turn ^= 1;
+    if (turn == 1) return false;
+    ring.skip();
+    return true;
+  }
+
+  // Issues the products of one buffer with N columns, those at b and behind.
+  template <int N>
+  static __device__ __forceinline__ void multiply(float (&sum)[N / 2], uint64_t a, uint64_t b, bool add) {
+    constexpr int STEP = 128, B_STEP = 2 * T::B_WIDTH;  // 16 of k, in 16 bytes
+    constexpr int A_LO = T::A_PLANE / 16, B_LO = T::B_PLANE / 16;
+    if constexpr (T::PLANES == 2) {
+#pragma unroll
+      for (int k = 0; k < 4; k++) {
+        ptx::wgmma<typename T::E, N, 1, 1>(sum, a + A_LO + k * STEP, b + k * B_STEP, add || k > 0);
+        ptx::wgmma<typename T::E, N, 1, 1>(sum, a + k * STEP, b + B_LO + k * B_STEP, true);
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+      ptx::wgmma<typename T::E, N, 1, 1>(sum, a + k * STEP, b + k * B_STEP, T::PLANES == 2 || add || k > 0);
+  }
+
+  // Adds the products of N columns to sum, those at `b` and behind.
+  template <int N> __device__ __forceinline__ void add(int blocks, int side, uint64_t b, float (&sum)[N / 2]) {
+    constexpr int A_PIXEL = T::A_PIXEL / 16, B_PIXEL = T::TAP_BYTES / 16;
+    int before = -1;
+#pragma unroll 1
+    for (int k = 0; k < blocks; k++) {
+      if (others_turn()) continue;
+      ring.wait();
+      const uint64_t at = ring.stage * (T::STAGE / 16), a = a0 + at, c = b + at;
+      if constexpr (T::PLANES == 2) {
+        float part[N / 2];
+        ptx::wgmma_fence();
+        multiply<N>(part, a, c, false);
+        ptx::wgmma_commit();
+        ptx::wgmma_wait<0>();
+        ring.release(ring.stage);
+#pragma unroll
+        for (int i = 0; i < N / 2; i++) sum[i] += part[i];
+      } else if constexpr (T::STRIP > 1) {  // copies are what takes long: a buffer is given back at once
+        int j = 0;
+#pragma unroll 1
+        do {
+          ptx::wgmma_fence();
+          multiply<N>(sum, a + j * A_PIXEL, c + j * B_PIXEL, true);
+          ptx::wgmma_commit();
+          ptx::wgmma_wait<1>();
+        } while (++j < side);
+        ptx::wgmma_wait<0>();
+        ring.release(ring.stage);
+      } else {
+        ptx::wgmma_fence();
+        multiply<N>(sum, a, c, true);
+        ptx::wgmma_commit();
+        if (before >= 0) {  // one group stays in flight while the next is issued
+          ptx::wgmma_wait<1>();
+          ring.release(before);
+        }
+        before = ring.stage;
+      }
+      ring.advance();
+    }
+    if (T::PLANES == 1 && T::STRIP == 1) ptx::wgmma_wait<0>();
+    if (before >= 0) ring.release(before);
+  }
+
+  // Blocks in which taps TAP .. TAP + TAPS - 1 have products. Accumulators of wgmma are an array of their own, or the
+  // compiler takes the products one by one.
+  template <int TAP, int TAPS> __device__ __forceinline__ void add(int blocks, int side, float (&sum)[T::SUMS]) {
+    if constexpr (T::PLANES == 2 || TAPS == T::TAPS) {
+      add<TAPS * T::WIDTH>(blocks, side, b0 + TAP * (T::TAP_BYTES / 16),
+                         reinterpret_cast<float(&)[TAPS * T::TAP_SUMS]>(sum[TAP * T::TAP_SUMS]));
+    } else {
+      float some[TAPS * T::TAP_SUMS];
+#pragma unroll
+      for (int i = 0; i < TAPS * T::TAP_SUMS; i++) some[i] = 0.f;
+      add<TAPS * T::WIDTH>(blocks, side, b0 + TAP * (T::TAP_BYTES / 16), some);
+#pragma unroll
+      for (int i = 0; i < TAPS * T::TAP_SUMS; i++) sum[TAP * T::TAP_SUMS + i] += some[i];
+    }
+  }
+
+  // The same, where the taps are known at run time: any neighbours; of more than two consumers, which have no registers
+  // for the sums of two taps beside those of three, all or one.
+  template <int TAP = 0, int TAPS = T::TAPS>
+  __device__ __forceinline__ void add(int blocks, int side, int tap, int taps, float (&sum)[T::SUMS]) {
+    if (taps == TAPS && tap == TAP) add<TAP, TAPS>(blocks, side, sum);
+    else if constexpr (TAP + TAPS < T::TAPS) add<TAP + 1, TAPS>(blocks, side, tap, taps, sum);
+    else if constexpr (TAPS > 1) add<0, (T::CONSUMERS > 2 ? 1 : TAPS - 1)>(blocks, side, tap, taps, sum);
+  }
+};
+
+// A thread's part of 64 rows of a tile, or of those of half of its columns, in quads: in slots they are [quad of
+// accumulators][thread of the consumer], float4, in the registers' own order. What does not exist in a tile is not there.
+template <class T> struct Part {
+  const Place place;
+  const Filters filters;
+  const int first, left;  // row and column of the tile that it begins with
+
+  __device__ __forceinline__ bool rows_exist() const { return first + place.thread / 32 * 16 < filters.rows; }
+  __device__ __forceinline__ bool cols_exist(int quad) const { return left + quad * 8 % T::WIDTH < filters.cols; }
+
+  __device__ __forceinline__ void finish(int quad, const float4 &v, const Scale &scale) const {
+    const int row = first + place.row_in_box(0), col = left + place.col(4 * quad);
+    filters.put(row, col, v.x, v.y, scale);
+    filters.put(row + 8, col, v.z, v.w, scale);
+  }
+  __device__ __forceinline__ void keep(int quad, const float4 &v, float4 *slot) const {
+    if (cols_exist(quad)) slot[quad * 128] = v;
+  }
+};
+
+template <class T> __device__ __forceinline__ float4 quad(const float (&sum)[T::SUMS], int q) {
+  return make_float4(sum[4 * q], sum[4 * q + 1], sum[4 * q + 2], sum[4 * q + 3]);
+}
+
+// slot: where the thread's quads of the unit's slot begin; null where the sum is complete.
+template <class T>
+__device__ __forceinline__ void store_unit(const float (&sum)[T::SUMS], const Part<T> &to, float4 *slot,
+                                           const Scale &scale) {
+  if (!to.rows_exist()) return;
+  if (slot) {
+#pragma unroll
+    for (int q = 0; q < T::SUMS / 4; q++) to.keep(q, quad<T>(sum, q), slot);
+  } else {
+#pragma unroll
+    for (int q = 0; q < T::SUMS / 4; q++) to.finish(q, quad<T>(sum, q), scale);
+  }
+}
+
+// The blocks of a cluster have a unit in common: each shows the others its sum where its buffers were, adds up every
+// CLUSTER-th quad of all, in the order of the blocks, and stores that.
+template <class T>
+__device__ __forceinline__ void store_together(const float (&sum)[T::SUMS], char *buffers, const Part<T> &to,
+                                               float4 *slot, const Scale &scale) {
+  constexpr int QUADS = T::SUMS / 4;
+  static_assert(!T::IN_TURN, "consumers have different rows or columns");
+  static_assert(T::CONSUMERS * QUADS * 2048 <= T::STAGES * T::STAGE, "sums lie in the buffers");
+  float4 *mine = reinterpret_cast<float4 *>(buffers) + to.place.consumer * (QUADS * 128) + to.place.thread;
+  ptx::bar_sync(1, 128 * T::CONSUMERS);  // all have read the buffers
+#pragma unroll
+  for (int q = 0; q < QUADS; q++) mine[q * 128] = quad<T>(sum, q);
+  ptx::cluster_arrive();
+  ptx::cluster_wait();
+  if (to.rows_exist()) {
+#pragma unroll 2
+    for (int q = ptx::cluster_rank(); q < QUADS; q += T::CLUSTER) {
+      float4 all = make_float4(0.f, 0.f, 0.f, 0.f);
+#pragma unroll
+      for (int b = 0; b < T::CLUSTER; b++) add(all, ptx::cluster_map(mine, b)[q * 128]);
+      if (slot) to.keep(q, all, slot);
+      else to.finish(q, all, scale);
+    }
+  }
+  __syncwarp();
+  ptx::cluster_arrive_relaxed();  // no block returns before all have read what it shows
+  ptx::cluster_wait();
+}
+
+// A unit has unit_ints integers; unit b is the first of block b. It is copied to shared memory while everything else is
+// set up: from a cold start the chain of tables is what a small layer would wait for.
+extern "C" __global__ void CLUSTERS __launch_bounds__(Tile::THREADS, 1)
+sk_dilated_wgmma(const CUtensorMap *map_x, const CUtensorMap *map_g, float *dw, float4 *work, const int *units,
+                 int unit_ints, const float *scale_x, const float *scale_g, int images, int wide_x, int wide_g,
+                 int x_once, int g_once, int g_row, int x_row, int x_step, int dw_row) {
+#ifdef HAS_WGMMA
+  DYNAMIC_SHARED(char, smem);
+  __shared__ RingBarriers<Tile> barriers;
+  int *first = reinterpret_cast<int *>(smem + Tile::STAGES * Tile::STAGE);
+  if (threadIdx.x == 0) {
+    barriers.init();
+    ptx::tensor_map_acquire(map_x), ptx::tensor_map_acquire(map_x + 1);
+    ptx::tensor_map_acquire(map_g), ptx::tensor_map_acquire(map_g + 1);
+  }
+  for (int i = threadIdx.x - 128; i < unit_ints; i += Tile::THREADS - 128)
+    if (i >= 0) first[i] = units[blockIdx.x * unit_ints + i];
+  __syncthreads();
+  Ring<Tile> ring(smem, barriers);
+  const auto next = [&](const Unit *unit) {
+    return reinterpret_cast<const Unit *>(unit->next < 0 ? nullptr : units + unit->next * unit_ints);
+  };
+  if (threadIdx.x < 128) {
+    ptx::setmaxnreg_dec<Tile::PRODUCER_REGISTERS>();
+    if (threadIdx.x > 0) return;  // a thread alone: lanes that wait would hold up the one that issues
+    const Source g = {map_g, images, wide_g != 0, g_once ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL};
+    const Source x = {map_x, images, wide_x != 0, x_once ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL};
+    unsigned filled = 0;
+    for (auto unit = reinterpret_cast<const Unit *>(first); unit; unit = next(unit))
+      load_unit(ring, g, x, {g_row, x_row, x_step}, unit, filled);
+  } else {
+    ptx::setmaxnreg_inc<Tile::CONSUMER_REGISTERS>();
+    const int consumer = threadIdx.x / 128 - 1;
+    const Scale scale(scale_x, scale_g);
+    for (auto unit = reinterpret_cast<const Unit *>(first); unit; unit = next(unit)) {
+      float sum[Tile::SUMS];
+#pragma unroll
+      for (int i = 0; i < Tile::SUMS; i++) sum[i] = 0.f;
+      UnitSum<Tile> blocks(ring, consumer);
+      for_each_part(unit, [&](const Segment *s, int, int count) {
+        blocks.add(count, s->side<Tile::STRIP>(), s->tap, s->taps, sum);
+      });
+      const Part<Tile> to = {Place(), {dw, unit->out, unit->rows, unit->cols, unit->taps, dw_row},
+                             Tile::BM == 64 ? 0 : consumer * 64, Tile::HALVES ? consumer * Tile::WIDTH : 0};
+      float4 *slot = unit->slot < 0 ? nullptr : work + to.place.thread +
+                     ((long long)Tile::CONSUMERS * unit->slot + consumer) * (Tile::SUMS * 32);
+      if constexpr (Tile::CLUSTER > 1) store_together<Tile>(sum, smem, to, slot, scale);
+      else store_unit<Tile>(sum, to, slot, scale);
+    }
+  }
+#endif
+}
+ALPHA_KERNEL(sk_dilated_wgmma)
+
+// Adds up the slots of tiles cut into several units. Grid (parts of a slot, tiles of 64 rows): a thread adds one float4
+// of every split-th slot; the partial sums of an element meet in shared memory, always in the same order.
+extern "C" __global__ void __launch_bounds__(256)
+sum_units(const float4 *work, float *dw, const Sum *sums, const float *scale_x, const float *scale_g, int dw_row,
+          int split) {
+  __shared__ float4 partial[256];
+  constexpr int SLOT = Tile::SUMS * 32;  // float4
+  const Scale scale(scale_x, scale_g);
+  const Sum &tile = sums[blockIdx.y];
+  const int width = 256 / split, lane = threadIdx.x % width, part = threadIdx.x / width;
+  const int element = blockIdx.x * width + lane, quad = element / 128;
+  const auto to = [&] {  // made where it is needed: registers limit how many blocks there are
+    return Part<Tile>{Place(0, element % 128), {dw, tile.out, tile.rows, tile.cols, tile.taps, dw_row}, 0, 0};
+  };
+  const int count = to().rows_exist() && to().cols_exist(quad) ? tile.count : 0;
+  const float4 *from = work + (long long)tile.slot * SLOT + element;
+  float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
+#pragma unroll 8
+  for (int s = part; s < count; s += split) add(sum, from[(long long)s * tile.step * SLOT]);
+  partial[threadIdx.x] = sum;
+  __syncthreads();
+  if (part > 0) return;
+  for (int p = 1; p < split; p++) add(sum, partial[p * width + lane]);
+  to().finish(quad, sum, scale);
+}
+ALPHA_KERNEL(sum_units)

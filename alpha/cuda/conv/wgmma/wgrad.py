@@ -1,0 +1,269 @@
+"""Sk-dilated on Hopper's tensor cores: sk_dilated_wgmma.cu with its tiles, and the sum of its units."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import gcd
+from typing import NamedTuple
+
+from alpha.cuda.conv.planner import Guard, Launch
+from alpha.cuda.conv.schedule import is_product, oversized
+from alpha.cuda.conv.wgmma import pixels_as_images, refusal
+from alpha.cuda.conv.wgmma.schedule_wgrad import CACHE_BYTES, Schedule, clusters, cut, memory_us, schedule
+from alpha.cuda.conv.wgmma.taps import STRIP_TIME, Tiling, consumers, longest_chain
+from alpha.cuda.lazy.operand import KEEP, READS, operand
+from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.kernel import Kernel
+from alpha.cuda.runtime.memory import Array, empty, upload
+from alpha.cuda.runtime.tensor_map import KEPT, tensor_maps
+from alpha.ops.conv_desc import ConvDesc, Shape, ceil_div
+
+LAUNCH_US = 1.0
+FLOPS_PER_US = {1: 949e6, 2: 347e6}    # of the device's products, by planes
+SHARED_BYTES_PER_FLOP = 127 / 4096     # that a multiprocessor moves per FLOP of its tensor cores at that clock
+ISSUE_US = 0.41                        # that the producer takes for a block
+ROW_US = 1.55e-3                       # that TMA takes for a row of a box, of 128 bytes or fewer
+CROSSING = 0.84                        # more, where it lies in two lines of memory: of several taps, see `row_us`
+STREAMED_BYTES_PER_US = {1: 3.2e6, 2: 4.4e6}  # of a product's operands that the L2 cache does not keep, by planes
+ONCE_BYTES = 40e6                      # of operands, from which on what is read once is the first to leave that cache
+LINE = 64                              # 16-bit elements of a line of memory
+UNIT_BYTES = 2048                      # of shared memory for a unit's description
+SUM_THREADS, MOST_SPLIT = 256, 8
+ENOUGH_THREADS = 1 << 17               # of the sum: more split no further
+
+
+class WgradTile(NamedTuple):
+    """Rows of a tile, input channels of a tap, taps, and buffers of the ring.
+
+    A buffer is a strip of neighbouring outputs of a row. The taps of a pixel are neighbours in shared memory, those of
+    the next pixel lie a box further on, and only the last of them is not there already.
+
+    Attributes:
+        cluster: blocks that share a unit, and add up what they have of it in each other's shared memory.
+        time, product_time: what tiles took on an H100, in what is known of them here; of 1x1 filters.
+    """
+
+    rows: int
+    tap_columns: int
+    taps: int
+    stages: int
+    strip: int = 1
+    cluster: int = 1
+    time: float = 1.0
+    product_time: float = 1.0
+
+    def __str__(self) -> str:
+        return (f"{self.rows}x{self.taps}x{self.tap_columns}" + f" strip {self.strip}" * (self.strip > 1)
+                + f" cluster {self.cluster}" * (self.cluster > 1))
+
+    @property
+    def columns(self) -> int:
+        return self.tap_columns * self.taps
+
+    @property
+    def strip_taps(self) -> int:
+        """Taps that a strip has columns of x for."""
+        return self.taps + self.strip - 1
+
+    @property
+    def tap_box(self) -> int:
+        """Channels of a box of x."""
+        return 32 if self.tap_columns % 64 else 64
+
+    def box_bytes(self, planes: int) -> int:
+        """Returns the size of a buffer."""
+        return planes * (self.strip * self.rows + self.strip_taps * self.tap_columns) * 128
+
+    def block_us(self, planes: int, sm_count: int, desc: ConvDesc, streamed: bool) -> float:
+        """Returns the time of a block of k by what limits it: products, copies, or shared memory.
+
+        A strip has as many blocks as pixels.
+        """
+        flops = 2.0 * self.rows * self.columns * 64
+        products = planes * (planes + 1) // 2
+        reads = products * flops * (1 / 64 + 1 / self.columns)      # 2 bytes an element, 2 FLOP a product
+        shared = (reads + self.box_bytes(planes) / self.strip) / (SHARED_BYTES_PER_FLOP * products * flops)
+        oc, ic = desc.oc // desc.groups, desc.ic // desc.groups     # boxes beyond them are not copied
+        g_rows = min(self.rows, ceil_div(oc, LINE) * LINE)
+        x_rows = min(self.tap_columns, ceil_div(ic, self.tap_box) * self.tap_box) * self.strip_taps / self.strip
+        copies_us = planes * (g_rows * row_us(desc, desc.oc, LINE)
+                              + x_rows * 64 / self.tap_box * row_us(desc, desc.ic, self.tap_box))
+        stream_us = sm_count * planes * (g_rows + x_rows) * 128 / STREAMED_BYTES_PER_US[planes] if streamed else 0.0
+        return max(sm_count * flops / FLOPS_PER_US[planes] * max(1.0, shared), stream_us, copies_us,
+                   ISSUE_US / self.strip)
+
+
+def row_us(desc: ConvDesc, channels: int, box: int) -> float:
+    """Returns what a row of a box takes, of pixels of so many channels, where a block's copies are not hidden."""
+    starts = range(0, LINE, gcd(channels, LINE))  # in a line of memory
+    crossing = sum(start + min(box, channels) > LINE for start in starts) / len(starts)
+    return ROW_US * (1 + CROSSING * crossing) if desc.h.f * desc.w.f > 1 else ROW_US
+
+
+TILES = {
+    1: (WgradTile(128, 128, 1, 6, time=0.99, product_time=0.93),
+        WgradTile(128, 256, 1, 4, time=1.01),
+        WgradTile(128, 64, 1, 9, time=0.9, product_time=0.74),
+        WgradTile(128, 192, 1, 5, product_time=0.97),
+        WgradTile(128, 64, 3, 5, time=1.06),
+        WgradTile(128, 32, 3, 7, time=0.99),
+        WgradTile(64, 64, 1, 12, product_time=0.73),
+        WgradTile(64, 64, 3, 6, time=1.02),
+        WgradTile(64, 256, 1, 5, time=1.02, product_time=0.93),
+        WgradTile(64, 128, 1, 9, product_time=0.85),
+        WgradTile(192, 128, 1, 5, time=0.89, product_time=0.81),
+        WgradTile(192, 192, 1, 4, time=0.88, product_time=0.94),
+        WgradTile(256, 128, 1, 4, time=0.99, product_time=0.79),
+        WgradTile(192, 64, 3, 4, time=0.92),
+        WgradTile(64, 64, 3, 3, strip=3, time=0.96),
+        WgradTile(128, 64, 3, 3, strip=2, time=1.03),
+        WgradTile(128, 128, 1, 6, cluster=4, time=1.08, product_time=0.89),
+        WgradTile(128, 128, 1, 6, cluster=8, time=1.06, product_time=0.91),
+        WgradTile(128, 64, 1, 9, cluster=8, time=1.2, product_time=0.94),
+        WgradTile(64, 128, 1, 9, cluster=8, product_time=0.86),
+        WgradTile(128, 192, 1, 5, cluster=4, time=0.98, product_time=0.99),
+        WgradTile(192, 128, 1, 5, cluster=2, time=0.91, product_time=0.91),
+        WgradTile(256, 128, 1, 4, cluster=2, time=0.95, product_time=0.79)),
+    2: (WgradTile(128, 128, 1, 3, time=1.05, product_time=0.93),
+        WgradTile(128, 64, 1, 4, time=1.15, product_time=0.92),
+        WgradTile(128, 96, 1, 3, time=0.85, product_time=1.12),
+        WgradTile(128, 64, 2, 3, time=1.08),
+        WgradTile(128, 64, 3, 2, time=1.1),
+        WgradTile(128, 32, 3, 3, time=0.9),
+        WgradTile(64, 64, 1, 6, time=1.17, product_time=0.99),
+        WgradTile(64, 128, 1, 4, time=1.18, product_time=0.95),
+        WgradTile(64, 64, 3, 3, time=0.97),
+        WgradTile(64, 32, 3, 4, time=0.84),
+        WgradTile(128, 128, 1, 3, cluster=4, time=1.11, product_time=0.86),
+        WgradTile(128, 128, 1, 3, cluster=8, time=1.17, product_time=0.87),
+        WgradTile(128, 64, 1, 4, cluster=8, time=1.16, product_time=0.97),
+        WgradTile(64, 128, 1, 4, cluster=8, time=1.02, product_time=0.97)),
+}
+
+
+class WgmmaWgrad:
+    """A tile of sk_dilated_wgmma; see alpha.cuda.conv.planner. It writes float32, whatever it reads."""
+
+    pass_name, writes, takes_guard = "wgrad", "float32", False
+
+    def __init__(self, reads: str, tile: WgradTile) -> None:
+        self.reads, self.tile = reads, tile
+        self.planes = READS[reads].planes
+        self.name = f"sk_dilated_wgmma {reads} {tile}"
+        defines = {"ELEMENT": {"float16": "f16", "bfloat16": "bf16"}[READS[reads].dtype], "TILE_ROWS": tile.rows,
+                   "TAP_COLUMNS": tile.tap_columns, "TAPS_TOGETHER": tile.taps, "OPERAND_PLANES": self.planes,
+                   "PIPELINE": tile.stages, "STRIP_PIXELS": tile.strip, "BLOCKS_TOGETHER": tile.cluster}
+        self.kernel = Kernel(
+            "sk_dilated_wgmma.cu", "sk_dilated_wgmma", "ptr map_x, ptr map_g, ptr dw, ptr work, ptr units, "
+            "i32 unit_ints, ptr scale_x, ptr scale_g, i32 images, i32 wide_x, i32 wide_g, i32 x_once, "
+            "i32 g_once, i32 g_row, i32 x_row, i32 x_step, i32 dw_row",
+            threads=128 * (1 + consumers(tile.rows)), shared=tile.stages * tile.box_bytes(self.planes) + UNIT_BYTES,
+            defines=defines)
+        self.sum = Kernel("sk_dilated_wgmma.cu", "sum_units", "ptr work, ptr dw, ptr sums, ptr scale_x, "
+                          "ptr scale_g, i32 dw_row, i32 split", threads=SUM_THREADS,
+                          defines=defines)
+
+    def fits(self, desc: ConvDesc) -> str:
+        if self.tile.taps > 1 and self.tile.taps > desc.h.f * desc.w.f:
+            return f"{self.tile.taps} taps at a time, the filter has {desc.h.f * desc.w.f}"
+        if refused := refusal(desc):
+            return refused
+        if self.tile.strip > 1 and self.tile.taps > longest_chain(desc.w):
+            return f"strips need {self.tile.taps} taps of a row that meet inputs a stride apart"
+        return oversized(desc)
+
+    def tiling(self, desc: ConvDesc, sm_count: int) -> Tiling:
+        tile, streamed = self.tile, is_product(desc) and desc.nbytes(2 * self.planes) > CACHE_BYTES
+        return Tiling(tile.rows, tile.tap_columns, tile.taps, clusters(sm_count, tile.cluster),
+                      tile.block_us(self.planes, sm_count, desc, streamed) / tile.cluster, self.planes, tile.strip,
+                      tile.cluster)
+
+    def schedule(self, desc: ConvDesc, sm_count: int) -> Schedule:
+        return schedule(pixels_as_images(desc), self.tiling(desc, sm_count))
+
+    def cost(self, desc: ConvDesc, sm_count: int) -> float:
+        return LAUNCH_US + self._time(desc) * cut(pixels_as_images(desc), self.tiling(desc, sm_count)).time_us
+
+    def least(self, desc: ConvDesc, sm_count: int) -> float:
+        tile, tiling = self.tile, self.tiling(desc, sm_count)
+        blocks = desc.useful_flops / 2 / (tile.rows * tile.columns * 64)
+        faster = min(1.0, STRIP_TIME[tile.rows]) if tile.strip > 1 else 1.0
+        busy_us = blocks * tiling.block_us * faster / tiling.blocks + tiling.unit_us
+        return LAUNCH_US + self._time(desc) * max(busy_us, memory_us(pixels_as_images(desc), tiling))
+
+    def _time(self, desc: ConvDesc) -> float:
+        return self.tile.time if desc.h.f * desc.w.f > 1 else self.tile.product_time
+
+    def prepare(self, desc: ConvDesc) -> Launch:
+        desc = pixels_as_images(desc)
+        plan, tile, reads = self.schedule(desc, context.sm_count), self.tile, self.reads
+        units, sums = upload(plan.units), upload(plan.sums)
+        h, w, planes = desc.h, desc.w, self.planes
+        x_form = _form(desc.n, h.i * w.i, desc.ic, desc.groups, planes, plan.images, tile.tap_columns, tile.tap_box)
+        g_form = _form(desc.n, h.o * w.o, desc.oc, desc.groups, planes, plan.images, tile.rows, 64)
+        dw_row = h.f * w.f * (desc.ic // desc.groups)
+        large = desc.nbytes(2 * planes) > ONCE_BYTES and h.f * w.f == 1  # what one tile alone reads leaves L2 first
+        x_once, g_once = (large and channels // desc.groups <= of_tile for channels, of_tile in (
+            (desc.oc, tile.rows), (desc.ic, tile.tap_columns)))
+        sizes = (plan.images, int(x_form.wide), int(g_form.wide), x_once, g_once, w.o, h.s * w.i, w.s, dw_row)
+        kernel, grid, add, slots, ints = self.kernel, plan.blocks, self.sum, plan.slots, plan.units.shape[1]
+        part_floats, parts = self.tiling(desc, context.sm_count).part_floats, len(plan.sums)
+        split = _split(parts * part_floats // 4, int(plan.sums[:, 2].max(initial=1)))
+        sum_grid = part_floats // 4 * split // SUM_THREADS, parts
+
+        def launch(x: Array, g: Array, dw: Array) -> Guard:
+            a, b = operand(x, reads, keep=KEEP["activation"]), operand(g, reads, keep=KEEP["gradient"])
+            map_x, map_g = _maps(a.ptr, a.dtype, x_form), _maps(b.ptr, b.dtype, g_form)
+            work = empty((slots * consumers(tile.rows) * part_floats,), "float32") if slots else None
+            kernel(grid, map_x, map_g, dw, work, units, ints, a.scale, b.scale, *sizes)
+            if slots:
+                add(sum_grid, work, dw, sums, a.scale, b.scale, dw_row, split)
+            return a.flag, b.flag
+        return launch
+
+
+class Form(NamedTuple):
+    """How TMA sees an operand: (channels of a box, pixels, images, chunks of channels, planes), or all in one chunk.
+
+    Attributes:
+        boxes: that of a tile, and that of the last one, which has fewer chunks.
+        wide: a box has all of a tile's channels.
+    """
+
+    dims: Shape
+    strides: Shape
+    boxes: tuple[Shape, Shape]
+    wide: bool
+
+
+def _form(n: int, pixels: int, channels: int, groups: int, planes: int, images: int, tile_channels: int, width: int
+          ) -> Form:
+    """Returns the form whose boxes have all channels of a tile, where the shared memory of a box would be in order."""
+    row, image, plane = 2 * channels, 2 * channels * pixels, 2 * channels * pixels * n  # bytes
+    if images == 64 and channels // groups % width == 0:
+        whole, last = ((width, 1, 64, each // width, 1)
+                       for each in (tile_channels, channels // groups % tile_channels or tile_channels))
+        return Form((width, pixels, n, channels // width, planes), (row, image, 2 * width, plane), (whole, last), True)
+    box = (width, 1, images, 1, 1)
+    return Form((channels, pixels, n, 1, planes), (row, image, plane, plane), (box, box), False)
+
+
+@lru_cache(maxsize=KEPT)
+def _maps(ptr: int, dtype: str, form: Form) -> Array:
+    return tensor_maps(ptr, dtype, [form.dims] * 2, form.boxes, form.strides, swizzle=2 * form.boxes[0][0])
+
+
+def _split(threads: int, most_slots: int) -> int:
+    """Returns over how many threads the slots of an element are spread."""
+    split = 1
+    while split < MOST_SPLIT and threads * split < ENOUGH_THREADS and 2 * split <= most_slots:
+        split *= 2
+    return split
+
+
+CANDIDATES = tuple(WgmmaWgrad(reads, tile) for reads, form in READS.items() for tile in TILES[form.planes])
+
+
+def candidates() -> tuple[WgmmaWgrad, ...]:
+    """Returns a candidate for every tile and every mode."""
+    return CANDIDATES

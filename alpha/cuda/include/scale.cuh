@@ -1,0 +1,16 @@
+// What becomes of a sum of products of scaled 16-bit planes (alpha/cuda/lazy/operand.py).
+#pragma once
+#include "ptx.cuh"
+
+// What two operands' scales make of a sum. They are powers of two, whose product may be out of float's range where the
+// result is not: then it is applied in two halves.
+struct Scale {
+  float first, second;
+
+  PTX_FN Scale(const float *a, const float *b) {
+    const int exponent = (__float_as_int(*a) >> 23) + (__float_as_int(*b) >> 23) - 254;
+    const int half = abs(exponent) < 127 ? exponent : exponent / 2;
+    first = __int_as_float((127 + half) << 23);
+    second = __int_as_float((127 + exponent - half) << 23);
+  }
+};

@@ -1,0 +1,270 @@
+"""Arrays whose elements are not written yet: who reads them first decides in which form they are.
+
+    y = later(reserve(shape), reads=(x, gamma, beta), write=launch)
+
+y is an array like any other. Its producer's last pass is a launch that waits. Whoever takes y.ptr gets float32, written
+then and there; alpha.cuda.lazy.operand has two 16-bit planes written in the same memory, which take as many bytes. So
+nothing is written in a form that nobody reads, and planes cost no pass of their own. Where products read one plane, it
+is the first of the two: 4 bytes written and 2 read of an element, and all digits there for whoever needs them.
+
+Batch norm leaves its results so (ops/norm), convolutions with a relu do (conv/deferred.py), so does cross-entropy with
+its gradient (ops/loss), and what is made of such results without computing larger elements, pools and joined arrays, is
+left so as well (bounded.py). What still waits when an array that it is a part of is written as planes is written there,
+and nowhere else.
+
+- Memory is taken when the array is made, where an OutOfMemoryError belongs; a pass that waits holds what it reads
+  besides. A convolution has its operands written before it takes memory for its result, and gradients that still wait
+  when the next one is made are written as planes (`hurry`), so the peak is what it was. So are results of convolutions
+  where nobody keeps what they read for a backward pass.
+- What a pass reads is written, or changed, only after it has run: `write_before`, which the backend calls in `forget`.
+- Where float32 is asked for when there are planes, it is made from them, and takes their place: the producer's inputs
+  are gone by then, or would have been kept for this. Planes hold float32's digits down to 2^-16 of the scale's top;
+  where they do not hold most elements so, their flag is set, and memory has the elements in any case.
+- One lock serves all: whether something was written, and how, is decided once, whichever thread asks first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+from weakref import ReferenceType, WeakValueDictionary, ref
+
+from alpha.cuda.conv.planner import GUARD_ARGS, UNGUARDED, Guard
+from alpha.cuda.ops.reduce import BLOCKS, Walk
+from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.kernel import Kernel
+from alpha.cuda.runtime.memory import Array, Beside, Deferred, Derived, Shape, allocate, empty, extent
+
+ALIGNMENT = 256  # bytes, of planes and header
+HEADER = 64      # bytes: OperandHeader in operand_header.cuh, with these members at
+FLAG, BOUND, MOST = 4, 12, 24
+
+PLANE_WRITERS = 2 * BLOCKS  # blocks of a pass that writes planes, all of which report to one header at their ends
+GUARDED = BLOCKS // 2       # of one behind a flag, whose blocks end at once as a rule
+BLOCKS_PER_SM = 4           # of a merge: behind a guard it ends at once as a rule, and blocks cost time even then
+_MERGE = Kernel("planes.cu", "planes_merge", f"ptr x, ptr header, ptr y, ptr header_of_y, i64 size, {GUARD_ARGS}")
+
+_lock = threading.RLock()  # reentrant: what a pass reads may be waiting, too
+_waiting: WeakValueDictionary[int, Contents] = WeakValueDictionary()
+
+
+class Memory(NamedTuple):
+    """Memory for float32 elements or for both planes, and the header of these.
+
+    Attributes:
+        elements: the memory as an ordinary array.
+        scale, flag: as of an operand; the header is at scale.ptr.
+    """
+
+    elements: Array
+    scale: Array
+    flag: Array
+
+
+class Rows(NamedTuple):
+    """A part of the columns of a matrix, which has a launch of its own.
+
+    Attributes:
+        columns: elements of a row of the whole.
+        first, width: the part's first one of them, and how many it has.
+        walk: through the rows of the part, in pieces of 4 elements.
+        blocks: of the launches for all parts.
+    """
+
+    columns: int
+    first: int
+    width: int
+    walk: Walk
+    blocks: int
+
+
+Write = Callable[[Memory, bool], None]  # (memory, planes): launches that write planes, or else elements
+# (whole, rows): launches that write planes among those of a whole; without rows, elements alone and behind its flag
+Join = Callable[[Memory, "Rows | None"], None]
+
+
+def reserve(shape: Shape) -> Memory:
+    """Returns memory without values.  Raises OutOfMemoryError."""
+    size, nbytes = extent(shape, "float32")
+    at = -(-nbytes // ALIGNMENT) * ALIGNMENT
+    block = allocate(at + HEADER)
+    return Memory(Array(block, int(block), shape, "float32", size, nbytes), *header_of(block, int(block) + at))
+
+
+def header_of(block: object, ptr: int) -> tuple[Array, Array]:
+    """Returns scale and flag of the header at an address."""
+    return Array(block, ptr, (1,), "float32", 1, 4), Array(block, ptr + FLAG, (1,), "int32", 1, 4)
+
+
+def later(memory: Memory, reads: Sequence[Array | None], write: Write, hurries: bool = False,
+          join: Join | None = None) -> Deferred:
+    """Returns the array that `write` writes when somebody reads it.
+
+    Args:
+        memory: its header has a bound of the elements by then.
+        reads: the arrays that `write` reads.
+        hurries: whether these should not be held for long, see `hurry`.
+        join: see `Contents.join`.
+    """
+    x, contents = memory.elements, Contents(memory, tuple(a for a in reads if a is not None), write, hurries, join)
+    _waiting[id(contents)] = contents
+    return Deferred(x.shape, x.size, x.nbytes, contents)
+
+
+def beside(y: Deferred, x: Array) -> Beside:
+    """Returns x as what the pass of y writes, too: whoever takes its address has that run."""
+    made = Beside(x, y.derived)
+    y.derived.beside = ref(made)
+    return made
+
+
+def stored(x: Array, write: bool = False) -> tuple[Array, Array | None]:
+    """Returns memory and header of an array that consists of planes; of others the array and None.
+
+    Args:
+        write: has planes written if nothing is yet: by a pass that writes planes itself.
+    """
+    memory = x.derived.planes(write) if x.__class__ is Deferred else None
+    return (memory.elements, memory.scale) if memory else (x, None)
+
+
+def can_wait(*arrays: Array | None) -> bool:
+    """Tells whether a pass that reads arrays may: not where other libraries can write them without a word."""
+    return not any(a is not None and a.derived is not None and a.derived.visible for a in arrays)
+
+
+def write_before(arrays: Sequence[Array]) -> None:
+    """Has all passes run that read arrays which are about to change."""
+    if _waiting:
+        changing = {id(x.block) for x in arrays}
+        for contents in list(_waiting.values()):
+            if not changing.isdisjoint(id(a.block) for a in contents.reads):
+                contents.elements()
+
+
+def hurry() -> None:
+    """Has those passes run that hurry, and write planes: so is read what they write, as a rule."""
+    for contents in list(_waiting.values()):
+        if contents.hurries:
+            contents.planes(write=True)
+
+
+def write_all() -> None:
+    """Has all passes run, and write elements."""
+    for contents in list(_waiting.values()):
+        contents.elements()
+
+
+class Contents(Derived):
+    """What the memory of a deferred array holds; shared by all arrays over it.
+
+    Attributes:
+        memory: where it is.
+        reads: what the pass reads that has not run yet.
+        hurries: whether it should not hold that for long.
+        beside: what it writes beside this memory, if anything: weakly, as that array holds this.
+    """
+
+    def __init__(self, memory: Memory, reads: Sequence[Array], write: Write, hurries: bool, join: Join | None) -> None:
+        self.memory, self.reads, self.hurries = memory, reads, hurries
+        self.beside: ReferenceType[Beside] | None = None
+        self._write: Write | None = write
+        self._join = join
+        self.in_planes = False              # memory has planes, or elements where their flag is set
+        self._split_for: str | None = ""    # what the header's bound has served a split for; None: it bounds no more
+
+    @property
+    def bound(self) -> Array | None:
+        """The bits of a bound, int32 (1,): of the largest element if that is known; None: there is none any more."""
+        with _lock:
+            if self._split_for is None:
+                return None
+            header = self.memory.scale
+            return Array(header.block, header.ptr + (MOST if self.in_planes else BOUND), (1,), "int32", 1, 4)
+
+    def elements(self) -> Array:
+        """Returns the float32 elements: all there is, from now on."""
+        if self._write is not None or self.in_planes:  # `_run` sets them the other way round
+            with _lock:
+                self._run(planes=False)
+                if self.in_planes:
+                    memory = reserve(self.memory.elements.shape)
+                    self._merge(memory.elements, memory.scale, UNGUARDED)
+                    self.memory, self.in_planes = memory, False
+        return self.memory.elements
+
+    def elements_behind(self, guard: Guard) -> Array:
+        """Returns what a launch behind a guard reads for the elements: they are there if it is not spared."""
+        with _lock:
+            if not self.in_planes:
+                return self.elements()
+            y = empty(self.memory.elements.shape, "float32")
+            self._merge(y, None, guard)
+            return y
+
+    def planes(self, write: bool = False) -> Memory | None:
+        """Returns the memory if it has planes; `write`: has them written if nothing is yet."""
+        with _lock:
+            if write:
+                self._run(planes=True)
+            return self.memory if self.in_planes else None
+
+    def join(self, whole: Memory, rows: Rows) -> bool:
+        """Has a pass that waits write planes where they belong in a whole, if it can, and tells whether it has.
+
+        It goes on waiting for readers of its own, of whom there are none as a rule.
+        """
+        with _lock:
+            if self._join is None or rows.width != self.memory.elements.shape[-1]:
+                return False
+            self._join(whole, rows)
+            return True
+
+    def elements_for(self, whole: Memory) -> Array | None:
+        """Returns what a launch behind the flag of a whole reads of what joined it; None if that waits no more.
+
+        All parts are there by then, and the flag says whether planes hold them.
+        """
+        with _lock:
+            if self._join is None:
+                return None
+            self._join(whole, None)
+            return self.memory.elements
+
+    def write_for(self, reads: str) -> None:
+        """Has the pass run for somebody who will ask for what `reads` says, if it has not."""
+        if reads == "float32":
+            self.elements()
+        else:
+            self.planes(write=True)
+
+    def header_for(self, reads: str) -> Memory | None:
+        """Returns the memory whose header may serve a split of the elements: one kind of it, as it gets the flag."""
+        with _lock:
+            if self._split_for not in ("", reads):
+                return None
+            self._split_for = reads
+            return self.memory
+
+    def settle(self) -> None:
+        """Leaves nothing but elements, as these are about to change."""
+        self.elements()
+        self._split_for = None
+
+    def _run(self, planes: bool) -> None:
+        """Runs the pass, unless it has been."""
+        if self._write is not None:
+            self._write(self.memory, planes)
+            self.in_planes = planes
+            self._write, self._join, self.reads = None, None, ()
+            made = self.beside and self.beside()
+            if made:
+                made.contents = None
+            _waiting.pop(id(self), None)
+
+    def _merge(self, y: Array, header: Array | None, guard: Guard) -> None:
+        """Writes the elements to y, and a header for them."""
+        x, scale, _ = self.memory
+        blocks = min(-(-x.size // (4 * _MERGE.threads)), BLOCKS_PER_SM * context.sm_count)
+        _MERGE(blocks, x, scale, y, header, x.size, *guard)

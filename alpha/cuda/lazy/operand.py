@@ -1,0 +1,323 @@
+"""What a tensor core reads in the place of a tensor: 16-bit planes, with a power-of-two scale that stays on the device.
+
+    a = operand(x, "float16x2")       # x = (plane 0 + plane 1) * scale[0], to 2^-23 of an element
+
+`reads` says what the kernel reads: "float16x2", two planes that hold float32's digits (the mode of three products);
+"float16", the first of them; "bfloat16". float32 arrays are split, which takes two launches, one where the array is
+small or not scaled; arrays of the dtype itself are read as they are. Equations and bounds: planes.cu.
+
+The scale comes from the largest finite element, so nothing overflows. What can happen is that a few huge elements leave
+too few digits to all others: `flag` says so, on the device, to kernels that can be skipped in favour of exact ones.
+
+Operands are kept with the memory that they were made of, until an op changes it (`Array.derived`), unless another
+library can see that memory. They double what a tensor takes, hence the policy KEEP; the scale is kept in any case. An
+array that waits for its first reader (lazy/deferred.py) has its planes written in its own memory instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+from weakref import WeakSet
+
+import numpy as np
+
+from alpha.config import config
+from alpha.cuda.lazy.deferred import ALIGNMENT, BOUND, HEADER, Memory, header_of, write_before
+from alpha.cuda.ops.update import TABLE, tables
+from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.kernel import Kernel
+from alpha.cuda.runtime.memory import ITEMSIZE, Array, Deferred, Shape, allocate, download, empty, extent, upload
+from alpha.errors import DTypeError, message
+
+# What `keep` should be, by what a tensor is to a convolution. Weights are read by fprop and dgrad of this step and
+# others until the optimizer's step. The gradient of the output is read by dgrad and wgrad, right after each other, and
+# goes then. Activations wait for the backward pass: their planes would double the memory of the training step.
+KEEP = {"weight": True, "gradient": True, "activation": False}
+
+SPLITS_PAY = ("sm_80", "sm_90a")  # where three products of planes are faster than one of float32 (conv/mma)
+
+SMALL = 8192         # elements that one block measures and splits; planes.cu
+STEP = 2048          # chunks of larger ones are a multiple of it
+BLOCKS_PER_SM = 4    # of a launch over them
+
+
+class Operand(NamedTuple):
+    """What a tensor core reads for a tensor.
+
+    Attributes:
+        ptr: address of plane 0, a multiple of 256; plane p starts p * size elements later, in the tensor's layout.
+        shape: of the tensor.
+        dtype: of the planes, "float16" or "bfloat16".
+        planes: 1 or 2; the tensor is their sum * scale[0].
+        scale: float32, shape (1,), on the device: a power of two, between 2^-126 and 2^113.
+        keep: the array that owns the memory.
+        flag: int32, shape (1,), on the device: 1 where the planes do not hold the tensor well.
+    """
+
+    ptr: int
+    shape: tuple[int, ...]
+    dtype: str
+    planes: int
+    scale: Array
+    keep: Array
+    flag: Array
+
+    @property
+    def nbytes(self) -> int:
+        return self.keep.nbytes
+
+
+class _Measured(NamedTuple):
+    """The header of a split, kept with what was split: the next one needs no maximum."""
+
+    scale: Array
+    flag: Array
+    nbytes: int = HEADER
+
+    @property
+    def ptr(self) -> int:
+        return self.scale.ptr
+
+
+class Bounds(NamedTuple):
+    """Numbers of which the largest is a bound of an array's finite elements.
+
+    Attributes:
+        bits: int32, on the device: those of float32 numbers.
+        unmeasured: the header of the next split, whose bound is to be set to the largest of them; None: it is, or there
+            is none.
+    """
+
+    bits: Array
+    unmeasured: Array | None
+
+
+class _Form(NamedTuple):
+    """How float32 is split for what a kernel reads."""
+
+    reads: str
+    dtype: str
+    planes: int
+    scaled: bool
+    small: Kernel | None
+    split: Kernel
+    split_all: Kernel
+
+    @property
+    def measured(self) -> str:
+        """Under what name an array keeps what was measured for a split."""
+        return f"scale of {self.reads}"
+
+
+def _form(reads: str, dtype: str, planes: int, scaled: bool) -> _Form:
+    args = "ptr x, ptr planes, ptr header, {} ptr lost_ranges"  # known: the scale is from the header's bound
+    return _Form(reads, dtype, planes, scaled,
+                 Kernel("planes.cu", f"planes_small_{reads}", args.format("i32 size,")) if scaled else None,
+                 Kernel("planes.cu", f"planes_split_{reads}", args.format("i64 size, i32 chunk, i32 known,")),
+                 Kernel("planes.cu", f"planes_split_{reads}_all", f"{TABLE}, ptr lost_ranges"))
+
+
+READS = {"float16x2": _form("float16x2", "float16", 2, True), "float16": _form("float16", "float16", 1, True),
+         "bfloat16": _form("bfloat16", "bfloat16", 1, False)}
+_stale: dict[str, WeakSet[Array]] = {reads: WeakSet() for reads in READS}  # see `forget`
+_AMAX = Kernel("planes.cu", "planes_amax", "ptr x, ptr header, i64 size, i32 chunk")
+_AMAX_ALL = Kernel("planes.cu", "planes_amax_all", TABLE)
+
+
+def planes_are_read() -> bool:
+    """Tells whether convolutions of float32 arrays read planes, on this device and as it is configured."""
+    return config.tensor_cores and (config.precision == "tf32" or context.arch in SPLITS_PAY)
+
+
+def operand(x: Array, reads: str, *, keep: bool = True) -> Operand:
+    """Returns what a tensor core reads for an array: kept from before, made now, or the array itself.
+
+    Args:
+        x: float32, or of the dtype that is read.
+        reads: "float16x2", "float16" or "bfloat16".
+        keep: keep it with the memory of x; see KEEP.  One that was kept is used in any case.
+    Raises:
+        DTypeError: x has another dtype, or there is nothing called `reads`.
+    """
+    derived = x.derived
+    if derived and reads in derived:
+        found: Operand = derived[reads]
+        return found if found.shape == x.shape else found._replace(shape=x.shape)
+    form = _checked(x, reads)
+    if x.dtype != "float32" or not x.size:
+        return _itself(x, form)
+    if x.__class__ is Deferred and form.scaled:
+        memory = x.derived.planes(write=True)
+        if memory:
+            return _in_place(memory, x.shape, form)
+    if x in _stale[reads]:
+        prepare_weights(list(_stale[reads]), reads)
+        _stale[reads].clear()
+        return operand(x, reads, keep=keep)
+    made = _split(x, form)
+    if keep and not (derived is not None and derived.visible):
+        x.derive()[reads] = made
+    return made
+
+
+def bounds(x: Array, reads: str) -> Bounds:
+    """Returns what bounds a float32 array that `operand` is about to make planes of, measured if nothing is known.
+
+    Whoever takes it launches at once what reads it, and sets the bound of the header.
+    """
+    bound = x.derived.bound if x.__class__ is Deferred else None
+    if bound:
+        return Bounds(bound, None)
+    form = READS[reads]
+    header = x.derived.get(form.measured) if x.derived else None
+    if header:
+        return Bounds(Array(header.scale.block, header.ptr + BOUND, (1,), "int32", 1, 4), None)
+    header, blocks = _measure(x, form)
+    return Bounds(Array(header.scale.block, header.ptr + HEADER, (blocks,), "int32", blocks, 4 * blocks), header.scale)
+
+
+def forget(arrays: Sequence[Array]) -> None:
+    """Drops the operands of arrays that are about to change.
+
+    Where one of them is asked for again, all are made anew together: the weights of a network, after a step.
+    """
+    write_before(arrays)
+    for x in arrays:
+        if x.derived is None:
+            continue
+        if x.__class__ is Deferred:
+            x.derived.settle()
+        else:
+            for reads in x.derived.keys() & READS:
+                _stale[reads].add(x)
+        x.derived.clear()
+
+
+def prepare_weights(arrays: Sequence[Array], reads: str) -> None:
+    """Makes the operands of many arrays in two launches (one where nothing is scaled), and keeps them.
+
+    Arrays that have theirs, that need none, or whose memory others can see, are left out.
+
+    Raises:
+        DTypeError: as `operand`.
+    """
+    missing = [x for x in arrays if _checked(x, reads) and x.dtype == "float32" and x.size
+               and not x.derive().visible and reads not in x.derive()]
+    for x, made in zip(missing, _split_all(missing, READS[reads])):
+        x.derive()[reads] = made
+
+
+def lost_ranges() -> Array:
+    """Returns the counter of flags, on the device."""
+    return _constants()[2]
+
+
+def lost_range_count() -> int:
+    """Returns how many operands of this process were flagged.  Waits for the device: for reports only."""
+    return int(download(_constants()[2], "int32")[0]) if _constants.cache_info().currsize else 0
+
+
+def _checked(x: Array, reads: str) -> _Form:
+    form = READS.get(reads)
+    if form is None:
+        raise DTypeError(message("operand", f"there is nothing called {reads!r} to read",
+                                 f"use one of {', '.join(READS)}"))
+    if x.dtype != "float32" and (x.dtype != form.dtype or form.planes > 1):
+        raise DTypeError(message("operand", f"an array of {x.dtype} is not read as {reads}",
+                                 f'convert it: convert(x, "{form.dtype}" or "float32")', shape=x.shape))
+    return form
+
+
+@lru_cache(maxsize=1)
+def _constants() -> tuple[Array, Array, Array]:
+    """Returns the scale 1, the flag 0 and the counter of flags."""
+    return tuple(upload(np.array([value], dtype)) for value, dtype in ((1, "float32"), (0, "int32"), (0, "int32")))
+
+
+def _itself(x: Array, form: _Form) -> Operand:
+    one, zero, _ = _constants()
+    return Operand(x.ptr, x.shape, form.dtype, form.planes, one, x, zero)
+
+
+def _in_place(memory: Memory, shape: Shape, form: _Form) -> Operand:
+    """Returns planes that are in the memory of a deferred array: both, or the first of them."""
+    (block, ptr), shape_of_planes = (memory.elements.block, memory.elements.ptr), (form.planes, *shape)
+    planes = Array(block, ptr, shape_of_planes, form.dtype, *extent(shape_of_planes, form.dtype))
+    return Operand(ptr, shape, form.dtype, form.planes, memory.scale, planes, memory.flag)
+
+
+def _split(x: Array, form: _Form) -> Operand:
+    """Returns the operand of a float32 array, made in one launch or two: what is largest is measured, or known."""
+    size, lost_ranges = x.size, _constants()[2]
+    if form.small and size <= SMALL:
+        made = _allocate(x, form, 0)
+        form.small(1, x, made.keep, made.scale, size, lost_ranges)
+        return made
+    chunk, blocks = _chunks(size)
+    if not form.scaled:
+        made = _allocate(x, form, 0)
+        form.split(blocks, x, made.keep, made.scale, size, chunk, False, lost_ranges)
+        return made
+    header = _known_header(x, form)
+    known = header is not None
+    if header is None:
+        header, _ = _measure(x, form)
+    planes = empty((form.planes, *x.shape), form.dtype)
+    form.split(blocks, x, planes, header.scale, size, chunk, known, lost_ranges)
+    return Operand(planes.ptr, x.shape, form.dtype, form.planes, header.scale, planes, header.flag)
+
+
+def _measure(x: Array, form: _Form) -> tuple[_Measured, int]:
+    """Returns the header of a split, kept with x, and how many partial maxima follow it."""
+    chunk, blocks = _chunks(x.size)
+    memory = empty((HEADER // 4 + blocks,), "float32")
+    header = _Measured(*header_of(memory.block, memory.ptr), memory.nbytes)
+    _AMAX(blocks, x, header.scale, x.size, chunk)
+    if not (x.derived is not None and x.derived.visible):
+        x.derive()[form.measured] = header
+    return header, blocks
+
+
+def _known_header(x: Array, form: _Form) -> _Measured | None:
+    """Returns a header with a bound of x: of its producer, or of a split into the same form."""
+    memory = x.derived.header_for(form.reads) if x.__class__ is Deferred else None
+    if memory:
+        return _Measured(memory.scale, memory.flag)
+    return x.derived.get(form.measured) if x.derived else None
+
+
+def _split_all(arrays: Sequence[Array], form: _Form) -> list[Operand]:
+    """Returns the operands of float32 arrays, made in one launch or two for all that one table holds."""
+    chunk = _chunk(sum([x.size for x in arrays]), context.sm_count)
+    made = [_allocate(x, form, -(-x.size // chunk)) for x in arrays]
+    for part, table in tables([arrays, [m.keep for m in made], [m.scale for m in made]], chunk):
+        count = part.end - part.begin
+        if form.scaled:
+            _AMAX_ALL(part.blocks, table, count, chunk)
+        form.split_all(part.blocks, table, count, chunk, _constants()[2])
+    return made
+
+
+def _chunks(size: int) -> tuple[int, int]:
+    """Returns how many elements a block takes of an array alone, and how many blocks there are."""
+    chunk = _chunk(size, context.sm_count)
+    return chunk, -(-size // chunk)
+
+
+@lru_cache(maxsize=1024)
+def _chunk(total: int, sm_count: int) -> int:
+    """Returns how many elements a block takes, so that all blocks are on the device at once."""
+    return max(1, -(-total // (BLOCKS_PER_SM * sm_count * STEP))) * STEP
+
+
+def _allocate(x: Array, form: _Form, blocks: int) -> Operand:
+    """Returns an operand without values: planes, header, and a partial maximum per block, in one piece of memory."""
+    nbytes = form.planes * x.size * ITEMSIZE[form.dtype]
+    header = -(-nbytes // ALIGNMENT) * ALIGNMENT
+    block = allocate(header + HEADER + 4 * blocks)
+    ptr = int(block)
+    scale, flag = header_of(block, ptr + header)
+    planes = Array(block, ptr, (form.planes, *x.shape), form.dtype, form.planes * x.size, nbytes)
+    return Operand(ptr, x.shape, form.dtype, form.planes, scale, planes, flag)

@@ -1,0 +1,287 @@
+// What:     the 16-bit planes that a tensor core reads in the place of float32 x:
+//             float16x2  hi = fp16(x * 2^s), lo = fp16(x * 2^s - hi):  x = (hi + lo) / 2^s
+//             float16    hi alone
+//             bfloat16   bf16(x), s = 0
+//           s is one number per tensor: amax * 2^s lies in [2^14, 2^15), where amax is the largest finite |x|. So
+//           nothing overflows, and hi + lo errs by at most max(2^-23 |x|, 2^-25-s): 24 bits down to amax / 2^16.
+//           Inf stays Inf in hi with 0 in lo, NaN is NaN, and -0 is -0 in both.
+//           flag = 1 where more than half of the nonzero elements are lost, |x * 2^s| < 2^-10 (fewer than 15 bits are
+//           left; for hi alone 2^-14, fewer than 11), or where Inf would meet a second plane: Inf * lo is NaN or of
+//           the wrong sign. Where s is from a bound that was known before, hi may overflow: that is an Inf, too.
+// Source:   splitting in two halves: arXiv 2203.03341 (Ootomo and Yokota), who scale lo and not the tensor
+// Layout:   flat, C-contiguous; plane 1 starts where plane 0 ends; then, at a multiple of 256 bytes, the header
+//           (OperandHeader), and a partial maximum for every block that reads the tensor
+// Requires: x at a multiple of 16 bytes, planes of 256
+// Threads:  a block per chunk of a tensor, of one or of many in a table (multi_tensor.cuh); 32 bytes of x per thread
+//           at a time. Maxima and counts are integers: their order does not matter. The split goes through its chunk
+//           backwards: what the maximum read last is still in the L2 cache. Up to SMALL elements are measured and
+//           split by one block, which keeps them in registers.
+// Measured: H100, 134 MB of float32, events around 12 calls on 3 sets, 2026-11-21, copy 91.6 us: maximum 46.3 us
+//           (99 % of the copy's rate), split float16x2 102.5 (89 %), float16 75.1 (91 %), bfloat16 72.8 (94 %); maximum
+//           and split after each other 145.4 and 116.6. 4 blocks per multiprocessor are best for the two together,
+//           16 for the split alone (100); going forwards costs 3 us, streaming stores change nothing.
+#include "guard.cuh"
+#include "multi_tensor.cuh"
+#include "planes.cuh"
+#include "reduce.cuh"
+
+constexpr int E = 8;               // elements of x that a thread takes at a time
+constexpr int STEP = THREADS * E;  // and a block
+constexpr int AMAX_TIMES = 4;      // steps whose loads are in flight together
+constexpr int SPLIT_TIMES = 2;
+constexpr int SMALL = 4 * STEP;    // alpha/cuda/lazy/operand.py knows it too
+
+// ---- elements in and out --------------------------------------------------------------------------------------------
+
+// x[i .. i + E), with zeros from `end` on; WHOLE: the end is not before i + E
+template <bool WHOLE> __device__ __forceinline__ void load(float (&v)[E], const float *x, i64 i, i64 end) {
+  if (WHOLE || i + E <= end) {
+    const Packet<float> low = load16(x + i), high = load16(x + i + 4);
+#pragma unroll
+    for (int e = 0; e < E; e++) v[e] = e < 4 ? low.v[e % 4] : high.v[e % 4];
+  } else {
+#pragma unroll
+    for (int e = 0; e < E; e++) v[e] = i + e < end ? x[i + e] : 0.0f;
+  }
+}
+
+// plane[i .. i + E), two elements to a word; 16 bytes at once if the plane is aligned to them
+template <bool WHOLE, class T>
+__device__ __forceinline__ void store(T *plane, const unsigned (&words)[E / 2], i64 i, i64 end, bool aligned) {
+  if (aligned && (WHOLE || i + E <= end)) {
+    *reinterpret_cast<uint4 *>(plane + i) = make_uint4(words[0], words[1], words[2], words[3]);
+  } else {
+    unsigned short *bits = reinterpret_cast<unsigned short *>(plane);
+#pragma unroll
+    for (int e = 0; e < E; e++)
+      if (i + e < end) bits[i + e] = static_cast<unsigned short>(words[e / 2] >> e % 2 * 16);
+  }
+}
+
+// v[t]: this thread's elements of step t from `begin` on
+template <bool WHOLE, int TIMES>
+__device__ __forceinline__ void load_steps(float (&v)[TIMES][E], const float *x, i64 begin, i64 end) {
+#pragma unroll
+  for (int t = 0; t < TIMES; t++) load<WHOLE>(v[t], x, begin + t * STEP + threadIdx.x * E, end);
+}
+
+// ---- what a block works on ------------------------------------------------------------------------------------------
+
+// Elements [begin, end) of a tensor of `size`; begin is a multiple of the chunk.
+struct Share {
+  const float *x;
+  void *planes;
+  OperandHeader *header;
+  i64 size, begin, end;
+};
+
+__device__ __forceinline__ Share share_of(const float *x, void *planes, OperandHeader *header, i64 size, int chunk) {
+  const i64 begin = static_cast<i64>(blockIdx.x) * chunk;
+  return {x, planes, header, size, begin, begin + chunk < size ? begin + chunk : size};
+}
+// Of many tensors: the lists of the table are x, planes and header.
+__device__ __forceinline__ Share share_of(const Table &table, int count, int chunk) {
+  const Chunk here = find_chunk<3>(table, count, chunk);
+  return {tensor_of<const float>(table, count, 0, here.tensor), tensor_of<void>(table, count, 1, here.tensor),
+          tensor_of<OperandHeader>(table, count, 2, here.tensor), table.words[3 * count + here.tensor], here.begin,
+          here.end};
+}
+
+// ---- the scale ------------------------------------------------------------------------------------------------------
+
+template <int TIMES> __device__ __forceinline__ unsigned largest(const float (&v)[TIMES][E], unsigned most) {
+#pragma unroll
+  for (int t = 0; t < TIMES; t++)
+#pragma unroll
+    for (int e = 0; e < E; e++) most = LargerBits()(most, finite_bits(v[t][e]));
+  return most;
+}
+
+// partial[block of the tensor] = largest finite_bits of its chunk; and the header made ready for the split
+__device__ __forceinline__ void measure(const Share &here, int chunk) {
+  unsigned most = 0;
+  float v[AMAX_TIMES][E];
+  i64 begin = here.begin;
+  for (; begin + AMAX_TIMES * STEP <= here.end; begin += AMAX_TIMES * STEP) {
+    load_steps<true>(v, here.x, begin, here.end);
+    most = largest(v, most);
+  }
+  if (begin < here.end) {
+    load_steps<false>(v, here.x, begin, here.end);
+    most = largest(v, most);
+  }
+  most = fold_group(most, THREADS, LargerBits());
+  if (threadIdx.x != 0) return;
+  reinterpret_cast<unsigned *>(here.header + 1)[here.begin / chunk] = most;
+  if (here.begin == 0) here.header->tickets = 0, here.header->balance = 0;
+}
+
+// ---- the planes -----------------------------------------------------------------------------------------------------
+
+// Where the planes of a tensor go; all threads of its blocks have the same.
+template <class Form> struct Split {
+  using T = typename Form::T;
+  T *planes;
+  i64 size;
+  float factor;  // 2^s
+
+  // The steps from `begin` on, of which v holds the elements before `end`, and zeros.
+  template <bool WHOLE, int TIMES>
+  __device__ __forceinline__ void steps(const float (&v)[TIMES][E], i64 begin, i64 end, Tally &tally) const {
+#pragma unroll
+    for (int t = 0; t < TIMES; t++) step<WHOLE>(v[t], begin + t * STEP + threadIdx.x * E, end, tally);
+  }
+  template <bool WHOLE>
+  __device__ __forceinline__ void step(const float (&v)[E], i64 i, i64 end, Tally &tally) const {
+    unsigned high[E / 2], low[E / 2];
+#pragma unroll
+    for (int e = 0; e < E; e += 2) split_pair<Form>(v[e], v[e + 1], factor, high[e / 2], low[e / 2], tally);
+    store<WHOLE>(planes, high, i, end, true);
+    if constexpr (Form::PLANES == 2) store<WHOLE>(planes + size, low, i, end, size % E == 0);
+  }
+};
+
+// known: s is from the bound in the header
+template <class Form> __device__ __forceinline__ void split_share(const Share &here, int chunk, bool known,
+                                                                  int *lost_ranges) {
+  OperandHeader *header = here.header;
+  Split<Form> split{reinterpret_cast<typename Form::T *>(here.planes), here.size, 1};
+  const unsigned blocks = static_cast<unsigned>((split.size + chunk - 1) / chunk);
+  int shift = 0;
+  if constexpr (Form::SCALED) {
+    const unsigned *partial = known ? &header->bound : reinterpret_cast<const unsigned *>(header + 1);
+    const unsigned partials = known ? 1 : blocks;
+    unsigned most = 0;
+    for (unsigned k = threadIdx.x; k < partials; k += THREADS) most = LargerBits()(most, partial[k]);
+    most = fold_group(most, THREADS, LargerBits());
+    if (!known && here.begin == 0 && threadIdx.x == 0) header->bound = most;  // for the next split
+    shift = shift_of(most);
+    split.factor = power_of_two(shift);
+  }
+  Tally tally = {};
+  float v[SPLIT_TIMES][E];
+  i64 begin = here.end - (here.end - here.begin) % (SPLIT_TIMES * STEP);
+  if (begin < here.end) {
+    load_steps<false>(v, here.x, begin, here.end);
+    split.template steps<false>(v, begin, here.end, tally);
+  }
+  while (begin > here.begin) {
+    begin -= SPLIT_TIMES * STEP;
+    load_steps<true>(v, here.x, begin, here.end);
+    split.template steps<true>(v, begin, here.end, tally);
+  }
+  if constexpr (Form::SCALED) {
+    tally = fold_group(tally, THREADS, MergeTallies());
+    if (threadIdx.x != 0) return;
+    hand_in(header, tally, blocks, shift, lost_ranges);
+  } else if (threadIdx.x == 0 && here.begin == 0) {
+    finish(header, 0, false, lost_ranges);
+  }
+}
+
+// One block: the planes of a tensor of at most SMALL elements
+template <class Form>
+__device__ __forceinline__ void split_small(const float *x, void *planes, OperandHeader *header, int size,
+                                            int *lost_ranges) {
+  float v[SMALL / STEP][E];
+  load_steps<false>(v, x, 0, size);
+  const int shift = shift_of(fold_group(largest(v, 0u), THREADS, LargerBits()));
+  const Split<Form> split{reinterpret_cast<typename Form::T *>(planes), size, power_of_two(shift)};
+  Tally tally = {};
+  split.template steps<false>(v, 0, size, tally);
+  tally = fold_group(tally, THREADS, MergeTallies());
+  if (threadIdx.x == 0) finish(header, shift, tally.largest >= OVERFLOWS || tally.balance > 0, lost_ranges);
+}
+
+// ---- entries: of one tensor, and <name>_all of those in a table -----------------------------------------------------
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+    planes_amax(const float *x, OperandHeader *header, i64 size, int chunk) {
+  measure(share_of(x, nullptr, header, size, chunk), chunk);
+}
+ALPHA_KERNEL(planes_amax)
+extern "C" __global__ void __launch_bounds__(THREADS)
+    planes_amax_all(const __grid_constant__ Table table, int count, int chunk) {
+  measure(share_of(table, count, chunk), chunk);
+}
+ALPHA_KERNEL(planes_amax_all)
+
+#define SPLIT(Form, name) \
+  extern "C" __global__ void __launch_bounds__(THREADS) \
+      planes_split_##name(const float *x, void *planes, OperandHeader *header, i64 size, int chunk, int known, \
+                          int *lost_ranges) { \
+    split_share<Form>(share_of(x, planes, header, size, chunk), chunk, known, lost_ranges); \
+  } \
+  ALPHA_KERNEL(planes_split_##name) \
+  extern "C" __global__ void __launch_bounds__(THREADS) \
+      planes_split_##name##_all(const __grid_constant__ Table table, int count, int chunk, int *lost_ranges) { \
+    split_share<Form>(share_of(table, count, chunk), chunk, false, lost_ranges); \
+  } \
+  ALPHA_KERNEL(planes_split_##name##_all)
+#define SMALL_SPLIT(Form, name) \
+  extern "C" __global__ void __launch_bounds__(THREADS) \
+      planes_small_##name(const float *x, void *planes, OperandHeader *header, int size, int *lost_ranges) { \
+    split_small<Form>(x, planes, header, size, lost_ranges); \
+  } \
+  ALPHA_KERNEL(planes_small_##name)
+SPLIT(Float16x2, float16x2)
+SPLIT(Float16, float16)
+SPLIT(BFloat16, bfloat16)
+SMALL_SPLIT(Float16x2, float16x2)
+SMALL_SPLIT(Float16, float16)
+
+// ---- what is written in the place of other tensors ------------------------------------------------------------------
+
+// The header of a tensor that has no larger elements than those that have these bounds; some may be null
+extern "C" __global__ void planes_bound(OperandHeader *header, const unsigned *a, const unsigned *b, const unsigned *c,
+                                        const unsigned *d, const unsigned *e, const unsigned *f, const unsigned *g,
+                                        const unsigned *h) {
+  const unsigned *bounds[] = {a, b, c, d, e, f, g, h};
+  unsigned most = 0;
+#pragma unroll
+  for (const unsigned *bound : bounds)
+    if (bound) most = LargerBits()(most, *bound);
+  *header = {1, 0, 0, most};
+}
+ALPHA_KERNEL(planes_bound)
+
+// ---- what reads planes that stand in the place of a tensor: 4 elements per thread at a time -------------------------
+
+// y = x, behind a guard or none, and a header with a bound of it or null
+extern "C" __global__ void __launch_bounds__(THREADS)
+    planes_merge(const void *x, const OperandHeader *header, float *y, OperandHeader *header_of_y, i64 size,
+                 Guard guard) {
+  if (spared(guard)) return;
+  if (header_of_y && blockIdx.x == 0 && threadIdx.x == 0) *header_of_y = {1, 0, 0, header->most};
+  const Stored stored(x, header, size);
+  const i64 stride = static_cast<i64>(gridDim.x) * THREADS * 4;
+#pragma unroll 2
+  for (i64 i = (static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x) * 4; i < size; i += stride) {
+    float v[4];
+    stored.unpack(v, stored.load(i));
+    store16(y + i, Packet<float>{{v[0], v[1], v[2], v[3]}});
+  }
+}
+ALPHA_KERNEL(planes_merge)
+
+// dx = 0 where y <= 0, else g. hi has the sign of the sum, and is 0 where that is.
+extern "C" __global__ void __launch_bounds__(THREADS)
+    planes_relu_grad(const float *g, const void *y, const OperandHeader *header, float *dx, i64 size) {
+  const bool whole = header->flag;
+  const i64 stride = static_cast<i64>(gridDim.x) * THREADS * 4;
+#pragma unroll 2
+  for (i64 i = (static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x) * 4; i < size; i += stride) {
+    Packet<float> piece = load16(g + i), of;
+    if (whole) {
+      of = load16(static_cast<const float *>(y) + i);
+    } else {
+      const uint2 high = *reinterpret_cast<const uint2 *>(static_cast<const f16 *>(y) + i);
+#pragma unroll
+      for (int e = 0; e < 4; e++) of.v[e] = float_of_pair<f16>(e < 2 ? high.x : high.y, e % 2);
+    }
+#pragma unroll
+    for (int e = 0; e < 4; e++) piece.v[e] = of.v[e] <= 0 ? 0 : piece.v[e];
+    store16(dx + i, piece);
+  }
+}
+ALPHA_KERNEL(planes_relu_grad)

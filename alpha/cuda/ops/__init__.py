@@ -1,0 +1,1 @@
+"""Families of ops, each with its wrapper and its kernels side by side."""

@@ -1,0 +1,49 @@
+// What:     y[k] = x[k] * factor where number offset + k of the stream is at least p, else 0; the numbers are those of
+//           alpha/random.py, so a mask is the same on every device
+//           A launch that is recorded and repeated (alpha/cuda/runtime/recording.py) reads the seed, and what is added to offset,
+//           from memory: from[0], from[1].
+// Layout:   flat, C-contiguous
+// Threads:  a packet of 16 bytes per thread, in a grid of any size; the numbers of a packet come from its Philox
+//           blocks, and from one more where offset is no multiple of 4
+#include "elementwise.cuh"
+#include "philox.cuh"
+
+template <class T>
+__device__ __forceinline__ void dropout(const T *x, T *y, i64 n, float p, float factor, u64 seed, u32 stream,
+                                        u64 offset, const u64 *from) {
+  if (from) seed = from[0], offset += from[1];
+  constexpr int E = LANES<T>;
+  const int skipped = offset % 4;  // numbers of a packet's first block that belong to elements before it
+  const i64 step = static_cast<i64>(gridDim.x) * THREADS * E;
+  for (i64 i = (static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x) * E; i < n; i += step) {
+    const Vec<T, E> in = load_part<E>(x + i, n - i);
+    u32 bits[E + 4];
+#pragma unroll
+    for (int k = 0; k <= E; k += 4) {
+      if (k == E && !skipped) break;
+      const uint4 four = philox(seed, stream, (offset + i + k) / 4);
+      bits[k] = four.x, bits[k + 1] = four.y, bits[k + 2] = four.z, bits[k + 3] = four.w;
+    }
+    Vec<T, E> out;
+#pragma unroll
+    for (int e = 0; e < E; e++) {
+      const u32 even = skipped & 2 ? bits[e + 2] : bits[e], odd = skipped & 2 ? bits[e + 3] : bits[e + 1];
+      const float uniform = static_cast<float>((skipped & 1 ? odd : even) >> 8) * 0x1p-24f;
+      out.v[e] = from_float<T>(uniform >= p ? to_float(in.v[e]) * factor : 0);
+    }
+    store_part<E>(y + i, out, n - i);
+  }
+}
+
+#define DROPOUT(T, dtype) \
+  extern "C" __global__ void __launch_bounds__(THREADS) keyed_dropout_##dtype( \
+      const T *x, T *y, i64 n, float p, float factor, u64 seed, u32 stream, u64 offset, const u64 *from) { \
+    dropout<T>(x, y, n, p, factor, seed, stream, offset, from); \
+  } \
+  ALPHA_KERNEL(keyed_dropout_##dtype)
+FLOAT_KERNELS(DROPOUT)
+
+extern "C" __global__ void begin_random(u64 *from, u64 seed, u64 counter) {
+  if (threadIdx.x == 0) from[0] = seed, from[1] = counter;
+}
+ALPHA_KERNEL(begin_random)

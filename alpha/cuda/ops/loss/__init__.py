@@ -1,0 +1,129 @@
+"""Losses on the GPU (loss.cu, loss_planes.cu, binary_cross_entropy.cu).
+
+The CPU refuses bad data at once. Here that would make the host wait for the device in every step, so a label outside
+[0, C) makes the loss and the gradient of its row NaN, and so does a probability outside [0, 1] in the binary loss.
+label_mask has no NaN to give: it does wait, and raises.
+
+The gradient of cross-entropy with many classes waits for its reader (lazy/deferred.py) where products read planes
+of float32: the linear layer before it gets them without a pass that measures and splits.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from alpha.cuda.lazy.deferred import GUARDED, PLANE_WRITERS, Memory, can_wait, later, reserve
+from alpha.cuda.lazy.operand import SMALL, lost_ranges, planes_are_read
+from alpha.cuda.ops.reduce import SMALL_ROW, THREADS, ceil_div, per_piece, row_width
+from alpha.cuda.runtime.kernel import Kernel, per_dtype
+from alpha.cuda.runtime.memory import ITEMSIZE, Array, download, empty, upload
+from alpha.ops import loss as ops
+
+BLOCKS = 396  # of the forward pass, which take one row after the other: as many as an H100 holds at once
+_ROWS = "i64 rows, i64 classes, i32 width, f32 smoothing"
+_FORWARD = per_piece("loss.cu", "forward", "ptr logits, ptr labels, i32 long_labels, ptr loss, ptr block_loss, "
+                     f"ptr stats, {_ROWS}, f32 divisor")
+_LABELED = "ptr logits, ptr labels, i32 long_labels, ptr stats, ptr dx"
+_BACKWARD = per_piece("loss.cu", "backward", f"ptr g, i32 g_step, {_LABELED}, {_ROWS}, f32 scale")
+_BOUND = Kernel("loss_planes.cu", "gradient_bound", "ptr g, f32 scale, ptr header", threads=1)
+_PLANES = Kernel("loss_planes.cu", "gradient_planes", f"ptr g, {_LABELED}, ptr header, ptr lost_ranges, {_ROWS}, "
+                 "f32 scale", threads=THREADS)
+_STORED = Kernel("loss_planes.cu", "gradient_stored", f"ptr g, {_LABELED}, ptr flag, {_ROWS}, f32 scale",
+                 threads=THREADS)
+_LABEL_MASK = Kernel("loss.cu", "label_mask", "ptr labels, i32 long_labels, ptr mask, ptr first_bad, i64 rows, "
+                     "i64 classes", threads=THREADS)
+_BINARY = per_dtype("binary_cross_entropy.cu", "binary_cross_entropy",
+                    "ptr p, f32 number_p, ptr target, f32 number_target, ptr y, i64 n", threads=THREADS)
+
+
+def _rows(logits: Array, pieces_per_thread: int) -> tuple[tuple[str, bool], int, int]:
+    """Returns which kernel reads the rows, the blocks that take each row once, and the threads of a row."""
+    rows, classes = logits.shape
+    lanes = 16 // ITEMSIZE[logits.dtype]
+    wide = classes % lanes == 0
+    pieces = ceil_div(classes, lanes if wide else 1)
+    width = THREADS if row_width(pieces) == THREADS else row_width(ceil_div(pieces, pieces_per_thread))
+    return (logits.dtype, wide), ceil_div(rows, THREADS // width), width
+
+
+@ops.label_cross_entropy.impl("cuda")
+def label_cross_entropy_cuda(logits: Array, target: Array, *, label_smoothing: float,
+                             reduction: str) -> tuple[Array, Array]:
+    """See alpha.ops.loss; but a label outside [0, C) makes the loss of its row NaN, and does not raise."""
+    rows, classes = logits.shape
+    kind, grid, width = _rows(logits, SMALL_ROW)
+    grid, each = max(1, min(grid, BLOCKS)), reduction == "none"  # the sum of no rows is made too
+    loss, stats = empty((rows,) if each else (), logits.dtype), empty((3, rows), "float32")
+    block_loss = None if each else empty((grid,), "float32")
+    _FORWARD[kind](grid, logits, target, target.dtype == "int64", loss, block_loss, stats, rows, classes, width,
+                   label_smoothing, rows if reduction == "mean" else 1.0)
+    return loss, stats
+
+
+@ops.cross_entropy_grad.impl("cuda")
+def cross_entropy_grad_cuda(g: Array, logits: Array, target: Array, stats: Array, *, label_smoothing: float,
+                            reduction: str) -> Array:
+    """See alpha.ops.loss; but a label outside [0, C) makes the gradient of its row NaN, and does not raise."""
+    rows = logits.shape[0]
+    scale = 1 / rows if rows and reduction == "mean" else 1.0
+    inputs, smoothing = (g, logits, target, stats), (label_smoothing, scale)
+    if reduction != "none" and _may_wait(*inputs):
+        memory = reserve(logits.shape)
+        _BOUND(1, g, scale, memory.scale)
+        return later(memory, inputs, partial(_write_gradient, *inputs, *smoothing), hurries=True)
+    dx = empty(logits.shape, logits.dtype)
+    _gradient(*inputs, *smoothing, reduction == "none", dx)
+    return dx
+
+
+def _may_wait(g: Array, logits: Array, target: Array, stats: Array) -> bool:
+    """Tells whether the gradient is worth it: of a small one a single launch makes planes."""
+    return (logits.dtype == "float32" and logits.shape[1] % 8 == 0 and logits.size > SMALL and planes_are_read()
+            and can_wait(g, logits, target, stats))
+
+
+def _gradient(g: Array, logits: Array, target: Array, stats: Array, label_smoothing: float, scale: float, each: bool,
+              dx: Array) -> None:
+    """Writes the elements.  each: whether there is a g for every row."""
+    kind, grid, width = _rows(logits, 1)
+    _BACKWARD[kind](grid, g, each, logits, target, target.dtype == "int64", stats, dx, *logits.shape, width,
+                    label_smoothing, scale)
+
+
+def _write_gradient(g: Array, logits: Array, target: Array, stats: Array, label_smoothing: float, scale: float,
+                    memory: Memory, planes: bool) -> None:
+    """Writes planes, or elements; elements too where planes turn out not to hold them."""
+    if not planes:
+        _gradient(g, logits, target, stats, label_smoothing, scale, False, memory.elements)
+        return
+    _, grid, width = _rows(logits, 1)
+    labeled, rows = (logits, target, target.dtype == "int64", stats, memory.elements), (*logits.shape, width)
+    _PLANES(min(grid, PLANE_WRITERS), g, *labeled, memory.scale, lost_ranges(), *rows, label_smoothing, scale)
+    _STORED(min(grid, GUARDED), g, *labeled, memory.flag, *rows, label_smoothing, scale)
+
+
+@ops.label_mask.impl("cuda")
+def label_mask_cuda(target: Array, *, classes: int, where: str) -> Array:
+    """See alpha.ops.loss. Waits for the device, as a mask cannot say that a label is outside [0, C)."""
+    rows = target.size
+    mask, first_bad = empty((*target.shape, classes), "bool"), upload(np.array(rows, np.int64))
+    _LABEL_MASK(ceil_div(rows, THREADS // 32), target, target.dtype == "int64", mask, first_bad, rows, classes)
+    bad = int(download(first_bad, "int64"))
+    if bad < rows:
+        raise ops.label_error(where, download(target, target.dtype).flat[bad], bad, classes, rows)
+    return mask
+
+
+@ops.binary_cross_entropy.impl("cuda")
+def binary_cross_entropy_cuda(p: Array, target: Array) -> Array:
+    """See alpha.ops.loss; but an element outside [0, 1] makes its loss NaN, and does not raise."""
+    y = empty(p.shape, p.dtype)
+    _BINARY[p.dtype](ceil_div(p.size, _per_block(p.dtype)), p, 0.0, target, 0.0, y, p.size)
+    return y
+
+
+def _per_block(dtype: str) -> int:
+    """Returns how many elements of two operands a block takes; see elementwise.cuh."""
+    return THREADS * 2 * (16 // ITEMSIZE[dtype])

@@ -1,0 +1,184 @@
+"""Matrix products: on tensor cores as convolutions of 1x1 maps, else matmul.cu, in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from itertools import product
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from alpha.backend import FLOAT_DTYPES, HALF_DTYPES
+from alpha.cuda.conv.ffma.gemm import TILES, Tile, makespan_us
+from alpha.cuda.conv.planner import PRECISIONS, plan, precision_of, rank
+from alpha.cuda.conv.split import SPLITS, Partial, refusal, shares
+from alpha.cuda.ops.pointwise import convert, convert_into
+from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.kernel import Kernel
+from alpha.cuda.runtime.memory import Array, empty, upload
+from alpha.errors import DTypeError, message
+from alpha.ops.conv_desc import ConvDesc, ceil_div
+from alpha.ops.matmul import linear, matmul
+
+Shape = tuple[int, ...]
+
+def _kernel(tile: Tile, a_kmajor: bool, b_kmajor: bool, split: bool) -> Kernel:
+    return Kernel("matmul.cu", "matmul_split" if split else "matmul", "ptr a, ptr b, ptr bias, ptr y, ptr slots, "
+                  "ptr arrived, ptr matrices, i32 a_step, i32 b_step, i32 m, i32 n, i32 k, i32 row_tiles, "
+                  "i32 column_tiles, i32 relu", threads=tile.threads, shared=tile.shared_bytes(a_kmajor, b_kmajor),
+                  defines={**tile.defines, "A_MAJOR_K": int(a_kmajor), "B_MAJOR_K": int(b_kmajor)})
+
+
+KERNELS = {key: _kernel(*key) for key in product(TILES, (True, False), (True, False), (True, False))}
+
+
+@matmul.impl("cuda")
+def matmul_cuda(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool, dtype: str | None) -> Array:
+    p = _product(a.shape, b.shape, transpose_a, transpose_b)
+    y = empty(p.y_shape, dtype or (a.dtype if a.dtype in HALF_DTYPES else b.dtype))
+    _multiply(p, a, b, None, y, False)
+    return y
+
+
+@linear.impl("cuda")
+def linear_cuda(x: Array, w: Array, b: Array | None, *, activation: str | None) -> Array:
+    y = empty((*x.shape[:-1], w.shape[0]), x.dtype)
+    p = _product((x.size // w.shape[1] if w.shape[1] else prod(x.shape[:-1]), w.shape[1]), w.shape, False, True)
+    _multiply(p, x, w, b, y, activation == "relu")
+    return y
+
+
+class Product(NamedTuple):
+    """Shapes of a product, taken apart once.
+
+    Attributes:
+        y_shape: shape of the result.
+        m, n, k, batch: rows, columns, terms and number of matrices of the result.
+        transpose_a, transpose_b: as stored, a is (K, M), b is (N, K).
+        a_step, b_step: matrices from one entry of the batch to the next (0: all share one); only without a table.
+        matrices: (batch, 2) int32, the matrices of a and b for each entry, where steps cannot say it.
+    """
+
+    y_shape: Shape
+    m: int
+    n: int
+    k: int
+    batch: int
+    transpose_a: bool
+    transpose_b: bool
+    a_step: int
+    b_step: int
+    matrices: Array | None
+
+    @property
+    def vector(self) -> int:
+        """How many floats one copy may move."""
+        return 1 if (self.m if self.transpose_a else self.k) % 4 or (self.k if self.transpose_b else self.n) % 4 else 4
+
+
+@lru_cache(maxsize=4096)
+def _product(a: Shape, b: Shape, transpose_a: bool, transpose_b: bool) -> Product:
+    vector_a, vector_b = len(a) == 1, len(b) == 1
+    if vector_a:
+        a = (1, *a)
+    if vector_b:
+        b, transpose_b = (1, *b), True
+    m, k = a[:-3:-1] if transpose_a else a[-2:]
+    n = b[-2] if transpose_b else b[-1]
+    batch = np.broadcast_shapes(a[:-2], b[:-2])
+    y_shape = batch + (() if vector_a else (m,)) + (() if vector_b else (n,))
+    count, a_count, b_count = prod(batch), prod(a[:-2]), prod(b[:-2])
+    if b_count == 1 and not transpose_a:  # one b for all: the rows of all matrices of a are one matrix
+        return Product(y_shape, m * count, n, k, min(count, 1), transpose_a, transpose_b, 0, 0, None)
+    if a_count in (1, count) and b_count in (1, count):
+        return Product(y_shape, m, n, k, count, transpose_a, transpose_b, int(a_count > 1), int(b_count > 1), None)
+    numbers = [np.broadcast_to(np.arange(each, dtype=np.int32).reshape(shape[:-2]), batch).ravel()
+               for each, shape in ((a_count, a), (b_count, b))]
+    return Product(y_shape, m, n, k, count, transpose_a, transpose_b, 0, 0, upload(np.stack(numbers, axis=1)))
+
+
+def _multiply(p: Product, a: Array, b: Array, bias: Array | None, y: Array, relu: bool) -> None:
+    """Writes a product, of float32 or 16-bit operands, into y, float32 or of 16 bits."""
+    for x in (a, b):
+        if x.dtype not in FLOAT_DTYPES:
+            raise DTypeError(message("matmul", f"the CUDA backend multiplies floats, an operand is {x.dtype}",
+                                     'convert it with .astype("float32")'))
+    if not y.size:
+        return
+    stores = next((x.dtype for x in (a, b) if x.dtype in HALF_DTYPES), "float32")
+    wide = bias if bias is None else _float32(bias)
+    convolution = _as_convolution(p, precision_of(stores), y.dtype)
+    if convolution:
+        convolution(a, b, wide, y, relu)
+    elif y.dtype == "float32":
+        _launch(p, _float32(a), _float32(b), wide, y, relu)
+    else:
+        product = empty(y.shape, "float32")
+        _launch(p, _float32(a), _float32(b), wide, product, relu)
+        convert_into(product, y)
+
+
+def _float32(x: Array) -> Array:
+    return x if x.dtype == "float32" else convert(x, "float32")
+
+
+# ---- on tensor cores -------------------------------------------------------------------------------------------------
+
+
+def _as_convolution(p: Product, precision: str, dtype: str) -> Callable[..., None] | None:
+    """Returns the launch of the convolution of 1x1 maps that is this product, if tensor cores are to compute it.
+
+    Rows are images, and columns channels:  a b^T is fprop (x, w),  a b is dgrad (g, w),  a^T b is wgrad (g, x).
+    """
+    if p.batch != 1 or (p.transpose_a and p.transpose_b) or p.k == 0:
+        return None
+    return _convolution(p.m, p.n, p.k, p.transpose_a, p.transpose_b, precision, dtype)
+
+
+@lru_cache(maxsize=4096)
+def _convolution(m: int, n: int, k: int, transpose_a: bool, transpose_b: bool, precision: str,
+                 dtype: str) -> Callable[..., None] | None:
+    pass_name = "wgrad" if transpose_a else "fprop" if transpose_b else "dgrad"
+    images, ic, oc = {"fprop": (m, k, n), "dgrad": (m, n, k), "wgrad": (k, n, m)}[pass_name]
+    desc = ConvDesc.fprop((images, 1, 1, ic), (oc, 1, 1, ic), stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1)
+    if dtype != ("float32" if transpose_a else PRECISIONS[precision].stores):
+        return None
+    best = rank(pass_name, desc, context.sm_count, precision, every=False)[0]
+    if best.reason or best.candidate.reads == "float32":
+        return None
+    launch, (x, w, y) = plan(pass_name, desc, precision).launch, (desc.x_shape, desc.w_shape, desc.y_shape)
+    if pass_name == "fprop":
+        return lambda a, b, bias, out, relu: launch(a.reshaped(x), b.reshaped(w), bias, out.reshaped(y), relu)
+    if pass_name == "dgrad":
+        return lambda a, b, bias, out, relu: launch(a.reshaped(y), b.reshaped(w), out.reshaped(x))
+    return lambda a, b, bias, out, relu: launch(b.reshaped(x), a.reshaped(y), out.reshaped(w))
+
+
+# ---- in FFMA ---------------------------------------------------------------------------------------------------------
+
+
+def _launch(p: Product, a: Array, b: Array, bias: Array | None, y: Array, relu: bool) -> None:
+    kernel, grid, partial, tiles = _choose(p.m, p.n, p.k, p.batch, p.transpose_a, p.transpose_b, p.vector)
+    kernel(grid, a, b, bias, y, *partial.arguments(), p.matrices, p.a_step, p.b_step, p.m, p.n, p.k, *tiles, relu)
+
+
+@lru_cache(maxsize=4096)
+def _choose(m: int, n: int, k: int, batch: int, transpose_a: bool, transpose_b: bool,
+            vector: int) -> tuple[Kernel, tuple[int, int], Partial, tuple[int, int]]:
+    """Returns the kernel of the tile with the least estimated time, its grid, workspace, and row and column tiles."""
+    def sums(tile: Tile) -> list[tuple[int, int]]:
+        return [(batch * ceil_div(m, tile.rows) * ceil_div(n, tile.columns), ceil_div(k, tile.k))]
+
+    def cost(option: tuple[Tile, int]) -> float:
+        tile, split = option
+        return makespan_us(tile.slab_clocks(transpose_b), tile.threads, tile.blocks, shares(sums(tile), split),
+                           context.sm_count)
+
+    tile, split = min(((tile, split) for tile, split in product(TILES, SPLITS) if tile.vector == vector
+                       and (split == 1 or not refusal(sums(tile), split, tile.blocks * context.sm_count))), key=cost)
+    tiles = sums(tile)[0][0]
+    partial = Partial(tiles * split if split > 1 else 0, tile.rows * tile.columns)
+    return (KERNELS[tile, not transpose_a, transpose_b, split > 1], (tiles, split), partial,
+            (ceil_div(m, tile.rows), ceil_div(n, tile.columns)))

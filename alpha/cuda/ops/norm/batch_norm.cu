@@ -1,0 +1,215 @@
+// What:    batch norm over the rows of a (rows, C) matrix (N, H, W flattened), with optional residual and relu
+//          forward   y = relu((x - mean) * scale + beta + residual),  scale = gamma * istd,  istd = 1 / sqrt(var + eps)
+//          backward  dx = scale * v + (x - mean) * slope + offset,  v = g where relu passed, else 0
+//                    dbeta = sum(v), dgamma = istd * sum(v * (x - mean)), offset = -scale * dbeta / rows,
+//                    slope = -scale * istd * dgamma / rows
+// Source:  arXiv 1502.03167, Algorithms 1 and 2; the merging of variances: Chan, Golub, LeVeque.
+// Layout:  rows are contiguous; a piece is 16 bytes of a row, or 1 element where C is not a multiple of that.
+// Passes:  statistics (or sums) per chunk of rows, partial[quantity][C][chunks]; a finalize kernel, a block per
+//          channel, in double; the pass that writes, beginning where the first one ended: that is still in the cache.
+//          Where the kernel that wrote x has counted statistics (tile_statistics.cuh), the first pass is left out.
+// Accuracy: a thread takes 4 rows at a time, subtracts their mean before it squares, and merges by Chan's formula.
+// Mask:    made again from x by `standardized`, the expression of the forward pass, so both round alike.
+// Requires: 16-byte aligned tensors.
+// Threads: a thread keeps its columns, and with them its parameters, while it walks down the rows (reduce.cuh).
+#include "channel_norm.cuh"
+#include "lazy/planes.cuh"
+
+// A bound of |y|: |x - mean| * istd <= sqrt(rows - 1), as M numbers of mean 0 and variance 1 have it.
+struct Bound {
+  const float *gamma, *beta;
+  const unsigned *residual;  // bits of what no |residual| exceeds
+  OperandHeader *header;     // where it goes; or null
+
+  // By block 0: makes the header ready.
+  __device__ __forceinline__ void write(i64 rows) const {
+    if (!header || blockIdx.x) return;
+    unsigned most = 0;
+    for (unsigned c = threadIdx.x; c < gridDim.x; c += THREADS) {
+      const double deviation = (gamma ? fabs(double(gamma[c])) : 1.0) * sqrt(double(rows - 1));
+      most = LargerBits()(most, bits_of_bound(deviation + (beta ? fabs(double(beta[c])) : 0.0) +
+                                              (residual ? __uint_as_float(*residual) : 0.0f)));
+    }
+    most = fold_group(most, THREADS, LargerBits());
+    if (threadIdx.x) return;
+    *header = {};
+    header->bound = most;
+  }
+};
+
+// What the kernel that wrote x has counted of a channel, slot by slot; and the channel itself, row by row.
+struct Slots {
+  const float *first;
+  i64 channels;
+  __device__ __forceinline__ float mean(i64 j) const { return first[3 * j * channels]; }
+  __device__ __forceinline__ float m2(i64 j) const { return first[(3 * j + 1) * channels]; }
+  __device__ __forceinline__ double count(i64 j) const { return first[(3 * j + 2) * channels]; }
+};
+struct Column {
+  const float *first;
+  i64 channels;
+  __device__ __forceinline__ float mean(i64 j) const { return first[j * channels]; }
+  __device__ __forceinline__ float m2(i64) const { return 0; }
+  __device__ __forceinline__ double count(i64) const { return 1; }
+};
+
+// What the statistics of a batch make of a channel.
+template <class P> struct Outcome {
+  P *running_mean, *running_var;
+  float *mean, *istd;
+  float momentum, eps;
+
+  // By one thread, for channel blockIdx.x
+  __device__ __forceinline__ void write(const MeanAndVariance &of, i64 rows) const {
+    const i64 c = blockIdx.x;
+    mean[c] = float(of.mean);
+    istd[c] = float(1 / sqrt(of.var + eps));
+    if (!running_mean) return;
+    const double old_mean = to_float(running_mean[c]), old_var = to_float(running_var[c]);
+    running_mean[c] = from_float<P>(float(old_mean + momentum * (of.mean - old_mean)));
+    running_var[c] = from_float<P>(float(old_var + momentum * (of.var * rows / (rows - 1) - old_var)));
+  }
+};
+
+template <class P>
+__device__ __forceinline__ void finalize_statistics(const float *partial, const Walk &w, const Outcome<P> &to,
+                                                    const Bound &y) {
+  const i64 c = blockIdx.x, channels = gridDim.x;
+  const Chunks chunks{partial + c * w.chunks, partial + (channels + c) * w.chunks, w};
+  const MeanAndVariance of(chunks, w.chunks, w.rows, threadIdx.x, THREADS);
+  if (threadIdx.x == 0) to.write(of, w.rows);
+  y.write(w.rows);
+}
+
+// x: read where nothing was counted, as an exact kernel wrote it again: float32. That is slow, and rare.
+template <class P>
+__device__ __forceinline__ void finalize_tiles(const float *parts, int count, const float *x, i64 rows,
+                                               const Outcome<P> &to, const Bound &y) {
+  const i64 c = blockIdx.x, channels = gridDim.x;
+  const Slots slots{parts + c, channels};
+  double counted = 0;
+  for (int j = threadIdx.x; j < count; j += THREADS) counted += slots.count(j);
+  counted = fold_group(counted, THREADS, Add());
+  const MeanAndVariance of = counted > 0 ? MeanAndVariance(slots, count, rows, threadIdx.x, THREADS)
+                                         : MeanAndVariance(Column{x + c, channels}, rows, rows, threadIdx.x, THREADS);
+  if (threadIdx.x == 0) to.write(of, rows);
+  y.write(rows);
+}
+
+template <class P>
+__device__ __forceinline__ void running_statistics(const P *running_mean, const P *running_var, float *mean,
+                                                   float *istd, int channels, float eps) {
+  const int c = blockIdx.x * THREADS + threadIdx.x;
+  if (c >= channels) return;
+  mean[c] = to_float(running_mean[c]);
+  istd[c] = float(1 / sqrt(to_float(running_var[c]) + double(eps)));
+}
+
+// dgamma, dbeta, and coefficients[2][C] = slope, offset of channel blockIdx.x; and, if there is a header, a bound of
+// |dx| from that of |v|, partial[2]
+template <class P>
+__device__ __forceinline__ void finalize_sums(const float *__restrict__ partial, const P *gamma, const float *istd,
+                                              float *dgamma, float *dbeta, float *coefficients, i64 rows, int chunks,
+                                              OperandHeader *header) {
+  const i64 c = blockIdx.x, channels = gridDim.x;
+  double sum = 0, dot = 0;
+  for (int k = threadIdx.x; k < chunks; k += THREADS) {
+    sum += partial[c * chunks + k];
+    dot += partial[(channels + c) * chunks + k];
+  }
+  sum = fold_group(sum, THREADS, Add());
+  dot = fold_group(dot, THREADS, Add()) * istd[c];
+  float most = 0;
+  if (header) {
+    for (int k = threadIdx.x; k < chunks; k += THREADS) most = fmaxf(most, partial[(2 * channels + c) * chunks + k]);
+    most = fold_group(most, THREADS, Larger());
+  }
+  if (threadIdx.x) return;
+  const double scale = (gamma ? double(to_float(gamma[c])) : 1.0) * istd[c];
+  dgamma[c] = float(dot);
+  dbeta[c] = float(sum);
+  coefficients[c] = float(-scale * istd[c] * dot / rows);
+  coefficients[channels + c] = float(-scale * sum / rows);
+  if (header)
+    atomicMax(&header->bound,
+              bits_of_bound(fabs(scale) * (most + (fabs(sum) + fabs(dot) * sqrt(double(rows - 1))) / rows)));
+}
+
+// ---- entries: <name>_<dtype> reads pieces of 16 bytes, <name>_single_<dtype> single elements
+
+// Blocks per multiprocessor: what registers allow without spilling; the lanes of 16-bit pieces need more of them.
+// wide: gamma and beta are float32. header: of y or dx, for a bound of it; or null.
+// flag: nothing is written where it is 0, as planes are there already (batch_norm_planes.cu); or null.
+#define ENTRY_OF(N, name) extern "C" __global__ void __launch_bounds__(THREADS, N > 4 ? 3 : 4) name
+#define ENTRY(name) ENTRY_OF(1, name)
+#define BACKWARDS Place(w, gridDim.x - 1 - blockIdx.x)
+#define WALKING(T, suffix, N) \
+  ENTRY(statistics##suffix)(const T *x, float *partial, const Walk w) { \
+    statistics<T, N>(x, partial, w, Place(w)); \
+  } \
+  ALPHA_KERNEL(statistics##suffix) \
+  ENTRY_OF(N, apply##suffix)(const T *x, const void *gamma, const void *beta, int wide, const float *mean, \
+                             const float *istd, T *y, float floor, const int *flag, const Walk w) { \
+    if (flag && !*flag) return; \
+    Results<T, N> out{y}; \
+    apply<T, N, false>(x, Nothing(), {gamma, beta, wide}, mean, istd, out, floor, w, BACKWARDS, 1); \
+  } \
+  ALPHA_KERNEL(apply##suffix) \
+  ENTRY_OF(N, apply_add##suffix)(const T *x, const T *residual, const void *gamma, const void *beta, int wide, \
+                                 const float *mean, const float *istd, T *y, float floor, const int *flag, \
+                                 const Walk w) { \
+    if (flag && !*flag) return; \
+    const Elements<T, N> more{residual}; \
+    Results<T, N> out{y}; \
+    apply<T, N, false>(x, more, {gamma, beta, wide}, mean, istd, out, floor, w, BACKWARDS, 1); \
+  } \
+  ALPHA_KERNEL(apply_add##suffix) \
+  BACKWARD(T, suffix, N, false) \
+  BACKWARD(T, _relu##suffix, N, true)
+#define BACKWARD(T, suffix, N, RELU) \
+  ENTRY_OF(N, sums##suffix)(const T *g, const T *x, const void *gamma, const void *beta, int wide, const float *mean, \
+                            const float *istd, float *partial, const Walk w) { \
+    sums<T, N, RELU>(g, x, {gamma, beta, wide}, mean, istd, partial, w, Place(w), 1); \
+  } \
+  ALPHA_KERNEL(sums##suffix) \
+  ENTRY_OF(N, gradient##suffix)(const T *g, const T *x, const void *gamma, const void *beta, int wide, \
+                                const float *mean, const float *istd, const float *coefficients, T *dx, \
+                                const int *flag, const Walk w) { \
+    if (flag && !*flag) return; \
+    Results<T, N> out{dx}; \
+    gradient<T, N, RELU, false>(g, x, {gamma, beta, wide}, mean, istd, coefficients, out, w, BACKWARDS, \
+                                w.columns * N, 1); \
+  } \
+  ALPHA_KERNEL(gradient##suffix)
+#define KERNELS(T, dtype) \
+  WALKING(T, _##dtype, LANES<T>) \
+  WALKING(T, _single_##dtype, 1) \
+  PARAMETERS(T, dtype)
+#define PARAMETERS(P, dtype) \
+  ENTRY(finalize_statistics_##dtype)(const float *partial, const Walk w, P *running_mean, P *running_var, float *mean, \
+                                     float *istd, float momentum, float eps, const float *gamma, const float *beta, \
+                                     const unsigned *residual, OperandHeader *header) { \
+    finalize_statistics<P>(partial, w, {running_mean, running_var, mean, istd, momentum, eps}, \
+                           {gamma, beta, residual, header}); \
+  } \
+  ALPHA_KERNEL(finalize_statistics_##dtype) \
+  ENTRY(finalize_tiles_##dtype)(const float *parts, int slots, const float *x, i64 rows, P *running_mean, \
+                                P *running_var, float *mean, float *istd, float momentum, float eps, \
+                                const float *gamma, const float *beta, const unsigned *residual, \
+                                OperandHeader *header) { \
+    finalize_tiles<P>(parts, slots, x, rows, {running_mean, running_var, mean, istd, momentum, eps}, \
+                      {gamma, beta, residual, header}); \
+  } \
+  ALPHA_KERNEL(finalize_tiles_##dtype) \
+  ENTRY(running_statistics_##dtype)(const P *running_mean, const P *running_var, float *mean, float *istd, \
+                                    int channels, float eps) { \
+    running_statistics<P>(running_mean, running_var, mean, istd, channels, eps); \
+  } \
+  ALPHA_KERNEL(running_statistics_##dtype) \
+  ENTRY(finalize_sums_##dtype)(const float *partial, const P *gamma, const float *istd, float *dgamma, float *dbeta, \
+                               float *coefficients, \
+                               i64 rows, int chunks, OperandHeader *header) { \
+    finalize_sums<P>(partial, gamma, istd, dgamma, dbeta, coefficients, rows, chunks, header); \
+  } \
+  ALPHA_KERNEL(finalize_sums_##dtype)
+FLOAT_KERNELS(KERNELS)

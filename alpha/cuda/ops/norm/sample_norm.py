@@ -1,0 +1,230 @@
+"""Layer and group normalisation on the GPU (layer_norm.cu, group_norm.cu, group_norm_held.cu).
+
+Layer norm reads a row once, if registers hold it. Group norm reads a sample once, if a block or a cluster of blocks
+holds it; else it makes both passes in one launch, a few samples apart. Sums are made in a fixed order.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from math import gcd, prod
+from typing import NamedTuple
+
+import numpy as np
+
+from alpha.cuda.ops.norm import AFFINE, are_wide, lanes_of
+from alpha.cuda.ops.reduce import THREADS, WALK, Walk, ceil_div, per_piece, walk
+from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.kernel import Kernel
+from alpha.cuda.runtime.memory import Array, empty, upload
+from alpha.ops import norm as ops
+
+Shape = tuple[int, ...]
+Arrays = tuple[Array, ...]
+
+_LAYER = f"ptr x, {AFFINE}, ptr y, ptr mean, ptr istd, f32 eps"
+_LAYER_NORM = per_piece("layer_norm.cu", "normalize", f"{_LAYER}, i64 rows, i64 n, i32 width")
+_LAYER_NORM_LONG = per_piece("layer_norm.cu", "normalize_long", f"{_LAYER}, i64 n")
+_SAMPLE_GRADIENT = "ptr g, ptr x, ptr gamma, i32 wide, ptr mean, ptr istd, ptr dx"
+STAGES = {"float32": 1, "bfloat16": 2, "float16": 2}  # of the gradient, as layer_norm.cu has them
+_LAYER_GRADIENT = {((dtype, wide), pieces): Kernel(
+    "layer_norm.cu", f"gradient_{pieces}{'' if wide else '_single'}_{dtype}",
+    f"{_SAMPLE_GRADIENT}, ptr partial, i64 rows, i64 n, i32 width", threads=THREADS,
+    shared=wide * stages * pieces * 2 * 16 * THREADS)
+    for dtype, stages in STAGES.items() for wide in (True, False) for pieces in (1, 2, 4, 8)
+    if pieces < 8 or (wide and dtype == "float32")}
+_LAYER_GRADIENT_LONG = per_piece("layer_norm.cu", "gradient_long", f"{_SAMPLE_GRADIENT}, i64 n")
+_PARAMETER_SUMS = per_piece("layer_norm.cu", "parameter_sums",
+                            f"ptr g, ptr x, ptr mean, ptr istd, ptr partial, {WALK}")
+_PARAMETER_TOTALS = Kernel("layer_norm.cu", "parameter_totals",
+                           "ptr partial, ptr dgamma, ptr dbeta, i64 chunks, i64 n", threads=THREADS)
+
+PIECES = 32 << 10           # bytes of shared memory for a block's pieces in group_norm_held.cu,
+SUMS = (4 << 10, 28 << 10)  # and for what it sums: as a rule, and at most
+_TURNS = f"ptr partial, ptr tickets, u32 tasks, u32 lag, {WALK}, i32 k"
+_GROUP_NORM = per_piece("group_norm.cu", "normalize", f"{_LAYER}, {_TURNS}")
+_GROUP_NORM_HELD = {(blocks, sums): per_piece("group_norm_held.cu", entry, f"{_LAYER}, {WALK}, block[32] adding",
+                                             shared=PIECES + sums)
+                    for blocks, entry in ((1, "block"), *((n, f"cluster_{n}") for n in (2, 4, 8))) for sums in SUMS}
+_GROUP_GRADIENT = per_piece("group_norm.cu", "gradient", f"{_SAMPLE_GRADIENT}, ptr totals, ptr coefficients, {_TURNS}")
+
+
+# ---- layer norm ------------------------------------------------------------------------------------------------------
+
+
+HELD = 8  # pieces of a row, or of a sample, that a thread keeps
+NARROW = 4  # threads that a row has at least, if each of them then has 4 pieces
+GRAD_NARROW = 8  # the same of the backward pass, and of all the pieces that a thread may have:
+GRAD_HELD = {1: 4, 4: 8, 8: 4}  # lanes of a piece -> pieces
+ROW_BLOCKS = 132  # of the gradient, per block that a multiprocessor holds: on an H100 all run at once, to one end
+
+
+class _Rows(NamedTuple):
+    """How threads share rows; see layer_norm.cu."""
+
+    kind: tuple[str, bool]
+    width: int        # threads of a row in the forward pass, 0: too long for registers
+    grid: int
+    pieces: int       # of a thread in the backward pass, 0: too many for registers
+    grad_width: int
+    grad_grid: int
+    walk: Walk
+
+
+def _bits(n: int) -> int:
+    """Returns the smallest k with 2^k >= n."""
+    return (n - 1).bit_length()
+
+
+def _power(n: int) -> int:
+    """Returns the smallest power of two that is at least n."""
+    return 1 << _bits(n)
+
+
+@lru_cache(maxsize=1024)
+def _rows(rows: int, n: int, dtype: str) -> _Rows:
+    lanes = lanes_of(n, dtype)
+    pieces = n // lanes
+    width = max(min(NARROW, _power(ceil_div(pieces, 4))), _power(ceil_div(pieces, HELD)))
+    width = width if width <= THREADS else 0
+    held = min(GRAD_HELD[lanes], _power(ceil_div(pieces, GRAD_NARROW)))
+    grad_width = _power(ceil_div(pieces, held))
+    held, grad_width = (held, grad_width) if grad_width <= THREADS else (0, THREADS)
+    resident = 1 if held * lanes > 16 else 2 if held * lanes > 8 else 3  # as layer_norm.cu has it
+    grad_grid = min(ROW_BLOCKS * resident, ceil_div(rows * grad_width, THREADS))
+    return _Rows((dtype, lanes > 1), width, ceil_div(rows * (width or THREADS), THREADS), held, grad_width, grad_grid,
+                 walk(rows, pieces))
+
+
+@ops.layer_norm.impl("cuda")
+def layer_norm_cuda(x: Array, gamma: Array | None, beta: Array | None, *, normalized_ndim: int, eps: float) -> Arrays:
+    n = prod(x.shape[-normalized_ndim:])
+    statistics = (*x.shape[:-normalized_ndim], *(1,) * normalized_ndim)
+    y, mean, istd = empty(x.shape, x.dtype), empty(statistics, "float32"), empty(statistics, "float32")
+    rows = mean.size
+    p = _rows(rows, n, x.dtype)
+    if p.width:
+        _LAYER_NORM[p.kind](p.grid, x, gamma, beta, are_wide(gamma, beta), y, mean, istd, eps, rows, n, p.width)
+    else:
+        _LAYER_NORM_LONG[p.kind](p.grid, x, gamma, beta, are_wide(gamma, beta), y, mean, istd, eps, n)
+    return y, mean, istd
+
+
+def _layer_norm_grad(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, dx: Array, n: int
+                     ) -> tuple[Array, int]:
+    """Writes dx and returns partial[chunk][dgamma, dbeta][n], and how many chunks these are."""
+    rows = mean.size
+    p = _rows(rows, n, x.dtype)
+    chunks = p.grad_grid if p.pieces else p.walk.chunks
+    partial = empty((chunks, 2, n), "float32")
+    if p.pieces:
+        _LAYER_GRADIENT[p.kind, p.pieces](chunks, g, x, gamma, are_wide(gamma), mean, istd, dx, partial, rows, n,
+                                          p.grad_width)
+    else:
+        _LAYER_GRADIENT_LONG[p.kind](rows, g, x, gamma, are_wide(gamma), mean, istd, dx, n)
+        _PARAMETER_SUMS[p.kind](p.walk.grid, g, x, mean, istd, partial, p.walk.block)
+    return partial, chunks
+
+
+# ---- group norm ------------------------------------------------------------------------------------------------------
+
+
+STEPS = 16  # rows of a thread in a task
+SERIAL = 8  # sums of a block that a thread adds up, one after the other
+LAG = 264   # tasks that are summed before the first one is written: no fewer than run at once, yet L2 holds them
+
+
+class _Turns(NamedTuple):
+    """How blocks take turns at summing and writing; see group_norm.cu."""
+
+    kind: tuple[str, bool]
+    walk: Walk      # of a sample
+    tasks: int
+    lag: int
+    tickets: Array  # zeros, and zeros again after each launch
+
+
+@lru_cache(maxsize=256)
+def _turns(samples: int, pixels: int, channels: int, dtype: str) -> _Turns:
+    lanes = lanes_of(channels, dtype)
+    short = walk(pixels, channels // lanes, pixels * channels)  # 4 rows of a thread in each chunk
+    w = walk(pixels, channels // lanes, ceil_div(short.grid, STEPS // 4))
+    tasks = samples * w.grid
+    return _Turns((dtype, lanes > 1), w, tasks, min(tasks, max(w.grid, LAG)), upload(np.zeros(1 + samples, np.int32)))
+
+
+class _Held(NamedTuple):
+    """How blocks hold a sample; see group_norm_held.cu."""
+
+    blocks: int
+    kind: tuple[str, bool]
+    sums: int      # bytes
+    walk: Walk
+    adding: bytes
+
+
+@lru_cache(maxsize=256)
+def _held(samples: int, pixels: int, channels: int, groups: int, dtype: str, clusters: bool) -> _Held | None:
+    """Returns how blocks hold a sample, None where it is too large for them."""
+    lanes, k = lanes_of(channels, dtype), channels // groups
+    width = channels // lanes  # pieces of a row
+    if width > THREADS or not samples * pixels:
+        return None
+    step = THREADS // width
+    blocks = _power(ceil_div(pixels, HELD * step))
+    chunk = ceil_div(pixels, blocks)
+    in_warps = width < 32 and width == _power(width)
+    shared = gcd(k, lanes)  # channels of a column
+    rows = THREADS // 32 if in_warps else step
+    needed = 16 * groups + 4 * rows * channels // shared
+    if blocks > (8 if clusters else 1) or needed > SUMS[-1]:
+        return None
+    team = min(5, _bits(ceil_div(rows * k // shared, SERIAL)))
+    per_warp = max(1, 32 >> team)
+    adding = struct.pack("@8i", k, groups, ceil_div(groups, per_warp) * per_warp, channels // shared, _bits(shared),
+                         in_warps, team, min(team, _bits(k // shared)))
+    return _Held(blocks, (dtype, lanes > 1), min(size for size in SUMS if needed <= size),
+                 Walk(samples * blocks, blocks, chunk,
+                      struct.pack("@qqiiiiq", pixels, width, width, step, 1, blocks, chunk)), adding)
+
+
+@ops.group_norm.impl("cuda")
+def group_norm_cuda(x: Array, gamma: Array | None, beta: Array | None, *, groups: int, eps: float) -> Arrays:
+    samples, channels, statistics = x.shape[0], x.shape[-1], (x.shape[0], 1, groups, 1)
+    y, mean, istd = empty(x.shape, x.dtype), empty(statistics, "float32"), empty(statistics, "float32")
+    pixels = prod(x.shape[1:-1])
+    held = _held(samples, pixels, channels, groups, x.dtype, context.arch == "sm_90a")
+    if held:
+        _GROUP_NORM_HELD[held.blocks, held.sums][held.kind](
+            held.walk.grid, x, gamma, beta, are_wide(gamma, beta), y, mean, istd, eps, held.walk.block, held.adding)
+        return y, mean, istd
+    t = _turns(samples, pixels, channels, x.dtype)
+    partial = empty((samples, 2, channels, t.walk.chunks), "float32")
+    _GROUP_NORM[t.kind](2 * t.tasks, x, gamma, beta, are_wide(gamma, beta), y, mean, istd, eps, partial, t.tickets,
+                        t.tasks, t.lag, t.walk.block, channels // groups)
+    return y, mean, istd
+
+
+def _group_norm_grad(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, dx: Array) -> tuple[Array, int]:
+    """Writes dx and returns totals[sample][dgamma, dbeta][C], and how many samples these are."""
+    samples, pixels, groups, k = x.shape
+    t = _turns(samples, pixels, groups * k, x.dtype)
+    totals, coefficients = empty((samples, 2, groups * k), "float32"), empty((2, mean.size), "float32")
+    partial = empty((samples, 2, groups * k, t.walk.chunks), "float32")
+    _GROUP_GRADIENT[t.kind](2 * t.tasks, g, x, gamma, are_wide(gamma), mean, istd, dx, totals, coefficients, partial,
+                            t.tickets, t.tasks, t.lag, t.walk.block, k)
+    return totals, samples
+
+
+@ops.sample_norm_grad.impl("cuda")
+def sample_norm_grad_cuda(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, *, axes: Shape,
+                          params_ndim: int) -> Arrays:
+    params = x.shape[-params_ndim:]
+    dx, dgamma, dbeta = empty(x.shape, x.dtype), empty(params, "float32"), empty(params, "float32")
+    if axes[0] == x.ndim - params_ndim:  # layer norm; group norm comes as (samples, pixels, groups, k)
+        partial, chunks = _layer_norm_grad(g, x, gamma, mean, istd, dx, dgamma.size)
+    else:
+        partial, chunks = _group_norm_grad(g, x, gamma, mean, istd, dx)
+    _PARAMETER_TOTALS(ceil_div(2 * dgamma.size, 8), partial, dgamma, dbeta, chunks, dgamma.size)
+    return dx, dgamma, dbeta

@@ -1,0 +1,286 @@
+"""Elementwise ops on the GPU: a line here binds a line of a .cu file to its op; and what sets and converts elements.
+
+    elementwise(ops.exp, "elementwise.cu", "x")               MAP1(exp, x, expf(x))
+    elementwise(ops.elu, "activation.cu", "x", alpha="f32")   MAP1(elu, x, x > 0 ? x : alpha * expm1f(x), float alpha)
+
+See elementwise.cuh. The same call serves ops and .cu files of your own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from alpha.backend import get_backend
+from alpha.cuda.ops.pointwise.layout import layout_type, merged, packed, strides_of
+from alpha.cuda.runtime import memory
+from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
+from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
+from alpha.op import Op
+from alpha.ops import elementwise as ops
+
+Number = ops.Number
+Shape = tuple[int, ...]
+
+THREADS = 256
+NUMBERS = (*FLOAT_DTYPES, "int32", "int64", "uint8")
+STORED = {"bool": "uint8"}  # kernels read a bool as a byte
+INT_BITS = {"int32": (1 << 32) - 1, "int64": (1 << 64) - 1, "uint8": 255}
+
+
+@lru_cache(maxsize=4096)
+def blocks(size: int, width: int, packets: int = 2) -> int:
+    """Returns how many blocks give each thread `packets` packets of 16 bytes of each tensor; kernels take any number.
+
+    Args:
+        size: elements of a tensor.
+        width: bytes of an element of the widest tensor.
+    """
+    return -(-size * width // (16 * packets * THREADS))
+
+
+# ---- from an op to its kernel ----------------------------------------------------------------------------------------
+
+
+def elementwise(op: Op, source: str | Path, operands: str, dtypes: Sequence[str] = FLOAT_DTYPES,
+                **numbers: str) -> None:
+    """Binds MAP1 or MAP2 of an op's name as its implementation.
+
+    Args:
+        op: its tensors have one shape, that of y.
+        source: the .cu file: a name in alpha/cuda, or the absolute path of one of your own.
+        operands: as in the macro, "x" or "g y" say.
+        dtypes: what there are kernels for.
+        numbers: the op's attributes in the order of the macro, with the type of each: alpha="f32".
+    """
+    names = tuple(numbers)
+    extra = "".join([f", {kind} {name}" for name, kind in numbers.items()])
+    if len(operands.split()) == 1:
+        single = per_dtype(source, op.name, f"ptr x, ptr y, i64 n{extra}", dtypes=dtypes, threads=THREADS)
+
+        @op.impl("cuda")
+        def run(x: Array, **attrs: Number) -> Array:
+            y = empty(x.shape, x.dtype)
+            single[x.dtype](blocks(x.size, ITEMSIZE[x.dtype], 4), x, y, x.size, *[attrs[name] for name in names])
+            return y
+    else:
+        pair = per_dtype(source, op.name, f"{_PAIR.format('f32')}{extra}", dtypes=dtypes, threads=THREADS)
+
+        @op.impl("cuda")
+        def run_pair(a: Array, b: Array, **attrs: Number) -> Array:
+            y = empty(a.shape, a.dtype)
+            pair[a.dtype](blocks(a.size, ITEMSIZE[a.dtype]), a, 0, b, 0, y, a.size, *[attrs[name] for name in names])
+            return y
+
+
+_PAIR = "ptr a, {0} a_number, ptr b, {0} b_number, ptr y, i64 n"  # a number stands for a null pointer
+
+
+def broadcasting(op: Op, source: str | Path, dtypes: Sequence[str] = FLOAT_DTYPES, result: str | None = None,
+                 kernel: str | None = None, swap: bool = False) -> None:
+    """Binds BROADCAST2 of an op's name as its implementation: two tensors that broadcast, or a tensor and a number.
+
+    Args:
+        result: dtype of y, where it is not that of the operands; a number then counts as rounded to theirs.
+        kernel, swap: the name of the kernel, where it is another op's, and whether that takes b first.
+    """
+    flat, broadcast = {}, {}
+    for dtype in dtypes:
+        args = _PAIR.format("f32" if dtype in FLOAT_DTYPES else "i64")
+        name, stored = kernel or op.name, STORED.get(dtype, dtype)
+        flat[dtype] = Kernel(source, f"{name}_{stored}", args, threads=THREADS)
+        broadcast[dtype] = Kernel(source, f"{name}_broadcast_{stored}", f"{args}, {layout_type(2)} layout",
+                                  threads=THREADS)
+    convert_number = rounded_number if result else plain_number
+
+    @op.impl("cuda")
+    def run(a: Array | Number, b: Array | Number) -> Array:
+        if swap:
+            a, b = b, a
+        like, layout, a_number, b_number = a, b"", 0, 0
+        if not isinstance(a, Array):
+            like, a, a_number = b, None, convert_number(a, b.dtype)
+        elif not isinstance(b, Array):
+            b, b_number = None, convert_number(b, a.dtype)
+        shape, dtype = like.shape, like.dtype
+        if a and b and a.shape != b.shape:
+            shape, layout = _broadcast(op.name, (a.shape, b.shape))
+        y = empty(shape, result or dtype)
+        grid = blocks(y.size, ITEMSIZE[dtype])
+        if layout:
+            broadcast[dtype](grid, a, a_number, b, b_number, y, y.size, layout)
+        else:
+            flat[dtype](grid, a, a_number, b, b_number, y, y.size)
+        return y
+
+
+@lru_cache(maxsize=4096)
+def _broadcast(where: str, shapes: tuple[Shape | None, ...]) -> tuple[Shape, bytes]:
+    """Returns the common shape, and the Layout of the operands: empty where all tensors have that shape.
+
+    None stands for a number.
+    """
+    shape = ops.broadcast_shape(where, **{f"operand {k}": s for k, s in enumerate(shapes) if s is not None})
+    strides = [_broadcast_strides(s, shape) for s in shapes]
+    sizes, strides = merged(shape, strides)
+    if len(sizes) == 1 and all(s is None or step == (1,) for s, step in zip(shapes, strides)):
+        return shape, b""
+    return shape, packed(where, sizes, strides)
+
+
+def _broadcast_strides(shape: Shape | None, target: Shape) -> Shape:
+    if shape is None:
+        return (0,) * len(target)
+    steps = [0 if n == 1 else step for n, step in zip(shape, strides_of(shape))]
+    return (0,) * (len(target) - len(shape)) + tuple(steps)
+
+
+# ---- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def plain_number(value: Number, dtype: str) -> Number:
+    """Returns what a kernel gets for a Python number: float32 (inf beyond its range), or an integer."""
+    if dtype not in FLOAT_DTYPES:
+        return int(value) if dtype != "bool" or value in (0, 1) else 2  # 2: equal to no bool
+    return value if -3e38 < value < 3e38 else ctypes.c_float(value).value
+
+
+def rounded_number(value: Number, dtype: str) -> Number:
+    """As plain_number, rounded to the dtype, so that x == 0.1 holds where 0.1 was stored in x."""
+    if dtype == "float16":
+        return struct.unpack("e", struct.pack("H", bits_of(value, dtype)))[0]
+    if dtype == "bfloat16":
+        return struct.unpack("f", struct.pack("I", bits_of(value, dtype) << 16))[0]
+    return plain_number(value, dtype)
+
+
+def bits_of(value: Number, dtype: str) -> int:
+    """Returns the bits of a number in a dtype, as an integer without a sign; a fraction is cut off for integers."""
+    if dtype in INT_BITS:
+        return int(value) & INT_BITS[dtype]
+    if dtype == "bool":
+        return int(bool(value))
+    if dtype == "float16":
+        try:
+            return struct.unpack("H", struct.pack("e", value))[0]
+        except OverflowError:
+            return 0x7C00 if value > 0 else 0xFC00
+    bits = struct.unpack("I", struct.pack("f", plain_number(value, dtype)))[0]
+    if dtype == "float32":
+        return bits
+    return 0x7FC0 if value != value else bits + 0x7FFF + (bits >> 16 & 1) >> 16  # to nearest, ties to even
+
+
+# ---- what is bound ---------------------------------------------------------------------------------------------------
+
+SOURCE = "elementwise.cu"
+
+for _op in (ops.exp, ops.log, ops.sqrt, ops.erf):
+    elementwise(_op, SOURCE, "x")
+for _op in (ops.neg, ops.abs, ops.sign):
+    elementwise(_op, SOURCE, "x", NUMBERS)
+for _op in (ops.add, ops.sub, ops.mul, ops.maximum, ops.minimum):
+    broadcasting(_op, SOURCE, NUMBERS)
+for _op in (ops.div, ops.pow):
+    broadcasting(_op, SOURCE)
+for _op in (ops.eq, ops.ne):
+    broadcasting(_op, SOURCE, (*NUMBERS, "bool"), "bool")
+for _op in (ops.lt, ops.le):
+    broadcasting(_op, SOURCE, NUMBERS, "bool")
+broadcasting(ops.gt, SOURCE, NUMBERS, "bool", kernel="lt", swap=True)
+broadcasting(ops.ge, SOURCE, NUMBERS, "bool", kernel="le", swap=True)
+
+_CLIP = {dtype: Kernel(SOURCE, f"clip_{dtype}", "ptr x, ptr y, i64 n, {0} low, {0} high".format(
+    "f32" if dtype in FLOAT_DTYPES else "i64"), threads=THREADS) for dtype in NUMBERS}
+_CLIP_GRAD = per_dtype(SOURCE, "clip_grad", f"{_PAIR.format('f32')}, f32 low, f32 high", threads=THREADS)
+_LIMITS = dict.fromkeys(FLOAT_DTYPES, (-inf, inf)) | ops.INT_RANGES
+
+
+def _limits(low: Number | None, high: Number | None, dtype: str) -> tuple[Number, Number]:
+    least, most = _LIMITS[dtype]
+    return (least if low is None else rounded_number(low, dtype), most if high is None else rounded_number(high, dtype))
+
+
+@ops.clip.impl("cuda")
+def clip_cuda(x: Array, *, low: Number | None, high: Number | None) -> Array:
+    y = empty(x.shape, x.dtype)
+    _CLIP[x.dtype](blocks(x.size, ITEMSIZE[x.dtype], 4), x, y, x.size, *_limits(low, high, x.dtype))
+    return y
+
+
+@ops.clip_grad.impl("cuda")
+def clip_grad_cuda(g: Array, x: Array, *, low: Number | None, high: Number | None) -> Array:
+    y = empty(x.shape, x.dtype)
+    _CLIP_GRAD[x.dtype](blocks(x.size, ITEMSIZE[x.dtype]), g, 0, x, 0, y, x.size, *_limits(low, high, x.dtype))
+    return y
+
+
+_CASTS = {(source, dtype): Kernel("cast.cu", f"cast_{source}_{dtype}", "ptr x, ptr y, i64 n", threads=THREADS)
+          for source in NUMBERS for dtype in ITEMSIZE}
+
+
+@ops.cast.impl("cuda")
+def convert(x: Array, dtype: str) -> Array:
+    """Returns the elements of x in another dtype."""
+    y = empty(x.shape, dtype)
+    convert_into(x, y)
+    return y
+
+
+def convert_into(x: Array, y: Array) -> None:
+    """Overwrites the elements of y with those of x, in the dtype of y."""
+    width = max(ITEMSIZE[x.dtype], ITEMSIZE[y.dtype])
+    _CASTS[STORED.get(x.dtype, x.dtype), y.dtype](blocks(x.size, width, 4), x, y, x.size)
+
+
+@ops.transfer.impl("cuda")
+def transfer_cuda(x: Array, *, device: str, source: str) -> Any:
+    if device != "cuda":
+        return get_backend(device).from_numpy(get_backend(source).to_numpy(x), device)
+    y = empty(x.shape, x.dtype)
+    memory.copy(y, x)
+    return y
+
+
+_WHERE_ARGS = "ptr cond, ptr x, i64 x_number, ptr y, i64 y_number, ptr out, i64 n"
+_WHERE = {size: Kernel("cast.cu", f"where_{size}", _WHERE_ARGS, threads=THREADS) for size in (1, 2, 4, 8)}
+_WHERE_BROADCAST = {size: Kernel("cast.cu", f"where_broadcast_{size}", f"{_WHERE_ARGS}, {layout_type(3)} layout",
+                                 threads=THREADS) for size in (1, 2, 4, 8)}
+
+
+@ops.where.impl("cuda")
+def where_cuda(cond: Array, x: Array | Number, y: Array | Number) -> Array:
+    dtype = (x if isinstance(x, Array) else y).dtype
+    x_bits = y_bits = 0
+    if not isinstance(x, Array):
+        x, x_bits = None, _signed(bits_of(x, dtype))
+    if not isinstance(y, Array):
+        y, y_bits = None, _signed(bits_of(y, dtype))
+    shape, layout = _broadcast("where", (cond.shape, x and x.shape, y and y.shape))
+    out = empty(shape, dtype)
+    size = ITEMSIZE[dtype]
+    if layout:
+        _WHERE_BROADCAST[size](blocks(out.size, size, 1), cond, x, x_bits, y, y_bits, out, out.size, layout)
+    else:
+        _WHERE[size](blocks(out.size, size, 1), cond, x, x_bits, y, y_bits, out, out.size)
+    return out
+
+
+def _signed(bits: int) -> int:
+    return bits - (1 << 64) if bits >> 63 else bits
+
+
+_FILL = Kernel("cast.cu", "fill", "ptr y, u64 pattern, i64 nbytes", threads=THREADS)
+
+
+def filled(shape: Shape, value: Number, dtype: str) -> Array:
+    """Returns an array of one number."""
+    y = empty(shape, dtype)
+    pattern = bits_of(value, dtype) * ((1 << 64) - 1) // ((1 << 8 * ITEMSIZE[dtype]) - 1)  # as often as 8 bytes hold it
+    _FILL(blocks(y.nbytes, 1, 4), y, pattern, y.nbytes)
+    return y

@@ -1,0 +1,59 @@
+"""Where the elements of a box lie in several arrays: axes merged, and packed as kernels read them (elementwise.cuh)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from math import prod
+
+from alpha.errors import ShapeError, message
+
+Shape = tuple[int, ...]
+
+RANK = 6  # axes that a Layout of elementwise.cuh has room for
+
+
+def layout_type(operands: int) -> str:
+    """Returns the argument type of a Layout for so many operands."""
+    return f"block[{struct.calcsize(_format(operands))}]"
+
+
+def _format(operands: int) -> str:
+    return f"@i{RANK}q{operands * RANK}q{RANK}Q{RANK}i"
+
+
+def strides_of(shape: Shape) -> Shape:
+    """Returns the strides, in elements, of a C-contiguous array."""
+    return tuple([prod(shape[k + 1:]) for k in range(len(shape))])
+
+
+def merged(shape: Shape, strides: Sequence[Shape]) -> tuple[Shape, list[Shape]]:
+    """Returns a box with as few axes as possible, the innermost first, and the strides of its operands.
+
+    Axes of length 1 go; two axes become one where in every operand a step of the outer is a walk through the inner.
+    """
+    axes: list[tuple[int, list[int]]] = []
+    for k in reversed(range(len(shape))):
+        steps = [s[k] for s in strides]
+        if shape[k] == 1:
+            continue
+        if axes and all(step == inner * axes[-1][0] for step, inner in zip(steps, axes[-1][1])):
+            axes[-1] = (axes[-1][0] * shape[k], axes[-1][1])
+        else:
+            axes.append((shape[k], steps))
+    axes = axes or [(1, [1] * len(strides))]
+    return tuple([n for n, _ in axes]), [tuple([steps[k] for _, steps in axes]) for k in range(len(strides))]
+
+
+def packed(where: str, sizes: Shape, strides: Sequence[Shape]) -> bytes:
+    """Returns the Layout of a merged box, for the op `where`.  Raises ShapeError if it has more axes than a Layout."""
+    if len(sizes) > RANK:
+        raise ShapeError(message(where, f"{len(sizes)} axes are left when those that lie together are merged, the CUDA "
+                                 f"backend has room for {RANK}", "permute or reshape the tensor in two steps",
+                                 sizes=sizes[::-1]))
+    shifts = [(n - 1).bit_length() - 1 for n in sizes]  # 2^(shift + 1) >= n > 2^shift: exact for i < 2^63
+    magics = [-(-(1 << 64 + shift) // n) if n > 1 else 0 for n, shift in zip(sizes, shifts)]
+    room = (0,) * (RANK - len(sizes))
+    return struct.pack(_format(len(strides)), len(sizes), *sizes, *room,
+                       *[step for s in strides for step in (*s, *room)], *magics, *room,
+                       *[max(0, shift) for shift in shifts], *room)

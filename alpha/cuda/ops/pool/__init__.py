@@ -1,0 +1,303 @@
+"""Pooling on the GPU (pool.cu): a thread per packet of channels, the gradients as gathers, means of maps.
+
+Where the operand has a bound, and convolutions read planes of float32, the result of a forward pass waits for its
+reader (lazy/deferred.py), but for the mean of a whole map; pool_planes.cu reads and writes planes then.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from functools import lru_cache
+from functools import partial as partial_of
+from typing import Any, NamedTuple
+
+from alpha.cuda.lazy.bounded import reserve_for
+from alpha.cuda.lazy.deferred import GUARDED, PLANE_WRITERS, Memory, beside, later, stored
+from alpha.cuda.lazy.operand import lost_ranges
+from alpha.cuda.ops.reduce import LONGEST, ceil_div, mean_cuda
+from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
+from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
+from alpha.ops.conv_desc import Pair, Shape
+from alpha.ops.pool import (
+    adaptive_avg_pool2d,
+    adaptive_avg_pool2d_backward,
+    adaptive_max_pool2d,
+    avg_pool2d,
+    avg_pool2d_backward,
+    max_pool2d,
+    max_pool2d_backward,
+    pool_axes,
+    pool_gather,
+    pool_scatter,
+)
+
+THREADS = 256
+MAX_THREADS = 1 << 30    # of a launch; a kernel counts them in 31 bits
+ENOUGH_THREADS = 1 << 20  # more of them take several images each, up to MAX_IMAGES
+MAX_IMAGES = 8           # but for what writes planes, and for what ends at once as a rule
+TILE = 2                 # input pixels along an axis that a thread of a gradient takes
+LINE = 32                # packets of a pixel that a block of a global average takes, where there are as many
+SCATTER_POSITIONS = 256  # of a map, per block: POSITIONS of each of its warps
+_INDEX_DTYPES = ("int32", "int64")
+
+Kernels = dict[tuple[str, bool], Kernel]
+
+
+def _kernels(entry: str, arrays: str, plan: str = "block[144] pool, i32 threads, ") -> Kernels:
+    """Returns the kernel for each dtype and for packets (True) or single elements (False)."""
+    args = plan + arrays
+    packets = per_dtype("pool.cu", entry, args, threads=THREADS)
+    scalar = per_dtype("pool.cu", f"{entry}_scalar", args, threads=THREADS)
+    return {(dtype, by): kernels[dtype] for by, kernels in ((True, packets), (False, scalar)) for dtype in FLOAT_DTYPES}
+
+
+class _Forward(NamedTuple):
+    """The kernels of a forward pass: from and to elements; what reads planes too, and writes planes or elements."""
+
+    elements: Kernels
+    planes: Kernel
+    stored: Kernel
+
+
+def _forward(entry: str, more: str = "") -> _Forward:
+    """Returns them; `more`: what they write besides."""
+    args = f"block[144] pool, i32 threads, {more}ptr x, ptr header_of_x, ptr y, "
+    planes, elements = (Kernel("pool_planes.cu", f"{entry}_{form}", args + last, threads=THREADS)
+                        for form, last in (("planes", "ptr header, ptr lost_ranges"), ("stored", "ptr flag")))
+    return _Forward(_kernels(entry, f"{more}ptr x, ptr y"), planes, elements)
+
+
+_MAX, _AVG = _forward("max_pool", "ptr index, "), _forward("avg_pool")
+_MAX_BACKWARD = _kernels("max_pool_backward", "ptr g, ptr index, ptr dx")
+_AVG_BACKWARD = _kernels("avg_pool_backward", "ptr g, ptr dx")
+_GLOBAL_AVG = _kernels("global_avg_pool", "ptr x, ptr y, i32 pixels, i32 packets, i32 width", plan="")
+_GATHER = {index: _kernels(f"gather_{index}", "ptr x, ptr index, ptr y") for index in _INDEX_DTYPES}
+_SCATTER = {index: per_dtype("pool.cu", f"scatter_{index}", "ptr x, ptr index, ptr y, i64 columns, i32 channels, "
+                             "i32 outputs, i32 positions", threads=THREADS) for index in _INDEX_DTYPES}
+
+
+class _Plan(NamedTuple):
+    """How a pool is launched."""
+
+    packets: bool
+    geometry: bytes
+    blocks: int
+    threads: int
+
+
+class _Window(NamedTuple):
+    """A pool along one axis; kernel 0 stands for adaptive windows."""
+
+    inputs: int
+    outputs: int
+    kernel: int = 0
+    stride: int = 1
+    padding: int = 0
+
+
+@lru_cache(maxsize=1024)
+def _plan(n: int, channels: int, h: _Window, w: _Window, divisor: int, over_inputs: bool, lanes: int,
+          blocks: int = 0) -> _Plan:
+    """Returns the plan of a kernel whose threads run over tiles of the input, or over the output pixels.
+
+    Args:
+        blocks: that are enough, however many images a thread takes then; 0: up to MAX_IMAGES.
+    """
+    packets = channels % lanes == 0
+    per_pixel = channels // lanes if packets else channels
+    tiles = [ceil_div(axis.inputs, TILE) for axis in (h, w)]
+    per_image = (tiles[0] * tiles[1] if over_inputs else h.outputs * w.outputs) * per_pixel
+    images = max(1, n * per_image // (blocks * THREADS or ENOUGH_THREADS))
+    images = min(images, n if blocks else MAX_IMAGES)
+    apart = min(ceil_div(n, images), max(1, MAX_THREADS // per_image))
+    axes = [value for axis, tile in zip((h, w), tiles)
+            for value in (axis.kernel, axis.padding, *_size(axis.inputs), *_size(axis.outputs), *_size(axis.stride),
+                          *_size(tile))]
+    geometry = struct.pack("33ifii", *map(_signed, (*axes, *_size(per_pixel), channels, divisor)),
+                           1 / divisor if divisor else 0.0, n, apart)
+    return _Plan(packets, geometry, ceil_div(apart * per_image, THREADS), apart * per_image)
+
+
+def _size(n: int) -> tuple[int, int, int]:
+    """Returns n, multiplier and shift: k // n == (k * multiplier // 2**32 + k) >> shift for 0 <= k < 2**31.
+
+    Source: T. Granlund, P. L. Montgomery, "Division by Invariant Integers using Multiplication", PLDI 1994, figure 4.1.
+    """
+    shift = (n - 1).bit_length()
+    return n, ((1 << 32) * ((1 << shift) - n)) // n + 1, shift
+
+
+def _signed(value: int) -> int:
+    """Returns the 32-bit integer with the bits of an unsigned one."""
+    return value - (1 << 32) if value >= 1 << 31 else value
+
+
+def _lanes(x: Array) -> int:
+    """Returns how many elements 16 bytes hold."""
+    return 16 // ITEMSIZE[x.dtype]
+
+
+def _launch(kernels: Kernels, dtype: str, plan: _Plan, *arrays: Array) -> None:
+    kernels[dtype, plan.packets](plan.blocks, plan.geometry, plan.threads, *arrays)
+
+
+@lru_cache(maxsize=1024)
+def _windowed(where: str, x_shape: Shape, over_inputs: bool, lanes: int, blocks: int = 0, *, kernel_size: Pair,
+              stride: Pair, padding: Pair, count_include_pad: bool = True) -> tuple[_Plan, Shape]:
+    """Returns the plan and the output shape of a pool with windows of one size."""
+    h, w = (_Window(a.i, a.o, a.f, a.s, a.p) for a in pool_axes(where, x_shape, kernel_size, stride, padding))
+    whole = count_include_pad or padding == (0, 0)
+    divisor = h.kernel * w.kernel if whole else 0
+    return (_plan(x_shape[0], x_shape[3], h, w, divisor, over_inputs, lanes, blocks),
+            (x_shape[0], h.outputs, w.outputs, x_shape[3]))
+
+
+@lru_cache(maxsize=1024)
+def _averaged(x_shape: Shape, output_size: Pair, over_inputs: bool, lanes: int, blocks: int = 0) -> _Plan:
+    """Returns the plan of an adaptive average, which is a plain one where all windows have one size."""
+    axes = tuple(zip(x_shape[1:3], output_size))
+    if any(i % o for i, o in axes):
+        h, w, divisor = *(_Window(i, o) for i, o in axes), 0
+    else:
+        h, w = (_Window(i, o, i // o, i // o) for i, o in axes)
+        divisor = h.kernel * w.kernel
+    return _plan(x_shape[0], x_shape[3], h, w, divisor, over_inputs, lanes, blocks)
+
+
+@lru_cache(maxsize=1024)
+def _spread(x_shape: Shape, output_size: Pair, lanes: int, blocks: int = 0) -> _Plan:
+    """Returns the plan of an adaptive maximum."""
+    h, w = (_Window(i, o) for i, o in zip(x_shape[1:3], output_size))
+    return _plan(x_shape[0], x_shape[3], h, w, 0, False, lanes, blocks)
+
+
+@lru_cache(maxsize=1024)
+def _global(x_shape: Shape, lanes: int) -> tuple[bool, int, tuple[int, int, int]] | None:
+    """Returns whether a global average reads packets, its blocks and its sizes; None where a map is too large."""
+    n, h, w, channels = x_shape
+    packets = channels % lanes == 0
+    per_pixel = channels // lanes if packets else channels
+    width = min(per_pixel, max(LINE, THREADS // (h * w)))
+    if h * w > LONGEST * (THREADS // width):
+        return None
+    return packets, n * ceil_div(per_pixel, width), (h * w, per_pixel, width)
+
+
+# ---- forward ---------------------------------------------------------------------------------------------------------
+
+
+PlanOf = Callable[[int], _Plan]  # of the blocks that are enough; see _plan
+
+
+def _max_pool(x: Array, y_shape: Shape, plan_of: PlanOf) -> tuple[Array, Array]:
+    """Returns the largest elements of windows, and which they are: these are written together, at once or later."""
+    memory, index = reserve_for(y_shape, [x]), empty(y_shape, "int32")
+    if memory:
+        y = later(memory, (x,), partial_of(_write, _MAX, plan_of, x, (index,)))
+        return y, beside(y, index)
+    y = empty(y_shape, x.dtype)
+    _launch(_MAX.elements, x.dtype, plan_of(0), index, x, y)
+    return y, index
+
+
+def _avg_pool(x: Array, y_shape: Shape, plan_of: PlanOf) -> Array:
+    """Returns the mean elements of windows, which may wait to be written."""
+    memory = reserve_for(y_shape, [x])
+    if memory:
+        return later(memory, (x,), partial_of(_write, _AVG, plan_of, x, ()))
+    y = empty(y_shape, x.dtype)
+    _launch(_AVG.elements, x.dtype, plan_of(0), x, y)
+    return y
+
+
+def _write(kernels: _Forward, plan_of: PlanOf, x: Array, more: tuple[Array, ...], memory: Memory, planes: bool) -> None:
+    """Writes y as planes, or its elements; as elements too where planes turn out not to hold it."""
+    y, header, flag = memory
+    held = stored(x, write=planes)
+    if planes:
+        plan = plan_of(PLANE_WRITERS)
+        kernels.planes(plan.blocks, plan.geometry, plan.threads, *more, *held, y, header, lost_ranges())
+    elif held[1] is None:
+        _launch(kernels.elements, x.dtype, plan_of(0), *more, x, y)
+        return
+    plan = plan_of(GUARDED if planes else 0)
+    kernels.stored(plan.blocks, plan.geometry, plan.threads, *more, *held, y, flag if planes else None)
+
+
+@max_pool2d.impl("cuda")
+def max_pool2d_cuda(x: Array, **window: Pair) -> tuple[Array, Array]:
+    lanes = _lanes(x)
+    _, y_shape = _windowed("max_pool2d", x.shape, False, lanes, **window)
+    return _max_pool(x, y_shape, lambda blocks: _windowed("max_pool2d", x.shape, False, lanes, blocks, **window)[0])
+
+
+@adaptive_max_pool2d.impl("cuda")
+def adaptive_max_pool2d_cuda(x: Array, *, output_size: Pair) -> tuple[Array, Array]:
+    y_shape = (x.shape[0], *output_size, x.shape[3])
+    return _max_pool(x, y_shape, partial_of(_spread, x.shape, output_size, _lanes(x)))
+
+
+@avg_pool2d.impl("cuda")
+def avg_pool2d_cuda(x: Array, **window: Any) -> Array:
+    lanes = _lanes(x)
+    _, y_shape = _windowed("avg_pool2d", x.shape, False, lanes, **window)
+    return _avg_pool(x, y_shape, lambda blocks: _windowed("avg_pool2d", x.shape, False, lanes, blocks, **window)[0])
+
+
+@adaptive_avg_pool2d.impl("cuda")
+def adaptive_avg_pool2d_cuda(x: Array, *, output_size: Pair) -> Array:
+    y_shape = (x.shape[0], *output_size, x.shape[3])
+    if output_size != (1, 1):
+        return _avg_pool(x, y_shape, partial_of(_averaged, x.shape, output_size, False, _lanes(x)))
+    whole = _global(x.shape, _lanes(x))
+    if whole is None:  # a reduction, which divides a large map among many blocks
+        return mean_cuda(x, axis=(1, 2), keepdims=True)
+    packets, blocks, sizes = whole
+    y = empty(y_shape, x.dtype)
+    _GLOBAL_AVG[x.dtype, packets](blocks, x, y, *sizes)
+    return y
+
+
+# ---- gradients -------------------------------------------------------------------------------------------------------
+
+
+@max_pool2d_backward.impl("cuda")
+def max_pool2d_backward_cuda(g: Array, index: Array, *, hw: Pair, **window: Pair) -> Array:
+    dx = empty((g.shape[0], *hw, g.shape[3]), g.dtype)
+    plan, _ = _windowed("max_pool2d_backward", dx.shape, True, _lanes(g), **window)
+    _launch(_MAX_BACKWARD, g.dtype, plan, g, index, dx)
+    return dx
+
+
+@avg_pool2d_backward.impl("cuda")
+def avg_pool2d_backward_cuda(g: Array, *, hw: Pair, **window: Any) -> Array:
+    dx = empty((g.shape[0], *hw, g.shape[3]), g.dtype)
+    plan, _ = _windowed("avg_pool2d_backward", dx.shape, True, _lanes(g), **window)
+    _launch(_AVG_BACKWARD, g.dtype, plan, g, dx)
+    return dx
+
+
+@adaptive_avg_pool2d_backward.impl("cuda")
+def adaptive_avg_pool2d_backward_cuda(g: Array, *, hw: Pair) -> Array:
+    dx = empty((g.shape[0], *hw, g.shape[3]), g.dtype)
+    _launch(_AVG_BACKWARD, g.dtype, _averaged(dx.shape, g.shape[1:3], True, _lanes(g)), g, dx)
+    return dx
+
+
+@pool_gather.impl("cuda")
+def pool_gather_cuda(x: Array, index: Array) -> Array:
+    y = empty(index.shape, x.dtype)
+    h, w = (_Window(i, o) for i, o in zip(x.shape[1:3], index.shape[1:3]))
+    plan = _plan(x.shape[0], x.shape[3], h, w, 0, False, _lanes(x))
+    _launch(_GATHER[index.dtype], x.dtype, plan, x, index, y)
+    return y
+
+
+@pool_scatter.impl("cuda")
+def pool_scatter_cuda(x: Array, index: Array, *, hw: Pair) -> Array:
+    n, oh, ow, c = x.shape
+    y, positions = empty((n, *hw, c), x.dtype), hw[0] * hw[1]
+    grid = (-(-n * c // 32), -(-positions // SCATTER_POSITIONS))
+    _SCATTER[index.dtype][x.dtype](grid, x, index, y, n * c, c, oh * ow, positions)
+    return y

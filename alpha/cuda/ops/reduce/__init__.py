@@ -1,0 +1,231 @@
+"""Reductions on the GPU (reduce.cu): of rows, of columns, or of what lies between, in one or two launches.
+
+Float sums are pairwise in float32, integer sums are made in int64; variances merge (mean, m2) by Chan's formula. Which
+elements meet when depends on the shape alone, so results repeat bit for bit, on every device.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from math import prod
+from typing import Any, NamedTuple
+
+from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
+from alpha.cuda.runtime.memory import ITEMSIZE, Array, Deferred, empty
+from alpha.ops import reduce as ops
+from alpha.ops.shape import permute
+
+Axes = ops.Axes
+Shape = ops.Shape
+
+THREADS = 256      # of a block
+BLOCKS = 1056      # keep a large GPU busy: 8 per multiprocessor of an H100. Fixed, so that no sum depends on the GPU
+LONGEST = 64       # pieces that a thread adds in one chain; more of them become more chunks
+SMALL_ROW = 8      # pieces per thread up to which a warp takes a row
+WALK = "block[40] walk"
+
+_NUMBERS = (*FLOAT_DTYPES, "uint8", "int32", "int64")
+_cached = lru_cache(maxsize=4096)
+
+
+class Fold(NamedTuple):
+    """The kernels of one reduction by dtype, and the bytes of a state by dtype."""
+
+    rows: dict[str, Kernel]
+    columns: dict[str, Kernel]
+    combine: dict[str, Kernel]
+    state: dict[str, int]
+
+
+def _fold(name: str, state: dict[str, int], columns: str = "columns") -> Fold:
+    def kernels(part: str, args: str) -> dict[str, Kernel]:
+        return per_dtype("reduce.cu", f"{name}_{part}", args, dtypes=state, threads=THREADS)
+    return Fold(
+        kernels("rows", "ptr x, ptr partial, ptr y, i64 outer, i64 count, i64 chunk, i32 chunks, i32 width, "
+                "i32 aligned, f32 divisor"),
+        kernels(columns, f"ptr x, ptr partial, ptr y, i64 inner, f32 divisor, {WALK}"),
+        kernels("combine", "ptr partial, ptr y, i64 results, i32 chunks, i32 width, f32 divisor"), state)
+
+
+_SUM = _fold("sum", {dtype: 4 if dtype in FLOAT_DTYPES else 8 for dtype in _NUMBERS})
+_WIDE_SUM = _fold("sum", _SUM.state, "wide_columns")
+_MAX, _MIN = (_fold(name, {dtype: 8 if dtype == "int64" else 4 for dtype in _NUMBERS}) for name in ("max", "min"))
+_ARGMAX = _fold("argmax", dict.fromkeys(_NUMBERS, 16))
+_VAR = _fold("var", dict.fromkeys(FLOAT_DTYPES, 12))
+_SUM_OF_PLANES = Kernel("reduce.cu", "sum_columns_of_planes", f"ptr x, ptr header, ptr partial, ptr y, i64 inner, "
+                        f"f32 divisor, {WALK}", threads=THREADS)
+_NAN_FLAG = per_dtype("reduce.cu", "nan_flag", "ptr x, ptr flag", threads=1)
+
+
+def per_piece(source: str, entry: str, args: str, **options: Any) -> dict[tuple[str, bool], Kernel]:
+    """Returns kernels by (dtype, whether they read pieces of 16 bytes, or single elements)."""
+    kernels = {}
+    for wide, name in ((True, entry), (False, f"{entry}_single")):
+        found = per_dtype(source, name, args, threads=THREADS, **options)
+        kernels.update({(dtype, wide): kernel for dtype, kernel in found.items()})
+    return kernels
+
+
+class Walk(NamedTuple):
+    """How blocks walk down the columns of a matrix; see reduce.cuh."""
+
+    grid: int
+    chunks: int
+    chunk: int    # rows of a block
+    block: bytes  # the kernel's argument
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+@_cached
+def walk(rows: int, columns: int, blocks: int = BLOCKS) -> Walk:
+    """Divides a matrix of `columns` pieces per row among blocks, in tiles of columns and chunks of rows."""
+    tiles = ceil_div(columns, THREADS // max(1, min(4, rows)))
+    width = ceil_div(columns, max(1, tiles)) or 1
+    step = max(1, min(THREADS // width, rows))
+    steps = ceil_div(ceil_div(rows, step), ceil_div(blocks, max(1, tiles)))
+    chunk = step * min(LONGEST, max(4, steps))
+    chunks = ceil_div(rows, chunk)
+    block = struct.pack("@qqiiiiq", rows, columns, width, step, tiles, chunks, chunk)
+    return Walk(tiles * chunks, chunks, chunk, block)
+
+
+class _Plan(NamedTuple):
+    order: Shape | None      # axes to permute first
+    wide: bool               # columns are read 16 bytes at a time
+    chunks: int
+    grid: int
+    args: tuple              # of the kernel, behind its pointers and before its divisor
+    walk: tuple[bytes, ...]  # its last argument, for columns
+
+
+@_cached
+def _view(shape: Shape, axes: Shape) -> tuple[int, int, int] | None:
+    """Returns (outer, count, inner) if the reduced axes are neighbours, but for axes of length 1, else None."""
+    if 0 in shape:
+        return prod([n for k, n in enumerate(shape) if k not in axes]), 0, 1
+    kinds = [(n, k in axes) for k, n in enumerate(shape) if n > 1]
+    first = next((k for k, (_, reduced) in enumerate(kinds) if reduced), len(kinds))
+    behind = next((k for k in range(first, len(kinds)) if not kinds[k][1]), len(kinds))
+    if any(reduced for _, reduced in kinds[behind:]):
+        return None
+    outer, count, inner = (prod([n for n, _ in part]) for part in (kinds[:first], kinds[first:behind], kinds[behind:]))
+    return (outer, count, inner) if count > 1 else (outer * inner, 1, 1)
+
+
+@_cached
+def _plan(shape: Shape, axes: Shape, lanes: int, may_be_wide: bool) -> _Plan:
+    view, order = _view(shape, axes), None
+    if view is None:
+        kept = [k for k in range(len(shape)) if k not in axes]
+        order = (*kept, *axes)
+        view = prod([shape[k] for k in kept]), prod([shape[k] for k in axes]), 1
+    outer, count, inner = view
+    if inner > 1:
+        wide = may_be_wide and inner % lanes == 0
+        pieces = inner // lanes if wide else inner
+        w = walk(count, outer * pieces)
+        return _Plan(order, wide, w.chunks, w.grid, (pieces,), (w.block,))
+    width, chunk = _row_threads(outer, count, lanes)
+    chunks = max(1, ceil_div(count, chunk))
+    aligned = outer == 1 or count % lanes == 0
+    return _Plan(order, False, chunks, ceil_div(outer * chunks, THREADS // width),
+                 (outer, count, chunk, chunks, width, int(aligned)), ())
+
+
+def row_width(pieces: int) -> int:
+    """Returns how many threads take a row: a power of two up to a warp, or a block."""
+    return THREADS if pieces > 32 * SMALL_ROW else min(32, 1 << max(0, pieces - 1).bit_length())
+
+
+def _row_threads(outer: int, count: int, lanes: int) -> tuple[int, int]:
+    """Returns how many threads take a chunk of a row, and how many elements a chunk has, a multiple of `lanes`."""
+    pieces = ceil_div(count, lanes)
+    width = row_width(pieces)
+    if width < THREADS:
+        return width, max(1, pieces) * lanes
+    per_round = THREADS * lanes
+    rounds = ceil_div(count, ceil_div(BLOCKS, outer) * per_round)
+    return THREADS, per_round * min(LONGEST, max(4, rounds))
+
+
+def reduce(fold: Fold, x: Array, axes: Shape, shape: Shape, dtype: str, divisor: float = 1.0) -> Array:
+    """Returns x reduced over `axes`, ascending, in an array of the given shape and dtype."""
+    y = empty(shape, dtype)
+    if not y.size:
+        return y
+    stored = "uint8" if x.dtype == "bool" else x.dtype
+    plan = _plan(x.shape, axes, 16 // ITEMSIZE[stored], fold is _SUM)
+    if plan.order:
+        x = permute.impls["cuda"](x, axes=plan.order)
+    merged = dtype if fold is _SUM and dtype == "float32" else stored  # sums of 16-bit elements stay as they were made
+    partial = None
+    if plan.chunks > 1 or merged != stored:
+        partial = empty((y.size * plan.chunks * fold.state[stored],), "uint8")
+    memory = x.derived.planes() if plan.wide and x.__class__ is Deferred else None
+    if memory:
+        elements, header, _ = memory
+        _SUM_OF_PLANES(plan.grid, elements, header, partial, y, *plan.args, divisor, *plan.walk)
+    else:
+        kernel = (_WIDE_SUM if plan.wide else fold).columns if plan.walk else fold.rows
+        kernel[stored](plan.grid, x, partial, y, *plan.args, divisor, *plan.walk)
+    if partial is not None:
+        _combine(fold, merged, partial, plan.chunks, y, divisor)
+    return y
+
+
+def _combine(fold: Fold, dtype: str, partial: Array, chunks: int, y: Array, divisor: float) -> None:
+    width = THREADS if chunks > 32 else 1 << (chunks - 1).bit_length()  # threads of a result
+    fold.combine[dtype](ceil_div(y.size, THREADS // width), partial, y, y.size, chunks, width, divisor)
+
+
+@ops.sum.impl("cuda")
+def sum_cuda(x: Array, *, axis: Axes, keepdims: bool, dtype: str | None) -> Array:
+    result = dtype or (x.dtype if x.dtype in FLOAT_DTYPES else "int64")
+    shape = ops.reduced_shape(x.shape, axis, keepdims, "sum")
+    return reduce(_SUM, x, ops.normal_axes(axis, x.ndim, "sum"), shape, result)
+
+
+@ops.mean.impl("cuda")
+def mean_cuda(x: Array, *, axis: Axes, keepdims: bool) -> Array:
+    shape, count = ops.reduced_shape(x.shape, axis, keepdims, "mean"), ops.reduced_count(x.shape, axis, "mean")
+    return reduce(_SUM, x, ops.normal_axes(axis, x.ndim, "mean"), shape, x.dtype, count)
+
+
+@ops.sum_to.impl("cuda")
+def sum_to_cuda(x: Array, *, shape: Shape) -> Array:
+    return reduce(_SUM, x, ops.repeated_axes(x.shape, shape), shape, x.dtype)
+
+
+@ops.var.impl("cuda")
+def var_cuda(x: Array, *, axis: Axes, keepdims: bool, correction: int) -> Array:
+    shape, count = ops.reduced_shape(x.shape, axis, keepdims, "var"), ops.reduced_count(x.shape, axis, "var")
+    return reduce(_VAR, x, ops.normal_axes(axis, x.ndim, "var"), shape, x.dtype, count - correction)
+
+
+@ops.max.impl("cuda")
+def max_cuda(x: Array, *, axis: Axes, keepdims: bool) -> Array:
+    shape = ops.reduced_shape(x.shape, axis, keepdims, "max")
+    return reduce(_MAX, x, ops.normal_axes(axis, x.ndim, "max"), shape, x.dtype)
+
+
+@ops.min.impl("cuda")
+def min_cuda(x: Array, *, axis: Axes, keepdims: bool) -> Array:
+    shape = ops.reduced_shape(x.shape, axis, keepdims, "min")
+    return reduce(_MIN, x, ops.normal_axes(axis, x.ndim, "min"), shape, x.dtype)
+
+
+@ops.argmax.impl("cuda")
+def argmax_cuda(x: Array, *, axis: int | None, keepdims: bool) -> Array:
+    shape = ops.reduced_shape(x.shape, axis, keepdims, "argmax")
+    return reduce(_ARGMAX, x, ops.normal_axes(axis, x.ndim, "argmax"), shape, "int64")
+
+
+def nan_flag(x: Array) -> Array:
+    """Returns 1, int32 of shape (), if floating x holds a NaN, else 0."""
+    flag = empty((), "int32")
+    _NAN_FLAG[x.dtype](1, reduce(_MAX, x, tuple(range(x.ndim)), (), x.dtype), flag)
+    return flag

@@ -1,0 +1,230 @@
+// What:    y[o, i] = fold of x[o, r, i] over r: sum (or mean), max, min, argmax, var; o, r, i of (outer, count, inner)
+// Layout:  x is contiguous, so `inner` = 1 reduces rows, `outer` = 1 columns.
+// Passes:  where there are few results, r is cut into chunks, whose states go to partial[result][chunk]; `combine`
+//          merges those. The number of chunks follows from the shape, so the order of merging does too.
+// Accuracy: a thread merges the elements of a piece pairwise, then piece after piece, few of them as chunks are short;
+//          threads and chunks are merged as a tree. Integers are summed in 64 bits.
+// Requires: 16-byte aligned tensors.
+// Threads: rows: a group of `width` threads per chunk; columns: see reduce.cuh.
+#include <limits>
+
+#include "lazy/planes.cuh"
+#include "reduce.cuh"
+
+using u8 = unsigned char;
+using i32 = int;
+
+template <class T> constexpr bool FLOATING = !std::is_integral<T>::value;
+template <class T> constexpr T LEAST = std::numeric_limits<T>::min();
+template <class T> constexpr T MOST = std::numeric_limits<T>::max();
+template <bool CONDITION, class A, class B> using If = typename std::conditional<CONDITION, A, B>::type;
+
+template <class T> __device__ __forceinline__ auto widened(T v) {  // float, or the integer of at least 32 bits
+  if constexpr (FLOATING<T>) return to_float(v);
+  else return If<sizeof(T) == 8, i64, int>(v);
+}
+template <class T> using Wide = decltype(widened(T()));
+template <class T> __device__ __forceinline__ T narrowed(Wide<T> v) {
+  if constexpr (FLOATING<T>) return from_float<T>(v);
+  else return T(v);
+}
+
+// ---- folds: State of one element, of no element, of two states; and the result
+
+template <class T> struct Sum {
+  using State = If<FLOATING<T>, float, i64>;
+  using Result = If<FLOATING<T>, T, i64>;
+  static __device__ State none() { return 0; }
+  static __device__ State of(T v, i64) { return widened(v); }
+  static __device__ State merge(State a, State b) { return a + b; }
+  static __device__ Result result(State s, float divisor) {
+    if constexpr (FLOATING<T>) return from_float<T>(s / divisor);
+    else return s;
+  }
+};
+
+template <class T, bool LARGEST> struct Extremum {  // NaN wins
+  using State = Wide<T>;
+  using Result = T;
+  static __device__ State none() {
+    if constexpr (FLOATING<T>) return LARGEST ? -INFINITY : INFINITY;
+    else return LARGEST ? LEAST<State> : MOST<State>;
+  }
+  static __device__ State of(T v, i64) { return widened(v); }
+  static __device__ State merge(State a, State b) { return a != a || (LARGEST ? a >= b : a <= b) ? a : b; }
+  static __device__ Result result(State s, float) { return narrowed<T>(s); }
+};
+template <class T> using Max = Extremum<T, true>;
+template <class T> using Min = Extremum<T, false>;
+
+template <class Value> struct Indexed {
+  Value value;
+  i64 index;
+};
+template <class T> struct ArgMax {  // NaN wins, and the first of equals
+  using State = Indexed<Wide<T>>;
+  using Result = i64;
+  static __device__ State none() { return {Max<T>::none(), MOST<i64>}; }
+  static __device__ State of(T v, i64 index) { return {widened(v), index}; }
+  static __device__ State merge(State a, State b) {
+    const bool nan_a = a.value != a.value, nan_b = b.value != b.value;
+    const bool equal = a.value == b.value || (nan_a && nan_b);
+    return (equal ? a.index < b.index : nan_a || (!nan_b && a.value > b.value)) ? a : b;
+  }
+  static __device__ Result result(State s, float) { return s.index; }
+};
+
+template <class T> struct Var {  // divisor: count - correction
+  using State = Moments;
+  using Result = T;
+  static __device__ State none() { return {0, 0, 0}; }
+  static __device__ State of(T v, i64) { return {to_float(v), 0, 1}; }
+  static __device__ State merge(State a, State b) { return merge_moments(a, b); }
+  static __device__ Result result(State s, float divisor) { return from_float<T>(s.m2 / divisor); }
+};
+
+template <class Fold> struct Merge {
+  using State = typename Fold::State;
+  __device__ State operator()(const State &a, const State &b) const { return Fold::merge(a, b); }
+};
+
+// The state of v[0], .., v[N - 1], of which the first one has the given index; merged as a tree.
+template <class Fold, int N, class T>
+__device__ __forceinline__ typename Fold::State fold_piece(const T *v, i64 index) {
+  if constexpr (N == 1) return Fold::of(v[0], index);
+  else return Fold::merge(fold_piece<Fold, N / 2>(v, index), fold_piece<Fold, N / 2>(v + N / 2, index + N / 2));
+}
+
+// ---- rows: aligned says that every row and chunk starts at a multiple of 16 bytes
+
+template <class Fold, class T>
+__device__ __forceinline__ void rows(const T *__restrict__ x, typename Fold::State *partial, typename Fold::Result *y,
+                                     i64 outer, i64 count, i64 chunk, int chunks, int width, int aligned,
+                                     float divisor) {
+  constexpr int L = LANES<T>, AHEAD = 4;
+  const i64 item = i64(blockIdx.x) * (THREADS / width) + threadIdx.x / width;  // a chunk of a row
+  const int lane = threadIdx.x % width;
+  const bool mine = item < outer * chunks;
+  const i64 begin = item % chunks * chunk, end = !mine ? begin : begin + chunk < count ? begin + chunk : count;
+  const T *row = x + item / chunks * count;
+  const i64 whole = aligned ? end - (end - begin) % L : begin;  // pieces of L end here
+  typename Fold::State s = Fold::none();
+  i64 k = begin + lane * L;
+  for (; k + (AHEAD - 1) * width * L < whole; k += AHEAD * width * L) {
+    Packet<T> packet[AHEAD];
+#pragma unroll
+    for (int p = 0; p < AHEAD; p++) packet[p] = load16(row + k + p * width * L);
+#pragma unroll
+    for (int p = 0; p < AHEAD; p++) s = Fold::merge(s, fold_piece<Fold, L>(packet[p].v, k + p * width * L));
+  }
+  for (; k < whole; k += width * L) {
+    const Packet<T> packet = load16(row + k);
+    s = Fold::merge(s, fold_piece<Fold, L>(packet.v, k));
+  }
+#pragma unroll 4
+  for (k = whole + lane; k < end; k += width) s = Fold::merge(s, Fold::of(row[k], k));
+  s = fold_group(s, width, Merge<Fold>());
+  if (lane || !mine) return;
+  if (partial) partial[item] = s;
+  else y[item] = Fold::result(s, divisor);
+}
+
+// ---- columns: Walk over (outer * inner / N) columns of `count` rows; inner counts pieces
+
+template <class T, int N> struct Flat {
+  const T *__restrict__ x;
+  __device__ __forceinline__ auto load(i64 i) const { return load_piece<N>(x + i); }
+  template <class Piece> __device__ __forceinline__ T at(const Piece &piece, int lane) const { return piece.v[lane]; }
+};
+
+// source: Flat, or Stored in the form that a float32 tensor has (planes.cuh)
+template <class Fold, int N, class Source>
+__device__ __forceinline__ void columns(const Source &source, typename Fold::State *partial,
+                                        typename Fold::Result *y, i64 inner, float divisor, const Walk &w) {
+  constexpr int AHEAD = 4;
+  const Place at(w);
+  const i64 stride = inner * N;
+  const i64 first = (at.column / inner * w.rows * inner + at.column % inner) * N;
+  typename Fold::State s[N];
+#pragma unroll
+  for (int lane = 0; lane < N; lane++) s[lane] = Fold::none();
+  i64 r = at.begin;
+  for (; r + (AHEAD - 1) * w.step < at.end; r += AHEAD * w.step) {
+    decltype(source.load(0)) piece[AHEAD];
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++) piece[k] = source.load(first + (r + k * w.step) * stride);
+#pragma unroll
+    for (int k = 0; k < AHEAD; k++)
+#pragma unroll
+      for (int lane = 0; lane < N; lane++)
+        s[lane] = Fold::merge(s[lane], Fold::of(source.at(piece[k], lane), r + k * w.step));
+  }
+  for (; r < at.end; r += w.step) {
+    const auto piece = source.load(first + r * stride);
+#pragma unroll
+    for (int lane = 0; lane < N; lane++) s[lane] = Fold::merge(s[lane], Fold::of(source.at(piece, lane), r));
+  }
+  fold_rows<N>(s, w, Merge<Fold>());
+  if (threadIdx.x >= w.width || at.column >= w.columns) return;
+#pragma unroll
+  for (int lane = 0; lane < N; lane++) {
+    const i64 result = at.column * N + lane;
+    if (partial) partial[result * w.chunks + at.chunk] = s[lane];
+    else y[result] = Fold::result(s[lane], divisor);
+  }
+}
+
+// ---- the chunks of one result per group of `width` threads
+
+template <class Fold>
+__device__ __forceinline__ void combine(const typename Fold::State *__restrict__ partial, typename Fold::Result *y,
+                                        i64 results, int chunks, int width, float divisor) {
+  const i64 result = i64(blockIdx.x) * (THREADS / width) + threadIdx.x / width;
+  const int lane = threadIdx.x % width, mine = result < results ? chunks : 0;
+  typename Fold::State s = Fold::none();
+#pragma unroll 4
+  for (int k = lane; k < mine; k += width) s = Fold::merge(s, partial[result * chunks + k]);
+  s = fold_group(s, width, Merge<Fold>());
+  if (lane == 0 && result < results) y[result] = Fold::result(s, divisor);
+}
+
+#define ENTRY(name) extern "C" __global__ void __launch_bounds__(THREADS, 3) name
+#define COLUMNS(name, Fold, T, N) \
+  ENTRY(name)(const T *x, Fold<T>::State *partial, Fold<T>::Result *y, i64 inner, float divisor, const Walk w) { \
+    columns<Fold<T>, N>(Flat<T, N>{x}, partial, y, inner, divisor, w); \
+  } \
+  ALPHA_KERNEL(name)
+#define FOLD(name, Fold, T, dtype) \
+  ENTRY(name##_rows_##dtype)(const T *x, Fold<T>::State *partial, Fold<T>::Result *y, i64 outer, i64 count, i64 chunk, \
+                             int chunks, int width, int aligned, float divisor) { \
+    rows<Fold<T>>(x, partial, y, outer, count, chunk, chunks, width, aligned, divisor); \
+  } \
+  ALPHA_KERNEL(name##_rows_##dtype) \
+  COLUMNS(name##_columns_##dtype, Fold, T, 1) \
+  ENTRY(name##_combine_##dtype)(const Fold<T>::State *partial, Fold<T>::Result *y, i64 results, int chunks, int width, \
+                                float divisor) { \
+    combine<Fold<T>>(partial, y, results, chunks, width, divisor); \
+  } \
+  ALPHA_KERNEL(name##_combine_##dtype)
+#define NUMBERS(T, dtype) \
+  FOLD(sum, Sum, T, dtype) \
+  COLUMNS(sum_wide_columns_##dtype, Sum, T, LANES<T>) \
+  FOLD(max, Max, T, dtype) \
+  FOLD(min, Min, T, dtype) \
+  FOLD(argmax, ArgMax, T, dtype)
+#define FLOATS(T, dtype) \
+  FOLD(var, Var, T, dtype) \
+  extern "C" __global__ void nan_flag_##dtype(const T *x, int *flag) { *flag = to_float(*x) != to_float(*x); } \
+  ALPHA_KERNEL(nan_flag_##dtype)
+FLOAT_KERNELS(NUMBERS)
+FLOAT_KERNELS(FLOATS)
+NUMBERS(u8, uint8)
+NUMBERS(i32, int32)
+NUMBERS(i64, int64)
+
+ENTRY(sum_columns_of_planes)(const void *x, const OperandHeader *header, float *partial, float *y, i64 inner,
+                             float divisor, const Walk w) {
+  const Stored stored(x, header, w.rows * w.columns * 4);
+  columns<Sum<float>, 4>(stored, partial, y, inner, divisor, w);
+}
+ALPHA_KERNEL(sum_columns_of_planes)

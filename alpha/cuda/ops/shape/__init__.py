@@ -1,0 +1,234 @@
+"""Movement of elements on the GPU (shape.cu).  How an array is cut into boxes follows from shapes alone."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import prod
+from typing import NamedTuple
+
+from alpha.cuda.ops.pointwise import convert, filled
+from alpha.cuda.ops.pointwise.layout import layout_type, merged, packed, strides_of
+from alpha.cuda.runtime.kernel import Kernel, per_dtype
+from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
+from alpha.errors import ShapeError, message
+from alpha.ops import shape as ops
+
+Axes = ops.Axes
+Shape = tuple[int, ...]
+
+THREADS = 256
+UNITS = 4      # moved by a thread in one pass
+NARROW = 16    # a matrix narrower than this is transposed as a box: tiles would be mostly empty
+COLUMNS = 128  # of take_grad that a warp adds in one pass
+
+_COPY_BOX, _TRANSPOSE, _TAKE = (
+    {size: Kernel("shape.cu", f"{name}_{size}", args, threads=THREADS) for size in (1, 2, 4, 8, 16)}
+    for name, args in (("copy_box", f"ptr from, ptr to, i64 n, {layout_type(2)} layout"),
+                       ("transpose", "ptr x, ptr y, i64 batches, i64 rows, i64 columns"),
+                       ("take", "ptr x, ptr index, ptr y, i64 n, i64 units, i64 rows")))
+_TAKE_GRAD = per_dtype("shape.cu", "take_grad", "ptr g, ptr index, ptr dx, i64 count, i64 rows, i64 columns",
+                       threads=THREADS)
+_cached = lru_cache(maxsize=4096)
+
+
+class Box(NamedTuple):
+    """A launch of copy_box; the offsets are bytes."""
+
+    kernel: Kernel
+    blocks: int
+    start: int  # in the array that is read
+    target: int  # in the array that is written
+    n: int
+    layout: bytes
+
+    def copy(self, x: Array, y: Array) -> None:
+        self.kernel(self.blocks, x.ptr + self.start, y.ptr + self.target, self.n, self.layout)
+
+
+def _box(where: str, sizes: Shape, source: Shape, destination: Shape, start: int, target: int, itemsize: int) -> Box:
+    """Plans the copy of a box of elements.
+
+    Args:
+        sizes: of the box.
+        source, destination: strides of its axes, in elements, in the array that is read and in the one that is written.
+        start, target: index of its first element in them.
+    """
+    if 0 in sizes:
+        return Box(_COPY_BOX[itemsize], 0, 0, 0, 0, b"")
+    box, strides = merged(sizes, (source, destination))
+    together = 1  # elements of a unit
+    if strides[0][0] == strides[1][0] == 1:
+        outer = (box[0], start, target, *strides[0][1:], *strides[1][1:])
+        together = max([k for k in (1, 2, 4, 8, 16) if k * itemsize <= 16 and all(n % k == 0 for n in outer)])
+    box = (box[0] // together, *box[1:])
+    strides = [(s[0], *[step // together for step in s[1:]]) for s in strides]
+    n, unit = prod(box), together * itemsize
+    return Box(_COPY_BOX[unit], -(-n // (THREADS * UNITS)), start * itemsize, target * itemsize, n,
+               packed(where, *merged(box[::-1], [s[::-1] for s in strides])))
+
+
+@ops.reshape.impl("cuda")
+def reshape_cuda(x: Array, *, shape: Shape) -> Array:
+    if -1 in shape:
+        left = x.size // -prod(shape)
+        shape = tuple([left if n == -1 else n for n in shape])
+    return x.reshaped(shape)
+
+
+# ---- axes ------------------------------------------------------------------------------------------------------------
+
+
+class Transpose(NamedTuple):
+    """A launch of transpose."""
+
+    kernel: Kernel
+    blocks: int
+    batches: int
+    rows: int
+    columns: int
+
+    def copy(self, x: Array, y: Array) -> None:
+        self.kernel(self.blocks, x, y, *self[2:])
+
+
+@_cached
+def _permutation(shape: Shape, axes: Shape, itemsize: int) -> tuple[Shape, Box | Transpose | None]:
+    """Returns the shape of the result and the launch that makes it; None where no element changes its place."""
+    axes = tuple([k % len(shape) for k in axes])
+    sizes = tuple([shape[k] for k in axes])
+    if 0 in sizes:
+        return sizes, None
+    strides = strides_of(shape)
+    source, destination = tuple([strides[k] for k in axes]), strides_of(sizes)
+    box, (steps, _) = merged(sizes, (source, destination))
+    if len(box) == 1:
+        return sizes, None
+    rows, columns = box[:2]
+    matrices = steps[:2] == (columns, 1) and steps[2:] in ((), (rows * columns,))
+    if matrices and min(rows, columns) >= NARROW:
+        batches, side = prod(box[2:]), 64 if itemsize < 4 else 32
+        tiles = batches * -(-rows // side) * -(-columns // side)
+        return sizes, Transpose(_TRANSPOSE[itemsize], tiles, batches, rows, columns)
+    return sizes, _box("permute", sizes, source, destination, 0, 0, itemsize)
+
+
+@ops.permute.impl("cuda")
+def permute_cuda(x: Array, *, axes: Shape) -> Array:
+    shape, launch = _permutation(x.shape, axes, ITEMSIZE[x.dtype])
+    if launch is None:
+        return x.reshaped(shape)
+    y = empty(shape, x.dtype)
+    launch.copy(x, y)
+    return y
+
+
+@_cached
+def _flip(shape: Shape, axis: Axes, itemsize: int) -> Box:
+    flipped = ops.normal_axes(axis, len(shape), "flip")
+    strides = strides_of(shape)
+    back = tuple([-step if k in flipped else step for k, step in enumerate(strides)])
+    return _box("flip", shape, back, strides, sum([(shape[k] - 1) * strides[k] for k in flipped]), 0, itemsize)
+
+
+@ops.flip.impl("cuda")
+def flip_cuda(x: Array, *, axis: Axes) -> Array:
+    y = empty(x.shape, x.dtype)
+    _flip(x.shape, axis, ITEMSIZE[x.dtype]).copy(x, y)
+    return y
+
+
+@_cached
+def _expansion(old: Shape, shape: Shape, itemsize: int) -> tuple[Shape, Box]:
+    new = len(shape) - len(old)
+    sizes = tuple([old[k - new] if n == -1 else n for k, n in enumerate(shape)])
+    source = (0,) * new + tuple([0 if n == 1 else step for n, step in zip(old, strides_of(old))])
+    return sizes, _box("expand", sizes, source, strides_of(sizes), 0, 0, itemsize)
+
+
+@ops.expand.impl("cuda")
+def expand_cuda(x: Array, *, shape: Shape) -> Array:
+    sizes, box = _expansion(x.shape, shape, ITEMSIZE[x.dtype])
+    if prod(sizes) == x.size:
+        return x.reshaped(sizes)
+    y = empty(sizes, x.dtype)
+    box.copy(x, y)
+    return y
+
+
+# ---- parts -----------------------------------------------------------------------------------------------------------
+
+
+@_cached
+def part(where: str, whole: Shape, ranges: tuple[ops.Range, ...], itemsize: int, write: bool) -> Box:
+    """Plans the copy between a part of an array, (first index, number of indices, step) along each axis, and an array
+    of its own: the part is written, or read.
+    """
+    sizes, strides = tuple([count for _, count, _ in ranges]), strides_of(whole)
+    steps = tuple([stride * step for stride, (_, _, step) in zip(strides, ranges)])
+    first = sum([stride * start for stride, (start, _, _) in zip(strides, ranges)])
+    if write:
+        return _box(where, sizes, strides_of(sizes), steps, 0, first, itemsize)
+    return _box(where, sizes, steps, strides_of(sizes), first, 0, itemsize)
+
+
+@_cached
+def _is_whole(whole: Shape, ranges: tuple[ops.Range, ...]) -> bool:
+    return all(start == 0 and count == n and (step == 1 or n == 1) for n, (start, count, step) in zip(whole, ranges))
+
+
+@ops.slice_axes.impl("cuda")
+def slice_axes_cuda(x: Array, *, ranges: tuple[ops.Range, ...], shape: Shape) -> Array:
+    if _is_whole(x.shape, ranges):
+        return x.reshaped(shape)
+    y = empty(shape, x.dtype)
+    part("slice_axes", x.shape, ranges, ITEMSIZE[x.dtype], False).copy(x, y)
+    return y
+
+
+@ops.slice_axes_grad.impl("cuda")
+def slice_axes_grad_cuda(g: Array, *, ranges: tuple[ops.Range, ...], shape: Shape) -> Array:
+    if _is_whole(shape, ranges):
+        return g.reshaped(shape)
+    dx = filled(shape, 0, g.dtype)
+    part("slice_axes_grad", shape, ranges, ITEMSIZE[g.dtype], True).copy(g, dx)
+    return dx
+
+
+@_cached
+def _padding(shape: Shape, widths: tuple[tuple[int, int], ...]) -> tuple[Shape, tuple[ops.Range, ...]]:
+    sizes = tuple([before + n + after for n, (before, after) in zip(shape, widths)])
+    return sizes, tuple([(before, n, 1) for n, (before, _) in zip(shape, widths)])
+
+
+@ops.pad.impl("cuda")
+def pad_cuda(x: Array, *, widths: tuple[tuple[int, int], ...], value: float) -> Array:
+    shape, ranges = _padding(x.shape, widths)
+    y = filled(shape, value, x.dtype)
+    part("pad", shape, ranges, ITEMSIZE[x.dtype], True).copy(x, y)
+    return y
+
+
+# ---- rows by their numbers -------------------------------------------------------------------------------------------
+
+
+@ops.take.impl("cuda")
+def take_cuda(x: Array, index: Array) -> Array:
+    index = index if index.dtype == "int64" else convert(index, "int64")
+    y = empty(index.shape + x.shape[1:], x.dtype)
+    if y.size and not x.shape[0]:
+        raise ShapeError(message("take", f"x has shape {x.shape}, no row to take", "pass an x with rows"))
+    if y.size:
+        nbytes = y.nbytes // index.size  # of a row
+        unit = min(16, nbytes & -nbytes)
+        _TAKE[unit](-(-y.nbytes // (unit * THREADS * UNITS)), x, index, y, y.nbytes // unit, nbytes // unit, x.shape[0])
+    return y
+
+
+@ops.take_grad.impl("cuda")
+def take_grad_cuda(g: Array, index: Array, *, rows: int) -> Array:
+    index = index if index.dtype == "int64" else convert(index, "int64")
+    dx = empty((rows, *g.shape[index.ndim:]), g.dtype)
+    columns = prod(dx.shape[1:])
+    warps = rows * -(-columns // COLUMNS)
+    _TAKE_GRAD[g.dtype](-(-warps * 32 // THREADS), g, index, dx, index.size, rows, columns)
+    return dx

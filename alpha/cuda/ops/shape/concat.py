@@ -1,0 +1,91 @@
+"""Joining arrays on the GPU: copies of boxes, or of what may consist of planes (concat_planes.cu).
+
+Where all parts have bounds the whole waits for its reader (lazy/deferred.py). Is it written as planes, parts of
+batch norm that wait themselves are written where they belong in it, by their own pass: nothing is copied.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from functools import partial as partial_of
+from math import prod
+
+from alpha.cuda.lazy.bounded import reserve_for
+from alpha.cuda.lazy.deferred import GUARDED, Memory, Rows, later, stored
+from alpha.cuda.lazy.operand import lost_ranges
+from alpha.cuda.ops.reduce import BLOCKS, THREADS, WALK, walk
+from alpha.cuda.ops.shape import Box, part
+from alpha.cuda.runtime.kernel import Kernel
+from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
+from alpha.ops.shape import concat
+
+LANES = 4  # elements that a thread takes at once
+_STORED = "ptr x, ptr header_of_x, ptr y"
+_PLANES = Kernel("concat_planes.cu", "concat_planes", f"{_STORED}, ptr header, i64 columns, i64 first, i32 blocks, "
+                 f"ptr lost_ranges, {WALK}", threads=THREADS)
+_ELEMENTS = Kernel("concat_planes.cu", "concat_stored", f"{_STORED}, i64 columns, i64 first, ptr flag, {WALK}",
+                   threads=THREADS)
+
+
+@lru_cache(maxsize=1024)
+def _joint(shapes: tuple[Shape, ...], axis: int) -> tuple[Shape, tuple[int, ...]]:
+    """Returns the shape of the whole, and where each part begins along the axis."""
+    first, axis = shapes[0], axis % len(shapes[0])
+    sizes = [s[axis] for s in shapes]
+    return (*first[:axis], sum(sizes), *first[axis + 1:]), tuple([sum(sizes[:k]) for k in range(len(sizes))])
+
+
+@lru_cache(maxsize=1024)
+def _boxes(shapes: tuple[Shape, ...], axis: int, itemsize: int) -> tuple[Box, ...]:
+    whole, begins = _joint(shapes, axis)
+    return tuple([part("concat", whole, tuple([(begin if k == axis % len(s) else 0, n, 1) for k, n in enumerate(s)]),
+                       itemsize, write=True) for s, begin in zip(shapes, begins)])
+
+
+@lru_cache(maxsize=1024)
+def _rows(shapes: tuple[Shape, ...], axis: int, blocks: int) -> tuple[Rows, ...]:
+    """Returns the part that each array is of the whole, whose rows are what is behind the axes before `axis`.
+
+    Args:
+        blocks: that go through a part, more or less.
+    """
+    whole, begins = _joint(shapes, axis)
+    axis %= len(whole)
+    count, inner = prod(whole[:axis]), prod(whole[axis + 1:])
+    widths = [s[axis] * inner for s in shapes]
+    walks = [walk(count, width // LANES, blocks) for width in widths]
+    total = sum([w.grid for w in walks])
+    return tuple([Rows(whole[axis] * inner, begin * inner, width, w, total)
+                  for begin, width, w in zip(begins, widths, walks)])
+
+
+@concat.impl("cuda")
+def concat_cuda(xs: list[Array], *, axis: int) -> Array:
+    shapes = tuple([x.shape for x in xs])
+    shape, _ = _joint(shapes, axis)
+    memory = reserve_for(shape, xs)
+    if memory:
+        return later(memory, xs, partial_of(_write, tuple(xs), axis))
+    y = empty(shape, xs[0].dtype)
+    for x, box in zip(xs, _boxes(shapes, axis, ITEMSIZE[y.dtype])):
+        box.copy(x, y)
+    return y
+
+
+def _write(xs: tuple[Array, ...], axis: int, memory: Memory, planes: bool) -> None:
+    """Writes the whole as planes, or its elements; as elements too where planes turn out not to hold it."""
+    shapes = tuple([x.shape for x in xs])
+    if planes:
+        for x, rows in zip(xs, _rows(shapes, axis, BLOCKS)):
+            _write_planes(x, rows, memory)
+    for x, rows in zip(xs, _rows(shapes, axis, GUARDED if planes else BLOCKS)):
+        joined = x.derived.elements_for(memory) if planes else None
+        _ELEMENTS(rows.walk.grid, *((joined, None) if joined else stored(x)), memory.elements, rows.columns, rows.first,
+                  memory.flag if planes else None, rows.walk.block)
+
+
+def _write_planes(x: Array, rows: Rows, whole: Memory) -> None:
+    """Writes the planes of a part: by the pass that it waits for, or from what is written."""
+    if not x.derived.join(whole, rows):
+        _PLANES(rows.walk.grid, *stored(x, write=True), whole.elements, whole.scale, rows.columns, rows.first,
+                rows.blocks, lost_ranges(), rows.walk.block)

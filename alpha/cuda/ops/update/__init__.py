@@ -1,0 +1,161 @@
+"""Optimizer steps on the GPU: one launch for all parameters (update.cu), which finds them in its arguments."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from math import sqrt
+from typing import NamedTuple
+
+from alpha.cuda.runtime.kernel import Kernel, per_dtype
+from alpha.cuda.runtime.memory import Array, empty
+from alpha.ops import update as ops
+
+Arrays = Sequence[Array]
+
+CHUNK = 8192  # elements per block
+WORDS = 480   # of 8 bytes in the table of a launch; see multi_tensor.cuh
+_ROWS = f"block[{8 * WORDS}] table, i32 count"
+TABLE = f"{_ROWS}, i32 chunk"
+
+
+def _step(entry: str, coefficients: str) -> dict[str, Kernel]:
+    names = ", ".join(c if c.startswith("i32 ") else f"f32 {c}" for c in coefficients.split(", "))
+    return per_dtype("update.cu", entry, f"{TABLE}, ptr factor, {names}")
+
+
+_SGD = _step("sgd", "lr, weight_decay")
+_SGD_MOMENTUM = _step("sgd_momentum", "lr, weight_decay, keep, take, now, ahead")
+_ADAM, _AMSGRAD = (_step(entry, "rate, inverse_root, beta1, take1, beta2, take2, eps, weight_decay, shrink")
+                   for entry in ("adam", "amsgrad"))
+_RMSPROP = {(centered, momentum): _step("rmsprop" + "_centered" * centered + "_momentum" * momentum,
+                                        "lr, alpha, take, eps, weight_decay, momentum")
+            for centered in (False, True) for momentum in (False, True)}
+_ADAMAX = _step("adamax", "rate, beta1, take1, beta2, eps, weight_decay")
+_RADAM = _step("radam", "rate, beta1, take1, beta2, take2, eps, weight_decay, shrink, i32 rectified")
+_ADAMOD = _step("adamod", "lr, rate, correction2, beta1, take1, beta2, take2, beta3, take3, eps, shrink")
+_EMA = _step("ema", "decay, take")
+_SQUARES = per_dtype("update.cu", "squares", f"{TABLE}, ptr partial")
+_DECIDE = Kernel("update.cu", "decide", "ptr squares, i32 count, ptr scale, ptr counts, ptr factor, "
+                 "i32 growth_interval, f32 largest, f32 max_norm")
+_TOTALS = Kernel("update.cu", "totals", f"{_ROWS}, ptr partial, i32 blocks, ptr y")
+
+
+class _Part(NamedTuple):
+    """Tensors begin .. end - 1 of the lists, which one launch serves."""
+
+    begin: int
+    end: int
+    blocks: int
+    pack: Callable[..., bytes]
+    rest: tuple[int, ...]  # what follows the addresses in the table: sizes, first blocks
+
+
+@lru_cache(maxsize=256)
+def _parts(sizes: tuple[int, ...], lists: int, chunk: int = CHUNK) -> list[_Part]:
+    """Divides `lists` lists of tensors of these sizes into launches, whose blocks take `chunk` elements each."""
+    parts = []
+    limit = WORDS // (lists + 2)
+    for begin in range(0, len(sizes), limit):
+        mine = sizes[begin:begin + limit]
+        first, blocks = [], 0
+        for size in mine:
+            first.append(blocks)
+            blocks += -(-size // chunk)
+        parts.append(_Part(begin, begin + len(mine), blocks, struct.Struct(f"{(lists + 2) * len(mine)}Q").pack,
+                           (*mine, *first)))
+    return parts
+
+
+def tables(lists: Sequence[Arrays], chunk: int = CHUNK) -> list[tuple[_Part, bytes]]:
+    """Returns each launch over lists of arrays, the first of which gives the sizes, with its table."""
+    parts = _parts(tuple([a.size for a in lists[0]]), len(lists), chunk)
+    return [(part, part.pack(*[a.ptr for arrays in lists for a in arrays[part.begin:part.end]], *part.rest))
+            for part in parts]
+
+
+def _update(kernels: dict[str, Kernel], lists: Sequence[Arrays], factor: Array | None, *coefficients: float) -> None:
+    """Runs a step: `lists` are those that it changes, in its order, and last the one that it reads, times factor."""
+    kernel = kernels[lists[0][0].dtype]
+    for part, table in tables(lists):
+        kernel(part.blocks, table, part.end - part.begin, CHUNK, factor, *coefficients)
+
+
+@ops.sgd_step.impl("cuda")
+def sgd_step_cuda(params: Arrays, grads: Arrays, momenta: Arrays, factor: Array | None, *, lr: float, momentum: float,
+                  dampening: float, nesterov: bool, weight_decay: float, first: bool) -> None:
+    if not momentum:
+        _update(_SGD, [params, grads], factor, lr, weight_decay)
+        return
+    keep, take = (0.0, 1.0) if first else (momentum, 1 - dampening)
+    now, ahead = (1.0, momentum) if nesterov else (0.0, 1.0)
+    _update(_SGD_MOMENTUM, [params, momenta, grads], factor, lr, weight_decay, keep, take, now, ahead)
+
+
+@ops.adam_step.impl("cuda")
+def adam_step_cuda(params: Arrays, grads: Arrays, m: Arrays, v: Arrays, vmax: Arrays, factor: Array | None, *,
+                   lr: float, step: int, beta1: float, beta2: float, eps: float, weight_decay: float,
+                   decoupled: bool) -> None:
+    lists = [params, m, v, vmax, grads] if vmax else [params, m, v, grads]
+    _update(_AMSGRAD if vmax else _ADAM, lists, factor, lr / (1 - beta1 ** step), 1 / sqrt(1 - beta2 ** step),
+            beta1, 1 - beta1, beta2, 1 - beta2, eps, *_decay(lr, weight_decay, decoupled))
+
+
+@ops.rmsprop_step.impl("cuda")
+def rmsprop_step_cuda(params: Arrays, grads: Arrays, square_avg: Arrays, grad_avg: Arrays, momenta: Arrays,
+                      factor: Array | None, *, lr: float, alpha: float, eps: float, weight_decay: float,
+                      momentum: float) -> None:
+    states = [*([grad_avg] if grad_avg else []), *([momenta] if momentum else [])]
+    _update(_RMSPROP[bool(grad_avg), bool(momentum)], [params, square_avg, *states, grads], factor, lr,
+            alpha, 1 - alpha, eps, weight_decay, momentum)
+
+
+@ops.adamax_step.impl("cuda")
+def adamax_step_cuda(params: Arrays, grads: Arrays, m: Arrays, u: Arrays, factor: Array | None, *, lr: float, step: int,
+                     beta1: float, beta2: float, eps: float, weight_decay: float) -> None:
+    _update(_ADAMAX, [params, m, u, grads], factor, lr / (1 - beta1 ** step), beta1, 1 - beta1, beta2, eps,
+            weight_decay)
+
+
+@ops.radam_step.impl("cuda")
+def radam_step_cuda(params: Arrays, grads: Arrays, m: Arrays, v: Arrays, factor: Array | None, *, lr: float, step: int,
+                    beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool) -> None:
+    rate, rectified = ops.radam_rate(lr, step, beta1, beta2)
+    _update(_RADAM, [params, m, v, grads], factor, rate, beta1, 1 - beta1, beta2, 1 - beta2, eps,
+            *_decay(lr, weight_decay, decoupled), rectified)
+
+
+@ops.adamod_step.impl("cuda")
+def adamod_step_cuda(params: Arrays, grads: Arrays, m: Arrays, v: Arrays, s: Arrays, factor: Array | None, *, lr: float,
+                     step: int, beta1: float, beta2: float, beta3: float, eps: float, weight_decay: float) -> None:
+    _update(_ADAMOD, [params, m, v, s, grads], factor, lr, 1 / (1 - beta1 ** step), 1 - beta2 ** step,
+            beta1, 1 - beta1, beta2, 1 - beta2, beta3, 1 - beta3, eps, 1 - lr * weight_decay)
+
+
+@ops.ema_step.impl("cuda")
+def ema_step_cuda(averages: Arrays, params: Arrays, *, decay: float) -> None:
+    _update(_EMA, [averages, params], None, decay, 1 - decay)
+
+
+@ops.sums_of_squares.impl("cuda")
+def sums_of_squares_cuda(tensors: Arrays) -> Array:
+    squares, y = _SQUARES[tensors[0].dtype], empty((len(tensors),), "float32")
+    for part, table in tables([tensors]):
+        count, partial = part.end - part.begin, empty((part.blocks,), "float32")
+        squares(part.blocks, table, count, CHUNK, partial)
+        _TOTALS(count, table, count, partial, part.blocks, y.ptr + 4 * part.begin)
+    return y
+
+
+@ops.loss_scale_step.impl("cuda")
+def loss_scale_step_cuda(squares: Array, scale: Array, counts: Array, *, growth_interval: int,
+                         max_norm: float) -> Array:
+    factor = empty((), "float32")
+    _DECIDE(1, squares, squares.size, scale, counts, factor, growth_interval, ops.LARGEST_SCALE, max_norm)
+    return factor
+
+
+def _decay(lr: float, weight_decay: float, decoupled: bool) -> tuple[float, float]:
+    """Returns the weight decay in the gradient, and the factor that shrinks the parameters."""
+    return (0.0, 1 - lr * weight_decay) if decoupled else (weight_decay, 1.0)

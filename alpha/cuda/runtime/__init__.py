@@ -1,0 +1,1 @@
+"""Driver, memory, launches and recordings; nothing here knows an op."""

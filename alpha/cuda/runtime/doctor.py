@@ -1,0 +1,86 @@
+"""What the CUDA backend has to work with here, and what is missing, with the fix; and building kernels ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+from alpha.backend import get_backend
+from alpha.build import version_of
+from alpha.cuda.runtime import kernel
+from alpha.cuda.runtime.context import INSTALL, context
+from alpha.cuda.runtime.memory import mib
+from alpha.errors import AlphaError, CompileError
+
+
+def report() -> Iterator[str]:
+    """Yields a line each about PyCUDA, the device, nvcc and the compiled kernels."""
+    yield from _device()
+    yield from _compiled()
+
+
+def _device() -> Iterator[str]:
+    try:
+        version = metadata.version("pycuda")
+    except metadata.PackageNotFoundError:
+        yield f"PyCUDA: not installed; {INSTALL}"
+        return
+    try:
+        get_backend("cuda")
+    except AlphaError as error:
+        yield f"PyCUDA {version}, CUDA device: {one_line(error)}"
+        return
+    driver = context.driver
+    api = driver.get_driver_version()
+    free, total = driver.mem_get_info()
+    yield f"PyCUDA {version}, driver for CUDA {api // 1000}.{api % 1000 // 10}"
+    yield (f"CUDA device {context.index}: {context.name}, compute capability {'.'.join(map(str, context.capability))} "
+           f"({context.arch}), {context.sm_count} SMs, {mib(free)} of {mib(total)} free")
+
+
+def _compiled() -> Iterator[str]:
+    try:
+        path = kernel.nvcc()
+        release = [line.rpartition(", ")[2] for line in version_of((path,)).splitlines() if "release" in line]
+        yield f"nvcc: {path}, {release[0] if release else 'of an unknown release'}"
+    except CompileError as error:
+        yield f"nvcc: {one_line(error)}"
+        return
+    units = kernel.units()
+    if not context.arch:
+        yield f"CUDA kernels: {len(units)} modules; python -m alpha build-kernels --arch sm_90a compiles without a GPU"
+    else:
+        found = sum(kernel.NvccToolchain().is_cached(unit.source, dict(unit.defines), context.arch) for unit in units)
+        rest = "" if found == len(units) else "; the rest is compiled at first use, or by python -m alpha build-kernels"
+        yield f"CUDA kernels: {found} of {len(units)} modules are compiled for {context.arch}{rest}"
+
+
+def build_kernels(arches: list[str]) -> tuple[list[str], bool]:
+    """Compiles every kernel for some architectures, those of the device if none is named.
+
+    Returns what to print, and whether everything that could be asked for was built: no GPU and no nvcc are no failure
+    unless an architecture was named.
+    """
+    try:
+        if not arches:
+            get_backend("cuda")
+            arches = [context.arch]
+        kernel.nvcc()
+    except AlphaError as error:
+        named = bool(arches) and not context.arch
+        return [f"CUDA kernels: none built: {one_line(error)}; --arch sm_90a builds without a GPU"], not named
+    lines, good = [], True
+    for arch in arches:
+        failed = kernel.compile_all(arch)
+        total = len(kernel.units())
+        lines.append(f"CUDA kernels: {total - len(failed)} of {total} modules are compiled for {arch}")
+        lines += [f"{Path(unit.source).name}: {error}" for unit, error in failed.items()]
+        good = good and not failed
+    return lines, good
+
+
+def one_line(error: AlphaError) -> str:
+    """Returns what is wrong and the fix, in a line."""
+    what, _, fix = str(error).partition("\nhelp: ")
+    return f"{what.partition(': ')[2]}; {fix}"

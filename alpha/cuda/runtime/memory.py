@@ -1,0 +1,399 @@
+"""Device memory: arrays in a PyCUDA memory pool, with counters, a limit, and a report when it runs out.
+
+A block that is freed goes back to the pool at once, while kernels that use it may still be running. That is safe
+because all kernels run in order on one stream: whoever gets the block next writes it after they have read it.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections import deque
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from alpha.config import config
+from alpha.cuda.runtime.context import context, fault
+from alpha.errors import OutOfMemoryError, message
+from alpha.graph import Node
+from alpha.tensor import Tensor
+
+Shape = tuple[int, ...]
+
+ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "uint8": 1, "bool": 1}
+PINNED_FROM = 1 << 16  # bytes from which a copy to the device goes through page-locked memory
+LARGEST = 8            # tensors named when memory has run out
+LEAST = 2              # bytes of the smallest block that is asked for; Pool.keep_one has the size below it
+
+here = context.here
+
+on_allocate: Callable[[int, int], None] | None = None  # called with the address and size of every new block
+on_exhaustion: Callable[[], None] | None = None        # called when memory has run out, before the last try
+recorder: Any = None                                   # while the compute stream is recorded (runtime/recording.py)
+
+
+class Derived(dict[str, Any]):
+    """What was computed from the elements of some memory, by name, until they change; each has .ptr and .nbytes.
+
+    Whatever overwrites elements clears it: `Op` for the arguments that an op mutates, and the backend's copy_into.
+    """
+
+    visible = False  # to other libraries, which write without a word: then nothing may be kept
+
+
+class Array:
+    """Elements on the device, C-contiguous, from the start of a block of the pool.
+
+    Attributes:
+        ptr: device address, a multiple of 256.
+        shape, dtype, size, nbytes: as of a NumPy array; the dtype is a name such as "float32".
+        block: the pool's allocation, freed with the last array that uses it; or the owner of memory from elsewhere.
+        derived: what was computed from the elements, shared by all arrays over the memory; None until it is used.
+    """
+
+    __slots__ = ("__weakref__", "block", "derived", "dtype", "nbytes", "ptr", "shape", "size")
+
+    def __init__(self, block: Any, ptr: int, shape: Shape, dtype: str, size: int, nbytes: int,
+                 derived: Derived | None = None) -> None:
+        self.block, self.ptr, self.derived = block, ptr, derived
+        self.shape, self.dtype = shape, dtype  # assigned in threes at most: more would make a tuple first
+        self.size, self.nbytes = size, nbytes
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def reshaped(self, shape: Shape) -> Array:
+        """Returns an array of another shape over the same memory."""
+        return Array(self.block, self.ptr, shape, self.dtype, self.size, self.nbytes, self.derive())
+
+    def derive(self) -> Derived:
+        """Returns `derived`, made if need be."""
+        if self.derived is None:
+            self.derived = Derived()
+        return self.derived
+
+    def __repr__(self) -> str:
+        return f"<cuda Array {self.shape} {self.dtype} at {self.ptr:#x}>"
+
+
+class Deferred(Array):
+    """A float32 array whose elements may not be written yet: to take `ptr` has them written.
+
+    Its memory is known to `derived`, alpha.cuda.lazy.deferred.Contents.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, shape: Shape, size: int, nbytes: int, derived: Any) -> None:
+        self.shape, self.dtype, self.size, self.nbytes, self.derived = shape, "float32", size, nbytes, derived
+
+    @property
+    def block(self) -> Any:
+        return self.derived.memory.elements.block
+
+    @property
+    def ptr(self) -> int:  # type: ignore[override]
+        return self.derived.elements().ptr
+
+    def reshaped(self, shape: Shape) -> Deferred:
+        return Deferred(shape, self.size, self.nbytes, self.derived)
+
+    def __repr__(self) -> str:
+        return f"<cuda Deferred {self.shape}>"
+
+
+class Beside(Array):
+    """An array that the pass of a deferred one writes, too: to take `ptr` has that pass run.
+
+    Attributes:
+        contents: that array's alpha.cuda.lazy.deferred.Contents; None when the pass has run.
+    """
+
+    __slots__ = ("address", "contents")
+
+    def __init__(self, x: Array, contents: Any) -> None:
+        self.block, self.shape, self.dtype, self.size, self.nbytes = x.block, x.shape, x.dtype, x.size, x.nbytes
+        self.derived, self.address, self.contents = None, x.ptr, contents
+
+    @property
+    def ptr(self) -> int:  # type: ignore[override]
+        contents = self.contents
+        if contents is not None:
+            contents.elements()  # one launch: as a rule nobody reads them any more
+        return self.address
+
+
+ARRAYS = (Array, Deferred, Beside)
+
+
+class Pool:
+    """PyCUDA's pools and what is counted about them.  Bytes are those asked for, not those that blocks round up to.
+
+    Attributes:
+        main: the pool of all arrays, but for those of recordings, which have an arena each.
+        device: the one that blocks are taken from now.
+        reserved: bytes that recordings hold.
+        peak: the most that was live since the last reset.
+        bound: at least the bytes of `main` that are live; what is freed counts until `count` has asked.
+    """
+
+    def __init__(self) -> None:
+        from pycuda.tools import DeviceMemoryPool, PageLockedMemoryPool
+
+        self.main, self.pinned = DeviceMemoryPool(), PageLockedMemoryPool()
+        self.device = self.main
+        self.peak = self.reserved = self.bound = 0
+        keep_one(self.main)
+        self._in_flight: deque[tuple[Any, Any]] = deque()  # (event, what the device uses until then)
+        self._lock = threading.RLock()  # reentrant: a garbage collection inside may call `until`
+
+    @property
+    def live(self) -> int:
+        recording = 0 if self.device is self.main else self.device.active_bytes
+        return self.main.active_bytes + self.reserved + recording
+
+    @property
+    def cached(self) -> int:
+        return self.main.managed_bytes - self.main.active_bytes
+
+    def count(self) -> None:
+        """Raises the peak to what is live, if that is more, and brings the bound down to it."""
+        surplus = self.bound - self.main.active_bytes
+        self.bound -= surplus  # not set: another thread may have added its block meanwhile
+        self.peak = max(self.peak, self.live)
+
+    def until(self, event: Any, thing: Any) -> None:
+        """Keeps `thing` alive until the event has passed, and lets go of what was kept for earlier events."""
+        self._in_flight.append((event, thing))
+        self.drain()
+
+    def drain(self) -> None:
+        """Lets go of what the device is done with."""
+        done = []
+        with self._lock:
+            while self._in_flight and self._in_flight[0][0].query():
+                done.append(self._in_flight.popleft())
+
+    def close(self) -> None:
+        """At exit, while the context is there: page-locked memory is given back, and nothing freed is held any more."""
+        self._in_flight.clear()
+        self.pinned.stop_holding()
+        self.main.stop_holding()
+
+
+def keep_one(device_pool: Any) -> None:
+    """Leaves a block of a size that nobody asks for in a pool.
+
+    A pool that holds none of its freed blocks needs a current context to take one back, and ends the process where
+    there is none: in a thread that never used the device, but drops the last reference to a tensor.
+    """
+    device_pool.allocate(1)
+
+
+pool: Pool = None  # type: ignore[assignment]  # made by `start`
+_starting = threading.Lock()
+
+
+def start() -> None:
+    """Makes the pools, once the context is there."""
+    global pool
+    with _starting:
+        if pool is None:
+            pool = Pool()
+            context.at_exit.append(pool.close)
+
+
+def empty(shape: Shape, dtype: str) -> Array:
+    """Returns an array with undefined elements.  Raises OutOfMemoryError."""
+    size, nbytes = extent(shape, dtype)
+    block = allocate(nbytes)
+    return Array(block, int(block), shape, dtype, size, nbytes)
+
+
+def extent(shape: Shape, dtype: str) -> tuple[int, int]:
+    """Returns size and bytes of an array."""
+    size = prod(shape)
+    return size, size * ITEMSIZE[dtype]
+
+
+def allocate(nbytes: int) -> Any:
+    """Returns a block of the pool of at least `nbytes` bytes; `int(block)` is its address."""
+    if not here.entered:
+        context.enter()
+    limit = config.cuda_memory_mib << 20
+    if limit and pool.live + nbytes > limit:
+        gc.collect()
+        if pool.live + nbytes > limit:
+            raise _out_of_memory(nbytes)
+    asked = nbytes if nbytes > LEAST else LEAST
+    try:
+        block = pool.device.allocate(asked)
+    except context.driver.MemoryError:
+        block = _allocate_again(nbytes, asked)
+    if recorder:
+        recorder.own.add(int(block))  # it serves several arrays at each replay, of which nobody is told
+    elif on_allocate:
+        on_allocate(int(block), nbytes)
+    pool.bound += asked
+    if recorder or pool.bound + pool.reserved > pool.peak:  # else there is no need to ask the pool
+        pool.count()
+    if limit and pool.live + pool.cached > limit:
+        free_cached()
+    return block
+
+
+def _allocate_again(nbytes: int, asked: int) -> Any:
+    """Tries once more, when garbage and cached blocks are gone."""
+    gc.collect()
+    if on_exhaustion:
+        on_exhaustion()
+    free_cached()
+    try:
+        return pool.device.allocate(asked)
+    except context.driver.MemoryError:
+        raise _out_of_memory(nbytes) from None
+
+
+def free_cached() -> None:
+    """Gives all blocks that no array uses back to the device."""
+    if pool is not None:
+        context.synchronize()
+        pool.drain()
+        pool.main.free_held()
+        keep_one(pool.main)
+
+
+def _out_of_memory(nbytes: int) -> OutOfMemoryError:
+    free, total = context.driver.mem_get_info()
+    limit = config.cuda_memory_mib
+    lines = "".join(f"\n  {mib(size)} {what}" for size, what in largest_tensors())
+    return OutOfMemoryError(message(
+        "cuda", f"out of memory: {mib(nbytes)} asked for, {mib(free)} of {mib(total)} are free on the device",
+        "use a smaller batch, or --precision bf16" + (", or raise ALPHA_CUDA_MEMORY_MIB" if limit else ""),
+        live=mib(pool.live), cached=mib(pool.cached), peak=mib(pool.peak), limit=f"{limit} MiB" if limit else "none",
+        **{"largest live tensors": lines or "none"}))
+
+
+def mib(nbytes: int) -> str:
+    return f"{nbytes / 2 ** 20:.1f} MiB"
+
+
+def largest_tensors(count: int = LARGEST) -> list[tuple[int, str]]:
+    """Returns (bytes, description) of the largest live arrays: shape, dtype, and the op that made each."""
+    holders: dict[int, tuple[Array, str]] = {}  # by block: to ask a deferred array for its address would write it
+    for thing in gc.get_objects():
+        if type(thing) is Node:
+            for data in thing.saved or ():
+                if type(data) in ARRAYS:
+                    holders.setdefault(id(data.block), (data, f"saved by {thing.op.name}"))
+        elif issubclass(type(thing), Tensor) and type(thing.data) in ARRAYS:
+            origin = f"made by {thing._node[0].op.name}" if thing._node else "a leaf, or without a graph"
+            holders[id(thing.data.block)] = (thing.data, origin)
+    found = []
+    for data, origin in holders.values():
+        found.append((data.nbytes, f"{data.shape} {data.dtype}, {origin}"))
+        found += [(made.nbytes, f"{data.shape} {name}, derived from the tensor {origin}")
+                  for name, made in (data.derived or {}).items()]
+    return sorted(found, reverse=True)[:count]
+
+
+def memory_summary() -> str:
+    """Returns a table: live, cached and peak bytes of the pool, free bytes of the device, the largest tensors."""
+    if pool is None:
+        return "no CUDA tensor was made in this process"
+    if not here.entered:
+        context.enter()
+    free, total = context.driver.mem_get_info()
+    limit = f"{config.cuda_memory_mib} MiB" if config.cuda_memory_mib else "none"
+    rows = [("live", mib(pool.live)), ("cached", mib(pool.cached)), ("peak", mib(pool.peak)), ("limit", limit),
+            ("free on the device", mib(free)), ("total on the device", mib(total))]
+    rows += [(what, mib(size)) for size, what in largest_tensors()]
+    width = max(len(name) for name, _ in rows)
+    return "\n".join([f"memory of {context.name}"] + [f"  {name:{width}}  {value:>14}" for name, value in rows])
+
+
+def upload(a: np.ndarray, dtype: str | None = None) -> Array:
+    """Returns a device array with the elements of `a`, there before any later kernel runs.
+
+    Large arrays travel through page-locked memory on the copy stream; the host goes on at once.
+    """
+    a = np.asarray(a, order="C")
+    if recorder:
+        return recorder.upload(a, dtype)
+    out = empty(a.shape, dtype or a.dtype.name)
+    if not a.nbytes:
+        return out
+    driver = context.driver
+    try:
+        if a.nbytes < PINNED_FROM:
+            driver.memcpy_htod_async(out.ptr, a, context.stream)
+            return out
+        staged = pool.pinned.allocate(a.shape, a.dtype)
+        staged[...] = a
+        context.copy_stream.wait_for_event(event().record(context.stream))  # the block's last reader is done
+        driver.memcpy_htod_async(out.ptr, staged, context.copy_stream)
+        copied = event().record(context.copy_stream)
+        context.stream.wait_for_event(copied)
+        pool.until(copied, staged)
+    except driver.Error as error:
+        raise fault(error) from error
+    return out
+
+
+def event() -> Any:
+    """Returns an event that orders streams and keeps no time, which is the cheaper kind."""
+    return context.driver.Event(context.driver.event_flags.DISABLE_TIMING)
+
+
+def download(x: Array, dtype: Any) -> np.ndarray:
+    """Returns a NumPy array with the elements of x, when everything before is done."""
+    if not here.entered:
+        context.enter()
+    if recorder:
+        raise recorder.refusal("a tensor is read back to the host")
+    out = np.empty(x.shape, dtype)
+    if not x.nbytes:
+        return out
+    try:
+        context.driver.memcpy_dtoh_async(out, x.ptr, context.stream)
+        context.stream.synchronize()
+    except context.driver.Error as error:
+        raise fault(error) from error
+    return out
+
+
+def copy(dst: Array, src: Array) -> None:
+    """Copies the bytes of src to dst, in stream order."""
+    if not here.entered:
+        context.enter()
+    if recorder:
+        recorder.hold((dst, src))
+    if src.nbytes:
+        try:
+            context.driver.memcpy_dtod_async(dst.ptr, src.ptr, src.nbytes, context.stream)
+        except context.driver.Error as error:
+            raise fault(error) from error
+
+
+class Lease:
+    """Holds the owner of memory from elsewhere until the kernels that were launched on it are done."""
+
+    def __init__(self, owner: Any) -> None:
+        self.owner = owner
+
+    def __del__(self) -> None:
+        if context.open:
+            if not here.entered:
+                context.enter()
+            pool.until(event().record(context.stream), self.owner)
+
+
+def wrap(ptr: int, shape: Shape, dtype: str, owner: Any) -> Array:
+    """Returns an array over memory of the device that somebody else owns; `owner` lives as long as it is in use."""
+    array = Array(Lease(owner), ptr, shape, dtype, *extent(shape, dtype))
+    array.derive().visible = True
+    return array

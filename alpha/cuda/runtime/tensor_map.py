@@ -1,0 +1,77 @@
+"""Tensor maps: what Hopper's copy engine (TMA) knows of a tensor, as 128 bytes in device memory.
+
+    tensor_maps(x.ptr, "float16", [(c, w, h, n)], [(64, 1, 1, 128)], (2 * c, 2 * w * c, 2 * h * w * c))
+    # boxes of 64 channels of one pixel of 128 images
+
+Kernels take maps by address and call ptx::tensor_map_acquire before the first use of each. Dimensions and boxes begin
+with the innermost one. What a box has beyond the tensor is read as zeros, and is not written.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+
+from alpha.cuda.runtime.libcuda import library
+from alpha.cuda.runtime.memory import Array, upload
+from alpha.errors import AlphaError, message
+
+Sizes = tuple[int, ...]
+
+TYPES = {"float16": 6, "float32": 7, "bfloat16": 9}    # CUtensorMapDataType
+SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}                # bytes -> CUtensorMapSwizzle
+L2_PROMOTION = 2                                       # 128 bytes: what a row of a box has
+NBYTES, ALIGNMENT = 128, 64
+KEPT = 4096                                            # maps; tensors of a training loop come back at their addresses
+
+
+def tensor_maps(ptr: int, dtype: str, dims: Sequence[Sizes], boxes: Sequence[Sizes], strides: Sizes, *,
+                swizzle: int = 128, apart: int = 0) -> Array:
+    """Returns maps of a tensor on the device that differ in their dimensions or boxes, one behind the other.
+
+    Each call uploads them: callers keep KEPT of them. Dimensions may overlap: with strides smaller than what the inner
+    ones take, rows begin within each other.
+
+    Args:
+        ptr: device address, a multiple of 16.
+        dtype: "float16", "bfloat16" or "float32".
+        dims: of each map, number of elements along each of up to 5 dimensions.
+        boxes: of each map; rows have at most `swizzle` bytes.
+        strides: bytes from an element to the next along each dimension but the first, multiples of 16.
+        swizzle: 128, 64, 32, or 0 for none.
+        apart: bytes from where a map's tensor begins to where that of the next one does; 0: all are of one.
+
+    Raises:
+        AlphaError: the driver refuses one.
+    """
+    return upload(np.concatenate([_encoded(ptr + k * apart, dtype, each, box, strides, swizzle)
+                                  for k, (each, box) in enumerate(zip(dims, boxes, strict=True))]))
+
+
+def _encoded(ptr: int, dtype: str, dims: Sizes, box: Sizes, strides: Sizes, swizzle: int) -> np.ndarray:
+    rank = len(dims)
+    memory = ctypes.create_string_buffer(NBYTES + ALIGNMENT)
+    at = -ctypes.addressof(memory) % ALIGNMENT
+    code = _encode()(
+        ctypes.addressof(memory) + at, TYPES[dtype], rank, ptr, (ctypes.c_uint64 * rank)(*dims),
+        (ctypes.c_uint64 * max(rank - 1, 1))(*strides), (ctypes.c_uint32 * rank)(*box),
+        (ctypes.c_uint32 * rank)(*[1] * rank), 0, SWIZZLES[swizzle], L2_PROMOTION, 0)
+    if code:
+        raise AlphaError(message("tensor_maps", f"the driver refuses it with error {code}",
+                                 "addresses and strides are multiples of 16 bytes, boxes have at most 256 elements a "
+                                 "dimension and as many bytes a row as the swizzle", address=hex(ptr), dtype=dtype,
+                                 dims=dims, strides=strides, box=box, swizzle=swizzle))
+    return np.frombuffer(memory.raw[at:at + NBYTES], np.uint8)
+
+
+@cache
+def _encode() -> ctypes._NamedFuncPointer:
+    """Returns cuTensorMapEncodeTiled of the driver that PyCUDA has loaded, which PyCUDA does not offer."""
+    function = library().cuTensorMapEncodeTiled
+    sizes, numbers, number = ctypes.POINTER(ctypes.c_uint64), ctypes.POINTER(ctypes.c_uint32), ctypes.c_uint32
+    function.argtypes = (ctypes.c_void_p, number, number, ctypes.c_void_p, sizes, sizes, numbers, numbers, number,
+                         number, number, number)
+    return function

@@ -1,0 +1,92 @@
+"""The tables of docs/performance.md and of the README, made from result files: nobody types a figure.
+
+    python -m benchmarks.performance            # writes the tables anew; a test sees to it that they are current
+
+A page holds a table between two comments, the first of which says what it is made of:
+
+    <!-- table: steps h100/compare.jsonl 512 fp32 bf16 -->
+    ...
+    <!-- end -->
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmarks import compare_tables, results
+from benchmarks.results import Row
+from benchmarks.shapes import PASSES
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md")
+BLOCK = re.compile(r"(<!-- table: (\w+) (\S+)((?: \S+)*) -->\n).*?(<!-- end -->)", re.DOTALL)
+COMPARED = (("fp32", "fp32", "strict float32"), ("fp32", "tf32", "TF32"), ("tf32", "tf32", "TF32"),
+            ("bf16", "bf16", "bfloat16"))   # alpha's mode, cuDNN's, and its name
+
+
+def steps(rows: Sequence[Row], *only: str) -> list[str]:
+    """Returns a line per network, batch and precision, in that order: time and memory beside the best of PyTorch.
+
+    only: batches and precisions that are wanted; default: all.
+    """
+    rows = results.latest(rows, compare_tables.KEY)
+    batches, precisions = {n for n in only if n.isdigit()}, {n for n in only if not n.isdigit()}
+    wanted = [row for row in rows if (not batches or str(row["batch"]) in batches)
+              and (not precisions or row["precision"] in precisions)]
+    return compare_tables.headline(sorted(wanted, key=compare_tables.order))
+
+
+def modes(rows: Sequence[Row]) -> list[str]:
+    """Returns a line per pair of modes: how many times as fast as cuDNN, geometric means over the layers."""
+    best: dict[tuple[str, str, str, str], float] = {}
+    for row in results.latest(rows, ("shape", "pass", "side", "mode")):
+        if row["us"] == row["us"] and not row["side"].endswith(("+split", "+counts")):
+            key = ("cuDNN" if row["side"].startswith("cuDNN") else "alpha", row["mode"], row["pass"], row["shape"])
+            best[key] = min(row["us"], best.get(key, row["us"]))
+    lines = []
+    for mode, peer, name in COMPARED:
+        ratios = {(p, shape): best["cuDNN", peer, p, shape] / us for (side, m, p, shape), us in best.items()
+                  if side == "alpha" and m == mode and ("cuDNN", peer, p, shape) in best}
+        means = [statistics.geometric_mean(r for (p, _), r in ratios.items() if p == wanted) for wanted in PASSES]
+        slowest = min(ratios, key=lambda at: ratios[at])
+        lines.append(f"| `{mode}` | {name} | " + " | ".join(f"{m:.2f}" for m in means)
+                     + f" | **{statistics.geometric_mean(ratios.values()):.2f}** | "
+                     f"{ratios[slowest]:.2f} ({slowest[1]} {slowest[0]}) |")
+    return compare_tables.table(("alpha", "cuDNN", *PASSES, "all passes", "slowest"), lines)
+
+
+def accuracy(rows: Sequence[Row]) -> list[str]:
+    """Returns a line per network: test accuracy in percent, alpha / PyTorch, the mean over the seeds."""
+    found: dict[str, dict[str, str]] = {}
+    for (_, model, precision), seeds in results.trainings(rows).items():
+        ours, theirs = (100 * statistics.mean(row[side]["accuracy"] for row in seeds) for side in ("alpha", "torch"))
+        found.setdefault(compare_tables.TITLES.get(model, model), {})[precision] = f"{ours:.2f} / {theirs:.2f}"
+    columns = [p for p in compare_tables.PRECISIONS if any(p in each for each in found.values())]
+    return compare_tables.table(("network", *columns), (f"| {name} | " + " | ".join(
+        found[name].get(p, "-") for p in columns) + " |" for name in sorted(found)))
+
+
+MAKERS: dict[str, Callable[..., list[str]]] = {"steps": steps, "modes": modes, "accuracy": accuracy}
+
+
+def filled(text: str) -> str:
+    """Returns a page with all of its tables made anew."""
+    def made(found: re.Match[str]) -> str:
+        head, maker, file, rest, end = found.groups()
+        lines = MAKERS[maker](results.read(RESULTS / file), *rest.split())
+        return head + "\n".join(lines) + "\n" + end
+    return BLOCK.sub(made, text)
+
+
+def main() -> None:
+    for page in PAGES:
+        page.write_text(filled(page.read_text()))
+        print(page.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()

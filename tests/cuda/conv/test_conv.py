@@ -1,0 +1,197 @@
+"""Convolution on CUDA: every candidate kernel, case by case, bitwise on integers; the ops; the choice of a kernel."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import alpha
+from alpha.config import config
+from alpha.errors import AlphaError
+from alpha.gradcheck import assert_equal_at
+from tests.conv_cases import CASES as CATALOGUE
+from tests.conv_cases import Case as Shape
+from tests.conv_cases import small_cases, square
+from tests.conv_oracle import conv_dgrad_padded, conv_fprop_padded
+from tests.cuda.agree import Case, agree, ints
+from tests.cuda.process import EMULATED
+
+pytestmark = pytest.mark.cuda
+
+
+def aligned(case: Shape) -> Shape:
+    """Returns the case with channels that 16-byte copies can read: a slab of k and a part of one, and column tails."""
+    groups = min(case.groups, 2)
+    return replace(case, groups=groups, ic=groups * 20, oc=groups * 36)
+
+
+SMALL = small_cases()
+LONG = (  # sums that are worth a split: within a tap, over taps, of unequal length, with tails, in groups
+    square("one tap", 2, 1, 1540, 20, 1), square("one tap, turned", 2, 1, 20, 1540, 1),
+    square("one tap, unaligned", 2, 1, 1541, 7, 1), square("one tap, unaligned, turned", 2, 1, 7, 1541, 1),
+    square("unequal sums", 3, 2, 100, 100, 3, 1, 1), square("unequal sums, unaligned", 3, 3, 50, 53, 3, 1, 1),
+    square("stride", 2, 5, 72, 76, 5, 2, 2), square("groups", 2, 3, 80, 88, 3, 1, 1, 1, 2))
+HELD = (  # tiles of rows in one block and in several, tails of rows, columns and channels, pixels that are left out
+    square("held", 37, 6, 64, 128, 1), square("held, stride", 13, 7, 64, 140, 1, 2),
+    square("held, tails", 3, 9, 20, 36, 1, 3), square("held, one position", 1, 1, 4, 4, 1))
+ALIGNED = tuple({replace(aligned(case), name=""): aligned(case) for case in SMALL}.values())
+
+
+def check_fprop(case: Shape, candidate) -> None:
+    from alpha.cuda.runtime.memory import download, empty, upload
+    x, w, b = ints(*case.x_shape), ints(*case.w_shape, seed=1), ints(case.oc, seed=2)
+    launch = candidate.prepare(case.desc)
+    y = empty(case.desc.y_shape, "float32")
+    launch(upload(x), upload(w), None, y, False)
+    sums = conv_fprop_padded(x, w, **case.attrs)
+    assert_equal_at(download(y, "float32"), sums.astype(np.float32), name=f"y of {case.name} by {candidate.name}")
+    y = empty(case.desc.y_shape, "float32")
+    launch(upload(x), upload(w), upload(b), y, True)
+    assert_equal_at(download(y, "float32"), np.maximum(sums + b, 0).astype(np.float32),
+                    name=f"relu(y + b) of {case.name} by {candidate.name}")
+
+
+def check_dgrad(case: Shape, candidate) -> None:
+    from alpha.cuda.runtime.memory import download, empty, upload
+    g, w = ints(*case.desc.y_shape), ints(*case.w_shape, seed=1)
+    dx = empty(case.x_shape, "float32")
+    candidate.prepare(case.desc)(upload(g), upload(w), dx)
+    expected = conv_dgrad_padded(g, w, case.hw, **case.attrs)
+    assert_equal_at(download(dx, "float32"), expected.astype(np.float32), name=f"dx of {case.name} by {candidate.name}")
+
+
+CHECKS = {"fprop": check_fprop, "dgrad": check_dgrad}
+
+
+def in_float32(pass_name: str) -> list:
+    """Returns the candidates of this file; tests/cuda/conv/test_conv_wgmma.py has those on tensor cores."""
+    from alpha.cuda.conv import planner
+    return [c for c in planner.candidates(pass_name) if c.reads == "float32"]
+
+
+@pytest.mark.parametrize("cases", [SMALL, ALIGNED, LONG], ids=["small", "aligned", "long"])
+@pytest.mark.parametrize("pass_name", CHECKS)
+def test_every_candidate_is_bitwise_right_on_integers(device, pass_name, cases):
+    served = set()
+    for candidate in in_float32(pass_name):
+        if EMULATED and getattr(candidate, "split", 1) > 1 and cases is not LONG:
+            continue  # its tile is there without slices too
+        for case in cases:
+            if not candidate.fits(case.desc):
+                CHECKS[pass_name](case, candidate)
+                served.add(case)
+    assert served == set(cases)
+
+
+@pytest.mark.parametrize("pass_name", CHECKS)
+def test_many_rows_and_columns_fill_several_tiles(device, pass_name):
+    """Sizes beyond every tile, with tails in rows, columns and channels."""
+    for case in (square("tiles", 37, 3, 36, 140, 3, 1, 1), square("tiles, unaligned", 37, 3, 35, 70, 3, 2, 1)):
+        if pass_name == "dgrad":
+            case = replace(case, ic=case.oc, oc=case.ic)
+        for candidate in in_float32(pass_name):
+            if not candidate.fits(case.desc):
+                CHECKS[pass_name](case, candidate)
+
+
+@pytest.mark.parametrize("case", HELD, ids=lambda case: case.name)
+def test_filters_that_stay_in_shared_memory(device, case):
+    from alpha.cuda.conv.ffma.conv_v2 import ConvV2Held
+    held = [c for c in in_float32("fprop") if isinstance(c, ConvV2Held)]
+    assert [c.fits(case.desc) for c in held] == [""] * len(held) != []
+    for candidate in held:
+        check_fprop(case, candidate)
+
+
+@pytest.mark.parametrize("pass_name", CHECKS)
+def test_every_split_is_reached(device, pass_name):
+    """Else its slices would go untested."""
+    from alpha.cuda.conv.ffma.slab import SlabTile
+    split = [c for c in in_float32(pass_name) if isinstance(c, SlabTile) and c.split > 1]
+    assert len(split) > 50
+    assert [c.name for c in split if all(c.fits(case.desc) for case in LONG)] == []
+
+
+CASES = [
+    Case("conv2d", ints(2, 7, 6, 4), ints(8, 3, 3, 4, seed=1), exact=True, stride=2, padding=1),
+    Case("conv2d", ints(2, 7, 6, 6), ints(9, 3, 2, 2, seed=1), exact=True, padding=(1, 0), dilation=2, groups=3),
+    Case("conv2d_dgrad", ints(2, 4, 3, 8), ints(8, 3, 3, 4, seed=1), exact=True, hw=(7, 6), stride=2, padding=1),
+    Case("conv2d_dgrad", ints(2, 3, 3, 5), ints(5, 1, 1, 3, seed=1), exact=True, hw=(7, 8), stride=3, label="no taps"),
+    Case("conv2d_bias_act", ints(2, 5, 5, 4), ints(8, 3, 3, 4, seed=1), ints(8, seed=2), exact=True, activation="relu"),
+    Case("conv2d_bias_act", ints(2, 5, 5, 3), ints(7, 3, 3, 3, seed=1), ints(7, seed=2), exact=True, padding=2),
+    Case("conv2d_bias_act", ints(2, 5, 5, 3), ints(7, 3, 3, 3, seed=1), None, exact=True, padding=4, activation="relu"),
+    Case("conv2d_bias_act", np.full((1, 3, 3, 4), np.nan, np.float32), ints(4, 1, 1, 4), None, exact=True,
+         activation="relu", label="NaN stays"),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_agrees_with_the_cpu(case):
+    agree(case)
+
+
+def test_fprop_and_dgrad_are_adjoint(device):
+    for case in ALIGNED:
+        x, w = ints(*case.x_shape), ints(*case.w_shape, seed=1)
+        g = ints(*case.desc.y_shape, seed=2)
+        on_device = [alpha.tensor(a, device="cuda") for a in (x, w, g)]
+        y = alpha.ops.conv2d(on_device[0], on_device[1], **case.attrs).numpy().astype(np.float64)
+        dx = alpha.ops.conv2d_dgrad(on_device[2], on_device[1], hw=case.hw, **case.attrs).numpy().astype(np.float64)
+        assert (y * g).sum() == (x * dx).sum(), case.name
+
+
+# ---- the choice ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pass_name", CHECKS)
+def test_every_layer_of_the_catalogue_is_served(device, pass_name):
+    from alpha.cuda.conv import planner
+    for case in CATALOGUE:
+        best = planner.rank(pass_name, case.desc, 132)[0]
+        assert not best.reason and 0 < best.time_us < 1e6, case.name
+
+
+def test_a_plan_shows_what_was_chosen_and_why_not_the_others(device):
+    from alpha.cuda.conv import planner
+    lines = str(planner.plan("dgrad", square("", 2, 4, 5, 8, 3, 1, 1).desc)).splitlines()
+    assert lines[0] == "plan of dgrad 2 x (4->4 f3 s1 p1 d1, 4->4 f3 s1 p1 d1) 5->8 groups 1 in fp32, estimated:"
+    assert len(lines) == 1 + len(planner.candidates("dgrad", "fp32"))
+    assert sum(line.startswith("* ks_deconv") and line.endswith(" us") for line in lines) == 1
+    assert sum("5 input and 8 output channels of a group are no multiples of 4" in line for line in lines) > 1
+    assert any(re.search(r"ks_deconv 32x32x16/64 unaligned split 8 +the longest sum has 9 slabs, and a slice of it at "
+                         r"least \d", line) for line in lines)
+
+
+def test_oversized_tensors_are_refused_by_every_candidate(device, monkeypatch):
+    from alpha.cuda.conv import planner
+    from alpha.cuda.conv.ffma import conv_v2
+    from alpha.cuda.conv.ffma.gemm import TILES
+    monkeypatch.setattr(planner, "_candidates", {"fprop": [conv_v2.ConvV2(tile) for tile in TILES]})
+    desc = square("", 1, 50000, 4, 4, 1).desc
+    with pytest.raises(AlphaError, match=r"(?s)none of its \d+ CUDA kernels fits.*10000000000 >= 2\^31.*\nhelp: .*CPU"):
+        planner.plan("fprop", desc)
+
+
+def test_tuning_times_the_candidates_once_and_keeps_the_choice(device, tmp_path, monkeypatch):
+    from alpha.cuda.conv import planner
+    desc = square("", 1, 3, 4, 4, 3, 1, 1).desc
+    timed = []
+    clock = planner._time
+    monkeypatch.setattr(planner, "_time", lambda *args: timed.append(args) or clock(*args))
+    with config(tune=True, cache_dir=str(tmp_path)):
+        for _ in range(2):
+            monkeypatch.setattr(planner, "_plans", {})
+            made = planner.plan("fprop", desc, "fma")  # whose kernels are few
+            assert made.measured and made.chosen is made.options[0].candidate
+    fitting = [option for option in made.options if not option.reason]
+    assert len(timed) == len(fitting) > 1
+    assert [option.time_us for option in fitting] == sorted(option.time_us for option in fitting)
+    for damaged in tmp_path.glob("tuning-*.json"):
+        damaged.write_text("{")
+    with config(tune=True, cache_dir=str(tmp_path)):
+        monkeypatch.setattr(planner, "_plans", {})
+        planner.plan("fprop", desc, "fma")
+    assert len(timed) == 2 * len(fitting)

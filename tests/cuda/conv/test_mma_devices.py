@@ -1,0 +1,122 @@
+"""GPUs before Hopper: which kernels are chosen there in which mode, and networks that train on them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from alpha.cuda.conv import planner
+from alpha.cuda.conv.costs import H100, rates
+from alpha.cuda.runtime.context import context
+from tests.conv_cases import CASES, NETWORKS, square
+from tests.cuda.process import CHECKED, EMULATED, start
+
+pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device")]
+
+LAYERS = [replace(case, n=256).desc for case in NETWORKS["resnet18"] if case.ic > 3 and case.f == (3, 3)]
+DEVICES = {"sm_80": (108, 163), "sm_86": (82, 99), "sm_89": (128, 99), "sm_90a": (132, 227)}  # SMs; KiB of a block
+
+
+@pytest.fixture
+def arch(request, monkeypatch) -> str:
+    sm_count, shared = DEVICES[request.param]
+    for name, value in dict(arch=request.param, sm_count=sm_count, max_shared=shared << 10).items():
+        monkeypatch.setattr(context, name, value)
+    return request.param
+
+
+def best(pass_name: str, desc, precision: str) -> planner.Candidate:
+    option = planner.rank(pass_name, desc, context.sm_count, precision)[0]
+    assert not option.reason
+    return option.candidate
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89"], indirect=True)
+def test_tensor_cores_are_chosen_where_they_are_faster(arch):
+    """float32's three products: not on cards that make 256 products per clock, and 128 multiply-adds in float32."""
+    for desc in LAYERS:
+        for pass_name in planner.PASSES:
+            whole = best(pass_name, desc, "fp32")
+            assert ("_mma " in whole.name and whole.reads == "float16x2") == (arch == "sm_80"), f"{whole.name} {desc}"
+            assert whole.reads == "float32" or arch == "sm_80"
+            for precision in ("tf32", "bf16", "fp16"):
+                assert "_mma " in best(pass_name, desc, precision).name, desc
+
+
+@pytest.mark.parametrize("arch", ["sm_90a"], indirect=True)
+def test_hopper_takes_wgmma_wherever_it_fits(arch):
+    for case in CASES[::9]:
+        desc = replace(case, n=64).desc
+        for pass_name in planner.PASSES:
+            for precision in ("fp32", "bf16"):
+                options = [o for o in planner.rank(pass_name, desc, 132, precision) if not o.reason]
+                first = next((o.candidate.name for o in options if o.candidate.reads != "float32"), "")
+                if any("_wgmma" in o.candidate.name for o in options):
+                    assert "_wgmma" in first, case.name
+
+
+@pytest.mark.parametrize("arch", ["sm_90a"], indirect=True)
+def test_odd_numbers_of_output_channels_are_served_on_hopper_too(arch):
+    desc = square("", 256, 14, 512, 511, 3, 1, 1).desc
+    assert "_mma " in best("fprop", desc, "bf16").name
+
+
+@pytest.mark.parametrize("arch", list(DEVICES), indirect=True)
+def test_the_rates_are_those_of_the_device(arch):
+    found = rates()
+    if arch == "sm_90a":
+        assert found == H100
+    else:
+        assert (found.mma, found.fma) == ((1024, 64) if arch == "sm_80" else (256, 128))
+    if EMULATED and arch != "sm_90a":
+        assert found.clock_ghz == pytest.approx(0.81) and found.bytes_per_us == pytest.approx(0.75 * 1.5552e6)
+
+
+PROGRAM = """
+import json
+from alpha import nn
+from alpha.cuda.conv import planner
+from alpha.cuda.runtime.context import context
+from tests import test_precision as cpu
+from tests.cuda.test_training import small_resnet
+
+def lenet():
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(),
+                         nn.Flatten(), nn.Linear(144, 24), nn.ReLU(), nn.Linear(24, 10))
+
+conversion = planner.conversion_us
+planner.conversion_us = lambda c, *rest: 1e6 if c.reads == "float32" and not CHEAPEST else conversion(c, *rest)
+losses = {}
+for cpu.small_net, modes in ((lenet, MODES), (small_resnet, MODES[:RESNET])):
+    for CHEAPEST, name, device in [(True, "fp32", "cpu"), *((c, m, "cuda") for c, m in modes)]:
+        planner._plans.clear()
+        losses.setdefault(cpu.small_net.__name__, []).append(cpu.trained(name, 2, device)[0])
+        for (_, _, precision), made in planner._plans.items():
+            CHOSEN.setdefault(precision, set()).add(made.chosen.name.split()[0])
+print(json.dumps([context.arch, losses, {key: sorted(names) for key, names in CHOSEN.items()}]))
+"""
+MODES = {"8.0": [(False, mode) for mode in ("fp32", "bf16", "tf32", "fp16")],
+         "8.6": [(True, "fp32"), (False, "bf16")]}  # whether the kernels are those of least cost
+RESNET = {"8.0": 2, "8.6": 0}  # how many of the modes a residual network is trained in
+
+
+@pytest.mark.skipif(not EMULATED, reason="a real device has one compute capability")
+@pytest.mark.skipif(CHECKED, reason="test_conv_mma.py checks every access")
+def test_networks_train_in_every_mode_on_devices_before_hopper():
+    """Such layers are too small to be worth a conversion; so that tensor cores compute them, the others cost more."""
+    programs = [start(f"MODES, RESNET, CHOSEN = {modes}, {RESNET[capability]}, {{}}\n{PROGRAM}",
+                      ALPHA_EMULATED_CAPABILITY=capability) for capability, modes in MODES.items()]
+    for program, (capability, modes) in zip(programs, MODES.items()):
+        done = program.finish()
+        assert done.returncode == 0, done.stderr
+        arch, losses, chosen = json.loads(done.stdout.splitlines()[-1])
+        assert arch == "sm_" + capability.replace(".", "")
+        for whole, *others in losses.values():
+            for (_, mode), got in zip(modes, others):
+                assert got == pytest.approx(whole, rel={"fp32": 1e-4, "tf32": 2e-2, "fp16": 2e-2, "bf16": 6e-2}[mode])
+        for cheapest, mode in modes:
+            used = set(chosen[mode])
+            assert not any("wgmma" in name for name in used)
+            assert bool(used & {"conv_mma"}) == bool(used & {"sk_dilated_mma"}) == (not cheapest), (mode, used)

@@ -1,0 +1,250 @@
+"""Normalisation on the GPU: widths of a row, chunks and tails, accuracy of the variance, and the same bits twice."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import alpha
+from alpha.cuda.ops import norm as cuda_norm
+from alpha.cuda.ops import reduce as cuda_reduce
+from alpha.cuda.ops.norm import sample_norm
+from alpha.cuda.runtime.kernel import FLOAT_DTYPES
+from alpha.cuda.runtime.memory import download
+from alpha.gradcheck import assert_equal_at
+from alpha.ops.norm import (
+    batch_norm_act,
+    batch_norm_add_act,
+    batch_norm_grad,
+    group_norm,
+    layer_norm,
+    sample_norm_grad,
+)
+from tests.cuda.agree import TOLERANCE, Case, agree, floats, ints
+
+pytestmark = pytest.mark.cuda
+
+# One channel, rows that do and do not fill 16 bytes, tiles of columns with a tail, several chunks of rows with a tail,
+# fewer rows than a thread has in flight.
+SHAPES = [(2, 1), (2, 4), (600, 1), (3, 5, 3), (9, 4, 4, 8), (4, 3, 3, 24), (700, 16), (2100, 3), (5, 260), (3, 1030),
+          (2, 3, 1, 65), (19, 2048), (127, 64)]
+EXACT = np.array([[7, -1], [-1, 7], [7, 7], [-1, -1]] * 3, np.float32).repeat(2, 1)  # mean 3, variance 16
+
+
+def channels(shape: tuple[int, ...], seed: int, low: float = -2.0, high: float = 2.0) -> np.ndarray:
+    return floats(shape[-1], seed=seed, low=low, high=high)
+
+
+def forward(shape: tuple[int, ...], residual: bool, affine: bool = True, running: bool = True, **attrs) -> Case:
+    gamma, beta = (channels(shape, 1), channels(shape, 2)) if affine else (None, None)
+    mean, var = (channels(shape, 3), channels(shape, 4, 0.5, 2.0)) if running else (None, None)
+    add = [floats(*shape, seed=5)] * residual
+    return Case("batch_norm_add_act" if residual else "batch_norm_act", floats(*shape), gamma, beta, mean, var, *add,
+                rtol=1e-4, atol=2e-5, **attrs)
+
+
+def backward(shape: tuple[int, ...], affine: bool = True, **attrs) -> Case:
+    """The mask must not depend on rounding: away from the kink of relu by steps of 1/4."""
+    x, g = ints(*shape) + 0.125, floats(*shape, seed=6)
+    gamma, beta = (ints(shape[-1], seed=1, low=1), ints(shape[-1], seed=2)) if affine else (None, None)
+    mean, istd = ints(shape[-1], seed=3), np.exp2(ints(shape[-1], seed=4, low=-2, high=1)).astype(np.float32)
+    atol = 2e-6 * np.sqrt(np.prod(shape[:-1])) * 20
+    return Case("batch_norm_grad", g, x, gamma, beta, mean, istd, rtol=2e-5, atol=atol, **attrs)
+
+
+def sample_grad(split: tuple[int, ...], axes: tuple[int, ...], params_ndim: int, affine: bool = True, **attrs) -> Case:
+    x, g = floats(*split), floats(*split, seed=1)
+    mean = x.mean(axes, keepdims=True)
+    istd = 1 / x.std(axes, keepdims=True)
+    gamma = floats(*split[-params_ndim:], seed=2) if affine else None
+    return Case("sample_norm_grad", g, x, gamma, mean, istd, axes=axes, params_ndim=params_ndim, rtol=1e-4, atol=1e-4,
+                **attrs)
+
+
+CASES = [
+    *[forward(shape, residual, training=training, activation=activation) for shape in SHAPES
+      for residual, activation in ((False, None), (False, "relu"), (True, "relu")) for training in (True, False)],
+    *[forward((6, 3, 2, width), residual, activation="relu", momentum=0.3, dtypes=FLOAT_DTYPES)
+      for width in (8, 12, 7) for residual in (False, True)],
+    forward((40, 8), True, training=False, dtypes=FLOAT_DTYPES),
+    *[forward((5, 12), residual, affine=False, running=running) for residual in (False, True)
+      for running in (False, True)],
+    forward((0, 4), False, training=False),
+    *[Case("batch_norm_act", EXACT, ints(4, seed=1), ints(4, seed=2), eps=0.0, activation=activation, exact=True)
+      for activation in (None, "relu")],
+    Case("batch_norm_add_act", EXACT, None, None, None, None, ints(12, 4), eps=0.0, activation="relu", exact=True),
+    *[backward(shape, activation=activation) for shape in SHAPES for activation in (None, "relu")],
+    backward((7, 12), affine=False, activation="relu"),
+    *[Case("batch_norm_grad", ints(8, width), ints(8, width, seed=1), ints(width, seed=2), ints(width, seed=3),
+           ints(width, seed=4), np.ones(width, np.float32), activation=activation, exact=True)
+      for width in (4, 3) for activation in (None, "relu")],
+    *[Case("batch_norm_grad", ints(16, 8), ints(16, 8, seed=1), ints(8, seed=2), ints(8, seed=3), ints(8, seed=4),
+           np.ones(8, np.float32), activation=activation, dtypes=FLOAT_DTYPES) for activation in (None, "relu")],
+    *[Case("layer_norm", floats(rows, width), floats(width, seed=1), floats(width, seed=2), rtol=2e-5, atol=1e-5)
+      for rows, width in ((1, 1), (3, 5), (9, 8), (300, 4), (2, 1024), (3, 1025), (2, 1028), (1, 4100), (2, 2051),
+                          (2, 8196), (65, 36), (0, 4))],
+    *[Case("layer_norm", floats(3, 4, 6, 8), *affine, normalized_ndim=ndim, rtol=2e-5, atol=1e-5)
+      for ndim in (1, 2, 3, 4) for affine in ((None, None), (floats(*(3, 4, 6, 8)[-ndim:], seed=1), None))],
+    *[Case("layer_norm", floats(5, width), floats(width, seed=1), floats(width, seed=2), dtypes=FLOAT_DTYPES, rtol=2e-5,
+           atol=1e-5) for width in (16, 9)],
+    Case("layer_norm", np.array([[7, -1, 7, -1], [-2, 2, 2, -2]], np.float32), eps=0.0, exact=True),
+    *[Case("group_norm", floats(*shape), floats(shape[-1], seed=1), floats(shape[-1], seed=2), groups=groups, rtol=2e-5,
+           atol=1e-5)
+      for shape, groups in (((2, 3, 3, 8), 2), ((3, 2, 2, 6), 3), ((2, 4), 2), ((2, 9, 9, 16), 1), ((1, 20, 20, 12), 4),
+                            ((2, 33, 33, 3), 1), ((300, 1, 1, 4), 4), ((2, 17, 20, 24), 8), ((3, 70, 16), 16),
+                            ((2, 3, 1040), 2), ((2, 5, 260), 65), ((0, 2, 4), 2))],
+    Case("group_norm", floats(2, 3, 3, 16), floats(16, seed=1), floats(16, seed=2), groups=2, dtypes=FLOAT_DTYPES,
+         rtol=2e-5, atol=1e-5),
+    Case("group_norm", floats(2, 3, 6), None, None, groups=3, rtol=2e-5, atol=1e-5),
+    # Samples that a cluster of 2, 4 or 8 blocks holds: full ones, uneven ones, and one with a block that gets no row;
+    # groups of one channel, of a piece and more, and of what is no power of two.
+    *[Case("group_norm", floats(*shape), floats(shape[-1], seed=1), floats(shape[-1], seed=2), groups=groups, rtol=2e-5,
+           atol=1e-5, dtypes=FLOAT_DTYPES)
+      for shape, groups in (((2, 32, 32, 64), 32), ((2, 60, 60, 4), 2), ((1, 47, 47, 3), 3), ((3, 13, 1024), 1),
+                            ((1, 17, 512), 128), ((1, 140, 64), 4), ((1, 300, 64), 64), ((2, 100, 96), 32),
+                            ((2, 50, 48), 8), ((1, 9, 1200), 1200))],
+    # Rows of a few threads, of several warps, of 2, 4 and 8 pieces per thread, and too long for registers.
+    *[sample_grad(shape, (1,), 1) for shape in ((1, 3), (4, 5), (9, 8), (300, 4), (1100, 3), (5, 70), (7, 160),
+                                                (3, 301), (2, 601), (3, 1025), (2, 1028), (2, 2052), (2, 8196))],
+    *[sample_grad((3, 4, 6, 8), axes, len(axes)) for axes in ((3,), (2, 3), (1, 2, 3))],
+    *[sample_grad(split, (1, 3), 2)
+      for split in ((2, 9, 2, 4), (3, 4, 3, 2), (2, 81, 1, 16), (1, 400, 4, 3), (2, 3, 300, 4), (2, 300, 8, 3),
+                    (3, 70, 16, 1), (2, 3, 1, 1040))],
+    *[sample_grad((3, 4, 2, 8), (1, 3), 2, affine) for affine in (True, False)],
+    *[sample_grad((6, width), (1,), 1, dtypes=FLOAT_DTYPES) for width in (16, 9, 520, 2056)],
+    *[sample_grad((2, 70, 2, k), (1, 3), 2, dtypes=FLOAT_DTYPES) for k in (8, 4, 3)],
+    Case("sample_norm_grad", floats(0, 4), floats(0, 4), floats(4), floats(0, 1), floats(0, 1), axes=(1,),
+         params_ndim=1),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_agrees_with_the_cpu(case):
+    agree(case)
+
+
+@pytest.fixture
+def one_block(monkeypatch):
+    """Every tile of columns in one block, or few, so that small matrices make threads walk far, as large ones do."""
+    caches = cuda_reduce.walk, cuda_norm._matrix, sample_norm._rows, sample_norm._turns
+    for module, name, value in ((cuda_reduce, "BLOCKS", 1), (cuda_norm, "BLOCKS", 1), (sample_norm, "ROW_BLOCKS", 1)):
+        monkeypatch.setattr(module, name, value)
+    for cache in caches:
+        cache.cache_clear()
+    yield
+    for cache in caches:
+        cache.cache_clear()
+
+
+@pytest.mark.parametrize("case", [
+    *[forward((700, width), residual, activation="relu", dtypes=FLOAT_DTYPES) for width in (24, 65)
+      for residual in (False, True)],
+    *[backward((700, width), activation=activation) for width in (24, 65) for activation in (None, "relu")],
+    *[sample_grad(shape, (1,), 1, dtypes=FLOAT_DTYPES) for shape in ((700, 24), (70, 1000), (30, 2048), (700, 3))],
+    sample_grad((10, 70, 3, 8), (1, 3), 2),
+], ids=str)
+def test_agrees_with_the_cpu_when_threads_walk_far(one_block, case):
+    agree(case)
+
+
+@pytest.fixture
+def short_turns(monkeypatch):
+    """Many small tasks in a sample, and turns from the first sample on."""
+    monkeypatch.setattr(sample_norm, "_held", lambda *args: None)  # nothing fits into registers
+    for name, value in (("STEPS", 4), ("LAG", 1)):
+        monkeypatch.setattr(sample_norm, name, value)
+    sample_norm._turns.cache_clear()
+    yield
+    sample_norm._turns.cache_clear()
+
+
+@pytest.mark.parametrize("shape, groups", [((5, 17, 20, 24), 8), ((4, 40, 40, 3), 1), ((3, 9, 30, 260), 130)])
+def test_group_norm_in_turns(short_turns, shape, groups):
+    affine = floats(shape[-1], seed=1), floats(shape[-1], seed=2)
+    agree(Case("group_norm", floats(*shape), *affine, groups=groups, rtol=2e-5, atol=1e-5, dtypes=FLOAT_DTYPES))
+    agree(sample_grad((shape[0], shape[1] * shape[2], groups, shape[3] // groups), (1, 3), 2))
+    tickets = [sample_norm._turns(shape[0], shape[1] * shape[2], shape[3], dtype).tickets for dtype in FLOAT_DTYPES]
+    assert not any(download(t, "int32").any() for t in tickets)  # the next launch finds them as this one did
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("channels", [16, 9])
+def test_parameters_may_be_float32(dtype, channels):
+    """16-bit x with float32 parameters, beside the CPU with float32 throughout: parameters are not rounded."""
+    x, g = (alpha.tensor(ints(40, channels, seed=seed) / 4) for seed in (0, 1))
+    gamma, beta, mean = (alpha.tensor(floats(channels, seed=seed)) for seed in (2, 3, 4))
+    var, groups = alpha.tensor(floats(channels, seed=5, low=0.5)), (1 if channels == 9 else 4)
+    split = (10, 4, groups, channels // groups)
+
+    def results(x, g, gamma, beta, mean, var):
+        y, mu, istd = batch_norm_act.full(x, gamma, beta, mean, var, activation="relu")
+        y2 = batch_norm_add_act.full(x, gamma, beta, mean, var, g, training=False)[0]
+        found = [y, mu, istd, mean, var, y2, *batch_norm_grad.full(g, x, gamma, beta, mu, istd, activation="relu")]
+        y, mu, istd = layer_norm.full(x, gamma, beta)
+        found += [y, *sample_norm_grad.full(g, x, gamma, mu, istd, axes=(1,), params_ndim=1)]
+        y, mu, istd = group_norm.full(x.reshape((10, 4, channels)), gamma, beta, groups=groups)
+        split_gamma = gamma.reshape(split[2:])
+        return [*found, y, *sample_norm_grad.full(g.reshape(split), x.reshape(split), split_gamma, mu, istd,
+                                                  axes=(1, 3), params_ndim=2)]
+
+    parameters = gamma, beta, mean, var
+    ours = results(*(t.to("cuda").astype(dtype) for t in (x, g)), *[p.to("cuda") for p in parameters])
+    oracle = results(x, g, *parameters)
+    for k, (a, b) in enumerate(zip(ours, oracle)):
+        exact = a.dtype == "float32"
+        assert_equal_at(a, b.numpy(), rtol=2e-5 if exact else TOLERANCE[dtype], atol=5e-5 if exact else 1e-2,
+                        name=f"result {k}")
+
+
+@pytest.mark.parametrize("shape", [(3000, 3), (1100, 8)])
+def test_a_large_mean_costs_no_digits_of_the_variance(shape):
+    x = (1000 + np.random.default_rng(0).standard_normal(shape)).astype(np.float32)
+    x[0] = 0  # an outlier in front, too
+    _, mean, istd = batch_norm_act.full(alpha.tensor(x, device="cuda"))
+    assert_equal_at(mean, x.astype(np.float64).mean(0), rtol=1e-6)
+    assert_equal_at(istd, 1 / np.sqrt(x.astype(np.float64).var(0) + 1e-5), rtol=1e-5)
+    x = x.T.copy()
+    _, mean, istd = layer_norm.full(alpha.tensor(x, device="cuda"))
+    assert_equal_at(istd, 1 / np.sqrt(x.astype(np.float64).var(1, keepdims=True) + 1e-5), rtol=1e-5)
+    x = x.reshape(-1)[:8800].reshape(1, 550, 16)  # of several blocks
+    _, mean, istd = group_norm.full(alpha.tensor(x, device="cuda"), groups=4)
+    groups = x.astype(np.float64).reshape(550, 4, 4)
+    assert_equal_at(mean, groups.mean((0, 2)).reshape(mean.shape), rtol=1e-6)
+    assert_equal_at(istd, 1 / np.sqrt(groups.var((0, 2)) + 1e-5).reshape(istd.shape), rtol=1e-5)
+
+
+def test_nan_passes_relu_and_minus_infinity_does_not():
+    x = alpha.tensor(np.array([[np.nan, -np.inf, np.inf, -1.0]], np.float32), device="cuda")
+    zero, one = (alpha.tensor(np.full(4, v, np.float32), device="cuda") for v in (0, 1))
+    y = batch_norm_act(x, None, None, zero, one, training=False, eps=0.0, activation="relu")
+    assert_equal_at(y, [[np.nan, 0, np.inf, 0]])
+
+
+def test_forward_and_backward_have_one_mask():
+    """Where relu let nothing pass, no gradient comes back, for values on both sides of the kink by one rounding."""
+    rng = np.random.default_rng(0)
+    x = alpha.tensor(rng.standard_normal((64, 8)), "float32", device="cuda")
+    gamma = alpha.tensor(rng.standard_normal(8), "float32", device="cuda")
+    y, mean, istd = batch_norm_act.full(x, gamma, None)
+    beta = alpha.tensor(-y.numpy()[3], device="cuda")  # row 3 lands on the kink
+    y, mean, istd = batch_norm_act.full(x, gamma, beta, activation="relu")
+    ones = alpha.tensor(np.ones(x.shape, np.float32), device="cuda")
+    _, _, dbeta = batch_norm_grad.full(ones, x, gamma, beta, mean, istd, activation="relu")
+    assert_equal_at(dbeta, (y.numpy() > 0).sum(0))
+
+
+def test_two_runs_give_the_same_bits():
+    x, g = (alpha.tensor(floats(1500, 12, seed=seed), device="cuda") for seed in (0, 1))
+
+    def results():
+        y, mean, istd = batch_norm_act.full(x)
+        found = [y, mean, istd, *batch_norm_grad.full(g, x, None, None, mean, istd, activation="relu")]
+        y, mean, istd = layer_norm.full(x)
+        found += [y, mean, istd, *sample_norm_grad.full(g, x, None, mean, istd, axes=(1,), params_ndim=1)]
+        y, mean, istd = group_norm.full(x.reshape((3, 500, 12)), groups=3)
+        split = (3, 500, 3, 4)
+        return [*found, y, mean, istd, *sample_norm_grad.full(g.reshape(split), x.reshape(split), None, mean, istd,
+                                                              axes=(1, 3), params_ndim=2)]
+
+    for a, b in zip(results(), results()):
+        assert_equal_at(a, b.numpy())
