@@ -7,6 +7,7 @@ import numpy as np
 from alpha.cpu import native
 from alpha.cpu.memory import empty, empty_like
 from alpha.cpu.norm import wide
+from alpha.cpu.reduce import sums
 from alpha.errors import DataError, message
 from alpha.ops import loss as ops
 
@@ -46,10 +47,10 @@ def _losses(logits: Array, target: Array, label_smoothing: float) -> tuple[Array
     x = wide(logits)
     largest = x.max(1, keepdims=True)
     below = x - largest
-    log_sum = np.log(np.exp(below).sum(1))
+    log_sum = np.log(sums(np.exp(below), (1,)))
     loss = log_sum - (1 - label_smoothing) * below[np.arange(len(x)), target]
     if label_smoothing:
-        loss -= label_smoothing * below.mean(1)
+        loss -= label_smoothing * (sums(below, (1,)) / logits.shape[1])
     return loss, largest[:, 0] + log_sum
 
 

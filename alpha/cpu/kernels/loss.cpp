@@ -2,14 +2,15 @@
 //          loss[r] = lse[r] - (1 - s) * x[r, label] - s / C * sum_c x[r, c],   lse = log sum_c exp(x[r, c])
 //          dx[r, c] = g[r] * (exp(x[r, c] - lse[r]) - (1 - s) * [c == label] - s / C)
 // Layout:  logits (rows, C), labels int64.  Returns: the first row whose label is outside [0, C), or -1.
-// Sums:    along a row in order; the largest logit is subtracted before exp, so nothing overflows.
+// Sums:    CHUNK classes in float per lane, chunks in double; the largest logit is subtracted before exp, so nothing
+//          overflows.
 #include <cmath>
 
 #include "vec.hpp"
 
 namespace {
 
-constexpr int64_t ALONE_BELOW = 4096;
+constexpr int64_t ALONE_BELOW = 4096, CHUNK = 4 * LANES;
 
 // exp(x) for x <= 0, within 2 ulp and not below the smallest normal number: 2^k * e^r with |r| <= log(2) / 2.
 INLINE float exponential(float x) {
@@ -34,14 +35,20 @@ EXPORT int64_t cross_entropy_fwd(const float* x, const int64_t* labels, float* l
 #pragma omp parallel for schedule(static) num_threads(team(rows * classes, ALONE_BELOW))
   for (int64_t r = 0; r < rows; r++) {
     const float* row = x + r * classes;
-    float largest = row[0], sum = 0, total = 0;
+    float largest = row[0];
     for (int64_t c = 1; c < classes; c++) largest = row[c] > largest ? row[c] : largest;
+    double all = 0, below = 0;
+    for (int64_t first = 0; first < classes; first += CHUNK) {
+      float sum = 0, total = 0;
 #pragma omp simd reduction(+ : sum, total)
-    for (int64_t c = 0; c < classes; c++) {
-      sum += exponential(row[c] - largest);
-      total += row[c] - largest;
+      for (int64_t c = first; c < std::min(classes, first + CHUNK); c++) {
+        sum += exponential(row[c] - largest);
+        total += row[c] - largest;
+      }
+      all += sum;
+      below += total;
     }
-    const float log_sum = std::log(sum);
+    const float log_sum = float(std::log(all)), total = float(below);
     lse[r] = largest + log_sum;
     loss[r] = log_sum - on * (row[labels[r]] - largest) - (off > 0 ? off * total : 0);
   }
