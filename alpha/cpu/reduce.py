@@ -77,7 +77,7 @@ def sums(x: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
 
 
 def total_of(x: Array, axes: tuple[int, ...], dtype: Any) -> Array:
-    """Returns the sums over ascending axes, C-contiguous, without the reduced axes, in a dtype that is enough to round to `dtype` once."""
+    """Returns the sums over ascending axes, C-contiguous, without these axes: in `dtype`, or wider."""
     if not compiled(x):
         return np.ascontiguousarray(np.add.reduce(x, axis=axes, dtype=np.float64 if x.dtype.kind == "f" else np.int64))
     outer, count, inner, shape, others = _view(x.shape, axes)

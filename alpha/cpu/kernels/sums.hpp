@@ -10,7 +10,7 @@
 
 #include "vec.hpp"
 
-constexpr int64_t STEP = 8, BLOCK_ROWS = STEP * STEP, WIDTH = 128;
+constexpr int64_t STEP = 8, BLOCK_ROWS = STEP * STEP, WIDTH = 512;
 constexpr int64_t PART_ROWS = 4 * BLOCK_ROWS, MOST_PARTS = 64;
 
 // How many rows a call of `add` takes: STEP, or one where fewer are left.
