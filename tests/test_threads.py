@@ -47,7 +47,8 @@ class Block(nn.Module):
 def residual() -> nn.Module:
     return nn.Sequential(nn.Conv2d(3, 24, 3, padding=1, bias=False), nn.BatchNorm2d(24), nn.ReLU(), Block(24),
                          nn.MaxPool2d(3, 2, 1), nn.Conv2d(24, 40, 3, stride=2, padding=1), nn.GroupNorm(4, 40),
-                         Block(40), nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2), nn.Linear(40, 10))
+                         Block(40), nn.AvgPool2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2),
+                         nn.Linear(40, 10))
 
 
 @pytest.mark.parametrize("make, image, adam", [(lambda: models.create("lenet5"), (32, 32, 3), False),
