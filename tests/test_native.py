@@ -140,7 +140,7 @@ def test_same_bits_every_time(rng):
     for _ in range(5):
         dw, sums = nan(*w.shape), nan(40)
         native.conv_wgrad(desc, x, g, dw)
-        native.column_sum(g, sums)
+        native.sum_middle(g, sums, 1, g.size // 40, 40)
         results.append(dw.tobytes() + sums.tobytes())
     assert len(set(results)) == 1
 
@@ -215,11 +215,15 @@ def test_batch_norm_inference(rng):
     close(y, np.maximum((x - mean) / np.sqrt(var + 1e-3) * gamma + beta + residual, 0), 1e-5)
 
 
-@pytest.mark.parametrize("rows, c", [(1, 1), (5, 3), (64, 10), (1000, 37), (300, 100)])
-def test_column_sum(rng, rows, c):
-    x, out = integers(rng, rows, c), nan(c)
-    native.column_sum(x, out)
-    np.testing.assert_array_equal(out, x.sum(0))
+@pytest.mark.parametrize("outer, count, inner", [
+    (1, 1, 1), (1, 5, 3), (1, 64, 10), (1, 1000, 37), (1, 300, 100), (3, 700, 1), (1, 70_001, 1), (2, 20_003, 7),
+    (5, 900, 130), (1, 2, 40_000), (20_000, 3, 1), (2000, 5, 9), (1, 0, 4), (0, 3, 4)])
+def test_sum_middle(rng, outer, count, inner):
+    x, out, wide = integers(rng, outer, count, inner), nan(outer, inner), nan(outer, inner, dtype=np.float64)
+    native.sum_middle(x, out, outer, count, inner)
+    native.sum_middle(x, wide, outer, count, inner)
+    np.testing.assert_array_equal(out, x.sum(1))
+    np.testing.assert_array_equal(wide, out)
 
 
 # ---- pooling

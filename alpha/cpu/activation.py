@@ -11,6 +11,7 @@ from alpha.cpu import native
 from alpha.cpu.elementwise import masked
 from alpha.cpu.erf import erf
 from alpha.cpu.memory import empty_like
+from alpha.cpu.reduce import sums
 from alpha.op import Op
 from alpha.ops import activation as ops
 
@@ -210,18 +211,22 @@ def _shifted(x: Array, axis: int) -> Array:
     return np.subtract(x, x.max(axis=axis, keepdims=True), out=empty_like(x))
 
 
+def _sum(x: Array, axis: int) -> Array:
+    return sums(x, (axis % x.ndim,), keepdims=True)
+
+
 @_bind(ops.softmax)
 def softmax(x: Array, *, axis: int) -> Array:
     y = _shifted(x, axis)
     np.exp(y, out=y)
-    y /= y.sum(axis=axis, keepdims=True)
+    y /= _sum(y, axis)
     return y
 
 
 @_bind(ops.softmax_grad)
 def softmax_grad(g: Array, y: Array, *, axis: int) -> Array:
     d = np.multiply(g, y, out=empty_like(g))
-    np.subtract(g, d.sum(axis=axis, keepdims=True), out=d)
+    np.subtract(g, _sum(d, axis), out=d)
     d *= y
     return d
 
@@ -229,12 +234,12 @@ def softmax_grad(g: Array, y: Array, *, axis: int) -> Array:
 @_bind(ops.log_softmax)
 def log_softmax(x: Array, *, axis: int) -> Array:
     y = _shifted(x, axis)
-    y -= np.log(np.exp(y, out=empty_like(y)).sum(axis=axis, keepdims=True))
+    y -= np.log(_sum(np.exp(y, out=empty_like(y)), axis))
     return y
 
 
 @_bind(ops.log_softmax_grad)
 def log_softmax_grad(g: Array, y: Array, *, axis: int) -> Array:
     d = np.exp(y, out=empty_like(y))
-    d *= g.sum(axis=axis, keepdims=True)
+    d *= _sum(g, axis)
     return np.subtract(g, d, out=d)

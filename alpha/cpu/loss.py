@@ -7,6 +7,7 @@ import numpy as np
 from alpha.cpu import native
 from alpha.cpu.memory import empty, empty_like
 from alpha.cpu.norm import wide
+from alpha.cpu.reduce import sums
 from alpha.errors import DataError, message
 from alpha.ops import loss as ops
 
@@ -50,11 +51,11 @@ def _losses(logits: Array, target: Array, label_smoothing: float) -> tuple[Array
     shares, of_label = np.exp(below), below[at]
     share = shares[at]
     shares[at] = 0
-    others = shares.sum(1)
+    others = sums(shares, (1,))
     log_sum = np.where(of_label == 0, np.log1p(others), np.log(others + share))
     loss = log_sum - (1 - label_smoothing) * of_label
     if label_smoothing:
-        loss -= label_smoothing * below.mean(1)
+        loss -= label_smoothing * (sums(below, (1,)) / logits.shape[1])
     return loss, np.stack([largest[:, 0], log_sum, others / (others + share)])
 
 

@@ -5,7 +5,7 @@ nothing and returns nothing unless it says so: ask `usable(...)` first. The rows
 last. Where there is no compiler, or a kernel fails its check, `library()` says so once, in one line on stderr, and
 `usable` is False for good, so that NumPy does the work.
 
-Sums are made in an order that depends on shapes and on the number of threads only. The kernels use OpenMP, whose
+Sums are made in an order that depends on shapes only, not on the number of threads. The kernels use OpenMP, whose
 threads do not survive a fork: a process forked after the kernels were loaded computes with one thread.
 """
 
@@ -35,6 +35,9 @@ from alpha.ops.conv_desc import Axis, ConvDesc, Pair
 # with this, 7 to 15 ms without; on idle cores they are equal within 2 %.
 SPIN_COUNT = "3000"
 
+# Threads beyond one per core make nothing faster, and so many that the system refuses one end the process.
+MOST_THREADS = 64
+
 KERNELS = Path(__file__).parent / "kernels"
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-fopenmp", "-fno-math-errno",
          "-fno-trapping-math", "-ffp-contract=fast")
@@ -49,7 +52,7 @@ SIGNATURES = {
     "bn_fwd": "pppp pp ppp ll dd i",
     "bn_inference": "pppp pp p ll d i",
     "bn_bwd": "pp pp pp ppp ll i",
-    "column_sum": "pp ll",
+    "sum_middle": "ppp lll",
     "max_pool_fwd": "p ppp",
     "max_pool_bwd": "p ppp",
     "pool_scatter": "ppp llll -> l",
@@ -143,7 +146,7 @@ def _set_threads() -> None:
     global _threads
     _threads = config.num_threads
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    _lib.set_threads(1 if _forked else _threads or cores)
+    _lib.set_threads(1 if _forked else min(_threads or cores, max(cores, MOST_THREADS)))
 
 
 def _after_fork() -> None:
@@ -235,10 +238,10 @@ def batch_norm_bwd(g: Array, x: Array, gamma: Array | None, beta: Array | None, 
                 x.size // c, c, relu)
 
 
-def column_sum(x: Array, out: Array) -> None:
-    """out[c] = sum over the rows of x (..., C): the gradient of a bias."""
-    c = x.shape[-1]
-    _lib.column_sum(_ptr(x), _ptr(out), x.size // c, c)
+def sum_middle(x: Array, out: Array, outer: int, count: int, inner: int) -> None:
+    """out[o, i] = sum over r of x[o, r, i], for x as (outer, count, inner); out is float32 or, unrounded, float64."""
+    narrow, wide = (_ptr(out), None) if out.dtype == _FLOAT32 else (None, _ptr(out))
+    _lib.sum_middle(_ptr(x), narrow, wide, outer, count, inner)
 
 
 @lru_cache(maxsize=1024)

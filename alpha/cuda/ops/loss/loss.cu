@@ -13,6 +13,8 @@
 // Requires: 16-byte aligned tensors.
 // Threads: `width` threads, up to a warp or a whole block, per row; a block of `forward` takes every gridDim.x-th set
 //          of THREADS / width rows.
+#include <type_traits>
+
 #include "loss_gradient.cuh"
 
 // The pieces of a row that one thread takes: lane, lane + width, ... before `count`.
@@ -44,6 +46,15 @@ template <class T, int N> struct RowPieces {
 #pragma unroll
       for (int k = 0; k < HELD; k++)
         if (lane + k * width < count) add(held[k], lane + k * width);
+    } else if constexpr (std::is_same<Merge, Add>::value) {  // a long chain
+      ExactSum sum = {v, 0};
+#pragma unroll 2
+      for (unsigned k = lane; k < count; k += width) {
+        v = 0;
+        add(load<N>(row + i64(k) * N), k);
+        sum.add(v);
+      }
+      return sum.value();
     } else {
 #pragma unroll 2
       for (unsigned k = lane; k < count; k += width) add(load<N>(row + i64(k) * N), k);
@@ -82,7 +93,7 @@ __device__ __forceinline__ void forward(const T *__restrict__ logits, const void
                                         float *block_loss, float *stats, i64 rows, i64 classes, int width,
                                         float smoothing, float divisor) {
   const int rows_at_once = THREADS / width, lane = threadIdx.x % width;
-  float mine = 0;
+  double mine = 0;  // of many rows
   for (i64 first = i64(blockIdx.x) * rows_at_once; first < rows; first += i64(gridDim.x) * rows_at_once) {
     const i64 row = first + threadIdx.x / width;
     const T *x = logits + row * classes;
@@ -115,7 +126,7 @@ __device__ __forceinline__ void forward(const T *__restrict__ logits, const void
   }
   if (!block_loss) return;
   mine = fold_group(mine, THREADS, Add());
-  if (threadIdx.x == 0) block_loss[blockIdx.x] = mine;
+  if (threadIdx.x == 0) block_loss[blockIdx.x] = float(mine);
   if (!is_last_block()) return;
   double total = 0;
   for (unsigned k = threadIdx.x; k < gridDim.x; k += THREADS) total += block_loss[k];

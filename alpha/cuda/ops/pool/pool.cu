@@ -104,26 +104,27 @@ __device__ __forceinline__ void global_avg_pool(const T *x, T *y, int pixels, in
   const i64 image = blockIdx.x / tiles;
   const bool mine = row < step && column < packets;
   const T *from = x + (image * pixels * packets + column) * V;
-  float sum[V] = {};
+  ExactSum sum[V] = {};
   for (int first = mine ? row : pixels; first < pixels; first += AHEAD * step) {
     Lanes<V, T> items[AHEAD];
 #pragma unroll
     for (int k = 0; k < AHEAD; k++)
       if (first + k * step < pixels) items[k] = load<V>(from + static_cast<i64>(first + k * step) * packets * V);
 #pragma unroll
-    for (int k = 0; k < AHEAD; k++)
-      if (first + k * step < pixels)
-#pragma unroll
-        for (int l = 0; l < V; l++) sum[l] += value(items[k], l);
+    for (int l = 0; l < V; l++) {
+      const auto term = [&](int k) { return first + k * step < pixels ? value(items[k], l) : 0.0f; };
+      sum[l].add((term(0) + term(1)) + (term(2) + term(3)));
+    }
   }
   Walk walk = {};
   walk.width = width;
   walk.step = step;
-  fold_rows<V>(sum, walk, Add());
+  fold_rows<V>(sum, walk, MergeSums());
   if (row > 0 || !mine) return;
+  float mean[V];
 #pragma unroll
-  for (int l = 0; l < V; l++) sum[l] /= pixels;
-  store_floats(y + (image * packets + column) * V, sum);
+  for (int l = 0; l < V; l++) mean[l] = sum[l].value() / pixels;
+  store_floats(y + (image * packets + column) * V, mean);
 }
 
 // y[n, oh, ow, c] = x[n, index[n, oh, ow, c], c]; NaN where the index is outside of the map

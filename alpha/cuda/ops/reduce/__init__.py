@@ -1,7 +1,8 @@
 """Reductions on the GPU (reduce.cu): of rows, of columns, or of what lies between, in one or two launches.
 
-Float sums are pairwise in float32, integer sums are made in int64; variances merge (mean, m2) by Chan's formula. Which
-elements meet when depends on the shape alone, so results repeat bit for bit, on every device.
+Float sums are made in float32 and keep what rounding leaves out of them, integer sums are made in int64; variances
+merge (mean, m2) by Chan's formula. Which elements meet when depends on the shape alone, so results repeat bit for bit,
+on every device.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def _fold(name: str, state: dict[str, int], columns: str = "columns") -> Fold:
         kernels("combine", "ptr partial, ptr y, i64 results, i32 chunks, i32 width, f32 divisor"), state)
 
 
-_SUM = _fold("sum", {dtype: 4 if dtype in FLOAT_DTYPES else 8 for dtype in _NUMBERS})
+_SUM = _fold("sum", dict.fromkeys(_NUMBERS, 8))
 _WIDE_SUM = _fold("sum", _SUM.state, "wide_columns")
 _MAX, _MIN = (_fold(name, {dtype: 8 if dtype == "int64" else 4 for dtype in _NUMBERS}) for name in ("max", "min"))
 _ARGMAX = _fold("argmax", dict.fromkeys(_NUMBERS, 16))
@@ -81,13 +82,16 @@ def ceil_div(a: int, b: int) -> int:
 
 
 @_cached
-def walk(rows: int, columns: int, blocks: int = BLOCKS) -> Walk:
-    """Divides a matrix of `columns` pieces per row among blocks, in tiles of columns and chunks of rows."""
+def walk(rows: int, columns: int, blocks: int = BLOCKS, longest: int = LONGEST) -> Walk:
+    """Divides a matrix of `columns` pieces per row among blocks, in tiles of columns and chunks of rows.
+
+    A thread gets up to `longest` rows of a chunk.
+    """
     tiles = ceil_div(columns, THREADS // max(1, min(4, rows)))
     width = ceil_div(columns, max(1, tiles)) or 1
     step = max(1, min(THREADS // width, rows))
     steps = ceil_div(ceil_div(rows, step), ceil_div(blocks, max(1, tiles)))
-    chunk = step * min(LONGEST, max(4, steps))
+    chunk = step * min(longest, max(4, steps))
     chunks = ceil_div(rows, chunk)
     block = struct.pack("@qqiiiiq", rows, columns, width, step, tiles, chunks, chunk)
     return Walk(tiles * chunks, chunks, chunk, block)
