@@ -19,6 +19,10 @@ class DTypeError(AlphaError, TypeError):
     """Mixed or unsupported dtypes."""
 
 
+class ArgumentError(AlphaError, TypeError):
+    """A call with an argument that is missing, unknown, given twice, or of a Python type that has no meaning there."""
+
+
 class DeviceError(AlphaError, RuntimeError):
     """Mixed devices, or a device that is not there."""
 
@@ -49,6 +53,36 @@ class DataError(AlphaError, ValueError):
 
 class ConfigError(AlphaError, ValueError):
     """A setting that is unknown or out of range."""
+
+
+LONGEST_SHOWN = 80  # characters of a value in a message
+
+
+def shown(value: object) -> str:
+    """Returns a value as messages show it: short, with its type, and tensors and arrays by dtype and shape."""
+    kind, shape, dtype = type(value).__name__, getattr(value, "shape", None), getattr(value, "dtype", None)
+    if isinstance(shape, tuple) and dtype is not None and shape + (getattr(value, "ndim", 0),) != (0,):
+        return f"a {dtype} {'NumPy array' if kind == 'ndarray' else 'tensor'} of shape {shape}"
+    if value is None or isinstance(value, type):
+        return "None" if value is None else f"the class {kind if kind != 'type' else value.__name__}"
+    if type(value) in (list, tuple):
+        items = [shown(v) if hasattr(v, "shape") else _cut(v) for v in value[:8]]  # type: ignore[index]
+        text = ", ".join([*items, "..."] if len(value) > 8 else items)  # type: ignore[arg-type]
+        text = f"({text}{',' if len(items) == 1 else ''})" if kind == "tuple" else f"[{text}]"
+        return f"{_short(text)} ({kind})"
+    return f"{_cut(value)} ({kind})"
+
+
+def _cut(value: object) -> str:
+    try:
+        return _short('"' + value.replace("\n", " ") + '"' if isinstance(value, str) else repr(value))
+    except Exception:  # a repr may fail: an int of 5,000 digits has none
+        return f"a number of {value.bit_length()} bits" if isinstance(value, int) else "an object"
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN - 3] + "..."
 
 
 def message(where: str, what: str, fix: str, **values: object) -> str:

@@ -9,7 +9,9 @@ from typing import Any, NoReturn, Union
 import numpy as np
 
 from alpha import dlpack
-from alpha.backend import DTYPES, FLOAT_DTYPES, get_backend
+from alpha.arguments import checked
+from alpha.backend import FLOAT_DTYPES, get_backend
+from alpha.dtypes import DTypeOrNone, check_values, dtype_name
 from alpha.errors import DTypeError, GraphError, ShapeError, message
 from alpha.graph import backward
 
@@ -304,22 +306,6 @@ def _spread(given: tuple[Any, ...]) -> tuple[int, ...]:
     return tuple(given[0]) if len(given) == 1 and not isinstance(given[0], (int, np.integer)) else given
 
 
-def dtype_name(dtype: Any) -> str:
-    """Returns the name of a dtype given as a name, a NumPy dtype or a Python type.  Raises DTypeError."""
-    if isinstance(dtype, str) and dtype in DTYPES:
-        return dtype
-    try:
-        name = np.dtype(dtype).name
-    except TypeError:
-        name = str(dtype)
-    if name not in DTYPES:
-        fix = f"use one of {', '.join(sorted(DTYPES))}"
-        if isinstance(dtype, (int, np.integer)):
-            fix += "; or was a shape meant? It is one tuple: zeros((2, 3))"
-        raise DTypeError(message("dtype", f"{name!r} is not a dtype of alpha", fix))
-    return name
-
-
 def from_dlpack(x: Any) -> Tensor:
     """Returns a tensor that shares its elements with an array of another library, on the CPU or on CUDA.
 
@@ -334,7 +320,8 @@ def from_dlpack(x: Any) -> Tensor:
     return Tensor(*dlpack.take(x))
 
 
-def tensor(array: Any, dtype: Any = None, device: str = "cpu", requires_grad: bool = False) -> Tensor:
+@checked
+def tensor(array: Any, dtype: DTypeOrNone = None, device: str = "cpu", requires_grad: bool = False) -> Tensor:
     """Returns a tensor with a copy of the elements of `array`.
 
     Args:
@@ -346,13 +333,13 @@ def tensor(array: Any, dtype: Any = None, device: str = "cpu", requires_grad: bo
         requires_grad: whether backward is to leave a gradient in `.grad`.
     Raises:
         ShapeError: the nested lists are of unequal lengths.
-        DTypeError: the dtype is unknown, or the device does not have it.
+        DTypeError: the dtype is unknown, the device does not have it, or integers of it cannot hold an element.
         DeviceError: the device is not there.
     """
     typed = isinstance(array, (np.ndarray, np.generic, Tensor))
     try:
         host = array.numpy() if isinstance(array, Tensor) else np.asarray(array)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise ShapeError(message("tensor", f"the nested lists are no array of one shape: {error}",
                                  "make the lists of each level equally long, by padding them say")) from error
     name = dtype_name(dtype) if dtype is not None else dtype_name(
@@ -361,6 +348,7 @@ def tensor(array: Any, dtype: Any = None, device: str = "cpu", requires_grad: bo
     if name not in backend.dtypes:
         raise DTypeError(message("tensor", f"the {backend.name} backend has no {name}, it has "
                                  f"{', '.join(sorted(backend.dtypes))}", "choose one of those, or another device"))
+    check_values(host, name)
     held = "float32" if name == "bfloat16" else name  # NumPy has no bfloat16: the device converts
     made = Tensor(backend.from_numpy(np.ascontiguousarray(host, dtype=held).reshape(host.shape), device),
                   host.shape, held, backend.name).astype(name)

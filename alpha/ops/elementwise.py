@@ -13,12 +13,15 @@ from math import pi
 from math import sqrt as sqrt_of
 from typing import Any
 
+from alpha.arguments import checked
 from alpha.backend import FLOAT_DTYPES, get_backend
+from alpha.dtypes import DType
 from alpha.errors import ConfigError, DTypeError, ShapeError, message
+from alpha.kinds import Limit
 from alpha.op import Op, Spec, op
 from alpha.ops.create import full, zeros_like
-from alpha.ops.reduce import Shape, unbroadcast
-from alpha.tensor import Number, Tensor, dtype_name
+from alpha.ops.reduce import Shape, check_alike, unbroadcast
+from alpha.tensor import Number, Tensor
 
 Vjp = Callable[[Tensor, Any], Any]
 
@@ -91,7 +94,7 @@ class clip:
 
     args, saves, dtypes = "x", "x", "number"
 
-    def shape(x, *, low=None, high=None):
+    def shape(x, *, low: Limit | None = None, high: Limit | None = None):
         if low is not None and high is not None and low > high:
             raise ConfigError(message("clip", f"low {low} is above high {high}", "swap them"))
         if low is None and high is None:
@@ -111,7 +114,8 @@ class clip_grad:
 
     args, saves = "g x", "x"
 
-    def shape(g, x, *, low, high):
+    def shape(g, x, *, low: Limit | None, high: Limit | None):
+        check_alike("clip_grad", g=g, x=x)
         return x.shape
 
     def vjp_g(g, s, *, low, high):
@@ -130,10 +134,7 @@ class cast:
 
     args, dtypes = "x", "any"
 
-    def canon(*, dtype):
-        return dict(dtype=dtype_name(dtype))
-
-    def shape(x, *, dtype):
+    def shape(x, *, dtype: DType):
         backend = get_backend(x.device)
         if dtype not in backend.dtypes:
             raise DTypeError(message("cast", f"the {backend.name} backend has no {dtype}, it has "
@@ -150,13 +151,14 @@ class transfer:
 
     args, dtypes, moves = "x", "any", True
 
-    def shape(x, *, device, source):
+    def shape(x, *, device: str, source: str):
         return x.shape
 
     def vjp_x(g, s, *, device, source):
         return transfer(g, source, device)
 
 
+@checked
 def to_device(x: Tensor, device: str) -> Tensor:
     """Returns a copy of x on a device; differentiable.  Raises DeviceError if the device is not there, DTypeError if it
     lacks the dtype.
