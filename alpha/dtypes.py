@@ -25,14 +25,14 @@ def dtype_name(dtype: Any) -> str:
     if isinstance(dtype, str) and dtype in DTYPES:
         return dtype
     try:
-        name = "None" if dtype is None else np.dtype(dtype).name
+        name = "" if dtype is None else np.dtype(dtype).name
     except Exception:  # whatever NumPy says of what is no dtype
         name = ""
     if name not in DTYPES:
         fix = f"use one of {', '.join(sorted(DTYPES))}"
         if isinstance(dtype, (int, np.integer)):
             fix += "; or was a shape meant? It is one tuple: zeros((2, 3))"
-        raise DTypeError(message("dtype", f"{shown(dtype)} is not a dtype of alpha", fix))
+        raise DTypeError(message("dtype", f"{repr(name) if name else shown(dtype)} is not a dtype of alpha", fix))
     return name
 
 

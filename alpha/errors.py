@@ -59,7 +59,10 @@ LONGEST_SHOWN = 80  # characters of a value in a message
 
 
 def shown(value: object) -> str:
-    """Returns a value as messages show it: short, with its type, and tensors and arrays by dtype and shape."""
+    """Returns a value as messages show it: short, with its type if that is not plain to see.
+
+    Tensors and arrays are shown by dtype and shape.
+    """
     kind, shape, dtype = type(value).__name__, getattr(value, "shape", None), getattr(value, "dtype", None)
     if isinstance(shape, tuple) and dtype is not None and shape + (getattr(value, "ndim", 0),) != (0,):
         return f"a {dtype} {'NumPy array' if kind == 'ndarray' else 'tensor'} of shape {shape}"
@@ -69,8 +72,8 @@ def shown(value: object) -> str:
         items = [shown(v) if hasattr(v, "shape") else _cut(v) for v in value[:8]]  # type: ignore[index]
         text = ", ".join([*items, "..."] if len(value) > 8 else items)  # type: ignore[arg-type]
         text = f"({text}{',' if len(items) == 1 else ''})" if kind == "tuple" else f"[{text}]"
-        return f"{_short(text)} ({kind})"
-    return f"{_cut(value)} ({kind})"
+        return _short(text)
+    return _cut(value) if type(value) in (int, float, bool) else f"{_cut(value)} ({kind})"
 
 
 def _cut(value: object) -> str:

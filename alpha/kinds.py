@@ -162,7 +162,7 @@ class Real(Kind):
 
     def __init__(self, text: str, test: Callable[[float], bool], keyed: bool = True) -> None:
         self.text, self.test, self.keyed = text, test, keyed
-        self.fix = "pass {name} in that range"
+        self.fix = "choose {name} in that range"
 
     def read(self, value: Any) -> float:
         if value.__class__ is not float:
@@ -257,14 +257,26 @@ class Function(Kind):
         return value
 
 
+class Nothing(Kind):
+    """None."""
+
+    stub = text = "None"
+
+    def read(self, value: Any) -> None:
+        if value is not None:
+            raise Refused(ArgumentError)
+
+
 class Either(Kind):
     """What one of several kinds takes; the first that does."""
 
-    def __init__(self, kinds: Sequence[Kind]) -> None:
+    def __init__(self, kinds: Sequence[Kind], fix: str = "") -> None:
         self.kinds = kinds
-        self.text = " or ".join([kind.text for kind in kinds])
+        longer = any(" or " in kind.text for kind in kinds)
+        self.text = (", or " if longer else " or ").join([kind.text for kind in kinds])
         self.stub = " | ".join([kind.stub for kind in kinds])
-        self.fix, self.keyed = kinds[0].fix, all(kind.keyed for kind in kinds)
+        self.fix = fix or next(kind.fix for kind in kinds if not isinstance(kind, Nothing))
+        self.keyed = all(kind.keyed for kind in kinds)
 
     def read(self, value: Any) -> Any:
         error: type[AlphaError] = ArgumentError
@@ -286,28 +298,17 @@ class Rate(Kind):
         return value if callable(value) else self.number.read(value)
 
 
-class Nothing(Kind):
-    """None."""
-
-    stub = text = "None"
-
-    def read(self, value: Any) -> None:
-        if value is not None:
-            raise Refused(ArgumentError)
-
-
 class Many(Kind):
     """A list of values of one kind, a tuple if it has a fixed length.
 
     Any iterable will do but a string, a dict, or one value by itself.
     """
 
-    def __init__(self, kind: Kind, length: int | None = None) -> None:
-        self.kind, self.length = kind, length
-        self.keyed = kind.keyed
-        self.text = f"a list of items, each {kind.text}," if length is None else f"{length} items, each {kind.text},"
+    def __init__(self, kind: Kind, length: int | None = None, text: str = "", fix: str = "") -> None:
+        self.kind, self.length, self.keyed = kind, length, kind.keyed
+        self.text = text or f"a list of items, each {kind.text},"
         self.stub = f"Sequence[{kind.stub}]"
-        self.fix = "pass a list: [{name}, ...]" if length is None else "pass {name}=(" + "..., " * (length - 1) + "...)"
+        self.fix = fix or "pass a list: [{name}, ...]"
 
     def read(self, value: Any) -> Any:
         if isinstance(value, (str, bytes, dict)) or hasattr(value, "shape"):
@@ -352,8 +353,10 @@ PositiveOrInf = Annotated[float, Real("a number above 0", lambda v: v > 0)]
 NonNegative = Annotated[float, Real("a finite number of at least 0", lambda v: 0 <= v < inf)]
 Share = Annotated[float, Real("a number in [0, 1]", lambda v: 0 <= v <= 1)]
 Decay = Annotated[float, Real("a number in [0, 1)", lambda v: 0 <= v < 1)]
-Betas = Annotated[tuple[float, float], Many(Real("a number in [0, 1)", lambda v: 0 <= v < 1), 2)]
+Betas = Annotated[tuple[float, float], Many(Real("", lambda v: 0 <= v < 1), 2, "a pair of numbers in [0, 1)",
+                                                      "pass {name}=(0.9, 0.999), say")]
 Lr = Annotated[Union[float, Callable[[int], float]], Rate()]
 Reduction = Annotated[str, Choice("mean", "sum", "none")]
 FanMode = Annotated[str, Choice("fan_in", "fan_out")]
-Activation = Annotated[Union[str, None], Either([Nothing(), Choice("relu", error=ShapeError)])]
+Activation = Annotated[Union[str, None], Either([Nothing(), Choice("relu", error=ShapeError)],
+                                                     'pass None or "relu", and apply others to the result')]

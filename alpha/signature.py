@@ -181,8 +181,8 @@ class Signature:
                     need = wanted = True
             needs.append(need)
         if not device:
-            raise ArgumentError(message(self.label, "there is no tensor among its arguments",
-                                        "pass at least one: alpha.tensor(...)"))
+            raise ArgumentError(message(self.label, "one argument at least must be a Tensor",
+                                        "wrap it: alpha.tensor(...)"))
         if two:
             dtype = self._common_dtype(args)
         if self.scalars and dtype not in FLOAT_DTYPES:

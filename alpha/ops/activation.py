@@ -14,8 +14,9 @@ from typing import Any
 from alpha.errors import ShapeError, message
 from alpha.kinds import Axis, Finite
 from alpha.op import Op, grad_enabled, op
+from alpha.ops.checks import check_alike
 from alpha.ops.elementwise import erf, exp, minimum, where
-from alpha.ops.reduce import check_alike, normal_axis
+from alpha.ops.reduce import normal_axis
 from alpha.tensor import Tensor
 
 

@@ -19,8 +19,9 @@ from alpha.dtypes import DType
 from alpha.errors import ConfigError, DTypeError, ShapeError, message
 from alpha.kinds import Limit
 from alpha.op import Op, Spec, op
+from alpha.ops.checks import check_alike
 from alpha.ops.create import full, zeros_like
-from alpha.ops.reduce import Shape, check_alike, unbroadcast
+from alpha.ops.reduce import Shape, unbroadcast
 from alpha.tensor import Number, Tensor
 
 Vjp = Callable[[Tensor, Any], Any]

@@ -14,7 +14,8 @@ from alpha.errors import ShapeError, message
 from alpha.kinds import Activation, AllAxes, Channels, Count, NonNegative, Share
 from alpha.op import Spec, grad_enabled, op
 from alpha.ops.activation import relu_grad
-from alpha.ops.reduce import Shape, accumulation_dtype, check_alike, reduced_shape
+from alpha.ops.checks import check_alike
+from alpha.ops.reduce import Shape, accumulation_dtype, reduced_shape
 from alpha.tensor import Tensor
 
 Gradients = tuple[Tensor, Tensor, Tensor]

@@ -37,14 +37,6 @@ def check_sum_dtype(where: str, dtype: str | None, *terms: str) -> None:
                                  "dtype=\"float32\" for sums of float16 or bfloat16; or convert the result"))
 
 
-def check_alike(where: str, **tensors: Tensor) -> None:
-    """Refuses tensors of different shapes.  Raises ShapeError."""
-    if len({t.shape for t in tensors.values()}) > 1:
-        raise ShapeError(message(where, f"{' and '.join(tensors)} have shapes "
-                                 f"{' and '.join([str(t.shape) for t in tensors.values()])}",
-                                 "pass tensors of one shape"))
-
-
 def normal_axis(axis: Any, ndim: int, where: str) -> int:
     """Returns an axis counted from the front.  Raises ShapeError if a tensor of `ndim` axes has no such axis."""
     try:

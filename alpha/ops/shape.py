@@ -15,6 +15,7 @@ from alpha.errors import DTypeError, ShapeError, message
 from alpha.kinds import AllAxes, Axes, Axis, Channels, NewShape, Number, Ranges, Size, Sizes, Widths
 from alpha.kinds import Shape as ShapeLike
 from alpha.op import op
+from alpha.ops.checks import check_ranges, check_rows
 from alpha.ops.reduce import Shape, normal_axes, normal_axis, sum_to
 from alpha.tensor import Tensor, tensor
 
@@ -316,23 +317,6 @@ def _position(k: Any, n: int, sizes: Shape, axis: int) -> int:
     return index(k) % n
 
 
-def _check_ranges(where: str, sizes: Shape, ranges: tuple[Range, ...], shape: Shape) -> None:
-    """Refuses ranges that leave a tensor of `sizes`, or that have another number of elements than `shape`."""
-    for n, (first, count, step) in zip(sizes, ranges):
-        if count < 0 or (count and not (0 <= first < n and 0 <= first + (count - 1) * step < n)):
-            break
-    else:
-        if len(ranges) == len(sizes) and prod([count for _, count, _ in ranges]) == prod(shape):
-            return
-    raise ShapeError(message(where, f"the ranges {ranges} do not fit shapes {sizes} and {shape}",
-                             "pass (first, count, step) for each axis, within it"))
-
-
-def _check_rows(where: str, index: Tensor) -> None:
-    if index.dtype != "int64":
-        raise DTypeError(message(where, f"index has dtype {index.dtype}, int64 is needed", "use x[index]"))
-
-
 @op
 class slice_axes:
     """y = every step-th element of x along each axis, under a shape that may lack and add axes of length 1.
@@ -349,7 +333,7 @@ class slice_axes:
         return dict(ranges=ranges, shape=tuple([count for _, count, _ in ranges]) if shape is None else shape)
 
     def shape(x, *, ranges, shape):
-        _check_ranges("slice_axes", x.shape, ranges, shape)
+        check_ranges("slice_axes", x.shape, ranges, shape)
         return shape
 
     def vjp_x(g, s, *, ranges, shape):
@@ -363,7 +347,7 @@ class slice_axes_grad:
     args = "g"
 
     def shape(g, *, ranges: Ranges, shape: ShapeLike):
-        _check_ranges("slice_axes_grad", shape, ranges, g.shape)
+        check_ranges("slice_axes_grad", shape, ranges, g.shape)
         return shape
 
     def vjp_g(g, s, *, ranges, shape):
@@ -386,7 +370,7 @@ class take:
     def shape(x, index):
         if not x.ndim or not x.shape[0] >= (index.size > 0):
             raise ShapeError(message("take", f"x of shape {x.shape} has no rows", "pass an x with elements"))
-        _check_rows("take", index)
+        check_rows("take", index)
         return index.shape + x.shape[1:]
 
     def vjp_x(g, s):
@@ -400,7 +384,7 @@ class take_grad:
     args, saves, mixed = "g index", "index", "index"
 
     def shape(g, index, *, rows: Size):
-        _check_rows("take_grad", index)
+        check_rows("take_grad", index)
         if g.shape[:index.ndim] != index.shape:
             raise ShapeError(message("take_grad", f"g has shape {g.shape}, index {index.shape}",
                                      "pass the gradient of take's output"))

@@ -15,7 +15,7 @@ from math import sqrt
 
 from alpha.backend import get_backend
 from alpha.errors import ShapeError, message
-from alpha.kinds import Count, Decay, Limit, NonNegative, Share
+from alpha.kinds import Count, Decay, Finite, Limit, NonNegative, Share
 from alpha.op import Spec, op
 from alpha.tensor import Tensor
 
@@ -59,7 +59,7 @@ class sgd_step:
 
     args, outs, mutates, mixed = "*params *grads *momenta factor?", "", "params momenta", "factor"
 
-    def shape(params, grads, momenta, factor, *, lr: NonNegative, momentum: Decay = 0.0, dampening: Share = 0.0,
+    def shape(params, grads, momenta, factor, *, lr: NonNegative, momentum: NonNegative = 0.0, dampening: Finite = 0.0,
               nesterov: bool = False, weight_decay: NonNegative = 0.0, first: bool = False):
         _check_factor("sgd_step", factor)
         _match("sgd_step", params, "" if momentum else "momenta", grads=grads, momenta=momenta)
