@@ -15,7 +15,7 @@ import inspect
 import types
 from collections.abc import Callable, Iterable, Sequence
 from math import isfinite
-from typing import Annotated, Any, ParamSpec, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ParamSpec, TypeVar, Union, cast, get_args, get_origin
 
 from alpha.errors import ArgumentError, message
 from alpha.kinds import Either, Flag, Function, Instance, Kind, Many, Nothing, Real, Refused, Whole
@@ -29,6 +29,7 @@ _PLAIN: dict[Any, Kind] = {int: Whole(), float: Real("a finite number", isfinite
 
 def kind_of(hint: Any) -> Kind | None:
     """Returns what an annotation says, or None if that is nothing that is checked."""
+    hint = hint.__bound__ if isinstance(hint, TypeVar) else hint
     origin = get_origin(hint)
     if origin is Annotated:
         return next((m for m in hint.__metadata__ if isinstance(m, Kind)), None) or kind_of(hint.__origin__)
@@ -48,12 +49,16 @@ def kind_of(hint: Any) -> Kind | None:
 
 def kinds_of(f: Callable[..., Any]) -> dict[str, Kind]:
     """Returns the kinds of the parameters of a function that are annotated with one."""
-    try:
-        hints = get_type_hints(f, include_extras=True)
-    except (NameError, TypeError):  # of an op that somebody else wrote: names that are imported for type checkers only
-        return {}
-    kinds = {name: kind_of(hint) for name, hint in hints.items() if name != "return"}
-    return {name: kind for name, kind in kinds.items() if kind}
+    f = inspect.unwrap(f)
+    kinds = {}
+    for name, hint in getattr(f, "__annotations__", {}).items():
+        try:
+            kind = None if name == "return" else kind_of(eval(hint, f.__globals__) if isinstance(hint, str) else hint)
+        except NameError:  # imported for type checkers only, or not defined yet
+            continue
+        if kind:
+            kinds[name] = kind
+    return kinds
 
 
 def checked(f: Callable[P, R]) -> Callable[P, R]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from alpha.backend import DTYPES, FLOAT_DTYPES
 from alpha.errors import DTypeError, message, shown
-from alpha.kinds import Either, Kind, Nothing
+from alpha.kinds import Kind
 
 Number = Union[int, float]
 
@@ -41,12 +41,15 @@ class _DType(Kind):
 
     stub, text = "Any", "a dtype"
 
-    def read(self, value: Any) -> str:
-        return dtype_name(value)
+    def __init__(self, none: bool = False) -> None:
+        self.none = none
+
+    def read(self, value: Any) -> str | None:
+        return None if value is None and self.none else dtype_name(value)
 
 
 DType = Annotated[Any, _DType()]
-DTypeOrNone = Annotated[Any, Either([Nothing(), _DType()])]
+DTypeOrNone = Annotated[Any, _DType(none=True)]
 
 
 def check_value(where: str, value: Number, dtype: str) -> None:

@@ -6,6 +6,10 @@ A message says what is wrong with both values, then what to change::
     help: make in_channels of the layer 3, or pass an x with 64 channels
 """
 
+from __future__ import annotations
+
+import numpy as np
+
 
 class AlphaError(Exception):
     """Base of every error that alpha raises on purpose."""
@@ -64,7 +68,7 @@ def shown(value: object) -> str:
     Tensors and arrays are shown by dtype and shape.
     """
     kind, shape, dtype = type(value).__name__, getattr(value, "shape", None), getattr(value, "dtype", None)
-    if isinstance(shape, tuple) and dtype is not None and shape + (getattr(value, "ndim", 0),) != (0,):
+    if isinstance(shape, tuple) and dtype is not None and not isinstance(value, np.generic):
         return f"a {dtype} {'NumPy array' if kind == 'ndarray' else 'tensor'} of shape {shape}"
     if value is None or isinstance(value, type):
         return "None" if value is None else f"the class {kind if kind != 'type' else value.__name__}"

@@ -86,11 +86,10 @@ class Whole(Kind):
 class Ints(Kind):
     """An int or a sequence of ints, as a tuple: a shape (each in [low, 2^62]), or axes."""
 
-    stub = "Shape"
-
     def __init__(self, text: str, fix: str, low: int | None = None, single: bool = True,
                  length: int | None = None) -> None:
         self.text, self.fix, self.single, self.one, self.length = text, fix, single, Whole(low, ShapeError), length
+        self.stub = "int | Shape" if single else "Sequence[int]"
 
     def read(self, value: Any) -> tuple[int, ...]:
         read = self.one.read
@@ -192,6 +191,8 @@ class Number_(Kind):
             value = value.item()
         elif not isinstance(value, (int, float)):
             raise Refused(ArgumentError)
+        elif value.__class__ is int and value.bit_length() > 1023:  # more than float64 has
+            raise Refused(ConfigError)
         if not self.test(value):
             raise Refused(ConfigError)
         return value
@@ -252,7 +253,7 @@ class Function(Kind):
     stub, text = "Callable", "a function"
 
     def read(self, value: Any) -> Any:
-        if not callable(value):
+        if not callable(value) or isinstance(value, type):
             raise Refused(ArgumentError)
         return value
 
@@ -295,7 +296,7 @@ class Rate(Kind):
     number = Real("", lambda v: 0 < v < inf)
 
     def read(self, value: Any) -> Any:
-        return value if callable(value) else self.number.read(value)
+        return value if callable(value) and not isinstance(value, type) else self.number.read(value)
 
 
 class Many(Kind):

@@ -10,7 +10,7 @@ from typing import Any
 
 from alpha.errors import AlphaError, OutOfMemoryError, ShapeError, message
 
-MAX_SIZE = 1 << 62  # elements of a tensor, and length of an axis
+MAX_SIZE = 1 << 62  # bytes of a tensor, and the largest int for a size
 MAX_NDIM = 32       # axes: what every NumPy has
 
 ITEMSIZE = {"bool": 1, "uint8": 1, "float16": 2, "bfloat16": 2, "float32": 4, "int32": 4, "float64": 8, "int64": 8}
@@ -31,9 +31,9 @@ def host_nbytes() -> int:
 def check_size(where: str, shape: tuple[int, ...]) -> None:
     """Refuses a shape that no tensor can have.  Raises ShapeError."""
     count = prod([n for n in shape if n])  # NumPy refuses an empty array too whose other sizes are too large
-    if count > MAX_SIZE:
-        raise ShapeError(message(where, f"a tensor of shape {_brief(shape)} would have more than 2^62 elements",
-                                 "make the sizes smaller"))
+    if count * 8 > MAX_SIZE:
+        raise ShapeError(message(where, f"a tensor of shape {_brief(shape)} is larger than any memory, 2^59 elements "
+                                 "are the most", "make the sizes smaller"))
     if len(shape) > MAX_NDIM:
         raise ShapeError(message(where, f"a tensor of {len(shape)} axes, {MAX_NDIM} is the most",
                                  "join some axes: x.reshape(...)"))
@@ -68,7 +68,7 @@ def explain(where: str, error: Exception, specs: Any, dtype: str, args: Any) -> 
                                            )) from error
     if isinstance(error, OverflowError):
         for value in args:
-            if isinstance(value, int) and value.bit_length() > 64:
+            if isinstance(value, int) and value.bit_length() >= 64:
                 raise ShapeError(message(where, f"a number of {value.bit_length()} bits fits no dtype",
                                          "pass a smaller number")) from error
 

@@ -12,7 +12,7 @@ from alpha import dlpack
 from alpha.arguments import checked
 from alpha.backend import FLOAT_DTYPES, get_backend
 from alpha.dtypes import DTypeOrNone, check_values, dtype_name
-from alpha.errors import DTypeError, GraphError, ShapeError, message
+from alpha.errors import ArgumentError, DTypeError, GraphError, ShapeError, message, shown
 from alpha.graph import backward
 
 OPS: dict[str, Callable[..., Any]] = {}  # what operators and methods call, by name; alpha.ops fills it
@@ -129,7 +129,7 @@ class Tensor:
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError("len: a tensor without axes has no length")
+            raise ArgumentError(message("len", "a tensor without axes has no length", "t.item() is its element"))
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Tensor]:
@@ -161,6 +161,9 @@ class Tensor:
                                          "reduce it: t.sum().backward(), or pass backward(gradient)"))
             return Tensor(get_backend(self.device).full(self.shape, 1, self.dtype, self.device), self.shape, self.dtype,
                           self.device)
+        if not isinstance(gradient, Tensor):
+            raise ArgumentError(message("backward", f"gradient is {shown(gradient)}, a Tensor is needed",
+                                        "wrap it: alpha.tensor(gradient)"))
         if (gradient.shape, gradient.dtype, gradient.device) != (self.shape, self.dtype, self.device):
             raise ShapeError(message("backward", "the gradient and the tensor differ", "pass a gradient like it",
                                      gradient=(gradient.shape, gradient.dtype, gradient.device),
@@ -185,6 +188,7 @@ class Tensor:
         """Returns a tensor of the same elements that the graph does not know."""
         return Tensor(self.data, self.shape, self.dtype, self.device)
 
+    @checked
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Sets requires_grad of a leaf and returns the tensor."""
         if requires_grad and not self.is_floating_point:
@@ -215,6 +219,9 @@ class Tensor:
 
     def copy_(self, source: Tensor | np.ndarray) -> Tensor:
         """Overwrites the elements with those of `source` (same shape; cast to this dtype); outside of the graph."""
+        if not isinstance(source, (Tensor, np.ndarray)):
+            raise ArgumentError(message("copy_", f"source is {shown(source)}, a Tensor or a NumPy array is needed",
+                                        "wrap it: alpha.tensor(source)"))
         shape = tuple(source.shape)
         if shape != self.shape:
             raise ShapeError(message("copy_", f"the source has shape {shape}, the tensor {self.shape}",
@@ -227,6 +234,7 @@ class Tensor:
         self._version += 1
         return self
 
+    @checked
     def to(self, device: str) -> Tensor:
         """Returns the tensor on a device: itself if it is there; differentiable."""
         if device == self.device or get_backend(device).name == self.device:
@@ -303,7 +311,7 @@ class Tensor:
 
 def _spread(given: tuple[Any, ...]) -> tuple[int, ...]:
     """Takes t.reshape(2, 3) and t.reshape((2, 3)) alike."""
-    return tuple(given[0]) if len(given) == 1 and not isinstance(given[0], (int, np.integer)) else given
+    return given[0] if len(given) == 1 and not isinstance(given[0], (int, np.integer)) else given
 
 
 def from_dlpack(x: Any) -> Tensor:

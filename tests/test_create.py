@@ -72,7 +72,7 @@ def test_what_makes_no_tensor_is_refused() -> None:
         ops.ones(2.5)
     with refused(ShapeError, "randn: shape is ((2,),)"):
         ops.randn(((2,),))
-    with refused(DTypeError, "full: the cpu backend has no bfloat16"):
+    with refused(DTypeError, "zeros: the cpu backend has no bfloat16"):
         ops.zeros(2, "bfloat16")
     with refused(DTypeError, "'complex64' is not a dtype"):
         ops.zeros(2, "complex64")

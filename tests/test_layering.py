@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "alpha.kinds": {"alpha.errors", "alpha.sizes"},
     "alpha.arguments": {"alpha.errors", "alpha.kinds"},
     "alpha.dtypes": {"alpha.backend", "alpha.errors", "alpha.kinds"},
-    "alpha.random": {"alpha.errors"},
+    "alpha.random": {"alpha.arguments", "alpha.errors", "alpha.kinds"},
     "alpha.build": {"alpha.config", "alpha.errors"},
     "alpha.dlpack": {"alpha.backend", "alpha.errors"},
     "alpha.graph": {"alpha.backend", "alpha.config", "alpha.errors", "alpha.op", "alpha.tensor"},  # the latter as types

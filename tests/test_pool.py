@@ -265,9 +265,9 @@ Y, INDEX = max_pool2d.full(X, 2)
 
 @pytest.mark.parametrize("call, parts", [
     (lambda: max_pool2d(X, 3, 2, 2), ["max_pool2d: padding (2, 2) is not between 0 and half of kernel_size (3, 3)"]),
-    (lambda: avg_pool2d(X, 2, 2, (0, -1)), ["avg_pool2d: padding is (0, -1), an int or a pair of ints of at least 0 is needed"]),
+    (lambda: avg_pool2d(X, 2, 2, (0, -1)), ["avg_pool2d: padding is (0, -1), an int or a pair of ints of at least 0"]),
     (lambda: max_pool2d(X, 0), ["max_pool2d: kernel_size is 0, an int or a pair of ints of at least 1 is needed"]),
-    (lambda: avg_pool2d(X, 2, (1, 0)), ["avg_pool2d: stride is (1, 0), an int or a pair of ints of at least 1, or None is"]),
+    (lambda: avg_pool2d(X, 2, (1, 0)), ["avg_pool2d: stride is (1, 0), an int or a pair of ints of at least 1"]),
     (lambda: avg_pool2d(X, 9), ["avg_pool2d: a window of 9 does not fit into 8 + 2*0 inputs along H", "(2, 8, 8, 3)"]),
     (lambda: max_pool2d(alpha.tensor(np.zeros((2, 1, 28, 28))), 2), ["a window of 2 does not fit", "if x is NCHW"]),
     (lambda: max_pool2d(alpha.tensor(np.zeros((8, 8, 3))), 2), ["max_pool2d: x has shape (8, 8, 3)", "leading axis"]),
@@ -276,7 +276,7 @@ Y, INDEX = max_pool2d.full(X, 2)
     (lambda: avg_pool2d_backward(X, (20, 20), 2), ["avg_pool2d_backward: g has shape (2, 8, 8, 3)", "(2, 10, 10, 3)"]),
     (lambda: max_pool2d_backward(Y, INDEX, (9, 8), 2, 1), ["max_pool2d_backward: g has shape (2, 4, 4, 3), this geom"]),
     (lambda: max_pool2d_backward(X, INDEX, (8, 8), 2), ["max_pool2d_backward: index has shape (2, 4, 4, 3)"]),
-    (lambda: adaptive_avg_pool2d(X, 0), ["adaptive_avg_pool2d: output_size is 0, an int or a pair of ints of at least 1"]),
+    (lambda: adaptive_avg_pool2d(X, 0), ["adaptive_avg_pool2d: output_size is 0, an int or a pair of ints"]),
     (lambda: adaptive_max_pool2d(X, (1, -1)), ["adaptive_max_pool2d: output_size is (1, -1)"]),
     (lambda: adaptive_max_pool2d(X, None), ["adaptive_max_pool2d: output_size is None, an int or a pair"]),
     (lambda: adaptive_avg_pool2d(alpha.tensor(np.zeros((8, 8))), 1), ["adaptive_avg_pool2d: x has shape (8, 8)"]),

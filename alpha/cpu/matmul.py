@@ -5,6 +5,8 @@ The kernels know a linear layer and its two gradients, which are the product a b
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from alpha.cpu import native
@@ -33,7 +35,7 @@ def matmul_cpu(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool) -> A
 @linear.impl("cpu")
 @in_float32()
 def linear_cpu(x: Array, w: Array, b: Array | None, *, activation: str | None) -> Array:
-    rows = x.reshape(-1, x.shape[-1])
+    rows = x.reshape(prod(x.shape[:-1]), x.shape[-1])  # -1 has no answer where there are no features
     shape = (*x.shape[:-1], w.shape[0])
     if rows.size * len(w) >= WORTHWHILE and native.usable(rows, w):
         return _fprop(rows, w, b, activation == "relu").reshape(shape)

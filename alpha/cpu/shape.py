@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from alpha.cpu.memory import empty
+from alpha.errors import ShapeError, message
 from alpha.ops import shape as ops
 
 Array = np.ndarray
@@ -86,5 +87,8 @@ def take_cpu(x: Array, index: Array) -> Array:
 def take_grad_cpu(g: Array, index: Array, *, rows: int) -> Array:
     out = empty((rows, *g.shape[index.ndim:]), g.dtype)
     out.fill(0)
-    np.add.at(out, index, g)
+    try:
+        np.add.at(out, index, g)
+    except IndexError as error:
+        raise ShapeError(message("take_grad", str(error), "use indices from 0 to rows - 1")) from error
     return out

@@ -27,6 +27,8 @@ def fans(shape: Shape) -> tuple[int, int]:
     if not isinstance(shape, tuple) or len(shape) < 2:
         raise ShapeError(message("init", f"a tensor of shape {shape} has no fan-in and fan-out",
                                  "use uniform_, normal_ or constant_ for biases and scales"))
+    if 0 in shape:
+        raise ShapeError(message("init", f"a tensor of shape {shape} has no element", "pass a weight with elements"))
     window = math.prod(shape[1:-1])
     return shape[-1] * window, shape[0] * window
 

@@ -22,7 +22,7 @@ def check_alike(where: str, **tensors: Tensor) -> None:
 def check_ranges(where: str, sizes: Shape, ranges: tuple[Range, ...], shape: Shape) -> None:
     """Refuses ranges that leave a tensor of `sizes`, or that have another number of elements than `shape`."""
     for n, (first, count, step) in zip(sizes, ranges):
-        if count < 0 or (count and not (0 <= first < n and 0 <= first + (count - 1) * step < n)):
+        if count < 0 or not step or (count and not (0 <= first < n and 0 <= first + (count - 1) * step < n)):
             break
     else:
         if len(ranges) == len(sizes) and prod([count for _, count, _ in ranges]) == prod(shape):

@@ -82,7 +82,9 @@ def arange(start: FiniteNumber, stop: FiniteNumber | None = None, step: FiniteNu
     try:
         count = max(0, ceil((last - first) / step))
         check_host("arange", (count,), "float64")
-        values = np.arange(first, last, step)
+        values = np.arange(first, last if count else first, step)
+        if values.dtype.kind not in "biuf":
+            raise OverflowError
     except OverflowError:
         raise ConfigError(message("arange", f"the numbers from {shown(first)} to {shown(last)} are too large",
                                   "pass numbers that int64 or float64 has")) from None

@@ -15,7 +15,7 @@ from typing import Any
 
 from alpha.arguments import checked
 from alpha.backend import FLOAT_DTYPES, get_backend
-from alpha.dtypes import DType
+from alpha.dtypes import DType, check_value
 from alpha.errors import ConfigError, DTypeError, ShapeError, message
 from alpha.kinds import Limit
 from alpha.op import Op, Spec, op
@@ -103,6 +103,9 @@ class clip:
         if x.dtype not in FLOAT_DTYPES and (isinstance(low, float) or isinstance(high, float)):
             raise DTypeError(message("clip", f"limits {low} and {high} are no integers, x has dtype {x.dtype}",
                                      'pass integers, or convert the tensor: x.astype("float32")'))
+        for limit in (low, high) if x.dtype not in FLOAT_DTYPES else ():
+            if limit is not None:
+                check_value("clip", limit, x.dtype)
         return x.shape
 
     def vjp_x(g, s, *, low, high):

@@ -10,6 +10,7 @@ from alpha.errors import DataError, DTypeError, ShapeError, message
 from alpha.kinds import NonNegative, Reduction, Share, Size
 from alpha.op import Spec, grad_enabled, op
 from alpha.ops.activation import log_softmax, softmax, softplus
+from alpha.ops.checks import check_alike
 from alpha.ops.elementwise import where
 from alpha.ops.reduce import Shape, accumulation_dtype
 from alpha.tensor import Tensor
@@ -235,6 +236,7 @@ class binary_cross_entropy:
     args, saves = "p target", "p target"
 
     def shape(p, target):
+        check_alike("bce_loss", p=p, target=target)
         return p.shape
 
     def vjp_p(g, s):

@@ -16,7 +16,7 @@ from alpha.errors import DTypeError, ShapeError, message
 from alpha.kinds import Padding
 from alpha.kinds import Pair as IntOrPair
 from alpha.op import Spec, op
-from alpha.ops.conv_desc import Axis, Pair, Shape, ceil_div
+from alpha.ops.conv_desc import Axis, Pair, Shape, ceil_div, check_axis
 from alpha.tensor import Tensor
 
 
@@ -43,6 +43,7 @@ def pool_axes(where: str, x_shape: Shape, kernel_size: Pair, stride: Pair, paddi
                 fix += "; if x is NCHW, alpha uses NHWC: x.permute(0, 2, 3, 1)"
             raise ShapeError(message(where, f"a window of {k} does not fit into {i} + 2*{p} inputs along {name}", fix,
                                      x=f"{x_shape} NHWC"))
+        check_axis(where, name, i, o, k)
         axes.append(Axis(i, o, k, s, p, 1))
     return axes[0], axes[1]
 
@@ -65,6 +66,7 @@ def _pooled_shape(where: str, x_shape: Shape, kernel_size: Pair, stride: Pair, p
 
 def _unpooled_shape(where: str, g_shape: Shape, hw: Pair, **window: Pair) -> Shape:
     """Returns the shape of the input that pools to g_shape."""
+    _check_image(where, "g", g_shape)
     x_shape = g_shape[0], *hw, g_shape[-1]
     if (pooled := _pooled_shape(where, x_shape, **window)) != g_shape:
         raise ShapeError(message(where, f"g has shape {g_shape}, this geometry gives {pooled}",
@@ -74,6 +76,7 @@ def _unpooled_shape(where: str, g_shape: Shape, hw: Pair, **window: Pair) -> Sha
 
 def _adaptive_shape(where: str, x_shape: Shape, output_size: Pair) -> Shape:
     _check_image(where, "x", x_shape)
+    check_axis(where, "H or W", *output_size)
     return x_shape[0], *output_size, x_shape[3]
 
 
@@ -217,6 +220,9 @@ def _check_index(where: str, expected: Shape, index: Tensor) -> None:
     if index.shape != expected:
         raise ShapeError(message(where, f"index has shape {index.shape}, {expected} is needed",
                                  "pass the index of the max_pool2d.full call that made the values"))
+    if index.dtype not in ("int32", "int64"):
+        raise DTypeError(message(where, f"index has dtype {index.dtype}, int32 or int64 is needed",
+                                 "pass the index of max_pool2d.full"))
 
 
 @checked
@@ -237,9 +243,6 @@ def max_unpool2d(x: Tensor, index: Tensor, output_hw: IntOrPair) -> Tensor:
     where, hw = "max_unpool2d", output_hw
     _check_image(where, "x", x.shape)
     _check_index(where, x.shape, index)
-    if index.dtype not in ("int32", "int64"):
-        raise DTypeError(message(where, f"index has dtype {index.dtype}, int32 or int64 is needed",
-                                 "pass the index of max_pool2d.full"))
     positions = index.numpy()
     low, high = int(np.min(positions)), int(np.max(positions))
     if low < 0 or high >= hw[0] * hw[1]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from alpha.arguments import checked
 from alpha.dtypes import check_value
-from alpha.errors import DTypeError, ShapeError, message
+from alpha.errors import DTypeError, ShapeError, message, shown
 from alpha.kinds import AllAxes, Axes, Axis, Channels, NewShape, Number, Ranges, Size, Sizes, Widths
 from alpha.kinds import Shape as ShapeLike
 from alpha.op import op
@@ -267,7 +267,11 @@ def getitem(x: Tensor, key: Any) -> Tensor:
 
 def _indices(x: Tensor, key: Tensor | np.ndarray | list) -> Tensor:
     """Returns the indices as a tensor, in range and counted from the front."""
-    host = np.asarray(key)
+    try:
+        host = np.asarray(key)
+    except ValueError as error:
+        raise ShapeError(message("getitem", "the lists of the key are of unequal lengths", "pass one list of ints, or "
+                                 "one array of them")) from error
     if host.size == 0 and isinstance(key, list):
         host = host.astype(np.int64)
     if host.dtype.kind not in "iu":
@@ -309,8 +313,9 @@ def _ranges(sizes: Shape, key: tuple[Any, ...]) -> tuple[list[Range], Shape]:
 
 
 def _position(k: Any, n: int, sizes: Shape, axis: int) -> int:
-    if isinstance(k, (bool, np.bool_)) or not hasattr(k, "__index__"):
-        raise DTypeError(message("getitem", f"the key {k!r} is no index", "use ints, slices, ... and None", x=sizes))
+    if isinstance(k, (bool, np.bool_, type)) or not hasattr(k, "__index__"):
+        raise DTypeError(message("getitem", f"the key {shown(k)} is no index", "use ints, slices, ... and None",
+                                 x=sizes))
     if not -n <= index(k) < n:
         raise ShapeError(message("getitem", f"index {index(k)} is out of range for axis {axis} of length {n}",
                                  f"use an index from {-n} to {n - 1}" if n else "index an axis with elements", x=sizes))

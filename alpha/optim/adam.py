@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from alpha import ops
+from alpha.arguments import checked
 from alpha.kinds import Betas, Decay, Lr, NonNegative
 from alpha.optim.optimizer import Optimizer, Params
 from alpha.tensor import Tensor
@@ -47,6 +48,7 @@ class Adam(_Adaptive):
 
     decoupled = False
 
+    @checked
     def __init__(self, params: Params, lr: Lr = 1e-3, betas: Betas = (0.9, 0.999), eps: NonNegative = 1e-8,
                  weight_decay: NonNegative = 0.0, amsgrad: bool = False) -> None:
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad)
@@ -70,6 +72,7 @@ class AdamW(Adam):
 
     decoupled = True
 
+    @checked
     def __init__(self, params: Params, lr: Lr = 1e-3, betas: Betas = (0.9, 0.999), eps: NonNegative = 1e-8,
                  weight_decay: NonNegative = 1e-2, amsgrad: bool = False) -> None:
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad)
@@ -86,6 +89,7 @@ class Adamax(_Adaptive):
     Source: Kingma and Ba, arXiv 1412.6980, section 7.1.
     """
 
+    @checked
     def __init__(self, params: Params, lr: Lr = 2e-3, betas: Betas = (0.9, 0.999), eps: NonNegative = 1e-8,
                  weight_decay: NonNegative = 0.0) -> None:
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
@@ -111,6 +115,7 @@ class RAdam(_Adaptive):
     Source: Liu et al., arXiv 1908.03265.
     """
 
+    @checked
     def __init__(self, params: Params, lr: Lr = 1e-3, betas: Betas = (0.9, 0.999), eps: NonNegative = 1e-8,
                  weight_decay: NonNegative = 0.0) -> None:
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
@@ -135,6 +140,7 @@ class AdaMod(_Adaptive):
     Source: Ding et al., arXiv 1910.12249.
     """
 
+    @checked
     def __init__(self, params: Params, lr: Lr = 1e-3, betas: Betas = (0.9, 0.999), beta3: Decay = 0.999,
                  eps: NonNegative = 1e-8, weight_decay: NonNegative = 0.0) -> None:
         super().__init__(params, lr=lr, betas=betas, beta3=beta3, eps=eps, weight_decay=weight_decay)

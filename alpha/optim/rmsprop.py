@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from alpha import ops
+from alpha.arguments import checked
 from alpha.kinds import Decay, Lr, NonNegative
 from alpha.optim.optimizer import Optimizer, Params
 from alpha.tensor import Tensor
@@ -32,6 +33,7 @@ class RMSprop(Optimizer):
     Source: Tieleman and Hinton, "Neural networks for machine learning", lecture 6.5, 2012.
     """
 
+    @checked
     def __init__(self, params: Params, lr: Lr = 1e-2, alpha: Decay = 0.99, eps: NonNegative = 1e-8,
                  weight_decay: NonNegative = 0.0, momentum: Decay = 0.0, centered: bool = False) -> None:
         super().__init__(params, lr=lr, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum,

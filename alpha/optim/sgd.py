@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from alpha import ops
+from alpha.arguments import checked
 from alpha.errors import ConfigError, message
 from alpha.kinds import Decay, Lr, NonNegative
 from alpha.optim.optimizer import Optimizer, Params
@@ -29,6 +30,7 @@ class SGD(Optimizer):
         ConfigError: see Optimizer; or nesterov without momentum or with dampening.
     """
 
+    @checked
     def __init__(self, params: Params, lr: Lr, momentum: Decay = 0.0, dampening: Decay = 0.0,
                  weight_decay: NonNegative = 0.0, nesterov: bool = False) -> None:
         super().__init__(params, lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay,
