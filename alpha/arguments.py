@@ -74,6 +74,8 @@ def checked(f: Callable[P, R]) -> Callable[P, R]:
     read = {p.name: kinds[p.name].read(p.default) for p in parameters if p.name in kinds and p.default is not p.empty}
     defaults = {name: value for name, value in read.items() if value.__class__ is tuple}  # an int that became a pair
     method = positional[:1] == ("self",)
+    order = tuple(kinds.get(name) for name in positional)
+    plain = not defaults and positional[:len(required)] == required
 
     def where(args: tuple[Any, ...]) -> str:
         if not method:
@@ -86,8 +88,18 @@ def checked(f: Callable[P, R]) -> Callable[P, R]:
         taken = ", ".join([text.split(":")[0].split("=")[0].strip() for text in shown_names])
         raise ArgumentError(message(where(args), what, f"it takes ({taken})"))
 
+    def taken(args: tuple[Any, ...], kind: Kind, name: str, value: Any) -> Any:
+        try:
+            return kind.read(value)
+        except Refused as refused:
+            error = kind.error_of(where(args), name, value, refused)
+        raise error
+
     @functools.wraps(f)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if plain and not kwargs and len(required) <= len(args) <= len(positional):  # the same, without names
+            return f(*[taken(args, kind, name, value) if kind else value
+                       for kind, name, value in zip(order, positional, args)])  # type: ignore[arg-type, call-arg]
         if len(args) > len(positional):
             refuse(args, f"{len(args) - method} arguments are given by position, {len(positional) - method} is the "
                    "most")
@@ -102,10 +114,7 @@ def checked(f: Callable[P, R]) -> Callable[P, R]:
         for name, value in values.items():
             kind = kinds.get(name)
             if kind:
-                try:
-                    values[name] = kind.read(value)
-                except Refused:
-                    kind.take(where(args), name, value)
+                values[name] = taken(args, kind, name, value)
         return f(**{**defaults, **values})  # type: ignore[arg-type, call-arg]
 
     return call

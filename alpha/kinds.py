@@ -55,8 +55,13 @@ class Kind:
         try:
             return self.read(value)
         except Refused as refused:
-            raise refused.error(message(where, f"{name} is {shown(value)}, {self.text} is needed",
-                                        self.fix.format(name=name))) from None
+            error = self.error_of(where, name, value, refused)
+        raise error
+
+    def error_of(self, where: str, name: str, value: Any, refused: Refused) -> AlphaError:
+        """Returns the error for a value that was refused."""
+        return refused.error(message(where, f"{name} is {shown(value)}, {self.text} is needed",
+                                     self.fix.format(name=name)))
 
 
 class Whole(Kind):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import alpha
 from alpha import ops
-from alpha.errors import DTypeError, ShapeError
+from alpha.errors import DTypeError, ShapeError, shown
 from alpha.gradcheck import adjoint_check, assert_equal_at, gradcheck
 from alpha.ops.shape import slice_axes_grad
 from tests.op_checks import floats, integers, is_contiguous, leaf, like_torch, refused, shapes
@@ -235,7 +235,7 @@ def test_keys_that_do_not_fit_are_refused() -> None:
     with refused(DTypeError, "getitem: the key is dtype float64, integers are needed"):
         x[[0.5]]
     for key in (True, 1.0, "a"):
-        with refused(DTypeError, f"getitem: the key {key!r} is no index"):
+        with refused(DTypeError, f"getitem: the key {shown(key)} is no index"):
             x[key]
 
 
