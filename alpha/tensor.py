@@ -129,7 +129,7 @@ class Tensor:
 
     def __len__(self) -> int:
         if not self.shape:
-            raise ArgumentError(message("len", "a tensor without axes has no length", "t.item() is its element"))
+            raise DTypeError(message("len", "a tensor without axes has no length", "use t.item() for its only element"))
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Tensor]:

@@ -32,5 +32,5 @@ def check_ranges(where: str, sizes: Shape, ranges: tuple[Range, ...], shape: Sha
 
 
 def check_rows(where: str, index: Tensor) -> None:
-    if index.dtype != "int64":
-        raise DTypeError(message(where, f"index has dtype {index.dtype}, int64 is needed", "use x[index]"))
+    if index.dtype not in ("int32", "int64"):
+        raise DTypeError(message(where, f"index has dtype {index.dtype}, int32 or int64 is needed", "use x[index]"))
