@@ -69,7 +69,8 @@ def shown(value: object) -> str:
     """
     kind, shape, dtype = type(value).__name__, getattr(value, "shape", None), getattr(value, "dtype", None)
     if isinstance(shape, tuple) and dtype is not None and not isinstance(value, np.generic):
-        return f"a {dtype} {'NumPy array' if kind == 'ndarray' else 'tensor'} of shape {shape}"
+        article = "an" if str(dtype)[:1] in "aeio" else "a"
+        return f"{article} {dtype} {'NumPy array' if kind == 'ndarray' else 'tensor'} of shape {shape}"
     if value is None or isinstance(value, type):
         return "None" if value is None else f"the class {kind if kind != 'type' else value.__name__}"
     if type(value) in (list, tuple):

@@ -73,7 +73,7 @@ CALLS: list[tuple[Callable[[], Any], type[AlphaError], str]] = [
     (lambda: ops.conv2d(X, W, groups=None), ShapeError, "conv2d: groups is None, an int of at least 1 is needed"),
     (lambda: ops.pad(A, 1), ShapeError, "pad: widths is 1, a pair (before, after) of ints of at least 0 for each axis"),
     (lambda: ops.pad(alpha.tensor([1, 2]), ((1, 1),), 2.5), DTypeError, "pad: 2.5 does not fit int64, an integer from"),
-    (lambda: ops.sum(A, np.array([0, 1])), ShapeError, "sum: axis is a int64 NumPy array of shape (2,), None, an int"),
+    (lambda: ops.sum(A, np.array([0, 1])), ShapeError, "sum: axis is an int64 NumPy array of shape (2,), None, an int"),
     (lambda: ops.sum(A, True), ShapeError, "sum: axis is True, None, an int or a tuple of ints is needed"),
     (lambda: ops.sum(A, 0, 1), ArgumentError, "sum: keepdims is 1, True or False is needed"),
     (lambda: ops.split(A, 1.5), ShapeError, "split: size is 1.5, an int of at least 1 or a list of ints of at least 0"),
@@ -86,6 +86,10 @@ CALLS: list[tuple[Callable[[], Any], type[AlphaError], str]] = [
     (lambda: ops.cast(A, None), DTypeError, "dtype: None is not a dtype of alpha"),
     (lambda: A.astype(None), DTypeError, "dtype: None is not a dtype of alpha"),
     (lambda: A.reshape(None), ShapeError, "reshape: shape is None, an int or a tuple of ints of at least -1 is needed"),
+    (lambda: A["x":], DTypeError, "getitem: the key is slice('x', None, None) (slice): slice indices must be integers"),
+    (lambda: A[::0], DTypeError, "getitem: the key is slice(None, None, 0) (slice): slice step cannot be zero"),
+    (lambda: A[[[1], [1, 0]]], ShapeError, "getitem: the lists of the key are of unequal lengths"),
+    (lambda: ops.where(A > 0, A > 0, 300), DTypeError, "where: 300 does not fit bool, an integer from 0 to 1 is"),
     (lambda: A.to(3), ArgumentError, "Tensor.to: device is 3, a str is needed"),
     (lambda: A.backward([1]), AlphaError, "backward: a tensor of shape (2, 3) depends on nothing"),
     # ---- how an op is called
@@ -129,6 +133,8 @@ CALLS: list[tuple[Callable[[], Any], type[AlphaError], str]] = [
     (lambda: optim.ExponentialMovingAverage(None), ArgumentError, "ExponentialMovingAverage: model is None, a Module"),
     (lambda: optim.schedule.cosine(0.1, 10.5), ArgumentError, "cosine: total_steps is 10.5, an int of at least 1 is"),
     (lambda: optim.schedule.exponential(0.1, inf), ConfigError, "exponential: gamma is inf, a finite number above 0"),
+    (lambda: optim.schedule.constant(0.1)(None), ArgumentError, "schedule: t is None, an int of at least 0 is needed"),
+    (lambda: alpha.summary(None, (3,)), ArgumentError, "summary: model is None, a Module is needed"),
     (lambda: optim.schedule.multistep(0.1, 30), ShapeError, "multistep: milestones is 30, a list of ints of at least"),
     (lambda: optim.LossScaler(growth_interval=1.5), ArgumentError, "LossScaler: growth_interval is 1.5, an int of at"),
     # ---- tensors from nothing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from alpha.errors import DTypeError, ShapeError, message
+from alpha.errors import DTypeError, ShapeError, message, shown
 from alpha.tensor import Tensor
 
 Shape = tuple[int, ...]
@@ -34,3 +34,11 @@ def check_ranges(where: str, sizes: Shape, ranges: tuple[Range, ...], shape: Sha
 def check_rows(where: str, index: Tensor) -> None:
     if index.dtype not in ("int32", "int64"):
         raise DTypeError(message(where, f"index has dtype {index.dtype}, int32 or int64 is needed", "use x[index]"))
+
+
+def slice_bounds(k: slice, n: int) -> tuple[int, int, int]:
+    """Returns start, stop and step of a slice of an axis of n elements.  Raises DTypeError."""
+    try:
+        return k.indices(n)
+    except (TypeError, ValueError) as error:
+        raise DTypeError(message("getitem", f"the key is {shown(k)}: {error}", "use ints, no step of 0")) from None

@@ -266,6 +266,9 @@ class where:
         if not isinstance(x, Tensor) and not isinstance(y, Tensor):
             raise DTypeError(message("where", f"x is {x}, y is {y}: neither is a tensor, so there is no dtype",
                                      "wrap one: alpha.tensor(x, dtype=...)"))
+        for value, other in ((x, y), (y, x)):
+            if isinstance(other, Tensor) and other.dtype == "bool" and not isinstance(value, Tensor):
+                check_value("where", value, "bool")
         if cond.shape == _shape_of(x) and _shape_of(y) in ((), cond.shape):
             return cond.shape
         return _common_shape("where", cond=cond, x=x, y=y)

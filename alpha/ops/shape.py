@@ -15,7 +15,7 @@ from alpha.errors import DTypeError, ShapeError, message, shown
 from alpha.kinds import AllAxes, Axes, Axis, Channels, NewShape, Number, Ranges, Size, Sizes, Widths
 from alpha.kinds import Shape as ShapeLike
 from alpha.op import op
-from alpha.ops.checks import check_ranges, check_rows
+from alpha.ops.checks import check_ranges, check_rows, slice_bounds
 from alpha.ops.reduce import Shape, normal_axes, normal_axis, sum_to
 from alpha.tensor import Tensor, tensor
 
@@ -304,7 +304,7 @@ def _ranges(sizes: Shape, key: tuple[Any, ...]) -> tuple[list[Range], Shape]:
             ranges += [(0, m, 1) for m in rest]
             shape += rest
         elif isinstance(k, slice):
-            start, stop, step = k.indices(n)
+            start, stop, step = slice_bounds(k, n)
             ranges.append((start, len(range(start, stop, step)), step))
             shape.append(ranges[-1][1])
         else:

@@ -23,13 +23,13 @@ Schedule = Callable[[int], float]
 @checked
 def constant(lr: Positive) -> Schedule:
     """lr(t) = lr."""
-    return lambda t: lr
+    return _of_step(lambda t: lr)
 
 
 @checked
 def step(lr: Positive, step_size: Count, gamma: Positive = 0.1) -> Schedule:
     """lr(t) = lr * gamma^floor(t / step_size)."""
-    return lambda t: lr * _power(gamma, t // step_size)
+    return _of_step(lambda t: lr * _power(gamma, t // step_size))
 
 
 @checked
@@ -37,13 +37,13 @@ def multistep(lr: Positive, milestones: Sizes, gamma: Positive = 0.1) -> Schedul
     """lr(t) = lr * gamma^(number of milestones <= t).  Raises ConfigError unless the milestones rise."""
     if any(a >= b for a, b in pairwise(milestones)):
         raise ConfigError(message("multistep", f"milestones {list(milestones)} do not rise", "sort them, each once"))
-    return lambda t: lr * _power(gamma, bisect_right(milestones, t))
+    return _of_step(lambda t: lr * _power(gamma, bisect_right(milestones, t)))
 
 
 @checked
 def exponential(lr: Positive, gamma: Positive) -> Schedule:
     """lr(t) = lr * gamma^t."""
-    return lambda t: lr * _power(gamma, t)
+    return _of_step(lambda t: lr * _power(gamma, t))
 
 
 @checked
@@ -63,7 +63,7 @@ def cosine(lr: Positive, total_steps: Count, warmup_steps: Size = 0, final_lr: N
         if t < warmup_steps:
             return lr * (t + 1) / warmup_steps
         return _anneal(lr, final_lr, (t - warmup_steps) / (total_steps - warmup_steps))
-    return lr_at
+    return _of_step(lr_at)
 
 
 @checked
@@ -84,7 +84,7 @@ def one_cycle(max_lr: Positive, total_steps: Count, pct_start: Share = 0.3, div_
         if t <= top:
             return _anneal(low, max_lr, t / top)
         return _anneal(max_lr, low / final_div_factor, (t - top) / (last - top))
-    return lr_at
+    return _of_step(lr_at)
 
 
 @checked
@@ -98,7 +98,15 @@ def triangular(base_lr: Positive, max_lr: Positive, step_size: Count) -> Schedul
     def lr_at(t: int) -> float:
         phase = t % (2 * step_size) / step_size
         return base_lr + (max_lr - base_lr) * (phase if phase <= 1.0 else 2.0 - phase)
-    return lr_at
+    return _of_step(lr_at)
+
+
+def _of_step(f: Schedule) -> Schedule:
+    """Returns a schedule that looks at the step that it is asked about."""
+    @checked
+    def schedule(t: Size) -> float:
+        return f(t)
+    return schedule
 
 
 def _power(gamma: float, n: float) -> float:

@@ -29,6 +29,8 @@ from alpha.ops import conv_desc
 ROOM = 1 << 24      # bytes that one tensor may take, so that a right call stays small
 LONGEST_AXIS = 64   # positions of a convolution or a pool
 
+Parameter = tuple[str, kinds.Kind | None, bool]  # name, kind, whether there is a default
+
 DTYPE_NAMES = sorted(DTYPES - {"bfloat16"})
 SHAPES = [(), (0,), (1,), (2,), (3,), (2, 3), (3, 2), (3, 3), (0, 3), (3, 0), (1, 3), (2, 1), (2, 3, 4), (1, 4, 4, 2),
           (2, 5, 5, 2), (2, 4, 4, 4), (4, 3, 3, 2), (2, 1, 1, 2), (0, 4, 4, 2), (1, 4, 0, 2), (1,) * 9]
@@ -58,6 +60,7 @@ def a_nasty_value(rng: random.Random) -> Any:
                             np.datetime64("2020-01-01"), np.float16(1)]),
         lambda: rng.choice([(1, 2), [0, 1], (1, 2, 3), (0.5, 0.5), ("a", "b"), [None], [[1, 2], [3]], (True, 1),
                             ((1, 1), (0, 2)), (2 ** 40, 2 ** 40), (2 ** 62, 0), range(3), (-1,), (1,) * 70]),
+        lambda: slice(*[rng.choice([None, 0, 1, -1, "x", 1.5, 2 ** 64]) for _ in range(3)]),
         lambda: a_tensor(rng),
         lambda: [a_tensor(rng) for _ in range(rng.randrange(3))],
         lambda: (a_tensor(rng), a_tensor(rng)),
@@ -109,31 +112,32 @@ class Case:
         self.text = ""
         self.nasty = rng.choice([0.0, 0.1, 0.3, 1.0])
 
-    def arguments(self, parameters: list[tuple[str, kinds.Kind | None, bool]]) -> tuple[list[Any], dict[str, Any]]:
-        """Returns positional and named arguments for (name, kind, has a default); seldom too few or too many."""
+    def arguments(self, parameters: list[Parameter], strict: bool) -> tuple[list[Any], dict[str, Any]]:
+        """Returns positional and named arguments.  `strict`: seldom too few or too many, which alpha must refuse."""
         args: list[Any] = []
         named: dict[str, Any] = {}
         for name, kind, optional in parameters:
-            if (optional and self.rng.random() < 0.6) or self.rng.random() < 0.01:
+            if self.rng.random() < (0.6 if optional else 0.01 if strict else 0.0):
                 continue
             value = draw(self.rng, kind, name, self.nasty)
             if len(args) == len(parameters[:parameters.index((name, kind, optional))]) and self.rng.random() < 0.7:
                 args.append(value)
             else:
                 named[name] = value
-        if self.rng.random() < 0.02:
+        if strict and self.rng.random() < 0.02:
             named["unknown"] = 1
         return args, named
 
-    def call(self, name: str, f: Callable[..., Any], parameters: list[tuple[str, kinds.Kind | None, bool]]) -> Any:
+    def call(self, name: str, f: Callable[..., Any], parameters: list[Parameter]) -> Any:
         """Calls a function with drawn arguments."""
-        args, named = self.arguments(parameters)
+        made = f.__init__ if isinstance(f, type) else getattr(f, "__self__", f)
+        args, named = self.arguments(parameters, isinstance(made, Op) or hasattr(made, "__wrapped__"))
         self.text += f"{name}({', '.join([shown(a) for a in args] + [f'{k}={shown(v)}' for k, v in named.items()])}) "
         return f(*args, **named)
 
 
-def parameters_of(f: Any) -> list[tuple[str, kinds.Kind | None, bool]]:
-    """Returns (name, kind, whether there is a default) of each parameter of an op, a function or a class."""
+def parameters_of(f: Any) -> list[Parameter]:
+    """Returns the parameters of an op, a function or a class."""
     if isinstance(f, Op):
         tensor = kinds.Instance(alpha.Tensor)
         return [(a.name, kinds.Many(tensor) if a.many else tensor, a.optional) for a in f.args] + [
@@ -216,7 +220,7 @@ def call_optimizer(case: Case) -> None:
         p.grad = ops.randn(p.shape)
     _, *settings = parameters_of(OPTIMIZERS[name])
     given = params if rng.random() < 0.8 else a_nasty_value(rng)
-    groups = [{"params": given, **case.arguments([(n, k, True) for n, k, _ in settings])[1]}]
+    groups = [{"params": given, **case.arguments([(n, k, True) for n, k, _ in settings], False)[1]}]
     case.text += f"{shown(given)}, {[{k: shown(v) for k, v in g.items() if k != 'params'} for g in groups]} "
     optimizer = case.call(name, lambda *a, **k: OPTIMIZERS[name](rng.choice([given, groups]), *a, **k), settings)
     for _ in range(2):
