@@ -178,9 +178,9 @@ X, LABELS, STATS, G = ops.zeros((2, 4)), alpha.tensor([0, 1]), ops.zeros((3, 2))
     (DTypeError, lambda: max_pool2d_backward(ops.ones((1, 1, 1, 1)), alpha.tensor([[[[0]]]], "int64"), hw=(2, 2),
                                              kernel_size=2),
      "max_pool2d_backward: index has dtype int64, int32 is needed"),
-    (ConfigError, lambda: ops.smooth_l1_loss(X, X, beta=float("nan")), "beta=nan is not in [0, inf)"),
-    (ConfigError, lambda: ops.smooth_l1_loss(X, X, beta=float("inf")), "beta=inf is not in [0, inf)"),
-    (ConfigError, lambda: ops.cross_entropy(X, LABELS, label_smoothing=float("nan")), "label_smoothing=nan is not in"),
+    (ConfigError, lambda: ops.smooth_l1_loss(X, X, beta=float("nan")), "beta is nan, a finite number"),
+    (ConfigError, lambda: ops.smooth_l1_loss(X, X, beta=float("inf")), "beta is inf, a finite number"),
+    (ConfigError, lambda: ops.cross_entropy(X, LABELS, label_smoothing=float("nan")), "label_smoothing is nan, a"),
     (DataError, lambda: ops.bce_loss(alpha.tensor([np.nan, 1.5]), ops.zeros((2,))), "p has an element 1.5, outside"),
     (DataError, lambda: ops.cross_entropy(X, alpha.tensor([0, -100])), "label -100 at position 1 is outside [0, 4)"),
 ])

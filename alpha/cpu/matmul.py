@@ -7,6 +7,8 @@ where there are no kernels, are BLAS's.
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from alpha.cpu import native
@@ -53,7 +55,7 @@ def _products(a: Array, b: Array, m: int, n: int, transpose_a: bool, transpose_b
 @linear.impl("cpu")
 @in_float32()
 def linear_cpu(x: Array, w: Array, b: Array | None, *, activation: str | None) -> Array:
-    rows = x.reshape(-1, x.shape[-1])
+    rows = x.reshape(prod(x.shape[:-1]), x.shape[-1])  # -1 has no answer where there are no features
     shape = (*x.shape[:-1], w.shape[0])
     if rows.size * len(w) >= WORTHWHILE and native.usable(rows, w):
         y = empty((len(rows), len(w)), x.dtype)

@@ -95,5 +95,8 @@ def take_grad_cpu(g: Array, index: Array, *, rows: int) -> Array:
     _check_range("take_grad", index, rows)
     out = empty((rows, *g.shape[index.ndim:]), g.dtype)
     out.fill(0)
-    np.add.at(out, index, g)
+    try:
+        np.add.at(out, index, g)
+    except IndexError as error:
+        raise ShapeError(message("take_grad", str(error), "use indices from 0 to rows - 1")) from error
     return out

@@ -13,23 +13,26 @@ from math import sqrt as sqrt_of
 from typing import Any
 
 from alpha.errors import ShapeError, message
+from alpha.kinds import Axis, Finite
 from alpha.op import Op, grad_enabled, op
+from alpha.ops.checks import check_alike
 from alpha.ops.elementwise import erf, exp, minimum, where
 from alpha.ops.reduce import normal_axis
 from alpha.tensor import Tensor
 
 
-def _fused(name: str, saved: str, equation: str, shape: Callable[..., Any] = lambda g, x: g.shape) -> Op:
+def _alike(where: str, g: Tensor, y: Tensor) -> tuple[int, ...]:
+    """Returns the shape of a gradient, which is that of the tensor it is combined with."""
+    if g.shape != y.shape:
+        check_alike(where, g=g, y=y)
+    return g.shape
+
+
+def _fused(name: str, saved: str, equation: str, shape: Callable[..., Any] | None = None) -> Op:
     """Makes the op of a gradient that backward runs when nobody differentiates it again."""
+    shape = shape or (lambda g, x: _alike(name, g, x))
     return op(type(name, (), dict(__doc__=f"Gradient of {name.removesuffix('_grad')}: {equation}.",
                                   __module__=__name__, args=f"g {saved}", shape=shape)))
-
-
-def check_fused(where: str, activation: str | None) -> None:
-    """Refuses an activation that the ops which end in one cannot apply.  Raises ShapeError."""
-    if activation not in (None, "relu"):
-        raise ShapeError(message(where, f"activation {activation!r} is unknown",
-                                 'pass None or "relu", and apply any other activation to the result'))
 
 
 # ---- piecewise linear ------------------------------------------------------------------------------------------------
@@ -55,7 +58,7 @@ class relu_grad:
     args, saves = "g y", "y"
 
     def shape(g, y):
-        return g.shape
+        return _alike("relu_grad", g, y)
 
     def vjp_g(g, s):
         return relu_grad(g, s.y)
@@ -84,7 +87,7 @@ class relu6_grad:
     args, saves = "g y", "y"
 
     def shape(g, y):
-        return g.shape
+        return _alike("relu6_grad", g, y)
 
     def vjp_g(g, s):
         return relu6_grad(g, s.y)
@@ -99,7 +102,7 @@ class leaky_relu:
 
     args, saves = "x", "x"
 
-    def shape(x, *, slope=0.01):
+    def shape(x, *, slope: Finite = 0.01):
         return x.shape
 
     def vjp_x(g, s, *, slope):
@@ -112,8 +115,8 @@ class leaky_relu_grad:
 
     args, saves = "g x", "x"
 
-    def shape(g, x, *, slope):
-        return g.shape
+    def shape(g, x, *, slope: Finite):
+        return _alike("leaky_relu_grad", g, x)
 
     def vjp_g(g, s, *, slope):
         return leaky_relu_grad(g, s.x, slope)
@@ -124,11 +127,15 @@ class leaky_relu_grad:
 
 # ---- smooth ----------------------------------------------------------------------------------------------------------
 
+def _elu_grad_shape(g: Tensor, x: Tensor, *, alpha: Finite) -> tuple[int, ...]:
+    return _alike("elu_grad", g, x)
+
+
 sigmoid_grad = _fused("sigmoid_grad", "y", "g * y * (1 - y)")
 tanh_grad = _fused("tanh_grad", "y", "g * (1 - y^2)")
 silu_grad = _fused("silu_grad", "x", "g * p * (1 + x * (1 - p)), p = sigmoid(x)")
 gelu_grad = _fused("gelu_grad", "x", "g * (P(x) + x * p(x)), P and p the normal distribution and its density")
-elu_grad = _fused("elu_grad", "x", "g * alpha * e^x where x <= 0, else g", lambda g, x, *, alpha: g.shape)
+elu_grad = _fused("elu_grad", "x", "g * alpha * e^x where x <= 0, else g", _elu_grad_shape)
 hardswish_grad = _fused("hardswish_grad", "x", "0 up to -3, g * (x / 3 + 1 / 2) below 3, else g")
 softplus_grad = _fused("softplus_grad", "x", "g * sigmoid(x)")
 
@@ -203,7 +210,7 @@ class elu:
 
     args, saves = "x", "x"
 
-    def shape(x, *, alpha=1.0):
+    def shape(x, *, alpha: Finite = 1.0):
         return x.shape
 
     def vjp_x(g, s, *, alpha):
@@ -247,8 +254,9 @@ class hardswish:
 
 # ---- over an axis ----------------------------------------------------------------------------------------------------
 
-def _axis_shape(g, y, *, axis):
-    return g.shape
+def _axis_shape(g: Tensor, y: Tensor, *, axis: Axis) -> tuple[int, ...]:
+    normal_axis(axis, g.ndim, "softmax_grad")
+    return _alike("softmax_grad", g, y)
 
 
 softmax_grad = _fused("softmax_grad", "y", "y * (g - sum(g * y)) along the axis", _axis_shape)
@@ -274,7 +282,7 @@ class softmax:
 
     args, saves = "x", "y"
 
-    def shape(x, *, axis=-1):
+    def shape(x, *, axis: Axis = -1):
         return _softmax_shape(x, axis, "softmax")
 
     def vjp_x(g, s, *, axis):
@@ -287,7 +295,7 @@ class log_softmax:
 
     args, saves = "x", "y"
 
-    def shape(x, *, axis=-1):
+    def shape(x, *, axis: Axis = -1):
         return _softmax_shape(x, axis, "log_softmax")
 
     def vjp_x(g, s, *, axis):
