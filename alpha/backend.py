@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from alpha.errors import DeviceError, message
+from alpha.errors import DeviceError, message, shown
 
 Array = Any  # what a backend keeps a tensor's elements in: np.ndarray on the CPU
 
@@ -94,6 +94,8 @@ class Backend(Protocol):
 
 def device_type(device: str) -> str:
     """Returns "cuda" for "cuda:1".  Raises DeviceError for a name that no backend has."""
+    if not isinstance(device, str):
+        raise DeviceError(message("device", f"{shown(device)} is not a device", 'use "cpu", "cuda" or "cuda:<index>"'))
     kind, _, index = device.partition(":")
     if kind not in BACKENDS or (index and not index.isdigit()) or (kind == "cpu" and index):
         raise DeviceError(message("device", f"{device!r} is not a device", 'use "cpu", "cuda" or "cuda:<index>"'))

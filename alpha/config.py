@@ -52,7 +52,8 @@ VARIABLES = (
              "2 also one line per op and CUDA kernel; 3 also how a convolution kernel was chosen"),
     Variable("check_nan", False, "stop at the op that makes the first NaN, forward or backward"),
     Variable("cpu_kernels", True, "0 turns the compiled CPU kernels off; NumPy then does the work"),
-    Variable("num_threads", 0, "threads of the compiled CPU kernels; 0 takes every core this process may use"),
+    Variable("num_threads", 0, "threads of the compiled CPU kernels, up to 64 or one per core; 0 takes every core this "
+             "process may use"),
     Variable("cache_dir", "", "where compiled kernels are kept; empty means the user's cache directory"),
     Variable("sync", False, "wait for every CUDA kernel, so that an error names the one that made it"),
     Variable("tensor_cores", True, "0 computes float32 convolutions and products on the FMA units of a GPU alone"),

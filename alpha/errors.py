@@ -6,6 +6,10 @@ A message says what is wrong with both values, then what to change::
     help: make in_channels of the layer 3, or pass an x with 64 channels
 """
 
+from __future__ import annotations
+
+import numpy as np
+
 
 class AlphaError(Exception):
     """Base of every error that alpha raises on purpose."""
@@ -17,6 +21,10 @@ class ShapeError(AlphaError, ValueError):
 
 class DTypeError(AlphaError, TypeError):
     """Mixed or unsupported dtypes."""
+
+
+class ArgumentError(AlphaError, TypeError):
+    """A call with an argument that is missing, unknown, given twice, or of a Python type that has no meaning there."""
 
 
 class DeviceError(AlphaError, RuntimeError):
@@ -49,6 +57,40 @@ class DataError(AlphaError, ValueError):
 
 class ConfigError(AlphaError, ValueError):
     """A setting that is unknown or out of range."""
+
+
+LONGEST_SHOWN = 80  # characters of a value in a message
+
+
+def shown(value: object) -> str:
+    """Returns a value as messages show it: short, with its type if that is not plain to see.
+
+    Tensors and arrays are shown by dtype and shape.
+    """
+    kind, shape, dtype = type(value).__name__, getattr(value, "shape", None), getattr(value, "dtype", None)
+    if isinstance(shape, tuple) and dtype is not None and not isinstance(value, np.generic):
+        article = "an" if str(dtype)[:1] in "aeio" else "a"
+        return f"{article} {dtype} {'NumPy array' if kind == 'ndarray' else 'tensor'} of shape {shape}"
+    if value is None or isinstance(value, type):
+        return "None" if value is None else f"the class {kind if kind != 'type' else value.__name__}"
+    if type(value) in (list, tuple):
+        items = [shown(v) if hasattr(v, "shape") else _cut(v) for v in value[:8]]  # type: ignore[index]
+        text = ", ".join([*items, "..."] if len(value) > 8 else items)  # type: ignore[arg-type]
+        text = f"({text}{',' if len(items) == 1 else ''})" if kind == "tuple" else f"[{text}]"
+        return _short(text)
+    return _cut(value) if type(value) in (int, float, bool) else f"{_cut(value)} ({kind})"
+
+
+def _cut(value: object) -> str:
+    try:
+        return _short('"' + value.replace("\n", " ") + '"' if isinstance(value, str) else repr(value))
+    except Exception:  # a repr may fail: an int of 5,000 digits has none
+        return f"a number of {value.bit_length()} bits" if isinstance(value, int) else "an object"
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= LONGEST_SHOWN else text[:LONGEST_SHOWN - 3] + "..."
 
 
 def message(where: str, what: str, fix: str, **values: object) -> str:

@@ -23,8 +23,10 @@ The class becomes an `Op`, a callable. Its vocabulary:
     mixed     args exempt from "one dtype for all" and from `dtypes` (labels, indices)
     parameters  args that may be float32, all of them, where the others are float16 or bfloat16 (the common dtype then)
     scalars   True: Python numbers are taken for tensors, and handed on as they are
+    label     what messages call the op, where that is not its name
     moves     True: the outputs live on the device named by the attribute `device`
-    canon     optional: public attributes -> canonical ones; else those of `shape` and their defaults
+    canon     optional: public attributes -> canonical ones; else those of `shape` and their defaults. Annotations
+              say what each may be, and are checked in every call: see alpha.arguments and alpha.kinds
     shape     pure; one shape tuple or Spec per out; raises ShapeError
     vjp_<arg> gradient for one arg: (g, s, **attrs); or `vjp` for all at once: (g, s, needs, **attrs) -> one per arg
 
@@ -44,6 +46,7 @@ from alpha.config import config
 from alpha.errors import AlphaError, DeviceError, DTypeError, GraphError, ShapeError, message
 from alpha.graph import Node, call_site, grad_enabled, raise_if_nan, state
 from alpha.signature import Signature
+from alpha.sizes import explain
 from alpha.tensor import Tensor
 
 __all__ = ["Op", "Spec", "grad_enabled", "op", "registry"]
@@ -120,7 +123,11 @@ class Op(Signature):
             implementation = self._traced(implementation, device)
         if self.mutates:
             self._bump(args, device)
-        result = implementation(*arrays, **attrs)
+        try:
+            result = implementation(*arrays, **attrs)
+        except (MemoryError, OverflowError, ValueError) as error:
+            explain(self.label, error, (specs,) if self.single else specs, dtype, args)
+            raise
         if self.moves:
             device = attrs["device"]
         if self.single:

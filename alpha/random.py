@@ -12,7 +12,8 @@ import math
 
 import numpy as np
 
-from alpha.errors import ConfigError, message
+from alpha.arguments import checked
+from alpha.kinds import Seed
 
 STREAMS = {"default": 0, "dropout": 1, "permutation": 2, "augment": 3, "split": 4, "synthetic": 5}
 
@@ -85,10 +86,9 @@ class _Global:
 _global = _Global()
 
 
-def manual_seed(seed: int) -> None:
-    """Starts the process's random numbers again from a seed in [0, 2^64).  Raises ConfigError."""
-    if not 0 <= seed < 1 << 64:
-        raise ConfigError(message("manual_seed", f"{seed} is not in [0, 2^64)", "choose a seed in that range"))
+@checked
+def manual_seed(seed: Seed) -> None:
+    """Starts the process's random numbers again from a seed in [0, 2^64).  Raises ConfigError, ArgumentError."""
     _global.seed, _global.counter = int(seed), 0
 
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from alpha.arguments import kinds_of
 from alpha.backend import FLOAT_DTYPES, HALF_DTYPES
-from alpha.errors import DeviceError, DTypeError, message
+from alpha.errors import AlphaError, ArgumentError, DeviceError, DTypeError, message, shown
 from alpha.tensor import Tensor
+
+NUMBERS = (int, float, np.integer, np.floating, np.bool_)  # what `scalars` takes for a tensor
 
 
 class Arg(NamedTuple):
@@ -33,9 +37,10 @@ class Signature:
     """The arguments of an op, from the class that describes it: `alpha.op` has the vocabulary.
 
     Attributes:
-        name: of the op.
+        name, label: of the op; as messages call it.
         args: what it says of each tensor input.
         attr_names, defaults: the public attributes in their order, and the values that some have.
+        kinds: what those attributes may be that are annotated, see alpha.arguments.
         variadic, uniform: whether an arg is a list of tensors; whether none is, and none may have a dtype of its own.
         arity: number of arguments of a call that needs no `bind`; -1: each does.
         usage: how a call is written, for messages.
@@ -44,6 +49,7 @@ class Signature:
     def __init__(self, cls: type) -> None:
         body = vars(cls)
         self.name = cls.__name__
+        self.label: str = body.get("label", self.name)
         mixed, parameters = body.get("mixed", "").split(), body.get("parameters", "").split()
         self.args = tuple(Arg(name := a.strip("*?"), a.endswith("?"), a.startswith("*"), name in mixed,
                               name in parameters, f"{name}_shape", f"{name}_dtype") for a in body["args"].split())
@@ -51,49 +57,82 @@ class Signature:
         self.scalars: bool = body.get("scalars", False)
         self.shape: Callable[..., Any] = body["shape"]
         self.canon: Callable[..., dict[str, Any]] | None = body.get("canon")
-        declared = inspect.signature(self.canon or self.shape).parameters.values()
-        attrs = [p for p in declared if p.kind is p.KEYWORD_ONLY]
+        declared = self.canon or self.shape
+        attrs = [p for p in inspect.signature(declared).parameters.values() if p.kind is p.KEYWORD_ONLY]
         self.attr_names = tuple(p.name for p in attrs)
         self.attr_set = frozenset(self.attr_names)
-        self.defaults = {p.name: p.default for p in attrs if p.default is not p.empty}
+        kinds = kinds_of(declared)
+        self.kinds = {name: kinds[name] for name in self.attr_names if name in kinds}
+        self.defaults = {p.name: kinds[p.name].take(self.name, p.name, p.default) if p.name in kinds else p.default
+                         for p in attrs if p.default is not p.empty}
+        keyed = all(name in kinds and kinds[name].keyed for name in self.attr_names)
+        self._known = lru_cache(maxsize=1024, typed=True)(self._canonical) if keyed else self._canonical
         self.variadic = any(a.many for a in self.args)
         self.uniform = not (mixed or self.variadic)
         self.arity = -1 if self.variadic or self.attr_names else len(self.args)
         tensors = [f"{a.name}=None" if a.optional else a.name for a in self.args]
-        self.usage = f"{self.name}({', '.join(tensors + [str(p) for p in attrs])})"
+        shown_attrs = [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in attrs]
+        self.usage = f"{self.name}({', '.join(tensors + shown_attrs)})"
 
     def bind(self, args: Sequence[Any], attrs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Returns one value per arg, and the canonical attributes.  Raises TypeError."""
+        """Returns one value per arg, and the canonical attributes.  Raises AlphaError."""
         bound = list(args[:len(self.args)])
-        for name, value in zip(self.attr_names, args[len(self.args):]):
-            if name in attrs:
-                raise TypeError(f"{self.name}: {name} is given twice")
-            attrs[name] = value
-        if len(args) > len(self.args) + len(self.attr_names):
-            raise TypeError(f"{self.name}: {len(args)} arguments given, it takes {self.usage}")
+        if len(args) > len(self.args):
+            for name, value in zip(self.attr_names, args[len(self.args):]):
+                if name in attrs:
+                    self._refuse_call(f"{name} is given twice")
+                attrs[name] = value
+            if len(args) > len(self.args) + len(self.attr_names):
+                self._refuse_call(f"{len(args)} arguments are given", "pass no more than it takes")
         for arg in self.args[len(bound):]:
             if arg.name in attrs:
                 bound.append(attrs.pop(arg.name))
             elif arg.optional:
                 bound.append(None)
             else:
-                raise TypeError(f"{self.name}: {arg.name} is missing, it takes {self.usage}")
-        for k, arg in enumerate(self.args) if self.variadic else ():
-            if arg.many:
-                bound[k] = list(bound[k])
-                for t in bound[k]:
-                    if not isinstance(t, Tensor):
-                        self._checked_other(arg, t)
+                self._refuse_call(f"{arg.name} is missing")
+        if self.variadic:
+            for k, arg in enumerate(self.args):
+                if arg.many:
+                    bound[k] = self._tensor_list(arg, bound[k])
+        try:
+            return bound, self._known(**attrs)
+        except TypeError as error:  # a list, say, which cannot be looked up
+            if isinstance(error, AlphaError):
+                raise
+        return bound, self._canonical(**attrs)
+
+    def _canonical(self, /, **attrs: Any) -> dict[str, Any]:
+        """Returns the canonical form of attributes, and of the defaults of those that are not given."""
+        for name, value in attrs.items():
+            kind = self.kinds.get(name)
+            if kind:
+                attrs[name] = kind.take(self.label, name, value)
         if len(attrs) < len(self.attr_names):
             attrs = {**self.defaults, **attrs}
         if attrs.keys() != self.attr_set:
-            wrong = "unknown" if attrs.keys() - self.attr_set else "missing"
-            names = sorted(attrs.keys() - self.attr_set) or sorted(self.attr_set - attrs.keys())
-            raise TypeError(f"{self.name}: {names[0]} is {wrong}, it takes {self.usage}")
-        return bound, self.canon(**attrs) if self.canon else attrs
+            unknown = sorted(attrs.keys() - self.attr_set)
+            names = unknown or sorted(self.attr_set - attrs.keys())
+            self._refuse_call(f"{names[0]} is {'unknown' if unknown else 'missing'}")
+        return self.canon(**attrs) if self.canon else attrs
+
+    def _refuse_call(self, what: str, fix: str = "") -> NoReturn:
+        raise ArgumentError(message(self.label, f"{what}, it takes {self.usage}", fix or "correct the call"))
+
+    def _tensor_list(self, arg: Arg, value: Any) -> list[Tensor]:
+        """Returns the tensors given for an arg that is a list of them."""
+        if value.__class__ is not list and (isinstance(value, (Tensor, str, bytes, dict, np.ndarray))
+                                            or not hasattr(value, "__iter__")):
+            raise ArgumentError(message(self.label, f"{arg.name} is {shown(value)}, a list of tensors is needed",
+                                        f"pass a list, and what follows by name: {self.name}([a, b], ...)"))
+        tensors = list(value)
+        for k, t in enumerate(tensors):
+            if not isinstance(t, Tensor):
+                self._refuse_other(f"{arg.name}[{k}]", t)
+        return tensors
 
     def check(self, args: Sequence[Any]) -> Checked:
-        """Looks at what was given for the args.  Raises TypeError, DeviceError or DTypeError for what does not fit."""
+        """Looks at what was given for the args.  Raises ArgumentError, DeviceError or DTypeError for what is wrong."""
         first = args[0]
         if not self.uniform or not isinstance(first, Tensor):
             return self._check_each(args)
@@ -142,7 +181,8 @@ class Signature:
                     need = wanted = True
             needs.append(need)
         if not device:
-            raise TypeError(message(self.name, "one argument at least must be a Tensor", "wrap it: alpha.tensor(...)"))
+            raise ArgumentError(message(self.label, "one argument at least must be a Tensor",
+                                        "wrap it: alpha.tensor(...)"))
         if two:
             dtype = self._common_dtype(args)
         if self.scalars and dtype not in FLOAT_DTYPES:
@@ -152,21 +192,24 @@ class Signature:
     def _check_dtype(self, name: str, t: Tensor) -> None:
         if self.dtypes == "any" or t.dtype in FLOAT_DTYPES or (self.dtypes == "number" and t.dtype != "bool"):
             return
-        raise DTypeError(message(self.name, f"{name} has dtype {t.dtype}, a {self.dtypes} dtype is needed",
+        raise DTypeError(message(self.label, f"{name} has dtype {t.dtype}, a {self.dtypes} dtype is needed",
                                  f'convert it: {name}.astype("float32")'))
 
     def _checked_other(self, arg: Arg, value: Any) -> tuple[()]:
-        """Returns no tensors for an argument that is none; raises TypeError if it may not be that."""
-        number = isinstance(value, (int, float, np.generic))
-        if (value is None and arg.optional) or (self.scalars and number):
+        """Returns no tensors for an argument that is none; raises ArgumentError if it may not be that."""
+        if (value is None and arg.optional) or (self.scalars and isinstance(value, NUMBERS)):
             return ()
-        raise TypeError(message(self.name, f"{arg.name} is a {type(value).__name__}, a Tensor is needed",
-                                f"wrap it: alpha.tensor({arg.name}, dtype=...)"))
+        self._refuse_other(arg.name, value)
+
+    def _refuse_other(self, name: str, value: Any) -> NoReturn:
+        needed = "a Tensor or a number" if self.scalars else "a Tensor"
+        raise ArgumentError(message(self.label, f"{name} is {shown(value)}, {needed} is needed",
+                                    f"wrap it: alpha.tensor({name}, dtype=...)"))
 
     def _check_scalars(self, args: Sequence[Any], dtype: str) -> None:
         for value in args:
             if dtype and isinstance(value, (float, np.floating)):
-                raise DTypeError(message(self.name, f"the number {value} does not fit a tensor of dtype {dtype}",
+                raise DTypeError(message(self.label, f"the number {value} does not fit a tensor of dtype {dtype}",
                                          'convert the tensor: x.astype("float32")'))
 
     def _tensors(self, args: Sequence[Any]) -> list[tuple[str, Tensor, bool]]:
@@ -175,7 +218,7 @@ class Signature:
 
     def _refuse_devices(self, args: Sequence[Any]) -> None:
         found = {name: t.device for name, t, _ in self._tensors(args)}
-        raise DeviceError(message(self.name, f"the tensors live on {' and '.join(sorted(set(found.values())))}",
+        raise DeviceError(message(self.label, f"the tensors live on {' and '.join(sorted(set(found.values())))}",
                                   "move them to one device: x.to(device)", **found))
 
     def _common_dtype(self, args: Sequence[Any]) -> str:
@@ -195,5 +238,5 @@ class Signature:
         found = {name: t.dtype for name, t, mixed in self._tensors(args) if not mixed}
         names = " and ".join(arg.name for arg in self.args if arg.parameter)
         fix = f"; only {names} may be float32 beside float16 or bfloat16" if names else ""
-        raise DTypeError(message(self.name, f"the tensors have dtypes {' and '.join(sorted(set(found.values())))}",
+        raise DTypeError(message(self.label, f"the tensors have dtypes {' and '.join(sorted(set(found.values())))}",
                                  f"convert them to one dtype: x.astype(dtype){fix}", **found))

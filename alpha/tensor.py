@@ -9,8 +9,10 @@ from typing import Any, NoReturn, Union
 import numpy as np
 
 from alpha import dlpack
-from alpha.backend import DTYPES, FLOAT_DTYPES, get_backend
-from alpha.errors import DTypeError, GraphError, ShapeError, message
+from alpha.arguments import checked
+from alpha.backend import FLOAT_DTYPES, get_backend
+from alpha.dtypes import DTypeOrNone, check_values, dtype_name
+from alpha.errors import ArgumentError, DTypeError, GraphError, ShapeError, message, shown
 from alpha.graph import backward
 
 OPS: dict[str, Callable[..., Any]] = {}  # what operators and methods call, by name; alpha.ops fills it
@@ -127,7 +129,7 @@ class Tensor:
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError("len: a tensor without axes has no length")
+            raise DTypeError(message("len", "a tensor without axes has no length", "use t.item() for its only element"))
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Tensor]:
@@ -159,6 +161,9 @@ class Tensor:
                                          "reduce it: t.sum().backward(), or pass backward(gradient)"))
             return Tensor(get_backend(self.device).full(self.shape, 1, self.dtype, self.device), self.shape, self.dtype,
                           self.device)
+        if not isinstance(gradient, Tensor):
+            raise ArgumentError(message("backward", f"gradient is {shown(gradient)}, a Tensor is needed",
+                                        "wrap it: alpha.tensor(gradient)"))
         if (gradient.shape, gradient.dtype, gradient.device) != (self.shape, self.dtype, self.device):
             raise ShapeError(message("backward", "the gradient and the tensor differ", "pass a gradient like it",
                                      gradient=(gradient.shape, gradient.dtype, gradient.device),
@@ -183,6 +188,7 @@ class Tensor:
         """Returns a tensor of the same elements that the graph does not know."""
         return Tensor(self.data, self.shape, self.dtype, self.device)
 
+    @checked
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Sets requires_grad of a leaf and returns the tensor."""
         if requires_grad and not self.is_floating_point:
@@ -213,6 +219,9 @@ class Tensor:
 
     def copy_(self, source: Tensor | np.ndarray) -> Tensor:
         """Overwrites the elements with those of `source` (same shape; cast to this dtype); outside of the graph."""
+        if not isinstance(source, (Tensor, np.ndarray)):
+            raise ArgumentError(message("copy_", f"source is {shown(source)}, a Tensor or a NumPy array is needed",
+                                        "wrap it: alpha.tensor(source)"))
         shape = tuple(source.shape)
         if shape != self.shape:
             raise ShapeError(message("copy_", f"the source has shape {shape}, the tensor {self.shape}",
@@ -225,6 +234,7 @@ class Tensor:
         self._version += 1
         return self
 
+    @checked
     def to(self, device: str) -> Tensor:
         """Returns the tensor on a device: itself if it is there; differentiable."""
         if device == self.device or get_backend(device).name == self.device:
@@ -301,23 +311,7 @@ class Tensor:
 
 def _spread(given: tuple[Any, ...]) -> tuple[int, ...]:
     """Takes t.reshape(2, 3) and t.reshape((2, 3)) alike."""
-    return tuple(given[0]) if len(given) == 1 and not isinstance(given[0], (int, np.integer)) else given
-
-
-def dtype_name(dtype: Any) -> str:
-    """Returns the name of a dtype given as a name, a NumPy dtype or a Python type.  Raises DTypeError."""
-    if isinstance(dtype, str) and dtype in DTYPES:
-        return dtype
-    try:
-        name = np.dtype(dtype).name
-    except TypeError:
-        name = str(dtype)
-    if name not in DTYPES:
-        fix = f"use one of {', '.join(sorted(DTYPES))}"
-        if isinstance(dtype, (int, np.integer)):
-            fix += "; or was a shape meant? It is one tuple: zeros((2, 3))"
-        raise DTypeError(message("dtype", f"{name!r} is not a dtype of alpha", fix))
-    return name
+    return given[0] if len(given) == 1 and not isinstance(given[0], (int, np.integer)) else given
 
 
 def from_dlpack(x: Any) -> Tensor:
@@ -334,7 +328,8 @@ def from_dlpack(x: Any) -> Tensor:
     return Tensor(*dlpack.take(x))
 
 
-def tensor(array: Any, dtype: Any = None, device: str = "cpu", requires_grad: bool = False) -> Tensor:
+@checked
+def tensor(array: Any, dtype: DTypeOrNone = None, device: str = "cpu", requires_grad: bool = False) -> Tensor:
     """Returns a tensor with a copy of the elements of `array`.
 
     Args:
@@ -346,13 +341,13 @@ def tensor(array: Any, dtype: Any = None, device: str = "cpu", requires_grad: bo
         requires_grad: whether backward is to leave a gradient in `.grad`.
     Raises:
         ShapeError: the nested lists are of unequal lengths.
-        DTypeError: the dtype is unknown, or the device does not have it.
+        DTypeError: the dtype is unknown, the device does not have it, or integers of it cannot hold an element.
         DeviceError: the device is not there.
     """
     typed = isinstance(array, (np.ndarray, np.generic, Tensor))
     try:
         host = array.numpy() if isinstance(array, Tensor) else np.asarray(array)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise ShapeError(message("tensor", f"the nested lists are no array of one shape: {error}",
                                  "make the lists of each level equally long, by padding them say")) from error
     name = dtype_name(dtype) if dtype is not None else dtype_name(
@@ -361,6 +356,7 @@ def tensor(array: Any, dtype: Any = None, device: str = "cpu", requires_grad: bo
     if name not in backend.dtypes:
         raise DTypeError(message("tensor", f"the {backend.name} backend has no {name}, it has "
                                  f"{', '.join(sorted(backend.dtypes))}", "choose one of those, or another device"))
+    check_values(host, name)
     held = "float32" if name == "bfloat16" else name  # NumPy has no bfloat16: the device converts
     made = Tensor(backend.from_numpy(np.ascontiguousarray(host, dtype=held).reshape(host.shape), device),
                   host.shape, held, backend.name).astype(name)

@@ -182,9 +182,11 @@ def losses(d: Data) -> Iterator[Job]:
     def gradient_arguments() -> list[Any]:
         x, t = d.rows(), d.labels()
         g = torch.full((), LOSS_SCALE, device=d.device, dtype=d.dtype)
-        return [g, x, t, x.float().logsumexp(1), x.log_softmax(1), torch.ones_like(g)]
+        largest, others = x.float().amax(1), 1 - x.float().softmax(1).gather(1, t[:, None]).squeeze(1)
+        stats = torch.stack([largest, x.float().logsumexp(1) - largest, others])
+        return [g, x, t, stats, x.log_softmax(1), torch.ones_like(g)]
 
-    def gradient(g: Any, x: Any, t: Any, lse: Any, logp: Any, weight: Any) -> Any:
+    def gradient(g: Any, x: Any, t: Any, stats: Any, logp: Any, weight: Any) -> Any:
         from_loss = aten.nll_loss_backward(g / len(t), logp, t, None, 2, -100, weight)  # a sum: float16 holds no count
         return aten._log_softmax_backward_data(from_loss, logp, 1, logp.dtype)
 

@@ -71,7 +71,7 @@ def test_the_op_refuses_what_does_not_fit():
         ops.augment_images(*tensors(mean=MEAN[:2]))
     with refused(ShapeError, "index reaches from -1 to 50, there are 50 images"):
         ops.augment_images(*tensors(index=np.array([0, -1, 50])))
-    with refused(ConfigError, "crop is -1 and cutout 0"):
+    with refused(ConfigError, "crop is -1, an int of at least 0 is needed"):
         ops.augment_images(*tensors(), crop=-1)
 
 

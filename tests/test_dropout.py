@@ -101,4 +101,4 @@ def test_gradients_of_both_orders():
 def test_p_out_of_range_is_refused(p):
     with pytest.raises(ConfigError) as error:
         ops.dropout(ones(3), p)
-    assert f"p={p} is not in [0, 1]" in str(error.value) and "\nhelp: " in str(error.value)
+    assert f"dropout: p is {p}, a number in [0, 1] is needed" in str(error.value) and "\nhelp: " in str(error.value)

@@ -305,12 +305,12 @@ def test_a_wrong_call_of_an_op_is_refused(cube) -> None:
     for f, text in ((lambda: cube(x, size=1.0), "cube: size is unknown, it takes cube(x, scale=1.0)"),
                     (lambda: cube(), "cube: x is missing"),
                     (lambda: cube(x, 1.0, scale=2.0), "cube: scale is given twice"),
-                    (lambda: cube(x, 1.0, 2.0), "cube: 3 arguments given"),
+                    (lambda: cube(x, 1.0, 2.0), "cube: 3 arguments are given"),
                     (lambda: ops.reshape(x), "reshape: shape is missing")):
         with pytest.raises(TypeError) as caught:
             f()
         assert text in str(caught.value)
-    with refused(TypeError, "cube: x is a ndarray, a Tensor is needed", "alpha.tensor(x"):
+    with refused(TypeError, "cube: x is a float64 NumPy array of shape (2,), a Tensor is needed", "alpha.tensor(x"):
         cube(np.ones(2))
 
 

@@ -105,8 +105,8 @@ def test_the_state_of_a_scaler_comes_back() -> None:
 
 
 def test_settings_of_a_scaler_are_checked() -> None:
-    for settings in (dict(initial=0.5), dict(initial=2.0 ** 25), dict(growth_interval=0)):
-        with refused(ConfigError, "LossScaler: initial=", "in [1, 16777216] and at least 1"):
-            optim.LossScaler(**settings)
+    for name, value in (("initial", 0.5), ("initial", 2.0 ** 25), ("growth_interval", 0)):
+        with refused(ConfigError, f"LossScaler: {name} is {value}, a", " is needed"):
+            optim.LossScaler(**{name: value})
     with refused(ConfigError, "LossScaler.step: max_norm=-1 is below 0"):
         optim.LossScaler().step(optim.SGD(parameters(), lr=0.1), max_norm=-1)

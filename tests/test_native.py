@@ -140,7 +140,7 @@ def test_same_bits_every_time(rng):
     for _ in range(5):
         dw, sums = nan(*w.shape), nan(40)
         native.conv_wgrad(desc, x, g, dw)
-        native.column_sum(g, sums)
+        native.sum_middle(g, sums, 1, g.size // 40, 40)
         results.append(dw.tobytes() + sums.tobytes())
     assert len(set(results)) == 1
 
@@ -215,11 +215,15 @@ def test_batch_norm_inference(rng):
     close(y, np.maximum((x - mean) / np.sqrt(var + 1e-3) * gamma + beta + residual, 0), 1e-5)
 
 
-@pytest.mark.parametrize("rows, c", [(1, 1), (5, 3), (64, 10), (1000, 37), (300, 100)])
-def test_column_sum(rng, rows, c):
-    x, out = integers(rng, rows, c), nan(c)
-    native.column_sum(x, out)
-    np.testing.assert_array_equal(out, x.sum(0))
+@pytest.mark.parametrize("outer, count, inner", [
+    (1, 1, 1), (1, 5, 3), (1, 64, 10), (1, 1000, 37), (1, 300, 100), (3, 700, 1), (1, 70_001, 1), (2, 20_003, 7),
+    (5, 900, 130), (1, 2, 40_000), (20_000, 3, 1), (2000, 5, 9), (1, 0, 4), (0, 3, 4)])
+def test_sum_middle(rng, outer, count, inner):
+    x, out, wide = integers(rng, outer, count, inner), nan(outer, inner), nan(outer, inner, dtype=np.float64)
+    native.sum_middle(x, out, outer, count, inner)
+    native.sum_middle(x, wide, outer, count, inner)
+    np.testing.assert_array_equal(out, x.sum(1))
+    np.testing.assert_array_equal(wide, out)
 
 
 # ---- pooling
@@ -291,32 +295,37 @@ def test_avg_pool(rng, hw, c, kernel, stride, padding, count_padding):
 @pytest.mark.parametrize("rows, classes", [(1, 2), (128, 10), (33, 1000)])
 def test_cross_entropy(rng, rows, classes, smoothing):
     x, labels, g = floats(rng, rows, classes) * 20, rng.integers(0, classes, rows), floats(rng, rows)
-    loss, lse, dx, dx_mean = nan(rows), nan(rows), nan(rows, classes), nan(rows, classes)
-    assert native.cross_entropy_fwd(x, labels, loss, lse, smoothing) == -1
-    native.cross_entropy_bwd(g, x, labels, lse, dx, smoothing)
-    native.cross_entropy_bwd(g[:1], x, labels, lse, dx_mean, smoothing, scale=0.5)
+    loss, stats, dx, dx_mean = nan(rows), nan(3, rows), nan(rows, classes), nan(rows, classes)
+    assert native.cross_entropy_fwd(x, labels, loss, stats, smoothing) == -1
+    native.cross_entropy_bwd(g, x, labels, stats, dx, smoothing)
+    native.cross_entropy_bwd(g[:1], x, labels, stats, dx_mean, smoothing, scale=0.5)
     wide = x.astype(np.float64)
     log_p = wide - wide.max(1, keepdims=True)
     log_p -= np.log(np.exp(log_p).sum(1, keepdims=True))
     target = (1 - smoothing) * np.eye(classes)[labels] + smoothing / classes
     close(loss, -(target * log_p).sum(1))
-    close(lse, (wide - log_p)[:, 0])
+    assert (stats[0] == x.max(1)).all()
+    close(stats[0] + stats[1], (wide - log_p)[:, 0])
+    close(stats[2], 1 - np.exp(log_p)[range(rows), labels])
     close(dx, g[:, None] * (np.exp(log_p) - target), 1e-5)
     close(dx_mean, 0.5 * g[0] * (np.exp(log_p) - target), 1e-5)
 
 
 def test_cross_entropy_of_extreme_logits():
     x = np.array([[1e4, -1e4, 0], [np.nan, 0, 0], [-np.inf, 0, 0]], np.float32)
-    loss, lse = nan(3), nan(3)
-    assert native.cross_entropy_fwd(x, np.zeros(3, np.int64), loss, lse) == -1
-    assert loss[0] == 0 and lse[0] == 1e4 and np.isnan(loss[1]) and loss[2] == np.inf
-    close(lse[2], np.log(2))
+    loss, stats = nan(3), nan(3, 3)
+    assert native.cross_entropy_fwd(x, np.zeros(3, np.int64), loss, stats) == -1
+    assert loss[0] == 0 and stats[:, 0].tolist() == [1e4, 0, 0] and np.isnan(loss[1]) and loss[2] == np.inf
+    close(stats[1, 2], np.log(2))
 
 
 @pytest.mark.parametrize("label", [-1, 3])
 def test_cross_entropy_reports_the_first_bad_label(label):
     labels = np.array([0, label, label])
-    assert native.cross_entropy_fwd(np.zeros((3, 3), np.float32), labels, nan(3), nan(3)) == 1
+    x, dx = np.zeros((3, 3), np.float32), nan(3, 3)
+    assert native.cross_entropy_fwd(x, labels, nan(3), nan(3, 3)) == 1
+    assert native.cross_entropy_bwd(nan(1), x, labels, nan(3, 3), dx) == 1
+    assert np.isnan(dx).all(), "nothing is written"
 
 
 # ---- elementwise

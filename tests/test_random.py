@@ -126,4 +126,4 @@ def test_a_saved_state_continues_where_it_was():
 def test_a_seed_out_of_range_is_refused(seed):
     with pytest.raises(ConfigError) as error:
         random.manual_seed(seed)
-    assert f"{seed} is not in [0, 2^64)" in str(error.value) and "\nhelp: " in str(error.value)
+    assert f"manual_seed: seed is {seed}, an int of at least 0" in str(error.value) and "\nhelp: " in str(error.value)

@@ -69,13 +69,13 @@ def test_as_torch(ours, make):
 
 
 @pytest.mark.parametrize("make, text", [
-    (lambda: schedule.constant(0.0), "constant: lr=0.0 is not above 0"),
-    (lambda: schedule.step(0.1, 0), "step: step_size=0 is not above 0"),
+    (lambda: schedule.constant(0.0), "constant: lr is 0.0, a finite number above 0 is needed"),
+    (lambda: schedule.step(0.1, 0), "step: step_size is 0, an int of at least 1 is needed"),
     (lambda: schedule.multistep(0.1, [5, 5]), "milestones [5, 5] do not rise\nhelp: sort them"),
-    (lambda: schedule.exponential(math.nan, 0.9), "exponential: lr=nan is not above 0"),
+    (lambda: schedule.exponential(math.nan, 0.9), "exponential: lr is nan, a finite number above 0 is needed"),
     (lambda: schedule.cosine(0.1, 10, warmup_steps=10), "warmup_steps=10 is not in [0, total_steps=10)"),
     (lambda: schedule.one_cycle(0.1, 3), "pct_start=0.3 of total_steps=3 leaves no step for one of the two phases"),
-    (lambda: schedule.triangular(0.1, 0.0, 5), "triangular: max_lr=0.0 is not above 0"),
+    (lambda: schedule.triangular(0.1, 0.0, 5), "triangular: max_lr is 0.0, a finite number above 0 is needed"),
 ])
 def test_errors(make, text):
     with pytest.raises(ConfigError) as error:

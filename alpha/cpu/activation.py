@@ -8,9 +8,10 @@ from math import pi, sqrt
 import numpy as np
 
 from alpha.cpu import native
-from alpha.cpu.elementwise import compiled, masked
+from alpha.cpu.elementwise import masked
 from alpha.cpu.erf import erf
 from alpha.cpu.memory import empty_like
+from alpha.cpu.reduce import sums
 from alpha.op import Op
 from alpha.ops import activation as ops
 
@@ -35,20 +36,20 @@ def _bind(op: Op) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
 
 @ops.relu.impl("cpu")
 def relu_cpu(x: Array) -> Array:
-    y = empty_like(x)
-    if compiled(x):
+    if native.usable(x):
+        y = empty_like(x)
         native.relu_fwd(x, y)
         return y
-    return np.maximum(x, 0, out=y)
+    return masked(x, x < 0)  # np.maximum makes -0 a 0, or not, as the processor has it
 
 
 @ops.relu_grad.impl("cpu")
 def relu_grad_cpu(g: Array, y: Array) -> Array:
-    if compiled(g, y):
+    if native.usable(g, y):
         dx = empty_like(g)
         native.relu_bwd(g, y, dx)
         return dx
-    return masked(g, ~(y > 0))
+    return masked(g, y <= 0)
 
 
 @ops.relu6.impl("cpu")
@@ -123,11 +124,11 @@ def silu_grad(g: Array, x: Array) -> Array:
 
 
 def _normal_distribution(x: Array) -> Array:
-    y = np.multiply(x, sqrt(0.5), out=empty_like(x))
+    y = np.asarray(np.multiply(x, sqrt(0.5), dtype=np.float64))  # the sum below cancels where x < 0
     erf(y, out=y)
     y += 1
     y *= 0.5
-    return y
+    return y.astype(x.dtype, copy=False)
 
 
 @_bind(ops.gelu)
@@ -151,8 +152,7 @@ def gelu_grad(g: Array, x: Array) -> Array:
 
 @_bind(ops.elu)
 def elu(x: Array, *, alpha: float) -> Array:
-    y = np.minimum(x, 0, out=empty_like(x))
-    np.expm1(y, out=y)
+    y = np.expm1(x, out=empty_like(x))
     y *= alpha
     np.copyto(y, x, where=x > 0)
     return y
@@ -164,13 +164,17 @@ def elu_grad(g: Array, x: Array, *, alpha: float) -> Array:
     np.exp(d, out=d)
     d *= alpha
     d *= g
-    np.copyto(d, g, where=x > 0)
+    np.copyto(d, g, where=~(x <= 0))
     return d
 
 
 @_bind(ops.softplus)
 def softplus(x: Array) -> Array:
-    return np.logaddexp(x, 0, out=empty_like(x))
+    y = np.negative(np.abs(x), out=empty_like(x))  # np.logaddexp takes nine times as long
+    np.exp(y, out=y)
+    np.log1p(y, out=y)
+    y += np.maximum(x, 0)
+    return y
 
 
 @_bind(ops.softplus_grad)
@@ -193,7 +197,7 @@ def hardswish(x: Array) -> Array:
 def hardswish_grad(g: Array, x: Array) -> Array:
     d = np.multiply(x, 1 / 3, out=empty_like(x))
     d += 0.5
-    np.copyto(d, 1, where=x >= 3)
+    np.copyto(d, 1, where=~(x < 3))
     d *= g
     np.copyto(d, 0, where=x <= -3)
     return d
@@ -207,18 +211,22 @@ def _shifted(x: Array, axis: int) -> Array:
     return np.subtract(x, x.max(axis=axis, keepdims=True), out=empty_like(x))
 
 
+def _sum(x: Array, axis: int) -> Array:
+    return sums(x, (axis % x.ndim,), keepdims=True)
+
+
 @_bind(ops.softmax)
 def softmax(x: Array, *, axis: int) -> Array:
     y = _shifted(x, axis)
     np.exp(y, out=y)
-    y /= y.sum(axis=axis, keepdims=True)
+    y /= _sum(y, axis)
     return y
 
 
 @_bind(ops.softmax_grad)
 def softmax_grad(g: Array, y: Array, *, axis: int) -> Array:
     d = np.multiply(g, y, out=empty_like(g))
-    np.subtract(g, d.sum(axis=axis, keepdims=True), out=d)
+    np.subtract(g, _sum(d, axis), out=d)
     d *= y
     return d
 
@@ -226,12 +234,12 @@ def softmax_grad(g: Array, y: Array, *, axis: int) -> Array:
 @_bind(ops.log_softmax)
 def log_softmax(x: Array, *, axis: int) -> Array:
     y = _shifted(x, axis)
-    y -= np.log(np.exp(y, out=empty_like(y)).sum(axis=axis, keepdims=True))
+    y -= np.log(_sum(np.exp(y, out=empty_like(y)), axis))
     return y
 
 
 @_bind(ops.log_softmax_grad)
 def log_softmax_grad(g: Array, y: Array, *, axis: int) -> Array:
     d = np.exp(y, out=empty_like(y))
-    d *= g.sum(axis=axis, keepdims=True)
+    d *= _sum(g, axis)
     return np.subtract(g, d, out=d)

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from alpha.cpu.memory import empty
+from alpha.cpu.reduce import sums
 from alpha.ops.conv_desc import ConvDesc, TapClass
 
 Array = np.ndarray
@@ -72,7 +73,7 @@ def wgrad(desc: ConvDesc, x: Array, g: Array, dw: Array) -> None:
     if _is_depthwise(desc):
         for fh, fw, out, inp in _taps(desc, x.itemsize):
             for k in _multiples(desc):
-                dw[k, fh, fw, 0] += _product(x[inp], g[out][..., k]).sum(axis=(0, 1, 2))
+                dw[k, fh, fw, 0] += sums(_product(x[inp], g[out][..., k]), (0, 1, 2))
         return
     for xs, ws, ys in _channel_groups(desc):
         if _few_pixels(desc):

@@ -70,6 +70,11 @@ def _pow(a: Array | Number, b: Array | Number, out: Array) -> Array:
     return np.power(a, b, out=out)
 
 
+def _sign(x: Array, out: Array) -> Array:
+    """As np.sign, but 0 at NaN."""
+    return np.subtract(x > 0, x < 0, out=out, dtype=out.dtype)
+
+
 def _add(a: Array | Number, b: Array | Number, out: Array) -> Array:
     if out.size >= LARGE and getattr(a, "shape", None) == getattr(b, "shape", None) and native.usable(a, b):
         native.add(a, b, out)
@@ -78,7 +83,7 @@ def _add(a: Array | Number, b: Array | Number, out: Array) -> Array:
 
 
 for _op, _ufunc in ((ops.neg, np.negative), (ops.exp, np.exp), (ops.log, np.log), (ops.sqrt, np.sqrt),
-                    (ops.abs, np.absolute), (ops.sign, np.sign), (ops.erf, erf)):
+                    (ops.abs, np.absolute), (ops.sign, _sign), (ops.erf, erf)):
     _bind_unary(_op, _ufunc)
 
 for _op, _ufunc in ((ops.add, _add), (ops.sub, np.subtract), (ops.mul, np.multiply), (ops.div, np.true_divide),
@@ -132,7 +137,6 @@ def where_cpu(cond: Array, x: Array | Number, y: Array | Number) -> Array:
 
 def masked(g: Array, zero: Array) -> Array:
     """Returns g with exact zeros in the given places, also where g is infinite or NaN."""
-    out = empty(g.shape, g.dtype)
-    np.copyto(out, g)
-    np.copyto(out, 0, where=zero)
+    out, bits = empty(g.shape, g.dtype), f"i{g.itemsize}"
+    np.bitwise_and(g.view(bits), np.subtract(zero, 1, dtype=bits), out=out.view(bits))  # all ones where it is kept
     return out

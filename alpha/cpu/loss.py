@@ -7,6 +7,7 @@ import numpy as np
 from alpha.cpu import native
 from alpha.cpu.memory import empty, empty_like
 from alpha.cpu.norm import wide
+from alpha.cpu.reduce import sums
 from alpha.errors import DataError, message
 from alpha.ops import loss as ops
 
@@ -27,45 +28,55 @@ def label_cross_entropy_cpu(logits: Array, target: Array, *, label_smoothing: fl
                             reduction: str) -> tuple[Array, Array]:
     rows, classes = logits.shape
     if native.usable(logits):
-        loss, lse = empty((rows,), logits.dtype), empty((rows,), logits.dtype)
-        bad = native.cross_entropy_fwd(logits, target.astype(np.int64, copy=False), loss, lse, label_smoothing)
+        loss, stats = empty((rows,), logits.dtype), empty((3, rows), logits.dtype)
+        bad = native.cross_entropy_fwd(logits, target.astype(np.int64, copy=False), loss, stats, label_smoothing)
         if bad >= 0:
             _refuse_label("cross_entropy", target, bad, classes)
     else:
         _check_labels("cross_entropy", target, classes)
-        loss, lse = _losses(logits, target, label_smoothing)
+        loss, stats = _losses(logits, target, label_smoothing)
     if reduction != "none":
         with np.errstate(invalid="ignore"):  # the mean of no rows is NaN
             total = np.add.reduce(loss, dtype=np.float64)
             loss = np.asarray(total / np.float64(rows) if reduction == "mean" else total)
-    return loss.astype(logits.dtype, copy=False), lse
+    return loss.astype(logits.dtype, copy=False), stats
 
 
 def _losses(logits: Array, target: Array, label_smoothing: float) -> tuple[Array, Array]:
-    """Returns loss and lse per row.  The largest logit is subtracted first, so that nothing overflows."""
+    """Returns loss and stats per row.  The largest logit is subtracted first, so that nothing overflows."""
     x = wide(logits)
     largest = x.max(1, keepdims=True)
     below = x - largest
-    log_sum = np.log(np.exp(below).sum(1))
-    loss = log_sum - (1 - label_smoothing) * below[np.arange(len(x)), target]
+    at = np.arange(len(x)), target
+    shares, of_label = np.exp(below), below[at]
+    share = shares[at]
+    shares[at] = 0
+    others = sums(shares, (1,))
+    log_sum = np.where(of_label == 0, np.log1p(others), np.log(others + share))
+    loss = log_sum - (1 - label_smoothing) * of_label
     if label_smoothing:
-        loss -= label_smoothing * below.mean(1)
-    return loss, largest[:, 0] + log_sum
+        loss -= label_smoothing * (sums(below, (1,)) / logits.shape[1])
+    return loss, np.stack([largest[:, 0], log_sum, others / (others + share)])
 
 
 @ops.cross_entropy_grad.impl("cpu")
-def cross_entropy_grad_cpu(g: Array, logits: Array, target: Array, lse: Array, *, label_smoothing: float,
+def cross_entropy_grad_cpu(g: Array, logits: Array, target: Array, stats: Array, *, label_smoothing: float,
                            reduction: str) -> Array:
     rows, classes = logits.shape
     scale = 1 / max(1, rows) if reduction == "mean" else 1.0
-    if native.usable(g, logits, lse):
+    if native.usable(g, logits, stats):
         dx = empty_like(logits)
-        native.cross_entropy_bwd(g, logits, target.astype(np.int64, copy=False), lse, dx, label_smoothing, scale)
+        labels = target.astype(np.int64, copy=False)
+        bad = native.cross_entropy_bwd(g, logits, labels, stats, dx, label_smoothing, scale)
+        if bad >= 0:
+            _refuse_label("backward of cross_entropy", target, bad, classes)
         return dx
-    dx = np.exp(wide(logits) - lse[:, None])
+    _check_labels("backward of cross_entropy", target, classes)
+    largest, log_sum, others = stats
+    dx = np.exp(wide(logits) - largest[:, None] - log_sum[:, None])
     if label_smoothing:
         dx -= label_smoothing / classes
-    dx[np.arange(rows), target] -= 1 - label_smoothing
+    dx[np.arange(rows), target] = label_smoothing - label_smoothing / classes - others
     dx *= (wide(g) * scale).reshape(-1, 1)
     return dx.astype(logits.dtype, copy=False)
 
@@ -78,9 +89,8 @@ def label_mask_cpu(target: Array, *, classes: int, where: str) -> Array:
 
 @ops.binary_cross_entropy.impl("cpu")
 def binary_cross_entropy_cpu(p: Array, target: Array) -> Array:
-    if p.size and not (p.min() >= 0 and p.max() <= 1) and not np.isnan(p).any():
-        bad = p[(p < 0) | (p > 1)][0]
-        raise DataError(message("bce_loss", f"p has an element {bad}, outside [0, 1]",
+    if p.size and not (p.min() >= 0 and p.max() <= 1) and (bad := p[(p < 0) | (p > 1)]).size:  # NaN is neither
+        raise DataError(message("bce_loss", f"p has an element {bad[0]}, outside [0, 1]",
                                 "pass probabilities, or logits to bce_with_logits_loss"))
     with np.errstate(divide="ignore"):
         log_p, log_rest = np.maximum(np.log(p), -100), np.maximum(np.log1p(-p), -100)

@@ -1,9 +1,13 @@
 """Matrix products: the compiled convolution kernels for large float32 matrices, else NumPy's BLAS.
 
-The kernels know a linear layer and its two gradients, which are the product a b^T, a b and a^T b.
+The kernels know a linear layer and its two gradients, which are the product a b^T, a b and a^T b. BLAS gets what it
+computes on one thread, as its results depend on the number of them: all products of float64, though, and all of them
+where there are no kernels, are BLAS's.
 """
 
 from __future__ import annotations
+
+from math import prod
 
 import numpy as np
 
@@ -14,53 +18,52 @@ from alpha.ops.matmul import linear, matmul
 
 Array = np.ndarray
 
-WORTHWHILE = 1 << 18  # multiplications; below, BLAS is faster, on one thread; above, its threads would fight ours
+WORTHWHILE = 1 << 18        # multiplications; below, BLAS is faster, on one thread; above, its threads would fight ours
+WORTHWHILE_VECTOR = 9216    # the same, where a matrix meets a vector
 
 
 @matmul.impl("cpu")
 @in_float32()
 def matmul_cpu(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool) -> Array:
-    if a.ndim == b.ndim == 2 and a.size * b.shape[not transpose_b] >= WORTHWHILE and native.usable(a, b):
-        if transpose_b and not transpose_a:
-            return _fprop(a, b)
-        if not transpose_b:
-            return _wgrad(b, a) if transpose_a else _dgrad(a, b)
+    if a.size * b.size >= WORTHWHILE_VECTOR and native.usable(a, b):
+        rows, columns = a if a.ndim > 1 else a[None], b if b.ndim > 1 else b[:, None]
+        inner, m = rows.shape[-2:] if transpose_a else rows.shape[:-3:-1]
+        n = columns.shape[-2 if transpose_b else -1]
+        if m * n * inner >= (WORTHWHILE_VECTOR if m == 1 or n == 1 else WORTHWHILE):
+            y = _products(rows, columns, m, n, transpose_a, transpose_b)
+            return y.reshape(y.shape[:-2] + (() if a.ndim == 1 else (m,)) + (() if b.ndim == 1 else (n,)))
     left = a.swapaxes(-1, -2) if transpose_a else a
     right = b.swapaxes(-1, -2) if transpose_b else b
     return np.asarray(np.matmul(left, right))
 
 
+def _products(a: Array, b: Array, m: int, n: int, transpose_a: bool, transpose_b: bool) -> Array:
+    """Returns the product of each pair of matrices; batch axes broadcast."""
+    batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    y = empty((*batch, m, n), a.dtype)
+    a, b = (np.broadcast_to(x, batch + x.shape[-2:]) for x in (a, b))
+    for k in np.ndindex(batch):
+        if transpose_a and not transpose_b:
+            native.linear_wgrad(b[k], a[k], y[k])
+        elif transpose_b:
+            native.linear_fwd(np.ascontiguousarray(a[k].T) if transpose_a else a[k], b[k], y[k])
+        else:
+            native.linear_dgrad(a[k], b[k], y[k])
+    return y
+
+
 @linear.impl("cpu")
 @in_float32()
 def linear_cpu(x: Array, w: Array, b: Array | None, *, activation: str | None) -> Array:
-    rows = x.reshape(-1, x.shape[-1])
+    rows = x.reshape(prod(x.shape[:-1]), x.shape[-1])  # -1 has no answer where there are no features
     shape = (*x.shape[:-1], w.shape[0])
     if rows.size * len(w) >= WORTHWHILE and native.usable(rows, w):
-        return _fprop(rows, w, b, activation == "relu").reshape(shape)
+        y = empty((len(rows), len(w)), x.dtype)
+        native.linear_fwd(rows, w, y, b, activation == "relu")
+        return y.reshape(shape)
     y = matmul_cpu(rows, w, transpose_a=False, transpose_b=True)
     if b is not None:
         y += b
     if activation == "relu":
         np.maximum(y, 0, out=y)
     return y.reshape(shape)
-
-
-def _fprop(x: Array, w: Array, b: Array | None = None, relu: bool = False) -> Array:
-    """x (rows, inner) @ w (outer, inner)^T."""
-    y = empty((len(x), len(w)), x.dtype)
-    native.linear_fwd(x, w, y, b, relu)
-    return y
-
-
-def _dgrad(g: Array, w: Array) -> Array:
-    """g (rows, outer) @ w (outer, inner)."""
-    dx = empty((len(g), w.shape[1]), g.dtype)
-    native.linear_dgrad(g, w, dx)
-    return dx
-
-
-def _wgrad(x: Array, g: Array) -> Array:
-    """g (rows, outer)^T @ x (rows, inner)."""
-    dw = empty((g.shape[1], x.shape[1]), x.dtype)
-    native.linear_wgrad(x, g, dw)
-    return dw

@@ -16,6 +16,7 @@ import numpy as np
 
 from alpha.config import config
 from alpha.errors import OutOfMemoryError, message
+from alpha.sizes import host_nbytes
 
 SMALL = 32 * 1024
 MIB = 1 << 20
@@ -56,6 +57,11 @@ class Pool:
         return raw
 
     def _fresh(self, size: int) -> np.ndarray:
+        if self.live + size > host_nbytes():  # the system might promise it, and end the process when it is used
+            raise OutOfMemoryError(message(
+                "memory", f"{size / MIB:,.1f} MiB are asked for, the host has {host_nbytes() / MIB:,.1f}",
+                "use a smaller batch or a smaller model", live=f"{self.live / MIB:,.1f} MiB",
+                peak=f"{self.peak / MIB:,.1f} MiB"))
         for last in (False, True):
             try:
                 return np.empty(size, np.uint8)

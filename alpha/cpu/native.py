@@ -5,7 +5,7 @@ nothing and returns nothing unless it says so: ask `usable(...)` first. The rows
 last. Where there is no compiler, or a kernel fails its check, `library()` says so once, in one line on stderr, and
 `usable` is False for good, so that NumPy does the work.
 
-Sums are made in an order that depends on shapes and on the number of threads only. The kernels use OpenMP, whose
+Sums are made in an order that depends on shapes only, not on the number of threads. The kernels use OpenMP, whose
 threads do not survive a fork: a process forked after the kernels were loaded computes with one thread.
 """
 
@@ -35,6 +35,9 @@ from alpha.ops.conv_desc import Axis, ConvDesc, Pair
 # with this, 7 to 15 ms without; on idle cores they are equal within 2 %.
 SPIN_COUNT = "3000"
 
+# Threads beyond one per core make nothing faster, and so many that the system refuses one end the process.
+MOST_THREADS = 64
+
 KERNELS = Path(__file__).parent / "kernels"
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-fopenmp", "-fno-math-errno",
          "-fno-trapping-math", "-ffp-contract=fast")
@@ -49,14 +52,14 @@ SIGNATURES = {
     "bn_fwd": "pppp pp ppp ll dd i",
     "bn_inference": "pppp pp p ll d i",
     "bn_bwd": "pp pp pp ppp ll i",
-    "column_sum": "pp ll",
+    "sum_middle": "ppp lll",
     "max_pool_fwd": "p ppp",
     "max_pool_bwd": "p ppp",
-    "pool_scatter": "ppp llll",
+    "pool_scatter": "ppp llll -> l",
     "avg_pool_fwd": "p pp i",
     "avg_pool_bwd": "p pp i",
     "cross_entropy_fwd": "pp pp ll d -> l",
-    "cross_entropy_bwd": "pl ppp p ll dd",
+    "cross_entropy_bwd": "pl ppp p ll dd -> l",
     "relu_fwd": "pp l",
     "relu_bwd": "ppp l",
     "add": "ppp l",
@@ -143,7 +146,7 @@ def _set_threads() -> None:
     global _threads
     _threads = config.num_threads
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    _lib.set_threads(1 if _forked else _threads or cores)
+    _lib.set_threads(1 if _forked else min(_threads or cores, max(cores, MOST_THREADS)))
 
 
 def _after_fork() -> None:
@@ -235,10 +238,10 @@ def batch_norm_bwd(g: Array, x: Array, gamma: Array | None, beta: Array | None, 
                 x.size // c, c, relu)
 
 
-def column_sum(x: Array, out: Array) -> None:
-    """out[c] = sum over the rows of x (..., C): the gradient of a bias."""
-    c = x.shape[-1]
-    _lib.column_sum(_ptr(x), _ptr(out), x.size // c, c)
+def sum_middle(x: Array, out: Array, outer: int, count: int, inner: int) -> None:
+    """out[o, i] = sum over r of x[o, r, i], for x as (outer, count, inner); out is float32 or, unrounded, float64."""
+    narrow, wide = (_ptr(out), None) if out.dtype == _FLOAT32 else (None, _ptr(out))
+    _lib.sum_middle(_ptr(x), narrow, wide, outer, count, inner)
 
 
 @lru_cache(maxsize=1024)
@@ -260,10 +263,14 @@ def max_pool_bwd(g: Array, index: Array, dx: Array, kernel_size: Pair, stride: P
     _lib.max_pool_bwd(_ptr(table), _ptr(g), _ptr(index), _ptr(dx))
 
 
-def pool_scatter(g: Array, index: Array, dx: Array) -> None:
-    """dx = g summed at each index, for any int32 index into the map; every index must lie in [0, IH * IW)."""
+def pool_scatter(g: Array, index: Array, dx: Array) -> int:
+    """dx = g summed at each index, for any int32 index into the map.
+
+    Returns -1, or the number of the first element whose index is outside [0, IH * IW); dx is then undefined.
+    """
     n, ih, iw, c = dx.shape
-    _lib.pool_scatter(_ptr(g), _ptr(index), _ptr(dx), n, g.shape[1] * g.shape[2], ih * iw, c)
+    element: int = _lib.pool_scatter(_ptr(g), _ptr(index), _ptr(dx), n, g.shape[1] * g.shape[2], ih * iw, c)
+    return element
 
 
 def avg_pool_fwd(x: Array, y: Array, kernel_size: Pair, stride: Pair, padding: Pair, count_include_pad: bool) -> None:
@@ -278,22 +285,26 @@ def avg_pool_bwd(g: Array, dx: Array, kernel_size: Pair, stride: Pair, padding: 
     _lib.avg_pool_bwd(_ptr(table), _ptr(g), _ptr(dx), count_include_pad)
 
 
-def cross_entropy_fwd(x: Array, labels: Array, loss: Array, lse: Array, smoothing: float = 0.0) -> int:
-    """loss[r] and lse[r] = log sum exp of logits x (R, C) with int64 labels (R,).
+def cross_entropy_fwd(x: Array, labels: Array, loss: Array, stats: Array, smoothing: float = 0.0) -> int:
+    """loss[r] of logits x (R, C) with int64 labels (R,), and stats (3, R): see alpha.ops.loss.label_cross_entropy.
 
-    Returns -1, or the first row whose label is outside [0, C); loss and lse are then unset.
+    Returns -1, or the first row whose label is outside [0, C); loss and stats are then unset.
     """
     rows, classes = x.shape
-    row: int = _lib.cross_entropy_fwd(_ptr(x), _ptr(labels), _ptr(loss), _ptr(lse), rows, classes, smoothing)
+    row: int = _lib.cross_entropy_fwd(_ptr(x), _ptr(labels), _ptr(loss), _ptr(stats), rows, classes, smoothing)
     return row
 
 
-def cross_entropy_bwd(g: Array, x: Array, labels: Array, lse: Array, dx: Array, smoothing: float = 0.0,
-                      scale: float = 1.0) -> None:
-    """dx = scale * g * (softmax(x) - target).  g has one element, or one per row."""
+def cross_entropy_bwd(g: Array, x: Array, labels: Array, stats: Array, dx: Array, smoothing: float = 0.0,
+                      scale: float = 1.0) -> int:
+    """dx = scale * g * (softmax(x) - target).  g has one element, or one per row.
+
+    Returns -1, or the first row whose label is outside [0, C); dx is then unset.
+    """
     rows, classes = x.shape
-    _lib.cross_entropy_bwd(_ptr(g), int(g.size > 1), _ptr(x), _ptr(labels), _ptr(lse), _ptr(dx), rows, classes,
-                           smoothing, scale)
+    row: int = _lib.cross_entropy_bwd(_ptr(g), int(g.size > 1), _ptr(x), _ptr(labels), _ptr(stats), _ptr(dx), rows,
+                                      classes, smoothing, scale)
+    return row
 
 
 def relu_fwd(x: Array, y: Array) -> None:
@@ -302,7 +313,7 @@ def relu_fwd(x: Array, y: Array) -> None:
 
 
 def relu_bwd(g: Array, y: Array, dx: Array) -> None:
-    """dx = g where y > 0, else 0."""
+    """dx = 0 where y <= 0, else g."""
     _lib.relu_bwd(_ptr(g), _ptr(y), _ptr(dx), g.size)
 
 

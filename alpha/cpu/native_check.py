@@ -20,7 +20,7 @@ PHILOX_WORDS = (967634028, 3811124719, 3650029248, 3298120932, 1490301548, 12439
 def check() -> None:
     """Raises CompileError, with the name of the family, if a kernel does not agree with NumPy."""
     rng = np.random.default_rng(0)
-    for family in (_conv, _linear, _norm, _pool, _loss, _elementwise, _optim, _random):
+    for family in (_conv, _linear, _norm, _reduce, _pool, _loss, _elementwise, _optim, _random):
         try:
             family(rng)
         except AssertionError as error:
@@ -92,6 +92,15 @@ def _norm(rng: np.random.Generator) -> None:
     _require(dx, gamma * istd * (v - v.mean(0) - xhat * (v * xhat).mean(0)), 1e-4)
 
 
+def _reduce(rng: np.random.Generator) -> None:
+    x, sums, wide = _floats(rng, 3, 90, 5), _nan(3, 5), np.full((3, 5), np.nan)
+    native.sum_middle(x, sums, 3, 90, 5)
+    native.sum_middle(x, wide, 3, 90, 5)
+    _require(sums, x.sum(1, dtype=np.float64))
+    _require(wide, x.sum(1, dtype=np.float64))
+    _require(native.sum_of_squares([x, sums]), np.vdot(x, x) + np.vdot(sums, sums))
+
+
 def _pool(rng: np.random.Generator) -> None:
     x, y, dx, mean = _floats(rng, 2, 6, 4, 11), _nan(2, 3, 2, 11), _nan(2, 6, 4, 11), _nan(2, 3, 2, 11)
     index, window = np.empty(y.shape, np.int32), ((2, 2), (2, 2), (0, 0))
@@ -106,9 +115,9 @@ def _pool(rng: np.random.Generator) -> None:
 
 def _loss(rng: np.random.Generator) -> None:
     x, labels = _floats(rng, 5, 13), rng.integers(0, 13, 5)
-    loss, lse, dx = _nan(5), _nan(5), _nan(5, 13)
-    native.cross_entropy_fwd(x, labels, loss, lse)
-    native.cross_entropy_bwd(np.ones(1, np.float32), x, labels, lse, dx)
+    loss, stats, dx = _nan(5), _nan(3, 5), _nan(5, 13)
+    native.cross_entropy_fwd(x, labels, loss, stats)
+    native.cross_entropy_bwd(np.ones(1, np.float32), x, labels, stats, dx)
     p = np.exp(x) / np.exp(x).sum(1, keepdims=True)
     _require(loss, -np.log(p[np.arange(5), labels]))
     _require(dx, p - np.eye(13)[labels])
@@ -118,7 +127,6 @@ def _elementwise(rng: np.random.Generator) -> None:
     a, b, y = _floats(rng, 37), _floats(rng, 37), _nan(37)
     native.add(a, b, y)
     _require(y, a + b)
-    _require(native.sum_of_squares([a, b]), np.vdot(a, a) + np.vdot(b, b))
 
 
 def _optim(rng: np.random.Generator) -> None:

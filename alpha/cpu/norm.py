@@ -14,7 +14,9 @@ import numpy as np
 from alpha.cpu import native
 from alpha.cpu.half import quiet
 from alpha.cpu.memory import empty, empty_like
+from alpha.cpu.reduce import sums, total_of
 from alpha.ops import norm as ops
+from alpha.ops.reduce import reduced_count, reduced_shape
 
 Array = np.ndarray
 Axes = tuple[int, ...]
@@ -27,11 +29,12 @@ def wide(a: Any) -> Any:
 
 def _mean(a: Array, axes: Axes) -> Array:
     """Returns the mean over axes, which are kept."""
-    return a.mean(axes, dtype=np.float64, keepdims=True).astype(a.dtype)
+    return _wide_mean(a, axes).astype(a.dtype)
 
 
-def _sum(a: Array, axes: Axes) -> Array:
-    return a.sum(axes, dtype=np.float64).astype(a.dtype)
+def _wide_mean(a: Array, axes: Axes) -> Array:
+    shape = reduced_shape(a.shape, axes, True, "mean")
+    return (total_of(a, axes, np.float64) / reduced_count(a.shape, axes, "mean")).reshape(shape)
 
 
 def _affine(x: Array, mean: Array, istd: Array, gamma: Array | None, beta: Array | None) -> Array:
@@ -49,7 +52,8 @@ def _statistics(x: Array, axes: Axes, eps: float) -> tuple[Array, Array, Array]:
     """Returns mean, var (biased) and istd, with the axes kept."""
     mean = _mean(x, axes)
     away = np.subtract(x, mean, out=empty_like(x))
-    var = _mean(np.square(away, out=away), axes)
+    rest = _wide_mean(away, axes)  # what rounding has left out of the mean
+    var = (_wide_mean(np.square(away, out=away), axes) - rest * rest).astype(x.dtype)
     return mean, var, 1 / np.sqrt(var + eps)
 
 
@@ -60,7 +64,7 @@ def _gradients(g: Array, xhat: Array, gamma: Array | None, istd: Array, axes: Ax
     Means are over `axes`, dgamma and dbeta are summed over `summed`; dx is rounded to dtype; xhat is overwritten.
     """
     product = np.multiply(g, xhat, out=empty_like(g))
-    dgamma, dbeta = _sum(product, summed), _sum(g, summed)
+    dgamma, dbeta = sums(product, summed), sums(g, summed)
     v = g
     if gamma is not None:
         v = np.multiply(g, gamma, out=empty_like(g))

@@ -20,6 +20,7 @@ from alpha.ops.pool import (
     adaptive_windows,
     avg_pool2d,
     avg_pool2d_backward,
+    index_error,
     max_pool2d,
     max_pool2d_backward,
     pool_axes,
@@ -28,6 +29,8 @@ from alpha.ops.pool import (
 )
 
 Array = np.ndarray
+
+FEW = 9  # terms that one chain of float32 may add up: equal ones lose 1.5e-7 of the result at most
 
 
 @max_pool2d.impl("cpu")
@@ -57,7 +60,7 @@ def max_pool2d_backward_cpu(g: Array, index: Array, *, hw: Pair, **window: Pair)
         native.max_pool_bwd(g, index, dx, **window)
         return dx
     h, w = pool_axes("max_pool2d_backward", x_shape, **window)
-    dx = _zeros(x_shape, g.dtype)
+    dx = _zeros(x_shape, g.dtype, h.f * w.f)
     for out, inp in _taps(h, w):
         taken = index[out] == _positions(np.r_[inp[1]], np.r_[inp[2]], w.i)
         dx[inp] += np.where(taken, g[out], g.dtype.type(0))
@@ -82,17 +85,27 @@ def pool_scatter_cpu(x: Array, index: Array, *, hw: Pair) -> Array:
     n, _, _, c = x.shape
     y = empty((n, *hw, c), x.dtype)
     if native.usable(x) and index.dtype == np.int32:
-        native.pool_scatter(x, index, y)
+        bad = native.pool_scatter(x, index, y)
+        if bad >= 0:
+            raise index_error("pool_scatter", index.flat[bad], bad, hw)
         return y
-    y.fill(0)
+    _check_range("pool_scatter", index, hw)
     images = np.arange(n).reshape(n, 1, 1, 1) * (hw[0] * hw[1])
-    np.add.at(y.reshape(-1), ((images + index) * c + np.arange(c)).reshape(-1), x.reshape(-1))
+    places = ((images + index) * c + np.arange(c)).reshape(-1)
+    y[...] = np.bincount(places, x.reshape(-1), y.size).reshape(y.shape)  # adds in float64
     return y
+
+
+def _check_range(where: str, index: Array, hw: Pair) -> None:
+    if index.size and not 0 <= index.min() <= index.max() < hw[0] * hw[1]:
+        bad = int(np.argmax((index < 0) | (index >= hw[0] * hw[1])))
+        raise index_error(where, index.flat[bad], bad, hw)
 
 
 @pool_gather.impl("cpu")
 def pool_gather_cpu(x: Array, index: Array) -> Array:
     n, c = len(x), x.shape[3]
+    _check_range("pool_gather", index, x.shape[1:3])
     return np.take_along_axis(x.reshape(n, -1, c), index.reshape(n, -1, c), axis=1).reshape(index.shape)
 
 
@@ -103,7 +116,7 @@ def avg_pool2d_cpu(x: Array, *, count_include_pad: bool, **window: Pair) -> Arra
         y = empty((len(x), h.o, w.o, x.shape[3]), x.dtype)
         native.avg_pool_fwd(x, y, **window, count_include_pad=count_include_pad)
         return y
-    total = _zeros((len(x), h.o, w.o, x.shape[3]), x.dtype)
+    total = _zeros((len(x), h.o, w.o, x.shape[3]), x.dtype, h.f * w.f)
     for out, inp in _taps(h, w):
         total[out] += x[inp]
     total /= _counts(h, w, count_include_pad).astype(total.dtype)
@@ -118,7 +131,7 @@ def avg_pool2d_backward_cpu(g: Array, *, hw: Pair, count_include_pad: bool, **wi
         native.avg_pool_bwd(g, dx, **window, count_include_pad=count_include_pad)
         return dx
     h, w = pool_axes("avg_pool2d_backward", x_shape, **window)
-    dx = _zeros(x_shape, g.dtype)
+    dx = _zeros(x_shape, g.dtype, h.f * w.f)
     share = g / _counts(h, w, count_include_pad).astype(dx.dtype)
     for out, inp in _taps(h, w):
         dx[inp] += share[out]
@@ -130,7 +143,7 @@ def adaptive_avg_pool2d_cpu(x: Array, *, output_size: Pair) -> Array:
     n, ih, iw, c = x.shape
     if window := _even_window((ih, iw), output_size):
         return avg_pool2d_cpu(x, **window)
-    rows = empty((n, output_size[0], iw, c), _sum_dtype(x.dtype))
+    rows = empty((n, output_size[0], iw, c), np.float64)
     for o, (begin, end) in enumerate(adaptive_windows(ih, output_size[0])):
         x[:, begin:end].mean(axis=1, dtype=rows.dtype, out=rows[:, o])
     y = empty((n, *output_size, c), x.dtype)
@@ -144,10 +157,10 @@ def adaptive_avg_pool2d_backward_cpu(g: Array, *, hw: Pair) -> Array:
     n, oh, ow, c = g.shape
     if window := _even_window(hw, (oh, ow)):
         return avg_pool2d_backward_cpu(g, hw=hw, **window)
-    cols = _zeros((n, oh, hw[1], c), g.dtype)
+    cols = _zeros((n, oh, hw[1], c), g.dtype, ow)
     for o, (begin, end) in enumerate(adaptive_windows(hw[1], ow)):
         cols[:, :, begin:end] += g[:, :, o:o + 1] / cols.dtype.type(end - begin)
-    dx = _zeros((n, *hw, c), g.dtype)
+    dx = _zeros((n, *hw, c), g.dtype, oh * ow)
     for o, (begin, end) in enumerate(adaptive_windows(hw[0], oh)):
         dx[:, begin:end] += cols[:, o:o + 1] / cols.dtype.type(end - begin)
     return dx.astype(g.dtype, copy=False)
@@ -181,12 +194,8 @@ def _counts(h: Axis, w: Axis, count_include_pad: bool) -> Array:
     return (rows[:, None] * cols)[:, :, None]
 
 
-def _sum_dtype(dtype: np.dtype) -> np.dtype:
-    """The dtype to sum in: 16-bit numbers are summed in 32 bits and rounded once."""
-    return np.dtype(np.float32) if dtype == np.float16 else dtype
-
-
-def _zeros(shape: tuple[int, ...], dtype: Any) -> Array:
-    out = empty(shape, _sum_dtype(dtype))
+def _zeros(shape: tuple[int, ...], dtype: Any, terms: int) -> Array:
+    """Returns zeros to which up to `terms` terms are added one by one: few in 32 bits, many in 64."""
+    out = empty(shape, np.promote_types(dtype, np.float32 if terms <= FEW else np.float64))
     out.fill(0)
     return out

@@ -1,8 +1,13 @@
-"""Reductions in NumPy.  Float sums run pairwise along rows and in blocks down columns: a fixed order, a short chain."""
+"""Reductions: float sums by a compiled kernel where it can be used, else by NumPy in float64.
+
+Either way the order is fixed, and the error that of rounding the result, with a few of the terms' roundings at most.
+"""
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -14,34 +19,34 @@ from alpha.ops import reduce as ops
 Array = np.ndarray
 Axes = ops.Axes
 
-BLOCK = 128  # rows added in one chain; the sums of the blocks form the second chain
-WIDE = {"e": np.float32, "f": np.float32, "d": np.float64}  # what float16, float32, float64 are summed in
-
 
 @ops.sum.impl("cpu")
 def sum_cpu(x: Array, *, axis: Axes, keepdims: bool, dtype: str | None) -> Array:
     result = dtype or (x.dtype if x.dtype.kind == "f" else np.int64)
     with np.errstate(all="ignore"):
-        return _sum(x, axis).reshape(ops.reduced_shape(x.shape, axis, keepdims, "sum")).astype(result, copy=False)
+        total = total_of(x, ops.normal_axes(axis, x.ndim, "sum"), result)
+        return total.reshape(ops.reduced_shape(x.shape, axis, keepdims, "sum")).astype(result, copy=False)
 
 
 @ops.mean.impl("cpu")
 def mean_cpu(x: Array, *, axis: Axes, keepdims: bool) -> Array:
     shape = ops.reduced_shape(x.shape, axis, keepdims, "mean")
     with np.errstate(all="ignore"):
-        mean = np.true_divide(_sum(x, axis), ops.reduced_count(x.shape, axis, "mean"))
-    return np.asarray(mean).reshape(shape).astype(x.dtype, copy=False)
+        total = total_of(x, ops.normal_axes(axis, x.ndim, "mean"), np.float64)
+        return (total / ops.reduced_count(x.shape, axis, "mean")).reshape(shape).astype(x.dtype, copy=False)
 
 
 @ops.var.impl("cpu")
 def var_cpu(x: Array, *, axis: Axes, keepdims: bool, correction: int) -> Array:
     wide = x.astype(np.float32) if x.dtype == np.float16 else x
-    count = ops.reduced_count(x.shape, axis, "var")
+    axes, count = ops.normal_axes(axis, x.ndim, "var"), ops.reduced_count(x.shape, axis, "var")
     with np.errstate(all="ignore"):
-        mean = np.asarray(_sum(wide, axis) / count).reshape(ops.reduced_shape(x.shape, axis, True, "var"))
+        mean = total_of(wide, axes, np.float64) / count
+        mean = mean.reshape(ops.reduced_shape(x.shape, axis, True, "var")).astype(wide.dtype)
         away = np.subtract(wide, mean, out=empty(wide.shape, wide.dtype))
-        var = _sum(np.square(away, out=away), axis) / (count - correction)
-    return np.asarray(var).reshape(ops.reduced_shape(x.shape, axis, keepdims, "var")).astype(x.dtype, copy=False)
+        rest = total_of(away, axes, np.float64)  # what rounding has left out of the mean, times count
+        var = (total_of(np.square(away, out=away), axes, np.float64) - rest * rest / count) / (count - correction)
+        return var.reshape(ops.reduced_shape(x.shape, axis, keepdims, "var")).astype(x.dtype, copy=False)
 
 
 @ops.max.impl("cpu")
@@ -62,29 +67,33 @@ def argmax_cpu(x: Array, *, axis: int | None, keepdims: bool) -> Array:
 @ops.sum_to.impl("cpu")
 def sum_to_cpu(x: Array, *, shape: tuple[int, ...]) -> Array:
     with np.errstate(all="ignore"):
-        return _sum(x, ops.repeated_axes(x.shape, shape)).reshape(shape).astype(x.dtype, copy=False)
+        return total_of(x, ops.repeated_axes(x.shape, shape), x.dtype).reshape(shape).astype(x.dtype, copy=False)
 
 
-def _sum(x: Array, axis: Axes) -> Array:
-    """Returns the sums, C-contiguous, without the reduced axes; float16 in float32, integers in int64."""
-    wide = WIDE.get(x.dtype.char, np.int64)
-    axes = ops.normal_axes(axis, x.ndim, "sum")
-    if len(axes) == x.ndim:
-        return np.asarray(np.add.reduce(x, axis=None, dtype=wide))
-    if axes and axes[-1] == len(axes) - 1:
-        return _column_sums(x.reshape(prod(x.shape[:len(axes)]), prod(x.shape[len(axes):])), wide)
-    return np.ascontiguousarray(np.add.reduce(x, axis=axes, dtype=wide))
+def sums(x: Array, axes: tuple[int, ...], keepdims: bool = False) -> Array:
+    """Returns sums over ascending axes, in the dtype of x: for implementations of other ops."""
+    shape = ops.reduced_shape(x.shape, axes, keepdims, "sum")
+    return total_of(x, axes, x.dtype).reshape(shape).astype(x.dtype, copy=False)
 
 
-def _column_sums(x: Array, wide: type) -> Array:
-    """Returns the sum of the rows.  A chain of rows is as long as NumPy's, hence as inexact, unless it is cut."""
-    if compiled(x):
-        out = empty(x.shape[1:], x.dtype)
-        native.column_sum(x, out)
-        return out
-    blocks = len(x) // BLOCK
-    if blocks < 2:
-        return np.add.reduce(x, axis=0, dtype=wide)
-    cut = blocks * BLOCK
-    total = np.add.reduce(np.add.reduce(x[:cut].reshape(blocks, BLOCK, x.shape[1]), axis=1, dtype=wide), axis=0)
-    return total + np.add.reduce(x[cut:], axis=0, dtype=wide)
+def total_of(x: Array, axes: tuple[int, ...], dtype: Any) -> Array:
+    """Returns the sums over ascending axes, C-contiguous, without these axes: in `dtype`, or wider."""
+    if not compiled(x):
+        return np.ascontiguousarray(np.add.reduce(x, axis=axes, dtype=np.float64 if x.dtype.kind == "f" else np.int64))
+    outer, count, inner, shape, others = _view(x.shape, axes)
+    out = empty((outer, inner), np.float64 if others else dtype)
+    native.sum_middle(x, out, outer, count, inner)
+    return np.add.reduce(out.reshape(shape), axis=others) if others else out
+
+
+@lru_cache(maxsize=1024)
+def _view(shape: tuple[int, ...], axes: tuple[int, ...]) -> tuple[int, int, int, tuple[int, ...], tuple[int, ...]]:
+    """Returns (outer, count, inner) of the last reduced axes that are neighbours; what is left; its reduced axes."""
+    axes = tuple([k for k in axes if shape[k] > 1])
+    last = axes[-1] + 1 if axes else 0
+    first = last
+    while first and (first - 1 in axes or shape[first - 1] == 1):
+        first -= 1
+    left = shape[:first] + shape[last:]
+    others = tuple([k for k in axes if k < first])
+    return prod(shape[:first]), prod(shape[first:last]), prod(shape[last:]), left, others

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from alpha.cpu.memory import empty
+from alpha.errors import ShapeError, message
 from alpha.ops import shape as ops
 
 Array = np.ndarray
@@ -77,14 +78,25 @@ def slice_axes_grad_cpu(g: Array, *, ranges: tuple[ops.Range, ...], shape: Shape
     return out
 
 
+def _check_range(where: str, index: Array, rows: int) -> None:
+    if index.size and not 0 <= index.min() <= index.max() < rows:
+        raise ShapeError(message(where, f"index ranges from {index.min()} to {index.max()}, there are {rows} rows",
+                                 "use indices from 0 on; x[index] takes negative ones, too"))
+
+
 @ops.take.impl("cpu")
 def take_cpu(x: Array, index: Array) -> Array:
+    _check_range("take", index, len(x))
     return np.take(x, index, axis=0, out=empty(index.shape + x.shape[1:], x.dtype), mode="clip")
 
 
 @ops.take_grad.impl("cpu")
 def take_grad_cpu(g: Array, index: Array, *, rows: int) -> Array:
+    _check_range("take_grad", index, rows)
     out = empty((rows, *g.shape[index.ndim:]), g.dtype)
     out.fill(0)
-    np.add.at(out, index, g)
+    try:
+        np.add.at(out, index, g)
+    except IndexError as error:
+        raise ShapeError(message("take_grad", str(error), "use indices from 0 to rows - 1")) from error
     return out

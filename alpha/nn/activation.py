@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from alpha import ops
+from alpha.arguments import checked
+from alpha.kinds import Axis, Finite
 from alpha.nn.module import Module
 from alpha.tensor import Tensor
 
@@ -19,7 +21,8 @@ class ReLU(Module):
 class LeakyReLU(Module):
     """y = x where x > 0, else negative_slope * x.  Shape: any."""
 
-    def __init__(self, negative_slope: float = 0.01) -> None:
+    @checked
+    def __init__(self, negative_slope: Finite = 0.01) -> None:
         self.negative_slope = negative_slope
 
     def forward(self, x: Tensor) -> Tensor:
@@ -32,7 +35,8 @@ class LeakyReLU(Module):
 class ELU(Module):
     """y = x where x > 0, else alpha * (e^x - 1).  Shape: any."""
 
-    def __init__(self, alpha: float = 1.0) -> None:
+    @checked
+    def __init__(self, alpha: Finite = 1.0) -> None:
         self.alpha = alpha
 
     def forward(self, x: Tensor) -> Tensor:
@@ -94,7 +98,8 @@ class Hardswish(Module):
 class Softmax(Module):
     """y = e^x / sum(e^x) along an axis.  Shape: any."""
 
-    def __init__(self, axis: int = -1) -> None:
+    @checked
+    def __init__(self, axis: Axis = -1) -> None:
         self.axis = axis
 
     def forward(self, x: Tensor) -> Tensor:

@@ -7,12 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 from alpha import ops
-from alpha.errors import ShapeError, message
+from alpha.arguments import checked
+from alpha.kinds import Channels, Padding
+from alpha.kinds import Pair as IntOrPair
 from alpha.nn import init
 from alpha.nn.activation import fuse_relu
 from alpha.nn.module import Module, Parameter
-from alpha.ops.conv import output_padding_pair, pair
-from alpha.ops.conv_desc import Axis, ConvDesc, Pair
+from alpha.ops.conv import as_pair, check_output_padding
+from alpha.ops.conv_desc import Axis, ConvDesc
 from alpha.precision import stored
 from alpha.tensor import Tensor
 
@@ -27,18 +29,12 @@ class _Conv(Module):
     in_channels: int
     out_channels: int
 
-    def __init__(self, wide: int, narrow: int, kernel_size: int | Pair, stride: int | Pair, padding: int | Pair,
-                 dilation: int | Pair, groups: int, bias: bool) -> None:
-        where = type(self).__name__
+    def __init__(self, wide: int, narrow: int, kernel_size: IntOrPair, stride: IntOrPair, padding: IntOrPair,
+                 dilation: IntOrPair, groups: int, bias: bool) -> None:
         self.groups = groups
-        self.kernel_size = pair(kernel_size, "kernel_size", where)
-        self.stride = pair(stride, "stride", where)
-        self.padding = pair(padding, "padding", where)
-        self.dilation = pair(dilation, "dilation", where)
-        if min(wide, narrow, *self.kernel_size) < 1:
-            raise ShapeError(message(where, f"in_channels={self.in_channels}, out_channels={self.out_channels}, "
-                                     f"kernel_size={self.kernel_size}: all must be at least 1", "correct the sizes"))
-        weight_shape = (narrow, *self.kernel_size, wide // max(groups, 1))
+        self.kernel_size, self.stride = as_pair(kernel_size), as_pair(stride)
+        self.padding, self.dilation = as_pair(padding), as_pair(dilation)
+        weight_shape = (narrow, *self.kernel_size, wide // groups)
         # The smallest map that the filter fits into: settings that are wrong are refused here, not in the first call.
         smallest = [max(Axis.transposed_size(1, f, 1, 0, d), 1) for f, d in zip(self.kernel_size, self.dilation)]
         ConvDesc.fprop((1, *smallest, wide), weight_shape, **self.geometry)
@@ -74,8 +70,9 @@ class Conv2d(_Conv):
         ShapeError: a setting is out of range, or groups does not divide the channels.
     """
 
-    def __init__(self, in_channels: int, out_channels: int, kernel_size: int | Pair, stride: int | Pair = 1,
-                 padding: int | Pair = 0, dilation: int | Pair = 1, groups: int = 1, bias: bool = True) -> None:
+    @checked
+    def __init__(self, in_channels: Channels, out_channels: Channels, kernel_size: IntOrPair, stride: IntOrPair = 1,
+                 padding: Padding = 0, dilation: IntOrPair = 1, groups: Channels = 1, bias: bool = True) -> None:
         self.in_channels, self.out_channels = in_channels, out_channels
         super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
 
@@ -100,7 +97,7 @@ class ConvTranspose2d(_Conv):
 
     Args:
         in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias: see Conv2d.
-        output_padding: int, or pair; rows and columns added to the far end of y, fewer than the stride.
+        output_padding: int, or pair; rows and columns added to the far end of y, fewer than the stride or the dilation.
     Shape: x (N, IH, IW, in_channels) -> y (N, OH, OW, out_channels), NHWC,
         OH = (IH - 1) * stride - 2 * padding + dilation * (FH - 1) + 1 + output_padding.
     Parameters: weight (in_channels, FH, FW, out_channels / groups); bias (out_channels,). Both start as U[-b, b),
@@ -109,12 +106,14 @@ class ConvTranspose2d(_Conv):
         ShapeError: a setting is out of range, or groups does not divide the channels.
     """
 
-    def __init__(self, in_channels: int, out_channels: int, kernel_size: int | Pair, stride: int | Pair = 1,
-                 padding: int | Pair = 0, output_padding: int | Pair = 0, dilation: int | Pair = 1, groups: int = 1,
+    @checked
+    def __init__(self, in_channels: Channels, out_channels: Channels, kernel_size: IntOrPair, stride: IntOrPair = 1,
+                 padding: Padding = 0, output_padding: Padding = 0, dilation: IntOrPair = 1, groups: Channels = 1,
                  bias: bool = True) -> None:
         self.in_channels, self.out_channels = in_channels, out_channels
         super().__init__(out_channels, in_channels, kernel_size, stride, padding, dilation, groups, bias)
-        self.output_padding = output_padding_pair("ConvTranspose2d", output_padding, self.stride)
+        self.output_padding = as_pair(output_padding)
+        check_output_padding("ConvTranspose2d", self.output_padding, self.stride, self.dilation)
 
     def forward(self, x: Tensor) -> Tensor:
         y = ops.conv_transpose2d(stored(x), self.weight, output_padding=self.output_padding, **self.geometry)
@@ -123,7 +122,7 @@ class ConvTranspose2d(_Conv):
         return (y.astype(self.bias.dtype) + self.bias).astype(y.dtype)  # the bias's gradient is summed in its own dtype
 
     def macs(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
-        sizes = [Axis.transposed_size(*axis) + extra for *axis, extra in zip(
+        sizes = [Axis.transposed_size(i, f, s, p, d) + min(extra, s - 1) for i, f, s, p, d, extra in zip(
             x_shape[1:3], self.kernel_size, self.stride, self.padding, self.dilation, self.output_padding)]
         desc = ConvDesc.dgrad(x_shape, self.weight.shape, (sizes[0], sizes[1]), **self.geometry)
         return desc.nominal_flops // 2, desc.useful_flops // 2

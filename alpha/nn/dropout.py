@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from alpha import ops
-from alpha.errors import ConfigError, message
+from alpha.arguments import checked
+from alpha.kinds import Share
 from alpha.nn.module import Module
 from alpha.tensor import Tensor
 
@@ -18,9 +19,8 @@ class Dropout(Module):
         ConfigError: p is not in [0, 1].
     """
 
-    def __init__(self, p: float = 0.5) -> None:
-        if not 0.0 <= p <= 1.0:
-            raise ConfigError(message("Dropout", f"p={p} is not in [0, 1]", "pass the share of elements to drop"))
+    @checked
+    def __init__(self, p: Share = 0.5) -> None:
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:

@@ -11,7 +11,9 @@ import math
 from typing import TypeVar
 
 from alpha import ops
+from alpha.arguments import checked
 from alpha.errors import ConfigError, ShapeError, message
+from alpha.kinds import FanMode, Finite, NonNegative, Number, Shape
 from alpha.tensor import Tensor
 
 T = TypeVar("T", bound=Tensor)
@@ -19,16 +21,20 @@ T = TypeVar("T", bound=Tensor)
 GAINS = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5.0 / 3.0, "relu": math.sqrt(2.0)}
 
 
-def fans(shape: tuple[int, ...]) -> tuple[int, int]:
+@checked
+def fans(shape: Shape) -> tuple[int, int]:
     """Returns (fan_in, fan_out) of a weight of shape (out, ..., in).  Raises ShapeError below two axes."""
-    if len(shape) < 2:
+    if not isinstance(shape, tuple) or len(shape) < 2:
         raise ShapeError(message("init", f"a tensor of shape {shape} has no fan-in and fan-out",
                                  "use uniform_, normal_ or constant_ for biases and scales"))
+    if 0 in shape:
+        raise ShapeError(message("init", f"a tensor of shape {shape} has no element", "pass a weight with elements"))
     window = math.prod(shape[1:-1])
     return shape[-1] * window, shape[0] * window
 
 
-def gain(nonlinearity: str, a: float = 0.0) -> float:
+@checked
+def gain(nonlinearity: str, a: Finite = 0.0) -> float:
     """Returns the factor that keeps the variance through a nonlinearity; `a` is the slope of "leaky_relu".
 
     Raises ConfigError for an unknown name.
@@ -41,52 +47,58 @@ def gain(nonlinearity: str, a: float = 0.0) -> float:
     return GAINS[nonlinearity]
 
 
-def _fan(shape: tuple[int, ...], mode: str) -> int:
-    if mode not in ("fan_in", "fan_out"):
-        raise ConfigError(message("init", f"mode {mode!r} is unknown", 'use "fan_in" or "fan_out"'))
+def _fan(shape: tuple[int, ...], mode: FanMode) -> int:
     return fans(shape)[mode == "fan_out"]
 
 
-def uniform_(t: T, low: float = 0.0, high: float = 1.0) -> T:
+@checked
+def uniform_(t: T, low: Finite = 0.0, high: Finite = 1.0) -> T:
     """t ~ U[low, high)."""
     t.copy_(ops.rand(t.shape) * (high - low) + low)
     return t
 
 
-def normal_(t: T, mean: float = 0.0, std: float = 1.0) -> T:
+@checked
+def normal_(t: T, mean: Finite = 0.0, std: NonNegative = 1.0) -> T:
     """t ~ N(mean, std^2)."""
     t.copy_(ops.randn(t.shape) * std + mean)
     return t
 
 
-def constant_(t: T, value: float) -> T:
+@checked
+def constant_(t: T, value: Number) -> T:
     """t = value."""
     t.copy_(ops.full(t.shape, value, dtype=t.dtype, device=t.device))
     return t
 
 
+@checked
 def zeros_(t: T) -> T:
     """t = 0."""
     return constant_(t, 0.0)
 
 
+@checked
 def ones_(t: T) -> T:
     """t = 1."""
     return constant_(t, 1.0)
 
 
-def xavier_uniform_(t: T, gain: float = 1.0) -> T:
+@checked
+def xavier_uniform_(t: T, gain: Finite = 1.0) -> T:
     """t ~ U[-b, b), b = gain * sqrt(6 / (fan_in + fan_out)).  Source: Glorot and Bengio, AISTATS 2010."""
     bound = gain * math.sqrt(6.0 / sum(fans(t.shape)))
     return uniform_(t, -bound, bound)
 
 
-def xavier_normal_(t: T, gain: float = 1.0) -> T:
+@checked
+def xavier_normal_(t: T, gain: Finite = 1.0) -> T:
     """t ~ N(0, s^2), s = gain * sqrt(2 / (fan_in + fan_out)).  Source: Glorot and Bengio, AISTATS 2010."""
     return normal_(t, 0.0, gain * math.sqrt(2.0 / sum(fans(t.shape))))
 
 
-def kaiming_uniform_(t: T, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> T:
+@checked
+def kaiming_uniform_(t: T, a: Finite = 0.0, mode: FanMode = "fan_in", nonlinearity: str = "leaky_relu") -> T:
     """t ~ U[-b, b), b = gain * sqrt(3 / fan).  Source: He et al., arXiv 1502.01852.
 
     Args:
@@ -98,6 +110,7 @@ def kaiming_uniform_(t: T, a: float = 0.0, mode: str = "fan_in", nonlinearity: s
     return uniform_(t, -bound, bound)
 
 
-def kaiming_normal_(t: T, a: float = 0.0, mode: str = "fan_in", nonlinearity: str = "leaky_relu") -> T:
+@checked
+def kaiming_normal_(t: T, a: Finite = 0.0, mode: FanMode = "fan_in", nonlinearity: str = "leaky_relu") -> T:
     """t ~ N(0, s^2), s = gain / sqrt(fan).  Source: He et al., arXiv 1502.01852.  Args: as kaiming_uniform_."""
     return normal_(t, 0.0, gain(nonlinearity, a) / math.sqrt(_fan(t.shape, mode)))

@@ -6,7 +6,9 @@ import math
 from collections.abc import Callable
 
 from alpha import ops
+from alpha.arguments import checked
 from alpha.errors import ConfigError, message
+from alpha.kinds import Axis, Count, Map
 from alpha.nn import init
 from alpha.nn.activation import fuse_relu
 from alpha.nn.module import Module, Parameter
@@ -29,11 +31,9 @@ class Linear(Module):
         ConfigError: a size is below 1, or `flattened` does not have in_features elements.
     """
 
-    def __init__(self, in_features: int, out_features: int, bias: bool = True,
-                 flattened: tuple[int, int, int] | None = None) -> None:
-        if min(in_features, out_features) < 1:
-            raise ConfigError(message("Linear", f"in_features={in_features}, out_features={out_features}: both must be "
-                                      "at least 1", "correct the sizes"))
+    @checked
+    def __init__(self, in_features: Count, out_features: Count, bias: bool = True,
+                 flattened: Map | None = None) -> None:
         if flattened is not None and math.prod(flattened) != in_features:
             raise ConfigError(message("Linear", f"in_features={in_features}, but flattened={flattened} has "
                                       f"{math.prod(flattened)} elements", "make in_features height * width * channels"))
@@ -61,11 +61,12 @@ class Linear(Module):
 class Flatten(Module):
     """Makes one axis of all axes from `start` on.  Shape: (N, H, W, C) -> (N, H * W * C) with start=1."""
 
-    def __init__(self, start: int = 1) -> None:
+    @checked
+    def __init__(self, start: Axis = 1) -> None:
         self.start = start
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.flatten(self.start)
+        return ops.flatten(x, self.start)
 
     def extra_repr(self) -> str:
         return f"start={self.start}"

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 from alpha import ops
+from alpha.arguments import checked
+from alpha.kinds import NonNegative, Reduction, Share
 from alpha.nn.module import Module
 from alpha.tensor import Tensor
 
@@ -13,7 +15,8 @@ from alpha.tensor import Tensor
 class _Loss(Module):
     """What all losses share: the reduction."""
 
-    def __init__(self, reduction: str = "mean") -> None:
+    @checked
+    def __init__(self, reduction: Reduction = "mean") -> None:
         self.reduction = reduction
 
     def extra_repr(self) -> str:
@@ -28,7 +31,8 @@ class CrossEntropyLoss(_Loss):
     Shape: logits (N, C); target (N,) int32 or int64 labels, or (N, C) probabilities -> (), or (N,) with "none".
     """
 
-    def __init__(self, label_smoothing: float = 0.0, reduction: str = "mean") -> None:
+    @checked
+    def __init__(self, label_smoothing: Share = 0.0, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
         self.label_smoothing = label_smoothing
 
@@ -65,7 +69,8 @@ class SmoothL1Loss(_Loss):
     Shape: x and target alike -> (), or theirs with "none".
     """
 
-    def __init__(self, beta: float = 1.0, reduction: str = "mean") -> None:
+    @checked
+    def __init__(self, beta: NonNegative = 1.0, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
         self.beta = beta
 
@@ -90,7 +95,8 @@ class BCEWithLogitsLoss(_Loss):
 
     pos_weight: Tensor | None
 
-    def __init__(self, pos_weight: Tensor | None = None, reduction: str = "mean") -> None:
+    @checked
+    def __init__(self, pos_weight: Tensor | None = None, reduction: Reduction = "mean") -> None:
         super().__init__(reduction)
         self.register_buffer("pos_weight", pos_weight)
 

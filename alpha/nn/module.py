@@ -17,7 +17,10 @@ import difflib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from alpha.errors import AlphaError, CheckpointError, message
+from alpha.arguments import checked
+from alpha.backend import FLOAT_DTYPES
+from alpha.dtypes import dtype_name
+from alpha.errors import AlphaError, CheckpointError, DTypeError, message
 from alpha.graph import state
 from alpha.tensor import Tensor
 
@@ -34,6 +37,7 @@ class Parameter(Tensor):
 
     __slots__ = ()
 
+    @checked
     def __init__(self, source: Tensor, requires_grad: bool = True) -> None:
         super().__init__(source.data, source.shape, source.dtype, source.device)
         self.requires_grad_(requires_grad)
@@ -165,12 +169,18 @@ class Module:
         for p in self.parameters():
             p.grad = None
 
-    def to(self, device: str | None = None, dtype: str | None = None) -> Module:
+    @checked
+    def to(self, device: str | None = None, dtype: Any = None) -> Module:
         """Moves parameters and buffers to a device, casts the floating ones to a dtype, and returns the module.
 
         The Parameter objects stay the same; gradients are dropped. Create the optimizer after this call: its own
         tensors follow the parameters that it is given.
+        Raises:
+            DTypeError: the dtype is not a floating one.  DeviceError: the device is not there.
         """
+        if dtype is not None and (dtype := dtype_name(dtype)) not in FLOAT_DTYPES:
+            raise DTypeError(message(f"{type(self).__name__}.to", f"dtype is {dtype}, a floating dtype is needed",
+                                     'choose one such as "float32"; integers have no gradients'))
         for t in [*self.parameters(), *(b for _, b in self.named_buffers())]:
             moved = t.detach().to(device or t.device)
             moved = moved.astype(dtype) if dtype and t.is_floating_point else moved

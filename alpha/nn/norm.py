@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from alpha import ops
+from alpha.arguments import checked
 from alpha.errors import ConfigError, message
+from alpha.kinds import Count, Positive, Shape, Share
 from alpha.nn.activation import fuse_relu
 from alpha.nn.module import Module, Parameter
 from alpha.tensor import Tensor
@@ -33,10 +35,8 @@ class BatchNorm2d(Module):
     running_mean: Tensor
     running_var: Tensor
 
-    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
-        if num_features < 1 or eps <= 0.0 or not 0.0 <= momentum <= 1.0:
-            raise ConfigError(message("BatchNorm2d", f"num_features={num_features}, eps={eps}, momentum={momentum}: "
-                                      "they must be at least 1, above 0, in [0, 1]", "correct the one out of range"))
+    @checked
+    def __init__(self, num_features: Count, eps: Positive = 1e-5, momentum: Share = 0.1) -> None:
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
         self.weight = Parameter(ops.ones((num_features,)))
         self.bias = Parameter(ops.zeros((num_features,)))
@@ -70,11 +70,12 @@ class LayerNorm(Module):
     Source: Ba, Kiros and Hinton, arXiv 1607.06450.
     """
 
-    def __init__(self, normalized_shape: int | tuple[int, ...], eps: float = 1e-5, affine: bool = True) -> None:
+    @checked
+    def __init__(self, normalized_shape: Shape, eps: Positive = 1e-5, affine: bool = True) -> None:
         self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-        if not self.normalized_shape or min(self.normalized_shape) < 1 or eps <= 0.0:
-            raise ConfigError(message("LayerNorm", f"normalized_shape={normalized_shape}, eps={eps}: sizes must be at "
-                                      "least 1, eps above 0", "correct the one out of range"))
+        if not all(self.normalized_shape) or not self.normalized_shape:
+            raise ConfigError(message("LayerNorm", f"normalized_shape={normalized_shape}: there must be at least one "
+                                      "size, and each be at least 1", "pass the sizes of the last axes of x"))
         self.eps = eps
         self.weight = Parameter(ops.ones(self.normalized_shape)) if affine else None
         self.bias = Parameter(ops.zeros(self.normalized_shape)) if affine else None
@@ -101,11 +102,11 @@ class GroupNorm(Module):
     Source: Wu and He, arXiv 1803.08494.
     """
 
-    def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True) -> None:
-        if min(num_groups, num_channels) < 1 or num_channels % num_groups or eps <= 0.0:
-            raise ConfigError(message("GroupNorm", f"num_groups={num_groups}, num_channels={num_channels}, eps={eps}: "
-                                      "num_groups must divide num_channels, both be at least 1, eps above 0",
-                                      "correct the one out of range"))
+    @checked
+    def __init__(self, num_groups: Count, num_channels: Count, eps: Positive = 1e-5, affine: bool = True) -> None:
+        if num_channels % num_groups:
+            raise ConfigError(message("GroupNorm", f"num_groups={num_groups} does not divide "
+                                      f"num_channels={num_channels}", "choose a number of groups that does"))
         self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
         self.weight = Parameter(ops.ones((num_channels,))) if affine else None
         self.bias = Parameter(ops.zeros((num_channels,))) if affine else None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from alpha import ops
+from alpha.arguments import checked
+from alpha.errors import ShapeError, message
+from alpha.kinds import Padding, Pair
 from alpha.nn.module import Module
-from alpha.ops.conv import pair
-from alpha.ops.conv_desc import Pair
+from alpha.ops.conv import as_pair
 from alpha.tensor import Tensor
 
 
@@ -19,11 +21,13 @@ class MaxPool2d(Module):
     Shape: x (N, IH, IW, C) -> y (N, OH, OW, C), OH = floor((IH + 2*padding - kernel_size) / stride) + 1.
     """
 
-    def __init__(self, kernel_size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0) -> None:
-        where = type(self).__name__
-        self.kernel_size = pair(kernel_size, "kernel_size", where)
-        self.stride = self.kernel_size if stride is None else pair(stride, "stride", where)
-        self.padding = pair(padding, "padding", where)
+    @checked
+    def __init__(self, kernel_size: Pair, stride: Pair | None = None, padding: Padding = 0) -> None:
+        self.kernel_size, self.padding = as_pair(kernel_size), as_pair(padding)
+        self.stride = self.kernel_size if stride is None else as_pair(stride)
+        if any(2 * p > k for p, k in zip(self.padding, self.kernel_size)):
+            raise ShapeError(message(type(self).__name__, f"padding {self.padding} exceeds half of kernel_size "
+                                     f"{self.kernel_size}", "use less padding, or a larger kernel_size"))
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.max_pool2d(x, self.kernel_size, self.stride, self.padding)
@@ -42,7 +46,8 @@ class AvgPool2d(MaxPool2d):
     Shape: as MaxPool2d.
     """
 
-    def __init__(self, kernel_size: int | Pair, stride: int | Pair | None = None, padding: int | Pair = 0,
+    @checked
+    def __init__(self, kernel_size: Pair, stride: Pair | None = None, padding: Padding = 0,
                  count_include_pad: bool = True) -> None:
         super().__init__(kernel_size, stride, padding)
         self.count_include_pad = count_include_pad
@@ -59,8 +64,9 @@ class AdaptiveAvgPool2d(Module):
     Shape: x (N, IH, IW, C) -> y (N, OH, OW, C).
     """
 
-    def __init__(self, output_size: int | Pair) -> None:
-        self.output_size = pair(output_size, "output_size", type(self).__name__)
+    @checked
+    def __init__(self, output_size: Pair) -> None:
+        self.output_size = as_pair(output_size)
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.adaptive_avg_pool2d(x, self.output_size)

@@ -7,8 +7,10 @@ from functools import partial
 from typing import Any
 
 from alpha import ops
+from alpha.arguments import checked
 from alpha.errors import ShapeError, message
 from alpha.graph import no_grad
+from alpha.kinds import Count
 from alpha.nn.module import Module
 from alpha.precision import Mode, mode
 from alpha.tensor import Tensor
@@ -59,7 +61,8 @@ class Summary:
         return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1], f"precision {self.mode}"])
 
 
-def summary(model: Module, input_shape: tuple[int, ...], batch_size: int = 1) -> Summary:
+@checked
+def summary(model: Module, input_shape: Any, batch_size: Count = 1) -> Summary:
     """Runs the model on zeros and returns what each layer makes, holds and computes.
 
     Layers count one by one: what Sequential would fuse is listed as two. What a forward method computes by ops

@@ -1,5 +1,6 @@
 """Activations and softmax.
 
+What they give at NaN, at infinities and where pieces meet is PyTorch's choice: the table in docs/numerics.md has it.
 The gradient of a piecewise linear one is an op that is its own derivative in g. That of a smooth one is a fused op,
 unless the gradient itself is to be differentiated: then it is composed of ops, by the same formula.
 """
@@ -12,23 +13,26 @@ from math import sqrt as sqrt_of
 from typing import Any
 
 from alpha.errors import ShapeError, message
+from alpha.kinds import Axis, Finite
 from alpha.op import Op, grad_enabled, op
+from alpha.ops.checks import check_alike
 from alpha.ops.elementwise import erf, exp, minimum, where
 from alpha.ops.reduce import normal_axis
 from alpha.tensor import Tensor
 
 
-def _fused(name: str, saved: str, equation: str, shape: Callable[..., Any] = lambda g, x: g.shape) -> Op:
+def _alike(where: str, g: Tensor, y: Tensor) -> tuple[int, ...]:
+    """Returns the shape of a gradient, which is that of the tensor it is combined with."""
+    if g.shape != y.shape:
+        check_alike(where, g=g, y=y)
+    return g.shape
+
+
+def _fused(name: str, saved: str, equation: str, shape: Callable[..., Any] | None = None) -> Op:
     """Makes the op of a gradient that backward runs when nobody differentiates it again."""
+    shape = shape or (lambda g, x: _alike(name, g, x))
     return op(type(name, (), dict(__doc__=f"Gradient of {name.removesuffix('_grad')}: {equation}.",
                                   __module__=__name__, args=f"g {saved}", shape=shape)))
-
-
-def check_fused(where: str, activation: str | None) -> None:
-    """Refuses an activation that the ops which end in one cannot apply.  Raises ShapeError."""
-    if activation not in (None, "relu"):
-        raise ShapeError(message(where, f"activation {activation!r} is unknown",
-                                 'pass None or "relu", and apply any other activation to the result'))
 
 
 # ---- piecewise linear ------------------------------------------------------------------------------------------------
@@ -36,7 +40,7 @@ def check_fused(where: str, activation: str | None) -> None:
 
 @op
 class relu:
-    """y = max(x, 0); the gradient at 0 is 0."""
+    """y = max(x, 0); the gradient at 0 is 0, at NaN it is g."""
 
     args, saves = "x", "y"
 
@@ -49,12 +53,12 @@ class relu:
 
 @op
 class relu_grad:
-    """Gradient of relu, also of one that is fused into another op: g where y > 0, else 0."""
+    """Gradient of relu, also of one that is fused into another op: 0 where y <= 0, else g, at NaN too."""
 
     args, saves = "g y", "y"
 
     def shape(g, y):
-        return g.shape
+        return _alike("relu_grad", g, y)
 
     def vjp_g(g, s):
         return relu_grad(g, s.y)
@@ -65,7 +69,7 @@ class relu_grad:
 
 @op
 class relu6:
-    """y = min(max(x, 0), 6); the gradient at 0 and at 6 is 0."""
+    """y = min(max(x, 0), 6); the gradient at 0 and at 6 is 0, at NaN it is g."""
 
     args, saves = "x", "y"
 
@@ -78,12 +82,12 @@ class relu6:
 
 @op
 class relu6_grad:
-    """Gradient of relu6: g where 0 < y < 6, else 0."""
+    """Gradient of relu6: 0 where y <= 0 or y >= 6, else g, at NaN too."""
 
     args, saves = "g y", "y"
 
     def shape(g, y):
-        return g.shape
+        return _alike("relu6_grad", g, y)
 
     def vjp_g(g, s):
         return relu6_grad(g, s.y)
@@ -94,11 +98,11 @@ class relu6_grad:
 
 @op
 class leaky_relu:
-    """y = x where x > 0, else slope * x; the gradient at 0 is slope * g."""
+    """y = x where x > 0, else slope * x; the gradient at 0 and at NaN is slope * g."""
 
     args, saves = "x", "x"
 
-    def shape(x, *, slope=0.01):
+    def shape(x, *, slope: Finite = 0.01):
         return x.shape
 
     def vjp_x(g, s, *, slope):
@@ -111,8 +115,8 @@ class leaky_relu_grad:
 
     args, saves = "g x", "x"
 
-    def shape(g, x, *, slope):
-        return g.shape
+    def shape(g, x, *, slope: Finite):
+        return _alike("leaky_relu_grad", g, x)
 
     def vjp_g(g, s, *, slope):
         return leaky_relu_grad(g, s.x, slope)
@@ -123,12 +127,16 @@ class leaky_relu_grad:
 
 # ---- smooth ----------------------------------------------------------------------------------------------------------
 
+def _elu_grad_shape(g: Tensor, x: Tensor, *, alpha: Finite) -> tuple[int, ...]:
+    return _alike("elu_grad", g, x)
+
+
 sigmoid_grad = _fused("sigmoid_grad", "y", "g * y * (1 - y)")
 tanh_grad = _fused("tanh_grad", "y", "g * (1 - y^2)")
 silu_grad = _fused("silu_grad", "x", "g * p * (1 + x * (1 - p)), p = sigmoid(x)")
 gelu_grad = _fused("gelu_grad", "x", "g * (P(x) + x * p(x)), P and p the normal distribution and its density")
-elu_grad = _fused("elu_grad", "x", "g where x > 0, else g * alpha * e^x", lambda g, x, *, alpha: g.shape)
-hardswish_grad = _fused("hardswish_grad", "x", "0 up to -3, g from 3 on, g * (x / 3 + 1 / 2) between")
+elu_grad = _fused("elu_grad", "x", "g * alpha * e^x where x <= 0, else g", _elu_grad_shape)
+hardswish_grad = _fused("hardswish_grad", "x", "0 up to -3, g * (x / 3 + 1 / 2) below 3, else g")
 softplus_grad = _fused("softplus_grad", "x", "g * sigmoid(x)")
 
 
@@ -160,7 +168,7 @@ class tanh:
 
 @op
 class silu:
-    """y = x * sigmoid(x), also called swish."""
+    """y = x * sigmoid(x), also called swish.  At -inf, y and the gradient are NaN; at inf, the gradient."""
 
     args, saves = "x", "x"
 
@@ -177,6 +185,8 @@ class silu:
 @op
 class gelu:
     """y = x * P(x), P the standard normal distribution function: (1 + erf(x / sqrt(2))) / 2.  Exact, not by tanh.
+
+    At -inf, y and the gradient are NaN; at inf, the gradient.
 
     Source: arXiv 1606.08415.
     """
@@ -196,17 +206,17 @@ class gelu:
 
 @op
 class elu:
-    """y = x where x > 0, else alpha * (e^x - 1).  Source: arXiv 1511.07289."""
+    """y = x where x > 0, else alpha * (e^x - 1); the gradient at NaN is g.  Source: arXiv 1511.07289."""
 
     args, saves = "x", "x"
 
-    def shape(x, *, alpha=1.0):
+    def shape(x, *, alpha: Finite = 1.0):
         return x.shape
 
     def vjp_x(g, s, *, alpha):
         if not grad_enabled():
             return elu_grad(g, s.x, alpha)
-        return g * where(s.x > 0.0, 1.0, exp(minimum(s.x, 0.0)) * alpha)
+        return g * where(s.x <= 0.0, exp(minimum(s.x, 0.0)) * alpha, 1.0)
 
 
 @op
@@ -224,7 +234,9 @@ class softplus:
 
 @op
 class hardswish:
-    """y = x * min(max(x + 3, 0), 6) / 6; as in PyTorch, the gradient at -3 is 0 and at 3 it is 1.
+    """y = x * min(max(x + 3, 0), 6) / 6; as in PyTorch, the gradient at -3 is 0, at 3 and NaN g.
+
+    y at -inf is NaN.
 
     Source: arXiv 1905.02244.
     """
@@ -242,8 +254,9 @@ class hardswish:
 
 # ---- over an axis ----------------------------------------------------------------------------------------------------
 
-def _axis_shape(g, y, *, axis):
-    return g.shape
+def _axis_shape(g: Tensor, y: Tensor, *, axis: Axis) -> tuple[int, ...]:
+    normal_axis(axis, g.ndim, "softmax_grad")
+    return _alike("softmax_grad", g, y)
 
 
 softmax_grad = _fused("softmax_grad", "y", "y * (g - sum(g * y)) along the axis", _axis_shape)
@@ -269,7 +282,7 @@ class softmax:
 
     args, saves = "x", "y"
 
-    def shape(x, *, axis=-1):
+    def shape(x, *, axis: Axis = -1):
         return _softmax_shape(x, axis, "softmax")
 
     def vjp_x(g, s, *, axis):
@@ -282,7 +295,7 @@ class log_softmax:
 
     args, saves = "x", "y"
 
-    def shape(x, *, axis=-1):
+    def shape(x, *, axis: Axis = -1):
         return _softmax_shape(x, axis, "log_softmax")
 
     def vjp_x(g, s, *, axis):

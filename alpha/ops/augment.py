@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from alpha.errors import ConfigError, DTypeError, ShapeError, message
+from alpha.errors import DTypeError, ShapeError, message
+from alpha.kinds import Seed, Size
 from alpha.op import Spec, op
 
 WORDS_PER_IMAGE = 4     # one block of Philox: crop row and mirror, crop column, cutout row, cutout column
@@ -37,7 +38,8 @@ class augment_images:
 
     args, mixed = "images index mean std", "images index"
 
-    def shape(images, index, mean, std, *, seed=0, epoch=0, crop=0, flip=False, cutout=0):
+    def shape(images, index, mean, std, *, seed: Seed = 0, epoch: Size = 0, crop: Size = 0, flip: bool = False,
+              cutout: Size = 0):
         for name, t, dtype in (("images", images, "uint8"), ("index", index, "int64"), ("mean", mean, "float32"),
                                ("std", std, "float32")):
             if t.dtype != dtype:
@@ -48,6 +50,4 @@ class augment_images:
                 "augment_images", "the shapes do not fit; images (M, H, W, C), index (B,), mean, std (C,) are needed",
                 "give images in NHWC, and one mean and one std per channel", images=images.shape, index=index.shape,
                 mean=mean.shape, std=std.shape))
-        if crop < 0 or cutout < 0:
-            raise ConfigError(message("augment_images", f"crop is {crop} and cutout {cutout}", "0 is off, the least"))
         return Spec((index.shape[0], *images.shape[1:]), "float32")

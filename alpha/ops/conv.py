@@ -9,41 +9,17 @@ gradient of the filters, a sum over the whole batch, is not rounded to 16 bits.
 
 from __future__ import annotations
 
-from operator import index
 from typing import Any
 
+from alpha.arguments import checked
 from alpha.errors import ShapeError, message
+from alpha.kinds import Activation, Channels, Padding, Pair
 from alpha.op import Spec, op
-from alpha.ops.activation import check_fused, relu_grad
-from alpha.ops.conv_desc import Axis, ConvDesc, Pair, Shape
+from alpha.ops.activation import relu_grad
+from alpha.ops.conv_desc import Axis, ConvDesc, Shape
 from alpha.ops.reduce import accumulation_dtype
+from alpha.ops.shape import pad
 from alpha.tensor import Tensor
-
-
-def pair(value: Any, name: str, where: str) -> Pair:
-    """Returns (height, width) of an int for both or of a pair.
-
-    Raises:
-        ShapeError: value is neither; `where` and `name` say which argument of which op it is.
-    """
-    if type(value) is int:
-        return value, value
-    try:
-        height, width = value if isinstance(value, (tuple, list)) else (value, value)
-        return index(height), index(width)
-    except (TypeError, ValueError):
-        raise ShapeError(message(where, f"{name} is {value!r}, an int or a pair of ints is needed",
-                                 f"pass {name}=k for both axes, or {name}=(height, width)")) from None
-
-
-def _geometry(where: str, stride: Any, padding: Any, dilation: Any, groups: Any) -> dict[str, Any]:
-    try:
-        groups = index(groups)
-    except TypeError:
-        raise ShapeError(message(where, f"groups is {groups!r}, an int is needed", "pass groups=1 for a plain "
-                                 "convolution, groups=in_channels for a depthwise one")) from None
-    return {"stride": pair(stride, "stride", where), "padding": pair(padding, "padding", where),
-                "dilation": pair(dilation, "dilation", where), "groups": groups}
 
 
 @op
@@ -68,8 +44,8 @@ class conv2d:
 
     args, saves, parameters = "x w", "x w", "w"
 
-    def canon(*, stride=1, padding=0, dilation=1, groups=1):
-        return _geometry("conv2d", stride, padding, dilation, groups)
+    def canon(*, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: Channels = 1):
+        return dict(stride=stride, padding=padding, dilation=dilation, groups=groups)
 
     def shape(x, w, **geometry):
         return ConvDesc.fprop(x.shape, w.shape, **geometry).y_shape
@@ -104,8 +80,8 @@ class conv2d_dgrad:
 
     args, saves, parameters = "g w", "g w", "w"
 
-    def canon(*, hw, stride=1, padding=0, dilation=1, groups=1):
-        return dict(hw=pair(hw, "hw", "conv2d_dgrad"), **_geometry("conv2d_dgrad", stride, padding, dilation, groups))
+    def canon(*, hw: Pair, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: Channels = 1):
+        return dict(hw=hw, stride=stride, padding=padding, dilation=dilation, groups=groups)
 
     def shape(g, w, *, hw, **geometry):
         return ConvDesc.dgrad(g.shape, w.shape, hw, **geometry).x_shape
@@ -139,8 +115,8 @@ class conv2d_wgrad:
 
     args, saves = "x g", "x g"
 
-    def canon(*, f, stride=1, padding=0, dilation=1, groups=1):
-        return dict(f=pair(f, "f", "conv2d_wgrad"), **_geometry("conv2d_wgrad", stride, padding, dilation, groups))
+    def canon(*, f: Pair, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: Channels = 1):
+        return dict(f=f, stride=stride, padding=padding, dilation=dilation, groups=groups)
 
     def shape(x, g, *, f, **geometry):
         return Spec(ConvDesc.wgrad(x.shape, g.shape, f, **geometry).w_shape, accumulation_dtype(x.dtype))
@@ -170,9 +146,9 @@ class conv2d_bias_act:
 
     args, saves, parameters = "x w b?", "x w y", "w b"
 
-    def canon(*, stride=1, padding=0, dilation=1, groups=1, activation=None):
-        check_fused("conv2d_bias_act", activation)
-        return dict(activation=activation, **_geometry("conv2d_bias_act", stride, padding, dilation, groups))
+    def canon(*, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: Channels = 1,
+              activation: Activation = None):
+        return dict(activation=activation, stride=stride, padding=padding, dilation=dilation, groups=groups)
 
     def shape(x, w, b, *, activation, **geometry):
         y_shape = ConvDesc.fprop(x.shape, w.shape, **geometry).y_shape
@@ -189,8 +165,9 @@ class conv2d_bias_act:
                 g.sum((0, 1, 2), dtype=s.b_dtype) if needs[2] else None)
 
 
-def conv_transpose2d(x: Tensor, w: Tensor, stride: int | Pair = 1, padding: int | Pair = 0,
-                     output_padding: int | Pair = 0, dilation: int | Pair = 1, groups: int = 1) -> Tensor:
+@checked
+def conv_transpose2d(x: Tensor, w: Tensor, stride: Pair = 1, padding: Padding = 0, output_padding: Padding = 0,
+                     dilation: Pair = 1, groups: Channels = 1) -> Tensor:
     """Transposed convolution: conv2d_dgrad used forward, so that no inserted zero is multiplied.
 
         y[n, oh, ow, oc] = sum_{fh, fw, ic} x[n, ih, iw, ic] * w[ic, fh, fw, oc]
@@ -202,34 +179,44 @@ def conv_transpose2d(x: Tensor, w: Tensor, stride: int | Pair = 1, padding: int 
         w: filters.  Shape (IC, FH, FW, OC / groups): those of the convolution from y to x; dtype of x, or float32
             where that has 16 bits.
         stride, padding, dilation: int, or pair (height, width); in pixels.
-        output_padding: rows and columns added to the far end of y, fewer than the stride: which of the sizes that
-            conv2d maps to (IH, IW) is meant.
+        output_padding: rows and columns added to the far end of y, fewer than the stride or than the dilation: which
+            of the sizes that conv2d maps to (IH, IW) is meant, or, from the stride on, with rows that no x reaches.
         groups: number of channel groups; it divides IC and OC.
     Returns:
         y of shape (N, OH, OW, OC), OH = (IH - 1)*stride - 2*padding + dilation*(FH - 1) + 1 + output_padding.
     Raises:
-        ShapeError: the channels differ, output_padding is not below the stride, or y would be empty.
+        ShapeError: the channels differ, output_padding is below neither stride nor dilation, or y would be empty.
     Source: arXiv 2306.15951, KS-deconv-V2, Algorithm 2B; see conv2d_dgrad.
     """
     where = "conv_transpose2d"
-    geometry = _geometry(where, stride, padding, dilation, groups)
-    extra = output_padding_pair(where, output_padding, geometry["stride"])
+    geometry = dict(stride=stride, padding=padding, dilation=dilation, groups=groups)
+    check_output_padding(where, output_padding, stride, dilation)
     _check_transposed(x.shape, w.shape)
-    axes = zip(x.shape[1:3], w.shape[1:3], geometry["stride"], geometry["padding"], geometry["dilation"])
-    hw = tuple(Axis.transposed_size(*axis) + e for axis, e in zip(axes, extra))
-    if min(hw) < 1:
-        raise ShapeError(message(where, f"the output would have height and width {hw}", "use less padding",
+    axes = zip(x.shape[1:3], w.shape[1:3], stride, padding, dilation)
+    h, wide = (Axis.transposed_size(*axis) + e for axis, e in zip(axes, output_padding))
+    if min(h, wide) < 1:
+        raise ShapeError(message(where, f"the output would have height and width {h, wide}", "use less padding",
                                  x=f"{x.shape} NHWC", w=f"{w.shape} OHWI", **geometry))
-    return conv2d_dgrad(x, w, hw=hw, **geometry)
+    if all(e < s for e, s in zip(output_padding, stride)):
+        return conv2d_dgrad(x, w, hw=(h, wide), **geometry)
+    # No convolution maps (h, wide) to (IH, IW): the map without padding is made, then lengthened and cut.
+    whole = [Axis.transposed_size(i, f, s, 0, d) for i, f, s, d in zip(x.shape[1:3], w.shape[1:3], stride, dilation)]
+    y = conv2d_dgrad(x, w, hw=tuple(whole), **{**geometry, "padding": (0, 0)})
+    far = [max(0, p + n - m) for p, n, m in zip(padding, (h, wide), whole)]
+    return pad(y, ((0, 0), (0, far[0]), (0, far[1]), (0, 0)))[:, padding[0]:padding[0] + h,
+                                                              padding[1]:padding[1] + wide]
 
 
-def output_padding_pair(where: str, output_padding: int | Pair, stride: Pair) -> Pair:
-    """Returns output_padding as a pair.  Raises ShapeError unless 0 <= output_padding < stride along both axes."""
-    extra = pair(output_padding, "output_padding", where)
-    if min(extra) < 0 or any(e >= s for e, s in zip(extra, stride)):
-        raise ShapeError(message(where, f"output_padding {extra} is not below stride {stride}",
-                                 "choose an output_padding from 0 to stride - 1 along each axis"))
-    return extra
+def as_pair(value: Any) -> tuple[int, int]:
+    """Returns (height, width) of an int for both or of a pair, for arguments that were checked."""
+    return value if isinstance(value, tuple) else (value, value)
+
+
+def check_output_padding(where: str, extra: Pair, stride: Pair, dilation: Pair) -> None:
+    """Raises ShapeError unless output_padding is below the stride or the dilation along both axes."""
+    if any(e >= max(s, d) for e, s, d in zip(extra, stride, dilation)):
+        raise ShapeError(message(where, f"output_padding {extra} is below neither stride {stride} nor dilation "
+                                 f"{dilation}", "choose an output_padding below the larger of the two along each axis"))
 
 
 def _check_transposed(x_shape: Shape, w_shape: Shape) -> None:

@@ -23,6 +23,8 @@ from math import gcd
 
 from alpha.errors import ShapeError, message
 
+LONGEST_AXIS = 1 << 24  # positions along an axis: tables have an entry for each
+
 Shape = tuple[int, ...]
 Pair = tuple[int, int]
 
@@ -225,6 +227,13 @@ def _check_rank(op: str, **shapes: Shape) -> None:
                                      f"reshape {name} to {LAYOUTS[name]}; a single image needs a leading axis of 1"))
 
 
+def check_axis(op: str, name: str, *lengths: int) -> None:
+    """Refuses an axis whose tables would be too long.  Raises ShapeError."""
+    if max(lengths) > LONGEST_AXIS:
+        raise ShapeError(message(op, f"{max(lengths)} positions along {name} are too many, {LONGEST_AXIS} is the most",
+                                 "make the sizes, the padding or the dilation smaller"))
+
+
 def _bad_groups(op: str, ic: int, oc: int, groups: int) -> None:
     raise ShapeError(message(op, f"groups={groups} does not divide {ic} input and {oc} output channels",
                              "choose a number of groups that divides both"))
@@ -250,6 +259,7 @@ def _fprop(op: str, x_shape: Shape, w_shape: Shape, stride: Pair, padding: Pair,
                 op, f"a filter of {f} taps (dilation {d}) does not fit into {i} + 2*{p} inputs along {name}",
                 f"use padding of at least {ceil_div(d * (f - 1) + 1 - i, 2)}, a smaller kernel, or a larger map",
                 x=f"{x_shape} NHWC", w=f"{w_shape} OHWI"))
+        check_axis(op, name, i, o, f)
         axes.append(Axis(i, o, f, s, p, d))
     return ConvDesc(n, ic, oc, axes[0], axes[1], groups)
 

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import prod
-from operator import index
+from math import ceil, prod
 from typing import Any
 
 import numpy as np
 
 from alpha import random
+from alpha.arguments import checked
 from alpha.backend import FLOAT_DTYPES, get_backend
-from alpha.errors import ConfigError, DTypeError, ShapeError, message
-from alpha.tensor import Number, Tensor, dtype_name, tensor
+from alpha.dtypes import DType, DTypeOrNone, check_value
+from alpha.errors import ConfigError, DTypeError, message, shown
+from alpha.kinds import FiniteNumber, Number, Shape
+from alpha.sizes import check_host, check_size
+from alpha.tensor import Tensor, tensor
 
 
-def as_shape(shape: Any, where: str) -> tuple[int, ...]:
-    """Returns a shape given as an int or a sequence of ints.  Raises ShapeError if it is neither, or negative."""
-    try:
-        sizes = tuple([index(n) for n in shape]) if isinstance(shape, (tuple, list)) else (index(shape),)
-    except TypeError:
-        raise ShapeError(message(where, f"shape is {shape!r}, an int or a tuple of ints is needed",
-                                 f"write {where}((2, 3))")) from None
-    if any(n < 0 for n in sizes):
-        raise ShapeError(message(where, f"shape {sizes} has a negative size", "pass sizes of at least 0"))
-    return sizes
-
-
-def full(shape: int | Sequence[int], value: Number, dtype: Any = "float32", device: str = "cpu",
+@checked
+def full(shape: Shape, value: Number, dtype: DType = "float32", device: str = "cpu",
          requires_grad: bool = False) -> Tensor:
     """Returns a tensor filled with a value.
 
@@ -38,30 +29,43 @@ def full(shape: int | Sequence[int], value: Number, dtype: Any = "float32", devi
         device: "cpu", "cuda" or "cuda:<index>".
         requires_grad: whether backward is to leave a gradient in `.grad`.
     Raises:
-        ShapeError, DTypeError, DeviceError: the shape is no shape, the device lacks the dtype, or is not there.
+        ShapeError, DeviceError: the shape is no shape, or the device is not there.
+        DTypeError: the device lacks the dtype, or the dtype does not have the value.
+        OutOfMemoryError: the host cannot hold it.
     """
-    sizes, name, backend = as_shape(shape, "full"), dtype_name(dtype), get_backend(device)
-    if name not in backend.dtypes:
-        raise DTypeError(message("full", f"the {backend.name} backend has no {name}, it has "
+    return _filled("full", shape, value, dtype, device, requires_grad)
+
+
+def _filled(where: str, shape: Any, value: Number, dtype: str, device: str, requires_grad: bool) -> Tensor:
+    backend = get_backend(device)
+    if dtype not in backend.dtypes:
+        raise DTypeError(message(where, f"the {backend.name} backend has no {dtype}, it has "
                                  f"{', '.join(sorted(backend.dtypes))}", "choose one of those, or another device"))
-    made = Tensor(backend.full(sizes, value, name, device), sizes, name, backend.name)
+    check_value(where, value, dtype)
+    check_size(where, shape)
+    if backend.name == "cpu":
+        check_host(where, shape, dtype)
+    made = Tensor(backend.full(shape, value, dtype, device), shape, dtype, backend.name)
     return made.requires_grad_() if requires_grad else made
 
 
-def zeros(shape: int | Sequence[int], dtype: Any = "float32", device: str = "cpu",
+@checked
+def zeros(shape: Shape, dtype: DType = "float32", device: str = "cpu",
           requires_grad: bool = False) -> Tensor:
     """Returns a tensor of zeros.  See full."""
-    return full(shape, 0, dtype, device, requires_grad)
+    return _filled("zeros", shape, 0, dtype, device, requires_grad)
 
 
-def ones(shape: int | Sequence[int], dtype: Any = "float32", device: str = "cpu",
+@checked
+def ones(shape: Shape, dtype: DType = "float32", device: str = "cpu",
          requires_grad: bool = False) -> Tensor:
     """Returns a tensor of ones.  See full."""
-    return full(shape, 1, dtype, device, requires_grad)
+    return _filled("ones", shape, 1, dtype, device, requires_grad)
 
 
-def arange(start: Number, stop: Number | None = None, step: Number = 1, dtype: Any = None, device: str = "cpu",
-           requires_grad: bool = False) -> Tensor:
+@checked
+def arange(start: FiniteNumber, stop: FiniteNumber | None = None, step: FiniteNumber = 1,
+           dtype: DTypeOrNone = None, device: str = "cpu", requires_grad: bool = False) -> Tensor:
     """Returns start, start + step, ... below stop; with one number, 0, 1, ... below it.
 
     Args:
@@ -69,16 +73,26 @@ def arange(start: Number, stop: Number | None = None, step: Number = 1, dtype: A
         dtype: default int64 if all three are integers, else float32.
         device, requires_grad: see full.
     Raises:
-        ConfigError: step is 0.
+        ConfigError: step is 0, or the numbers are too large or too many.
+        DTypeError: the dtype does not have one of them.
     """
     first, last = (0, start) if stop is None else (start, stop)
     if step == 0:
         raise ConfigError(message("arange", "step is 0", "pass a step above or below 0", start=first, stop=last))
-    values = np.arange(first, last, step)
+    try:
+        count = max(0, ceil((last - first) / step))
+        check_host("arange", (count,), "float64")
+        values = np.arange(first, last if count else first, step)
+        if values.dtype.kind not in "biuf":
+            raise OverflowError
+    except OverflowError:
+        raise ConfigError(message("arange", f"the numbers from {shown(first)} to {shown(last)} are too large",
+                                  "pass numbers that int64 or float64 has")) from None
     return tensor(values, dtype or ("int64" if values.dtype.kind in "iub" else "float32"), device, requires_grad)
 
 
-def rand(shape: int | Sequence[int], dtype: Any = "float32", device: str = "cpu",
+@checked
+def rand(shape: Shape, dtype: DType = "float32", device: str = "cpu",
          requires_grad: bool = False) -> Tensor:
     """Returns numbers from [0, 1), uniform, multiples of 2^-24, from the stream that `manual_seed` starts.
 
@@ -87,42 +101,52 @@ def rand(shape: int | Sequence[int], dtype: Any = "float32", device: str = "cpu"
     return _drawn("rand", random.uniform, shape, dtype, device, requires_grad)
 
 
-def randn(shape: int | Sequence[int], dtype: Any = "float32", device: str = "cpu",
+@checked
+def randn(shape: Shape, dtype: DType = "float32", device: str = "cpu",
           requires_grad: bool = False) -> Tensor:
     """Returns standard normal numbers from the stream that `manual_seed` starts.  See rand."""
     return _drawn("randn", random.normal, shape, dtype, device, requires_grad)
 
 
 def _drawn(where: str, draw: Any, shape: Any, dtype: Any, device: str, requires_grad: bool) -> Tensor:
-    sizes, name = as_shape(shape, where), dtype_name(dtype)
-    if name not in FLOAT_DTYPES:
-        raise DTypeError(message(where, f"dtype {name} holds no fractions", 'choose a float dtype such as "float32"'))
-    count = prod(sizes)
+    if dtype not in FLOAT_DTYPES:
+        raise DTypeError(message(where, f"dtype {dtype} holds no fractions", 'choose a float dtype such as "float32"'))
+    backend = get_backend(device)
+    if dtype not in backend.dtypes:
+        raise DTypeError(message(where, f"the {backend.name} backend has no {dtype}, it has "
+                                 f"{', '.join(sorted(backend.dtypes))}", "choose one of those, or another device"))
+    check_host(where, shape, "float64")
+    count = prod(shape)
     seed, offset = random.reserve(count)
-    values = draw(seed, random.STREAMS["default"], offset, count).reshape(sizes)
-    return tensor(values, name, device, requires_grad)
+    values = draw(seed, random.STREAMS["default"], offset, count).reshape(shape)
+    return tensor(values, dtype, device, requires_grad)
 
 
+@checked
 def full_like(x: Tensor, value: Number) -> Tensor:
     """Returns a tensor of the shape, dtype and device of x, filled with a value."""
     return full(x.shape, value, x.dtype, x.device)
 
 
+@checked
 def zeros_like(x: Tensor) -> Tensor:
     """Returns zeros of the shape, dtype and device of x."""
     return full_like(x, 0)
 
 
+@checked
 def ones_like(x: Tensor) -> Tensor:
     """Returns ones of the shape, dtype and device of x."""
     return full_like(x, 1)
 
 
+@checked
 def rand_like(x: Tensor) -> Tensor:
     """Returns uniform random numbers of the shape, dtype and device of x.  See rand."""
     return rand(x.shape, x.dtype, x.device)
 
 
+@checked
 def randn_like(x: Tensor) -> Tensor:
     """Returns standard normal random numbers of the shape, dtype and device of x.  See rand."""
     return randn(x.shape, x.dtype, x.device)

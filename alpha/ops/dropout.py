@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from alpha import random
-from alpha.errors import ConfigError, message
+from alpha.arguments import checked
+from alpha.kinds import Seed, Share, Size
 from alpha.op import op
 from alpha.tensor import Tensor
 
 
-def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
+@checked
+def dropout(x: Tensor, p: Share = 0.5, training: bool = True) -> Tensor:
     """In training, y = x / (1 - p) with probability 1 - p and 0 else, per element; otherwise y = x.
 
     Args:
@@ -22,8 +24,6 @@ def dropout(x: Tensor, p: float = 0.5, training: bool = True) -> Tensor:
     Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", JMLR 15, 2014.
         Differs: the scale is applied in training, not in inference.
     """
-    if not 0 <= p <= 1:
-        raise ConfigError(message("dropout", f"p={p} is not in [0, 1]", "pass the share of elements to drop"))
     if p == 0 or not training:
         return x
     seed, offset = random.reserve(x.size)
@@ -42,7 +42,7 @@ class keyed_dropout:
 
     args = "x"
 
-    def shape(x, *, p, seed, offset):
+    def shape(x, *, p: Share, seed: Seed, offset: Size):
         return x.shape
 
     def vjp_x(g, s, *, p, seed, offset):

@@ -13,12 +13,16 @@ from math import pi
 from math import sqrt as sqrt_of
 from typing import Any
 
+from alpha.arguments import checked
 from alpha.backend import FLOAT_DTYPES, get_backend
+from alpha.dtypes import DType, check_value
 from alpha.errors import ConfigError, DTypeError, ShapeError, message
+from alpha.kinds import Limit
 from alpha.op import Op, Spec, op
+from alpha.ops.checks import check_alike
 from alpha.ops.create import full, zeros_like
 from alpha.ops.reduce import Shape, unbroadcast
-from alpha.tensor import Number, Tensor, dtype_name
+from alpha.tensor import Number, Tensor
 
 Vjp = Callable[[Tensor, Any], Any]
 
@@ -74,8 +78,10 @@ exp = unary("exp", "y = e^x.", lambda g, s: g * s.y, saves="y")
 log = unary("log", "y = ln(x), the natural logarithm; -inf at 0, NaN below.", lambda g, s: g / s.x, saves="x")
 sqrt = unary("sqrt", "y = square root of x; NaN below 0.  The gradient g / (2 y) is infinite at 0.",
              lambda g, s: g * 0.5 / s.y, saves="y")
-abs = unary("abs", "y = |x|; the gradient at 0 is 0.", lambda g, s: g * sign(s.x), saves="x", dtypes="number")
-sign = unary("sign", "y = -1, 0 or 1, the sign of x; the gradient is 0.", lambda g, s: zeros_like(g), dtypes="number")
+abs = unary("abs", "y = |x|; the gradient at 0 and at NaN is 0.", lambda g, s: g * sign(s.x), saves="x",
+            dtypes="number")
+sign = unary("sign", "y = -1, 0 or 1, the sign of x, 0 at NaN; the gradient is 0.", lambda g, s: zeros_like(g),
+             dtypes="number")
 erf = unary("erf", "y = 2 / sqrt(pi) * integral of exp(-t^2) dt from 0 to x.",
             lambda g, s: g * (exp(-(s.x * s.x)) * (2 / sqrt_of(pi))), saves="x")
 
@@ -84,6 +90,8 @@ erf = unary("erf", "y = 2 / sqrt(pi) * integral of exp(-t^2) dt from 0 to x.",
 class clip:
     """y = x limited to [low, high]; a limit may be None.  The gradient is g inside, limits included, and 0 outside.
 
+    NaN stays NaN, and its gradient is 0.
+
     Raises:
         DTypeError: a limit is a fraction and x has integers.
         ConfigError: low is above high, or both are None.
@@ -91,7 +99,7 @@ class clip:
 
     args, saves, dtypes = "x", "x", "number"
 
-    def shape(x, *, low=None, high=None):
+    def shape(x, *, low: Limit | None = None, high: Limit | None = None):
         if low is not None and high is not None and low > high:
             raise ConfigError(message("clip", f"low {low} is above high {high}", "swap them"))
         if low is None and high is None:
@@ -99,6 +107,9 @@ class clip:
         if x.dtype not in FLOAT_DTYPES and (isinstance(low, float) or isinstance(high, float)):
             raise DTypeError(message("clip", f"limits {low} and {high} are no integers, x has dtype {x.dtype}",
                                      'pass integers, or convert the tensor: x.astype("float32")'))
+        for limit in (low, high) if x.dtype not in FLOAT_DTYPES else ():
+            if limit is not None:
+                check_value("clip", limit, x.dtype)
         return x.shape
 
     def vjp_x(g, s, *, low, high):
@@ -111,7 +122,8 @@ class clip_grad:
 
     args, saves = "g x", "x"
 
-    def shape(g, x, *, low, high):
+    def shape(g, x, *, low: Limit | None, high: Limit | None):
+        check_alike("clip_grad", g=g, x=x)
         return x.shape
 
     def vjp_g(g, s, *, low, high):
@@ -130,10 +142,7 @@ class cast:
 
     args, dtypes = "x", "any"
 
-    def canon(*, dtype):
-        return dict(dtype=dtype_name(dtype))
-
-    def shape(x, *, dtype):
+    def shape(x, *, dtype: DType):
         backend = get_backend(x.device)
         if dtype not in backend.dtypes:
             raise DTypeError(message("cast", f"the {backend.name} backend has no {dtype}, it has "
@@ -150,13 +159,14 @@ class transfer:
 
     args, dtypes, moves = "x", "any", True
 
-    def shape(x, *, device, source):
+    def shape(x, *, device: str, source: str):
         return x.shape
 
     def vjp_x(g, s, *, device, source):
         return transfer(g, source, device)
 
 
+@checked
 def to_device(x: Tensor, device: str) -> Tensor:
     """Returns a copy of x on a device; differentiable.  Raises DeviceError if the device is not there, DTypeError if it
     lacks the dtype.
@@ -260,6 +270,9 @@ class where:
         if not isinstance(x, Tensor) and not isinstance(y, Tensor):
             raise DTypeError(message("where", f"x is {x}, y is {y}: neither is a tensor, so there is no dtype",
                                      "wrap one: alpha.tensor(x, dtype=...)"))
+        for value, other in ((x, y), (y, x)):
+            if isinstance(other, Tensor) and other.dtype == "bool" and not isinstance(value, Tensor):
+                check_value("where", value, "bool")
         if cond.shape == _shape_of(x) and _shape_of(y) in ((), cond.shape):
             return cond.shape
         return _common_shape("where", cond=cond, x=x, y=y)

@@ -5,17 +5,15 @@ Arguments of 16 bits are converted to float32 before anything is computed, each 
 
 from __future__ import annotations
 
-from alpha.errors import ConfigError, DataError, DTypeError, ShapeError, message
+from alpha.arguments import checked
+from alpha.errors import DataError, DTypeError, ShapeError, message
+from alpha.kinds import NonNegative, Reduction, Share, Size
 from alpha.op import Spec, grad_enabled, op
 from alpha.ops.activation import log_softmax, softmax, softplus
+from alpha.ops.checks import check_alike
 from alpha.ops.elementwise import where
 from alpha.ops.reduce import Shape, accumulation_dtype
 from alpha.tensor import Tensor
-
-
-def _check_reduction(name: str, reduction: str) -> None:
-    if reduction not in ("mean", "sum", "none"):
-        raise ConfigError(message(name, f"reduction {reduction!r} is unknown", 'use "mean", "sum" or "none"'))
 
 
 def _reduce(y: Tensor, reduction: str) -> Tensor:
@@ -27,9 +25,8 @@ def _wide(x: Tensor) -> Tensor:
     return x.astype(accumulation_dtype(x.dtype))
 
 
-def _wide_pair(name: str, x: Tensor, target: Tensor, reduction: str) -> tuple[Tensor, Tensor]:
+def _wide_pair(name: str, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Checks the arguments of a loss of numbers, and returns x and target as the loss is computed with them."""
-    _check_reduction(name, reduction)
     if x.shape != target.shape:
         raise ShapeError(message(name, f"the input has shape {x.shape}, the target {target.shape}",
                                  "make the shapes equal; a loss does not broadcast"))
@@ -62,8 +59,9 @@ def label_error(name: str, label: int, position: int, classes: int, labels: int)
 # ---- classes ---------------------------------------------------------------------------------------------------------
 
 
-def cross_entropy(logits: Tensor, target: Tensor, *, label_smoothing: float = 0.0,
-                  reduction: str = "mean") -> Tensor:
+@checked
+def cross_entropy(logits: Tensor, target: Tensor, *, label_smoothing: Share = 0.0,
+                  reduction: Reduction = "mean") -> Tensor:
     """Cross entropy of a target distribution t and softmax(logits).
 
         loss[n] = -sum_c q[n, c] * log softmax(logits)[n, c],  q = (1 - label_smoothing) * t + label_smoothing / C
@@ -78,13 +76,13 @@ def cross_entropy(logits: Tensor, target: Tensor, *, label_smoothing: float = 0.
     Raises:
         ShapeError: the shapes do not fit, or there is no class.
         DTypeError: target is neither of labels nor of a dtype that goes with that of logits.
-        DataError: a label is outside [0, C).
+        DataError: a label is outside [0, C), now or when the gradient is made. On a GPU the loss and the gradient of
+            its row are NaN instead.
         ConfigError: label_smoothing or reduction is out of range.
     """
     logits = _wide(logits)
     if target.ndim == 1 or not target.is_floating_point:
         return label_cross_entropy(logits, target, label_smoothing=label_smoothing, reduction=reduction)
-    _check_smoothing(label_smoothing, reduction)
     if logits.ndim != 2 or target.shape != logits.shape:
         raise ShapeError(message("cross_entropy", f"the logits have shape {logits.shape}, the target {target.shape}",
                                  "pass logits (N, C) and a target of labels (N,) or of probabilities (N, C)"))
@@ -92,32 +90,26 @@ def cross_entropy(logits: Tensor, target: Tensor, *, label_smoothing: float = 0.
     return _reduce(-(q * log_softmax(logits, 1)).sum(1), reduction)
 
 
-def _check_smoothing(label_smoothing: float, reduction: str) -> None:
-    _check_reduction("cross_entropy", reduction)
-    if not 0 <= label_smoothing <= 1:
-        raise ConfigError(message("cross_entropy", f"label_smoothing={label_smoothing} is not in [0, 1]",
-                                  "choose a share from 0 to 1"))
-
-
 @op
 class label_cross_entropy:
-    """cross_entropy with labels: loss[n] and lse[n] = log sum_c exp(logits[n, c]), which backward reads."""
+    """cross_entropy with labels, and what backward reads of softmax(logits), three numbers of each row.
 
-    args, saves, mixed = "logits target", "logits target lse", "target"
-    outs, returns = "loss lse", "loss"
+        softmax[n, c] = exp(logits[n, c] - stats[0, n] - stats[1, n]),   stats[2, n] = 1 - softmax[n, target[n]]
 
-    def canon(*, label_smoothing=0.0, reduction="mean"):
-        _check_smoothing(label_smoothing, reduction)
-        return dict(label_smoothing=label_smoothing, reduction=reduction)
+    stats[0] has the largest logits. In one number with stats[1], as in 1 minus a softmax, no digits might be left.
+    """
 
-    def shape(logits, target, *, label_smoothing, reduction):
+    args, saves, mixed, label = "logits target", "logits target stats", "target", "cross_entropy"
+    outs, returns = "loss stats", "loss"
+
+    def shape(logits, target, *, label_smoothing: Share = 0.0, reduction: Reduction = "mean"):
         _check_labels("cross_entropy", logits, target)
         rows = target.shape
-        return [rows if reduction == "none" else (), Spec(rows, accumulation_dtype(logits.dtype))]
+        return [rows if reduction == "none" else (), Spec((3, *rows), accumulation_dtype(logits.dtype))]
 
     def vjp_logits(g, s, *, label_smoothing, reduction):
         if not grad_enabled():
-            return cross_entropy_grad(g, s.logits, s.target, s.lse, label_smoothing, reduction)
+            return cross_entropy_grad(g, s.logits, s.target, s.stats, label_smoothing, reduction)
         rows, classes = s.logits_shape
         q = label_mask(s.target, classes=classes).astype(g.dtype) * (1 - label_smoothing) + label_smoothing / classes
         per_row = g / rows if reduction == "mean" else g.reshape(rows, 1) if reduction == "none" else g
@@ -131,12 +123,22 @@ class cross_entropy_grad:
     Args:
         g: gradient of the loss.  Shape () or, for "none", (N,).
         logits, target, label_smoothing, reduction: as in cross_entropy.
-        lse: log sum exp of the logits.  Shape (N,).
+        stats: of label_cross_entropy.full.  Shape (3, N).
+    Raises:
+        ShapeError, DTypeError: the shapes do not fit, or target does not hold labels.
+        DataError: a label is outside [0, C); on a GPU the gradient of its row is NaN instead.
     """
 
-    args, mixed = "g logits target lse", "target lse"
+    args, mixed = "g logits target stats", "target stats"
 
-    def shape(g, logits, target, lse, *, label_smoothing, reduction):
+    def shape(g, logits, target, stats, *, label_smoothing: Share, reduction: Reduction):
+        _check_labels("cross_entropy_grad", logits, target)
+        rows, wide = target.shape, accumulation_dtype(logits.dtype)
+        if stats.shape != (3, *rows) or g.shape != (rows if reduction == "none" else ()) or stats.dtype != wide:
+            raise ShapeError(message(
+                "cross_entropy_grad", f"g has shape {g.shape}, stats {stats.shape} and dtype {stats.dtype}, the logits "
+                f"have shape {logits.shape}", "pass the stats of label_cross_entropy.full, and a g of shape () "
+                'or, for "none", (N,)'))
         return logits.shape
 
 
@@ -154,12 +156,13 @@ class label_mask:
 
     args, dtypes = "target", "any"
 
-    def shape(target, *, classes, where="label_mask"):
+    def shape(target, *, classes: Size, where: str = "label_mask"):
         _check_label_dtype(where, target)
         return Spec((*target.shape, classes), "bool")
 
 
-def nll_loss(log_probs: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
+@checked
+def nll_loss(log_probs: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """Negative log-likelihood: loss[n] = -log_probs[n, target[n]].
 
     Args:
@@ -171,7 +174,6 @@ def nll_loss(log_probs: Tensor, target: Tensor, *, reduction: str = "mean") -> T
     Raises:
         ShapeError, DTypeError, DataError, ConfigError: as cross_entropy.
     """
-    _check_reduction("nll_loss", reduction)
     _check_labels("nll_loss", log_probs, target)
     log_probs = _wide(log_probs)
     chosen = where(label_mask(target, classes=log_probs.shape[1], where="nll_loss"), log_probs, 0.0)
@@ -181,41 +183,43 @@ def nll_loss(log_probs: Tensor, target: Tensor, *, reduction: str = "mean") -> T
 # ---- numbers ---------------------------------------------------------------------------------------------------------
 
 
-def mse_loss(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
+@checked
+def mse_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """(x - target)^2.  x and target: one shape; float.  Raises ShapeError, ConfigError."""
-    x, target = _wide_pair("mse_loss", x, target, reduction)
+    x, target = _wide_pair("mse_loss", x, target)
     d = x - target
     return _reduce(d * d, reduction)
 
 
-def l1_loss(x: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
-    """|x - target|.  x and target: one shape; float.  Raises ShapeError, ConfigError."""
-    x, target = _wide_pair("l1_loss", x, target, reduction)
+@checked
+def l1_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
+    """|x - target|; the gradient at NaN is 0.  x and target: one shape; float.  Raises ShapeError, ConfigError."""
+    x, target = _wide_pair("l1_loss", x, target)
     return _reduce((x - target).abs(), reduction)
 
 
-def smooth_l1_loss(x: Tensor, target: Tensor, *, beta: float = 1.0, reduction: str = "mean") -> Tensor:
-    """d^2 / (2 beta) where d = |x - target| < beta, else d - beta / 2.
+@checked
+def smooth_l1_loss(x: Tensor, target: Tensor, *, beta: NonNegative = 1.0, reduction: Reduction = "mean") -> Tensor:
+    """d^2 / (2 beta) where d = |x - target| < beta, else d - beta / 2; the gradient at NaN is NaN, but 0 for beta 0.
 
     Args:
         x, target: one shape; float.
-        beta: where the square becomes linear, at least 0; 0 makes it l1_loss.
+        beta: where the square becomes linear, at least 0, finite; 0 makes it l1_loss.
         reduction: "mean", "sum" or "none".
     Raises:
         ShapeError: the shapes differ.
         ConfigError: beta or reduction is out of range.
     """
-    x, target = _wide_pair("smooth_l1_loss", x, target, reduction)
-    if beta < 0:
-        raise ConfigError(message("smooth_l1_loss", f"beta={beta} is below 0", "choose a beta of at least 0"))
-    d = (x - target).abs()
-    if beta > 0:
-        near = d.clip(None, beta)
-        d = near * near * (0.5 / beta) + (d - near)
-    return _reduce(d, reduction)
+    x, target = _wide_pair("smooth_l1_loss", x, target)
+    d = x - target
+    if beta == 0:
+        return _reduce(d.abs(), reduction)
+    near = d.clip(-beta, beta)
+    return _reduce((near / beta) * (d - near * 0.5), reduction)
 
 
-def bce_loss(p: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
+@checked
+def bce_loss(p: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """Binary cross entropy of probabilities: -(target * log p + (1 - target) * log(1 - p)).
 
     Logarithms below -100 count as -100, so that the loss is finite at 0 and 1.
@@ -228,7 +232,7 @@ def bce_loss(p: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
         DataError: an element of p is outside [0, 1].
         ConfigError: the reduction is unknown.
     """
-    p, target = _wide_pair("bce_loss", p, target, reduction)
+    p, target = _wide_pair("bce_loss", p, target)
     return _reduce(binary_cross_entropy(p, target), reduction)
 
 
@@ -244,6 +248,7 @@ class binary_cross_entropy:
     args, saves = "p target", "p target"
 
     def shape(p, target):
+        check_alike("bce_loss", p=p, target=target)
         return p.shape
 
     def vjp_p(g, s):
@@ -254,12 +259,14 @@ class binary_cross_entropy:
         return g * (log_rest - log_p)
 
 
+@checked
 def bce_with_logits_loss(x: Tensor, target: Tensor, pos_weight: Tensor | None = None, *,
-                         reduction: str = "mean") -> Tensor:
+                         reduction: Reduction = "mean") -> Tensor:
     """Binary cross entropy of sigmoid(x), which neither overflows nor takes the logarithm of 0.
 
-        loss = (1 - target) * x + (1 + (pos_weight - 1) * target) * log(1 + e^-x)
+        loss = (1 - target) * log(1 + e^x) + pos_weight * target * log(1 + e^-x)
 
+    For targets in [0, 1] nothing cancels: loss and gradient keep their digits as far as float32 reaches.
     Args:
         x: logits; float.
         target: shape of x; float.
@@ -269,12 +276,12 @@ def bce_with_logits_loss(x: Tensor, target: Tensor, pos_weight: Tensor | None = 
         ShapeError: the shapes do not fit.
         ConfigError: the reduction is unknown.
     """
-    x, target = _wide_pair("bce_with_logits_loss", x, target, reduction)
-    tail = softplus(-x)
+    x, target = _wide_pair("bce_with_logits_loss", x, target)
+    positive = target
     if pos_weight is not None:
         _check_weight(pos_weight.shape, x.shape)
-        tail = ((_wide(pos_weight) - 1.0) * target + 1.0) * tail
-    return _reduce((1.0 - target) * x + tail, reduction)
+        positive = _wide(pos_weight) * target
+    return _reduce((1.0 - target) * softplus(x) + positive * softplus(-x), reduction)
 
 
 def _check_weight(weight: Shape, shape: Shape) -> None:

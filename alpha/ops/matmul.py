@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from math import prod
 
+from alpha.dtypes import DTypeOrNone
 from alpha.errors import ShapeError, message
+from alpha.kinds import Activation
 from alpha.op import Spec, op
-from alpha.ops.activation import check_fused, relu_grad
+from alpha.ops.activation import relu_grad
 from alpha.ops.elementwise import broadcast_shape
 from alpha.ops.reduce import Shape, check_sum_dtype, unbroadcast
 
@@ -34,7 +36,7 @@ class matmul:
 
     args, saves, dtypes, parameters = "a b", "a b", "number", "a b"
 
-    def shape(a, b, *, transpose_a=False, transpose_b=False, dtype=None):
+    def shape(a, b, *, transpose_a: bool = False, transpose_b: bool = False, dtype: DTypeOrNone = None):
         if a.ndim == 0 or b.ndim == 0:
             raise ShapeError(message("matmul", "an operand has no axis, at least one is needed",
                                      "multiply by a number with *", a=a.shape, b=b.shape))
@@ -87,8 +89,7 @@ class linear:
 
     args, saves, parameters = "x w b?", "x w y", "w b"
 
-    def shape(x, w, b, *, activation=None):
-        check_fused("linear", activation)
+    def shape(x, w, b, *, activation: Activation = None):
         if w.ndim != 2 or x.ndim == 0:
             raise ShapeError(message("linear", f"x has {x.ndim} axes and w {w.ndim}, x needs at least 1 and w needs 2",
                                      "reshape them to (N, in) and (out, in)", x=x.shape, w=w.shape))

@@ -11,12 +11,28 @@ from math import prod
 from typing import Any
 
 from alpha.errors import ShapeError, message
+from alpha.kinds import Activation, AllAxes, Channels, Count, NonNegative, Share
 from alpha.op import Spec, grad_enabled, op
-from alpha.ops.activation import check_fused, relu_grad
-from alpha.ops.reduce import Shape, accumulation_dtype
+from alpha.ops.activation import relu_grad
+from alpha.ops.checks import check_alike
+from alpha.ops.reduce import Shape, accumulation_dtype, reduced_shape
 from alpha.tensor import Tensor
 
 Gradients = tuple[Tensor, Tensor, Tensor]
+
+
+def _check_grad(where: str, g: Tensor, x: Tensor, expected: Shape, **params: Tensor | None) -> None:
+    if g.shape != x.shape:
+        check_alike(where, g=g, x=x)
+    _refuse_parameter(where, x, expected, **params)
+
+
+def _check_statistics(where: str, x: Tensor, expected: Shape, mean: Tensor, istd: Tensor) -> None:
+    dtype = accumulation_dtype(x.dtype)
+    for name, t in (("mean", mean), ("istd", istd)):
+        if t.shape != expected or t.dtype != dtype:
+            raise ShapeError(message(where, f"{name} is {t.dtype} of shape {t.shape}, {dtype} of shape {expected} is "
+                                     "needed", "pass what the forward pass computed"))
 
 
 def batch_norm(x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None, running_mean: Tensor | None = None,
@@ -52,10 +68,8 @@ def batch_norm(x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = Non
     return batch_norm_add_act(x, gamma, beta, running_mean, running_var, residual, **attrs)
 
 
-def _batch_norm_shapes(x: Tensor, params: dict[str, Tensor | None], training: bool,
-                       activation: str | None) -> list[Shape | Spec]:
+def _batch_norm_shapes(x: Tensor, params: dict[str, Tensor | None], training: bool) -> list[Shape | Spec]:
     where, channels = "batch_norm", x.shape[-1:]
-    check_fused(where, activation)
     if x.ndim < 2:
         raise ShapeError(message(where, f"x has {x.ndim} axes, at least 2 are needed", "pass x of shape (..., C)",
                                  x=x.shape))
@@ -81,13 +95,14 @@ def _batch_norm_shapes(x: Tensor, params: dict[str, Tensor | None], training: bo
 class batch_norm_act:
     """activation(batch_norm(x)); see batch_norm.  Its gradient makes the mask of relu again from x: y is not kept."""
 
-    args, saves = "x gamma? beta? running_mean? running_var?", "x gamma beta mean istd"
+    args, saves, label = "x gamma? beta? running_mean? running_var?", "x gamma beta mean istd", "batch_norm"
     outs, returns, mutates = "y mean istd", "y", "running_mean running_var"
     parameters = "gamma beta running_mean running_var"
 
-    def shape(x, gamma, beta, running_mean, running_var, *, training=True, momentum=0.1, eps=1e-5, activation=None):
+    def shape(x, gamma, beta, running_mean, running_var, *, training: bool = True, momentum: Share = 0.1,
+              eps: NonNegative = 1e-5, activation: Activation = None):
         params = dict(gamma=gamma, beta=beta, running_mean=running_mean, running_var=running_var)
-        return _batch_norm_shapes(x, params, training, activation)
+        return _batch_norm_shapes(x, params, training)
 
     def vjp(g, s, needs, *, training, momentum, eps, activation):
         return (*_batch_norm_vjp(g, s, training, eps, activation), None, None)
@@ -98,16 +113,17 @@ class batch_norm_add_act:
     """activation(batch_norm(x) + residual); see batch_norm.  Its gradient reads the mask of relu from y."""
 
     args, saves = "x gamma? beta? running_mean? running_var? residual", "x gamma beta mean istd y"
+    label = "batch_norm"
     outs, returns, mutates = "y mean istd", "y", "running_mean running_var"
     parameters = "gamma beta running_mean running_var"
 
-    def shape(x, gamma, beta, running_mean, running_var, residual, *, training=True, momentum=0.1, eps=1e-5,
-              activation=None):
+    def shape(x, gamma, beta, running_mean, running_var, residual, *, training: bool = True, momentum: Share = 0.1,
+              eps: NonNegative = 1e-5, activation: Activation = None):
         if residual.shape != x.shape:
             raise ShapeError(message("batch_norm", f"residual has shape {residual.shape}, x has {x.shape}",
                                      "pass a residual of the shape of x"))
         params = dict(gamma=gamma, beta=beta, running_mean=running_mean, running_var=running_var)
-        return _batch_norm_shapes(x, params, training, activation)
+        return _batch_norm_shapes(x, params, training)
 
     def vjp(g, s, needs, *, training, momentum, eps, activation):
         if activation == "relu":
@@ -133,7 +149,9 @@ class batch_norm_grad:
     args, outs, mixed = "g x gamma? beta? mean istd", "dx dgamma dbeta", "mean istd"
     parameters = "gamma beta"
 
-    def shape(g, x, gamma, beta, mean, istd, *, activation=None):
+    def shape(g, x, gamma, beta, mean, istd, *, activation: Activation = None):
+        _check_grad("batch_norm_grad", g, x, x.shape[-1:], gamma=gamma, beta=beta)
+        _check_statistics("batch_norm_grad", x, x.shape[-1:], mean, istd)
         sums = Spec(mean.shape, accumulation_dtype(x.dtype))
         return [x.shape, sums, sums]
 
@@ -207,8 +225,8 @@ class layer_norm:
     args, saves, outs, returns = "x gamma? beta?", "x gamma mean istd", "y mean istd", "y"
     parameters = "gamma beta"
 
-    def shape(x, gamma, beta, *, normalized_ndim=1, eps=1e-5):
-        if not 1 <= normalized_ndim <= x.ndim or 0 in x.shape[-normalized_ndim:]:
+    def shape(x, gamma, beta, *, normalized_ndim: Count = 1, eps: NonNegative = 1e-5):
+        if not normalized_ndim <= x.ndim or 0 in x.shape[-normalized_ndim:]:
             raise ShapeError(message("layer_norm", f"cannot normalise {normalized_ndim} axes of shape {x.shape}",
                                      "choose normalized_ndim from 1 to the number of axes of x, none of them empty"))
         _refuse_parameter("layer_norm", x, x.shape[-normalized_ndim:], gamma=gamma, beta=beta)
@@ -240,11 +258,11 @@ class group_norm:
     args, saves, outs, returns = "x gamma? beta?", "x gamma mean istd", "y mean istd", "y"
     parameters = "gamma beta"
 
-    def shape(x, gamma, beta, *, groups, eps=1e-5):
+    def shape(x, gamma, beta, *, groups: Channels, eps: NonNegative = 1e-5):
         if x.ndim < 2 or 0 in x.shape[1:]:
             raise ShapeError(message("group_norm", f"x of shape {x.shape} has no samples with values",
                                      "pass x of shape (N, ..., C)"))
-        if groups < 1 or x.shape[-1] % groups:
+        if x.shape[-1] % groups:
             raise ShapeError(message("group_norm", f"{groups} groups do not divide {x.shape[-1]} channels",
                                      "choose a number of groups that divides the channels", x=x.shape))
         _refuse_parameter("group_norm", x, x.shape[-1:], gamma=gamma, beta=beta)
@@ -280,7 +298,10 @@ class sample_norm_grad:
     args, outs, mixed = "g x gamma? mean istd", "dx dgamma dbeta", "mean istd"
     parameters = "gamma"
 
-    def shape(g, x, gamma, mean, istd, *, axes, params_ndim):
+    def shape(g, x, gamma, mean, istd, *, axes: AllAxes, params_ndim: Count):
+        kept = reduced_shape(x.shape, axes, True, "sample_norm_grad")
+        _check_grad("sample_norm_grad", g, x, x.shape[-params_ndim:], gamma=gamma)
+        _check_statistics("sample_norm_grad", x, kept, mean, istd)
         sums = Spec(x.shape[-params_ndim:], accumulation_dtype(x.dtype))
         return [x.shape, sums, sums]
 

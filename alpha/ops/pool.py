@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
+from alpha.arguments import checked
 from alpha.errors import DTypeError, ShapeError, message
+from alpha.kinds import Padding
+from alpha.kinds import Pair as IntOrPair
 from alpha.op import Spec, op
-from alpha.ops.conv import pair
-from alpha.ops.conv_desc import Axis, Pair, Shape, ceil_div
+from alpha.ops.conv_desc import Axis, Pair, Shape, ceil_div, check_axis
 from alpha.tensor import Tensor
 
 
-def _window(where: str, kernel_size: Any, stride: Any, padding: Any) -> dict[str, Any]:
-    kernel_size = pair(kernel_size, "kernel_size", where)
-    stride = kernel_size if stride is None else pair(stride, "stride", where)
-    return {"kernel_size": kernel_size, "stride": stride, "padding": pair(padding, "padding", where)}
+def _window(kernel_size: Pair, stride: Pair | None, padding: Pair, **others: Any) -> dict[str, Any]:
+    return dict(kernel_size=kernel_size, stride=kernel_size if stride is None else stride, padding=padding, **others)
 
 
 @lru_cache(maxsize=1024)
@@ -43,6 +43,7 @@ def pool_axes(where: str, x_shape: Shape, kernel_size: Pair, stride: Pair, paddi
                 fix += "; if x is NCHW, alpha uses NHWC: x.permute(0, 2, 3, 1)"
             raise ShapeError(message(where, f"a window of {k} does not fit into {i} + 2*{p} inputs along {name}", fix,
                                      x=f"{x_shape} NHWC"))
+        check_axis(where, name, i, o, k)
         axes.append(Axis(i, o, k, s, p, 1))
     return axes[0], axes[1]
 
@@ -65,6 +66,7 @@ def _pooled_shape(where: str, x_shape: Shape, kernel_size: Pair, stride: Pair, p
 
 def _unpooled_shape(where: str, g_shape: Shape, hw: Pair, **window: Pair) -> Shape:
     """Returns the shape of the input that pools to g_shape."""
+    _check_image(where, "g", g_shape)
     x_shape = g_shape[0], *hw, g_shape[-1]
     if (pooled := _pooled_shape(where, x_shape, **window)) != g_shape:
         raise ShapeError(message(where, f"g has shape {g_shape}, this geometry gives {pooled}",
@@ -74,8 +76,7 @@ def _unpooled_shape(where: str, g_shape: Shape, hw: Pair, **window: Pair) -> Sha
 
 def _adaptive_shape(where: str, x_shape: Shape, output_size: Pair) -> Shape:
     _check_image(where, "x", x_shape)
-    if min(output_size) < 1:
-        raise ShapeError(message(where, f"output_size is {output_size}", "ask for at least 1 output along each axis"))
+    check_axis(where, "H or W", *output_size)
     return x_shape[0], *output_size, x_shape[3]
 
 
@@ -101,8 +102,8 @@ class max_pool2d:
 
     args, saves, outs, returns = "x", "index", "y index", "y"
 
-    def canon(*, kernel_size, stride=None, padding=0):
-        return _window("max_pool2d", kernel_size, stride, padding)
+    def canon(*, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: Padding = 0):
+        return _window(kernel_size, stride, padding)
 
     def shape(x, **window):
         y_shape = _pooled_shape("max_pool2d", x.shape, **window)
@@ -125,15 +126,16 @@ class max_pool2d_backward:
         dx of shape (N, IH, IW, C).
     Raises:
         ShapeError: the shapes of g and index differ, or (IH, IW) does not pool to (OH, OW).
+        DTypeError: index is not int32.
     """
 
     args, saves, mixed = "g index", "index", "index"
 
-    def canon(*, hw, kernel_size, stride=None, padding=0):
-        return dict(hw=hw, **_window("max_pool2d_backward", kernel_size, stride, padding))
+    def canon(*, hw: IntOrPair, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: Padding = 0):
+        return _window(kernel_size, stride, padding, hw=hw)
 
     def shape(g, index, *, hw, **window):
-        _check_index("max_pool2d_backward", g.shape, index)
+        _check_index("max_pool2d_backward", g.shape, index, "int32")
         return _unpooled_shape("max_pool2d_backward", g.shape, hw, **window)
 
     def vjp_g(g, s, **attrs):
@@ -155,10 +157,7 @@ class adaptive_max_pool2d:
 
     args, saves, outs, returns = "x", "index", "y index", "y"
 
-    def canon(*, output_size):
-        return {"output_size": pair(output_size, "output_size", "adaptive_max_pool2d")}
-
-    def shape(x, *, output_size):
+    def shape(x, *, output_size: IntOrPair):
         y_shape = _adaptive_shape("adaptive_max_pool2d", x.shape, output_size)
         return [y_shape, Spec(y_shape, "int32")]
 
@@ -171,20 +170,21 @@ class pool_scatter:
     """Adds each element of x to the position of its image that index names, 0 elsewhere.
 
     The gradient of an adaptive maximum, and max_unpool2d; max_pool2d knows more about its index and has its own.
-    The caller answers for the range of index; max_unpool2d checks it.
     Args:
         x: values.  Shape (N, OH, OW, C), NHWC; float.
         index: positions ih*IW + iw.  Shape of x; integer.
         hw: (IH, IW) of the result.
     Returns:
-        y of shape (N, IH, IW, C); 0 where no index points.
+        y of shape (N, IH, IW, C); 0 where no index points.  On a GPU the maps (n, c) of an index out of range are NaN.
     Raises:
-        ShapeError: the shapes of x and index differ.
+        ShapeError: the shapes of x and index differ, or, on the CPU, an index is outside [0, IH * IW).
+        DTypeError: index is not of an integer dtype.
     """
 
     args, saves, mixed = "x index", "index", "index"
 
-    def shape(x, index, *, hw):
+    def shape(x, index, *, hw: IntOrPair):
+        _check_image("pool_scatter", "x", x.shape)
         _check_index("pool_scatter", x.shape, index)
         return x.shape[0], *hw, x.shape[3]
 
@@ -200,14 +200,17 @@ class pool_gather:
         x: values.  Shape (N, IH, IW, C), NHWC; float.
         index: positions ih*IW + iw.  Shape (N, OH, OW, C); integer.
     Returns:
-        y of the shape of index.
+        y of the shape of index.  On a GPU an index out of range reads NaN.
     Raises:
-        ShapeError: batch or channels of x and index differ.
+        ShapeError: batch or channels of x and index differ, or, on the CPU, an index is outside [0, IH * IW).
+        DTypeError: index is not of an integer dtype.
     """
 
     args, saves, mixed = "x index", "index", "index"
 
     def shape(x, index):
+        _check_image("pool_gather", "x", x.shape)
+        _check_image("pool_gather", "index", index.shape)
         _check_index("pool_gather", (x.shape[0], *index.shape[1:3], x.shape[3]), index)
         return index.shape
 
@@ -215,13 +218,25 @@ class pool_gather:
         return pool_scatter(g, s.index, hw=s.x_shape[1:3])
 
 
-def _check_index(where: str, expected: Shape, index: Tensor) -> None:
+def _check_index(where: str, expected: Shape, index: Tensor, *dtypes: str) -> None:
     if index.shape != expected:
         raise ShapeError(message(where, f"index has shape {index.shape}, {expected} is needed",
                                  "pass the index of the max_pool2d.full call that made the values"))
+    dtypes = dtypes or ("int32", "int64")
+    if index.dtype not in dtypes:
+        raise DTypeError(message(where, f"index has dtype {index.dtype}, {' or '.join(dtypes)} is needed",
+                                 "pass the index of max_pool2d.full"))
 
 
-def max_unpool2d(x: Tensor, index: Tensor, output_hw: int | Pair) -> Tensor:
+def index_error(where: str, index: int, position: int, hw: Pair) -> ShapeError:
+    """Returns the error for an index that is outside of a map of hw, found by an implementation."""
+    return ShapeError(message(where, f"index {index} at position {position} is outside [0, {hw[0] * hw[1]})",
+                              "pass the index of max_pool2d.full as it is, and the height and width of what was pooled",
+                              map=hw))
+
+
+@checked
+def max_unpool2d(x: Tensor, index: Tensor, output_hw: IntOrPair) -> Tensor:
     """Puts each element of x back where its maximum came from; all else is 0.
 
     Where windows overlapped, elements that came from one position are added up.
@@ -235,12 +250,9 @@ def max_unpool2d(x: Tensor, index: Tensor, output_hw: int | Pair) -> Tensor:
         ShapeError: the shapes of x and index differ, or an index lies outside of IH * IW.
         DTypeError: index is not of an integer dtype.
     """
-    where, hw = "max_unpool2d", pair(output_hw, "output_hw", "max_unpool2d")
+    where, hw = "max_unpool2d", output_hw
     _check_image(where, "x", x.shape)
     _check_index(where, x.shape, index)
-    if index.dtype not in ("int32", "int64"):
-        raise DTypeError(message(where, f"index has dtype {index.dtype}, int32 or int64 is needed",
-                                 "pass the index of max_pool2d.full"))
     positions = index.numpy()
     low, high = int(np.min(positions)), int(np.max(positions))
     if low < 0 or high >= hw[0] * hw[1]:
@@ -268,8 +280,9 @@ class avg_pool2d:
 
     args = "x"
 
-    def canon(*, kernel_size, stride=None, padding=0, count_include_pad=True):
-        return dict(count_include_pad=bool(count_include_pad), **_window("avg_pool2d", kernel_size, stride, padding))
+    def canon(*, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: Padding = 0,
+              count_include_pad: bool = True):
+        return _window(kernel_size, stride, padding, count_include_pad=count_include_pad)
 
     def shape(x, *, count_include_pad, **window):
         return _pooled_shape("avg_pool2d", x.shape, **window)
@@ -294,9 +307,9 @@ class avg_pool2d_backward:
 
     args = "g"
 
-    def canon(*, hw, kernel_size, stride=None, padding=0, count_include_pad=True):
-        window = _window("avg_pool2d_backward", kernel_size, stride, padding)
-        return dict(hw=hw, count_include_pad=bool(count_include_pad), **window)
+    def canon(*, hw: IntOrPair, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: Padding = 0,
+              count_include_pad: bool = True):
+        return _window(kernel_size, stride, padding, hw=hw, count_include_pad=count_include_pad)
 
     def shape(g, *, hw, count_include_pad, **window):
         return _unpooled_shape("avg_pool2d_backward", g.shape, hw, **window)
@@ -320,10 +333,7 @@ class adaptive_avg_pool2d:
 
     args = "x"
 
-    def canon(*, output_size):
-        return {"output_size": pair(output_size, "output_size", "adaptive_avg_pool2d")}
-
-    def shape(x, *, output_size):
+    def shape(x, *, output_size: IntOrPair):
         return _adaptive_shape("adaptive_avg_pool2d", x.shape, output_size)
 
     def vjp_x(g, s, *, output_size):
@@ -345,7 +355,7 @@ class adaptive_avg_pool2d_backward:
 
     args = "g"
 
-    def shape(g, *, hw):
+    def shape(g, *, hw: IntOrPair):
         _check_image("adaptive_avg_pool2d_backward", "g", g.shape)
         return g.shape[0], *hw, g.shape[3]
 

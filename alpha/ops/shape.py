@@ -9,16 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from alpha.errors import DTypeError, ShapeError, message
+from alpha.arguments import checked
+from alpha.dtypes import check_value
+from alpha.errors import DTypeError, ShapeError, message, shown
+from alpha.kinds import AllAxes, Axes, Axis, Channels, NewShape, Number, Ranges, Size, Sizes, Widths
+from alpha.kinds import Shape as ShapeLike
 from alpha.op import op
+from alpha.ops.checks import check_ranges, check_rows, slice_bounds
 from alpha.ops.reduce import Shape, normal_axes, normal_axis, sum_to
-from alpha.tensor import Axes, Tensor, tensor
+from alpha.tensor import Tensor, tensor
 
 Range = tuple[int, int, int]  # first index, number of indices, step
-
-
-def _sizes(shape: Any) -> Shape:
-    return tuple([index(n) for n in shape]) if isinstance(shape, (tuple, list)) else (index(shape),)
 
 
 @op
@@ -36,10 +37,7 @@ class reshape:
 
     args, dtypes = "x", "any"
 
-    def canon(*, shape):
-        return dict(shape=_sizes(shape))
-
-    def shape(x, *, shape):
+    def shape(x, *, shape: NewShape):
         size = x.size
         if -1 not in shape:
             if prod(shape) == size and all(n >= 0 for n in shape):
@@ -68,10 +66,7 @@ class permute:
 
     args, dtypes = "x", "any"
 
-    def canon(*, axes):
-        return dict(axes=tuple(axes))
-
-    def shape(x, *, axes):
+    def shape(x, *, axes: AllAxes):
         if len(normal_axes(axes, x.ndim, "permute")) != x.ndim:
             raise ShapeError(message("permute", f"{len(axes)} axes are named, x has {x.ndim}", "name each axis once",
                                      x=x.shape, axes=axes))
@@ -82,7 +77,8 @@ class permute:
         return permute(g, [order.index(k) for k in range(len(axes))])
 
 
-def transpose(x: Tensor, a: int = -2, b: int = -1) -> Tensor:
+@checked
+def transpose(x: Tensor, a: Axis = -2, b: Axis = -1) -> Tensor:
     """Swaps two axes.  See permute."""
     axes = list(range(x.ndim))
     a, b = normal_axis(a, x.ndim, "transpose"), normal_axis(b, x.ndim, "transpose")
@@ -96,10 +92,7 @@ class flip:
 
     args, dtypes = "x", "any"
 
-    def canon(*, axis=None):
-        return dict(axis=tuple(axis) if isinstance(axis, list) else axis)
-
-    def shape(x, *, axis):
+    def shape(x, *, axis: Axes = None):
         normal_axes(axis, x.ndim, "flip")
         return x.shape
 
@@ -120,10 +113,7 @@ class expand:
 
     args, dtypes = "x", "any"
 
-    def canon(*, shape):
-        return dict(shape=_sizes(shape))
-
-    def shape(x, *, shape):
+    def shape(x, *, shape: NewShape):
         new = len(shape) - x.ndim
         sizes = tuple([x.shape[k - new] if n == -1 and k >= new else n for k, n in enumerate(shape)])
         if new < 0 or not all(m == n or (m == 1 and n >= 0) for m, n in zip(x.shape, sizes[new:])) \
@@ -149,7 +139,7 @@ class concat:
 
     args, dtypes = "*xs", "any"
 
-    def shape(xs, *, axis=0):
+    def shape(xs, *, axis: Axis = 0):
         first = xs[0].shape
         k = normal_axis(axis, len(first), "concat")
         for number, x in enumerate(xs):
@@ -162,7 +152,8 @@ class concat:
         return split(g, [shape[axis] for shape in s.xs_shape], axis)
 
 
-def stack(xs: Sequence[Tensor], axis: int = 0) -> Tensor:
+@checked
+def stack(xs: Sequence[Tensor], axis: Axis = 0) -> Tensor:
     """Joins tensors of one shape along a new axis.  See concat."""
     if not xs:
         raise ShapeError(message("stack", "there is no tensor", "pass at least one"))
@@ -172,7 +163,8 @@ def stack(xs: Sequence[Tensor], axis: int = 0) -> Tensor:
     return concat([unsqueeze(x, axis) for x in xs], axis)
 
 
-def split(x: Tensor, size: int | Sequence[int], axis: int = 0) -> list[Tensor]:
+@checked
+def split(x: Tensor, size: Channels | Sizes, axis: Axis = 0) -> list[Tensor]:
     """Cuts a tensor into parts along an axis; `concat` puts them together again.
 
     Args:
@@ -181,16 +173,15 @@ def split(x: Tensor, size: int | Sequence[int], axis: int = 0) -> list[Tensor]:
         axis: int.
     Raises:
         ShapeError: the size is below 1, or the sizes do not add up to that of the axis.
+    An axis of length 0 has one part, which is empty.
     """
     axis = normal_axis(axis, x.ndim, "split")
     n = x.shape[axis]
     if isinstance(size, int):
-        if size < 1:
-            raise ShapeError(message("split", f"size {size} is below 1", "pass the number of elements of a part"))
-        sizes = [size] * (n // size) + ([n % size] if n % size else [])
+        sizes = [size] * (n // size) + ([n % size] if n % size or not n else [])
     else:
-        sizes = [index(k) for k in size]
-        if sum(sizes) != n or any(k < 0 for k in sizes):
+        sizes = list(size)
+        if sum(sizes) != n:
             raise ShapeError(message("split", f"the sizes {sizes} add up to {sum(sizes)}, axis {axis} has {n}",
                                      "pass sizes of at least 0 that add up to the axis", x=x.shape))
     whole = [(0, m, 1) for m in x.shape]
@@ -212,11 +203,9 @@ class pad:
 
     args, dtypes = "x", "any"
 
-    def canon(*, widths, value=0):
-        return dict(widths=tuple([(pair[0], pair[1]) for pair in widths]), value=value)
-
-    def shape(x, *, widths, value):
-        if len(widths) != x.ndim or any(k < 0 for pair in widths for k in pair):
+    def shape(x, *, widths: Widths, value: Number = 0):
+        check_value("pad", value, x.dtype)
+        if len(widths) != x.ndim:
             raise ShapeError(message("pad", f"widths {widths} do not fit {x.ndim} axes",
                                      "pass one pair (before, after) of at least 0 for each axis", x=x.shape))
         return tuple([before + n + after for n, (before, after) in zip(x.shape, widths)])
@@ -225,7 +214,8 @@ class pad:
         return slice_axes(g, [(before, n, 1) for n, (before, _) in zip(s.x_shape, widths)])
 
 
-def flatten(x: Tensor, start: int = 0, end: int = -1) -> Tensor:
+@checked
+def flatten(x: Tensor, start: Axis = 0, end: Axis = -1) -> Tensor:
     """Makes the axes from start to end one axis.  See reshape."""
     if x.ndim == 0:
         return reshape(x, (1,))
@@ -233,21 +223,24 @@ def flatten(x: Tensor, start: int = 0, end: int = -1) -> Tensor:
     return reshape(x, x.shape[:start] + (prod(x.shape[start:end + 1]),) + x.shape[end + 1:])
 
 
+@checked
 def squeeze(x: Tensor, axis: Axes = None) -> Tensor:
     """Removes axes of length 1: those named, or all.  Raises ShapeError if one named is longer."""
-    axes = normal_axes(tuple(axis) if isinstance(axis, list) else axis, x.ndim, "squeeze")
+    axes = normal_axes(axis, x.ndim, "squeeze")
     if axis is not None and any(x.shape[k] != 1 for k in axes):
         raise ShapeError(message("squeeze", f"axis {axis} of shape {x.shape} is not of length 1",
                                  "name axes of length 1"))
     return reshape(x, [n for k, n in enumerate(x.shape) if n != 1 or k not in axes])
 
 
-def unsqueeze(x: Tensor, axis: int) -> Tensor:
+@checked
+def unsqueeze(x: Tensor, axis: Axis) -> Tensor:
     """Inserts an axis of length 1, which will be axis `axis` of the result."""
     k = normal_axis(axis, x.ndim + 1, "unsqueeze")
     return reshape(x, (*x.shape[:k], 1, *x.shape[k:]))
 
 
+@checked
 def getitem(x: Tensor, key: Any) -> Tensor:
     """y = x[key].
 
@@ -274,7 +267,11 @@ def getitem(x: Tensor, key: Any) -> Tensor:
 
 def _indices(x: Tensor, key: Tensor | np.ndarray | list) -> Tensor:
     """Returns the indices as a tensor, in range and counted from the front."""
-    host = np.asarray(key)
+    try:
+        host = np.asarray(key)
+    except ValueError as error:
+        raise ShapeError(message("getitem", "the lists of the key are of unequal lengths", "pass one list of ints, or "
+                                 "one array of them")) from error
     if host.size == 0 and isinstance(key, list):
         host = host.astype(np.int64)
     if host.dtype.kind not in "iu":
@@ -307,7 +304,7 @@ def _ranges(sizes: Shape, key: tuple[Any, ...]) -> tuple[list[Range], Shape]:
             ranges += [(0, m, 1) for m in rest]
             shape += rest
         elif isinstance(k, slice):
-            start, stop, step = k.indices(n)
+            start, stop, step = slice_bounds(k, n)
             ranges.append((start, len(range(start, stop, step)), step))
             shape.append(ranges[-1][1])
         else:
@@ -316,8 +313,9 @@ def _ranges(sizes: Shape, key: tuple[Any, ...]) -> tuple[list[Range], Shape]:
 
 
 def _position(k: Any, n: int, sizes: Shape, axis: int) -> int:
-    if isinstance(k, (bool, np.bool_)) or not hasattr(k, "__index__"):
-        raise DTypeError(message("getitem", f"the key {k!r} is no index", "use ints, slices, ... and None", x=sizes))
+    if isinstance(k, (bool, np.bool_, type)) or not hasattr(k, "__index__"):
+        raise DTypeError(message("getitem", f"the key {shown(k)} is no index", "use ints, slices, ... and None",
+                                 x=sizes))
     if not -n <= index(k) < n:
         raise ShapeError(message("getitem", f"index {index(k)} is out of range for axis {axis} of length {n}",
                                  f"use an index from {-n} to {n - 1}" if n else "index an axis with elements", x=sizes))
@@ -336,10 +334,11 @@ class slice_axes:
 
     args, dtypes = "x", "any"
 
-    def canon(*, ranges, shape=None):
-        return dict(ranges=tuple(ranges), shape=tuple([count for _, count, _ in ranges]) if shape is None else shape)
+    def canon(*, ranges: Ranges, shape: ShapeLike | None = None):
+        return dict(ranges=ranges, shape=tuple([count for _, count, _ in ranges]) if shape is None else shape)
 
     def shape(x, *, ranges, shape):
+        check_ranges("slice_axes", x.shape, ranges, shape)
         return shape
 
     def vjp_x(g, s, *, ranges, shape):
@@ -352,7 +351,8 @@ class slice_axes_grad:
 
     args = "g"
 
-    def shape(g, *, ranges, shape):
+    def shape(g, *, ranges: Ranges, shape: ShapeLike):
+        check_ranges("slice_axes_grad", shape, ranges, g.shape)
         return shape
 
     def vjp_g(g, s, *, ranges, shape):
@@ -365,7 +365,8 @@ class take:
 
     Args:
         x: shape (rows, ...), any dtype.
-        index: int64, any shape; from 0 to rows - 1 (see getitem, which checks it).
+        index: int64, any shape; from 0 to rows - 1 (see getitem, which checks it). Out of range the CPU raises
+            ShapeError, a GPU takes the nearest row.
     Returns:
         y of shape (*index.shape, ...).
     """
@@ -373,6 +374,9 @@ class take:
     args, saves, mixed, dtypes = "x index", "index", "index", "any"
 
     def shape(x, index):
+        if not x.ndim or not x.shape[0] >= (index.size > 0):
+            raise ShapeError(message("take", f"x of shape {x.shape} has no rows", "pass an x with elements"))
+        check_rows("take", index)
         return index.shape + x.shape[1:]
 
     def vjp_x(g, s):
@@ -385,7 +389,11 @@ class take_grad:
 
     args, saves, mixed = "g index", "index", "index"
 
-    def shape(g, index, *, rows):
+    def shape(g, index, *, rows: Size):
+        check_rows("take_grad", index)
+        if g.shape[:index.ndim] != index.shape:
+            raise ShapeError(message("take_grad", f"g has shape {g.shape}, index {index.shape}",
+                                     "pass the gradient of take's output"))
         return (rows, *g.shape[index.ndim:])
 
     def vjp_g(g, s, *, rows):

@@ -15,8 +15,15 @@ from math import sqrt
 
 from alpha.backend import get_backend
 from alpha.errors import ShapeError, message
+from alpha.kinds import Count, Decay, Finite, Limit, NonNegative, Share
 from alpha.op import Spec, op
 from alpha.tensor import Tensor
+
+
+def _check_factor(where: str, factor: Tensor | None) -> None:
+    if factor is not None and (factor.dtype, factor.shape) != ("float32", ()):
+        raise ShapeError(message(where, f"factor is {factor.dtype} of shape {factor.shape}, float32 of shape () is "
+                                 "needed", "pass the result of loss_scale_step, or None"))
 
 
 def _match(where: str, params: Sequence[Tensor], optional: str = "", **lists: Sequence[Tensor]) -> None:
@@ -52,8 +59,9 @@ class sgd_step:
 
     args, outs, mutates, mixed = "*params *grads *momenta factor?", "", "params momenta", "factor"
 
-    def shape(params, grads, momenta, factor, *, lr, momentum=0.0, dampening=0.0, nesterov=False, weight_decay=0.0,
-              first=False):
+    def shape(params, grads, momenta, factor, *, lr: NonNegative, momentum: NonNegative = 0.0, dampening: Finite = 0.0,
+              nesterov: bool = False, weight_decay: NonNegative = 0.0, first: bool = False):
+        _check_factor("sgd_step", factor)
         _match("sgd_step", params, "" if momentum else "momenta", grads=grads, momenta=momenta)
 
 
@@ -79,8 +87,9 @@ class adam_step:
 
     args, outs, mutates, mixed = "*params *grads *m *v *vmax factor?", "", "params m v vmax", "factor"
 
-    def shape(params, grads, m, v, vmax, factor, *, lr, step, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0,
-              decoupled=False):
+    def shape(params, grads, m, v, vmax, factor, *, lr: NonNegative, step: Count, beta1: Decay = 0.9, beta2: Decay =
+              0.999, eps: NonNegative = 1e-8, weight_decay: NonNegative = 0.0, decoupled: bool = False):
+        _check_factor("adam_step", factor)
         _match("adam_step", params, "vmax", grads=grads, m=m, v=v, vmax=vmax)
 
 
@@ -109,8 +118,9 @@ class rmsprop_step:
     args, outs = "*params *grads *square_avg *grad_avg *momenta factor?", ""
     mutates, mixed = "params square_avg grad_avg momenta", "factor"
 
-    def shape(params, grads, square_avg, grad_avg, momenta, factor, *, lr, alpha=0.99, eps=1e-8, weight_decay=0.0,
-              momentum=0.0):
+    def shape(params, grads, square_avg, grad_avg, momenta, factor, *, lr: NonNegative, alpha: Decay = 0.99, eps:
+              NonNegative = 1e-8, weight_decay: NonNegative = 0.0, momentum: Decay = 0.0):
+        _check_factor("rmsprop_step", factor)
         _match("rmsprop_step", params, "grad_avg" if momentum else "grad_avg momenta", grads=grads,
                square_avg=square_avg, grad_avg=grad_avg, momenta=momenta)
 
@@ -134,7 +144,9 @@ class adamax_step:
 
     args, outs, mutates, mixed = "*params *grads *m *u factor?", "", "params m u", "factor"
 
-    def shape(params, grads, m, u, factor, *, lr, step, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0):
+    def shape(params, grads, m, u, factor, *, lr: NonNegative, step: Count, beta1: Decay = 0.9, beta2: Decay = 0.999,
+              eps: NonNegative = 1e-8, weight_decay: NonNegative = 0.0):
+        _check_factor("adamax_step", factor)
         _match("adamax_step", params, grads=grads, m=m, u=u)
 
 
@@ -159,8 +171,9 @@ class radam_step:
 
     args, outs, mutates, mixed = "*params *grads *m *v factor?", "", "params m v", "factor"
 
-    def shape(params, grads, m, v, factor, *, lr, step, beta1=0.9, beta2=0.999, eps=1e-8, weight_decay=0.0,
-              decoupled=False):
+    def shape(params, grads, m, v, factor, *, lr: NonNegative, step: Count, beta1: Decay = 0.9, beta2: Decay = 0.999,
+              eps: NonNegative = 1e-8, weight_decay: NonNegative = 0.0, decoupled: bool = False):
+        _check_factor("radam_step", factor)
         _match("radam_step", params, grads=grads, m=m, v=v)
 
 
@@ -195,8 +208,9 @@ class adamod_step:
 
     args, outs, mutates, mixed = "*params *grads *m *v *s factor?", "", "params m v s", "factor"
 
-    def shape(params, grads, m, v, s, factor, *, lr, step, beta1=0.9, beta2=0.999, beta3=0.999, eps=1e-8,
-              weight_decay=0.0):
+    def shape(params, grads, m, v, s, factor, *, lr: NonNegative, step: Count, beta1: Decay = 0.9, beta2: Decay =
+              0.999, beta3: Decay = 0.999, eps: NonNegative = 1e-8, weight_decay: NonNegative = 0.0):
+        _check_factor("adamod_step", factor)
         _match("adamod_step", params, grads=grads, m=m, v=v, s=s)
 
 
@@ -213,7 +227,7 @@ class ema_step:
 
     args, outs, mutates = "*averages *params", "", "averages"
 
-    def shape(averages, params, *, decay):
+    def shape(averages, params, *, decay: Share):
         _match("ema_step", params, averages=averages)
 
 
@@ -260,5 +274,12 @@ class loss_scale_step:
 
     args, outs, mutates, mixed = "squares scale counts", "factor", "scale counts", "squares scale counts"
 
-    def shape(squares, scale, counts, *, growth_interval=2000, max_norm=0.0):
+    def shape(squares, scale, counts, *, growth_interval: Count = 2000, max_norm: Limit = 0.0):
+        for name, t, dtype, shape in (("scale", scale, "float32", ()), ("counts", counts, "int32", (2,))):
+            if (t.dtype, t.shape) != (dtype, shape):
+                raise ShapeError(message("loss_scale_step", f"{name} is {t.dtype} of shape {t.shape}, {dtype} of shape "
+                                         f"{shape} is needed", "use alpha.optim.LossScaler"))
+        if squares.ndim != 1 or squares.dtype not in ("float32", "float64"):
+            raise ShapeError(message("loss_scale_step", f"squares is {squares.dtype} of shape {squares.shape}, floats "
+                                     "of one axis are needed", "pass the result of sums_of_squares"))
         return Spec((), "float32")

@@ -6,26 +6,17 @@ In the equations w is a parameter, g its gradient, t the number of the step, fro
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import inf
 from typing import Any
 
 from alpha import ops
-from alpha.errors import ConfigError, message
-from alpha.optim.optimizer import Lr, Optimizer, Params
+from alpha.arguments import checked
+from alpha.kinds import Betas, Decay, Lr, NonNegative
+from alpha.optim.optimizer import Optimizer, Params
 from alpha.tensor import Tensor
-
-Betas = tuple[float, float]
 
 
 class _Adaptive(Optimizer):
     """What all of them share: two decay rates, eps, weight decay, and the moments m and v."""
-
-    def check(self, group: Mapping[str, Any]) -> None:
-        betas = group["betas"]
-        if len(betas) != 2 or not all(0.0 <= beta < 1.0 for beta in betas):
-            raise ConfigError(message(self._name, f"betas={betas} are not two numbers in [0, 1)",
-                                      "choose betas such as (0.9, 0.999)"))
-        self.in_range(group, eps=(0.0, inf), weight_decay=(0.0, inf))
 
     def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         return "m", "v"
@@ -57,8 +48,9 @@ class Adam(_Adaptive):
 
     decoupled = False
 
-    def __init__(self, params: Params, lr: Lr = 1e-3, betas: Betas = (0.9, 0.999), eps: float = 1e-8,
-                 weight_decay: float = 0.0, amsgrad: bool = False) -> None:
+    @checked
+    def __init__(self, params: Params, lr: Lr = 1e-3, betas: Betas = (0.9, 0.999), eps: NonNegative = 1e-8,
+                 weight_decay: NonNegative = 0.0, amsgrad: bool = False) -> None:
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, amsgrad=amsgrad)
 
     def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
@@ -80,8 +72,9 @@ class AdamW(Adam):
 
     decoupled = True
 
-    def __init__(self, params: Params, lr: Lr = 1e-3, betas: Betas = (0.9, 0.999), eps: float = 1e-8,
-                 weight_decay: float = 1e-2, amsgrad: bool = False) -> None:
+    @checked
+    def __init__(self, params: Params, lr: Lr = 1e-3, betas: Betas = (0.9, 0.999), eps: NonNegative = 1e-8,
+                 weight_decay: NonNegative = 1e-2, amsgrad: bool = False) -> None:
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad)
 
 
@@ -96,8 +89,9 @@ class Adamax(_Adaptive):
     Source: Kingma and Ba, arXiv 1412.6980, section 7.1.
     """
 
-    def __init__(self, params: Params, lr: Lr = 2e-3, betas: Betas = (0.9, 0.999), eps: float = 1e-8,
-                 weight_decay: float = 0.0) -> None:
+    @checked
+    def __init__(self, params: Params, lr: Lr = 2e-3, betas: Betas = (0.9, 0.999), eps: NonNegative = 1e-8,
+                 weight_decay: NonNegative = 0.0) -> None:
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
 
     def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
@@ -121,8 +115,9 @@ class RAdam(_Adaptive):
     Source: Liu et al., arXiv 1908.03265.
     """
 
-    def __init__(self, params: Params, lr: Lr = 1e-3, betas: Betas = (0.9, 0.999), eps: float = 1e-8,
-                 weight_decay: float = 0.0) -> None:
+    @checked
+    def __init__(self, params: Params, lr: Lr = 1e-3, betas: Betas = (0.9, 0.999), eps: NonNegative = 1e-8,
+                 weight_decay: NonNegative = 0.0) -> None:
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
 
     def update(self, group: Mapping[str, Any], params: list[Tensor], grads: list[Tensor], states: Mapping[str, Any],
@@ -145,13 +140,10 @@ class AdaMod(_Adaptive):
     Source: Ding et al., arXiv 1910.12249.
     """
 
-    def __init__(self, params: Params, lr: Lr = 1e-3, betas: Betas = (0.9, 0.999), beta3: float = 0.999,
-                 eps: float = 1e-8, weight_decay: float = 0.0) -> None:
+    @checked
+    def __init__(self, params: Params, lr: Lr = 1e-3, betas: Betas = (0.9, 0.999), beta3: Decay = 0.999,
+                 eps: NonNegative = 1e-8, weight_decay: NonNegative = 0.0) -> None:
         super().__init__(params, lr=lr, betas=betas, beta3=beta3, eps=eps, weight_decay=weight_decay)
-
-    def check(self, group: Mapping[str, Any]) -> None:
-        super().check(group)
-        self.in_range(group, beta3=(0.0, 1.0))
 
     def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         return "m", "v", "s"

@@ -6,23 +6,31 @@ import math
 from typing import cast
 
 from alpha import ops
-from alpha.errors import AnomalyError, ConfigError, message
+from alpha.arguments import checked
+from alpha.errors import AnomalyError, ArgumentError, message, shown
 from alpha.graph import no_grad
-from alpha.optim.optimizer import NamedParams
+from alpha.kinds import PositiveOrInf
+from alpha.optim.optimizer import NamedParams, as_parameters
 from alpha.tensor import Tensor
 
 
-def _with_gradient(params: NamedParams) -> list[tuple[str, Tensor, Tensor]]:
+def _with_gradient(where: str, params: NamedParams) -> list[tuple[str, Tensor, Tensor]]:
     """Returns (name, parameter, gradient) of those that have one; without names the position is the name."""
-    named = [item if isinstance(item, tuple) else (f"number {k}", item) for k, item in enumerate(params)]
+    named = [item if isinstance(item, tuple) and len(item) == 2 else (f"number {k}", item)
+             for k, item in enumerate(as_parameters(where, params))]
+    for name, p in named:
+        if not isinstance(p, Tensor):
+            raise ArgumentError(message(where, f"parameter {name} is {shown(p)}, a Tensor is needed",
+                                        "pass model.named_parameters(), model.parameters(), or tensors"))
     return [(name, p, p.grad) for name, p in named if p.grad is not None]
 
 
-def clip_grad_norm(params: NamedParams, max_norm: float) -> float:
+@checked
+def clip_grad_norm(params: NamedParams, max_norm: PositiveOrInf) -> float:
     """Scales all gradients so that their common 2-norm is at most max_norm: g = g * min(1, max_norm / norm).
 
     Args:
-        params: `module.named_parameters()`, or tensors; those without a gradient are skipped.
+        params: `module.named_parameters()`, tensors, or one tensor; those without a gradient are skipped.
         max_norm: number above 0; math.inf measures the norm and changes nothing.
     Returns:
         The norm before clipping; 0 if there is no gradient.
@@ -30,9 +38,7 @@ def clip_grad_norm(params: NamedParams, max_norm: float) -> float:
         AnomalyError: a gradient has a NaN or an infinity; it names the first such parameter. No gradient is changed.
         ConfigError: max_norm is not above 0.
     """
-    if not max_norm > 0:
-        raise ConfigError(message("clip_grad_norm", f"max_norm={max_norm} is not above 0", "pass a positive max_norm"))
-    found = _with_gradient(params)
+    found = _with_gradient("clip_grad_norm", params)
     if not found:
         return 0.0
     with no_grad():
@@ -49,18 +55,17 @@ def clip_grad_norm(params: NamedParams, max_norm: float) -> float:
     return norm
 
 
-def clip_grad_value(params: NamedParams, max_value: float) -> None:
+@checked
+def clip_grad_value(params: NamedParams, max_value: PositiveOrInf) -> None:
     """Limits every element of every gradient to [-max_value, max_value].
 
     Args:
-        params: `module.named_parameters()`, or tensors; those without a gradient are skipped.
+        params: `module.named_parameters()`, tensors, or one tensor; those without a gradient are skipped.
         max_value: number above 0.
     Raises:
         ConfigError: max_value is not above 0.
     """
-    if not max_value > 0:
-        raise ConfigError(message("clip_grad_value", f"max_value={max_value} is not above 0",
-                                  "pass a positive max_value"))
+    found = _with_gradient("clip_grad_value", params)
     with no_grad():
-        for _, p, g in _with_gradient(params):
+        for _, p, g in found:
             p.grad = g.clip(-max_value, max_value)

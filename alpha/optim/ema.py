@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from alpha import ops
-from alpha.errors import CheckpointError, ConfigError, message
+from alpha.arguments import checked
+from alpha.errors import ArgumentError, CheckpointError, message, shown
 from alpha.graph import no_grad
+from alpha.kinds import Decay
 from alpha.tensor import Tensor
 
 
@@ -31,10 +33,11 @@ class ExponentialMovingAverage:
     Source: Polyak and Juditsky, "Acceleration of stochastic approximation by averaging", 1992.
     """
 
-    def __init__(self, model: Model, decay: float = 0.999) -> None:
-        if not 0.0 <= decay < 1.0:
-            raise ConfigError(message("ExponentialMovingAverage", f"decay={decay} is not in [0, 1)",
-                                      "choose a decay such as 0.999"))
+    @checked
+    def __init__(self, model: Model, decay: Decay = 0.999) -> None:
+        if isinstance(model, type) or not (hasattr(model, "named_parameters") and hasattr(model, "named_buffers")):
+            raise ArgumentError(message("ExponentialMovingAverage", f"model is {shown(model)}, a Module is needed",
+                                        "pass the model itself"))
         self.decay = decay
         self._params = dict(model.named_parameters())
         self._buffers = dict(model.named_buffers())

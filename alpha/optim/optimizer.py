@@ -7,15 +7,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Union
 
+import numpy as np
+
 from alpha import ops
-from alpha.errors import CheckpointError, ConfigError, message
+from alpha.arguments import kinds_of
+from alpha.errors import ArgumentError, CheckpointError, ConfigError, message, shown
 from alpha.graph import no_grad
-from alpha.optim.schedule import Schedule
 from alpha.tensor import Tensor
 
-NamedParams = Iterable[Union[Tensor, tuple[str, Tensor]]]
+NamedParams = Union[Tensor, Iterable[Union[Tensor, tuple[str, Tensor]]]]
 Params = Union[NamedParams, Iterable[Mapping[str, Any]]]
-Lr = Union[float, Schedule]
+
+
+def as_parameters(where: str, params: Any) -> list[Any]:
+    """Returns what was given for parameters as a list; one tensor is a list of one.  Raises ArgumentError."""
+    if isinstance(params, Tensor):
+        return [params]
+    if isinstance(params, (str, bytes, Mapping, np.ndarray)) or not hasattr(params, "__iter__"):
+        raise ArgumentError(message(where, f"params is {shown(params)}, a list of tensors is needed",
+                                    "pass model.parameters(), or a list of tensors"))
+    return list(params)
 
 
 class Optimizer:
@@ -24,12 +35,14 @@ class Optimizer:
     Args:
         params: tensors, (name, tensor) pairs as `module.named_parameters()` yields, or a list of groups: dicts with
             "params" and the settings in which the group differs.
-        settings: defaults of all groups; `lr` is a number or a schedule (alpha.optim.schedule).
+        settings: defaults of all groups; `lr` is a number or a schedule (alpha.optim.schedule). What each may be, here
+            and in a group, the annotations of the subclass's __init__ say (alpha.kinds).
     Attributes:
         param_groups: one dict per group: "params", "names" and the settings. Settings may be changed between steps.
         step_count: steps taken so far, which is what a schedule is asked with.
     Raises:
         ConfigError: there are no parameters, one comes twice or is no leaf, a setting is unknown or out of range.
+        ArgumentError: params is no list, or a setting is of the wrong type.
     """
 
     def __init__(self, params: Params, **settings: Any) -> None:
@@ -37,12 +50,16 @@ class Optimizer:
         self.param_groups: list[dict[str, Any]] = []
         self._states: dict[str, dict[str, Tensor]] = {}     # name -> slot -> tensor shaped like the parameter
         self._counts: dict[str, int] = {}                   # name -> steps in which it had a gradient
-        given = list(params)
+        self._kinds = kinds_of(type(self).__init__)         # what each setting may be
+        given = as_parameters(self._name, params)
         if not given:
             raise ConfigError(message(self._name, "there are no parameters", "pass model.parameters(); a generator "
                                       "that was read before is empty"))
         groups: list[Any] = given if isinstance(given[0], Mapping) else [{"params": given}]
         for group in groups:
+            if not isinstance(group, Mapping) or "params" not in group:
+                raise ConfigError(message(self._name, f"a group is {shown(group)}, a dict with \"params\" is needed",
+                                          'pass groups as [{"params": ..., "lr": ...}, ...]'))
             self._add_group(group, settings)
 
     @property
@@ -64,7 +81,7 @@ class Optimizer:
         raise NotImplementedError
 
     def check(self, group: Mapping[str, Any]) -> None:
-        """Raises ConfigError for a setting of the subclass that is out of range."""
+        """Raises ConfigError for settings that do not go together; each by itself fits the annotation of __init__."""
 
     # ---- groups ------------------------------------------------------------------------------------------------------
 
@@ -74,14 +91,17 @@ class Optimizer:
                 close = difflib.get_close_matches(key, settings, n=1)
                 raise ConfigError(message(self._name, f"a group has the setting {key!r}, which is unknown",
                                           f"did you mean {close[0]}?" if close else f"use one of {sorted(settings)}"))
-        made = {**settings, **group, "params": [], "names": []}
+        made: dict[str, Any] = {**settings, **group, "params": [], "names": []}
+        for name in settings:
+            if name in self._kinds:
+                made[name] = self._kinds[name].take(self._name, name, made[name])
         seen = {id(p): name for g in self.param_groups for p, name in zip(g["params"], g["names"])}
         position = len(seen)
-        for k, item in enumerate(group["params"]):
-            name, p = item if isinstance(item, tuple) else (str(position + k), item)
-            if not isinstance(p, Tensor) or not p.is_leaf or not p.is_floating_point:
-                raise ConfigError(message(self._name, f"parameter {name} is not a floating leaf tensor but "
-                                          f"{p!r:.60}", "pass model.parameters()"))
+        for k, item in enumerate(as_parameters(self._name, group["params"])):
+            name, p = item if isinstance(item, tuple) and len(item) == 2 else (str(position + k), item)
+            if not isinstance(p, Tensor) or not p.is_leaf or not p.is_floating_point or not isinstance(name, str):
+                raise ConfigError(message(self._name, f"parameter {name if isinstance(name, str) else shown(name)} is "
+                                          f"not a floating leaf tensor but {shown(p)}", "pass model.parameters()"))
             if id(p) in seen:
                 raise ConfigError(message(self._name, f"parameter {name} was given before, as {seen[id(p)]}",
                                           "pass each parameter once"))
@@ -92,18 +112,8 @@ class Optimizer:
             made["names"].append(name)
         if not made["params"]:
             raise ConfigError(message(self._name, "a group has no parameters", "drop the group, or fill it"))
-        if not callable(made["lr"]) and not made["lr"] > 0:
-            raise ConfigError(message(self._name, f"lr={made['lr']} is not above 0",
-                                      "pass a positive lr, or a schedule"))
         self.check(made)
         self.param_groups.append(made)
-
-    def in_range(self, group: Mapping[str, Any], **bounds: tuple[float, float]) -> None:
-        """Raises ConfigError unless low <= group[name] < high for each name=(low, high)."""
-        for name, (low, high) in bounds.items():
-            if not low <= group[name] < high:
-                raise ConfigError(message(self._name, f"{name}={group[name]} is not in [{low}, {high})",
-                                          f"choose {name} in that range"))
 
     @property
     def lr(self) -> float:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import inf
 from typing import Any
 
 from alpha import ops
-from alpha.optim.optimizer import Lr, Optimizer, Params
+from alpha.arguments import checked
+from alpha.kinds import Decay, Lr, NonNegative
+from alpha.optim.optimizer import Optimizer, Params
 from alpha.tensor import Tensor
 
 
@@ -32,13 +33,11 @@ class RMSprop(Optimizer):
     Source: Tieleman and Hinton, "Neural networks for machine learning", lecture 6.5, 2012.
     """
 
-    def __init__(self, params: Params, lr: Lr = 1e-2, alpha: float = 0.99, eps: float = 1e-8, weight_decay: float = 0.0,
-                 momentum: float = 0.0, centered: bool = False) -> None:
+    @checked
+    def __init__(self, params: Params, lr: Lr = 1e-2, alpha: Decay = 0.99, eps: NonNegative = 1e-8,
+                 weight_decay: NonNegative = 0.0, momentum: Decay = 0.0, centered: bool = False) -> None:
         super().__init__(params, lr=lr, alpha=alpha, eps=eps, weight_decay=weight_decay, momentum=momentum,
                          centered=centered)
-
-    def check(self, group: Mapping[str, Any]) -> None:
-        self.in_range(group, alpha=(0.0, 1.0), eps=(0.0, inf), weight_decay=(0.0, inf), momentum=(0.0, 1.0))
 
     def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         return ("v", *(["a"] if group["centered"] else []), *(["b"] if group["momentum"] else []))

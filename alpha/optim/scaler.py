@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from alpha import ops
+from alpha.arguments import checked
 from alpha.errors import CheckpointError, ConfigError, message
 from alpha.graph import no_grad
+from alpha.kinds import Count, Limit, Positive
 from alpha.ops.update import LARGEST_SCALE
 from alpha.optim.optimizer import Optimizer
 from alpha.tensor import Tensor
@@ -32,10 +34,11 @@ class LossScaler:
     Source: Micikevicius et al., arXiv 1710.03740, section 3.2; the numbers are those of PyTorch's GradScaler.
     """
 
-    def __init__(self, device: str = "cpu", initial: float = 65536.0, growth_interval: int = 2000) -> None:
-        if not 1 <= initial <= LARGEST_SCALE or growth_interval < 1:
-            raise ConfigError(message("LossScaler", f"initial={initial}, growth_interval={growth_interval}: they must "
-                                      f"be in [1, {LARGEST_SCALE:.0f}] and at least 1", "correct the one out of range"))
+    @checked
+    def __init__(self, device: str = "cpu", initial: Positive = 65536.0, growth_interval: Count = 2000) -> None:
+        if not 1 <= initial <= LARGEST_SCALE:
+            raise ConfigError(message("LossScaler", f"initial is {initial}, a number in [1, {LARGEST_SCALE:.0f}] is "
+                                      "needed", "pass a power of two in that range"))
         self.growth_interval = growth_interval
         self._scale = ops.full((), initial, device=device)
         self._counts = ops.zeros((2,), dtype="int32", device=device)    # finite steps in a row, steps skipped in all
@@ -50,11 +53,13 @@ class LossScaler:
         """Steps skipped so far."""
         return int(self._counts.tolist()[1])
 
+    @checked
     def scale(self, loss: Tensor) -> Tensor:
         """Returns loss * scale, of which backward is to be called.  loss: float32, any shape."""
         return loss * self._scale
 
-    def step(self, optimizer: Optimizer, max_norm: float = 0.0) -> None:
+    @checked
+    def step(self, optimizer: Optimizer, max_norm: Limit = 0.0) -> None:
         """Makes the optimizer's step with the gradients of the true loss, or skips it; and moves the scale.
 
         Args:

@@ -10,47 +10,44 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import pairwise
 
+from alpha.arguments import checked
 from alpha.errors import ConfigError, message
+from alpha.kinds import Count, NonNegative, Positive, Share, Size, Sizes
 
 Schedule = Callable[[int], float]
 
 
-def _check(where: str, **above_zero: float) -> None:
-    for name, value in above_zero.items():
-        if not value > 0:
-            raise ConfigError(message(where, f"{name}={value} is not above 0", f"pass a positive {name}"))
-
-
-def constant(lr: float) -> Schedule:
+@checked
+def constant(lr: Positive) -> Schedule:
     """lr(t) = lr."""
-    _check("constant", lr=lr)
-    return lambda t: lr
+    return _of_step(lambda t: lr)
 
 
-def step(lr: float, step_size: int, gamma: float = 0.1) -> Schedule:
+@checked
+def step(lr: Positive, step_size: Count, gamma: Positive = 0.1) -> Schedule:
     """lr(t) = lr * gamma^floor(t / step_size)."""
-    _check("step", lr=lr, step_size=step_size, gamma=gamma)
-    return lambda t: lr * gamma ** (t // step_size)
+    return _of_step(lambda t: lr * _power(gamma, t // step_size))
 
 
-def multistep(lr: float, milestones: Sequence[int], gamma: float = 0.1) -> Schedule:
+@checked
+def multistep(lr: Positive, milestones: Sizes, gamma: Positive = 0.1) -> Schedule:
     """lr(t) = lr * gamma^(number of milestones <= t).  Raises ConfigError unless the milestones rise."""
-    _check("multistep", lr=lr, gamma=gamma)
     if any(a >= b for a, b in pairwise(milestones)):
         raise ConfigError(message("multistep", f"milestones {list(milestones)} do not rise", "sort them, each once"))
-    return lambda t: lr * gamma ** bisect_right(milestones, t)
+    return _of_step(lambda t: lr * _power(gamma, bisect_right(milestones, t)))
 
 
-def exponential(lr: float, gamma: float) -> Schedule:
+@checked
+def exponential(lr: Positive, gamma: Positive) -> Schedule:
     """lr(t) = lr * gamma^t."""
-    _check("exponential", lr=lr, gamma=gamma)
-    return lambda t: lr * gamma ** t
+    return _of_step(lambda t: lr * _power(gamma, t))
 
 
-def cosine(lr: float, total_steps: int, warmup_steps: int = 0, final_lr: float = 0.0) -> Schedule:
+@checked
+def cosine(lr: Positive, total_steps: Count, warmup_steps: Size = 0, final_lr: NonNegative = 0.0) -> Schedule:
     """Half a cosine from lr down to final_lr, after a linear rise.
 
         lr(t) = lr * (t + 1) / W                                                     for t < W = warmup_steps
@@ -58,8 +55,7 @@ def cosine(lr: float, total_steps: int, warmup_steps: int = 0, final_lr: float =
         lr(t) = final_lr                                                             from T on
     Source: Loshchilov and Hutter, arXiv 1608.03983; warm-up: Goyal et al., arXiv 1706.02677.
     """
-    _check("cosine", lr=lr, total_steps=total_steps)
-    if not 0 <= warmup_steps < total_steps:
+    if not warmup_steps < total_steps:
         raise ConfigError(message("cosine", f"warmup_steps={warmup_steps} is not in [0, total_steps={total_steps})",
                                   "warm up for fewer steps than there are"))
 
@@ -67,18 +63,17 @@ def cosine(lr: float, total_steps: int, warmup_steps: int = 0, final_lr: float =
         if t < warmup_steps:
             return lr * (t + 1) / warmup_steps
         return _anneal(lr, final_lr, (t - warmup_steps) / (total_steps - warmup_steps))
-    return lr_at
+    return _of_step(lr_at)
 
 
-def one_cycle(max_lr: float, total_steps: int, pct_start: float = 0.3, div_factor: float = 25.0,
-              final_div_factor: float = 1e4) -> Schedule:
+@checked
+def one_cycle(max_lr: Positive, total_steps: Count, pct_start: Share = 0.3, div_factor: Positive = 25.0,
+              final_div_factor: Positive = 1e4) -> Schedule:
     """Half a cosine up from max_lr / div_factor to max_lr, and one down to max_lr / (div_factor * final_div_factor).
 
     The top is at step pct_start * total_steps - 1, the end at step total_steps - 1.
     Source: Smith and Topin, arXiv 1708.07120; two phases, as PyTorch's OneCycleLR.
     """
-    _check("one_cycle", max_lr=max_lr, total_steps=total_steps, div_factor=div_factor,
-           final_div_factor=final_div_factor)
     top, last = pct_start * total_steps - 1.0, total_steps - 1.0
     if not 0.0 < top < last:
         raise ConfigError(message("one_cycle", f"pct_start={pct_start} of total_steps={total_steps} leaves no step for "
@@ -89,21 +84,37 @@ def one_cycle(max_lr: float, total_steps: int, pct_start: float = 0.3, div_facto
         if t <= top:
             return _anneal(low, max_lr, t / top)
         return _anneal(max_lr, low / final_div_factor, (t - top) / (last - top))
-    return lr_at
+    return _of_step(lr_at)
 
 
-def triangular(base_lr: float, max_lr: float, step_size: int) -> Schedule:
+@checked
+def triangular(base_lr: Positive, max_lr: Positive, step_size: Count) -> Schedule:
     """Straight up from base_lr to max_lr in step_size steps, straight down in as many, and again.
 
         lr(t) = base_lr + (max_lr - base_lr) * (1 - |(t / step_size) mod 2 - 1|)
     Source: Smith, arXiv 1506.01186.
     """
-    _check("triangular", base_lr=base_lr, max_lr=max_lr, step_size=step_size)
 
     def lr_at(t: int) -> float:
         phase = t % (2 * step_size) / step_size
         return base_lr + (max_lr - base_lr) * (phase if phase <= 1.0 else 2.0 - phase)
-    return lr_at
+    return _of_step(lr_at)
+
+
+def _of_step(f: Schedule) -> Schedule:
+    """Returns a schedule that looks at the step that it is asked about."""
+    @checked
+    def schedule(t: Size) -> float:
+        return f(t)
+    return schedule
+
+
+def _power(gamma: float, n: float) -> float:
+    """gamma^n; infinite, which the optimizer refuses, where that is too large for a float."""
+    try:
+        return gamma ** n
+    except OverflowError:
+        return math.inf
 
 
 def _anneal(start: float, end: float, share: float) -> float:

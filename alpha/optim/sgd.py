@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import inf
 from typing import Any
 
 from alpha import ops
+from alpha.arguments import checked
 from alpha.errors import ConfigError, message
-from alpha.optim.optimizer import Lr, Optimizer, Params
+from alpha.kinds import Decay, Lr, NonNegative
+from alpha.optim.optimizer import Optimizer, Params
 from alpha.tensor import Tensor
 
 
@@ -29,13 +30,13 @@ class SGD(Optimizer):
         ConfigError: see Optimizer; or nesterov without momentum or with dampening.
     """
 
-    def __init__(self, params: Params, lr: Lr, momentum: float = 0.0, dampening: float = 0.0, weight_decay: float = 0.0,
-                 nesterov: bool = False) -> None:
+    @checked
+    def __init__(self, params: Params, lr: Lr, momentum: Decay = 0.0, dampening: Decay = 0.0,
+                 weight_decay: NonNegative = 0.0, nesterov: bool = False) -> None:
         super().__init__(params, lr=lr, momentum=momentum, dampening=dampening, weight_decay=weight_decay,
                          nesterov=nesterov)
 
     def check(self, group: Mapping[str, Any]) -> None:
-        self.in_range(group, momentum=(0.0, 1.0), dampening=(0.0, 1.0), weight_decay=(0.0, inf))
         if group["nesterov"] and (group["momentum"] == 0.0 or group["dampening"] != 0.0):
             raise ConfigError(message("SGD", f"nesterov with momentum={group['momentum']}, "
                                       f"dampening={group['dampening']}",

@@ -92,6 +92,18 @@ INLINE void for_each_tile(const Geometry& g, const AxisClass& row, const AxisCla
   }
 }
 
+// Parts of the rows have some so many pixels, beside which writing and adding partial sums is cheap; and they make so
+// many jobs at most.
+constexpr int64_t PART_PIXELS = 4096, MOST_JOBS = 16;
+
+// How many parts the rows of a filter gradient are cut into, where there are `jobs` without: a power of two, as numbers
+// of threads are, or fewer.
+INLINE int64_t parts_of_rows(const Geometry& g, int64_t jobs) {
+  int64_t parts = 1;
+  while (parts * jobs < MOST_JOBS && parts * PART_PIXELS < g.n * g.out_h * g.out_w) parts *= 2;
+  return std::min(parts, g.n * g.out_h);
+}
+
 // Which of the two channel orders a panel is packed from.
 enum class Pass { fprop, dgrad };
 

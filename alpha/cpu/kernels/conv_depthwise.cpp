@@ -5,7 +5,7 @@
 // Zeros:   fprop and dgrad walk classes of pixels with one common tap list (conv.cpp), wgrad the exact output range of
 //          each tap; no padded or inserted zero is read.
 // Tile:    TILE_PIXELS pixels x 2 vectors share the weights of a tap. wgrad: 4 vectors, one row of outputs at a time;
-//          partial sums per part of the rows are added in a fixed order.
+//          parts of the rows follow from the shape, and are added in order.
 #include <vector>
 
 #include "conv.hpp"
@@ -132,12 +132,13 @@ void depthwise_wgrad(const Geometry& g, const float* x, const float* dy, float* 
   constexpr int64_t block = WGRAD_VECTORS * LANES;
   const int64_t ld = round_up(g.in_c, block), rows = g.n * g.out_h;
   const int threads = team(g.multiply_adds(), 50000);
-  std::vector<float> sums(threads * g.taps() * ld, 0.0f);  // [part][tap][ld]
+  const int64_t parts = parts_of_rows(g, 1);
+  std::vector<float> sums(parts * g.taps() * ld, 0.0f);  // [part][tap][ld]
 #pragma omp parallel num_threads(threads)
   {
 #pragma omp for schedule(static)
-    for (int64_t part = 0; part < threads; part++)
-      for (int64_t k = part_start(rows, part, threads); k < part_start(rows, part + 1, threads); k++)
+    for (int64_t part = 0; part < parts; part++)
+      for (int64_t k = part_start(rows, part, parts); k < part_start(rows, part + 1, parts); k++)
         for (int64_t c = 0; c < g.in_c; c += block)
           wgrad_taps(g, x, dy, k / g.out_h, k % g.out_h, c, std::min(block, g.in_c - c),
                      sums.data() + part * g.taps() * ld + c, ld);
@@ -145,7 +146,7 @@ void depthwise_wgrad(const Geometry& g, const float* x, const float* dy, float* 
     for (int64_t c = 0; c < g.in_c; c++)
       for (int64_t tap = 0; tap < g.taps(); tap++) {
         float total = 0;
-        for (int64_t part = 0; part < threads; part++) total += sums[(part * g.taps() + tap) * ld + c];
+        for (int64_t part = 0; part < parts; part++) total += sums[(part * g.taps() + tap) * ld + c];
         dw[c * g.taps() + tap] = total;
       }
   }

@@ -7,7 +7,8 @@
 // Tile:    up to ACCUMULATORS vectors: channels out x up to TILE_VECTORS vectors of channels in, over panels of
 //          PANEL_PIXELS pixels x BLOCK_CHANNELS channels, of which a tile streams its own columns; dy is packed too.
 //          Each panel is summed from zero and then added, which keeps the chains of sums short.
-//          Partial sums of parts of the rows are added in a fixed order.
+//          Rows are cut into parts that depend on the shape alone, and partial sums are added in a fixed order: results
+//          do not depend on the number of threads.
 #include <array>
 #include <utility>
 #include <vector>
@@ -222,8 +223,8 @@ void add_class(const ClassPanel& c, const float* x, const float* dy, int64_t gro
 }
 
 // How wgrad_per_tap is cut. A job is (taps, block of channels in, channels out, rows): all taps where dw is small, so
-// that they find x and dy in cache, else one tap. Rows are shared out, with partial sums, only where the other cuts do
-// not keep all threads busy.
+// that they find x and dy in cache, else one tap. Only where dw is small are the rows cut, with partial sums. Channels
+// out are cut where there are too few jobs for the threads, which changes no sum.
 struct TapPlan {
   int64_t channels, outputs, taps_per_job, tap_jobs, blocks, output_jobs, row_parts, vectors;
 
@@ -234,10 +235,10 @@ struct TapPlan {
     const bool small = g.taps() * BLOCK_CHANNELS * outputs * int64_t(sizeof(float)) <= PARTIAL_SUM_BYTES;
     taps_per_job = small ? g.taps() : 1;
     tap_jobs = g.taps() / taps_per_job;
-    output_jobs = small ? 1 : std::max<int64_t>(1, std::min(outputs / 24, ceil_div(6 * threads, tap_jobs * panels)));
-    const int64_t whole = tap_jobs * panels * output_jobs;  // jobs that need no partial sums
-    const bool balanced = whole % threads == 0 || whole >= 3 * threads;
-    row_parts = balanced ? 1 : std::min<int64_t>(g.n * g.out_h, threads);
+    row_parts = small ? parts_of_rows(g, tap_jobs * panels) : 1;
+    const int64_t whole = tap_jobs * panels * row_parts;
+    const bool enough = small && (whole % threads == 0 || whole >= 3 * threads);
+    output_jobs = enough ? 1 : std::max<int64_t>(1, std::min(outputs / 24, ceil_div((small ? 2 : 6) * threads, whole)));
   }
 
   int64_t jobs(const Geometry& g) const { return g.groups * tap_jobs * blocks * output_jobs * row_parts; }
@@ -326,7 +327,7 @@ void write_result(const Geometry& g, const TapPlan& p, const TapJob& j, const fl
 void wgrad_few_channels(const Geometry& g, const float* x, const float* dy, float* dw) {
   const int64_t size = g.out_c * g.taps() * (g.in_c / g.groups);
   const int threads = team(g.multiply_adds(), 100000);
-  const int64_t parts = g.groups % threads ? threads : 1;
+  const int64_t parts = parts_of_rows(g, g.groups);
   std::vector<float> sums(parts * size, 0.0f);
 #pragma omp parallel num_threads(threads)
   {
@@ -349,24 +350,26 @@ void wgrad_per_tap(const Geometry& g, const float* x, const float* dy, float* dw
   const int threads = team(g.multiply_adds(), 100000);
   const TapPlan plan(g, threads);
   const int64_t jobs = plan.jobs(g), parts = plan.row_parts;
-  const int64_t ld = round_up(plan.taps_per_job * ceil_div(plan.outputs, plan.output_jobs) * BLOCK_CHANNELS, 16);
-  std::vector<float> partial(parts > 1 ? jobs * ld : 0);  // [job][ld]
+  const int64_t most_outputs = ceil_div(plan.outputs, plan.output_jobs);
+  const int64_t ld = round_up(plan.taps_per_job * most_outputs * BLOCK_CHANNELS, 16);
+  float* partial = scratch<1>(parts > 1 ? jobs * ld : 0);  // [job][ld]
 #pragma omp parallel num_threads(threads)
   {
     float* panel = scratch(PANEL_PIXELS * BLOCK_CHANNELS + ld);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t k = 0; k < jobs; k++) {
       const TapJob job(plan, k);
-      float* sums = parts > 1 ? partial.data() + k * ld : panel + PANEL_PIXELS * BLOCK_CHANNELS;
+      float* sums = parts > 1 ? partial + k * ld : panel + PANEL_PIXELS * BLOCK_CHANNELS;
       run_job(g, plan, job, x, dy, panel, sums);
       if (parts == 1)
         for (int64_t o = 0; o < job.outputs; o++) write_result(g, plan, job, sums, 1, ld, o, dw);
     }
     if (parts > 1) {
 #pragma omp for schedule(static)
-      for (int64_t k = 0; k < jobs / parts * plan.outputs; k++) {
-        const int64_t first = k / plan.outputs * parts;
-        write_result(g, plan, TapJob(plan, first), partial.data() + first * ld, parts, ld, k % plan.outputs, dw);
+      for (int64_t k = 0; k < jobs / parts * most_outputs; k++) {
+        const int64_t first = k / most_outputs * parts, o = k % most_outputs;
+        const TapJob job(plan, first);
+        if (o < job.outputs) write_result(g, plan, job, partial + first * ld, parts, ld, o, dw);
       }
     }
   }

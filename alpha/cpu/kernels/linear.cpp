@@ -1,30 +1,36 @@
 // What:    y[n, o] = bias[o] + sum_i x[n, i] * w[o, i], then optionally relu, for a batch too small to repay packing w.
 // Layout:  x (N, I), w (O, I), both read along I as they are: nothing is packed, so each weight is read once.
 // Zeros:   none to skip.  Requires: a 1x1 filter on 1x1 maps.
-// Tile:    up to 4 rows of x by up to 3 rows of w; LANES partial sums each, added up at the end in a fixed order.
+// Tile:    up to 4 rows of x by up to 3 rows of w; LANES partial sums each, which are added up in double every CHUNK
+//          products, in a fixed order.
 #include "conv.hpp"
 
 namespace {
 
 constexpr int X_ROWS = 4, W_ROWS = 3;
+constexpr int64_t CHUNK = 64 * LANES;
 
 template <int P, int Q>
 void dot_tile(const float* x, const float* w, int64_t depth, int64_t outputs, const float* bias, float* y, bool cut) {
-  vfloat acc[P][Q] = {};
-  for (int64_t i = 0; i < depth; i += LANES) {
-    vfloat a[P];
-    const int64_t left = depth - i;
-    UNROLL for (int p = 0; p < P; p++) {
-      a[p] = left >= LANES ? load(x + p * depth + i) : load_part(x + p * depth + i, left);
+  double sums[P][Q] = {};
+  for (int64_t first = 0; first < depth; first += CHUNK) {
+    vfloat acc[P][Q] = {};
+    for (int64_t i = first; i < std::min(depth, first + CHUNK); i += LANES) {
+      vfloat a[P];
+      const int64_t left = depth - i;
+      UNROLL for (int p = 0; p < P; p++) {
+        a[p] = left >= LANES ? load(x + p * depth + i) : load_part(x + p * depth + i, left);
+      }
+      UNROLL for (int q = 0; q < Q; q++) {
+        const vfloat b = left >= LANES ? load(w + q * depth + i) : load_part(w + q * depth + i, left);
+        UNROLL for (int p = 0; p < P; p++) acc[p][q] += a[p] * b;
+      }
     }
-    UNROLL for (int q = 0; q < Q; q++) {
-      const vfloat b = left >= LANES ? load(w + q * depth + i) : load_part(w + q * depth + i, left);
-      UNROLL for (int p = 0; p < P; p++) acc[p][q] += a[p] * b;
-    }
+    UNROLL for (int p = 0; p < P; p++) UNROLL for (int q = 0; q < Q; q++) sums[p][q] += sum_lanes(acc[p][q]);
   }
   for (int p = 0; p < P; p++) {
     for (int q = 0; q < Q; q++) {
-      const float sum = sum_lanes(acc[p][q]) + (bias ? bias[q] : 0);
+      const float sum = float(sums[p][q]) + (bias ? bias[q] : 0);
       y[p * outputs + q] = cut ? relu(sum) : sum;
     }
   }

@@ -1,21 +1,19 @@
 // What:    batch norm over the rows of a (rows, C) matrix (N, H, W flattened), with optional residual and relu
 //          forward    y = relu(x * scale + shift + residual),  scale = gamma * istd,  shift = beta - mean * scale
 //          backward   dx = gamma * istd * (v - mean(v) - xhat * mean(v * xhat)),  v = g where relu passed, else 0
-//          column sum out[c] = sum_r x[r, c]  (the gradient of a bias)
 // Source:  arXiv 1502.03167, Algorithms 1 and 2. Variances are biased, but for the running variance (N - 1).
 // Layout:  rows are contiguous, vectors run over channels.
-// Sums:    BLOCK_ROWS rows in float, blocks in double, parts of the rows (one per thread) in order. Values are shifted
-//          by the first row before they are squared, so one pass is enough and does not cancel.
+// Sums:    as sums.hpp has them. Values are shifted by the mean of some of their block before they are squared, and blocks
+//          are merged by Chan's formula, so one pass is enough and does not cancel.
 // Mask:    the backward pass computes x * scale + shift again, with the same instruction as the forward pass, and reads
 //          no y. It knows no residual: where there was one, g comes masked and relu is off.
 #include <cmath>
-#include <vector>
 
-#include "vec.hpp"
+#include "sums.hpp"
 
 namespace {
 
-constexpr int64_t BLOCK_ROWS = 64, ALONE_BELOW = 16384;
+constexpr int64_t ALONE_BELOW = 16384;
 
 // One fused multiply-add where there is one, so that both passes round alike.
 INLINE float affine(float x, float scale, float shift) {
@@ -38,26 +36,39 @@ struct Affine {
   }
 };
 
-// Returns K sums per channel, [K][channels]. add(row, sums) adds one row to float sums [K][channels].
-template <int K, class Add>
-std::vector<double> sum_rows(int64_t rows, int64_t channels, int threads, Add add) {
-  const int64_t size = K * channels;
-  std::vector<double> sums(threads * size, 0.0);
-#pragma omp parallel for schedule(static) num_threads(threads)
-  for (int64_t part = 0; part < threads; part++) {
-    double* total = sums.data() + part * size;
-    std::vector<float> block(size);
-    const int64_t last = part_start(rows, part + 1, threads);
-    for (int64_t first = part_start(rows, part, threads); first < last; first += BLOCK_ROWS) {
-      std::fill(block.begin(), block.end(), 0.0f);
-      for (int64_t r = first; r < std::min(last, first + BLOCK_ROWS); r++) add(r, block.data());
-      for (int64_t i = 0; i < size; i++) total[i] += block[i];
+// What the values of a channel have been: their mean, and m2 = sum((x - mean)^2). A block of rows comes as the sums of
+// x - x0 and of its square, and x0, the mean of its first rows; merged by Chan's formula, which cancels nothing.
+struct Moments {
+  const float* x;
+  int64_t channels;
+
+  void merge(double& mean, double& m2, int64_t before, double added_mean, double added_m2, int64_t added) const {
+    const double away = added_mean - mean, share = double(added) / double(before + added);
+    mean += away * share;
+    m2 += added_m2 + away * away * share * before;
+  }
+  void add_block(Totals<3>& total, const Block<3>& block, const Place& place, int64_t first, int64_t rows) const {
+    const float* x0 = block.sums[2];
+    const int64_t before = first - place.first;
+    const double inverse = 1.0 / rows;
+#pragma omp simd
+    for (int64_t c = 0; c < place.width; c++) {
+      const double sum = block.sums[0][c], shifted = sum * inverse;
+      merge(total.sums[0][c], total.sums[1][c], before, x0[c] + shifted, block.sums[1][c] - sum * shifted, rows);
     }
   }
-  for (int64_t part = 1; part < threads; part++)
-    for (int64_t i = 0; i < size; i++) sums[i] += sums[part * size + i];
-  return sums;
-}
+  void add_part(Totals<3>& total, const Totals<3>& part, const Place& place, int64_t before, int64_t rows) const {
+    for (int64_t c = 0; c < place.width; c++)
+      merge(total.sums[0][c], total.sums[1][c], before, part.sums[0][c], part.sums[1][c], rows);
+  }
+  // Of a channel in which a difference or its square has overflowed, or that holds a NaN or an infinity: as defined.
+  void plain(int64_t c, int64_t rows, double& mean, double& m2) const {
+    mean = m2 = 0;
+    for (int64_t r = 0; r < rows; r++) mean += x[r * channels + c];
+    mean /= rows;
+    for (int64_t r = 0; r < rows; r++) m2 += (x[r * channels + c] - mean) * (x[r * channels + c] - mean);
+  }
+};
 
 template <bool RELU>
 void normalize(const float* x, const float* residual, const Affine& a, float* y, int64_t rows, int64_t channels) {
@@ -114,16 +125,25 @@ void backward(const Backward& b, const Affine& a) {
   const int64_t channels = b.channels;
   const float *scale = a.scale.data(), *shift = a.shift.data(), *mean = b.mean;
   const int threads = team(b.rows * channels, ALONE_BELOW);
-  const auto sums = sum_rows<2>(b.rows, channels, threads, [&](int64_t r, float* s) {
-    const float *g = b.g + r * channels, *x = b.x + r * channels;
-    float* dot = s + channels;
+  const auto add = [=](auto rows, const Place& place, int64_t row, int64_t, float(*sums)[WIDTH]) {
+    const int64_t first = place.column;
+    const float *g = b.g + row * channels + first, *x = b.x + row * channels + first;
+    const float *scale_of = scale + first, *shift_of = shift + first, *mean_of = mean + first;
+    float *sum = sums[0], *dot = sums[1];
 #pragma omp simd
-    for (int64_t c = 0; c < channels; c++) {
-      const float v = masked<RELU>(g[c], x[c], scale[c], shift[c]);
-      s[c] += v;
-      dot[c] += v * (x[c] - mean[c]);
+    for (int64_t c = 0; c < place.width; c++) {
+      const auto v = [&](int64_t k) {
+        return masked<RELU>(g[k * channels + c], x[k * channels + c], scale_of[c], shift_of[c]);
+      };
+      sum[c] += tree<rows.value>(v);
+      dot[c] += tree<rows.value>([&](int64_t k) { return v(k) * (x[k * channels + c] - mean_of[c]); });
     }
-  });
+  };
+  std::vector<double> sums(2 * channels);
+  const auto finish = [&](const Place& place, const double(*totals)[WIDTH]) {
+    for (int k = 0; k < 2; k++) std::copy_n(totals[k], place.width, sums.data() + k * channels + place.column);
+  };
+  fold_rows<2>(Cut(1, b.rows, channels), threads, add, finish, Plain());
   const Coefficients k(b, sums);
   const float *slope = k.slope.data(), *offset = k.offset.data();
 #pragma omp parallel for schedule(static) num_threads(threads)
@@ -141,24 +161,35 @@ void backward(const Backward& b, const Affine& a) {
 EXPORT void bn_fwd(const float* x, const float* residual, const float* gamma, const float* beta, float* running_mean,
                    float* running_var, float* y, float* mean, float* istd, int64_t rows, int64_t channels, double eps,
                    double momentum, int cut) {
-  const int threads = team(rows * channels, ALONE_BELOW);
-  const auto sums = sum_rows<2>(rows, channels, threads, [=](int64_t r, float* s) {
-    const float* row = x + r * channels;
-    float* squares = s + channels;
+  const Moments moments = {x, channels};
+  const auto add = [=](auto n, const Place& place, int64_t row, int64_t first, float(*sums)[WIDTH]) {
+    const float* from = x + row * channels + place.column;
+    float *sum = sums[0], *squares = sums[1], *x0 = sums[2];
+    if (row == first) {
 #pragma omp simd
-    for (int64_t c = 0; c < channels; c++) {
-      const float d = row[c] - x[c];
-      s[c] += d;
-      squares[c] += d * d;
+      for (int64_t c = 0; c < place.width; c++)
+        x0[c] = tree<n.value>([&](int64_t k) { return from[k * channels + c]; }) * (1.0f / n.value);
     }
-  });
-  for (int64_t c = 0; c < channels; c++) {
-    const double shifted = sums[c] / rows, var = std::max(0.0, sums[channels + c] / rows - shifted * shifted);
-    mean[c] = float(shifted + x[c]);
-    istd[c] = float(1 / std::sqrt(var + eps));
-    if (running_mean) running_mean[c] = float((1 - momentum) * running_mean[c] + momentum * (shifted + x[c]));
-    if (running_var) running_var[c] = float((1 - momentum) * running_var[c] + momentum * var * rows / (rows - 1.0));
-  }
+#pragma omp simd
+    for (int64_t c = 0; c < place.width; c++) {
+      const auto away = [&](int64_t k) { return from[k * channels + c] - x0[c]; };
+      sum[c] += tree<n.value>(away);
+      squares[c] += tree<n.value>([&](int64_t k) { return away(k) * away(k); });
+    }
+  };
+  const auto finish = [=](const Place& place, const double(*totals)[WIDTH]) {
+    for (int64_t k = 0; k < place.width; k++) {
+      const int64_t c = place.column + k;
+      double middle = totals[0][k], m2 = totals[1][k];
+      if (!std::isfinite(m2)) moments.plain(c, rows, middle, m2);
+      const double var = m2 < 0 ? 0 : m2 / rows;  // a NaN stays one
+      mean[c] = float(middle);
+      istd[c] = float(1 / std::sqrt(var + eps));
+      if (running_mean) running_mean[c] = float((1 - momentum) * running_mean[c] + momentum * middle);
+      if (running_var) running_var[c] = float((1 - momentum) * running_var[c] + momentum * var * rows / (rows - 1.0));
+    }
+  };
+  fold_rows<3>(Cut(1, rows, channels), team(rows * channels, ALONE_BELOW), add, finish, moments);
   const Affine a(gamma, beta, mean, istd, channels);
   cut ? normalize<true>(x, residual, a, y, rows, channels) : normalize<false>(x, residual, a, y, rows, channels);
 }
@@ -177,20 +208,4 @@ EXPORT void bn_bwd(const float* g, const float* x, const float* gamma, const flo
   const Affine a(gamma, beta, mean, istd, channels);
   const Backward b = {g, x, gamma, mean, istd, dx, dgamma, dbeta, rows, channels};
   cut ? backward<true>(b, a) : backward<false>(b, a);
-}
-
-// Few channels: `fold` rows are taken as one, so that vectors are filled; the rows left over are added at the end.
-EXPORT void column_sum(const float* x, float* out, int64_t rows, int64_t channels) {
-  const int64_t fold = std::max<int64_t>(1, std::min(rows, 64 / channels)), wide = fold * channels;
-  auto sums = sum_rows<1>(rows / fold, wide, team(rows * channels, ALONE_BELOW), [=](int64_t r, float* s) {
-    const float* row = x + r * wide;
-#pragma omp simd
-    for (int64_t c = 0; c < wide; c++) s[c] += row[c];
-  });
-  for (int64_t i = rows / fold * wide; i < rows * channels; i++) sums[i % channels] += x[i];
-  for (int64_t c = 0; c < channels; c++) {
-    double total = 0;
-    for (int64_t k = 0; k < fold; k++) total += sums[k * channels + c];
-    out[c] = float(total);
-  }
 }

@@ -4,6 +4,7 @@
 // Layout:  NHWC; vectors run over channels.
 // Zeros:   windows are trimmed to the map, so padding is never read. The backward passes gather: each input pixel sums
 //          over the windows that cover it, in ascending order, so nothing is scattered and nothing is cleared first.
+// Sums:    PART pixels in float, parts in double.
 // Threads: rows of the tensor that is written.
 #include <limits>
 #include <vector>
@@ -12,7 +13,7 @@
 
 namespace {
 
-constexpr int64_t ALONE_BELOW = 16384;
+constexpr int64_t ALONE_BELOW = 16384, PART = 8;
 
 struct Range {
   int64_t first, last;
@@ -64,6 +65,28 @@ INLINE void for_each_pixel(const Pool& p, int64_t height, int64_t width, RangeOf
   }
 }
 
+// The sum of term(a, b) over a rectangle of pixels, row by row.
+template <class Term>
+INLINE vfloat sum_pixels(const Range& rows, const Range& columns, Term term) {
+  typedef double vdouble __attribute__((vector_size(LANES * 8)));
+  const int64_t area = rows.size() * columns.size();
+  vfloat part = {};
+  if (area <= PART + 1) {  // 3 x 3
+    for (int64_t a = 0; a < rows.size(); a++)
+      for (int64_t b = 0; b < columns.size(); b++) part += term(a, b);
+    return part;
+  }
+  vdouble sum = {};
+  for (int64_t a = 0; a < rows.size(); a++) {
+    for (int64_t b = 0; b < columns.size(); b += PART) {
+      part = vfloat{};
+      for (int64_t k = b; k < std::min(columns.size(), b + PART); k++) part += term(a, k);
+      sum += __builtin_convertvector(part, vdouble);
+    }
+  }
+  return __builtin_convertvector(sum, vfloat);
+}
+
 INLINE vfloat load_some(const float* p, int64_t n) { return n >= LANES ? load(p) : load_part(p, n); }
 INLINE vint load_some(const int32_t* p, int64_t n) { return n >= LANES ? load(p) : load_part(p, n); }
 
@@ -102,27 +125,38 @@ EXPORT void max_pool_bwd(const int64_t* table, const float* g, const int32_t* in
     const int64_t out = p.output(image, rows.first, columns.first), in = p.input(image, ih, iw);
     const vint here = vint{} + int32_t(ih * p.w.in + iw);
     for (int64_t c = 0; c < channels; c += LANES) {
-      vfloat sum = {};
-      for (int64_t a = 0; a < rows.size(); a++) {
-        int64_t at = out + a * row_step + c;
-        for (int64_t b = 0; b < columns.size(); b++, at += channels)
-          sum += load_some(index + at, channels - c) == here ? load_some(g + at, channels - c) : vfloat{};
-      }
+      const vfloat sum = sum_pixels(rows, columns, [=](int64_t a, int64_t b) {
+        const int64_t at = out + a * row_step + b * channels + c;
+        return load_some(index + at, channels - c) == here ? load_some(g + at, channels - c) : vfloat{};
+      });
       store_part(dx + in + c, sum, channels - c);
     }
   });
 }
 
 // The general form: any index, in any order. One image at a time, so that no two threads meet.
-EXPORT void pool_scatter(const float* g, const int32_t* index, float* dx, int64_t n, int64_t outputs, int64_t inputs,
-                         int64_t channels) {
-#pragma omp parallel for schedule(static) num_threads(team(n * outputs * channels, ALONE_BELOW))
-  for (int64_t image = 0; image < n; image++) {
-    float* map = dx + image * inputs * channels;
-    std::fill_n(map, inputs * channels, 0.0f);
-    for (int64_t k = image * outputs; k < (image + 1) * outputs; k++)
-      for (int64_t c = 0; c < channels; c++) map[index[k * channels + c] * channels + c] += g[k * channels + c];
+// Returns the first element whose index is outside of the map, which is left out, or -1.
+EXPORT int64_t pool_scatter(const float* g, const int32_t* index, float* dx, int64_t n, int64_t outputs, int64_t inputs,
+                            int64_t channels) {
+  int64_t bad = std::numeric_limits<int64_t>::max();
+#pragma omp parallel num_threads(team(n * outputs * channels, ALONE_BELOW)) reduction(min : bad)
+  {
+    std::vector<double> map(inputs * channels);
+#pragma omp for schedule(static)
+    for (int64_t image = 0; image < n; image++) {
+      std::fill(map.begin(), map.end(), 0.0);
+      for (int64_t k = image * outputs; k < (image + 1) * outputs; k++)
+        for (int64_t c = 0; c < channels; c++) {
+          const int64_t at = index[k * channels + c];
+          if (0 <= at && at < inputs)
+            map[at * channels + c] += g[k * channels + c];
+          else
+            bad = std::min(bad, k * channels + c);
+        }
+      std::copy(map.begin(), map.end(), dx + image * inputs * channels);
+    }
   }
+  return bad < std::numeric_limits<int64_t>::max() ? bad : -1;
 }
 
 EXPORT void avg_pool_fwd(const int64_t* table, const float* x, float* y, int count_padding) {
@@ -133,11 +167,10 @@ EXPORT void avg_pool_fwd(const int64_t* table, const float* x, float* y, int cou
     const int64_t in = p.input(image, rows.first, columns.first), out = p.output(image, oh, ow);
     const float divisor = p.divisor(oh, ow, count_padding);
     for (int64_t c = 0; c < channels; c += LANES) {
-      vfloat sum = {};
-      for (int64_t a = 0; a < rows.size(); a++) {
-        const float* src = x + in + a * row_step + c;
-        for (int64_t b = 0; b < columns.size(); b++, src += channels) sum += load_some(src, channels - c);
-      }
+      const float* src = x + in + c;
+      const vfloat sum = sum_pixels(rows, columns, [=](int64_t a, int64_t b) {
+        return load_some(src + a * row_step + b * channels, channels - c);
+      });
       store_part(y + out + c, sum / divisor, channels - c);
     }
   });
@@ -150,12 +183,11 @@ EXPORT void avg_pool_bwd(const int64_t* table, const float* g, float* dx, int co
                  [=](int64_t image, int64_t ih, int64_t iw, Range rows, Range columns) {
     const int64_t out = p.output(image, rows.first, columns.first), in = p.input(image, ih, iw);
     for (int64_t c = 0; c < channels; c += LANES) {
-      vfloat sum = {};
-      for (int64_t a = 0; a < rows.size(); a++) {
-        const float* src = g + out + a * row_step + c;
-        for (int64_t b = 0; b < columns.size(); b++, src += channels)
-          sum += load_some(src, channels - c) / p.divisor(rows.first + a, columns.first + b, count_padding);
-      }
+      const float* src = g + out + c;
+      const vfloat sum = sum_pixels(rows, columns, [=](int64_t a, int64_t b) {
+        return load_some(src + a * row_step + b * channels, channels - c) /
+               p.divisor(rows.first + a, columns.first + b, count_padding);
+      });
       store_part(dx + in + c, sum, channels - c);
     }
   });

@@ -4,8 +4,6 @@
 // A register tile holds ACCUMULATORS vectors: as many as leave room for the operands of one multiply-add.
 #pragma once
 
-#include <omp.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -99,10 +97,13 @@ constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 // Start of part k out of n nearly equal parts of [0, total).
 constexpr int64_t part_start(int64_t total, int64_t k, int64_t n) { return total * k / n; }
 
-// Threads for `work` multiply-adds or elements: below the cost of waking a team, the caller does it alone.
-INLINE int team(int64_t work, int64_t alone_below) { return work < alone_below ? 1 : omp_get_max_threads(); }
+// Threads for `work` multiply-adds or elements: below the cost of waking a team, the caller does it alone. OpenMP keeps
+// a number of its own for every thread that calls; all callers share this one.
+inline int most_threads = 1;
+INLINE int team(int64_t work, int64_t alone_below) { return work < alone_below ? 1 : most_threads; }
 
-// A buffer per thread that is kept between calls, since fresh memory page-faults. Contents are undefined.
+// A buffer per thread and SLOT that is kept between calls, since fresh memory page-faults. Contents are undefined.
+template <int SLOT = 0>
 inline float* scratch(int64_t floats) {
   struct Buffer {
     float* data = nullptr;

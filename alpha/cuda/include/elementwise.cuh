@@ -2,7 +2,7 @@
 //
 //   MAP1(exp, x, expf(x))                                   y = exp(x)             float32, bfloat16, float16
 //   MAP1(leaky_relu, x, x > 0 ? x : slope * x, float slope) with a number from the caller
-//   MAP2(relu_grad, g, y, y > 0 ? g : 0)                    two tensors of one shape
+//   MAP2(relu_grad, g, y, y <= 0 ? 0 : g)                   two tensors of one shape
 //   BROADCAST2(div, a, b, a / b)                            tensors that broadcast, or numbers
 //
 // Layout:   flat, C-contiguous. A kernel <name>_<dtype> reads tensors of y's shape; <name>_broadcast_<dtype> reads

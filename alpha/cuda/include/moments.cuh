@@ -1,6 +1,7 @@
-// Moments of `count` numbers: their mean, and m2 = sum((v - mean)^2).
+// What is merged of many numbers: moments and sums, in float32.
 #pragma once
 
+// Of `count` numbers: their mean, and m2 = sum((v - mean)^2).
 struct Moments {
   float mean, m2, count;
 };
@@ -9,4 +10,21 @@ struct Moments {
 __device__ __forceinline__ Moments merge_moments(const Moments &a, const Moments &b) {
   const float count = a.count + b.count, share = count > 0 ? b.count / count : 0.0f, away = b.mean - a.mean;
   return {a.mean + away * share, a.m2 + b.m2 + away * (away * (a.count * share)), count};
+}
+
+// A sum and what rounding has left out of it, so that the error does not grow with the number of terms (Knuth's two-sum;
+// Neumaier). Where the sum is not finite, `rest` is NaN and says nothing.
+struct ExactSum {
+  float sum, rest;
+  __device__ __forceinline__ void add(float v) {
+    const float total = sum + v, of_v = total - sum;
+    rest += (sum - (total - of_v)) + (v - of_v);
+    sum = total;
+  }
+  __device__ __forceinline__ float value() const { return rest == rest ? sum + rest : sum; }
+};
+__device__ __forceinline__ ExactSum merge_sums(ExactSum a, const ExactSum &b) {
+  a.add(b.sum);
+  a.rest += b.rest;
+  return a;
 }

@@ -68,6 +68,9 @@ constexpr int HELD = 8;
 struct MergeMoments {
   __device__ Moments operator()(const Moments &a, const Moments &b) const { return merge_moments(a, b); }
 };
+struct MergeSums {
+  __device__ ExactSum operator()(const ExactSum &a, const ExactSum &b) const { return merge_sums(a, b); }
+};
 struct Pair {
   float sum, dot;
 };

@@ -264,7 +264,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 }
 ALPHA_KERNEL(planes_merge)
 
-// dx = g where y > 0, else 0. hi has the sign of the sum, and is 0 where that is.
+// dx = 0 where y <= 0, else g. hi has the sign of the sum, and is 0 where that is.
 extern "C" __global__ void __launch_bounds__(THREADS)
     planes_relu_grad(const float *g, const void *y, const OperandHeader *header, float *dx, i64 size) {
   const bool whole = header->flag;
@@ -280,7 +280,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
       for (int e = 0; e < 4; e++) of.v[e] = float_of_pair<f16>(e < 2 ? high.x : high.y, e % 2);
     }
 #pragma unroll
-    for (int e = 0; e < 4; e++) piece.v[e] = of.v[e] > 0 ? piece.v[e] : 0;
+    for (int e = 0; e < 4; e++) piece.v[e] = of.v[e] <= 0 ? 0 : piece.v[e];
     store16(dx + i, piece);
   }
 }

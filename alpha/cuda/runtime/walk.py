@@ -37,13 +37,16 @@ def ceil_div(a: int, b: int) -> int:
 
 
 @lru_cache(maxsize=4096)
-def walk(rows: int, columns: int, blocks: int = BLOCKS) -> Walk:
-    """Divides a matrix of `columns` pieces per row among blocks, in tiles of columns and chunks of rows."""
+def walk(rows: int, columns: int, blocks: int = BLOCKS, longest: int = LONGEST) -> Walk:
+    """Divides a matrix of `columns` pieces per row among blocks, in tiles of columns and chunks of rows.
+
+    A thread gets up to `longest` rows of a chunk.
+    """
     tiles = ceil_div(columns, THREADS // max(1, min(4, rows)))
     width = ceil_div(columns, max(1, tiles)) or 1
     step = max(1, min(THREADS // width, rows))
     steps = ceil_div(ceil_div(rows, step), ceil_div(blocks, max(1, tiles)))
-    chunk = step * min(LONGEST, max(4, steps))
+    chunk = step * min(longest, max(4, steps))
     chunks = ceil_div(rows, chunk)
     block = struct.pack("@qqiiiiq", rows, columns, width, step, tiles, chunks, chunk)
     return Walk(tiles * chunks, chunks, chunk, block)

@@ -31,8 +31,8 @@ class Loss:
 
     def call(self) -> alpha.Tensor:
         x, labels = cuda(self.x), cuda(self.labels)
-        _, lse = label_cross_entropy.full(x, labels, **self.how)
-        return cross_entropy_grad(cuda(self.g), x, labels, lse, **self.how)
+        _, stats = label_cross_entropy.full(x, labels, **self.how)
+        return cross_entropy_grad(cuda(self.g), x, labels, stats, **self.how)
 
     def plain(self) -> np.ndarray:
         with on_fma_units():

@@ -138,6 +138,23 @@ def counts(y: alpha.Tensor) -> bool:
     return tile_statistics.NAME in (y.data.derived or ())
 
 
+@pytest.mark.usefixtures("tensor_cores_first")
+@pytest.mark.parametrize("mode", ["fp32", "bf16"])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_a_bad_channel_has_bad_statistics_and_no_other_has(mode: str, bad: float, launches: list[str]) -> None:
+    dtype, bias = MODES[mode], np.zeros(24, np.float32)
+    bias[3] = bad
+    x, w = cuda(normal(33, 4, 4, 16)).astype(dtype), cuda(normal(24, 3, 3, 16, seed=1))
+    mean, var = cuda(np.zeros(24, np.float32)), cuda(np.ones(24, np.float32))
+    with alpha.precision(mode):
+        y = ops.batch_norm(ops.conv2d_bias_act(x, w, cuda(bias), padding=1), None, None, mean, var)
+        assert f"statistics_{dtype}" not in launches
+    found = y.astype("float32").numpy().reshape(-1, 24)
+    for statistic in (mean.numpy(), var.numpy(), found):
+        assert np.array_equal(~np.isfinite(statistic).reshape(-1, 24).all(0), np.arange(24) == 3)
+    assert np.isnan(var.numpy()[3]) and np.isnan(found[:, 3]).all()
+
+
 CHANGES: dict[str, Callable[[alpha.Tensor], object]] = {
     "copied into": lambda y: y.copy_(normal(*y.shape)),
     "seen by others": lambda y: y.__dlpack__(),

@@ -8,7 +8,7 @@ import pytest
 import alpha
 from alpha.cuda.ops import pool
 from alpha.gradcheck import assert_equal_at
-from alpha.ops.pool import adaptive_max_pool2d, max_pool2d, pool_scatter
+from alpha.ops.pool import adaptive_max_pool2d, max_pool2d, pool_gather, pool_scatter
 from tests.cuda.agree import Case, agree, floats, ints
 
 pytestmark = pytest.mark.cuda
@@ -125,9 +125,16 @@ def test_sizes_divide() -> None:
                 assert ((k * multiplier >> 32) + k) >> shift == k // n, (k, n)
 
 
-def test_an_index_outside_of_the_map_is_ignored() -> None:
-    index = np.array([-1, 0, 5, 6], np.int64).reshape(1, 2, 2, 1)
-    y = pool_scatter(alpha.tensor(ints(1, 2, 2, 1, low=1), device="cuda"),
-                                          alpha.tensor(index, device="cuda"), hw=(2, 3))
-    values = ints(1, 2, 2, 1, low=1).reshape(-1)
-    assert y.numpy().reshape(-1).tolist() == [values[1], 0, 0, 0, 0, values[2]]
+@pytest.mark.parametrize("channels", [3, 8])
+@pytest.mark.parametrize("dtype, bad", [("int32", -1), ("int32", 6), ("int64", 2 ** 40), ("int64", -2 ** 63)])
+def test_an_index_outside_of_the_map_makes_its_map_nan(dtype: str, bad: int, channels: int) -> None:
+    """And memory outside of the map is neither read nor written: the emulator sees it."""
+    index = np.random.default_rng(0).integers(0, 6, (2, 2, 2, channels)).astype(dtype)
+    x = ints(2, 2, 2, channels, low=1)
+    here = pool_scatter(alpha.tensor(x), alpha.tensor(index), hw=(2, 3)).numpy()
+    index[1, 0, 1, 2] = bad
+    there = pool_scatter(alpha.tensor(x, device="cuda"), alpha.tensor(index, device="cuda"), hw=(2, 3)).numpy()
+    assert np.isnan(there[1, :, :, 2]).all() and np.isnan(there).sum() == 6
+    assert (there == here)[~np.isnan(there)].all()
+    read = pool_gather(alpha.tensor(here, device="cuda"), alpha.tensor(index, device="cuda")).numpy()
+    assert np.argwhere(np.isnan(read)).tolist() == [[1, 0, 1, 2]]

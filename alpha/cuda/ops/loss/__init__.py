@@ -25,8 +25,8 @@ from alpha.ops import loss as ops
 BLOCKS = 396  # of the forward pass, which take one row after the other: as many as an H100 holds at once
 _ROWS = "i64 rows, i64 classes, i32 width, f32 smoothing"
 _FORWARD = per_piece("loss.cu", "forward", "ptr logits, ptr labels, i32 long_labels, ptr loss, ptr block_loss, "
-                     f"ptr lse, {_ROWS}, f32 divisor")
-_LABELED = "ptr logits, ptr labels, i32 long_labels, ptr lse, ptr dx"
+                     f"ptr stats, {_ROWS}, f32 divisor")
+_LABELED = "ptr logits, ptr labels, i32 long_labels, ptr stats, ptr dx"
 _BACKWARD = per_piece("loss.cu", "backward", f"ptr g, i32 g_step, {_LABELED}, {_ROWS}, f32 scale")
 _BOUND = Kernel("loss_planes.cu", "gradient_bound", "ptr g, f32 scale, ptr header", threads=1)
 _PLANES = Kernel("loss_planes.cu", "gradient_planes", f"ptr g, {_LABELED}, ptr header, ptr lost_ranges, {_ROWS}, "
@@ -56,20 +56,20 @@ def label_cross_entropy_cuda(logits: Array, target: Array, *, label_smoothing: f
     rows, classes = logits.shape
     kind, grid, width = _rows(logits, SMALL_ROW)
     grid, each = max(1, min(grid, BLOCKS)), reduction == "none"  # the sum of no rows is made too
-    loss, lse = empty((rows,) if each else (), logits.dtype), empty((rows,), "float32")
+    loss, stats = empty((rows,) if each else (), logits.dtype), empty((3, rows), "float32")
     block_loss = None if each else empty((grid,), "float32")
-    _FORWARD[kind](grid, logits, target, target.dtype == "int64", loss, block_loss, lse, rows, classes, width,
+    _FORWARD[kind](grid, logits, target, target.dtype == "int64", loss, block_loss, stats, rows, classes, width,
                    label_smoothing, rows if reduction == "mean" else 1.0)
-    return loss, lse
+    return loss, stats
 
 
 @ops.cross_entropy_grad.impl("cuda")
-def cross_entropy_grad_cuda(g: Array, logits: Array, target: Array, lse: Array, *, label_smoothing: float,
+def cross_entropy_grad_cuda(g: Array, logits: Array, target: Array, stats: Array, *, label_smoothing: float,
                             reduction: str) -> Array:
     """See alpha.ops.loss; but a label outside [0, C) makes the gradient of its row NaN, and does not raise."""
     rows = logits.shape[0]
     scale = 1 / rows if rows and reduction == "mean" else 1.0
-    inputs, smoothing = (g, logits, target, lse), (label_smoothing, scale)
+    inputs, smoothing = (g, logits, target, stats), (label_smoothing, scale)
     if reduction != "none" and _may_wait(*inputs):
         memory = reserve(logits.shape)
         _BOUND(1, g, scale, memory.scale)
@@ -79,28 +79,28 @@ def cross_entropy_grad_cuda(g: Array, logits: Array, target: Array, lse: Array, 
     return dx
 
 
-def _may_wait(g: Array, logits: Array, target: Array, lse: Array) -> bool:
+def _may_wait(g: Array, logits: Array, target: Array, stats: Array) -> bool:
     """Tells whether the gradient is worth it: of a small one a single launch makes planes."""
     return (logits.dtype == "float32" and logits.shape[1] % 8 == 0 and logits.size > SMALL and planes_are_read()
-            and can_wait(g, logits, target, lse))
+            and can_wait(g, logits, target, stats))
 
 
-def _gradient(g: Array, logits: Array, target: Array, lse: Array, label_smoothing: float, scale: float, each: bool,
+def _gradient(g: Array, logits: Array, target: Array, stats: Array, label_smoothing: float, scale: float, each: bool,
               dx: Array) -> None:
     """Writes the elements.  each: whether there is a g for every row."""
     kind, grid, width = _rows(logits, 1)
-    _BACKWARD[kind](grid, g, each, logits, target, target.dtype == "int64", lse, dx, *logits.shape, width,
+    _BACKWARD[kind](grid, g, each, logits, target, target.dtype == "int64", stats, dx, *logits.shape, width,
                     label_smoothing, scale)
 
 
-def _write_gradient(g: Array, logits: Array, target: Array, lse: Array, label_smoothing: float, scale: float,
+def _write_gradient(g: Array, logits: Array, target: Array, stats: Array, label_smoothing: float, scale: float,
                     memory: Memory, planes: bool) -> None:
     """Writes planes, or elements; elements too where planes turn out not to hold them."""
     if not planes:
-        _gradient(g, logits, target, lse, label_smoothing, scale, False, memory.elements)
+        _gradient(g, logits, target, stats, label_smoothing, scale, False, memory.elements)
         return
     _, grid, width = _rows(logits, 1)
-    labeled, rows = (logits, target, target.dtype == "int64", lse, memory.elements), (*logits.shape, width)
+    labeled, rows = (logits, target, target.dtype == "int64", stats, memory.elements), (*logits.shape, width)
     _PLANES(min(grid, PLANE_WRITERS), g, *labeled, memory.scale, flag_counter(), *rows, label_smoothing, scale)
     _STORED(min(grid, GUARDED), g, *labeled, memory.flag, *rows, label_smoothing, scale)
 

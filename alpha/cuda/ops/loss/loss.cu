@@ -3,15 +3,18 @@
 //          dx[r, c] = g[r] * scale * (exp(x[r, c] - lse[r]) - (1 - s) * [c == label] - s / C)
 //          mask[r, c] = (c == label[r])
 // Layout:  logits (rows, C); a piece is 16 bytes of a row, or 1 element where C is not a multiple of that. Labels are
-//          int64 (long_labels), or int32.
+//          int64 (long_labels), or int32. stats (3, rows): the largest logit, lse - that, 1 - softmax at the label.
 // Passes:  a row stays in registers between the maximum and the sum if HELD pieces per thread suffice, else it is read
 //          again, from the cache. Blocks store the sum of their rows' losses; the last block to do so adds these up,
 //          in the order of the blocks whichever it is.
 // Labels:  outside [0, C): the row's loss and gradient are NaN, its mask is false, first_bad is the first such row.
-// Accuracy: the largest logit is subtracted before exp, so nothing overflows.
+// Accuracy: the largest logit is subtracted before exp, so nothing overflows, and kept apart from the rest
+//          of lse. What other classes than the label have is added up by itself. So no digits are lost.
 // Requires: 16-byte aligned tensors.
 // Threads: `width` threads, up to a warp or a whole block, per row; a block of `forward` takes every gridDim.x-th set
 //          of THREADS / width rows.
+#include <type_traits>
+
 #include "loss_gradient.cuh"
 
 // The pieces of a row that one thread takes: lane, lane + width, ... before `count`.
@@ -27,12 +30,12 @@ template <class T, int N> struct RowPieces {
     for (int k = 0; k < HELD; k++)
       if (lane + k * width < count) held[k] = load<N>(row + i64(lane + k * width) * N);
   }
-  // Merges f(x) of all elements x of them into v, those of a piece as a tree.
+  // Merges f(x, c) of all elements x, of class c, into v, those of a piece as a tree.
   template <class F, class Merge> __device__ __forceinline__ float fold(float v, const F &f, const Merge &merge) const {
-    const auto add = [&](const Lanes<N, T> &piece) {
+    const auto add = [&](const Lanes<N, T> &piece, unsigned k) {
       float w[N];
 #pragma unroll
-      for (int l = 0; l < N; l++) w[l] = f(value(piece, l));
+      for (int l = 0; l < N; l++) w[l] = f(value(piece, l), k * N + l);
 #pragma unroll
       for (int half = N / 2; half; half /= 2)
 #pragma unroll
@@ -42,10 +45,19 @@ template <class T, int N> struct RowPieces {
     if (all) {
 #pragma unroll
       for (int k = 0; k < HELD; k++)
-        if (lane + k * width < count) add(held[k]);
+        if (lane + k * width < count) add(held[k], lane + k * width);
+    } else if constexpr (std::is_same<Merge, Add>::value) {  // a long chain
+      ExactSum sum = {v, 0};
+#pragma unroll 2
+      for (unsigned k = lane; k < count; k += width) {
+        v = 0;
+        add(load<N>(row + i64(k) * N), k);
+        sum.add(v);
+      }
+      return sum.value();
     } else {
 #pragma unroll 2
-      for (unsigned k = lane; k < count; k += width) add(load<N>(row + i64(k) * N));
+      for (unsigned k = lane; k < count; k += width) add(load<N>(row + i64(k) * N), k);
     }
     return v;
   }
@@ -78,38 +90,43 @@ __device__ __forceinline__ bool is_last_block() {
 // block_loss null: loss[row]; else loss = the sum over all rows / divisor
 template <class T, int N>
 __device__ __forceinline__ void forward(const T *__restrict__ logits, const void *labels, int long_labels, T *loss,
-                                        float *block_loss, float *lse, i64 rows, i64 classes, int width,
+                                        float *block_loss, float *stats, i64 rows, i64 classes, int width,
                                         float smoothing, float divisor) {
   const int rows_at_once = THREADS / width, lane = threadIdx.x % width;
-  float mine = 0;
+  double mine = 0;  // of many rows
   for (i64 first = i64(blockIdx.x) * rows_at_once; first < rows; first += i64(gridDim.x) * rows_at_once) {
     const i64 row = first + threadIdx.x / width;
     const T *x = logits + row * classes;
     const bool leads = lane == 0 && row < rows;
-    const i64 label = leads ? label_of(labels, long_labels, row) : -1;
+    const i64 label = row < rows ? label_of(labels, long_labels, row) : -1;
     const RowPieces<T, N> pieces(x, lane, width, row < rows ? classes / N : 0);
-    float largest = pieces.fold(-INFINITY, [](float v) { return v; }, Larger());
+    float largest = pieces.fold(-INFINITY, [](float v, unsigned) { return v; }, Larger());
     largest = fold_row(largest, width, Larger());
     const bool known = 0 <= label && label < classes;
     T at_label;  // on its way while the sum is made
-    if (known) at_label = x[label];
-    float sum = pieces.fold(0, [&](float v) { return exp_for<T>(v - largest); }, Add()), below = 0;
-    sum = fold_row(sum, width, Add());
+    if (known && leads) at_label = x[label];
+    const unsigned labelled = known ? unsigned(label) : ~0u;
+    const auto share = [&](float v, unsigned c) { return c == labelled ? 0 : exp_for<T>(v - largest); };
+    const float others = fold_row(pieces.fold(0, share, Add()), width, Add());
+    float below = 0;
     if (smoothing > 0) {
-      below = pieces.fold(0, [&](float v) { return v - largest; }, Add());
+      below = pieces.fold(0, [&](float v, unsigned) { return v - largest; }, Add());
       below = fold_row(below, width, Add());
     }
     if (!leads) continue;
-    const float log_sum = logf(sum);
-    float v = known ? log_sum - (1 - smoothing) * (to_float(at_label) - largest) : NAN;
+    const float away = known ? to_float(at_label) - largest : NAN, sum = known ? others + exp_for<T>(away) : others;
+    const float log_sum = away == 0 ? log1pf(others) : logf(sum);
+    float v = log_sum - (1 - smoothing) * away;
     if (smoothing > 0) v -= smoothing * (below / classes);
-    lse[row] = largest + log_sum;
+    stats[row] = largest;
+    stats[rows + row] = log_sum;
+    stats[2 * rows + row] = others / sum;
     if (!block_loss) loss[row] = from_float<T>(v);
     mine += v;
   }
   if (!block_loss) return;
   mine = fold_group(mine, THREADS, Add());
-  if (threadIdx.x == 0) block_loss[blockIdx.x] = mine;
+  if (threadIdx.x == 0) block_loss[blockIdx.x] = float(mine);
   if (!is_last_block()) return;
   double total = 0;
   for (unsigned k = threadIdx.x; k < gridDim.x; k += THREADS) total += block_loss[k];
@@ -120,15 +137,15 @@ __device__ __forceinline__ void forward(const T *__restrict__ logits, const void
 #define ENTRY(name, blocks) extern "C" __global__ void __launch_bounds__(THREADS, blocks) name
 #define PIECES(T, suffix, N) \
   ENTRY(forward##suffix, 3)(const T *logits, const void *labels, int long_labels, T *loss, float *block_loss, \
-                            float *lse, i64 rows, i64 classes, int width, float smoothing, float divisor) { \
-    forward<T, N>(logits, labels, long_labels, loss, block_loss, lse, rows, classes, width, smoothing, divisor); \
+                            float *stats, i64 rows, i64 classes, int width, float smoothing, float divisor) { \
+    forward<T, N>(logits, labels, long_labels, loss, block_loss, stats, rows, classes, width, smoothing, divisor); \
   } \
   ALPHA_KERNEL(forward##suffix) \
   ENTRY(backward##suffix, 4)(const T *g, int g_step, const T *logits, const void *labels, int long_labels, \
-                             const float *lse, T *dx, i64 rows, i64 classes, int width, float smoothing, \
+                             const float *stats, T *dx, i64 rows, i64 classes, int width, float smoothing, \
                              float scale) { \
     const i64 row = i64(blockIdx.x) * (THREADS / width) + threadIdx.x / width; \
-    const LossRows<T> all = {g, g_step, logits, labels, long_labels, lse, classes, width, smoothing, scale}; \
+    const LossRows<T> all = {g, g_step, logits, labels, long_labels, stats, rows, classes, width, smoothing, scale}; \
     if (row < rows) gradient_of_row<T, N>(all, row, [&](const float (&v)[N], i64 i) { store_floats(dx + i, v); }); \
   } \
   ALPHA_KERNEL(backward##suffix)

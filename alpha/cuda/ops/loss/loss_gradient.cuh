@@ -13,8 +13,8 @@ template <class T> struct LossRows {
   const T *logits;
   const void *labels;
   int long_labels;
-  const float *lse;
-  i64 classes;
+  const float *stats;  // (3, rows): the largest logit, lse - that, 1 - softmax at the label
+  i64 rows, classes;
   int width;  // threads of a row
   float smoothing, scale;
 };
@@ -25,7 +25,8 @@ __device__ __forceinline__ void gradient_of_row(const LossRows<T> &t, i64 row, c
   constexpr int AHEAD = 4;
   const T *x = t.logits + row * t.classes;
   const i64 label = label_of(t.labels, t.long_labels, row);
-  const float off = t.smoothing / t.classes, shift = t.lse[row];
+  const float off = t.smoothing / t.classes, largest = t.stats[row], log_sum = t.stats[t.rows + row],
+              at_label = t.smoothing - t.stats[2 * t.rows + row];
   const float factor = 0 <= label && label < t.classes ? to_float(t.g[row * t.g_step]) * t.scale : NAN;
   const i64 step = i64(t.width) * N;
   for (i64 first = threadIdx.x % t.width * N; first < t.classes; first += AHEAD * step) {
@@ -39,11 +40,11 @@ __device__ __forceinline__ void gradient_of_row(const LossRows<T> &t, i64 row, c
       if (c >= t.classes) break;
       float v[N];
 #pragma unroll
-      for (int k = 0; k < N; k++) v[k] = exp_for<T>(value(pieces[p], k) - shift);
+      for (int k = 0; k < N; k++) v[k] = exp_for<T>(value(pieces[p], k) - largest - log_sum);
       if (c <= label && label < c + N) {
 #pragma unroll
         for (int k = 0; k < N; k++)
-          if (k == static_cast<int>(label - c)) v[k] -= 1 - t.smoothing;
+          if (k == static_cast<int>(label - c)) v[k] = at_label;
       }
 #pragma unroll
       for (int k = 0; k < N; k++) v[k] = factor * (v[k] - off);

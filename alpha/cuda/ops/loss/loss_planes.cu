@@ -22,21 +22,21 @@ __device__ __forceinline__ void gradient_of_rows(const LossRows<float> &all, i64
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 4)
-gradient_planes(const float *g, const float *logits, const void *labels, int long_labels, const float *lse, void *dx,
+gradient_planes(const float *g, const float *logits, const void *labels, int long_labels, const float *stats, void *dx,
                 OperandHeader *header, int *lost_ranges, i64 rows, i64 classes, int width, float smoothing,
                 float scale) {
   PlaneWriter out(dx, rows * classes, header);
-  gradient_of_rows({g, 0, logits, labels, long_labels, lse, classes, width, smoothing, scale}, rows,
+  gradient_of_rows({g, 0, logits, labels, long_labels, stats, rows, classes, width, smoothing, scale}, rows,
                    [&](const float (&v)[4], i64 i) { out.put(v, i); });
   out.finish(header, lost_ranges);
 }
 ALPHA_KERNEL(gradient_planes)
 
 extern "C" __global__ void __launch_bounds__(THREADS, 4)
-gradient_stored(const float *g, const float *logits, const void *labels, int long_labels, const float *lse, float *dx,
+gradient_stored(const float *g, const float *logits, const void *labels, int long_labels, const float *stats, float *dx,
                 const int *flag, i64 rows, i64 classes, int width, float smoothing, float scale) {
   if (!*flag) return;
-  gradient_of_rows({g, 0, logits, labels, long_labels, lse, classes, width, smoothing, scale}, rows,
+  gradient_of_rows({g, 0, logits, labels, long_labels, stats, rows, classes, width, smoothing, scale}, rows,
                    [&](const float (&v)[4], i64 i) { store_floats(dx + i, v); });
 }
 ALPHA_KERNEL(gradient_stored)

@@ -30,7 +30,7 @@ from alpha.cuda.lazy.operand import flag_counter, planes_are_read
 from alpha.cuda.lazy.tile_statistics import take
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
-from alpha.cuda.runtime.walk import BLOCKS, THREADS, WALK, Walk, ceil_div, per_piece, walk
+from alpha.cuda.runtime.walk import BLOCKS, LONGEST, THREADS, WALK, Walk, ceil_div, per_piece, walk
 from alpha.ops import norm as ops
 
 Arrays = tuple[Array, ...]
@@ -78,15 +78,17 @@ _GRADIENT_PLANES = {relu: _planes("gradient_planes" + "_relu" * relu, f"ptr g, p
 # ---- batch norm ------------------------------------------------------------------------------------------------------
 
 
+CHAIN = 16           # rows whose gradients a thread adds up in one chain of float32
 WRITERS = 8 * BLOCKS  # blocks of a pass that writes and sums nothing: short ones, so that none is late at the end
 
 
 @lru_cache(maxsize=1024)
-def _matrix(shape: Shape, dtype: str, blocks: int = BLOCKS) -> tuple[int, tuple[str, bool], Walk]:
+def _matrix(shape: Shape, dtype: str, blocks: int = BLOCKS,
+            longest: int = LONGEST) -> tuple[int, tuple[str, bool], Walk]:
     """Returns the number of rows, which kernels read them, and how."""
     rows, channels = prod(shape[:-1]), shape[-1]
     lanes = lanes_of(channels, dtype)
-    return rows, (dtype, lanes > 1), walk(rows, channels // lanes, blocks)
+    return rows, (dtype, lanes > 1), walk(rows, channels // lanes, blocks, longest)
 
 
 def lanes_of(channels: int, dtype: str) -> int:
@@ -195,7 +197,7 @@ def _apply(x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd:
 def batch_norm_grad_cuda(g: Array, x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd: Array, *,
                          activation: str | None) -> Arrays:
     flush_gradients()
-    rows, kind, w = _matrix(x.shape, x.dtype)
+    rows, kind, w = _matrix(x.shape, x.dtype, longest=CHAIN)
     relu, channels = activation == "relu", mean.shape
     memory = reserve(x.shape) if _may_wait(x, g, gamma, beta, mean, istd) else None
     dgamma, dbeta = empty(channels, "float32"), empty(channels, "float32")

@@ -17,6 +17,14 @@
 //          and in 16 bits; 8 or 16 elements per thread, and one to three rows in flight, 84 to 90 %.
 #include "thread_pieces.cuh"
 
+template <int N> __device__ __forceinline__ float sum_of(float (&v)[N]) {  // as a tree; v is lost
+#pragma unroll
+  for (int half = N / 2; half; half /= 2)
+#pragma unroll
+    for (int k = 0; k < half; k++) v[k] += v[k + half];
+  return v[0];
+}
+
 template <class T, int N>
 __device__ __forceinline__ void normalize(const T *__restrict__ x, const Parameter<T> &gamma, const Parameter<T> &beta,
                                           T *__restrict__ y, float *mean, float *istd, float eps, i64 rows, i64 n,
@@ -37,15 +45,15 @@ __device__ __forceinline__ void normalize(const T *__restrict__ x, const Paramet
   each([&](int j, i64) {
     float v[N];
     unpack(v, held[j]);
-#pragma unroll
-    for (int k = 0; k < N; k++) sum += v[k];
+    sum += sum_of(v);
   });
   const float middle = fold_group(sum, width, Add()) / n;
   each([&](int j, i64) {
     float v[N];
     unpack(v, held[j]);
 #pragma unroll
-    for (int k = 0; k < N; k++) squares += (v[k] - middle) * (v[k] - middle);
+    for (int k = 0; k < N; k++) v[k] = (v[k] - middle) * (v[k] - middle);
+    squares += sum_of(v);
   });
   squares = fold_group(squares, width, Add());
   const float root = 1 / sqrtf(squares / n + eps);
@@ -72,17 +80,21 @@ __device__ __forceinline__ void normalize_long(const T *__restrict__ x, const Pa
   const i64 row = blockIdx.x;
   x += row * n, y += row * n;
   Moments s = {0, 0, 0};
+  for (i64 first = threadIdx.x * N; first < n;) {
+    Moments some = {0, 0, 0};  // a chain of merged pieces, and a chain of these: both short
 #pragma unroll 2
-  for (i64 column = threadIdx.x * N; column < n; column += THREADS * N) {
-    float v[N];
-    Parameter<T>::template get<N>(v, x + column);
-    Moments of = {0, 0, N};
+    for (int j = 0; j < 32 && first < n; j++, first += THREADS * N) {
+      float v[N];
+      Parameter<T>::template get<N>(v, x + first);
+      Moments of = {0, 0, N};
 #pragma unroll
-    for (int k = 0; k < N; k++) of.mean += v[k];
-    of.mean *= 1.0f / N;
+      for (int k = 0; k < N; k++) of.mean += v[k];
+      of.mean *= 1.0f / N;
 #pragma unroll
-    for (int k = 0; k < N; k++) of.m2 += (v[k] - of.mean) * (v[k] - of.mean);
-    s = merge_moments(s, of);
+      for (int k = 0; k < N; k++) of.m2 += (v[k] - of.mean) * (v[k] - of.mean);
+      some = merge_moments(some, of);
+    }
+    s = merge_moments(s, some);
   }
   s = fold_group(s, THREADS, MergeMoments());
   const float middle = s.mean, root = 1 / sqrtf(s.m2 / n + eps);

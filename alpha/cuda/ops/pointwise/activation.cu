@@ -1,5 +1,6 @@
 // What:     activations, and their gradients from g, the gradient of y; one line per op
 // Source:   gelu: arXiv 1606.08415; elu: 1511.07289; hardswish: 1905.02244
+// NaN:      no comparison holds, which chooses the piece of a gradient; docs/numerics.md has the table
 // Layout:   flat, C-contiguous; see elementwise.cuh for the thread map
 #include "elementwise.cuh"
 
@@ -21,12 +22,12 @@ struct Normal {
   __device__ __forceinline__ float gelu_slope(float x) const { return fmaf(x * 0.39894228f, bell, distribution); }
 };
 __device__ __forceinline__ float silu_slope(float x, float p) { return p * (1 + x * (1 - p)); }
-__device__ __forceinline__ float hardswish_slope(float x) { return x >= 3 ? 1 : x * (1 / 3.0f) + 0.5f; }
+__device__ __forceinline__ float hardswish_slope(float x) { return x < 3 ? x * (1 / 3.0f) + 0.5f : 1; }
 
 // ---- piecewise linear -----------------------------------------------------------------------------------------------
 
 MAP1(relu, x, larger(x, 0.0f))
-MAP2(relu_grad, g, y, y > 0 ? g : 0)
+MAP2(relu_grad, g, y, y <= 0 ? 0 : g)
 MAP1(relu6, x, smaller(larger(x, 0.0f), 6.0f))
 MAP2(relu6_grad, g, y, y <= 0 || y >= 6 ? 0 : g)
 MAP1(leaky_relu, x, x > 0 ? x : slope * x, float slope)
@@ -43,7 +44,7 @@ MAP2(silu_grad, g, x, silu_slope(x, logistic(x)) * g)
 MAP1(gelu, x, x * Normal(x).distribution)
 MAP2(gelu_grad, g, x, Normal(x).gelu_slope(x) * g)
 MAP1(elu, x, x > 0 ? x : alpha * expm1f(x), float alpha)
-MAP2(elu_grad, g, x, x > 0 ? g : alpha * expf(x) * g, float alpha)
+MAP2(elu_grad, g, x, x <= 0 ? alpha * expf(x) * g : g, float alpha)
 MAP1(softplus, x, fmaxf(x, 0) + log1pf(expf(-fabsf(x))))
 MAP2(softplus_grad, g, x, logistic(x) * g)
 MAP1(hardswish, x, smaller(larger(x + 3, 0.0f), 6.0f) * x / 6)

@@ -104,46 +104,53 @@ __device__ __forceinline__ void global_avg_pool(const T *x, T *y, int pixels, in
   const i64 image = blockIdx.x / tiles;
   const bool mine = row < step && column < packets;
   const T *from = x + (image * pixels * packets + column) * V;
-  float sum[V] = {};
+  ExactSum sum[V] = {};
   for (int first = mine ? row : pixels; first < pixels; first += AHEAD * step) {
     Lanes<V, T> items[AHEAD];
 #pragma unroll
     for (int k = 0; k < AHEAD; k++)
       if (first + k * step < pixels) items[k] = load<V>(from + static_cast<i64>(first + k * step) * packets * V);
 #pragma unroll
-    for (int k = 0; k < AHEAD; k++)
-      if (first + k * step < pixels)
-#pragma unroll
-        for (int l = 0; l < V; l++) sum[l] += value(items[k], l);
+    for (int l = 0; l < V; l++) {
+      const auto term = [&](int k) { return first + k * step < pixels ? value(items[k], l) : 0.0f; };
+      sum[l].add((term(0) + term(1)) + (term(2) + term(3)));
+    }
   }
   Walk walk = {};
   walk.width = width;
   walk.step = step;
-  fold_rows<V>(sum, walk, Add());
+  fold_rows<V>(sum, walk, MergeSums());
   if (row > 0 || !mine) return;
+  float mean[V];
 #pragma unroll
-  for (int l = 0; l < V; l++) sum[l] /= pixels;
-  store_floats(y + (image * packets + column) * V, sum);
+  for (int l = 0; l < V; l++) mean[l] = sum[l].value() / pixels;
+  store_floats(y + (image * packets + column) * V, mean);
 }
 
-// y[n, oh, ow, c] = x[n, index[n, oh, ow, c], c]
+// y[n, oh, ow, c] = x[n, index[n, oh, ow, c], c]; NaN where the index is outside of the map
 template <int V, class T, class Index>
 __device__ __forceinline__ void pool_gather(const Pool &p, int k, const T *x, const Index *index, T *y) {
   const Site s = site_of<V>(p, p.h.out, p.w.out, k);
+  const i64 pixels = static_cast<i64>(p.h.in.n) * p.w.in.n;
   for (int image = s.image; image < p.images; image += p.apart) {
     const T *from = x + p.input_image(image) + s.c;
     const i64 at = p.output_image(image) + p.output_at(s.row, s.column) + s.c;
     const Lanes<V, Index> positions = load<V>(index + at);
     Lanes<V, T> lanes;
 #pragma unroll
-    for (int l = 0; l < V; l++) lanes.v[l] = from[static_cast<i64>(positions.v[l]) * p.channels + l];
+    for (int l = 0; l < V; l++) {
+      const i64 position = positions.v[l];
+      const bool inside = 0 <= position && position < pixels;
+      lanes.v[l] = inside ? from[position * p.channels + l] : from_float<T>(NAN);
+    }
     store(y + at, lanes);
   }
 }
 
 constexpr int POSITIONS = 32, WARPS = THREADS / 32;
 
-// y[n, i, c] = sum of x[n, k, c] over all k, ascending, with index[n, k, c] == i. Others are left out.
+// y[n, i, c] = sum of x[n, k, c] over all k, ascending, with index[n, k, c] == i. An index outside of the map makes all
+// of y[n, :, c] NaN.
 // A lane has one column (n, c), a warp POSITIONS of its positions: it reads all indices of its columns, and adds what
 // falls among its positions in shared memory, where no other thread meets it.
 template <class T, class Index>
@@ -156,13 +163,15 @@ __device__ __forceinline__ void pool_scatter(const T *x, const Index *index, T *
   if (column >= columns || mine <= 0) return;
   const i64 image = column / channels, c = column % channels;
   for (int i = 0; i < mine; i++) map[warp][i][lane] = 0;
+  bool bad = false;
 #pragma unroll 4
   for (int k = 0; k < outputs; k++) {
-    const i64 at = (image * outputs + k) * channels + c, i = static_cast<i64>(index[at]) - begin;
+    const i64 at = (image * outputs + k) * channels + c, position = index[at], i = position - begin;
+    bad |= position < 0 || position >= positions;
     if (0 <= i && i < mine) map[warp][i][lane] += to_float(x[at]);
   }
   for (int i = 0; i < mine; i++)
-    y[(image * positions + begin + i) * channels + c] = from_float<T>(map[warp][i][lane]);
+    y[(image * positions + begin + i) * channels + c] = from_float<T>(bad ? NAN : map[warp][i][lane]);
 }
 
 // name_<dtype> takes packets, name_scalar_<dtype> one element per thread.

@@ -177,13 +177,16 @@ __device__ __forceinline__ void avg_pool(const Pool &p, int k, const X &x, Y &&y
   const Divisor divisor = p.divisor ? p.one_divisor() : p.own_divisor(s.row, s.column);
   for (int image = s.image; image < p.images; image += p.apart) {
     const i64 from = p.input_image(image) + s.c;
-    float sum[V] = {};
+    ExactSum exact[V] = {};
     for_each_pixel<4>(
         rows, columns, [&](int row, int column) { return x.load(from + p.input_at(row, column)); },
         [&](const typename X::Piece &item, int, int) {
 #pragma unroll
-          for (int l = 0; l < V; l++) sum[l] += x.at(item, l);
+          for (int l = 0; l < V; l++) exact[l].add(x.at(item, l));
         });
+    float sum[V];
+#pragma unroll
+    for (int l = 0; l < V; l++) sum[l] = exact[l].value();
     divisor.divide(sum);
     y.put(sum, p.output_image(image) + p.output_at(s.row, s.column) + s.c);
   }

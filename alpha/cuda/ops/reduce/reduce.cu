@@ -2,8 +2,9 @@
 // Layout:  x is contiguous, so `inner` = 1 reduces rows, `outer` = 1 columns.
 // Passes:  where there are few results, r is cut into chunks, whose states go to partial[result][chunk]; `combine`
 //          merges those. The number of chunks follows from the shape, so the order of merging does too.
-// Accuracy: a thread merges the elements of a piece pairwise, then piece after piece, few of them as chunks are short;
-//          threads and chunks are merged as a tree. Integers are summed in 64 bits.
+// Accuracy: a thread merges the elements of a few pieces pairwise, then adds what it gets to a sum that keeps what
+//          rounding leaves out of it, as threads and chunks do. Distances for a variance are from the first element of a
+//          result, which takes large means out. Integers are summed in 64 bits.
 // Requires: 16-byte aligned tensors.
 // Threads: rows: a group of `width` threads per chunk; columns: see reduce.cuh.
 #include <limits>
@@ -29,16 +30,27 @@ template <class T> __device__ __forceinline__ T narrowed(Wide<T> v) {
   else return T(v);
 }
 
-// ---- folds: State of one element, of no element, of two states; and the result
+// ---- folds: State of one element, whose result begins with the element `origin`, of no element, of two states (join:
+// of a few elements), and the result.
 
 template <class T> struct Sum {
-  using State = If<FLOATING<T>, float, i64>;
+  using State = If<FLOATING<T>, ExactSum, i64>;
   using Result = If<FLOATING<T>, T, i64>;
-  static __device__ State none() { return 0; }
-  static __device__ State of(T v, i64) { return widened(v); }
-  static __device__ State merge(State a, State b) { return a + b; }
-  static __device__ Result result(State s, float divisor) {
-    if constexpr (FLOATING<T>) return from_float<T>(s / divisor);
+  static __device__ State none() { return {}; }
+  static __device__ State of(T v, i64, float) {
+    if constexpr (FLOATING<T>) return {to_float(v), 0};
+    else return v;
+  }
+  static __device__ State join(const State &a, const State &b) {
+    if constexpr (FLOATING<T>) return {a.sum + b.sum, 0};
+    else return a + b;
+  }
+  static __device__ State merge(const State &a, const State &b) {
+    if constexpr (FLOATING<T>) return merge_sums(a, b);
+    else return a + b;
+  }
+  static __device__ Result result(const State &s, float divisor) {
+    if constexpr (FLOATING<T>) return from_float<T>(s.value() / divisor);
     else return s;
   }
 };
@@ -50,8 +62,9 @@ template <class T, bool LARGEST> struct Extremum {  // NaN wins
     if constexpr (FLOATING<T>) return LARGEST ? -INFINITY : INFINITY;
     else return LARGEST ? LEAST<State> : MOST<State>;
   }
-  static __device__ State of(T v, i64) { return widened(v); }
+  static __device__ State of(T v, i64, float) { return widened(v); }
   static __device__ State merge(State a, State b) { return a != a || (LARGEST ? a >= b : a <= b) ? a : b; }
+  static __device__ State join(State a, State b) { return merge(a, b); }
   static __device__ Result result(State s, float) { return narrowed<T>(s); }
 };
 template <class T> using Max = Extremum<T, true>;
@@ -65,7 +78,8 @@ template <class T> struct ArgMax {  // NaN wins, and the first of equals
   using State = Indexed<Wide<T>>;
   using Result = i64;
   static __device__ State none() { return {Max<T>::none(), MOST<i64>}; }
-  static __device__ State of(T v, i64 index) { return {widened(v), index}; }
+  static __device__ State of(T v, i64 index, float) { return {widened(v), index}; }
+  static __device__ State join(const State &a, const State &b) { return merge(a, b); }
   static __device__ State merge(State a, State b) {
     const bool nan_a = a.value != a.value, nan_b = b.value != b.value;
     const bool equal = a.value == b.value || (nan_a && nan_b);
@@ -78,10 +92,14 @@ template <class T> struct Var {  // divisor: count - correction
   using State = Moments;
   using Result = T;
   static __device__ State none() { return {0, 0, 0}; }
-  static __device__ State of(T v, i64) { return {to_float(v), 0, 1}; }
-  static __device__ State merge(State a, State b) { return merge_moments(a, b); }
+  static __device__ State of(T v, i64, float origin) { return {to_float(v) - origin, 0, 1}; }
+  static __device__ State merge(const State &a, const State &b) { return merge_moments(a, b); }
+  static __device__ State join(const State &a, const State &b) { return merge(a, b); }
   static __device__ Result result(State s, float divisor) { return from_float<T>(s.m2 / divisor); }
 };
+
+template <class Fold> constexpr bool SMALL = sizeof(typename Fold::State) <= sizeof(Moments);
+template <class Fold> constexpr bool SHIFTED = std::is_same<typename Fold::State, Moments>::value;
 
 template <class Fold> struct Merge {
   using State = typename Fold::State;
@@ -90,9 +108,22 @@ template <class Fold> struct Merge {
 
 // The state of v[0], .., v[N - 1], of which the first one has the given index; merged as a tree.
 template <class Fold, int N, class T>
-__device__ __forceinline__ typename Fold::State fold_piece(const T *v, i64 index) {
-  if constexpr (N == 1) return Fold::of(v[0], index);
-  else return Fold::merge(fold_piece<Fold, N / 2>(v, index), fold_piece<Fold, N / 2>(v + N / 2, index + N / 2));
+__device__ __forceinline__ typename Fold::State fold_piece(const T *v, i64 index, float origin) {
+  if constexpr (N == 1) return Fold::of(v[0], index, origin);
+  else return Fold::join(fold_piece<Fold, N / 2>(v, index, origin),
+                         fold_piece<Fold, N / 2>(v + N / 2, index + N / 2, origin));
+}
+
+// s and of(0), .., of(3); these as a tree, but where that is of no use to the result, and takes registers
+template <class Fold, class Of>
+__device__ __forceinline__ typename Fold::State merge_four(typename Fold::State s, const Of &of) {
+  if constexpr (SMALL<Fold>) {
+    return Fold::merge(s, Fold::join(Fold::join(of(0), of(1)), Fold::join(of(2), of(3))));
+  } else {
+#pragma unroll
+    for (int k = 0; k < 4; k++) s = Fold::merge(s, of(k));
+    return s;
+  }
 }
 
 // ---- rows: aligned says that every row and chunk starts at a multiple of 16 bytes
@@ -108,21 +139,21 @@ __device__ __forceinline__ void rows(const T *__restrict__ x, typename Fold::Sta
   const i64 begin = item % chunks * chunk, end = !mine ? begin : begin + chunk < count ? begin + chunk : count;
   const T *row = x + item / chunks * count;
   const i64 whole = aligned ? end - (end - begin) % L : begin;  // pieces of L end here
+  const float origin = SHIFTED<Fold> && mine && count > 0 ? static_cast<float>(widened(row[0])) : 0;
   typename Fold::State s = Fold::none();
   i64 k = begin + lane * L;
   for (; k + (AHEAD - 1) * width * L < whole; k += AHEAD * width * L) {
     Packet<T> packet[AHEAD];
 #pragma unroll
     for (int p = 0; p < AHEAD; p++) packet[p] = load16(row + k + p * width * L);
-#pragma unroll
-    for (int p = 0; p < AHEAD; p++) s = Fold::merge(s, fold_piece<Fold, L>(packet[p].v, k + p * width * L));
+    s = merge_four<Fold>(s, [&](int p) { return fold_piece<Fold, L>(packet[p].v, k + p * width * L, origin); });
   }
   for (; k < whole; k += width * L) {
     const Packet<T> packet = load16(row + k);
-    s = Fold::merge(s, fold_piece<Fold, L>(packet.v, k));
+    s = Fold::merge(s, fold_piece<Fold, L>(packet.v, k, origin));
   }
 #pragma unroll 4
-  for (k = whole + lane; k < end; k += width) s = Fold::merge(s, Fold::of(row[k], k));
+  for (k = whole + lane; k < end; k += width) s = Fold::merge(s, Fold::of(row[k], k, origin));
   s = fold_group(s, width, Merge<Fold>());
   if (lane || !mine) return;
   if (partial) partial[item] = s;
@@ -146,6 +177,12 @@ __device__ __forceinline__ void columns(const Source &source, typename Fold::Sta
   const i64 stride = inner * N;
   const i64 first = (at.column / inner * w.rows * inner + at.column % inner) * N;
   typename Fold::State s[N];
+  float origin[N] = {};
+  if (SHIFTED<Fold> && at.begin < at.end) {
+    const auto piece = source.load(first);
+#pragma unroll
+    for (int lane = 0; lane < N; lane++) origin[lane] = static_cast<float>(widened(source.at(piece, lane)));
+  }
 #pragma unroll
   for (int lane = 0; lane < N; lane++) s[lane] = Fold::none();
   i64 r = at.begin;
@@ -154,15 +191,16 @@ __device__ __forceinline__ void columns(const Source &source, typename Fold::Sta
 #pragma unroll
     for (int k = 0; k < AHEAD; k++) piece[k] = source.load(first + (r + k * w.step) * stride);
 #pragma unroll
-    for (int k = 0; k < AHEAD; k++)
-#pragma unroll
-      for (int lane = 0; lane < N; lane++)
-        s[lane] = Fold::merge(s[lane], Fold::of(source.at(piece[k], lane), r + k * w.step));
+    for (int lane = 0; lane < N; lane++) {
+      const auto of = [&](int k) { return Fold::of(source.at(piece[k], lane), r + k * w.step, origin[lane]); };
+      s[lane] = merge_four<Fold>(s[lane], of);
+    }
   }
   for (; r < at.end; r += w.step) {
     const auto piece = source.load(first + r * stride);
 #pragma unroll
-    for (int lane = 0; lane < N; lane++) s[lane] = Fold::merge(s[lane], Fold::of(source.at(piece, lane), r));
+    for (int lane = 0; lane < N; lane++)
+      s[lane] = Fold::merge(s[lane], Fold::of(source.at(piece, lane), r, origin[lane]));
   }
   fold_rows<N>(s, w, Merge<Fold>());
   if (threadIdx.x >= w.width || at.column >= w.columns) return;
@@ -222,7 +260,7 @@ NUMBERS(u8, uint8)
 NUMBERS(i32, int32)
 NUMBERS(i64, int64)
 
-ENTRY(sum_columns_of_planes)(const void *x, const OperandHeader *header, float *partial, float *y, i64 inner,
+ENTRY(sum_columns_of_planes)(const void *x, const OperandHeader *header, ExactSum *partial, float *y, i64 inner,
                              float divisor, const Walk w) {
   const Stored stored(x, header, w.rows * w.columns * 4);
   columns<Sum<float>, 4>(stored, partial, y, inner, divisor, w);

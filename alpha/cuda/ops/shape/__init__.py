@@ -10,6 +10,7 @@ from alpha.cuda.ops.pointwise import convert, filled
 from alpha.cuda.ops.pointwise.layout import layout_type, merged, packed, strides_of
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
+from alpha.errors import ShapeError, message
 from alpha.ops import shape as ops
 
 Axes = ops.Axes
@@ -214,6 +215,8 @@ def pad_cuda(x: Array, *, widths: tuple[tuple[int, int], ...], value: float) -> 
 def take_cuda(x: Array, index: Array) -> Array:
     index = index if index.dtype == "int64" else convert(index, "int64")
     y = empty(index.shape + x.shape[1:], x.dtype)
+    if y.size and not x.shape[0]:
+        raise ShapeError(message("take", f"x has shape {x.shape}, no row to take", "pass an x with rows"))
     if y.size:
         nbytes = y.nbytes // index.size  # of a row
         unit = min(16, nbytes & -nbytes)

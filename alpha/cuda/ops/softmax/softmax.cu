@@ -4,52 +4,64 @@
 // Threads:  inner = 1: the blockDim.x threads of a row (a warp, or the block) share it, blockDim.y rows per block.
 //           else: a thread per (outer, inner), so that neighbours read neighbouring elements.
 //           Two passes over the axis: the sums, then y; a short row stays in registers in between.
+// Accuracy: sums keep what rounding leaves out of them (moments.cuh), so that the length of the axis costs no digits.
 #include <float.h>
 
 #include "lanes.cuh"
+#include "moments.cuh"
 
 constexpr int THREADS = 256;
 constexpr int HELD = 32;  // elements of a row that a thread keeps in registers between the passes
 
 // Each fold: a State of the first pass, add(state, a, b), merge(state, state), and y from the total. a is x or g, b y.
-// Where a whole row is at hand, start(its maximum) and add_below(state, a, b), which trusts that maximum.
+// Where a whole row is at hand, start(its maximum) and the term of (a, b), which trusts that maximum, for add_term.
 template <class T, bool LOG> struct Forward {
   static constexpr bool BOTH = false;
   struct State {
-    float max = -FLT_MAX, sum = 0;  // -FLT_MAX: a row may begin with -inf
+    float max = -FLT_MAX;  // a row may begin with -inf
+    ExactSum sum = {0, 0};
   };
-  __device__ static State start(float max) { return {max, 0}; }
+  __device__ static State start(float max) { return {max, {0, 0}}; }
   __device__ static State add(State s, float x, float) {
     const float e = exp_for<T>(-fabsf(x - s.max));
-    return x > s.max ? State{x, s.sum * e + 1} : State{s.max, s.sum + e};
+    if (x > s.max) {
+      s = {x, {s.sum.sum * e, s.sum.rest * e}};
+      s.sum.add(1);
+    } else {
+      s.sum.add(e);
+    }
+    return s;
   }
-  __device__ static State add_below(State s, float x, float) { return {s.max, s.sum + exp_for<T>(x - s.max)}; }
+  __device__ static float term(const State &s, float x, float) { return exp_for<T>(x - s.max); }
   __device__ static State merge(const State &a, const State &b) {
-    const float max = fmaxf(a.max, b.max);
-    return {max, a.sum * exp_for<T>(a.max - max) + b.sum * exp_for<T>(b.max - max)};
+    const float max = fmaxf(a.max, b.max), of_a = exp_for<T>(a.max - max), of_b = exp_for<T>(b.max - max);
+    return {max, merge_sums({a.sum.sum * of_a, a.sum.rest * of_a}, {b.sum.sum * of_b, b.sum.rest * of_b})};
   }
   // The maximum, and what to multiply by or to subtract. A maximum of inf makes all NaN, as x - max would.
   __device__ static State total(const State &s) {
-    const float sum = s.sum + (s.max - s.max);
-    return {s.max, LOG ? logf(sum) : 1 / sum};
+    const float sum = s.sum.value() + (s.max - s.max);
+    return {s.max, {LOG ? logf(sum) : 1 / sum, 0}};
   }
   __device__ static float result(const State &s, float x, float) {
-    return LOG ? x - s.max - s.sum : exp_for<T>(x - s.max) * s.sum;
+    return LOG ? x - s.max - s.sum.sum : exp_for<T>(x - s.max) * s.sum.sum;
   }
 };
 
 template <class T, bool LOG> struct Gradient {
   static constexpr bool BOTH = true;
   struct State {
-    float sum = 0;
+    ExactSum sum = {0, 0};
   };
-  __device__ static State start(float) { return {0}; }
-  __device__ static State add(State s, float g, float y) { return {s.sum + (LOG ? g : g * y)}; }
-  __device__ static State add_below(State s, float g, float y) { return add(s, g, y); }
-  __device__ static State merge(const State &a, const State &b) { return {a.sum + b.sum}; }
-  __device__ static State total(const State &s) { return s; }
+  __device__ static State start(float) { return {}; }
+  __device__ static State add(State s, float g, float y) {
+    s.sum.add(term(s, g, y));
+    return s;
+  }
+  __device__ static float term(const State &, float g, float y) { return LOG ? g : g * y; }
+  __device__ static State merge(const State &a, const State &b) { return {merge_sums(a.sum, b.sum)}; }
+  __device__ static State total(const State &s) { return {{s.sum.value(), 0}}; }
   __device__ static float result(const State &s, float g, float y) {
-    return LOG ? g - exp_for<T>(y) * s.sum : y * (g - s.sum);
+    return LOG ? g - exp_for<T>(y) * s.sum.sum : y * (g - s.sum.sum);
   }
 };
 
@@ -119,8 +131,14 @@ __device__ __forceinline__ void fold_rows(const T *a, const T *b, T *y, i64 rows
       });
     s = Fold::start(max);
     each([&](const Lanes<L, T> &va, const Lanes<L, T> &vb, i64) {
+      float terms[L];
 #pragma unroll
-      for (int lane = 0; lane < L; lane++) s = Fold::add_below(s, value(va, lane), b_of(vb, lane));
+      for (int lane = 0; lane < L; lane++) terms[lane] = Fold::term(s, value(va, lane), b_of(vb, lane));
+#pragma unroll
+      for (int half = L / 2; half; half /= 2)
+#pragma unroll
+        for (int lane = 0; lane < half; lane++) terms[lane] += terms[lane + half];
+      s.sum.add(terms[0]);
     });
     s = fold_row<Fold>(s);
     each([&](const Lanes<L, T> &va, const Lanes<L, T> &vb, i64 j) {

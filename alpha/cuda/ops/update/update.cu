@@ -9,6 +9,7 @@
 //           makes it on the device, so that the host need not wait for the gradients.
 // Requires: 16-byte aligned tensors; CHUNK a multiple of 8.
 // Threads:  a block per chunk of a tensor (multi_tensor.cuh), a packet of 16 bytes per thread and list at a time.
+#include "moments.cuh"
 #include "multi_tensor.cuh"
 
 constexpr int THREADS = 256;
@@ -138,21 +139,24 @@ __device__ __forceinline__ double block_sum(double v) {
   return v;
 }
 
-// partial[block] = sum of the squares of the chunk's elements: a thread's few in float, the threads' in double.
+// partial[block] = sum of the squares of the chunk's elements: those of a packet in float, a thread's in float with what
+// rounding leaves out, the threads' in double.
 template <class T>
 __device__ __forceinline__ void squares(const Table &table, int count, int chunk, float *partial) {
   const Chunk here = find_chunk<1>(table, count, chunk);
   const T *x = tensor_of<const T>(table, count, 0, here.tensor);
   const i64 whole = here.end - here.end % LANES<T>;
-  float sum = 0;
+  ExactSum sum = {0, 0};
 #pragma unroll 4
   for (i64 i = here.begin + threadIdx.x * LANES<T>; i < whole; i += THREADS * LANES<T>) {
     const Packet<T> packet = load16(x + i);
+    float of = 0;
 #pragma unroll
-    for (int lane = 0; lane < LANES<T>; lane++) sum += to_float(packet.v[lane]) * to_float(packet.v[lane]);
+    for (int lane = 0; lane < LANES<T>; lane++) of += to_float(packet.v[lane]) * to_float(packet.v[lane]);
+    sum.add(of);
   }
-  for (i64 i = whole + threadIdx.x; i < here.end; i += THREADS) sum += to_float(x[i]) * to_float(x[i]);
-  const double total = block_sum(sum);
+  for (i64 i = whole + threadIdx.x; i < here.end; i += THREADS) sum.add(to_float(x[i]) * to_float(x[i]));
+  const double total = block_sum(sum.value());
   if (threadIdx.x == 0) partial[blockIdx.x] = static_cast<float>(total);
 }
 

@@ -1,0 +1,120 @@
+"""Signatures read as checks: annotations say what each argument may be, in the words of alpha.kinds.
+
+    @checked
+    def split(x: Tensor, size: Count, axis: Axis = 0) -> list[Tensor]: ...
+
+The attributes of an op's `canon` or `shape` are annotated likewise, and checked in every call; of a class of optimizers
+the settings are. A parameter without an annotation that says something is not looked at. A plain `int`, `float` (a
+finite number), `bool`, `str` or class says something too.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable, Iterable, Sequence
+from math import isfinite
+from typing import Annotated, Any, ParamSpec, TypeVar, Union, cast, get_args, get_origin
+
+from alpha.errors import ArgumentError, message
+from alpha.kinds import Either, Flag, Function, Instance, Kind, Many, Nothing, Real, Refused, Whole
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_PLAIN: dict[Any, Kind] = {int: Whole(), float: Real("a finite number", isfinite, keyed=False), bool: Flag(),
+                           str: Instance(str), type(None): Nothing(), Callable: Function()}
+
+
+def kind_of(hint: Any) -> Kind | None:
+    """Returns what an annotation says, or None if that is nothing that is checked."""
+    hint = hint.__bound__ if isinstance(hint, TypeVar) else hint
+    origin = get_origin(hint)
+    if origin is Annotated:
+        return next((m for m in hint.__metadata__ if isinstance(m, Kind)), None) or kind_of(hint.__origin__)
+    if origin in (Union, types.UnionType):
+        kinds = [kind_of(part) for part in get_args(hint)]
+        return None if None in kinds else Either(cast("list[Kind]", kinds))
+    if origin in (Sequence, Iterable, list):
+        inner = kind_of(get_args(hint)[0])
+        return Many(inner) if inner else None
+    if origin is Callable or hint is Callable:
+        return Function()
+    if hint in _PLAIN:
+        return _PLAIN[hint]
+    plain = isinstance(hint, type) and hint not in (object, Any) and not hasattr(hint, "_is_protocol")
+    return Instance(hint) if plain and origin is None else None
+
+
+def kinds_of(f: Callable[..., Any]) -> dict[str, Kind]:
+    """Returns the kinds of the parameters of a function that are annotated with one."""
+    f = inspect.unwrap(f)
+    kinds = {}
+    for name, hint in getattr(f, "__annotations__", {}).items():
+        try:
+            kind = None if name == "return" else kind_of(eval(hint, f.__globals__) if isinstance(hint, str) else hint)
+        except NameError:  # imported for type checkers only, or not defined yet
+            continue
+        if kind:
+            kinds[name] = kind
+    return kinds
+
+
+def checked(f: Callable[P, R]) -> Callable[P, R]:
+    """Makes a function look at its arguments first, by their annotations.  Messages name it, or for a method its class.
+
+    Raises ArgumentError, ConfigError or ShapeError where they do not fit; see the module.
+    """
+    parameters = inspect.signature(f).parameters.values()
+    positional = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
+    names = frozenset(p.name for p in parameters)
+    required = tuple(p.name for p in parameters if p.default is p.empty)
+    kinds = kinds_of(f)
+    read = {p.name: kinds[p.name].read(p.default) for p in parameters if p.name in kinds and p.default is not p.empty}
+    defaults = {name: value for name, value in read.items() if value.__class__ is tuple}  # an int that became a pair
+    method = positional[:1] == ("self",)
+    order = tuple(kinds.get(name) for name in positional)
+    plain = not defaults and positional[:len(required)] == required
+
+    def where(args: tuple[Any, ...]) -> str:
+        if not method:
+            return f.__name__
+        owner = type(args[0]).__name__ if args else "a method"
+        return owner if f.__name__ == "__init__" else f"{owner}.{f.__name__}"
+
+    def refuse(args: tuple[Any, ...], what: str) -> None:
+        shown_names = [str(p) for p in parameters if p.name != "self"]
+        taken = ", ".join([text.split(":")[0].split("=")[0].strip() for text in shown_names])
+        raise ArgumentError(message(where(args), what, f"it takes ({taken})"))
+
+    def taken(args: tuple[Any, ...], kind: Kind, name: str, value: Any) -> Any:
+        try:
+            return kind.read(value)
+        except Refused as refused:
+            error = kind.error_of(where(args), name, value, refused)
+        raise error
+
+    @functools.wraps(f)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        if plain and not kwargs and len(required) <= len(args) <= len(positional):  # the same, without names
+            return f(*[taken(args, kind, name, value) if kind else value
+                       for kind, name, value in zip(order, positional, args)])  # type: ignore[arg-type, call-arg]
+        if len(args) > len(positional):
+            refuse(args, f"{len(args) - method} arguments are given by position, {len(positional) - method} is the "
+                   "most")
+        values = dict(zip(positional, args))
+        for name, value in kwargs.items():
+            if name in values or name not in names:
+                refuse(args, f"{name} is {'given twice' if name in values else 'unknown'}")
+            values[name] = value
+        for name in required:
+            if name not in values:
+                refuse(args, f"{name} is missing")
+        for name, value in values.items():
+            kind = kinds.get(name)
+            if kind:
+                values[name] = taken(args, kind, name, value)
+        return f(**{**defaults, **values})  # type: ignore[arg-type, call-arg]
+
+    return call

@@ -1,0 +1,107 @@
+// Sums over the rows of matrices, in an order that follows from the shape alone, whatever the number of threads.
+//
+// Rows are cut into parts, columns into blocks of WIDTH: a job is one block of one part of one matrix. Within it STEP
+// rows are added as a tree, STEP such trees in one float chain, and what a BLOCK of rows has become is merged in double.
+// So no float chain is longer than STEP, and the parts are merged in order.
+#pragma once
+
+#include <type_traits>
+#include <vector>
+
+#include "vec.hpp"
+
+constexpr int64_t STEP = 8, BLOCK_ROWS = STEP * STEP, WIDTH = 512;
+constexpr int64_t PART_ROWS = 4 * BLOCK_ROWS, MOST_PARTS = 64;
+
+// How many rows a call of `add` takes: STEP, or one where fewer are left.
+template <int64_t N>
+using Rows = std::integral_constant<int64_t, N>;
+
+// `outer` matrices of `rows` rows and `columns` columns.
+struct Cut {
+  int64_t outer, rows, columns, parts, blocks;
+
+  Cut(int64_t outer, int64_t rows, int64_t columns)
+      : outer(outer), rows(rows), columns(columns),
+        parts(std::max<int64_t>(1, std::min(MOST_PARTS, rows / PART_ROWS))), blocks(ceil_div(columns, WIDTH)) {}
+
+  int64_t start(int64_t part) const { return part_start(rows, part, parts); }
+};
+
+// Where a job works: the matrix, its columns [column, column + width), and the rows of its part.
+struct Place {
+  int64_t matrix, column, width, first, last;
+};
+
+template <int K>
+struct Block {
+  alignas(64) float sums[K][WIDTH];
+};
+template <int K>
+struct Totals {
+  double sums[K][WIDTH];
+};
+
+// What a block of rows adds to the totals of its part, and a part to those before it: a sum.
+struct Plain {
+  template <int K>
+  static void add_block(Totals<K>& total, const Block<K>& block, const Place& place, int64_t, int64_t) {
+    for (int k = 0; k < K; k++)
+      for (int64_t c = 0; c < place.width; c++) total.sums[k][c] += block.sums[k][c];
+  }
+  template <int K>
+  static void add_part(Totals<K>& total, const Totals<K>& part, const Place& place, int64_t, int64_t) {
+    for (int k = 0; k < K; k++)
+      for (int64_t c = 0; c < place.width; c++) total.sums[k][c] += part.sums[k][c];
+  }
+};
+
+// add(Rows<n>, place, row, sums) adds n rows to float sums [K][WIDTH]. finish(place, sums) gets double sums [K][WIDTH].
+template <int K, class Add, class Finish, class Merge>
+void fold_rows(const Cut& cut, int threads, const Add& add, const Finish& finish, const Merge& merge) {
+  const int64_t blocks = cut.outer * cut.blocks;
+  const auto place_of = [&](int64_t block, int64_t part) {
+    const int64_t column = block % cut.blocks * WIDTH;
+    return Place{block / cut.blocks, column, std::min(WIDTH, cut.columns - column), cut.start(part),
+                 cut.start(part + 1)};
+  };
+  std::vector<Totals<K>> parts(cut.parts > 1 ? blocks * cut.parts : 0);  // [block][part]
+#pragma omp parallel num_threads(threads)
+  {
+#pragma omp for schedule(static)
+    for (int64_t job = 0; job < blocks * cut.parts; job++) {
+      const Place place = place_of(job / cut.parts, job % cut.parts);
+      Totals<K> mine;
+      Totals<K>& total = cut.parts > 1 ? parts[job] : mine;
+      for (int k = 0; k < K; k++) std::fill_n(total.sums[k], place.width, 0.0);
+      Block<K> block;
+      for (int64_t first = place.first; first < place.last; first += BLOCK_ROWS) {
+        for (int k = 0; k < K; k++) std::fill_n(block.sums[k], place.width, 0.0f);
+        const int64_t last = std::min(place.last, first + BLOCK_ROWS);
+        int64_t row = first;
+        for (; row + STEP <= last; row += STEP) add(Rows<STEP>(), place, row, first, block.sums);
+        for (; row < last; row++) add(Rows<1>(), place, row, first, block.sums);
+        merge.add_block(total, block, place, first, last - first);
+      }
+      if (cut.parts == 1) finish(place, total.sums);
+    }
+    if (cut.parts > 1) {
+#pragma omp for schedule(static)
+      for (int64_t block = 0; block < blocks; block++) {
+        Totals<K>& total = parts[block * cut.parts];
+        for (int64_t part = 1; part < cut.parts; part++) {
+          const Place place = place_of(block, part);
+          merge.add_part(total, parts[block * cut.parts + part], place, place.first, place.last - place.first);
+        }
+        finish(place_of(block, 0), total.sums);
+      }
+    }
+  }
+}
+
+// f(0) + .. + f(n - 1) as a tree; n is a power of two
+template <int64_t N, class F>
+INLINE auto tree(const F& f, int64_t first = 0) {
+  if constexpr (N == 1) return f(first);
+  else return tree<N / 2>(f, first) + tree<N / 2>(f, first + N / 2);
+}

@@ -1,0 +1,44 @@
+"""What several families of ops ask of their tensors before they compute anything."""
+
+from __future__ import annotations
+
+from math import prod
+
+from alpha.errors import DTypeError, ShapeError, message, shown
+from alpha.tensor import Tensor
+
+Shape = tuple[int, ...]
+Range = tuple[int, int, int]  # first index, number of indices, step
+
+
+def check_alike(where: str, **tensors: Tensor) -> None:
+    """Refuses tensors of different shapes.  Raises ShapeError."""
+    if len({t.shape for t in tensors.values()}) > 1:
+        raise ShapeError(message(where, f"{' and '.join(tensors)} have shapes "
+                                 f"{' and '.join([str(t.shape) for t in tensors.values()])}",
+                                 "pass tensors of one shape"))
+
+
+def check_ranges(where: str, sizes: Shape, ranges: tuple[Range, ...], shape: Shape) -> None:
+    """Refuses ranges that leave a tensor of `sizes`, or that have another number of elements than `shape`."""
+    for n, (first, count, step) in zip(sizes, ranges):
+        if count < 0 or not step or (count and not (0 <= first < n and 0 <= first + (count - 1) * step < n)):
+            break
+    else:
+        if len(ranges) == len(sizes) and prod([count for _, count, _ in ranges]) == prod(shape):
+            return
+    raise ShapeError(message(where, f"the ranges {ranges} do not fit shapes {sizes} and {shape}",
+                             "pass (first, count, step) for each axis, within it"))
+
+
+def check_rows(where: str, index: Tensor) -> None:
+    if index.dtype not in ("int32", "int64"):
+        raise DTypeError(message(where, f"index has dtype {index.dtype}, int32 or int64 is needed", "use x[index]"))
+
+
+def slice_bounds(k: slice, n: int) -> tuple[int, int, int]:
+    """Returns start, stop and step of a slice of an axis of n elements.  Raises DTypeError."""
+    try:
+        return k.indices(n)
+    except (TypeError, ValueError) as error:
+        raise DTypeError(message("getitem", f"the key is {shown(k)}: {error}", "use ints, no step of 0")) from None
