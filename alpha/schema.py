@@ -163,6 +163,8 @@ def shown(value: Any) -> str:
         return repr(value) if len(value) <= 60 else f"{value[:40]!r}... of length {len(value)}"
     if value is None or isinstance(value, (bool, float)) or (isinstance(value, int) and abs(value) < 10 ** 30):
         return repr(value)
+    if isinstance(value, int):
+        return f"an integer of {value.bit_length()} bits"
     size = f" of length {len(value)}" if isinstance(value, (Mapping, Sequence)) else ""
     return f"a {type(value).__name__}{size}"
 
