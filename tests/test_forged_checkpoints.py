@@ -45,6 +45,7 @@ def entry(**changes):
     (lambda h: h.update({"\ud800": h.pop("weight")}), "is not Unicode"),
     (lambda h: h["__metadata__"].update(alpha="{"), "it has no digest"),
     (lambda h: h["__metadata__"].update(more=5), "__metadata__ is not a dict of texts"),
+    (lambda h: h["__metadata__"].update(note="\ud800"), "__metadata__: .* is not Unicode"),
     (lambda h: h["__metadata__"].update(note="x"), None),
     (lambda h: h["__metadata__"].update(alpha=h["__metadata__"]["alpha"].replace('"schema":1', '"schema":"1"')),
      "its schema is '1', not an integer"),

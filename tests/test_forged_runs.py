@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from alpha import checkpoint
 from alpha.config import config
 from alpha.errors import CheckpointError
 from tests.forged import forged_metadata
+from tests.fuzz import checkpoints
 from tests.tiny_run import flags
 from train.__main__ import main
 from train.session import find
@@ -88,6 +90,8 @@ FORGED = [
     (at("progress", "history", 0, "step", value=8), "the epochs and steps of its history do not follow each other"),
     (at("progress", "history", 1, "step", value=8), "it is at step 7, its history at step 8"),
     (at("progress", "history", 0, "val_accuracy", value="x"), r"history\[0\].val_accuracy is 'x', not a finite number"),
+    (at("progress", "history", 0, "val_loss", value=None), "a row of its history has half of a pair"),
+    (at("progress", "history", 0, "loss_scale", value=2.0), "a row of its history has half of a pair"),
     (at("progress", "history", 0, "lr", value=...), r"history\[0\] has no lr"),
     (at("progress", "history", 0, "x", value=1), r"history\[0\] has 'x', which is unknown"),
     (at("optimizer", value=...), "the metadata has no optimizer"),
@@ -160,3 +164,9 @@ def test_tensors_that_do_not_fit_are_a_message(whole: bytes, tmp_path: Path, cap
 def test_a_checkpoint_names_what_it_was_made_with(whole: bytes, tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(whole)
     assert load(tmp_path / "a")[1]["environment"] == {**environment(), "threads": 1}
+
+
+def test_some_random_attacks_find_nothing(tmp_path: Path) -> None:
+    done = [checkpoints.attempt(Random(k), tmp_path) for k in range(150)]
+    assert {text.split(":")[0] for text in done} >= {"own", "run", "torch_safetensors", "states"}
+    assert sum("refused" in text for text in done) > 50 and any("resumed" in text for text in done)

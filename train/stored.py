@@ -48,6 +48,9 @@ def load(path: Path) -> Loaded:
     text = ""
     if [row["epoch"] for row in rows] != list(range(1, len(rows) + 1)) or steps != sorted(set(steps)):
         text = "the epochs and steps of its history do not follow each other"
+    elif any((row["val_loss"] is None) != (row["val_accuracy"] is None) or
+             (row.get("loss_scale") is None) != (row.get("skipped_steps") is None) for row in rows):
+        text = "a row of its history has half of a pair"
     elif not progress["epoch"] <= len(rows) <= progress["epoch"] + 1:
         text = f"it has {progress['epoch']} epochs and a history of {len(rows)}"
     elif steps and steps[-1] > progress["step"]:

@@ -119,6 +119,9 @@ def parse_header(text: bytes, nbytes: int) -> tuple[dict[str, str], dict[str, En
     metadata = header.pop(METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(value, str) for value in metadata.values()):
         raise Damaged(f"{METADATA} is not a dict of texts")
+    for item in (*metadata, *metadata.values()):
+        if encoding_problem(item):
+            raise Damaged(f"{METADATA}: {encoding_problem(item)}")
     entries = {}
     for name, value in header.items():
         problem = _ENTRY.problem(value, shown(name)) or encoding_problem(name)
@@ -170,11 +173,11 @@ def _without_doubles(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def encoding_problem(name: str) -> str | None:
-    """Returns what is wrong with a name that cannot be written as UTF-8."""
+    """Returns what is wrong with a name or a text that cannot be written as UTF-8."""
     try:
         name.encode()
     except UnicodeEncodeError:
-        return f"the name {shown(name)} is not Unicode"
+        return f"{shown(name)} is not Unicode"
     return None
 
 

@@ -1,0 +1,1 @@
+"""Random attacks; `python -m tests.fuzz` runs them."""
