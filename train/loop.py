@@ -210,9 +210,9 @@ def check_weights(session: Session) -> None:
     for name, t in (*session.model.named_parameters(), *session.model.named_buffers(),
                     *((f"the average of {name}", t) for name, t in averages.items())):
         if t.is_floating_point and t.size:
-            largest = float(ops.max(ops.abs(t.detach())).item())
-            if not math.isfinite(largest):
-                what = "NaN" if math.isnan(largest) else "infinite"
+            ends = [float(end(t.detach()).item()) for end in (ops.max, ops.min)]    # NaN wins in both
+            if not all(map(math.isfinite, ends)):
+                what = "NaN" if math.isnan(ends[0]) else "infinite"
                 raise diverged(f"{name} has become {what}", session.progress.step, session)
 
 
