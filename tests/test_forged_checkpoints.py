@@ -222,3 +222,27 @@ def test_numbers_of_other_dtypes_are_cast_as_before():
         assert layer.weight.dtype == "float32" and (layer.weight.numpy() == 1).all()
     layer.load_state_dict({"weight": np.full((2, 3), np.nan), "bias": np.full((2,), np.inf)})
     assert np.isnan(layer.weight.numpy()).all() and np.isinf(layer.bias.numpy()).all()
+
+
+def test_what_only_looks_like_an_array_is_refused():
+    class Locked:
+        shape = (2, 3)
+
+        def __array__(self, dtype=None, copy=None):
+            raise RuntimeError("it is on another planet")
+    with pytest.raises(CheckpointError, match=r"Linear.load_state_dict: weight cannot be read as an array: it is on "
+                       r"another planet\nhelp: pass a Tensor or a NumPy array"):
+        nn.Linear(3, 2).load_state_dict({"weight": Locked(), "bias": np.zeros(2)})
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_damaged(tmp_path, monkeypatch):
+    path, real = tmp_path / "a", tensors_file.parse_header
+    checkpoint.save(path, {"large": np.zeros(200_000, np.float32)})     # more than is read ahead
+
+    def parse_header(text, nbytes):
+        os.truncate(path, path.stat().st_size - 5)
+        return real(text, nbytes)
+    monkeypatch.setattr(tensors_file, "parse_header", parse_header)
+    size = path.stat().st_size
+    with pytest.raises(CheckpointError, match=f"a is damaged.*: it ends after {size - 5} of {size} bytes"):
+        checkpoint.load(path)
