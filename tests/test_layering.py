@@ -37,7 +37,7 @@ MAY_IMPORT = {
                  "alpha.random", "alpha.schema"},
     "alpha.optim": {"alpha.optim", "alpha.ops", "alpha.tensor", "alpha.graph", "alpha.errors", "alpha.schema"},
     "alpha.capture": {"alpha.backend", "alpha.config", "alpha.errors", "alpha.graph", "alpha.nn", "alpha.tensor"},
-    "alpha.checkpoint": {"alpha.checkpoint", "alpha.backend", "alpha.nn", "alpha.tensor", "alpha.errors",
+    "alpha.checkpoint": {"alpha.checkpoint", "alpha.backend", "alpha.nn", "alpha.ops", "alpha.tensor", "alpha.errors",
                          "alpha.schema"},
     "alpha": {"alpha"},
     "alpha.__main__": {"alpha"},

@@ -1,6 +1,7 @@
 """PyTorch's state_dicts and files: layouts, dtypes, and what is no such thing."""
 
 import os
+from functools import partial
 
 import numpy as np
 import pytest
@@ -218,6 +219,16 @@ def test_a_linear_behind_a_flatten_must_say_what_was_flattened(net, text, tmp_pa
                 call(model)
     assert os.listdir(tmp_path) == []
     checkpoint.save(tmp_path / "a", net.state_dict())       # among ourselves nothing need be said
+
+
+@pytest.mark.skipif(not hasattr(nn, "Lambda"), reason="functions are no layers yet")
+def test_functions_between_the_layers_hide_nothing():
+    layers = [nn.Conv2d(3, 8, 3), ops.relu, partial(ops.max_pool2d, kernel_size=2)]
+    for flatten in (nn.Flatten(), partial(ops.flatten, start=1)):
+        net = nn.Sequential(*layers, flatten, ops.relu, nn.Linear(128, 5))
+        with pytest.raises(CheckpointError, match="5 reads a flattened map of 8 channels and 16 pixels"):
+            checkpoint.to_torch_state_dict(net)
+    checkpoint.to_torch_state_dict(nn.Sequential(*layers, lambda x: x.mean((1, 2)), nn.Flatten(), nn.Linear(16, 5)))
 
 
 @pytest.mark.parametrize("net", [

@@ -9,10 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
-from alpha import nn
+from alpha import nn, ops
 from alpha.errors import CheckpointError, message
 from alpha.nn import BatchNorm2d, Linear, Module, Sequential
 from alpha.schema import shown
@@ -81,6 +83,10 @@ def paths(module: Module, prefix: str = "") -> Iterator[tuple[str, Module]]:
 
 _SAME_CHANNELS = (nn.MaxPool2d, nn.AdaptiveAvgPool2d, nn.Dropout, nn.Identity, nn.LayerNorm, nn.ELU, nn.GELU,
                   nn.Hardswish, nn.LeakyReLU, nn.ReLU, nn.ReLU6, nn.Sigmoid, nn.SiLU, nn.Softmax, nn.Softplus, nn.Tanh)
+_SAME_CHANNELS_OPS = (ops.relu, ops.relu6, ops.leaky_relu, ops.elu, ops.gelu, ops.silu, ops.hardswish, ops.sigmoid,
+                      ops.tanh, ops.softplus, ops.softmax, ops.dropout, ops.max_pool2d, ops.avg_pool2d,
+                      ops.adaptive_avg_pool2d, ops.adaptive_max_pool2d)
+_FUNCTIONS = getattr(nn, "Lambda", ())      # functions as layers
 
 
 def check_flattened(where: str, model: Module) -> None:
@@ -110,9 +116,9 @@ def _check_chain(where: str, prefix: str, chain: Sequential) -> None:
                     "with height, width and channels of the map; flattened=(1, 1, "
                     f"{layer.in_features}) if PyTorch's model flattens (H, W, C) too"))
             channels, flat = None, False
-        elif isinstance(layer, nn.Flatten):
+        elif isinstance(layer, nn.Flatten) or _function(layer) is ops.flatten:
             flat = True
-        elif not isinstance(layer, _SAME_CHANNELS):
+        elif not isinstance(layer, _SAME_CHANNELS) and not any(_function(layer) is op for op in _SAME_CHANNELS_OPS):
             channels, flat = _channels(layer), False
 
 
@@ -123,6 +129,12 @@ def _layers(chain: Sequential, prefix: str) -> Iterator[tuple[str, Module]]:
             yield from _layers(child, f"{prefix}{name}.")
         else:
             yield prefix + name, child
+
+
+def _function(layer: Module) -> Any:
+    """Returns the op that a layer is made of; None where it is no function."""
+    found = getattr(layer, "function", None) if isinstance(layer, _FUNCTIONS) else None
+    return found.func if isinstance(found, partial) else found
 
 
 def _channels(layer: Module) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import io
 import json
 import warnings
@@ -28,6 +27,11 @@ from train.report import epoch_line, write_metrics
 from train.session import Session
 from train.stored import load as load_run
 
+try:
+    import torch  # here, not in a case, whose memory and time are limited
+except ImportError:
+    torch = None  # type: ignore[assignment]
+
 WORDS = ["", "a", "weight", "__metadata__", "alpha", "F32", "BF16", "F8_E4M3", "F4", "BOOL", "C64", "I64", "schema",
          "nul \0", "\ud800", "\x1b[2J", "x" * 5000, "0" * 64, "NaN", "progress", "auto", "\U0001f600"]
 NUMBERS = [0, 1, -1, 2, 3, 7, 8, 64, 255, 1 << 31, (1 << 31) - 1, 1 << 32, (1 << 53) + 1, (1 << 63) - 1, 1 << 63,
@@ -38,7 +42,7 @@ LENGTHS = [0, 1, 7, 64, 1 << 31, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]
 def attempt(rng: Random, folder: Path) -> str:
     """Makes one file, or one state in memory, damages it and loads it; returns what was done."""
     kinds: list[Callable[[Random, Path], str]] = [own, own, run, run, torch_safetensors, states]
-    if importlib.util.find_spec("torch"):
+    if torch is not None:
         kinds.append(pth)
     kind = rng.choice(kinds)
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), settings(num_threads=1):
@@ -85,7 +89,7 @@ def torch_safetensors(rng: Random, folder: Path) -> str:
 
 def pth(rng: Random, folder: Path) -> str:
     """Weights of torch.save: a zip file with a pickle in it."""
-    import torch
+    assert torch is not None
     path, net = folder / "torch.pth", small_net()
     if rng.random() < 0.5:
         checkpoint.save_torch(path, net)
