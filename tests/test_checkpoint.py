@@ -1,20 +1,22 @@
-"""alpha.checkpoint: round trips, damage, full and unwritable disks, killed writers; PyTorch's files in and out."""
+"""alpha.checkpoint: round trips, damage, odd names, full and unwritable disks, killed and rival writers."""
 
 import errno
+import multiprocessing
 import os
 import shutil
 import stat
+import time
 
 import numpy as np
 import pytest
 import safetensors.numpy
 
 import alpha
-import models
-from alpha import checkpoint, nn, ops
+from alpha import checkpoint, ops
+from alpha.checkpoint import own
 from alpha.errors import CheckpointError
-from alpha.gradcheck import assert_equal_at
 
+DAY = 24 * 3600
 METADATA = {"model": "lenet5", "step": 7, "loss": 0.1, "nested": {"a": [1, None, True]}, "sha256": "0" * 64}
 
 
@@ -84,7 +86,7 @@ def test_a_missing_file_and_a_directory_are_named(tmp_path):
 
 
 def test_a_later_schema_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(checkpoint, "SCHEMA", 2)
+    monkeypatch.setattr(own, "SCHEMA", 2)
     path = saved(tmp_path / "a")
     monkeypatch.undo()
     with pytest.raises(CheckpointError, match="has schema 2, this version of alpha reads up to 1\nhelp: update alpha"):
@@ -194,128 +196,122 @@ def test_a_writer_killed_at_any_call_leaves_a_whole_checkpoint(tmp_path, monkeyp
             assert deadline < 5
         monkeypatch.undo()
         assert checkpoint.load(path)[1]["scale"] == (1.0 if deadline < 4 else 2.0)
+        for leftover in path.parent.glob(".*"):
+            os.utime(leftover, (time.time() - 2 * DAY,) * 2)
         saved(path, 3.0)
         assert checkpoint.load(path)[1]["scale"] == 3.0
         assert sorted(os.listdir(path.parent)) == ["a", "a.prev"]
 
 
-# ---- PyTorch ---------------------------------------------------------------------------------------------------------
-
-class Net(nn.Module):
-    """One layer of each kind whose weights change layout."""
-
-    def __init__(self):
-        self.conv, self.up = nn.Conv2d(3, 4, (3, 5)), nn.ConvTranspose2d(4, 2, (2, 3))
-        self.bn, self.norm = nn.BatchNorm2d(2), nn.LayerNorm((5, 7, 2))
-        self.fc, self.out = nn.Linear(5 * 7 * 2, 6, flattened=(5, 7, 2)), nn.Linear(6, 3)
-
-
-def torch_shapes():
-    return {"conv.weight": (4, 3, 3, 5), "up.weight": (4, 2, 2, 3), "norm.weight": (2, 5, 7), "fc.weight": (6, 70),
-            "bn.running_mean": (2,), "bn.num_batches_tracked": (), "out.weight": (3, 6)}
+def test_leftovers_of_a_day_ago_go_and_no_others(tmp_path):
+    old = [".a.tmp", ".a.link", ".a.12-0123abcd.tmp", ".a.12-0123abcd.link"]
+    kept = [".a.13-0123abcd.tmp", ".b.tmp", ".a.txt.tmp", ".a.12-0123abcd.tmp.bak"]
+    for name in old + kept:
+        (tmp_path / name).write_bytes(b"x")
+    for name in old + kept[1:]:
+        os.utime(tmp_path / name, (time.time() - 2 * DAY,) * 2)
+    saved(tmp_path / "a")
+    assert sorted(os.listdir(tmp_path)) == sorted([*kept, "a"])
 
 
-def test_export_has_the_layouts_of_torch_and_import_inverts_it():
-    a, b = Net(), Net()
-    state = checkpoint.to_torch_state_dict(a)
-    for name, shape in torch_shapes().items():
-        assert state[name].shape == shape, name
-    assert checkpoint.from_torch_state_dict(state, b) == ([], [])
-    for name, t in a.state_dict().items():
-        assert np.array_equal(b.state_dict()[name].numpy(), t.numpy()), name
+def save_often(path, scale, start):
+    start.wait()
+    for _ in range(40):
+        checkpoint.save(path, {"weight": np.full((20_000,), scale, np.float32)}, {"scale": scale})
 
 
-def test_columns_behind_a_flattened_map_are_reordered():
-    net = Net()
-    column = np.arange(70.0).reshape(2, 5, 7)                   # PyTorch flattens (C, H, W)
-    state = checkpoint.to_torch_state_dict(net)
-    state["fc.weight"] = np.broadcast_to(column.reshape(-1), (6, 70))
-    checkpoint.from_torch_state_dict(state, net)
-    assert_equal_at(net.fc.weight.numpy()[0], np.moveaxis(column, 0, -1).reshape(-1))
+def test_two_processes_that_save_to_one_path_leave_a_whole_checkpoint(tmp_path):
+    context = multiprocessing.get_context("forkserver")
+    start, path = context.Barrier(2), tmp_path / "a"
+    writers = [context.Process(target=save_often, args=(path, scale, start)) for scale in (1.0, 2.0)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert [writer.exitcode for writer in writers] == [0, 0]
+    for place in (path, checkpoint.previous(path)):
+        tensors, metadata = checkpoint.load(place)
+        assert (tensors["weight"].numpy() == metadata["scale"]).all()
+    assert sorted(os.listdir(tmp_path)) == ["a", "a.prev"]
 
 
-@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "_orig_mod.module."])
-def test_prefixes_are_dropped(prefix):
-    net = Net()
-    state = {prefix + name: a for name, a in checkpoint.to_torch_state_dict(net).items()}
-    assert checkpoint.from_torch_state_dict(state, Net()) == ([], [])
+@pytest.mark.parametrize("name", ["a", "a.prev"])
+def test_a_directory_is_neither_renamed_nor_replaced(tmp_path, name):
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "mine").write_text("keep me")
+    with pytest.raises(CheckpointError, match=rf"checkpoint.save: .*{name} is a directory, it would be renamed or "
+                       r"replaced\nhelp: (name a file, such as .*a/model.safetensors|move it away)"):
+        saved(tmp_path / "a")
+    assert os.listdir(tmp_path) == [name] and (tmp_path / name / "mine").read_text() == "keep me"
 
 
-def test_a_foreign_state_dict_is_refused():
-    state = checkpoint.to_torch_state_dict(Net())
-    state["fc.weight"] = np.zeros((6, 71), np.float32)
-    state["extra"] = state.pop("out.bias")
-    with pytest.raises(CheckpointError, match=r"1 missing: out.bias; 1 unexpected: extra.*of another shape: fc.weight"):
-        checkpoint.from_torch_state_dict(state, Net())
+@pytest.mark.parametrize("path", ["", ".", "..", "/"])
+def test_a_path_without_a_name_is_a_directory(path):
+    with pytest.raises(CheckpointError, match="is a directory"):
+        saved(path)
 
 
-@pytest.mark.torch
-@pytest.mark.parametrize("suffix", [".pth", ".pt", ".safetensors"])
-def test_files_go_to_torch_and_come_back(tmp_path, suffix):
-    torch = pytest.importorskip("torch")
-    import safetensors.torch
-
-    from benchmarks.torch_models import LeNet5
-
-    ours, theirs = models.create("lenet5"), LeNet5()
-    path = tmp_path / f"a{suffix}"
-    checkpoint.save_torch(path, ours)
-    load = safetensors.torch.load_file if suffix == ".safetensors" else lambda p: torch.load(p, weights_only=True)
-    theirs.load_state_dict(load(path))
-    with torch.no_grad():
-        for p in theirs.parameters():
-            p.mul_(2.0)
-    if suffix == ".safetensors":
-        safetensors.torch.save_file(theirs.state_dict(), path)
-    else:
-        torch.save({"net": {f"module.{k}": v for k, v in theirs.state_dict().items()}, "acc": 0.5}, path)
-    back = models.create("lenet5")
-    checkpoint.load_torch(path, back)
-    for (name, p), q in zip(ours.named_parameters(), back.parameters()):
-        assert np.array_equal(p.numpy() * 2, q.numpy()), name
+def test_devices_and_pipes_are_neither_replaced_nor_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CheckpointError, match="pipe is no regular file"):
+        saved(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", "/dev/zero"):
+        with pytest.raises(CheckpointError, match=r"cannot be read: it is a device, a pipe or a socket\nhelp: name a"):
+            checkpoint.load(path)
 
 
-@pytest.mark.torch
-def test_bfloat16_weights_come_in():
-    torch = pytest.importorskip("torch")
-    layer = nn.Linear(2, 1)
-    checkpoint.from_torch_state_dict(torch.nn.Linear(2, 1).bfloat16().state_dict(), layer)
-    assert layer.weight.dtype == "float32"
+@pytest.mark.parametrize("path", [None, 5, b"a", ["a"], "a\0b"])
+def test_what_is_no_path_is_refused(path):
+    for call in (checkpoint.load, saved):
+        with pytest.raises(CheckpointError, match=r"checkpoint.(load|save): .* is no path\nhelp: pass a string"):
+            call(path)
 
 
-@pytest.mark.torch
-def test_files_that_torch_cannot_give_us(tmp_path):
-    torch = pytest.importorskip("torch")
-    path, net = tmp_path / "a.pth", nn.Linear(1, 1)
-    path.write_bytes(b"not a checkpoint")
-    with pytest.raises(CheckpointError, match=r"load_torch: .*a.pth cannot be read: .*\nhelp: save it with torch.save"):
-        checkpoint.load_torch(path, net)
-    torch.save({"code": os.system}, path)
-    with pytest.raises(CheckpointError, match=r"a.pth cannot be read: Weights only load failed"):
-        checkpoint.load_torch(path, net)
-    torch.save({"epoch": 3}, path)
-    with pytest.raises(CheckpointError, match=r"a.pth holds no state_dict\nhelp: save it with"):
-        checkpoint.load_torch(path, net)
-    bad = tmp_path / "a.safetensors"
-    bad.write_bytes(b"12345678901234567890")
-    with pytest.raises(CheckpointError, match=r"a.safetensors is no safetensors file: .*\nhelp: write it with"):
-        checkpoint.load_torch(bad, net)
-    with pytest.raises(CheckpointError, match=r"none.pth cannot be read"):
-        checkpoint.load_torch(tmp_path / "none.pth", net)
+@pytest.mark.parametrize("name", ["__metadata__", 5, None, "half \ud800"])
+def test_names_that_could_not_be_loaded_are_refused(tmp_path, name):
+    with pytest.raises(CheckpointError, match=r"a tensor cannot be called .*\nhelp: give it a name, a string"):
+        checkpoint.save(tmp_path / "a", {name: np.zeros(1, np.float32)})
+    assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("suffix", [".safetensors", ".pth"])
-def test_our_own_checkpoint_is_no_file_of_torch(tmp_path, suffix):
-    path, net = tmp_path / f"a{suffix}", nn.Linear(1, 1)
-    checkpoint.save(path, net.state_dict())
-    with pytest.raises(CheckpointError, match=r"load_torch: .*a.* is a checkpoint of alpha, not a file of PyTorch\n"
-                       r"help: read it with alpha.checkpoint.load\(path\)"):
-        checkpoint.load_torch(path, net)
-    checkpoint.save_torch(path.with_suffix(".safetensors"), net)
-    assert checkpoint.load_torch(path.with_suffix(".safetensors"), net) == ([], [])
+@pytest.mark.parametrize("name", ["", "nul \0", "new\nline", "\x1b[1m", "\U0001f600"])
+def test_odd_names_come_back(tmp_path, name):
+    checkpoint.save(tmp_path / "a", {name: np.arange(2)})
+    assert list(checkpoint.load(tmp_path / "a")[0]) == [name]
 
 
-def test_a_pth_file_without_torch_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "torch", None)
-    with pytest.raises(CheckpointError, match="PyTorch is not installed\nhelp: install torch, or convert"):
-        checkpoint.load_torch(tmp_path / "a.pth", nn.Linear(1, 1))
+@pytest.mark.parametrize("tensors, text", [
+    (None, "the tensors are None, not a dict"), ([1], "the tensors are a list of length 1, not a dict"),
+    ({"w": [1.0]}, "w is a list of length 1, not a Tensor or a NumPy array"),
+    ({"w": np.zeros((1,) * 33, np.float32)}, "w has 33 axes, at most 32 can be loaded")])
+def test_what_are_no_tensors_is_refused(tmp_path, tensors, text):
+    with pytest.raises(CheckpointError, match=rf"checkpoint.save: {text}\nhelp: "):
+        checkpoint.save(tmp_path / "a", tensors)
+
+
+def test_big_endian_arrays_keep_their_values(tmp_path):
+    checkpoint.save(tmp_path / "a", {"w": np.arange(3, dtype=">f4"), "k": np.arange(3, dtype=">i8")})
+    got = checkpoint.load(tmp_path / "a")[0]
+    assert [got[name].tolist() for name in "wk"] == [[0, 1, 2]] * 2
+
+
+def deep(levels):
+    made = []
+    for _ in range(levels):
+        made = [made]
+    return made
+
+
+@pytest.mark.parametrize("metadata", [{"x": deep(100_000)}, {1: "a", "1": "b"}, {"x": 10 ** 5000}, 5],
+                         ids=["deep", "keys", "digits", "number"])
+def test_metadata_that_could_not_be_loaded_is_refused(tmp_path, metadata):
+    with pytest.raises(CheckpointError, match=r"the metadata of .*a cannot be written as JSON: .*\nhelp: pass numbers"):
+        checkpoint.save(tmp_path / "a", {}, metadata)
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_header_too_long_to_be_read_is_not_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(own, "LONGEST_HEADER", 500)
+    with pytest.raises(CheckpointError, match=r"have \d+ bytes, at most 500 can be loaded\nhelp: store large values"):
+        checkpoint.save(tmp_path / "a", {}, {"x": "y" * 500})
+    assert os.listdir(tmp_path) == []

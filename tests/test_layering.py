@@ -32,6 +32,7 @@ MAY_IMPORT = {
     "alpha.precision": {"alpha.backend", "alpha.config", "alpha.errors", "alpha.tensor"},
     "alpha.op": {"alpha.arguments", "alpha.backend", "alpha.config", "alpha.errors", "alpha.graph", "alpha.sizes",
                  "alpha.tensor"},
+    "alpha.schema": {"alpha.errors", "alpha.tensor"},
     "alpha.gradcheck": {"alpha.errors", "alpha.graph", "alpha.tensor"},
     "alpha.ops": {"alpha.ops", "alpha.op", "alpha.tensor", "alpha.graph", "alpha.backend", "alpha.config",
                   "alpha.errors", "alpha.random", "alpha.arguments", "alpha.dtypes", "alpha.kinds", "alpha.sizes"},
@@ -40,11 +41,12 @@ MAY_IMPORT = {
     "alpha.cuda": {"alpha.cuda", "alpha.ops", "alpha.op", "alpha.backend", "alpha.build", "alpha.config",
                    "alpha.errors", "alpha.random", "alpha.tensor", "alpha.graph"},
     "alpha.nn": {"alpha.nn", "alpha.ops", "alpha.op", "alpha.tensor", "alpha.graph", "alpha.errors", "alpha.precision",
-                 "alpha.random", "alpha.arguments", "alpha.backend", "alpha.dtypes", "alpha.kinds"},
+                 "alpha.random", "alpha.arguments", "alpha.backend", "alpha.dtypes", "alpha.kinds", "alpha.schema"},
     "alpha.optim": {"alpha.optim", "alpha.ops", "alpha.tensor", "alpha.graph", "alpha.errors", "alpha.arguments",
-                    "alpha.kinds"},
+                    "alpha.kinds", "alpha.schema"},
     "alpha.capture": {"alpha.backend", "alpha.config", "alpha.errors", "alpha.graph", "alpha.nn", "alpha.tensor"},
-    "alpha.checkpoint": {"alpha.backend", "alpha.nn", "alpha.tensor", "alpha.errors"},
+    "alpha.checkpoint": {"alpha.checkpoint", "alpha.backend", "alpha.nn", "alpha.ops", "alpha.tensor", "alpha.errors",
+                         "alpha.schema"},
     "alpha": {"alpha"},
     "alpha.__main__": {"alpha", "train"},  # the latter for build-kernels --model
     "models": {"models", "alpha"},
@@ -69,7 +71,7 @@ READS_THE_GRAPH = {
 # Package -> the only files that may name it.
 ONLY_IN = {
     "pycuda": ("alpha/cuda/", "tests/emulator/"),
-    "torch": ("alpha/checkpoint.py", "tests/", "benchmarks/"),
+    "torch": ("alpha/checkpoint/torch_state.py", "tests/", "benchmarks/"),
     "torchvision": ("train/data.py", "tests/"),
     "pickle": ("train/cifar.py", "benchmarks/digits_archive.py", "tests/"),  # the second only writes
     "matplotlib": ("train/report.py", "benchmarks/", "tests/"),

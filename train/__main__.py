@@ -15,6 +15,7 @@ from alpha.errors import AlphaError, ConfigError, DataError, message
 from train import report
 from train.config import Config, parse
 from train.interrupt import Interrupted
+from train.lock import OutputLock
 from train.loop import evaluate_checkpoint, run
 
 
@@ -24,12 +25,13 @@ def run_all(config: Config) -> float:
         return run(config)
     output = report.prepare(config.output)
     found = {}
-    for k in range(config.runs):
-        seed = config.seed + k
-        print(f"run {k + 1} of {config.runs}, seed {seed}", flush=True)
-        found[f"seed-{seed}"] = run(replace(config, runs=1, seed=seed, output=str(output / f"seed-{seed}")))
-    mean, std = statistics.mean(found.values()), statistics.stdev(found.values())
-    report.write_summary(output, {"test_accuracy": mean, "standard_deviation": std, "runs": found})
+    with OutputLock(output):
+        for k in range(config.runs):
+            seed = config.seed + k
+            print(f"run {k + 1} of {config.runs}, seed {seed}", flush=True)
+            found[f"seed-{seed}"] = run(replace(config, runs=1, seed=seed, output=str(output / f"seed-{seed}")))
+        mean, std = statistics.mean(found.values()), statistics.stdev(found.values())
+        report.write_summary(output, {"test_accuracy": mean, "standard_deviation": std, "runs": found})
     print(f"{config.runs} runs: mean test accuracy {100 * mean:.2f} %, standard deviation {100 * std:.2f} %")
     return mean
 

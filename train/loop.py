@@ -10,12 +10,14 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 import alpha
 from alpha import nn, ops, optim
 from alpha.backend import get_backend
+from alpha.checkpoint import previous
 from alpha.errors import AnomalyError, CheckpointError, message
 from alpha.tensor import Tensor
 from train import report
@@ -24,6 +26,7 @@ from train.config import Config
 from train.data import Dataset, Images, Split, load
 from train.data import split as split_off
 from train.interrupt import Interrupted, StopRequest
+from train.lock import OutputLock
 from train.session import BEST, LAST, Session, find_for, resolve_device
 
 MIB = 1 << 20
@@ -72,7 +75,7 @@ def train_one_epoch(session: Session, images: Images, stop: StopRequest) -> None
             try:
                 loss, predictions = train_step(session, x, y)
             except AnomalyError as error:  # from --clip or ALPHA_CHECK_NAN, which do not know the step
-                raise diverged(str(error).partition("\n")[0], state.step + 1, session) from error
+                raise diverged(str(error).partition("\n")[0], state.step + 1, session, state.step) from error
             state.step += 1
             readings.add(loss, predictions, y)
             bar.update()
@@ -100,18 +103,28 @@ class _Readings:
         for step, loss, predictions, labels in self.waiting:
             value = loss.item()
             if not math.isfinite(value):
-                raise diverged(f"the loss is {value}", step, self.session)
+                raise diverged(f"the loss is {value}", step, self.session, step - 1)
             state.loss_sum += value * len(labels)
             state.correct += int((predictions.numpy() == labels.numpy()).sum())
             state.images += len(labels)
         self.waiting.clear()
 
 
-def diverged(what: str, step: int, session: Session) -> AnomalyError:
-    """Returns the error of a run whose numbers are no longer finite."""
-    path = session.output / LAST
+def diverged(what: str, step: int, session: Session, weights_of: int | None = None) -> AnomalyError:
+    """Returns the error of a run whose numbers are no longer finite.
+
+    Args:
+        what: which of them.
+        step: the step that found it, the last one made where it is found after the steps.
+        weights_of: the step that left the weights from which it comes; default `step`.
+    """
+    state, path = session.progress, session.output / LAST
     kept = f"{path} is the last good checkpoint" if path.exists() else "there is no checkpoint before it"
-    return AnomalyError(message("train", f"{what} at step {step}, in epoch {session.progress.epoch + 1}; {kept}",
+    if session.saved_step == (step if weights_of is None else weights_of):
+        kept = f"the weights in {path} make it" + (
+            f", {previous(path)} has those before" if previous(path).exists() else "")
+    epoch = state.history[-1]["epoch"] if state.history and state.history[-1]["step"] == step else state.epoch + 1
+    return AnomalyError(message("train", f"{what} at step {step}, in epoch {epoch}; {kept}",
                                 f"lower --lr, now {session.config.lr:g}; or add --warmup 1 or --clip 1; with "
                                 "ALPHA_CHECK_NAN=1 the run stops at the op that makes the first NaN"))
 
@@ -172,6 +185,8 @@ def fit(session: Session, split: Split, data: Dataset, stop: StopRequest) -> Non
             check_weights(session)
             stop.check()
             val = validate(session, split, data, stop.check)
+            if val is not None and not math.isfinite(val.loss):
+                raise diverged(f"the validation loss is {val.loss}", state.step, session)
             whole = session.epoch_step == session.steps_per_epoch
             state.close_epoch(make_row(session, val, backend.memory_stats()["peak"]), whole)
             if state.best() is state.history[-1]:
@@ -187,10 +202,18 @@ def fit(session: Session, split: Split, data: Dataset, stop: StopRequest) -> Non
 
 
 def check_weights(session: Session) -> None:
-    """Raises AnomalyError if a weight is NaN: its checkpoint would be worthless."""
-    for name, p in session.model.named_parameters():
-        if get_backend(p.device).has_nan(p.data):
-            raise diverged(f"{name} has become NaN", session.progress.step, session)
+    """Raises AnomalyError if a weight, a running statistic or an average of them is not finite.
+
+    Their checkpoint would be worthless, and the losses do not tell what the last step has made.
+    """
+    averages = session.ema.state_dict() if session.ema is not None else {}
+    for name, t in (*session.model.named_parameters(), *session.model.named_buffers(),
+                    *((f"the average of {name}", t) for name, t in averages.items())):
+        if t.is_floating_point and t.size:
+            ends = [float(end(t.detach()).item()) for end in (ops.max, ops.min)]    # NaN wins in both
+            if not all(map(math.isfinite, ends)):
+                what = "NaN" if math.isnan(ends[0]) else "infinite"
+                raise diverged(f"{name} has become {what}", session.progress.step, session)
 
 
 def validate(session: Session, split: Split, data: Dataset, check: Callable[[], None]) -> Evaluation | None:
@@ -218,6 +241,8 @@ def final_test(session: Session, data: Dataset, check: Callable[[], None]) -> fl
 
     The rule: final are the last weights, because the schedule ends there and they owe nothing to luck on a few
     validation images. The weights that did best on those are tested too and reported beside them.
+    Raises:
+        AnomalyError: if a test loss is not finite; then nothing is written.
     """
     history, best = session.progress.history, session.progress.best()
     with session.averaged():
@@ -226,6 +251,8 @@ def final_test(session: Session, data: Dataset, check: Callable[[], None]) -> fl
     if best is not None and session.load_best(best):
         tested["best"] = (best["epoch"], evaluate_on_test(session, data, check))
     for name, (epoch, result) in tested.items():
+        if not math.isfinite(result.loss):
+            raise diverged(f"the test loss of the {name} weights is {result.loss}", session.progress.step, session)
         print(f"{name} weights, epoch {epoch}: test loss {result.loss:.4f}, accuracy {100 * result.accuracy:.2f} %",
               flush=True)
     report.write_summary(session.output, {"test_accuracy": final.accuracy, "precision": session.config.precision, **{
@@ -244,9 +271,18 @@ def evaluate_on_test(session: Session, data: Dataset, check: Callable[[], None] 
 
 
 def run(config: Config) -> float:
-    """Trains one model from beginning, or --resume, to end, and returns its final test accuracy (see `final_test`)."""
+    """Trains one model from beginning, or --resume, to end, and returns its final test accuracy (see `final_test`).
+
+    Raises ConfigError if another run has the output directory.
+    """
     config = resolve_device(config)
     output = report.prepare(config.output)
+    with OutputLock(output):
+        report.remove_leftovers(output)
+        return _run(config, output)
+
+
+def _run(config: Config, output: Path) -> float:
     found = None if config.resume is None else find_for(config)
     data = load(config.dataset, config.data_dir, seed=config.seed)
     split = split_off(data, config.val_size, config.seed)
@@ -263,7 +299,12 @@ def run(config: Config) -> float:
 
 
 def evaluate_checkpoint(config: Config) -> float:
-    """Returns the test accuracy of the checkpoint that --resume names.  Raises CheckpointError if there is none."""
+    """Returns the test accuracy of the checkpoint that --resume names.
+
+    Raises:
+        CheckpointError: if there is none.
+        AnomalyError: if its loss is not finite.
+    """
     config = resolve_device(config)
     found = find_for(config)
     if found is None:
@@ -274,5 +315,8 @@ def evaluate_checkpoint(config: Config) -> float:
     session.load_weights(*found)
     with alpha.precision(config.precision):
         result = evaluate_on_test(session, data)
+    if not math.isfinite(result.loss):
+        raise AnomalyError(message("evaluate", f"the test loss of {found[1]} is {result.loss}",
+                                   "test another checkpoint, or in another --precision"))
     print(f"{found[1]}: test loss {result.loss:.4f}, {len(data.test_labels)} images of {config.dataset}", flush=True)
     return result.accuracy

@@ -13,6 +13,7 @@ import csv
 import datetime
 import io
 import json
+import math
 import os
 import platform
 import subprocess
@@ -49,13 +50,17 @@ def prepare(output: str | Path) -> Path:
         with tempfile.TemporaryFile(dir=path) as probe:
             probe.write(b"x")
             probe.flush()
-        for leftover in path.glob(".*.safetensors.*"):  # of a run that was killed while it saved
-            leftover.unlink()
     except OSError as error:
         raise ConfigError(message("output", f"cannot write to {path}: {error.strerror}",
                                   "choose another directory: --output DIR, or make room or permission in this one"
                                   )) from error
     return path
+
+
+def remove_leftovers(output: Path) -> None:
+    """Removes what a run that was killed while it wrote has left; for the holder of the directory's lock alone."""
+    for leftover in (*output.glob(".*.safetensors.*"), *(output / f".{name}.tmp" for name in ARTIFACTS)):
+        leftover.unlink(missing_ok=True)
 
 
 def write(path: Path, content: str | bytes) -> None:
@@ -94,8 +99,14 @@ def write_metrics(output: Path, history: Iterable[Row]) -> None:
 
 
 def write_summary(output: Path, summary: Mapping[str, Any]) -> None:
-    """Writes summary.json."""
-    write(output / "summary.json", json.dumps(summary, indent=2) + "\n")
+    """Writes summary.json; a number that is not finite, which JSON does not have, becomes null."""
+    write(output / "summary.json", json.dumps(_finite(summary), indent=2, allow_nan=False) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def epoch_line(row: Row, epochs: int) -> str:

@@ -27,9 +27,10 @@ from alpha.tensor import Tensor
 from train.config import Config
 from train.data import steps_per_epoch
 from train.report import ARTIFACTS, Row, write_metrics
+from train.stored import Loaded, environment
+from train.stored import load as load_checkpoint
 
 LAST, BEST = "last.safetensors", "best.safetensors"
-Loaded = tuple[dict[str, Tensor], dict[str, Any]]  # the tensors and the metadata of a checkpoint
 
 
 @dataclass
@@ -85,6 +86,7 @@ class Session:
         self.scaler = optim.LossScaler(config.device) if MODES[config.precision].scales_loss else None
         self.losses = alpha.capture(self._losses, self.model)
         self.progress = Progress()
+        self.saved_step: int | None = None      # of the weights in LAST, as far as this process knows
         self.identity = {"model": config.model, "num_classes": num_classes, "dataset": config.dataset,
                          "train_images": train_images, "val_size": config.val_size, "seed": config.seed,
                          "batch_size": config.batch_size, "optimizer": config.optimizer, "ema": config.ema,
@@ -133,7 +135,8 @@ class Session:
                    **_prefixed("scaler/", self.scaler.state_dict() if self.scaler else {})}
         checkpoint.save(self.output / name, tensors, {
             "identity": self.identity, "progress": asdict(self.progress), "optimizer": state["scalars"],
-            "random": random.get_state(), "config": self.config.to_dict()})
+            "random": random.get_state(), "config": self.config.to_dict(), "environment": environment()})
+        self.saved_step = self.progress.step if name == LAST else self.saved_step
 
     def start(self, found: tuple[Loaded, Path] | None) -> None:
         """Makes the output directory ready for a new run, or for the continuation of the one that was found."""
@@ -160,9 +163,11 @@ class Session:
         return True
 
     def restore(self, loaded: Loaded, where: Path) -> None:
-        """Continues from a checkpoint.  Raises CheckpointError if it is of another run."""
+        """Continues from a checkpoint that `train.stored.load` read.  Raises CheckpointError if it is of another run.
+        """
         tensors, metadata = loaded
         self._check_identity(metadata, where, list(self.identity))
+        self._check_position(metadata["progress"], where)
         self.model.load_state_dict(_without("model/", tensors))
         self.optimizer.load_state_dict({"tensors": _without("optimizer/", tensors), "scalars": metadata["optimizer"]})
         if self.ema is not None:
@@ -171,6 +176,7 @@ class Session:
             self.scaler.load_state_dict(_without("scaler/", tensors))
         random.set_state(*metadata["random"])
         self.progress = Progress(**metadata["progress"])
+        self.saved_step = self.progress.step if where == self.output / LAST else None
         self._say_what_changed(metadata["config"])
 
     def load_weights(self, loaded: Loaded, where: Path) -> None:
@@ -180,9 +186,6 @@ class Session:
         self.model.load_state_dict(_without("ema/", tensors) or _without("model/", tensors))
 
     def _check_identity(self, metadata: dict[str, Any], where: Path, names: list[str]) -> None:
-        if "identity" not in metadata:
-            raise CheckpointError(message("resume", f"{where} was not written by the training program",
-                                          f"resume from {LAST} or {BEST} of an output directory"))
         theirs = metadata["identity"]
         differ = [name for name in names if theirs.get(name) != self.identity[name]]
         if differ:
@@ -191,6 +194,14 @@ class Session:
             fix = f"continue it with {flags}" if flags else "point --data-dir at the images of that run"
             raise CheckpointError(message("resume", f"{where} is of another run: {both}",
                                           f"{fix}, or start a new run in another directory: --output DIR"))
+
+    def _check_position(self, progress: dict[str, Any], where: Path) -> None:
+        steps = progress["step"] - progress["epoch"] * self.steps_per_epoch
+        if not 0 <= steps <= self.steps_per_epoch or progress["images"] > self.identity["train_images"]:
+            raise CheckpointError(message("resume", f"{where} contradicts itself: {progress['epoch']} epochs of "
+                                          f"{self.steps_per_epoch} steps, and {progress['images']} images of the next, "
+                                          f"do not make step {progress['step']}", "use the checkpoint before it, whose "
+                                          "name ends in .prev, or start again without --resume"))
 
     def _say_what_changed(self, before: dict[str, Any]) -> None:
         for name, value in self.config.to_dict().items():
@@ -213,7 +224,7 @@ def find(place: Path, name: str, accept: Callable[[dict[str, Any]], bool] = lamb
         if not path.exists():
             continue
         try:
-            loaded = checkpoint.load(path)
+            loaded = load_checkpoint(path)
         except CheckpointError as error:
             print(f"notice: passed over. {error}".partition("\n")[0], flush=True)
             continue
@@ -224,7 +235,7 @@ def find(place: Path, name: str, accept: Callable[[dict[str, Any]], bool] = lamb
 
 def reached(metadata: dict[str, Any], row: Row | None) -> bool:
     """Tells whether a checkpoint is of the step at which the row was recorded."""
-    return row is not None and metadata.get("progress", {}).get("step") == row["step"]
+    return row is not None and metadata["progress"]["step"] == row["step"]
 
 
 def find_for(config: Config) -> tuple[Loaded, Path] | None:
@@ -242,7 +253,7 @@ def find_for(config: Config) -> tuple[Loaded, Path] | None:
     path = Path(str(config.resume))
     if path.is_dir():
         path /= LAST
-    return checkpoint.load(path), path
+    return load_checkpoint(path), path
 
 
 def set_aside(output: Path) -> None:

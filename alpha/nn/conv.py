@@ -26,6 +26,7 @@ class _Conv(Module):
     and x for a transposed one. The weight is (narrow, FH, FW, wide / groups).
     """
 
+    torch_channels_first = ("weight",)
     in_channels: int
     out_channels: int
 

@@ -22,6 +22,7 @@ from alpha.backend import FLOAT_DTYPES
 from alpha.dtypes import dtype_name
 from alpha.errors import AlphaError, CheckpointError, DTypeError, message
 from alpha.graph import state
+from alpha.schema import check_names, fitted
 from alpha.tensor import Tensor
 
 Hook = Callable[..., Any]
@@ -48,9 +49,12 @@ class Module:
 
     Attributes:
         training: True after train() and at first, False after eval(); dropout and batch norm look at it.
+        torch_channels_first: names of those of its parameters and buffers whose channels, last here, PyTorch stores in
+            front of height and width; alpha.checkpoint turns these and no others. A class or an instance sets it.
     """
 
     training = True
+    torch_channels_first: tuple[str, ...] = ()
     _buffers: tuple[str, ...] = ()          # names of the attributes that are buffers
     _pre_hooks: tuple[Hook, ...] = ()
     _hooks: tuple[Hook, ...] = ()
@@ -203,19 +207,22 @@ class Module:
         Returns:
             (missing, unexpected): names that only the module or only `values` has.
         Raises:
-            CheckpointError: names or shapes differ. It lists all that differ, and nothing has been loaded.
+            CheckpointError: names or shapes differ, it lists all that differ; or a value is no array of numbers that
+                the dtype here holds. Nothing has been loaded.
         """
-        own = self.state_dict()
+        where, own = f"{type(self).__name__}.load_state_dict", self.state_dict()
+        check_names(where, values)
         missing = [name for name in own if name not in values]
         unexpected = [name for name in values if name not in own]
         misshapen = [name for name in own if name in values and tuple(values[name].shape) != own[name].shape]
         if misshapen or (strict and (missing or unexpected)):
             raise CheckpointError(_mismatch(type(self).__name__, own, values, missing, unexpected, misshapen))
+        ready = fitted(where, values, own)
         for path, module in self._paths():
             for name, t in module._own():
                 key = f"{path}.{name}" if path else name
-                if key in values:
-                    t.copy_(values[key])
+                if key in ready:
+                    t.copy_(ready[key])
         return missing, unexpected
 
     # ---- hooks -------------------------------------------------------------------------------------------------------

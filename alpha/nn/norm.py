@@ -79,6 +79,8 @@ class LayerNorm(Module):
         self.eps = eps
         self.weight = Parameter(ops.ones(self.normalized_shape)) if affine else None
         self.bias = Parameter(ops.zeros(self.normalized_shape)) if affine else None
+        if len(self.normalized_shape) == 3:     # a map: (H, W, C) here, (C, H, W) in PyTorch
+            self.torch_channels_first = ("weight", "bias")
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.layer_norm(x, self.weight, self.bias, normalized_ndim=len(self.normalized_shape), eps=self.eps)

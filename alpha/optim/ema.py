@@ -11,6 +11,7 @@ from alpha.arguments import checked
 from alpha.errors import ArgumentError, CheckpointError, message, shown
 from alpha.graph import no_grad
 from alpha.kinds import Decay
+from alpha.schema import check_names, fitted
 from alpha.tensor import Tensor
 
 
@@ -70,14 +71,20 @@ class ExponentialMovingAverage:
         return {name: t.detach() for name, t in self._averages.items()}
 
     def load_state_dict(self, values: Mapping[str, Any]) -> None:
-        """Overwrites the averages.  Raises CheckpointError if names or shapes differ; then nothing has been loaded."""
+        """Overwrites the averages.
+
+        Raises CheckpointError if names or shapes differ, or a value is no array of numbers that the dtype here holds;
+        then nothing has been loaded.
+        """
+        check_names("ExponentialMovingAverage", values)
         wrong = sorted(name for name in {*values, *self._averages} if name not in values or name not in self._averages
                        or tuple(values[name].shape) != self._averages[name].shape)
         if wrong:
             raise CheckpointError(message("ExponentialMovingAverage", f"names or shapes differ: {', '.join(wrong)}",
                                           "resume with the model that the run was started with"))
+        ready = fitted("ExponentialMovingAverage", values, self._averages)
         for name, t in self._averages.items():
-            t.copy_(values[name])
+            t.copy_(ready[name])
 
 
 def _copy(t: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from alpha import ops
 from alpha.arguments import kinds_of
 from alpha.errors import ArgumentError, CheckpointError, ConfigError, message, shown
 from alpha.graph import no_grad
+from alpha.schema import Integer, Items, Record, Table, Text, check, check_names, fitted
 from alpha.tensor import Tensor
 
 NamedParams = Union[Tensor, Iterable[Union[Tensor, tuple[str, Tensor]]]]
@@ -27,6 +28,9 @@ def as_parameters(where: str, params: Any) -> list[Any]:
         raise ArgumentError(message(where, f"params is {shown(params)}, a list of tensors is needed",
                                     "pass model.parameters(), or a list of tensors"))
     return list(params)
+
+
+SCALARS = Record({"optimizer": Text(), "step_count": Integer(0), "names": Items(Text()), "counts": Table(Integer(1))})
 
 
 class Optimizer:
@@ -177,9 +181,15 @@ class Optimizer:
         """Continues from what `state_dict` returned.
 
         Raises:
-            CheckpointError: it comes from another kind of optimizer or other parameters. Nothing has been loaded.
+            CheckpointError: it comes from another kind of optimizer or other parameters, or is no such state at all.
+                Nothing has been loaded.
         """
+        fix = "pass what state_dict() returned, or what a checkpoint holds of it"
+        if not isinstance(state, Mapping) or {*state} != {"scalars", "tensors"}:
+            raise CheckpointError(message(self._name, 'the state is not a dict of "tensors" and "scalars"', fix))
         scalars, tensors = state["scalars"], state["tensors"]
+        check(self._name, scalars, SCALARS, fix, "scalars")
+        check_names(self._name, tensors)
         if scalars["optimizer"] != self._name:
             raise CheckpointError(message(self._name, f"the state is that of {scalars['optimizer']}",
                                           "resume with the optimizer that the run was started with"))
@@ -191,6 +201,10 @@ class Optimizer:
             raise CheckpointError(message(self._name, what + (f"; not in both: {', '.join(other)}" if other else
                                                               ", the same in another order"),
                                           "resume with the model and the groups that the run was started with"))
+        for name, count in scalars["counts"].items():
+            if name not in params or count > scalars["step_count"]:
+                raise CheckpointError(message(self._name, f"the state counts {count} steps of {name}, and "
+                                              f"{scalars['step_count']} in all", fix))
         shapes = {f"{name}/{slot}": params[name][0].shape for name in scalars["counts"] for slot in params[name][1]}
         found = {key: tuple(t.shape) for key, t in tensors.items()}
         if shapes != found:
@@ -198,10 +212,10 @@ class Optimizer:
             raise CheckpointError(message(self._name, f"tensors of the state do not fit: {', '.join(wrong)}",
                                           "resume with the model and the settings that the run was started with",
                                           state=found.get(wrong[0]), optimizer=shapes.get(wrong[0])))
-        self.step_count, self._counts = int(scalars["step_count"]), dict(scalars["counts"])
-        self._states = {}
-        for key, t in tensors.items():
+        states: dict[str, dict[str, Tensor]] = {}
+        ready = fitted(self._name, tensors, {key: params[key.rsplit("/", 1)[0]][0] for key in shapes})
+        for key, t in ready.items():
             name, slot = key.rsplit("/", 1)
             p = params[name][0]
-            made = ops.zeros(p.shape, dtype=p.dtype, device=p.device)
-            self._states.setdefault(name, {})[slot] = made.copy_(t)
+            states.setdefault(name, {})[slot] = ops.zeros(p.shape, dtype=p.dtype, device=p.device).copy_(t)
+        self.step_count, self._counts, self._states = scalars["step_count"], dict(scalars["counts"]), states

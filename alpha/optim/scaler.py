@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from alpha import ops
 from alpha.arguments import checked
 from alpha.errors import CheckpointError, ConfigError, message
@@ -11,7 +13,10 @@ from alpha.graph import no_grad
 from alpha.kinds import Count, Limit, Positive
 from alpha.ops.update import LARGEST_SCALE
 from alpha.optim.optimizer import Optimizer
+from alpha.schema import check_names, fitted
 from alpha.tensor import Tensor
+
+LARGEST_COUNT = 1 << 30     # of steps, in a checkpoint: int32 has room for as many more
 
 
 class LossScaler:
@@ -84,10 +89,20 @@ class LossScaler:
         return {"scale": self._scale.detach(), "counts": self._counts.detach()}
 
     def load_state_dict(self, values: Mapping[str, Tensor]) -> None:
-        """Continues from what `state_dict` returned.  Raises CheckpointError if it is something else."""
+        """Continues from what `state_dict` returned.
+
+        Raises CheckpointError if it is something else, or out of range; then nothing has been loaded.
+        """
+        check_names("LossScaler", values)
         own = self.state_dict()
         if {name: tuple(t.shape) for name, t in values.items()} != {name: t.shape for name, t in own.items()}:
             raise CheckpointError(message("LossScaler", f"the state has {sorted(values) or 'nothing'}, not "
                                           f"{sorted(own)}", "resume with a checkpoint of a run in fp16"))
+        ready = fitted("LossScaler", values, own)
+        scale, counts = float(ready["scale"]), np.asarray(ready["counts"]).tolist()
+        if not 1 <= scale <= LARGEST_SCALE or not all(0 <= count < LARGEST_COUNT for count in counts):
+            raise CheckpointError(message("LossScaler", f"the scale is {scale:g}, the counts are {counts}: they must "
+                                          f"be in [1, {LARGEST_SCALE:.0f}] and in [0, {LARGEST_COUNT})",
+                                          "resume with a checkpoint of a run in fp16"))
         for name, t in own.items():
-            t.copy_(values[name])
+            t.copy_(ready[name])
