@@ -51,6 +51,16 @@ class ConfigError(AlphaError, ValueError):
     """A setting that is unknown or out of range."""
 
 
+class NotDefinedError(AlphaError, NotImplementedError):
+    """A method that a subclass must define."""
+
+
+class NotFoundError(AlphaError, IndexError, KeyError):
+    """An index or a name that a container does not have."""
+
+    __str__ = Exception.__str__     # that of KeyError shows the repr
+
+
 def message(where: str, what: str, fix: str, **values: object) -> str:
     """Returns `<where>: <what> (<name: value; ...>)`, a line break, `help: <fix>`."""
     shown = "; ".join(f"{name}: {value}" for name, value in values.items())

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, Union
 
 import numpy as np
 
-from alpha import dlpack
+from alpha import copies, dlpack
 from alpha.backend import DTYPES, FLOAT_DTYPES, get_backend
 from alpha.errors import DTypeError, GraphError, ShapeError, message
 from alpha.graph import backward
@@ -224,6 +224,9 @@ class Tensor:
             backend.copy_into(self.data, tensor(source, self.dtype, self.device).data)
         self._version += 1
         return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor: return copies.deep_copy(self, Tensor, memo)
+    def __reduce__(self) -> tuple[Any, ...]: return copies.reduced(self, Tensor)
 
     def to(self, device: str) -> Tensor:
         """Returns the tensor on a device: itself if it is there; differentiable."""

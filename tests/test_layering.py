@@ -21,8 +21,9 @@ MAY_IMPORT = {
     "alpha.random": {"alpha.errors"},
     "alpha.build": {"alpha.config", "alpha.errors"},
     "alpha.dlpack": {"alpha.backend", "alpha.errors"},
+    "alpha.copies": {"alpha.backend", "alpha.errors", "alpha.tensor"},  # the last as a type
     "alpha.graph": {"alpha.backend", "alpha.config", "alpha.errors", "alpha.op", "alpha.tensor"},  # the latter as types
-    "alpha.tensor": {"alpha.backend", "alpha.dlpack", "alpha.errors", "alpha.graph"},
+    "alpha.tensor": {"alpha.backend", "alpha.copies", "alpha.dlpack", "alpha.errors", "alpha.graph"},
     "alpha.precision": {"alpha.backend", "alpha.config", "alpha.errors", "alpha.tensor"},
     "alpha.op": {"alpha.backend", "alpha.config", "alpha.errors", "alpha.graph", "alpha.tensor"},
     "alpha.gradcheck": {"alpha.errors", "alpha.graph", "alpha.tensor"},

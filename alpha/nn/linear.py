@@ -65,7 +65,7 @@ class Flatten(Module):
         self.start = start
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.flatten(self.start)
+        return ops.flatten(x, self.start)
 
     def extra_repr(self) -> str:
         return f"start={self.start}"

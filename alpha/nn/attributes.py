@@ -1,0 +1,47 @@
+"""Which names a module's attributes may have, and what hides in lists, dicts and sets."""
+
+from __future__ import annotations
+
+from collections import deque
+from types import FunctionType
+from typing import Any
+
+from alpha.errors import ConfigError, message
+
+PLAIN = frozenset({type(None), bool, int, float, str})      # values of these types hold nothing
+CONTAINERS = (list, tuple, dict, set, frozenset, deque)
+
+
+def hidden(value: Any, kinds: tuple[type, ...]) -> list[Any]:
+    """Returns `value`, or the objects in the list, tuple, dict, set or deque `value`, that are of `kinds`."""
+    found: list[Any] = []
+    seen: set[int] = set()
+    to_do = [value]
+    while to_do:
+        one = to_do.pop()
+        if isinstance(one, kinds):
+            found.append(one)
+        elif isinstance(one, CONTAINERS) and id(one) not in seen:
+            seen.add(id(one))
+            items = one.values() if isinstance(one, dict) else one
+            if not PLAIN.issuperset(map(type, items)):
+                to_do.extend(items)
+    return found[::-1]
+
+
+def check_name(where: str, name: Any, cls: type) -> None:
+    """Raises ConfigError unless `name` may name a parameter, a buffer or a module of a `cls`."""
+    if not isinstance(name, str) or not name or "." in name:
+        raise ConfigError(message(where, f"{name!r} is no name for a parameter, a buffer or a module",
+                                  "use a string that is not empty and has no dot: dots divide the names of a path"))
+    if name.startswith("__") or name == "training" or is_own(cls, name):
+        raise ConfigError(message(where, f"{name} is a part of every {cls.__name__}, and cannot be replaced",
+                                  "choose another name"))
+
+
+def is_own(cls: type, name: str) -> bool:
+    """Tells whether `name` is a method or a property that alpha.nn defines for a class of modules."""
+    declared = getattr(cls, name, None)
+    if isinstance(declared, property):
+        declared = declared.fget
+    return isinstance(declared, FunctionType) and declared.__module__.startswith("alpha.nn.")
