@@ -23,10 +23,22 @@ def hidden(value: Any, kinds: tuple[type, ...]) -> list[Any]:
             found.append(one)
         elif isinstance(one, CONTAINERS) and id(one) not in seen:
             seen.add(id(one))
-            items = one.values() if isinstance(one, dict) else one
-            if not PLAIN.issuperset(map(type, items)):
-                to_do.extend(items)
+            if not is_plain(one):
+                to_do.extend(one.values() if isinstance(one, dict) else one)
     return found[::-1]
+
+
+def is_plain(container: Any) -> bool:
+    """Tells whether all items of a container are of PLAIN types."""
+    return PLAIN.issuperset(map(type, container.values() if isinstance(container, dict) else container))
+
+
+def a_(value: Any) -> str:
+    """Returns what a value is, with its article: "an int", "the class ReLU"."""
+    if value is None or isinstance(value, type):
+        return "None" if value is None else f"the class {value.__name__}"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"
 
 
 def check_name(where: str, name: Any, cls: type) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, NoReturn, TypeVar, overload
 
 from alpha.errors import ConfigError, DTypeError, NotDefinedError, NotFoundError, message
-from alpha.nn.attributes import check_name
+from alpha.nn.attributes import a_, check_name
 from alpha.nn.function import as_module
 from alpha.nn.module import Module, Parameter
 from alpha.tensor import Tensor
@@ -157,7 +157,7 @@ class _List(_Entries[E]):
         try:
             return operator.index(index)
         except TypeError:
-            raise DTypeError(message(type(self).__name__, f"the index {index!r:.40} is a {type(index).__name__}, an "
+            raise DTypeError(message(type(self).__name__, f"the index {index!r:.40} is {a_(index)}, an "
                                      "int or a slice is needed", "pass the position of the entry")) from None
 
     def _name(self, index: Any) -> str:
@@ -298,7 +298,7 @@ class _Dict(_Entries[E]):
         try:
             given = dict(entries.items() if isinstance(entries, (Mapping, _Dict)) else entries)
         except (TypeError, ValueError) as error:
-            raise DTypeError(message(where, f"the entries are a {type(entries).__name__}, a dict is needed",
+            raise DTypeError(message(where, f"the entries are {a_(entries)}, a dict is needed",
                                      f"write nn.{where}({{name: entry, ...}})")) from error
         self._replace_entries({**self._entries(), **{key: self._as_entry(key, v) for key, v in given.items()}})
 
@@ -348,7 +348,7 @@ def _listed(owner: Module, values: Any) -> list[Any]:
         fix = "pass a list: [...]"
         if isinstance(values, (Mapping, _Dict)):
             fix = "use nn.ModuleDict or nn.ParameterDict for names, or pass a list: [...]"
-        what = f"the entries are a {type(values).__name__}, a list is needed"
+        what = f"the entries are {a_(values)}, a list is needed"
         raise DTypeError(message(type(owner).__name__, what, fix))
     return list(values)
 
@@ -357,6 +357,6 @@ def _as_parameter(where: str, name: str, value: Any) -> Parameter:
     if isinstance(value, Parameter):
         return value
     if not isinstance(value, Tensor):
-        raise DTypeError(message(where, f"entry {name} is a {type(value).__name__}, a Parameter is needed",
+        raise DTypeError(message(where, f"entry {name} is {a_(value)}, a Parameter is needed",
                                  "wrap it: nn.Parameter(alpha.tensor(...))"))
     return Parameter(value)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from alpha.errors import ConfigError, DTypeError, NotFoundError, message
 from alpha.graph import state
-from alpha.nn.attributes import CONTAINERS, PLAIN, check_name, hidden, is_own
+from alpha.nn.attributes import CONTAINERS, PLAIN, a_, check_name, hidden, is_plain
 from alpha.nn.parameter import Parameter
 from alpha.tensor import Tensor
 
@@ -104,16 +104,16 @@ class Contents:
         """Refuses to replace what Module needs of itself; a function may stand for a public method."""
         if name == "training":
             if not isinstance(value, bool):
-                raise DTypeError(message(type(self).__name__, f"training is set to a {type(value).__name__}, a bool is "
+                raise DTypeError(message(type(self).__name__, f"training is set to {a_(value)}, a bool is "
                                          "needed", "call train() or eval(), or choose another name"))
             return
-        method = is_own(type(self), name) and not isinstance(getattr(type(self), name), property)
-        if name.startswith("_") or not method or not callable(value) or isinstance(value, (Contents, type)):
-            raise ConfigError(message(type(self).__name__, f"attribute {name}, a {type(value).__name__}, would replace "
+        method = callable(getattr(type(self), name, None)) and not name.startswith("_")
+        if not method or not callable(value) or isinstance(value, (Contents, type)):
+            raise ConfigError(message(type(self).__name__, f"attribute {name} would be {a_(value)} in the place of "
                                       f"{name} of Module", f"choose another name, such as {name.strip('_')}_"))
 
     def _refuse(self, name: str, value: Any, what: str, fix: str) -> NoReturn:
-        raise DTypeError(message(type(self).__name__, f"{name} is {what}, it cannot be set to a {type(value).__name__}",
+        raise DTypeError(message(type(self).__name__, f"{name} is {what}, it cannot be set to {a_(value)}",
                                  f"set it to {fix}"))
 
     def _is_called(self) -> bool:
@@ -155,7 +155,7 @@ class Contents:
     def _check_lists(self) -> None:
         """Finds layers and parameters that were put into plain lists, dicts and sets after these were set."""
         for name, value in self.__dict__.items():
-            if value.__class__ not in PLAIN and isinstance(value, CONTAINERS):
+            if value.__class__ not in PLAIN and isinstance(value, CONTAINERS) and not is_plain(value):
                 self._check_container(name, value, (Contents, Parameter))
         for name in self._class_lists:
             if name not in self.__dict__:
@@ -176,11 +176,11 @@ class Contents:
         where, held = f"{type(self).__name__}.register_buffer", vars(self) if isinstance(name, str) else {}
         check_name(where, name, type(self))
         if isinstance(value, Parameter) or not (value is None or isinstance(value, Tensor)):
-            raise DTypeError(message(where, f"{name} is a {type(value).__name__}, a Tensor without gradient is needed",
+            raise DTypeError(message(where, f"{name} is {a_(value)}, a Tensor without gradient is needed",
                                      f"set it by self.{name} = ..." if isinstance(value, Parameter) else
                                      "wrap it: alpha.tensor(...)"))
         if isinstance(held.get(name), (Parameter, Contents)):
-            raise ConfigError(message(where, f"{name} is a {type(held[name]).__name__} already",
+            raise ConfigError(message(where, f"{name} is {a_(held[name])} already",
                                       "choose another name, or del it first"))
         if value is not None and value.requires_grad:
             raise ConfigError(message(where, f"{name} requires a gradient", "detach it: t.detach()"))
@@ -203,7 +203,7 @@ class Contents:
         check_name(where, name, type(self))
         if not (value is None or isinstance(value, kind)):
             wanted = "Parameter" if kind is Parameter else "Module"
-            raise DTypeError(message(where, f"{name} is a {type(value).__name__}, a {wanted} is needed",
+            raise DTypeError(message(where, f"{name} is {a_(value)}, a {wanted} is needed",
                                      "wrap it: nn.Parameter(...)" if kind is Parameter else "pass a module"))
         setattr(self, name, value)
 

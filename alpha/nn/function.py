@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from alpha.errors import DTypeError, message
+from alpha.nn.attributes import a_
 from alpha.nn.module import Module
 from alpha.tensor import Tensor
 
@@ -49,10 +50,10 @@ def as_module(where: str, name: str, value: Any) -> Module:
 def check_callable(where: str, what: str, value: Any) -> None:
     """Raises DTypeError unless `value` is a function: what can be called, and is no class."""
     if isinstance(value, type):
-        raise DTypeError(message(where, f"{what} is the class {value.__name__}, a module is needed",
+        raise DTypeError(message(where, f"{what} is {a_(value)}, a module is needed",
                                  f"make one of the class: {value.__name__}(...)"))
     if isinstance(value, Tensor):
-        raise DTypeError(message(where, f"{what} is a {type(value).__name__} of shape {value.shape}, a module is "
+        raise DTypeError(message(where, f"{what} is {a_(value)} of shape {value.shape}, a module is "
                                  "needed", "set tensors as attributes of a module: self.weight = nn.Parameter(...)"))
     if callable(value):
         return
@@ -61,9 +62,11 @@ def check_callable(where: str, what: str, value: Any) -> None:
         fix = "leave it out, or pass nn.Identity()"
     elif isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str):
         fix = f"names come from a dict: {{{value[0]!r}: ..., ...}}"
+    elif isinstance(value, Mapping):
+        fix = "pass one dict of all layers, and nothing beside it"
     elif hasattr(value, "__iter__") and not isinstance(value, str):
         fix = f"write {where}(*layers) for a list of layers" if where == "Sequential" else "pass the layers one by one"
-    raise DTypeError(message(where, f"{what} is a {type(value).__name__}, a module or a function is needed", fix))
+    raise DTypeError(message(where, f"{what} is {a_(value)}, a module or a function is needed", fix))
 
 
 def _name(function: Any) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from alpha.errors import DTypeError, message
+from alpha.nn.attributes import a_
 from alpha.tensor import Tensor
 
 Hook = Callable[..., Any]
@@ -54,7 +55,7 @@ class Hooks:
 
         def watch(module: Hooks, args: Any, output: Tensor) -> None:
             if not isinstance(output, Tensor):
-                raise DTypeError(message(type(module).__name__, f"its output is a {type(output).__name__}, a backward "
+                raise DTypeError(message(type(module).__name__, f"its output is {a_(output)}, a backward "
                                          "hook needs one Tensor", "register the hook on the tensor in question: "
                                          "t.register_hook(...)"))
             if output.requires_grad:
@@ -99,12 +100,12 @@ def new_output(module: Hooks, hook: Hook, args: tuple[Any, ...], output: Any) ->
     if new is None:
         return output
     if isinstance(output, Tensor) and not isinstance(new, (Tensor, tuple, list, dict)):
-        raise DTypeError(message(type(module).__name__, f"a forward hook returned a {type(new).__name__}, the output "
+        raise DTypeError(message(type(module).__name__, f"a forward hook returned {a_(new)}, the output "
                                  "is a Tensor", "return the new output as a Tensor, or None to keep the output"))
     return new
 
 
 def _check_callable(module: Hooks, method: str, hook: Any) -> None:
     if not callable(hook):
-        raise DTypeError(message(f"{type(module).__name__}.{method}", f"the hook is a {type(hook).__name__}, a "
+        raise DTypeError(message(f"{type(module).__name__}.{method}", f"the hook is {a_(hook)}, a "
                                  "function is needed", "pass the function itself, without calling it"))

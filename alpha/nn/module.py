@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from alpha.errors import CheckpointError, NotDefinedError, message
+from alpha.errors import CheckpointError, DTypeError, NotDefinedError, message
 from alpha.graph import state
+from alpha.nn.attributes import a_
 from alpha.nn.contents import Contents
 from alpha.nn.hooks import Hooks, new_args, new_output
 from alpha.nn.parameter import Parameter
@@ -68,15 +69,24 @@ class Module(Contents, Hooks):
     # ---- modes and moves ---------------------------------------------------------------------------------------------
 
     def apply(self, f: Callable[[Module], Any]) -> Module:
-        """Calls `f` on this module and on all below it, and returns this module."""
+        """Calls `f` on this module and on all below it, and returns this module.  Raises DTypeError if it cannot."""
+        if not callable(f):
+            raise DTypeError(message(f"{type(self).__name__}.apply", f"f is {a_(f)}, a function is needed",
+                                     "pass a function of a module"))
         for module in self.modules():
             f(module)
         return self
 
     def train(self, mode: bool = True) -> Module:
-        """Sets training mode (True) or inference mode (False) here and below, and returns the module."""
+        """Sets training mode (True) or inference mode (False) here and below, and returns the module.
+
+        Raises DTypeError for a mode that is no bool.
+        """
+        if not isinstance(mode, bool):
+            raise DTypeError(message(f"{type(self).__name__}.train", f"mode is {a_(mode)}, a bool is needed",
+                                     "call train(), or eval() for inference"))
         for module in self.modules():
-            module.training = mode
+            object.__setattr__(module, "training", mode)
         return self
 
     def eval(self) -> Module:
@@ -184,7 +194,7 @@ def _check_shared(where: str, own: list[tuple[str, Tensor]], values: Mapping[str
             a, b = np.asarray(values[other]), np.asarray(values[path])
             if not ((a == b) | ((a != a) & (b != b))).all():
                 raise CheckpointError(message(where, f"{other} and {path} are one tensor in the module, and have "
-                                              "different values", "load it into a model that does not share them, or drop one "
+                                              "different values", "load it where nothing is shared, or drop one "
                                               "of the two with strict=False"))
 
 

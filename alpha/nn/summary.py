@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any
 
 from alpha import ops
-from alpha.errors import ShapeError, message
+from alpha.errors import DTypeError, ShapeError, message
 from alpha.graph import no_grad
+from alpha.nn.attributes import a_, hidden
 from alpha.nn.module import Module
 from alpha.precision import Mode, mode
 from alpha.tensor import Tensor
@@ -16,7 +17,7 @@ from alpha.tensor import Tensor
 
 @dataclass(frozen=True)
 class Row:
-    """One call of one layer; MACs and bytes are those of the whole batch."""
+    """One call of one layer; MACs and bytes are those of the whole batch, the shape is that of its first output."""
 
     path: str
     kind: str
@@ -71,8 +72,11 @@ def summary(model: Module, input_shape: tuple[int, ...], batch_size: int = 1) ->
     Returns:
         Summary; print it.
     Raises:
-        ShapeError: input_shape is no tuple of sizes, or no input of the model.
+        ShapeError: input_shape is no tuple of sizes, or no input of the model.  DTypeError: model is no Module.
     """
+    if not isinstance(model, Module):
+        raise DTypeError(message("summary", f"model is {a_(model)}, a Module is needed",
+                                 "pass the model itself; nn.Lambda(f) makes one of a function"))
     if not isinstance(input_shape, (tuple, list)):
         raise ShapeError(message("summary", f"input_shape is {input_shape!r}, a tuple is needed: the shape of one "
                                  "sample", "write summary(model, (32, 32, 3)) for images, (features,) for vectors"))
@@ -94,7 +98,8 @@ def summary(model: Module, input_shape: tuple[int, ...], batch_size: int = 1) ->
     return Summary(type(model).__name__, tuple(rows), model.num_parameters(), mode())
 
 
-def _note(rows: list[Row], path: str, layer: Module, args: tuple[Any, ...], output: Tensor) -> None:
-    nominal, useful = layer.macs(args[0].shape)
-    kind = type(layer).__name__
-    rows.append(Row(path or kind, kind, output.shape, layer.num_parameters(), nominal, useful, output.data.nbytes))
+def _note(rows: list[Row], path: str, layer: Module, args: tuple[Any, ...], output: Any) -> None:
+    kind, outputs = type(layer).__name__, hidden(output, (Tensor,))
+    nominal, useful = layer.macs(args[0].shape) if args and isinstance(args[0], Tensor) else (0, 0)
+    rows.append(Row(path or kind, kind, outputs[0].shape if outputs else (), layer.num_parameters(), nominal, useful,
+                    sum(t.data.nbytes for t in outputs)))
