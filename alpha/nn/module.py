@@ -107,19 +107,20 @@ class Module(Contents, Hooks):
     def to(self, device: str | None = None, dtype: str | None = None) -> Module:
         """Moves parameters and buffers to a device, casts the floating ones to a dtype, and returns the module.
 
-        The Parameter objects stay the same; gradients are dropped. Create the optimizer after this call: its own
-        tensors follow the parameters that it is given.
+        The Parameter objects stay the same, buffers are new tensors; gradients are dropped. Create the optimizer after
+        this call: its own tensors follow the parameters that it is given.
         """
-        tensors = [*self.parameters(), *self.buffers()]
-        moved = [t.detach().to(device or t.device) for t in tensors]
-        if dtype:
-            moved = [m.astype(dtype) if m.is_floating_point else m for m in moved]
-        for t, m in zip(tensors, moved):    # all of them could be moved
-            t.grad = None
-            if isinstance(t, Parameter):
-                t._replace(m)
-            else:
-                t.data, t.dtype, t.device = m.data, m.dtype, m.device
+        moved = {}
+        for t in [*self.parameters(), *self.buffers()]:
+            m = t.detach().to(device or t.device)
+            moved[id(t)] = m.astype(dtype) if dtype and m.is_floating_point else m
+        for p in self.parameters():         # from here on nothing fails
+            p._replace(moved[id(p)])
+            p.grad = None
+        for module in self.modules():
+            for name, t in list(module._own()):
+                if not isinstance(t, Parameter) and moved[id(t)].data is not t.data:
+                    object.__setattr__(module, name, moved[id(t)])
         return self
 
     def cuda(self) -> Module:

@@ -30,7 +30,7 @@ class Parameter(Tensor):
         array = isinstance(data, np.ndarray)
         if hasattr(self, "requires_grad") and (isinstance(data, Tensor) or (array and not self._fits(data))):
             raise ShapeError(message("Parameter.data", f"it is set to {'an array' if array else 'a Tensor'} of "
-                                     f"shape {data.shape}, {data.dtype}, and is the memory of {self.shape}, {self.dtype}",
+                                     f"shape {data.shape}, {data.dtype}, and is memory of {self.shape}, {self.dtype}",
                                      "overwrite the elements: p.copy_(...); or set a new nn.Parameter(...)"))
         _data.__set__(self, data)
 
