@@ -379,36 +379,3 @@ def test_a_copy_keeps_gradients_and_shared_elements() -> None:
     assert a.grad.tolist() == [3.0, 3.0] and a.grad is not p.grad
     a.detach().copy_(np.array([5.0, 5.0]))
     assert b.tolist() == [5.0, 5.0] and p.tolist() == [1.0, 1.0]
-
-
-# ---- hooks -----------------------------------------------------------------------------------------------------------
-
-def test_hooks_that_return_something_else() -> None:
-    layer = linear()
-    remove = layer.register_forward_pre_hook(lambda m, args: args[0] * 0.0)     # one argument, not a tuple
-    assert layer(X).tolist() == [layer.bias.tolist()] * 2
-    remove()
-    for value, what in ((3, "an int"), (True, "a bool"), (np.ones(2), "a ndarray")):
-        remove = layer.register_forward_hook(lambda m, args, y, value=value: value)
-        with refused(DTypeError, f"Linear: a forward hook returned {what}, the output is a Tensor", "None to keep"):
-            layer(X)
-        remove()
-    layer.register_forward_hook(lambda m, args, y: (y, y))
-    assert len(layer(X)) == 2
-    for register in (layer.register_forward_hook, layer.register_forward_pre_hook, layer.register_backward_hook):
-        with refused(DTypeError, f"Linear.{register.__name__}: the hook is None, a function is needed"):
-            register(None)
-    pair = with_()
-    pair.register_backward_hook(lambda m, g: None)
-    with refused(DTypeError, "Net: its output is a tuple, a backward hook needs one Tensor", "t.register_hook(...)"):
-        pair((X, X))
-
-
-def test_a_hook_that_is_registered_twice_is_removed_once() -> None:
-    layer, log = linear(), []
-    remove = layer.register_forward_hook(hook := lambda m, args, y: log.append(1))
-    layer.register_forward_hook(hook)
-    remove()
-    remove()
-    layer(X)
-    assert log == [1]
