@@ -168,8 +168,9 @@ def test_what_belongs_to_the_class_is_refused() -> None:
         (name,) = body
         with refused(ConfigError, f"Bad: attribute {name} belongs to the class", f"set it in __init__: self.{name} = "):
             type("Bad", (nn.Module,), body)
-    with refused(ConfigError, "Bad: _buffers is private to Module", "choose another name"):
-        type("Bad", (nn.Module,), {"_buffers": {}})
+    for base in (nn.Module, nn.ModuleList):
+        with refused(ConfigError, "Bad: _buffers is private to Module", "choose another name"):
+            type("Bad", (base,), {"_buffers": {}})
     with refused(ConfigError, "Bad: it has __slots__, where parameters are not looked for", "leave __slots__ out"):
         type("Bad", (nn.Module,), {"__slots__": ("fc",)})
 
@@ -274,6 +275,7 @@ def test_an_average_and_a_recording_follow_a_buffer_that_is_set_anew() -> None:
     (lambda m: m.register_buffer("a.b", X), ConfigError, "Net.register_buffer: 'a.b' is no name"),
     (lambda m: m.register_buffer("", X), ConfigError, "Net.register_buffer: '' is no name"),
     (lambda m: m.register_buffer(3, X), ConfigError, "Net.register_buffer: 3 is no name"),
+    (lambda m: m.register_buffer("_buffers", None), ConfigError, "Net.register_buffer: _buffers is a part of"),
     (lambda m: m.register_buffer("to", X), ConfigError, "Net.register_buffer: to is a part of every Net"),
     (lambda m: m.register_parameter("w", X), DTypeError, "Net.register_parameter: w is a Tensor, a Parameter"),
     (lambda m: m.register_parameter("w.x", param()), ConfigError, "Net.register_parameter: 'w.x' is no name"),
@@ -318,6 +320,7 @@ def test_registration_by_name() -> None:
     ("to", lambda: "cuda", "attribute to would be a str in"),
     ("state_dict", dict, "attribute state_dict would be a dict in"),
     ("hooked", lambda: True, "attribute hooked would be"),
+    ("apply", lambda: ops.relu, "attribute apply would be an Op in the place of apply of Module"),
     ("modules", nn.ModuleList, "attribute modules would be a ModuleList in"),
     ("_buffers", dict, "attribute _buffers would be a dict in"),
     ("forward", linear, "attribute forward would be a Linear"),
@@ -328,13 +331,18 @@ def test_names_that_module_needs_are_refused(name: str, value: Callable[[], Any]
     with refused(AlphaError, f"Net: {text}", "choose another name"):
         setattr(net, name, value())
     assert vars(net) == {}
+    with refused(ConfigError, "Sequential: attribute append would be None in the place of append of Module"):
+        nn.Sequential().append = None
 
 
 def test_a_function_may_stand_for_a_method_and_a_property_for_an_attribute() -> None:
     net = with_(forward=lambda x: x * 2.0)
     assert net(X).tolist() == (X * 2.0).tolist()
+    net.extra_repr = lambda: "twice"
     net.training = False
-    assert not net.training
+    assert not net.training and repr(net) == "Net(twice)"
+    with refused(ConfigError, "Net: attribute _buffers is private to Module", "leave it alone"):
+        del net._buffers
 
     class Guarded(nn.Module):
         @property

@@ -41,19 +41,17 @@ def a_(value: Any) -> str:
     return f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"
 
 
-def check_name(where: str, name: Any, cls: type) -> None:
+def check_name(where: str, name: Any, cls: Any) -> None:
     """Raises ConfigError unless `name` may name a parameter, a buffer or a module of a `cls`."""
     if not isinstance(name, str) or not name or "." in name:
         raise ConfigError(message(where, f"{name!r} is no name for a parameter, a buffer or a module",
                                   "use a string that is not empty and has no dot: dots divide the names of a path"))
-    if name.startswith("__") or name == "training" or is_own(cls, name):
+    if name.startswith("__") or name in cls._needed:
         raise ConfigError(message(where, f"{name} is a part of every {cls.__name__}, and cannot be replaced",
                                   "choose another name"))
 
 
-def is_own(cls: type, name: str) -> bool:
-    """Tells whether `name` is a method or a property that alpha.nn defines for a class of modules."""
-    declared = getattr(cls, name, None)
-    if isinstance(declared, property):
-        declared = declared.fget
-    return isinstance(declared, FunctionType) and declared.__module__.startswith("alpha.nn.")
+def names_of(cls: type) -> set[str]:
+    """Returns the names of a class that no attribute may take: methods, properties, private ones, `training`."""
+    return {name for base in cls.__mro__[:-1] for name, v in vars(base).items() if name == "training" or (
+        not name.startswith("__") and (name.startswith("_") or isinstance(v, (FunctionType, property))))}

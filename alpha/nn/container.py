@@ -90,12 +90,12 @@ class _List(_Entries[E]):
     def insert(self, index: int, value: Any) -> None:
         """Adds an entry before the one at `index`; those behind move up by one, in their names too."""
         values: list[Any] = self._numbered("insert")
-        values.insert(self._index(index), value)
+        values.insert(self._as_index(index), value)
         self._fill(values)
 
     def pop(self, index: int = -1) -> E:
         """Removes the entry at `index` and returns it."""
-        value = self[self._index(index)]
+        value = self[self._as_index(index)]
         del self[index]
         return value
 
@@ -113,8 +113,8 @@ class _List(_Entries[E]):
 
     def __getitem__(self, index: int | slice) -> E | _List[E]:
         if isinstance(index, slice):
-            return self._of(dict(list(self._entries().items())[index]))
-        return self._entries()[self._name(index)]
+            return self._list_of(dict(list(self._entries().items())[index]))
+        return self._entries()[self._name_at(index)]
 
     def __setitem__(self, index: int | slice, value: Any) -> None:
         if isinstance(index, slice):
@@ -125,20 +125,20 @@ class _List(_Entries[E]):
                 raise ConfigError(message(type(self).__name__, str(error), "assign as many as there are")) from error
             self._fill(values)
         else:
-            name = self._name(index)
+            name = self._name_at(index)
             setattr(self, name, self._as_entry(name, value))
 
     def __delitem__(self, index: int | slice) -> None:
         entries = self._entries()
         names = list(entries)
-        gone = names[index] if isinstance(index, slice) else [self._name(index)]
+        gone = names[index] if isinstance(index, slice) else [self._name_at(index)]
         left = {name: v for name, v in entries.items() if name not in gone}
         if names == [str(k) for k in range(len(names))]:
             left = {str(k): v for k, v in enumerate(left.values())}
         self._replace_entries(left)
 
     def __add__(self, other: Iterable[Any]) -> _List[E]:
-        made = self._of(self._entries())
+        made = self._list_of(self._entries())
         made.extend(other)
         return made
 
@@ -146,22 +146,22 @@ class _List(_Entries[E]):
         self.extend(other)
         return self
 
-    def _of(self, entries: Mapping[str, E]) -> _List[E]:
+    def _list_of(self, entries: Mapping[str, E]) -> _List[E]:
         """Returns a list of the same kind; entries that are named by numbers get new ones."""
         made = _base(type(self))()
         numbers = all(name.isdigit() for name in entries)
         made._replace_entries({str(k) if numbers else name: v for k, (name, v) in enumerate(entries.items())})
         return made
 
-    def _index(self, index: Any) -> int:
+    def _as_index(self, index: Any) -> int:
         try:
             return operator.index(index)
         except TypeError:
             raise DTypeError(message(type(self).__name__, f"the index {index!r:.40} is {a_(index)}, an "
                                      "int or a slice is needed", "pass the position of the entry")) from None
 
-    def _name(self, index: Any) -> str:
-        names, k = list(self._entries()), self._index(index)
+    def _name_at(self, index: Any) -> str:
+        names, k = list(self._entries()), self._as_index(index)
         if not -len(names) <= k < len(names):
             raise NotFoundError(message(type(self).__name__, f"there is no entry {k}, it has {len(names)}",
                                         f"use an index in [{-len(names)}, {len(names)})" if names else "append one"))

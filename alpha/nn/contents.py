@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from alpha.errors import ConfigError, DTypeError, NotFoundError, message
 from alpha.graph import state
-from alpha.nn.attributes import CONTAINERS, PLAIN, a_, check_name, hidden, is_plain
+from alpha.nn.attributes import CONTAINERS, PLAIN, a_, check_name, hidden, is_plain, names_of
 from alpha.nn.parameter import Parameter
 from alpha.tensor import Tensor
 
 if TYPE_CHECKING:
     from alpha.nn.module import Module
+
+
+OVERRIDDEN = ("forward", "extra_repr", "macs", "fused_with")    # the methods of Module that a subclass defines
 
 
 class Contents:
@@ -25,18 +28,16 @@ class Contents:
     _buffers: tuple[str, ...] = ()          # names of the attributes that are buffers
     _unsaved: tuple[str, ...] = ()          # those of them that the state leaves out
     _class_lists: tuple[str, ...] = ()      # names of the lists, dicts and sets that its classes share
-    _needed_names: frozenset[str] = frozenset()    # of what Module defines
+    _needed: frozenset[str] = frozenset()   # names of what alpha.nn itself defines for the class
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if not Contents._needed_names:             # cls is Module: what it needs of itself
-            inherited = {name: v for base in reversed(cls.__mro__[:-1]) for name, v in vars(base).items()}
-            Contents._needed_names = frozenset(name for name, v in inherited.items() if not name.startswith("__") and (
-                name.startswith("_") or callable(v) or isinstance(v, property))) | {"training"}
+        if cls.__module__.startswith("alpha.nn."):
+            cls._needed = frozenset(names_of(cls))
             return
         body = {name: value for name, value in vars(cls).items() if not name.startswith("__")}
         for name, value in body.items():
-            if name.startswith("_") and name in Contents._needed_names:
+            if name.startswith("_") and name in cls._needed:
                 raise ConfigError(message(cls.__name__, f"{name} is private to Module", "choose another name"))
             if hidden(value, (Contents, Parameter)):
                 raise ConfigError(message(cls.__name__, f"attribute {name} belongs to the class: all of its modules "
@@ -51,19 +52,21 @@ class Contents:
     # ---- setting -----------------------------------------------------------------------------------------------------
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if (value.__class__ not in PLAIN or name in Contents._needed_names or name in self._buffers
+        if (value.__class__ not in PLAIN or name in self._needed or name in self._buffers
                 or self.__dict__.get(name).__class__ not in PLAIN):
             self._admit(name, value)
         object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
+        if name.startswith("_") and name in self._needed:
+            raise ConfigError(message(type(self).__name__, f"attribute {name} is private to Module", "leave it alone"))
         object.__delattr__(self, name)
         self._forget_buffer(name)
 
     def _admit(self, name: str, value: Any) -> None:
         """Raises AlphaError unless `value` may be the attribute `name`; notes that it is a buffer, or is none now."""
         where, old = type(self).__name__, self.__dict__.get(name)
-        if name in Contents._needed_names:
+        if name in self._needed:
             self._check_needed(name, value)
         elif hasattr(getattr(type(self), name, None), "__set__"):
             return                          # a property: what its setter sets comes by here again
@@ -101,14 +104,13 @@ class Contents:
             self._note_buffer(name)
 
     def _check_needed(self, name: str, value: Any) -> None:
-        """Refuses to replace what Module needs of itself; a function may stand for a public method."""
+        """Refuses to replace what Module needs of itself; a function may stand for what subclasses define."""
         if name == "training":
             if not isinstance(value, bool):
                 raise DTypeError(message(type(self).__name__, f"training is set to {a_(value)}, a bool is "
                                          "needed", "call train() or eval(), or choose another name"))
             return
-        method = callable(getattr(type(self), name, None)) and not name.startswith("_")
-        if not method or not callable(value) or isinstance(value, (Contents, type)):
+        if name not in OVERRIDDEN or not callable(value) or isinstance(value, (Contents, type)):
             raise ConfigError(message(type(self).__name__, f"attribute {name} would be {a_(value)} in the place of "
                                       f"{name} of Module", f"choose another name, such as {name.strip('_')}_"))
 
