@@ -46,7 +46,7 @@ class _Entries(Module, Generic[E]):
             if before.get(name) is not value:
                 self._admit(name, value)
         for name in before:
-            object.__delattr__(self, name)
+            delattr(self, name)
         for name, value in entries.items():
             object.__setattr__(self, name, value)
 

@@ -28,6 +28,7 @@ class Contents:
     _buffers: tuple[str, ...] = ()          # names of the attributes that are buffers
     _unsaved: tuple[str, ...] = ()          # those of them that the state leaves out
     _class_lists: tuple[str, ...] = ()      # names of the lists, dicts and sets that its classes share
+    contents_version = 0                    # how often any module of the process got or lost contents
     _needed: frozenset[str] = frozenset()   # names of what alpha.nn itself defines for the class
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -61,6 +62,7 @@ class Contents:
         if name.startswith("_") and name in self._needed:
             raise ConfigError(message(type(self).__name__, f"attribute {name} is private to Module", "leave it alone"))
         object.__delattr__(self, name)
+        Contents.contents_version += 1
         self._forget_buffer(name)
 
     def _admit(self, name: str, value: Any) -> None:
@@ -72,6 +74,8 @@ class Contents:
             return                          # a property: what its setter sets comes by here again
         if isinstance(value, (Contents, Tensor)):
             check_name(where, name, type(self))
+        if isinstance(value, (Contents, Tensor)) or isinstance(old, (Contents, Tensor)):
+            Contents.contents_version += 1
         if isinstance(old, Parameter) and not (value is None or isinstance(value, Parameter)):
             self._refuse(name, value, "a parameter", f"nn.Parameter(...), or overwrite its elements: {name}.copy_(...)")
         if isinstance(old, Contents) and not (value is None or isinstance(value, Contents)):
@@ -186,6 +190,7 @@ class Contents:
                                       "choose another name, or del it first"))
         if value is not None and value.requires_grad:
             raise ConfigError(message(where, f"{name} requires a gradient", "detach it: t.detach()"))
+        Contents.contents_version += 1
         self._forget_buffer(name)
         self._note_buffer(name)
         if not persistent:

@@ -120,7 +120,7 @@ class Module(Contents, Hooks):
         for module in self.modules():
             for name, t in list(module._own()):
                 if not isinstance(t, Parameter) and moved[id(t)].data is not t.data:
-                    object.__setattr__(module, name, moved[id(t)])
+                    setattr(module, name, moved[id(t)])
         return self
 
     def cuda(self) -> Module:
