@@ -38,7 +38,9 @@ def reduced(t: Tensor, base: type[Tensor]) -> tuple[Any, ...]:
 def unpickled(base: type[Tensor], cls: type[Tensor], a: Any, dtype: str, device: str, requires_grad: bool) -> Tensor:
     """Returns the tensor that `reduced` described."""
     data = get_backend(device).full(a.shape, 0, dtype, device)
-    return _made(base, cls, data, a.shape, dtype, device, requires_grad).copy_(a)
+    made = _made(base, cls, data, a.shape, dtype, device, False).copy_(a)
+    made.requires_grad = requires_grad
+    return made
 
 
 def _made(base: type[Tensor], cls: type[Tensor], data: Any, shape: tuple[int, ...], dtype: str, device: str,
