@@ -72,6 +72,7 @@ class _Captured:
     """See `capture`."""
 
     found: _Recorded | None = None
+    contents_version = -1   # Module.contents_version when the contents were last looked at
 
     def __init__(self, function: Function, state: Iterable[Module | Tensor]) -> None:
         self.function, self.state = function, tuple(state)
@@ -109,6 +110,11 @@ class _Captured:
                                          "pass the modules and tensors that the function reads or changes"))
         return modules, tensors
 
+    def _contains_others(self) -> bool:
+        """Tells whether the state has other modules or tensors than when it was last looked at."""
+        return [[id(v) for v in found] for found in self._contents()] != [
+            [id(v) for v in found] for found in (self.modules, self.tensors)]
+
     def close(self) -> None:
         """Gives the recording's memory back."""
         if self.found:
@@ -132,6 +138,10 @@ class _Captured:
 
     def _is_stale(self, found: _Recorded) -> bool:
         """Tells whether a recording is gone, or is about memory where the state is no more."""
+        if self.contents_version != Module.contents_version:
+            self.contents_version = Module.contents_version
+            if self._contains_others():
+                return True
         return found.recording.closed or any(t.data is not a for t, a in zip(self.tensors, found.arrays))
 
     def _record(self, inputs: tuple[Tensor, ...]) -> _Recorded | None:
@@ -140,6 +150,7 @@ class _Captured:
         self.modules, self.tensors = self._contents()   # layers may have been replaced since
         backend, arrays = get_backend(device), [t.data for t in self.tensors]
         versions = [t._version for t in self.tensors]
+        attributes = [(m, dict(vars(m))) for m in self.modules]
 
         def on_arrays(copies: list[Any]) -> list[Any]:
             nonlocal outputs, single
@@ -153,6 +164,9 @@ class _Captured:
             backend.forget(arrays)  # what is derived of them must be made within the recording
             recording = backend.record(on_arrays, [x.data for x in inputs])
         except AlphaError as error:
+            for m, before in attributes:    # what forward has set since is not computed either
+                vars(m).clear()
+                vars(m).update(before)
             for t, version in zip(self.tensors, versions):
                 t.grad, t._version = None, version  # nothing has been computed; no gradient was there, see _may_repeat
             warnings.warn(f"{error}\nnote: the function is called op by op", stacklevel=4)
@@ -167,6 +181,9 @@ class _Captured:
             if not isinstance(y, Tensor) or y.requires_grad or y.device != device:
                 raise GraphError(message("capture", f"the function returns {y!r:.60}", "return a tensor on the device "
                                          "of the arguments, or a tuple of them, without a graph: loss.detach()"))
+        if self._contains_others():
+            raise GraphError(message("capture", "the function sets a parameter or a buffer of a module anew, which "
+                                     "would not be repeated", "overwrite the elements: self.mean.copy_(...)"))
         if any(t.requires_grad and t._version != version for t, version in zip(self.tensors, versions)):
             raise GraphError(message("capture", "the function changes a parameter, with a learning rate and a count of "
                                      "steps that would not be repeated", "call the optimizer outside of it"))

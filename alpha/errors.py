@@ -59,6 +59,16 @@ class ConfigError(AlphaError, ValueError):
     """A setting that is unknown or out of range."""
 
 
+class NotDefinedError(AlphaError, NotImplementedError):
+    """A method that a subclass must define."""
+
+
+class NotFoundError(AlphaError, IndexError, KeyError):
+    """An index or a name that a container does not have."""
+
+    __str__ = Exception.__str__     # that of KeyError shows the repr
+
+
 LONGEST_SHOWN = 80  # characters of a value in a message
 
 

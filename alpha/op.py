@@ -95,6 +95,9 @@ class Op(Signature):
     def __repr__(self) -> str:
         return f"<op {self.usage}>"
 
+    def __reduce__(self) -> str:
+        return self.__name__    # a copy of a module, and a pickle, refer to the op, as they do to a function
+
     def impl(self, backend: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Binds the decorated function as the implementation for a backend; a second one raises."""
         def bind(f: Callable[..., Any]) -> Callable[..., Any]:

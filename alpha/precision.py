@@ -66,7 +66,7 @@ def stored(x: Tensor) -> Tensor:
         DTypeError: the device does not have the dtype of the mode.
     """
     dtype = MODES[config.precision].dtype
-    if dtype == "float32" or getattr(x, "dtype", None) != "float32":
+    if dtype == "float32" or not isinstance(x, Tensor) or x.dtype != "float32":     # what is no Tensor the op refuses
         return x
     backend = get_backend(x.device)
     if dtype not in backend.dtypes:

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, Union
 
 import numpy as np
 
-from alpha import dlpack
+from alpha import copies, dlpack
 from alpha.arguments import checked
 from alpha.backend import FLOAT_DTYPES, get_backend
 from alpha.dtypes import DTypeOrNone, check_values, dtype_name
@@ -233,6 +233,9 @@ class Tensor:
             backend.copy_into(self.data, tensor(source, self.dtype, self.device).data)
         self._version += 1
         return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor: return copies.deep_copy(self, Tensor, memo)
+    def __reduce__(self) -> tuple[Any, ...]: return copies.reduced(self, Tensor)
 
     @checked
     def to(self, device: str) -> Tensor:

@@ -27,8 +27,10 @@ MAY_IMPORT = {
     "alpha.random": {"alpha.arguments", "alpha.errors", "alpha.kinds"},
     "alpha.build": {"alpha.config", "alpha.errors"},
     "alpha.dlpack": {"alpha.backend", "alpha.errors"},
+    "alpha.copies": {"alpha.backend", "alpha.errors", "alpha.tensor"},  # the last as a type
     "alpha.graph": {"alpha.backend", "alpha.config", "alpha.errors", "alpha.op", "alpha.tensor"},  # the latter as types
-    "alpha.tensor": {"alpha.arguments", "alpha.backend", "alpha.dlpack", "alpha.dtypes", "alpha.errors", "alpha.graph"},
+    "alpha.tensor": {"alpha.arguments", "alpha.backend", "alpha.copies", "alpha.dlpack", "alpha.dtypes", "alpha.errors",
+                     "alpha.graph"},
     "alpha.precision": {"alpha.backend", "alpha.config", "alpha.errors", "alpha.tensor"},
     "alpha.op": {"alpha.arguments", "alpha.backend", "alpha.config", "alpha.errors", "alpha.graph", "alpha.sizes",
                  "alpha.tensor"},

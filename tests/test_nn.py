@@ -8,9 +8,10 @@ import pytest
 
 import alpha
 from alpha import nn, ops
-from alpha.errors import AlphaError, AnomalyError, CheckpointError
+from alpha.errors import AlphaError, AnomalyError, CheckpointError, DTypeError
 from alpha.gradcheck import assert_equal_at
 from alpha.graph import state
+from tests.op_checks import refused
 
 
 class Net(nn.Module):
@@ -198,6 +199,39 @@ def test_backward_hook_sees_and_replaces_the_gradient_of_the_output():
     layer.zero_grad()
     layer(ops.ones((1, 2))).sum().backward()
     assert layer.weight.grad.tolist() == [[1.0, 1.0]]
+
+
+def test_hooks_that_return_something_else():
+    x = ops.ones((2, 3))
+    layer = nn.Linear(3, 2)
+    remove = layer.register_forward_pre_hook(lambda m, args: args[0] * 0.0)     # one argument, not a tuple
+    assert layer(x).tolist() == [layer.bias.tolist()] * 2
+    remove()
+    for value, what in ((3, "an int"), (True, "a bool"), (np.ones(2), "a ndarray")):
+        remove = layer.register_forward_hook(lambda m, args, y, value=value: value)
+        with refused(DTypeError, f"Linear: a forward hook returned {what}, the output is a Tensor", "None to keep"):
+            layer(x)
+        remove()
+    layer.register_forward_hook(lambda m, args, y: (y, y))
+    assert len(layer(x)) == 2
+    for register in (layer.register_forward_hook, layer.register_forward_pre_hook, layer.register_backward_hook):
+        with refused(DTypeError, f"Linear.{register.__name__}: the hook is None, a function is needed"):
+            register(None)
+    pair = nn.Identity()
+    pair.register_backward_hook(lambda m, g: None)
+    with refused(DTypeError, "Identity: its output is a tuple, a backward hook needs one", "t.register_hook(...)"):
+        pair((x, x))
+
+
+def test_a_hook_that_is_registered_twice_is_removed_once():
+    x = ops.ones((2, 3))
+    layer, log = nn.Linear(3, 2), []
+    remove = layer.register_forward_hook(hook := lambda m, args, y: log.append(1))
+    layer.register_forward_hook(hook)
+    remove()
+    remove()
+    layer(x)
+    assert log == [1]
 
 
 def test_anomaly_mode_names_the_layer():

@@ -86,7 +86,6 @@ _SAME_CHANNELS = (nn.MaxPool2d, nn.AdaptiveAvgPool2d, nn.Dropout, nn.Identity, n
 _SAME_CHANNELS_OPS = (ops.relu, ops.relu6, ops.leaky_relu, ops.elu, ops.gelu, ops.silu, ops.hardswish, ops.sigmoid,
                       ops.tanh, ops.softplus, ops.softmax, ops.dropout, ops.max_pool2d, ops.avg_pool2d,
                       ops.adaptive_avg_pool2d, ops.adaptive_max_pool2d)
-_FUNCTIONS = getattr(nn, "Lambda", ())      # functions as layers
 
 
 def check_flattened(where: str, model: Module) -> None:
@@ -133,7 +132,7 @@ def _layers(chain: Sequential, prefix: str) -> Iterator[tuple[str, Module]]:
 
 def _function(layer: Module) -> Any:
     """Returns the op that a layer is made of; None where it is no function."""
-    found = getattr(layer, "function", None) if isinstance(layer, _FUNCTIONS) else None
+    found = getattr(layer, "function", None) if isinstance(layer, nn.Lambda) else None
     return found.func if isinstance(found, partial) else found
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from alpha import ops
 from alpha.arguments import checked
 from alpha.kinds import Axis, Finite
+from alpha.nn.function import Lambda
 from alpha.nn.module import Module
 from alpha.tensor import Tensor
 
@@ -118,6 +119,7 @@ class LogSoftmax(Softmax):
 
 def fuse_relu(layer: Module, owner: type[Module], following: Module) -> partial[Tensor] | None:
     """Returns `layer` with activation="relu" where `following` is a ReLU and `layer` has the forward of `owner`."""
-    if type(following) is ReLU and type(layer).forward is owner.forward:
+    is_relu = type(following) is ReLU or (type(following) is Lambda and following.function is ops.relu)
+    if is_relu and type(layer).forward is owner.forward and "forward" not in vars(layer):
         return partial(layer, activation="relu")
     return None

@@ -1,7 +1,7 @@
 """Module: a layer or a model, that is, parameters, buffers, submodules and a forward function.
 
 Parameters, buffers and submodules are plain attributes; a Module finds them by looking at itself, so a subclass
-needs no call of `super().__init__()` and no registration::
+needs no call of `super().__init__()` and no registration (alpha.nn.contents)::
 
     class Scale(nn.Module):
         def __init__(self, channels):
@@ -14,38 +14,37 @@ needs no call of `super().__init__()` and no registration::
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
+
+import numpy as np
 
 from alpha.arguments import checked
 from alpha.backend import FLOAT_DTYPES
 from alpha.dtypes import dtype_name
-from alpha.errors import AlphaError, CheckpointError, DTypeError, message
+from alpha.errors import CheckpointError, DTypeError, NotDefinedError, message
 from alpha.graph import state
+from alpha.nn.attributes import a_
+from alpha.nn.contents import Contents
+from alpha.nn.hooks import Hooks, new_args, new_output
+from alpha.nn.parameter import Parameter
 from alpha.schema import check_names, fitted
 from alpha.tensor import Tensor
 
-Hook = Callable[..., Any]
+__all__ = ["Module", "Parameter"]
 
 
-class Parameter(Tensor):
-    """A leaf tensor that a Module owns and an optimizer changes.
-
-    Args:
-        source: tensor whose elements it takes over (they are not copied).
-        requires_grad: False freezes it.
-    """
-
-    __slots__ = ()
-
-    @checked
-    def __init__(self, source: Tensor, requires_grad: bool = True) -> None:
-        super().__init__(source.data, source.shape, source.dtype, source.device)
-        self.requires_grad_(requires_grad)
-
-
-class Module:
+class Module(Contents, Hooks):
     """Base of layers and models; a subclass defines `forward`.
+
+    What its attributes are:
+        a Parameter, a Module      a parameter, a submodule.
+        a Tensor without gradient  a buffer, saved and moved but not trained; not so where it is set while the module is
+                                   being called: what forward keeps (`self.last = y`) is a plain attribute.
+        another Tensor             refused, except for what forward keeps.
+        a list, tuple, dict, set   refused where it holds such a thing that is nowhere else in the module.
+    A parameter can be set to another Parameter or to None, a module to a Module or to None, a buffer to a Tensor or to
+    None: `w.copy_(...)` overwrites elements. Names of Module's own methods are refused.
 
     Attributes:
         training: True after train() and at first, False after eval(); dropout and batch norm look at it.
@@ -55,107 +54,46 @@ class Module:
 
     training = True
     torch_channels_first: tuple[str, ...] = ()
-    _buffers: tuple[str, ...] = ()          # names of the attributes that are buffers
-    _pre_hooks: tuple[Hook, ...] = ()
-    _hooks: tuple[Hook, ...] = ()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Computes the output; what a call of the module runs between its hooks."""
-        raise NotImplementedError(message(type(self).__name__, "it has no forward method",
-                                          "define forward(self, x) in the class"))
+        raise NotDefinedError(message(type(self).__name__, "it has no forward method",
+                                      "define forward(self, x) in the class"))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         before = state.layers
         state.layers = (*before, self)      # lets an error name the layer
         try:
             for hook in self._pre_hooks:
-                args = _replaced(hook(self, args), args)
+                args = new_args(self, hook, args)
             output = self.forward(*args, **kwargs)
             for hook in self._hooks:
-                output = _replaced(hook(self, args, output), output)
+                output = new_output(self, hook, args, output)
             return output
         finally:
             state.layers = before
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, (list, tuple)) and any(isinstance(v, (Module, Parameter)) for v in value):
-            raise AlphaError(message(type(self).__name__, f"attribute {name} is a plain {type(value).__name__} of "
-                                     "layers, whose parameters nobody would find", "wrap it: nn.ModuleList([...])"))
-        object.__setattr__(self, name, value)
-
-    # ---- contents ----------------------------------------------------------------------------------------------------
-
-    def register_buffer(self, name: str, value: Tensor | None) -> None:
-        """Makes `value` the attribute `name`, a tensor that is saved and moved with the parameters but not trained."""
-        self._buffers = (*self._buffers, name)
-        setattr(self, name, value)
-
-    def _paths(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
-        """Yields (path, module) of this module and of all below it; a shared module once per path."""
-        yield prefix, self
-        for name, child in self.named_children():
-            yield from child._paths(f"{prefix}.{name}" if prefix else name)
-
-    def _own(self) -> Iterator[tuple[str, Tensor]]:
-        """Yields the parameters and buffers that are attributes of this very module."""
-        for name, value in vars(self).items():
-            if isinstance(value, Parameter) or (name in self._buffers and value is not None):
-                yield name, value
-
-    def named_children(self) -> Iterator[tuple[str, Module]]:
-        """Yields (name, module) of the modules that are attributes of this one."""
-        for name, value in vars(self).items():
-            if isinstance(value, Module):
-                yield name, value
-
-    def named_modules(self) -> Iterator[tuple[str, Module]]:
-        """Yields (path, module) of this module (path "") and of all below it, each module once."""
-        seen: set[int] = set()
-        for path, module in self._paths():
-            if id(module) not in seen:
-                seen.add(id(module))
-                yield path, module
-
-    def modules(self) -> Iterator[Module]:
-        """Yields this module and all below it."""
-        return (module for _, module in self.named_modules())
-
-    def _named_tensors(self, parameters: bool) -> Iterator[tuple[str, Any]]:
-        seen: set[int] = set()
-        for path, module in self.named_modules():
-            for name, t in module._own():
-                if isinstance(t, Parameter) == parameters and id(t) not in seen:
-                    seen.add(id(t))
-                    yield f"{path}.{name}" if path else name, t
-
-    def named_parameters(self) -> Iterator[tuple[str, Parameter]]:
-        """Yields (path, parameter) of this module and of all below it, each parameter once."""
-        return self._named_tensors(parameters=True)
-
-    def parameters(self) -> Iterator[Parameter]:
-        """Yields the parameters of this module and of all below it, each once."""
-        return (p for _, p in self.named_parameters())
-
-    def named_buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """Yields (path, buffer) of this module and of all below it, each buffer once."""
-        return self._named_tensors(parameters=False)
-
-    def num_parameters(self) -> int:
-        """Returns the number of elements of all parameters."""
-        return sum(p.size for p in self.parameters())
-
     # ---- modes and moves ---------------------------------------------------------------------------------------------
 
     def apply(self, f: Callable[[Module], Any]) -> Module:
-        """Calls `f` on this module and on all below it, and returns this module."""
+        """Calls `f` on this module and on all below it, and returns this module.  Raises DTypeError if it cannot."""
+        if not callable(f):
+            raise DTypeError(message(f"{type(self).__name__}.apply", f"f is {a_(f)}, a function is needed",
+                                     "pass a function of a module"))
         for module in self.modules():
             f(module)
         return self
 
     def train(self, mode: bool = True) -> Module:
-        """Sets training mode (True) or inference mode (False) here and below, and returns the module."""
+        """Sets training mode (True) or inference mode (False) here and below, and returns the module.
+
+        Raises DTypeError for a mode that is no bool.
+        """
+        if not isinstance(mode, bool):
+            raise DTypeError(message(f"{type(self).__name__}.train", f"mode is {a_(mode)}, a bool is needed",
+                                     "call train(), or eval() for inference"))
         for module in self.modules():
-            module.training = mode
+            object.__setattr__(module, "training", mode)
         return self
 
     def eval(self) -> Module:
@@ -177,26 +115,40 @@ class Module:
     def to(self, device: str | None = None, dtype: Any = None) -> Module:
         """Moves parameters and buffers to a device, casts the floating ones to a dtype, and returns the module.
 
-        The Parameter objects stay the same; gradients are dropped. Create the optimizer after this call: its own
-        tensors follow the parameters that it is given.
+        The Parameter objects stay the same, buffers are new tensors; gradients are dropped. Create the optimizer after
+        this call: its own tensors follow the parameters that it is given.
         Raises:
             DTypeError: the dtype is not a floating one.  DeviceError: the device is not there.
         """
         if dtype is not None and (dtype := dtype_name(dtype)) not in FLOAT_DTYPES:
             raise DTypeError(message(f"{type(self).__name__}.to", f"dtype is {dtype}, a floating dtype is needed",
                                      'choose one such as "float32"; integers have no gradients'))
-        for t in [*self.parameters(), *(b for _, b in self.named_buffers())]:
-            moved = t.detach().to(device or t.device)
-            moved = moved.astype(dtype) if dtype and t.is_floating_point else moved
-            t.data, t.dtype, t.device, t.grad = moved.data, moved.dtype, moved.device, None
+        moved = {}
+        for t in [*self.parameters(), *self.buffers()]:
+            m = t.detach().to(device or t.device)
+            moved[id(t)] = m.astype(dtype) if dtype and m.is_floating_point else m
+        for p in self.parameters():         # from here on nothing fails
+            p._replace(moved[id(p)])
+            p.grad = None
+        for module in self.modules():
+            for name, t in list(module._own()):
+                if not isinstance(t, Parameter) and moved[id(t)].data is not t.data:
+                    setattr(module, name, moved[id(t)])
         return self
+
+    def cuda(self) -> Module:
+        """Does `self.to("cuda")`."""
+        return self.to("cuda")
+
+    def cpu(self) -> Module:
+        """Does `self.to("cpu")`."""
+        return self.to("cpu")
 
     # ---- state -------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Tensor]:
         """Returns all parameters and buffers by path, detached; they share their elements with the module."""
-        return {f"{path}.{name}" if path else name: t.detach()
-                for path, module in self._paths() for name, t in module._own()}
+        return {path: t.detach() for path, t in self._saved()}
 
     def load_state_dict(self, values: Mapping[str, Any], strict: bool = True) -> tuple[list[str], list[str]]:
         """Overwrites parameters and buffers with `values`, cast to the dtype and device that they have here.
@@ -207,8 +159,8 @@ class Module:
         Returns:
             (missing, unexpected): names that only the module or only `values` has.
         Raises:
-            CheckpointError: names or shapes differ, it lists all that differ; or a value is no array of numbers that
-                the dtype here holds. Nothing has been loaded.
+            CheckpointError: names or shapes differ, it lists all that differ; a value is no array of numbers that the
+                dtype here holds; or a shared tensor has two values. Nothing has been loaded.
         """
         where, own = f"{type(self).__name__}.load_state_dict", self.state_dict()
         check_names(where, values)
@@ -218,45 +170,11 @@ class Module:
         if misshapen or (strict and (missing or unexpected)):
             raise CheckpointError(_mismatch(type(self).__name__, own, values, missing, unexpected, misshapen))
         ready = fitted(where, values, own)
-        for path, module in self._paths():
-            for name, t in module._own():
-                key = f"{path}.{name}" if path else name
-                if key in ready:
-                    t.copy_(ready[key])
+        _check_shared(where, list(self._saved()), values)
+        for path, t in self._saved():
+            if path in ready:
+                t.copy_(ready[path])
         return missing, unexpected
-
-    # ---- hooks -------------------------------------------------------------------------------------------------------
-
-    def register_forward_pre_hook(self, hook: Hook) -> Callable[[], None]:
-        """Calls `hook(module, args)` before forward; what it returns, unless None, replaces args (a tuple).
-
-        Returns a function that removes the hook.
-        """
-        self._pre_hooks = (*self._pre_hooks, hook)
-        return lambda: setattr(self, "_pre_hooks", tuple(h for h in self._pre_hooks if h is not hook))
-
-    def register_forward_hook(self, hook: Hook) -> Callable[[], None]:
-        """Calls `hook(module, args, output)` after forward; what it returns, unless None, replaces the output.
-
-        Returns a function that removes the hook.
-        """
-        self._hooks = (*self._hooks, hook)
-        return lambda: setattr(self, "_hooks", tuple(h for h in self._hooks if h is not hook))
-
-    def register_backward_hook(self, hook: Hook) -> Callable[[], None]:
-        """Calls `hook(module, g)` with the gradient of the output (one Tensor); a returned Tensor replaces it.
-
-        Returns a function that removes the hook.
-        """
-        def watch(module: Module, args: Any, output: Tensor) -> None:
-            if output.requires_grad:
-                output.register_hook(lambda g: hook(module, g))
-        return self.register_forward_hook(watch)
-
-    @property
-    def hooked(self) -> bool:
-        """True where the module has hooks, so that its own output must exist."""
-        return bool(self._hooks or self._pre_hooks)
 
     # ---- what containers and the summary ask -------------------------------------------------------------------------
 
@@ -283,8 +201,17 @@ class Module:
         return f"{type(self).__name__}({self.extra_repr()}\n  " + "\n  ".join(lines) + "\n)"
 
 
-def _replaced(new: Any, old: Any) -> Any:
-    return old if new is None else new
+def _check_shared(where: str, own: list[tuple[str, Tensor]], values: Mapping[str, Any]) -> None:
+    """Raises CheckpointError where one parameter, shared under two names, is given two values."""
+    first: dict[int, str] = {}
+    for path, t in own:
+        other = first.setdefault(id(t), path) if path in values else path
+        if other != path and values[other] is not values[path]:
+            a, b = np.asarray(values[other]), np.asarray(values[path])
+            if not ((a == b) | ((a != a) & (b != b))).all():
+                raise CheckpointError(message(where, f"{other} and {path} are one tensor in the module, and have "
+                                              "different values", "load it where nothing is shared, or drop one "
+                                              "of the two with strict=False"))
 
 
 def _mismatch(where: str, own: Mapping[str, Tensor], values: Mapping[str, Any], missing: list[str],

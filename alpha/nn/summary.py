@@ -11,6 +11,7 @@ from alpha.arguments import checked
 from alpha.errors import ShapeError, message
 from alpha.graph import no_grad
 from alpha.kinds import Count
+from alpha.nn.attributes import hidden
 from alpha.nn.module import Module
 from alpha.precision import Mode, mode
 from alpha.tensor import Tensor
@@ -18,7 +19,7 @@ from alpha.tensor import Tensor
 
 @dataclass(frozen=True)
 class Row:
-    """One call of one layer; MACs and bytes are those of the whole batch."""
+    """One call of one layer; MACs and bytes are those of the whole batch, the shape is that of its first output."""
 
     path: str
     kind: str
@@ -74,7 +75,7 @@ def summary(model: Module, input_shape: Any, batch_size: Count = 1) -> Summary:
     Returns:
         Summary; print it.
     Raises:
-        ShapeError: input_shape is no tuple of sizes, or no input of the model.
+        ShapeError: input_shape is no tuple of sizes, or no input of the model.  ArgumentError: model is no Module.
     """
     if not isinstance(input_shape, (tuple, list)):
         raise ShapeError(message("summary", f"input_shape is {input_shape!r}, a tuple is needed: the shape of one "
@@ -97,7 +98,8 @@ def summary(model: Module, input_shape: Any, batch_size: Count = 1) -> Summary:
     return Summary(type(model).__name__, tuple(rows), model.num_parameters(), mode())
 
 
-def _note(rows: list[Row], path: str, layer: Module, args: tuple[Any, ...], output: Tensor) -> None:
-    nominal, useful = layer.macs(args[0].shape)
-    kind = type(layer).__name__
-    rows.append(Row(path or kind, kind, output.shape, layer.num_parameters(), nominal, useful, output.data.nbytes))
+def _note(rows: list[Row], path: str, layer: Module, args: tuple[Any, ...], output: Any) -> None:
+    kind, outputs = type(layer).__name__, hidden(output, (Tensor,))
+    nominal, useful = layer.macs(args[0].shape) if args and isinstance(args[0], Tensor) else (0, 0)
+    rows.append(Row(path or kind, kind, outputs[0].shape if outputs else (), layer.num_parameters(), nominal, useful,
+                    sum(t.data.nbytes for t in outputs)))

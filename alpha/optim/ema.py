@@ -41,8 +41,16 @@ class ExponentialMovingAverage:
                                         "pass the model itself"))
         self.decay = decay
         self._params = dict(model.named_parameters())
-        self._buffers = dict(model.named_buffers())
+        self._model = model
+        self._averages: dict[str, Tensor] = {}
         self._averages = {name: _copy(t) for name, t in {**self._params, **self._buffers}.items()}
+
+    @property
+    def _buffers(self) -> dict[str, Tensor]:
+        """The buffers of now: a model may set one anew."""
+        found = dict(self._model.named_buffers())
+        self._averages.update({name: _copy(t) for name, t in found.items() if name not in self._averages})
+        return found
 
     def update(self) -> None:
         """Moves the averages towards the parameters of now, and copies the buffers; to be called after each step."""

@@ -31,7 +31,7 @@ class LossScaler:
     scale; `growth_interval` steps in a row without one double it. All that is decided on the device: the host never
     waits, so `value` and `skipped`, which do wait, are for reports.
     Args:
-        device: of the model.
+        device: where the scale begins; it follows the loss, and the gradients, to theirs.
         initial: scale to begin with, in [1, 2^24]; a power of two costs no digit.
         growth_interval: at least 1.
     Raises:
@@ -61,6 +61,7 @@ class LossScaler:
     @checked
     def scale(self, loss: Tensor) -> Tensor:
         """Returns loss * scale, of which backward is to be called.  loss: float32, any shape."""
+        self._follow(loss.device)
         return loss * self._scale
 
     @checked
@@ -79,13 +80,19 @@ class LossScaler:
         grads = [p.grad for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         factor = None
         if grads:
+            self._follow(grads[0].device)
             with no_grad():
                 factor = ops.loss_scale_step(ops.sums_of_squares(grads), self._scale, self._counts,
                                              growth_interval=self.growth_interval, max_norm=max_norm)
         optimizer.step(factor)
 
+    def _follow(self, device: str) -> None:
+        """Moves the scale and the counts to the device of the model."""
+        if self._scale.device != device:
+            self._scale, self._counts = self._scale.to(device), self._counts.to(device)
+
     def state_dict(self) -> dict[str, Tensor]:
-        """Returns the scale and the counts by name; they share their elements with the scaler."""
+        """Returns the scale and the counts by name; they share their elements with the scaler, until it moves."""
         return {"scale": self._scale.detach(), "counts": self._counts.detach()}
 
     def load_state_dict(self, values: Mapping[str, Tensor]) -> None:

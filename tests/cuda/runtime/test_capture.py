@@ -220,6 +220,41 @@ def test_a_step_of_the_optimizer_inside_is_refused():
     assert third == [again.step(*batch)[0].item() for _ in range(3)][2]
 
 
+class Centre(nn.Module):
+    """y = x - mean, which follows the means of what it sees."""
+
+    def __init__(self):
+        self.mean = ops.zeros((4,))
+
+    def forward(self, x):
+        self.mean = self.mean * 0.5 + x * 0.5
+        return x - self.mean
+
+
+def test_a_buffer_that_forward_sets_anew_is_refused():
+    x = alpha.tensor(np.arange(4, dtype=np.float32), device="cuda")
+    net, plain = Centre().to("cuda"), Centre().to("cuda")
+    captured = alpha.capture(lambda x: net(x), net)
+    expected = [plain(x).tolist() for _ in range(4)]
+    found = [captured(x).tolist() for _ in range(2)]
+    with pytest.warns(UserWarning, match="sets a parameter or a buffer of a module anew.*\nhelp: overwrite"):
+        found.append(captured(x).tolist())
+    found.append(captured(x).tolist())
+    assert found == expected and net.mean.tolist() == plain.mean.tolist()
+
+
+def test_a_layer_or_a_buffer_that_is_replaced_ends_the_recording():
+    x = alpha.tensor(np.ones(4, np.float32), device="cuda")
+    net = nn.Sequential(nn.Identity()).to("cuda")
+    net.shift = alpha.tensor(np.zeros(4, np.float32), device="cuda")
+    captured = alpha.capture(lambda x: net(x) * 1.0 + net.shift, net)
+    assert [captured(x).tolist() for _ in range(4)] == [[1.0] * 4] * 4
+    net.shift = alpha.tensor(np.full(4, 2.0, np.float32), device="cuda")
+    assert [captured(x).tolist() for _ in range(4)] == [[3.0] * 4] * 4
+    net[0] = nn.Lambda(lambda x: x * 5.0)
+    assert captured(x).tolist() == [7.0] * 4
+
+
 @pytest.mark.parametrize("settings", [dict(check_nan=True), dict(sync=True), dict(capture=False)], ids=str)
 def test_settings_that_call_plainly(settings):
     run, (batch,) = Training(small_resnet, True), batches(1)

@@ -1,0 +1,111 @@
+"""Hooks of a module: what is called before its forward, after it, and with the gradient of its output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from alpha.errors import DTypeError, message
+from alpha.nn.attributes import a_
+from alpha.tensor import Tensor
+
+Hook = Callable[..., Any]
+
+
+class Hooks:
+    """What a Module has of hooks; `Module.__call__` runs them."""
+
+    _pre_hooks: tuple[Hook, ...] = ()
+    _hooks: tuple[Hook, ...] = ()
+
+    def register_forward_pre_hook(self, hook: Hook) -> Callable[[], None]:
+        """Calls `hook(module, args)` before forward; what it returns, unless None, replaces args.
+
+        Args:
+            hook: returns None, the new args as a tuple, or the only new argument.
+        Returns:
+            a function that removes the hook.
+        Raises:
+            DTypeError: the hook cannot be called.
+        """
+        return self._register("_pre_hooks", "register_forward_pre_hook", hook)
+
+    def register_forward_hook(self, hook: Hook) -> Callable[[], None]:
+        """Calls `hook(module, args, output)` after forward; what it returns, unless None, replaces the output.
+
+        Args:
+            hook: returns None or the new output. Where the output is a Tensor, that is a Tensor, or a tuple, a list or
+                a dict; a call of the module raises DTypeError for anything else.
+        Returns:
+            a function that removes the hook.
+        Raises:
+            DTypeError: the hook cannot be called.
+        """
+        return self._register("_hooks", "register_forward_hook", hook)
+
+    def register_backward_hook(self, hook: Hook) -> Callable[[], None]:
+        """Calls `hook(module, g)` with the gradient of the output (one Tensor); a returned Tensor replaces it.
+
+        Returns:
+            a function that removes the hook.
+        Raises:
+            DTypeError: the hook cannot be called. A call of the module raises it where the output is no Tensor.
+        """
+        _check_callable(self, "register_backward_hook", hook)
+
+        def watch(module: Hooks, args: Any, output: Tensor) -> None:
+            if not isinstance(output, Tensor):
+                raise DTypeError(message(type(module).__name__, f"its output is {a_(output)}, a backward "
+                                         "hook needs one Tensor", "register the hook on the tensor in question: "
+                                         "t.register_hook(...)"))
+            if output.requires_grad:
+                output.register_hook(lambda g: hook(module, g))
+        return self.register_forward_hook(watch)
+
+    @property
+    def hooked(self) -> bool:
+        """True where the module has hooks, so that its own output must exist."""
+        return bool(self._hooks or self._pre_hooks)
+
+    def _register(self, kind: str, method: str, hook: Hook) -> Callable[[], None]:
+        _check_callable(self, method, hook)
+        entry = _Entry(hook)
+        object.__setattr__(self, kind, (*getattr(self, kind), entry))
+        return lambda: object.__setattr__(self, kind, tuple(h for h in getattr(self, kind) if h is not entry))
+
+
+class _Entry:
+    """One registration of a hook: the same hook may be registered twice and removed once."""
+
+    __slots__ = ("hook",)
+
+    def __init__(self, hook: Hook) -> None:
+        self.hook = hook
+
+    def __call__(self, *args: Any) -> Any:
+        return self.hook(*args)
+
+
+def new_args(module: Hooks, hook: Hook, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Returns the arguments of forward after a pre-hook."""
+    new = hook(module, args)
+    if new is None:
+        return args
+    return new if isinstance(new, tuple) else (new,)
+
+
+def new_output(module: Hooks, hook: Hook, args: tuple[Any, ...], output: Any) -> Any:
+    """Returns the output after a forward hook.  Raises DTypeError where it cannot stand for a Tensor."""
+    new = hook(module, args, output)
+    if new is None:
+        return output
+    if isinstance(output, Tensor) and not isinstance(new, (Tensor, tuple, list, dict)):
+        raise DTypeError(message(type(module).__name__, f"a forward hook returned {a_(new)}, the output "
+                                 "is a Tensor", "return the new output as a Tensor, or None to keep the output"))
+    return new
+
+
+def _check_callable(module: Hooks, method: str, hook: Any) -> None:
+    if not callable(hook):
+        raise DTypeError(message(f"{type(module).__name__}.{method}", f"the hook is {a_(hook)}, a "
+                                 "function is needed", "pass the function itself, without calling it"))
