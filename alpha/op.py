@@ -37,12 +37,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
+from alpha import versions
 from alpha.backend import FLOAT_DTYPES, device_type, get_backend
 from alpha.config import config
 from alpha.errors import AlphaError, DeviceError, DTypeError, GraphError, ShapeError, message
-from alpha.graph import Node, call_site, grad_enabled, raise_if_nan, state
+from alpha.graph import Node, call_site, edge_of, grad_enabled, raise_if_nan, recording
 from alpha.signature import Signature
 from alpha.tensor import Tensor
 
@@ -130,7 +131,7 @@ class Op(Signature):
             spec = specs[k]
             shape, kind = spec if spec.__class__ is Spec else (spec, dtype)
             outs.append(Tensor(data, shape, kind, device))
-        if needs is not None and state.grad and self.differentiable:
+        if needs is not None and recording.get() and self.differentiable:
             self._record(args, attrs, needs, outs)
         if config.check_nan:
             raise_if_nan(outs, self.name, call_site())
@@ -162,18 +163,23 @@ class Op(Signature):
         for arg, value in zip(self.args, args):
             if arg.name in self.mutates and value is not None:
                 tensors = value if arg.many else (value,)
-                for t in tensors:
-                    t._version += 1
-                get_backend(device).forget([t.data for t in tensors])
+                arrays = [t.data for t in tensors]
+                get_backend(device).forget(arrays)
+                versions.note(versions.histories(device, arrays))
 
     def _record(self, args: Sequence[Any], attrs: dict[str, Any], needs: Sequence[bool], outs: list[Tensor]) -> None:
         """Makes the Node of this call and points the returned floating outputs to it."""
         edges: list[Any] = []
         meta: list[Any] = []
+        newest = versions.newest
         for value in args:
             if isinstance(value, Tensor):
                 meta.append((value.shape, value.dtype))
-                edges.append((value._node or value) if value.requires_grad else None)
+                if value.requires_grad:
+                    made = value._node
+                    edges.append(value if made is None else made if made[0].order > newest else edge_of(value, made))
+                else:
+                    edges.append(None)
             elif type(value) is list:
                 meta.append([(t.shape, t.dtype) for t in value])
                 edges.append([t.edge() for t in value])
@@ -181,17 +187,17 @@ class Op(Signature):
                 meta.append(None)
                 edges.append(None)
         saved: list[Any] = []
-        versions: list[Any] = []
-        made: list[Any] = []
+        arrays: list[Any] = []
+        kept: list[Any] = []
         for _, k in self.saved_args:
             value = args[k]
             saved.append(value)
-            versions.append(value._version if isinstance(value, Tensor) else _versions(value))
+            arrays.append(value.data if isinstance(value, Tensor) else _arrays(value))
         for _, k in self.saved_outs:
             t = outs[k]
             saved.append(t.data)
-            made.append((t.shape, t.dtype, t.device))
-        node = Node(self, attrs, edges, needs, saved, versions, meta, made)
+            kept.append((t.shape, t.dtype, t.device))
+        node = Node(self, attrs, edges, needs, saved, arrays, meta, kept)
         for k, t in enumerate(outs):
             if k < self.returned and t.dtype in FLOAT_DTYPES:
                 t.requires_grad = True
@@ -205,19 +211,35 @@ class Op(Signature):
                 values[arg.dtype_key] = meta[0][1] if meta else ""
             else:
                 values[arg.shape_key], values[arg.dtype_key] = meta or (None, None)
-        for (name, _), value, versions in zip(self.saved_args, node.saved, node.versions):
-            if versions != (value._version if isinstance(value, Tensor) else _versions(value)):
-                raise GraphError(message(
-                    "backward", f"{name} of {self.name} was changed in place after the forward pass (version "
-                    f"{versions} then, {_versions(value)} now)",
-                    "call backward before the optimizer's step, or compute the loss again"))
+        changed = versions.newest > node.order  # something was
+        for (name, _), value, data in zip(self.saved_args, node.saved, node.arrays):
+            if isinstance(value, Tensor):
+                if value.data is not data or (changed and versions.changed_since(value.device, data, node.order)):
+                    self._refuse_changed(name, node, value, data)
+            elif isinstance(value, list):
+                for number, (t, array) in enumerate(zip(value, data)):
+                    if t.data is not array or (changed and versions.changed_since(t.device, array, node.order)):
+                        self._refuse_changed(f"{name}[{number}]", node, t, array)
             values[name] = value
         for (name, k), data, meta in zip(self.saved_outs, node.saved[len(self.saved_args):], node.out_meta):
             t = Tensor(data, *meta)
+            if changed and versions.changed_since(t.device, data, node.order):
+                self._refuse_changed(name, node, t, data)
             if k < self.returned and t.is_floating_point:
                 t.requires_grad, t._node = True, (node, k)
             values[name] = t
         return _Saved(values)
+
+    def _refuse_changed(self, name: str, node: Node, t: Tensor, data: Any) -> NoReturn:
+        """Raises GraphError for a saved tensor whose elements are not what they were when it was saved."""
+        if t.data is data:
+            told = versions.told_since(t.device, data, node.order)
+            how = f"was changed in place after the forward pass ({told})"
+        else:
+            how = "got other elements after the forward pass (it was moved, swapped or computed anew)"
+        raise GraphError(message(
+            "backward", f"{name} of {self.name} {how}", "call backward before an optimizer's step, copy_ or += changes "
+            "it or a view of it, or compute the loss again", shape=t.shape))
 
     def vjps(self, node: Node, grads: list[Any]) -> list[Any]:
         """Returns the gradient of each arg (None where it is not wanted) from those of the returned outputs."""
@@ -245,10 +267,8 @@ class Op(Signature):
         return self.vjp_of[name]
 
 
-def _versions(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return value._version
-    return [t._version for t in value] if isinstance(value, list) else None
+def _arrays(value: Any) -> Any:
+    return [t.data for t in value] if isinstance(value, list) else None
 
 
 def op(cls: type) -> Op:

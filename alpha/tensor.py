@@ -8,10 +8,10 @@ from typing import Any, NoReturn, Union
 
 import numpy as np
 
-from alpha import dlpack
+from alpha import dlpack, versions
 from alpha.backend import DTYPES, FLOAT_DTYPES, get_backend
 from alpha.errors import DTypeError, GraphError, ShapeError, message
-from alpha.graph import backward
+from alpha.graph import backward, edge_of
 
 OPS: dict[str, Callable[..., Any]] = {}  # what operators and methods call, by name; alpha.ops fills it
 
@@ -33,8 +33,7 @@ class Tensor:
 
     __array_ufunc__ = None  # np_array + tensor must come to Tensor.__radd__, which explains what to do
 
-    __slots__ = ("__weakref__", "_hooks", "_node", "_version", "data", "device", "dtype", "grad", "requires_grad",
-                 "shape")
+    __slots__ = ("__weakref__", "_hooks", "_node", "data", "device", "dtype", "grad", "requires_grad", "shape")
 
     def __init__(self, data: Any, shape: tuple[int, ...], dtype: str, device: str) -> None:
         self.data = data
@@ -44,7 +43,6 @@ class Tensor:
         self.requires_grad = False
         self.grad: Tensor | None = None
         self._node: tuple[Any, int] | None = None  # (the Node that made it, which of its outputs it is)
-        self._version = 0                          # how often the elements were overwritten
         self._hooks: list[Callable[[Tensor], Tensor | None]] | None = None
 
     # ---- facts -------------------------------------------------------------------------------------------------------
@@ -146,7 +144,14 @@ class Tensor:
 
     def edge(self) -> Any:
         """Returns where a gradient of this tensor goes: (node, output), the leaf itself, or None."""
-        return self._node or (self if self.requires_grad else None)
+        if self._node is not None:
+            return edge_of(self, self._node)
+        return self if self.requires_grad else None
+
+    @property
+    def _version(self) -> int:
+        """How often the elements were changed in place, by whatever name."""
+        return versions.version(self.device, self.data)
 
     def seed(self, gradient: Tensor | None) -> Tensor:
         """Returns the gradient to start a backward pass with: 1 for a scalar, else the one given, checked."""
@@ -222,7 +227,7 @@ class Tensor:
             backend.copy_into(self.data, source.data)
         else:
             backend.copy_into(self.data, tensor(source, self.dtype, self.device).data)
-        self._version += 1
+        versions.note(versions.histories(self.device, [self.data]))
         return self
 
     def to(self, device: str) -> Tensor:

@@ -13,6 +13,7 @@ import numpy as np
 from alpha.cuda import memory
 from alpha.cuda.context import context
 from alpha.cuda.memory import Array, free_cached, memory_summary
+from alpha.versions import History
 
 __all__ = ["BACKEND", "Array", "context", "free_cached", "memory_summary"]
 
@@ -50,6 +51,17 @@ class CudaBackend:
 
     def forget(self, arrays: Sequence[Array]) -> None:
         operand.forget(arrays)
+
+    def memory(self, x: Array) -> object:
+        return x if x.derived is None else x.derived
+
+    def history(self, x: Array, make: bool = False) -> History | None:
+        derived = x.derive() if make else x.derived
+        if derived is None:
+            return None
+        if derived.history is None and make:
+            derived.history = History()
+        return derived.history
 
     def has_nan(self, x: Array) -> bool:
         return bool(memory.download(reduce.nan_flag(x), "int32").item())

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from alpha import ops
+from alpha import ops, versions
 from alpha.errors import CheckpointError, ConfigError, message
 from alpha.graph import no_grad
 from alpha.tensor import Tensor
@@ -60,7 +60,7 @@ class ExponentialMovingAverage:
         for name, t in {**self._params, **self._buffers}.items():
             average = self._averages[name]
             t.data, average.data = average.data, t.data
-            t._version += 1
+            versions.note(versions.histories(t.device, [t.data, average.data]))
 
     def state_dict(self) -> dict[str, Tensor]:
         """Returns the averages by the names of the parameters and buffers; they share their elements."""
