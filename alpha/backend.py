@@ -52,6 +52,11 @@ class Backend(Protocol):
         The op's implementation may leave there what it derives from the new elements.
         """
 
+    array_name: str  # of the class of arrays, for messages
+
+    def accept(self, x: Any) -> Array | None:
+        """Returns what an implementation returned as an array that ops can read; None if it is none of this backend."""
+
     def memory(self, x: Array) -> object:
         """Returns what is the same object for all arrays over the memory of x."""
 

@@ -312,12 +312,12 @@ def _own(g: Tensor, taken: set[int]) -> Tensor:
     """Returns a gradient in memory that is not taken yet: leaves share none, so that each may be changed in place."""
     key = _memory(g)
     if key in taken and not g.requires_grad:
-        backend, copy = get_backend(g.device), g.detach()
-        copy.data = backend.full(g.shape, 0, g.dtype, g.device)
-        backend.copy_into(copy.data, g.data)
-        return copy
+        backend = get_backend(g.device)
+        copy = backend.full(g.shape, 0, g.dtype, g.device)
+        backend.copy_into(copy, g.data)
+        return g.with_data(copy)
     taken.add(key)
-    return g
+    return g.with_data(g.data) if g.shares and not g.requires_grad else g
 
 
 def _memory(g: Tensor) -> int:

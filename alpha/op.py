@@ -24,6 +24,7 @@ The class becomes an `Op`, a callable. Its vocabulary:
     parameters  args that may be float32, all of them, where the others are float16 or bfloat16 (the common dtype then)
     scalars   True: Python numbers are taken for tensors, and handed on as they are
     moves     True: the outputs live on the device named by the attribute `device`
+    gives     class of the results: Tensor (default), or one of alpha.views that refuses what would go wrong
     canon     optional: public attributes -> canonical ones; else those of `shape` and their defaults
     shape     pure; one shape tuple or Spec per out; raises ShapeError
     vjp_<arg> gradient for one arg: (g, s, **attrs); or `vjp` for all at once: (g, s, needs, **attrs) -> one per arg
@@ -79,6 +80,8 @@ class Op(Signature):
         self.returns = tuple(body.get("returns", " ".join(self.outs)).split())
         self.mutates = frozenset(body.get("mutates", "").split())
         self.moves: bool = body.get("moves", False)
+        self.gives: type[Tensor] = body.get("gives", Tensor)
+        self.checked = not _ours(cls.__module__)  # whether to look at what implementations return
         self.vjp: Callable[..., Sequence[Any]] | None = body.get("vjp")
         self.vjp_of = {a.name: body[f"vjp_{a.name}"] for a in self.args if f"vjp_{a.name}" in body}
         names = {a.name: k for k, a in enumerate(self.args)}
@@ -100,6 +103,7 @@ class Op(Signature):
                 raise AlphaError(message(self.name, f"there is a {backend} implementation already, "
                                          f"{self.impls[backend].__qualname__}", "register one per backend"))
             self.impls[backend] = f
+            self.checked |= not _ours(getattr(f, "__module__", None) or __name__)
             return f
         return bind
 
@@ -126,16 +130,45 @@ class Op(Signature):
             device = attrs["device"]
         if self.single:
             specs, result = (specs,), (result,)
+        if self.checked:
+            result = self._accept(result, specs, dtype, device)
         outs = []
         for k, data in enumerate(result or ()):
             spec = specs[k]
             shape, kind = spec if spec.__class__ is Spec else (spec, dtype)
-            outs.append(Tensor(data, shape, kind, device))
+            outs.append(self.gives(data, shape, kind, device))
         if needs is not None and recording.get() and self.differentiable:
             self._record(args, attrs, needs, outs)
         if config.check_nan:
             raise_if_nan(outs, self.name, call_site())
         return outs
+
+    def _accept(self, result: Any, specs: Any, dtype: str, device: str) -> list[Any]:
+        """Returns the arrays that an implementation has returned, if they are what the shape rule says."""
+        backend, names = get_backend(device), " ".join(self.outs) or "none"
+        made = [] if result is None else list(result) if isinstance(result, (tuple, list)) else [result]
+        for what, found in (("shape rule", specs or ()), (f"{backend.name} implementation", made)):
+            if len(found) != len(self.outs):
+                raise ShapeError(message(self.name, f"its {what} returned {len(found)} results, it has "
+                                         f"{len(self.outs)} ({names})", "return one for each of `outs`, as a tuple"))
+        for k, (spec, data, name) in enumerate(zip(specs or (), made, self.outs)):
+            shape, kind = spec if spec.__class__ is Spec else (spec, dtype)
+            if not isinstance(shape, tuple):
+                raise ShapeError(message(self.name, f"its shape rule returned {shape!r} for {name}",
+                                         "return a tuple of ints, or Spec(shape, dtype)"))
+            made[k] = array = backend.accept(data)
+            if array is None:
+                raise DeviceError(message(
+                    self.name, f"its {backend.name} implementation returned {_kind(data)} for {name}, "
+                    f"arrays of {backend.name} are {backend.array_name}",
+                    "return such an array; one of another kind is lost to the ops that read it next"))
+            if tuple(array.shape) != shape or array.dtype != kind:
+                error, says = (ShapeError, "shape") if tuple(array.shape) != shape else (DTypeError, "dtype")
+                raise error(message(
+                    self.name, f"its {backend.name} implementation returned {name} with {says} {getattr(array, says)}, "
+                    f"its shape rule says {shape if says == 'shape' else kind}", "correct the one that is wrong",
+                    returned=(tuple(array.shape), str(array.dtype)), expected=(shape, kind)))
+        return made
 
     def _find(self, device: str) -> Callable[..., Any]:
         get_backend(device)
@@ -246,25 +279,59 @@ class Op(Signature):
         s = self._unpack(node)
         g = grads[0] if self.returned == 1 else tuple(grads)
         if self.vjp is not None:
-            results = list(self.vjp(g, s, node.needs, **node.attrs))
+            results = self.vjp(g, s, node.needs, **node.attrs)
+            if not isinstance(results, (tuple, list)) or len(results) != len(self.args):
+                count = len(results) if isinstance(results, (tuple, list)) else _kind(results)
+                raise ShapeError(message(f"backward of {self.name}", f"vjp returned {count}, the op has "
+                                         f"{len(self.args)} args ({' '.join(a.name for a in self.args)})",
+                                         "return a list with one gradient for each arg, None where `needs` is False"))
             results = [r if need else None for r, need in zip(results, node.needs)]
         else:
             results = [self._vjp_of(arg.name)(g, s, **node.attrs) if need else None
                        for arg, need in zip(self.args, node.needs)]
         for arg, meta, result in zip(self.args, node.arg_meta, results):
-            if isinstance(result, Tensor) and (result.shape, result.dtype) != meta:
-                what, kind = ("shape", ShapeError) if result.shape != meta[0] else ("dtype", DTypeError)
-                made, expected = getattr(result, what), meta[what == "dtype"]
-                raise kind(message(
-                    f"backward of {self.name}", f"the gradient of {arg.name} has {what} {made}, {arg.name} has "
-                    f"{expected}", f"correct vjp_{arg.name} of the op"))
+            if isinstance(result, Tensor) and not arg.many:
+                if (result.shape, result.dtype) != meta:
+                    self._refuse_gradient(arg.name, result, meta)
+            elif result is not None:
+                if not arg.many or not isinstance(result, (list, tuple)) or len(result) != len(meta):
+                    self._refuse_gradient(arg.name, result, meta)
+                for k, (r, m) in enumerate(zip(result, meta)):
+                    if r is not None and (not isinstance(r, Tensor) or (r.shape, r.dtype) != m):
+                        self._refuse_gradient(f"{arg.name}[{k}]", r, m)
         return results
+
+    def _refuse_gradient(self, name: str, result: Any, meta: Any) -> NoReturn:
+        """Raises for a gradient that is not like its arg."""
+        where, fix = f"backward of {self.name}", f"correct vjp_{name.partition('[')[0]} of the op"
+        if isinstance(meta, list):
+            found = f"{len(result)} gradients" if isinstance(result, (list, tuple)) else _kind(result)
+            raise ShapeError(message(where, f"the gradient of {name} is {found}, {name} has {len(meta)} tensors",
+                                     f"{fix}: return a list of one gradient for each"))
+        if not isinstance(result, Tensor):
+            raise DTypeError(message(where, f"the gradient of {name} is {_kind(result)}, a Tensor is "
+                                     "needed", f"{fix}: compute it with ops"))
+        what, kind = ("shape", ShapeError) if result.shape != meta[0] else ("dtype", DTypeError)
+        raise kind(message(where, f"the gradient of {name} has {what} {getattr(result, what)}, {name} has "
+                           f"{meta[what == 'dtype']}", fix))
 
     def _vjp_of(self, name: str) -> Callable[..., Any]:
         if name not in self.vjp_of:
             raise GraphError(message("backward", f"{self.name} has no gradient with respect to {name}",
                                      f"detach it: {name}.detach(), or add vjp_{name} to the op"))
         return self.vjp_of[name]
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return "a Tensor"
+    module = type(value).__module__
+    return f"a {type(value).__name__}" if module == "builtins" else f"a {module}.{type(value).__name__}"
+
+
+def _ours(module: str) -> bool:
+    """Tells whether code of a module is alpha's own, whose implementations the tests look at."""
+    return module.startswith("alpha.")
 
 
 def _arrays(value: Any) -> Any:

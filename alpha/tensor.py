@@ -8,10 +8,10 @@ from typing import Any, NoReturn, Union
 
 import numpy as np
 
-from alpha import dlpack, versions
+from alpha import dlpack, inplace, versions
 from alpha.backend import DTYPES, FLOAT_DTYPES, get_backend
 from alpha.errors import DTypeError, GraphError, ShapeError, message
-from alpha.graph import backward, edge_of
+from alpha.graph import backward, edge_of, grad_enabled
 
 OPS: dict[str, Callable[..., Any]] = {}  # what operators and methods call, by name; alpha.ops fills it
 
@@ -28,8 +28,10 @@ class Tensor:
         requires_grad: whether backward is to reach this tensor.
         grad: the gradient that backward left on a leaf, a Tensor of the same shape, or None.
 
-    Made by `alpha.tensor(...)` and by ops. Elements change only through optimizers and `copy_`.
+    Made by `alpha.tensor(...)` and by ops. Elements change only through optimizers, `copy_`, and `+=` and its like.
     """
+
+    shares = ""  # "always" or "sometimes": whether the elements are those of the tensor that this one was made of
 
     __array_ufunc__ = None  # np_array + tensor must come to Tensor.__radd__, which explains what to do
 
@@ -125,7 +127,7 @@ class Tensor:
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError("len: a tensor without axes has no length")
+            raise DTypeError(message("len", "a tensor without axes has no length", "use t.item() for its only element"))
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Tensor]:
@@ -186,7 +188,12 @@ class Tensor:
 
     def detach(self) -> Tensor:
         """Returns a tensor of the same elements that the graph does not know."""
-        return Tensor(self.data, self.shape, self.dtype, self.device)
+        kind = self.__class__ if self.shares else Tensor
+        return kind(self.data, self.shape, self.dtype, self.device)
+
+    def with_data(self, data: Any) -> Tensor:
+        """Returns a tensor like this one, without a graph, over an array of its backend; for alpha's own use."""
+        return Tensor(data, self.shape, self.dtype, self.device)
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
         """Sets requires_grad of a leaf and returns the tensor."""
@@ -217,7 +224,16 @@ class Tensor:
         return lambda: hooks.remove(hook) if hook in hooks else None
 
     def copy_(self, source: Tensor | np.ndarray) -> Tensor:
-        """Overwrites the elements with those of `source` (same shape; cast to this dtype); outside of the graph."""
+        """Overwrites the elements with those of `source` (same shape; cast to this dtype); outside of the graph.
+
+        All tensors over the same memory see it. Raises ShapeError; GraphError where the source's gradient would be
+        lost, or where this tensor may share its elements or not, as a slice does: nothing is changed then.
+        """
+        inplace.refuse_part(self, "copy_")
+        source = source if isinstance(source, (Tensor, np.ndarray)) else tensor(source)
+        if isinstance(source, Tensor) and source.requires_grad and grad_enabled():
+            raise GraphError(message("copy_", f"the source of shape {source.shape} requires a gradient, which would be "
+                                     "lost", "use the source itself, or copy_(source.detach())"))
         shape = tuple(source.shape)
         if shape != self.shape:
             raise ShapeError(message("copy_", f"the source has shape {shape}, the tensor {self.shape}",
@@ -256,6 +272,12 @@ class Tensor:
     def __pow__(self, other: Tensor | Number) -> Tensor: return OPS["pow"](self, other)
     def __rpow__(self, other: Tensor | Number) -> Tensor: return OPS["pow"](other, self)
     def __matmul__(self, other: Tensor) -> Tensor: return OPS["matmul"](self, other)
+    def __iadd__(self, other: Tensor | Number) -> Tensor: return inplace.update(self, "+=", OPS["add"], other)
+    def __isub__(self, other: Tensor | Number) -> Tensor: return inplace.update(self, "-=", OPS["sub"], other)
+    def __imul__(self, other: Tensor | Number) -> Tensor: return inplace.update(self, "*=", OPS["mul"], other)
+    def __itruediv__(self, other: Tensor | Number) -> Tensor: return inplace.update(self, "/=", OPS["div"], other)
+    def __ipow__(self, other: Tensor | Number) -> Tensor: return inplace.update(self, "**=", OPS["pow"], other)
+    def __imatmul__(self, other: Tensor) -> Tensor: return inplace.update(self, "@=", OPS["matmul"], other)
     def __neg__(self) -> Tensor: return OPS["neg"](self)
     def __abs__(self) -> Tensor: return OPS["abs"](self)
     def __eq__(self, other: Any) -> Tensor:  # type: ignore[override]
@@ -270,7 +292,7 @@ class Tensor:
 
     def __getitem__(self, key: Any) -> Tensor: return OPS["getitem"](self, key)
     def __setitem__(self, key: Any, value: Any) -> NoReturn:
-        raise TypeError(message("setitem", "elements of a tensor cannot be assigned, they change only through copy_",
+        raise DTypeError(message("setitem", "elements of a tensor cannot be assigned, they change only as a whole",
                                 "make the new elements, by ops.where say, and pass them all to t.copy_(...)",
                                 key=key, shape=self.shape))
     def abs(self) -> Tensor: return OPS["abs"](self)

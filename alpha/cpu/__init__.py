@@ -42,6 +42,14 @@ class CpuBackend:
     def forget(self, arrays: Sequence[np.ndarray]) -> None:
         """Nothing is derived from arrays."""
 
+    array_name = "numpy.ndarray"
+
+    def accept(self, x: Any) -> np.ndarray | None:
+        if not isinstance(x, (np.ndarray, np.generic)):
+            return None
+        found = np.asarray(x, order="C")
+        return found if found.flags.writeable else found.copy()
+
     def memory(self, x: np.ndarray) -> np.ndarray:
         base = x.base
         while base is not None:

@@ -52,6 +52,11 @@ class CudaBackend:
     def forget(self, arrays: Sequence[Array]) -> None:
         operand.forget(arrays)
 
+    array_name = "alpha.cuda.Array, as alpha.cuda.memory.empty returns"
+
+    def accept(self, x: Any) -> Array | None:
+        return x if isinstance(x, Array) else None
+
     def memory(self, x: Array) -> object:
         return x if x.derived is None else x.derived
 

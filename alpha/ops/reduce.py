@@ -15,6 +15,7 @@ from alpha.backend import HALF_DTYPES
 from alpha.errors import DTypeError, ShapeError, message
 from alpha.op import Spec, op
 from alpha.tensor import Axes, Tensor
+from alpha.views import Extremes
 
 Shape = tuple[int, ...]
 
@@ -194,7 +195,7 @@ def _extremum_vjp(g: Tensor, s: Any, axis: Axes, keepdims: bool) -> Tensor:
 
 @op
 class max:
-    """y = largest x over the axes; NaN wins.  Ties share the gradient evenly.
+    """y = largest x over the axes; NaN wins.  Ties share the gradient evenly.  Values alone: argmax has the indices.
 
     Args:
         x: any shape; float or integer.
@@ -203,7 +204,7 @@ class max:
         ShapeError: there is no element to choose from, or an axis does not exist.
     """
 
-    args, saves, dtypes = "x", "x y", "number"
+    args, saves, dtypes, gives = "x", "x y", "number", Extremes
 
     def canon(*, axis=None, keepdims=False):
         return dict(axis=_hashable(axis), keepdims=keepdims)
@@ -220,7 +221,7 @@ class max:
 class min:
     """y = smallest x over the axes; NaN wins.  Ties share the gradient evenly.  See max."""
 
-    args, saves, dtypes = "x", "x y", "number"
+    args, saves, dtypes, gives = "x", "x y", "number", Extremes
 
     def canon(*, axis=None, keepdims=False):
         return dict(axis=_hashable(axis), keepdims=keepdims)

@@ -13,6 +13,7 @@ from alpha.errors import DTypeError, ShapeError, message
 from alpha.op import op
 from alpha.ops.reduce import Shape, normal_axes, normal_axis, sum_to
 from alpha.tensor import Axes, Tensor, tensor
+from alpha.views import PossibleView, View
 
 Range = tuple[int, int, int]  # first index, number of indices, step
 
@@ -34,7 +35,7 @@ class reshape:
         ShapeError: the shapes have different numbers of elements, or there is more than one -1.
     """
 
-    args, dtypes = "x", "any"
+    args, dtypes, gives = "x", "any", View
 
     def canon(*, shape):
         return dict(shape=_sizes(shape))
@@ -66,7 +67,7 @@ class permute:
         ShapeError: an axis is missing, named twice, or does not exist.
     """
 
-    args, dtypes = "x", "any"
+    args, dtypes, gives = "x", "any", PossibleView
 
     def canon(*, axes):
         return dict(axes=tuple(axes))
@@ -94,7 +95,7 @@ def transpose(x: Tensor, a: int = -2, b: int = -1) -> Tensor:
 class flip:
     """y = x with the order of its elements reversed along the axes (None, int or ints).  See sum for errors."""
 
-    args, dtypes = "x", "any"
+    args, dtypes, gives = "x", "any", PossibleView
 
     def canon(*, axis=None):
         return dict(axis=tuple(axis) if isinstance(axis, list) else axis)
@@ -118,7 +119,7 @@ class expand:
         ShapeError: an axis of x is neither 1 nor the size that is asked for.
     """
 
-    args, dtypes = "x", "any"
+    args, dtypes, gives = "x", "any", PossibleView
 
     def canon(*, shape):
         return dict(shape=_sizes(shape))
@@ -334,7 +335,7 @@ class slice_axes:
         shape: of y; None keeps all axes.
     """
 
-    args, dtypes = "x", "any"
+    args, dtypes, gives = "x", "any", PossibleView
 
     def canon(*, ranges, shape=None):
         return dict(ranges=tuple(ranges), shape=tuple([count for _, count, _ in ranges]) if shape is None else shape)
