@@ -144,7 +144,7 @@ class Node:
         self.out_meta = out_meta    # per saved output: (shape, dtype, device)
         self.hooks: dict[int, list[Callable[[Tensor], Tensor | None]]] | None = None
         self.order = next(versions.numbers)
-        self.where = call_site() if config.check_nan else ""
+        self.where = call_site() if config.watch and config.check_nan else ""
 
     def release(self) -> None:
         """Lets go of the saved values and of the nodes below."""
@@ -276,7 +276,7 @@ class _Walk:
         except AnomalyError as error:  # an op inside the vjp made it: name the op of the forward pass
             raise AnomalyError(message(f"backward of {node.op.name}", "its gradient has a NaN, the forward pass was at "
                                        f"{node.where or call_site()}", "look at the inputs of this op")) from error
-        if config.check_nan:
+        if config.watch and config.check_nan:
             flat = [r for result in results for r in (result if isinstance(result, list) else [result])]
             raise_if_nan([r for r in flat if r is not None], f"backward of {node.op.name}", node.where or call_site())
         if not self.retain_graph:

@@ -70,6 +70,10 @@ class _Saved:
 class Op(Signature):
     """An operation on tensors: checks, dispatch to a backend, and a Node for backward.  Made by `@op`."""
 
+    # Slots, as CPython reads the attributes of an object with more than 30 others slowly.
+    __slots__ = ("checked", "differentiable", "gives", "impls", "moves", "mutates", "outs", "own", "returned",
+                 "saved_args", "saved_outs", "single", "vjp", "vjp_of")
+
     def __init__(self, cls: type) -> None:
         super().__init__(cls)
         body = vars(cls)
@@ -77,11 +81,12 @@ class Op(Signature):
         self.__doc__ = cls.__doc__
         self.__module__ = cls.__module__
         self.outs = tuple(body.get("outs", "y").split())
-        self.returns = tuple(body.get("returns", " ".join(self.outs)).split())
+        self.returned = len(body.get("returns", " ".join(self.outs)).split())
         self.mutates = frozenset(body.get("mutates", "").split())
         self.moves: bool = body.get("moves", False)
         self.gives: type[Tensor] = body.get("gives", Tensor)
-        self.checked = not _ours(cls.__module__)  # whether to look at what implementations return
+        self.own = _ours(cls.__module__)  # one of alpha's
+        self.checked = not self.own       # whether to look at what implementations return
         self.vjp: Callable[..., Sequence[Any]] | None = body.get("vjp")
         self.vjp_of = {a.name: body[f"vjp_{a.name}"] for a in self.args if f"vjp_{a.name}" in body}
         names = {a.name: k for k, a in enumerate(self.args)}
@@ -89,7 +94,6 @@ class Op(Signature):
         self.saved_args = tuple((name, names[name]) for name in saves if name in names)
         self.saved_outs = tuple((name, self.outs.index(name)) for name in saves if name not in names)
         self.single = len(self.outs) == 1
-        self.returned = len(self.returns)
         self.differentiable = self.vjp is not None or bool(self.vjp_of)
         self.impls: dict[str, Callable[..., Any]] = {}
 
@@ -121,7 +125,7 @@ class Op(Signature):
         arrays, device, dtype, needs = self.check(args)
         specs = self.shape(*args, **attrs)
         implementation = self.impls.get(device) or self._find(device)
-        if config.debug > 1:
+        if config.watch and config.debug > 1:
             implementation = self._traced(implementation, device)
         if self.mutates:
             self._bump(args, device)
@@ -139,7 +143,7 @@ class Op(Signature):
             outs.append(self.gives(data, shape, kind, device))
         if needs is not None and recording.get() and self.differentiable:
             self._record(args, attrs, needs, outs)
-        if config.check_nan:
+        if config.watch and config.check_nan:
             raise_if_nan(outs, self.name, call_site())
         return outs
 
@@ -289,11 +293,15 @@ class Op(Signature):
         else:
             results = [self._vjp_of(arg.name)(g, s, **node.attrs) if need else None
                        for arg, need in zip(self.args, node.needs)]
-        for arg, meta, result in zip(self.args, node.arg_meta, results):
+        for arg, meta, need, result in zip(self.args, node.arg_meta, node.needs, results):
             if isinstance(result, Tensor) and not arg.many:
                 if (result.shape, result.dtype) != meta:
                     self._refuse_gradient(arg.name, result, meta)
-            elif result is not None:
+            elif result is None:
+                if need and not self.own:  # ours say None where the gradient is 0 everywhere
+                    raise GraphError(message(f"backward of {self.name}", f"the gradient of {arg.name} is None, though "
+                                             "one is needed", f"return it from vjp_{arg.name}; zeros where it is 0"))
+            else:
                 if not arg.many or not isinstance(result, (list, tuple)) or len(result) != len(meta):
                     self._refuse_gradient(arg.name, result, meta)
                 for k, (r, m) in enumerate(zip(result, meta)):

@@ -29,5 +29,5 @@ class Extremes(Tensor):
 
     def __iter__(self) -> Iterator[Tensor]:
         raise GraphError(message("max or min", f"the result of shape {self.shape} has the values only, and is no pair "
-                                 "to be unpacked", "write y = x.max(axis) for values, x.argmax(axis) for indices; to go "
+                                 "to be unpacked", "y = x.max(axis) has the values, x.argmax(axis) the indices; to go "
                                  "through the values: for k in range(len(y)): y[k]"))

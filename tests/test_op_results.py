@@ -10,7 +10,7 @@ import pytest
 
 import alpha
 from alpha import ops
-from alpha.errors import DeviceError, DTypeError, ShapeError
+from alpha.errors import DeviceError, DTypeError, GraphError, ShapeError
 from alpha.op import Spec, registry
 from tests.op_checks import is_contiguous, refused
 
@@ -82,6 +82,8 @@ def test_a_gradient_that_is_no_tensor_is_refused(made: Callable[..., alpha.op]) 
         made(lambda x: x, vjp_x=lambda g, s: g.numpy())(x).sum().backward()
     with refused(DTypeError, "backward of foreign: the gradient of x has dtype float64, x has float32"):
         made(lambda x: x, vjp_x=lambda g, s: g.astype("float64"))(x).sum().backward()
+    with refused(GraphError, "backward of foreign: the gradient of x is None, though one is needed", "zeros where"):
+        made(lambda x: x, vjp_x=lambda g, s: None)(x).sum().backward()
     for value, found in ((lambda g: g, "a Tensor"), (lambda g: [g, g], "2"), (lambda g: None, "a NoneType")):
         with refused(ShapeError, f"backward of foreign: vjp returned {found}, the op has 1 args (x)"):
             made(lambda x: x, vjp=lambda g, s, needs, value=value: value(g))(x).sum().backward()

@@ -19,6 +19,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -162,7 +163,7 @@ class Kernel:
                                      declared=self.args, given=values)) from error
         if memory.recorder:
             memory.recorder.hold(values)
-        if config.sync or config.debug > 1:
+        if config.watch and (config.sync or config.debug > 1):
             self._watched(grid, buffer)
             return
         try:
@@ -270,7 +271,8 @@ def compile_all(arch: str) -> dict[Unit, CompileError]:
     random.Random(os.getpid()).shuffle(waiting)
     failed = {}
     with ThreadPoolExecutor(os.cpu_count()) as workers:
-        jobs = {workers.submit(toolchain.compile, unit.source, dict(unit.defines), arch): unit for unit in waiting}
+        jobs = {workers.submit(copy_context().run, toolchain.compile, unit.source, dict(unit.defines), arch): unit
+                for unit in waiting}  # in our context: settings are those of this thread
         for job in tqdm(as_completed(jobs), "compiling CUDA kernels, once", len(jobs), unit="file", leave=False,
                         delay=PROGRESS_AFTER, disable=None):  # None: only on a terminal
             try:
