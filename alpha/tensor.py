@@ -385,6 +385,8 @@ def tensor(array: Any, dtype: Any = None, device: str = "cpu", requires_grad: bo
     name = dtype_name(dtype) if dtype is not None else dtype_name(
         host.dtype if typed or host.dtype.kind != "f" else "float32")
     backend = get_backend(device)
+    if dtype is None and isinstance(array, Tensor) and array.dtype in backend.dtypes:
+        name = array.dtype  # bfloat16 comes to the host as float32
     if name not in backend.dtypes:
         raise DTypeError(message("tensor", f"the {backend.name} backend has no {name}, it has "
                                  f"{', '.join(sorted(backend.dtypes))}", "choose one of those, or another device"))

@@ -75,6 +75,15 @@ def test_what_a_state_dict_returns_is_the_parameter() -> None:
         y.backward()
 
 
+def test_parameters_may_be_loaded() -> None:
+    a, b = nn.Linear(3, 2), nn.Linear(3, 2)
+    a.load_state_dict(dict(b.named_parameters()))
+    assert a.weight.tolist() == b.weight.tolist() and a.weight._version == 2
+    average = optim.ExponentialMovingAverage(a)
+    average.load_state_dict(dict(nn.Linear(3, 2).named_parameters()))
+    assert average.state_dict()["weight"].tolist() != a.weight.tolist()
+
+
 def test_a_change_between_two_libraries() -> None:
     torch = pytest.importorskip("torch")
     theirs = torch.ones(4)

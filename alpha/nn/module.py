@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from alpha.errors import AlphaError, CheckpointError, message
-from alpha.graph import state
+from alpha.graph import no_grad, state
 from alpha.tensor import Tensor
 
 Hook = Callable[..., Any]
@@ -201,11 +201,12 @@ class Module:
         misshapen = [name for name in own if name in values and tuple(values[name].shape) != own[name].shape]
         if misshapen or (strict and (missing or unexpected)):
             raise CheckpointError(_mismatch(type(self).__name__, own, values, missing, unexpected, misshapen))
-        for path, module in self._paths():
-            for name, t in module._own():
-                key = f"{path}.{name}" if path else name
-                if key in values:
-                    t.copy_(values[key])
+        with no_grad():  # values may be parameters
+            for path, module in self._paths():
+                for name, t in module._own():
+                    key = f"{path}.{name}" if path else name
+                    if key in values:
+                        t.copy_(values[key])
         return missing, unexpected
 
     # ---- hooks -------------------------------------------------------------------------------------------------------

@@ -73,8 +73,9 @@ class ExponentialMovingAverage:
         if wrong:
             raise CheckpointError(message("ExponentialMovingAverage", f"names or shapes differ: {', '.join(wrong)}",
                                           "resume with the model that the run was started with"))
-        for name, t in self._averages.items():
-            t.copy_(values[name])
+        with no_grad():  # values may be parameters
+            for name, t in self._averages.items():
+                t.copy_(values[name])
 
 
 def _copy(t: Tensor) -> Tensor:

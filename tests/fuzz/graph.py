@@ -1,8 +1,8 @@
 """Small random graphs with changes in place at random places, beside PyTorch, which is given none of these changes.
 
-PyTorch's side is made of new tensors alone: what changes elements there is `t + (new - t).detach()`. So it never refuses
-anything, and has the gradients of what was computed. alpha either has the same, or raises GraphError; the latter only
-where something was changed in place.
+PyTorch's side is made of new tensors alone: what changes elements there is `t + (new - t).detach()`. So it never
+refuses anything, and has the gradients of what was computed. alpha either has the same, or raises GraphError; the
+latter only where something was changed in place.
 """
 
 from __future__ import annotations
