@@ -52,6 +52,20 @@ class Backend(Protocol):
         The op's implementation may leave there what it derives from the new elements.
         """
 
+    array_name: str  # of the class of arrays, for messages
+
+    def accept(self, x: Any) -> Array | None:
+        """Returns what an implementation returned as an array that ops can read; None if it is none of this backend."""
+
+    def memory(self, x: Array) -> object:
+        """Returns what is the same object for all arrays over the memory of x."""
+
+    def history(self, x: Array, make: bool = False) -> Any:
+        """Returns the alpha.versions.History of the memory of x, the same for all arrays over it.
+
+        None where there is none yet; `make`: makes one then.
+        """
+
     def has_nan(self, x: Array) -> bool:
         """Tells whether any element is NaN."""
 

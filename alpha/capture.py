@@ -21,6 +21,7 @@ import warnings
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NamedTuple
 
+from alpha import versions
 from alpha.backend import get_backend
 from alpha.config import config
 from alpha.errors import AlphaError, DTypeError, GraphError, message
@@ -39,7 +40,7 @@ class _Recorded(NamedTuple):
     recording: Any                      # of the backend
     arrays: list[Any]                   # of the state, at the addresses that were recorded
     grads: list[tuple[Tensor, Tensor]]  # the tensors of the state that get a gradient, and these
-    changed: list[Tensor]               # those whose elements it overwrites: running statistics
+    written: list[versions.History]     # of what it overwrites that others see: running statistics, gradients
     outputs: list[Tensor]
     single: bool                        # one output, not a tuple
 
@@ -149,7 +150,7 @@ class _Captured:
         device, outputs, single = inputs[0].device, [], False
         self.modules, self.tensors = self._contents()   # layers may have been replaced since
         backend, arrays = get_backend(device), [t.data for t in self.tensors]
-        versions = [t._version for t in self.tensors]
+        before = [t._version for t in self.tensors]
         attributes = [(m, dict(vars(m))) for m in self.modules]
 
         def on_arrays(copies: list[Any]) -> list[Any]:
@@ -157,25 +158,26 @@ class _Captured:
             result = self.function(*[Tensor(a, x.shape, x.dtype, x.device) for a, x in zip(copies, inputs)])
             single = isinstance(result, Tensor)
             outputs = [result] if single else list(result)
-            self._check(device, outputs, versions)
+            self._check(device, outputs, before)
             return [y.data for y in outputs]
 
         try:
             backend.forget(arrays)  # what is derived of them must be made within the recording
             recording = backend.record(on_arrays, [x.data for x in inputs])
         except AlphaError as error:
-            for m, before in attributes:    # what forward has set since is not computed either
+            for m, had in attributes:       # what forward has set since is not computed either
                 vars(m).clear()
-                vars(m).update(before)
-            for t, version in zip(self.tensors, versions):
-                t.grad, t._version = None, version  # nothing has been computed; no gradient was there, see _may_repeat
+                vars(m).update(had)
+            for t in self.tensors:
+                t.grad = None  # nothing has been computed; no gradient was there, see _may_repeat
             warnings.warn(f"{error}\nnote: the function is called op by op", stacklevel=4)
             return None
         grads = [(t, t.grad) for t in self.tensors if t.grad is not None]
-        changed = [t for t, version in zip(self.tensors, versions) if t._version != version]
-        return _Recorded(recording, arrays, grads, changed, outputs, single)
+        written = [t for t, version in zip(self.tensors, before) if t._version != version] + [g for _, g in grads]
+        histories = versions.histories(device, [t.data for t in written])
+        return _Recorded(recording, arrays, grads, histories, outputs, single)
 
-    def _check(self, device: str, outputs: list[Any], versions: list[int]) -> None:
+    def _check(self, device: str, outputs: list[Any], before: list[int]) -> None:
         """Raises GraphError for a function that cannot be repeated."""
         for y in outputs:
             if not isinstance(y, Tensor) or y.requires_grad or y.device != device:
@@ -184,7 +186,7 @@ class _Captured:
         if self._contains_others():
             raise GraphError(message("capture", "the function sets a parameter or a buffer of a module anew, which "
                                      "would not be repeated", "overwrite the elements: self.mean.copy_(...)"))
-        if any(t.requires_grad and t._version != version for t, version in zip(self.tensors, versions)):
+        if any(t.requires_grad and t._version != version for t, version in zip(self.tensors, before)):
             raise GraphError(message("capture", "the function changes a parameter, with a learning rate and a count of "
                                      "steps that would not be repeated", "call the optimizer outside of it"))
 
@@ -192,7 +194,6 @@ class _Captured:
         arrays = found.recording.replay([x.data for x in inputs])
         for t, g in found.grads:
             t.grad = g
-        for t in found.changed:
-            t._version += 1
+        versions.note(found.written)
         results = [Tensor(a, y.shape, y.dtype, y.device) for a, y in zip(arrays, found.outputs)]
         return results[0] if found.single else tuple(results)

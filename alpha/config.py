@@ -1,7 +1,8 @@
 """Every setting of alpha, in one table: environment variable, default, meaning.
 
     ALPHA_DEBUG=2 python -m train          for a process
-    with alpha.config(debug=2): ...        for a block
+    with alpha.config(debug=2): ...        for a block, in this thread or asyncio task
+    alpha.config.debug = 2                 for the process, from here on
 
 docs/env_vars.md shows the same table; a test holds the two together.
 """
@@ -9,8 +10,10 @@ docs/env_vars.md shows the same table; a test holds the two together.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,8 +69,33 @@ VARIABLES = (
 )
 
 
+WATCHED = ("debug", "check_nan", "sync")
+
+
+class _Setting:
+    """Reads a setting where there is no plain value: a block has changed it, or the environment has a bad one.
+
+    Config keeps the value of the process in its `__dict__`, which comes first and costs next to nothing, and takes it
+    out of there while any thread or task is in a block that changes it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, config: Config | None, owner: type) -> Any:
+        return self if config is None else config._read(self.name)
+
+
+_Block = tuple[object, Mapping[str, Any]]  # one that was entered: who it is, what it changes
+_blocks: ContextVar[tuple[_Block, ...]] = ContextVar("alpha.config", default=())
+
+
 class Config:
-    """The values in force; read as attributes, changed for a block by calling it."""
+    """The values in force; read as attributes, changed for a block by calling it.
+
+    A block counts in the thread or asyncio task that enters it; other threads see the values of the process, which
+    assigning an attribute changes. Reading any value raises ConfigError where the environment has one that is wrong.
+    """
 
     debug: int
     check_nan: bool
@@ -82,24 +110,85 @@ class Config:
     cuda_memory_mib: int
     cpu_cache_mib: int
 
+    watch: bool  # whether anything of WATCHED may be on here: one cheap look for what runs with every op and launch
+
+    _values: dict[str, Any]    # of the process
+    _wrong: list[str]          # messages about the environment
+    _changing: dict[str, int]  # how many blocks change a setting
+    _lock: threading.RLock
+
     def __init__(self, environ: Mapping[str, str]) -> None:
+        values: dict[str, Any] = {}
+        wrong: list[str] = []
         for v in VARIABLES:
-            setattr(self, v.name, v.parse(environ[v.env]) if v.env in environ else v.default)
+            try:
+                values[v.name] = v.parse(environ[v.env]) if v.env in environ else v.default
+            except ConfigError as error:
+                wrong.append(str(error))
+                values[v.name] = v.default
+        vars(self).update(_values=values, _wrong=wrong, _changing=dict.fromkeys(values, 0), _lock=threading.RLock())
+        for name in values:
+            self._publish(name)
+
+    def check(self) -> None:
+        """Raises ConfigError if the environment has wrong values, with a line for each."""
+        if self._wrong:
+            raise ConfigError("\n".join(self._wrong))
 
     @contextmanager
     def __call__(self, **changes: Any) -> Iterator[Config]:
-        """Sets values for the block and restores them after it.  Raises ConfigError for an unknown name."""
-        known = {v.name: v for v in VARIABLES}
-        for name, value in changes.items():
-            if name not in known:
-                raise ConfigError(message("config", f"no setting is called {name!r}", f"use one of {sorted(known)}"))
-            changes[name] = known[name].parse(str(int(value)) if isinstance(value, bool) else str(value))
-        before = {name: getattr(self, name) for name in changes}
-        vars(self).update(changes)
+        """Sets values for the block, in this thread or task.  Raises ConfigError for an unknown name or a bad value."""
+        changes = {name: _parsed(name, value) for name, value in changes.items()}
+        block: _Block = object(), changes
+        with self._lock:
+            for name in changes:
+                self._changing[name] += 1
+                self._publish(name)
+        _blocks.set((*_blocks.get(), block))
         try:
             yield self
         finally:
-            vars(self).update(before)
+            # Blocks of generators may end in any order, and in another task or thread than they began in.
+            _blocks.set(tuple(b for b in _blocks.get() if b is not block))
+            with self._lock:
+                for name in changes:
+                    self._changing[name] -= 1
+                    self._publish(name)
+            changes.clear()
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Changes a value of the process, for all that are in no block that sets it.  Raises ConfigError."""
+        value = _parsed(name, value)
+        with self._lock:
+            self._values[name] = value
+            self._publish(name)
+
+    def _publish(self, name: str) -> None:
+        """Makes the value of the process a plain attribute where nobody has another, else takes it away."""
+        plain = vars(self)
+        if self._changing[name] or self._wrong:
+            plain.pop(name, None)
+        else:
+            plain[name] = self._values[name]
+        plain["watch"] = any(name not in plain or plain[name] for name in WATCHED)
+
+    def _read(self, name: str) -> Any:
+        self.check()
+        for _, changes in reversed(_blocks.get()):
+            if name in changes:
+                return changes[name]
+        return self._values[name]
+
+
+def _parsed(name: str, value: Any) -> bool | int | str:
+    """Returns what a value given in Python stands for.  Raises ConfigError."""
+    known = {v.name: v for v in VARIABLES}
+    if name not in known:
+        raise ConfigError(message("config", f"no setting is called {name!r}", f"use one of {sorted(known)}"))
+    return known[name].parse(str(int(value)) if isinstance(value, bool) else str(value))
+
+
+for _variable in VARIABLES:
+    setattr(Config, _variable.name, _Setting(_variable.name))
 
 config = Config(os.environ)

@@ -15,6 +15,7 @@ import numpy as np
 
 from alpha.backend import Backend, get_backend
 from alpha.errors import AlphaError, DeviceError, DTypeError, GraphError, ShapeError, message
+from alpha.versions import share
 
 CPU, CUDA = 1, 2                                                                             # kDLCPU, kDLCUDA
 CODES = {"int32": (0, 32), "int64": (0, 64), "uint8": (1, 8), "float16": (2, 16), "float32": (2, 32),
@@ -87,7 +88,10 @@ def export(t: Any, stream: int | None, max_version: tuple[int, int] | None, dl_d
     code, bits = CODES[t.dtype]
     # NumPy makes the capsule, as for an array of its own that keeps `data` alive, and ends it: that takes native code,
     # since it may happen in any thread, while an exception is on its way, or when the interpreter is gone.
-    carrier = get_backend("cpu").wrap(backend.address(data), t.shape, CARRIERS[bits // 8], data)
+    address = backend.address(data)
+    if not copy:
+        share(backend, address, data.nbytes, data)
+    carrier = get_backend("cpu").wrap(address, t.shape, CARRIERS[bits // 8], data)
     capsule = carrier.__dlpack__() if max_version is None or max_version[0] < VERSION[0] else _versioned(carrier)
     managed = _struct(capsule)
     managed.tensor.device, managed.tensor.dtype = Device(*here), DataType(code, bits, 1)
@@ -134,7 +138,7 @@ def take(x: Any) -> tuple[Any, tuple[int, ...], str, str]:
         return _take_capsule(_ask(x, backend), backend)
     if hasattr(x, "__cuda_array_interface__"):
         return _take_interface(x, x.__cuda_array_interface__, get_backend("cuda"))
-    raise TypeError(message("from_dlpack", f"a {type(x).__name__} has no __dlpack__ and no __cuda_array_interface__",
+    raise DTypeError(message("from_dlpack", f"a {type(x).__name__} has no __dlpack__ and no __cuda_array_interface__",
                             "pass an array of NumPy, PyTorch, CuPy and the like, or copy: alpha.tensor(x)"))
 
 
@@ -196,7 +200,9 @@ def _wrapped(backend: Backend, address: int, shape: tuple[int, ...], strides: tu
     if 0 not in shape and address % alignment:
         raise AlphaError(message("from_dlpack", f"the elements start at {address:#x}, no multiple of {alignment} bytes",
                                  "pass a copy: x.clone() or x.copy()"))
-    return backend.wrap(address, shape, dtype, owner), shape, dtype, backend.name
+    array = backend.wrap(address, shape, dtype, owner)
+    share(backend, address, array.nbytes, array)
+    return array, shape, dtype, backend.name
 
 
 def contiguous_strides(shape: tuple[int, ...]) -> tuple[int, ...]:

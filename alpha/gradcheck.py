@@ -39,7 +39,7 @@ def gradcheck(f: Callable[..., Any], inputs: Sequence[Tensor], *, eps: float = 1
         inputs: tensors; those that require a gradient are checked and must be float64.
         eps: step of the difference.
         rtol, atol: bound of the difference, relative to the size of the two terms, and absolute.
-        second_order: check the gradients of the gradients as well.
+        second_order: check the gradients of the gradients as well, by the inputs and by the gradient that comes in.
         seed: of the random directions.
     Returns:
         True.
@@ -56,23 +56,26 @@ def gradcheck(f: Callable[..., Any], inputs: Sequence[Tensor], *, eps: float = 1
     _first_order(f, inputs, checked, eps, rtol, atol, np.random.default_rng(seed))
     if second_order:
         rng = np.random.default_rng(seed + 1)
-        weights = [_direction(y, rng) for y in _outputs(f, inputs)]
+        # What comes in is an input here, too: the gradient of a linear function depends on nothing else.
+        weights = [_direction(y, rng).requires_grad_() for y in _outputs(f, inputs) if y.requires_grad]
 
         def gradients(*args: Tensor) -> list[Tensor]:
-            ys = _outputs(f, args)
-            got = grad(ys, [args[k] for k in checked], weights, create_graph=True)
-            return [g for g in got if g is not None and g.requires_grad]
+            ys = [y for y in _outputs(f, args[:len(inputs)]) if y.requires_grad]
+            got = grad(ys, [args[k] for k in checked], args[len(inputs):], create_graph=True)
+            return [g for g in got if g is not None]
 
-        if _outputs(gradients, inputs):
-            _first_order(gradients, inputs, checked, eps, rtol * 10, atol * 10, rng)
+        everything = [*checked, *range(len(inputs), len(inputs) + len(weights))]
+        _first_order(gradients, [*inputs, *weights], everything, eps, rtol * 10, atol * 10, rng, len(inputs))
     return True
 
 
 def _first_order(f: Callable[..., Any], inputs: list[Tensor], checked: list[int], eps: float, rtol: float, atol: float,
-                 rng: np.random.Generator) -> None:
+                 rng: np.random.Generator, incoming: int = 0) -> None:
+    """Checks the gradients by the inputs of some numbers; `incoming`: the first one that is a gradient itself."""
     ys = _outputs(f, inputs)
     weights = [_direction(y, rng) for y in ys]
-    analytic = grad(ys, [inputs[k] for k in checked], weights)
+    graphs = [(y, w) for y, w in zip(ys, weights) if y.requires_grad]  # the others must be constant
+    analytic = _analytic(graphs, inputs, checked)
     for k, g in zip(checked, analytic):
         v = _direction(inputs[k], rng)
         moved = []
@@ -84,9 +87,24 @@ def _first_order(f: Callable[..., Any], inputs: list[Tensor], checked: list[int]
         exact = 0.0 if g is None else _dot(g, v)
         size = max(abs(numeric), abs(exact), 0.0 if g is None else float(np.sum(np.abs(g.numpy() * v.numpy()))))
         if not abs(numeric - exact) <= atol + rtol * size:
+            cut = len(graphs) < len(ys)
+            what = f"{'second gradient' if incoming else 'gradient'} of " + (
+                f"incoming gradient {k - incoming}" if 0 < incoming <= k else f"input {k}")
+            fix = "correct the op's vjp; at a kink (relu at 0) choose other inputs"
+            if cut:
+                made = "a vjp" if incoming else "the function"
+                fix = f"compute {made} with alpha's ops: NumPy, detach and alpha.tensor(...) cut the graph"
             raise AlphaError(message(
-                "gradcheck", f"gradient of input {k}: backward gives {exact:.12g}, differences give {numeric:.12g}",
-                "correct the op's vjp; at a kink (relu at 0) choose other inputs", shape=inputs[k].shape, eps=eps))
+                "gradcheck", f"{what}: backward gives {exact:.12g}, differences give {numeric:.12g}"
+                + (f"; {len(ys) - len(graphs)} of {len(ys)} results have no graph" if cut else ""), fix,
+                shape=inputs[k].shape, eps=eps))
+
+
+def _analytic(graphs: Sequence[tuple[Tensor, Tensor]], inputs: Sequence[Tensor], checked: Sequence[int]) -> list[Any]:
+    if not graphs:
+        return [None] * len(checked)
+    ys, weights = zip(*graphs)
+    return grad(ys, [inputs[k] for k in checked], weights)
 
 
 def adjoint_check(forward: Callable[[Tensor], Tensor], transpose: Callable[[Tensor], Tensor], x: Tensor,

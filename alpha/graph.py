@@ -7,15 +7,17 @@ memory of a step returns the moment its last tensor goes.
 
 from __future__ import annotations
 
+import functools
 import heapq
-import itertools
+import inspect
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
+from alpha import versions
 from alpha.backend import get_backend
 from alpha.config import config
 from alpha.errors import AnomalyError, GraphError, ShapeError, message
@@ -26,40 +28,95 @@ if TYPE_CHECKING:
 
 Grad = Any  # Tensor or None
 
-_orders = itertools.count()
-
-
 class _State(threading.local):
-    """Per thread: is the graph recorded, and which layers are being called (outermost first)."""
+    """Per thread: which layers are being called (outermost first)."""
 
-    grad = True
     layers: tuple[Any, ...] = ()
 
 
 state = _State()
 
+recording: ContextVar[bool] = ContextVar("recording", default=True)  # per thread and task: is the graph recorded
+_blocks: ContextVar[tuple[set_grad_enabled, ...]] = ContextVar("blocks", default=())  # entered here, not left yet
+
 
 def grad_enabled() -> bool:
-    """Tells whether ops record the graph."""
-    return state.grad
+    """Tells whether ops record the graph, in this thread or task."""
+    return recording.get()
 
 
-@contextmanager
-def set_grad_enabled(enabled: bool) -> Iterator[None]:
-    """Switches the recording of the graph on or off for a block (or, as a decorator, for a function)."""
-    before, state.grad = state.grad, enabled
+class set_grad_enabled:
+    """For a block: switches the recording of the graph on or off, in this thread or asyncio task alone.
+
+    As a decorator it does so for each call of a function; for a generator or a coroutine, while its body runs.
+    """
+
+    def __init__(self, enabled: bool) -> None:
+        self.enabled = enabled
+
+    def __enter__(self) -> None:
+        _blocks.set((*_blocks.get(), self))
+        recording.set(self.enabled)
+
+    def __exit__(self, *error: object) -> None:
+        left = list(_blocks.get())  # blocks of generators may end in any order, and in another task
+        for k in range(len(left) - 1, -1, -1):
+            if left[k] is self:
+                del left[k]
+                break
+        _blocks.set(tuple(left))
+        recording.set(left[-1].enabled if left else True)
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        enabled = self.enabled
+        if inspect.isgeneratorfunction(function):
+            @functools.wraps(function)
+            def stepwise(*args: Any, **kwargs: Any) -> Any:
+                return _stepwise(function(*args, **kwargs), enabled)
+            return stepwise
+        if inspect.iscoroutinefunction(function):
+            @functools.wraps(function)
+            async def awaited(*args: Any, **kwargs: Any) -> Any:
+                with set_grad_enabled(enabled):
+                    return await function(*args, **kwargs)
+            return awaited
+        if inspect.isasyncgenfunction(function):
+            raise GraphError(message("no_grad", f"{function.__name__} is an asynchronous generator, whose body runs "
+                                     "after its call", "write the block inside of it: with alpha.no_grad(): ..."))
+
+        @functools.wraps(function)
+        def plain(*args: Any, **kwargs: Any) -> Any:
+            with set_grad_enabled(enabled):
+                return function(*args, **kwargs)
+        return plain
+
+
+def _stepwise(generator: Any, enabled: bool) -> Any:
+    """Runs a generator with the graph recorded or not, and whoever reads it as before."""
     try:
-        yield
+        step, given = generator.send, None
+        while True:
+            with set_grad_enabled(enabled):
+                value = step(given)
+            try:
+                step, given = generator.send, (yield value)
+            except GeneratorExit:
+                raise
+            except BaseException as error:
+                step, given = generator.throw, error
+    except StopIteration as end:
+        return end.value
     finally:
-        state.grad = before
+        with set_grad_enabled(enabled):
+            generator.close()
 
 
-def no_grad() -> Any:
+def no_grad() -> set_grad_enabled:
     """For a block or as a decorator: ops leave no graph, their outputs need no gradient."""
     return set_grad_enabled(False)
 
 
-def enable_grad() -> Any:
+def enable_grad() -> set_grad_enabled:
     """For a block or as a decorator inside `no_grad`: ops record the graph again."""
     return set_grad_enabled(True)
 
@@ -72,27 +129,54 @@ def detect_anomaly() -> Any:
 class Node:
     """One call of an op, as backward needs it."""
 
-    __slots__ = ("__weakref__", "arg_meta", "attrs", "edges", "hooks", "needs", "op", "order", "out_meta", "saved",
-                 "versions", "where")
+    __slots__ = ("__weakref__", "arg_meta", "arrays", "attrs", "edges", "hooks", "needs", "op", "order", "out_meta",
+                 "saved", "where")
 
     def __init__(self, op: Op, attrs: dict[str, Any], edges: Sequence[Any], needs: Sequence[bool], saved: list[Any],
-                 versions: list[Any], arg_meta: Sequence[Any], out_meta: Sequence[tuple[Any, str, str]]) -> None:
+                 arrays: list[Any], arg_meta: Sequence[Any], out_meta: Sequence[tuple[Any, str, str]]) -> None:
         self.op = op
         self.attrs = attrs
         self.edges = edges          # per arg: None, a leaf Tensor, (node, output index), or a list of those
         self.needs = needs          # per arg: is a gradient wanted
         self.saved: Any = saved      # the saved args, then the data of the saved outs; None once freed
-        self.versions = versions    # of the saved args, to see whether one was changed since
+        self.arrays: Any = arrays    # of the saved args, to see whether one got others since
         self.arg_meta = arg_meta    # per arg: (shape, dtype), or a list of those, or None
         self.out_meta = out_meta    # per saved output: (shape, dtype, device)
         self.hooks: dict[int, list[Callable[[Tensor], Tensor | None]]] | None = None
-        self.order = next(_orders)
-        self.where = call_site() if config.check_nan else ""
+        self.order = next(versions.numbers)
+        self.where = call_site() if config.watch and config.check_nan else ""
 
     def release(self) -> None:
         """Lets go of the saved values and of the nodes below."""
         self.saved = None
-        self.edges = ()
+        self.edges = self.arrays = ()
+
+
+class _Overwritten:
+    """Stands for the op of a node whose result was changed in place: no gradient of what is there now goes through it.
+
+    It ends a backward pass that comes there with an error.
+    """
+
+    returned = 1
+    name = "a tensor changed in place"
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+    def vjps(self, node: Node, grads: list[Any]) -> list[Any]:
+        raise GraphError(message("backward", self.what, "make a new tensor of the new values, y = f(y), or leave the "
+                                 "graph behind: y = y.detach()"))
+
+
+def edge_of(t: Tensor, made: tuple[Node, int]) -> tuple[Node, int]:
+    """Returns where a gradient of a tensor made by a node goes: to that node, unless the tensor was changed since."""
+    node, _ = made
+    if versions.newest <= node.order or not versions.changed_since(t.device, t.data, node.order):
+        return made
+    return Node(_Overwritten(  # type: ignore[arg-type]
+        f"the result of {node.op.name} of shape {t.shape} was changed in place after {node.op.name} had made it, and "
+        f"then used ({versions.told_since(t.device, t.data, node.order)})"), {}, (), (), [], [], (), ()), 0
 
 
 def call_site() -> str:
@@ -130,7 +214,7 @@ def backward(roots: Sequence[tuple[Tensor, Tensor]], *, retain_graph: bool, crea
     Without `inputs` the gradients of leaves are added to their `.grad`. With `inputs` nothing is stored: the
     gradients of just those tensors are returned, None for one that the roots do not depend on.
     """
-    walk = _Walk(None if inputs is None else [t.edge() for t in inputs], retain_graph)
+    walk = _Walk(None if inputs is None else [t._node or t for t in inputs], retain_graph, [g for _, g in roots])
     with set_grad_enabled(create_graph):
         for tensor, g in roots:
             walk.give(tensor.edge(), g)
@@ -145,12 +229,13 @@ class _Walk:
     A node's consumers were all made after it, so taking the newest node is a topological order.
     """
 
-    def __init__(self, wanted: list[Any] | None, retain_graph: bool) -> None:
+    def __init__(self, wanted: list[Any] | None, retain_graph: bool, given: list[Tensor]) -> None:
         self.retain_graph = retain_graph
         self.wanted = wanted
         self.pending: dict[Node, list[Grad]] = {}
         self.leaves: dict[int, tuple[Tensor, Grad]] = {}
         self.heap: list[tuple[int, Node]] = []
+        self.given = given
         self.found: dict[tuple[int, int], Grad] = {(id(e[0]), e[1]): None for e in wanted or () if isinstance(e, tuple)}
 
     def give(self, edge: Any, g: Grad) -> None:
@@ -191,7 +276,7 @@ class _Walk:
         except AnomalyError as error:  # an op inside the vjp made it: name the op of the forward pass
             raise AnomalyError(message(f"backward of {node.op.name}", "its gradient has a NaN, the forward pass was at "
                                        f"{node.where or call_site()}", "look at the inputs of this op")) from error
-        if config.check_nan:
+        if config.watch and config.check_nan:
             flat = [r for result in results for r in (result if isinstance(result, list) else [result])]
             raise_if_nan([r for r in flat if r is not None], f"backward of {node.op.name}", node.where or call_site())
         if not self.retain_graph:
@@ -206,11 +291,12 @@ class _Walk:
 
     def finish(self) -> list[Grad]:
         """Stores the leaves' gradients, or returns the wanted ones."""
+        taken = {_memory(g) for g in self.given}
         for key, (leaf, g) in self.leaves.items():
             for hook in tuple(leaf._hooks or ()):
                 g = _hooked(hook, g)
             if self.wanted is None:
-                leaf.grad = g if leaf.grad is None else leaf.grad + g
+                leaf.grad = _own(g, taken) if leaf.grad is None else leaf.grad + g
             else:
                 self.leaves[key] = (leaf, g)
         out = []
@@ -222,8 +308,29 @@ class _Walk:
         return out
 
 
+def _own(g: Tensor, taken: set[int]) -> Tensor:
+    """Returns a gradient in memory that is not taken yet: leaves share none, so that each may be changed in place."""
+    key = _memory(g)
+    if key in taken and not g.requires_grad:
+        backend = get_backend(g.device)
+        copy = backend.full(g.shape, 0, g.dtype, g.device)
+        backend.copy_into(copy, g.data)
+        return g.with_data(copy)
+    taken.add(key)
+    return g.with_data(g.data) if g.shares and not g.requires_grad else g
+
+
+def _memory(g: Tensor) -> int:
+    """Returns what is the same for all arrays over the memory of a gradient."""
+    return id(get_backend(g.device).memory(g.data))
+
+
 def _hooked(hook: Callable[[Tensor], Tensor | None], g: Tensor) -> Tensor:
+    before = versions.newest
     new = hook(g)
+    if versions.changed_since(g.device, g.data, before):
+        raise GraphError(message("hook", f"a hook changed the gradient of shape {g.shape} in place, which others share",
+                                 "return the new gradient: lambda g: g * 2.0"))
     if new is None:
         return g
     if new.shape != g.shape:

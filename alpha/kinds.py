@@ -338,7 +338,7 @@ Seed = Annotated[int, Whole(0, high=(1 << 64) - 1)]
 Axis = Annotated[int, Whole(None, ShapeError)]
 Axes = Annotated[Union[int, Sequence[int], None], Axes_()]
 AllAxes = Annotated[Sequence[int], Ints("a tuple of ints", "name every axis once: {name}=(1, 0)", single=False)]
-Shape = Annotated[Union[int, Sequence[int]],
+ShapeLike = Annotated[Union[int, Sequence[int]],
                   Ints("an int or a tuple of ints of at least 0", "pass {name}=(2, 3), say", 0)]
 NewShape = Annotated[Union[int, Sequence[int]], Ints("an int or a tuple of ints of at least -1",
                                                      "pass {name}=(2, -1), say", -1)]

@@ -25,6 +25,7 @@ The class becomes an `Op`, a callable. Its vocabulary:
     scalars   True: Python numbers are taken for tensors, and handed on as they are
     label     what messages call the op, where that is not its name
     moves     True: the outputs live on the device named by the attribute `device`
+    gives     class of the results: Tensor (default), or one of alpha.views that refuses what would go wrong
     canon     optional: public attributes -> canonical ones; else those of `shape` and their defaults. Annotations
               say what each may be, and are checked in every call: see alpha.arguments and alpha.kinds
     shape     pure; one shape tuple or Spec per out; raises ShapeError
@@ -39,12 +40,13 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
+from alpha import versions
 from alpha.backend import FLOAT_DTYPES, device_type, get_backend
 from alpha.config import config
 from alpha.errors import AlphaError, DeviceError, DTypeError, GraphError, ShapeError, message
-from alpha.graph import Node, call_site, grad_enabled, raise_if_nan, state
+from alpha.graph import Node, call_site, edge_of, grad_enabled, raise_if_nan, recording
 from alpha.signature import Signature
 from alpha.sizes import explain
 from alpha.tensor import Tensor
@@ -71,6 +73,10 @@ class _Saved:
 class Op(Signature):
     """An operation on tensors: checks, dispatch to a backend, and a Node for backward.  Made by `@op`."""
 
+    # Slots, as CPython reads the attributes of an object with more than 30 others slowly.
+    __slots__ = ("checked", "differentiable", "gives", "impls", "moves", "mutates", "outs", "own", "returned",
+                 "saved_args", "saved_outs", "single", "vjp", "vjp_of")
+
     def __init__(self, cls: type) -> None:
         super().__init__(cls)
         body = vars(cls)
@@ -78,9 +84,12 @@ class Op(Signature):
         self.__doc__ = cls.__doc__
         self.__module__ = cls.__module__
         self.outs = tuple(body.get("outs", "y").split())
-        self.returns = tuple(body.get("returns", " ".join(self.outs)).split())
+        self.returned = len(body.get("returns", " ".join(self.outs)).split())
         self.mutates = frozenset(body.get("mutates", "").split())
         self.moves: bool = body.get("moves", False)
+        self.gives: type[Tensor] = body.get("gives", Tensor)
+        self.own = _ours(cls.__module__)  # one of alpha's
+        self.checked = not self.own       # whether to look at what implementations return
         self.vjp: Callable[..., Sequence[Any]] | None = body.get("vjp")
         self.vjp_of = {a.name: body[f"vjp_{a.name}"] for a in self.args if f"vjp_{a.name}" in body}
         names = {a.name: k for k, a in enumerate(self.args)}
@@ -88,7 +97,6 @@ class Op(Signature):
         self.saved_args = tuple((name, names[name]) for name in saves if name in names)
         self.saved_outs = tuple((name, self.outs.index(name)) for name in saves if name not in names)
         self.single = len(self.outs) == 1
-        self.returned = len(self.returns)
         self.differentiable = self.vjp is not None or bool(self.vjp_of)
         self.impls: dict[str, Callable[..., Any]] = {}
 
@@ -105,6 +113,7 @@ class Op(Signature):
                 raise AlphaError(message(self.name, f"there is a {backend} implementation already, "
                                          f"{self.impls[backend].__qualname__}", "register one per backend"))
             self.impls[backend] = f
+            self.checked |= not _ours(getattr(f, "__module__", None) or __name__)
             return f
         return bind
 
@@ -122,7 +131,7 @@ class Op(Signature):
         arrays, device, dtype, needs = self.check(args)
         specs = self.shape(*args, **attrs)
         implementation = self.impls.get(device) or self._find(device)
-        if config.debug > 1:
+        if config.watch and config.debug > 1:
             implementation = self._traced(implementation, device)
         if self.mutates:
             self._bump(args, device)
@@ -135,16 +144,45 @@ class Op(Signature):
             device = attrs["device"]
         if self.single:
             specs, result = (specs,), (result,)
+        if self.checked:
+            result = self._accept(result, specs, dtype, device)
         outs = []
         for k, data in enumerate(result or ()):
             spec = specs[k]
             shape, kind = spec if spec.__class__ is Spec else (spec, dtype)
-            outs.append(Tensor(data, shape, kind, device))
-        if needs is not None and state.grad and self.differentiable:
+            outs.append(self.gives(data, shape, kind, device))
+        if needs is not None and recording.get() and self.differentiable:
             self._record(args, attrs, needs, outs)
-        if config.check_nan:
+        if config.watch and config.check_nan:
             raise_if_nan(outs, self.name, call_site())
         return outs
+
+    def _accept(self, result: Any, specs: Any, dtype: str, device: str) -> list[Any]:
+        """Returns the arrays that an implementation has returned, if they are what the shape rule says."""
+        backend, names = get_backend(device), " ".join(self.outs) or "none"
+        made = [] if result is None else list(result) if isinstance(result, (tuple, list)) else [result]
+        for what, found in (("shape rule", specs or ()), (f"{backend.name} implementation", made)):
+            if len(found) != len(self.outs):
+                raise ShapeError(message(self.name, f"its {what} returned {len(found)} results, it has "
+                                         f"{len(self.outs)} ({names})", "return one for each of `outs`, as a tuple"))
+        for k, (spec, data, name) in enumerate(zip(specs or (), made, self.outs)):
+            shape, kind = spec if spec.__class__ is Spec else (spec, dtype)
+            if not isinstance(shape, tuple):
+                raise ShapeError(message(self.name, f"its shape rule returned {shape!r} for {name}",
+                                         "return a tuple of ints, or Spec(shape, dtype)"))
+            made[k] = array = backend.accept(data)
+            if array is None:
+                raise DeviceError(message(
+                    self.name, f"its {backend.name} implementation returned {_kind(data)} for {name}, "
+                    f"arrays of {backend.name} are {backend.array_name}",
+                    "return such an array; one of another kind is lost to the ops that read it next"))
+            if tuple(array.shape) != shape or array.dtype != kind:
+                error, says = (ShapeError, "shape") if tuple(array.shape) != shape else (DTypeError, "dtype")
+                raise error(message(
+                    self.name, f"its {backend.name} implementation returned {name} with {says} {getattr(array, says)}, "
+                    f"its shape rule says {shape if says == 'shape' else kind}", "correct the one that is wrong",
+                    returned=(tuple(array.shape), str(array.dtype)), expected=(shape, kind)))
+        return made
 
     def _find(self, device: str) -> Callable[..., Any]:
         get_backend(device)
@@ -172,18 +210,23 @@ class Op(Signature):
         for arg, value in zip(self.args, args):
             if arg.name in self.mutates and value is not None:
                 tensors = value if arg.many else (value,)
-                for t in tensors:
-                    t._version += 1
-                get_backend(device).forget([t.data for t in tensors])
+                arrays = [t.data for t in tensors]
+                get_backend(device).forget(arrays)
+                versions.note(versions.histories(device, arrays))
 
     def _record(self, args: Sequence[Any], attrs: dict[str, Any], needs: Sequence[bool], outs: list[Tensor]) -> None:
         """Makes the Node of this call and points the returned floating outputs to it."""
         edges: list[Any] = []
         meta: list[Any] = []
+        newest = versions.newest
         for value in args:
             if isinstance(value, Tensor):
                 meta.append((value.shape, value.dtype))
-                edges.append((value._node or value) if value.requires_grad else None)
+                if value.requires_grad:
+                    made = value._node
+                    edges.append(value if made is None else made if made[0].order > newest else edge_of(value, made))
+                else:
+                    edges.append(None)
             elif type(value) is list:
                 meta.append([(t.shape, t.dtype) for t in value])
                 edges.append([t.edge() for t in value])
@@ -191,17 +234,17 @@ class Op(Signature):
                 meta.append(None)
                 edges.append(None)
         saved: list[Any] = []
-        versions: list[Any] = []
-        made: list[Any] = []
+        arrays: list[Any] = []
+        kept: list[Any] = []
         for _, k in self.saved_args:
             value = args[k]
             saved.append(value)
-            versions.append(value._version if isinstance(value, Tensor) else _versions(value))
+            arrays.append(value.data if isinstance(value, Tensor) else _arrays(value))
         for _, k in self.saved_outs:
             t = outs[k]
             saved.append(t.data)
-            made.append((t.shape, t.dtype, t.device))
-        node = Node(self, attrs, edges, needs, saved, versions, meta, made)
+            kept.append((t.shape, t.dtype, t.device))
+        node = Node(self, attrs, edges, needs, saved, arrays, meta, kept)
         for k, t in enumerate(outs):
             if k < self.returned and t.dtype in FLOAT_DTYPES:
                 t.requires_grad = True
@@ -215,38 +258,80 @@ class Op(Signature):
                 values[arg.dtype_key] = meta[0][1] if meta else ""
             else:
                 values[arg.shape_key], values[arg.dtype_key] = meta or (None, None)
-        for (name, _), value, versions in zip(self.saved_args, node.saved, node.versions):
-            if versions != (value._version if isinstance(value, Tensor) else _versions(value)):
-                raise GraphError(message(
-                    "backward", f"{name} of {self.name} was changed in place after the forward pass (version "
-                    f"{versions} then, {_versions(value)} now)",
-                    "call backward before the optimizer's step, or compute the loss again"))
+        changed = versions.newest > node.order  # something was
+        for (name, _), value, data in zip(self.saved_args, node.saved, node.arrays):
+            if isinstance(value, Tensor):
+                if value.data is not data or (changed and versions.changed_since(value.device, data, node.order)):
+                    self._refuse_changed(name, node, value, data)
+            elif isinstance(value, list):
+                for number, (t, array) in enumerate(zip(value, data)):
+                    if t.data is not array or (changed and versions.changed_since(t.device, array, node.order)):
+                        self._refuse_changed(f"{name}[{number}]", node, t, array)
             values[name] = value
         for (name, k), data, meta in zip(self.saved_outs, node.saved[len(self.saved_args):], node.out_meta):
             t = Tensor(data, *meta)
+            if changed and versions.changed_since(t.device, data, node.order):
+                self._refuse_changed(name, node, t, data)
             if k < self.returned and t.is_floating_point:
                 t.requires_grad, t._node = True, (node, k)
             values[name] = t
         return _Saved(values)
+
+    def _refuse_changed(self, name: str, node: Node, t: Tensor, data: Any) -> NoReturn:
+        """Raises GraphError for a saved tensor whose elements are not what they were when it was saved."""
+        if t.data is data:
+            told = versions.told_since(t.device, data, node.order)
+            how = f"was changed in place after the forward pass ({told})"
+        else:
+            how = "got other elements after the forward pass (it was moved, swapped or computed anew)"
+        raise GraphError(message(
+            "backward", f"{name} of {self.name} {how}", "call backward before an optimizer's step, copy_ or += changes "
+            "it or a view of it, or compute the loss again", shape=t.shape))
 
     def vjps(self, node: Node, grads: list[Any]) -> list[Any]:
         """Returns the gradient of each arg (None where it is not wanted) from those of the returned outputs."""
         s = self._unpack(node)
         g = grads[0] if self.returned == 1 else tuple(grads)
         if self.vjp is not None:
-            results = list(self.vjp(g, s, node.needs, **node.attrs))
+            results = self.vjp(g, s, node.needs, **node.attrs)
+            if not isinstance(results, (tuple, list)) or len(results) != len(self.args):
+                count = len(results) if isinstance(results, (tuple, list)) else _kind(results)
+                raise ShapeError(message(f"backward of {self.name}", f"vjp returned {count}, the op has "
+                                         f"{len(self.args)} args ({' '.join(a.name for a in self.args)})",
+                                         "return a list with one gradient for each arg, None where `needs` is False"))
             results = [r if need else None for r, need in zip(results, node.needs)]
         else:
             results = [self._vjp_of(arg.name)(g, s, **node.attrs) if need else None
                        for arg, need in zip(self.args, node.needs)]
-        for arg, meta, result in zip(self.args, node.arg_meta, results):
-            if isinstance(result, Tensor) and (result.shape, result.dtype) != meta:
-                what, kind = ("shape", ShapeError) if result.shape != meta[0] else ("dtype", DTypeError)
-                made, expected = getattr(result, what), meta[what == "dtype"]
-                raise kind(message(
-                    f"backward of {self.name}", f"the gradient of {arg.name} has {what} {made}, {arg.name} has "
-                    f"{expected}", f"correct vjp_{arg.name} of the op"))
+        for arg, meta, need, result in zip(self.args, node.arg_meta, node.needs, results):
+            if isinstance(result, Tensor) and not arg.many:
+                if (result.shape, result.dtype) != meta:
+                    self._refuse_gradient(arg.name, result, meta)
+            elif result is None:
+                if need and not self.own:  # ours say None where the gradient is 0 everywhere
+                    raise GraphError(message(f"backward of {self.name}", f"the gradient of {arg.name} is None, though "
+                                             "one is needed", f"return it from vjp_{arg.name}; zeros where it is 0"))
+            else:
+                if not arg.many or not isinstance(result, (list, tuple)) or len(result) != len(meta):
+                    self._refuse_gradient(arg.name, result, meta)
+                for k, (r, m) in enumerate(zip(result, meta)):
+                    if r is not None and (not isinstance(r, Tensor) or (r.shape, r.dtype) != m):
+                        self._refuse_gradient(f"{arg.name}[{k}]", r, m)
         return results
+
+    def _refuse_gradient(self, name: str, result: Any, meta: Any) -> NoReturn:
+        """Raises for a gradient that is not like its arg."""
+        where, fix = f"backward of {self.name}", f"correct vjp_{name.partition('[')[0]} of the op"
+        if isinstance(meta, list):
+            found = f"{len(result)} gradients" if isinstance(result, (list, tuple)) else _kind(result)
+            raise ShapeError(message(where, f"the gradient of {name} is {found}, {name} has {len(meta)} tensors",
+                                     f"{fix}: return a list of one gradient for each"))
+        if not isinstance(result, Tensor):
+            raise DTypeError(message(where, f"the gradient of {name} is {_kind(result)}, a Tensor is "
+                                     "needed", f"{fix}: compute it with ops"))
+        what, kind = ("shape", ShapeError) if result.shape != meta[0] else ("dtype", DTypeError)
+        raise kind(message(where, f"the gradient of {name} has {what} {getattr(result, what)}, {name} has "
+                           f"{meta[what == 'dtype']}", fix))
 
     def _vjp_of(self, name: str) -> Callable[..., Any]:
         if name not in self.vjp_of:
@@ -255,10 +340,20 @@ class Op(Signature):
         return self.vjp_of[name]
 
 
-def _versions(value: Any) -> Any:
+def _kind(value: Any) -> str:
     if isinstance(value, Tensor):
-        return value._version
-    return [t._version for t in value] if isinstance(value, list) else None
+        return "a Tensor"
+    module = type(value).__module__
+    return f"a {type(value).__name__}" if module == "builtins" else f"a {module}.{type(value).__name__}"
+
+
+def _ours(module: str) -> bool:
+    """Tells whether code of a module is alpha's own, whose implementations the tests look at."""
+    return module.startswith("alpha.")
+
+
+def _arrays(value: Any) -> Any:
+    return [t.data for t in value] if isinstance(value, list) else None
 
 
 def op(cls: type) -> Op:

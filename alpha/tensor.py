@@ -8,12 +8,12 @@ from typing import Any, NoReturn, Union
 
 import numpy as np
 
-from alpha import copies, dlpack
+from alpha import copies, dlpack, inplace, versions
 from alpha.arguments import checked
 from alpha.backend import FLOAT_DTYPES, get_backend
 from alpha.dtypes import DTypeOrNone, check_values, dtype_name
 from alpha.errors import ArgumentError, DTypeError, GraphError, ShapeError, message, shown
-from alpha.graph import backward
+from alpha.graph import backward, edge_of, grad_enabled
 
 OPS: dict[str, Callable[..., Any]] = {}  # what operators and methods call, by name; alpha.ops fills it
 
@@ -30,13 +30,14 @@ class Tensor:
         requires_grad: whether backward is to reach this tensor.
         grad: the gradient that backward left on a leaf, a Tensor of the same shape, or None.
 
-    Made by `alpha.tensor(...)` and by ops. Elements change only through optimizers and `copy_`.
+    Made by `alpha.tensor(...)` and by ops. Elements change only through optimizers, `copy_`, and `+=` and its like.
     """
+
+    shares = ""  # "always" or "sometimes": whether the elements are those of the tensor that this one was made of
 
     __array_ufunc__ = None  # np_array + tensor must come to Tensor.__radd__, which explains what to do
 
-    __slots__ = ("__weakref__", "_hooks", "_node", "_version", "data", "device", "dtype", "grad", "requires_grad",
-                 "shape")
+    __slots__ = ("__weakref__", "_hooks", "_node", "data", "device", "dtype", "grad", "requires_grad", "shape")
 
     def __init__(self, data: Any, shape: tuple[int, ...], dtype: str, device: str) -> None:
         self.data = data
@@ -46,7 +47,6 @@ class Tensor:
         self.requires_grad = False
         self.grad: Tensor | None = None
         self._node: tuple[Any, int] | None = None  # (the Node that made it, which of its outputs it is)
-        self._version = 0                          # how often the elements were overwritten
         self._hooks: list[Callable[[Tensor], Tensor | None]] | None = None
 
     # ---- facts -------------------------------------------------------------------------------------------------------
@@ -148,7 +148,14 @@ class Tensor:
 
     def edge(self) -> Any:
         """Returns where a gradient of this tensor goes: (node, output), the leaf itself, or None."""
-        return self._node or (self if self.requires_grad else None)
+        if self._node is not None:
+            return edge_of(self, self._node)
+        return self if self.requires_grad else None
+
+    @property
+    def _version(self) -> int:
+        """How often the elements were changed in place, by whatever name."""
+        return versions.version(self.device, self.data)
 
     def seed(self, gradient: Tensor | None) -> Tensor:
         """Returns the gradient to start a backward pass with: 1 for a scalar, else the one given, checked."""
@@ -186,7 +193,12 @@ class Tensor:
 
     def detach(self) -> Tensor:
         """Returns a tensor of the same elements that the graph does not know."""
-        return Tensor(self.data, self.shape, self.dtype, self.device)
+        kind = self.__class__ if self.shares else Tensor
+        return kind(self.data, self.shape, self.dtype, self.device)
+
+    def with_data(self, data: Any) -> Tensor:
+        """Returns a tensor like this one, without a graph, over an array of its backend; for alpha's own use."""
+        return Tensor(data, self.shape, self.dtype, self.device)
 
     @checked
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
@@ -218,10 +230,19 @@ class Tensor:
         return lambda: hooks.remove(hook) if hook in hooks else None
 
     def copy_(self, source: Tensor | np.ndarray) -> Tensor:
-        """Overwrites the elements with those of `source` (same shape; cast to this dtype); outside of the graph."""
-        if not isinstance(source, (Tensor, np.ndarray)):
+        """Overwrites the elements with those of `source` (same shape; cast to this dtype); outside of the graph.
+
+        All tensors over the same memory see it. Raises ShapeError; GraphError where the source's gradient would be
+        lost, or where this tensor may share its elements or not, as a slice does: nothing is changed then.
+        """
+        inplace.refuse_part(self, "copy_")
+        if not isinstance(source, (Tensor, np.ndarray, list, tuple, int, float)):
             raise ArgumentError(message("copy_", f"source is {shown(source)}, a Tensor or a NumPy array is needed",
                                         "wrap it: alpha.tensor(source)"))
+        source = source if isinstance(source, (Tensor, np.ndarray)) else tensor(source)
+        if isinstance(source, Tensor) and source.requires_grad and grad_enabled():
+            raise GraphError(message("copy_", f"the source of shape {source.shape} requires a gradient, which would be "
+                                     "lost", "use the source itself, or copy_(source.detach())"))
         shape = tuple(source.shape)
         if shape != self.shape:
             raise ShapeError(message("copy_", f"the source has shape {shape}, the tensor {self.shape}",
@@ -231,7 +252,7 @@ class Tensor:
             backend.copy_into(self.data, source.data)
         else:
             backend.copy_into(self.data, tensor(source, self.dtype, self.device).data)
-        self._version += 1
+        versions.note(versions.histories(self.device, [self.data]))
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor: return copies.deep_copy(self, Tensor, memo)
@@ -264,6 +285,12 @@ class Tensor:
     def __pow__(self, other: Tensor | Number) -> Tensor: return OPS["pow"](self, other)
     def __rpow__(self, other: Tensor | Number) -> Tensor: return OPS["pow"](other, self)
     def __matmul__(self, other: Tensor) -> Tensor: return OPS["matmul"](self, other)
+    def __iadd__(self, other: Tensor | Number) -> Tensor: return inplace.update(self, "+=", OPS["add"], other)
+    def __isub__(self, other: Tensor | Number) -> Tensor: return inplace.update(self, "-=", OPS["sub"], other)
+    def __imul__(self, other: Tensor | Number) -> Tensor: return inplace.update(self, "*=", OPS["mul"], other)
+    def __itruediv__(self, other: Tensor | Number) -> Tensor: return inplace.update(self, "/=", OPS["div"], other)
+    def __ipow__(self, other: Tensor | Number) -> Tensor: return inplace.update(self, "**=", OPS["pow"], other)
+    def __imatmul__(self, other: Tensor) -> Tensor: return inplace.update(self, "@=", OPS["matmul"], other)
     def __neg__(self) -> Tensor: return OPS["neg"](self)
     def __abs__(self) -> Tensor: return OPS["abs"](self)
     def __eq__(self, other: Any) -> Tensor:  # type: ignore[override]
@@ -278,7 +305,7 @@ class Tensor:
 
     def __getitem__(self, key: Any) -> Tensor: return OPS["getitem"](self, key)
     def __setitem__(self, key: Any, value: Any) -> NoReturn:
-        raise TypeError(message("setitem", "elements of a tensor cannot be assigned, they change only through copy_",
+        raise DTypeError(message("setitem", "elements of a tensor cannot be assigned, they change only as a whole",
                                 "make the new elements, by ops.where say, and pass them all to t.copy_(...)",
                                 key=key, shape=self.shape))
     def abs(self) -> Tensor: return OPS["abs"](self)
@@ -356,6 +383,8 @@ def tensor(array: Any, dtype: DTypeOrNone = None, device: str = "cpu", requires_
     name = dtype_name(dtype) if dtype is not None else dtype_name(
         host.dtype if typed or host.dtype.kind != "f" else "float32")
     backend = get_backend(device)
+    if dtype is None and isinstance(array, Tensor) and array.dtype in backend.dtypes:
+        name = array.dtype  # bfloat16 comes to the host as float32
     if name not in backend.dtypes:
         raise DTypeError(message("tensor", f"the {backend.name} backend has no {name}, it has "
                                  f"{', '.join(sorted(backend.dtypes))}", "choose one of those, or another device"))

@@ -28,7 +28,7 @@ def test_environment_is_read_and_typed() -> None:
                                                 ("ALPHA_CHECK_NAN", "2", "0 or 1")])
 def test_a_wrong_value_is_refused_with_what_is_allowed(env: str, text: str, allowed: str) -> None:
     with pytest.raises(ConfigError, match=rf"{env}: '{text}' is not {allowed}"):
-        Config({env: text})
+        Config({env: text}).check()
 
 
 def test_a_block_changes_and_restores() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -62,8 +63,51 @@ def test_gradcheck_names_the_input_and_both_values() -> None:
 def test_gradcheck_of_the_second_order_sees_what_the_first_does_not(cube: alpha.op) -> None:
     x = leaf((3,), low=0.5)
     assert gradcheck(cube, [x])
-    with refused(AlphaError, "gradcheck: gradient of input 0: backward gives"):
+    with refused(AlphaError, "gradcheck: second gradient of input 0: backward gives"):
         gradcheck(cube, [x], second_order=True)
+
+
+@pytest.fixture
+def in_numpy() -> Iterator[Callable[..., alpha.op]]:
+    """Makes an op with a gradient that is thrown away after the test."""
+    def make(forward: Callable[..., Any], vjp: Callable[..., Any]) -> alpha.op:
+        registry.pop("numeric", None)
+        made = alpha.op(type("numeric", (), dict(args="x", saves="x", shape=lambda x: x.shape, vjp_x=vjp)))
+        made.impl("cpu")(forward)
+        return made
+    yield make
+    registry.pop("numeric", None)
+
+
+def test_a_gradient_written_in_numpy_has_no_second_one(in_numpy: Callable[..., alpha.op]) -> None:
+    x = leaf((3,), low=0.5)
+    op = in_numpy(np.sin, lambda g, s: alpha.tensor(g.numpy() * np.cos(s.x.numpy())))
+    assert gradcheck(op, [x])
+    with refused(AlphaError, "gradcheck: second gradient of input 0: backward gives 0, differences give",
+                 "1 of 1 results have no graph", "compute a vjp with alpha's ops: NumPy, detach and alpha.tensor"):
+        gradcheck(op, [x], second_order=True)
+    # cut at what comes in alone: the gradient of a linear function does not depend on x
+    op = in_numpy(lambda x: 2.0 * x, lambda g, s: alpha.tensor(2.0 * g.numpy()))
+    with refused(AlphaError, "gradcheck: second gradient of incoming gradient 0: backward gives 0"):
+        gradcheck(op, [x], second_order=True)
+    # cut in one of two factors
+    op = in_numpy(np.sin, lambda g, s: g * alpha.tensor(np.cos(s.x.numpy())))
+    with refused(AlphaError, "gradcheck: second gradient of input 0: backward gives 0"):
+        gradcheck(op, [x], second_order=True)
+    assert gradcheck(lambda x: x.sum() * 2.0 + 1.0, [x], second_order=True)
+    assert gradcheck(in_numpy(np.sin, lambda g, s: g * (1.0 - op_sin(s.x) ** 2) ** 0.5), [x])
+
+
+def op_sin(x: alpha.Tensor) -> alpha.Tensor:
+    return alpha.tensor(np.sin(x.numpy()))
+
+
+def test_a_function_written_in_numpy_is_named(in_numpy: Callable[..., alpha.op]) -> None:
+    x = leaf((3,))
+    with refused(AlphaError, "gradcheck: gradient of input 0: backward gives 0, differences give",
+                 "; 1 of 1 results have no graph", "compute the function with alpha's ops"):
+        gradcheck(lambda x: alpha.tensor(x.numpy() * 2.0), [x])
+    assert gradcheck(lambda x: (x * x, alpha.tensor(np.ones(2))), [x], second_order=True)
 
 
 def test_a_gradient_that_is_missing_counts_as_zero() -> None:

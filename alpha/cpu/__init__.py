@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from weakref import ref
 
 import numpy as np
 
 from alpha.cpu import memory
+from alpha.versions import History
+
+_histories: dict[int, tuple[ref[np.ndarray], History]] = {}  # by the id of the array that has the memory
 
 
 class CpuBackend:
@@ -37,6 +41,32 @@ class CpuBackend:
 
     def forget(self, arrays: Sequence[np.ndarray]) -> None:
         """Nothing is derived from arrays."""
+
+    array_name = "numpy.ndarray"
+
+    def accept(self, x: Any) -> np.ndarray | None:
+        if not isinstance(x, (np.ndarray, np.generic)):
+            return None
+        found = np.asarray(x, order="C")
+        return found if found.flags.writeable else found.copy()
+
+    def memory(self, x: np.ndarray) -> np.ndarray:
+        base = x.base
+        while base is not None:
+            if isinstance(base, memoryview):
+                base = base.obj
+            if not isinstance(base, np.ndarray):
+                break
+            x, base = base, base.base
+        return x
+
+    def history(self, x: np.ndarray, make: bool = False) -> History | None:
+        x = self.memory(x)
+        key = id(x)
+        found = _histories.get(key)
+        if found is None and make:
+            found = _histories[key] = (ref(x, lambda _, pop=_histories.pop: pop(key, None)), History())
+        return found and found[1]
 
     def has_nan(self, x: np.ndarray) -> bool:
         with np.errstate(all="ignore"):

@@ -19,6 +19,7 @@ from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import Array, free_cached
 from alpha.cuda.runtime.recording import Recording
 from alpha.cuda.runtime.report import memory_summary
+from alpha.versions import History
 
 __all__ = ["BACKEND", "Array", "context", "free_cached", "memory_summary"]
 
@@ -56,6 +57,22 @@ class CudaBackend:
 
     def forget(self, arrays: Sequence[Array]) -> None:
         operand.forget(arrays)
+
+    array_name = "alpha.cuda.Array, as alpha.cuda.runtime.memory.empty returns"
+
+    def accept(self, x: Any) -> Array | None:
+        return x if isinstance(x, Array) else None
+
+    def memory(self, x: Array) -> object:
+        return x if x.derived is None else x.derived
+
+    def history(self, x: Array, make: bool = False) -> History | None:
+        derived = x.derive() if make else x.derived
+        if derived is None:
+            return None
+        if derived.history is None and make:
+            derived.history = History()
+        return derived.history
 
     def has_nan(self, x: Array) -> bool:
         return bool(memory.download(nan_flag(x), "int32").item())

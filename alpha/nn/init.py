@@ -13,7 +13,7 @@ from typing import TypeVar
 from alpha import ops
 from alpha.arguments import checked
 from alpha.errors import ConfigError, ShapeError, message
-from alpha.kinds import FanMode, Finite, NonNegative, Number, Shape
+from alpha.kinds import FanMode, Finite, NonNegative, Number, ShapeLike
 from alpha.tensor import Tensor
 
 T = TypeVar("T", bound=Tensor)
@@ -22,7 +22,7 @@ GAINS = {"linear": 1.0, "sigmoid": 1.0, "tanh": 5.0 / 3.0, "relu": math.sqrt(2.0
 
 
 @checked
-def fans(shape: Shape) -> tuple[int, int]:
+def fans(shape: ShapeLike) -> tuple[int, int]:
     """Returns (fan_in, fan_out) of a weight of shape (out, ..., in).  Raises ShapeError below two axes."""
     if not isinstance(shape, tuple) or len(shape) < 2:
         raise ShapeError(message("init", f"a tensor of shape {shape} has no fan-in and fan-out",

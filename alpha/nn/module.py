@@ -23,7 +23,7 @@ from alpha.arguments import checked
 from alpha.backend import FLOAT_DTYPES
 from alpha.dtypes import dtype_name
 from alpha.errors import CheckpointError, DTypeError, NotDefinedError, message
-from alpha.graph import state
+from alpha.graph import no_grad, state
 from alpha.nn.attributes import a_
 from alpha.nn.contents import Contents
 from alpha.nn.hooks import Hooks, new_args, new_output
@@ -171,9 +171,10 @@ class Module(Contents, Hooks):
             raise CheckpointError(_mismatch(type(self).__name__, own, values, missing, unexpected, misshapen))
         ready = fitted(where, values, own)
         _check_shared(where, list(self._saved()), values)
-        for path, t in self._saved():
-            if path in ready:
-                t.copy_(ready[path])
+        with no_grad():  # values may be parameters
+            for path, t in self._saved():
+                if path in ready:
+                    t.copy_(ready[path])
         return missing, unexpected
 
     # ---- what containers and the summary ask -------------------------------------------------------------------------

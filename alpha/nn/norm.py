@@ -7,7 +7,7 @@ from collections.abc import Callable
 from alpha import ops
 from alpha.arguments import checked
 from alpha.errors import ConfigError, message
-from alpha.kinds import Count, Positive, Shape, Share
+from alpha.kinds import Count, Positive, ShapeLike, Share
 from alpha.nn.activation import fuse_relu
 from alpha.nn.module import Module, Parameter
 from alpha.tensor import Tensor
@@ -71,7 +71,7 @@ class LayerNorm(Module):
     """
 
     @checked
-    def __init__(self, normalized_shape: Shape, eps: Positive = 1e-5, affine: bool = True) -> None:
+    def __init__(self, normalized_shape: ShapeLike, eps: Positive = 1e-5, affine: bool = True) -> None:
         self.normalized_shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
         if not all(self.normalized_shape) or not self.normalized_shape:
             raise ConfigError(message("LayerNorm", f"normalized_shape={normalized_shape}: there must be at least one "

@@ -12,13 +12,13 @@ from alpha.arguments import checked
 from alpha.backend import FLOAT_DTYPES, get_backend
 from alpha.dtypes import DType, DTypeOrNone, check_value
 from alpha.errors import ConfigError, DTypeError, message, shown
-from alpha.kinds import FiniteNumber, Number, Shape
+from alpha.kinds import FiniteNumber, Number, ShapeLike
 from alpha.sizes import check_host, check_size
 from alpha.tensor import Tensor, tensor
 
 
 @checked
-def full(shape: Shape, value: Number, dtype: DType = "float32", device: str = "cpu",
+def full(shape: ShapeLike, value: Number, dtype: DType = "float32", device: str = "cpu",
          requires_grad: bool = False) -> Tensor:
     """Returns a tensor filled with a value.
 
@@ -50,14 +50,14 @@ def _filled(where: str, shape: Any, value: Number, dtype: str, device: str, requ
 
 
 @checked
-def zeros(shape: Shape, dtype: DType = "float32", device: str = "cpu",
+def zeros(shape: ShapeLike, dtype: DType = "float32", device: str = "cpu",
           requires_grad: bool = False) -> Tensor:
     """Returns a tensor of zeros.  See full."""
     return _filled("zeros", shape, 0, dtype, device, requires_grad)
 
 
 @checked
-def ones(shape: Shape, dtype: DType = "float32", device: str = "cpu",
+def ones(shape: ShapeLike, dtype: DType = "float32", device: str = "cpu",
          requires_grad: bool = False) -> Tensor:
     """Returns a tensor of ones.  See full."""
     return _filled("ones", shape, 1, dtype, device, requires_grad)
@@ -92,7 +92,7 @@ def arange(start: FiniteNumber, stop: FiniteNumber | None = None, step: FiniteNu
 
 
 @checked
-def rand(shape: Shape, dtype: DType = "float32", device: str = "cpu",
+def rand(shape: ShapeLike, dtype: DType = "float32", device: str = "cpu",
          requires_grad: bool = False) -> Tensor:
     """Returns numbers from [0, 1), uniform, multiples of 2^-24, from the stream that `manual_seed` starts.
 
@@ -102,7 +102,7 @@ def rand(shape: Shape, dtype: DType = "float32", device: str = "cpu",
 
 
 @checked
-def randn(shape: Shape, dtype: DType = "float32", device: str = "cpu",
+def randn(shape: ShapeLike, dtype: DType = "float32", device: str = "cpu",
           requires_grad: bool = False) -> Tensor:
     """Returns standard normal numbers from the stream that `manual_seed` starts.  See rand."""
     return _drawn("randn", random.normal, shape, dtype, device, requires_grad)

@@ -14,10 +14,10 @@ from typing import Any
 from alpha.backend import HALF_DTYPES
 from alpha.dtypes import DTypeOrNone
 from alpha.errors import DTypeError, ShapeError, message
-from alpha.kinds import Axes, Axis, Size
-from alpha.kinds import Shape as Sizes
+from alpha.kinds import Axes, Axis, ShapeLike, Size
 from alpha.op import Spec, op
 from alpha.tensor import Tensor
+from alpha.views import Extremes
 
 Shape = tuple[int, ...]
 
@@ -184,7 +184,7 @@ def _extremum_vjp(g: Tensor, s: Any, axis: Axes, keepdims: bool) -> Tensor:
 
 @op
 class max:
-    """y = largest x over the axes; NaN wins.  Ties share the gradient evenly.
+    """y = largest x over the axes; NaN wins.  Ties share the gradient evenly.  Values alone: argmax has the indices.
 
     Args:
         x: any shape; float or integer.
@@ -193,7 +193,7 @@ class max:
         ShapeError: there is no element to choose from, or an axis does not exist.
     """
 
-    args, saves, dtypes = "x", "x y", "number"
+    args, saves, dtypes, gives = "x", "x y", "number", Extremes
 
     def shape(x, *, axis: Axes = None, keepdims: bool = False):
         _refuse_empty(x.shape, axis, "max")
@@ -207,7 +207,7 @@ class max:
 class min:
     """y = smallest x over the axes; NaN wins.  Ties share the gradient evenly.  See max."""
 
-    args, saves, dtypes = "x", "x y", "number"
+    args, saves, dtypes, gives = "x", "x y", "number", Extremes
 
     def shape(x, *, axis: Axes = None, keepdims: bool = False):
         _refuse_empty(x.shape, axis, "min")
@@ -251,7 +251,7 @@ class sum_to:
 
     args = "x"
 
-    def shape(x, *, shape: Sizes):
+    def shape(x, *, shape: ShapeLike):
         repeated_axes(x.shape, shape)
         return shape
 

@@ -12,12 +12,12 @@ import numpy as np
 from alpha.arguments import checked
 from alpha.dtypes import check_value
 from alpha.errors import DTypeError, ShapeError, message, shown
-from alpha.kinds import AllAxes, Axes, Axis, Channels, NewShape, Number, Ranges, Size, Sizes, Widths
-from alpha.kinds import Shape as ShapeLike
+from alpha.kinds import AllAxes, Axes, Axis, Channels, NewShape, Number, Ranges, ShapeLike, Size, Sizes, Widths
 from alpha.op import op
 from alpha.ops.checks import check_ranges, check_rows, slice_bounds
 from alpha.ops.reduce import Shape, normal_axes, normal_axis, sum_to
 from alpha.tensor import Tensor, tensor
+from alpha.views import PossibleView, View
 
 Range = tuple[int, int, int]  # first index, number of indices, step
 
@@ -35,7 +35,7 @@ class reshape:
         ShapeError: the shapes have different numbers of elements, or there is more than one -1.
     """
 
-    args, dtypes = "x", "any"
+    args, dtypes, gives = "x", "any", View
 
     def shape(x, *, shape: NewShape):
         size = x.size
@@ -64,7 +64,7 @@ class permute:
         ShapeError: an axis is missing, named twice, or does not exist.
     """
 
-    args, dtypes = "x", "any"
+    args, dtypes, gives = "x", "any", PossibleView
 
     def shape(x, *, axes: AllAxes):
         if len(normal_axes(axes, x.ndim, "permute")) != x.ndim:
@@ -90,7 +90,7 @@ def transpose(x: Tensor, a: Axis = -2, b: Axis = -1) -> Tensor:
 class flip:
     """y = x with the order of its elements reversed along the axes (None, int or ints).  See sum for errors."""
 
-    args, dtypes = "x", "any"
+    args, dtypes, gives = "x", "any", PossibleView
 
     def shape(x, *, axis: Axes = None):
         normal_axes(axis, x.ndim, "flip")
@@ -111,7 +111,7 @@ class expand:
         ShapeError: an axis of x is neither 1 nor the size that is asked for.
     """
 
-    args, dtypes = "x", "any"
+    args, dtypes, gives = "x", "any", PossibleView
 
     def shape(x, *, shape: NewShape):
         new = len(shape) - x.ndim
@@ -332,7 +332,7 @@ class slice_axes:
         shape: of y; None keeps all axes.
     """
 
-    args, dtypes = "x", "any"
+    args, dtypes, gives = "x", "any", PossibleView
 
     def canon(*, ranges: Ranges, shape: ShapeLike | None = None):
         return dict(ranges=ranges, shape=tuple([count for _, count, _ in ranges]) if shape is None else shape)

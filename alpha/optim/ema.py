@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from alpha import ops
+from alpha import ops, versions
 from alpha.arguments import checked
 from alpha.errors import ArgumentError, CheckpointError, message, shown
 from alpha.graph import no_grad
@@ -72,7 +72,7 @@ class ExponentialMovingAverage:
         for name, t in {**self._params, **self._buffers}.items():
             average = self._averages[name]
             t.data, average.data = average.data, t.data
-            t._version += 1
+            versions.note(versions.histories(t.device, [t.data, average.data]))
 
     def state_dict(self) -> dict[str, Tensor]:
         """Returns the averages by the names of the parameters and buffers; they share their elements."""
@@ -91,8 +91,9 @@ class ExponentialMovingAverage:
             raise CheckpointError(message("ExponentialMovingAverage", f"names or shapes differ: {', '.join(wrong)}",
                                           "resume with the model that the run was started with"))
         ready = fitted("ExponentialMovingAverage", values, self._averages)
-        for name, t in self._averages.items():
-            t.copy_(ready[name])
+        with no_grad():  # values may be parameters
+            for name, t in self._averages.items():
+                t.copy_(ready[name])
 
 
 def _copy(t: Tensor) -> Tensor:

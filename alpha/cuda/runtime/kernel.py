@@ -89,7 +89,7 @@ class Kernel:
             memory.recorder.hold(values)
         if (self._launch is None or _waiting) and self._waits(grid, buffer):
             return
-        if config.sync or config.debug > 1:
+        if config.watch and (config.sync or config.debug > 1):
             self._watched(grid, buffer)
             return
         try:

@@ -12,6 +12,7 @@ import shutil
 import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextvars import copy_context
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -131,7 +132,8 @@ def start(unit: Unit) -> None:
     if not _workers:
         _workers.append(ThreadPoolExecutor(os.cpu_count()))
     if unit not in _jobs:
-        _jobs[unit] = _workers[0].submit(current.compile, unit.source, dict(unit.defines), context.arch)
+        _jobs[unit] = _workers[0].submit(copy_context().run, current.compile, unit.source, dict(unit.defines),
+                                         context.arch)
 
 
 def is_idle() -> bool:
@@ -189,6 +191,7 @@ def compile_all(arch: str, chosen: Iterable[Unit] | None = None) -> dict[Unit, C
     waiting = units() if chosen is None else list(chosen)
     random.Random(os.getpid()).shuffle(waiting)
     with ThreadPoolExecutor(os.cpu_count()) as workers:
-        jobs = {unit: workers.submit(current.compile, unit.source, dict(unit.defines), arch) for unit in waiting}
+        jobs = {unit: workers.submit(copy_context().run, current.compile, unit.source, dict(unit.defines), arch)
+                for unit in waiting}  # in our context: settings are those of this thread
         _show(jobs.values())
     return {unit: error for unit, job in jobs.items() if (error := job.exception())}  # type: ignore[misc]

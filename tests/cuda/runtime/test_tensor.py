@@ -192,3 +192,10 @@ def test_the_first_nan_is_named():
         on_gpu(-1.0).log()
     with config(check_nan=True):
         assert ops.exp(on_gpu(0.0)).item() == 1.0
+
+
+def test_a_copy_of_a_tensor_has_its_dtype():
+    for dtype in ("bfloat16", "float16", "int64"):
+        t = alpha.tensor([1.0, 2.0], dtype, "cuda")
+        assert alpha.tensor(t, device="cuda").dtype == dtype
+    assert alpha.tensor(alpha.tensor([1.0], "bfloat16", "cuda")).dtype == "float32"  # the CPU has no other for it

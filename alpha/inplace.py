@@ -1,0 +1,58 @@
+"""In-place arithmetic: what `t += x` does.
+
+Without a gradient in play, the elements of t are overwritten, and all tensors over its memory see it: views by reshape,
+what detach returns. Where the graph is recorded, t becomes the result of the op, under all its names: the elements that
+it had stay as they are, for gradients and views that need them. A leaf that requires a gradient is refused then, as its
+gradient would be that of what it was.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from alpha import versions
+from alpha.backend import get_backend
+from alpha.errors import DTypeError, GraphError, ShapeError, message
+from alpha.graph import grad_enabled
+
+if TYPE_CHECKING:
+    from alpha.tensor import Tensor
+
+
+def refuse_part(t: Tensor, where: str) -> None:
+    """Raises GraphError for a tensor that shares its elements with another one on some devices, or for some shapes."""
+    if t.shares == "sometimes":
+        raise GraphError(message(where, f"the tensor of shape {t.shape} is a part or a rearrangement of another one, "
+                                 "with which it may or may not share its elements", "for new values of the whole, pass "
+                                 "them to copy_ of the whole; for a tensor of its own: y = y + 0"))
+
+
+def update(t: Tensor, sign: str, op: Any, other: Any) -> Tensor:
+    """Makes t what `op(t, other)` is, and returns it; `sign` is how it was written.
+
+    Raises:
+        GraphError: t is a leaf that requires a gradient, while the graph is recorded; or it shares elements.
+        ShapeError: the result has another shape.  DTypeError: it has another dtype.
+    """
+    refuse_part(t, sign)
+    if t.requires_grad and t.is_leaf and grad_enabled():
+        raise GraphError(message(sign, f"a leaf of shape {t.shape} that requires a gradient cannot be changed in place "
+                                 "while the graph is recorded", "for an update: with alpha.no_grad(): ...; for a new "
+                                 f"value that is differentiable: y = t {sign[:-1]} ..."))
+    old = t.detach()
+    old._node, old.requires_grad = t._node, t.requires_grad
+    y = op(old, old if other is t else other)
+    for what, error in (("shape", ShapeError), ("dtype", DTypeError)):
+        if getattr(y, what) != getattr(t, what):
+            raise error(message(sign, f"the tensor has {what} {getattr(t, what)}, the result {getattr(y, what)}",
+                                f"keep the {what}, or make a new tensor: y = t {sign[:-1]} ..."))
+    if not y.requires_grad:
+        backend = get_backend(t.device)
+        backend.copy_into(t.data, y.data)
+        versions.note(versions.histories(t.device, [t.data]))
+    elif t.shares:
+        raise GraphError(message(sign, f"the tensor of shape {t.shape} shares its elements with the one that it was "
+                                 "made of, whose gradient would not know", f"make a new tensor: y = t {sign[:-1]} ..."))
+    else:
+        t.data, t._node, t.requires_grad = y.data, y._node, True
+    return t

@@ -1,0 +1,33 @@
+"""Classes of results that refuse what would go wrong without a word; an op names one of them in `gives`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from alpha.errors import GraphError, message
+from alpha.tensor import Tensor
+
+
+class View(Tensor):
+    """A tensor over the memory of the one that it was made of."""
+
+    __slots__ = ()
+    shares = "always"
+
+
+class PossibleView(Tensor):
+    """A tensor over the memory of the one that it was made of where no element had to move, else over its own."""
+
+    __slots__ = ()
+    shares = "sometimes"
+
+
+class Extremes(Tensor):
+    """The largest or smallest elements, without their places: it does not unpack into values and indices."""
+
+    __slots__ = ()
+
+    def __iter__(self) -> Iterator[Tensor]:
+        raise GraphError(message("max or min", f"the result of shape {self.shape} has the values only, and is no pair "
+                                 "to be unpacked", "y = x.max(axis) has the values, x.argmax(axis) the indices; to go "
+                                 "through the values: for k in range(len(y)): y[k]"))
