@@ -8,6 +8,13 @@
 Importing alpha touches no GPU, no file and no network.
 """
 
+import sys
+
+if sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)].removeprefix("-m") == "alpha":  # the program, not a library
+    from alpha.start import quiet
+    quiet()
+    del quiet
+
 from alpha import checkpoint, nn, ops, optim
 from alpha.capture import capture
 from alpha.config import config

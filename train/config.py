@@ -23,6 +23,7 @@ import models
 from alpha import config as settings
 from alpha.errors import ConfigError, message
 from alpha.precision import MODES
+from alpha.start import STATUSES, Parser
 from train.augment import Augment
 from train.data import DATASETS, did_you_mean
 
@@ -190,15 +191,10 @@ def _is(kind: type, value: Any) -> bool:
     return isinstance(value, kind) or (kind is float and isinstance(value, int) and abs(value) < 1 << 1000)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, text: str) -> NoReturn:
-        raise ConfigError(message("train", text, "run python -m train --help"))
-
-
 def parser() -> argparse.ArgumentParser:
     """Returns the command line of `python -m train`.  Values arrive as text, and only if they were given."""
-    result = _Parser(prog="python -m train", allow_abbrev=False, argument_default=argparse.SUPPRESS,
-                     description="Trains an image classifier. Its last line is the test accuracy.")
+    result = Parser(prog="python -m train", allow_abbrev=False, argument_default=argparse.SUPPRESS, epilog=STATUSES,
+                    description="Trains an image classifier. Its last line is the test accuracy.")
     for f in dataclasses.fields(Config):
         text, allowed = f.metadata["help"], f.metadata["allowed"]
         if f.default is not None and f.default is not False and "(default" not in text:

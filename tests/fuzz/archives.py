@@ -73,7 +73,7 @@ def some_opcodes(rng: random.Random) -> bytes:
         return opcode + struct.pack(form, number) + rng.randbytes(rng.choice([0, 8, 300]))
     if kind == 4:
         return rng.choice([b"cos\nsystem\n", b"cnumpy\nload\n", b"cnumpy\ndtype\n", b"c_codecs\nencode\n",
-                           b"cnumpy\nndarray\n", b"cnumpy.core.multiarray\n_reconstruct\n", b"\x8c\x02o\n\x8c\x01e\x93"])
+                           b"cnumpy\nndarray\n", b"cnumpy.core.multiarray\n_reconstruct\n", b"\x8c\x01\n\x8c\x01e\x93"])
     if kind == 5:
         with contextlib.suppress(ValueError, TypeError):
             return pickle.dumps(rng.choice(VALUES), rng.randrange(5))[:-1]
