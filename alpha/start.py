@@ -43,11 +43,7 @@ def run(main: Callable[[], int]) -> int:
     open_streams()
     quiet()
     status = attempt("alpha", main)
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        return status or _lost_output(error)
-    return status
+    return _lost_output() or status
 
 
 def attempt(name: str, work: Callable[[], int]) -> int:
@@ -61,11 +57,12 @@ def attempt(name: str, work: Callable[[], int]) -> int:
     except AlphaError as error:
         tell(str(error))
         return 2 if isinstance(error, (ConfigError, DataError)) else 1
-    except BrokenPipeError as error:
-        return _lost_output(error)
     except OSError as error:
-        tell(message(name, f"{error.filename or 'a file'}: {error.strerror or error}", "free space or correct the "
-                     "path; python -m train --resume auto continues a run from its last checkpoint"))
+        if lost := _lost_output():
+            return lost
+        what = f"{error.filename or 'standard output or a file'}: {error.strerror or error}"
+        tell(message(name, what, "free space or correct the path; python -m train --resume auto continues a run from "
+                     "its last checkpoint"))
         return 1
 
 
@@ -118,13 +115,19 @@ class Parser(argparse.ArgumentParser):
     def error(self, text: str) -> NoReturn:
         from alpha.errors import ConfigError, message
 
-        raise ConfigError(message(self.prog.rpartition(" ")[2], text, f"run {self.prog} --help"))
+        raise ConfigError(message(self.prog.rpartition(" ")[2], text[:200], f"run {self.prog} --help"))
 
 
-def _lost_output(error: OSError) -> int:
-    tell(f"alpha: standard output is gone: {error.strerror}\nhelp: give it a file or a program that reads to the end")
-    with contextlib.suppress(OSError, ValueError, AttributeError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to write can go nowhere
+def _lost_output() -> int:
+    """Returns 1, and says why, if what was printed cannot be written; 0 otherwise."""
+    try:
+        sys.stdout.flush()
+        return 0
+    except OSError as error:
+        tell(f"alpha: standard output is gone: {error.strerror}\nhelp: give it a file, or a program that reads to the "
+             "end")
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would say it again at its end
     return 1
 
 

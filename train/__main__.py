@@ -2,27 +2,28 @@
 
 Exit status: 0 done, 1 failed, 2 bad flags, settings or data, 130 ended by SIGINT, 143 ended by SIGTERM.
 
-Nothing but the standard library is imported above, so that an interrupt during the imports, which take a while, is no
-traceback.
+Modules are imported where they are needed, so that an interrupt during the imports, which take a while, finds its
+handler in place.
 """
 
 from __future__ import annotations
 
-import importlib
-import os
-import signal
-import sys
-from collections.abc import Sequence
 
-
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Runs the command line and returns the exit status; an error is one message on stderr."""
-    return int(importlib.import_module("train.program").main(argv))
+    from train import program
+
+    return program.main(argv)
 
 
-def program(module: str = "train.program") -> int:
-    """Runs the main function of a module as this process's work, and returns the exit status."""
-    signal.signal(signal.SIGINT, lambda signum, frame: os._exit(128 + signum))
+def process(module: str = "train.program") -> int:
+    """Runs the main function of a module as the work of this process, and returns the exit status."""
+    import _signal  # built in: an interrupt finds no moment before it
+    import os
+    _signal.signal(_signal.SIGINT, lambda signum, frame: os._exit(128 + signum))
+
+    import importlib
+    import sys
     try:
         from alpha import start
     except ValueError as error:  # a bad ALPHA_ variable: a ConfigError, which cannot be imported either
@@ -38,8 +39,9 @@ def program(module: str = "train.program") -> int:
 
 def command() -> int:
     """The command `alpha` of an installation."""
-    return program("alpha.__main__")
+    return process("alpha.__main__")
 
 
 if __name__ == "__main__":
-    sys.exit(program())
+    import sys
+    sys.exit(process())

@@ -51,6 +51,10 @@ class Interval:
 
 
 Allowed = Interval | Collection[str] | None
+MOST_EPOCHS, MOST_STEPS = 100_000, 10**12
+LARGE = 1e30  # of a learning rate, a decay or a norm: float32 ends at 3.4e38
+MAX_TOML = 1 << 16  # bytes of a file with settings; all of them fit into 1,000
+SHOWN = 80  # characters of a refused value
 
 
 def setting(default: Any, help: str, allowed: Allowed = None, kind: type | None = None) -> Any:
@@ -76,21 +80,22 @@ class Config:
     device: str = setting("auto", "auto, cpu, cuda or cuda:N; auto is the first GPU, or the CPU")
     precision: str = setting("fp32", "how layers store activations and multiply; docs/numerics.md (default: "
                              "ALPHA_PRECISION, or fp32)", PRECISIONS)
-    epochs: int = setting(20, "passes over the training images", Interval(1, 100_000, "[]"))
+    epochs: int = setting(20, "passes over the training images", Interval(1, MOST_EPOCHS, "[]"))
     max_steps: int | None = setting(None, "stop after this many steps in all, if epochs has not ended before",
-                                    Interval(1), int)
+                                    Interval(1, MOST_STEPS, "[]"), int)
     batch_size: int = setting(32, "images per step", Interval(1, 1 << 20, "[]"))
     optimizer: str = setting("sgd", "update rule", OPTIMIZERS)
     lr: float = setting(LEARNING_RATES["sgd"], "largest learning rate (default: by optimizer, "
                         + ", ".join(f"{name} {lr:g}" for name, lr in LEARNING_RATES.items()) + ")",
-                        Interval(0, ends="()"))
+                        Interval(0, LARGE, "(]"))
     momentum: float = setting(0.9, "momentum of sgd and rmsprop", Interval(0, 1))
-    weight_decay: float = setting(5e-4, "pull of the weights towards 0", Interval(0))
+    weight_decay: float = setting(5e-4, "pull of the weights towards 0", Interval(0, LARGE, "[]"))
     schedule: str = setting("cosine", "course of the learning rate", SCHEDULES)
     warmup: float = setting(0.0, "epochs in which the learning rate rises linearly from 0", Interval(0))
     gamma: float = setting(0.1, "factor on the learning rate, for step and multistep at each step, for exponential "
                            "after each epoch (default: 0.1, exponential 0.95)", Interval(0, 1, "(]"))
-    step_size: float = setting(10.0, "epochs between the steps of the step schedule", Interval(0, ends="()"))
+    step_size: float = setting(10.0, "epochs between the steps of the step schedule",
+                               Interval(0, MOST_EPOCHS, "(]"))
     milestones: tuple[float, ...] = setting((0.5, 0.75), "shares of the training after which the multistep schedule "
                                             "steps, such as 0.5,0.75", Interval(0, 1, "()"))
     label_smoothing: float = setting(0.0, "probability spread evenly over all classes", Interval(0, 1))
@@ -98,8 +103,9 @@ class Config:
                            "as in crop=4 (default: by data set, "
                            + ", ".join(f"{name} {entry.augment}" for name, entry in DATASETS.items()) + ")")
     ema: float = setting(0.0, "decay of the moving average of the weights that is evaluated; 0 = off", Interval(0, 1))
-    clip: float = setting(0.0, "largest norm of the whole gradient; 0 = off", Interval(0))
-    val_size: float = setting(0.1, "validation images held out of training: a share below 1, or a number", Interval(0))
+    clip: float = setting(0.0, "largest norm of the whole gradient; 0 = off", Interval(0, LARGE, "[]"))
+    val_size: float = setting(0.1, "validation images held out of training: a share below 1, or a number",
+                              Interval(0, 1 << 31))
     seed: int = setting(0, "of weights, order and augmentation; run k of --runs uses seed + k", Interval(0, 1 << 63))
     runs: int = setting(1, "train this many times, and report mean and spread", Interval(1, 10_000, "[]"))
     resume: str | None = setting(None, "continue from a checkpoint; without PATH, or with auto, from the last one in "
@@ -113,7 +119,7 @@ class Config:
             _refuse("model", self.model, "a registered model",
                     f"run --list-models to see all{did_you_mean(self.model, models.list())}")
         Augment.parse(self.augment)
-        if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", self.device):
+        if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", self.device):
             _refuse("device", self.device, "auto, cpu, cuda or cuda:N", "write --device auto")
         if self.device == "cpu" and self.precision == "bf16":
             _refuse("precision", self.precision, "fp32, tf32 or fp16 on the cpu, which has no bfloat16",
@@ -147,13 +153,12 @@ class Config:
         names = [f.name for f in dataclasses.fields(Config)]
         for key in values:
             if key not in names:
-                raise ConfigError(message("config", f"there is no setting {key!r}{did_you_mean(key, names)}",
+                raise ConfigError(message("config", f"there is no setting {_shown(key)}{did_you_mean(key, names)}",
                                           "remove it, or correct its name; python -m train --help lists all"))
+        values = {f.name: _checked(f, values[f.name]) for f in dataclasses.fields(Config) if f.name in values}
         full = {"model": Config.model, "dataset": Config.dataset, **values}
-        if full.get("optimizer") in OPTIMIZERS:
-            full.setdefault("lr", LEARNING_RATES[full["optimizer"]])
-        if str(full["dataset"]) in DATASETS:
-            full.setdefault("augment", DATASETS[str(full["dataset"])].augment)
+        full.setdefault("lr", LEARNING_RATES[full.get("optimizer", Config.optimizer)])
+        full.setdefault("augment", DATASETS[full["dataset"]].augment)
         if full.get("schedule") == "exponential":
             full.setdefault("gamma", 0.95)
         full.setdefault("precision", settings.precision)
@@ -162,7 +167,18 @@ class Config:
 
 
 def _refuse(name: str, value: object, allowed: object, fix: str) -> NoReturn:
-    raise ConfigError(message(name, f"{value!r} is not allowed, expected {allowed}", fix))
+    raise ConfigError(message(name, f"{_shown(value)} is not allowed, expected {allowed}", fix))
+
+
+def _shown(value: object) -> str:
+    """Returns a value for a message: a long one is cut, and a huge integer is not written out."""
+    if isinstance(value, int) and abs(value) >= 1 << 256:
+        return f"an integer of {value.bit_length()} bits"
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a list with such an integer, or nested too deeply
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= SHOWN else text[:SHOWN] + "..."
 
 
 def _checked(f: dataclasses.Field[Any], value: Any) -> Any:
@@ -177,11 +193,22 @@ def _checked(f: dataclasses.Field[Any], value: Any) -> Any:
         return tuple(float(v) for v in value)
     if not _is(kind, value) or value == "":
         _refuse(f.name, value, f"a value of type {kind.__name__}, not empty", f"give one, such as {f.default!r}")
+    if kind is str and (any(c < " " or c == "\x7f" for c in value) or not _is_unicode(value)):
+        _refuse(f.name, value, "UTF-8 without control characters", f"give one, such as {f.default!r}")
     if isinstance(allowed, Interval) and value not in allowed:
         _refuse(f.name, value, allowed, f"choose {flag} in that range")
     if isinstance(allowed, Collection) and value not in allowed:
         _refuse(f.name, value, f"one of {', '.join(allowed)}", f"choose one of them{did_you_mean(value, allowed)}")
     return kind(value)
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text can be written as UTF-8; a name in the file system may be of other bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is(kind: type, value: Any) -> bool:
@@ -223,9 +250,12 @@ def parse(argv: Sequence[str] | None = None) -> Config:
     given, unknown = command.parse_known_args(argv)
     if unknown:
         flags = [option for action in command._actions for option in action.option_strings]
-        raise ConfigError(message("train", f"unknown argument {unknown[0]!r}{did_you_mean(unknown[0], flags)}",
+        raise ConfigError(message("train", f"unknown argument {_shown(unknown[0])}{did_you_mean(unknown[0], flags)}",
                                   "remove it, or correct it; python -m train --help lists all"))
     flags_given = vars(given)
+    for name, value in flags_given.items():
+        if isinstance(value, list):  # argparse makes one of `--lr=--`
+            command.error(f"argument --{name.replace('_', '-')}: expected one argument")
     if flags_given.pop("list_models", False):
         print("\n".join(models.list()))
         raise SystemExit(0)
@@ -252,10 +282,19 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(message("config", f"reading {path} needs Python 3.11 or later, this is "
                                   f"{sys.version.split()[0]}", "use a newer Python, or give the settings as flags"))
     import tomllib
+    name = _shown(str(path))
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            text = file.read(MAX_TOML + 1)
+        if len(text) > MAX_TOML:
+            raise ConfigError(message("config", f"{name} has more than {MAX_TOML} bytes", "write settings alone"))
+        return tomllib.loads(text.decode())
     except OSError as error:
-        raise ConfigError(message("config", f"cannot read {path}: {error.strerror}", "correct the path")) from error
+        raise ConfigError(message("config", f"cannot read {name}: {error.strerror}", "correct the path")) from error
+    except RecursionError as error:
+        raise ConfigError(message("config", f"{name} is nested too deeply", "write one setting a line")) from error
     except ValueError as error:  # includes TOMLDecodeError and UnicodeDecodeError
-        raise ConfigError(message("config", f"{path} is not TOML: {error}",
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(message("config", f"{name} is not TOML: {_shown(str(error))}",
                                   'write one setting a line, such as model = "lenet5"')) from error
