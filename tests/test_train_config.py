@@ -159,6 +159,7 @@ def test_a_value_out_of_range_is_named_with_what_is_allowed(flag, value, shown):
 @pytest.mark.parametrize("flag", ["--output", "--data-dir", "--resume"])
 @pytest.mark.parametrize("value", ["a\0b", "a\nb", "\x1b[2J", "\udcff", "a\x7f"])
 def test_a_name_that_is_no_text_is_refused(flag, value):
+    assert "at most 4096 characters" in refusal(flag, "x" * 4097)
     text = refusal(flag, value)
     assert f"{value!r} is not allowed, expected UTF-8 without control characters" in text
     assert refusal("--config", value).startswith("config: ")
@@ -196,7 +197,8 @@ def test_unknown_arguments_are_refused():
     ('epochs = "3"', "type int"), ("epochs = true", "type int"), ("epochs = 3.0", "type int"),
     ("lr = false", "type float"), ("model = 3", "type str"), ("dataset = [1]", "type str"),
     ("optimizer = [1]", "type str"), ("evaluate = 1", "type bool"),
-    ("milestones = 0.5", "a list of numbers"), ('milestones = ["a"]', "a list of numbers"),
+    ("milestones = [" + "0.5," * 1001 + "]", "a list of at most"),
+    ("milestones = 0.5", "a list of at most 1000 numbers"), ('milestones = ["a"]', "a list of at most 1000 numbers"),
     ("lr = 1" + "0" * 400, "type float"), ("lr = nan", "a number in (0, 1e+30]"), ("lr = inf", "a number in (0, "),
     ("lr = 1" + "0" * 5000, "not TOML"), ("epochs = 0x" + "f" * 5000, "an integer of 20000 bits is not allowed"),
     ("dataset = 0x" + "f" * 5000, "type str"), ("model = [0x" + "f" * 5000 + "]", "a list is not allowed"),

@@ -54,6 +54,7 @@ Allowed = Interval | Collection[str] | None
 MOST_EPOCHS, MOST_STEPS = 100_000, 10**12
 LARGE = 1e30  # of a learning rate, a decay or a norm: float32 ends at 3.4e38
 MAX_TOML = 1 << 16  # bytes of a file with settings; all of them fit into 1,000
+MAX_NAME, MAX_LIST = 4096, 1000  # characters of a text, numbers of a list
 SHOWN = 80  # characters of a refused value
 
 
@@ -188,13 +189,15 @@ def _checked(f: dataclasses.Field[Any], value: Any) -> Any:
     if value is None and f.default is None:
         return None
     if kind is tuple:
-        if not isinstance(value, (list, tuple)) or not all(_is(float, v) and v in allowed for v in value):
-            _refuse(f.name, value, f"a list of numbers, each {allowed}", f"write {flag} 0.5,0.75")
+        if (not isinstance(value, (list, tuple)) or len(value) > MAX_LIST
+                or not all(_is(float, v) and v in allowed for v in value)):
+            _refuse(f.name, value, f"a list of at most {MAX_LIST} numbers, each {allowed}", f"write {flag} 0.5,0.75")
         return tuple(float(v) for v in value)
     if not _is(kind, value) or value == "":
         _refuse(f.name, value, f"a value of type {kind.__name__}, not empty", f"give one, such as {f.default!r}")
-    if kind is str and (any(c < " " or c == "\x7f" for c in value) or not _is_unicode(value)):
-        _refuse(f.name, value, "UTF-8 without control characters", f"give one, such as {f.default!r}")
+    if kind is str and (len(value) > MAX_NAME or any(c < " " or c == "\x7f" for c in value)
+                        or not _is_unicode(value)):
+        _refuse(f.name, value, f"UTF-8 without control characters, of at most {MAX_NAME} characters", f"give one, such as {f.default!r}")
     if isinstance(allowed, Interval) and value not in allowed:
         _refuse(f.name, value, allowed, f"choose {flag} in that range")
     if isinstance(allowed, Collection) and value not in allowed:
