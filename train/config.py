@@ -197,7 +197,8 @@ def _checked(f: dataclasses.Field[Any], value: Any) -> Any:
         _refuse(f.name, value, f"a value of type {kind.__name__}, not empty", f"give one, such as {f.default!r}")
     if kind is str and (len(value) > MAX_NAME or any(c < " " or c == "\x7f" for c in value)
                         or not _is_unicode(value)):
-        _refuse(f.name, value, f"UTF-8 without control characters, of at most {MAX_NAME} characters", f"give one, such as {f.default!r}")
+        _refuse(f.name, value, f"UTF-8 without control characters, of at most {MAX_NAME} characters",
+                f"give one, such as {f.default!r}")
     if isinstance(allowed, Interval) and value not in allowed:
         _refuse(f.name, value, allowed, f"choose {flag} in that range")
     if isinstance(allowed, Collection) and value not in allowed:
