@@ -19,7 +19,7 @@ import alpha
 from alpha.backend import BACKENDS, get_backend
 from alpha.build import cache_dir, compilers
 from alpha.config import VARIABLES, config
-from alpha.errors import AlphaError
+from alpha.errors import AlphaError, ConfigError
 from alpha.precision import mode
 from alpha.start import STATUSES, Parser
 
@@ -59,7 +59,10 @@ def kernels() -> Iterator[str]:
         yield "CPU kernels: none, NumPy computes; install g++, or name a C++17 compiler with OpenMP in CXX"
     else:
         yield "CPU kernels: off, NumPy computes; ALPHA_CPU_KERNELS=1 turns them on"
-    found = ", ".join(" ".join(command) for command in compilers())
+    try:
+        found = ", ".join(" ".join(command) for command in compilers())
+    except ConfigError as error:
+        found = "none; " + str(error).replace("\nhelp: ", "; ")
     files = [path for path in cache_dir().glob("*") if path.is_file()]
     yield f"compilers: {found or 'none'}"
     yield f"cache: {cache_dir()}, {len(files)} files, {sum(path.stat().st_size for path in files) / 2 ** 20:.1f} MiB"
@@ -116,8 +119,10 @@ def main(argv: list[str]) -> int:
 
 def architecture(text: str) -> str:
     """Returns the name of a GPU architecture.  Raises ArgumentTypeError."""
-    if not re.fullmatch(r"sm_\d{2,3}a?", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not an architecture such as sm_80, sm_86, sm_89 or sm_90a")
+    if not re.fullmatch(r"sm_[0-9]{2,3}a?", text):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not an architecture such as sm_80, sm_86, sm_89 or sm_90a")
+    if int(text[3:].rstrip("a")) < 80:
+        raise argparse.ArgumentTypeError(f"{text} is older than sm_80, which the kernels need")
     return text
 
 
