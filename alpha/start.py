@@ -60,6 +60,8 @@ def attempt(name: str, work: Callable[[], int]) -> int:
     except OSError as error:
         if lost := _lost_output():
             return lost
+        if isinstance(error, BrokenPipeError):
+            return _gone(error)
         what = f"{error.filename or 'standard output or a file'}: {error.strerror or error}"
         tell(message(name, what, "free space or correct the path; python -m train --resume auto continues a run from "
                      "its last checkpoint"))
@@ -124,10 +126,14 @@ def _lost_output() -> int:
         sys.stdout.flush()
         return 0
     except OSError as error:
-        tell(f"alpha: standard output is gone: {error.strerror}\nhelp: give it a file, or a program that reads to the "
-             "end")
+        _gone(error)
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python would say it again at its end
+    return 1
+
+
+def _gone(error: OSError) -> int:
+    tell(f"alpha: standard output is gone: {error.strerror}\nhelp: give it a file, or a program that reads to the end")
     return 1
 
 
