@@ -32,4 +32,5 @@ setup(
                             "ops/*.pyi"]},
     install_requires=["numpy>=1.24", "tqdm>=4.60", "safetensors>=0.4"],
     extras_require=EXTRAS,
+    entry_points={"console_scripts": ["alpha = train.__main__:command"]},
 )

@@ -8,6 +8,15 @@
 Importing alpha touches no GPU, no file and no network.
 """
 
+import sys
+
+if sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)].removeprefix("-m") == "alpha":  # the program, no library
+    import _signal  # built in: an interrupt finds no moment before it
+    import os
+    _signal.signal(_signal.SIGINT, lambda signum, frame: os._exit(128 + signum))
+    from alpha import start
+    start.quiet()
+
 from alpha import checkpoint, nn, ops, optim
 from alpha.capture import capture
 from alpha.config import config

@@ -1,150 +1,55 @@
-"""The doctor: what alpha has to work with here, and what is missing.
+"""The command line of alpha: `python -m alpha COMMAND`, or `alpha COMMAND` where it is installed.
 
-    python -m alpha                                versions, devices, kernels, precision, CUDA, extras, changed settings
-    python -m alpha build-kernels                  builds the compiled kernels ahead of their first use
-    python -m alpha build-kernels --arch sm_90a    and those for GPUs that are not here
-    python -m alpha build-kernels --model resnet18 --precision bf16    those alone that training this network launches
+    alpha                                 the doctor: what alpha has to work with here, and what is missing
+    alpha build-kernels [--arch sm_90a]   builds the compiled kernels ahead of their first use
+    alpha build-kernels --model resnet18 --precision bf16    those alone that training this network launches
+    alpha train ...                       trains an image classifier; alpha train --help
+    alpha compare ...                     alpha beside PyTorch, in a clone of the repository; alpha compare --help
+
+The command `alpha` works in any folder; `python -m train` finds a train.py in the user's folder first.
 """
 
 from __future__ import annotations
 
-import argparse
-import platform
-import re
+import importlib
 import sys
-from collections.abc import Callable, Iterator
-from functools import partial
-from importlib import metadata
-from typing import Any
+from collections.abc import Sequence
 
-import numpy as np
-
-import alpha
-from alpha.backend import BACKENDS, get_backend
-from alpha.build import cache_dir, compilers
-from alpha.config import VARIABLES, config
-from alpha.errors import AlphaError
-from alpha.precision import mode
-
-EXTRAS = {"scikit-learn": ("data", "handwritten digits"), "torchvision": ("download", "fetching CIFAR"),
-          "matplotlib": ("plot", "pictures of a run"), "torch": ("bench", "comparisons, reading .pth files")}
+from alpha.errors import ConfigError, message
+from alpha.start import attempt, beside, loud, run
 
 
-def versions() -> Iterator[str]:
-    """Yields what runs."""
-    yield (f"alpha {alpha.__version__}, Python {platform.python_version()}, NumPy {np.__version__}, "
-           f"{platform.system()} {platform.machine()}")
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command and returns its exit status; an error is one message on stderr."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    return attempt("alpha", lambda: _command(args))
 
 
-def devices() -> Iterator[str]:
-    """Yields for every kind of device whether it works, or why not."""
-    for name in BACKENDS:
-        try:
-            get_backend(name)
-            yield f"{name}: works"
-        except AlphaError as error:
-            yield f"{name}: " + str(error).partition("\n")[0].removeprefix("device: ").removeprefix("cuda: ")
+def _command(args: list[str]) -> int:
+    name, rest = (args[0], args[1:]) if args else ("doctor", [])
+    if name == "train":
+        beside("models", "train")
+        return int(importlib.import_module("train.program").main(rest))
+    if name == "compare":
+        return _compare(rest)
+    from alpha import doctor
+
+    return doctor.main(args)
 
 
-def has_kernels() -> bool:
-    """Tells whether the compiled CPU kernels are used, building them if need be."""
-    from alpha.cpu import native
-
-    return native.library() is not None
-
-
-def kernels() -> Iterator[str]:
-    """Yields which compiled CPU kernels are used, and where compiled files are kept."""
-    if has_kernels():
-        threads = f"{config.num_threads} threads" if config.num_threads else "a thread per core"
-        yield f"CPU kernels: compiled and tested, {threads}"
-    elif config.cpu_kernels:
-        yield "CPU kernels: none, NumPy computes; install g++, or name a C++17 compiler with OpenMP in CXX"
-    else:
-        yield "CPU kernels: off, NumPy computes; ALPHA_CPU_KERNELS=1 turns them on"
-    found = ", ".join(" ".join(command) for command in compilers())
-    files = [path for path in cache_dir().glob("*") if path.is_file()]
-    yield f"compilers: {found or 'none'}"
-    yield f"cache: {cache_dir()}, {len(files)} files, {sum(path.stat().st_size for path in files) / 2 ** 20:.1f} MiB"
-
-
-def numerics() -> Iterator[str]:
-    """Yields the precision mode in force."""
-    yield f"precision {mode()}"
-
-
-def cuda() -> Iterator[str]:
-    """Yields what the CUDA backend has to work with."""
-    from alpha.cuda.runtime import doctor
-
-    return doctor.report()
-
-
-def extras() -> Iterator[str]:
-    """Yields the optional packages, and the extra that installs one that is missing."""
-    for package, (extra, use) in EXTRAS.items():
-        try:
-            yield f"{package} {metadata.version(package)}: {use}"
-        except metadata.PackageNotFoundError:
-            yield f'{package}: not installed ({use}); pip install ".[{extra}]"'
-
-
-def settings() -> Iterator[str]:
-    """Yields the settings that differ from their defaults."""
-    for v in VARIABLES:
-        value = getattr(config, v.name)
-        if value != v.default:
-            yield f"{v.env}={int(value) if isinstance(value, bool) else value}: {v.meaning}"
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Runs a command and returns its exit code: 1 where build-kernels leaves NumPy alone, or a CUDA kernel unbuilt."""
-    parser = argparse.ArgumentParser(prog="python -m alpha", description="what alpha has to work with here")
-    parser.add_argument("command", nargs="?", choices=["doctor", "build-kernels"], default="doctor")
-    parser.add_argument("--arch", nargs="+", type=architecture, default=[], metavar="sm_90a",
-                        help="build CUDA kernels for these architectures instead of that of the GPU here")
-    parser.add_argument("--model", metavar="NAME", help="build the CUDA kernels alone that training this network needs")
-    parser.add_argument("--precision", help="of that training; the configured one if it is left out")
-    parser.add_argument("--batch-size", type=int, help="of that training, whose own default it has")
-    args = parser.parse_args(argv)
-    if args.command == "build-kernels":
-        return build_kernels(args.arch, training(args.model, args.precision, args.batch_size) if args.model else None)
-    for part in (versions, devices, kernels, numerics, cuda, extras, settings):
-        for line in part():
-            print(line)
-    return 0
-
-
-def architecture(text: str) -> str:
-    """Returns the name of a GPU architecture.  Raises ArgumentTypeError."""
-    if not re.fullmatch(r"sm_\d{2,3}a?", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not an architecture such as sm_80, sm_86, sm_89 or sm_90a")
-    return text
-
-
-def training(model: str, precision: str | None, batch_size: int | None) -> Callable[[], None]:
-    """Returns a function that trains a network for a step, as the training program would.  Raises ConfigError."""
-    from train.ahead import steps
-    from train.config import Config
-
-    size: dict[str, Any] = {} if batch_size is None else {"batch_size": batch_size}
-    return partial(steps, Config(model=model, device="cuda", precision=precision or config.precision, **size))
-
-
-def build_kernels(arches: list[str], program: Callable[[], None] | None = None) -> int:
-    """Builds the kernels of both backends, prints what came of it, and returns the exit code.
-
-    Args:
-        program: whose CUDA kernels alone are built; None: all are.
-    """
-    from alpha.cuda.runtime import doctor
-
-    for line in kernels():
-        print(line)
-    lines, good = doctor.build_kernels(arches, program)
-    print("\n".join(lines))
-    return 0 if good and has_kernels() else 1
+def _compare(args: list[str]) -> int:
+    try:
+        beside("models", "train", "tests", "benchmarks")
+        compare = importlib.import_module("benchmarks.compare")
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] in ("benchmarks", "tests"):
+            raise ConfigError(message("compare", "benchmarks/ is not here: it is not installed with alpha",
+                                      "clone alpha's repository, and run make bench there")) from error
+        raise ConfigError(message("compare", f"it needs {error.name}, which is not installed",
+                                  'pip install ".[bench]"')) from error
+    loud()  # it ends its processes in order
+    return int(compare.main(args))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(main))

@@ -3,7 +3,8 @@
 The key of an entry is a hash of the sources with everything they include in quotes, the flags, the compiler's version
 and, under -march=native, the CPU's features. An entry is a binary and a file with its digest: a binary that does not
 match its digest is built again. Entries are compiled to temporary names in the cache directory and renamed under a
-lock, so that processes which start together build once, and one that is killed publishes nothing.
+lock, so that processes which start together build once, and one that is killed publishes nothing; what it leaves is
+removed by a compilation a day later. A directory that can only be read serves the entries it has.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -26,7 +28,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from alpha.config import config
-from alpha.errors import CompileError, message
+from alpha.errors import CompileError, ConfigError, message
 
 try:
     import fcntl
@@ -34,6 +36,7 @@ except ImportError:  # no advisory locks on this system: a cold start may then c
     fcntl = None  # type: ignore[assignment]
 
 OUTPUT_LINES = 20
+LEFT_SECONDS = 24 * 60 * 60  # after which the files of a compilation are nobody's
 _said: set[str] = set()
 _saying = threading.Lock()
 _INCLUDE = re.compile(rb'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
@@ -61,6 +64,7 @@ def build(name: str, sources: Sequence[Path], compiler: Sequence[str], flags: Se
         return entry
     with _locked(entry):
         if not _sound(entry):
+            _sweep(entry.parent)
             with tempfile.TemporaryDirectory(dir=entry.parent, prefix=f".{name}-") as work:
                 binary = Path(work) / entry.name
                 _compile(sources, compiler, flags, link, binary)
@@ -83,7 +87,10 @@ def find(name: str, sources: Sequence[Path], compiler: Sequence[str], flags: Seq
 def _entry(name: str, sources: Sequence[Path], compiler: Sequence[str], flags: Sequence[str],
            link: Sequence[str] | None, suffix: str, include_dirs: Sequence[Path]) -> Path:
     """Returns where the binary belongs."""
-    entry = cache_dir() / f"{name}-{_key(sources, compiler, flags, link, include_dirs)}{suffix}"
+    file = f"{name}-{_key(sources, compiler, flags, link, include_dirs)}{suffix}"
+    if not _writable(_home()) and _sound(_home() / file):
+        return _home() / file
+    entry = cache_dir() / file
     if entry.exists() and not _own(entry):
         return _private_dir(f"{entry} belongs to another user") / entry.name
     return entry
@@ -95,23 +102,53 @@ def _say(text: str) -> None:
 
 
 def compilers() -> list[tuple[str, ...]]:
-    """Returns the C++ compilers to try, best first: $CXX alone if it is set, else g++ and clang++ where installed."""
-    if os.environ.get("CXX"):
-        return [tuple(shlex.split(os.environ["CXX"]))]
+    """Returns the C++ compilers to try, best first: $CXX alone if it is set, else g++ and clang++ where installed.
+
+    Raises ConfigError if CXX is no command: words as a shell splits them, quotes included.
+    """
+    text = os.environ.get("CXX", "").strip()
+    if text:
+        try:
+            return [tuple(shlex.split(text))]
+        except ValueError as error:
+            raise ConfigError(message("CXX", f"{text!r} is not a command: {error}",
+                                      "close its quotes, or unset CXX; g++ is then used")) from error
     return [(name,) for name in ("g++", "clang++") if shutil.which(name)]
 
 
 def cache_dir() -> Path:
     """Returns the directory of the entries, made if need be; a private temporary one where it cannot be written."""
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    path = Path(config.cache_dir or Path(home) / "alpha")
+    path = _home()
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         return _private_dir(f"{path} cannot be made: {error.strerror}")
-    if not os.access(path, os.W_OK | os.X_OK):
+    if not _writable(path):
         return _private_dir(f"{path} cannot be written")
     return path
+
+
+def _home() -> Path:
+    """Returns the directory that the settings name, which may not be there."""
+    try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:  # a user without a home
+        home = Path(os.devnull)
+    return Path(config.cache_dir or home / "alpha")
+
+
+def _writable(path: Path) -> bool:
+    return os.access(path, os.W_OK | os.X_OK)
+
+
+def _sweep(folder: Path) -> None:
+    """Removes what compilations left that were killed more than a day ago."""
+    for path in folder.glob(".*-*"):
+        try:
+            if path.is_dir() and not path.is_symlink() and time.time() - path.stat().st_mtime > LEFT_SECONDS:
+                shutil.rmtree(path, ignore_errors=True)
+        except OSError:  # another process removed it
+            pass
 
 
 @lru_cache(maxsize=1)
@@ -132,7 +169,8 @@ def _private_dir(reason: str) -> Path:
 
 
 def _own(path: Path) -> bool:
-    return not hasattr(os, "getuid") or path.stat().st_uid == os.getuid()
+    """Whether a file is this user's, or the administrator's, who shares it."""
+    return not hasattr(os, "getuid") or path.stat().st_uid in (os.getuid(), 0)
 
 
 def _digest_path(entry: Path) -> Path:
@@ -162,7 +200,7 @@ def _key(sources: Sequence[Path], compiler: Sequence[str], flags: Sequence[str],
          include_dirs: Sequence[Path]) -> str:
     h = hashlib.sha256()
     for part in (version_of(tuple(compiler)), *flags, "link", *(link or ("no",))):
-        h.update(part.encode() + b"\0")
+        h.update(os.fsencode(part) + b"\0")
     if "-march=native" in flags:
         h.update(_cpu_features().encode())
     seen: set[Path] = set()

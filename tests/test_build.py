@@ -14,7 +14,7 @@ import pytest
 from alpha import build as build_module
 from alpha.build import build, cache_dir, compilers
 from alpha.config import config
-from alpha.errors import CompileError
+from alpha.errors import CompileError, ConfigError
 
 FLAGS = ("-O0", "-fPIC")
 
@@ -144,6 +144,41 @@ def test_cxx_names_the_only_compiler(monkeypatch):
     assert compilers() == [("ccache", "my-compiler")]
 
 
+@pytest.mark.parametrize("text, words", [("'/opt/my tools/g++' -m64", ("/opt/my tools/g++", "-m64")),
+                                         ('"a b"', ("a b",)), (" g++ ", ("g++",))])
+def test_cxx_is_split_as_a_shell_does(monkeypatch, text, words):
+    monkeypatch.setenv("CXX", text)
+    assert compilers() == [words]
+
+
+@pytest.mark.parametrize("text", ["g++ 'open", '"', "g++ \\"])
+def test_cxx_with_open_quotes_is_refused(monkeypatch, text):
+    monkeypatch.setenv("CXX", text)
+    with pytest.raises(ConfigError, match=r"CXX: .* is not a command: No .*\nhelp: close its quotes, or unset CXX"):
+        compilers()
+
+
+def test_cxx_of_blanks_is_none(monkeypatch):
+    monkeypatch.delenv("CXX", raising=False)
+    expected = compilers()
+    monkeypatch.setenv("CXX", "  ")
+    assert compilers() == expected
+
+
+def test_what_a_killed_compilation_left_is_removed_after_a_day(tmp_path, cache, cxx):
+    source = write_source(tmp_path)
+    path = build("t", [source], cxx, FLAGS)
+    old, new, kept = (cache / name for name in (".t-abcdef", ".t-ghijkl", "another"))
+    for folder in (old, new, kept):
+        folder.mkdir()
+        (folder / "0.o").write_bytes(b"x")
+    for folder in (old, kept):
+        os.utime(folder, (1, 1))
+    assert build("t", [source], cxx, FLAGS) == path and old.exists()  # a cache that serves is not searched
+    build("u", [source], cxx, FLAGS)
+    assert not old.exists() and new.exists() and kept.exists() and path.exists()
+
+
 def test_processes_that_start_together_compile_once(tmp_path, cache, cxx):
     source = write_source(tmp_path)
     counter = tmp_path / "count"
@@ -182,6 +217,29 @@ def test_a_cache_that_cannot_be_used_says_so_once_and_works(tmp_path, cxx, kind,
                             r"help: point ALPHA_CACHE_DIR at a directory of your own\n", capsys.readouterr().err)
         assert build("t", [source], cxx, FLAGS) == path
         assert capsys.readouterr().err == ""
+
+
+def test_a_read_only_cache_serves_what_it_has(tmp_path, cache, cxx, monkeypatch, capsys, nothing_said):
+    source = write_source(tmp_path)
+    path = build("t", [source], cxx, FLAGS)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != cache)
+    with monkeypatch.context() as patch:
+        forbid_compiling(patch)
+        assert build("t", [source], cxx, FLAGS) == path and build_module.is_built("t", [source], cxx, FLAGS)
+        assert capsys.readouterr().err == ""
+    path.write_bytes(b"damaged")
+    other = build("t", [source], cxx, FLAGS)
+    assert answer(other) == 42 and other.parent != cache
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_an_entry_of_the_administrator_is_loaded(tmp_path, cache, cxx, monkeypatch):
+    path = build("t", [write_source(tmp_path)], cxx, FLAGS)
+    if path.stat().st_uid:
+        pytest.skip("only root can make files of root")
+    monkeypatch.setattr(os, "getuid", lambda: 1000)
+    forbid_compiling(monkeypatch)
+    assert build("t", [write_source(tmp_path)], cxx, FLAGS) == path
 
 
 def test_an_entry_of_another_user_is_not_loaded(tmp_path, cache, cxx, monkeypatch, capsys, nothing_said):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,12 +10,13 @@ from types import SimpleNamespace
 import pytest
 
 import alpha
-from alpha import __main__ as doctor
+from alpha import doctor
+from alpha.__main__ import main
 from alpha.build import compilers
 from alpha.config import config
 from alpha.cuda.runtime import doctor as cuda_doctor
 from alpha.cuda.runtime import toolchain
-from alpha.cuda.runtime.context import INSTALL
+from alpha.cuda.runtime.context import INSTALL, Context, check_capability
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.errors import DeviceError, message
 from tests.fake_nvcc import install
@@ -30,6 +32,21 @@ def no_pycuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_doctor, "get_backend", get_backend)
     monkeypatch.setattr(cuda_doctor.metadata, "version", lambda package: "1.2")
     monkeypatch.setattr(cuda_doctor, "context", SimpleNamespace(arch=""))
+
+
+def test_a_gpu_that_is_too_old_is_refused_before_anything_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver is never asked for a context, let alone for a module."""
+    device = SimpleNamespace(name=lambda: "Tesla T4", compute_capability=lambda: (7, 5))
+    kind = type("Device", (), {"count": staticmethod(lambda: 1), "__new__": lambda cls, index: device})
+    driver = SimpleNamespace(init=lambda: None, Error=OSError, device_attribute=None, Device=kind)
+    monkeypatch.setattr(sys.modules[Context.__module__], "import_driver", lambda: driver)
+    fresh = Context()
+    with pytest.raises(DeviceError, match=r"^cuda: Tesla T4 has compute capability 7\.5, the kernels need 8\.0\n"
+                                          r"help: use a GPU of the Ampere generation \(2020\) or later, or device="):
+        fresh.start(0)
+    assert fresh.index is None and not fresh.arch and not fresh.open
+    check_capability("A100", (8, 0))
+    check_capability("B200", (10, 0))
 
 
 @pytest.fixture
@@ -50,6 +67,13 @@ def test_it_names_versions_devices_cache_and_settings(capsys: pytest.CaptureFixt
     for part in (f"alpha {alpha.__version__}, Python 3.", "cpu: works", "CPU kernels: off, NumPy computes; ALPHA_CPU",
                  f"cache: {tmp_path}, 0 files, 0.0 MiB", "ALPHA_CPU_KERNELS=0: ", "ALPHA_DEBUG=1: "):
         assert part in out
+
+
+def test_a_compiler_that_is_no_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "g++ 'open")
+    with config(cpu_kernels=False):
+        lines = list(doctor.kernels())
+    assert lines[1].startswith('compilers: none; CXX: "g++ \'open" is not a command: No closing quotation; close its')
 
 
 def test_a_missing_device_or_extra_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,9 +143,10 @@ def test_no_gpu_is_no_failure_but_no_compiler_for_a_named_one_is(monkeypatch: py
 
 
 def test_a_name_that_is_no_architecture_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        doctor.main(["build-kernels", "--arch", "hopper"])
+    assert main(["build-kernels", "--arch", "hopper"]) == 2
     assert "'hopper' is not an architecture such as sm_80, sm_86, sm_89 or sm_90a" in capsys.readouterr().err
+    assert main(["build-kernels", "--arch", "sm_75"]) == 2
+    assert "sm_75 is older than sm_80, which the kernels need\nhelp: " in capsys.readouterr().err
 
 
 def test_kernels_are_built_ahead(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

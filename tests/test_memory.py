@@ -82,3 +82,52 @@ def test_no_block_leaks(pool: Pool) -> None:
     ref = weakref.ref(a.base)
     del a
     assert ref() is None
+
+
+def step(sizes: list[int]) -> None:
+    """What a training step does: one array after another, all of them live at its end."""
+    held = [empty((size,), "uint8") for size in sizes]
+    del held
+
+
+def test_the_cache_is_bounded_by_what_was_live(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches of many sizes fill many bins, of which a step uses few."""
+    monkeypatch.setattr(memory, "FLOOR", 1 << 20)
+    for size in range(100_000, 600_000, 10_000):
+        step([size] * 10)
+        assert pool.live + pool.cached <= max(memory.FLOOR, memory.KEPT * pool.peak)
+    assert pool.live == 0 and 5_000_000 < pool.peak < 7_000_000
+    assert pool.cached == sum(size * len(blocks) for size, blocks in pool._bins.items())
+    pool.free_cached()
+    for size in range(100_000, 200_000, 10_000):  # what was live before counts no more
+        step([size])
+    assert pool.cached <= memory.FLOOR
+
+
+def test_the_floor_is_kept_whatever_was_live(pool: Pool) -> None:
+    for size in range(100_000, 10_000_000, 100_000):
+        step([size])
+    assert memory.FLOOR / 2 < pool.cached <= memory.FLOOR
+
+
+def test_what_was_unused_longest_is_freed_first(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "FLOOR", 1_150_000)
+    sizes = [bin_size(size) for size in (400_000, 300_000, 200_000)]
+    for size in (*sizes, sizes[0]):  # the first one is used again
+        step([size])
+    held = empty((bin_size(400_000) + 1,), "uint8")
+    assert list(pool._bins) == [sizes[2], sizes[0]] and held.nbytes > 400_000
+
+
+def test_a_step_that_repeats_frees_and_faults_nothing(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays that are live one after another: the cache needs more than the peak, as sizes differ."""
+    monkeypatch.setattr(memory, "FLOOR", 0)
+    sizes = [[300_000] * 4, [350_000] * 4, [500_000] * 2]
+    keep = empty((3_000_000,), "uint8")
+    for group in sizes:
+        step(group)
+    fresh: list[int] = []
+    monkeypatch.setattr(pool, "_fresh", lambda size: fresh.append(size) or np.empty(size, np.uint8))
+    for group in sizes:
+        step(group)
+    assert fresh == [] and keep.nbytes == 3_000_000

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from alpha import __main__ as doctor
+from alpha import doctor
 from alpha.config import config
 from alpha.cuda.runtime import toolchain
 from alpha.cuda.runtime.doctor import launched

@@ -130,26 +130,46 @@ def test_round_trips(tmp_path):
 
 @pytest.mark.parametrize("flag, value, shown", [
     ("--epochs", "0", "[1, 100000]"), ("--epochs", "1.5", "int"), ("--epochs", "x", "int"),
-    ("--batch-size", "0", "[1, "), ("--lr", "0", "(0, inf)"), ("--lr", "nan", "(0, inf)"), ("--lr", "inf", "(0, inf)"),
-    ("--momentum", "1", "[0, 1)"), ("--momentum", "-0.1", "[0, 1)"), ("--weight-decay", "-1", "[0, inf)"),
-    ("--label-smoothing", "1", "[0, 1)"), ("--ema", "1", "[0, 1)"), ("--clip", "-1", "[0, inf)"),
+    ("--batch-size", "0", "[1, "), ("--lr", "0", "(0, 1e+30]"), ("--lr", "nan", "(0, "), ("--lr", "inf", "(0, "),
+    ("--momentum", "1", "[0, 1)"), ("--momentum", "-0.1", "[0, 1)"), ("--weight-decay", "-1", "[0, 1e+30]"),
+    ("--label-smoothing", "1", "[0, 1)"), ("--ema", "1", "[0, 1)"), ("--clip", "-1", "[0, 1e+30]"),
     ("--warmup", "-1", "[0, inf)"), ("--warmup", "20", "epochs, which is 20"), ("--gamma", "0", "(0, 1]"),
-    ("--step-size", "0", "(0, inf)"), ("--milestones", "0.5,1", "(0, 1)"), ("--milestones", "a", "numbers"),
-    ("--milestones", "0.5,0.25", "rising"), ("--val-size", "-1", "[0, inf)"), ("--val-size", "2.5", "share"),
+    ("--step-size", "0", "(0, 100000]"), ("--milestones", "0.5,1", "(0, 1)"), ("--milestones", "a", "numbers"),
+    ("--milestones", "0.5,0.25", "rising"), ("--val-size", "-1", "[0, 2147483648)"), ("--val-size", "2.5", "share"),
     ("--seed", "-1", "[0, "), ("--seed", str(1 << 63), "[0, "), ("--runs", "0", "[1, 10000]"),
-    ("--max-steps", "0", "[1, inf)"), ("--model", "lenet", "did you mean 'lenet5'"),
+    ("--max-steps", "0", "[1, 1000000000000]"), ("--model", "lenet", "did you mean 'lenet5'"),
     ("--dataset", "cifar11", "did you mean 'cifar10'"), ("--optimizer", "adamv", "did you mean 'adam"),
     ("--schedule", "cosin", "did you mean 'cosine'"), ("--precision", "fp8", "fp32, tf32, bf16, fp16"),
     ("--device", "tpu", "cuda:N"), ("--device", "cuda:x", "cuda:N"), ("--output", "", "not empty"),
     ("--augment", "spin", "crop, flip, cutout"), ("--augment", "crop,crop", "twice"),
     ("--augment", "crop=0", "1 to 64"), ("--augment", "cutout=65", "1 to 64"), ("--augment", "flip=2", "1 to 1"),
-    ("--augment", "crop,", "unknown"),
+    ("--augment", "crop,", "unknown"), ("--step-size", "1e+308", "(0, 100000]"), ("--lr", "1e+308", "(0, 1e+30]"),
+    ("--weight-decay", "inf", "1e+30"), ("--clip", "nan", "1e+30"), ("--val-size", "1e+308", "[0, 2147483648)"),
+    ("--warmup", "inf", "[0, inf)"), ("--gamma", "nan", "(0, 1]"), ("--momentum", "nan", "[0, 1)"),
+    ("--ema", "nan", "[0, 1)"), ("--milestones", "nan", "(0, 1)"), ("--max-steps", "9" * 30, "[1, 1000000000000]"),
+    ("--device", "cuda:٣", "cuda:N"),
 ])
 def test_a_value_out_of_range_is_named_with_what_is_allowed(flag, value, shown):
     text = refusal(flag, value)
     assert shown in text
     assert value.split(",")[0] in text
     assert flag[2:].replace("-", "_") in text
+
+
+@pytest.mark.parametrize("flag", ["--output", "--data-dir", "--resume"])
+@pytest.mark.parametrize("value", ["a\0b", "a\nb", "\x1b[2J", "\udcff", "a\x7f"])
+def test_a_name_that_is_no_text_is_refused(flag, value):
+    assert "at most 4096 characters" in refusal(flag, "x" * 4097)
+    text = refusal(flag, value)
+    assert f"{value!r} is not allowed, expected UTF-8 without control characters" in text
+    assert refusal("--config", value).startswith("config: ")
+    assert text.count("\n") == 1
+
+
+@pytest.mark.parametrize("argv", [["--output", "x" * 100_000 + "\0"], ["--epochs", "9" * 4000], ["--" + "x" * 100_000],
+                                  ["--evaluate=" + "x" * 100_000], ["--device", "y" * 100_000]])
+def test_long_values_are_cut_in_the_message(argv):
+    assert len(refusal(*argv)) < 500
 
 
 def test_interval_ends():
@@ -167,7 +187,8 @@ def test_contradictions_are_refused():
 def test_unknown_arguments_are_refused():
     assert "did you mean '--epochs'" in refusal("--epoch", "3")
     assert "'stray'" in refusal("stray")
-    assert "--epochs: expected one argument" in refusal("--epochs")
+    for argv in (["--epochs"], ["--epochs=--"], ["--milestones=--"], ["--config=--"], ["--output=--"]):
+        assert f"{argv[0].partition('=')[0]}: expected one argument" in refusal(*argv)
 
 
 @needs_tomllib
@@ -176,11 +197,18 @@ def test_unknown_arguments_are_refused():
     ('epochs = "3"', "type int"), ("epochs = true", "type int"), ("epochs = 3.0", "type int"),
     ("lr = false", "type float"), ("model = 3", "type str"), ("dataset = [1]", "type str"),
     ("optimizer = [1]", "type str"), ("evaluate = 1", "type bool"),
-    ("milestones = 0.5", "a list of numbers"), ('milestones = ["a"]', "a list of numbers"),
-    ("lr = 1" + "0" * 400, "type float"),
+    ("milestones = [" + "0.5," * 1001 + "]", "a list of at most"),
+    ("milestones = 0.5", "a list of at most 1000 numbers"), ('milestones = ["a"]', "a list of at most 1000 numbers"),
+    ("lr = 1" + "0" * 400, "type float"), ("lr = nan", "a number in (0, 1e+30]"), ("lr = inf", "a number in (0, "),
+    ("lr = 1" + "0" * 5000, "not TOML"), ("epochs = 0x" + "f" * 5000, "an integer of 20000 bits is not allowed"),
+    ("dataset = 0x" + "f" * 5000, "type str"), ("model = [0x" + "f" * 5000 + "]", "a list is not allowed"),
+    ("x = " + "[" * 2000, "nested too deeply"), ("x = " + "{a=" * 2000, "nested too deeply"),
+    ("[" + "a." * 3000 + "a]", "no setting 'a'"), ('output = "a\\u0000b"', "without control characters"),
+    ("epochs = 3\n" + "# x\n" * 20_000, "more than 65536 bytes"), ('"' + "k" * 60_000 + '" = 1', "no setting 'kkk"),
 ])
 def test_a_bad_file_is_refused(tmp_path, text, shown):
-    assert shown in refusal("--config", toml(tmp_path, text))
+    message = refusal("--config", toml(tmp_path, text))
+    assert shown in message and len(message) < 500 and message.count("\n") == 1
 
 
 @needs_tomllib

@@ -1,61 +1,47 @@
 """`python -m train`: trains an image classifier; its last line is the test accuracy.
 
 Exit status: 0 done, 1 failed, 2 bad flags, settings or data, 130 ended by SIGINT, 143 ended by SIGTERM.
+
+Modules are imported where they are needed, so that an interrupt during the imports, which take a while, finds its
+handler in place.
 """
 
 from __future__ import annotations
 
-import signal
-import statistics
-import sys
-from collections.abc import Sequence
-from dataclasses import replace
 
-from alpha.errors import AlphaError, ConfigError, DataError, message
-from train import report
-from train.config import Config, parse
-from train.interrupt import Interrupted
-from train.lock import OutputLock
-from train.loop import evaluate_checkpoint, run
-
-
-def run_all(config: Config) -> float:
-    """Trains --runs models, each with a seed and a subdirectory of its own, and returns the mean test accuracy."""
-    if config.runs == 1:
-        return run(config)
-    output = report.prepare(config.output)
-    found = {}
-    with OutputLock(output):
-        for k in range(config.runs):
-            seed = config.seed + k
-            print(f"run {k + 1} of {config.runs}, seed {seed}", flush=True)
-            found[f"seed-{seed}"] = run(replace(config, runs=1, seed=seed, output=str(output / f"seed-{seed}")))
-        mean, std = statistics.mean(found.values()), statistics.stdev(found.values())
-        report.write_summary(output, {"test_accuracy": mean, "standard_deviation": std, "runs": found})
-    print(f"{config.runs} runs: mean test accuracy {100 * mean:.2f} %, standard deviation {100 * std:.2f} %")
-    return mean
-
-
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Runs the command line and returns the exit status; an error is one message on stderr."""
+    from train import program
+
+    return program.main(argv)
+
+
+def process(module: str = "train.program") -> int:
+    """Runs the main function of a module as the work of this process, and returns the exit status."""
+    import _signal  # built in: an interrupt finds no moment before it
+    import os
+    _signal.signal(_signal.SIGINT, lambda signum, frame: os._exit(128 + signum))
+
+    import importlib
+    import sys
     try:
-        config = parse(argv)
-        accuracy = evaluate_checkpoint(config) if config.evaluate else run_all(config)
-    except Interrupted as interrupted:
-        return 128 + interrupted.signum
-    except KeyboardInterrupt:  # before the first step, or the second one
-        return 128 + signal.SIGINT
-    except AlphaError as error:
-        print(error, file=sys.stderr)
-        return 2 if isinstance(error, (ConfigError, DataError)) else 1
-    except OSError as error:
-        print(message("train", f"{error.filename or 'a file'}: {error.strerror}",
-                      "free space or correct the path; --resume auto continues from the last checkpoint"),
-              file=sys.stderr)
-        return 1
-    print(f"test accuracy {100 * accuracy:.2f} %")
-    return 0
+        from alpha import start
+    except ValueError as error:  # a bad ALPHA_ variable: a ConfigError, which cannot be imported either
+        if type(error).__name__ != "ConfigError":
+            raise
+        if sys.stderr is not None:
+            print(error, file=sys.stderr)
+        return 2
+    start.quiet()
+    start.beside("models", "train")
+    return start.run(importlib.import_module(module).main)
+
+
+def command() -> int:
+    """The command `alpha` of an installation."""
+    return process("alpha.__main__")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    import sys
+    sys.exit(process())

@@ -1,8 +1,8 @@
 """Reads the CIFAR-10 and CIFAR-100 archives, python or binary, as .tar.gz or extracted, without running their code.
 
-A file on disk is not to be trusted. Nothing is extracted: wanted members are read where they lie in memory, up to a
-cap, after gzip's checksum has been verified. A pickle may name only the three NumPy globals that a stored array
-needs, and even those stand for plain records here, so no NumPy code ever sees the pickled state.
+A file on disk is not to be trusted. Nothing is extracted (train/tarball.py): wanted members are read where they lie in
+memory, up to a cap, after gzip's checksum has been verified. No pickle is run (train/pickles.py): its opcodes are
+interpreted within bounds, and no NumPy code ever sees the pickled state.
 
 The published archives and files are recognised by their digests. Whatever else has the same format is read by the
 same rules, with a note: own data sets in this format are welcome.
@@ -13,14 +13,8 @@ green and the blue plane of 32 rows of 32 pixels.  Source: https://www.cs.toront
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import io
-import pickle
-import pickletools
 import sys
-import tarfile
-import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,19 +22,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from alpha.errors import DataError, message
+from train import pickles, tarball
+from train.tarball import MAX_BYTES, damaged
 
 PIXELS = 3 * 32 * 32
-MAX_BYTES = 1 << 29  # of one file, and of one archive once unpacked; the published ones need 1/3 of it
-MAX_TUPLES = 64  # in one pickle; a published batch has 5
+MAX_NAMES = 1 << 16  # bytes of the file with the names of the classes; a published one has 3 kB
 
 Blob = bytes | memoryview
 Arrays = tuple[np.ndarray, np.ndarray]  # images and labels
-
-GLOBALS = {("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct"),
-           ("numpy", "ndarray"), ("numpy", "dtype")}
-REFUSED_OPCODES = {"EXT1", "EXT2", "EXT4", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "FROZENSET", "NEXT_BUFFER",
-                   "READONLY_BUFFER"}
 
 
 @dataclass(frozen=True)
@@ -132,13 +121,14 @@ def read(name: str, path: Path) -> Cifar:
     """
     if path.is_dir():
         form = _form_of(name, {file.name for file in path.iterdir()})
-        files: Mapping[str, Blob] = {file: _read_file(path / file) for file in form.files}
+        files: Mapping[str, Blob] = _read_folder(path, form)
         published = all(_digest(len(known), files[file]) == known for file, known in zip(form.files, form.digests))
     else:
-        published, files = _is_published(name, path), _read_archive(name, path)
+        wanted = {file for form in FORMS[name] for file in form.files}
+        published, files = _is_published(name, path), tarball.read(path, wanted, MAX_BYTES)
         form = _form_of(name, files)
         for file in set(form.files).difference(files):
-            raise _damaged(path, f"has no {file}, one of the {len(form.files)} files of {form.archive}",
+            raise damaged(path, f"has no {file}, one of the {len(form.files)} files of {form.archive}",
                            "pass --dataset and --data-dir that belong together", found=sorted(files))
     parts = [_read_part(form, files, path, part) for part in (form.train, (form.test,))]
     classes = _read_names(form, files[form.names], path / form.names)
@@ -146,11 +136,6 @@ def read(name: str, path: Path) -> Cifar:
         print(f"note: {path} is not the published {form.archive}; it is read as a data set of your own: "
               f"{len(parts[0][1])} training and {len(parts[1][1])} test images", file=sys.stderr)
     return Cifar(*parts[0], *parts[1], classes)
-
-
-def _damaged(path: Path, what: str, fix: str = "", **values: object) -> DataError:
-    return DataError(message(str(path), what, fix or "delete it and download it again, or pass --data-dir another copy",
-                             **values))
 
 
 def _form_of(name: str, files: Collection[str]) -> Form:
@@ -161,18 +146,23 @@ def _digest(digits: int, blob: Blob) -> str:
     return (hashlib.md5(blob, usedforsecurity=False) if digits == 32 else hashlib.sha256(blob)).hexdigest()
 
 
-def _read_file(path: Path) -> bytes:
-    if not path.is_file():
-        raise _damaged(path, "this file of the data set is missing", "copy the whole extracted folder",
-                       folder=path.parent)
-    nbytes = path.stat().st_size
-    if nbytes > MAX_BYTES:
-        raise _damaged(path, f"{nbytes} bytes, at most {MAX_BYTES} are read")
-    return path.read_bytes()
+def _read_folder(path: Path, form: Form) -> dict[str, Blob]:
+    files: dict[str, Blob] = {}
+    for file in form.files:
+        if not (path / file).is_file():
+            raise damaged(path / file, "this file of the data set is missing", "copy the whole extracted folder",
+                          folder=path)
+        nbytes = (path / file).stat().st_size
+        if nbytes + sum(map(len, files.values())) > MAX_BYTES:
+            raise damaged(path / file, f"{nbytes} bytes, at most {MAX_BYTES} are read in all")
+        files[file] = (path / file).read_bytes()
+    return files
 
 
 def _is_published(name: str, path: Path) -> bool:
     digest, nbytes = hashlib.sha256(), path.stat().st_size
+    if nbytes > MAX_BYTES:  # hashing it would take long for nothing
+        return False
     with path.open("rb") as file:
         while chunk := file.read(1 << 20):
             digest.update(chunk)
@@ -180,38 +170,8 @@ def _is_published(name: str, path: Path) -> bool:
         if digest.hexdigest() == form.sha256:
             return True
         if nbytes == form.nbytes:  # nobody's own archive has this very size: it is a copy with wrong bytes
-            raise _damaged(path, f"SHA-256 is {digest.hexdigest()}, {form.archive} has {form.sha256}", nbytes=nbytes)
+            raise damaged(path, f"SHA-256 is {digest.hexdigest()}, {form.archive} has {form.sha256}", nbytes=nbytes)
     return False
-
-
-def _read_archive(name: str, path: Path) -> dict[str, Blob]:
-    try:
-        with gzip.open(path) as stream:
-            blob = stream.read(MAX_BYTES + 1)  # to the end, which is where gzip's checksum is verified
-    except (OSError, EOFError, zlib.error) as error:
-        raise _damaged(path, f"is not a whole .tar.gz file: {error}") from error
-    if len(blob) > MAX_BYTES:
-        raise _damaged(path, f"unpacks to more than {MAX_BYTES} bytes, the most that is read")
-    wanted = {file for form in FORMS[name] for file in form.files}
-    files: dict[str, Blob] = {}
-    try:
-        with tarfile.open(fileobj=io.BytesIO(blob), mode="r:") as tar:
-            for member in tar:
-                file = member.name.rpartition("/")[2]
-                if file not in wanted or member.isdir():
-                    continue
-                end = member.offset_data + member.size
-                if not member.isreg() or member.issparse() or not 0 <= member.offset_data <= end <= len(blob):
-                    raise _damaged(path, f"member {file} is not a plain file within the archive",
-                                   type=member.type, nbytes=member.size)
-                if file in files:
-                    raise _damaged(path, f"holds {file} twice", "pack every file once")
-                files[file] = memoryview(blob)[member.offset_data : end]
-    except DataError:
-        raise
-    except (tarfile.TarError, OSError, EOFError, ValueError, OverflowError) as error:
-        raise _damaged(path, f"is not a whole tar archive: {error}") from error
-    return files
 
 
 def _read_part(form: Form, files: Mapping[str, Blob], path: Path, part: tuple[str, ...]) -> Arrays:
@@ -225,7 +185,7 @@ def _read_part(form: Form, files: Mapping[str, Blob], path: Path, part: tuple[st
 def _check_labels(form: Form, labels: np.ndarray, path: Path) -> np.ndarray:
     wrong = np.flatnonzero((labels < 0) | (labels >= form.num_classes))
     if wrong.size:
-        raise _damaged(path, f"label {labels[wrong[0]]} of image {wrong[0]} is out of range 0..{form.num_classes - 1}",
+        raise damaged(path, f"label {labels[wrong[0]]} of image {wrong[0]} is out of range 0..{form.num_classes - 1}",
                        "download again, or number the classes of your own data set from 0", images=labels.size)
     return labels.astype(np.int64)
 
@@ -233,37 +193,39 @@ def _check_labels(form: Form, labels: np.ndarray, path: Path) -> np.ndarray:
 def _read_records(form: Form, blob: Blob, path: Path) -> Arrays:
     record = form.label_bytes + PIXELS
     if len(blob) == 0 or len(blob) % record:
-        raise _damaged(path, f"{len(blob)} bytes are not a whole number of records of {record} bytes")
+        raise damaged(path, f"{len(blob)} bytes are not a whole number of records of {record} bytes")
     records = np.frombuffer(blob, np.uint8).reshape(-1, record)
     return records[:, form.label_bytes :], _check_labels(form, records[:, form.label_bytes - 1], path)
 
 
 def _read_names(form: Form, blob: Blob, path: Path) -> tuple[str, ...]:
+    if len(blob) > MAX_NAMES:
+        raise damaged(path, f"{len(blob)} bytes of class names, at most {MAX_NAMES} are read")
     if form.label_bytes:
         try:
             names: Any = [line.strip() for line in bytes(blob).decode().split("\n") if line.strip()]
         except UnicodeDecodeError as error:
-            raise _damaged(path, f"is not a text of class names: {error}") from error
+            raise damaged(path, f"is not a text of class names: {error}") from error
     else:
         names = [_text(name) for name in _entry(_unpickle(blob, path), form.names_key, (list, tuple), path)]
     good = [name for name in names if isinstance(name, str) and 0 < len(name) <= 64 and name.isprintable()]
     if not len(names) == len(good) == form.num_classes:
-        raise _damaged(path, f"{len(good)} readable class names in {len(names)} entries, expected {form.num_classes}")
+        raise damaged(path, f"{len(good)} readable class names in {len(names)} entries, expected {form.num_classes}")
     return tuple(good)
 
 
 def _read_batch(form: Form, blob: Blob, path: Path) -> Arrays:
     batch = _unpickle(blob, path)
-    array, labels = _entry(batch, "data", (_Array,), path), _entry(batch, form.label_key, (list,), path)
+    array, labels = _entry(batch, "data", (pickles.Array,), path), _entry(batch, form.label_key, (list,), path)
     if not all(type(label) is int and abs(label) < 1 << 31 for label in labels):
-        raise _damaged(path, f"{form.label_key} are not all integers", "store the labels as a list of int")
+        raise damaged(path, f"{form.label_key} are not all integers", "store the labels as a list of int")
     expected = (len(labels), PIXELS)
     if array.shape != expected or not labels or array.dtype not in ("u1", "|u1", "uint8"):
-        raise _damaged(path, f"data is {array.dtype} of shape {array.shape}, expected uint8 of shape {expected} for "
+        raise damaged(path, f"data is {array.dtype} of shape {array.shape}, expected uint8 of shape {expected} for "
                        f"{len(labels)} labels, at least one", "store one row of 3072 uint8 pixels per label")
     if len(array.data) != len(labels) * PIXELS or array.fortran:
         order = "columns" if array.fortran else "rows"
-        raise _damaged(path, f"data holds {len(array.data)} bytes in {order}, expected {len(labels) * PIXELS} in rows",
+        raise damaged(path, f"data holds {len(array.data)} bytes in {order}, expected {len(labels) * PIXELS} in rows",
                        "store a C-contiguous array")
     return np.frombuffer(array.data, np.uint8).reshape(expected), _check_labels(form, np.array(labels, np.int64), path)
 
@@ -276,75 +238,15 @@ def _text(value: object) -> object:
 def _entry(batch: object, key: str, types: tuple[type, ...], path: Path) -> Any:
     values = {_text(k): v for k, v in batch.items()} if isinstance(batch, dict) else {}
     if not isinstance(values.get(key), types):
-        raise _damaged(path, f"has no {key!r} of type {' or '.join(t.__name__.strip('_') for t in types)}",
+        raise damaged(path, f"has no {key!r} of type {' or '.join(t.__name__.strip('_') for t in types)}",
                        "check that --dataset is what this archive holds", keys=sorted(str(k)[:32] for k in values)[:8])
     return values[key]
 
 
-class _Array:
-    """Stands for a pickled ndarray: keeps what its state says, and does nothing with it."""
-
-    shape: tuple[int, ...] = ()
-    dtype = ""
-    fortran = False
-    data = b""
-
-    def __setstate__(self, state: Any) -> None:
-        _, shape, dtype, fortran, data = state
-        if not (isinstance(shape, tuple) and all(type(size) is int and 0 <= size < 1 << 31 for size in shape)
-                and isinstance(dtype, _DType) and isinstance(dtype.code, str) and len(dtype.code) <= 16):
-            raise pickle.UnpicklingError("an array has a state that NumPy does not write")
-        self.shape, self.dtype, self.fortran = shape, dtype.code, bool(fortran)
-        self.data = data.encode("latin1") if isinstance(data, str) else bytes(data)  # str: written by Python 2
-
-
-class _DType:
-    """Stands for a pickled dtype.  `code` is its name, such as "u1"."""
-
-    def __init__(self, code: object, align: object = False, copy: object = True) -> None:
-        self.code = code
-
-    def __setstate__(self, state: object) -> None:
-        """The byte order and the fields are not needed: only single-byte codes are accepted."""
-
-
-class _Reconstruct:
-    """Stands for numpy's _reconstruct; a new one each time, so that a pickle can change nothing that lasts."""
-
-    def __call__(self, subtype: object, shape: object, code: object) -> _Array:
-        return _Array()
-
-
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in GLOBALS:
-            raise pickle.UnpicklingError(f"it names {module[:64]}.{name[:64]}, which is code, not data")
-        return {"ndarray": _Array, "dtype": _DType, "_reconstruct": _Reconstruct()}[name]
-
-    def persistent_load(self, pid: object) -> Any:
-        raise pickle.UnpicklingError("it names a persistent object, which is code, not data")
-
-
-def _scan(blob: bytes) -> None:
-    """Walks the opcodes without running them, and refuses what could exhaust memory or the stack.
-
-    pickletools checks that every length lies within the file. A memo index is an allocation of that size, and a
-    tuple nested deeply enough overflows the stack when it is hashed, before any limit of Python's is met.
-    """
-    tuples = 0
-    for opcode, arg, _ in pickletools.genops(blob):
-        tuples += opcode.name.startswith("TUPLE")
-        wild = opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(arg or 0) > len(blob)
-        if wild or tuples > MAX_TUPLES or opcode.name in REFUSED_OPCODES:
-            raise pickle.UnpicklingError(f"opcode {opcode.name} has no place in arrays, numbers and names")
-
-
 def _unpickle(blob: Blob, path: Path) -> object:
     try:
-        data = bytes(blob)
-        _scan(data)
-        return _Unpickler(io.BytesIO(data), encoding="latin1").load()
-    except Exception as error:  # unpickling damaged bytes raises nearly every built-in exception
-        raise _damaged(path, f"is not a pickle of arrays, numbers and names alone: {str(error)[:200]}",
-                       "use a copy from a source that you trust, the binary archive, or pickle protocol 2 to 4"
-                       ) from error
+        return pickles.load(blob)
+    except pickles.PickleError as error:
+        raise damaged(path, f"is not a pickle of arrays, numbers and names alone: {error}",
+                      "use a copy from a source that you trust, the binary archive, or pickle protocol 2 to 4"
+                      ) from error

@@ -23,6 +23,7 @@ import models
 from alpha import config as settings
 from alpha.errors import ConfigError, message
 from alpha.precision import MODES
+from alpha.start import STATUSES, Parser
 from train.augment import Augment
 from train.data import DATASETS, did_you_mean
 
@@ -50,6 +51,11 @@ class Interval:
 
 
 Allowed = Interval | Collection[str] | None
+MOST_EPOCHS, MOST_STEPS = 100_000, 10**12
+LARGE = 1e30  # of a learning rate, a decay or a norm: float32 ends at 3.4e38
+MAX_TOML = 1 << 16  # bytes of a file with settings; all of them fit into 1,000
+MAX_NAME, MAX_LIST = 4096, 1000  # characters of a text, numbers of a list
+SHOWN = 80  # characters of a refused value
 
 
 def setting(default: Any, help: str, allowed: Allowed = None, kind: type | None = None) -> Any:
@@ -75,21 +81,22 @@ class Config:
     device: str = setting("auto", "auto, cpu, cuda or cuda:N; auto is the first GPU, or the CPU")
     precision: str = setting("fp32", "how layers store activations and multiply; docs/numerics.md (default: "
                              "ALPHA_PRECISION, or fp32)", PRECISIONS)
-    epochs: int = setting(20, "passes over the training images", Interval(1, 100_000, "[]"))
+    epochs: int = setting(20, "passes over the training images", Interval(1, MOST_EPOCHS, "[]"))
     max_steps: int | None = setting(None, "stop after this many steps in all, if epochs has not ended before",
-                                    Interval(1), int)
+                                    Interval(1, MOST_STEPS, "[]"), int)
     batch_size: int = setting(32, "images per step", Interval(1, 1 << 20, "[]"))
     optimizer: str = setting("sgd", "update rule", OPTIMIZERS)
     lr: float = setting(LEARNING_RATES["sgd"], "largest learning rate (default: by optimizer, "
                         + ", ".join(f"{name} {lr:g}" for name, lr in LEARNING_RATES.items()) + ")",
-                        Interval(0, ends="()"))
+                        Interval(0, LARGE, "(]"))
     momentum: float = setting(0.9, "momentum of sgd and rmsprop", Interval(0, 1))
-    weight_decay: float = setting(5e-4, "pull of the weights towards 0", Interval(0))
+    weight_decay: float = setting(5e-4, "pull of the weights towards 0", Interval(0, LARGE, "[]"))
     schedule: str = setting("cosine", "course of the learning rate", SCHEDULES)
     warmup: float = setting(0.0, "epochs in which the learning rate rises linearly from 0", Interval(0))
     gamma: float = setting(0.1, "factor on the learning rate, for step and multistep at each step, for exponential "
                            "after each epoch (default: 0.1, exponential 0.95)", Interval(0, 1, "(]"))
-    step_size: float = setting(10.0, "epochs between the steps of the step schedule", Interval(0, ends="()"))
+    step_size: float = setting(10.0, "epochs between the steps of the step schedule",
+                               Interval(0, MOST_EPOCHS, "(]"))
     milestones: tuple[float, ...] = setting((0.5, 0.75), "shares of the training after which the multistep schedule "
                                             "steps, such as 0.5,0.75", Interval(0, 1, "()"))
     label_smoothing: float = setting(0.0, "probability spread evenly over all classes", Interval(0, 1))
@@ -97,8 +104,9 @@ class Config:
                            "as in crop=4 (default: by data set, "
                            + ", ".join(f"{name} {entry.augment}" for name, entry in DATASETS.items()) + ")")
     ema: float = setting(0.0, "decay of the moving average of the weights that is evaluated; 0 = off", Interval(0, 1))
-    clip: float = setting(0.0, "largest norm of the whole gradient; 0 = off", Interval(0))
-    val_size: float = setting(0.1, "validation images held out of training: a share below 1, or a number", Interval(0))
+    clip: float = setting(0.0, "largest norm of the whole gradient; 0 = off", Interval(0, LARGE, "[]"))
+    val_size: float = setting(0.1, "validation images held out of training: a share below 1, or a number",
+                              Interval(0, 1 << 31))
     seed: int = setting(0, "of weights, order and augmentation; run k of --runs uses seed + k", Interval(0, 1 << 63))
     runs: int = setting(1, "train this many times, and report mean and spread", Interval(1, 10_000, "[]"))
     resume: str | None = setting(None, "continue from a checkpoint; without PATH, or with auto, from the last one in "
@@ -112,7 +120,7 @@ class Config:
             _refuse("model", self.model, "a registered model",
                     f"run --list-models to see all{did_you_mean(self.model, models.list())}")
         Augment.parse(self.augment)
-        if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", self.device):
+        if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", self.device):
             _refuse("device", self.device, "auto, cpu, cuda or cuda:N", "write --device auto")
         if self.device == "cpu" and self.precision == "bf16":
             _refuse("precision", self.precision, "fp32, tf32 or fp16 on the cpu, which has no bfloat16",
@@ -146,13 +154,12 @@ class Config:
         names = [f.name for f in dataclasses.fields(Config)]
         for key in values:
             if key not in names:
-                raise ConfigError(message("config", f"there is no setting {key!r}{did_you_mean(key, names)}",
+                raise ConfigError(message("config", f"there is no setting {_shown(key)}{did_you_mean(key, names)}",
                                           "remove it, or correct its name; python -m train --help lists all"))
+        values = {f.name: _checked(f, values[f.name]) for f in dataclasses.fields(Config) if f.name in values}
         full = {"model": Config.model, "dataset": Config.dataset, **values}
-        if full.get("optimizer") in OPTIMIZERS:
-            full.setdefault("lr", LEARNING_RATES[full["optimizer"]])
-        if str(full["dataset"]) in DATASETS:
-            full.setdefault("augment", DATASETS[str(full["dataset"])].augment)
+        full.setdefault("lr", LEARNING_RATES[full.get("optimizer", Config.optimizer)])
+        full.setdefault("augment", DATASETS[full["dataset"]].augment)
         if full.get("schedule") == "exponential":
             full.setdefault("gamma", 0.95)
         full.setdefault("precision", settings.precision)
@@ -161,7 +168,18 @@ class Config:
 
 
 def _refuse(name: str, value: object, allowed: object, fix: str) -> NoReturn:
-    raise ConfigError(message(name, f"{value!r} is not allowed, expected {allowed}", fix))
+    raise ConfigError(message(name, f"{_shown(value)} is not allowed, expected {allowed}", fix))
+
+
+def _shown(value: object) -> str:
+    """Returns a value for a message: a long one is cut, and a huge integer is not written out."""
+    if isinstance(value, int) and abs(value) >= 1 << 256:
+        return f"an integer of {value.bit_length()} bits"
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a list with such an integer, or nested too deeply
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= SHOWN else text[:SHOWN] + "..."
 
 
 def _checked(f: dataclasses.Field[Any], value: Any) -> Any:
@@ -171,16 +189,30 @@ def _checked(f: dataclasses.Field[Any], value: Any) -> Any:
     if value is None and f.default is None:
         return None
     if kind is tuple:
-        if not isinstance(value, (list, tuple)) or not all(_is(float, v) and v in allowed for v in value):
-            _refuse(f.name, value, f"a list of numbers, each {allowed}", f"write {flag} 0.5,0.75")
+        if (not isinstance(value, (list, tuple)) or len(value) > MAX_LIST
+                or not all(_is(float, v) and v in allowed for v in value)):
+            _refuse(f.name, value, f"a list of at most {MAX_LIST} numbers, each {allowed}", f"write {flag} 0.5,0.75")
         return tuple(float(v) for v in value)
     if not _is(kind, value) or value == "":
         _refuse(f.name, value, f"a value of type {kind.__name__}, not empty", f"give one, such as {f.default!r}")
+    if kind is str and (len(value) > MAX_NAME or any(c < " " or c == "\x7f" for c in value)
+                        or not _is_unicode(value)):
+        _refuse(f.name, value, f"UTF-8 without control characters, of at most {MAX_NAME} characters",
+                f"give one, such as {f.default!r}")
     if isinstance(allowed, Interval) and value not in allowed:
         _refuse(f.name, value, allowed, f"choose {flag} in that range")
     if isinstance(allowed, Collection) and value not in allowed:
         _refuse(f.name, value, f"one of {', '.join(allowed)}", f"choose one of them{did_you_mean(value, allowed)}")
     return kind(value)
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether a text can be written as UTF-8; a name in the file system may be of other bytes."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is(kind: type, value: Any) -> bool:
@@ -190,15 +222,10 @@ def _is(kind: type, value: Any) -> bool:
     return isinstance(value, kind) or (kind is float and isinstance(value, int) and abs(value) < 1 << 1000)
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, text: str) -> NoReturn:
-        raise ConfigError(message("train", text, "run python -m train --help"))
-
-
 def parser() -> argparse.ArgumentParser:
     """Returns the command line of `python -m train`.  Values arrive as text, and only if they were given."""
-    result = _Parser(prog="python -m train", allow_abbrev=False, argument_default=argparse.SUPPRESS,
-                     description="Trains an image classifier. Its last line is the test accuracy.")
+    result = Parser(prog="python -m train", allow_abbrev=False, argument_default=argparse.SUPPRESS, epilog=STATUSES,
+                    description="Trains an image classifier. Its last line is the test accuracy.")
     for f in dataclasses.fields(Config):
         text, allowed = f.metadata["help"], f.metadata["allowed"]
         if f.default is not None and f.default is not False and "(default" not in text:
@@ -227,9 +254,12 @@ def parse(argv: Sequence[str] | None = None) -> Config:
     given, unknown = command.parse_known_args(argv)
     if unknown:
         flags = [option for action in command._actions for option in action.option_strings]
-        raise ConfigError(message("train", f"unknown argument {unknown[0]!r}{did_you_mean(unknown[0], flags)}",
+        raise ConfigError(message("train", f"unknown argument {_shown(unknown[0])}{did_you_mean(unknown[0], flags)}",
                                   "remove it, or correct it; python -m train --help lists all"))
     flags_given = vars(given)
+    for name, value in flags_given.items():
+        if isinstance(value, list):  # argparse makes one of `--lr=--`
+            command.error(f"argument --{name.replace('_', '-')}: expected one argument")
     if flags_given.pop("list_models", False):
         print("\n".join(models.list()))
         raise SystemExit(0)
@@ -256,10 +286,19 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(message("config", f"reading {path} needs Python 3.11 or later, this is "
                                   f"{sys.version.split()[0]}", "use a newer Python, or give the settings as flags"))
     import tomllib
+    name = _shown(str(path))
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            text = file.read(MAX_TOML + 1)
+        if len(text) > MAX_TOML:
+            raise ConfigError(message("config", f"{name} has more than {MAX_TOML} bytes", "write settings alone"))
+        return tomllib.loads(text.decode())
     except OSError as error:
-        raise ConfigError(message("config", f"cannot read {path}: {error.strerror}", "correct the path")) from error
+        raise ConfigError(message("config", f"cannot read {name}: {error.strerror}", "correct the path")) from error
+    except RecursionError as error:
+        raise ConfigError(message("config", f"{name} is nested too deeply", "write one setting a line")) from error
     except ValueError as error:  # includes TOMLDecodeError and UnicodeDecodeError
-        raise ConfigError(message("config", f"{path} is not TOML: {error}",
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(message("config", f"{name} is not TOML: {_shown(str(error))}",
                                   'write one setting a line, such as model = "lenet5"')) from error

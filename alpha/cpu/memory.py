@@ -2,12 +2,15 @@
 
 A fresh array of megabytes costs a page fault per 4 KiB, often more than the kernel that fills it. The pool keeps freed
 blocks in bins (a power of two in eight steps, so at most one ninth is wasted) and counts live, cached and peak bytes.
+Live and cached blocks together are at most KEPT times what was live at most: a training step of GoogLeNet, whose sizes
+are many, needs 1.4 times. What more there is comes from shapes that changed: the bin unused longest is freed first.
 Arrays below SMALL bytes are NumPy's own and are not counted.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from math import prod
 from typing import Any
@@ -20,6 +23,7 @@ from alpha.sizes import host_nbytes
 
 SMALL = 32 * 1024
 MIB = 1 << 20
+KEPT, FLOOR = 1.6, 64 * MIB  # times the highest live bytes, or always this much: what live and cached blocks may have
 
 on_allocate: Callable[[int, int], None] | None = None  # called with the address and size of every block handed out
 
@@ -39,7 +43,8 @@ class Pool:
 
     def __init__(self) -> None:
         self.live = self.cached = self.peak = 0
-        self._bins: dict[int, list[np.ndarray]] = {}
+        self._high = 0  # the most that was live since the last free_cached
+        self._bins: OrderedDict[int, list[np.ndarray]] = OrderedDict()  # the one that got a block last comes last
         self._lock = threading.RLock()  # reentrant: a garbage collection inside may free a block
 
     def take(self, nbytes: int) -> np.ndarray:
@@ -50,11 +55,23 @@ class Pool:
             if free:
                 raw = free.pop()
                 self.cached -= size
+                self.live += size
             else:
                 raw = self._fresh(size)
-            self.live += size
+                self.live += size
+                self._shrink()
             self.peak = max(self.peak, self.live)
+            if self.live > self._high:
+                self._high = self.live
         return raw
+
+    def _shrink(self) -> None:
+        """Frees the bins unused longest; here and not in `give`, which a garbage collection may call at any moment."""
+        self._high = max(self._high, self.live)
+        limit = max(FLOOR, KEPT * self._high)
+        while self.live + self.cached > limit and self._bins:
+            size, blocks = self._bins.popitem(last=False)
+            self.cached -= size * len(blocks)
 
     def _fresh(self, size: int) -> np.ndarray:
         if self.live + size > host_nbytes():  # the system might promise it, and end the process when it is used
@@ -76,16 +93,22 @@ class Pool:
     def give(self, raw: np.ndarray) -> None:
         """Takes a block back; keeps it unless the cache is full."""
         with self._lock:
-            self.live -= raw.nbytes
-            if self.cached + raw.nbytes <= config.cpu_cache_mib * MIB:
-                self.cached += raw.nbytes
-                self._bins.setdefault(raw.nbytes, []).append(raw)
+            size = raw.nbytes
+            self.live -= size
+            if self.cached + size <= config.cpu_cache_mib * MIB:
+                self.cached += size
+                blocks = self._bins.get(size)
+                if blocks is None:
+                    self._bins[size] = [raw]
+                else:
+                    blocks.append(raw)
+                    self._bins.move_to_end(size)
 
     def free_cached(self) -> None:
         """Returns every cached block to the system."""
         with self._lock:
             self._bins.clear()
-            self.cached = 0
+            self.cached, self._high = 0, self.live
 
 
 class _Block:

@@ -23,6 +23,7 @@ from alpha.errors import DeviceError, message
 
 INSTALL = 'install PyCUDA (pip install ".[cuda]"; it needs the CUDA toolkit and a driver), or use device="cpu"'
 
+OLDEST = (8, 0)  # compute capability with cp.async, bfloat16 and TF32
 PATIENCE = 0.1  # seconds that the exit waits for daemon threads
 
 
@@ -108,6 +109,7 @@ class Context:
 
     def _open(self, driver: Any, device: Any) -> None:
         attribute = driver.device_attribute
+        check_capability(device.name(), device.compute_capability())
         self.driver, self.name, self.capability = driver, device.name(), device.compute_capability()
         self.arch = arch_of(*self.capability)
         self.sm_count = device.get_attribute(attribute.MULTIPROCESSOR_COUNT)
@@ -190,6 +192,14 @@ def fault(error: Exception) -> DeviceError:
     """Returns the error to raise when a kernel that was launched some time ago has failed."""
     return DeviceError(message("cuda", f"a kernel failed: {error}", "run again with ALPHA_SYNC=1, which names "
                                "the kernel; compute-sanitizer then shows the line"))
+
+
+def check_capability(name: str, capability: tuple[int, int]) -> None:
+    """Raises DeviceError for a GPU that lacks what the kernels are made of, before anything is compiled for it."""
+    if capability < OLDEST:
+        has, needed = (".".join(map(str, pair)) for pair in (capability, OLDEST))
+        raise DeviceError(message("cuda", f"{name} has compute capability {has}, the kernels need {needed}",
+                                  'use a GPU of the Ampere generation (2020) or later, or device="cpu"'))
 
 
 def arch_of(major: int, minor: int) -> str:

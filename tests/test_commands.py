@@ -1,0 +1,209 @@
+"""The programs as a shell starts them: no traceback, two lines and a status, whatever folder they are started in."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from alpha import __main__ as command
+from alpha import start
+from train.__main__ import main as train_main
+
+ROOT = Path(__file__).resolve().parent.parent
+TINY = ["--dataset", "digits", "--max-steps", "1", "--batch-size", "8", "--val-size", "0", "--device", "cpu"]
+SCRIPT = """import sys
+sys.path.append({root!r})
+from train.__main__ import command
+if __name__ == "__main__":
+    sys.argv[0] = "alpha"
+    sys.exit(command())
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> list[str]:
+    """The command alpha, as an installation makes it: a file in a folder of its own, with our packages on the path."""
+    path = tmp_path / "bin" / "alpha"
+    path.parent.mkdir()
+    path.write_text(SCRIPT.format(root=str(ROOT)))
+    return [sys.executable, str(path)]
+
+
+PROGRAMS = {"train": ["-m", "train"], "alpha": ["-m", "alpha"]}
+
+
+def run(*args: str | bytes, cwd: Path = ROOT, env: dict[str, str] | None = None,
+        shell: str = "") -> subprocess.CompletedProcess[str]:
+    """Runs a program of ours, by hand of a shell if `shell` redirects its streams."""
+    words = [sys.executable, *args] if args[0] != sys.executable else list(args)
+    if shell:
+        words = ["sh", "-c", f'"$0" "$@" {shell}', *words]
+    return subprocess.run(words, cwd=cwd, env={**os.environ, **(env or {})}, capture_output=True, text=True,
+                          errors="surrogateescape", timeout=120)
+
+
+def two_lines(done: subprocess.CompletedProcess[str], status: int) -> str:
+    """Checks that a program failed with one message alone, and returns it."""
+    assert done.returncode == status, done.stdout + done.stderr
+    lines = done.stderr.splitlines()
+    assert len(lines) == 2 and lines[1].startswith("help: "), done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_bad_variable_is_two_lines(program: str) -> None:
+    for name, value in (("ALPHA_NUM_THREADS", "many"), ("ALPHA_PRECISION", "fp8")):
+        text = two_lines(run(*PROGRAMS[program], env={name: value}), 2)
+        assert f"{name}: {value!r} is not" in text
+
+
+def test_a_bad_variable_is_two_lines_in_the_command_too(script: list[str], tmp_path: Path) -> None:
+    for args in (["train"], ["doctor"], []):
+        assert "ALPHA_SYNC" in two_lines(run(*script, *args, cwd=tmp_path, env={"ALPHA_SYNC": "maybe"}), 2)
+
+
+@pytest.mark.parametrize("args", [
+    ["train", "--step-size", "1e308"], ["train", "--lr", "nan"], ["train", "--output", b"\xff\xfe"],
+    ["train", "--config", b"\xff.toml"], ["train", "--data-dir", b"\xff"], ["train", "--no-such"],
+    ["train", "--data-dir", "/dev/null", "--dataset", "cifar10"], ["alpha", "nothing"], ["alpha", "--arch", "x"],
+    ["alpha", "build-kernels", "--arch"], ["alpha", "doctor", "train"], ["alpha", "train", "--epochs", "x"],
+    ["alpha", b"\xff"],
+], ids=lambda args: " ".join(map(str, args)))
+def test_what_is_wrong_with_a_command_line_is_two_lines(args: list[str | bytes]) -> None:
+    text = two_lines(run(*PROGRAMS[str(args[0])], *args[1:]), 2)
+    assert len(text) < 600
+
+
+def test_help_names_the_statuses(capsys: pytest.CaptureFixture[str]) -> None:
+    for main, args in ((train_main, ["--help"]), (command.main, ["--help"]), (command.main, ["train", "--help"])):
+        with pytest.raises(SystemExit) as caught:
+            main(args)
+        assert caught.value.code == 0
+        assert " ".join(capsys.readouterr().out.split()).endswith(start.STATUSES)
+
+
+@pytest.mark.parametrize("program, streams", [("train", "<&- >&- 2>&-"), ("alpha", "2>&-"), ("alpha", ">&-")])
+def test_closed_streams(program: str, streams: str, tmp_path: Path) -> None:
+    """A file that is opened later must not take the place of stderr, nor may a message fail for want of it."""
+    if program == "train":
+        output = tmp_path / "out"
+        done = run("-m", "train", *TINY, "--output", str(output), shell=streams)
+        assert done.returncode == 0 and (output / "summary.json").is_file()
+        for file in output.iterdir():
+            assert b"lenet5" not in file.read_bytes() or file.suffix in (".toml", ".json", ".safetensors"), file
+    else:
+        done = run("-m", "alpha", shell=streams)
+        assert done.returncode == 0
+    assert "Traceback" not in done.stdout + done.stderr
+    done = run(*PROGRAMS[program], "--no-such", shell=streams)
+    assert done.returncode == 2 and "Traceback" not in done.stdout + done.stderr
+
+
+def test_output_that_nobody_takes(tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full")
+    for unbuffered in ("", "1"):  # the failure comes at the end, or with the first line
+        text = two_lines(run("-m", "alpha", shell=">/dev/full", env={"PYTHONUNBUFFERED": unbuffered}), 1)
+        assert "alpha: standard output" in text and ": No space left on device\n" in text
+    for unbuffered in ("", "1"):
+        reader, writer = os.pipe()
+        os.close(reader)
+        done = subprocess.run([sys.executable, "-m", "alpha"], cwd=ROOT, stdout=writer, stderr=subprocess.PIPE,
+                              env={**os.environ, "PYTHONUNBUFFERED": unbuffered}, text=True)
+        os.close(writer)
+        assert done.returncode == 1
+        assert done.stderr.startswith("alpha: standard output is gone: Broken pipe\nhelp: ")
+        assert done.stderr.count("\n") == 2
+
+
+@pytest.mark.parametrize("program", ["train", "alpha"])
+def test_an_interrupt_while_starting_is_no_traceback(program: str, tmp_path: Path) -> None:
+    """At moments all over the imports, which take some tenths of a second."""
+    args = [*PROGRAMS[program], *([*TINY, "--epochs", "1000", "--output", str(tmp_path)] if program == "train" else [])]
+    wait = "import os, sys; os.read(0, 1); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    for delay in (0.04, 0.07, 0.1, 0.13, 0.17, 0.22, 0.3):
+        process = subprocess.Popen([sys.executable, "-c", wait, *args], cwd=ROOT, stdin=subprocess.PIPE,
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stdin
+        process.stdin.write("x")
+        process.stdin.flush()
+        time.sleep(delay)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+        assert str(ROOT) not in errors, errors  # one of Python's own, before it comes to our files, names none of them
+        assert process.returncode in (0, 130) or "Traceback" in errors, (process.returncode, errors)
+
+
+HOSTILE = "raise SystemExit('this is the file of somebody else')\n"
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """A folder with files that have the names of our packages."""
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    for name in ("train", "models", "benchmarks", "tests"):
+        (folder / f"{name}.py").write_text(HOSTILE)
+    return folder
+
+
+def test_the_command_works_beside_files_with_our_names(script: list[str], hostile: Path) -> None:
+    done = run(*script, "train", *TINY, "--output", "é☃", cwd=hostile, env={"PYTHONIOENCODING": "ascii"})
+    assert done.returncode == 0 and "test accuracy" in done.stdout, done.stderr  # a name that this terminal lacks
+    done = run(*script, cwd=hostile)
+    assert done.returncode == 0 and done.stdout.startswith("alpha "), done.stderr
+
+
+def test_python_m_alpha_train_works_beside_files_with_our_names(hostile: Path) -> None:
+    installed = hostile.parent / "site"  # benchmarks are not installed
+    installed.mkdir()
+    for name in ("alpha", "train", "models"):
+        (installed / name).symlink_to(ROOT / name)
+    env = {"PYTHONPATH": str(installed)}
+    done = run("-m", "alpha", "train", "--list-models", cwd=hostile, env=env)
+    assert done.returncode == 0 and "lenet5" in done.stdout, done.stderr
+    (hostile / "train.py").unlink()
+    done = run("-m", "train", "--list-models", cwd=hostile, env=env)
+    assert done.returncode == 0 and "lenet5" in done.stdout, done.stderr
+    text = two_lines(run("-m", "alpha", "compare", cwd=hostile, env=env), 2)
+    assert "compare: benchmarks/ is not here" in text and "clone alpha's repository" in text
+
+
+def test_compare_is_found_in_a_clone(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch")
+    with pytest.raises(SystemExit) as caught:
+        command.main(["compare", "--help"])
+    assert caught.value.code == 0 and "--precision" in capsys.readouterr().out
+
+
+def test_what_is_missing_for_compare_is_named(monkeypatch: pytest.MonkeyPatch,
+                                              capsys: pytest.CaptureFixture[str]) -> None:
+    def missing(name: str) -> None:
+        raise ImportError("no", name="torch")
+
+    monkeypatch.setattr(command.importlib, "import_module", missing)
+    assert command.main(["compare"]) == 2
+    assert capsys.readouterr().err == 'compare: it needs torch, which is not installed\nhelp: pip install ".[bench]"\n'
+
+
+def test_errors_of_the_system_have_a_status(capsys: pytest.CaptureFixture[str]) -> None:
+    def full() -> int:
+        raise OSError(28, "No space left on device", "some/file")
+
+    assert start.attempt("train", full) == 1
+    assert capsys.readouterr().err.startswith("train: some/file: No space left on device\nhelp: free space")
+
+    def interrupted() -> int:
+        raise KeyboardInterrupt
+
+    assert start.attempt("train", interrupted) == 130
+
+
+def test_the_entry_point_is_declared() -> None:
+    assert '"alpha = train.__main__:command"' in (ROOT / "setup.py").read_text()
