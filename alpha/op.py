@@ -27,7 +27,7 @@ The class becomes an `Op`, a callable. Its vocabulary:
     moves     True: the outputs live on the device named by the attribute `device`
     gives     class of the results: Tensor (default), or one of alpha.views that refuses what would go wrong
     canon     optional: public attributes -> canonical ones; else those of `shape` and their defaults. Annotations
-              say what each may be, and are checked in every call: see alpha.arguments and alpha.kinds
+              say what each may be, and are checked in every call: see alpha.inputs.arguments and alpha.inputs.kinds
     shape     pure; one shape tuple or Spec per out; raises ShapeError
     vjp_<arg> gradient for one arg: (g, s, **attrs); or `vjp` for all at once: (g, s, needs, **attrs) -> one per arg
 
@@ -47,8 +47,8 @@ from alpha.backend import FLOAT_DTYPES, device_type, get_backend
 from alpha.config import config
 from alpha.errors import AlphaError, DeviceError, DTypeError, GraphError, ShapeError, message
 from alpha.graph import Node, call_site, edge_of, grad_enabled, raise_if_nan, recording
+from alpha.inputs.sizes import explain
 from alpha.signature import Signature
-from alpha.sizes import explain
 from alpha.tensor import Tensor
 
 __all__ = ["Op", "Spec", "grad_enabled", "op", "registry"]

@@ -12,8 +12,8 @@ import math
 
 import numpy as np
 
-from alpha.arguments import checked
-from alpha.kinds import Seed
+from alpha.inputs.arguments import checked
+from alpha.inputs.kinds import Seed
 
 STREAMS = {"default": 0, "dropout": 1, "permutation": 2, "augment": 3, "split": 4, "synthetic": 5}
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from alpha.arguments import kinds_of
 from alpha.backend import FLOAT_DTYPES, HALF_DTYPES
 from alpha.errors import AlphaError, ArgumentError, DeviceError, DTypeError, message, shown
+from alpha.inputs.arguments import kinds_of
 from alpha.tensor import Tensor
 
 NUMBERS = (int, float, np.integer, np.floating, np.bool_)  # what `scalars` takes for a tensor
@@ -40,7 +40,7 @@ class Signature:
         name, label: of the op; as messages call it.
         args: what it says of each tensor input.
         attr_names, defaults: the public attributes in their order, and the values that some have.
-        kinds: what those attributes may be that are annotated, see alpha.arguments.
+        kinds: what those attributes may be that are annotated, see alpha.inputs.arguments.
         variadic, uniform: whether an arg is a list of tensors; whether none is, and none may have a dtype of its own.
         arity: number of arguments of a call that needs no `bind`; -1: each does.
         usage: how a call is written, for messages.

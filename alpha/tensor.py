@@ -9,11 +9,11 @@ from typing import Any, NoReturn, Union
 import numpy as np
 
 from alpha import copies, dlpack, inplace, versions
-from alpha.arguments import checked
 from alpha.backend import FLOAT_DTYPES, get_backend
-from alpha.dtypes import DTypeOrNone, check_values, dtype_name
 from alpha.errors import ArgumentError, DTypeError, GraphError, ShapeError, message, shown
 from alpha.graph import backward, edge_of, grad_enabled
+from alpha.inputs.arguments import checked
+from alpha.inputs.dtypes import DTypeOrNone, check_values, dtype_name
 
 OPS: dict[str, Callable[..., Any]] = {}  # what operators and methods call, by name; alpha.ops fills it
 

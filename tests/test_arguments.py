@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import alpha
-from alpha import nn, ops, optim, sizes
-from alpha.arguments import checked, kinds_of
+from alpha import nn, ops, optim
 from alpha.cpu import memory
 from alpha.errors import (
     AlphaError,
@@ -26,7 +25,9 @@ from alpha.errors import (
     shown,
 )
 from alpha.gradcheck import assert_equal_at
-from alpha.kinds import Axis, Count, Decay, Kind, Pair
+from alpha.inputs import sizes
+from alpha.inputs.arguments import checked, kinds_of
+from alpha.inputs.kinds import Axis, Count, Decay, Kind, Pair
 from alpha.op import op, registry
 from tests.fuzz import calls
 from tests.op_checks import refused

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from alpha.errors import ConfigError, message
-from alpha.schema import Integer, Record, Text
+from alpha.inputs.schema import Integer, Record, Text
 
 try:
     import fcntl

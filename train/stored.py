@@ -12,8 +12,8 @@ import alpha
 from alpha import checkpoint
 from alpha.config import config as settings
 from alpha.errors import CheckpointError, message
+from alpha.inputs.schema import AnyOf, Integer, Items, Maybe, Number, Record, Scalar, Table, check
 from alpha.optim.optimizer import SCALARS
-from alpha.schema import AnyOf, Integer, Items, Maybe, Number, Record, Scalar, Table, check
 from alpha.tensor import Tensor
 
 Loaded = tuple[dict[str, Tensor], dict[str, Any]]  # the tensors and the metadata of a checkpoint

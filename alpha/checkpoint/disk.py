@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Union
 
 from alpha.errors import CheckpointError, message
-from alpha.schema import shown
+from alpha.inputs.schema import shown
 
 PathLike = Union[str, "os.PathLike[str]"]
 DAY = 24 * 3600

@@ -16,8 +16,8 @@ import numpy as np
 
 from alpha import nn, ops
 from alpha.errors import CheckpointError, message
+from alpha.inputs.schema import shown
 from alpha.nn import BatchNorm2d, Linear, Module, Sequential
-from alpha.schema import shown
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from alpha.checkpoint import disk, tensors_file
 from alpha.checkpoint.disk import PathLike
 from alpha.checkpoint.tensors_file import LONGEST_HEADER, METADATA, MOST_AXES, Damaged, encoding_problem, parse_json
 from alpha.errors import CheckpointError, message
-from alpha.schema import shown
+from alpha.inputs.schema import shown
 from alpha.tensor import Tensor, tensor
 
 SCHEMA = 1

@@ -16,8 +16,8 @@ from alpha.checkpoint.disk import PathLike
 from alpha.checkpoint.layouts import check_flattened, counters, layouts
 from alpha.checkpoint.tensors_file import Damaged
 from alpha.errors import CheckpointError, message
+from alpha.inputs.schema import shape_of, shown
 from alpha.nn import Module
-from alpha.schema import shape_of, shown
 from alpha.tensor import Tensor
 
 _PREFIX = re.compile(r"^((module|_orig_mod)\.)+")

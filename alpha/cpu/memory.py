@@ -19,7 +19,7 @@ import numpy as np
 
 from alpha.config import config
 from alpha.errors import OutOfMemoryError, message
-from alpha.sizes import host_nbytes
+from alpha.inputs.sizes import host_nbytes
 
 SMALL = 32 * 1024
 MIB = 1 << 20

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from alpha import ops
-from alpha.arguments import checked
-from alpha.kinds import Axis, Finite
+from alpha.inputs.arguments import checked
+from alpha.inputs.kinds import Axis, Finite
 from alpha.nn.function import Lambda
 from alpha.nn.module import Module
 from alpha.tensor import Tensor

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from alpha import ops
-from alpha.arguments import checked
-from alpha.kinds import Channels, Padding
-from alpha.kinds import Pair as IntOrPair
+from alpha.inputs.arguments import checked
+from alpha.inputs.kinds import Channels, Padding
+from alpha.inputs.kinds import Pair as IntOrPair
 from alpha.nn import init
 from alpha.nn.activation import fuse_relu
 from alpha.nn.module import Module, Parameter

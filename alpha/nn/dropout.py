@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from alpha import ops
-from alpha.arguments import checked
-from alpha.kinds import Share
+from alpha.inputs.arguments import checked
+from alpha.inputs.kinds import Share
 from alpha.nn.module import Module
 from alpha.tensor import Tensor
 

@@ -11,9 +11,9 @@ import math
 from typing import TypeVar
 
 from alpha import ops
-from alpha.arguments import checked
 from alpha.errors import ConfigError, ShapeError, message
-from alpha.kinds import FanMode, Finite, NonNegative, Number, ShapeLike
+from alpha.inputs.arguments import checked
+from alpha.inputs.kinds import FanMode, Finite, NonNegative, Number, ShapeLike
 from alpha.tensor import Tensor
 
 T = TypeVar("T", bound=Tensor)

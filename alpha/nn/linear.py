@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 
 from alpha import ops
-from alpha.arguments import checked
 from alpha.errors import ConfigError, message
-from alpha.kinds import Axis, Count, Map
+from alpha.inputs.arguments import checked
+from alpha.inputs.kinds import Axis, Count, Map
 from alpha.nn import init
 from alpha.nn.activation import fuse_relu
 from alpha.nn.module import Module, Parameter

@@ -19,16 +19,16 @@ from typing import Any
 
 import numpy as np
 
-from alpha.arguments import checked
 from alpha.backend import FLOAT_DTYPES
-from alpha.dtypes import dtype_name
 from alpha.errors import CheckpointError, DTypeError, NotDefinedError, message
 from alpha.graph import no_grad, state
+from alpha.inputs.arguments import checked
+from alpha.inputs.dtypes import dtype_name
+from alpha.inputs.schema import check_names, fitted
 from alpha.nn.attributes import a_
 from alpha.nn.contents import Contents
 from alpha.nn.hooks import Hooks, new_args, new_output
 from alpha.nn.parameter import Parameter
-from alpha.schema import check_names, fitted
 from alpha.tensor import Tensor
 
 __all__ = ["Module", "Parameter"]

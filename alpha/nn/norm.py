@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from alpha import ops
-from alpha.arguments import checked
 from alpha.errors import ConfigError, message
-from alpha.kinds import Count, Positive, ShapeLike, Share
+from alpha.inputs.arguments import checked
+from alpha.inputs.kinds import Count, Positive, ShapeLike, Share
 from alpha.nn.activation import fuse_relu
 from alpha.nn.module import Module, Parameter
 from alpha.tensor import Tensor

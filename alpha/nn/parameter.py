@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from alpha.arguments import checked
 from alpha.errors import ShapeError, message
+from alpha.inputs.arguments import checked
 from alpha.tensor import Tensor
 
 _data: Any = Tensor.__dict__["data"]    # the slot that `Parameter.data` stands in front of

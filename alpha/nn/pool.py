@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from alpha import ops
-from alpha.arguments import checked
 from alpha.errors import ShapeError, message
-from alpha.kinds import Padding, Pair
+from alpha.inputs.arguments import checked
+from alpha.inputs.kinds import Padding, Pair
 from alpha.nn.module import Module
 from alpha.ops.conv import as_pair
 from alpha.tensor import Tensor

@@ -7,10 +7,10 @@ from functools import partial
 from typing import Any
 
 from alpha import ops
-from alpha.arguments import checked
 from alpha.errors import ShapeError, message
 from alpha.graph import no_grad
-from alpha.kinds import Count
+from alpha.inputs.arguments import checked
+from alpha.inputs.kinds import Count
 from alpha.nn.attributes import hidden
 from alpha.nn.module import Module
 from alpha.precision import Mode, mode

@@ -13,7 +13,7 @@ from math import sqrt as sqrt_of
 from typing import Any
 
 from alpha.errors import ShapeError, message
-from alpha.kinds import Axis, Finite
+from alpha.inputs.kinds import Axis, Finite
 from alpha.op import Op, grad_enabled, op
 from alpha.ops.checks import check_alike
 from alpha.ops.elementwise import erf, exp, minimum, where

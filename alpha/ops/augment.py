@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from alpha.errors import DTypeError, ShapeError, message
-from alpha.kinds import Seed, Size
+from alpha.inputs.kinds import Seed, Size
 from alpha.op import Spec, op
 
 WORDS_PER_IMAGE = 4     # one block of Philox: crop row and mirror, crop column, cutout row, cutout column

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from alpha.arguments import checked
 from alpha.errors import ShapeError, message
-from alpha.kinds import Activation, Channels, Padding, Pair
+from alpha.inputs.arguments import checked
+from alpha.inputs.kinds import Activation, Channels, Padding, Pair
 from alpha.op import Spec, op
 from alpha.ops.activation import relu_grad
 from alpha.ops.conv_desc import Axis, ConvDesc, Shape

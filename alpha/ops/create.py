@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 
 from alpha import random
-from alpha.arguments import checked
 from alpha.backend import FLOAT_DTYPES, get_backend
-from alpha.dtypes import DType, DTypeOrNone, check_value
 from alpha.errors import ConfigError, DTypeError, message, shown
-from alpha.kinds import FiniteNumber, Number, ShapeLike
-from alpha.sizes import check_host, check_size
+from alpha.inputs.arguments import checked
+from alpha.inputs.dtypes import DType, DTypeOrNone, check_value
+from alpha.inputs.kinds import FiniteNumber, Number, ShapeLike
+from alpha.inputs.sizes import check_host, check_size
 from alpha.tensor import Tensor, tensor
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from alpha import random
-from alpha.arguments import checked
-from alpha.kinds import Seed, Share, Size
+from alpha.inputs.arguments import checked
+from alpha.inputs.kinds import Seed, Share, Size
 from alpha.op import op
 from alpha.tensor import Tensor
 

@@ -13,11 +13,11 @@ from math import pi
 from math import sqrt as sqrt_of
 from typing import Any
 
-from alpha.arguments import checked
 from alpha.backend import FLOAT_DTYPES, get_backend
-from alpha.dtypes import DType, check_value
 from alpha.errors import ConfigError, DTypeError, ShapeError, message
-from alpha.kinds import Limit
+from alpha.inputs.arguments import checked
+from alpha.inputs.dtypes import DType, check_value
+from alpha.inputs.kinds import Limit
 from alpha.op import Op, Spec, op
 from alpha.ops.checks import check_alike
 from alpha.ops.create import full, zeros_like

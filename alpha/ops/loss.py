@@ -5,9 +5,9 @@ Arguments of 16 bits are converted to float32 before anything is computed, each 
 
 from __future__ import annotations
 
-from alpha.arguments import checked
 from alpha.errors import DataError, DTypeError, ShapeError, message
-from alpha.kinds import NonNegative, Reduction, Share, Size
+from alpha.inputs.arguments import checked
+from alpha.inputs.kinds import NonNegative, Reduction, Share, Size
 from alpha.op import Spec, grad_enabled, op
 from alpha.ops.activation import log_softmax, softmax, softplus
 from alpha.ops.checks import check_alike

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
-from alpha.dtypes import DTypeOrNone
 from alpha.errors import ShapeError, message
-from alpha.kinds import Activation
+from alpha.inputs.dtypes import DTypeOrNone
+from alpha.inputs.kinds import Activation
 from alpha.op import Spec, op
 from alpha.ops.activation import relu_grad
 from alpha.ops.elementwise import broadcast_shape

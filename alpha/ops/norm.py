@@ -11,7 +11,7 @@ from math import prod
 from typing import Any
 
 from alpha.errors import ShapeError, message
-from alpha.kinds import Activation, AllAxes, Channels, Count, NonNegative, Share
+from alpha.inputs.kinds import Activation, AllAxes, Channels, Count, NonNegative, Share
 from alpha.op import Spec, grad_enabled, op
 from alpha.ops.activation import relu_grad
 from alpha.ops.checks import check_alike

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from alpha.arguments import checked
 from alpha.errors import DTypeError, ShapeError, message
-from alpha.kinds import Padding
-from alpha.kinds import Pair as IntOrPair
+from alpha.inputs.arguments import checked
+from alpha.inputs.kinds import Padding
+from alpha.inputs.kinds import Pair as IntOrPair
 from alpha.op import Spec, op
 from alpha.ops.conv_desc import Axis, Pair, Shape, ceil_div, check_axis
 from alpha.tensor import Tensor

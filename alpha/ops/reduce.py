@@ -12,9 +12,9 @@ from operator import index
 from typing import Any
 
 from alpha.backend import HALF_DTYPES
-from alpha.dtypes import DTypeOrNone
 from alpha.errors import DTypeError, ShapeError, message
-from alpha.kinds import Axes, Axis, ShapeLike, Size
+from alpha.inputs.dtypes import DTypeOrNone
+from alpha.inputs.kinds import Axes, Axis, ShapeLike, Size
 from alpha.op import Spec, op
 from alpha.tensor import Tensor
 from alpha.views import Extremes

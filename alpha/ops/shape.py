@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from alpha.arguments import checked
-from alpha.dtypes import check_value
 from alpha.errors import DTypeError, ShapeError, message, shown
-from alpha.kinds import AllAxes, Axes, Axis, Channels, NewShape, Number, Ranges, ShapeLike, Size, Sizes, Widths
+from alpha.inputs.arguments import checked
+from alpha.inputs.dtypes import check_value
+from alpha.inputs.kinds import AllAxes, Axes, Axis, Channels, NewShape, Number, Ranges, ShapeLike, Size, Sizes, Widths
 from alpha.op import op
 from alpha.ops.checks import check_ranges, check_rows, slice_bounds
 from alpha.ops.reduce import Shape, normal_axes, normal_axis, sum_to

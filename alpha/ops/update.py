@@ -15,7 +15,7 @@ from math import sqrt
 
 from alpha.backend import get_backend
 from alpha.errors import ShapeError, message
-from alpha.kinds import Count, Decay, Finite, Limit, NonNegative, Share
+from alpha.inputs.kinds import Count, Decay, Finite, Limit, NonNegative, Share
 from alpha.op import Spec, op
 from alpha.tensor import Tensor
 

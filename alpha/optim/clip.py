@@ -6,10 +6,10 @@ import math
 from typing import cast
 
 from alpha import ops
-from alpha.arguments import checked
 from alpha.errors import AnomalyError, ArgumentError, message, shown
 from alpha.graph import no_grad
-from alpha.kinds import PositiveOrInf
+from alpha.inputs.arguments import checked
+from alpha.inputs.kinds import PositiveOrInf
 from alpha.optim.optimizer import NamedParams, as_parameters
 from alpha.tensor import Tensor
 

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from alpha import ops, versions
-from alpha.arguments import checked
 from alpha.errors import ArgumentError, CheckpointError, message, shown
 from alpha.graph import no_grad
-from alpha.kinds import Decay
-from alpha.schema import check_names, fitted
+from alpha.inputs.arguments import checked
+from alpha.inputs.kinds import Decay
+from alpha.inputs.schema import check_names, fitted
 from alpha.tensor import Tensor
 
 

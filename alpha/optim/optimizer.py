@@ -10,10 +10,10 @@ from typing import Any, Union
 import numpy as np
 
 from alpha import ops
-from alpha.arguments import kinds_of
 from alpha.errors import ArgumentError, CheckpointError, ConfigError, message, shown
 from alpha.graph import no_grad
-from alpha.schema import Integer, Items, Record, Table, Text, check, check_names, fitted
+from alpha.inputs.arguments import kinds_of
+from alpha.inputs.schema import Integer, Items, Record, Table, Text, check, check_names, fitted
 from alpha.tensor import Tensor
 
 NamedParams = Union[Tensor, Iterable[Union[Tensor, tuple[str, Tensor]]]]
@@ -40,7 +40,7 @@ class Optimizer:
         params: tensors, (name, tensor) pairs as `module.named_parameters()` yields, or a list of groups: dicts with
             "params" and the settings in which the group differs.
         settings: defaults of all groups; `lr` is a number or a schedule (alpha.optim.schedule). What each may be, here
-            and in a group, the annotations of the subclass's __init__ say (alpha.kinds).
+            and in a group, the annotations of the subclass's __init__ say (alpha.inputs.kinds).
     Attributes:
         param_groups: one dict per group: "params", "names" and the settings. Settings may be changed between steps.
         step_count: steps taken so far, which is what a schedule is asked with.

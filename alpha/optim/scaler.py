@@ -7,13 +7,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from alpha import ops
-from alpha.arguments import checked
 from alpha.errors import CheckpointError, ConfigError, message
 from alpha.graph import no_grad
-from alpha.kinds import Count, Limit, Positive
+from alpha.inputs.arguments import checked
+from alpha.inputs.kinds import Count, Limit, Positive
+from alpha.inputs.schema import check_names, fitted
 from alpha.ops.update import LARGEST_SCALE
 from alpha.optim.optimizer import Optimizer
-from alpha.schema import check_names, fitted
 from alpha.tensor import Tensor
 
 LARGEST_COUNT = 1 << 30     # of steps, in a checkpoint: int32 has room for as many more

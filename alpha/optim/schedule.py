@@ -13,9 +13,9 @@ from bisect import bisect_right
 from collections.abc import Callable
 from itertools import pairwise
 
-from alpha.arguments import checked
 from alpha.errors import ConfigError, message
-from alpha.kinds import Count, NonNegative, Positive, Share, Size, Sizes
+from alpha.inputs.arguments import checked
+from alpha.inputs.kinds import Count, NonNegative, Positive, Share, Size, Sizes
 
 Schedule = Callable[[int], float]
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from alpha import ops
-from alpha.arguments import checked
 from alpha.errors import ConfigError, message
-from alpha.kinds import Decay, Lr, NonNegative
+from alpha.inputs.arguments import checked
+from alpha.inputs.kinds import Decay, Lr, NonNegative
 from alpha.optim.optimizer import Optimizer, Params
 from alpha.tensor import Tensor
 

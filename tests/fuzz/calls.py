@@ -1,7 +1,7 @@
 """Wrong and right calls of everything public, drawn from the signatures.
 
-Right values come from what a parameter may be (alpha.kinds), wrong ones from a pool of nasty ones; a call gives mostly
-right ones, so that it gets far. Whatever is called succeeds or raises AlphaError.
+Right values come from what a parameter may be (alpha.inputs.kinds), wrong ones from a pool of nasty ones; a call gives
+mostly right ones, so that it gets far. Whatever is called succeeds or raises AlphaError.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 
 import alpha
-from alpha import kinds, nn, ops, optim, sizes
-from alpha.arguments import kinds_of
-from alpha.dtypes import DTYPES
+from alpha import nn, ops, optim
 from alpha.errors import AlphaError, shown
+from alpha.inputs import kinds, sizes
+from alpha.inputs.arguments import kinds_of
+from alpha.inputs.dtypes import DTYPES
 from alpha.nn import init
 from alpha.op import Op, registry
 from alpha.ops import conv_desc

@@ -1,4 +1,4 @@
-"""Signatures read as checks: annotations say what each argument may be, in the words of alpha.kinds.
+"""Signatures read as checks: annotations say what each argument may be, in the words of alpha.inputs.kinds.
 
     @checked
     def split(x: Tensor, size: Count, axis: Axis = 0) -> list[Tensor]: ...
@@ -18,7 +18,7 @@ from math import isfinite
 from typing import Annotated, Any, ParamSpec, TypeVar, Union, cast, get_args, get_origin
 
 from alpha.errors import ArgumentError, message
-from alpha.kinds import Either, Flag, Function, Instance, Kind, Many, Nothing, Real, Refused, Whole
+from alpha.inputs.kinds import Either, Flag, Function, Instance, Kind, Many, Nothing, Real, Refused, Whole
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Union
 import numpy as np
 
 from alpha.errors import AlphaError, ArgumentError, ConfigError, ShapeError, message, shown
-from alpha.sizes import MAX_SIZE
+from alpha.inputs.sizes import MAX_SIZE
 
 REALS = (int, float, np.integer, np.floating)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from alpha.backend import DTYPES, FLOAT_DTYPES
 from alpha.errors import DTypeError, message, shown
-from alpha.kinds import Kind
+from alpha.inputs.kinds import Kind
 
 Number = Union[int, float]
 
