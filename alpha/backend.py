@@ -60,11 +60,11 @@ class Backend(Protocol):
     def memory(self, x: Array) -> object:
         """Returns what is the same object for all arrays over the memory of x."""
 
-    def history(self, x: Array, make: bool = False) -> Any:
-        """Returns the alpha.versions.History of the memory of x, the same for all arrays over it.
+    def history(self, x: Array) -> Any:
+        """Returns the alpha.versions.History of the memory of x, the same for all arrays over it; None: it has none."""
 
-        None where there is none yet; `make`: makes one then.
-        """
+    def histories(self, arrays: Sequence[Array]) -> list[Any]:
+        """Returns the history of the memory of each array, made if need be."""
 
     def has_nan(self, x: Array) -> bool:
         """Tells whether any element is NaN."""

@@ -59,12 +59,12 @@ class set_grad_enabled:
         recording.set(self.enabled)
 
     def __exit__(self, *error: object) -> None:
-        left = list(_blocks.get())  # blocks of generators may end in any order, and in another task
-        for k in range(len(left) - 1, -1, -1):
+        left = _blocks.get()
+        for k in range(len(left) - 1, -1, -1):  # blocks of generators may end in any order, and in another task
             if left[k] is self:
-                del left[k]
+                left = left[:k] + left[k + 1:]
                 break
-        _blocks.set(tuple(left))
+        _blocks.set(left)
         recording.set(left[-1].enabled if left else True)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -291,7 +291,7 @@ class _Walk:
 
     def finish(self) -> list[Grad]:
         """Stores the leaves' gradients, or returns the wanted ones."""
-        taken = {_memory(g) for g in self.given}
+        taken = {id(get_backend(g.device).memory(g.data)) for g in self.given}
         for key, (leaf, g) in self.leaves.items():
             for hook in tuple(leaf._hooks or ()):
                 g = _hooked(hook, g)
@@ -310,19 +310,14 @@ class _Walk:
 
 def _own(g: Tensor, taken: set[int]) -> Tensor:
     """Returns a gradient in memory that is not taken yet: leaves share none, so that each may be changed in place."""
-    key = _memory(g)
+    backend = get_backend(g.device)
+    key = id(backend.memory(g.data))
     if key in taken and not g.requires_grad:
-        backend = get_backend(g.device)
         copy = backend.full(g.shape, 0, g.dtype, g.device)
         backend.copy_into(copy, g.data)
         return g.with_data(copy)
     taken.add(key)
     return g.with_data(g.data) if g.shares and not g.requires_grad else g
-
-
-def _memory(g: Tensor) -> int:
-    """Returns what is the same for all arrays over the memory of a gradient."""
-    return id(get_backend(g.device).memory(g.data))
 
 
 def _hooked(hook: Callable[[Tensor], Tensor | None], g: Tensor) -> Tensor:

@@ -10,14 +10,11 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakSet, ref
 
 from alpha.backend import Array, get_backend
-
-KEPT = 16  # numbers of changes that a history remembers
 
 numbers = itertools.count(1)  # of changes and of nodes
 newest = 0                    # number of the latest change of anything
@@ -31,39 +28,31 @@ class History:
 
     Attributes:
         count: how many there were; what is called the version.
-        latest: numbers of the last of them.
+        last, before: numbers of the last of them, and of the one before; 0 if there was none.
         peers: histories of memory that overlaps, where libraries hand arrays to and fro; None if there is none.
     """
 
-    __slots__ = ("__weakref__", "count", "latest", "peers")
+    __slots__ = ("__weakref__", "before", "count", "last", "peers")
 
     def __init__(self) -> None:
-        self.count = 0
-        self.latest: deque[int] = deque(maxlen=KEPT)
+        self.count = self.last = self.before = 0
         self.peers: WeakSet[History] | None = None
 
     def add(self, number: int) -> None:
         """Notes a change."""
+        self.before, self.last = self.last, number
         self.count += 1
-        self.latest.append(number)
-        for peer in self.peers or ():
-            peer.count += 1
-            peer.latest.append(number)
-
-    def changed_since(self, number: int) -> bool:
-        """Tells whether there was a change after a number was drawn."""
-        return bool(self.latest) and self.latest[-1] > number
 
     def told_since(self, number: int) -> str:
-        """Returns the versions of when a number was drawn and of now, in words."""
-        since = sum([k > number for k in self.latest])
-        return f"version {'at most ' * (since == KEPT < self.count)}{self.count - since} then, {self.count} now"
+        """Returns the versions of when a number was drawn, before the last change, and of now, in words."""
+        if self.before <= number:
+            return f"version {self.count - 1} then, {self.count} now"
+        return f"version {'at most ' * (self.count > 2)}{self.count - 2} then, {self.count} now"
 
 
 def histories(device: str, arrays: Sequence[Array]) -> list[History]:
     """Returns the history of the memory of each array."""
-    history = get_backend(device).history
-    return [history(x, True) for x in arrays]
+    return get_backend(device).histories(arrays)
 
 
 def note(changed: Sequence[History]) -> None:
@@ -73,12 +62,15 @@ def note(changed: Sequence[History]) -> None:
         newest = number = next(numbers)
     for history in changed:
         history.add(number)
+        if history.peers is not None:
+            for peer in history.peers:
+                peer.add(number)
 
 
 def changed_since(device: str, x: Array, number: int) -> bool:
     """Tells whether the elements of an array were changed after a number was drawn."""
     history = get_backend(device).history(x)
-    return history is not None and history.changed_since(number)
+    return history is not None and history.last > number
 
 
 def version(device: str, x: Array) -> int:
@@ -97,7 +89,7 @@ def share(backend: Any, address: int, nbytes: int, x: Array) -> None:
     if not nbytes:
         return
     kind, begin, end = backend.dlpack_device()[0], address, address + nbytes
-    history: History = backend.history(x, True)
+    history: History = backend.histories([x])[0]
     with _lock:
         _shared[:] = [entry for entry in _shared if entry[3]() is not None]
         for other_kind, first, last, found in _shared:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 from weakref import ref
 
@@ -60,13 +61,21 @@ class CpuBackend:
             x, base = base, base.base
         return x
 
-    def history(self, x: np.ndarray, make: bool = False) -> History | None:
-        x = self.memory(x)
-        key = id(x)
-        found = _histories.get(key)
-        if found is None and make:
-            found = _histories[key] = (ref(x, lambda _, pop=_histories.pop: pop(key, None)), History())
+    def history(self, x: np.ndarray) -> History | None:
+        found = _histories.get(id(self.memory(x)))
         return found and found[1]
+
+    def histories(self, arrays: Sequence[np.ndarray]) -> list[History]:
+        result = []
+        for x in arrays:
+            if x.base is not None:
+                x = self.memory(x)
+            found = _histories.get(id(x))
+            if found is None:
+                gone = partial(_histories.pop, id(x))
+                found = _histories[id(x)] = (ref(x, gone), History())  # `pop` takes the reference for its default
+            result.append(found[1])
+        return result
 
     def has_nan(self, x: np.ndarray) -> bool:
         with np.errstate(all="ignore"):

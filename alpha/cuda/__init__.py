@@ -66,13 +66,17 @@ class CudaBackend:
     def memory(self, x: Array) -> object:
         return x if x.derived is None else x.derived
 
-    def history(self, x: Array, make: bool = False) -> History | None:
-        derived = x.derive() if make else x.derived
-        if derived is None:
-            return None
-        if derived.history is None and make:
-            derived.history = History()
-        return derived.history
+    def history(self, x: Array) -> History | None:
+        return None if x.derived is None else x.derived.history
+
+    def histories(self, arrays: Sequence[Array]) -> list[History]:
+        result = []
+        for x in arrays:
+            derived = x.derived if x.derived is not None else x.derive()
+            if derived.history is None:
+                derived.history = History()
+            result.append(derived.history)
+        return result
 
     def has_nan(self, x: Array) -> bool:
         return bool(memory.download(nan_flag(x), "int32").item())
