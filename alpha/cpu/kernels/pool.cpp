@@ -15,6 +15,9 @@ namespace {
 
 constexpr int64_t ALONE_BELOW = 16384, PART = 8;
 
+// Whether more pixels meet than one chain of float32 may add.
+INLINE bool are_many(int64_t height, int64_t width) { return height * width > PART + 1; }
+
 struct Range {
   int64_t first, last;
   int64_t size() const { return last - first; }
@@ -42,6 +45,8 @@ struct Pool {
   explicit Pool(const int64_t* t) : n(t[0]), channels(t[1]), h{t[2], t[3], t[4], t[5], t[6]},
                                     w{t[7], t[8], t[9], t[10], t[11]} {}
 
+  // Whether many windows may hold one input.
+  bool many_cover() const { return are_many(ceil_div(h.kernel, h.stride), ceil_div(w.kernel, w.stride)); }
   int64_t input(int64_t image, int64_t ih, int64_t iw) const { return ((image * h.in + ih) * w.in + iw) * channels; }
   int64_t output(int64_t image, int64_t oh, int64_t ow) const { return ((image * h.out + oh) * w.out + ow) * channels; }
   float divisor(int64_t oh, int64_t ow, bool count_padding) const {
@@ -65,30 +70,76 @@ INLINE void for_each_pixel(const Pool& p, int64_t height, int64_t width, RangeOf
   }
 }
 
-// The sum of term(a, b) over a rectangle of pixels, row by row.
-template <class Term>
-INLINE vfloat sum_pixels(const Range& rows, const Range& columns, Term term) {
+// The sum of term(at, a, b) over a rectangle of pixels, row by row; at: of pixel (0, 0), and steps from there on.
+template <bool MANY, class Term>
+INLINE vfloat sum_pixels(const Range& rows, const Range& columns, int64_t first, int64_t row_step, int64_t step,
+                         Term term) {
   typedef double vdouble __attribute__((vector_size(LANES * 8)));
-  const int64_t area = rows.size() * columns.size();
-  vfloat part = {};
-  if (area <= PART + 1) {  // 3 x 3
-    for (int64_t a = 0; a < rows.size(); a++)
-      for (int64_t b = 0; b < columns.size(); b++) part += term(a, b);
-    return part;
-  }
-  vdouble sum = {};
+  vdouble total = {};
+  vfloat sum = {};
+  int64_t added = 0;
   for (int64_t a = 0; a < rows.size(); a++) {
-    for (int64_t b = 0; b < columns.size(); b += PART) {
-      part = vfloat{};
-      for (int64_t k = b; k < std::min(columns.size(), b + PART); k++) part += term(a, k);
-      sum += __builtin_convertvector(part, vdouble);
+    int64_t at = first + a * row_step;
+    for (int64_t b = 0; b < columns.size(); b++, at += step) {
+      sum += term(at, a, b);
+      if (MANY && ++added == PART) {
+        total += __builtin_convertvector(sum, vdouble);
+        sum = vfloat{};
+        added = 0;
+      }
     }
   }
-  return __builtin_convertvector(sum, vfloat);
+  return MANY ? __builtin_convertvector(total + __builtin_convertvector(sum, vdouble), vfloat) : sum;
 }
 
 INLINE vfloat load_some(const float* p, int64_t n) { return n >= LANES ? load(p) : load_part(p, n); }
 INLINE vint load_some(const int32_t* p, int64_t n) { return n >= LANES ? load(p) : load_part(p, n); }
+
+template <bool MANY>
+void max_pool_gradient(const Pool& p, const float* g, const int32_t* index, float* dx) {
+  const int64_t channels = p.channels, row_step = p.w.out * channels;
+  for_each_pixel(p, p.h.in, p.w.in, &PoolAxis::covering,
+                 [=](int64_t image, int64_t ih, int64_t iw, Range rows, Range columns) {
+    const int64_t out = p.output(image, rows.first, columns.first), in = p.input(image, ih, iw);
+    const vint here = vint{} + int32_t(ih * p.w.in + iw);
+    for (int64_t c = 0; c < channels; c += LANES) {
+      const auto term = [=](int64_t at, int64_t, int64_t) {
+        return load_some(index + at, channels - c) == here ? load_some(g + at, channels - c) : vfloat{};
+      };
+      store_part(dx + in + c, sum_pixels<MANY>(rows, columns, out + c, row_step, channels, term), channels - c);
+    }
+  });
+}
+
+template <bool MANY>
+void avg_pool(const Pool& p, const float* x, float* y, bool count_padding) {
+  const int64_t channels = p.channels, row_step = p.w.in * channels;
+  for_each_pixel(p, p.h.out, p.w.out, &PoolAxis::window,
+                 [=](int64_t image, int64_t oh, int64_t ow, Range rows, Range columns) {
+    const int64_t in = p.input(image, rows.first, columns.first), out = p.output(image, oh, ow);
+    const float divisor = p.divisor(oh, ow, count_padding);
+    for (int64_t c = 0; c < channels; c += LANES) {
+      const auto term = [=](int64_t at, int64_t, int64_t) { return load_some(x + at, channels - c); };
+      const vfloat sum = sum_pixels<MANY>(rows, columns, in + c, row_step, channels, term);
+      store_part(y + out + c, sum / divisor, channels - c);
+    }
+  });
+}
+
+template <bool MANY>
+void avg_pool_gradient(const Pool& p, const float* g, float* dx, bool count_padding) {
+  const int64_t channels = p.channels, row_step = p.w.out * channels;
+  for_each_pixel(p, p.h.in, p.w.in, &PoolAxis::covering,
+                 [=](int64_t image, int64_t ih, int64_t iw, Range rows, Range columns) {
+    const int64_t out = p.output(image, rows.first, columns.first), in = p.input(image, ih, iw);
+    for (int64_t c = 0; c < channels; c += LANES) {
+      const auto term = [&](int64_t at, int64_t a, int64_t b) {
+        return load_some(g + at, channels - c) / p.divisor(rows.first + a, columns.first + b, count_padding);
+      };
+      store_part(dx + in + c, sum_pixels<MANY>(rows, columns, out + c, row_step, channels, term), channels - c);
+    }
+  });
+}
 
 }  // namespace
 
@@ -119,19 +170,7 @@ EXPORT void max_pool_fwd(const int64_t* table, const float* x, float* y, int32_t
 
 EXPORT void max_pool_bwd(const int64_t* table, const float* g, const int32_t* index, float* dx) {
   const Pool p(table);
-  const int64_t channels = p.channels, row_step = p.w.out * channels;
-  for_each_pixel(p, p.h.in, p.w.in, &PoolAxis::covering,
-                 [=](int64_t image, int64_t ih, int64_t iw, Range rows, Range columns) {
-    const int64_t out = p.output(image, rows.first, columns.first), in = p.input(image, ih, iw);
-    const vint here = vint{} + int32_t(ih * p.w.in + iw);
-    for (int64_t c = 0; c < channels; c += LANES) {
-      const vfloat sum = sum_pixels(rows, columns, [=](int64_t a, int64_t b) {
-        const int64_t at = out + a * row_step + b * channels + c;
-        return load_some(index + at, channels - c) == here ? load_some(g + at, channels - c) : vfloat{};
-      });
-      store_part(dx + in + c, sum, channels - c);
-    }
-  });
+  p.many_cover() ? max_pool_gradient<true>(p, g, index, dx) : max_pool_gradient<false>(p, g, index, dx);
 }
 
 // The general form: any index, in any order. One image at a time, so that no two threads meet.
@@ -161,34 +200,11 @@ EXPORT int64_t pool_scatter(const float* g, const int32_t* index, float* dx, int
 
 EXPORT void avg_pool_fwd(const int64_t* table, const float* x, float* y, int count_padding) {
   const Pool p(table);
-  const int64_t channels = p.channels, row_step = p.w.in * channels;
-  for_each_pixel(p, p.h.out, p.w.out, &PoolAxis::window,
-                 [=](int64_t image, int64_t oh, int64_t ow, Range rows, Range columns) {
-    const int64_t in = p.input(image, rows.first, columns.first), out = p.output(image, oh, ow);
-    const float divisor = p.divisor(oh, ow, count_padding);
-    for (int64_t c = 0; c < channels; c += LANES) {
-      const float* src = x + in + c;
-      const vfloat sum = sum_pixels(rows, columns, [=](int64_t a, int64_t b) {
-        return load_some(src + a * row_step + b * channels, channels - c);
-      });
-      store_part(y + out + c, sum / divisor, channels - c);
-    }
-  });
+  are_many(p.h.kernel, p.w.kernel) ? avg_pool<true>(p, x, y, count_padding) : avg_pool<false>(p, x, y, count_padding);
 }
 
 EXPORT void avg_pool_bwd(const int64_t* table, const float* g, float* dx, int count_padding) {
   const Pool p(table);
-  const int64_t channels = p.channels, row_step = p.w.out * channels;
-  for_each_pixel(p, p.h.in, p.w.in, &PoolAxis::covering,
-                 [=](int64_t image, int64_t ih, int64_t iw, Range rows, Range columns) {
-    const int64_t out = p.output(image, rows.first, columns.first), in = p.input(image, ih, iw);
-    for (int64_t c = 0; c < channels; c += LANES) {
-      const float* src = g + out + c;
-      const vfloat sum = sum_pixels(rows, columns, [=](int64_t a, int64_t b) {
-        return load_some(src + a * row_step + b * channels, channels - c) /
-               p.divisor(rows.first + a, columns.first + b, count_padding);
-      });
-      store_part(dx + in + c, sum, channels - c);
-    }
-  });
+  p.many_cover() ? avg_pool_gradient<true>(p, g, dx, count_padding)
+                    : avg_pool_gradient<false>(p, g, dx, count_padding);
 }
