@@ -136,6 +136,7 @@ CALLS: list[tuple[Callable[[], Any], type[AlphaError], str]] = [
     (lambda: optim.schedule.exponential(0.1, inf), ConfigError, "exponential: gamma is inf, a finite number above 0"),
     (lambda: optim.schedule.constant(0.1)(None), ArgumentError, "schedule: t is None, an int of at least 0 is needed"),
     (lambda: alpha.summary(None, (3,)), ArgumentError, "summary: model is None, a Module is needed"),
+    (lambda: optim.schedule.one_cycle(1e308, 9, div_factor=0.1), ConfigError, "one_cycle: max_lr=1e+308 / div_factor"),
     (lambda: optim.schedule.multistep(0.1, 30), ShapeError, "multistep: milestones is 30, a list of ints of at least"),
     (lambda: optim.LossScaler(growth_interval=1.5), ArgumentError, "LossScaler: growth_interval is 1.5, an int of at"),
     # ---- tensors from nothing

@@ -79,6 +79,9 @@ def one_cycle(max_lr: Positive, total_steps: Count, pct_start: Share = 0.3, div_
         raise ConfigError(message("one_cycle", f"pct_start={pct_start} of total_steps={total_steps} leaves no step for "
                                   "one of the two phases", "choose pct_start between 0 and 1, and more steps"))
     low = max_lr / div_factor
+    if low == math.inf:
+        raise ConfigError(message("one_cycle", f"max_lr={max_lr} / div_factor={div_factor} is too large for a float",
+                                  "choose a div_factor of at least 1"))
 
     def lr_at(t: int) -> float:
         if t <= top:
@@ -119,4 +122,4 @@ def _power(gamma: float, n: float) -> float:
 
 def _anneal(start: float, end: float, share: float) -> float:
     """Half a cosine from start (share 0) to end (share 1 and above)."""
-    return end + (start - end) * (1.0 + math.cos(math.pi * min(share, 1.0))) / 2.0
+    return end + (start - end) * ((1.0 + math.cos(math.pi * min(share, 1.0))) / 2.0)

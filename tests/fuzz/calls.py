@@ -121,7 +121,7 @@ class Case:
             if self.rng.random() < (0.6 if optional else 0.01 if strict else 0.0):
                 continue
             value = draw(self.rng, kind, name, self.nasty)
-            if len(args) == len(parameters[:parameters.index((name, kind, optional))]) and self.rng.random() < 0.7:
+            if strict and len(args) == [p for p, _, _ in parameters].index(name) and self.rng.random() < 0.7:
                 args.append(value)
             else:
                 named[name] = value
