@@ -66,7 +66,7 @@ class Signature:
         self.defaults = {p.name: kinds[p.name].take(self.name, p.name, p.default) if p.name in kinds else p.default
                          for p in attrs if p.default is not p.empty}
         keyed = all(name in kinds and kinds[name].keyed for name in self.attr_names)
-        self._known = lru_cache(maxsize=1024, typed=True)(self._canonical) if keyed else self._canonical
+        self._known = lru_cache(maxsize=1024, typed=True)(self.canonical) if keyed else self.canonical
         self.variadic = any(a.many for a in self.args)
         self.uniform = not (mixed or self.variadic)
         self.arity = -1 if self.variadic or self.attr_names else len(self.args)
@@ -100,9 +100,9 @@ class Signature:
         except TypeError as error:  # a list, say, which cannot be looked up
             if isinstance(error, AlphaError):
                 raise
-        return bound, self._canonical(**attrs)
+        return bound, self.canonical(**attrs)
 
-    def _canonical(self, /, **attrs: Any) -> dict[str, Any]:
+    def canonical(self, /, **attrs: Any) -> dict[str, Any]:
         """Returns the canonical form of attributes, and of the defaults of those that are not given."""
         for name, value in attrs.items():
             kind = self.kinds.get(name)

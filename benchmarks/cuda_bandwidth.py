@@ -38,8 +38,7 @@ BOUNDS = {"bfloat16": 1.2e-2, "float16": 2e-3}
 
 def attributes(op: Op, attrs: dict[str, Any]) -> dict[str, Any]:
     """Returns an op's attributes as its implementations take them."""
-    given = {**op.defaults, **attrs}
-    return op.canon(**given) if op.canon else given
+    return op.canonical(**attrs)
 
 
 def apply(f: Callable[[Any], Any], args: list[Any]) -> list[Any]:

@@ -12,13 +12,14 @@ __device__ __forceinline__ Moments merge_moments(const Moments &a, const Moments
   return {a.mean + away * share, a.m2 + b.m2 + away * (away * (a.count * share)), count};
 }
 
-// A sum and what rounding has left out of it, so that the error does not grow with the number of terms (Knuth's two-sum;
-// Neumaier). Where the sum is not finite, `rest` is NaN and says nothing.
+// A sum and what rounding has left out of it, so that the error does not grow with the number of terms (Knuth's
+// two-sum). What is left out goes into the next term: added up apart it would lose digits itself in millions of terms.
+// Where the sum is not finite, `rest` is NaN and says nothing.
 struct ExactSum {
   float sum, rest;
   __device__ __forceinline__ void add(float v) {
-    const float total = sum + v, of_v = total - sum;
-    rest += (sum - (total - of_v)) + (v - of_v);
+    const float term = rest == rest ? v + rest : v, total = sum + term, of_term = total - sum;
+    rest = (sum - (total - of_term)) + (term - of_term);
     sum = total;
   }
   __device__ __forceinline__ float value() const { return rest == rest ? sum + rest : sum; }
