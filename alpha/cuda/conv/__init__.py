@@ -11,9 +11,8 @@ from alpha.cuda.conv.ffma import ks_deconv  # noqa: F401
 from alpha.cuda.conv.mma import mma
 from alpha.cuda.conv import padded, wgmma
 from alpha.cuda.conv.wgmma import wgrad
-from alpha.cuda.conv.first_layer import stem, stem_bands, stem_lines  # noqa: F401
+from alpha.cuda.conv.first_layer import stem  # noqa: F401
 from alpha.cuda.conv.first_layer.mma import stem_mma, stem_mma_dgrad  # noqa: F401
-from alpha.cuda.conv.first_layer import stem_runs, stem_window  # noqa: F401
 # isort: on
 from alpha.cuda.conv.deferred import with_relu
 from alpha.cuda.conv.planner import Plan, plan, precision_of, register

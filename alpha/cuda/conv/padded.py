@@ -86,8 +86,8 @@ def candidates(inner: tuple[Inner, ...]) -> tuple[Padded, ...]:
 def _is_worth_it(inner: Inner) -> bool:
     if inner.pass_name == "dgrad" and inner.reads == "float16x2":  # LeNet-5, H100: 59 us where FMA units take 49
         return False
-    if isinstance(inner, MmaSlab):  # a first layer has many rows, and short sums
-        return inner.split == 1
+    if isinstance(inner, MmaSlab):
+        return True
     if isinstance(inner, WgmmaWgrad):
         return inner.tile.tap_columns in TAP_COLUMNS
     return inner.tile.columns in COLUMNS
