@@ -3,6 +3,7 @@
     python -m alpha                                versions, devices, kernels, precision, CUDA, extras, changed settings
     python -m alpha build-kernels                  builds the compiled kernels ahead of their first use
     python -m alpha build-kernels --arch sm_90a    and those for GPUs that are not here
+    python -m alpha build-kernels --model resnet18 --precision bf16    those alone that training this network launches
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import argparse
 import platform
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import metadata
+from typing import Any
 
 import numpy as np
 
@@ -100,9 +103,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("command", nargs="?", choices=["doctor", "build-kernels"], default="doctor")
     parser.add_argument("--arch", nargs="+", type=architecture, default=[], metavar="sm_90a",
                         help="build CUDA kernels for these architectures instead of that of the GPU here")
+    parser.add_argument("--model", metavar="NAME", help="build the CUDA kernels alone that training this network needs")
+    parser.add_argument("--precision", help="of that training; the configured one if it is left out")
+    parser.add_argument("--batch-size", type=int, help="of that training, whose own default it has")
     args = parser.parse_args(argv)
     if args.command == "build-kernels":
-        return build_kernels(args.arch)
+        return build_kernels(args.arch, training(args.model, args.precision, args.batch_size) if args.model else None)
     for part in (versions, devices, kernels, numerics, cuda, extras, settings):
         for line in part():
             print(line)
@@ -116,13 +122,26 @@ def architecture(text: str) -> str:
     return text
 
 
-def build_kernels(arches: list[str]) -> int:
-    """Builds the kernels of both backends, prints what came of it, and returns the exit code."""
+def training(model: str, precision: str | None, batch_size: int | None) -> Callable[[], None]:
+    """Returns a function that trains a network for a step, as the training program would.  Raises ConfigError."""
+    from train.ahead import steps
+    from train.config import Config
+
+    size: dict[str, Any] = {} if batch_size is None else {"batch_size": batch_size}
+    return partial(steps, Config(model=model, device="cuda", precision=precision or config.precision, **size))
+
+
+def build_kernels(arches: list[str], program: Callable[[], None] | None = None) -> int:
+    """Builds the kernels of both backends, prints what came of it, and returns the exit code.
+
+    Args:
+        program: whose CUDA kernels alone are built; None: all are.
+    """
     from alpha.cuda.runtime import doctor
 
     for line in kernels():
         print(line)
-    lines, good = doctor.build_kernels(arches)
+    lines, good = doctor.build_kernels(arches, program)
     print("\n".join(lines))
     return 0 if good and has_kernels() else 1
 

@@ -72,10 +72,12 @@ def build(name: str, sources: Sequence[Path], compiler: Sequence[str], flags: Se
     return entry
 
 
-def is_built(name: str, sources: Sequence[Path], compiler: Sequence[str], flags: Sequence[str],
-             link: Sequence[str] | None = ("-shared",), suffix: str = ".so", include_dirs: Sequence[Path] = ()) -> bool:
-    """Tells whether `build` would find its binary in the cache.  Raises CompileError if the compiler is not there."""
-    return _sound(_entry(name, sources, compiler, flags, link, suffix, include_dirs))
+def find(name: str, sources: Sequence[Path], compiler: Sequence[str], flags: Sequence[str],
+         link: Sequence[str] | None = ("-shared",), suffix: str = ".so",
+         include_dirs: Sequence[Path] = ()) -> Path | None:
+    """Returns what `build` would, if the cache has it.  Raises CompileError if the compiler is not there."""
+    entry = _entry(name, sources, compiler, flags, link, suffix, include_dirs)
+    return entry if _sound(entry) else None
 
 
 def _entry(name: str, sources: Sequence[Path], compiler: Sequence[str], flags: Sequence[str],

@@ -42,7 +42,7 @@ from benchmarks.environment import torch_facts
 from benchmarks.results import Row, record
 from benchmarks.shapes import NARROW, PASSES, SHAPES, ConvShape
 
-UNITS = {"wgmma": ("alpha.cuda.conv.wgmma", "alpha.cuda.conv.wgmma.wgrad"),  # modules that offer candidates()
+UNITS = {"wgmma": ("alpha.cuda.conv.wgmma", "alpha.cuda.conv.wgmma.wgrad"),  # modules that have CANDIDATES
          "mma": ("alpha.cuda.conv.mma.mma",)}
 MODES = {"fp32": ("float16x2", "float32"), "tf32": ("float16", "float32"), "bf16": ("bfloat16", "bfloat16"),
          "fp16": ("float16", "float16")}
@@ -56,7 +56,7 @@ WINDOW_MS = 12.0
 def candidates(pass_name: str, mode: str, units: Iterable[str] = tuple(UNITS)) -> list[Any]:
     """Returns the tiles of a pass that read and write what the mode has; units: the instructions they multiply by."""
     reads, writes = MODES[mode]
-    found = [c for unit in units for name in UNITS[unit] for c in import_module(name).candidates()]
+    found = [c for unit in units for name in UNITS[unit] for c in import_module(name).CANDIDATES]
     return [c for c in found if c.pass_name == pass_name and c.reads == reads
             and (pass_name == "wgrad" or c.writes == writes)]
 
@@ -161,7 +161,7 @@ def measure(shape: ConvShape, pass_name: str, args: argparse.Namespace) -> list[
             rows.append({"shape": shape.name, "pass": pass_name, "side": name, "mode": mode, "error": error,
                          "estimate_us": by_cost, **times_us(call, operands.sets, stream, args)})
         for mode in modes:
-            fitting = [c for c in candidates(pass_name, mode, args.units) if not c.fits(shape.desc)]
+            fitting = [c for c in candidates(pass_name, mode, args.units) if not c.rejection(shape.desc)]
             fitting.sort(key=lambda c: c.cost(shape.desc, context.sm_count))
             if not fitting:
                 name, call = planned_call(operands, pass_name, mode)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from alpha.build import build
-from alpha.cuda.runtime import kernel
+from alpha.cuda.runtime import toolchain
 from alpha.errors import CompileError
 
 EMULATOR = Path(__file__).parent / "emulator" / "kernels"
@@ -24,20 +24,20 @@ HOPPER = ("-gencode", "arch=compute_90a,code=sm_90a")
 ARCHITECTURES = ("-gencode", "arch=compute_80,code=[sm_80,sm_86,sm_89]", *HOPPER)
 
 
-def compile_strictly(unit: kernel.Unit) -> Path:
+def compile_strictly(unit: toolchain.Unit) -> Path:
     """Compiles a unit for all architectures, those of Hopper's own instructions for that one.  Raises CompileError."""
     only_hopper = re.search(r'"ptx_(sm90|wgmma).cuh"', unit.source.read_text())
-    flags = ["-std=c++17", "-O3", "-fatbin", *kernel.includes(), *(HOPPER if only_hopper else ARCHITECTURES),
+    flags = ["-std=c++17", "-O3", "-fatbin", *toolchain.includes(), *(HOPPER if only_hopper else ARCHITECTURES),
              *(f"-D{name}={value}" for name, value in unit.defines)]
-    compiler = (sys.executable, STRICT_NVCC, kernel.nvcc())
+    compiler = (sys.executable, STRICT_NVCC, toolchain.nvcc())
     return build(f"strict-{unit.source.stem}", [unit.source], compiler, flags, link=None, suffix=".fatbin",
-                 include_dirs=kernel.INCLUDE_DIRS)
+                 include_dirs=toolchain.INCLUDE_DIRS)
 
 
-def all_units() -> dict[Path, list[kernel.Unit]]:
+def all_units() -> dict[Path, list[toolchain.Unit]]:
     """Returns the units of every source, those of alpha's declarations and those of the emulator's tests."""
-    units = [*kernel.units(), *(kernel.Unit(path, ()) for path in EMULATOR.glob("*.cu")),
-             kernel.Unit(EMULATOR / "tensor_core.cu", (("HOPPER", 1),))]
+    units = [*toolchain.units(), *(toolchain.Unit(path, ()) for path in EMULATOR.glob("*.cu")),
+             toolchain.Unit(EMULATOR / "tensor_core.cu", (("HOPPER", 1),))]
     return {source: [unit for unit in units if unit.source == source] for source in sorted({u.source for u in units})}
 
 
@@ -47,7 +47,7 @@ UNITS = all_units()
 @pytest.fixture(autouse=True)
 def nvcc() -> None:
     try:
-        kernel.nvcc()
+        toolchain.nvcc()
     except CompileError as error:
         pytest.skip(str(error).partition("\n")[0])
 
@@ -74,10 +74,10 @@ def test_bad_code_is_refused(code: str, complaint: str, tmp_path: Path) -> None:
     source = tmp_path / "bad.cu"
     source.write_text(code)
     with pytest.raises(CompileError, match=complaint):
-        compile_strictly(kernel.Unit(source, ()))
+        compile_strictly(toolchain.Unit(source, ()))
 
 
 def test_every_kernel_file_is_declared() -> None:
     """A file that no declaration names would be compiled by nobody."""
-    assert {unit.source for unit in kernel.units()} == set(kernel.HOME.rglob("*.cu"))
-    assert len(list(kernel.HOME.rglob("*.cu"))) == len(kernel.SOURCES), "two files have one name"
+    assert {unit.source for unit in toolchain.units()} == set(toolchain.HOME.rglob("*.cu"))
+    assert len(list(toolchain.HOME.rglob("*.cu"))) == len(toolchain.SOURCES), "two files have one name"

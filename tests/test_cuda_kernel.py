@@ -1,4 +1,5 @@
 """Kernels without a GPU: declarations, compiling with a compiler that only pretends, and what is said when it fails."""
+# ruff: noqa: F811  fixtures are named by their import and by who takes them
 
 from __future__ import annotations
 
@@ -7,93 +8,22 @@ import os
 import struct
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from alpha.config import config
-from alpha.cuda.runtime import kernel
+from alpha.cuda.runtime import toolchain as chain
 from alpha.cuda.runtime.context import context
-from alpha.cuda.runtime.kernel import Kernel, NvccToolchain, compile_all, nvcc, per_dtype, units
+from alpha.cuda.runtime.kernel import Kernel, per_dtype
 from alpha.cuda.runtime.memory import Array
+from alpha.cuda.runtime.toolchain import NvccToolchain, compile_all, nvcc, units
 from alpha.errors import AlphaError, CompileError, DeviceError
+from tests.fake_cuda import DriverError, declared, toolchain  # noqa: F401  fixtures
 from tests.fake_nvcc import install
 
 ROOT = Path(__file__).resolve().parent.parent
-
-
-class DriverError(Exception):
-    """Stands for pycuda.driver.Error."""
-
-
-class Function:
-    """Stands for a loaded kernel, and notes its launches."""
-
-    shared_size_bytes = 1024  # of static arrays
-
-    def __init__(self) -> None:
-        self.launches: list[tuple] = []
-        self.attributes: list[tuple] = []
-        self.error: Exception | None = None
-
-    def set_attribute(self, name: str, value: int) -> None:
-        if value > 200_000:
-            raise DriverError("invalid argument")
-        self.attributes.append((name, value))
-
-    def _launch_kernel(self, *args: object) -> None:
-        if self.error:
-            raise self.error
-        self.launches.append(args)
-
-
-class Module:
-    def __init__(self, data: bytes) -> None:
-        if data == b"not for this device":
-            raise DriverError("no kernel image is available")
-        self.functions = {name.decode(): Function() for name in data.split()}
-
-    def get_function(self, name: str) -> Function:
-        if name not in self.functions:
-            raise DriverError("named symbol not found")
-        return self.functions[name]
-
-
-class Toolchain:
-    """Turns a source into a module that names the entries; a source "bad..." fails."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.asked, self.lock = folder, [], threading.Lock()
-
-    def compile(self, source: Path, defines: dict, arch: str) -> Path:
-        with self.lock:
-            self.asked.append(source.name)
-        if source.name.startswith("bad"):
-            raise CompileError(f"build: nvcc failed, compiling {source.name}")
-        path = self.folder / source.name
-        path.write_bytes(b"not for this device" if source.name == "foreign.cu" else b"relu relu_float32 big")
-        return path
-
-
-@pytest.fixture
-def declared(monkeypatch):
-    """An empty list of declarations, restored afterwards."""
-    for name in ("_declared", "_modules", "_failed"):
-        monkeypatch.setattr(kernel, name, {})
-
-
-@pytest.fixture
-def toolchain(monkeypatch, tmp_path, declared) -> Toolchain:
-    """A device and a compiler that only pretend."""
-    driver = SimpleNamespace(Error=DriverError, module_from_buffer=Module,
-                             function_attribute=SimpleNamespace(MAX_DYNAMIC_SHARED_SIZE_BYTES="max_shared"))
-    for name, value in dict(driver=driver, arch="sm_90a", stream="stream", max_shared=1 << 17).items():
-        monkeypatch.setattr(context, name, value)
-    monkeypatch.setattr(context.here, "entered", True)
-    monkeypatch.setattr(kernel, "toolchain", Toolchain(tmp_path))
-    return kernel.toolchain
 
 
 def launches(k: Kernel) -> list[tuple]:
@@ -145,7 +75,7 @@ def test_one_module_serves_a_source_with_the_same_defines(declared):
     assert [(u.source.name, u.defines) for u in units()] == [("a.cu", ()), ("a.cu", (("BM", 128), ("BN", 64)))]
     assert sorted(RELU) == ["bfloat16", "float16", "float32"] and RELU["float16"].entry == "relu_float16"
     assert units()[0].source == Path("a.cu")
-    assert Kernel("pool.cu", "max", "ptr x").unit.source == kernel.HOME / "ops" / "pool" / "pool.cu"
+    assert Kernel("pool.cu", "max", "ptr x").unit.source == chain.HOME / "ops" / "pool" / "pool.cu"
     assert Kernel("/abs/b.cu", "relu", "ptr x").unit.source == Path("/abs/b.cu")
 
 
@@ -205,7 +135,7 @@ def test_progress_is_shown_on_a_terminal_only(toolchain, monkeypatch, terminal):
     screen = io.StringIO()
     screen.isatty = lambda: terminal
     monkeypatch.setattr(sys, "stderr", screen)
-    monkeypatch.setattr(kernel, "PROGRESS_AFTER", 0)
+    monkeypatch.setattr(chain, "PROGRESS_AFTER", 0)
     Kernel("a.cu", "relu", "i32 n")
     compile_all("sm_90a")
     assert ("compiling CUDA kernels, once" in screen.getvalue()) is terminal
@@ -230,7 +160,7 @@ def test_nvcc_comes_from_the_toolkit_that_cuda_home_names(fake_nvcc):
 
 
 def test_a_missing_nvcc_says_where_it_was_looked_for(monkeypatch):
-    monkeypatch.setattr(kernel.shutil, "which", lambda name: None)
+    monkeypatch.setattr(chain.shutil, "which", lambda name: None)
     monkeypatch.setenv("CUDA_HOME", "/absent")
     with pytest.raises(CompileError, match=r"cuda: nvcc is not found.*CUDA_HOME: \['/absent'.*PATH: .*\n"
                                            "help: install the CUDA toolkit, and set CUDA_HOME"):
@@ -238,22 +168,22 @@ def test_a_missing_nvcc_says_where_it_was_looked_for(monkeypatch):
 
 
 def test_a_cubin_is_kept_and_a_damaged_one_is_made_again(fake_nvcc, tmp_path):
-    chain, source = NvccToolchain(), write(tmp_path / "a.cu")
-    assert not chain.is_cached(source, {}, "sm_90a")
-    path = chain.compile(source, {}, "sm_90a")
-    assert path.name.startswith("a-sm_90a-") and path.suffix == ".cubin" and chain.is_cached(source, {}, "sm_90a")
-    others = {chain.compile(source, {"BM": 128}, "sm_90a"), chain.compile(source, {}, "sm_80")}
-    assert len(others | {path}) == 3 and chain.compile(source, {}, "sm_90a") == path
+    compiler, source = NvccToolchain(), write(tmp_path / "a.cu")
+    assert not compiler.find(source, {}, "sm_90a")
+    path = compiler.compile(source, {}, "sm_90a")
+    assert path.name.startswith("a-sm_90a-") and path.suffix == ".cubin" and compiler.find(source, {}, "sm_90a")
+    others = {compiler.compile(source, {"BM": 128}, "sm_90a"), compiler.compile(source, {}, "sm_80")}
+    assert len(others | {path}) == 3 and compiler.compile(source, {}, "sm_90a") == path
     assert (tmp_path / "compiled").read_text().count("a.cu") == 3
     path.write_text("damaged")
-    assert not chain.is_cached(source, {}, "sm_90a")
-    assert chain.compile(source, {}, "sm_90a").read_text().startswith("cubin of ")
+    assert not compiler.find(source, {}, "sm_90a")
+    assert compiler.compile(source, {}, "sm_90a").read_text().startswith("cubin of ")
 
 
 def test_a_header_among_the_kernels_is_part_of_the_key(fake_nvcc, tmp_path, monkeypatch):
     folder = tmp_path / "kernels"
     folder.mkdir()
-    monkeypatch.setattr(kernel, "INCLUDE_DIRS", (tmp_path, folder))
+    monkeypatch.setattr(chain, "INCLUDE_DIRS", (tmp_path, folder))
     header, source = write(folder / "storage.cuh", "one"), write(tmp_path / "mine.cu", '#include "storage.cuh"\n')
     first = NvccToolchain().compile(source, {}, "sm_90a")
     write(header, "two")
@@ -273,10 +203,11 @@ def test_nvcc_that_fails_shows_its_first_lines_and_the_command(fake_nvcc, tmp_pa
 def test_processes_that_start_on_a_cold_cache_share_the_work(fake_nvcc, tmp_path):
     sources = [write(tmp_path / f"k{n}.cu") for n in range(8)]
     code = ("import os; os.cpu_count = lambda: 2\n"
-            "from alpha.cuda.runtime import kernel; kernel._declared.clear()\n"
+            "from alpha.cuda.runtime import kernel, toolchain; toolchain._declared.clear()\n"
             f"for n in range(8): kernel.Kernel(f'{tmp_path}/k{{n}}.cu', 'k', 'ptr x')\n"
-            "assert kernel.compile_all('sm_90a') == {}\n"
-            "print(sum(kernel.NvccToolchain().is_cached(u.source, {}, 'sm_90a') for u in kernel.units()))")
+            "assert toolchain.compile_all('sm_90a') == {}\n"
+            "nvcc = toolchain.NvccToolchain()\n"
+            "print(sum(nvcc.find(u.source, {}, 'sm_90a') is not None for u in toolchain.units()))")
     env = {**os.environ, "ALPHA_CACHE_DIR": str(tmp_path / "cold")}
     workers = [subprocess.Popen([sys.executable, "-c", code], env=env, cwd=ROOT, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, text=True) for _ in range(4)]

@@ -50,10 +50,10 @@ def test_every_slice_of_every_tile_has_an_entry_and_a_slot_of_its_own(split):
 
 
 def test_a_split_that_does_not_pay_is_refused_with_the_numbers():
-    assert refusal([(10, 4 * LEAST_SLABS)], 4, 100) == ""
+    assert refusal([(10, 4 * LEAST_SLABS)], 4, 100) is None
     assert refusal([(10, 4 * LEAST_SLABS - 1)], 4, 100) == (
         f"the longest sum has {4 * LEAST_SLABS - 1} slabs, and a slice of it at least {LEAST_SLABS}")
-    assert refusal([(100 * MOST_WAVES // 4, 99)], 4, 100) == ""
+    assert refusal([(100 * MOST_WAVES // 4, 99)], 4, 100) is None
     assert refusal([(80, 99)], 4, 100) == "320 slices, and 100 blocks fill the device"
 
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from alpha.cuda.conv import wgmma
-from alpha.cuda.conv.wgmma import schedule as schedule_wgmma
-from alpha.cuda.conv.wgmma import schedule_held
+from alpha.cuda.conv.wgmma import schedule, schedule_held
 from alpha.cuda.conv.wgmma.schedule import (
     CHUNK,
     CLASS,
@@ -140,7 +139,7 @@ def test_work_lists_give_the_convolution_and_its_gradient(pass_name, tile):
 @pytest.mark.parametrize("case", ALIGNED, ids=lambda case: case.name)
 @pytest.mark.parametrize("pass_name", PASSES)
 def test_chunks_begin_at_lines_of_memory(monkeypatch, pass_name, case, tile):
-    monkeypatch.setattr(schedule_wgmma, "ALIGNED_FROM", 1)
+    monkeypatch.setattr(schedule, "ALIGNED_FROM", 1)
     if pass_name == "dgrad":
         case = replace(case, ic=case.oc, oc=case.ic)
     found = [*entries(check(case, pass_name, *tile))]
@@ -175,10 +174,10 @@ def test_pairs_are_made_where_taps_are_as_far_apart_as_outputs():
     dilated, one = square("", 2, 9, 64, 64, 3, 1, 2, 2), square("", 2, 9, 64, 64, 1, 2)
     for case, fprop, dgrad in ((near, 1, 1), (far, 0, 2), (dilated, 0, 0), (one, 1, 2)):
         for pixels, distance in ((fprop_pixels(case.desc), fprop), (dgrad_pixels(case.desc), dgrad)):
-            apart = schedule_wgmma.field(paired(pixels).classes, "pair")
+            apart = schedule.field(paired(pixels).classes, "pair")
             assert apart.max() == distance, case
     narrow = replace(near, ic=96, oc=96)  # the rows of its chunks are not those of one tap
-    assert not schedule_wgmma.field(paired(fprop_pixels(narrow.desc)).classes, "pair").any()
+    assert not schedule.field(paired(fprop_pixels(narrow.desc)).classes, "pair").any()
 
 
 @pytest.mark.parametrize("pass_name", PASSES)
@@ -258,13 +257,13 @@ def test_multiprocessors_are_at_the_same_images():
 
 
 def test_filters_are_held_where_they_have_room(monkeypatch):
-    tile = next(c for c in wgmma.candidates() if c.pass_name == "fprop" and c.tile.held == 6 and c.tile.rows == ROWS)
+    tile = next(c for c in wgmma.CANDIDATES if c.pass_name == "fprop" and c.tile.held == 6 and c.tile.rows == ROWS)
     assert most_blocks(fprop_pixels(square("", 64, 8, 32, 32, 3, 1, 1).desc)) == 6
     assert most_blocks(fprop_pixels(square("", 64, 8, 40, 32, 3, 1, 1).desc)) == 6
     assert most_blocks(fprop_pixels(square("", 64, 8, 384, 32, 1).desc)) == 6
     monkeypatch.setitem(wgmma.context.__dict__, "arch", "sm_90a")
-    assert not tile.fits(square("", 64, 8, 384, 32, 1).desc)
-    assert tile.fits(square("", 64, 8, 392, 32, 1).desc) == "the filters of a sum are 7 blocks, room is for 6"
+    assert not tile.rejection(square("", 64, 8, 384, 32, 1).desc)
+    assert tile.rejection(square("", 64, 8, 392, 32, 1).desc) == "the filters of a sum are 7 blocks, room is for 6"
 
 
 @pytest.mark.parametrize("pass_name", PASSES)
@@ -357,7 +356,7 @@ def test_the_tile_that_an_h100_finds_best_is_chosen(row):
     name, *measured = row
     desc = next(shape.desc for shape in SHAPES if shape.name == name)
     for mode in (wgmma.FP32, wgmma.TF32, wgmma.BF16):
-        tiles = [c for c in wgmma.candidates() if c.pass_name == "fprop" and c.mode == mode]
+        tiles = [c for c in wgmma.CANDIDATES if c.pass_name == "fprop" and c.mode == mode]
         timed = [c for c in tiles if c.tile.columns in (64, 128, 256) and c.tile.rows == ROWS
                  and not c.tile.pairs and not c.tile.held]
         times, measured = measured[:len(timed)], measured[len(timed):]
@@ -386,7 +385,7 @@ HELD = (("dgrad", wgmma.BF16, square("", 512, 16, 528, 160, 1), "128x192 held 4"
 @pytest.mark.parametrize(("pass_name", "mode", "case", "best"), HELD)
 def test_filters_are_held_where_that_is_faster(monkeypatch, pass_name, mode, case, best):
     monkeypatch.setitem(wgmma.context.__dict__, "arch", "sm_90a")
-    tiles = [c for c in wgmma.candidates() if c.pass_name == pass_name and c.mode == mode and not c.fits(case.desc)]
+    tiles = [c for c in wgmma.CANDIDATES if c.pass_name == pass_name and c.mode == mode and not c.rejection(case.desc)]
     assert str(min(tiles, key=lambda tile: tile.cost(case.desc, 132)).tile) == best
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from alpha.cuda.conv.wgmma.schedule_wgrad import UNIT_FIELDS, WORKSPACE_BYTES, clusters, memory_us, schedule
 from alpha.cuda.conv.wgmma.taps import BLOCK, Tiling, longest_chain
-from alpha.cuda.conv.wgmma.wgrad import candidates
+from alpha.cuda.conv.wgmma.wgrad import CANDIDATES
 from alpha.gradcheck import assert_equal_at
 from alpha.ops.conv_desc import Axis
 from benchmarks.shapes import SHAPES
@@ -211,7 +211,7 @@ def test_good_candidates_keep_all_multiprocessors_equally_busy(name, tiles):
     """Those that channels fill, of the best: rows that do not exist have no products, and take as long."""
     desc = next(shape for shape in SHAPES if shape.name == name).desc
     for reads, tile in tiles.items():
-        best, = (c for c in candidates() if c.reads == reads and str(c.tile) == tile)
+        best, = (c for c in CANDIDATES if c.reads == reads and str(c.tile) == tile)
         plan = best.schedule(desc, 132)
         each, load = products_of(desc, best.tile, plan), []
         for b in range(plan.blocks):
@@ -271,7 +271,7 @@ FASTEST = {
                          [(reads, *row) for reads, rows in FASTEST.items() for row in rows])
 def test_layers_take_the_tiles_that_an_h100_finds_best(reads, n, hw, ic, oc, f, best):
     desc = square("", n, hw, ic, oc, f, 1, f // 2).desc
-    fitting = (c for c in candidates() if c.reads == reads and (f > 1 or c.tile.taps == 1))
+    fitting = (c for c in CANDIDATES if c.reads == reads and (f > 1 or c.tile.taps == 1))
     assert str(min(fitting, key=lambda c: c.cost(desc, 132)).tile) in best
 
 

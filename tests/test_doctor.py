@@ -13,8 +13,9 @@ from alpha import __main__ as doctor
 from alpha.build import compilers
 from alpha.config import config
 from alpha.cuda.runtime import doctor as cuda_doctor
-from alpha.cuda.runtime import kernel
+from alpha.cuda.runtime import toolchain
 from alpha.cuda.runtime.context import INSTALL
+from alpha.cuda.runtime.kernel import Kernel
 from alpha.errors import DeviceError, message
 from tests.fake_nvcc import install
 
@@ -34,10 +35,10 @@ def no_pycuda(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def fake_nvcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A toolkit that pretends to compile, and two kernels declared."""
-    monkeypatch.setattr(kernel, "_declared", {})
+    monkeypatch.setattr(toolchain, "_declared", {})
     for name in ("one", "two"):
         (tmp_path / f"{name}.cu").write_text("")
-        kernel.Kernel(tmp_path / f"{name}.cu", name, "ptr x")
+        Kernel(tmp_path / f"{name}.cu", name, "ptr x")
     with config(cache_dir=str(tmp_path / "cache")):
         yield install(tmp_path, monkeypatch)
 
@@ -64,7 +65,7 @@ def test_a_missing_device_or_extra_is_named_with_the_fix(monkeypatch: pytest.Mon
 
 def test_each_missing_piece_of_cuda_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
     no_pycuda(monkeypatch)
-    monkeypatch.setattr(kernel.shutil, "which", lambda name: None)
+    monkeypatch.setattr(toolchain.shutil, "which", lambda name: None)
     pycuda, nvcc = doctor.cuda()
     assert pycuda.startswith('PyCUDA 1.2, CUDA device: PyCUDA is not installed; install PyCUDA (pip install ".[cuda]"')
     assert nvcc.startswith("nvcc: nvcc is not found, which compiles the CUDA kernels (CUDA_HOME: ")
@@ -89,7 +90,7 @@ def test_a_gpu_is_described(fake_nvcc: Path, monkeypatch: pytest.MonkeyPatch) ->
                      f"nvcc: {fake_nvcc}, V13.0.88",
                      "CUDA kernels: 0 of 2 modules are compiled for sm_86; the rest is compiled at first use, or by "
                      "python -m alpha build-kernels"]
-    kernel.compile_all("sm_86")
+    toolchain.compile_all("sm_86")
     assert list(doctor.cuda())[-1] == "CUDA kernels: 2 of 2 modules are compiled for sm_86"
 
 
@@ -100,7 +101,7 @@ def test_cuda_kernels_are_built_without_a_gpu(fake_nvcc: Path, monkeypatch: pyte
     out = capsys.readouterr().out
     assert out.endswith("CUDA kernels: 2 of 2 modules are compiled for sm_80\n"
                         "CUDA kernels: 2 of 2 modules are compiled for sm_90a\n")
-    kernel.units()[0].source.write_text("#error wrong\n")
+    toolchain.units()[0].source.write_text("#error wrong\n")
     assert doctor.main(["build-kernels", "--arch", "sm_80"]) == 1
     out = capsys.readouterr().out
     assert "CUDA kernels: 1 of 2 modules are compiled for sm_80\none.cu: build: " in out and "#error wrong" in out
@@ -112,7 +113,7 @@ def test_no_gpu_is_no_failure_but_no_compiler_for_a_named_one_is(monkeypatch: py
     monkeypatch.setattr(doctor, "has_kernels", lambda: True)
     assert doctor.main(["build-kernels"]) == 0
     assert "CUDA kernels: none built: PyCUDA is not installed; " in capsys.readouterr().out
-    monkeypatch.setattr(kernel.shutil, "which", lambda name: None)
+    monkeypatch.setattr(toolchain.shutil, "which", lambda name: None)
     assert doctor.main(["build-kernels", "--arch", "sm_90a"]) == 1
     assert "CUDA kernels: none built: nvcc is not found" in capsys.readouterr().out
 

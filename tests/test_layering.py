@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 MAX_LINES = {".py": 400, ".cpp": 400, ".hpp": 400, ".cu": 400, ".cuh": 400}
 MAX_FUNCTION_LINES = 60
+MAX_FILES = {"alpha/cuda": 16, "alpha": 24}  # of a folder in these, subfolders not counted
 
 # Room -> the rooms that it may import; the longest matching name counts.
 MAY_IMPORT = {
@@ -38,10 +40,25 @@ MAY_IMPORT = {
     "alpha.capture": {"alpha.backend", "alpha.config", "alpha.errors", "alpha.graph", "alpha.nn", "alpha.tensor"},
     "alpha.checkpoint": {"alpha.backend", "alpha.nn", "alpha.tensor", "alpha.errors"},
     "alpha": {"alpha"},
-    "alpha.__main__": {"alpha"},
+    "alpha.__main__": {"alpha", "train"},  # the latter for build-kernels --model
     "models": {"models", "alpha"},
     "train": {"train", "models", "alpha"},
     "benchmarks": {"benchmarks", "train", "models", "alpha", "tests"},
+}
+# Room of alpha.cuda -> the rooms that it may import; the longest matching name counts.
+CUDA_ROOMS = {
+    "runtime": {"runtime"},
+    "lazy": {"runtime", "lazy"},
+    "ops": {"runtime", "lazy", "ops"},
+    "ops.matmul": {"runtime", "lazy", "ops", "conv"},  # a product is planned as a convolution of 1x1 maps
+    "conv": {"runtime", "lazy", "ops", "conv"},
+}
+# Kernels are launched in the same way whether or not a graph is recorded. This list only shrinks.
+READS_THE_GRAPH = {
+    "alpha.cuda.runtime.report": "names live tensors by the ops that made them",
+    "alpha.cuda.lazy.tile_statistics": "nobody says yet whether a batch norm will read a convolution's output",
+    "alpha.cuda.conv.deferred": "nobody says yet whether x is kept for a backward pass",
+    "alpha.cuda.conv.planner": "tuning times kernels without statistics, which it can only ask for through the graph",
 }
 # Package -> the only files that may name it.
 ONLY_IN = {
@@ -111,6 +128,71 @@ def test_files_and_functions_are_small(path: Path) -> None:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
                 assert length <= MAX_FUNCTION_LINES, f"{path.name}: {node.name} has {length} lines"
+
+
+@pytest.mark.parametrize("folder", sorted({p.parent for p in (ROOT / "alpha").rglob("*") if p.suffix != ".pyc"}),
+                         ids=lambda p: p.relative_to(ROOT).as_posix())
+def test_folders_are_small(folder: Path) -> None:
+    name = folder.relative_to(ROOT).as_posix()
+    limit = next(files for room, files in MAX_FILES.items() if f"{name}/".startswith(f"{room}/"))
+    files = [p.name for p in folder.iterdir() if p.is_file()]
+    assert len(files) <= limit, f"{name} has {len(files)} files; {limit} are the limit"
+
+
+# ---- the rooms of alpha.cuda -----------------------------------------------------------------------------------------
+
+CUDA = {module_name(path): path for path in python_files() if path.is_relative_to(ROOT / "alpha" / "cuda")}
+
+
+def imported(module: str) -> set[str]:
+    """Returns the modules of alpha.cuda that one imports, in functions too, with the packages that these lie in.
+
+    What contains the module itself is being loaded already, and does not count.
+    """
+    found = set()
+    for name in imports(CUDA[module]):
+        target = longest(name, CUDA)
+        while target and target != "alpha.cuda" and not f"{module}.".startswith(f"{target}."):
+            found.add(target)
+            target = longest(target.rpartition(".")[0], CUDA)
+    return found
+
+
+def circles(graph: dict[str, set[str]]) -> list[set[str]]:
+    """Returns the sets of modules that import one another."""
+    reach: dict[str, set[str]] = {}
+    for module in graph:
+        seen, waiting = set(), [module]
+        while waiting:
+            new = graph[waiting.pop()] - seen
+            seen |= new
+            waiting += new
+        reach[module] = seen
+    found = {frozenset(n for n in reach[m] if m in reach[n]) for m in graph}
+    return [set(circle) for circle in found if circle]
+
+
+def test_modules_of_cuda_import_in_no_circle() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [{"b", "c"}]
+    assert not circles({module: imported(module) for module in CUDA if module != "alpha.cuda"})
+
+
+@pytest.mark.parametrize("module", [m for m in CUDA if longest(m.removeprefix("alpha.cuda."), CUDA_ROOMS)])
+def test_rooms_of_cuda(module: str) -> None:
+    room = longest(module.removeprefix("alpha.cuda."), CUDA_ROOMS)
+    for name in imported(module):
+        target = longest(name.removeprefix("alpha.cuda."), CUDA_ROOMS)
+        if target:
+            assert longest(target, CUDA_ROOMS[room]), f"{module} (room {room}) imports {name}"
+    reads = {n for n in imports(CUDA[module]) if n.startswith(("alpha.graph", "alpha.tensor"))}
+    assert bool(reads) == (module in READS_THE_GRAPH), f"{module} imports {sorted(reads) or 'no graph any more'}"
+
+
+def test_device_code_includes_headers_of_its_room_or_of_lower_ones() -> None:
+    for path in (ROOT / "alpha" / "cuda").rglob("*.cu*"):
+        room = path.parent.relative_to(ROOT / "alpha" / "cuda").parts[0]
+        for name in re.findall(r'#include "(\w+)/.*\.cuh"', path.read_text()):
+            assert name in CUDA_ROOMS.get(room, ()), f"{path.name} (room {room}) includes a header of {name}"
 
 
 def test_importing_alpha_loads_no_backend_and_no_extra() -> None:

@@ -14,10 +14,11 @@ from alpha.cuda import families  # noqa: F401  binds the implementations
 from alpha.cuda.lazy import operand
 from alpha.cuda.ops.pointwise import convert, filled
 from alpha.cuda.ops.reduce import nan_flag
-from alpha.cuda.runtime import memory
+from alpha.cuda.runtime import backlog, memory
 from alpha.cuda.runtime.context import context
-from alpha.cuda.runtime.memory import Array, free_cached, memory_summary
+from alpha.cuda.runtime.memory import Array, free_cached
 from alpha.cuda.runtime.recording import Recording
+from alpha.cuda.runtime.report import memory_summary
 
 __all__ = ["BACKEND", "Array", "context", "free_cached", "memory_summary"]
 
@@ -81,6 +82,7 @@ class CudaBackend:
 
     def address(self, x: Array) -> int:
         self.forget([x])
+        backlog.close()
         x.derive().visible = True  # whoever knows the address may write
         return x.ptr
 
@@ -88,6 +90,7 @@ class CudaBackend:
         return memory.wrap(address, shape, dtype, owner)
 
     def stream_handle(self) -> int:
+        backlog.close()
         return context.stream.handle
 
     def give_to(self, stream: int | None) -> None:

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 EMULATED = "tests.emulator.plugin" in sys.modules
 CHECKED = EMULATED and emulation.checked()  # every access, which takes its time
 QUIET = ("-W", "ignore:This process:DeprecationWarning")  # Python's own words on forking beside the driver's threads
-PRELUDE = "from tests.emulator import emulation; emulation.install(ahead=False)\n" if EMULATED else ""  # it needs few
+PRELUDE = "from tests.emulator import emulation; emulation.install()\n" if EMULATED else ""
 
 
 def run(code: str, *args: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -104,7 +104,7 @@ def bits(results: list[np.ndarray]) -> np.ndarray:
 
 def record(path: str, prefix: str) -> None:
     """Writes the device's results; the operands follow from the names of the problems."""
-    from alpha.cuda.runtime.kernel import NvccToolchain
+    from alpha.cuda.runtime.toolchain import NvccToolchain
 
     nvcc = NvccToolchain()
     chosen = [problem for problem in problems() if problem.name.startswith(prefix)]

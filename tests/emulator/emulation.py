@@ -14,12 +14,8 @@ def checked() -> bool:
     return os.environ.get("ALPHA_EMULATED_CHECKED", "0") not in ("", "0")
 
 
-def install(ahead: bool = True) -> None:
-    """Raises AlphaError where something is missing, with what to do about it.
-
-    Args:
-        ahead: whether the first launch compiles all kernels, as on a device, or each module is when it is asked for.
-    """
+def install() -> None:
+    """Raises AlphaError where something is missing, with what to do about it."""
     toolchain.require_compiler()
     toolchain.cuda_include()
     library = toolchain.load_driver()
@@ -27,13 +23,13 @@ def install(ahead: bool = True) -> None:
     if importlib.util.find_spec("pycuda") is None:
         raise AlphaError(message("emulator", "PyCUDA is not installed", "run make test-emulated, which builds it "
                                  "against the emulated driver"))
-    from alpha.cuda.runtime import kernel, memory
+    from alpha.cuda.runtime import backlog, memory
+    from alpha.cuda.runtime import toolchain as cuda_toolchain
 
     def claim(ptr: int, nbytes: int) -> None:
         if library.emuClaim(ptr, nbytes):
             raise AssertionError(f"emuClaim({ptr:#x}, {nbytes}): not the start of a block, or longer than the block")
 
-    kernel.toolchain = toolchain.EmulatedToolchain(checked())
-    if not ahead:
-        kernel.compile_all = lambda arch: {}
+    cuda_toolchain.current = toolchain.EmulatedToolchain(checked())
+    backlog.open = False  # a block is claimed when it is given away, so launches on it have been made by then
     memory.on_allocate = claim

@@ -44,9 +44,10 @@ def test_nothing_in_alpha_refers_to_it() -> None:
 
 
 def test_it_takes_the_place_of_nvcc() -> None:
-    from alpha.cuda.runtime import kernel, memory
+    from alpha.cuda.runtime import memory
+    from alpha.cuda.runtime.toolchain import current
 
-    assert isinstance(kernel.toolchain, toolchain.EmulatedToolchain)
+    assert isinstance(current, toolchain.EmulatedToolchain)
     block = harness.cuda.mem_alloc(100)
     memory.on_allocate(int(block), 60)
     with pytest.raises(harness.cuda.Error, match="copy of 61 bytes runs outside its device block"):
@@ -56,7 +57,7 @@ def test_it_takes_the_place_of_nvcc() -> None:
 
 
 def test_programs_of_their_own(tmp_path: Path) -> None:
-    code = "import sys; from alpha.cuda.runtime import kernel; print(kernel.toolchain.name, __name__, sys.argv)"
+    code = "import sys; from alpha.cuda.runtime import toolchain; print(toolchain.current.name, __name__, sys.argv)"
     program = tmp_path / "program.py"
     program.write_text(code)
     for arguments in (["-c", code, "7"], [str(program), "7"]):

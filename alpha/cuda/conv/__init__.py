@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-# isort: off
-from alpha.cuda.conv.ffma import conv_v2  # noqa: F401  registers the candidates, in this order
-from alpha.cuda.conv import depthwise  # noqa: F401
-from alpha.cuda.conv.ffma import ks_deconv  # noqa: F401
-from alpha.cuda.conv.mma import mma
-from alpha.cuda.conv import padded, wgmma
-from alpha.cuda.conv.wgmma import wgrad
-from alpha.cuda.conv.first_layer import stem  # noqa: F401
-from alpha.cuda.conv.first_layer.mma import stem_mma, stem_mma_dgrad  # noqa: F401
-# isort: on
+from alpha.cuda.conv import depthwise, padded, wgmma
 from alpha.cuda.conv.deferred import with_relu
+from alpha.cuda.conv.ffma import conv_v2, ks_deconv, sk_dilated
+from alpha.cuda.conv.first_layer import stem
+from alpha.cuda.conv.first_layer.mma import stem_mma, stem_mma_dgrad
+from alpha.cuda.conv.mma import mma
 from alpha.cuda.conv.planner import Plan, plan, precision_of, register
-from alpha.cuda.lazy.deferred import hurry
+from alpha.cuda.conv.wgmma import wgrad
+from alpha.cuda.lazy.deferred import Deferred, flush_gradients
 from alpha.cuda.ops.pointwise import convert
-from alpha.cuda.runtime.memory import Array, Deferred, empty
+from alpha.cuda.runtime.memory import Array, empty
 from alpha.ops.conv import conv2d, conv2d_bias_act, conv2d_dgrad, conv2d_wgrad
 from alpha.ops.conv_desc import ConvDesc, Pair
 
-TENSOR_CORES = (*wgmma.candidates(), *wgrad.candidates(), *mma.candidates())
-register(*TENSOR_CORES, *padded.candidates(TENSOR_CORES))
+# Of equals the first is taken.
+for module in (conv_v2, depthwise, ks_deconv, sk_dilated, stem, stem_mma, stem_mma_dgrad, wgmma, wgrad, mma):
+    register(*module.CANDIDATES)
+register(*padded.candidates((*wgmma.CANDIDATES, *wgrad.CANDIDATES, *mma.CANDIDATES)))
+
 
 @conv2d.impl("cuda")
 def conv2d_cuda(x: Array, w: Array, **geometry: Any) -> Array:
@@ -34,7 +33,7 @@ def conv2d_cuda(x: Array, w: Array, **geometry: Any) -> Array:
 def conv2d_bias_act_cuda(x: Array, w: Array, b: Array | None, *, activation: str | None, **geometry: Any) -> Array:
     desc = ConvDesc.fprop(x.shape, w.shape, **geometry)
     chosen = _chosen("fprop", desc, x)
-    hurry()
+    flush_gradients()
     bias = b if b is None or b.dtype == "float32" else convert(b, "float32")
     waiting = with_relu(chosen, x, w, bias) if activation == "relu" else None
     if waiting:
@@ -48,7 +47,7 @@ def conv2d_bias_act_cuda(x: Array, w: Array, b: Array | None, *, activation: str
 def conv2d_dgrad_cuda(g: Array, w: Array, *, hw: Pair, **geometry: Any) -> Array:
     desc = ConvDesc.dgrad(g.shape, w.shape, hw, **geometry)
     chosen = _chosen("dgrad", desc, g)
-    hurry()
+    flush_gradients()
     dx = empty(desc.x_shape, g.dtype)
     chosen.launch(g, w, dx)
     return dx

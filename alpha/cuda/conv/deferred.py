@@ -22,10 +22,10 @@ from functools import partial as partial_of
 import numpy as np
 
 from alpha.cuda.conv.planner import Plan
-from alpha.cuda.lazy.deferred import Memory, can_wait, later, reserve
+from alpha.cuda.lazy.deferred import Deferred, Memory, can_wait, defer, reserve
 from alpha.cuda.lazy.operand import bounds
 from alpha.cuda.runtime.kernel import Kernel
-from alpha.cuda.runtime.memory import Array, Deferred, upload
+from alpha.cuda.runtime.memory import Array, upload
 from alpha.graph import grad_enabled
 
 _BOUND = Kernel("conv_bound.cu", "conv_bound", "ptr w, ptr b, ptr bounds, i32 count, ptr unmeasured, ptr header, "
@@ -36,7 +36,7 @@ def with_relu(plan: Plan, x: Array, w: Array, b: Array | None) -> Deferred | Non
     """Returns relu(conv2d(x, w) + b), which waits; None where it may not.
 
     Where no gradient is recorded x is not kept for one: then y does not hold it for longer than until something else
-    needs memory (`hurry`).
+    needs memory (`flush_gradients`).
 
     Raises:
         OutOfMemoryError
@@ -47,7 +47,7 @@ def with_relu(plan: Plan, x: Array, w: Array, b: Array | None) -> Deferred | Non
     memory = reserve(y_shape)
     bits, unmeasured = bounds(x, plan.chosen.reads)
     _BOUND(y_shape[-1], w, b, bits, bits.size, unmeasured, memory.scale, _found(), y_shape[-1], w.size // y_shape[-1])
-    return later(memory, (x, w, b), partial_of(_write, plan, x, w, b), hurries=not grad_enabled())
+    return defer(memory, (x, w, b), partial_of(_write, plan, x, w, b), hurries=not grad_enabled())
 
 
 def _write(plan: Plan, x: Array, w: Array, b: Array | None, memory: Memory, planes: bool) -> None:

@@ -13,9 +13,10 @@ from math import prod
 
 from alpha.cuda.conv.costs import rates
 from alpha.cuda.conv.mma.mma import MmaSlab, MmaWgrad
-from alpha.cuda.conv.planner import LAUNCH_US, Guard, Launch
+from alpha.cuda.conv.planner import LAUNCH_US, Launch
 from alpha.cuda.conv.wgmma import Wgmma
 from alpha.cuda.conv.wgmma.wgrad import WgmmaWgrad
+from alpha.cuda.lazy.guard import Guard
 from alpha.cuda.ops.shape import pad_cuda, part
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.ops.conv_desc import ConvDesc, ceil_div
@@ -35,10 +36,10 @@ class Padded:
         self.inner, self.pass_name, self.reads, self.writes = inner, inner.pass_name, inner.reads, inner.writes
         self.name = f"{inner.name} padded"
 
-    def fits(self, desc: ConvDesc) -> str:
+    def rejection(self, desc: ConvDesc) -> str | None:
         if desc.ic % MULTIPLE == 0 or desc.groups > 1:
             return f"{desc.ic} input channels in {desc.groups} groups, it serves what is no multiple of 8, in one"
-        return self.inner.fits(_widened(desc))
+        return self.inner.rejection(_widened(desc))
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         wide = _widened(desc)

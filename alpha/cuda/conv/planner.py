@@ -1,6 +1,7 @@
 """Choice of the kernel that computes a convolution pass: candidates, what each would cost, and which one is taken.
 
-A module of alpha.cuda.conv registers its candidates when it is imported, each of them one kernel with one tile:
+A module of alpha.cuda.conv has a tuple CANDIDATES, each of them one kernel with one tile, and conv/__init__.py
+registers them all:
 
     class Slab(NamedTuple):                     # any immutable object with these members is a candidate
         pass_name = "dgrad"                     # "fprop", "dgrad" or "wgrad"
@@ -9,12 +10,12 @@ A module of alpha.cuda.conv registers its candidates when it is imported, each o
         writes_planes = True                    # of fprop, if launch(..., memory) is understood, see below
         precisions = ("tf32",)                  # if it serves these alone, whatever it reads: a float32 that it rounds
         name: str                               # shown to people and stored by the tuner: "ks_deconv 128x64"
-        def fits(self, desc) -> str: ...        # "" if it computes desc, else the reason why not
+        def rejection(self, desc) -> str | None: ...       # why it does not compute desc; None: it does
         def cost(self, desc, sm_count) -> float: ...       # estimate in microseconds; may be rough, must rank
         def least(self, desc, sm_count) -> float: ...      # no more than cost, and known at once; 0 if nothing is
         def prepare(self, desc) -> Launch: ...  # makes and uploads the tables, once; returns the function to call
 
-    register(Slab("ks_deconv 128x128"), Slab("ks_deconv 128x64"))
+    CANDIDATES = Slab("ks_deconv 128x128"), Slab("ks_deconv 128x64")
 
 `Launch` takes device arrays, outputs allocated already, and only launches:
 
@@ -47,20 +48,20 @@ from typing import Any, NamedTuple, Protocol
 from alpha.build import cache_dir
 from alpha.config import config
 from alpha.cuda.conv.costs import rates
+from alpha.cuda.lazy.deferred import Deferred
+from alpha.cuda.lazy.guard import Guard
 from alpha.cuda.ops.pointwise import convert, convert_into, filled
 from alpha.cuda.runtime.context import context
-from alpha.cuda.runtime.memory import ITEMSIZE, Array, Deferred, empty
+from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.errors import AlphaError, message
 from alpha.graph import no_grad
 from alpha.ops.conv_desc import ConvDesc
 
 Launch = Callable[..., Any]
-Guard = tuple["Array | None", "Array | None"]  # flags of operands: guard.cuh
-UNGUARDED: Guard = (None, None)
-GUARD_ARGS = "ptr flag_a, ptr flag_b"
 OUTPUT = {"fprop": 3, "dgrad": 2, "wgrad": 2}  # which argument of a launch is written
 PASSES = tuple(OUTPUT)
 TUNING_LAUNCHES, TUNING_ROUNDS = 5, 5
+MOST_REASONS = 10  # that the error names where no candidate fits
 LAUNCH_US = 2.0  # of a pass over memory that converts
 
 
@@ -103,7 +104,7 @@ class Candidate(Protocol):
     @property
     def name(self) -> str: ...
 
-    def fits(self, desc: ConvDesc) -> str: ...
+    def rejection(self, desc: ConvDesc) -> str | None: ...
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float: ...
 
@@ -116,7 +117,7 @@ class Option(NamedTuple):
     """What became of a candidate: the reason why it cannot be used, or its time in microseconds."""
 
     candidate: Candidate
-    reason: str
+    reason: str | None
     time_us: float
 
 
@@ -199,7 +200,7 @@ def rank(pass_name: str, desc: ConvDesc, sm_count: int, precision: str = "fp32",
         waiting.append((candidate.least(desc, sm_count) + conversion, conversion, candidate))
     options, best_us = [], float("inf")
     for least_us, conversion, candidate in sorted(waiting, key=lambda entry: entry[0]):
-        reason = candidate.fits(desc) if every or least_us < best_us else f"takes at least {least_us:.1f} us"
+        reason = candidate.rejection(desc) if every or least_us < best_us else f"takes at least {least_us:.1f} us"
         time_us = float("inf") if reason else candidate.cost(desc, sm_count) + conversion
         best_us = min(best_us, time_us)
         options.append(Option(candidate, reason, time_us))
@@ -210,16 +211,26 @@ def _make(pass_name: str, desc: ConvDesc, precision: str) -> Plan:
     options = rank(pass_name, desc, context.sm_count, precision, every=config.tune)
     fitting = [option for option in options if not option.reason]
     if not fitting:
-        reasons = {option.candidate.name: option.reason for option in options}
-        raise AlphaError(message(f"conv2d {pass_name}", f"none of its {len(options)} CUDA kernels fits the convolution",
-                                 'compute it on the CPU: .to("cpu")', desc=desc, **reasons))
-    exact = next((c for c in candidates(pass_name, precision) if c.takes_guard and not c.fits(desc)), None)
+        raise AlphaError(message(f"conv2d {pass_name}", f"none of its {len(options)} CUDA kernels fits {desc}:"
+                                 + _reasons(options), 'compute it on the CPU: .to("cpu")'))
+    exact = next((c for c in candidates(pass_name, precision) if c.takes_guard and not c.rejection(desc)), None)
     if config.tune and len(fitting) > 1:
         fitting = _measured(pass_name, desc, precision, fitting)
         options = fitting + [option for option in options if option.reason]
     chosen = fitting[0].candidate
     return Plan(pass_name, desc, precision, tuple(options), chosen, *_launches(chosen, desc, precision, exact),
                 config.tune)
+
+
+def _reasons(options: list[Option]) -> str:
+    """Returns a line for each of the most frequent reasons: how many candidates it rules out, and one of them."""
+    names: dict[str, list[str]] = {}
+    for option in options:
+        names.setdefault(option.reason, []).append(option.candidate.name)
+    lines = [f"\n  {reason} ({len(found)}, {found[0]})" for reason, found in
+             sorted(names.items(), key=lambda item: -len(item[1]))]
+    more = [f"\n  and {len(lines) - MOST_REASONS} more reasons"] if len(lines) > MOST_REASONS else []
+    return "".join(lines[:MOST_REASONS] + more)
 
 
 # ---- launches on arrays ----------------------------------------------------------------------------------------------
@@ -325,6 +336,7 @@ def _time(pass_name: str, desc: ConvDesc, precision: str, candidate: Candidate) 
     times = []
     with no_grad():  # whoever asks first: the kernel alone, without what it does for a batch norm
         launch(*arguments)  # compiles, and warms the caches
+        context.synchronize()
         for _ in range(TUNING_ROUNDS):
             begin = event().record(context.stream)
             for _ in range(TUNING_LAUNCHES):

@@ -79,11 +79,11 @@ def dgrad_slabs(desc: ConvDesc) -> Slabs:
                  desc.ic // desc.groups, _filter(desc), desc.n, desc.groups)
 
 
-def oversized(desc: ConvDesc) -> str:
-    """Returns which number of the description exceeds the kernels' 32-bit integers, or ""."""
+def oversized(desc: ConvDesc) -> str | None:
+    """Returns which number of the description exceeds the kernels' 32-bit integers, or None."""
     sizes = {"an image of x": desc.h.i * desc.w.i * desc.ic, "an image of y": desc.h.o * desc.w.o * desc.oc,
              "w": desc.oc * _filter(desc), "positions": desc.n * max(desc.h.i * desc.w.i, desc.h.o * desc.w.o)}
-    return ", ".join(f"{what}: {size} >= 2^31" for what, size in sizes.items() if size >= LIMIT)
+    return ", ".join(f"{what}: {size} >= 2^31" for what, size in sizes.items() if size >= LIMIT) or None
 
 
 def is_product(desc: ConvDesc) -> bool:

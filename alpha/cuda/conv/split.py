@@ -46,15 +46,15 @@ def shares(sums: Sums, split: int) -> list[Share]:
     return sorted(found, key=lambda share: -share.slabs)
 
 
-def refusal(sums: Sums, split: int, resident: int) -> str:
-    """Returns why a split does not pay, or "".  resident: blocks that the device runs at a time."""
+def refusal(sums: Sums, split: int, resident: int) -> str | None:
+    """Returns why a split does not pay, or None.  resident: blocks that the device runs at a time."""
     longest = sums[0][1]
     if longest < split * LEAST_SLABS:
         return f"the longest sum has {longest} slabs, and a slice of it at least {LEAST_SLABS}"
     slices = sum(share.blocks for share in shares(sums, split))
     if slices > MOST_WAVES * resident:
         return f"{slices} slices, and {resident} blocks fill the device"
-    return ""
+    return None
 
 
 def cut(work: np.ndarray, slabs: np.ndarray, split: int) -> tuple[np.ndarray, int]:

@@ -38,8 +38,8 @@ class ConvTile:
         clocks = tile.slab_clocks(self.b_kmajor) / (tile.rows * tile.columns * tile.k) * desc.useful_flops / 2
         return clocks / sm_count / (rates().clock_ghz * 1e3)
 
-    def fits(self, desc: ConvDesc) -> str:
-        """Returns why the kernel cannot compute desc, or ""."""
+    def rejection(self, desc: ConvDesc) -> str | None:
+        """Returns why the kernel cannot compute desc, or None."""
         channels = {"input": desc.ic // desc.groups, "output": desc.oc // desc.groups}
         if any(channels[name] % self.tile.vector for name in self.copied):
             numbers = " and ".join(f"{channels[name]} {name}" for name in self.copied)

@@ -1,6 +1,6 @@
 """Arrays whose elements are not written yet: who reads them first decides in which form they are.
 
-    y = later(reserve(shape), reads=(x, gamma, beta), write=launch)
+    y = defer(reserve(shape), reads=(x, gamma, beta), write=launch)
 
 y is an array like any other. Its producer's last pass is a launch that waits. Whoever takes y.ptr gets float32, written
 then and there; alpha.cuda.lazy.operand has two 16-bit planes written in the same memory, which take as many bytes. So
@@ -14,8 +14,8 @@ and nowhere else.
 
 - Memory is taken when the array is made, where an OutOfMemoryError belongs; a pass that waits holds what it reads
   besides. A convolution has its operands written before it takes memory for its result, and gradients that still wait
-  when the next one is made are written as planes (`hurry`), so the peak is what it was. So are results of convolutions
-  where nobody keeps what they read for a backward pass.
+  when the next one is made are written as planes (`flush_gradients`), so the peak is what it was. So are results of
+  convolutions where nobody keeps what they read for a backward pass.
 - What a pass reads is written, or changed, only after it has run: `write_before`, which the backend calls in `forget`.
 - Where float32 is asked for when there are planes, it is made from them, and takes their place: the producer's inputs
   are gone by then, or would have been kept for this. Planes hold float32's digits down to 2^-16 of the scale's top;
@@ -27,14 +27,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import ReferenceType, WeakValueDictionary, ref
 
-from alpha.cuda.conv.planner import GUARD_ARGS, UNGUARDED, Guard
-from alpha.cuda.ops.reduce import BLOCKS, Walk
+from alpha.cuda.lazy.guard import GUARD_ARGS, UNGUARDED, Guard
+from alpha.cuda.runtime import memory as device_memory
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
-from alpha.cuda.runtime.memory import Array, Beside, Deferred, Derived, Shape, allocate, empty, extent
+from alpha.cuda.runtime.memory import Array, Derived, Shape, allocate, empty, extent
+from alpha.cuda.runtime.walk import BLOCKS, Walk
 
 ALIGNMENT = 256  # bytes, of planes and header
 HEADER = 64      # bytes: OperandHeader in operand_header.cuh, with these members at
@@ -46,7 +47,57 @@ BLOCKS_PER_SM = 4           # of a merge: behind a guard it ends at once as a ru
 _MERGE = Kernel("planes.cu", "planes_merge", f"ptr x, ptr header, ptr y, ptr header_of_y, i64 size, {GUARD_ARGS}")
 
 _lock = threading.RLock()  # reentrant: what a pass reads may be waiting, too
-_waiting: WeakValueDictionary[int, Contents] = WeakValueDictionary()
+_waiting: WeakValueDictionary[int, LazyStorage] = WeakValueDictionary()
+
+
+class Deferred(Array):
+    """A float32 array whose elements may not be written yet: to take `ptr` has them written.
+
+    Its memory is known to `derived`, alpha.cuda.lazy.deferred.LazyStorage.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, shape: Shape, size: int, nbytes: int, derived: Any) -> None:
+        self.shape, self.dtype, self.size, self.nbytes, self.derived = shape, "float32", size, nbytes, derived
+
+    @property
+    def block(self) -> Any:
+        return self.derived.memory.elements.block
+
+    @property
+    def ptr(self) -> int:  # type: ignore[override]
+        return self.derived.elements().ptr
+
+    def written(self) -> Array:
+        return self.derived.elements().reshaped(self.shape)
+
+    def reshaped(self, shape: Shape) -> Deferred:
+        return Deferred(shape, self.size, self.nbytes, self.derived)
+
+    def __repr__(self) -> str:
+        return f"<cuda Deferred {self.shape}>"
+
+
+class CompanionOutput(Array):
+    """An array that the pass of a deferred one writes, too: to take `ptr` has that pass run.
+
+    Attributes:
+        contents: that array's alpha.cuda.lazy.deferred.LazyStorage; None when the pass has run.
+    """
+
+    __slots__ = ("address", "contents")
+
+    def __init__(self, x: Array, contents: Any) -> None:
+        self.block, self.shape, self.dtype, self.size, self.nbytes = x.block, x.shape, x.dtype, x.size, x.nbytes
+        self.derived, self.address, self.contents = None, x.ptr, contents
+
+    @property
+    def ptr(self) -> int:  # type: ignore[override]
+        contents = self.contents
+        if contents is not None:
+            contents.elements()  # one launch: as a rule nobody reads them any more
+        return self.address
 
 
 class Memory(NamedTuple):
@@ -97,29 +148,29 @@ def header_of(block: object, ptr: int) -> tuple[Array, Array]:
     return Array(block, ptr, (1,), "float32", 1, 4), Array(block, ptr + FLAG, (1,), "int32", 1, 4)
 
 
-def later(memory: Memory, reads: Sequence[Array | None], write: Write, hurries: bool = False,
+def defer(memory: Memory, reads: Sequence[Array | None], write: Write, hurries: bool = False,
           join: Join | None = None) -> Deferred:
     """Returns the array that `write` writes when somebody reads it.
 
     Args:
         memory: its header has a bound of the elements by then.
         reads: the arrays that `write` reads.
-        hurries: whether these should not be held for long, see `hurry`.
-        join: see `Contents.join`.
+        hurries: whether these should not be held for long, see `flush_gradients`.
+        join: see `LazyStorage.join`.
     """
-    x, contents = memory.elements, Contents(memory, tuple(a for a in reads if a is not None), write, hurries, join)
+    x, contents = memory.elements, LazyStorage(memory, tuple(a for a in reads if a is not None), write, hurries, join)
     _waiting[id(contents)] = contents
     return Deferred(x.shape, x.size, x.nbytes, contents)
 
 
-def beside(y: Deferred, x: Array) -> Beside:
+def companion_output(y: Deferred, x: Array) -> CompanionOutput:
     """Returns x as what the pass of y writes, too: whoever takes its address has that run."""
-    made = Beside(x, y.derived)
-    y.derived.beside = ref(made)
+    made = CompanionOutput(x, y.derived)
+    y.derived.companion = ref(made)
     return made
 
 
-def stored(x: Array, write: bool = False) -> tuple[Array, Array | None]:
+def split_view(x: Array, write: bool = False) -> tuple[Array, Array | None]:
     """Returns memory and header of an array that consists of planes; of others the array and None.
 
     Args:
@@ -143,8 +194,8 @@ def write_before(arrays: Sequence[Array]) -> None:
                 contents.elements()
 
 
-def hurry() -> None:
-    """Has those passes run that hurry, and write planes: so is read what they write, as a rule."""
+def flush_gradients() -> None:
+    """Runs the passes that should not wait for long; they write planes, as which their results are read as a rule."""
     for contents in list(_waiting.values()):
         if contents.hurries:
             contents.planes(write=True)
@@ -156,19 +207,22 @@ def write_all() -> None:
         contents.elements()
 
 
-class Contents(Derived):
+device_memory.write_waiting = write_all
+
+
+class LazyStorage(Derived):
     """What the memory of a deferred array holds; shared by all arrays over it.
 
     Attributes:
         memory: where it is.
         reads: what the pass reads that has not run yet.
         hurries: whether it should not hold that for long.
-        beside: what it writes beside this memory, if anything: weakly, as that array holds this.
+        companion: what it writes beside this memory, if anything: weakly, as that array holds this.
     """
 
     def __init__(self, memory: Memory, reads: Sequence[Array], write: Write, hurries: bool, join: Join | None) -> None:
         self.memory, self.reads, self.hurries = memory, reads, hurries
-        self.beside: ReferenceType[Beside] | None = None
+        self.companion: ReferenceType[CompanionOutput] | None = None
         self._write: Write | None = write
         self._join = join
         self.in_planes = False              # memory has planes, or elements where their flag is set
@@ -258,7 +312,7 @@ class Contents(Derived):
             self._write(self.memory, planes)
             self.in_planes = planes
             self._write, self._join, self.reads = None, None, ()
-            made = self.beside and self.beside()
+            made = self.companion and self.companion()
             if made:
                 made.contents = None
             _waiting.pop(id(self), None)

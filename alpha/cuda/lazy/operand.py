@@ -24,11 +24,11 @@ from weakref import WeakSet
 import numpy as np
 
 from alpha.config import config
-from alpha.cuda.lazy.deferred import ALIGNMENT, BOUND, HEADER, Memory, header_of, write_before
-from alpha.cuda.ops.update import TABLE, tables
+from alpha.cuda.lazy.deferred import ALIGNMENT, BOUND, HEADER, Deferred, Memory, header_of, write_before
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
-from alpha.cuda.runtime.memory import ITEMSIZE, Array, Deferred, Shape, allocate, download, empty, extent, upload
+from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, allocate, download, empty, extent, upload
+from alpha.cuda.runtime.tables import TABLE, tables
 from alpha.errors import DTypeError, message
 
 # What `keep` should be, by what a tensor is to a convolution. Weights are read by fprop and dgrad of this step and
@@ -209,12 +209,12 @@ def prepare_weights(arrays: Sequence[Array], reads: str) -> None:
         x.derive()[reads] = made
 
 
-def lost_ranges() -> Array:
+def flag_counter() -> Array:
     """Returns the counter of flags, on the device."""
     return _constants()[2]
 
 
-def lost_range_count() -> int:
+def flagged_count() -> int:
     """Returns how many operands of this process were flagged.  Waits for the device: for reports only."""
     return int(download(_constants()[2], "int32")[0]) if _constants.cache_info().currsize else 0
 

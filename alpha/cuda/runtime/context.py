@@ -18,6 +18,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from alpha.cuda.runtime import backlog
 from alpha.errors import DeviceError, message
 
 INSTALL = 'install PyCUDA (pip install ".[cuda]"; it needs the CUDA toolkit and a driver), or use device="cpu"'
@@ -134,6 +135,7 @@ class Context:
         """Returns when both streams are empty.  Raises DeviceError for what went wrong in a kernel since."""
         if not self.here.entered:
             self.enter()
+        backlog.run()
         try:
             self.copy_stream.synchronize()
             self.stream.synchronize()
@@ -144,6 +146,7 @@ class Context:
         """Returns when every stream of the device is empty, those of other libraries too."""
         if not self.here.entered:
             self.enter()
+        backlog.run()
         self.handle.synchronize()
 
     def _after_fork(self) -> None:
@@ -153,6 +156,7 @@ class Context:
         """Gives the context up at exit: PyCUDA lets what Python still holds of a dead context end without a word."""
         try:
             if self.open:
+                backlog.waiting.clear()  # nobody reads what it would compute
                 self._end_threads()
                 self.handle.synchronize()
                 for call in self.at_exit:

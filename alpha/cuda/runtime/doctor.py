@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import multiprocessing
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 
 from alpha.backend import get_backend
 from alpha.build import version_of
-from alpha.cuda.runtime import kernel
+from alpha.cuda.runtime import rehearsal, toolchain
 from alpha.cuda.runtime.context import INSTALL, context
 from alpha.cuda.runtime.memory import mib
 from alpha.errors import AlphaError, CompileError
@@ -41,23 +42,24 @@ def _device() -> Iterator[str]:
 
 def _compiled() -> Iterator[str]:
     try:
-        path = kernel.nvcc()
+        path = toolchain.nvcc()
         release = [line.rpartition(", ")[2] for line in version_of((path,)).splitlines() if "release" in line]
         yield f"nvcc: {path}, {release[0] if release else 'of an unknown release'}"
     except CompileError as error:
         yield f"nvcc: {one_line(error)}"
         return
-    units = kernel.units()
+    units = toolchain.units()
     if not context.arch:
         yield f"CUDA kernels: {len(units)} modules; python -m alpha build-kernels --arch sm_90a compiles without a GPU"
     else:
-        found = sum(kernel.NvccToolchain().is_cached(unit.source, dict(unit.defines), context.arch) for unit in units)
+        nvcc = toolchain.NvccToolchain()
+        found = sum(nvcc.find(unit.source, dict(unit.defines), context.arch) is not None for unit in units)
         rest = "" if found == len(units) else "; the rest is compiled at first use, or by python -m alpha build-kernels"
         yield f"CUDA kernels: {found} of {len(units)} modules are compiled for {context.arch}{rest}"
 
 
-def build_kernels(arches: list[str]) -> tuple[list[str], bool]:
-    """Compiles every kernel for some architectures, those of the device if none is named.
+def build_kernels(arches: list[str], program: Callable[[], None] | None = None) -> tuple[list[str], bool]:
+    """Compiles kernels for some architectures, that of the device if none is named: all, or those of a program.
 
     Returns what to print, and whether everything that could be asked for was built: no GPU and no nvcc are no failure
     unless an architecture was named.
@@ -66,18 +68,26 @@ def build_kernels(arches: list[str]) -> tuple[list[str], bool]:
         if not arches:
             get_backend("cuda")
             arches = [context.arch]
-        kernel.nvcc()
+        toolchain.nvcc()
     except AlphaError as error:
         named = bool(arches) and not context.arch
         return [f"CUDA kernels: none built: {one_line(error)}; --arch sm_90a builds without a GPU"], not named
     lines, good = [], True
     for arch in arches:
-        failed = kernel.compile_all(arch)
-        total = len(kernel.units())
+        units = launched(program, arch) if program else toolchain.units()
+        failed = toolchain.compile_all(arch, units)
+        total = len(units)
         lines.append(f"CUDA kernels: {total - len(failed)} of {total} modules are compiled for {arch}")
         lines += [f"{Path(unit.source).name}: {error}" for unit, error in failed.items()]
         good = good and not failed
     return lines, good
+
+
+def launched(program: Callable[[], None], arch: str) -> list[toolchain.Unit]:
+    """Returns the units that a program launches kernels of, found out in another process; it can be pickled."""
+    device = rehearsal.here() if context.arch == arch else None
+    with multiprocessing.get_context("spawn").Pool(1) as process:
+        return process.apply(rehearsal.rehearse, (program, arch, device))
 
 
 def one_line(error: AlphaError) -> str:

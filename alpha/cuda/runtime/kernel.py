@@ -4,114 +4,34 @@
     RELU[x.dtype](blocks, x, y, x.size)
 
 A declaration names the source, the entry and its arguments; the layout of the parameter buffer follows from the
-latter. All declarations of one source with the same defines share a module, compiled to a cubin by alpha.build. The
-first launch of a process compiles whatever is missing from the cache, all in parallel; importing compiles nothing.
+latter. All declarations of one source with the same defines share a module, compiled to a cubin by alpha.build when a
+launch needs it: toolchain.py and backlog.py. Importing compiles nothing.
 """
 
 from __future__ import annotations
 
-import os
-import random
 import re
-import shutil
 import struct
 import sys
-import threading
-from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
-from tqdm import tqdm
-
-from alpha.build import build, is_built
 from alpha.config import config
-from alpha.cuda.runtime import memory
+from alpha.cuda.runtime import backlog, memory, toolchain
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import Array
+from alpha.cuda.runtime.toolchain import Defines
 from alpha.errors import AlphaError, CompileError, DeviceError, message
 
-HOME = Path(__file__).resolve().parent.parent
-SOURCES = {path.name: path for path in HOME.rglob("*.cu")}  # the names are unique
-INCLUDE_DIRS = (HOME / "include", HOME)
 C_TYPES = {"float32": "float", "bfloat16": "bf16", "float16": "f16"}  # a dtype's name in storage.cuh
 FLOAT_DTYPES = tuple(C_TYPES)
 
 # Argument types, as written in a declaration -> format of `struct`, whose native alignment is that of the device.
 FORMATS = {"ptr": "P", "i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f"}
-FLAGS = ("-std=c++17", "-O3", "-cubin", "-lineinfo")
 
-PROGRESS_AFTER = 1.0  # seconds of compiling until a terminal shows a progress bar
-
-Defines = Mapping[str, "str | int"]
-
-
-class Unit(NamedTuple):
-    """What becomes one module: a source, and the macros defined for it."""
-
-    source: Path
-    defines: tuple[tuple[str, str | int], ...]
-
-
-class Toolchain(Protocol):
-    """What turns sources into modules that the driver loads."""
-
-    name: str
-
-    def compile(self, source: Path, defines: Defines, arch: str) -> Path:
-        """Returns the path of the module, from the cache where it can.  Raises CompileError."""
-
-
-class NvccToolchain:
-    """nvcc from $CUDA_HOME, the PATH or /usr/local/cuda."""
-
-    name = "nvcc"
-
-    def compile(self, source: Path, defines: Defines, arch: str) -> Path:
-        return build(**self._job(source, defines, arch))
-
-    def is_cached(self, source: Path, defines: Defines, arch: str) -> bool:
-        """Tells whether `compile` would have nothing to do."""
-        return is_built(**self._job(source, defines, arch))
-
-    def _job(self, source: Path, defines: Defines, arch: str) -> dict[str, Any]:
-        """Returns the arguments of build."""
-        macros = [f"-D{name}={value}" for name, value in defines.items()]
-        target = arch.removeprefix("sm_")
-        flags = [*FLAGS, f"-gencode=arch=compute_{target},code=sm_{target}", *includes(), *macros]
-        return dict(name=f"{source.stem}-{arch}", sources=[source], compiler=(nvcc(),), flags=flags, link=None,
-                    suffix=".cubin", include_dirs=INCLUDE_DIRS)
-
-
-def includes() -> list[str]:
-    """Returns the flags by which device code finds headers: those of include/ by name, of other rooms by their path."""
-    return [f"-I{folder}" for folder in INCLUDE_DIRS]
-
-
-def nvcc() -> str:
-    """Returns the path of nvcc.  Raises CompileError where there is none."""
-    homes = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
-    for candidate in [*(f"{home}/bin/nvcc" for home in homes), "nvcc", "/usr/local/cuda/bin/nvcc"]:
-        found = shutil.which(candidate)
-        if found:
-            return found
-    raise CompileError(message("cuda", "nvcc is not found, which compiles the CUDA kernels",
-                               "install the CUDA toolkit, and set CUDA_HOME to its directory",
-                               CUDA_HOME=homes or "not set", PATH=os.environ.get("PATH", "")))
-
-
-toolchain: Toolchain = NvccToolchain()
-
-_declared: dict[Unit, None] = {}
-_modules: dict[Unit, Any] = {}
-_failed: dict[Unit, CompileError] = {}
-_lock = threading.Lock()
-_here = context.here
-
-
-def units() -> list[Unit]:
-    """Returns every unit that has been declared, in the order of declaration."""
-    return list(_declared)
+_here, _waiting = context.here, backlog.waiting
 
 
 class Kernel:
@@ -129,7 +49,7 @@ class Kernel:
     def __init__(self, source: str | Path, entry: str, args: str, *, threads: int | tuple[int, ...] = 256,
                  shared: int = 0, defines: Defines | None = None) -> None:
         self.entry, self.args, self.shared = entry, args, shared
-        self.unit = Unit(SOURCES.get(str(source), Path(source)), tuple(sorted((defines or {}).items())))
+        self.unit = toolchain.unit_of(source, defines)
         self.block = (*((threads,) if isinstance(threads, int) else threads), 1, 1)[:3]
         self.threads = self.block[0] * self.block[1] * self.block[2]
         layout = _layout(entry, args)
@@ -137,7 +57,6 @@ class Kernel:
         self._pointers = tuple(k for k, kind in enumerate(layout) if kind == FORMATS["ptr"])
         self._launch: Callable[..., None] | None = None
         self.function: Any = None
-        _declared.setdefault(self.unit)
 
     def __repr__(self) -> str:
         return f"<kernel {self.entry}({self.args}) of {self.unit.source.name}>"
@@ -156,7 +75,6 @@ class Kernel:
             return
         if not _here.entered:
             context.enter()
-        launch = self._launch or self._load()
         arguments = list(values)
         try:
             for k in self._pointers:
@@ -169,9 +87,35 @@ class Kernel:
                                      declared=self.args, given=values)) from error
         if memory.recorder:
             memory.recorder.hold(values)
+        if (self._launch is None or _waiting) and self._waits(grid, buffer):
+            return
         if config.sync or config.debug > 1:
             self._watched(grid, buffer)
             return
+        try:
+            self._launch(grid, self.block, buffer, self.shared, context.stream)
+        except context.driver.Error as error:
+            raise self._fault(grid, error, watched=False) from error
+
+    def _waits(self, grid: Any, buffer: bytes) -> bool:
+        """Tells whether a launch has been added to the backlog; if not, it can be made.  Raises CompileError."""
+        may_wait = backlog.open and not (config.sync or config.debug > 1 or memory.recorder)
+        if self._launch is None:
+            if not may_wait or toolchain.is_at_hand(self.unit):
+                self._load()
+            else:
+                toolchain.start(self.unit)
+                backlog.begin(partial(self._launch_late, grid, buffer))
+                return True
+        if may_wait and not toolchain.is_idle():
+            backlog.add(partial(self._launch_late, grid, buffer))
+            return True
+        backlog.run()
+        return False
+
+    def _launch_late(self, grid: Any, buffer: bytes) -> None:
+        """Launches from the backlog."""
+        launch = self._launch or self._load()
         try:
             launch(grid, self.block, buffer, self.shared, context.stream)
         except context.driver.Error as error:
@@ -180,7 +124,7 @@ class Kernel:
     def _load(self) -> Callable[..., None]:
         """Gets the function from its module, compiling it if need be.  Raises CompileError."""
         driver = context.driver
-        found = module(self.unit)
+        found = toolchain.module(self.unit)
         try:
             self.function = found.get_function(self.entry)
             if self.shared:  # else static and dynamic arrays together are at most 48 KiB; kernels may share an entry
@@ -247,41 +191,3 @@ def _layout(entry: str, args: str) -> list[str]:
             raise AlphaError(message(f"kernel {entry}", f"the argument {arg!r} is not understood",
                                      f'write "<type> <name>"; types: {", ".join(FORMATS)} and block[N], N % 8 == 0'))
     return formats
-
-
-def module(unit: Unit) -> Any:
-    """Returns the loaded module of a unit.  Raises CompileError if it does not compile or load."""
-    with _lock:
-        if unit not in _modules:
-            if not _modules and not _failed:
-                _failed.update(compile_all(context.arch))
-            if unit in _failed:
-                raise _failed[unit]
-            path = toolchain.compile(unit.source, dict(unit.defines), context.arch)
-            try:
-                _modules[unit] = context.driver.module_from_buffer(path.read_bytes())
-            except context.driver.Error as error:
-                raise CompileError(message("cuda", f"the driver does not load {path}: {error}",
-                                           "update the NVIDIA driver, or use a CUDA toolkit that is not newer than it",
-                                           arch=context.arch, source=unit.source.name)) from error
-        return _modules[unit]
-
-
-def compile_all(arch: str) -> dict[Unit, CompileError]:
-    """Compiles every declared unit that the cache lacks, in parallel, and returns the errors of those that fail.
-
-    A failure is raised when its unit is asked for: the others are of use without it. Each process goes through the
-    units in an order of its own, so that those which start together share the work instead of waiting for one another.
-    """
-    waiting = units()
-    random.Random(os.getpid()).shuffle(waiting)
-    failed = {}
-    with ThreadPoolExecutor(os.cpu_count()) as workers:
-        jobs = {workers.submit(toolchain.compile, unit.source, dict(unit.defines), arch): unit for unit in waiting}
-        for job in tqdm(as_completed(jobs), "compiling CUDA kernels, once", len(jobs), unit="file", leave=False,
-                        delay=PROGRESS_AFTER, disable=None):  # None: only on a terminal
-            try:
-                job.result()
-            except CompileError as error:
-                failed[jobs[job]] = error
-    return failed

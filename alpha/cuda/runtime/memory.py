@@ -10,28 +10,30 @@ import gc
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from alpha.config import config
+from alpha.cuda.runtime import backlog
 from alpha.cuda.runtime.context import context, fault
 from alpha.errors import OutOfMemoryError, message
-from alpha.graph import Node
-from alpha.tensor import Tensor
 
 Shape = tuple[int, ...]
 
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2, "int64": 8, "int32": 4, "uint8": 1, "bool": 1}
 PINNED_FROM = 1 << 16  # bytes from which a copy to the device goes through page-locked memory
-LARGEST = 8            # tensors named when memory has run out
+RESERVE = 1 << 28      # bytes that are free on the device as long as launches wait to be made
 LEAST = 2              # bytes of the smallest block that is asked for; Pool.keep_one has the size below it
 
 here = context.here
 
 on_allocate: Callable[[int, int], None] | None = None  # called with the address and size of every new block
 on_exhaustion: Callable[[], None] | None = None        # called when memory has run out, before the last try
+write_waiting: Callable[[], None] | None = None        # writes all arrays that wait for a reader: lazy/deferred.py
+largest: Callable[[], list[tuple[int, str]]] = list    # the largest live tensors, with their bytes: report.py
 recorder: Any = None                                   # while the compute stream is recorded (runtime/recording.py)
 
 
@@ -76,58 +78,12 @@ class Array:
             self.derived = Derived()
         return self.derived
 
+    def written(self) -> Array:
+        """Returns an array whose elements are there: itself, unless it waits for a reader (lazy/deferred.py)."""
+        return self
+
     def __repr__(self) -> str:
         return f"<cuda Array {self.shape} {self.dtype} at {self.ptr:#x}>"
-
-
-class Deferred(Array):
-    """A float32 array whose elements may not be written yet: to take `ptr` has them written.
-
-    Its memory is known to `derived`, alpha.cuda.lazy.deferred.Contents.
-    """
-
-    __slots__ = ()
-
-    def __init__(self, shape: Shape, size: int, nbytes: int, derived: Any) -> None:
-        self.shape, self.dtype, self.size, self.nbytes, self.derived = shape, "float32", size, nbytes, derived
-
-    @property
-    def block(self) -> Any:
-        return self.derived.memory.elements.block
-
-    @property
-    def ptr(self) -> int:  # type: ignore[override]
-        return self.derived.elements().ptr
-
-    def reshaped(self, shape: Shape) -> Deferred:
-        return Deferred(shape, self.size, self.nbytes, self.derived)
-
-    def __repr__(self) -> str:
-        return f"<cuda Deferred {self.shape}>"
-
-
-class Beside(Array):
-    """An array that the pass of a deferred one writes, too: to take `ptr` has that pass run.
-
-    Attributes:
-        contents: that array's alpha.cuda.lazy.deferred.Contents; None when the pass has run.
-    """
-
-    __slots__ = ("address", "contents")
-
-    def __init__(self, x: Array, contents: Any) -> None:
-        self.block, self.shape, self.dtype, self.size, self.nbytes = x.block, x.shape, x.dtype, x.size, x.nbytes
-        self.derived, self.address, self.contents = None, x.ptr, contents
-
-    @property
-    def ptr(self) -> int:  # type: ignore[override]
-        contents = self.contents
-        if contents is not None:
-            contents.elements()  # one launch: as a rule nobody reads them any more
-        return self.address
-
-
-ARRAYS = (Array, Deferred, Beside)
 
 
 class Pool:
@@ -141,10 +97,8 @@ class Pool:
         bound: at least the bytes of `main` that are live; what is freed counts until `count` has asked.
     """
 
-    def __init__(self) -> None:
-        from pycuda.tools import DeviceMemoryPool, PageLockedMemoryPool
-
-        self.main, self.pinned = DeviceMemoryPool(), PageLockedMemoryPool()
+    def __init__(self, main: Any, pinned: Any) -> None:
+        self.main, self.pinned = main, pinned
         self.device = self.main
         self.peak = self.reserved = self.bound = 0
         keep_one(self.main)
@@ -203,7 +157,9 @@ def start() -> None:
     global pool
     with _starting:
         if pool is None:
-            pool = Pool()
+            from pycuda.tools import DeviceMemoryPool, PageLockedMemoryPool
+
+            pool = Pool(DeviceMemoryPool(), PageLockedMemoryPool())
             context.at_exit.append(pool.close)
 
 
@@ -230,6 +186,8 @@ def allocate(nbytes: int) -> Any:
         if pool.live + nbytes > limit:
             raise _out_of_memory(nbytes)
     asked = nbytes if nbytes > LEAST else LEAST
+    if backlog.waiting and context.driver.mem_get_info()[0] < RESERVE + 2 * asked:
+        backlog.run()  # the pool may soon give blocks back to the device that launches in the backlog use
     try:
         block = pool.device.allocate(asked)
     except context.driver.MemoryError:
@@ -270,7 +228,7 @@ def free_cached() -> None:
 def _out_of_memory(nbytes: int) -> OutOfMemoryError:
     free, total = context.driver.mem_get_info()
     limit = config.cuda_memory_mib
-    lines = "".join(f"\n  {mib(size)} {what}" for size, what in largest_tensors())
+    lines = "".join(f"\n  {mib(size)} {what}" for size, what in largest())
     return OutOfMemoryError(message(
         "cuda", f"out of memory: {mib(nbytes)} asked for, {mib(free)} of {mib(total)} are free on the device",
         "use a smaller batch, or --precision bf16" + (", or raise ALPHA_CUDA_MEMORY_MIB" if limit else ""),
@@ -282,40 +240,6 @@ def mib(nbytes: int) -> str:
     return f"{nbytes / 2 ** 20:.1f} MiB"
 
 
-def largest_tensors(count: int = LARGEST) -> list[tuple[int, str]]:
-    """Returns (bytes, description) of the largest live arrays: shape, dtype, and the op that made each."""
-    holders: dict[int, tuple[Array, str]] = {}  # by block: to ask a deferred array for its address would write it
-    for thing in gc.get_objects():
-        if type(thing) is Node:
-            for data in thing.saved or ():
-                if type(data) in ARRAYS:
-                    holders.setdefault(id(data.block), (data, f"saved by {thing.op.name}"))
-        elif issubclass(type(thing), Tensor) and type(thing.data) in ARRAYS:
-            origin = f"made by {thing._node[0].op.name}" if thing._node else "a leaf, or without a graph"
-            holders[id(thing.data.block)] = (thing.data, origin)
-    found = []
-    for data, origin in holders.values():
-        found.append((data.nbytes, f"{data.shape} {data.dtype}, {origin}"))
-        found += [(made.nbytes, f"{data.shape} {name}, derived from the tensor {origin}")
-                  for name, made in (data.derived or {}).items()]
-    return sorted(found, reverse=True)[:count]
-
-
-def memory_summary() -> str:
-    """Returns a table: live, cached and peak bytes of the pool, free bytes of the device, the largest tensors."""
-    if pool is None:
-        return "no CUDA tensor was made in this process"
-    if not here.entered:
-        context.enter()
-    free, total = context.driver.mem_get_info()
-    limit = f"{config.cuda_memory_mib} MiB" if config.cuda_memory_mib else "none"
-    rows = [("live", mib(pool.live)), ("cached", mib(pool.cached)), ("peak", mib(pool.peak)), ("limit", limit),
-            ("free on the device", mib(free)), ("total on the device", mib(total))]
-    rows += [(what, mib(size)) for size, what in largest_tensors()]
-    width = max(len(name) for name, _ in rows)
-    return "\n".join([f"memory of {context.name}"] + [f"  {name:{width}}  {value:>14}" for name, value in rows])
-
-
 def upload(a: np.ndarray, dtype: str | None = None) -> Array:
     """Returns a device array with the elements of `a`, there before any later kernel runs.
 
@@ -325,23 +249,30 @@ def upload(a: np.ndarray, dtype: str | None = None) -> Array:
     if recorder:
         return recorder.upload(a, dtype)
     out = empty(a.shape, dtype or a.dtype.name)
-    if not a.nbytes:
-        return out
+    if backlog.waiting:
+        backlog.add(partial(_send, out.ptr, a.copy()))
+    elif a.nbytes:
+        _send(out.ptr, a)
+    return out
+
+
+def _send(ptr: int, a: np.ndarray) -> None:
+    """Copies the elements of `a` to an address, in stream order."""
     driver = context.driver
     try:
         if a.nbytes < PINNED_FROM:
-            driver.memcpy_htod_async(out.ptr, a, context.stream)
-            return out
+            if a.nbytes:
+                driver.memcpy_htod_async(ptr, a, context.stream)
+            return
         staged = pool.pinned.allocate(a.shape, a.dtype)
         staged[...] = a
         context.copy_stream.wait_for_event(event().record(context.stream))  # the block's last reader is done
-        driver.memcpy_htod_async(out.ptr, staged, context.copy_stream)
+        driver.memcpy_htod_async(ptr, staged, context.copy_stream)
         copied = event().record(context.copy_stream)
         context.stream.wait_for_event(copied)
         pool.until(copied, staged)
     except driver.Error as error:
         raise fault(error) from error
-    return out
 
 
 def event() -> Any:
@@ -358,8 +289,10 @@ def download(x: Array, dtype: Any) -> np.ndarray:
     out = np.empty(x.shape, dtype)
     if not x.nbytes:
         return out
+    ptr = x.ptr
+    backlog.run()
     try:
-        context.driver.memcpy_dtoh_async(out, x.ptr, context.stream)
+        context.driver.memcpy_dtoh_async(out, ptr, context.stream)
         context.stream.synchronize()
     except context.driver.Error as error:
         raise fault(error) from error
@@ -373,10 +306,15 @@ def copy(dst: Array, src: Array) -> None:
     if recorder:
         recorder.hold((dst, src))
     if src.nbytes:
-        try:
-            context.driver.memcpy_dtod_async(dst.ptr, src.ptr, src.nbytes, context.stream)
-        except context.driver.Error as error:
-            raise fault(error) from error
+        work = partial(_copy, dst.ptr, src.ptr, src.nbytes)
+        backlog.add(work) if backlog.waiting else work()
+
+
+def _copy(dst: int, src: int, nbytes: int) -> None:
+    try:
+        context.driver.memcpy_dtod_async(dst, src, nbytes, context.stream)
+    except context.driver.Error as error:
+        raise fault(error) from error
 
 
 class Lease:
@@ -394,6 +332,7 @@ class Lease:
 
 def wrap(ptr: int, shape: Shape, dtype: str, owner: Any) -> Array:
     """Returns an array over memory of the device that somebody else owns; `owner` lives as long as it is in use."""
+    backlog.close()
     array = Array(Lease(owner), ptr, shape, dtype, *extent(shape, dtype))
     array.derive().visible = True
     return array

@@ -26,18 +26,17 @@ from weakref import WeakSet
 import numpy as np
 
 from alpha import random
-from alpha.cuda.lazy.deferred import write_all
-from alpha.cuda.runtime import libcuda, memory
+from alpha.cuda.runtime import backlog, libcuda, memory
 from alpha.cuda.runtime.arena import Arena, unmap_waiting
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
-from alpha.cuda.runtime.memory import Array, Deferred, copy, empty, free_cached
+from alpha.cuda.runtime.memory import Array, copy, empty, free_cached
 from alpha.errors import AlphaError, message
 
 Arrays = Sequence[Array]
 
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: memory may be allocated meanwhile
-_BEGIN_RANDOM = Kernel("dropout.cu", "begin_random", "ptr from, u64 seed, u64 counter", threads=1)
+_BEGIN_RANDOM = Kernel("begin_random.cu", "begin_random", "ptr from, u64 seed, u64 counter", threads=1)
 
 
 class Recorder:
@@ -113,7 +112,7 @@ class Recording:
     _all: WeakSet[Recording] = WeakSet()
 
     def __init__(self, function: Callable[[list[Array]], list[Array]], inputs: Arrays) -> None:
-        write_all()  # nothing that is older may be written in the recording
+        memory.write_waiting()  # nothing that is older may be written in the recording
         context.synchronize()
         gc.collect()
         free_cached()
@@ -126,9 +125,8 @@ class Recording:
             with self._recorded(recorder):
                 self.inputs = [empty(x.shape, x.dtype) for x in inputs]
                 # elements: planes would be merged by the first replay's copy, and never again
-                self.outputs = [y.derived.elements().reshaped(y.shape) if y.__class__ is Deferred else y
-                                for y in function(self.inputs)]
-                write_all()  # what waits would be written once, and later replays would not change it
+                self.outputs = [y.written() for y in function(self.inputs)]
+                memory.write_waiting()  # what waits would be written once, and later replays would not change it
                 drawn = random.get_state()[1] - recorder.counter
                 if drawn != sum(recorder.drawn.values()):
                     raise recorder.refusal("random numbers are drawn on the host")
@@ -172,6 +170,7 @@ class Recording:
 
         Returns new arrays; what else the function has written, it writes again where it did.
         """
+        backlog.run()
         for own, x in zip(self.inputs, inputs):
             copy(own, x)
         if self._random:

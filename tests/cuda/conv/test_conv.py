@@ -80,7 +80,7 @@ def test_every_candidate_is_bitwise_right_on_integers(device, pass_name, cases):
         if EMULATED and getattr(candidate, "split", 1) > 1 and cases is not LONG:
             continue  # its tile is there without slices too
         for case in cases:
-            if not candidate.fits(case.desc):
+            if not candidate.rejection(case.desc):
                 CHECKS[pass_name](case, candidate)
                 served.add(case)
     assert served == set(cases)
@@ -93,7 +93,7 @@ def test_many_rows_and_columns_fill_several_tiles(device, pass_name):
         if pass_name == "dgrad":
             case = replace(case, ic=case.oc, oc=case.ic)
         for candidate in in_float32(pass_name):
-            if not candidate.fits(case.desc):
+            if not candidate.rejection(case.desc):
                 CHECKS[pass_name](case, candidate)
 
 
@@ -101,7 +101,7 @@ def test_many_rows_and_columns_fill_several_tiles(device, pass_name):
 def test_filters_that_stay_in_shared_memory(device, case):
     from alpha.cuda.conv.ffma.conv_v2 import ConvV2Held
     held = [c for c in in_float32("fprop") if isinstance(c, ConvV2Held)]
-    assert [c.fits(case.desc) for c in held] == [""] * len(held) != []
+    assert [c.rejection(case.desc) for c in held] == [None] * len(held) != []
     for candidate in held:
         check_fprop(case, candidate)
 
@@ -112,7 +112,7 @@ def test_every_split_is_reached(device, pass_name):
     from alpha.cuda.conv.ffma.slab import SlabTile
     split = [c for c in in_float32(pass_name) if isinstance(c, SlabTile) and c.split > 1]
     assert len(split) > 50
-    assert [c.name for c in split if all(c.fits(case.desc) for case in LONG)] == []
+    assert [c.name for c in split if all(c.rejection(case.desc) for case in LONG)] == []
 
 
 CASES = [

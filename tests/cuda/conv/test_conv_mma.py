@@ -24,7 +24,7 @@ from tests.cuda.process import EMULATED
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device")]
 
 PASSES = ("fprop", "dgrad", "wgrad")
-UNSPLIT = tuple(c for c in mma.candidates() if getattr(c, "split", 1) == 1)
+UNSPLIT = tuple(c for c in mma.CANDIDATES if getattr(c, "split", 1) == 1)
 SMALLEST = {p: next(c for c in UNSPLIT if c.pass_name == p and c.reads == "float16" and c.writes == "float32"
                     and c.tile.rows == 64) for p in PASSES}
 
@@ -57,7 +57,7 @@ def test_every_geometry_is_bitwise_right_on_integers(pass_name):
     """By every tile in every mode on a GPU, by one on the emulated driver."""
     for tile in (SMALLEST[pass_name],) if EMULATED else [c for c in UNSPLIT if c.pass_name == pass_name]:
         for case in GEOMETRIES:
-            assert not tile.fits(case.desc)
+            assert not tile.rejection(case.desc)
             check(tile, case)
 
 
@@ -71,10 +71,10 @@ def test_every_tile_is_right_in_every_mode(candidate):
 
 @pytest.mark.parametrize("pass_name", ["fprop", "dgrad"])
 def test_sums_in_slices_get_bias_and_relu_too(pass_name):
-    for candidate in (c for c in mma.candidates() if c.pass_name == pass_name and c.writes != "float16"):
+    for candidate in (c for c in mma.CANDIDATES if c.pass_name == pass_name and c.writes != "float16"):
         if getattr(candidate, "split", 1) != 2:
             continue
-        fitting = [case for case in SLICED if not candidate.fits(case.desc)]
+        fitting = [case for case in SLICED if not candidate.rejection(case.desc)]
         assert fitting
         for case in fitting:
             assert candidate.tables(case.desc).partial.floats > 0
@@ -141,9 +141,9 @@ def test_two_runs_are_equal_to_the_bit(pass_name):
     case = square("again", 5, 2, 104, 104, 3, 1, 1)
     a, b = (upload(floats(*shape, seed=k)) for k, shape in enumerate(
         (case.x_shape, case.desc.y_shape if pass_name == "wgrad" else case.w_shape)))
-    for candidate in mma.candidates():
+    for candidate in mma.CANDIDATES:
         if (candidate.pass_name == pass_name and candidate.reads == "float16x2" and candidate.tile.rows == 64
-                and not candidate.fits(case.desc)):
+                and not candidate.rejection(case.desc)):
             launch, results = candidate.prepare(case.desc), []
             for _ in range(2):
                 out = empty(case.w_shape if pass_name == "wgrad" else case.desc.y_shape, "float32")
@@ -174,13 +174,13 @@ def test_scales_far_from_one_do_not_overflow_on_the_way():
     ("wgrad", square("", 1, 50000, 8, 8, 1), "an image of x: 20000000000 >= 2^31"),
 ], ids=str)
 def test_what_does_not_fit_says_why(pass_name, case, reason):
-    fits = SMALLEST[pass_name].fits(case.desc)
-    assert reason in fits if reason else not fits
+    found = SMALLEST[pass_name].rejection(case.desc)
+    assert reason in found if reason else found is None
 
 
 def test_a_small_device_refuses_a_large_tile(monkeypatch):
     monkeypatch.setattr(context, "max_shared", 99 << 10)  # of a GeForce card
     desc = square("", 2, 8, 64, 64, 3).desc
-    refused = {c.name for c in UNSPLIT if c.fits(desc)}
-    assert refused == {"conv_mma 128x128 float16x2 to float32", "sk_dilated_mma float16x2 128x128"}
-    assert all("bytes of shared memory, the device has 101376" in c.fits(desc) for c in UNSPLIT if c.name in refused)
+    refused = {c.name: c.rejection(desc) for c in UNSPLIT if c.rejection(desc)}
+    assert set(refused) == {"conv_mma 128x128 float16x2 to float32", "sk_dilated_mma float16x2 128x128"}
+    assert all("bytes of shared memory, the device has 101376" in reason for reason in refused.values())

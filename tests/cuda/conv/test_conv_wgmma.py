@@ -45,8 +45,8 @@ PAIRS = (  # of outputs: of rows with an odd output, of one tap, across tails of
 def tiles(pass_name: str, pairs: bool = False):
     """Returns all tiles; of pairs of outputs they need channels of their own.  The emulated driver has one that writes
     float16: bfloat16's differ from it in a conversion."""
-    from alpha.cuda.conv.wgmma import FP16, candidates
-    found = [c for c in candidates() if c.pass_name == pass_name and c.tile.pairs == pairs]
+    from alpha.cuda.conv.wgmma import CANDIDATES, FP16
+    found = [c for c in CANDIDATES if c.pass_name == pass_name and c.tile.pairs == pairs]
     least = min(c.tile.columns for c in found if c.mode == FP16)
     return tuple(c for c in found if not EMULATED or c.mode != FP16 or (c.tile.columns, c.tile.rows) == (least, 128))
 
@@ -101,7 +101,7 @@ def run(tile, case: Shape, bias: bool = False) -> tuple[np.ndarray, np.ndarray]:
 
 def fitting(pass_name: str, case: Shape) -> list:
     """Returns the tiles that serve a case: all but those that have all of its columns or none."""
-    found = [tile for tile in tiles(pass_name) if not tile.fits(case.desc)]
+    found = [tile for tile in tiles(pass_name) if not tile.rejection(case.desc)]
     columns = case.oc if pass_name == "fprop" else case.ic
     assert {t.tile.columns for t in tiles(pass_name)} - {t.tile.columns for t in found} <= {96 if columns > 96 else 0}
     return found
@@ -120,8 +120,8 @@ def test_every_geometry_is_bitwise_right_on_integers(device, pass_name):
     one = next(t for t in tiles(pass_name) if t.mode == ("float16", "float32") and t.tile.columns == 64)
     for tile in (one,) if EMULATED else tiles(pass_name):
         for case in GEOMETRIES:
-            assert tile.tile.held or not tile.fits(case.desc)
-            if not tile.fits(case.desc):
+            assert tile.tile.held or not tile.rejection(case.desc)
+            if not tile.rejection(case.desc):
                 check(tile, case)
 
 
@@ -151,7 +151,7 @@ def test_pairs_of_outputs_share_what_they_read(device, pass_name):
     for case in cases:
         case = of_pairs(pass_name, case)
         for tile in tiles(pass_name, pairs=True):
-            if not tile.fits(case.desc):
+            if not tile.rejection(case.desc):
                 check(tile, case, bias=pass_name == "fprop")
                 shared += 1
     assert shared >= len(tiles(pass_name, pairs=True)) * (len(cases) - 1)  # at stride 2 fprop has those of one tap
@@ -195,14 +195,14 @@ def test_zeros_without_taps_and_special_values(device):
 def test_what_does_not_fit_says_why(device, monkeypatch):
     from alpha.cuda.conv import wgmma
     tile = tiles("fprop")[0]
-    assert tile.fits(square("", 2, 5, 12, 16, 3).desc) == "12 input and 16 output channels are no multiples of 8"
-    assert tile.fits(square("", 2, 5, 48, 16, 3, groups=4).desc) == (
+    assert tile.rejection(square("", 2, 5, 12, 16, 3).desc) == "12 input and 16 output channels are no multiples of 8"
+    assert tile.rejection(square("", 2, 5, 48, 16, 3, groups=4).desc) == (
         "12 input and 4 output channels of a group are no multiples of 8")
     pair = tiles("fprop", pairs=True)[0]
     for other in (square("", 2, 5, 96, 16, 3), square("", 2, 5, 64, 16, 3, 2), square("", 2, 1, 64, 16, 1)):
-        assert pair.fits(other.desc) == "no outputs beside each other share what they read in chunks of 64"
+        assert pair.rejection(other.desc) == "no outputs beside each other share what they read in chunks of 64"
     monkeypatch.setattr(wgmma.context, "arch", "sm_80")
-    assert tile.fits(square("", 2, 5, 16, 16, 3).desc) == "needs sm_90a, the device is sm_80"
+    assert tile.rejection(square("", 2, 5, 16, 16, 3).desc) == "needs sm_90a, the device is sm_80"
 
 
 def test_scales_far_from_one_do_not_overflow_on_the_way(device):

@@ -11,11 +11,11 @@ import pytest
 import alpha
 from alpha import ops
 from alpha.cuda import BACKEND, memory_summary
-from alpha.cuda.lazy.deferred import BOUND, MOST
-from alpha.cuda.lazy.operand import SMALL, lost_range_count, operand
+from alpha.cuda.lazy.deferred import BOUND, MOST, Deferred
+from alpha.cuda.lazy.operand import SMALL, flagged_count, operand
 from alpha.cuda.ops.pointwise.activation import relu_grad_cuda
 from alpha.cuda.runtime import memory
-from alpha.cuda.runtime.memory import Array, Deferred
+from alpha.cuda.runtime.memory import Array
 from alpha.ops.norm import batch_norm_act, batch_norm_add_act, batch_norm_grad
 from tests.cuda.lazy.deferred_oracle import Norm, cuda, error, held, planes, wide, without_tensor_cores
 from tests.cuda.lazy.operand_oracle import normal, planes_of
@@ -224,7 +224,7 @@ FLAGGED = {"wide scales": dict(gamma=wide(24)),
 @pytest.mark.parametrize("name", FLAGGED)
 def test_what_planes_do_not_hold_stays_float32(name, launches):
     norm = Norm(60, 24, **FLAGGED[name])
-    before = lost_range_count()
+    before = flagged_count()
     for call in (norm.call, norm.grad):
         t, whole = call(), without_tensor_cores(call)
         a = planes(t)
@@ -232,7 +232,7 @@ def test_what_planes_do_not_hold_stays_float32(name, launches):
         raw = memory.download(t.data.derived.memory.elements, np.float32)
         assert raw.tobytes() == whole.tobytes(), "memory has the elements"
         assert t.numpy().tobytes() == whole.tobytes() and t.reshape(24, 60).numpy().tobytes() == whole.tobytes()
-    assert lost_range_count() == before + 2
+    assert flagged_count() == before + 2
     y, g = norm.call(), cuda(normal(60, 24, seed=3))
     planes(y)
     dx = memory.download(relu_grad_cuda(g.data, y.data), np.float32)

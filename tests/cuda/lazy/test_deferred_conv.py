@@ -12,11 +12,11 @@ import alpha
 from alpha import nn, ops, optim
 from alpha.cuda import BACKEND
 from alpha.cuda.conv import wgmma
-from alpha.cuda.lazy.deferred import BOUND, MOST
-from alpha.cuda.lazy.operand import SMALL, lost_range_count
+from alpha.cuda.lazy.deferred import BOUND, MOST, Deferred
+from alpha.cuda.lazy.operand import SMALL, flagged_count
 from alpha.cuda.ops.pointwise.activation import relu_grad_cuda
 from alpha.cuda.runtime import memory
-from alpha.cuda.runtime.memory import Array, Deferred
+from alpha.cuda.runtime.memory import Array
 from alpha.ops.conv import conv2d_bias_act
 from alpha.ops.pool import max_pool2d
 from tests.conv_cases import Case, square
@@ -30,7 +30,7 @@ from tests.cuda.test_training import batches, step_of, trained
 
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device", "tensor_cores_first")]
 
-TILES = [c for c in wgmma.candidates() if c.writes_planes]
+TILES = [c for c in wgmma.CANDIDATES if c.writes_planes]
 PAIRS = square("pairs of outputs", 9, 5, 64, 72, 3, 1, 1)  # for tiles of them, which do not fit the others
 CASES = (square("tails of rows and columns", 70, 2, 16, 136, 3, 1, 1), square("several pixels", 9, 5, 16, 32, 3, 2, 1),
          square("positions without taps", 9, 4, 8, 40, 1, 1, 1), square("groups", 9, 2, 48, 96, 3, 1, 1, groups=2))
@@ -203,8 +203,8 @@ def test_what_planes_do_not_hold_stays_float32(where, mode, monkeypatch):
     fused = Fused(square("", 9, 3, 24, 24, 3, 1, 1))
     spread(fused, where)
     with alpha.precision(mode):
-        y, before = fused.call(), lost_range_count()
-        assert flag_of(y) == 1 and lost_range_count() > before
+        y, before = fused.call(), flagged_count()
+        assert flag_of(y) == 1 and flagged_count() > before
         raw, y64 = memory.download(y.data.derived.memory.elements, np.float32), fused.y64()
         if where != "b":
             assert raw.tobytes() == undeferred(monkeypatch, lambda: fused.call().numpy()).tobytes()

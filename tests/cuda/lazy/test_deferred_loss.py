@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import alpha
+from alpha.cuda.lazy.deferred import Deferred
 from alpha.cuda.ops import loss
 from alpha.cuda.runtime import memory
-from alpha.cuda.runtime.memory import Array, Deferred
+from alpha.cuda.runtime.memory import Array
 from alpha.ops.loss import cross_entropy_grad, label_cross_entropy
 from tests.cuda.lazy.deferred_oracle import cuda, flag_of, held, on_fma_units, planes
 from tests.cuda.lazy.operand_oracle import normal

@@ -12,10 +12,10 @@ import alpha
 from alpha import ops
 from alpha.cuda import BACKEND, memory_summary
 from alpha.cuda.lazy.bounded import MOST_OPERANDS
-from alpha.cuda.lazy.deferred import BOUND
-from alpha.cuda.lazy.operand import lost_range_count
+from alpha.cuda.lazy.deferred import BOUND, CompanionOutput, Deferred
+from alpha.cuda.lazy.operand import flagged_count
 from alpha.cuda.runtime import memory
-from alpha.cuda.runtime.memory import Array, Beside, Deferred
+from alpha.cuda.runtime.memory import Array
 from alpha.ops.norm import batch_norm_act
 from alpha.ops.pool import adaptive_max_pool2d, avg_pool2d, max_pool2d, max_pool2d_backward
 from tests.cuda.lazy.deferred_oracle import FORMS, Norm, cuda, flag_of, held, like, plain, planes, wide
@@ -86,7 +86,7 @@ def test_the_index_waits_too(pool, form):
     wanted = pool.full(cuda(whole), **window)[1].numpy()
     for first in ("index", "y", "planes of y"):
         y, index = pool.full(x, **window)
-        assert type(index.data) is Beside and index.data.contents is y.data.derived
+        assert type(index.data) is CompanionOutput and index.data.contents is y.data.derived
         if first != "index":
             planes(y) if "planes" in first else y.numpy()
             assert index.data.contents is None
@@ -180,8 +180,8 @@ def test_blocks_of_every_number(name, limits, monkeypatch):
 def test_what_planes_do_not_hold_stays_float32(name):
     """Of a map that they do not hold either, and has elements itself."""
     x, whole = like(Norm(*SHAPE, gamma=wide(24), beta=wide(24), relu=False), "planes")
-    y, before = BOTH[name](x), lost_range_count()
-    assert flag_of(x) == flag_of(y) == 1 and lost_range_count() > before
+    y, before = BOTH[name](x), flagged_count()
+    assert flag_of(x) == flag_of(y) == 1 and flagged_count() > before
     wanted = plain(BOTH[name], whole)
     raw = memory.download(y.data.derived.memory.elements, np.float32)
     assert raw.tobytes() == wanted.tobytes() == y.numpy().tobytes()
@@ -260,7 +260,7 @@ def test_the_report_of_memory_writes_nothing(launches):
     launches.clear()
     report = memory_summary()
     assert "(200, 3, 3, 24) float32" in report and "(200, 3, 3, 24) int32" in report and not launches
-    assert type(index.data) is Beside and index.reshape(-1).shape == (index.size,) and launches
+    assert type(index.data) is CompanionOutput and index.reshape(-1).shape == (index.size,) and launches
 
 
 def test_gradients_read_the_index(launches):

@@ -11,9 +11,9 @@ import alpha
 from alpha import nn
 from alpha.backend import get_backend
 from alpha.cuda.conv import wgmma
-from alpha.cuda.conv.planner import UNGUARDED
 from alpha.cuda.conv.wgmma import wgrad as wgmma_wgrad
-from alpha.cuda.lazy.deferred import Contents
+from alpha.cuda.lazy.deferred import LazyStorage
+from alpha.cuda.lazy.guard import UNGUARDED
 from models.googlenet import Inception
 from models.resnet import BasicBlock, Bottleneck, ResNet
 from tests.cuda.process import CHECKED
@@ -104,8 +104,8 @@ def test_a_residual_network_splits_no_map(mode: str, no_products: None, launches
 def test_pools_and_joined_maps_are_not_split(make: Callable[[], nn.Module], mode: str, no_products: None,
                                              launches: list[str], monkeypatch) -> None:
     """What convolutions read is written as planes once, by the pool or the concatenation itself."""
-    model, merges, merge = make().to("cuda"), [], Contents._merge
-    monkeypatch.setattr(Contents, "_merge", lambda self, y, header, guard: (
+    model, merges, merge = make().to("cuda"), [], LazyStorage._merge
+    monkeypatch.setattr(LazyStorage, "_merge", lambda self, y, header, guard: (
         merges.append(y.shape) if guard == UNGUARDED else None, merge(self, y, header, guard)))
     step = step_of(model, alpha.optim.SGD(model.parameters(), lr=0.1))
     for x, y in batches(64, 2, 8):

@@ -7,7 +7,7 @@ import pytest
 
 import alpha
 from alpha.cuda.lazy import operand as operands
-from alpha.cuda.lazy.operand import SMALL, STEP, lost_range_count, operand, prepare_weights
+from alpha.cuda.lazy.operand import SMALL, STEP, flagged_count, operand, prepare_weights
 from alpha.cuda.ops.pointwise import convert
 from alpha.cuda.runtime import memory
 from alpha.errors import DTypeError
@@ -110,11 +110,11 @@ def test_what_cannot_be_read_is_refused(dtype, reads, text):
 
 
 def test_flags_are_counted():
-    before = lost_range_count()
+    before = flagged_count()
     for name in ("outlier", "small outlier", "zeros"):
         operand(memory.upload(SPECIAL[name]), "float16x2")
     prepare_weights([memory.upload(SPECIAL[name]) for name in ("spread", "huge", "outlier")], "float16x2")
-    assert lost_range_count() == before + 4
+    assert flagged_count() == before + 4
 
 
 # ---- many at once ----------------------------------------------------------------------------------------------------

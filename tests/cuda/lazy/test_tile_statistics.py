@@ -68,7 +68,7 @@ def check(y: np.ndarray, parts: np.ndarray) -> None:
 @pytest.mark.parametrize("case", TAILS, ids=lambda case: case.name)
 def test_every_tile_counts_what_it_stores(pass_name: str, case: Case) -> None:
     for tile in tiles(pass_name):
-        if not tile.fits(case.desc) and not tile.plan(case.desc, wgmma.context.sm_count)[1].slots:
+        if not tile.rejection(case.desc) and not tile.plan(case.desc, wgmma.context.sm_count)[1].slots:
             check(*stored(tile, case))
 
 
@@ -81,7 +81,7 @@ def test_pairs_of_outputs_are_counted(pass_name: str) -> None:
 
 def test_bias_and_rounding_come_first() -> None:
     for tile in tiles("fprop"):
-        if not tile.fits(TAILS[0].desc):
+        if not tile.rejection(TAILS[0].desc):
             check(*stored(tile, TAILS[0], bias=True))
 
 

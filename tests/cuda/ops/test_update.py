@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import alpha
-from alpha.cuda.ops import update
+from alpha.cuda.runtime import tables
 from alpha.ops import update as ops
 from tests.cuda.agree import Case, agree, floats, ints
 
@@ -84,7 +84,7 @@ def test_more_tensors_than_a_launch_takes() -> None:
                [], step=1, lr=0.5, atol=1e-6))
     squares = ops.sums_of_squares([alpha.tensor(np.full(k % 7, k, np.float32), device="cuda") for k in range(count)])
     assert squares.numpy().tolist() == [(k % 7) * k * k for k in range(count)]
-    assert len(update._parts(tuple(range(count)), 4)) == 4 and len(update._parts(tuple(range(count)), 1)) == 2
+    assert len(tables._parts(tuple(range(count)), 4)) == 4 and len(tables._parts(tuple(range(count)), 1)) == 2
 
 
 def test_special_values_go_where_the_cpu_puts_them() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import alpha
 from alpha.config import config
-from alpha.cuda.runtime import kernel, memory
+from alpha.cuda.runtime import memory, toolchain
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.errors import CompileError, DeviceError
@@ -51,8 +51,8 @@ def source(device, tmp_path) -> Path:
 @pytest.fixture(autouse=True)
 def forget(monkeypatch):
     """Declarations of a test do not stay for the next."""
-    monkeypatch.setattr(kernel, "_declared", dict(kernel._declared))
-    monkeypatch.setattr(kernel, "_failed", dict(kernel._failed))
+    monkeypatch.setattr(toolchain, "_declared", dict(toolchain._declared))
+    monkeypatch.setattr(toolchain, "_failed", dict(toolchain._failed))
 
 
 def test_every_type_of_argument_arrives(source):
@@ -113,15 +113,14 @@ def test_debug_shows_each_launch(source, capsys):
     assert err.startswith("alpha:   reverse grid 1x1x1 block 64 shared 400: ") and err.endswith(" us\n")
 
 
-def test_all_declared_kernels_are_compiled_at_the_first_launch(source, monkeypatch):
-    monkeypatch.setattr(kernel, "_declared", {})
-    monkeypatch.setattr(kernel, "_modules", {})
-    monkeypatch.setattr(kernel, "_failed", {})
+def test_a_kernel_is_compiled_when_it_is_launched_and_no_other_is(source, monkeypatch):
+    for name in ("_declared", "_modules", "_failed"):
+        monkeypatch.setattr(toolchain, name, {})
     first, second = (Kernel(source, "reverse", "ptr x, ptr y, i32 n", shared=4, defines={"SCALE": k}) for k in (5, 6))
-    asked, compile_one = [], kernel.toolchain.compile
-    monkeypatch.setattr(type(kernel.toolchain), "compile", lambda self, source, defines, arch: asked.append(
+    asked, compile_one = [], toolchain.current.compile
+    monkeypatch.setattr(type(toolchain.current), "compile", lambda self, source, defines, arch: asked.append(
         (defines["SCALE"], arch)) or compile_one(source, defines, arch))
     first(1, None, None, 0)
-    assert {scale for scale, _ in asked} == {5, 6} and {arch for _, arch in asked} == {context.arch}
+    assert asked == [(5, context.arch)] and set(toolchain._modules) == {first.unit}
     second(1, None, None, 0)
-    assert set(kernel._modules) == {first.unit, second.unit}
+    assert set(toolchain._modules) == {first.unit, second.unit}

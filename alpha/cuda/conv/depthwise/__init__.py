@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from alpha.cuda.conv.ffma.gemm import LAUNCH_US
-from alpha.cuda.conv.planner import Launch, register
+from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
@@ -70,7 +70,7 @@ class Depthwise(NamedTuple):
     def name(self) -> str:
         return f"depthwise_{self.pass_name} {self.vector}"
 
-    def fits(self, desc: ConvDesc) -> str:
+    def rejection(self, desc: ConvDesc) -> str | None:
         if desc.groups != desc.ic:
             return f"{desc.ic // desc.groups} input channels per group, not 1"
         if self.vector == 4 and (desc.oc != desc.ic or desc.ic % 4):
@@ -160,5 +160,6 @@ def _rectangles(desc: ConvDesc) -> np.ndarray:
 
 
 _ENTRIES = {"fprop": ("gather", GATHER_ARGS), "dgrad": ("gather", GATHER_ARGS), "wgrad": ("wgrad", WGRAD_ARGS)}
-register(*(Depthwise(name, vector, Kernel("conv_depthwise.cu", f"depthwise_{entry}_{vector}", args, threads=THREADS))
-           for name, (entry, args) in _ENTRIES.items() for vector in (4, 1)))
+CANDIDATES = tuple(
+    Depthwise(name, vector, Kernel("conv_depthwise.cu", f"depthwise_{entry}_{vector}", args, threads=THREADS))
+    for name, (entry, args) in _ENTRIES.items() for vector in (4, 1))

@@ -6,8 +6,9 @@ from functools import lru_cache
 
 from alpha.cuda.conv.ffma.gemm import TILES, Tile
 from alpha.cuda.conv.ffma.slab import SlabTile, ffma_kernels
-from alpha.cuda.conv.planner import GUARD_ARGS, UNGUARDED, Guard, Launch, register
+from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.schedule import fprop_slabs
+from alpha.cuda.lazy.guard import GUARD_ARGS, UNGUARDED, Guard
 from alpha.cuda.runtime.memory import Array
 from alpha.ops.conv_desc import ConvDesc
 
@@ -32,4 +33,4 @@ class ConvV2(SlabTile):
         return launch
 
 
-register(*map(ConvV2, TILES))
+CANDIDATES = tuple(map(ConvV2, TILES))

@@ -9,8 +9,9 @@ from alpha.cuda.conv.costs import rates
 from alpha.cuda.conv.ffma.gemm import LAUNCH_US, Tile
 from alpha.cuda.conv.ffma.schedule_wgrad import Schedule, Tiling, schedule
 from alpha.cuda.conv.mma.gemm import MmaTile
-from alpha.cuda.conv.planner import GUARD_ARGS, UNGUARDED, Guard, Launch, register
+from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.tile import ConvTile
+from alpha.cuda.lazy.guard import GUARD_ARGS, UNGUARDED, Guard
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, upload
@@ -110,4 +111,4 @@ class SkDilated(WgradTile):
         return launch
 
 
-register(*map(SkDilated, TILES), SkDilated(TILES[1], blocks=3))
+CANDIDATES = (*map(SkDilated, TILES), SkDilated(TILES[1], blocks=3))

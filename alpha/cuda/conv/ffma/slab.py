@@ -45,8 +45,8 @@ class SlabTile(ConvTile):
                          8 * (2 * tile.rows + tile.columns * w_kmajor) + 64)
         self.split, self.kernels, self.b_kmajor = split, kernels, w_kmajor
 
-    def fits(self, desc: ConvDesc) -> str:
-        reason = super().fits(desc)
+    def rejection(self, desc: ConvDesc) -> str | None:
+        reason = super().rejection(desc)
         if reason or self.split <= 1:
             return reason
         return refusal(self.sums(desc), self.split, self.resident * context.sm_count)

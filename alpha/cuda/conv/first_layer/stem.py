@@ -10,7 +10,7 @@ import numpy as np
 from alpha.cuda.conv.costs import rates
 from alpha.cuda.conv.ffma.gemm import LAUNCH_US, Tile
 from alpha.cuda.conv.ffma.schedule_wgrad import Tiling, stem_schedule
-from alpha.cuda.conv.planner import Launch, register
+from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.schedule import LIMIT, Slabs, dgrad_slabs, fprop_slabs, oversized
 from alpha.cuda.ops.pointwise import convert
 from alpha.cuda.runtime.context import context
@@ -27,41 +27,22 @@ EFFICIENCY = 0.5                                  # fraction of the FMA rate, on
 SLOWER = {64: 1.0, 16: 1.65}                      # fprop, by columns of a tile
 FPROP_SEEN = 0.4
 BYTES_PER_US = 2.2e6
-FASTER_3X3, COPY_BYTES_PER_US = 0.6, 3.0e6        # kernels of 3x3 filters, which come near what a copy takes
 
 
-def channels_refusal(desc: ConvDesc, most: int = MOST_CHANNELS) -> str:
-    """Returns why desc is no first layer of up to `most` input channels, or ""."""
+def channels_refusal(desc: ConvDesc, most: int = MOST_CHANNELS) -> str | None:
+    """Returns why desc is no first layer of up to `most` input channels, or None."""
     if desc.groups > 1 or desc.ic > most:
         return f"{desc.ic} input channels in {desc.groups} groups, 1 to {most} in one are served"
-    return ""
+    return None
 
 
-def refusal(desc: ConvDesc, most: int = MOST_CHANNELS) -> str:
-    """Returns why these kernels cannot compute desc, or ""; most: input channels that are served."""
+def refusal(desc: ConvDesc, most: int = MOST_CHANNELS) -> str | None:
+    """Returns why these kernels cannot compute desc, or None; most: input channels that are served."""
     if refused := channels_refusal(desc, most):
         return refused
     if 4 * desc.n * desc.h.i * desc.w.i * desc.ic >= 2 * LIMIT:
         return "x has 2^30 elements or more"
     return oversized(desc)
-
-
-def refusal_of_3x3(desc: ConvDesc) -> str:
-    """Returns why kernels of 3x3 filters that move by one cannot compute desc, or ""."""
-    h, w = desc.h, desc.w
-    if refused := refusal(desc):
-        return refused
-    if {(axis.f, axis.s, axis.d) for axis in (h, w)} != {(3, 1, 1)}:
-        return (f"{h.f}x{w.f} filters, strides {h.s}, {w.s} and dilations {h.d}, {w.d} are not 3x3, stride 1 and "
-                "dilation 1")
-    return ""
-
-
-def columns_refusal(desc: ConvDesc, most: int) -> str:
-    """Returns why kernels whose threads hold four of up to `most` output channels cannot compute desc, or ""."""
-    if desc.oc % 4 or desc.oc > most:
-        return f"{desc.oc} output channels, multiples of 4 up to {most} are served"
-    return ""
 
 
 def float32_filters(w: Array) -> Array:
@@ -87,8 +68,7 @@ def work_list(tiles: list[int], column_tiles: int, blocks: int) -> np.ndarray:
                      for begin in range(0, count, share) for col in range(column_tiles)], np.int32)
 
 
-def estimate_us(desc: ConvDesc, sm_count: int, padded: float, itemsize: int = 4, seen: float = 0.0,
-                bytes_per_us: float = BYTES_PER_US) -> float:
+def estimate_us(desc: ConvDesc, sm_count: int, padded: float, seen: float = 0.0) -> float:
     """Returns what arithmetic or memory needs, whichever is more.
 
     Args:
@@ -96,13 +76,8 @@ def estimate_us(desc: ConvDesc, sm_count: int, padded: float, itemsize: int = 4,
         seen: share of the lesser of both that is not hidden behind the greater.
     """
     rate = 2 * rates().fma * sm_count * rates().clock_ghz * 1e3 * EFFICIENCY
-    both = desc.useful_flops * padded / rate, desc.nbytes(itemsize) / bytes_per_us
+    both = desc.useful_flops * padded / rate, desc.nbytes(4) / BYTES_PER_US
     return LAUNCH_US + max(both) + seen * min(both)
-
-
-def estimate_3x3_us(desc: ConvDesc, sm_count: int, padded: float, seen: float, itemsize: int = 4) -> float:
-    """Returns what kernels of 3x3 filters need, as `estimate_us` does; padded: products made for each useful one."""
-    return estimate_us(desc, sm_count, padded * FASTER_3X3, itemsize, seen, COPY_BYTES_PER_US)
 
 
 class StemFprop:
@@ -115,7 +90,7 @@ class StemFprop:
         self.kernels = _per_channels(f"stem_fprop_{columns}", "ptr x, ptr w, ptr b, ptr y, ptr classes, ptr work, "
                                      "i64 x_image, i64 y_image, i32 images, i32 columns, i32 w_row, i32 relu")
 
-    def fits(self, desc: ConvDesc) -> str:
+    def rejection(self, desc: ConvDesc) -> str | None:
         if desc.w.f * desc.ic * self.columns > FILTER_FLOATS:
             return f"a row of {desc.w.f} taps does not fit into shared memory"
         return refusal(desc)
@@ -150,7 +125,7 @@ class StemDgrad:
         self.kernels = _per_channels("stem_dgrad", "ptr g, ptr w, ptr dx, ptr classes, ptr work, i64 g_image, "
                                      "i64 x_image, i32 images, i32 channels, i32 w_row")
 
-    def fits(self, desc: ConvDesc) -> str:
+    def rejection(self, desc: ConvDesc) -> str | None:
         if desc.w.f * desc.ic * 64 > FILTER_FLOATS:
             return f"a row of {desc.w.f} taps does not fit into shared memory"
         return refusal(desc)
@@ -187,7 +162,7 @@ class StemWgrad:
         self.sum = Kernel("conv_stem_wgrad.cu", "stem_sum", "ptr work, ptr dw, ptr sums, ptr first, i32 row_tiles, "
                           "i32 oc, i32 dw_row", threads=SUM_THREADS, defines=tile.defines)
 
-    def fits(self, desc: ConvDesc) -> str:
+    def rejection(self, desc: ConvDesc) -> str | None:
         if self.tile.vector == 4 and desc.oc % 4:
             return f"{desc.oc} output channels are no multiple of 4"
         return refusal(desc, MOST_WGRAD_CHANNELS)
@@ -222,6 +197,6 @@ def _per_channels(entry: str, args: str) -> tuple[Kernel, ...]:
                  for ic in range(1, MOST_CHANNELS + 1))
 
 
-register(StemFprop(64), StemFprop(16), StemDgrad(), StemWgrad(Tile(64, 32, 16, 8, 4, 4, 8, 0.50)),
-         StemWgrad(Tile(64, 32, 16, 8, 4, 4, 6, 0.38, vector=1)), StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16, 0.29)),
-         StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16, 0.26, vector=1)))
+CANDIDATES = (StemFprop(64), StemFprop(16), StemDgrad(), StemWgrad(Tile(64, 32, 16, 8, 4, 4, 8, 0.50)),
+              StemWgrad(Tile(64, 32, 16, 8, 4, 4, 6, 0.38, vector=1)), StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16, 0.29)),
+              StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16, 0.26, vector=1)))

@@ -16,7 +16,7 @@ from alpha.cuda.conv.ffma.ks_deconv import KsDeconv
 from alpha.cuda.conv.ffma.sk_dilated import WgradTile
 from alpha.cuda.conv.ffma.slab import SlabTile
 from alpha.cuda.conv.mma.gemm import TILES, MmaTile
-from alpha.cuda.conv.planner import UNGUARDED, Guard, Launch
+from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.wgmma import (
     BF16,
     FP16,
@@ -28,6 +28,7 @@ from alpha.cuda.conv.wgmma import (
     moved_bytes,
     refusal,
 )
+from alpha.cuda.lazy.guard import UNGUARDED, Guard
 from alpha.cuda.lazy.operand import KEEP, READS, Operand, operand
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
@@ -118,8 +119,3 @@ class MmaWgrad(WgradTile):
 CANDIDATES = (*(MmaSlab(pass_name, mode, tile) for pass_name in ("fprop", "dgrad")
                 for mode in (FP32, TF32, BF16, FP16) for tile in TILES[mode.planes]),
               *(MmaWgrad(reads, tile) for reads, form in READS.items() for tile in TILES[form.planes]))
-
-
-def candidates() -> tuple[MmaSlab | MmaWgrad, ...]:
-    """Returns all tiles in all modes, of all passes."""
-    return CANDIDATES

@@ -8,8 +8,8 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
-from alpha.cuda.conv.planner import GUARD_ARGS, UNGUARDED, Guard, Launch
-from alpha.cuda.conv.schedule import LIMIT, is_product
+from alpha.cuda.conv.planner import Launch
+from alpha.cuda.conv.schedule import LIMIT, is_product, oversized
 from alpha.cuda.conv.wgmma.schedule import (
     CHUNK,
     COSTS,
@@ -26,7 +26,8 @@ from alpha.cuda.conv.wgmma.schedule import (
 )
 from alpha.cuda.conv.wgmma.schedule_held import held_list, held_makespan, most_blocks
 from alpha.cuda.lazy.deferred import Memory
-from alpha.cuda.lazy.operand import KEEP, Operand, lost_ranges, operand
+from alpha.cuda.lazy.guard import GUARD_ARGS, UNGUARDED, Guard
+from alpha.cuda.lazy.operand import KEEP, Operand, flag_counter, operand
 from alpha.cuda.lazy.tile_statistics import are_expected, attach
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
@@ -163,14 +164,14 @@ TILES = {FP32: (Tile(128, 3, 0.985, 1.0), Tile(64, 4, 0.545, 0.7), Tile(96, 3, 0
          BF16: HALF, FP16: HALF}
 
 
-def refusal(desc: ConvDesc) -> str:
-    """Returns why no kernel on Hopper's tensor cores computes desc on this device, or ""."""
+def refusal(desc: ConvDesc) -> str | None:
+    """Returns why no kernel on Hopper's tensor cores computes desc on this device, or None."""
     if context.arch != "sm_90a":
         return f"needs sm_90a, the device is {context.arch}"
     ic, oc = desc.ic // desc.groups, desc.oc // desc.groups
     if ic % 8 or oc % 8:
         return f"{ic} input and {oc} output channels{' of a group' * (desc.groups > 1)} are no multiples of 8"
-    return ""
+    return None
 
 
 class Wgmma:
@@ -209,8 +210,8 @@ class Wgmma:
             threads=SUM_THREADS, defines=defines)
         return kernel, add
 
-    def fits(self, desc: ConvDesc) -> str:
-        if refused := refusal(desc):
+    def rejection(self, desc: ConvDesc) -> str | None:
+        if refused := refusal(desc) or oversized(desc):
             return refused
         if self.tile.pairs and not field(self._pixels(desc).classes, "pair").any():
             return "no outputs beside each other share what they read in chunks of 64"
@@ -218,7 +219,7 @@ class Wgmma:
             return f"the filters of a sum are {blocks} blocks, room is for {self.tile.held}"
         if self.tile.columns % (OUT_ROW // ITEMSIZE[self.writes]) and self._columns(desc) > self.tile.columns:
             return f"tiles of {self.tile.columns} columns end within a box that is stored: one has all columns, or none"
-        return ""
+        return None
 
     def _pixels(self, desc: ConvDesc) -> Pixels:
         return _pixels(self.pass_name, pixels_as_images(desc), self.tile.pairs)
@@ -294,7 +295,7 @@ class Wgmma:
             statistics = attach(y, CONSUMERS * grid) if expected else None
             guard = (x.flag, w.flag) if rewritten else UNGUARDED
             if planes:
-                (kernel, add), report = self.planes_kernels, (*guard, planes.scale, lost_ranges(), reporters)
+                (kernel, add), report = self.planes_kernels, (*guard, planes.scale, flag_counter(), reporters)
                 out = _plane_maps(y.ptr, out_shape, groups, plane_columns, out_rows)
             else:
                 kernel, add, report = self.kernel, self.sum, (*guard, None, None, 0)
@@ -388,8 +389,3 @@ def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, mode: Mode, sm_count: 
 
 
 CANDIDATES = tuple(Wgmma(pass_name, mode, tile) for pass_name in PIXELS for mode in TILES for tile in TILES[mode])
-
-
-def candidates() -> tuple[Wgmma, ...]:
-    """Returns all tiles in all modes, of both passes."""
-    return CANDIDATES

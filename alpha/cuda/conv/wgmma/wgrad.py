@@ -6,11 +6,12 @@ from functools import lru_cache
 from math import gcd
 from typing import NamedTuple
 
-from alpha.cuda.conv.planner import Guard, Launch
+from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.schedule import is_product, oversized
 from alpha.cuda.conv.wgmma import pixels_as_images, refusal
 from alpha.cuda.conv.wgmma.schedule_wgrad import CACHE_BYTES, Schedule, clusters, cut, memory_us, schedule
 from alpha.cuda.conv.wgmma.taps import STRIP_TIME, Tiling, consumers, longest_chain
+from alpha.cuda.lazy.guard import Guard
 from alpha.cuda.lazy.operand import KEEP, READS, operand
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
@@ -163,7 +164,7 @@ class WgmmaWgrad:
                           "ptr scale_g, i32 dw_row, i32 split", threads=SUM_THREADS,
                           defines=defines)
 
-    def fits(self, desc: ConvDesc) -> str:
+    def rejection(self, desc: ConvDesc) -> str | None:
         if self.tile.taps > 1 and self.tile.taps > desc.h.f * desc.w.f:
             return f"{self.tile.taps} taps at a time, the filter has {desc.h.f * desc.w.f}"
         if refused := refusal(desc):
@@ -262,8 +263,3 @@ def _split(threads: int, most_slots: int) -> int:
 
 
 CANDIDATES = tuple(WgmmaWgrad(reads, tile) for reads, form in READS.items() for tile in TILES[form.planes])
-
-
-def candidates() -> tuple[WgmmaWgrad, ...]:
-    """Returns a candidate for every tile and every mode."""
-    return CANDIDATES

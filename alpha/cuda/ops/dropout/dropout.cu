@@ -42,8 +42,3 @@ __device__ __forceinline__ void dropout(const T *x, T *y, i64 n, float p, float 
   } \
   ALPHA_KERNEL(keyed_dropout_##dtype)
 FLOAT_KERNELS(DROPOUT)
-
-extern "C" __global__ void begin_random(u64 *from, u64 seed, u64 counter) {
-  if (threadIdx.x == 0) from[0] = seed, from[1] = counter;
-}
-ALPHA_KERNEL(begin_random)

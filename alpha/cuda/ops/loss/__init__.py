@@ -14,11 +14,12 @@ from functools import partial
 
 import numpy as np
 
-from alpha.cuda.lazy.deferred import GUARDED, PLANE_WRITERS, Memory, can_wait, later, reserve
-from alpha.cuda.lazy.operand import SMALL, lost_ranges, planes_are_read
-from alpha.cuda.ops.reduce import SMALL_ROW, THREADS, ceil_div, per_piece, row_width
+from alpha.cuda.lazy.deferred import GUARDED, PLANE_WRITERS, Memory, can_wait, defer, reserve
+from alpha.cuda.lazy.operand import SMALL, flag_counter, planes_are_read
+from alpha.cuda.ops.reduce import SMALL_ROW, row_width
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, download, empty, upload
+from alpha.cuda.runtime.walk import THREADS, ceil_div, per_piece
 from alpha.ops import loss as ops
 
 BLOCKS = 396  # of the forward pass, which take one row after the other: as many as an H100 holds at once
@@ -72,7 +73,7 @@ def cross_entropy_grad_cuda(g: Array, logits: Array, target: Array, lse: Array, 
     if reduction != "none" and _may_wait(*inputs):
         memory = reserve(logits.shape)
         _BOUND(1, g, scale, memory.scale)
-        return later(memory, inputs, partial(_write_gradient, *inputs, *smoothing), hurries=True)
+        return defer(memory, inputs, partial(_write_gradient, *inputs, *smoothing), hurries=True)
     dx = empty(logits.shape, logits.dtype)
     _gradient(*inputs, *smoothing, reduction == "none", dx)
     return dx
@@ -100,7 +101,7 @@ def _write_gradient(g: Array, logits: Array, target: Array, lse: Array, label_sm
         return
     _, grid, width = _rows(logits, 1)
     labeled, rows = (logits, target, target.dtype == "int64", lse, memory.elements), (*logits.shape, width)
-    _PLANES(min(grid, PLANE_WRITERS), g, *labeled, memory.scale, lost_ranges(), *rows, label_smoothing, scale)
+    _PLANES(min(grid, PLANE_WRITERS), g, *labeled, memory.scale, flag_counter(), *rows, label_smoothing, scale)
     _STORED(min(grid, GUARDED), g, *labeled, memory.flag, *rows, label_smoothing, scale)
 
 

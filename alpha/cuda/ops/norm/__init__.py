@@ -14,12 +14,23 @@ from functools import partial as partial_of
 from math import inf, prod
 from typing import Any
 
-from alpha.cuda.lazy.deferred import GUARDED, PLANE_WRITERS, Memory, Rows, can_wait, hurry, later, reserve, stored
-from alpha.cuda.lazy.operand import lost_ranges, planes_are_read
+from alpha.cuda.lazy.deferred import (
+    GUARDED,
+    PLANE_WRITERS,
+    Deferred,
+    Memory,
+    Rows,
+    can_wait,
+    defer,
+    flush_gradients,
+    reserve,
+    split_view,
+)
+from alpha.cuda.lazy.operand import flag_counter, planes_are_read
 from alpha.cuda.lazy.tile_statistics import take
-from alpha.cuda.ops.reduce import BLOCKS, THREADS, WALK, Walk, ceil_div, per_piece, walk
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
-from alpha.cuda.runtime.memory import ITEMSIZE, Array, Deferred, empty
+from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
+from alpha.cuda.runtime.walk import BLOCKS, THREADS, WALK, Walk, ceil_div, per_piece, walk
 from alpha.ops import norm as ops
 
 Arrays = tuple[Array, ...]
@@ -126,7 +137,7 @@ def _batch_norm(x: Array, gamma: Array | None, beta: Array | None, running_mean:
     inputs, floor = (x, gamma, beta, mean, istd, residual), 0.0 if activation == "relu" else -inf
     if memory:
         join = None if residual else partial_of(_join_y, *inputs[:-1], floor, memory.elements)
-        return later(memory, inputs, partial_of(_write_y, *inputs, floor), join=join), mean, istd
+        return defer(memory, inputs, partial_of(_write_y, *inputs, floor), join=join), mean, istd
     y = empty(x.shape, x.dtype)
     _apply(*inputs, floor, y)
     return y, mean, istd
@@ -147,10 +158,10 @@ def _write_y(x: Array, gamma: Array | None, beta: Array | None, mean: Array, ist
         _apply(*inputs)
         return
     _, _, w = _matrix(x.shape, x.dtype, PLANE_WRITERS)
-    rest = gamma, beta, mean, istd, y, header, floor, lost_ranges(), w.block
+    rest = gamma, beta, mean, istd, y, header, floor, flag_counter(), w.block
     if residual is None:
         _APPLY_PLANES(w.grid, x, *rest[:-1], x.shape[-1], 0, w.grid, w.block)
-    elif (held := stored(residual))[1]:
+    elif (held := split_view(residual))[1]:
         _APPLY_ADD_STORED_PLANES(w.grid, x, *held, *rest)
     else:
         _APPLY_ADD_PLANES(w.grid, x, residual, *rest)
@@ -163,7 +174,7 @@ def _join_y(x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd
     if rows is None:
         _apply(x, gamma, beta, mean, istd, None, floor, y, whole.flag, GUARDED)
         return
-    _APPLY_PLANES(rows.walk.grid, x, gamma, beta, mean, istd, whole.elements, whole.scale, floor, lost_ranges(),
+    _APPLY_PLANES(rows.walk.grid, x, gamma, beta, mean, istd, whole.elements, whole.scale, floor, flag_counter(),
                   rows.columns, rows.first, rows.blocks, rows.walk.block)
 
 
@@ -174,7 +185,7 @@ def _apply(x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd:
     rest = gamma, beta, are_wide(gamma, beta), mean, istd, y, floor, flag, w.block
     if residual is None:
         _APPLY[kind](w.grid, x, *rest)
-    elif (held := stored(residual))[1]:
+    elif (held := split_view(residual))[1]:
         _APPLY_ADD_STORED(w.grid, x, *held, gamma, beta, *rest[3:])
     else:
         _APPLY_ADD[kind](w.grid, x, residual, *rest)
@@ -183,7 +194,7 @@ def _apply(x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd:
 @ops.batch_norm_grad.impl("cuda")
 def batch_norm_grad_cuda(g: Array, x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd: Array, *,
                          activation: str | None) -> Arrays:
-    hurry()
+    flush_gradients()
     rows, kind, w = _matrix(x.shape, x.dtype)
     relu, channels = activation == "relu", mean.shape
     memory = reserve(x.shape) if _may_wait(x, g, gamma, beta, mean, istd) else None
@@ -197,7 +208,7 @@ def batch_norm_grad_cuda(g: Array, x: Array, gamma: Array | None, beta: Array | 
                                                         rows, w.chunks, memory and memory.scale)
     inputs = g, x, gamma, beta, mean, istd, coefficients
     if memory:
-        return later(memory, inputs, partial_of(_write_dx, relu, *inputs), hurries=True), dgamma, dbeta
+        return defer(memory, inputs, partial_of(_write_dx, relu, *inputs), hurries=True), dgamma, dbeta
     dx = empty(x.shape, x.dtype)
     _gradient(relu, *inputs, dx)
     return dx, dgamma, dbeta
@@ -212,7 +223,7 @@ def _write_dx(relu: bool, g: Array, x: Array, gamma: Array | None, beta: Array |
         _gradient(relu, *inputs, dx)
         return
     _, _, w = _matrix(x.shape, x.dtype, PLANE_WRITERS)
-    _GRADIENT_PLANES[relu](w.grid, *inputs, dx, header, lost_ranges(), w.block)
+    _GRADIENT_PLANES[relu](w.grid, *inputs, dx, header, flag_counter(), w.block)
     _gradient(relu, *inputs, dx, flag, GUARDED)
 
 

@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 
 from alpha.cuda.ops.norm import AFFINE, are_wide, lanes_of
-from alpha.cuda.ops.reduce import THREADS, WALK, Walk, ceil_div, per_piece, walk
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, upload
+from alpha.cuda.runtime.walk import THREADS, WALK, Walk, ceil_div, per_piece, walk
 from alpha.ops import norm as ops
 
 Shape = tuple[int, ...]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from alpha.cuda.lazy.deferred import Deferred
 from alpha.cuda.ops.pointwise import THREADS, blocks, elementwise
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
-from alpha.cuda.runtime.memory import ITEMSIZE, Array, Deferred, empty
+from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.ops import activation as ops
 
 SOURCE = "activation.cu"

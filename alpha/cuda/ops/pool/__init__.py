@@ -13,11 +13,12 @@ from functools import partial as partial_of
 from typing import Any, NamedTuple
 
 from alpha.cuda.lazy.bounded import reserve_for
-from alpha.cuda.lazy.deferred import GUARDED, PLANE_WRITERS, Memory, beside, later, stored
-from alpha.cuda.lazy.operand import lost_ranges
-from alpha.cuda.ops.reduce import LONGEST, ceil_div, mean_cuda
+from alpha.cuda.lazy.deferred import GUARDED, PLANE_WRITERS, Memory, companion_output, defer, split_view
+from alpha.cuda.lazy.operand import flag_counter
+from alpha.cuda.ops.reduce import mean_cuda
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
+from alpha.cuda.runtime.walk import LONGEST, ceil_div
 from alpha.ops.conv_desc import Pair, Shape
 from alpha.ops.pool import (
     adaptive_avg_pool2d,
@@ -194,8 +195,8 @@ def _max_pool(x: Array, y_shape: Shape, plan_of: PlanOf) -> tuple[Array, Array]:
     """Returns the largest elements of windows, and which they are: these are written together, at once or later."""
     memory, index = reserve_for(y_shape, [x]), empty(y_shape, "int32")
     if memory:
-        y = later(memory, (x,), partial_of(_write, _MAX, plan_of, x, (index,)))
-        return y, beside(y, index)
+        y = defer(memory, (x,), partial_of(_write, _MAX, plan_of, x, (index,)))
+        return y, companion_output(y, index)
     y = empty(y_shape, x.dtype)
     _launch(_MAX.elements, x.dtype, plan_of(0), index, x, y)
     return y, index
@@ -205,7 +206,7 @@ def _avg_pool(x: Array, y_shape: Shape, plan_of: PlanOf) -> Array:
     """Returns the mean elements of windows, which may wait to be written."""
     memory = reserve_for(y_shape, [x])
     if memory:
-        return later(memory, (x,), partial_of(_write, _AVG, plan_of, x, ()))
+        return defer(memory, (x,), partial_of(_write, _AVG, plan_of, x, ()))
     y = empty(y_shape, x.dtype)
     _launch(_AVG.elements, x.dtype, plan_of(0), x, y)
     return y
@@ -214,10 +215,10 @@ def _avg_pool(x: Array, y_shape: Shape, plan_of: PlanOf) -> Array:
 def _write(kernels: _Forward, plan_of: PlanOf, x: Array, more: tuple[Array, ...], memory: Memory, planes: bool) -> None:
     """Writes y as planes, or its elements; as elements too where planes turn out not to hold it."""
     y, header, flag = memory
-    held = stored(x, write=planes)
+    held = split_view(x, write=planes)
     if planes:
         plan = plan_of(PLANE_WRITERS)
-        kernels.planes(plan.blocks, plan.geometry, plan.threads, *more, *held, y, header, lost_ranges())
+        kernels.planes(plan.blocks, plan.geometry, plan.threads, *more, *held, y, header, flag_counter())
     elif held[1] is None:
         _launch(kernels.elements, x.dtype, plan_of(0), *more, x, y)
         return

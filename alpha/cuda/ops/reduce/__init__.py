@@ -6,24 +6,21 @@ elements meet when depends on the shape alone, so results repeat bit for bit, on
 
 from __future__ import annotations
 
-import struct
 from functools import lru_cache
 from math import prod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from alpha.cuda.lazy.deferred import Deferred
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
-from alpha.cuda.runtime.memory import ITEMSIZE, Array, Deferred, empty
+from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
+from alpha.cuda.runtime.walk import BLOCKS, LONGEST, THREADS, WALK, ceil_div, walk
 from alpha.ops import reduce as ops
 from alpha.ops.shape import permute
 
 Axes = ops.Axes
 Shape = ops.Shape
 
-THREADS = 256      # of a block
-BLOCKS = 1056      # keep a large GPU busy: 8 per multiprocessor of an H100. Fixed, so that no sum depends on the GPU
-LONGEST = 64       # pieces that a thread adds in one chain; more of them become more chunks
 SMALL_ROW = 8      # pieces per thread up to which a warp takes a row
-WALK = "block[40] walk"
 
 _NUMBERS = (*FLOAT_DTYPES, "uint8", "int32", "int64")
 _cached = lru_cache(maxsize=4096)
@@ -56,41 +53,6 @@ _VAR = _fold("var", dict.fromkeys(FLOAT_DTYPES, 12))
 _SUM_OF_PLANES = Kernel("reduce.cu", "sum_columns_of_planes", f"ptr x, ptr header, ptr partial, ptr y, i64 inner, "
                         f"f32 divisor, {WALK}", threads=THREADS)
 _NAN_FLAG = per_dtype("reduce.cu", "nan_flag", "ptr x, ptr flag", threads=1)
-
-
-def per_piece(source: str, entry: str, args: str, **options: Any) -> dict[tuple[str, bool], Kernel]:
-    """Returns kernels by (dtype, whether they read pieces of 16 bytes, or single elements)."""
-    kernels = {}
-    for wide, name in ((True, entry), (False, f"{entry}_single")):
-        found = per_dtype(source, name, args, threads=THREADS, **options)
-        kernels.update({(dtype, wide): kernel for dtype, kernel in found.items()})
-    return kernels
-
-
-class Walk(NamedTuple):
-    """How blocks walk down the columns of a matrix; see reduce.cuh."""
-
-    grid: int
-    chunks: int
-    chunk: int    # rows of a block
-    block: bytes  # the kernel's argument
-
-
-def ceil_div(a: int, b: int) -> int:
-    return -(-a // b)
-
-
-@_cached
-def walk(rows: int, columns: int, blocks: int = BLOCKS) -> Walk:
-    """Divides a matrix of `columns` pieces per row among blocks, in tiles of columns and chunks of rows."""
-    tiles = ceil_div(columns, THREADS // max(1, min(4, rows)))
-    width = ceil_div(columns, max(1, tiles)) or 1
-    step = max(1, min(THREADS // width, rows))
-    steps = ceil_div(ceil_div(rows, step), ceil_div(blocks, max(1, tiles)))
-    chunk = step * min(LONGEST, max(4, steps))
-    chunks = ceil_div(rows, chunk)
-    block = struct.pack("@qqiiiiq", rows, columns, width, step, tiles, chunks, chunk)
-    return Walk(tiles * chunks, chunks, chunk, block)
 
 
 class _Plan(NamedTuple):

@@ -11,12 +11,12 @@ from functools import partial as partial_of
 from math import prod
 
 from alpha.cuda.lazy.bounded import reserve_for
-from alpha.cuda.lazy.deferred import GUARDED, Memory, Rows, later, stored
-from alpha.cuda.lazy.operand import lost_ranges
-from alpha.cuda.ops.reduce import BLOCKS, THREADS, WALK, walk
+from alpha.cuda.lazy.deferred import GUARDED, Memory, Rows, defer, split_view
+from alpha.cuda.lazy.operand import flag_counter
 from alpha.cuda.ops.shape import Box, part
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
+from alpha.cuda.runtime.walk import BLOCKS, THREADS, WALK, walk
 from alpha.ops.shape import concat
 
 LANES = 4  # elements that a thread takes at once
@@ -65,7 +65,7 @@ def concat_cuda(xs: list[Array], *, axis: int) -> Array:
     shape, _ = _joint(shapes, axis)
     memory = reserve_for(shape, xs)
     if memory:
-        return later(memory, xs, partial_of(_write, tuple(xs), axis))
+        return defer(memory, xs, partial_of(_write, tuple(xs), axis))
     y = empty(shape, xs[0].dtype)
     for x, box in zip(xs, _boxes(shapes, axis, ITEMSIZE[y.dtype])):
         box.copy(x, y)
@@ -80,12 +80,13 @@ def _write(xs: tuple[Array, ...], axis: int, memory: Memory, planes: bool) -> No
             _write_planes(x, rows, memory)
     for x, rows in zip(xs, _rows(shapes, axis, GUARDED if planes else BLOCKS)):
         joined = x.derived.elements_for(memory) if planes else None
-        _ELEMENTS(rows.walk.grid, *((joined, None) if joined else stored(x)), memory.elements, rows.columns, rows.first,
+        held = (joined, None) if joined else split_view(x)
+        _ELEMENTS(rows.walk.grid, *held, memory.elements, rows.columns, rows.first,
                   memory.flag if planes else None, rows.walk.block)
 
 
 def _write_planes(x: Array, rows: Rows, whole: Memory) -> None:
     """Writes the planes of a part: by the pass that it waits for, or from what is written."""
     if not x.derived.join(whole, rows):
-        _PLANES(rows.walk.grid, *stored(x, write=True), whole.elements, whole.scale, rows.columns, rows.first,
-                rows.blocks, lost_ranges(), rows.walk.block)
+        _PLANES(rows.walk.grid, *split_view(x, write=True), whole.elements, whole.scale, rows.columns, rows.first,
+                rows.blocks, flag_counter(), rows.walk.block)

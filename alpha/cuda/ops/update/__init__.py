@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
 from math import sqrt
-from typing import NamedTuple
 
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
 from alpha.cuda.runtime.memory import Array, empty
+from alpha.cuda.runtime.tables import CHUNK, ROWS, TABLE, tables
 from alpha.ops import update as ops
 
 Arrays = Sequence[Array]
-
-CHUNK = 8192  # elements per block
-WORDS = 480   # of 8 bytes in the table of a launch; see multi_tensor.cuh
-_ROWS = f"block[{8 * WORDS}] table, i32 count"
-TABLE = f"{_ROWS}, i32 chunk"
 
 
 def _step(entry: str, coefficients: str) -> dict[str, Kernel]:
@@ -39,40 +32,7 @@ _EMA = _step("ema", "decay, take")
 _SQUARES = per_dtype("update.cu", "squares", f"{TABLE}, ptr partial")
 _DECIDE = Kernel("update.cu", "decide", "ptr squares, i32 count, ptr scale, ptr counts, ptr factor, "
                  "i32 growth_interval, f32 largest, f32 max_norm")
-_TOTALS = Kernel("update.cu", "totals", f"{_ROWS}, ptr partial, i32 blocks, ptr y")
-
-
-class _Part(NamedTuple):
-    """Tensors begin .. end - 1 of the lists, which one launch serves."""
-
-    begin: int
-    end: int
-    blocks: int
-    pack: Callable[..., bytes]
-    rest: tuple[int, ...]  # what follows the addresses in the table: sizes, first blocks
-
-
-@lru_cache(maxsize=256)
-def _parts(sizes: tuple[int, ...], lists: int, chunk: int = CHUNK) -> list[_Part]:
-    """Divides `lists` lists of tensors of these sizes into launches, whose blocks take `chunk` elements each."""
-    parts = []
-    limit = WORDS // (lists + 2)
-    for begin in range(0, len(sizes), limit):
-        mine = sizes[begin:begin + limit]
-        first, blocks = [], 0
-        for size in mine:
-            first.append(blocks)
-            blocks += -(-size // chunk)
-        parts.append(_Part(begin, begin + len(mine), blocks, struct.Struct(f"{(lists + 2) * len(mine)}Q").pack,
-                           (*mine, *first)))
-    return parts
-
-
-def tables(lists: Sequence[Arrays], chunk: int = CHUNK) -> list[tuple[_Part, bytes]]:
-    """Returns each launch over lists of arrays, the first of which gives the sizes, with its table."""
-    parts = _parts(tuple([a.size for a in lists[0]]), len(lists), chunk)
-    return [(part, part.pack(*[a.ptr for arrays in lists for a in arrays[part.begin:part.end]], *part.rest))
-            for part in parts]
+_TOTALS = Kernel("update.cu", "totals", f"{ROWS}, ptr partial, i32 blocks, ptr y")
 
 
 def _update(kernels: dict[str, Kernel], lists: Sequence[Arrays], factor: Array | None, *coefficients: float) -> None:

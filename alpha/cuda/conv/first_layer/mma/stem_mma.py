@@ -16,9 +16,10 @@ from alpha.cuda.conv.costs import rates
 from alpha.cuda.conv.ffma.gemm import LAUNCH_US
 from alpha.cuda.conv.ffma.sk_dilated import SUM_SLICES
 from alpha.cuda.conv.first_layer.stem import channels_refusal, float32_filters
-from alpha.cuda.conv.planner import UNGUARDED, Launch, register
+from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.conv.tile import RESERVED
+from alpha.cuda.lazy.guard import UNGUARDED
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty, upload
@@ -100,8 +101,8 @@ def tiles_of(desc: ConvDesc, sm_count: int) -> Tiles:
     return best
 
 
-def refusal(desc: ConvDesc) -> str:
-    """Returns why these kernels cannot compute desc, or ""."""
+def refusal(desc: ConvDesc) -> str | None:
+    """Returns why these kernels cannot compute desc, or None."""
     if refused := channels_refusal(desc):
         return refused
     if prod(patch_of(desc, 1, 1)) > PATCH:
@@ -148,7 +149,7 @@ class StemMmaFprop:
         shared = self._shared(self._most(desc)) + STATIC + RESERVED
         return max(1, min(BLOCKS, (context.max_shared + RESERVED) // shared))
 
-    def fits(self, desc: ConvDesc) -> str:
+    def rejection(self, desc: ConvDesc) -> str | None:
         most = self._most(desc)
         if not refusal(desc) and not (most and self._shared(most) + STATIC <= context.max_shared):
             return f"filters of {desc.h.f}x{desc.w.f}x{desc.ic} do not fit into shared memory"
@@ -185,7 +186,7 @@ class StemMmaWgrad:
             threads=THREADS, shared=max(2 * PATCH * ITEMSIZE[mode.dtype], 4 * 4 * COLUMNS * CHUNK),
             defines={**mode.defines, "ALIGNED": int(vector == 4)})
 
-    def fits(self, desc: ConvDesc) -> str:
+    def rejection(self, desc: ConvDesc) -> str | None:
         if desc.oc % self.vector:
             return f"{desc.oc} output channels are no multiple of {self.vector}"
         return refusal(desc)
@@ -226,11 +227,6 @@ def estimate_us(pass_name: str, desc: ConvDesc, mode: Mode, sm_count: int, vecto
     return LAUNCH_US + START_US[pass_name] + max(memory_us, rows * clocks / (sm_count * rates().clock_ghz * 1e3))
 
 
-def candidates() -> tuple[StemMmaFprop | StemMmaWgrad, ...]:
-    """Returns all modes of all passes."""
-    return CANDIDATES
-
 
 CANDIDATES = (*(StemMmaFprop(mode) for mode in MODES),
               *(StemMmaWgrad(mode, vector) for mode in MODES for vector in (4, 1)))
-register(*CANDIDATES)

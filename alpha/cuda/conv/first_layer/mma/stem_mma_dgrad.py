@@ -13,7 +13,7 @@ from alpha.cuda.conv.costs import rates
 from alpha.cuda.conv.ffma.gemm import LAUNCH_US
 from alpha.cuda.conv.first_layer.mma.stem_mma import MODES, Mode
 from alpha.cuda.conv.first_layer.stem import channels_refusal, float32_filters
-from alpha.cuda.conv.planner import Launch, register
+from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
@@ -82,7 +82,7 @@ class StemMmaDgrad:
     def _bands(self, desc: ConvDesc, sm_count: int) -> Bands:
         return bands_of(desc, sm_count * self._blocks(desc) * WARPS)
 
-    def fits(self, desc: ConvDesc) -> str:
+    def rejection(self, desc: ConvDesc) -> str | None:
         if refused := channels_refusal(desc):
             return refused
         if any(axis.s > 1 or axis.d > 1 for axis in (desc.h, desc.w)):
@@ -122,4 +122,3 @@ def is_rgb(desc: ConvDesc) -> bool:
 
 
 CANDIDATES = tuple(StemMmaDgrad(mode) for mode in MODES)
-register(*CANDIDATES)

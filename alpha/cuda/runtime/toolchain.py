@@ -1,0 +1,194 @@
+"""From .cu files to modules: what compiles them, which are needed, and those that are being compiled.
+
+A module is compiled when a launch needs it; a few at a time, as many as there are cores. What has been compiled is in
+the cache of alpha.build.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import threading
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from tqdm import tqdm
+
+from alpha.build import build, find
+from alpha.cuda.runtime.context import context
+from alpha.errors import CompileError, message
+
+HOME = Path(__file__).resolve().parent.parent
+SOURCES = {path.name: path for path in HOME.rglob("*.cu")}  # the names are unique
+INCLUDE_DIRS = (HOME / "include", HOME)
+FLAGS = ("-std=c++17", "-O3", "-cubin", "-lineinfo")
+
+PROGRESS_AFTER = 1.0  # seconds of compiling until a terminal shows a progress bar
+
+Defines = Mapping[str, "str | int"]
+
+
+class Unit(NamedTuple):
+    """What becomes one module: a source, and the macros defined for it."""
+
+    source: Path
+    defines: tuple[tuple[str, str | int], ...]
+
+
+class Toolchain(Protocol):
+    """What turns sources into modules that the driver loads."""
+
+    name: str
+
+    def compile(self, source: Path, defines: Defines, arch: str) -> Path:
+        """Returns the path of the module, from the cache where it can.  Raises CompileError."""
+
+    def find(self, source: Path, defines: Defines, arch: str) -> Path | None:
+        """Returns the path of the module if the cache has it.  Raises CompileError where there is no compiler."""
+
+
+class NvccToolchain:
+    """nvcc from $CUDA_HOME, the PATH or /usr/local/cuda."""
+
+    name = "nvcc"
+
+    def compile(self, source: Path, defines: Defines, arch: str) -> Path:
+        return build(**self._job(source, defines, arch))
+
+    def find(self, source: Path, defines: Defines, arch: str) -> Path | None:
+        return find(**self._job(source, defines, arch))
+
+    def _job(self, source: Path, defines: Defines, arch: str) -> dict[str, Any]:
+        """Returns the arguments of build."""
+        macros = [f"-D{name}={value}" for name, value in defines.items()]
+        target = arch.removeprefix("sm_")
+        flags = [*FLAGS, f"-gencode=arch=compute_{target},code=sm_{target}", *includes(), *macros]
+        return dict(name=f"{source.stem}-{arch}", sources=[source], compiler=(nvcc(),), flags=flags, link=None,
+                    suffix=".cubin", include_dirs=INCLUDE_DIRS)
+
+
+def includes() -> list[str]:
+    """Returns the flags by which device code finds headers: those of include/ by name, of other rooms by their path."""
+    return [f"-I{folder}" for folder in INCLUDE_DIRS]
+
+
+def nvcc() -> str:
+    """Returns the path of nvcc.  Raises CompileError where there is none."""
+    homes = [os.environ[name] for name in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(name)]
+    for candidate in [*(f"{home}/bin/nvcc" for home in homes), "nvcc", "/usr/local/cuda/bin/nvcc"]:
+        found = shutil.which(candidate)
+        if found:
+            return found
+    raise CompileError(message("cuda", "nvcc is not found, which compiles the CUDA kernels",
+                               "install the CUDA toolkit, and set CUDA_HOME to its directory",
+                               CUDA_HOME=homes or "not set", PATH=os.environ.get("PATH", "")))
+
+
+current: Toolchain = NvccToolchain()
+
+_declared: dict[Unit, None] = {}
+_modules: dict[Unit, Any] = {}
+_failed: dict[Unit, CompileError] = {}
+_jobs: dict[Unit, Future[Path]] = {}
+_found: dict[Unit, Path] = {}  # in the cache, and not loaded yet
+_workers: list[ThreadPoolExecutor] = []
+_lock = threading.Lock()
+
+
+def unit_of(source: str | Path, defines: Defines | None) -> Unit:
+    """Declares and returns the unit of a source: the name of a file in some folder of alpha/cuda, or a path."""
+    unit = Unit(SOURCES.get(str(source), Path(source)), tuple(sorted((defines or {}).items())))
+    _declared.setdefault(unit)
+    return unit
+
+
+def units() -> list[Unit]:
+    """Returns every unit that has been declared, in the order of declaration."""
+    return list(_declared)
+
+
+def is_at_hand(unit: Unit) -> bool:
+    """Tells whether `module` answers at once, or should make its caller wait: a source of a user's own does.
+
+    Raises CompileError where there is no compiler.
+    """
+    if unit in _modules or unit in _failed or not unit.source.is_relative_to(HOME):
+        return True
+    job = _jobs.get(unit)
+    if job:
+        return job.done()
+    path = current.find(unit.source, dict(unit.defines), context.arch)
+    if path:
+        _found[unit] = path
+    return path is not None
+
+
+def start(unit: Unit) -> None:
+    """Has a unit compiled in the background."""
+    if not _workers:
+        _workers.append(ThreadPoolExecutor(os.cpu_count()))
+    if unit not in _jobs:
+        _jobs[unit] = _workers[0].submit(current.compile, unit.source, dict(unit.defines), context.arch)
+
+
+def is_idle() -> bool:
+    """Tells whether nothing is being compiled in the background."""
+    return all(job.done() for job in list(_jobs.values()))
+
+
+def module(unit: Unit) -> Any:
+    """Returns the loaded module of a unit, compiled if need be.  Raises CompileError if it does not compile or load."""
+    with _lock:
+        if unit not in _modules:
+            if unit in _failed:
+                raise _failed[unit]
+            try:
+                path = _compiled(unit)
+            except CompileError as error:
+                _failed[unit] = error
+                raise
+            try:
+                _modules[unit] = context.driver.module_from_buffer(path.read_bytes())
+            except context.driver.Error as error:
+                raise CompileError(message("cuda", f"the driver does not load {path}: {error}",
+                                           "update the NVIDIA driver, or use a CUDA toolkit that is not newer than it",
+                                           arch=context.arch, source=unit.source.name)) from error
+        return _modules[unit]
+
+
+def _compiled(unit: Unit) -> Path:
+    """Returns the path of a unit's module; if it is being compiled, when all that are have been."""
+    if unit not in _jobs:
+        return _found.pop(unit, None) or current.compile(unit.source, dict(unit.defines), context.arch)
+    waiting = [job for job in list(_jobs.values()) if not job.done()]
+    if waiting:
+        _show(waiting)
+    return _jobs.pop(unit).result()
+
+
+def _show(jobs: Iterable[Future[Path]]) -> None:
+    """Waits for jobs, with a progress bar on a terminal."""
+    jobs = list(jobs)
+    for _ in tqdm(as_completed(jobs), "compiling CUDA kernels, once", len(jobs), unit="file", leave=False,
+                  delay=PROGRESS_AFTER, disable=None):  # None: only on a terminal
+        pass
+
+
+def compile_all(arch: str, chosen: Iterable[Unit] | None = None) -> dict[Unit, CompileError]:
+    """Compiles units that the cache lacks, in parallel, and returns the errors of those that fail.
+
+    Each process goes through the units in an order of its own, so that those which start together share the work
+    instead of waiting for one another.
+
+    Args:
+        chosen: all that are declared, if it is None.
+    """
+    waiting = units() if chosen is None else list(chosen)
+    random.Random(os.getpid()).shuffle(waiting)
+    with ThreadPoolExecutor(os.cpu_count()) as workers:
+        jobs = {unit: workers.submit(current.compile, unit.source, dict(unit.defines), arch) for unit in waiting}
+        _show(jobs.values())
+    return {unit: error for unit, job in jobs.items() if (error := job.exception())}  # type: ignore[misc]

@@ -1,0 +1,49 @@
+"""How the blocks of a launch walk down the columns of a matrix, in pieces of 16 bytes or elements (reduce.cuh)."""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from alpha.cuda.runtime.kernel import Kernel, per_dtype
+
+THREADS = 256      # of a block
+BLOCKS = 1056      # keep a large GPU busy: 8 per multiprocessor of an H100. Fixed, so that no sum depends on the GPU
+LONGEST = 64       # pieces that a thread adds in one chain; more of them become more chunks
+WALK = "block[40] walk"
+
+
+def per_piece(source: str, entry: str, args: str, **options: Any) -> dict[tuple[str, bool], Kernel]:
+    """Returns kernels by (dtype, whether they read pieces of 16 bytes, or single elements)."""
+    kernels = {}
+    for wide, name in ((True, entry), (False, f"{entry}_single")):
+        found = per_dtype(source, name, args, threads=THREADS, **options)
+        kernels.update({(dtype, wide): kernel for dtype, kernel in found.items()})
+    return kernels
+
+
+class Walk(NamedTuple):
+    """How blocks walk down the columns of a matrix; see reduce.cuh."""
+
+    grid: int
+    chunks: int
+    chunk: int    # rows of a block
+    block: bytes  # the kernel's argument
+
+
+def ceil_div(a: int, b: int) -> int:
+    return -(-a // b)
+
+
+@lru_cache(maxsize=4096)
+def walk(rows: int, columns: int, blocks: int = BLOCKS) -> Walk:
+    """Divides a matrix of `columns` pieces per row among blocks, in tiles of columns and chunks of rows."""
+    tiles = ceil_div(columns, THREADS // max(1, min(4, rows)))
+    width = ceil_div(columns, max(1, tiles)) or 1
+    step = max(1, min(THREADS // width, rows))
+    steps = ceil_div(ceil_div(rows, step), ceil_div(blocks, max(1, tiles)))
+    chunk = step * min(LONGEST, max(4, steps))
+    chunks = ceil_div(rows, chunk)
+    block = struct.pack("@qqiiiiq", rows, columns, width, step, tiles, chunks, chunk)
+    return Walk(tiles * chunks, chunks, chunk, block)

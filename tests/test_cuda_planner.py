@@ -1,0 +1,53 @@
+"""Plans without a GPU: what is said where no kernel computes a convolution."""
+
+from __future__ import annotations
+
+import pytest
+
+from alpha.cuda.conv import planner
+from alpha.cuda.runtime.context import context
+from alpha.errors import AlphaError
+from alpha.ops.conv_desc import ConvDesc
+from tests.conv_cases import square
+
+
+@pytest.fixture(autouse=True)
+def hopper(monkeypatch):
+    for name, value in dict(arch="sm_90a", sm_count=132, max_shared=232_448).items():
+        monkeypatch.setattr(context, name, value)
+
+
+HUGE = ConvDesc.fprop((1, 65536, 65536, 8), (8, 3, 3, 8), stride=(1, 1), padding=(1, 1), dilation=(1, 1), groups=1)
+
+
+@pytest.mark.parametrize("precision", planner.PRECISIONS)
+@pytest.mark.parametrize("pass_name", planner.PASSES)
+def test_a_map_too_large_for_every_kernel_is_refused_in_a_few_lines(pass_name, precision):
+    with pytest.raises(AlphaError) as caught:
+        planner.plan(pass_name, HUGE, precision)
+    text = str(caught.value)
+    assert text.startswith(f"conv2d {pass_name}: none of its ") and "CUDA kernels fits ConvDesc(n=1, " in text
+    assert "\n  an image of x: 34359738368 >= 2^31" in text
+    assert text.endswith('\nhelp: compute it on the CPU: .to("cpu")')
+    assert len(text.splitlines()) < 15 and len(text) < 2500
+
+
+def test_rare_reasons_are_counted(monkeypatch):
+    monkeypatch.setattr(planner, "MOST_REASONS", 1)
+    with pytest.raises(AlphaError, match=r"\n  and \d+ more reasons\nhelp"):
+        planner.plan("wgrad", HUGE, "fp32")
+
+
+def test_large_batches_of_maps_that_fit_are_computed_on_tensor_cores():
+    """What counts is an image, not all of them."""
+    desc = square("", 1024, 224, 64, 64, 3, 1, 1).desc
+    options = planner.rank("fprop", desc, context.sm_count, "bf16", every=False)
+    assert options[0].candidate.name.startswith("conv_wgmma") and not options[0].reason
+
+
+def test_every_candidate_says_nothing_or_why(monkeypatch):
+    """None, or a reason: an empty text would be neither."""
+    for desc in (HUGE, square("", 2, 8, 64, 64, 3, 1, 1).desc, square("", 2, 9, 3, 5, 3, 2, 1).desc):
+        for pass_name in planner.PASSES:
+            found = [c.rejection(desc) for c in planner.candidates(pass_name)]
+            assert all(reason is None or reason for reason in found)

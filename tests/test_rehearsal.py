@@ -1,0 +1,60 @@
+"""Kernels of one network, found out and built without a GPU; the compiler only pretends."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from alpha import __main__ as doctor
+from alpha.config import config
+from alpha.cuda.runtime import toolchain
+from alpha.cuda.runtime.doctor import launched
+from alpha.errors import ConfigError, DeviceError
+from tests.fake_nvcc import install
+from train.ahead import steps
+from train.config import Config
+
+
+def units(model: str, precision: str, arch: str, batch_size: int = 64) -> set[toolchain.Unit]:
+    return set(launched(partial(steps, Config(model=model, precision=precision, batch_size=batch_size, device="cuda")),
+                        arch))
+
+
+def test_a_network_needs_few_modules() -> None:
+    found = units("lenet5", "fp32", "sm_90a")
+    assert found < set(toolchain.units()) and 10 < len(found) < 40
+    names = {unit.source.name for unit in found}
+    assert {"loss.cu", "pool.cu", "update.cu", "augment.cu", "begin_random.cu"} & names == {"loss.cu", "pool.cu",
+                                                                                              "update.cu", "augment.cu"}
+
+
+@pytest.mark.parametrize("precision, arch, wanted", [
+    ("bf16", "sm_90a", "conv_wgmma.cu"), ("fp16", "sm_90a", "conv_wgmma.cu"), ("bf16", "sm_80", "conv_mma.cu")])
+def test_what_is_chosen_is_what_is_built(precision: str, arch: str, wanted: str) -> None:
+    assert wanted in {unit.source.name for unit in units("resnet18", precision, arch)}
+
+
+def test_build_kernels_for_one_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                       capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(doctor, "has_kernels", lambda: True)
+    install(tmp_path, monkeypatch)
+    with config(cache_dir=str(tmp_path / "cache")):
+        assert doctor.main(["build-kernels", "--model", "lenet5", "--precision", "bf16", "--batch-size", "64",
+                            "--arch", "sm_80", "sm_90a"]) == 0
+    compiled = (tmp_path / "compiled").read_text().splitlines()
+    lines = capsys.readouterr().out.splitlines()[-2:]
+    counts = [len(units("lenet5", "bf16", arch)) for arch in ("sm_80", "sm_90a")]
+    assert lines == [f"CUDA kernels: {count} of {count} modules are compiled for {arch}"
+                     for count, arch in zip(counts, ("sm_80", "sm_90a"))]
+    assert len(compiled) == sum(counts) < 80
+
+
+def test_what_cannot_be_rehearsed_is_refused() -> None:
+    with pytest.raises(DeviceError, match=r"no device of sm_75 is known, only of sm_80.*\nhelp: build on the machine"):
+        units("lenet5", "fp32", "sm_75")
+    with pytest.raises(ConfigError):
+        doctor.training("lenet6", None, None)()
+    with pytest.raises(ConfigError):
+        doctor.training("lenet5", "fp64", None)

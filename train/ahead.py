@@ -1,0 +1,29 @@
+"""One step of training and one of evaluation on images of no meaning: what a run will launch, for building it ahead."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import alpha
+from train.augment import Augment
+from train.config import Config
+from train.data import Dataset, Images
+from train.loop import evaluate, train_step
+from train.session import Session
+
+CLASSES = 10
+
+
+def steps(config: Config) -> None:
+    """Makes a step of the run that `config` describes, and evaluates its model on a batch."""
+    count = config.batch_size
+    images, labels = np.zeros((count, 32, 32, 3), np.uint8), np.zeros(count, np.int64)
+    data = Dataset("ahead", tuple(map(str, range(CLASSES))), np.zeros(3, np.float32), np.ones(3, np.float32),
+                   images, labels, images, labels)
+    with alpha.precision(config.precision):
+        session = Session(config, CLASSES, count)
+        session.model.train()
+        for x, y in Images(images, labels, data, config.device).batches(count, augment=Augment.parse(config.augment)):
+            train_step(session, x, y)
+        with session.averaged():
+            evaluate(session.model, images, labels, data, batch_size=count, device=config.device)
