@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
@@ -34,7 +35,7 @@ class SlabTile(ConvTile):
     A subclass adds `pass_name`, `slabs_of` and `prepare`.
     Args:
         kernels: the kernel of whole sums, and that of slices.
-        split: into how many slices the longest sums are cut; 0: what is done first by estimate.
+        split: into how many slices the longest sums are cut; 0: as many as are done first by estimate.
     """
 
     slabs_of: Callable[[ConvDesc], Slabs]
@@ -50,6 +51,12 @@ class SlabTile(ConvTile):
         if reason or self.split <= 1:
             return reason
         return refusal(self.sums(desc), self.split, self.resident * context.sm_count)
+
+    def whole(self) -> SlabTile:
+        """Returns the tile with sums that are not cut, which needs no workspace."""
+        uncut = copy(self)
+        uncut.split = 1
+        return uncut
 
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         return self._cheapest(desc, sm_count)[1]

@@ -198,5 +198,4 @@ def _per_channels(entry: str, args: str) -> tuple[Kernel, ...]:
 
 
 CANDIDATES = (StemFprop(64), StemFprop(16), StemDgrad(), StemWgrad(Tile(64, 32, 16, 8, 4, 4, 8, 0.50)),
-              StemWgrad(Tile(64, 32, 16, 8, 4, 4, 6, 0.38, vector=1)), StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16, 0.29)),
-              StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16, 0.26, vector=1)))
+              StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16, 0.29)), StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16, 0.26, vector=1)))

@@ -62,7 +62,8 @@ class MmaSlab(SlabTile):
         kernel = Kernel("conv_mma.cu", "conv_mma", SLAB_ARGS, threads=tile.threads, shared=tile.shared_bytes(),
                         defines={**tile.defines, "ELEMENT": C_TYPES[mode.element], "OUT": C_TYPES[mode.writes],
                                  "B_MAJOR_N": int(not fprop)})
-        super().__init__(tile, split, f"conv_mma {tile} {mode.reads} to {mode.writes}", (kernel, kernel), w_kmajor=fprop)
+        super().__init__(tile, split, f"conv_mma {tile} {mode.reads} to {mode.writes}", (kernel, kernel),
+                         w_kmajor=fprop)
 
     def least(self, desc: ConvDesc, sm_count: int) -> float:
         return super().least(desc, sm_count) * handicap(desc)
