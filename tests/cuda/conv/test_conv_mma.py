@@ -24,7 +24,7 @@ from tests.cuda.process import EMULATED
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device")]
 
 PASSES = ("fprop", "dgrad", "wgrad")
-UNSPLIT = tuple(c for c in mma.CANDIDATES if getattr(c, "split", 1) == 1)
+UNSPLIT = tuple(c.whole() if isinstance(c, mma.MmaSlab) else c for c in mma.CANDIDATES)
 SMALLEST = {p: next(c for c in UNSPLIT if c.pass_name == p and c.reads == "float16" and c.writes == "float32"
                     and c.tile.rows == 64) for p in PASSES}
 
@@ -71,9 +71,8 @@ def test_every_tile_is_right_in_every_mode(candidate):
 
 @pytest.mark.parametrize("pass_name", ["fprop", "dgrad"])
 def test_sums_in_slices_get_bias_and_relu_too(pass_name):
-    for candidate in (c for c in mma.CANDIDATES if c.pass_name == pass_name and c.writes != "float16"):
-        if getattr(candidate, "split", 1) != 2:
-            continue
+    for candidate in (mma.MmaSlab(pass_name, c.mode, c.tile, 2) for c in mma.CANDIDATES
+                      if c.pass_name == pass_name and c.writes != "float16"):
         fitting = [case for case in SLICED if not candidate.rejection(case.desc)]
         assert fitting
         for case in fitting:
