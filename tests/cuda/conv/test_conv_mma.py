@@ -178,8 +178,12 @@ def test_what_does_not_fit_says_why(pass_name, case, reason):
 
 
 def test_a_small_device_refuses_a_large_tile(monkeypatch):
-    monkeypatch.setattr(context, "max_shared", 99 << 10)  # of a GeForce card
     desc = square("", 2, 8, 64, 64, 3).desc
+    monkeypatch.setattr(context, "max_shared", 99 << 10)  # of a GeForce card
+    assert not any(c.rejection(desc) for c in UNSPLIT)
+    monkeypatch.setattr(context, "max_shared", 64 << 10)
     refused = {c.name: c.rejection(desc) for c in UNSPLIT if c.rejection(desc)}
-    assert set(refused) == {"conv_mma 128x128 float16x2 to float32", "sk_dilated_mma float16x2 128x128"}
-    assert all("bytes of shared memory, the device has 101376" in reason for reason in refused.values())
+    assert {str(c.tile) for c in UNSPLIT if c.name not in refused} == {"64x64", "128x64"}
+    assert {"conv_mma 128x64 float16x2 to float32", "sk_dilated_mma float16x2 128x64",
+            "sk_dilated_mma float16 128x128"} <= set(refused)
+    assert all("bytes of shared memory, the device has 65536" in reason for reason in refused.values())
