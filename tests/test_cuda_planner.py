@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from alpha.cuda.conv import planner
@@ -51,3 +54,28 @@ def test_every_candidate_says_nothing_or_why(monkeypatch):
         for pass_name in planner.PASSES:
             found = [c.rejection(desc) for c in planner.candidates(pass_name)]
             assert all(reason is None or reason for reason in found)
+
+
+@pytest.mark.parametrize("pass_name", planner.PASSES)
+def test_what_follows_behind_flags_cuts_no_sums_and_takes_no_memory(pass_name):
+    """Its estimate would have them cut: 4x4 maps fill few tiles."""
+    desc = square("", 8, 4, 512, 512, 3, 1, 1).desc
+    exact = planner.exact_kernel(pass_name, desc, "fp32")
+    assert exact.reads == "float32" and exact.takes_guard
+    if pass_name != "wgrad":
+        assert exact.split_of(desc, 132) == 1
+        chosen_from = next(c for c in planner.candidates(pass_name) if c.name == exact.name)
+        assert chosen_from.split_of(desc, 132) > 1
+
+
+MOST_CANDIDATES, MOST_MODULES = 320, 240
+
+
+def test_candidates_and_modules_are_few():
+    """Each is compiled, tested and estimated. What a new one has to be worth: a step of a network that takes 1 % less
+    (benchmarks/results/h200/pruning.jsonl)."""
+    found = [c for pass_name in planner.PASSES for c in planner.candidates(pass_name)]
+    assert len(found) <= MOST_CANDIDATES, f"{len(found)} candidates"
+    declared = "import alpha.cuda.runtime.walk\nfrom alpha.cuda.runtime import toolchain\nprint(len(toolchain.units()))"
+    modules = int(subprocess.run([sys.executable, "-c", declared], capture_output=True, text=True, check=True).stdout)
+    assert modules <= MOST_MODULES, f"{modules} modules"

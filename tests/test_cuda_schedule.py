@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from alpha.cuda.conv.first_layer.stem_runs import runs_of, with_runs
 from alpha.cuda.conv.schedule import FIELDS, Slabs, dgrad_slabs, fprop_slabs, oversized
 from alpha.cuda.conv.split import cut
 from alpha.gradcheck import assert_equal_at
@@ -100,24 +99,3 @@ def test_numbers_beyond_32_bits_are_named():
     large = ConvDesc.fprop((1, 50000, 50000, 4), (4, 1, 1, 4), stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1)
     assert oversized(large) == ("an image of x: 10000000000 >= 2^31, an image of y: 10000000000 >= 2^31, "
                                 "positions: 2500000000 >= 2^31")
-
-
-@pytest.mark.parametrize("slabs_of", [fprop_slabs, dgrad_slabs])
-def test_runs_lie_along_the_axis_that_needs_fewer(slabs_of):
-    slabs = slabs_of(square("", 512, 32, 3, 64, 3, 1, 1).desc)
-    classes = with_runs(slabs)
-    assert sum(runs_of(classes)) == 512 * (30 * 4 + 4 * 4 + 4)  # lines inside, borders, corners
-    inside = dict(zip(FIELDS, classes[0].tolist()))
-    assert inside["tap_in_w"] == inside["in_w"], "neighbouring taps read neighbouring positions"
-    assert classes[:, 0].tolist() == slabs.classes[:, 0].tolist()
-
-
-def test_classes_that_are_turned_for_runs_give_the_same():
-    for case in small_cases():
-        x, w, g = integers(case.x_shape, 1), integers(case.w_shape, 2), integers(case.desc.y_shape, 3)
-        fprop, dgrad = (slabs._replace(classes=with_runs(slabs))
-                        for slabs in (fprop_slabs(case.desc), dgrad_slabs(case.desc)))
-        y = interpret(fprop, x, w, case.desc.y_shape, (8, 4, 2), True, 1)
-        assert_equal_at(y, conv_fprop_padded(x, w, **case.attrs), name=f"y of {case.name}")
-        dx = interpret(dgrad, g, w, case.x_shape, (8, 4, 2), False, 1)
-        assert_equal_at(dx, conv_dgrad_padded(g, w, case.hw, **case.attrs), name=f"dx of {case.name}")

@@ -7,7 +7,7 @@ from typing import Any
 from alpha.cuda.conv import depthwise, padded, wgmma
 from alpha.cuda.conv.deferred import with_relu
 from alpha.cuda.conv.ffma import conv_v2, ks_deconv, sk_dilated
-from alpha.cuda.conv.first_layer import stem, stem_bands, stem_lines, stem_runs, stem_window
+from alpha.cuda.conv.first_layer import stem
 from alpha.cuda.conv.first_layer.mma import stem_mma, stem_mma_dgrad
 from alpha.cuda.conv.mma import mma
 from alpha.cuda.conv.planner import Plan, plan, precision_of, register
@@ -19,8 +19,7 @@ from alpha.ops.conv import conv2d, conv2d_bias_act, conv2d_dgrad, conv2d_wgrad
 from alpha.ops.conv_desc import ConvDesc, Pair
 
 # Of equals the first is taken.
-for module in (conv_v2, depthwise, ks_deconv, sk_dilated, stem, stem_bands, stem_lines, stem_mma, stem_mma_dgrad,
-               stem_runs, stem_window, wgmma, wgrad, mma):
+for module in (conv_v2, depthwise, ks_deconv, sk_dilated, stem, stem_mma, stem_mma_dgrad, wgmma, wgrad, mma):
     register(*module.CANDIDATES)
 register(*padded.candidates((*wgmma.CANDIDATES, *wgrad.CANDIDATES, *mma.CANDIDATES)))
 

@@ -22,7 +22,7 @@ from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
 MULTIPLE = 8
-COLUMNS, TAP_COLUMNS = (64, 96, 128, 192), (32, 64)  # of the tiles that are worth it: a tap has few columns
+COLUMNS, WGRAD_TILE = 64, "128x1x64"  # that are worth it: a first layer has few filters, and a tap few columns
 
 Inner = Wgmma | WgmmaWgrad | MmaSlab | MmaWgrad
 
@@ -87,8 +87,8 @@ def candidates(inner: tuple[Inner, ...]) -> tuple[Padded, ...]:
 def _is_worth_it(inner: Inner) -> bool:
     if inner.pass_name == "dgrad" and inner.reads == "float16x2":  # LeNet-5, H100: 59 us where FMA units take 49
         return False
-    if isinstance(inner, MmaSlab):  # a first layer has many rows, and short sums
-        return inner.split == 1
     if isinstance(inner, WgmmaWgrad):
-        return inner.tile.tap_columns in TAP_COLUMNS
-    return inner.tile.columns in COLUMNS
+        return str(inner.tile) == WGRAD_TILE
+    if isinstance(inner, MmaWgrad):
+        return inner.tile.rows == inner.tile.columns == COLUMNS
+    return inner.tile.columns == COLUMNS

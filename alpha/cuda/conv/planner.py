@@ -14,6 +14,7 @@ registers them all:
         def cost(self, desc, sm_count) -> float: ...       # estimate in microseconds; may be rough, must rank
         def least(self, desc, sm_count) -> float: ...      # no more than cost, and known at once; 0 if nothing is
         def prepare(self, desc) -> Launch: ...  # makes and uploads the tables, once; returns the function to call
+        def whole(self) -> Candidate: ...       # if it may cut its sums: it without, for what follows behind flags
 
     CANDIDATES = Slab("ks_deconv 128x128"), Slab("ks_deconv 128x64")
 
@@ -213,13 +214,19 @@ def _make(pass_name: str, desc: ConvDesc, precision: str) -> Plan:
     if not fitting:
         raise AlphaError(message(f"conv2d {pass_name}", f"none of its {len(options)} CUDA kernels fits {desc}:"
                                  + _reasons(options), 'compute it on the CPU: .to("cpu")'))
-    exact = next((c for c in candidates(pass_name, precision) if c.takes_guard and not c.rejection(desc)), None)
+    exact = exact_kernel(pass_name, desc, precision)
     if config.tune and len(fitting) > 1:
         fitting = _measured(pass_name, desc, precision, fitting)
         options = fitting + [option for option in options if option.reason]
     chosen = fitting[0].candidate
     return Plan(pass_name, desc, precision, tuple(options), chosen, *_launches(chosen, desc, precision, exact),
                 config.tune)
+
+
+def exact_kernel(pass_name: str, desc: ConvDesc, precision: str) -> Candidate | None:
+    """Returns what follows behind flags: a float32 kernel, as a rule for nothing, that takes no memory for slices."""
+    found = next((c for c in candidates(pass_name, precision) if c.takes_guard and not c.rejection(desc)), None)
+    return found.whole() if hasattr(found, "whole") else found
 
 
 def _reasons(options: list[Option]) -> str:

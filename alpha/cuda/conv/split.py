@@ -47,7 +47,7 @@ def shares(sums: Sums, split: int) -> list[Share]:
 
 
 def refusal(sums: Sums, split: int, resident: int) -> str | None:
-    """Returns why a split does not pay, or "".  resident: blocks that the device runs at a time."""
+    """Returns why a split does not pay, or None.  resident: blocks that the device runs at a time."""
     longest = sums[0][1]
     if longest < split * LEAST_SLABS:
         return f"the longest sum has {longest} slabs, and a slice of it at least {LEAST_SLABS}"

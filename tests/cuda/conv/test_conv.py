@@ -34,9 +34,6 @@ LONG = (  # sums that are worth a split: within a tap, over taps, of unequal len
     square("one tap, unaligned", 2, 1, 1541, 7, 1), square("one tap, unaligned, turned", 2, 1, 7, 1541, 1),
     square("unequal sums", 3, 2, 100, 100, 3, 1, 1), square("unequal sums, unaligned", 3, 3, 50, 53, 3, 1, 1),
     square("stride", 2, 5, 72, 76, 5, 2, 2), square("groups", 2, 3, 80, 88, 3, 1, 1, 1, 2))
-HELD = (  # tiles of rows in one block and in several, tails of rows, columns and channels, pixels that are left out
-    square("held", 37, 6, 64, 128, 1), square("held, stride", 13, 7, 64, 140, 1, 2),
-    square("held, tails", 3, 9, 20, 36, 1, 3), square("held, one position", 1, 1, 4, 4, 1))
 ALIGNED = tuple({replace(aligned(case), name=""): aligned(case) for case in SMALL}.values())
 
 
@@ -67,9 +64,14 @@ CHECKS = {"fprop": check_fprop, "dgrad": check_dgrad}
 
 
 def in_float32(pass_name: str) -> list:
-    """Returns the candidates of this file; tests/cuda/conv/test_conv_wgmma.py has those on tensor cores."""
+    """Returns the candidates of this file, with every split of those that may cut their sums; test_conv_wgmma.py has
+    those on tensor cores."""
     from alpha.cuda.conv import planner
-    return [c for c in planner.candidates(pass_name) if c.reads == "float32"]
+    from alpha.cuda.conv.ffma.slab import SlabTile
+    from alpha.cuda.conv.split import SPLITS
+    found = [c for c in planner.candidates(pass_name) if c.reads == "float32"]
+    return [each for c in found for each in (
+        [type(c)(c.tile, split) for split in SPLITS] if isinstance(c, SlabTile) else [c])]
 
 
 @pytest.mark.parametrize("cases", [SMALL, ALIGNED, LONG], ids=["small", "aligned", "long"])
@@ -95,15 +97,6 @@ def test_many_rows_and_columns_fill_several_tiles(device, pass_name):
         for candidate in in_float32(pass_name):
             if not candidate.rejection(case.desc):
                 CHECKS[pass_name](case, candidate)
-
-
-@pytest.mark.parametrize("case", HELD, ids=lambda case: case.name)
-def test_filters_that_stay_in_shared_memory(device, case):
-    from alpha.cuda.conv.ffma.conv_v2 import ConvV2Held
-    held = [c for c in in_float32("fprop") if isinstance(c, ConvV2Held)]
-    assert [c.rejection(case.desc) for c in held] == [None] * len(held) != []
-    for candidate in held:
-        check_fprop(case, candidate)
 
 
 @pytest.mark.parametrize("pass_name", CHECKS)
@@ -161,8 +154,9 @@ def test_a_plan_shows_what_was_chosen_and_why_not_the_others(device):
     assert len(lines) == 1 + len(planner.candidates("dgrad", "fp32"))
     assert sum(line.startswith("* ks_deconv") and line.endswith(" us") for line in lines) == 1
     assert sum("5 input and 8 output channels of a group are no multiples of 4" in line for line in lines) > 1
-    assert any(re.search(r"ks_deconv 32x32x16/64 unaligned split 8 +the longest sum has 9 slabs, and a slice of it at "
-                         r"least \d", line) for line in lines)
+    unaligned, = (c for c in in_float32("dgrad") if c.name == "ks_deconv 32x32x16/64 unaligned split 8")
+    reason = unaligned.rejection(square("", 2, 4, 5, 8, 3, 1, 1).desc)
+    assert re.fullmatch(r"the longest sum has 9 slabs, and a slice of it at least \d", reason)
 
 
 def test_oversized_tensors_are_refused_by_every_candidate(device, monkeypatch):

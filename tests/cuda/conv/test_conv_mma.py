@@ -24,7 +24,7 @@ from tests.cuda.process import EMULATED
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device")]
 
 PASSES = ("fprop", "dgrad", "wgrad")
-UNSPLIT = tuple(c for c in mma.CANDIDATES if getattr(c, "split", 1) == 1)
+UNSPLIT = tuple(c.whole() if isinstance(c, mma.MmaSlab) else c for c in mma.CANDIDATES)
 SMALLEST = {p: next(c for c in UNSPLIT if c.pass_name == p and c.reads == "float16" and c.writes == "float32"
                     and c.tile.rows == 64) for p in PASSES}
 
@@ -71,9 +71,8 @@ def test_every_tile_is_right_in_every_mode(candidate):
 
 @pytest.mark.parametrize("pass_name", ["fprop", "dgrad"])
 def test_sums_in_slices_get_bias_and_relu_too(pass_name):
-    for candidate in (c for c in mma.CANDIDATES if c.pass_name == pass_name and c.writes != "float16"):
-        if getattr(candidate, "split", 1) != 2:
-            continue
+    for candidate in (mma.MmaSlab(pass_name, c.mode, c.tile, 2) for c in mma.CANDIDATES
+                      if c.pass_name == pass_name and c.writes != "float16"):
         fitting = [case for case in SLICED if not candidate.rejection(case.desc)]
         assert fitting
         for case in fitting:
@@ -179,8 +178,12 @@ def test_what_does_not_fit_says_why(pass_name, case, reason):
 
 
 def test_a_small_device_refuses_a_large_tile(monkeypatch):
-    monkeypatch.setattr(context, "max_shared", 99 << 10)  # of a GeForce card
     desc = square("", 2, 8, 64, 64, 3).desc
+    monkeypatch.setattr(context, "max_shared", 99 << 10)  # of a GeForce card
+    assert not any(c.rejection(desc) for c in UNSPLIT)
+    monkeypatch.setattr(context, "max_shared", 64 << 10)
     refused = {c.name: c.rejection(desc) for c in UNSPLIT if c.rejection(desc)}
-    assert set(refused) == {"conv_mma 128x128 float16x2 to float32", "sk_dilated_mma float16x2 128x128"}
-    assert all("bytes of shared memory, the device has 101376" in reason for reason in refused.values())
+    assert {str(c.tile) for c in UNSPLIT if c.name not in refused} == {"64x64", "128x64"}
+    assert {"conv_mma 128x64 float16x2 to float32", "sk_dilated_mma float16x2 128x64",
+            "sk_dilated_mma float16 128x128"} <= set(refused)
+    assert all("bytes of shared memory, the device has 65536" in reason for reason in refused.values())

@@ -228,9 +228,9 @@ def test_what_does_not_fit_says_why(case, fragment):
 
 
 def test_the_first_layer_is_planned_so():
-    """Their estimate is below that of padded channels, and but for fp32 below that of the FMA units."""
+    """Their estimate is below that of padded channels, and below that of the FMA units."""
     desc = square("first", 512, 32, 3, 64, 3, 1, 1).desc
     for pass_name in {c.pass_name for c in CANDIDATES}:
         for mode in stem_mma.MODES:
             found = rank(pass_name, desc, 132, mode.precision)[0].candidate.name
-            assert found.startswith("stem" if mode.precision == "fp32" else "conv_stem_mma"), found
+            assert found.startswith("conv_stem_mma"), found

@@ -177,7 +177,7 @@ def test_tiles_cut_into_units_are_reached():
 @pytest.mark.parametrize(("case", "fragment"), [
     (square("odd", 2, 8, 12, 16, 3), "12 input and 16 output channels are no multiples of 8"),
     (square("groups", 2, 8, 16, 8, 3, groups=2), "8 input and 4 output channels of a group are no multiples of 8"),
-    (square("1x1", 2, 8, 16, 16, 1), "2 taps at a time, the filter has 1"),
+    (square("1x1", 2, 8, 16, 16, 1), "3 taps at a time, the filter has 1"),
     (square("overlap", 2, 8, 16, 16, 3, 3), "strips need 3 taps of a row that meet inputs a stride apart"),
     (square("dilated", 2, 8, 16, 16, 3, 1, 1, 2), "strips need 3 taps of a row that meet inputs a stride apart"),
     (square("large", 1, 50000, 8, 8, 1), "an image of x: 20000000000 >= 2^31"),

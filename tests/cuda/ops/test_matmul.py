@@ -55,7 +55,7 @@ def test_every_tile_is_bitwise_right_on_integers(device, transpose_a, transpose_
     from alpha.cuda.conv.split import Partial
     from alpha.cuda.ops import matmul as module
     from alpha.cuda.runtime.memory import download, empty, upload
-    for tile, split in itertools.product(module.TILES, (1, 2, 3)):
+    for tile, split in itertools.product(module.tiles_of(transpose_a, transpose_b), (1, 2, 3)):
         sizes = itertools.product((1, 20, 160), (4, 132), (8, 68)) if tile.vector == 4 else (
             (1, 1, 1), (33, 5, 7), (65, 70, 19))
         for m, n, k in sizes:

@@ -62,10 +62,10 @@ class Tile(NamedTuple):
 
 # What fprop, dgrad and matmul choose from. Tiles with 8x8 elements per thread are fastest on large products, those with
 # 8x4 come close with twice the warps, and flat ones waste less where a tap class or a batch has few rows.
-TILES = (Tile(128, 64, 16, 8, 8, 3, 3, 0.864, 0.914), Tile(64, 64, 16, 8, 8, 3, 6, 0.873, 0.905),
-         Tile(64, 64, 16, 8, 4, 3, 4, 0.840, 0.923), Tile(32, 64, 16, 8, 4, 3, 8, 0.794, 0.923),
-         Tile(32, 32, 16, 4, 4, 3, 8, 0.727, 0.891), Tile(16, 64, 16, 4, 4, 4, 8, 0.722, 0.770),
-         Tile(64, 64, 16, 8, 8, 3, 4, 0.750, 0.910, vector=1), Tile(32, 32, 16, 4, 4, 3, 8, 0.620, 0.890, vector=1))
+TILES = (Tile(64, 64, 16, 8, 8, 3, 6, 0.873, 0.905), Tile(64, 64, 16, 8, 4, 3, 4, 0.840, 0.923),
+         Tile(32, 64, 16, 8, 4, 3, 8, 0.794, 0.923), Tile(32, 32, 16, 4, 4, 3, 8, 0.727, 0.891),
+         Tile(16, 64, 16, 4, 4, 4, 8, 0.722, 0.770), Tile(64, 64, 16, 8, 8, 3, 4, 0.750, 0.910, vector=1),
+         Tile(32, 32, 16, 4, 4, 3, 8, 0.620, 0.890, vector=1))
 
 
 def makespan_us(slab_clocks: float, threads: int, resident: int, work: list[Share], sm_count: int) -> float:

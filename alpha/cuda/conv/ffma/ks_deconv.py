@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from alpha.cuda.conv.ffma.gemm import Tile
-from alpha.cuda.conv.ffma.slab import SPLIT_TILES, SlabTile, ffma_kernel
+from alpha.cuda.conv.ffma.gemm import TILES, Tile
+from alpha.cuda.conv.ffma.slab import SlabTile, ffma_kernels
 from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.schedule import dgrad_slabs
 from alpha.cuda.lazy.guard import GUARD_ARGS, UNGUARDED, Guard
@@ -14,23 +14,23 @@ from alpha.ops.conv_desc import ConvDesc
 
 
 class KsDeconv(SlabTile):
-    """A tile of ks_deconv, and a split; see alpha.cuda.conv.planner for the members."""
+    """A tile of ks_deconv; see alpha.cuda.conv.planner for the members."""
 
     pass_name = "dgrad"
     slabs_of = staticmethod(lru_cache(maxsize=256)(dgrad_slabs))
 
-    def __init__(self, tile: Tile, split: int = 1) -> None:
-        kernel = ffma_kernel("ks_deconv", tile, split, "ptr g, ptr w, ptr dx, ptr slots, ptr arrived, ptr classes, "
-                             "ptr work, i64 g_image, i64 dx_image, i32 images, i32 channels, i32 columns, i32 w_row, "
-                             f"{GUARD_ARGS}", w_kmajor=False)
-        super().__init__(tile, split, f"ks_deconv {tile}", kernel, w_kmajor=False)
+    def __init__(self, tile: Tile, split: int = 0) -> None:
+        kernels = ffma_kernels("ks_deconv", tile, "ptr g, ptr w, ptr dx, ptr slots, ptr arrived, ptr classes, "
+                               "ptr work, i64 g_image, i64 dx_image, i32 images, i32 channels, i32 columns, i32 w_row, "
+                               f"{GUARD_ARGS}", w_kmajor=False)
+        super().__init__(tile, split, f"ks_deconv {tile}", kernels, w_kmajor=False)
 
     def prepare(self, desc: ConvDesc) -> Launch:
-        kernel, (grid, partial, arrays, sizes) = self.kernel, self.tables(desc)
+        kernel, grid, partial, arrays, sizes = self.tables(desc)
 
         def launch(g: Array, w: Array, dx: Array, guard: Guard = UNGUARDED) -> None:
             kernel(grid, g, w, dx, *partial.arguments(), *arrays, *sizes, *guard)
         return launch
 
 
-CANDIDATES = tuple(KsDeconv(tile, split) for tile, split in SPLIT_TILES)
+CANDIDATES = tuple(map(KsDeconv, TILES))

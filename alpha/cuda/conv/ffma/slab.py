@@ -1,14 +1,14 @@
-"""What ConvV2 and KS-deconv share on the host: their candidates, what these cost, and the tables of a launch."""
+"""What ConvV2 and KS-deconv share on the host: what a tile costs, how long sums are cut, the tables of a launch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import product
+from copy import copy
 from typing import NamedTuple
 
 import numpy as np
 
-from alpha.cuda.conv.ffma.gemm import TILES, Tile, makespan_us
+from alpha.cuda.conv.ffma.gemm import Tile, makespan_us
 from alpha.cuda.conv.mma.gemm import MmaTile
 from alpha.cuda.conv.schedule import Slabs
 from alpha.cuda.conv.split import SPLITS, Partial, cut, refusal, shares
@@ -18,12 +18,11 @@ from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, upload
 from alpha.ops.conv_desc import ConvDesc
 
-SPLIT_TILES = tuple(product(TILES, SPLITS))
-
 
 class Tables(NamedTuple):
-    """What a launch takes beside its tensors: the grid, the workspace, the arrays on the device, and the sizes."""
+    """A kernel, and what its launch takes beside its tensors: the grid, the workspace, arrays on the device, sizes."""
 
+    kernel: Kernel
     grid: int
     partial: Partial
     arrays: tuple[Array, Array]
@@ -31,24 +30,50 @@ class Tables(NamedTuple):
 
 
 class SlabTile(ConvTile):
-    """A kernel over tap classes with one tile and one split; a subclass adds `pass_name`, `slabs_of` and `prepare`."""
+    """Kernels over tap classes with one tile: one whose sums are whole, and one whose sums may be cut into slices.
+
+    A subclass adds `pass_name`, `slabs_of` and `prepare`.
+    Args:
+        kernels: the kernel of whole sums, and that of slices.
+        split: into how many slices the longest sums are cut; 0: as many as are done first by estimate.
+    """
 
     slabs_of: Callable[[ConvDesc], Slabs]
 
-    def __init__(self, tile: Tile | MmaTile, split: int, name: str, kernel: Kernel, w_kmajor: bool) -> None:
-        super().__init__(tile, name + (f" split {split}" if split > 1 else ""), kernel,
+    def __init__(self, tile: Tile | MmaTile, split: int, name: str, kernels: tuple[Kernel, Kernel], w_kmajor: bool
+                 ) -> None:
+        super().__init__(tile, name + (f" split {split}" if split > 1 else ""), kernels[0],
                          8 * (2 * tile.rows + tile.columns * w_kmajor) + 64)
-        self.split, self.b_kmajor = split, w_kmajor
+        self.split, self.kernels, self.b_kmajor = split, kernels, w_kmajor
 
     def rejection(self, desc: ConvDesc) -> str | None:
         reason = super().rejection(desc)
-        if reason or self.split == 1:
+        if reason or self.split <= 1:
             return reason
         return refusal(self.sums(desc), self.split, self.resident * context.sm_count)
 
+    def whole(self) -> SlabTile:
+        """Returns the tile with sums that are not cut, which needs no workspace."""
+        uncut = copy(self)
+        uncut.split = 1
+        return uncut
+
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        return makespan_us(self.tile.slab_clocks(self.b_kmajor), self.tile.threads, self.resident,
-                           shares(self.sums(desc), self.split), sm_count)
+        return self._cheapest(desc, sm_count)[1]
+
+    def split_of(self, desc: ConvDesc, sm_count: int) -> int:
+        """Returns into how many slices the longest sums are cut."""
+        return self._cheapest(desc, sm_count)[0]
+
+    def _cheapest(self, desc: ConvDesc, sm_count: int) -> tuple[int, float]:
+        """Returns the split that is done first, and its time in microseconds."""
+        sums, slab_clocks = self.sums(desc), self.tile.slab_clocks(self.b_kmajor)
+
+        def time_us(split: int) -> float:
+            return makespan_us(slab_clocks, self.tile.threads, self.resident, shares(sums, split), sm_count)
+        splits = [self.split] if self.split else [
+            split for split in SPLITS if split == 1 or not refusal(sums, split, self.resident * sm_count)]
+        return min(((split, time_us(split)) for split in splits), key=lambda option: option[1])
 
     def sums(self, desc: ConvDesc) -> list[tuple[int, int]]:
         """Returns (number of tiles, slabs of each) per class, the longest first."""
@@ -57,12 +82,16 @@ class SlabTile(ConvTile):
     def tables(self, desc: ConvDesc) -> Tables:
         slabs, tile = self.slabs_of(desc), self.tile
         counts, each = zip(*self.sums(desc))
-        work, slots = cut(slabs.work(tile.rows, tile.columns), np.repeat(each, counts), self.split)
+        split = self.split_of(desc, context.sm_count)
+        work, slots = cut(slabs.work(tile.rows, tile.columns), np.repeat(each, counts), split)
         sizes = slabs.in_image, slabs.out_image, slabs.images, slabs.channels, slabs.columns, slabs.w_row
-        return Tables(len(work), Partial(slots, tile.rows * tile.columns), (upload(slabs.classes), upload(work)), sizes)
+        kernel = self.kernels[split > 1]
+        return Tables(kernel, len(work), Partial(slots, tile.rows * tile.columns),
+                      (upload(slabs.classes), upload(work)), sizes)
 
 
-def ffma_kernel(entry: str, tile: Tile, split: int, args: str, w_kmajor: bool) -> Kernel:
-    """Returns the kernel of a tile in FFMA; where no sum is split, the one whose registers hold more."""
-    return Kernel(f"{entry}.cu", entry if split == 1 else f"{entry}_split", args, threads=tile.threads,
-                  shared=tile.shared_bytes(True, w_kmajor), defines=tile.defines)
+def ffma_kernels(entry: str, tile: Tile, args: str, w_kmajor: bool) -> tuple[Kernel, Kernel]:
+    """Returns the kernels of a tile in FFMA: of whole sums, whose registers hold more, and of slices."""
+    whole, sliced = (Kernel(f"{entry}.cu", name, args, threads=tile.threads, shared=tile.shared_bytes(True, w_kmajor),
+                            defines=tile.defines) for name in (entry, f"{entry}_split"))
+    return whole, sliced

@@ -27,7 +27,6 @@ EFFICIENCY = 0.5                                  # fraction of the FMA rate, on
 SLOWER = {64: 1.0, 16: 1.65}                      # fprop, by columns of a tile
 FPROP_SEEN = 0.4
 BYTES_PER_US = 2.2e6
-FASTER_3X3, COPY_BYTES_PER_US = 0.6, 3.0e6        # kernels of 3x3 filters, which come near what a copy takes
 
 
 def channels_refusal(desc: ConvDesc, most: int = MOST_CHANNELS) -> str | None:
@@ -38,30 +37,12 @@ def channels_refusal(desc: ConvDesc, most: int = MOST_CHANNELS) -> str | None:
 
 
 def refusal(desc: ConvDesc, most: int = MOST_CHANNELS) -> str | None:
-    """Returns why these kernels cannot compute desc, or ""; most: input channels that are served."""
+    """Returns why these kernels cannot compute desc, or None; most: input channels that are served."""
     if refused := channels_refusal(desc, most):
         return refused
     if 4 * desc.n * desc.h.i * desc.w.i * desc.ic >= 2 * LIMIT:
         return "x has 2^30 elements or more"
     return oversized(desc)
-
-
-def refusal_of_3x3(desc: ConvDesc) -> str | None:
-    """Returns why kernels of 3x3 filters that move by one cannot compute desc, or None."""
-    h, w = desc.h, desc.w
-    if refused := refusal(desc):
-        return refused
-    if {(axis.f, axis.s, axis.d) for axis in (h, w)} != {(3, 1, 1)}:
-        return (f"{h.f}x{w.f} filters, strides {h.s}, {w.s} and dilations {h.d}, {w.d} are not 3x3, stride 1 and "
-                "dilation 1")
-    return None
-
-
-def columns_refusal(desc: ConvDesc, most: int) -> str | None:
-    """Returns why kernels whose threads hold four of up to `most` output channels cannot compute desc, or None."""
-    if desc.oc % 4 or desc.oc > most:
-        return f"{desc.oc} output channels, multiples of 4 up to {most} are served"
-    return None
 
 
 def float32_filters(w: Array) -> Array:
@@ -87,8 +68,7 @@ def work_list(tiles: list[int], column_tiles: int, blocks: int) -> np.ndarray:
                      for begin in range(0, count, share) for col in range(column_tiles)], np.int32)
 
 
-def estimate_us(desc: ConvDesc, sm_count: int, padded: float, itemsize: int = 4, seen: float = 0.0,
-                bytes_per_us: float = BYTES_PER_US) -> float:
+def estimate_us(desc: ConvDesc, sm_count: int, padded: float, seen: float = 0.0) -> float:
     """Returns what arithmetic or memory needs, whichever is more.
 
     Args:
@@ -96,13 +76,8 @@ def estimate_us(desc: ConvDesc, sm_count: int, padded: float, itemsize: int = 4,
         seen: share of the lesser of both that is not hidden behind the greater.
     """
     rate = 2 * rates().fma * sm_count * rates().clock_ghz * 1e3 * EFFICIENCY
-    both = desc.useful_flops * padded / rate, desc.nbytes(itemsize) / bytes_per_us
+    both = desc.useful_flops * padded / rate, desc.nbytes(4) / BYTES_PER_US
     return LAUNCH_US + max(both) + seen * min(both)
-
-
-def estimate_3x3_us(desc: ConvDesc, sm_count: int, padded: float, seen: float, itemsize: int = 4) -> float:
-    """Returns what kernels of 3x3 filters need, as `estimate_us` does; padded: products made for each useful one."""
-    return estimate_us(desc, sm_count, padded * FASTER_3X3, itemsize, seen, COPY_BYTES_PER_US)
 
 
 class StemFprop:
@@ -223,5 +198,4 @@ def _per_channels(entry: str, args: str) -> tuple[Kernel, ...]:
 
 
 CANDIDATES = (StemFprop(64), StemFprop(16), StemDgrad(), StemWgrad(Tile(64, 32, 16, 8, 4, 4, 8, 0.50)),
-              StemWgrad(Tile(64, 32, 16, 8, 4, 4, 6, 0.38, vector=1)), StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16, 0.29)),
-              StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16, 0.26, vector=1)))
+              StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16, 0.29)), StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16, 0.26, vector=1)))

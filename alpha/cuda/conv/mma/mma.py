@@ -7,7 +7,6 @@ cache that it needs, and from what conv/costs.py says of the device. On Hopper w
 
 from __future__ import annotations
 
-from itertools import product
 from math import prod
 
 from alpha.cuda.conv.costs import rates
@@ -18,7 +17,6 @@ from alpha.cuda.conv.ffma.sk_dilated import WgradTile
 from alpha.cuda.conv.ffma.slab import SlabTile
 from alpha.cuda.conv.mma.gemm import TILES, MmaTile
 from alpha.cuda.conv.planner import Launch
-from alpha.cuda.conv.split import SPLITS
 from alpha.cuda.conv.wgmma import (
     BF16,
     FP16,
@@ -52,11 +50,11 @@ def handicap(desc: ConvDesc) -> float:
 
 
 class MmaSlab(SlabTile):
-    """A tile of conv_mma in one mode and one pass, and a split; see alpha.cuda.conv.planner for the members."""
+    """A tile of conv_mma in one mode and one pass; see alpha.cuda.conv.planner for the members."""
 
     takes_guard = False
 
-    def __init__(self, pass_name: str, mode: Mode, tile: MmaTile, split: int) -> None:
+    def __init__(self, pass_name: str, mode: Mode, tile: MmaTile, split: int = 0) -> None:
         fprop = pass_name == "fprop"
         self.pass_name, self.mode, (self.reads, self.writes) = pass_name, mode, mode
         self.copied = ("input",) if fprop else ("input", "output")
@@ -64,7 +62,8 @@ class MmaSlab(SlabTile):
         kernel = Kernel("conv_mma.cu", "conv_mma", SLAB_ARGS, threads=tile.threads, shared=tile.shared_bytes(),
                         defines={**tile.defines, "ELEMENT": C_TYPES[mode.element], "OUT": C_TYPES[mode.writes],
                                  "B_MAJOR_N": int(not fprop)})
-        super().__init__(tile, split, f"conv_mma {tile} {mode.reads} to {mode.writes}", kernel, w_kmajor=fprop)
+        super().__init__(tile, split, f"conv_mma {tile} {mode.reads} to {mode.writes}", (kernel, kernel),
+                         w_kmajor=fprop)
 
     def least(self, desc: ConvDesc, sm_count: int) -> float:
         return super().least(desc, sm_count) * handicap(desc)
@@ -78,7 +77,7 @@ class MmaSlab(SlabTile):
 
     def on_operands(self, desc: ConvDesc) -> Run:
         """Returns the launch that takes what the tensor cores read, (x or g, w, bias, output, relu)."""
-        kernel, (grid, partial, arrays, sizes) = self.kernel, self.tables(desc)
+        kernel, grid, partial, arrays, sizes = self.tables(desc)
         planes = prod(desc.x_shape if self.pass_name == "fprop" else desc.y_shape), prod(desc.w_shape)
 
         def run(x: Operand, w: Operand, b: Array | None, y: Array, relu: bool) -> None:
@@ -118,6 +117,6 @@ class MmaWgrad(WgradTile):
         return launch
 
 
-CANDIDATES = (*(MmaSlab(pass_name, mode, tile, split) for pass_name in ("fprop", "dgrad")
-                for mode in (FP32, TF32, BF16, FP16) for tile, split in product(TILES[mode.planes], SPLITS)),
+CANDIDATES = (*(MmaSlab(pass_name, mode, tile) for pass_name in ("fprop", "dgrad")
+                for mode in (FP32, TF32, BF16, FP16) for tile in TILES[mode.planes]),
               *(MmaWgrad(reads, tile) for reads, form in READS.items() for tile in TILES[form.planes]))

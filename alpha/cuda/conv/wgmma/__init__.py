@@ -119,17 +119,16 @@ def moved_bytes(pass_name: str, mode: Mode, desc: ConvDesc) -> tuple[int, int]:
 
 class Tile(NamedTuple):
     """`rows` by `columns`; buffers; microseconds on an H100 of a block of 64 of k, and of the end of a tile whose
-    results have 16 bits.  Both are those of a cool device; only ratios matter to a choice.  `dgrad_us` is that of a
-    block in dgrad, where it is another: columns of filters are copied 64 at a time there."""
+    results have 16 bits.  Both are those of a cool device; only ratios matter to a choice."""
 
     columns: int
     stages: int
     block_us: float
     end_us: float
-    dgrad_us: float = 0.0
     rows: int = ROWS
     alone_us: float = 0.0  # of a tile of pairs of outputs, as many of them: a block of outputs alone
     held: int = 0          # blocks of filters that stay in shared memory; see schedule_held.py
+    only: str = ""         # the pass that it serves: in the other it gains nothing; dgrad copies 64 columns at a time
 
     @property
     def pairs(self) -> bool:
@@ -151,15 +150,16 @@ class Estimate(NamedTuple):
 
 FP32, TF32, BF16, FP16 = (Mode("float16x2", "float32"), Mode("float16", "float32"), Mode("bfloat16", "bfloat16"),
                           Mode("float16", "float16"))
-WIDE = (Tile(128, 6, 0.324, 1.0), Tile(64, 8, 0.199, 0.67), Tile(256, 4, 0.62, 2.0), Tile(128, 4, 0.7, 1.7, rows=256),
-        Tile(128, 6, 0.305, 1.0, alone_us=0.324))
-HALF = (*WIDE, Tile(192, 4, 0.47, 1.5), Tile(64, 4, 0.48, 0.82, rows=256), Tile(64, 8, 0.178, 0.67, alone_us=0.199),
-        Tile(96, 4, 0.58, 1.25, rows=256), Tile(256, 4, 0.62, 2.0, held=3), Tile(192, 4, 0.47, 1.5, held=4),
-        Tile(128, 4, 0.324, 1.0, held=6), Tile(64, 4, 0.3, 0.67, dgrad_us=0.38, held=10),
-        Tile(64, 4, 0.48, 0.82, rows=256, held=6), Tile(96, 3, 0.58, 1.25, rows=256, held=6))
-TILES = {FP32: (Tile(128, 3, 0.985, 1.0), Tile(64, 4, 0.545, 0.7), Tile(96, 3, 0.795, 0.8, dgrad_us=0.95),
-                Tile(32, 4, 0.4, 0.55, dgrad_us=0.56), Tile(64, 3, 0.545, 0.7, held=6)),
-         TF32: (*WIDE, Tile(64, 4, 0.49, 1.15, rows=256), Tile(64, 8, 0.155, 0.84, alone_us=0.199),
+# Filters are held because without it the convolutions of ResNet-20 and ResNet-56 take up to 16 % longer, by estimate;
+# what a step takes with fewer tiles is measured in benchmarks/results/h200/pruning.jsonl.
+WIDE = (Tile(128, 6, 0.324, 1.0), Tile(64, 8, 0.199, 0.67), Tile(256, 4, 0.62, 2.0), Tile(128, 4, 0.7, 1.7, rows=256))
+HALF = (*WIDE, Tile(128, 6, 0.305, 1.0, alone_us=0.324, only="dgrad"), Tile(192, 4, 0.47, 1.5),
+        Tile(64, 4, 0.48, 0.82, rows=256, only="dgrad"), Tile(64, 8, 0.178, 0.67, alone_us=0.199),
+        Tile(256, 4, 0.62, 2.0, held=3), Tile(64, 4, 0.3, 0.67, held=10, only="fprop"),
+        Tile(64, 4, 0.48, 0.82, rows=256, held=6), Tile(96, 3, 0.58, 1.25, rows=256, held=6, only="fprop"))
+TILES = {FP32: (Tile(128, 3, 0.985, 1.0), Tile(64, 4, 0.545, 0.7), Tile(96, 3, 0.795, 0.8, only="fprop"),
+                Tile(32, 4, 0.4, 0.55, only="fprop"), Tile(64, 3, 0.545, 0.7, held=6)),
+         TF32: (*WIDE, Tile(64, 4, 0.49, 1.15, rows=256, only="dgrad"), Tile(64, 8, 0.155, 0.84, alone_us=0.199),
                 Tile(64, 4, 0.49, 1.15, rows=256, held=6)),
          BF16: HALF, FP16: HALF}
 
@@ -178,14 +178,11 @@ class Wgmma:
     """One tile in one mode; see alpha.cuda.conv.planner for the members."""
 
     def __init__(self, pass_name: str, mode: Mode, tile: Tile) -> None:
-        if pass_name == "dgrad" and tile.dgrad_us:
-            tile = tile._replace(block_us=tile.dgrad_us)
         self.pass_name, self.mode, self.tile = pass_name, mode, tile
         self.reads, self.writes, self.takes_guard = *mode, False
         self.writes_planes = pass_name == "fprop" and self.writes == "float32"
         self.name = f"conv_wgmma {tile} {mode.reads} to {mode.writes}"
-        columns = ceil_div(tile.columns, 64) * 64 if pass_name == "dgrad" else tile.columns  # in shared memory
-        pixels, filters = (mode.planes * rows * CHUNK * 2 for rows in (tile.rows, columns))  # bytes of a block
+        pixels, filters = (mode.planes * rows * CHUNK * 2 for rows in (tile.rows, tile.columns))  # bytes of a block
         ring = tile.stages * pixels + (tile.held or tile.stages) * filters
         self._out_boxes = min(MOST_BOXES, (SHARED_BYTES - ring) // (CONSUMERS * BOX_BYTES))
         self._shared = ring + CONSUMERS * self._out_boxes * BOX_BYTES
@@ -358,7 +355,7 @@ def _copies(pass_name: str, desc: ConvDesc, pixels: Pixels, tile: Tile, planes: 
         return few, NARROW_ROW_US * tile.rows
     filters = pixels.columns / ceil_div(pixels.columns, tile.columns)
     if not fprop:  # they are copied 64 columns at a time
-        filters = ceil_div(tile.columns, CHUNK) * CHUNK
+        filters = tile.columns
     return few, NARROW_ROW_US * (tile.rows + filters) + few * planes * FEW_US
 
 
@@ -388,4 +385,5 @@ def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, mode: Mode, sm_count: 
     return min(found, key=lambda one: one.us)
 
 
-CANDIDATES = tuple(Wgmma(pass_name, mode, tile) for pass_name in PIXELS for mode in TILES for tile in TILES[mode])
+CANDIDATES = tuple(Wgmma(pass_name, mode, tile) for pass_name in PIXELS for mode in TILES for tile in TILES[mode]
+                   if tile.only in ("", pass_name))

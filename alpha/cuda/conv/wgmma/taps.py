@@ -26,9 +26,9 @@ BLOCK = 64                # of k
 CONSUMER_ROWS = 64
 UNIT_US, UNIT_BYTES_PER_US = 1.4, 20e3  # of a unit: start and drain; and the store of its sums
 CLUSTER_US = 1.6          # more, where the blocks of a cluster add up theirs
-# Of a block, whatever the number of its taps, by taps of a tile: the more there are, the more of a block are copies.
-# At stride 2, 5x5, 128x3x64 took 110, 104, 100 us with 0.4, 0.6, 0.8 (64 channels), 128x2x128 73 and 80 with 0.4, 0.6.
-PART_COST = {2: 0.4, 3: 0.8, 4: 0.8}
+# Of a block, whatever the number of its taps, where a tile has three: at stride 2, 5x5, 128x3x64 took 110, 104, 100 us
+# with 0.4, 0.6, 0.8 (64 channels).
+PART_COST = 0.8
 # Of a whole strip on an H100, by rows of a tile, in what its pixels should take.
 STRIP_TIME = {192: 0.97, 128: 0.89, 64: 1.09}
 
@@ -83,7 +83,7 @@ class Tiling(NamedTuple):
     def cost(self, width: int, taps: int) -> float:
         """Returns what a block or strip of a segment takes, in the time of a block, or pixel, where all is there."""
         side = min(width, self.strip)
-        part = PART_COST.get(self.taps, 0.0)
+        part = PART_COST if self.taps > 1 else 0.0
         products = side * (part + (1 - part) * taps / self.taps)
         if self.strip == 1:
             return products

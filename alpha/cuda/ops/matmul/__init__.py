@@ -11,7 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from alpha.backend import FLOAT_DTYPES, HALF_DTYPES
-from alpha.cuda.conv.ffma.gemm import TILES, Tile, makespan_us
+from alpha.cuda.conv.ffma import gemm
+from alpha.cuda.conv.ffma.gemm import Tile, makespan_us
 from alpha.cuda.conv.planner import PRECISIONS, plan, precision_of, rank
 from alpha.cuda.conv.split import SPLITS, Partial, refusal, shares
 from alpha.cuda.ops.pointwise import convert, convert_into
@@ -23,6 +24,9 @@ from alpha.ops.conv_desc import ConvDesc, ceil_div
 from alpha.ops.matmul import linear, matmul
 
 Shape = tuple[int, ...]
+TILES = tuple(tile for tile in gemm.TILES if (tile.rows, tile.columns) != (32, 64))  # no layer's product is best by it
+BOTH_TRANSPOSED = tuple(tile for tile in TILES if (tile.rows, tile.threads) in ((64, 128), (32, 64)))
+
 
 def _kernel(tile: Tile, a_kmajor: bool, b_kmajor: bool, split: bool) -> Kernel:
     return Kernel("matmul.cu", "matmul_split" if split else "matmul", "ptr a, ptr b, ptr bias, ptr y, ptr slots, "
@@ -31,7 +35,14 @@ def _kernel(tile: Tile, a_kmajor: bool, b_kmajor: bool, split: bool) -> Kernel:
                   defines={**tile.defines, "A_MAJOR_K": int(a_kmajor), "B_MAJOR_K": int(b_kmajor)})
 
 
-KERNELS = {key: _kernel(*key) for key in product(TILES, (True, False), (True, False), (True, False))}
+def tiles_of(transpose_a: bool, transpose_b: bool) -> tuple[Tile, ...]:
+    """Returns the tiles of a layout: few where both operands are transposed, as no layer has them."""
+    return BOTH_TRANSPOSED if transpose_a and transpose_b else TILES
+
+
+KERNELS = {(tile, not transpose_a, transpose_b, split): _kernel(tile, not transpose_a, transpose_b, split)
+           for transpose_a, transpose_b, split in product((False, True), repeat=3)
+           for tile in tiles_of(transpose_a, transpose_b)}
 
 
 @matmul.impl("cuda")
@@ -176,7 +187,8 @@ def _choose(m: int, n: int, k: int, batch: int, transpose_a: bool, transpose_b: 
         return makespan_us(tile.slab_clocks(transpose_b), tile.threads, tile.blocks, shares(sums(tile), split),
                            context.sm_count)
 
-    tile, split = min(((tile, split) for tile, split in product(TILES, SPLITS) if tile.vector == vector
+    tile, split = min(((tile, split) for tile, split in product(tiles_of(transpose_a, transpose_b), SPLITS)
+                       if tile.vector == vector
                        and (split == 1 or not refusal(sums(tile), split, tile.blocks * context.sm_count))), key=cost)
     tiles = sums(tile)[0][0]
     partial = Partial(tiles * split if split > 1 else 0, tile.rows * tile.columns)

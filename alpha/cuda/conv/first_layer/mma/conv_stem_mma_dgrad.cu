@@ -18,8 +18,7 @@
 //   requires  one group; stride and dilation 1; FH, FW <= TAPS; FW * IC <= 8 * NT; OC <= CHANNELS, a multiple of VEC;
 //             RGB: FH = FW = IC = 3, OC = CHANNELS. An image of g or dx has fewer than 2^31 elements
 //   measured  H100 SXM, nvcc 13.0, bursts, 512 images of 32x32x3 from 64 channels: 67 us in fp32, 64 in tf32, 36 in 16
-//             bits, where g and dx take 47 and 24 at the speed of a copy, and stem_bands_dgrad 57 in float32; 128
-//             images: 26, 25, 17
+//             bits, where g and dx take 47 and 24 at the speed of a copy; 128 images: 26, 25, 17
 #include "stem_mma.cuh"
 
 constexpr int VEC = LANES<ELEMENT>, CHANNELS = 64, SEGMENT = 32, MT = SEGMENT / 16;
