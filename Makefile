@@ -3,13 +3,17 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: train test test-emulated lint bench clean
+.PHONY: train test test-kernels test-emulated lint bench wheel clean
 
 train: .venv/.train        ## train LeNet-5 on real handwritten digits on this machine
 	$(BIN)/python -m train $(ARGS)
 
+# Two processes take half as long as one on two cores; each begins with a half of the tests, in order.
 test: .venv/.test          ## the whole CPU suite; comparisons with PyTorch run where it is installed in .venv
-	$(BIN)/python -m pytest -q $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal $(ARGS)
+
+test-kernels: .venv/.test  ## every CUDA kernel compiles for every architecture, without a warning or a spill; needs nvcc
+	$(BIN)/python -m pytest -q -n auto -m kernels tests/test_cuda_build.py $(ARGS)
 
 # What the checked run leaves out: programs, whole training steps, repetitions, the largest convolutions.
 LONG := context or interop or training or capture or benchmarks or docs or tuning or two_runs or repetitions or adjoint \
