@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import os
+
+# Threads of NumPy and PyTorch wait for one another, the longer the busier the cores are, and there are other processes
+# beside this one. What alpha's own kernels start is not this variable's to say.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -15,6 +22,12 @@ settings.load_profile("alpha")
 
 for op in registry.values():
     op.checked = True  # what our own implementations return is looked at in tests alone
+
+
+def pytest_collection_finish() -> None:
+    """Keeps what is there by now, thousands of tests among it, out of the collections that many of them ask for."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
