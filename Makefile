@@ -20,7 +20,7 @@ LONG := context or interop or training or capture or benchmarks or docs or tunin
 	or aligned or many_ or losses_are or fprop-long or dgrad-long or every_mode_is or 1032 or are_not_rounded \
 	or (test_conv_wgrad and tiles) or are_counted or counts_what or special_values_pass or lose_the_range
 # All that needs a GPU is in tests/cuda: the other files need not be imported to know it.
-EMULATED := $(BIN)/python -m pytest -q -n 2 -p tests.emulator.plugin --ignore-glob='tests/test_*.py'
+EMULATED := $(BIN)/python -m pytest -q -n 2 --dist worksteal -p tests.emulator.plugin --ignore-glob='tests/test_*.py'
 test-emulated: .venv/.test ## without a GPU: the emulated driver and the CUDA suite on it; then every access checked
 	$(BIN)/python -m tests.emulator.install_pycuda
 	$(EMULATED) -m "cuda or emulator" $(ARGS)
