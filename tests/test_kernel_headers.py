@@ -1,4 +1,4 @@
-"""Every kernel file begins with a header that teaches: what, source, layout, GEMM, zeros, requires, threads, measured."""
+"""Every kernel file begins with a header that teaches: what, source, layout, GEMM, zeros, threads, measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// How a kernel on Hopper's tensor cores (gemm_wgmma.cuh) writes both float16 planes of its result in the place of
+// How a kernel on Hopper's tensor cores (gemm_wgmma.cuh) writes both float16 planes of its result instead of
 // float32 (operand_header.cuh), for a convolution that reads them.
 //
 // What:     the elements are those that the kernel would store as float32; the scale is from the bound in the header,

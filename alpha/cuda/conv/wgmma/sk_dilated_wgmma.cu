@@ -18,7 +18,7 @@
 //           limits. The taps of a tile are of one filter row then, and meet inputs a stride apart: what one meets at
 //           an output, the tap before it meets at the next. So a box of x is there once for all that meet it, and
 //           from a pixel to the next descriptors move on by a box. Three pixels, three taps: 3 boxes of g and 5 of x
-//           in the place of 3 and 9
+//           instead of 3 and 9
 // Requires: sm_90a; IC and OC of a group multiples of 8. A tile is of one group: beyond its channels it has those of
 //           the next group, which are not stored
 // Threads:  a unit is some of the blocks of k of one tile (schedule_wgrad.py). A tile of several units is added up by

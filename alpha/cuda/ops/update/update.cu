@@ -52,7 +52,7 @@ template <bool AMSGRAD> struct AdamOf {
 using Adam = AdamOf<false>;
 using AmsGrad = AdamOf<true>;
 
-// v = alpha * v + take * d^2;  centered: c = alpha * c + take * d, and v - c^2 in the place of v below
+// v = alpha * v + take * d^2;  centered: c = alpha * c + take * d, and v - c^2 instead of v below
 // q = d / (sqrt(v) + eps);  w = w - lr * q, or with momentum: b = momentum * b + q;  w = w - lr * b
 template <bool CENTERED, bool MOMENTUM> struct RmsPropOf {
   static constexpr int CHANGED = 2 + CENTERED + MOMENTUM;
