@@ -35,7 +35,7 @@ from train.config import PRECISIONS, Config, parse
 from train.data import DOWNLOAD_DIR
 from train.session import resolve_device
 
-POINTS, ERRORS = 0.5, 2.0  # of accuracy, by which the means may differ; or so many standard errors of the difference
+POINTS, ERRORS = 0.5, 2.0  # of accuracy, by which the means may differ; or this many standard errors of the difference
 SIDES = ("alpha", "torch")
 SEEDS = {"digits": 12, "archive": 3, "cifar10": 3}  # one of the 360 test images of digits is 0.28 points
 ARCHIVE = Path("data/digits")

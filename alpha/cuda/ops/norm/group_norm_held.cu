@@ -19,9 +19,9 @@
 #include "thread_pieces.cuh"
 
 #if !defined(__CUDACC__) || !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-#define CLUSTERS 1  // the emulated device has them too
+#define HAS_CLUSTERS 1  // the emulated device has them too
 #else
-#define CLUSTERS 0
+#define HAS_CLUSTERS 0
 #endif
 
 // How the threads of a block add up the channels of a group; from the host, as it costs no registers so.
@@ -199,7 +199,7 @@ __device__ __forceinline__ void normalize_held(const T *__restrict__ x, const Af
 
 // ---- entries: <name>_<dtype> reads pieces of 16 bytes, <name>_single_<dtype> single elements
 
-#if CLUSTERS
+#if HAS_CLUSTERS
 #define CLUSTER(BLOCKS) __cluster_dims__(BLOCKS, 1, 1)
 #define BODY(T, N, BLOCKS) normalize_held<T, N, BLOCKS>(x, {gamma, beta, wide}, y, mean, istd, eps, w, by)
 #else
