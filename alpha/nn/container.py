@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, NoReturn, TypeVar, overload
 
 from alpha.errors import ConfigError, DTypeError, NotDefinedError, NotFoundError, message
+from alpha.inputs.arguments import checked
 from alpha.nn.attributes import a_, check_name
 from alpha.nn.function import as_module
 from alpha.nn.module import Module, Parameter
@@ -179,6 +180,7 @@ class ModuleList(_List[Module]):
         DTypeError: an entry is a class, None, a tensor or whatever else is no module.
     """
 
+    @checked
     def __init__(self, modules: Iterable[Any] = ()) -> None:
         self._fill(modules)
 
@@ -199,6 +201,7 @@ class Sequential(_List[Module]):
         ConfigError: a name is empty, has a dot, or is that of a method.
     """
 
+    @checked
     def __init__(self, *modules: Any) -> None:
         if len(modules) == 1 and isinstance(modules[0], Mapping):
             self._replace_entries({name: self._as_entry(name, v) for name, v in modules[0].items()})
@@ -229,6 +232,7 @@ class ParameterList(_List[Parameter]):
 
     _kind = Parameter
 
+    @checked
     def __init__(self, parameters: Iterable[Any] = ()) -> None:
         self._fill(parameters)
 
@@ -242,6 +246,7 @@ class ParameterList(_List[Parameter]):
 class _Dict(_Entries[E]):
     """A dict of entries."""
 
+    @checked
     def __init__(self, entries: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()) -> None:
         self.update(entries)
 
@@ -344,13 +349,17 @@ def _base(kind: type[_List[Any]]) -> type[_List[Any]]:
 
 def _listed(owner: Module, values: Any) -> list[Any]:
     """Returns a new list of values.  Raises DTypeError for what is no list of them."""
-    if isinstance(values, (Mapping, _Dict, str, Tensor)) or not hasattr(values, "__iter__"):
+    try:
+        entries = None if isinstance(values, (Mapping, _Dict, str, Tensor)) else iter(values)
+    except TypeError:  # an array without axes has __iter__, too
+        entries = None
+    if entries is None:
         fix = "pass a list: [...]"
         if isinstance(values, (Mapping, _Dict)):
             fix = "use nn.ModuleDict or nn.ParameterDict for names, or pass a list: [...]"
         what = f"the entries are {a_(values)}, a list is needed"
         raise DTypeError(message(type(owner).__name__, what, fix))
-    return list(values)
+    return list(entries)
 
 
 def _as_parameter(where: str, name: str, value: Any) -> Parameter:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Union
 
@@ -184,6 +184,10 @@ class Optimizer:
             CheckpointError: it comes from another kind of optimizer or other parameters, or is no such state at all.
                 Nothing has been loaded.
         """
+        self.prepare_state_dict(state)()
+
+    def prepare_state_dict(self, state: Mapping[str, Any]) -> Callable[[], None]:
+        """Looks at what `load_state_dict` is to load, raises what that does, and returns the function that loads it."""
         fix = "pass what state_dict() returned, or what a checkpoint holds of it"
         if not isinstance(state, Mapping) or {*state} != {"scalars", "tensors"}:
             raise CheckpointError(message(self._name, 'the state is not a dict of "tensors" and "scalars"', fix))
@@ -218,4 +222,8 @@ class Optimizer:
             name, slot = key.rsplit("/", 1)
             p = params[name][0]
             states.setdefault(name, {})[slot] = ops.zeros(p.shape, dtype=p.dtype, device=p.device).copy_(t)
-        self.step_count, self._counts, self._states = scalars["step_count"], dict(scalars["counts"]), states
+
+        def load() -> None:
+            self.step_count, self._counts, self._states = scalars["step_count"], dict(scalars["counts"]), states
+
+        return load
