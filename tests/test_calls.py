@@ -12,7 +12,8 @@ import pytest
 
 import alpha
 from alpha import checkpoint, gradcheck, nn, ops, optim, random
-from alpha.errors import AlphaError, ArgumentError, ConfigError, DTypeError, ShapeError
+from alpha.config import config
+from alpha.errors import AlphaError, ArgumentError, ConfigError, DTypeError, NotFoundError, ShapeError
 from alpha.inputs.arguments import bound, checked
 from alpha.op import op
 
@@ -162,3 +163,45 @@ def test_a_state_of_random_numbers_is_two_ints() -> None:
     assert refused(random.set_state, None, None).startswith("set_state: seed is None, an int of at least 0")
     assert refused(random.set_state, 1, -1, error=ConfigError).startswith("set_state: counter is -1, an int")
     assert random.get_state() == before
+
+
+LAYERS_OF = {"Sequential": lambda: nn.Sequential(nn.Linear(2, 3), nn.ReLU()),
+             "ModuleDict": lambda: nn.ModuleDict({"a": nn.Linear(2, 3)})}
+
+
+@pytest.mark.parametrize("kind, call, error, text", [
+    ("Sequential", lambda m: m.get_submodule([0, 1]), NotFoundError, "there is no module at [0, 1]"),
+    ("Sequential", lambda m: m["a":], DTypeError, "is no slice of ints: "),
+    ("Sequential", lambda m: m.__delitem__(slice(0, 1, 0)), DTypeError, "slice step cannot be zero"),
+    ("Sequential", lambda m: m.__setitem__(slice("a"), [nn.ReLU()]), DTypeError, "is no slice of ints: "),
+    ("Sequential", lambda m: m[10 ** 400], NotFoundError, "..., it has 2"),
+    ("Sequential", lambda m: m.register_buffer((ops.zeros((9, 9)),), None), ConfigError,
+     "Sequential.register_buffer: (a float32 tensor of shape (9, 9),) is no name for"),
+    ("ModuleDict", lambda m: m[[1]], NotFoundError, "there is no entry [1]"),
+    ("ModuleDict", lambda m: m.pop(slice(1)), NotFoundError, "there is no entry slice(None, 1, None)"),
+])
+def test_what_is_no_name_and_no_position(kind: str, call: Callable[..., Any], error: type[AlphaError],
+                                         text: str) -> None:
+    model = LAYERS_OF[kind]()
+    before = list(model)
+    assert text in refused(call, model, error=error) and list(model) == before
+
+
+def test_containers_know_what_they_do_not_have() -> None:
+    model = LAYERS_OF["ModuleDict"]()
+    assert [1] not in model and model.get([1]) is None and model.get("a") is model["a"]
+    layers = LAYERS_OF["Sequential"]()
+    layers.insert(10 ** 400, nn.GELU())
+    assert isinstance(layers[2], nn.GELU)
+
+
+@pytest.mark.parametrize("value", [int, ops.zeros((3, 3)), 1.5, "x" * 5000, 10 ** 5000, None, [1]],
+                         ids=lambda v: type(v).__name__)
+def test_settings_that_are_none_are_refused_in_short(value: Any) -> None:
+    with config(check_nan=np.int64(1)):
+        assert len(refused(lambda: config(check_nan=value).__enter__(), error=ConfigError)) < 300
+
+
+def test_groups_of_an_optimizer_have_names_for_settings() -> None:
+    text = refused(optim.SGD, [{"params": [nn.Parameter(ops.zeros((2,)))], 3: 1}], 0.1, error=ConfigError)
+    assert text.startswith("SGD: a group has the setting 3, which is unknown")

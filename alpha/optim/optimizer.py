@@ -92,8 +92,8 @@ class Optimizer:
     def _add_group(self, group: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
         for key in group:
             if key != "params" and key not in settings:
-                close = difflib.get_close_matches(key, settings, n=1)
-                raise ConfigError(message(self._name, f"a group has the setting {key!r}, which is unknown",
+                close = difflib.get_close_matches(str(key)[:100], settings, n=1)
+                raise ConfigError(message(self._name, f"a group has the setting {key!r:.100}, which is unknown",
                                           f"did you mean {close[0]}?" if close else f"use one of {sorted(settings)}"))
         made: dict[str, Any] = {**settings, **group, "params": [], "names": []}
         for name in settings:
