@@ -62,4 +62,5 @@ def test_losses_equal_those_of_torch(name, kind):
     got = alpha_losses(ours, getattr(optim, optimizer)(ours.named_parameters(), **settings), STEPS[name])
     for first, last in zip(expected[:2], expected[-2:]):  # of the same batch each: batches alternate
         assert last < 0.97 * first, "nothing was learned, so nothing was tested"
-    assert got == pytest.approx(expected, rel=1e-4)
+    limit = 1e-4 if alpha.config.cpu_kernels else 3e-4  # NumPy adds in another order, and Adam makes more of that
+    assert got == pytest.approx(expected, rel=limit)

@@ -11,6 +11,7 @@ from math import prod
 from typing import Any
 
 from alpha.errors import ShapeError, message
+from alpha.inputs.arguments import bound
 from alpha.inputs.kinds import Activation, AllAxes, Channels, Count, NonNegative, Share
 from alpha.op import Spec, grad_enabled, op
 from alpha.ops.activation import relu_grad
@@ -35,6 +36,7 @@ def _check_statistics(where: str, x: Tensor, expected: Shape, mean: Tensor, istd
                                      "needed", "pass what the forward pass computed"))
 
 
+@bound
 def batch_norm(x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None, running_mean: Tensor | None = None,
                running_var: Tensor | None = None, residual: Tensor | None = None, *, training: bool = True,
                momentum: float = 0.1, eps: float = 1e-5, activation: str | None = None) -> Tensor:
