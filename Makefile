@@ -35,7 +35,7 @@ bench: .venv/.bench        ## alpha beside PyTorch on this machine's GPU or CPU:
 
 wheel: .venv/.wheel        ## a wheel in dist; ARCHES="sm_80 sm_90a" puts CUDA kernels into it, for machines without nvcc
 	rm -rf build alpha/cuda/packed
-	$(if $(ARCHES),$(BIN)/python -m alpha build-kernels --arch $(ARCHES) --pack alpha/cuda/packed)
+	$(if $(ARCHES),$(BIN)/python -m alpha build-kernels --arch $(ARCHES) --pack alpha/cuda/packed $(ARGS))
 	$(BIN)/python -m pip wheel -q --no-deps -w dist .
 	rm -rf build alpha/cuda/packed
 

@@ -4,6 +4,7 @@
     alpha build-kernels                  builds the compiled kernels ahead of their first use
     alpha build-kernels --arch sm_90a    and those for GPUs that are not here
     alpha build-kernels --model resnet18 --precision bf16    those alone that training this network launches
+    alpha build-kernels --arch sm_90a --pack FOLDER    and puts them into a file, for machines without nvcc
 """
 
 from __future__ import annotations
