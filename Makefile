@@ -33,6 +33,12 @@ lint: .venv/.test          ## style and types
 bench: .venv/.bench        ## alpha beside PyTorch on this machine's GPU or CPU: training steps, tables and pictures
 	$(BIN)/python -m benchmarks.compare $(ARGS)
 
+wheel: .venv/.wheel        ## a wheel in dist; ARCHES="sm_80 sm_90a" puts CUDA kernels into it, for machines without nvcc
+	rm -rf build alpha/cuda/packed
+	$(if $(ARCHES),$(BIN)/python -m alpha build-kernels --arch $(ARCHES) --pack alpha/cuda/packed $(ARGS))
+	$(BIN)/python -m pip wheel -q --no-deps -w dist .
+	rm -rf build alpha/cuda/packed
+
 .venv/.%: setup.py
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q -e '.[$(EXTRAS)]'
@@ -41,6 +47,7 @@ bench: .venv/.bench        ## alpha beside PyTorch on this machine's GPU or CPU:
 .venv/.train: EXTRAS := data,plot
 .venv/.test: EXTRAS := data,plot,test
 .venv/.bench: EXTRAS := data,plot,bench
+.venv/.wheel: EXTRAS := data
 
 clean:
-	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -89,6 +89,12 @@ def test_a_damaged_table_of_digits_is_named(content, tmp_path, monkeypatch):
         load("digits")
 
 
+def test_statistics_of_digits_are_those_of_the_images():
+    data = load("digits")
+    for found, function in ((data.mean, np.mean), (data.std, np.std)):
+        assert found.tobytes() == (function(data.train_images, axis=(0, 1, 2)).astype(np.float32) / 255).tobytes()
+
+
 def test_digits_are_those_of_scikit_learn():
     pixels, labels = pytest.importorskip("sklearn.datasets").load_digits(return_X_y=True)
     table = _digits_table()

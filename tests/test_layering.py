@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "alpha.inputs": {"alpha.inputs", "alpha.backend", "alpha.errors"},
     "alpha.random": {"alpha.inputs", "alpha.errors"},
     "alpha.build": {"alpha.config", "alpha.errors"},
+    "alpha.packed": {"alpha.build", "alpha.errors"},
     "alpha.versions": {"alpha.backend"},
     "alpha.dlpack": {"alpha.backend", "alpha.errors", "alpha.versions"},
     "alpha.copies": {"alpha.backend", "alpha.errors", "alpha.tensor"},  # the last as a type
@@ -42,7 +43,7 @@ MAY_IMPORT = {
     "alpha.cpu": {"alpha.cpu", "alpha.ops", "alpha.op", "alpha.backend", "alpha.build", "alpha.config",
                   "alpha.errors", "alpha.random", "alpha.inputs", "alpha.versions"},
     "alpha.cuda": {"alpha.cuda", "alpha.ops", "alpha.op", "alpha.backend", "alpha.build", "alpha.config",
-                   "alpha.errors", "alpha.random", "alpha.tensor", "alpha.graph", "alpha.versions"},
+                   "alpha.errors", "alpha.packed", "alpha.random", "alpha.tensor", "alpha.graph", "alpha.versions"},
     "alpha.nn": {"alpha.nn", "alpha.ops", "alpha.op", "alpha.tensor", "alpha.graph", "alpha.errors",
                  "alpha.precision", "alpha.random", "alpha.inputs", "alpha.backend", "alpha.inputs.schema"},
     "alpha.optim": {"alpha.optim", "alpha.ops", "alpha.tensor", "alpha.graph", "alpha.errors", "alpha.inputs",

@@ -100,7 +100,8 @@ def test_sizes_are_bounded_before_and_after_gzip(tmp_path):
 SOUND = gzip.compress(b"x" * 5000)
 
 
-@pytest.mark.parametrize("content", [b"", b"no", SOUND[:-1], SOUND[:-8] + b"8bytes.."])
+@pytest.mark.parametrize("content", [b"", b"no", SOUND[:-1], SOUND[:-8] + b"8bytes.."],
+                         ids=["empty", "other", "cut", "checksum"])
 def test_what_gzip_refuses(tmp_path, content):
     (tmp_path / "a.tar.gz").write_bytes(content)
     with pytest.raises(DataError, match=r"is not a whole (\.tar\.gz file|tar archive): "):

@@ -222,7 +222,8 @@ def digits(data_dir: Path | None, download: bool, seed: int) -> Dataset:
     images = grey.repeat(4, axis=1).repeat(4, axis=2).repeat(3, axis=3)
     labels = labels.astype(np.int64)
     test = stratified(labels, 360, seed=0)
-    return _measured("digits", tuple("0123456789"), images[~test], labels[~test], images[test], labels[test])
+    mean, std = _statistics(grey[~test].repeat(3, axis=3))  # equal pixels change neither
+    return Dataset("digits", tuple("0123456789"), mean, std, images[~test], labels[~test], images[test], labels[test])
 
 
 @dataset("synthetic")
@@ -234,13 +235,14 @@ def synthetic(data_dir: Path | None, download: bool, seed: int) -> Dataset:
     noise = random_bits(seed, stream, 1 << 20, total * 32 * 32 * 3 // 4).view(np.uint8).reshape(total, 32, 32, 3)
     labels = np.arange(total, dtype=np.int64) % num_classes
     images = pattern.astype(np.uint8).repeat(4, axis=1).repeat(4, axis=2)[labels] + (noise >> 1)
-    return _measured("synthetic", tuple(f"pattern {k}" for k in range(num_classes)),
-                     images[:train], labels[:train], images[train:], labels[train:])
+    return Dataset("synthetic", tuple(f"pattern {k}" for k in range(num_classes)), *_statistics(images[:train]),
+                   images[:train], labels[:train], images[train:], labels[train:])
 
 
-def _measured(name: str, classes: tuple[str, ...], train_images: np.ndarray, *rest: np.ndarray) -> Dataset:
-    mean, std = (f(train_images, axis=(0, 1, 2)).astype(np.float32) / 255 for f in (np.mean, np.std))
-    return Dataset(name, classes, mean, std, train_images, *rest)
+def _statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns mean and standard deviation of each channel in units of 255.  Shape (C,), float32."""
+    mean, std = (f(images, axis=(0, 1, 2)).astype(np.float32) / 255 for f in (np.mean, np.std))
+    return mean, std
 
 
 def stratified(labels: np.ndarray, size: int, seed: int) -> np.ndarray:
