@@ -59,7 +59,7 @@ def mode() -> Mode:
     return MODES[config.precision]
 
 
-def stored(x: Tensor) -> Tensor:
+def to_storage_dtype(x: Tensor) -> Tensor:
     """Returns the input of a layer as the mode in force stores it.
 
     float32 becomes float16 in "fp16" and bfloat16 in "bf16"; tensors of other dtypes stay what they are. The layers

@@ -81,7 +81,7 @@ ONLY_IN = {
     "torchvision": ("train/data.py", "tests/"),
     "pickle": ("benchmarks/digits_archive.py", "tests/"),  # which only write: nothing is ever unpickled
     "matplotlib": ("train/report.py", "benchmarks/", "tests/"),
-    "sklearn": ("train/data.py", "tests/"),
+    "sklearn": ("tests/",),
 }
 
 

@@ -12,11 +12,11 @@
 //          thread, partial[blocks + block] is what rounding has left out.
 // Accuracy: var by two passes over registers; of a longer row the pieces' moments are merged by Chan's formula. No chain
 //          of float32 has more than CHAIN terms: what these are is added to a sum that keeps what rounding leaves out.
-// Requires: 16-byte aligned tensors; fewer than 2^32 pieces in a row.
 // Shared:  backward, pieces of 16 bytes: [stage][piece][g, x][thread].
+// Requires: 16-byte aligned tensors; fewer than 2^32 pieces in a row.
 // Threads: `width` threads, a power of two up to a block, per row; see reduce.cuh for the columns.
 // Measured: H100 SXM, 134 MB tensors of rows of 1,024: the backward pass has 87 % of the bandwidth of a copy, in float32
-//          and in 16 bits; 8 or 16 elements per thread, and one to three rows in flight, 84 to 90 %.
+//          and in 16 bits.
 #include "thread_pieces.cuh"
 
 template <int N> __device__ __forceinline__ float sum_of(float (&v)[N]) {  // as a tree; v is lost

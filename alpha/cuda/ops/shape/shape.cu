@@ -1,6 +1,9 @@
 // What:     elements that move and do not change: boxes, transposed matrices, rows by their numbers; and the gradient
 //           of the last, a sum in a fixed order. Any number of blocks does; the callers ask for one pass
 // Layout:   C-contiguous. Moved is a unit of 1, 2, 4, 8 or 16 bytes: an element, or as many as stay together.
+// Requires: tensors aligned to the unit
+// Threads:  a unit each, neighbours beside each other in what is written
+// Measured: H100, share of a copy's bandwidth (benchmarks.cuda_bandwidth): concat 94 %, NHWC to NCHW 75 %
 #include "elementwise.cuh"
 #include "moments.cuh"
 
