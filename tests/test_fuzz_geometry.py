@@ -28,6 +28,6 @@ def test_it_finds_kernels_that_differ(wrong: str, tmp_path: Path, monkeypatch: p
         return right(x, **attrs) * (1.001 if config.cpu_kernels else 1)
 
     monkeypatch.setitem(ops.softmax.impls, "cpu", softmax)
-    with pytest.raises(AssertionError, match="rows .*(differs by|OutOfMemoryError)"):
+    with pytest.raises(AssertionError, match=r"rows .*(differs by|OutOfMemoryError)"):
         for seed in range(300):
             attempt(random.Random(seed), tmp_path)
