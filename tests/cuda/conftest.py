@@ -8,6 +8,7 @@ import pytest
 
 from alpha.backend import get_backend
 from alpha.cuda.conv import planner, wgmma
+from alpha.cuda.conv.costs import exactly
 from alpha.cuda.conv.wgmma import Wgmma
 from alpha.cuda.conv.wgmma.wgrad import WgmmaWgrad
 from alpha.cuda.runtime.kernel import Kernel
@@ -68,6 +69,6 @@ def fresh_schedules() -> Iterator[None]:
 def tensor_cores_first(monkeypatch) -> None:
     """Convolutions take tensor cores wherever they can, however small they are."""
     for kind in (Wgmma, WgmmaWgrad):
-        for estimate in ("least", "cost"):
-            monkeypatch.setattr(kind, estimate, lambda self, desc, sm_count: self.tile.columns - 1e6)
+        monkeypatch.setattr(kind, "least_us", lambda self, desc: self.tile.columns - 1e6)
+        monkeypatch.setattr(kind, "cost", lambda self, desc: exactly(self.tile.columns - 1e6))
     monkeypatch.setattr(planner, "_plans", {})

@@ -12,6 +12,7 @@ import alpha
 from alpha import nn, ops, optim
 from alpha.cuda import BACKEND
 from alpha.cuda.conv import wgmma
+from alpha.cuda.conv.costs import exactly
 from alpha.cuda.lazy.deferred import BOUND, MOST, Deferred
 from alpha.cuda.lazy.operand import SMALL, flagged_count
 from alpha.cuda.ops.pointwise.activation import relu_grad_cuda
@@ -60,8 +61,8 @@ class Fused:
 def one_tile(monkeypatch) -> Callable[[wgmma.Wgmma], str]:
     """Has all plans take one tile, and returns the precision that it is of."""
     def take(tile: wgmma.Wgmma) -> str:
-        for estimate in ("least", "cost"):
-            monkeypatch.setattr(wgmma.Wgmma, estimate, lambda self, desc, sm_count: -1e6 if self is tile else -1.0)
+        monkeypatch.setattr(wgmma.Wgmma, "least_us", lambda self, desc: -1e6 if self is tile else -1.0)
+        monkeypatch.setattr(wgmma.Wgmma, "cost", lambda self, desc: exactly(-1e6 if self is tile else -1.0))
         monkeypatch.setattr("alpha.cuda.conv.planner._plans", {})
         return "fp32" if tile.mode.planes == 2 else "tf32"
     return take
