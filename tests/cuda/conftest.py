@@ -11,6 +11,7 @@ from alpha.cuda.conv import planner, wgmma
 from alpha.cuda.conv.costs import exactly
 from alpha.cuda.conv.wgmma import Wgmma
 from alpha.cuda.conv.wgmma.wgrad import WgmmaWgrad
+from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.errors import AlphaError
 
@@ -63,6 +64,13 @@ def fresh_schedules() -> Iterator[None]:
     yield
     for cache in caches:
         cache.cache_clear()
+
+
+@pytest.fixture
+def as_h100(monkeypatch) -> None:
+    """Estimates are those for an H100, whatever device of its class this one is."""
+    monkeypatch.setattr(context, "name", "NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr(context, "sm_count", 132)
 
 
 @pytest.fixture

@@ -12,11 +12,12 @@ import alpha
 from alpha import nn, ops, optim
 from alpha.cuda import BACKEND
 from alpha.cuda.conv import wgmma
-from alpha.cuda.conv.costs import exactly
+from alpha.cuda.conv.costs import HOPPER, exactly
 from alpha.cuda.lazy.deferred import BOUND, MOST, Deferred
 from alpha.cuda.lazy.operand import SMALL, flagged_count
 from alpha.cuda.ops.pointwise.activation import relu_grad_cuda
 from alpha.cuda.runtime import memory
+from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import Array
 from alpha.ops.conv import conv2d_bias_act
 from alpha.ops.pool import max_pool2d
@@ -100,9 +101,10 @@ def test_integers_are_bitwise_right(tile, one_tile):
 @pytest.mark.parametrize("tile", [t for t in TILES if t.tile.columns in (32, 64) and not (t.tile.pairs or t.tile.held)],
                          ids=lambda tile: tile.name)
 def test_sums_in_slices(tile, one_tile, monkeypatch, fresh_schedules):
-    monkeypatch.setattr(wgmma, "SUM_US", 0.0)  # else sums as short as a test's are not cut
+    monkeypatch.setattr(HOPPER.wgmma, "sum_us", 0.0)  # else sums as short as a test's are not cut
     case = square("slices", 3, 1, 648, 40, 1)
-    assert tile.plan(case.desc, 4)[1].slots > 0
+    monkeypatch.setattr(context, "sm_count", 4)
+    assert tile.plan(case.desc)[1].slots > 0
     fused = Fused(case, ints)
     with alpha.precision(one_tile(tile)):
         y = fused.call()
