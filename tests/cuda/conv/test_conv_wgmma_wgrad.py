@@ -100,7 +100,7 @@ def test_tiles_of_more_than_two_consumers_are_bitwise_right_on_integers(candidat
     monkeypatch.setattr(context, "sm_count", 132)  # for which the work is cut, whatever runs it
     dtype = "bfloat16" if candidate.reads == "bfloat16" else "float32"
     cases = [case for case in ROWS if not candidate.rejection(case.desc)]
-    slots = {candidate.schedule(case.desc, 132).slots > 0 for case in cases}
+    slots = {candidate.schedule(case.desc).slots > 0 for case in cases}
     assert slots == {True, False} or candidate.tile.cluster > 1
     for case in cases:
         check(candidate, case, dtype)
@@ -114,7 +114,7 @@ def test_clusters_are_bitwise_right_on_integers(candidate, monkeypatch):
     cases = [square(f"{rows} x {columns}", 64, 3, columns, rows, 1) for rows, columns in (
         (tile.rows, tile.tap_columns), (24, 40), (tile.rows + 8, tile.tap_columns + 8))]
     cases.append(square("shared", 64 * 32 * tile.cluster, 1, 16, 40, 1))
-    assert [candidate.schedule(case.desc, 132).slots > 0 for case in cases] == [False, False, False, True]
+    assert [candidate.schedule(case.desc).slots > 0 for case in cases] == [False, False, False, True]
     for case in cases:
         check(candidate, case, dtype)
 
