@@ -267,7 +267,7 @@ def main() -> None:
     found, lines = report(timed)
     print("\n".join(lines))
     if args.output:
-        args.output.write_text(json.dumps({"device": found._asdict(), **facts}, indent=1) + "\n")
+        args.output.write_text(json.dumps({**facts, "name": facts.get("device"), "device": found._asdict()}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
