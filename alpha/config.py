@@ -63,6 +63,8 @@ VARIABLES = (
     Variable("tensor_cores", True, "0 computes float32 convolutions and products on the FMA units of a GPU alone"),
     Variable("capture", True, "0 launches every kernel of a training step by itself, each time (alpha.capture)"),
     Variable("tune", False, "time the candidate kernels of each CUDA convolution once, and keep the fastest"),
+    Variable("calibration", "", "a file of python -m benchmarks.calibrate: what a GPU was measured to reach, by which "
+             "kernels are chosen; empty means what its driver and the tables say"),
     Variable("precision", "fp32", "fp32, tf32, bf16 or fp16: how layers store activations and make matrix products; "
              "see docs/numerics.md", ("fp32", "tf32", "bf16", "fp16")),
     Variable("cuda_memory_mib", 0, "MiB of GPU memory that this process may use; 0 sets no limit"),
@@ -107,6 +109,7 @@ class Config:
     tensor_cores: bool
     capture: bool
     tune: bool
+    calibration: str
     precision: str
     cuda_memory_mib: int
     cpu_cache_mib: int

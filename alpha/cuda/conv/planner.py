@@ -3,18 +3,11 @@
 A module of alpha.cuda.conv has a tuple CANDIDATES, each of them one kernel with one tile, and conv/__init__.py
 registers them all:
 
-    class Slab(NamedTuple):                     # any immutable object with these members is a candidate
-        pass_name = "dgrad"                     # "fprop", "dgrad" or "wgrad"
-        reads, writes = "float32", "float32"    # what the kernel reads (lazy/operand.py) and its output's dtype
-        takes_guard = False                     # whether launch(..., guard=flags) is understood, see below
-        writes_planes = True                    # of fprop, if launch(..., memory) is understood, see below
-        precisions = ("tf32",)                  # if it serves these alone, whatever it reads: a float32 that it rounds
-        name: str                               # shown to people and stored by the tuner: "ks_deconv 128x64"
-        def rejection(self, desc) -> str | None: ...       # why it does not compute desc; None: it does
-        def cost(self, desc, sm_count) -> float: ...       # estimate in microseconds; may be rough, must rank
-        def least(self, desc, sm_count) -> float: ...      # no more than cost, and known at once; 0 if nothing is
-        def prepare(self, desc) -> Launch: ...  # makes and uploads the tables, once; returns the function to call
-        def whole(self) -> Candidate: ...       # if it may cut its sums: it without, for what follows behind flags
+    class Slab(Candidate):
+        pass_name = "dgrad"
+        def rejection(self, desc) -> str | None: ...    # why it does not compute desc; None: it does
+        def cost(self, desc) -> Cost: ...               # conv/costs.py; may be rough, must rank
+        def prepare(self, desc) -> Launch: ...          # makes and uploads the tables, once; returns what to call
 
     CANDIDATES = Slab("ks_deconv 128x128"), Slab("ks_deconv 128x64")
 
@@ -44,11 +37,11 @@ import sys
 from collections.abc import Callable, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from alpha.build import cache_dir
 from alpha.config import config
-from alpha.cuda.conv.costs import rates
+from alpha.cuda.conv.costs import Cost, Stage, device, time_us
 from alpha.cuda.lazy.deferred import Deferred
 from alpha.cuda.lazy.guard import Guard
 from alpha.cuda.ops.pointwise import convert, convert_into, filled
@@ -63,7 +56,6 @@ OUTPUT = {"fprop": 3, "dgrad": 2, "wgrad": 2}  # which argument of a launch is w
 PASSES = tuple(OUTPUT)
 TUNING_LAUNCHES, TUNING_ROUNDS = 5, 5
 MOST_REASONS = 10  # that the error names where no candidate fits
-LAUNCH_US = 2.0  # of a pass over memory that converts
 
 
 class Precision(NamedTuple):
@@ -87,31 +79,44 @@ def precision_of(dtype: str) -> str:
     return "bf16" if dtype == "bfloat16" else "fp16"
 
 
-class Candidate(Protocol):
-    """A kernel with its tile; see the head of this file."""
+class Candidate:
+    """A kernel with its tile, which does not change.
 
-    @property
-    def pass_name(self) -> str: ...
+    Attributes:
+        pass_name: "fprop", "dgrad" or "wgrad".
+        name: shown to people and stored by the tuner: "ks_deconv 128x64".
+        reads, writes: what the kernel reads (lazy/operand.py) and its output's dtype.
+        takes_guard: whether launch(..., guard=flags) is understood, see the head of this file.
+        writes_planes: of fprop, whether launch(..., memory) is understood.
+        precisions: those that it serves, and no others: a float32 that it rounds; None: by what it reads and writes.
+    """
 
-    @property
-    def reads(self) -> str: ...
+    pass_name: str
+    name: str
+    reads: str = "float32"
+    writes: str = "float32"
+    takes_guard: bool = False
+    writes_planes: bool = False
+    precisions: tuple[str, ...] | None = None
 
-    @property
-    def writes(self) -> str: ...
+    def rejection(self, desc: ConvDesc) -> str | None:
+        """Returns why it does not compute desc, or None."""
+        raise NotImplementedError
 
-    @property
-    def takes_guard(self) -> bool: ...
+    def cost(self, desc: ConvDesc) -> Cost:
+        """Returns what a launch does, as conv/costs.py has it."""
+        raise NotImplementedError
 
-    @property
-    def name(self) -> str: ...
+    def least_us(self, desc: ConvDesc) -> float:
+        """Returns no more than its cost takes, and at once: work lists are not made for it."""
+        return 0.0
 
-    def rejection(self, desc: ConvDesc) -> str | None: ...
+    def prepare(self, desc: ConvDesc) -> Launch:
+        raise NotImplementedError
 
-    def cost(self, desc: ConvDesc, sm_count: int) -> float: ...
-
-    def least(self, desc: ConvDesc, sm_count: int) -> float: ...
-
-    def prepare(self, desc: ConvDesc) -> Launch: ...
+    def whole(self) -> Candidate:
+        """Returns it without sums that are cut, for what follows behind flags."""
+        return self
 
 
 class Option(NamedTuple):
@@ -139,9 +144,9 @@ class Plan(NamedTuple):
         axes = ", ".join(f"{a.i}->{a.o} f{a.f} s{a.s} p{a.p} d{a.d}" for a in (d.h, d.w))
         lines = [f"plan of {self.pass_name} {d.n} x ({axes}) {d.ic}->{d.oc} groups {d.groups} in {self.precision}, "
                  f"{'measured' if self.measured else 'estimated'}:"]
-        for candidate, reason, time_us in self.options:
+        for candidate, reason, us in self.options:
             mark = "*" if candidate is self.chosen else " "
-            lines.append(f"{mark} {candidate.name:40} {reason or f'{time_us:10.1f} us'}")
+            lines.append(f"{mark} {candidate.name:40} {reason or f'{us:10.1f} us'}")
         return "\n".join(lines)
 
 
@@ -167,9 +172,8 @@ def serves(candidate: Candidate, precision: str) -> bool:
 
     One that names its `precisions` serves these, and no others.
     """
-    only = getattr(candidate, "precisions", None)
-    if only is not None:
-        return precision in only
+    if candidate.precisions is not None:
+        return precision in candidate.precisions
     stores, reads = PRECISIONS[precision]
     return candidate.reads == "float32" or (
         candidate.reads in reads and (candidate.writes == stores or candidate.pass_name == "wgrad"))
@@ -189,7 +193,7 @@ def plan(pass_name: str, desc: ConvDesc, precision: str = "fp32") -> Plan:
     return found
 
 
-def rank(pass_name: str, desc: ConvDesc, sm_count: int, precision: str = "fp32", *, every: bool = True) -> list[Option]:
+def rank(pass_name: str, desc: ConvDesc, precision: str = "fp32", *, every: bool = True) -> list[Option]:
     """Returns all candidates of a pass with their estimated cost: those that fit first, cheapest first.
 
     Args:
@@ -198,19 +202,19 @@ def rank(pass_name: str, desc: ConvDesc, sm_count: int, precision: str = "fp32",
     """
     waiting = []
     for candidate in candidates(pass_name, precision):
-        conversion = conversion_us(candidate, desc, precision)
-        waiting.append((candidate.least(desc, sm_count) + conversion, conversion, candidate))
+        conversion_us = time_us(conversion(candidate, desc, precision))
+        waiting.append((candidate.least_us(desc) + conversion_us, conversion_us, candidate))
     options, best_us = [], float("inf")
-    for least_us, conversion, candidate in sorted(waiting, key=lambda entry: entry[0]):
+    for least_us, conversion_us, candidate in sorted(waiting, key=lambda entry: entry[0]):
         reason = candidate.rejection(desc) if every or least_us < best_us else f"takes at least {least_us:.1f} us"
-        time_us = float("inf") if reason else candidate.cost(desc, sm_count) + conversion
-        best_us = min(best_us, time_us)
-        options.append(Option(candidate, reason, time_us))
+        us = float("inf") if reason else time_us(candidate.cost(desc)) + conversion_us
+        best_us = min(best_us, us)
+        options.append(Option(candidate, reason, us))
     return sorted(options, key=lambda option: option.time_us)
 
 
 def _make(pass_name: str, desc: ConvDesc, precision: str) -> Plan:
-    options = rank(pass_name, desc, context.sm_count, precision, every=config.tune)
+    options = rank(pass_name, desc, precision, every=config.tune)
     fitting = [option for option in options if not option.reason]
     if not fitting:
         raise AlphaError(message(f"conv2d {pass_name}", f"none of its {len(options)} CUDA kernels fits {desc}:"
@@ -227,7 +231,7 @@ def _make(pass_name: str, desc: ConvDesc, precision: str) -> Plan:
 def exact_kernel(pass_name: str, desc: ConvDesc, precision: str) -> Candidate | None:
     """Returns what follows behind flags: a float32 kernel, as a rule for nothing, that takes no memory for slices."""
     found = next((c for c in candidates(pass_name, precision) if c.takes_guard and not c.rejection(desc)), None)
-    return found.whole() if hasattr(found, "whole") else found
+    return found and found.whole()
 
 
 def _reasons(options: list[Option]) -> str:
@@ -262,7 +266,7 @@ def _launches(candidate: Candidate, desc: ConvDesc, precision: str,
     if candidate.reads == "float32" or not exact:
         return launch, None
     instead = exact.prepare(desc)
-    planes = _writing_planes(launch, instead) if getattr(candidate, "writes_planes", False) else None
+    planes = _writing_planes(launch, instead) if candidate.writes_planes else None
     return _guarded(launch, instead), planes
 
 
@@ -301,21 +305,17 @@ def _converting(pass_name: str, launch: Launch) -> Launch:
     return run
 
 
-def conversion_us(candidate: Candidate, desc: ConvDesc, precision: str) -> float:
-    """Estimates what the conversions around a launch take.
+def conversion(candidate: Candidate, desc: ConvDesc, precision: str) -> Cost:
+    """Returns what the conversions around a launch cost: of 16-bit arrays to float32, and of the output back.
 
     Planes of float32 cost but launches: batch norm writes activations and gradients so, and weights are split once per
     step. Where they come from elsewhere their conversion is not what tells a fast kernel from a slow one.
     """
-    stores = PRECISIONS[precision].stores
-    sizes = {"fprop": (desc.x_shape, desc.y_shape), "dgrad": (desc.y_shape, desc.x_shape),
-             "wgrad": (desc.x_shape, desc.y_shape)}[candidate.pass_name]
-    read, other = (prod(shape) for shape in sizes)
+    stores, one = PRECISIONS[precision].stores, device().table.conversion
     if candidate.reads == stores:
-        return 0.0
-    if stores != "float32":  # every 16-bit array to float32, and the output back
-        return 3 * LAUNCH_US + (read + other) * (4 + ITEMSIZE[stores]) / rates().bytes_per_us
-    return 3 * LAUNCH_US
+        return Cost(())
+    nbytes = sum(map(prod, (desc.x_shape, desc.y_shape))) * (4 + ITEMSIZE[stores]) if stores != "float32" else 0
+    return Cost((Stage(nbytes=nbytes, depth=3 * one.depth, launches=3 * one.launches),))
 
 
 # ---- tuning ----------------------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 #pragma once
 #include <stdint.h>
 #ifdef __CUDACC__
-#define ALPHA_KERNEL(name)  // emulation registers the kernel here
+#include "declared.cuh"
 #define DYNAMIC_SHARED(type, name) \
   extern __shared__ __align__(1024) unsigned char alpha_dynamic_shared[]; \
   type* name = (type*)alpha_dynamic_shared

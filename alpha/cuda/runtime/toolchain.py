@@ -67,9 +67,9 @@ class NvccToolchain:
 
     def _job(self, source: Path, defines: Defines, arch: str) -> dict[str, Any]:
         """Returns the arguments of build."""
-        macros = [f"-D{name}={value}" for name, value in defines.items()]
         target = arch.removeprefix("sm_")
-        flags = [*FLAGS, f"-gencode=arch=compute_{target},code=sm_{target}", *includes(), *macros]
+        flags = [*FLAGS, f"-gencode=arch=compute_{target},code=sm_{target}", *includes(),
+                 *macros(source, defines)]
         return dict(name=f"{source.stem}-{arch}", sources=[source], compiler=(nvcc(),), flags=flags, link=None,
                     suffix=".cubin", include_dirs=INCLUDE_DIRS)
 
@@ -77,6 +77,13 @@ class NvccToolchain:
 def includes() -> list[str]:
     """Returns the flags by which device code finds headers: those of include/ by name, of other rooms by their path."""
     return [f"-I{folder}" for folder in INCLUDE_DIRS]
+
+
+def macros(source: Path, defines: Defines) -> list[str]:
+    """Returns the flags of a unit's macros, with the arguments that its entries are declared with."""
+    entries = _declared.get(Unit(source, tuple(sorted(defines.items()))), {})
+    found = {**defines, "ALPHA_DECLARED": "/".join(f"{entry}/{codes}" for entry, codes in sorted(entries.items()))}
+    return [f"-D{name}={value}" for name, value in found.items()]
 
 
 def nvcc() -> str:
@@ -93,7 +100,7 @@ def nvcc() -> str:
 
 current: Toolchain = NvccToolchain()
 
-_declared: dict[Unit, None] = {}
+_declared: dict[Unit, dict[str, str]] = {}  # the entries of each, and the codes of their arguments
 _modules: dict[Unit, Any] = {}
 _failed: dict[Unit, CompileError] = {}
 _jobs: dict[Unit, Future[Path]] = {}
@@ -105,8 +112,13 @@ _lock = threading.Lock()
 def unit_of(source: str | Path, defines: Defines | None) -> Unit:
     """Declares and returns the unit of a source: the name of a file in some folder of alpha/cuda, or a path."""
     unit = Unit(SOURCES.get(str(source), Path(source)), tuple(sorted((defines or {}).items())))
-    _declared.setdefault(unit)
+    _declared.setdefault(unit, {})
     return unit
+
+
+def declare(unit: Unit, entry: str, codes: str) -> None:
+    """Adds an entry to a unit.  codes: of its arguments, as `struct` has them; b: a block of bytes; v: no arguments."""
+    _declared.setdefault(unit, {})[entry] = codes
 
 
 def units() -> list[Unit]:

@@ -159,15 +159,17 @@ def test_pairs_of_outputs_share_what_they_read(device, pass_name):
 
 @pytest.mark.parametrize("pass_name", ["fprop", "dgrad"])
 def test_sums_in_slices_get_bias_and_relu_too(device, monkeypatch, fresh_schedules, pass_name):
-    from alpha.cuda.conv import wgmma
-    monkeypatch.setattr(wgmma, "SUM_US", 0.0)  # else sums as short as a test's are not cut
+    from alpha.cuda.conv.costs import HOPPER
+    from alpha.cuda.runtime.context import context
+    monkeypatch.setattr(context, "sm_count", 4)
+    monkeypatch.setattr(HOPPER.wgmma, "sum_us", 0.0)  # else sums as short as a test's are not cut
     case = square("slices", 3, 1, *((648, 40) if pass_name == "fprop" else (40, 648)), 1)
     width, ic, oc, padding = (3, 208, 40, 0) if pass_name == "fprop" else (1, 40, 208, 2)
     rows = Shape("a row in slices", 3, (1, width), ic, oc, (1, 3), padding=(0, padding))  # 9 whole blocks, 48 values
     groups = replace(case, name="groups in slices", ic=2 * case.ic, oc=2 * case.oc, groups=2)
     for tile in (t for t in tiles(pass_name) if not t.tile.held):
         for each in (case, rows, groups) if tile.tile.columns == 64 else (case,):
-            assert tile.plan(each.desc, 4)[1].slots > 0
+            assert tile.plan(each.desc)[1].slots > 0
             check(tile, each, bias=pass_name == "fprop")
 
 

@@ -7,6 +7,7 @@ import pytest
 
 import alpha
 from alpha.cuda.conv import planner
+from alpha.cuda.conv.costs import time_us
 from alpha.cuda.lazy import operand
 from alpha.cuda.ops.pointwise import convert
 from alpha.cuda.runtime.context import context
@@ -128,17 +129,18 @@ LAYERS = [((8, 8, 8, 64), (64, 3, 3, 64), 1, 1), ((4, 16, 16, 48), (96, 5, 5, 48
 
 @pytest.mark.parametrize("precision", planner.PRECISIONS)
 @pytest.mark.parametrize("pass_name", planner.PASSES)
-def test_what_is_left_out_could_not_have_won(pass_name, precision):
-    """`least` is no more than `cost`, so that the choice is the same without the estimates that it saves."""
+def test_what_is_left_out_could_not_have_won(monkeypatch, pass_name, precision):
+    """`least_us` is no more than `cost` takes, so that the choice is the same without the estimates that it saves."""
+    monkeypatch.setattr(context, "sm_count", 132)
     saved = 0
     for x, w, stride, padding in LAYERS:
         desc = ConvDesc.fprop(x, w, stride=(stride,) * 2, padding=(padding,) * 2, dilation=(1, 1), groups=1)
-        every = planner.rank(pass_name, desc, 132, precision)
+        every = planner.rank(pass_name, desc, precision)
         for option in every:
             if not option.reason:
-                cost = option.candidate.cost(desc, 132)
-                assert option.candidate.least(desc, 132) <= cost * (1 + 1e-9), option.candidate.name
-        some = planner.rank(pass_name, desc, 132, precision, every=False)
+                us = time_us(option.candidate.cost(desc))
+                assert option.candidate.least_us(desc) <= us * (1 + 1e-9), option.candidate.name
+        some = planner.rank(pass_name, desc, precision, every=False)
         assert some[0] == every[0] and len(some) == len(every)
         saved += sum((option.reason or "").startswith("takes at least") for option in some)
     assert saved or precision == "fma"

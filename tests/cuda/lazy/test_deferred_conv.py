@@ -12,10 +12,12 @@ import alpha
 from alpha import nn, ops, optim
 from alpha.cuda import BACKEND
 from alpha.cuda.conv import wgmma
+from alpha.cuda.conv.costs import HOPPER, exactly
 from alpha.cuda.lazy.deferred import BOUND, MOST, Deferred
 from alpha.cuda.lazy.operand import SMALL, flagged_count
 from alpha.cuda.ops.pointwise.activation import relu_grad_cuda
 from alpha.cuda.runtime import memory
+from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import Array
 from alpha.ops.conv import conv2d_bias_act
 from alpha.ops.pool import max_pool2d
@@ -60,8 +62,8 @@ class Fused:
 def one_tile(monkeypatch) -> Callable[[wgmma.Wgmma], str]:
     """Has all plans take one tile, and returns the precision that it is of."""
     def take(tile: wgmma.Wgmma) -> str:
-        for estimate in ("least", "cost"):
-            monkeypatch.setattr(wgmma.Wgmma, estimate, lambda self, desc, sm_count: -1e6 if self is tile else -1.0)
+        monkeypatch.setattr(wgmma.Wgmma, "least_us", lambda self, desc: -1e6 if self is tile else -1.0)
+        monkeypatch.setattr(wgmma.Wgmma, "cost", lambda self, desc: exactly(-1e6 if self is tile else -1.0))
         monkeypatch.setattr("alpha.cuda.conv.planner._plans", {})
         return "fp32" if tile.mode.planes == 2 else "tf32"
     return take
@@ -99,9 +101,10 @@ def test_integers_are_bitwise_right(tile, one_tile):
 @pytest.mark.parametrize("tile", [t for t in TILES if t.tile.columns in (32, 64) and not (t.tile.pairs or t.tile.held)],
                          ids=lambda tile: tile.name)
 def test_sums_in_slices(tile, one_tile, monkeypatch, fresh_schedules):
-    monkeypatch.setattr(wgmma, "SUM_US", 0.0)  # else sums as short as a test's are not cut
+    monkeypatch.setattr(HOPPER.wgmma, "sum_us", 0.0)  # else sums as short as a test's are not cut
     case = square("slices", 3, 1, 648, 40, 1)
-    assert tile.plan(case.desc, 4)[1].slots > 0
+    monkeypatch.setattr(context, "sm_count", 4)
+    assert tile.plan(case.desc)[1].slots > 0
     fused = Fused(case, ints)
     with alpha.precision(one_tile(tile)):
         y = fused.call()

@@ -14,7 +14,7 @@ from alpha.ops.conv_desc import ConvDesc
 
 
 class ConvV2(SlabTile):
-    """A tile of conv_v2; see alpha.cuda.conv.planner for the members."""
+    """A tile of conv_v2."""
 
     pass_name, copied = "fprop", ("input",)
     slabs_of = staticmethod(lru_cache(maxsize=256)(fprop_slabs))

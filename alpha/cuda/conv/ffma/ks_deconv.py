@@ -14,7 +14,7 @@ from alpha.ops.conv_desc import ConvDesc
 
 
 class KsDeconv(SlabTile):
-    """A tile of ks_deconv; see alpha.cuda.conv.planner for the members."""
+    """A tile of ks_deconv."""
 
     pass_name = "dgrad"
     slabs_of = staticmethod(lru_cache(maxsize=256)(dgrad_slabs))

@@ -11,12 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from alpha.backend import FLOAT_DTYPES, HALF_DTYPES
+from alpha.cuda.conv.costs import device, time_us
 from alpha.cuda.conv.ffma import gemm
-from alpha.cuda.conv.ffma.gemm import Tile, makespan_us
+from alpha.cuda.conv.ffma.gemm import Tile, makespan
 from alpha.cuda.conv.planner import PRECISIONS, plan, precision_of, rank
 from alpha.cuda.conv.split import SPLITS, Partial, refusal, shares
 from alpha.cuda.ops.pointwise import convert, convert_into
-from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, upload
 from alpha.errors import DTypeError, message
@@ -156,7 +156,7 @@ def _convolution(m: int, n: int, k: int, transpose_a: bool, transpose_b: bool, p
     desc = ConvDesc.fprop((images, 1, 1, ic), (oc, 1, 1, ic), stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1)
     if dtype != ("float32" if transpose_a else PRECISIONS[precision].stores):
         return None
-    best = rank(pass_name, desc, context.sm_count, precision, every=False)[0]
+    best = rank(pass_name, desc, precision, every=False)[0]
     if best.reason or best.candidate.reads == "float32":
         return None
     launch, (x, w, y) = plan(pass_name, desc, precision).launch, (desc.x_shape, desc.w_shape, desc.y_shape)
@@ -184,12 +184,11 @@ def _choose(m: int, n: int, k: int, batch: int, transpose_a: bool, transpose_b: 
 
     def cost(option: tuple[Tile, int]) -> float:
         tile, split = option
-        return makespan_us(tile.slab_clocks(transpose_b), tile.threads, tile.blocks, shares(sums(tile), split),
-                           context.sm_count)
+        return time_us(makespan(tile.slab_clocks(transpose_b), tile.threads, tile.blocks, shares(sums(tile), split)))
 
     tile, split = min(((tile, split) for tile, split in product(tiles_of(transpose_a, transpose_b), SPLITS)
                        if tile.vector == vector
-                       and (split == 1 or not refusal(sums(tile), split, tile.blocks * context.sm_count))), key=cost)
+                       and (split == 1 or not refusal(sums(tile), split, tile.blocks * device().sm_count))), key=cost)
     tiles = sums(tile)[0][0]
     partial = Partial(tiles * split if split > 1 else 0, tile.rows * tile.columns)
     return (KERNELS[tile, not transpose_a, transpose_b, split > 1], (tiles, split), partial,
