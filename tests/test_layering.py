@@ -70,7 +70,6 @@ CUDA_ROOMS = {
 READS_THE_GRAPH = {
     "alpha.cuda.runtime.report": "names live tensors by the ops that made them",
     "alpha.cuda.lazy.tile_statistics": "nobody says yet whether a batch norm will read a convolution's output",
-    "alpha.cuda.conv.deferred": "nobody says yet whether x is kept for a backward pass",
     "alpha.cuda.conv.planner": "tuning times kernels without statistics, which it can only ask for through the graph",
 }
 # Package -> the only files that may name it.

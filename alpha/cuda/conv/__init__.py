@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from alpha.cuda.conv import depthwise, padded, wgmma
-from alpha.cuda.conv.deferred import with_relu
 from alpha.cuda.conv.ffma import conv_v2, ks_deconv, sk_dilated
 from alpha.cuda.conv.first_layer import stem
 from alpha.cuda.conv.first_layer.mma import stem_mma, stem_mma_dgrad
@@ -35,9 +34,6 @@ def conv2d_bias_act_cuda(x: Array, w: Array, b: Array | None, *, activation: str
     chosen = _chosen("fprop", desc, x)
     flush_gradients()
     bias = b if b is None or b.dtype == "float32" else convert(b, "float32")
-    waiting = with_relu(chosen, x, w, bias) if activation == "relu" else None
-    if waiting:
-        return waiting
     y = empty(desc.y_shape, x.dtype)
     chosen.launch(x, w, bias, y, activation == "relu")
     return y

@@ -7,7 +7,6 @@ registers them all:
         pass_name = "dgrad"                     # "fprop", "dgrad" or "wgrad"
         reads, writes = "float32", "float32"    # what the kernel reads (lazy/operand.py) and its output's dtype
         takes_guard = False                     # whether launch(..., guard=flags) is understood, see below
-        writes_planes = True                    # of fprop, if launch(..., memory) is understood, see below
         precisions = ("tf32",)                  # if it serves these alone, whatever it reads: a float32 that it rounds
         name: str                               # shown to people and stored by the tuner: "ks_deconv 128x64"
         def rejection(self, desc) -> str | None: ...       # why it does not compute desc; None: it does
@@ -30,9 +29,6 @@ directory. A kernel that reads 16-bit planes in the place of float32 returns the
 the device, whether these hold their tensors well. A plan then lets a float32 kernel follow, launch(..., guard=flags),
 whose blocks end at once unless a flag is set: the result is right in any case, and nobody waits to know. What that
 kernel reads of an array that consists of planes is made behind the same flags (lazy/deferred.py).
-
-A kernel may write y as planes itself, where `memory`, which y is of, is passed (conv/deferred.py). It sets
-their flag where an operand's is set, too: behind that flag alone the float32 kernel follows, and writes elements.
 """
 
 from __future__ import annotations
@@ -41,7 +37,7 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -50,7 +46,6 @@ from alpha.build import cache_dir
 from alpha.config import config
 from alpha.cuda.conv.costs import rates
 from alpha.cuda.lazy.deferred import Deferred
-from alpha.cuda.lazy.guard import Guard
 from alpha.cuda.ops.pointwise import convert, convert_into, filled
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
@@ -131,7 +126,6 @@ class Plan(NamedTuple):
     options: tuple[Option, ...]
     chosen: Candidate
     launch: Launch
-    planes_launch: Launch | None  # (x, w, b, memory, relu) of fprop: that writes y as planes
     measured: bool
 
     def __str__(self) -> str:
@@ -219,7 +213,7 @@ def _make(pass_name: str, desc: ConvDesc, precision: str) -> Plan:
         fitting = _measured(pass_name, desc, precision, fitting)
         options = fitting + [option for option in options if option.reason]
     chosen = fitting[0].candidate
-    return Plan(pass_name, desc, precision, tuple(options), chosen, *_launches(chosen, desc, precision, exact),
+    return Plan(pass_name, desc, precision, tuple(options), chosen, launch_of(chosen, desc, precision, exact),
                 config.tune)
 
 
@@ -249,40 +243,17 @@ def launch_of(candidate: Candidate, desc: ConvDesc, precision: str, exact: Candi
     Args:
         exact: a candidate that reads float32, and takes over where planes do not hold float32 tensors well.
     """
-    return _launches(candidate, desc, precision, exact)[0]
-
-
-def _launches(candidate: Candidate, desc: ConvDesc, precision: str,
-              exact: Candidate | None) -> tuple[Launch, Launch | None]:
-    """Returns the launch of a candidate, see `launch_of`, and that which writes planes, if there is one."""
     launch, stores = candidate.prepare(desc), PRECISIONS[precision].stores
     if stores != "float32":
-        return _converting(candidate.pass_name, launch) if candidate.reads == "float32" else launch, None
-    if candidate.reads == "float32" or not exact:
-        return launch, None
-    instead = exact.prepare(desc)
-    planes = _writing_planes(launch, instead) if getattr(candidate, "writes_planes", False) else None
-    return _guarded(launch, instead), planes
+        return _converting(candidate.pass_name, launch) if candidate.reads == "float32" else launch
+    return launch if candidate.reads == "float32" or not exact else _guarded(launch, exact.prepare(desc))
 
 
 def _guarded(launch: Launch, exact: Launch) -> Launch:
     def run(*arguments: Any) -> None:
         guard = launch(*arguments)
-        exact(*_behind(guard, arguments), guard=guard)
+        exact(*[a.derived.elements_behind(guard) if a.__class__ is Deferred else a for a in arguments], guard=guard)
     return run
-
-
-def _writing_planes(launch: Launch, exact: Launch) -> Launch:
-    def run(x: Array, w: Array, b: Array | None, memory: Any, relu: bool) -> None:
-        launch(x, w, b, memory.elements, relu, memory)
-        guard = memory.flag, memory.flag
-        exact(*_behind(guard, (x, w, b)), memory.elements, relu, guard=guard)
-    return run
-
-
-def _behind(guard: Guard, arguments: Sequence[Any]) -> list[Any]:
-    """Returns what a launch behind a guard takes for the arguments of one that reads planes."""
-    return [a.derived.elements_behind(guard) if a.__class__ is Deferred else a for a in arguments]
 
 
 def _converting(pass_name: str, launch: Launch) -> Launch:

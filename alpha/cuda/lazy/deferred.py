@@ -7,15 +7,13 @@ then and there; alpha.cuda.lazy.operand has two 16-bit planes written in the sam
 nothing is written in a form that nobody reads, and planes cost no pass of their own. Where products read one plane, it
 is the first of the two: 4 bytes written and 2 read of an element, and all digits there for whoever needs them.
 
-Batch norm leaves its results so (ops/norm), convolutions with a relu do (conv/deferred.py), so does cross-entropy with
-its gradient (ops/loss), and what is made of such results without computing larger elements, pools and joined arrays, is
-left so as well (bounded.py). What still waits when an array that it is a part of is written as planes is written there,
-and nowhere else.
+Batch norm leaves its results so (ops/norm), and what is made of such results without computing larger elements, pools
+and joined arrays, is left so as well (bounded.py). What still waits when an array that it is a part of is written as
+planes is written there, and nowhere else.
 
 - Memory is taken when the array is made, where an OutOfMemoryError belongs; a pass that waits holds what it reads
   besides. A convolution has its operands written before it takes memory for its result, and gradients that still wait
-  when the next one is made are written as planes (`flush_gradients`), so the peak is what it was. So are results of
-  convolutions where nobody keeps what they read for a backward pass.
+  when the next one is made are written as planes (`flush_gradients`), so the peak is what it was.
 - What a pass reads is written, or changed, only after it has run: `write_before`, which the backend calls in `forget`.
 - Where float32 is asked for when there are planes, it is made from them, and takes their place: the producer's inputs
   are gone by then, or would have been kept for this. Planes hold float32's digits down to 2^-16 of the scale's top;
