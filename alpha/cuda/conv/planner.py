@@ -5,7 +5,7 @@ registers them all:
 
     class Slab(NamedTuple):                     # any immutable object with these members is a candidate
         pass_name = "dgrad"                     # "fprop", "dgrad" or "wgrad"
-        reads, writes = "float32", "float32"    # what the kernel reads (lazy/operand.py) and its output's dtype
+        reads, writes = "float32", "float32"    # what the kernel reads (lazy/operands.py) and its output's dtype
         takes_guard = False                     # whether launch(..., guard=flags) is understood, see below
         precisions = ("tf32",)                  # if it serves these alone, whatever it reads: a float32 that it rounds
         name: str                               # shown to people and stored by the tuner: "ks_deconv 128x64"
@@ -19,9 +19,9 @@ registers them all:
 
 `Launch` takes device arrays, outputs allocated already, and only launches:
 
-    fprop   launch(x, w, b, y, relu)            b: Array or None; relu: bool
+    fprop   launch(x, w, y, epilogue)       what is done to each element: alpha.cuda.ops.pointwise.epilogue
     dgrad   launch(g, w, dx)
-    wgrad   launch(x, g, dw)                    workspaces are taken from the pool at every launch
+    wgrad   launch(x, g, dw)                workspaces are taken from the pool at every launch
 
 A plan is made once per description and precision. Of the candidates that fit both, the cheapest by estimate is taken,
 conversions included; with ALPHA_TUNE=1 the fastest by the clock, each timed once per device and remembered in the cache
@@ -45,17 +45,16 @@ from typing import Any, NamedTuple, Protocol
 from alpha.build import cache_dir
 from alpha.config import config
 from alpha.cuda.conv.costs import rates
-from alpha.cuda.lazy.deferred import Deferred
+from alpha.cuda.lazy import elements_behind
 from alpha.cuda.ops.pointwise import convert, convert_into, filled
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.errors import AlphaError, message
-from alpha.graph import no_grad
 from alpha.ops.conv_desc import ConvDesc
 
 Launch = Callable[..., Any]
-OUTPUT = {"fprop": 3, "dgrad": 2, "wgrad": 2}  # which argument of a launch is written
-PASSES = tuple(OUTPUT)
+OUTPUT = 2  # which argument of a launch is written
+PASSES = ("fprop", "dgrad", "wgrad")
 TUNING_LAUNCHES, TUNING_ROUNDS = 5, 5
 MOST_REASONS = 10  # that the error names where no candidate fits
 LAUNCH_US = 2.0  # of a pass over memory that converts
@@ -245,29 +244,27 @@ def launch_of(candidate: Candidate, desc: ConvDesc, precision: str, exact: Candi
     """
     launch, stores = candidate.prepare(desc), PRECISIONS[precision].stores
     if stores != "float32":
-        return _converting(candidate.pass_name, launch) if candidate.reads == "float32" else launch
+        return _converting(launch) if candidate.reads == "float32" else launch
     return launch if candidate.reads == "float32" or not exact else _guarded(launch, exact.prepare(desc))
 
 
 def _guarded(launch: Launch, exact: Launch) -> Launch:
     def run(*arguments: Any) -> None:
         guard = launch(*arguments)
-        exact(*[a.derived.elements_behind(guard) if a.__class__ is Deferred else a for a in arguments], guard=guard)
+        exact(*[elements_behind(a, guard) for a in arguments], guard=guard)
     return run
 
 
-def _converting(pass_name: str, launch: Launch) -> Launch:
+def _converting(launch: Launch) -> Launch:
     """Returns a launch on 16-bit arrays that runs one on float32 arrays."""
-    at = OUTPUT[pass_name]
-
     def run(*arguments: Any) -> None:
         given = list(arguments)
         for k, value in enumerate(given):
             if isinstance(value, Array) and value.dtype != "float32":
-                given[k] = empty(value.shape, "float32") if k == at else convert(value, "float32")
+                given[k] = empty(value.shape, "float32") if k == OUTPUT else convert(value, "float32")
         launch(*given)
-        if given[at] is not arguments[at]:
-            convert_into(given[at], arguments[at])
+        if given[OUTPUT] is not arguments[OUTPUT]:
+            convert_into(given[OUTPUT], arguments[OUTPUT])
     return run
 
 
@@ -309,19 +306,18 @@ def _time(pass_name: str, desc: ConvDesc, precision: str, candidate: Candidate) 
     launch, stores = launch_of(candidate, desc, precision), PRECISIONS[precision].stores
     x, w, y = (filled(shape, 1.0, dtype) for shape, dtype in
                ((desc.x_shape, stores), (desc.w_shape, "float32"), (desc.y_shape, stores)))
-    arguments: tuple[Any, ...] = {"fprop": (x, w, None, y, False), "dgrad": (y, w, x), "wgrad": (x, y, w)}[pass_name]
+    arguments = {"fprop": (x, w, y), "dgrad": (y, w, x), "wgrad": (x, y, w)}[pass_name]
     event = context.driver.Event
     times = []
-    with no_grad():  # whoever asks first: the kernel alone, without what it does for a batch norm
-        launch(*arguments)  # compiles, and warms the caches
-        context.synchronize()
-        for _ in range(TUNING_ROUNDS):
-            begin = event().record(context.stream)
-            for _ in range(TUNING_LAUNCHES):
-                launch(*arguments)
-            end = event().record(context.stream)
-            end.synchronize()
-            times.append(end.time_since(begin) * 1e3 / TUNING_LAUNCHES)
+    launch(*arguments)  # compiles, and warms the caches
+    context.synchronize()
+    for _ in range(TUNING_ROUNDS):
+        begin = event().record(context.stream)
+        for _ in range(TUNING_LAUNCHES):
+            launch(*arguments)
+        end = event().record(context.stream)
+        end.synchronize()
+        times.append(end.time_since(begin) * 1e3 / TUNING_LAUNCHES)
     return statistics.median(times)
 
 

@@ -42,7 +42,7 @@ def check_fprop(case: Shape, candidate) -> None:
     x, w, b = ints(*case.x_shape), ints(*case.w_shape, seed=1), ints(case.oc, seed=2)
     launch = candidate.prepare(case.desc)
     y = empty(case.desc.y_shape, "float32")
-    launch(upload(x), upload(w), None, y, False)
+    launch(upload(x), upload(w), y)
     sums = conv_fprop_padded(x, w, **case.attrs)
     assert_equal_at(download(y, "float32"), sums.astype(np.float32), name=f"y of {case.name} by {candidate.name}")
     y = empty(case.desc.y_shape, "float32")

@@ -10,6 +10,7 @@ import numpy as np
 from alpha.cuda.conv.ffma.gemm import LAUNCH_US
 from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.schedule import oversized
+from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, upload
@@ -97,7 +98,8 @@ class Depthwise(NamedTuple):
                  desc.oc // desc.ic, 1, lanes)
         kernel = self.kernel
 
-        def launch(x: Array, weight: Array, b: Array | None, y: Array, relu: bool) -> None:
+        def launch(x: Array, weight: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
+            b, relu = epilogue.known()
             kernel(grid, x, weight, b, y, *tables, *sizes, relu, 0)
         return launch
 

@@ -25,9 +25,8 @@ from alpha.cuda.conv.wgmma.schedule import (
     work_list,
 )
 from alpha.cuda.conv.wgmma.schedule_held import held_list, held_makespan, most_blocks
-from alpha.cuda.lazy.guard import GUARD_ARGS, UNGUARDED, Guard
-from alpha.cuda.lazy.operand import KEEP, Operand, operand
-from alpha.cuda.lazy.tile_statistics import are_expected, attach
+from alpha.cuda.lazy import GUARD_ARGS, KEEP, UNGUARDED, Guard, Operand, operand, statistics
+from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty, upload
@@ -61,7 +60,7 @@ PIXELS: dict[str, Callable[[ConvDesc], Pixels]] = {
 
 
 class Mode(NamedTuple):
-    """What is read (lazy/operand.py) and written."""
+    """What is read (lazy/operands.py) and written."""
 
     reads: str
     writes: str
@@ -75,7 +74,7 @@ class Mode(NamedTuple):
         return self.reads.removesuffix("x2")
 
 
-Run = Callable[..., None]  # of operands x or g, and w; bias, output, relu
+Run = Callable[..., None]  # of operands x or g, and w; output, epilogue
 
 
 ONE_PIXEL = Axis(i=1, o=1, f=1, s=1, p=0, d=1)
@@ -93,14 +92,14 @@ def pixels_as_images(desc: ConvDesc) -> ConvDesc:
 
 def launch_of_arrays(pass_name: str, reads: str, run: Run) -> Launch:
     """Returns the launch of fprop or dgrad that makes the operands, runs, and returns their flags."""
-    def fprop(x: Array, w: Array, b: Array | None, y: Array, relu: bool) -> Guard:
+    def fprop(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> Guard:
         a, c = operand(x, reads, keep=KEEP["activation"]), operand(w, reads, keep=KEEP["weight"])
-        run(a, c, b, y, relu)
+        run(a, c, y, epilogue)
         return a.flag, c.flag
 
     def dgrad(g: Array, w: Array, dx: Array) -> Guard:
         a, c = operand(g, reads, keep=KEEP["gradient"]), operand(w, reads, keep=KEEP["weight"])
-        run(a, c, None, dx, False)
+        run(a, c, dx)
         return a.flag, c.flag
     return fprop if pass_name == "fprop" else dgrad
 
@@ -252,7 +251,7 @@ class Wgmma:
         return launch_of_arrays(self.pass_name, self.reads, self.on_operands(desc))
 
     def on_operands(self, desc: ConvDesc) -> Run:
-        """Returns the launch that takes what the tensor cores read, (x or g, w, bias, output, relu)."""
+        """Returns the launch that takes what the tensor cores read, (x or g, w, output, epilogue)."""
         desc = pixels_as_images(desc)
         shapes = desc.x_shape, desc.y_shape
         in_shape, out_shape = shapes if self.pass_name == "fprop" else shapes[::-1]
@@ -275,15 +274,15 @@ class Wgmma:
         out_rows = min(images, BOX_ROWS)
         out_box = (OUT_ROW // ITEMSIZE[self.writes], 1, 1, out_rows, 1)
 
-        def run(x: Operand, w: Operand, b: Array | None, y: Array, relu: bool) -> None:
-            expected = not slot_floats and are_expected(relu)
-            statistics = attach(y, CONSUMERS * grid) if expected else None
+        def run(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING) -> None:
+            b, relu = epilogue.known()
+            counted = statistics.attach(y, CONSUMERS * grid) if not slot_floats else None
             guard = (x.flag, w.flag) if rewritten else UNGUARDED
             out = _image_maps(y.ptr, y.dtype, out_shape, 1, groups, single, out_box)
             slots = empty((slot_floats,), "float32") if slot_floats else None
             self.kernel(grid, _image_maps(x.ptr, x.dtype, in_shape, x.planes, groups, runs, box),
                         _filter_maps(w.ptr, w.dtype, w.shape, w.planes, groups, w_runs, w_boxes),
-                        out, b, x.scale, w.scale, slots, statistics, items, entries, images_log2, batch, *sizes, relu,
+                        out, b, x.scale, w.scale, slots, counted, items, entries, images_log2, batch, *sizes, relu,
                         streams, *guard)
             if slots:
                 self.sum(sum_grid, slots, sliced, b, x.scale, w.scale, y, batch, height, width, groups, columns,
