@@ -193,7 +193,7 @@ def test_they_are_the_first_readers_and_of_its_channels_alone(launches: list[str
 
 
 @pytest.mark.usefixtures("tensor_cores_first")
-@pytest.mark.parametrize("why", ["nobody asks", "tensor cores", "slices"])
+@pytest.mark.parametrize("why", ["nobody asks", "linear", "tensor cores", "slices"])
 def test_where_nobody_asks_or_a_kernel_cannot_nothing_is_counted(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if why == "slices":
         for name in ("SUM_US", "SLOT_BYTES_PER_US"):
@@ -202,6 +202,8 @@ def test_where_nobody_asks_or_a_kernel_cannot_nothing_is_counted(why: str, monke
     with alpha.config(tensor_cores=why != "tensor cores"):
         if why == "slices":
             y = ops.conv2d(cuda(normal(3, 1, 1, 648)), cuda(normal(40, 1, 1, 648)), for_norm=True)
+        elif why == "linear":
+            y = ops.linear(cuda(normal(80, 16)), cuda(normal(24, 16, seed=1)), None)
         else:
             y = convolved(for_norm=why != "nobody asks")
     wgmma._estimate.cache_clear()
