@@ -17,7 +17,7 @@ from alpha.nn.module import Module, Parameter
 from alpha.nn.norm import BatchNorm2d
 from alpha.ops.conv import as_pair, check_output_padding
 from alpha.ops.conv_desc import Axis, ConvDesc
-from alpha.precision import stored
+from alpha.precision import to_storage_dtype
 from alpha.tensor import Tensor
 
 
@@ -87,7 +87,7 @@ class Conv2d(_Conv):
             for_norm: whether a batch norm in training reads the result, `bn(conv(x, for_norm=self.training))`: then a
                 GPU counts while it stores what that would read the map for.  Sequential says so by itself.
         """
-        x = stored(x)
+        x = to_storage_dtype(x)
         if self.bias is None and activation is None:
             return ops.conv2d(x, self.weight, for_norm=for_norm, **self.geometry)
         return ops.conv2d_bias_act(x, self.weight, self.bias, activation=activation, for_norm=for_norm,
@@ -131,7 +131,7 @@ class ConvTranspose2d(_Conv):
         check_output_padding("ConvTranspose2d", self.output_padding, self.stride, self.dilation)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = ops.conv_transpose2d(stored(x), self.weight, output_padding=self.output_padding, **self.geometry)
+        y = ops.conv_transpose2d(to_storage_dtype(x), self.weight, output_padding=self.output_padding, **self.geometry)
         if self.bias is None:
             return y
         return (y.astype(self.bias.dtype) + self.bias).astype(y.dtype)  # the bias's gradient is summed in its own dtype
