@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.gradcheck import assert_equal_at
 from tests.conv_cases import Case as Shape
 from tests.conv_cases import small_cases, square
@@ -95,7 +96,7 @@ def run(tile, case: Shape, bias: bool = False) -> tuple[np.ndarray, np.ndarray]:
         launch(x_there, w_there, y)
         return fetched(y), sums
     b = ints(case.oc, seed=2)
-    launch(x_there, w_there, upload(b), y, True)
+    launch(x_there, w_there, y, Epilogue.of(upload(b), "relu"))
     return fetched(y), np.maximum(sums + b, 0)
 
 
@@ -178,7 +179,6 @@ def test_bias_and_relu(device):
 
 def test_zeros_without_taps_and_special_values(device):
     """NaN and infinities stay in the outputs that they belong to; -0 and NaN pass the relu."""
-    from alpha.cuda.ops.pointwise.epilogue import Epilogue
     from alpha.cuda.runtime.memory import empty
     case = square("special", 2, 3, 8, 8, 1)
     tile = next(t for t in tiles("fprop") if t.mode == ("float16", "float16"))
