@@ -37,8 +37,6 @@ with ops, so they can be differentiated again.
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -50,6 +48,7 @@ from alpha.graph import Node, call_site, edge_of, grad_enabled, raise_if_nan, re
 from alpha.inputs.sizes import check_memory, explain
 from alpha.signature import Signature
 from alpha.tensor import Tensor
+from alpha.trace import Trace, timed
 
 __all__ = ["Op", "Spec", "grad_enabled", "op", "registry"]
 
@@ -198,14 +197,10 @@ class Op(Signature):
     def _traced(self, implementation: Callable[..., Any], device: str) -> Callable[..., Any]:
         """Wraps an implementation so that each call prints one line: op, shapes, attributes, time."""
         def run(*arrays: Any, **attrs: Any) -> Any:
-            begin = time.perf_counter()
-            result = implementation(*arrays, **attrs)
-            get_backend(device).synchronize()
             shapes = ", ".join("x".join(map(str, a.shape)) for a in arrays if hasattr(a, "shape"))
             settings = "".join(f" {name}={value}" for name, value in attrs.items())
-            print(f"alpha: {self.name}({shapes}){settings} {device} {(time.perf_counter() - begin) * 1e3:.3f} ms",
-                  file=sys.stderr)
-            return result
+            with timed(Trace(f"{self.name}({shapes}){settings} {device}"), get_backend(device).synchronize):
+                return implementation(*arrays, **attrs)
         return run
 
     def _bump(self, args: Sequence[Any], device: str) -> None:

@@ -267,7 +267,8 @@ def main() -> None:
     found, lines = report(timed)
     print("\n".join(lines))
     if args.output:
-        args.output.write_text(json.dumps({**facts, "name": facts.get("device"), "device": found._asdict()}, indent=1) + "\n")
+        content = {**facts, "name": facts.get("device"), "device": found._asdict()}
+        args.output.write_text(json.dumps(content, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -33,11 +33,11 @@ from typing import Any
 import alpha
 from alpha.cuda.conv.costs import time_us
 from alpha.cuda.conv.planner import plan, precision_of
-from alpha.cuda.lazy.operand import operand
+from alpha.cuda.lazy import operand
+from alpha.cuda.lazy.statistics import ask
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import Array, empty
 from alpha.errors import message
-from alpha.graph import set_grad_enabled
 from benchmarks import cuda_timing as timing
 from benchmarks.conv_sides import Call, Operands, alpha_call, error_of, torch_call
 from benchmarks.environment import torch_facts
@@ -67,7 +67,7 @@ def tile_call(operands: Operands, candidate: Any, split: bool, counts: bool = Fa
     """Returns a candidate's launch as a function of the number of the call, which returns the output.
 
     split: what it reads of the activations, or of the gradient, is made with every call.
-    counts: the output's statistics are counted too, for a batch norm (alpha/cuda/lazy/tile_statistics.py).
+    counts: the output's statistics are counted too, for a batch norm (alpha/cuda/lazy/statistics.py).
     """
     pass_name, desc = candidate.pass_name, operands.shape.desc
     launch, shape = candidate.prepare(desc), {"fprop": desc.y_shape, "dgrad": desc.x_shape, "wgrad": desc.w_shape}
@@ -82,11 +82,7 @@ def tile_call(operands: Operands, candidate: Any, split: bool, counts: bool = Fa
         else:
             for t in (x, w, g):
                 operand(t, candidate.reads)  # kept
-        with set_grad_enabled(counts):
-            if pass_name == "fprop":
-                launch(x, w, None, out, False)
-            else:
-                launch(*((g, w) if pass_name == "dgrad" else (x, g)), out)
+        launch(*{"fprop": (x, w), "dgrad": (g, w), "wgrad": (x, g)}[pass_name], ask(out) if counts else out)
         return out
     return call
 

@@ -20,8 +20,8 @@ class BasicBlock(nn.Module):
         self.shortcut = shortcut
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.bn1(self.conv1(x), activation="relu")
-        return self.bn2(self.conv2(y), residual=self.shortcut(x), activation="relu")
+        y = self.bn1(self.conv1(x, for_norm=self.training), activation="relu")
+        return self.bn2(self.conv2(y, for_norm=self.training), residual=self.shortcut(x), activation="relu")
 
 
 class Bottleneck(nn.Module):
@@ -39,9 +39,9 @@ class Bottleneck(nn.Module):
         self.shortcut = shortcut
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.bn1(self.conv1(x), activation="relu")
-        y = self.bn2(self.conv2(y), activation="relu")
-        return self.bn3(self.conv3(y), residual=self.shortcut(x), activation="relu")
+        y = self.bn1(self.conv1(x, for_norm=self.training), activation="relu")
+        y = self.bn2(self.conv2(y, for_norm=self.training), activation="relu")
+        return self.bn3(self.conv3(y, for_norm=self.training), residual=self.shortcut(x), activation="relu")
 
 
 class PadShortcut(nn.Module):
@@ -93,7 +93,7 @@ class ResNet(nn.Module):
         self.linear = nn.Linear(in_channels, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.bn1(self.conv1(x), activation="relu")
+        x = self.bn1(self.conv1(x, for_norm=self.training), activation="relu")
         for stage in self.stages:
             x = getattr(self, stage)(x)
         return self.linear(ops.adaptive_avg_pool2d(x, 1).flatten(1))

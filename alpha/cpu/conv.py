@@ -14,8 +14,8 @@ Array = np.ndarray
 
 
 @conv2d.impl("cpu")
-def conv2d_cpu(x: Array, w: Array, **geometry) -> Array:
-    return conv2d_bias_act_cpu(x, w, None, activation=None, **geometry)
+def conv2d_cpu(x: Array, w: Array, **attrs) -> Array:
+    return conv2d_bias_act_cpu(x, w, None, activation=None, **attrs)
 
 
 @conv2d_dgrad.impl("cpu")
@@ -38,7 +38,8 @@ def conv2d_wgrad_cpu(x: Array, g: Array, *, f: Pair, **geometry) -> Array:
 
 @conv2d_bias_act.impl("cpu")
 @in_float32()
-def conv2d_bias_act_cpu(x: Array, w: Array, b: Array | None, *, activation: str | None, **geometry) -> Array:
+def conv2d_bias_act_cpu(x: Array, w: Array, b: Array | None, *, activation: str | None, for_norm: bool = False,
+                        **geometry) -> Array:
     desc = ConvDesc.fprop(x.shape, w.shape, **geometry)
     y = empty(desc.y_shape, x.dtype)
     if native.usable(x, w):

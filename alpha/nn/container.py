@@ -6,7 +6,7 @@ Entries are attributes, named "0", "1", ... in lists, and so their parameters ar
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, NoReturn, TypeVar, overload
 
 from alpha.errors import ConfigError, DTypeError, NotDefinedError, NotFoundError, message, shown
@@ -221,10 +221,12 @@ class Sequential(_List[Module]):
         k = 0
         while k < len(layers):
             layer, following = layers[k], layers[k + 1] if k + 1 < len(layers) else None
-            fused = None
+            fused: Callable[[Tensor], Tensor] | None = None
+            call: Callable[[Tensor], Tensor] = layer
             if following is not None and not (layer.hooked or following.hooked):
                 fused = layer.fused_with(following)
-            x = (fused or layer)(x)
+                call = fused or layer.called_before(following)
+            x = call(x)
             k += 2 if fused else 1
         return x
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from alpha import ops
@@ -13,6 +14,7 @@ from alpha.inputs.kinds import Pair as IntOrPair
 from alpha.nn import init
 from alpha.nn.activation import fuse_relu
 from alpha.nn.module import Module, Parameter
+from alpha.nn.norm import BatchNorm2d
 from alpha.ops.conv import as_pair, check_output_padding
 from alpha.ops.conv_desc import Axis, ConvDesc
 from alpha.precision import to_storage_dtype
@@ -77,16 +79,28 @@ class Conv2d(_Conv):
         self.in_channels, self.out_channels = in_channels, out_channels
         super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
 
-    def forward(self, x: Tensor, activation: str | None = None) -> Tensor:
-        """Returns activation(conv2d(x, weight) + bias); activation is None or "relu"."""
+    def forward(self, x: Tensor, activation: str | None = None, for_norm: bool = False) -> Tensor:
+        """Returns activation(conv2d(x, weight) + bias).
+
+        Args:
+            activation: None or "relu".
+            for_norm: whether a batch norm in training reads the result, `bn(conv(x, for_norm=self.training))`: then a
+                GPU counts while it stores what that would read the map for.  Sequential says so by itself.
+        """
         x = to_storage_dtype(x)
         if self.bias is None and activation is None:
-            return ops.conv2d(x, self.weight, **self.geometry)
-        return ops.conv2d_bias_act(x, self.weight, self.bias, activation=activation, **self.geometry)
+            return ops.conv2d(x, self.weight, for_norm=for_norm, **self.geometry)
+        return ops.conv2d_bias_act(x, self.weight, self.bias, activation=activation, for_norm=for_norm,
+                                   **self.geometry)
 
     def fused_with(self, following: Module) -> Callable[[Tensor], Tensor] | None:
         """Fuses with a ReLU where there is a bias; without one the layer is followed by a norm in practice."""
         return fuse_relu(self, Conv2d, following) if self.bias is not None else None
+
+    def called_before(self, following: Module) -> Callable[[Tensor], Tensor]:
+        """Counts the statistics that a batch norm in training begins with."""
+        asked = isinstance(following, BatchNorm2d) and following.training
+        return partial(self, for_norm=True) if asked and type(self).forward is Conv2d.forward else self
 
     def macs(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
         desc = ConvDesc.fprop(x_shape, self.weight.shape, **self.geometry)

@@ -207,6 +207,10 @@ class Module(Contents, Hooks):
         """
         return None
 
+    def called_before(self, following: Module) -> Callable[[Tensor], Tensor]:
+        """Returns what equals `self(x)`, and does what `following` asks of it; Sequential calls that, without hooks."""
+        return self
+
     def macs(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
         """Returns the multiply-accumulates of one call: (nominal, without those on padded zeros)."""
         return 0, 0

@@ -35,6 +35,8 @@ class conv2d:
         w: filters.  Shape (OC, FH, FW, IC / groups), OHWI; dtype of x, or float32 where that has 16 bits.
         stride, padding, dilation: int, or pair (height, width); in pixels.
         groups: number of channel groups; it divides IC and OC.  groups=IC is a depthwise convolution.
+        for_norm: whether a batch norm in training is to read y: then a GPU counts the statistics that it begins with
+            while it stores y, where that costs less than reading y once more.
     Returns:
         y of shape (N, OH, OW, OC), OH = floor((IH + 2*padding - dilation*(FH - 1) - 1) / stride) + 1.
     Raises:
@@ -44,16 +46,17 @@ class conv2d:
 
     args, saves, parameters = "x w", "x w", "w"
 
-    def canon(*, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: Channels = 1):
-        return dict(stride=stride, padding=padding, dilation=dilation, groups=groups)
+    def canon(*, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: Channels = 1,
+              for_norm: bool = False):
+        return dict(stride=stride, padding=padding, dilation=dilation, groups=groups, for_norm=for_norm)
 
-    def shape(x, w, **geometry):
+    def shape(x, w, *, for_norm, **geometry):
         return ConvDesc.fprop(x.shape, w.shape, **geometry).y_shape
 
-    def vjp_x(g, s, **geometry):
+    def vjp_x(g, s, *, for_norm, **geometry):
         return conv2d_dgrad(g, s.w, hw=s.x_shape[1:3], **geometry)
 
-    def vjp_w(g, s, **geometry):
+    def vjp_w(g, s, *, for_norm, **geometry):
         return conv2d_wgrad(s.x, g, f=s.w_shape[1:3], **geometry).astype(s.w_dtype)
 
 
@@ -135,7 +138,7 @@ class conv2d_bias_act:
         y = activation(conv2d(x, w) + b)
 
     Args:
-        x, w, stride, padding, dilation, groups: see conv2d.
+        x, w, stride, padding, dilation, groups, for_norm: see conv2d.
         b: bias.  Shape (OC,), dtype of w; or None.
         activation: None or "relu".
     Returns:
@@ -147,17 +150,18 @@ class conv2d_bias_act:
     args, saves, parameters = "x w b?", "x w y", "w b"
 
     def canon(*, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: Channels = 1,
-              activation: Activation = None):
-        return dict(activation=activation, stride=stride, padding=padding, dilation=dilation, groups=groups)
+              activation: Activation = None, for_norm: bool = False):
+        return dict(activation=activation, stride=stride, padding=padding, dilation=dilation, groups=groups,
+                    for_norm=for_norm)
 
-    def shape(x, w, b, *, activation, **geometry):
+    def shape(x, w, b, *, activation, for_norm, **geometry):
         y_shape = ConvDesc.fprop(x.shape, w.shape, **geometry).y_shape
         if b is not None and b.shape != y_shape[3:]:
             raise ShapeError(message("conv2d_bias_act", f"b has shape {b.shape}, w has {y_shape[3]} filters",
                                      f"pass a bias of shape {y_shape[3:]}, or None"))
         return y_shape
 
-    def vjp(g, s, needs, *, activation, **geometry):
+    def vjp(g, s, needs, *, activation, for_norm, **geometry):
         if activation == "relu":
             g = relu_grad(g, s.y)
         return (conv2d_dgrad(g, s.w, hw=s.x_shape[1:3], **geometry) if needs[0] else None,

@@ -16,7 +16,8 @@ from alpha.cuda.conv.mma.mma import MmaSlab, MmaWgrad
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.wgmma import Wgmma
 from alpha.cuda.conv.wgmma.wgrad import WgmmaWgrad
-from alpha.cuda.lazy.guard import Guard
+from alpha.cuda.lazy import Guard
+from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.ops.shape import pad_cuda, part
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.ops.conv_desc import ConvDesc, ceil_div
@@ -56,8 +57,8 @@ class Padded(Candidate):
             part("padded", made.shape, tuple((0, n, 1) for n in result.shape), ITEMSIZE[made.dtype], False).copy(
                 made, result)
 
-        def fprop(x: Array, w: Array, b: Array | None, y: Array, relu: bool) -> Guard:
-            return launch(pad_cuda(x, widths=widths, value=0), pad_cuda(w, widths=widths, value=0), b, y, relu)
+        def fprop(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> Guard:
+            return launch(pad_cuda(x, widths=widths, value=0), pad_cuda(w, widths=widths, value=0), y, epilogue)
 
         def dgrad(g: Array, w: Array, dx: Array) -> Guard:
             made = empty(wide.x_shape, dx.dtype)

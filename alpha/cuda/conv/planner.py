@@ -13,9 +13,9 @@ registers them all:
 
 `Launch` takes device arrays, outputs allocated already, and only launches:
 
-    fprop   launch(x, w, b, y, relu)            b: Array or None; relu: bool
+    fprop   launch(x, w, y, epilogue)       what is done to each element: alpha.cuda.ops.pointwise.epilogue
     dgrad   launch(g, w, dx)
-    wgrad   launch(x, g, dw)                    workspaces are taken from the pool at every launch
+    wgrad   launch(x, g, dw)                workspaces are taken from the pool at every launch
 
 A plan is made once per description and precision. Of the candidates that fit both, the cheapest by estimate is taken,
 conversions included; with ALPHA_TUNE=1 the fastest by the clock, each timed once per device and remembered in the cache
@@ -23,9 +23,6 @@ directory. A kernel that reads 16-bit planes in the place of float32 returns the
 the device, whether these hold their tensors well. A plan then lets a float32 kernel follow, launch(..., guard=flags),
 whose blocks end at once unless a flag is set: the result is right in any case, and nobody waits to know. What that
 kernel reads of an array that consists of planes is made behind the same flags (lazy/deferred.py).
-
-A kernel may write y as planes itself, where `memory`, which y is of, is passed (conv/deferred.py). It sets
-their flag where an operand's is set, too: behind that flag alone the float32 kernel follows, and writes elements.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,18 +39,16 @@ from typing import Any, NamedTuple
 from alpha.build import cache_dir
 from alpha.config import config
 from alpha.cuda.conv.costs import Cost, Stage, device, time_us
-from alpha.cuda.lazy.deferred import Deferred
-from alpha.cuda.lazy.guard import Guard
+from alpha.cuda.lazy import elements_behind
 from alpha.cuda.ops.pointwise import convert, convert_into, filled
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.errors import AlphaError, message
-from alpha.graph import no_grad
 from alpha.ops.conv_desc import ConvDesc
 
 Launch = Callable[..., Any]
-OUTPUT = {"fprop": 3, "dgrad": 2, "wgrad": 2}  # which argument of a launch is written
-PASSES = tuple(OUTPUT)
+OUTPUT = 2  # which argument of a launch is written
+PASSES = ("fprop", "dgrad", "wgrad")
 TUNING_LAUNCHES, TUNING_ROUNDS = 5, 5
 MOST_REASONS = 10  # that the error names where no candidate fits
 
@@ -136,7 +131,6 @@ class Plan(NamedTuple):
     options: tuple[Option, ...]
     chosen: Candidate
     launch: Launch
-    planes_launch: Launch | None  # (x, w, b, memory, relu) of fprop: that writes y as planes
     measured: bool
 
     def __str__(self) -> str:
@@ -224,7 +218,7 @@ def _make(pass_name: str, desc: ConvDesc, precision: str) -> Plan:
         fitting = _measured(pass_name, desc, precision, fitting)
         options = fitting + [option for option in options if option.reason]
     chosen = fitting[0].candidate
-    return Plan(pass_name, desc, precision, tuple(options), chosen, *_launches(chosen, desc, precision, exact),
+    return Plan(pass_name, desc, precision, tuple(options), chosen, launch_of(chosen, desc, precision, exact),
                 config.tune)
 
 
@@ -254,54 +248,29 @@ def launch_of(candidate: Candidate, desc: ConvDesc, precision: str, exact: Candi
     Args:
         exact: a candidate that reads float32, and takes over where planes do not hold float32 tensors well.
     """
-    return _launches(candidate, desc, precision, exact)[0]
-
-
-def _launches(candidate: Candidate, desc: ConvDesc, precision: str,
-              exact: Candidate | None) -> tuple[Launch, Launch | None]:
-    """Returns the launch of a candidate, see `launch_of`, and that which writes planes, if there is one."""
     launch, stores = candidate.prepare(desc), PRECISIONS[precision].stores
     if stores != "float32":
-        return _converting(candidate.pass_name, launch) if candidate.reads == "float32" else launch, None
-    if candidate.reads == "float32" or not exact:
-        return launch, None
-    instead = exact.prepare(desc)
-    planes = _writing_planes(launch, instead) if candidate.writes_planes else None
-    return _guarded(launch, instead), planes
+        return _converting(launch) if candidate.reads == "float32" else launch
+    return launch if candidate.reads == "float32" or not exact else _guarded(launch, exact.prepare(desc))
 
 
 def _guarded(launch: Launch, exact: Launch) -> Launch:
     def run(*arguments: Any) -> None:
         guard = launch(*arguments)
-        exact(*_behind(guard, arguments), guard=guard)
+        exact(*[elements_behind(a, guard) for a in arguments], guard=guard)
     return run
 
 
-def _writing_planes(launch: Launch, exact: Launch) -> Launch:
-    def run(x: Array, w: Array, b: Array | None, memory: Any, relu: bool) -> None:
-        launch(x, w, b, memory.elements, relu, memory)
-        guard = memory.flag, memory.flag
-        exact(*_behind(guard, (x, w, b)), memory.elements, relu, guard=guard)
-    return run
-
-
-def _behind(guard: Guard, arguments: Sequence[Any]) -> list[Any]:
-    """Returns what a launch behind a guard takes for the arguments of one that reads planes."""
-    return [a.derived.elements_behind(guard) if a.__class__ is Deferred else a for a in arguments]
-
-
-def _converting(pass_name: str, launch: Launch) -> Launch:
+def _converting(launch: Launch) -> Launch:
     """Returns a launch on 16-bit arrays that runs one on float32 arrays."""
-    at = OUTPUT[pass_name]
-
     def run(*arguments: Any) -> None:
         given = list(arguments)
         for k, value in enumerate(given):
             if isinstance(value, Array) and value.dtype != "float32":
-                given[k] = empty(value.shape, "float32") if k == at else convert(value, "float32")
+                given[k] = empty(value.shape, "float32") if k == OUTPUT else convert(value, "float32")
         launch(*given)
-        if given[at] is not arguments[at]:
-            convert_into(given[at], arguments[at])
+        if given[OUTPUT] is not arguments[OUTPUT]:
+            convert_into(given[OUTPUT], arguments[OUTPUT])
     return run
 
 
@@ -339,19 +308,18 @@ def _time(pass_name: str, desc: ConvDesc, precision: str, candidate: Candidate) 
     launch, stores = launch_of(candidate, desc, precision), PRECISIONS[precision].stores
     x, w, y = (filled(shape, 1.0, dtype) for shape, dtype in
                ((desc.x_shape, stores), (desc.w_shape, "float32"), (desc.y_shape, stores)))
-    arguments: tuple[Any, ...] = {"fprop": (x, w, None, y, False), "dgrad": (y, w, x), "wgrad": (x, y, w)}[pass_name]
+    arguments = {"fprop": (x, w, y), "dgrad": (y, w, x), "wgrad": (x, y, w)}[pass_name]
     event = context.driver.Event
     times = []
-    with no_grad():  # whoever asks first: the kernel alone, without what it does for a batch norm
-        launch(*arguments)  # compiles, and warms the caches
-        context.synchronize()
-        for _ in range(TUNING_ROUNDS):
-            begin = event().record(context.stream)
-            for _ in range(TUNING_LAUNCHES):
-                launch(*arguments)
-            end = event().record(context.stream)
-            end.synchronize()
-            times.append(end.time_since(begin) * 1e3 / TUNING_LAUNCHES)
+    launch(*arguments)  # compiles, and warms the caches
+    context.synchronize()
+    for _ in range(TUNING_ROUNDS):
+        begin = event().record(context.stream)
+        for _ in range(TUNING_LAUNCHES):
+            launch(*arguments)
+        end = event().record(context.stream)
+        end.synchronize()
+        times.append(end.time_since(begin) * 1e3 / TUNING_LAUNCHES)
     return statistics.median(times)
 
 

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import alpha
+from alpha.cuda import lazy
 from alpha.cuda.conv import planner
 from alpha.cuda.conv.costs import time_us
-from alpha.cuda.lazy import operand
 from alpha.cuda.ops.pointwise import convert
+from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import download, empty, upload
 from alpha.ops.conv_desc import ConvDesc
@@ -63,7 +64,7 @@ def test_a_padded_input_gives_the_same(pass_name, reads, unit):
         out, launch, filters = empty(shape, candidate.writes), candidate.prepare(PADDED), upload(w)
         given = [convert(upload(a), "bfloat16") if half else upload(a) for a in (x, g)]
         if pass_name == "fprop":
-            launch(given[0], filters, None, out, True)
+            launch(given[0], filters, out, Epilogue.of(None, "relu"))
         else:
             launch(*((given[1], filters) if pass_name == "dgrad" else given), out)
         results.append(download(convert(out, "float32"), "float32"))
@@ -81,8 +82,7 @@ def test_tensor_cores_can_be_turned_off():
 def run(pass_name: str, a: np.ndarray, b: np.ndarray, candidate: planner.Candidate, exact: planner.Candidate | None
         ) -> np.ndarray:
     out = empty(SHAPES[pass_name][2], "float32")
-    rest = (None, out, False) if pass_name == "fprop" else (out,)
-    planner.launch_of(candidate, DESC, "fp32", exact)(upload(a), upload(b), *rest)
+    planner.launch_of(candidate, DESC, "fp32", exact)(upload(a), upload(b), out)
     return download(out, "float32")
 
 
@@ -94,16 +94,16 @@ def test_an_exact_kernel_takes_over_where_planes_lose_the_range(pass_name, unit,
     exact = next(c for c in planner.candidates(pass_name) if c.takes_guard and not c.rejection(DESC))
     a, b = ints(*SHAPES[pass_name][0]), ints(*SHAPES[pass_name][1], seed=1)
     alone = run(pass_name, a, b, exact, None)
-    before = operand.flagged_count()
+    before = lazy.flagged_count()
     assert np.array_equal(run(pass_name, a, b, fast, None), alone)
     assert np.array_equal(run(pass_name, a, b, fast, exact), alone)
-    assert operand.flagged_count() == before
+    assert lazy.flagged_count() == before
     a.flat[5] = huge
     alone = run(pass_name, a, b, exact, None)
     unguarded = run(pass_name, a, b, fast, None)
     assert np.isinf(huge) or not np.array_equal(unguarded, alone)
     assert np.array_equal(run(pass_name, a, b, fast, exact), alone, equal_nan=True)
-    assert operand.flagged_count() == before + 2
+    assert lazy.flagged_count() == before + 2
 
 
 @pytest.mark.parametrize("pass_name", planner.PASSES)
@@ -114,11 +114,10 @@ def test_a_spared_kernel_leaves_the_output_alone(pass_name):
     for candidate in exact:
         launch = candidate.prepare(DESC)
         out = upload(np.full(y, 7, np.float32))
-        rest = (None, out, False) if pass_name == "fprop" else (out,)
-        launch(left, right, *rest, guard=(flags[0], flags[0]))
+        launch(left, right, out, guard=(flags[0], flags[0]))
         assert (download(out, "float32") == 7).all(), candidate.name
         for guard in ((flags[0], flags[1]), (flags[1], flags[0])):
-            launch(left, right, *rest, guard=guard)
+            launch(left, right, out, guard=guard)
             assert not (download(out, "float32") == 7).all(), candidate.name
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import oversized
+from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, upload
@@ -77,7 +78,8 @@ class Depthwise(Candidate):
                  desc.oc // desc.ic, 1, lanes)
         kernel = self.kernel
 
-        def launch(x: Array, weight: Array, b: Array | None, y: Array, relu: bool) -> None:
+        def launch(x: Array, weight: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
+            b, relu = epilogue.known()
             kernel(grid, x, weight, b, y, *tables, *sizes, relu, 0)
         return launch
 

@@ -8,7 +8,7 @@ from alpha.cuda.conv.ffma.gemm import TILES, Tile
 from alpha.cuda.conv.ffma.slab import SlabTile, ffma_kernels
 from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.schedule import dgrad_slabs
-from alpha.cuda.lazy.guard import GUARD_ARGS, UNGUARDED, Guard
+from alpha.cuda.lazy import GUARD_ARGS, UNGUARDED, Guard
 from alpha.cuda.runtime.memory import Array
 from alpha.ops.conv_desc import ConvDesc
 

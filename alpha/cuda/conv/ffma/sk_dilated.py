@@ -11,7 +11,7 @@ from alpha.cuda.conv.ffma.schedule_wgrad import Schedule, Tiling, schedule
 from alpha.cuda.conv.mma.gemm import MmaTile
 from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.tile import ConvTile
-from alpha.cuda.lazy.guard import GUARD_ARGS, UNGUARDED, Guard
+from alpha.cuda.lazy import GUARD_ARGS, UNGUARDED, Guard
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, upload
 from alpha.ops.conv_desc import ConvDesc

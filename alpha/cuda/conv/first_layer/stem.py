@@ -13,6 +13,7 @@ from alpha.cuda.conv.ffma.schedule_wgrad import Tiling, stem_schedule
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import LIMIT, Slabs, dgrad_slabs, fprop_slabs, oversized
 from alpha.cuda.ops.pointwise import convert
+from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, upload
@@ -104,7 +105,8 @@ class StemFprop(Candidate):
         tables = upload(slabs.classes), upload(work)
         sizes = slabs.in_image, slabs.out_image, slabs.images, slabs.columns, slabs.w_row
 
-        def launch(x: Array, w: Array, b: Array | None, y: Array, relu: bool) -> None:
+        def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
+            b, relu = epilogue.known()
             kernel(grid, x, w, b, y, *tables, *sizes, relu)
         return launch
 

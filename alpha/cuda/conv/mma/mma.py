@@ -27,8 +27,8 @@ from alpha.cuda.conv.wgmma import (
     moved_bytes,
     refusal,
 )
-from alpha.cuda.lazy.guard import UNGUARDED, Guard
-from alpha.cuda.lazy.operand import KEEP, READS, Operand, operand
+from alpha.cuda.lazy import KEEP, READS, UNGUARDED, Guard, Operand, operand
+from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import Array
@@ -75,11 +75,12 @@ class MmaSlab(SlabTile):
         return launch_of_arrays(self.pass_name, self.reads, self.on_operands(desc))
 
     def on_operands(self, desc: ConvDesc) -> Run:
-        """Returns the launch that takes what the tensor cores read, (x or g, w, bias, output, relu)."""
+        """Returns the launch that takes what the tensor cores read, (x or g, w, output, epilogue)."""
         kernel, grid, partial, arrays, sizes = self.tables(desc)
         planes = prod(desc.x_shape if self.pass_name == "fprop" else desc.y_shape), prod(desc.w_shape)
 
-        def run(x: Operand, w: Operand, b: Array | None, y: Array, relu: bool) -> None:
+        def run(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING) -> None:
+            b, relu = epilogue.known()
             kernel(grid, x.ptr, w.ptr, b, y, *partial.arguments(), *arrays, *sizes, *planes, x.scale, w.scale, relu)
         return run
 

@@ -25,10 +25,8 @@ from alpha.cuda.conv.wgmma.schedule import (
     work_list,
 )
 from alpha.cuda.conv.wgmma.schedule_held import held_list, held_makespan, most_blocks
-from alpha.cuda.lazy.deferred import Memory
-from alpha.cuda.lazy.guard import GUARD_ARGS, UNGUARDED, Guard
-from alpha.cuda.lazy.operand import KEEP, Operand, flag_counter, operand
-from alpha.cuda.lazy.tile_statistics import are_expected, attach
+from alpha.cuda.lazy import GUARD_ARGS, KEEP, UNGUARDED, Guard, Operand, operand, statistics
+from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty, upload
@@ -46,14 +44,12 @@ MOST_BOXES = 4                  # of a consumer, where shared memory has room: w
 SHARED_BYTES = 226 * 1024       # of a block; 1 KB is left to barriers
 THREADS, SUM_THREADS = 384, 256
 CONSUMERS = 2                   # of a block, each with its slot of statistics
-PLANES = "Planes"               # of float32 in its place: plane_boxes.cuh
-_REPORT = f"{GUARD_ARGS}, ptr header, ptr lost_ranges, i32 reporters"
 PIXELS: dict[str, Callable[[ConvDesc], Pixels]] = {
     "fprop": lru_cache(maxsize=256)(fprop_pixels), "dgrad": lru_cache(maxsize=256)(dgrad_pixels)}
 
 
 class Mode(NamedTuple):
-    """What is read (lazy/operand.py) and written."""
+    """What is read (lazy/operands.py) and written."""
 
     reads: str
     writes: str
@@ -72,7 +68,7 @@ class Mode(NamedTuple):
         return self.reads.removesuffix("x2")
 
 
-Run = Callable[..., None]  # of operands x or g, and w; bias, output, relu; and the memory of an output in planes
+Run = Callable[..., None]  # of operands x or g, and w; output, epilogue
 
 
 ONE_PIXEL = Axis(i=1, o=1, f=1, s=1, p=0, d=1)
@@ -90,14 +86,14 @@ def pixels_as_images(desc: ConvDesc) -> ConvDesc:
 
 def launch_of_arrays(pass_name: str, reads: str, run: Run) -> Launch:
     """Returns the launch of fprop or dgrad that makes the operands, runs, and returns their flags."""
-    def fprop(x: Array, w: Array, b: Array | None, y: Array, relu: bool, *planes: Memory) -> Guard:
+    def fprop(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> Guard:
         a, c = operand(x, reads, keep=KEEP["activation"]), operand(w, reads, keep=KEEP["weight"])
-        run(a, c, b, y, relu, *planes)
+        run(a, c, y, epilogue)
         return a.flag, c.flag
 
     def dgrad(g: Array, w: Array, dx: Array) -> Guard:
         a, c = operand(g, reads, keep=KEEP["gradient"]), operand(w, reads, keep=KEEP["weight"])
-        run(a, c, None, dx, False)
+        run(a, c, dx)
         return a.flag, c.flag
     return fprop if pass_name == "fprop" else dgrad
 
@@ -164,32 +160,24 @@ class Wgmma(Candidate):
     def __init__(self, pass_name: str, mode: Mode, tile: Tile) -> None:
         self.pass_name, self.mode, self.tile = pass_name, mode, tile
         self.reads, self.writes = mode
-        self.writes_planes = pass_name == "fprop" and self.writes == "float32"
         self.name = f"conv_wgmma {tile} {mode.reads} to {mode.writes}"
         pixels, filters = (mode.planes * rows * CHUNK * 2 for rows in (tile.rows, tile.columns))  # bytes of a block
         ring = tile.stages * pixels + (tile.held or tile.stages) * filters
         self._out_boxes = min(MOST_BOXES, (SHARED_BYTES - ring) // (CONSUMERS * BOX_BYTES))
         self._shared = ring + CONSUMERS * self._out_boxes * BOX_BYTES
-        self.kernel, self.sum = self._kernels(C_TYPES[mode.writes])
-        self.planes_kernels = self._kernels(PLANES) if self.writes_planes else None
-
-    def _kernels(self, out: str) -> tuple[Kernel, Kernel]:
-        """Returns the kernel that writes a type, and the one that adds slices up."""
-        mode, tile = self.mode, self.tile
         defines = {"ELEMENT": C_TYPES[mode.element], "TILE_M": tile.rows * (1 + tile.pairs), "TILE_N": tile.columns,
                    "OPERAND_PLANES": mode.planes, "B_MAJOR_N": int(self.pass_name == "dgrad"),
                    "RING_STAGES": tile.stages, "OUTPUT_BOXES": self._out_boxes, "OF_PAIRS": int(tile.pairs),
-                   "FILTERS_HELD": tile.held, "OUT": out}
-        kernel = Kernel(
+                   "FILTERS_HELD": tile.held, "OUT": C_TYPES[mode.writes]}
+        self.kernel = Kernel(
             "conv_wgmma.cu", "conv_wgmma", "ptr x, ptr w, ptr y, ptr b, ptr scale_x, ptr scale_w, ptr slots, "
             "ptr statistics, ptr work, i32 entries, i32 images_log2, i32 batch, i32 groups, i32 columns, "
-            f"i32 least_run, i32 most_run, i32 unit, i32 relu, i32 streams, {_REPORT}",
+            f"i32 least_run, i32 most_run, i32 unit, i32 relu, i32 streams, {GUARD_ARGS}",
             threads=THREADS, shared=self._shared, defines=defines)
-        add = Kernel(
+        self.sum = Kernel(
             "conv_wgmma.cu", "conv_wgmma_slices", "ptr slots, ptr tiles, ptr b, ptr scale_x, ptr scale_w, ptr y, "
-            f"i32 batch, i32 height, i32 width, i32 groups, i32 columns, i32 images_log2, i32 relu, {_REPORT}",
+            "i32 batch, i32 height, i32 width, i32 groups, i32 columns, i32 images_log2, i32 relu",
             threads=SUM_THREADS, defines=defines)
-        return kernel, add
 
     def rejection(self, desc: ConvDesc) -> str | None:
         if refused := refusal(desc) or oversized(desc):
@@ -248,12 +236,12 @@ class Wgmma(Candidate):
         return launch_of_arrays(self.pass_name, self.reads, self.on_operands(desc))
 
     def on_operands(self, desc: ConvDesc) -> Run:
-        """Returns the launch that takes what the tensor cores read, (x or g, w, bias, output, relu)."""
+        """Returns the launch that takes what the tensor cores read, (x or g, w, output, epilogue)."""
         desc = pixels_as_images(desc)
         shapes = desc.x_shape, desc.y_shape
         in_shape, out_shape = shapes if self.pass_name == "fprop" else shapes[::-1]
         batch, height, width, _ = out_shape
-        tile_floats, plane_columns = self.tile.rows * self.tile.columns, 32 if self.tile.columns % 64 else 64
+        tile_floats = self.tile.rows * self.tile.columns
         images, work = self.plan(desc)
         (grid, entries, _), items = work.items.shape, upload(work.items)
         images_log2, slot_floats = images.bit_length() - 1, work.slots * tile_floats
@@ -270,26 +258,20 @@ class Wgmma(Candidate):
         w_boxes = tuple((CHUNK, 1, 1, height, 1) for height in heights)
         out_rows = min(images, BOX_ROWS)
         out_box = (OUT_ROW // ITEMSIZE[self.writes], 1, 1, out_rows, 1)
-        reporters = CONSUMERS * grid + prod(sum_grid)
 
-        def run(x: Operand, w: Operand, b: Array | None, y: Array, relu: bool, planes: Memory | None = None) -> None:
-            expected = not (planes or slot_floats) and are_expected(relu)
-            statistics = attach(y, CONSUMERS * grid) if expected else None
+        def run(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING) -> None:
+            b, relu = epilogue.known()
+            counted = statistics.attach(y, CONSUMERS * grid) if not slot_floats else None
             guard = (x.flag, w.flag) if rewritten else UNGUARDED
-            if planes:
-                (kernel, add), report = self.planes_kernels, (*guard, planes.scale, flag_counter(), reporters)
-                out = _plane_maps(y.ptr, out_shape, groups, plane_columns, out_rows)
-            else:
-                kernel, add, report = self.kernel, self.sum, (*guard, None, None, 0)
-                out = _image_maps(y.ptr, y.dtype, out_shape, 1, groups, single, out_box)
+            out = _image_maps(y.ptr, y.dtype, out_shape, 1, groups, single, out_box)
             slots = empty((slot_floats,), "float32") if slot_floats else None
-            kernel(grid, _image_maps(x.ptr, x.dtype, in_shape, x.planes, groups, runs, box),
-                   _filter_maps(w.ptr, w.dtype, w.shape, w.planes, groups, w_runs, w_boxes),
-                   out, b, x.scale, w.scale, slots, statistics, items, entries, images_log2, batch, *sizes, relu,
-                   streams, *report)
+            self.kernel(grid, _image_maps(x.ptr, x.dtype, in_shape, x.planes, groups, runs, box),
+                        _filter_maps(w.ptr, w.dtype, w.shape, w.planes, groups, w_runs, w_boxes),
+                        out, b, x.scale, w.scale, slots, counted, items, entries, images_log2, batch, *sizes, relu,
+                        streams, *guard)
             if slots:
-                add(sum_grid, slots, sliced, b, x.scale, w.scale, y, batch, height, width, groups, columns,
-                    images_log2, relu, *report)
+                self.sum(sum_grid, slots, sliced, b, x.scale, w.scale, y, batch, height, width, groups, columns,
+                         images_log2, relu)
         return run
 
 
@@ -306,15 +288,6 @@ def _image_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, ru
     pixel, each = channels * ITEMSIZE[dtype], channels // groups
     dims = [(run * each, w - run + 1, h, n * planes, groups) for run in runs]
     return tensor_maps(ptr, dtype, dims, [box] * len(dims), (pixel, w * pixel, h * w * pixel, pixel // groups))
-
-
-@lru_cache(maxsize=KEPT)
-def _plane_maps(ptr: int, shape: Shape, groups: int, columns: int, rows: int) -> Array:
-    """Returns the map of each of two float16 planes, (channels, pixel, row, image, group), for boxes of `columns`."""
-    n, h, w, channels = shape
-    pixel, each = 2 * channels, channels // groups
-    return tensor_maps(ptr, "float16", [(each, w, h, n, groups)] * 2, [(columns, 1, 1, rows, 1)] * 2,
-                       (pixel, w * pixel, h * w * pixel, pixel // groups), swizzle=2 * columns, apart=n * h * w * pixel)
 
 
 @lru_cache(maxsize=KEPT)

@@ -6,8 +6,7 @@
 //           Both fill the positions of one tensor, `out`, from those of another, `in`
 // Source:   arXiv 2306.15951, ConvV2 and KS-deconv, Algorithms 1B and 2B. Differs: positions that read the same taps
 //           form a class (alpha/ops/conv_desc.py: TapClass), of which a tile computes a part
-// Layout:   in, w: planes of 16-bit elements, NHWC and OHWI; out: NHWC, OUT = float, bf16 or f16; or Planes, the two of
-//           float32 in its place (plane_boxes.cuh)
+// Layout:   in, w: planes of 16-bit elements, NHWC and OHWI; out: NHWC, OUT = float, bf16 or f16
 // GEMM:     rows: (pixels of a class, images), BM of them: `images` neighbouring images of BM / images pixels;
 //           sum: runs of the class x chunks of 64 of a run; columns: channels of out.
 //           fprop: A and B are K-major. dgrad: B is MN-major, w is read as it lies
@@ -78,26 +77,6 @@ template <class O> struct Results {
   }
   PTX_FN void drain() const { boxes.drain(); }
 };
-template <> struct Results<Planes> {
-  const ConvOperands &t;
-  PlaneBoxes<Tile> boxes;
-
-  PTX_FN Results(const ConvOperands &t, char *smem) : t(t), boxes(smem, warps(), t.report) {}
-  template <class Store>
-  PTX_FN void operator()(const float (&sum)[Tile::SUMS], const Finish &finish, int item, int depth, Store store) {
-    const StoredRows rows(t, item, depth);
-    const int row = Place().row_in_box(0);
-    boxes(sum, finish, {rows(row), rows(row + 8)}, store);
-  }
-  PTX_FN void drain() const { boxes.drain(); }
-
-private:
-  static PTX_FN Tally *warps() {
-    __shared__ Tally of_consumers[Tile::CONSUMERS * 4];
-    return of_consumers;
-  }
-};
-
 // How an entry's blocks are multiplied.
 PTX_FN Blocks blocks_of(int item) {
   const int heads = field(item, HEADS), whole = field(item, WHOLE), lead = field(item, LEAD);
@@ -155,10 +134,9 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile>
         store_slice<Tile>(rows_of_sum, d, t.slots, slot);
         return;
       }
-      out(rows_of_sum, finish, item, d, [&](const char *box, int col, int row_bytes = 128, int plane = 0) {
+      out(rows_of_sum, finish, item, d, [&](const char *box, int col) {
         if (at.exists)
-          ptx::tma_store_5d(t.out[plane], box + lane * rows * row_bytes, column + col, at.w, at.h, at.image, group,
-                            policy);
+          ptx::tma_store_5d(*t.out, box + lane * rows * 128, column + col, at.w, at.h, at.image, group, policy);
       });
     };
     store(0, sum[0], to[0]);
@@ -173,15 +151,14 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1)
 conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, const float *bias,
            const float *scale_in, const float *scale_w, float *slots, float *statistics, const int *work, int entries,
            int images_log2, int batch, int groups, int columns, int least_run, int most_run, int unit, int relu,
-           int streams, const int *flag_in, const int *flag_w, OperandHeader *header, int *lost_ranges, int reporters) {
+           int streams, const int *flag_in, const int *flag_w) {
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ RingBarriers<Tile> barriers;
   __shared__ HeldBarriers held_barriers;
   const ConvOperands t = {in,         w,                 out,  bias,    scale_in,    scale_w, slots,
                           statistics, {flag_in, flag_w}, work, entries, images_log2, batch,   groups,
-                          columns,    least_run,         most_run - least_run + 1, unit, relu, streams,
-                          {header, lost_ranges, reporters, {flag_in, flag_w}}};
+                          columns,    least_run,         most_run - least_run + 1, unit, relu, streams};
   if (statistics) clear_slots(statistics, groups * columns, Tile::THREADS);
   if (threadIdx.x == 0) {
     barriers.init();
@@ -195,7 +172,6 @@ conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, 
     }
   } else if (threadIdx.x % 128 < 32) {
     ptx::tensor_map_acquire(out);
-    if (header) ptx::tensor_map_acquire(out + 1);
   }
   __syncthreads();
   Ring<Tile> ring(smem, barriers);
@@ -211,41 +187,15 @@ conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, 
 }
 ALPHA_KERNEL(conv_wgmma)
 
-// How threads of conv_wgmma_slices store two neighbours, at element i of `out`.
-template <class H> struct Pairs {
-  H *const out;
-
-  PTX_FN Pairs(void *out, i64, const PlaneReport &) : out(static_cast<H *>(out)) {}
-  PTX_FN void operator()(i64 i, float a, float b) {
-    if constexpr (sizeof(H) == 4) *reinterpret_cast<float2 *>(out + i) = make_float2(a, b);
-    else *reinterpret_cast<unsigned *>(out + i) = pair_of_floats<H>(a, b);
-  }
-  PTX_FN void drain() {}
-};
-template <> struct Pairs<Planes> {
-  f16 *const high, *const low;
-  const PlaneReport &report;
-  const float factor;
-  Tally tally = {};
-
-  PTX_FN Pairs(void *out, i64 size, const PlaneReport &report)
-      : high(static_cast<f16 *>(out)), low(high + size), report(report), factor(report.factor()) {}
-  PTX_FN void operator()(i64 i, float a, float b) {
-    unsigned *to_high = reinterpret_cast<unsigned *>(high + i), *to_low = reinterpret_cast<unsigned *>(low + i);
-    split_pair<Float16x2>(a, b, factor, *to_high, *to_low, tally);
-  }
-  PTX_FN void drain() {
-    __shared__ Tally warps[8];
-    tally = fold_warp(tally);
-    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = tally;
-    __syncthreads();
-    if (threadIdx.x == 0) report.hand_in(fold_warps(warps, 8));
-  }
-};
+// Two neighbours of `out`.
+PTX_FN void store_pair(float *to, float a, float b) { *reinterpret_cast<float2 *>(to) = make_float2(a, b); }
+template <class H> PTX_FN void store_pair(H *to, float a, float b) {
+  *reinterpret_cast<unsigned *>(to) = pair_of_floats<H>(a, b);
+}
 
 // Float4 `at` of a tile's slots: two neighbours in each of two rows.
-PTX_FN void add_up(const float *slots, const int *tile, const float *bias, const Scale &scale, Pairs<OUT> &out,
-                   int batch, int height, int width, int groups, int columns, int images_log2, int relu, int at) {
+PTX_FN void add_up(const float *slots, const int *tile, const float *bias, const Scale &scale, OUT *out, int batch,
+                   int height, int width, int groups, int columns, int images_log2, int relu, int at) {
   const int depth = at / SLOT_ROWS<Tile>;
   const Place place(at / (Tile::SUMS * 32) % 2, at % 128);
   const int i = at % (Tile::SUMS * 32) / 128 * 4, col = place.col(i), first = tile[GROUP] * columns + tile[COLUMN];
@@ -259,8 +209,8 @@ PTX_FN void add_up(const float *slots, const int *tile, const float *bias, const
     if (pixel >= tile[PIXELS] || image >= batch) continue;
     const int y = pixel / tile[WIDTH], h = tile[OUT_H] + y * tile[OUT_H_STEP];
     const int w = tile[OUT_W] + (pixel - y * tile[WIDTH]) * tile[OUT_W_STEP];
-    out(((image * (i64)height + h) * width + w) * (groups * columns) + first + col,
-        finish.apply<false>(half ? sum.z : sum.x, add.x), finish.apply<false>(half ? sum.w : sum.y, add.y));
+    store_pair(out + ((image * (i64)height + h) * width + w) * (groups * columns) + first + col,
+               finish.apply<false>(half ? sum.z : sum.x, add.x), finish.apply<false>(half ? sum.w : sum.y, add.y));
   }
 }
 
@@ -268,12 +218,8 @@ PTX_FN void add_up(const float *slots, const int *tile, const float *bias, const
 // tiles: [tile][FIELDS]; in SLICE is the number of its slices.
 extern "C" __global__ void __launch_bounds__(256)
 conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, const float *scale_in, const float *scale_w,
-                  void *out, int batch, int height, int width, int groups, int columns, int images_log2, int relu,
-                  const int *flag_in, const int *flag_w, OperandHeader *header, int *lost_ranges, int reporters) {
-  const PlaneReport report = {header, lost_ranges, reporters, {flag_in, flag_w}};
-  Pairs<OUT> pairs(out, (i64)batch * height * width * groups * columns, report);
-  add_up(slots, tiles + blockIdx.y * FIELDS, bias, Scale(scale_in, scale_w), pairs, batch, height, width, groups,
-         columns, images_log2, relu, blockIdx.x * 256 + threadIdx.x);
-  pairs.drain();
+                  OUT *out, int batch, int height, int width, int groups, int columns, int images_log2, int relu) {
+  add_up(slots, tiles + blockIdx.y * FIELDS, bias, Scale(scale_in, scale_w), out, batch, height, width, groups, columns,
+         images_log2, relu, blockIdx.x * 256 + threadIdx.x);
 }
 ALPHA_KERNEL(conv_wgmma_slices)

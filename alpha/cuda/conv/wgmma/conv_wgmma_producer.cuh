@@ -5,7 +5,6 @@
 #include "guard.cuh"
 #include "held_filters.cuh"
 #include "pair_sum.cuh"
-#include "plane_boxes.cuh"
 
 using Tile =
     WgmmaTile<ELEMENT, TILE_M, TILE_N, OPERAND_PLANES, false, B_MAJOR_N, RING_STAGES, OUTPUT_BOXES, OF_PAIRS,
@@ -44,7 +43,6 @@ struct ConvOperands {
   int images_log2, batch, groups;
   int columns;          // of a group
   int least_run, runs, unit, relu, streams;  // streams: what is stored is beyond what the L2 cache keeps
-  PlaneReport report;   // of Planes, of which each has its map in `out`
 
   PTX_FN const int *list() const { return work + (long long)blockIdx.x * entries * FIELDS + threadIdx.x % 32; }
 };

@@ -12,8 +12,7 @@ from alpha.cuda.conv.schedule import is_product, oversized
 from alpha.cuda.conv.wgmma import pixels_as_images, refusal
 from alpha.cuda.conv.wgmma.schedule_wgrad import CACHE_BYTES, Schedule, clusters, cut, memory_us, schedule
 from alpha.cuda.conv.wgmma.taps import Tiling, consumers, longest_chain
-from alpha.cuda.lazy.guard import Guard
-from alpha.cuda.lazy.operand import KEEP, READS, operand
+from alpha.cuda.lazy import KEEP, READS, Guard, operand
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, upload
 from alpha.cuda.runtime.tensor_map import KEPT, tensor_maps

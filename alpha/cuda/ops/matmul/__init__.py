@@ -16,7 +16,8 @@ from alpha.cuda.conv.ffma import gemm
 from alpha.cuda.conv.ffma.gemm import Tile, makespan
 from alpha.cuda.conv.planner import PRECISIONS, plan, precision_of, rank
 from alpha.cuda.conv.split import SPLITS, Partial, refusal, shares
-from alpha.cuda.ops.pointwise import convert, convert_into
+from alpha.cuda.ops.pointwise import as_float32, convert_into
+from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, upload
 from alpha.errors import DTypeError, message
@@ -49,7 +50,7 @@ KERNELS = {(tile, not transpose_a, transpose_b, split): _kernel(tile, not transp
 def matmul_cuda(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool, dtype: str | None) -> Array:
     p = _product(a.shape, b.shape, transpose_a, transpose_b)
     y = empty(p.y_shape, dtype or (a.dtype if a.dtype in HALF_DTYPES else b.dtype))
-    _multiply(p, a, b, None, y, False)
+    _multiply(p, a, b, y, NOTHING)
     return y
 
 
@@ -57,7 +58,7 @@ def matmul_cuda(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool, dty
 def linear_cuda(x: Array, w: Array, b: Array | None, *, activation: str | None) -> Array:
     y = empty((*x.shape[:-1], w.shape[0]), x.dtype)
     p = _product((x.size // w.shape[1] if w.shape[1] else prod(x.shape[:-1]), w.shape[1]), w.shape, False, True)
-    _multiply(p, x, w, b, y, activation == "relu")
+    _multiply(p, x, w, y, Epilogue.of(b and as_float32(b), activation))
     return y
 
 
@@ -110,7 +111,7 @@ def _product(a: Shape, b: Shape, transpose_a: bool, transpose_b: bool) -> Produc
     return Product(y_shape, m, n, k, count, transpose_a, transpose_b, 0, 0, upload(np.stack(numbers, axis=1)))
 
 
-def _multiply(p: Product, a: Array, b: Array, bias: Array | None, y: Array, relu: bool) -> None:
+def _multiply(p: Product, a: Array, b: Array, y: Array, epilogue: Epilogue) -> None:
     """Writes a product, of float32 or 16-bit operands, into y, float32 or of 16 bits."""
     for x in (a, b):
         if x.dtype not in FLOAT_DTYPES:
@@ -119,20 +120,15 @@ def _multiply(p: Product, a: Array, b: Array, bias: Array | None, y: Array, relu
     if not y.size:
         return
     stores = next((x.dtype for x in (a, b) if x.dtype in HALF_DTYPES), "float32")
-    wide = bias if bias is None else _float32(bias)
     convolution = _as_convolution(p, precision_of(stores), y.dtype)
     if convolution:
-        convolution(a, b, wide, y, relu)
+        convolution(a, b, y, epilogue)
     elif y.dtype == "float32":
-        _launch(p, _float32(a), _float32(b), wide, y, relu)
+        _launch(p, as_float32(a), as_float32(b), y, epilogue)
     else:
         product = empty(y.shape, "float32")
-        _launch(p, _float32(a), _float32(b), wide, product, relu)
+        _launch(p, as_float32(a), as_float32(b), product, epilogue)
         convert_into(product, y)
-
-
-def _float32(x: Array) -> Array:
-    return x if x.dtype == "float32" else convert(x, "float32")
 
 
 # ---- on tensor cores -------------------------------------------------------------------------------------------------
@@ -161,16 +157,17 @@ def _convolution(m: int, n: int, k: int, transpose_a: bool, transpose_b: bool, p
         return None
     launch, (x, w, y) = plan(pass_name, desc, precision).launch, (desc.x_shape, desc.w_shape, desc.y_shape)
     if pass_name == "fprop":
-        return lambda a, b, bias, out, relu: launch(a.reshaped(x), b.reshaped(w), bias, out.reshaped(y), relu)
+        return lambda a, b, out, epilogue: launch(a.reshaped(x), b.reshaped(w), out.reshaped(y), epilogue)
     if pass_name == "dgrad":
-        return lambda a, b, bias, out, relu: launch(a.reshaped(y), b.reshaped(w), out.reshaped(x))
-    return lambda a, b, bias, out, relu: launch(b.reshaped(x), a.reshaped(y), out.reshaped(w))
+        return lambda a, b, out, _: launch(a.reshaped(y), b.reshaped(w), out.reshaped(x))
+    return lambda a, b, out, _: launch(b.reshaped(x), a.reshaped(y), out.reshaped(w))
 
 
 # ---- in FFMA ---------------------------------------------------------------------------------------------------------
 
 
-def _launch(p: Product, a: Array, b: Array, bias: Array | None, y: Array, relu: bool) -> None:
+def _launch(p: Product, a: Array, b: Array, y: Array, epilogue: Epilogue) -> None:
+    bias, relu = epilogue.known()
     kernel, grid, partial, tiles = _choose(p.m, p.n, p.k, p.batch, p.transpose_a, p.transpose_b, p.vector)
     kernel(grid, a, b, bias, y, *partial.arguments(), p.matrices, p.a_step, p.b_step, p.m, p.n, p.k, *tiles, relu)
 

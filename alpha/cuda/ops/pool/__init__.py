@@ -12,9 +12,16 @@ from functools import lru_cache
 from functools import partial as partial_of
 from typing import Any, NamedTuple
 
-from alpha.cuda.lazy.bounded import reserve_for
-from alpha.cuda.lazy.deferred import GUARDED, PLANE_WRITERS, Memory, companion_output, defer, split_view
-from alpha.cuda.lazy.operand import flag_counter
+from alpha.cuda.lazy import (
+    GUARDED,
+    PLANE_WRITERS,
+    Memory,
+    companion_output,
+    defer,
+    flag_counter,
+    reserve_for,
+    split_view,
+)
 from alpha.cuda.ops.reduce import mean_cuda
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty

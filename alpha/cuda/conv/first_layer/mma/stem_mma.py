@@ -18,7 +18,8 @@ from alpha.cuda.conv.first_layer.stem import channels_refusal, float32_filters
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.conv.tile import RESERVED
-from alpha.cuda.lazy.guard import UNGUARDED
+from alpha.cuda.lazy import UNGUARDED
+from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty, upload
@@ -157,7 +158,8 @@ class StemMmaFprop(Candidate):
         grid = min(total, max(1, context.sm_count * self._resident(desc) // column_tiles)), column_tiles
         sizes = *shape_of(desc, tiles), total, chunks_of(desc)
 
-        def launch(x: Array, w: Array, b: Array | None, y: Array, relu: bool) -> None:
+        def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
+            b, relu = epilogue.known()
             kernel(grid, x, float32_filters(w), b, y, *sizes, relu)
         return launch
 
