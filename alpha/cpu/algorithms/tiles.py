@@ -9,7 +9,8 @@ What    y = out( filter(w) . in(x) ) for each tile of m x m outputs, which reads
 Zeros   tiles reach over the border: zeros of the padding are multiplied here, and only here.
 Sums    of 64 terms at a time, each from 0; in wgrad two levels of them. That keeps F(4x4, 3x3) within 2e-6.
 Source  Winograd's minimal filtering by points (tile_transform.py); the convolution theorem, with the filter's
-        spectrum conjugated as this is a correlation. A circular product of n >= m + r - 1 points has m outputs that did not wrap.
+        spectrum conjugated as this is a correlation. A circular product of n >= m + r - 1 points has m
+        outputs that did not wrap.
 """
 
 from __future__ import annotations
