@@ -53,6 +53,9 @@ def conv2d_bias_act_cpu(x: Array, w: Array, b: Array | None, *, activation: str 
     if other is None and compiled:
         native.conv_fprop(desc, x, w, y, bias=b, relu=activation == "relu")
         return y
+    if other and other.fused:
+        other.run(desc, x, w, y, b, activation == "relu")
+        return y
     (other.run if other else conv_numpy.fprop)(desc, x, w, y)
     if b is not None:
         y += b

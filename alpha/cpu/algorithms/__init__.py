@@ -7,32 +7,44 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
 
 from alpha.config import config
-from alpha.cpu.algorithms import products, tiles
+from alpha.cpu import native
+from alpha.cpu.algorithms import fft, products, tiles, winograd
 from alpha.ops.algorithms.cost import Rates
 from alpha.ops.algorithms.family import MIB, OPS, Choice, Machine, Way, choose, register
 from alpha.ops.algorithms.names import Request
 from alpha.ops.conv_desc import ConvDesc
 
 Array = np.ndarray
-Run = Callable[[ConvDesc, Array, Array, Array], None]
+Run = Callable[..., None]   # of a description, two operands and the result
 WORKSPACE_MIB = 256
 
-NUMPY = Machine(Rates({"direct": 40e9, "depthwise": 2e9, "product": 60e9, "spectral": 40e9, "transform": 2e9,
-                       "fft": 1e9}, {"L2": 20e9, "DRAM": 10e9}, 1e-4, 0.0), ())
-register(numpy=NUMPY)
+
+def _machine(direct: float, product: float, spectral: float, transform: float, fft: float, l2: float, dram: float,
+             auto: tuple[str, ...] = ("winograd", "fft")) -> Machine:
+    """Returns a class of machines, in GFLOP/s and GB/s of one thread: the choice must not depend on their number."""
+    flops = {"direct": direct, "depthwise": direct / 8, "product": product, "spectral": spectral,
+             "transform": transform, "fft": fft}
+    return Machine(Rates({unit: rate * 1e9 for unit, rate in flops.items()}, {"L2": l2 * 1e9, "DRAM": dram * 1e9},
+                         2e-5, 0.0), auto)
+
+
+# By the lanes of a vector: AVX-512, AVX and AVX2, others. One core each of a Zen 5 (the first two) under two threads.
+register(numpy=_machine(40, 60, 40, 2, 1, 20, 10, auto=()), cpu16=_machine(200, 190, 190, 60, 1.5, 60, 12),
+         cpu8=_machine(95, 90, 90, 35, 1.5, 50, 12), cpu4=_machine(35, 33, 33, 12, 1.5, 30, 12))
 
 
 class Chosen(NamedTuple):
-    """An algorithm with its tile, and the function that makes it."""
+    """An algorithm with its tile, the function that makes it, and whether that takes a bias and relu as well."""
 
     way: Way
     run: Run
+    fused: bool
 
 
 def chosen(pass_name: str, desc: ConvDesc, request: Request, compiled: bool) -> Chosen | None:
@@ -43,29 +55,31 @@ def chosen(pass_name: str, desc: ConvDesc, request: Request, compiled: bool) -> 
     Raises:
         ConfigError: a strict request cannot be served.
     """
-    limit = (config.conv_workspace_mib or WORKSPACE_MIB) * MIB
-    found = _chosen(pass_name, desc, request, "numpy", limit)
-    if config.debug > 2:
-        _tell(pass_name, desc, request, choose(pass_name, desc, request, "numpy", limit))
+    limit, machine = (config.conv_workspace_mib or WORKSPACE_MIB) * MIB, machine_key() if compiled else "numpy"
+    found = _chosen(pass_name, desc, request, machine, limit)
+    if config.watch and config.debug > 2:
+        _tell(pass_name, desc, request, choose(pass_name, desc, request, machine, limit))
     return found
+
+
+@lru_cache(maxsize=1)
+def machine_key() -> str:
+    """Returns the class of this machine, by the width of its vectors.  Where the compiled kernels are loaded."""
+    library = native.library()
+    assert library is not None
+    return f"cpu{library.vector_lanes()}"
 
 
 @lru_cache(maxsize=4096)
 def _chosen(pass_name: str, desc: ConvDesc, request: Request, machine: str, limit: int) -> Chosen | None:
     way = choose(pass_name, desc, request, machine, limit).way
-    return None if way.name == "direct" else Chosen(way, _runs(pass_name, way))
-
-
-def _runs(pass_name: str, way: Way) -> Run:
-    if way.name == "im2col":
-        return getattr(products, pass_name)
-    if way.name == "strassen":
-        return _STRASSEN[pass_name]
-    run = getattr(tiles, pass_name)
-
-    def call(desc: ConvDesc, a: Array, b: Array, out: Array) -> None:
-        run(way, desc, a, b, out)
-    return call
+    if way.name == "direct":
+        return None
+    if way.name in ("im2col", "strassen"):
+        return Chosen(way, getattr(products, pass_name) if way.name == "im2col" else _STRASSEN[pass_name], False)
+    compiled = machine != "numpy" and desc.groups == 1
+    module = tiles if not compiled else winograd if way.name == "winograd" else fft
+    return Chosen(way, partial(getattr(module, pass_name), way), module is winograd)
 
 
 def _matrix(a: Array) -> Array:

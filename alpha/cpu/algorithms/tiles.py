@@ -130,17 +130,17 @@ def wgrad(way: Way, desc: ConvDesc, x: Array, g: Array, dw: Array) -> None:
     depthwise, step = desc.groups > 1, outer_at_a_time(way, t, desc.groups > 1)
     for first in range(0, desc.oc, step):
         part = slice(first, first + step)
-        total = _Sum()
-        for images in _images(way, desc, "wgrad"):
-            v = tile.inputs(_input_tiles(x[images], tile, (desc.h.p, desc.w.p), (desc.h.o, desc.w.o)))
-            u = tile.outputs_t(_output_tiles(g[images, :, :, part], tile))
+        total = Sum()
+        for images in images_of(way, desc, "wgrad"):
+            v = tile.inputs(input_tiles(x[images], tile, (desc.h.p, desc.w.p), (desc.h.o, desc.w.o)))
+            u = tile.outputs_t(output_tiles(g[images, :, :, part], tile))
             for k in range(0, v.shape[1], TERMS):
                 left, right = u[:, k:k + TERMS], v[:, k:k + TERMS]
                 total.add((left * right).sum(1)[:, :, None] if depthwise else np.matmul(left.transpose(0, 2, 1), right))
         dw[part] = tile.filters_t(total.value())
 
 
-class _Sum:
+class Sum:
     """A sum of arrays, TERMS at a time from 0, which are then added up."""
 
     def __init__(self) -> None:
@@ -166,13 +166,13 @@ def _forward(way: Way, pass_name: str, desc: ConvDesc, x: Array, w: Array, paddi
     for first in range(0, y.shape[3], step):
         part = slice(first, first + step)
         u = tile.filters(np.ascontiguousarray(w[part]))
-        for images in _images(way, desc, pass_name):
-            v = tile.inputs(_input_tiles(x[images], tile, padding, size))
+        for images in images_of(way, desc, pass_name):
+            v = tile.inputs(input_tiles(x[images], tile, padding, size))
             products = v * u if depthwise else _product(v, u)
-            _write_tiles(tile.outputs(products), y[images, :, :, part], tile.m)
+            write_tiles(tile.outputs(products), y[images, :, :, part], tile.m)
 
 
-def _images(way: Way, desc: ConvDesc, pass_name: str) -> Iterator[slice]:
+def images_of(way: Way, desc: ConvDesc, pass_name: str) -> Iterator[slice]:
     step = images_at_a_time(way, tiles_of(way, pass_name, desc))
     return (slice(n, n + step) for n in range(0, desc.n, step))
 
@@ -208,7 +208,7 @@ def _grid(size: Pair, m: Pair) -> Pair:
     return ceil_div(size[0], m[0]), ceil_div(size[1], m[1])
 
 
-def _input_tiles(x: Array, tile: TileTransform, padding: Pair, size: Pair) -> Array:
+def input_tiles(x: Array, tile: TileTransform, padding: Pair, size: Pair) -> Array:
     """Returns the tiles (P, n, n, C) that outputs of a size read; they overlap, and are padded with zeros."""
     (rows, columns), (mh, mw) = _grid(size, tile.m), tile.m
     before = padding
@@ -221,7 +221,7 @@ def _input_tiles(x: Array, tile: TileTransform, padding: Pair, size: Pair) -> Ar
     return tiles.reshape(-1, tile.n, tile.n, x.shape[3])
 
 
-def _output_tiles(g: Array, tile: TileTransform) -> Array:
+def output_tiles(g: Array, tile: TileTransform) -> Array:
     """Returns the tiles (P, m, m, C) of a map, filled up with zeros."""
     (rows, columns), (mh, mw) = _grid(g.shape[1:3], tile.m), tile.m
     filled = np.pad(g, ((0, 0), (0, rows * mh - g.shape[1]), (0, columns * mw - g.shape[2]), (0, 0)))
@@ -229,7 +229,7 @@ def _output_tiles(g: Array, tile: TileTransform) -> Array:
         -1, mh, mw, g.shape[3])
 
 
-def _write_tiles(tiles: Array, y: Array, m: Pair) -> None:
+def write_tiles(tiles: Array, y: Array, m: Pair) -> None:
     (rows, columns), (n, h, w, c) = _grid(y.shape[1:3], m), y.shape
     whole = tiles.reshape(n, rows, columns, *m, c).transpose(0, 1, 3, 2, 4, 5)
     y[...] = whole.reshape(n, rows * m[0], columns * m[1], c)[:, :h, :w]

@@ -266,6 +266,8 @@ bool dispatch(const Map& map, const float* table, Run run) {
 
 }  // namespace
 
+EXPORT int vector_lanes() { return LANES; }
+
 // Sets the number of threads, and returns the floats of workspace that the next two need with it.
 EXPORT int64_t winograd_floats(int64_t* map_of, int gradient) {
   Map& map = *reinterpret_cast<Map*>(map_of);
