@@ -50,6 +50,8 @@ SIGNATURES = {
     "conv_fprop": "p pppp i",
     "conv_dgrad": "p ppp",
     "conv_wgrad": "p ppp",
+    "fft_tiles": "p pp",
+    "fft_inverse": "p pp",
     "winograd_floats": "p i -> l",
     "winograd_forward": "pp ppppp ii",
     "winograd_wgrad": "pp pppp",

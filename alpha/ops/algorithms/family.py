@@ -27,6 +27,7 @@ OPS = {"fprop": "conv2d", "dgrad": "conv2d_dgrad", "wgrad": "conv2d_wgrad"}
 CHUNK_BYTES = 8 << 20       # of transformed tiles that are worked on at a time
 LEAST_TILES = 64            # of a chunk, so that transformed filters are not read for few
 FILTER_BYTES = 64 << 20     # of transformed filters of FFT: with more, output channels go in blocks
+MOST_TAPS = 48              # of a filter in tiles of 64 x 64
 TAKEN_BELOW = 0.9           # of direct's time, where the choice is free
 MIB = 1 << 20
 
@@ -87,8 +88,8 @@ def mismatch(name: str, desc: ConvDesc) -> str:
     else:
         if desc.groups > 1 and not (desc.groups == desc.ic == desc.oc):
             return f"groups={desc.groups} of {desc.ic} to {desc.oc} channels, which must be 1 or depthwise"
-        if max(f) > 96:
-            return f"filters of {f} taps, of which 96 are the most"
+        if max(f) > MOST_TAPS:
+            return f"filters of {f} taps, of which {MOST_TAPS} are the most"
     if any(axis.p >= axis.f for axis in (desc.h, desc.w)):
         return f"padding {desc.h.p, desc.w.p}, which must be less than the filter, {f}"
     return ""

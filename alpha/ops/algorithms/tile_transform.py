@@ -30,7 +30,7 @@ PAIRS = {4: (Fraction(1),), 6: (Fraction(2, 3), Fraction(3, 2)), 8: (Fraction(1)
 
 # (m, r) of the tiles that are used -> bound of the error over kinds of data, with sums of at most 64 terms at a time.
 WINOGRAD_ERRORS = {(2, 3): 6e-7, (4, 3): 1.5e-6, (6, 3): 8e-6, (2, 5): 1.8e-6}
-FFT_EDGES = (8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128)
+FFT_EDGES = (8, 16, 32, 64)
 
 
 @dataclass(frozen=True)
