@@ -151,7 +151,7 @@ def images_at_a_time(way: Way, t: Tiles) -> int:
 
 def outer_at_a_time(way: Way, t: Tiles, depthwise: bool) -> int:
     """Returns how many of the channels that are written have their transformed filters at a time."""
-    each = 8 * t.points * t.inner
+    each = 16 * t.points * t.inner
     return t.outer if depthwise or way.name == "winograd" else min(t.outer, max(1, FILTER_BYTES // each))
 
 
@@ -215,7 +215,8 @@ def _transformed(way: Way, pass_name: str, desc: ConvDesc) -> Cost:
         depth_in, error = 4 * tree(tile.n), WINOGRAD_ERRORS[tile.m, tile.r]
     x, y, w = (4 * n for n in _sizes(desc))
     read, written = (y, x) if pass_name == "dgrad" else (x, y)
-    inner_bytes, outer_bytes, u = (number * t.points * n for n in (t.count * t.inner, t.count * t.outer, pairs))
+    inner_bytes, outer_bytes = (number * t.points * n for n in (t.count * t.inner, t.count * t.outer))
+    u = (16 if fft else 4) * t.points * pairs       # a complex filter is a matrix of 2 x 2
     images = images_at_a_time(way, t)
     chunks, blocks = ceil_div(t.images, images), ceil_div(t.outer, outer_at_a_time(way, t, depthwise))
     tiles = number * t.points * images * t.per_image * (t.inner + ceil_div(t.outer, blocks))
@@ -225,8 +226,9 @@ def _transformed(way: Way, pass_name: str, desc: ConvDesc) -> Cost:
     sums = t.count if pass_name == "wgrad" else t.inner
     work = (8 if fft else 2) * t.points * t.count * pairs
     unit = "fft" if fft else "transform"
+    packed = 3 if fft else 1                        # written, then read and written once more by the grouped convolution
     stages = (Stage("in", blocks * flops_in * t.count * t.inner, unit, blocks * (read + inner_bytes), level, depth_in),
-              Stage("filter", flops_filter * pairs, unit, w + u, "DRAM" if u > CHUNK_BYTES else "L2", 0),
+              Stage("filter", flops_filter * pairs, unit, w + packed * u, "DRAM" if u > CHUNK_BYTES else "L2", 0),
               Stage("product", work, "spectral" if fft else "product", blocks * inner_bytes + outer_bytes + chunks * u,
                     level, tree(sums)),
               Stage("out", flops_out * t.count * t.outer, unit, outer_bytes + written, level, depth_in))
