@@ -15,9 +15,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
-from alpha.errors import ConfigError, message
+from alpha.errors import ConfigError, message, shown
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Variable:
         """Returns the value that an environment variable's text stands for.  Raises ConfigError."""
         if isinstance(self.default, str):
             if self.choices and text not in self.choices:
-                raise ConfigError(message(self.env, f"{text!r} is not one of {', '.join(self.choices)}",
+                raise ConfigError(message(self.env, f"{text!r:.100} is not one of {', '.join(self.choices)}",
                                           f"set {self.env} to one of them"))
             return text
         try:
@@ -46,7 +47,7 @@ class Variable:
             value = -1
         if value < 0 or (isinstance(self.default, bool) and value > 1):
             allowed = "0 or 1" if isinstance(self.default, bool) else "an integer of at least 0"
-            raise ConfigError(message(self.env, f"{text!r} is not {allowed}", f"set {self.env} to {allowed}"))
+            raise ConfigError(message(self.env, f"{text!r:.100} is not {allowed}", f"set {self.env} to {allowed}"))
         return type(self.default)(value)
 
 
@@ -194,8 +195,12 @@ def _parsed(name: str, value: Any) -> bool | int | str:
     """Returns what a value given in Python stands for.  Raises ConfigError."""
     known = {v.name: v for v in VARIABLES}
     if name not in known:
-        raise ConfigError(message("config", f"no setting is called {name!r}", f"use one of {sorted(known)}"))
-    return known[name].parse(str(int(value)) if isinstance(value, bool) else str(value))
+        raise ConfigError(message("config", f"no setting is called {name!r:.100}", f"use one of {sorted(known)}"))
+    try:
+        text = value if isinstance(value, str) else str(index(value))
+    except (TypeError, ValueError):  # ValueError: an int of thousands of digits
+        text = shown(value)
+    return known[name].parse(text)
 
 
 for _variable in VARIABLES:

@@ -46,9 +46,9 @@ from typing import Any, NamedTuple, NoReturn
 from alpha import versions
 from alpha.backend import FLOAT_DTYPES, device_type, get_backend
 from alpha.config import config
-from alpha.errors import AlphaError, DeviceError, DTypeError, GraphError, ShapeError, message
+from alpha.errors import AlphaError, DeviceError, DTypeError, GraphError, ShapeError, message, shown
 from alpha.graph import Node, call_site, edge_of, grad_enabled, raise_if_nan, recording
-from alpha.inputs.sizes import explain
+from alpha.inputs.sizes import check_memory, explain
 from alpha.signature import Signature
 from alpha.tensor import Tensor
 
@@ -140,6 +140,9 @@ class Op(Signature):
             result = implementation(*arrays, **attrs)
         except (MemoryError, OverflowError, ValueError) as error:
             explain(self.label, error, (specs,) if self.single else specs, dtype, args)
+            raise
+        except (AttributeError, TypeError):
+            check_memory(self.label, args)
             raise
         if self.moves:
             device = attrs["device"]
@@ -358,7 +361,12 @@ def _arrays(value: Any) -> Any:
 
 
 def op(cls: type) -> Op:
-    """Turns a class that describes an operation into a callable Op and registers it under the class's name."""
+    """Turns a class that describes an operation into a callable Op and registers it under the class's name.
+
+    Raises DTypeError for what is no class.
+    """
+    if not isinstance(cls, type):
+        raise DTypeError(message("op", f"{shown(cls)} is no class", "write @op above the class that describes it"))
     if cls.__name__ in registry:
         raise AlphaError(message("op", f"an op called {cls.__name__!r} is registered already, by "
                                  f"{registry[cls.__name__].__module__}", "choose another name"))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from alpha.backend import get_backend
-from alpha.cuda.runtime import memory
+from alpha.cuda.runtime import backlog, memory
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import Array
 from alpha.cuda.runtime.recording import Recording
@@ -68,6 +68,7 @@ def wrap(t: Any) -> Array:
     """Returns a contiguous PyTorch tensor as an array: the same memory on a GPU, a copy from the CPU."""
     dtype = str(t.dtype).removeprefix("torch.")
     if t.is_cuda:
+        backlog.close()  # PyTorch does not wait for it
         return Array(memory.Lease(t), t.data_ptr(), tuple(t.shape), dtype, t.numel(), t.numel() * t.element_size())
     import torch
     bits = t.view(torch.int16) if dtype == "bfloat16" else t  # NumPy has no bfloat16
@@ -87,6 +88,7 @@ def view(x: Array) -> Any:
     import torch
     typestr = {"bfloat16": "<i2", "bool": "|b1"}.get(x.dtype) or np.dtype(x.dtype).str
     if peer_device() == "cuda":
+        backlog.close()
         t = torch.as_tensor(_Exposed(x, typestr), device="cuda")
     else:
         t = torch.from_numpy(memory.download(x, typestr))
@@ -136,7 +138,7 @@ def alternate(sides: dict[str, Side], count: int = ROUNDS, window: float = WINDO
 
 @contextmanager
 def replayed(sides: dict[str, Side], calls: int) -> Iterator[dict[str, Side]]:
-    """Gives sides whose call repeats so many calls of the given ones as a CUDA graph, as training does: what they take
+    """Gives sides whose call repeats `calls` calls of the given ones as a CUDA graph, as training does: what they take
     on the host is no figure of a kernel's.  Where PyTorch finds no GPU its calls are made one by one."""
     with ExitStack() as stack:
         yield {name: _replayed(side, calls, stack) for name, side in sides.items()}

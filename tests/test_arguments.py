@@ -306,7 +306,7 @@ def test_every_attribute_of_an_op_says_what_it_may_be(name: str) -> None:
 @pytest.mark.parametrize("name, f", sorted({**calls.LAYERS, **calls.OPTIMIZERS, **calls.SCHEDULES}.items()))
 def test_every_parameter_of_layers_optimizers_and_schedules_says_what_it_may_be(name: str, f: Any) -> None:
     untyped = {p for p, kind, _ in calls.parameters_of(f) if kind is None} - {
-        "params", "args", "kwargs", "entries", "parameters"}     # the last two: containers look at each entry
+        "params", "args", "kwargs", "entries", "parameters", "modules"}  # the last: each entry is looked at
     assert not untyped
 
 

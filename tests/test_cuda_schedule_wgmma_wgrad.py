@@ -1,6 +1,6 @@
 """The work list of wgrad on tensor cores, carried out in NumPy: what a kernel that follows it must get."""
 
-from itertools import pairwise
+from itertools import cycle, pairwise
 from math import prod
 
 import numpy as np
@@ -27,6 +27,13 @@ BATCHES = tuple(square(f"batch {n}", n, 5, 8, 16, 3, 1, 1) for n in (1, 7, 33, 1
 WIDE = (square("5x5 stride 2", 70, 9, 8, 8, 5, 2, 2), square("3x3 stride 2", 66, 12, 8, 16, 3, 2, 1),
         square("3x3", 65, 8, 8, 8, 3, 1, 1), square("dilation", 2, 11, 8, 8, 3, 4, 2, 2))
 CASES = (*small_cases(), *BATCHES, square("groups", 9, 3, 48, 160, 3, 1, 1, groups=2))
+CHAINED = tuple(case for case in (*CASES, *WIDE) if longest_chain(case.desc.w) > 1)
+
+
+def dealt(cases, tilings, each=1):
+    """Returns pairs in which every case meets `each` of the tilings, and every tiling its share of the cases."""
+    pairs = zip([case for case in cases for _ in range(each)], cycle(tilings))
+    return [pytest.param(*pair, id=f"{pair[0].name}-{pair[1]}") for pair in pairs]
 
 
 def carry_out(desc, tiling, plan, x, g):
@@ -121,8 +128,7 @@ def _put(desc, dw, outs, rows_left, cols_left, tap_columns, sums):
         dw[at] = sums[:rows, t * tap_columns:t * tap_columns + cols]
 
 
-@pytest.mark.parametrize("tiling", TILINGS, ids=str)
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("case, tiling", dealt(CASES, TILINGS, 2))
 def test_carried_out_it_is_wgrad_bit_for_bit(case, tiling):
     rng = np.random.default_rng(0)
     desc = case.desc
@@ -131,15 +137,12 @@ def test_carried_out_it_is_wgrad_bit_for_bit(case, tiling):
     assert_equal_at(dw, conv_wgrad_padded(x, g, case.f, **case.attrs).astype(float), name="dw")
 
 
-@pytest.mark.parametrize("tiling", STRIPS, ids=str)
-@pytest.mark.parametrize("case", (*CASES, *WIDE), ids=lambda case: case.name)
+@pytest.mark.parametrize("case, tiling", dealt(CHAINED, STRIPS))
 def test_in_strips_too(case, tiling):
-    if longest_chain(case.desc.w) > 1:
-        test_carried_out_it_is_wgrad_bit_for_bit(case, tiling)
+    test_carried_out_it_is_wgrad_bit_for_bit(case, tiling)
 
 
-@pytest.mark.parametrize("tiling", CLUSTERS, ids=str)
-@pytest.mark.parametrize("case", (*CASES[::3], *WIDE), ids=lambda case: case.name)
+@pytest.mark.parametrize("case, tiling", dealt((*CASES[::3], *WIDE), CLUSTERS))
 def test_in_clusters_too(case, tiling):
     if tiling.strip == 1 or longest_chain(case.desc.w) > 1:
         test_carried_out_it_is_wgrad_bit_for_bit(case, tiling)
@@ -159,12 +162,10 @@ def test_how_many_clusters_an_h100_runs_at_a_time():
 
 
 @pytest.mark.parametrize("tiling", STRIPS, ids=str)
-@pytest.mark.parametrize("case", (*CASES, *WIDE), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CHAINED, ids=lambda case: case.name)
 def test_the_taps_of_a_strip_are_neighbours(case, tiling):
     """Box number i of a strip is i boxes' distance behind where output (0, 0) meets the first tap."""
     w, row = case.desc.w, case.desc.w_shape[3]
-    if longest_chain(w) == 1:
-        return
     for unit in schedule(case.desc, tiling).units.tolist():
         taps, shifts, outs = unit[9], unit[10:14], unit[14:18]
         assert {b - a for a, b in pairwise(shifts[:taps])} <= {w.s}

@@ -16,6 +16,7 @@ from alpha.checkpoint.disk import PathLike
 from alpha.checkpoint.layouts import check_flattened, counters, layouts
 from alpha.checkpoint.tensors_file import Damaged
 from alpha.errors import CheckpointError, message
+from alpha.inputs.arguments import bound
 from alpha.inputs.schema import shape_of, shown
 from alpha.nn import Module
 from alpha.tensor import Tensor
@@ -24,6 +25,7 @@ _PREFIX = re.compile(r"^((module|_orig_mod)\.)+")
 _SAVE_FIX = "save it with torch.save(model.state_dict(), path)"
 
 
+@bound
 def from_torch_state_dict(state: Mapping[str, Any], model: Module, strict: bool = True) -> tuple[list[str], list[str]]:
     """Loads the state_dict of a PyTorch model of the same names into `model`.
 
@@ -64,6 +66,7 @@ def from_torch_state_dict(state: Mapping[str, Any], model: Module, strict: bool 
     return model.load_state_dict(values, strict)
 
 
+@bound
 def to_torch_state_dict(model: Module) -> dict[str, np.ndarray]:
     """Returns the state_dict of the PyTorch model of the same names: the inverse of `from_torch_state_dict`.
 
@@ -81,6 +84,7 @@ def to_torch_state_dict(model: Module) -> dict[str, np.ndarray]:
     return {**state, **{name: np.zeros((), np.int64) for name in counters(model)}}
 
 
+@bound
 def load_torch(path: PathLike, model: Module, strict: bool = True) -> tuple[list[str], list[str]]:
     """Loads the weights that PyTorch wrote, as .safetensors or with torch.save (.pth, .pt), into `model`.
 
@@ -113,6 +117,7 @@ def load_torch(path: PathLike, model: Module, strict: bool = True) -> tuple[list
     return from_torch_state_dict(state, model, strict)
 
 
+@bound
 def save_torch(path: PathLike, model: Module) -> None:
     """Writes the weights for PyTorch: with torch.save for .pth and .pt (needs PyTorch), else as safetensors.
 

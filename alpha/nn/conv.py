@@ -16,7 +16,7 @@ from alpha.nn.module import Module, Parameter
 from alpha.ops.algorithms.names import ConvAlgorithm
 from alpha.ops.conv import as_pair, check_output_padding
 from alpha.ops.conv_desc import Axis, ConvDesc
-from alpha.precision import stored
+from alpha.precision import to_storage_dtype
 from alpha.tensor import Tensor
 
 
@@ -83,7 +83,7 @@ class Conv2d(_Conv):
 
     def forward(self, x: Tensor, activation: str | None = None) -> Tensor:
         """Returns activation(conv2d(x, weight) + bias); activation is None or "relu"."""
-        x = stored(x)
+        x = to_storage_dtype(x)
         if self.bias is None and activation is None:
             return ops.conv2d(x, self.weight, algorithm=self.algorithm, **self.geometry)
         return ops.conv2d_bias_act(x, self.weight, self.bias, activation=activation, algorithm=self.algorithm,
@@ -123,7 +123,7 @@ class ConvTranspose2d(_Conv):
         check_output_padding("ConvTranspose2d", self.output_padding, self.stride, self.dilation)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = ops.conv_transpose2d(stored(x), self.weight, output_padding=self.output_padding,
+        y = ops.conv_transpose2d(to_storage_dtype(x), self.weight, output_padding=self.output_padding,
                                  algorithm=self.algorithm, **self.geometry)
         if self.bias is None:
             return y

@@ -1,12 +1,15 @@
-// What:     a bound of the results of a convolution that adds a bias,
-//             |y| <= max |x| * max over oc of (sum over fh, fw, ic of |w[oc, fh, fw, ic]|) + max |b|
-//           and the header (operand_header.cuh) of y with it, from which those who write y as planes have their scale
+// A bound of a convolution's results, known before they are, from which those who write them as planes take the scale.
+//
+// What:     |y| <= max |x| * max over oc of (sum over fh, fw, ic of |w[oc, fh, fw, ic]|) + max |b|,
+//           written into the header of y (operand_header.cuh)
 // Source:   Hoelder's inequality
-// Layout:   w: [filter][length], a multiple of 4 each; bounds: bits of numbers, of which the largest bounds |x|
-// Exact:    sums in float32, with room for their rounding, and for that of operands with one plane. Filters that are
+// Layout:   w: [filter][length]; bounds: bits of numbers, of which the largest bounds |x|
+// Accuracy: sums in float32, with room for their rounding, and for that of operands with one plane. Filters that are
 //           not finite do not count: their results are found where they are split
+// Requires: length a multiple of 4; w aligned to 16 bytes
 // Threads:  a block per filter. Maxima do not depend on an order. The last block to end writes the header, and `found`
 //           as it was before the launch: 0
+// Measured: not by itself; see alpha/cuda/conv/deferred.py
 #include "lazy/planes.cuh"
 
 struct Found {

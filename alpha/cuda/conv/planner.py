@@ -150,9 +150,10 @@ _plans: dict[tuple[str, ConvDesc, str], Plan] = {}
 
 
 def register(*candidates: Candidate) -> None:
-    """Adds candidates to those of their pass."""
+    """Adds candidates to those of their pass.  Plans are made anew, with them."""
     for candidate in candidates:
         _candidates[candidate.pass_name].append(candidate)
+    _plans.clear()
 
 
 def candidates(pass_name: str, precision: str | None = None) -> tuple[Candidate, ...]:

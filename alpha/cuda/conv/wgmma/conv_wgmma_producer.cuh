@@ -1,4 +1,5 @@
-// What conv_wgmma.cu does, as its lists say it, and its producer: the warp that copies boxes of `in` and w.
+// What:     the work list of conv_wgmma.cu as it reads it, and its producer: the warp that copies boxes of `in` and w
+// Layout:   an entry of the list is FIELDS ints; alpha/cuda/conv/wgmma/schedule.py writes them
 #pragma once
 #include "gemm_wgmma.cuh"
 #include "guard.cuh"

@@ -1,15 +1,14 @@
-// How a kernel on Hopper's tensor cores (gemm_wgmma.cuh) writes both float16 planes of its result in the place of
+// How a kernel on Hopper's tensor cores (gemm_wgmma.cuh) writes both float16 planes of its result instead of
 // float32 (operand_header.cuh), for a convolution that reads them.
 //
-//   what      the elements are those that the kernel would store as float32; the scale is from the bound in the header,
-//             which is there before the launch
-//   out       boxes of 64 rows, as OutBoxes has them, one of plane 0 and one of plane 1 in turn: of 64 columns, or of
-//             32 in rows of 64 bytes where a tile's columns are no multiple of 64. With the swizzle of either a store
-//             of 4 bytes puts 8 rows x 16 bytes into 8 different chunks of 16 bytes, hence all 32 banks
-//   flag      as a split has it, of rows that exist; and where an operand of the product is flagged: what is written is
-//             of no use then. Consumers report to the header at their ends
-//   costs     some 12 instructions for an element, beside those of the product. On an H100 about as much as it saves
-//             where few passes are saved; see alpha/cuda/conv/deferred.py
+// What:     the elements are those that the kernel would store as float32; the scale is from the bound in the header,
+//           which is there before the launch. The flag is set as by a split, for rows that exist; and where an operand
+//           of the product is flagged: what is written is of no use then. Consumers report to the header at their ends
+// Layout:   boxes of 64 rows, as OutBoxes has them, one of plane 0 and one of plane 1 in turn: of 64 columns, or of
+//           32 in rows of 64 bytes where a tile's columns are no multiple of 64. With the swizzle of either a store
+//           of 4 bytes puts 8 rows x 16 bytes into 8 different chunks of 16 bytes, hence all 32 banks
+// Measured: some 12 instructions for an element, beside those of the product. On an H100 about as much as it saves
+//           where few passes are saved; see alpha/cuda/conv/deferred.py
 #pragma once
 #include "gemm_wgmma.cuh"
 #include "guard.cuh"

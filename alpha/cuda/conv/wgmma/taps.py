@@ -5,7 +5,7 @@ outputs (Axis.wgrad_range). Where the rectangles of a tile's taps differ they ar
 which the same taps have products. The sum of a tile runs over its segments, the largest first, in blocks of 64 / images
 positions x images: position p of a segment is pixel p % pixels of images p // pixels * images and the following.
 
-A kernel may have strips of up to `strip` neighbouring outputs of a row in the place of blocks, where 64 images are a
+A kernel may have strips of up to `strip` neighbouring outputs of a row instead of blocks, where 64 images are a
 block: then the taps of a tile are of one filter row, and each meets the input that the tap before it meets at the next
 output, so that neighbouring outputs have all of their inputs but one in common.
 

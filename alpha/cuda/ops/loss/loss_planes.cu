@@ -1,11 +1,12 @@
 // What:    the gradient of softmax cross-entropy (loss.cu) in float32 as planes (planes.cu), in the memory that float32
 //          would take: the products of the last linear layer read them, and nobody measures and splits them.
+// Layout:  logits (rows, C); hi of all rows, then lo
 // Scale:   known before, as the difference of a softmax and its target is between -1 and 1:  |dx| <= |g| * scale
 // Flag:    as a split has it. A launch of gradient_stored follows, whose blocks end at once unless the flag is set:
 //          memory then has the elements themselves.
-// Layout:  logits (rows, C); hi of all rows, then lo
 // Requires: C a multiple of 8; one g for all rows
 // Threads: as loss.cu, but a block takes every gridDim.x-th set of rows: each ends with three atomics on one header
+// Measured: not by itself
 #include "loss_gradient.cuh"
 #include "lazy/planes.cuh"
 

@@ -30,7 +30,7 @@ from alpha.cuda.lazy.operand import flag_counter, planes_are_read
 from alpha.cuda.lazy.tile_statistics import take
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
-from alpha.cuda.runtime.walk import BLOCKS, LONGEST, THREADS, WALK, Walk, ceil_div, per_piece, walk
+from alpha.cuda.runtime.walk import BLOCKS, CHAIN, LONGEST, THREADS, WALK, Walk, ceil_div, per_piece, walk
 from alpha.ops import norm as ops
 
 Arrays = tuple[Array, ...]
@@ -78,7 +78,6 @@ _GRADIENT_PLANES = {relu: _planes("gradient_planes" + "_relu" * relu, f"ptr g, p
 # ---- batch norm ------------------------------------------------------------------------------------------------------
 
 
-CHAIN = 16           # rows whose gradients a thread adds up in one chain of float32
 WRITERS = 8 * BLOCKS  # blocks of a pass that writes and sums nothing: short ones, so that none is late at the end
 
 
