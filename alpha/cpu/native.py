@@ -102,6 +102,11 @@ def library() -> ctypes.CDLL | None:
     return _lib  # type: ignore[no-any-return]
 
 
+def loaded() -> Any:
+    """Returns what `library` or `usable` has loaded."""
+    return _lib
+
+
 def _start() -> None:
     """Loads and checks the kernels, once; leaves _lib at None where that fails."""
     global _lib, _tried

@@ -1,4 +1,4 @@
-"""FFT's convolution in float32: compiled transforms of tiles (kernels/fft_tile.cpp), and the grouped 1x1 convolution.
+"""FFT's convolution in float32: compiled transforms of tiles (alpha/cpu/kernels/fft_tile.cpp), and grouped 1x1 products.
 
 A complex number is a pair of real ones, and a product with the conjugate of U a real one of twice the channels:
 
@@ -96,8 +96,8 @@ def _map(shape: tuple[int, ...], edge: int, size: Pair, step: Pair, padding: Pai
 
 
 def _call(name: str, shape: Array, source: Array, target: Array) -> None:
-    getattr(native.library(), name)(*(ctypes.c_void_p(a.__array_interface__["data"][0])
-                                      for a in (shape, source, target)))
+    getattr(native.loaded(), name)(*(ctypes.c_void_p(a.__array_interface__["data"][0])
+                                     for a in (shape, source, target)))
 
 
 @lru_cache(maxsize=1024)

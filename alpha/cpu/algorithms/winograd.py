@@ -1,4 +1,7 @@
-"""Calls of the compiled Winograd kernels (kernels/winograd.cpp); arrays are C-contiguous float32."""
+"""Calls of the compiled Winograd kernels (alpha/cpu/kernels/winograd.cpp); arrays are C-contiguous float32.
+
+Ask native.usable first.
+"""
 
 from __future__ import annotations
 
@@ -29,16 +32,14 @@ def dgrad(way: Way, desc: ConvDesc, g: Array, w: Array, dx: Array) -> None:
 
 def wgrad(way: Way, desc: ConvDesc, x: Array, g: Array, dw: Array) -> None:
     """dw = the gradient with respect to w."""
-    library, shape = native.library(), _map("wgrad", way, desc).copy()
-    assert library is not None
+    library, shape = native.loaded(), _map("wgrad", way, desc).copy()
     work = empty((library.winograd_floats(_ptr(shape), True),))
     library.winograd_wgrad(_ptr(shape), _ptr(_table(way, desc)), _ptr(x), _ptr(g), _ptr(dw), _ptr(work))
 
 
 def _forward(base: Array, way: Way, desc: ConvDesc, x: Array, w: Array, y: Array, bias: Array | None, relu: bool,
              turned: bool) -> None:
-    library, shape = native.library(), base.copy()
-    assert library is not None
+    library, shape = native.loaded(), base.copy()
     work = empty((library.winograd_floats(_ptr(shape), False),))
     library.winograd_forward(_ptr(shape), _ptr(_table(way, desc)), _ptr(x), _ptr(w), _ptr(bias), _ptr(y), _ptr(work),
                              relu, turned)
