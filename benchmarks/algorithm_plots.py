@@ -46,8 +46,8 @@ def by_kernel(rows: Sequence[Row]) -> object:
     for row in rows:
         if row["pass"] == "fprop":
             cells.setdefault((row["hw"], row["channels"]), []).append(row)
-    kept = {key: found for key, found in cells.items() if len({row["f"] for row in found}) > 2}
-    figure, axes_of = panels(len(kept))
+    kept = {key: found for key, found in cells.items() if len({row["f"] for row in found}) > 2} or cells
+    figure, axes_of = panels(max(1, len(kept)))
     for (hw, channels), found in kept.items():
         axes = axes_of(title=f"{hw}x{hw}, {channels} channels")
         for name in [*_names(found), "torch"]:

@@ -193,7 +193,7 @@ import sys, numpy as np, alpha, models
 from alpha import ops, optim
 alpha.manual_seed(0)
 model = models.create("vgg11", num_classes=10)
-optimizer = optim.SGD(model.parameters(), lr=0.002)
+optimizer = optim.SGD(model.parameters(), lr=0.0005)
 rng = np.random.default_rng(0)
 x, y = alpha.tensor(rng.standard_normal((16, 32, 32, 3)).astype("float32")), alpha.tensor(rng.integers(0, 10, 16))
 for _ in range(int(sys.argv[1])):
