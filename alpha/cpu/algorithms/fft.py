@@ -1,4 +1,4 @@
-"""FFT's convolution in float32: compiled transforms of tiles (alpha/cpu/kernels/fft_tile.cpp), and grouped 1x1 products.
+"""FFT in float32: compiled transforms of tiles (alpha/cpu/kernels/fft_tile.cpp), and grouped 1x1 convolutions.
 
 A complex number is a pair of real ones, and a product with the conjugate of U a real one of twice the channels:
 
