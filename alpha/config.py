@@ -67,6 +67,13 @@ VARIABLES = (
              "kernels are chosen; empty means what its driver and the tables say"),
     Variable("precision", "fp32", "fp32, tf32, bf16 or fp16: how layers store activations and make matrix products; "
              "see docs/numerics.md", ("fp32", "tf32", "bf16", "fp16")),
+    Variable("conv_algorithm", "auto", "auto, direct, im2col, winograd, fft or strassen: how convolutions are computed "
+             "that name no algorithm, where it serves; see docs/algorithms.md",
+             ("auto", "direct", "im2col", "winograd", "fft", "strassen")),
+    Variable("conv_workspace_mib", 0, "MiB that a convolution's algorithm may take beside its operands; 0 is 256 on "
+             "the CPU and 512 on a GPU"),
+    Variable("cpu_isa", "native", "native or avx2: the instruction set that the CPU kernels are compiled for",
+             ("native", "avx2")),
     Variable("cuda_memory_mib", 0, "MiB of GPU memory that this process may use; 0 sets no limit"),
     Variable("cpu_cache_mib", 4096, "MiB of freed CPU memory kept for reuse; beyond it memory returns to the system"),
 )
@@ -111,6 +118,9 @@ class Config:
     tune: bool
     calibration: str
     precision: str
+    conv_algorithm: str
+    conv_workspace_mib: int
+    cpu_isa: str
     cuda_memory_mib: int
     cpu_cache_mib: int
 

@@ -28,6 +28,7 @@ The class becomes an `Op`, a callable. Its vocabulary:
     gives     class of the results: Tensor (default), or one of alpha.views that refuses what would go wrong
     canon     optional: public attributes -> canonical ones; else those of `shape` and their defaults. Annotations
               say what each may be, and are checked in every call: see alpha.inputs.arguments and alpha.inputs.kinds
+    presets   attribute -> function of what was given for it (None: nothing); it may look at settings, as canon may not
     shape     pure; one shape tuple or Spec per out; raises ShapeError
     vjp_<arg> gradient for one arg: (g, s, **attrs); or `vjp` for all at once: (g, s, needs, **attrs) -> one per arg
 

@@ -46,9 +46,15 @@ X86_FLAGS = ("-mprefer-vector-width=512",)
 # What each kernel takes: p pointer, l int64, q uint64, i int, u uint32, f float, d double; after "->" what it returns.
 SIGNATURES = {
     "set_threads": "i",
+    "vector_lanes": "-> i",
     "conv_fprop": "p pppp i",
     "conv_dgrad": "p ppp",
     "conv_wgrad": "p ppp",
+    "fft_tiles": "p pp",
+    "fft_inverse": "p pp",
+    "winograd_floats": "p i -> l",
+    "winograd_forward": "pp ppppp ii",
+    "winograd_wgrad": "pp pppp",
     "bn_fwd": "pppp pp ppp ll dd i",
     "bn_inference": "pppp pp p ll d i",
     "bn_bwd": "pp pp pp ppp ll i",
@@ -96,6 +102,11 @@ def library() -> ctypes.CDLL | None:
     return _lib  # type: ignore[no-any-return]
 
 
+def loaded() -> Any:
+    """Returns what `library` or `usable` has loaded."""
+    return _lib
+
+
 def _start() -> None:
     """Loads and checks the kernels, once; leaves _lib at None where that fails."""
     global _lib, _tried
@@ -122,7 +133,10 @@ def usable(*arrays: Array | None) -> bool:
 
 def _load() -> ctypes.CDLL:
     """Builds with the first compiler that can, loads, and declares the signatures."""
-    flags = FLAGS + (X86_FLAGS if platform.machine() in ("x86_64", "AMD64") else ())
+    x86 = platform.machine() in ("x86_64", "AMD64")
+    flags = FLAGS + (X86_FLAGS if x86 else ())
+    if config.cpu_isa == "avx2" and x86:
+        flags = tuple("-march=x86-64-v3" if flag == "-march=native" else flag for flag in flags)
     failed = CompileError(message("native", "no C++ compiler was found", "install g++, or name a compiler in CXX"))
     for compiler in compilers():
         try:

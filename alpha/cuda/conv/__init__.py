@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from alpha.cuda.conv import depthwise, padded, wgmma
+from alpha.cuda.conv.algorithms import check_algorithm
 from alpha.cuda.conv.ffma import conv_v2, ks_deconv, sk_dilated
 from alpha.cuda.conv.first_layer import stem
 from alpha.cuda.conv.first_layer.mma import stem_mma, stem_mma_dgrad
@@ -15,6 +16,7 @@ from alpha.cuda.lazy import flush_gradients, statistics, write_for
 from alpha.cuda.ops.pointwise import as_float32
 from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.cuda.runtime.memory import Array, empty
+from alpha.ops.algorithms.names import AUTO, Request
 from alpha.ops.conv import conv2d, conv2d_bias_act, conv2d_dgrad, conv2d_wgrad
 from alpha.ops.conv_desc import ConvDesc, Pair
 
@@ -31,8 +33,9 @@ def conv2d_cuda(x: Array, w: Array, **attrs: Any) -> Array:
 
 @conv2d_bias_act.impl("cuda")
 def conv2d_bias_act_cuda(x: Array, w: Array, b: Array | None, *, activation: str | None, for_norm: bool = False,
-                         **geometry: Any) -> Array:
+                         algorithm: Request = AUTO, **geometry: Any) -> Array:
     desc = ConvDesc.fprop(x.shape, w.shape, **geometry)
+    check_algorithm("conv2d", algorithm)
     chosen = _chosen("fprop", desc, x)
     flush_gradients()
     epilogue = Epilogue.of(b and as_float32(b), activation)
@@ -42,8 +45,9 @@ def conv2d_bias_act_cuda(x: Array, w: Array, b: Array | None, *, activation: str
 
 
 @conv2d_dgrad.impl("cuda")
-def conv2d_dgrad_cuda(g: Array, w: Array, *, hw: Pair, **geometry: Any) -> Array:
+def conv2d_dgrad_cuda(g: Array, w: Array, *, hw: Pair, algorithm: Request = AUTO, **geometry: Any) -> Array:
     desc = ConvDesc.dgrad(g.shape, w.shape, hw, **geometry)
+    check_algorithm("conv2d_dgrad", algorithm)
     chosen = _chosen("dgrad", desc, g)
     flush_gradients()
     dx = empty(desc.x_shape, g.dtype)
@@ -52,8 +56,9 @@ def conv2d_dgrad_cuda(g: Array, w: Array, *, hw: Pair, **geometry: Any) -> Array
 
 
 @conv2d_wgrad.impl("cuda")
-def conv2d_wgrad_cuda(x: Array, g: Array, *, f: Pair, **geometry: Any) -> Array:
+def conv2d_wgrad_cuda(x: Array, g: Array, *, f: Pair, algorithm: Request = AUTO, **geometry: Any) -> Array:
     desc = ConvDesc.wgrad(x.shape, g.shape, f, **geometry)
+    check_algorithm("conv2d_wgrad", algorithm)
     chosen = _chosen("wgrad", desc, x, g)
     dw = empty(desc.w_shape, "float32")
     chosen.launch(x, g, dw)

@@ -37,22 +37,31 @@ constexpr const char* codes_of(const char* text, const char* name) {
   return nullptr;
 }
 
-// Takes an argument off the codes: its own, those of its members, or the b of a block of bytes.
-constexpr bool take(const char*& codes, char code, int size) {
-  if (code != 's' || *codes == 'b') return *codes && *codes++ == (code == 's' ? 'b' : code);
-  for (int at = 0; at < size; codes++) {
-    if (!*codes || *codes == '/') return false;
-    int each = *codes == 'i' || *codes == 'I' || *codes == 'f' ? 4 : 8;
-    at = (at + each - 1) / each * each + each;
+// Tells whether the codes are those of these types: one each, those of the members of a struct, or the b of a block of
+// bytes. A struct may end in padding, or in one member more: whichever way the rest fits.
+template <typename... None> struct Types {
+  static constexpr bool fit(const char* codes) { return !*codes || *codes == '/'; }
+};
+template <typename T, typename... More> struct Types<T, More...> {
+  static constexpr bool fit(const char* codes) {
+    if constexpr (Code<T>::value != 's') {
+      return *codes == Code<T>::value && Types<More...>::fit(codes + 1);
+    } else {
+      if (*codes == 'b') return Types<More...>::fit(codes + 1);
+      for (int at = 0, size = sizeof(T), align = alignof(T); at < size; codes++) {
+        if (!*codes || *codes == '/') return false;
+        int each = *codes == 'i' || *codes == 'I' || *codes == 'f' ? 4 : 8;
+        at = (at + each - 1) / each * each + each;
+        if ((at + align - 1) / align * align == size && Types<More...>::fit(codes + 1)) return true;
+      }
+      return false;
+    }
   }
-  return true;
-}
+};
 
 template <typename T> struct Kernel;
 template <typename... Args> struct Kernel<void(Args...)> {
-  static constexpr bool fits(const char* codes) {
-    return !codes || ((take(codes, Code<Args>::value, sizeof(Args)) && ...) && (!*codes || *codes == '/'));
-  }
+  static constexpr bool fits(const char* codes) { return !codes || Types<Args...>::fit(codes); }
 };
 template <> struct Kernel<void()> {
   static constexpr bool fits(const char* codes) { return !codes || *codes == 'v'; }

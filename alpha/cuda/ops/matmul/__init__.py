@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from alpha.backend import FLOAT_DTYPES, HALF_DTYPES
+from alpha.cuda.conv.algorithms import check_algorithm
 from alpha.cuda.conv.costs import device, time_us
 from alpha.cuda.conv.ffma import gemm
 from alpha.cuda.conv.ffma.gemm import Tile, makespan
@@ -21,6 +22,7 @@ from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, upload
 from alpha.errors import DTypeError, message
+from alpha.ops.algorithms.names import AUTO, Request
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 from alpha.ops.matmul import linear, matmul
 
@@ -47,7 +49,9 @@ KERNELS = {(tile, not transpose_a, transpose_b, split): _kernel(tile, not transp
 
 
 @matmul.impl("cuda")
-def matmul_cuda(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool, dtype: str | None) -> Array:
+def matmul_cuda(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool, dtype: str | None,
+                algorithm: Request = AUTO) -> Array:
+    check_algorithm("matmul", algorithm)
     p = _product(a.shape, b.shape, transpose_a, transpose_b)
     y = empty(p.y_shape, dtype or (a.dtype if a.dtype in HALF_DTYPES else b.dtype))
     _multiply(p, a, b, y, NOTHING)
@@ -55,7 +59,8 @@ def matmul_cuda(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool, dty
 
 
 @linear.impl("cuda")
-def linear_cuda(x: Array, w: Array, b: Array | None, *, activation: str | None) -> Array:
+def linear_cuda(x: Array, w: Array, b: Array | None, *, activation: str | None, algorithm: Request = AUTO) -> Array:
+    check_algorithm("linear", algorithm)
     y = empty((*x.shape[:-1], w.shape[0]), x.dtype)
     p = _product((x.size // w.shape[1] if w.shape[1] else prod(x.shape[:-1]), w.shape[1]), w.shape, False, True)
     _multiply(p, x, w, y, Epilogue.of(b and as_float32(b), activation))
