@@ -94,7 +94,7 @@ ALPHA_KERNEL(not_launched)
 """
 
 
-@pytest.mark.parametrize("args", ["ptr y, i64 x, i32 n, i64 k, f32 f", "ptr y, ptr x, i64 n, i64 k, f32 f",
+@pytest.mark.parametrize("args", ["i64 y, ptr x, i32 n, i64 k, f32 f", "ptr y, ptr x, i64 k, f32 f",
                                   "ptr y, ptr x, i32 n, u64 k, f32 f", "ptr y, ptr x, i32 n, i64 k, i32 f",
                                   "ptr y, ptr x, i32 n, i64 k", "ptr y, ptr x, i32 n, i64 k, f32 f, i32 more", ""])
 def test_a_wrong_type_fails_when_the_kernel_is_built(args, tmp_path, monkeypatch):

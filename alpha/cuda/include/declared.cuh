@@ -38,7 +38,7 @@ constexpr const char* codes_of(const char* text, const char* name) {
 }
 
 // Tells whether the codes are those of these types: one each, those of the members of a struct, or the b of a block of
-// bytes. A struct may end in padding, or in one member more: whichever way the rest fits.
+// bytes. Of a struct the size is compared, not the type of each member; it may end in padding.
 template <typename... None> struct Types {
   static constexpr bool fit(const char* codes) { return !*codes || *codes == '/'; }
 };
