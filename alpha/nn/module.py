@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -50,10 +51,12 @@ class Module(Contents, Hooks):
         training: True after train() and at first, False after eval(); dropout and batch norm look at it.
         torch_channels_first: names of those of its parameters and buffers whose channels, last here, PyTorch stores in
             front of height and width; alpha.checkpoint turns these and no others. A class or an instance sets it.
+        torch_names: what PyTorch's model calls submodules, by their names here, where these differ.
     """
 
     training = True
     torch_channels_first: tuple[str, ...] = ()
+    torch_names: Mapping[str, str] = MappingProxyType({})
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Computes the output; what a call of the module runs between its hooks."""
