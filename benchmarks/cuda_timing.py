@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from alpha.backend import get_backend
-from alpha.cuda.runtime import memory
+from alpha.cuda.runtime import backlog, memory
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import Array
 from alpha.cuda.runtime.recording import Recording
@@ -68,6 +68,7 @@ def wrap(t: Any) -> Array:
     """Returns a contiguous PyTorch tensor as an array: the same memory on a GPU, a copy from the CPU."""
     dtype = str(t.dtype).removeprefix("torch.")
     if t.is_cuda:
+        backlog.close()  # PyTorch does not wait for it
         return Array(memory.Lease(t), t.data_ptr(), tuple(t.shape), dtype, t.numel(), t.numel() * t.element_size())
     import torch
     bits = t.view(torch.int16) if dtype == "bfloat16" else t  # NumPy has no bfloat16
@@ -87,6 +88,7 @@ def view(x: Array) -> Any:
     import torch
     typestr = {"bfloat16": "<i2", "bool": "|b1"}.get(x.dtype) or np.dtype(x.dtype).str
     if peer_device() == "cuda":
+        backlog.close()
         t = torch.as_tensor(_Exposed(x, typestr), device="cuda")
     else:
         t = torch.from_numpy(memory.download(x, typestr))

@@ -170,12 +170,12 @@ class Recording:
 
         Returns new arrays; what else the function has written, it writes again where it did.
         """
-        backlog.run()
         for own, x in zip(self.inputs, inputs):
             copy(own, x)
         if self._random:
             _BEGIN_RANDOM(1, self._random, *random.get_state())
             random.set_state(random.get_state()[0], random.get_state()[1] + self.numbers)
+        backlog.run()  # what is above may wait there
         libcuda.call("cuGraphLaunch", self._graph, ctypes.c_void_p(self._stream))
         found = []
         for y in self.outputs:

@@ -104,7 +104,7 @@ __device__ __forceinline__ void global_avg_pool(const T *x, T *y, int pixels, in
   const i64 image = blockIdx.x / tiles;
   const bool mine = row < step && column < packets;
   const T *from = x + (image * pixels * packets + column) * V;
-  ExactSum sum[V] = {};
+  ExactSum exact[V] = {};
   for (int first = mine ? row : pixels; first < pixels; first += AHEAD * step) {
     Lanes<V, T> items[AHEAD];
 #pragma unroll
@@ -113,17 +113,20 @@ __device__ __forceinline__ void global_avg_pool(const T *x, T *y, int pixels, in
 #pragma unroll
     for (int l = 0; l < V; l++) {
       const auto term = [&](int k) { return first + k * step < pixels ? value(items[k], l) : 0.0f; };
-      sum[l].add((term(0) + term(1)) + (term(2) + term(3)));
+      exact[l].add((term(0) + term(1)) + (term(2) + term(3)));
     }
   }
+  float sum[V];
+#pragma unroll
+  for (int l = 0; l < V; l++) sum[l] = exact[l].value();
   Walk walk = {};
   walk.width = width;
   walk.step = step;
-  fold_rows<V>(sum, walk, MergeSums());
+  fold_rows<V>(sum, walk, Add());
   if (row > 0 || !mine) return;
   float mean[V];
 #pragma unroll
-  for (int l = 0; l < V; l++) mean[l] = sum[l].value() / pixels;
+  for (int l = 0; l < V; l++) mean[l] = sum[l] / pixels;
   store_floats(y + (image * packets + column) * V, mean);
 }
 

@@ -1,7 +1,7 @@
 """Reductions on the GPU (reduce.cu): of rows, of columns, or of what lies between, in one or two launches.
 
-Float sums are made in float32 and keep what rounding leaves out of them, integer sums are made in int64; variances
-merge (mean, m2) by Chan's formula. Which elements meet when depends on the shape alone, so results repeat bit for bit,
+Float sums are made in float32, pairwise and in short chains; integer sums are made in int64; variances merge (mean, m2)
+by Chan's formula. Which elements meet when depends on the shape alone, so results repeat bit for bit,
 on every device.
 """
 
@@ -46,7 +46,7 @@ def _fold(name: str, state: dict[str, int], columns: str = "columns") -> Fold:
         kernels("combine", "ptr partial, ptr y, i64 results, i32 chunks, i32 width, f32 divisor"), state)
 
 
-_SUM = _fold("sum", dict.fromkeys(_NUMBERS, 8))
+_SUM = _fold("sum", {dtype: 4 if dtype in FLOAT_DTYPES else 8 for dtype in _NUMBERS})
 _WIDE_SUM = _fold("sum", _SUM.state, "wide_columns")
 _MAX, _MIN = (_fold(name, {dtype: 8 if dtype == "int64" else 4 for dtype in _NUMBERS}) for name in ("max", "min"))
 _ARGMAX = _fold("argmax", dict.fromkeys(_NUMBERS, 16))

@@ -2,9 +2,10 @@
 // Layout:  x is contiguous, so `inner` = 1 reduces rows, `outer` = 1 columns.
 // Passes:  where there are few results, r is cut into chunks, whose states go to partial[result][chunk]; `combine`
 //          merges those. The number of chunks follows from the shape, so the order of merging does too.
-// Accuracy: a thread merges the elements of a few pieces pairwise, then adds what it gets to a sum that keeps what
-//          rounding leaves out of it, as threads and chunks do. Distances for a variance are from the first element of a
-//          result, which takes large means out. Integers are summed in 64 bits.
+// Accuracy: a thread merges the elements of a few pieces pairwise, four of these one after the other, and so on;
+//          threads meet in a tree. A sum of chunks, which may be many, keeps what rounding leaves out of it. Distances
+//          for a variance are from the first element of a result, which takes large means out. Integers are summed in
+//          64 bits.
 // Requires: 16-byte aligned tensors.
 // Threads: rows: a group of `width` threads per chunk; columns: see reduce.cuh.
 #include <limits>
@@ -30,27 +31,17 @@ template <class T> __device__ __forceinline__ T narrowed(Wide<T> v) {
   else return T(v);
 }
 
-// ---- folds: State of one element, whose result begins with the element `origin`, of no element, of two states (join:
-// of a few elements), and the result.
+// ---- folds: State of one element, whose result begins with the element `origin`, of no element, of two states; and
+// the result.
 
 template <class T> struct Sum {
-  using State = If<FLOATING<T>, ExactSum, i64>;
+  using State = If<FLOATING<T>, float, i64>;
   using Result = If<FLOATING<T>, T, i64>;
-  static __device__ State none() { return {}; }
-  static __device__ State of(T v, i64, float) {
-    if constexpr (FLOATING<T>) return {to_float(v), 0};
-    else return v;
-  }
-  static __device__ State join(const State &a, const State &b) {
-    if constexpr (FLOATING<T>) return {a.sum + b.sum, 0};
-    else return a + b;
-  }
-  static __device__ State merge(const State &a, const State &b) {
-    if constexpr (FLOATING<T>) return merge_sums(a, b);
-    else return a + b;
-  }
-  static __device__ Result result(const State &s, float divisor) {
-    if constexpr (FLOATING<T>) return from_float<T>(s.value() / divisor);
+  static __device__ State none() { return 0; }
+  static __device__ State of(T v, i64, float) { return widened(v); }
+  static __device__ State merge(State a, State b) { return a + b; }
+  static __device__ Result result(State s, float divisor) {
+    if constexpr (FLOATING<T>) return from_float<T>(s / divisor);
     else return s;
   }
 };
@@ -64,7 +55,6 @@ template <class T, bool LARGEST> struct Extremum {  // NaN wins
   }
   static __device__ State of(T v, i64, float) { return widened(v); }
   static __device__ State merge(State a, State b) { return a != a || (LARGEST ? a >= b : a <= b) ? a : b; }
-  static __device__ State join(State a, State b) { return merge(a, b); }
   static __device__ Result result(State s, float) { return narrowed<T>(s); }
 };
 template <class T> using Max = Extremum<T, true>;
@@ -79,7 +69,6 @@ template <class T> struct ArgMax {  // NaN wins, and the first of equals
   using Result = i64;
   static __device__ State none() { return {Max<T>::none(), MOST<i64>}; }
   static __device__ State of(T v, i64 index, float) { return {widened(v), index}; }
-  static __device__ State join(const State &a, const State &b) { return merge(a, b); }
   static __device__ State merge(State a, State b) {
     const bool nan_a = a.value != a.value, nan_b = b.value != b.value;
     const bool equal = a.value == b.value || (nan_a && nan_b);
@@ -94,10 +83,11 @@ template <class T> struct Var {  // divisor: count - correction
   static __device__ State none() { return {0, 0, 0}; }
   static __device__ State of(T v, i64, float origin) { return {to_float(v) - origin, 0, 1}; }
   static __device__ State merge(const State &a, const State &b) { return merge_moments(a, b); }
-  static __device__ State join(const State &a, const State &b) { return merge(a, b); }
   static __device__ Result result(State s, float divisor) { return from_float<T>(s.m2 / divisor); }
 };
 
+template <class Fold> constexpr bool ADDS_FLOATS = false;
+template <class T> constexpr bool ADDS_FLOATS<Sum<T>> = FLOATING<T>;
 template <class Fold> constexpr bool SMALL = sizeof(typename Fold::State) <= sizeof(Moments);
 template <class Fold> constexpr bool SHIFTED = std::is_same<typename Fold::State, Moments>::value;
 
@@ -110,19 +100,43 @@ template <class Fold> struct Merge {
 template <class Fold, int N, class T>
 __device__ __forceinline__ typename Fold::State fold_piece(const T *v, i64 index, float origin) {
   if constexpr (N == 1) return Fold::of(v[0], index, origin);
-  else return Fold::join(fold_piece<Fold, N / 2>(v, index, origin),
-                         fold_piece<Fold, N / 2>(v + N / 2, index + N / 2, origin));
+  else return Fold::merge(fold_piece<Fold, N / 2>(v, index, origin),
+                          fold_piece<Fold, N / 2>(v + N / 2, index + N / 2, origin));
 }
 
-// s and of(0), .., of(3); these as a tree, but where that is of no use to the result, and takes registers
-template <class Fold, class Of>
-__device__ __forceinline__ typename Fold::State merge_four(typename Fold::State s, const Of &of) {
+// What a thread has of a result: add() merges a state with it. Sums of floats have two levels, so that chains are
+// short: next() ends a link of the first one.
+template <class Fold, bool = ADDS_FLOATS<Fold>> struct Chain {
+  typename Fold::State s = Fold::none();
+  __device__ __forceinline__ void add(const typename Fold::State &v) { s = Fold::merge(s, v); }
+  __device__ __forceinline__ void next(int) {}
+  __device__ __forceinline__ typename Fold::State state() const { return s; }
+};
+template <class Fold> struct Chain<Fold, true> {
+  float link = 0, links = 0;
+  __device__ __forceinline__ void add(float v) { link += v; }
+  __device__ __forceinline__ void next(int round) {
+    if (round % 4) return;
+    links += link;
+    link = 0;
+  }
+  __device__ __forceinline__ float state() const { return links + link; }
+};
+// The same for any number of states.
+template <class Fold, bool = ADDS_FLOATS<Fold>> struct LongChain : Chain<Fold, false> {};
+template <class Fold> struct LongChain<Fold, true> {
+  ExactSum s = {0, 0};
+  __device__ __forceinline__ void add(float v) { s.add(v); }
+  __device__ __forceinline__ float state() const { return s.value(); }
+};
+
+// Adds of(0), .., of(3); these as a tree, but where that is of no use to the result, and takes registers.
+template <class Fold, class Of> __device__ __forceinline__ void add_four(Chain<Fold> &chain, const Of &of) {
   if constexpr (SMALL<Fold>) {
-    return Fold::merge(s, Fold::join(Fold::join(of(0), of(1)), Fold::join(of(2), of(3))));
+    chain.add(Fold::merge(Fold::merge(of(0), of(1)), Fold::merge(of(2), of(3))));
   } else {
 #pragma unroll
-    for (int k = 0; k < 4; k++) s = Fold::merge(s, of(k));
-    return s;
+    for (int k = 0; k < 4; k++) chain.add(of(k));
   }
 }
 
@@ -140,21 +154,26 @@ __device__ __forceinline__ void rows(const T *__restrict__ x, typename Fold::Sta
   const T *row = x + item / chunks * count;
   const i64 whole = aligned ? end - (end - begin) % L : begin;  // pieces of L end here
   const float origin = SHIFTED<Fold> && mine && count > 0 ? static_cast<float>(widened(row[0])) : 0;
-  typename Fold::State s = Fold::none();
+  Chain<Fold> chain;
   i64 k = begin + lane * L;
-  for (; k + (AHEAD - 1) * width * L < whole; k += AHEAD * width * L) {
+  for (int round = 1; k + (AHEAD - 1) * width * L < whole; k += AHEAD * width * L, round++) {
     Packet<T> packet[AHEAD];
 #pragma unroll
     for (int p = 0; p < AHEAD; p++) packet[p] = load16(row + k + p * width * L);
-    s = merge_four<Fold>(s, [&](int p) { return fold_piece<Fold, L>(packet[p].v, k + p * width * L, origin); });
+    add_four<Fold>(chain, [&](int p) { return fold_piece<Fold, L>(packet[p].v, k + p * width * L, origin); });
+    chain.next(round);
   }
   for (; k < whole; k += width * L) {
     const Packet<T> packet = load16(row + k);
-    s = Fold::merge(s, fold_piece<Fold, L>(packet.v, k, origin));
+    chain.add(fold_piece<Fold, L>(packet.v, k, origin));
   }
+  k = whole + lane;
 #pragma unroll 4
-  for (k = whole + lane; k < end; k += width) s = Fold::merge(s, Fold::of(row[k], k, origin));
-  s = fold_group(s, width, Merge<Fold>());
+  for (int round = 1; k < end; k += width, round++) {
+    chain.add(Fold::of(row[k], k, origin));
+    chain.next(round);
+  }
+  const typename Fold::State s = fold_group(chain.state(), width, Merge<Fold>());
   if (lane || !mine) return;
   if (partial) partial[item] = s;
   else y[item] = Fold::result(s, divisor);
@@ -176,32 +195,33 @@ __device__ __forceinline__ void columns(const Source &source, typename Fold::Sta
   const Place at(w);
   const i64 stride = inner * N;
   const i64 first = (at.column / inner * w.rows * inner + at.column % inner) * N;
-  typename Fold::State s[N];
+  Chain<Fold> chain[N];
   float origin[N] = {};
   if (SHIFTED<Fold> && at.begin < at.end) {
     const auto piece = source.load(first);
 #pragma unroll
     for (int lane = 0; lane < N; lane++) origin[lane] = static_cast<float>(widened(source.at(piece, lane)));
   }
-#pragma unroll
-  for (int lane = 0; lane < N; lane++) s[lane] = Fold::none();
   i64 r = at.begin;
-  for (; r + (AHEAD - 1) * w.step < at.end; r += AHEAD * w.step) {
+  for (int round = 1; r + (AHEAD - 1) * w.step < at.end; r += AHEAD * w.step, round++) {
     decltype(source.load(0)) piece[AHEAD];
 #pragma unroll
     for (int k = 0; k < AHEAD; k++) piece[k] = source.load(first + (r + k * w.step) * stride);
 #pragma unroll
     for (int lane = 0; lane < N; lane++) {
       const auto of = [&](int k) { return Fold::of(source.at(piece[k], lane), r + k * w.step, origin[lane]); };
-      s[lane] = merge_four<Fold>(s[lane], of);
+      add_four<Fold>(chain[lane], of);
+      chain[lane].next(round);
     }
   }
   for (; r < at.end; r += w.step) {
     const auto piece = source.load(first + r * stride);
 #pragma unroll
-    for (int lane = 0; lane < N; lane++)
-      s[lane] = Fold::merge(s[lane], Fold::of(source.at(piece, lane), r, origin[lane]));
+    for (int lane = 0; lane < N; lane++) chain[lane].add(Fold::of(source.at(piece, lane), r, origin[lane]));
   }
+  typename Fold::State s[N];
+#pragma unroll
+  for (int lane = 0; lane < N; lane++) s[lane] = chain[lane].state();
   fold_rows<N>(s, w, Merge<Fold>());
   if (threadIdx.x >= w.width || at.column >= w.columns) return;
 #pragma unroll
@@ -219,10 +239,10 @@ __device__ __forceinline__ void combine(const typename Fold::State *__restrict__
                                         i64 results, int chunks, int width, float divisor) {
   const i64 result = i64(blockIdx.x) * (THREADS / width) + threadIdx.x / width;
   const int lane = threadIdx.x % width, mine = result < results ? chunks : 0;
-  typename Fold::State s = Fold::none();
+  LongChain<Fold> chain;
 #pragma unroll 4
-  for (int k = lane; k < mine; k += width) s = Fold::merge(s, partial[result * chunks + k]);
-  s = fold_group(s, width, Merge<Fold>());
+  for (int k = lane; k < mine; k += width) chain.add(partial[result * chunks + k]);
+  const typename Fold::State s = fold_group(chain.state(), width, Merge<Fold>());
   if (lane == 0 && result < results) y[result] = Fold::result(s, divisor);
 }
 
@@ -260,7 +280,7 @@ NUMBERS(u8, uint8)
 NUMBERS(i32, int32)
 NUMBERS(i64, int64)
 
-ENTRY(sum_columns_of_planes)(const void *x, const OperandHeader *header, ExactSum *partial, float *y, i64 inner,
+ENTRY(sum_columns_of_planes)(const void *x, const OperandHeader *header, float *partial, float *y, i64 inner,
                              float divisor, const Walk w) {
   const Stored stored(x, header, w.rows * w.columns * 4);
   columns<Sum<float>, 4>(stored, partial, y, inner, divisor, w);
