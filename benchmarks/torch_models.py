@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from benchmarks.torch_coresnet import coresnet18, coresnet50
+
 
 class LeNet5(nn.Module):
     def __init__(self):
@@ -111,4 +113,5 @@ class GoogLeNet(nn.Module):
         return self.linear(self.b5(self.a5(x)).mean((2, 3)))
 
 
-TWINS = {"lenet5": LeNet5, "vgg11": vgg11, "vgg16": vgg16, "resnet18": ResNet18, "googlenet": GoogLeNet}
+TWINS = {"lenet5": LeNet5, "vgg11": vgg11, "vgg16": vgg16, "resnet18": ResNet18, "googlenet": GoogLeNet,
+         "coresnet18": coresnet18, "coresnet50": coresnet50}

@@ -8,16 +8,21 @@ norm; `vgg16_plain` has none: torchvision calls them `vgg16_bn` and `vgg16`.
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable
+from typing import Any
 
 from alpha.errors import ConfigError, message
 from alpha.nn import Module
 
-_registry: dict[str, Callable[[int], Module]] = {}
+_registry: dict[str, Callable[..., Module]] = {}
 
 
-def register_model(make: Callable[[int], Module]) -> Callable[[int], Module]:
-    """Makes a function `name(num_classes) -> Module` a model of that name.  Raises ConfigError if the name is taken."""
+def register_model(make: Callable[..., Module]) -> Callable[..., Module]:
+    """Makes a function `name(num_classes, ...) -> Module` a model of that name.
+
+    Raises ConfigError if the name is taken.
+    """
     name = make.__name__
     if name in _registry:
         raise ConfigError(message("register_model", f"there is a model called {name!r} already", "choose another name"))
@@ -30,10 +35,13 @@ def list() -> tuple[str, ...]:
     return tuple(sorted(_registry))
 
 
-def create(name: str, num_classes: int = 10) -> Module:
+def create(name: str, num_classes: int = 10, **options: Any) -> Module:
     """Returns a new model with freshly drawn parameters (alpha.manual_seed makes them repeatable).
 
-    Raises ConfigError if the name is unknown or num_classes is below 1.
+    Args:
+        options: those that the model takes beside num_classes: `models.description(name)`.
+    Raises:
+        ConfigError: the name or an option is unknown, or num_classes is below 1.
     """
     if name not in _registry:
         close = difflib.get_close_matches(name, _registry, n=1)
@@ -42,7 +50,12 @@ def create(name: str, num_classes: int = 10) -> Module:
     if num_classes < 1:
         raise ConfigError(message("models.create", f"num_classes={num_classes} is below 1",
                                   "pass the number of classes"))
-    return _registry[name](num_classes)
+    known = [p for p in inspect.signature(_registry[name]).parameters][1:]
+    for option in options:
+        if option not in known:
+            raise ConfigError(message("models.create", f"{name} has no option {option!r}, it has "
+                                      f"{', '.join(known) or 'none'}", "leave it out, or correct its name"))
+    return _registry[name](num_classes, **options)
 
 
 def description(name: str) -> str:
@@ -50,4 +63,4 @@ def description(name: str) -> str:
     return _registry[name].__doc__ or ""
 
 
-from models import alexnet, googlenet, lenet, resnet, vgg  # noqa: E402,F401  each registers its models
+from models import alexnet, coresnet, googlenet, lenet, resnet, vgg  # noqa: E402,F401  each registers its models

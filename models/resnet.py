@@ -7,41 +7,70 @@ from alpha.tensor import Tensor
 from models import register_model
 
 
+def conv3x3(in_channels: int, channels: int, stride: int, levels: int | None) -> nn.Module:
+    """A 3x3 convolution that keeps the map; with a number of levels a contextual one of dilations 1, 2, ..."""
+    if levels is None:
+        return nn.Conv2d(in_channels, channels, 3, stride=stride, padding=1, bias=False)
+    return nn.CoConv2d(in_channels, channels, 3, stride=stride, dilations=tuple(range(1, levels + 1)))
+
+
 class BasicBlock(nn.Module):
-    """y = relu(bn2(conv2(relu(bn1(conv1(x))))) + shortcut(x)), two 3x3 convolutions."""
+    """y = relu(bn2(conv2(relu(bn1(conv1(x))))) + shortcut(x)), two 3x3 convolutions.
+
+    Args:
+        in_channels: channels of x.
+        channels: those of both convolutions.
+        stride: of the first one.
+        shortcut: what is added.
+        levels: of contextual convolutions; None: plain ones.
+        norm_last: whether the last norm is behind the addition.
+    """
 
     expansion = 1
 
-    def __init__(self, in_channels: int, channels: int, stride: int, shortcut: nn.Module) -> None:
-        self.conv1 = nn.Conv2d(in_channels, channels, 3, stride=stride, padding=1, bias=False)
+    def __init__(self, in_channels: int, channels: int, stride: int, shortcut: nn.Module, levels: int | None = None,
+                 norm_last: bool = False) -> None:
+        self.conv1 = conv3x3(in_channels, channels, stride, levels)
         self.bn1 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.conv2 = conv3x3(channels, channels, 1, levels)
         self.bn2 = nn.BatchNorm2d(channels)
         self.shortcut = shortcut
+        self.norm_last = norm_last
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.bn1(self.conv1(x, for_norm=self.training), activation="relu")
-        return self.bn2(self.conv2(y, for_norm=self.training), residual=self.shortcut(x), activation="relu")
+        y = self.conv2(y, for_norm=self.training)
+        if self.norm_last:
+            return self.bn2(y + self.shortcut(x), activation="relu")
+        return self.bn2(y, residual=self.shortcut(x), activation="relu")
 
 
 class Bottleneck(nn.Module):
-    """y = relu(bn3(conv3(...)) + shortcut(x)): 1x1 down, 3x3, 1x1 up to four times the channels."""
+    """y = relu(bn3(conv3(...)) + shortcut(x)): 1x1 down, 3x3, 1x1 up to four times the channels.
+
+    Args: see BasicBlock; stride and levels are those of the 3x3 convolution.
+    """
 
     expansion = 4
 
-    def __init__(self, in_channels: int, channels: int, stride: int, shortcut: nn.Module) -> None:
+    def __init__(self, in_channels: int, channels: int, stride: int, shortcut: nn.Module, levels: int | None = None,
+                 norm_last: bool = False) -> None:
         self.conv1 = nn.Conv2d(in_channels, channels, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, stride=stride, padding=1, bias=False)
+        self.conv2 = conv3x3(channels, channels, stride, levels)
         self.bn2 = nn.BatchNorm2d(channels)
         self.conv3 = nn.Conv2d(channels, self.expansion * channels, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(self.expansion * channels)
         self.shortcut = shortcut
+        self.norm_last = norm_last
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.bn1(self.conv1(x, for_norm=self.training), activation="relu")
         y = self.bn2(self.conv2(y, for_norm=self.training), activation="relu")
-        return self.bn3(self.conv3(y, for_norm=self.training), residual=self.shortcut(x), activation="relu")
+        y = self.conv3(y, for_norm=self.training)
+        if self.norm_last:
+            return self.bn3(y + self.shortcut(x), activation="relu")
+        return self.bn3(y, residual=self.shortcut(x), activation="relu")
 
 
 class PadShortcut(nn.Module):
@@ -71,11 +100,14 @@ class ResNet(nn.Module):
         channels: channels of the first stage; they double from stage to stage.
         num_classes: size of the output.
         shortcut: makes the shortcut of a block whose input and output differ in shape: projection or PadShortcut.
+        levels: of the contextual convolutions, per stage; None: plain convolutions.
+        bn_end_stage: whether the last block of each stage has its last norm behind the addition.
     """
 
     def __init__(self, block: type[BasicBlock] | type[Bottleneck], blocks: tuple[int, ...], channels: int,
-                 num_classes: int, shortcut: type[PadShortcut] | None = None) -> None:
-        self.conv1 = nn.Conv2d(3, channels, 3, padding=1, bias=False)
+                 num_classes: int, shortcut: type[PadShortcut] | None = None, levels: tuple[int, ...] | None = None,
+                 bn_end_stage: bool = False) -> None:
+        self.conv1 = self.first_conv(channels)
         self.bn1 = nn.BatchNorm2d(channels)
         make_shortcut = shortcut or projection
         self.stages = tuple(f"layer{k + 1}" for k in range(len(blocks)))
@@ -86,14 +118,21 @@ class ResNet(nn.Module):
                 width, stride = channels << stage, 2 if k == 0 and stage > 0 else 1
                 out_channels = width * block.expansion
                 same = stride == 1 and in_channels == out_channels
-                made.append(block(in_channels, width, stride,
-                                  nn.Identity() if same else make_shortcut(in_channels, out_channels, stride)))
+                added = nn.Identity() if same else make_shortcut(in_channels, out_channels, stride)
+                made.append(block(in_channels, width, stride, added, levels[stage] if levels else None,
+                                  bn_end_stage and k == count - 1))
                 in_channels = out_channels
             setattr(self, self.stages[stage], nn.Sequential(*made))
         self.linear = nn.Linear(in_channels, num_classes)
 
+    def first_conv(self, channels: int) -> nn.Module:
+        return nn.Conv2d(3, channels, 3, padding=1, bias=False)
+
+    def stem(self, x: Tensor) -> Tensor:
+        return self.bn1(self.conv1(x, for_norm=self.training), activation="relu")
+
     def forward(self, x: Tensor) -> Tensor:
-        x = self.bn1(self.conv1(x, for_norm=self.training), activation="relu")
+        x = self.stem(x)
         for stage in self.stages:
             x = getattr(self, stage)(x)
         return self.linear(ops.adaptive_avg_pool2d(x, 1).flatten(1))
@@ -121,6 +160,22 @@ def resnet50(num_classes: int) -> ResNet:
     23,520,842 parameters with 10 classes.
     """
     return ResNet(Bottleneck, (3, 4, 6, 3), 64, num_classes)
+
+
+@register_model
+def resnet101(num_classes: int) -> ResNet:
+    """ResNet-101 (He et al., arXiv 1512.03385) with a 3x3 stem and no first pool, option B shortcuts.
+    42,512,970 parameters with 10 classes.
+    """
+    return ResNet(Bottleneck, (3, 4, 23, 3), 64, num_classes)
+
+
+@register_model
+def resnet152(num_classes: int) -> ResNet:
+    """ResNet-152 (He et al., arXiv 1512.03385) with a 3x3 stem and no first pool, option B shortcuts.
+    58,156,618 parameters with 10 classes.
+    """
+    return ResNet(Bottleneck, (3, 8, 36, 3), 64, num_classes)
 
 
 @register_model

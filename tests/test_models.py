@@ -15,7 +15,9 @@ from alpha.gradcheck import assert_equal_at
 COUNTS = {"lenet5": 62_006, "alexnet": 23_272_266, "vgg11": 9_231_114, "vgg13": 9_416_010, "vgg16": 14_728_266,
           "vgg19": 20_040_522, "vgg11_plain": 9_225_610, "vgg13_plain": 9_410_122, "vgg16_plain": 14_719_818,
           "vgg19_plain": 20_029_514, "resnet18": 11_173_962, "resnet34": 21_282_122, "resnet50": 23_520_842,
-          "resnet20": 269_722, "resnet56": 853_018, "googlenet": 6_166_250}
+          "resnet101": 42_512_970, "resnet152": 58_156_618, "coresnet18": 11_173_962, "coresnet50": 23_520_842,
+          "coresnet101": 42_512_970, "coresnet152": 58_156_618, "resnet20": 269_722, "resnet56": 853_018,
+          "googlenet": 6_166_250}
 
 
 def test_the_list_is_complete():
@@ -82,7 +84,7 @@ def test_unknown_names_and_bad_arguments_are_refused():
         models.create("resnet81")
     with pytest.raises(ConfigError, match=r"no model is called 'vgg16_bn'\nhelp: did you mean 'vgg16'\?"):
         models.create("vgg16_bn")
-    with pytest.raises(ConfigError, match="no model is called 'zzz'\nhelp: use one of alexnet, googlenet, lenet5"):
+    with pytest.raises(ConfigError, match="no model is called 'zzz'\nhelp: use one of alexnet, coresnet101, "):
         models.create("zzz")
     with pytest.raises(ConfigError, match=r"models.create: num_classes=0 is below 1\nhelp: pass the number of classes"):
         models.create("lenet5", num_classes=0)

@@ -138,7 +138,7 @@ def _function(layer: Module) -> Any:
 
 def _channels(layer: Module) -> int | None:
     """Returns the channels of the map that a layer makes; None where that is not known."""
-    if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d)):
+    if isinstance(layer, (nn.Conv2d, nn.CoConv2d, nn.ConvTranspose2d)):
         return layer.out_channels
     if isinstance(layer, BatchNorm2d):
         return layer.num_features

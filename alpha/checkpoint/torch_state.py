@@ -15,6 +15,7 @@ from alpha.checkpoint import disk, own, tensors_file
 from alpha.checkpoint.disk import PathLike
 from alpha.checkpoint.layouts import check_flattened, counters, layouts
 from alpha.checkpoint.tensors_file import Damaged
+from alpha.checkpoint.torch_names import check_levels, to_own, to_torch
 from alpha.errors import CheckpointError, message
 from alpha.inputs.arguments import bound
 from alpha.inputs.schema import shape_of, shown
@@ -31,8 +32,8 @@ def from_torch_state_dict(state: Mapping[str, Any], model: Module, strict: bool 
 
     The prefixes "module." and "_orig_mod." are dropped, num_batches_tracked is ignored. What a module names in
     `torch_channels_first`, such as the filters of convolutions, is turned from OIHW to OHWI, and the columns of a
-    Linear behind a flattened map (`Linear(..., flattened=(H, W, C))`) are brought into NHWC order. All else is taken as
-    it is.
+    Linear behind a flattened map (`Linear(..., flattened=(H, W, C))`) are brought into NHWC order. The levels of a
+    CoConv2d are joined, in either form that `to_torch_state_dict` writes. All else is taken as it is.
     Args:
         state: torch.Tensor or NumPy array by name.
         model: the module to fill.
@@ -61,27 +62,33 @@ def from_torch_state_dict(state: Mapping[str, Any], model: Module, strict: bool 
         if name in values:
             raise CheckpointError(message(where, f"two names of the state are {name} without their prefixes",
                                           "drop one of them"))
-        a = _numpy(where, key, value)
-        values[name] = turned[name].from_torch(a) if name in turned else a
+        values[name] = _numpy(where, key, value)
+    values = {name: turned[name].from_torch(a) if name in turned else a
+              for name, a in to_own(where, model, values).items()}
     return model.load_state_dict(values, strict)
 
 
 @bound
-def to_torch_state_dict(model: Module) -> dict[str, np.ndarray]:
+def to_torch_state_dict(model: Module, levels: str = "conv2_1") -> dict[str, np.ndarray]:
     """Returns the state_dict of the PyTorch model of the same names: the inverse of `from_torch_state_dict`.
 
+    Args:
+        levels: what the first level of a CoConv2d is called: "conv2_1", as in the authors' networks, or
+            "coconv_levels.0", as in their general layer.
     Returns:
         NumPy arrays by name, in PyTorch's layouts; `{k: torch.from_numpy(v) for k, v in ...}` is what torch loads.
         num_batches_tracked is 0.
     Raises:
         CheckpointError: a Linear behind a Flatten does not say which map that flattened.
+        ConfigError: levels is neither of the two.
     """
     where = "to_torch_state_dict"
     _check_model(where, model)
+    check_levels(where, levels)
     turned = layouts(where, model)
     state = {name: turned[name].to_torch(t.numpy()) if name in turned else t.numpy()
              for name, t in model.state_dict().items()}
-    return {**state, **{name: np.zeros((), np.int64) for name in counters(model)}}
+    return to_torch(model, {**state, **{name: np.zeros((), np.int64) for name in counters(model)}}, levels)
 
 
 @bound
@@ -118,15 +125,16 @@ def load_torch(path: PathLike, model: Module, strict: bool = True) -> tuple[list
 
 
 @bound
-def save_torch(path: PathLike, model: Module) -> None:
+def save_torch(path: PathLike, model: Module, levels: str = "conv2_1") -> None:
     """Writes the weights for PyTorch: with torch.save for .pth and .pt (needs PyTorch), else as safetensors.
 
-    It is written as `save` writes: atomically, and what was at `path` is kept as `previous(path)`.
+    It is written as `save` writes: atomically, and what was at `path` is kept as `previous(path)`. For `levels` see
+    `to_torch_state_dict`.
     Raises CheckpointError if the file cannot be written, PyTorch is missing, or see `to_torch_state_dict`.
     """
     place = disk.as_path("save_torch", path)
     disk.check_target("save_torch", place)
-    state = own.arrays_of("save_torch", to_torch_state_dict(model))
+    state = own.arrays_of("save_torch", to_torch_state_dict(model, levels))
     if place.suffix not in (".pth", ".pt"):
         disk.write("save_torch", place, safetensors.numpy.save(state))
         return

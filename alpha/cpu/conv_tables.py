@@ -1,18 +1,21 @@
-"""Packs the geometry of a ConvDesc into the integer tables that the compiled convolution kernels walk.
+"""Packs the geometry of convolutions into the integer tables that the compiled convolution kernels walk.
 
+A table lists levels: one for a ConvDesc; those of a CoConvDesc, whose channels are slices of one tensor.
 kernels/conv.hpp reads them back: Geometry (header), AxisTable and AxisClass (positions with one tap list), TapRange
-(wgrad). All offsets count int64 numbers from the start of the table.
+(wgrad). All offsets count int64 numbers from the start of a level's part.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
 
+from alpha.ops.coconv_desc import CoConvDesc
 from alpha.ops.conv_desc import Axis, ConvDesc, TapClass
 
-HEADER = 16
+HEADER = 18
 
 
 def _slots(classes: tuple[TapClass, ...], f: int) -> list[int]:
@@ -46,22 +49,37 @@ def _ranges(axis: Axis) -> list[int]:
     return table
 
 
-def _pack(read: tuple[int, ...], written: tuple[int, ...], desc: ConvDesc, parts: list[list[int]]) -> np.ndarray:
+def _pack(read: tuple[int, ...], written: tuple[int, ...], desc: ConvDesc, pitches: tuple[int, int],
+          parts: list[list[int]]) -> list[int]:
     offsets = np.cumsum([HEADER, *map(len, parts)])[:-1].tolist()
     offsets += [0] * (4 - len(offsets))
-    header = [desc.n, *read[1:], *written[1:], desc.h.f, desc.w.f, desc.groups, desc.h.s, desc.w.s, *offsets]
-    return np.array(header + [number for part in parts for number in part], dtype=np.int64)
+    header = [desc.n, *read[1:], *written[1:], desc.h.f, desc.w.f, desc.groups, desc.h.s, desc.w.s, *pitches, *offsets]
+    return header + [number for part in parts for number in part]
+
+
+def _join(desc: ConvDesc | CoConvDesc, pack: Callable[[ConvDesc, int], list[int]]) -> np.ndarray:
+    """Returns [levels, (where its part begins, first channel) per level, parts]."""
+    levels = desc.levels if isinstance(desc, CoConvDesc) else ((0, desc),)
+    parts = [pack(level, desc.y_shape[3]) for _, level in levels]
+    begin = np.cumsum([1 + 2 * len(levels), *map(len, parts)]).tolist()
+    head = [number for at, (first, _) in zip(begin, levels) for number in (at, first)]
+    return np.array([len(levels), *head, *[number for part in parts for number in part]], dtype=np.int64)
 
 
 @lru_cache(maxsize=4096)
-def forward_table(desc: ConvDesc) -> np.ndarray:
+def forward_table(desc: ConvDesc | CoConvDesc) -> np.ndarray:
     """Returns the table of fprop and wgrad: x is read, the positions are those of y."""
-    parts = [_axis_table(axis.fprop_classes, axis.f) for axis in (desc.h, desc.w)]
-    return _pack(desc.x_shape, desc.y_shape, desc, parts + [_ranges(desc.h), _ranges(desc.w)])
+    def pack(level: ConvDesc, pitch: int) -> list[int]:
+        parts = [_axis_table(axis.fprop_classes, axis.f) for axis in (level.h, level.w)]
+        parts += [_ranges(level.h), _ranges(level.w)]
+        return _pack(level.x_shape, level.y_shape, level, (level.ic, pitch), parts)
+    return _join(desc, pack)
 
 
 @lru_cache(maxsize=4096)
-def dgrad_table(desc: ConvDesc) -> np.ndarray:
+def dgrad_table(desc: ConvDesc | CoConvDesc) -> np.ndarray:
     """Returns the table of dgrad: g is read, the positions are those of dx."""
-    parts = [_axis_table(axis.dgrad_classes, axis.f) for axis in (desc.h, desc.w)]
-    return _pack(desc.y_shape, desc.x_shape, desc, parts)
+    def pack(level: ConvDesc, pitch: int) -> list[int]:
+        parts = [_axis_table(axis.dgrad_classes, axis.f) for axis in (level.h, level.w)]
+        return _pack(level.y_shape, level.x_shape, level, (pitch, level.ic), parts)
+    return _join(desc, pack)

@@ -1,6 +1,20 @@
 """Imports every family of implementations, which binds them to their ops."""
 
-from alpha.cpu import activation, augment, conv, dropout, elementwise, loss, matmul, norm, pool, reduce, shape, update
+from alpha.cpu import (
+    activation,
+    augment,
+    coconv,
+    conv,
+    dropout,
+    elementwise,
+    loss,
+    matmul,
+    norm,
+    pool,
+    reduce,
+    shape,
+    update,
+)
 
-__all__ = ["activation", "augment", "conv", "dropout", "elementwise", "loss", "matmul", "norm", "pool", "reduce",
-           "shape", "update"]
+__all__ = ["activation", "augment", "coconv", "conv", "dropout", "elementwise", "loss", "matmul", "norm", "pool",
+           "reduce", "shape", "update"]

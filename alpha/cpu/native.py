@@ -28,6 +28,7 @@ from alpha.build import build, compilers
 from alpha.config import config
 from alpha.cpu.conv_tables import dgrad_table, forward_table
 from alpha.errors import AlphaError, CompileError, message
+from alpha.ops.coconv_desc import CoConvDesc
 from alpha.ops.conv_desc import Axis, ConvDesc, Pair
 
 # How long a thread that waits for the others spins before it sleeps, some 50 us. libgomp's default, milliseconds, keeps
@@ -184,17 +185,18 @@ def _ptr(a: Array | None) -> Any:
     return None if a is None else _pointer_at(id(a) + _DATA)
 
 
-def conv_fprop(desc: ConvDesc, x: Array, w: Array, y: Array, bias: Array | None = None, relu: bool = False) -> None:
+def conv_fprop(desc: ConvDesc | CoConvDesc, x: Array, w: Array, y: Array, bias: Array | None = None,
+               relu: bool = False) -> None:
     """y = x * w (+ bias[oc]), then max(y, 0) if relu.  x (N, IH, IW, IC), w (OC, FH, FW, IC / groups)."""
     _lib.conv_fprop(_ptr(forward_table(desc)), _ptr(x), _ptr(w), _ptr(bias), _ptr(y), relu)
 
 
-def conv_dgrad(desc: ConvDesc, g: Array, w: Array, dx: Array) -> None:
+def conv_dgrad(desc: ConvDesc | CoConvDesc, g: Array, w: Array, dx: Array) -> None:
     """dx = the gradient with respect to x of conv_fprop, from g (N, OH, OW, OC)."""
     _lib.conv_dgrad(_ptr(dgrad_table(desc)), _ptr(g), _ptr(w), _ptr(dx))
 
 
-def conv_wgrad(desc: ConvDesc, x: Array, g: Array, dw: Array) -> None:
+def conv_wgrad(desc: ConvDesc | CoConvDesc, x: Array, g: Array, dw: Array) -> None:
     """dw = the gradient with respect to w of conv_fprop, from g (N, OH, OW, OC)."""
     _lib.conv_wgrad(_ptr(forward_table(desc)), _ptr(x), _ptr(g), _ptr(dw))
 

@@ -366,3 +366,7 @@ Reduction = Annotated[str, Choice("mean", "sum", "none")]
 FanMode = Annotated[str, Choice("fan_in", "fan_out")]
 Activation = Annotated[Union[str, None], Either([Nothing(), Choice("relu", error=ShapeError)],
                                                      'pass None or "relu", and apply others to the result')]
+Levels = Annotated[Sequence[int], Ints(
+    "a tuple of ints of at least 1", "pass one for each level: {name}=(1, 2), say", 1, single=False)]
+LevelChannels = Annotated[Union[Sequence[int], None], Either([Nothing(), Ints(
+    "a tuple of ints", "pass one for each level: {name}=(32, 32), say, or None for the usual split", single=False)])]

@@ -15,6 +15,7 @@ from alpha.nn.activation import (
     Softplus,
     Tanh,
 )
+from alpha.nn.coconv import CoConv2d
 from alpha.nn.container import ModuleDict, ModuleList, ParameterDict, ParameterList, Sequential
 from alpha.nn.conv import Conv2d, ConvTranspose2d
 from alpha.nn.dropout import Dropout
@@ -36,8 +37,8 @@ from alpha.nn.summary import Summary, summary
 
 __all__ = [
     "ELU", "GELU", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d", "AvgPool2d", "BCELoss", "BCEWithLogitsLoss", "BatchNorm2d",
-    "Conv2d", "ConvTranspose2d", "CrossEntropyLoss", "Dropout", "Flatten", "GroupNorm", "Hardswish", "Identity",
-    "L1Loss", "Lambda", "LayerNorm", "LeakyReLU", "Linear", "LogSoftmax", "MSELoss", "MaxPool2d", "Module",
+    "CoConv2d", "Conv2d", "ConvTranspose2d", "CrossEntropyLoss", "Dropout", "Flatten", "GroupNorm", "Hardswish",
+    "Identity", "L1Loss", "Lambda", "LayerNorm", "LeakyReLU", "Linear", "LogSoftmax", "MSELoss", "MaxPool2d", "Module",
     "ModuleDict", "ModuleList", "NLLLoss", "Parameter", "ParameterDict", "ParameterList", "ReLU", "ReLU6", "Sequential",
     "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax", "Softplus", "Summary", "Tanh", "init", "summary",
 ]

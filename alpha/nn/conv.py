@@ -95,8 +95,7 @@ class Conv2d(_Conv):
         if self.bias is None and activation is None:
             return ops.conv2d(x, self.weight, algorithm=self.algorithm, for_norm=for_norm, **self.geometry)
         return ops.conv2d_bias_act(x, self.weight, self.bias, activation=activation, for_norm=for_norm,
-                                   algorithm=self.algorithm,
-                                   **self.geometry)
+                                   algorithm=self.algorithm, **self.geometry)
 
     def fused_with(self, following: Module) -> Callable[[Tensor], Tensor] | None:
         """Fuses with a ReLU where there is a bias; without one the layer is followed by a norm in practice."""

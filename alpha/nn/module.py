@@ -16,6 +16,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,10 +52,12 @@ class Module(Contents, Hooks):
         training: True after train() and at first, False after eval(); dropout and batch norm look at it.
         torch_channels_first: names of those of its parameters and buffers whose channels, last here, PyTorch stores in
             front of height and width; alpha.checkpoint turns these and no others. A class or an instance sets it.
+        torch_names: what PyTorch's model calls submodules, by their names here, where these differ.
     """
 
     training = True
     torch_channels_first: tuple[str, ...] = ()
+    torch_names: Mapping[str, str] = MappingProxyType({})
 
     if not TYPE_CHECKING:
         def __init__(self, *args, **kwargs):

@@ -20,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import gcd
+from typing import NoReturn, Protocol, TypeVar
 
 from alpha.errors import ShapeError, message
 
@@ -192,35 +193,50 @@ class ConvDesc:
     @staticmethod
     def fprop(x_shape: Shape, w_shape: Shape, *, stride: Pair, padding: Pair, dilation: Pair, groups: int) -> ConvDesc:
         """Returns the description of y = x * w.  Raises ShapeError if x, w and the geometry do not fit."""
-        return _fprop("conv2d", tuple(x_shape), tuple(w_shape), stride, padding, dilation, groups)
+        return describe("conv2d", tuple(x_shape), tuple(w_shape), stride, padding, dilation, groups)
 
     @staticmethod
     def dgrad(g_shape: Shape, w_shape: Shape, hw: Pair, *, stride: Pair, padding: Pair, dilation: Pair,
               groups: int) -> ConvDesc:
         """Returns the description of the gradient with respect to an x of height and width hw."""
-        _check_rank("conv2d_dgrad", g=tuple(g_shape), w=tuple(w_shape))
+        check_rank("conv2d_dgrad", g=tuple(g_shape), w=tuple(w_shape))
         if groups < 1:
-            _bad_groups("conv2d_dgrad", w_shape[3] * groups, w_shape[0], groups)
+            bad_groups("conv2d_dgrad", w_shape[3] * groups, w_shape[0], groups)
         x_shape = (g_shape[0], *hw, w_shape[3] * groups)
-        desc = _fprop("conv2d_dgrad", x_shape, tuple(w_shape), stride, padding, dilation, groups)
-        return _check_gradient("conv2d_dgrad", desc, tuple(g_shape))
+        desc = describe("conv2d_dgrad", x_shape, tuple(w_shape), stride, padding, dilation, groups)
+        return check_gradient("conv2d_dgrad", desc, tuple(g_shape))
 
     @staticmethod
     def wgrad(x_shape: Shape, g_shape: Shape, f: Pair, *, stride: Pair, padding: Pair, dilation: Pair,
               groups: int) -> ConvDesc:
         """Returns the description of the gradient with respect to a w of filter height and width f."""
-        _check_rank("conv2d_wgrad", x=tuple(x_shape), g=tuple(g_shape))
+        check_rank("conv2d_wgrad", x=tuple(x_shape), g=tuple(g_shape))
         if groups < 1 or x_shape[3] % groups:
-            _bad_groups("conv2d_wgrad", x_shape[3], g_shape[3], groups)
+            bad_groups("conv2d_wgrad", x_shape[3], g_shape[3], groups)
         w_shape = (g_shape[3], *f, x_shape[3] // groups)
-        desc = _fprop("conv2d_wgrad", tuple(x_shape), w_shape, stride, padding, dilation, groups)
-        return _check_gradient("conv2d_wgrad", desc, tuple(g_shape))
+        desc = describe("conv2d_wgrad", tuple(x_shape), w_shape, stride, padding, dilation, groups)
+        return check_gradient("conv2d_wgrad", desc, tuple(g_shape))
 
 
+class Shapes(Protocol):
+    """A description of a convolution, as far as its shapes go."""
+
+    @property
+    def x_shape(self) -> Shape: ...
+
+    @property
+    def w_shape(self) -> Shape: ...
+
+    @property
+    def y_shape(self) -> Shape: ...
+
+
+D = TypeVar("D", bound=Shapes)
 LAYOUTS = {"x": "N IH IW IC", "w": "OC FH FW IC/groups", "g": "N OH OW OC"}
 
 
-def _check_rank(op: str, **shapes: Shape) -> None:
+def check_rank(op: str, **shapes: Shape) -> None:
+    """Raises ShapeError unless each has four non-empty axes."""
     for name, shape in shapes.items():
         if len(shape) != 4 or 0 in shape:
             raise ShapeError(message(op, f"{name} has shape {shape}, 4 non-empty axes are needed ({LAYOUTS[name]})",
@@ -234,21 +250,23 @@ def check_axis(op: str, name: str, *lengths: int) -> None:
                                  "make the sizes, the padding or the dilation smaller"))
 
 
-def _bad_groups(op: str, ic: int, oc: int, groups: int) -> None:
+def bad_groups(op: str, ic: int, oc: int, groups: int) -> NoReturn:
+    """Raises ShapeError: groups does not divide the channels."""
     raise ShapeError(message(op, f"groups={groups} does not divide {ic} input and {oc} output channels",
                              "choose a number of groups that divides both"))
 
 
 @lru_cache(maxsize=4096)
-def _fprop(op: str, x_shape: Shape, w_shape: Shape, stride: Pair, padding: Pair, dilation: Pair,
-           groups: int) -> ConvDesc:
-    _check_rank(op, x=x_shape, w=w_shape)
+def describe(op: str, x_shape: Shape, w_shape: Shape, stride: Pair, padding: Pair, dilation: Pair,
+             groups: int) -> ConvDesc:
+    """Returns the description of y = x * w, for an op of that name.  Raises ShapeError."""
+    check_rank(op, x=x_shape, w=w_shape)
     (n, ih, iw, ic), (oc, fh, fw, icg) = x_shape, w_shape
     if min(stride) < 1 or min(dilation) < 1 or min(padding) < 0:
         raise ShapeError(message(op, f"stride {stride} and dilation {dilation} must be at least 1, padding {padding} "
                                  "at least 0", "correct the argument that is out of range"))
     if groups < 1 or ic % groups or oc % groups:
-        _bad_groups(op, ic, oc, groups)
+        bad_groups(op, ic, oc, groups)
     if ic != icg * groups:
         _bad_channels(op, x_shape, w_shape, groups)
     axes = []
@@ -274,7 +292,8 @@ def _bad_channels(op: str, x_shape: Shape, w_shape: Shape, groups: int) -> None:
                              x=f"{x_shape} NHWC", w=f"{w_shape} OHWI", groups=groups))
 
 
-def _check_gradient(op: str, desc: ConvDesc, g_shape: Shape) -> ConvDesc:
+def check_gradient(op: str, desc: D, g_shape: Shape) -> D:
+    """Returns the description.  Raises ShapeError unless its output has the shape of g."""
     if desc.y_shape != g_shape:
         raise ShapeError(message(op, f"g has shape {g_shape}, this geometry gives {desc.y_shape}",
                                  "pass the gradient of the output of the same convolution",

@@ -124,16 +124,16 @@ void pack_dgrad(const Geometry& g, const float* w, const Slice& s, float* panel)
 // The reduction of one class as contiguous runs: a whole row of taps where its channels follow one another in memory.
 void list_runs(const Geometry& g, const AxisClass& row, const AxisClass& col, int64_t channels,
                std::vector<Run>& runs) {
-  const bool joined = channels == g.in_c && col.step == 1;
+  const bool joined = channels == g.in_pitch && col.step == 1;
   runs.clear();
   for (int64_t a = 0; a < row.count; a++) {
-    const int64_t slot = (row.slot + a) * g.f_w + col.slot, in = a * row.step * g.in_w * g.in_c;
+    const int64_t slot = (row.slot + a) * g.f_w + col.slot, in = a * row.step * g.in_w * g.in_pitch;
     if (joined) {
       if (col.count) runs.push_back({in, slot * channels, col.count * channels});
       continue;
     }
     for (int64_t b = 0; b < col.count; b++)
-      runs.push_back({in + b * col.step * g.in_c, (slot + b) * channels, channels});
+      runs.push_back({in + b * col.step * g.in_pitch, (slot + b) * channels, channels});
   }
 }
 
@@ -159,7 +159,7 @@ void run_classes(const Geometry& g, const Operands& op, const Slice& s, const fl
                  bool first, bool last, std::vector<Run>& runs) {
   const int64_t out_channel = s.group * (g.out_c / g.groups) + s.k;
   const float* in = op.in + s.group * (g.in_c / g.groups) + s.r;
-  const Epilogue e = {op.bias ? op.bias + out_channel : nullptr, !first, op.relu && last};
+  const Epilogue e = {op.bias ? op.bias + out_channel : nullptr, op.accumulate || !first, op.relu && last};
   const int vectors = static_cast<int>(s.width / LANES);
   const auto& tiles = TILES[vectors - 1];
   for (int64_t a = 0; a < g.rows.classes; a++) {
@@ -203,25 +203,33 @@ void convolve(const Geometry& g, const Operands& op, Pass pass) {
 }
 
 EXPORT void conv_fprop(const int64_t* table, const float* x, const float* w, const float* bias, float* y, int relu) {
-  const Geometry g(table);
-  const Operands op = {x, w, bias, y, relu != 0};
-  if (g.depthwise()) return depthwise(g, op);
-  if (g.matrix_product() && g.n < DOT_BELOW) return linear_dot(g, op);
-  convolve(g, op, Pass::fprop);
+  for_each_level(table, [&](const Geometry& g, int64_t first) {
+    const float* filters = w + first * g.taps() * (g.in_c / g.groups);
+    const Operands op = {x, filters, bias ? bias + first : nullptr, y + first, relu != 0, false};
+    if (g.depthwise()) return depthwise(g, op);
+    if (g.matrix_product() && g.n < DOT_BELOW) return linear_dot(g, op);
+    convolve(g, op, Pass::fprop);
+  });
 }
 
+// The first level writes dx, the others add to it.
 EXPORT void conv_dgrad(const int64_t* table, const float* dy, const float* w, float* dx) {
-  const Geometry g(table);
-  const Operands op = {dy, w, nullptr, dx, false};
-  if (g.depthwise()) return depthwise(g, op);
-  convolve(g, op, Pass::dgrad);
+  for_each_level(table, [&](const Geometry& g, int64_t first) {
+    const float* filters = w + first * g.taps() * (g.out_c / g.groups);
+    const Operands op = {dy + first, filters, nullptr, dx, false, first > 0};
+    if (g.depthwise()) return depthwise(g, op);
+    convolve(g, op, Pass::dgrad);
+  });
 }
 
 EXPORT void conv_wgrad(const int64_t* table, const float* x, const float* dy, float* dw) {
-  const Geometry g(table);
-  if (g.depthwise()) return depthwise_wgrad(g, x, dy, dw);
-  if (g.in_c / g.groups < LANES) return wgrad_few_channels(g, x, dy, dw);
-  wgrad_per_tap(g, x, dy, dw);
+  for_each_level(table, [&](const Geometry& g, int64_t first) {
+    const float* gradients = dy + first;
+    float* sums = dw + first * g.taps() * (g.in_c / g.groups);
+    if (g.depthwise()) return depthwise_wgrad(g, x, gradients, sums);
+    if (g.in_c / g.groups < LANES) return wgrad_few_channels(g, x, gradients, sums);
+    wgrad_per_tap(g, x, gradients, sums);
+  });
 }
 
 EXPORT void set_threads(int count) { most_threads = count; }

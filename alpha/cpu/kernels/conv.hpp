@@ -31,23 +31,26 @@ struct TapRange {
 };
 
 // `in` is the tensor that is read at shifted positions (x; g for dgrad), `out` the one that positions belong to.
+// A tensor may be a slice of the channels of a wider one: from a pixel to the next there are in_pitch, out_pitch floats.
 struct Geometry {
-  int64_t n, in_h, in_w, in_c, out_h, out_w, out_c, f_h, f_w, groups, stride_h, stride_w;
+  int64_t n, in_h, in_w, in_c, out_h, out_w, out_c, f_h, f_w, groups, stride_h, stride_w, in_pitch, out_pitch;
   AxisTable rows, cols;
   const TapRange *row_ranges, *col_ranges;  // [f_h], [f_w]; forward tables only
 
   explicit Geometry(const int64_t* t)
       : n(t[0]), in_h(t[1]), in_w(t[2]), in_c(t[3]), out_h(t[4]), out_w(t[5]), out_c(t[6]), f_h(t[7]), f_w(t[8]),
-        groups(t[9]), stride_h(t[10]), stride_w(t[11]), rows(axis(t + t[12], f_h)), cols(axis(t + t[13], f_w)),
-        row_ranges(reinterpret_cast<const TapRange*>(t + t[14])),
-        col_ranges(reinterpret_cast<const TapRange*>(t + t[15])) {}
+        groups(t[9]), stride_h(t[10]), stride_w(t[11]), in_pitch(t[12]), out_pitch(t[13]),
+        rows(axis(t + t[14], f_h)), cols(axis(t + t[15], f_w)),
+        row_ranges(reinterpret_cast<const TapRange*>(t + t[16])),
+        col_ranges(reinterpret_cast<const TapRange*>(t + t[17])) {}
 
   int64_t taps() const { return f_h * f_w; }
   bool depthwise() const { return groups > 1 && groups == in_c && groups == out_c; }
+  bool dense() const { return in_pitch == in_c && out_pitch == out_c; }
   // Of a forward table; padding may leave the only tap outside of the map.
   bool matrix_product() const {
     return taps() == 1 && groups == 1 && in_h * in_w == 1 && out_h * out_w == 1 && row_ranges->count &&
-           col_ranges->count;
+           col_ranges->count && dense();
   }
   int64_t multiply_adds() const { return n * out_h * out_w * taps() * in_c * (out_c / groups); }
 
@@ -55,12 +58,19 @@ struct Geometry {
   static AxisTable axis(const int64_t* t, int64_t f) { return {t[0], t + 1, t, f}; }
 };
 
+// Calls run(geometry, first) for each level of a table: a convolution with the output channels from `first` on.
+// Table: [levels, (where its geometry begins, first) per level, geometries].
+template <class Run>
+INLINE void for_each_level(const int64_t* t, Run run) {
+  for (int64_t k = 0; k < t[0]; k++) run(Geometry(t + t[1 + 2 * k]), t[2 + 2 * k]);
+}
+
 struct Operands {
   const float* in;
   const float* w;
   const float* bias;  // or null
   float* out;
-  bool relu;
+  bool relu, accumulate;  // accumulate: out += the result; without bias
 };
 
 // One contiguous stretch of a reduction: where it starts in the input (from the pixel's first tap) and in the panel.
@@ -83,11 +93,11 @@ INLINE void for_each_tile(const Geometry& g, const AxisClass& row, const AxisCla
   int64_t filled = 0, done = 0;
   for (int64_t k = first; k < last; k++) {
     const int64_t image = k / row.size, i = k % row.size;
-    const float* in_row = in + (image * g.in_h + row.starts[i]) * g.in_w * g.in_c;
-    float* out_row = out + (image * g.out_h + row.positions[i]) * g.out_w * g.out_c;
+    const float* in_row = in + (image * g.in_h + row.starts[i]) * g.in_w * g.in_pitch;
+    float* out_row = out + (image * g.out_h + row.positions[i]) * g.out_w * g.out_pitch;
     for (int64_t j = 0; j < col.size; j++) {
-      x[filled] = in_row + col.starts[j] * g.in_c;
-      y[filled] = out_row + col.positions[j] * g.out_c;
+      x[filled] = in_row + col.starts[j] * g.in_pitch;
+      y[filled] = out_row + col.positions[j] * g.out_pitch;
       if (++filled < base + (done < larger)) continue;
       emit(x, y, static_cast<int>(filled));
       filled = 0;

@@ -17,12 +17,13 @@ constexpr int TILE_PIXELS = 4, BLOCK = 2 * LANES, WGRAD_VECTORS = 4;
 // acc[P][2] over all taps for channels [0, valid) of a block; runs[r].panel is the row of weights.
 template <int P>
 void depthwise_tile(const float* const* x, float* const* y, const std::vector<Run>& runs, const float* w, int64_t ld,
-                    int64_t valid, const float* bias, bool cut) {
+                    int64_t valid, const float* bias, bool accumulate, bool cut) {
   const int64_t rest = valid - LANES;
   vfloat acc[P][2];
   UNROLL for (int p = 0; p < P; p++) {
-    acc[p][0] = bias ? load_part(bias, valid) : vfloat{};
-    acc[p][1] = bias ? load_part(bias + LANES, rest) : vfloat{};
+    const float* start = accumulate ? y[p] : bias;
+    acc[p][0] = start ? load_part(start, valid) : vfloat{};
+    acc[p][1] = start ? load_part(start + LANES, rest) : vfloat{};
   }
   for (const Run& run : runs) {
     const float* weights = w + run.panel * ld;
@@ -46,7 +47,7 @@ void depthwise_tile(const float* const* x, float* const* y, const std::vector<Ru
 }
 
 using DepthwiseTile = void (*)(const float* const*, float* const*, const std::vector<Run>&, const float*, int64_t,
-                               int64_t, const float*, bool);
+                               int64_t, const float*, bool, bool);
 constexpr DepthwiseTile TILES[TILE_PIXELS + 1] = {nullptr, depthwise_tile<1>, depthwise_tile<2>, depthwise_tile<3>,
                                                   depthwise_tile<4>};
 
@@ -64,18 +65,18 @@ void list_taps(const Geometry& g, const AxisClass& row, const AxisClass& col, st
   runs.clear();
   for (int64_t a = 0; a < row.count; a++)
     for (int64_t b = 0; b < col.count; b++)
-      runs.push_back({(a * row.step * g.in_w + b * col.step) * g.in_c, (row.slot + a) * g.f_w + col.slot + b, 1});
+      runs.push_back({(a * row.step * g.in_w + b * col.step) * g.in_pitch, (row.slot + a) * g.f_w + col.slot + b, 1});
 }
 
 // sums[c] += sum over the outputs of one row that meet one tap, for a block of WGRAD_VECTORS vectors of channels
-void wgrad_row(const float* x, int64_t x_step, const float* dy, int64_t channels, int64_t count, int64_t valid,
+void wgrad_row(const float* x, int64_t x_step, const float* dy, int64_t dy_step, int64_t count, int64_t valid,
                float* sums) {
   vfloat acc[WGRAD_VECTORS] = {};
   if (valid == WGRAD_VECTORS * LANES) {
-    for (int64_t k = 0; k < count; k++, x += x_step, dy += channels)
+    for (int64_t k = 0; k < count; k++, x += x_step, dy += dy_step)
       UNROLL for (int v = 0; v < WGRAD_VECTORS; v++) acc[v] += load(x + v * LANES) * load(dy + v * LANES);
   } else {
-    for (int64_t k = 0; k < count; k++, x += x_step, dy += channels)
+    for (int64_t k = 0; k < count; k++, x += x_step, dy += dy_step)
       UNROLL for (int v = 0; v < WGRAD_VECTORS; v++) {
         const int64_t left = valid - v * LANES;
         acc[v] += load_part(x + v * LANES, left) * load_part(dy + v * LANES, left);
@@ -95,7 +96,7 @@ void wgrad_taps(const Geometry& g, const float* x, const float* dy, int64_t imag
       const TapRange& col = g.col_ranges[fw];
       if (!col.count) continue;
       wgrad_row(x + ((image * g.in_h + ih) * g.in_w + col.input) * g.in_c + c, g.stride_w * g.in_c,
-                dy + ((image * g.out_h + oh) * g.out_w + col.first) * g.in_c + c, g.in_c, col.count, valid,
+                dy + ((image * g.out_h + oh) * g.out_w + col.first) * g.out_pitch + c, g.out_pitch, col.count, valid,
                 sums + (fh * g.f_w + fw) * ld);
     }
   }
@@ -120,7 +121,7 @@ void depthwise(const Geometry& g, const Operands& op) {
           for_each_tile(g, g.rows[a], g.cols[b], job % parts, parts, TILE_PIXELS, op.in + c, op.out + c,
                         [&](const float* const* x, float* const* y, int count) {
                           TILES[count](x, y, runs, panel.data() + c, ld, valid, op.bias ? op.bias + c : nullptr,
-                                       op.relu);
+                                       op.accumulate, op.relu);
                         });
         }
       }

@@ -206,7 +206,7 @@ void add_class(const ClassPanel& c, const float* x, const float* dy, int64_t gro
     const int64_t out_row = (image * g.out_h + c.row.positions[i]) * g.out_w;
     for (int64_t j = 0; j < c.col.size; j++) {
       const float* src = in_row + c.col.starts[j] * g.in_c;
-      const int64_t out = (out_row + c.col.positions[j]) * g.out_c + group * outputs;
+      const int64_t out = (out_row + c.col.positions[j]) * g.out_pitch + group * outputs;
       if (!c.in_place) {
         c.copy_pixel(panel + pixels.count * width, src, end);
         pixels.add(pixels.count * width, out);
@@ -278,8 +278,8 @@ void add_tap(const Geometry& g, const TapPlan& p, const TapJob& j, int64_t tap, 
     if (oh < row.first || oh >= row.first + row.count) continue;
     const int64_t ih = row.input + (oh - row.first) * g.stride_h;
     int64_t in = ((image * g.in_h + ih) * g.in_w + col.input) * g.in_c;
-    int64_t out = (k * g.out_w + col.first) * g.out_c;
-    for (int64_t c = 0; c < col.count; c++, in += g.stride_w * g.in_c, out += g.out_c) {
+    int64_t out = (k * g.out_w + col.first) * g.out_pitch;
+    for (int64_t c = 0; c < col.count; c++, in += g.stride_w * g.in_c, out += g.out_pitch) {
       if (direct) {
         pixels.add(in, out);
       } else {
