@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from alpha.cpu import native
+from alpha.cpu import native, native_update
 from alpha.errors import CompileError, message
 from alpha.ops.algorithms.family import Way
 from alpha.ops.conv_desc import ConvDesc
@@ -116,7 +116,7 @@ def _reduce(rng: np.random.Generator) -> None:
     native.sum_middle(x, wide, 3, 90, 5)
     _require(sums, x.sum(1, dtype=np.float64))
     _require(wide, x.sum(1, dtype=np.float64))
-    _require(native.sum_of_squares([x, sums]), np.vdot(x, x) + np.vdot(sums, sums))
+    _require(native_update.sum_of_squares([x, sums]), np.vdot(x, x) + np.vdot(sums, sums))
 
 
 def _pool(rng: np.random.Generator) -> None:
@@ -151,11 +151,11 @@ def _optim(rng: np.random.Generator) -> None:
     w, g, m, v = (_floats(rng, 37) for _ in range(4))
     v = np.abs(v)
     expected = w - 0.1 * (g + 0.5 * m)
-    native.sgd_step([w], [g], [m], lr=0.1, momentum=0.5)
+    native_update.sgd_step([w], [g], [m], lr=0.1, momentum=0.5)
     _require(w, expected)
     m[:] = 0
     expected = w - 0.1 * (0.1 * g / 0.1) / (np.sqrt((0.9 * v + 0.1 * g * g) / 0.1) + 1e-8)
-    native.adam_step([w], [g], [m], [v], step=1, lr=0.1, beta1=0.9, beta2=0.9, eps=1e-8)
+    native_update.adam_step([w], [g], [m], [v], step=1, lr=0.1, beta1=0.9, beta2=0.9, eps=1e-8)
     _require(w, expected)
 
 
