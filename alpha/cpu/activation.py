@@ -7,7 +7,7 @@ from math import pi, sqrt
 
 import numpy as np
 
-from alpha.cpu import native
+from alpha.cpu import pointwise
 from alpha.cpu.elementwise import masked
 from alpha.cpu.erf import erf
 from alpha.cpu.memory import empty_like
@@ -21,12 +21,20 @@ Array = np.ndarray
 def _bind(op: Op) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
     """Binds an implementation that sees float32 or float64 and may overflow without a warning."""
     def bind(f: Callable[..., Array]) -> Callable[..., Array]:
-        @op.impl("cpu")
         def run(*arrays: Array, **attrs: float) -> Array:
             half = arrays[0].dtype == np.float16
             with np.errstate(all="ignore"):
                 y = f(*[a.astype(np.float32) for a in arrays] if half else arrays, **attrs)
                 return y.astype(np.float16) if half else y
+        pointwise.bind(op, run) if op.equation else op.impl("cpu")(run)
+        return f
+    return bind
+
+
+def _plain(op: Op) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
+    """Binds an implementation that needs no care."""
+    def bind(f: Callable[..., Array]) -> Callable[..., Array]:
+        pointwise.bind(op, f)
         return f
     return bind
 
@@ -34,41 +42,33 @@ def _bind(op: Op) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
 # ---- piecewise linear ------------------------------------------------------------------------------------------------
 
 
-@ops.relu.impl("cpu")
-def relu_cpu(x: Array) -> Array:
-    if native.usable(x):
-        y = empty_like(x)
-        native.relu_fwd(x, y)
-        return y
+@_plain(ops.relu)
+def relu(x: Array) -> Array:
     return masked(x, x < 0)  # np.maximum makes -0 a 0, or not, as the processor has it
 
 
-@ops.relu_grad.impl("cpu")
-def relu_grad_cpu(g: Array, y: Array) -> Array:
-    if native.usable(g, y):
-        dx = empty_like(g)
-        native.relu_bwd(g, y, dx)
-        return dx
+@_plain(ops.relu_grad)
+def relu_grad(g: Array, y: Array) -> Array:
     return masked(g, y <= 0)
 
 
-@ops.relu6.impl("cpu")
-def relu6_cpu(x: Array) -> Array:
-    return np.clip(x, 0, 6, out=empty_like(x))
+@_plain(ops.relu6)
+def relu6(x: Array) -> Array:
+    return np.minimum(masked(x, x < 0), 6, out=empty_like(x))
 
 
-@ops.relu6_grad.impl("cpu")
-def relu6_grad_cpu(g: Array, y: Array) -> Array:
+@_plain(ops.relu6_grad)
+def relu6_grad(g: Array, y: Array) -> Array:
     return masked(g, (y <= 0) | (y >= 6))
 
 
-@ops.leaky_relu.impl("cpu")
-def leaky_relu_cpu(x: Array, *, slope: float) -> Array:
-    return leaky_relu_grad_cpu(x, x, slope=slope)
+@_plain(ops.leaky_relu)
+def leaky_relu(x: Array, *, slope: float) -> Array:
+    return leaky_relu_grad(x, x, slope=slope)
 
 
-@ops.leaky_relu_grad.impl("cpu")
-def leaky_relu_grad_cpu(g: Array, x: Array, *, slope: float) -> Array:
+@_plain(ops.leaky_relu_grad)
+def leaky_relu_grad(g: Array, x: Array, *, slope: float) -> Array:
     out = np.multiply(g, slope, out=empty_like(g))
     np.copyto(out, g, where=x > 0)
     return out

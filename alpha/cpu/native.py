@@ -16,6 +16,7 @@ import os
 import platform
 import sys
 import threading
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -65,9 +66,7 @@ SIGNATURES = {
     "avg_pool_bwd": "p pp i",
     "cross_entropy_fwd": "pp pp ll d -> l",
     "cross_entropy_bwd": "pl ppp p ll dd -> l",
-    "relu_fwd": "pp l",
-    "relu_bwd": "ppp l",
-    "add": "ppp l",
+    "pointwise": "pp pppp p",
     "sum_of_squares": "ppl -> d",
     "sgd_step": "ppp pl ffff ii",
     "adam_step": "ppppp pl ff ddf ff",
@@ -131,7 +130,20 @@ def usable(*arrays: Array | None) -> bool:
 
 
 def _load() -> ctypes.CDLL:
-    """Builds with the first compiler that can, loads, and declares the signatures."""
+    """Builds and loads the kernels, those of equations too, and declares the signatures."""
+    from alpha.cpu.pointwise import own, write_source  # imports this module
+
+    lib = load_library("cpu", [*sorted(KERNELS.glob("*.cpp")), write_source(own())])
+    for name, signature in SIGNATURES.items():
+        arguments, _, result = signature.partition("->")
+        function = getattr(lib, name)
+        function.argtypes = [_CTYPES[kind] for kind in arguments.replace(" ", "")]
+        function.restype = _CTYPES[result.strip()] if result else None
+    return lib
+
+
+def load_library(name: str, sources: Sequence[Path]) -> ctypes.CDLL:
+    """Builds sources with the first compiler that can, and loads the result.  Raises CompileError."""
     x86 = platform.machine() in ("x86_64", "AMD64")
     flags = FLAGS + (X86_FLAGS if x86 else ())
     if config.cpu_isa == "avx2" and x86:
@@ -139,19 +151,13 @@ def _load() -> ctypes.CDLL:
     failed = CompileError(message("native", "no C++ compiler was found", "install g++, or name a compiler in CXX"))
     for compiler in compilers():
         try:
-            path = build("cpu", sorted(KERNELS.glob("*.cpp")), compiler, flags)
+            path = build(name, sources, compiler, flags)
         except CompileError as error:
             failed = error
             continue
         if "OMP_WAIT_POLICY" not in os.environ:
             os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)  # libgomp reads it when it is loaded, here
-        lib = ctypes.CDLL(str(path))
-        for name, signature in SIGNATURES.items():
-            arguments, _, result = signature.partition("->")
-            function = getattr(lib, name)
-            function.argtypes = [_CTYPES[kind] for kind in arguments.replace(" ", "")]
-            function.restype = _CTYPES[result.strip()] if result else None
-        return lib
+        return ctypes.CDLL(str(path))
     raise failed
 
 
@@ -319,21 +325,6 @@ def cross_entropy_bwd(g: Array, x: Array, labels: Array, stats: Array, dx: Array
     row: int = _lib.cross_entropy_bwd(ptr(g), int(g.size > 1), ptr(x), ptr(labels), ptr(stats), ptr(dx), rows,
                                       classes, smoothing, scale)
     return row
-
-
-def relu_fwd(x: Array, y: Array) -> None:
-    """y = max(x, 0); NaN stays NaN."""
-    _lib.relu_fwd(ptr(x), ptr(y), x.size)
-
-
-def relu_bwd(g: Array, y: Array, dx: Array) -> None:
-    """dx = 0 where y <= 0, else g."""
-    _lib.relu_bwd(ptr(g), ptr(y), ptr(dx), g.size)
-
-
-def add(a: Array, b: Array, y: Array) -> None:
-    """y = a + b (same shape)."""
-    _lib.add(ptr(a), ptr(b), ptr(y), a.size)
 
 
 def random_bits(seed: int, stream: int, offset: int, out: Array) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from alpha.cpu import native, native_update
+from alpha.cpu import native, native_update, pointwise
 from alpha.errors import CompileError, message
 from alpha.ops.algorithms.family import Way
 from alpha.ops.conv_desc import ConvDesc
@@ -21,7 +21,7 @@ PHILOX_WORDS = (967634028, 3811124719, 3650029248, 3298120932, 1490301548, 12439
 def check() -> None:
     """Raises CompileError, with the name of the family, if a kernel does not agree with NumPy."""
     rng = np.random.default_rng(0)
-    for family in (_conv, _transformed, _linear, _norm, _reduce, _pool, _loss, _elementwise, _optim, _random):
+    for family in (_conv, _transformed, _linear, _norm, _reduce, _pool, _loss, _pointwise, _optim, _random):
         try:
             family(rng)
         except AssertionError as error:
@@ -141,10 +141,18 @@ def _loss(rng: np.random.Generator) -> None:
     _require(dx, p - np.eye(13)[labels])
 
 
-def _elementwise(rng: np.random.Generator) -> None:
-    a, b, y = _floats(rng, 37), _floats(rng, 37), _nan(37)
-    native.add(a, b, y)
-    _require(y, a + b)
+def _pointwise(rng: np.random.Generator) -> None:
+    """Every equation by NumPy, on operands that broadcast."""
+    a, b, c = _floats(rng, 5, 37), _floats(rng, 5, 1), _floats(rng, 37)
+    for op in pointwise.own():
+        if op.equation:
+            operands = [x > 0 if name in op.equation.code.conditions else x
+                        for name, x in zip(op.equation.args, (a, b, c))]
+            attrs = {name: 0.5 + k for k, name in enumerate(op.equation.attrs)}
+            got = pointwise.compiled(op, operands, attrs)
+            with np.errstate(all="ignore"):
+                expected = op.equation.compute({**dict(zip(op.equation.args, operands)), **attrs})
+            _require(np.nan_to_num(got), np.nan_to_num(expected))
 
 
 def _optim(rng: np.random.Generator) -> None:
