@@ -85,7 +85,9 @@ def test_a_compiler_that_fails_gives_one_notice(unloaded, monkeypatch, tmp_path,
 
 @pytest.mark.parametrize("kernel, family", [
     ("conv_fprop", "conv"), ("conv_dgrad", "conv"), ("conv_wgrad", "conv"), ("linear_fwd", "linear"),
-    ("batch_norm_bwd", "norm"), ("sum_middle", "reduce"), ("max_pool_bwd", "pool"), ("cross_entropy_bwd", "loss"),
+    ("batch_norm_bwd", "norm"), ("sum_middle", "reduce"), ("extreme", "rows"),
+    ("layer_norm_fwd", "sample_norm"), ("group_norm_bwd", "sample_norm"),
+    ("max_pool_bwd", "pool"), ("cross_entropy_bwd", "loss"),
     ("pointwise.compiled", "pointwise"), ("native_update.adam_step", "optim"), ("random_bits", "random")])
 def test_a_kernel_that_does_nothing_fails_the_self_test(unloaded, monkeypatch, capsys, kernel, family):
     room, _, name = kernel.rpartition(".")

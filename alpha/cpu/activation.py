@@ -7,7 +7,7 @@ from math import pi, sqrt
 
 import numpy as np
 
-from alpha.cpu import pointwise
+from alpha.cpu import native, pointwise
 from alpha.cpu.elementwise import masked
 from alpha.cpu.erf import erf
 from alpha.cpu.memory import empty_like
@@ -215,7 +215,28 @@ def _sum(x: Array, axis: int) -> Array:
     return sums(x, (axis % x.ndim,), keepdims=True)
 
 
+def _last(x: Array, axis: int) -> Array:
+    """Returns x with an axis moved to the end, contiguous."""
+    return np.ascontiguousarray(np.moveaxis(x, axis, -1))
+
+
+def _with_kernel(log_of: bool) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
+    """Makes softmax, or its gradient, a compiled kernel for float32; the decorated function computes all else."""
+    def decorate(f: Callable[..., Array]) -> Callable[..., Array]:
+        def run(*arrays: Array, axis: int) -> Array:
+            if not arrays[0].size or not native.usable(*arrays):
+                return f(*arrays, axis=axis)
+            first = axis % arrays[0].ndim == arrays[0].ndim - 1
+            moved = arrays if first else [_last(a, axis) for a in arrays]
+            y = empty_like(moved[0])
+            (native.softmax_bwd if len(moved) > 1 else native.softmax_fwd)(*moved, y, log_of)
+            return y if first else np.ascontiguousarray(np.moveaxis(y, -1, axis))
+        return run
+    return decorate
+
+
 @_bind(ops.softmax)
+@_with_kernel(log_of=False)
 def softmax(x: Array, *, axis: int) -> Array:
     y = _shifted(x, axis)
     np.exp(y, out=y)
@@ -224,6 +245,7 @@ def softmax(x: Array, *, axis: int) -> Array:
 
 
 @_bind(ops.softmax_grad)
+@_with_kernel(log_of=False)
 def softmax_grad(g: Array, y: Array, *, axis: int) -> Array:
     d = np.multiply(g, y, out=empty_like(g))
     np.subtract(g, _sum(d, axis), out=d)
@@ -232,6 +254,7 @@ def softmax_grad(g: Array, y: Array, *, axis: int) -> Array:
 
 
 @_bind(ops.log_softmax)
+@_with_kernel(log_of=True)
 def log_softmax(x: Array, *, axis: int) -> Array:
     y = _shifted(x, axis)
     y -= np.log(_sum(np.exp(y, out=empty_like(y)), axis))
@@ -239,6 +262,7 @@ def log_softmax(x: Array, *, axis: int) -> Array:
 
 
 @_bind(ops.log_softmax_grad)
+@_with_kernel(log_of=True)
 def log_softmax_grad(g: Array, y: Array, *, axis: int) -> Array:
     d = np.exp(y, out=empty_like(y))
     d *= _sum(g, axis)

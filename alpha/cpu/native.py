@@ -59,6 +59,14 @@ SIGNATURES = {
     "bn_inference": "pppp pp p ll d i",
     "bn_bwd": "pp pp pp ppp ll i",
     "sum_middle": "ppp lll",
+    "sum_rows": "ppp ll",
+    "extreme": "pp lll i",
+    "softmax_fwd": "pp ll i",
+    "softmax_bwd": "ppp ll i",
+    "layer_norm_fwd": "ppp ppp ll d",
+    "layer_norm_bwd": "ppp pp ppp ll",
+    "group_norm_fwd": "ppp ppp llll d",
+    "group_norm_bwd": "ppp pp ppp llll",
     "max_pool_fwd": "p ppp",
     "max_pool_bwd": "p ppp",
     "pool_scatter": "ppp llll -> l",
@@ -262,6 +270,57 @@ def sum_middle(x: Array, out: Array, outer: int, count: int, inner: int) -> None
     """out[o, i] = sum over r of x[o, r, i], for x as (outer, count, inner); out is float32 or, unrounded, float64."""
     narrow, wide = (ptr(out), None) if out.dtype == _FLOAT32 else (None, ptr(out))
     _lib.sum_middle(ptr(x), narrow, wide, outer, count, inner)
+
+
+def sum_rows(x: Array, out: Array, rows: int, count: int) -> None:
+    """out[r] = sum of x[r, :], for x as (rows, count); out as in sum_middle."""
+    narrow, wide = (ptr(out), None) if out.dtype == _FLOAT32 else (None, ptr(out))
+    _lib.sum_rows(ptr(x), narrow, wide, rows, count)
+
+
+def extreme(x: Array, out: Array, outer: int, count: int, inner: int, largest: bool) -> None:
+    """out[o, i] = the largest or the smallest of x[o, :, i], for x as (outer, count, inner); NaN wins."""
+    _lib.extreme(ptr(x), ptr(out), outer, count, inner, largest)
+
+
+def softmax_fwd(x: Array, y: Array, log_of: bool) -> None:
+    """y = softmax, or its logarithm, over the last axis."""
+    _lib.softmax_fwd(ptr(x), ptr(y), x.size // x.shape[-1], x.shape[-1], log_of)
+
+
+def softmax_bwd(g: Array, y: Array, dx: Array, log_of: bool) -> None:
+    """dx = the gradient of softmax_fwd."""
+    _lib.softmax_bwd(ptr(g), ptr(y), ptr(dx), y.size // y.shape[-1], y.shape[-1], log_of)
+
+
+def layer_norm_fwd(x: Array, gamma: Array | None, beta: Array | None, y: Array, mean: Array, istd: Array,
+                   eps: float) -> None:
+    """y = (x - mean) * istd * gamma + beta over rows: mean and istd have an element for each."""
+    _lib.layer_norm_fwd(ptr(x), ptr(gamma), ptr(beta), ptr(y), ptr(mean), ptr(istd), mean.size, x.size // mean.size,
+                        eps)
+
+
+def layer_norm_bwd(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, dx: Array, dgamma: Array,
+                   dbeta: Array) -> None:
+    """Gradients of layer_norm_fwd."""
+    _lib.layer_norm_bwd(ptr(g), ptr(x), ptr(gamma), ptr(mean), ptr(istd), ptr(dx), ptr(dgamma), ptr(dbeta), mean.size,
+                        x.size // mean.size)
+
+
+def group_norm_fwd(x: Array, gamma: Array | None, beta: Array | None, y: Array, mean: Array, istd: Array,
+                   channels: int, eps: float) -> None:
+    """As layer_norm_fwd over the pixels and the groups of channels of x (N, ..., C); mean and istd (N, ..., groups)."""
+    n, groups = len(x), mean.size // len(x)
+    _lib.group_norm_fwd(ptr(x), ptr(gamma), ptr(beta), ptr(y), ptr(mean), ptr(istd), n, x.size // (n * channels),
+                        channels, groups, eps)
+
+
+def group_norm_bwd(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, dx: Array, dgamma: Array,
+                   dbeta: Array) -> None:
+    """Gradients of group_norm_fwd."""
+    n, groups, channels = len(x), mean.size // len(x), dgamma.size
+    _lib.group_norm_bwd(ptr(g), ptr(x), ptr(gamma), ptr(mean), ptr(istd), ptr(dx), ptr(dgamma), ptr(dbeta), n,
+                        x.size // (n * channels), channels, groups)
 
 
 @lru_cache(maxsize=1024)
