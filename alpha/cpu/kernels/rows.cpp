@@ -13,21 +13,32 @@ namespace {
 
 constexpr int64_t ALONE_BELOW = 8192;
 
-INLINE float largest_of(const float* x, int64_t n) {
-  if (n < LANES) {
-    float m = x[0];
-    for (int64_t i = 1; i < n; i++) m = x[i] > m || x[i] != x[i] ? x[i] : m;
-    return m;
-  }
-  vfloat m = load(x);
-  for (int64_t i = LANES; i < n; i += LANES) m = maximum(m, load(x + std::min(i, n - LANES)));
-  float found = m[0];
-  for (int k = 1; k < LANES; k++) found = m[k] > found || m[k] != m[k] ? m[k] : found;
-  return found;
-}
-
 template <bool LARGEST>
 INLINE vfloat better(vfloat a, vfloat b) { return LARGEST ? maximum(a, b) : minimum(a, b); }
+
+template <bool LARGEST>
+INLINE float best_lane(vfloat m) {
+#if defined(__AVX512F__)
+  if (_mm512_cmp_ps_mask(m, m, _CMP_UNORD_Q)) return __builtin_nanf("");
+  return LARGEST ? _mm512_reduce_max_ps(m) : _mm512_reduce_min_ps(m);
+#else
+  float best = m[0];
+  for (int k = 1; k < LANES; k++) best = (LARGEST ? m[k] > best : m[k] < best) || m[k] != m[k] ? m[k] : best;
+  return best;
+#endif
+}
+
+// The best element of a row; where the last vector would end behind the row it overlaps the one before.
+template <bool LARGEST>
+INLINE float best_of(const float* x, int64_t n) {
+  vfloat m = number(x[0]);
+  if (n < LANES) {
+    for (int64_t i = 1; i < n; i++) m = better<LARGEST>(m, number(x[i]));
+    return m[0];
+  }
+  for (int64_t i = 0; i < n; i += LANES) m = better<LARGEST>(m, load(x + std::min(i, n - LANES)));
+  return best_lane<LARGEST>(m);
+}
 
 template <bool LARGEST>
 void extreme_of(const float* x, float* y, int64_t outer, int64_t count, int64_t inner) {
@@ -41,18 +52,7 @@ void extreme_of(const float* x, float* y, int64_t outer, int64_t count, int64_t 
       for (int64_t r = 1; r < count; r++) m = better<LARGEST>(m, part(from + r * inner, left));
       put(y + o * inner + column, m, left);
     } else {
-      vfloat m = number(from[0]);
-      int64_t i = 0;
-      for (; i + LANES <= count; i += LANES) m = better<LARGEST>(m, load(from + i));
-      if (i < count && count >= LANES) m = better<LARGEST>(m, load(from + count - LANES));
-      else
-        for (; i < count; i++) m = better<LARGEST>(m, number(from[i]));
-      UNROLL for (int half = LANES / 2; half; half /= 2) {
-        vfloat other = m;
-        for (int k = 0; k < half; k++) other[k] = m[k + half];
-        m = better<LARGEST>(m, other);
-      }
-      y[o] = m[0];
+      y[o] = best_of<LARGEST>(from, count);
     }
   }
 }
@@ -64,7 +64,7 @@ EXPORT void softmax_fwd(const float* x, float* y, int64_t rows, int64_t n, int l
   for (int64_t r = 0; r < rows; r++) {
     const float* in = x + r * n;
     float* out = y + r * n;
-    const vfloat m = number(largest_of(in, n));
+    const vfloat m = number(best_of<true>(in, n));
     double sum[1];
     sum_row(n, sum, [&](int64_t i, int64_t left, vfloat(&sums)[1]) {
       const vfloat away = part(in + i, left) - m, e = exp(away);
