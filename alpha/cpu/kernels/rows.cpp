@@ -48,8 +48,8 @@ void extreme_of(const float* x, float* y, int64_t outer, int64_t count, int64_t 
     const int64_t o = job / blocks, column = job % blocks * LANES, left = inner - column;
     const float* from = x + o * count * inner + column;
     if (inner > 1) {
-      vfloat m = part(from, left);
-      for (int64_t r = 1; r < count; r++) m = better<LARGEST>(m, part(from + r * inner, left));
+      vfloat m = get(from, left);
+      for (int64_t r = 1; r < count; r++) m = better<LARGEST>(m, get(from + r * inner, left));
       put(y + o * inner + column, m, left);
     } else {
       y[o] = best_of<LARGEST>(from, count);
@@ -67,16 +67,16 @@ EXPORT void softmax_fwd(const float* x, float* y, int64_t rows, int64_t n, int l
     const vfloat m = number(best_of<true>(in, n));
     double sum[1];
     sum_row(n, sum, [&](int64_t i, int64_t left, vfloat(&sums)[1]) {
-      const vfloat away = part(in + i, left) - m, e = exp(away);
+      const vfloat away = get(in + i, left) - m, e = exp(away);
       put(out + i, log_of ? away : e, left);
       sums[0] += before_end(e, left);
     });
     if (log_of) {
       const vfloat log_sum = number(float(std::log(sum[0])));
-      for_vectors(n, [&](int64_t i, int64_t left) { put(out + i, part(out + i, left) - log_sum, left); });
+      for_vectors(n, [&](int64_t i, int64_t left) { put(out + i, get(out + i, left) - log_sum, left); });
     } else {
       const vfloat share = number(float(1 / sum[0]));
-      for_vectors(n, [&](int64_t i, int64_t left) { put(out + i, part(out + i, left) * share, left); });
+      for_vectors(n, [&](int64_t i, int64_t left) { put(out + i, get(out + i, left) * share, left); });
     }
   }
 }
@@ -88,12 +88,12 @@ EXPORT void softmax_bwd(const float* g, const float* y, float* dx, int64_t rows,
     float* out = dx + r * n;
     double sum[1];
     sum_row(n, sum, [&](int64_t i, int64_t left, vfloat(&sums)[1]) {
-      const vfloat v = part(gs + i, left);
-      sums[0] += log_of ? v : v * part(ys + i, left);
+      const vfloat v = get(gs + i, left);
+      sums[0] += log_of ? v : v * get(ys + i, left);
     });
     const vfloat total = number(float(sum[0]));
     for_vectors(n, [&](int64_t i, int64_t left) {
-      const vfloat v = part(gs + i, left), w = part(ys + i, left);
+      const vfloat v = get(gs + i, left), w = get(ys + i, left);
       put(out + i, log_of ? v - exp(w) * total : (v - total) * w, left);
     });
   }
@@ -110,7 +110,7 @@ EXPORT void sum_rows(const float* x, float* narrow, double* wide, int64_t rows, 
   for (int64_t r = 0; r < rows; r++) {
     const float* in = x + r * n;
     double sum[1];
-    sum_row(n, sum, [&](int64_t i, int64_t left, vfloat(&sums)[1]) { sums[0] += part(in + i, left); });
+    sum_row(n, sum, [&](int64_t i, int64_t left, vfloat(&sums)[1]) { sums[0] += get(in + i, left); });
     if (narrow) narrow[r] = float(sum[0]);
     else wide[r] = sum[0];
   }

@@ -12,8 +12,6 @@ template <class Body>
 INLINE void for_vectors(int64_t n, const Body& body) {
   for (int64_t i = 0; i < n; i += LANES) body(i, n - i);
 }
-INLINE vfloat part(const float* p, int64_t left) { return left >= LANES ? load(p) : load_part(p, left); }
-INLINE void put(float* p, vfloat v, int64_t left) { left >= LANES ? store(p, v) : store_part(p, v, left); }
 // v in the lanes before the end, 0 behind it
 INLINE vfloat before_end(vfloat v, int64_t left) {
   if (left >= LANES) return v;

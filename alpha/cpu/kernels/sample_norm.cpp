@@ -21,7 +21,7 @@ INLINE float inverse_deviation(double squares, double rest, double count, double
   const double var = float(squares / count - rest / count * (rest / count));
   return float(1 / std::sqrt((var < 0 ? 0 : var) + eps));  // a NaN stays one
 }
-INLINE vfloat or_one(const float* gamma, int64_t i, int64_t left) { return gamma ? part(gamma + i, left) : number(1); }
+INLINE vfloat or_one(const float* gamma, int64_t i, int64_t left) { return gamma ? get(gamma + i, left) : number(1); }
 
 // Which of the sums of a channel a value is for, known when the kernel is compiled
 template <int K>
@@ -63,9 +63,9 @@ void combine(const float* x, const float* g, float* y, const std::vector<float>&
   for (int64_t row = 0; row < n * pixels; row++) {
     const int64_t at = row / pixels * channels, from = row * channels;
     for_vectors(channels, [&](int64_t i, int64_t left) {
-      vfloat v = fma(part(x + from + i, left) - part(&middle[at + i], left), part(&a[at + i], left),
-                     part(&c[at + i], left));
-      if (TWO) v = fma(part(g + from + i, left), part(&b[at + i], left), v);
+      vfloat v = fma(get(x + from + i, left) - get(&middle[at + i], left), get(&a[at + i], left),
+                     get(&c[at + i], left));
+      if (TWO) v = fma(get(g + from + i, left), get(&b[at + i], left), v);
       put(y + from + i, v, left);
     });
   }
@@ -80,18 +80,18 @@ EXPORT void layer_norm_fwd(const float* x, const float* gamma, const float* beta
     const float* in = x + r * n;
     float* out = y + r * n;
     double sum[1], away[2];
-    sum_row(n, sum, [&](int64_t i, int64_t left, vfloat(&sums)[1]) { sums[0] += part(in + i, left); });
+    sum_row(n, sum, [&](int64_t i, int64_t left, vfloat(&sums)[1]) { sums[0] += get(in + i, left); });
     const vfloat middle = number(mean[r] = float(sum[0] / n));
     sum_row(n, away, [&](int64_t i, int64_t left, vfloat(&sums)[2]) {
-      const vfloat v = before_end(part(in + i, left) - middle, left);
+      const vfloat v = before_end(get(in + i, left) - middle, left);
       sums[0] += v;
       sums[1] += v * v;
     });
     const vfloat scale = number(istd[r] = inverse_deviation(away[1], away[0], n, eps));
     for_vectors(n, [&](int64_t i, int64_t left) {
-      vfloat v = (part(in + i, left) - middle) * scale;
-      if (gamma) v *= part(gamma + i, left);
-      if (beta) v += part(beta + i, left);
+      vfloat v = (get(in + i, left) - middle) * scale;
+      if (gamma) v *= get(gamma + i, left);
+      if (beta) v += get(beta + i, left);
       put(out + i, v, left);
     });
   }
@@ -106,19 +106,19 @@ EXPORT void layer_norm_bwd(const float* g, const float* x, const float* gamma, c
     const vfloat middle = number(mean[r]), scale = number(istd[r]);
     double sums[2];
     sum_row(n, sums, [&](int64_t i, int64_t left, vfloat(&into)[2]) {
-      const vfloat v = part(gs + i, left) * or_one(gamma, i, left);
+      const vfloat v = get(gs + i, left) * or_one(gamma, i, left);
       into[0] += before_end(v, left);
-      into[1] += before_end(v * ((part(in + i, left) - middle) * scale), left);
+      into[1] += before_end(v * ((get(in + i, left) - middle) * scale), left);
     });
     const vfloat of_v = number(float(sums[0] / n)), of_product = number(float(sums[1] / n));
     for_vectors(n, [&](int64_t i, int64_t left) {
-      const vfloat v = part(gs + i, left) * or_one(gamma, i, left), xhat = (part(in + i, left) - middle) * scale;
+      const vfloat v = get(gs + i, left) * or_one(gamma, i, left), xhat = (get(in + i, left) - middle) * scale;
       put(out + i, (v - of_v - xhat * of_product) * scale, left);
     });
   }
   const auto product = [=](auto k, int64_t i, int64_t r, int64_t, int64_t, int64_t left) INLINED {
-    const vfloat v = part(g + i, left);
-    return k ? v * ((part(x + i, left) - mean[r]) * istd[r]) : v;
+    const vfloat v = get(g + i, left);
+    return k ? v * ((get(x + i, left) - mean[r]) * istd[r]) : v;
   };
   const std::vector<double> sums = per_channel<2>(1, rows, n, product);
   for (int64_t i = 0; i < n; i++) {
@@ -133,7 +133,7 @@ EXPORT void group_norm_fwd(const float* x, const float* gamma, const float* beta
   const double count = double(pixels) * width;
   std::vector<float> middle(n * channels), scale(n * channels), shift(n * channels);
   const std::vector<double> plain = per_channel<1>(n, pixels, channels,
-      [=](auto, int64_t i, int64_t, int64_t, int64_t, int64_t left) INLINED { return part(x + i, left); });
+      [=](auto, int64_t i, int64_t, int64_t, int64_t, int64_t left) INLINED { return get(x + i, left); });
   for (int64_t k = 0; k < n * groups; k++) {
     double sum = 0;
     for (int64_t c = 0; c < width; c++) sum += plain[k * width + c];
@@ -142,7 +142,7 @@ EXPORT void group_norm_fwd(const float* x, const float* gamma, const float* beta
   }
   const float* middles = middle.data();
   const auto distance = [=](auto k, int64_t i, int64_t, int64_t s, int64_t c, int64_t left) INLINED {
-    const vfloat v = part(x + i, left) - part(middles + s * channels + c, left);
+    const vfloat v = get(x + i, left) - get(middles + s * channels + c, left);
     return k ? v * v : v;
   };
   const std::vector<double> away = per_channel<2>(n, pixels, channels, distance);
@@ -171,8 +171,8 @@ EXPORT void group_norm_bwd(const float* g, const float* x, const float* gamma, c
   for (int64_t k = 0; k < n * groups; k++) std::fill_n(&middle[k * width], width, mean[k]);
   const float* middles = middle.data();
   const auto product = [=](auto k, int64_t i, int64_t, int64_t s, int64_t c, int64_t left) INLINED {
-    const vfloat v = part(g + i, left);
-    return k ? v * (part(x + i, left) - part(middles + s * channels + c, left)) : v;
+    const vfloat v = get(g + i, left);
+    return k ? v * (get(x + i, left) - get(middles + s * channels + c, left)) : v;
   };
   const std::vector<double> sums = per_channel<2>(n, pixels, channels, product);
   std::vector<double> totals(2 * channels, 0.0);
