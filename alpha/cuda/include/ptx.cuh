@@ -13,6 +13,11 @@
 #define PTX(emulated, ...) emulated
 #endif
 #define PTX_FN __device__ __forceinline__
+// A kernel that is launched by its name. bounds: those of __launch_bounds__, and parameters, in parentheses; then its
+// body, which has no directives: loops are in what it calls.
+#define ALPHA_ENTRY(name, bounds, parameters, ...) \
+  extern "C" __global__ void __launch_bounds__ bounds name parameters { __VA_ARGS__; } \
+  ALPHA_KERNEL(name)
 
 namespace ptx {
 #ifdef __CUDACC__
