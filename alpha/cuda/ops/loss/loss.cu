@@ -194,8 +194,8 @@ __device__ __forceinline__ void backward(const T *g, int g_step, const T *logits
               forward<T, N>(logits, labels, loss, block_loss, stats, rows, divisor)) \
   ALPHA_ENTRY(backward##suffix, (THREADS, 4), \
               (const T *g, int g_step, const T *logits, const Labels labels, const float *stats, T *dx, \
-               const LossRows rows, float scale), \
-              backward<T, N>(g, g_step, logits, labels, stats, dx, rows, scale))
+               i64 rows, i64 classes, int width, float smoothing, float scale), \
+              backward<T, N>(g, g_step, logits, labels, stats, dx, {rows, classes, width, smoothing}, scale))
 #define KERNELS(T, dtype) \
   PIECES(T, _##dtype, LANES<T>) \
   PIECES(T, _single_##dtype, 1)
