@@ -9,10 +9,15 @@
 //             hands the entries to its multiprocessors as these fall idle. Most tiles have one slice; see split.cuh
 //   layout    in (images, height, width, groups * channels), out (.., groups * columns), both NHWC; w: OHWI
 //   units     T says what is read and written and what multiplies: gemm_ffma.cuh or gemm_mma.cuh
+//   LEVELS    1: columns differ from class to class, and a sum goes over several levels: conv/coconv/levels.cuh
 //   requires  an image of in, an image of out and w have fewer than 2^31 elements, and so do the rows of a class
 #pragma once
 #include "gemm_ffma.cuh"
 #include "split.cuh"
+
+#ifndef LEVELS
+#define LEVELS 0
+#endif
 
 struct SlabClass {  // all in elements; alpha/cuda/conv/schedule.py writes it
   int rows;                            // pixels * images
@@ -23,6 +28,11 @@ struct SlabClass {  // all in elements; alpha/cuda/conv/schedule.py writes it
   int tap_in_h, tap_in_w;              // distance of taps in the image
   int w, tap_w_h, tap_w_w;             // in the filter: first tap, distance of taps
   int unused;
+#if LEVELS
+  int channels, columns;               // of a group, in the place of those of SlabTensors
+  int first;                           // channel of out, of all groups
+  int segments;                        // entries from this one on that are parts of the sum
+#endif
 };
 
 struct alignas(16) SlabItem {
@@ -49,6 +59,17 @@ template <class T> struct SlabTensors {
 template <class T> using CopyIn = typename T::RowsA;
 template <class T> using CopyColumns = typename T::RowsB;  // w of fprop: (column, tap, k)
 template <class T> using CopyLines = typename T::LinesB;   // w of dgrad: (k, tap, column)
+
+#if LEVELS
+#include "conv/coconv/levels.cuh"
+#else
+template <class T> __device__ __forceinline__ int columns_of(const SlabTensors<T> &t, const SlabClass &) {
+  return t.columns;
+}
+template <class T> __device__ __forceinline__ int channels_of(const SlabTensors<T> &t, const SlabClass &) {
+  return t.channels;
+}
+__device__ __forceinline__ int first_of(const SlabClass &) { return 0; }
 
 template <class T> struct SlabShared {  // what is fixed for a tile; registers are for accumulators
   const typename T::In *in[T::BM];     // rows of in, in the buffer's order
@@ -87,14 +108,20 @@ template <class T> struct SlabShared {  // what is fixed for a tile; registers a
   }
 };
 
+template <class T>
+__device__ __forceinline__ int slab_count(const SlabTensors<T> &t, const SlabClass &c, const SlabShared<T> &) {
+  return c.taps_h * c.taps_w * ((t.channels + T::BK - 1) / T::BK);
+}
+
 // Where the next slab starts: displacement in the image (a) and in the filter (b), and the channels left in its tap.
 template <class T> struct TapWalk {
   int a, b, k_left, taps_left;
 
-  __device__ __forceinline__ TapWalk(const SlabTensors<T> &t, const SlabClass &c, int slab, int slabs_per_tap)
+  __device__ __forceinline__ TapWalk(const SlabTensors<T> &t, const SlabClass &c, const SlabShared<T> &, int slab)
       : a(0), b(0), k_left(t.channels), taps_left(c.taps_w) {
     if (slab == 0) return;
-    const int tap = slab / slabs_per_tap, k = slab % slabs_per_tap * T::BK, h = tap / c.taps_w, w = tap % c.taps_w;
+    const int per_tap = (t.channels + T::BK - 1) / T::BK;
+    const int tap = slab / per_tap, k = slab % per_tap * T::BK, h = tap / c.taps_w, w = tap % c.taps_w;
     a = h * c.tap_in_h + w * c.tap_in_w + k;
     b = h * c.tap_w_h + w * c.tap_w_w + (T::B_KMAJOR ? k : k * t.w_row);
     k_left -= k;
@@ -114,6 +141,7 @@ template <class T> struct TapWalk {
     b += s.line_w;
   }
 };
+#endif
 
 // One block: entry blockIdx.x of the work list. T::B_KMAJOR says which way round w is read; SPLIT, whether tiles may have
 // several slices: without them the registers hold more.
@@ -127,10 +155,9 @@ __device__ __forceinline__ void slab_block(const SlabTensors<T> &t, typename T::
   shared.fill(t, c, item);
   __syncthreads();
   typename T::Product product(thread);
-  const int per_tap = (t.channels + T::BK - 1) / T::BK;
-  SlabRange slabs = {0, c.taps_h * c.taps_w * per_tap};
+  SlabRange slabs = {0, slab_count(t, c, shared)};
   if constexpr (SPLIT) slabs = slabs_of(item.slice, slabs.count);
-  TapWalk<T> walk(t, c, slabs.begin, per_tap);
+  TapWalk<T> walk(t, c, shared, slabs.begin);
   const CopyIn<T> copy_in(thread, t.in_plane);
   if constexpr (T::B_KMAJOR) {
     const CopyColumns<T> copy_w(thread, t.w_plane);
@@ -140,8 +167,8 @@ __device__ __forceinline__ void slab_block(const SlabTensors<T> &t, typename T::
       walk.next(t, shared);
     }, product);
   } else {
-    const int line = item.group * t.channels + CopyLines<T>::line0(thread);
-    const CopyLines<T> copy_w(thread, t.w + (c.w + line * t.w_row + column0), t.columns - column0, t.w_plane);
+    const int line = item.group * channels_of(t, c) + CopyLines<T>::line0(thread);
+    const CopyLines<T> copy_w(thread, t.w + (c.w + line * t.w_row + column0), columns_of(t, c) - column0, t.w_plane);
     gemm_pipeline<T>(smem, slabs.count, [&](In *a, In *b) {
       copy_in(a, shared.in, walk.a, walk.k_left);
       copy_w(b, [&](int i) { return walk.b + i * (CopyLines<T>::STEP * t.w_row); }, walk.k_left);
@@ -152,7 +179,8 @@ __device__ __forceinline__ void slab_block(const SlabTensors<T> &t, typename T::
   if constexpr (SPLIT)
     if (done.slice.count > 1 && !add_slices<T::THREADS>(product.acc, done.slice, t.partial)) return;
   product.scale(t.in_scale, t.w_scale);
-  const int first = done.column_tile * T::BN;
-  const float *bias = t.bias ? t.bias + done.group * t.columns + first : nullptr;
-  gemm_store(product, [&](int r) { return shared.out[r]; }, bias, t.columns - first, t.columns % 4 == 0, t.relu);
+  const SlabClass &end = t.classes[done.cls];
+  const int first = done.column_tile * T::BN, columns = columns_of(t, end);
+  const float *bias = t.bias ? t.bias + first_of(end) + done.group * columns + first : nullptr;
+  gemm_store(product, [&](int r) { return shared.out[r]; }, bias, columns - first, t.columns % 4 == 0, t.relu);
 }

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from alpha.cuda.conv.costs import rates
 from alpha.cuda.conv.ffma.gemm import LAUNCH_US, Tile
-from alpha.cuda.conv.ffma.schedule_wgrad import Schedule, Tiling, schedule
+from alpha.cuda.conv.ffma.schedule_wgrad import TAP_FIELDS, Schedule, Tiling, schedule
 from alpha.cuda.conv.mma.gemm import MmaTile
 from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.tile import ConvTile
@@ -35,7 +35,7 @@ class Parts(NamedTuple):
     work_floats: int
     tables: tuple[Array, ...]
     sizes: tuple[int, ...]
-    add: Callable[[Array, Array, Guard], None]
+    add: Callable[[Array, Array | int, Guard], None]
 
     def workspace(self) -> Array | None:
         return empty((self.work_floats,), "float32") if self.work_floats else None
@@ -58,12 +58,16 @@ class WgradTile(ConvTile):
     def cost(self, desc: ConvDesc, sm_count: int) -> float:
         return LAUNCH_US + self.schedule(desc, sm_count).time_us
 
-    def parts(self, desc: ConvDesc) -> Parts:
-        plan, tile = self.schedule(desc, context.sm_count), self.tile
-        taps, units, first, sums = (upload(table) for table in plan[:4])
+    def parts(self, desc: ConvDesc, pitch: int = 0) -> Parts:
+        """Returns what a launch takes.  pitch: channels of the tensor of which g is a slice; 0: g is all of it."""
+        plan, tile, pitch = self.schedule(desc, context.sm_count), self.tile, pitch or desc.oc
+        table = plan.taps.copy()
+        table[:, TAP_FIELDS.index("g")] *= pitch
+        table[:, TAP_FIELDS.index("g")] //= desc.oc
+        taps, units, first, sums = (upload(a) for a in (table, *plan[1:4]))
         h, w, icg = desc.h, desc.w, desc.ic // desc.groups
         dw_row = h.f * w.f * icg
-        sizes = (h.i * w.i * desc.ic, h.o * w.o * desc.oc, h.s * w.i * desc.ic, w.s * desc.ic, w.o * desc.oc, desc.oc,
+        sizes = (h.i * w.i * desc.ic, h.o * w.o * pitch, h.s * w.i * desc.ic, w.s * desc.ic, w.o * pitch, pitch,
                  desc.oc // desc.groups, icg, dw_row)
         slots, tile_floats = plan.slots, tile.rows * tile.columns
         split = 1
@@ -71,7 +75,7 @@ class WgradTile(ConvTile):
             split *= 2
         sum_grid = tile_floats * split // 1024, len(plan.sums)
 
-        def add(work: Array, dw: Array, guard: Guard) -> None:
+        def add(work: Array, dw: Array | int, guard: Guard) -> None:
             SUM_SLICES(sum_grid, work, dw, sums, tile_floats, tile.columns, dw_row, split, *guard)
         return Parts(len(plan.first) - 1, slots * tile_floats, (taps, units, first), sizes, add)
 
