@@ -3,21 +3,24 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: train test test-emulated lint bench clean
+.PHONY: train test test-kernels test-emulated lint bench wheel clean
 
 train: .venv/.train        ## train LeNet-5 on real handwritten digits on this machine
 	$(BIN)/python -m train $(ARGS)
 
+# Two processes take half as long as one on two cores; each begins with a half of the tests, in order.
 test: .venv/.test          ## the whole CPU suite; comparisons with PyTorch run where it is installed in .venv
-	$(BIN)/python -m pytest -q $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal $(ARGS)
+
+test-kernels: .venv/.test  ## every CUDA kernel compiles for every architecture, without a warning or a spill; needs nvcc
+	$(BIN)/python -m pytest -q -n auto -m kernels tests/test_cuda_build.py $(ARGS)
 
 # What the checked run leaves out: programs, whole training steps, repetitions, the largest convolutions.
 LONG := context or interop or training or capture or benchmarks or docs or tuning or two_runs or repetitions or adjoint \
 	or aligned or many_ or losses_are or fprop-long or dgrad-long or every_mode_is or 1032 or are_not_rounded \
 	or (test_conv_wgrad and tiles) or are_counted or counts_what or special_values_pass or lose_the_range
-# Two processes share the processor: threads of NumPy beside them would wait for one another. All that needs a GPU is in
-# tests/cuda: the other files need not be imported to know it.
-EMULATED := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -p tests.emulator.plugin --ignore-glob='tests/test_*.py'
+# All that needs a GPU is in tests/cuda: the other files need not be imported to know it.
+EMULATED := $(BIN)/python -m pytest -q -n 2 --dist worksteal -p tests.emulator.plugin --ignore-glob='tests/test_*.py'
 test-emulated: .venv/.test ## without a GPU: the emulated driver and the CUDA suite on it; then every access checked
 	$(BIN)/python -m tests.emulator.install_pycuda
 	$(EMULATED) -m "cuda or emulator" $(ARGS)
@@ -30,6 +33,12 @@ lint: .venv/.test          ## style and types
 bench: .venv/.bench        ## alpha beside PyTorch on this machine's GPU or CPU: training steps, tables and pictures
 	$(BIN)/python -m benchmarks.compare $(ARGS)
 
+wheel: .venv/.wheel        ## a wheel in dist; ARCHES="sm_80 sm_90a" puts CUDA kernels into it, for machines without nvcc
+	rm -rf build alpha/cuda/packed
+	$(if $(ARCHES),$(BIN)/python -m alpha build-kernels --arch $(ARCHES) --pack alpha/cuda/packed $(ARGS))
+	$(BIN)/python -m pip wheel -q --no-deps -w dist .
+	rm -rf build alpha/cuda/packed
+
 .venv/.%: setup.py
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q -e '.[$(EXTRAS)]'
@@ -38,6 +47,7 @@ bench: .venv/.bench        ## alpha beside PyTorch on this machine's GPU or CPU:
 .venv/.train: EXTRAS := data,plot
 .venv/.test: EXTRAS := data,plot,test
 .venv/.bench: EXTRAS := data,plot,bench
+.venv/.wheel: EXTRAS := data
 
 clean:
-	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -29,7 +29,7 @@ setup(
     python_requires=">=3.10",
     packages=find_packages(include=["alpha*", "models*", "train*"]),
     package_data={"alpha": ["py.typed", "cpu/kernels/*.cpp", "cpu/kernels/*.hpp", "cuda/**/*.cu", "cuda/**/*.cuh",
-                            "ops/*.pyi"]},
+                            "cuda/packed/*.zip", "ops/*.pyi"]},
     install_requires=["numpy>=1.24", "tqdm>=4.60", "safetensors>=0.4"],
     extras_require=EXTRAS,
     entry_points={"console_scripts": ["alpha = train.__main__:command"]},

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Sequence
 
 from alpha.errors import ConfigError, message
-from alpha.start import attempt, beside, loud, run
+from alpha.start import attempt, import_companions, loud, run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _command(args: list[str]) -> int:
     name, rest = (args[0], args[1:]) if args else ("doctor", [])
     if name == "train":
-        beside("models", "train")
+        import_companions("models", "train")
         return int(importlib.import_module("train.program").main(rest))
     if name == "compare":
         return _compare(rest)
@@ -39,7 +39,7 @@ def _command(args: list[str]) -> int:
 
 def _compare(args: list[str]) -> int:
     try:
-        beside("models", "train", "tests", "benchmarks")
+        import_companions("models", "train", "tests", "benchmarks")
         compare = importlib.import_module("benchmarks.compare")
     except ImportError as error:
         if (error.name or "").partition(".")[0] in ("benchmarks", "tests"):

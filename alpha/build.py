@@ -196,6 +196,19 @@ def _locked(entry: Path) -> Iterator[None]:
         yield
 
 
+def source_key(source: Path, include_dirs: Sequence[Path], more: Sequence[str]) -> str:
+    """Returns a hash of a source, of everything that it includes in quotes, and of more: the same on every machine.
+
+    Raises:
+        CompileError: if the source is not there.
+    """
+    h = hashlib.sha256()
+    for part in more:
+        h.update(part.encode() + b"\0")
+    _hash_source(source.resolve(), include_dirs, h, set())
+    return h.hexdigest()[:20]
+
+
 def _key(sources: Sequence[Path], compiler: Sequence[str], flags: Sequence[str], link: Sequence[str] | None,
          include_dirs: Sequence[Path]) -> str:
     h = hashlib.sha256()

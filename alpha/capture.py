@@ -26,6 +26,7 @@ from alpha.backend import get_backend
 from alpha.config import config
 from alpha.errors import AlphaError, DTypeError, GraphError, message
 from alpha.graph import grad_enabled
+from alpha.inputs.arguments import bound
 from alpha.nn import Module
 from alpha.tensor import Tensor
 
@@ -45,6 +46,7 @@ class _Recorded(NamedTuple):
     single: bool                        # one output, not a tuple
 
 
+@bound
 def capture(function: Function, *state: Module | Tensor) -> Function:
     """Returns a function that does what `function` does, on a GPU by repeating its recorded launches.
 

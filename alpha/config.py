@@ -15,9 +15,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from operator import index
 from typing import Any
 
-from alpha.errors import ConfigError, message
+from alpha.errors import ConfigError, message, shown
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Variable:
         """Returns the value that an environment variable's text stands for.  Raises ConfigError."""
         if isinstance(self.default, str):
             if self.choices and text not in self.choices:
-                raise ConfigError(message(self.env, f"{text!r} is not one of {', '.join(self.choices)}",
+                raise ConfigError(message(self.env, f"{text!r:.100} is not one of {', '.join(self.choices)}",
                                           f"set {self.env} to one of them"))
             return text
         try:
@@ -46,7 +47,7 @@ class Variable:
             value = -1
         if value < 0 or (isinstance(self.default, bool) and value > 1):
             allowed = "0 or 1" if isinstance(self.default, bool) else "an integer of at least 0"
-            raise ConfigError(message(self.env, f"{text!r} is not {allowed}", f"set {self.env} to {allowed}"))
+            raise ConfigError(message(self.env, f"{text!r:.100} is not {allowed}", f"set {self.env} to {allowed}"))
         return type(self.default)(value)
 
 
@@ -62,8 +63,17 @@ VARIABLES = (
     Variable("tensor_cores", True, "0 computes float32 convolutions and products on the FMA units of a GPU alone"),
     Variable("capture", True, "0 launches every kernel of a training step by itself, each time (alpha.capture)"),
     Variable("tune", False, "time the candidate kernels of each CUDA convolution once, and keep the fastest"),
+    Variable("calibration", "", "a file of python -m benchmarks.calibrate: what a GPU was measured to reach, by which "
+             "kernels are chosen; empty means what its driver and the tables say"),
     Variable("precision", "fp32", "fp32, tf32, bf16 or fp16: how layers store activations and make matrix products; "
              "see docs/numerics.md", ("fp32", "tf32", "bf16", "fp16")),
+    Variable("conv_algorithm", "auto", "auto, direct, im2col, winograd, fft or strassen: how convolutions are computed "
+             "that name no algorithm, where it serves; see docs/algorithms.md",
+             ("auto", "direct", "im2col", "winograd", "fft", "strassen")),
+    Variable("conv_workspace_mib", 0, "MiB that a convolution's algorithm may take beside its operands; 0 is 256 on "
+             "the CPU and 512 on a GPU"),
+    Variable("cpu_isa", "native", "native or avx2: the instruction set that the CPU kernels are compiled for",
+             ("native", "avx2")),
     Variable("cuda_memory_mib", 0, "MiB of GPU memory that this process may use; 0 sets no limit"),
     Variable("cpu_cache_mib", 4096, "MiB of freed CPU memory kept for reuse; beyond it memory returns to the system"),
 )
@@ -106,7 +116,11 @@ class Config:
     tensor_cores: bool
     capture: bool
     tune: bool
+    calibration: str
     precision: str
+    conv_algorithm: str
+    conv_workspace_mib: int
+    cpu_isa: str
     cuda_memory_mib: int
     cpu_cache_mib: int
 
@@ -184,8 +198,12 @@ def _parsed(name: str, value: Any) -> bool | int | str:
     """Returns what a value given in Python stands for.  Raises ConfigError."""
     known = {v.name: v for v in VARIABLES}
     if name not in known:
-        raise ConfigError(message("config", f"no setting is called {name!r}", f"use one of {sorted(known)}"))
-    return known[name].parse(str(int(value)) if isinstance(value, bool) else str(value))
+        raise ConfigError(message("config", f"no setting is called {name!r:.100}", f"use one of {sorted(known)}"))
+    try:
+        text = value if isinstance(value, str) else str(index(value))
+    except (TypeError, ValueError):  # ValueError: an int of thousands of digits
+        text = shown(value)
+    return known[name].parse(text)
 
 
 for _variable in VARIABLES:

@@ -4,6 +4,7 @@
     alpha build-kernels                  builds the compiled kernels ahead of their first use
     alpha build-kernels --arch sm_90a    and those for GPUs that are not here
     alpha build-kernels --model resnet18 --precision bf16    those alone that training this network launches
+    alpha build-kernels --arch sm_90a --pack FOLDER    and puts them into a file, for machines without nvcc
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -109,6 +111,8 @@ def main(argv: list[str]) -> int:
                         "program, as python -m train; compare: beside PyTorch, in a clone")
     parser.add_argument("--arch", nargs="+", type=architecture, default=[], metavar="sm_90a",
                         help="build CUDA kernels for these architectures instead of that of the GPU here")
+    parser.add_argument("--pack", metavar="FOLDER", type=Path, help="also put what was built for an architecture into "
+                        "a file there, as make wheel does")
     parser.add_argument("--model", metavar="NAME", help="build the CUDA kernels alone that training this network needs")
     parser.add_argument("--precision", help="of that training; the configured one if it is left out")
     parser.add_argument("--batch-size", type=int, help="of that training, whose own default it has")
@@ -116,7 +120,8 @@ def main(argv: list[str]) -> int:
     if args.command not in ("doctor", "build-kernels"):
         parser.error(f"{args.command} has to be the first argument")
     if args.command == "build-kernels":
-        return build_kernels(args.arch, training(args.model, args.precision, args.batch_size) if args.model else None)
+        program = training(args.model, args.precision, args.batch_size) if args.model else None
+        return build_kernels(args.arch, program, args.pack)
     for part in (versions, devices, kernels, numerics, cuda, extras, settings):
         for line in part():
             print(line)
@@ -141,16 +146,17 @@ def training(model: str, precision: str | None, batch_size: int | None) -> Calla
     return partial(steps, Config(model=model, device="cuda", precision=precision or config.precision, **size))
 
 
-def build_kernels(arches: list[str], program: Callable[[], None] | None = None) -> int:
+def build_kernels(arches: list[str], program: Callable[[], None] | None = None, folder: Path | None = None) -> int:
     """Builds the kernels of both backends, prints what came of it, and returns the exit code.
 
     Args:
         program: whose CUDA kernels alone are built; None: all are.
+        folder: where those of each architecture are packed into a file.
     """
     from alpha.cuda.runtime import doctor
 
     for line in kernels():
         print(line)
-    lines, good = doctor.build_kernels(arches, program)
+    lines, good = doctor.build_kernels(arches, program, folder)
     print("\n".join(lines))
     return 0 if good and has_kernels() else 1

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from alpha.errors import AlphaError, DTypeError, message
+from alpha.errors import AlphaError, ArgumentError, DTypeError, message, shown
 from alpha.graph import grad, no_grad
+from alpha.inputs.arguments import checked
+from alpha.inputs.kinds import NonNegative, Positive, Seed
 from alpha.tensor import Tensor, tensor
 
 
@@ -24,11 +26,17 @@ def _dot(a: Tensor, b: Tensor) -> float:
 
 def _outputs(f: Callable[..., Any], args: Sequence[Any]) -> list[Tensor]:
     ys = f(*args)
-    return list(ys) if isinstance(ys, (list, tuple)) else [ys]
+    results = list(ys) if isinstance(ys, (list, tuple)) else [ys]
+    for y in results:
+        if not isinstance(y, Tensor):
+            raise ArgumentError(message("gradcheck", f"f returned {shown(y)}, a tensor or a list of them is needed",
+                                        "return what is to be differentiated"))
+    return results
 
 
-def gradcheck(f: Callable[..., Any], inputs: Sequence[Tensor], *, eps: float = 1e-5, rtol: float = 1e-6,
-              atol: float = 1e-8, second_order: bool = False, seed: int = 0) -> bool:
+@checked
+def gradcheck(f: Callable[..., Any], inputs: Tensor | Iterable[Any], *, eps: Positive = 1e-5,
+              rtol: NonNegative = 1e-6, atol: NonNegative = 1e-8, second_order: bool = False, seed: Seed = 0) -> bool:
     """Compares the gradients of `f` with central differences along a random direction, in float64.
 
     For a random w over the outputs and, for each input in turn, a random direction v, it compares
@@ -36,7 +44,8 @@ def gradcheck(f: Callable[..., Any], inputs: Sequence[Tensor], *, eps: float = 1
 
     Args:
         f: function of the inputs that returns a Tensor or several; it must be smooth around them.
-        inputs: tensors; those that require a gradient are checked and must be float64.
+        inputs: what f is called with, a tensor or a list; the tensors that require a gradient are checked and must be
+            float64.
         eps: step of the difference.
         rtol, atol: bound of the difference, relative to the size of the two terms, and absolute.
         second_order: check the gradients of the gradients as well, by the inputs and by the gradient that comes in.
@@ -46,7 +55,13 @@ def gradcheck(f: Callable[..., Any], inputs: Sequence[Tensor], *, eps: float = 1
     Raises:
         AlphaError: a gradient is wrong; the message names the input and both values.
         DTypeError: an input to be checked is not float64.
+        ArgumentError: inputs is no list, f is no function, or returns something else than tensors.
     """
+    if isinstance(inputs, Tensor):
+        inputs = [inputs]
+    elif not isinstance(inputs, (list, tuple)) and not hasattr(inputs, "__next__"):
+        raise ArgumentError(message("gradcheck", f"inputs is {shown(inputs)}, a tensor or a list of them is needed",
+                                    "pass what f takes: [x], say"))
     inputs = list(inputs)
     checked = [k for k, x in enumerate(inputs) if isinstance(x, Tensor) and x.requires_grad]
     for k in checked:

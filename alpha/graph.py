@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 from alpha import versions
 from alpha.backend import get_backend
 from alpha.config import config
-from alpha.errors import AnomalyError, GraphError, ShapeError, message
+from alpha.errors import AnomalyError, ArgumentError, GraphError, ShapeError, message, shown
+from alpha.inputs.arguments import bound, checked
 
 if TYPE_CHECKING:
     from alpha.op import Op
@@ -111,16 +112,19 @@ def _stepwise(generator: Any, enabled: bool) -> Any:
             generator.close()
 
 
+@bound
 def no_grad() -> set_grad_enabled:
     """For a block or as a decorator: ops leave no graph, their outputs need no gradient."""
     return set_grad_enabled(False)
 
 
+@bound
 def enable_grad() -> set_grad_enabled:
     """For a block or as a decorator inside `no_grad`: ops record the graph again."""
     return set_grad_enabled(True)
 
 
+@bound
 def detect_anomaly() -> Any:
     """For a block: stop at the first NaN, naming the op, the layer and the line (also ALPHA_CHECK_NAN=1)."""
     return config(check_nan=True)
@@ -334,10 +338,20 @@ def _hooked(hook: Callable[[Tensor], Tensor | None], g: Tensor) -> Tensor:
     return new
 
 
-def _listed(tensors: Tensor | Sequence[Tensor]) -> list[Any]:
-    return list(tensors) if isinstance(tensors, (list, tuple)) else [tensors]
+def _tensors(name: str, given: Any, or_none: bool = False) -> list[Any]:
+    """Returns one tensor, or a list of them, as a list, with None among them where it may be.  Raises ArgumentError."""
+    from alpha.tensor import Tensor
+    made = given if hasattr(given, "__next__") or isinstance(given, (list, tuple)) else [given]
+    tensors = list(made)
+    for k, t in enumerate(tensors):
+        if not (isinstance(t, Tensor) or (or_none and t is None)):
+            what = name if made is not given else f"{name}[{k}]"
+            raise ArgumentError(message("grad", f"{what} is {shown(t)}, a tensor{' or None' if or_none else ''} is "
+                                        "needed", "pass a tensor, or a list of them"))
+    return tensors
 
 
+@checked
 def grad(outputs: Tensor | Sequence[Tensor], inputs: Tensor | Sequence[Tensor],
          grad_outputs: Tensor | Sequence[Tensor] | None = None, *, retain_graph: bool | None = None,
          create_graph: bool = False) -> list[Grad]:
@@ -351,9 +365,15 @@ def grad(outputs: Tensor | Sequence[Tensor], inputs: Tensor | Sequence[Tensor],
         create_graph: make the gradients differentiable themselves (double backward).
     Returns:
         One Tensor per input, None for an input on which no output depends.
+    Raises:
+        ArgumentError: what is given is no tensor and no list of tensors, or there is not one gradient per output.
+        GraphError: an input requires no gradient, an output depends on none, or the saved values were freed or changed.
     """
-    outs, ins = _listed(outputs), _listed(inputs)
-    seeds = [None] * len(outs) if grad_outputs is None else _listed(grad_outputs)
+    outs, ins = _tensors("outputs", outputs), _tensors("inputs", inputs)
+    seeds = [None] * len(outs) if grad_outputs is None else _tensors("grad_outputs", grad_outputs, or_none=True)
+    if len(seeds) != len(outs):
+        raise ArgumentError(message("grad", f"there are {len(seeds)} grad_outputs for {len(outs)} outputs",
+                                    "pass one per output; None stands for 1"))
     for t in ins:
         if not t.requires_grad:
             raise GraphError(message("grad", f"an input of shape {t.shape} does not require a gradient",

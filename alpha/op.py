@@ -28,6 +28,7 @@ The class becomes an `Op`, a callable. Its vocabulary:
     gives     class of the results: Tensor (default), or one of alpha.views that refuses what would go wrong
     canon     optional: public attributes -> canonical ones; else those of `shape` and their defaults. Annotations
               say what each may be, and are checked in every call: see alpha.inputs.arguments and alpha.inputs.kinds
+    presets   attribute -> function of what was given for it (None: nothing); it may look at settings, as canon may not
     shape     pure; one shape tuple or Spec per out; raises ShapeError
     vjp_<arg> gradient for one arg: (g, s, **attrs); or `vjp` for all at once: (g, s, needs, **attrs) -> one per arg
 
@@ -37,19 +38,18 @@ with ops, so they can be differentiated again.
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
 from alpha import versions
 from alpha.backend import FLOAT_DTYPES, device_type, get_backend
 from alpha.config import config
-from alpha.errors import AlphaError, DeviceError, DTypeError, GraphError, ShapeError, message
+from alpha.errors import AlphaError, DeviceError, DTypeError, GraphError, ShapeError, message, shown
 from alpha.graph import Node, call_site, edge_of, grad_enabled, raise_if_nan, recording
-from alpha.inputs.sizes import explain
+from alpha.inputs.sizes import check_memory, explain
 from alpha.signature import Signature
 from alpha.tensor import Tensor
+from alpha.trace import Trace, timed
 
 __all__ = ["Op", "Spec", "grad_enabled", "op", "registry"]
 
@@ -140,6 +140,9 @@ class Op(Signature):
         except (MemoryError, OverflowError, ValueError) as error:
             explain(self.label, error, (specs,) if self.single else specs, dtype, args)
             raise
+        except (AttributeError, TypeError):
+            check_memory(self.label, args)
+            raise
         if self.moves:
             device = attrs["device"]
         if self.single:
@@ -195,14 +198,10 @@ class Op(Signature):
     def _traced(self, implementation: Callable[..., Any], device: str) -> Callable[..., Any]:
         """Wraps an implementation so that each call prints one line: op, shapes, attributes, time."""
         def run(*arrays: Any, **attrs: Any) -> Any:
-            begin = time.perf_counter()
-            result = implementation(*arrays, **attrs)
-            get_backend(device).synchronize()
             shapes = ", ".join("x".join(map(str, a.shape)) for a in arrays if hasattr(a, "shape"))
             settings = "".join(f" {name}={value}" for name, value in attrs.items())
-            print(f"alpha: {self.name}({shapes}){settings} {device} {(time.perf_counter() - begin) * 1e3:.3f} ms",
-                  file=sys.stderr)
-            return result
+            with timed(Trace(f"{self.name}({shapes}){settings} {device}"), get_backend(device).synchronize):
+                return implementation(*arrays, **attrs)
         return run
 
     def _bump(self, args: Sequence[Any], device: str) -> None:
@@ -357,7 +356,12 @@ def _arrays(value: Any) -> Any:
 
 
 def op(cls: type) -> Op:
-    """Turns a class that describes an operation into a callable Op and registers it under the class's name."""
+    """Turns a class that describes an operation into a callable Op and registers it under the class's name.
+
+    Raises DTypeError for what is no class.
+    """
+    if not isinstance(cls, type):
+        raise DTypeError(message("op", f"{shown(cls)} is no class", "write @op above the class that describes it"))
     if cls.__name__ in registry:
         raise AlphaError(message("op", f"an op called {cls.__name__!r} is registered already, by "
                                  f"{registry[cls.__name__].__module__}", "choose another name"))

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from alpha.backend import get_backend
 from alpha.config import Config, config
 from alpha.errors import DTypeError, message
+from alpha.inputs.arguments import bound
 from alpha.tensor import Tensor
 
 
@@ -47,6 +48,7 @@ MODES = {mode.name: mode for mode in (
 )}
 
 
+@bound
 def precision(name: str) -> AbstractContextManager[Config]:
     """For a block: layers compute in a mode, "fp32", "tf32", "bf16" or "fp16".  Raises ConfigError for another name."""
     return config(precision=name)
@@ -57,7 +59,7 @@ def mode() -> Mode:
     return MODES[config.precision]
 
 
-def stored(x: Tensor) -> Tensor:
+def to_storage_dtype(x: Tensor) -> Tensor:
     """Returns the input of a layer as the mode in force stores it.
 
     float32 becomes float16 in "fp16" and bfloat16 in "bf16"; tensors of other dtypes stay what they are. The layers

@@ -9,11 +9,13 @@ neither on how a batch is split nor on what ran before, and a resumed run draws 
 from __future__ import annotations
 
 import math
+import os
+from threading import Lock
 
 import numpy as np
 
 from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Seed
+from alpha.inputs.kinds import Seed, Size
 
 STREAMS = {"default": 0, "dropout": 1, "permutation": 2, "augment": 3, "split": 4, "synthetic": 5}
 
@@ -79,31 +81,42 @@ def permutation(seed: int, epoch: int, n: int) -> np.ndarray:
 class _Global:
     """Where the next numbers of the process come from; saved in checkpoints as (seed, counter)."""
 
-    seed = 0
-    counter = 0
+    def __init__(self) -> None:
+        self.seed = self.counter = 0
+        self.new_lock()
+
+    def new_lock(self) -> None:
+        """Forgets who was about to change them: a thread that a fork has left behind, say."""
+        self.lock = Lock()
 
 
 _global = _Global()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_global.new_lock)
 
 
 @checked
 def manual_seed(seed: Seed) -> None:
     """Starts the process's random numbers again from a seed in [0, 2^64).  Raises ConfigError, ArgumentError."""
-    _global.seed, _global.counter = int(seed), 0
+    set_state(seed, 0)
 
 
 def reserve(n: int) -> tuple[int, int]:
-    """Returns (seed, offset) of n numbers that nobody else will be given; whole blocks are reserved."""
-    offset = _global.counter
-    _global.counter += -(-n // 4) * 4
-    return _global.seed, offset
+    """Returns (seed, offset) of n numbers that nobody else will be given, in any thread; whole blocks are reserved."""
+    with _global.lock:
+        offset = _global.counter
+        _global.counter = offset + -(-n // 4) * 4
+        return _global.seed, offset
 
 
 def get_state() -> tuple[int, int]:
     """Returns (seed, counter), what `set_state` takes."""
-    return _global.seed, _global.counter
+    with _global.lock:
+        return _global.seed, _global.counter
 
 
-def set_state(seed: int, counter: int) -> None:
-    """Continues from a state that `get_state` returned."""
-    _global.seed, _global.counter = int(seed), int(counter)
+@checked
+def set_state(seed: Seed, counter: Size) -> None:
+    """Continues from a state that `get_state` returned.  Raises ConfigError, ArgumentError."""
+    with _global.lock:
+        _global.seed, _global.counter = int(seed), int(counter)

@@ -43,6 +43,7 @@ class Signature:
         kinds: what those attributes may be that are annotated, see alpha.inputs.arguments.
         variadic, uniform: whether an arg is a list of tensors; whether none is, and none may have a dtype of its own.
         arity: number of arguments of a call that needs no `bind`; -1: each does.
+        presets: attribute -> function that makes of what was given (None: nothing) what the settings in force say.
         usage: how a call is written, for messages.
     """
 
@@ -55,6 +56,7 @@ class Signature:
                               name in parameters, f"{name}_shape", f"{name}_dtype") for a in body["args"].split())
         self.dtypes: str = body.get("dtypes", "float")
         self.scalars: bool = body.get("scalars", False)
+        self.presets: tuple[tuple[str, Callable[[Any], Any]], ...] = tuple(body.get("presets", {}).items())
         self.shape: Callable[..., Any] = body["shape"]
         self.canon: Callable[..., dict[str, Any]] | None = body.get("canon")
         declared = self.canon or self.shape
@@ -95,6 +97,8 @@ class Signature:
             for k, arg in enumerate(self.args):
                 if arg.many:
                     bound[k] = self._tensor_list(arg, bound[k])
+        for name, preset in self.presets:
+            attrs[name] = preset(attrs.get(name))
         try:
             return bound, self._known(**attrs)
         except TypeError as error:  # a list, say, which cannot be looked up

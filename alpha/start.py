@@ -92,7 +92,7 @@ def open_streams() -> None:
             getattr(sys, name).reconfigure(errors="backslashreplace")
 
 
-def beside(*names: str) -> None:
+def import_companions(*names: str) -> None:
     """Imports top-level packages of ours from where alpha lies: the user's folder may have a train.py of its own.
 
     Raises ImportError where there is none.

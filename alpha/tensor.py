@@ -12,8 +12,9 @@ from alpha import copies, dlpack, inplace, versions
 from alpha.backend import FLOAT_DTYPES, get_backend
 from alpha.errors import ArgumentError, DTypeError, GraphError, ShapeError, message, shown
 from alpha.graph import backward, edge_of, grad_enabled
-from alpha.inputs.arguments import checked
+from alpha.inputs.arguments import bound, checked
 from alpha.inputs.dtypes import DTypeOrNone, check_values, dtype_name
+from alpha.inputs.sizes import check_memory
 
 OPS: dict[str, Callable[..., Any]] = {}  # what operators and methods call, by name; alpha.ops fills it
 
@@ -71,6 +72,7 @@ class Tensor:
 
     def numpy(self) -> np.ndarray:
         """Returns the elements as a new NumPy array on the host."""
+        check_memory("numpy", (self,))
         return get_backend(self.device).to_numpy(self.data)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -344,6 +346,7 @@ def _spread(given: tuple[Any, ...]) -> tuple[int, ...]:
     return given[0] if len(given) == 1 and not isinstance(given[0], (int, np.integer)) else given
 
 
+@bound
 def from_dlpack(x: Any) -> Tensor:
     """Returns a tensor that shares its elements with an array of another library, on the CPU or on CUDA.
 

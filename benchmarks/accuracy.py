@@ -35,12 +35,12 @@ from train.config import PRECISIONS, Config, parse
 from train.data import DOWNLOAD_DIR
 from train.session import resolve_device
 
-POINTS, ERRORS = 0.5, 2.0  # of accuracy, by which the means may differ; or so many standard errors of the difference
+POINTS, ERRORS = 0.5, 2.0  # of accuracy, by which the means may differ; or this many standard errors of the difference
 SIDES = ("alpha", "torch")
 SEEDS = {"digits": 12, "archive": 3, "cifar10": 3}  # one of the 360 test images of digits is 0.28 points
 ARCHIVE = Path("data/digits")
 RESNET = "--model resnet18 --dataset cifar10 --batch-size 256 --lr 0.1 --warmup 1 --val-size 1000"
-RATES = {"lenet5": "0.02", "vgg16": "0.05", "googlenet": "0.05"}  # for networks in the place of the recipe's own
+RATES = {"lenet5": "0.02", "vgg16": "0.05", "googlenet": "0.05"}  # for networks instead of the recipe's own
 RECIPES = {  # by device: what takes a GPU seconds takes a CPU hours
     "digits": {"cpu": "--model lenet5 --dataset digits", "cuda": "--model lenet5 --dataset digits"},
     "archive": {"cpu": "--model lenet5 --dataset cifar10 --batch-size 128 --epochs 3 --augment crop=2 --val-size 1000",
@@ -54,7 +54,7 @@ def recipe(name: str, device: str, data_dir: Path | None, model: str | None = No
     """Returns the flags of a recipe; makes its data where that is not there.  Raises ConfigError without CIFAR-10.
 
     Args:
-        model: network to train in the place of the recipe's own.
+        model: network to train instead of the recipe's own.
     """
     flags = [*RECIPES[name][device].split(), "--device", device]
     if model and model not in flags:

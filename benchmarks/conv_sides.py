@@ -48,7 +48,7 @@ class Operands:
 def alpha_call(operands: Operands, pass_name: str, device: str, there: str = "") -> Call:
     """Returns alpha's pass as a function of the number of the call.
 
-    there: what tensor cores read of float32 tensors (alpha/cuda/lazy/operand.py), made before and kept. In training
+    there: what tensor cores read of float32 tensors (alpha/cuda/lazy/operands.py), made before and kept. In training
         that is what the layers around a convolution leave to it.
     """
     s = operands.shape
@@ -57,7 +57,7 @@ def alpha_call(operands: Operands, pass_name: str, device: str, there: str = "")
         "wgrad": ("conv2d_wgrad", 0, 2, {"f": (s.f, s.f)})}[pass_name]
     run, sets, attrs = registry[op].impls[device], operands.wrapped(), {**extra, **s.geometry}
     if there:
-        from alpha.cuda.lazy.operand import operand
+        from alpha.cuda.lazy.operands import operand
         for x in (x for group in sets for x in group):
             operand(x, there)
     held: list[Any] = [None] * len(sets)

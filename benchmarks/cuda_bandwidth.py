@@ -137,7 +137,7 @@ def measure(family: str, job: Job, dtype: str, copy_gb_per_s: float, rounds: int
 
 
 def copy_rate(nbytes: int, rounds: int, window: float) -> float:
-    """Returns the GB/s, read and written, of a copy of so many bytes by the driver."""
+    """Returns the GB/s, read and written, of a copy of this many bytes by the driver."""
     pairs = [(memory.empty((nbytes,), "uint8"), memory.empty((nbytes,), "uint8"))
              for _ in range(timing.sets_for(2 * nbytes))]
     side = Side(lambda k: memory.copy(*pairs[k % len(pairs)]), context.stream)

@@ -27,15 +27,17 @@ import traceback
 from collections.abc import Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import alpha
+from alpha.cuda.conv.costs import time_us
 from alpha.cuda.conv.planner import plan, precision_of
-from alpha.cuda.lazy.operand import operand
+from alpha.cuda.lazy import operand
+from alpha.cuda.lazy.statistics import ask
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import Array, empty
 from alpha.errors import message
-from alpha.graph import set_grad_enabled
 from benchmarks import cuda_timing as timing
 from benchmarks.conv_sides import Call, Operands, alpha_call, error_of, torch_call
 from benchmarks.environment import torch_facts
@@ -65,7 +67,7 @@ def tile_call(operands: Operands, candidate: Any, split: bool, counts: bool = Fa
     """Returns a candidate's launch as a function of the number of the call, which returns the output.
 
     split: what it reads of the activations, or of the gradient, is made with every call.
-    counts: the output's statistics are counted too, for a batch norm (alpha/cuda/lazy/tile_statistics.py).
+    counts: the output's statistics are counted too, for a batch norm (alpha/cuda/lazy/statistics.py).
     """
     pass_name, desc = candidate.pass_name, operands.shape.desc
     launch, shape = candidate.prepare(desc), {"fprop": desc.y_shape, "dgrad": desc.x_shape, "wgrad": desc.w_shape}
@@ -80,11 +82,7 @@ def tile_call(operands: Operands, candidate: Any, split: bool, counts: bool = Fa
         else:
             for t in (x, w, g):
                 operand(t, candidate.reads)  # kept
-        with set_grad_enabled(counts):
-            if pass_name == "fprop":
-                launch(x, w, None, out, False)
-            else:
-                launch(*((g, w) if pass_name == "dgrad" else (x, g)), out)
+        launch(*{"fprop": (x, w), "dgrad": (g, w), "wgrad": (x, g)}[pass_name], ask(out) if counts else out)
         return out
     return call
 
@@ -162,7 +160,7 @@ def measure(shape: ConvShape, pass_name: str, args: argparse.Namespace) -> list[
                          "estimate_us": by_cost, **times_us(call, operands.sets, stream, args)})
         for mode in modes:
             fitting = [c for c in candidates(pass_name, mode, args.units) if not c.rejection(shape.desc)]
-            fitting.sort(key=lambda c: c.cost(shape.desc, context.sm_count))
+            fitting.sort(key=lambda c: time_us(c.cost(shape.desc)))
             if not fitting:
                 name, call = planned_call(operands, pass_name, mode)
                 add(name, mode, call, ours, error_of(operands, pass_name, timing.view(call(0))))
@@ -173,7 +171,7 @@ def measure(shape: ConvShape, pass_name: str, args: argparse.Namespace) -> list[
                 error = error_of(operands, pass_name, result)
                 if not error < ERROR_BOUNDS[mode]:
                     raise ValueError(f"{candidate.name}: relative error {error}, {ERROR_BOUNDS[mode]} is allowed")
-                cost = candidate.cost(shape.desc, context.sm_count)
+                cost = time_us(candidate.cost(shape.desc))
                 add(candidate.name, mode, call, ours, error, cost)
                 if args.split and number == 0:
                     add(f"{candidate.name} +split", mode, tile_call(operands, candidate, True), ours, error)
@@ -239,13 +237,14 @@ def behind(rows: Sequence[Row]) -> list[str]:
 def set_constant(assignment: str) -> None:
     """Gives a constant another value; `assignment`: "module.NAME=value".  Raises ValueError."""
     path, _, value = assignment.partition("=")
-    module, _, name = path.rpartition(".")
+    owner, _, name = path.rpartition(".")
     try:
-        there, new = import_module(module), ast.literal_eval(value)
+        there, new = resolve_name(owner), ast.literal_eval(value)
         before = getattr(there, name)
     except (ImportError, AttributeError, ValueError, SyntaxError) as error:
-        raise ValueError(message("cuda_conv_modes", f"--set {assignment}: {error}",
-                                 "write MODULE.NAME=VALUE, as in alpha.cuda.conv.wgmma.BOX_US=0.02")) from None
+        raise ValueError(message(
+            "cuda_conv_modes", f"--set {assignment}: {error}",
+            "write OWNER.NAME=VALUE, as in alpha.cuda.conv.costs.HOPPER.wgmma.box_us=0.02")) from None
     setattr(there, name, new)
     print(f"{path} = {new!r}, not {before!r}")
 
@@ -261,7 +260,7 @@ def main() -> None:
     parser.add_argument("--tiles", type=int, default=1, help="how many are measured, those with the least cost first")
     parser.add_argument("--split", action="store_true", help="also with the operand made anew")
     parser.add_argument("--counts", action="store_true", help="also with the statistics that batch norm begins with")
-    parser.add_argument("--set", nargs="*", default=[], metavar="MODULE.NAME=VALUE", help="other values of constants")
+    parser.add_argument("--set", nargs="*", default=[], metavar="OWNER.NAME=VALUE", help="other values of constants")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rest", type=float, default=0.15, help="seconds before each window")
     parser.add_argument("--sustained", type=float, default=0.0, help="seconds without a pause, too")

@@ -138,7 +138,7 @@ def alternate(sides: dict[str, Side], count: int = ROUNDS, window: float = WINDO
 
 @contextmanager
 def replayed(sides: dict[str, Side], calls: int) -> Iterator[dict[str, Side]]:
-    """Gives sides whose call repeats so many calls of the given ones as a CUDA graph, as training does: what they take
+    """Gives sides whose call repeats `calls` calls of the given ones as a CUDA graph, as training does: what they take
     on the host is no figure of a kernel's.  Where PyTorch finds no GPU its calls are made one by one."""
     with ExitStack() as stack:
         yield {name: _replayed(side, calls, stack) for name, side in sides.items()}

@@ -1,6 +1,6 @@
 """The tables of docs/performance.md and of the README, made from result files: nobody types a figure.
 
-    python -m benchmarks.performance            # writes the tables anew; a test sees to it that they are current
+    python -m benchmarks.performance            # writes the tables anew; a test checks that they are current
 
 A page holds a table between two comments, the first of which says what it is made of:
 

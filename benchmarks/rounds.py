@@ -24,7 +24,7 @@ def in_windows(sides: dict[str, Side], rounds: int, window: float, window_ms: Ca
 
     Args:
         window: milliseconds of calls in a row.
-        window_ms: returns the mean milliseconds of a call of a side in a window of so many.
+        window_ms: returns the mean milliseconds of a call of a side in a window of that many.
     """
     counts = {}
     for name, side in sides.items():

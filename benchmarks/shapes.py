@@ -64,7 +64,7 @@ NARROW = tuple(ConvShape(*row) for row in (
 
 PAPER = ((128, 32, 64, 64), (64, 64, 64, 128), (32, 128, 128, 128), (16, 256, 128, 256), (8, 512, 256, 256),
          (4, 1024, 256, 512), (2, 2048, 512, 512), (1, 4096, 512, 512))  # map, images, channels in, channels out
-CPU_SHARE = 32  # a CPU gets one image of so many in the paper's cases
+CPU_SHARE = 32  # a CPU gets one in 32 of the images in the paper's cases
 
 
 def paper(f: int, device: str) -> tuple[ConvShape, ...]:

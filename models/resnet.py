@@ -38,7 +38,8 @@ class BasicBlock(nn.Module):
         self.norm_last = norm_last
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.conv2(self.bn1(self.conv1(x), activation="relu"))
+        y = self.bn1(self.conv1(x, for_norm=self.training), activation="relu")
+        y = self.conv2(y, for_norm=self.training)
         if self.norm_last:
             return self.bn2(y + self.shortcut(x), activation="relu")
         return self.bn2(y, residual=self.shortcut(x), activation="relu")
@@ -64,8 +65,9 @@ class Bottleneck(nn.Module):
         self.norm_last = norm_last
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.bn1(self.conv1(x), activation="relu")
-        y = self.conv3(self.bn2(self.conv2(y), activation="relu"))
+        y = self.bn1(self.conv1(x, for_norm=self.training), activation="relu")
+        y = self.bn2(self.conv2(y, for_norm=self.training), activation="relu")
+        y = self.conv3(y, for_norm=self.training)
         if self.norm_last:
             return self.bn3(y + self.shortcut(x), activation="relu")
         return self.bn3(y, residual=self.shortcut(x), activation="relu")
@@ -127,7 +129,7 @@ class ResNet(nn.Module):
         return nn.Conv2d(3, channels, 3, padding=1, bias=False)
 
     def stem(self, x: Tensor) -> Tensor:
-        return self.bn1(self.conv1(x), activation="relu")
+        return self.bn1(self.conv1(x, for_norm=self.training), activation="relu")
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -15,6 +17,12 @@ settings.load_profile("alpha")
 
 for op in registry.values():
     op.checked = True  # what our own implementations return is looked at in tests alone
+
+
+def pytest_collection_finish() -> None:
+    """Keeps what is there by now, thousands of tests among it, out of the collections that many of them ask for."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

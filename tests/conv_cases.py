@@ -127,6 +127,8 @@ EDGE = (
     square("edge.stride4_5x5", 2, 17, 3, 5, 5, 4, 2),
     square("edge.batch1", 1, 13, 9, 11, 3, 1, 1),
     square("edge.one_channel", 2, 11, 1, 1, 3, 2, 1),
+    square("edge.padding_alone", 2, 1, 3, 4, 1, 3, 1),
+    Case("edge.padding_alone_rows", 2, (1, 1), 8, 8, (1, 1), (3, 1), (1, 0)),
     square("edge.odd_channels", 2, 7, 65, 33, 3, 1, 1),
     square("edge.dilation2", 2, 12, 6, 8, 3, 1, 2, 2),
     square("edge.dilation3_stride2", 2, 13, 6, 8, 3, 2, 3, 3),

@@ -237,7 +237,8 @@ def test_what_is_missing_is_named(tmp_path, monkeypatch):
         load("cifar10", download=False)
 
 
-@pytest.mark.parametrize("content", [b"", b"not gzip", gzip.compress(b"not tar" * 1000), gzip.compress(b"")])
+@pytest.mark.parametrize("content", [b"", b"not gzip", gzip.compress(b"not tar" * 1000), gzip.compress(b"")],
+                         ids=["empty", "other", "no tar", "of nothing"])
 def test_what_is_no_archive_is_refused(tmp_path, content):
     (tmp_path / "a.tar.gz").write_bytes(content)
     assert "a.tar.gz: is not a whole" in refusal("cifar10", tmp_path / "a.tar.gz")

@@ -1,47 +1,56 @@
 """Every CUDA kernel compiles for every architecture that alpha serves: no warning, and no register spilled.
 
+    make test-kernels                          # all of them: marker `kernels`, which pytest leaves out by default
+    make test-kernels ARGS="-k 'not rest'"     # each for the first architecture that it serves
+
 The kernels that test the emulated driver do too. It needs nvcc and no GPU. What passed is in the cache of compiled
 kernels, so that only what changed is compiled again.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from alpha.build import build
 from alpha.cuda.runtime import toolchain
+from alpha.cuda.runtime.kernel import Kernel
 from alpha.errors import CompileError
 
 EMULATOR = Path(__file__).parent / "emulator" / "kernels"
 STRICT_NVCC = str(Path(__file__).with_name("strict_nvcc.py"))
 HOPPER = ("-gencode", "arch=compute_90a,code=sm_90a")
-ARCHITECTURES = ("-gencode", "arch=compute_80,code=[sm_80,sm_86,sm_89]", *HOPPER)
+FIRST = ("-gencode", "arch=compute_80,code=sm_80")
+REST = ("-gencode", "arch=compute_80,code=[sm_86,sm_89]", *HOPPER)
 
 
-def compile_strictly(unit: toolchain.Unit) -> Path:
-    """Compiles a unit for all architectures, those of Hopper's own instructions for that one.  Raises CompileError."""
-    only_hopper = re.search(r'"ptx_(sm90|wgmma).cuh"', unit.source.read_text())
-    flags = ["-std=c++17", "-O3", "-fatbin", *toolchain.includes(), *(HOPPER if only_hopper else ARCHITECTURES),
-             *(f"-D{name}={value}" for name, value in unit.defines)]
+def compile_strictly(unit: toolchain.Unit, architectures: tuple[str, ...]) -> Path:
+    """Compiles a unit for some architectures.  Raises CompileError, also for warnings and spilled registers."""
+    flags = ["-std=c++17", "-O3", "-fatbin", *toolchain.includes(), *architectures,
+             *toolchain.macros(unit.source, dict(unit.defines))]
     compiler = (sys.executable, STRICT_NVCC, toolchain.nvcc())
     return build(f"strict-{unit.source.stem}", [unit.source], compiler, flags, link=None, suffix=".fatbin",
                  include_dirs=toolchain.INCLUDE_DIRS)
 
 
-def all_units() -> dict[Path, list[toolchain.Unit]]:
-    """Returns the units of every source, those of alpha's declarations and those of the emulator's tests."""
+def compilations() -> list:
+    """Returns (unit, architectures) of alpha's declarations and of the emulator's tests.
+
+    What has Hopper's own instructions is compiled for that alone, everything else for `first` and for the `rest`.
+    """
     units = [*toolchain.units(), *(toolchain.Unit(path, ()) for path in EMULATOR.glob("*.cu")),
              toolchain.Unit(EMULATOR / "tensor_core.cu", (("HOPPER", 1),))]
-    return {source: [unit for unit in units if unit.source == source] for source in sorted({u.source for u in units})}
-
-
-UNITS = all_units()
+    found = []
+    for unit in sorted(units, key=str):
+        only_hopper = re.search(r'"ptx_(sm90|wgmma).cuh"', unit.source.read_text())
+        name = "-".join([unit.source.stem, *(f"{key}={value}" for key, value in unit.defines)])
+        parts = {"sm_90a": HOPPER} if only_hopper else {"sm_80": FIRST, "rest": REST}
+        found += [pytest.param(unit, flags, id=f"{part}-{name}", marks=pytest.mark.kernels)
+                  for part, flags in parts.items()]
+    return found
 
 
 @pytest.fixture(autouse=True)
@@ -52,10 +61,9 @@ def nvcc() -> None:
         pytest.skip(str(error).partition("\n")[0])
 
 
-@pytest.mark.parametrize("source", UNITS, ids=lambda path: path.name)
-def test_compiles_cleanly(source: Path) -> None:
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        assert all(path.exists() for path in pool.map(compile_strictly, UNITS[source]))
+@pytest.mark.parametrize("unit, architectures", compilations())
+def test_compiles_cleanly(unit: toolchain.Unit, architectures: tuple[str, ...]) -> None:
+    assert compile_strictly(unit, architectures).exists()
 
 
 SPILLS = """extern "C" __global__ void __launch_bounds__(1024, 2) spills(volatile float* x) {
@@ -74,7 +82,36 @@ def test_bad_code_is_refused(code: str, complaint: str, tmp_path: Path) -> None:
     source = tmp_path / "bad.cu"
     source.write_text(code)
     with pytest.raises(CompileError, match=complaint):
-        compile_strictly(toolchain.Unit(source, ()))
+        compile_strictly(toolchain.Unit(source, ()), FIRST)
+
+
+TAKES = """#include "ptx.cuh"
+struct Both { const float* x; int n; };
+extern "C" __global__ void takes(float* __restrict__ y, Both both, long long k, float f) { y[k] = both.x[both.n] * f; }
+ALPHA_KERNEL(takes)
+extern "C" __global__ void not_launched(unsigned) {}
+ALPHA_KERNEL(not_launched)
+"""
+
+
+@pytest.mark.parametrize("args", ["i64 y, ptr x, i32 n, i64 k, f32 f", "ptr y, ptr x, i64 k, f32 f",
+                                  "ptr y, ptr x, i32 n, u64 k, f32 f", "ptr y, ptr x, i32 n, i64 k, i32 f",
+                                  "ptr y, ptr x, i32 n, i64 k", "ptr y, ptr x, i32 n, i64 k, f32 f, i32 more", ""])
+def test_a_wrong_type_fails_when_the_kernel_is_built(args, tmp_path, monkeypatch):
+    monkeypatch.setattr(toolchain, "_declared", {})
+    source = tmp_path / "takes.cu"
+    source.write_text(TAKES)
+    declared = Kernel(source, "takes", "ptr y, ptr x, i32 n, i64 k, f32 f")
+    assert compile_strictly(declared.unit, FIRST).exists()
+    toolchain._declared.clear()
+    with pytest.raises(CompileError, match="the host declares other arguments for the kernel takes"):
+        compile_strictly(Kernel(source, "takes", args).unit, FIRST)
+
+
+def test_what_is_launched_is_checked() -> None:
+    """Files with kernels have ALPHA_KERNEL, which compares their arguments with those that the host declares."""
+    for path in {path for path in toolchain.HOME.rglob("*.cu*") if 'extern "C" __global__' in path.read_text()}:
+        assert "ALPHA_KERNEL(" in path.read_text(), path
 
 
 def test_every_kernel_file_is_declared() -> None:

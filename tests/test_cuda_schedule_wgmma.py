@@ -339,56 +339,6 @@ def test_dealing_is_that_of_the_longest_first_rule():
         assert sorted(np.bincount(owner, cost)) == sorted(load for load, _ in loads)
 
 
-# ---- the choice of a tile --------------------------------------------------------------------------------------------
-
-# Microseconds of fprop on an H100 in bursts: float16x2 128x128, 128x64; float16 to float32 and bfloat16, each of them
-# 128x128, 128x64, 128x256.
-MEASURED = (
-    ("v2", 151.8, 172.3, 64.4, 76.4, 153.4, 55.8, 67.3, 148.8),
-    ("v3", 131.8, 139.8, 51.1, 62.5, 56.5, 46.6, 57.3, 51.4),
-    ("v5", 25.5, 20.5, 15.3, 11.0, 19.3, 15.1, 10.4, 18.8), ("d32", 99.6, 103.6, 56.7, 57.1, 81.4, 43.2, 46.2, 79.5),
-    ("d8", 76.4, 71.5, 29.5, 33.2, 29.5, 27.4, 30.3, 27.6), ("d4", 38.3, 43.0, 19.9, 18.4, 22.5, 20.4, 17.9, 22.4),
-    ("p32", 43.3, 43.7, 35.9, 36.6, 38.0, 22.8, 24.8, 23.3), ("b128", 38.6, 40.1, 16.5, 19.6, 25.6, 15.5, 18.6, 25.3))
-
-
-@pytest.mark.parametrize("row", MEASURED, ids=lambda row: row[0])
-def test_the_tile_that_an_h100_finds_best_is_chosen(row):
-    name, *measured = row
-    desc = next(shape.desc for shape in SHAPES if shape.name == name)
-    for mode in (wgmma.FP32, wgmma.TF32, wgmma.BF16):
-        tiles = [c for c in wgmma.CANDIDATES if c.pass_name == "fprop" and c.mode == mode]
-        timed = [c for c in tiles if c.tile.columns in (64, 128, 256) and c.tile.rows == ROWS
-                 and not c.tile.pairs and not c.tile.held]
-        times, measured = measured[:len(timed)], measured[len(timed):]
-        estimates = [tile.cost(desc, 132) for tile in timed]
-        assert times[int(np.argmin(estimates))] <= 1.05 * min(times)
-        assert min(estimates) == pytest.approx(min(times), rel=0.15)
-        assert min(tile.cost(desc, 132) for tile in tiles) > 0.9 * min(estimates)  # the others serve other channels
-
-
-# What was faster on an H100 by at least 3 %: microseconds with filters that are held, and of the best tile without.
-HELD = (("dgrad", wgmma.BF16, square("", 512, 16, 528, 160, 1), "128x192"),  # 83; held by a tile that is gone 73
-        ("dgrad", wgmma.BF16, square("", 512, 16, 528, 256, 1), "128x192"),  # 97; held by a tile that is gone 86
-        ("dgrad", wgmma.BF16, square("", 512, 32, 16, 32, 3, 1, 1), "256x64 held 6"),        # 60, 84
-        ("dgrad", wgmma.BF16, square("", 128, 32, 32, 32, 3, 1, 1), "256x64 held 6"),        # 20, 22
-        ("fprop", wgmma.BF16, square("", 512, 32, 16, 32, 3, 1, 1), "256x64 held 6"),        # 44, 54
-        ("fprop", wgmma.BF16, square("", 512, 32, 192, 16, 1), "128x64 held 10"),            # 81, 85
-        ("fprop", wgmma.BF16, square("", 512, 32, 32, 96, 3, 1, 1), "256x96 held 6"),        # 78, 84
-        ("dgrad", wgmma.FP32, square("", 512, 32, 16, 32, 3, 1, 1), "128x64 held 6"),        # 130, 176
-        ("dgrad", wgmma.BF16, square("", 512, 8, 832, 384, 1), "128x128"),                   # 49, 44
-        ("dgrad", wgmma.BF16, square("", 512, 8, 832, 256, 1), "128x192"),                   # 38, 35
-        ("fprop", wgmma.BF16, square("", 512, 16, 512, 160, 1), "128x192"),                  # 84, 67
-        ("fprop", wgmma.BF16, square("", 512, 32, 64, 64, 3, 1, 1), "128 pairs x64"),        # 82, 76
-        ("dgrad", wgmma.BF16, square("", 128, 16, 48, 48, 3, 1, 1), "256x64"))               # 14, 11
-
-
-@pytest.mark.parametrize(("pass_name", "mode", "case", "best"), HELD)
-def test_filters_are_held_where_that_is_faster(monkeypatch, pass_name, mode, case, best):
-    monkeypatch.setitem(wgmma.context.__dict__, "arch", "sm_90a")
-    tiles = [c for c in wgmma.CANDIDATES if c.pass_name == pass_name and c.mode == mode and not c.rejection(case.desc)]
-    assert str(min(tiles, key=lambda tile: tile.cost(case.desc, 132)).tile) == best
-
-
 def test_pixels_of_a_product_are_images() -> None:
     """1x1 filters that move by one; what strides, pads or has taps stays as it is."""
     case = square("", 3, 7, 24, 48, 1)

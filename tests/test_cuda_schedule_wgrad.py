@@ -1,15 +1,12 @@
-"""The work list of wgrad, carried out in NumPy: what a kernel that follows it must get; and which tile is chosen."""
+"""The work list of wgrad, carried out in NumPy: what a kernel that follows it must get."""
 
 import numpy as np
 import pytest
 
-from alpha.cuda.conv.ffma import sk_dilated
 from alpha.cuda.conv.ffma.schedule_wgrad import LEAST_SLABS, WORKSPACE_BYTES, Tiling, schedule, stem_schedule
-from alpha.cuda.conv.planner import candidates
 from alpha.cuda.conv.schedule import FIELDS
 from alpha.gradcheck import assert_equal_at
 from alpha.ops.conv_desc import ConvDesc
-from benchmarks.shapes import SHAPES
 from tests.conv_cases import CASES, small_cases, square
 from tests.conv_oracle import conv_wgrad_padded
 
@@ -146,49 +143,3 @@ def test_the_units_of_a_stem_fill_the_blocks_once():
     assert 950 < len(length) <= 1056 and length.max() < 1.1 * length.mean()
     taps = plan.classes[:, FIELDS.index("taps_h")] * plan.classes[:, FIELDS.index("taps_w")]
     assert 2 * 64 * 3 * int((length * taps[plan.units[:, 0]]).sum()) == desc.useful_flops
-
-
-# ---- the choice of a tile --------------------------------------------------------------------------------------------
-
-# Microseconds on an H100, by tile: 128x128, 128x64, 64x128, 64x64, 32x32, all of them aligned.
-MEASURED = (
-    ("v1", 3088, 1601, 1583, 859, 1151),
-    ("v2", 745, 777, 774, 854, 1071),
-    ("v3", 692, 712, 708, 748, 999),
-    ("v4", 582, 604, 600, 631, 798),
-    ("v5", 111, 114, 114, 118, 134),
-    ("d32", 803, 407, 834, 447, 621),
-    ("d16", 385, 397, 394, 450, 577),
-    ("d8", 351, 365, 363, 380, 533),
-    ("d4", 167, 174, 173, 176, 210),
-    ("e32", 2048, 1077, 2130, 1168, 1504),
-    ("e16", 966, 992, 990, 1048, 1388),
-    ("e8", 829, 859, 855, 896, 1211),
-    ("e4", 306, 313, 312, 327, 380),
-    ("p32", 106, 70, 113, 71, 74),
-    ("b128", 187, 192, 191, 200, 259),
-    ("b128d", 107, 111, 111, 116, 165))
-SIZES = "128x128", "128x64", "64x128", "64x64", "32x32"  # that were measured; 64x128 is not chosen from
-LENET = (  # unaligned sk_dilated 32x32; stem_wgrad by 64 rows and by 16, unaligned and, for 16 channels, aligned;
-          # of what was measured 64x32 unaligned is not chosen from
-    (square("lenet1", 512, 32, 3, 6, 5, 1, 0), {"sk_dilated 32x32x16/64 unaligned": 1019,
-     "stem_wgrad 64x32x16/64 unaligned": 203, "stem_wgrad 16x32x16/32 unaligned": 106}),
-    (square("lenet2", 512, 14, 6, 16, 5, 1, 0), {"sk_dilated 32x32x16/64 unaligned": 136, "stem_wgrad 64x32x16/64": 46,
-     "stem_wgrad 64x32x16/64 unaligned": 54, "stem_wgrad 16x32x16/32": 23, "stem_wgrad 16x32x16/32 unaligned": 26}),
-    (square("in3", 512, 32, 3, 64, 3, 1, 1), {"sk_dilated 32x32x16/64 unaligned": 897, "stem_wgrad 64x32x16/64": 89,
-     "stem_wgrad 64x32x16/64 unaligned": 102, "stem_wgrad 16x32x16/32": 158, "stem_wgrad 16x32x16/32 unaligned": 188}))
-
-
-@pytest.mark.parametrize("row", MEASURED, ids=lambda row: row[0])
-def test_the_tile_that_an_h100_finds_best_is_chosen(row):
-    name, *measured = row
-    desc = next(shape.desc for shape in SHAPES if shape.name == name)
-    found = {f"{c.tile.rows}x{c.tile.columns}": c.cost(desc, 132) for c in sk_dilated.CANDIDATES if c.tile.vector == 4}
-    assert measured[SIZES.index(min(found, key=found.__getitem__))] <= 1.05 * min(measured)
-
-
-@pytest.mark.parametrize(("case", "measured"), LENET, ids=lambda v: getattr(v, "name", ""))
-def test_few_channels_get_the_kernel_that_an_h100_finds_best(case, measured):
-    found = [c for c in candidates("wgrad") if c.name in measured]
-    chosen = min(found, key=lambda c: c.cost(case.desc, 132))
-    assert measured[chosen.name] <= 1.05 * min(measured.values())

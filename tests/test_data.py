@@ -1,5 +1,6 @@
 """Data sets and the validation split: their shapes, their determinism, and what is refused."""
 
+import gzip
 import sys
 import types
 from pathlib import Path
@@ -13,7 +14,7 @@ from alpha.cpu.augment import normalized
 from alpha.errors import DataError
 from tests.cifar_files import FILES, check_read, write_archive, write_folder
 from train import cifar
-from train.data import CIFAR10_STATISTICS, DATASETS, Dataset, dataset, load, split, stratified
+from train.data import CIFAR10_STATISTICS, DATASETS, Dataset, _digits_table, dataset, load, split, stratified
 
 
 def test_digits():
@@ -67,11 +68,37 @@ def test_a_name_is_registered_once():
 def test_missing_packages_are_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "torchvision", None)
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
     with pytest.raises(DataError, match=r"needs torchvision[\s\S]*help: pip install \"\.\[download\]\""):
         load("cifar10")
     with pytest.raises(DataError, match=r"scikit-learn, which is not installed[\s\S]*help: pip install \"\.\[data\]\""):
         load("digits")
+
+
+TABLE = gzip.compress(b"0,1\n")
+
+
+@pytest.mark.parametrize("content", [None, b"0,1\n", TABLE, TABLE[:-9]], ids=["none", "raw", "small", "cut"])
+def test_a_damaged_table_of_digits_is_named(content, tmp_path, monkeypatch):
+    table = tmp_path / "datasets" / "data" / "digits.csv.gz"
+    table.parent.mkdir(parents=True)
+    if content:
+        table.write_bytes(content)
+    monkeypatch.setattr("train.data.find_spec", lambda name: types.SimpleNamespace(origin=tmp_path / "__init__.py"))
+    with pytest.raises(DataError, match=r"digits: .*digits\.csv\.gz of scikit-learn cannot be read: .*\nhelp: pip "):
+        load("digits")
+
+
+def test_statistics_of_digits_are_those_of_the_images():
+    data = load("digits")
+    for found, function in ((data.mean, np.mean), (data.std, np.std)):
+        assert found.tobytes() == (function(data.train_images, axis=(0, 1, 2)).astype(np.float32) / 255).tobytes()
+
+
+def test_digits_are_those_of_scikit_learn():
+    pixels, labels = pytest.importorskip("sklearn.datasets").load_digits(return_X_y=True)
+    table = _digits_table()
+    assert (table[:, :-1] == pixels).all() and (table[:, -1] == labels).all()
 
 
 def fake_torchvision(monkeypatch, download_url, filename):

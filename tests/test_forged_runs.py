@@ -10,15 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 
+import alpha
 import train.report
-from alpha import checkpoint
+from alpha import checkpoint, random
 from alpha.config import config
-from alpha.errors import CheckpointError
+from alpha.errors import AlphaError, CheckpointError
 from tests.forged import forged_metadata
 from tests.fuzz import checkpoints
-from tests.tiny_run import flags
+from tests.tiny_run import CLASSES, flags
 from train.__main__ import main
-from train.session import find
+from train.config import parse
+from train.session import Session, find
 from train.stored import environment, load
 
 Edit = Callable[[Any], Any]
@@ -159,6 +161,34 @@ def test_tensors_that_do_not_fit_are_a_message(whole: bytes, tmp_path: Path, cap
         assert main(flags(tmp_path / "out", ema=0.5, resume=path)) == 1
         error = capsys.readouterr().err
         assert error.startswith(where) and "fc.weight" in error and "\nhelp: " in error
+
+
+@pytest.mark.parametrize("place", ["optimizer/fc.weight/momentum", "ema/fc.weight", "scalars", "random"])
+def test_a_checkpoint_that_does_not_fit_changes_nothing(whole: bytes, tmp_path: Path, place: str) -> None:
+    path = tmp_path / "forged.safetensors"
+    path.write_bytes(whole)
+    tensors, metadata = checkpoint.load(path)
+    if place in tensors:
+        tensors[place] = alpha.zeros((9, 9))
+    elif place == "random":
+        metadata["random"] = [-1, 0]
+    else:
+        metadata["optimizer"]["step_count"] = -1
+    session = Session(parse(flags(tmp_path / "out", ema=0.5)), CLASSES, 80)
+
+    def state() -> list[Any]:
+        assert session.ema is not None
+        of = session.optimizer.state_dict()
+        return [random.get_state(), session.progress, of["scalars"], *(
+            t.tolist() for part in (session.model.state_dict(), of["tensors"], session.ema.state_dict())
+            for t in part.values())]
+
+    before = state()
+    with pytest.raises(AlphaError):
+        session.restore((tensors, metadata), path)
+    assert state() == before
+    session.restore(load(path), path)
+    assert state() != before
 
 
 def test_a_checkpoint_names_what_it_was_made_with(whole: bytes, tmp_path: Path) -> None:

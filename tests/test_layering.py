@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from alpha.cuda import lazy
+
 ROOT = Path(__file__).resolve().parent.parent
 MAX_LINES = {".py": 400, ".cpp": 400, ".hpp": 400, ".cu": 400, ".cuh": 400}
 MAX_FUNCTION_LINES = 60
@@ -23,33 +25,37 @@ MAY_IMPORT = {
     "alpha.inputs": {"alpha.inputs", "alpha.backend", "alpha.errors"},
     "alpha.random": {"alpha.inputs", "alpha.errors"},
     "alpha.build": {"alpha.config", "alpha.errors"},
+    "alpha.packed": {"alpha.build", "alpha.errors"},
+    "alpha.trace": set(),
     "alpha.versions": {"alpha.backend"},
     "alpha.dlpack": {"alpha.backend", "alpha.errors", "alpha.versions"},
     "alpha.copies": {"alpha.backend", "alpha.errors", "alpha.tensor"},  # the last as a type
-    "alpha.graph": {"alpha.backend", "alpha.config", "alpha.errors", "alpha.versions", "alpha.op", "alpha.tensor"},
+    "alpha.graph": {"alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors", "alpha.versions", "alpha.op",
+                    "alpha.tensor"},
     "alpha.views": {"alpha.errors", "alpha.tensor"},
     "alpha.inplace": {"alpha.backend", "alpha.errors", "alpha.graph", "alpha.tensor", "alpha.versions"},
     "alpha.tensor": {"alpha.inputs", "alpha.backend", "alpha.copies", "alpha.dlpack", "alpha.errors", "alpha.graph",
                      "alpha.inplace", "alpha.versions"},
-    "alpha.precision": {"alpha.backend", "alpha.config", "alpha.errors", "alpha.tensor"},
+    "alpha.precision": {"alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors", "alpha.tensor"},
     "alpha.op": {"alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors", "alpha.graph", "alpha.tensor",
-                 "alpha.versions"},
+                 "alpha.trace", "alpha.versions"},
     "alpha.inputs.schema": {"alpha.errors", "alpha.tensor"},    # of stored state
-    "alpha.gradcheck": {"alpha.errors", "alpha.graph", "alpha.tensor"},
+    "alpha.gradcheck": {"alpha.inputs", "alpha.errors", "alpha.graph", "alpha.tensor"},
     "alpha.ops": {"alpha.ops", "alpha.op", "alpha.tensor", "alpha.graph", "alpha.backend", "alpha.config",
                   "alpha.errors", "alpha.random", "alpha.inputs", "alpha.views"},
     "alpha.cpu": {"alpha.cpu", "alpha.ops", "alpha.op", "alpha.backend", "alpha.build", "alpha.config",
                   "alpha.errors", "alpha.random", "alpha.inputs", "alpha.versions"},
     "alpha.cuda": {"alpha.cuda", "alpha.ops", "alpha.op", "alpha.backend", "alpha.build", "alpha.config",
-                   "alpha.errors", "alpha.random", "alpha.tensor", "alpha.graph", "alpha.versions"},
+                   "alpha.errors", "alpha.packed", "alpha.random", "alpha.tensor", "alpha.graph", "alpha.trace",
+                   "alpha.versions"},
     "alpha.nn": {"alpha.nn", "alpha.ops", "alpha.op", "alpha.tensor", "alpha.graph", "alpha.errors",
                  "alpha.precision", "alpha.random", "alpha.inputs", "alpha.backend", "alpha.inputs.schema"},
     "alpha.optim": {"alpha.optim", "alpha.ops", "alpha.tensor", "alpha.graph", "alpha.errors", "alpha.inputs",
                     "alpha.inputs.schema", "alpha.versions"},
-    "alpha.capture": {"alpha.backend", "alpha.config", "alpha.errors", "alpha.graph", "alpha.nn", "alpha.tensor",
-                      "alpha.versions"},
+    "alpha.capture": {"alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors", "alpha.graph", "alpha.nn",
+                      "alpha.tensor", "alpha.versions"},
     "alpha.checkpoint": {"alpha.checkpoint", "alpha.backend", "alpha.nn", "alpha.ops", "alpha.tensor", "alpha.errors",
-                         "alpha.inputs.schema"},
+                         "alpha.inputs", "alpha.inputs.schema"},
     "alpha": {"alpha"},
     "alpha.start": {"alpha.errors"},
     "alpha.doctor": {"alpha", "train"},      # the latter for build-kernels --model
@@ -69,10 +75,9 @@ CUDA_ROOMS = {
 # Kernels are launched in the same way whether or not a graph is recorded. This list only shrinks.
 READS_THE_GRAPH = {
     "alpha.cuda.runtime.report": "names live tensors by the ops that made them",
-    "alpha.cuda.lazy.tile_statistics": "nobody says yet whether a batch norm will read a convolution's output",
-    "alpha.cuda.conv.deferred": "nobody says yet whether x is kept for a backward pass",
-    "alpha.cuda.conv.planner": "tuning times kernels without statistics, which it can only ask for through the graph",
 }
+# Arrays of other libraries, and versions, which are the memory's and no array's: nobody else reads Array.derived.
+READS_DERIVED = ("alpha.cuda", "alpha.cuda.runtime.memory")
 # Package -> the only files that may name it.
 ONLY_IN = {
     "pycuda": ("alpha/cuda/", "tests/emulator/"),
@@ -80,7 +85,7 @@ ONLY_IN = {
     "torchvision": ("train/data.py", "tests/"),
     "pickle": ("benchmarks/digits_archive.py", "tests/"),  # which only write: nothing is ever unpickled
     "matplotlib": ("train/report.py", "benchmarks/", "tests/"),
-    "sklearn": ("train/data.py", "tests/"),
+    "sklearn": ("tests/",),
 }
 
 
@@ -199,6 +204,20 @@ def test_rooms_of_cuda(module: str) -> None:
             assert longest(target, CUDA_ROOMS[room]), f"{module} (room {room}) imports {name}"
     reads = {n for n in imports(CUDA[module]) if n.startswith(("alpha.graph", "alpha.tensor"))}
     assert bool(reads) == (module in READS_THE_GRAPH), f"{module} imports {sorted(reads) or 'no graph any more'}"
+
+
+@pytest.mark.parametrize("module", [m for m in CUDA if not m.startswith("alpha.cuda.lazy")])
+def test_nobody_outside_lazy_asks_what_class_an_array_is(module: str) -> None:
+    """They call functions of alpha.cuda.lazy, its interface, and name neither its modules nor its classes."""
+    inside = {name.rpartition(".")[2] for name in CUDA if name.startswith("alpha.cuda.lazy.")} - {"statistics"}
+    tree = ast.parse(CUDA[module].read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("alpha.cuda.lazy"):
+            names = {alias.name for alias in node.names}
+            assert node.module == "alpha.cuda.lazy" and names <= set(lazy.__all__), f"{module} imports {names}"
+        assert not (isinstance(node, ast.Attribute) and node.attr in inside), f"{module} names lazy.{node.attr}"
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Attribute) and node.value.attr == "derived":
+            assert module in READS_DERIVED, f"{module} reads derived.{node.attr}"
 
 
 def test_device_code_includes_headers_of_its_room_or_of_lower_ones() -> None:

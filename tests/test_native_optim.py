@@ -7,7 +7,7 @@ import pytest
 
 from alpha.build import compilers
 from alpha.config import config
-from alpha.cpu import native
+from alpha.cpu import native, native_update
 
 pytestmark = pytest.mark.skipif(not compilers(), reason="there is no C++ compiler here")
 SIZES = (1, 37, 20_011)
@@ -48,8 +48,8 @@ def test_sgd(momentum, dampening, nesterov, weight_decay):
     run = Run(1)
     for step in range(STEPS):
         g, wide_g = run.gradients()
-        native.sgd_step(run.w, g, run.states[0] if momentum else None, lr=0.1, momentum=momentum, dampening=dampening,
-                        weight_decay=weight_decay, nesterov=nesterov, first_step=step == 0)
+        native_update.sgd_step(run.w, g, run.states[0] if momentum else None, lr=0.1, momentum=momentum,
+                               dampening=dampening, weight_decay=weight_decay, nesterov=nesterov, first_step=step == 0)
         d = wide_g + weight_decay * run.wide
         if momentum:
             velocity = d if step == 0 else momentum * run.wide_states[0] + (1 - dampening) * d
@@ -66,8 +66,8 @@ def test_adam(amsgrad, weight_decay, decoupled):
     for step in range(1, STEPS + 1):
         g, d = run.gradients()
         g, d = ([a / step for a in g], d / step)        # shrinking: AMSGrad's maximum lags behind
-        native.adam_step(run.w, g, *run.states, step=step, lr=0.01, beta1=0.8, beta2=0.9, eps=1e-6,
-                         weight_decay=weight_decay, decoupled=decoupled)
+        native_update.adam_step(run.w, g, *run.states, step=step, lr=0.01, beta1=0.8, beta2=0.9, eps=1e-6,
+                                weight_decay=weight_decay, decoupled=decoupled)
         if decoupled:
             run.wide *= 1 - 0.01 * weight_decay
         else:
@@ -84,8 +84,8 @@ def test_rmsprop(momentum):
     run = Run(2)
     for _ in range(STEPS):
         g, wide_g = run.gradients()
-        native.rmsprop_step(run.w, g, run.states[0], run.states[1] if momentum else None, lr=0.01, alpha=0.9, eps=1e-2,
-                            weight_decay=0.1, momentum=momentum)
+        native_update.rmsprop_step(run.w, g, run.states[0], run.states[1] if momentum else None, lr=0.01, alpha=0.9,
+                                   eps=1e-2, weight_decay=0.1, momentum=momentum)
         d = wide_g + 0.1 * run.wide
         run.wide_states[0] = 0.9 * run.wide_states[0] + 0.1 * d * d
         q = d / (np.sqrt(run.wide_states[0]) + 1e-2)
@@ -99,7 +99,8 @@ def test_adamax():
     run = Run(2)
     for step in range(1, STEPS + 1):
         g, wide_g = run.gradients()
-        native.adamax_step(run.w, g, *run.states, step=step, lr=0.01, beta1=0.8, beta2=0.9, eps=1e-6, weight_decay=0.1)
+        native_update.adamax_step(run.w, g, *run.states, step=step, lr=0.01, beta1=0.8, beta2=0.9, eps=1e-6,
+                                  weight_decay=0.1)
         d = wide_g + 0.1 * run.wide
         m, u = 0.8 * run.wide_states[0] + 0.2 * d, np.maximum(0.9 * run.wide_states[1], np.abs(d) + 1e-6)
         run.wide_states = [m, u]

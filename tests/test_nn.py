@@ -272,6 +272,24 @@ def test_sequential_fuses_a_relu_with_the_same_values_and_gradients(monkeypatch,
         assert_equal_at(fused, unfused, rtol=1e-5, atol=1e-5)
 
 
+def test_sequential_tells_a_convolution_that_a_batch_norm_reads_its_result(monkeypatch):
+    """In training, and where nobody looks at what is between them; the values are the same on the CPU."""
+    class Shifted(nn.Conv2d):
+        def forward(self, x):
+            return super().forward(x) + 1.0
+
+    asked, original = [], ops.conv2d_bias_act
+    monkeypatch.setattr(ops, "conv2d_bias_act", lambda *a, **k: asked.append(k["for_norm"]) or original(*a, **k))
+    net, x = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU()), images(2, 5, 5, 2)
+    whole = net(x).numpy()
+    net.eval()(x)
+    net.train()[0].register_forward_hook(lambda module, args, y: None)
+    assert np.array_equal(net(x).numpy(), whole)
+    nn.Sequential(nn.Conv2d(2, 3, 3), nn.Tanh())(x)
+    nn.Sequential(Shifted(2, 3, 3), nn.BatchNorm2d(3))(x)
+    assert asked == [True, False, False, False, False]
+
+
 def test_sequential_does_not_fuse_what_it_must_not(monkeypatch):
     class Shifted(nn.Linear):
         def forward(self, x):

@@ -20,7 +20,7 @@ from alpha.config import VARIABLES, config
 from alpha.errors import ConfigError, DTypeError
 from alpha.gradcheck import assert_equal_at
 from alpha.op import registry
-from alpha.precision import MODES, mode, stored
+from alpha.precision import MODES, mode, to_storage_dtype
 from tests.op_checks import floats, refused
 from tests.tiny_run import flags
 from train.__main__ import main
@@ -65,8 +65,8 @@ def test_layers_store_what_the_mode_says_and_ops_what_they_are_given() -> None:
         with alpha.precision("fp16"):
             assert layer(given).dtype == layer(given.astype(HALF)).dtype == HALF
     with alpha.precision("fp16"):
-        assert (x * 2.0).dtype == WHOLE and stored(x.astype("float64")).dtype == "float64"
-        assert stored(alpha.tensor([1, 2])).dtype == "int64"
+        assert (x * 2.0).dtype == WHOLE and to_storage_dtype(x.astype("float64")).dtype == "float64"
+        assert to_storage_dtype(alpha.tensor([1, 2])).dtype == "int64"
 
 
 def test_bfloat16_on_the_cpu_is_one_clear_error() -> None:

@@ -108,7 +108,7 @@ def test_killed_at_random_moments(cpu_kernels: str, spawn: Any, tmp_path: Path) 
     last = spawn(flags(torn, resume="auto"), cpu_kernels, log)
     last.join()
     assert (first.exitcode, last.exitcode) == (0, 0), log.read_text()
-    assert killed >= 2
+    assert killed >= 1
     assert_same(whole, torn)
 
 

@@ -153,6 +153,12 @@ def test_gradients_of_pools_that_overlap(cpu_kernels: str) -> None:
     near(scattered[0, 0, 0, 0], 90_000 * np.float64(np.float32(0.1)))
 
 
+def test_gradient_of_rows_taken_many_times(cpu_kernels: str) -> None:
+    x = alpha.zeros((3, 2), requires_grad=True)
+    x[alpha.tensor(np.arange(400_000) % 4 // 2 * 2)].backward(alpha.full((400_000, 2), 0.1))
+    near(x.grad, np.float64(np.float32(0.1)) * 200_000 * np.array([[1, 1], [0, 0], [1, 1]]))
+
+
 def test_sums_of_squares(cpu_kernels: str) -> None:
     a = terms("equal", (2_000_003,))
     y = ops.sums_of_squares([alpha.tensor(a), alpha.full((3,), 1e30)])

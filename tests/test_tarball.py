@@ -3,7 +3,6 @@
 import gzip
 import io
 import tarfile
-import time
 
 import pytest
 
@@ -55,13 +54,12 @@ def test_no_blocks_at_the_end_are_needed(tmp_path):
     assert bytes(read(tmp_path, header("f/file", content=b""), END)["file"]) == b""
 
 
+@pytest.mark.timeout(60)
 def test_thousands_of_chained_headers_are_refused_at_once(tmp_path):
-    start = time.perf_counter()
     for kind in (LONG, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.DIRTYPE):
         with pytest.raises(DataError, match="more than 1000 members\nhelp: pack the files of the data set alone"):
             read(tmp_path, header("long", kind, b"n" * 10 if kind != tarfile.DIRTYPE else b"") * 3000,
                  header("file", content=CONTENT), END)
-    assert time.perf_counter() - start < 10
 
 
 def sized(size):
@@ -102,7 +100,8 @@ def test_sizes_are_bounded_before_and_after_gzip(tmp_path):
 SOUND = gzip.compress(b"x" * 5000)
 
 
-@pytest.mark.parametrize("content", [b"", b"no", SOUND[:-1], SOUND[:-8] + b"8bytes.."])
+@pytest.mark.parametrize("content", [b"", b"no", SOUND[:-1], SOUND[:-8] + b"8bytes.."],
+                         ids=["empty", "other", "cut", "checksum"])
 def test_what_gzip_refuses(tmp_path, content):
     (tmp_path / "a.tar.gz").write_bytes(content)
     with pytest.raises(DataError, match=r"is not a whole (\.tar\.gz file|tar archive): "):

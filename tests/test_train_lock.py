@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import multiprocessing
+import multiprocessing.connection
 import os
 import socket
 import time
@@ -55,9 +56,18 @@ def context() -> Any:
     return found
 
 
-def slow_run(context: Any, output: Path, log: Path, **changes: Any) -> Any:
-    """Starts a run that takes seconds, and waits until it has the directory."""
-    process = context.Process(target=tiny_run.child, args=(flags(output, **changes), False, 0, 0.1, str(log)))
+@pytest.fixture
+def hold(tmp_path: Path) -> Path:
+    """A file: runs that know of it make no step until it is removed."""
+    path = tmp_path / "hold"
+    path.touch()
+    return path
+
+
+def held_run(context: Any, output: Path, log: Path, hold: Path, **changes: Any) -> Any:
+    """Starts a run, and waits until it has the directory."""
+    process = context.Process(target=tiny_run.child, args=(flags(output, **changes), False, 0, 0.0, str(log),
+                                                           str(hold)))
     process.start()
     end = time.monotonic() + 60
     while not (output / ".lock").exists() or not (output / ".lock").read_bytes():
@@ -68,14 +78,15 @@ def slow_run(context: Any, output: Path, log: Path, **changes: Any) -> Any:
 
 @pytest.mark.parametrize("runs", [1, 2])
 def test_the_second_of_two_runs_is_refused_with_the_process_and_the_host_of_the_first(
-        runs: int, context: Any, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+        runs: int, context: Any, hold: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     output, log = tmp_path / "out", tmp_path / "log"
-    first = slow_run(context, output, log, epochs=2, runs=runs)
+    first = held_run(context, output, log, hold, epochs=2, runs=runs)
     for more in ({}, {"resume": "auto"}, {"runs": 2}):
         assert main(flags(output, seed=5, **more)) == 2
         error = capsys.readouterr().err
         assert error == (f"output: {output} is in use by another run, process {first.pid} on {HOST}\nhelp: wait until "
                          "it has ended, or choose another directory: --output DIR\n")
+    hold.unlink()
     first.join()
     assert first.exitcode == 0, log.read_text()
     last = output / "last.safetensors" if runs == 1 else output / "seed-0" / "last.safetensors"
@@ -84,12 +95,16 @@ def test_the_second_of_two_runs_is_refused_with_the_process_and_the_host_of_the_
     assert main(flags(output, epochs=1)) == 0
 
 
-def test_of_many_that_start_at_once_one_runs(context: Any, tmp_path: Path) -> None:
+def test_of_many_that_start_at_once_one_runs(context: Any, hold: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     processes = [context.Process(target=tiny_run.child, args=(
-        flags(output, seed=k, epochs=2), False, 0, 0.2, str(tmp_path / f"log{k}"))) for k in range(4)]
+        flags(output, seed=k, epochs=2), False, 0, 0.0, str(tmp_path / f"log{k}"), str(hold))) for k in range(4)]
     for process in processes:
         process.start()
+    running = {process.sentinel for process in processes}
+    while len(running) > 1 and (ended := multiprocessing.connection.wait(running, timeout=60)):
+        running -= set(ended)
+    hold.unlink()
     for process in processes:
         process.join()
     codes = [process.exitcode for process in processes]
@@ -103,9 +118,9 @@ def test_of_many_that_start_at_once_one_runs(context: Any, tmp_path: Path) -> No
     assert not (output / "earlier").exists()
 
 
-def test_a_run_that_was_killed_leaves_the_directory_free(context: Any, tmp_path: Path) -> None:
+def test_a_run_that_was_killed_leaves_the_directory_free(context: Any, hold: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
-    first = slow_run(context, output, tmp_path / "log")
+    first = held_run(context, output, tmp_path / "log", hold)
     first.kill()
     first.join()
     assert (output / ".lock").exists()

@@ -63,26 +63,29 @@ def flags(output: Path, **changes: Any) -> list[str]:
     return [part for name, value in values.items() for part in (f"--{name.replace('_', '-')}", str(value))]
 
 
-def child(argv: list[str], cpu_kernels: bool, die_at: int, pause: float, log: str) -> None:
+def child(argv: list[str], cpu_kernels: bool, die_at: int, pause: float, log: str, hold: str = "") -> None:
     """Runs the training program in this process and exits.
 
-    SIGKILL ends it before its `die_at`-th write, if not 0; before each step it sleeps for `pause` seconds.
+    SIGKILL ends it before its `die_at`-th write, if not 0; before each step it sleeps for `pause` seconds, and waits
+    until the file `hold` is gone.
     """
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 1)
     os.dup2(1, 2)
     if die_at:
         _die_at(die_at)
-    _pause_before_steps(pause)
+    _pause_before_steps(pause, Path(hold) if hold else None)
     train.report.can_plot = lambda: False  # pictures take longer than the run
     with settings(cpu_kernels=cpu_kernels):
         sys.exit(main(argv))
 
 
-def _pause_before_steps(seconds: float) -> None:
+def _pause_before_steps(seconds: float, hold: Path | None) -> None:
     step = train.loop.train_step
 
     def paused(*args: Any) -> Any:
         time.sleep(seconds)
+        while hold and hold.exists():
+            time.sleep(0.02)
         return step(*args)
     train.loop.train_step = paused
 

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 import models
 from alpha import config as settings
 from alpha.errors import ConfigError, message
+from alpha.ops.algorithms.names import CONV_NAMES
 from alpha.precision import MODES
 from alpha.start import STATUSES, Parser
 from train.augment import Augment
@@ -81,6 +82,8 @@ class Config:
     device: str = setting("auto", "auto, cpu, cuda or cuda:N; auto is the first GPU, or the CPU")
     precision: str = setting("fp32", "how layers store activations and multiply; docs/numerics.md (default: "
                              "ALPHA_PRECISION, or fp32)", PRECISIONS)
+    algorithm: str = setting("auto", "how convolutions are computed where it serves; docs/algorithms.md (default: "
+                             "ALPHA_CONV_ALGORITHM, or auto)", CONV_NAMES)
     epochs: int = setting(20, "passes over the training images", Interval(1, MOST_EPOCHS, "[]"))
     max_steps: int | None = setting(None, "stop after this many steps in all, if epochs has not ended before",
                                     Interval(1, MOST_STEPS, "[]"), int)
@@ -163,6 +166,7 @@ class Config:
         if full.get("schedule") == "exponential":
             full.setdefault("gamma", 0.95)
         full.setdefault("precision", settings.precision)
+        full.setdefault("algorithm", settings.conv_algorithm)
         full.setdefault("output", f"runs/{full['model']}-{full['dataset']}")
         return Config(**full)
 

@@ -14,6 +14,7 @@ import difflib
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -186,6 +187,28 @@ def cifar100(data_dir: Path | None, download: bool, seed: int) -> Dataset:
     return _cifar("cifar100", data_dir, download)
 
 
+def _digits_table() -> np.ndarray:
+    """Returns 64 pixels and the label of each digit.  Shape (1797, 65), float64.
+
+    Importing scikit-learn would take longer than all else before the first step, and the file alone is needed.
+    Raises:
+        DataError: if it is not there, or damaged.
+    """
+    package = find_spec("sklearn")
+    if package is None or package.origin is None:
+        raise DataError(message("digits", "it is part of scikit-learn, which is not installed",
+                                'pip install ".[data]"'))
+    path = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    try:
+        table = np.loadtxt(path, delimiter=",")
+        if table.shape != (1797, 65):
+            raise ValueError(f"it has the shape {table.shape} and not (1797, 65)")
+        return table
+    except (OSError, EOFError, ValueError) as error:
+        raise DataError(message("digits", f"{path} of scikit-learn cannot be read: {error}",
+                                "pip install --force-reinstall scikit-learn")) from error
+
+
 @dataset("digits", augment="crop=2")  # half a pixel of the original; no flip, as a mirrored digit is another shape
 def digits(data_dir: Path | None, download: bool, seed: int) -> Dataset:
     """1,797 handwritten digits of 8x8 pixels and 17 grey levels, as 32x32x3: each pixel becomes 4x4 equal ones.
@@ -193,17 +216,14 @@ def digits(data_dir: Path | None, download: bool, seed: int) -> Dataset:
     The test set is a fixed fifth, 360 images, with every digit in proportion; 1,437 images remain for training.
     Source: E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI, 1998, as in scikit-learn.
     """
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise DataError(message("digits", "it is part of scikit-learn, which is not installed", 'pip install ".[data]"',
-                                error=error)) from error
-    pixels, labels = load_digits(return_X_y=True)
+    table = _digits_table()
+    pixels, labels = table[:, :-1], table[:, -1]
     grey = np.round(pixels.reshape(-1, 8, 8, 1) * (255 / 16)).astype(np.uint8)
     images = grey.repeat(4, axis=1).repeat(4, axis=2).repeat(3, axis=3)
     labels = labels.astype(np.int64)
     test = stratified(labels, 360, seed=0)
-    return _measured("digits", tuple("0123456789"), images[~test], labels[~test], images[test], labels[test])
+    mean, std = _statistics(grey[~test].repeat(3, axis=3))  # equal pixels change neither
+    return Dataset("digits", tuple("0123456789"), mean, std, images[~test], labels[~test], images[test], labels[test])
 
 
 @dataset("synthetic")
@@ -215,13 +235,14 @@ def synthetic(data_dir: Path | None, download: bool, seed: int) -> Dataset:
     noise = random_bits(seed, stream, 1 << 20, total * 32 * 32 * 3 // 4).view(np.uint8).reshape(total, 32, 32, 3)
     labels = np.arange(total, dtype=np.int64) % num_classes
     images = pattern.astype(np.uint8).repeat(4, axis=1).repeat(4, axis=2)[labels] + (noise >> 1)
-    return _measured("synthetic", tuple(f"pattern {k}" for k in range(num_classes)),
-                     images[:train], labels[:train], images[train:], labels[train:])
+    return Dataset("synthetic", tuple(f"pattern {k}" for k in range(num_classes)), *_statistics(images[:train]),
+                   images[:train], labels[:train], images[train:], labels[train:])
 
 
-def _measured(name: str, classes: tuple[str, ...], train_images: np.ndarray, *rest: np.ndarray) -> Dataset:
-    mean, std = (f(train_images, axis=(0, 1, 2)).astype(np.float32) / 255 for f in (np.mean, np.std))
-    return Dataset(name, classes, mean, std, train_images, *rest)
+def _statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns mean and standard deviation of each channel in units of 255.  Shape (C,), float32."""
+    mean, std = (f(images, axis=(0, 1, 2)).astype(np.float32) / 255 for f in (np.mean, np.std))
+    return mean, std
 
 
 def stratified(labels: np.ndarray, size: int, seed: int) -> np.ndarray:

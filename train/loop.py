@@ -293,7 +293,7 @@ def _run(config: Config, output: Path) -> float:
           f"{ON_THE_CPU.get(config.precision, '') if config.device == 'cpu' else ''}; {config.dataset}: "
           f"{len(split.train_labels)} images to train, {len(split.val_labels)} to validate, {len(data.test_labels)} to "
           "test", flush=True)
-    with StopRequest() as stop, alpha.precision(config.precision):
+    with StopRequest() as stop, alpha.config(precision=config.precision, conv_algorithm=config.algorithm):
         fit(session, split, data, stop)
         return final_test(session, data, stop.check)
 
@@ -313,7 +313,7 @@ def evaluate_checkpoint(config: Config) -> float:
     data = load(config.dataset, config.data_dir, seed=config.seed)
     session = Session(config, len(data.classes), len(data.train_labels))
     session.load_weights(*found)
-    with alpha.precision(config.precision):
+    with alpha.config(precision=config.precision, conv_algorithm=config.algorithm):
         result = evaluate_on_test(session, data)
     if not math.isfinite(result.loss):
         raise AnomalyError(message("evaluate", f"the test loss of {found[1]} is {result.loss}",

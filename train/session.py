@@ -163,19 +163,26 @@ class Session:
         return True
 
     def restore(self, loaded: Loaded, where: Path) -> None:
-        """Continues from a checkpoint that `train.stored.load` read.  Raises CheckpointError if it is of another run.
+        """Continues from a checkpoint that `train.stored.load` read.
+
+        Raises CheckpointError if it is of another run, or does not fit; then nothing has changed.
         """
         tensors, metadata = loaded
         self._check_identity(metadata, where, list(self.identity))
         self._check_position(metadata["progress"], where)
-        self.model.load_state_dict(_without("model/", tensors))
-        self.optimizer.load_state_dict({"tensors": _without("optimizer/", tensors), "scalars": metadata["optimizer"]})
+        progress = Progress(**metadata["progress"])
+        loads: list[Callable[[], Any]] = [
+            self.model.prepare_state_dict(_without("model/", tensors)),
+            self.optimizer.prepare_state_dict({"tensors": _without("optimizer/", tensors),
+                                               "scalars": metadata["optimizer"]})]
         if self.ema is not None:
-            self.ema.load_state_dict(_without("ema/", tensors))
+            loads.append(self.ema.prepare_state_dict(_without("ema/", tensors)))
         if self.scaler is not None:
-            self.scaler.load_state_dict(_without("scaler/", tensors))
-        random.set_state(*metadata["random"])
-        self.progress = Progress(**metadata["progress"])
+            loads.append(self.scaler.prepare_state_dict(_without("scaler/", tensors)))
+        random.set_state(*metadata["random"])  # which refuses what is no state
+        for load in loads:
+            load()
+        self.progress = progress
         self.saved_step = self.progress.step if where == self.output / LAST else None
         self._say_what_changed(metadata["config"])
 

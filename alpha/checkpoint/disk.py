@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Union
 
 from alpha.errors import CheckpointError, message
+from alpha.inputs.arguments import bound
 from alpha.inputs.schema import shown
 
 PathLike = Union[str, "os.PathLike[str]"]
@@ -29,6 +30,7 @@ def as_path(where: str, path: Any) -> Path:
     return made
 
 
+@bound
 def previous(path: PathLike) -> Path:
     """Returns where `save` keeps the checkpoint that was at `path` before."""
     return Path(path).with_name(Path(path).name + ".prev")

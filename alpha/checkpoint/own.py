@@ -22,6 +22,7 @@ from alpha.checkpoint import disk, tensors_file
 from alpha.checkpoint.disk import PathLike
 from alpha.checkpoint.tensors_file import LONGEST_HEADER, METADATA, MOST_AXES, Damaged, encoding_problem, parse_json
 from alpha.errors import CheckpointError, message
+from alpha.inputs.arguments import bound
 from alpha.inputs.schema import shown
 from alpha.tensor import Tensor, tensor
 
@@ -32,6 +33,7 @@ _DIGEST = re.compile(rb'\\"sha256\\":\\"([0-9a-f]{64})\\"')
 _DAMAGED = "use the previous checkpoint, see alpha.checkpoint.previous(path)"
 
 
+@bound
 def save(path: PathLike, tensors: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> None:
     """Writes a checkpoint, so that at every moment `path` holds either the old or the new one as a whole.
 
@@ -61,6 +63,7 @@ def save(path: PathLike, tensors: Mapping[str, Any], metadata: Mapping[str, Any]
     disk.write("checkpoint.save", place, data.replace(_BLANK, hashlib.sha256(data).hexdigest().encode(), 1))
 
 
+@bound
 def load(path: PathLike) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Reads a checkpoint that `save` wrote.
 

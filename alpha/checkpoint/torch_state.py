@@ -17,6 +17,7 @@ from alpha.checkpoint.layouts import check_flattened, counters, layouts
 from alpha.checkpoint.tensors_file import Damaged
 from alpha.checkpoint.torch_names import check_levels, to_own, to_torch
 from alpha.errors import CheckpointError, message
+from alpha.inputs.arguments import bound
 from alpha.inputs.schema import shape_of, shown
 from alpha.nn import Module
 from alpha.tensor import Tensor
@@ -25,6 +26,7 @@ _PREFIX = re.compile(r"^((module|_orig_mod)\.)+")
 _SAVE_FIX = "save it with torch.save(model.state_dict(), path)"
 
 
+@bound
 def from_torch_state_dict(state: Mapping[str, Any], model: Module, strict: bool = True) -> tuple[list[str], list[str]]:
     """Loads the state_dict of a PyTorch model of the same names into `model`.
 
@@ -66,6 +68,7 @@ def from_torch_state_dict(state: Mapping[str, Any], model: Module, strict: bool 
     return model.load_state_dict(values, strict)
 
 
+@bound
 def to_torch_state_dict(model: Module, levels: str = "conv2_1") -> dict[str, np.ndarray]:
     """Returns the state_dict of the PyTorch model of the same names: the inverse of `from_torch_state_dict`.
 
@@ -88,6 +91,7 @@ def to_torch_state_dict(model: Module, levels: str = "conv2_1") -> dict[str, np.
     return to_torch(model, {**state, **{name: np.zeros((), np.int64) for name in counters(model)}}, levels)
 
 
+@bound
 def load_torch(path: PathLike, model: Module, strict: bool = True) -> tuple[list[str], list[str]]:
     """Loads the weights that PyTorch wrote, as .safetensors or with torch.save (.pth, .pt), into `model`.
 
@@ -120,6 +124,7 @@ def load_torch(path: PathLike, model: Module, strict: bool = True) -> tuple[list
     return from_torch_state_dict(state, model, strict)
 
 
+@bound
 def save_torch(path: PathLike, model: Module, levels: str = "conv2_1") -> None:
     """Writes the weights for PyTorch: with torch.save for .pth and .pt (needs PyTorch), else as safetensors.
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from alpha.cpu import native
 from alpha.cpu.memory import empty, empty_like
-from alpha.cpu.norm import wide
+from alpha.cpu.norm import to_sum_dtype
 from alpha.cpu.reduce import sums
 from alpha.errors import DataError, message
 from alpha.ops import loss as ops
@@ -44,7 +44,7 @@ def label_cross_entropy_cpu(logits: Array, target: Array, *, label_smoothing: fl
 
 def _losses(logits: Array, target: Array, label_smoothing: float) -> tuple[Array, Array]:
     """Returns loss and stats per row.  The largest logit is subtracted first, so that nothing overflows."""
-    x = wide(logits)
+    x = to_sum_dtype(logits)
     largest = x.max(1, keepdims=True)
     below = x - largest
     at = np.arange(len(x)), target
@@ -73,11 +73,11 @@ def cross_entropy_grad_cpu(g: Array, logits: Array, target: Array, stats: Array,
         return dx
     _check_labels("backward of cross_entropy", target, classes)
     largest, log_sum, others = stats
-    dx = np.exp(wide(logits) - largest[:, None] - log_sum[:, None])
+    dx = np.exp(to_sum_dtype(logits) - largest[:, None] - log_sum[:, None])
     if label_smoothing:
         dx -= label_smoothing / classes
     dx[np.arange(rows), target] = label_smoothing - label_smoothing / classes - others
-    dx *= (wide(g) * scale).reshape(-1, 1)
+    dx *= (to_sum_dtype(g) * scale).reshape(-1, 1)
     return dx.astype(logits.dtype, copy=False)
 
 

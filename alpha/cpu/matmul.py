@@ -12,8 +12,11 @@ from math import prod
 import numpy as np
 
 from alpha.cpu import native
+from alpha.cpu.algorithms.products import strassen
 from alpha.cpu.half import in_float32
 from alpha.cpu.memory import empty
+from alpha.errors import ConfigError, message
+from alpha.ops.algorithms.names import Request
 from alpha.ops.matmul import linear, matmul
 
 Array = np.ndarray
@@ -24,7 +27,11 @@ WORTHWHILE_VECTOR = 9216    # the same, where a matrix meets a vector
 
 @matmul.impl("cpu")
 @in_float32()
-def matmul_cpu(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool) -> Array:
+def matmul_cpu(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool, algorithm: Request | None = None) -> Array:
+    if algorithm and algorithm.name == "strassen":
+        y = _strassen(a, b, transpose_a, transpose_b, algorithm.strict)
+        if y is not None:
+            return y
     if a.size * b.size >= WORTHWHILE_VECTOR and native.usable(a, b):
         rows, columns = a if a.ndim > 1 else a[None], b if b.ndim > 1 else b[:, None]
         inner, m = rows.shape[-2:] if transpose_a else rows.shape[:-3:-1]
@@ -35,6 +42,16 @@ def matmul_cpu(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool) -> A
     left = a.swapaxes(-1, -2) if transpose_a else a
     right = b.swapaxes(-1, -2) if transpose_b else b
     return np.asarray(np.matmul(left, right))
+
+
+def _strassen(a: Array, b: Array, transpose_a: bool, transpose_b: bool, strict: bool) -> Array | None:
+    """Returns the product by Strassen's, None where that does not serve and need not.  Raises ConfigError."""
+    if a.ndim == b.ndim == 2 and a.dtype.kind == "f" and min(*a.shape, *b.shape) >= 2:
+        return strassen(a.T if transpose_a else a, b.T if transpose_b else b)
+    if strict:
+        raise ConfigError(message("matmul", f"strassen does not serve {a.dtype} {a.shape} by {b.shape}, it needs two "
+                                  "matrices of floats with at least 2 rows and columns", 'write algorithm="auto"'))
+    return None
 
 
 def _products(a: Array, b: Array, m: int, n: int, transpose_a: bool, transpose_b: bool) -> Array:
@@ -54,14 +71,16 @@ def _products(a: Array, b: Array, m: int, n: int, transpose_a: bool, transpose_b
 
 @linear.impl("cpu")
 @in_float32()
-def linear_cpu(x: Array, w: Array, b: Array | None, *, activation: str | None) -> Array:
+def linear_cpu(x: Array, w: Array, b: Array | None, *, activation: str | None,
+               algorithm: Request | None = None) -> Array:
     rows = x.reshape(prod(x.shape[:-1]), x.shape[-1])  # -1 has no answer where there are no features
     shape = (*x.shape[:-1], w.shape[0])
-    if rows.size * len(w) >= WORTHWHILE and native.usable(rows, w):
+    if rows.size * len(w) >= WORTHWHILE and native.usable(rows, w) and (
+            algorithm is None or algorithm.name != "strassen"):
         y = empty((len(rows), len(w)), x.dtype)
         native.linear_fwd(rows, w, y, b, activation == "relu")
         return y.reshape(shape)
-    y = matmul_cpu(rows, w, transpose_a=False, transpose_b=True)
+    y = matmul_cpu(rows, w, transpose_a=False, transpose_b=True, algorithm=algorithm)
     if b is not None:
         y += b
     if activation == "relu":

@@ -16,9 +16,7 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Sequence
 from functools import lru_cache
-from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +45,15 @@ X86_FLAGS = ("-mprefer-vector-width=512",)
 # What each kernel takes: p pointer, l int64, q uint64, i int, u uint32, f float, d double; after "->" what it returns.
 SIGNATURES = {
     "set_threads": "i",
+    "vector_lanes": "-> i",
     "conv_fprop": "p pppp i",
     "conv_dgrad": "p ppp",
     "conv_wgrad": "p ppp",
+    "fft_tiles": "p pp",
+    "fft_inverse": "p pp",
+    "winograd_floats": "p i -> l",
+    "winograd_forward": "pp ppppp ii",
+    "winograd_wgrad": "pp pppp",
     "bn_fwd": "pppp pp ppp ll dd i",
     "bn_inference": "pppp pp p ll d i",
     "bn_bwd": "pp pp pp ppp ll i",
@@ -97,6 +101,11 @@ def library() -> ctypes.CDLL | None:
     return _lib  # type: ignore[no-any-return]
 
 
+def loaded() -> Any:
+    """Returns what `library` or `usable` has loaded."""
+    return _lib
+
+
 def _start() -> None:
     """Loads and checks the kernels, once; leaves _lib at None where that fails."""
     global _lib, _tried
@@ -123,7 +132,10 @@ def usable(*arrays: Array | None) -> bool:
 
 def _load() -> ctypes.CDLL:
     """Builds with the first compiler that can, loads, and declares the signatures."""
-    flags = FLAGS + (X86_FLAGS if platform.machine() in ("x86_64", "AMD64") else ())
+    x86 = platform.machine() in ("x86_64", "AMD64")
+    flags = FLAGS + (X86_FLAGS if x86 else ())
+    if config.cpu_isa == "avx2" and x86:
+        flags = tuple("-march=x86-64-v3" if flag == "-march=native" else flag for flag in flags)
     failed = CompileError(message("native", "no C++ compiler was found", "install g++, or name a compiler in CXX"))
     for compiler in compilers():
         try:
@@ -166,7 +178,7 @@ _DATA = object.__basicsize__  # offset of PyArrayObject.data, the first field af
 _pointer_at = ctypes.c_void_p.from_address
 
 
-def _ptr(a: Array | None) -> Any:
+def ptr(a: Array | None) -> Any:
     """Returns the address of an array's elements; reading the field is several times cheaper than a.ctypes.data."""
     return None if a is None else _pointer_at(id(a) + _DATA)
 
@@ -174,17 +186,17 @@ def _ptr(a: Array | None) -> Any:
 def conv_fprop(desc: ConvDesc | CoConvDesc, x: Array, w: Array, y: Array, bias: Array | None = None,
                relu: bool = False) -> None:
     """y = x * w (+ bias[oc]), then max(y, 0) if relu.  x (N, IH, IW, IC), w (OC, FH, FW, IC / groups)."""
-    _lib.conv_fprop(_ptr(forward_table(desc)), _ptr(x), _ptr(w), _ptr(bias), _ptr(y), relu)
+    _lib.conv_fprop(ptr(forward_table(desc)), ptr(x), ptr(w), ptr(bias), ptr(y), relu)
 
 
 def conv_dgrad(desc: ConvDesc | CoConvDesc, g: Array, w: Array, dx: Array) -> None:
     """dx = the gradient with respect to x of conv_fprop, from g (N, OH, OW, OC)."""
-    _lib.conv_dgrad(_ptr(dgrad_table(desc)), _ptr(g), _ptr(w), _ptr(dx))
+    _lib.conv_dgrad(ptr(dgrad_table(desc)), ptr(g), ptr(w), ptr(dx))
 
 
 def conv_wgrad(desc: ConvDesc | CoConvDesc, x: Array, g: Array, dw: Array) -> None:
     """dw = the gradient with respect to w of conv_fprop, from g (N, OH, OW, OC)."""
-    _lib.conv_wgrad(_ptr(forward_table(desc)), _ptr(x), _ptr(g), _ptr(dw))
+    _lib.conv_wgrad(ptr(forward_table(desc)), ptr(x), ptr(g), ptr(dw))
 
 
 @lru_cache(maxsize=1024)
@@ -220,15 +232,15 @@ def batch_norm_fwd(x: Array, gamma: Array | None, beta: Array | None, y: Array, 
     with N - 1).
     """
     c = x.shape[-1]
-    _lib.bn_fwd(_ptr(x), _ptr(residual), _ptr(gamma), _ptr(beta), _ptr(running_mean), _ptr(running_var), _ptr(y),
-                _ptr(mean), _ptr(istd), x.size // c, c, eps, momentum, relu)
+    _lib.bn_fwd(ptr(x), ptr(residual), ptr(gamma), ptr(beta), ptr(running_mean), ptr(running_var), ptr(y),
+                ptr(mean), ptr(istd), x.size // c, c, eps, momentum, relu)
 
 
 def batch_norm_inference(x: Array, gamma: Array | None, beta: Array | None, running_mean: Array, running_var: Array,
                          y: Array, *, eps: float, residual: Array | None = None, relu: bool = False) -> None:
     """y as in batch_norm_fwd, with the running statistics in place of the batch's."""
     c = x.shape[-1]
-    _lib.bn_inference(_ptr(x), _ptr(residual), _ptr(gamma), _ptr(beta), _ptr(running_mean), _ptr(running_var), _ptr(y),
+    _lib.bn_inference(ptr(x), ptr(residual), ptr(gamma), ptr(beta), ptr(running_mean), ptr(running_var), ptr(y),
                       x.size // c, c, eps, relu)
 
 
@@ -236,14 +248,14 @@ def batch_norm_bwd(g: Array, x: Array, gamma: Array | None, beta: Array | None, 
                    dgamma: Array | None, dbeta: Array | None, *, relu: bool = False) -> None:
     """Gradients of batch_norm_fwd without a residual; with one, pass g where y > 0, else 0, and relu=False."""
     c = x.shape[-1]
-    _lib.bn_bwd(_ptr(g), _ptr(x), _ptr(gamma), _ptr(beta), _ptr(mean), _ptr(istd), _ptr(dx), _ptr(dgamma), _ptr(dbeta),
+    _lib.bn_bwd(ptr(g), ptr(x), ptr(gamma), ptr(beta), ptr(mean), ptr(istd), ptr(dx), ptr(dgamma), ptr(dbeta),
                 x.size // c, c, relu)
 
 
 def sum_middle(x: Array, out: Array, outer: int, count: int, inner: int) -> None:
     """out[o, i] = sum over r of x[o, r, i], for x as (outer, count, inner); out is float32 or, unrounded, float64."""
-    narrow, wide = (_ptr(out), None) if out.dtype == _FLOAT32 else (None, _ptr(out))
-    _lib.sum_middle(_ptr(x), narrow, wide, outer, count, inner)
+    narrow, wide = (ptr(out), None) if out.dtype == _FLOAT32 else (None, ptr(out))
+    _lib.sum_middle(ptr(x), narrow, wide, outer, count, inner)
 
 
 @lru_cache(maxsize=1024)
@@ -256,13 +268,13 @@ def _pool_table(x_shape: tuple[int, ...], y_shape: tuple[int, ...], *kernel_stri
 def max_pool_fwd(x: Array, y: Array, index: Array, kernel_size: Pair, stride: Pair, padding: Pair) -> None:
     """y = maximum of each window, index (int32, shape of y) = ih * IW + iw of the first one.  A NaN is the maximum."""
     table = _pool_table(x.shape, y.shape, kernel_size, stride, padding)
-    _lib.max_pool_fwd(_ptr(table), _ptr(x), _ptr(y), _ptr(index))
+    _lib.max_pool_fwd(ptr(table), ptr(x), ptr(y), ptr(index))
 
 
 def max_pool_bwd(g: Array, index: Array, dx: Array, kernel_size: Pair, stride: Pair, padding: Pair) -> None:
     """dx = g summed at each index; `index` must come from max_pool_fwd with the same windows."""
     table = _pool_table(dx.shape, g.shape, kernel_size, stride, padding)
-    _lib.max_pool_bwd(_ptr(table), _ptr(g), _ptr(index), _ptr(dx))
+    _lib.max_pool_bwd(ptr(table), ptr(g), ptr(index), ptr(dx))
 
 
 def pool_scatter(g: Array, index: Array, dx: Array) -> int:
@@ -271,20 +283,20 @@ def pool_scatter(g: Array, index: Array, dx: Array) -> int:
     Returns -1, or the number of the first element whose index is outside [0, IH * IW); dx is then undefined.
     """
     n, ih, iw, c = dx.shape
-    element: int = _lib.pool_scatter(_ptr(g), _ptr(index), _ptr(dx), n, g.shape[1] * g.shape[2], ih * iw, c)
+    element: int = _lib.pool_scatter(ptr(g), ptr(index), ptr(dx), n, g.shape[1] * g.shape[2], ih * iw, c)
     return element
 
 
 def avg_pool_fwd(x: Array, y: Array, kernel_size: Pair, stride: Pair, padding: Pair, count_include_pad: bool) -> None:
     """y = mean of each window, over its real pixels or (count_include_pad) over kernel height * width."""
     table = _pool_table(x.shape, y.shape, kernel_size, stride, padding)
-    _lib.avg_pool_fwd(_ptr(table), _ptr(x), _ptr(y), count_include_pad)
+    _lib.avg_pool_fwd(ptr(table), ptr(x), ptr(y), count_include_pad)
 
 
 def avg_pool_bwd(g: Array, dx: Array, kernel_size: Pair, stride: Pair, padding: Pair, count_include_pad: bool) -> None:
     """dx = the gradient of avg_pool_fwd."""
     table = _pool_table(dx.shape, g.shape, kernel_size, stride, padding)
-    _lib.avg_pool_bwd(_ptr(table), _ptr(g), _ptr(dx), count_include_pad)
+    _lib.avg_pool_bwd(ptr(table), ptr(g), ptr(dx), count_include_pad)
 
 
 def cross_entropy_fwd(x: Array, labels: Array, loss: Array, stats: Array, smoothing: float = 0.0) -> int:
@@ -293,7 +305,7 @@ def cross_entropy_fwd(x: Array, labels: Array, loss: Array, stats: Array, smooth
     Returns -1, or the first row whose label is outside [0, C); loss and stats are then unset.
     """
     rows, classes = x.shape
-    row: int = _lib.cross_entropy_fwd(_ptr(x), _ptr(labels), _ptr(loss), _ptr(stats), rows, classes, smoothing)
+    row: int = _lib.cross_entropy_fwd(ptr(x), ptr(labels), ptr(loss), ptr(stats), rows, classes, smoothing)
     return row
 
 
@@ -304,85 +316,31 @@ def cross_entropy_bwd(g: Array, x: Array, labels: Array, stats: Array, dx: Array
     Returns -1, or the first row whose label is outside [0, C); dx is then unset.
     """
     rows, classes = x.shape
-    row: int = _lib.cross_entropy_bwd(_ptr(g), int(g.size > 1), _ptr(x), _ptr(labels), _ptr(stats), _ptr(dx), rows,
+    row: int = _lib.cross_entropy_bwd(ptr(g), int(g.size > 1), ptr(x), ptr(labels), ptr(stats), ptr(dx), rows,
                                       classes, smoothing, scale)
     return row
 
 
 def relu_fwd(x: Array, y: Array) -> None:
     """y = max(x, 0); NaN stays NaN."""
-    _lib.relu_fwd(_ptr(x), _ptr(y), x.size)
+    _lib.relu_fwd(ptr(x), ptr(y), x.size)
 
 
 def relu_bwd(g: Array, y: Array, dx: Array) -> None:
     """dx = 0 where y <= 0, else g."""
-    _lib.relu_bwd(_ptr(g), _ptr(y), _ptr(dx), g.size)
+    _lib.relu_bwd(ptr(g), ptr(y), ptr(dx), g.size)
 
 
 def add(a: Array, b: Array, y: Array) -> None:
     """y = a + b (same shape)."""
-    _lib.add(_ptr(a), _ptr(b), _ptr(y), a.size)
+    _lib.add(ptr(a), ptr(b), ptr(y), a.size)
 
 
 def random_bits(seed: int, stream: int, offset: int, out: Array) -> None:
     """out (uint32) = numbers offset, offset + 1, ... of a stream; see alpha.random.random_bits."""
-    _lib.random_bits(seed, stream, offset, _ptr(out), out.size)
+    _lib.random_bits(seed, stream, offset, ptr(out), out.size)
 
 
 def dropout(x: Array, y: Array, p: float, seed: int, stream: int, offset: int) -> None:
     """y = x / (1 - p) where uniform number offset + k of the stream >= p, else 0; applied to g it is the gradient."""
-    _lib.dropout(_ptr(x), _ptr(y), x.size, p, 1.0 / (1.0 - p), seed, stream, offset)
-
-
-def _table(arrays: Sequence[Array] | None) -> Array | None:
-    """Returns the addresses of several arrays as an array."""
-    return None if arrays is None else np.array([_ptr(a).value for a in arrays], np.uintp)
-
-
-def _sizes(arrays: Sequence[Array]) -> Array:
-    return np.array([a.size for a in arrays], np.int64)
-
-
-def sum_of_squares(arrays: Sequence[Array]) -> float:
-    """Returns the sum of the squares of all elements, made in double: the square of the gradients' norm."""
-    table, sizes = _table(arrays), _sizes(arrays)
-    total: float = _lib.sum_of_squares(_ptr(table), _ptr(sizes), len(arrays))
-    return total
-
-
-def sgd_step(params: Sequence[Array], grads: Sequence[Array], velocities: Sequence[Array] | None, *, lr: float,
-             momentum: float = 0.0, dampening: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False,
-             first_step: bool = False) -> None:
-    """Moves params and velocities (None where momentum is 0; finite, and overwritten, on the first step) in place."""
-    w, g, v, sizes = _table(params), _table(grads), _table(velocities), _sizes(params)
-    _lib.sgd_step(_ptr(w), _ptr(g), _ptr(v), _ptr(sizes), len(params), lr, momentum, dampening, weight_decay, nesterov,
-                  first_step)
-
-
-def adam_step(params: Sequence[Array], grads: Sequence[Array], m: Sequence[Array], v: Sequence[Array],
-              v_max: Sequence[Array] | None = None, *, step: int, lr: float, beta1: float, beta2: float, eps: float,
-              weight_decay: float = 0.0, decoupled: bool = False) -> None:
-    """Step number `step` (1 is the first) of Adam, AdamW (decoupled) or, with v_max, AMSGrad, in place."""
-    tables = [_table(arrays) for arrays in (params, grads, m, v, v_max)]
-    sizes = _sizes(params)
-    coupled, shrink = (0.0, 1.0 - lr * weight_decay) if decoupled else (weight_decay, 1.0)
-    _lib.adam_step(*map(_ptr, tables), _ptr(sizes), len(params), lr / (1 - beta1 ** step), sqrt(1 - beta2 ** step),
-                   beta1, beta2, eps, coupled, shrink)
-
-
-def rmsprop_step(params: Sequence[Array], grads: Sequence[Array], v: Sequence[Array],
-                 buffers: Sequence[Array] | None = None, *, lr: float, alpha: float, eps: float,
-                 weight_decay: float = 0.0, momentum: float = 0.0) -> None:
-    """One step of RMSprop in place; buffers hold the momentum, None where it is 0."""
-    tables = [_table(arrays) for arrays in (params, grads, v, buffers)]
-    sizes = _sizes(params)
-    _lib.rmsprop_step(*map(_ptr, tables), _ptr(sizes), len(params), lr, alpha, eps, weight_decay, momentum)
-
-
-def adamax_step(params: Sequence[Array], grads: Sequence[Array], m: Sequence[Array], u: Sequence[Array], *, step: int,
-                lr: float, beta1: float, beta2: float, eps: float, weight_decay: float = 0.0) -> None:
-    """Step number `step` (1 is the first) of Adamax in place."""
-    tables = [_table(arrays) for arrays in (params, grads, m, u)]
-    sizes = _sizes(params)
-    _lib.adamax_step(*map(_ptr, tables), _ptr(sizes), len(params), lr / (1 - beta1 ** step), beta1, beta2, eps,
-                     weight_decay)
+    _lib.dropout(ptr(x), ptr(y), x.size, p, 1.0 / (1.0 - p), seed, stream, offset)

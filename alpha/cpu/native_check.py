@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from alpha.cpu import native
+from alpha.cpu import native, native_update
 from alpha.errors import CompileError, message
+from alpha.ops.algorithms.family import Way
 from alpha.ops.conv_desc import ConvDesc
 
 SEED, STREAM, OFFSET = 7, 1, 3
@@ -20,7 +21,7 @@ PHILOX_WORDS = (967634028, 3811124719, 3650029248, 3298120932, 1490301548, 12439
 def check() -> None:
     """Raises CompileError, with the name of the family, if a kernel does not agree with NumPy."""
     rng = np.random.default_rng(0)
-    for family in (_conv, _linear, _norm, _reduce, _pool, _loss, _elementwise, _optim, _random):
+    for family in (_conv, _transformed, _linear, _norm, _reduce, _pool, _loss, _elementwise, _optim, _random):
         try:
             family(rng)
         except AssertionError as error:
@@ -52,6 +53,23 @@ def _conv(rng: np.random.Generator) -> None:
         native.conv_dgrad(desc, g, w, dx)
         native.conv_wgrad(desc, x, g, dw)
         _require(y, _direct(desc, x, w), 1e-4)
+        product = np.vdot(y, g)
+        _require(np.vdot(dx, x) / product, 1.0, 1e-3)
+        _require(np.vdot(dw, w) / product, 1.0, 1e-3)
+
+
+def _transformed(rng: np.random.Generator) -> None:
+    """Winograd's tiles and FFT's, by the direct convolution and the adjoint identities."""
+    from alpha.cpu.algorithms import fft, winograd  # import native, of which this is the check
+
+    for module, way in ((winograd, Way("winograd", 4)), (fft, Way("fft", 8))):
+        x, w = _floats(rng, 2, 5, 6, 19), _floats(rng, 21, 3, 3, 19)
+        desc = ConvDesc.fprop(x.shape, w.shape, stride=(1, 1), padding=(1, 2), dilation=(1, 1), groups=1)
+        y, dx, dw, g = _nan(*desc.y_shape), _nan(*x.shape), _nan(*w.shape), _floats(rng, *desc.y_shape)
+        module.fprop(way, desc, x, w, y)
+        module.dgrad(way, desc, g, w, dx)
+        module.wgrad(way, desc, x, g, dw)
+        _require(y, _direct(desc, x, w), 1e-3)
         product = np.vdot(y, g)
         _require(np.vdot(dx, x) / product, 1.0, 1e-3)
         _require(np.vdot(dw, w) / product, 1.0, 1e-3)
@@ -98,7 +116,7 @@ def _reduce(rng: np.random.Generator) -> None:
     native.sum_middle(x, wide, 3, 90, 5)
     _require(sums, x.sum(1, dtype=np.float64))
     _require(wide, x.sum(1, dtype=np.float64))
-    _require(native.sum_of_squares([x, sums]), np.vdot(x, x) + np.vdot(sums, sums))
+    _require(native_update.sum_of_squares([x, sums]), np.vdot(x, x) + np.vdot(sums, sums))
 
 
 def _pool(rng: np.random.Generator) -> None:
@@ -133,11 +151,11 @@ def _optim(rng: np.random.Generator) -> None:
     w, g, m, v = (_floats(rng, 37) for _ in range(4))
     v = np.abs(v)
     expected = w - 0.1 * (g + 0.5 * m)
-    native.sgd_step([w], [g], [m], lr=0.1, momentum=0.5)
+    native_update.sgd_step([w], [g], [m], lr=0.1, momentum=0.5)
     _require(w, expected)
     m[:] = 0
     expected = w - 0.1 * (0.1 * g / 0.1) / (np.sqrt((0.9 * v + 0.1 * g * g) / 0.1) + 1e-8)
-    native.adam_step([w], [g], [m], [v], step=1, lr=0.1, beta1=0.9, beta2=0.9, eps=1e-8)
+    native_update.adam_step([w], [g], [m], [v], step=1, lr=0.1, beta1=0.9, beta2=0.9, eps=1e-8)
     _require(w, expected)
 
 

@@ -22,17 +22,17 @@ Array = np.ndarray
 Axes = tuple[int, ...]
 
 
-def wide(a: Any) -> Any:
+def to_sum_dtype(a: Any) -> Any:
     """Returns an array in the dtype that sums of its elements are made in; None for None."""
     return a if a is None else a.astype(ops.accumulation_dtype(a.dtype.name), copy=False)
 
 
 def _mean(a: Array, axes: Axes) -> Array:
     """Returns the mean over axes, which are kept."""
-    return _wide_mean(a, axes).astype(a.dtype)
+    return _unrounded_mean(a, axes).astype(a.dtype)
 
 
-def _wide_mean(a: Array, axes: Axes) -> Array:
+def _unrounded_mean(a: Array, axes: Axes) -> Array:
     shape = reduced_shape(a.shape, axes, True, "mean")
     return (total_of(a, axes, np.float64) / reduced_count(a.shape, axes, "mean")).reshape(shape)
 
@@ -52,8 +52,8 @@ def _statistics(x: Array, axes: Axes, eps: float) -> tuple[Array, Array, Array]:
     """Returns mean, var (biased) and istd, with the axes kept."""
     mean = _mean(x, axes)
     away = np.subtract(x, mean, out=empty_like(x))
-    rest = _wide_mean(away, axes)  # what rounding has left out of the mean
-    var = (_wide_mean(np.square(away, out=away), axes) - rest * rest).astype(x.dtype)
+    rest = _unrounded_mean(away, axes)  # what rounding has left out of the mean
+    var = (_unrounded_mean(np.square(away, out=away), axes) - rest * rest).astype(x.dtype)
     return mean, var, 1 / np.sqrt(var + eps)
 
 
@@ -107,7 +107,7 @@ def _batch_norm_compiled(x: Array, gamma: Array | None, beta: Array | None, runn
 @quiet
 def _batch_norm(x: Array, gamma: Array | None, beta: Array | None, running_mean: Any, running_var: Any,
                 residual: Array | None, training: bool, momentum: float, eps: float, relu: bool) -> tuple[Array, ...]:
-    dtype, x = x.dtype, wide(x)
+    dtype, x = x.dtype, to_sum_dtype(x)
     if training:
         rows = x.reshape(-1, x.shape[-1])
         mean, var, istd = (s[0] for s in _statistics(rows, (0,), eps))
@@ -115,7 +115,7 @@ def _batch_norm(x: Array, gamma: Array | None, beta: Array | None, running_mean:
             running_mean += (momentum * (mean - running_mean)).astype(running_mean.dtype)
             running_var += (momentum * (var * len(rows) / (len(rows) - 1) - running_var)).astype(running_var.dtype)
     else:
-        mean, istd = np.array(wide(running_mean)), 1 / np.sqrt(wide(running_var) + eps)
+        mean, istd = np.array(to_sum_dtype(running_mean)), 1 / np.sqrt(to_sum_dtype(running_var) + eps)
     y = _affine(x, mean, istd, gamma, beta)
     if residual is not None:
         y += residual
@@ -133,7 +133,7 @@ def batch_norm_grad_cpu(g: Array, x: Array, gamma: Array | None, beta: Array | N
         native.batch_norm_bwd(g, x, gamma, beta, mean, istd, dx, dgamma, dbeta, relu=activation == "relu")
         return dx, dgamma, dbeta
     dtype, axes = x.dtype, tuple(range(x.ndim - 1))
-    g, x, gamma, beta, mean, istd = map(wide, (g, x, gamma, beta, mean, istd))
+    g, x, gamma, beta, mean, istd = map(to_sum_dtype, (g, x, gamma, beta, mean, istd))
     if activation == "relu":
         g = np.where(_affine(x, mean, istd, gamma, beta) <= 0, g.dtype.type(0), g)
     xhat = _affine(x, mean, istd, None, None)
@@ -142,7 +142,7 @@ def batch_norm_grad_cpu(g: Array, x: Array, gamma: Array | None, beta: Array | N
 
 @quiet
 def _sample_norm(x: Array, gamma: Array | None, beta: Array | None, axes: Axes, eps: float) -> tuple[Array, ...]:
-    dtype, x = x.dtype, wide(x)
+    dtype, x = x.dtype, to_sum_dtype(x)
     mean, _, istd = _statistics(x, axes, eps)
     return _affine(x, mean, istd, gamma, beta).astype(dtype, copy=False), mean, istd
 
@@ -166,6 +166,6 @@ def group_norm_cpu(x: Array, gamma: Array | None, beta: Array | None, *, groups:
 def sample_norm_grad_cpu(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, *, axes: Axes,
                          params_ndim: int) -> tuple[Array, ...]:
     dtype, summed = x.dtype, tuple(range(x.ndim - params_ndim))
-    g, x, gamma, mean, istd = map(wide, (g, x, gamma, mean, istd))
+    g, x, gamma, mean, istd = map(to_sum_dtype, (g, x, gamma, mean, istd))
     xhat = _affine(x, mean, istd, None, None)
     return _gradients(g, xhat, gamma, istd, axes, summed, dtype)

@@ -95,8 +95,11 @@ def take_grad_cpu(g: Array, index: Array, *, rows: int) -> Array:
     _check_range("take_grad", index, rows)
     out = empty((rows, *g.shape[index.ndim:]), g.dtype)
     out.fill(0)
-    try:
-        np.add.at(out, index, g)
-    except IndexError as error:
-        raise ShapeError(message("take_grad", str(error), "use indices from 0 to rows - 1")) from error
+    if g.size:
+        order = np.argsort(index, axis=None, kind="stable")
+        taken = index.reshape(-1)[order]
+        first = np.flatnonzero(np.append(True, taken[1:] != taken[:-1]))  # of each row
+        g = g.reshape(index.size, *out.shape[1:])[order]
+        with np.errstate(all="ignore"):
+            out[taken[first]] = np.add.reduceat(g, first, axis=0, dtype=np.float64)
     return out

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from alpha.cpu import native
+from alpha.cpu import native, native_update
 from alpha.cpu.memory import empty
 from alpha.ops import update as ops
 
@@ -79,8 +79,8 @@ def _scaled(step: Callable[..., None]) -> Callable[..., None]:
 def sgd_step_cpu(params: Arrays, grads: Arrays, momenta: Arrays, *, lr: float, momentum: float, dampening: float,
                  nesterov: bool, weight_decay: float, first: bool) -> None:
     if native.usable(*params, *grads, *momenta):
-        native.sgd_step(params, grads, momenta if momentum else None, lr=lr, momentum=momentum, dampening=dampening,
-                        weight_decay=weight_decay, nesterov=nesterov, first_step=first)
+        native_update.sgd_step(params, grads, momenta if momentum else None, lr=lr, momentum=momentum,
+                               dampening=dampening, weight_decay=weight_decay, nesterov=nesterov, first_step=first)
         return
     for w, g, v, d, t in _each(2, params, grads, momenta):
         direction = d = _decayed(g, w, weight_decay, d)
@@ -99,8 +99,8 @@ def sgd_step_cpu(params: Arrays, grads: Arrays, momenta: Arrays, *, lr: float, m
 def adam_step_cpu(params: Arrays, grads: Arrays, m: Arrays, v: Arrays, vmax: Arrays, *, lr: float, step: int,
                   beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool) -> None:
     if native.usable(*params, *grads, *m, *v, *vmax):
-        native.adam_step(params, grads, m, v, vmax or None, step=step, lr=lr, beta1=beta1, beta2=beta2, eps=eps,
-                         weight_decay=weight_decay, decoupled=decoupled)
+        native_update.adam_step(params, grads, m, v, vmax or None, step=step, lr=lr, beta1=beta1, beta2=beta2, eps=eps,
+                                weight_decay=weight_decay, decoupled=decoupled)
         return
     for w, g, mk, vk, largest, d, t in _each(2, params, grads, m, v, vmax):
         d = _decay(g, w, weight_decay, decoupled, lr, d)
@@ -119,8 +119,8 @@ def adam_step_cpu(params: Arrays, grads: Arrays, m: Arrays, v: Arrays, vmax: Arr
 def rmsprop_step_cpu(params: Arrays, grads: Arrays, square_avg: Arrays, grad_avg: Arrays, momenta: Arrays, *, lr: float,
                      alpha: float, eps: float, weight_decay: float, momentum: float) -> None:
     if not grad_avg and native.usable(*params, *grads, *square_avg, *momenta):
-        native.rmsprop_step(params, grads, square_avg, momenta if momentum else None, lr=lr, alpha=alpha, eps=eps,
-                            weight_decay=weight_decay, momentum=momentum)
+        native_update.rmsprop_step(params, grads, square_avg, momenta if momentum else None, lr=lr, alpha=alpha,
+                                   eps=eps, weight_decay=weight_decay, momentum=momentum)
         return
     for w, g, v, a, b, d, t in _each(2, params, grads, square_avg, grad_avg, momenta):
         d = _decayed(g, w, weight_decay, d)
@@ -143,8 +143,8 @@ def rmsprop_step_cpu(params: Arrays, grads: Arrays, square_avg: Arrays, grad_avg
 def adamax_step_cpu(params: Arrays, grads: Arrays, m: Arrays, u: Arrays, *, lr: float, step: int, beta1: float,
                     beta2: float, eps: float, weight_decay: float) -> None:
     if native.usable(*params, *grads, *m, *u):
-        native.adamax_step(params, grads, m, u, step=step, lr=lr, beta1=beta1, beta2=beta2, eps=eps,
-                           weight_decay=weight_decay)
+        native_update.adamax_step(params, grads, m, u, step=step, lr=lr, beta1=beta1, beta2=beta2, eps=eps,
+                                  weight_decay=weight_decay)
         return
     for w, g, mk, uk, d, t in _each(2, params, grads, m, u):
         d = _decayed(g, w, weight_decay, d)
@@ -198,7 +198,7 @@ def ema_step_cpu(averages: Arrays, params: Arrays, *, decay: float) -> None:
 @ops.sums_of_squares.impl("cpu")
 def sums_of_squares_cpu(tensors: Arrays) -> Array:
     if native.usable(*tensors):
-        return np.array([native.sum_of_squares([x]) for x in tensors])
+        return np.array([native_update.sum_of_squares([x]) for x in tensors])
     return np.array([np.sum(np.square(x, dtype=np.float64)) for x in tensors])
 
 

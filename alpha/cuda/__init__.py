@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from alpha.cuda import families  # noqa: F401  binds the implementations
-from alpha.cuda.lazy import operand
+from alpha.cuda import (
+    families,  # noqa: F401  binds the implementations
+    lazy,
+)
 from alpha.cuda.ops.pointwise import convert, filled
 from alpha.cuda.ops.reduce import nan_flag
 from alpha.cuda.runtime import backlog, memory
@@ -56,7 +58,7 @@ class CudaBackend:
         memory.copy(dst, src)
 
     def forget(self, arrays: Sequence[Array]) -> None:
-        operand.forget(arrays)
+        lazy.forget(arrays)
 
     array_name = "alpha.cuda.Array, as alpha.cuda.runtime.memory.empty returns"
 
@@ -79,7 +81,7 @@ class CudaBackend:
         return result
 
     def has_nan(self, x: Array) -> bool:
-        return bool(memory.download(nan_flag(x), "int32").item())
+        return bool(memory.download(nan_flag(lazy.peek(x)), "int32").item())
 
     def synchronize(self) -> None:
         context.synchronize()

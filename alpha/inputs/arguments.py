@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from math import isfinite
 from typing import Annotated, Any, ParamSpec, TypeVar, Union, cast, get_args, get_origin
 
-from alpha.errors import ArgumentError, message
+from alpha.errors import AlphaError, ArgumentError, message
 from alpha.inputs.kinds import Either, Flag, Function, Instance, Kind, Many, Nothing, Real, Refused, Whole
 
 P = ParamSpec("P")
@@ -61,15 +61,48 @@ def kinds_of(f: Callable[..., Any]) -> dict[str, Kind]:
     return kinds
 
 
+def _taken(f: Callable[..., Any]) -> str:
+    """Returns what a function takes, for messages."""
+    names = [str(p).split(":")[0].split("=")[0].strip() for p in inspect.signature(f).parameters.values()]
+    return f"it takes ({', '.join([name for name in names if name != 'self'])})"
+
+
+def _where(method: Callable[..., Any], args: tuple[Any, ...]) -> str:
+    """Returns how messages call a method: by the class of the object whose it is, the first of its arguments."""
+    owner = type(args[0]).__name__ if args else "a method"
+    return owner if method.__name__ == "__init__" else f"{owner}.{method.__name__}"
+
+
+def bound(f: Callable[P, R]) -> Callable[P, R]:
+    """Makes a function refuse calls that do not fit its signature by an ArgumentError.
+
+    Values are not looked at, which costs next to nothing: for what is called in every step, or looks itself.
+    """
+    @functools.wraps(f)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return f(*args, **kwargs)
+        except TypeError as error:
+            if isinstance(error, AlphaError) or (error.__traceback__ and error.__traceback__.tb_next):
+                raise  # of its body
+            what = str(error).partition("() ")[2]
+        raise ArgumentError(message(_where(f, args) if f.__name__ == "__init__" else f.__name__, what, _taken(f)))
+
+    return call
+
+
 def checked(f: Callable[P, R]) -> Callable[P, R]:
     """Makes a function look at its arguments first, by their annotations.  Messages name it, or for a method its class.
 
-    Raises ArgumentError, ConfigError or ShapeError where they do not fit; see the module.
+    Raises ArgumentError, ConfigError or ShapeError where they do not fit; see the module. What *args and **kwargs take
+    is not looked at.
     """
     parameters = inspect.signature(f).parameters.values()
     positional = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
-    names = frozenset(p.name for p in parameters)
-    required = tuple(p.name for p in parameters if p.default is p.empty)
+    open_ended, open_named = (any(p.kind is kind for p in parameters)
+                              for kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD))
+    names = {p.name: p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    required = tuple(name for name, p in names.items() if p.default is p.empty)
     kinds = kinds_of(f)
     read = {p.name: kinds[p.name].read(p.default) for p in parameters if p.name in kinds and p.default is not p.empty}
     defaults = {name: value for name, value in read.items() if value.__class__ is tuple}  # an int that became a pair
@@ -78,15 +111,10 @@ def checked(f: Callable[P, R]) -> Callable[P, R]:
     plain = not defaults and positional[:len(required)] == required
 
     def where(args: tuple[Any, ...]) -> str:
-        if not method:
-            return f.__name__
-        owner = type(args[0]).__name__ if args else "a method"
-        return owner if f.__name__ == "__init__" else f"{owner}.{f.__name__}"
+        return _where(f, args) if method else f.__name__
 
     def refuse(args: tuple[Any, ...], what: str) -> None:
-        shown_names = [str(p) for p in parameters if p.name != "self"]
-        taken = ", ".join([text.split(":")[0].split("=")[0].strip() for text in shown_names])
-        raise ArgumentError(message(where(args), what, f"it takes ({taken})"))
+        raise ArgumentError(message(where(args), what, _taken(f)))
 
     def taken(args: tuple[Any, ...], kind: Kind, name: str, value: Any) -> Any:
         try:
@@ -100,12 +128,12 @@ def checked(f: Callable[P, R]) -> Callable[P, R]:
         if plain and not kwargs and len(required) <= len(args) <= len(positional):  # the same, without names
             return f(*[taken(args, kind, name, value) if kind else value
                        for kind, name, value in zip(order, positional, args)])  # type: ignore[arg-type, call-arg]
-        if len(args) > len(positional):
+        if len(args) > len(positional) and not open_ended:
             refuse(args, f"{len(args) - method} arguments are given by position, {len(positional) - method} is the "
                    "most")
         values = dict(zip(positional, args))
         for name, value in kwargs.items():
-            if name in values or name not in names:
+            if name in values or not (name in names or open_named):
                 refuse(args, f"{name} is {'given twice' if name in values else 'unknown'}")
             values[name] = value
         for name in required:
@@ -115,6 +143,9 @@ def checked(f: Callable[P, R]) -> Callable[P, R]:
             kind = kinds.get(name)
             if kind:
                 values[name] = taken(args, kind, name, value)
+        if len(args) > len(positional):
+            first = [values.pop(name) for name in positional]
+            return f(*first, *args[len(positional):], **values)  # type: ignore[arg-type, call-arg]
         return f(**{**defaults, **values})  # type: ignore[arg-type, call-arg]
 
     return call

@@ -6,7 +6,7 @@ from collections import deque
 from types import FunctionType
 from typing import Any
 
-from alpha.errors import ConfigError, message
+from alpha.errors import ConfigError, message, shown
 
 PLAIN = frozenset({type(None), bool, int, float, str})      # values of these types hold nothing
 CONTAINERS = (list, tuple, dict, set, frozenset, deque)
@@ -41,10 +41,15 @@ def a_(value: Any) -> str:
     return f"{'an' if name[0] in 'aeiouAEIO' else 'a'} {name}"
 
 
+def named(value: Any) -> str:
+    """Returns what was given for a name, in short."""
+    return f"{value!r:.100}" if isinstance(value, str) else shown(value)
+
+
 def check_name(where: str, name: Any, cls: Any) -> None:
     """Raises ConfigError unless `name` may name a parameter, a buffer or a module of a `cls`."""
     if not isinstance(name, str) or not name or "." in name:
-        raise ConfigError(message(where, f"{name!r} is no name for a parameter, a buffer or a module",
+        raise ConfigError(message(where, f"{named(name)} is no name for a parameter, a buffer or a module",
                                   "use a string that is not empty and has no dot: dots divide the names of a path"))
     if name.startswith("__") or name in cls._needed:
         raise ConfigError(message(where, f"{name} is a part of every {cls.__name__}, and cannot be replaced",

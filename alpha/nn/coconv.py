@@ -15,7 +15,7 @@ from alpha.nn.activation import fuse_relu
 from alpha.nn.module import Module, Parameter
 from alpha.ops.coconv_desc import CoConvDesc, check_kernel, level_channels
 from alpha.ops.conv import as_pair
-from alpha.precision import stored
+from alpha.precision import to_storage_dtype
 from alpha.tensor import Tensor
 
 
@@ -61,9 +61,12 @@ class CoConv2d(Module):
         """The attributes of the ops: dilations, channels, stride, groups."""
         return dict(dilations=self.dilations, channels=self.channels, stride=self.stride, groups=self.groups)
 
-    def forward(self, x: Tensor, activation: str | None = None) -> Tensor:
-        """Returns activation(coconv2d(x, weight) + bias); activation is None or "relu"."""
-        x = stored(x)
+    def forward(self, x: Tensor, activation: str | None = None, for_norm: bool = False) -> Tensor:
+        """Returns activation(coconv2d(x, weight) + bias); activation is None or "relu".
+
+        for_norm is what Conv2d takes, so that one stands in the other's place; no level counts statistics yet.
+        """
+        x = to_storage_dtype(x)
         if self.bias is None and activation is None:
             return ops.coconv2d(x, self.weight, **self.geometry)
         return ops.coconv2d_bias_act(x, self.weight, self.bias, activation=activation, **self.geometry)

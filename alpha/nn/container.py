@@ -6,11 +6,12 @@ Entries are attributes, named "0", "1", ... in lists, and so their parameters ar
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, NoReturn, TypeVar, overload
 
-from alpha.errors import ConfigError, DTypeError, NotDefinedError, NotFoundError, message
-from alpha.nn.attributes import a_, check_name
+from alpha.errors import ConfigError, DTypeError, NotDefinedError, NotFoundError, message, shown
+from alpha.inputs.arguments import checked
+from alpha.nn.attributes import a_, check_name, named
 from alpha.nn.function import as_module
 from alpha.nn.module import Module, Parameter
 from alpha.tensor import Tensor
@@ -90,7 +91,7 @@ class _List(_Entries[E]):
     def insert(self, index: int, value: Any) -> None:
         """Adds an entry before the one at `index`; those behind move up by one, in their names too."""
         values: list[Any] = self._numbered("insert")
-        values.insert(self._as_index(index), value)
+        values.insert(max(-len(values), min(self._as_index(index), len(values))), value)
         self._fill(values)
 
     def pop(self, index: int = -1) -> E:
@@ -113,12 +114,13 @@ class _List(_Entries[E]):
 
     def __getitem__(self, index: int | slice) -> E | _List[E]:
         if isinstance(index, slice):
-            return self._list_of(dict(list(self._entries().items())[index]))
+            return self._list_of(dict(self._chosen(list(self._entries().items()), index)))
         return self._entries()[self._name_at(index)]
 
     def __setitem__(self, index: int | slice, value: Any) -> None:
         if isinstance(index, slice):
             values: list[Any] = self._numbered("__setitem__")
+            self._chosen(values, index)
             try:
                 values[index] = _listed(self, value)
             except ValueError as error:
@@ -131,7 +133,7 @@ class _List(_Entries[E]):
     def __delitem__(self, index: int | slice) -> None:
         entries = self._entries()
         names = list(entries)
-        gone = names[index] if isinstance(index, slice) else [self._name_at(index)]
+        gone = self._chosen(names, index) if isinstance(index, slice) else [self._name_at(index)]
         left = {name: v for name, v in entries.items() if name not in gone}
         if names == [str(k) for k in range(len(names))]:
             left = {str(k): v for k, v in enumerate(left.values())}
@@ -160,10 +162,17 @@ class _List(_Entries[E]):
             raise DTypeError(message(type(self).__name__, f"the index {index!r:.40} is {a_(index)}, an "
                                      "int or a slice is needed", "pass the position of the entry")) from None
 
+    def _chosen(self, values: list[Any], index: slice) -> list[Any]:
+        try:
+            return values[index]
+        except (TypeError, ValueError) as error:
+            raise DTypeError(message(type(self).__name__, f"the index {index!r:.100} is no slice of ints: {error}",
+                                     "pass positions: model[1:3]")) from None
+
     def _name_at(self, index: Any) -> str:
         names, k = list(self._entries()), self._as_index(index)
         if not -len(names) <= k < len(names):
-            raise NotFoundError(message(type(self).__name__, f"there is no entry {k}, it has {len(names)}",
+            raise NotFoundError(message(type(self).__name__, f"there is no entry {shown(k)}, it has {len(names)}",
                                         f"use an index in [{-len(names)}, {len(names)})" if names else "append one"))
         return names[k]
 
@@ -179,6 +188,7 @@ class ModuleList(_List[Module]):
         DTypeError: an entry is a class, None, a tensor or whatever else is no module.
     """
 
+    @checked
     def __init__(self, modules: Iterable[Any] = ()) -> None:
         self._fill(modules)
 
@@ -199,6 +209,7 @@ class Sequential(_List[Module]):
         ConfigError: a name is empty, has a dot, or is that of a method.
     """
 
+    @checked
     def __init__(self, *modules: Any) -> None:
         if len(modules) == 1 and isinstance(modules[0], Mapping):
             self._replace_entries({name: self._as_entry(name, v) for name, v in modules[0].items()})
@@ -210,10 +221,12 @@ class Sequential(_List[Module]):
         k = 0
         while k < len(layers):
             layer, following = layers[k], layers[k + 1] if k + 1 < len(layers) else None
-            fused = None
+            fused: Callable[[Tensor], Tensor] | None = None
+            call: Callable[[Tensor], Tensor] = layer
             if following is not None and not (layer.hooked or following.hooked):
                 fused = layer.fused_with(following)
-            x = (fused or layer)(x)
+                call = fused or layer.called_before(following)
+            x = call(x)
             k += 2 if fused else 1
         return x
 
@@ -229,6 +242,7 @@ class ParameterList(_List[Parameter]):
 
     _kind = Parameter
 
+    @checked
     def __init__(self, parameters: Iterable[Any] = ()) -> None:
         self._fill(parameters)
 
@@ -242,12 +256,13 @@ class ParameterList(_List[Parameter]):
 class _Dict(_Entries[E]):
     """A dict of entries."""
 
+    @checked
     def __init__(self, entries: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()) -> None:
         self.update(entries)
 
     def __getitem__(self, key: str) -> E:
         entries = self._entries()
-        if key not in entries:
+        if not isinstance(key, str) or key not in entries:
             self._refuse_key(key)
         return entries[key]
 
@@ -256,7 +271,7 @@ class _Dict(_Entries[E]):
         setattr(self, key, self._as_entry(key, value))
 
     def __delitem__(self, key: str) -> None:
-        if key not in self._entries():
+        if not isinstance(key, str) or key not in self._entries():
             self._refuse_key(key)
         delattr(self, key)
 
@@ -264,7 +279,7 @@ class _Dict(_Entries[E]):
         return iter(self._entries())
 
     def __contains__(self, key: object) -> bool:
-        return key in self._entries()
+        return isinstance(key, str) and key in self._entries()
 
     def keys(self) -> Iterable[str]:
         """Returns the names, in order."""
@@ -280,7 +295,7 @@ class _Dict(_Entries[E]):
 
     def get(self, key: str, default: D | None = None) -> E | D | None:
         """Returns the entry of a name, or `default`."""
-        return self._entries().get(key, default)  # type: ignore[arg-type]
+        return self._entries()[key] if key in self else default
 
     def pop(self, key: str) -> E:
         """Removes an entry and returns it."""
@@ -303,7 +318,7 @@ class _Dict(_Entries[E]):
         self._replace_entries({**self._entries(), **{key: self._as_entry(key, v) for key, v in given.items()}})
 
     def _refuse_key(self, key: Any) -> NoReturn:
-        raise NotFoundError(message(type(self).__name__, f"there is no entry {key!r}",
+        raise NotFoundError(message(type(self).__name__, f"there is no entry {named(key)}",
                                     f"it has {', '.join(self) or 'none'}"))
 
 
@@ -344,13 +359,17 @@ def _base(kind: type[_List[Any]]) -> type[_List[Any]]:
 
 def _listed(owner: Module, values: Any) -> list[Any]:
     """Returns a new list of values.  Raises DTypeError for what is no list of them."""
-    if isinstance(values, (Mapping, _Dict, str, Tensor)) or not hasattr(values, "__iter__"):
+    try:
+        entries = None if isinstance(values, (Mapping, _Dict, str, Tensor)) else iter(values)
+    except TypeError:  # an array without axes has __iter__, too
+        entries = None
+    if entries is None:
         fix = "pass a list: [...]"
         if isinstance(values, (Mapping, _Dict)):
             fix = "use nn.ModuleDict or nn.ParameterDict for names, or pass a list: [...]"
         what = f"the entries are {a_(values)}, a list is needed"
         raise DTypeError(message(type(owner).__name__, what, fix))
-    return list(values)
+    return list(entries)
 
 
 def _as_parameter(where: str, name: str, value: Any) -> Parameter:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from alpha.errors import ConfigError, DTypeError, NotFoundError, message
 from alpha.graph import state
-from alpha.nn.attributes import CONTAINERS, PLAIN, a_, check_name, hidden, is_plain, names_of
+from alpha.nn.attributes import CONTAINERS, PLAIN, a_, check_name, hidden, is_plain, named, names_of
 from alpha.nn.parameter import Parameter
 from alpha.tensor import Tensor
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from alpha.nn.module import Module
 
 
-OVERRIDDEN = ("forward", "extra_repr", "macs", "fused_with")    # the methods of Module that a subclass defines
+OVERRIDDEN = ("forward", "extra_repr", "macs", "fused_with", "called_before")  # methods that subclasses define
 
 
 class Contents:
@@ -262,9 +262,9 @@ class Contents:
     def get_submodule(self, path: str) -> Module:
         """Returns the module at a path such as "body.0", this one at "".  Raises NotFoundError."""
         found = dict(self._paths())
-        if path not in found:
-            close = difflib.get_close_matches(str(path), found, n=1)
-            raise NotFoundError(message(type(self).__name__, f"there is no module at {path!r}",
+        if not isinstance(path, str) or path not in found:
+            close = difflib.get_close_matches(str(path)[:100], found, n=1)
+            raise NotFoundError(message(type(self).__name__, f"there is no module at {named(path)}",
                                         f"did you mean {close[0]!r}?" if close else "see named_modules()"))
         return found[path]
 

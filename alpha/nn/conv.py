@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from alpha import ops
@@ -13,9 +14,11 @@ from alpha.inputs.kinds import Pair as IntOrPair
 from alpha.nn import init
 from alpha.nn.activation import fuse_relu
 from alpha.nn.module import Module, Parameter
+from alpha.nn.norm import BatchNorm2d
+from alpha.ops.algorithms.names import ConvAlgorithm
 from alpha.ops.conv import as_pair, check_output_padding
 from alpha.ops.conv_desc import Axis, ConvDesc
-from alpha.precision import stored
+from alpha.precision import to_storage_dtype
 from alpha.tensor import Tensor
 
 
@@ -31,8 +34,8 @@ class _Conv(Module):
     out_channels: int
 
     def __init__(self, wide: int, narrow: int, kernel_size: IntOrPair, stride: IntOrPair, padding: IntOrPair,
-                 dilation: IntOrPair, groups: int, bias: bool) -> None:
-        self.groups = groups
+                 dilation: IntOrPair, groups: int, bias: bool, algorithm: str | None) -> None:
+        self.groups, self.algorithm = groups, algorithm
         self.kernel_size, self.stride = as_pair(kernel_size), as_pair(stride)
         self.padding, self.dilation = as_pair(padding), as_pair(dilation)
         weight_shape = (narrow, *self.kernel_size, wide // groups)
@@ -50,9 +53,9 @@ class _Conv(Module):
 
     def extra_repr(self) -> str:
         text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
-        for name, default in (("padding", (0, 0)), ("dilation", (1, 1)), ("groups", 1)):
+        for name, default in (("padding", (0, 0)), ("dilation", (1, 1)), ("groups", 1), ("algorithm", None)):
             if getattr(self, name) != default:
-                text += f", {name}={getattr(self, name)}"
+                text += f", {name}={getattr(self, name)!r}"
         return text + (", bias=False" if self.bias is None else "")
 
 
@@ -64,29 +67,44 @@ class Conv2d(_Conv):
         kernel_size, stride, padding, dilation: int, or pair (height, width); in pixels.
         groups: number of channel groups; it divides both channel counts. groups=in_channels is depthwise.
         bias: whether there is one.
+        algorithm: see alpha.ops.conv2d; gradients take it as a preference.
     Shape: x (N, IH, IW, in_channels) -> y (N, OH, OW, out_channels), NHWC; see alpha.ops.conv2d for OH and OW.
     Parameters: weight (out_channels, FH, FW, in_channels / groups), OHWI; bias (out_channels,). Both start as
         U[-b, b), b = 1 / sqrt(fan_in), fan_in = FH * FW * in_channels / groups, as in PyTorch.
     Raises:
         ShapeError: a setting is out of range, or groups does not divide the channels.
+        ConfigError: the algorithm is unknown; or, when the layer is called, does not serve it.
     """
 
     @checked
     def __init__(self, in_channels: Channels, out_channels: Channels, kernel_size: IntOrPair, stride: IntOrPair = 1,
-                 padding: Padding = 0, dilation: IntOrPair = 1, groups: Channels = 1, bias: bool = True) -> None:
+                 padding: Padding = 0, dilation: IntOrPair = 1, groups: Channels = 1, bias: bool = True,
+                 algorithm: ConvAlgorithm = None) -> None:
         self.in_channels, self.out_channels = in_channels, out_channels
-        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias)
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, algorithm)
 
-    def forward(self, x: Tensor, activation: str | None = None) -> Tensor:
-        """Returns activation(conv2d(x, weight) + bias); activation is None or "relu"."""
-        x = stored(x)
+    def forward(self, x: Tensor, activation: str | None = None, for_norm: bool = False) -> Tensor:
+        """Returns activation(conv2d(x, weight) + bias).
+
+        Args:
+            activation: None or "relu".
+            for_norm: whether a batch norm in training reads the result, `bn(conv(x, for_norm=self.training))`: then a
+                GPU counts while it stores what that would read the map for.  Sequential says so by itself.
+        """
+        x = to_storage_dtype(x)
         if self.bias is None and activation is None:
-            return ops.conv2d(x, self.weight, **self.geometry)
-        return ops.conv2d_bias_act(x, self.weight, self.bias, activation=activation, **self.geometry)
+            return ops.conv2d(x, self.weight, algorithm=self.algorithm, for_norm=for_norm, **self.geometry)
+        return ops.conv2d_bias_act(x, self.weight, self.bias, activation=activation, for_norm=for_norm,
+                                   algorithm=self.algorithm, **self.geometry)
 
     def fused_with(self, following: Module) -> Callable[[Tensor], Tensor] | None:
         """Fuses with a ReLU where there is a bias; without one the layer is followed by a norm in practice."""
         return fuse_relu(self, Conv2d, following) if self.bias is not None else None
+
+    def called_before(self, following: Module) -> Callable[[Tensor], Tensor]:
+        """Counts the statistics that a batch norm in training begins with."""
+        asked = isinstance(following, BatchNorm2d) and following.training
+        return partial(self, for_norm=True) if asked and type(self).forward is Conv2d.forward else self
 
     def macs(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
         desc = ConvDesc.fprop(x_shape, self.weight.shape, **self.geometry)
@@ -97,7 +115,8 @@ class ConvTranspose2d(_Conv):
     """Transposed convolution: y = conv_transpose2d(x, weight) + bias, the gradient of a Conv2d used forward.
 
     Args:
-        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias: see Conv2d.
+        in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, algorithm: see
+            Conv2d.
         output_padding: int, or pair; rows and columns added to the far end of y, fewer than the stride or the dilation.
     Shape: x (N, IH, IW, in_channels) -> y (N, OH, OW, out_channels), NHWC,
         OH = (IH - 1) * stride - 2 * padding + dilation * (FH - 1) + 1 + output_padding.
@@ -110,14 +129,15 @@ class ConvTranspose2d(_Conv):
     @checked
     def __init__(self, in_channels: Channels, out_channels: Channels, kernel_size: IntOrPair, stride: IntOrPair = 1,
                  padding: Padding = 0, output_padding: Padding = 0, dilation: IntOrPair = 1, groups: Channels = 1,
-                 bias: bool = True) -> None:
+                 bias: bool = True, algorithm: ConvAlgorithm = None) -> None:
         self.in_channels, self.out_channels = in_channels, out_channels
-        super().__init__(out_channels, in_channels, kernel_size, stride, padding, dilation, groups, bias)
+        super().__init__(out_channels, in_channels, kernel_size, stride, padding, dilation, groups, bias, algorithm)
         self.output_padding = as_pair(output_padding)
         check_output_padding("ConvTranspose2d", self.output_padding, self.stride, self.dilation)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = ops.conv_transpose2d(stored(x), self.weight, output_padding=self.output_padding, **self.geometry)
+        y = ops.conv_transpose2d(to_storage_dtype(x), self.weight, output_padding=self.output_padding,
+                                 algorithm=self.algorithm, **self.geometry)
         if self.bias is None:
             return y
         return (y.astype(self.bias.dtype) + self.bias).astype(y.dtype)  # the bias's gradient is summed in its own dtype

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from alpha.errors import DTypeError, message
+from alpha.inputs.arguments import bound
 from alpha.nn.attributes import a_
 from alpha.nn.module import Module
 from alpha.tensor import Tensor
@@ -23,6 +24,7 @@ class Lambda(Module):
         DTypeError: it is a class, a module, or cannot be called.
     """
 
+    @bound
     def __init__(self, function: Callable[..., Any]) -> None:
         if isinstance(function, Module):
             raise DTypeError(message("Lambda", f"{type(function).__name__} is a module already", "use it as it is"))

@@ -12,7 +12,7 @@ from alpha.inputs.kinds import Axis, Count, Map
 from alpha.nn import init
 from alpha.nn.activation import fuse_relu
 from alpha.nn.module import Module, Parameter
-from alpha.precision import stored
+from alpha.precision import to_storage_dtype
 from alpha.tensor import Tensor
 
 
@@ -44,7 +44,7 @@ class Linear(Module):
 
     def forward(self, x: Tensor, activation: str | None = None) -> Tensor:
         """Returns activation(x @ weight.T + bias); activation is None or "relu"."""
-        return ops.linear(stored(x), self.weight, self.bias, activation=activation)
+        return ops.linear(to_storage_dtype(x), self.weight, self.bias, activation=activation)
 
     def fused_with(self, following: Module) -> Callable[[Tensor], Tensor] | None:
         """Fuses with a ReLU."""

@@ -14,14 +14,15 @@ needs no call of `super().__init__()` and no registration (alpha.nn.contents)::
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from alpha.backend import FLOAT_DTYPES
-from alpha.errors import CheckpointError, DTypeError, NotDefinedError, message
+from alpha.errors import ArgumentError, CheckpointError, DTypeError, NotDefinedError, message
 from alpha.graph import no_grad, state
 from alpha.inputs.arguments import checked
 from alpha.inputs.dtypes import dtype_name
@@ -57,6 +58,17 @@ class Module(Contents, Hooks):
     training = True
     torch_channels_first: tuple[str, ...] = ()
     torch_names: Mapping[str, str] = MappingProxyType({})
+
+    if not TYPE_CHECKING:
+        def __init__(self, *args, **kwargs):
+            """Takes nothing; what a class behind this one in a list of bases takes is handed on."""
+            following = super().__init__
+            if (args or kwargs) and not hasattr(following, "__func__"):
+                given = f"{next(iter(kwargs))} is unknown" if kwargs else f"{len(args)} arguments are given"
+                raise ArgumentError(message(type(self).__name__, given, "it takes none: leave them out"))
+            following(*args, **kwargs)
+
+        __init__.__signature__ = inspect.Signature([inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)])
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Computes the output; what a call of the module runs between its hooks."""
@@ -165,6 +177,11 @@ class Module(Contents, Hooks):
             CheckpointError: names or shapes differ, it lists all that differ; a value is no array of numbers that the
                 dtype here holds; or a shared tensor has two values. Nothing has been loaded.
         """
+        return self.prepare_state_dict(values, strict)()
+
+    def prepare_state_dict(self, values: Mapping[str, Any], strict: bool = True
+                           ) -> Callable[[], tuple[list[str], list[str]]]:
+        """Looks at what `load_state_dict` is to load, raises what that does, and returns the function that loads it."""
         where, own = f"{type(self).__name__}.load_state_dict", self.state_dict()
         check_names(where, values)
         missing = [name for name in own if name not in values]
@@ -174,11 +191,15 @@ class Module(Contents, Hooks):
             raise CheckpointError(_mismatch(type(self).__name__, own, values, missing, unexpected, misshapen))
         ready = fitted(where, values, own)
         _check_shared(where, list(self._saved()), values)
-        with no_grad():  # values may be parameters
-            for path, t in self._saved():
-                if path in ready:
-                    t.copy_(ready[path])
-        return missing, unexpected
+
+        def load() -> tuple[list[str], list[str]]:
+            with no_grad():  # values may be parameters
+                for path, t in self._saved():
+                    if path in ready:
+                        t.copy_(ready[path])
+            return missing, unexpected
+
+        return load
 
     # ---- what containers and the summary ask -------------------------------------------------------------------------
 
@@ -188,6 +209,10 @@ class Module(Contents, Hooks):
         Sequential asks each layer this about the next one, unless either has hooks.
         """
         return None
+
+    def called_before(self, following: Module) -> Callable[[Tensor], Tensor]:
+        """Returns what equals `self(x)`, and does what `following` asks of it; Sequential calls that, without hooks."""
+        return self
 
     def macs(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
         """Returns the multiply-accumulates of one call: (nominal, without those on padded zeros)."""

@@ -3,6 +3,9 @@
 The sums of conv2d, conv2d_dgrad and conv2d_wgrad run over the same products, each op holding another of the three
 tensors still; so the gradient of any of the three is a pair of the other two, to any order.
 
+`algorithm` names the way to compute: alpha.ops.algorithms has the family, docs/algorithms.md teaches it. What a call
+names is computed so or refused; gradients take the name as a preference.
+
 Filters and bias may be float32 where the maps are float16 or bfloat16; sums are made in float32 in any case, and the
 gradient of the filters, a sum over the whole batch, is not rounded to 16 bits.
 """
@@ -16,6 +19,7 @@ from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Activation, Channels, Padding, Pair
 from alpha.op import Spec, op
 from alpha.ops.activation import relu_grad
+from alpha.ops.algorithms.names import AUTO, ConvAlgorithm, conv_request
 from alpha.ops.conv_desc import Axis, ConvDesc, Shape
 from alpha.ops.reduce import accumulation_dtype
 from alpha.ops.shape import pad
@@ -35,26 +39,35 @@ class conv2d:
         w: filters.  Shape (OC, FH, FW, IC / groups), OHWI; dtype of x, or float32 where that has 16 bits.
         stride, padding, dilation: int, or pair (height, width); in pixels.
         groups: number of channel groups; it divides IC and OC.  groups=IC is a depthwise convolution.
+        algorithm: "direct", "im2col", "winograd", "fft" or "strassen", which is then used or refused; "auto": the
+            fastest by estimate that keeps the precision's promise; None: what ALPHA_CONV_ALGORITHM prefers, or auto.
+        for_norm: whether a batch norm in training is to read y: then a GPU counts the statistics that it begins with
+            while it stores y, where that costs less than reading y once more.
     Returns:
         y of shape (N, OH, OW, OC), OH = floor((IH + 2*padding - dilation*(FH - 1) - 1) / stride) + 1.
     Raises:
         ShapeError: the channels or groups differ, or the filter does not fit into the padded input.
+        ConfigError: the algorithm is unknown, or does not serve this convolution.
     Source: arXiv 2306.15951, ConvV2, Algorithm 1B.  Differs: dilation and groups.
     """
 
     args, saves, parameters = "x w", "x w", "w"
+    presets = {"algorithm": conv_request}
 
-    def canon(*, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: Channels = 1):
-        return dict(stride=stride, padding=padding, dilation=dilation, groups=groups)
+    def canon(*, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: Channels = 1,
+              algorithm: ConvAlgorithm = None, for_norm: bool = False):
+        return dict(stride=stride, padding=padding, dilation=dilation, groups=groups,
+                    algorithm=algorithm or AUTO, for_norm=for_norm)
 
-    def shape(x, w, **geometry):
+    def shape(x, w, *, algorithm, for_norm, **geometry):
         return ConvDesc.fprop(x.shape, w.shape, **geometry).y_shape
 
-    def vjp_x(g, s, **geometry):
-        return conv2d_dgrad(g, s.w, hw=s.x_shape[1:3], **geometry)
+    def vjp_x(g, s, *, algorithm, for_norm, **geometry):
+        return conv2d_dgrad(g, s.w, hw=s.x_shape[1:3], algorithm=algorithm.inherited, **geometry)
 
-    def vjp_w(g, s, **geometry):
-        return conv2d_wgrad(s.x, g, f=s.w_shape[1:3], **geometry).astype(s.w_dtype)
+    def vjp_w(g, s, *, algorithm, for_norm, **geometry):
+        return conv2d_wgrad(s.x, g, f=s.w_shape[1:3], algorithm=algorithm.inherited,
+                            **geometry).astype(s.w_dtype)
 
 
 @op
@@ -70,27 +83,33 @@ class conv2d_dgrad:
         w: filters.  Shape (OC, FH, FW, IC / groups), OHWI; dtype of g, or float32 where that has 16 bits.
         hw: (IH, IW) of the input, which g and the geometry leave open where stride > 1.
         stride, padding, dilation, groups: those of the convolution.
+        algorithm: as in conv2d.
     Returns:
         dx of shape (N, IH, IW, IC).
     Raises:
         ShapeError: OC of g and w differ, or (IH, IW) cannot produce (OH, OW).
+        ConfigError: as in conv2d.
     Source: arXiv 2306.15951, KS-deconv-V2, Algorithm 2B.  Differs: the split-kernel size is ceil((F - y) / stride), an
         input may have no tap at all, dilation and groups; the kernels of a class are cut out when they are needed.
     """
 
     args, saves, parameters = "g w", "g w", "w"
+    presets = {"algorithm": conv_request}
 
-    def canon(*, hw: Pair, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: Channels = 1):
-        return dict(hw=hw, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    def canon(*, hw: Pair, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: Channels = 1,
+              algorithm: ConvAlgorithm = None):
+        return dict(hw=hw, stride=stride, padding=padding, dilation=dilation, groups=groups,
+                    algorithm=algorithm or AUTO)
 
-    def shape(g, w, *, hw, **geometry):
+    def shape(g, w, *, hw, algorithm, **geometry):
         return ConvDesc.dgrad(g.shape, w.shape, hw, **geometry).x_shape
 
-    def vjp_g(g, s, *, hw, **geometry):
-        return conv2d(g, s.w, **geometry)
+    def vjp_g(g, s, *, hw, algorithm, **geometry):
+        return conv2d(g, s.w, algorithm=algorithm.inherited, **geometry)
 
-    def vjp_w(g, s, *, hw, **geometry):
-        return conv2d_wgrad(g, s.g, f=s.w_shape[1:3], **geometry).astype(s.w_dtype)
+    def vjp_w(g, s, *, hw, algorithm, **geometry):
+        return conv2d_wgrad(g, s.g, f=s.w_shape[1:3], algorithm=algorithm.inherited,
+                            **geometry).astype(s.w_dtype)
 
 
 @op
@@ -106,26 +125,31 @@ class conv2d_wgrad:
         g: gradient of the output.  Shape (N, OH, OW, OC), NHWC; dtype of x.
         f: (FH, FW) of the filters, which x, g and the geometry leave open where stride > 1.
         stride, padding, dilation, groups: those of the convolution.
+        algorithm: as in conv2d.
     Returns:
         dw of shape (OC, FH, FW, IC / groups); float32 where x and g have 16 bits, else of their dtype.
     Raises:
         ShapeError: the batches of x and g differ, or (FH, FW) cannot produce (OH, OW).
+        ConfigError: as in conv2d.
     Source: arXiv 2306.15951, Sk-dilated-V2, Algorithm 3B.  Differs: the first output is a ceiling; dilation and groups.
     """
 
     args, saves = "x g", "x g"
+    presets = {"algorithm": conv_request}
 
-    def canon(*, f: Pair, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: Channels = 1):
-        return dict(f=f, stride=stride, padding=padding, dilation=dilation, groups=groups)
+    def canon(*, f: Pair, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: Channels = 1,
+              algorithm: ConvAlgorithm = None):
+        return dict(f=f, stride=stride, padding=padding, dilation=dilation, groups=groups,
+                    algorithm=algorithm or AUTO)
 
-    def shape(x, g, *, f, **geometry):
+    def shape(x, g, *, f, algorithm, **geometry):
         return Spec(ConvDesc.wgrad(x.shape, g.shape, f, **geometry).w_shape, accumulation_dtype(x.dtype))
 
-    def vjp_x(g, s, *, f, **geometry):
-        return conv2d_dgrad(s.g, g, hw=s.x_shape[1:3], **geometry)
+    def vjp_x(g, s, *, f, algorithm, **geometry):
+        return conv2d_dgrad(s.g, g, hw=s.x_shape[1:3], algorithm=algorithm.inherited, **geometry)
 
-    def vjp_g(g, s, *, f, **geometry):
-        return conv2d(s.x, g, **geometry)
+    def vjp_g(g, s, *, f, algorithm, **geometry):
+        return conv2d(s.x, g, algorithm=algorithm.inherited, **geometry)
 
 
 @op
@@ -135,29 +159,33 @@ class conv2d_bias_act:
         y = activation(conv2d(x, w) + b)
 
     Args:
-        x, w, stride, padding, dilation, groups: see conv2d.
+        x, w, stride, padding, dilation, groups, algorithm, for_norm: see conv2d.
         b: bias.  Shape (OC,), dtype of w; or None.
         activation: None or "relu".
     Returns:
         y of shape (N, OH, OW, OC).
     Raises:
+        ConfigError: as in conv2d.
         ShapeError: as conv2d, or b does not have shape (OC,), or the activation is unknown.
     """
 
     args, saves, parameters = "x w b?", "x w y", "w b"
+    presets = {"algorithm": conv_request}
 
     def canon(*, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: Channels = 1,
-              activation: Activation = None):
-        return dict(activation=activation, stride=stride, padding=padding, dilation=dilation, groups=groups)
+              activation: Activation = None, algorithm: ConvAlgorithm = None, for_norm: bool = False):
+        return dict(activation=activation, stride=stride, padding=padding, dilation=dilation, groups=groups,
+                    algorithm=algorithm or AUTO, for_norm=for_norm)
 
-    def shape(x, w, b, *, activation, **geometry):
+    def shape(x, w, b, *, activation, algorithm, for_norm, **geometry):
         y_shape = ConvDesc.fprop(x.shape, w.shape, **geometry).y_shape
         if b is not None and b.shape != y_shape[3:]:
             raise ShapeError(message("conv2d_bias_act", f"b has shape {b.shape}, w has {y_shape[3]} filters",
                                      f"pass a bias of shape {y_shape[3:]}, or None"))
         return y_shape
 
-    def vjp(g, s, needs, *, activation, **geometry):
+    def vjp(g, s, needs, *, activation, algorithm, for_norm, **geometry):
+        geometry["algorithm"] = algorithm.inherited
         if activation == "relu":
             g = relu_grad(g, s.y)
         return (conv2d_dgrad(g, s.w, hw=s.x_shape[1:3], **geometry) if needs[0] else None,
@@ -167,7 +195,7 @@ class conv2d_bias_act:
 
 @checked
 def conv_transpose2d(x: Tensor, w: Tensor, stride: Pair = 1, padding: Padding = 0, output_padding: Padding = 0,
-                     dilation: Pair = 1, groups: Channels = 1) -> Tensor:
+                     dilation: Pair = 1, groups: Channels = 1, algorithm: ConvAlgorithm = None) -> Tensor:
     """Transposed convolution: conv2d_dgrad used forward, so that no inserted zero is multiplied.
 
         y[n, oh, ow, oc] = sum_{fh, fw, ic} x[n, ih, iw, ic] * w[ic, fh, fw, oc]
@@ -182,6 +210,7 @@ def conv_transpose2d(x: Tensor, w: Tensor, stride: Pair = 1, padding: Padding = 
         output_padding: rows and columns added to the far end of y, fewer than the stride or than the dilation: which
             of the sizes that conv2d maps to (IH, IW) is meant, or, from the stride on, with rows that no x reaches.
         groups: number of channel groups; it divides IC and OC.
+        algorithm: as in conv2d, for the gradient that this is.
     Returns:
         y of shape (N, OH, OW, OC), OH = (IH - 1)*stride - 2*padding + dilation*(FH - 1) + 1 + output_padding.
     Raises:
@@ -198,10 +227,10 @@ def conv_transpose2d(x: Tensor, w: Tensor, stride: Pair = 1, padding: Padding = 
         raise ShapeError(message(where, f"the output would have height and width {h, wide}", "use less padding",
                                  x=f"{x.shape} NHWC", w=f"{w.shape} OHWI", **geometry))
     if all(e < s for e, s in zip(output_padding, stride)):
-        return conv2d_dgrad(x, w, hw=(h, wide), **geometry)
+        return conv2d_dgrad(x, w, hw=(h, wide), algorithm=algorithm, **geometry)
     # No convolution maps (h, wide) to (IH, IW): the map without padding is made, then lengthened and cut.
     whole = [Axis.transposed_size(i, f, s, 0, d) for i, f, s, d in zip(x.shape[1:3], w.shape[1:3], stride, dilation)]
-    y = conv2d_dgrad(x, w, hw=tuple(whole), **{**geometry, "padding": (0, 0)})
+    y = conv2d_dgrad(x, w, hw=tuple(whole), algorithm=algorithm, **{**geometry, "padding": (0, 0)})
     far = [max(0, p + n - m) for p, n, m in zip(padding, (h, wide), whole)]
     return pad(y, ((0, 0), (0, far[0]), (0, far[1]), (0, 0)))[:, padding[0]:padding[0] + h,
                                                               padding[1]:padding[1] + wide]

@@ -20,17 +20,17 @@ def _reduce(y: Tensor, reduction: str) -> Tensor:
     return y.mean() if reduction == "mean" else y.sum() if reduction == "sum" else y
 
 
-def _wide(x: Tensor) -> Tensor:
+def _to_sum_dtype(x: Tensor) -> Tensor:
     """Returns x in the dtype that losses of it are computed in: float32 where x has 16 bits."""
     return x.astype(accumulation_dtype(x.dtype))
 
 
-def _wide_pair(name: str, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+def _checked_pair(name: str, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Checks the arguments of a loss of numbers, and returns x and target as the loss is computed with them."""
     if x.shape != target.shape:
         raise ShapeError(message(name, f"the input has shape {x.shape}, the target {target.shape}",
                                  "make the shapes equal; a loss does not broadcast"))
-    return _wide(x), _wide(target)
+    return _to_sum_dtype(x), _to_sum_dtype(target)
 
 
 def _check_labels(name: str, x: Tensor, target: Tensor) -> None:
@@ -80,13 +80,13 @@ def cross_entropy(logits: Tensor, target: Tensor, *, label_smoothing: Share = 0.
             its row are NaN instead.
         ConfigError: label_smoothing or reduction is out of range.
     """
-    logits = _wide(logits)
+    logits = _to_sum_dtype(logits)
     if target.ndim == 1 or not target.is_floating_point:
         return label_cross_entropy(logits, target, label_smoothing=label_smoothing, reduction=reduction)
     if logits.ndim != 2 or target.shape != logits.shape:
         raise ShapeError(message("cross_entropy", f"the logits have shape {logits.shape}, the target {target.shape}",
                                  "pass logits (N, C) and a target of labels (N,) or of probabilities (N, C)"))
-    q = _wide(target) * (1 - label_smoothing) + label_smoothing / max(1, logits.shape[1])
+    q = _to_sum_dtype(target) * (1 - label_smoothing) + label_smoothing / max(1, logits.shape[1])
     return _reduce(-(q * log_softmax(logits, 1)).sum(1), reduction)
 
 
@@ -175,7 +175,7 @@ def nll_loss(log_probs: Tensor, target: Tensor, *, reduction: Reduction = "mean"
         ShapeError, DTypeError, DataError, ConfigError: as cross_entropy.
     """
     _check_labels("nll_loss", log_probs, target)
-    log_probs = _wide(log_probs)
+    log_probs = _to_sum_dtype(log_probs)
     chosen = where(label_mask(target, classes=log_probs.shape[1], where="nll_loss"), log_probs, 0.0)
     return _reduce(-chosen.sum(1), reduction)
 
@@ -186,7 +186,7 @@ def nll_loss(log_probs: Tensor, target: Tensor, *, reduction: Reduction = "mean"
 @checked
 def mse_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """(x - target)^2.  x and target: one shape; float.  Raises ShapeError, ConfigError."""
-    x, target = _wide_pair("mse_loss", x, target)
+    x, target = _checked_pair("mse_loss", x, target)
     d = x - target
     return _reduce(d * d, reduction)
 
@@ -194,7 +194,7 @@ def mse_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Ten
 @checked
 def l1_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """|x - target|; the gradient at NaN is 0.  x and target: one shape; float.  Raises ShapeError, ConfigError."""
-    x, target = _wide_pair("l1_loss", x, target)
+    x, target = _checked_pair("l1_loss", x, target)
     return _reduce((x - target).abs(), reduction)
 
 
@@ -210,7 +210,7 @@ def smooth_l1_loss(x: Tensor, target: Tensor, *, beta: NonNegative = 1.0, reduct
         ShapeError: the shapes differ.
         ConfigError: beta or reduction is out of range.
     """
-    x, target = _wide_pair("smooth_l1_loss", x, target)
+    x, target = _checked_pair("smooth_l1_loss", x, target)
     d = x - target
     if beta == 0:
         return _reduce(d.abs(), reduction)
@@ -232,7 +232,7 @@ def bce_loss(p: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Ten
         DataError: an element of p is outside [0, 1].
         ConfigError: the reduction is unknown.
     """
-    p, target = _wide_pair("bce_loss", p, target)
+    p, target = _checked_pair("bce_loss", p, target)
     return _reduce(binary_cross_entropy(p, target), reduction)
 
 
@@ -276,11 +276,11 @@ def bce_with_logits_loss(x: Tensor, target: Tensor, pos_weight: Tensor | None = 
         ShapeError: the shapes do not fit.
         ConfigError: the reduction is unknown.
     """
-    x, target = _wide_pair("bce_with_logits_loss", x, target)
+    x, target = _checked_pair("bce_with_logits_loss", x, target)
     positive = target
     if pos_weight is not None:
         _check_weight(pos_weight.shape, x.shape)
-        positive = _wide(pos_weight) * target
+        positive = _to_sum_dtype(pos_weight) * target
     return _reduce((1.0 - target) * softplus(x) + positive * softplus(-x), reduction)
 
 

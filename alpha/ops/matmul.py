@@ -9,6 +9,7 @@ from alpha.inputs.dtypes import DTypeOrNone
 from alpha.inputs.kinds import Activation
 from alpha.op import Spec, op
 from alpha.ops.activation import relu_grad
+from alpha.ops.algorithms.names import ProductAlgorithm, product_request
 from alpha.ops.elementwise import broadcast_shape
 from alpha.ops.reduce import Shape, check_sum_dtype, unbroadcast
 
@@ -27,16 +28,20 @@ class matmul:
         transpose_a, transpose_b: the last two axes of a (of b) are stored the other way round: (K, M), (N, K).
         dtype: "float32" leaves products of float16 or bfloat16, which are added up in float32, unrounded; None rounds
             to the dtype of the operands, that of 16 bits if there are two.
+        algorithm: "strassen", which is then used or refused; "direct"; "auto" or None: what is fastest by estimate.
     Returns:
         y of shape (..., M, N), batch axes broadcast; without the axis of an operand of one axis.
     Raises:
         ShapeError: an operand has no axis, the K differ, or the batch axes do not broadcast.
         DTypeError: the dtypes do not fit together.
+        ConfigError: the algorithm is unknown, or does not serve this product.
     """
 
     args, saves, dtypes, parameters = "a b", "a b", "number", "a b"
+    presets = {"algorithm": product_request}
 
-    def shape(a, b, *, transpose_a: bool = False, transpose_b: bool = False, dtype: DTypeOrNone = None):
+    def shape(a, b, *, transpose_a: bool = False, transpose_b: bool = False, dtype: DTypeOrNone = None,
+              algorithm: ProductAlgorithm = None):
         if a.ndim == 0 or b.ndim == 0:
             raise ShapeError(message("matmul", "an operand has no axis, at least one is needed",
                                      "multiply by a number with *", a=a.shape, b=b.shape))
@@ -55,7 +60,7 @@ class matmul:
         check_sum_dtype("matmul", dtype, a.dtype, b.dtype)
         return Spec(y_shape, dtype) if dtype else y_shape
 
-    def vjp(g, s, needs, *, transpose_a, transpose_b, dtype):
+    def vjp(g, s, needs, *, transpose_a, transpose_b, dtype, algorithm):
         a, b = s.a, s.b
         if a.ndim == 1:
             a, g = a.reshape(1, -1), g.reshape(*g.shape[:-1], 1, -1) if b.ndim > 1 else g.reshape(1)
@@ -64,10 +69,10 @@ class matmul:
         da = db = None
         if needs[0]:
             operands = (b, g, transpose_b, True) if transpose_a else (g, b, False, not transpose_b)
-            da = matmul(*operands, s.a_dtype)
+            da = matmul(*operands, s.a_dtype, algorithm.inherited)
         if needs[1]:
             operands = (g, a, True, transpose_a) if transpose_b else (a, g, not transpose_a, False)
-            db = matmul(*operands, s.b_dtype)
+            db = matmul(*operands, s.b_dtype, algorithm.inherited)
         return (None if da is None else unbroadcast(da, a.shape).reshape(s.a_shape),
                 None if db is None else unbroadcast(db, b.shape).reshape(s.b_shape))
 
@@ -81,15 +86,18 @@ class linear:
         w: shape (out, in).
         b: shape (out,); or None. w and b have the dtype of x, or are float32 where that has 16 bits.
         activation: None or "relu".
+        algorithm: as in matmul.
     Returns:
         y of shape (..., out).
     Raises:
         ShapeError: the sizes of x, w and b do not fit together, or the activation is unknown.
+        ConfigError: as in matmul.
     """
 
     args, saves, parameters = "x w b?", "x w y", "w b"
+    presets = {"algorithm": product_request}
 
-    def shape(x, w, b, *, activation: Activation = None):
+    def shape(x, w, b, *, activation: Activation = None, algorithm: ProductAlgorithm = None):
         if w.ndim != 2 or x.ndim == 0:
             raise ShapeError(message("linear", f"x has {x.ndim} axes and w {w.ndim}, x needs at least 1 and w needs 2",
                                      "reshape them to (N, in) and (out, in)", x=x.shape, w=w.shape))
@@ -102,11 +110,11 @@ class linear:
                                      f"pass a bias of shape {w.shape[:1]}, or None"))
         return (*x.shape[:-1], w.shape[0])
 
-    def vjp(g, s, needs, *, activation):
+    def vjp(g, s, needs, *, activation, algorithm):
         if activation == "relu":
             g = relu_grad(g, s.y)
         rows = g if g.ndim == 2 else g.reshape(prod(g.shape[:-1]), g.shape[-1])
         x = s.x if s.x.ndim == 2 else s.x.reshape(rows.shape[0], s.x.shape[-1])
-        return (matmul(rows, s.w).reshape(s.x_shape) if needs[0] else None,
-                matmul(rows, x, True, dtype=s.w_dtype) if needs[1] else None,
+        return (matmul(rows, s.w, algorithm=algorithm.inherited).reshape(s.x_shape) if needs[0] else None,
+                matmul(rows, x, True, dtype=s.w_dtype, algorithm=algorithm.inherited) if needs[1] else None,
                 rows.sum(0, dtype=s.b_dtype) if needs[2] else None)

@@ -11,6 +11,7 @@ from math import prod
 from typing import Any
 
 from alpha.errors import ShapeError, message
+from alpha.inputs.arguments import bound
 from alpha.inputs.kinds import Activation, AllAxes, Channels, Count, NonNegative, Share
 from alpha.op import Spec, grad_enabled, op
 from alpha.ops.activation import relu_grad
@@ -35,6 +36,7 @@ def _check_statistics(where: str, x: Tensor, expected: Shape, mean: Tensor, istd
                                      "needed", "pass what the forward pass computed"))
 
 
+@bound
 def batch_norm(x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = None, running_mean: Tensor | None = None,
                running_var: Tensor | None = None, residual: Tensor | None = None, *, training: bool = True,
                momentum: float = 0.1, eps: float = 1e-5, activation: str | None = None) -> Tensor:
@@ -162,7 +164,7 @@ def _batch_norm_vjp(g: Tensor, s: Any, training: bool, eps: float, activation: s
         gradients = batch_norm_grad(g, s.x, s.gamma, s.beta, s.mean, s.istd, activation=activation)
         return _rounded(gradients, s)
     axes = tuple(range(s.x.ndim - 1))
-    x, g, gamma, beta = (_wide(t) for t in (s.x, g, s.gamma, s.beta))
+    x, g, gamma, beta = (_to_sum_dtype(t) for t in (s.x, g, s.gamma, s.beta))
     xhat, istd = _standardized(x, axes, eps) if training else ((x - s.mean) * s.istd, s.istd)
     if activation == "relu":
         scaled = xhat if gamma is None else xhat * gamma
@@ -172,7 +174,7 @@ def _batch_norm_vjp(g: Tensor, s: Any, training: bool, eps: float, activation: s
     return _rounded((dx, (g * xhat).sum(axes), g.sum(axes)), s)
 
 
-def _wide(t: Tensor | None) -> Tensor | None:
+def _to_sum_dtype(t: Tensor | None) -> Tensor | None:
     return t if t is None else t.astype(accumulation_dtype(t.dtype))
 
 
@@ -311,7 +313,7 @@ def _sample_norm_vjp(g: Tensor, x: Tensor, gamma: Tensor | None, mean: Tensor, i
     """Returns dx, dgamma, dbeta."""
     if not grad_enabled():
         return sample_norm_grad(g, x, gamma, mean, istd, axes=axes, params_ndim=params_ndim)
-    x, g, gamma = _wide(x), _wide(g), _wide(gamma)
+    x, g, gamma = _to_sum_dtype(x), _to_sum_dtype(g), _to_sum_dtype(gamma)
     xhat, istd = _standardized(x, axes, eps)
     dx = _standardized_vjp(g if gamma is None else g * gamma, xhat, istd, axes)
     summed = tuple(range(x.ndim - params_ndim))

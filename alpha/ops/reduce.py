@@ -12,7 +12,7 @@ from operator import index
 from typing import Any
 
 from alpha.backend import HALF_DTYPES
-from alpha.errors import DTypeError, ShapeError, message
+from alpha.errors import DTypeError, ShapeError, message, shown
 from alpha.inputs.dtypes import DTypeOrNone
 from alpha.inputs.kinds import Axes, Axis, ShapeLike, Size
 from alpha.op import Spec, op
@@ -42,7 +42,7 @@ def normal_axis(axis: Any, ndim: int, where: str) -> int:
     try:
         k = index(axis)
     except TypeError:
-        raise ShapeError(message(where, f"axis is {axis!r}, an int is needed", "pass axis=k")) from None
+        raise ShapeError(message(where, f"axis is {shown(axis)}, an int is needed", "pass axis=k")) from None
     if not -ndim <= k < ndim:
         raise ShapeError(message(where, f"axis {k} does not exist in a tensor of {ndim} axes",
                                  f"choose an axis from {-ndim} to {ndim - 1}" if ndim else "reshape the tensor first"))

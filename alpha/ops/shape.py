@@ -385,7 +385,7 @@ class take:
 
 @op
 class take_grad:
-    """Gradient of take: dx[r, ...] = sum of g[i, ...] over the i with index[i] = r, added in the order of i."""
+    """Gradient of take: dx[r, ...] = sum of g[i, ...] over the i with index[i] = r."""
 
     args, saves, mixed = "g index", "index", "index"
 

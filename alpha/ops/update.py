@@ -127,7 +127,7 @@ class rmsprop_step:
 
 @op
 class adamax_step:
-    """Adamax: Adam with the largest gradient so far, decaying, in the place of the root mean square.
+    """Adamax: Adam with the largest gradient so far, decaying, instead of the root mean square.
 
         d = g + weight_decay * w
         m = beta1 * m + (1 - beta1) * d;  u = max(beta2 * u, |d| + eps)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -84,6 +84,10 @@ class ExponentialMovingAverage:
         Raises CheckpointError if names or shapes differ, or a value is no array of numbers that the dtype here holds;
         then nothing has been loaded.
         """
+        self.prepare_state_dict(values)()
+
+    def prepare_state_dict(self, values: Mapping[str, Any]) -> Callable[[], None]:
+        """Looks at what `load_state_dict` is to load, raises what that does, and returns the function that loads it."""
         check_names("ExponentialMovingAverage", values)
         wrong = sorted(name for name in {*values, *self._averages} if name not in values or name not in self._averages
                        or tuple(values[name].shape) != self._averages[name].shape)
@@ -91,9 +95,13 @@ class ExponentialMovingAverage:
             raise CheckpointError(message("ExponentialMovingAverage", f"names or shapes differ: {', '.join(wrong)}",
                                           "resume with the model that the run was started with"))
         ready = fitted("ExponentialMovingAverage", values, self._averages)
-        with no_grad():  # values may be parameters
-            for name, t in self._averages.items():
-                t.copy_(ready[name])
+
+        def load() -> None:
+            with no_grad():  # values may be parameters
+                for name, t in self._averages.items():
+                    t.copy_(ready[name])
+
+        return load
 
 
 def _copy(t: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Union
 
@@ -92,8 +92,8 @@ class Optimizer:
     def _add_group(self, group: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
         for key in group:
             if key != "params" and key not in settings:
-                close = difflib.get_close_matches(key, settings, n=1)
-                raise ConfigError(message(self._name, f"a group has the setting {key!r}, which is unknown",
+                close = difflib.get_close_matches(str(key)[:100], settings, n=1)
+                raise ConfigError(message(self._name, f"a group has the setting {key!r:.100}, which is unknown",
                                           f"did you mean {close[0]}?" if close else f"use one of {sorted(settings)}"))
         made: dict[str, Any] = {**settings, **group, "params": [], "names": []}
         for name in settings:
@@ -184,6 +184,10 @@ class Optimizer:
             CheckpointError: it comes from another kind of optimizer or other parameters, or is no such state at all.
                 Nothing has been loaded.
         """
+        self.prepare_state_dict(state)()
+
+    def prepare_state_dict(self, state: Mapping[str, Any]) -> Callable[[], None]:
+        """Looks at what `load_state_dict` is to load, raises what that does, and returns the function that loads it."""
         fix = "pass what state_dict() returned, or what a checkpoint holds of it"
         if not isinstance(state, Mapping) or {*state} != {"scalars", "tensors"}:
             raise CheckpointError(message(self._name, 'the state is not a dict of "tensors" and "scalars"', fix))
@@ -218,4 +222,8 @@ class Optimizer:
             name, slot = key.rsplit("/", 1)
             p = params[name][0]
             states.setdefault(name, {})[slot] = ops.zeros(p.shape, dtype=p.dtype, device=p.device).copy_(t)
-        self.step_count, self._counts, self._states = scalars["step_count"], dict(scalars["counts"]), states
+
+        def load() -> None:
+            self.step_count, self._counts, self._states = scalars["step_count"], dict(scalars["counts"]), states
+
+        return load

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -100,6 +100,10 @@ class LossScaler:
 
         Raises CheckpointError if it is something else, or out of range; then nothing has been loaded.
         """
+        self.prepare_state_dict(values)()
+
+    def prepare_state_dict(self, values: Mapping[str, Tensor]) -> Callable[[], None]:
+        """Looks at what `load_state_dict` is to load, raises what that does, and returns the function that loads it."""
         check_names("LossScaler", values)
         own = self.state_dict()
         if {name: tuple(t.shape) for name, t in values.items()} != {name: t.shape for name, t in own.items()}:
@@ -111,5 +115,9 @@ class LossScaler:
             raise CheckpointError(message("LossScaler", f"the scale is {scale:g}, the counts are {counts}: they must "
                                           f"be in [1, {LARGEST_SCALE:.0f}] and in [0, {LARGEST_COUNT})",
                                           "resume with a checkpoint of a run in fp16"))
-        for name, t in own.items():
-            t.copy_(ready[name])
+
+        def load() -> None:
+            for name, t in own.items():
+                t.copy_(ready[name])
+
+        return load

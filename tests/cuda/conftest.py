@@ -8,8 +8,10 @@ import pytest
 
 from alpha.backend import get_backend
 from alpha.cuda.conv import planner, wgmma
+from alpha.cuda.conv.costs import exactly
 from alpha.cuda.conv.wgmma import Wgmma
 from alpha.cuda.conv.wgmma.wgrad import WgmmaWgrad
+from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.errors import AlphaError
 
@@ -65,9 +67,16 @@ def fresh_schedules() -> Iterator[None]:
 
 
 @pytest.fixture
+def as_h100(monkeypatch) -> None:
+    """Estimates are those for an H100, whatever device of its class this one is."""
+    monkeypatch.setattr(context, "name", "NVIDIA H100 80GB HBM3")
+    monkeypatch.setattr(context, "sm_count", 132)
+
+
+@pytest.fixture
 def tensor_cores_first(monkeypatch) -> None:
     """Convolutions take tensor cores wherever they can, however small they are."""
     for kind in (Wgmma, WgmmaWgrad):
-        for estimate in ("least", "cost"):
-            monkeypatch.setattr(kind, estimate, lambda self, desc, sm_count: self.tile.columns - 1e6)
+        monkeypatch.setattr(kind, "least_us", lambda self, desc: self.tile.columns - 1e6)
+        monkeypatch.setattr(kind, "cost", lambda self, desc: exactly(self.tile.columns - 1e6))
     monkeypatch.setattr(planner, "_plans", {})

@@ -78,15 +78,16 @@ def test_a_layer_without_a_tile_has_the_planned_kernel(device):
 
 
 def test_constants_get_other_values(monkeypatch):
-    from alpha.cuda.conv import wgmma
+    from alpha.cuda.conv.costs import HOPPER
     from benchmarks.cuda_conv_modes import set_constant
-    monkeypatch.setattr(wgmma, "BOX_US", wgmma.BOX_US)
-    set_constant("alpha.cuda.conv.wgmma.BOX_US=0.5")
-    assert wgmma.BOX_US == 0.5
-    for wrong in ("alpha.cuda.conv.wgmma.NO_SUCH=1", "no.such.MODULE=1", "alpha.cuda.conv.wgmma.BOX_US=much", "BOX_US"):
-        with pytest.raises(ValueError, match=r"--set .*\nhelp: write MODULE.NAME=VALUE"):
+    there, path = HOPPER.wgmma, "alpha.cuda.conv.costs.HOPPER.wgmma"
+    monkeypatch.setattr(there, "box_us", there.box_us)
+    set_constant(f"{path}.box_us=0.5")
+    assert there.box_us == 0.5
+    for wrong in (f"{path}.no_such=1", "no.such.module=1", f"{path}.box_us=much", "box_us"):
+        with pytest.raises(ValueError, match=r"--set .*\nhelp: write OWNER.NAME=VALUE"):
             set_constant(wrong)
-    assert wgmma.BOX_US == 0.5
+    assert there.box_us == 0.5
 
 
 def test_modes_are_summed_up_beside_their_peers():

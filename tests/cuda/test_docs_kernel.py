@@ -1,42 +1,61 @@
-"""The code of docs/add_a_kernel.md runs: its CUDA files beside its Python, all blocks in their order."""
+"""The code of the pages about kernels runs: their CUDA files beside their Python, all blocks in their order."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from alpha.cuda.conv import planner
 from alpha.op import registry
 
 pytestmark = [pytest.mark.cuda, pytest.mark.torch]
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "add_a_kernel.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+FILES = {"add_a_kernel.md": ["mish.cu", "rms_norm.cu"], "add_a_conv_kernel.md": ["conv_rows.cu"]}
 CUDA = re.compile(r"`(\w+\.cu)`[^`]*:\n\n```cuda\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
-def no_new_ops():
-    """Takes the ops of the page out of the registry again."""
+def as_before(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Takes the ops of a page out of the registry again, and its candidates from the planner."""
     before = set(registry)
+    monkeypatch.setattr(planner, "_candidates", {name: list(found) for name, found in planner._candidates.items()})
+    monkeypatch.setattr(planner, "_plans", {})
     yield
     for name in set(registry) - before:
         del registry[name]
 
 
-def test_every_cuda_block_has_a_file_name() -> None:
-    assert [name for name, _ in CUDA.findall(PAGE.read_text())] == ["mish.cu", "rms_norm.cu"]
-    assert PAGE.read_text().count("```cuda\n") == 2
+@pytest.mark.parametrize("page", FILES)
+def test_every_cuda_block_has_a_file_name(page: str) -> None:
+    text = (DOCS / page).read_text()
+    assert [name for name, _ in CUDA.findall(text)] == FILES[page]
+    assert text.count("```cuda\n") == len(FILES[page])
 
 
-def test_the_code_of_the_page_runs(tmp_path: Path, no_new_ops: None, capsys: pytest.CaptureFixture[str]) -> None:
+def output_of(page: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Runs the code of a page in a folder, and returns what it has printed."""
     pytest.importorskip("torch")
-    text = PAGE.read_text()
+    text = (DOCS / page).read_text()
     for name, code in CUDA.findall(text):
-        (tmp_path / name).write_text(code)
-    code = "\n".join(PYTHON.findall(text))
-    page = tmp_path / "page.py"
-    exec(compile(code, str(page), "exec"), {"__name__": "page", "__file__": str(page)})
-    row = capsys.readouterr().out
+        (folder / name).write_text(code)
+    code, path = "\n".join(PYTHON.findall(text)), folder / "page.py"
+    exec(compile(code, str(path), "exec"), {"__name__": "page", "__file__": str(path)})
+    return capsys.readouterr().out
+
+
+def test_a_kernel(tmp_path: Path, as_before: None, capsys: pytest.CaptureFixture[str]) -> None:
+    row = output_of("add_a_kernel.md", tmp_path, capsys)
     assert re.fullmatch(r"\| rms_norm  \| float32 \|( [\d.]+ \|){3} \d+ % >= 0.85 \w+ \|( [\d.]+ \|){2}\n", row), row
+
+
+def test_a_convolution_kernel(tmp_path: Path, as_before: None, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = output_of("add_a_conv_kernel.md", tmp_path, capsys).splitlines()
+    assert lines[0].startswith("plan of fprop 1 x (4->4 f3 s1 p1 d1, ") and lines[0].endswith("in fma, estimated:")
+    assert sum(re.fullmatch(r"\* conv_rows 8x8 +[\d.]+ us", text) is not None for text in lines) == 1
+    assert sum(re.fullmatch(r"conv_rows 8x8 +[\d.]+ us, estimated +[\d.]+", text) is not None for text in lines) == 1
+    assert lines[-1].startswith("| layers | late1 | fprop | fp32 |") and lines[-1].endswith("| conv_rows 8x8 |")

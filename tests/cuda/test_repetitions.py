@@ -36,7 +36,7 @@ def prepared(candidate, pass_name: str, desc: ConvDesc) -> tuple[Callable[[Array
                                                                                 desc.y_shape)))
     launch = candidate.prepare(desc)
     if pass_name == "fprop":
-        return lambda y: launch(x, w, None, y, False), desc.y_shape, dtype
+        return lambda y: launch(x, w, y), desc.y_shape, dtype
     if pass_name == "dgrad":
         return lambda dx: launch(g, w, dx), desc.x_shape, dtype
     return lambda dw: launch(x, g, dw), desc.w_shape, "float32"

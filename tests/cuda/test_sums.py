@@ -7,9 +7,11 @@ import pytest
 
 import alpha
 from alpha import ops
+from alpha.cuda.ops.norm import sample_norm
 from alpha.cuda.runtime.memory import download
+from alpha.ops.pool import pool_scatter
 from tests.cuda.process import EMULATED
-from tests.test_sums import near, terms
+from tests.test_sums import LIMIT, near, terms
 
 pytestmark = pytest.mark.cuda
 
@@ -89,13 +91,90 @@ def test_batch_norm(rows: int, channels: int) -> None:
     near(beta.grad, np.full(channels, rows * np.float64(np.float32(0.1))))
 
 
-@pytest.mark.parametrize("columns", [1000, 1024, 70_000])
+@pytest.mark.parametrize("columns", [1000, 1024, 70_000, pytest.param(20_000_000, marks=LONG)])
 def test_layer_norm(columns: int) -> None:
     a = terms("drawn", (3, columns))
     wide = a.astype(np.float64)
     _, mean, istd = ops.layer_norm.impls["cuda"](tensor(a).data, None, None, normalized_ndim=1, eps=0.0)
     near(download(mean, np.float32)[:, 0], wide.mean(1))
     near(download(istd, np.float32)[:, 0], 1 / wide.std(1))
+
+
+@pytest.mark.parametrize("rows, columns, blocks", [
+    (9000, 7, 1), (3000, 4, 1), (700, 128, 1), (30, 1024, 132),
+    *[pytest.param(*size, 132, marks=LONG) for size in ((5_000_000, 4), (20_000, 1025), (9000, 8200), (50_000, 1024))]])
+def test_gradients_of_layer_norm(monkeypatch: pytest.MonkeyPatch, rows: int, columns: int, blocks: int) -> None:
+    monkeypatch.setattr(sample_norm, "ROW_BLOCKS", blocks)  # few of them have long chains of rows
+    sample_norm._rows.cache_clear()
+    gamma, beta = (tensor(np.ones(columns, np.float32)) for _ in range(2))
+    beta.requires_grad = gamma.requires_grad = True
+    row = terms("drawn", (columns,))
+    x = tensor(np.broadcast_to(row, (rows, columns)).copy())
+    ops.layer_norm(x, gamma, beta).backward(tensor(terms("equal", (rows, columns))))
+    share = rows * np.float64(np.float32(0.1))
+    near(beta.grad, np.full(columns, share))
+    away = row.astype(np.float64) - row.mean(dtype=np.float64)
+    wanted = share * away / np.sqrt(np.mean(away ** 2) + 1e-5)
+    assert abs(gamma.grad.numpy() - wanted).max() <= 6e-7 * abs(wanted).max()  # what each term has been rounded to
+    sample_norm._rows.cache_clear()
+
+
+@pytest.mark.parametrize("columns", [70_001, 70_000, pytest.param(20_000_000, marks=LONG)])
+def test_gradient_of_a_long_row(columns: int) -> None:
+    """The mean of equal gradients is taken out of them."""
+    x = alpha.tensor(terms("drawn", (2, columns)), device="cuda", requires_grad=True)
+    ops.layer_norm(x).backward(tensor(terms("equal", x.shape)))
+    assert abs(x.grad.numpy()).max() <= LIMIT * 0.1 * 12 ** 0.5
+
+
+@pytest.mark.parametrize("shape, groups", [((2, 150, 150, 4), 2), ((2, 70, 80, 6), 3), ((3, 16, 16, 8), 2),
+                                           pytest.param((2, 2000, 3000, 8), 2, marks=LONG)])
+def test_group_norm(shape: tuple, groups: int) -> None:
+    samples, height, width, channels = shape
+    gamma, beta = (tensor(np.ones(channels, np.float32)) for _ in range(2))
+    beta.requires_grad = gamma.requires_grad = True
+    a = terms("drawn", shape)
+    wide = a.astype(np.float64).reshape(samples, height * width, groups, channels // groups)
+    _, mean, istd = ops.group_norm.impls["cuda"](tensor(a).data, None, None, groups=groups, eps=0.0)
+    near(download(mean, np.float32)[:, 0, :, 0], wide.mean((1, 3)))
+    near(download(istd, np.float32)[:, 0, :, 0], 1 / wide.std((1, 3)))
+    ops.group_norm(tensor(a), gamma, beta, groups=groups).backward(tensor(terms("equal", shape)))
+    near(beta.grad, np.full(channels, samples * height * width * np.float64(np.float32(0.1))))
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_gradients_of_pools_that_overlap(channels: int) -> None:
+    """The pixel in the middle is in every window."""
+    a = np.zeros((1, 61, 61, channels), np.float32)
+    a[0, 30, 30] = 1
+    count, term = 31 * 31, np.float64(np.float32(0.1))
+    for pool, share in ((ops.max_pool2d, 1.0), (ops.avg_pool2d, 1 / count)):
+        x = alpha.tensor(a, device="cuda", requires_grad=True)
+        pool(x, kernel_size=31, stride=1).backward(tensor(terms("equal", (1, 31, 31, channels))))
+        near(x.grad[0, 30, 30], np.full(channels, count * term * share))
+    x = alpha.zeros((1, 1, 2, channels), device="cuda", requires_grad=True)
+    ops.adaptive_avg_pool2d(x, output_size=(200, 101)).backward(tensor(terms("equal", (1, 200, 101, channels))))
+    near(x.grad, np.full(x.shape, 200 * 50.5 * term))
+
+
+@pytest.mark.parametrize("index", ["int32", "int64"])
+def test_many_terms_of_one_pixel(index: str) -> None:
+    """Some columns have one term at each position, others all of them at one, or at some."""
+    where = np.tile(np.arange(40 * 50).reshape(1, 40, 50, 1), (1, 1, 1, 5))
+    where[..., 1] = 7
+    where[..., 2] = where[..., 0] // 40 * 37
+    where[..., 3] = np.minimum(where[..., 0], 31)
+    x = terms("drawn", where.shape)
+    y = pool_scatter(tensor(x), alpha.tensor(where.astype(index), device="cuda"), hw=(40, 50)).numpy()
+    for c in range(5):
+        near(y[..., c].reshape(-1), np.bincount(where[..., c].reshape(-1), x[..., c].reshape(-1), 2000))
+
+
+@pytest.mark.parametrize("count", [40_000, pytest.param(20_000_000, marks=LONG)])
+def test_gradient_of_rows_taken_many_times(count: int) -> None:
+    x = alpha.zeros((3, 2), device="cuda", requires_grad=True)
+    x[alpha.tensor(np.arange(count) % 4 // 2 * 2, device="cuda")].backward(tensor(terms("equal", (count, 2))))
+    near(x.grad, np.float64(np.float32(0.1)) * count / 2 * np.array([[1, 1], [0, 0], [1, 1]]))
 
 
 @pytest.mark.parametrize("size", [70_003, pytest.param(20_000_000, marks=LONG)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 
 import pytest
@@ -22,9 +21,3 @@ def pytest_report_header() -> str:
     seed = os.environ.get("ALPHA_EMULATED_SEED")
     return "cuda: emulated driver, no GPU is used" + (", checked" if emulation.checked() else "") + (
         f", threads in random order {seed}" if seed else "")
-
-
-def pytest_collection_finish() -> None:
-    """Keeps what is there by now, thousands of tests among it, out of the collections that so many of them ask for."""
-    gc.collect()
-    gc.freeze()

@@ -9,7 +9,9 @@ import pytest
 from tests.emulator.toolchain import HERE, HOME
 
 pytestmark = pytest.mark.emulator
-HEADERS = {name: (HOME / "include" / name).read_text() for name in ("ptx.cuh", "ptx_sm90.cuh", "ptx_wgmma.cuh")}
+HEADERS = {path.name: path.read_text() for path in (
+    *(HOME / "include" / name for name in ("ptx.cuh", "ptx_sm90.cuh", "ptx_wgmma.cuh")),
+    HERE / "kernels" / "ptx_more.cuh")}
 CALLED = set(re.findall(r"ptx::(?:template )?(\w+)", "\n".join(
     path.read_text() for folder in (HOME, HERE / "kernels") for path in folder.rglob("*.cu*")
     if path.name not in HEADERS)))

@@ -18,7 +18,9 @@ from typing import Any
 import numpy as np
 
 import alpha
-from alpha import nn, ops, optim
+from alpha import checkpoint, nn, ops, optim
+from alpha import random as numbers
+from alpha.config import config
 from alpha.errors import AlphaError, shown
 from alpha.inputs import kinds, sizes
 from alpha.inputs.arguments import kinds_of
@@ -95,6 +97,8 @@ def a_right_value(rng: random.Random, kind: kinds.Kind | None, name: str) -> Any
         return rng.choice(kind.names)
     if isinstance(kind, kinds.Nothing):
         return None
+    if isinstance(kind, kinds.Function):
+        return rng.choice([ops.relu, ops.exp, lambda x, *rest: ops.relu(x), lambda *x: list(x), lambda *x: None])
     named = {"dtype": DTYPE_NAMES, "device": ["cpu"], "source": ["cpu"], "where": ["x"],
              "nonlinearity": ["relu", "tanh"], "key": [0, -1, slice(None), (0, 1), [0, 1], slice(0, 4, 2), ...]}
     return rng.choice(named[name]) if name in named else a_tensor(rng)
@@ -108,8 +112,8 @@ def draw(rng: random.Random, kind: kinds.Kind | None, name: str, nasty: float) -
 class Case:
     """A call that is being made, and its text."""
 
-    def __init__(self, rng: random.Random) -> None:
-        self.rng = rng
+    def __init__(self, rng: random.Random, folder: Path) -> None:
+        self.rng, self.folder = rng, folder
         self.text = ""
         self.nasty = rng.choice([0.0, 0.1, 0.3, 1.0])
 
@@ -132,7 +136,8 @@ class Case:
     def call(self, name: str, f: Callable[..., Any], parameters: list[Parameter]) -> Any:
         """Calls a function with drawn arguments."""
         made = f.__init__ if isinstance(f, type) else getattr(f, "__self__", f)
-        args, named = self.arguments(parameters, isinstance(made, Op) or hasattr(made, "__wrapped__"))
+        strict = isinstance(made, Op) or hasattr(made, "__wrapped__") or made is nn.Module.__init__
+        args, named = self.arguments(parameters, strict)
         self.text += f"{name}({', '.join([shown(a) for a in args] + [f'{k}={shown(v)}' for k, v in named.items()])}) "
         return f(*args, **named)
 
@@ -146,7 +151,7 @@ def parameters_of(f: Any) -> list[Parameter]:
     signature = f.__init__ if isinstance(f, type) else f
     found = kinds_of(inspect.unwrap(signature))
     return [(p.name, found.get(p.name), p.default is not p.empty) for p in inspect.signature(f).parameters.values()
-            if p.name != "self"]
+            if p.name != "self" and p.kind is not p.VAR_POSITIONAL]
 
 
 def backward(rng: random.Random, result: Any) -> None:
@@ -160,11 +165,11 @@ def backward(rng: random.Random, result: Any) -> None:
 
 REGISTERED = {name: op for name, op in registry.items() if op.__module__.startswith("alpha.")}
 FUNCTIONS = {name: getattr(ops, name) for name in ops.__all__} | {
-    "tensor": alpha.tensor, "manual_seed": alpha.manual_seed,
+    "tensor": alpha.tensor, "manual_seed": alpha.manual_seed, "set_state": numbers.set_state, "grad": alpha.grad,
+    "gradcheck": alpha.gradcheck, "capture": alpha.capture, "precision": alpha.precision, "no_grad": alpha.no_grad,
+    "from_dlpack": alpha.from_dlpack, "load": checkpoint.load, "to_torch_state_dict": checkpoint.to_torch_state_dict,
     **{f"init.{name}": getattr(init, name) for name in vars(init) if name.endswith("_") and not name.startswith("_")}}
-LAYERS = {name: cls for name, cls in vars(nn).items() if (isinstance(cls, type) and issubclass(cls, nn.Module)
-          and cls not in (nn.Module, nn.ModuleList, nn.Sequential) and cls.__init__ is not nn.Module.__init__)
-          or cls in (nn.ReLU, nn.GELU, nn.Identity)}
+LAYERS = {name: cls for name, cls in vars(nn).items() if isinstance(cls, type) and issubclass(cls, nn.Module)}
 OPTIMIZERS = {name: cls for name, cls in vars(optim).items() if isinstance(cls, type)
               and issubclass(cls, optim.Optimizer) and cls is not optim.Optimizer}
 SCHEDULES = {name: f for name, f in vars(optim.schedule).items() if inspect.isfunction(f)
@@ -203,7 +208,7 @@ def call_method(case: Case) -> None:
 def call_layer(case: Case) -> None:
     name = case.rng.choice(sorted(LAYERS))
     cls = LAYERS[name]
-    layer = cls() if cls.__init__ is object.__init__ else case.call(name, cls, parameters_of(cls))
+    layer = case.call(name, cls, parameters_of(cls))
     if case.rng.random() < 0.1:
         case.call(".to", layer.to, [("device", None, True), ("dtype", None, True)])
     if case.rng.random() < 0.2:
@@ -256,8 +261,59 @@ def call_helper(case: Case) -> None:
                   [("max_norm", kinds.Number_(), False)])
 
 
-CALLS = [call_op] * 4 + [call_function] * 4 + [call_method] * 2 + [call_layer] * 3 + [call_optimizer, call_schedule,
-                                                                                     call_helper]
+MODULE_METHODS = ["train", "requires_grad_", "to", "load_state_dict", "get_submodule", "register_buffer",
+                  "register_parameter", "add_module", "append", "extend", "insert", "pop", "clear", "update", "get",
+                  "register_forward_hook", "register_forward_pre_hook", "register_backward_hook",
+                  "__getitem__", "__setitem__", "__delitem__", "__contains__", "__add__", "__iadd__"]
+
+
+def call_module(case: Case) -> None:
+    """Calls a method of a small model, which keeps its parameters whatever it is asked."""
+    rng = case.rng
+    layers = {"0": nn.Linear(2, 3), "1": nn.BatchNorm2d(3), "2": nn.ReLU()}
+    model: Any = nn.ModuleDict(layers) if rng.random() < 0.2 else nn.Sequential(layers)
+    before = {name: t.numpy() for name, t in model.state_dict().items()}
+    name = rng.choice(MODULE_METHODS)
+    method = getattr(model, name if hasattr(model, name) else "to")
+    args = [draw(rng, None, "x", 1.0) for p in inspect.signature(method).parameters.values()
+            if p.default is p.empty or rng.random() < 0.3]
+    if name == "load_state_dict" and rng.random() < 0.7:
+        args[0] = {key: a_nasty_value(rng) if rng.random() < 0.2 else value for key, value in before.items()}
+    case.text += f"{name}({', '.join(map(shown, args))}) "
+    method(*args)
+
+
+def call_checkpoint(case: Case) -> None:
+    """Saves and loads what is no state, by what is no path."""
+    rng, place = case.rng, case.folder / "a.safetensors"
+    path = place if rng.random() < 0.8 else rng.choice([None, 3, b"\0", "\0", 1.5, [], case.folder, object()])
+    state = {rng.choice(["a", "", "a/b", "__metadata__", "\udc80", 3, None]): a_nasty_value(rng) for _ in range(2)}
+    tensors = rng.choice([state, {"a": a_tensor(rng)}, a_nasty_value(rng)])
+    metadata = rng.choice([None, None, {"a": a_nasty_value(rng)}, a_nasty_value(rng)])
+    case.text += f"save({shown(path)}, {shown(tensors)}, {shown(metadata)}) "
+    model = nn.Linear(2, 3) if rng.random() < 0.8 else a_nasty_value(rng)
+    rng.choice([lambda: checkpoint.save(path, tensors, metadata), lambda: checkpoint.save_torch(path, model),
+                lambda: checkpoint.from_torch_state_dict(tensors, model), lambda: checkpoint.load_torch(path, model)])()
+    if place.exists():
+        checkpoint.load(place)
+
+
+def call_config(case: Case) -> None:
+    """Works in a block with settings, and has the old ones behind it."""
+    names = ["precision", "num_threads", "check_nan", "cpu_kernels", "nosuch"]
+    chosen = case.rng.sample(names, case.rng.choice([1, 1, 2]))
+    settings = {name: draw(case.rng, kinds.Whole(), name, 0.7) for name in chosen}
+    case.text += f"config({settings}) "
+    before = [getattr(config, name) for name in names[:-1]]
+    try:
+        with config(**settings):
+            (a_tensor(case.rng) * 2).sum()
+    finally:
+        assert before == [getattr(config, name) for name in names[:-1]]
+
+
+CALLS = [call_op] * 4 + [call_function] * 4 + [call_method] * 2 + [call_layer] * 3 + [
+    call_optimizer, call_schedule, call_helper, call_module, call_checkpoint, call_config]
 
 
 @contextmanager
@@ -276,7 +332,7 @@ def small() -> Iterator[None]:
 
 def attempt(rng: random.Random, folder: Path) -> str:
     """Makes one call.  Raises what is neither success nor AlphaError, with the text of the call."""
-    case = Case(rng)
+    case = Case(rng, folder)
     outcome = "fine"
     with warnings.catch_warnings(), small():
         warnings.simplefilter("ignore")  # overflows of the arithmetic

@@ -47,8 +47,10 @@ struct Geometry {
   int64_t taps() const { return f_h * f_w; }
   bool depthwise() const { return groups > 1 && groups == in_c && groups == out_c; }
   bool dense() const { return in_pitch == in_c && out_pitch == out_c; }
+  // Of a forward table; padding may leave the only tap outside of the map.
   bool matrix_product() const {
-    return taps() == 1 && groups == 1 && in_h * in_w == 1 && out_h * out_w == 1 && dense();
+    return taps() == 1 && groups == 1 && in_h * in_w == 1 && out_h * out_w == 1 && row_ranges->count &&
+           col_ranges->count && dense();
   }
   int64_t multiply_adds() const { return n * out_h * out_w * taps() * in_c * (out_c / groups); }
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from alpha.cuda.conv import depthwise, padded, wgmma
-from alpha.cuda.conv.deferred import with_relu
+from alpha.cuda.conv.algorithms import check_algorithm
 from alpha.cuda.conv.ffma import conv_v2, ks_deconv, sk_dilated
 from alpha.cuda.conv.first_layer import stem
 from alpha.cuda.conv.first_layer.mma import stem_mma, stem_mma_dgrad
 from alpha.cuda.conv.mma import mma
 from alpha.cuda.conv.planner import Plan, plan, precision_of, register
 from alpha.cuda.conv.wgmma import wgrad
-from alpha.cuda.lazy.deferred import Deferred, flush_gradients
-from alpha.cuda.ops.pointwise import convert
+from alpha.cuda.lazy import flush_gradients, statistics, write_for
+from alpha.cuda.ops.pointwise import as_float32
+from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.cuda.runtime.memory import Array, empty
+from alpha.ops.algorithms.names import AUTO, Request
 from alpha.ops.conv import conv2d, conv2d_bias_act, conv2d_dgrad, conv2d_wgrad
 from alpha.ops.conv_desc import ConvDesc, Pair
 
@@ -25,27 +27,27 @@ register(*padded.candidates((*wgmma.CANDIDATES, *wgrad.CANDIDATES, *mma.CANDIDAT
 
 
 @conv2d.impl("cuda")
-def conv2d_cuda(x: Array, w: Array, **geometry: Any) -> Array:
-    return conv2d_bias_act_cuda(x, w, None, activation=None, **geometry)
+def conv2d_cuda(x: Array, w: Array, **attrs: Any) -> Array:
+    return conv2d_bias_act_cuda(x, w, None, activation=None, **attrs)
 
 
 @conv2d_bias_act.impl("cuda")
-def conv2d_bias_act_cuda(x: Array, w: Array, b: Array | None, *, activation: str | None, **geometry: Any) -> Array:
+def conv2d_bias_act_cuda(x: Array, w: Array, b: Array | None, *, activation: str | None, for_norm: bool = False,
+                         algorithm: Request = AUTO, **geometry: Any) -> Array:
     desc = ConvDesc.fprop(x.shape, w.shape, **geometry)
+    check_algorithm("conv2d", algorithm)
     chosen = _chosen("fprop", desc, x)
     flush_gradients()
-    bias = b if b is None or b.dtype == "float32" else convert(b, "float32")
-    waiting = with_relu(chosen, x, w, bias) if activation == "relu" else None
-    if waiting:
-        return waiting
+    epilogue = Epilogue.of(b and as_float32(b), activation)
     y = empty(desc.y_shape, x.dtype)
-    chosen.launch(x, w, bias, y, activation == "relu")
+    chosen.launch(x, w, statistics.ask(y) if for_norm else y, epilogue)
     return y
 
 
 @conv2d_dgrad.impl("cuda")
-def conv2d_dgrad_cuda(g: Array, w: Array, *, hw: Pair, **geometry: Any) -> Array:
+def conv2d_dgrad_cuda(g: Array, w: Array, *, hw: Pair, algorithm: Request = AUTO, **geometry: Any) -> Array:
     desc = ConvDesc.dgrad(g.shape, w.shape, hw, **geometry)
+    check_algorithm("conv2d_dgrad", algorithm)
     chosen = _chosen("dgrad", desc, g)
     flush_gradients()
     dx = empty(desc.x_shape, g.dtype)
@@ -54,8 +56,9 @@ def conv2d_dgrad_cuda(g: Array, w: Array, *, hw: Pair, **geometry: Any) -> Array
 
 
 @conv2d_wgrad.impl("cuda")
-def conv2d_wgrad_cuda(x: Array, g: Array, *, f: Pair, **geometry: Any) -> Array:
+def conv2d_wgrad_cuda(x: Array, g: Array, *, f: Pair, algorithm: Request = AUTO, **geometry: Any) -> Array:
     desc = ConvDesc.wgrad(x.shape, g.shape, f, **geometry)
+    check_algorithm("conv2d_wgrad", algorithm)
     chosen = _chosen("wgrad", desc, x, g)
     dw = empty(desc.w_shape, "float32")
     chosen.launch(x, g, dw)
@@ -69,6 +72,5 @@ def _chosen(pass_name: str, desc: ConvDesc, *maps: Array) -> Plan:
     """
     found = plan(pass_name, desc, precision_of(maps[0].dtype))
     for x in maps:
-        if x.__class__ is Deferred:
-            x.derived.write_for(found.chosen.reads)
+        write_for(x, found.chosen.reads)
     return found

@@ -11,12 +11,13 @@ from __future__ import annotations
 from dataclasses import replace
 from math import prod
 
-from alpha.cuda.conv.costs import rates
+from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.mma.mma import MmaSlab, MmaWgrad
-from alpha.cuda.conv.planner import LAUNCH_US, Launch
+from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.wgmma import Wgmma
 from alpha.cuda.conv.wgmma.wgrad import WgmmaWgrad
-from alpha.cuda.lazy.guard import Guard
+from alpha.cuda.lazy import Guard
+from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.ops.shape import pad_cuda, part
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.ops.conv_desc import ConvDesc, ceil_div
@@ -27,10 +28,8 @@ COLUMNS, WGRAD_TILE = 64, "128x1x64"  # that are worth it: a first layer has few
 Inner = Wgmma | WgmmaWgrad | MmaSlab | MmaWgrad
 
 
-class Padded:
-    """A candidate behind a padding of the input channels; see alpha.cuda.conv.planner for the members."""
-
-    takes_guard = False
+class Padded(Candidate):
+    """A candidate behind a padding of the input channels."""
 
     def __init__(self, inner: Inner) -> None:
         self.inner, self.pass_name, self.reads, self.writes = inner, inner.pass_name, inner.reads, inner.writes
@@ -41,14 +40,14 @@ class Padded:
             return f"{desc.ic} input channels in {desc.groups} groups, it serves what is no multiple of 8, in one"
         return self.inner.rejection(_widened(desc))
 
-    def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        wide = _widened(desc)
-        nbytes = 8 + 12 * (self.reads == "float16x2")  # an element's, to pad and to split the copy
-        padding_us = 4 * LAUNCH_US + nbytes * prod(wide.x_shape) / rates().bytes_per_us
-        return self.inner.cost(wide, sm_count) + padding_us
+    def cost(self, desc: ConvDesc) -> Cost:
+        wide, one = _widened(desc), device().table.conversion
+        nbytes = (8 + 12 * (self.reads == "float16x2")) * prod(wide.x_shape)  # of an element, to pad and split the copy
+        padding = Stage(nbytes=nbytes, depth=4 * one.depth, launches=4 * one.launches)
+        return Cost((*self.inner.cost(wide).stages, padding))
 
-    def least(self, desc: ConvDesc, sm_count: int) -> float:
-        return self.inner.least(desc, sm_count)
+    def least_us(self, desc: ConvDesc) -> float:
+        return self.inner.least_us(desc)
 
     def prepare(self, desc: ConvDesc) -> Launch:
         wide = _widened(desc)
@@ -58,8 +57,8 @@ class Padded:
             part("padded", made.shape, tuple((0, n, 1) for n in result.shape), ITEMSIZE[made.dtype], False).copy(
                 made, result)
 
-        def fprop(x: Array, w: Array, b: Array | None, y: Array, relu: bool) -> Guard:
-            return launch(pad_cuda(x, widths=widths, value=0), pad_cuda(w, widths=widths, value=0), b, y, relu)
+        def fprop(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> Guard:
+            return launch(pad_cuda(x, widths=widths, value=0), pad_cuda(w, widths=widths, value=0), y, epilogue)
 
         def dgrad(g: Array, w: Array, dx: Array) -> Guard:
             made = empty(wide.x_shape, dx.dtype)

@@ -3,26 +3,19 @@
 A module of alpha.cuda.conv has a tuple CANDIDATES, each of them one kernel with one tile, and conv/__init__.py
 registers them all:
 
-    class Slab(NamedTuple):                     # any immutable object with these members is a candidate
-        pass_name = "dgrad"                     # "fprop", "dgrad" or "wgrad"
-        reads, writes = "float32", "float32"    # what the kernel reads (lazy/operand.py) and its output's dtype
-        takes_guard = False                     # whether launch(..., guard=flags) is understood, see below
-        writes_planes = True                    # of fprop, if launch(..., memory) is understood, see below
-        precisions = ("tf32",)                  # if it serves these alone, whatever it reads: a float32 that it rounds
-        name: str                               # shown to people and stored by the tuner: "ks_deconv 128x64"
-        def rejection(self, desc) -> str | None: ...       # why it does not compute desc; None: it does
-        def cost(self, desc, sm_count) -> float: ...       # estimate in microseconds; may be rough, must rank
-        def least(self, desc, sm_count) -> float: ...      # no more than cost, and known at once; 0 if nothing is
-        def prepare(self, desc) -> Launch: ...  # makes and uploads the tables, once; returns the function to call
-        def whole(self) -> Candidate: ...       # if it may cut its sums: it without, for what follows behind flags
+    class Slab(Candidate):
+        pass_name = "dgrad"
+        def rejection(self, desc) -> str | None: ...    # why it does not compute desc; None: it does
+        def cost(self, desc) -> Cost: ...               # conv/costs.py; may be rough, must rank
+        def prepare(self, desc) -> Launch: ...          # makes and uploads the tables, once; returns what to call
 
     CANDIDATES = Slab("ks_deconv 128x128"), Slab("ks_deconv 128x64")
 
 `Launch` takes device arrays, outputs allocated already, and only launches:
 
-    fprop   launch(x, w, b, y, relu)            b: Array or None; relu: bool
+    fprop   launch(x, w, y, epilogue)       what is done to each element: alpha.cuda.ops.pointwise.epilogue
     dgrad   launch(g, w, dx)
-    wgrad   launch(x, g, dw)                    workspaces are taken from the pool at every launch
+    wgrad   launch(x, g, dw)                workspaces are taken from the pool at every launch
 
 A plan is made once per description and precision. Of the candidates that fit both, the cheapest by estimate is taken,
 conversions included; with ALPHA_TUNE=1 the fastest by the clock, each timed once per device and remembered in the cache
@@ -30,9 +23,6 @@ directory. A kernel that reads 16-bit planes in the place of float32 returns the
 the device, whether these hold their tensors well. A plan then lets a float32 kernel follow, launch(..., guard=flags),
 whose blocks end at once unless a flag is set: the result is right in any case, and nobody waits to know. What that
 kernel reads of an array that consists of planes is made behind the same flags (lazy/deferred.py).
-
-A kernel may write y as planes itself, where `memory`, which y is of, is passed (conv/deferred.py). It sets
-their flag where an operand's is set, too: behind that flag alone the float32 kernel follows, and writes elements.
 """
 
 from __future__ import annotations
@@ -41,29 +31,26 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from alpha.build import cache_dir
 from alpha.config import config
-from alpha.cuda.conv.costs import rates
-from alpha.cuda.lazy.deferred import Deferred
-from alpha.cuda.lazy.guard import Guard
+from alpha.cuda.conv.costs import Cost, Stage, device, time_us
+from alpha.cuda.lazy import elements_behind
 from alpha.cuda.ops.pointwise import convert, convert_into, filled
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.errors import AlphaError, message
-from alpha.graph import no_grad
 from alpha.ops.conv_desc import ConvDesc
 
 Launch = Callable[..., Any]
-OUTPUT = {"fprop": 3, "dgrad": 2, "wgrad": 2}  # which argument of a launch is written
-PASSES = tuple(OUTPUT)
+OUTPUT = 2  # which argument of a launch is written
+PASSES = ("fprop", "dgrad", "wgrad")
 TUNING_LAUNCHES, TUNING_ROUNDS = 5, 5
 MOST_REASONS = 10  # that the error names where no candidate fits
-LAUNCH_US = 2.0  # of a pass over memory that converts
 
 
 class Precision(NamedTuple):
@@ -87,31 +74,44 @@ def precision_of(dtype: str) -> str:
     return "bf16" if dtype == "bfloat16" else "fp16"
 
 
-class Candidate(Protocol):
-    """A kernel with its tile; see the head of this file."""
+class Candidate:
+    """A kernel with its tile, which does not change.
 
-    @property
-    def pass_name(self) -> str: ...
+    Attributes:
+        pass_name: "fprop", "dgrad" or "wgrad".
+        name: shown to people and stored by the tuner: "ks_deconv 128x64".
+        reads, writes: what the kernel reads (lazy/operand.py) and its output's dtype.
+        takes_guard: whether launch(..., guard=flags) is understood, see the head of this file.
+        writes_planes: of fprop, whether launch(..., memory) is understood.
+        precisions: those that it serves, and no others: a float32 that it rounds; None: by what it reads and writes.
+    """
 
-    @property
-    def reads(self) -> str: ...
+    pass_name: str
+    name: str
+    reads: str = "float32"
+    writes: str = "float32"
+    takes_guard: bool = False
+    writes_planes: bool = False
+    precisions: tuple[str, ...] | None = None
 
-    @property
-    def writes(self) -> str: ...
+    def rejection(self, desc: ConvDesc) -> str | None:
+        """Returns why it does not compute desc, or None."""
+        raise NotImplementedError
 
-    @property
-    def takes_guard(self) -> bool: ...
+    def cost(self, desc: ConvDesc) -> Cost:
+        """Returns what a launch does, as conv/costs.py has it."""
+        raise NotImplementedError
 
-    @property
-    def name(self) -> str: ...
+    def least_us(self, desc: ConvDesc) -> float:
+        """Returns no more than its cost takes, and at once: work lists are not made for it."""
+        return 0.0
 
-    def rejection(self, desc: ConvDesc) -> str | None: ...
+    def prepare(self, desc: ConvDesc) -> Launch:
+        raise NotImplementedError
 
-    def cost(self, desc: ConvDesc, sm_count: int) -> float: ...
-
-    def least(self, desc: ConvDesc, sm_count: int) -> float: ...
-
-    def prepare(self, desc: ConvDesc) -> Launch: ...
+    def whole(self) -> Candidate:
+        """Returns it without sums that are cut, for what follows behind flags."""
+        return self
 
 
 class Option(NamedTuple):
@@ -131,7 +131,6 @@ class Plan(NamedTuple):
     options: tuple[Option, ...]
     chosen: Candidate
     launch: Launch
-    planes_launch: Launch | None  # (x, w, b, memory, relu) of fprop: that writes y as planes
     measured: bool
 
     def __str__(self) -> str:
@@ -139,9 +138,9 @@ class Plan(NamedTuple):
         axes = ", ".join(f"{a.i}->{a.o} f{a.f} s{a.s} p{a.p} d{a.d}" for a in (d.h, d.w))
         lines = [f"plan of {self.pass_name} {d.n} x ({axes}) {d.ic}->{d.oc} groups {d.groups} in {self.precision}, "
                  f"{'measured' if self.measured else 'estimated'}:"]
-        for candidate, reason, time_us in self.options:
+        for candidate, reason, us in self.options:
             mark = "*" if candidate is self.chosen else " "
-            lines.append(f"{mark} {candidate.name:40} {reason or f'{time_us:10.1f} us'}")
+            lines.append(f"{mark} {candidate.name:40} {reason or f'{us:10.1f} us'}")
         return "\n".join(lines)
 
 
@@ -150,9 +149,10 @@ _plans: dict[tuple[str, ConvDesc, str], Plan] = {}
 
 
 def register(*candidates: Candidate) -> None:
-    """Adds candidates to those of their pass."""
+    """Adds candidates to those of their pass.  Plans are made anew, with them."""
     for candidate in candidates:
         _candidates[candidate.pass_name].append(candidate)
+    _plans.clear()
 
 
 def candidates(pass_name: str, precision: str | None = None) -> tuple[Candidate, ...]:
@@ -166,9 +166,8 @@ def serves(candidate: Candidate, precision: str) -> bool:
 
     One that names its `precisions` serves these, and no others.
     """
-    only = getattr(candidate, "precisions", None)
-    if only is not None:
-        return precision in only
+    if candidate.precisions is not None:
+        return precision in candidate.precisions
     stores, reads = PRECISIONS[precision]
     return candidate.reads == "float32" or (
         candidate.reads in reads and (candidate.writes == stores or candidate.pass_name == "wgrad"))
@@ -188,7 +187,7 @@ def plan(pass_name: str, desc: ConvDesc, precision: str = "fp32") -> Plan:
     return found
 
 
-def rank(pass_name: str, desc: ConvDesc, sm_count: int, precision: str = "fp32", *, every: bool = True) -> list[Option]:
+def rank(pass_name: str, desc: ConvDesc, precision: str = "fp32", *, every: bool = True) -> list[Option]:
     """Returns all candidates of a pass with their estimated cost: those that fit first, cheapest first.
 
     Args:
@@ -197,19 +196,19 @@ def rank(pass_name: str, desc: ConvDesc, sm_count: int, precision: str = "fp32",
     """
     waiting = []
     for candidate in candidates(pass_name, precision):
-        conversion = conversion_us(candidate, desc, precision)
-        waiting.append((candidate.least(desc, sm_count) + conversion, conversion, candidate))
+        conversion_us = time_us(conversion(candidate, desc, precision))
+        waiting.append((candidate.least_us(desc) + conversion_us, conversion_us, candidate))
     options, best_us = [], float("inf")
-    for least_us, conversion, candidate in sorted(waiting, key=lambda entry: entry[0]):
+    for least_us, conversion_us, candidate in sorted(waiting, key=lambda entry: entry[0]):
         reason = candidate.rejection(desc) if every or least_us < best_us else f"takes at least {least_us:.1f} us"
-        time_us = float("inf") if reason else candidate.cost(desc, sm_count) + conversion
-        best_us = min(best_us, time_us)
-        options.append(Option(candidate, reason, time_us))
+        us = float("inf") if reason else time_us(candidate.cost(desc)) + conversion_us
+        best_us = min(best_us, us)
+        options.append(Option(candidate, reason, us))
     return sorted(options, key=lambda option: option.time_us)
 
 
 def _make(pass_name: str, desc: ConvDesc, precision: str) -> Plan:
-    options = rank(pass_name, desc, context.sm_count, precision, every=config.tune)
+    options = rank(pass_name, desc, precision, every=config.tune)
     fitting = [option for option in options if not option.reason]
     if not fitting:
         raise AlphaError(message(f"conv2d {pass_name}", f"none of its {len(options)} CUDA kernels fits {desc}:"
@@ -219,14 +218,14 @@ def _make(pass_name: str, desc: ConvDesc, precision: str) -> Plan:
         fitting = _measured(pass_name, desc, precision, fitting)
         options = fitting + [option for option in options if option.reason]
     chosen = fitting[0].candidate
-    return Plan(pass_name, desc, precision, tuple(options), chosen, *_launches(chosen, desc, precision, exact),
+    return Plan(pass_name, desc, precision, tuple(options), chosen, launch_of(chosen, desc, precision, exact),
                 config.tune)
 
 
 def exact_kernel(pass_name: str, desc: ConvDesc, precision: str) -> Candidate | None:
     """Returns what follows behind flags: a float32 kernel, as a rule for nothing, that takes no memory for slices."""
     found = next((c for c in candidates(pass_name, precision) if c.takes_guard and not c.rejection(desc)), None)
-    return found.whole() if hasattr(found, "whole") else found
+    return found and found.whole()
 
 
 def _reasons(options: list[Option]) -> str:
@@ -249,72 +248,43 @@ def launch_of(candidate: Candidate, desc: ConvDesc, precision: str, exact: Candi
     Args:
         exact: a candidate that reads float32, and takes over where planes do not hold float32 tensors well.
     """
-    return _launches(candidate, desc, precision, exact)[0]
-
-
-def _launches(candidate: Candidate, desc: ConvDesc, precision: str,
-              exact: Candidate | None) -> tuple[Launch, Launch | None]:
-    """Returns the launch of a candidate, see `launch_of`, and that which writes planes, if there is one."""
     launch, stores = candidate.prepare(desc), PRECISIONS[precision].stores
     if stores != "float32":
-        return _converting(candidate.pass_name, launch) if candidate.reads == "float32" else launch, None
-    if candidate.reads == "float32" or not exact:
-        return launch, None
-    instead = exact.prepare(desc)
-    planes = _writing_planes(launch, instead) if getattr(candidate, "writes_planes", False) else None
-    return _guarded(launch, instead), planes
+        return _converting(launch) if candidate.reads == "float32" else launch
+    return launch if candidate.reads == "float32" or not exact else _guarded(launch, exact.prepare(desc))
 
 
 def _guarded(launch: Launch, exact: Launch) -> Launch:
     def run(*arguments: Any) -> None:
         guard = launch(*arguments)
-        exact(*_behind(guard, arguments), guard=guard)
+        exact(*[elements_behind(a, guard) for a in arguments], guard=guard)
     return run
 
 
-def _writing_planes(launch: Launch, exact: Launch) -> Launch:
-    def run(x: Array, w: Array, b: Array | None, memory: Any, relu: bool) -> None:
-        launch(x, w, b, memory.elements, relu, memory)
-        guard = memory.flag, memory.flag
-        exact(*_behind(guard, (x, w, b)), memory.elements, relu, guard=guard)
-    return run
-
-
-def _behind(guard: Guard, arguments: Sequence[Any]) -> list[Any]:
-    """Returns what a launch behind a guard takes for the arguments of one that reads planes."""
-    return [a.derived.elements_behind(guard) if a.__class__ is Deferred else a for a in arguments]
-
-
-def _converting(pass_name: str, launch: Launch) -> Launch:
+def _converting(launch: Launch) -> Launch:
     """Returns a launch on 16-bit arrays that runs one on float32 arrays."""
-    at = OUTPUT[pass_name]
-
     def run(*arguments: Any) -> None:
         given = list(arguments)
         for k, value in enumerate(given):
             if isinstance(value, Array) and value.dtype != "float32":
-                given[k] = empty(value.shape, "float32") if k == at else convert(value, "float32")
+                given[k] = empty(value.shape, "float32") if k == OUTPUT else convert(value, "float32")
         launch(*given)
-        if given[at] is not arguments[at]:
-            convert_into(given[at], arguments[at])
+        if given[OUTPUT] is not arguments[OUTPUT]:
+            convert_into(given[OUTPUT], arguments[OUTPUT])
     return run
 
 
-def conversion_us(candidate: Candidate, desc: ConvDesc, precision: str) -> float:
-    """Estimates what the conversions around a launch take.
+def conversion(candidate: Candidate, desc: ConvDesc, precision: str) -> Cost:
+    """Returns what the conversions around a launch cost: of 16-bit arrays to float32, and of the output back.
 
     Planes of float32 cost but launches: batch norm writes activations and gradients so, and weights are split once per
     step. Where they come from elsewhere their conversion is not what tells a fast kernel from a slow one.
     """
-    stores = PRECISIONS[precision].stores
-    sizes = {"fprop": (desc.x_shape, desc.y_shape), "dgrad": (desc.y_shape, desc.x_shape),
-             "wgrad": (desc.x_shape, desc.y_shape)}[candidate.pass_name]
-    read, other = (prod(shape) for shape in sizes)
+    stores, one = PRECISIONS[precision].stores, device().table.conversion
     if candidate.reads == stores:
-        return 0.0
-    if stores != "float32":  # every 16-bit array to float32, and the output back
-        return 3 * LAUNCH_US + (read + other) * (4 + ITEMSIZE[stores]) / rates().bytes_per_us
-    return 3 * LAUNCH_US
+        return Cost(())
+    nbytes = sum(map(prod, (desc.x_shape, desc.y_shape))) * (4 + ITEMSIZE[stores]) if stores != "float32" else 0
+    return Cost((Stage(nbytes=nbytes, depth=3 * one.depth, launches=3 * one.launches),))
 
 
 # ---- tuning ----------------------------------------------------------------------------------------------------------
@@ -338,19 +308,18 @@ def _time(pass_name: str, desc: ConvDesc, precision: str, candidate: Candidate) 
     launch, stores = launch_of(candidate, desc, precision), PRECISIONS[precision].stores
     x, w, y = (filled(shape, 1.0, dtype) for shape, dtype in
                ((desc.x_shape, stores), (desc.w_shape, "float32"), (desc.y_shape, stores)))
-    arguments: tuple[Any, ...] = {"fprop": (x, w, None, y, False), "dgrad": (y, w, x), "wgrad": (x, y, w)}[pass_name]
+    arguments = {"fprop": (x, w, y), "dgrad": (y, w, x), "wgrad": (x, y, w)}[pass_name]
     event = context.driver.Event
     times = []
-    with no_grad():  # whoever asks first: the kernel alone, without what it does for a batch norm
-        launch(*arguments)  # compiles, and warms the caches
-        context.synchronize()
-        for _ in range(TUNING_ROUNDS):
-            begin = event().record(context.stream)
-            for _ in range(TUNING_LAUNCHES):
-                launch(*arguments)
-            end = event().record(context.stream)
-            end.synchronize()
-            times.append(end.time_since(begin) * 1e3 / TUNING_LAUNCHES)
+    launch(*arguments)  # compiles, and warms the caches
+    context.synchronize()
+    for _ in range(TUNING_ROUNDS):
+        begin = event().record(context.stream)
+        for _ in range(TUNING_LAUNCHES):
+            launch(*arguments)
+        end = event().record(context.stream)
+        end.synchronize()
+        times.append(end.time_since(begin) * 1e3 / TUNING_LAUNCHES)
     return statistics.median(times)
 
 

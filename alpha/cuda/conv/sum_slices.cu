@@ -1,10 +1,11 @@
 // Adds up the slices of the filter gradient's tiles, always in the same order.
 //
-//   what      dw tile = sum over slots first .. first + count - 1 of the workspace
-//   layout    workspace [slot][BM][BN]; dw (OC, FH, FW, IC / groups): a row of a tile is a run of input channels
-//   threads   grid (parts of a tile, tiles). A thread adds one float4 of every `split`-th slot; the `split` partial
-//             sums of an element meet in shared memory. Few elements with many slots want a large split
-//   requires  blockDim.x = 256, split a power of two up to 32; parts = BM * BN / 4 * split / 256, an integer
+// What:     dw tile = sum over slots first .. first + count - 1 of the workspace
+// Layout:   workspace [slot][BM][BN]; dw (OC, FH, FW, IC / groups): a row of a tile is a run of input channels
+// Requires: blockDim.x = 256, split a power of two up to 32; parts = BM * BN / 4 * split / 256, an integer
+// Threads:  grid (parts of a tile, tiles). A thread adds one float4 of every `split`-th slot; the `split` partial
+//           sums of an element meet in shared memory. Few elements with many slots want a large split
+// Measured: with the kernels whose slices it adds
 #include "guard.cuh"
 
 struct SumTile {

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from alpha.cuda.conv.costs import rates
+from alpha.cuda.conv.costs import device
 from alpha.cuda.conv.ffma.gemm import Tile
 from alpha.cuda.conv.mma.gemm import MmaTile
+from alpha.cuda.conv.planner import Candidate
 from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
@@ -13,11 +14,10 @@ from alpha.ops.conv_desc import ConvDesc
 RESERVED = 1024  # bytes of shared memory that a block takes beside its own
 
 
-class ConvTile:
+class ConvTile(Candidate):
     """A kernel with one tile.  `copied` names the channels, "input" or "output", that it copies 16 bytes of at a time;
     `static_shared` is the shared memory that it has beside the tiles, in bytes; `b_kmajor` tells how operand B lies."""
 
-    reads = writes = "float32"
     takes_guard = True
     b_kmajor = False
     copied: tuple[str, ...] = ("input", "output")
@@ -32,11 +32,15 @@ class ConvTile:
             return self.tile.blocks
         return max(1, min(self.tile.blocks, (context.max_shared + RESERVED) // (self.shared + RESERVED)))
 
-    def least(self, desc: ConvDesc, sm_count: int) -> float:
-        """Returns the microseconds of the products alone, shared evenly among multiprocessors that are full."""
-        tile = self.tile
-        clocks = tile.slab_clocks(self.b_kmajor) / (tile.rows * tile.columns * tile.k) * desc.useful_flops / 2
-        return clocks / sm_count / (rates().clock_ghz * 1e3)
+    def slab_clocks(self) -> float:
+        """Returns the clocks that a full multiprocessor spends on a slab."""
+        raise NotImplementedError
+
+    def least_us(self, desc: ConvDesc) -> float:
+        """Returns the time of the products alone, shared evenly among multiprocessors that are full."""
+        tile, on = self.tile, device()
+        clocks = self.slab_clocks() / (tile.rows * tile.columns * tile.k) * desc.useful_flops / 2
+        return clocks / on.sm_count / on.clocks_per_us
 
     def rejection(self, desc: ConvDesc) -> str | None:
         """Returns why the kernel cannot compute desc, or None."""

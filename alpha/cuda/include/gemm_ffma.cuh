@@ -1,17 +1,18 @@
 // One tile of a matrix product in FFMA: the main loop behind every float32 convolution and matrix product.
 //
-//   what      acc[i][j] += sum_k A[row(i)][k] * B[col(j)][k], k ascending, for a tile of BM rows and BN columns
-//   pipeline  slabs of BK values of k pass through STAGES buffers in shared memory; cp.async fills a buffer while
-//             others are multiplied; one barrier per slab, and the refill is issued right behind it
-//   majors    each operand lies in memory, and in its buffer, either
-//             K-major   [rows][BK + 4]: k contiguous. A fragment is a float4 along k. The 4 padding floats put 8
-//                       neighbouring rows into 8 different groups of banks.
-//             MN-major  [BK][rows]: rows contiguous. A fragment is TM/4 (TN/4) float4 along the rows.
-//   threads   BM/TM x BN/TN threads; a warp is LANE_ROWS x LANE_COLS of them. A thread owns TM x TN elements in
-//             quads: four neighbouring rows (columns), the next quad 4 * LANE_ROWS (4 * LANE_COLS) further on.
-//             The lane's bits alternate between column and row, so that two lanes side by side ask shared memory
-//             for the same 16 bytes and one wavefront serves 16 lanes.
-//   requires  VEC = 4: addresses of chunks of four floats are multiples of 16 bytes; VEC = 1: nothing
+// What:     acc[i][j] += sum_k A[row(i)][k] * B[col(j)][k], k ascending, for a tile of BM rows and BN columns
+// Layout:   each operand lies in memory, and in its buffer, either
+//           K-major   [rows][BK + 4]: k contiguous. A fragment is a float4 along k. The 4 padding floats put 8
+//                     neighbouring rows into 8 different groups of banks.
+//           MN-major  [BK][rows]: rows contiguous. A fragment is TM/4 (TN/4) float4 along the rows.
+// Requires: VEC = 4: addresses of chunks of four floats are multiples of 16 bytes; VEC = 1: nothing
+// Threads:  BM/TM x BN/TN threads; a warp is LANE_ROWS x LANE_COLS of them. A thread owns TM x TN elements in
+//           quads: four neighbouring rows (columns), the next quad 4 * LANE_ROWS (4 * LANE_COLS) further on.
+//           The lane's bits alternate between column and row, so that two lanes side by side ask shared memory
+//           for the same 16 bytes and one wavefront serves 16 lanes. Slabs of BK values of k pass through STAGES
+//           buffers in shared memory; cp.async fills a buffer while others are multiplied; one barrier per slab, and
+//           the refill is issued right behind it
+// Measured: see the kernels that use it
 //
 // A kernel is made of five pieces, which the frames of convolutions (conv_slab.cuh, conv_wgrad.cuh) take from the tile
 // T that they are given. gemm_mma.cuh has others of them, for tensor cores:

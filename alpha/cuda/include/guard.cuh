@@ -2,7 +2,7 @@
 #pragma once
 #include "ptx.cuh"
 
-struct Guard {        // the flags of two operands (alpha/cuda/lazy/operand.py), or nulls: no guard
+struct Guard {        // the flags of two operands (alpha/cuda/lazy/operands.py), or nulls: no guard
   const int *a, *b;
 };
 

@@ -3,7 +3,7 @@
 #pragma once
 #include <stdint.h>
 #ifdef __CUDACC__
-#define ALPHA_KERNEL(name)  // emulation registers the kernel here
+#include "declared.cuh"
 #define DYNAMIC_SHARED(type, name) \
   extern __shared__ __align__(1024) unsigned char alpha_dynamic_shared[]; \
   type* name = (type*)alpha_dynamic_shared
@@ -34,16 +34,6 @@ PTX_FN float exp2(float x) {
   return x;
 #else
   return exp2f(x);
-#endif
-}
-
-// ---- the greater one, NaN where either is
-PTX_FN float max_nan(float a, float b) {
-#ifdef __CUDACC__
-  asm("max.NaN.f32 %0, %0, %1;" : "+f"(a) : "f"(b));
-  return a;
-#else
-  return a > b || a != a ? a : b;
 #endif
 }
 
@@ -87,30 +77,11 @@ PTX_FN void cp_async_wait() {  // all but the last PENDING groups of this thread
 PTX_FN void bar_sync(int id, int count) {
   PTX(emu::named_barrier(id, count, true), "bar.sync %0, %1;" ::"r"(id), "r"(count) : "memory");
 }
-PTX_FN void bar_arrive(int id, int count) {
-  PTX(emu::named_barrier(id, count, false), "bar.arrive %0, %1;" ::"r"(id), "r"(count) : "memory");
-}
 
 // ---- ldmatrix (sm_75): lane 8i+r brings the address of row r (16 bytes) of matrix i
-PTX_FN void ldmatrix_x1(unsigned (&r)[1], const void* row) {
-  PTX(emu::ldmatrix(r, 1, false, row),
-      "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(r[0]) : "r"(shared(row)) : "memory");
-}
-PTX_FN void ldmatrix_x2(unsigned (&r)[2], const void* row) {
-  PTX(emu::ldmatrix(r, 2, false, row), "ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];" : "=r"(r[0]),
-      "=r"(r[1]) : "r"(shared(row)) : "memory");
-}
 PTX_FN void ldmatrix_x4(unsigned (&r)[4], const void* row) {
   PTX(emu::ldmatrix(r, 4, false, row), "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]),
       "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared(row)) : "memory");
-}
-PTX_FN void ldmatrix_x1_trans(unsigned (&r)[1], const void* row) {
-  PTX(emu::ldmatrix(r, 1, true, row),
-      "ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];" : "=r"(r[0]) : "r"(shared(row)) : "memory");
-}
-PTX_FN void ldmatrix_x2_trans(unsigned (&r)[2], const void* row) {
-  PTX(emu::ldmatrix(r, 2, true, row), "ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];" : "=r"(r[0]),
-      "=r"(r[1]) : "r"(shared(row)) : "memory");
 }
 PTX_FN void ldmatrix_x4_trans(unsigned (&r)[4], const void* row) {
   PTX(emu::ldmatrix(r, 4, true, row),

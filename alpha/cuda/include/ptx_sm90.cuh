@@ -12,16 +12,6 @@ struct alignas(64) CUtensorMap {
 
 namespace ptx {
 // ---- warps with roles
-PTX_FN bool elect_one() {  // true in one lane of a converged warp
-#ifdef __CUDACC__
-  int yes;
-  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.b32 %0, 1, 0, p;\n}" : "=r"(yes));
-  return yes;
-#else
-  __syncwarp();
-  return emu::self->lane == 0;
-#endif
-}
 // Registers per thread, from here on, of the four warps of a warpgroup; the kernel states its __launch_bounds__.
 template <int REGISTERS>
 PTX_FN void setmaxnreg_inc() {
@@ -42,15 +32,6 @@ PTX_FN int cluster_rank() {  // of this block in its cluster, x fastest
   return rank;
 #else
   return emu::cluster_rank();
-#endif
-}
-PTX_FN int cluster_size() {  // in blocks
-#ifdef __CUDACC__
-  int size;
-  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
-  return size;
-#else
-  return emu::cluster_size();
 #endif
 }
 // The barrier of all threads of the cluster: what was written before arriving is seen after waiting.
@@ -76,9 +57,6 @@ PTX_FN void mbarrier_init(uint64_t* bar, int count) {
       "r"(count) : "memory");
 }
 PTX_FN void fence_mbarrier_init() { PTX((void)0, "fence.mbarrier_init.release.cluster;" :: : "memory"); }
-PTX_FN void fence_proxy_async() {  // between ordinary writes and their reading by TMA or wgmma; all memory: 1 us
-  PTX(emu::fence_proxy_async(), "fence.proxy.async;" :: : "memory");
-}
 PTX_FN void fence_proxy_async_shared() {  // the same of this block's shared memory alone
   PTX(emu::fence_proxy_async(), "fence.proxy.async.shared::cta;" :: : "memory");
 }
@@ -93,49 +71,19 @@ PTX_FN void mbarrier_expect(uint64_t* bar, int bytes) {  // the bytes alone; an 
   PTX(emu::mbarrier_expect(bar, bytes), "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared(bar)),
       "r"(bytes) : "memory");
 }
-PTX_FN void mbarrier_arrive_remote(uint64_t* bar, int rank) {  // on that block's mbarrier at the place of this one
-  PTX(emu::mbarrier_arrive_remote(bar, rank),
-      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(shared(bar)),
-      "r"(rank) : "memory");
-}
 PTX_FN void mbarrier_wait(uint64_t* bar, int parity) {  // until the phase of this parity is complete
   PTX(emu::mbarrier_wait(bar, parity),
       "{\n.reg .pred p;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\nbra "
       "AGAIN;\nDONE:\n}" ::"r"(shared(bar)),
       "r"(parity) : "memory");
 }
-PTX_FN void mbarrier_wait_cluster(uint64_t* bar, int parity) {  // and see what other blocks wrote before they arrived
-  PTX(emu::mbarrier_wait(bar, parity),
-      "{\n.reg .pred p;\nAGAIN:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\n"
-      "bra AGAIN;\nDONE:\n}" ::"r"(shared(bar)),
-      "r"(parity) : "memory");
-}
-PTX_FN bool mbarrier_try_wait(uint64_t* bar, int parity) {  // is it complete, now or after a short while?
-#ifdef __CUDACC__
-  int complete;
-  asm volatile(
-      "{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.b32 %0, 1, 0, p;\n}"
-      : "=r"(complete)
-      : "r"(shared(bar)), "r"(parity)
-      : "memory");
-  return complete;
-#else
-  return emu::mbarrier_test(bar, parity);
-#endif
-}
 
 // ---- TMA tiles: the map is a __grid_constant__ parameter, the coordinates x, y, z, w, v begin with the innermost
 //      dimension and may lie outside the tensor, where loads bring zeros and stores write nothing
 // tma_load_1d ... _5d(dst, map, x, ..., bar): the tile's bytes arrive at bar
-// tma_load_multicast_1d ... _5d(dst, map, x, ..., bar, blocks): the same in each block whose rank is a bit of `blocks`,
-//      at the same places of its shared memory
 // tma_store_1d ... _5d(map, src, x, ...)
 // tma_load_1d ... _5d(dst, map, x, ..., bar, policy), tma_store_1d ... _5d(map, src, x, ..., policy): with L2's policy
 constexpr uint64_t L2_NORMAL = 0x1000000000000000, L2_EVICT_FIRST = 0x12f0000000000000;  // as createpolicy makes them
-PTX_FN void tma_prefetch(const CUtensorMap& map) {  // the map itself
-  PTX(emu::tma_prefetch(&map), "prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-}
 PTX_FN void tensor_map_acquire(const CUtensorMap* map) {  // before the first use of a map that lies in device memory
   PTX(emu::tma_prefetch(map), "fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
 }
@@ -153,12 +101,6 @@ PTX_FN void tensor_map_acquire(const CUtensorMap* map) {  // before the first us
                "[%0], [%1, {" at "}], [%2], %3;" ::"r"(shared(dst)), "l"(&map), "r"(shared(bar)), "l"(policy), \
                __VA_ARGS__ \
                : "memory")
-#define PTX_TMA_MULTICAST(rank, at, ...) \
-  asm volatile("cp.async.bulk.tensor." #rank \
-               "d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster " \
-               "[%0], [%1, {" at "}], [%2], %3;" ::"r"(shared(dst)), "l"(&map), "r"(shared(bar)), "h"(blocks), \
-               __VA_ARGS__ \
-               : "memory")
 #define PTX_TMA_STORE(rank, at, ...) \
   asm volatile("cp.async.bulk.tensor." #rank "d.global.shared::cta.tile.bulk_group [%0, {" at "}], [%1];" \
                ::"l"(&map), "r"(shared(src)), "n"(0), "n"(0), __VA_ARGS__ \
@@ -171,8 +113,6 @@ PTX_FN void tensor_map_acquire(const CUtensorMap* map) {  // before the first us
 #define PTX_R(x) x
 #define PTX_TMA_LOAD(rank, at, ...) emu::tma_load(dst, &map, emu::Coordinates{__VA_ARGS__}.values, rank, bar)
 #define PTX_TMA_LOAD_BY PTX_TMA_LOAD
-#define PTX_TMA_MULTICAST(rank, at, ...) \
-  emu::tma_load_multicast(dst, &map, emu::Coordinates{__VA_ARGS__}.values, rank, bar, blocks)
 #define PTX_TMA_STORE(rank, at, ...) emu::tma_store(&map, src, emu::Coordinates{__VA_ARGS__}.values, rank)
 #define PTX_TMA_STORE_BY PTX_TMA_STORE
 #endif
@@ -183,10 +123,6 @@ PTX_FN void tensor_map_acquire(const CUtensorMap* map) {  // before the first us
   PTX_FN void tma_load_##rank##d(void* dst, const CUtensorMap& map, PTX_LIST parameters, uint64_t* bar, \
                                  [[maybe_unused]] uint64_t policy) { \
     PTX_TMA_LOAD_BY(rank, at, __VA_ARGS__); \
-  } \
-  PTX_FN void tma_load_multicast_##rank##d(void* dst, const CUtensorMap& map, PTX_LIST parameters, uint64_t* bar, \
-                                           uint16_t blocks) { \
-    PTX_TMA_MULTICAST(rank, at, __VA_ARGS__); \
   } \
   PTX_FN void tma_store_##rank##d(const CUtensorMap& map, const void* src, PTX_LIST parameters) { \
     PTX_TMA_STORE(rank, at, __VA_ARGS__); \
@@ -211,31 +147,9 @@ PTX_FN void bulk_wait_read() {  // ... have left shared memory, which may be ove
 }
 
 // ---- stmatrix: the way back of ldmatrix; lane 8i+r brings the address of row r (16 bytes) of matrix i
-PTX_FN void stmatrix_x1(void* row, const unsigned (&r)[1]) {
-  PTX(emu::stmatrix(row, 1, false, r), "stmatrix.sync.aligned.m8n8.x1.shared.b16 [%0], {%1};" ::"r"(shared(row)),
-      "r"(r[0]) : "memory");
-}
-PTX_FN void stmatrix_x2(void* row, const unsigned (&r)[2]) {
-  PTX(emu::stmatrix(row, 2, false, r), "stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1,%2};" ::"r"(shared(row)),
-      "r"(r[0]), "r"(r[1]) : "memory");
-}
 PTX_FN void stmatrix_x4(void* row, const unsigned (&r)[4]) {
   PTX(emu::stmatrix(row, 4, false, r),
       "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(shared(row)), "r"(r[0]), "r"(r[1]),
-      "r"(r[2]), "r"(r[3]) : "memory");
-}
-PTX_FN void stmatrix_x1_trans(void* row, const unsigned (&r)[1]) {
-  PTX(emu::stmatrix(row, 1, true, r), "stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(shared(row)),
-      "r"(r[0]) : "memory");
-}
-PTX_FN void stmatrix_x2_trans(void* row, const unsigned (&r)[2]) {
-  PTX(emu::stmatrix(row, 2, true, r),
-      "stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1,%2};" ::"r"(shared(row)), "r"(r[0]), "r"(r[1])
-      : "memory");
-}
-PTX_FN void stmatrix_x4_trans(void* row, const unsigned (&r)[4]) {
-  PTX(emu::stmatrix(row, 4, true, r),
-      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(shared(row)), "r"(r[0]), "r"(r[1]),
       "r"(r[2]), "r"(r[3]) : "memory");
 }
 }  // namespace ptx

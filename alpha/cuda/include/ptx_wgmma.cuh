@@ -131,14 +131,6 @@ PTX_FN void wgmma_wait() {  // all but the last PENDING groups are complete
                  : "memory");
 #define PTX_SS_16(types, n, i0, i1, i2, i3, i4, i5, i6, i7, i8) \
   PTX_WGMMA_N(types, n, "%" #i5, ", %" #i6 ", %" #i4, i0, i1, i2, i3, "n"(B_MN), "l"(a), "n"(A_MN))
-#define PTX_RS_16(types, n, i0, i1, i2, i3, i4, i5, i6, i7, i8) \
-  PTX_WGMMA_N(types, n, "{%" #i5 ",%" #i6 ",%" #i7 ",%" #i8 "}", ", %" #i4, i0, i1, i2, i3, "n"(B_MN), "r"(a[0]), \
-            "r"(a[1]), "r"(a[2]), "r"(a[3]))
-#define PTX_SS_32(types, n, i0, i1, i2, i3, i4, i5, i6, i7, i8) \
-  PTX_WGMMA_N(types, n, "%" #i5, "", i0, i1, i2, i3, "n"(0), "l"(a))
-#define PTX_RS_32(types, n, i0, i1, i2, i3, i4, i5, i6, i7, i8) \
-  PTX_WGMMA_N(types, n, "{%" #i5 ",%" #i6 ",%" #i7 ",%" #i8 "}", "", i0, i1, i2, i3, "n"(0), "r"(a[0]), "r"(a[1]), \
-            "r"(a[2]), "r"(a[3]))
 #define PTX_WGMMA_ALL(X, types, format, a_registers, a_desc, a_mn, b_mn) PTX_WIDTHS(X, types)
 #else
 #define PTX_WGMMA_ALL(X, types, format, a_registers, a_desc, a_mn, b_mn) \
@@ -149,35 +141,15 @@ PTX_FN void wgmma_wait() {  // all but the last PENDING groups are complete
 
 // N is twice the number of accumulators in d; these may be used after wgmma_wait. d[i] of a thread: row 16 (warp % 4) +
 // lane / 4 + 8 (i / 2 % 2), column 8 (i / 4) + 2 (lane % 4) + i % 2. A_MN, B_MN: that operand is MN-major; NEGATE_A,
-// NEGATE_B: its sign changes. ss: a in shared memory; rs: in registers, laid out as for mma_f16, 16 rows per warp.
+// NEGATE_B: its sign changes; a is in shared memory.
 #define PTX_WGMMA_16(type, format) \
   template <int A_MN = 0, int B_MN = 0, int NEGATE_A = 0, int NEGATE_B = 0, int HALF> \
   PTX_FN void wgmma_ss_##type(float (&d)[HALF], uint64_t a, uint64_t b, bool add) { \
     PTX_WIDTH_OF_D; \
     PTX_WGMMA_ALL(PTX_SS_16, "k16.f32." #type "." #type, format, nullptr, a, A_MN, B_MN) \
-  } \
-  template <int B_MN = 0, int NEGATE_A = 0, int NEGATE_B = 0, int HALF> \
-  PTX_FN void wgmma_rs_##type(float (&d)[HALF], const unsigned (&a)[4], uint64_t b, bool add) { \
-    PTX_WIDTH_OF_D; \
-    PTX_WGMMA_ALL(PTX_RS_16, "k16.f32." #type "." #type, format, a, 0, 0, B_MN) \
-  } \
-  template <int A_MN = 0, int B_MN = 0> \
-  PTX_FN void wgmma_n64_##type(float (&d)[32], uint64_t a, uint64_t b, bool add) { \
-    wgmma_ss_##type<A_MN, B_MN>(d, a, b, add); \
   }
 PTX_WGMMA_16(f16, Fp16)
 PTX_WGMMA_16(bf16, Bf16)
-template <int NEGATE_A = 0, int NEGATE_B = 0, int HALF>
-PTX_FN void wgmma_ss_tf32(float (&d)[HALF], uint64_t a, uint64_t b, bool add) {
-  PTX_WIDTH_OF_D;
-  PTX_WGMMA_ALL(PTX_SS_32, "k8.f32.tf32.tf32", Tf32, nullptr, a, 0, 0)
-}
-template <int NEGATE_A = 0, int NEGATE_B = 0, int HALF>
-PTX_FN void wgmma_rs_tf32(float (&d)[HALF], const unsigned (&a)[4], uint64_t b, bool add) {
-  PTX_WIDTH_OF_D;
-  PTX_WGMMA_ALL(PTX_RS_32, "k8.f32.tf32.tf32", Tf32, a, 0, 0, 0)
-}
-PTX_FN void wgmma_n64_tf32(float (&d)[32], uint64_t a, uint64_t b, bool add) { wgmma_ss_tf32(d, a, b, add); }
 
 // ---- for kernels
 // The instruction by the type of its operands, f16 or bf16, for kernels that are templates of it.

@@ -1,4 +1,4 @@
-// What becomes of a sum of products of scaled 16-bit planes (alpha/cuda/lazy/operand.py).
+// What becomes of a sum of products of scaled 16-bit planes (alpha/cuda/lazy/operands.py).
 #pragma once
 #include "ptx.cuh"
 

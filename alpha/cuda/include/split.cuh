@@ -1,13 +1,13 @@
-// Long sums cut into slices that several blocks compute at the same time (split-K), added up in a fixed order.
+// Split-K: long sums cut into slices that several blocks compute at the same time, added up in a fixed order.
 //
-//   what      the sum of a tile is made of slabs. Slice `number` of `count` has about slabs / count of them, one after
-//             the other, and a block of its own. Each block stores what it gets in a slot of the workspace; the block
-//             that is the last of its tile to do so adds the slots up, slice 0 first whichever block it is, and stores
-//             the tile. A tile of one slice does nothing of it
-//   layout    workspace: [slot][quad][thread] float4, the accumulators of a thread in their own order: threads add up
-//             what their counterparts wrote, so that rows and columns need not be known. Slots of a tile are neighbours
-//   arrived   a counter per slot, of which a tile uses that of its first. 0 before every launch, and after it
-//   host      alpha/cuda/conv/split.py decides on the slices and hands out the slots
+// What:     the sum of a tile is made of slabs. Slice `number` of `count` has about slabs / count of them, one after
+//           the other, and a block of its own. Each block stores what it gets in a slot of the workspace; the block
+//           that is the last of its tile to do so adds the slots up, slice 0 first whichever block it is, and stores
+//           the tile. A tile of one slice does nothing of it
+// Layout:   workspace: [slot][quad][thread] float4, the accumulators of a thread in their own order: threads add up
+//           what their counterparts wrote, so that rows and columns need not be known. Slots of a tile are neighbours
+// Requires: arrived, a counter per slot, of which a tile uses that of its first: 0 before every launch, and after it.
+//           alpha/cuda/conv/split.py decides on the slices and hands out the slots
 #pragma once
 
 struct Slice {

@@ -1,1 +1,59 @@
-"""Arrays that are not elements yet, and what tensor cores read in the place of elements."""
+"""Arrays that are not elements yet, and what is known of arrays beside their elements: one interface for all.
+
+A producer whose result may wait, or be written in another form:
+    reserve, reserve_for   memory for it; the latter where what bounds the operands bounds the result
+    defer                  the array, which is written when somebody reads it; companion_output: what is written with it
+    can_wait               whether what the pass reads may be held until then
+    flush_gradients        has passes run that should not hold memory for long
+A reader, of any array:
+    x.ptr                  float32 elements, written now if need be
+    operand                what a tensor core reads: 16-bit planes and their scale
+    split_view             the planes that an array consists of, or else the array
+    write_for              has a pass run before memory is taken for what is made of it
+    bound_of               a bound of the elements, known without reading them
+    elements_behind        elements for a launch that is spared as a rule
+    join, joined_elements  has a pass write its planes within a larger array
+    peek                   elements for a check, which changes nothing
+    statistics.ask, take   means and variances of a result, counted by the kernel that writes it
+
+Nobody else asks what class an array is, or reads `Array.derived`; tests/test_layering.py sees to that.
+"""
+
+from alpha.cuda.lazy import statistics
+from alpha.cuda.lazy.bounded import reserve_for
+from alpha.cuda.lazy.deferred import (
+    GUARDED,
+    PLANE_WRITERS,
+    Memory,
+    Rows,
+    bound_of,
+    can_wait,
+    companion_output,
+    defer,
+    elements_behind,
+    flush_gradients,
+    join,
+    joined_elements,
+    peek,
+    reserve,
+    split_view,
+    write_for,
+)
+from alpha.cuda.lazy.guard import GUARD_ARGS, UNGUARDED, Guard
+from alpha.cuda.lazy.operands import (
+    KEEP,
+    READS,
+    SPLITS_PAY,
+    Operand,
+    flag_counter,
+    flagged_count,
+    forget,
+    operand,
+    planes_are_read,
+    prepare_weights,
+)
+
+__all__ = ["GUARDED", "GUARD_ARGS", "KEEP", "PLANE_WRITERS", "READS", "SPLITS_PAY", "UNGUARDED", "Guard", "Memory",
+           "Operand", "Rows", "bound_of", "can_wait", "companion_output", "defer", "elements_behind", "flag_counter",
+           "flagged_count", "flush_gradients", "forget", "join", "joined_elements", "operand", "peek",
+           "planes_are_read", "prepare_weights", "reserve", "reserve_for", "split_view", "statistics", "write_for"]

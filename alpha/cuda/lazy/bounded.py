@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from alpha.cuda.lazy.deferred import Deferred, Memory, can_wait, flush_gradients, reserve
-from alpha.cuda.lazy.operand import planes_are_read
+from alpha.cuda.lazy.deferred import Memory, bound_of, can_wait, flush_gradients, reserve
+from alpha.cuda.lazy.operands import planes_are_read
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, Shape
 
@@ -29,7 +29,7 @@ def reserve_for(shape: Shape, xs: Sequence[Array]) -> Memory | None:
     if not 0 < len(xs) <= MOST_OPERANDS or not planes_are_read() or not can_wait(*xs):
         return None
     flush_gradients()
-    bounds = [x.derived.bound if x.__class__ is Deferred and x.size and x.shape[-1] % 8 == 0 else None for x in xs]
+    bounds = [bound_of(x) if x.size and x.shape[-1] % 8 == 0 else None for x in xs]
     if None in bounds:
         return None
     memory = reserve(shape)

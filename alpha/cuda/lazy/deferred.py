@@ -3,19 +3,17 @@
     y = defer(reserve(shape), reads=(x, gamma, beta), write=launch)
 
 y is an array like any other. Its producer's last pass is a launch that waits. Whoever takes y.ptr gets float32, written
-then and there; alpha.cuda.lazy.operand has two 16-bit planes written in the same memory, which take as many bytes. So
+then and there; alpha.cuda.lazy.operands has two 16-bit planes written in the same memory, which take as many bytes. So
 nothing is written in a form that nobody reads, and planes cost no pass of their own. Where products read one plane, it
 is the first of the two: 4 bytes written and 2 read of an element, and all digits there for whoever needs them.
 
-Batch norm leaves its results so (ops/norm), convolutions with a relu do (conv/deferred.py), so does cross-entropy with
-its gradient (ops/loss), and what is made of such results without computing larger elements, pools and joined arrays, is
-left so as well (bounded.py). What still waits when an array that it is a part of is written as planes is written there,
-and nowhere else.
+Batch norm leaves its results so (ops/norm), and what is made of such results without computing larger elements, pools
+and joined arrays, is left so as well (bounded.py). What still waits when an array that it is a part of is written as
+planes is written there, and nowhere else.
 
 - Memory is taken when the array is made, where an OutOfMemoryError belongs; a pass that waits holds what it reads
   besides. A convolution has its operands written before it takes memory for its result, and gradients that still wait
-  when the next one is made are written as planes (`flush_gradients`), so the peak is what it was. So are results of
-  convolutions where nobody keeps what they read for a backward pass.
+  when the next one is made are written as planes (`flush_gradients`), so the peak is what it was.
 - What a pass reads is written, or changed, only after it has run: `write_before`, which the backend calls in `forget`.
 - Where float32 is asked for when there are planes, it is made from them, and takes their place: the producer's inputs
   are gone by then, or would have been kept for this. Planes hold float32's digits down to 2^-16 of the scale's top;
@@ -27,15 +25,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 from weakref import ReferenceType, WeakValueDictionary, ref
 
+from alpha.config import config
 from alpha.cuda.lazy.guard import GUARD_ARGS, UNGUARDED, Guard
 from alpha.cuda.runtime import memory as device_memory
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, Derived, Shape, allocate, empty, extent
 from alpha.cuda.runtime.walk import BLOCKS, Walk
+from alpha.trace import late, running
 
 ALIGNMENT = 256  # bytes, of planes and header
 HEADER = 64      # bytes: OperandHeader in operand_header.cuh, with these members at
@@ -48,6 +49,7 @@ _MERGE = Kernel("planes.cu", "planes_merge", f"ptr x, ptr header, ptr y, ptr hea
 
 _lock = threading.RLock()  # reentrant: what a pass reads may be waiting, too
 _waiting: WeakValueDictionary[int, LazyStorage] = WeakValueDictionary()
+_peeked: list[Memory] | None = None  # what `peek` has made, while it runs: under the lock
 
 
 class Deferred(Array):
@@ -180,6 +182,40 @@ def split_view(x: Array, write: bool = False) -> tuple[Array, Array | None]:
     return (memory.elements, memory.scale) if memory else (x, None)
 
 
+def bound_of(x: Array | None) -> Array | None:
+    """Returns the bits of a bound of x, int32 (1,), on the device; None where there is none."""
+    return x.derived.bound if x.__class__ is Deferred else None  # type: ignore[union-attr]
+
+
+def write_for(x: Array, reads: str) -> None:
+    """Has the pass of x run, if it waits, for somebody who will ask for what `reads` says (operands.py)."""
+    if x.__class__ is Deferred:
+        if reads == "float32":
+            x.derived.elements()
+        else:
+            x.derived.planes(write=True)
+
+
+def elements_behind(x: Any, guard: Guard) -> Any:
+    """Returns what a launch behind a guard reads for x: it is there where the launch is not spared."""
+    return x.derived.elements_behind(guard) if x.__class__ is Deferred else x
+
+
+def join(x: Array, whole: Memory, rows: Rows) -> bool:
+    """Has a pass that waits write planes where they belong in a whole, if it can, and tells whether it has."""
+    return x.__class__ is Deferred and x.derived.join(whole, rows)
+
+
+def joined_elements(x: Array, whole: Memory) -> Array | None:
+    """Returns what a launch behind the flag of a whole reads of what joined it; None if that waits no more."""
+    return x.derived.joined_elements(whole) if x.__class__ is Deferred else None
+
+
+def peek(x: Array) -> Array:
+    """Returns the elements of x for a check, which leaves x as it is: it waits, or consists of planes, as before."""
+    return x.derived.peek().reshaped(x.shape) if x.__class__ is Deferred else x
+
+
 def can_wait(*arrays: Array | None) -> bool:
     """Tells whether a pass that reads arrays may: not where other libraries can write them without a word."""
     return not any(a is not None and a.derived is not None and a.derived.visible for a in arrays)
@@ -224,7 +260,7 @@ class LazyStorage(Derived):
         self.memory, self.reads, self.hurries = memory, reads, hurries
         self.companion: ReferenceType[CompanionOutput] | None = None
         self._write: Write | None = write
-        self._join = join
+        self._join, self._trace = join, running.get()
         self.in_planes = False              # memory has planes, or elements where their flag is set
         self._split_for: str | None = ""    # what the header's bound has served a split for; None: it bounds no more
 
@@ -241,6 +277,8 @@ class LazyStorage(Derived):
         """Returns the float32 elements: all there is, from now on."""
         if self._write is not None or self.in_planes:  # `_run` sets them the other way round
             with _lock:
+                if _peeked is not None:
+                    return self.peek()
                 self._run(planes=False)
                 if self.in_planes:
                     memory = reserve(self.memory.elements.shape)
@@ -275,7 +313,7 @@ class LazyStorage(Derived):
             self._join(whole, rows)
             return True
 
-    def elements_for(self, whole: Memory) -> Array | None:
+    def joined_elements(self, whole: Memory) -> Array | None:
         """Returns what a launch behind the flag of a whole reads of what joined it; None if that waits no more.
 
         All parts are there by then, and the flag says whether planes hold them.
@@ -286,12 +324,28 @@ class LazyStorage(Derived):
             self._join(whole, None)
             return self.memory.elements
 
-    def write_for(self, reads: str) -> None:
-        """Has the pass run for somebody who will ask for what `reads` says, if it has not."""
-        if reads == "float32":
-            self.elements()
-        else:
-            self.planes(write=True)
+    def peek(self) -> Array:
+        """Returns the elements, in other memory where this has none, and changes nothing.
+
+        What the pass reads is looked at in the same way: nobody learns from a check in which form it will be written.
+        """
+        global _peeked
+        with _lock:
+            if self._write is None and not self.in_planes:
+                return self.memory.elements
+            outermost = _peeked is None
+            _peeked = [] if outermost else _peeked
+            try:
+                made = reserve(self.memory.elements.shape)
+                _peeked.append(made)  # until all launches that read it are made
+                if self._write is not None:
+                    self._write(made, False)
+                else:
+                    self._merge(made.elements, None, UNGUARDED)
+                return made.elements
+            finally:
+                if outermost:
+                    _peeked = None
 
     def header_for(self, reads: str) -> Memory | None:
         """Returns the memory whose header may serve a split of the elements: one kind of it, as it gets the flag."""
@@ -309,7 +363,8 @@ class LazyStorage(Derived):
     def _run(self, planes: bool) -> None:
         """Runs the pass, unless it has been."""
         if self._write is not None:
-            self._write(self.memory, planes)
+            with late(self._trace, context.synchronize) if self._trace and config.debug > 1 else nullcontext():
+                self._write(self.memory, planes)
             self.in_planes = planes
             self._write, self._join, self.reads = None, None, ()
             made = self.companion and self.companion()

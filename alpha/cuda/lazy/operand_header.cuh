@@ -27,7 +27,7 @@ struct BFloat16 {
   static constexpr float LEAST = 0;
 };
 
-// What alpha/cuda/lazy/operand.py gives its scale and flag from. Partial maxima may follow it.
+// What alpha/cuda/lazy/operands.py gives its scale and flag from. Partial maxima may follow it.
 struct OperandHeader {
   float scale;       // 2^-s
   int flag;
@@ -37,7 +37,7 @@ struct OperandHeader {
   unsigned most;     // bits of the largest finite |x|, where planes were written in the place of x
   unsigned unused[9];
 };
-static_assert(sizeof(OperandHeader) == 64, "alpha/cuda/lazy/operand.py reserves as much");
+static_assert(sizeof(OperandHeader) == 64, "alpha/cuda/lazy/operands.py reserves as much");
 
 // ---- the scale ------------------------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ constexpr int E = 8;               // elements of x that a thread takes at a tim
 constexpr int STEP = THREADS * E;  // and a block
 constexpr int AMAX_TIMES = 4;      // steps whose loads are in flight together
 constexpr int SPLIT_TIMES = 2;
-constexpr int SMALL = 4 * STEP;    // alpha/cuda/lazy/operand.py knows it too
+constexpr int SMALL = 4 * STEP;    // alpha/cuda/lazy/operands.py knows it too
 
 // ---- elements in and out --------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 #include "operand_header.cuh"
 #include "reduce.cuh"
 
-// ---- writing planes in the place of a tensor ---------------------------------------------------------------------
+// ---- writing planes instead of a tensor ---------------------------------------------------------------------
 
 // Both planes of a tensor of `size` elements, a multiple of 8, no larger than the bound in its header: put by the
 // threads of all blocks, 4 elements at a time, and finished by all threads of each. It may take several launches, of

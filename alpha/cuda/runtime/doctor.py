@@ -41,6 +41,8 @@ def _device() -> Iterator[str]:
 
 
 def _compiled() -> Iterator[str]:
+    if came := toolchain.pack().architectures():
+        yield f"CUDA kernels that came compiled with alpha: {', '.join(came)}"
     try:
         path = toolchain.nvcc()
         release = [line.rpartition(", ")[2] for line in version_of((path,)).splitlines() if "release" in line]
@@ -58,9 +60,11 @@ def _compiled() -> Iterator[str]:
         yield f"CUDA kernels: {found} of {len(units)} modules are compiled for {context.arch}{rest}"
 
 
-def build_kernels(arches: list[str], program: Callable[[], None] | None = None) -> tuple[list[str], bool]:
+def build_kernels(arches: list[str], program: Callable[[], None] | None = None, folder: Path | None = None
+                  ) -> tuple[list[str], bool]:
     """Compiles kernels for some architectures, that of the device if none is named: all, or those of a program.
 
+    Where a folder is given, each architecture's are packed into a file there, unless one of them failed.
     Returns what to print, and whether everything that could be asked for was built: no GPU and no nvcc are no failure
     unless an architecture was named.
     """
@@ -80,6 +84,10 @@ def build_kernels(arches: list[str], program: Callable[[], None] | None = None) 
         lines.append(f"CUDA kernels: {total - len(failed)} of {total} modules are compiled for {arch}")
         lines += [f"{Path(unit.source).name}: {error}" for unit, error in failed.items()]
         good = good and not failed
+        if folder and not failed:
+            path = toolchain.pack(folder).write(
+                [(*unit, toolchain.current.compile(unit.source, dict(unit.defines), arch)) for unit in units], arch)
+            lines.append(f"packed: {path}, {mib(path.stat().st_size)}")
     return lines, good
 
 

@@ -4,8 +4,9 @@
     RELU[x.dtype](blocks, x, y, x.size)
 
 A declaration names the source, the entry and its arguments; the layout of the parameter buffer follows from the
-latter. All declarations of one source with the same defines share a module, compiled to a cubin by alpha.build when a
-launch needs it: toolchain.py and backlog.py. Importing compiles nothing.
+latter, and a kernel whose arguments have other types does not compile (include/declared.cuh). All declarations of one
+source with the same defines share a module, compiled to a cubin by alpha.build when a launch needs it: toolchain.py and
+backlog.py. Importing compiles nothing.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class Kernel:
         self.block = (*((threads,) if isinstance(threads, int) else threads), 1, 1)[:3]
         self.threads = self.block[0] * self.block[1] * self.block[2]
         layout = _layout(entry, args)
+        toolchain.declare(self.unit, entry, "".join("b" if "s" in code else code for code in layout) or "v")
         self._pack = struct.Struct("@" + "".join(layout)).pack
         self._pointers = tuple(k for k, kind in enumerate(layout) if kind == FORMATS["ptr"])
         self._launch: Callable[..., None] | None = None

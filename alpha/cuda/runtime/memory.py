@@ -44,6 +44,7 @@ class Derived(dict[str, Any]):
     """
 
     visible = False  # to other libraries, which write without a word: then nothing may be kept
+    wanted = ""      # what whoever writes the elements is asked to leave here too, by name
     history: Any = None  # alpha.versions.History of the memory; stays when the rest is dropped
 
 

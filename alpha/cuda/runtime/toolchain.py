@@ -1,7 +1,7 @@
 """From .cu files to modules: what compiles them, which are needed, and those that are being compiled.
 
 A module is compiled when a launch needs it; a few at a time, as many as there are cores. What has been compiled is in
-the cache of alpha.build.
+the cache of alpha.build; what came compiled with alpha is taken from there (alpha.packed).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextvars import copy_context
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -21,10 +22,12 @@ from tqdm import tqdm
 from alpha.build import build, find
 from alpha.cuda.runtime.context import context
 from alpha.errors import CompileError, message
+from alpha.packed import Pack
 
 HOME = Path(__file__).resolve().parent.parent
 SOURCES = {path.name: path for path in HOME.rglob("*.cu")}  # the names are unique
 INCLUDE_DIRS = (HOME / "include", HOME)
+PACKED = HOME / "packed"  # what a wheel may bring
 FLAGS = ("-std=c++17", "-O3", "-cubin", "-lineinfo")
 
 PROGRESS_AFTER = 1.0  # seconds of compiling until a terminal shows a progress bar
@@ -64,9 +67,9 @@ class NvccToolchain:
 
     def _job(self, source: Path, defines: Defines, arch: str) -> dict[str, Any]:
         """Returns the arguments of build."""
-        macros = [f"-D{name}={value}" for name, value in defines.items()]
         target = arch.removeprefix("sm_")
-        flags = [*FLAGS, f"-gencode=arch=compute_{target},code=sm_{target}", *includes(), *macros]
+        flags = [*FLAGS, f"-gencode=arch=compute_{target},code=sm_{target}", *includes(),
+                 *macros(source, defines)]
         return dict(name=f"{source.stem}-{arch}", sources=[source], compiler=(nvcc(),), flags=flags, link=None,
                     suffix=".cubin", include_dirs=INCLUDE_DIRS)
 
@@ -74,6 +77,13 @@ class NvccToolchain:
 def includes() -> list[str]:
     """Returns the flags by which device code finds headers: those of include/ by name, of other rooms by their path."""
     return [f"-I{folder}" for folder in INCLUDE_DIRS]
+
+
+def macros(source: Path, defines: Defines) -> list[str]:
+    """Returns the flags of a unit's macros, with the arguments that its entries are declared with."""
+    entries = _declared.get(Unit(source, tuple(sorted(defines.items()))), {})
+    found = {**defines, "ALPHA_DECLARED": "/".join(f"{entry}/{codes}" for entry, codes in sorted(entries.items()))}
+    return [f"-D{name}={value}" for name, value in found.items()]
 
 
 def nvcc() -> str:
@@ -90,11 +100,11 @@ def nvcc() -> str:
 
 current: Toolchain = NvccToolchain()
 
-_declared: dict[Unit, None] = {}
+_declared: dict[Unit, dict[str, str]] = {}  # the entries of each, and the codes of their arguments
 _modules: dict[Unit, Any] = {}
 _failed: dict[Unit, CompileError] = {}
 _jobs: dict[Unit, Future[Path]] = {}
-_found: dict[Unit, Path] = {}  # in the cache, and not loaded yet
+_found: dict[Unit, bytes] = {}  # compiled before, and not loaded yet
 _workers: list[ThreadPoolExecutor] = []
 _lock = threading.Lock()
 
@@ -102,8 +112,13 @@ _lock = threading.Lock()
 def unit_of(source: str | Path, defines: Defines | None) -> Unit:
     """Declares and returns the unit of a source: the name of a file in some folder of alpha/cuda, or a path."""
     unit = Unit(SOURCES.get(str(source), Path(source)), tuple(sorted((defines or {}).items())))
-    _declared.setdefault(unit)
+    _declared.setdefault(unit, {})
     return unit
+
+
+def declare(unit: Unit, entry: str, codes: str) -> None:
+    """Adds an entry to a unit.  codes: of its arguments, as `struct` has them; b: a block of bytes; v: no arguments."""
+    _declared.setdefault(unit, {})[entry] = codes
 
 
 def units() -> list[Unit]:
@@ -121,10 +136,30 @@ def is_at_hand(unit: Unit) -> bool:
     job = _jobs.get(unit)
     if job:
         return job.done()
-    path = current.find(unit.source, dict(unit.defines), context.arch)
-    if path:
-        _found[unit] = path
-    return path is not None
+    image = _packed(unit)
+    if image is None:
+        path = current.find(unit.source, dict(unit.defines), context.arch)
+        image = path and path.read_bytes()
+    if image is not None:
+        _found[unit] = image
+    return image is not None
+
+
+def pack(folder: Path | None = None) -> Pack:
+    """Returns the packs of a folder for the current toolchain: those that came with alpha, if none is named."""
+    return _pack(folder or PACKED, current.name)
+
+
+@cache
+def _pack(folder: Path, maker: str) -> Pack:
+    return Pack(folder, maker, INCLUDE_DIRS)
+
+
+def _packed(unit: Unit) -> bytes | None:
+    """Returns the module of a unit of ours if it came with alpha."""
+    if not unit.source.is_relative_to(HOME):
+        return None
+    return pack().find(unit.source, unit.defines, context.arch)
 
 
 def start(unit: Unit) -> None:
@@ -148,27 +183,28 @@ def module(unit: Unit) -> Any:
             if unit in _failed:
                 raise _failed[unit]
             try:
-                path = _compiled(unit)
+                image = _image(unit)
             except CompileError as error:
                 _failed[unit] = error
                 raise
             try:
-                _modules[unit] = context.driver.module_from_buffer(path.read_bytes())
+                _modules[unit] = context.driver.module_from_buffer(image)
             except context.driver.Error as error:
-                raise CompileError(message("cuda", f"the driver does not load {path}: {error}",
+                raise CompileError(message("cuda", f"the driver does not load {unit.source.name}: {error}",
                                            "update the NVIDIA driver, or use a CUDA toolkit that is not newer than it",
-                                           arch=context.arch, source=unit.source.name)) from error
+                                           arch=context.arch, source=unit.source)) from error
         return _modules[unit]
 
 
-def _compiled(unit: Unit) -> Path:
-    """Returns the path of a unit's module; if it is being compiled, when all that are have been."""
+def _image(unit: Unit) -> bytes:
+    """Returns the module of a unit; if it is being compiled, when all that are have been."""
     if unit not in _jobs:
-        return _found.pop(unit, None) or current.compile(unit.source, dict(unit.defines), context.arch)
+        image = _found.pop(unit, None) or _packed(unit)
+        return image or current.compile(unit.source, dict(unit.defines), context.arch).read_bytes()
     waiting = [job for job in list(_jobs.values()) if not job.done()]
     if waiting:
         _show(waiting)
-    return _jobs.pop(unit).result()
+    return _jobs.pop(unit).result().read_bytes()
 
 
 def _show(jobs: Iterable[Future[Path]]) -> None:

@@ -11,6 +11,7 @@ from alpha.cuda.runtime.kernel import Kernel, per_dtype
 THREADS = 256      # of a block
 BLOCKS = 1056      # keep a large GPU busy: 8 per multiprocessor of an H100. Fixed, so that no sum depends on the GPU
 LONGEST = 64       # pieces that a thread adds in one chain; more of them become more chunks
+CHAIN = 16         # terms that a thread adds in one chain of float32, where nothing keeps what rounding leaves out
 WALK = "block[40] walk"
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from alpha.cuda.conv.planner import PASSES, candidates
+from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import download, upload
 from alpha.gradcheck import assert_equal_at
@@ -39,11 +40,11 @@ def direct(pass_name, desc=None):
     return [c for c in found if not (desc and c.rejection(desc))]
 
 
-def run(candidate, desc, *operands, shape, rest=()):
+def run(candidate, desc, *operands, shape, bias=None, activation=None):
     """Returns the result of one candidate; the output starts as NaN."""
     out = upload(np.full(shape, np.nan, np.float32))
-    arrays = [None if a is None else upload(a) for a in operands]
-    candidate.prepare(desc)(*arrays, out, *rest)
+    epilogue = Epilogue.of(None if bias is None else upload(bias), activation)
+    candidate.prepare(desc)(*map(upload, operands), out, *([epilogue] if epilogue.equations else []))
     return download(out, "float32")
 
 
@@ -58,8 +59,8 @@ def test_fprop_is_exact(case):
     b = ints(desc.oc, seed=3)
     plain = conv_fprop_padded(x, w, **case.attrs).astype(np.float32)
     for c in direct("fprop", desc):
-        assert_equal_at(run(c, desc, x, w, None, shape=desc.y_shape, rest=(False,)), plain, name=f"y of {c.name}")
-        assert_equal_at(run(c, desc, x, w, b, shape=desc.y_shape, rest=(True,)), np.maximum(plain + b, 0),
+        assert_equal_at(run(c, desc, x, w, shape=desc.y_shape), plain, name=f"y of {c.name}")
+        assert_equal_at(run(c, desc, x, w, shape=desc.y_shape, bias=b, activation="relu"), np.maximum(plain + b, 0),
                         name=f"y with bias and relu of {c.name}")
 
 
@@ -91,7 +92,7 @@ def test_several_tiles_of_a_block_are_exact(case, monkeypatch):
     y = np.maximum(conv_fprop_padded(x, w, **case.attrs) + b, 0).astype(np.float32)
     dx = conv_dgrad_padded(g, w, case.hw, **case.attrs).astype(np.float32)
     for c in direct("fprop", desc):
-        assert_equal_at(run(c, desc, x, w, b, shape=desc.y_shape, rest=(True,)), y, name=f"y of {c.name}")
+        assert_equal_at(run(c, desc, x, w, shape=desc.y_shape, bias=b, activation="relu"), y, name=f"y of {c.name}")
     for c in direct("dgrad", desc):
         assert_equal_at(run(c, desc, g, w, shape=desc.x_shape), dx, name=f"dx of {c.name}")
 
@@ -153,8 +154,7 @@ def test_adjoints_agree_to_the_last_bit():
     for pass_name, (a, b, c) in {"fprop": (x, w, g), "dgrad": (g, w, x), "wgrad": (x, g, w)}.items():
         for candidate in candidates(pass_name, "fp32"):
             if not candidate.rejection(desc):
-                bias, rest = ((None,), (False,)) if pass_name == "fprop" else ((), ())
-                result = run(candidate, desc, a, b, *bias, shape=c.shape, rest=rest)
+                result = run(candidate, desc, a, b, shape=c.shape)
                 totals.append(float((result.astype(np.float64) * c).sum()))
     assert len(totals) >= 6 and len(set(totals)) == 1
 
@@ -164,7 +164,7 @@ def test_the_bias_of_outputs_without_a_tap():
     desc, x, w, _ = operands(case)
     b = ints(8, seed=3)
     for c in direct("fprop", desc):
-        y = run(c, desc, x, w, b, shape=desc.y_shape, rest=(False,))
+        y = run(c, desc, x, w, shape=desc.y_shape, bias=b)
         assert_equal_at(y[:, 0, 0], np.broadcast_to(b, (2, 8)), name=f"corner of {c.name}")
 
 
@@ -175,7 +175,7 @@ def test_infinity_in_x_does_not_reach_outputs_that_do_not_read_it(width):
     x[0, 0, 0, 0] = np.inf
     w[:] = 1
     for c in direct("fprop", desc):
-        y = run(c, desc, x, w, None, shape=desc.y_shape, rest=(False,))
+        y = run(c, desc, x, w, shape=desc.y_shape)
         assert np.isinf(y[0, :2, :2]).all() and np.isfinite(y[0, 2:]).all() and np.isfinite(y[0, :, 2:]).all()
 
 
@@ -191,7 +191,7 @@ def test_infinity_in_w_does_not_meet_the_padding(width):
     outside[1:, 1:] = False
     outside[:-1, :-1] = False
     for c in direct("fprop", desc):
-        y = run(c, desc, x, w, None, shape=desc.y_shape, rest=(True,))
+        y = run(c, desc, x, w, shape=desc.y_shape, activation="relu")
         assert (np.isfinite(y[0, ..., 0]) == outside).all() and not np.isnan(y[..., 0]).any(), c.name
         assert np.isnan(y[..., 1]).all() and np.isfinite(y[..., 2:]).all(), c.name
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from alpha.cuda.conv.mma import mma
-from alpha.cuda.lazy import operand as operands
+from alpha.cuda.lazy import operands
+from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import download, empty, upload
 from alpha.gradcheck import assert_equal_at
@@ -82,7 +83,7 @@ def test_sums_in_slices_get_bias_and_relu_too(pass_name):
 
 def test_units_of_a_tile_are_reached():
     """Else the sum kernel would go untested."""
-    plans = [c.schedule(case.desc, context.sm_count) for case in UNITS for c in UNSPLIT if c.pass_name == "wgrad"]
+    plans = [c.schedule(case.desc) for case in UNITS for c in UNSPLIT if c.pass_name == "wgrad"]
     assert sum(plan.slots > 0 for plan in plans) >= 6 and any(plan.slots == 0 for plan in plans)
 
 
@@ -106,7 +107,8 @@ def test_special_values_stay_where_they_belong():
     for candidate in (c for c in UNSPLIT if c.writes == "float16"):
         for relu in (False, True) if candidate.pass_name == "fprop" else ():
             y = empty(case.desc.y_shape, "float16")
-            candidate.prepare(case.desc)(stored(x, "float16"), stored(w, "float16"), None, y, relu)
+            candidate.prepare(case.desc)(stored(x, "float16"), stored(w, "float16"), y,
+                                                Epilogue.of(None, "relu" if relu else None))
             assert_equal_at(fetched(y), np.where(expected < 0, 0, expected) if relu else expected, name="y")
 
 
@@ -129,7 +131,7 @@ def test_every_mode_is_as_accurate_as_it_promises(pass_name):
     for candidate in UNSPLIT:
         if candidate.pass_name == pass_name and candidate.writes == "float32":
             out = empty(exact.shape, "float32")
-            arguments = {"fprop": (x, w, None, out, False), "dgrad": (g, w, out), "wgrad": (x, g, out)}[pass_name]
+            arguments = {"fprop": (x, w, out), "dgrad": (g, w, out), "wgrad": (x, g, out)}[pass_name]
             candidate.prepare(case.desc)(*(upload(a) if isinstance(a, np.ndarray) else a for a in arguments))
             error = np.linalg.norm(download(out, "float32") - exact) / np.linalg.norm(exact)
             assert error < LIMITS[candidate.reads], candidate.name
@@ -146,7 +148,7 @@ def test_two_runs_are_equal_to_the_bit(pass_name):
             launch, results = candidate.prepare(case.desc), []
             for _ in range(2):
                 out = empty(case.w_shape if pass_name == "wgrad" else case.desc.y_shape, "float32")
-                launch(a, b, None, out, False) if pass_name == "fprop" else launch(a, b, out)
+                launch(a, b, out)
                 results.append(download(out, "float32"))
             assert np.array_equal(*results), candidate.name
 
@@ -159,7 +161,7 @@ def test_scales_far_from_one_do_not_overflow_on_the_way():
     given = [operands.Operand(a.ptr, a.shape, "float16", 1, upload(np.array([scale], np.float32)), a, a)
              for a, scale in ((upload(x), 2.0 ** 100), (upload(w), 2.0 ** 30))]
     y = empty(case.desc.y_shape, "float32")
-    SMALLEST["fprop"].on_operands(case.desc)(*given, None, y, False)
+    SMALLEST["fprop"].on_operands(case.desc)(*given, y)
     expected = np.zeros(case.desc.y_shape, np.float32)
     expected[0, ..., :4], expected[0, ..., 4:] = 8 * 2.0 ** 102, 8 * 2.0 ** 116
     assert_equal_at(fetched(y), expected, name="y")

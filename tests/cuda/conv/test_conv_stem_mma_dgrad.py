@@ -168,10 +168,10 @@ def test_what_does_not_fit_says_why(case, fragment):
         assert [p for p in ("fma", "fp32", "tf32", "bf16", "fp16") if serves(c, p)] == [c.mode.precision]
 
 
-def test_the_first_layer_is_planned_so():
+def test_the_first_layer_is_planned_so(as_h100):
     for c in stem_mma_dgrad.CANDIDATES:
-        assert rank("dgrad", FIRST.desc, 132, c.mode.precision)[0].candidate is c
-        assert rank("dgrad", square("", 512, 32, 3, 64, 5, 1, 2).desc, 132, c.mode.precision)[0].candidate is c
+        assert rank("dgrad", FIRST.desc, c.mode.precision)[0].candidate is c
+        assert rank("dgrad", square("", 512, 32, 3, 64, 5, 1, 2).desc, c.mode.precision)[0].candidate is c
 
 
 def test_all_warps_have_one_band():

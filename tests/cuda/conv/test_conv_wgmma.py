@@ -8,6 +8,7 @@ from functools import cache
 import numpy as np
 import pytest
 
+from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.gradcheck import assert_equal_at
 from tests.conv_cases import Case as Shape
 from tests.conv_cases import small_cases, square
@@ -92,10 +93,10 @@ def run(tile, case: Shape, bias: bool = False) -> tuple[np.ndarray, np.ndarray]:
     x, x_there = inputs(tile, *case.x_shape)
     y, sums = empty(case.desc.y_shape, tile.writes), conv_fprop_padded(x, w, **case.attrs)
     if not bias:
-        launch(x_there, w_there, None, y, False)
+        launch(x_there, w_there, y)
         return fetched(y), sums
     b = ints(case.oc, seed=2)
-    launch(x_there, w_there, upload(b), y, True)
+    launch(x_there, w_there, y, Epilogue.of(upload(b), "relu"))
     return fetched(y), np.maximum(sums + b, 0)
 
 
@@ -159,15 +160,17 @@ def test_pairs_of_outputs_share_what_they_read(device, pass_name):
 
 @pytest.mark.parametrize("pass_name", ["fprop", "dgrad"])
 def test_sums_in_slices_get_bias_and_relu_too(device, monkeypatch, fresh_schedules, pass_name):
-    from alpha.cuda.conv import wgmma
-    monkeypatch.setattr(wgmma, "SUM_US", 0.0)  # else sums as short as a test's are not cut
+    from alpha.cuda.conv.costs import HOPPER
+    from alpha.cuda.runtime.context import context
+    monkeypatch.setattr(context, "sm_count", 4)
+    monkeypatch.setattr(HOPPER.wgmma, "sum_us", 0.0)  # else sums as short as a test's are not cut
     case = square("slices", 3, 1, *((648, 40) if pass_name == "fprop" else (40, 648)), 1)
     width, ic, oc, padding = (3, 208, 40, 0) if pass_name == "fprop" else (1, 40, 208, 2)
     rows = Shape("a row in slices", 3, (1, width), ic, oc, (1, 3), padding=(0, padding))  # 9 whole blocks, 48 values
     groups = replace(case, name="groups in slices", ic=2 * case.ic, oc=2 * case.oc, groups=2)
     for tile in (t for t in tiles(pass_name) if not t.tile.held):
         for each in (case, rows, groups) if tile.tile.columns == 64 else (case,):
-            assert tile.plan(each.desc, 4)[1].slots > 0
+            assert tile.plan(each.desc)[1].slots > 0
             check(tile, each, bias=pass_name == "fprop")
 
 
@@ -186,8 +189,8 @@ def test_zeros_without_taps_and_special_values(device):
     w = np.ones(case.w_shape, np.float16)
     w[1] = -1
     for relu in (False, True):
-        y = empty(case.desc.y_shape, "float16")
-        tile.prepare(case.desc)(stored(x, "float16"), stored(w, "float16"), None, y, relu)
+        y, epilogue = empty(case.desc.y_shape, "float16"), Epilogue.of(None, "relu" if relu else None)
+        tile.prepare(case.desc)(stored(x, "float16"), stored(w, "float16"), y, epilogue)
         expected = x.astype(np.float32) @ w[:, 0, 0].T.astype(np.float32)
         assert_equal_at(fetched(y), np.where(expected < 0, 0, expected) if relu else expected, name="y")
 
@@ -207,7 +210,7 @@ def test_what_does_not_fit_says_why(device, monkeypatch):
 
 def test_scales_far_from_one_do_not_overflow_on_the_way(device):
     """The product of two scales may be out of float32's range where the result is not."""
-    from alpha.cuda.lazy.operand import Operand
+    from alpha.cuda.lazy.operands import Operand
     from alpha.cuda.runtime.memory import empty, upload
     case = square("scales", 2, 1, 8, 8, 1)
     tile = next(t for t in tiles("fprop") if t.mode == ("float16", "float32"))
@@ -216,7 +219,7 @@ def test_scales_far_from_one_do_not_overflow_on_the_way(device):
     operands = [Operand(a.ptr, a.shape, "float16", 1, upload(np.array([scale], np.float32)), a, a)
                 for a, scale in ((upload(x), 2.0 ** 100), (upload(w), 2.0 ** 30))]
     y = empty(case.desc.y_shape, "float32")
-    tile.on_operands(case.desc)(*operands, None, y, False)
+    tile.on_operands(case.desc)(*operands, y)
     expected = np.zeros(case.desc.y_shape, np.float32)
     expected[0, ..., :4], expected[0, ..., 4:] = 8 * 2.0 ** 102, 8 * 2.0 ** 116
     assert_equal_at(fetched(y), expected, name="y")
@@ -224,7 +227,7 @@ def test_scales_far_from_one_do_not_overflow_on_the_way(device):
 
 def test_results_of_16_bits_are_scaled_too(device):
     """Where float32 weights were made small for float16; a scale of 1 is left out."""
-    from alpha.cuda.lazy.operand import Operand
+    from alpha.cuda.lazy.operands import Operand
     from alpha.cuda.runtime.memory import empty, upload
     case = square("scaled", 2, 3, 8, 8, 1)
     tile = next(t for t in tiles("fprop") if t.mode == ("float16", "float16"))
@@ -233,5 +236,5 @@ def test_results_of_16_bits_are_scaled_too(device):
     operands = [Operand(a.ptr, a.shape, "float16", 1, upload(np.array([scale], np.float32)), a, a)
                 for a, scale in ((upload(x), 1.0), (upload(w), 0.25))]
     y = empty(case.desc.y_shape, "float16")
-    tile.on_operands(case.desc)(*operands, None, y, False)
+    tile.on_operands(case.desc)(*operands, y)
     assert_equal_at(fetched(y), conv_fprop_padded(x, w, **case.attrs).astype(np.float32) / 4, name="y")

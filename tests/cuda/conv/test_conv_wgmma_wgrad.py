@@ -97,10 +97,10 @@ def test_strips_are_bitwise_right_on_integers(candidate):
 
 @pytest.mark.parametrize("candidate", [c for c in CANDIDATES if c.tile.rows > 128], ids=lambda c: c.name)
 def test_tiles_of_more_than_two_consumers_are_bitwise_right_on_integers(candidate, monkeypatch):
-    monkeypatch.setattr(wgmma_wgrad.context, "sm_count", 132)  # for which the work is cut, whatever runs it
+    monkeypatch.setattr(context, "sm_count", 132)  # for which the work is cut, whatever runs it
     dtype = "bfloat16" if candidate.reads == "bfloat16" else "float32"
     cases = [case for case in ROWS if not candidate.rejection(case.desc)]
-    slots = {candidate.schedule(case.desc, 132).slots > 0 for case in cases}
+    slots = {candidate.schedule(case.desc).slots > 0 for case in cases}
     assert slots == {True, False} or candidate.tile.cluster > 1
     for case in cases:
         check(candidate, case, dtype)
@@ -109,12 +109,12 @@ def test_tiles_of_more_than_two_consumers_are_bitwise_right_on_integers(candidat
 @pytest.mark.parametrize("candidate", [c for c in CANDIDATES if c.tile.cluster > 1], ids=lambda c: c.name)
 def test_clusters_are_bitwise_right_on_integers(candidate, monkeypatch):
     """Tiles that one cluster has, whole and in part, and one that several share: then it goes through slots."""
-    monkeypatch.setattr(wgmma_wgrad.context, "sm_count", 132)  # for which the work is cut, whatever runs it
+    monkeypatch.setattr(context, "sm_count", 132)  # for which the work is cut, whatever runs it
     dtype, tile = "bfloat16" if candidate.reads == "bfloat16" else "float32", candidate.tile
     cases = [square(f"{rows} x {columns}", 64, 3, columns, rows, 1) for rows, columns in (
         (tile.rows, tile.tap_columns), (24, 40), (tile.rows + 8, tile.tap_columns + 8))]
     cases.append(square("shared", 64 * 32 * tile.cluster, 1, 16, 40, 1))
-    assert [candidate.schedule(case.desc, 132).slots > 0 for case in cases] == [False, False, False, True]
+    assert [candidate.schedule(case.desc).slots > 0 for case in cases] == [False, False, False, True]
     for case in cases:
         check(candidate, case, dtype)
 
@@ -167,7 +167,7 @@ def test_taps_without_an_output_are_zero():
 
 def test_tiles_cut_into_units_are_reached():
     """Else the sum kernel would go untested."""
-    plans = [c.schedule(case.desc, context.sm_count) for case in (*CHANNELS, MANY) for c in CANDIDATES
+    plans = [c.schedule(case.desc) for case in (*CHANNELS, MANY) for c in CANDIDATES
              if not c.rejection(case.desc)]
     slot = UNIT_FIELDS.index("slot")
     assert sum(plan.slots > 0 for plan in plans) > 20 and sum((plan.units[:, slot] < 0).any() for plan in plans) > 20
@@ -187,5 +187,5 @@ def test_it_says_why_it_cannot(case, fragment):
 
 
 def test_other_devices_are_refused(monkeypatch):
-    monkeypatch.setattr(wgmma_wgrad.context, "arch", "sm_89")
+    monkeypatch.setattr(context, "arch", "sm_89")
     assert {c.rejection(CHANNELS[0].desc) for c in CANDIDATES} == {"needs sm_90a, the device is sm_89"}

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from alpha.cuda.conv import planner
-from alpha.cuda.conv.costs import H100, rates
+from alpha.cuda.conv.costs import H100, device
 from alpha.cuda.runtime.context import context
 from tests.conv_cases import CASES, NETWORKS, square
 from tests.cuda.process import CHECKED, EMULATED, start
@@ -22,13 +22,14 @@ DEVICES = {"sm_80": (108, 163), "sm_86": (82, 99), "sm_89": (128, 99), "sm_90a":
 @pytest.fixture
 def arch(request, monkeypatch) -> str:
     sm_count, shared = DEVICES[request.param]
-    for name, value in dict(arch=request.param, sm_count=sm_count, max_shared=shared << 10).items():
+    of_hopper = {"name": "NVIDIA H100 80GB HBM3"} if request.param == "sm_90a" else {}
+    for name, value in dict(of_hopper, arch=request.param, sm_count=sm_count, max_shared=shared << 10).items():
         monkeypatch.setattr(context, name, value)
     return request.param
 
 
 def best(pass_name: str, desc, precision: str) -> planner.Candidate:
-    option = planner.rank(pass_name, desc, context.sm_count, precision)[0]
+    option = planner.rank(pass_name, desc, precision)[0]
     assert not option.reason
     return option.candidate
 
@@ -51,7 +52,7 @@ def test_hopper_takes_wgmma_wherever_it_fits(arch):
         desc = replace(case, n=64).desc
         for pass_name in planner.PASSES:
             for precision in ("fp32", "bf16"):
-                options = [o for o in planner.rank(pass_name, desc, 132, precision) if not o.reason]
+                options = [o for o in planner.rank(pass_name, desc, precision) if not o.reason]
                 first = next((o.candidate.name for o in options if o.candidate.reads != "float32"), "")
                 if any("_wgmma" in o.candidate.name for o in options):
                     assert "_wgmma" in first, case.name
@@ -65,19 +66,20 @@ def test_odd_numbers_of_output_channels_are_served_on_hopper_too(arch):
 
 @pytest.mark.parametrize("arch", list(DEVICES), indirect=True)
 def test_the_rates_are_those_of_the_device(arch):
-    found = rates()
+    found = device()
     if arch == "sm_90a":
         assert found == H100
     else:
         assert (found.mma, found.fma) == ((1024, 64) if arch == "sm_80" else (256, 128))
     if EMULATED and arch != "sm_90a":
-        assert found.clock_ghz == pytest.approx(0.81) and found.bytes_per_us == pytest.approx(0.75 * 1.5552e6)
+        assert found.clock_ghz == pytest.approx(0.81) and found.dram == pytest.approx(0.75 * 1.5552e6)
 
 
 PROGRAM = """
 import json
 from alpha import nn
 from alpha.cuda.conv import planner
+from alpha.cuda.conv.costs import exactly
 from alpha.cuda.runtime.context import context
 from tests import test_precision as cpu
 from tests.cuda.test_training import small_resnet
@@ -86,8 +88,9 @@ def lenet():
     return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(),
                          nn.Flatten(), nn.Linear(144, 24), nn.ReLU(), nn.Linear(24, 10))
 
-conversion = planner.conversion_us
-planner.conversion_us = lambda c, *rest: 1e6 if c.reads == "float32" and not CHEAPEST else conversion(c, *rest)
+conversion = planner.conversion
+planner.conversion = lambda c, *rest: (
+    exactly(1e6) if c.reads == "float32" and not CHEAPEST else conversion(c, *rest))
 losses = {}
 for cpu.small_net, modes in ((lenet, MODES), (small_resnet, MODES[:RESNET])):
     for CHEAPEST, name, device in [(True, "fp32", "cpu"), *((c, m, "cuda") for c, m in modes)]:

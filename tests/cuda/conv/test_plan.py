@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 import alpha
+from alpha.cuda import lazy
 from alpha.cuda.conv import planner
-from alpha.cuda.lazy import operand
+from alpha.cuda.conv.costs import time_us
 from alpha.cuda.ops.pointwise import convert
+from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import download, empty, upload
 from alpha.ops.conv_desc import ConvDesc
@@ -62,7 +64,7 @@ def test_a_padded_input_gives_the_same(pass_name, reads, unit):
         out, launch, filters = empty(shape, candidate.writes), candidate.prepare(PADDED), upload(w)
         given = [convert(upload(a), "bfloat16") if half else upload(a) for a in (x, g)]
         if pass_name == "fprop":
-            launch(given[0], filters, None, out, True)
+            launch(given[0], filters, out, Epilogue.of(None, "relu"))
         else:
             launch(*((given[1], filters) if pass_name == "dgrad" else given), out)
         results.append(download(convert(out, "float32"), "float32"))
@@ -80,8 +82,7 @@ def test_tensor_cores_can_be_turned_off():
 def run(pass_name: str, a: np.ndarray, b: np.ndarray, candidate: planner.Candidate, exact: planner.Candidate | None
         ) -> np.ndarray:
     out = empty(SHAPES[pass_name][2], "float32")
-    rest = (None, out, False) if pass_name == "fprop" else (out,)
-    planner.launch_of(candidate, DESC, "fp32", exact)(upload(a), upload(b), *rest)
+    planner.launch_of(candidate, DESC, "fp32", exact)(upload(a), upload(b), out)
     return download(out, "float32")
 
 
@@ -93,16 +94,16 @@ def test_an_exact_kernel_takes_over_where_planes_lose_the_range(pass_name, unit,
     exact = next(c for c in planner.candidates(pass_name) if c.takes_guard and not c.rejection(DESC))
     a, b = ints(*SHAPES[pass_name][0]), ints(*SHAPES[pass_name][1], seed=1)
     alone = run(pass_name, a, b, exact, None)
-    before = operand.flagged_count()
+    before = lazy.flagged_count()
     assert np.array_equal(run(pass_name, a, b, fast, None), alone)
     assert np.array_equal(run(pass_name, a, b, fast, exact), alone)
-    assert operand.flagged_count() == before
+    assert lazy.flagged_count() == before
     a.flat[5] = huge
     alone = run(pass_name, a, b, exact, None)
     unguarded = run(pass_name, a, b, fast, None)
     assert np.isinf(huge) or not np.array_equal(unguarded, alone)
     assert np.array_equal(run(pass_name, a, b, fast, exact), alone, equal_nan=True)
-    assert operand.flagged_count() == before + 2
+    assert lazy.flagged_count() == before + 2
 
 
 @pytest.mark.parametrize("pass_name", planner.PASSES)
@@ -113,11 +114,10 @@ def test_a_spared_kernel_leaves_the_output_alone(pass_name):
     for candidate in exact:
         launch = candidate.prepare(DESC)
         out = upload(np.full(y, 7, np.float32))
-        rest = (None, out, False) if pass_name == "fprop" else (out,)
-        launch(left, right, *rest, guard=(flags[0], flags[0]))
+        launch(left, right, out, guard=(flags[0], flags[0]))
         assert (download(out, "float32") == 7).all(), candidate.name
         for guard in ((flags[0], flags[1]), (flags[1], flags[0])):
-            launch(left, right, *rest, guard=guard)
+            launch(left, right, out, guard=guard)
             assert not (download(out, "float32") == 7).all(), candidate.name
 
 
@@ -128,17 +128,18 @@ LAYERS = [((8, 8, 8, 64), (64, 3, 3, 64), 1, 1), ((4, 16, 16, 48), (96, 5, 5, 48
 
 @pytest.mark.parametrize("precision", planner.PRECISIONS)
 @pytest.mark.parametrize("pass_name", planner.PASSES)
-def test_what_is_left_out_could_not_have_won(pass_name, precision):
-    """`least` is no more than `cost`, so that the choice is the same without the estimates that it saves."""
+def test_what_is_left_out_could_not_have_won(monkeypatch, pass_name, precision):
+    """`least_us` is no more than `cost` takes, so that the choice is the same without the estimates that it saves."""
+    monkeypatch.setattr(context, "sm_count", 132)
     saved = 0
     for x, w, stride, padding in LAYERS:
         desc = ConvDesc.fprop(x, w, stride=(stride,) * 2, padding=(padding,) * 2, dilation=(1, 1), groups=1)
-        every = planner.rank(pass_name, desc, 132, precision)
+        every = planner.rank(pass_name, desc, precision)
         for option in every:
             if not option.reason:
-                cost = option.candidate.cost(desc, 132)
-                assert option.candidate.least(desc, 132) <= cost * (1 + 1e-9), option.candidate.name
-        some = planner.rank(pass_name, desc, 132, precision, every=False)
+                us = time_us(option.candidate.cost(desc))
+                assert option.candidate.least_us(desc) <= us * (1 + 1e-9), option.candidate.name
+        some = planner.rank(pass_name, desc, precision, every=False)
         assert some[0] == every[0] and len(some) == len(every)
         saved += sum((option.reason or "").startswith("takes at least") for option in some)
     assert saved or precision == "fma"

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 
 import alpha
-from alpha.cuda.lazy.operand import Operand, operand
+from alpha.cuda.lazy.operands import Operand, operand
 from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.memory import Array
 from alpha.ops.norm import batch_norm_act, batch_norm_add_act, batch_norm_grad

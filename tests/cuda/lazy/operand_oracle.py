@@ -1,10 +1,10 @@
-"""Splitting into planes as NumPy does it: what alpha.cuda.lazy.operand is compared with, and the arrays to try."""
+"""Splitting into planes as NumPy does it: what alpha.cuda.lazy.operands is compared with, and the arrays to try."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from alpha.cuda.lazy.operand import SMALL, STEP, Operand
+from alpha.cuda.lazy.operands import SMALL, STEP, Operand
 from alpha.cuda.runtime import memory
 
 SPLITS = ("float16x2", "float16")

@@ -12,7 +12,7 @@ import alpha
 from alpha import ops
 from alpha.cuda import BACKEND, memory_summary
 from alpha.cuda.lazy.deferred import BOUND, MOST, Deferred
-from alpha.cuda.lazy.operand import SMALL, flagged_count, operand
+from alpha.cuda.lazy.operands import SMALL, flagged_count, operand
 from alpha.cuda.ops.pointwise.activation import relu_grad_cuda
 from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.memory import Array
@@ -203,7 +203,7 @@ def test_where_nothing_waits(why, monkeypatch):
     x, gamma, beta = (cuda(a) for a in (norm.x, norm.gamma, norm.beta))
     zero, one = cuda(np.zeros(8, np.float32)), cuda(np.ones(8, np.float32))
     if why == "architecture":
-        monkeypatch.setattr("alpha.cuda.lazy.operand.SPLITS_PAY", ("sm_100a",))
+        monkeypatch.setattr("alpha.cuda.lazy.operands.SPLITS_PAY", ("sm_100a",))
     if why == "visible":
         x.__dlpack__()
     with alpha.config(tensor_cores=why != "tensor cores"):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import alpha
-from alpha.cuda.lazy import operand as operands
-from alpha.cuda.lazy.operand import SMALL, STEP, flagged_count, operand, prepare_weights
+from alpha.cuda.lazy import operands
+from alpha.cuda.lazy.operands import SMALL, STEP, flagged_count, operand, prepare_weights
 from alpha.cuda.ops.pointwise import convert
 from alpha.cuda.runtime import memory
 from alpha.errors import DTypeError

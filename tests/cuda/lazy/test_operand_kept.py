@@ -11,7 +11,7 @@ import pytest
 
 import alpha
 from alpha.cuda import BACKEND, memory_summary
-from alpha.cuda.lazy.operand import KEEP, operand, prepare_weights
+from alpha.cuda.lazy.operands import KEEP, operand, prepare_weights
 from alpha.cuda.runtime import memory
 from alpha.ops import norm, update
 from tests.cuda.lazy.operand_oracle import check, normal, planes_of

@@ -10,7 +10,8 @@ import pytest
 import alpha
 from alpha import nn, ops
 from alpha.cuda.conv import wgmma
-from alpha.cuda.lazy import tile_statistics
+from alpha.cuda.lazy import statistics
+from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.memory import Array
 from models.resnet import BasicBlock, ResNet
@@ -40,9 +41,9 @@ def stored(tile: wgmma.Wgmma, case: Case, bias: bool = False) -> tuple[np.ndarra
         read, written = written, read
     x, y = inputs(tile, *read, seed=2)[1], memory.empty(written, tile.writes)
     b = memory.upload(normal(case.oc, seed=3)) if bias else None
-    launch(*((x, w, b, y, False) if tile.pass_name == "fprop" else (x, w, y)))
-    parts = tile_statistics.take(y)
-    assert parts is not None and tile_statistics.take(y) is None
+    launch(x, w, statistics.ask(y), *([Epilogue.of(b, None)] if b else []))
+    parts = statistics.take(y)
+    assert parts is not None and statistics.take(y) is None
     return fetched(y).astype(np.float64).reshape(-1, written[-1]), memory.download(parts, np.float32).astype(np.float64)
 
 
@@ -68,7 +69,7 @@ def check(y: np.ndarray, parts: np.ndarray) -> None:
 @pytest.mark.parametrize("case", TAILS, ids=lambda case: case.name)
 def test_every_tile_counts_what_it_stores(pass_name: str, case: Case) -> None:
     for tile in tiles(pass_name):
-        if not tile.rejection(case.desc) and not tile.plan(case.desc, wgmma.context.sm_count)[1].slots:
+        if not tile.rejection(case.desc) and not tile.plan(case.desc)[1].slots:
             check(*stored(tile, case))
 
 
@@ -97,8 +98,8 @@ def test_a_large_mean_costs_no_digits() -> None:
     x, w = normal(300, 4, 4, 8) * 1e-4 + 1, np.eye(8, dtype=np.float32).reshape(8, 1, 1, 8)
     tile = next(t for t in tiles("fprop") if t.mode == ("float16x2", "float32") and t.tile.columns == 32)
     case, y = square("large mean", 300, 4, 8, 8, 1), memory.empty(x.shape, "float32")
-    tile.prepare(case.desc)(memory.upload(x.astype(np.float32)), memory.upload(w), None, y, False)
-    _, mean, var = merged(memory.download(tile_statistics.take(y), np.float32).astype(np.float64))
+    tile.prepare(case.desc)(memory.upload(x.astype(np.float32)), memory.upload(w), statistics.ask(y))
+    _, mean, var = merged(memory.download(statistics.take(y), np.float32).astype(np.float64))
     values = fetched(y).astype(np.float64).reshape(-1, 8)
     np.testing.assert_allclose(mean, values.mean(0), rtol=2e-7)
     np.testing.assert_allclose(var, values.var(0), rtol=1e-4)
@@ -116,9 +117,8 @@ def test_batch_norm_computes_what_it_did(mode: str, bias: bool, launches: list[s
     with alpha.precision(mode):
         for reads in (True, False):
             running = [cuda(np.full(24, k, np.float32)) for k in (0, 1)]
-            y = ops.conv2d_bias_act(x, w, b, padding=1) if bias else ops.conv2d(x, w, padding=1)
-            if not reads:
-                tile_statistics.take(y.data)
+            attrs = dict(padding=1, for_norm=reads)
+            y = ops.conv2d_bias_act(x, w, b, **attrs) if bias else ops.conv2d(x, w, **attrs)
             launches.clear()
             z = ops.batch_norm(y, None, None, *running)
             assert f"statistics_{dtype}" not in launches if reads else f"statistics_{dtype}" in launches
@@ -131,11 +131,12 @@ def test_batch_norm_computes_what_it_did(mode: str, bias: bool, launches: list[s
 
 
 def convolved(**attrs) -> alpha.Tensor:
-    return ops.conv2d_bias_act(cuda(normal(9, 4, 4, 16)), cuda(normal(24, 3, 3, 16, seed=1)), None, padding=1, **attrs)
+    x, w = cuda(normal(9, 4, 4, 16)), cuda(normal(24, 3, 3, 16, seed=1))
+    return ops.conv2d_bias_act(x, w, None, **dict(padding=1, for_norm=True) | attrs)
 
 
 def counts(y: alpha.Tensor) -> bool:
-    return tile_statistics.NAME in (y.data.derived or ())
+    return statistics.NAME in (y.data.derived or ())
 
 
 @pytest.mark.usefixtures("tensor_cores_first")
@@ -147,7 +148,7 @@ def test_a_bad_channel_has_bad_statistics_and_no_other_has(mode: str, bad: float
     x, w = cuda(normal(33, 4, 4, 16)).astype(dtype), cuda(normal(24, 3, 3, 16, seed=1))
     mean, var = cuda(np.zeros(24, np.float32)), cuda(np.ones(24, np.float32))
     with alpha.precision(mode):
-        y = ops.batch_norm(ops.conv2d_bias_act(x, w, cuda(bias), padding=1), None, None, mean, var)
+        y = ops.batch_norm(ops.conv2d_bias_act(x, w, cuda(bias), padding=1, for_norm=True), None, None, mean, var)
         assert f"statistics_{dtype}" not in launches
     found = y.astype("float32").numpy().reshape(-1, 24)
     for statistic in (mean.numpy(), var.numpy(), found):
@@ -192,20 +193,19 @@ def test_they_are_the_first_readers_and_of_its_channels_alone(launches: list[str
 
 
 @pytest.mark.usefixtures("tensor_cores_first")
-@pytest.mark.parametrize("why", ["relu", "inference", "tensor cores", "slices"])
-def test_where_nobody_is_expected_nothing_is_counted(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("why", ["nobody asks", "linear", "tensor cores", "slices"])
+def test_where_nobody_asks_or_a_kernel_cannot_nothing_is_counted(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if why == "slices":
         for name in ("SUM_US", "SLOT_BYTES_PER_US"):
             monkeypatch.setattr(wgmma, name, 0.0 if name == "SUM_US" else 1e12)
         wgmma._estimate.cache_clear()
     with alpha.config(tensor_cores=why != "tensor cores"):
-        if why == "inference":
-            with alpha.no_grad():
-                y = convolved()
-        elif why == "slices":
-            y = ops.conv2d(cuda(normal(3, 1, 1, 648)), cuda(normal(40, 1, 1, 648)))
+        if why == "slices":
+            y = ops.conv2d(cuda(normal(3, 1, 1, 648)), cuda(normal(40, 1, 1, 648)), for_norm=True)
+        elif why == "linear":
+            y = ops.linear(cuda(normal(80, 16)), cuda(normal(24, 16, seed=1)), None)
         else:
-            y = convolved(activation="relu" if why == "relu" else None)
+            y = convolved(for_norm=why != "nobody asks")
     wgmma._estimate.cache_clear()
     assert not counts(y)
 
@@ -217,8 +217,8 @@ def test_an_output_that_is_written_again_is_read(wide_map: bool, wide_filters: b
     """Planes do not hold an operand: what they give, and its statistics, are not those of the exact kernel."""
     x, w = normal(5, 4, 4, 24), normal(16, 3, 3, 24, seed=1)
     x, w = x * (wide(24) if wide_map else 1), w * (wide(24) if wide_filters else 1)
-    y = ops.conv2d(cuda(x.astype(np.float32)), cuda(w.astype(np.float32)), padding=1)
-    parts: Array = y.data.derived[tile_statistics.NAME]
+    y = ops.conv2d(cuda(x.astype(np.float32)), cuda(w.astype(np.float32)), padding=1, for_norm=True)
+    parts: Array = y.data.derived[statistics.NAME]
     launches.clear()
     z = ops.batch_norm(y, eps=1e-30).numpy()
     assert not [entry for entry in launches if entry.startswith("statistics")]
@@ -255,7 +255,7 @@ def test_losses_are_those_of_the_pass(name: str, mode: str, launches: list[str],
         losses, weights = trained(NETWORKS[name], "cuda", steps, pixels=4)
         again, same = trained(NETWORKS[name], "cuda", steps, pixels=4)
         assert not [entry for entry in launches if entry.startswith("statistics")]
-        monkeypatch.setattr(wgmma, "are_expected", lambda relu: False)
+        monkeypatch.setattr(statistics, "ask", lambda y: y)
         expected, _ = trained(NETWORKS[name], "cuda", steps, pixels=4)
     assert "statistics_" + MODES[mode] in launches
     assert losses == again and all(w.tobytes() == same[key].tobytes() for key, w in weights.items())
@@ -281,7 +281,7 @@ def test_captured_steps_have_the_same_bits(mode: str) -> None:
 @pytest.mark.usefixtures("tensor_cores_first")
 def test_memory_is_given_back_with_the_first_reader() -> None:
     y = convolved()
-    parts = y.data.derived[tile_statistics.NAME]
+    parts = y.data.derived[statistics.NAME]
     assert parts.shape[1:] == (3, 24) and parts.nbytes < 2 * wgmma.context.sm_count * 3 * 24 * 4 + 1
     ops.batch_norm(y)
     assert not counts(y)

@@ -1,5 +1,5 @@
 // Blocks of a cluster that work together: distributed shared memory, remote mbarriers, multicast.
-#include "ptx_wgmma.cuh"
+#include "ptx_more.cuh"
 
 // out[block][64]: what the blocks of its cluster sent to a block, summed. Clusters of 2 x 2 blocks of 64 threads.
 extern "C" __global__ void __cluster_dims__(2, 2, 1) __launch_bounds__(64) exchange(int* out) {

@@ -1,6 +1,6 @@
 // C = A B^T on tensor cores: A [M][K], B [N][K] in bf16, fp16 or fp32 (as tf32), C fp32. Tile 64 x 64, 4 warps of
 // 32 x 32. Shared rows are 64 bytes: 16-byte chunk c of row r sits at c ^ (r / 2 % 4), free of bank conflicts.
-#include "ptx.cuh"
+#include "ptx_more.cuh"
 constexpr int ROW = 64, TILE = 64;  // bytes of K per row and stage; rows per tile
 
 template <int FORMAT>

@@ -1,6 +1,6 @@
 // C = A B^T, bf16 or fp16, by TMA, mbarriers and wgmma: tile 64 x 64, a producer warp and one consumer warpgroup, 2 stages.
 // Block 160: threads 0..127 multiply, thread 128 loads. Stages are 64 x 64 bf16 = 8 KiB per operand, 128-byte swizzle.
-#include "ptx_wgmma.cuh"
+#include "ptx_more.cuh"
 constexpr int STAGES = 2, TILE_BYTES = 64 * 128;
 
 // A_MN: A is stored [K][M] instead of [M][K]; B_MN: B is stored [K][N] instead of [N][K].

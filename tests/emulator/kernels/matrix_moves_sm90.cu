@@ -1,7 +1,7 @@
 // ldmatrix and stmatrix in every form (x1, x2, x4, each plain and transposed) on four 8 x 8 matrices of 16 bits, by a
 // warp. Matrix i has its rows, 16 bytes each, in reverse order. What a form leaves out is 0.
 // from [4][8][4 words]; loaded [form][4 registers][lane]; registers [4][lane]; stored [form][4][8][4 words].
-#include "ptx_sm90.cuh"
+#include "ptx_more.cuh"
 constexpr int FORMS = 6, WORDS = 4 * 8 * 4;
 
 extern "C" __global__ void __launch_bounds__(32)

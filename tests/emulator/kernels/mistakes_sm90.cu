@@ -1,5 +1,5 @@
 // Mistakes with the instructions of Hopper, which the emulator must catch: a launch chooses one by number, 0 is none.
-#include "ptx_wgmma.cuh"
+#include "ptx_more.cuh"
 #ifdef __CUDACC__
 #define WRONG(n) false  // the assembler would complain
 #else

@@ -2,7 +2,7 @@
 // Operands arrive as words of one or two values: a [problem][rows][words], b [problem][columns][words], 32 bytes of K per
 // instruction; c and d [problem][rows][columns] fp32. Rows x columns: 16 x 8 with mma.sync, 64 x 64 with wgmma.
 #ifdef HOPPER
-#include "ptx_wgmma.cuh"
+#include "ptx_more.cuh"
 #else
 #include "ptx.cuh"
 #endif

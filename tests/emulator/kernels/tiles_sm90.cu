@@ -1,7 +1,7 @@
 // A tile of a tensor through shared memory by TMA: y's tile at `to` becomes x's tile at `from`; coordinates and box are
 // from the innermost dimension. What lies outside x is zero; what lies outside y is dropped. `raw` receives what the
 // tile's part of shared memory looks like, `room` words of it. Block 32.
-#include "ptx_sm90.cuh"
+#include "ptx_more.cuh"
 #define MAP const __grid_constant__ CUtensorMap
 struct Place {
   int at[5];

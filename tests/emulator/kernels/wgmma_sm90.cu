@@ -1,5 +1,5 @@
 // wgmma in every width, with operands in every layout, of either sign, and with A in registers. Blocks of 128 threads.
-#include "ptx_wgmma.cuh"
+#include "ptx_more.cuh"
 #include <utility>
 
 struct F16 {

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import numpy as np
 
-from alpha.cuda.conv.ffma.gemm import LAUNCH_US
-from alpha.cuda.conv.planner import Launch
+from alpha.cuda.conv.costs import Cost, Stage, device
+from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import oversized
+from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, upload
@@ -19,8 +19,6 @@ THREADS, FILTER_FLOATS = 256, 8192    # of conv_depthwise.cu
 LANES = 32                            # along the channels, at most
 BLOCKS = 6                            # resident on a multiprocessor
 SLICE_BYTES = 32 << 20
-BYTES_PER_US = {4: 1.5e6, 1: 0.3e6}   # estimated, per vector width, of one pass over the tensors
-MULTIPLIED = {"fprop": 3.3, "dgrad": 1.2, "wgrad": 2.2}  # times as long with several filters a channel: 6, 5x5, an H100
 GATHER_ARGS = ("ptr in, ptr w, ptr bias, ptr out, ptr table_h, ptr table_w, i32 positions, i32 height, i32 width, "
                "i32 in_height, i32 in_width, i32 in_channels, i32 channels, i32 fw, i32 taps, i32 tap_step_h, "
                "i32 tap_step_w, i32 step_h, i32 step_w, i32 divisor, i32 terms, i32 lanes, i32 relu, i32 unused")
@@ -47,28 +45,12 @@ def axis_table(size: int, classes: Iterable[TapClass]) -> np.ndarray:
     return table
 
 
-class Depthwise(NamedTuple):
-    """A pass of a depthwise convolution, `vector` channels per thread; see alpha.cuda.conv.planner for the members."""
+class Depthwise(Candidate):
+    """A pass of a depthwise convolution, `vector` channels per thread."""
 
-    pass_name: str
-    vector: int
-    kernel: Kernel
-
-    @property
-    def reads(self) -> str:
-        return "float32"
-
-    @property
-    def writes(self) -> str:
-        return "float32"
-
-    @property
-    def takes_guard(self) -> bool:
-        return False
-
-    @property
-    def name(self) -> str:
-        return f"depthwise_{self.pass_name} {self.vector}"
+    def __init__(self, pass_name: str, vector: int, kernel: Kernel) -> None:
+        self.pass_name, self.vector, self.kernel = pass_name, vector, kernel
+        self.name = f"depthwise_{pass_name} {vector}"
 
     def rejection(self, desc: ConvDesc) -> str | None:
         if desc.groups != desc.ic:
@@ -79,12 +61,11 @@ class Depthwise(NamedTuple):
             return f"{desc.h.f * desc.w.f} taps do not fit into shared memory"
         return oversized(desc)
 
-    def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        more = MULTIPLIED[self.pass_name] if desc.oc > desc.ic else 1.0
-        return LAUNCH_US + more * desc.nbytes() / BYTES_PER_US[self.vector]
-
-    def least(self, desc: ConvDesc, sm_count: int) -> float:
-        return 0.0  # what it costs is known at once
+    def cost(self, desc: ConvDesc) -> Cost:
+        c = device().table.depthwise
+        more = c.multiplied[self.pass_name] if desc.oc > desc.ic else 1.0
+        return Cost((Stage(desc.useful_flops / c.efficiency, "fma", more * desc.nbytes() / c.dram[self.vector], "dram",
+                           c.depth, c.launches),))
 
     def prepare(self, desc: ConvDesc) -> Launch:
         return {"fprop": self._fprop, "dgrad": self._dgrad, "wgrad": self._wgrad}[self.pass_name](desc)
@@ -97,7 +78,8 @@ class Depthwise(NamedTuple):
                  desc.oc // desc.ic, 1, lanes)
         kernel = self.kernel
 
-        def launch(x: Array, weight: Array, b: Array | None, y: Array, relu: bool) -> None:
+        def launch(x: Array, weight: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
+            b, relu = epilogue.known()
             kernel(grid, x, weight, b, y, *tables, *sizes, relu, 0)
         return launch
 

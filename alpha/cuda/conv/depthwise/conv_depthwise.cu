@@ -1,19 +1,22 @@
 // Depthwise convolution: every group has one input channel and MULTIPLIER output channels; no sum over channels.
 //
-//   depthwise_gather  out[p][c] = sum over taps and j < terms of
-//                         in[p moved by the tap][c / divisor * terms + j] * w[c * terms + j][tap]
-//                     fprop: in = x, out = y, divisor = multiplier, terms = 1, and bias and relu on top;
-//                     dgrad: in = g, out = dx, divisor = 1, terms = multiplier
-//   depthwise_wgrad   slices[s][tap][oc] = sum over the slice's outputs p of
-//                         g[p][oc] * x[p moved by the tap][oc / multiplier]
-//   depthwise_sum     dw[oc][tap] = sum of slices[s][tap][oc], s ascending
-//   layout    activations (N, H, W, C), NHWC; w (OC, FH, FW, 1)
-//   zeros     for each position of an axis a table holds {first tap, number of taps, where the first tap reads}
-//             (alpha/ops/conv_desc.py: TapClass); for each tap wgrad gets the rectangle of outputs that it serves. The
-//             loops run over these: padded and inserted zeros are never reached
-//   threads   `lanes` neighbouring threads side by side along the channels, V of them each; the rest along positions
-//   requires  V = 4: multiplier 1, C % 4 = 0, FH * FW * 4 * lanes <= FILTER_FLOATS; V = 1: nothing. All positions of a
-//             tensor, and the elements of an image, are fewer than 2^31
+// What:     depthwise_gather  out[p][c] = sum over taps and j < terms of
+//                                 in[p moved by the tap][c / divisor * terms + j] * w[c * terms + j][tap]
+//                             fprop: in = x, out = y, divisor = multiplier, terms = 1, and bias and relu on top;
+//                             dgrad: in = g, out = dx, divisor = 1, terms = multiplier
+//           depthwise_wgrad   slices[s][tap][oc] = sum over the slice's outputs p of
+//                                 g[p][oc] * x[p moved by the tap][oc / multiplier]
+//           depthwise_sum     dw[oc][tap] = sum of slices[s][tap][oc], s ascending
+// Source:   the definition, with the tap lists of arXiv 2306.15951
+// Layout:   activations (N, H, W, C), NHWC; w (OC, FH, FW, 1); float32
+// GEMM:     none: nothing is summed over channels, memory limits
+// Zeros:    for each position of an axis a table holds {first tap, number of taps, where the first tap reads}
+//           (alpha/ops/conv_desc.py: TapClass); for each tap wgrad gets the rectangle of outputs that it serves. The
+//           loops run over these: padded and inserted zeros are never reached
+// Requires: V = 4: multiplier 1, C % 4 = 0, FH * FW * 4 * lanes <= FILTER_FLOATS; V = 1: nothing. All positions of a
+//           tensor, and the elements of an image, are fewer than 2^31
+// Threads:  `lanes` neighbouring threads side by side along the channels, V of them each; the rest along positions
+// Measured: no file of results has it; the rates in depthwise/__init__.py are estimates
 #include "ptx.cuh"
 
 constexpr int THREADS = 256, FILTER_FLOATS = 8192;

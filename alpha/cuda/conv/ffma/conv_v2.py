@@ -8,13 +8,14 @@ from alpha.cuda.conv.ffma.gemm import TILES, Tile
 from alpha.cuda.conv.ffma.slab import SlabTile, ffma_kernels
 from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.schedule import fprop_slabs
-from alpha.cuda.lazy.guard import GUARD_ARGS, UNGUARDED, Guard
+from alpha.cuda.lazy import GUARD_ARGS, UNGUARDED, Guard
+from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.memory import Array
 from alpha.ops.conv_desc import ConvDesc
 
 
 class ConvV2(SlabTile):
-    """A tile of conv_v2; see alpha.cuda.conv.planner for the members."""
+    """A tile of conv_v2."""
 
     pass_name, copied = "fprop", ("input",)
     slabs_of = staticmethod(lru_cache(maxsize=256)(fprop_slabs))
@@ -28,7 +29,8 @@ class ConvV2(SlabTile):
     def prepare(self, desc: ConvDesc) -> Launch:
         kernel, grid, partial, arrays, sizes = self.tables(desc)
 
-        def launch(x: Array, w: Array, b: Array | None, y: Array, relu: bool, guard: Guard = UNGUARDED) -> None:
+        def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING, guard: Guard = UNGUARDED) -> None:
+            b, relu = epilogue.known()
             kernel(grid, x, w, b, y, *partial.arguments(), *arrays, *sizes, relu, *guard)
         return launch
 

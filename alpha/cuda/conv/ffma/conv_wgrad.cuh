@@ -1,17 +1,19 @@
-// The frame of the filters' gradient (Sk-dilated): units of a work list, one after the other.
+// The frame that the filter gradients share (Sk-dilated), in FFMA and on mma.sync: units of a work list, in turn.
 //
-//   what      dw[oc][tap][ic] = sum over k of g[k][oc] * x[k moved by the tap][ic],  k = (image, output row, column)
-//             over the outputs for which the tap meets a real input: 0 <= oh*sh - ph + fh*dh < IH, and likewise along w
-//   layout    x (N, IH, IW, IC), g (N, OH, OW, OC), both NHWC; dw (OC, FH, FW, IC / groups), float32
-//   GEMM view one product per tap and group: rows oc, columns ic, both contiguous in memory (MN-major); a line k is one
-//             output pixel. The pixels of a tap are a rectangle, walked image by image
-//   zeros     padding is outside of the rectangle, and no zero is inserted between the rows of g: all are bounds of k
-//   work      a unit is a range of k of one tile of one tap; block b computes units first[b] .. first[b + 1] - 1
-//             (alpha/cuda/conv/ffma/schedule_wgrad.py). A tile cut into several units is added up by sum_slices.cu, in order
-//   units     T says what is read and what multiplies: gemm_ffma.cuh or gemm_mma.cuh
-//   threads   where the lines of the next slabs start is worked out by all threads, one line each, for THREADS lines at
-//             a time: two divisions per thread and THREADS / BK slabs
-//   requires  N * OH * OW < 2^31
+// What:     dw[oc][tap][ic] = sum over k of g[k][oc] * x[k moved by the tap][ic],  k = (image, output row, column)
+//           over the outputs for which the tap meets a real input: 0 <= oh*sh - ph + fh*dh < IH, and likewise along w
+// Source:   arXiv 2306.15951, Sk-dilated-V2, Algorithm 3B
+// Layout:   x (N, IH, IW, IC), g (N, OH, OW, OC), both NHWC; dw (OC, FH, FW, IC / groups), float32
+// GEMM:     one product per tap and group: rows oc, columns ic, both contiguous in memory (MN-major); a line k is one
+//           output pixel. The pixels of a tap are a rectangle, walked image by image
+// Zeros:    padding is outside of the rectangle, and no zero is inserted between the rows of g: all are bounds of k
+// Units:    T says what is read and what multiplies: gemm_ffma.cuh or gemm_mma.cuh
+// Requires: N * OH * OW < 2^31
+// Threads:  a unit is a range of k of one tile of one tap; block b computes units first[b] .. first[b + 1] - 1
+//           (schedule_wgrad.py). A tile cut into several units is added up by sum_slices.cu, in order. Where the lines
+//           of the next slabs start is worked out by all threads, one line each, for THREADS lines at a time: two
+//           divisions per thread and THREADS / BK slabs
+// Measured: see the kernels that use it
 #pragma once
 #include "gemm_ffma.cuh"
 

@@ -5,26 +5,17 @@ from __future__ import annotations
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from alpha.cuda.conv.costs import rates
+from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.split import Share
 
-LAUNCH_US = 3.0
-TILE_CLOCKS = 1300             # of a block, before the first and after the last product
-SLICE_CLOCKS = 1200            # more, of a block that stores a slice; and once, to notice that all have come
-ADD_CLOCKS = 250               # to add up a slice
-RATE_ALONE = 0.8               # of a block that has its warp schedulers to itself, which does not hide all latency
 SIMULATED_BLOCKS = 4096        # beyond it the last wave no longer matters
 
 Blocks = tuple[float, ...]     # clocks of each, the oldest first
 
 
 class Tile(NamedTuple):
-    """Sizes of a tile: rows x columns, by slabs of k; rows x columns of one thread; buffers; blocks per multiprocessor.
-
-    `efficiency` is the fraction of the FMA rate that it reaches while a multiprocessor is full, on an H100,
-    and `kmajor` what is left of that where B is K-major; `vector` is the number of floats that one copy
-    moves: 4 where all chunks are aligned to 16 bytes, else 1.
-    """
+    """Sizes of a tile: rows x columns, by slabs of k; rows x columns of one thread; buffers; blocks per multiprocessor;
+    and the number of floats that one copy moves: 4 where all chunks are aligned to 16 bytes, else 1."""
 
     rows: int
     columns: int
@@ -33,8 +24,6 @@ class Tile(NamedTuple):
     thread_columns: int
     stages: int
     blocks: int
-    efficiency: float
-    kmajor: float = 1.0
     vector: int = 4
 
     def __str__(self) -> str:
@@ -54,54 +43,62 @@ class Tile(NamedTuple):
         """Returns the dynamic shared memory of a block; K-major rows are padded by four floats."""
         return 4 * self.stages * (self.rows * (self.k + 4 * a_kmajor) + self.columns * (self.k + 4 * b_kmajor))
 
+    def clocks(self, efficiency: float) -> float:
+        """Returns the clocks that a full multiprocessor spends on a slab.  efficiency: of the FMA rate."""
+        return self.rows * self.columns * self.k / (device().fma * efficiency)
+
     def slab_clocks(self, b_kmajor: bool = False) -> float:
-        """Returns the clocks that a full multiprocessor spends on a slab."""
-        efficiency = self.efficiency * (self.kmajor if b_kmajor else 1)
-        return self.rows * self.columns * self.k / (rates().fma * efficiency)
+        """Returns those of fprop, dgrad and matmul."""
+        efficiency, kmajor = device().table.ffma.tiles[str(self)]
+        return self.clocks(efficiency * (kmajor if b_kmajor else 1))
 
 
 # What fprop, dgrad and matmul choose from. Tiles with 8x8 elements per thread are fastest on large products, those with
 # 8x4 come close with twice the warps, and flat ones waste less where a tap class or a batch has few rows.
-TILES = (Tile(64, 64, 16, 8, 8, 3, 6, 0.873, 0.905), Tile(64, 64, 16, 8, 4, 3, 4, 0.840, 0.923),
-         Tile(32, 64, 16, 8, 4, 3, 8, 0.794, 0.923), Tile(32, 32, 16, 4, 4, 3, 8, 0.727, 0.891),
-         Tile(16, 64, 16, 4, 4, 4, 8, 0.722, 0.770), Tile(64, 64, 16, 8, 8, 3, 4, 0.750, 0.910, vector=1),
-         Tile(32, 32, 16, 4, 4, 3, 8, 0.620, 0.890, vector=1))
+TILES = (Tile(64, 64, 16, 8, 8, 3, 6), Tile(64, 64, 16, 8, 4, 3, 4), Tile(32, 64, 16, 8, 4, 3, 8),
+         Tile(32, 32, 16, 4, 4, 3, 8), Tile(16, 64, 16, 4, 4, 4, 8), Tile(64, 64, 16, 8, 8, 3, 4, vector=1),
+         Tile(32, 32, 16, 4, 4, 3, 8, vector=1))
 
 
-def makespan_us(slab_clocks: float, threads: int, resident: int, work: list[Share], sm_count: int) -> float:
-    """Estimates the time of a launch.
+def makespan(slab_clocks: float, threads: int, resident: int, work: list[Share]) -> Cost:
+    """Returns what a launch costs, which ends with its last block.
 
     Args:
         slab_clocks: of a full multiprocessor.
         threads, resident: of a block, and how many blocks a multiprocessor holds.
         work: the shares of the blocks, the longest first, in which order they start.
-        sm_count: number of multiprocessors.
     """
+    sm_count, c = device().sm_count, device().table.ffma
     queues = max(1, 128 // threads)  # a block of two warps uses half of the four schedulers
     slices = max(share.slices for share in work)
-    clocks = [(share.blocks, share.slabs * slab_clocks * queues + TILE_CLOCKS + (share.slices > 1) * SLICE_CLOCKS)
+    clocks = [(share.blocks, share.slabs * slab_clocks * queues + c.tile_clocks + (share.slices > 1) * c.slice_clocks)
               for share in work]
     if sum(share.blocks for share in work) > SIMULATED_BLOCKS:
         end = sum(count * each for count, each in clocks) / (sm_count * queues) + clocks[0][1] / 2
     else:
-        end = _end(clocks, sm_count * queues, max(1, resident // queues), 2 if slices > 1 else 1)
+        end = _end(clocks, sm_count * queues, max(1, resident // queues), 2 if slices > 1 else 1, c.alone)
     if slices > 1:
-        end += SLICE_CLOCKS + slices * ADD_CLOCKS
-    return LAUNCH_US + end / (rates().clock_ghz * 1e3)
+        end += c.slice_clocks + slices * c.add_clocks
+    return Cost((Stage(end, "clocks", depth=c.depth, launches=c.launches),))
 
 
-def _end(work: list[tuple[int, float]], queues: int, resident: int, together: int) -> float:
+def _end(work: list[tuple[int, float]], queues: int, resident: int, together: int, alone: float
+         ) -> float:
     """Returns when the last block is done, in clocks.
 
     Blocks start in turn in all queues, up to `resident` in each, which serves the oldest first. It takes up new ones
     `together` at a time: where all blocks are alike those of a queue end at about the same time. Of queues that get
     there at the same time the one with the least to do is first. Queues that hold the same blocks are followed as one.
+    alone: rate of a queue that has one block.
     """
+    def served(held: Blocks) -> float:  # how long a queue needs for its oldest block
+        return held[0] if len(held) > 1 else held[0] / alone
+
     waiting = [[count, each] for count, each in reversed(work) if count]
     groups: list[tuple[int, Blocks]] = [(queues, ())]
     for _ in range(resident):
         groups = [(some, held + blocks) for count, held in groups for some, blocks in _taken(waiting, count, 1)]
-    ends = [(_served(held), sum(held), number, count, held) for number, (count, held) in enumerate(groups) if held]
+    ends = [(served(held), sum(held), number, count, held) for number, (count, held) in enumerate(groups) if held]
     heapify(ends)
     together, number, now = min(together, resident), len(ends), 0.0
     while ends:
@@ -110,13 +107,8 @@ def _end(work: list[tuple[int, float]], queues: int, resident: int, together: in
             left = held[1:] + blocks
             if left:
                 number += 1
-                heappush(ends, (now + _served(left), sum(left), number, some, left))
+                heappush(ends, (now + served(left), sum(left), number, some, left))
     return now
-
-
-def _served(held: Blocks) -> float:
-    """Returns how long a queue needs for its oldest block."""
-    return held[0] if len(held) > 1 else held[0] / RATE_ALONE
 
 
 def _taken(waiting: list[list], queues: int, wanted: int) -> list[tuple[int, Blocks]]:

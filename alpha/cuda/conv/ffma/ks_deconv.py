@@ -8,13 +8,13 @@ from alpha.cuda.conv.ffma.gemm import TILES, Tile
 from alpha.cuda.conv.ffma.slab import SlabTile, ffma_kernels
 from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.schedule import dgrad_slabs
-from alpha.cuda.lazy.guard import GUARD_ARGS, UNGUARDED, Guard
+from alpha.cuda.lazy import GUARD_ARGS, UNGUARDED, Guard
 from alpha.cuda.runtime.memory import Array
 from alpha.ops.conv_desc import ConvDesc
 
 
 class KsDeconv(SlabTile):
-    """A tile of ks_deconv; see alpha.cuda.conv.planner for the members."""
+    """A tile of ks_deconv."""
 
     pass_name = "dgrad"
     slabs_of = staticmethod(lru_cache(maxsize=256)(dgrad_slabs))

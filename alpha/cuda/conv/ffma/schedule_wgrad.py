@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from alpha.cuda.conv.costs import Device, device
 from alpha.cuda.conv.schedule import FIELDS, fprop_slabs
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
@@ -30,15 +31,12 @@ UNIT_FIELDS = ("tap", "group", "row", "col", "k", "k_end", "slot", "unused")
 SUM_FIELDS = ("slot", "count", "out", "rows", "cols", "unused0", "unused1", "unused2")
 
 WORKSPACE_BYTES = 64 << 20
-UNIT_US = 3.0            # start, drain and store of a unit
-SUM_US, SUM_BYTES_PER_US = 3.0, 1.5e6   # the kernel that adds the slices
-BYTES_PER_US = 2.5e6     # of device memory
 LEAST_SLABS = 8          # of a unit: shorter ones are all start and end
 
 
 class Tiling(NamedTuple):
-    """What the schedule needs to know of a kernel: its tile, lines per slab, blocks at a time, time of a slab, and
-    bytes of an element that it reads."""
+    """What the schedule needs to know of a kernel: its tile, lines per slab, blocks at a time, time of a slab, bytes of
+    an element that it reads, and the device; None: that of this process."""
 
     rows: int
     columns: int
@@ -46,6 +44,7 @@ class Tiling(NamedTuple):
     blocks: int
     slab_us: float
     itemsize: int = 4
+    on: Device | None = None
 
 
 class Schedule(NamedTuple):
@@ -144,19 +143,21 @@ def _streamed(slabs: np.ndarray, blocks: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _cost_us(desc: ConvDesc, tiling: Tiling, slabs: np.ndarray, units: np.ndarray, first: np.ndarray) -> float:
+    on = tiling.on or device()
+    c = on.table.ffma
     length = units[:, 2] - units[:, 1]
     blocks = len(first) - 1
     streamed = blocks < len(units)
     if streamed:
-        work = np.add.reduceat(length * tiling.slab_us + UNIT_US, first[:-1][first[:-1] < first[1:]]).max()
+        work = np.add.reduceat(length * tiling.slab_us + c.unit_us, first[:-1][first[:-1] < first[1:]]).max()
     else:
-        work = _makespan(length, tiling.blocks) * tiling.slab_us + UNIT_US * ceil_div(blocks, tiling.blocks)
+        work = _makespan(length, tiling.blocks) * tiling.slab_us + c.unit_us * ceil_div(blocks, tiling.blocks)
     line = min(tiling.rows, desc.oc // desc.groups) + min(tiling.columns, desc.ic // desc.groups)
     traffic = float(slabs.sum()) * tiling.k * line * tiling.itemsize
     together = desc.nbytes() * tiling.itemsize / 4 if not streamed and blocks > len(slabs) else traffic
     slots = len(units) - len(slabs)
-    adding = (SUM_US + 2 * slots * tiling.rows * tiling.columns * 4 / SUM_BYTES_PER_US) if slots else 0.0
-    return float(max(work, min(traffic, together) / BYTES_PER_US) + adding)
+    adding = (c.sum_us + 2 * slots * tiling.rows * tiling.columns * 4 / (c.sum_dram * on.dram)) if slots else 0.0
+    return float(max(work, min(traffic, together) / on.dram) + adding)
 
 
 def _makespan(length: np.ndarray, slots: int) -> float:

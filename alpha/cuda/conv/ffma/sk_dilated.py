@@ -5,26 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from alpha.cuda.conv.costs import rates
-from alpha.cuda.conv.ffma.gemm import LAUNCH_US, Tile
+from alpha.cuda.conv.costs import Cost, Stage, device
+from alpha.cuda.conv.ffma.gemm import Tile
 from alpha.cuda.conv.ffma.schedule_wgrad import TAP_FIELDS, Schedule, Tiling, schedule
 from alpha.cuda.conv.mma.gemm import MmaTile
 from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.tile import ConvTile
-from alpha.cuda.lazy.guard import GUARD_ARGS, UNGUARDED, Guard
-from alpha.cuda.runtime.context import context
+from alpha.cuda.lazy import GUARD_ARGS, UNGUARDED, Guard
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, upload
 from alpha.ops.conv_desc import ConvDesc
 
-TILES = (Tile(128, 128, 16, 8, 8, 4, 2, 0.89), Tile(64, 64, 16, 8, 8, 3, 8, 0.82), Tile(32, 32, 16, 4, 4, 4, 8, 0.62),
-         Tile(32, 32, 16, 4, 4, 4, 6, 0.38, vector=1))
+TILES = (Tile(128, 128, 16, 8, 8, 4, 2), Tile(64, 64, 16, 8, 8, 3, 8), Tile(32, 32, 16, 4, 4, 4, 8),
+         Tile(32, 32, 16, 4, 4, 4, 6, vector=1))
 LINE_BYTES = 16  # of the table of lines, 2 * threads of them: static shared memory, which comes on top
 
 SUM_SLICES = Kernel("sum_slices.cu", "sum_slices", "ptr work, ptr dw, ptr tiles, i32 tile_floats, i32 tile_cols, "
                     f"i32 dw_row, i32 split, {GUARD_ARGS}", threads=256)
 MOST_SPLIT = 32
-FEWER = 1.015            # times as long take fewer blocks, which hide less
 
 
 class Parts(NamedTuple):
@@ -50,17 +48,18 @@ class WgradTile(ConvTile):
     def __init__(self, tile: Tile | MmaTile, name: str, kernel: Kernel) -> None:
         super().__init__(tile, name, kernel, 2 * LINE_BYTES * tile.threads)
 
-    def schedule(self, desc: ConvDesc, sm_count: int) -> Schedule:
-        tile, blocks = self.tile, self.resident
-        slab_us = tile.slab_clocks() * blocks / (rates().clock_ghz * 1e3)  # while all blocks of a multiprocessor work
-        return schedule(desc, Tiling(tile.rows, tile.columns, tile.k, blocks * sm_count, slab_us, self.itemsize))
+    def schedule(self, desc: ConvDesc) -> Schedule:
+        tile, blocks, on = self.tile, self.resident, device()
+        slab_us = self.slab_clocks() * blocks / on.clocks_per_us  # while all blocks of a multiprocessor work
+        return schedule(desc, Tiling(tile.rows, tile.columns, tile.k, blocks * on.sm_count, slab_us, self.itemsize, on))
 
-    def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        return LAUNCH_US + self.schedule(desc, sm_count).time_us
+    def cost(self, desc: ConvDesc) -> Cost:
+        c = device().table.ffma
+        return Cost((Stage(self.schedule(desc).time_us, depth=c.depth, launches=c.launches),))
 
     def parts(self, desc: ConvDesc, pitch: int = 0) -> Parts:
         """Returns what a launch takes.  pitch: channels of the tensor of which g is a slice; 0: g is all of it."""
-        plan, tile, pitch = self.schedule(desc, context.sm_count), self.tile, pitch or desc.oc
+        plan, tile, pitch = self.schedule(desc), self.tile, pitch or desc.oc
         table = plan.taps.copy()
         table[:, TAP_FIELDS.index("g")] *= pitch
         table[:, TAP_FIELDS.index("g")] //= desc.oc
@@ -81,7 +80,7 @@ class WgradTile(ConvTile):
 
 
 class SkDilated(WgradTile):
-    """A tile of sk_dilated; see alpha.cuda.conv.planner for the members.
+    """A tile of sk_dilated.
 
     Args:
         blocks: on a multiprocessor at a time; 0: as many as it holds. Fewer have fewer slices to add up.
@@ -99,8 +98,11 @@ class SkDilated(WgradTile):
     def resident(self) -> int:
         return min(super().resident, self.blocks or self.tile.blocks)
 
-    def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        return super().cost(desc, sm_count) * (FEWER if self.blocks else 1.0)
+    def slab_clocks(self) -> float:
+        return self.tile.clocks(device().table.ffma.wgrad[str(self.tile)])
+
+    def cost(self, desc: ConvDesc) -> Cost:
+        return super().cost(desc).times(device().table.ffma.fewer if self.blocks else 1.0)
 
     def prepare(self, desc: ConvDesc) -> Launch:
         kernel, parts = self.kernel, self.parts(desc)
@@ -114,4 +116,4 @@ class SkDilated(WgradTile):
         return launch
 
 
-CANDIDATES = (*map(SkDilated, TILES), SkDilated(Tile(128, 64, 16, 8, 8, 4, 4, 0.86), blocks=3))
+CANDIDATES = (*map(SkDilated, TILES), SkDilated(Tile(128, 64, 16, 8, 8, 4, 4), blocks=3))

@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from alpha.cuda.conv.ffma.gemm import Tile, makespan_us
+from alpha.cuda.conv.costs import Cost, device, time_us
+from alpha.cuda.conv.ffma.gemm import Tile, makespan
 from alpha.cuda.conv.mma.gemm import MmaTile
 from alpha.cuda.conv.schedule import Slabs
 from alpha.cuda.conv.split import SPLITS, Partial, cut, refusal, shares
 from alpha.cuda.conv.tile import ConvTile
-from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, upload
 from alpha.ops.conv_desc import ConvDesc
@@ -50,7 +50,7 @@ class SlabTile(ConvTile):
         reason = super().rejection(desc)
         if reason or self.split <= 1:
             return reason
-        return refusal(self.sums(desc), self.split, self.resident * context.sm_count)
+        return refusal(self.sums(desc), self.split, self.resident * device().sm_count)
 
     def whole(self) -> SlabTile:
         """Returns the tile with sums that are not cut, which needs no workspace."""
@@ -58,22 +58,22 @@ class SlabTile(ConvTile):
         uncut.split = 1
         return uncut
 
-    def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        return self._cheapest(desc, sm_count)[1]
+    def cost(self, desc: ConvDesc) -> Cost:
+        return self._cheapest(desc)[1]
 
-    def split_of(self, desc: ConvDesc, sm_count: int) -> int:
+    def split_of(self, desc: ConvDesc) -> int:
         """Returns into how many slices the longest sums are cut."""
-        return self._cheapest(desc, sm_count)[0]
+        return self._cheapest(desc)[0]
 
-    def _cheapest(self, desc: ConvDesc, sm_count: int) -> tuple[int, float]:
-        """Returns the split that is done first, and its time in microseconds."""
-        sums, slab_clocks = self.sums(desc), self.tile.slab_clocks(self.b_kmajor)
+    def slab_clocks(self) -> float:
+        return self.tile.slab_clocks(self.b_kmajor)
 
-        def time_us(split: int) -> float:
-            return makespan_us(slab_clocks, self.tile.threads, self.resident, shares(sums, split), sm_count)
-        splits = [self.split] if self.split else [
-            split for split in SPLITS if split == 1 or not refusal(sums, split, self.resident * sm_count)]
-        return min(((split, time_us(split)) for split in splits), key=lambda option: option[1])
+    def _cheapest(self, desc: ConvDesc) -> tuple[int, Cost]:
+        """Returns the split that is done first, and what it costs."""
+        sums, slab_clocks, blocks = self.sums(desc), self.slab_clocks(), self.resident * device().sm_count
+        splits = [self.split] if self.split else [s for s in SPLITS if s == 1 or not refusal(sums, s, blocks)]
+        return min(((split, makespan(slab_clocks, self.tile.threads, self.resident, shares(sums, split)))
+                    for split in splits), key=lambda option: time_us(option[1]))
 
     def sums(self, desc: ConvDesc) -> list[tuple[int, int]]:
         """Returns (number of tiles, slabs of each) per class, the longest first."""
@@ -82,7 +82,7 @@ class SlabTile(ConvTile):
     def tables(self, desc: ConvDesc) -> Tables:
         slabs, tile = self.slabs_of(desc), self.tile
         counts, each = zip(*self.sums(desc))
-        split = self.split_of(desc, context.sm_count)
+        split = self.split_of(desc)
         work, slots = cut(slabs.work(tile.rows, tile.columns), np.repeat(each, counts), split)
         sizes = slabs.in_image, slabs.out_image, slabs.images, slabs.channels, slabs.columns, slabs.w_row
         kernel = self.kernels[split > 1]

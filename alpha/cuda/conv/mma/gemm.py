@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from alpha.cuda.conv.costs import CACHE_BYTES_PER_CLOCK, SHARED_BYTES_PER_CLOCK, rates
+from alpha.cuda.conv.costs import device
 
-EFFICIENCY = 0.8  # of the unit that limits a tile, while a multiprocessor is full: an estimate, nothing was measured
-ITEMSIZE = 2      # bytes of an element of a plane
+ITEMSIZE = 2  # bytes of an element of a plane
 
 
 class MmaTile(NamedTuple):
@@ -47,11 +46,13 @@ class MmaTile(NamedTuple):
     def slab_clocks(self, b_kmajor: bool = True) -> float:
         """Returns the clocks that a full multiprocessor spends on a slab: on products, on shared memory, or on copies
         from the L2 cache, whichever takes longest."""
+        on, c = device(), device().table.mma
         products = self.planes * (self.planes + 1) // 2
-        multiplied = products * self.rows * self.columns * self.k / rates().mma
+        multiplied = products * self.rows * self.columns * self.k / on.mma
         read = self.threads // 32 * (self.warp_rows + self.warp_columns) * self.k * self.planes * ITEMSIZE
-        shared = (read + self.slab_bytes) / SHARED_BYTES_PER_CLOCK
-        return max(multiplied, shared, self.slab_bytes / CACHE_BYTES_PER_CLOCK) / EFFICIENCY
+        shared = (read + self.slab_bytes) / c.shared_bytes
+        copied = self.slab_bytes * on.sm_count * on.clocks_per_us / (c.l2 * on.l2)
+        return max(multiplied, shared, copied) / c.efficiency
 
 
 TILES = {1: (MmaTile(128, 128, 64, 64, 1, 4, 2), MmaTile(128, 64, 64, 32, 1, 4, 3), MmaTile(64, 64, 32, 32, 1, 4, 4)),

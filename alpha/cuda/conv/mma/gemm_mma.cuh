@@ -1,27 +1,22 @@
 // One tile of a matrix product by mma.sync, the tensor cores of every GPU from sm_80 on: the pieces that gemm_ffma.cuh
 // has for the FMA units, with the same names, for the same frames and work lists.
 //
-//   what      sum[row][col] = scale_a * scale_b * sum_k A[row][k] * B[col][k], 16-bit elements, float32 sums
-//   planes    1: one product of 16-bit elements. 2: an operand is the sum of two float16 planes, hi + lo, and three
-//             products are made of each 16 of k, lo*hi, hi*lo, hi*hi, the small ones first. A tensor core cuts its
-//             accumulator off instead of rounding it, an error that grows with the length of the sum; so after every
-//             slab of 32 the three products' sum is added to registers, in proper float32
-//   layout    a buffer: planes of A, planes of B. A plane is made of lines of 16-byte chunks:
-//               K-major   [rows][32]: 4 chunks of k. ldmatrix reads 8 rows x 16 bytes
-//               MN-major  [32][rows]: rows / 8 chunks. ldmatrix.trans reads 8 lines of k x 16 bytes, and transposes
-//             Chunk c of line l lies in the place of chunk c ^ (l % 8); where a line has 4 chunks, of c ^ (l / 2 % 4).
-//             So the 8 pieces that a matrix of ldmatrix reads, and those that 8 neighbouring copies write, lie in 8
-//             different groups of 4 banks: no conflicts, and no padding. Moving on by 16 of k (K-major), or by 16 rows
-//             (MN-major), changes bits of the chunk that are 0 before: it is one exclusive or
-//   pipeline  see gemm_pipeline.cuh
-//   threads   BM/WM x BN/WN warps, WM x WN elements each, in blocks of 16 x 8: of block (i, j) a lane has
-//             (lane / 4, lane % 4 * 2), its right neighbour, and the two 8 rows below
-//   requires  sm_80; rows of a K-major operand and lines of an MN-major one begin at multiples of 16 bytes
-//   estimated 64x64 a warp, one plane, per 16 of k: 32 mma.sync of 8 clocks each on a quarter of an A100's
-//             multiprocessor against 8 ldmatrix.x4 of 4 clocks: 128 threads of 128x128 elements need 50 % of shared
-//             memory's bytes to read, 25 % to write. Two planes, 64x32 a warp: 48 of the former, 12 of the latter: 50 %
-//             and 17 %. The former's loop over slabs has 151 instructions, 64 of them mma.sync, 16 ldmatrix, 8 cp.async;
-//             the latter's 257, 96, 24, 8. Nothing here has been timed
+// What:     sum[row][col] = scale_a * scale_b * sum_k A[row][k] * B[col][k], 16-bit elements, float32 sums
+// Planes:   1: one product of 16-bit elements. 2: an operand is the sum of two float16 planes, hi + lo, and three
+//           products are made of each 16 of k, lo*hi, hi*lo, hi*hi, the small ones first. A tensor core cuts its
+//           accumulator off instead of rounding it, an error that grows with the length of the sum; so after every
+//           slab of 32 the three products' sum is added to registers, in proper float32
+// Layout:   a buffer: planes of A, planes of B. A plane is made of lines of 16-byte chunks:
+//             K-major   [rows][32]: 4 chunks of k. ldmatrix reads 8 rows x 16 bytes
+//             MN-major  [32][rows]: rows / 8 chunks. ldmatrix.trans reads 8 lines of k x 16 bytes, and transposes
+//           Chunk c of line l lies in the place of chunk c ^ (l % 8); where a line has 4 chunks, of c ^ (l / 2 % 4).
+//           So the 8 pieces that a matrix of ldmatrix reads, and those that 8 neighbouring copies write, lie in 8
+//           different groups of 4 banks: no conflicts, and no padding. Moving on by 16 of k (K-major), or by 16 rows
+//           (MN-major), changes bits of the chunk that are 0 before: it is one exclusive or
+// Requires: sm_80; rows of a K-major operand and lines of an MN-major one begin at multiples of 16 bytes
+// Threads:  BM/WM x BN/WN warps, WM x WN elements each, in blocks of 16 x 8: of block (i, j) a lane has
+//           (lane / 4, lane % 4 * 2), its right neighbour, and the two 8 rows below; gemm_pipeline.cuh has the loop
+// Measured: not on an sm_80 GPU; benchmarks/results/h100/tried.md has the counts of instructions
 #pragma once
 #include "gemm_pipeline.cuh"
 #include "scale.cuh"

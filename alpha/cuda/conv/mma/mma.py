@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from math import prod
 
-from alpha.cuda.conv.costs import rates
+from alpha.cuda.conv.costs import Cost, device
 from alpha.cuda.conv.ffma.conv_v2 import ConvV2
-from alpha.cuda.conv.ffma.gemm import LAUNCH_US
 from alpha.cuda.conv.ffma.ks_deconv import KsDeconv
 from alpha.cuda.conv.ffma.sk_dilated import WgradTile
 from alpha.cuda.conv.ffma.slab import SlabTile
@@ -28,14 +27,13 @@ from alpha.cuda.conv.wgmma import (
     moved_bytes,
     refusal,
 )
-from alpha.cuda.lazy.guard import UNGUARDED, Guard
-from alpha.cuda.lazy.operand import KEEP, READS, Operand, operand
+from alpha.cuda.lazy import KEEP, READS, UNGUARDED, Guard, Operand, operand
+from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import Array
 from alpha.ops.conv_desc import ConvDesc
 
-BEHIND_WGMMA = 8.0  # times its estimate, on devices that have both: wgmma is faster, and measured
 SLAB_ARGS = ("ptr in, ptr w, ptr b, ptr out, ptr slots, ptr arrived, ptr classes, ptr work, i64 in_image, "
              "i64 out_image, i32 images, i32 channels, i32 columns, i32 w_row, i64 in_plane, i64 w_plane, "
              "ptr in_scale, ptr w_scale, i32 relu")
@@ -46,11 +44,11 @@ WGRAD_ARGS = ("ptr x, ptr g, ptr dw, ptr work, ptr taps, ptr units, ptr first, i
 
 def handicap(desc: ConvDesc) -> float:
     """Returns what an estimate is multiplied by, so that what was measured to be faster goes first."""
-    return BEHIND_WGMMA if context.arch == "sm_90a" and not refusal(desc) else 1.0
+    return device().table.mma.behind_wgmma if context.arch == "sm_90a" and not refusal(desc) else 1.0
 
 
 class MmaSlab(SlabTile):
-    """A tile of conv_mma in one mode and one pass; see alpha.cuda.conv.planner for the members."""
+    """A tile of conv_mma in one mode and one pass."""
 
     takes_guard = False
 
@@ -65,28 +63,30 @@ class MmaSlab(SlabTile):
         super().__init__(tile, split, f"conv_mma {tile} {mode.reads} to {mode.writes}", (kernel, kernel),
                          w_kmajor=fprop)
 
-    def least(self, desc: ConvDesc, sm_count: int) -> float:
-        return super().least(desc, sm_count) * handicap(desc)
+    def least_us(self, desc: ConvDesc) -> float:
+        return super().least_us(desc) * handicap(desc)
 
-    def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        memory_us = LAUNCH_US + sum(moved_bytes(self.pass_name, self.mode, desc)) / rates().bytes_per_us
-        return max(super().cost(desc, sm_count), memory_us) * handicap(desc)
+    def cost(self, desc: ConvDesc) -> Cost:
+        stage, = super().cost(desc).stages
+        nbytes = sum(moved_bytes(self.pass_name, self.mode, desc))
+        return Cost((stage._replace(nbytes=nbytes),)).times(handicap(desc))
 
     def prepare(self, desc: ConvDesc) -> Launch:
         return launch_of_arrays(self.pass_name, self.reads, self.on_operands(desc))
 
     def on_operands(self, desc: ConvDesc) -> Run:
-        """Returns the launch that takes what the tensor cores read, (x or g, w, bias, output, relu)."""
+        """Returns the launch that takes what the tensor cores read, (x or g, w, output, epilogue)."""
         kernel, grid, partial, arrays, sizes = self.tables(desc)
         planes = prod(desc.x_shape if self.pass_name == "fprop" else desc.y_shape), prod(desc.w_shape)
 
-        def run(x: Operand, w: Operand, b: Array | None, y: Array, relu: bool) -> None:
+        def run(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING) -> None:
+            b, relu = epilogue.known()
             kernel(grid, x.ptr, w.ptr, b, y, *partial.arguments(), *arrays, *sizes, *planes, x.scale, w.scale, relu)
         return run
 
 
 class MmaWgrad(WgradTile):
-    """A tile of sk_dilated_mma; see alpha.cuda.conv.planner for the members.  It writes float32, whatever it reads."""
+    """A tile of sk_dilated_mma.  It writes float32, whatever it reads."""
 
     takes_guard = False
 
@@ -96,11 +96,14 @@ class MmaWgrad(WgradTile):
                         shared=tile.shared_bytes(), defines={**tile.defines, "ELEMENT": C_TYPES[READS[reads].dtype]})
         super().__init__(tile, f"sk_dilated_mma {reads} {tile}", kernel)
 
-    def least(self, desc: ConvDesc, sm_count: int) -> float:
-        return super().least(desc, sm_count) * handicap(desc)
+    def least_us(self, desc: ConvDesc) -> float:
+        return super().least_us(desc) * handicap(desc)
 
-    def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        return super().cost(desc, sm_count) * handicap(desc)
+    def slab_clocks(self) -> float:
+        return self.tile.slab_clocks()
+
+    def cost(self, desc: ConvDesc) -> Cost:
+        return super().cost(desc).times(handicap(desc))
 
     def prepare(self, desc: ConvDesc) -> Launch:
         kernel, reads, parts = self.kernel, self.reads, self.parts(desc)

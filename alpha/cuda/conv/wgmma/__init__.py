@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from alpha.cuda.conv.planner import Launch
+from alpha.cuda.conv.costs import Cost, Device, Stage, device
+from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import LIMIT, is_product, oversized
 from alpha.cuda.conv.wgmma.schedule import (
     CHUNK,
-    COSTS,
     ROWS,
     Costs,
     Pixels,
@@ -25,31 +25,18 @@ from alpha.cuda.conv.wgmma.schedule import (
     work_list,
 )
 from alpha.cuda.conv.wgmma.schedule_held import held_list, held_makespan, most_blocks
-from alpha.cuda.lazy.deferred import Memory
-from alpha.cuda.lazy.guard import GUARD_ARGS, UNGUARDED, Guard
-from alpha.cuda.lazy.operand import KEEP, Operand, flag_counter, operand
-from alpha.cuda.lazy.tile_statistics import are_expected, attach
+from alpha.cuda.lazy import GUARD_ARGS, KEEP, UNGUARDED, Guard, Operand, operand, statistics
+from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty, upload
 from alpha.cuda.runtime.tensor_map import KEPT, tensor_maps
 from alpha.ops.conv_desc import Axis, ConvDesc, Shape, ceil_div
 
-LAUNCH_US, SUM_US = 3.0, 4.5    # of the launch, and of the one that adds slices up
-SLOT_BYTES_PER_US = 4e6         # that the latter reads
-MEMORY_BYTES_PER_US = 2.5e6     # that are read and written where nothing else takes longer
-SEEN, SEEN_OF_FEW = 0.05, 0.3   # of what takes less: not all of it is hidden, least of a product of few tiles
-CACHE_BYTES_PER_US = 8e6        # that are read once more for each further tile of columns; of a product twice as many
-HELD_SEEN = 0.14                # less of that time, in the filters' share of what tiles move, where they are held
-HELD_BYTES_PER_US = 1e5         # of filters, of a multiprocessor that waits for them
-IDLE_SEEN = 0.4                 # of what one waits at the end for others, that hold other filters
 BY_IMAGE = 0.5                  # of a list's time that memory takes: then it goes through the batch. On an H100 dgrad
 # from 128 to 64 channels at stride 2, 3x3 at 32x32, took 57 us in the place of 76 so; 5x5 took a tenth longer
 IMAGES = (128, 64, 32, 16, 8)   # of a tile's pixel; rows / images boxes make up a tile
 MOST_PIXELS = 16                # of a tile: a lane of the producer has one, or a box of filters
-NARROW_ROW_US = 0.0019          # to copy a row of a box where channels do not fill lines of memory, beyond 1x1
-FEW_US = 0.17                   # more, of a block and plane, take filters where they do not fill one at all
-FREE_BOXES, BOX_US = 4, 0.012   # boxes of a block, and microseconds that one more takes
 STREAMED_BYTES = 40e6           # of an output: one larger does not stay in the L2 cache
 BOX_ROWS, OUT_ROW = 64, 128     # rows of a box by which results are stored, and bytes of each
 BOX_BYTES = BOX_ROWS * OUT_ROW
@@ -57,14 +44,12 @@ MOST_BOXES = 4                  # of a consumer, where shared memory has room: w
 SHARED_BYTES = 226 * 1024       # of a block; 1 KB is left to barriers
 THREADS, SUM_THREADS = 384, 256
 CONSUMERS = 2                   # of a block, each with its slot of statistics
-PLANES = "Planes"               # of float32 in its place: plane_boxes.cuh
-_REPORT = f"{GUARD_ARGS}, ptr header, ptr lost_ranges, i32 reporters"
 PIXELS: dict[str, Callable[[ConvDesc], Pixels]] = {
     "fprop": lru_cache(maxsize=256)(fprop_pixels), "dgrad": lru_cache(maxsize=256)(dgrad_pixels)}
 
 
 class Mode(NamedTuple):
-    """What is read (lazy/operand.py) and written."""
+    """What is read (lazy/operands.py) and written."""
 
     reads: str
     writes: str
@@ -74,11 +59,16 @@ class Mode(NamedTuple):
         return 2 if self.reads == "float16x2" else 1
 
     @property
+    def times(self) -> str:
+        """What the table of conv/costs.py calls it."""
+        return "fp32" if self.planes == 2 else "tf32" if self.writes == "float32" else "16 bits"
+
+    @property
     def element(self) -> str:
         return self.reads.removesuffix("x2")
 
 
-Run = Callable[..., None]  # of operands x or g, and w; bias, output, relu; and the memory of an output in planes
+Run = Callable[..., None]  # of operands x or g, and w; output, epilogue
 
 
 ONE_PIXEL = Axis(i=1, o=1, f=1, s=1, p=0, d=1)
@@ -96,14 +86,14 @@ def pixels_as_images(desc: ConvDesc) -> ConvDesc:
 
 def launch_of_arrays(pass_name: str, reads: str, run: Run) -> Launch:
     """Returns the launch of fprop or dgrad that makes the operands, runs, and returns their flags."""
-    def fprop(x: Array, w: Array, b: Array | None, y: Array, relu: bool, *planes: Memory) -> Guard:
+    def fprop(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> Guard:
         a, c = operand(x, reads, keep=KEEP["activation"]), operand(w, reads, keep=KEEP["weight"])
-        run(a, c, b, y, relu, *planes)
+        run(a, c, y, epilogue)
         return a.flag, c.flag
 
     def dgrad(g: Array, w: Array, dx: Array) -> Guard:
         a, c = operand(g, reads, keep=KEEP["gradient"]), operand(w, reads, keep=KEEP["weight"])
-        run(a, c, None, dx, False)
+        run(a, c, dx)
         return a.flag, c.flag
     return fprop if pass_name == "fprop" else dgrad
 
@@ -118,21 +108,14 @@ def moved_bytes(pass_name: str, mode: Mode, desc: ConvDesc) -> tuple[int, int]:
 
 
 class Tile(NamedTuple):
-    """`rows` by `columns`; buffers; microseconds on an H100 of a block of 64 of k, and of the end of a tile whose
-    results have 16 bits.  Both are those of a cool device; only ratios matter to a choice."""
+    """`rows` by `columns`, and buffers."""
 
     columns: int
     stages: int
-    block_us: float
-    end_us: float
     rows: int = ROWS
-    alone_us: float = 0.0  # of a tile of pairs of outputs, as many of them: a block of outputs alone
+    pairs: bool = False    # of outputs, as many of them
     held: int = 0          # blocks of filters that stay in shared memory; see schedule_held.py
     only: str = ""         # the pass that it serves: in the other it gains nothing; dgrad copies 64 columns at a time
-
-    @property
-    def pairs(self) -> bool:
-        return self.alone_us > 0
 
     def __str__(self) -> str:
         return f"{self.rows}{' pairs ' if self.pairs else ''}x{self.columns}{f' held {self.held}' * (self.held > 0)}"
@@ -152,15 +135,12 @@ FP32, TF32, BF16, FP16 = (Mode("float16x2", "float32"), Mode("float16", "float32
                           Mode("float16", "float16"))
 # Filters are held because without it the convolutions of ResNet-20 and ResNet-56 take up to 16 % longer, by estimate;
 # what a step takes with fewer tiles is measured in benchmarks/results/h200/pruning.jsonl.
-WIDE = (Tile(128, 6, 0.324, 1.0), Tile(64, 8, 0.199, 0.67), Tile(256, 4, 0.62, 2.0), Tile(128, 4, 0.7, 1.7, rows=256))
-HALF = (*WIDE, Tile(128, 6, 0.305, 1.0, alone_us=0.324, only="dgrad"), Tile(192, 4, 0.47, 1.5),
-        Tile(64, 4, 0.48, 0.82, rows=256, only="dgrad"), Tile(64, 8, 0.178, 0.67, alone_us=0.199),
-        Tile(256, 4, 0.62, 2.0, held=3), Tile(64, 4, 0.3, 0.67, held=10, only="fprop"),
-        Tile(64, 4, 0.48, 0.82, rows=256, held=6), Tile(96, 3, 0.58, 1.25, rows=256, held=6, only="fprop"))
-TILES = {FP32: (Tile(128, 3, 0.985, 1.0), Tile(64, 4, 0.545, 0.7), Tile(96, 3, 0.795, 0.8, only="fprop"),
-                Tile(32, 4, 0.4, 0.55, only="fprop"), Tile(64, 3, 0.545, 0.7, held=6)),
-         TF32: (*WIDE, Tile(64, 4, 0.49, 1.15, rows=256, only="dgrad"), Tile(64, 8, 0.155, 0.84, alone_us=0.199),
-                Tile(64, 4, 0.49, 1.15, rows=256, held=6)),
+WIDE = Tile(128, 6), Tile(64, 8), Tile(256, 4), Tile(128, 4, rows=256)
+HALF = (*WIDE, Tile(128, 6, pairs=True, only="dgrad"), Tile(192, 4), Tile(64, 4, rows=256, only="dgrad"),
+        Tile(64, 8, pairs=True), Tile(256, 4, held=3), Tile(64, 4, held=10, only="fprop"),
+        Tile(64, 4, rows=256, held=6), Tile(96, 3, rows=256, held=6, only="fprop"))
+TILES = {FP32: (Tile(128, 3), Tile(64, 4), Tile(96, 3, only="fprop"), Tile(32, 4, only="fprop"), Tile(64, 3, held=6)),
+         TF32: (*WIDE, Tile(64, 4, rows=256, only="dgrad"), Tile(64, 8, pairs=True), Tile(64, 4, rows=256, held=6)),
          BF16: HALF, FP16: HALF}
 
 
@@ -174,38 +154,30 @@ def refusal(desc: ConvDesc) -> str | None:
     return None
 
 
-class Wgmma:
-    """One tile in one mode; see alpha.cuda.conv.planner for the members."""
+class Wgmma(Candidate):
+    """One tile in one mode."""
 
     def __init__(self, pass_name: str, mode: Mode, tile: Tile) -> None:
         self.pass_name, self.mode, self.tile = pass_name, mode, tile
-        self.reads, self.writes, self.takes_guard = *mode, False
-        self.writes_planes = pass_name == "fprop" and self.writes == "float32"
+        self.reads, self.writes = mode
         self.name = f"conv_wgmma {tile} {mode.reads} to {mode.writes}"
         pixels, filters = (mode.planes * rows * CHUNK * 2 for rows in (tile.rows, tile.columns))  # bytes of a block
         ring = tile.stages * pixels + (tile.held or tile.stages) * filters
         self._out_boxes = min(MOST_BOXES, (SHARED_BYTES - ring) // (CONSUMERS * BOX_BYTES))
         self._shared = ring + CONSUMERS * self._out_boxes * BOX_BYTES
-        self.kernel, self.sum = self._kernels(C_TYPES[mode.writes])
-        self.planes_kernels = self._kernels(PLANES) if self.writes_planes else None
-
-    def _kernels(self, out: str) -> tuple[Kernel, Kernel]:
-        """Returns the kernel that writes a type, and the one that adds slices up."""
-        mode, tile = self.mode, self.tile
         defines = {"ELEMENT": C_TYPES[mode.element], "TILE_M": tile.rows * (1 + tile.pairs), "TILE_N": tile.columns,
                    "OPERAND_PLANES": mode.planes, "B_MAJOR_N": int(self.pass_name == "dgrad"),
                    "RING_STAGES": tile.stages, "OUTPUT_BOXES": self._out_boxes, "OF_PAIRS": int(tile.pairs),
-                   "FILTERS_HELD": tile.held, "OUT": out}
-        kernel = Kernel(
+                   "FILTERS_HELD": tile.held, "OUT": C_TYPES[mode.writes]}
+        self.kernel = Kernel(
             "conv_wgmma.cu", "conv_wgmma", "ptr x, ptr w, ptr y, ptr b, ptr scale_x, ptr scale_w, ptr slots, "
             "ptr statistics, ptr work, i32 entries, i32 images_log2, i32 batch, i32 groups, i32 columns, "
-            f"i32 least_run, i32 most_run, i32 unit, i32 relu, i32 streams, {_REPORT}",
+            f"i32 least_run, i32 most_run, i32 unit, i32 relu, i32 streams, {GUARD_ARGS}",
             threads=THREADS, shared=self._shared, defines=defines)
-        add = Kernel(
+        self.sum = Kernel(
             "conv_wgmma.cu", "conv_wgmma_slices", "ptr slots, ptr tiles, ptr b, ptr scale_x, ptr scale_w, ptr y, "
-            f"i32 batch, i32 height, i32 width, i32 groups, i32 columns, i32 images_log2, i32 relu, {_REPORT}",
+            "i32 batch, i32 height, i32 width, i32 groups, i32 columns, i32 images_log2, i32 relu",
             threads=SUM_THREADS, defines=defines)
-        return kernel, add
 
     def rejection(self, desc: ConvDesc) -> str | None:
         if refused := refusal(desc) or oversized(desc):
@@ -224,36 +196,37 @@ class Wgmma:
     def _columns(self, desc: ConvDesc) -> int:
         return (desc.oc if self.pass_name == "fprop" else desc.ic) // desc.groups
 
-    def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        desc = pixels_as_images(desc)
-        found = self._estimate(desc, sm_count)
-        both = found.us, self._memory_us(desc)
+    def cost(self, desc: ConvDesc) -> Cost:
+        desc, on = pixels_as_images(desc), device()
+        c, found = on.table.wgmma, self._estimate(desc)
         tiles = desc.groups * ceil_div(desc.n, self.tile.rows) * ceil_div(self._columns(desc), self.tile.columns)
-        few = is_product(desc) and tiles <= 2 * sm_count
-        return LAUNCH_US + max(both) + (SEEN_OF_FEW if few else SEEN) * min(both) + found.wait_us
+        few = is_product(desc) and tiles <= 2 * on.sm_count
+        return Cost((Stage(found.us, nbytes=self._memory_us(desc) * on.dram, depth=c.depth, launches=c.launches,
+                           seen=c.seen_of_few if few else c.seen), Stage(found.wait_us)))
 
     def _memory_us(self, desc: ConvDesc) -> float:
-        written, read = moved_bytes(self.pass_name, self.mode, desc)
-        columns = self._columns(desc)
-        again = ceil_div(columns, self.tile.columns) - 1
-        us = (written + read) / MEMORY_BYTES_PER_US + again * read / (CACHE_BYTES_PER_US * (1 + is_product(desc)))
+        on, (written, read), columns = device(), moved_bytes(self.pass_name, self.mode, desc), self._columns(desc)
+        c, again = on.table.wgmma, ceil_div(columns, self.tile.columns) - 1
+        us = (written + read) / on.dram + again * read / (on.l2 * (c.product_l2 if is_product(desc) else 1))
         if not self.tile.held or not is_product(desc):
             return us
         channels, rows, of_tile = self._pixels(desc).channels, self.tile.rows, min(self.tile.columns, columns)
-        return us * (1 - HELD_SEEN * channels * of_tile / (channels * (rows + of_tile) + rows * of_tile))
+        return us * (1 - c.seen_held * channels * of_tile / (channels * (rows + of_tile) + rows * of_tile))
 
-    def least(self, desc: ConvDesc, sm_count: int) -> float:
+    def least_us(self, desc: ConvDesc) -> float:
+        on = device()
         products = desc.useful_flops / 2 / (self.tile.rows * self.tile.columns * CHUNK)
-        return LAUNCH_US + products * self.tile.block_us / sm_count
+        block_us = on.table.wgmma.tiles[self.mode.times][str(self.tile)][0] * on.slower
+        return on.table.wgmma.launches * on.launch_us + products * block_us / on.sm_count
 
-    def _estimate(self, desc: ConvDesc, sm_count: int) -> Estimate:
-        return _estimate(self.pass_name, desc, self.tile, self.mode, sm_count)
+    def _estimate(self, desc: ConvDesc) -> Estimate:
+        return _estimate(self.pass_name, desc, self.tile, self.mode, device())
 
-    def plan(self, desc: ConvDesc, sm_count: int) -> tuple[int, WorkList]:
+    def plan(self, desc: ConvDesc) -> tuple[int, WorkList]:
         """Returns how many images of a pixel a tile has, and the work list that is done first."""
         desc = pixels_as_images(desc)
-        found = self._estimate(desc, sm_count)
-        tile = self._pixels(desc), found.images, self.tile.columns, sm_count, found.costs
+        found = self._estimate(desc)
+        tile = self._pixels(desc), found.images, self.tile.columns, device().sm_count, found.costs
         if self.tile.held:
             return found.images, held_list(*tile, rows=self.tile.rows)
         by_image = self._memory_us(desc) > BY_IMAGE * found.us
@@ -263,13 +236,13 @@ class Wgmma:
         return launch_of_arrays(self.pass_name, self.reads, self.on_operands(desc))
 
     def on_operands(self, desc: ConvDesc) -> Run:
-        """Returns the launch that takes what the tensor cores read, (x or g, w, bias, output, relu)."""
+        """Returns the launch that takes what the tensor cores read, (x or g, w, output, epilogue)."""
         desc = pixels_as_images(desc)
         shapes = desc.x_shape, desc.y_shape
         in_shape, out_shape = shapes if self.pass_name == "fprop" else shapes[::-1]
         batch, height, width, _ = out_shape
-        tile_floats, plane_columns = self.tile.rows * self.tile.columns, 32 if self.tile.columns % 64 else 64
-        images, work = self.plan(desc, context.sm_count)
+        tile_floats = self.tile.rows * self.tile.columns
+        images, work = self.plan(desc)
         (grid, entries, _), items = work.items.shape, upload(work.items)
         images_log2, slot_floats = images.bit_length() - 1, work.slots * tile_floats
         sliced, sum_grid = upload(work.sliced), (tile_floats // 4 // SUM_THREADS, len(work.sliced))
@@ -285,26 +258,20 @@ class Wgmma:
         w_boxes = tuple((CHUNK, 1, 1, height, 1) for height in heights)
         out_rows = min(images, BOX_ROWS)
         out_box = (OUT_ROW // ITEMSIZE[self.writes], 1, 1, out_rows, 1)
-        reporters = CONSUMERS * grid + prod(sum_grid)
 
-        def run(x: Operand, w: Operand, b: Array | None, y: Array, relu: bool, planes: Memory | None = None) -> None:
-            expected = not (planes or slot_floats) and are_expected(relu)
-            statistics = attach(y, CONSUMERS * grid) if expected else None
+        def run(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING) -> None:
+            b, relu = epilogue.known()
+            counted = statistics.attach(y, CONSUMERS * grid) if not slot_floats else None
             guard = (x.flag, w.flag) if rewritten else UNGUARDED
-            if planes:
-                (kernel, add), report = self.planes_kernels, (*guard, planes.scale, flag_counter(), reporters)
-                out = _plane_maps(y.ptr, out_shape, groups, plane_columns, out_rows)
-            else:
-                kernel, add, report = self.kernel, self.sum, (*guard, None, None, 0)
-                out = _image_maps(y.ptr, y.dtype, out_shape, 1, groups, single, out_box)
+            out = _image_maps(y.ptr, y.dtype, out_shape, 1, groups, single, out_box)
             slots = empty((slot_floats,), "float32") if slot_floats else None
-            kernel(grid, _image_maps(x.ptr, x.dtype, in_shape, x.planes, groups, runs, box),
-                   _filter_maps(w.ptr, w.dtype, w.shape, w.planes, groups, w_runs, w_boxes),
-                   out, b, x.scale, w.scale, slots, statistics, items, entries, images_log2, batch, *sizes, relu,
-                   streams, *report)
+            self.kernel(grid, _image_maps(x.ptr, x.dtype, in_shape, x.planes, groups, runs, box),
+                        _filter_maps(w.ptr, w.dtype, w.shape, w.planes, groups, w_runs, w_boxes),
+                        out, b, x.scale, w.scale, slots, counted, items, entries, images_log2, batch, *sizes, relu,
+                        streams, *guard)
             if slots:
-                add(sum_grid, slots, sliced, b, x.scale, w.scale, y, batch, height, width, groups, columns,
-                    images_log2, relu, *report)
+                self.sum(sum_grid, slots, sliced, b, x.scale, w.scale, y, batch, height, width, groups, columns,
+                         images_log2, relu)
         return run
 
 
@@ -324,15 +291,6 @@ def _image_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, ru
 
 
 @lru_cache(maxsize=KEPT)
-def _plane_maps(ptr: int, shape: Shape, groups: int, columns: int, rows: int) -> Array:
-    """Returns the map of each of two float16 planes, (channels, pixel, row, image, group), for boxes of `columns`."""
-    n, h, w, channels = shape
-    pixel, each = 2 * channels, channels // groups
-    return tensor_maps(ptr, "float16", [(each, w, h, n, groups)] * 2, [(columns, 1, 1, rows, 1)] * 2,
-                       (pixel, w * pixel, h * w * pixel, pixel // groups), swizzle=2 * columns, apart=n * h * w * pixel)
-
-
-@lru_cache(maxsize=KEPT)
 def _filter_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, runs: range, boxes: tuple[Shape, ...]
                  ) -> Array:
     """Returns a map (channels of a run, its first tap, row, filter, group of a plane) for each box and length of a
@@ -344,41 +302,42 @@ def _filter_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, r
                        (tap, fw * tap, fh * fw * tap, each * fh * fw * tap))
 
 
-def _copies(pass_name: str, desc: ConvDesc, pixels: Pixels, tile: Tile, planes: int) -> tuple[bool, float]:
+def _copies(pass_name: str, desc: ConvDesc, pixels: Pixels, tile: Tile, planes: int, c: Any) -> tuple[bool, float]:
     """Returns whether channels are so few that they do not fill a line of memory once, and what copying a block takes
-    where they do not fill whole lines."""
+    where they do not fill whole lines.  c: the constants."""
     fprop = pass_name == "fprop"
     if desc.h.f * desc.w.f == 1 or not (desc.ic % CHUNK or (desc.oc % CHUNK and not fprop)):
         return False, 0.0
     few = min(pixels.channels, CHUNK if fprop else pixels.columns) < CHUNK
     if tile.held:
-        return few, NARROW_ROW_US * tile.rows
+        return few, c.narrow_row_us * tile.rows
     filters = pixels.columns / ceil_div(pixels.columns, tile.columns)
     if not fprop:  # they are copied 64 columns at a time
         filters = tile.columns
-    return few, NARROW_ROW_US * (tile.rows + filters) + few * planes * FEW_US
+    return few, c.narrow_row_us * (tile.rows + filters) + few * planes * c.few_us
 
 
 @lru_cache(maxsize=1024)
-def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, mode: Mode, sm_count: int) -> Estimate:
-    pixels = _pixels(pass_name, desc, tile.pairs)
-    few, copied_us = _copies(pass_name, desc, pixels, tile, mode.planes)
+def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, mode: Mode, on: Device) -> Estimate:
+    pixels, c = _pixels(pass_name, desc, tile.pairs), on.table.wgmma
+    whole_us, end_us, *alone_us = (us * on.slower for us in c.tiles[mode.times][str(tile)])
+    few, copied_us = _copies(pass_name, desc, pixels, tile, mode.planes, c)
     stored = min(1.0, pixels.columns / tile.columns)
-    slot_us = tile.rows * tile.columns * ITEMSIZE["float32"] / SLOT_BYTES_PER_US
-    end_us = tile.end_us * ITEMSIZE[mode.writes] / 2
-    held_us = (tile.held > 0) * most_blocks(pixels) * mode.planes * 2 * CHUNK * tile.columns / HELD_BYTES_PER_US
+    slot_us = tile.rows * tile.columns * ITEMSIZE["float32"] / (c.sum_l2 * on.l2)
+    end_us *= ITEMSIZE[mode.writes] / 2
+    held_us = (tile.held > 0) * most_blocks(pixels) * mode.planes * 2 * CHUNK * tile.columns / c.held_bytes_per_us
     found = []
     possible = [images for images in IMAGES if tile.rows <= MOST_PIXELS * images]
     for images in possible:
         if images < 2 * pixels.images or images == possible[-1]:
-            block_us = max(tile.block_us, copied_us) + BOX_US * max(0, tile.rows // images - FREE_BOXES)
-            costs = Costs(*(us / block_us for us in (stored * end_us, SUM_US, slot_us)),
-                          block=1.0 if few and not tile.held else COSTS.block, filters=held_us / block_us,
-                          alone=max(tile.alone_us, copied_us) / block_us if tile.pairs else 1.0)
-            cut, wait_us = (pixels, images, tile.columns, sm_count, costs), 0.0
+            block_us = max(whole_us, copied_us) + c.box_us * max(0, tile.rows // images - c.free_boxes)
+            costs = Costs(*(us / block_us for us in (stored * end_us, c.sum_us, slot_us)),
+                          block=1.0 if few and not tile.held else c.part, filters=held_us / block_us,
+                          alone=max(*alone_us, copied_us) / block_us if tile.pairs else 1.0)
+            cut, wait_us = (pixels, images, tile.columns, on.sm_count, costs), 0.0
             if tile.held:
                 makespan, mean = held_makespan(*cut, rows=tile.rows)
-                wait_us = held_us + IDLE_SEEN * (makespan - mean) * block_us
+                wait_us = held_us + c.idle_seen * (makespan - mean) * block_us
             else:
                 makespan, _ = estimate(*cut, rows=tile.rows)
             found.append(Estimate(images, costs, makespan * block_us, wait_us))

@@ -1,88 +1,42 @@
 // ConvV2 and KS-deconv on Hopper's tensor cores: no product with a padded or inserted zero is made.
 //
-// what      fprop  y[n, oh, ow, oc] = relu(b[oc] + sum_{fh, fw, ic} x[n, ih, iw, ic] * w[oc, fh, fw, ic]),
+// What:     fprop  y[n, oh, ow, oc] = relu(b[oc] + sum_{fh, fw, ic} x[n, ih, iw, ic] * w[oc, fh, fw, ic]),
 //                  ih = oh*stride - padding + fh*dilation, iw likewise
 //           dgrad  dx[n, ih, iw, ic] = sum_{fh, fw, oc} g[n, oh, ow, oc] * w[oc, fh, fw, ic], the same ih, iw.
 //           Both fill the positions of one tensor, `out`, from those of another, `in`
-// source    arXiv 2306.15951, ConvV2 and KS-deconv, Algorithms 1B and 2B. Differs: positions that read the same taps
+// Source:   arXiv 2306.15951, ConvV2 and KS-deconv, Algorithms 1B and 2B. Differs: positions that read the same taps
 //           form a class (alpha/ops/conv_desc.py: TapClass), of which a tile computes a part
-// layout    in, w: planes of 16-bit elements, NHWC and OHWI; out: NHWC, OUT = float, bf16 or f16; or Planes, the two of
-//           float32 in its place (plane_boxes.cuh)
-// GEMM      rows: (pixels of a class, images), BM of them: `images` neighbouring images of BM / images pixels;
+// Layout:   in, w: planes of 16-bit elements, NHWC and OHWI; out: NHWC, OUT = float, bf16 or f16
+// GEMM:     rows: (pixels of a class, images), BM of them: `images` neighbouring images of BM / images pixels;
 //           sum: runs of the class x chunks of 64 of a run; columns: channels of out.
 //           fprop: A and B are K-major. dgrad: B is MN-major, w is read as it lies
-// runs      a run is the channels of a tap; or, where those are no multiple of 64 and the taps of a filter's row meet
+// Runs:     a run is the channels of a tap; or, where those are no multiple of 64 and the taps of a filter's row meet
 //           neighbouring pixels, of the whole row: NHWC has these side by side, so that three taps of 16 channels are
-//           48 values in a row, and three of 96 are 4.5 chunks in the place of 6. Tensor maps of such rows overlap:
-//           pixel i begins `channels` values behind pixel i - 1 and is `run` times as long. Classes differ in `run`,
-//           hence a map for each. What is left of a run is multiplied in steps of 16
-//           Where runs begin between two lines of 128 bytes, the first chunk may begin where the line does, `lead`
-//           values before the run: to TMA they are outside of the tensor and arrive as zeros, in both operands, and
-//           steps that have nothing else are not multiplied. A row within a line takes 2.75 clocks, else 4.2 to 6.9
-//           Boxes of 16 channels of any tap would fill all chunks but the last, 2.25 in the place of 3 for nine taps of
-//           16 channels, but have rows of 32 bytes. TMA moves 43 bytes a clock in rows of 128, one row in 3 clocks; at
-//           that rate 9 boxes of 2 x 128 rows (tile of 128 columns) take 6900 clocks, runs 3 of them, 2300, and the
-//           tensor cores 1150
-// loads     a box of TMA is {64 of a run, 1, 1, `images` images, 1}: one pixel. Padding, stride and dilation are
+//           48 values in a row. Tensor maps of such rows overlap: pixel i begins `channels` values behind pixel i - 1
+//           and is `run` times as long; a map for each `run`. What is left of a run is multiplied in steps of 16.
+//           Where runs begin between two lines of 128 bytes, the first chunk begins where the line does, `lead` values
+//           before the run: to TMA they are outside of the tensor and arrive as zeros, in both operands
+// Loads:    a TMA box is {64 of a run, 1, 1, `images` images, 1}: one pixel. Padding, stride and dilation are
 //           coordinates; what is beyond a run, the columns or the batch arrives as zeros (images beyond plane 0's as
 //           those of plane 1; their rows are not stored). MN-major filters do not have the taps of a row side by side,
-//           so they come in boxes of `unit` values of k, a divisor of the channels of a tap
-//           A row beyond the tensor takes TMA some three times as long as one that is there. So the last tile of K-major
-//           filters has a box of as many rows as there are columns (a buffer's first filling is whole); behind them lie
-//           filters of another tile, whose sums nobody stores
-// zeros     taps that meet padding, or inserted zeros of a strided dgrad, are in no class: they are neither loaded nor
+//           so they come in boxes of `unit` values of k, a divisor of the channels of a tap. A row beyond the tensor
+//           takes TMA three times as long as one that is there, so the last tile of K-major filters has a shorter box;
+//           behind it lie filters of another tile, whose sums nobody stores
+// Zeros:    taps that meet padding, or inserted zeros of a strided dgrad, are in no class: they are neither loaded nor
 //           multiplied. A position without taps gets a sum of 0 blocks
-// work      a list per block, made by alpha/cuda/conv/wgmma/schedule.py: tiles, the longest first, given to the block
-//           that is free first. Below one wave sums are cut into slices, which conv_wgmma_slices adds up
-// groups    are the fifth coordinate of all maps (of w with its planes): tiles end where a group does
-// counts    where batch norm is expected to follow, the means and variances that it begins with are made of what is
-//           stored (tile_statistics.cuh), but for sums in slices. So it need not read `out` once more, 67 MB for 512
-//           images of 32x32x64 in 16 bits. Nothing is counted where a flag says that `out` will be written again
-// cache     results of more than what the L2 cache holds are the first to leave it
-// requires  sm_90a; channels and columns of a group multiples of 8
-// measured  H100 SXM, nvcc 13.0, microseconds in bursts, operands made before (benchmarks/cuda_conv_modes.py), beside
-//           cuDNN 9.19 in the same run; 3x3, batch 512 (fprop / dgrad):
+// Statistics: where batch norm will follow, the means and variances that it begins with are made of what is stored
+//           (tile_statistics.cuh), but for sums in slices
+// Requires: sm_90a; channels and columns of a group multiples of 8 (groups are the fifth coordinate of all maps)
+// Threads:  see gemm_wgmma.cuh. A list of tiles per block, made by schedule.py: the longest first, given to the block
+//           that is free first. Below one wave sums are cut into slices, which conv_wgmma_slices adds up. Results
+//           larger than the L2 cache are stored with an evict-first hint
+// Measured: H100 SXM, nvcc 13.0, us in bursts, operands made before (benchmarks/cuda_conv_modes.py), beside cuDNN 9.19
+//           in the same run; 3x3, batch 512 (fprop / dgrad); more in benchmarks/results/h100/tried.md:
 //                                          float16x2      float16      bfloat16     cuDNN TF32    cuDNN bfloat16
 //             32x32,  64 -> 64             194 / 195    100 / 100      83 /  85     200 / 214      100 /  99
-//             8x8,   256 -> 256            133 / 136*    52 /  52      47 /  47     100 / 106       55 /  55
-//             4x4,   512 -> 512            111 / 110*    42 /  42      39 /  39      95 /  99       75 /  52
+//             8x8,   256 -> 256            133 / 136     52 /  52      47 /  47     100 / 106       55 /  55
+//             4x4,   512 -> 512            111 / 110     42 /  42      39 /  39      95 /  99       75 /  52
 //             4x4 -> 2x2, 512, stride 2     39 /  41     19 /  17      18 /  14      38 /  47       26 /  27
-//           * a later run without cuDNN, after ptx::settle: 141 and 125 in that run without it. One run per figure
-//           At 32x32, 64 -> 64 neither filters that stay in shared memory, a third of the loads, nor consumers that
-//           take tiles in turn, so that one stores while the other multiplies, nor both took less time: 82 to 88 in
-//           bfloat16 (83 with boxes of 128 images, 84 with twice as many boxes of 64)
-//           Nor did filters as the rows of the product, 64 x 256, which read 96 bytes of shared memory a clock in the
-//           place of 128: 93 in bfloat16 (102 with 384 columns), 113 in float16, 220 in float16x2 (216 with 192)
-//           Nor did products of a tile's first one to three buffers while the tile before it is stored: stores then wait
-//           for copies. That bfloat16 88 / 90, 65 in the place of 58 for dgrad at stride 2 to it (37 of 35 from 256 to
-//           128 channels), float16x2 206 / 210, the others the same
-//           256 rows read filters half as often, 48 KB in the place of 64 for 256 x 128 products of a chunk. Beside the
-//           best tile of 128 rows, bfloat16: 32x32, 96 -> 128 213 of 268 (dgrad 248 of 310), 16x16, 160 -> 320 237 of
-//           290, 32x32, 16 -> 32 55 of 71 (85 of 122), dgrad to 32x32x64 at stride 2 57 of 59; where channels fill
-//           lines of memory else 58 of 57 (16x16x128), 94 of 86 (32x32, 64 -> 64). In float16x2 they never won
-//           Leads, beside none: 113 of 122 (16x16, 112 -> 224), 210 of 219 (144 -> 288), dgrad 157 of 164 (32x32,
-//           32 -> 96), else within 2 %; with 256 x 64 up to a quarter: 32x32, 96 -> 128 253 of 294
-//           Consumers that take tiles in turn, again, for all shapes: within 2 % of those that share one (55 of 56 for
-//           16x16x128, bfloat16), of float32 results up to 4 % less (62 of 64), of sums in slices up to a tenth more
-//           Pairs of outputs: see pair_sum.cuh. Of 16, 32 or 48 channels, rows of three taps at stride 1, they read
-//           half as many rows of boxes and took 49 to 101 where single outputs take 53 to 85 (32x32, to 32 and 96)
-//           Four boxes of results a consumer in the place of two: 208 of 213 for 128 x 192 (dgrad 16x16, 320 -> 160),
-//           the same for 256 x 64 and for 1x1. Not measured: groups
-//           The last tile's own boxes of filters, beside whole ones: 16x16, 160 -> 320 189 of 237 (cuDNN 189), 144 ->
-//           288 175 of 210, 96 -> 208 82 of 107 (89), 32x32, 32 -> 32 65 of 82; 96 -> 96 187 of 228, and in 256 x 96
-//           177 (173). Results that leave the cache first: dgrad 1x1 32x32, 256 -> 128 154 of 162 (144), 512 -> 24 60 of
-//           65 (60), 3x3 the same. With fewer images of more pixels in a tile (64, 32, 16): 69 / 76 / 96 for 69 of 128
-//           1x1 to many channels: stores are what limits. All multiprocessors store 3.8 TB/s to the L2 cache, by TMA,
-//           st.global or copies of rows alike, 3.1 beyond it; loads of as many bytes beside them add a third of their
-//           own time, of twice as many half of it. A third of the instructions between sum and store (stmatrix, one
-//           barrier a box) made them 1 % faster
-//           Filters that are held (held_filters.cuh), beside the best tile without and cuDNN, bfloat16: dgrad 1x1 16x16,
-//           528 -> 160 72 of 83 (74), 528 -> 256 87 of 97 (88), 480 -> 192 72 of 73 (72), 3x3 32x32, 16 -> 32 59 of 84
-//           (60), 32 -> 32 60 of 69 (60), fprop 57 of 64 (62), 32 -> 96 76 of 84 (79), 1x1 192 -> 16 80 of 85 (82), 256
-//           -> 32 106 of 108 (107). float16x2: 32x32, 16 -> 32 81 of 103, dgrad 130 of 176. Nothing where one tile has
-//           all columns of long rows: 256 -> 128 153 of 154 (145). They pay where all multiprocessors are at the same
-//           images: with stretches of neighbouring images for each 528 -> 160 took 101. Buffers of pixels: four of 256
-//           rows, 59 of 64 with three; of 128 rows four, 1x1 192 -> 16 80 of 82 with six
 #include "conv_wgmma_producer.cuh"
 #include "tile_statistics.cuh"
 
@@ -123,26 +77,6 @@ template <class O> struct Results {
   }
   PTX_FN void drain() const { boxes.drain(); }
 };
-template <> struct Results<Planes> {
-  const ConvOperands &t;
-  PlaneBoxes<Tile> boxes;
-
-  PTX_FN Results(const ConvOperands &t, char *smem) : t(t), boxes(smem, warps(), t.report) {}
-  template <class Store>
-  PTX_FN void operator()(const float (&sum)[Tile::SUMS], const Finish &finish, int item, int depth, Store store) {
-    const StoredRows rows(t, item, depth);
-    const int row = Place().row_in_box(0);
-    boxes(sum, finish, {rows(row), rows(row + 8)}, store);
-  }
-  PTX_FN void drain() const { boxes.drain(); }
-
-private:
-  static PTX_FN Tally *warps() {
-    __shared__ Tally of_consumers[Tile::CONSUMERS * 4];
-    return of_consumers;
-  }
-};
-
 // How an entry's blocks are multiplied.
 PTX_FN Blocks blocks_of(int item) {
   const int heads = field(item, HEADS), whole = field(item, WHOLE), lead = field(item, LEAD);
@@ -200,10 +134,9 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile>
         store_slice<Tile>(rows_of_sum, d, t.slots, slot);
         return;
       }
-      out(rows_of_sum, finish, item, d, [&](const char *box, int col, int row_bytes = 128, int plane = 0) {
+      out(rows_of_sum, finish, item, d, [&](const char *box, int col) {
         if (at.exists)
-          ptx::tma_store_5d(t.out[plane], box + lane * rows * row_bytes, column + col, at.w, at.h, at.image, group,
-                            policy);
+          ptx::tma_store_5d(*t.out, box + lane * rows * 128, column + col, at.w, at.h, at.image, group, policy);
       });
     };
     store(0, sum[0], to[0]);
@@ -218,15 +151,14 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1)
 conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, const float *bias,
            const float *scale_in, const float *scale_w, float *slots, float *statistics, const int *work, int entries,
            int images_log2, int batch, int groups, int columns, int least_run, int most_run, int unit, int relu,
-           int streams, const int *flag_in, const int *flag_w, OperandHeader *header, int *lost_ranges, int reporters) {
+           int streams, const int *flag_in, const int *flag_w) {
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ RingBarriers<Tile> barriers;
   __shared__ HeldBarriers held_barriers;
   const ConvOperands t = {in,         w,                 out,  bias,    scale_in,    scale_w, slots,
                           statistics, {flag_in, flag_w}, work, entries, images_log2, batch,   groups,
-                          columns,    least_run,         most_run - least_run + 1, unit, relu, streams,
-                          {header, lost_ranges, reporters, {flag_in, flag_w}}};
+                          columns,    least_run,         most_run - least_run + 1, unit, relu, streams};
   if (statistics) clear_slots(statistics, groups * columns, Tile::THREADS);
   if (threadIdx.x == 0) {
     barriers.init();
@@ -240,7 +172,6 @@ conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, 
     }
   } else if (threadIdx.x % 128 < 32) {
     ptx::tensor_map_acquire(out);
-    if (header) ptx::tensor_map_acquire(out + 1);
   }
   __syncthreads();
   Ring<Tile> ring(smem, barriers);
@@ -256,41 +187,15 @@ conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, 
 }
 ALPHA_KERNEL(conv_wgmma)
 
-// How threads of conv_wgmma_slices store two neighbours, at element i of `out`.
-template <class H> struct Pairs {
-  H *const out;
-
-  PTX_FN Pairs(void *out, i64, const PlaneReport &) : out(static_cast<H *>(out)) {}
-  PTX_FN void operator()(i64 i, float a, float b) {
-    if constexpr (sizeof(H) == 4) *reinterpret_cast<float2 *>(out + i) = make_float2(a, b);
-    else *reinterpret_cast<unsigned *>(out + i) = pair_of_floats<H>(a, b);
-  }
-  PTX_FN void drain() {}
-};
-template <> struct Pairs<Planes> {
-  f16 *const high, *const low;
-  const PlaneReport &report;
-  const float factor;
-  Tally tally = {};
-
-  PTX_FN Pairs(void *out, i64 size, const PlaneReport &report)
-      : high(static_cast<f16 *>(out)), low(high + size), report(report), factor(report.factor()) {}
-  PTX_FN void operator()(i64 i, float a, float b) {
-    unsigned *to_high = reinterpret_cast<unsigned *>(high + i), *to_low = reinterpret_cast<unsigned *>(low + i);
-    split_pair<Float16x2>(a, b, factor, *to_high, *to_low, tally);
-  }
-  PTX_FN void drain() {
-    __shared__ Tally warps[8];
-    tally = fold_warp(tally);
-    if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = tally;
-    __syncthreads();
-    if (threadIdx.x == 0) report.hand_in(fold_warps(warps, 8));
-  }
-};
+// Two neighbours of `out`.
+PTX_FN void store_pair(float *to, float a, float b) { *reinterpret_cast<float2 *>(to) = make_float2(a, b); }
+template <class H> PTX_FN void store_pair(H *to, float a, float b) {
+  *reinterpret_cast<unsigned *>(to) = pair_of_floats<H>(a, b);
+}
 
 // Float4 `at` of a tile's slots: two neighbours in each of two rows.
-PTX_FN void add_up(const float *slots, const int *tile, const float *bias, const Scale &scale, Pairs<OUT> &out,
-                   int batch, int height, int width, int groups, int columns, int images_log2, int relu, int at) {
+PTX_FN void add_up(const float *slots, const int *tile, const float *bias, const Scale &scale, OUT *out, int batch,
+                   int height, int width, int groups, int columns, int images_log2, int relu, int at) {
   const int depth = at / SLOT_ROWS<Tile>;
   const Place place(at / (Tile::SUMS * 32) % 2, at % 128);
   const int i = at % (Tile::SUMS * 32) / 128 * 4, col = place.col(i), first = tile[GROUP] * columns + tile[COLUMN];
@@ -304,8 +209,8 @@ PTX_FN void add_up(const float *slots, const int *tile, const float *bias, const
     if (pixel >= tile[PIXELS] || image >= batch) continue;
     const int y = pixel / tile[WIDTH], h = tile[OUT_H] + y * tile[OUT_H_STEP];
     const int w = tile[OUT_W] + (pixel - y * tile[WIDTH]) * tile[OUT_W_STEP];
-    out(((image * (i64)height + h) * width + w) * (groups * columns) + first + col,
-        finish.apply<false>(half ? sum.z : sum.x, add.x), finish.apply<false>(half ? sum.w : sum.y, add.y));
+    store_pair(out + ((image * (i64)height + h) * width + w) * (groups * columns) + first + col,
+               finish.apply<false>(half ? sum.z : sum.x, add.x), finish.apply<false>(half ? sum.w : sum.y, add.y));
   }
 }
 
@@ -313,12 +218,8 @@ PTX_FN void add_up(const float *slots, const int *tile, const float *bias, const
 // tiles: [tile][FIELDS]; in SLICE is the number of its slices.
 extern "C" __global__ void __launch_bounds__(256)
 conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, const float *scale_in, const float *scale_w,
-                  void *out, int batch, int height, int width, int groups, int columns, int images_log2, int relu,
-                  const int *flag_in, const int *flag_w, OperandHeader *header, int *lost_ranges, int reporters) {
-  const PlaneReport report = {header, lost_ranges, reporters, {flag_in, flag_w}};
-  Pairs<OUT> pairs(out, (i64)batch * height * width * groups * columns, report);
-  add_up(slots, tiles + blockIdx.y * FIELDS, bias, Scale(scale_in, scale_w), pairs, batch, height, width, groups,
-         columns, images_log2, relu, blockIdx.x * 256 + threadIdx.x);
-  pairs.drain();
+                  OUT *out, int batch, int height, int width, int groups, int columns, int images_log2, int relu) {
+  add_up(slots, tiles + blockIdx.y * FIELDS, bias, Scale(scale_in, scale_w), out, batch, height, width, groups, columns,
+         images_log2, relu, blockIdx.x * 256 + threadIdx.x);
 }
 ALPHA_KERNEL(conv_wgmma_slices)

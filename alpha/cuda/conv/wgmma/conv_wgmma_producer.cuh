@@ -1,10 +1,10 @@
-// What conv_wgmma.cu does, as its lists say it, and its producer: the warp that copies boxes of `in` and w.
+// What:     the work list of conv_wgmma.cu as it reads it, and its producer: the warp that copies boxes of `in` and w
+// Layout:   an entry of the list is FIELDS ints; alpha/cuda/conv/wgmma/schedule.py writes them
 #pragma once
 #include "gemm_wgmma.cuh"
 #include "guard.cuh"
 #include "held_filters.cuh"
 #include "pair_sum.cuh"
-#include "plane_boxes.cuh"
 
 using Tile =
     WgmmaTile<ELEMENT, TILE_M, TILE_N, OPERAND_PLANES, false, B_MAJOR_N, RING_STAGES, OUTPUT_BOXES, OF_PAIRS,
@@ -43,7 +43,6 @@ struct ConvOperands {
   int images_log2, batch, groups;
   int columns;          // of a group
   int least_run, runs, unit, relu, streams;  // streams: what is stored is beyond what the L2 cache keeps
-  PlaneReport report;   // of Planes, of which each has its map in `out`
 
   PTX_FN const int *list() const { return work + (long long)blockIdx.x * entries * FIELDS + threadIdx.x % 32; }
 };

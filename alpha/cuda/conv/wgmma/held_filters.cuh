@@ -1,10 +1,10 @@
-// Filters that stay in shared memory while the tiles that read them follow each other (gemm_wgmma.cuh).
+// Weight-stationary tiles: filters stay in shared memory while the tiles that read them follow each other.
 //
-//   what      all blocks of B of a sum, T::HELD at most, behind the ring, whose buffers are of A alone. Where a sum is
-//             short, as that of a 1x1 filter, B is half of what a tile loads, and the same as that of the tile before
-//   turns     the producer loads them before the first tile that reads them, once the consumers are done with those
-//             that lie there: their products end, and its copies begin anew. So lists have few changes
-//   measured  see conv_wgmma.cu
+// What:     all blocks of B of a sum, T::HELD at most, behind the ring, whose buffers are of A alone. Where a sum is
+//           short, as that of a 1x1 filter, B is half of what a tile loads, and the same as that of the tile before
+// Threads:  the producer loads them before the first tile that reads them, once the consumers are done with those
+//           that lie there: their products end, and its copies begin anew. So lists have few changes
+// Measured: benchmarks/results/h100/tried.md
 #pragma once
 #include "gemm_wgmma.cuh"
 

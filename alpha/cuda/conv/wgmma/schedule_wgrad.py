@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from alpha.cuda.conv.costs import device
 from alpha.cuda.conv.schedule import is_product
 from alpha.cuda.conv.wgmma.schedule import longest_first
 from alpha.cuda.conv.wgmma.taps import BLOCK, CONSUMER_ROWS, SEGMENT_FIELDS, Group, Tiling, groups_of
@@ -33,8 +34,6 @@ WORKSPACE_BYTES = 64 << 20
 LEAST_BLOCKS = 4          # of a unit: shorter ones are all start and end
 WAVES = (1, 2, 3, 4)
 STORED_ROWS = 16          # what a slot has of a tile's rows is a multiple of these
-SUM_US, SUM_BYTES_PER_US = 6.5, 5.9e6  # the kernel that adds the slots, and their way there and back
-BYTES_PER_US = 3.0e6      # of device memory
 CACHE_BYTES = 50e6        # of tensors that the L2 cache keeps
 
 
@@ -180,7 +179,8 @@ def _time_us(desc: ConvDesc, tiling: Tiling, groups: list[Group], tiles: np.ndar
     stored = rows * np.minimum(tiles[:, 4], tiling.tap_columns) / (tiling.rows * tiling.tap_columns)
     added = np.bincount(tile, minlength=len(tiles)) - (0 if tiling.in_turn else 1)
     nbytes = float((stored * added).sum()) * tiling.slot_bytes
-    adding = SUM_US + nbytes / SUM_BYTES_PER_US if nbytes else 0.0
+    c = device().table.wgmma_wgrad
+    adding = c.sum_us + nbytes / c.sum_bytes_per_us if nbytes else 0.0
     return max(float(np.diff(busy).max()), memory_us(desc, tiling, units.sweeps)) + adding
 
 
@@ -190,13 +190,13 @@ def memory_us(desc: ConvDesc, tiling: Tiling, sweeps: int = 1) -> float:
     Boxes that are not of a product are of 64 images, and where they have one tap, blocks of different rows drift apart:
     x is read for each tile of rows.
     """
-    image = 2 * tiling.planes * desc.n
+    image, rate = 2 * tiling.planes * desc.n, device().dram * device().table.wgmma_wgrad.dram
     g, x = image * desc.h.o * desc.w.o * desc.oc, image * _read(desc.h) * _read(desc.w) * desc.ic
     if g + x < CACHE_BYTES:
-        return (g + x) / BYTES_PER_US
+        return (g + x) / rate
     drifting = desc.h.f * desc.w.f == 1 and not is_product(desc)
     row_tiles = ceil_div(desc.oc // desc.groups, tiling.rows) if drifting else 1
-    return max((g + x) * sweeps, g + x * row_tiles) / BYTES_PER_US
+    return max((g + x) * sweeps, g + x * row_tiles) / rate
 
 
 def _read(axis: Axis) -> int:

@@ -1,67 +1,39 @@
 // Sk-dilated on Hopper's tensor cores: the gradient of a convolution with respect to its filters.
 //
-//   what      dw[oc][tap][ic] = scale * sum over k of g[k][oc] * x[k moved by the tap][ic],  k = (output pixel, image)
-//             over the outputs for which the tap meets a real input: 0 <= oh*sh - ph + fh*dh < IH, and likewise along w
-//   source    arXiv 2306.15951, Sk-dilated-V2, Algorithm 3B, as in sk_dilated.cu; the form of the sum is our own
-//   layout    x [plane] (N, IH, IW, IC), g [plane] (N, OH, OW, OC), 16-bit, NHWC; dw (OC, FH, FW, IC), float32
-//   GEMM view rows oc (A = g), columns (tap, ic) (B = x), both MN-major as they lie in memory. A block of 64 k is
-//             64 / R pixels x R images: R images of one pixel and 64 channels are one box of TMA. For R = 64 and
-//             channels that are multiples of 64, a box has all channels of the tile: few copies, issued by one thread
-//   taps      a tile has the columns of TAPS_TOGETHER taps, TAP_COLUMNS input channels of each. They share the box of
-//             g, which is fetched once and read from shared memory once for all of them. TAP_COLUMNS is a multiple of
-//             64, or of 32: then boxes of x have 32 channels and rows of 64 bytes, so that 32 and 96 channels fill them
-//   zeros     padding is outside of the ranges. Where taps of a tile differ in their ranges, the outputs are divided
-//             into segments, rectangles in which the same taps meet an input. The products of the others are not made.
-//             An image or pixel beyond the end is beyond the end in both operands, which TMA fills with zeros: never
-//             0 * Inf
-//   strips    a buffer may hold STRIP neighbouring outputs of a row, 64 images of each: with 64 channels the L2 cache
-//             limits. The taps of a tile are of one filter row then, and meet inputs a stride apart: what one meets at
-//             an output, the tap before it meets at the next. So a box of x is there once for all that meet it, and
-//             from a pixel to the next descriptors move on by a box. Three pixels, three taps: 3 boxes of g and 5 of x
-//             in the place of 3 and 9
-//   work      a unit is some of the blocks of k of one tile (alpha/cuda/conv/wgmma/schedule_wgrad.py). A tile of
-//             several units is added up by sum_units, in order
-//   threads   see gemm_wgmma.cuh. A consumer has 64 rows: of 192 and 256 rows there are three and four, and 512 and 640
-//             threads of a block. 64 rows by 128 columns or more of one tap: each of two consumers has half of the
-//             columns. Fewer, or several taps: two consumers take turns, each sums up every second block of k, and
-//             their sums are added up like those of two units
-//   slots     hold the rows and columns of a tile that exist, in steps of 16 and 8
-//   clusters  CLUSTER blocks may have a unit in common, each every CLUSTER-th of its blocks of k. At the end they show
-//             each other their sums where the buffers were, and each adds up a part of all. A tile that one cluster has
-//             is complete then: no slot is written and read, and sum_units does not run
-//   cache     of 1x1 filters, what one tile alone reads is the first to leave the L2 cache: g and the slots stay
-//   groups    a tile is of one of them. Beyond its channels it has those of the next group, which are not stored
-//   requires  sm_90a; IC and OC of a group multiples of 8
-//   measured  H100 SXM, bursts, 3x3, batch 512, useful TFLOP/s and how many times as fast as cuDNN. In bfloat16, beside
-//             its bfloat16: 8x8x256 614, 1.27; 16x16x128 612, 1.23; 32x32x64 461, 1.14; 4x4x512 485, 1.13. Two planes,
-//             beside its strict float32: 226, 2.4; 220; 206, 8.2; 213, at relative errors of 1.6e-7 to 2.3e-7.
-//             Units of neighbouring blocks of k instead of every count-th took 1.1 to 1.8 times as long; tables read
-//             one after the other before the first copy, 3 us more. A block takes 0.35 us or more, however small.
-//             At 32x32x64 L2 is what limits, 87 to 89 % busy (tensor cores 48 %), and at stride 2 from there, 90 %
-//             (45 %). Strips: 90 us become 80 there (of three pixels; of two 84, of four 87), 110 become 86 for 5x5 at
-//             stride 2 from it to 128 channels, where copies of 3 clocks a row limit, and 60 become 58 for 16x16x128.
-//             3x3 at stride 2, whose taps share inputs half a stride apart, gained nothing (53 to 55), nor did two planes
-//             in two buffers (180 of 175)
-//             Three consumers, one for each tap of a filter row, with 64 input channels as rows and 64 or 128 output
-//             channels as columns, so that the taps share what is read of x: 115 us in the place of 89 (32x32x64),
-//             120 of 110 (that 5x5), 65 of 54 (3x3, stride 2, 64 to 128), never faster; so it is not here
-//             192 and 256 rows, beside the best tile of fewer and cuDNN, bfloat16: 16x16, 512 -> 144 76 of 114 (78),
-//             528 -> 160 98 of 156 (92), 480 -> 192 81 of 101 (78); 3x3, 32x32, 128 -> 192 320 of 445 (348); 192 x 192,
-//             16x16, 128 images, 160 -> 320 61 of 70 (79). For 256 of 3x3 the 256 rows gained nothing: 57 of 55 (8x8)
-//             1x1, few output channels, 64 rows by halves of 256 columns, beside 128 rows and cuDNN: 16x16, 512 -> 24
-//             52.5 of 76 (55), 32x32, 256 -> 32 106 of 138 (110). Of these gains 3 to 5 us are the cache's, which
-//             128 x 256 and 256 x 128 share: 8x8, 832 -> 256 40 of 43; without regard to who reads what a second time
-//             it would be 134 of 113 (16x16, 528 -> 256). As many slices of all tiles, so that their blocks do not
-//             drift apart: 112 of 121 there, else nothing. 192 x 192 took 88 of 104 for 528 -> 160 (80), but 95 of 84
-//             for 480 -> 192 and 77 of 73 for 512 -> 144
-//             Boxes beyond the channels are left out: 16x16, 144 -> 288, 3x3, 128 images 66 of 76, 96 -> 208 108 of 112,
-//             32x32, 192 -> 16, 1x1 80 of 83, 528 -> 32 69 of 71. Fewer slices for tiles that have fewer boxes so took
-//             longer: 75 there, 28 of 25 for 8x8, 832 -> 48
-//             Clusters, 128 images, beside the best tile without and cuDNN: 1x1, 8x8, 832 -> 256 15.7 of 17.5 (13.6),
-//             832 -> 128 11.7 of 14.2 (11.8), 832 -> 32 10.8 of 12.3 (10.8); 3x3, 8x8, 128 -> 128 12.1 of 13.0 (17.7),
-//             4x4, 256 -> 512 15.2 of 16.8 (15.2); 512 images, 5x5 at stride 2, 16x16, 128 -> 256 in clusters of two
-//             86 of 74. Where a tile has several clusters, and slots, they gain nothing. 30 clusters of four and 15 of
-//             eight run at a time: 32 and 16 took half as long again
+// What:     dw[oc][tap][ic] = scale * sum over k of g[k][oc] * x[k moved by the tap][ic],  k = (output pixel, image)
+//           over the outputs for which the tap meets a real input: 0 <= oh*sh - ph + fh*dh < IH, and likewise along w
+// Source:   arXiv 2306.15951, Sk-dilated-V2, Algorithm 3B, as in sk_dilated.cu; the form of the sum is our own
+// Layout:   x [plane] (N, IH, IW, IC), g [plane] (N, OH, OW, OC), 16-bit, NHWC; dw (OC, FH, FW, IC), float32
+// GEMM:     rows oc (A = g), columns (tap, ic) (B = x), both MN-major as they lie in memory. A block of 64 k is
+//           64 / R pixels x R images: R images of one pixel and 64 channels are one TMA box. For R = 64 and
+//           channels that are multiples of 64, a box has all channels of the tile: few copies, issued by one thread
+// Taps:     a tile has the columns of TAPS_TOGETHER taps, TAP_COLUMNS input channels of each. They share the box of
+//           g, which is fetched once and read from shared memory once for all of them. TAP_COLUMNS is a multiple of
+//           64, or of 32: then boxes of x have 32 channels and rows of 64 bytes, so that 32 and 96 channels fill them
+// Zeros:    padding is outside of the ranges. Where taps of a tile differ in their ranges, the outputs are divided
+//           into segments, rectangles in which the same taps meet an input. The products of the others are not made.
+//           An image or pixel beyond the end is beyond the end in both operands, which TMA fills with zeros: never
+//           0 * Inf
+// Strips:   a buffer may hold STRIP neighbouring outputs of a row, 64 images of each: with 64 channels the L2 cache
+//           limits. The taps of a tile are of one filter row then, and meet inputs a stride apart: what one meets at
+//           an output, the tap before it meets at the next. So a box of x is there once for all that meet it, and
+//           from a pixel to the next descriptors move on by a box. Three pixels, three taps: 3 boxes of g and 5 of x
+//           instead of 3 and 9
+// Requires: sm_90a; IC and OC of a group multiples of 8. A tile is of one group: beyond its channels it has those of
+//           the next group, which are not stored
+// Threads:  a unit is some of the blocks of k of one tile (schedule_wgrad.py). A tile of several units is added up by
+//           sum_units, in order; slots hold the rows and columns that exist, in steps of 16 and 8. A consumer has 64
+//           rows: of 192 and 256 rows there are three and four, and 512 and 640 threads of a block. 64 rows by 128
+//           columns or more of one tap: each of two consumers has half of the columns. Fewer, or several taps: two
+//           consumers take turns, and their sums are added up like those of two units
+// Clusters: CLUSTER blocks may have a unit in common, each every CLUSTER-th of its blocks of k. At the end they show
+//           each other their sums where the buffers were, and each adds up a part of all. A tile that one cluster has
+//           is complete then: no slot is written and read, and sum_units does not run
+// Cache:    of 1x1 filters, what one tile alone reads is the first to leave the L2 cache: g and the slots stay
+// Measured: H100 SXM, bursts, 3x3, batch 512, useful TFLOP/s and times as fast as cuDNN. bfloat16, beside its bfloat16:
+//           8x8x256 614, 1.27; 16x16x128 612, 1.23; 32x32x64 461, 1.14; 4x4x512 485, 1.13. Two planes, beside its
+//           strict float32: 226, 2.4; 220; 206, 8.2; 213, at relative errors of 1.6e-7 to 2.3e-7. The rest is in
+//           benchmarks/results/h100/tried.md
 #include "wgrad_producer.cuh"
 
 using Tile =

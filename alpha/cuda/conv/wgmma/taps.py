@@ -5,7 +5,7 @@ outputs (Axis.wgrad_range). Where the rectangles of a tile's taps differ they ar
 which the same taps have products. The sum of a tile runs over its segments, the largest first, in blocks of 64 / images
 positions x images: position p of a segment is pixel p % pixels of images p // pixels * images and the following.
 
-A kernel may have strips of up to `strip` neighbouring outputs of a row in the place of blocks, where 64 images are a
+A kernel may have strips of up to `strip` neighbouring outputs of a row instead of blocks, where 64 images are a
 block: then the taps of a tile are of one filter row, and each meets the input that the tap before it meets at the next
 output, so that neighbouring outputs have all of their inputs but one in common.
 
@@ -18,19 +18,13 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import NamedTuple
 
+from alpha.cuda.conv.costs import device
 from alpha.ops.conv_desc import Axis, ConvDesc, ceil_div
 
 SEGMENT_FIELDS = ("blocks", "h", "w", "height", "width", "tap", "taps", "unused")
 
 BLOCK = 64                # of k
 CONSUMER_ROWS = 64
-UNIT_US, UNIT_BYTES_PER_US = 1.4, 20e3  # of a unit: start and drain; and the store of its sums
-CLUSTER_US = 1.6          # more, where the blocks of a cluster add up theirs
-# Of a block, whatever the number of its taps, where a tile has three: at stride 2, 5x5, 128x3x64 took 110, 104, 100 us
-# with 0.4, 0.6, 0.8 (64 channels).
-PART_COST = 0.8
-# Of a whole strip on an H100, by rows of a tile, in what its pixels should take.
-STRIP_TIME = {192: 0.97, 128: 0.89, 64: 1.09}
 
 
 def consumers(rows: int) -> int:
@@ -54,7 +48,8 @@ class Tiling(NamedTuple):
     @property
     def unit_us(self) -> float:
         """What a unit takes beyond its blocks of k."""
-        return UNIT_US + CLUSTER_US * (self.cluster > 1) + self.slot_bytes / UNIT_BYTES_PER_US
+        c = device().table.wgmma_wgrad
+        return c.unit_us + c.cluster_us * (self.cluster > 1) + self.slot_bytes / c.unit_bytes_per_us
 
     @property
     def slot_bytes(self) -> int:
@@ -82,13 +77,13 @@ class Tiling(NamedTuple):
 
     def cost(self, width: int, taps: int) -> float:
         """Returns what a block or strip of a segment takes, in the time of a block, or pixel, where all is there."""
-        side = min(width, self.strip)
-        part = PART_COST if self.taps > 1 else 0.0
+        side, c = min(width, self.strip), device().table.wgmma_wgrad
+        part = c.part if self.taps > 1 else 0.0
         products = side * (part + (1 - part) * taps / self.taps)
         if self.strip == 1:
             return products
         strip = max(products, self.strip * self._copied(side, taps) / self._copied(self.strip, self.taps))
-        return strip * (STRIP_TIME[self.rows] if side == self.strip else 1.0)
+        return strip * (c.strip[self.rows] if side == self.strip else 1.0)
 
     def _copied(self, side: int, taps: int) -> int:
         return side * self.rows + (taps + side - 1) * self.tap_columns

@@ -1,21 +1,18 @@
 // Statistics of the channels of a tensor, counted by the kernel that stores it tile by tile (gemm_wgmma.cuh).
 //
-//   what      parts[slot][mean, m2, count][C], float32: of all rows that one consumer of one block stored, in slot
-//             2 * block + consumer. A count of 0: none of the channel. finalize_tiles in batch_norm.cu merges the slots
-//   values    those in memory, bias and rounding included: a box of 64 rows is read from shared memory while TMA
-//             stores it, so nothing waits
-//   accuracy  a thread subtracts one of its 16 rows from all before it squares: sum((v - one)^2) is at most 16 m2, so
-//             that 4 bits are lost at worst. Threads and tiles merge by Chan's formula
-//   order     that of the block's work list. A channel's place in its tile is fixed, and with it the thread that merges
-//             into its slot: it reads what it wrote itself, so tiles need no barrier
-//   threads   of a consumer: warp w has words 8w to 8w + 7 of a row, a word being one float or two of 16 bits; of them
-//             lanes 8g to 8g + 7 have rows 8k + 2g and 8k + 2g + 1. The swizzle has these four rows in all 32 banks
-//   costs     16 loads and some 115 (float) or 200 (16-bit) instructions of a warp for 64 rows x 128 bytes, and an L2
-//             access of 8 bytes for 64 elements
-//   measured  H100 SXM, 3x3, batch 512, us without and with counting, float16x2 and bfloat16: 32x32x64 193 and 214, 85
-//             and 99; 16x16x128 154 and 164, 57 and 63; 8x8x256 132 and 137, 47 and 50; 4x4x512 109 and 112, 38 and 40.
-//             The pass it saves took more: a step of ResNet-18 at batch 512 12.81 and 12.55 ms, in bfloat16 6.38 and
-//             6.12; of VGG-16 6.44 and 6.34, 3.46 and 3.33; of GoogLeNet 78.9 and 77.4
+// What:     parts[slot][mean, m2, count][C], float32: of all rows that one consumer of one block stored, in slot
+//           2 * block + consumer. A count of 0: none of the channel. finalize_tiles in batch_norm.cu merges the slots.
+//           The values are those in memory, bias and rounding included: a box of 64 rows is read from shared memory
+//           while TMA stores it, so nothing waits
+// Accuracy: a thread subtracts one of its 16 rows from all before it squares: sum((v - one)^2) is at most 16 m2, so
+//           that 4 bits are lost at worst. Threads and tiles merge by Chan's formula, in the order of the block's work
+//           list. A channel's place in its tile is fixed, and with it the thread that merges into its slot: it reads
+//           what it wrote itself, so tiles need no barrier
+// Threads:  of a consumer: warp w has words 8w to 8w + 7 of a row, a word being one float or two of 16 bits; of them
+//           lanes 8g to 8g + 7 have rows 8k + 2g and 8k + 2g + 1. The swizzle has these four rows in all 32 banks
+// Measured: H100 SXM, 3x3, batch 512, us with counting and without: float16x2 32x32x64 214 and 193, 16x16x128 164 and
+//           154, 8x8x256 137 and 132, 4x4x512 112 and 109; bfloat16 99 and 85, 63 and 57, 50 and 47, 40 and 38. The
+//           pass over memory that it saves takes more: a step of ResNet-18, batch 512, 12.55 ms, without it 12.81
 #pragma once
 #include "gemm_wgmma.cuh"
 #include "moments.cuh"

@@ -6,26 +6,18 @@ from functools import lru_cache
 from math import gcd
 from typing import NamedTuple
 
-from alpha.cuda.conv.planner import Launch
+from alpha.cuda.conv.costs import Cost, Stage, device
+from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import is_product, oversized
 from alpha.cuda.conv.wgmma import pixels_as_images, refusal
 from alpha.cuda.conv.wgmma.schedule_wgrad import CACHE_BYTES, Schedule, clusters, cut, memory_us, schedule
-from alpha.cuda.conv.wgmma.taps import STRIP_TIME, Tiling, consumers, longest_chain
-from alpha.cuda.lazy.guard import Guard
-from alpha.cuda.lazy.operand import KEEP, READS, operand
-from alpha.cuda.runtime.context import context
+from alpha.cuda.conv.wgmma.taps import Tiling, consumers, longest_chain
+from alpha.cuda.lazy import KEEP, READS, Guard, operand
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, upload
 from alpha.cuda.runtime.tensor_map import KEPT, tensor_maps
 from alpha.ops.conv_desc import ConvDesc, Shape, ceil_div
 
-LAUNCH_US = 1.0
-FLOPS_PER_US = {1: 949e6, 2: 347e6}    # of the device's products, by planes
-SHARED_BYTES_PER_FLOP = 127 / 4096     # that a multiprocessor moves per FLOP of its tensor cores at that clock
-ISSUE_US = 0.41                        # that the producer takes for a block
-ROW_US = 1.55e-3                       # that TMA takes for a row of a box, of 128 bytes or fewer
-CROSSING = 0.84                        # more, where it lies in two lines of memory: of several taps, see `row_us`
-STREAMED_BYTES_PER_US = {1: 3.2e6, 2: 4.4e6}  # of a product's operands that the L2 cache does not keep, by planes
 ONCE_BYTES = 40e6                      # of operands, from which on what is read once is the first to leave that cache
 LINE = 64                              # 16-bit elements of a line of memory
 UNIT_BYTES = 2048                      # of shared memory for a unit's description
@@ -41,7 +33,6 @@ class WgradTile(NamedTuple):
 
     Attributes:
         cluster: blocks that share a unit, and add up what they have of it in each other's shared memory.
-        time, product_time: what tiles took on an H100, in what is known of them here; of 1x1 filters.
     """
 
     rows: int
@@ -50,8 +41,6 @@ class WgradTile(NamedTuple):
     stages: int
     strip: int = 1
     cluster: int = 1
-    time: float = 1.0
-    product_time: float = 1.0
 
     def __str__(self) -> str:
         return (f"{self.rows}x{self.taps}x{self.tap_columns}" + f" strip {self.strip}" * (self.strip > 1)
@@ -75,67 +64,52 @@ class WgradTile(NamedTuple):
         """Returns the size of a buffer."""
         return planes * (self.strip * self.rows + self.strip_taps * self.tap_columns) * 128
 
-    def block_us(self, planes: int, sm_count: int, desc: ConvDesc, streamed: bool) -> float:
+    def block_us(self, planes: int, desc: ConvDesc, streamed: bool) -> float:
         """Returns the time of a block of k by what limits it: products, copies, or shared memory.
 
         A strip has as many blocks as pixels.
         """
+        sm_count, c = device().sm_count, device().table.wgmma_wgrad
         flops = 2.0 * self.rows * self.columns * 64
         products = planes * (planes + 1) // 2
         reads = products * flops * (1 / 64 + 1 / self.columns)      # 2 bytes an element, 2 FLOP a product
-        shared = (reads + self.box_bytes(planes) / self.strip) / (SHARED_BYTES_PER_FLOP * products * flops)
+        shared = (reads + self.box_bytes(planes) / self.strip) / (c.shared_bytes_per_flop * products * flops)
         oc, ic = desc.oc // desc.groups, desc.ic // desc.groups     # boxes beyond them are not copied
         g_rows = min(self.rows, ceil_div(oc, LINE) * LINE)
         x_rows = min(self.tap_columns, ceil_div(ic, self.tap_box) * self.tap_box) * self.strip_taps / self.strip
         copies_us = planes * (g_rows * row_us(desc, desc.oc, LINE)
                               + x_rows * 64 / self.tap_box * row_us(desc, desc.ic, self.tap_box))
-        stream_us = sm_count * planes * (g_rows + x_rows) * 128 / STREAMED_BYTES_PER_US[planes] if streamed else 0.0
-        return max(sm_count * flops / FLOPS_PER_US[planes] * max(1.0, shared), stream_us, copies_us,
-                   ISSUE_US / self.strip)
+        stream_us = sm_count * planes * (g_rows + x_rows) * 128 / c.streamed[planes] if streamed else 0.0
+        products_us = sm_count * flops / c.flops_per_us[planes] * max(1.0, shared)
+        return max(products_us, stream_us, copies_us, c.issue_us / self.strip) * device().slower
 
 
 def row_us(desc: ConvDesc, channels: int, box: int) -> float:
     """Returns what a row of a box takes, of pixels of so many channels, where a block's copies are not hidden."""
     starts = range(0, LINE, gcd(channels, LINE))  # in a line of memory
     crossing = sum(start + min(box, channels) > LINE for start in starts) / len(starts)
-    return ROW_US * (1 + CROSSING * crossing) if desc.h.f * desc.w.f > 1 else ROW_US
+    c = device().table.wgmma_wgrad
+    return c.row_us * (1 + c.crossing * crossing) if desc.h.f * desc.w.f > 1 else c.row_us
 
 
 # Clusters: without them a step of GoogLeNet or ResNet-18 at batch 16 in bf16 takes up to 1.7 % longer on an H200
 # (benchmarks/results/h200/pruning.jsonl).
 TILES = {
-    1: (WgradTile(128, 128, 1, 6, time=0.99, product_time=0.93),
-        WgradTile(128, 64, 1, 9, time=0.9, product_time=0.74),
-        WgradTile(128, 64, 3, 5, time=1.06),
-        WgradTile(128, 32, 3, 7, time=0.99),
-        WgradTile(64, 256, 1, 5, time=1.02, product_time=0.93),
-        WgradTile(192, 128, 1, 5, time=0.89, product_time=0.81),
-        WgradTile(192, 192, 1, 4, time=0.88, product_time=0.94),
-        WgradTile(192, 64, 3, 4, time=0.92),
-        WgradTile(64, 64, 3, 3, strip=3, time=0.96),
-        WgradTile(128, 64, 3, 3, strip=2, time=1.03),
-        WgradTile(128, 128, 1, 6, cluster=4, time=1.08, product_time=0.89),
-        WgradTile(128, 128, 1, 6, cluster=8, time=1.06, product_time=0.91),
-        WgradTile(64, 128, 1, 9, cluster=8, product_time=0.86),
-        WgradTile(128, 192, 1, 5, cluster=4, time=0.98, product_time=0.99),
-        WgradTile(192, 128, 1, 5, cluster=2, time=0.91, product_time=0.91),
-        WgradTile(256, 128, 1, 4, cluster=2, time=0.95, product_time=0.79)),
-    2: (WgradTile(128, 128, 1, 3, time=1.05, product_time=0.93),
-        WgradTile(128, 64, 1, 4, time=1.15, product_time=0.92),
-        WgradTile(128, 96, 1, 3, time=0.85, product_time=1.12),
-        WgradTile(128, 64, 3, 2, time=1.1),
-        WgradTile(128, 32, 3, 3, time=0.9),
-        WgradTile(64, 64, 3, 3, time=0.97),
-        WgradTile(64, 32, 3, 4, time=0.84),
-        WgradTile(128, 128, 1, 3, cluster=8, time=1.17, product_time=0.87),
-        WgradTile(64, 128, 1, 4, cluster=8, time=1.02, product_time=0.97)),
-}
+    1: (WgradTile(128, 128, 1, 6), WgradTile(128, 64, 1, 9), WgradTile(128, 64, 3, 5), WgradTile(128, 32, 3, 7),
+        WgradTile(64, 256, 1, 5), WgradTile(192, 128, 1, 5), WgradTile(192, 192, 1, 4), WgradTile(192, 64, 3, 4),
+        WgradTile(64, 64, 3, 3, strip=3), WgradTile(128, 64, 3, 3, strip=2), WgradTile(128, 128, 1, 6, cluster=4),
+        WgradTile(128, 128, 1, 6, cluster=8), WgradTile(64, 128, 1, 9, cluster=8),
+        WgradTile(128, 192, 1, 5, cluster=4), WgradTile(192, 128, 1, 5, cluster=2),
+        WgradTile(256, 128, 1, 4, cluster=2)),
+    2: (WgradTile(128, 128, 1, 3), WgradTile(128, 64, 1, 4), WgradTile(128, 96, 1, 3), WgradTile(128, 64, 3, 2),
+        WgradTile(128, 32, 3, 3), WgradTile(64, 64, 3, 3), WgradTile(64, 32, 3, 4),
+        WgradTile(128, 128, 1, 3, cluster=8), WgradTile(64, 128, 1, 4, cluster=8))}
 
 
-class WgmmaWgrad:
-    """A tile of sk_dilated_wgmma; see alpha.cuda.conv.planner. It writes float32, whatever it reads."""
+class WgmmaWgrad(Candidate):
+    """A tile of sk_dilated_wgmma. It writes float32, whatever it reads."""
 
-    pass_name, writes, takes_guard = "wgrad", "float32", False
+    pass_name = "wgrad"
 
     def __init__(self, reads: str, tile: WgradTile) -> None:
         self.reads, self.tile = reads, tile
@@ -163,31 +137,34 @@ class WgmmaWgrad:
             return f"strips need {self.tile.taps} taps of a row that meet inputs a stride apart"
         return oversized(desc)
 
-    def tiling(self, desc: ConvDesc, sm_count: int) -> Tiling:
+    def tiling(self, desc: ConvDesc) -> Tiling:
         tile, streamed = self.tile, is_product(desc) and desc.nbytes(2 * self.planes) > CACHE_BYTES
-        return Tiling(tile.rows, tile.tap_columns, tile.taps, clusters(sm_count, tile.cluster),
-                      tile.block_us(self.planes, sm_count, desc, streamed) / tile.cluster, self.planes, tile.strip,
-                      tile.cluster)
+        return Tiling(tile.rows, tile.tap_columns, tile.taps, clusters(device().sm_count, tile.cluster),
+                      tile.block_us(self.planes, desc, streamed) / tile.cluster, self.planes, tile.strip, tile.cluster)
 
-    def schedule(self, desc: ConvDesc, sm_count: int) -> Schedule:
-        return schedule(pixels_as_images(desc), self.tiling(desc, sm_count))
+    def schedule(self, desc: ConvDesc) -> Schedule:
+        return schedule(pixels_as_images(desc), self.tiling(desc))
 
-    def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        return LAUNCH_US + self._time(desc) * cut(pixels_as_images(desc), self.tiling(desc, sm_count)).time_us
+    def cost(self, desc: ConvDesc) -> Cost:
+        us = self._factor(desc) * cut(pixels_as_images(desc), self.tiling(desc)).time_us
+        return Cost((Stage(us, launches=device().table.wgmma_wgrad.launches),))
 
-    def least(self, desc: ConvDesc, sm_count: int) -> float:
-        tile, tiling = self.tile, self.tiling(desc, sm_count)
+    def least_us(self, desc: ConvDesc) -> float:
+        tile, tiling, on = self.tile, self.tiling(desc), device()
+        c = on.table.wgmma_wgrad
         blocks = desc.useful_flops / 2 / (tile.rows * tile.columns * 64)
-        faster = min(1.0, STRIP_TIME[tile.rows]) if tile.strip > 1 else 1.0
+        faster = min(1.0, c.strip[tile.rows]) if tile.strip > 1 else 1.0
         busy_us = blocks * tiling.block_us * faster / tiling.blocks + tiling.unit_us
-        return LAUNCH_US + self._time(desc) * max(busy_us, memory_us(pixels_as_images(desc), tiling))
+        us = self._factor(desc) * max(busy_us, memory_us(pixels_as_images(desc), tiling))
+        return c.launches * on.launch_us + us
 
-    def _time(self, desc: ConvDesc) -> float:
-        return self.tile.time if desc.h.f * desc.w.f > 1 else self.tile.product_time
+    def _factor(self, desc: ConvDesc) -> float:
+        of_taps, of_product = device().table.wgmma_wgrad.tiles[self.planes][str(self.tile)]
+        return of_taps if desc.h.f * desc.w.f > 1 else of_product
 
     def prepare(self, desc: ConvDesc) -> Launch:
         desc = pixels_as_images(desc)
-        plan, tile, reads = self.schedule(desc, context.sm_count), self.tile, self.reads
+        plan, tile, reads = self.schedule(desc), self.tile, self.reads
         units, sums = upload(plan.units), upload(plan.sums)
         h, w, planes = desc.h, desc.w, self.planes
         x_form = _form(desc.n, h.i * w.i, desc.ic, desc.groups, planes, plan.images, tile.tap_columns, tile.tap_box)
@@ -198,7 +175,7 @@ class WgmmaWgrad:
             (desc.oc, tile.rows), (desc.ic, tile.tap_columns)))
         sizes = (plan.images, int(x_form.wide), int(g_form.wide), x_once, g_once, w.o, h.s * w.i, w.s, dw_row)
         kernel, grid, add, slots, ints = self.kernel, plan.blocks, self.sum, plan.slots, plan.units.shape[1]
-        part_floats, parts = self.tiling(desc, context.sm_count).part_floats, len(plan.sums)
+        part_floats, parts = self.tiling(desc).part_floats, len(plan.sums)
         split = _split(parts * part_floats // 4, int(plan.sums[:, 2].max(initial=1)))
         sum_grid = part_floats // 4 * split // SUM_THREADS, parts
 

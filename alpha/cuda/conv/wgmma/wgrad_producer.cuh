@@ -1,4 +1,5 @@
-// What sk_dilated_wgmma.cu does, as tables say it, and its producer: the thread that copies boxes of g and x.
+// What:     the tables of sk_dilated_wgmma.cu as it reads them, and its producer: the thread that copies g and x
+// Layout:   a unit is Unit, then its tile's segments; alpha/cuda/conv/wgmma/schedule_wgrad.py writes them
 #pragma once
 #include <type_traits>
 

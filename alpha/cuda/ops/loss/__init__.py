@@ -1,21 +1,14 @@
-"""Losses on the GPU (loss.cu, loss_planes.cu, binary_cross_entropy.cu).
+"""Losses on the GPU (loss.cu, binary_cross_entropy.cu).
 
 The CPU refuses bad data at once. Here that would make the host wait for the device in every step, so a label outside
 [0, C) makes the loss and the gradient of its row NaN, and so does a probability outside [0, 1] in the binary loss.
 label_mask has no NaN to give: it does wait, and raises.
-
-The gradient of cross-entropy with many classes waits for its reader (lazy/deferred.py) where products read planes
-of float32: the linear layer before it gets them without a pass that measures and splits.
 """
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
-from alpha.cuda.lazy.deferred import GUARDED, PLANE_WRITERS, Memory, can_wait, defer, reserve
-from alpha.cuda.lazy.operand import SMALL, flag_counter, planes_are_read
 from alpha.cuda.ops.reduce import SMALL_ROW, row_width
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, download, empty, upload
@@ -26,13 +19,8 @@ BLOCKS = 396  # of the forward pass, which take one row after the other: as many
 _ROWS = "i64 rows, i64 classes, i32 width, f32 smoothing"
 _FORWARD = per_piece("loss.cu", "forward", "ptr logits, ptr labels, i32 long_labels, ptr loss, ptr block_loss, "
                      f"ptr stats, {_ROWS}, f32 divisor")
-_LABELED = "ptr logits, ptr labels, i32 long_labels, ptr stats, ptr dx"
-_BACKWARD = per_piece("loss.cu", "backward", f"ptr g, i32 g_step, {_LABELED}, {_ROWS}, f32 scale")
-_BOUND = Kernel("loss_planes.cu", "gradient_bound", "ptr g, f32 scale, ptr header", threads=1)
-_PLANES = Kernel("loss_planes.cu", "gradient_planes", f"ptr g, {_LABELED}, ptr header, ptr lost_ranges, {_ROWS}, "
-                 "f32 scale", threads=THREADS)
-_STORED = Kernel("loss_planes.cu", "gradient_stored", f"ptr g, {_LABELED}, ptr flag, {_ROWS}, f32 scale",
-                 threads=THREADS)
+_BACKWARD = per_piece("loss.cu", "backward", "ptr g, i32 g_step, ptr logits, ptr labels, i32 long_labels, ptr stats, "
+                      f"ptr dx, {_ROWS}, f32 scale")
 _LABEL_MASK = Kernel("loss.cu", "label_mask", "ptr labels, i32 long_labels, ptr mask, ptr first_bad, i64 rows, "
                      "i64 classes", threads=THREADS)
 _BINARY = per_dtype("binary_cross_entropy.cu", "binary_cross_entropy",
@@ -67,42 +55,11 @@ def label_cross_entropy_cuda(logits: Array, target: Array, *, label_smoothing: f
 def cross_entropy_grad_cuda(g: Array, logits: Array, target: Array, stats: Array, *, label_smoothing: float,
                             reduction: str) -> Array:
     """See alpha.ops.loss; but a label outside [0, C) makes the gradient of its row NaN, and does not raise."""
-    rows = logits.shape[0]
-    scale = 1 / rows if rows and reduction == "mean" else 1.0
-    inputs, smoothing = (g, logits, target, stats), (label_smoothing, scale)
-    if reduction != "none" and _may_wait(*inputs):
-        memory = reserve(logits.shape)
-        _BOUND(1, g, scale, memory.scale)
-        return defer(memory, inputs, partial(_write_gradient, *inputs, *smoothing), hurries=True)
-    dx = empty(logits.shape, logits.dtype)
-    _gradient(*inputs, *smoothing, reduction == "none", dx)
-    return dx
-
-
-def _may_wait(g: Array, logits: Array, target: Array, stats: Array) -> bool:
-    """Tells whether the gradient is worth it: of a small one a single launch makes planes."""
-    return (logits.dtype == "float32" and logits.shape[1] % 8 == 0 and logits.size > SMALL and planes_are_read()
-            and can_wait(g, logits, target, stats))
-
-
-def _gradient(g: Array, logits: Array, target: Array, stats: Array, label_smoothing: float, scale: float, each: bool,
-              dx: Array) -> None:
-    """Writes the elements.  each: whether there is a g for every row."""
+    rows, dx = logits.shape[0], empty(logits.shape, logits.dtype)
     kind, grid, width = _rows(logits, 1)
-    _BACKWARD[kind](grid, g, each, logits, target, target.dtype == "int64", stats, dx, *logits.shape, width,
-                    label_smoothing, scale)
-
-
-def _write_gradient(g: Array, logits: Array, target: Array, stats: Array, label_smoothing: float, scale: float,
-                    memory: Memory, planes: bool) -> None:
-    """Writes planes, or elements; elements too where planes turn out not to hold them."""
-    if not planes:
-        _gradient(g, logits, target, stats, label_smoothing, scale, False, memory.elements)
-        return
-    _, grid, width = _rows(logits, 1)
-    labeled, rows = (logits, target, target.dtype == "int64", stats, memory.elements), (*logits.shape, width)
-    _PLANES(min(grid, PLANE_WRITERS), g, *labeled, memory.scale, flag_counter(), *rows, label_smoothing, scale)
-    _STORED(min(grid, GUARDED), g, *labeled, memory.flag, *rows, label_smoothing, scale)
+    _BACKWARD[kind](grid, g, reduction == "none", logits, target, target.dtype == "int64", stats, dx, *logits.shape,
+                    width, label_smoothing, 1 / rows if rows and reduction == "mean" else 1.0)
+    return dx
 
 
 @ops.label_mask.impl("cuda")

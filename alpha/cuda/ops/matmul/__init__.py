@@ -11,15 +11,18 @@ from typing import NamedTuple
 import numpy as np
 
 from alpha.backend import FLOAT_DTYPES, HALF_DTYPES
+from alpha.cuda.conv.algorithms import check_algorithm
+from alpha.cuda.conv.costs import device, time_us
 from alpha.cuda.conv.ffma import gemm
-from alpha.cuda.conv.ffma.gemm import Tile, makespan_us
+from alpha.cuda.conv.ffma.gemm import Tile, makespan
 from alpha.cuda.conv.planner import PRECISIONS, plan, precision_of, rank
 from alpha.cuda.conv.split import SPLITS, Partial, refusal, shares
-from alpha.cuda.ops.pointwise import convert, convert_into
-from alpha.cuda.runtime.context import context
+from alpha.cuda.ops.pointwise import as_float32, convert_into
+from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, upload
 from alpha.errors import DTypeError, message
+from alpha.ops.algorithms.names import AUTO, Request
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 from alpha.ops.matmul import linear, matmul
 
@@ -46,18 +49,21 @@ KERNELS = {(tile, not transpose_a, transpose_b, split): _kernel(tile, not transp
 
 
 @matmul.impl("cuda")
-def matmul_cuda(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool, dtype: str | None) -> Array:
+def matmul_cuda(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool, dtype: str | None,
+                algorithm: Request = AUTO) -> Array:
+    check_algorithm("matmul", algorithm)
     p = _product(a.shape, b.shape, transpose_a, transpose_b)
     y = empty(p.y_shape, dtype or (a.dtype if a.dtype in HALF_DTYPES else b.dtype))
-    _multiply(p, a, b, None, y, False)
+    _multiply(p, a, b, y, NOTHING)
     return y
 
 
 @linear.impl("cuda")
-def linear_cuda(x: Array, w: Array, b: Array | None, *, activation: str | None) -> Array:
+def linear_cuda(x: Array, w: Array, b: Array | None, *, activation: str | None, algorithm: Request = AUTO) -> Array:
+    check_algorithm("linear", algorithm)
     y = empty((*x.shape[:-1], w.shape[0]), x.dtype)
     p = _product((x.size // w.shape[1] if w.shape[1] else prod(x.shape[:-1]), w.shape[1]), w.shape, False, True)
-    _multiply(p, x, w, b, y, activation == "relu")
+    _multiply(p, x, w, y, Epilogue.of(b and as_float32(b), activation))
     return y
 
 
@@ -110,7 +116,7 @@ def _product(a: Shape, b: Shape, transpose_a: bool, transpose_b: bool) -> Produc
     return Product(y_shape, m, n, k, count, transpose_a, transpose_b, 0, 0, upload(np.stack(numbers, axis=1)))
 
 
-def _multiply(p: Product, a: Array, b: Array, bias: Array | None, y: Array, relu: bool) -> None:
+def _multiply(p: Product, a: Array, b: Array, y: Array, epilogue: Epilogue) -> None:
     """Writes a product, of float32 or 16-bit operands, into y, float32 or of 16 bits."""
     for x in (a, b):
         if x.dtype not in FLOAT_DTYPES:
@@ -119,20 +125,15 @@ def _multiply(p: Product, a: Array, b: Array, bias: Array | None, y: Array, relu
     if not y.size:
         return
     stores = next((x.dtype for x in (a, b) if x.dtype in HALF_DTYPES), "float32")
-    wide = bias if bias is None else _float32(bias)
     convolution = _as_convolution(p, precision_of(stores), y.dtype)
     if convolution:
-        convolution(a, b, wide, y, relu)
+        convolution(a, b, y, epilogue)
     elif y.dtype == "float32":
-        _launch(p, _float32(a), _float32(b), wide, y, relu)
+        _launch(p, as_float32(a), as_float32(b), y, epilogue)
     else:
         product = empty(y.shape, "float32")
-        _launch(p, _float32(a), _float32(b), wide, product, relu)
+        _launch(p, as_float32(a), as_float32(b), product, epilogue)
         convert_into(product, y)
-
-
-def _float32(x: Array) -> Array:
-    return x if x.dtype == "float32" else convert(x, "float32")
 
 
 # ---- on tensor cores -------------------------------------------------------------------------------------------------
@@ -156,21 +157,22 @@ def _convolution(m: int, n: int, k: int, transpose_a: bool, transpose_b: bool, p
     desc = ConvDesc.fprop((images, 1, 1, ic), (oc, 1, 1, ic), stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1)
     if dtype != ("float32" if transpose_a else PRECISIONS[precision].stores):
         return None
-    best = rank(pass_name, desc, context.sm_count, precision, every=False)[0]
+    best = rank(pass_name, desc, precision, every=False)[0]
     if best.reason or best.candidate.reads == "float32":
         return None
     launch, (x, w, y) = plan(pass_name, desc, precision).launch, (desc.x_shape, desc.w_shape, desc.y_shape)
     if pass_name == "fprop":
-        return lambda a, b, bias, out, relu: launch(a.reshaped(x), b.reshaped(w), bias, out.reshaped(y), relu)
+        return lambda a, b, out, epilogue: launch(a.reshaped(x), b.reshaped(w), out.reshaped(y), epilogue)
     if pass_name == "dgrad":
-        return lambda a, b, bias, out, relu: launch(a.reshaped(y), b.reshaped(w), out.reshaped(x))
-    return lambda a, b, bias, out, relu: launch(b.reshaped(x), a.reshaped(y), out.reshaped(w))
+        return lambda a, b, out, _: launch(a.reshaped(y), b.reshaped(w), out.reshaped(x))
+    return lambda a, b, out, _: launch(b.reshaped(x), a.reshaped(y), out.reshaped(w))
 
 
 # ---- in FFMA ---------------------------------------------------------------------------------------------------------
 
 
-def _launch(p: Product, a: Array, b: Array, bias: Array | None, y: Array, relu: bool) -> None:
+def _launch(p: Product, a: Array, b: Array, y: Array, epilogue: Epilogue) -> None:
+    bias, relu = epilogue.known()
     kernel, grid, partial, tiles = _choose(p.m, p.n, p.k, p.batch, p.transpose_a, p.transpose_b, p.vector)
     kernel(grid, a, b, bias, y, *partial.arguments(), p.matrices, p.a_step, p.b_step, p.m, p.n, p.k, *tiles, relu)
 
@@ -184,12 +186,11 @@ def _choose(m: int, n: int, k: int, batch: int, transpose_a: bool, transpose_b: 
 
     def cost(option: tuple[Tile, int]) -> float:
         tile, split = option
-        return makespan_us(tile.slab_clocks(transpose_b), tile.threads, tile.blocks, shares(sums(tile), split),
-                           context.sm_count)
+        return time_us(makespan(tile.slab_clocks(transpose_b), tile.threads, tile.blocks, shares(sums(tile), split)))
 
     tile, split = min(((tile, split) for tile, split in product(tiles_of(transpose_a, transpose_b), SPLITS)
                        if tile.vector == vector
-                       and (split == 1 or not refusal(sums(tile), split, tile.blocks * context.sm_count))), key=cost)
+                       and (split == 1 or not refusal(sums(tile), split, tile.blocks * device().sm_count))), key=cost)
     tiles = sums(tile)[0][0]
     partial = Partial(tiles * split if split > 1 else 0, tile.rows * tile.columns)
     return (KERNELS[tile, not transpose_a, transpose_b, split > 1], (tiles, split), partial,

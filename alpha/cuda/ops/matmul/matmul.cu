@@ -1,10 +1,13 @@
-// Matrix products: y[n][i][j] = activation(sum_k a[n][i][k] * b[n][k][j] + bias[j]).
+// Matrix products in FFMA, with bias and activation; on tensor cores a product is a convolution of 1x1 maps.
 //
-// layout    y (batch, M, N); a (.., M, K), or (.., K, M) where A_MAJOR_K is 0; b (.., N, K), or (.., K, N) where
+// What:     y[n][i][j] = activation(sum_k a[n][i][k] * b[n][k][j] + bias[j])
+// Layout:   y (batch, M, N); a (.., M, K), or (.., K, M) where A_MAJOR_K is 0; b (.., N, K), or (.., K, N) where
 //           B_MAJOR_K is 0; all row-major. Entry n of the batch takes matrix matrices[n].x of a and matrices[n].y of
-//           b, or without that table matrix n * a_step of a and n * b_step of b.
-// requires  VECTOR = 4: K % 4 == 0 for a K-major operand, M % 4 == 0 (N % 4 == 0) for a transposed a (for a plain b)
-// threads   one block per slice of a tile: grid (tiles, columns fastest; slices of each). See gemm_ffma.cuh, split.cuh
+//           b, or without that table matrix n * a_step of a and n * b_step of b
+// GEMM:     rows i, columns j, sum k; operands as they lie, K-major or MN-major
+// Requires: VECTOR = 4: K % 4 == 0 for a K-major operand, M % 4 == 0 (N % 4 == 0) for a transposed a (for a plain b)
+// Threads:  one block per slice of a tile: grid (tiles, columns fastest; slices of each). See gemm_ffma.cuh, split.cuh
+// Measured: not by itself
 #include "gemm_ffma.cuh"
 #include "split.cuh"
 

@@ -2,7 +2,7 @@
 
 A forward or backward of batch norm is three launches: sums per channel and chunk of rows, a block per channel that
 merges the chunks, and the pass that writes. Sums are float32 within a chunk, double across chunks, in fixed order.
-Where the convolution that wrote x has counted mean and variance of its parts (lazy/tile_statistics.py), a forward
+Where the convolution that wrote x has counted mean and variance of its parts (lazy/statistics.py), a forward
 begins with the second launch. The last one waits for the first reader where convolutions read planes of float32
 (lazy/deferred.py), and where the second launch can tell a bound of what is written: of y in training, and of dx.
 """
@@ -14,23 +14,25 @@ from functools import partial as partial_of
 from math import inf, prod
 from typing import Any
 
-from alpha.cuda.lazy.deferred import (
+from alpha.cuda.lazy import (
     GUARDED,
     PLANE_WRITERS,
-    Deferred,
     Memory,
     Rows,
+    bound_of,
     can_wait,
     defer,
+    flag_counter,
     flush_gradients,
+    planes_are_read,
     reserve,
     split_view,
+    statistics,
 )
-from alpha.cuda.lazy.operand import flag_counter, planes_are_read
-from alpha.cuda.lazy.tile_statistics import take
+from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
-from alpha.cuda.runtime.walk import BLOCKS, LONGEST, THREADS, WALK, Walk, ceil_div, per_piece, walk
+from alpha.cuda.runtime.walk import BLOCKS, CHAIN, LONGEST, THREADS, WALK, Walk, ceil_div, per_piece, walk
 from alpha.ops import norm as ops
 
 Arrays = tuple[Array, ...]
@@ -78,7 +80,6 @@ _GRADIENT_PLANES = {relu: _planes("gradient_planes" + "_relu" * relu, f"ptr g, p
 # ---- batch norm ------------------------------------------------------------------------------------------------------
 
 
-CHAIN = 16           # rows whose gradients a thread adds up in one chain of float32
 WRITERS = 8 * BLOCKS  # blocks of a pass that writes and sums nothing: short ones, so that none is late at the end
 
 
@@ -105,21 +106,22 @@ def are_wide(*parameters: Array | None) -> bool:
 @ops.batch_norm_act.impl("cuda")
 def batch_norm_act_cuda(x: Array, gamma: Array | None, beta: Array | None, running_mean: Array | None,
                         running_var: Array | None, *, activation: str | None, **attrs: Any) -> Arrays:
-    return _batch_norm(x, gamma, beta, running_mean, running_var, None, activation, **attrs)
+    return _batch_norm(x, gamma, beta, running_mean, running_var, Epilogue.of(None, activation), **attrs)
 
 
 @ops.batch_norm_add_act.impl("cuda")
 def batch_norm_add_act_cuda(x: Array, gamma: Array | None, beta: Array | None, running_mean: Array | None,
                             running_var: Array | None, residual: Array, *, activation: str | None,
                             **attrs: Any) -> Arrays:
-    return _batch_norm(x, gamma, beta, running_mean, running_var, residual, activation, **attrs)
+    return _batch_norm(x, gamma, beta, running_mean, running_var, Epilogue.of(residual, activation), **attrs)
 
 
 def _batch_norm(x: Array, gamma: Array | None, beta: Array | None, running_mean: Array | None,
-                running_var: Array | None, residual: Array | None, activation: str | None, *, training: bool,
-                momentum: float, eps: float) -> Arrays:
+                running_var: Array | None, epilogue: Epilogue, *, training: bool, momentum: float, eps: float
+                ) -> Arrays:
     """Returns y, which may wait to be written, mean and istd."""
-    bound = residual.derived.bound if residual.__class__ is Deferred else None
+    residual, relu = epilogue.known()
+    bound = bound_of(residual)
     waits = training and (residual is None or bound) and _may_wait(x, gamma, beta, residual)
     memory = reserve(x.shape) if waits else None
     mean, istd = empty(x.shape[-1:], "float32"), empty(x.shape[-1:], "float32")
@@ -127,7 +129,7 @@ def _batch_norm(x: Array, gamma: Array | None, beta: Array | None, running_mean:
     if training:
         rows, kind, w = _matrix(x.shape, x.dtype)
         outcome = (running_mean, running_var, mean, istd, momentum, eps, gamma, beta, bound, memory and memory.scale)
-        if parts := take(x):
+        if parts := statistics.take(x):
             _FINALIZE_TILES[parameters](mean.size, parts, parts.shape[0], x, rows, *outcome)
         else:
             partial = empty((2, mean.size, w.chunks), "float32")
@@ -136,7 +138,7 @@ def _batch_norm(x: Array, gamma: Array | None, beta: Array | None, running_mean:
     else:
         _RUNNING_STATISTICS[parameters](ceil_div(mean.size, THREADS), running_mean, running_var, mean, istd, mean.size,
                                         eps)
-    inputs, floor = (x, gamma, beta, mean, istd, residual), 0.0 if activation == "relu" else -inf
+    inputs, floor = (x, gamma, beta, mean, istd, residual), 0.0 if relu else -inf
     if memory:
         join = None if residual else partial_of(_join_y, *inputs[:-1], floor, memory.elements)
         return defer(memory, inputs, partial_of(_write_y, *inputs, floor), join=join), mean, istd

@@ -1,6 +1,8 @@
 // What:    the passes of batch norm (batch_norm.cu) that write float32 results as planes (planes.cu), in the memory
 //          that float32 would take, for a reader that is a tensor core: 4 bytes are written of an element and 4 are
 //          read, where writing, measuring and splitting moves 16; and those that read a residual in that form.
+// Layout:  rows are contiguous, of a multiple of 8 elements; hi of all rows, then lo. y without a residual may be some
+//          columns of a larger matrix (concat_planes.cu): flag and scale are those of the whole then
 // Scale:   known before, from a bound of |y| or |dx| in the header: with M rows
 //            |y| <= |gamma| sqrt(M - 1) + |beta| + most |residual|
 //            |dx| <= |gamma istd| (most |v| + |mean(v)| + sqrt(M - 1) |mean(v xhat)|)
@@ -9,9 +11,9 @@
 //          in the header when it is known, for what y is a residual of: bounds do not grow from layer to layer.
 // Flag:    as a split has it, and where an element exceeds the bound. A launch of the pass that writes float32 follows,
 //          whose blocks end at once unless the flag is set: memory then has the elements themselves.
-// Layout:  rows are contiguous, of a multiple of 8 elements; hi of all rows, then lo. y without a residual may be some
-//          columns of a larger matrix (concat_planes.cu): flag and scale are those of the whole then
+// Requires: C a multiple of 8; 16-byte aligned tensors
 // Threads: as batch_norm.cu, fewer blocks: each of them ends with three atomics on one header
+// Measured: not by itself
 #include "channel_norm.cuh"
 #include "lazy/planes.cuh"
 

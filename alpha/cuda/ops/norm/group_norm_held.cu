@@ -2,27 +2,26 @@
 //          y = (x - mean) * (gamma * istd) + beta, mean and istd of each (sample, group of k neighbouring channels)
 // Source:  arXiv 1803.08494.
 // Layout:  contiguous; a piece is N elements of a pixel: 16 bytes, or 1 element where C is not a multiple of that.
+//          Shared memory has the pieces, but not single elements; float2 statistic[C / k], float2 moments[C / k]; as in
+//          add_up float sums[rows][columns].
 // Traffic: x is read once: a block keeps 8 pieces per thread while the statistics are made, 32 KiB where these have 16
 //          bytes. The 2, 4 or 8 blocks of a cluster read each other's moments in distributed shared memory. Larger
 //          samples, and GPUs without clusters, are for group_norm.cu, which reads x twice.
-// Accuracy: a block's variance by two passes over what it keeps; those of a cluster are merged by Chan's formula.
+// Accuracy: a block's variance by two passes over what it keeps; those of a cluster are merged by Chan's formula. The
+//          order is fixed: a thread's rows, its channels of a column, the rows of a warp, those of a block and the
+//          columns of a group by their team, block after block.
 // Requires: 16-byte aligned tensors; a walk (reduce.cuh) of one tile, whose chunks are the blocks of the cluster and
 //          have at most HELD rows for each thread.
-// Shared:  the pieces, but not single elements; float2 statistic[C / k], float2 moments[C / k]; as in add_up
-//          float sums[rows][columns].
-// Order:   a thread's rows, its channels of a column, the rows of a warp, those of a block and the columns of a group
-//          by their team, block after block: fixed.
 // Threads: a cluster per sample; threads as in a walk down columns.
-// Measured: H100 SXM, 134 MB of maps in 32 groups: 91 % of the bandwidth of a copy in float32, 89 % in bfloat16; with
-//          half as many rows per thread and twice the blocks per cluster 68 %.
+// Measured: H100 SXM, 134 MB of maps in 32 groups: 91 % of the bandwidth of a copy in float32, 89 % in bfloat16.
 #include "channel_norm.cuh"
 #include "ptx_sm90.cuh"
 #include "thread_pieces.cuh"
 
 #if !defined(__CUDACC__) || !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-#define CLUSTERS 1  // the emulated device has them too
+#define HAS_CLUSTERS 1  // the emulated device has them too
 #else
-#define CLUSTERS 0
+#define HAS_CLUSTERS 0
 #endif
 
 // How the threads of a block add up the channels of a group; from the host, as it costs no registers so.
@@ -200,7 +199,7 @@ __device__ __forceinline__ void normalize_held(const T *__restrict__ x, const Af
 
 // ---- entries: <name>_<dtype> reads pieces of 16 bytes, <name>_single_<dtype> single elements
 
-#if CLUSTERS
+#if HAS_CLUSTERS
 #define CLUSTER(BLOCKS) __cluster_dims__(BLOCKS, 1, 1)
 #define BODY(T, N, BLOCKS) normalize_held<T, N, BLOCKS>(x, {gamma, beta, wide}, y, mean, istd, eps, w, by)
 #else

@@ -8,13 +8,15 @@
 //          elements do, or 4 single ones; its blocks walk over many rows and keep their dgamma and dbeta in registers
 //          too, while the next rows arrive in shared memory. So a warp has a row of 1,024 elements, and waits for none.
 //          A longer row is read twice, the second time from the cache; dgamma and dbeta are then a pass of their own.
-//          partial[block][dgamma, dbeta][n] is added up by the last kernel.
-// Accuracy: var by two passes over registers; of a longer row the pieces' moments are merged by Chan's formula.
-// Requires: 16-byte aligned tensors; fewer than 2^32 pieces in a row.
+//          partial[block][dgamma, dbeta][n] is added up by the last kernel; where a block has more than CHAIN rows per
+//          thread, partial[blocks + block] is what rounding has left out.
+// Accuracy: var by two passes over registers; of a longer row the pieces' moments are merged by Chan's formula. No chain
+//          of float32 has more than CHAIN terms: what these are is added to a sum that keeps what rounding leaves out.
 // Shared:  backward, pieces of 16 bytes: [stage][piece][g, x][thread].
+// Requires: 16-byte aligned tensors; fewer than 2^32 pieces in a row.
 // Threads: `width` threads, a power of two up to a block, per row; see reduce.cuh for the columns.
 // Measured: H100 SXM, 134 MB tensors of rows of 1,024: the backward pass has 87 % of the bandwidth of a copy, in float32
-//          and in 16 bits; 8 or 16 elements per thread, and one to three rows in flight, 84 to 90 %.
+//          and in 16 bits.
 #include "thread_pieces.cuh"
 
 template <int N> __device__ __forceinline__ float sum_of(float (&v)[N]) {  // as a tree; v is lost
@@ -79,9 +81,10 @@ __device__ __forceinline__ void normalize_long(const T *__restrict__ x, const Pa
                                                float eps, i64 n) {
   const i64 row = blockIdx.x;
   x += row * n, y += row * n;
-  Moments s = {0, 0, 0};
+  ExactSum mean_of = {0, 0}, m2_of = {0, 0};
+  float count = 0;
   for (i64 first = threadIdx.x * N; first < n;) {
-    Moments some = {0, 0, 0};  // a chain of merged pieces, and a chain of these: both short
+    Moments some = {0, 0, 0};
 #pragma unroll 2
     for (int j = 0; j < 32 && first < n; j++, first += THREADS * N) {
       float v[N];
@@ -94,9 +97,12 @@ __device__ __forceinline__ void normalize_long(const T *__restrict__ x, const Pa
       for (int k = 0; k < N; k++) of.m2 += (v[k] - of.mean) * (v[k] - of.mean);
       some = merge_moments(some, of);
     }
-    s = merge_moments(s, some);
+    const float away = some.mean - mean_of.value(), before = count;
+    count += some.count;
+    mean_of.add(away * (some.count / count));
+    m2_of.add(some.m2 + away * (away * (before * (some.count / count))));
   }
-  s = fold_group(s, THREADS, MergeMoments());
+  const Moments s = fold_group(Moments{mean_of.value(), m2_of.value(), count}, THREADS, MergeMoments());
   const float middle = s.mean, root = 1 / sqrtf(s.m2 / n + eps);
   if (threadIdx.x == 0) {
     mean[row] = middle;
@@ -115,6 +121,23 @@ __device__ __forceinline__ void normalize_long(const T *__restrict__ x, const Pa
 }
 
 // ---- backward of rows of up to P pieces per thread, which has its next rows in flight
+
+constexpr int CHAIN = 16;  // rows whose terms of dgamma and dbeta a thread adds up in registers
+
+// Adds a sum to *to, or puts it there first; to[rests], if rests > 0, is what rounding leaves out.
+__device__ __forceinline__ void keep_sum(float *to, i64 rests, float v, bool first) {
+  if (rests == 0) {
+    *to = v;
+    return;
+  }
+  ExactSum s = {v, 0};
+  if (!first) {
+    s = {to[0], to[rests]};
+    s.add(v);
+  }
+  to[0] = s.sum;
+  to[rests] = s.rest == s.rest ? s.rest : 0;
+}
 
 // How many rows a thread has in flight: as many as fit into 64 KiB of an H100's multiprocessor.
 template <class T, int N> constexpr int DEPTH = N > 1 && sizeof(T) == 2 ? 2 : 1;
@@ -145,12 +168,11 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
   const int lane = threadIdx.x % width, teams = THREADS / width, count = n;
   const float share = 1.0f / count;
   const i64 step = i64(gridDim.x) * teams;
-  Pair total[P][N];
   float scale[P][N];
 #pragma unroll
   for (int p = 0; p < P; p++) {
 #pragma unroll
-    for (int k = 0; k < N; k++) total[p][k] = {0, 0}, scale[p][k] = 0;
+    for (int k = 0; k < N; k++) scale[p][k] = 0;
     const int column = (lane + p * width) * N;
     if (column < count) gamma.load(scale[p], column);
   }
@@ -170,7 +192,13 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
 #pragma unroll
   for (int stage = 0; stage < ROWS; stage++) fetch(stage, row + stage * step);
   float middle = row < rows ? mean[row] : 0, root = row < rows ? istd[row] : 0;
-  for (int stage = 0, turn = 0; block < rows; block += step, row += step, turn ^= 1) {
+  Walk w = {};
+  w.width = width, w.step = teams;
+  partial += 2 * blockIdx.x * n;
+  const i64 rests = rows > CHAIN * step ? 2 * gridDim.x * n : 0, first_row = block;
+  int stage = 0, turn = 0;
+  Pair total[P][N] = {};
+  const auto take_row = [&] {
     flight.template wait<ROWS - 1>();
     float v[P][N], xhat[P][N];
 #pragma unroll
@@ -208,22 +236,29 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
       store_floats(dx + row * n + column, v[p]);
     }
     middle = next_middle, root = next_root;
-  }
-  flight.template wait<0>();  // for the zeros behind the last row
-  Walk w = {};
-  w.width = width, w.step = teams;
-  partial += 2 * blockIdx.x * n;
+    block += step, row += step, turn ^= 1;
+  };
+#pragma unroll 1
+  while (block < rows) {
+    const i64 before = block;
+#pragma unroll 1
+    for (const i64 end = min(rows, block + CHAIN * step); block < end;) take_row();
 #pragma unroll
-  for (int p = 0; p < P; p++) {
-    fold_rows<N>(total[p], w, MergePairs());
-    const int column = (lane + p * width) * N;
-    if (threadIdx.x >= width || column >= count) continue;
+    for (int p = 0; p < P; p++) {
+      fold_rows<N>(total[p], w, MergePairs());
+      const int column = (lane + p * width) * N;
+      if (threadIdx.x < width && column < count) {
 #pragma unroll
-    for (int k = 0; k < N; k++) {
-      partial[column + k] = total[p][k].dot;
-      partial[n + column + k] = total[p][k].sum;
+        for (int k = 0; k < N; k++) {
+          keep_sum(partial + column + k, rests, total[p][k].dot, before == first_row);
+          keep_sum(partial + n + column + k, rests, total[p][k].sum, before == first_row);
+        }
+      }
+#pragma unroll
+      for (int k = 0; k < N; k++) total[p][k] = {0, 0};
     }
   }
+  flight.template wait<0>();  // for the zeros behind the last row
 }
 
 // ---- backward of longer rows
@@ -235,7 +270,7 @@ __device__ __forceinline__ void gradient_long(const T *__restrict__ g, const T *
   const i64 row = blockIdx.x;
   const float middle = mean[row], root = istd[row];
   g += row * n, x += row * n, dx += row * n;
-  Pair s = {0, 0};
+  ExactSum sum = {0, 0}, dot = {0, 0};
 #pragma unroll 2
   for (i64 k = threadIdx.x * N; k < n; k += THREADS * N) {
     const auto gradient = load_piece<N>(g + k), piece = load_piece<N>(x + k);
@@ -248,9 +283,10 @@ __device__ __forceinline__ void gradient_long(const T *__restrict__ g, const T *
       of.sum += v;
       of.dot += v * ((to_float(piece.v[lane]) - middle) * root);
     }
-    s = MergePairs()(s, of);
+    sum.add(of.sum);
+    dot.add(of.dot);
   }
-  s = fold_group(s, THREADS, MergePairs());
+  const Pair s = fold_group(Pair{sum.value(), dot.value()}, THREADS, MergePairs());
   const float shift = s.sum / n, slope = s.dot / n;
 #pragma unroll 2
   for (i64 k = threadIdx.x * N; k < n; k += THREADS * N) {
@@ -272,9 +308,7 @@ __device__ __forceinline__ void parameter_sums(const T *__restrict__ g, const T 
                                                const float *istd, float *__restrict__ partial, const Walk &w) {
   const Place at(w);
   const i64 first = at.column * N, n = w.columns * N;
-  Pair s[N];
-#pragma unroll
-  for (int lane = 0; lane < N; lane++) s[lane] = {0, 0};
+  ExactSum sum[N] = {}, dot[N] = {};
 #pragma unroll 4
   for (i64 r = at.begin; r < at.end; r += w.step) {
     const auto gradient = load_piece<N>(g + r * n + first), piece = load_piece<N>(x + r * n + first);
@@ -282,10 +316,13 @@ __device__ __forceinline__ void parameter_sums(const T *__restrict__ g, const T 
 #pragma unroll
     for (int lane = 0; lane < N; lane++) {
       const float v = to_float(gradient.v[lane]);
-      s[lane].sum += v;
-      s[lane].dot += v * ((to_float(piece.v[lane]) - middle) * root);
+      sum[lane].add(v);
+      dot[lane].add(v * ((to_float(piece.v[lane]) - middle) * root));
     }
   }
+  Pair s[N];
+#pragma unroll
+  for (int lane = 0; lane < N; lane++) s[lane] = {sum[lane].value(), dot[lane].value()};
   fold_rows<N>(s, w, MergePairs());
   if (threadIdx.x >= w.width || at.column >= w.columns) return;
   partial += 2 * at.chunk * n;
@@ -345,7 +382,7 @@ __device__ __forceinline__ void totals(const float *__restrict__ partial, float 
     gradient_long<T, N>(g, x, {gamma, wide, 1}, mean, istd, dx, n); \
   } \
   ALPHA_KERNEL(gradient_long##suffix) \
-  ENTRY(3, parameter_sums##suffix)(const T *g, const T *x, const float *mean, const float *istd, float *partial, \
+  ENTRY(N > 4 ? 2 : 3, parameter_sums##suffix)(const T *g, const T *x, const float *mean, const float *istd, float *partial, \
                                    const Walk w) { \
     parameter_sums<T, N>(g, x, mean, istd, partial, w); \
   } \

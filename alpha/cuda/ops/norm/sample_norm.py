@@ -17,7 +17,7 @@ from alpha.cuda.ops.norm import AFFINE, are_wide, lanes_of
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, upload
-from alpha.cuda.runtime.walk import THREADS, WALK, Walk, ceil_div, per_piece, walk
+from alpha.cuda.runtime.walk import CHAIN, THREADS, WALK, Walk, ceil_div, per_piece, walk
 from alpha.ops import norm as ops
 
 Shape = tuple[int, ...]
@@ -113,13 +113,18 @@ def layer_norm_cuda(x: Array, gamma: Array | None, beta: Array | None, *, normal
 
 def _layer_norm_grad(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, dx: Array, n: int
                      ) -> tuple[Array, int]:
-    """Writes dx and returns partial[chunk][dgamma, dbeta][n], and how many chunks these are."""
+    """Writes dx and returns partial[chunk][dgamma, dbeta][n], and how many chunks these are.
+
+    Where blocks have more than CHAIN rows per thread, there are twice as many: what rounding has left out of the first.
+    """
     rows = mean.size
     p = _rows(rows, n, x.dtype)
-    chunks = p.grad_grid if p.pieces else p.walk.chunks
+    chunks = p.walk.chunks
+    if p.pieces:
+        chunks = p.grad_grid * (1 + (rows > CHAIN * p.grad_grid * (THREADS // p.grad_width)))
     partial = empty((chunks, 2, n), "float32")
     if p.pieces:
-        _LAYER_GRADIENT[p.kind, p.pieces](chunks, g, x, gamma, are_wide(gamma), mean, istd, dx, partial, rows, n,
+        _LAYER_GRADIENT[p.kind, p.pieces](p.grad_grid, g, x, gamma, are_wide(gamma), mean, istd, dx, partial, rows, n,
                                           p.grad_width)
     else:
         _LAYER_GRADIENT_LONG[p.kind](rows, g, x, gamma, are_wide(gamma), mean, istd, dx, n)

@@ -1,6 +1,6 @@
-// What a thread keeps of a tensor: COUNT pieces of 16 bytes in shared memory, where they cost no registers and arrive
-// while the thread does something else; or single elements, in registers.
-//   layout    [piece][thread]; 16-byte aligned
+// What:     what a thread keeps of a tensor: COUNT pieces of 16 bytes in shared memory, where they cost no registers
+//           and arrive while the thread does something else; or single elements, in registers
+// Layout:   [piece][thread]; 16-byte aligned
 #pragma once
 #include "lanes.cuh"
 #include "ptx.cuh"

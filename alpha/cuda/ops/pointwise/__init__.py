@@ -232,6 +232,11 @@ def convert(x: Array, dtype: str) -> Array:
     return y
 
 
+def as_float32(x: Array) -> Array:
+    """Returns the elements of x in float32: x itself, where it has that."""
+    return x if x.dtype == "float32" else convert(x, "float32")
+
+
 def convert_into(x: Array, y: Array) -> None:
     """Overwrites the elements of y with those of x, in the dtype of y."""
     width = max(ITEMSIZE[x.dtype], ITEMSIZE[y.dtype])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from alpha.cuda.lazy.deferred import Deferred
+from alpha.cuda.lazy import split_view
 from alpha.cuda.ops.pointwise import THREADS, blocks, elementwise
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
@@ -30,10 +30,9 @@ _RELU_GRAD_PLANES = Kernel("planes.cu", "planes_relu_grad", "ptr g, ptr y, ptr h
 @ops.relu_grad.impl("cuda")
 def relu_grad_cuda(g: Array, y: Array) -> Array:
     dx = empty(y.shape, y.dtype)
-    memory = y.derived.planes() if y.__class__ is Deferred else None
-    if memory:
-        elements, header, _ = memory
-        _RELU_GRAD_PLANES(blocks(y.size, ITEMSIZE[y.dtype], PACKETS), g, elements, header, dx, y.size)
+    held, header = split_view(y)
+    if header:
+        _RELU_GRAD_PLANES(blocks(y.size, ITEMSIZE[y.dtype], PACKETS), g, held, header, dx, y.size)
     else:
         _RELU_GRAD[y.dtype](blocks(y.size, ITEMSIZE[y.dtype]), g, 0, y, 0, dx, y.size)
     return dx

@@ -1,5 +1,8 @@
 // What:     casts; where(cond, x, y), which moves bits whatever they mean; and a constant everywhere
 // Layout:   flat, C-contiguous; see elementwise.cuh for broadcasting and the thread map
+// Requires: 16-byte aligned tensors
+// Threads:  see elementwise.cuh
+// Measured: H100, share of a copy's bandwidth (benchmarks.cuda_bandwidth): float32 to bfloat16 96 %, where 99 %
 #include "elementwise.cuh"
 
 // ---- casts: bool is stored as a byte, 0 or 1, and read as uint8 -----------------------------------------------------

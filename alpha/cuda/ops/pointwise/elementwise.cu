@@ -1,6 +1,9 @@
 // What:     arithmetic and comparisons, element by element; one line per op
 // Layout:   flat, C-contiguous; see elementwise.cuh for broadcasting and the thread map
 // Numbers:  floats are computed in float32, by CUDA's accurate functions; integers wrap around, as in NumPy
+// Requires: 16-byte aligned tensors
+// Threads:  see elementwise.cuh
+// Measured: H100, share of a copy's bandwidth (benchmarks.cuda_bandwidth): add 98 %, to a vector of channels 92 %
 #include "elementwise.cuh"
 
 // ---- sets of dtypes -------------------------------------------------------------------------------------------------

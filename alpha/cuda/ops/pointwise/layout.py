@@ -14,7 +14,7 @@ RANK = 6  # axes that a Layout of elementwise.cuh has room for
 
 
 def layout_type(operands: int) -> str:
-    """Returns the argument type of a Layout for so many operands."""
+    """Returns the argument type of a Layout of this number of operands."""
     return f"block[{struct.calcsize(_format(operands))}]"
 
 

@@ -12,13 +12,20 @@ from functools import lru_cache
 from functools import partial as partial_of
 from typing import Any, NamedTuple
 
-from alpha.cuda.lazy.bounded import reserve_for
-from alpha.cuda.lazy.deferred import GUARDED, PLANE_WRITERS, Memory, companion_output, defer, split_view
-from alpha.cuda.lazy.operand import flag_counter
+from alpha.cuda.lazy import (
+    GUARDED,
+    PLANE_WRITERS,
+    Memory,
+    companion_output,
+    defer,
+    flag_counter,
+    reserve_for,
+    split_view,
+)
 from alpha.cuda.ops.reduce import mean_cuda
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
-from alpha.cuda.runtime.walk import LONGEST, ceil_div
+from alpha.cuda.runtime.walk import CHAIN, LONGEST, ceil_div
 from alpha.ops.conv_desc import Pair, Shape
 from alpha.ops.pool import (
     adaptive_avg_pool2d,
@@ -96,6 +103,11 @@ class _Window(NamedTuple):
     stride: int = 1
     padding: int = 0
 
+    @property
+    def overlap(self) -> int:
+        """How many windows an input pixel is in, at most."""
+        return ceil_div(self.kernel, self.stride) if self.kernel else ceil_div(self.outputs, self.inputs) + 1
+
 
 @lru_cache(maxsize=1024)
 def _plan(n: int, channels: int, h: _Window, w: _Window, divisor: int, over_inputs: bool, lanes: int,
@@ -105,7 +117,7 @@ def _plan(n: int, channels: int, h: _Window, w: _Window, divisor: int, over_inpu
     Args:
         blocks: that are enough, however many images a thread takes then; 0: up to MAX_IMAGES.
     """
-    packets = channels % lanes == 0
+    packets = channels % lanes == 0 and not (over_inputs and h.overlap * w.overlap > CHAIN)
     per_pixel = channels // lanes if packets else channels
     tiles = [ceil_div(axis.inputs, TILE) for axis in (h, w)]
     per_image = (tiles[0] * tiles[1] if over_inputs else h.outputs * w.outputs) * per_pixel

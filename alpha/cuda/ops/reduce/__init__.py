@@ -11,7 +11,7 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
-from alpha.cuda.lazy.deferred import Deferred
+from alpha.cuda.lazy import split_view
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.cuda.runtime.walk import BLOCKS, LONGEST, THREADS, WALK, ceil_div, walk
@@ -128,10 +128,9 @@ def reduce(fold: Fold, x: Array, axes: Shape, shape: Shape, dtype: str, divisor:
     partial = None
     if plan.chunks > 1 or merged != stored:
         partial = empty((y.size * plan.chunks * fold.state[stored],), "uint8")
-    memory = x.derived.planes() if plan.wide and x.__class__ is Deferred else None
-    if memory:
-        elements, header, _ = memory
-        _SUM_OF_PLANES(plan.grid, elements, header, partial, y, *plan.args, divisor, *plan.walk)
+    held, header = split_view(x) if plan.wide else (x, None)
+    if header:
+        _SUM_OF_PLANES(plan.grid, held, header, partial, y, *plan.args, divisor, *plan.walk)
     else:
         kernel = (_WIDE_SUM if plan.wide else fold).columns if plan.walk else fold.rows
         kernel[stored](plan.grid, x, partial, y, *plan.args, divisor, *plan.walk)

@@ -8,6 +8,8 @@
 //          64 bits.
 // Requires: 16-byte aligned tensors.
 // Threads: rows: a group of `width` threads per chunk; columns: see reduce.cuh.
+// Measured: H100, share of a copy's bandwidth (benchmarks.cuda_bandwidth): sum of everything 87 %, per channel 86 %,
+//           mean per row 95 %, argmax 82 %
 #include <limits>
 
 #include "lazy/planes.cuh"

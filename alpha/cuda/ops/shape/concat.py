@@ -10,9 +10,17 @@ from functools import lru_cache
 from functools import partial as partial_of
 from math import prod
 
-from alpha.cuda.lazy.bounded import reserve_for
-from alpha.cuda.lazy.deferred import GUARDED, Memory, Rows, defer, split_view
-from alpha.cuda.lazy.operand import flag_counter
+from alpha.cuda.lazy import (
+    GUARDED,
+    Memory,
+    Rows,
+    defer,
+    flag_counter,
+    join,
+    joined_elements,
+    reserve_for,
+    split_view,
+)
 from alpha.cuda.ops.shape import Box, part
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
@@ -79,7 +87,7 @@ def _write(xs: tuple[Array, ...], axis: int, memory: Memory, planes: bool) -> No
         for x, rows in zip(xs, _rows(shapes, axis, BLOCKS)):
             _write_planes(x, rows, memory)
     for x, rows in zip(xs, _rows(shapes, axis, GUARDED if planes else BLOCKS)):
-        joined = x.derived.elements_for(memory) if planes else None
+        joined = joined_elements(x, memory) if planes else None
         held = (joined, None) if joined else split_view(x)
         _ELEMENTS(rows.walk.grid, *held, memory.elements, rows.columns, rows.first,
                   memory.flag if planes else None, rows.walk.block)
@@ -87,6 +95,6 @@ def _write(xs: tuple[Array, ...], axis: int, memory: Memory, planes: bool) -> No
 
 def _write_planes(x: Array, rows: Rows, whole: Memory) -> None:
     """Writes the planes of a part: by the pass that it waits for, or from what is written."""
-    if not x.derived.join(whole, rows):
+    if not join(x, whole, rows):
         _PLANES(rows.walk.grid, *split_view(x, write=True), whole.elements, whole.scale, rows.columns, rows.first,
                 rows.blocks, flag_counter(), rows.walk.block)

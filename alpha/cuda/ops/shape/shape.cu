@@ -1,7 +1,11 @@
 // What:     elements that move and do not change: boxes, transposed matrices, rows by their numbers; and the gradient
 //           of the last, a sum in a fixed order. Any number of blocks does; the callers ask for one pass
 // Layout:   C-contiguous. Moved is a unit of 1, 2, 4, 8 or 16 bytes: an element, or as many as stay together.
+// Requires: tensors aligned to the unit
+// Threads:  a unit each, neighbours beside each other in what is written
+// Measured: H100, share of a copy's bandwidth (benchmarks.cuda_bandwidth): concat 94 %, NHWC to NCHW 75 %
 #include "elementwise.cuh"
+#include "moments.cuh"
 
 constexpr int UNITS = 4;  // independent units of a thread
 
@@ -97,7 +101,7 @@ MOVES(4, u32, 32)
 MOVES(8, uint2, 32)
 MOVES(16, uint4, 32)
 
-// dx[r, c] = sum of g[i, c] over the i with index[i] = r, added in the order of i, in float32.
+// dx[r, c] = sum of g[i, c] over the i with index[i] = r, added in the order of i, with what rounding leaves out.
 // Threads: a warp per row r and 32 * COLUMNS columns. It looks through all indices, 32 * AHEAD at a time: a ballot
 // tells every lane which of them are r. So the order is fixed, and no element is written twice.
 constexpr int COLUMNS = 4, AHEAD = 4;
@@ -107,7 +111,7 @@ __device__ __forceinline__ void take_grad(const T *g, const i64 *index, T *dx, i
   const i64 parts = (columns + 32 * COLUMNS - 1) / (32 * COLUMNS), warps = static_cast<i64>(gridDim.x) * THREADS / 32;
   for (i64 warp = (static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x) / 32; warp < rows * parts; warp += warps) {
     const i64 row = warp / parts, column = warp % parts * (32 * COLUMNS) + lane;
-    float sum[COLUMNS] = {};
+    ExactSum sum[COLUMNS] = {};
     for (i64 first = 0; first < count; first += 32 * AHEAD) {
       i64 mine[AHEAD];
 #pragma unroll
@@ -121,12 +125,12 @@ __device__ __forceinline__ void take_grad(const T *g, const i64 *index, T *dx, i
           const i64 i = first + k * 32 + __ffs(found) - 1;
 #pragma unroll
           for (int j = 0; j < COLUMNS; j++)
-            if (column + j * 32 < columns) sum[j] += to_float(g[i * columns + column + j * 32]);
+            if (column + j * 32 < columns) sum[j].add(to_float(g[i * columns + column + j * 32]));
         }
     }
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++)
-      if (column + j * 32 < columns) dx[row * columns + column + j * 32] = from_float<T>(sum[j]);
+      if (column + j * 32 < columns) dx[row * columns + column + j * 32] = from_float<T>(sum[j].value());
   }
 }
 

@@ -1,10 +1,12 @@
 // What:     along an axis of n elements:  softmax  y = e^(x - m) / s,  log_softmax  y = x - m - ln(s),
 //           m = max(x), s = sum(e^(x - m));  their gradients  y * (g - sum(g * y))  and  g - e^y * sum(g)
 // Layout:   x as (outer, n, inner), C-contiguous; any inner
+// Accuracy: sums keep what rounding leaves out of them (moments.cuh), so that the length of the axis costs no digits.
+// Requires: 16-byte aligned tensors
 // Threads:  inner = 1: the blockDim.x threads of a row (a warp, or the block) share it, blockDim.y rows per block.
 //           else: a thread per (outer, inner), so that neighbours read neighbouring elements.
 //           Two passes over the axis: the sums, then y; a short row stays in registers in between.
-// Accuracy: sums keep what rounding leaves out of them (moments.cuh), so that the length of the axis costs no digits.
+// Measured: H100, share of a copy's bandwidth (benchmarks.cuda_bandwidth): softmax 95 %, gradient 98 %
 #include <float.h>
 
 #include "lanes.cuh"

@@ -1,24 +1,23 @@
 // The first layer forward on tensor cores, by mma.sync: what a filter reads of a few channels is a row of one product.
 //
-//   what      y[n][oh][ow][oc] = activation(b[oc] + sum over fh, fw, ic of x[n][ih][iw][ic] * w[oc][fh][fw][ic])
-//   layout    x (N, IH, IW, IC), y (N, OH, OW, OC), both NHWC of ELEMENT; w (OC, FH, FW, IC), b (OC,), float32
-//   GEMM      rows: positions of a tile; columns: output channels, COLUMNS at a time; sum: k = (fh, fw, ic), the order
-//             of w's rows, filled up to a multiple of CHUNK. Sums of several chunks meet in registers, in proper
-//             float32: a tensor core cuts off what it adds
-//   filters   lie in shared memory as the lanes' fragments, [chunk][step][block of 8 columns][lane][2]. One chunk
-//             (SHORT) of a single product goes to registers, once per block. Which column a fragment is of was chosen
-//             such that a lane has VEC neighbouring channels of VEC / 2 neighbouring blocks: 16 bytes a store, and
-//             whole sectors
-//   patch     see stem_mma.cuh; the next tile's is copied while one is multiplied. Its elements are read one by one:
-//             lanes of a fragment are 8 neighbouring positions times STEP / 2 of k, which share most of what they read
-//   threads   8 warps, 16 or 32 rows x 32 or 64 columns a warp at a time; persistent blocks, grid (blocks, column
-//             tiles)
-//   requires  one group; an image of x or y has fewer than 2^31 elements; OH < 2^15 - 1; a patch has PATCH elements at
-//             most; SHORT: one chunk
-//   measured  H100 SXM, nvcc 13.0, bursts, 512 images of 32x32x3 to 64 channels: 65 us in fp32, 57 in tf32, 41 in 16
-//             bits, where y takes 47 and 24 at the speed of a copy, stem_fprop 91, and padded channels on wgmma 172;
-//             5x5, 128 images: 47, 30, 22. Three blocks a multiprocessor, with filters in shared memory and more of a
-//             patch on its way, took 58, 37, 25 there, and 41 in 16 bits here
+// What:     y[n][oh][ow][oc] = activation(b[oc] + sum over fh, fw, ic of x[n][ih][iw][ic] * w[oc][fh][fw][ic])
+// Source:   our own
+// Layout:   x (N, IH, IW, IC), y (N, OH, OW, OC), both NHWC of ELEMENT; w (OC, FH, FW, IC), b (OC,), float32
+// GEMM:     rows: positions of a tile; columns: output channels, COLUMNS at a time; sum: k = (fh, fw, ic), the order
+//           of w's rows, filled up to a multiple of CHUNK. Sums of several chunks meet in registers, in proper
+//           float32: a tensor core cuts off what it adds
+// Zeros:    those of the padding are multiplied: K = 27 becomes 32 with or without them; see stem_mma.cuh
+// Filters:  lie in shared memory as the lanes' fragments, [chunk][step][block of 8 columns][lane][2]. One chunk
+//           (SHORT) of a single product goes to registers, once per block. A fragment's columns are chosen so that a
+//           lane has VEC neighbouring channels of VEC / 2 neighbouring blocks: 16 bytes a store, and whole sectors
+// Requires: sm_80; one group; an image of x or y has fewer than 2^31 elements; OH < 2^15 - 1; a patch has at
+//           most PATCH elements; SHORT: one chunk
+// Threads:  8 warps, 16 or 32 rows x 32 or 64 columns a warp at a time; persistent blocks, grid (blocks, column
+//           tiles). The next tile's patch is copied while one is multiplied. Its elements are read one by one: lanes
+//           of a fragment are 8 neighbouring positions times STEP / 2 of k, which share most of what they read
+// Measured: H100 SXM, nvcc 13.0, bursts, 512 images of 32x32x3 to 64 channels: 65 us in fp32, 57 in tf32, 41 in 16
+//           bits, where y takes 47 and 24 at the speed of a copy, stem_fprop 91, and padded channels on wgmma 172;
+//           5x5, 128 images: 47, 30, 22
 #include "stem_mma.cuh"
 
 constexpr int COLUMNS = 64, VEC = LANES<ELEMENT>;

@@ -1,24 +1,25 @@
 // dgrad of the first layer on tensor cores, by mma.sync: g goes from memory to the fragments, and only once.
 //
-//   what      dx[n][ih][iw][ic] = sum over fh, fw, oc of g[n][ih + pad_h - fh][iw + pad_w - fw][oc] * w[oc][fh][fw][ic]
-//   layout    g (N, OH, OW, OC), dx (N, IH, IW, IC), both NHWC of ELEMENT; w (OC, FH, FW, IC), float32
-//   GEMM      rows: a segment of a line of g; columns: (fw, ic) of one fh; sum: output channels. Line r of g adds to
-//             lines r - pad_h + fh of dx, so that FH lines of sums are in registers: with each line of g one of them is
-//             complete, and the others move on. What is left is to add FW shifted columns, in shared memory. Lines of g
-//             that do not exist are left out, and zeros stand for the positions beyond both ends of one
-//   g         a lane reads 16 bytes of a position, which are two steps of a fragment as they lie there: which channel
-//             an element of the sum is was chosen so, for w as well. While these are multiplied what comes next is
-//             read: half the channels in float32, all in 16 bits
-//   w         lies in shared memory as the lanes' fragments, [place][step][lane][WORDS], rounded or split once
-//   RGB       3x3 filters of 3 channels have 9 columns, which would be two blocks of 8 for each fh. The ninth columns
-//             of all fh share one block instead: line m of dx has place m % 3 in it, and w has these in 3 rotations
-//   threads   a warp has a band of lines, a segment wide; every other band goes upwards, so that neighbours, which are
-//             in one block, read at the same time what they share. Warps share nothing else but w
-//   not finite  see stem_mma.cuh: a sum that is not finite is made again with multiply-adds, of what is there alone
-//   requires  one group; stride and dilation 1; FH, FW <= TAPS; FW * IC <= 8 * NT; OC <= CHANNELS, a multiple of VEC;
-//             RGB: FH = FW = IC = 3, OC = CHANNELS. An image of g or dx has fewer than 2^31 elements
-//   measured  H100 SXM, nvcc 13.0, bursts, 512 images of 32x32x3 from 64 channels: 67 us in fp32, 64 in tf32, 36 in 16
-//             bits, where g and dx take 47 and 24 at the speed of a copy; 128 images: 26, 25, 17
+// What:     dx[n][ih][iw][ic] = sum over fh, fw, oc of g[n][ih + pad_h - fh][iw + pad_w - fw][oc] * w[oc][fh][fw][ic]
+// Source:   our own
+// Layout:   g (N, OH, OW, OC), dx (N, IH, IW, IC), both NHWC of ELEMENT; w (OC, FH, FW, IC), float32
+// GEMM:     rows: a segment of a line of g; columns: (fw, ic) of one fh; sum: output channels. Line r of g adds to
+//           lines r - pad_h + fh of dx, so that FH lines of sums are in registers: with each line of g one of them is
+//           complete, and the others move on. What is left is to add FW shifted columns, in shared memory
+// Zeros:    lines of g that do not exist are left out; zeros stand for the positions beyond both ends of a line. A sum
+//           that is not finite is made again with multiply-adds, without them: see stem_mma.cuh
+// Operands: g: a lane reads 16 bytes of a position, which are two steps of a fragment as they lie there: which channel
+//           an element of the sum is was chosen so, for w as well. While these are multiplied what comes next is
+//           read: half the channels in float32, all in 16 bits. w lies in shared memory as the lanes' fragments,
+//           [place][step][lane][WORDS], rounded or split once
+// RGB:      3x3 filters of 3 channels have 9 columns, which would be two blocks of 8 for each fh. The ninth columns
+//           of all fh share one block instead: line m of dx has place m % 3 in it, and w has these in 3 rotations
+// Requires: sm_80; one group; stride and dilation 1; FH, FW <= TAPS; FW * IC <= 8 * NT; OC <= CHANNELS, a multiple of
+//           VEC; RGB: FH = FW = IC = 3, OC = CHANNELS. An image of g or dx has fewer than 2^31 elements
+// Threads:  a warp has a band of lines, a segment wide; every other band goes upwards, so that neighbours, which are
+//           in one block, read at the same time what they share. Warps share nothing else but w
+// Measured: H100 SXM, nvcc 13.0, bursts, 512 images of 32x32x3 from 64 channels: 67 us in fp32, 64 in tf32, 36 in 16
+//           bits, where g and dx take 47 and 24 at the speed of a copy; 128 images: 26, 25, 17
 #include "stem_mma.cuh"
 
 constexpr int VEC = LANES<ELEMENT>, CHANNELS = 64, SEGMENT = 32, MT = SEGMENT / 16;

@@ -1,21 +1,23 @@
 // The gradient of the first layer's filters on tensor cores, by mma.sync: g goes from memory to the fragments.
 //
-//   what      dw[oc][fh][fw][ic] = sum over n, oh, ow of g[n][oh][ow][oc] * x[n][ih][iw][ic]
-//   layout    x (N, IH, IW, IC), g (N, OH, OW, OC), both NHWC of ELEMENT; dw (OC, FH, FW, IC), float32
-//   GEMM      rows: COLUMNS output channels; columns: CHUNK of k = (fh, fw, ic); sum: positions, BATCH at a time, which
-//             are added to registers in proper float32: a tensor core cuts off what it adds
-//   g         every element is an operand once, so it is not brought to shared memory: a lane reads 4 neighbouring
-//             channels of a position, 8 lanes 32, and these are its rows of two blocks of 16. Which channel a row is,
-//             and which position an element of the sum, is chosen so; 16 bits of two positions are paired in registers
-//   patch     see stem_mma.cuh; what positions read of x, and the next tile's is copied while one is multiplied
-//   threads   8 warps: two halves of the channels, four batches of positions; persistent blocks, grid (chunks of k,
-//             blocks, tiles of channels). The four sums meet in shared memory. A block has a slot of the workspace,
-//             [channel tile][chunk][block][channel][k], and sum_slices.cu adds these up, in order
-//   requires  one group; an image of x or g has fewer than 2^31 elements; OH < 2^15 - 1; a patch has PATCH elements at
-//             most; ALIGNED: OC is a multiple of 4
-//   measured  H100 SXM, nvcc 13.0, bursts, 512 images of 32x32x3 to 64 channels: 70 us in fp32, 58 in tf32, 44 in 16
-//             bits, where g takes 47 and 24 at the speed of a copy, stem_wgrad 85, and padded channels on wgmma 175;
-//             5x5, 128 images: 52, 38, 32
+// What:     dw[oc][fh][fw][ic] = sum over n, oh, ow of g[n][oh][ow][oc] * x[n][ih][iw][ic]
+// Source:   our own
+// Layout:   x (N, IH, IW, IC), g (N, OH, OW, OC), both NHWC of ELEMENT; dw (OC, FH, FW, IC), float32
+// GEMM:     rows: COLUMNS output channels; columns: CHUNK of k = (fh, fw, ic); sum: positions, BATCH at a time, which
+//           are added to registers in proper float32: a tensor core cuts off what it adds
+// Zeros:    those of the padding are multiplied, see stem_mma.cuh
+// Operands: every element of g is an operand once, so it is not brought to shared memory: a lane reads 4 neighbouring
+//           channels of a position, 8 lanes 32, and these are its rows of two blocks of 16. Which channel a row is,
+//           and which position an element of the sum, is chosen so; 16 bits of two positions are paired in registers.
+//           What positions read of x is a patch; the next tile's is copied while one is multiplied
+// Requires: sm_80; one group; an image of x or g has fewer than 2^31 elements; OH < 2^15 - 1; a patch has at
+//           most PATCH elements; ALIGNED: OC is a multiple of 4
+// Threads:  8 warps: two halves of the channels, four batches of positions; persistent blocks, grid (chunks of k,
+//           blocks, tiles of channels). The four sums meet in shared memory. A block has a slot of the workspace,
+//           [channel tile][chunk][block][channel][k], and sum_slices.cu adds these up, in order
+// Measured: H100 SXM, nvcc 13.0, bursts, 512 images of 32x32x3 to 64 channels: 70 us in fp32, 58 in tf32, 44 in 16
+//           bits, where g takes 47 and 24 at the speed of a copy, stem_wgrad 85, and padded channels on wgmma 175;
+//           5x5, 128 images: 52, 38, 32
 #include <type_traits>
 
 #include "stem_mma.cuh"

@@ -1,16 +1,16 @@
 // What the first layer's kernels on tensor cores share (conv_stem_mma*.cu; dgrad the products alone): their tiles of
 // positions, what x has for one of them, and products of float32 by TF32.
 //
-//   tile      tile_h x tile_w outputs of an image, up to POSITIONS; row p of its product is output
-//             (p / tile_w, p % tile_w)
-//   patch     what they read of x: `lines` lines of `line` elements, with zeros where there is padding. An element of
-//             filter k is `offsets[k]` behind the place where the position's first tap reads. K = 27 of a 3x3 filter of
-//             3 channels becomes 32 in any case: leaving out the zeros of borders would save nothing
-//   modes     ELEMENT float: PRODUCTS 3: x = hi + lo, two TF32 numbers that hold 23 or 24 bits of it; lo * hi, hi * lo,
-//             hi * hi, the small ones first. 1: hi * hi. TF32 has float32's range, so that nothing is scaled. 16 bits:
-//             one product of elements as they are stored
-//   not finite an infinity has no hi and lo, a zero of the padding times infinity is NaN, and what rounds to hi may
-//             overflow: a sum that is not finite is made again with multiply-adds, and without the padding
+// What:     a tile is tile_h x tile_w outputs of an image, up to POSITIONS; row p of its product is output
+//           (p / tile_w, p % tile_w). Its patch is what they read of x: `lines` lines of `line` elements
+// Layout:   element k of a filter is `offsets[k]` behind the place where the position's first tap reads in the patch
+// Zeros:    a patch has zeros where there is padding. K = 27 of a 3x3 filter of 3 channels becomes 32 in any case:
+//           leaving them out would save nothing
+// Modes:    ELEMENT float: PRODUCTS 3: x = hi + lo, two TF32 numbers that hold 23 or 24 bits of it; lo * hi, hi * lo,
+//           hi * hi, the small ones first. 1: hi * hi. TF32 has float32's range, so that nothing is scaled. 16 bits:
+//           one product of elements as they are stored
+// Not finite: an infinity has no hi and lo, a zero of the padding times infinity is NaN, and what rounds to hi may
+//           overflow: a sum that is not finite is made again with multiply-adds, and without the padding
 #pragma once
 #include "lanes.cuh"
 

@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from alpha.cuda.conv.costs import rates
-from alpha.cuda.conv.ffma.gemm import LAUNCH_US
+from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.ffma.sk_dilated import SUM_SLICES
 from alpha.cuda.conv.first_layer.stem import channels_refusal, float32_filters
-from alpha.cuda.conv.planner import Launch
+from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.conv.tile import RESERVED
-from alpha.cuda.lazy.guard import UNGUARDED
+from alpha.cuda.lazy import UNGUARDED
+from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty, upload
@@ -33,8 +33,6 @@ MOST_LINES = 0x7fff                                    # of an output: StemRow i
 STATIC = 2304                                          # bytes of shared memory that fprop has beside
 SPLIT = 32                                             # threads that share an element of a sum over blocks
 COPY, PER_TILE = 0.5, 2                                # in blocks of 16 positions of all channels: estimates
-MEMORY = 1.1                                           # of what rates() has
-START_US = {"fprop": 3.0, "wgrad": 5.5}                # beside the launch: tables, and wgrad's sum over blocks
 SHAPE_ARGS = ", ".join(f"i32 {name}" for name in (
     "images", "ih", "iw", "ic", "oh", "ow", "oc", "fh", "fw", "stride_h", "stride_w", "pad_h", "pad_w", "dilation_h",
     "dilation_w", "tile_h", "tile_w", "tiles_h", "tiles_w", "lines", "line"))
@@ -54,11 +52,6 @@ class Mode(NamedTuple):
 
 MODES = (Mode("fp32", "float32", 3), Mode("tf32", "float32", 1), Mode("bf16", "bfloat16", 1),
          Mode("fp16", "float16", 1))
-# Clocks that an H100's multiprocessor takes for a position and COLUMNS channels, and for each chunk of its filters, by
-# pass and channels of g that are read at a time, bytes of an element and products.
-CLOCKS = {("fprop", 4): {(4, 3): (2.3, 22.0), (4, 1): (8.9, 11.1), (2, 1): (9.3, 3.8)},
-          ("wgrad", 4): {(4, 3): (2.3, 22.4), (4, 1): (6.5, 13.3), (2, 1): (2.0, 12.2)},
-          ("wgrad", 1): {(4, 3): (4.4, 26.8), (4, 1): (6.5, 13.7), (2, 1): (2.5, 23.9)}}
 
 
 class Tiles(NamedTuple):
@@ -123,10 +116,10 @@ def shape_of(desc: ConvDesc, tiles: Tiles) -> tuple[int, ...]:
     return (desc.n, h.i, w.i, desc.ic, h.o, w.o, desc.oc, h.f, w.f, h.s, w.s, h.p, w.p, h.d, w.d, *tiles)
 
 
-class StemMmaFprop:
-    """stem_mma_fprop in a mode; see alpha.cuda.conv.planner for the members."""
+class StemMmaFprop(Candidate):
+    """stem_mma_fprop in a mode."""
 
-    pass_name, takes_guard = "fprop", False
+    pass_name = "fprop"
 
     def __init__(self, mode: Mode) -> None:
         self.mode, self.precisions, self.name = mode, (mode.precision,), f"conv_stem_mma_fprop {mode.precision}"
@@ -155,11 +148,8 @@ class StemMmaFprop:
             return f"filters of {desc.h.f}x{desc.w.f}x{desc.ic} do not fit into shared memory"
         return refusal(desc)
 
-    def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        return estimate_us("fprop", desc, self.mode, sm_count)
-
-    def least(self, desc: ConvDesc, sm_count: int) -> float:
-        return 0.0  # what it costs is known at once
+    def cost(self, desc: ConvDesc) -> Cost:
+        return Cost((only_stage("fprop", desc, self.mode),))
 
     def prepare(self, desc: ConvDesc) -> Launch:
         tiles = tiles_of(desc, context.sm_count)
@@ -168,15 +158,16 @@ class StemMmaFprop:
         grid = min(total, max(1, context.sm_count * self._resident(desc) // column_tiles)), column_tiles
         sizes = *shape_of(desc, tiles), total, chunks_of(desc)
 
-        def launch(x: Array, w: Array, b: Array | None, y: Array, relu: bool) -> None:
+        def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
+            b, relu = epilogue.known()
             kernel(grid, x, float32_filters(w), b, y, *sizes, relu)
         return launch
 
 
-class StemMmaWgrad:
-    """stem_mma_wgrad in a mode, for g whose channels are a multiple of `vector`; see alpha.cuda.conv.planner."""
+class StemMmaWgrad(Candidate):
+    """stem_mma_wgrad in a mode, for g whose channels are a multiple of `vector`."""
 
-    pass_name, writes, takes_guard = "wgrad", "float32", False
+    pass_name = "wgrad"
 
     def __init__(self, mode: Mode, vector: int) -> None:
         self.mode, self.precisions, self.reads, self.vector = mode, (mode.precision,), mode.dtype, vector
@@ -191,11 +182,8 @@ class StemMmaWgrad:
             return f"{desc.oc} output channels are no multiple of {self.vector}"
         return refusal(desc)
 
-    def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        return estimate_us("wgrad", desc, self.mode, sm_count, self.vector)
-
-    def least(self, desc: ConvDesc, sm_count: int) -> float:
-        return 0.0  # what it costs is known at once
+    def cost(self, desc: ConvDesc) -> Cost:
+        return Cost((only_stage("wgrad", desc, self.mode, self.vector),))
 
     def prepare(self, desc: ConvDesc) -> Launch:
         tiles, chunks, row_tiles = tiles_of(desc, context.sm_count), chunks_of(desc), ceil_div(desc.oc, COLUMNS)
@@ -216,16 +204,16 @@ class StemMmaWgrad:
         return launch
 
 
-def estimate_us(pass_name: str, desc: ConvDesc, mode: Mode, sm_count: int, vector: int = 4) -> float:
+def only_stage(pass_name: str, desc: ConvDesc, mode: Mode, vector: int = 4) -> Stage:
     """Returns what memory, the tensor cores or all instructions need, whichever is most."""
-    tiles, itemsize, chunks = tiles_of(desc, sm_count), ITEMSIZE[mode.dtype], chunks_of(desc)
+    on, itemsize, chunks = device(), ITEMSIZE[mode.dtype], chunks_of(desc)
+    c, tiles = on.table.stem_mma, tiles_of(desc, on.sm_count)
     rows = desc.n * tiles.per_image * ceil_div(tiles.height * tiles.width, 16) * 16 * ceil_div(desc.oc, COLUMNS)
-    each, per_chunk = CLOCKS[pass_name, vector][itemsize, mode.products]
-    products = COLUMNS * CHUNK * mode.products / (rates().mma * 2 / itemsize)
+    each, per_chunk = c.clocks[pass_name, vector][itemsize, mode.products]
+    products = COLUMNS * CHUNK * mode.products / (on.mma * 2 / itemsize)
     clocks = max(each + per_chunk * chunks, products * chunks)
-    memory_us = desc.nbytes(itemsize) / (rates().bytes_per_us * MEMORY)
-    return LAUNCH_US + START_US[pass_name] + max(memory_us, rows * clocks / (sm_count * rates().clock_ghz * 1e3))
-
+    return Stage(rows * clocks / on.sm_count, "clocks", desc.nbytes(itemsize) / c.dram[pass_name], "dram",
+                 c.depth[pass_name], c.launches[pass_name])
 
 
 CANDIDATES = (*(StemMmaFprop(mode) for mode in MODES),

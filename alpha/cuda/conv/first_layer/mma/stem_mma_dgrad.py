@@ -9,11 +9,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from alpha.cuda.conv.costs import rates
-from alpha.cuda.conv.ffma.gemm import LAUNCH_US
+from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.first_layer.mma.stem_mma import MODES, Mode
 from alpha.cuda.conv.first_layer.stem import channels_refusal, float32_filters
-from alpha.cuda.conv.planner import Launch
+from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
@@ -23,9 +22,6 @@ from alpha.ops.conv_desc import ConvDesc, ceil_div
 WARPS, POSITIONS, CHANNELS = 4, 32, 64  # of the kernel
 TAPS, COLUMNS = 5, 16                   # of FH and FW, and of FW * IC, at most
 PER_BAND = 2                            # what a band takes beside its lines of g, in lines: an estimate
-TENSOR = 0.5                            # of the rate that rates() has
-MEMORY = 0.95                           # of the bytes that it has
-START_US = 4.0                          # beside the launch: w's fragments, and a band's first lines
 
 
 class Bands(NamedTuple):
@@ -56,10 +52,10 @@ def bands_of(desc: ConvDesc, warps: int) -> Bands:
     return Bands(height, ceil_div(h.i, height), segments, first)
 
 
-class StemMmaDgrad:
-    """stem_mma_dgrad in a mode; see alpha.cuda.conv.planner for the members."""
+class StemMmaDgrad(Candidate):
+    """stem_mma_dgrad in a mode."""
 
-    pass_name, takes_guard = "dgrad", False
+    pass_name = "dgrad"
 
     def __init__(self, mode: Mode) -> None:
         self.mode, self.precisions, self.name = mode, (mode.precision,), f"conv_stem_mma_dgrad {mode.precision}"
@@ -79,8 +75,8 @@ class StemMmaDgrad:
         """Returns how many blocks are resident on a multiprocessor."""
         return 3 if is_rgb(desc) and self.mode.products == 1 else 2
 
-    def _bands(self, desc: ConvDesc, sm_count: int) -> Bands:
-        return bands_of(desc, sm_count * self._blocks(desc) * WARPS)
+    def _bands(self, desc: ConvDesc) -> Bands:
+        return bands_of(desc, device().sm_count * self._blocks(desc) * WARPS)
 
     def rejection(self, desc: ConvDesc) -> str | None:
         if refused := channels_refusal(desc):
@@ -93,21 +89,18 @@ class StemMmaDgrad:
             return f"{desc.oc} output channels, multiples of {self.vector} up to {CHANNELS} are served"
         return oversized(desc)
 
-    def cost(self, desc: ConvDesc, sm_count: int) -> float:
-        bands = self._bands(desc, sm_count)
+    def cost(self, desc: ConvDesc) -> Cost:
+        bands, c = self._bands(desc), device().table.stem_mma
         lines = desc.n * bands.segments * (desc.h.i + bands.per_height * (desc.h.f - 1))  # of g
         columns = 8 * (desc.h.f + 1 if is_rgb(desc) else desc.h.f * 2)
         channels = ceil_div(desc.oc, 4 * self.vector) * 4 * self.vector
         products = lines * POSITIONS * columns * channels * self.mode.products
-        rate = rates().mma / (2 if self.mode.dtype == "float32" else 1) * sm_count * rates().clock_ghz * 1e3 * TENSOR
-        memory_us = desc.nbytes(ITEMSIZE[self.mode.dtype]) / (rates().bytes_per_us * MEMORY)
-        return LAUNCH_US + START_US + max(memory_us, products / rate)
-
-    def least(self, desc: ConvDesc, sm_count: int) -> float:
-        return 0.0  # what it costs is known at once
+        itemsize = ITEMSIZE[self.mode.dtype]  # float32 has half the rate
+        return Cost((Stage(products * itemsize / c.dgrad, "mma", desc.nbytes(itemsize) / c.dram["dgrad"], "dram",
+                           c.depth["dgrad"], c.launches["dgrad"]),))
 
     def prepare(self, desc: ConvDesc) -> Launch:
-        bands, kernel, h, w = self._bands(desc, context.sm_count), self.kernels[is_rgb(desc)], desc.h, desc.w
+        bands, kernel, h, w = self._bands(desc), self.kernels[is_rgb(desc)], desc.h, desc.w
         grid = min(ceil_div(desc.n * bands.per_image, WARPS), context.sm_count * self._blocks(desc))
         sizes = desc.n, h.i, w.i, desc.ic, h.o, w.o, desc.oc, h.f, w.f, h.p, w.p, *bands
 

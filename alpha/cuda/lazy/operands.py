@@ -24,7 +24,7 @@ from weakref import WeakSet
 import numpy as np
 
 from alpha.config import config
-from alpha.cuda.lazy.deferred import ALIGNMENT, BOUND, HEADER, Deferred, Memory, header_of, write_before
+from alpha.cuda.lazy.deferred import ALIGNMENT, HEADER, Deferred, Memory, header_of, write_before
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, allocate, download, empty, extent, upload
@@ -79,19 +79,6 @@ class _Measured(NamedTuple):
     @property
     def ptr(self) -> int:
         return self.scale.ptr
-
-
-class Bounds(NamedTuple):
-    """Numbers of which the largest is a bound of an array's finite elements.
-
-    Attributes:
-        bits: int32, on the device: those of float32 numbers.
-        unmeasured: the header of the next split, whose bound is to be set to the largest of them; None: it is, or there
-            is none.
-    """
-
-    bits: Array
-    unmeasured: Array | None
 
 
 class _Form(NamedTuple):
@@ -160,22 +147,6 @@ def operand(x: Array, reads: str, *, keep: bool = True) -> Operand:
     if keep and not (derived is not None and derived.visible):
         x.derive()[reads] = made
     return made
-
-
-def bounds(x: Array, reads: str) -> Bounds:
-    """Returns what bounds a float32 array that `operand` is about to make planes of, measured if nothing is known.
-
-    Whoever takes it launches at once what reads it, and sets the bound of the header.
-    """
-    bound = x.derived.bound if x.__class__ is Deferred else None
-    if bound:
-        return Bounds(bound, None)
-    form = READS[reads]
-    header = x.derived.get(form.measured) if x.derived else None
-    if header:
-        return Bounds(Array(header.scale.block, header.ptr + BOUND, (1,), "int32", 1, 4), None)
-    header, blocks = _measure(x, form)
-    return Bounds(Array(header.scale.block, header.ptr + HEADER, (blocks,), "int32", blocks, 4 * blocks), header.scale)
 
 
 def forget(arrays: Sequence[Array]) -> None:
@@ -263,21 +234,21 @@ def _split(x: Array, form: _Form) -> Operand:
     header = _known_header(x, form)
     known = header is not None
     if header is None:
-        header, _ = _measure(x, form)
+        header = _measure(x, form)
     planes = empty((form.planes, *x.shape), form.dtype)
     form.split(blocks, x, planes, header.scale, size, chunk, known, lost_ranges)
     return Operand(planes.ptr, x.shape, form.dtype, form.planes, header.scale, planes, header.flag)
 
 
-def _measure(x: Array, form: _Form) -> tuple[_Measured, int]:
-    """Returns the header of a split, kept with x, and how many partial maxima follow it."""
+def _measure(x: Array, form: _Form) -> _Measured:
+    """Returns the header of a split, kept with x; partial maxima follow it."""
     chunk, blocks = _chunks(x.size)
     memory = empty((HEADER // 4 + blocks,), "float32")
     header = _Measured(*header_of(memory.block, memory.ptr), memory.nbytes)
     _AMAX(blocks, x, header.scale, x.size, chunk)
     if not (x.derived is not None and x.derived.visible):
         x.derive()[form.measured] = header
-    return header, blocks
+    return header
 
 
 def _known_header(x: Array, form: _Form) -> _Measured | None:

@@ -1,0 +1,111 @@
+"""Which algorithm a convolution takes on the CPU, and the call of it.
+
+`direct` is what alpha.cpu.conv does by itself; where something else is chosen, `transformed` returns it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import NamedTuple
+
+import numpy as np
+
+from alpha.config import config
+from alpha.cpu import native
+from alpha.cpu.algorithms import fft, products, tiles, winograd
+from alpha.ops.algorithms.cost import Rates
+from alpha.ops.algorithms.family import MIB, OPS, Choice, Machine, Way, choose, register
+from alpha.ops.algorithms.names import Request
+from alpha.ops.conv_desc import ConvDesc
+
+Array = np.ndarray
+Run = Callable[..., None]   # of a description, two operands and the result
+WORKSPACE_MIB = 256
+
+
+def _machine(direct: float, product: float, spectral: float, transform: float, fft: float, l2: float, dram: float,
+             auto: tuple[str, ...] = ("winograd", "fft")) -> Machine:
+    """Returns a class of machines, in GFLOP/s and GB/s of one thread: the choice must not depend on their number."""
+    flops = {"direct": direct, "depthwise": direct / 8, "product": product, "spectral": spectral,
+             "transform": transform, "fft": fft}
+    return Machine(Rates({unit: rate * 1e9 for unit, rate in flops.items()}, {"L2": l2 * 1e9, "DRAM": dram * 1e9},
+                         2e-5, 0.0), auto)
+
+
+# By the lanes of a vector: AVX-512, AVX and AVX2, others. One core each of a Zen 5 (the first two) under two threads.
+register(numpy=_machine(40, 60, 40, 2, 1, 20, 10, auto=()), cpu16=_machine(200, 190, 190, 60, 10, 60, 12),
+         cpu8=_machine(95, 90, 90, 35, 6, 50, 12), cpu4=_machine(35, 33, 33, 12, 2.5, 30, 12))
+
+
+class Chosen(NamedTuple):
+    """An algorithm with its tile, the function that makes it, and whether that takes a bias and relu as well."""
+
+    way: Way
+    run: Run
+    fused: bool
+
+
+def chosen(pass_name: str, desc: ConvDesc, request: Request, compiled: bool) -> Chosen | None:
+    """Returns what computes a pass, None for the direct kernels.
+
+    Args:
+        compiled: whether the compiled kernels can take the arrays.
+    Raises:
+        ConfigError: a strict request cannot be served.
+    """
+    limit, machine = (config.conv_workspace_mib or WORKSPACE_MIB) * MIB, machine_key() if compiled else "numpy"
+    found = _chosen(pass_name, desc, request, machine, limit)
+    if config.watch and config.debug > 2:
+        _tell(pass_name, desc, request, choose(pass_name, desc, request, machine, limit))
+    return found
+
+
+@lru_cache(maxsize=1)
+def machine_key() -> str:
+    """Returns the class of this machine, by the width of its vectors.  Where the compiled kernels are loaded."""
+    library = native.library()
+    assert library is not None
+    return f"cpu{library.vector_lanes()}"
+
+
+@lru_cache(maxsize=4096)
+def _chosen(pass_name: str, desc: ConvDesc, request: Request, machine: str, limit: int) -> Chosen | None:
+    way = choose(pass_name, desc, request, machine, limit).way
+    if way.name == "direct":
+        return None
+    if way.name in ("im2col", "strassen"):
+        return Chosen(way, getattr(products, pass_name) if way.name == "im2col" else _STRASSEN[pass_name], False)
+    compiled = machine != "numpy" and desc.groups == 1
+    module = tiles if not compiled else winograd if way.name == "winograd" else fft
+    return Chosen(way, partial(getattr(module, pass_name), way), module is winograd)
+
+
+def _matrix(a: Array) -> Array:
+    return a.reshape(-1, a.shape[-1])
+
+
+def _strassen_fprop(desc: ConvDesc, x: Array, w: Array, y: Array) -> None:
+    y[...] = products.strassen(_matrix(x), _matrix(w).T).reshape(y.shape)
+
+
+def _strassen_dgrad(desc: ConvDesc, g: Array, w: Array, dx: Array) -> None:
+    dx[...] = products.strassen(_matrix(g), _matrix(w)).reshape(dx.shape)
+
+
+def _strassen_wgrad(desc: ConvDesc, x: Array, g: Array, dw: Array) -> None:
+    dw[...] = products.strassen(_matrix(g).T, _matrix(x)).reshape(dw.shape)
+
+
+_STRASSEN: dict[str, Run] = {"fprop": _strassen_fprop, "dgrad": _strassen_dgrad, "wgrad": _strassen_wgrad}
+
+
+@lru_cache(maxsize=1024)
+def _tell(pass_name: str, desc: ConvDesc, request: Request, choice: Choice) -> None:
+    """Prints a choice, once."""
+    axes = ", ".join(f"{a.i}->{a.o} f{a.f} s{a.s} p{a.p} d{a.d}" for a in (desc.h, desc.w))
+    print(f"alpha: {OPS[pass_name]} {desc.n} x ({axes}) {desc.ic}->{desc.oc} groups {desc.groups}, {request}:\n"
+          f"{choice}", file=sys.stderr)
+
+

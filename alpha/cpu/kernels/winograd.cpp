@@ -1,0 +1,292 @@
+// What:    y = A^T [ sum over ic of (G w G^T) * (B^T x B) ] A for tiles of y, the same for dgrad, with turned filters, and
+//          dw = G^T [ sum over tiles of (B^T x B) * (A g A^T) ] G.
+// Source:  Winograd's minimal filtering; points and matrices in alpha/ops/algorithms/tile_transform.py.
+// Layout:  NHWC and OHWI; tiles and filters as in winograd.hpp, in the workspace of the caller.
+// Zeros:   tiles reach over the border, where zeros are multiplied.   Requires: stride, dilation and groups of 1.
+// Threads: forward, a chunk of tiles per job, whose V and M stay in cache; wgrad, first tiles, then points x channels.
+//          Sums are made of 64 terms at a time, in an order that depends on the shape alone.
+#include "winograd.hpp"
+#include "winograd_transform.hpp"
+
+extern "C" int omp_get_thread_num();
+
+namespace {
+
+constexpr int64_t CACHE_BYTES = 1 << 20, FEW_TILES = 48, MANY_TILES = 96, LARGE_FILTERS = 4 << 20;
+constexpr int64_t WGRAD_BYTES = 8 << 20, WGRAD_MOST_BYTES = 32 << 20;
+
+// Tiles of a chunk of the forward pass.
+int64_t forward_tiles(const Map& map) {
+  const int64_t each = 4 * map.points() * (map.in_pad() + map.out_pad());
+  const bool large = 4 * map.points() * map.in_c * map.out_pad() > LARGE_FILTERS;
+  const int64_t fits = std::max(CACHE_BYTES / each, large ? MANY_TILES : FEW_TILES);
+  const int64_t share = round_up(ceil_div(map.tiles(), map.threads), 12);
+  return std::min({fits / 12 * 12, share, int64_t(480)});
+}
+
+// Tiles of a chunk of wgrad: a power of two of blocks, so that levels end with chunks.
+int64_t wgrad_tiles(const Map& map) {
+  const int64_t each = 4 * map.points() * (map.in_pad() + map.out_pad());
+  const bool large = 4 * map.points() * map.in_c * map.out_c > LARGE_FILTERS;
+  int64_t tiles = BLOCK;
+  while (tiles < LEVEL && tiles < map.tiles() && 2 * tiles * each <= (large ? WGRAD_MOST_BYTES : WGRAD_BYTES)) tiles *= 2;
+  return tiles;
+}
+
+// Loads the pixels of one tile, A x A from (row, col) on, a vector of `left` channels each; 0 outside of the map.
+template <int A>
+INLINE void load_pixels(const float* map, int64_t h, int64_t w, int64_t c, int64_t row, int64_t col, int64_t left,
+                        vfloat (&d)[A][A]) {
+  if (row >= 0 && col >= 0 && row + A <= h && col + A <= w && left >= LANES) {
+    for (int i = 0; i < A; i++)
+      UNROLL for (int j = 0; j < A; j++) d[i][j] = load(map + ((row + i) * w + col + j) * c);
+    return;
+  }
+  for (int i = 0; i < A; i++)
+    for (int j = 0; j < A; j++) {
+      const bool inside = row + i >= 0 && row + i < h && col + j >= 0 && col + j < w;
+      d[i][j] = inside ? load_part(map + ((row + i) * w + col + j) * c, left) : vfloat{};
+    }
+}
+
+// Writes one tile of A x A pixels to V or Y, transformed: slot `slot` of the chunk.
+template <class X, int A, class Row>
+void put_tile(const X& t, const float* map, int64_t h, int64_t w, const Blocked& b, int64_t row, int64_t col,
+              int64_t slot, float* to, Row transform) {
+  for (int64_t block = 0; block < b.blocks(); block++)
+    for (int64_t c = 0; c < b.width(block); c += LANES) {
+      vfloat d[A][A], v[X::N][X::N];
+      load_pixels<A>(map + block * BLOCK + c, h, w, b.count, row, col, b.valid(block) - c, d);
+      both_axes(d, v, transform);
+      float* dst = to + b.at(block) + slot * b.width(block) + c;
+      for (int i = 0; i < X::N; i++)
+        UNROLL for (int j = 0; j < X::N; j++) store(dst + (i * X::N + j) * b.floats(), v[i][j]);
+    }
+}
+
+template <class X>
+void put_input(const X& t, const Map& map, const float* x, const Blocked& b, int64_t tile, int64_t slot, float* v) {
+  const Place at(map, tile);
+  put_tile<X, X::N>(t, x + at.image * map.in_h * map.in_w * map.in_c, map.in_h, map.in_w, b, at.row - map.pad_h,
+                    at.col - map.pad_w, slot, v, [&](const vfloat* d, vfloat* o) { t.inputs(d, o); });
+}
+
+template <class X>
+void put_gradient(const X& t, const Map& map, const float* g, const Blocked& b, int64_t tile, int64_t slot, float* y) {
+  const Place at(map, tile);
+  put_tile<X, X::M>(t, g + at.image * map.out_h * map.out_w * map.out_c, map.out_h, map.out_w, b, at.row, at.col, slot,
+                    y, [&](const vfloat* d, vfloat* o) { t.outputs_t(d, o); });
+}
+
+// U for LANES channels out from `o` on, and channels in [first, last).
+template <class X>
+void put_filters(const X& t, const Map& map, const float* w, bool turned, int64_t o, int64_t first, int64_t last,
+                 float* u) {
+  constexpr int R = X::R, N = X::N;
+  const int64_t panel = o / TILE_WIDTH * TILE_WIDTH, left = map.out_c - o, taps = R * R;
+  const int64_t width = std::min<int64_t>(TILE_WIDTH, map.out_pad() - panel), step = map.filters();
+  float* dst = u + panel * map.in_c + (o - panel);
+  alignas(64) float rows[R * R][LANES][LANES];
+  for (int64_t i = first; i < last; i += LANES) {
+    const int64_t count = std::min<int64_t>(LANES, last - i);
+    for (int64_t tap = 0; tap < taps; tap++) {
+      const int64_t from = turned ? taps - 1 - tap : tap;
+      if (turned) {
+        for (int64_t k = 0; k < count; k++)
+          store(rows[tap][k], load_part(w + ((i + k) * taps + from) * map.out_c + o, left));
+      } else if (count == LANES) {
+        transpose(w + (o * taps + from) * map.in_c + i, taps * map.in_c, left, rows[tap][0], LANES);
+      } else {
+        for (int64_t k = 0; k < count; k++)
+          for (int64_t l = 0; l < LANES; l++)
+            rows[tap][k][l] = l < left ? w[((o + l) * taps + from) * map.in_c + i + k] : 0;
+      }
+    }
+    for (int64_t k = 0; k < count; k++) {
+      vfloat d[R][R], v[N][R], out[N];
+      for (int a = 0; a < R; a++) UNROLL for (int b = 0; b < R; b++) d[a][b] = load(rows[a * R + b][k]);
+      for (int b = 0; b < R; b++) {
+        vfloat from[R];
+        UNROLL for (int a = 0; a < R; a++) from[a] = d[a][b];
+        t.filters(from, out);
+        UNROLL for (int a = 0; a < N; a++) v[a][b] = out[a];
+      }
+      for (int a = 0; a < N; a++) {
+        t.filters(v[a], out);
+        UNROLL for (int b = 0; b < N; b++) store(dst + (a * N + b) * step + (i + k) * width, out[b]);
+      }
+    }
+  }
+}
+
+// M = V U for `tiles` tiles of a chunk and one spectral point.
+void multiply(const Blocked& in, const Blocked& out, int64_t tiles, const float* v, const float* u, float* m) {
+  for (int64_t o = 0; o < out.padded; o += TILE_WIDTH) {
+    const int64_t width = std::min<int64_t>(TILE_WIDTH, out.padded - o), block = o / BLOCK;
+    const int vectors = static_cast<int>(width / LANES), most = most_rows(vectors);
+    float* to = m + out.at(block) + o % BLOCK;
+    for (int64_t c = 0; c < in.blocks(); c++) {
+      const float* panel = u + o * in.count + c * BLOCK * width;
+      for (int64_t p = 0; p < tiles; p += most) {
+        const int rows = static_cast<int>(std::min<int64_t>(most, tiles - p));
+        product_of(vectors, rows, false)(v + in.at(c) + p * in.width(c), in.width(c), panel, width, in.valid(c),
+                                         to + p * out.width(block), out.width(block), c > 0);
+      }
+    }
+  }
+}
+
+template <class X>
+void write_output(const X& t, const Map& map, const Blocked& b, int64_t tile, int64_t slot, const float* m,
+                  const float* bias, bool cut, float* y) {
+  constexpr int M = X::M, N = X::N;
+  const Place at(map, tile);
+  float* to = y + at.image * map.out_h * map.out_w * map.out_c;
+  const int64_t rows = std::min<int64_t>(M, map.out_h - at.row), cols = std::min<int64_t>(M, map.out_w - at.col);
+  for (int64_t block = 0; block < b.blocks(); block++)
+    for (int64_t c = 0; c < b.width(block); c += LANES) {
+      const float* src = m + b.at(block) + slot * b.width(block) + c;
+      const int64_t channel = block * BLOCK + c, left = b.valid(block) - c;
+      vfloat v[N][N], out[M][M];
+      for (int i = 0; i < N; i++) UNROLL for (int j = 0; j < N; j++) v[i][j] = load(src + (i * N + j) * b.floats());
+      both_axes(v, out, [&](const vfloat* d, vfloat* o) { t.outputs(d, o); });
+      const vfloat shift = bias ? load_part(bias + channel, left) : vfloat{};
+      for (int i = 0; i < rows; i++)
+        for (int j = 0; j < cols; j++) {
+          const vfloat sum = out[i][j] + shift;
+          store_part(to + ((at.row + i) * map.out_w + at.col + j) * map.out_c + channel, cut ? relu(sum) : sum, left);
+        }
+    }
+}
+
+struct Forward {
+  const float *x, *w, *bias;
+  float *y, *workspace;
+  bool relu, turned;
+};
+
+template <class X>
+void forward(const X& t, const Map& map, const Forward& f) {
+  const int64_t chunk = forward_tiles(map), tiles = map.tiles(), points = map.points();
+  const Blocked in(map.in_c, chunk), out(map.out_c, chunk);
+  const int64_t filters = points * map.filters(), each = points * (in.floats() + out.floats());
+  const int64_t vectors = map.out_pad() / LANES;
+#pragma omp parallel num_threads(static_cast<int>(map.threads))
+  {
+#pragma omp for schedule(static)
+    for (int64_t job = 0; job < vectors * in.blocks(); job++) {
+      const int64_t first = job / vectors * BLOCK;
+      put_filters(t, map, f.w, f.turned, job % vectors * LANES, first, std::min(map.in_c, first + BLOCK), f.workspace);
+    }
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t job = 0; job < ceil_div(tiles, chunk); job++) {
+      float* v = f.workspace + filters + each * omp_get_thread_num();
+      float* m = v + points * in.floats();
+      const int64_t first = job * chunk, count = std::min(chunk, tiles - first);
+      for (int64_t k = 0; k < count; k++) put_input(t, map, f.x, in, first + k, k, v);
+      for (int64_t k = 0; k < points; k++)
+        multiply(in, out, count, v + k * in.floats(), f.workspace + k * map.filters(), m + k * out.floats());
+      for (int64_t k = 0; k < count; k++) write_output(t, map, out, first + k, k, m, f.bias, f.relu, f.y);
+    }
+  }
+}
+
+// sums[oc][ic padded] += Y^T V over `tiles` tiles of a chunk, for channels out of one block and one spectral point.
+void add_products(const Blocked& in, const Blocked& out, int64_t block, int64_t tiles, const float* y, const float* v,
+                  float* sums, bool add) {
+  const int64_t outputs = out.valid(block);
+  for (int64_t c = 0; c < in.padded; c += TILE_WIDTH) {
+    const int64_t width = std::min<int64_t>(TILE_WIDTH, in.padded - c), from = c / BLOCK;
+    const int vectors = static_cast<int>(width / LANES), most = most_rows(vectors);
+    for (int64_t o = 0; o < outputs; o += most) {
+      const int rows = static_cast<int>(std::min<int64_t>(most, outputs - o));
+      for (int64_t p = 0; p < tiles; p += BLOCK)
+        product_of(vectors, rows, true)(y + out.at(block) + p * out.width(block) + o, out.width(block),
+                                        v + in.at(from) + p * in.width(from) + c % BLOCK, in.width(from),
+                                        std::min(BLOCK, tiles - p), sums + o * in.padded + c, in.padded, add || p > 0);
+    }
+  }
+}
+
+template <class X>
+void write_filter(const X& t, const Map& map, const float* sums, int64_t o, float* dw) {
+  constexpr int R = X::R, N = X::N;
+  const int64_t pad = map.in_pad(), step = map.sums();
+  for (int64_t c = 0; c < map.in_c; c += LANES) {
+    vfloat v[N][N], out[R][R];
+    for (int i = 0; i < N; i++)
+      UNROLL for (int j = 0; j < N; j++) v[i][j] = load(sums + (i * N + j) * step + o * pad + c);
+    both_axes(v, out, [&](const vfloat* d, vfloat* w) { t.filters_t(d, w); });
+    for (int i = 0; i < R; i++)
+      for (int j = 0; j < R; j++)
+        store_part(dw + ((o * R + i) * R + j) * map.in_c + c, out[i][j], map.in_c - c);
+  }
+}
+
+template <class X>
+void wgrad(const X& t, const Map& map, const float* x, const float* g, float* dw, float* workspace) {
+  const int64_t chunk = wgrad_tiles(map), tiles = map.tiles(), points = map.points();
+  const Blocked in(map.in_c, chunk), out(map.out_c, chunk);
+  const int64_t each = map.sums(), size = points * each;
+  float *recent = workspace, *total = recent + size, *v = tiles > LEVEL ? total + size : total;
+  float* y = v + points * in.floats();
+#pragma omp parallel num_threads(static_cast<int>(map.threads))
+  {
+    for (int64_t first = 0; first < tiles; first += chunk) {
+      const int64_t count = std::min(chunk, tiles - first);
+      const bool starts = first % LEVEL == 0, ends = first + count == tiles || (first + count) % LEVEL == 0;
+#pragma omp for schedule(static)
+      for (int64_t k = 0; k < count; k++) {
+        put_input(t, map, x, in, first + k, k, v);
+        put_gradient(t, map, g, out, first + k, k, y);
+      }
+#pragma omp for schedule(dynamic, 1)
+      for (int64_t job = 0; job < points * out.blocks(); job++) {
+        const int64_t k = job / out.blocks(), block = job % out.blocks(), at = k * each + block * BLOCK * map.in_pad();
+        add_products(in, out, block, count, y + k * out.floats(), v + k * in.floats(), recent + at, !starts);
+        if (!ends || tiles <= LEVEL) continue;
+        for (int64_t i = at; i < at + out.valid(block) * map.in_pad(); i += LANES)
+          store(total + i, first < LEVEL ? load(recent + i) : load(total + i) + load(recent + i));
+      }
+    }
+#pragma omp for schedule(static)
+    for (int64_t o = 0; o < map.out_c; o++) write_filter(t, map, tiles > LEVEL ? total : recent, o, dw);
+  }
+}
+
+// Calls run with the transform of F(m x m, r x r); false if there is none.
+template <class Run>
+bool dispatch(const Map& map, const float* table, Run run) {
+  if (map.m == 2 && map.r == 3) return run(Transform<1, 2, 3>{table}), true;
+  if (map.m == 4 && map.r == 3) return run(Transform<2, 4, 3>{table}), true;
+  if (map.m == 6 && map.r == 3) return run(Transform<3, 6, 3>{table}), true;
+  if (map.m == 2 && map.r == 5) return run(Transform<2, 2, 5>{table}), true;
+  return false;
+}
+
+}  // namespace
+
+EXPORT int vector_lanes() { return LANES; }
+
+// Sets the number of threads, and returns the floats of workspace that the next two need with it.
+EXPORT int64_t winograd_floats(int64_t* map_of, int gradient) {
+  Map& map = *reinterpret_cast<Map*>(map_of);
+  map.threads = team(map.tiles() * map.points() * map.in_c * map.out_c, 100000);
+  const int64_t channels = map.in_pad() + map.out_pad(), points = map.points();
+  if (gradient)
+    return points * (map.sums() * (map.tiles() > LEVEL ? 2 : 1) + wgrad_tiles(map) * channels + 2 * APART);
+  return points * (map.filters() + (forward_tiles(map) * channels + 2 * APART) * map.threads);
+}
+
+EXPORT void winograd_forward(const int64_t* map_of, const float* table, const float* x, const float* w,
+                             const float* bias, float* y, float* workspace, int relu, int turned) {
+  const Map& map = *reinterpret_cast<const Map*>(map_of);
+  const Forward f = {x, w, bias, y, workspace, relu != 0, turned != 0};
+  dispatch(map, table, [&](auto t) { forward(t, map, f); });
+}
+
+EXPORT void winograd_wgrad(const int64_t* map_of, const float* table, const float* x, const float* g, float* dw,
+                           float* workspace) {
+  const Map& map = *reinterpret_cast<const Map*>(map_of);
+  dispatch(map, table, [&](auto t) { wgrad(t, map, x, g, dw, workspace); });
+}

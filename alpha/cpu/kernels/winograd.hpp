@@ -1,0 +1,58 @@
+// Winograd's convolution: geometry, where tiles and filters lie, and the two products per spectral point.
+//
+// Layouts, K = N^2 spectral points k, T tiles of a chunk, channels in blocks of BLOCK (the last one narrower):
+//   V, M, Y  [k][block][tile][channels of the block]          tiles: of x, of the product, of g
+//   U        [k][panel of TILE_WIDTH channels out][channel in][channels of the panel]
+// A block is what a sum adds up from 0 (docs/numerics.md), and a row of it is one stretch of memory.
+#pragma once
+
+#include "vec.hpp"
+
+constexpr int TILE_WIDTH = LANES * TILE_VECTORS;
+constexpr int64_t BLOCK = 64;           // terms of a sum before it is added to others
+constexpr int64_t APART = 16;           // floats between spectral points: else they fall on one set of the cache
+constexpr int64_t LEVEL = 64 * BLOCK;   // tiles after which wgrad starts a new sum, which is then added
+
+// From Python: n, height, width and channels of the tensor read, those of the tensor written (wgrad: of g), padding, m, r.
+// winograd_floats sets how many threads work, so that the workspace fits them.
+struct Map {
+  int64_t n, in_h, in_w, in_c, out_h, out_w, out_c, pad_h, pad_w, m, r, threads;
+
+  int64_t rows() const { return ceil_div(out_h, m); }
+  int64_t cols() const { return ceil_div(out_w, m); }
+  int64_t tiles() const { return n * rows() * cols(); }
+  int64_t points() const { return (m + r - 1) * (m + r - 1); }
+  int64_t in_pad() const { return round_up(in_c, LANES); }
+  int64_t out_pad() const { return round_up(out_c, LANES); }
+  int64_t filters() const { return in_c * out_pad() + APART; }  // floats of U of one point
+  int64_t sums() const { return out_c * in_pad() + APART; }     // of the sums of wgrad
+};
+
+// Channels of tiles: `count` of them, padded to whole vectors; `tiles` in a chunk.
+struct Blocked {
+  int64_t count, padded, tiles;
+
+  Blocked(int64_t channels, int64_t t) : count(channels), padded(round_up(channels, LANES)), tiles(t) {}
+  int64_t blocks() const { return ceil_div(padded, BLOCK); }
+  int64_t width(int64_t block) const { return std::min(BLOCK, padded - block * BLOCK); }
+  int64_t valid(int64_t block) const { return std::min(BLOCK, count - block * BLOCK); }
+  int64_t floats() const { return tiles * padded + APART; }  // of one spectral point
+  int64_t at(int64_t block) const { return block * BLOCK * tiles; }
+};
+
+// One tile of a map: where its first pixel lies, which may be outside.
+struct Place {
+  int64_t image, row, col;
+
+  Place(const Map& map, int64_t tile)
+      : image(tile / (map.rows() * map.cols())), row(tile / map.cols() % map.rows() * map.m),
+        col(tile % map.cols() * map.m) {}
+};
+
+using Product = void (*)(const float*, int64_t, const float*, int64_t, int64_t, float*, int64_t, bool);
+
+// [vectors - 1][rows]; both start their sums at 0 and, if `add`, add them to what is there.
+// forward:  out[p][v] = sum over k < count of in[p * ld_in + k] * panel[k * ld_panel + v]
+// wgrad:    out[p][v] = sum over k < count of in[k * ld_in + p] * panel[k * ld_panel + v]
+Product product_of(int vectors, int rows, bool wgrad);
+int most_rows(int vectors);

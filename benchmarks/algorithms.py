@@ -1,0 +1,215 @@
+"""The algorithms of convolution beside one another: work, depth, what the model expects, and what the clock says.
+
+    python -m benchmarks.algorithms --output benchmarks/results/<machine>/algorithms.jsonl
+    python -m benchmarks.algorithms --kernels 3 7 --maps 28 56 --channels 64 --passes fprop
+    python -m benchmarks.algorithms --layers vgg16          W, D and W/D of a network's convolutions
+    python -m benchmarks.algorithms --plot FILE             the pictures of a file of results
+
+A cell is a kernel size, a map, a number of channels and a pass; batches are such that a cell has about as much work
+wherever it can. All that serve a cell are computed, compared with float64, and then timed in turn; cells past the
+limits of work or memory are computed by the model alone. Peers: PyTorch's conv2d and its gradients, torch.fft on whole
+maps, scipy.signal.fftconvolve where the convolution is depthwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import alpha
+from alpha import ops
+from alpha.errors import AlphaError
+from alpha.ops.algorithms.cost import Cost, seconds
+from alpha.ops.algorithms.family import MACHINES, Choice, Way, choose, cost_of
+from alpha.ops.algorithms.names import CONV_NAMES, Request
+from alpha.ops.conv_desc import ConvDesc
+from benchmarks import cpu_timing
+from benchmarks.algorithm_peers import peers
+from benchmarks.results import Row, read, record
+from benchmarks.rounds import Side
+from benchmarks.shapes import PASSES, ConvShape
+
+KERNELS, MAPS, CHANNELS = (1, 3, 5, 7, 9, 11, 15, 31), (4, 7, 8, 14, 16, 28, 32, 56, 112, 224), (16, 64, 128, 256, 512)
+CELL_FLOPS, MOST_FLOPS, MOST_BYTES = 4e9, 2e12, 4 << 30     # aimed at; computed, but not run, above
+MOST_IMAGES = 64
+LIMIT = 1 << 30                                             # workspace: to see what would be, too
+ALGORITHMS = CONV_NAMES[1:]
+
+
+def cells(kernels: Sequence[int], maps: Sequence[int], channels: Sequence[int]) -> Iterator[ConvShape]:
+    """Yields the shapes, same padding, with as many images as the work of a cell allows."""
+    for f in kernels:
+        for hw in maps:
+            for c in channels:
+                one = 2 * hw * hw * f * f * c * c
+                images = int(max(1, min(MOST_IMAGES, CELL_FLOPS // one)))
+                yield ConvShape(f"{f}x{f} {hw}^2 {c}", images, hw, c, c, f, f // 2, 1)
+
+
+def operands(desc: ConvDesc) -> dict[str, np.ndarray]:
+    """Returns x after a relu, w after He, and g."""
+    rng = np.random.default_rng(0)
+    fan = desc.ic * desc.h.f * desc.w.f
+    return {"x": np.maximum(rng.standard_normal(desc.x_shape, np.float32), 0),
+            "w": (rng.standard_normal(desc.w_shape, np.float32) * np.float32(np.sqrt(2 / fan))),
+            "g": rng.standard_normal(desc.y_shape, np.float32)}
+
+
+def call_of(shape: ConvShape, pass_name: str, arrays: dict[str, np.ndarray], name: str) -> Callable[[], Any]:
+    """Returns the call of an op with an algorithm."""
+    t = {key: alpha.tensor(a) for key, a in arrays.items()}
+    attrs = {**shape.geometry, "algorithm": name}
+    if pass_name == "fprop":
+        return partial(ops.conv2d, t["x"], t["w"], **attrs)
+    if pass_name == "dgrad":
+        return partial(ops.conv2d_dgrad, t["g"], t["w"], hw=shape.hw, **attrs)
+    return partial(ops.conv2d_wgrad, t["x"], t["g"], f=shape.f, **attrs)
+
+
+def model(pass_name: str, desc: ConvDesc, machine: str, name: str) -> tuple[Way, Cost, float] | None:
+    """Returns the way that a name would take, its cost, and the milliseconds that are expected; None: it cannot."""
+    try:
+        choice = choose(pass_name, desc, Request(name, True), machine, LIMIT)
+    except AlphaError:
+        return None
+    return choice.way, choice.cost, seconds(choice.cost, MACHINES[machine].rates) * 1e3
+
+
+def measured(shape: ConvShape, pass_name: str, names: Sequence[str], rounds: int) -> tuple[Row, Row]:
+    """Returns the milliseconds of each algorithm and peer, the median of rounds in turn, and the errors."""
+    arrays, desc = operands(shape.desc), shape.desc
+    wide = {key: a.astype(np.float64) for key, a in arrays.items()}
+    exact = call_of(shape, pass_name, wide, "direct")().numpy()
+    calls = {name: call_of(shape, pass_name, arrays, name) for name in names}
+    calls.update(peers(pass_name, desc, arrays))
+    errors = {}
+    for name, call in calls.items():
+        y = call()
+        y = y.numpy() if hasattr(y, "numpy") else y
+        y = np.moveaxis(y, 1, 3) if name in ("torch", "torch.fft") else y
+        errors[name] = float(np.linalg.norm(y - exact) / np.linalg.norm(exact))
+    sides = {name: Side(lambda k, call=call: call()) for name, call in calls.items()}   # type: ignore[misc]
+    times = cpu_timing.alternate(sides, rounds)
+    return {name: float(np.median(values)) for name, values in times.items()}, errors
+
+
+def run_cell(shape: ConvShape, pass_name: str, machine: str, args: argparse.Namespace) -> Row:
+    """Returns the row of a cell."""
+    desc = shape.desc
+    free: Choice = choose(pass_name, desc, Request(), machine, args.workspace << 20)
+    found = {name: model(pass_name, desc, machine, name) for name in args.algorithms}
+    row: Row = {"cell": shape.name, "n": shape.n, "hw": shape.hw, "channels": shape.ic, "f": shape.f,
+                "pass": pass_name, "chosen": free.way.name, "chosen_way": str(free.way), "algorithms": {}}
+    for name, known in found.items():
+        if known:
+            way, cost, expected_ms = known
+            row["algorithms"][name] = {
+                "way": str(way), "work": cost.work, "depth": cost.depth, "parallelism": cost.work / max(1, cost.depth),
+                "nbytes": cost.nbytes, "workspace": cost.workspace, "expected_ms": expected_ms, "bound": cost.error}
+    small = desc.nominal_flops <= MOST_FLOPS and desc.nbytes() + max(
+        (a["workspace"] for a in row["algorithms"].values()), default=0) <= MOST_BYTES
+    if small and not args.model:
+        with alpha.config(conv_workspace_mib=LIMIT >> 20):
+            times, errors = measured(shape, pass_name, list(row["algorithms"]), args.rounds)
+        row.update(ms=times, errors=errors, best=min((t, n) for n, t in times.items() if n in row["algorithms"])[1])
+        row["regret"] = times[row["chosen"]] / times[row["best"]] - 1
+    return row
+
+
+def told(row: Row) -> str:
+    """Returns the lines of a row for people."""
+    lines = [f"{row['cell']:16} x {row['n']:<3} {row['pass']}: takes {row['chosen_way']}"
+             + (f", best {row['best']}, regret {row['regret']:.1%}" if "best" in row else "")]
+    for name, a in row["algorithms"].items():
+        text = (f"  {a['way']:14} W {a['work'] / 1e9:9.3f} GFLOP  D {a['depth']:3}  W/D {a['parallelism']:9.2e}  "
+                f"{a['nbytes'] / 1e6:9.1f} MB  workspace {a['workspace'] / 1e6:8.1f} MB  "
+                f"model {a['expected_ms']:9.3f} ms")
+        if "ms" in row:
+            text += f"  clock {row['ms'][name]:9.3f} ms  error {row['errors'][name]:.1e}"
+        lines.append(text)
+    for name in row.get("ms", {}):
+        if name not in row["algorithms"]:
+            lines.append(f"  {name:14} {'':92}  clock {row['ms'][name]:9.3f} ms  error {row['errors'][name]:.1e}")
+    return "\n".join(lines)
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """Returns how far the model and the choice are from the clock."""
+    run = [row for row in rows if "ms" in row]
+    if not run:
+        return "nothing was timed"
+    off = [abs(np.log2(a["expected_ms"] / row["ms"][name])) for row in run for name, a in row["algorithms"].items()]
+    good = sum(row["regret"] <= 0.1 for row in run)
+    slower = max(row["ms"][row["chosen"]] / row["ms"]["direct"] for row in run if "direct" in row["ms"])
+    return (f"{len(run)} cells: within 10 % of the best in {good / len(run):.0%}, at most {slower:.2f} times direct; "
+            f"median |log2(model / clock)| {np.median(off):.2f}")
+
+
+def layers(name: str, batch: int = 32) -> None:
+    """Prints W, D and W/D of the convolutions of a network's training step, as direct computes them."""
+    import models
+    from alpha import nn
+    found: list[tuple[str, ConvDesc]] = []
+
+    def note(module: nn.Conv2d, inputs: Any, output: Any) -> None:
+        desc = ConvDesc.fprop(inputs[0].shape, module.weight.shape, **module.geometry)
+        found.append((type(module).__name__, desc))
+    net = models.create(name)
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):
+            module.register_forward_hook(note)
+    with alpha.no_grad():
+        net(ops.zeros((batch, 32, 32, 3)))
+    for _, desc in found:
+        for pass_name in PASSES:
+            cost = cost_of(Way("direct"), pass_name, desc)
+            print(f"{desc.x_shape!s:22} {desc.w_shape!s:20} {pass_name}  W {cost.work / 1e9:8.3f} GFLOP  "
+                  f"D {cost.depth:3}  W/D {cost.work / max(1, cost.depth):.2e}")
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="python -m benchmarks.algorithms", description=__doc__,
+                                   formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--kernels", type=int, nargs="+", default=KERNELS)
+    made.add_argument("--maps", type=int, nargs="+", default=MAPS)
+    made.add_argument("--channels", type=int, nargs="+", default=CHANNELS)
+    made.add_argument("--passes", nargs="+", default=PASSES, choices=PASSES)
+    made.add_argument("--algorithms", nargs="+", default=ALGORITHMS, choices=ALGORITHMS)
+    made.add_argument("--rounds", type=int, default=9)
+    made.add_argument("--workspace", type=int, default=256, help="MiB, for the choice")
+    made.add_argument("--model", action="store_true", help="only what the model expects; nothing is run")
+    made.add_argument("--layers", help="only the work and depth of a network's convolutions")
+    made.add_argument("--plot", type=Path, help="draw the pictures of a file of results beside it")
+    made.add_argument("--output", type=Path)
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parser().parse_args(argv)
+    if args.layers:
+        return layers(args.layers)
+    if args.plot:
+        from benchmarks.algorithm_plots import draw
+        return print("\n".join(map(str, draw(read(args.plot), args.plot.parent))))
+    facts = cpu_timing.start("benchmarks.algorithms", "torch", "scipy")
+    from alpha.cpu import native
+    from alpha.cpu.algorithms import machine_key
+    machine = machine_key() if native.library() else "numpy"
+    rows = []
+    for shape in cells(args.kernels, args.maps, args.channels):
+        for pass_name in args.passes:
+            row = run_cell(shape, pass_name, machine, args)
+            rows.append(row)
+            record(args.output, {**facts, "machine": machine}, row)
+            print(told(row), flush=True)
+    print(summary(rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""The benchmark of algorithms: its cells, its rows, its summary and its pictures; and what CUDA says of a name."""
+
+from __future__ import annotations
+
+import pytest
+
+from alpha.errors import ConfigError
+from alpha.ops.algorithms.names import AUTO, Request
+from benchmarks import algorithms, results
+from tests.op_checks import refused
+
+pytest.importorskip("torch")
+
+
+def test_cells_have_about_the_same_work():
+    found = list(algorithms.cells((3, 31), (8, 56), (64,)))
+    assert [(s.n, s.hw, s.f) for s in found] == [(64, 8, 3), (17, 56, 3), (7, 8, 31), (1, 56, 31)]
+    assert all(s.padding == s.f // 2 and s.stride == 1 for s in found)
+
+
+def test_a_cell_is_computed_compared_and_timed(tmp_path, capsys):
+    path = tmp_path / "algorithms.jsonl"
+    algorithms.main(["--kernels", "3", "--maps", "8", "--channels", "16", "--passes", "fprop", "wgrad", "--rounds", "1",
+                     "--output", str(path)])
+    rows = results.read(path)
+    assert [row["pass"] for row in rows] == ["fprop", "wgrad"]
+    for row in rows:
+        assert set(row["algorithms"]) == {"direct", "im2col", "winograd", "fft"}
+        assert max(row["errors"].values()) <= 2e-6 and row["best"] in row["algorithms"]
+        assert all(row["ms"][name] > 0 and a["expected_ms"] > 0 for name, a in row["algorithms"].items())
+        assert row["algorithms"]["winograd"]["depth"] > 0 and row["algorithms"]["fft"]["workspace"] > 0
+    assert {"torch", "torch.fft"} <= set(rows[0]["ms"])
+    printed = capsys.readouterr().out
+    assert "2 cells: within 10 % of the best in" in printed and "model / clock" in printed
+    pytest.importorskip("matplotlib")
+    algorithms.main(["--plot", str(path)])
+    assert {p.name for p in tmp_path.glob("*.png")} == {f"algorithms_{n}.png" for n in ("model", "kernels", "errors")}
+
+
+def test_without_a_run_only_the_model_speaks(capsys):
+    algorithms.main(["--kernels", "3", "--maps", "224", "--channels", "512", "--passes", "dgrad", "--model"])
+    printed = capsys.readouterr().out
+    assert "nothing was timed" in printed and "winograd" in printed and "W/D" in printed
+    algorithms.main(["--layers", "lenet5"])
+    assert capsys.readouterr().out.count("W/D") == 6
+
+
+def test_cuda_refuses_a_strict_name_and_passes_over_a_preference(capsys):
+    from alpha.config import config
+    from alpha.cuda.conv.algorithms import check_algorithm
+    for request in (AUTO, Request("direct", True), Request("winograd")):
+        check_algorithm("conv2d", request)
+    with refused(ConfigError, "conv2d: winograd has no CUDA kernels, CUDA computes direct alone", 'x.to("cpu")'):
+        check_algorithm("conv2d", Request("winograd", True))
+    with config(debug=3):
+        check_algorithm("conv2d_wgrad", Request("fft"))
+    assert "conv2d_wgrad: fft is preferred, and has no CUDA kernels: direct is taken" in capsys.readouterr().err

@@ -1,0 +1,178 @@
+"""The one cost file: the device, the time of a cost, and that no other file has such constants."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import alpha
+from alpha.cuda import families  # noqa: F401  registers the candidates
+from alpha.cuda.conv import costs, planner
+from alpha.cuda.conv.costs import FMA, H100, HOPPER, KNOWN, MMA, Cost, Device, Stage, device, exactly, time_us
+from alpha.cuda.runtime import rehearsal
+from alpha.cuda.runtime.context import context
+from alpha.errors import ConfigError
+from tests.conv_cases import square
+
+HOME = Path(alpha.__file__).parent / "cuda"
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Returns a function that puts a device in the place of this process's."""
+    def put(arch: str, name: str = "Some GPU", **other: int) -> rehearsal.Device:
+        found = rehearsal.DEVICES[arch]._replace(name=name, **other)
+        names = SimpleNamespace(CLOCK_RATE=found.clock, MEMORY_CLOCK_RATE=found.memory_clock,
+                                GLOBAL_MEMORY_BUS_WIDTH=found.bus)
+        driver = SimpleNamespace(device_attribute=names, Device=lambda index: SimpleNamespace(
+            get_attribute=lambda value: value))
+        for key, value in dict(arch=arch, name=name, sm_count=found.sm_count, max_shared=found.max_shared,
+                               driver=driver).items():
+            monkeypatch.setattr(context, key, value)
+        costs._device.cache_clear()
+        return found
+    yield put
+    costs._device.cache_clear()
+
+
+# ---- the device ------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_device_estimates_are_those_of_an_h100():
+    assert device() == H100
+
+
+@pytest.mark.parametrize("name", ["NVIDIA H100 80GB HBM3", "NVIDIA H200"])
+def test_measured_devices_are_known_by_name(gpu, name):
+    gpu("sm_90a", name)
+    assert device() == KNOWN[name.split()[1]]
+
+
+def test_others_are_computed_from_what_the_driver_says(gpu):
+    found = gpu("sm_86")
+    assert (device().sm_count, device().fma, device().mma) == (82, 128, 256)
+    assert device().clock_ghz == pytest.approx(0.81 * 1.695)
+    assert device().dram == pytest.approx(0.75 * 2 * found.memory_clock * 1e-3 * found.bus / 8)
+    gpu("sm_80")
+    assert (device().fma, device().mma) == (FMA["sm_80"], MMA["sm_80"])
+    gpu("sm_90a", "NVIDIA H100 PCIe", sm_count=114, clock=1_755_000)  # a name that is known, on another board
+    assert device().sm_count == 114 and device().slower == pytest.approx(1.6 / (0.81 * 1.755))
+
+
+def test_what_is_computed_for_an_h100_is_near_what_was_measured(gpu, monkeypatch):
+    gpu("sm_90a", "NVIDIA GH100")
+    monkeypatch.setattr(costs, "KNOWN", {})
+    costs._device.cache_clear()
+    assert device() != H100
+    for name, value in H100._asdict().items():
+        assert getattr(device(), name) == (value if name == "arch" else pytest.approx(value, rel=0.02)), name
+
+
+def test_the_choice_does_not_depend_on_the_cache(gpu, monkeypatch, tmp_path):
+    gpu("sm_90a", "Some GPU")
+    desc, names = square("", 64, 16, 64, 128, 3, 1, 1).desc, []
+    for folder in ("a", "b"):
+        monkeypatch.setattr(alpha.config, "cache_dir", str(tmp_path / folder))
+        costs._device.cache_clear()
+        names.append([planner.rank(p, desc, "bf16", every=False)[0].candidate.name for p in planner.PASSES])
+    assert names[0] == names[1] and not list(tmp_path.iterdir())
+
+
+def test_a_calibration_is_read_where_a_setting_names_it(gpu, tmp_path):
+    gpu("sm_90a", "NVIDIA H200")
+    path, faster = tmp_path / "h200.json", H100._replace(dram=3.6e6, clock_ghz=1.8)
+    path.write_text(json.dumps({"device": faster._asdict()}))
+    with alpha.config(calibration=str(path)):
+        assert device() == faster
+    assert device() == H100
+
+
+@pytest.mark.parametrize(("text", "what"), [
+    (None, r"FileNotFoundError: .*"), ("{", r"JSONDecodeError: .*"), ("[]", r"TypeError: .*"), ("{}", r"KeyError: .*"),
+    ('{"device": {"arch": "sm_90a"}}', r"TypeError: .* missing .*"),
+    (json.dumps({"device": H100._replace(arch="sm_86")._asdict()}), "it is of a sm_86, this device is a sm_90a"),
+    (json.dumps({"device": H100._replace(dram=-1.0)._asdict()}), r"Device\(.*dram=-1.0.*\) has no rates"),
+    (json.dumps({"device": H100._asdict() | {"l2": "fast"}}), r"Device\(.*\) has no rates")])
+def test_a_calibration_that_does_not_serve_is_refused(gpu, tmp_path, text, what):
+    gpu("sm_90a", "NVIDIA H200")
+    path = tmp_path / "file.json"
+    if text is not None:
+        path.write_text(text)
+    with alpha.config(calibration=str(path)), pytest.raises(ConfigError) as caught:
+        device()
+    assert re.fullmatch(rf"ALPHA_CALIBRATION: '{re.escape(str(path))}' does not serve: {what}\n"
+                        "help: unset it, or write the file anew: python -m benchmarks.calibrate --output FILE",
+                        str(caught.value), re.DOTALL)
+
+
+# ---- costs -----------------------------------------------------------------------------------------------------------
+
+DEVICE = Device("sm_90a", 10, 2.0, 100, 1000, launch_us=3.0, latency_us=0.5, dram=1e6, l2=4e6)
+
+
+def test_the_time_of_a_cost():
+    """The greater of work and bytes of each stage, what is seen of the lesser, launches, and steps that wait."""
+    fma, mma = 2 * 100 * 10 * 2000, 2 * 1000 * 10 * 2000  # FLOP per microsecond
+    for stage, us in ((Stage(fma * 7, "fma"), 7), (Stage(mma * 7, "mma"), 7), (Stage(14000, "clocks"), 7),
+                      (Stage(7), 7), (Stage(nbytes=7e6), 7), (Stage(nbytes=28e6, level="l2"), 7),
+                      (Stage(7, nbytes=4e6), 7), (Stage(4, nbytes=7e6), 7), (Stage(4, nbytes=7e6, seen=0.5), 9),
+                      (Stage(depth=4, launches=2), 8), (Stage(7, depth=1, launches=1), 10.5)):
+        assert time_us(Cost((stage,)), DEVICE) == pytest.approx(us), stage
+        assert time_us(Cost((stage, Stage(7))), DEVICE) == pytest.approx(us + 7)
+        assert time_us(Cost((stage,)).times(3), DEVICE) == pytest.approx(3 * us)
+    assert time_us(exactly(12.5)) == 12.5 and time_us(Cost(())) == 0
+
+
+@pytest.mark.parametrize("arch", list(rehearsal.DEVICES))
+def test_every_candidate_has_a_cost_on_every_class(gpu, arch):
+    """Its constants are there, and on a device that does everything twice as fast it takes half as long or more."""
+    gpu(arch)
+    for case in (square("", 16, 8, 64, 128, 3, 1, 1), square("", 16, 9, 3, 16, 3, 2, 1),
+                 square("", 16, 8, 16, 16, 3, 1, 1, groups=16)):
+        for pass_name in planner.PASSES:
+            for candidate in planner.candidates(pass_name):
+                if not candidate.rejection(case.desc):
+                    cost = candidate.cost(case.desc)
+                    us = time_us(cost)
+                    assert candidate.least_us(case.desc) <= us * (1 + 1e-9) and 0.5 < us < 1e5, candidate.name
+                    assert any(stage.launches for stage in cost.stages), candidate.name
+
+
+def test_more_taps_take_longer_where_arithmetic_is_what_limits(gpu):
+    gpu("sm_90a", "NVIDIA H200")
+    near, far = (square("", 64, 56, 64, 64, f, 1, f // 2, groups=64).desc for f in (3, 31))
+    for pass_name in planner.PASSES:
+        few, many = (min(time_us(c.cost(desc)) for c in planner.candidates(pass_name, "fma")
+                         if c.name.startswith("depthwise")) for desc in (near, far))
+        assert many > 10 * few
+
+
+# ---- one place -------------------------------------------------------------------------------------------------------
+
+
+def test_no_other_file_has_microseconds_or_rates():
+    """No name that ends so is given a number; comments may tell a time."""
+    constant = re.compile(r"\w*(?:_us|_per_us|_clocks)\b(?:: \w+)?\s*=\s*[({]*[0-9.]+", re.IGNORECASE)
+    for path in HOME.rglob("*.py"):
+        found = constant.findall(path.read_text())
+        assert bool(found) == (path.name == "costs.py"), (path.name, found)
+
+
+def test_every_tile_has_its_constants():
+    """And no constants are left of tiles that are gone."""
+    from alpha.cuda.conv import wgmma
+    from alpha.cuda.conv.ffma import gemm, sk_dilated
+    from alpha.cuda.conv.first_layer import stem
+    from alpha.cuda.conv.wgmma import wgrad
+    assert set(HOPPER.ffma.tiles) == {str(tile) for tile in gemm.TILES}
+    assert set(HOPPER.ffma.wgrad) == {str(c.tile) for c in sk_dilated.CANDIDATES}
+    assert set(HOPPER.stem.wgrad) == {str(c.tile) for c in stem.CANDIDATES if c.pass_name == "wgrad"}
+    for mode, tiles in wgmma.TILES.items():
+        assert set(HOPPER.wgmma.tiles[mode.times]) == {str(tile) for tile in tiles}
+        assert all(len(HOPPER.wgmma.tiles[mode.times][str(tile)]) == 2 + tile.pairs for tile in tiles)
+    assert {planes: set(tiles) for planes, tiles in HOPPER.wgmma_wgrad.tiles.items()} == {
+        planes: set(map(str, tiles)) for planes, tiles in wgrad.TILES.items()}
