@@ -7,16 +7,17 @@ where none of them fits, or where that is faster by estimate.
 from __future__ import annotations
 
 import sys
+from math import prod
 from typing import Any, NamedTuple
 
 from alpha.config import config
 from alpha.cuda.conv import conv2d_bias_act_cuda, conv2d_dgrad_cuda, conv2d_wgrad_cuda, planner
 from alpha.cuda.conv.coconv import composed
 from alpha.cuda.conv.coconv.kernels import CANDIDATES
-from alpha.cuda.conv.costs import rates
-from alpha.cuda.lazy.deferred import Deferred, flush_gradients
-from alpha.cuda.ops.pointwise import convert
-from alpha.cuda.runtime.context import context
+from alpha.cuda.conv.costs import Cost, Stage, device, time_us
+from alpha.cuda.lazy import flush_gradients, write_for
+from alpha.cuda.ops.pointwise import as_float32
+from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.ops.coconv import coconv2d, coconv2d_bias_act, coconv2d_dgrad, coconv2d_wgrad
 from alpha.ops.coconv_desc import CoConvDesc
@@ -55,30 +56,24 @@ def plan(pass_name: str, desc: CoConvDesc, precision: str) -> Plan:
 
 def _make(pass_name: str, desc: CoConvDesc, precision: str) -> Plan:
     fitting = [c for c in CANDIDATES[pass_name] if planner.serves(c, precision) and not c.rejection(desc)]
-    times = {c.name: c.cost(desc, context.sm_count) + planner.conversion_us(c, desc, precision) for c in fitting}
+    times = {c.name: time_us(c.cost(desc)) + time_us(planner.conversion(c, desc, precision)) for c in fitting}
     alone = composed_us(pass_name, desc, precision)
     best = min(fitting, key=lambda c: times[c.name], default=None)
     if best is None or times[best.name] > alone:
         return Plan(None, None, {"composed": alone, **times})
     exact = next((c for c in fitting if c.takes_guard), None)
-    exact = exact.whole() if hasattr(exact, "whole") else exact
-    return Plan(best, planner.launch_of(best, desc, precision, exact), {"composed": alone, **times})
+    return Plan(best, planner.launch_of(best, desc, precision, exact and exact.whole()), {"composed": alone, **times})
 
 
 def composed_us(pass_name: str, desc: CoConvDesc, precision: str) -> float:
     """Estimates the time of the composition: of the convolutions, and of the copies of what belongs to a level."""
-    found = sum(planner.rank(pass_name, level, context.sm_count, precision, every=False)[0].time_us
-                for _, level in desc.levels)
-    n, h, w, oc = desc.y_shape
-    nbytes = ITEMSIZE[planner.PRECISIONS[precision].stores] * n * h * w * oc
-    return found + len(desc.levels) * planner.LAUNCH_US + 2 * nbytes / rates().bytes_per_us
-
-
-def _ready(chosen: Any, *maps: Array) -> None:
-    """Has maps written that wait for a reader, as a candidate reads them."""
-    for x in maps:
-        if x.__class__ is Deferred:
-            x.derived.write_for(chosen.reads)  # type: ignore[union-attr]
+    one, stored, levels = device().table.conversion, ITEMSIZE[planner.PRECISIONS[precision].stores], len(desc.levels)
+    found = sum(planner.rank(pass_name, level, precision, every=False)[0].time_us for _, level in desc.levels)
+    nbytes, copies = 2 * stored * prod(desc.y_shape), levels  # y is put together, g is taken apart
+    if pass_name == "dgrad":  # and dx is added up, in float32
+        moved = 12 * (levels - 1) + (6 * (levels + 1) if stored < 4 else 0)
+        nbytes, copies = nbytes + moved * prod(desc.x_shape), copies + levels - 1
+    return found + time_us(Cost((Stage(nbytes=nbytes, depth=copies * one.depth, launches=copies * one.launches),)))
 
 
 @coconv2d.impl("cuda")
@@ -94,11 +89,10 @@ def coconv2d_bias_act_cuda(x: Array, w: Array, b: Array | None, *, activation: s
     chosen, launch, _ = plan("fprop", desc, planner.precision_of(x.dtype))
     if launch is None:
         return composed.fprop(desc, x, w, b, activation)
-    _ready(chosen, x)
+    write_for(x, chosen.reads)
     flush_gradients()
-    bias = b if b is None or b.dtype == "float32" else convert(b, "float32")
     y = empty(desc.y_shape, x.dtype)
-    launch(x, w, bias, y, activation == "relu")
+    launch(x, w, y, Epilogue.of(b and as_float32(b), activation))
     return y
 
 
@@ -110,7 +104,7 @@ def coconv2d_dgrad_cuda(g: Array, w: Array, *, hw: Pair, **levels: Any) -> Array
     chosen, launch, _ = plan("dgrad", desc, planner.precision_of(g.dtype))
     if launch is None:
         return composed.dgrad(desc, g, w)
-    _ready(chosen, g)
+    write_for(g, chosen.reads)
     flush_gradients()
     dx = empty(desc.x_shape, g.dtype)
     launch(g, w, dx)
@@ -125,7 +119,8 @@ def coconv2d_wgrad_cuda(x: Array, g: Array, *, f: Pair, **levels: Any) -> Array:
     chosen, launch, _ = plan("wgrad", desc, planner.precision_of(x.dtype))
     if launch is None:
         return composed.wgrad(desc, x, g)
-    _ready(chosen, x, g)
+    write_for(x, chosen.reads)
+    write_for(g, chosen.reads)
     dw = empty(desc.w_shape, "float32")
     launch(x, g, dw)
     return dw

@@ -1,31 +1,23 @@
-// Slabs of contextual convolutions: what conv/ffma/conv_slab.cuh has for one convolution, for a list of levels.
+// Sums of several segments, for dgrad of contextual convolutions: what conv/ffma/conv_slab.cuh has for sums of one.
 //
-//   what      a sum is a list of segments, taps x channels of one level each, one after the other. fprop: one segment,
-//             and columns of its level. dgrad: a segment for each level that meets the class, and dx is written once
-//   class     positions that agree on the taps of all levels. Entries of segments follow each other in the table; the
-//             first one says where the rows lie, and neighbouring pixels are as far apart in every segment
-//   requires  at most MOST_SEGMENTS segments
+// What:     a sum is a list of segments, taps x channels of one level each, one after the other; dx is written once
+// Classes:  positions that agree on the taps of all levels. The entries of their segments follow each other in the
+//           table; the first one says where the rows lie, and neighbouring pixels are as far apart in every segment.
+//           SlabTensors has no channels (0): segments have theirs
+// Requires: at most MOST_SEGMENTS segments; w is MN-major
 #pragma once
 
 constexpr int MOST_SEGMENTS = 8;
 
-template <class T> __device__ __forceinline__ int columns_of(const SlabTensors<T> &, const SlabClass &c) {
-  return c.columns;
-}
-template <class T> __device__ __forceinline__ int channels_of(const SlabTensors<T> &, const SlabClass &c) {
-  return c.channels;
-}
-__device__ __forceinline__ int first_of(const SlabClass &c) { return c.first; }
-
 struct SlabSegment {
-  int a, b;                            // from the first segment's first tap to this one's: in the image, in the filter
+  int a, b;                            // from where rows begin to the first tap: in the image, in the filter
   int channels, taps, taps_w, slabs;
   int tap_in, tap_w, line_in, line_w;  // as of SlabShared of conv_slab.cuh
 };
 
 template <class T> struct SlabShared {
+  static_assert(!T::B_KMAJOR, "columns of w are found by lines of k");
   const typename T::In *in[T::BM];     // rows of in, in the buffer's order
-  const typename T::In *w[T::B_KMAJOR ? T::BN : 1];
   typename T::Out *out[T::BM];         // rows of out; null beyond the class
   SlabSegment segments[MOST_SEGMENTS];
   int count;
@@ -39,9 +31,9 @@ template <class T> struct SlabShared {
     if (int(threadIdx.x) < c.segments) {
       const SlabClass s = t.classes[work.cls + threadIdx.x];
       const int per_tap = (s.channels + T::BK - 1) / T::BK, k = per_tap * T::BK;
-      const int moved = work.group * (s.channels - c.channels), taps = s.taps_h * s.taps_w;
-      segments[threadIdx.x] = {s.in - c.in + moved, s.w - c.w + (T::B_KMAJOR ? 0 : moved * t.w_row), s.channels, taps,
-                               s.taps_w, taps * per_tap, s.tap_in_w - k, s.tap_w_w - (T::B_KMAJOR ? k : k * t.w_row),
+      const int before = work.group * s.channels, taps = s.taps_h * s.taps_w;
+      segments[threadIdx.x] = {s.in - c.in + before, s.w - c.w + before * t.w_row, s.channels, taps, s.taps_w,
+                               taps * per_tap, s.tap_in_w - k, s.tap_w_w - k * t.w_row,
                                s.tap_in_h - s.taps_w * s.tap_in_w, s.tap_w_h - s.taps_w * s.tap_w_w};
     }
     for (int r = threadIdx.x; r < T::BM; r += T::THREADS) {
@@ -49,16 +41,10 @@ template <class T> struct SlabShared {
       const int row0 = work.row_tile * T::BM, m = row0 + row_to_copy(at, c.rows - row0);
       const int pixel = m / t.images, image = m - pixel * t.images;
       const int h = pixel / c.width, w = pixel - h * c.width;
-      in[r] = t.in + image * t.in_image + (c.in + h * c.in_h + w * c.in_w + work.group * c.channels);
+      in[r] = t.in + image * t.in_image + (c.in + h * c.in_h + w * c.in_w);
       out[at] = row0 + at >= c.rows ? nullptr : t.out + image * t.out_image +
-                (c.out + h * c.out_h + w * c.out_w + work.group * c.columns + work.column_tile * T::BN);
+                (c.out + h * c.out_h + w * c.out_w + work.group * t.columns + work.column_tile * T::BN);
     }
-    if constexpr (T::B_KMAJOR)
-      for (int r = threadIdx.x; r < T::BN; r += T::THREADS) {
-        const int column0 = work.column_tile * T::BN;
-        const int col = column0 + row_to_copy(CopyColumns<T>::row_in_buffer(r), c.columns - column0);
-        w[r] = t.w + (c.w + (work.group * c.columns + col) * t.w_row);
-      }
   }
 };
 
@@ -84,13 +70,13 @@ template <class T> struct TapWalk {
     const int k = (slab - tap * per_tap) * T::BK;
     // step() moves from behind a tap's channels to the next tap: they are added here
     a += tap * per_tap * T::BK + k;
-    b += (tap * per_tap * T::BK + k) * (T::B_KMAJOR ? 1 : t.w_row);
+    b += (tap * per_tap * T::BK + k) * t.w_row;
     k_left -= k;
   }
   __device__ __forceinline__ void next(const SlabTensors<T> &t, const SlabShared<T> &s) {
     k_left -= T::BK;
     a += T::BK;
-    b += T::B_KMAJOR ? T::BK : T::BK * t.w_row;
+    b += T::BK * t.w_row;
     if (k_left > 0) return;
     const SlabSegment &g = s.segments[segment];
     k_left = g.channels;

@@ -26,6 +26,7 @@ class LevelSlabs(NamedTuple):
     Attributes:
         classes: int32 array, columns as in LEVEL_FIELDS: entries of segments, those of a class following each other.
         heads: number of the first entry of each class, the longest sums first.
+        channels: of one group of x; 0 where they differ from segment to segment.
         columns: what divides all that a row of out begins at, and its length.
     """
 
@@ -104,8 +105,8 @@ def dgrad_slabs(desc: CoConvDesc) -> LevelSlabs:
             met = [(*place[0], 0, 0, 0, *place[1], *(0,) * 8, level.oc // level.groups)]
         classes.append(np.array([(*entry, columns, 0, len(met)) for entry in met], np.int32))
     entries, heads = _sorted(classes)
-    return LevelSlabs(entries, heads, oh * ow * oc, ih * iw * ic, max(one.oc for _, one in desc.levels) // level.groups,
-                      columns, int(np.prod(desc.w_shape[1:])), n, level.groups)
+    return LevelSlabs(entries, heads, oh * ow * oc, ih * iw * ic, 0, columns, int(np.prod(desc.w_shape[1:])), n,
+                      level.groups)
 
 
 def _segment(level: ConvDesc, first: int, place: tuple[tuple[int, int], tuple[int, int, int]],

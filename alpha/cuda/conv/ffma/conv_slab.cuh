@@ -8,7 +8,7 @@
 //           Positions, starts and taps are evenly spaced, so a class is a few integers; padding, stride and dilation
 //           are gone before the kernel starts. No product with such a zero is made, and none is tested for
 // Units:    T says what is read and written and what multiplies: gemm_ffma.cuh or gemm_mma.cuh
-// Levels:   LEVELS 1: columns differ from class to class, and a sum goes over several levels: conv/coconv/levels.cuh
+// Levels:   LEVELS 1: columns differ from class to class; LEVELS 2: a sum has segments, see conv/coconv/levels.cuh
 // Requires: an image of in, an image of out and w have fewer than 2^31 elements, and so do the rows of a class
 // Threads:  a block per slice of a tile (SlabItem), the longest sums first: block b takes entry b of the work list.
 //           Most tiles have one slice; see split.cuh for the others, and T for the threads of a tile
@@ -30,7 +30,7 @@ struct SlabClass {  // all in elements; alpha/cuda/conv/schedule.py writes it
   int tap_in_h, tap_in_w;              // distance of taps in the image
   int w, tap_w_h, tap_w_w;             // in the filter: first tap, distance of taps
   int unused;
-#if LEVELS
+#if LEVELS  // alpha/cuda/conv/coconv/schedule.py
   int channels, columns;               // of a group, in the place of those of SlabTensors
   int first;                           // channel of out, of all groups
   int segments;                        // entries from this one on that are parts of the sum
@@ -62,17 +62,17 @@ template <class T> using CopyIn = typename T::RowsA;
 template <class T> using CopyColumns = typename T::RowsB;  // w of fprop: (column, tap, k)
 template <class T> using CopyLines = typename T::LinesB;   // w of dgrad: (k, tap, column)
 
-#if LEVELS
+template <class T> __device__ __forceinline__ int columns_of(const SlabTensors<T> &t, const SlabClass &c) {
+#if LEVELS == 1
+  return c.columns;
+#else
+  return t.columns;
+#endif
+}
+
+#if LEVELS == 2
 #include "conv/coconv/levels.cuh"
 #else
-template <class T> __device__ __forceinline__ int columns_of(const SlabTensors<T> &t, const SlabClass &) {
-  return t.columns;
-}
-template <class T> __device__ __forceinline__ int channels_of(const SlabTensors<T> &t, const SlabClass &) {
-  return t.channels;
-}
-__device__ __forceinline__ int first_of(const SlabClass &) { return 0; }
-
 template <class T> struct SlabShared {  // what is fixed for a tile; registers are for accumulators
   const typename T::In *in[T::BM];     // rows of in, in the buffer's order
   const typename T::In *w[T::B_KMAJOR ? T::BN : 1];
@@ -83,6 +83,7 @@ template <class T> struct SlabShared {  // what is fixed for a tile; registers a
   SlabItem item;                       // what is left to know after the last product
 
   __device__ __forceinline__ void fill(const SlabTensors<T> &t, const SlabClass &c, const SlabItem &work) {
+    const int columns = columns_of(t, c);
     if (threadIdx.x == 0) {
       item = work;
       const int k = (t.channels + T::BK - 1) / T::BK * T::BK;
@@ -99,13 +100,13 @@ template <class T> struct SlabShared {  // what is fixed for a tile; registers a
       const int h = pixel / c.width, w = pixel - h * c.width;
       in[r] = t.in + image * t.in_image + (c.in + h * c.in_h + w * c.in_w + work.group * t.channels);
       out[at] = row0 + at >= c.rows ? nullptr : t.out + image * t.out_image +
-                (c.out + h * c.out_h + w * c.out_w + work.group * t.columns + work.column_tile * T::BN);
+                (c.out + h * c.out_h + w * c.out_w + work.group * columns + work.column_tile * T::BN);
     }
     if constexpr (T::B_KMAJOR)
       for (int r = threadIdx.x; r < T::BN; r += T::THREADS) {
         const int column0 = work.column_tile * T::BN;
-        const int col = column0 + row_to_copy(CopyColumns<T>::row_in_buffer(r), t.columns - column0);
-        w[r] = t.w + (c.w + (work.group * t.columns + col) * t.w_row);
+        const int col = column0 + row_to_copy(CopyColumns<T>::row_in_buffer(r), columns - column0);
+        w[r] = t.w + (c.w + (work.group * columns + col) * t.w_row);
       }
   }
 };
@@ -169,8 +170,8 @@ __device__ __forceinline__ void slab_block(const SlabTensors<T> &t, typename T::
       walk.next(t, shared);
     }, product);
   } else {
-    const int line = item.group * channels_of(t, c) + CopyLines<T>::line0(thread);
-    const CopyLines<T> copy_w(thread, t.w + (c.w + line * t.w_row + column0), columns_of(t, c) - column0, t.w_plane);
+    const int line = item.group * t.channels + CopyLines<T>::line0(thread);
+    const CopyLines<T> copy_w(thread, t.w + (c.w + line * t.w_row + column0), t.columns - column0, t.w_plane);
     gemm_pipeline<T>(smem, slabs.count, [&](In *a, In *b) {
       copy_in(a, shared.in, walk.a, walk.k_left);
       copy_w(b, [&](int i) { return walk.b + i * (CopyLines<T>::STEP * t.w_row); }, walk.k_left);
@@ -181,8 +182,10 @@ __device__ __forceinline__ void slab_block(const SlabTensors<T> &t, typename T::
   if constexpr (SPLIT)
     if (done.slice.count > 1 && !add_slices<T::THREADS>(product.acc, done.slice, t.partial)) return;
   product.scale(t.in_scale, t.w_scale);
-  const SlabClass &end = t.classes[done.cls];
-  const int first = done.column_tile * T::BN, columns = columns_of(t, end);
-  const float *bias = t.bias ? t.bias + first_of(end) + done.group * columns + first : nullptr;
+  const int first = done.column_tile * T::BN, columns = columns_of(t, t.classes[done.cls]);
+  const float *bias = t.bias ? t.bias + done.group * columns + first : nullptr;
+#if LEVELS == 1
+  if (bias) bias += t.classes[done.cls].first;
+#endif
   gemm_store(product, [&](int r) { return shared.out[r]; }, bias, columns - first, t.columns % 4 == 0, t.relu);
 }

@@ -61,8 +61,7 @@ class WgradTile(ConvTile):
         """Returns what a launch takes.  pitch: channels of the tensor of which g is a slice; 0: g is all of it."""
         plan, tile, pitch = self.schedule(desc), self.tile, pitch or desc.oc
         table = plan.taps.copy()
-        table[:, TAP_FIELDS.index("g")] *= pitch
-        table[:, TAP_FIELDS.index("g")] //= desc.oc
+        table[:, TAP_FIELDS.index("g")] = table[:, TAP_FIELDS.index("g")] // desc.oc * pitch
         taps, units, first, sums = (upload(a) for a in (table, *plan[1:4]))
         h, w, icg = desc.h, desc.w, desc.ic // desc.groups
         dw_row = h.f * w.f * icg
