@@ -1,7 +1,7 @@
 """Contextual convolution on CUDA: description -> plan -> launch.
 
-One level is a convolution. Several are computed by the tiles of kernels.py, or composed of convolutions (composed.py)
-where none of them fits, or where that is faster by estimate.
+One level is a convolution. Several are computed in one launch (kernels.py), in one for each level (by_level.py), or
+composed of convolutions and copies (composed.py), whichever is fastest by estimate.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from alpha.config import config
 from alpha.cuda.conv import conv2d_bias_act_cuda, conv2d_dgrad_cuda, conv2d_wgrad_cuda, planner
-from alpha.cuda.conv.coconv import composed
-from alpha.cuda.conv.coconv.kernels import CANDIDATES
+from alpha.cuda.conv.coconv import by_level, composed, kernels
 from alpha.cuda.conv.costs import Cost, Stage, device, time_us
 from alpha.cuda.lazy import flush_gradients, write_for
 from alpha.cuda.ops.pointwise import as_float32
@@ -41,6 +40,8 @@ class Plan(NamedTuple):
         return "\n".join(f"{'*' if n == name else ' '} {n:48} {us:10.1f} us" for n, us in self.times_us.items())
 
 
+CANDIDATES: dict[str, tuple[Any, ...]] = {name: (*kernels.CANDIDATES.get(name, ()), *by_level.CANDIDATES.get(name, ()))
+                                          for name in planner.PASSES}
 _plans: dict[tuple[str, CoConvDesc, str], Plan] = {}
 
 
@@ -56,12 +57,14 @@ def plan(pass_name: str, desc: CoConvDesc, precision: str) -> Plan:
 
 def _make(pass_name: str, desc: CoConvDesc, precision: str) -> Plan:
     fitting = [c for c in CANDIDATES[pass_name] if planner.serves(c, precision) and not c.rejection(desc)]
+    exact = next((c for c in fitting if c.takes_guard), None)
+    if not exact and planner.PRECISIONS[precision].stores == "float32":  # what follows where planes lose the range
+        fitting = []
     times = {c.name: time_us(c.cost(desc)) + time_us(planner.conversion(c, desc, precision)) for c in fitting}
     alone = composed_us(pass_name, desc, precision)
     best = min(fitting, key=lambda c: times[c.name], default=None)
     if best is None or times[best.name] > alone:
         return Plan(None, None, {"composed": alone, **times})
-    exact = next((c for c in fitting if c.takes_guard), None)
     return Plan(best, planner.launch_of(best, desc, precision, exact and exact.whole()), {"composed": alone, **times})
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import NamedTuple
 
 from alpha.cuda.conv.costs import Cost, Stage, device
@@ -13,7 +14,7 @@ from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.tile import ConvTile
 from alpha.cuda.lazy import GUARD_ARGS, UNGUARDED, Guard
 from alpha.cuda.runtime.kernel import Kernel
-from alpha.cuda.runtime.memory import Array, empty, upload
+from alpha.cuda.runtime.memory import Array, empty, offset, upload
 from alpha.ops.conv_desc import ConvDesc
 
 TILES = (Tile(128, 128, 16, 8, 8, 4, 2), Tile(64, 64, 16, 8, 8, 3, 8), Tile(32, 32, 16, 4, 4, 4, 8),
@@ -58,7 +59,7 @@ class WgradTile(ConvTile):
         return Cost((Stage(self.schedule(desc).time_us, depth=c.depth, launches=c.launches),))
 
     def parts(self, desc: ConvDesc, pitch: int = 0) -> Parts:
-        """Returns what a launch takes.  pitch: channels of the tensor of which g is a slice; 0: g is all of it."""
+        """Returns what a launch takes.  pitch: channels of a pixel of g in memory, if those of desc are a part."""
         plan, tile, pitch = self.schedule(desc), self.tile, pitch or desc.oc
         table = plan.taps.copy()
         table[:, TAP_FIELDS.index("g")] = table[:, TAP_FIELDS.index("g")] // desc.oc * pitch
@@ -104,14 +105,21 @@ class SkDilated(WgradTile):
         return super().cost(desc).times(device().table.ffma.fewer if self.blocks else 1.0)
 
     def prepare(self, desc: ConvDesc) -> Launch:
-        kernel, parts = self.kernel, self.parts(desc)
+        return self.on_operands(desc)
+
+    def on_operands(self, desc: ConvDesc, first: int = 0, channels: int = 0) -> Launch:
+        """Returns the launch (x, g, dw, guard).
+
+        first, channels: if g has so many channels and dw as many filters, those of desc being from `first` on.
+        """
+        kernel, parts, dw_first = self.kernel, self.parts(desc, channels), 4 * first * prod(desc.w_shape[1:])
         grid, _, tables, sizes, add = parts
 
         def launch(x: Array, g: Array, dw: Array, guard: Guard = UNGUARDED) -> None:
-            work = parts.workspace()
-            kernel(grid, x, g, dw, work, *tables, *sizes, *guard)
+            work, out = parts.workspace(), offset(dw, dw_first)
+            kernel(grid, x, offset(g, 4 * first), out, work, *tables, *sizes, *guard)
             if work:
-                add(work, dw, guard)
+                add(work, out, guard)
         return launch
 
 

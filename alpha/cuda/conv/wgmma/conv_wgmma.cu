@@ -195,7 +195,7 @@ template <class H> PTX_FN void store_pair(H *to, float a, float b) {
 
 // Float4 `at` of a tile's slots: two neighbours in each of two rows.
 PTX_FN void add_up(const float *slots, const int *tile, const float *bias, const Scale &scale, OUT *out, int batch,
-                   int height, int width, int groups, int columns, int images_log2, int relu, int at) {
+                   int height, int width, int channels, int columns, int images_log2, int relu, int at) {
   const int depth = at / SLOT_ROWS<Tile>;
   const Place place(at / (Tile::SUMS * 32) % 2, at % 128);
   const int i = at % (Tile::SUMS * 32) / 128 * 4, col = place.col(i), first = tile[GROUP] * columns + tile[COLUMN];
@@ -209,17 +209,17 @@ PTX_FN void add_up(const float *slots, const int *tile, const float *bias, const
     if (pixel >= tile[PIXELS] || image >= batch) continue;
     const int y = pixel / tile[WIDTH], h = tile[OUT_H] + y * tile[OUT_H_STEP];
     const int w = tile[OUT_W] + (pixel - y * tile[WIDTH]) * tile[OUT_W_STEP];
-    store_pair(out + ((image * (i64)height + h) * width + w) * (groups * columns) + first + col,
+    store_pair(out + ((image * (i64)height + h) * width + w) * channels + first + col,
                finish.apply<false>(half ? sum.z : sum.x, add.x), finish.apply<false>(half ? sum.w : sum.y, add.y));
   }
 }
 
 // Adds up the slices of the tiles that were cut. Grid (parts of a tile, tiles): a thread makes one float4 of a slot.
-// tiles: [tile][FIELDS]; in SLICE is the number of its slices.
+// tiles: [tile][FIELDS]; in SLICE is the number of its slices. channels: of out, whose pixels may have more than these.
 extern "C" __global__ void __launch_bounds__(256)
 conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, const float *scale_in, const float *scale_w,
-                  OUT *out, int batch, int height, int width, int groups, int columns, int images_log2, int relu) {
-  add_up(slots, tiles + blockIdx.y * FIELDS, bias, Scale(scale_in, scale_w), out, batch, height, width, groups, columns,
+                  OUT *out, int batch, int height, int width, int channels, int columns, int images_log2, int relu) {
+  add_up(slots, tiles + blockIdx.y * FIELDS, bias, Scale(scale_in, scale_w), out, batch, height, width, channels, columns,
          images_log2, relu, blockIdx.x * 256 + threadIdx.x);
 }
 ALPHA_KERNEL(conv_wgmma_slices)
