@@ -42,7 +42,7 @@ MAY_IMPORT = {
     "alpha.inputs.schema": {"alpha.errors", "alpha.tensor"},    # of stored state
     "alpha.gradcheck": {"alpha.inputs", "alpha.errors", "alpha.graph", "alpha.tensor"},
     "alpha.ops": {"alpha.ops", "alpha.op", "alpha.tensor", "alpha.graph", "alpha.backend", "alpha.config",
-                  "alpha.errors", "alpha.random", "alpha.inputs", "alpha.views"},
+                  "alpha.errors", "alpha.random", "alpha.inputs", "alpha.views", "alpha.versions"},
     "alpha.cpu": {"alpha.cpu", "alpha.ops", "alpha.op", "alpha.backend", "alpha.build", "alpha.config",
                   "alpha.errors", "alpha.random", "alpha.inputs", "alpha.versions"},
     "alpha.cuda": {"alpha.cuda", "alpha.ops", "alpha.op", "alpha.backend", "alpha.build", "alpha.config",
