@@ -40,6 +40,6 @@ int32, int64, uint8, bool_ = "int32", "int64", "uint8", "bool"
 __all__ = [
     "Function", "Spec", "Tensor", "arange", "bfloat16", "bool_", "capture", "checkpoint", "config", "detect_anomaly",
     "enable_grad", "float16", "float32", "float64", "from_dlpack", "full", "full_like", "grad", "grad_enabled",
-    "gradcheck", "int32", "int64", "manual_seed", "nn", "no_grad", "ones", "ones_like", "op", "ops", "optim", "precision", "rand",
-    "rand_like", "randn", "randn_like", "summary", "tensor", "uint8", "zeros", "zeros_like",
+    "gradcheck", "int32", "int64", "manual_seed", "nn", "no_grad", "ones", "ones_like", "op", "ops", "optim",
+    "precision", "rand", "rand_like", "randn", "randn_like", "summary", "tensor", "uint8", "zeros", "zeros_like",
 ]
