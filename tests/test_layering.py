@@ -56,6 +56,11 @@ MAY_IMPORT = {
                       "alpha.tensor", "alpha.versions"},
     "alpha.checkpoint": {"alpha.checkpoint", "alpha.backend", "alpha.nn", "alpha.ops", "alpha.tensor", "alpha.errors",
                          "alpha.inputs", "alpha.inputs.schema"},
+    "alpha.data": {"alpha.data", "alpha.ops", "alpha.tensor", "alpha.backend", "alpha.random", "alpha.errors",
+                   "alpha.inputs"},
+    "alpha.training": {"alpha.training", "alpha.data", "alpha.nn", "alpha.optim", "alpha.ops", "alpha.tensor",
+                       "alpha.capture", "alpha.graph", "alpha.precision", "alpha.backend", "alpha.config",
+                       "alpha.errors", "alpha.inputs"},
     "alpha": {"alpha"},
     "alpha.start": {"alpha.errors"},
     "alpha.doctor": {"alpha", "train"},      # the latter for build-kernels --model
@@ -85,6 +90,7 @@ ONLY_IN = {
     "torchvision": ("train/data.py", "tests/"),
     "pickle": ("benchmarks/digits_archive.py", "tests/"),  # which only write: nothing is ever unpickled
     "matplotlib": ("train/report.py", "benchmarks/", "tests/"),
+    "PIL": ("alpha/data/folder.py", "tests/"),
     "sklearn": ("tests/",),
 }
 

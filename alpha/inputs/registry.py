@@ -6,10 +6,10 @@ import difflib
 import inspect
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from alpha.errors import ConfigError, message
+from alpha.errors import ConfigError, message, shown
 
 
 def origin(thing: Any) -> str:
@@ -73,3 +73,39 @@ def find(registry: Mapping[str, Any], where: str, what: str, name: Any) -> Any:
         raise ConfigError(message(where, f"there is no {what} {name!r:.80}{did_you_mean(name, registry)}",
                                   f"use one of {', '.join(sorted(registry))}, or register yours first"))
     return registry[name]
+
+
+def decorator(registry: dict[str, Any], where: str, what: str, given: Any, entry: Callable[[Any], Any],
+              default_name: Callable[[Any], str] = lambda thing: thing.__name__) -> Any:
+    """Returns what a decorator returns that is written with a name, or without: @where, @where() or @where("name").
+
+    Args:
+        given: what it was called with: the function or class, a name, or None.
+        entry: what is registered for a function or class.
+    """
+    def take(thing: Any) -> Any:
+        if not callable(thing):
+            raise ConfigError(message(where, f"{shown(thing)} is no function and no class",
+                                      f"write @{where} above a function or a class"))
+        register(registry, where, what, given if isinstance(given, str) else default_name(thing), entry(thing), thing)
+        return thing
+    return take if given is None or isinstance(given, str) else take(given)
+
+
+def parameters_of(function: Any) -> dict[str, bool]:
+    """Returns the names that a function or class takes, and whether it needs each."""
+    found = inspect.signature(function).parameters.values()
+    return {p.name: p.default is p.empty for p in found if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+
+
+def call_with(where: str, function: Callable[..., Any], *first: Any, **known: Any) -> Any:
+    """Calls a function with those of the known values that it takes, behind `first`.
+
+    Raises ConfigError if it needs another one.
+    """
+    takes = dict(list(parameters_of(function).items())[len(first):])
+    unknown = [name for name, needed in takes.items() if needed and name not in known]
+    if unknown:
+        raise ConfigError(message(where, f"it needs {unknown[0]!r}; it may take {', '.join(known)}",
+                                  f"give {unknown[0]} a default, or rename it"))
+    return function(*first, **{name: value for name, value in known.items() if name in takes})
