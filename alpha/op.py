@@ -28,6 +28,7 @@ The class becomes an `Op`, a callable. Its vocabulary:
     gives     class of the results: Tensor (default), or one of alpha.views that refuses what would go wrong
     canon     optional: public attributes -> canonical ones; else those of `shape` and their defaults. Annotations
               say what each may be, and are checked in every call: see alpha.inputs.arguments and alpha.inputs.kinds
+    equation  of a pointwise op: what every device's kernel is made from, see alpha.fuse.equation
     presets   attribute -> function of what was given for it (None: nothing); it may look at settings, as canon may not
     shape     pure; one shape tuple or Spec per out; raises ShapeError
     vjp_<arg> gradient for one arg: (g, s, **attrs); or `vjp` for all at once: (g, s, needs, **attrs) -> one per arg
@@ -45,6 +46,7 @@ from alpha import versions
 from alpha.backend import FLOAT_DTYPES, device_type, get_backend
 from alpha.config import config
 from alpha.errors import AlphaError, ArgumentError, DeviceError, DTypeError, GraphError, ShapeError, message, shown
+from alpha.fuse.equation import Equation
 from alpha.graph import Node, call_site, edge_of, grad_enabled, raise_if_nan, recording
 from alpha.inputs.registry import check_free, origin
 from alpha.inputs.sizes import check_memory, explain
@@ -75,8 +77,8 @@ class Op(Signature):
     """An operation on tensors: checks, dispatch to a backend, and a Node for backward.  Made by `@op`."""
 
     # Slots, as CPython reads the attributes of an object with more than 30 others slowly.
-    __slots__ = ("checked", "differentiable", "gives", "impls", "moves", "mutates", "outs", "own", "returned",
-                 "saved_args", "saved_outs", "single", "vjp", "vjp_of", "written")
+    __slots__ = ("checked", "differentiable", "equation", "gives", "impls", "moves", "mutates", "outs", "own",
+                 "returned", "saved_args", "saved_outs", "single", "vjp", "vjp_of", "written")
 
     def __init__(self, cls: type) -> None:
         super().__init__(cls)
@@ -103,6 +105,8 @@ class Op(Signature):
         self.differentiable = self.vjp is not None or bool(self.vjp_of) or not (self.own or self.mutates)
         self.impls: dict[str, Callable[..., Any]] = {}
         self.written = cls
+        text = body.get("equation")
+        self.equation = text and Equation(self.name, text, tuple(names), self.attr_names)
 
     def __repr__(self) -> str:
         return f"<op {self.usage}>"
@@ -196,8 +200,9 @@ class Op(Signature):
         return made
 
     def _find(self, device: str) -> Callable[..., Any]:
-        get_backend(device)
-        kind = device_type(device)
+        kind, backend = device_type(device), get_backend(device)
+        if kind not in self.impls and self.equation:
+            backend.by_equation(self)
         if kind not in self.impls:
             raise DeviceError(message(self.name, f"it has no {kind} implementation; it has {sorted(self.impls)}",
                                       f'add one with @{self.name}.impl("{kind}"), or move the tensors: x.to("cpu")'))
