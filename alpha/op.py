@@ -49,8 +49,8 @@ from alpha.errors import AlphaError, ArgumentError, DeviceError, DTypeError, Gra
 from alpha.fuse.equation import Equation
 from alpha.graph import Node, call_site, edge_of, grad_enabled, raise_if_nan, recording
 from alpha.inputs.registry import check_free, origin
+from alpha.inputs.returned import Spec, accept, kind_of, refuse_gradient
 from alpha.inputs.sizes import check_memory, explain
-from alpha.returned import Spec, accept, kind_of, refuse_gradient
 from alpha.signature import Signature, check_names
 from alpha.tensor import Tensor
 from alpha.trace import Trace, timed

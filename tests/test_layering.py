@@ -39,8 +39,9 @@ MAY_IMPORT = {
                      "alpha.inplace", "alpha.versions"},
     "alpha.precision": {"alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors", "alpha.tensor"},
     "alpha.op": {"alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors", "alpha.fuse", "alpha.graph",
-                 "alpha.returned", "alpha.tensor", "alpha.trace", "alpha.versions"},
-    "alpha.returned": {"alpha.backend", "alpha.errors", "alpha.op", "alpha.tensor"},  # alpha.op as a type
+                 "alpha.inputs.returned", "alpha.tensor", "alpha.trace",
+                 "alpha.versions"},
+    "alpha.inputs.returned": {"alpha.backend", "alpha.errors", "alpha.op", "alpha.tensor"},  # alpha.op as a type
     "alpha.inputs.schema": {"alpha.errors", "alpha.tensor"},    # of stored state
     "alpha.gradcheck": {"alpha.inputs", "alpha.errors", "alpha.graph", "alpha.tensor"},
     "alpha.ops": {"alpha.ops", "alpha.op", "alpha.tensor", "alpha.graph", "alpha.backend", "alpha.config",
