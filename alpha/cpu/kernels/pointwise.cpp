@@ -37,7 +37,7 @@ struct Plan {
 template <class T>
 INLINE void copy_run(T* to, const T* from, int64_t n, int64_t step) {
   if (step == 1) {
-    memcpy(to, from, n * sizeof(T));
+    copy_elements(to, from, n);
   } else if (step == 0) {
     const T value = *from;
     for (int64_t i = 0; i < n; i++) to[i] = value;
