@@ -61,6 +61,7 @@ MAY_IMPORT = {
     "alpha.training": {"alpha.training", "alpha.data", "alpha.nn", "alpha.optim", "alpha.ops", "alpha.tensor",
                        "alpha.capture", "alpha.graph", "alpha.precision", "alpha.backend", "alpha.config",
                        "alpha.errors", "alpha.inputs"},
+    "alpha.testing": {"alpha.testing", "alpha.gradcheck", "alpha.op", "alpha.ops", "alpha.tensor"},
     "alpha": {"alpha"},
     "alpha.start": {"alpha.errors"},
     "alpha.doctor": {"alpha", "train"},      # the latter for build-kernels --model
