@@ -89,7 +89,8 @@ def main() -> None:
     print(f"{args.model} in {args.precision}, {args.images} images, batch {args.batch_size}, on {args.device}")
     for name, found in times.items():
         seconds = statistics.median(found)
-        print(f"| {name:18} | {seconds:8.3f} s | {args.images / seconds:10.0f} images/s | {100 * base / seconds:6.1f} % |")
+        rate = args.images / seconds
+        print(f"| {name:18} | {seconds:8.3f} s | {rate:10.0f} images/s | {100 * base / seconds:6.1f} % |")
 
 
 if __name__ == "__main__":

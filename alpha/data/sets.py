@@ -19,7 +19,6 @@ from alpha.errors import DataError, message, shown
 from alpha.inputs.registry import call_with, decorator
 from alpha.random import STREAMS, random_bits
 
-
 MOST_PIXELS = 1 << 27  # that statistics are made of
 
 

@@ -1,5 +1,5 @@
 """The comparison of two backends, which users have too: alpha/testing/agree.py."""
 
-from alpha.testing.agree import TOLERANCE, Case, agree, floats, ints
+from alpha.testing.agree import TOLERANCE, Case, agree, as_stored, floats, ints
 
-__all__ = ["TOLERANCE", "Case", "agree", "floats", "ints"]
+__all__ = ["TOLERANCE", "Case", "agree", "as_stored", "floats", "ints"]
