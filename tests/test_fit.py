@@ -10,7 +10,7 @@ import pytest
 import alpha
 from alpha import nn, ops, optim
 from alpha.config import config
-from alpha.data import DataLoader
+from alpha.data import DataLoader, Dataset
 from alpha.errors import AnomalyError, ConfigError, NotFoundError
 from alpha.training import Callback, accuracy, fit
 from tests.op_checks import refused
@@ -127,6 +127,8 @@ def test_what_gives_batches_is_taken_as_it_is() -> None:
             return iter(batches)
 
     assert fit(net(), Batches(), Batches(), epochs=2, progress=False)["step"] == [3, 6]
+    data = Dataset.of("x", TRAIN, VAL)
+    assert fit(net(), data, epochs=1, batch_size=16, progress=False)["step"] == [5]
     loader = DataLoader(TRAIN, 20, workers=1)
     assert fit(net(), loader, epochs=2, progress=False)["step"] == [4, 8]
 

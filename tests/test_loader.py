@@ -162,3 +162,12 @@ def test_gradients_flow_through_a_batch_of_tensors_on_the_device() -> None:
     w = alpha.zeros((3, 5), requires_grad=True)
     alpha.ops.cross_entropy(x.mean((1, 2)) @ w, y).backward()
     assert w.grad is not None and np.isfinite(w.grad.numpy()).all()
+
+
+def test_the_benchmark_of_loaders_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    from benchmarks import loader
+    monkeypatch.setattr("sys.argv", ["loader", "--device", "cpu", "--model", "lenet5", "--images", "32", "--precision",
+                                     "fp32", "--batch-size", "16", "--workers", "1", "--repeats", "1"])
+    loader.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6 and "| resident           |" in lines[1] and lines[1].endswith("100.0 % |")
