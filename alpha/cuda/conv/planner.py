@@ -145,9 +145,16 @@ _plans: dict[tuple[str, ConvDesc, str], Plan] = {}
 
 
 def register(*candidates: Candidate) -> None:
-    """Adds candidates to those of their pass.  Plans are made anew, with them."""
+    """Adds candidates to those of their pass.  Plans are made anew, with them.
+
+    A user's candidate replaces the one of the same class and name: a notebook cell may run again.
+    """
     for candidate in candidates:
-        _candidates[candidate.pass_name].append(candidate)
+        kind, known = type(candidate), _candidates[candidate.pass_name]
+        if not kind.__module__.startswith("alpha."):
+            known[:] = [c for c in known if (c.name, type(c).__module__, type(c).__qualname__)
+                        != (candidate.name, kind.__module__, kind.__qualname__)]
+        known.append(candidate)
     _plans.clear()
 
 

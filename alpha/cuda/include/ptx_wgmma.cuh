@@ -38,7 +38,6 @@ PTX_FN void wgmma_wait() {  // all but the last PENDING groups are complete
 #ifdef __CUDACC__
 #define PTX_F4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define PTX_F16(i) PTX_F4(i), PTX_F4(i + 4), PTX_F4(i + 8), PTX_F4(i + 12)
-#ifndef PTX_WIDTHS
 // For each N that kernels have: the accumulators as text and as operands, and the numbers of the operands behind them.
 #define PTX_D32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define PTX_D64 PTX_D32 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
@@ -60,7 +59,6 @@ PTX_FN void wgmma_wait() {  // all but the last PENDING groups are complete
   X(t, 32, 16, 17, 18, 19, 20, 21, 22, 23, 24) X(t, 64, 32, 33, 34, 35, 36, 37, 38, 39, 40) \
   X(t, 96, 48, 49, 50, 51, 52, 53, 54, 55, 56) X(t, 128, 64, 65, 66, 67, 68, 69, 70, 71, 72) \
   X(t, 192, 96, 97, 98, 99, 100, 101, 102, 103, 104) X(t, 256, 128, 129, 130, 131, 132, 133, 134, 135, 136)
-#endif
 
 // One instruction; i...: numbers of the operands b, add, signs of a and b, is b MN-major, and up to four of a.
 #define PTX_WGMMA_N(types, n, a_text, majors, ib, iadd, ia_sign, ib_sign, ...) \

@@ -1,7 +1,5 @@
 // The instructions that the emulator has and no kernel of alpha/cuda uses: for the tests of the emulator alone.
 #pragma once
-#include "ptx_widths.cuh"
-
 #include "ptx_wgmma.cuh"
 
 namespace ptx {

@@ -183,10 +183,11 @@ conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, 
 ALPHA_KERNEL(conv_wgmma)
 
 // Adds up the slices of the tiles that were cut. Grid (parts of a tile, tiles): a thread makes one float4 of a slot, two
-// neighbours in each of two rows. tiles: [tile][FIELDS]; in SLICE is the number of its slices.
+// neighbours in each of two rows. tiles: [tile][FIELDS]; in SLICE is the number of its slices. channels: of out, whose
+// pixels may have more than these.
 extern "C" __global__ void __launch_bounds__(256)
 conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, const float *scale_in, const float *scale_w,
-                  OUT *out, int batch, int height, int width, int groups, int columns, int images_log2, int relu) {
+                  OUT *out, int batch, int height, int width, int channels, int columns, int images_log2, int relu) {
   const Scale scale(scale_in, scale_w);
   const int *tile = tiles + blockIdx.y * FIELDS, at = blockIdx.x * 256 + threadIdx.x;
   const int depth = at / SLOT_ROWS<Tile>;
@@ -202,7 +203,7 @@ conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, const
     if (pixel >= tile[PIXELS] || image >= batch) continue;
     const int y = pixel / tile[WIDTH], h = tile[OUT_H] + y * tile[OUT_H_STEP];
     const int w = tile[OUT_W] + (pixel - y * tile[WIDTH]) * tile[OUT_W_STEP];
-    store_pair(out + ((image * (i64)height + h) * width + w) * (groups * columns) + first + col,
+    store_pair(out + ((image * (i64)height + h) * width + w) * channels + first + col,
                finish.apply<false>(half ? sum.z : sum.x, add.x), finish.apply<false>(half ? sum.w : sum.y, add.y));
   }
 }
