@@ -29,6 +29,9 @@ The class becomes an `Op`, a callable. Its vocabulary:
     canon     optional: public attributes -> canonical ones; else those of `shape` and their defaults. Annotations
               say what each may be, and are checked in every call: see alpha.inputs.arguments and alpha.inputs.kinds
     presets   attribute -> function of what was given for it (None: nothing); it may look at settings, as canon may not
+    cheap     True, or the names of some outs: they are made again in backward rather than kept, see docs/memory.md
+    again     optional, where a call does more than make outs: (s, **attrs) -> the cheap ones, from args and other outs
+    flops     optional, for estimates: (size of y, *args) -> operations of a call
     shape     pure; one shape tuple or Spec per out; raises ShapeError
     vjp_<arg> gradient for one arg: (g, s, **attrs); or `vjp` for all at once: (g, s, needs, **attrs) -> one per arg
 
@@ -47,7 +50,9 @@ from alpha.config import config
 from alpha.errors import AlphaError, DeviceError, DTypeError, GraphError, ShapeError, message, shown
 from alpha.graph import Node, call_site, edge_of, grad_enabled, raise_if_nan, recording
 from alpha.inputs.sizes import check_memory, explain
-from alpha.signature import Signature
+from alpha.recompute import plan as recompute
+from alpha.recompute.recipe import Part, Values
+from alpha.signature import Signature, numbers_of
 from alpha.tensor import Tensor
 from alpha.trace import Trace, timed
 
@@ -63,19 +68,12 @@ class Spec(NamedTuple):
     dtype: str
 
 
-class _Saved:
-    """What a vjp sees of the forward pass, by name."""
-
-    def __init__(self, values: dict[str, Any]) -> None:
-        self.__dict__ = values
-
-
 class Op(Signature):
     """An operation on tensors: checks, dispatch to a backend, and a Node for backward.  Made by `@op`."""
 
     # Slots, as CPython reads the attributes of an object with more than 30 others slowly.
-    __slots__ = ("checked", "differentiable", "gives", "impls", "moves", "mutates", "outs", "own", "returned",
-                 "saved_args", "saved_outs", "single", "vjp", "vjp_of")
+    __slots__ = ("again", "cheap", "checked", "differentiable", "flops", "gives", "impls", "moves", "mutates", "outs",
+                 "own", "returned", "saved_args", "saved_outs", "single", "vjp", "vjp_of")
 
     def __init__(self, cls: type) -> None:
         super().__init__(cls)
@@ -96,6 +94,9 @@ class Op(Signature):
         saves = body.get("saves", "").split()
         self.saved_args = tuple((name, names[name]) for name in saves if name in names)
         self.saved_outs = tuple((name, self.outs.index(name)) for name in saves if name not in names)
+        self.cheap = numbers_of(self.name, body.get("cheap", ""), self.outs)
+        self.again: Callable[..., Any] | None = body.get("again")
+        self.flops: Callable[..., float] | None = body.get("flops")
         self.single = len(self.outs) == 1
         self.differentiable = self.vjp is not None or bool(self.vjp_of)
         self.impls: dict[str, Callable[..., Any]] = {}
@@ -210,6 +211,7 @@ class Op(Signature):
             if arg.name in self.mutates and value is not None:
                 tensors = value if arg.many else (value,)
                 arrays = [t.data for t in tensors]
+                versions.about_to_change(device, arrays)
                 get_backend(device).forget(arrays)
                 versions.note(versions.histories(device, arrays))
 
@@ -244,12 +246,14 @@ class Op(Signature):
             saved.append(t.data)
             kept.append((t.shape, t.dtype, t.device))
         node = Node(self, attrs, edges, needs, saved, arrays, meta, kept)
+        if recompute.segments or config.recompute != "none":
+            recompute.plan(node, args, outs)
         for k, t in enumerate(outs):
             if k < self.returned and t.dtype in FLOAT_DTYPES:
                 t.requires_grad = True
                 t._node = (node, k)
 
-    def _unpack(self, node: Node) -> _Saved:
+    def _unpack(self, node: Node) -> Values:
         values: dict[str, Any] = {}
         for arg, meta in zip(self.args, node.arg_meta):
             if isinstance(meta, list):
@@ -258,23 +262,45 @@ class Op(Signature):
             else:
                 values[arg.shape_key], values[arg.dtype_key] = meta or (None, None)
         changed = versions.newest > node.order  # something was
-        for (name, _), value, data in zip(self.saved_args, node.saved, node.arrays):
+        for (name, k), value, data in zip(self.saved_args, node.saved, node.arrays):
             if isinstance(value, Tensor):
                 if value.data is not data or (changed and versions.changed_since(value.device, data, node.order)):
                     self._refuse_changed(name, node, value, data)
+            elif value.__class__ is Part:
+                value = self._made_again(name, node, value, data(), node.arg_meta[k], node.edges[k])
             elif isinstance(value, list):
-                for number, (t, array) in enumerate(zip(value, data)):
-                    if t.data is not array or (changed and versions.changed_since(t.device, array, node.order)):
-                        self._refuse_changed(f"{name}[{number}]", node, t, array)
+                value = list(value)
+                for j, (t, array) in enumerate(zip(value, data)):
+                    if t.__class__ is Part:
+                        value[j] = self._made_again(f"{name}[{j}]", node, t, array(), node.arg_meta[k][j],
+                                                    node.edges[k][j])
+                    elif t.data is not array or (changed and versions.changed_since(t.device, array, node.order)):
+                        self._refuse_changed(f"{name}[{j}]", node, t, array)
             values[name] = value
         for (name, k), data, meta in zip(self.saved_outs, node.saved[len(self.saved_args):], node.out_meta):
+            if data.__class__ is Part:
+                values[name] = self._made_again(name, node, data, None, meta, (node, k))
+                continue
             t = Tensor(data, *meta)
             if changed and versions.changed_since(t.device, data, node.order):
                 self._refuse_changed(name, node, t, data)
             if k < self.returned and t.is_floating_point:
                 t.requires_grad, t._node = True, (node, k)
             values[name] = t
-        return _Saved(values)
+        return Values(values)
+
+    def _made_again(self, name: str, node: Node, part: Part, saved: Tensor | None, meta: Any, edge: Any) -> Tensor:
+        """Returns a saved tensor that was not kept, a result of the node of the edge; `saved` if it lives yet."""
+        device, original = part.recipe.device, part.recipe.originals[part.number]()
+        if (saved is not None and saved.data is not original) or (
+                original is not None and versions.newest > node.order
+                and versions.changed_since(device, original, node.order)):
+            t = Tensor(original, meta[0], meta[1], device) if saved is None else saved
+            self._refuse_changed(name, node, t, original)
+        t = Tensor(part.array(), meta[0], meta[1], device)
+        if edge[1] < edge[0].op.returned and t.is_floating_point:
+            t.requires_grad, t._node = True, edge
+        return t
 
     def _refuse_changed(self, name: str, node: Node, t: Tensor, data: Any) -> NoReturn:
         """Raises GraphError for a saved tensor whose elements are not what they were when it was saved."""

@@ -33,6 +33,16 @@ class Arg(NamedTuple):
 Checked = tuple[list[Any], str, str, "list[bool] | None"]
 
 
+def numbers_of(name: str, cheap: Any, outs: tuple[str, ...]) -> tuple[int, ...]:
+    """Returns the numbers of the outs that `cheap` names.  Raises AlphaError."""
+    names = outs if cheap is True else tuple(str(cheap or "").split())
+    for out in names:
+        if out not in outs:
+            raise AlphaError(message(name, f"cheap names {out!r:.100}, its outs are {' '.join(outs)}",
+                                     "write cheap = True, or the names of some outs"))
+    return tuple([outs.index(out) for out in names])
+
+
 class Signature:
     """The arguments of an op, from the class that describes it: `alpha.op` has the vocabulary.
 

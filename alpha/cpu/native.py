@@ -56,6 +56,7 @@ SIGNATURES = {
     "winograd_wgrad": "pp pppp",
     "bn_fwd": "pppp pp ppp ll dd i",
     "bn_inference": "pppp pp p ll d i",
+    "bn_apply": "pppp pp p ll i",
     "bn_bwd": "pp pp pp ppp ll i",
     "sum_middle": "ppp lll",
     "max_pool_fwd": "p ppp",
@@ -242,6 +243,13 @@ def batch_norm_inference(x: Array, gamma: Array | None, beta: Array | None, runn
     c = x.shape[-1]
     _lib.bn_inference(ptr(x), ptr(residual), ptr(gamma), ptr(beta), ptr(running_mean), ptr(running_var), ptr(y),
                       x.size // c, c, eps, relu)
+
+
+def batch_norm_apply(x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd: Array, y: Array, *,
+                     residual: Array | None = None, relu: bool = False) -> None:
+    """y as in batch_norm_fwd, from statistics that are known."""
+    c = x.shape[-1]
+    _lib.bn_apply(ptr(x), ptr(residual), ptr(gamma), ptr(beta), ptr(mean), ptr(istd), ptr(y), x.size // c, c, relu)
 
 
 def batch_norm_bwd(g: Array, x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd: Array, dx: Array,

@@ -42,7 +42,7 @@ def _fused(name: str, saved: str, equation: str, shape: Callable[..., Any] | Non
 class relu:
     """y = max(x, 0); the gradient at 0 is 0, at NaN it is g."""
 
-    args, saves = "x", "y"
+    args, saves, cheap = "x", "y", True
 
     def shape(x):
         return x.shape
@@ -71,7 +71,7 @@ class relu_grad:
 class relu6:
     """y = min(max(x, 0), 6); the gradient at 0 and at 6 is 0, at NaN it is g."""
 
-    args, saves = "x", "y"
+    args, saves, cheap = "x", "y", True
 
     def shape(x):
         return x.shape
@@ -100,7 +100,7 @@ class relu6_grad:
 class leaky_relu:
     """y = x where x > 0, else slope * x; the gradient at 0 and at NaN is slope * g."""
 
-    args, saves = "x", "x"
+    args, saves, cheap = "x", "x", True
 
     def shape(x, *, slope: Finite = 0.01):
         return x.shape
@@ -144,7 +144,7 @@ softplus_grad = _fused("softplus_grad", "x", "g * sigmoid(x)")
 class sigmoid:
     """y = 1 / (1 + e^-x)."""
 
-    args, saves = "x", "y"
+    args, saves, cheap = "x", "y", True
 
     def shape(x):
         return x.shape
@@ -157,7 +157,7 @@ class sigmoid:
 class tanh:
     """y = (e^x - e^-x) / (e^x + e^-x)."""
 
-    args, saves = "x", "y"
+    args, saves, cheap = "x", "y", True
 
     def shape(x):
         return x.shape
@@ -170,7 +170,7 @@ class tanh:
 class silu:
     """y = x * sigmoid(x), also called swish.  At -inf, y and the gradient are NaN; at inf, the gradient."""
 
-    args, saves = "x", "x"
+    args, saves, cheap = "x", "x", True
 
     def shape(x):
         return x.shape
@@ -191,7 +191,7 @@ class gelu:
     Source: arXiv 1606.08415.
     """
 
-    args, saves = "x", "x"
+    args, saves, cheap = "x", "x", True
 
     def shape(x):
         return x.shape
@@ -208,7 +208,7 @@ class gelu:
 class elu:
     """y = x where x > 0, else alpha * (e^x - 1); the gradient at NaN is g.  Source: arXiv 1511.07289."""
 
-    args, saves = "x", "x"
+    args, saves, cheap = "x", "x", True
 
     def shape(x, *, alpha: Finite = 1.0):
         return x.shape
@@ -223,7 +223,7 @@ class elu:
 class softplus:
     """y = ln(1 + e^x), without overflow."""
 
-    args, saves = "x", "x"
+    args, saves, cheap = "x", "x", True
 
     def shape(x):
         return x.shape
@@ -241,7 +241,7 @@ class hardswish:
     Source: arXiv 1905.02244.
     """
 
-    args, saves = "x", "x"
+    args, saves, cheap = "x", "x", True
 
     def shape(x):
         return x.shape
@@ -280,7 +280,7 @@ class softmax:
         ShapeError: the axis does not exist or is empty.
     """
 
-    args, saves = "x", "y"
+    args, saves, cheap = "x", "y", True
 
     def shape(x, *, axis: Axis = -1):
         return _softmax_shape(x, axis, "softmax")
@@ -293,7 +293,7 @@ class softmax:
 class log_softmax:
     """y = x - ln(sum(e^x)) along an axis, without overflow.  See softmax."""
 
-    args, saves = "x", "y"
+    args, saves, cheap = "x", "y", True
 
     def shape(x, *, axis: Axis = -1):
         return _softmax_shape(x, axis, "log_softmax")

@@ -69,7 +69,7 @@ def _common_shape(where: str, **values: Tensor | Number) -> Shape:
 
 def unary(name: str, doc: str, vjp: Vjp, saves: str = "", dtypes: str = "float") -> Op:
     """Makes the op y = f(x), elementwise, from its equation and its gradient."""
-    return op(type(name, (), dict(__doc__=doc, __module__=__name__, args="x", saves=saves, dtypes=dtypes,
+    return op(type(name, (), dict(__doc__=doc, __module__=__name__, args="x", saves=saves, dtypes=dtypes, cheap=True,
                                   shape=lambda x: x.shape, vjp_x=vjp)))
 
 
@@ -97,7 +97,7 @@ class clip:
         ConfigError: low is above high, or both are None.
     """
 
-    args, saves, dtypes = "x", "x", "number"
+    args, saves, dtypes, cheap = "x", "x", "number", True
 
     def shape(x, *, low: Limit | None = None, high: Limit | None = None):
         if low is not None and high is not None and low > high:
@@ -140,7 +140,7 @@ class cast:
     Raises DTypeError: the dtype is unknown, or the device does not have it.
     """
 
-    args, dtypes = "x", "any"
+    args, dtypes, cheap = "x", "any", True
 
     def shape(x, *, dtype: DType):
         backend = get_backend(x.device)
@@ -198,7 +198,7 @@ def binary(name: str, doc: str, vjp_a: Vjp | None, vjp_b: Vjp | None, saves: str
         return Spec(y_shape, result) if result else y_shape
 
     body: dict[str, Any] = dict(__doc__=doc, __module__=__name__, args="a b", saves=saves, dtypes=dtypes, scalars=True,
-                                shape=shape)
+                                shape=shape, cheap=True)
     if vjp_a and vjp_b:
         body["vjp_a"] = lambda g, s: unbroadcast(vjp_a(g, s), s.a_shape)
         body["vjp_b"] = lambda g, s: unbroadcast(vjp_b(g, s), s.b_shape)
@@ -260,7 +260,7 @@ class where:
         DTypeError: cond is not a bool tensor, or neither x nor y is a tensor.
     """
 
-    args, saves, outs, mixed, dtypes, scalars = "cond x y", "cond", "out", "cond", "any", True
+    args, saves, outs, mixed, dtypes, scalars, cheap = "cond x y", "cond", "out", "cond", "any", True, True
 
     def shape(cond, x, y):
         if not isinstance(cond, Tensor) or cond.dtype != "bool":

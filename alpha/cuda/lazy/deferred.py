@@ -262,6 +262,7 @@ class LazyStorage(Derived):
         self._write: Write | None = write
         self._join, self._trace = join, running.get()
         self.in_planes = False              # memory has planes, or elements where their flag is set
+        self.form = [""]                    # what the pass has written: "planes" or "elements"; outlives the memory
         self._split_for: str | None = ""    # what the header's bound has served a split for; None: it bounds no more
 
     @property
@@ -365,7 +366,7 @@ class LazyStorage(Derived):
         if self._write is not None:
             with late(self._trace, context.synchronize) if self._trace and config.debug > 1 else nullcontext():
                 self._write(self.memory, planes)
-            self.in_planes = planes
+            self.in_planes, self.form[0] = planes, "planes" if planes else "elements"
             self._write, self._join, self.reads = None, None, ()
             made = self.companion and self.companion()
             if made:

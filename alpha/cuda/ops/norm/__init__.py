@@ -48,6 +48,8 @@ _FINALIZE_STATISTICS = per_dtype("batch_norm.cu", "finalize_statistics", f"ptr p
 _FINALIZE_TILES = per_dtype("batch_norm.cu", "finalize_tiles", f"ptr parts, i32 slots, ptr x, i64 rows, {_OUTCOME}")
 _RUNNING_STATISTICS = per_dtype("batch_norm.cu", "running_statistics",
                                 "ptr running_mean, ptr running_var, ptr mean, ptr istd, i32 channels, f32 eps")
+_APPLY_BOUND = Kernel("batch_norm.cu", "apply_bound", "i64 rows, i32 channels, ptr gamma, ptr beta, ptr residual, "
+                      "ptr header")
 _WRITTEN = f"ptr y, f32 floor, ptr flag, {WALK}"
 _APPLY = per_piece("batch_norm.cu", "apply", f"ptr x, {_CHANNELS}, {_WRITTEN}")
 _APPLY_ADD = per_piece("batch_norm.cu", "apply_add", f"ptr x, ptr residual, {_CHANNELS}, {_WRITTEN}")
@@ -138,13 +140,30 @@ def _batch_norm(x: Array, gamma: Array | None, beta: Array | None, running_mean:
     else:
         _RUNNING_STATISTICS[parameters](ceil_div(mean.size, THREADS), running_mean, running_var, mean, istd, mean.size,
                                         eps)
+    return _result(memory, x, gamma, beta, mean, istd, residual, relu), mean, istd
+
+
+@ops.batch_norm_apply.impl("cuda")
+def batch_norm_apply_cuda(x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd: Array,
+                          residual: Array | None, *, activation: str | None, training: bool) -> Array:
+    bound = bound_of(residual)
+    waits = training and (residual is None or bound) and _may_wait(x, gamma, beta, residual)
+    memory = reserve(x.shape) if waits else None
+    if memory:
+        _APPLY_BOUND(1, prod(x.shape[:-1]), mean.size, gamma, beta, bound, memory.scale)
+    return _result(memory, x, gamma, beta, mean, istd, residual, activation == "relu")
+
+
+def _result(memory: Memory | None, x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd: Array,
+            residual: Array | None, relu: bool) -> Array:
+    """Returns y: one that waits, if there is memory with a bound of it."""
     inputs, floor = (x, gamma, beta, mean, istd, residual), 0.0 if relu else -inf
     if memory:
         join = None if residual else partial_of(_join_y, *inputs[:-1], floor, memory.elements)
-        return defer(memory, inputs, partial_of(_write_y, *inputs, floor), join=join), mean, istd
+        return defer(memory, inputs, partial_of(_write_y, *inputs, floor), join=join)
     y = empty(x.shape, x.dtype)
     _apply(*inputs, floor, y)
-    return y, mean, istd
+    return y
 
 
 def _may_wait(*arrays: Array | None) -> bool:

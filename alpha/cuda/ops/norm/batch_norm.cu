@@ -23,10 +23,10 @@ struct Bound {
   OperandHeader *header;     // where it goes; or null
 
   // By block 0: makes the header ready.
-  __device__ __forceinline__ void write(i64 rows) const {
+  __device__ __forceinline__ void write(i64 rows, unsigned channels) const {
     if (!header || blockIdx.x) return;
     unsigned most = 0;
-    for (unsigned c = threadIdx.x; c < gridDim.x; c += THREADS) {
+    for (unsigned c = threadIdx.x; c < channels; c += THREADS) {
       const double deviation = (gamma ? fabs(double(gamma[c])) : 1.0) * sqrt(double(rows - 1));
       most = LargerBits()(most, bits_of_bound(deviation + (beta ? fabs(double(beta[c])) : 0.0) +
                                               (residual ? __uint_as_float(*residual) : 0.0f)));
@@ -79,7 +79,7 @@ __device__ __forceinline__ void finalize_statistics(const float *partial, const 
   const Chunks chunks{partial + c * w.chunks, partial + (channels + c) * w.chunks, w};
   const MeanAndVariance of(chunks, w.chunks, w.rows, threadIdx.x, THREADS);
   if (threadIdx.x == 0) to.write(of, w.rows);
-  y.write(w.rows);
+  y.write(w.rows, gridDim.x);
 }
 
 // x: read where nothing was counted, as an exact kernel wrote it again: float32. That is slow, and rare.
@@ -94,7 +94,7 @@ __device__ __forceinline__ void finalize_tiles(const float *parts, int count, co
   const MeanAndVariance of = counted > 0 ? MeanAndVariance(slots, count, rows, threadIdx.x, THREADS)
                                          : MeanAndVariance(Column{x + c, channels}, rows, rows, threadIdx.x, THREADS);
   if (threadIdx.x == 0) to.write(of, rows);
-  y.write(rows);
+  y.write(rows, gridDim.x);
 }
 
 template <class P>
@@ -214,3 +214,10 @@ __device__ __forceinline__ void finalize_sums(const float *__restrict__ partial,
   } \
   ALPHA_KERNEL(finalize_sums_##dtype)
 FLOAT_KERNELS(KERNELS)
+
+// The bound alone, where the statistics are known: y is made again.
+ENTRY(apply_bound)(i64 rows, int channels, const float *gamma, const float *beta, const unsigned *residual,
+                   OperandHeader *header) {
+  Bound{gamma, beta, residual, header}.write(rows, channels);
+}
+ALPHA_KERNEL(apply_bound)
