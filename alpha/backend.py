@@ -34,6 +34,9 @@ class Backend(Protocol):
     def check(self, device: str) -> None:
         """Raises DeviceError if this device is not there."""
 
+    def by_equation(self, op: Any) -> None:
+        """Gives an op with an equation an implementation, where this kind of device makes kernels of equations."""
+
     def from_numpy(self, a: np.ndarray, device: str) -> Array:
         """Returns a new array with the elements of `a`."""
 

@@ -28,6 +28,7 @@ The class becomes an `Op`, a callable. Its vocabulary:
     gives     class of the results: Tensor (default), or one of alpha.views that refuses what would go wrong
     canon     optional: public attributes -> canonical ones; else those of `shape` and their defaults. Annotations
               say what each may be, and are checked in every call: see alpha.inputs.arguments and alpha.inputs.kinds
+    equation  of a pointwise op: what every device's kernel is made from, see alpha.fuse.equation
     presets   attribute -> function of what was given for it (None: nothing); it may look at settings, as canon may not
     cheap     True, or the names of some outs: they are made again in backward rather than kept, see docs/memory.md
     again     optional, where a call does more than make outs: (s, **attrs) -> the cheap ones, from args and other outs
@@ -47,12 +48,14 @@ from typing import Any, NamedTuple, NoReturn
 from alpha import versions
 from alpha.backend import FLOAT_DTYPES, device_type, get_backend
 from alpha.config import config
-from alpha.errors import AlphaError, DeviceError, DTypeError, GraphError, ShapeError, message, shown
+from alpha.errors import AlphaError, ArgumentError, DeviceError, DTypeError, GraphError, ShapeError, message, shown
+from alpha.fuse.equation import Equation
 from alpha.graph import Node, call_site, edge_of, grad_enabled, raise_if_nan, recording
+from alpha.inputs.registry import check_free, origin
 from alpha.inputs.sizes import check_memory, explain
 from alpha.recompute import plan as recompute
-from alpha.recompute.recipe import Part, Values
-from alpha.signature import Signature, numbers_of
+from alpha.recompute.saved import Values, unpack
+from alpha.signature import Signature, check_names
 from alpha.tensor import Tensor
 from alpha.trace import Trace, timed
 
@@ -72,8 +75,8 @@ class Op(Signature):
     """An operation on tensors: checks, dispatch to a backend, and a Node for backward.  Made by `@op`."""
 
     # Slots, as CPython reads the attributes of an object with more than 30 others slowly.
-    __slots__ = ("again", "cheap", "checked", "differentiable", "flops", "gives", "impls", "moves", "mutates", "outs",
-                 "own", "returned", "saved_args", "saved_outs", "single", "vjp", "vjp_of")
+    __slots__ = ("again", "cheap", "checked", "differentiable", "equation", "flops", "gives", "impls", "moves",
+                 "mutates", "outs", "own", "returned", "saved_args", "saved_outs", "single", "vjp", "vjp_of", "written")
 
     def __init__(self, cls: type) -> None:
         super().__init__(cls)
@@ -92,14 +95,20 @@ class Op(Signature):
         self.vjp_of = {a.name: body[f"vjp_{a.name}"] for a in self.args if f"vjp_{a.name}" in body}
         names = {a.name: k for k, a in enumerate(self.args)}
         saves = body.get("saves", "").split()
+        check_names(self, self.outs, body)
         self.saved_args = tuple((name, names[name]) for name in saves if name in names)
         self.saved_outs = tuple((name, self.outs.index(name)) for name in saves if name not in names)
-        self.cheap = numbers_of(self.name, body.get("cheap", ""), self.outs)
+        cheap = body.get("cheap", bool(body.get("equation")))
+        self.cheap = tuple([k for k, out in enumerate(self.outs) if cheap is True or (cheap and out in cheap.split())])
         self.again: Callable[..., Any] | None = body.get("again")
         self.flops: Callable[..., float] | None = body.get("flops")
         self.single = len(self.outs) == 1
-        self.differentiable = self.vjp is not None or bool(self.vjp_of)
+        # A user's op without a vjp is recorded too, so that backward names it and does not pass it by.
+        self.differentiable = self.vjp is not None or bool(self.vjp_of) or not (self.own or self.mutates)
         self.impls: dict[str, Callable[..., Any]] = {}
+        self.written = cls
+        text = body.get("equation")
+        self.equation = text and Equation(self.name, text, tuple(names), self.attr_names)
 
     def __repr__(self) -> str:
         return f"<op {self.usage}>"
@@ -108,11 +117,15 @@ class Op(Signature):
         return self.__name__    # a copy of a module, and a pickle, refer to the op, as they do to a function
 
     def impl(self, backend: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Binds the decorated function as the implementation for a backend; a second one raises."""
+        """Binds the decorated function as the implementation for a backend.
+
+        One from the same file or notebook replaces the one before; a second one from elsewhere raises.
+        """
         def bind(f: Callable[..., Any]) -> Callable[..., Any]:
-            if backend in self.impls:
-                raise AlphaError(message(self.name, f"there is a {backend} implementation already, "
-                                         f"{self.impls[backend].__qualname__}", "register one per backend"))
+            had = self.impls.get(backend)
+            if had is not None and origin(had) != origin(f):
+                raise AlphaError(message(self.name, f"there is a {backend} implementation already, {_name_of(had)} of "
+                                         f"{had.__module__}", "register one per backend"))
             self.impls[backend] = f
             self.checked |= not _ours(getattr(f, "__module__", None) or __name__)
             return f
@@ -189,8 +202,9 @@ class Op(Signature):
         return made
 
     def _find(self, device: str) -> Callable[..., Any]:
-        get_backend(device)
-        kind = device_type(device)
+        kind, backend = device_type(device), get_backend(device)
+        if kind not in self.impls and self.equation:
+            backend.by_equation(self)
         if kind not in self.impls:
             raise DeviceError(message(self.name, f"it has no {kind} implementation; it has {sorted(self.impls)}",
                                       f'add one with @{self.name}.impl("{kind}"), or move the tensors: x.to("cpu")'))
@@ -253,81 +267,20 @@ class Op(Signature):
                 t.requires_grad = True
                 t._node = (node, k)
 
-    def _unpack(self, node: Node) -> Values:
-        values: dict[str, Any] = {}
-        for arg, meta in zip(self.args, node.arg_meta):
-            if isinstance(meta, list):
-                values[arg.shape_key] = [m[0] for m in meta]
-                values[arg.dtype_key] = meta[0][1] if meta else ""
-            else:
-                values[arg.shape_key], values[arg.dtype_key] = meta or (None, None)
-        changed = versions.newest > node.order  # something was
-        for (name, k), value, data in zip(self.saved_args, node.saved, node.arrays):
-            if isinstance(value, Tensor):
-                if value.data is not data or (changed and versions.changed_since(value.device, data, node.order)):
-                    self._refuse_changed(name, node, value, data)
-            elif value.__class__ is Part:
-                value = self._made_again(name, node, value, data(), node.arg_meta[k], node.edges[k])
-            elif isinstance(value, list):
-                value = list(value)
-                for j, (t, array) in enumerate(zip(value, data)):
-                    if t.__class__ is Part:
-                        value[j] = self._made_again(f"{name}[{j}]", node, t, array(), node.arg_meta[k][j],
-                                                    node.edges[k][j])
-                    elif t.data is not array or (changed and versions.changed_since(t.device, array, node.order)):
-                        self._refuse_changed(f"{name}[{j}]", node, t, array)
-            values[name] = value
-        for (name, k), data, meta in zip(self.saved_outs, node.saved[len(self.saved_args):], node.out_meta):
-            if data.__class__ is Part:
-                values[name] = self._made_again(name, node, data, None, meta, (node, k))
-                continue
-            t = Tensor(data, *meta)
-            if changed and versions.changed_since(t.device, data, node.order):
-                self._refuse_changed(name, node, t, data)
-            if k < self.returned and t.is_floating_point:
-                t.requires_grad, t._node = True, (node, k)
-            values[name] = t
-        return Values(values)
-
-    def _made_again(self, name: str, node: Node, part: Part, saved: Tensor | None, meta: Any, edge: Any) -> Tensor:
-        """Returns a saved tensor that was not kept, a result of the node of the edge; `saved` if it lives yet."""
-        device, original = part.recipe.device, part.recipe.originals[part.number]()
-        if (saved is not None and saved.data is not original) or (
-                original is not None and versions.newest > node.order
-                and versions.changed_since(device, original, node.order)):
-            t = Tensor(original, meta[0], meta[1], device) if saved is None else saved
-            self._refuse_changed(name, node, t, original)
-        t = Tensor(part.array(), meta[0], meta[1], device)
-        if edge[1] < edge[0].op.returned and t.is_floating_point:
-            t.requires_grad, t._node = True, edge
-        return t
-
-    def _refuse_changed(self, name: str, node: Node, t: Tensor, data: Any) -> NoReturn:
-        """Raises GraphError for a saved tensor whose elements are not what they were when it was saved."""
-        if t.data is data:
-            told = versions.told_since(t.device, data, node.order)
-            how = f"was changed in place after the forward pass ({told})"
-        else:
-            how = "got other elements after the forward pass (it was moved, swapped or computed anew)"
-        raise GraphError(message(
-            "backward", f"{name} of {self.name} {how}", "call backward before an optimizer's step, copy_ or += changes "
-            "it or a view of it, or compute the loss again", shape=t.shape))
-
     def vjps(self, node: Node, grads: list[Any]) -> list[Any]:
         """Returns the gradient of each arg (None where it is not wanted) from those of the returned outputs."""
-        s = self._unpack(node)
+        s = unpack(node)
         g = grads[0] if self.returned == 1 else tuple(grads)
-        if self.vjp is not None:
-            results = self.vjp(g, s, node.needs, **node.attrs)
-            if not isinstance(results, (tuple, list)) or len(results) != len(self.args):
-                count = len(results) if isinstance(results, (tuple, list)) else _kind(results)
-                raise ShapeError(message(f"backward of {self.name}", f"vjp returned {count}, the op has "
-                                         f"{len(self.args)} args ({' '.join(a.name for a in self.args)})",
-                                         "return a list with one gradient for each arg, None where `needs` is False"))
-            results = [r if need else None for r, need in zip(results, node.needs)]
-        else:
-            results = [self._vjp_of(arg.name)(g, s, **node.attrs) if need else None
-                       for arg, need in zip(self.args, node.needs)]
+        try:
+            results = self._results(g, s, node)
+        except (TypeError, AttributeError) as error:
+            if self.own or self.returned == 1 or None not in grads:
+                raise
+            unused = [name for name, one in zip(self.outs, grads) if one is None]
+            raise GraphError(message(
+                f"backward of {self.name}", f"the gradient of its output {' and '.join(unused)} is None, as nothing "
+                f"has used it, and the vjp failed: {str(error).partition(chr(10))[0]}",
+                f"test for it in the vjp: {unused[0]} may have no gradient; g is {tuple(self.outs)}")) from error
         for arg, meta, need, result in zip(self.args, node.arg_meta, node.needs, results):
             if isinstance(result, Tensor) and not arg.many:
                 if (result.shape, result.dtype) != meta:
@@ -343,6 +296,19 @@ class Op(Signature):
                     if r is not None and (not isinstance(r, Tensor) or (r.shape, r.dtype) != m):
                         self._refuse_gradient(f"{arg.name}[{k}]", r, m)
         return results
+
+    def _results(self, g: Any, s: Values, node: Node) -> list[Any]:
+        """Calls the vjps that are wanted."""
+        if self.vjp is None:
+            return [self._vjp_of(arg.name)(g, s, **node.attrs) if need else None
+                    for arg, need in zip(self.args, node.needs)]
+        results = self.vjp(g, s, node.needs, **node.attrs)
+        if not isinstance(results, (tuple, list)) or len(results) != len(self.args):
+            count = len(results) if isinstance(results, (tuple, list)) else _kind(results)
+            raise ShapeError(message(f"backward of {self.name}", f"vjp returned {count}, the op has "
+                                     f"{len(self.args)} args ({' '.join(a.name for a in self.args)})",
+                                     "return a list with one gradient for each arg, None where `needs` is False"))
+        return [r if need else None for r, need in zip(results, node.needs)]
 
     def _refuse_gradient(self, name: str, result: Any, meta: Any) -> NoReturn:
         """Raises for a gradient that is not like its arg."""
@@ -372,6 +338,10 @@ def _kind(value: Any) -> str:
     return f"a {type(value).__name__}" if module == "builtins" else f"a {module}.{type(value).__name__}"
 
 
+def _name_of(f: Any) -> str:
+    return getattr(f, "__qualname__", None) or type(f).__name__
+
+
 def _ours(module: str) -> bool:
     """Tells whether code of a module is alpha's own, whose implementations the tests look at."""
     return module.startswith("alpha.")
@@ -384,13 +354,19 @@ def _arrays(value: Any) -> Any:
 def op(cls: type) -> Op:
     """Turns a class that describes an operation into a callable Op and registers it under the class's name.
 
-    Raises DTypeError for what is no class.
+    The same file or notebook may do so again; the new op has the name then, without the implementations of the old one.
+    Raises:
+        DTypeError: it is no class.
+        ArgumentError: it has no args or shape, or names in `saves`, say, what the op does not have.
+        ConfigError: an op of another file has the name.
     """
     if not isinstance(cls, type):
         raise DTypeError(message("op", f"{shown(cls)} is no class", "write @op above the class that describes it"))
-    if cls.__name__ in registry:
-        raise AlphaError(message("op", f"an op called {cls.__name__!r} is registered already, by "
-                                 f"{registry[cls.__name__].__module__}", "choose another name"))
+    for needed, like in (("args", 'args = "x"'), ("shape", "def shape(x): return x.shape")):
+        if needed not in vars(cls):
+            raise ArgumentError(message("op", f"the class {cls.__name__} has no {needed}", f"add one, such as {like}"))
+    had = registry.get(cls.__name__)
+    check_free("op", "an op", cls.__name__, had and had.written, cls)
     made = Op(cls)
     registry[made.name] = made
     return made

@@ -308,7 +308,7 @@ def test_an_op_of_ones_own_says_that_it_is_cheap(squash: Any, setting: str) -> N
 
 
 def test_cheap_must_name_outs() -> None:
-    with refused(AlphaError, "wrong_cheap: cheap names 'z', its outs are y", "write cheap = True"):
+    with refused(ArgumentError, "wrong_cheap: cheap has 'z', there is none; its args are x, its outs y"):
         op(type("wrong_cheap", (), dict(__doc__="", args="x", cheap="z", shape=lambda x: x.shape)))
 
 

@@ -24,6 +24,10 @@ class CpuBackend:
     def check(self, device: str) -> None:
         """The CPU is always there."""
 
+    def by_equation(self, op: Any) -> None:
+        from alpha.cpu.pointwise import by_equation
+        by_equation(op)
+
     def from_numpy(self, a: np.ndarray, device: str) -> np.ndarray:
         out = memory.empty_like(a)
         out[...] = a

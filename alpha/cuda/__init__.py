@@ -41,6 +41,9 @@ class CudaBackend:
         context.start(int(device.partition(":")[2] or context.index or 0))
         memory.start()
 
+    def by_equation(self, op: Any) -> None:
+        """Kernels are written, one line of a .cu file each: see alpha.cuda.ops.pointwise."""
+
     def from_numpy(self, a: np.ndarray, device: str) -> Array:
         if memory.recorder:
             raise memory.recorder.refusal("a tensor is made from host data")

@@ -48,7 +48,7 @@ class Case:
 def agree(case: Case) -> None:
     """Asserts that the CUDA implementation of an op agrees with the CPU's in every output and mutated argument."""
     for dtype in case.dtypes:
-        rounded = [a if spec.mixed else _rounded(a, dtype) for spec, a in zip(registry[case.op].args, case.args)]
+        rounded = [a if spec.mixed else as_stored(a, dtype) for spec, a in zip(registry[case.op].args, case.args)]
         expected, changed = _run(case, rounded, "cpu", None)
         got, changed_there = _run(case, rounded, "cuda", dtype)
         assert len(got) == len(expected)
@@ -72,10 +72,10 @@ def _compare(case: Case, name: str, ours: alpha.Tensor, oracle: alpha.Tensor, dt
     assert_equal_at(a, b, rtol=rtol, atol=atol, name=name)
 
 
-def _rounded(a: Any, dtype: str) -> Any:
+def as_stored(a: Any, dtype: str) -> Any:
     """Returns floating arrays as the values that the storage type can hold, in float32."""
     if isinstance(a, list):
-        return [_rounded(b, dtype) for b in a]
+        return [as_stored(b, dtype) for b in a]
     if not isinstance(a, np.ndarray) or a.dtype.kind != "f":
         return a
     a = a.astype(np.float32)

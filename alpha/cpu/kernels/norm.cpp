@@ -200,14 +200,6 @@ EXPORT void bn_apply(const float* x, const float* residual, const float* gamma, 
   cut ? normalize<true>(x, residual, a, y, rows, channels) : normalize<false>(x, residual, a, y, rows, channels);
 }
 
-EXPORT void bn_inference(const float* x, const float* residual, const float* gamma, const float* beta,
-                         const float* running_mean, const float* running_var, float* y, int64_t rows, int64_t channels,
-                         double eps, int cut) {
-  std::vector<float> istd(channels);
-  for (int64_t c = 0; c < channels; c++) istd[c] = float(1 / std::sqrt(running_var[c] + eps));
-  bn_apply(x, residual, gamma, beta, running_mean, istd.data(), y, rows, channels, cut);
-}
-
 EXPORT void bn_bwd(const float* g, const float* x, const float* gamma, const float* beta, const float* mean,
                    const float* istd, float* dx, float* dgamma, float* dbeta, int64_t rows, int64_t channels, int cut) {
   const Affine a(gamma, beta, mean, istd, channels);

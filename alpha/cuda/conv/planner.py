@@ -80,9 +80,8 @@ class Candidate:
     Attributes:
         pass_name: "fprop", "dgrad" or "wgrad".
         name: shown to people and stored by the tuner: "ks_deconv 128x64".
-        reads, writes: what the kernel reads (lazy/operand.py) and its output's dtype.
+        reads, writes: what the kernel reads (lazy/operands.py) and its output's dtype.
         takes_guard: whether launch(..., guard=flags) is understood, see the head of this file.
-        writes_planes: of fprop, whether launch(..., memory) is understood.
         precisions: those that it serves, and no others: a float32 that it rounds; None: by what it reads and writes.
     """
 
@@ -91,7 +90,6 @@ class Candidate:
     reads: str = "float32"
     writes: str = "float32"
     takes_guard: bool = False
-    writes_planes: bool = False
     precisions: tuple[str, ...] | None = None
 
     def rejection(self, desc: ConvDesc) -> str | None:
@@ -149,9 +147,16 @@ _plans: dict[tuple[str, ConvDesc, str], Plan] = {}
 
 
 def register(*candidates: Candidate) -> None:
-    """Adds candidates to those of their pass.  Plans are made anew, with them."""
+    """Adds candidates to those of their pass.  Plans are made anew, with them.
+
+    A user's candidate replaces the one of the same class and name: a notebook cell may run again.
+    """
     for candidate in candidates:
-        _candidates[candidate.pass_name].append(candidate)
+        kind, known = type(candidate), _candidates[candidate.pass_name]
+        if not kind.__module__.startswith("alpha."):
+            known[:] = [c for c in known if (c.name, type(c).__module__, type(c).__qualname__)
+                        != (candidate.name, kind.__module__, kind.__qualname__)]
+        known.append(candidate)
     _plans.clear()
 
 

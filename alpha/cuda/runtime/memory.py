@@ -320,6 +320,11 @@ def copy(dst: Array, src: Array) -> None:
         backlog.add(work) if backlog.waiting else work()
 
 
+def offset(x: Array, nbytes: int) -> Array | int:
+    """Returns what a launch takes for x from so many bytes on: an address, or x itself, which a recording holds."""
+    return x.ptr + nbytes if nbytes else x
+
+
 def _copy(dst: int, src: int, nbytes: int) -> None:
     try:
         context.driver.memcpy_dtod_async(dst, src, nbytes, context.stream)
