@@ -7,6 +7,7 @@ implementations of the ops (`@relu.impl("<name>")`). Nothing is imported before 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from importlib import import_module
 from typing import Any, Protocol
@@ -76,6 +77,9 @@ class Backend(Protocol):
 
     def write_as(self, x: Array, form: str) -> None:
         """Has x written in that form, if it is not written yet; "" leaves it so."""
+
+    def undisturbed(self) -> AbstractContextManager[None]:
+        """For a block that makes results again: what waits to be written goes on waiting, as it would without."""
 
     flops_per_byte: float  # that take as long as a byte of memory: for estimates
 

@@ -15,7 +15,7 @@ import models
 from alpha import nn, ops
 from alpha.backend import get_backend
 from alpha.cpu import memory
-from alpha.errors import AlphaError, ArgumentError, GraphError
+from alpha.errors import ArgumentError, GraphError
 from alpha.op import op, registry
 from alpha.recompute import plan, recipe
 from tests.op_checks import refused

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -74,6 +75,7 @@ class CpuBackend:
     def write_as(self, x: np.ndarray, form: str) -> None:
         """Arrays have elements."""
 
+    undisturbed = nullcontext
     flops_per_byte = 10.0
 
     def memory_limit(self) -> int:

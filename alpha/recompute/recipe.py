@@ -155,7 +155,8 @@ class Recipe:
         arrays = [_array(s) for s in self.sources or ()]
         begin = perf_counter()
         now = tuple([getattr(config, name) for name in SETTINGS])
-        with nullcontext() if now == self.settings else config(**dict(zip(SETTINGS, self.settings))):
+        then = nullcontext() if now == self.settings else config(**dict(zip(SETTINGS, self.settings)))
+        with then, get_backend(self.device).undisturbed():
             made = self._again(arrays) if self.op.again else self._called(arrays)
         count.made += self.nbytes
         count.times += 1

@@ -14,6 +14,7 @@ A reader, of any array:
     elements_behind        elements for a launch that is spared as a rule
     join, joined_elements  has a pass write its planes within a larger array
     peek                   elements for a check, which changes nothing
+    undisturbed            a block in which no gradient is written earlier than without it
     form_of, write_as      in which form it was written first, and having it written so: for what is made again
     statistics.ask, take   means and variances of a result, counted by the kernel that writes it
 
@@ -38,6 +39,7 @@ from alpha.cuda.lazy.deferred import (
     peek,
     reserve,
     split_view,
+    undisturbed,
     write_for,
 )
 from alpha.cuda.lazy.forms import form_of, memory_key, write_as
@@ -59,4 +61,4 @@ __all__ = ["GUARDED", "GUARD_ARGS", "KEEP", "PLANE_WRITERS", "READS", "SPLITS_PA
            "Operand", "Rows", "bound_of", "can_wait", "companion_output", "defer", "elements_behind", "flag_counter",
            "flagged_count", "flush_gradients", "forget", "form_of", "join", "joined_elements", "memory_key", "operand",
            "peek", "planes_are_read", "prepare_weights", "reserve", "reserve_for", "split_view", "statistics",
-           "write_as", "write_for"]
+           "undisturbed", "write_as", "write_for"]

@@ -24,8 +24,8 @@ planes is written there, and nowhere else.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 from weakref import ReferenceType, WeakValueDictionary, ref
 
@@ -49,6 +49,7 @@ _MERGE = Kernel("planes.cu", "planes_merge", f"ptr x, ptr header, ptr y, ptr hea
 
 _lock = threading.RLock()  # reentrant: what a pass reads may be waiting, too
 _waiting: WeakValueDictionary[int, LazyStorage] = WeakValueDictionary()
+_undisturbed = 0  # blocks of `undisturbed` that are open
 _peeked: list[Memory] | None = None  # what `peek` has made, while it runs: under the lock
 
 
@@ -230,8 +231,23 @@ def write_before(arrays: Sequence[Array]) -> None:
                 contents.elements()
 
 
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """For a block that makes earlier results again: gradients go on waiting, and get the form that they had without."""
+    global _undisturbed
+    with _lock:
+        _undisturbed += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _undisturbed -= 1
+
+
 def flush_gradients() -> None:
     """Runs the passes that should not wait for long; they write planes, as which their results are read as a rule."""
+    if _undisturbed:
+        return
     for contents in list(_waiting.values()):
         if contents.hurries:
             contents.planes(write=True)
