@@ -53,8 +53,10 @@ class Variable:
 
 VARIABLES = (
     Variable("debug", 0, "1 which compiled kernels are loaded, and whether they were built; "
-             "2 also one line per op and CUDA kernel; 3 also how a convolution kernel was chosen"),
-    Variable("check_nan", False, "stop at the op that makes the first NaN, forward or backward"),
+             "2 also one line per op and CUDA kernel (work that an op leaves to the reader of its result has a line of "
+             "its own: `later, for conv2d`); 3 also how a convolution kernel was chosen"),
+    Variable("check_nan", False, "stop at the op that makes the first NaN, forward or backward; the same kernels run "
+             "as without it"),
     Variable("cpu_kernels", True, "0 turns the compiled CPU kernels off; NumPy then does the work"),
     Variable("num_threads", 0, "threads of the compiled CPU kernels, up to 64 or one per core; 0 takes every core this "
              "process may use"),

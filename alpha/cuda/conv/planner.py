@@ -80,9 +80,8 @@ class Candidate:
     Attributes:
         pass_name: "fprop", "dgrad" or "wgrad".
         name: shown to people and stored by the tuner: "ks_deconv 128x64".
-        reads, writes: what the kernel reads (lazy/operand.py) and its output's dtype.
+        reads, writes: what the kernel reads (lazy/operands.py) and its output's dtype.
         takes_guard: whether launch(..., guard=flags) is understood, see the head of this file.
-        writes_planes: of fprop, whether launch(..., memory) is understood.
         precisions: those that it serves, and no others: a float32 that it rounds; None: by what it reads and writes.
     """
 
@@ -91,7 +90,6 @@ class Candidate:
     reads: str = "float32"
     writes: str = "float32"
     takes_guard: bool = False
-    writes_planes: bool = False
     precisions: tuple[str, ...] | None = None
 
     def rejection(self, desc: ConvDesc) -> str | None:

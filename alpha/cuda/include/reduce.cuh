@@ -60,6 +60,20 @@ template <class T> struct Parameter {
   }
 };
 
+// What standardizes elements of type T, as a kernel takes it; forward it finds mean and istd.
+// wide: gamma and beta are float32, whatever T is
+template <class T> struct Norm {
+  const void *gamma, *beta;
+  int wide;
+  float *mean, *istd;
+  template <int N> __device__ __forceinline__ void load_scale(float (&scale)[N], i64 first) const {
+    Parameter<T>{gamma, wide, 1}.load(scale, first);
+  }
+  template <int N> __device__ __forceinline__ void load_shift(float (&shift)[N], i64 first) const {
+    Parameter<T>{beta, wide, 0}.load(shift, first);
+  }
+};
+
 // Pieces of a row that a thread may keep in registers from one pass to the next.
 constexpr int HELD = 8;
 
@@ -67,9 +81,6 @@ constexpr int HELD = 8;
 
 struct MergeMoments {
   __device__ Moments operator()(const Moments &a, const Moments &b) const { return merge_moments(a, b); }
-};
-struct MergeSums {
-  __device__ ExactSum operator()(const ExactSum &a, const ExactSum &b) const { return merge_sums(a, b); }
 };
 struct Pair {
   float sum, dot;

@@ -191,13 +191,6 @@ private:
   static PTX_FN void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], bf16) { ptx::mma_bf16(d, a, b); }
 };
 
-PTX_FN void store_pair(float *to, float first, float second) {
-  *reinterpret_cast<float2 *>(to) = make_float2(first, second);
-}
-template <class H> PTX_FN void store_pair(H *to, float first, float second) {
-  *reinterpret_cast<unsigned *>(to) = pair_of_floats<H>(first, second);
-}
-
 // Writes a tile as gemm_store of gemm_ffma.cuh does. aligned: rows begin at multiples of two elements, and `left` is even.
 template <class T, class RowAt>
 PTX_FN void gemm_store(const Mma<T> &product, RowAt row_at, const float *bias, int left, bool aligned, bool relu) {

@@ -16,17 +16,7 @@ from alpha.cuda.conv.ffma.sk_dilated import WgradTile
 from alpha.cuda.conv.ffma.slab import SlabTile
 from alpha.cuda.conv.mma.gemm import TILES, MmaTile
 from alpha.cuda.conv.planner import Launch
-from alpha.cuda.conv.wgmma import (
-    BF16,
-    FP16,
-    FP32,
-    TF32,
-    Mode,
-    Run,
-    launch_of_arrays,
-    moved_bytes,
-    refusal,
-)
+from alpha.cuda.conv.wgmma import BF16, FP16, FP32, TF32, Mode, Run, launch_of_arrays, moved_bytes, refusal
 from alpha.cuda.lazy import KEEP, READS, UNGUARDED, Guard, Operand, operand
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context

@@ -147,31 +147,24 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile>
   out.drain();
 }
 
-extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1)
-conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, const float *bias,
-           const float *scale_in, const float *scale_w, float *slots, float *statistics, const int *work, int entries,
-           int images_log2, int batch, int groups, int columns, int least_run, int most_run, int unit, int relu,
-           int streams, const int *flag_in, const int *flag_w) {
+extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) conv_wgmma(const ConvOperands t) {
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ RingBarriers<Tile> barriers;
   __shared__ HeldBarriers held_barriers;
-  const ConvOperands t = {in,         w,                 out,  bias,    scale_in,    scale_w, slots,
-                          statistics, {flag_in, flag_w}, work, entries, images_log2, batch,   groups,
-                          columns,    least_run,         most_run - least_run + 1, unit, relu, streams};
-  if (statistics) clear_slots(statistics, groups * columns, Tile::THREADS);
+  if (t.statistics) clear_slots(t.statistics, t.groups * t.columns, Tile::THREADS);
   if (threadIdx.x == 0) {
     barriers.init();
     if (Tile::HELD) held_barriers.init(4 * Tile::CONSUMERS);
   }
   if (threadIdx.x < 32) {
-    for (int r = 0; r <= most_run - least_run; r++) {
-      ptx::tensor_map_acquire(in + r);
-      if (r == 0 || !Tile::B_MN) ptx::tensor_map_acquire(w + r);
-      if (!Tile::B_MN && columns % Tile::BN) ptx::tensor_map_acquire(w + most_run - least_run + 1 + r);
+    for (int r = 0; r < t.runs; r++) {
+      ptx::tensor_map_acquire(t.in + r);
+      if (r == 0 || !Tile::B_MN) ptx::tensor_map_acquire(t.w + r);
+      if (!Tile::B_MN && t.columns % Tile::BN) ptx::tensor_map_acquire(t.w + t.runs + r);
     }
   } else if (threadIdx.x % 128 < 32) {
-    ptx::tensor_map_acquire(out);
+    ptx::tensor_map_acquire(t.out);
   }
   __syncthreads();
   Ring<Tile> ring(smem, barriers);
@@ -187,15 +180,14 @@ conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, 
 }
 ALPHA_KERNEL(conv_wgmma)
 
-// Two neighbours of `out`.
-PTX_FN void store_pair(float *to, float a, float b) { *reinterpret_cast<float2 *>(to) = make_float2(a, b); }
-template <class H> PTX_FN void store_pair(H *to, float a, float b) {
-  *reinterpret_cast<unsigned *>(to) = pair_of_floats<H>(a, b);
-}
-
-// Float4 `at` of a tile's slots: two neighbours in each of two rows.
-PTX_FN void add_up(const float *slots, const int *tile, const float *bias, const Scale &scale, OUT *out, int batch,
-                   int height, int width, int channels, int columns, int images_log2, int relu, int at) {
+// Adds up the slices of the tiles that were cut. Grid (parts of a tile, tiles): a thread makes one float4 of a slot, two
+// neighbours in each of two rows. tiles: [tile][FIELDS]; in SLICE is the number of its slices. channels: of out, of which
+// these columns may be a part.
+extern "C" __global__ void __launch_bounds__(256)
+conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, const float *scale_in, const float *scale_w,
+                  OUT *out, int batch, int height, int width, int channels, int columns, int images_log2, int relu) {
+  const Scale scale(scale_in, scale_w);
+  const int *tile = tiles + blockIdx.y * FIELDS, at = blockIdx.x * 256 + threadIdx.x;
   const int depth = at / SLOT_ROWS<Tile>;
   const Place place(at / (Tile::SUMS * 32) % 2, at % 128);
   const int i = at % (Tile::SUMS * 32) / 128 * 4, col = place.col(i), first = tile[GROUP] * columns + tile[COLUMN];
@@ -212,14 +204,5 @@ PTX_FN void add_up(const float *slots, const int *tile, const float *bias, const
     store_pair(out + ((image * (i64)height + h) * width + w) * channels + first + col,
                finish.apply<false>(half ? sum.z : sum.x, add.x), finish.apply<false>(half ? sum.w : sum.y, add.y));
   }
-}
-
-// Adds up the slices of the tiles that were cut. Grid (parts of a tile, tiles): a thread makes one float4 of a slot.
-// tiles: [tile][FIELDS]; in SLICE is the number of its slices. channels: of out, whose pixels may have more than these.
-extern "C" __global__ void __launch_bounds__(256)
-conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, const float *scale_in, const float *scale_w,
-                  OUT *out, int batch, int height, int width, int channels, int columns, int images_log2, int relu) {
-  add_up(slots, tiles + blockIdx.y * FIELDS, bias, Scale(scale_in, scale_w), out, batch, height, width, channels, columns,
-         images_log2, relu, blockIdx.x * 256 + threadIdx.x);
 }
 ALPHA_KERNEL(conv_wgmma_slices)

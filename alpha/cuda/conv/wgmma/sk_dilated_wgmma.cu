@@ -88,23 +88,6 @@ template <class T> struct UnitSum {
     return true;
   }
 
-  // Issues the products of one buffer with N columns, those at b and behind.
-  template <int N>
-  static __device__ __forceinline__ void multiply(float (&sum)[N / 2], uint64_t a, uint64_t b, bool add) {
-    constexpr int STEP = 128, B_STEP = 2 * T::B_WIDTH;  // 16 of k, in 16 bytes
-    constexpr int A_LO = T::A_PLANE / 16, B_LO = T::B_PLANE / 16;
-    if constexpr (T::PLANES == 2) {
-#pragma unroll
-      for (int k = 0; k < 4; k++) {
-        ptx::wgmma<typename T::E, N, 1, 1>(sum, a + A_LO + k * STEP, b + k * B_STEP, add || k > 0);
-        ptx::wgmma<typename T::E, N, 1, 1>(sum, a + k * STEP, b + B_LO + k * B_STEP, true);
-      }
-    }
-#pragma unroll
-    for (int k = 0; k < 4; k++)
-      ptx::wgmma<typename T::E, N, 1, 1>(sum, a + k * STEP, b + k * B_STEP, T::PLANES == 2 || add || k > 0);
-  }
-
   // Adds the products of N columns to sum, those at `b` and behind.
   template <int N> __device__ __forceinline__ void add(int blocks, int side, uint64_t b, float (&sum)[N / 2]) {
     constexpr int A_PIXEL = T::A_PIXEL / 16, B_PIXEL = T::TAP_BYTES / 16;
@@ -117,7 +100,7 @@ template <class T> struct UnitSum {
       if constexpr (T::PLANES == 2) {
         float part[N / 2];
         ptx::wgmma_fence();
-        multiply<N>(part, a, c, false);
+        wgmma_buffer<T, N, 4>(part, a, c, false);
         ptx::wgmma_commit();
         ptx::wgmma_wait<0>();
         ring.release(ring.stage);
@@ -128,7 +111,7 @@ template <class T> struct UnitSum {
 #pragma unroll 1
         do {
           ptx::wgmma_fence();
-          multiply<N>(sum, a + j * A_PIXEL, c + j * B_PIXEL, true);
+          wgmma_buffer<T, N, 4>(sum, a + j * A_PIXEL, c + j * B_PIXEL, true);
           ptx::wgmma_commit();
           ptx::wgmma_wait<1>();
         } while (++j < side);
@@ -136,7 +119,7 @@ template <class T> struct UnitSum {
         ring.release(ring.stage);
       } else {
         ptx::wgmma_fence();
-        multiply<N>(sum, a, c, true);
+        wgmma_buffer<T, N, 4>(sum, a, c, true);
         ptx::wgmma_commit();
         if (before >= 0) {  // one group stays in flight while the next is issued
           ptx::wgmma_wait<1>();

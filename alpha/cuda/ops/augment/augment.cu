@@ -23,11 +23,20 @@ __device__ __forceinline__ int below(unsigned word, int limit) {
   return static_cast<int>(__umulhi(word, static_cast<unsigned>(limit)));
 }
 
-template <int V>
-__device__ __forceinline__ void augment(const unsigned char *images, const i64 *index, const float *mean,
-                                        const float *std, float *y, i64 count, int height, int width, int channels,
-                                        unsigned long long seed, unsigned stream, unsigned long long first_block,
-                                        int crop, int flip, int cutout) {
+struct Batch {
+  const unsigned char *images;
+  const i64 *index;
+  const float *mean, *std;
+  float *y;
+  i64 count;
+  int height, width, channels;
+  unsigned long long seed;
+  unsigned stream;
+  unsigned long long first_block;
+};
+
+template <int V> __device__ __forceinline__ void augment(const Batch &batch, int crop, int flip, int cutout) {
+  const auto [images, index, mean, std, y, count, height, width, channels, seed, stream, first_block] = batch;
   DYNAMIC_SHARED(float, scale);  // (3, C): scale, shift, and the mean colour as the cutout has it
   float *shift = scale + channels, *painted = shift + channels;
   __shared__ Choice shared_choice;
@@ -83,14 +92,7 @@ __device__ __forceinline__ void augment(const unsigned char *images, const i64 *
   }
 }
 
-#define KERNEL(name, V) \
-  extern "C" __global__ void __launch_bounds__(THREADS) \
-      name(const unsigned char *images, const i64 *index, const float *mean, const float *std, float *y, i64 count, \
-           int height, int width, int channels, unsigned long long seed, unsigned stream, \
-           unsigned long long first_block, int crop, int flip, int cutout) { \
-    augment<V>(images, index, mean, std, y, count, height, width, channels, seed, stream, first_block, crop, flip, \
-               cutout); \
-  } \
-  ALPHA_KERNEL(name)
-KERNEL(augment_images, 4)
-KERNEL(augment_images_scalar, 1)
+ALPHA_ENTRY(augment_images, (THREADS), (const Batch batch, int crop, int flip, int cutout),
+            augment<4>(batch, crop, flip, cutout))
+ALPHA_ENTRY(augment_images_scalar, (THREADS), (const Batch batch, int crop, int flip, int cutout),
+            augment<1>(batch, crop, flip, cutout))

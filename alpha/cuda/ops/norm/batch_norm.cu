@@ -139,78 +139,48 @@ __device__ __forceinline__ void finalize_sums(const float *__restrict__ partial,
 // ---- entries: <name>_<dtype> reads pieces of 16 bytes, <name>_single_<dtype> single elements
 
 // Blocks per multiprocessor: what registers allow without spilling; the lanes of 16-bit pieces need more of them.
-// wide: gamma and beta are float32. header: of y or dx, for a bound of it; or null.
+// header: of y or dx, for a bound of it; or null.
 // flag: nothing is written where it is 0, as planes are there already (batch_norm_planes.cu); or null.
-#define ENTRY_OF(N, name) extern "C" __global__ void __launch_bounds__(THREADS, N > 4 ? 3 : 4) name
-#define ENTRY(name) ENTRY_OF(1, name)
+#define FEW (THREADS, 4)
+#define BOUNDS(N) (THREADS, N > 4 ? 3 : 4)
 #define BACKWARDS Place(w, gridDim.x - 1 - blockIdx.x)
 #define WALKING(T, suffix, N) \
-  ENTRY(statistics##suffix)(const T *x, float *partial, const Walk w) { \
-    statistics<T, N>(x, partial, w, Place(w)); \
-  } \
-  ALPHA_KERNEL(statistics##suffix) \
-  ENTRY_OF(N, apply##suffix)(const T *x, const void *gamma, const void *beta, int wide, const float *mean, \
-                             const float *istd, T *y, float floor, const int *flag, const Walk w) { \
-    if (flag && !*flag) return; \
-    Results<T, N> out{y}; \
-    apply<T, N, false>(x, Nothing(), {gamma, beta, wide}, mean, istd, out, floor, w, BACKWARDS, 1); \
-  } \
-  ALPHA_KERNEL(apply##suffix) \
-  ENTRY_OF(N, apply_add##suffix)(const T *x, const T *residual, const void *gamma, const void *beta, int wide, \
-                                 const float *mean, const float *istd, T *y, float floor, const int *flag, \
-                                 const Walk w) { \
-    if (flag && !*flag) return; \
-    const Elements<T, N> more{residual}; \
-    Results<T, N> out{y}; \
-    apply<T, N, false>(x, more, {gamma, beta, wide}, mean, istd, out, floor, w, BACKWARDS, 1); \
-  } \
-  ALPHA_KERNEL(apply_add##suffix) \
+  ALPHA_ENTRY(statistics##suffix, FEW, (const T *x, float *partial, const Walk w), \
+              statistics<T, N>(x, partial, w, Place(w))) \
+  ALPHA_ENTRY(apply##suffix, BOUNDS(N), \
+              (const T *x, const Norm<T> norm, T *y, float floor, const int *flag, const Walk w), \
+              if (flag && !*flag) return; \
+              apply<T, N, false>(x, Nothing(), norm, Results<T, N>{y}, floor, w, BACKWARDS, 1)) \
+  ALPHA_ENTRY(apply_add##suffix, BOUNDS(N), (const T *x, const T *residual, const Norm<T> norm, T *y, float floor, \
+                                             const int *flag, const Walk w), \
+              if (flag && !*flag) return; \
+              const Elements<T, N> more{residual}; \
+              apply<T, N, false>(x, more, norm, Results<T, N>{y}, floor, w, BACKWARDS, 1)) \
   BACKWARD(T, suffix, N, false) \
   BACKWARD(T, _relu##suffix, N, true)
 #define BACKWARD(T, suffix, N, RELU) \
-  ENTRY_OF(N, sums##suffix)(const T *g, const T *x, const void *gamma, const void *beta, int wide, const float *mean, \
-                            const float *istd, float *partial, const Walk w) { \
-    sums<T, N, RELU>(g, x, {gamma, beta, wide}, mean, istd, partial, w, Place(w), 1); \
-  } \
-  ALPHA_KERNEL(sums##suffix) \
-  ENTRY_OF(N, gradient##suffix)(const T *g, const T *x, const void *gamma, const void *beta, int wide, \
-                                const float *mean, const float *istd, const float *coefficients, T *dx, \
-                                const int *flag, const Walk w) { \
-    if (flag && !*flag) return; \
-    Results<T, N> out{dx}; \
-    gradient<T, N, RELU, false>(g, x, {gamma, beta, wide}, mean, istd, coefficients, out, w, BACKWARDS, \
-                                w.columns * N, 1); \
-  } \
-  ALPHA_KERNEL(gradient##suffix)
+  ALPHA_ENTRY(sums##suffix, BOUNDS(N), (const T *g, const T *x, const Norm<T> norm, float *partial, const Walk w), \
+              sums<T, N, RELU>(g, x, norm, partial, w, Place(w), 1)) \
+  ALPHA_ENTRY(gradient##suffix, BOUNDS(N), (const T *g, const T *x, const Norm<T> norm, const float *coefficients, \
+                                            T *dx, const int *flag, const Walk w), \
+              if (flag && !*flag) return; \
+              gradient<T, N, RELU, false>(g, x, norm, coefficients, Results<T, N>{dx}, w, BACKWARDS, w.columns * N, 1))
 #define KERNELS(T, dtype) \
   WALKING(T, _##dtype, LANES<T>) \
   WALKING(T, _single_##dtype, 1) \
   PARAMETERS(T, dtype)
 #define PARAMETERS(P, dtype) \
-  ENTRY(finalize_statistics_##dtype)(const float *partial, const Walk w, P *running_mean, P *running_var, float *mean, \
-                                     float *istd, float momentum, float eps, const float *gamma, const float *beta, \
-                                     const unsigned *residual, OperandHeader *header) { \
-    finalize_statistics<P>(partial, w, {running_mean, running_var, mean, istd, momentum, eps}, \
-                           {gamma, beta, residual, header}); \
-  } \
-  ALPHA_KERNEL(finalize_statistics_##dtype) \
-  ENTRY(finalize_tiles_##dtype)(const float *parts, int slots, const float *x, i64 rows, P *running_mean, \
-                                P *running_var, float *mean, float *istd, float momentum, float eps, \
-                                const float *gamma, const float *beta, const unsigned *residual, \
-                                OperandHeader *header) { \
-    finalize_tiles<P>(parts, slots, x, rows, {running_mean, running_var, mean, istd, momentum, eps}, \
-                      {gamma, beta, residual, header}); \
-  } \
-  ALPHA_KERNEL(finalize_tiles_##dtype) \
-  ENTRY(running_statistics_##dtype)(const P *running_mean, const P *running_var, float *mean, float *istd, \
-                                    int channels, float eps) { \
-    running_statistics<P>(running_mean, running_var, mean, istd, channels, eps); \
-  } \
-  ALPHA_KERNEL(running_statistics_##dtype) \
-  ENTRY(finalize_sums_##dtype)(const float *partial, const P *gamma, const float *istd, float *dgamma, float *dbeta, \
-                               float *coefficients, \
-                               i64 rows, int chunks, OperandHeader *header) { \
-    finalize_sums<P>(partial, gamma, istd, dgamma, dbeta, coefficients, rows, chunks, header); \
-  } \
-  ALPHA_KERNEL(finalize_sums_##dtype)
+  ALPHA_ENTRY(finalize_statistics_##dtype, FEW, \
+              (const float *partial, const Walk w, const Outcome<P> to, const Bound y), \
+              finalize_statistics(partial, w, to, y)) \
+  ALPHA_ENTRY(finalize_tiles_##dtype, FEW, \
+              (const float *parts, int slots, const float *x, i64 rows, const Outcome<P> to, const Bound y), \
+              finalize_tiles(parts, slots, x, rows, to, y)) \
+  ALPHA_ENTRY(running_statistics_##dtype, FEW, \
+              (const P *running_mean, const P *running_var, float *mean, float *istd, int channels, float eps), \
+              running_statistics(running_mean, running_var, mean, istd, channels, eps)) \
+  ALPHA_ENTRY(finalize_sums_##dtype, FEW, (const float *partial, const P *gamma, const float *istd, float *dgamma, \
+                                           float *dbeta, float *coefficients, i64 rows, int chunks, \
+                                           OperandHeader *header), \
+              finalize_sums(partial, gamma, istd, dgamma, dbeta, coefficients, rows, chunks, header))
 FLOAT_KERNELS(KERNELS)

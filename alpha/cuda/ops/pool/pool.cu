@@ -235,13 +235,10 @@ __device__ __forceinline__ void pool_scatter(const T *x, const Index *index, T *
 }
 
 // name_<dtype> takes packets, name_scalar_<dtype> one element per thread.
-#define PARAMETERS(...) const __grid_constant__ Pool p, int threads, __VA_ARGS__
 #define KERNEL(name, call, ...) \
-  extern "C" __global__ void __launch_bounds__(THREADS) name(PARAMETERS(__VA_ARGS__)) { \
-    const int k = blockIdx.x * THREADS + threadIdx.x; \
-    if (k < threads) call; \
-  } \
-  ALPHA_KERNEL(name)
+  ALPHA_ENTRY(name, (THREADS), (const __grid_constant__ Pool p, int threads, __VA_ARGS__), \
+              const int k = blockIdx.x * THREADS + threadIdx.x; \
+              if (k < threads) call)
 #define KERNELS(T, name, V) \
   KERNEL(max_pool_##name, max_pool<V>(p, k, Input<V, T>{x}, Output<V, T>{y}, index), int *index, const T *x, T *y) \
   KERNEL(max_pool_backward_##name, max_pool_backward<V>(p, k, g, index, dx), const T *g, \
@@ -250,17 +247,12 @@ __device__ __forceinline__ void pool_scatter(const T *x, const Index *index, T *
   KERNEL(avg_pool_backward_##name, avg_pool_backward<V>(p, k, g, dx), const T *g, T *dx) \
   KERNEL(gather_int32_##name, pool_gather<V>(p, k, x, index, y), const T *x, const int *index, T *y) \
   KERNEL(gather_int64_##name, pool_gather<V>(p, k, x, index, y), const T *x, const i64 *index, T *y) \
-  extern "C" __global__ void __launch_bounds__(THREADS) \
-      global_avg_pool_##name(const T *x, T *y, int pixels, int packets, int width) { \
-    global_avg_pool<V>(x, y, pixels, packets, width); \
-  } \
-  ALPHA_KERNEL(global_avg_pool_##name)
+  ALPHA_ENTRY(global_avg_pool_##name, (THREADS), (const T *x, T *y, int pixels, int packets, int width), \
+              global_avg_pool<V>(x, y, pixels, packets, width))
 #define SCATTER(T, name, Index) \
-  extern "C" __global__ void __launch_bounds__(THREADS) \
-      name(const T *x, const Index *index, T *y, i64 columns, int channels, int outputs, int positions) { \
-    pool_scatter(x, index, y, columns, channels, outputs, positions); \
-  } \
-  ALPHA_KERNEL(name)
+  ALPHA_ENTRY(name, (THREADS), \
+              (const T *x, const Index *index, T *y, i64 columns, int channels, int outputs, int positions), \
+              pool_scatter(x, index, y, columns, channels, outputs, positions))
 #define ALL(T, dtype) \
   KERNELS(T, dtype, LANES<T>) \
   KERNELS(T, scalar_##dtype, 1) \

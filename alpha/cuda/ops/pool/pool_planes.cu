@@ -19,25 +19,20 @@ __device__ __forceinline__ i64 size_of_y(const Pool &p) { return p.output_image(
 
 // name_planes writes y as planes; name_stored writes its elements, if there is no flag, or it is set.
 #define POOL(name, call, ...) \
-  extern "C" __global__ void __launch_bounds__(THREADS) \
-      name##_planes(const __grid_constant__ Pool p, __VA_ARGS__, const void *x, const OperandHeader *header_of_x, \
-                    void *y, OperandHeader *header, int *lost_ranges) { \
-    const int k = blockIdx.x * THREADS + threadIdx.x; \
-    const Stored from = stored_or_not(x, header_of_x, size_of_x(p)); \
-    PlaneWriter to(y, size_of_y(p), header); \
-    if (k < threads) call; \
-    to.finish(header, lost_ranges); \
-  } \
-  ALPHA_KERNEL(name##_planes) \
-  extern "C" __global__ void __launch_bounds__(THREADS) \
-      name##_stored(const __grid_constant__ Pool p, __VA_ARGS__, const void *x, const OperandHeader *header_of_x, \
-                    float *y, const int *flag) { \
-    if (flag && !*flag) return; \
-    const int k = blockIdx.x * THREADS + threadIdx.x; \
-    const Stored from = stored_or_not(x, header_of_x, size_of_x(p)); \
-    const Output<V, float> to{y}; \
-    if (k < threads) call; \
-  } \
-  ALPHA_KERNEL(name##_stored)
+  ALPHA_ENTRY(name##_planes, (THREADS), (const __grid_constant__ Pool p, __VA_ARGS__, const void *x, \
+                                         const OperandHeader *header_of_x, void *y, OperandHeader *header, \
+                                         int *lost_ranges), \
+              const int k = blockIdx.x * THREADS + threadIdx.x; \
+              const Stored from = stored_or_not(x, header_of_x, size_of_x(p)); \
+              PlaneWriter to(y, size_of_y(p), header); \
+              if (k < threads) call; \
+              to.finish(header, lost_ranges)) \
+  ALPHA_ENTRY(name##_stored, (THREADS), (const __grid_constant__ Pool p, __VA_ARGS__, const void *x, \
+                                         const OperandHeader *header_of_x, float *y, const int *flag), \
+              if (flag && !*flag) return; \
+              const int k = blockIdx.x * THREADS + threadIdx.x; \
+              const Stored from = stored_or_not(x, header_of_x, size_of_x(p)); \
+              const Output<V, float> to{y}; \
+              if (k < threads) call)
 POOL(max_pool, max_pool<V>(p, k, from, to, index), int threads, int *index)
 POOL(avg_pool, avg_pool<V>(p, k, from, to), int threads)

@@ -122,12 +122,9 @@ struct Ema {
 };
 
 #define STEP(name, Step, T, dtype) \
-  extern "C" __global__ void __launch_bounds__(THREADS) \
-      name##_##dtype(const __grid_constant__ Table table, int count, int chunk, const float *factor, \
-                     const Step step) { \
-    update_all<T>(table, count, chunk, factor, step); \
-  } \
-  ALPHA_KERNEL(name##_##dtype)
+  ALPHA_ENTRY(name##_##dtype, (THREADS), \
+              (const __grid_constant__ Table table, int count, int chunk, const float *factor, const Step step), \
+              update_all<T>(table, count, chunk, factor, step))
 
 // Sum of v over the threads of the block, in a fixed order; thread 0 has it.
 __device__ __forceinline__ double block_sum(double v) {
@@ -174,11 +171,8 @@ __device__ __forceinline__ void squares(const Table &table, int count, int chunk
   STEP(radam, RAdam, T, dtype) \
   STEP(adamod, AdaMod, T, dtype) \
   STEP(ema, Ema, T, dtype) \
-  extern "C" __global__ void __launch_bounds__(THREADS) \
-      squares_##dtype(const __grid_constant__ Table table, int count, int chunk, float *partial) { \
-    squares<T>(table, count, chunk, partial); \
-  } \
-  ALPHA_KERNEL(squares_##dtype)
+  ALPHA_ENTRY(squares_##dtype, (THREADS), (const __grid_constant__ Table table, int count, int chunk, float *partial), \
+              squares<T>(table, count, chunk, partial))
 FLOAT_KERNELS(KERNELS)
 
 // y[k] = sum of the partial sums of tensor k; a block per tensor, `blocks` partial sums in all.
