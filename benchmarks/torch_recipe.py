@@ -25,7 +25,7 @@ from benchmarks.cuda_timing import strict_torch, view
 from benchmarks.torch_models import TWINS
 from benchmarks.torch_precision import allow_tf32, autocast
 from train import loop
-from train.augment import Augment
+from alpha.data.augment import Augment
 from train.config import Config
 from train.data import load
 from train.session import make_schedule
