@@ -97,7 +97,8 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-NAMES = ["--model", "my_net", "--dataset", "my_data", "--optimizer", "signs", "--schedule", "falling", "--loss", "steep"]
+NAMES = ["--model", "my_net", "--dataset", "my_data", "--optimizer", "signs", "--schedule", "falling",
+         "--loss", "steep"]
 
 
 def line(output: Path, *more: str) -> list[str]:
