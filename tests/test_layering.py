@@ -38,9 +38,10 @@ MAY_IMPORT = {
     "alpha.tensor": {"alpha.inputs", "alpha.backend", "alpha.copies", "alpha.dlpack", "alpha.errors", "alpha.graph",
                      "alpha.inplace", "alpha.versions"},
     "alpha.precision": {"alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors", "alpha.tensor"},
+    "alpha.recompute": {"alpha.recompute", "alpha.backend", "alpha.config", "alpha.errors", "alpha.graph", "alpha.op",
+                        "alpha.tensor", "alpha.versions"},  # alpha.op as a type
     "alpha.op": {"alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors", "alpha.fuse", "alpha.graph",
-                 "alpha.inputs.returned", "alpha.tensor", "alpha.trace",
-                 "alpha.versions"},
+                 "alpha.inputs.returned", "alpha.recompute", "alpha.tensor", "alpha.trace", "alpha.versions"},
     "alpha.inputs.returned": {"alpha.backend", "alpha.errors", "alpha.op", "alpha.tensor"},  # alpha.op as a type
     "alpha.inputs.schema": {"alpha.errors", "alpha.tensor"},    # of stored state
     "alpha.gradcheck": {"alpha.inputs", "alpha.errors", "alpha.graph", "alpha.tensor"},
