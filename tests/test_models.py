@@ -1,6 +1,10 @@
 """models: the registry, parameter counts, shapes, and equality with PyTorch twins after their weights are loaded."""
 
 import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -99,3 +103,14 @@ def test_a_name_is_registered_once():
 
     with pytest.raises(ConfigError, match="register_model: a model called 'lenet5' is registered already, by "):
         models.register_model(lenet5)
+
+
+def test_a_new_file_in_the_folder_is_found(tmp_path):
+    shutil.copytree(Path(models.__file__).parent, tmp_path / "models")
+    (tmp_path / "models" / "mine.py").write_text(
+        "from alpha import nn\nfrom models import register_model\n\n\n@register_model\ndef of_mine(num_classes):\n"
+        "    return nn.Linear(1, num_classes)\n")
+    root = str(Path(alpha.__file__).parent.parent)
+    code = f"import sys; sys.path.append({root!r}); import models; print(models.create('of_mine', 3).weight.shape)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "(3, 1)\n", done.stderr

@@ -242,7 +242,7 @@ def parser() -> argparse.ArgumentParser:
                     description="Trains an image classifier. Its last line is the test accuracy.")
     for f in dataclasses.fields(Config):
         text, allowed = f.metadata["help"], f.metadata["allowed"]
-        if f.default is not None and f.default is not False and "(default" not in text:
+        if f.default not in (None, False, ()) and "(default" not in text:
             shown = ",".join(map(str, f.default)) if isinstance(f.default, tuple) else f.default
             text += f" (default: {shown})"
         if isinstance(allowed, Collection):
