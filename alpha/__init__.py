@@ -30,6 +30,7 @@ from alpha.ops import (
 from alpha.ops.function import Function
 from alpha.precision import precision
 from alpha.random import manual_seed
+from alpha.recompute import recompute, recompute_summary
 from alpha.tensor import Tensor, from_dlpack, tensor
 
 __version__ = "0.1.0"
@@ -41,5 +42,6 @@ __all__ = [
     "Function", "Spec", "Tensor", "arange", "bfloat16", "bool_", "capture", "checkpoint", "config", "detect_anomaly",
     "enable_grad", "float16", "float32", "float64", "from_dlpack", "full", "full_like", "grad", "grad_enabled",
     "gradcheck", "int32", "int64", "manual_seed", "nn", "no_grad", "ones", "ones_like", "op", "ops", "optim",
-    "precision", "rand", "rand_like", "randn", "randn_like", "summary", "tensor", "uint8", "zeros", "zeros_like",
+    "precision", "rand", "rand_like", "randn", "randn_like", "recompute", "recompute_summary",
+    "summary", "tensor", "uint8", "zeros", "zeros_like",
 ]

@@ -30,6 +30,9 @@ The class becomes an `Op`, a callable. Its vocabulary:
               say what each may be, and are checked in every call: see alpha.inputs.arguments and alpha.inputs.kinds
     equation  of a pointwise op: what every device's kernel is made from, see alpha.fuse.equation
     presets   attribute -> function of what was given for it (None: nothing); it may look at settings, as canon may not
+    cheap     True, or the names of some outs: they are made again in backward rather than kept, see docs/memory.md
+    again     optional, where a call does more than make outs: (s, **attrs) -> the cheap ones, from args and other outs
+    flops     optional, for estimates: (size of y, *args) -> operations of a call
     shape     pure; one shape tuple or Spec per out; raises ShapeError
     vjp_<arg> gradient for one arg: (g, s, **attrs); or `vjp` for all at once: (g, s, needs, **attrs) -> one per arg
 
@@ -40,7 +43,7 @@ with ops, so they can be differentiated again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from alpha import versions
 from alpha.backend import FLOAT_DTYPES, device_type, get_backend
@@ -51,6 +54,8 @@ from alpha.graph import Node, call_site, edge_of, grad_enabled, raise_if_nan, re
 from alpha.inputs.registry import check_free, origin
 from alpha.inputs.returned import Spec, accept, kind_of, refuse_gradient
 from alpha.inputs.sizes import check_memory, explain
+from alpha.recompute import plan as recompute
+from alpha.recompute.saved import Values, unpack
 from alpha.signature import Signature, check_names
 from alpha.tensor import Tensor
 from alpha.trace import Trace, timed
@@ -60,19 +65,12 @@ __all__ = ["Op", "Spec", "grad_enabled", "op", "registry"]
 registry: dict[str, Op] = {}
 
 
-class _Saved:
-    """What a vjp sees of the forward pass, by name."""
-
-    def __init__(self, values: dict[str, Any]) -> None:
-        self.__dict__ = values
-
-
 class Op(Signature):
     """An operation on tensors: checks, dispatch to a backend, and a Node for backward.  Made by `@op`."""
 
     # Slots, as CPython reads the attributes of an object with more than 30 others slowly.
-    __slots__ = ("checked", "differentiable", "equation", "gives", "impls", "moves", "mutates", "outs", "own",
-                 "returned", "saved_args", "saved_outs", "single", "vjp", "vjp_of", "written")
+    __slots__ = ("again", "cheap", "checked", "differentiable", "equation", "flops", "gives", "impls", "moves",
+                 "mutates", "outs", "own", "returned", "saved_args", "saved_outs", "single", "vjp", "vjp_of", "written")
 
     def __init__(self, cls: type) -> None:
         super().__init__(cls)
@@ -94,6 +92,10 @@ class Op(Signature):
         check_names(self, self.outs, body)
         self.saved_args = tuple((name, names[name]) for name in saves if name in names)
         self.saved_outs = tuple((name, self.outs.index(name)) for name in saves if name not in names)
+        cheap = body.get("cheap", bool(body.get("equation")))
+        self.cheap = tuple([k for k, out in enumerate(self.outs) if cheap is True or (cheap and out in cheap.split())])
+        self.again: Callable[..., Any] | None = body.get("again")
+        self.flops: Callable[..., float] | None = body.get("flops")
         self.single = len(self.outs) == 1
         # A user's op without a vjp is recorded too, so that backward names it and does not pass it by.
         self.differentiable = self.vjp is not None or bool(self.vjp_of) or not (self.own or self.mutates)
@@ -190,6 +192,7 @@ class Op(Signature):
             if arg.name in self.mutates and value is not None:
                 tensors = value if arg.many else (value,)
                 arrays = [t.data for t in tensors]
+                versions.about_to_change(device, arrays)
                 get_backend(device).forget(arrays)
                 versions.note(versions.histories(device, arrays))
 
@@ -224,52 +227,16 @@ class Op(Signature):
             saved.append(t.data)
             kept.append((t.shape, t.dtype, t.device))
         node = Node(self, attrs, edges, needs, saved, arrays, meta, kept)
+        if recompute.segments or config.recompute != "none":
+            recompute.plan(node, args, outs)
         for k, t in enumerate(outs):
             if k < self.returned and t.dtype in FLOAT_DTYPES:
                 t.requires_grad = True
                 t._node = (node, k)
 
-    def _unpack(self, node: Node) -> _Saved:
-        values: dict[str, Any] = {}
-        for arg, meta in zip(self.args, node.arg_meta):
-            if isinstance(meta, list):
-                values[arg.shape_key] = [m[0] for m in meta]
-                values[arg.dtype_key] = meta[0][1] if meta else ""
-            else:
-                values[arg.shape_key], values[arg.dtype_key] = meta or (None, None)
-        changed = versions.newest > node.order  # something was
-        for (name, _), value, data in zip(self.saved_args, node.saved, node.arrays):
-            if isinstance(value, Tensor):
-                if value.data is not data or (changed and versions.changed_since(value.device, data, node.order)):
-                    self._refuse_changed(name, node, value, data)
-            elif isinstance(value, list):
-                for number, (t, array) in enumerate(zip(value, data)):
-                    if t.data is not array or (changed and versions.changed_since(t.device, array, node.order)):
-                        self._refuse_changed(f"{name}[{number}]", node, t, array)
-            values[name] = value
-        for (name, k), data, meta in zip(self.saved_outs, node.saved[len(self.saved_args):], node.out_meta):
-            t = Tensor(data, *meta)
-            if changed and versions.changed_since(t.device, data, node.order):
-                self._refuse_changed(name, node, t, data)
-            if k < self.returned and t.is_floating_point:
-                t.requires_grad, t._node = True, (node, k)
-            values[name] = t
-        return _Saved(values)
-
-    def _refuse_changed(self, name: str, node: Node, t: Tensor, data: Any) -> NoReturn:
-        """Raises GraphError for a saved tensor whose elements are not what they were when it was saved."""
-        if t.data is data:
-            told = versions.told_since(t.device, data, node.order)
-            how = f"was changed in place after the forward pass ({told})"
-        else:
-            how = "got other elements after the forward pass (it was moved, swapped or computed anew)"
-        raise GraphError(message(
-            "backward", f"{name} of {self.name} {how}", "call backward before an optimizer's step, copy_ or += changes "
-            "it or a view of it, or compute the loss again", shape=t.shape))
-
     def vjps(self, node: Node, grads: list[Any]) -> list[Any]:
         """Returns the gradient of each arg (None where it is not wanted) from those of the returned outputs."""
-        s = self._unpack(node)
+        s = unpack(node)
         g = grads[0] if self.returned == 1 else tuple(grads)
         try:
             results = self._results(g, s, node)
@@ -297,7 +264,7 @@ class Op(Signature):
                         refuse_gradient(self.name, f"{arg.name}[{k}]", r, m)
         return results
 
-    def _results(self, g: Any, s: _Saved, node: Node) -> list[Any]:
+    def _results(self, g: Any, s: Values, node: Node) -> list[Any]:
         """Calls the vjps that are wanted."""
         if self.vjp is None:
             return [self._vjp_of(arg.name)(g, s, **node.attrs) if need else None

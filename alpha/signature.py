@@ -253,6 +253,7 @@ def check_names(op: Signature, outs: Sequence[str], body: Mapping[str, Any]) -> 
     vjps = [name[4:] for name in body if name.startswith("vjp_")]
     for kind, names, known in (("saves", body.get("saves", "").split(), [*args, *outs]),
                                ("returns", body.get("returns", "").split(), outs),
+                               ("cheap", str(body.get("cheap", "")).replace("True", "").split(), outs),
                                ("mutates", body.get("mutates", "").split(), args),
                                ("mixed", body.get("mixed", "").split(), args), ("vjp_", vjps, args)):
         for name in names:

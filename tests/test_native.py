@@ -207,11 +207,11 @@ def test_batch_norm_of_a_large_mean_does_not_cancel(rng):
     close(istd, 1 / x.astype(np.float64).std(0), 1e-5)
 
 
-def test_batch_norm_inference(rng):
+def test_batch_norm_apply(rng):
     x, residual, y = floats(rng, 40, 19), floats(rng, 40, 19), nan(40, 19)
-    gamma, beta, mean, var = floats(rng, 19), floats(rng, 19), floats(rng, 19), np.abs(floats(rng, 19))
-    native.batch_norm_inference(x, gamma, beta, mean, var, y, eps=1e-3, residual=residual, relu=True)
-    close(y, np.maximum((x - mean) / np.sqrt(var + 1e-3) * gamma + beta + residual, 0), 1e-5)
+    gamma, beta, mean, istd = floats(rng, 19), floats(rng, 19), floats(rng, 19), np.abs(floats(rng, 19))
+    native.batch_norm_apply(x, gamma, beta, mean, istd, y, residual=residual, relu=True)
+    close(y, np.maximum((x - mean) * istd * gamma + beta + residual, 0), 1e-5)
 
 
 @pytest.mark.parametrize("outer, count, inner", [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -64,6 +65,21 @@ class CpuBackend:
                 break
             x, base = base, base.base
         return x
+
+    def memory_key(self, x: np.ndarray) -> int:
+        return id(x if x.base is None else self.memory(x))
+
+    def form(self, x: np.ndarray) -> None:
+        return None
+
+    def write_as(self, x: np.ndarray, form: str) -> None:
+        """Arrays have elements."""
+
+    undisturbed = nullcontext
+    flops_per_byte = 10.0
+
+    def memory_limit(self) -> int:
+        return memory.host_nbytes()
 
     def history(self, x: np.ndarray) -> History | None:
         found = _histories.get(id(self.memory(x)))

@@ -56,7 +56,7 @@ SIGNATURES = {
     "winograd_forward": "pp ppppp ii",
     "winograd_wgrad": "pp pppp",
     "bn_fwd": "pppp pp ppp ll dd i",
-    "bn_inference": "pppp pp p ll d i",
+    "bn_apply": "pppp pp p ll i",
     "bn_bwd": "pp pp pp ppp ll i",
     "sum_middle": "ppp lll",
     "sum_rows": "ppp ll",
@@ -74,6 +74,7 @@ SIGNATURES = {
     "avg_pool_bwd": "p pp i",
     "cross_entropy_fwd": "pp pp ll d -> l",
     "cross_entropy_bwd": "pl ppp p ll dd -> l",
+    "copy_box": "ppp i",
     "pointwise": "pp pppp p",
     "sum_of_squares": "ppl -> d",
     "sgd_step": "ppp pl ffff ii",
@@ -250,12 +251,11 @@ def batch_norm_fwd(x: Array, gamma: Array | None, beta: Array | None, y: Array, 
                 ptr(mean), ptr(istd), x.size // c, c, eps, momentum, relu)
 
 
-def batch_norm_inference(x: Array, gamma: Array | None, beta: Array | None, running_mean: Array, running_var: Array,
-                         y: Array, *, eps: float, residual: Array | None = None, relu: bool = False) -> None:
-    """y as in batch_norm_fwd, with the running statistics in place of the batch's."""
+def batch_norm_apply(x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd: Array, y: Array, *,
+                     residual: Array | None = None, relu: bool = False) -> None:
+    """y as in batch_norm_fwd, from statistics that are known."""
     c = x.shape[-1]
-    _lib.bn_inference(ptr(x), ptr(residual), ptr(gamma), ptr(beta), ptr(running_mean), ptr(running_var), ptr(y),
-                      x.size // c, c, eps, relu)
+    _lib.bn_apply(ptr(x), ptr(residual), ptr(gamma), ptr(beta), ptr(mean), ptr(istd), ptr(y), x.size // c, c, relu)
 
 
 def batch_norm_bwd(g: Array, x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd: Array, dx: Array,

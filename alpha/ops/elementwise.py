@@ -142,7 +142,7 @@ class cast:
     Raises DTypeError: the dtype is unknown, or the device does not have it.
     """
 
-    args, dtypes = "x", "any"
+    args, dtypes, cheap = "x", "any", True
 
     def shape(x, *, dtype: DType):
         backend = get_backend(x.device)

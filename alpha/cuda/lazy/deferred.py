@@ -22,8 +22,8 @@ waits when an array that it is a part of is written as planes is written there, 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 from weakref import ReferenceType, WeakValueDictionary, ref
 
@@ -47,6 +47,7 @@ _MERGE = Kernel("planes.cu", "planes_merge", f"ptr x, ptr header, ptr y, ptr hea
 
 _lock = threading.RLock()  # reentrant: what a pass reads may be waiting, too
 _waiting: WeakValueDictionary[int, LazyStorage] = WeakValueDictionary()
+_undisturbed = 0  # blocks of `undisturbed` that are open
 _peeked: list[Memory] | None = None  # what `peek` has made, while it runs: under the lock
 
 
@@ -228,8 +229,23 @@ def write_before(arrays: Sequence[Array]) -> None:
                 contents.elements()
 
 
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """For a block that makes earlier results again: gradients go on waiting, and get the form that they had without."""
+    global _undisturbed
+    with _lock:
+        _undisturbed += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _undisturbed -= 1
+
+
 def flush_gradients() -> None:
     """Runs the passes that should not wait for long; they write planes, as which their results are read as a rule."""
+    if _undisturbed:
+        return
     for contents in list(_waiting.values()):
         if contents.hurries:
             contents.planes(write=True)
@@ -260,6 +276,7 @@ class LazyStorage(Derived):
         self._write: Write | None = write
         self._join, self._trace = join, running.get()
         self.in_planes = False              # memory has planes, or elements where their flag is set
+        self.form = [""]                    # what the pass has written: "planes" or "elements"; outlives the memory
         self._split_for: str | None = ""    # what the header's bound has served a split for; None: it bounds no more
 
     @property
@@ -363,7 +380,7 @@ class LazyStorage(Derived):
         if self._write is not None:
             with late(self._trace, context.synchronize) if self._trace and config.debug > 1 else nullcontext():
                 self._write(self.memory, planes)
-            self.in_planes = planes
+            self.in_planes, self.form[0] = planes, "planes" if planes else "elements"
             self._write, self._join, self.reads = None, None, ()
             made = self.companion and self.companion()
             if made:

@@ -183,8 +183,8 @@ conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, 
 ALPHA_KERNEL(conv_wgmma)
 
 // Adds up the slices of the tiles that were cut. Grid (parts of a tile, tiles): a thread makes one float4 of a slot, two
-// neighbours in each of two rows. tiles: [tile][FIELDS]; in SLICE is the number of its slices. channels: of out, whose
-// pixels may have more than these.
+// neighbours in each of two rows. tiles: [tile][FIELDS]; in SLICE is the number of its slices. channels: of out, of which
+// these columns may be a part.
 extern "C" __global__ void __launch_bounds__(256)
 conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, const float *scale_in, const float *scale_w,
                   OUT *out, int batch, int height, int width, int channels, int columns, int images_log2, int relu) {

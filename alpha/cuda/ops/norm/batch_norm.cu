@@ -23,10 +23,10 @@ struct Bound {
   OperandHeader *header;     // where it goes; or null
 
   // By block 0: makes the header ready.
-  __device__ __forceinline__ void write(i64 rows) const {
+  __device__ __forceinline__ void write(i64 rows, unsigned channels) const {
     if (!header || blockIdx.x) return;
     unsigned most = 0;
-    for (unsigned c = threadIdx.x; c < gridDim.x; c += THREADS) {
+    for (unsigned c = threadIdx.x; c < channels; c += THREADS) {
       const double deviation = (gamma ? fabs(double(gamma[c])) : 1.0) * sqrt(double(rows - 1));
       most = LargerBits()(most, bits_of_bound(deviation + (beta ? fabs(double(beta[c])) : 0.0) +
                                               (residual ? __uint_as_float(*residual) : 0.0f)));
@@ -77,7 +77,7 @@ __device__ __forceinline__ void finalize_statistics(const float *partial, const 
   const Chunks chunks{partial + c * w.chunks, partial + (channels + c) * w.chunks, w};
   const MeanAndVariance of(chunks, w.chunks, w.rows, threadIdx.x, THREADS);
   if (threadIdx.x == 0) to.write(of, w.rows);
-  y.write(w.rows);
+  y.write(w.rows, gridDim.x);
 }
 
 // x: read where nothing was counted, as an exact kernel wrote it again: float32. That is slow, and rare.
@@ -92,7 +92,7 @@ __device__ __forceinline__ void finalize_tiles(const float *parts, int count, co
   const MeanAndVariance of = counted > 0 ? MeanAndVariance(slots, count, rows, threadIdx.x, THREADS)
                                          : MeanAndVariance(Column{x + c, channels}, rows, rows, threadIdx.x, THREADS);
   if (threadIdx.x == 0) to.write(of, rows);
-  y.write(rows);
+  y.write(rows, gridDim.x);
 }
 
 template <class P>
@@ -179,3 +179,6 @@ __device__ __forceinline__ void finalize_sums(const float *__restrict__ partial,
               finalize_sums(partial, gamma, istd, dgamma, dbeta, coefficients, rows, chunks, header))
 PIECE_KERNELS(WALKING)
 FLOAT_KERNELS(PARAMETERS)
+
+// The bound alone, where the statistics are known: y is made again.
+ALPHA_ENTRY(apply_bound, FEW, (i64 rows, int channels, const Bound y), y.write(rows, channels))
