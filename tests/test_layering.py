@@ -15,6 +15,7 @@ from alpha.cuda import lazy
 ROOT = Path(__file__).resolve().parent.parent
 MAX_LINES = {".py": 400, ".cpp": 400, ".hpp": 400, ".cu": 400, ".cuh": 400}
 MAX_FUNCTION_LINES = 60
+MAX_CUDA_LINES = 18_200  # of .py, .cu and .cuh in alpha/cuda, without conv/coconv; a new algorithm adds its own
 MAX_FILES = {"alpha/cuda": 16, "alpha": 24}  # of a folder in these, subfolders not counted
 
 # Room -> the rooms that it may import; the longest matching name counts.
@@ -166,6 +167,13 @@ def test_folders_are_small(folder: Path) -> None:
     limit = next(files for room, files in MAX_FILES.items() if f"{name}/".startswith(f"{room}/"))
     files = [p.name for p in folder.iterdir() if p.is_file()]
     assert len(files) <= limit, f"{name} has {len(files)} files; {limit} are the limit"
+
+
+def test_the_cuda_backend_is_small() -> None:
+    home = ROOT / "alpha" / "cuda"
+    paths = [path for path in home.rglob("*") if path.suffix in (".py", ".cu", ".cuh")]
+    lines = sum(path.read_text().count("\n") for path in paths if not path.is_relative_to(home / "conv" / "coconv"))
+    assert lines <= MAX_CUDA_LINES, f"{lines} lines: state once what is stated twice"
 
 
 # ---- the rooms of alpha.cuda -----------------------------------------------------------------------------------------
