@@ -43,7 +43,7 @@ with ops, so they can be differentiated again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any
 
 from alpha import versions
 from alpha.backend import FLOAT_DTYPES, device_type, get_backend
@@ -52,6 +52,7 @@ from alpha.errors import AlphaError, ArgumentError, DeviceError, DTypeError, Gra
 from alpha.fuse.equation import Equation
 from alpha.graph import Node, call_site, edge_of, grad_enabled, raise_if_nan, recording
 from alpha.inputs.registry import check_free, origin
+from alpha.inputs.returned import Spec, accept, kind_of, refuse_gradient
 from alpha.inputs.sizes import check_memory, explain
 from alpha.recompute import plan as recompute
 from alpha.recompute.saved import Values, unpack
@@ -62,13 +63,6 @@ from alpha.trace import Trace, timed
 __all__ = ["Op", "Spec", "grad_enabled", "op", "registry"]
 
 registry: dict[str, Op] = {}
-
-
-class Spec(NamedTuple):
-    """Shape and dtype of one output."""
-
-    shape: tuple[int, ...]
-    dtype: str
 
 
 class Op(Signature):
@@ -162,7 +156,7 @@ class Op(Signature):
         if self.single:
             specs, result = (specs,), (result,)
         if self.checked:
-            result = self._accept(result, specs, dtype, device)
+            result = accept(self, result, specs, dtype, device)
         outs = []
         for k, data in enumerate(result or ()):
             spec = specs[k]
@@ -173,33 +167,6 @@ class Op(Signature):
         if config.watch and config.check_nan:
             raise_if_nan(outs, self.name, call_site())
         return outs
-
-    def _accept(self, result: Any, specs: Any, dtype: str, device: str) -> list[Any]:
-        """Returns the arrays that an implementation has returned, if they are what the shape rule says."""
-        backend, names = get_backend(device), " ".join(self.outs) or "none"
-        made = [] if result is None else list(result) if isinstance(result, (tuple, list)) else [result]
-        for what, found in (("shape rule", specs or ()), (f"{backend.name} implementation", made)):
-            if len(found) != len(self.outs):
-                raise ShapeError(message(self.name, f"its {what} returned {len(found)} results, it has "
-                                         f"{len(self.outs)} ({names})", "return one for each of `outs`, as a tuple"))
-        for k, (spec, data, name) in enumerate(zip(specs or (), made, self.outs)):
-            shape, kind = spec if spec.__class__ is Spec else (spec, dtype)
-            if not isinstance(shape, tuple):
-                raise ShapeError(message(self.name, f"its shape rule returned {shape!r} for {name}",
-                                         "return a tuple of ints, or Spec(shape, dtype)"))
-            made[k] = array = backend.accept(data)
-            if array is None:
-                raise DeviceError(message(
-                    self.name, f"its {backend.name} implementation returned {_kind(data)} for {name}, "
-                    f"arrays of {backend.name} are {backend.array_name}",
-                    "return such an array; one of another kind is lost to the ops that read it next"))
-            if tuple(array.shape) != shape or array.dtype != kind:
-                error, says = (ShapeError, "shape") if tuple(array.shape) != shape else (DTypeError, "dtype")
-                raise error(message(
-                    self.name, f"its {backend.name} implementation returned {name} with {says} {getattr(array, says)}, "
-                    f"its shape rule says {shape if says == 'shape' else kind}", "correct the one that is wrong",
-                    returned=(tuple(array.shape), str(array.dtype)), expected=(shape, kind)))
-        return made
 
     def _find(self, device: str) -> Callable[..., Any]:
         kind, backend = device_type(device), get_backend(device)
@@ -284,17 +251,17 @@ class Op(Signature):
         for arg, meta, need, result in zip(self.args, node.arg_meta, node.needs, results):
             if isinstance(result, Tensor) and not arg.many:
                 if (result.shape, result.dtype) != meta:
-                    self._refuse_gradient(arg.name, result, meta)
+                    refuse_gradient(self.name, arg.name, result, meta)
             elif result is None:
                 if need and not self.own:  # ours say None where the gradient is 0 everywhere
                     raise GraphError(message(f"backward of {self.name}", f"the gradient of {arg.name} is None, though "
                                              "one is needed", f"return it from vjp_{arg.name}; zeros where it is 0"))
             else:
                 if not arg.many or not isinstance(result, (list, tuple)) or len(result) != len(meta):
-                    self._refuse_gradient(arg.name, result, meta)
+                    refuse_gradient(self.name, arg.name, result, meta)
                 for k, (r, m) in enumerate(zip(result, meta)):
                     if r is not None and (not isinstance(r, Tensor) or (r.shape, r.dtype) != m):
-                        self._refuse_gradient(f"{arg.name}[{k}]", r, m)
+                        refuse_gradient(self.name, f"{arg.name}[{k}]", r, m)
         return results
 
     def _results(self, g: Any, s: Values, node: Node) -> list[Any]:
@@ -304,38 +271,17 @@ class Op(Signature):
                     for arg, need in zip(self.args, node.needs)]
         results = self.vjp(g, s, node.needs, **node.attrs)
         if not isinstance(results, (tuple, list)) or len(results) != len(self.args):
-            count = len(results) if isinstance(results, (tuple, list)) else _kind(results)
+            count = len(results) if isinstance(results, (tuple, list)) else kind_of(results)
             raise ShapeError(message(f"backward of {self.name}", f"vjp returned {count}, the op has "
                                      f"{len(self.args)} args ({' '.join(a.name for a in self.args)})",
                                      "return a list with one gradient for each arg, None where `needs` is False"))
         return [r if need else None for r, need in zip(results, node.needs)]
-
-    def _refuse_gradient(self, name: str, result: Any, meta: Any) -> NoReturn:
-        """Raises for a gradient that is not like its arg."""
-        where, fix = f"backward of {self.name}", f"correct vjp_{name.partition('[')[0]} of the op"
-        if isinstance(meta, list):
-            found = f"{len(result)} gradients" if isinstance(result, (list, tuple)) else _kind(result)
-            raise ShapeError(message(where, f"the gradient of {name} is {found}, {name} has {len(meta)} tensors",
-                                     f"{fix}: return a list of one gradient for each"))
-        if not isinstance(result, Tensor):
-            raise DTypeError(message(where, f"the gradient of {name} is {_kind(result)}, a Tensor is "
-                                     "needed", f"{fix}: compute it with ops"))
-        what, kind = ("shape", ShapeError) if result.shape != meta[0] else ("dtype", DTypeError)
-        raise kind(message(where, f"the gradient of {name} has {what} {getattr(result, what)}, {name} has "
-                           f"{meta[what == 'dtype']}", fix))
 
     def _vjp_of(self, name: str) -> Callable[..., Any]:
         if name not in self.vjp_of:
             raise GraphError(message("backward", f"{self.name} has no gradient with respect to {name}",
                                      f"detach it: {name}.detach(), or add vjp_{name} to the op"))
         return self.vjp_of[name]
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return "a Tensor"
-    module = type(value).__module__
-    return f"a {type(value).__name__}" if module == "builtins" else f"a {module}.{type(value).__name__}"
 
 
 def _name_of(f: Any) -> str:

@@ -41,8 +41,8 @@ MAY_IMPORT = {
     "alpha.recompute": {"alpha.recompute", "alpha.backend", "alpha.config", "alpha.errors", "alpha.graph", "alpha.op",
                         "alpha.tensor", "alpha.versions"},  # alpha.op as a type
     "alpha.op": {"alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors", "alpha.fuse", "alpha.graph",
-                 "alpha.recompute",
-                 "alpha.tensor", "alpha.trace", "alpha.versions"},
+                 "alpha.inputs.returned", "alpha.recompute", "alpha.tensor", "alpha.trace", "alpha.versions"},
+    "alpha.inputs.returned": {"alpha.backend", "alpha.errors", "alpha.op", "alpha.tensor"},  # alpha.op as a type
     "alpha.inputs.schema": {"alpha.errors", "alpha.tensor"},    # of stored state
     "alpha.gradcheck": {"alpha.inputs", "alpha.errors", "alpha.graph", "alpha.tensor"},
     "alpha.ops": {"alpha.ops", "alpha.op", "alpha.tensor", "alpha.graph", "alpha.backend", "alpha.config",
@@ -65,6 +65,7 @@ MAY_IMPORT = {
     "alpha.training": {"alpha.training", "alpha.data", "alpha.nn", "alpha.optim", "alpha.ops", "alpha.tensor",
                        "alpha.capture", "alpha.graph", "alpha.precision", "alpha.backend", "alpha.config",
                        "alpha.errors", "alpha.inputs"},
+    "alpha.testing": {"alpha.testing", "alpha.gradcheck", "alpha.op", "alpha.ops", "alpha.tensor"},
     "alpha": {"alpha"},
     "alpha.start": {"alpha.errors"},
     "alpha.doctor": {"alpha", "train"},      # the latter for build-kernels --model

@@ -378,3 +378,23 @@ def test_the_summary_says_what_was_made_again() -> None:
     told = alpha.recompute_summary(reset=True)
     assert "planned to make again 0.5 MiB, made again 0.5 MiB in 2 calls" in told
     assert "made again 0.0 MiB in 0 calls" in alpha.recompute_summary()
+
+
+def test_auto_gives_way_as_memory_gets_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within 3 % of the time it keeps most; towards the limit all that is cheap goes, then convolutions too."""
+    backend = get_backend("cpu")
+
+    def kept(limit: float) -> int:
+        alpha.manual_seed(1)
+        model, x = models.create("resnet18", 10).train(), image(1, 8, 32, 32, 3)
+        gc.collect()
+        before = backend.memory_stats()["live"]
+        monkeypatch.setattr(type(backend), "memory_limit", lambda self: int(limit * before))
+        recipe.count.planned = 0
+        with alpha.config(recompute="auto"):
+            loss = model(x).sum()
+        del loss
+        return recipe.count.planned
+
+    plenty, scarce, short = kept(1e6), kept(2.8), kept(1.5)
+    assert plenty < scarce < short

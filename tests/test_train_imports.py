@@ -196,3 +196,21 @@ def test_what_a_registered_thing_needs_is_named(mine: Path) -> None:
         return np.zeros(3)
     with refused(DataError, "data set nothing: its function returned a float64 NumPy array of shape (3,)"):
         load("nothing")
+
+
+def test_a_module_of_the_folder_can_be_imported_too(mine: Path, capsys: pytest.CaptureFixture,
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p])
+    with pytest.raises(SystemExit):
+        main(["--import", "my_file", "--list-models"])
+    assert "my_net" in capsys.readouterr().out.split()
+
+
+def test_a_file_of_a_taken_name_is_imported_beside_it(mine: Path, capsys: pytest.CaptureFixture) -> None:
+    other = mine.with_name("json.py")
+    other.write_text(MINE)
+    with pytest.raises(SystemExit):
+        main(["--import", "json.py", "--list-models"])
+    assert "my_net" in capsys.readouterr().out.split()
+    import json
+    assert json.dumps([]) == "[]"

@@ -21,6 +21,8 @@ def import_all(names: Iterable[str]) -> None:
             if name.endswith(".py"):
                 _import_file(Path(name))
             else:
+                if "" not in sys.path and str(Path.cwd()) not in sys.path:  # the command alpha has its own folder there
+                    sys.path.append(str(Path.cwd()))
                 importlib.import_module(name)
         except AlphaError:
             raise

@@ -12,6 +12,7 @@ from alpha.cpu.elementwise import masked
 from alpha.cpu.erf import erf
 from alpha.cpu.memory import empty_like
 from alpha.cpu.reduce import sums
+from alpha.cpu.shape import contiguous
 from alpha.op import Op
 from alpha.ops import activation as ops
 
@@ -217,7 +218,7 @@ def _sum(x: Array, axis: int) -> Array:
 
 def _last(x: Array, axis: int) -> Array:
     """Returns x with an axis moved to the end, contiguous."""
-    return np.ascontiguousarray(np.moveaxis(x, axis, -1))
+    return contiguous(np.moveaxis(x, axis, -1))
 
 
 def _with_kernel(log_of: bool) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
@@ -230,7 +231,7 @@ def _with_kernel(log_of: bool) -> Callable[[Callable[..., Array]], Callable[...,
             moved = arrays if first else [_last(a, axis) for a in arrays]
             y = empty_like(moved[0])
             (native.softmax_bwd if len(moved) > 1 else native.softmax_fwd)(*moved, y, log_of)
-            return y if first else np.ascontiguousarray(np.moveaxis(y, -1, axis))
+            return y if first else contiguous(np.moveaxis(y, -1, axis))
         return run
     return decorate
 

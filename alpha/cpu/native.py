@@ -74,6 +74,7 @@ SIGNATURES = {
     "avg_pool_bwd": "p pp i",
     "cross_entropy_fwd": "pp pp ll d -> l",
     "cross_entropy_bwd": "pl ppp p ll dd -> l",
+    "copy_box": "ppp i",
     "pointwise": "pp pppp p",
     "sum_of_squares": "ppl -> d",
     "sgd_step": "ppp pl ffff ii",

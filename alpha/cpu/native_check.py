@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from alpha.cpu import native, native_update, pointwise
+from alpha.cpu import native, native_update, pointwise, shape
 from alpha.errors import CompileError, message
 from alpha.ops.algorithms.family import Way
 from alpha.ops.conv_desc import ConvDesc
@@ -21,7 +21,7 @@ PHILOX_WORDS = (967634028, 3811124719, 3650029248, 3298120932, 1490301548, 12439
 def check() -> None:
     """Raises CompileError, with the name of the family, if a kernel does not agree with NumPy."""
     rng = np.random.default_rng(0)
-    for family in (_conv, _transformed, _linear, _norm, _sample_norm, _reduce, _rows, _pool, _loss, _pointwise,
+    for family in (_conv, _transformed, _linear, _norm, _sample_norm, _reduce, _rows, _pool, _loss, _copy, _pointwise,
                    _optim, _random):
         try:
             family(rng)
@@ -171,6 +171,14 @@ def _loss(rng: np.random.Generator) -> None:
     p = np.exp(x) / np.exp(x).sum(1, keepdims=True)
     _require(loss, -np.log(p[np.arange(5), labels]))
     _require(dx, p - np.eye(13)[labels])
+
+
+def _copy(rng: np.random.Generator) -> None:
+    x, y = _floats(rng, 3, 37, 18), _nan(3, 18, 37)
+    shape.copy_box(y, x.transpose(0, 2, 1))
+    _require(y, x.transpose(0, 2, 1))
+    shape.copy_box(y[:, ::-2], x[:, :9].transpose(0, 1, 2)[..., :1] + np.zeros((3, 9, 37), np.float32))
+    _require(y[:, ::-2], x[:, :9, :1] + np.zeros((3, 9, 37), np.float32))
 
 
 def _pointwise(rng: np.random.Generator) -> None:

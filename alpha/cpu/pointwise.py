@@ -30,7 +30,7 @@ from alpha.ops.layout import broadcast_strides, merged
 Array = np.ndarray
 Shape = tuple[int, ...]
 
-HEADERS = ("vec.hpp", "functions.hpp", "pointwise.hpp")
+HEADERS = ("vec.hpp", "functions.hpp")
 OPERANDS = 3            # that a kernel takes at most
 ALONE_BELOW = 32768     # elements
 _FLOAT32, _BOOL = np.dtype(np.float32), np.dtype(bool)

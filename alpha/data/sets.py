@@ -19,6 +19,8 @@ from alpha.errors import DataError, message, shown
 from alpha.inputs.registry import call_with, decorator
 from alpha.random import STREAMS, random_bits
 
+MOST_PIXELS = 1 << 27  # that statistics are made of
+
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
@@ -97,7 +99,11 @@ def _arrays(where: str, data: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns mean and standard deviation of each channel in units of 255.  Shape (C,), float32."""
+    """Returns mean and standard deviation of each channel in units of 255.  Shape (C,), float32.
+
+    Of large sets, which may be files, some of the images are looked at.
+    """
+    images = images[::max(1, images.size // MOST_PIXELS)]
     mean, std = (f(images, axis=(0, 1, 2)).astype(np.float32) / 255 for f in (np.mean, np.std))
     return mean, std
 
@@ -170,5 +176,7 @@ def split(data: Dataset, val_size: float, seed: int) -> Split:
     if val_size < 0 or size >= count:
         raise DataError(message("split", f"val_size {val_size} holds out {size} of {count} training images",
                                 f"choose a share below 1 or a number from 0 to {count - 1}: --val-size 0.1"))
+    if not size:    # the images may be a file that is larger than memory
+        return Split(data.train_images, data.train_labels, data.train_images[:0], data.train_labels[:0])
     val = stratified(data.train_labels, size, seed)
     return Split(data.train_images[~val], data.train_labels[~val], data.train_images[val], data.train_labels[val])

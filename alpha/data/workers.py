@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from alpha.data.items import as_array, item, stack
 from alpha.errors import AlphaError, DataError, message
 from alpha.inputs.registry import parameters_of
+
+if TYPE_CHECKING:   # importing it takes as long as the rest of alpha.data, and only workers need it
+    from concurrent.futures import Executor, Future
 
 Job = tuple[int, np.ndarray]  # an epoch, and the numbers of the items
 
@@ -121,11 +121,8 @@ class Workers:
                 future.cancel()
 
     def _submit(self, job: Job) -> Future[list[np.ndarray]]:
-        if self.pool is None and not self.processes:
-            self.pool = ThreadPoolExecutor(self.count, "alpha-data")
         if self.pool is None:
-            method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
-            self.pool = ProcessPoolExecutor(self.count, multiprocessing.get_context(method), _begin, (self.work,))
+            self.pool = self._start()
         if not self.processes:
             return self.pool.submit(self.work, job)
         try:
@@ -136,15 +133,25 @@ class Workers:
                                     "write its class and its transform in a file that is imported, or use threads: "
                                     "processes=False")) from error
         except Exception as error:  # of pickling, whose module is not named here; or of a pool that has broken
-            if isinstance(error, BrokenProcessPool) or "ickl" in f"{type(error).__name__}{error}":
+            if "BrokenProcessPool" in type(error).__name__ or "ickl" in f"{type(error).__name__}{error}":
                 self.close()
                 raise self._broken(error) from error
             raise
 
+    def _start(self) -> Executor:
+        import multiprocessing
+        from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+        if not self.processes:
+            return ThreadPoolExecutor(self.count, "alpha-data")
+        method = "forkserver" if "forkserver" in multiprocessing.get_all_start_methods() else "spawn"
+        return ProcessPoolExecutor(self.count, multiprocessing.get_context(method), _begin, (self.work,))
+
     def _result(self, future: Future[list[np.ndarray]]) -> list[np.ndarray]:
         try:
             return future.result()
-        except BrokenProcessPool as error:
+        except Exception as error:
+            if type(error).__name__ != "BrokenProcessPool":
+                raise
             self.close()
             raise self._broken(error) from error
 

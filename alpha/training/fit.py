@@ -9,6 +9,7 @@ from typing import Any
 from alpha import optim
 from alpha.config import config
 from alpha.data.loader import DataLoader
+from alpha.data.sets import Dataset
 from alpha.errors import ConfigError, message, shown
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Count, NonNegative, Seed
@@ -87,7 +88,9 @@ def fit(model: Module, train_data: Any, val_data: Any = None, *, epochs: Count =
 
 def as_batches(name: str, data: Any, **loader: Any) -> Any:
     """Returns data as an iterable of batches with a length.  Raises ConfigError, DataError."""
-    if isinstance(data, (tuple, list)) or hasattr(data, "__getitem__"):
+    if isinstance(data, DataLoader):
+        return data
+    if isinstance(data, (tuple, list, Dataset)) or hasattr(data, "__getitem__"):
         return DataLoader(data, **loader)
     if not hasattr(data, "__len__") or not hasattr(data, "__iter__") or not len(data):
         raise ConfigError(message("fit", f"{name} is {shown(data)}, batches with a length, or (images, labels), are "

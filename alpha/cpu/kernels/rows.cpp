@@ -13,21 +13,32 @@ namespace {
 
 constexpr int64_t ALONE_BELOW = 8192;
 
-INLINE float largest_of(const float* x, int64_t n) {
-  if (n < LANES) {
-    float m = x[0];
-    for (int64_t i = 1; i < n; i++) m = x[i] > m || x[i] != x[i] ? x[i] : m;
-    return m;
-  }
-  vfloat m = load(x);
-  for (int64_t i = LANES; i < n; i += LANES) m = maximum(m, load(x + std::min(i, n - LANES)));
-  float found = m[0];
-  for (int k = 1; k < LANES; k++) found = m[k] > found || m[k] != m[k] ? m[k] : found;
-  return found;
-}
-
 template <bool LARGEST>
 INLINE vfloat better(vfloat a, vfloat b) { return LARGEST ? maximum(a, b) : minimum(a, b); }
+
+template <bool LARGEST>
+INLINE float best_lane(vfloat m) {
+#if defined(__AVX512F__)
+  if (_mm512_cmp_ps_mask(m, m, _CMP_UNORD_Q)) return __builtin_nanf("");
+  return LARGEST ? _mm512_reduce_max_ps(m) : _mm512_reduce_min_ps(m);
+#else
+  float best = m[0];
+  for (int k = 1; k < LANES; k++) best = (LARGEST ? m[k] > best : m[k] < best) || m[k] != m[k] ? m[k] : best;
+  return best;
+#endif
+}
+
+// The best element of a row; where the last vector would end behind the row it overlaps the one before.
+template <bool LARGEST>
+INLINE float best_of(const float* x, int64_t n) {
+  vfloat m = number(x[0]);
+  if (n < LANES) {
+    for (int64_t i = 1; i < n; i++) m = better<LARGEST>(m, number(x[i]));
+    return m[0];
+  }
+  for (int64_t i = 0; i < n; i += LANES) m = better<LARGEST>(m, load(x + std::min(i, n - LANES)));
+  return best_lane<LARGEST>(m);
+}
 
 template <bool LARGEST>
 void extreme_of(const float* x, float* y, int64_t outer, int64_t count, int64_t inner) {
@@ -37,22 +48,11 @@ void extreme_of(const float* x, float* y, int64_t outer, int64_t count, int64_t 
     const int64_t o = job / blocks, column = job % blocks * LANES, left = inner - column;
     const float* from = x + o * count * inner + column;
     if (inner > 1) {
-      vfloat m = part(from, left);
-      for (int64_t r = 1; r < count; r++) m = better<LARGEST>(m, part(from + r * inner, left));
+      vfloat m = get(from, left);
+      for (int64_t r = 1; r < count; r++) m = better<LARGEST>(m, get(from + r * inner, left));
       put(y + o * inner + column, m, left);
     } else {
-      vfloat m = number(from[0]);
-      int64_t i = 0;
-      for (; i + LANES <= count; i += LANES) m = better<LARGEST>(m, load(from + i));
-      if (i < count && count >= LANES) m = better<LARGEST>(m, load(from + count - LANES));
-      else
-        for (; i < count; i++) m = better<LARGEST>(m, number(from[i]));
-      UNROLL for (int half = LANES / 2; half; half /= 2) {
-        vfloat other = m;
-        for (int k = 0; k < half; k++) other[k] = m[k + half];
-        m = better<LARGEST>(m, other);
-      }
-      y[o] = m[0];
+      y[o] = best_of<LARGEST>(from, count);
     }
   }
 }
@@ -64,19 +64,19 @@ EXPORT void softmax_fwd(const float* x, float* y, int64_t rows, int64_t n, int l
   for (int64_t r = 0; r < rows; r++) {
     const float* in = x + r * n;
     float* out = y + r * n;
-    const vfloat m = number(largest_of(in, n));
+    const vfloat m = number(best_of<true>(in, n));
     double sum[1];
     sum_row(n, sum, [&](int64_t i, int64_t left, vfloat(&sums)[1]) {
-      const vfloat away = part(in + i, left) - m, e = exp(away);
+      const vfloat away = get(in + i, left) - m, e = exp(away);
       put(out + i, log_of ? away : e, left);
       sums[0] += before_end(e, left);
     });
     if (log_of) {
       const vfloat log_sum = number(float(std::log(sum[0])));
-      for_vectors(n, [&](int64_t i, int64_t left) { put(out + i, part(out + i, left) - log_sum, left); });
+      for_vectors(n, [&](int64_t i, int64_t left) { put(out + i, get(out + i, left) - log_sum, left); });
     } else {
       const vfloat share = number(float(1 / sum[0]));
-      for_vectors(n, [&](int64_t i, int64_t left) { put(out + i, part(out + i, left) * share, left); });
+      for_vectors(n, [&](int64_t i, int64_t left) { put(out + i, get(out + i, left) * share, left); });
     }
   }
 }
@@ -88,12 +88,12 @@ EXPORT void softmax_bwd(const float* g, const float* y, float* dx, int64_t rows,
     float* out = dx + r * n;
     double sum[1];
     sum_row(n, sum, [&](int64_t i, int64_t left, vfloat(&sums)[1]) {
-      const vfloat v = part(gs + i, left);
-      sums[0] += log_of ? v : v * part(ys + i, left);
+      const vfloat v = get(gs + i, left);
+      sums[0] += log_of ? v : v * get(ys + i, left);
     });
     const vfloat total = number(float(sum[0]));
     for_vectors(n, [&](int64_t i, int64_t left) {
-      const vfloat v = part(gs + i, left), w = part(ys + i, left);
+      const vfloat v = get(gs + i, left), w = get(ys + i, left);
       put(out + i, log_of ? v - exp(w) * total : (v - total) * w, left);
     });
   }
@@ -110,7 +110,7 @@ EXPORT void sum_rows(const float* x, float* narrow, double* wide, int64_t rows, 
   for (int64_t r = 0; r < rows; r++) {
     const float* in = x + r * n;
     double sum[1];
-    sum_row(n, sum, [&](int64_t i, int64_t left, vfloat(&sums)[1]) { sums[0] += part(in + i, left); });
+    sum_row(n, sum, [&](int64_t i, int64_t left, vfloat(&sums)[1]) { sums[0] += get(in + i, left); });
     if (narrow) narrow[r] = float(sum[0]);
     else wide[r] = sum[0];
   }

@@ -3,6 +3,8 @@
 
 #include "functions.hpp"
 
+#define INLINED __attribute__((always_inline))  // of a lambda, where the compiler would call it
+
 constexpr int64_t CHAIN = 8;  // vectors that meet in one float chain; what they are is added in double
 
 // body(i, left): the vector at element i of a row, `left` elements before its end
@@ -10,8 +12,6 @@ template <class Body>
 INLINE void for_vectors(int64_t n, const Body& body) {
   for (int64_t i = 0; i < n; i += LANES) body(i, n - i);
 }
-INLINE vfloat part(const float* p, int64_t left) { return left >= LANES ? load(p) : load_part(p, left); }
-INLINE void put(float* p, vfloat v, int64_t left) { left >= LANES ? store(p, v) : store_part(p, v, left); }
 // v in the lanes before the end, 0 behind it
 INLINE vfloat before_end(vfloat v, int64_t left) {
   if (left >= LANES) return v;

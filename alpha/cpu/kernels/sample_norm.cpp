@@ -21,21 +21,29 @@ INLINE float inverse_deviation(double squares, double rest, double count, double
   const double var = float(squares / count - rest / count * (rest / count));
   return float(1 / std::sqrt((var < 0 ? 0 : var) + eps));  // a NaN stays one
 }
-INLINE vfloat or_one(const float* gamma, int64_t i, int64_t left) { return gamma ? part(gamma + i, left) : number(1); }
+INLINE vfloat or_one(const float* gamma, int64_t i, int64_t left) { return gamma ? get(gamma + i, left) : number(1); }
 
-// Per sample and channel, into [N][K][C]: what add(row of x, sample, channel) gives, over the pixels.
-template <int K, class Add>
-std::vector<double> per_channel(int64_t n, int64_t pixels, int64_t channels, const Add& value) {
+// Which of the sums of a channel a value is for, known when the kernel is compiled
+template <int K>
+using Sum = std::integral_constant<int, K>;
+
+// Per sample and channel, into [N][K][C]: the sum over the pixels of value(Sum<k>, index in x, pixel,
+// sample, channel, how many are left), of a vector of channels
+template <int K, class Value>
+std::vector<double> per_channel(int64_t n, int64_t pixels, int64_t channels, const Value& value) {
   std::vector<double> sums(n * K * channels);
   const auto add = [&](auto rows, const Place& place, int64_t row, int64_t, float(*into)[WIDTH]) {
     const int64_t first = (place.matrix * pixels + row) * channels;
-#pragma omp simd
-    for (int64_t c = 0; c < place.width; c++) {
+    const int64_t width = place.width;
+    for (int64_t c = 0; c < width; c += LANES) {
       const int64_t channel = place.column + c;
-      const auto at = [&](int k) {
-        return tree<rows.value>([&](int64_t r) { return value(k, first + r * channels, place.matrix, channel); });
+      const auto at = [&](auto k) INLINED {
+        return tree<rows.value>([&](int64_t r) INLINED {
+          return value(k, first + r * channels + channel, row + r, place.matrix, channel, width - c);
+        });
       };
-      for (int k = 0; k < K; k++) into[k][c] += at(k);
+      store(into[0] + c, load(into[0] + c) + at(Sum<0>()));
+      if constexpr (K > 1) store(into[1] + c, load(into[1] + c) + at(Sum<1>()));
     }
   };
   const auto finish = [&](const Place& place, const double(*totals)[WIDTH]) {
@@ -55,9 +63,9 @@ void combine(const float* x, const float* g, float* y, const std::vector<float>&
   for (int64_t row = 0; row < n * pixels; row++) {
     const int64_t at = row / pixels * channels, from = row * channels;
     for_vectors(channels, [&](int64_t i, int64_t left) {
-      vfloat v = fma(part(x + from + i, left) - part(&middle[at + i], left), part(&a[at + i], left),
-                     part(&c[at + i], left));
-      if (TWO) v = fma(part(g + from + i, left), part(&b[at + i], left), v);
+      vfloat v = fma(get(x + from + i, left) - get(&middle[at + i], left), get(&a[at + i], left),
+                     get(&c[at + i], left));
+      if (TWO) v = fma(get(g + from + i, left), get(&b[at + i], left), v);
       put(y + from + i, v, left);
     });
   }
@@ -72,18 +80,18 @@ EXPORT void layer_norm_fwd(const float* x, const float* gamma, const float* beta
     const float* in = x + r * n;
     float* out = y + r * n;
     double sum[1], away[2];
-    sum_row(n, sum, [&](int64_t i, int64_t left, vfloat(&sums)[1]) { sums[0] += part(in + i, left); });
+    sum_row(n, sum, [&](int64_t i, int64_t left, vfloat(&sums)[1]) { sums[0] += get(in + i, left); });
     const vfloat middle = number(mean[r] = float(sum[0] / n));
     sum_row(n, away, [&](int64_t i, int64_t left, vfloat(&sums)[2]) {
-      const vfloat v = before_end(part(in + i, left) - middle, left);
+      const vfloat v = before_end(get(in + i, left) - middle, left);
       sums[0] += v;
       sums[1] += v * v;
     });
     const vfloat scale = number(istd[r] = inverse_deviation(away[1], away[0], n, eps));
     for_vectors(n, [&](int64_t i, int64_t left) {
-      vfloat v = (part(in + i, left) - middle) * scale;
-      if (gamma) v *= part(gamma + i, left);
-      if (beta) v += part(beta + i, left);
+      vfloat v = (get(in + i, left) - middle) * scale;
+      if (gamma) v *= get(gamma + i, left);
+      if (beta) v += get(beta + i, left);
       put(out + i, v, left);
     });
   }
@@ -98,20 +106,21 @@ EXPORT void layer_norm_bwd(const float* g, const float* x, const float* gamma, c
     const vfloat middle = number(mean[r]), scale = number(istd[r]);
     double sums[2];
     sum_row(n, sums, [&](int64_t i, int64_t left, vfloat(&into)[2]) {
-      const vfloat v = part(gs + i, left) * or_one(gamma, i, left);
+      const vfloat v = get(gs + i, left) * or_one(gamma, i, left);
       into[0] += before_end(v, left);
-      into[1] += before_end(v * ((part(in + i, left) - middle) * scale), left);
+      into[1] += before_end(v * ((get(in + i, left) - middle) * scale), left);
     });
     const vfloat of_v = number(float(sums[0] / n)), of_product = number(float(sums[1] / n));
     for_vectors(n, [&](int64_t i, int64_t left) {
-      const vfloat v = part(gs + i, left) * or_one(gamma, i, left), xhat = (part(in + i, left) - middle) * scale;
+      const vfloat v = get(gs + i, left) * or_one(gamma, i, left), xhat = (get(in + i, left) - middle) * scale;
       put(out + i, (v - of_v - xhat * of_product) * scale, left);
     });
   }
-  const std::vector<double> sums = per_channel<2>(1, rows, n, [=](int k, int64_t row, int64_t, int64_t c) {
-    const int64_t r = row / n;
-    return k ? g[row + c] * ((x[row + c] - mean[r]) * istd[r]) : g[row + c];
-  });
+  const auto product = [=](auto k, int64_t i, int64_t r, int64_t, int64_t, int64_t left) INLINED {
+    const vfloat v = get(g + i, left);
+    return k ? v * ((get(x + i, left) - mean[r]) * istd[r]) : v;
+  };
+  const std::vector<double> sums = per_channel<2>(1, rows, n, product);
   for (int64_t i = 0; i < n; i++) {
     dbeta[i] = float(sums[i]);
     dgamma[i] = float(sums[n + i]);
@@ -123,8 +132,8 @@ EXPORT void group_norm_fwd(const float* x, const float* gamma, const float* beta
   const int64_t width = channels / groups;
   const double count = double(pixels) * width;
   std::vector<float> middle(n * channels), scale(n * channels), shift(n * channels);
-  const std::vector<double> plain = per_channel<1>(
-      n, pixels, channels, [=](int, int64_t row, int64_t, int64_t c) { return x[row + c]; });
+  const std::vector<double> plain = per_channel<1>(n, pixels, channels,
+      [=](auto, int64_t i, int64_t, int64_t, int64_t, int64_t left) INLINED { return get(x + i, left); });
   for (int64_t k = 0; k < n * groups; k++) {
     double sum = 0;
     for (int64_t c = 0; c < width; c++) sum += plain[k * width + c];
@@ -132,10 +141,11 @@ EXPORT void group_norm_fwd(const float* x, const float* gamma, const float* beta
     std::fill_n(&middle[k * width], width, mean[k]);
   }
   const float* middles = middle.data();
-  const std::vector<double> away = per_channel<2>(n, pixels, channels, [=](int k, int64_t row, int64_t s, int64_t c) {
-    const float v = x[row + c] - middles[s * channels + c];
+  const auto distance = [=](auto k, int64_t i, int64_t, int64_t s, int64_t c, int64_t left) INLINED {
+    const vfloat v = get(x + i, left) - get(middles + s * channels + c, left);
     return k ? v * v : v;
-  });
+  };
+  const std::vector<double> away = per_channel<2>(n, pixels, channels, distance);
   for (int64_t k = 0; k < n * groups; k++) {
     const int64_t s = k / groups, first = k % groups * width;
     double rest = 0, squares = 0;
@@ -160,9 +170,11 @@ EXPORT void group_norm_bwd(const float* g, const float* x, const float* gamma, c
   std::vector<float> middle(n * channels), slope(n * channels), scale(n * channels), offset(n * channels);
   for (int64_t k = 0; k < n * groups; k++) std::fill_n(&middle[k * width], width, mean[k]);
   const float* middles = middle.data();
-  const std::vector<double> sums = per_channel<2>(n, pixels, channels, [=](int k, int64_t row, int64_t s, int64_t c) {
-    return k ? g[row + c] * (x[row + c] - middles[s * channels + c]) : g[row + c];
-  });
+  const auto product = [=](auto k, int64_t i, int64_t, int64_t s, int64_t c, int64_t left) INLINED {
+    const vfloat v = get(g + i, left);
+    return k ? v * (get(x + i, left) - get(middles + s * channels + c, left)) : v;
+  };
+  const std::vector<double> sums = per_channel<2>(n, pixels, channels, product);
   std::vector<double> totals(2 * channels, 0.0);
   for (int64_t k = 0; k < n * groups; k++) {
     const int64_t s = k / groups, first = k % groups * width;

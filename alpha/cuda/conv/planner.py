@@ -19,10 +19,8 @@ registers them all:
 
 A plan is made once per description and precision. Of the candidates that fit both, the cheapest by estimate is taken,
 conversions included; with ALPHA_TUNE=1 the fastest by the clock, each timed once per device and remembered in the cache
-directory. A kernel that reads 16-bit planes in the place of float32 returns the flags of its operands, which say, on
-the device, whether these hold their tensors well. A plan then lets a float32 kernel follow, launch(..., guard=flags),
-whose blocks end at once unless a flag is set: the result is right in any case, and nobody waits to know. What that
-kernel reads of an array that consists of planes is made behind the same flags (lazy/deferred.py).
+directory. A kernel that reads planes returns the flags of its operands. A plan then lets a float32 kernel follow behind
+them, launch(..., guard=flags): the result is right in any case, and nobody waits to know.
 """
 
 from __future__ import annotations

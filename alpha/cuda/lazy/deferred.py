@@ -3,13 +3,11 @@
     y = defer(reserve(shape), reads=(x, gamma, beta), write=launch)
 
 y is an array like any other. Its producer's last pass is a launch that waits. Whoever takes y.ptr gets float32, written
-then and there; alpha.cuda.lazy.operands has two 16-bit planes written in the same memory, which take as many bytes. So
-nothing is written in a form that nobody reads, and planes cost no pass of their own. Where products read one plane, it
-is the first of the two: 4 bytes written and 2 read of an element, and all digits there for whoever needs them.
+then and there; alpha.cuda.lazy.operands has both planes written in the same memory, which take as many bytes: nothing
+is written in a form that nobody reads, and planes cost no pass of their own.
 
-Batch norm leaves its results so (ops/norm), and what is made of such results without computing larger elements, pools
-and joined arrays, is left so as well (bounded.py). What still waits when an array that it is a part of is written as
-planes is written there, and nowhere else.
+Batch norm leaves its results so (ops/norm), and so do pools and joined arrays of such results (bounded.py). What still
+waits when an array that it is a part of is written as planes is written there, and nowhere else.
 
 - Memory is taken when the array is made, where an OutOfMemoryError belongs; a pass that waits holds what it reads
   besides. A convolution has its operands written before it takes memory for its result, and gradients that still wait
