@@ -14,7 +14,7 @@ from alpha.config import config
 from alpha.cuda.conv import conv2d_bias_act_cuda, conv2d_dgrad_cuda, conv2d_wgrad_cuda, planner
 from alpha.cuda.conv.coconv import by_level, composed, kernels
 from alpha.cuda.conv.costs import Cost, Stage, device, time_us
-from alpha.cuda.lazy import flush_gradients, write_for
+from alpha.cuda.lazy import flush_gradients, statistics, write_for
 from alpha.cuda.ops.pointwise import as_float32
 from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
@@ -85,17 +85,19 @@ def coconv2d_cuda(x: Array, w: Array, **levels: Any) -> Array:
 
 
 @coconv2d_bias_act.impl("cuda")
-def coconv2d_bias_act_cuda(x: Array, w: Array, b: Array | None, *, activation: str | None, **levels: Any) -> Array:
+def coconv2d_bias_act_cuda(x: Array, w: Array, b: Array | None, *, activation: str | None, for_norm: bool = False,
+                           **levels: Any) -> Array:
     desc = CoConvDesc.fprop(x.shape, w.shape, **levels)
     if len(desc.levels) == 1:
-        return conv2d_bias_act_cuda(x, w, b, activation=activation, **composed.geometry(desc.levels[0][1]))
+        one = composed.geometry(desc.levels[0][1])
+        return conv2d_bias_act_cuda(x, w, b, activation=activation, for_norm=for_norm, **one)
     chosen, launch, _ = plan("fprop", desc, planner.precision_of(x.dtype))
     if launch is None:
         return composed.fprop(desc, x, w, b, activation)
     write_for(x, chosen.reads)
     flush_gradients()
     y = empty(desc.y_shape, x.dtype)
-    launch(x, w, y, Epilogue.of(b and as_float32(b), activation))
+    launch(x, w, statistics.ask(y) if for_norm else y, Epilogue.of(b and as_float32(b), activation))
     return y
 
 

@@ -68,7 +68,7 @@ template <class O> struct Results {
     if (counts) {
       const StoredRows rows(t, item, depth);
       const int column = field(item, COLUMN);
-      const TileStatistics<O> statistics = {t.statistics, t.groups * t.columns, field(item, GROUP) * t.columns + column,
+      const TileStatistics<O> statistics = {t.statistics, int(t.counted), field(item, GROUP) * t.columns + column,
                                             t.columns - column, rows.all(), rows};
       boxes(sum, finish, store, [&](const char *box, int b) { statistics.add(box, b); });
     } else {
@@ -152,7 +152,7 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) conv_wgmma(const 
   DYNAMIC_SHARED(char, smem);
   __shared__ RingBarriers<Tile> barriers;
   __shared__ HeldBarriers held_barriers;
-  if (t.statistics) clear_slots(t.statistics, t.groups * t.columns, Tile::THREADS);
+  if (t.statistics) clear_slots(t.statistics, int(t.counted), t.groups * t.columns, Tile::THREADS);
   if (threadIdx.x == 0) {
     barriers.init();
     if (Tile::HELD) held_barriers.init(4 * Tile::CONSUMERS);

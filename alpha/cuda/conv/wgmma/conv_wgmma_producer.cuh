@@ -39,6 +39,7 @@ struct ConvOperands {
   float *statistics;    // [block][consumer][mean, m2, count][channels], or null
   Guard rewritten;      // whether `out` will be: nothing is counted then
   const int *work;      // [block][entry][FIELDS]
+  long long counted;    // channels that statistics are of; of which these columns, of all groups, may be a part
   int entries;          // of a block, its list's end among them
   int images_log2, batch, groups;
   int columns;          // of a group
