@@ -149,6 +149,24 @@ def test_statistics_of_all_levels_are_counted(candidate: planner.Candidate) -> N
     assert candidate._slots(case.desc) and not candidate._slots(sliced.desc)
 
 
+@pytest.mark.parametrize(("pass_name", "first"), [("fprop", "composed"), ("dgrad", "composed"), ("wgrad", "composed"),
+                                                  ("dgrad", "over levels"), ("wgrad", "by level")])
+def test_the_clock_decides_if_asked(pass_name: str, first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is run to be timed; the one that the clock prefers is taken."""
+    for name in ("TUNING_LAUNCHES", "TUNING_ROUNDS"):
+        monkeypatch.setattr(planner, name, 1)
+    monkeypatch.setattr(coconv, "_plans", {})
+    monkeypatch.setattr(planner, "_write", lambda *_: None)
+    monkeypatch.setattr(planner, "_read", lambda *_: {})
+    clock = planner._time
+    monkeypatch.setattr(planner, "_time", lambda *call: clock(*call) * 0 + (not call[3].name.endswith(first)))
+    with alpha.config(tune=True):
+        plan = coconv.plan(pass_name, EIGHTS[0].desc, "fma")
+    assert (plan.launch is None) is (first == "composed")
+    assert plan.launch is None or plan.chosen.name.endswith(first)
+    assert set(plan.times_us.values()) == {0.0, 1.0}
+
+
 def test_a_batch_norm_behind_levels_reads_their_statistics(launches: list[str]) -> None:
     """Its first pass over memory is not there, where wgmma counts; the values are the CPU's."""
     def run(device: str) -> list[np.ndarray]:
