@@ -13,6 +13,14 @@ constexpr int THREADS = 256;  // of every block
 template <class T> struct Single {
   T v[1];
 };
+// Instantiates kernels for every storage type: KERNELS(T, suffix, N) has <name>_<dtype> read pieces of 16 bytes, and
+// <name>_single_<dtype> single elements.
+#define PIECE_KERNELS_OF(KERNELS, T, dtype) KERNELS(T, _##dtype, LANES<T>) KERNELS(T, _single_##dtype, 1)
+#define PIECE_KERNELS(KERNELS) \
+  PIECE_KERNELS_OF(KERNELS, float, float32) \
+  PIECE_KERNELS_OF(KERNELS, bf16, bfloat16) \
+  PIECE_KERNELS_OF(KERNELS, f16, float16)
+
 // LAST: nobody reads it again soon, so the L2 cache may drop it first
 template <int N, bool LAST = false, class T> __device__ __forceinline__ auto load_piece(const T *p) {
   if constexpr (N == 1) {
@@ -85,13 +93,11 @@ struct MergeMoments {
 struct Pair {
   float sum, dot;
 };
-struct MergePairs {
-  __device__ Pair operator()(const Pair &a, const Pair &b) const { return {a.sum + b.sum, a.dot + b.dot}; }
-};
 struct BoundedPair {
   float sum, dot, most;
 };
-struct MergeBoundedPairs {
+struct MergePairs {
+  __device__ Pair operator()(const Pair &a, const Pair &b) const { return {a.sum + b.sum, a.dot + b.dot}; }
   __device__ BoundedPair operator()(const BoundedPair &a, const BoundedPair &b) const {
     return {a.sum + b.sum, a.dot + b.dot, fmaxf(a.most, b.most)};
   }

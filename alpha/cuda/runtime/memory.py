@@ -10,7 +10,7 @@ import gc
 import threading
 from collections import deque
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from math import prod
 from typing import Any
 
@@ -225,6 +225,14 @@ def free_cached() -> None:
         pool.drain()
         pool.main.free_held()
         keep_one(pool.main)
+
+
+@cache
+def device_nbytes() -> int:
+    """Returns the bytes that the device has."""
+    if not here.entered:
+        context.enter()
+    return int(context.driver.mem_get_info()[1])
 
 
 def _out_of_memory(nbytes: int) -> OutOfMemoryError:

@@ -8,6 +8,7 @@
 //           Positions, starts and taps are evenly spaced, so a class is a few integers; padding, stride and dilation
 //           are gone before the kernel starts. No product with such a zero is made, and none is tested for
 // Units:    T says what is read and written and what multiplies: gemm_ffma.cuh or gemm_mma.cuh
+// Levels:   LEVELS 1: columns differ from class to class, and a sum goes over several levels: conv/coconv/levels.cuh
 // Levels:   LEVELS 1: columns differ from class to class; LEVELS 2: a sum has segments, see conv/coconv/levels.cuh
 // Requires: an image of in, an image of out and w have fewer than 2^31 elements, and so do the rows of a class
 // Threads:  a block per slice of a tile (SlabItem), the longest sums first: block b takes entry b of the work list.

@@ -171,8 +171,8 @@ class Wgmma(Candidate):
                    "FILTERS_HELD": tile.held, "OUT": C_TYPES[mode.writes]}
         self.kernel = Kernel(
             "conv_wgmma.cu", "conv_wgmma", "ptr x, ptr w, ptr y, ptr b, ptr scale_x, ptr scale_w, ptr slots, "
-            f"ptr statistics, {GUARD_ARGS}, ptr work, i64 counted, i32 entries, i32 images_log2, i32 batch, "
-            "i32 groups, i32 columns, i32 least_run, i32 runs, i32 unit, i32 relu, i32 streams",
+            "ptr statistics, ptr work, i32 entries, i32 images_log2, i32 batch, i32 groups, i32 columns, "
+            f"i32 counted, i32 least_run, i32 most_run, i32 unit, i32 relu, i32 streams, {GUARD_ARGS}",
             threads=THREADS, shared=self._shared, defines=defines)
         self.sum = Kernel(
             "conv_wgmma.cu", "conv_wgmma_slices", "ptr slots, ptr tiles, ptr b, ptr scale_x, ptr scale_w, ptr y, "
@@ -255,7 +255,8 @@ class Wgmma(Candidate):
         columns, groups, unit, runs = pixels.columns, pixels.groups, pixels.unit, pixels.runs
         streams = prod(out_shape) * ITEMSIZE[self.writes] > STREAMED_BYTES
         rewritten = self.writes == "float32"  # where a flag is set, by an exact kernel
-        sizes, of_y = (groups, columns, runs[0], len(runs), unit), channels or out_shape[3]
+        of_y = channels or out_shape[3]
+        sizes = groups, columns, of_y, runs[0], runs[-1], unit
         box, single = (CHUNK, 1, 1, images, 1), range(1, 2)
         # rows of a box beyond the tensor take TMA three times as long as others: the last tile has a box of its own
         tail = (columns % self.tile.columns,) if columns % self.tile.columns else ()
@@ -276,8 +277,8 @@ class Wgmma(Candidate):
             self.kernel(grid, _image_maps(x.ptr, x.dtype, in_shape, x.planes, groups, runs, box),
                         _filter_maps(w.ptr + w_first, w.dtype, desc.w_shape, w.planes, groups, w_runs, w_boxes,
                                      channels),
-                        out, b, x.scale, w.scale, slots, counted, *guard, items, of_y, entries, images_log2,
-                        batch, *sizes, relu, streams)
+                        out, b, x.scale, w.scale, slots, counted, items, entries, images_log2, batch, *sizes, relu,
+                        streams, *guard)
             if slots:
                 self.sum(sum_grid, slots, sliced, b, x.scale, w.scale, offset(y, y_first), batch, height, width,
                          of_y, columns, images_log2, relu)

@@ -10,26 +10,21 @@
 // GEMM:     rows: (pixels of a class, images), BM of them: `images` neighbouring images of BM / images pixels;
 //           sum: runs of the class x chunks of 64 of a run; columns: channels of out.
 //           fprop: A and B are K-major. dgrad: B is MN-major, w is read as it lies
-// Runs:     a run is the channels of a tap; or, where those are no multiple of 64 and the taps of a filter's row meet
-//           neighbouring pixels, of the whole row: NHWC has these side by side, so that three taps of 16 channels are
-//           48 values in a row. Tensor maps of such rows overlap: pixel i begins `channels` values behind pixel i - 1
-//           and is `run` times as long; a map for each `run`. What is left of a run is multiplied in steps of 16.
-//           Where runs begin between two lines of 128 bytes, the first chunk begins where the line does, `lead` values
-//           before the run: to TMA they are outside of the tensor and arrive as zeros, in both operands
+// Runs:     the channels of a tap, or of all taps of a filter's row, and the `lead` before them (schedule.py). Tensor
+//           maps of rows of taps overlap: pixel i begins `channels` values behind pixel i - 1 and is `run` times as
+//           long; a map for each `run`. To TMA a lead is outside of the tensor: it arrives as zeros, in both operands
 // Loads:    a TMA box is {64 of a run, 1, 1, `images` images, 1}: one pixel. Padding, stride and dilation are
 //           coordinates; what is beyond a run, the columns or the batch arrives as zeros (images beyond plane 0's as
-//           those of plane 1; their rows are not stored). MN-major filters do not have the taps of a row side by side,
-//           so they come in boxes of `unit` values of k, a divisor of the channels of a tap. A row beyond the tensor
-//           takes TMA three times as long as one that is there, so the last tile of K-major filters has a shorter box;
-//           behind it lie filters of another tile, whose sums nobody stores
+//           those of plane 1; their rows are not stored). MN-major filters come in boxes of `unit` values of k, a
+//           divisor of the channels of a tap. The last tile of K-major filters has a shorter box, as rows beyond the
+//           tensor take long; behind it lie filters of another tile, whose sums nobody stores
 // Zeros:    taps that meet padding, or inserted zeros of a strided dgrad, are in no class: they are neither loaded nor
 //           multiplied. A position without taps gets a sum of 0 blocks
 // Statistics: where batch norm will follow, the means and variances that it begins with are made of what is stored
 //           (tile_statistics.cuh), but for sums in slices
 // Requires: sm_90a; channels and columns of a group multiples of 8 (groups are the fifth coordinate of all maps)
-// Threads:  see gemm_wgmma.cuh. A list of tiles per block, made by schedule.py: the longest first, given to the block
-//           that is free first. Below one wave sums are cut into slices, which conv_wgmma_slices adds up. Results
-//           larger than the L2 cache are stored with an evict-first hint
+// Threads:  see gemm_wgmma.cuh. A list of tiles per block, made by schedule.py; conv_wgmma_slices adds up slices of sums.
+//           Results larger than the L2 cache are stored with an evict-first hint
 // Measured: H100 SXM, nvcc 13.0, us in bursts, operands made before (benchmarks/cuda_conv_modes.py), beside cuDNN 9.19
 //           in the same run; 3x3, batch 512 (fprop / dgrad); more in benchmarks/results/h100/tried.md:
 //                                          float16x2      float16      bfloat16     cuDNN TF32    cuDNN bfloat16
@@ -68,7 +63,7 @@ template <class O> struct Results {
     if (counts) {
       const StoredRows rows(t, item, depth);
       const int column = field(item, COLUMN);
-      const TileStatistics<O> statistics = {t.statistics, int(t.counted), field(item, GROUP) * t.columns + column,
+      const TileStatistics<O> statistics = {t.statistics, t.counted, field(item, GROUP) * t.columns + column,
                                             t.columns - column, rows.all(), rows};
       boxes(sum, finish, store, [&](const char *box, int b) { statistics.add(box, b); });
     } else {
@@ -147,24 +142,31 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile>
   out.drain();
 }
 
-extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1) conv_wgmma(const ConvOperands t) {
+extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1)
+conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, const float *bias,
+           const float *scale_in, const float *scale_w, float *slots, float *statistics, const int *work, int entries,
+           int images_log2, int batch, int groups, int columns, int counted, int least_run, int most_run, int unit,
+           int relu, int streams, const int *flag_in, const int *flag_w) {
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ RingBarriers<Tile> barriers;
   __shared__ HeldBarriers held_barriers;
-  if (t.statistics) clear_slots(t.statistics, int(t.counted), t.groups * t.columns, Tile::THREADS);
+  const ConvOperands t = {in,         w,                 out,  bias,    scale_in,    scale_w, slots,
+                          statistics, {flag_in, flag_w}, work, entries, images_log2, batch,   groups,
+                          columns,    counted,           least_run, most_run - least_run + 1, unit, relu, streams};
+  if (statistics) clear_slots(statistics, counted, groups * columns, Tile::THREADS);
   if (threadIdx.x == 0) {
     barriers.init();
     if (Tile::HELD) held_barriers.init(4 * Tile::CONSUMERS);
   }
   if (threadIdx.x < 32) {
-    for (int r = 0; r < t.runs; r++) {
-      ptx::tensor_map_acquire(t.in + r);
-      if (r == 0 || !Tile::B_MN) ptx::tensor_map_acquire(t.w + r);
-      if (!Tile::B_MN && t.columns % Tile::BN) ptx::tensor_map_acquire(t.w + t.runs + r);
+    for (int r = 0; r <= most_run - least_run; r++) {
+      ptx::tensor_map_acquire(in + r);
+      if (r == 0 || !Tile::B_MN) ptx::tensor_map_acquire(w + r);
+      if (!Tile::B_MN && columns % Tile::BN) ptx::tensor_map_acquire(w + most_run - least_run + 1 + r);
     }
   } else if (threadIdx.x % 128 < 32) {
-    ptx::tensor_map_acquire(t.out);
+    ptx::tensor_map_acquire(out);
   }
   __syncthreads();
   Ring<Tile> ring(smem, barriers);

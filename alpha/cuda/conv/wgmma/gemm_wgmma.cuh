@@ -43,7 +43,6 @@ struct WgmmaTile {
   static constexpr int B_BLOCK = PLANES * B_PLANE, STAGE = PLANES * A_PLANE + (HELD ? 0 : B_BLOCK);
   static constexpr int B_AT = HELD ? STAGES * STAGE : PLANES * A_PLANE;   // in a buffer; held: behind them all
   static constexpr int OUT_AT = STAGES * STAGE + HELD * B_BLOCK;
-  static constexpr int SHARED = OUT_AT + 2 * OUT_BOXES * BOX;          // dynamic shared memory of a block
   static constexpr int SUMS = BN / 2;                                  // accumulators of a thread, DEPTH times
   using Sums = float[DEPTH][SUMS];
   static constexpr int THREADS = 384, CONSUMERS = 2;
@@ -125,7 +124,7 @@ struct Place {
   PTX_FN int col(int i) const { return i / 4 * 8 + thread % 4 * 2 + (i & 1); }
 };
 
-// Issues the products of one buffer with N columns, those of its first STEPS times 16 of k; a, b: descriptors of plane 0.
+// Issues the products of one buffer with N columns, of its first STEPS times 16 of k; a, b: descriptors of plane 0.
 template <class T, int N, int STEPS> PTX_FN void wgmma_buffer(float (&sum)[N / 2], uint64_t a, uint64_t b, bool add) {
   constexpr int A_STEP = T::A_STEP, B_STEP = T::B_STEP;
   constexpr int A_LO = T::A_PLANE / 16, B_LO = T::B_PLANE / 16;

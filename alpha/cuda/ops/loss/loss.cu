@@ -196,10 +196,7 @@ __device__ __forceinline__ void backward(const T *g, int g_step, const T *logits
               (const T *g, int g_step, const T *logits, const Labels labels, const float *stats, T *dx, \
                i64 rows, i64 classes, int width, float smoothing, float scale), \
               backward<T, N>(g, g_step, logits, labels, stats, dx, {rows, classes, width, smoothing}, scale))
-#define KERNELS(T, dtype) \
-  PIECES(T, _##dtype, LANES<T>) \
-  PIECES(T, _single_##dtype, 1)
-FLOAT_KERNELS(KERNELS)
+PIECE_KERNELS(PIECES)
 
 extern "C" __global__ void __launch_bounds__(THREADS)
     label_mask(const Labels labels, unsigned char *mask, i64 *first_bad, i64 rows, i64 classes) {

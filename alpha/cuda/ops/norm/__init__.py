@@ -31,6 +31,8 @@ _FINALIZE_STATISTICS = per_dtype("batch_norm.cu", "finalize_statistics", f"ptr p
 _FINALIZE_TILES = per_dtype("batch_norm.cu", "finalize_tiles", f"ptr parts, i32 slots, ptr x, i64 rows, {_OUTCOME}")
 _RUNNING_STATISTICS = per_dtype("batch_norm.cu", "running_statistics",
                                 "ptr running_mean, ptr running_var, ptr mean, ptr istd, i32 channels, f32 eps")
+_APPLY_BOUND = Kernel("batch_norm.cu", "apply_bound", "i64 rows, i32 channels, ptr gamma, ptr beta, ptr residual, "
+                      "ptr header")
 _WRITTEN = f"{NORM}, ptr y, f32 floor, ptr flag, {WALK}"
 _APPLY = per_piece("batch_norm.cu", "apply", f"ptr x, {_WRITTEN}")
 _APPLY_ADD = per_piece("batch_norm.cu", "apply_add", f"ptr x, ptr residual, {_WRITTEN}")
@@ -129,14 +131,29 @@ def _batch_norm(x: Array, gamma: Array | None, beta: Array | None, running_mean:
     else:
         _RUNNING_STATISTICS[parameters](ceil_div(mean.size, THREADS), running_mean, running_var, mean, istd, mean.size,
                                         eps)
-    norm, floor = Norm.of(gamma, beta, mean, istd), 0.0 if relu else -inf
+    return _result(memory, x, Norm.of(gamma, beta, mean, istd), residual, relu), mean, istd
+
+
+@ops.batch_norm_apply.impl("cuda")
+def batch_norm_apply_cuda(x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd: Array,
+                          residual: Array | None, *, activation: str | None, training: bool) -> Array:
+    bound = lazy.bound_of(residual)
+    waits = training and (residual is None or bound) and _may_wait(x, gamma, beta, residual)
+    memory = lazy.reserve(x.shape) if waits else None
+    if memory:
+        _APPLY_BOUND(1, prod(x.shape[:-1]), mean.size, gamma, beta, bound, memory.scale)
+    return _result(memory, x, Norm.of(gamma, beta, mean, istd), residual, activation == "relu")
+
+
+def _result(memory: lazy.Memory | None, x: Array, norm: Norm, residual: Array | None, relu: bool) -> Array:
+    """Returns y: one that waits, if there is memory with a bound of it."""
+    floor = 0.0 if relu else -inf
     if memory:
         join = None if residual else partial(_join_y, x, norm, floor, memory.elements)
-        write = partial(_write_y, x, norm, residual, floor)
-        return lazy.defer(memory, (x, *norm.arrays, residual), write, join=join), mean, istd
+        return lazy.defer(memory, (x, *norm.arrays, residual), partial(_write_y, x, norm, residual, floor), join=join)
     y = empty(x.shape, x.dtype)
     _apply(x, norm, residual, floor, y)
-    return y, mean, istd
+    return y
 
 
 def _may_wait(*arrays: Array | None) -> bool:

@@ -23,10 +23,10 @@ struct Bound {
   OperandHeader *header;     // where it goes; or null
 
   // By block 0: makes the header ready.
-  __device__ __forceinline__ void write(i64 rows) const {
+  __device__ __forceinline__ void write(i64 rows, unsigned channels) const {
     if (!header || blockIdx.x) return;
     unsigned most = 0;
-    for (unsigned c = threadIdx.x; c < gridDim.x; c += THREADS) {
+    for (unsigned c = threadIdx.x; c < channels; c += THREADS) {
       const double deviation = (gamma ? fabs(double(gamma[c])) : 1.0) * sqrt(double(rows - 1));
       most = LargerBits()(most, bits_of_bound(deviation + (beta ? fabs(double(beta[c])) : 0.0) +
                                               (residual ? __uint_as_float(*residual) : 0.0f)));
@@ -42,16 +42,14 @@ struct Bound {
 struct Slots {
   const float *first;
   i64 channels;
-  __device__ __forceinline__ float mean(i64 j) const { return first[3 * j * channels]; }
-  __device__ __forceinline__ float m2(i64 j) const { return first[(3 * j + 1) * channels]; }
-  __device__ __forceinline__ double count(i64 j) const { return first[(3 * j + 2) * channels]; }
+  __device__ __forceinline__ PartMoments operator()(i64 j) const {
+    return {first[3 * j * channels], first[(3 * j + 1) * channels], first[(3 * j + 2) * channels]};
+  }
 };
 struct Column {
   const float *first;
   i64 channels;
-  __device__ __forceinline__ float mean(i64 j) const { return first[j * channels]; }
-  __device__ __forceinline__ float m2(i64) const { return 0; }
-  __device__ __forceinline__ double count(i64) const { return 1; }
+  __device__ __forceinline__ PartMoments operator()(i64 j) const { return {first[j * channels], 0, 1}; }
 };
 
 // What the statistics of a batch make of a channel.
@@ -79,7 +77,7 @@ __device__ __forceinline__ void finalize_statistics(const float *partial, const 
   const Chunks chunks{partial + c * w.chunks, partial + (channels + c) * w.chunks, w};
   const MeanAndVariance of(chunks, w.chunks, w.rows, threadIdx.x, THREADS);
   if (threadIdx.x == 0) to.write(of, w.rows);
-  y.write(w.rows);
+  y.write(w.rows, gridDim.x);
 }
 
 // x: read where nothing was counted, as an exact kernel wrote it again: float32. That is slow, and rare.
@@ -89,12 +87,12 @@ __device__ __forceinline__ void finalize_tiles(const float *parts, int count, co
   const i64 c = blockIdx.x, channels = gridDim.x;
   const Slots slots{parts + c, channels};
   double counted = 0;
-  for (int j = threadIdx.x; j < count; j += THREADS) counted += slots.count(j);
+  for (int j = threadIdx.x; j < count; j += THREADS) counted += slots(j).count;
   counted = fold_group(counted, THREADS, Add());
   const MeanAndVariance of = counted > 0 ? MeanAndVariance(slots, count, rows, threadIdx.x, THREADS)
                                          : MeanAndVariance(Column{x + c, channels}, rows, rows, threadIdx.x, THREADS);
   if (threadIdx.x == 0) to.write(of, rows);
-  y.write(rows);
+  y.write(rows, gridDim.x);
 }
 
 template <class P>
@@ -136,7 +134,7 @@ __device__ __forceinline__ void finalize_sums(const float *__restrict__ partial,
               bits_of_bound(fabs(scale) * (most + (fabs(sum) + fabs(dot) * sqrt(double(rows - 1))) / rows)));
 }
 
-// ---- entries: <name>_<dtype> reads pieces of 16 bytes, <name>_single_<dtype> single elements
+// ---- entries, see PIECE_KERNELS
 
 // Blocks per multiprocessor: what registers allow without spilling; the lanes of 16-bit pieces need more of them.
 // header: of y or dx, for a bound of it; or null.
@@ -165,10 +163,6 @@ __device__ __forceinline__ void finalize_sums(const float *__restrict__ partial,
                                             T *dx, const int *flag, const Walk w), \
               if (flag && !*flag) return; \
               gradient<T, N, RELU, false>(g, x, norm, coefficients, Results<T, N>{dx}, w, BACKWARDS, w.columns * N, 1))
-#define KERNELS(T, dtype) \
-  WALKING(T, _##dtype, LANES<T>) \
-  WALKING(T, _single_##dtype, 1) \
-  PARAMETERS(T, dtype)
 #define PARAMETERS(P, dtype) \
   ALPHA_ENTRY(finalize_statistics_##dtype, FEW, \
               (const float *partial, const Walk w, const Outcome<P> to, const Bound y), \
@@ -183,4 +177,8 @@ __device__ __forceinline__ void finalize_sums(const float *__restrict__ partial,
                                            float *dbeta, float *coefficients, i64 rows, int chunks, \
                                            OperandHeader *header), \
               finalize_sums(partial, gamma, istd, dgamma, dbeta, coefficients, rows, chunks, header))
-FLOAT_KERNELS(KERNELS)
+PIECE_KERNELS(WALKING)
+FLOAT_KERNELS(PARAMETERS)
+
+// The bound alone, where the statistics are known: y is made again.
+ALPHA_ENTRY(apply_bound, FEW, (i64 rows, int channels, const Bound y), y.write(rows, channels))

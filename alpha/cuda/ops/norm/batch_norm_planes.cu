@@ -9,8 +9,7 @@
 //          What planes leave out is at most 2^-39 of the bound: with M = 2^19, 2^-29 of a channel's standard deviation,
 //          where float32 has 2^-24 of an element. So the bound may be far from the largest element. That one is kept
 //          in the header when it is known, for what y is a residual of: bounds do not grow from layer to layer.
-// Flag:    as a split has it, and where an element exceeds the bound. A launch of the pass that writes float32 follows,
-//          whose blocks end at once unless the flag is set: memory then has the elements themselves.
+// Flag:    see planes.cuh; what follows behind it is the pass that writes float32
 // Requires: C a multiple of 8; 16-byte aligned tensors
 // Threads: as batch_norm.cu, fewer blocks: each of them ends with three atomics on one header
 // Measured: not by itself

@@ -101,28 +101,33 @@ __device__ __forceinline__ void statistics(const T *__restrict__ x, float *__res
   }
 }
 
+struct PartMoments {
+  float mean, m2;
+  double count;
+};
+
 // What `statistics` has left of k channels of a sample: j counts their chunks.
 struct Chunks {
   const float *means, *m2s;
   const Walk &w;
-  __device__ __forceinline__ float mean(i64 j) const { return means[j]; }
-  __device__ __forceinline__ float m2(i64 j) const { return m2s[j]; }
-  __device__ __forceinline__ double count(i64 j) const {
-    return double(int(j) % w.chunks + 1 < w.chunks ? w.chunk : w.rows - (w.chunks - 1) * w.chunk);
+  __device__ __forceinline__ PartMoments operator()(i64 j) const {
+    return {means[j], m2s[j],
+            double(int(j) % w.chunks + 1 < w.chunks ? w.chunk : w.rows - (w.chunks - 1) * w.chunk)};
   }
 };
 
-// Mean and variance of `count` numbers, from the mean, m2 and count of their parts; for `width` threads.
+// Mean and variance of `count` numbers, from the moments of their parts; for `width` threads.
 struct MeanAndVariance {
   double mean, var;
   template <class Parts>
   __device__ __forceinline__ MeanAndVariance(const Parts &of, i64 parts, i64 count, int lane, int width) {
     double sum = 0, squares = 0;
-    for (i64 j = lane; j < parts; j += width) sum += of.mean(j) * of.count(j);
+    for (i64 j = lane; j < parts; j += width) sum += of(j).mean * of(j).count;
     mean = fold_group(sum, width, Add()) / count;
     for (i64 j = lane; j < parts; j += width) {
-      const double away = of.mean(j) - mean;
-      squares += of.m2(j) + away * away * of.count(j);
+      const PartMoments part = of(j);
+      const double away = part.mean - mean;
+      squares += part.m2 + away * away * part.count;
     }
     var = fold_group(squares, width, Add()) / count;
   }
@@ -225,7 +230,6 @@ template <class T, int N, bool RELU, bool BOUND = false>
 __device__ __forceinline__ void sums(const T *g, const T *x, const Norm<T> &norm, float *__restrict__ partial,
                                      const Walk &w, const Place &at, int k) {
   using State = std::conditional_t<BOUND, BoundedPair, Pair>;
-  using Merge = std::conditional_t<BOUND, MergeBoundedPairs, MergePairs>;
   const i64 first = at.column * N, stride = w.columns * N;
   State s[N];
 #pragma unroll
@@ -241,7 +245,7 @@ __device__ __forceinline__ void sums(const T *g, const T *x, const Norm<T> &norm
       }
     });
   }
-  fold_rows<N>(s, w, Merge());
+  fold_rows<N>(s, w, MergePairs());
   if (threadIdx.x >= w.width || at.column >= w.columns) return;
   partial += sizeof(State) / 4 * at.sample * stride * w.chunks;
 #pragma unroll

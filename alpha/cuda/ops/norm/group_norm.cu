@@ -144,7 +144,7 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
   in_turns(turns, share, sum, finish, write);
 }
 
-// ---- entries: <name>_<dtype> reads pieces of 16 bytes, <name>_single_<dtype> single elements
+// ---- entries, see PIECE_KERNELS
 
 #define PIECES(T, suffix, N) \
   ALPHA_ENTRY(normalize##suffix, (THREADS, 4), (const T *x, const Norm<T> norm, T *y, float eps, float *partial, \
@@ -154,7 +154,4 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
               (const T *g, const T *x, const Norm<T> norm, T *dx, float *totals, float *coefficients, float *partial, \
                const Turns turns, const Walk w, int k), \
               gradient<T, N>(g, x, norm, dx, totals, coefficients, partial, turns, w, k))
-#define KERNELS(T, dtype) \
-  PIECES(T, _##dtype, LANES<T>) \
-  PIECES(T, _single_##dtype, 1)
-FLOAT_KERNELS(KERNELS)
+PIECE_KERNELS(PIECES)

@@ -197,7 +197,7 @@ __device__ __forceinline__ void normalize_held(const T *__restrict__ x, const No
   if constexpr (BLOCKS > 1) ptx::cluster_wait();  // distributed shared memory is there until all have read it
 }
 
-// ---- entries: <name>_<dtype> reads pieces of 16 bytes, <name>_single_<dtype> single elements
+// ---- entries, see PIECE_KERNELS
 
 #if HAS_CLUSTERS
 #define CLUSTER(BLOCKS) __cluster_dims__(BLOCKS, 1, 1)
@@ -216,7 +216,4 @@ __device__ __forceinline__ void normalize_held(const T *__restrict__ x, const No
   ENTRY(cluster_2##suffix, T, N, 2, CLUSTER(2)) \
   ENTRY(cluster_4##suffix, T, N, 4, CLUSTER(4)) \
   ENTRY(cluster_8##suffix, T, N, 8, CLUSTER(8))
-#define KERNELS(T, dtype) \
-  PIECES(T, _##dtype, LANES<T>) \
-  PIECES(T, _single_##dtype, 1)
-FLOAT_KERNELS(KERNELS)
+PIECE_KERNELS(PIECES)

@@ -348,7 +348,7 @@ __device__ __forceinline__ void totals(const float *__restrict__ partial, float 
   (column < n ? dgamma : dbeta - n)[column] = float(s[0]);
 }
 
-// ---- entries: <name>_<dtype> reads pieces of 16 bytes, <name>_single_<dtype> single elements
+// ---- entries, see PIECE_KERNELS
 
 #define GRADIENT(T, suffix, N, P) \
   ALPHA_ENTRY(gradient_##P##suffix, (THREADS, P * N > 16 ? 1 : P * N > 8 ? 2 : 3), \
@@ -368,10 +368,7 @@ __device__ __forceinline__ void totals(const float *__restrict__ partial, float 
   ALPHA_ENTRY(parameter_sums##suffix, (THREADS, N > 4 ? 2 : 3), \
               (const T *g, const T *x, const float *mean, const float *istd, float *partial, const Walk w), \
               parameter_sums<T, N>(g, x, mean, istd, partial, w))
-#define KERNELS(T, dtype) \
-  PIECES(T, _##dtype, LANES<T>) \
-  PIECES(T, _single_##dtype, 1)
-FLOAT_KERNELS(KERNELS)
+PIECE_KERNELS(PIECES)
 GRADIENT(float, _float32, LANES<float>, 8)
 ALPHA_ENTRY(parameter_totals, (THREADS, 4), (const float *partial, float *dgamma, float *dbeta, i64 chunks, i64 n),
             totals(partial, dgamma, dbeta, chunks, n))

@@ -1,11 +1,9 @@
 // What:     max and average pooling (pool.cu) of a float32 tensor that may consist of planes (planes.cu), into planes
-//           or elements. Planes take the place of float32: 4 bytes of an element are read and written in either
-//           form, and no convolution behind a pool has to measure and split its map.
+//           or elements: no convolution behind a pool has to measure and split its map.
 // Layout:   NHWC; hi of all pixels, then lo. header_of_x: null where x has elements
 // Scale:    of y: from the bound of |x| that is in the header, as no |y| is larger, but for the rounding of a mean
 // Exact:    hi + lo is a float32 number, so the largest is found among what merging x would give, and is what y has
-// Flag:     as a split has it. A launch of name_stored follows, whose blocks end at once unless the flag is set: memory
-//           then has the elements themselves.
+// Flag:     see planes.cuh; what follows behind it is name_stored
 // Requires: C a multiple of 8; an image below 2^31 elements
 // Threads:  as pool.cu, of 4 channels; fewer blocks: each of them ends with three atomics on one header
 // Measured: not by itself

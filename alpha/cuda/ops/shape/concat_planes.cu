@@ -5,8 +5,7 @@
 // Layout:   whole (rows, columns), of which the part has w.columns * 4 from `first` on; columns of parts are multiples
 //           of 8. hi of all rows, then lo. header_of_x: null where x has elements
 // Scale:    of the whole, from the largest bound of its parts, which is in the header before
-// Flag:     as a split has it, told by the last block of all parts. Launches of concat_stored follow, whose blocks end
-//           at once unless the flag is set: memory then has the elements themselves.
+// Flag:     see planes.cuh; told by the last block of all parts. What follows behind it is concat_stored
 // Requires: columns of parts multiples of 8
 // Threads:  as reduce.cuh has it; blocks go through a part backwards: what was written last is still in the L2 cache
 // Measured: not by itself
