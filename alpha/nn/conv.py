@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from alpha import ops
@@ -14,7 +13,7 @@ from alpha.inputs.kinds import Pair as IntOrPair
 from alpha.nn import init
 from alpha.nn.activation import fuse_relu
 from alpha.nn.module import Module, Parameter
-from alpha.nn.norm import BatchNorm2d
+from alpha.nn.norm import counts_for_norm
 from alpha.ops.algorithms.names import ConvAlgorithm
 from alpha.ops.conv import as_pair, check_output_padding
 from alpha.ops.conv_desc import Axis, ConvDesc
@@ -103,8 +102,7 @@ class Conv2d(_Conv):
 
     def called_before(self, following: Module) -> Callable[[Tensor], Tensor]:
         """Counts the statistics that a batch norm in training begins with."""
-        asked = isinstance(following, BatchNorm2d) and following.training
-        return partial(self, for_norm=True) if asked and type(self).forward is Conv2d.forward else self
+        return counts_for_norm(self, Conv2d, following)
 
     def macs(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
         desc = ConvDesc.fprop(x_shape, self.weight.shape, **self.geometry)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from alpha import ops
 from alpha.errors import ConfigError, message
@@ -54,6 +55,12 @@ class BatchNorm2d(Module):
 
     def extra_repr(self) -> str:
         return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}"
+
+
+def counts_for_norm(layer: Module, owner: type[Module], following: Module) -> Callable[[Tensor], Tensor]:
+    """Returns `layer` with for_norm where a batch norm in training follows and it has the forward of `owner`."""
+    asked = isinstance(following, BatchNorm2d) and following.training
+    return partial(layer, for_norm=True) if asked and type(layer).forward is owner.forward else layer
 
 
 class LayerNorm(Module):
