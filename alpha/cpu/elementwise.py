@@ -13,6 +13,7 @@ from alpha.cpu.erf import erf
 from alpha.cpu.memory import empty
 from alpha.op import Op
 from alpha.ops import elementwise as ops
+from alpha.ops import logic
 
 Array = np.ndarray
 Number = ops.Number
@@ -75,6 +76,11 @@ def _sign(x: Array, out: Array) -> Array:
     return np.subtract(x > 0, x < 0, out=out, dtype=out.dtype)
 
 
+def _floor(x: Array, out: Array) -> Array:
+    """As np.floor, which makes floats of integers."""
+    return np.floor(x, out=out) if x.dtype.kind == "f" else np.positive(x, out=out)
+
+
 def _add(a: Array | Number, b: Array | Number, out: Array) -> Array:
     if out.size >= LARGE and getattr(a, "shape", None) == getattr(b, "shape", None) and native.usable(a, b):
         native.add(a, b, out)
@@ -83,11 +89,12 @@ def _add(a: Array | Number, b: Array | Number, out: Array) -> Array:
 
 
 for _op, _ufunc in ((ops.neg, np.negative), (ops.exp, np.exp), (ops.log, np.log), (ops.sqrt, np.sqrt),
-                    (ops.abs, np.absolute), (ops.sign, _sign), (ops.erf, erf)):
+                    (ops.abs, np.absolute), (ops.sign, _sign), (ops.erf, erf), (logic.floor, _floor),
+                    (logic.sin, np.sin), (logic.cos, np.cos)):
     _bind_unary(_op, _ufunc)
 
 for _op, _ufunc in ((ops.add, _add), (ops.sub, np.subtract), (ops.mul, np.multiply), (ops.div, np.true_divide),
-                    (ops.pow, _pow)):
+                    (ops.pow, _pow), (logic.floor_divide, np.floor_divide)):
     _bind_binary(_op, _ufunc)
 
 for _op, _ufunc in ((ops.maximum, np.maximum), (ops.minimum, np.minimum)):

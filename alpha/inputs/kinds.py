@@ -357,6 +357,7 @@ Finite = Annotated[float, Real("a finite number", isfinite, keyed=False)]
 Positive = Annotated[float, Real("a finite number above 0", lambda v: 0 < v < inf)]
 PositiveOrInf = Annotated[float, Real("a number above 0", lambda v: v > 0)]
 NonNegative = Annotated[float, Real("a finite number of at least 0", lambda v: 0 <= v < inf)]
+Order = Annotated[Union[float, str], Either([Real("a number above 0", lambda v: v > 0), Choice("fro")])]
 Share = Annotated[float, Real("a number in [0, 1]", lambda v: 0 <= v <= 1)]
 Decay = Annotated[float, Real("a number in [0, 1)", lambda v: 0 <= v < 1)]
 Betas = Annotated[tuple[float, float], Many(Real("", lambda v: 0 <= v < 1), 2, "a pair of numbers in [0, 1)",

@@ -1,5 +1,8 @@
 """Layers: parameters, and calls of ops.  Activations are NHWC, filters OHWI, linear weights (out, in)."""
 
+import sys
+
+from alpha.methods import twins
 from alpha.nn import init
 from alpha.nn.activation import (
     ELU,
@@ -42,3 +45,7 @@ __all__ = [
     "ModuleDict", "ModuleList", "NLLLoss", "Parameter", "ParameterDict", "ParameterList", "ReLU", "ReLU6", "Sequential",
     "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax", "Softplus", "Summary", "Tanh", "init", "summary",
 ]
+
+
+def __getattr__(name: str) -> object:
+    raise twins.missing("alpha.nn", name, twins.NN, sys.modules[__name__])

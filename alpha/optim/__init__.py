@@ -1,5 +1,8 @@
 """Optimizers, schedules, gradient clipping, loss scaling, and weight averaging."""
 
+import sys
+
+from alpha.methods import twins
 from alpha.optim import schedule
 from alpha.optim.adam import Adam, Adamax, AdaMod, AdamW, RAdam
 from alpha.optim.clip import clip_grad_norm, clip_grad_value
@@ -13,3 +16,7 @@ __all__ = [
     "SGD", "AdaMod", "Adam", "AdamW", "Adamax", "ExponentialMovingAverage", "LossScaler", "Optimizer", "RAdam",
     "RMSprop", "clip_grad_norm", "clip_grad_value", "schedule",
 ]
+
+
+def __getattr__(name: str) -> object:
+    raise twins.missing("alpha.optim", name, twins.OPTIM, sys.modules[__name__])

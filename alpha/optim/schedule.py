@@ -9,6 +9,7 @@ one. It has no state, so a resumed run needs the step alone::
 from __future__ import annotations
 
 import math
+import sys
 from bisect import bisect_right
 from collections.abc import Callable
 from itertools import pairwise
@@ -16,6 +17,7 @@ from itertools import pairwise
 from alpha.errors import ConfigError, message
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Count, NonNegative, Positive, Share, Size, Sizes
+from alpha.methods import twins
 
 Schedule = Callable[[int], float]
 
@@ -123,3 +125,7 @@ def _power(gamma: float, n: float) -> float:
 def _anneal(start: float, end: float, share: float) -> float:
     """Half a cosine from start (share 0) to end (share 1 and above)."""
     return end + (start - end) * ((1.0 + math.cos(math.pi * min(share, 1.0))) / 2.0)
+
+
+def __getattr__(name: str) -> object:
+    raise twins.missing("alpha.optim.schedule", name, twins.SCHEDULE, sys.modules[__name__])
