@@ -20,8 +20,10 @@ if sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)].removeprefix("-m") =
 
 from alpha import checkpoint, nn, ops, optim
 from alpha.capture import capture
+from alpha.checkpoint.state import load, save
 from alpha.config import config
 from alpha.gradcheck import gradcheck
+from alpha.graph import no_grad as inference_mode
 from alpha.graph import detect_anomaly, enable_grad, grad, grad_enabled, no_grad
 from alpha.nn.summary import summary
 from alpha.methods import twins
@@ -93,12 +95,14 @@ __all__ = [     # without the names that Python has itself: alpha.sum, alpha.max
     "grad_enabled",
     "gradcheck",
     "index_select",
+    "inference_mode",
     "int32",
     "int64",
     "isfinite",
     "isinf",
     "isnan",
     "linspace",
+    "load",
     "log",
     "log2",
     "log10",
@@ -137,6 +141,7 @@ __all__ = [     # without the names that Python has itself: alpha.sum, alpha.max
     "relu",
     "reshape",
     "rsqrt",
+    "save",
     "scatter",
     "scatter_add",
     "sigmoid",

@@ -18,6 +18,18 @@ from alpha.methods import Methods, Number
 from alpha.methods.conversions import Conversions
 
 
+class Handle:
+    """What registering a hook returns: `handle.remove()`, or `handle()`, removes the hook."""
+
+    __slots__ = ("remove",)
+
+    def __init__(self, remove: Callable[[], None]) -> None:
+        self.remove = remove
+
+    def __call__(self) -> None:
+        self.remove()
+
+
 class Tensor(Conversions, Methods):
     """A dense array of one dtype on one device.
 
@@ -204,10 +216,10 @@ class Tensor(Conversions, Methods):
         self.requires_grad = requires_grad
         return self
 
-    def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> Callable[[], None]:
+    def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> Handle:
         """Calls `hook(gradient)` when backward has this tensor's gradient; a returned Tensor replaces it.
 
-        Returns a function that removes the hook.
+        Returns a handle: `handle.remove()`, or `handle()`, removes the hook.
         """
         if not self.requires_grad:
             raise GraphError(message("register_hook", "this tensor does not require a gradient",
@@ -219,7 +231,7 @@ class Tensor(Conversions, Methods):
             node.hooks = node.hooks if node.hooks is not None else {}
             hooks = node.hooks.setdefault(index, [])
         hooks.append(hook)
-        return lambda: hooks.remove(hook) if hook in hooks else None
+        return Handle(lambda: hooks.remove(hook) if hook in hooks else None)
 
     def copy_(self, source: Tensor | np.ndarray) -> Tensor:
         """Overwrites the elements with those of `source` (same shape; cast to this dtype); outside of the graph.

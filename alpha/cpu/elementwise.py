@@ -137,8 +137,8 @@ def transfer_cpu(x: Array, *, device: str, source: str) -> Any:
 def where_cpu(cond: Array, x: Array | Number, y: Array | Number) -> Array:
     dtype = x.dtype if isinstance(x, np.ndarray) else y.dtype
     out = empty(np.broadcast_shapes(cond.shape, np.shape(x), np.shape(y)), dtype)
-    np.copyto(out, _plain(y))
-    np.copyto(out, _plain(x), where=cond)
+    np.copyto(out, _plain(y), casting="unsafe")     # 0 and 1 stand for bools
+    np.copyto(out, _plain(x), casting="unsafe", where=cond)
     return out
 
 

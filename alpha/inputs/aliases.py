@@ -15,7 +15,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "input": ("x", "logits", "log_probs", "p", "a"), "other": ("b",), "exponent": ("b",), "weight": ("w",),
     "condition": ("cond",), "tensors": ("xs",), "tensor": ("x",), "split_size_or_sections": ("size",),
     "split_size": ("size",), "negative_slope": ("slope",), "end": ("stop",), "fill_value": ("value",),
-    "unbiased": ("correction",), "num_classes": ("classes",), "pad": ("widths",),
+    "unbiased": ("correction",), "num_classes": ("classes",), "pad": ("widths",), "elementwise_affine": ("affine",),
 }
 CONVERTED: dict[str, Callable[[Any], Any]] = {"unbiased": int}
 

@@ -90,7 +90,7 @@ SCHEDULE = {
 }
 
 MODULE = {
-    "half": 'model.to(dtype="float16"), or alpha.precision("fp16")', "share_memory": "modules are not shared",
+    "share_memory": "modules are not shared",
     "register_full_backward_hook": "register_backward_hook(f), called as f(module, g)", "type": "model.to(dtype=...)",
     "register_module": "add_module(name, module)", "compile": "alpha.capture(step)", "to_empty": "model.to(device)",
     "get_parameter": "dict(model.named_parameters())[name]", "get_buffer": "dict(model.named_buffers())[name]",

@@ -9,7 +9,8 @@ import sys
 
 from alpha.methods import twins
 from alpha.ops.activation import (
-    elu, gelu, hardswish, leaky_relu, log_softmax, relu, relu6, relu_grad, sigmoid, silu, softmax, softplus, tanh,
+    elu, gelu, gelu_tanh, hardswish, leaky_relu, log_softmax, relu, relu6, relu_grad, sigmoid, silu, softmax, softplus,
+    tanh,
 )
 from alpha.ops.augment import augment_images
 from alpha.ops.coconv import coconv2d, coconv2d_bias_act, coconv2d_dgrad, coconv2d_wgrad
@@ -24,6 +25,10 @@ from alpha.ops.elementwise import (
     to_device, where,
 )
 from alpha.ops.einsum import bmm, dot, einsum, mm, mv, outer
+from alpha.ops.image import (
+    avg_pool_windows, channel_shuffle, embedding, interpolate, local_response_norm, max_pool_windows, pad,
+    pixel_shuffle, pixel_unshuffle,
+)
 from alpha.ops.index import (
     argsort, cumsum, gather, index_select, moveaxis, one_hot, scatter, scatter_add, sort, take_along_axis, topk,
 )
@@ -33,7 +38,7 @@ from alpha.ops.logic import (
     square, trunc,
 )
 from alpha.ops.loss import (
-    bce_loss, bce_with_logits_loss, cross_entropy, l1_loss, mse_loss, nll_loss, smooth_l1_loss,
+    bce_loss, bce_with_logits_loss, cross_entropy, huber_loss, kl_div, l1_loss, mse_loss, nll_loss, smooth_l1_loss,
 )
 from alpha.ops.matmul import linear, matmul
 from alpha.ops.norm import batch_norm, group_norm, layer_norm
@@ -45,7 +50,7 @@ from alpha.ops.pool import (
 )
 from alpha.ops.reduce import argmax, max, mean, min, std, sum, sum_to, var, vector_norm
 from alpha.ops.shape import (
-    concat, expand, flatten, flip, pad, permute, reshape, split, squeeze, stack, transpose, unsqueeze,
+    concat, expand, flatten, flip, permute, reshape, split, squeeze, stack, transpose, unsqueeze,
 )
 from alpha.ops.update import (
     adam_step, adamax_step, adamod_step, ema_step, loss_scale_step, radam_step, rmsprop_step, sgd_step, sums_of_squares,
@@ -69,12 +74,14 @@ __all__ = [
     "argsort",
     "augment_images",
     "avg_pool2d",
+    "avg_pool_windows",
     "batch_norm",
     "bce_loss",
     "bce_with_logits_loss",
     "bmm",
     "cast",
     "ceil",
+    "channel_shuffle",
     "chunk",
     "clip",
     "clone",
@@ -97,6 +104,7 @@ __all__ = [
     "einsum",
     "elu",
     "ema_step",
+    "embedding",
     "eq",
     "equal",
     "erf",
@@ -113,20 +121,25 @@ __all__ = [
     "gather",
     "ge",
     "gelu",
+    "gelu_tanh",
     "getitem",
     "group_norm",
     "gt",
     "hardswish",
+    "huber_loss",
     "index_select",
+    "interpolate",
     "isfinite",
     "isinf",
     "isnan",
+    "kl_div",
     "l1_loss",
     "layer_norm",
     "le",
     "leaky_relu",
     "linear",
     "linspace",
+    "local_response_norm",
     "log",
     "log2",
     "log10",
@@ -143,6 +156,7 @@ __all__ = [
     "matmul",
     "max",
     "max_pool2d",
+    "max_pool_windows",
     "max_unpool2d",
     "maximum",
     "mean",
@@ -163,6 +177,8 @@ __all__ = [
     "outer",
     "pad",
     "permute",
+    "pixel_shuffle",
+    "pixel_unshuffle",
     "pow",
     "radam_step",
     "rand",

@@ -7,13 +7,6 @@
 // Measured: not by itself
 #include "elementwise.cuh"
 
-__device__ __forceinline__ float number_of(float v) { return v; }
-__device__ __forceinline__ float number_of(bf16 v) { return to_float(v); }
-__device__ __forceinline__ float number_of(f16 v) { return to_float(v); }
-__device__ __forceinline__ int number_of(int v) { return v; }
-__device__ __forceinline__ int number_of(u8 v) { return v; }
-__device__ __forceinline__ i64 number_of(i64 v) { return v; }
-
 template <class C> __device__ __forceinline__ bool below(C a, C b) { return a < b; }
 template <> __device__ __forceinline__ bool below(float a, float b) { return a < b || (b != b && a == a); }
 
@@ -22,10 +15,10 @@ __device__ __forceinline__ void argsort(const T *x, i64 *y, i64 n, i64 columns, 
   for (i64 i = static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x; i < n; i += static_cast<i64>(gridDim.x) * THREADS) {
     const i64 column = i % columns;
     const T *row = x + (i - column);
-    const C mine = static_cast<C>(number_of(row[column]));
+    const C mine = widen<C>(row[column]);
     i64 place = 0;
     for (i64 k = 0; k < columns; k++) {
-      const C other = static_cast<C>(number_of(row[k]));
+      const C other = widen<C>(row[k]);
       const bool less = below(other, mine), more = below(mine, other);
       place += (descending ? more : less) || (k < column && !less && !more);
     }
