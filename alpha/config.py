@@ -53,8 +53,10 @@ class Variable:
 
 VARIABLES = (
     Variable("debug", 0, "1 which compiled kernels are loaded, and whether they were built; "
-             "2 also one line per op and CUDA kernel; 3 also how a convolution kernel was chosen"),
-    Variable("check_nan", False, "stop at the op that makes the first NaN, forward or backward"),
+             "2 also one line per op and CUDA kernel (work that an op leaves to the reader of its result has a line of "
+             "its own: `later, for conv2d`); 3 also how a convolution kernel was chosen"),
+    Variable("check_nan", False, "stop at the op that makes the first NaN, forward or backward; the same kernels run "
+             "as without it"),
     Variable("cpu_kernels", True, "0 turns the compiled CPU kernels off; NumPy then does the work"),
     Variable("num_threads", 0, "threads of the compiled CPU kernels, up to 64 or one per core; 0 takes every core this "
              "process may use"),
@@ -72,6 +74,8 @@ VARIABLES = (
              ("auto", "direct", "im2col", "winograd", "fft", "strassen")),
     Variable("conv_workspace_mib", 0, "MiB that a convolution's algorithm may take beside its operands; 0 is 256 on "
              "the CPU and 512 on a GPU"),
+    Variable("recompute", "none", "none, cheap, full or auto: which results backward makes again instead of keeping "
+             "them; see docs/memory.md", ("none", "cheap", "full", "auto")),
     Variable("cpu_isa", "native", "native or avx2: the instruction set that the CPU kernels are compiled for",
              ("native", "avx2")),
     Variable("cuda_memory_mib", 0, "MiB of GPU memory that this process may use; 0 sets no limit"),
@@ -120,6 +124,7 @@ class Config:
     precision: str
     conv_algorithm: str
     conv_workspace_mib: int
+    recompute: str
     cpu_isa: str
     cuda_memory_mib: int
     cpu_cache_mib: int

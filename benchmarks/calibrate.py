@@ -182,7 +182,7 @@ def cheapest(shape: ConvShape, pass_name: str, precision: str, tiles: int) -> li
 
 def launch_us(shape: ConvShape, candidate: planner.Candidate, rounds: int) -> float:
     """Returns what a candidate's launch takes on arrays that the cache does not keep, its operands there already."""
-    from alpha.cuda.lazy.operand import operand
+    from alpha.cuda.lazy import operand
     from alpha.cuda.ops.pointwise import filled
     from alpha.graph import no_grad
     from benchmarks.cuda_timing import sets_for
@@ -203,7 +203,7 @@ def launch_us(shape: ConvShape, candidate: planner.Candidate, rounds: int) -> fl
     def call(k: int) -> None:
         x, w, g = sets[k % len(sets)]
         with no_grad():
-            launch(*{"fprop": (x, w, None, out, False), "dgrad": (g, w, out), "wgrad": (x, g, out)}[pass_name])
+            launch(*{"fprop": (x, w, out), "dgrad": (g, w, out), "wgrad": (x, g, out)}[pass_name])
     return call_us(call, rounds)
 
 

@@ -94,7 +94,7 @@ def alpha_calls(operands: Operands, pass_name: str, device: str, reads: str) -> 
     sets, desc, tensors = operands.wrapped(), operands.shape.desc, []
     for group in sets:
         if reads:
-            from alpha.cuda.lazy.operand import operand
+            from alpha.cuda.lazy import operand
             for x in group:
                 operand(x, reads)
         dtype = str(operands.dtype)

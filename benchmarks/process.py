@@ -14,11 +14,16 @@ LIMIT_S = 400.0  # for one answer: building kernels and torch.compile take their
 
 
 class Worker:
-    """A library's process; `ask` sends one request and waits for the answer."""
+    """A library's process; `ask` sends one request and waits for the answer.
 
-    def __init__(self, library: str, module: str = "benchmarks.step_worker", limit_s: float = LIMIT_S) -> None:
+    Args:
+        root: the checkout whose modules it imports.
+    """
+
+    def __init__(self, library: str, module: str = "benchmarks.step_worker", limit_s: float = LIMIT_S,
+                 root: Path = ROOT) -> None:
         self.library, self.limit_s = library, limit_s
-        self.process = subprocess.Popen([sys.executable, "-m", module, library], cwd=ROOT, text=True,
+        self.process = subprocess.Popen([sys.executable, "-m", module, library], cwd=root, text=True,
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def ask(self, **request: Any) -> dict[str, Any]:

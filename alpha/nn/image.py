@@ -1,4 +1,4 @@
-"""Layers over maps that have no parameters, and the table of an embedding; the equations stand at alpha.ops.image."""
+"""Layers over maps that have no parameters, and the table of an embedding; the equations stand at the ops."""
 
 from __future__ import annotations
 

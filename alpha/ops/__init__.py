@@ -24,8 +24,8 @@ from alpha.ops.elementwise import (
     abs, add, cast, clip, div, eq, erf, exp, ge, gt, le, log, lt, maximum, minimum, mul, ne, neg, pow, sign, sqrt, sub,
     to_device, where,
 )
-from alpha.ops.einsum import bmm, dot, einsum, mm, mv, outer
-from alpha.ops.image import (
+from alpha.ops.composed.einsum import bmm, dot, einsum, mm, mv, outer
+from alpha.ops.composed.image import (
     avg_pool_windows, channel_shuffle, embedding, interpolate, local_response_norm, max_pool_windows, pad,
     pixel_shuffle, pixel_unshuffle,
 )
@@ -42,7 +42,7 @@ from alpha.ops.loss import (
 )
 from alpha.ops.matmul import linear, matmul
 from alpha.ops.norm import batch_norm, group_norm, layer_norm
-from alpha.ops.pick import (
+from alpha.ops.composed.pick import (
     chunk, eye, getitem, masked_select, nonzero, setitem, tile, tril, triu, unbind, unflatten,
 )
 from alpha.ops.pool import (

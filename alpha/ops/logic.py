@@ -36,11 +36,11 @@ from alpha.ops.reduce import sum as add_up
 from alpha.tensor import Tensor
 
 floor = unary("floor", "y = the largest integer that is not above x; the gradient is 0.", lambda g, s: zeros_like(g),
-              dtypes="number")
+              dtypes="number", equation="")
 floor_divide = binary("floor_divide", "y = floor(a / b), exactly: that of the true quotient; no gradient.  Integers: 0 "
                       "where b is 0.", None, None)
-sin = unary("sin", "y = sin(x), x in radians.", lambda g, s: g * cos(s.x), saves="x")
-cos = unary("cos", "y = cos(x), x in radians.", lambda g, s: g * -sin(s.x), saves="x")
+sin = unary("sin", "y = sin(x), x in radians.", lambda g, s: g * cos(s.x), saves="x", equation="")
+cos = unary("cos", "y = cos(x), x in radians.", lambda g, s: g * -sin(s.x), saves="x", equation="")
 
 
 # ---- bool tensors ----------------------------------------------------------------------------------------------------

@@ -144,9 +144,10 @@ def test_whole_networks_have_the_losses_of_torch(name: str, kind: str, real_gpu:
     theirs, ours = TWINS[name](), create(name)
     from_torch_state_dict(theirs.state_dict(), ours)
     ours.to("cuda")
-    expected = parity.torch_losses(theirs, getattr(torch.optim, optimizer)(theirs.parameters(), **settings))
+    expected = parity.torch_losses(theirs, getattr(torch.optim, optimizer)(theirs.parameters(), **settings), STEPS)
     step = step_of(ours, getattr(optim, optimizer)(ours.named_parameters(), **settings))
-    losses = [step(alpha.tensor(x, device="cuda"), alpha.tensor(y, device="cuda")).item() for x, y in parity.batches()]
+    losses = [step(alpha.tensor(x, device="cuda"), alpha.tensor(y, device="cuda")).item()
+              for x, y in parity.batches(STEPS)]
     assert expected[-1] < 0.97 * expected[1], "nothing was learned, so nothing was tested"
     assert losses == pytest.approx(expected, rel=TOLERANCE)
 

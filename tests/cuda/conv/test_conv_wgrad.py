@@ -11,6 +11,7 @@ import alpha
 from alpha.cuda.conv.ffma import sk_dilated
 from alpha.cuda.conv.planner import candidates as all_candidates
 from alpha.cuda.conv.planner import rank
+from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import download, upload
 from alpha.ops.conv_desc import ConvDesc
 from tests.conv_cases import CASES as CATALOGUE
@@ -123,7 +124,7 @@ def test_sk_dilated_says_why_it_cannot(case, fragment):
 
 
 def test_a_small_device_refuses_a_large_tile(monkeypatch):
-    monkeypatch.setattr(sk_dilated.context, "max_shared", 48 << 10)
+    monkeypatch.setattr(context, "max_shared", 48 << 10)
     desc = square("", 1, 8, 8, 8, 3).desc
     reasons = [c.rejection(desc) for c in candidates("wgrad") if c.name.startswith("sk_dilated 128x128")]
     assert reasons and all("bytes of shared memory, the device has 49152" in (reason or "") for reason in reasons)

@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device")]
 def cold(monkeypatch):
     """Nothing is loaded, or known to be in the cache; what is compiled comes when the event is set."""
     may_compile, compile_one = threading.Event(), toolchain.current.compile
+    gc.unfreeze()  # tests/conftest.py freezes what is there, which get_objects then leaves out
     for kernel in [thing for thing in gc.get_objects() if type(thing) is Kernel]:
         monkeypatch.setattr(kernel, "_launch", None)
     for name in ("_modules", "_found", "_jobs"):
@@ -28,7 +29,9 @@ def cold(monkeypatch):
     monkeypatch.setattr(type(toolchain.current), "compile",
                         lambda self, *args: may_compile.wait(100) and compile_one(*args))
     monkeypatch.setattr(backlog, "open", True)
-    monkeypatch.setattr(memory, "on_allocate", None)  # the emulated driver checks the blocks as they are by then
+    monkeypatch.setattr(memory, "on_allocate", None)  # the emulated driver checks the blocks as they are by then:
+    gc.collect()
+    memory.free_cached()  # none of them as a test before has claimed it
     yield may_compile
     may_compile.set()
 
