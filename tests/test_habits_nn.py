@@ -17,7 +17,7 @@ from alpha.gradcheck import assert_equal_at, gradcheck
 from tests.op_checks import floats, integers, leaf, like_torch, refused
 
 torch = pytest.importorskip("torch")
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::UserWarning:torch")]
 TF = torch.nn.functional
 
 
