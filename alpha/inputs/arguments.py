@@ -49,13 +49,28 @@ def kind_of(hint: Any) -> Kind | None:
     return Instance(hint) if plain and origin is None else None
 
 
+_read: dict[tuple[str, str], Kind | None] = {}  # of (module, annotation): many functions say the same
+
+
+def _kind_in(hint: Any, names: dict[str, Any]) -> Kind | None:
+    """As kind_of, for an annotation that may be text in the names of a module."""
+    if not isinstance(hint, str):
+        return kind_of(hint)
+    key = names["__name__"], hint
+    if key[0].startswith("alpha."):     # whose names are not set anew
+        if key not in _read:
+            _read[key] = kind_of(eval(hint, names))
+        return _read[key]
+    return kind_of(eval(hint, names))
+
+
 def kinds_of(f: Callable[..., Any]) -> dict[str, Kind]:
     """Returns the kinds of the parameters of a function that are annotated with one."""
     f = inspect.unwrap(f)
     kinds = {}
     for name, hint in getattr(f, "__annotations__", {}).items():
         try:
-            kind = None if name == "return" else kind_of(eval(hint, f.__globals__) if isinstance(hint, str) else hint)
+            kind = None if name == "return" else _kind_in(hint, f.__globals__)
         except NameError:  # imported for type checkers only, or not defined yet
             continue
         if kind:

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import alpha
-from alpha import ops
+import alpha.nn.functional as F
+from alpha import ops, optim
 from tests.cuda.agree import floats, ints
 
 pytestmark = pytest.mark.cuda
@@ -44,6 +45,47 @@ FUNCTIONS: dict[str, Callable[..., alpha.Tensor]] = {
     "logsumexp": lambda x: x.logsumexp(1),
     "repeat": lambda x: x.repeat(2, 2),
 }
+
+MAPS: dict[str, Callable[..., alpha.Tensor]] = {
+    "bilinear": lambda x: F.interpolate(x, (7, 3), mode="bilinear"),
+    "bicubic": lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"),
+    "nearest": lambda x: F.interpolate(x, scale_factor=2),
+    "reflect": lambda x: F.pad(x, (1, 2, 1, 0), mode="reflect"),
+    "ceil_mode": lambda x: F.max_pool2d(x, 2, 2, 0, 1, True),
+    "dilation": lambda x: F.max_pool2d(x, 2, 1, 1, 2),
+    "avg ceil_mode": lambda x: F.avg_pool2d(x, 2, 2, 0, True),
+    "shuffles": lambda x: ops.channel_shuffle(ops.pixel_unshuffle(x[:, :4], 2), 4),
+    "response": lambda x: F.local_response_norm(x, 2, 0.1),
+    "gelu": lambda x: F.gelu(x, "tanh"),
+    "weights": lambda x: F.cross_entropy(x, alpha.tensor(LABELS, device=x.device), alpha.linspace(1, 2, 4).to(x.device),
+                                         ignore_index=-100, label_smoothing=0.1),
+    "log": lambda x: F.nll_loss(x.log_softmax(-1), alpha.tensor(LABELS, device=x.device), ignore_index=-100),
+}
+LABELS = ints(2, 5, 4, seed=5, low=0, high=4, dtype="int64")
+LABELS[0, 0] = -100
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_maps_as_on_the_cpu(name: str) -> None:
+    x = floats(2, 5, 4, 4)
+    for dtype, rtol in (("float32", 1e-5), ("float16", 1e-2)):
+        expected = on(MAPS[name], x, "cpu", dtype)
+        for found, wanted in zip(on(MAPS[name], x, "cuda", dtype), expected):
+            np.testing.assert_allclose(found, wanted, rtol, rtol * 2)
+
+
+@pytest.mark.parametrize("make", [optim.Lion, optim.LAMB, optim.NAdam, optim.Adagrad, optim.Adadelta],
+                         ids=lambda make: make.__name__)
+def test_optimizers_as_on_the_cpu(make: type) -> None:
+    ends = []
+    for device in ("cpu", "cuda"):
+        w = alpha.tensor(floats(3, 4), device=device, requires_grad=True)
+        optimizer = make([w], lr=0.1)
+        for step in range(3):
+            w.grad = alpha.tensor(floats(3, 4, seed=step + 1), device=device)
+            optimizer.step(alpha.full((), float(step != 1), device=device))
+        ends.append(w.detach().numpy())
+    np.testing.assert_allclose(*ends, 1e-5, 1e-6)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
