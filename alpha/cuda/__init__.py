@@ -87,8 +87,7 @@ class CudaBackend:
     flops_per_byte = 60.0
 
     def memory_limit(self) -> int:
-        limit = config.cuda_memory_mib << 20
-        return limit or memory.device_nbytes()
+        return config.cuda_memory_mib << 20 or memory.device_nbytes()
 
     def history(self, x: Array) -> History | None:
         return None if x.derived is None else x.derived.history
