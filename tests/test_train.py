@@ -180,21 +180,23 @@ def test_the_test_images_are_not_read_before_the_end(tmp_path: Path, monkeypatch
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_every_optimizer_learns(optimizer: str, tmp_path: Path) -> None:
-    assert main(flags(tmp_path, optimizer=optimizer, epochs=8, lr=0.05, augment="none")) == 0
+    assert main(flags(tmp_path, optimizer=optimizer, epochs=8, lr=1.0 if optimizer == "adadelta" else 0.05,
+                      augment="none")) == 0
     losses = [float(line["train_loss"]) for line in rows(tmp_path)]
     assert losses[-1] < 0.9 * losses[0]
 
 
 @pytest.mark.parametrize("name, first, last", [
     ("constant", 1, 1), ("step", 1, 0.001), ("multistep", 1, 0.01), ("exponential", 1, 0.1 ** 3.99), ("cosine", 1, 0),
-    ("onecycle", 1 / 25, 0), ("triangular", 1 / 25, 1 / 25)])
+    ("linear", 1, 0), ("polynomial", 1, 0), ("onecycle", 1 / 25, 0), ("triangular", 1 / 25, 1 / 25)])
 def test_schedules_are_laid_out_over_the_epochs(name: str, first: float, last: float) -> None:
     settings = Config.from_dict({"schedule": name, "lr": 1.0, "epochs": 4, "gamma": 0.1, "step_size": 1.0})
     lr = make_schedule(settings, 100)
     assert lr(0) == pytest.approx(first) and lr(399) == pytest.approx(last, rel=1e-3, abs=0.01)
     warm = make_schedule(Config.from_dict({**settings.to_dict(), "warmup": 0.5}), 100)
     assert warm(0) <= first / 50 * 1.001 and warm(24) <= 0.51 * max(lr(24), first) and warm(200) > 0
-    assert set(SCHEDULES) == {"constant", "step", "multistep", "exponential", "cosine", "onecycle", "triangular"}
+    assert set(SCHEDULES) == {"constant", "step", "multistep", "exponential", "cosine", "linear", "polynomial", "onecycle",
+                              "triangular"}
 
 
 @pytest.mark.parametrize("changes", [{"clip": 0.01}, {"label_smoothing": 0.3}, {"ema": 0.9}, {"warmup": 2},
