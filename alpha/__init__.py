@@ -22,6 +22,7 @@ from alpha.capture import capture
 from alpha.config import config
 from alpha.gradcheck import gradcheck
 from alpha.graph import detect_anomaly, enable_grad, grad, grad_enabled, no_grad
+from alpha.inference import inference
 from alpha.nn.summary import summary
 from alpha.op import Spec, op
 from alpha.ops import (
@@ -38,7 +39,7 @@ int32, int64, uint8, bool_ = "int32", "int64", "uint8", "bool"
 
 __all__ = [
     "Spec", "Tensor", "arange", "bfloat16", "bool_", "capture", "checkpoint", "config", "detect_anomaly", "enable_grad",
-    "float16", "float32", "float64", "from_dlpack", "full", "full_like", "grad", "grad_enabled", "gradcheck", "int32",
-    "int64", "manual_seed", "nn", "no_grad", "ones", "ones_like", "op", "ops", "optim", "precision", "rand",
-    "rand_like", "randn", "randn_like", "summary", "tensor", "uint8", "zeros", "zeros_like",
+    "float16", "float32", "float64", "from_dlpack", "full", "full_like", "grad", "grad_enabled", "gradcheck",
+    "inference", "int32", "int64", "manual_seed", "nn", "no_grad", "ones", "ones_like", "op", "ops", "optim",
+    "precision", "rand", "rand_like", "randn", "randn_like", "summary", "tensor", "uint8", "zeros", "zeros_like",
 ]

@@ -54,6 +54,7 @@ from alpha.trace import Trace, timed
 __all__ = ["Op", "Spec", "grad_enabled", "op", "registry"]
 
 registry: dict[str, Op] = {}
+observers: list[Callable[[Op, Sequence[Any], dict[str, Any], list[Tensor]], None]] = []  # told of every call, its outs
 
 
 class Spec(NamedTuple):
@@ -133,7 +134,7 @@ class Op(Signature):
         implementation = self.impls.get(device) or self._find(device)
         if config.watch and config.debug > 1:
             implementation = self._traced(implementation, device)
-        if self.mutates:
+        if self.mutates and attrs.get("training", True):    # a norm in inference changes nothing
             self._bump(args, device)
         try:
             result = implementation(*arrays, **attrs)
@@ -158,6 +159,8 @@ class Op(Signature):
             self._record(args, attrs, needs, outs)
         if config.watch and config.check_nan:
             raise_if_nan(outs, self.name, call_site())
+        for observe in observers:
+            observe(self, args, attrs, outs)
         return outs
 
     def _accept(self, result: Any, specs: Any, dtype: str, device: str) -> list[Any]:
