@@ -23,7 +23,7 @@ PAGES = [path for path in ALL if blocks(path) and path.name not in ON_A_GPU]
 
 def test_pages_are_found():
     assert [path.name for path in PAGES] == ["README.md", "add_a_layer.md", "algorithms.md", "env_vars.md",
-                                               "in_place.md", "numerics.md"]
+                                               "in_place.md", "inference.md", "numerics.md"]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)

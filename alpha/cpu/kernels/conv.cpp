@@ -17,6 +17,7 @@ namespace {
 
 constexpr int TILE_WIDTH = LANES * TILE_VECTORS;
 constexpr int64_t PANEL_BYTES = 384 * 1024, DOT_BELOW = 12;  // images
+constexpr int64_t ALONE_BELOW = 400000;  // multiply-adds, some 10 us: what waking and awaiting a team may cost
 
 struct Epilogue {
   const float* bias;
@@ -200,7 +201,7 @@ int64_t panel_floats(const Geometry& g) {
 }  // namespace
 
 void convolve(const Geometry& g, const Operands& op, Pass pass) {
-  const int threads = team(g.multiply_adds(), 100000);
+  const int threads = team(g.multiply_adds(), ALONE_BELOW);
   const Plan plan(g, threads);
   const int64_t channels_in = g.in_c / g.groups, channels_out = g.out_c / g.groups;
   const auto pack = pass == Pass::fprop ? pack_fprop : pack_dgrad;
