@@ -12,12 +12,16 @@ EXTRAS = {
     "cuda": ["pycuda>=2024.1"],             # builds from source: needs the CUDA toolkit, its curand.h and a driver
     "data": ["scikit-learn>=1.3"],          # the bundled handwritten digits
     "download": ["torchvision>=0.16"],      # fetching CIFAR; it brings PyTorch with it
+    "images": ["pillow>=9.1"],              # folders of pictures
     "plot": ["matplotlib>=3.7"],
     "dist": ["mpi4py>=4.0"],
     "test": ["pytest>=8", "pytest-timeout>=2.2", "pytest-xdist>=3.5", "hypothesis>=6.100",
              "ruff>=0.6", "mypy>=1.11"],
     "bench": ["torch>=2.1", "matplotlib>=3.7"],
 }
+
+# Users have the emulated driver as alpha.testing.emulator; its own tests and their kernels stay here.
+EMULATOR = {"alpha.testing.emulator": "tests/emulator"} if (ROOT / "tests" / "emulator").is_dir() else {}
 
 setup(
     name="alpha-cks",
@@ -27,8 +31,10 @@ setup(
     long_description_content_type="text/markdown",
     license="MIT",
     python_requires=">=3.10",
-    packages=find_packages(include=["alpha*", "models*", "train*"]),
-    package_data={"alpha": ["py.typed", "cpu/kernels/*.cpp", "cpu/kernels/*.hpp", "cuda/**/*.cu", "cuda/**/*.cuh",
+    packages=[*find_packages(include=["alpha*", "models*", "train*"]), *EMULATOR],
+    package_dir=EMULATOR,
+    package_data={**{name: ["*.cpp", "*.hpp", "*.h", "README.md"] for name in EMULATOR},
+                  "alpha": ["py.typed", "cpu/kernels/*.cpp", "cpu/kernels/*.hpp", "cuda/**/*.cu", "cuda/**/*.cuh",
                             "cuda/packed/*.zip", "ops/*.pyi"]},
     install_requires=["numpy>=1.24", "tqdm>=4.60", "safetensors>=0.4"],
     extras_require=EXTRAS,

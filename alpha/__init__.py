@@ -28,8 +28,10 @@ from alpha.op import Spec, op
 from alpha.ops import (
     arange, full, full_like, ones, ones_like, rand, rand_like, randn, randn_like, zeros, zeros_like,
 )
+from alpha.ops.function import Function
 from alpha.precision import precision
 from alpha.random import manual_seed
+from alpha.recompute import recompute, recompute_summary
 from alpha.tensor import Tensor, from_dlpack, tensor
 
 __version__ = "0.1.0"
@@ -38,8 +40,9 @@ float16, bfloat16, float32, float64 = "float16", "bfloat16", "float32", "float64
 int32, int64, uint8, bool_ = "int32", "int64", "uint8", "bool"
 
 __all__ = [
-    "Spec", "Tensor", "arange", "bfloat16", "bool_", "capture", "checkpoint", "config", "detect_anomaly", "enable_grad",
-    "float16", "float32", "float64", "from_dlpack", "full", "full_like", "grad", "grad_enabled", "gradcheck",
-    "inference", "int32", "int64", "manual_seed", "nn", "no_grad", "ones", "ones_like", "op", "ops", "optim",
-    "precision", "rand", "rand_like", "randn", "randn_like", "summary", "tensor", "uint8", "zeros", "zeros_like",
+    "Function", "Spec", "Tensor", "arange", "bfloat16", "bool_", "capture", "checkpoint", "config", "detect_anomaly",
+    "enable_grad", "float16", "float32", "float64", "from_dlpack", "full", "full_like", "grad", "grad_enabled",
+    "gradcheck", "inference", "int32", "int64", "manual_seed", "nn", "no_grad", "ones", "ones_like", "op", "ops",
+    "optim", "precision", "rand", "rand_like", "randn", "randn_like", "recompute", "recompute_summary",
+    "summary", "tensor", "uint8", "zeros", "zeros_like",
 ]

@@ -7,6 +7,7 @@ implementations of the ops (`@relu.impl("<name>")`). Nothing is imported before 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from importlib import import_module
 from typing import Any, Protocol
@@ -34,6 +35,9 @@ class Backend(Protocol):
     def check(self, device: str) -> None:
         """Raises DeviceError if this device is not there."""
 
+    def by_equation(self, op: Any) -> None:
+        """Gives an op with an equation an implementation, where this kind of device makes kernels of equations."""
+
     def from_numpy(self, a: np.ndarray, device: str) -> Array:
         """Returns a new array with the elements of `a`."""
 
@@ -59,6 +63,30 @@ class Backend(Protocol):
 
     def memory(self, x: Array) -> object:
         """Returns what is the same object for all arrays over the memory of x."""
+
+    # What is made again (alpha/recompute).
+
+    def memory_key(self, x: Array) -> int:
+        """Returns a number that all arrays over the memory of x share as long as it lives."""
+
+    def form(self, x: Array) -> list[str] | None:
+        """Returns a list whose text says how x was written first: "" before, then "planes" or "elements".
+
+        It is the memory's, and outlives it. None for an array that always has elements.
+        """
+
+    def write_as(self, x: Array, form: str) -> None:
+        """Has x written in that form, if it is not written yet; "" leaves it so."""
+
+    def undisturbed(self) -> AbstractContextManager[None]:
+        """For a block that makes results again: what waits to be written goes on waiting, as it would without."""
+
+    flops_per_byte: float  # that take as long as a byte of memory: for estimates
+
+    def memory_limit(self) -> int:
+        """Returns the bytes that arrays may take in all."""
+
+    # Versions (alpha/versions.py).
 
     def history(self, x: Array) -> Any:
         """Returns the alpha.versions.History of the memory of x, the same for all arrays over it; None: it has none."""

@@ -74,6 +74,8 @@ VARIABLES = (
              ("auto", "direct", "im2col", "winograd", "fft", "strassen")),
     Variable("conv_workspace_mib", 0, "MiB that a convolution's algorithm may take beside its operands; 0 is 256 on "
              "the CPU and 512 on a GPU"),
+    Variable("recompute", "none", "none, cheap, full or auto: which results backward makes again instead of keeping "
+             "them; see docs/memory.md", ("none", "cheap", "full", "auto")),
     Variable("cpu_isa", "native", "native or avx2: the instruction set that the CPU kernels are compiled for",
              ("native", "avx2")),
     Variable("cuda_memory_mib", 0, "MiB of GPU memory that this process may use; 0 sets no limit"),
@@ -122,6 +124,7 @@ class Config:
     precision: str
     conv_algorithm: str
     conv_workspace_mib: int
+    recompute: str
     cpu_isa: str
     cuda_memory_mib: int
     cpu_cache_mib: int

@@ -30,9 +30,11 @@ if TYPE_CHECKING:
 Grad = Any  # Tensor or None
 
 class _State(threading.local):
-    """Per thread: which layers are being called (outermost first)."""
+    """Per thread: which layers are being called (outermost first), and what alpha.recompute knows of passes."""
 
     layers: tuple[Any, ...] = ()
+    retained: list[Any] | None = None  # recipes that a pass which keeps the graph has followed; None in any other
+    step = spent = last = 0.0          # estimates of the step that is recorded, of what it makes again, of the last one
 
 
 state = _State()
@@ -134,7 +136,7 @@ class Node:
     """One call of an op, as backward needs it."""
 
     __slots__ = ("__weakref__", "arg_meta", "arrays", "attrs", "edges", "hooks", "needs", "op", "order", "out_meta",
-                 "saved", "where")
+                 "plan", "saved", "where")
 
     def __init__(self, op: Op, attrs: dict[str, Any], edges: Sequence[Any], needs: Sequence[bool], saved: list[Any],
                  arrays: list[Any], arg_meta: Sequence[Any], out_meta: Sequence[tuple[Any, str, str]]) -> None:
@@ -147,6 +149,7 @@ class Node:
         self.arg_meta = arg_meta    # per arg: (shape, dtype), or a list of those, or None
         self.out_meta = out_meta    # per saved output: (shape, dtype, device)
         self.hooks: dict[int, list[Callable[[Tensor], Tensor | None]]] | None = None
+        self.plan: Any = None        # alpha.recompute.plan.Plan: what is made again, and what for
         self.order = next(versions.numbers)
         self.where = call_site() if config.watch and config.check_nan else ""
 
@@ -154,6 +157,8 @@ class Node:
         """Lets go of the saved values and of the nodes below."""
         self.saved = None
         self.edges = self.arrays = ()
+        if self.plan is not None:
+            self.plan.release()
 
 
 class _Overwritten:
@@ -219,12 +224,20 @@ def backward(roots: Sequence[tuple[Tensor, Tensor]], *, retain_graph: bool, crea
     gradients of just those tensors are returned, None for one that the roots do not depend on.
     """
     walk = _Walk(None if inputs is None else [t._node or t for t in inputs], retain_graph, [g for _, g in roots])
-    with set_grad_enabled(create_graph):
-        for tensor, g in roots:
-            walk.give(tensor.edge(), g)
-        while walk.heap:
-            walk.step()
-        return walk.finish()
+    if state.step:
+        state.last, state.step, state.spent = state.step, 0.0, 0.0
+    before, state.retained = state.retained, [] if retain_graph else None
+    try:
+        with set_grad_enabled(create_graph):
+            for tensor, g in roots:
+                walk.give(tensor.edge(), g)
+            while walk.heap:
+                walk.step()
+            return walk.finish()
+    finally:
+        for recipe in state.retained or ():
+            recipe.forget()
+        state.retained = before
 
 
 class _Walk:

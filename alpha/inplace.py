@@ -48,6 +48,7 @@ def update(t: Tensor, sign: str, op: Any, other: Any) -> Tensor:
                                 f"keep the {what}, or make a new tensor: y = t {sign[:-1]} ..."))
     if not y.requires_grad:
         backend = get_backend(t.device)
+        versions.about_to_change(t.device, [t.data])
         backend.copy_into(t.data, y.data)
         versions.note(versions.histories(t.device, [t.data]))
     elif t.shares:

@@ -28,7 +28,11 @@ The class becomes an `Op`, a callable. Its vocabulary:
     gives     class of the results: Tensor (default), or one of alpha.views that refuses what would go wrong
     canon     optional: public attributes -> canonical ones; else those of `shape` and their defaults. Annotations
               say what each may be, and are checked in every call: see alpha.inputs.arguments and alpha.inputs.kinds
+    equation  of a pointwise op: what every device's kernel is made from, see alpha.fuse.equation
     presets   attribute -> function of what was given for it (None: nothing); it may look at settings, as canon may not
+    cheap     True, or the names of some outs: they are made again in backward rather than kept, see docs/memory.md
+    again     optional, where a call does more than make outs: (s, **attrs) -> the cheap ones, from args and other outs
+    flops     optional, for estimates: (size of y, *args) -> operations of a call
     shape     pure; one shape tuple or Spec per out; raises ShapeError
     vjp_<arg> gradient for one arg: (g, s, **attrs); or `vjp` for all at once: (g, s, needs, **attrs) -> one per arg
 
@@ -39,15 +43,20 @@ with ops, so they can be differentiated again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any
 
 from alpha import versions
 from alpha.backend import FLOAT_DTYPES, device_type, get_backend
 from alpha.config import config
-from alpha.errors import AlphaError, DeviceError, DTypeError, GraphError, ShapeError, message, shown
+from alpha.errors import AlphaError, ArgumentError, DeviceError, DTypeError, GraphError, ShapeError, message, shown
+from alpha.fuse.equation import Equation
 from alpha.graph import Node, call_site, edge_of, grad_enabled, raise_if_nan, recording
+from alpha.inputs.registry import check_free, origin
+from alpha.inputs.returned import Spec, accept, kind_of, refuse_gradient
 from alpha.inputs.sizes import check_memory, explain
-from alpha.signature import Signature
+from alpha.recompute import plan as recompute
+from alpha.recompute.saved import Values, unpack
+from alpha.signature import Signature, check_names
 from alpha.tensor import Tensor
 from alpha.trace import Trace, timed
 
@@ -57,26 +66,12 @@ registry: dict[str, Op] = {}
 observers: list[Callable[[Op, Sequence[Any], dict[str, Any], list[Tensor]], None]] = []  # told of every call, its outs
 
 
-class Spec(NamedTuple):
-    """Shape and dtype of one output."""
-
-    shape: tuple[int, ...]
-    dtype: str
-
-
-class _Saved:
-    """What a vjp sees of the forward pass, by name."""
-
-    def __init__(self, values: dict[str, Any]) -> None:
-        self.__dict__ = values
-
-
 class Op(Signature):
     """An operation on tensors: checks, dispatch to a backend, and a Node for backward.  Made by `@op`."""
 
     # Slots, as CPython reads the attributes of an object with more than 30 others slowly.
-    __slots__ = ("checked", "differentiable", "gives", "impls", "moves", "mutates", "outs", "own", "returned",
-                 "saved_args", "saved_outs", "single", "vjp", "vjp_of")
+    __slots__ = ("again", "cheap", "checked", "differentiable", "equation", "flops", "gives", "impls", "moves",
+                 "mutates", "outs", "own", "returned", "saved_args", "saved_outs", "single", "vjp", "vjp_of", "written")
 
     def __init__(self, cls: type) -> None:
         super().__init__(cls)
@@ -95,11 +90,20 @@ class Op(Signature):
         self.vjp_of = {a.name: body[f"vjp_{a.name}"] for a in self.args if f"vjp_{a.name}" in body}
         names = {a.name: k for k, a in enumerate(self.args)}
         saves = body.get("saves", "").split()
+        check_names(self, self.outs, body)
         self.saved_args = tuple((name, names[name]) for name in saves if name in names)
         self.saved_outs = tuple((name, self.outs.index(name)) for name in saves if name not in names)
+        cheap = body.get("cheap", bool(body.get("equation")))
+        self.cheap = tuple([k for k, out in enumerate(self.outs) if cheap is True or (cheap and out in cheap.split())])
+        self.again: Callable[..., Any] | None = body.get("again")
+        self.flops: Callable[..., float] | None = body.get("flops")
         self.single = len(self.outs) == 1
-        self.differentiable = self.vjp is not None or bool(self.vjp_of)
+        # A user's op without a vjp is recorded too, so that backward names it and does not pass it by.
+        self.differentiable = self.vjp is not None or bool(self.vjp_of) or not (self.own or self.mutates)
         self.impls: dict[str, Callable[..., Any]] = {}
+        self.written = cls
+        text = body.get("equation")
+        self.equation = text and Equation(self.name, text, tuple(names), self.attr_names)
 
     def __repr__(self) -> str:
         return f"<op {self.usage}>"
@@ -108,11 +112,15 @@ class Op(Signature):
         return self.__name__    # a copy of a module, and a pickle, refer to the op, as they do to a function
 
     def impl(self, backend: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Binds the decorated function as the implementation for a backend; a second one raises."""
+        """Binds the decorated function as the implementation for a backend.
+
+        One from the same file or notebook replaces the one before; a second one from elsewhere raises.
+        """
         def bind(f: Callable[..., Any]) -> Callable[..., Any]:
-            if backend in self.impls:
-                raise AlphaError(message(self.name, f"there is a {backend} implementation already, "
-                                         f"{self.impls[backend].__qualname__}", "register one per backend"))
+            had = self.impls.get(backend)
+            if had is not None and origin(had) != origin(f):
+                raise AlphaError(message(self.name, f"there is a {backend} implementation already, {_name_of(had)} of "
+                                         f"{had.__module__}", "register one per backend"))
             self.impls[backend] = f
             self.checked |= not _ours(getattr(f, "__module__", None) or __name__)
             return f
@@ -149,7 +157,7 @@ class Op(Signature):
         if self.single:
             specs, result = (specs,), (result,)
         if self.checked:
-            result = self._accept(result, specs, dtype, device)
+            result = accept(self, result, specs, dtype, device)
         outs = []
         for k, data in enumerate(result or ()):
             spec = specs[k]
@@ -163,36 +171,10 @@ class Op(Signature):
             observe(self, args, attrs, outs)
         return outs
 
-    def _accept(self, result: Any, specs: Any, dtype: str, device: str) -> list[Any]:
-        """Returns the arrays that an implementation has returned, if they are what the shape rule says."""
-        backend, names = get_backend(device), " ".join(self.outs) or "none"
-        made = [] if result is None else list(result) if isinstance(result, (tuple, list)) else [result]
-        for what, found in (("shape rule", specs or ()), (f"{backend.name} implementation", made)):
-            if len(found) != len(self.outs):
-                raise ShapeError(message(self.name, f"its {what} returned {len(found)} results, it has "
-                                         f"{len(self.outs)} ({names})", "return one for each of `outs`, as a tuple"))
-        for k, (spec, data, name) in enumerate(zip(specs or (), made, self.outs)):
-            shape, kind = spec if spec.__class__ is Spec else (spec, dtype)
-            if not isinstance(shape, tuple):
-                raise ShapeError(message(self.name, f"its shape rule returned {shape!r} for {name}",
-                                         "return a tuple of ints, or Spec(shape, dtype)"))
-            made[k] = array = backend.accept(data)
-            if array is None:
-                raise DeviceError(message(
-                    self.name, f"its {backend.name} implementation returned {_kind(data)} for {name}, "
-                    f"arrays of {backend.name} are {backend.array_name}",
-                    "return such an array; one of another kind is lost to the ops that read it next"))
-            if tuple(array.shape) != shape or array.dtype != kind:
-                error, says = (ShapeError, "shape") if tuple(array.shape) != shape else (DTypeError, "dtype")
-                raise error(message(
-                    self.name, f"its {backend.name} implementation returned {name} with {says} {getattr(array, says)}, "
-                    f"its shape rule says {shape if says == 'shape' else kind}", "correct the one that is wrong",
-                    returned=(tuple(array.shape), str(array.dtype)), expected=(shape, kind)))
-        return made
-
     def _find(self, device: str) -> Callable[..., Any]:
-        get_backend(device)
-        kind = device_type(device)
+        kind, backend = device_type(device), get_backend(device)
+        if kind not in self.impls and self.equation:
+            backend.by_equation(self)
         if kind not in self.impls:
             raise DeviceError(message(self.name, f"it has no {kind} implementation; it has {sorted(self.impls)}",
                                       f'add one with @{self.name}.impl("{kind}"), or move the tensors: x.to("cpu")'))
@@ -213,6 +195,7 @@ class Op(Signature):
             if arg.name in self.mutates and value is not None:
                 tensors = value if arg.many else (value,)
                 arrays = [t.data for t in tensors]
+                versions.about_to_change(device, arrays)
                 get_backend(device).forget(arrays)
                 versions.note(versions.histories(device, arrays))
 
@@ -247,93 +230,55 @@ class Op(Signature):
             saved.append(t.data)
             kept.append((t.shape, t.dtype, t.device))
         node = Node(self, attrs, edges, needs, saved, arrays, meta, kept)
+        if recompute.segments or config.recompute != "none":
+            recompute.plan(node, args, outs)
         for k, t in enumerate(outs):
             if k < self.returned and t.dtype in FLOAT_DTYPES:
                 t.requires_grad = True
                 t._node = (node, k)
 
-    def _unpack(self, node: Node) -> _Saved:
-        values: dict[str, Any] = {}
-        for arg, meta in zip(self.args, node.arg_meta):
-            if isinstance(meta, list):
-                values[arg.shape_key] = [m[0] for m in meta]
-                values[arg.dtype_key] = meta[0][1] if meta else ""
-            else:
-                values[arg.shape_key], values[arg.dtype_key] = meta or (None, None)
-        changed = versions.newest > node.order  # something was
-        for (name, _), value, data in zip(self.saved_args, node.saved, node.arrays):
-            if isinstance(value, Tensor):
-                if value.data is not data or (changed and versions.changed_since(value.device, data, node.order)):
-                    self._refuse_changed(name, node, value, data)
-            elif isinstance(value, list):
-                for number, (t, array) in enumerate(zip(value, data)):
-                    if t.data is not array or (changed and versions.changed_since(t.device, array, node.order)):
-                        self._refuse_changed(f"{name}[{number}]", node, t, array)
-            values[name] = value
-        for (name, k), data, meta in zip(self.saved_outs, node.saved[len(self.saved_args):], node.out_meta):
-            t = Tensor(data, *meta)
-            if changed and versions.changed_since(t.device, data, node.order):
-                self._refuse_changed(name, node, t, data)
-            if k < self.returned and t.is_floating_point:
-                t.requires_grad, t._node = True, (node, k)
-            values[name] = t
-        return _Saved(values)
-
-    def _refuse_changed(self, name: str, node: Node, t: Tensor, data: Any) -> NoReturn:
-        """Raises GraphError for a saved tensor whose elements are not what they were when it was saved."""
-        if t.data is data:
-            told = versions.told_since(t.device, data, node.order)
-            how = f"was changed in place after the forward pass ({told})"
-        else:
-            how = "got other elements after the forward pass (it was moved, swapped or computed anew)"
-        raise GraphError(message(
-            "backward", f"{name} of {self.name} {how}", "call backward before an optimizer's step, copy_ or += changes "
-            "it or a view of it, or compute the loss again", shape=t.shape))
-
     def vjps(self, node: Node, grads: list[Any]) -> list[Any]:
         """Returns the gradient of each arg (None where it is not wanted) from those of the returned outputs."""
-        s = self._unpack(node)
+        s = unpack(node)
         g = grads[0] if self.returned == 1 else tuple(grads)
-        if self.vjp is not None:
-            results = self.vjp(g, s, node.needs, **node.attrs)
-            if not isinstance(results, (tuple, list)) or len(results) != len(self.args):
-                count = len(results) if isinstance(results, (tuple, list)) else _kind(results)
-                raise ShapeError(message(f"backward of {self.name}", f"vjp returned {count}, the op has "
-                                         f"{len(self.args)} args ({' '.join(a.name for a in self.args)})",
-                                         "return a list with one gradient for each arg, None where `needs` is False"))
-            results = [r if need else None for r, need in zip(results, node.needs)]
-        else:
-            results = [self._vjp_of(arg.name)(g, s, **node.attrs) if need else None
-                       for arg, need in zip(self.args, node.needs)]
+        try:
+            results = self._results(g, s, node)
+        except (TypeError, AttributeError) as error:
+            if self.own or self.returned == 1 or None not in grads:
+                raise
+            unused = [name for name, one in zip(self.outs, grads) if one is None]
+            raise GraphError(message(
+                f"backward of {self.name}", f"the gradient of its output {' and '.join(unused)} is None, as nothing "
+                f"has used it, and the vjp failed: {str(error).partition(chr(10))[0]}",
+                f"test for it in the vjp: {unused[0]} may have no gradient; g is {tuple(self.outs)}")) from error
         for arg, meta, need, result in zip(self.args, node.arg_meta, node.needs, results):
             if isinstance(result, Tensor) and not arg.many:
                 if (result.shape, result.dtype) != meta:
-                    self._refuse_gradient(arg.name, result, meta)
+                    refuse_gradient(self.name, arg.name, result, meta)
             elif result is None:
                 if need and not self.own:  # ours say None where the gradient is 0 everywhere
                     raise GraphError(message(f"backward of {self.name}", f"the gradient of {arg.name} is None, though "
                                              "one is needed", f"return it from vjp_{arg.name}; zeros where it is 0"))
             else:
                 if not arg.many or not isinstance(result, (list, tuple)) or len(result) != len(meta):
-                    self._refuse_gradient(arg.name, result, meta)
+                    refuse_gradient(self.name, arg.name, result, meta)
                 for k, (r, m) in enumerate(zip(result, meta)):
                     if r is not None and (not isinstance(r, Tensor) or (r.shape, r.dtype) != m):
-                        self._refuse_gradient(f"{arg.name}[{k}]", r, m)
+                        refuse_gradient(self.name, f"{arg.name}[{k}]", r, m)
         return results
 
-    def _refuse_gradient(self, name: str, result: Any, meta: Any) -> NoReturn:
-        """Raises for a gradient that is not like its arg."""
-        where, fix = f"backward of {self.name}", f"correct vjp_{name.partition('[')[0]} of the op"
-        if isinstance(meta, list):
-            found = f"{len(result)} gradients" if isinstance(result, (list, tuple)) else _kind(result)
-            raise ShapeError(message(where, f"the gradient of {name} is {found}, {name} has {len(meta)} tensors",
-                                     f"{fix}: return a list of one gradient for each"))
-        if not isinstance(result, Tensor):
-            raise DTypeError(message(where, f"the gradient of {name} is {_kind(result)}, a Tensor is "
-                                     "needed", f"{fix}: compute it with ops"))
-        what, kind = ("shape", ShapeError) if result.shape != meta[0] else ("dtype", DTypeError)
-        raise kind(message(where, f"the gradient of {name} has {what} {getattr(result, what)}, {name} has "
-                           f"{meta[what == 'dtype']}", fix))
+    def _results(self, g: Any, s: Values, node: Node) -> list[Any]:
+        """Calls the vjps that are wanted."""
+        if self.vjp is None:
+            return [self._vjp_of(arg.name)(g, s, **node.attrs) if need else None
+                    for arg, need in zip(self.args, node.needs)]
+        results = self.vjp(g, s, node.needs, **node.attrs)
+        if not isinstance(results, (tuple, list)) or len(results) != len(self.args):
+            count = len(results) if isinstance(results, (tuple, list)) else kind_of(results)
+            raise ShapeError(message(f"backward of {self.name}", f"vjp returned {count}, the op has "
+                                     f"{len(self.args)} args ({' '.join(a.name for a in self.args)})",
+                                     "return a list with one gradient for each arg, None where `needs` is False"))
+        return [r if need else None for r, need in zip(results, node.needs)]
 
     def _vjp_of(self, name: str) -> Callable[..., Any]:
         if name not in self.vjp_of:
@@ -342,11 +287,8 @@ class Op(Signature):
         return self.vjp_of[name]
 
 
-def _kind(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return "a Tensor"
-    module = type(value).__module__
-    return f"a {type(value).__name__}" if module == "builtins" else f"a {module}.{type(value).__name__}"
+def _name_of(f: Any) -> str:
+    return getattr(f, "__qualname__", None) or type(f).__name__
 
 
 def _ours(module: str) -> bool:
@@ -361,13 +303,19 @@ def _arrays(value: Any) -> Any:
 def op(cls: type) -> Op:
     """Turns a class that describes an operation into a callable Op and registers it under the class's name.
 
-    Raises DTypeError for what is no class.
+    The same file or notebook may do so again; the new op has the name then, without the implementations of the old one.
+    Raises:
+        DTypeError: it is no class.
+        ArgumentError: it has no args or shape, or names in `saves`, say, what the op does not have.
+        ConfigError: an op of another file has the name.
     """
     if not isinstance(cls, type):
         raise DTypeError(message("op", f"{shown(cls)} is no class", "write @op above the class that describes it"))
-    if cls.__name__ in registry:
-        raise AlphaError(message("op", f"an op called {cls.__name__!r} is registered already, by "
-                                 f"{registry[cls.__name__].__module__}", "choose another name"))
+    for needed, like in (("args", 'args = "x"'), ("shape", "def shape(x): return x.shape")):
+        if needed not in vars(cls):
+            raise ArgumentError(message("op", f"the class {cls.__name__} has no {needed}", f"add one, such as {like}"))
+    had = registry.get(cls.__name__)
+    check_free("op", "an op", cls.__name__, had and had.written, cls)
     made = Op(cls)
     registry[made.name] = made
     return made

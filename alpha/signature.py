@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, NoReturn
 
@@ -12,6 +12,7 @@ import numpy as np
 from alpha.backend import FLOAT_DTYPES, HALF_DTYPES
 from alpha.errors import AlphaError, ArgumentError, DeviceError, DTypeError, message, shown
 from alpha.inputs.arguments import kinds_of
+from alpha.inputs.registry import did_you_mean
 from alpha.tensor import Tensor
 
 NUMBERS = (int, float, np.integer, np.floating, np.bool_)  # what `scalars` takes for a tensor
@@ -244,3 +245,20 @@ class Signature:
         fix = f"; only {names} may be float32 beside float16 or bfloat16" if names else ""
         raise DTypeError(message(self.label, f"the tensors have dtypes {' and '.join(sorted(set(found.values())))}",
                                  f"convert them to one dtype: x.astype(dtype){fix}", **found))
+
+
+def check_names(op: Signature, outs: Sequence[str], body: Mapping[str, Any]) -> None:
+    """Raises ArgumentError if the class of an op names what is neither an arg nor an out of it."""
+    args = [a.name for a in op.args]
+    vjps = [name[4:] for name in body if name.startswith("vjp_")]
+    for kind, names, known in (("saves", body.get("saves", "").split(), [*args, *outs]),
+                               ("returns", body.get("returns", "").split(), outs),
+                               ("cheap", str(body.get("cheap", "")).replace("True", "").split(), outs),
+                               ("mutates", body.get("mutates", "").split(), args),
+                               ("mixed", body.get("mixed", "").split(), args), ("vjp_", vjps, args)):
+        for name in names:
+            if name not in known:
+                what = f"vjp_{name} is for an arg {name!r}" if kind == "vjp_" else f"{kind} has {name!r}"
+                raise ArgumentError(message(
+                    op.name, f"{what}, there is none; its args are {' '.join(args)}, its outs "
+                    f"{' '.join(outs) or 'none'}", f"correct the name{did_you_mean(name, known)}"))

@@ -250,6 +250,7 @@ class Tensor:
             raise ShapeError(message("copy_", f"the source has shape {shape}, the tensor {self.shape}",
                                      "pass a source of the same shape"))
         backend = get_backend(self.device)
+        versions.about_to_change(self.device, [self.data])
         if isinstance(source, Tensor) and (source.device, source.dtype) == (self.device, self.dtype):
             backend.copy_into(self.data, source.data)
         else:

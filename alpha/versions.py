@@ -19,6 +19,8 @@ from alpha.backend import Array, get_backend
 numbers = itertools.count(1)  # of changes and of nodes
 newest = 0                    # number of the latest change of anything
 
+recipes: WeakSet[Any] = WeakSet()  # alpha.recompute.recipe.Recipe: of results that are to be made again
+
 _lock = threading.Lock()
 _shared: list[tuple[int, int, int, ref[History]]] = []  # (type of device, begin, end, history) of what others may see
 
@@ -65,6 +67,15 @@ def note(changed: Sequence[History]) -> None:
         if history.peers is not None:
             for peer in history.peers:
                 peer.add(number)
+
+
+def about_to_change(device: str, arrays: Sequence[Array]) -> None:
+    """Has everything made now that is to be made again of arrays whose elements are about to change."""
+    if recipes:
+        changing = set(map(get_backend(device).memory_key, arrays))
+        for recipe in list(recipes):
+            if not changing.isdisjoint(recipe.memories):
+                recipe.settle()
 
 
 def changed_since(device: str, x: Array, number: int) -> bool:

@@ -20,8 +20,9 @@ from pathlib import Path
 
 import numpy as np
 
+from alpha.data.sets import stratified
 from train.cifar import FORMS, Form
-from train.data import load, stratified
+from train.data import load
 
 SIZE, SOURCE = 32, 8
 TEST_DIGITS = 360

@@ -2,7 +2,7 @@
 
     git worktree add /tmp/before HEAD~1
     python -m benchmarks.trees /tmp/before --device cuda --jobs resnet18:512:bf16 vgg16:128:fp32
-    python -m benchmarks.trees /tmp/before --device cuda --output benchmarks/results/h200/trees.jsonl
+    python -m benchmarks.trees /tmp/before --device cuda --output runs/trees.jsonl
 
 A job is network:batch:precision; without --jobs they are the four networks at batch 128 and 512 in fp32 and bf16, on
 the CPU at 32 in fp32. Each checkout has a process of its own. Their windows of steps take turns, now the one first and

@@ -5,31 +5,24 @@ Some take stem="imagenet" and then 224x224 images, as the papers have them.
 Inputs are NHWC, (N, 32, 32, 3); outputs are logits, (N, num_classes). Parameters are named and shaped as in the widely
 used CIFAR-10 repository for PyTorch, so its weights load (alpha.checkpoint.load_torch). As there, `vgg16` has batch
 norm; `vgg16_plain` has none: torchvision calls them `vgg16_bn` and `vgg16`.
+
+Every file here is imported, and registers its models with @register_model: a new one needs nothing else.
 """
 
 from __future__ import annotations
 
-import difflib
+import importlib
 import inspect
-from collections.abc import Callable
+import pkgutil
 from typing import Any
 
 from alpha.errors import ConfigError, message
+from alpha.inputs.registry import did_you_mean
 from alpha.nn import Module
+from alpha.training.registries import MODELS as _registry
+from alpha.training.registries import register_model
 
-_registry: dict[str, Callable[..., Module]] = {}
-
-
-def register_model(make: Callable[..., Module]) -> Callable[..., Module]:
-    """Makes a function `name(num_classes, ...) -> Module` a model of that name.
-
-    Raises ConfigError if the name is taken.
-    """
-    name = make.__name__
-    if name in _registry:
-        raise ConfigError(message("register_model", f"there is a model called {name!r} already", "choose another name"))
-    _registry[name] = make
-    return make
+__all__ = ["create", "description", "list", "register_model"]
 
 
 STEMS = ("small", "imagenet")   # what a network begins with: for 32x32 images, and for 224x224
@@ -56,8 +49,8 @@ def create(name: str, num_classes: int = 10, **options: Any) -> Module:
         ConfigError: the name or an option is unknown, or num_classes is below 1.
     """
     if name not in _registry:
-        close = difflib.get_close_matches(name, _registry, n=1)
-        fix = f"did you mean {close[0]!r}?" if close else f"use one of {', '.join(list())}"
+        near = did_you_mean(name, _registry)
+        fix = f"{near.removeprefix('; ')}" if near else f"use one of {', '.join(list())}"
         raise ConfigError(message("models.create", f"no model is called {name!r}", fix))
     if num_classes < 1:
         raise ConfigError(message("models.create", f"num_classes={num_classes} is below 1",
@@ -75,4 +68,5 @@ def description(name: str) -> str:
     return _registry[name].__doc__ or ""
 
 
-from models import alexnet, coresnet, googlenet, lenet, resnet, vgg  # noqa: E402,F401  each registers its models
+for _file in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_file.name}")

@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 import alpha
 from alpha import ops
 from alpha.cpu.augment import augmented, below, image_words, mean_colour, normalized
+from alpha.data import Augment, Dataset, Images, steps_per_epoch
 from alpha.errors import ConfigError, DataError, DTypeError, ShapeError
 from alpha.ops.augment import WORDS_PER_IMAGE
 from tests.op_checks import refused
-from train.augment import Augment
-from train.data import Dataset, Images, steps_per_epoch
 
 COUNT = 50
 LABELS = np.arange(COUNT, dtype=np.int64)

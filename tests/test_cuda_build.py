@@ -45,7 +45,7 @@ def compilations() -> list:
              toolchain.Unit(EMULATOR / "tensor_core.cu", (("HOPPER", 1),))]
     found = []
     for unit in sorted(units, key=str):
-        only_hopper = re.search(r'"ptx_(sm90|wgmma).cuh"', unit.source.read_text())
+        only_hopper = re.search(r'"ptx_(sm90|wgmma|more).cuh"', unit.source.read_text())
         name = "-".join([unit.source.stem, *(f"{key}={value}" for key, value in unit.defines)])
         parts = {"sm_90a": HOPPER} if only_hopper else {"sm_80": FIRST, "rest": REST}
         found += [pytest.param(unit, flags, id=f"{part}-{name}", marks=pytest.mark.kernels)

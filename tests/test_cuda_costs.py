@@ -12,7 +12,7 @@ import pytest
 import alpha
 from alpha.cuda import families  # noqa: F401  registers the candidates
 from alpha.cuda.conv import costs, planner
-from alpha.cuda.conv.costs import FMA, H100, HOPPER, KNOWN, MMA, Cost, Device, Stage, device, exactly, time_us
+from alpha.cuda.conv.costs import FMA, H100, HOPPER, KNOWN, MMA, Cost, Device, Stage, device, time_us
 from alpha.cuda.runtime import rehearsal
 from alpha.cuda.runtime.context import context
 from alpha.errors import ConfigError
@@ -124,7 +124,7 @@ def test_the_time_of_a_cost():
         assert time_us(Cost((stage,)), DEVICE) == pytest.approx(us), stage
         assert time_us(Cost((stage, Stage(7))), DEVICE) == pytest.approx(us + 7)
         assert time_us(Cost((stage,)).times(3), DEVICE) == pytest.approx(3 * us)
-    assert time_us(exactly(12.5)) == 12.5 and time_us(Cost(())) == 0
+    assert time_us(Cost((Stage(12.5),))) == 12.5 and time_us(Cost(())) == 0
 
 
 @pytest.mark.parametrize("arch", list(rehearsal.DEVICES))

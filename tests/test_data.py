@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alpha.cpu.augment import normalized
-from alpha.errors import DataError
+from alpha.data.sets import Dataset, register_dataset, split, stratified
+from alpha.errors import ConfigError, DataError
 from tests.cifar_files import FILES, check_read, write_archive, write_folder
 from train import cifar
-from train.data import CIFAR10_STATISTICS, DATASETS, Dataset, _digits_table, dataset, load, split, stratified
+from train.data import CIFAR10_STATISTICS, _digits_table, load
 
 
 def test_digits():
@@ -61,8 +62,8 @@ def test_an_unknown_data_set_is_refused():
 
 
 def test_a_name_is_registered_once():
-    with pytest.raises(DataError, match="'digits' is registered twice"):
-        dataset("digits")(DATASETS["digits"].read)
+    with pytest.raises(ConfigError, match="register_dataset: a data set called 'digits' is registered already, by "):
+        register_dataset("digits")(lambda: None)
 
 
 def test_missing_packages_are_named(tmp_path, monkeypatch):

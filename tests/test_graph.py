@@ -12,7 +12,7 @@ import pytest
 
 import alpha
 from alpha import ops
-from alpha.errors import AlphaError, AnomalyError, DeviceError, GraphError, ShapeError
+from alpha.errors import AnomalyError, DeviceError, GraphError, ShapeError
 from alpha.graph import state
 from alpha.op import registry
 from tests.op_checks import refused
@@ -320,13 +320,6 @@ def test_tensors_of_two_devices_are_refused() -> None:
         a + far
     with refused(DeviceError, "concat: the tensors live on cpu and cuda:1 (xs[0]: cpu; xs[1]: cuda:1)"):
         ops.concat([a, far])
-
-
-def test_a_name_and_an_implementation_can_be_registered_once(cube) -> None:
-    with refused(AlphaError, "op: an op called 'cube' is registered already, by tests.test_graph"):
-        alpha.op(type("cube", (), dict(args="x", shape=lambda x: x.shape)))
-    with refused(AlphaError, "cube: there is a cpu implementation already, ", "cube_cpu"):
-        cube.impl("cpu")(lambda x: x)
 
 
 @pytest.fixture

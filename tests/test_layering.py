@@ -26,6 +26,7 @@ MAY_IMPORT = {
     "alpha.random": {"alpha.inputs", "alpha.errors"},
     "alpha.build": {"alpha.config", "alpha.errors"},
     "alpha.packed": {"alpha.build", "alpha.errors"},
+    "alpha.fuse": {"alpha.errors"},
     "alpha.trace": set(),
     "alpha.versions": {"alpha.backend"},
     "alpha.dlpack": {"alpha.backend", "alpha.errors", "alpha.versions"},
@@ -37,14 +38,17 @@ MAY_IMPORT = {
     "alpha.tensor": {"alpha.inputs", "alpha.backend", "alpha.copies", "alpha.dlpack", "alpha.errors", "alpha.graph",
                      "alpha.inplace", "alpha.versions"},
     "alpha.precision": {"alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors", "alpha.tensor"},
-    "alpha.op": {"alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors", "alpha.graph", "alpha.tensor",
-                 "alpha.trace", "alpha.versions"},
+    "alpha.recompute": {"alpha.recompute", "alpha.backend", "alpha.config", "alpha.errors", "alpha.graph", "alpha.op",
+                        "alpha.tensor", "alpha.versions"},  # alpha.op as a type
+    "alpha.op": {"alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors", "alpha.fuse", "alpha.graph",
+                 "alpha.inputs.returned", "alpha.recompute", "alpha.tensor", "alpha.trace", "alpha.versions"},
+    "alpha.inputs.returned": {"alpha.backend", "alpha.errors", "alpha.op", "alpha.tensor"},  # alpha.op as a type
     "alpha.inputs.schema": {"alpha.errors", "alpha.tensor"},    # of stored state
     "alpha.gradcheck": {"alpha.inputs", "alpha.errors", "alpha.graph", "alpha.tensor"},
     "alpha.ops": {"alpha.ops", "alpha.op", "alpha.tensor", "alpha.graph", "alpha.backend", "alpha.config",
-                  "alpha.errors", "alpha.random", "alpha.inputs", "alpha.views"},
+                  "alpha.errors", "alpha.random", "alpha.inputs", "alpha.views", "alpha.versions"},
     "alpha.cpu": {"alpha.cpu", "alpha.ops", "alpha.op", "alpha.backend", "alpha.build", "alpha.config",
-                  "alpha.errors", "alpha.random", "alpha.inputs", "alpha.versions"},
+                  "alpha.fuse", "alpha.errors", "alpha.random", "alpha.inputs", "alpha.versions"},
     "alpha.cuda": {"alpha.cuda", "alpha.ops", "alpha.op", "alpha.backend", "alpha.build", "alpha.config",
                    "alpha.errors", "alpha.packed", "alpha.random", "alpha.tensor", "alpha.graph", "alpha.trace",
                    "alpha.versions"},
@@ -56,6 +60,12 @@ MAY_IMPORT = {
                       "alpha.tensor", "alpha.versions"},
     "alpha.checkpoint": {"alpha.checkpoint", "alpha.backend", "alpha.nn", "alpha.ops", "alpha.tensor", "alpha.errors",
                          "alpha.inputs", "alpha.inputs.schema"},
+    "alpha.data": {"alpha.data", "alpha.ops", "alpha.tensor", "alpha.backend", "alpha.random", "alpha.errors",
+                   "alpha.inputs"},
+    "alpha.training": {"alpha.training", "alpha.data", "alpha.nn", "alpha.optim", "alpha.ops", "alpha.tensor",
+                       "alpha.capture", "alpha.graph", "alpha.precision", "alpha.backend", "alpha.config",
+                       "alpha.errors", "alpha.inputs"},
+    "alpha.testing": {"alpha.testing", "alpha.gradcheck", "alpha.op", "alpha.ops", "alpha.tensor"},
     "alpha": {"alpha"},
     "alpha.start": {"alpha.errors"},
     "alpha.doctor": {"alpha", "train"},      # the latter for build-kernels --model
@@ -85,6 +95,7 @@ ONLY_IN = {
     "torchvision": ("train/data.py", "tests/"),
     "pickle": ("benchmarks/digits_archive.py", "tests/"),  # which only write: nothing is ever unpickled
     "matplotlib": ("train/report.py", "benchmarks/", "tests/"),
+    "PIL": ("alpha/data/folder.py", "tests/"),
     "sklearn": ("tests/",),
 }
 

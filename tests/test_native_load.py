@@ -85,11 +85,14 @@ def test_a_compiler_that_fails_gives_one_notice(unloaded, monkeypatch, tmp_path,
 
 @pytest.mark.parametrize("kernel, family", [
     ("conv_fprop", "conv"), ("conv_dgrad", "conv"), ("conv_wgrad", "conv"), ("linear_fwd", "linear"),
-    ("batch_norm_bwd", "norm"), ("sum_middle", "reduce"), ("max_pool_bwd", "pool"), ("cross_entropy_bwd", "loss"),
-    ("add", "elementwise"), ("adam_step", "optim"), ("random_bits", "random")])
+    ("batch_norm_bwd", "norm"), ("sum_middle", "reduce"), ("extreme", "rows"),
+    ("layer_norm_fwd", "sample_norm"), ("group_norm_bwd", "sample_norm"),
+    ("max_pool_bwd", "pool"), ("cross_entropy_bwd", "loss"),
+    ("shape.copy_box", "copy"), ("pointwise.compiled", "pointwise"),
+    ("native_update.adam_step", "optim"), ("random_bits", "random")])
 def test_a_kernel_that_does_nothing_fails_the_self_test(unloaded, monkeypatch, capsys, kernel, family):
-    room = native_check.native_update if family == "optim" else native
-    monkeypatch.setattr(room, kernel, lambda *_, **__: 0)
+    room, _, name = kernel.rpartition(".")
+    monkeypatch.setattr(getattr(native_check, room or "native"), name, lambda *_, **__: 0)
     check_notice(capsys, f"the compiled kernels fail their self-test in {family}\n")
 
 

@@ -22,9 +22,10 @@ from alpha import checkpoint, nn
 from alpha.config import config
 from alpha.cpu.augment import normalized
 from alpha.errors import DeviceError
+from alpha.training.registries import OPTIMIZERS, SCHEDULES
 from tests.tiny_run import CLASSES, TEST, flags, tiny
 from train.__main__ import main
-from train.config import OPTIMIZERS, SCHEDULES, Config, parse
+from train.config import Config, parse
 from train.loop import evaluate
 from train.session import Session, make_schedule, resolve_device
 
@@ -85,14 +86,14 @@ def test_metrics_have_a_line_per_epoch(tmp_path: Path) -> None:
 
 def test_train_loss_and_accuracy_are_those_of_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[float, np.ndarray, np.ndarray]] = []
-    real = train.loop.train_step
+    real = Session.step
 
     def train_step(session: Session, x: Any, y: Any) -> Any:
         loss, predictions = real(session, x, y)
         seen.append((loss.item(), predictions.numpy(), y.numpy()))
         return loss, predictions
-    monkeypatch.setattr(train.loop, "train_step", train_step)
-    monkeypatch.setattr(train.loop, "READ_EVERY", 2)
+    monkeypatch.setattr(Session, "step", train_step)
+    monkeypatch.setattr(alpha.training.trainer, "READ_EVERY", 2)
     assert main(flags(tmp_path, epochs=1, batch_size=24)) == 0  # batches of 24, 24, 24, 8
     assert [len(y) for _, _, y in seen] == [24, 24, 24, 8]
     line = rows(tmp_path)[0]
@@ -344,14 +345,14 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_keeps_the_checkpoint(
 
 def test_a_weight_that_is_not_a_number_is_never_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured
                                                       ) -> None:
-    real = train.loop.train_step
+    real = Session.step
 
     def train_step(session: Session, x: Any, y: Any) -> Any:
         result = real(session, x, y)
         if session.progress.step + 1 == 5:  # the last one of the epoch: its loss does not know yet
             session.model.fc.weight.data[0, 0] = np.nan
         return result
-    monkeypatch.setattr(train.loop, "train_step", train_step)
+    monkeypatch.setattr(Session, "step", train_step)
     assert main(flags(tmp_path)) == 1
     error = capsys.readouterr().err
     assert "fc.weight has become NaN at step 5, in epoch 1; there is no checkpoint before it" in error

@@ -16,6 +16,7 @@ from alpha import checkpoint
 from alpha.config import config
 from tests.tiny_run import flags
 from train.__main__ import main
+from train.session import Session
 
 Captured = pytest.CaptureFixture
 
@@ -29,14 +30,14 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def change_weights_after(step: int, change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = train.loop.train_step
+    real = Session.step
 
     def train_step(session: Any, x: Any, y: Any) -> Any:
         result = real(session, x, y)
         if session.progress.step + 1 == step:
             change(session)
         return result
-    monkeypatch.setattr(train.loop, "train_step", train_step)
+    monkeypatch.setattr(Session, "step", train_step)
 
 
 @pytest.mark.parametrize("val_size", [8, 0])

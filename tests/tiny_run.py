@@ -18,10 +18,11 @@ import train.loop
 import train.report
 from alpha import nn
 from alpha.config import config as settings
+from alpha.data import Dataset, register_dataset
 from alpha.tensor import Tensor
 from models import register_model
 from train.__main__ import main
-from train.data import Dataset, dataset
+from train.session import Session
 
 CLASSES = 4
 TRAIN, TEST = 88, 24
@@ -46,7 +47,7 @@ def tinynet(num_classes: int) -> TinyNet:
     return TinyNet(num_classes)
 
 
-@dataset("tiny", augment="crop,flip,cutout")
+@register_dataset(augment="crop,flip,cutout")
 def tiny(data_dir: Path | None, download: bool, seed: int) -> Dataset:
     """A hundred noisy images of four brightnesses."""
     rng = np.random.default_rng(1)
@@ -80,14 +81,14 @@ def child(argv: list[str], cpu_kernels: bool, die_at: int, pause: float, log: st
 
 
 def _pause_before_steps(seconds: float, hold: Path | None) -> None:
-    step = train.loop.train_step
+    step = Session.step
 
     def paused(*args: Any) -> Any:
         time.sleep(seconds)
         while hold and hold.exists():
             time.sleep(0.02)
         return step(*args)
-    train.loop.train_step = paused
+    Session.step = paused  # type: ignore[method-assign]
 
 
 def _die_at(count: int) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 import alpha
-from train.augment import Augment
+from alpha.data import Augment, Dataset, Images
 from train.config import Config
-from train.data import Dataset, Images
-from train.loop import evaluate, train_step
+from train.loop import evaluate
 from train.session import Session
 
 CLASSES = 10
@@ -24,6 +23,6 @@ def steps(config: Config) -> None:
         session = Session(config, CLASSES, count)
         session.model.train()
         for x, y in Images(images, labels, data, config.device).batches(count, augment=Augment.parse(config.augment)):
-            train_step(session, x, y)
+            session.step(x, y)
         with session.averaged():
             evaluate(session.model, images, labels, data, batch_size=count, device=config.device)

@@ -21,18 +21,18 @@ from typing import Any, NoReturn
 
 import models
 from alpha import config as settings
+from alpha.data import Augment
 from alpha.errors import ConfigError, message
+from alpha.inputs.registry import did_you_mean
 from alpha.ops.algorithms.names import CONV_NAMES
 from alpha.precision import MODES
 from alpha.start import STATUSES, Parser
-from train.augment import Augment
-from train.data import DATASETS, did_you_mean
+from alpha.training.registries import LOSSES, OPTIMIZERS, SCHEDULES
+from train.data import DATASETS
+from train.imports import import_all, imports_of
 
-SCHEDULES = ("constant", "step", "multistep", "exponential", "cosine", "onecycle", "triangular")
 PRECISIONS = tuple(MODES)
-LEARNING_RATES = {"sgd": 0.02, "adam": 1e-3, "adamw": 1e-3, "rmsprop": 1e-3, "adamax": 2e-3, "radam": 1e-3,
-                  "adamod": 1e-3}
-OPTIMIZERS = tuple(LEARNING_RATES)
+IMPORTED = "--import the file that registers it"
 
 
 @dataclass(frozen=True)
@@ -73,6 +73,8 @@ class Config:
     """
 
     # The defaults bring lenet5 on digits to 98 to 99 % within a minute; anything larger wants its own recipe.
+    imports: tuple[str, ...] = setting((), "a file, my_file.py, or module that registers models, data sets, "
+                                       "optimizers, schedules or losses of your own; may be given several times")
     model: str = setting("lenet5", "network to train; --list-models shows all")
     dataset: str = setting("digits", "images to learn", DATASETS)
     data_dir: str | None = setting(None, "CIFAR archive (.tar.gz), its extracted folder, or a folder with either",
@@ -89,8 +91,8 @@ class Config:
                                     Interval(1, MOST_STEPS, "[]"), int)
     batch_size: int = setting(32, "images per step", Interval(1, 1 << 20, "[]"))
     optimizer: str = setting("sgd", "update rule", OPTIMIZERS)
-    lr: float = setting(LEARNING_RATES["sgd"], "largest learning rate (default: by optimizer, "
-                        + ", ".join(f"{name} {lr:g}" for name, lr in LEARNING_RATES.items()) + ")",
+    lr: float = setting(OPTIMIZERS["sgd"].lr, "largest learning rate (default: by optimizer, "
+                        + ", ".join(f"{name} {entry.lr:g}" for name, entry in OPTIMIZERS.items()) + ")",
                         Interval(0, LARGE, "(]"))
     momentum: float = setting(0.9, "momentum of sgd and rmsprop", Interval(0, 1))
     weight_decay: float = setting(5e-4, "pull of the weights towards 0", Interval(0, LARGE, "[]"))
@@ -102,6 +104,7 @@ class Config:
                                Interval(0, MOST_EPOCHS, "(]"))
     milestones: tuple[float, ...] = setting((0.5, 0.75), "shares of the training after which the multistep schedule "
                                             "steps, such as 0.5,0.75", Interval(0, 1, "()"))
+    loss: str = setting("cross_entropy", "what is made small", LOSSES)
     label_smoothing: float = setting(0.0, "probability spread evenly over all classes", Interval(0, 1))
     augment: str = setting(DATASETS["digits"].augment, "none, or some of crop,flip,cutout, each with an optional size "
                            "as in crop=4 (default: by data set, "
@@ -121,7 +124,7 @@ class Config:
             object.__setattr__(self, f.name, _checked(f, getattr(self, f.name)))
         if self.model not in models.list():
             _refuse("model", self.model, "a registered model",
-                    f"run --list-models to see all{did_you_mean(self.model, models.list())}")
+                    f"run --list-models to see all{did_you_mean(self.model, models.list())}, or {IMPORTED}")
         Augment.parse(self.augment)
         if not re.fullmatch(r"auto|cpu|cuda(:[0-9]{1,3})?", self.device):
             _refuse("device", self.device, "auto, cpu, cuda or cuda:N", "write --device auto")
@@ -145,7 +148,8 @@ class Config:
 
     def to_toml(self) -> str:
         """Returns a file that --config reads back as this very Config; fields that are None are left out."""
-        return "".join(f"{name} = {json.dumps(value)}\n" for name, value in self.to_dict().items() if value is not None)
+        return "".join(f"{name} = {json.dumps(value)}\n" for name, value in self.to_dict().items()
+                       if value is not None and value != ())
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Config:
@@ -161,7 +165,7 @@ class Config:
                                           "remove it, or correct its name; python -m train --help lists all"))
         values = {f.name: _checked(f, values[f.name]) for f in dataclasses.fields(Config) if f.name in values}
         full = {"model": Config.model, "dataset": Config.dataset, **values}
-        full.setdefault("lr", LEARNING_RATES[full.get("optimizer", Config.optimizer)])
+        full.setdefault("lr", OPTIMIZERS[full.get("optimizer", Config.optimizer)].lr)
         full.setdefault("augment", DATASETS[full["dataset"]].augment)
         if full.get("schedule") == "exponential":
             full.setdefault("gamma", 0.95)
@@ -192,6 +196,11 @@ def _checked(f: dataclasses.Field[Any], value: Any) -> Any:
     flag = "--" + f.name.replace("_", "-")
     if value is None and f.default is None:
         return None
+    if f.name == "imports":
+        if not isinstance(value, (list, tuple)) or len(value) > MAX_LIST or not all(
+                isinstance(v, str) and 0 < len(v) <= MAX_NAME and v.isprintable() for v in value):
+            _refuse(f.name, value, "a list of files and modules", "write --import my_file.py")
+        return tuple(value)
     if kind is tuple:
         if (not isinstance(value, (list, tuple)) or len(value) > MAX_LIST
                 or not all(_is(float, v) and v in allowed for v in value)):
@@ -206,7 +215,8 @@ def _checked(f: dataclasses.Field[Any], value: Any) -> Any:
     if isinstance(allowed, Interval) and value not in allowed:
         _refuse(f.name, value, allowed, f"choose {flag} in that range")
     if isinstance(allowed, Collection) and value not in allowed:
-        _refuse(f.name, value, f"one of {', '.join(allowed)}", f"choose one of them{did_you_mean(value, allowed)}")
+        own = f", or {IMPORTED}" if isinstance(allowed, dict) else ""
+        _refuse(f.name, value, f"one of {', '.join(allowed)}", f"choose one of them{did_you_mean(value, allowed)}{own}")
     return kind(value)
 
 
@@ -240,6 +250,9 @@ def parser() -> argparse.ArgumentParser:
         options: dict[str, Any] = {"metavar": f.metadata["kind"].__name__.upper().replace("TUPLE", "LIST")}
         if f.metadata["kind"] is bool:
             options = {"action": argparse.BooleanOptionalAction}
+        elif f.name == "imports":
+            result.add_argument("--import", dest="imports", metavar="FILE", action="append", help=text)
+            continue
         elif f.name == "resume":
             options = {"metavar": "PATH", "nargs": "?", "const": "auto"}
         result.add_argument("--" + f.name.replace("_", "-"), help=text.replace("%", "%%"), **options)
@@ -262,16 +275,31 @@ def parse(argv: Sequence[str] | None = None) -> Config:
                                   "remove it, or correct it; python -m train --help lists all"))
     flags_given = vars(given)
     for name, value in flags_given.items():
-        if isinstance(value, list):  # argparse makes one of `--lr=--`
+        if isinstance(value, list) and name != "imports":  # argparse makes one of `--lr=--`
             command.error(f"argument --{name.replace('_', '-')}: expected one argument")
-    if flags_given.pop("list_models", False):
-        print("\n".join(models.list()))
-        raise SystemExit(0)
-    path = flags_given.pop("config", None)
+    path, listing = flags_given.pop("config", None), flags_given.pop("list_models", False)
     values = {} if path is None else read_toml(Path(path))
     kinds = {f.name: f.metadata["kind"] for f in dataclasses.fields(Config)}
-    return Config.from_dict({**values, **{name: _from_text(name, kinds[name], value)
-                                          for name, value in flags_given.items()}})
+    values |= {name: value if name == "imports" else _from_text(name, kinds[name], value)
+               for name, value in flags_given.items()}
+    field_of = {f.name: f for f in dataclasses.fields(Config)}
+    import_all(_checked(field_of["imports"], values.get("imports", ())))
+    if listing:
+        print("\n".join(models.list()))
+        raise SystemExit(0)
+    try:
+        return Config.from_dict(values)
+    except ConfigError as error:
+        missing = IMPORTED in str(error) and missing_imports({"imports": imports_of(values)}, values.get("imports", ()))
+        if missing:
+            raise ConfigError(f"{error}; the run was started with{missing}") from error
+        raise
+
+
+def missing_imports(theirs: Mapping[str, Any], ours: Collection[str]) -> str:
+    """Returns the flags that import what a run's settings name and ours do not; "" if there is nothing."""
+    named = theirs.get("imports") or ()
+    return "".join(f" --import {name}" for name in named if name not in ours)
 
 
 def _from_text(name: str, kind: type, text: Any) -> Any:

@@ -17,17 +17,16 @@ import math
 import os
 import platform
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 import alpha
 from alpha.errors import ConfigError, message
+from alpha.training.trainer import Row
 from train.config import Config
 
 COLUMNS = ("epoch", "step", "train_loss", "train_accuracy", "val_loss", "val_accuracy", "lr", "seconds",
@@ -35,7 +34,6 @@ COLUMNS = ("epoch", "step", "train_loss", "train_accuracy", "val_loss", "val_acc
 ARTIFACTS = ("config.toml", "metrics.csv", "curves.png", "confusion.png", "summary.json")
 NO_MATPLOTLIB = 'matplotlib is not installed (pip install ".[plot]")'
 
-Row = Mapping[str, Any]  # one epoch: a value per column; val_* are None without validation images
 
 
 def prepare(output: str | Path) -> Path:
@@ -118,11 +116,6 @@ def epoch_line(row: Row, epochs: int) -> str:
     return (f"epoch {row['epoch']:>{len(str(epochs))}}/{epochs}  train loss {row['train_loss']:.4f} "
             f"acc {100 * row['train_accuracy']:6.2f} %{val}  lr {row['lr']:.2g}  {row['seconds']:.1f} s  "
             f"{row['images_per_second']:.0f} images/s  {row['peak_memory_mib']:.0f} MiB{scale}")
-
-
-def progress(title: str, total: int, done: int) -> Any:
-    """Returns a bar of steps that shows itself on a terminal only, and goes when it is closed."""
-    return tqdm(desc=title, total=total, initial=done, leave=False, unit="step", disable=not sys.stderr.isatty())
 
 
 # ---- pictures --------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""All of a run that training changes - weights, optimizer, average, position - and its way to disk and back.
+"""A run of the training program: alpha.training's Trainer, made of the settings, and its way to disk and back.
 
     last.safetensors    the run after its latest epoch, or where a signal stopped it
     best.safetensors    the run after the epoch whose weights did best on the validation images
@@ -11,63 +11,31 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import alpha
 import models
-from alpha import checkpoint, ops, optim, random
+from alpha import checkpoint, optim, random
 from alpha.backend import get_backend
-from alpha.errors import CheckpointError, ConfigError, DeviceError, message
-from alpha.optim import schedule
+from alpha.data import steps_per_epoch
+from alpha.errors import AnomalyError, CheckpointError, ConfigError, DeviceError, message
+from alpha.optim.schedule import Schedule
 from alpha.precision import MODES
 from alpha.tensor import Tensor
-from train.config import Config
-from train.data import steps_per_epoch
+from alpha.training import Trainer, accuracy, registries
+from alpha.training.registries import Loss, find_loss
+from train.config import Config, missing_imports
 from train.report import ARTIFACTS, Row, write_metrics
-from train.stored import Loaded, environment
+from train.stored import Loaded, environment, progress_of, stored_progress
 from train.stored import load as load_checkpoint
 
 LAST, BEST = "last.safetensors", "best.safetensors"
 
 
-@dataclass
-class Progress:
-    """How far a run has come.
-
-    Args:
-        epoch: epochs finished.
-        step: updates of the weights so far.
-        loss_sum, correct, images, seconds: of the training steps in the present epoch: sum of the losses per image,
-            images classified correctly, images seen, duration.
-        history: a row of metrics.csv per epoch; the last one may be of an epoch that --max-steps cut short.
-    """
-
-    epoch: int = 0
-    step: int = 0
-    loss_sum: float = 0.0
-    correct: int = 0
-    images: int = 0
-    seconds: float = 0.0
-    history: list[Row] = field(default_factory=list)
-
-    def close_epoch(self, row: Row, whole: bool) -> None:
-        """Records the row of the present epoch, and goes on to the next one if its images were all seen."""
-        self.history = [*self.history[:self.epoch], row]
-        if whole:
-            self.epoch += 1
-            self.loss_sum, self.correct, self.images, self.seconds = 0.0, 0, 0, 0.0
-
-    def best(self) -> Row | None:
-        """Returns the row with the highest validation accuracy, the later one of equals; None without validation."""
-        rows = [row for row in self.history if row["val_accuracy"] is not None]
-        return max(rows, key=lambda row: (row["val_accuracy"], row["epoch"]), default=None)
-
-
-class Session:
-    """A run in memory: config, model, optimizer, moving average, loss scale, progress.
+class Session(Trainer):
+    """A Trainer that is made of a Config and can be saved and restored.
 
     Args:
         config: its device is not "auto" any more.
@@ -78,52 +46,42 @@ class Session:
     def __init__(self, config: Config, num_classes: int, train_images: int) -> None:
         alpha.manual_seed(config.seed)
         self.config = config
-        self.steps_per_epoch = steps_per_epoch(train_images, config.batch_size)
-        self.model = models.create(config.model, num_classes).to(config.device)
-        self.schedule = make_schedule(config, self.steps_per_epoch)
-        self.optimizer = make_optimizer(config, self.model.named_parameters(), self.schedule)
-        self.ema = optim.ExponentialMovingAverage(self.model, config.ema) if config.ema else None
-        self.scaler = optim.LossScaler(config.device) if MODES[config.precision].scales_loss else None
-        self.losses = alpha.capture(self._losses, self.model)
-        self.progress = Progress()
+        steps = steps_per_epoch(train_images, config.batch_size)
+        model = models.create(config.model, num_classes).to(config.device)
+        self.schedule = make_schedule(config, steps)
+        super().__init__(
+            model, make_optimizer(config, model.named_parameters(), self.schedule),
+            find_loss("loss", config.loss, config.label_smoothing), {"accuracy": accuracy}, epochs=config.epochs,
+            steps_per_epoch=steps, max_steps=config.max_steps, clip=config.clip,
+            ema=optim.ExponentialMovingAverage(model, config.ema) if config.ema else None,
+            scaler=optim.LossScaler(config.device) if MODES[config.precision].scales_loss else None)
         self.saved_step: int | None = None      # of the weights in LAST, as far as this process knows
         self.identity = {"model": config.model, "num_classes": num_classes, "dataset": config.dataset,
                          "train_images": train_images, "val_size": config.val_size, "seed": config.seed,
                          "batch_size": config.batch_size, "optimizer": config.optimizer, "ema": config.ema,
                          "precision": config.precision}
 
-    def _losses(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the mean loss, shape (), and the predicted classes, shape (N,), int64; leaves the gradients."""
-        logits = self.model(x)
-        loss = ops.cross_entropy(logits, y, label_smoothing=self.config.label_smoothing)
-        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
-        return loss.detach(), ops.argmax(logits.detach(), axis=1)
+    @property
+    def plain_loss(self) -> Loss:
+        """The loss without label smoothing, for what is not trained."""
+        return find_loss("loss", self.config.loss)
 
     @property
     def output(self) -> Path:
         return Path(self.config.output)
 
-    @property
-    def epoch_step(self) -> int:
-        """Steps made in the present epoch."""
-        return self.progress.step - self.progress.epoch * self.steps_per_epoch
-
-    @property
-    def steps_left(self) -> int:
-        """Steps still to make in the present epoch."""
-        left = self.steps_per_epoch - self.epoch_step
-        return left if self.config.max_steps is None else max(0, min(left, self.config.max_steps - self.progress.step))
-
-    @property
-    def done(self) -> bool:
-        """Whether all epochs, or --max-steps, have been trained and validated."""
-        state = self.progress
-        recorded = bool(state.history) and state.history[-1]["step"] == state.step
-        return state.epoch >= self.config.epochs or (recorded and self.steps_left == 0)
-
-    def averaged(self) -> AbstractContextManager[None]:
-        """For a block: the model computes with the moving average, if there is one."""
-        return self.ema.applied() if self.ema else nullcontext()
+    def diverged(self, what: str, step: int, weights_of: int | None = None) -> AnomalyError:
+        """As Trainer.diverged; says which checkpoint is good."""
+        state, path = self.progress, self.output / LAST
+        kept = f"{path} is the last good checkpoint" if path.exists() else "there is no checkpoint before it"
+        if self.saved_step == (step if weights_of is None else weights_of):
+            before = checkpoint.previous(path)
+            kept = f"the weights in {path} make it" + (f", {before} has those before" if before.exists() else "")
+        recorded = bool(state.history) and state.history[-1]["step"] == step
+        epoch = state.history[-1]["epoch"] if recorded else state.epoch + 1
+        return AnomalyError(message("train", f"{what} at step {step}, in epoch {epoch}; {kept}",
+                                    f"lower --lr, now {self.config.lr:g}; or add --warmup 1 or --clip 1; with "
+                                    "ALPHA_CHECK_NAN=1 the run stops at the op that makes the first NaN"))
 
     # ---- to disk and back --------------------------------------------------------------------------------------------
 
@@ -134,7 +92,7 @@ class Session:
                    **_prefixed("ema/", self.ema.state_dict() if self.ema else {}),
                    **_prefixed("scaler/", self.scaler.state_dict() if self.scaler else {})}
         checkpoint.save(self.output / name, tensors, {
-            "identity": self.identity, "progress": asdict(self.progress), "optimizer": state["scalars"],
+            "identity": self.identity, "progress": stored_progress(self.progress), "optimizer": state["scalars"],
             "random": random.get_state(), "config": self.config.to_dict(), "environment": environment()})
         self.saved_step = self.progress.step if name == LAST else self.saved_step
 
@@ -170,7 +128,7 @@ class Session:
         tensors, metadata = loaded
         self._check_identity(metadata, where, list(self.identity))
         self._check_position(metadata["progress"], where)
-        progress = Progress(**metadata["progress"])
+        progress = progress_of(metadata["progress"])
         loads: list[Callable[[], Any]] = [
             self.model.prepare_state_dict(_without("model/", tensors)),
             self.optimizer.prepare_state_dict({"tensors": _without("optimizer/", tensors),
@@ -198,6 +156,7 @@ class Session:
         if differ:
             both = "; ".join(f"{name} is {theirs.get(name)!r} there, {self.identity[name]!r} here" for name in differ)
             flags = " ".join(f"--{n.replace('_', '-')} {theirs.get(n)}" for n in differ if n in self.config.to_dict())
+            flags += missing_imports(metadata["config"], self.config.imports)
             fix = f"continue it with {flags}" if flags else "point --data-dir at the images of that run"
             raise CheckpointError(message("resume", f"{where} is of another run: {both}",
                                           f"{fix}, or start a new run in another directory: --output DIR"))
@@ -212,8 +171,9 @@ class Session:
 
     def _say_what_changed(self, before: dict[str, Any]) -> None:
         for name, value in self.config.to_dict().items():
-            old = before.get(name)
-            if name not in ("output", "resume", "runs", "device", "data_dir") and old not in (value, _listed(value)):
+            old = before.get(name, value)
+            silent = ("output", "resume", "runs", "device", "data_dir", "imports")
+            if name not in silent and old not in (value, _listed(value)):
                 print(f"resuming with {name} {value}, before it was {old}", flush=True)
 
 
@@ -289,31 +249,23 @@ def resolve_device(config: Config) -> Config:
 # ---- optimizer -------------------------------------------------------------------------------------------------------
 
 
-def make_schedule(config: Config, per_epoch: int) -> schedule.Schedule:
+def make_schedule(config: Config, per_epoch: int) -> Schedule:
     """Returns the learning rate as a function of the step; an epoch has `per_epoch` steps.
 
     It is laid out over --epochs, so --max-steps leaves the course as it is.  Raises ConfigError.
     """
-    lr, total, warmup = config.lr, config.epochs * per_epoch, round(config.warmup * per_epoch)
-    if config.schedule == "cosine":
-        return schedule.cosine(lr, total, warmup)
-    course = {
-        "constant": lambda: schedule.constant(lr),
-        "step": lambda: schedule.step(lr, max(1, round(config.step_size * per_epoch)), config.gamma),
-        "multistep": lambda: schedule.multistep(lr, [round(m * total) for m in config.milestones], config.gamma),
-        "exponential": lambda: schedule.exponential(lr, config.gamma ** (1 / per_epoch)),
-        "onecycle": lambda: schedule.one_cycle(lr, total),
-        "triangular": lambda: schedule.triangular(lr / 25, lr, max(1, total // 2)),
-    }[config.schedule]()
-    return lambda t: course(t) * min(1.0, (t + 1) / warmup) if warmup else course(t)
+    total = config.epochs * per_epoch
+    return registries.make_schedule(
+        "schedule", config.schedule, warmup_steps=round(config.warmup * per_epoch), lr=config.lr, total_steps=total,
+        steps_per_epoch=per_epoch, epochs=config.epochs, gamma=config.gamma,
+        step_size=max(1, round(config.step_size * per_epoch)),
+        milestones=[round(m * total) for m in config.milestones])
 
 
-def make_optimizer(config: Config, named_parameters: Any, lr: schedule.Schedule) -> optim.Optimizer:
+def make_optimizer(config: Config, named_parameters: Any, lr: Schedule) -> optim.Optimizer:
     """Returns the optimizer that --optimizer names.  Raises ConfigError."""
-    kinds = {"sgd": optim.SGD, "adam": optim.Adam, "adamw": optim.AdamW, "rmsprop": optim.RMSprop,
-             "adamax": optim.Adamax, "radam": optim.RAdam, "adamod": optim.AdaMod}
-    momentum = {"momentum": config.momentum} if config.optimizer in ("sgd", "rmsprop") else {}
-    return kinds[config.optimizer](named_parameters, lr=lr, weight_decay=config.weight_decay, **momentum)
+    return registries.make_optimizer("optimizer", config.optimizer, named_parameters, lr,
+                                     weight_decay=config.weight_decay, momentum=config.momentum)
 
 
 def _prefixed(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from alpha.errors import CheckpointError, message
 from alpha.inputs.schema import AnyOf, Integer, Items, Maybe, Number, Record, Scalar, Table, check
 from alpha.optim.optimizer import SCALARS
 from alpha.tensor import Tensor
+from alpha.training import Progress
 
 Loaded = tuple[dict[str, Tensor], dict[str, Any]]  # the tensors and the metadata of a checkpoint
 
@@ -62,6 +64,19 @@ def load(path: Path) -> Loaded:
     if text:
         raise CheckpointError(message("resume", f"{path} contradicts itself: {text}", fix))
     return tensors, metadata
+
+
+def stored_progress(progress: Progress) -> dict[str, Any]:
+    """Returns the progress of a run as its checkpoint has it."""
+    fields = asdict(progress)
+    correct = int(fields.pop("sums").get("accuracy", 0))
+    return {**fields, "correct": correct}
+
+
+def progress_of(stored: dict[str, Any]) -> Progress:
+    """Returns what `stored_progress` has stored."""
+    fields = dict(stored)
+    return Progress(sums={"accuracy": fields.pop("correct")}, **fields)
 
 
 def environment() -> dict[str, Any]:

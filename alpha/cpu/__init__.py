@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -23,6 +24,10 @@ class CpuBackend:
 
     def check(self, device: str) -> None:
         """The CPU is always there."""
+
+    def by_equation(self, op: Any) -> None:
+        from alpha.cpu.pointwise import by_equation
+        by_equation(op)
 
     def from_numpy(self, a: np.ndarray, device: str) -> np.ndarray:
         out = memory.empty_like(a)
@@ -60,6 +65,21 @@ class CpuBackend:
                 break
             x, base = base, base.base
         return x
+
+    def memory_key(self, x: np.ndarray) -> int:
+        return id(x if x.base is None else self.memory(x))
+
+    def form(self, x: np.ndarray) -> None:
+        return None
+
+    def write_as(self, x: np.ndarray, form: str) -> None:
+        """Arrays have elements."""
+
+    undisturbed = nullcontext
+    flops_per_byte = 10.0
+
+    def memory_limit(self) -> int:
+        return memory.host_nbytes()
 
     def history(self, x: np.ndarray) -> History | None:
         found = _histories.get(id(self.memory(x)))

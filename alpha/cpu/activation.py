@@ -7,11 +7,12 @@ from math import pi, sqrt
 
 import numpy as np
 
-from alpha.cpu import native
+from alpha.cpu import native, pointwise
 from alpha.cpu.elementwise import masked
 from alpha.cpu.erf import erf
 from alpha.cpu.memory import empty_like
 from alpha.cpu.reduce import sums
+from alpha.cpu.shape import contiguous
 from alpha.op import Op
 from alpha.ops import activation as ops
 
@@ -21,12 +22,20 @@ Array = np.ndarray
 def _bind(op: Op) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
     """Binds an implementation that sees float32 or float64 and may overflow without a warning."""
     def bind(f: Callable[..., Array]) -> Callable[..., Array]:
-        @op.impl("cpu")
         def run(*arrays: Array, **attrs: float) -> Array:
             half = arrays[0].dtype == np.float16
             with np.errstate(all="ignore"):
                 y = f(*[a.astype(np.float32) for a in arrays] if half else arrays, **attrs)
                 return y.astype(np.float16) if half else y
+        pointwise.bind(op, run) if op.equation else op.impl("cpu")(run)
+        return f
+    return bind
+
+
+def _plain(op: Op) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
+    """Binds an implementation that needs no care."""
+    def bind(f: Callable[..., Array]) -> Callable[..., Array]:
+        pointwise.bind(op, f)
         return f
     return bind
 
@@ -34,41 +43,33 @@ def _bind(op: Op) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
 # ---- piecewise linear ------------------------------------------------------------------------------------------------
 
 
-@ops.relu.impl("cpu")
-def relu_cpu(x: Array) -> Array:
-    if native.usable(x):
-        y = empty_like(x)
-        native.relu_fwd(x, y)
-        return y
+@_plain(ops.relu)
+def relu(x: Array) -> Array:
     return masked(x, x < 0)  # np.maximum makes -0 a 0, or not, as the processor has it
 
 
-@ops.relu_grad.impl("cpu")
-def relu_grad_cpu(g: Array, y: Array) -> Array:
-    if native.usable(g, y):
-        dx = empty_like(g)
-        native.relu_bwd(g, y, dx)
-        return dx
+@_plain(ops.relu_grad)
+def relu_grad(g: Array, y: Array) -> Array:
     return masked(g, y <= 0)
 
 
-@ops.relu6.impl("cpu")
-def relu6_cpu(x: Array) -> Array:
-    return np.clip(x, 0, 6, out=empty_like(x))
+@_plain(ops.relu6)
+def relu6(x: Array) -> Array:
+    return np.minimum(masked(x, x < 0), 6, out=empty_like(x))
 
 
-@ops.relu6_grad.impl("cpu")
-def relu6_grad_cpu(g: Array, y: Array) -> Array:
+@_plain(ops.relu6_grad)
+def relu6_grad(g: Array, y: Array) -> Array:
     return masked(g, (y <= 0) | (y >= 6))
 
 
-@ops.leaky_relu.impl("cpu")
-def leaky_relu_cpu(x: Array, *, slope: float) -> Array:
-    return leaky_relu_grad_cpu(x, x, slope=slope)
+@_plain(ops.leaky_relu)
+def leaky_relu(x: Array, *, slope: float) -> Array:
+    return leaky_relu_grad(x, x, slope=slope)
 
 
-@ops.leaky_relu_grad.impl("cpu")
-def leaky_relu_grad_cpu(g: Array, x: Array, *, slope: float) -> Array:
+@_plain(ops.leaky_relu_grad)
+def leaky_relu_grad(g: Array, x: Array, *, slope: float) -> Array:
     out = np.multiply(g, slope, out=empty_like(g))
     np.copyto(out, g, where=x > 0)
     return out
@@ -215,7 +216,28 @@ def _sum(x: Array, axis: int) -> Array:
     return sums(x, (axis % x.ndim,), keepdims=True)
 
 
+def _last(x: Array, axis: int) -> Array:
+    """Returns x with an axis moved to the end, contiguous."""
+    return contiguous(np.moveaxis(x, axis, -1))
+
+
+def _with_kernel(log_of: bool) -> Callable[[Callable[..., Array]], Callable[..., Array]]:
+    """Makes softmax, or its gradient, a compiled kernel for float32; the decorated function computes all else."""
+    def decorate(f: Callable[..., Array]) -> Callable[..., Array]:
+        def run(*arrays: Array, axis: int) -> Array:
+            if not arrays[0].size or not native.usable(*arrays):
+                return f(*arrays, axis=axis)
+            first = axis % arrays[0].ndim == arrays[0].ndim - 1
+            moved = arrays if first else [_last(a, axis) for a in arrays]
+            y = empty_like(moved[0])
+            (native.softmax_bwd if len(moved) > 1 else native.softmax_fwd)(*moved, y, log_of)
+            return y if first else contiguous(np.moveaxis(y, -1, axis))
+        return run
+    return decorate
+
+
 @_bind(ops.softmax)
+@_with_kernel(log_of=False)
 def softmax(x: Array, *, axis: int) -> Array:
     y = _shifted(x, axis)
     np.exp(y, out=y)
@@ -224,6 +246,7 @@ def softmax(x: Array, *, axis: int) -> Array:
 
 
 @_bind(ops.softmax_grad)
+@_with_kernel(log_of=False)
 def softmax_grad(g: Array, y: Array, *, axis: int) -> Array:
     d = np.multiply(g, y, out=empty_like(g))
     np.subtract(g, _sum(d, axis), out=d)
@@ -232,6 +255,7 @@ def softmax_grad(g: Array, y: Array, *, axis: int) -> Array:
 
 
 @_bind(ops.log_softmax)
+@_with_kernel(log_of=True)
 def log_softmax(x: Array, *, axis: int) -> Array:
     y = _shifted(x, axis)
     y -= np.log(_sum(np.exp(y, out=empty_like(y)), axis))
@@ -239,6 +263,7 @@ def log_softmax(x: Array, *, axis: int) -> Array:
 
 
 @_bind(ops.log_softmax_grad)
+@_with_kernel(log_of=True)
 def log_softmax_grad(g: Array, y: Array, *, axis: int) -> Array:
     d = np.exp(y, out=empty_like(y))
     d *= _sum(g, axis)

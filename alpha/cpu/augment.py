@@ -9,20 +9,23 @@ import numpy as np
 from alpha.cpu.memory import empty
 from alpha.errors import ShapeError, message
 from alpha.ops.augment import EPOCH_BLOCKS, WORDS_PER_IMAGE, augment_images
-from alpha.random import STREAMS, random_bits
+from alpha.random import STREAMS, philox, random_bits
 
 Array = np.ndarray
 
 
 @augment_images.impl("cpu")
-def augment_images_cpu(images: Array, index: Array, mean: Array, std: Array, *, seed: int, epoch: int, crop: int,
-                       flip: bool, cutout: int) -> Array:
+def augment_images_cpu(images: Array, index: Array, mean: Array, std: Array, key: Array | None, *, seed: int,
+                       epoch: int, crop: int, flip: bool, cutout: int) -> Array:
     if index.size and not 0 <= index.min() <= index.max() < len(images):
         raise ShapeError(message("augment_images", f"index reaches from {index.min()} to {index.max()}, there are "
                                  f"{len(images)} images", "number the images from 0", images=images.shape))
     pixels = images[index]
     if crop or flip or cutout:
-        words = image_words(seed, epoch, len(images))[index]
+        if key is None:
+            words = image_words(seed, epoch, len(images))[index]
+        else:
+            words = philox(key.astype(np.uint64) + np.uint64(epoch * EPOCH_BLOCKS), STREAMS["augment"], seed)
         pixels = augmented(pixels, words, mean_colour(mean), crop=crop, flip=flip, cutout=cutout)
     return normalized(pixels, mean, std)
 

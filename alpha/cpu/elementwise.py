@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,14 @@ from alpha.backend import get_backend
 from alpha.cpu import native
 from alpha.cpu.erf import erf
 from alpha.cpu.memory import empty
-from alpha.op import Op
+from alpha.cpu.pointwise import bind
 from alpha.ops import elementwise as ops
 
 Array = np.ndarray
 Number = ops.Number
 
 LARGE = 1 << 16  # elements from which a compiled kernel, on all cores, beats NumPy on one
+FEW = 1 << 13    # elements of all operands below which one call of NumPy takes less time than one of a kernel
 
 
 def compiled(*arrays: Array) -> bool:
@@ -25,28 +27,28 @@ def compiled(*arrays: Array) -> bool:
     return arrays[0].size >= LARGE and native.usable(*arrays)
 
 
-def _bind_unary(op: Op, ufunc: Callable[..., Any]) -> None:
-    @op.impl("cpu")
+def _unary(ufunc: Callable[..., Any]) -> Callable[..., Array]:
     def run(x: Array) -> Array:
         with np.errstate(all="ignore"):
             return ufunc(x, out=empty(x.shape, x.dtype))
+    return run
 
 
-def _bind_binary(op: Op, ufunc: Callable[..., Any]) -> None:
-    @op.impl("cpu")
+def _binary(ufunc: Callable[..., Any]) -> Callable[..., Array]:
     def run(a: Array | Number, b: Array | Number) -> Array:
         a, b, shape, dtype = _operands(a, b)
         with np.errstate(all="ignore"):
             return ufunc(a, b, out=empty(shape, dtype))
+    return run
 
 
-def _bind_quiet(op: Op, ufunc: Callable[..., Any], result: str | None = None) -> None:
-    """As _bind_binary, for what never warns."""
-    @op.impl("cpu")
+def _quiet(ufunc: Callable[..., Any], result: str | None = None) -> Callable[..., Array]:
+    """As _binary, for what never warns."""
     def run(a: Array | Number, b: Array | Number) -> Array:
         a, b, shape, dtype = _operands(a, b)
         with np.errstate(over="ignore"):  # of a Python number that the dtype cannot hold: it counts as infinite
             return ufunc(a, b, out=empty(shape, result or dtype))
+    return run
 
 
 def _operands(a: Array | Number, b: Array | Number) -> tuple[Array | Number, Array | Number, tuple[int, ...], Any]:
@@ -63,54 +65,56 @@ def _plain(value: Number) -> Number:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _pow(a: Array | Number, b: Array | Number, out: Array) -> Array:
-    """NumPy's power, with the two exponents that need no logarithm apart."""
-    if not isinstance(b, np.ndarray) and b in (1, 2):
-        return np.square(a, out=out) if b == 2 else np.positive(a, out=out)
-    return np.power(a, b, out=out)
-
-
 def _sign(x: Array, out: Array) -> Array:
     """As np.sign, but 0 at NaN."""
     return np.subtract(x > 0, x < 0, out=out, dtype=out.dtype)
 
 
-def _add(a: Array | Number, b: Array | Number, out: Array) -> Array:
-    if out.size >= LARGE and getattr(a, "shape", None) == getattr(b, "shape", None) and native.usable(a, b):
-        native.add(a, b, out)
-        return out
-    return np.add(a, b, out=out)
+for _op, _ufunc, _few in ((ops.neg, np.negative, FEW), (ops.exp, np.exp, 0), (ops.log, np.log, 0),
+                          (ops.sqrt, np.sqrt, FEW), (ops.abs, np.absolute, FEW), (ops.sign, _sign, 0),
+                          (ops.erf, erf, 0)):
+    bind(_op, _unary(_ufunc), _few)
 
-
-for _op, _ufunc in ((ops.neg, np.negative), (ops.exp, np.exp), (ops.log, np.log), (ops.sqrt, np.sqrt),
-                    (ops.abs, np.absolute), (ops.sign, _sign), (ops.erf, erf)):
-    _bind_unary(_op, _ufunc)
-
-for _op, _ufunc in ((ops.add, _add), (ops.sub, np.subtract), (ops.mul, np.multiply), (ops.div, np.true_divide),
-                    (ops.pow, _pow)):
-    _bind_binary(_op, _ufunc)
+for _op, _ufunc in ((ops.add, np.add), (ops.sub, np.subtract), (ops.mul, np.multiply), (ops.div, np.true_divide)):
+    bind(_op, _binary(_ufunc), FEW)
 
 for _op, _ufunc in ((ops.maximum, np.maximum), (ops.minimum, np.minimum)):
-    _bind_quiet(_op, _ufunc)
+    bind(_op, _quiet(_ufunc))
 
 for _op, _ufunc in ((ops.eq, np.equal), (ops.ne, np.not_equal), (ops.lt, np.less), (ops.le, np.less_equal),
                     (ops.gt, np.greater), (ops.ge, np.greater_equal)):
-    _bind_quiet(_op, _ufunc, "bool")
+    bind(_op, _quiet(_ufunc, "bool"), FEW)
+
+_numpy_pow = _binary(np.power)
 
 
-@ops.clip.impl("cpu")
-def clip_cpu(x: Array, *, low: Number | None, high: Number | None) -> Array:
+@ops.pow.impl("cpu")
+def pow_cpu(a: Array | Number, b: Array | Number) -> Array:
+    """Two exponents need no logarithm."""
+    if not isinstance(b, np.ndarray) and b in (1, 2):
+        return ops.mul.impls["cpu"](a, a if b == 2 else 1)
+    return _numpy_pow(a, b)
+
+
+def _clip(x: Array, *, low: Number | None, high: Number | None) -> Array:
     return np.clip(x, low, high, out=empty(x.shape, x.dtype))
 
 
-@ops.clip_grad.impl("cpu")
-def clip_grad_cpu(g: Array, x: Array, *, low: Number | None, high: Number | None) -> Array:
+def _clip_grad(g: Array, x: Array, *, low: Number | None, high: Number | None) -> Array:
     inside = np.ones(x.shape, bool)
     if low is not None:
         inside &= x >= low
     if high is not None:
         inside &= x <= high
     return masked(g, ~inside)
+
+
+def _limits(low: Number | None, high: Number | None) -> dict[str, Number]:
+    return dict(low=-inf if low is None else low, high=inf if high is None else high)
+
+
+bind(ops.clip, _clip, numbers=_limits)
+bind(ops.clip_grad, _clip_grad, numbers=_limits)
 
 
 @ops.cast.impl("cpu")
@@ -126,13 +130,15 @@ def transfer_cpu(x: Array, *, device: str, source: str) -> Any:
     return get_backend(device).from_numpy(x, device)
 
 
-@ops.where.impl("cpu")
-def where_cpu(cond: Array, x: Array | Number, y: Array | Number) -> Array:
+def _where(cond: Array, x: Array | Number, y: Array | Number) -> Array:
     dtype = x.dtype if isinstance(x, np.ndarray) else y.dtype
     out = empty(np.broadcast_shapes(cond.shape, np.shape(x), np.shape(y)), dtype)
     np.copyto(out, _plain(y))
     np.copyto(out, _plain(x), where=cond)
     return out
+
+
+bind(ops.where, _where, FEW)
 
 
 def masked(g: Array, zero: Array) -> Array:

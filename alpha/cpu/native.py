@@ -16,6 +16,7 @@ import os
 import platform
 import sys
 import threading
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -49,21 +50,27 @@ SIGNATURES = {
     "conv_fprop": "p pppp i",
     "conv_dgrad": "p ppp",
     "conv_wgrad": "p ppp",
-    "conv_panel_floats": "p -> l",
-    "conv_pack": "p pp",
+    "conv_panel_floats": "p -> l", "conv_pack": "p pp",
     "conv_run": "p ppppp ii",
     "fft_tiles": "p pp",
     "fft_inverse": "p pp",
     "winograd_floats": "p i -> l",
     "winograd_forward": "pp ppppp ii",
     "winograd_wgrad": "pp pppp",
-    "winograd_filter_floats": "p -> l",
-    "winograd_filters": "pp pp",
+    "winograd_filter_floats": "p -> l", "winograd_filters": "pp pp",
     "winograd_run": "pp ppppp ii",
     "bn_fwd": "pppp pp ppp ll dd i",
-    "bn_inference": "pppp pp p ll d i",
+    "bn_apply": "pppp pp p ll i",
     "bn_bwd": "pp pp pp ppp ll i",
     "sum_middle": "ppp lll",
+    "sum_rows": "ppp ll",
+    "extreme": "pp lll i",
+    "softmax_fwd": "pp ll i",
+    "softmax_bwd": "ppp ll i",
+    "layer_norm_fwd": "ppp ppp ll d",
+    "layer_norm_bwd": "ppp pp ppp ll",
+    "group_norm_fwd": "ppp ppp llll d",
+    "group_norm_bwd": "ppp pp ppp llll",
     "max_pool_fwd": "p ppp",
     "max_pool_bwd": "p ppp",
     "pool_scatter": "ppp llll -> l",
@@ -71,9 +78,8 @@ SIGNATURES = {
     "avg_pool_bwd": "p pp i",
     "cross_entropy_fwd": "pp pp ll d -> l",
     "cross_entropy_bwd": "pl ppp p ll dd -> l",
-    "relu_fwd": "pp l",
-    "relu_bwd": "ppp l",
-    "add": "ppp l",
+    "copy_box": "ppp i",
+    "pointwise": "pp pppp p",
     "sum_of_squares": "ppl -> d",
     "sgd_step": "ppp pl ffff ii",
     "adam_step": "ppppp pl ff ddf ff",
@@ -137,7 +143,20 @@ def usable(*arrays: Array | None) -> bool:
 
 
 def _load() -> ctypes.CDLL:
-    """Builds with the first compiler that can, loads, and declares the signatures."""
+    """Builds and loads the kernels, those of equations too, and declares the signatures."""
+    from alpha.cpu.pointwise import own, write_source  # imports this module
+
+    lib = load_library("cpu", [*sorted(KERNELS.glob("*.cpp")), write_source(own())])
+    for name, signature in SIGNATURES.items():
+        arguments, _, result = signature.partition("->")
+        function = getattr(lib, name)
+        function.argtypes = [_CTYPES[kind] for kind in arguments.replace(" ", "")]
+        function.restype = _CTYPES[result.strip()] if result else None
+    return lib
+
+
+def load_library(name: str, sources: Sequence[Path]) -> ctypes.CDLL:
+    """Builds sources with the first compiler that can, and loads the result.  Raises CompileError."""
     x86 = platform.machine() in ("x86_64", "AMD64")
     flags = FLAGS + (X86_FLAGS if x86 else ())
     if config.cpu_isa == "avx2" and x86:
@@ -145,19 +164,13 @@ def _load() -> ctypes.CDLL:
     failed = CompileError(message("native", "no C++ compiler was found", "install g++, or name a compiler in CXX"))
     for compiler in compilers():
         try:
-            path = build("cpu", sorted(KERNELS.glob("*.cpp")), compiler, flags)
+            path = build(name, sources, compiler, flags)
         except CompileError as error:
             failed = error
             continue
         if "OMP_WAIT_POLICY" not in os.environ:
             os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)  # libgomp reads it when it is loaded, here
-        lib = ctypes.CDLL(str(path))
-        for name, signature in SIGNATURES.items():
-            arguments, _, result = signature.partition("->")
-            function = getattr(lib, name)
-            function.argtypes = [_CTYPES[kind] for kind in arguments.replace(" ", "")]
-            function.restype = _CTYPES[result.strip()] if result else None
-        return lib
+        return ctypes.CDLL(str(path))
     raise failed
 
 
@@ -242,12 +255,11 @@ def batch_norm_fwd(x: Array, gamma: Array | None, beta: Array | None, y: Array, 
                 ptr(mean), ptr(istd), x.size // c, c, eps, momentum, relu)
 
 
-def batch_norm_inference(x: Array, gamma: Array | None, beta: Array | None, running_mean: Array, running_var: Array,
-                         y: Array, *, eps: float, residual: Array | None = None, relu: bool = False) -> None:
-    """y as in batch_norm_fwd, with the running statistics in place of the batch's."""
+def batch_norm_apply(x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd: Array, y: Array, *,
+                     residual: Array | None = None, relu: bool = False) -> None:
+    """y as in batch_norm_fwd, from statistics that are known."""
     c = x.shape[-1]
-    _lib.bn_inference(ptr(x), ptr(residual), ptr(gamma), ptr(beta), ptr(running_mean), ptr(running_var), ptr(y),
-                      x.size // c, c, eps, relu)
+    _lib.bn_apply(ptr(x), ptr(residual), ptr(gamma), ptr(beta), ptr(mean), ptr(istd), ptr(y), x.size // c, c, relu)
 
 
 def batch_norm_bwd(g: Array, x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd: Array, dx: Array,
@@ -262,6 +274,57 @@ def sum_middle(x: Array, out: Array, outer: int, count: int, inner: int) -> None
     """out[o, i] = sum over r of x[o, r, i], for x as (outer, count, inner); out is float32 or, unrounded, float64."""
     narrow, wide = (ptr(out), None) if out.dtype == _FLOAT32 else (None, ptr(out))
     _lib.sum_middle(ptr(x), narrow, wide, outer, count, inner)
+
+
+def sum_rows(x: Array, out: Array, rows: int, count: int) -> None:
+    """out[r] = sum of x[r, :], for x as (rows, count); out as in sum_middle."""
+    narrow, wide = (ptr(out), None) if out.dtype == _FLOAT32 else (None, ptr(out))
+    _lib.sum_rows(ptr(x), narrow, wide, rows, count)
+
+
+def extreme(x: Array, out: Array, outer: int, count: int, inner: int, largest: bool) -> None:
+    """out[o, i] = the largest or the smallest of x[o, :, i], for x as (outer, count, inner); NaN wins."""
+    _lib.extreme(ptr(x), ptr(out), outer, count, inner, largest)
+
+
+def softmax_fwd(x: Array, y: Array, log_of: bool) -> None:
+    """y = softmax, or its logarithm, over the last axis."""
+    _lib.softmax_fwd(ptr(x), ptr(y), x.size // x.shape[-1], x.shape[-1], log_of)
+
+
+def softmax_bwd(g: Array, y: Array, dx: Array, log_of: bool) -> None:
+    """dx = the gradient of softmax_fwd."""
+    _lib.softmax_bwd(ptr(g), ptr(y), ptr(dx), y.size // y.shape[-1], y.shape[-1], log_of)
+
+
+def layer_norm_fwd(x: Array, gamma: Array | None, beta: Array | None, y: Array, mean: Array, istd: Array,
+                   eps: float) -> None:
+    """y = (x - mean) * istd * gamma + beta over rows: mean and istd have an element for each."""
+    _lib.layer_norm_fwd(ptr(x), ptr(gamma), ptr(beta), ptr(y), ptr(mean), ptr(istd), mean.size, x.size // mean.size,
+                        eps)
+
+
+def layer_norm_bwd(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, dx: Array, dgamma: Array,
+                   dbeta: Array) -> None:
+    """Gradients of layer_norm_fwd."""
+    _lib.layer_norm_bwd(ptr(g), ptr(x), ptr(gamma), ptr(mean), ptr(istd), ptr(dx), ptr(dgamma), ptr(dbeta), mean.size,
+                        x.size // mean.size)
+
+
+def group_norm_fwd(x: Array, gamma: Array | None, beta: Array | None, y: Array, mean: Array, istd: Array,
+                   channels: int, eps: float) -> None:
+    """As layer_norm_fwd over the pixels and the groups of channels of x (N, ..., C); mean and istd (N, ..., groups)."""
+    n, groups = len(x), mean.size // len(x)
+    _lib.group_norm_fwd(ptr(x), ptr(gamma), ptr(beta), ptr(y), ptr(mean), ptr(istd), n, x.size // (n * channels),
+                        channels, groups, eps)
+
+
+def group_norm_bwd(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, dx: Array, dgamma: Array,
+                   dbeta: Array) -> None:
+    """Gradients of group_norm_fwd."""
+    n, groups, channels = len(x), mean.size // len(x), dgamma.size
+    _lib.group_norm_bwd(ptr(g), ptr(x), ptr(gamma), ptr(mean), ptr(istd), ptr(dx), ptr(dgamma), ptr(dbeta), n,
+                        x.size // (n * channels), channels, groups)
 
 
 @lru_cache(maxsize=1024)
@@ -325,21 +388,6 @@ def cross_entropy_bwd(g: Array, x: Array, labels: Array, stats: Array, dx: Array
     row: int = _lib.cross_entropy_bwd(ptr(g), int(g.size > 1), ptr(x), ptr(labels), ptr(stats), ptr(dx), rows,
                                       classes, smoothing, scale)
     return row
-
-
-def relu_fwd(x: Array, y: Array) -> None:
-    """y = max(x, 0); NaN stays NaN."""
-    _lib.relu_fwd(ptr(x), ptr(y), x.size)
-
-
-def relu_bwd(g: Array, y: Array, dx: Array) -> None:
-    """dx = 0 where y <= 0, else g."""
-    _lib.relu_bwd(ptr(g), ptr(y), ptr(dx), g.size)
-
-
-def add(a: Array, b: Array, y: Array) -> None:
-    """y = a + b (same shape)."""
-    _lib.add(ptr(a), ptr(b), ptr(y), a.size)
 
 
 def random_bits(seed: int, stream: int, offset: int, out: Array) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from alpha.cpu import native, native_update
+from alpha.cpu import native, native_update, pointwise, shape
 from alpha.errors import CompileError, message
 from alpha.ops.algorithms.family import Way
 from alpha.ops.conv_desc import ConvDesc
@@ -21,7 +21,8 @@ PHILOX_WORDS = (967634028, 3811124719, 3650029248, 3298120932, 1490301548, 12439
 def check() -> None:
     """Raises CompileError, with the name of the family, if a kernel does not agree with NumPy."""
     rng = np.random.default_rng(0)
-    for family in (_conv, _transformed, _linear, _norm, _reduce, _pool, _loss, _elementwise, _optim, _random):
+    for family in (_conv, _transformed, _linear, _norm, _sample_norm, _reduce, _rows, _pool, _loss, _copy, _pointwise,
+                   _optim, _random):
         try:
             family(rng)
         except AssertionError as error:
@@ -119,6 +120,37 @@ def _reduce(rng: np.random.Generator) -> None:
     _require(native_update.sum_of_squares([x, sums]), np.vdot(x, x) + np.vdot(sums, sums))
 
 
+def _rows(rng: np.random.Generator) -> None:
+    x, y, dx, most = _floats(rng, 5, 37), _nan(5, 37), _nan(5, 37), _nan(5)
+    native.softmax_fwd(x, y, False)
+    native.softmax_bwd(x, y, dx, False)
+    native.extreme(x, most, 5, 37, 1, True)
+    p = np.exp(x) / np.exp(x).sum(1, keepdims=True)
+    _require(y, p)
+    _require(dx, p * (x - (x * p).sum(1, keepdims=True)))
+    _require(most, x.max(1))
+    native.sum_rows(x, most, 5, 37)
+    _require(most, x.sum(1, dtype=np.float64))
+
+
+def _sample_norm(rng: np.random.Generator) -> None:
+    """Layer norm, and group norm of as many pixels and groups as make it the same."""
+    x, g, gamma = _floats(rng, 5, 37), _floats(rng, 5, 37), _floats(rng, 37)
+    xhat = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5)
+    v = g * gamma
+    dx = (v - v.mean(1, keepdims=True) - xhat * (v * xhat).mean(1, keepdims=True)) / np.sqrt(
+        x.var(1, keepdims=True) + 1e-5)
+    for forward, backward in ((native.layer_norm_fwd, native.layer_norm_bwd),
+                              (lambda *a: native.group_norm_fwd(*a[:-1], 37, a[-1]), native.group_norm_bwd)):
+        y, mean, istd, got, dgamma, dbeta = _nan(5, 37), _nan(5), _nan(5), _nan(5, 37), _nan(37), _nan(37)
+        forward(x, gamma, gamma, y, mean, istd, 1e-5)
+        backward(g, x, gamma, mean, istd, got, dgamma, dbeta)
+        _require(y, xhat * gamma + gamma, 1e-4)
+        _require(got, dx, 1e-4)
+        _require(dgamma, (g * xhat).sum(0), 1e-4)
+        _require(dbeta, g.sum(0), 1e-4)
+
+
 def _pool(rng: np.random.Generator) -> None:
     x, y, dx, mean = _floats(rng, 2, 6, 4, 11), _nan(2, 3, 2, 11), _nan(2, 6, 4, 11), _nan(2, 3, 2, 11)
     index, window = np.empty(y.shape, np.int32), ((2, 2), (2, 2), (0, 0))
@@ -141,10 +173,26 @@ def _loss(rng: np.random.Generator) -> None:
     _require(dx, p - np.eye(13)[labels])
 
 
-def _elementwise(rng: np.random.Generator) -> None:
-    a, b, y = _floats(rng, 37), _floats(rng, 37), _nan(37)
-    native.add(a, b, y)
-    _require(y, a + b)
+def _copy(rng: np.random.Generator) -> None:
+    x, y = _floats(rng, 3, 37, 18), _nan(3, 18, 37)
+    shape.copy_box(y, x.transpose(0, 2, 1))
+    _require(y, x.transpose(0, 2, 1))
+    shape.copy_box(y[:, ::-2], x[:, :9].transpose(0, 1, 2)[..., :1] + np.zeros((3, 9, 37), np.float32))
+    _require(y[:, ::-2], x[:, :9, :1] + np.zeros((3, 9, 37), np.float32))
+
+
+def _pointwise(rng: np.random.Generator) -> None:
+    """Every equation by NumPy, on operands that broadcast."""
+    a, b, c = _floats(rng, 5, 37), _floats(rng, 5, 1), _floats(rng, 37)
+    for op in pointwise.own():
+        if op.equation:
+            operands = [x > 0 if name in op.equation.code.conditions else x
+                        for name, x in zip(op.equation.args, (a, b, c))]
+            attrs = {name: 0.5 + k for k, name in enumerate(op.equation.attrs)}
+            got = pointwise.compiled(op, operands, attrs)
+            with np.errstate(all="ignore"):
+                expected = op.equation.compute({**dict(zip(op.equation.args, operands)), **attrs})
+            _require(np.nan_to_num(got), np.nan_to_num(expected))
 
 
 def _optim(rng: np.random.Generator) -> None:

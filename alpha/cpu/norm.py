@@ -96,8 +96,9 @@ def _batch_norm_compiled(x: Array, gamma: Array | None, beta: Array | None, runn
                          relu: bool) -> tuple[Array, ...]:
     y, shape = empty_like(x), x.shape[-1:]
     if not training:
-        native.batch_norm_inference(x, gamma, beta, running_mean, running_var, y, eps=eps, residual=residual, relu=relu)
-        return y, running_mean.copy(), 1 / np.sqrt(running_var + eps)
+        istd = (1 / np.sqrt(running_var.astype(np.float64) + eps)).astype(np.float32)
+        native.batch_norm_apply(x, gamma, beta, running_mean, istd, y, residual=residual, relu=relu)
+        return y, running_mean.copy(), istd
     mean, istd = empty(shape, x.dtype), empty(shape, x.dtype)
     native.batch_norm_fwd(x, gamma, beta, y, mean, istd, eps=eps, momentum=momentum, running_mean=running_mean,
                           running_var=running_var, residual=residual, relu=relu)
@@ -116,12 +117,29 @@ def _batch_norm(x: Array, gamma: Array | None, beta: Array | None, running_mean:
             running_var += (momentum * (var * len(rows) / (len(rows) - 1) - running_var)).astype(running_var.dtype)
     else:
         mean, istd = np.array(to_sum_dtype(running_mean)), 1 / np.sqrt(to_sum_dtype(running_var) + eps)
+    return _applied(x, gamma, beta, mean, istd, residual, relu).astype(dtype, copy=False), mean, istd
+
+
+def _applied(x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd: Array, residual: Array | None,
+             relu: bool) -> Array:
     y = _affine(x, mean, istd, gamma, beta)
     if residual is not None:
         y += residual
     if relu:
         np.maximum(y, 0, out=y)
-    return y.astype(dtype, copy=False), mean, istd
+    return y
+
+
+@ops.batch_norm_apply.impl("cpu")
+@quiet
+def batch_norm_apply_cpu(x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd: Array,
+                         residual: Array | None, *, activation: str | None, training: bool) -> Array:
+    if x.size and native.usable(x, gamma, beta, mean, istd, residual):
+        y = empty_like(x)
+        native.batch_norm_apply(x, gamma, beta, mean, istd, y, residual=residual, relu=activation == "relu")
+        return y
+    y = _applied(to_sum_dtype(x), gamma, beta, mean, istd, residual, activation == "relu")
+    return y.astype(x.dtype, copy=False)
 
 
 @ops.batch_norm_grad.impl("cpu")
@@ -150,11 +168,21 @@ def _sample_norm(x: Array, gamma: Array | None, beta: Array | None, axes: Axes, 
 @ops.layer_norm.impl("cpu")
 def layer_norm_cpu(x: Array, gamma: Array | None, beta: Array | None, *, normalized_ndim: int,
                    eps: float) -> tuple[Array, ...]:
+    if x.size and native.usable(x, gamma, beta):
+        shape = x.shape[:-normalized_ndim] + (1,) * normalized_ndim
+        y, mean, istd = empty_like(x), empty(shape, x.dtype), empty(shape, x.dtype)
+        native.layer_norm_fwd(x, gamma, beta, y, mean, istd, eps)
+        return y, mean, istd
     return _sample_norm(x, gamma, beta, tuple(range(x.ndim - normalized_ndim, x.ndim)), eps)
 
 
 @ops.group_norm.impl("cpu")
 def group_norm_cpu(x: Array, gamma: Array | None, beta: Array | None, *, groups: int, eps: float) -> tuple[Array, ...]:
+    if x.size and native.usable(x, gamma, beta):
+        shape = (len(x), 1, groups, 1)
+        y, mean, istd = empty_like(x), empty(shape, x.dtype), empty(shape, x.dtype)
+        native.group_norm_fwd(x, gamma, beta, y, mean, istd, x.shape[-1], eps)
+        return y, mean, istd
     split = x.reshape(len(x), prod(x.shape[1:-1]), groups, x.shape[-1] // groups)
     gamma, beta = (p if p is None else p.reshape(split.shape[2:]) for p in (gamma, beta))
     y, mean, istd = _sample_norm(split, gamma, beta, (1, 3), eps)
@@ -165,6 +193,14 @@ def group_norm_cpu(x: Array, gamma: Array | None, beta: Array | None, *, groups:
 @quiet
 def sample_norm_grad_cpu(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, *, axes: Axes,
                          params_ndim: int) -> tuple[Array, ...]:
+    if x.size and native.usable(g, x, gamma, mean, istd):
+        by_rows = params_ndim == len(axes) and axes == tuple(range(x.ndim - params_ndim, x.ndim))
+        if by_rows or (axes == (1, 3) and x.ndim == 4 and params_ndim == 2):
+            shape = x.shape[x.ndim - params_ndim:]
+            dx, dgamma, dbeta = empty_like(x), empty(shape, x.dtype), empty(shape, x.dtype)
+            run = native.layer_norm_bwd if by_rows else native.group_norm_bwd
+            run(g, x, gamma, mean, istd, dx, dgamma, dbeta)
+            return dx, dgamma, dbeta
     dtype, summed = x.dtype, tuple(range(x.ndim - params_ndim))
     g, x, gamma, mean, istd = map(to_sum_dtype, (g, x, gamma, mean, istd))
     xhat = _affine(x, mean, istd, None, None)

@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 
 from alpha.cpu import native
-from alpha.cpu.elementwise import compiled
+from alpha.cpu.elementwise import FEW, compiled
 from alpha.cpu.memory import empty
 from alpha.ops import reduce as ops
 
 Array = np.ndarray
 Axes = ops.Axes
+LONG = 1 << 14  # elements of a row that one thread adds up; of longer ones several threads add parts
 
 
 @ops.sum.impl("cpu")
@@ -51,12 +52,23 @@ def var_cpu(x: Array, *, axis: Axes, keepdims: bool, correction: int) -> Array:
 
 @ops.max.impl("cpu")
 def max_cpu(x: Array, *, axis: Axes, keepdims: bool) -> Array:
-    return np.asarray(np.max(x, axis=ops.normal_axes(axis, x.ndim, "max"), keepdims=keepdims))
+    return _extreme(x, axis, keepdims, np.max, "max")
 
 
 @ops.min.impl("cpu")
 def min_cpu(x: Array, *, axis: Axes, keepdims: bool) -> Array:
-    return np.asarray(np.min(x, axis=ops.normal_axes(axis, x.ndim, "min"), keepdims=keepdims))
+    return _extreme(x, axis, keepdims, np.min, "min")
+
+
+def _extreme(x: Array, axis: Axes, keepdims: bool, oracle: Any, name: str) -> Array:
+    axes = ops.normal_axes(axis, x.ndim, name)
+    if not x.size or x.size < FEW or not native.usable(x):
+        return np.asarray(oracle(x, axis=axes, keepdims=keepdims))
+    outer, count, inner, shape, others = _view(x.shape, axes)
+    out = empty((outer, inner), x.dtype)
+    native.extreme(x, out, outer, count, inner, name == "max")
+    left = np.asarray(oracle(out.reshape(shape), axis=others)) if others else out
+    return left.reshape(ops.reduced_shape(x.shape, axis, keepdims, name))
 
 
 @ops.argmax.impl("cpu")
@@ -82,7 +94,10 @@ def total_of(x: Array, axes: tuple[int, ...], dtype: Any) -> Array:
         return np.ascontiguousarray(np.add.reduce(x, axis=axes, dtype=np.float64 if x.dtype.kind == "f" else np.int64))
     outer, count, inner, shape, others = _view(x.shape, axes)
     out = empty((outer, inner), np.float64 if others else dtype)
-    native.sum_middle(x, out, outer, count, inner)
+    if inner == 1 and count <= LONG:
+        native.sum_rows(x, out, outer, count)
+    else:
+        native.sum_middle(x, out, outer, count, inner)
     return np.add.reduce(out.reshape(shape), axis=others) if others else out
 
 

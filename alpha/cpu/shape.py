@@ -2,23 +2,51 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from math import prod
+
 import numpy as np
 
+from alpha.cpu import native
+from alpha.cpu.elementwise import FEW
 from alpha.cpu.memory import empty
 from alpha.errors import ShapeError, message
 from alpha.ops import shape as ops
+from alpha.ops.layout import merged
 
 Array = np.ndarray
 Axes = ops.Axes
 Shape = tuple[int, ...]
 
 
-def _contiguous(view: Array) -> Array:
+@lru_cache(maxsize=4096)
+def _box(shape: Shape, itemsize: int, *strides: Shape) -> Array:
+    """Returns what kernels/copy.cpp reads of views of a shape."""
+    sizes, merged_strides = merged(shape, strides)
+    return np.array([len(sizes), prod(sizes), *sizes, *[step // itemsize for s in merged_strides for step in s]],
+                    np.int64)
+
+
+def copy_box(y: Array, x: Array) -> None:
+    """As _copy, by the compiled kernel, which has to be loaded; there is an element at least."""
+    table = _box(y.shape, y.itemsize, y.strides, x.strides)
+    native.loaded().copy_box(native.ptr(table), native.ptr(y), native.ptr(x), y.itemsize)
+
+
+def _copy(y: Array, x: Array) -> None:
+    """y[...] = x for views of one shape and dtype, of any strides, that do not overlap."""
+    if y.size >= FEW and native.library() is not None:
+        copy_box(y, x)
+    else:
+        y[...] = x
+
+
+def contiguous(view: Array) -> Array:
     """Returns the view itself, or a copy where it leaves elements out or reorders them."""
     if view.flags.c_contiguous:
         return view
     out = empty(view.shape, view.dtype)
-    out[...] = view
+    _copy(out, view)
     return out
 
 
@@ -36,45 +64,63 @@ def reshape_cpu(x: Array, *, shape: Shape) -> Array:
 
 @ops.permute.impl("cpu")
 def permute_cpu(x: Array, *, axes: Shape) -> Array:
-    return _contiguous(x.transpose(axes))
+    return contiguous(x.transpose(axes))
 
 
 @ops.flip.impl("cpu")
 def flip_cpu(x: Array, *, axis: Axes) -> Array:
-    return _contiguous(np.asarray(np.flip(x, ops.normal_axes(axis, x.ndim, "flip"))))
+    return contiguous(np.asarray(np.flip(x, ops.normal_axes(axis, x.ndim, "flip"))))
 
 
 @ops.expand.impl("cpu")
 def expand_cpu(x: Array, *, shape: Shape) -> Array:
     new = len(shape) - x.ndim
-    return _contiguous(np.broadcast_to(x, [x.shape[k - new] if n == -1 else n for k, n in enumerate(shape)]))
+    return contiguous(np.broadcast_to(x, [x.shape[k - new] if n == -1 else n for k, n in enumerate(shape)]))
 
 
 @ops.concat.impl("cpu")
 def concat_cpu(xs: list[Array], *, axis: int) -> Array:
     shape = list(xs[0].shape)
     shape[axis] = sum([x.shape[axis] for x in xs])
-    return np.concatenate(xs, axis, out=empty(tuple(shape), xs[0].dtype))
+    out, first = empty(tuple(shape), xs[0].dtype), 0
+    if out.size < FEW:
+        return np.concatenate(xs, axis, out=out)
+    before = (slice(None),) * (axis % out.ndim)
+    for x in xs:
+        _copy(out[(*before, slice(first, first + x.shape[axis]))], x)
+        first += x.shape[axis]
+    return out
 
 
 @ops.pad.impl("cpu")
 def pad_cpu(x: Array, *, widths: tuple[tuple[int, int], ...], value: float) -> Array:
     out = empty(tuple([before + n + after for n, (before, after) in zip(x.shape, widths)]), x.dtype)
-    out.fill(value)
-    out[tuple([slice(before, before + n) for n, (before, _) in zip(x.shape, widths)])] = x
+    _fill_border(out, widths, value)
+    _copy(out[(*[slice(before, before + n) for n, (before, _) in zip(x.shape, widths)], ...)], x)
     return out
+
+
+def _fill_border(out: Array, widths: tuple[tuple[int, int], ...], value: float) -> None:
+    """Sets what `widths` leave, before and after each axis."""
+    inside: tuple[slice, ...] = ()
+    for n, (before, after) in zip(out.shape, widths):
+        if before:
+            out[(*inside, slice(0, before))] = value
+        if after:
+            out[(*inside, slice(n - after, n))] = value
+        inside = (*inside, slice(before, n - after))
 
 
 @ops.slice_axes.impl("cpu")
 def slice_axes_cpu(x: Array, *, ranges: tuple[ops.Range, ...], shape: Shape) -> Array:
-    return _contiguous(x[(*_slices(ranges), ...)]).reshape(shape)  # the ellipsis keeps 0-d arrays arrays
+    return contiguous(x[(*_slices(ranges), ...)]).reshape(shape)  # the ellipsis keeps 0-d arrays arrays
 
 
 @ops.slice_axes_grad.impl("cpu")
 def slice_axes_grad_cpu(g: Array, *, ranges: tuple[ops.Range, ...], shape: Shape) -> Array:
     out = empty(shape, g.dtype)
     out.fill(0)
-    out[_slices(ranges)] = g.reshape([count for _, count, _ in ranges])
+    _copy(out[(*_slices(ranges), ...)], g.reshape([count for _, count, _ in ranges]))
     return out
 
 

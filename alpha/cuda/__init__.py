@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from alpha.config import config
 from alpha.cuda import (
     families,  # noqa: F401  binds the implementations
     lazy,
@@ -40,6 +41,9 @@ class CudaBackend:
         context.start(int(device.partition(":")[2] or context.index or 0))
         memory.start()
 
+    def by_equation(self, op: Any) -> None:
+        """Kernels are written, one line of a .cu file each: see alpha.cuda.ops.pointwise."""
+
     def from_numpy(self, a: np.ndarray, device: str) -> Array:
         if memory.recorder:
             raise memory.recorder.refusal("a tensor is made from host data")
@@ -67,6 +71,22 @@ class CudaBackend:
 
     def memory(self, x: Array) -> object:
         return x if x.derived is None else x.derived
+
+    def memory_key(self, x: Array) -> int:
+        return lazy.memory_key(x)
+
+    def form(self, x: Array) -> list[str] | None:
+        return lazy.form_of(x)
+
+    def write_as(self, x: Array, form: str) -> None:
+        lazy.write_as(x, form)
+
+    undisturbed = staticmethod(lazy.undisturbed)
+    flops_per_byte = 60.0
+
+    def memory_limit(self) -> int:
+        limit = config.cuda_memory_mib << 20
+        return limit or memory.device_nbytes()
 
     def history(self, x: Array) -> History | None:
         return None if x.derived is None else x.derived.history

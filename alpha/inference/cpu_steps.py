@@ -140,12 +140,32 @@ def _residual(plan: CpuPlan, call: Call) -> list[Step]:
 
 
 def _norm(plan: CpuPlan, call: Call, k: int) -> list[Step] | None:
-    x, *params = call.args
-    residual, y, c = call.args[5] if len(call.args) > 5 else None, call.outs[0], x.shape[-1]
+    x, gamma, beta, mean, var = call.args[:5]
+    if any(v is not None and v.constant is None for v in call.args[1:5]):
+        return None
+    istd = (1 / np.sqrt(var.constant.data.astype(np.float64) + call.attrs["eps"])).astype(np.float32)
+    parameters = *[plan.pointer(v) for v in (gamma, beta, mean)], plan.keep(istd)
     plan.note(call, _describe(call, "norm"))
-    return [partial(native.loaded().bn_inference, plan.pointer(x), plan.pointer(residual),
-                    *[plan.pointer(p) for p in params[:4]], plan.pointer(y), prod(x.shape) // c, c, call.attrs["eps"],
-                    call.attrs["activation"] == "relu")]
+    return [_apply(plan, x, call.args[5] if len(call.args) > 5 else None, parameters, call)]
+
+
+def _apply(plan: CpuPlan, x: Value, added: Value | None, parameters: tuple[Any, ...], call: Call) -> Step:
+    """y = (x - mean) * istd * gamma + beta + added, then relu, in one pass; parameters: gamma, beta, mean, istd."""
+    y, c = call.outs[0], x.shape[-1] if x.shape else 1
+    cut = call.op.name == "relu" or call.attrs.get("activation") == "relu"
+    return partial(native.loaded().bn_apply, plan.pointer(x), plan.pointer(added), *parameters, plan.pointer(y),
+                   prod(x.shape) // c, c, cut)
+
+
+def _elementwise(plan: CpuPlan, call: Call, k: int) -> list[Step] | None:
+    """relu, or the sum of two of one shape: by a norm that changes nothing."""
+    y = call.outs[0]
+    if not all(isinstance(a, Value) and a.shape == y.shape for a in call.args):
+        return None
+    c = y.shape[-1] if y.shape else 1
+    unit = None, None, plan.keep(np.zeros(c, np.float32)), plan.keep(np.ones(c, np.float32))
+    plan.note(call, "relu" if call.op.name == "relu" else "addition")
+    return [_apply(plan, call.args[0], call.args[1] if len(call.args) > 1 else None, unit, call)]
 
 
 def _window(attrs: dict[str, Any]) -> tuple[Any, Any, Any]:
@@ -173,20 +193,6 @@ def _avg_pool(plan: CpuPlan, call: Call, k: int) -> list[Step] | None:
                     plan.pointer(x), plan.pointer(y), padded)]
 
 
-def _relu(plan: CpuPlan, call: Call, k: int) -> list[Step] | None:
-    plan.note(call, "relu")
-    return [partial(native.loaded().relu_fwd, plan.pointer(call.args[0]), plan.pointer(call.outs[0]),
-                    prod(call.outs[0].shape))]
-
-
-def _add(plan: CpuPlan, call: Call, k: int) -> list[Step] | None:
-    y = call.outs[0]
-    if not all(isinstance(a, Value) and a.shape == y.shape for a in call.args):
-        return None
-    plan.note(call, "addition")
-    return [partial(native.loaded().add, *[plan.pointer(a) for a in call.args], plan.pointer(y), prod(y.shape))]
-
-
 def _concat(plan: CpuPlan, call: Call, k: int) -> list[Step] | None:
     parts, y, axis = call.args[0], call.outs[0], call.attrs["axis"]
     plan.note(call, "concat")
@@ -197,5 +203,6 @@ BIASED = ("conv2d_bias_act", "coconv2d_bias_act", "linear")
 MAKERS: dict[str, Maker] = {
     "conv2d": _convolution, "conv2d_bias_act": _convolution, "coconv2d": _contextual, "coconv2d_bias_act": _contextual,
     "linear": _linear, "batch_norm_act": _norm, "batch_norm_add_act": _norm, "max_pool2d": _max_pool,
-    "avg_pool2d": _avg_pool, "adaptive_avg_pool2d": _avg_pool, "relu": _relu, "add": _add, "concat": _concat,
+    "avg_pool2d": _avg_pool, "adaptive_avg_pool2d": _avg_pool, "relu": _elementwise, "add": _elementwise,
+    "concat": _concat,
 }

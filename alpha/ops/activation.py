@@ -28,10 +28,11 @@ def _alike(where: str, g: Tensor, y: Tensor) -> tuple[int, ...]:
     return g.shape
 
 
-def _fused(name: str, saved: str, equation: str, shape: Callable[..., Any] | None = None) -> Op:
+def _fused(name: str, saved: str, formula: str, shape: Callable[..., Any] | None = None,
+           equation: str | None = None) -> Op:
     """Makes the op of a gradient that backward runs when nobody differentiates it again."""
     shape = shape or (lambda g, x: _alike(name, g, x))
-    return op(type(name, (), dict(__doc__=f"Gradient of {name.removesuffix('_grad')}: {equation}.",
+    return op(type(name, (), dict(__doc__=f"Gradient of {name.removesuffix('_grad')}: {formula}.", equation=equation,
                                   __module__=__name__, args=f"g {saved}", shape=shape)))
 
 
@@ -43,6 +44,7 @@ class relu:
     """y = max(x, 0); the gradient at 0 is 0, at NaN it is g."""
 
     args, saves = "x", "y"
+    equation = "0 if x < 0 else x"
 
     def shape(x):
         return x.shape
@@ -56,6 +58,7 @@ class relu_grad:
     """Gradient of relu, also of one that is fused into another op: 0 where y <= 0, else g, at NaN too."""
 
     args, saves = "g y", "y"
+    equation = "0 if y <= 0 else g"
 
     def shape(g, y):
         return _alike("relu_grad", g, y)
@@ -72,6 +75,7 @@ class relu6:
     """y = min(max(x, 0), 6); the gradient at 0 and at 6 is 0, at NaN it is g."""
 
     args, saves = "x", "y"
+    equation = "0 if x < 0 else 6 if x > 6 else x"
 
     def shape(x):
         return x.shape
@@ -85,6 +89,7 @@ class relu6_grad:
     """Gradient of relu6: 0 where y <= 0 or y >= 6, else g, at NaN too."""
 
     args, saves = "g y", "y"
+    equation = "0 if y <= 0 or y >= 6 else g"
 
     def shape(g, y):
         return _alike("relu6_grad", g, y)
@@ -101,6 +106,7 @@ class leaky_relu:
     """y = x where x > 0, else slope * x; the gradient at 0 and at NaN is slope * g."""
 
     args, saves = "x", "x"
+    equation = "x if x > 0 else slope * x"
 
     def shape(x, *, slope: Finite = 0.01):
         return x.shape
@@ -114,6 +120,7 @@ class leaky_relu_grad:
     """Gradient of leaky_relu: g where x > 0, else slope * g."""
 
     args, saves = "g x", "x"
+    equation = "g if x > 0 else slope * g"
 
     def shape(g, x, *, slope: Finite):
         return _alike("leaky_relu_grad", g, x)
@@ -131,13 +138,17 @@ def _elu_grad_shape(g: Tensor, x: Tensor, *, alpha: Finite) -> tuple[int, ...]:
     return _alike("elu_grad", g, x)
 
 
-sigmoid_grad = _fused("sigmoid_grad", "y", "g * y * (1 - y)")
-tanh_grad = _fused("tanh_grad", "y", "g * (1 - y^2)")
-silu_grad = _fused("silu_grad", "x", "g * p * (1 + x * (1 - p)), p = sigmoid(x)")
-gelu_grad = _fused("gelu_grad", "x", "g * (P(x) + x * p(x)), P and p the normal distribution and its density")
-elu_grad = _fused("elu_grad", "x", "g * alpha * e^x where x <= 0, else g", _elu_grad_shape)
-hardswish_grad = _fused("hardswish_grad", "x", "0 up to -3, g * (x / 3 + 1 / 2) below 3, else g")
-softplus_grad = _fused("softplus_grad", "x", "g * sigmoid(x)")
+sigmoid_grad = _fused("sigmoid_grad", "y", "g * y * (1 - y)", equation="(1 - y) * y * g")
+tanh_grad = _fused("tanh_grad", "y", "g * (1 - y^2)", equation="(1 - y * y) * g")
+silu_grad = _fused("silu_grad", "x", "g * p * (1 + x * (1 - p)), p = sigmoid(x)",
+                   equation="p = logistic(x); p * (1 + x * (1 - p)) * g")
+gelu_grad = _fused("gelu_grad", "x", "g * (P(x) + x * p(x)), P and p the normal distribution and its density",
+                   equation="(normal_cdf(x) + x * normal_pdf(x)) * g")
+elu_grad = _fused("elu_grad", "x", "g * alpha * e^x where x <= 0, else g", _elu_grad_shape,
+                  "alpha * exp(x) * g if x <= 0 else g")
+hardswish_grad = _fused("hardswish_grad", "x", "0 up to -3, g * (x / 3 + 1 / 2) below 3, else g",
+                        equation="0 if x <= -3 else (x * (1 / 3) + 0.5) * g if x < 3 else g")
+softplus_grad = _fused("softplus_grad", "x", "g * sigmoid(x)", equation="logistic(x) * g")
 
 
 @op
@@ -145,6 +156,7 @@ class sigmoid:
     """y = 1 / (1 + e^-x)."""
 
     args, saves = "x", "y"
+    equation = "logistic(x)"
 
     def shape(x):
         return x.shape
@@ -158,6 +170,7 @@ class tanh:
     """y = (e^x - e^-x) / (e^x + e^-x)."""
 
     args, saves = "x", "y"
+    equation = "tanh(x)"
 
     def shape(x):
         return x.shape
@@ -171,6 +184,7 @@ class silu:
     """y = x * sigmoid(x), also called swish.  At -inf, y and the gradient are NaN; at inf, the gradient."""
 
     args, saves = "x", "x"
+    equation = "x * logistic(x)"
 
     def shape(x):
         return x.shape
@@ -192,6 +206,7 @@ class gelu:
     """
 
     args, saves = "x", "x"
+    equation = "x * normal_cdf(x)"
 
     def shape(x):
         return x.shape
@@ -209,6 +224,7 @@ class elu:
     """y = x where x > 0, else alpha * (e^x - 1); the gradient at NaN is g.  Source: arXiv 1511.07289."""
 
     args, saves = "x", "x"
+    equation = "x if x > 0 else alpha * expm1(x)"
 
     def shape(x, *, alpha: Finite = 1.0):
         return x.shape
@@ -224,6 +240,7 @@ class softplus:
     """y = ln(1 + e^x), without overflow."""
 
     args, saves = "x", "x"
+    equation = "maximum(x, 0) + log1p(exp(-abs(x)))"
 
     def shape(x):
         return x.shape
@@ -242,6 +259,7 @@ class hardswish:
     """
 
     args, saves = "x", "x"
+    equation = "minimum(maximum(x + 3, 0), 6) * x / 6"
 
     def shape(x):
         return x.shape
@@ -280,7 +298,7 @@ class softmax:
         ShapeError: the axis does not exist or is empty.
     """
 
-    args, saves = "x", "y"
+    args, saves, cheap = "x", "y", True
 
     def shape(x, *, axis: Axis = -1):
         return _softmax_shape(x, axis, "softmax")
@@ -293,7 +311,7 @@ class softmax:
 class log_softmax:
     """y = x - ln(sum(e^x)) along an axis, without overflow.  See softmax."""
 
-    args, saves = "x", "y"
+    args, saves, cheap = "x", "y", True
 
     def shape(x, *, axis: Axis = -1):
         return _softmax_shape(x, axis, "log_softmax")

@@ -16,7 +16,7 @@ class augment_images:
 
         y[b] = (augmented(images[index[b]]) / 255 - mean) / std
 
-    An image depends on (seed, epoch, index[b]) alone, whatever batch it is in: block epoch * EPOCH_BLOCKS + index[b] of
+    An image depends on (seed, epoch, key[b]) alone, whatever batch it is in: block epoch * EPOCH_BLOCKS + key[b] of
     the stream "augment" has its four words, and word * limit / 2^32 is a choice below limit.  In this order:
         crop:   pad with `crop` black pixels on each side, and cut H x W out at row and column below 2 * crop + 1
         flip:   mirror left to right if the lowest bit of the first word is set
@@ -25,6 +25,7 @@ class augment_images:
         images: shape (M, H, W, C), NHWC; uint8.
         index: which of them, 0 to M - 1.  Shape (B,); int64.
         mean, std: of each channel, in units of 255.  Shape (C,); float32.
+        key: numbers of the images in the data set, where `images` is a part of it; default index.  Shape (B,); int64.
         seed, epoch: see above.
         crop, flip, cutout: see above; 0 or False is off.
     Returns:
@@ -36,13 +37,13 @@ class augment_images:
     Source: crop and flip of arXiv 1512.03385, section 4.2; cutout of arXiv 1708.04552, in the mean colour.
     """
 
-    args, mixed = "images index mean std", "images index"
+    args, mixed = "images index mean std key?", "images index key"
 
-    def shape(images, index, mean, std, *, seed: Seed = 0, epoch: Size = 0, crop: Size = 0, flip: bool = False,
+    def shape(images, index, mean, std, key, *, seed: Seed = 0, epoch: Size = 0, crop: Size = 0, flip: bool = False,
               cutout: Size = 0):
         for name, t, dtype in (("images", images, "uint8"), ("index", index, "int64"), ("mean", mean, "float32"),
-                               ("std", std, "float32")):
-            if t.dtype != dtype:
+                               ("std", std, "float32"), ("key", key, "int64")):
+            if t is not None and t.dtype != dtype:
                 raise DTypeError(message("augment_images", f"{name} has dtype {t.dtype}, {dtype} is needed",
                                          f'convert it: {name}.astype("{dtype}")'))
         if images.ndim != 4 or index.ndim != 1 or not mean.shape == std.shape == images.shape[3:]:
@@ -50,4 +51,7 @@ class augment_images:
                 "augment_images", "the shapes do not fit; images (M, H, W, C), index (B,), mean, std (C,) are needed",
                 "give images in NHWC, and one mean and one std per channel", images=images.shape, index=index.shape,
                 mean=mean.shape, std=std.shape))
+        if key is not None and key.shape != index.shape:
+            raise ShapeError(message("augment_images", f"key has shape {key.shape}, index has {index.shape}",
+                                     "give one number per image taken"))
         return Spec((index.shape[0], *images.shape[1:]), "float32")

@@ -26,6 +26,11 @@ from alpha.ops.shape import pad
 from alpha.tensor import Tensor
 
 
+def product_flops(size: int, x: Tensor, w: Tensor, *others: Any) -> float:
+    """Returns the operations of a product with w, whose first axis is that of the outputs, for `size` elements of y."""
+    return 2.0 * size * w.size / max(1, w.shape[0])
+
+
 @op
 class conv2d:
     """Convolution (cross-correlation), ConvV2: no product with a padded zero is made.
@@ -51,7 +56,7 @@ class conv2d:
     Source: arXiv 2306.15951, ConvV2, Algorithm 1B.  Differs: dilation and groups.
     """
 
-    args, saves, parameters = "x w", "x w", "w"
+    args, saves, parameters, flops = "x w", "x w", "w", product_flops
     presets = {"algorithm": conv_request}
 
     def canon(*, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: Channels = 1,
@@ -169,7 +174,7 @@ class conv2d_bias_act:
         ShapeError: as conv2d, or b does not have shape (OC,), or the activation is unknown.
     """
 
-    args, saves, parameters = "x w b?", "x w y", "w b"
+    args, saves, parameters, flops = "x w b?", "x w y", "w b", product_flops
     presets = {"algorithm": conv_request}
 
     def canon(*, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: Channels = 1,

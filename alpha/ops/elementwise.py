@@ -67,13 +67,13 @@ def _common_shape(where: str, **values: Tensor | Number) -> Shape:
 # ---- one tensor ------------------------------------------------------------------------------------------------------
 
 
-def unary(name: str, doc: str, vjp: Vjp, saves: str = "", dtypes: str = "float") -> Op:
-    """Makes the op y = f(x), elementwise, from its equation and its gradient."""
+def unary(name: str, doc: str, vjp: Vjp, saves: str = "", dtypes: str = "float", equation: str | None = None) -> Op:
+    """Makes the op y = f(x), elementwise, from its equation (default: the function of its name) and its gradient."""
     return op(type(name, (), dict(__doc__=doc, __module__=__name__, args="x", saves=saves, dtypes=dtypes,
-                                  shape=lambda x: x.shape, vjp_x=vjp)))
+                                  equation=equation or f"{name}(x)", shape=lambda x: x.shape, vjp_x=vjp)))
 
 
-neg = unary("neg", "y = -x.", lambda g, s: -g, dtypes="number")
+neg = unary("neg", "y = -x.", lambda g, s: -g, dtypes="number", equation="-x")
 exp = unary("exp", "y = e^x.", lambda g, s: g * s.y, saves="y")
 log = unary("log", "y = ln(x), the natural logarithm; -inf at 0, NaN below.", lambda g, s: g / s.x, saves="x")
 sqrt = unary("sqrt", "y = square root of x; NaN below 0.  The gradient g / (2 y) is infinite at 0.",
@@ -81,7 +81,7 @@ sqrt = unary("sqrt", "y = square root of x; NaN below 0.  The gradient g / (2 y)
 abs = unary("abs", "y = |x|; the gradient at 0 and at NaN is 0.", lambda g, s: g * sign(s.x), saves="x",
             dtypes="number")
 sign = unary("sign", "y = -1, 0 or 1, the sign of x, 0 at NaN; the gradient is 0.", lambda g, s: zeros_like(g),
-             dtypes="number")
+             dtypes="number", equation="1 if x > 0 else -1 if x < 0 else 0")
 erf = unary("erf", "y = 2 / sqrt(pi) * integral of exp(-t^2) dt from 0 to x.",
             lambda g, s: g * (exp(-(s.x * s.x)) * (2 / sqrt_of(pi))), saves="x")
 
@@ -98,6 +98,7 @@ class clip:
     """
 
     args, saves, dtypes = "x", "x", "number"
+    equation = "low if x < low else high if x > high else x"
 
     def shape(x, *, low: Limit | None = None, high: Limit | None = None):
         if low is not None and high is not None and low > high:
@@ -121,6 +122,7 @@ class clip_grad:
     """Gradient of clip: g where low <= x <= high, else 0."""
 
     args, saves = "g x", "x"
+    equation = "g if low <= x <= high else 0"
 
     def shape(g, x, *, low: Limit | None, high: Limit | None):
         check_alike("clip_grad", g=g, x=x)
@@ -140,7 +142,7 @@ class cast:
     Raises DTypeError: the dtype is unknown, or the device does not have it.
     """
 
-    args, dtypes = "x", "any"
+    args, dtypes, cheap = "x", "any", True
 
     def shape(x, *, dtype: DType):
         backend = get_backend(x.device)
@@ -183,7 +185,7 @@ def to_device(x: Tensor, device: str) -> Tensor:
 
 
 def binary(name: str, doc: str, vjp_a: Vjp | None, vjp_b: Vjp | None, saves: str = "", dtypes: str = "number",
-           result: str | None = None) -> Op:
+           result: str | None = None, equation: str | None = None) -> Op:
     """Makes the op y = f(a, b) with broadcasting.  The gradients may have y's shape: they are summed back.
 
     `result` is the dtype of y where it is not that of the operands.
@@ -198,7 +200,7 @@ def binary(name: str, doc: str, vjp_a: Vjp | None, vjp_b: Vjp | None, saves: str
         return Spec(y_shape, result) if result else y_shape
 
     body: dict[str, Any] = dict(__doc__=doc, __module__=__name__, args="a b", saves=saves, dtypes=dtypes, scalars=True,
-                                shape=shape)
+                                shape=shape, equation=equation)
     if vjp_a and vjp_b:
         body["vjp_a"] = lambda g, s: unbroadcast(vjp_a(g, s), s.a_shape)
         body["vjp_b"] = lambda g, s: unbroadcast(vjp_b(g, s), s.b_shape)
@@ -227,25 +229,25 @@ def _maximum_vjp(mine: str, other: str, loses: Callable[..., Tensor]) -> Vjp:
     return vjp
 
 
-add = binary("add", "y = a + b.", lambda g, s: g, lambda g, s: g)
-sub = binary("sub", "y = a - b.", lambda g, s: g, lambda g, s: -g)
-mul = binary("mul", "y = a * b.", lambda g, s: g * s.b, lambda g, s: g * s.a, saves="a b")
+add = binary("add", "y = a + b.", lambda g, s: g, lambda g, s: g, equation="a + b")
+sub = binary("sub", "y = a - b.", lambda g, s: g, lambda g, s: -g, equation="a - b")
+mul = binary("mul", "y = a * b.", lambda g, s: g * s.b, lambda g, s: g * s.a, saves="a b", equation="a * b")
 div = binary("div", "y = a / b; floats only, as integers would leave a fraction.", lambda g, s: g / s.b,
-             lambda g, s: -(g * s.y / s.b), saves="b y", dtypes="float")
+             lambda g, s: -(g * s.y / s.b), saves="b y", dtypes="float", equation="a / b")
 pow = binary("pow", "y = a^b; NaN where a < 0 and b is no integer.  As in PyTorch, the gradient of a is 0 where b = 0, "
              "and that of b is 0 where a = 0 <= b.", _pow_vjp_a, _pow_vjp_b, saves="a b y", dtypes="float")
 
-eq = binary("eq", "y = (a == b), bool.", None, None, dtypes="any", result="bool")
-ne = binary("ne", "y = (a != b), bool.", None, None, dtypes="any", result="bool")
-lt = binary("lt", "y = (a < b), bool.", None, None, result="bool")
-le = binary("le", "y = (a <= b), bool.", None, None, result="bool")
-gt = binary("gt", "y = (a > b), bool.", None, None, result="bool")
-ge = binary("ge", "y = (a >= b), bool.", None, None, result="bool")
+eq = binary("eq", "y = (a == b), bool.", None, None, dtypes="any", result="bool", equation="a == b")
+ne = binary("ne", "y = (a != b), bool.", None, None, dtypes="any", result="bool", equation="a != b")
+lt = binary("lt", "y = (a < b), bool.", None, None, result="bool", equation="a < b")
+le = binary("le", "y = (a <= b), bool.", None, None, result="bool", equation="a <= b")
+gt = binary("gt", "y = (a > b), bool.", None, None, result="bool", equation="a > b")
+ge = binary("ge", "y = (a >= b), bool.", None, None, result="bool", equation="a >= b")
 
 maximum = binary("maximum", "y = the larger of a and b; NaN wins.  Equals share the gradient evenly.",
-                 _maximum_vjp("a", "b", lt), _maximum_vjp("b", "a", lt), saves="a b")
+                 _maximum_vjp("a", "b", lt), _maximum_vjp("b", "a", lt), saves="a b", equation="maximum(a, b)")
 minimum = binary("minimum", "y = the smaller of a and b; NaN wins.  Equals share the gradient evenly.",
-                 _maximum_vjp("a", "b", gt), _maximum_vjp("b", "a", gt), saves="a b")
+                 _maximum_vjp("a", "b", gt), _maximum_vjp("b", "a", gt), saves="a b", equation="minimum(a, b)")
 
 
 @op
@@ -261,6 +263,7 @@ class where:
     """
 
     args, saves, outs, mixed, dtypes, scalars = "cond x y", "cond", "out", "cond", "any", True
+    equation = "x if cond else y"
 
     def shape(cond, x, y):
         if not isinstance(cond, Tensor) or cond.dtype != "bool":

@@ -38,6 +38,7 @@ class matmul:
     """
 
     args, saves, dtypes, parameters = "a b", "a b", "number", "a b"
+    flops = lambda size, a, b: 2.0 * size * a.shape[-1]  # noqa: E731
     presets = {"algorithm": product_request}
 
     def shape(a, b, *, transpose_a: bool = False, transpose_b: bool = False, dtype: DTypeOrNone = None,
@@ -95,6 +96,7 @@ class linear:
     """
 
     args, saves, parameters = "x w b?", "x w y", "w b"
+    flops = lambda size, x, w, *b: 2.0 * size * w.shape[-1]  # noqa: E731
     presets = {"algorithm": product_request}
 
     def shape(x, w, b, *, activation: Activation = None, algorithm: ProductAlgorithm = None):

@@ -98,13 +98,16 @@ class batch_norm_act:
     """activation(batch_norm(x)); see batch_norm.  Its gradient makes the mask of relu again from x: y is not kept."""
 
     args, saves, label = "x gamma? beta? running_mean? running_var?", "x gamma beta mean istd", "batch_norm"
-    outs, returns, mutates = "y mean istd", "y", "running_mean running_var"
+    outs, returns, mutates, cheap = "y mean istd", "y", "running_mean running_var", "y"
     parameters = "gamma beta running_mean running_var"
 
     def shape(x, gamma, beta, running_mean, running_var, *, training: bool = True, momentum: Share = 0.1,
               eps: NonNegative = 1e-5, activation: Activation = None):
         params = dict(gamma=gamma, beta=beta, running_mean=running_mean, running_var=running_var)
         return _batch_norm_shapes(x, params, training)
+
+    def again(s, *, training, activation, **attrs):
+        return batch_norm_apply(s.x, s.gamma, s.beta, s.mean, s.istd, activation=activation, training=training)
 
     def vjp(g, s, needs, *, training, momentum, eps, activation):
         return (*_batch_norm_vjp(g, s, training, eps, activation), None, None)
@@ -116,7 +119,7 @@ class batch_norm_add_act:
 
     args, saves = "x gamma? beta? running_mean? running_var? residual", "x gamma beta mean istd y"
     label = "batch_norm"
-    outs, returns, mutates = "y mean istd", "y", "running_mean running_var"
+    outs, returns, mutates, cheap = "y mean istd", "y", "running_mean running_var", "y"
     parameters = "gamma beta running_mean running_var"
 
     def shape(x, gamma, beta, running_mean, running_var, residual, *, training: bool = True, momentum: Share = 0.1,
@@ -127,10 +130,38 @@ class batch_norm_add_act:
         params = dict(gamma=gamma, beta=beta, running_mean=running_mean, running_var=running_var)
         return _batch_norm_shapes(x, params, training)
 
+    def again(s, *, training, activation, **attrs):
+        return batch_norm_apply(s.x, s.gamma, s.beta, s.mean, s.istd, s.residual, activation=activation,
+                                training=training)
+
     def vjp(g, s, needs, *, training, momentum, eps, activation):
         if activation == "relu":
             g = relu_grad(g, s.y)
         return (*_batch_norm_vjp(g, s, training, eps, None), None, None, g)
+
+
+@op
+class batch_norm_apply:
+    """y of batch_norm from statistics that it has computed, with its bits: what backward makes again.
+
+        y = activation((x - mean) * istd * gamma + beta + residual)
+
+    Args:
+        x, gamma, beta, residual: inputs of batch_norm.
+        mean, istd: what batch_norm computed.  Shape (C,).
+        activation: None or "relu".
+        training: whether they are those of x, which bounds y.
+    """
+
+    args, mixed = "x gamma? beta? mean istd residual?", "mean istd"
+    parameters = "gamma beta"
+
+    def shape(x, gamma, beta, mean, istd, residual, *, activation: Activation = None, training: bool = True):
+        _refuse_parameter("batch_norm_apply", x, x.shape[-1:], gamma=gamma, beta=beta)
+        _check_statistics("batch_norm_apply", x, x.shape[-1:], mean, istd)
+        if residual is not None and residual.shape != x.shape:
+            check_alike("batch_norm_apply", residual=residual, x=x)
+        return x.shape
 
 
 @op
@@ -224,7 +255,7 @@ class layer_norm:
     Source: arXiv 1607.06450.
     """
 
-    args, saves, outs, returns = "x gamma? beta?", "x gamma mean istd", "y mean istd", "y"
+    args, saves, outs, returns, cheap = "x gamma? beta?", "x gamma mean istd", "y mean istd", "y", True
     parameters = "gamma beta"
 
     def shape(x, gamma, beta, *, normalized_ndim: Count = 1, eps: NonNegative = 1e-5):
@@ -257,7 +288,7 @@ class group_norm:
     Source: arXiv 1803.08494.
     """
 
-    args, saves, outs, returns = "x gamma? beta?", "x gamma mean istd", "y mean istd", "y"
+    args, saves, outs, returns, cheap = "x gamma? beta?", "x gamma mean istd", "y mean istd", "y", True
     parameters = "gamma beta"
 
     def shape(x, gamma, beta, *, groups: Channels, eps: NonNegative = 1e-5):

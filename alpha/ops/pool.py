@@ -100,7 +100,7 @@ class max_pool2d:
         ShapeError: x is no image batch, padding exceeds half of kernel_size, or the window does not fit.
     """
 
-    args, saves, outs, returns = "x", "index", "y index", "y"
+    args, saves, outs, returns, cheap = "x", "index", "y index", "y", True
 
     def canon(*, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: Padding = 0):
         return _window(kernel_size, stride, padding)
@@ -155,7 +155,7 @@ class adaptive_max_pool2d:
         ShapeError: x is no image batch, or output_size is below 1.
     """
 
-    args, saves, outs, returns = "x", "index", "y index", "y"
+    args, saves, outs, returns, cheap = "x", "index", "y index", "y", True
 
     def shape(x, *, output_size: IntOrPair):
         y_shape = _adaptive_shape("adaptive_max_pool2d", x.shape, output_size)
@@ -278,7 +278,7 @@ class avg_pool2d:
         ShapeError: see max_pool2d.
     """
 
-    args = "x"
+    args, cheap = "x", True
 
     def canon(*, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: Padding = 0,
               count_include_pad: bool = True):
@@ -331,7 +331,7 @@ class adaptive_avg_pool2d:
         ShapeError: x is no image batch, or output_size is below 1.
     """
 
-    args = "x"
+    args, cheap = "x", True
 
     def shape(x, *, output_size: IntOrPair):
         return _adaptive_shape("adaptive_avg_pool2d", x.shape, output_size)

@@ -35,7 +35,7 @@ class reshape:
         ShapeError: the shapes have different numbers of elements, or there is more than one -1.
     """
 
-    args, dtypes, gives = "x", "any", View
+    args, dtypes, gives, cheap = "x", "any", View, True
 
     def shape(x, *, shape: NewShape):
         size = x.size
@@ -64,7 +64,7 @@ class permute:
         ShapeError: an axis is missing, named twice, or does not exist.
     """
 
-    args, dtypes, gives = "x", "any", PossibleView
+    args, dtypes, gives, cheap = "x", "any", PossibleView, True
 
     def shape(x, *, axes: AllAxes):
         if len(normal_axes(axes, x.ndim, "permute")) != x.ndim:
@@ -90,7 +90,7 @@ def transpose(x: Tensor, a: Axis = -2, b: Axis = -1) -> Tensor:
 class flip:
     """y = x with the order of its elements reversed along the axes (None, int or ints).  See sum for errors."""
 
-    args, dtypes, gives = "x", "any", PossibleView
+    args, dtypes, gives, cheap = "x", "any", PossibleView, True
 
     def shape(x, *, axis: Axes = None):
         normal_axes(axis, x.ndim, "flip")
@@ -111,7 +111,7 @@ class expand:
         ShapeError: an axis of x is neither 1 nor the size that is asked for.
     """
 
-    args, dtypes, gives = "x", "any", PossibleView
+    args, dtypes, gives, cheap = "x", "any", PossibleView, True
 
     def shape(x, *, shape: NewShape):
         new = len(shape) - x.ndim
@@ -137,7 +137,7 @@ class concat:
         ShapeError: there is no tensor, the axis does not exist, or the shapes differ elsewhere.
     """
 
-    args, dtypes = "*xs", "any"
+    args, dtypes, cheap = "*xs", "any", True
 
     def shape(xs, *, axis: Axis = 0):
         first = xs[0].shape
@@ -201,7 +201,7 @@ class pad:
         ShapeError: there is not one pair for each axis, or a width is negative.
     """
 
-    args, dtypes = "x", "any"
+    args, dtypes, cheap = "x", "any", True
 
     def shape(x, *, widths: Widths, value: Number = 0):
         check_value("pad", value, x.dtype)
@@ -332,7 +332,7 @@ class slice_axes:
         shape: of y; None keeps all axes.
     """
 
-    args, dtypes, gives = "x", "any", PossibleView
+    args, dtypes, gives, cheap = "x", "any", PossibleView, True
 
     def canon(*, ranges: Ranges, shape: ShapeLike | None = None):
         return dict(ranges=ranges, shape=tuple([count for _, count, _ in ranges]) if shape is None else shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from alpha.cuda.ops import norm
+from alpha.cuda import lazy
 from tests.test_norm_nan import BAD, PLACES, check_batch_norm, check_sample_norms
 
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device")]
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device")]
 @pytest.mark.parametrize("rows", [5, 3000])
 @pytest.mark.parametrize("bad", BAD)
 def test_batch_norm(bad: float, rows: int, place: int, planes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(norm, "planes_are_read", lambda: planes)
+    monkeypatch.setattr(lazy, "planes_are_read", lambda: planes)
     check_batch_norm(bad, rows, place, "cuda")
 
 

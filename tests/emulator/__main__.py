@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 import sys
 
-from tests.emulator import emulation
+from . import emulation
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or (sys.argv[1] == "-c" and len(sys.argv) < 3):

@@ -38,7 +38,7 @@
 // Stands between "void" and the kernel's name: declares something else there, and begins the declaration again.
 #define __cluster_dims__(...) \
   EMU_NAME(emu_unused_)(); \
-  static emu::ClusterDims EMU_NAME(emu_cluster_){__VA_ARGS__}; \
+  static emu::ClusterDims EMU_NAME(emu_cluster_)(__VA_ARGS__); \
   extern "C" void
 #define EMU_NAME(prefix) EMU_JOIN(prefix, __COUNTER__)
 #define EMU_JOIN(a, b) EMU_JOINED(a, b)

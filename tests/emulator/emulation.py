@@ -6,7 +6,8 @@ import importlib.util
 import os
 
 from alpha.errors import AlphaError, message
-from tests.emulator import toolchain
+
+from . import toolchain
 
 
 def checked() -> bool:

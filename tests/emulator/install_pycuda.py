@@ -16,7 +16,8 @@ import tempfile
 from pathlib import Path
 
 from alpha.build import cache_dir
-from tests.emulator import toolchain
+
+from . import toolchain
 
 VERSION = "2026.1"
 

@@ -7,7 +7,8 @@ import os
 import pytest
 
 from alpha.errors import AlphaError
-from tests.emulator import emulation
+
+from . import emulation
 
 
 def pytest_configure() -> None:

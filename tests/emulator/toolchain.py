@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
+import alpha
 from alpha.build import build
 from alpha.errors import CompileError, message
 
 HERE = Path(__file__).resolve().parent
-HOME = HERE.parent.parent / "alpha" / "cuda"
+HOME = Path(alpha.__file__).resolve().parent / "cuda"
 INCLUDE_DIRS = (HOME / "include", HOME)
 COMPILER = ("g++",)
 # Each module keeps its symbols, and with them its shared memory, to itself; x86-64-v3 has fused multiply-add.

@@ -9,8 +9,8 @@ import math
 import random
 from pathlib import Path
 
+from alpha.data import Augment
 from alpha.errors import AlphaError
-from train.augment import Augment
 from train.config import Config, parse, parser
 from train.session import make_schedule
 

@@ -194,12 +194,9 @@ EXPORT void bn_fwd(const float* x, const float* residual, const float* gamma, co
   cut ? normalize<true>(x, residual, a, y, rows, channels) : normalize<false>(x, residual, a, y, rows, channels);
 }
 
-EXPORT void bn_inference(const float* x, const float* residual, const float* gamma, const float* beta,
-                         const float* running_mean, const float* running_var, float* y, int64_t rows, int64_t channels,
-                         double eps, int cut) {
-  std::vector<float> istd(channels);
-  for (int64_t c = 0; c < channels; c++) istd[c] = float(1 / std::sqrt(running_var[c] + eps));
-  const Affine a(gamma, beta, running_mean, istd.data(), channels);
+EXPORT void bn_apply(const float* x, const float* residual, const float* gamma, const float* beta, const float* mean,
+                     const float* istd, float* y, int64_t rows, int64_t channels, int cut) {
+  const Affine a(gamma, beta, mean, istd, channels);
   cut ? normalize<true>(x, residual, a, y, rows, channels) : normalize<false>(x, residual, a, y, rows, channels);
 }
 

@@ -157,11 +157,6 @@ class Cost(NamedTuple):
             launches=factor * stage.launches) for stage in self.stages))
 
 
-def exactly(us: float) -> Cost:
-    """Returns the cost whose time is known."""
-    return Cost((Stage(us),))
-
-
 def time_us(cost: Cost, on: Device | None = None) -> float:
     """Returns the time of a cost on a device, in microseconds; on that of this process, if none is given."""
     on, total = on or device(), 0.0

@@ -19,10 +19,8 @@ registers them all:
 
 A plan is made once per description and precision. Of the candidates that fit both, the cheapest by estimate is taken,
 conversions included; with ALPHA_TUNE=1 the fastest by the clock, each timed once per device and remembered in the cache
-directory. A kernel that reads 16-bit planes in the place of float32 returns the flags of its operands, which say, on
-the device, whether these hold their tensors well. A plan then lets a float32 kernel follow, launch(..., guard=flags),
-whose blocks end at once unless a flag is set: the result is right in any case, and nobody waits to know. What that
-kernel reads of an array that consists of planes is made behind the same flags (lazy/deferred.py).
+directory. A kernel that reads planes returns the flags of its operands. A plan then lets a float32 kernel follow behind
+them, launch(..., guard=flags): the result is right in any case, and nobody waits to know.
 """
 
 from __future__ import annotations
@@ -147,9 +145,16 @@ _plans: dict[tuple[str, ConvDesc, str], Plan] = {}
 
 
 def register(*candidates: Candidate) -> None:
-    """Adds candidates to those of their pass.  Plans are made anew, with them."""
+    """Adds candidates to those of their pass.  Plans are made anew, with them.
+
+    A user's candidate replaces the one of the same class and name: a notebook cell may run again.
+    """
     for candidate in candidates:
-        _candidates[candidate.pass_name].append(candidate)
+        kind, known = type(candidate), _candidates[candidate.pass_name]
+        if not kind.__module__.startswith("alpha."):
+            known[:] = [c for c in known if (c.name, type(c).__module__, type(c).__qualname__)
+                        != (candidate.name, kind.__module__, kind.__qualname__)]
+        known.append(candidate)
     _plans.clear()
 
 

@@ -65,16 +65,16 @@ class Slabs(NamedTuple):
 
 def fprop_slabs(desc: ConvDesc) -> Slabs:
     """Returns the classes of y = x * w."""
-    classes = _classes(desc, desc.h.fprop_classes, desc.w.fprop_classes, (desc.w.i, desc.ic), (desc.w.o, desc.oc),
-                       (1, 1))
+    classes = class_table(desc, desc.h.fprop_classes, desc.w.fprop_classes, (desc.w.i, desc.ic), (desc.w.o, desc.oc),
+                          (1, 1))
     return Slabs(classes, desc.h.i * desc.w.i * desc.ic, desc.h.o * desc.w.o * desc.oc, desc.ic // desc.groups,
                  desc.oc // desc.groups, _filter(desc), desc.n, desc.groups)
 
 
 def dgrad_slabs(desc: ConvDesc) -> Slabs:
     """Returns the classes of the gradient with respect to x."""
-    classes = _classes(desc, desc.h.dgrad_classes, desc.w.dgrad_classes, (desc.w.o, desc.oc), (desc.w.i, desc.ic),
-                       (desc.h.s, desc.w.s))
+    classes = class_table(desc, desc.h.dgrad_classes, desc.w.dgrad_classes, (desc.w.o, desc.oc), (desc.w.i, desc.ic),
+                          (desc.h.s, desc.w.s))
     return Slabs(classes, desc.h.o * desc.w.o * desc.oc, desc.h.i * desc.w.i * desc.ic, desc.oc // desc.groups,
                  desc.ic // desc.groups, _filter(desc), desc.n, desc.groups)
 
@@ -95,9 +95,12 @@ def _filter(desc: ConvDesc) -> int:
     return desc.h.f * desc.w.f * (desc.ic // desc.groups)
 
 
-def _classes(desc: ConvDesc, h_classes: tuple[TapClass, ...], w_classes: tuple[TapClass, ...], read: tuple[int, int],
-             written: tuple[int, int], spacing: tuple[int, int]) -> np.ndarray:
-    """read, written: width and channels of the two tensors; spacing: distance of neighbouring positions in a class."""
+def class_table(desc: ConvDesc, h_classes: tuple[TapClass, ...], w_classes: tuple[TapClass, ...],
+                read: tuple[int, int], written: tuple[int, int], spacing: tuple[int, int]) -> np.ndarray:
+    """Returns the classes as rows of FIELDS, the longest sums first.
+
+    read, written: width and channels of the two tensors; spacing: distance of neighbouring positions in a class.
+    """
     (in_width, in_c), (out_width, out_c) = read, written
     tap_h, tap_w = desc.w.f * (desc.ic // desc.groups), desc.ic // desc.groups
     found = []

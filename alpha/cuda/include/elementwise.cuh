@@ -247,47 +247,34 @@ constexpr int ONE_TENSOR = 4, MORE_TENSORS = 2;  // packets in flight, of one te
 // KERNEL<number of operands>(name, dtype, stored type of the operands, of y, computed type, operands ..., f, numbers)
 // (THREADS, 4): four blocks on a multiprocessor leave 64 registers to a thread; left alone, the assembler spills some.
 #define KERNEL1(name, dtype, T, R, C, a, f, ...) \
-  extern "C" __global__ void __launch_bounds__(THREADS, 4) \
-      name##_##dtype(const T *in0, R *out, i64 count, ##__VA_ARGS__) { \
-    constexpr int E = ELEMENTS<T, R>; \
-    map<E, ONE_TENSOR, C>([=](C a) { return f; }, out, count, Operand<T, E, ONE_TENSOR>{in0, 0}); \
-  } \
-  ALPHA_KERNEL(name##_##dtype)
+  ALPHA_ENTRY(name##_##dtype, (THREADS, 4), (const T *in0, R *out, i64 count, ##__VA_ARGS__), \
+              constexpr int E = ELEMENTS<T, R>; \
+              map<E, ONE_TENSOR, C>([=](C a) { return f; }, out, count, Operand<T, E, ONE_TENSOR>{in0, 0}))
 
 #define KERNEL2(name, dtype, T, R, C, a, b, f, ...) \
-  extern "C" __global__ void __launch_bounds__(THREADS) \
-      name##_##dtype(const T *in0, Number<T> number0, const T *in1, Number<T> number1, R *out, i64 count, \
-                     ##__VA_ARGS__) { \
-    constexpr int E = ELEMENTS<T, R>; \
-    using In = Operand<T, E, MORE_TENSORS>; \
-    map<E, MORE_TENSORS, C>([=](C a, C b) { return f; }, out, count, In{in0, number0}, In{in1, number1}); \
-  } \
-  ALPHA_KERNEL(name##_##dtype)
+  ALPHA_ENTRY(name##_##dtype, (THREADS), (const T *in0, Number<T> number0, const T *in1, Number<T> number1, R *out, \
+                                          i64 count, ##__VA_ARGS__), \
+              constexpr int E = ELEMENTS<T, R>; \
+              using In = Operand<T, E, MORE_TENSORS>; \
+              map<E, MORE_TENSORS, C>([=](C a, C b) { return f; }, out, count, In{in0, number0}, In{in1, number1}))
 
 #define BROADCAST_KERNEL2(name, dtype, T, R, C, a, b, f, ...) \
   KERNEL2(name, dtype, T, R, C, a, b, f, ##__VA_ARGS__) \
-  extern "C" __global__ void __launch_bounds__(THREADS) \
-      name##_broadcast_##dtype(const T *in0, Number<T> number0, const T *in1, Number<T> number1, R *out, i64 count, \
-                               const __grid_constant__ Layout<2> layout, ##__VA_ARGS__) { \
-    constexpr int E = ELEMENTS<T, R>; \
-    using In = Operand<T, E, MORE_TENSORS>; \
-    map_broadcast<E, MORE_TENSORS, C>([=](C a, C b) { return f; }, out, count, layout, In{in0, number0}, \
-                                      In{in1, number1}); \
-  } \
-  ALPHA_KERNEL(name##_broadcast_##dtype)
+  ALPHA_ENTRY(name##_broadcast_##dtype, (THREADS), \
+              (const T *in0, Number<T> number0, const T *in1, Number<T> number1, R *out, i64 count, \
+               const __grid_constant__ Layout<2> layout, ##__VA_ARGS__), \
+              constexpr int E = ELEMENTS<T, R>; \
+              using In = Operand<T, E, MORE_TENSORS>; \
+              map_broadcast<E, MORE_TENSORS, C>([=](C a, C b) { return f; }, out, count, layout, In{in0, number0}, \
+                                                In{in1, number1}))
 
-#define MAP1(name, a, f, ...) \
-  KERNEL1(name, float32, float, float, float, a, f, ##__VA_ARGS__) \
-  KERNEL1(name, bfloat16, bf16, bf16, float, a, f, ##__VA_ARGS__) \
-  KERNEL1(name, float16, f16, f16, float, a, f, ##__VA_ARGS__)
-#define MAP2(name, a, b, f, ...) \
-  KERNEL2(name, float32, float, float, float, a, b, f, ##__VA_ARGS__) \
-  KERNEL2(name, bfloat16, bf16, bf16, float, a, b, f, ##__VA_ARGS__) \
-  KERNEL2(name, float16, f16, f16, float, a, b, f, ##__VA_ARGS__)
-#define BROADCAST2(name, a, b, f, ...) \
-  BROADCAST_KERNEL2(name, float32, float, float, float, a, b, f, ##__VA_ARGS__) \
-  BROADCAST_KERNEL2(name, bfloat16, bf16, bf16, float, a, b, f, ##__VA_ARGS__) \
-  BROADCAST_KERNEL2(name, float16, f16, f16, float, a, b, f, ##__VA_ARGS__)
+#define FLOAT_TYPES(KERNEL, name, ...) \
+  KERNEL(name, float32, float, float, float, __VA_ARGS__) \
+  KERNEL(name, bfloat16, bf16, bf16, float, __VA_ARGS__) \
+  KERNEL(name, float16, f16, f16, float, __VA_ARGS__)
+#define MAP1(name, a, f, ...) FLOAT_TYPES(KERNEL1, name, a, f, ##__VA_ARGS__)
+#define MAP2(name, a, b, f, ...) FLOAT_TYPES(KERNEL2, name, a, b, f, ##__VA_ARGS__)
+#define BROADCAST2(name, a, b, f, ...) FLOAT_TYPES(BROADCAST_KERNEL2, name, a, b, f, ##__VA_ARGS__)
 
 // ---- functions that the ops share -----------------------------------------------------------------------------------
 

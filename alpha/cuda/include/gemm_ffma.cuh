@@ -15,13 +15,9 @@
 // Measured: see the kernels that use it
 //
 // A kernel is made of five pieces, which the frames of convolutions (conv_slab.cuh, conv_wgrad.cuh) take from the tile
-// T that they are given. gemm_mma.cuh has others of them, for tensor cores:
-//   GemmTile             the sizes, what is read and written (In, Out), and the names of the following
-//   RowsA, RowsB,        copy one operand's slab, K-major or MN-major: built once per tile from the rows' addresses,
-//   LinesA, LinesB       called once per slab
-//   Product              fragments, accumulators, and which element a thread owns: row(i), col(j)
-//   gemm_pipeline        the loop over slabs; load(a, b) is a lambda that calls the two copies and advances
-//   gemm_store           writes a tile, with bias and relu
+// T that they are given; gemm_mma.cuh has others, for tensor cores: the tile, with sizes and what is read and written
+// (In, Out); Rows and Lines, which copy a K-major or MN-major operand's slab; Product, which multiplies, and knows the
+// element that a thread owns; gemm_pipeline, the loop over slabs; gemm_store, which writes a tile
 #pragma once
 #include "gemm_pipeline.cuh"
 
@@ -185,6 +181,17 @@ private:
   }
 };
 
+// Stores four neighbours, of which `left` exist. aligned: all or none do, at a multiple of 16 bytes.
+__device__ __forceinline__ void store_quad(float *to, const float (&v)[4], int left, bool aligned) {
+  if (aligned) {
+    if (left > 0) *reinterpret_cast<float4 *>(to) = make_float4(v[0], v[1], v[2], v[3]);
+  } else {
+#pragma unroll
+    for (int q = 0; q < 4; q++)
+      if (q < left) to[q] = v[q];
+  }
+}
+
 // Writes a tile: out[row(i)][col(j)] = acc[i][j] + bias[col(j)], then relu. row_at(r): address of column 0 of the
 // tile's row r, null where there is none. bias: its value for column 0, or null. left: columns that exist. quads: rows
 // begin at multiples of 16 bytes and `left` is a multiple of 4.
@@ -206,14 +213,7 @@ __device__ __forceinline__ void gemm_store(const Ffma<T> &product, RowAt row_at,
         v[q] = product.acc[i][j + q] + add[j + q];
         if (relu && v[q] < 0.f) v[q] = 0.f;  // keeps NaN
       }
-      const int col = product.col(j);
-      if (quads) {
-        if (col < left) *reinterpret_cast<float4 *>(out + col) = make_float4(v[0], v[1], v[2], v[3]);
-      } else {
-#pragma unroll
-        for (int q = 0; q < 4; q++)
-          if (col + q < left) out[col + q] = v[q];
-      }
+      store_quad(out + product.col(j), v, left - product.col(j), quads);
     }
   }
 }

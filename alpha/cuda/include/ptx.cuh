@@ -13,6 +13,11 @@
 #define PTX(emulated, ...) emulated
 #endif
 #define PTX_FN __device__ __forceinline__
+// A kernel that is launched by its name. bounds: those of __launch_bounds__, and parameters, in parentheses; then its
+// body, which has no directives: loops are in what it calls.
+#define ALPHA_ENTRY(name, bounds, parameters, ...) \
+  extern "C" __global__ void __launch_bounds__ bounds name parameters { __VA_ARGS__; } \
+  ALPHA_KERNEL(name)
 
 namespace ptx {
 #ifdef __CUDACC__
@@ -90,32 +95,16 @@ PTX_FN void ldmatrix_x4_trans(unsigned (&r)[4], const void* row) {
 }
 
 // ---- mma.sync (sm_80): d += a b, fp32 accumulators; a is 16 x K row-major, b is K x 8 column-major
-#define PTX_MMA(shape_types) \
-  asm volatile("mma.sync.aligned." shape_types " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
-PTX_FN void mma_f16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-#ifdef __CUDACC__
-  PTX_MMA("m16n8k16.row.col.f32.f16.f16.f32");
-#else
-  emu::mma(emu::Fp16, d, a, b, d);
-#endif
-}
-PTX_FN void mma_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-#ifdef __CUDACC__
-  PTX_MMA("m16n8k16.row.col.f32.bf16.bf16.f32");
-#else
-  emu::mma(emu::Bf16, d, a, b, d);
-#endif
-}
-PTX_FN void mma_tf32(float (&d)[4], const unsigned (&a)[4],
-                     const unsigned (&b)[2]) {  // m16n8k8, fp32 bits, low 13 ignored
-#ifdef __CUDACC__
-  PTX_MMA("m16n8k8.row.col.f32.tf32.tf32.f32");
-#else
-  emu::mma(emu::Tf32, d, a, b, d);
-#endif
-}
+#define PTX_MMA(type, format, shape_types) \
+  PTX_FN void mma_##type(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
+    PTX(emu::mma(emu::format, d, a, b, d), \
+        "mma.sync.aligned." shape_types " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) \
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1])); \
+  }
+PTX_MMA(f16, Fp16, "m16n8k16.row.col.f32.f16.f16.f32")
+PTX_MMA(bf16, Bf16, "m16n8k16.row.col.f32.bf16.bf16.f32")
+PTX_MMA(tf32, Tf32, "m16n8k8.row.col.f32.tf32.tf32.f32")  // of float32's bits, whose low 13 are ignored
 PTX_FN unsigned to_tf32(float v) {  // round to nearest, ties away: what mma_tf32 should be fed
 #ifdef __CUDACC__
   unsigned r;

@@ -13,6 +13,14 @@ constexpr int THREADS = 256;  // of every block
 template <class T> struct Single {
   T v[1];
 };
+// Instantiates kernels for every storage type: KERNELS(T, suffix, N) has <name>_<dtype> read pieces of 16 bytes, and
+// <name>_single_<dtype> single elements.
+#define PIECE_KERNELS_OF(KERNELS, T, dtype) KERNELS(T, _##dtype, LANES<T>) KERNELS(T, _single_##dtype, 1)
+#define PIECE_KERNELS(KERNELS) \
+  PIECE_KERNELS_OF(KERNELS, float, float32) \
+  PIECE_KERNELS_OF(KERNELS, bf16, bfloat16) \
+  PIECE_KERNELS_OF(KERNELS, f16, float16)
+
 // LAST: nobody reads it again soon, so the L2 cache may drop it first
 template <int N, bool LAST = false, class T> __device__ __forceinline__ auto load_piece(const T *p) {
   if constexpr (N == 1) {
@@ -60,6 +68,20 @@ template <class T> struct Parameter {
   }
 };
 
+// What standardizes elements of type T, as a kernel takes it; forward it finds mean and istd.
+// wide: gamma and beta are float32, whatever T is
+template <class T> struct Norm {
+  const void *gamma, *beta;
+  int wide;
+  float *mean, *istd;
+  template <int N> __device__ __forceinline__ void load_scale(float (&scale)[N], i64 first) const {
+    Parameter<T>{gamma, wide, 1}.load(scale, first);
+  }
+  template <int N> __device__ __forceinline__ void load_shift(float (&shift)[N], i64 first) const {
+    Parameter<T>{beta, wide, 0}.load(shift, first);
+  }
+};
+
 // Pieces of a row that a thread may keep in registers from one pass to the next.
 constexpr int HELD = 8;
 
@@ -68,19 +90,14 @@ constexpr int HELD = 8;
 struct MergeMoments {
   __device__ Moments operator()(const Moments &a, const Moments &b) const { return merge_moments(a, b); }
 };
-struct MergeSums {
-  __device__ ExactSum operator()(const ExactSum &a, const ExactSum &b) const { return merge_sums(a, b); }
-};
 struct Pair {
   float sum, dot;
-};
-struct MergePairs {
-  __device__ Pair operator()(const Pair &a, const Pair &b) const { return {a.sum + b.sum, a.dot + b.dot}; }
 };
 struct BoundedPair {
   float sum, dot, most;
 };
-struct MergeBoundedPairs {
+struct MergePairs {
+  __device__ Pair operator()(const Pair &a, const Pair &b) const { return {a.sum + b.sum, a.dot + b.dot}; }
   __device__ BoundedPair operator()(const BoundedPair &a, const BoundedPair &b) const {
     return {a.sum + b.sum, a.dot + b.dot, fmaxf(a.most, b.most)};
   }

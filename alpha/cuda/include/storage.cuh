@@ -46,6 +46,14 @@ template <> __device__ __forceinline__ unsigned pair_of_floats<f16>(float first,
   return u.word;
 }
 
+// Two neighbours of a tensor; `to` is a multiple of two elements.
+__device__ __forceinline__ void store_pair(float *to, float first, float second) {
+  *reinterpret_cast<float2 *>(to) = make_float2(first, second);
+}
+template <class T> __device__ __forceinline__ void store_pair(T *to, float first, float second) {
+  *reinterpret_cast<unsigned *>(to) = pair_of_floats<T>(first, second);
+}
+
 template <class T> constexpr int LANES = 16 / sizeof(T);  // elements of one 16-byte access
 
 template <class T> struct alignas(16) Packet {

@@ -14,6 +14,8 @@ A reader, of any array:
     elements_behind        elements for a launch that is spared as a rule
     join, joined_elements  has a pass write its planes within a larger array
     peek                   elements for a check, which changes nothing
+    undisturbed            a block in which no gradient is written earlier than without it
+    form_of, write_as      in which form it was written first, and having it written so: for what is made again
     statistics.ask, take   means and variances of a result, counted by the kernel that writes it
 
 Nobody else asks what class an array is, or reads `Array.derived`; tests/test_layering.py sees to that.
@@ -37,8 +39,10 @@ from alpha.cuda.lazy.deferred import (
     peek,
     reserve,
     split_view,
+    undisturbed,
     write_for,
 )
+from alpha.cuda.lazy.forms import form_of, memory_key, write_as
 from alpha.cuda.lazy.guard import GUARD_ARGS, UNGUARDED, Guard
 from alpha.cuda.lazy.operands import (
     KEEP,
@@ -55,5 +59,6 @@ from alpha.cuda.lazy.operands import (
 
 __all__ = ["GUARDED", "GUARD_ARGS", "KEEP", "PLANE_WRITERS", "READS", "SPLITS_PAY", "UNGUARDED", "Guard", "Memory",
            "Operand", "Rows", "bound_of", "can_wait", "companion_output", "defer", "elements_behind", "flag_counter",
-           "flagged_count", "flush_gradients", "forget", "join", "joined_elements", "operand", "peek",
-           "planes_are_read", "prepare_weights", "reserve", "reserve_for", "split_view", "statistics", "write_for"]
+           "flagged_count", "flush_gradients", "forget", "form_of", "join", "joined_elements", "memory_key", "operand",
+           "peek", "planes_are_read", "prepare_weights", "reserve", "reserve_for", "split_view", "statistics",
+           "undisturbed", "write_as", "write_for"]

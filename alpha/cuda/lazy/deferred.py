@@ -3,13 +3,11 @@
     y = defer(reserve(shape), reads=(x, gamma, beta), write=launch)
 
 y is an array like any other. Its producer's last pass is a launch that waits. Whoever takes y.ptr gets float32, written
-then and there; alpha.cuda.lazy.operands has two 16-bit planes written in the same memory, which take as many bytes. So
-nothing is written in a form that nobody reads, and planes cost no pass of their own. Where products read one plane, it
-is the first of the two: 4 bytes written and 2 read of an element, and all digits there for whoever needs them.
+then and there; alpha.cuda.lazy.operands has both planes written in the same memory, which take as many bytes: nothing
+is written in a form that nobody reads, and planes cost no pass of their own.
 
-Batch norm leaves its results so (ops/norm), and what is made of such results without computing larger elements, pools
-and joined arrays, is left so as well (bounded.py). What still waits when an array that it is a part of is written as
-planes is written there, and nowhere else.
+Batch norm leaves its results so (ops/norm), and so do pools and joined arrays of such results (bounded.py). What still
+waits when an array that it is a part of is written as planes is written there, and nowhere else.
 
 - Memory is taken when the array is made, where an OutOfMemoryError belongs; a pass that waits holds what it reads
   besides. A convolution has its operands written before it takes memory for its result, and gradients that still wait
@@ -24,8 +22,8 @@ planes is written there, and nowhere else.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 from weakref import ReferenceType, WeakValueDictionary, ref
 
@@ -49,6 +47,7 @@ _MERGE = Kernel("planes.cu", "planes_merge", f"ptr x, ptr header, ptr y, ptr hea
 
 _lock = threading.RLock()  # reentrant: what a pass reads may be waiting, too
 _waiting: WeakValueDictionary[int, LazyStorage] = WeakValueDictionary()
+_undisturbed = 0  # blocks of `undisturbed` that are open
 _peeked: list[Memory] | None = None  # what `peek` has made, while it runs: under the lock
 
 
@@ -230,8 +229,23 @@ def write_before(arrays: Sequence[Array]) -> None:
                 contents.elements()
 
 
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """For a block that makes earlier results again: gradients go on waiting, and get the form that they had without."""
+    global _undisturbed
+    with _lock:
+        _undisturbed += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _undisturbed -= 1
+
+
 def flush_gradients() -> None:
     """Runs the passes that should not wait for long; they write planes, as which their results are read as a rule."""
+    if _undisturbed:
+        return
     for contents in list(_waiting.values()):
         if contents.hurries:
             contents.planes(write=True)
@@ -262,6 +276,7 @@ class LazyStorage(Derived):
         self._write: Write | None = write
         self._join, self._trace = join, running.get()
         self.in_planes = False              # memory has planes, or elements where their flag is set
+        self.form = [""]                    # what the pass has written: "planes" or "elements"; outlives the memory
         self._split_for: str | None = ""    # what the header's bound has served a split for; None: it bounds no more
 
     @property
@@ -365,7 +380,7 @@ class LazyStorage(Derived):
         if self._write is not None:
             with late(self._trace, context.synchronize) if self._trace and config.debug > 1 else nullcontext():
                 self._write(self.memory, planes)
-            self.in_planes = planes
+            self.in_planes, self.form[0] = planes, "planes" if planes else "elements"
             self._write, self._join, self.reads = None, None, ()
             made = self.companion and self.companion()
             if made:

@@ -8,22 +8,18 @@ using u64 = unsigned long long;
 constexpr unsigned INFINITE = 0x7f800000;   // bits of Inf; those of NaN are larger
 constexpr unsigned OVERFLOWS = 0x477ff000;  // bits of 65,520: from here on float16 has Inf
 
-struct Float16x2 {
-  using T = f16;
-  static constexpr int PLANES = 2;
-  static constexpr bool SCALED = true;
+template <class T_, int PLANES_, bool SCALED_> struct PlanesOf {
+  using T = T_;
+  static constexpr int PLANES = PLANES_;
+  static constexpr bool SCALED = SCALED_;
+};
+struct Float16x2 : PlanesOf<f16, 2, true> {
   static constexpr float LEAST = 0x1p-10f;  // what is below is lost
 };
-struct Float16 {
-  using T = f16;
-  static constexpr int PLANES = 1;
-  static constexpr bool SCALED = true;
+struct Float16 : PlanesOf<f16, 1, true> {
   static constexpr float LEAST = 0x1p-14f;
 };
-struct BFloat16 {
-  using T = bf16;
-  static constexpr int PLANES = 1;
-  static constexpr bool SCALED = false;
+struct BFloat16 : PlanesOf<bf16, 1, false> {
   static constexpr float LEAST = 0;
 };
 

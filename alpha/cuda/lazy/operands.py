@@ -10,8 +10,7 @@ The scale comes from the largest finite element, so nothing overflows. What can 
 too few digits to all others: `flag` says so, on the device, to kernels that can be skipped in favour of exact ones.
 
 Operands are kept with the memory that they were made of, until an op changes it (`Array.derived`), unless another
-library can see that memory. They double what a tensor takes, hence the policy KEEP; the scale is kept in any case. An
-array that waits for its first reader (lazy/deferred.py) has its planes written in its own memory instead.
+library can see that memory: see KEEP. A lazy array (lazy/deferred.py) has its planes written in its own memory instead.
 """
 
 from __future__ import annotations

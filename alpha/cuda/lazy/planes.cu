@@ -195,35 +195,21 @@ __device__ __forceinline__ void split_small(const float *x, void *planes, Operan
 
 // ---- entries: of one tensor, and <name>_all of those in a table -----------------------------------------------------
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-    planes_amax(const float *x, OperandHeader *header, i64 size, int chunk) {
-  measure(share_of(x, nullptr, header, size, chunk), chunk);
-}
-ALPHA_KERNEL(planes_amax)
-extern "C" __global__ void __launch_bounds__(THREADS)
-    planes_amax_all(const __grid_constant__ Table table, int count, int chunk) {
-  measure(share_of(table, count, chunk), chunk);
-}
-ALPHA_KERNEL(planes_amax_all)
-
+ALPHA_ENTRY(planes_amax, (THREADS), (const float *x, OperandHeader *header, i64 size, int chunk),
+            measure(share_of(x, nullptr, header, size, chunk), chunk))
+ALPHA_ENTRY(planes_amax_all, (THREADS), (const __grid_constant__ Table table, int count, int chunk),
+            measure(share_of(table, count, chunk), chunk))
 #define SPLIT(Form, name) \
-  extern "C" __global__ void __launch_bounds__(THREADS) \
-      planes_split_##name(const float *x, void *planes, OperandHeader *header, i64 size, int chunk, int known, \
-                          int *lost_ranges) { \
-    split_share<Form>(share_of(x, planes, header, size, chunk), chunk, known, lost_ranges); \
-  } \
-  ALPHA_KERNEL(planes_split_##name) \
-  extern "C" __global__ void __launch_bounds__(THREADS) \
-      planes_split_##name##_all(const __grid_constant__ Table table, int count, int chunk, int *lost_ranges) { \
-    split_share<Form>(share_of(table, count, chunk), chunk, false, lost_ranges); \
-  } \
-  ALPHA_KERNEL(planes_split_##name##_all)
+  ALPHA_ENTRY(planes_split_##name, (THREADS), (const float *x, void *planes, OperandHeader *header, i64 size, \
+                                               int chunk, int known, int *lost_ranges), \
+              split_share<Form>(share_of(x, planes, header, size, chunk), chunk, known, lost_ranges)) \
+  ALPHA_ENTRY(planes_split_##name##_all, (THREADS), \
+              (const __grid_constant__ Table table, int count, int chunk, int *lost_ranges), \
+              split_share<Form>(share_of(table, count, chunk), chunk, false, lost_ranges))
 #define SMALL_SPLIT(Form, name) \
-  extern "C" __global__ void __launch_bounds__(THREADS) \
-      planes_small_##name(const float *x, void *planes, OperandHeader *header, int size, int *lost_ranges) { \
-    split_small<Form>(x, planes, header, size, lost_ranges); \
-  } \
-  ALPHA_KERNEL(planes_small_##name)
+  ALPHA_ENTRY(planes_small_##name, (THREADS), \
+              (const float *x, void *planes, OperandHeader *header, int size, int *lost_ranges), \
+              split_small<Form>(x, planes, header, size, lost_ranges))
 SPLIT(Float16x2, float16x2)
 SPLIT(Float16, float16)
 SPLIT(BFloat16, bfloat16)

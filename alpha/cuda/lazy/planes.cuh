@@ -1,4 +1,6 @@
-// Kernels that write the planes of a float32 tensor (operand_header.cuh) in its place, and those that read them there.
+// Kernels that write the planes of a float32 tensor (operand_header.cuh) in its place, and those that read them there:
+// either form takes 4 bytes of an element. The flag is that of a split, and set where an element exceeds the bound too.
+// A launch that writes elements follows, whose blocks end at once unless it is set: memory then has the elements.
 #pragma once
 #include "operand_header.cuh"
 #include "reduce.cuh"
@@ -29,8 +31,7 @@ struct PlaneWriter {
 
 // ---- a tensor whose memory has planes in its place ------------------------------------------------------------------
 
-// Float32 elements [i, i + 4), i a multiple of 4, from planes or, where their flag is set, from elements: either takes
-// 4 bytes of an element.
+// Float32 elements [i, i + 4), i a multiple of 4, from planes or, where their flag is set, from elements.
 struct Stored {
   using Piece = Packet<float>;
   static constexpr bool READS = true;

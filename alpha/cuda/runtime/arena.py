@@ -1,9 +1,8 @@
 """Memory of a recording: one range of addresses that grows, in which neighbours that are freed become one again.
 
-A pool keeps freed blocks by their size, and whoever asks for another size gets new memory. Its cache takes part of that
-back when memory runs out; a recording cannot, as its addresses stay what they are. In an arena a freed piece serves
-whatever fits, and neighbouring pieces join: over a training step of ResNet-18 or GoogLeNet it takes 2 % more than the
-tensors that are there at the peak, where a pool takes 1.6 to 2 times as much.
+A pool keeps freed blocks by their size; a recording cannot give them back, as its addresses stay what they are. In an
+arena a freed piece serves whatever fits, and neighbouring pieces join: over a training step of ResNet-18 or GoogLeNet
+it takes 2 % more than the tensors that are there at the peak, where a pool takes 1.6 to 2 times as much.
 
 The range is as long as the device has memory, and costs nothing: memory is mapped behind its end when nothing in it
 fits (cuMemMap). Like a pool's blocks, pieces are given to the next at once, which is safe in the order of one stream.

@@ -10,7 +10,7 @@ import gc
 import threading
 from collections import deque
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from math import prod
 from typing import Any
 
@@ -227,6 +227,14 @@ def free_cached() -> None:
         keep_one(pool.main)
 
 
+@cache
+def device_nbytes() -> int:
+    """Returns the bytes that the device has."""
+    if not here.entered:
+        context.enter()
+    return int(context.driver.mem_get_info()[1])
+
+
 def _out_of_memory(nbytes: int) -> OutOfMemoryError:
     free, total = context.driver.mem_get_info()
     limit = config.cuda_memory_mib
@@ -310,6 +318,11 @@ def copy(dst: Array, src: Array) -> None:
     if src.nbytes:
         work = partial(_copy, dst.ptr, src.ptr, src.nbytes)
         backlog.add(work) if backlog.waiting else work()
+
+
+def offset(x: Array, nbytes: int) -> Array | int:
+    """Returns what a launch takes for x from so many bytes on: an address, or x itself, which a recording holds."""
+    return x.ptr + nbytes if nbytes else x
 
 
 def _copy(dst: int, src: int, nbytes: int) -> None:

@@ -9,9 +9,9 @@ array that it uses. Its outputs are copied out at each replay. What the host com
 function that reads a tensor back, or makes one from host data, is refused. Random numbers go on, as kernels read seed
 and counter from memory.
 
-Its edges are plain ones. Programmatic ones, by which a kernel gets ready while the one before ends, made replayed
-convolutions 0.5 to 1 us shorter on an H100, but steps of ResNet-18 and GoogLeNet as long as before where convolutions
-alone had them, and 1 to 5 % longer where all kernels did.
+Its edges are plain ones: programmatic ones, by which a kernel gets ready while the one before ends, left steps of
+ResNet-18 and GoogLeNet on an H100 as long as before where convolutions alone had them, and made them 1 to 5 % longer
+where all kernels did.
 """
 
 from __future__ import annotations

@@ -117,8 +117,16 @@ def unit_of(source: str | Path, defines: Defines | None) -> Unit:
 
 
 def declare(unit: Unit, entry: str, codes: str) -> None:
-    """Adds an entry to a unit.  codes: of its arguments, as `struct` has them; b: a block of bytes; v: no arguments."""
-    _declared.setdefault(unit, {})[entry] = codes
+    """Adds an entry to a unit.  codes: of its arguments, as `struct` has them; b: a block of bytes; v: no arguments.
+
+    A user's source that is declared again has perhaps been edited: its next launch looks at the file again.
+    """
+    entries = _declared.setdefault(unit, {})
+    if entry in entries and not unit.source.is_relative_to(HOME):
+        with _lock:
+            for known in (_modules, _failed, _jobs, _found):
+                known.pop(unit, None)  # type: ignore[attr-defined]
+    entries[entry] = codes
 
 
 def units() -> list[Unit]:

@@ -8,9 +8,15 @@ import pytest
 import alpha
 from alpha import nn, ops, optim
 from alpha.config import config
+from alpha.cuda.conv import coconv, planner
+from alpha.cuda.ops.pointwise.epilogue import Epilogue
+from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.memory import upload
 from alpha.gradcheck import assert_equal_at
 from tests.coconv_cases import CASES, CoCase, oracle
-from tests.cuda.agree import Case, agree, floats, ints
+from tests.cuda.agree import Case, agree, as_stored, floats, ints
+from tests.cuda.conv.test_conv_wgmma import fetched, stored
+from tests.cuda.process import EMULATED
 
 pytestmark = pytest.mark.cuda
 
@@ -63,3 +69,125 @@ def test_captured_steps_have_the_bits_of_eager_ones() -> None:
         return [p.numpy() for p in net.parameters()]
     for a, b in zip(run(True), run(False)):
         assert np.array_equal(a, b)
+
+
+# ---- the kernels over levels -----------------------------------------------------------------------------------------
+
+
+STORES = {"float32": "float32", "float16x2": "float32", "bfloat16": "bfloat16"}
+EIGHTS = (
+    CoCase("map1", 3, (1, 1), 8, 32, (1, 2, 3, 4)), CoCase("tails", 5, (7, 6), 24, 56, (1, 3, 2), (8, 32, 16)),
+    CoCase("stride2", 3, (9, 8), 16, 40, (2, 1), (32, 8), stride=(2, 2)),
+    CoCase("kernel5.groups", 2, (6, 6), 32, 64, (1, 2), (16, 48), f=(5, 5), groups=2),
+    CoCase("stride3.no_taps", 9, (8, 8), 8, 48, (2, 3, 1), stride=(3, 3), f=(1, 1), channels=(16, 16, 16)),
+    CoCase("stride2.kernel5", 3, (10, 10), 8, 32, (1, 2, 3, 4), f=(5, 5), stride=(2, 2)),
+    CoCase("kernel1", 9, (5, 5), 16, 24, (1, 2), (8, 16), f=(1, 1)),
+    SLICED := CoCase("slices", 2, (3, 3), 264, 40, (1, 2), (8, 32)))
+
+
+def candidates(case: CoCase, pass_name: str) -> list[planner.Candidate]:
+    """Returns those that compute a case; on the emulated driver one of each kind."""
+    found: dict[tuple, planner.Candidate] = {}
+    for number, candidate in enumerate(coconv.CANDIDATES[pass_name]):
+        if candidate.reads in STORES and not candidate.rejection(case.desc):
+            found.setdefault((candidate.name.split()[0], candidate.reads, not EMULATED and number), candidate)
+    assert len({candidate.reads for candidate in found.values()}) == len(STORES)
+    return list(found.values())
+
+
+@pytest.mark.parametrize("case", EIGHTS, ids=lambda c: c.name)
+@pytest.mark.parametrize("pass_name", planner.PASSES)
+def test_every_kernel_is_bitwise_right_on_integers(pass_name: str, case: CoCase, device: None) -> None:
+    x, w, g, b = (ints(*shape, seed=k) for k, shape in enumerate((case.x_shape, case.w_shape, case.desc.y_shape,
+                                                                 (case.oc,))))
+    y, dx, dw = oracle(case, x, w, g)
+    expected = {"fprop": np.maximum(y + b, 0), "dgrad": dx, "wgrad": dw}[pass_name]
+    for candidate in candidates(case, pass_name):
+        dtype = STORES[candidate.reads]
+        of_x, of_g, of_w = stored(x, dtype), stored(g, dtype), upload(w)
+        out = stored(np.full(expected.shape, np.nan), "float32" if pass_name == "wgrad" else dtype)
+        given = {"fprop": (of_x, of_w, out, Epilogue.of(upload(b), "relu")), "dgrad": (of_g, of_w, out),
+                 "wgrad": (of_x, of_g, out)}[pass_name]
+        candidate.prepare(case.desc)(*given)
+        assert_equal_at(fetched(out), as_stored(expected.astype(np.float32), out.dtype),
+                        name=f"{pass_name} of {case.name} by {candidate.name}")
+
+
+@pytest.mark.parametrize("case", [SLICED, *(case for case in EIGHTS if case.groups > 1)], ids=lambda c: c.name)
+@pytest.mark.parametrize("pass_name", planner.PASSES)
+@pytest.mark.usefixtures("as_h100")
+def test_both_planes_are_read(pass_name: str, case: CoCase, launches: list[str]) -> None:
+    """Integers have one; what lies wrong of the second costs half of the digits.  Sums in slices are added in place."""
+    x, w, g = floats(*case.x_shape), floats(*case.w_shape, seed=1), floats(*case.desc.y_shape, seed=2)
+    of_x, of_w, of_g = map(upload, (x, w, g))
+    a, b, expected = dict(zip(planner.PASSES, zip((of_x, of_g, of_x), (of_w, of_w, of_g), oracle(case, *(
+        t.astype(np.float64) for t in (x, w, g))))))[pass_name]
+    for candidate in (c for c in candidates(case, pass_name) if c.reads == "float16x2"):
+        out = upload(np.full(expected.shape, np.nan, np.float32))
+        candidate.prepare(case.desc)(a, b, out)
+        error = np.linalg.norm(fetched(out) - expected) / np.linalg.norm(expected)
+        assert error < 5e-7, (candidate.name, error)
+    if case is SLICED and pass_name == "fprop" and context.arch == "sm_90a":
+        assert "conv_wgmma_slices" in launches
+
+
+@pytest.fixture
+def levels_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is composed where a kernel over levels serves."""
+    monkeypatch.setattr(coconv, "composed_us", lambda *_: float("inf"))
+    monkeypatch.setattr(coconv, "_plans", {})
+
+
+EIGHTH = CoCase("stride2.odd_map", 5, (9, 7), 16, 48, (1, 2, 3), (24, 8, 16), stride=(2, 2))
+MODES = {"fma": "float32", "fp32": "float16x2", "tf32": "float16", "bf16": "bfloat16", "fp16": "float16"}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.usefixtures("levels_first")
+def test_the_ops_take_kernels_over_levels_in_every_precision(mode: str, launches: list[str]) -> None:
+    case, dtype = EIGHTH, {"bf16": "bfloat16", "fp16": "float16"}.get(mode, "float32")
+    x, w, g = ints(*case.x_shape), ints(*case.w_shape, seed=1), ints(*case.desc.y_shape, seed=2)
+    with config(tensor_cores=mode != "fma"), alpha.precision("tf32" if mode == "tf32" else "fp32"):
+        tx, tw, tg = (alpha.tensor(a, device="cuda").astype(dtype) for a in (x, w, g))
+        got = (ops.coconv2d(tx, tw, **case.attrs), ops.coconv2d_dgrad(tg, tw, case.hw, **case.attrs),
+               ops.coconv2d_wgrad(tx, tg, case.f, **case.attrs))
+        for name, a, b in zip(("y", "dx", "dw"), got, oracle(case, x, w, g)):
+            stored_b = as_stored(b.astype(np.float32), "float32" if name == "dw" else dtype)
+            assert_equal_at(a.astype("float32").numpy(), stored_b, name=f"{mode}: {name}")
+    for pass_name in planner.PASSES:
+        plan = coconv.plan(pass_name, case.desc, mode)
+        assert plan.chosen in coconv.CANDIDATES[pass_name] and plan.chosen.name in str(plan)
+        assert plan.chosen.reads in (MODES[mode], "float32")
+    assert not {"copy_box", "concat_planes"} & {name.rstrip("0123456789_") for name in launches}
+
+
+@pytest.mark.parametrize("huge", [2.0**60, np.inf])
+@pytest.mark.parametrize("pass_name", planner.PASSES)
+def test_an_exact_kernel_over_levels_takes_over_where_planes_lose_the_range(pass_name: str, huge: float) -> None:
+    case = EIGHTH
+    fast, exact = (next(c for c in coconv.CANDIDATES[pass_name] if c.reads == reads)
+                   for reads in ("float16x2", "float32"))
+    x, w, g = ints(*case.x_shape), ints(*case.w_shape, seed=1), ints(*case.desc.y_shape, seed=2)
+    a, b, out = {"fprop": (x, w, g.shape), "dgrad": (g, w, x.shape), "wgrad": (x, g, w.shape)}[pass_name]
+    a.flat[5] = huge
+
+    def run(candidate: planner.Candidate, behind: planner.Candidate | None) -> np.ndarray:
+        made = upload(np.full(out, np.nan, np.float32))
+        planner.launch_of(candidate, case.desc, "fp32", behind)(upload(a), upload(b), made)
+        return fetched(made)
+    alone = run(exact, None)
+    assert np.array_equal(run(fast, exact.whole()), alone, equal_nan=True)
+    assert not np.array_equal(run(fast, None), alone)
+
+
+@pytest.mark.usefixtures("levels_first")
+def test_what_no_kernel_over_levels_serves_is_composed() -> None:
+    odd = next(case for case in CASES if case.name == "odd_split")
+    many = CoCase("nine_levels", 2, (3, 3), 8, 72, (1, 2) * 4 + (1,), (8,) * 9)
+    x, w, g = ints(*many.x_shape), ints(*many.w_shape, seed=1), ints(*many.desc.y_shape, seed=2)
+    for case, pass_name, reason in ((odd, "fprop", "are no multiples of 4"), (odd, "dgrad", "are no multiples of 4"),
+                                    (many, "dgrad", "9 levels, a sum has at most 8")):
+        assert coconv.plan(pass_name, case.desc, "fp32").launch is None
+        assert all(reason in c.rejection(case.desc) for c in coconv.CANDIDATES[pass_name] if c.takes_guard)
+    dx = ops.coconv2d_dgrad(alpha.tensor(g, device="cuda"), alpha.tensor(w, device="cuda"), many.hw, **many.attrs)
+    assert_equal_at(dx.numpy(), oracle(many, x, w, g)[1].astype(np.float32))

@@ -166,8 +166,8 @@ def test_a_pool_bounds_what_reads_it():
 def test_blocks_of_every_number(name, limits, monkeypatch):
     """As on maps of many blocks, of which each thread takes several images or rows."""
     x, whole = like(Norm(40, 5, 6, 24), "planes")
-    for target, value in zip(("pool.PLANE_WRITERS", "pool.GUARDED", "shape.concat.BLOCKS"), limits):
-        monkeypatch.setattr(f"alpha.cuda.ops.{target}", value)
+    for target, value in zip(("lazy.PLANE_WRITERS", "lazy.GUARDED", "ops.shape.concat.BLOCKS"), limits):
+        monkeypatch.setattr(f"alpha.cuda.{target}", value)
     wanted = plain(BOTH[name], whole)
     got, flag = held(planes(BOTH[name](x)))
     assert flag == 0 and np.abs(got - wanted).max() <= (2.0 ** -22 * np.abs(wanted).max() if "average" in name else 0)

@@ -157,7 +157,7 @@ def memory_of_a_step(make: Callable[[], nn.Module]) -> list[int]:
 def test_a_step_takes_no_more_memory(make: Callable[[], nn.Module], no_products: None, monkeypatch) -> None:
     """But for a header per map, of 64 bytes behind a multiple of 256, and at times for what is made behind a guard."""
     ours = memory_of_a_step(make)
-    monkeypatch.setattr("alpha.cuda.ops.norm.planes_are_read", lambda: False)
+    monkeypatch.setattr("alpha.cuda.lazy.planes_are_read", lambda: False)
     before = memory_of_a_step(make)
     headers = 320 * 2 * sum(isinstance(m, nn.BatchNorm2d) for m in make().modules())
     assert all(a <= b + headers for a, b in zip(ours[:2], before)), (ours, before)

@@ -8,9 +8,8 @@ import pytest
 import alpha
 from alpha import ops
 from alpha.cuda.ops import augment
+from alpha.data import Augment, Dataset, Images
 from tests.cuda.agree import Case, agree
-from train.augment import Augment
-from train.data import Dataset, Images
 
 pytestmark = pytest.mark.cuda
 
@@ -44,6 +43,8 @@ CASES = [
     case(images(3, 33, 31, 7), 2, **ALL),                      # several blocks for an image
     case(images(1, 1, 1, 1), 1, **ALL),
     case(images(2, 4, 4, 3), 0, **ALL),
+    Case("augment_images", images(6, 8, 8, 3), np.arange(6), MEAN, STD, np.array([0, 9, 3, 2 ** 37, 1, 7]), exact=True,
+         seed=3, epoch=2, **ALL),
 ]
 
 

@@ -99,7 +99,7 @@ def test_a_thread_takes_several_images(op: str, limits: dict, monkeypatch: pytes
     """As where there are many threads, or more than a launch can count: images 0, 2, 4 and 1, 3 meet."""
     for name, value in limits.items():
         monkeypatch.setattr(pool, name, value)
-    for cache in (pool._plan, pool._windowed):
+    for cache in (pool._plan, pool._windowed, pool._adaptive):
         cache.cache_clear()
     window = dict(kernel_size=(3, 3), stride=(2, 2), padding=(1, 1))
     x, g, hw = ints(5, 7, 5, 8), ints(5, 4, 3, 8, seed=3), (7, 5)
@@ -110,7 +110,7 @@ def test_a_thread_takes_several_images(op: str, limits: dict, monkeypatch: pytes
     agree(Case(op, *args, **attrs, exact=not op.startswith("avg"), atol=1e-6))
     plan = pool._plan(5, 8, pool._Window(7, 4), pool._Window(5, 3), 0, False, 4)
     assert plan.threads < 5 * 4 * 3 * 2 and plan.blocks == 1
-    for cache in (pool._plan, pool._windowed):
+    for cache in (pool._plan, pool._windowed, pool._adaptive):
         cache.cache_clear()
 
 

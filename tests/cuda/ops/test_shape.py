@@ -10,8 +10,8 @@ import pytest
 import alpha
 from alpha import ops
 from alpha.cuda.ops import shape as cuda_shape
-from alpha.cuda.ops.pointwise.layout import merged
 from alpha.errors import ShapeError
+from alpha.ops.layout import merged
 from tests.cuda.agree import Case, agree, floats, ints
 
 pytestmark = pytest.mark.cuda

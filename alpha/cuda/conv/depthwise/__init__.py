@@ -68,32 +68,26 @@ class Depthwise(Candidate):
                            c.depth, c.launches),))
 
     def prepare(self, desc: ConvDesc) -> Launch:
-        return {"fprop": self._fprop, "dgrad": self._dgrad, "wgrad": self._wgrad}[self.pass_name](desc)
+        return self._wgrad(desc) if self.pass_name == "wgrad" else self._gather(desc)
 
-    def _fprop(self, desc: ConvDesc) -> Launch:
-        h, w = desc.h, desc.w
-        tables = upload(axis_table(h.o, h.fprop_classes)), upload(axis_table(w.o, w.fprop_classes))
-        grid, lanes = self._grid(desc.n * h.o * w.o, desc.oc)
-        sizes = (desc.n * h.o * w.o, h.o, w.o, h.i, w.i, desc.ic, desc.oc, w.f, h.f * w.f, 1, 1, h.d, w.d,
-                 desc.oc // desc.ic, 1, lanes)
+    def _gather(self, desc: ConvDesc) -> Launch:
+        h, w, multiplier, fprop = desc.h, desc.w, desc.oc // desc.ic, self.pass_name == "fprop"
+        if fprop:
+            classes, shapes, steps = (h.fprop_classes, w.fprop_classes), (desc.y_shape, desc.x_shape), (1, 1, h.d, w.d)
+        else:
+            classes, shapes = (h.dgrad_classes, w.dgrad_classes), (desc.x_shape, desc.y_shape)
+            (tap_h, step_h), (tap_w, step_w) = _dgrad_steps(h), _dgrad_steps(w)
+            steps = tap_h, tap_w, step_h, step_w
+        (n, height, width, channels), (_, *read) = shapes
+        tables = [upload(axis_table(*each)) for each in zip((height, width), classes)]
+        grid, lanes = self._grid(n * height * width, channels)
+        sizes = (n * height * width, height, width, *read, channels, w.f, h.f * w.f, *steps,
+                 *((multiplier, 1) if fprop else (1, multiplier)), lanes)
         kernel = self.kernel
 
         def launch(x: Array, weight: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
             b, relu = epilogue.known()
             kernel(grid, x, weight, b, y, *tables, *sizes, relu, 0)
-        return launch
-
-    def _dgrad(self, desc: ConvDesc) -> Launch:
-        h, w = desc.h, desc.w
-        tables = upload(axis_table(h.i, h.dgrad_classes)), upload(axis_table(w.i, w.dgrad_classes))
-        grid, lanes = self._grid(desc.n * h.i * w.i, desc.ic)
-        (tap_h, step_h), (tap_w, step_w) = _dgrad_steps(h), _dgrad_steps(w)
-        sizes = (desc.n * h.i * w.i, h.i, w.i, h.o, w.o, desc.oc, desc.ic, w.f, h.f * w.f, tap_h, tap_w, step_h, step_w,
-                 1, desc.oc // desc.ic, lanes, 0, 0)
-        kernel = self.kernel
-
-        def launch(g: Array, weight: Array, dx: Array) -> None:
-            kernel(grid, g, weight, None, dx, *tables, *sizes)
         return launch
 
     def _wgrad(self, desc: ConvDesc) -> Launch:

@@ -17,29 +17,11 @@
 //           tensor, and the elements of an image, are fewer than 2^31
 // Threads:  `lanes` neighbouring threads side by side along the channels, V of them each; the rest along positions
 // Measured: no file of results has it; the rates in depthwise/__init__.py are estimates
-#include "ptx.cuh"
+#include "lanes.cuh"
 
 constexpr int THREADS = 256, FILTER_FLOATS = 8192;
 
-template <int V> struct Vec {
-  float v[V];
-};
-template <int V> __device__ __forceinline__ Vec<V> load(const float *p) {
-  Vec<V> r;
-  if constexpr (V == 4) {
-    const float4 q = *reinterpret_cast<const float4 *>(p);
-    r.v[0] = q.x, r.v[1] = q.y, r.v[2] = q.z, r.v[3] = q.w;
-  } else {
-    r.v[0] = *p;
-  }
-  return r;
-}
-template <int V> __device__ __forceinline__ void store(float *p, const Vec<V> &r) {
-  if constexpr (V == 4)
-    *reinterpret_cast<float4 *>(p) = make_float4(r.v[0], r.v[1], r.v[2], r.v[3]);
-  else
-    *p = r.v[0];
-}
+template <int V> using Vec = Lanes<V, float>;
 
 struct Gather {
   const float *in, *w, *bias;
@@ -87,7 +69,7 @@ template <int V> __device__ __forceinline__ void gather(const Gather &t) {
 #pragma unroll
     for (int q = 0; q < V; q++)
       if (t.relu && sum.v[q] < 0.f) sum.v[q] = 0.f;
-    store<V>(t.out + (long long)p * t.channels + c, sum);
+    store(t.out + (long long)p * t.channels + c, sum);
   }
 }
 
@@ -139,7 +121,7 @@ template <int V> __device__ __forceinline__ void wgrad(const DepthwiseWgrad &t) 
   for (int s = 1; s < rows; s++)
 #pragma unroll
     for (int q = 0; q < V; q++) sum.v[q] += partial[q * THREADS + s * t.lanes + lane];
-  store<V>(t.slices + ((long long)blockIdx.x * gridDim.z + blockIdx.z) * t.channels + c, sum);
+  store(t.slices + ((long long)blockIdx.x * gridDim.z + blockIdx.z) * t.channels + c, sum);
 }
 
 #define DEPTHWISE_WGRAD(name, V) \

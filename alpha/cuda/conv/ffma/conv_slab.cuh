@@ -8,6 +8,8 @@
 //           Positions, starts and taps are evenly spaced, so a class is a few integers; padding, stride and dilation
 //           are gone before the kernel starts. No product with such a zero is made, and none is tested for
 // Units:    T says what is read and written and what multiplies: gemm_ffma.cuh or gemm_mma.cuh
+// Levels:   LEVELS 1: columns differ from class to class, and a sum goes over several levels: conv/coconv/levels.cuh
+// Levels:   LEVELS 1: columns differ from class to class; LEVELS 2: a sum has segments, see conv/coconv/levels.cuh
 // Requires: an image of in, an image of out and w have fewer than 2^31 elements, and so do the rows of a class
 // Threads:  a block per slice of a tile (SlabItem), the longest sums first: block b takes entry b of the work list.
 //           Most tiles have one slice; see split.cuh for the others, and T for the threads of a tile
@@ -15,6 +17,10 @@
 #pragma once
 #include "gemm_ffma.cuh"
 #include "split.cuh"
+
+#ifndef LEVELS
+#define LEVELS 0
+#endif
 
 struct SlabClass {  // all in elements; alpha/cuda/conv/schedule.py writes it
   int rows;                            // pixels * images
@@ -25,6 +31,11 @@ struct SlabClass {  // all in elements; alpha/cuda/conv/schedule.py writes it
   int tap_in_h, tap_in_w;              // distance of taps in the image
   int w, tap_w_h, tap_w_w;             // in the filter: first tap, distance of taps
   int unused;
+#if LEVELS  // alpha/cuda/conv/coconv/schedule.py
+  int channels, columns;               // of a group, in the place of those of SlabTensors
+  int first;                           // channel of out, of all groups
+  int segments;                        // entries from this one on that are parts of the sum
+#endif
 };
 
 struct alignas(16) SlabItem {
@@ -52,6 +63,17 @@ template <class T> using CopyIn = typename T::RowsA;
 template <class T> using CopyColumns = typename T::RowsB;  // w of fprop: (column, tap, k)
 template <class T> using CopyLines = typename T::LinesB;   // w of dgrad: (k, tap, column)
 
+template <class T> __device__ __forceinline__ int columns_of(const SlabTensors<T> &t, const SlabClass &c) {
+#if LEVELS == 1
+  return c.columns;
+#else
+  return t.columns;
+#endif
+}
+
+#if LEVELS == 2
+#include "conv/coconv/levels.cuh"
+#else
 template <class T> struct SlabShared {  // what is fixed for a tile; registers are for accumulators
   const typename T::In *in[T::BM];     // rows of in, in the buffer's order
   const typename T::In *w[T::B_KMAJOR ? T::BN : 1];
@@ -62,6 +84,7 @@ template <class T> struct SlabShared {  // what is fixed for a tile; registers a
   SlabItem item;                       // what is left to know after the last product
 
   __device__ __forceinline__ void fill(const SlabTensors<T> &t, const SlabClass &c, const SlabItem &work) {
+    const int columns = columns_of(t, c);
     if (threadIdx.x == 0) {
       item = work;
       const int k = (t.channels + T::BK - 1) / T::BK * T::BK;
@@ -78,25 +101,31 @@ template <class T> struct SlabShared {  // what is fixed for a tile; registers a
       const int h = pixel / c.width, w = pixel - h * c.width;
       in[r] = t.in + image * t.in_image + (c.in + h * c.in_h + w * c.in_w + work.group * t.channels);
       out[at] = row0 + at >= c.rows ? nullptr : t.out + image * t.out_image +
-                (c.out + h * c.out_h + w * c.out_w + work.group * t.columns + work.column_tile * T::BN);
+                (c.out + h * c.out_h + w * c.out_w + work.group * columns + work.column_tile * T::BN);
     }
     if constexpr (T::B_KMAJOR)
       for (int r = threadIdx.x; r < T::BN; r += T::THREADS) {
         const int column0 = work.column_tile * T::BN;
-        const int col = column0 + row_to_copy(CopyColumns<T>::row_in_buffer(r), t.columns - column0);
-        w[r] = t.w + (c.w + (work.group * t.columns + col) * t.w_row);
+        const int col = column0 + row_to_copy(CopyColumns<T>::row_in_buffer(r), columns - column0);
+        w[r] = t.w + (c.w + (work.group * columns + col) * t.w_row);
       }
   }
 };
+
+template <class T>
+__device__ __forceinline__ int slab_count(const SlabTensors<T> &t, const SlabClass &c, const SlabShared<T> &) {
+  return c.taps_h * c.taps_w * ((t.channels + T::BK - 1) / T::BK);
+}
 
 // Where the next slab starts: displacement in the image (a) and in the filter (b), and the channels left in its tap.
 template <class T> struct TapWalk {
   int a, b, k_left, taps_left;
 
-  __device__ __forceinline__ TapWalk(const SlabTensors<T> &t, const SlabClass &c, int slab, int slabs_per_tap)
+  __device__ __forceinline__ TapWalk(const SlabTensors<T> &t, const SlabClass &c, const SlabShared<T> &, int slab)
       : a(0), b(0), k_left(t.channels), taps_left(c.taps_w) {
     if (slab == 0) return;
-    const int tap = slab / slabs_per_tap, k = slab % slabs_per_tap * T::BK, h = tap / c.taps_w, w = tap % c.taps_w;
+    const int per_tap = (t.channels + T::BK - 1) / T::BK;
+    const int tap = slab / per_tap, k = slab % per_tap * T::BK, h = tap / c.taps_w, w = tap % c.taps_w;
     a = h * c.tap_in_h + w * c.tap_in_w + k;
     b = h * c.tap_w_h + w * c.tap_w_w + (T::B_KMAJOR ? k : k * t.w_row);
     k_left -= k;
@@ -116,6 +145,7 @@ template <class T> struct TapWalk {
     b += s.line_w;
   }
 };
+#endif
 
 // One block: entry blockIdx.x of the work list. T::B_KMAJOR says which way round w is read; SPLIT, whether tiles may have
 // several slices: without them the registers hold more.
@@ -129,10 +159,9 @@ __device__ __forceinline__ void slab_block(const SlabTensors<T> &t, typename T::
   shared.fill(t, c, item);
   __syncthreads();
   typename T::Product product(thread);
-  const int per_tap = (t.channels + T::BK - 1) / T::BK;
-  SlabRange slabs = {0, c.taps_h * c.taps_w * per_tap};
+  SlabRange slabs = {0, slab_count(t, c, shared)};
   if constexpr (SPLIT) slabs = slabs_of(item.slice, slabs.count);
-  TapWalk<T> walk(t, c, slabs.begin, per_tap);
+  TapWalk<T> walk(t, c, shared, slabs.begin);
   const CopyIn<T> copy_in(thread, t.in_plane);
   if constexpr (T::B_KMAJOR) {
     const CopyColumns<T> copy_w(thread, t.w_plane);
@@ -154,7 +183,10 @@ __device__ __forceinline__ void slab_block(const SlabTensors<T> &t, typename T::
   if constexpr (SPLIT)
     if (done.slice.count > 1 && !add_slices<T::THREADS>(product.acc, done.slice, t.partial)) return;
   product.scale(t.in_scale, t.w_scale);
-  const int first = done.column_tile * T::BN;
-  const float *bias = t.bias ? t.bias + done.group * t.columns + first : nullptr;
-  gemm_store(product, [&](int r) { return shared.out[r]; }, bias, t.columns - first, t.columns % 4 == 0, t.relu);
+  const int first = done.column_tile * T::BN, columns = columns_of(t, t.classes[done.cls]);
+  const float *bias = t.bias ? t.bias + done.group * columns + first : nullptr;
+#if LEVELS == 1
+  if (bias) bias += t.classes[done.cls].first;
+#endif
+  gemm_store(product, [&](int r) { return shared.out[r]; }, bias, columns - first, t.columns % 4 == 0, t.relu);
 }

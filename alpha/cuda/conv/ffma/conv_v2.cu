@@ -16,17 +16,13 @@
 
 using Tile = GemmTile<TILE_M, TILE_N, TILE_K, THREAD_M, THREAD_N, PIPELINE, true, true, VECTOR>;
 
-#define CONV_V2(name, SPLIT)                                                                                           \
-  extern "C" __global__ void __launch_bounds__(Tile::THREADS, MIN_BLOCKS)                                              \
-  name(const float *x, const float *w, const float *b, float *y, Workspace partial, const SlabClass *classes,          \
-       const SlabItem *work, long long x_image, long long y_image, int images, int channels, int columns, int w_row,   \
-       int relu, Guard guard) {                                                                                        \
-    DYNAMIC_SHARED(float, smem);                                                                                       \
-    if (spared(guard)) return;                                                                                         \
-    slab_block<Tile, SPLIT>({x, w, b, y, partial, classes, work, x_image, y_image, images, channels, columns, w_row,   \
-                             relu}, smem);                                                                             \
-  }                                                                                                                    \
-  ALPHA_KERNEL(name)
-
+#define CONV_V2(name, SPLIT) \
+  ALPHA_ENTRY(name, (Tile::THREADS, MIN_BLOCKS), \
+              (const float *x, const float *w, const float *b, float *y, Workspace partial, const SlabClass *classes, \
+               const SlabItem *work, long long x_image, long long y_image, int images, int channels, int columns, \
+               int w_row, int relu, Guard guard), \
+              DYNAMIC_SHARED(float, smem); \
+              if (!spared(guard)) slab_block<Tile, SPLIT>({x, w, b, y, partial, classes, work, x_image, y_image, \
+                                                           images, channels, columns, w_row, relu}, smem))
 CONV_V2(conv_v2, false)
 CONV_V2(conv_v2_split, true)

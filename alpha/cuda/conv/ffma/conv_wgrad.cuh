@@ -73,15 +73,8 @@ template <class T> __device__ __forceinline__ void wgrad_store(const Ffma<T> &pr
 #pragma unroll
     for (int j = 0; j < T::TN; j += 4) {
       const int col = product.col(j);
-      float *at = to.out + (long long)row * to.stride + col;
-      const float *v = product.acc[i] + j;
-      if (to.slot || T::VEC == 4) {
-        if (col < to.cols) *reinterpret_cast<float4 *>(at) = make_float4(v[0], v[1], v[2], v[3]);
-      } else {
-#pragma unroll
-        for (int q = 0; q < 4; q++)
-          if (col + q < to.cols) at[q] = v[q];
-      }
+      const float *v = product.acc[i] + j, quad[] = {v[0], v[1], v[2], v[3]};
+      store_quad(to.out + (long long)row * to.stride + col, quad, to.cols - col, to.slot || T::VEC == 4);
     }
   }
 }

@@ -18,16 +18,13 @@
 
 using Tile = GemmTile<TILE_M, TILE_N, TILE_K, THREAD_M, THREAD_N, PIPELINE, true, false, VECTOR>;
 
-#define KS_DECONV(name, SPLIT)                                                                                         \
-  extern "C" __global__ void __launch_bounds__(Tile::THREADS, MIN_BLOCKS)                                              \
-  name(const float *g, const float *w, float *dx, Workspace partial, const SlabClass *classes, const SlabItem *work,   \
-       long long g_image, long long dx_image, int images, int channels, int columns, int w_row, Guard guard) {         \
-    DYNAMIC_SHARED(float, smem);                                                                                       \
-    if (spared(guard)) return;                                                                                         \
-    slab_block<Tile, SPLIT>({g, w, nullptr, dx, partial, classes, work, g_image, dx_image, images, channels, columns,  \
-                             w_row, 0}, smem);                                                                         \
-  }                                                                                                                    \
-  ALPHA_KERNEL(name)
-
+#define KS_DECONV(name, SPLIT) \
+  ALPHA_ENTRY(name, (Tile::THREADS, MIN_BLOCKS), \
+              (const float *g, const float *w, float *dx, Workspace partial, const SlabClass *classes, \
+               const SlabItem *work, long long g_image, long long dx_image, int images, int channels, int columns, \
+               int w_row, Guard guard), \
+              DYNAMIC_SHARED(float, smem); \
+              if (!spared(guard)) slab_block<Tile, SPLIT>({g, w, nullptr, dx, partial, classes, work, g_image, \
+                                                           dx_image, images, channels, columns, w_row, 0}, smem))
 KS_DECONV(ks_deconv, false)
 KS_DECONV(ks_deconv_split, true)

@@ -200,15 +200,13 @@ def _tables(desc: ConvDesc, tiling: Tiling, taps: np.ndarray, tiles: np.ndarray,
 
 # ---- few input channels: conv/first_layer/conv_stem_wgrad.cu --------------------------------------------------------
 
-STEM_UNIT_FIELDS = ("class", "row", "col", "k", "k_end", "slot", "unused0", "unused1")
-
 
 class StemSchedule(NamedTuple):
     """Tables of the product whose columns are (tap, input channel), int32.
 
     Attributes:
         classes: (classes, 16), as in conv/schedule.py; those with taps.
-        units: (units, 8), columns as in STEM_UNIT_FIELDS, one per block; each has its slot.
+        units: (units, 8), class, row, col, k, k_end, slot and 0, 0, one per block; each has its slot.
         sums: (parts,): columns of slots that are parts of a column of dw, slot * columns of a tile + column there.
         first: (columns of dw * row tiles + 1,): the sums of column k and row tile r begin at first[k * row tiles + r].
         slots, row_tiles: numbers of them.

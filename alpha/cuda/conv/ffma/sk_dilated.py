@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import NamedTuple
 
 from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.ffma.gemm import Tile
-from alpha.cuda.conv.ffma.schedule_wgrad import Schedule, Tiling, schedule
+from alpha.cuda.conv.ffma.schedule_wgrad import TAP_FIELDS, Schedule, Tiling, schedule
 from alpha.cuda.conv.mma.gemm import MmaTile
 from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.tile import ConvTile
 from alpha.cuda.lazy import GUARD_ARGS, UNGUARDED, Guard
 from alpha.cuda.runtime.kernel import Kernel
-from alpha.cuda.runtime.memory import Array, empty, upload
+from alpha.cuda.runtime.memory import Array, empty, offset, upload
 from alpha.ops.conv_desc import ConvDesc
 
 TILES = (Tile(128, 128, 16, 8, 8, 4, 2), Tile(64, 64, 16, 8, 8, 3, 8), Tile(32, 32, 16, 4, 4, 4, 8),
@@ -33,7 +34,7 @@ class Parts(NamedTuple):
     work_floats: int
     tables: tuple[Array, ...]
     sizes: tuple[int, ...]
-    add: Callable[[Array, Array, Guard], None]
+    add: Callable[[Array, Array | int, Guard], None]
 
     def workspace(self) -> Array | None:
         return empty((self.work_floats,), "float32") if self.work_floats else None
@@ -57,12 +58,15 @@ class WgradTile(ConvTile):
         c = device().table.ffma
         return Cost((Stage(self.schedule(desc).time_us, depth=c.depth, launches=c.launches),))
 
-    def parts(self, desc: ConvDesc) -> Parts:
-        plan, tile = self.schedule(desc), self.tile
-        taps, units, first, sums = (upload(table) for table in plan[:4])
+    def parts(self, desc: ConvDesc, pitch: int = 0) -> Parts:
+        """Returns what a launch takes.  pitch: channels of a pixel of g in memory, if those of desc are a part."""
+        plan, tile, pitch = self.schedule(desc), self.tile, pitch or desc.oc
+        table = plan.taps.copy()
+        table[:, TAP_FIELDS.index("g")] = table[:, TAP_FIELDS.index("g")] // desc.oc * pitch
+        taps, units, first, sums = (upload(a) for a in (table, *plan[1:4]))
         h, w, icg = desc.h, desc.w, desc.ic // desc.groups
         dw_row = h.f * w.f * icg
-        sizes = (h.i * w.i * desc.ic, h.o * w.o * desc.oc, h.s * w.i * desc.ic, w.s * desc.ic, w.o * desc.oc, desc.oc,
+        sizes = (h.i * w.i * desc.ic, h.o * w.o * pitch, h.s * w.i * desc.ic, w.s * desc.ic, w.o * pitch, pitch,
                  desc.oc // desc.groups, icg, dw_row)
         slots, tile_floats = plan.slots, tile.rows * tile.columns
         split = 1
@@ -70,7 +74,7 @@ class WgradTile(ConvTile):
             split *= 2
         sum_grid = tile_floats * split // 1024, len(plan.sums)
 
-        def add(work: Array, dw: Array, guard: Guard) -> None:
+        def add(work: Array, dw: Array | int, guard: Guard) -> None:
             SUM_SLICES(sum_grid, work, dw, sums, tile_floats, tile.columns, dw_row, split, *guard)
         return Parts(len(plan.first) - 1, slots * tile_floats, (taps, units, first), sizes, add)
 
@@ -101,14 +105,21 @@ class SkDilated(WgradTile):
         return super().cost(desc).times(device().table.ffma.fewer if self.blocks else 1.0)
 
     def prepare(self, desc: ConvDesc) -> Launch:
-        kernel, parts = self.kernel, self.parts(desc)
+        return self.on_operands(desc)
+
+    def on_operands(self, desc: ConvDesc, first: int = 0, channels: int = 0) -> Launch:
+        """Returns the launch (x, g, dw, guard).
+
+        first, channels: if g has so many channels and dw as many filters, those of desc being from `first` on.
+        """
+        kernel, parts, dw_first = self.kernel, self.parts(desc, channels), 4 * first * prod(desc.w_shape[1:])
         grid, _, tables, sizes, add = parts
 
         def launch(x: Array, g: Array, dw: Array, guard: Guard = UNGUARDED) -> None:
-            work = parts.workspace()
-            kernel(grid, x, g, dw, work, *tables, *sizes, *guard)
+            work, out = parts.workspace(), offset(dw, dw_first)
+            kernel(grid, x, offset(g, 4 * first), out, work, *tables, *sizes, *guard)
             if work:
-                add(work, dw, guard)
+                add(work, out, guard)
         return launch
 
 

@@ -115,25 +115,17 @@ __device__ __forceinline__ void stem_fprop(const float *x, const float *w, const
           v[q] = acc[i][half + q] + add[q];
           if (relu && v[q] < 0.f) v[q] = 0.f;
         }
-        if (columns % 4 == 0) {
-          if (col < columns) *reinterpret_cast<float4 *>(y + row + col) = make_float4(v[0], v[1], v[2], v[3]);
-        } else {
-#pragma unroll
-          for (int q = 0; q < 4; q++)
-            if (col + q < columns) y[row + col + q] = v[q];
-        }
+        store_quad(y + row + col, v, columns - col, columns % 4 == 0);
       }
     }
   }
 }
 
 #define STEM_FPROP(name, LANES) \
-  extern "C" __global__ void __launch_bounds__(THREADS, IC < 4 ? 4 : 3) \
-  name(const float *x, const float *w, const float *b, float *y, const SlabClass *classes, const int4 *work, \
-       long long x_image, long long y_image, int images, int columns, int w_row, int relu) { \
-    stem_fprop<LANES>(x, w, b, y, classes, work, x_image, y_image, images, columns, w_row, relu); \
-  } \
-  ALPHA_KERNEL(name)
+  ALPHA_ENTRY(name, (THREADS, IC < 4 ? 4 : 3), \
+              (const float *x, const float *w, const float *b, float *y, const SlabClass *classes, const int4 *work, \
+               long long x_image, long long y_image, int images, int columns, int w_row, int relu), \
+              stem_fprop<LANES>(x, w, b, y, classes, work, x_image, y_image, images, columns, w_row, relu))
 STEM_FPROP(stem_fprop_64, 8)  // up to 64 output channels at a time, 128 positions
 STEM_FPROP(stem_fprop_16, 2)  // up to 16, 512
 

@@ -2,10 +2,8 @@
 // has for the FMA units, with the same names, for the same frames and work lists.
 //
 // What:     sum[row][col] = scale_a * scale_b * sum_k A[row][k] * B[col][k], 16-bit elements, float32 sums
-// Planes:   1: one product of 16-bit elements. 2: an operand is the sum of two float16 planes, hi + lo, and three
-//           products are made of each 16 of k, lo*hi, hi*lo, hi*hi, the small ones first. A tensor core cuts its
-//           accumulator off instead of rounding it, an error that grows with the length of the sum; so after every
-//           slab of 32 the three products' sum is added to registers, in proper float32
+// Planes:   1 or 2 of an operand, as gemm_wgmma.cuh has them: of two, three products are made of each 16 of k, and
+//           added to registers after every slab of 32, in proper float32
 // Layout:   a buffer: planes of A, planes of B. A plane is made of lines of 16-byte chunks:
 //             K-major   [rows][32]: 4 chunks of k. ldmatrix reads 8 rows x 16 bytes
 //             MN-major  [32][rows]: rows / 8 chunks. ldmatrix.trans reads 8 lines of k x 16 bytes, and transposes
@@ -190,13 +188,6 @@ private:
   static PTX_FN void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], f16) { ptx::mma_f16(d, a, b); }
   static PTX_FN void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], bf16) { ptx::mma_bf16(d, a, b); }
 };
-
-PTX_FN void store_pair(float *to, float first, float second) {
-  *reinterpret_cast<float2 *>(to) = make_float2(first, second);
-}
-template <class H> PTX_FN void store_pair(H *to, float first, float second) {
-  *reinterpret_cast<unsigned *>(to) = pair_of_floats<H>(first, second);
-}
 
 // Writes a tile as gemm_store of gemm_ffma.cuh does. aligned: rows begin at multiples of two elements, and `left` is even.
 template <class T, class RowAt>

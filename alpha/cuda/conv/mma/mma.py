@@ -16,22 +16,12 @@ from alpha.cuda.conv.ffma.sk_dilated import WgradTile
 from alpha.cuda.conv.ffma.slab import SlabTile
 from alpha.cuda.conv.mma.gemm import TILES, MmaTile
 from alpha.cuda.conv.planner import Launch
-from alpha.cuda.conv.wgmma import (
-    BF16,
-    FP16,
-    FP32,
-    TF32,
-    Mode,
-    Run,
-    launch_of_arrays,
-    moved_bytes,
-    refusal,
-)
+from alpha.cuda.conv.wgmma import BF16, FP16, FP32, TF32, Mode, Run, launch_of_arrays, moved_bytes, refusal
 from alpha.cuda.lazy import KEEP, READS, UNGUARDED, Guard, Operand, operand
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
-from alpha.cuda.runtime.memory import Array
+from alpha.cuda.runtime.memory import Array, offset
 from alpha.ops.conv_desc import ConvDesc
 
 SLAB_ARGS = ("ptr in, ptr w, ptr b, ptr out, ptr slots, ptr arrived, ptr classes, ptr work, i64 in_image, "
@@ -106,18 +96,29 @@ class MmaWgrad(WgradTile):
         return super().cost(desc).times(handicap(desc))
 
     def prepare(self, desc: ConvDesc) -> Launch:
-        kernel, reads, parts = self.kernel, self.reads, self.parts(desc)
-        grid, _, tables, sizes, add = parts
-        planes = prod(desc.x_shape), prod(desc.y_shape)
+        run, reads = self.on_operands(desc), self.reads
 
         def launch(x: Array, g: Array, dw: Array) -> Guard:
             a, b = operand(x, reads, keep=KEEP["activation"]), operand(g, reads, keep=KEEP["gradient"])
-            work = parts.workspace()
-            kernel(grid, a.ptr, b.ptr, dw, work, *tables, *sizes, *planes, a.scale, b.scale)
-            if work:
-                add(work, dw, UNGUARDED)
+            run(a, b, dw)
             return a.flag, b.flag
         return launch
+
+    def on_operands(self, desc: ConvDesc, first: int = 0, channels: int = 0) -> Run:
+        """Returns the launch that takes what the tensor cores read, (x, g, dw).
+
+        first, channels: if g has so many channels and dw as many filters, those of desc being from `first` on.
+        """
+        kernel, parts, dw_first = self.kernel, self.parts(desc, channels), 4 * first * prod(desc.w_shape[1:])
+        grid, _, tables, sizes, add = parts
+        planes = prod(desc.x_shape), prod(desc.y_shape[:3]) * (channels or desc.oc)
+
+        def run(x: Operand, g: Operand, dw: Array) -> None:
+            work, out = parts.workspace(), offset(dw, dw_first)
+            kernel(grid, x.ptr, g.ptr + 2 * first, out, work, *tables, *sizes, *planes, x.scale, g.scale)
+            if work:
+                add(work, out, UNGUARDED)
+        return run
 
 
 CANDIDATES = (*(MmaSlab(pass_name, mode, tile) for pass_name in ("fprop", "dgrad")

@@ -29,7 +29,7 @@ from alpha.cuda.lazy import GUARD_ARGS, KEEP, UNGUARDED, Guard, Operand, operand
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
-from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty, upload
+from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty, offset, upload
 from alpha.cuda.runtime.tensor_map import KEPT, tensor_maps
 from alpha.ops.conv_desc import Axis, ConvDesc, Shape, ceil_div
 
@@ -176,7 +176,7 @@ class Wgmma(Candidate):
             threads=THREADS, shared=self._shared, defines=defines)
         self.sum = Kernel(
             "conv_wgmma.cu", "conv_wgmma_slices", "ptr slots, ptr tiles, ptr b, ptr scale_x, ptr scale_w, ptr y, "
-            "i32 batch, i32 height, i32 width, i32 groups, i32 columns, i32 images_log2, i32 relu",
+            "i32 batch, i32 height, i32 width, i32 channels, i32 columns, i32 images_log2, i32 relu",
             threads=SUM_THREADS, defines=defines)
 
     def rejection(self, desc: ConvDesc) -> str | None:
@@ -235,12 +235,16 @@ class Wgmma(Candidate):
     def prepare(self, desc: ConvDesc) -> Launch:
         return launch_of_arrays(self.pass_name, self.reads, self.on_operands(desc))
 
-    def on_operands(self, desc: ConvDesc) -> Run:
-        """Returns the launch that takes what the tensor cores read, (x or g, w, output, epilogue)."""
+    def on_operands(self, desc: ConvDesc, first: int = 0, channels: int = 0) -> Run:
+        """Returns the launch that takes what the tensor cores read, (x or g, w, output, epilogue).
+
+        first, channels: of fprop, if y has so many channels and w as many filters, those of desc being from `first` on.
+        """
         desc = pixels_as_images(desc)
         shapes = desc.x_shape, desc.y_shape
         in_shape, out_shape = shapes if self.pass_name == "fprop" else shapes[::-1]
         batch, height, width, _ = out_shape
+        w_first, y_first = (first * prod(desc.w_shape[1:]) * ITEMSIZE[self.mode.element], first * ITEMSIZE[self.writes])
         tile_floats = self.tile.rows * self.tile.columns
         images, work = self.plan(desc)
         (grid, entries, _), items = work.items.shape, upload(work.items)
@@ -261,17 +265,19 @@ class Wgmma(Candidate):
 
         def run(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING) -> None:
             b, relu = epilogue.known()
-            counted = statistics.attach(y, CONSUMERS * grid) if not slot_floats else None
+            counted = statistics.attach(y, CONSUMERS * grid) if not slot_floats and not channels else None
+            b = b and offset(b, 4 * first)
             guard = (x.flag, w.flag) if rewritten else UNGUARDED
-            out = _image_maps(y.ptr, y.dtype, out_shape, 1, groups, single, out_box)
+            out = _image_maps(y.ptr + y_first, y.dtype, out_shape, 1, groups, single, out_box, channels)
             slots = empty((slot_floats,), "float32") if slot_floats else None
             self.kernel(grid, _image_maps(x.ptr, x.dtype, in_shape, x.planes, groups, runs, box),
-                        _filter_maps(w.ptr, w.dtype, w.shape, w.planes, groups, w_runs, w_boxes),
+                        _filter_maps(w.ptr + w_first, w.dtype, desc.w_shape, w.planes, groups, w_runs, w_boxes,
+                                     channels),
                         out, b, x.scale, w.scale, slots, counted, items, entries, images_log2, batch, *sizes, relu,
                         streams, *guard)
             if slots:
-                self.sum(sum_grid, slots, sliced, b, x.scale, w.scale, y, batch, height, width, groups, columns,
-                         images_log2, relu)
+                self.sum(sum_grid, slots, sliced, b, x.scale, w.scale, offset(y, y_first), batch, height, width,
+                         channels or out_shape[3], columns, images_log2, relu)
         return run
 
 
@@ -282,24 +288,29 @@ def _pixels(pass_name: str, desc: ConvDesc, pairs: bool) -> Pixels:
 
 
 @lru_cache(maxsize=KEPT)
-def _image_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, runs: range, box: Shape) -> Array:
-    """Returns a map (channels of a run, its first pixel, row, image of a plane, group) for each length of a run."""
+def _image_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, runs: range, box: Shape, pitch: int = 0
+                ) -> Array:
+    """Returns a map (channels of a run, its first pixel, row, image of a plane, group) for each length of a run.
+
+    pitch: channels of a pixel in memory, if those of the shape are a part of them.
+    """
     n, h, w, channels = shape
-    pixel, each = channels * ITEMSIZE[dtype], channels // groups
+    pixel, each = (pitch or channels) * ITEMSIZE[dtype], channels // groups
     dims = [(run * each, w - run + 1, h, n * planes, groups) for run in runs]
-    return tensor_maps(ptr, dtype, dims, [box] * len(dims), (pixel, w * pixel, h * w * pixel, pixel // groups))
+    return tensor_maps(ptr, dtype, dims, [box] * len(dims), (pixel, w * pixel, h * w * pixel, each * ITEMSIZE[dtype]))
 
 
 @lru_cache(maxsize=KEPT)
-def _filter_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, runs: range, boxes: tuple[Shape, ...]
-                 ) -> Array:
+def _filter_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, runs: range, boxes: tuple[Shape, ...],
+                 filters: int = 0) -> Array:
     """Returns a map (channels of a run, its first tap, row, filter, group of a plane) for each box and length of a
-    run."""
+    run.  filters: of a plane, if those of the shape are a part of them; then there is one group, or one plane."""
     oc, fh, fw, channels = shape
     tap, each = channels * ITEMSIZE[dtype], oc // groups
+    apart = filters if filters and groups == 1 else each
     dims = [(run * channels, fw - run + 1, fh, each, groups * planes) for run in runs]
     return tensor_maps(ptr, dtype, dims * len(boxes), [box for box in boxes for _ in runs],
-                       (tap, fw * tap, fh * fw * tap, each * fh * fw * tap))
+                       (tap, fw * tap, fh * fw * tap, apart * fh * fw * tap))
 
 
 def _copies(pass_name: str, desc: ConvDesc, pixels: Pixels, tile: Tile, planes: int, c: Any) -> tuple[bool, float]:

@@ -10,26 +10,21 @@
 // GEMM:     rows: (pixels of a class, images), BM of them: `images` neighbouring images of BM / images pixels;
 //           sum: runs of the class x chunks of 64 of a run; columns: channels of out.
 //           fprop: A and B are K-major. dgrad: B is MN-major, w is read as it lies
-// Runs:     a run is the channels of a tap; or, where those are no multiple of 64 and the taps of a filter's row meet
-//           neighbouring pixels, of the whole row: NHWC has these side by side, so that three taps of 16 channels are
-//           48 values in a row. Tensor maps of such rows overlap: pixel i begins `channels` values behind pixel i - 1
-//           and is `run` times as long; a map for each `run`. What is left of a run is multiplied in steps of 16.
-//           Where runs begin between two lines of 128 bytes, the first chunk begins where the line does, `lead` values
-//           before the run: to TMA they are outside of the tensor and arrive as zeros, in both operands
+// Runs:     the channels of a tap, or of all taps of a filter's row, and the `lead` before them (schedule.py). Tensor
+//           maps of rows of taps overlap: pixel i begins `channels` values behind pixel i - 1 and is `run` times as
+//           long; a map for each `run`. To TMA a lead is outside of the tensor: it arrives as zeros, in both operands
 // Loads:    a TMA box is {64 of a run, 1, 1, `images` images, 1}: one pixel. Padding, stride and dilation are
 //           coordinates; what is beyond a run, the columns or the batch arrives as zeros (images beyond plane 0's as
-//           those of plane 1; their rows are not stored). MN-major filters do not have the taps of a row side by side,
-//           so they come in boxes of `unit` values of k, a divisor of the channels of a tap. A row beyond the tensor
-//           takes TMA three times as long as one that is there, so the last tile of K-major filters has a shorter box;
-//           behind it lie filters of another tile, whose sums nobody stores
+//           those of plane 1; their rows are not stored). MN-major filters come in boxes of `unit` values of k, a
+//           divisor of the channels of a tap. The last tile of K-major filters has a shorter box, as rows beyond the
+//           tensor take long; behind it lie filters of another tile, whose sums nobody stores
 // Zeros:    taps that meet padding, or inserted zeros of a strided dgrad, are in no class: they are neither loaded nor
 //           multiplied. A position without taps gets a sum of 0 blocks
 // Statistics: where batch norm will follow, the means and variances that it begins with are made of what is stored
 //           (tile_statistics.cuh), but for sums in slices
 // Requires: sm_90a; channels and columns of a group multiples of 8 (groups are the fifth coordinate of all maps)
-// Threads:  see gemm_wgmma.cuh. A list of tiles per block, made by schedule.py: the longest first, given to the block
-//           that is free first. Below one wave sums are cut into slices, which conv_wgmma_slices adds up. Results
-//           larger than the L2 cache are stored with an evict-first hint
+// Threads:  see gemm_wgmma.cuh. A list of tiles per block, made by schedule.py; conv_wgmma_slices adds up slices of sums.
+//           Results larger than the L2 cache are stored with an evict-first hint
 // Measured: H100 SXM, nvcc 13.0, us in bursts, operands made before (benchmarks/cuda_conv_modes.py), beside cuDNN 9.19
 //           in the same run; 3x3, batch 512 (fprop / dgrad); more in benchmarks/results/h100/tried.md:
 //                                          float16x2      float16      bfloat16     cuDNN TF32    cuDNN bfloat16
@@ -187,15 +182,14 @@ conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, 
 }
 ALPHA_KERNEL(conv_wgmma)
 
-// Two neighbours of `out`.
-PTX_FN void store_pair(float *to, float a, float b) { *reinterpret_cast<float2 *>(to) = make_float2(a, b); }
-template <class H> PTX_FN void store_pair(H *to, float a, float b) {
-  *reinterpret_cast<unsigned *>(to) = pair_of_floats<H>(a, b);
-}
-
-// Float4 `at` of a tile's slots: two neighbours in each of two rows.
-PTX_FN void add_up(const float *slots, const int *tile, const float *bias, const Scale &scale, OUT *out, int batch,
-                   int height, int width, int groups, int columns, int images_log2, int relu, int at) {
+// Adds up the slices of the tiles that were cut. Grid (parts of a tile, tiles): a thread makes one float4 of a slot, two
+// neighbours in each of two rows. tiles: [tile][FIELDS]; in SLICE is the number of its slices. channels: of out, of which
+// these columns may be a part.
+extern "C" __global__ void __launch_bounds__(256)
+conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, const float *scale_in, const float *scale_w,
+                  OUT *out, int batch, int height, int width, int channels, int columns, int images_log2, int relu) {
+  const Scale scale(scale_in, scale_w);
+  const int *tile = tiles + blockIdx.y * FIELDS, at = blockIdx.x * 256 + threadIdx.x;
   const int depth = at / SLOT_ROWS<Tile>;
   const Place place(at / (Tile::SUMS * 32) % 2, at % 128);
   const int i = at % (Tile::SUMS * 32) / 128 * 4, col = place.col(i), first = tile[GROUP] * columns + tile[COLUMN];
@@ -209,17 +203,8 @@ PTX_FN void add_up(const float *slots, const int *tile, const float *bias, const
     if (pixel >= tile[PIXELS] || image >= batch) continue;
     const int y = pixel / tile[WIDTH], h = tile[OUT_H] + y * tile[OUT_H_STEP];
     const int w = tile[OUT_W] + (pixel - y * tile[WIDTH]) * tile[OUT_W_STEP];
-    store_pair(out + ((image * (i64)height + h) * width + w) * (groups * columns) + first + col,
+    store_pair(out + ((image * (i64)height + h) * width + w) * channels + first + col,
                finish.apply<false>(half ? sum.z : sum.x, add.x), finish.apply<false>(half ? sum.w : sum.y, add.y));
   }
-}
-
-// Adds up the slices of the tiles that were cut. Grid (parts of a tile, tiles): a thread makes one float4 of a slot.
-// tiles: [tile][FIELDS]; in SLICE is the number of its slices.
-extern "C" __global__ void __launch_bounds__(256)
-conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, const float *scale_in, const float *scale_w,
-                  OUT *out, int batch, int height, int width, int groups, int columns, int images_log2, int relu) {
-  add_up(slots, tiles + blockIdx.y * FIELDS, bias, Scale(scale_in, scale_w), out, batch, height, width, groups, columns,
-         images_log2, relu, blockIdx.x * 256 + threadIdx.x);
 }
 ALPHA_KERNEL(conv_wgmma_slices)

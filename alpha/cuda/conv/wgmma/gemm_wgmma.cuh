@@ -43,7 +43,6 @@ struct WgmmaTile {
   static constexpr int B_BLOCK = PLANES * B_PLANE, STAGE = PLANES * A_PLANE + (HELD ? 0 : B_BLOCK);
   static constexpr int B_AT = HELD ? STAGES * STAGE : PLANES * A_PLANE;   // in a buffer; held: behind them all
   static constexpr int OUT_AT = STAGES * STAGE + HELD * B_BLOCK;
-  static constexpr int SHARED = OUT_AT + 2 * OUT_BOXES * BOX;          // dynamic shared memory of a block
   static constexpr int SUMS = BN / 2;                                  // accumulators of a thread, DEPTH times
   using Sums = float[DEPTH][SUMS];
   static constexpr int THREADS = 384, CONSUMERS = 2;
@@ -125,21 +124,20 @@ struct Place {
   PTX_FN int col(int i) const { return i / 4 * 8 + thread % 4 * 2 + (i & 1); }
 };
 
-// Issues the products of one buffer, those of its first STEPS times 16 of k; a, b: descriptors of plane 0.
-template <class T, int STEPS> PTX_FN void wgmma_buffer(float (&sum)[T::SUMS], uint64_t a, uint64_t b, bool add) {
+// Issues the products of one buffer with N columns, of its first STEPS times 16 of k; a, b: descriptors of plane 0.
+template <class T, int N, int STEPS> PTX_FN void wgmma_buffer(float (&sum)[N / 2], uint64_t a, uint64_t b, bool add) {
   constexpr int A_STEP = T::A_STEP, B_STEP = T::B_STEP;
   constexpr int A_LO = T::A_PLANE / 16, B_LO = T::B_PLANE / 16;
   if constexpr (T::PLANES == 2) {
 #pragma unroll
     for (int k = 0; k < STEPS; k++) {
-      ptx::wgmma<typename T::E, T::BN, T::A_MN, T::B_MN>(sum, a + A_LO + k * A_STEP, b + k * B_STEP, add || k > 0);
-      ptx::wgmma<typename T::E, T::BN, T::A_MN, T::B_MN>(sum, a + k * A_STEP, b + B_LO + k * B_STEP, true);
+      ptx::wgmma<typename T::E, N, T::A_MN, T::B_MN>(sum, a + A_LO + k * A_STEP, b + k * B_STEP, add || k > 0);
+      ptx::wgmma<typename T::E, N, T::A_MN, T::B_MN>(sum, a + k * A_STEP, b + B_LO + k * B_STEP, true);
     }
   }
 #pragma unroll
   for (int k = 0; k < STEPS; k++)
-    ptx::wgmma<typename T::E, T::BN, T::A_MN, T::B_MN>(sum, a + k * A_STEP, b + k * B_STEP,
-                                                       T::PLANES == 2 || add || k > 0);
+    ptx::wgmma<typename T::E, N, T::A_MN, T::B_MN>(sum, a + k * A_STEP, b + k * B_STEP, T::PLANES == 2 || add || k > 0);
 }
 
 // Consumer: adds up buffers and releases them. One plane: a group of products stays in flight while the next is issued.
@@ -164,7 +162,7 @@ template <class T> struct Summation {
       ptx::wgmma_fence();
       if constexpr (T::PLANES == 2) {
         float part[T::SUMS];
-        wgmma_buffer<T, STEPS>(part, a0 + at, b0 + b_at, false);
+        wgmma_buffer<T, T::BN, STEPS>(part, a0 + at, b0 + b_at, false);
         ptx::wgmma_commit();
         ptx::wgmma_wait<0>();
         ring.release(ring.stage);
@@ -173,7 +171,7 @@ template <class T> struct Summation {
       } else {
 #pragma unroll
         for (int d = 0; d < T::DEPTH; d++)
-          wgmma_buffer<T, STEPS>(sum[d], a0 + at + d * DEEPER, b0 + b_at, flying > 0);
+          wgmma_buffer<T, T::BN, STEPS>(sum[d], a0 + at + d * DEEPER, b0 + b_at, flying > 0);
         ptx::wgmma_commit();
         if (flying > 0) {
           ptx::wgmma_wait<1>();

@@ -28,8 +28,8 @@ template <class T> struct PairSum {
     const uint64_t a = a0 + ring.stage * STAGE;
     const uint64_t own = b0 + ring.stage * STAGE, before = b0 + last * STAGE;
     ptx::wgmma_fence();
-    if constexpr (SECOND) wgmma_buffer<T, 4>(sum[1], a, before, true);
-    if constexpr (FIRST) wgmma_buffer<T, 4>(sum[0], a, own, true);
+    if constexpr (SECOND) wgmma_buffer<T, T::BN, 4>(sum[1], a, before, true);
+    if constexpr (FIRST) wgmma_buffer<T, T::BN, 4>(sum[0], a, own, true);
     ptx::wgmma_commit();
     if (last >= 0) ptx::wgmma_wait<1>();
     if (older >= 0) ring.release(older);

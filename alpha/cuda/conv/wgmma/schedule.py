@@ -8,9 +8,8 @@ then goes through the batch, all classes of its first images before the next one
 device memory once. Else it begins with the longest, and all multiprocessors are at the same class.
 
 A run is the channels of a tap. Where these are no multiple of 64, and the taps of a filter's row meet neighbouring
-pixels, it is those of the whole row instead, which NHWC has side by side: three taps of 16 channels are one run of 48
-in the place of three of 16. The last chunk of a run has what is left, and is multiplied in steps of 16: no product is
-made but with channels that exist, up to a multiple of 16.
+pixels, it is those of the whole row instead, which NHWC has side by side: three taps of 16 channels are one run of 48.
+The last chunk of a run has what is left, and is multiplied in steps of 16.
 
 Rows of a box that begin between two lines of 128 bytes take longer to copy. So where a row of pixels is a whole number
 of lines, pixels whose runs begin at the same place of a line are a class of their own, and the first chunk begins where

@@ -1,9 +1,8 @@
 """Work lists of tiles whose filters stay in shared memory (held_filters.cuh).
 
-Multiprocessors are dealt to the filters by their share of the time: most have one set of filters throughout, others two
-or three after each other. Of the tiles that read the same ones the next in the batch goes to whoever is free first, so
-that all multiprocessors are at the same images: tiles of other columns read the same pixels at that time, and write the
-rest of the same lines of memory.
+Multiprocessors are dealt to the filters by their share of the time. Of the tiles that read the same ones the next in
+the batch goes to whoever is free first, so that all multiprocessors are at the same images: tiles of other columns read
+the same pixels at that time, and write the rest of the same lines of memory.
 """
 
 from __future__ import annotations

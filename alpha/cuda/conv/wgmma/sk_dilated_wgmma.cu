@@ -14,11 +14,9 @@
 //           into segments, rectangles in which the same taps meet an input. The products of the others are not made.
 //           An image or pixel beyond the end is beyond the end in both operands, which TMA fills with zeros: never
 //           0 * Inf
-// Strips:   a buffer may hold STRIP neighbouring outputs of a row, 64 images of each: with 64 channels the L2 cache
-//           limits. The taps of a tile are of one filter row then, and meet inputs a stride apart: what one meets at
-//           an output, the tap before it meets at the next. So a box of x is there once for all that meet it, and
-//           from a pixel to the next descriptors move on by a box. Three pixels, three taps: 3 boxes of g and 5 of x
-//           instead of 3 and 9
+// Strips:   a buffer may hold STRIP neighbouring outputs of a row (taps.py), 64 images of each: with 64 channels the L2
+//           cache limits. A box of x is there once for all taps that meet it, and from a pixel to the next descriptors
+//           move on by a box. Three pixels, three taps: 3 boxes of g and 5 of x instead of 3 and 9
 // Requires: sm_90a; IC and OC of a group multiples of 8. A tile is of one group: beyond its channels it has those of
 //           the next group, which are not stored
 // Threads:  a unit is some of the blocks of k of one tile (schedule_wgrad.py). A tile of several units is added up by
@@ -26,9 +24,8 @@
 //           rows: of 192 and 256 rows there are three and four, and 512 and 640 threads of a block. 64 rows by 128
 //           columns or more of one tap: each of two consumers has half of the columns. Fewer, or several taps: two
 //           consumers take turns, and their sums are added up like those of two units
-// Clusters: CLUSTER blocks may have a unit in common, each every CLUSTER-th of its blocks of k. At the end they show
-//           each other their sums where the buffers were, and each adds up a part of all. A tile that one cluster has
-//           is complete then: no slot is written and read, and sum_units does not run
+// Clusters: CLUSTER blocks may have a unit in common (schedule_wgrad.py). At the end they show each other their sums
+//           where the buffers were, and each adds up a part of all
 // Cache:    of 1x1 filters, what one tile alone reads is the first to leave the L2 cache: g and the slots stay
 // Measured: H100 SXM, bursts, 3x3, batch 512, useful TFLOP/s and times as fast as cuDNN. bfloat16, beside its bfloat16:
 //           8x8x256 614, 1.27; 16x16x128 612, 1.23; 32x32x64 461, 1.14; 4x4x512 485, 1.13. Two planes, beside its
@@ -88,23 +85,6 @@ template <class T> struct UnitSum {
     return true;
   }
 
-  // Issues the products of one buffer with N columns, those at b and behind.
-  template <int N>
-  static __device__ __forceinline__ void multiply(float (&sum)[N / 2], uint64_t a, uint64_t b, bool add) {
-    constexpr int STEP = 128, B_STEP = 2 * T::B_WIDTH;  // 16 of k, in 16 bytes
-    constexpr int A_LO = T::A_PLANE / 16, B_LO = T::B_PLANE / 16;
-    if constexpr (T::PLANES == 2) {
-#pragma unroll
-      for (int k = 0; k < 4; k++) {
-        ptx::wgmma<typename T::E, N, 1, 1>(sum, a + A_LO + k * STEP, b + k * B_STEP, add || k > 0);
-        ptx::wgmma<typename T::E, N, 1, 1>(sum, a + k * STEP, b + B_LO + k * B_STEP, true);
-      }
-    }
-#pragma unroll
-    for (int k = 0; k < 4; k++)
-      ptx::wgmma<typename T::E, N, 1, 1>(sum, a + k * STEP, b + k * B_STEP, T::PLANES == 2 || add || k > 0);
-  }
-
   // Adds the products of N columns to sum, those at `b` and behind.
   template <int N> __device__ __forceinline__ void add(int blocks, int side, uint64_t b, float (&sum)[N / 2]) {
     constexpr int A_PIXEL = T::A_PIXEL / 16, B_PIXEL = T::TAP_BYTES / 16;
@@ -117,7 +97,7 @@ template <class T> struct UnitSum {
       if constexpr (T::PLANES == 2) {
         float part[N / 2];
         ptx::wgmma_fence();
-        multiply<N>(part, a, c, false);
+        wgmma_buffer<T, N, 4>(part, a, c, false);
         ptx::wgmma_commit();
         ptx::wgmma_wait<0>();
         ring.release(ring.stage);
@@ -128,7 +108,7 @@ template <class T> struct UnitSum {
 #pragma unroll 1
         do {
           ptx::wgmma_fence();
-          multiply<N>(sum, a + j * A_PIXEL, c + j * B_PIXEL, true);
+          wgmma_buffer<T, N, 4>(sum, a + j * A_PIXEL, c + j * B_PIXEL, true);
           ptx::wgmma_commit();
           ptx::wgmma_wait<1>();
         } while (++j < side);
@@ -136,7 +116,7 @@ template <class T> struct UnitSum {
         ring.release(ring.stage);
       } else {
         ptx::wgmma_fence();
-        multiply<N>(sum, a, c, true);
+        wgmma_buffer<T, N, 4>(sum, a, c, true);
         ptx::wgmma_commit();
         if (before >= 0) {  // one group stays in flight while the next is issued
           ptx::wgmma_wait<1>();

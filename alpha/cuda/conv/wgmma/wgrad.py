@@ -9,12 +9,12 @@ from typing import NamedTuple
 from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import is_product, oversized
-from alpha.cuda.conv.wgmma import pixels_as_images, refusal
+from alpha.cuda.conv.wgmma import Run, pixels_as_images, refusal
 from alpha.cuda.conv.wgmma.schedule_wgrad import CACHE_BYTES, Schedule, clusters, cut, memory_us, schedule
 from alpha.cuda.conv.wgmma.taps import Tiling, consumers, longest_chain
-from alpha.cuda.lazy import KEEP, READS, Guard, operand
+from alpha.cuda.lazy import KEEP, READS, Guard, Operand, operand
 from alpha.cuda.runtime.kernel import Kernel
-from alpha.cuda.runtime.memory import Array, empty, upload
+from alpha.cuda.runtime.memory import Array, empty, offset, upload
 from alpha.cuda.runtime.tensor_map import KEPT, tensor_maps
 from alpha.ops.conv_desc import ConvDesc, Shape, ceil_div
 
@@ -163,12 +163,25 @@ class WgmmaWgrad(Candidate):
         return of_taps if desc.h.f * desc.w.f > 1 else of_product
 
     def prepare(self, desc: ConvDesc) -> Launch:
+        run, reads = self.on_operands(desc), self.reads
+
+        def launch(x: Array, g: Array, dw: Array) -> Guard:
+            a, b = operand(x, reads, keep=KEEP["activation"]), operand(g, reads, keep=KEEP["gradient"])
+            run(a, b, dw)
+            return a.flag, b.flag
+        return launch
+
+    def on_operands(self, desc: ConvDesc, first: int = 0, channels: int = 0) -> Run:
+        """Returns the launch that takes what the tensor cores read, (x, g, dw).
+
+        first, channels: if g has so many channels and dw as many filters, those of desc being from `first` on.
+        """
         desc = pixels_as_images(desc)
-        plan, tile, reads = self.schedule(desc), self.tile, self.reads
+        plan, tile = self.schedule(desc), self.tile
         units, sums = upload(plan.units), upload(plan.sums)
         h, w, planes = desc.h, desc.w, self.planes
         x_form = _form(desc.n, h.i * w.i, desc.ic, desc.groups, planes, plan.images, tile.tap_columns, tile.tap_box)
-        g_form = _form(desc.n, h.o * w.o, desc.oc, desc.groups, planes, plan.images, tile.rows, 64)
+        g_form = _form(desc.n, h.o * w.o, desc.oc, desc.groups, planes, plan.images, tile.rows, 64, channels)
         dw_row = h.f * w.f * (desc.ic // desc.groups)
         large = desc.nbytes(2 * planes) > ONCE_BYTES and h.f * w.f == 1  # what one tile alone reads leaves L2 first
         x_once, g_once = (large and channels // desc.groups <= of_tile for channels, of_tile in (
@@ -179,15 +192,14 @@ class WgmmaWgrad(Candidate):
         split = _split(parts * part_floats // 4, int(plan.sums[:, 2].max(initial=1)))
         sum_grid = part_floats // 4 * split // SUM_THREADS, parts
 
-        def launch(x: Array, g: Array, dw: Array) -> Guard:
-            a, b = operand(x, reads, keep=KEEP["activation"]), operand(g, reads, keep=KEEP["gradient"])
-            map_x, map_g = _maps(a.ptr, a.dtype, x_form), _maps(b.ptr, b.dtype, g_form)
+        def run(a: Operand, b: Operand, dw: Array) -> None:
+            map_x, map_g = _maps(a.ptr, a.dtype, x_form), _maps(b.ptr + 2 * first, b.dtype, g_form)
             work = empty((slots * consumers(tile.rows) * part_floats,), "float32") if slots else None
-            kernel(grid, map_x, map_g, dw, work, units, ints, a.scale, b.scale, *sizes)
+            out = offset(dw, 4 * first * dw_row)
+            kernel(grid, map_x, map_g, out, work, units, ints, a.scale, b.scale, *sizes)
             if slots:
-                add(sum_grid, work, dw, sums, a.scale, b.scale, dw_row, split)
-            return a.flag, b.flag
-        return launch
+                add(sum_grid, work, out, sums, a.scale, b.scale, dw_row, split)
+        return run
 
 
 class Form(NamedTuple):
@@ -204,10 +216,14 @@ class Form(NamedTuple):
     wide: bool
 
 
-def _form(n: int, pixels: int, channels: int, groups: int, planes: int, images: int, tile_channels: int, width: int
-          ) -> Form:
-    """Returns the form whose boxes have all channels of a tile, where the shared memory of a box would be in order."""
-    row, image, plane = 2 * channels, 2 * channels * pixels, 2 * channels * pixels * n  # bytes
+def _form(n: int, pixels: int, channels: int, groups: int, planes: int, images: int, tile_channels: int, width: int,
+          pitch: int = 0) -> Form:
+    """Returns the form whose boxes have all channels of a tile, where the shared memory of a box would be in order.
+
+    pitch: channels of a pixel in memory, if these are a part of them.
+    """
+    row = 2 * (pitch or channels)  # bytes
+    image, plane = row * pixels, row * pixels * n
     if images == 64 and channels // groups % width == 0:
         whole, last = ((width, 1, 64, each // width, 1)
                        for each in (tile_channels, channels // groups % tile_channels or tile_channels))

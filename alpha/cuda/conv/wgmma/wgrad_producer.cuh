@@ -11,6 +11,7 @@ template <class E_, int BM_, int TAP_, int TAPS_, int PLANES_, int STAGES_, int 
   static constexpr int BM = BM_, TAP = TAP_, TAPS = TAPS_, BN = TAP * TAPS, BK = 64, PLANES = PLANES_, STAGES = STAGES_;
   static constexpr bool A_MN = true, B_MN = true;
   static constexpr int B_WIDTH = TAP % 64 ? 32 : 64;                       // channels of a box of x
+  static constexpr int A_STEP = 128, B_STEP = 2 * B_WIDTH;                 // 16 of k, in 16 bytes
   static constexpr int BOX = 64 * 128, B_BOX = 64 * 2 * B_WIDTH;           // bytes
   static constexpr int A_BOXES = BM / 64, TAP_BOXES = TAP / B_WIDTH;
   static constexpr int A_PIXEL = A_BOXES * BOX, A_PLANE = STRIP * A_PIXEL;

@@ -16,8 +16,9 @@ MAX_BLOCKS = 65535  # along the second axis of a grid
 
 @lru_cache(maxsize=16)
 def _kernel(entry: str, channels: int) -> Kernel:
-    return Kernel("augment.cu", entry, "ptr images, ptr index, ptr mean, ptr std, ptr y, i64 count, i32 height, "
-                  "i32 width, i32 channels, u64 seed, u32 stream, u64 first_block, i32 crop, i32 flip, i32 cutout",
+    return Kernel("augment.cu", entry, "ptr images, ptr index, ptr key, ptr mean, ptr std, ptr y, i64 count, "
+                  "i32 height, i32 width, i32 channels, u64 seed, u32 stream, u64 first_block, i32 crop, i32 flip, "
+                  "i32 cutout",
                   threads=THREADS, shared=3 * 4 * channels)
 
 
@@ -25,13 +26,13 @@ _kernel("augment_images", 3)  # declares the source, so that it is compiled toge
 
 
 @augment_images.impl("cuda")
-def augment_images_cuda(images: Array, index: Array, mean: Array, std: Array, *, seed: int, epoch: int, crop: int,
-                        flip: bool, cutout: int) -> Array:
+def augment_images_cuda(images: Array, index: Array, mean: Array, std: Array, key: Array | None, *, seed: int,
+                        epoch: int, crop: int, flip: bool, cutout: int) -> Array:
     count, h, w, c = images.shape
     y = empty((index.size, h, w, c), "float32")
     packets = h * w * c % LANES == 0
     blocks = min(MAX_BLOCKS, -(-h * w * c // (THREADS * (LANES if packets else 1))))
     kernel = _kernel("augment_images" if packets else "augment_images_scalar", c)
-    kernel((index.size, blocks), images, index, mean, std, y, count, h, w, c, seed, STREAMS["augment"],
+    kernel((index.size, blocks), images, index, key, mean, std, y, count, h, w, c, seed, STREAMS["augment"],
            epoch * EPOCH_BLOCKS, crop, flip, cutout)
     return y

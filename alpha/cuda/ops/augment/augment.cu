@@ -1,7 +1,7 @@
 // What:     y[b] = (augmented(images[index[b]]) / 255 - mean) / std: crop, flip, cutout and normalisation in one pass,
 //           from 8-bit images that stay on the device; the choices are those of alpha/cpu/augment.py, bit for bit.
 // Source:   crop, flip and cutout (arXiv 1708.04552) as in alpha/cpu/augment.py
-// Layout:   images (M, H, W, C) uint8, index (B) int64, mean and std (C) float32, y (B, H, W, C) float32.
+// Layout:   images (M, H, W, C) uint8, index and key (B) int64, key may be null, mean and std (C), y (B, H, W, C) float32.
 // Requires: H*W*C below 2^31, and a multiple of 4 for the packets; an index outside of the images yields NaN.
 // Threads:  gridDim.x images, gridDim.y blocks for each; a packet of 16 bytes of y per thread (1 element if `scalar`).
 // Measured: not by itself
@@ -23,11 +23,20 @@ __device__ __forceinline__ int below(unsigned word, int limit) {
   return static_cast<int>(__umulhi(word, static_cast<unsigned>(limit)));
 }
 
-template <int V>
-__device__ __forceinline__ void augment(const unsigned char *images, const i64 *index, const float *mean,
-                                        const float *std, float *y, i64 count, int height, int width, int channels,
-                                        unsigned long long seed, unsigned stream, unsigned long long first_block,
-                                        int crop, int flip, int cutout) {
+struct Batch {
+  const unsigned char *images;
+  const i64 *index, *key;
+  const float *mean, *std;
+  float *y;
+  i64 count;
+  int height, width, channels;
+  unsigned long long seed;
+  unsigned stream;
+  unsigned long long first_block;
+};
+
+template <int V> __device__ __forceinline__ void augment(const Batch &batch, int crop, int flip, int cutout) {
+  const auto [images, index, key, mean, std, y, count, height, width, channels, seed, stream, first_block] = batch;
   DYNAMIC_SHARED(float, scale);  // (3, C): scale, shift, and the mean colour as the cutout has it
   float *shift = scale + channels, *painted = shift + channels;
   __shared__ Choice shared_choice;
@@ -38,7 +47,7 @@ __device__ __forceinline__ void augment(const unsigned char *images, const i64 *
   }
   if (threadIdx.x == 0) {
     const i64 image = index[blockIdx.x];
-    const uint4 words = philox(seed, stream, first_block + image);
+    const uint4 words = philox(seed, stream, first_block + (key ? key[blockIdx.x] : image));
     shared_choice = {0 <= image && image < count ? image : -1, below(words.x, 2 * crop + 1) - crop,
                      below(words.y, 2 * crop + 1) - crop, flip && (words.x & 1),
                      below(words.z, height) - cutout / 2, below(words.w, width) - cutout / 2};
@@ -83,14 +92,7 @@ __device__ __forceinline__ void augment(const unsigned char *images, const i64 *
   }
 }
 
-#define KERNEL(name, V) \
-  extern "C" __global__ void __launch_bounds__(THREADS) \
-      name(const unsigned char *images, const i64 *index, const float *mean, const float *std, float *y, i64 count, \
-           int height, int width, int channels, unsigned long long seed, unsigned stream, \
-           unsigned long long first_block, int crop, int flip, int cutout) { \
-    augment<V>(images, index, mean, std, y, count, height, width, channels, seed, stream, first_block, crop, flip, \
-               cutout); \
-  } \
-  ALPHA_KERNEL(name)
-KERNEL(augment_images, 4)
-KERNEL(augment_images_scalar, 1)
+ALPHA_ENTRY(augment_images, (THREADS), (const Batch batch, int crop, int flip, int cutout),
+            augment<4>(batch, crop, flip, cutout))
+ALPHA_ENTRY(augment_images_scalar, (THREADS), (const Batch batch, int crop, int flip, int cutout),
+            augment<1>(batch, crop, flip, cutout))

@@ -39,9 +39,7 @@ __device__ __forceinline__ void dropout(const T *x, T *y, i64 n, float p, float 
 }
 
 #define DROPOUT(T, dtype) \
-  extern "C" __global__ void __launch_bounds__(THREADS) keyed_dropout_##dtype( \
-      const T *x, T *y, i64 n, float p, float factor, u64 seed, u32 stream, u64 offset, const u64 *from) { \
-    dropout<T>(x, y, n, p, factor, seed, stream, offset, from); \
-  } \
-  ALPHA_KERNEL(keyed_dropout_##dtype)
+  ALPHA_ENTRY(keyed_dropout_##dtype, (THREADS), (const T *x, T *y, i64 n, float p, float factor, u64 seed, u32 stream, \
+                                                 u64 offset, const u64 *from), \
+              dropout<T>(x, y, n, p, factor, seed, stream, offset, from))
 FLOAT_KERNELS(DROPOUT)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from alpha.cuda.ops.pointwise import elementwise
 from alpha.cuda.ops.reduce import SMALL_ROW, row_width
-from alpha.cuda.runtime.kernel import Kernel, per_dtype
+from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, download, empty, upload
 from alpha.cuda.runtime.walk import THREADS, ceil_div, per_piece
 from alpha.ops import loss as ops
@@ -23,8 +24,6 @@ _BACKWARD = per_piece("loss.cu", "backward", "ptr g, i32 g_step, ptr logits, ptr
                       f"ptr dx, {_ROWS}, f32 scale")
 _LABEL_MASK = Kernel("loss.cu", "label_mask", "ptr labels, i32 long_labels, ptr mask, ptr first_bad, i64 rows, "
                      "i64 classes", threads=THREADS)
-_BINARY = per_dtype("binary_cross_entropy.cu", "binary_cross_entropy",
-                    "ptr p, f32 number_p, ptr target, f32 number_target, ptr y, i64 n", threads=THREADS)
 
 
 def _rows(logits: Array, pieces_per_thread: int) -> tuple[tuple[str, bool], int, int]:
@@ -74,14 +73,4 @@ def label_mask_cuda(target: Array, *, classes: int, where: str) -> Array:
     return mask
 
 
-@ops.binary_cross_entropy.impl("cuda")
-def binary_cross_entropy_cuda(p: Array, target: Array) -> Array:
-    """See alpha.ops.loss; but an element outside [0, 1] makes its loss NaN, and does not raise."""
-    y = empty(p.shape, p.dtype)
-    _BINARY[p.dtype](ceil_div(p.size, _per_block(p.dtype)), p, 0.0, target, 0.0, y, p.size)
-    return y
-
-
-def _per_block(dtype: str) -> int:
-    """Returns how many elements of two operands a block takes; see elementwise.cuh."""
-    return THREADS * 2 * (16 // ITEMSIZE[dtype])
+elementwise(ops.binary_cross_entropy, "binary_cross_entropy.cu", "p target")  # NaN where p is outside [0, 1]

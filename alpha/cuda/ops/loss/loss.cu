@@ -20,9 +20,19 @@
 #include "lanes.cuh"
 #include "reduce.cuh"
 
-__device__ __forceinline__ i64 label_of(const void *labels, int long_labels, i64 row) {
-  return long_labels ? static_cast<const i64 *>(labels)[row] : static_cast<const int *>(labels)[row];
-}
+struct Labels {
+  const void *labels;
+  int long_labels;
+  __device__ __forceinline__ i64 operator[](i64 row) const {
+    return long_labels ? static_cast<const i64 *>(labels)[row] : static_cast<const int *>(labels)[row];
+  }
+};
+
+struct LossRows {
+  i64 rows, classes;
+  int width;  // threads of a row
+  float smoothing;
+};
 
 // The pieces of a row that one thread takes: lane, lane + width, ... before `count`.
 template <class T, int N> struct RowPieces {
@@ -96,16 +106,16 @@ __device__ __forceinline__ bool is_last_block() {
 
 // block_loss null: loss[row]; else loss = the sum over all rows / divisor
 template <class T, int N>
-__device__ __forceinline__ void forward(const T *__restrict__ logits, const void *labels, int long_labels, T *loss,
-                                        float *block_loss, float *stats, i64 rows, i64 classes, int width,
-                                        float smoothing, float divisor) {
+__device__ __forceinline__ void forward(const T *__restrict__ logits, const Labels &labels, T *loss, float *block_loss,
+                                        float *stats, const LossRows &shape, float divisor) {
+  const auto [rows, classes, width, smoothing] = shape;
   const int rows_at_once = THREADS / width, lane = threadIdx.x % width;
   double mine = 0;  // of many rows
   for (i64 first = i64(blockIdx.x) * rows_at_once; first < rows; first += i64(gridDim.x) * rows_at_once) {
     const i64 row = first + threadIdx.x / width;
     const T *x = logits + row * classes;
     const bool leads = lane == 0 && row < rows;
-    const i64 label = row < rows ? label_of(labels, long_labels, row) : -1;
+    const i64 label = row < rows ? labels[row] : -1;
     const RowPieces<T, N> pieces(x, lane, width, row < rows ? classes / N : 0);
     float largest = pieces.fold(-INFINITY, [](float v, unsigned) { return v; }, Larger());
     largest = fold_row(largest, width, Larger());
@@ -141,28 +151,18 @@ __device__ __forceinline__ void forward(const T *__restrict__ logits, const void
   if (threadIdx.x == 0) *loss = from_float<T>(float(total / divisor));
 }
 
-template <class T> struct LossRows {
-  const T *g;  // of row r: g[r * g_step]
-  int g_step;
-  const T *logits;
-  const void *labels;
-  int long_labels;
-  const float *stats;  // (3, rows): the largest logit, lse - that, 1 - softmax at the label
-  i64 rows, classes;
-  int width;  // threads of a row
-  float smoothing, scale;
-};
-
 // What the thread has of a row of dx.
-template <class T, int N> __device__ __forceinline__ void backward(const LossRows<T> &t, T *dx) {
+template <class T, int N>
+__device__ __forceinline__ void backward(const T *g, int g_step, const T *logits, const Labels &labels,
+                                         const float *stats, T *dx, const LossRows &t, float scale) {
   const i64 row = i64(blockIdx.x) * (THREADS / t.width) + threadIdx.x / t.width;
   if (row >= t.rows) return;
   constexpr int AHEAD = 4;
-  const T *x = t.logits + row * t.classes;
-  const i64 label = label_of(t.labels, t.long_labels, row);
-  const float off = t.smoothing / t.classes, largest = t.stats[row], log_sum = t.stats[t.rows + row],
-              at_label = t.smoothing - t.stats[2 * t.rows + row];
-  const float factor = 0 <= label && label < t.classes ? to_float(t.g[row * t.g_step]) * t.scale : NAN;
+  const T *x = logits + row * t.classes;
+  const i64 label = labels[row];
+  const float off = t.smoothing / t.classes, largest = stats[row], log_sum = stats[t.rows + row],
+              at_label = t.smoothing - stats[2 * t.rows + row];
+  const float factor = 0 <= label && label < t.classes ? to_float(g[row * g_step]) * scale : NAN;
   const i64 step = i64(t.width) * N;
   for (i64 first = threadIdx.x % t.width * N; first < t.classes; first += AHEAD * step) {
     Lanes<N, T> pieces[AHEAD];
@@ -188,29 +188,21 @@ template <class T, int N> __device__ __forceinline__ void backward(const LossRow
   }
 }
 
-#define ENTRY(name, blocks) extern "C" __global__ void __launch_bounds__(THREADS, blocks) name
 #define PIECES(T, suffix, N) \
-  ENTRY(forward##suffix, 3)(const T *logits, const void *labels, int long_labels, T *loss, float *block_loss, \
-                            float *stats, i64 rows, i64 classes, int width, float smoothing, float divisor) { \
-    forward<T, N>(logits, labels, long_labels, loss, block_loss, stats, rows, classes, width, smoothing, divisor); \
-  } \
-  ALPHA_KERNEL(forward##suffix) \
-  ENTRY(backward##suffix, 4)(const T *g, int g_step, const T *logits, const void *labels, int long_labels, \
-                             const float *stats, T *dx, i64 rows, i64 classes, int width, float smoothing, \
-                             float scale) { \
-    backward<T, N>({g, g_step, logits, labels, long_labels, stats, rows, classes, width, smoothing, scale}, dx); \
-  } \
-  ALPHA_KERNEL(backward##suffix)
-#define KERNELS(T, dtype) \
-  PIECES(T, _##dtype, LANES<T>) \
-  PIECES(T, _single_##dtype, 1)
-FLOAT_KERNELS(KERNELS)
+  ALPHA_ENTRY(forward##suffix, (THREADS, 3), (const T *logits, const Labels labels, T *loss, float *block_loss, \
+                                              float *stats, const LossRows rows, float divisor), \
+              forward<T, N>(logits, labels, loss, block_loss, stats, rows, divisor)) \
+  ALPHA_ENTRY(backward##suffix, (THREADS, 4), \
+              (const T *g, int g_step, const T *logits, const Labels labels, const float *stats, T *dx, \
+               i64 rows, i64 classes, int width, float smoothing, float scale), \
+              backward<T, N>(g, g_step, logits, labels, stats, dx, {rows, classes, width, smoothing}, scale))
+PIECE_KERNELS(PIECES)
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-    label_mask(const void *labels, int long_labels, unsigned char *mask, i64 *first_bad, i64 rows, i64 classes) {
+    label_mask(const Labels labels, unsigned char *mask, i64 *first_bad, i64 rows, i64 classes) {
   const i64 row = i64(blockIdx.x) * (THREADS / 32) + threadIdx.x / 32;
   if (row >= rows) return;
-  const i64 label = label_of(labels, long_labels, row);
+  const i64 label = labels[row];
   for (i64 c = threadIdx.x % 32; c < classes; c += 32) mask[row * classes + c] = c == label;
   if (threadIdx.x % 32 == 0 && (label < 0 || label >= classes)) atomicMin(first_bad, row);
 }

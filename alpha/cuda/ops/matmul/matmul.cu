@@ -81,15 +81,12 @@ template <bool SPLIT> __device__ __forceinline__ void matmul_block(const Matrice
                    p.bias ? p.bias + tile.column0 : nullptr, p.n - tile.column0, p.n % 4 == 0, p.relu);
 }
 
-#define MATMUL(name, SPLIT)                                                                                            \
-  extern "C" __global__ void __launch_bounds__(Tile::THREADS, MIN_BLOCKS)                                              \
-  name(const float *a, const float *b, const float *bias, float *y, Workspace partial, const int2 *matrices,           \
-       int a_step, int b_step, int m, int n, int k, int row_tiles, int column_tiles, int relu) {                       \
-    DYNAMIC_SHARED(float, smem);                                                                                       \
-    matmul_block<SPLIT>({a, b, bias, y, partial, matrices, a_step, b_step, m, n, k, row_tiles, column_tiles, relu},    \
-                        smem);                                                                                         \
-  }                                                                                                                    \
-  ALPHA_KERNEL(name)
-
+#define MATMUL(name, SPLIT) \
+  ALPHA_ENTRY(name, (Tile::THREADS, MIN_BLOCKS), \
+              (const float *a, const float *b, const float *bias, float *y, Workspace partial, const int2 *matrices, \
+               int a_step, int b_step, int m, int n, int k, int row_tiles, int column_tiles, int relu), \
+              DYNAMIC_SHARED(float, smem); \
+              matmul_block<SPLIT>({a, b, bias, y, partial, matrices, a_step, b_step, m, n, k, row_tiles, \
+                                   column_tiles, relu}, smem))
 MATMUL(matmul, false)
 MATMUL(matmul_split, true)

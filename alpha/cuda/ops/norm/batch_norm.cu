@@ -23,10 +23,10 @@ struct Bound {
   OperandHeader *header;     // where it goes; or null
 
   // By block 0: makes the header ready.
-  __device__ __forceinline__ void write(i64 rows) const {
+  __device__ __forceinline__ void write(i64 rows, unsigned channels) const {
     if (!header || blockIdx.x) return;
     unsigned most = 0;
-    for (unsigned c = threadIdx.x; c < gridDim.x; c += THREADS) {
+    for (unsigned c = threadIdx.x; c < channels; c += THREADS) {
       const double deviation = (gamma ? fabs(double(gamma[c])) : 1.0) * sqrt(double(rows - 1));
       most = LargerBits()(most, bits_of_bound(deviation + (beta ? fabs(double(beta[c])) : 0.0) +
                                               (residual ? __uint_as_float(*residual) : 0.0f)));
@@ -42,16 +42,14 @@ struct Bound {
 struct Slots {
   const float *first;
   i64 channels;
-  __device__ __forceinline__ float mean(i64 j) const { return first[3 * j * channels]; }
-  __device__ __forceinline__ float m2(i64 j) const { return first[(3 * j + 1) * channels]; }
-  __device__ __forceinline__ double count(i64 j) const { return first[(3 * j + 2) * channels]; }
+  __device__ __forceinline__ PartMoments operator()(i64 j) const {
+    return {first[3 * j * channels], first[(3 * j + 1) * channels], first[(3 * j + 2) * channels]};
+  }
 };
 struct Column {
   const float *first;
   i64 channels;
-  __device__ __forceinline__ float mean(i64 j) const { return first[j * channels]; }
-  __device__ __forceinline__ float m2(i64) const { return 0; }
-  __device__ __forceinline__ double count(i64) const { return 1; }
+  __device__ __forceinline__ PartMoments operator()(i64 j) const { return {first[j * channels], 0, 1}; }
 };
 
 // What the statistics of a batch make of a channel.
@@ -79,7 +77,7 @@ __device__ __forceinline__ void finalize_statistics(const float *partial, const 
   const Chunks chunks{partial + c * w.chunks, partial + (channels + c) * w.chunks, w};
   const MeanAndVariance of(chunks, w.chunks, w.rows, threadIdx.x, THREADS);
   if (threadIdx.x == 0) to.write(of, w.rows);
-  y.write(w.rows);
+  y.write(w.rows, gridDim.x);
 }
 
 // x: read where nothing was counted, as an exact kernel wrote it again: float32. That is slow, and rare.
@@ -89,12 +87,12 @@ __device__ __forceinline__ void finalize_tiles(const float *parts, int count, co
   const i64 c = blockIdx.x, channels = gridDim.x;
   const Slots slots{parts + c, channels};
   double counted = 0;
-  for (int j = threadIdx.x; j < count; j += THREADS) counted += slots.count(j);
+  for (int j = threadIdx.x; j < count; j += THREADS) counted += slots(j).count;
   counted = fold_group(counted, THREADS, Add());
   const MeanAndVariance of = counted > 0 ? MeanAndVariance(slots, count, rows, threadIdx.x, THREADS)
                                          : MeanAndVariance(Column{x + c, channels}, rows, rows, threadIdx.x, THREADS);
   if (threadIdx.x == 0) to.write(of, rows);
-  y.write(rows);
+  y.write(rows, gridDim.x);
 }
 
 template <class P>
@@ -136,81 +134,51 @@ __device__ __forceinline__ void finalize_sums(const float *__restrict__ partial,
               bits_of_bound(fabs(scale) * (most + (fabs(sum) + fabs(dot) * sqrt(double(rows - 1))) / rows)));
 }
 
-// ---- entries: <name>_<dtype> reads pieces of 16 bytes, <name>_single_<dtype> single elements
+// ---- entries, see PIECE_KERNELS
 
 // Blocks per multiprocessor: what registers allow without spilling; the lanes of 16-bit pieces need more of them.
-// wide: gamma and beta are float32. header: of y or dx, for a bound of it; or null.
+// header: of y or dx, for a bound of it; or null.
 // flag: nothing is written where it is 0, as planes are there already (batch_norm_planes.cu); or null.
-#define ENTRY_OF(N, name) extern "C" __global__ void __launch_bounds__(THREADS, N > 4 ? 3 : 4) name
-#define ENTRY(name) ENTRY_OF(1, name)
+#define FEW (THREADS, 4)
+#define BOUNDS(N) (THREADS, N > 4 ? 3 : 4)
 #define BACKWARDS Place(w, gridDim.x - 1 - blockIdx.x)
 #define WALKING(T, suffix, N) \
-  ENTRY(statistics##suffix)(const T *x, float *partial, const Walk w) { \
-    statistics<T, N>(x, partial, w, Place(w)); \
-  } \
-  ALPHA_KERNEL(statistics##suffix) \
-  ENTRY_OF(N, apply##suffix)(const T *x, const void *gamma, const void *beta, int wide, const float *mean, \
-                             const float *istd, T *y, float floor, const int *flag, const Walk w) { \
-    if (flag && !*flag) return; \
-    Results<T, N> out{y}; \
-    apply<T, N, false>(x, Nothing(), {gamma, beta, wide}, mean, istd, out, floor, w, BACKWARDS, 1); \
-  } \
-  ALPHA_KERNEL(apply##suffix) \
-  ENTRY_OF(N, apply_add##suffix)(const T *x, const T *residual, const void *gamma, const void *beta, int wide, \
-                                 const float *mean, const float *istd, T *y, float floor, const int *flag, \
-                                 const Walk w) { \
-    if (flag && !*flag) return; \
-    const Elements<T, N> more{residual}; \
-    Results<T, N> out{y}; \
-    apply<T, N, false>(x, more, {gamma, beta, wide}, mean, istd, out, floor, w, BACKWARDS, 1); \
-  } \
-  ALPHA_KERNEL(apply_add##suffix) \
+  ALPHA_ENTRY(statistics##suffix, FEW, (const T *x, float *partial, const Walk w), \
+              statistics<T, N>(x, partial, w, Place(w))) \
+  ALPHA_ENTRY(apply##suffix, BOUNDS(N), \
+              (const T *x, const Norm<T> norm, T *y, float floor, const int *flag, const Walk w), \
+              if (flag && !*flag) return; \
+              apply<T, N, false>(x, Nothing(), norm, Results<T, N>{y}, floor, w, BACKWARDS, 1)) \
+  ALPHA_ENTRY(apply_add##suffix, BOUNDS(N), (const T *x, const T *residual, const Norm<T> norm, T *y, float floor, \
+                                             const int *flag, const Walk w), \
+              if (flag && !*flag) return; \
+              const Elements<T, N> more{residual}; \
+              apply<T, N, false>(x, more, norm, Results<T, N>{y}, floor, w, BACKWARDS, 1)) \
   BACKWARD(T, suffix, N, false) \
   BACKWARD(T, _relu##suffix, N, true)
 #define BACKWARD(T, suffix, N, RELU) \
-  ENTRY_OF(N, sums##suffix)(const T *g, const T *x, const void *gamma, const void *beta, int wide, const float *mean, \
-                            const float *istd, float *partial, const Walk w) { \
-    sums<T, N, RELU>(g, x, {gamma, beta, wide}, mean, istd, partial, w, Place(w), 1); \
-  } \
-  ALPHA_KERNEL(sums##suffix) \
-  ENTRY_OF(N, gradient##suffix)(const T *g, const T *x, const void *gamma, const void *beta, int wide, \
-                                const float *mean, const float *istd, const float *coefficients, T *dx, \
-                                const int *flag, const Walk w) { \
-    if (flag && !*flag) return; \
-    Results<T, N> out{dx}; \
-    gradient<T, N, RELU, false>(g, x, {gamma, beta, wide}, mean, istd, coefficients, out, w, BACKWARDS, \
-                                w.columns * N, 1); \
-  } \
-  ALPHA_KERNEL(gradient##suffix)
-#define KERNELS(T, dtype) \
-  WALKING(T, _##dtype, LANES<T>) \
-  WALKING(T, _single_##dtype, 1) \
-  PARAMETERS(T, dtype)
+  ALPHA_ENTRY(sums##suffix, BOUNDS(N), (const T *g, const T *x, const Norm<T> norm, float *partial, const Walk w), \
+              sums<T, N, RELU>(g, x, norm, partial, w, Place(w), 1)) \
+  ALPHA_ENTRY(gradient##suffix, BOUNDS(N), (const T *g, const T *x, const Norm<T> norm, const float *coefficients, \
+                                            T *dx, const int *flag, const Walk w), \
+              if (flag && !*flag) return; \
+              gradient<T, N, RELU, false>(g, x, norm, coefficients, Results<T, N>{dx}, w, BACKWARDS, w.columns * N, 1))
 #define PARAMETERS(P, dtype) \
-  ENTRY(finalize_statistics_##dtype)(const float *partial, const Walk w, P *running_mean, P *running_var, float *mean, \
-                                     float *istd, float momentum, float eps, const float *gamma, const float *beta, \
-                                     const unsigned *residual, OperandHeader *header) { \
-    finalize_statistics<P>(partial, w, {running_mean, running_var, mean, istd, momentum, eps}, \
-                           {gamma, beta, residual, header}); \
-  } \
-  ALPHA_KERNEL(finalize_statistics_##dtype) \
-  ENTRY(finalize_tiles_##dtype)(const float *parts, int slots, const float *x, i64 rows, P *running_mean, \
-                                P *running_var, float *mean, float *istd, float momentum, float eps, \
-                                const float *gamma, const float *beta, const unsigned *residual, \
-                                OperandHeader *header) { \
-    finalize_tiles<P>(parts, slots, x, rows, {running_mean, running_var, mean, istd, momentum, eps}, \
-                      {gamma, beta, residual, header}); \
-  } \
-  ALPHA_KERNEL(finalize_tiles_##dtype) \
-  ENTRY(running_statistics_##dtype)(const P *running_mean, const P *running_var, float *mean, float *istd, \
-                                    int channels, float eps) { \
-    running_statistics<P>(running_mean, running_var, mean, istd, channels, eps); \
-  } \
-  ALPHA_KERNEL(running_statistics_##dtype) \
-  ENTRY(finalize_sums_##dtype)(const float *partial, const P *gamma, const float *istd, float *dgamma, float *dbeta, \
-                               float *coefficients, \
-                               i64 rows, int chunks, OperandHeader *header) { \
-    finalize_sums<P>(partial, gamma, istd, dgamma, dbeta, coefficients, rows, chunks, header); \
-  } \
-  ALPHA_KERNEL(finalize_sums_##dtype)
-FLOAT_KERNELS(KERNELS)
+  ALPHA_ENTRY(finalize_statistics_##dtype, FEW, \
+              (const float *partial, const Walk w, const Outcome<P> to, const Bound y), \
+              finalize_statistics(partial, w, to, y)) \
+  ALPHA_ENTRY(finalize_tiles_##dtype, FEW, \
+              (const float *parts, int slots, const float *x, i64 rows, const Outcome<P> to, const Bound y), \
+              finalize_tiles(parts, slots, x, rows, to, y)) \
+  ALPHA_ENTRY(running_statistics_##dtype, FEW, \
+              (const P *running_mean, const P *running_var, float *mean, float *istd, int channels, float eps), \
+              running_statistics(running_mean, running_var, mean, istd, channels, eps)) \
+  ALPHA_ENTRY(finalize_sums_##dtype, FEW, (const float *partial, const P *gamma, const float *istd, float *dgamma, \
+                                           float *dbeta, float *coefficients, i64 rows, int chunks, \
+                                           OperandHeader *header), \
+              finalize_sums(partial, gamma, istd, dgamma, dbeta, coefficients, rows, chunks, header))
+PIECE_KERNELS(WALKING)
+FLOAT_KERNELS(PARAMETERS)
+
+// The bound alone, where the statistics are known: y is made again.
+ALPHA_ENTRY(apply_bound, FEW, (i64 rows, int channels, const Bound y), y.write(rows, channels))

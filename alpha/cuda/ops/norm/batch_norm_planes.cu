@@ -9,80 +9,59 @@
 //          What planes leave out is at most 2^-39 of the bound: with M = 2^19, 2^-29 of a channel's standard deviation,
 //          where float32 has 2^-24 of an element. So the bound may be far from the largest element. That one is kept
 //          in the header when it is known, for what y is a residual of: bounds do not grow from layer to layer.
-// Flag:    as a split has it, and where an element exceeds the bound. A launch of the pass that writes float32 follows,
-//          whose blocks end at once unless the flag is set: memory then has the elements themselves.
+// Flag:    see planes.cuh; what follows behind it is the pass that writes float32
 // Requires: C a multiple of 8; 16-byte aligned tensors
 // Threads: as batch_norm.cu, fewer blocks: each of them ends with three atomics on one header
 // Measured: not by itself
 #include "channel_norm.cuh"
 #include "lazy/planes.cuh"
 
-#define ENTRY(name) extern "C" __global__ void __launch_bounds__(THREADS, 4) name
+using WideNorm = Norm<float>;
+#define BOUNDS (THREADS, 4)
 #define BACKWARDS Place(w, gridDim.x - 1 - blockIdx.x)
 
-// The largest of |v| of each channel's chunks, besides the sums; and the header made ready.
-#define SUMS(name, RELU) \
-  ENTRY(name)(const float *g, const float *x, const float *gamma, const float *beta, const float *mean, \
-              const float *istd, float *partial, OperandHeader *header, const Walk w) { \
-    if (blockIdx.x == 0 && threadIdx.x == 0) *header = {}; \
-    sums<float, 4, RELU, true>(g, x, {gamma, beta, 1}, mean, istd, partial, w, Place(w), 1); \
-  } \
-  ALPHA_KERNEL(name)
-SUMS(sums_bound, false)
-SUMS(sums_bound_relu, true)
-
-#define GRADIENT(name, RELU) \
-  ENTRY(name)(const float *g, const float *x, const float *gamma, const float *beta, const float *mean, \
-              const float *istd, const float *coefficients, void *dx, OperandHeader *header, int *lost_ranges, \
-              const Walk w) { \
-    PlaneWriter out(dx, w.rows * w.columns * 4, header); \
-    gradient<float, 4, RELU, false>(g, x, {gamma, beta, 1}, mean, istd, coefficients, out, w, BACKWARDS, \
-                                    w.columns * 4, 1); \
-    out.finish(header, lost_ranges); \
-  } \
-  ALPHA_KERNEL(name)
-GRADIENT(gradient_planes, false)
-GRADIENT(gradient_planes_relu, true)
+// sums_bound: the largest of |v| of each channel's chunks, besides the sums; and the header made ready.
+#define BACKWARD(suffix, RELU) \
+  ALPHA_ENTRY(sums_bound##suffix, BOUNDS, (const float *g, const float *x, const WideNorm norm, float *partial, \
+                                           OperandHeader *header, const Walk w), \
+              if (blockIdx.x == 0 && threadIdx.x == 0) *header = {}; \
+              sums<float, 4, RELU, true>(g, x, norm, partial, w, Place(w), 1)) \
+  ALPHA_ENTRY(gradient_planes##suffix, BOUNDS, \
+              (const float *g, const float *x, const WideNorm norm, const float *coefficients, void *dx, \
+               OperandHeader *header, int *lost_ranges, const Walk w), \
+              PlaneWriter out(dx, w.rows * w.columns * 4, header); \
+              gradient<float, 4, RELU, false>(g, x, norm, coefficients, out, w, BACKWARDS, w.columns * 4, 1); \
+              out.finish(header, lost_ranges))
+BACKWARD(, false)
+BACKWARD(_relu, true)
 
 template <class Residual>
-__device__ __forceinline__ void apply_planes_of(const float *x, const Residual &residual, const Affine<float> &affine,
-                                                const float *mean, const float *istd, void *y, OperandHeader *header,
-                                                float floor, int *lost_ranges, const Walk &w) {
+__device__ __forceinline__ void apply_planes_of(const float *x, const Residual &residual, const WideNorm &norm, void *y,
+                                                OperandHeader *header, float floor, int *lost_ranges, const Walk &w) {
   PlaneWriter out(y, w.rows * w.columns * 4, header);
-  apply<float, 4, false>(x, residual, affine, mean, istd, out, floor, w, BACKWARDS, 1);
+  apply<float, 4, false>(x, residual, norm, out, floor, w, BACKWARDS, 1);
   out.finish(header, lost_ranges);
 }
 // The rows of y are those of a matrix of `columns`, from `begin` on; blocks: of all launches that write this.
-ENTRY(apply_planes)(const float *x, const float *gamma, const float *beta, const float *mean, const float *istd,
-                    void *y, OperandHeader *header, float floor, int *lost_ranges, i64 columns, i64 begin, int blocks,
-                    const Walk w) {
-  PlaneWriter out(y, w.rows * columns, header);
-  apply<float, 4, false>(x, Nothing(), {gamma, beta, 1}, mean, istd, out, floor, w, BACKWARDS, 1,
-                         Among{columns, begin});
-  out.finish(header, lost_ranges, blocks);
-}
-ALPHA_KERNEL(apply_planes)
-ENTRY(apply_add_planes)(const float *x, const float *residual, const float *gamma, const float *beta, const float *mean,
-                        const float *istd, void *y, OperandHeader *header, float floor, int *lost_ranges,
-                        const Walk w) {
-  const Elements<float, 4> more{residual};
-  apply_planes_of(x, more, {gamma, beta, 1}, mean, istd, y, header, floor, lost_ranges, w);
-}
-ALPHA_KERNEL(apply_add_planes)
-ENTRY(apply_add_stored_planes)(const float *x, const void *residual, const OperandHeader *stored, const float *gamma,
-                               const float *beta, const float *mean, const float *istd, void *y, OperandHeader *header,
-                               float floor, int *lost_ranges, const Walk w) {
-  const Stored more(residual, stored, w.rows * w.columns * 4);
-  apply_planes_of(x, more, {gamma, beta, 1}, mean, istd, y, header, floor, lost_ranges, w);
-}
-ALPHA_KERNEL(apply_add_stored_planes)
+ALPHA_ENTRY(apply_planes, BOUNDS, (const float *x, const WideNorm norm, void *y, OperandHeader *header, float floor,
+                                   int *lost_ranges, i64 columns, i64 begin, int blocks, const Walk w),
+            PlaneWriter out(y, w.rows * columns, header);
+            const Among among{columns, begin};
+            apply<float, 4, false>(x, Nothing(), norm, out, floor, w, BACKWARDS, 1, among);
+            out.finish(header, lost_ranges, blocks))
+ALPHA_ENTRY(apply_add_planes, BOUNDS, (const float *x, const float *residual, const WideNorm norm, void *y,
+                                       OperandHeader *header, float floor, int *lost_ranges, const Walk w),
+            const Elements<float, 4> more{residual};
+            apply_planes_of(x, more, norm, y, header, floor, lost_ranges, w))
+ALPHA_ENTRY(apply_add_stored_planes, BOUNDS,
+            (const float *x, const void *residual, const OperandHeader *stored, const WideNorm norm, void *y,
+             OperandHeader *header, float floor, int *lost_ranges, const Walk w),
+            const Stored more(residual, stored, w.rows * w.columns * 4);
+            apply_planes_of(x, more, norm, y, header, floor, lost_ranges, w))
 // y as elements; flag as in batch_norm.cu
-ENTRY(apply_add_stored)(const float *x, const void *residual, const OperandHeader *stored, const float *gamma,
-                        const float *beta, const float *mean, const float *istd, float *y, float floor, const int *flag,
-                        const Walk w) {
-  if (flag && !*flag) return;
-  const Stored more(residual, stored, w.rows * w.columns * 4);
-  Results<float, 4> out{y};
-  apply<float, 4, false>(x, more, {gamma, beta, 1}, mean, istd, out, floor, w, BACKWARDS, 1);
-}
-ALPHA_KERNEL(apply_add_stored)
+ALPHA_ENTRY(apply_add_stored, BOUNDS, (const float *x, const void *residual, const OperandHeader *stored,
+                                       const WideNorm norm, float *y, float floor, const int *flag, const Walk w),
+            if (flag && !*flag) return;
+            const Stored more(residual, stored, w.rows * w.columns * 4);
+            const Results<float, 4> out{y};
+            apply<float, 4, false>(x, more, norm, out, floor, w, BACKWARDS, 1))

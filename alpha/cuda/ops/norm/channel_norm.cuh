@@ -23,26 +23,18 @@ struct Sharing {
   }
 };
 
-// gamma and beta; wide: they are float32, whatever T is
-template <class T> struct Affine {
-  Parameter<T> gamma, beta;
-  __device__ __forceinline__ Affine(const void *gamma, const void *beta, int wide)
-      : gamma{gamma, wide, 1}, beta{beta, wide, 0} {}
-};
-
 // What a thread knows of its channels.
 template <int N> struct Channels {
   float middle[N], scale[N], shift[N];
   template <class T>
-  __device__ __forceinline__ Channels(const Affine<T> &affine, const float *mean, const float *istd, i64 first,
-                                      const Sharing &shared) {
-    affine.gamma.load(scale, first);
-    affine.beta.load(shift, first);
+  __device__ __forceinline__ Channels(const Norm<T> &norm, i64 first, const Sharing &shared) {
+    norm.load_scale(scale, first);
+    norm.load_shift(shift, first);
 #pragma unroll
     for (int lane = 0; lane < N; lane++) {
       const i64 k = shared(first + lane);
-      middle[lane] = mean[k];
-      scale[lane] *= istd[k];
+      middle[lane] = norm.mean[k];
+      scale[lane] *= norm.istd[k];
     }
   }
 };
@@ -109,28 +101,33 @@ __device__ __forceinline__ void statistics(const T *__restrict__ x, float *__res
   }
 }
 
+struct PartMoments {
+  float mean, m2;
+  double count;
+};
+
 // What `statistics` has left of k channels of a sample: j counts their chunks.
 struct Chunks {
   const float *means, *m2s;
   const Walk &w;
-  __device__ __forceinline__ float mean(i64 j) const { return means[j]; }
-  __device__ __forceinline__ float m2(i64 j) const { return m2s[j]; }
-  __device__ __forceinline__ double count(i64 j) const {
-    return double(int(j) % w.chunks + 1 < w.chunks ? w.chunk : w.rows - (w.chunks - 1) * w.chunk);
+  __device__ __forceinline__ PartMoments operator()(i64 j) const {
+    return {means[j], m2s[j],
+            double(int(j) % w.chunks + 1 < w.chunks ? w.chunk : w.rows - (w.chunks - 1) * w.chunk)};
   }
 };
 
-// Mean and variance of `count` numbers, from the mean, m2 and count of their parts; for `width` threads.
+// Mean and variance of `count` numbers, from the moments of their parts; for `width` threads.
 struct MeanAndVariance {
   double mean, var;
   template <class Parts>
   __device__ __forceinline__ MeanAndVariance(const Parts &of, i64 parts, i64 count, int lane, int width) {
     double sum = 0, squares = 0;
-    for (i64 j = lane; j < parts; j += width) sum += of.mean(j) * of.count(j);
+    for (i64 j = lane; j < parts; j += width) sum += of(j).mean * of(j).count;
     mean = fold_group(sum, width, Add()) / count;
     for (i64 j = lane; j < parts; j += width) {
-      const double away = of.mean(j) - mean;
-      squares += of.m2(j) + away * away * of.count(j);
+      const PartMoments part = of(j);
+      const double away = part.mean - mean;
+      squares += part.m2 + away * away * part.count;
     }
     var = fold_group(squares, width, Add()) / count;
   }
@@ -175,9 +172,9 @@ struct Among {
 // ---- forward: floor is 0 with relu, else -infinity; NaN passes. LAST: x is not read again, see load_piece
 
 template <class T, int N, bool LAST, class Residual, class Out, class Target = Alone>
-__device__ __forceinline__ void apply(const T *__restrict__ x, const Residual &residual, const Affine<T> &affine,
-                                      const float *mean, const float *istd, Out &out, float floor, const Walk &w,
-                                      const Place &at, int k, const Target &target = Target()) {
+__device__ __forceinline__ void apply(const T *__restrict__ x, const Residual &residual, const Norm<T> &norm,
+                                      Out &&out, float floor, const Walk &w, const Place &at, int k,
+                                      const Target &target = Target()) {
   if (at.begin >= at.end) return;
   const i64 first = at.column * N, stride = w.columns * N;
   struct Row {
@@ -188,7 +185,7 @@ __device__ __forceinline__ void apply(const T *__restrict__ x, const Residual &r
     const i64 offset = r * stride + first;
     return Row{load_piece<N, LAST>(x + offset), residual.load(offset)};
   };
-  const Channels<N> c(affine, mean, istd, first, Sharing(at.sample, stride, k));
+  const Channels<N> c(norm, first, Sharing(at.sample, stride, k));
   each_row<Residual::READS ? AHEAD / 2 : AHEAD>(at, w, load, [&](const Row &row, i64 r) {
     float v[N], more[N] = {};
     if constexpr (Residual::READS) residual.unpack(more, row.residual);
@@ -230,17 +227,15 @@ __device__ __forceinline__ void each_gradient(const T *__restrict__ g, const T *
 
 // partial[sample][sum of v, of v * (x - mean); BOUND: the largest |v|][C][chunks]
 template <class T, int N, bool RELU, bool BOUND = false>
-__device__ __forceinline__ void sums(const T *g, const T *x, const Affine<T> &affine, const float *mean,
-                                     const float *istd, float *__restrict__ partial, const Walk &w, const Place &at,
-                                     int k) {
+__device__ __forceinline__ void sums(const T *g, const T *x, const Norm<T> &norm, float *__restrict__ partial,
+                                     const Walk &w, const Place &at, int k) {
   using State = std::conditional_t<BOUND, BoundedPair, Pair>;
-  using Merge = std::conditional_t<BOUND, MergeBoundedPairs, MergePairs>;
   const i64 first = at.column * N, stride = w.columns * N;
   State s[N];
 #pragma unroll
   for (int lane = 0; lane < N; lane++) s[lane] = {};
   if (at.begin < at.end) {
-    const Channels<N> c(affine, mean, istd, first, Sharing(at.sample, stride, k));
+    const Channels<N> c(norm, first, Sharing(at.sample, stride, k));
     each_gradient<RELU, false>(g, x, c, at, w, [&](const float (&v)[N], const float (&away)[N], i64) {
 #pragma unroll
       for (int lane = 0; lane < N; lane++) {
@@ -250,7 +245,7 @@ __device__ __forceinline__ void sums(const T *g, const T *x, const Affine<T> &af
       }
     });
   }
-  fold_rows<N>(s, w, Merge());
+  fold_rows<N>(s, w, MergePairs());
   if (threadIdx.x >= w.width || at.column >= w.columns) return;
   partial += sizeof(State) / 4 * at.sample * stride * w.chunks;
 #pragma unroll
@@ -263,13 +258,12 @@ __device__ __forceinline__ void sums(const T *g, const T *x, const Affine<T> &af
 
 // coefficients[2][statistic] = slope, offset
 template <class T, int N, bool RELU, bool LAST, class Out>
-__device__ __forceinline__ void gradient(const T *g, const T *x, const Affine<T> &affine, const float *mean,
-                                         const float *istd, const float *coefficients, Out &out, const Walk &w,
-                                         const Place &at, i64 statistics, int k) {
+__device__ __forceinline__ void gradient(const T *g, const T *x, const Norm<T> &norm, const float *coefficients,
+                                         Out &&out, const Walk &w, const Place &at, i64 statistics, int k) {
   if (at.begin >= at.end) return;
   const i64 first = at.column * N, stride = w.columns * N;
   const Sharing shared(at.sample, stride, k);
-  const Channels<N> c(affine, mean, istd, first, shared);
+  const Channels<N> c(norm, first, shared);
   float slope[N], offset[N];
 #pragma unroll
   for (int lane = 0; lane < N; lane++) {

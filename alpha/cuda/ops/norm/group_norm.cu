@@ -14,10 +14,16 @@
 // Measured: H100, share of a copy's bandwidth (benchmarks.cuda_bandwidth): 92 %, 5.5 times PyTorch's
 #include "channel_norm.cuh"
 
+struct Turns {
+  unsigned *tickets, tasks, lag;
+};
+
 // sum(task) and write(task) for all of `tasks`, `share` per sample, and between them finish(sample).
 template <class Sum, class Finish, class Write>
-__device__ __forceinline__ void in_turns(unsigned *tickets, unsigned tasks, unsigned share, unsigned lag,
-                                         const Sum &sum, const Finish &finish, const Write &write) {
+__device__ __forceinline__ void in_turns(const Turns &all, unsigned share, const Sum &sum, const Finish &finish,
+                                         const Write &write) {
+  unsigned *const tickets = all.tickets;
+  const unsigned tasks = all.tasks, lag = all.lag;
   __shared__ unsigned drawn;
   __shared__ bool last;
   if (threadIdx.x == 0) {
@@ -65,9 +71,8 @@ __device__ __forceinline__ int team_for(i64 length) {
 }
 
 template <class T, int N>
-__device__ __forceinline__ void normalize(const T *__restrict__ x, const Affine<T> &affine, T *__restrict__ y,
-                                          float *mean, float *istd, float eps, float *partial, unsigned *tickets,
-                                          unsigned tasks, unsigned lag, const Walk &w, int k) {
+__device__ __forceinline__ void normalize(const T *__restrict__ x, const Norm<T> &norm, T *__restrict__ y, float eps,
+                                          float *partial, const Turns &turns, const Walk &w, int k) {
   const i64 channels = w.columns * N;
   const int groups = channels / k;
   auto sum = [&](unsigned task) { statistics<T, N>(x, partial, w, Place(w, task)); };
@@ -79,27 +84,23 @@ __device__ __forceinline__ void normalize(const T *__restrict__ x, const Affine<
       const Chunks chunks{means + i64(mine) * length, m2s + i64(mine) * length, w};
       const MeanAndVariance of(chunks, length, w.rows * k, threadIdx.x % team, team);
       if (group != mine || threadIdx.x % team) continue;
-      mean[sample * groups + group] = float(of.mean);
-      istd[sample * groups + group] = float(1 / sqrt(of.var + eps));
+      norm.mean[sample * groups + group] = float(of.mean);
+      norm.istd[sample * groups + group] = float(1 / sqrt(of.var + eps));
     }
   };
   auto write = [&](unsigned task) {
-    Results<T, N> out{y};
-    apply<T, N, true>(x, Nothing(), affine, mean, istd, out, -INFINITY, w, Place(w, task), k);
+    apply<T, N, true>(x, Nothing(), norm, Results<T, N>{y}, -INFINITY, w, Place(w, task), k);
   };
-  in_turns(tickets, tasks, w.tiles * w.chunks, lag, sum, finish, write);
+  in_turns(turns, w.tiles * w.chunks, sum, finish, write);
 }
 
 template <class T, int N>
-__device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__restrict__ x, const Affine<T> &affine,
-                                         const float *mean, const float *istd, T *__restrict__ dx, float *totals,
-                                         float *coefficients, float *partial, unsigned *tickets, unsigned tasks,
-                                         unsigned lag, const Walk &w, int k) {
+__device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__restrict__ x, const Norm<T> &norm,
+                                         T *__restrict__ dx, float *totals, float *coefficients, float *partial,
+                                         const Turns &turns, const Walk &w, int k) {
   const i64 channels = w.columns * N, groups = channels / k, share = w.tiles * w.chunks;
-  const i64 items = tasks / share * groups;
-  auto sum = [&](unsigned task) {
-    sums<T, N, false>(g, x, affine, mean, istd, partial, w, Place(w, task), k);
-  };
+  const i64 items = turns.tasks / share * groups;
+  auto sum = [&](unsigned task) { sums<T, N, false>(g, x, norm, partial, w, Place(w, task), k); };
   auto finish = [&](unsigned sample) {
     const float *sums_of = partial + 2 * sample * channels * w.chunks, *dots_of = sums_of + channels * w.chunks;
     float *dgamma = totals + 2 * sample * channels, *dbeta = dgamma + channels;
@@ -114,7 +115,7 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
       from = fold_group(from, team, Add());
       dot = fold_group(dot, team, Add());
       if (channel != mine || threadIdx.x % team) continue;
-      dgamma[channel] = float(dot * istd[sample * groups + channel / k]);
+      dgamma[channel] = float(dot * norm.istd[sample * groups + channel / k]);
       dbeta[channel] = float(from);
     }
     __syncthreads();
@@ -124,7 +125,7 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
       double from = 0, dot = 0;
       for (i64 c = mine * k + threadIdx.x % team; c < (mine + 1) * k; c += team) {
         float scale[1];
-        affine.gamma.load(scale, c);
+        norm.load_scale(scale, c);
         from += double(scale[0]) * dbeta[c];
         dot += double(scale[0]) * dgamma[c];
       }
@@ -132,37 +133,25 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
       dot = fold_group(dot, team, Add());
       if (group != mine || threadIdx.x % team) continue;
       const i64 item = sample * groups + group;
-      const double root = istd[item], count = double(w.rows) * k;
+      const double root = norm.istd[item], count = double(w.rows) * k;
       coefficients[item] = float(-root * root * dot / count);
       coefficients[items + item] = float(-root * from / count);
     }
   };
   auto write = [&](unsigned task) {
-    Results<T, N> out{dx};
-    gradient<T, N, false, true>(g, x, affine, mean, istd, coefficients, out, w, Place(w, task), items, k);
+    gradient<T, N, false, true>(g, x, norm, coefficients, Results<T, N>{dx}, w, Place(w, task), items, k);
   };
-  in_turns(tickets, tasks, share, lag, sum, finish, write);
+  in_turns(turns, share, sum, finish, write);
 }
 
-// ---- entries: <name>_<dtype> reads pieces of 16 bytes, <name>_single_<dtype> single elements
+// ---- entries, see PIECE_KERNELS
 
-#define ENTRY(blocks, name) extern "C" __global__ void __launch_bounds__(THREADS, blocks) name
 #define PIECES(T, suffix, N) \
-  ENTRY(4, normalize##suffix)(const T *x, const void *gamma, const void *beta, int wide, T *y, float *mean, \
-                              float *istd, float eps, float *partial, unsigned *tickets, unsigned tasks, unsigned lag, \
-                              const Walk w, int k) { \
-    normalize<T, N>(x, {gamma, beta, wide}, y, mean, istd, eps, partial, tickets, tasks, lag, w, k); \
-  } \
-  ALPHA_KERNEL(normalize##suffix) \
-  ENTRY(N > 4 ? 2 : 3, gradient##suffix)(const T *g, const T *x, const void *gamma, int wide, const float *mean, \
-                                         const float *istd, T *dx, float *totals, float *coefficients, \
-                                         float *partial, unsigned *tickets, unsigned tasks, unsigned lag, \
-                                         const Walk w, int k) { \
-    gradient<T, N>(g, x, {gamma, nullptr, wide}, mean, istd, dx, totals, coefficients, partial, tickets, tasks, lag, \
-                   w, k); \
-  } \
-  ALPHA_KERNEL(gradient##suffix)
-#define KERNELS(T, dtype) \
-  PIECES(T, _##dtype, LANES<T>) \
-  PIECES(T, _single_##dtype, 1)
-FLOAT_KERNELS(KERNELS)
+  ALPHA_ENTRY(normalize##suffix, (THREADS, 4), (const T *x, const Norm<T> norm, T *y, float eps, float *partial, \
+                                                const Turns turns, const Walk w, int k), \
+              normalize<T, N>(x, norm, y, eps, partial, turns, w, k)) \
+  ALPHA_ENTRY(gradient##suffix, (THREADS, N > 4 ? 2 : 3), \
+              (const T *g, const T *x, const Norm<T> norm, T *dx, float *totals, float *coefficients, float *partial, \
+               const Turns turns, const Walk w, int k), \
+              gradient<T, N>(g, x, norm, dx, totals, coefficients, partial, turns, w, k))
+PIECE_KERNELS(PIECES)

@@ -105,8 +105,8 @@ template <int BLOCKS, class P> __device__ __forceinline__ const P *peer(const P 
 }
 
 template <class T, int N, int BLOCKS>
-__device__ __forceinline__ void normalize_held(const T *__restrict__ x, const Affine<T> &affine, T *__restrict__ y,
-                                               float *mean, float *istd, float eps, const Walk &w, const Adding &by) {
+__device__ __forceinline__ void normalize_held(const T *__restrict__ x, const Norm<T> &norm, T *__restrict__ y,
+                                               float eps, const Walk &w, const Adding &by) {
   DYNAMIC_SHARED(unsigned char, shared);
   ThreadPieces<T, N, HELD> held(shared);
   float2 *statistic = reinterpret_cast<float2 *>(shared + (N == 1 ? 0 : HELD * THREADS * 16));
@@ -170,16 +170,16 @@ __device__ __forceinline__ void normalize_held(const T *__restrict__ x, const Af
     const float root = 1 / sqrtf(squares / size + eps);
     statistic[group] = make_float2(center, root);
     if (block) continue;
-    mean[i64(sample) * by.groups + group] = center;
-    istd[i64(sample) * by.groups + group] = root;
+    norm.mean[i64(sample) * by.groups + group] = center;
+    norm.istd[i64(sample) * by.groups + group] = root;
   }
   __syncthreads();
   if constexpr (BLOCKS > 1) ptx::cluster_arrive_relaxed();  // this block reads no other's moments any more
 
   if (row < behind) {
     float scale[N], shift[N];
-    affine.gamma.load(scale, first);
-    affine.beta.load(shift, first);
+    norm.load_scale(scale, first);
+    norm.load_shift(shift, first);
     each_group<N>(first, by, [&](int lane, int group) {
       const float2 of = statistic[group];
       middle[lane] = of.x;
@@ -197,29 +197,23 @@ __device__ __forceinline__ void normalize_held(const T *__restrict__ x, const Af
   if constexpr (BLOCKS > 1) ptx::cluster_wait();  // distributed shared memory is there until all have read it
 }
 
-// ---- entries: <name>_<dtype> reads pieces of 16 bytes, <name>_single_<dtype> single elements
+// ---- entries, see PIECE_KERNELS
 
 #if HAS_CLUSTERS
 #define CLUSTER(BLOCKS) __cluster_dims__(BLOCKS, 1, 1)
-#define BODY(T, N, BLOCKS) normalize_held<T, N, BLOCKS>(x, {gamma, beta, wide}, y, mean, istd, eps, w, by)
+#define HOLDERS(BLOCKS) BLOCKS
 #else
 #define CLUSTER(BLOCKS)
-#define BODY(T, N, BLOCKS) static_cast<void>(x)  // never launched
+#define HOLDERS(BLOCKS) 1  // never launched
 #endif
-#define RESIDENT(N, BLOCKS) (N == 1 || N * BLOCKS > 32 ? 4 : 5)  // blocks that registers suffice for
-#define ENTRY(name, T, N, BLOCKS, attribute, body) \
-  extern "C" __global__ void attribute __launch_bounds__(THREADS, RESIDENT(N, BLOCKS)) \
-      name(const T *x, const void *gamma, const void *beta, int wide, T *y, float *mean, float *istd, float eps, \
-           const Walk w, const Adding by) { \
-    body; \
-  } \
-  ALPHA_KERNEL(name)
+#define RESIDENT(N, BLOCKS) (THREADS, N == 1 || N * BLOCKS > 32 ? 4 : 5)  // blocks that registers suffice for
+#define ENTRY(name, T, N, BLOCKS, attribute) \
+  ALPHA_ENTRY(name, RESIDENT(N, BLOCKS) attribute, \
+              (const T *x, const Norm<T> norm, T *y, float eps, const Walk w, const Adding by), \
+              normalize_held<T, N, HOLDERS(BLOCKS)>(x, norm, y, eps, w, by))
 #define PIECES(T, suffix, N) \
-  ENTRY(block##suffix, T, N, 1, , (normalize_held<T, N, 1>(x, {gamma, beta, wide}, y, mean, istd, eps, w, by))) \
-  ENTRY(cluster_2##suffix, T, N, 2, CLUSTER(2), (BODY(T, N, 2))) \
-  ENTRY(cluster_4##suffix, T, N, 4, CLUSTER(4), (BODY(T, N, 4))) \
-  ENTRY(cluster_8##suffix, T, N, 8, CLUSTER(8), (BODY(T, N, 8)))
-#define KERNELS(T, dtype) \
-  PIECES(T, _##dtype, LANES<T>) \
-  PIECES(T, _single_##dtype, 1)
-FLOAT_KERNELS(KERNELS)
+  ENTRY(block##suffix, T, N, 1, ) \
+  ENTRY(cluster_2##suffix, T, N, 2, CLUSTER(2)) \
+  ENTRY(cluster_4##suffix, T, N, 4, CLUSTER(4)) \
+  ENTRY(cluster_8##suffix, T, N, 8, CLUSTER(8))
+PIECE_KERNELS(PIECES)

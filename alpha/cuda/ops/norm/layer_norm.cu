@@ -28,9 +28,8 @@ template <int N> __device__ __forceinline__ float sum_of(float (&v)[N]) {  // as
 }
 
 template <class T, int N>
-__device__ __forceinline__ void normalize(const T *__restrict__ x, const Parameter<T> &gamma, const Parameter<T> &beta,
-                                          T *__restrict__ y, float *mean, float *istd, float eps, i64 rows, i64 n,
-                                          int width) {
+__device__ __forceinline__ void normalize(const T *__restrict__ x, const Norm<T> &norm, T *__restrict__ y, float eps,
+                                          i64 rows, i64 n, int width) {
   const i64 row = i64(blockIdx.x) * (THREADS / width) + threadIdx.x / width;
   const int lane = threadIdx.x % width;
   x += row * n, y += row * n;
@@ -60,13 +59,13 @@ __device__ __forceinline__ void normalize(const T *__restrict__ x, const Paramet
   squares = fold_group(squares, width, Add());
   const float root = 1 / sqrtf(squares / n + eps);
   if (lane == 0 && row < rows) {
-    mean[row] = middle;
-    istd[row] = root;
+    norm.mean[row] = middle;
+    norm.istd[row] = root;
   }
   each([&](int j, int column) {
     float v[N], scale[N], shift[N];
-    gamma.load(scale, column);
-    beta.load(shift, column);
+    norm.load_scale(scale, column);
+    norm.load_shift(shift, column);
     unpack(v, held[j]);
 #pragma unroll
     for (int k = 0; k < N; k++) v[k] = (v[k] - middle) * root * scale[k] + shift[k];
@@ -76,8 +75,7 @@ __device__ __forceinline__ void normalize(const T *__restrict__ x, const Paramet
 
 // A block takes a row of any length.
 template <class T, int N>
-__device__ __forceinline__ void normalize_long(const T *__restrict__ x, const Parameter<T> &gamma,
-                                               const Parameter<T> &beta, T *__restrict__ y, float *mean, float *istd,
+__device__ __forceinline__ void normalize_long(const T *__restrict__ x, const Norm<T> &norm, T *__restrict__ y,
                                                float eps, i64 n) {
   const i64 row = blockIdx.x;
   x += row * n, y += row * n;
@@ -105,15 +103,15 @@ __device__ __forceinline__ void normalize_long(const T *__restrict__ x, const Pa
   const Moments s = fold_group(Moments{mean_of.value(), m2_of.value(), count}, THREADS, MergeMoments());
   const float middle = s.mean, root = 1 / sqrtf(s.m2 / n + eps);
   if (threadIdx.x == 0) {
-    mean[row] = middle;
-    istd[row] = root;
+    norm.mean[row] = middle;
+    norm.istd[row] = root;
   }
 #pragma unroll 2
   for (i64 column = threadIdx.x * N; column < n; column += THREADS * N) {
     float v[N], scale[N], shift[N];
     Parameter<T>::template get<N>(v, x + column);
-    gamma.load(scale, column);
-    beta.load(shift, column);
+    norm.load_scale(scale, column);
+    norm.load_shift(shift, column);
 #pragma unroll
     for (int k = 0; k < N; k++) v[k] = (v[k] - middle) * root * scale[k] + shift[k];
     store_floats(y + column, v);
@@ -159,9 +157,8 @@ __device__ __forceinline__ Pair fold_row(Pair s, int width, int turn) {
 }
 
 template <class T, int N, int P>
-__device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__restrict__ x, const Parameter<T> &gamma,
-                                         const float *mean, const float *istd, T *__restrict__ dx,
-                                         float *__restrict__ partial, i64 rows, i64 n, int width) {
+__device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__restrict__ x, const Norm<T> &norm,
+                                         T *__restrict__ dx, float *__restrict__ partial, i64 rows, i64 n, int width) {
   DYNAMIC_SHARED(unsigned char, shared);
   constexpr int ROWS = DEPTH<T, N>;
   ThreadPieces<T, N, ROWS * P * 2> flight(shared);  // [stage][piece][g, x]
@@ -174,7 +171,7 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
 #pragma unroll
     for (int k = 0; k < N; k++) scale[p][k] = 0;
     const int column = (lane + p * width) * N;
-    if (column < count) gamma.load(scale[p], column);
+    if (column < count) norm.load_scale(scale[p], column);
   }
   const auto fetch = [&](int stage, i64 row) {
     const i64 offset = row * n;
@@ -191,7 +188,7 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
   i64 block = i64(blockIdx.x) * teams, row = block + threadIdx.x / width;
 #pragma unroll
   for (int stage = 0; stage < ROWS; stage++) fetch(stage, row + stage * step);
-  float middle = row < rows ? mean[row] : 0, root = row < rows ? istd[row] : 0;
+  float middle = row < rows ? norm.mean[row] : 0, root = row < rows ? norm.istd[row] : 0;
   Walk w = {};
   w.width = width, w.step = teams;
   partial += 2 * blockIdx.x * n;
@@ -209,7 +206,7 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
     fetch(stage, row + ROWS * step);  // on its way while this row is worked on
     stage = stage + 1 == ROWS ? 0 : stage + 1;
     const bool more = row + step < rows;
-    const float next_middle = more ? mean[row + step] : 0, next_root = more ? istd[row + step] : 0;
+    const float next_middle = more ? norm.mean[row + step] : 0, next_root = more ? norm.istd[row + step] : 0;
     Pair s = {0, 0};
 #pragma unroll
     for (int p = 0; p < P; p++) {
@@ -264,18 +261,17 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
 // ---- backward of longer rows
 
 template <class T, int N>
-__device__ __forceinline__ void gradient_long(const T *__restrict__ g, const T *__restrict__ x,
-                                              const Parameter<T> &gamma, const float *mean, const float *istd,
+__device__ __forceinline__ void gradient_long(const T *__restrict__ g, const T *__restrict__ x, const Norm<T> &norm,
                                               T *__restrict__ dx, i64 n) {
   const i64 row = blockIdx.x;
-  const float middle = mean[row], root = istd[row];
+  const float middle = norm.mean[row], root = norm.istd[row];
   g += row * n, x += row * n, dx += row * n;
   ExactSum sum = {0, 0}, dot = {0, 0};
 #pragma unroll 2
   for (i64 k = threadIdx.x * N; k < n; k += THREADS * N) {
     const auto gradient = load_piece<N>(g + k), piece = load_piece<N>(x + k);
     float scale[N];
-    gamma.load(scale, k);
+    norm.load_scale(scale, k);
     Pair of = {0, 0};
 #pragma unroll
     for (int lane = 0; lane < N; lane++) {
@@ -293,7 +289,7 @@ __device__ __forceinline__ void gradient_long(const T *__restrict__ g, const T *
     auto gradient = load_piece<N>(g + k);
     const auto piece = load_piece<N>(x + k);
     float scale[N];
-    gamma.load(scale, k);
+    norm.load_scale(scale, k);
 #pragma unroll
     for (int lane = 0; lane < N; lane++) {
       const float v = to_float(gradient.v[lane]) * scale[lane], xhat = (to_float(piece.v[lane]) - middle) * root;
@@ -352,47 +348,27 @@ __device__ __forceinline__ void totals(const float *__restrict__ partial, float 
   (column < n ? dgamma : dbeta - n)[column] = float(s[0]);
 }
 
-// ---- entries: <name>_<dtype> reads pieces of 16 bytes, <name>_single_<dtype> single elements
+// ---- entries, see PIECE_KERNELS
 
-#define ENTRY(blocks, name) extern "C" __global__ void __launch_bounds__(THREADS, blocks) name
 #define GRADIENT(T, suffix, N, P) \
-  ENTRY(P * N > 16 ? 1 : P * N > 8 ? 2 : 3, gradient_##P##suffix)(const T *g, const T *x, const void *gamma, \
-                                                                  int wide, const float *mean, const float *istd, \
-                                                                  T *dx, float *partial, i64 rows, i64 n, \
-                                                                  int width) { \
-    gradient<T, N, P>(g, x, {gamma, wide, 1}, mean, istd, dx, partial, rows, n, width); \
-  } \
-  ALPHA_KERNEL(gradient_##P##suffix)
+  ALPHA_ENTRY(gradient_##P##suffix, (THREADS, P * N > 16 ? 1 : P * N > 8 ? 2 : 3), \
+              (const T *g, const T *x, const Norm<T> norm, T *dx, float *partial, i64 rows, i64 n, int width), \
+              gradient<T, N, P>(g, x, norm, dx, partial, rows, n, width))
 #define PIECES(T, suffix, N) \
-  ENTRY(3, normalize##suffix)(const T *x, const void *gamma, const void *beta, int wide, T *y, float *mean, \
-                              float *istd, float eps, i64 rows, i64 n, int width) { \
-    normalize<T, N>(x, {gamma, wide, 1}, {beta, wide, 0}, y, mean, istd, eps, rows, n, width); \
-  } \
-  ALPHA_KERNEL(normalize##suffix) \
-  ENTRY(3, normalize_long##suffix)(const T *x, const void *gamma, const void *beta, int wide, T *y, float *mean, \
-                                   float *istd, float eps, i64 n) { \
-    normalize_long<T, N>(x, {gamma, wide, 1}, {beta, wide, 0}, y, mean, istd, eps, n); \
-  } \
-  ALPHA_KERNEL(normalize_long##suffix) \
+  ALPHA_ENTRY(normalize##suffix, (THREADS, 3), \
+              (const T *x, const Norm<T> norm, T *y, float eps, i64 rows, i64 n, int width), \
+              normalize<T, N>(x, norm, y, eps, rows, n, width)) \
+  ALPHA_ENTRY(normalize_long##suffix, (THREADS, 3), (const T *x, const Norm<T> norm, T *y, float eps, i64 n), \
+              normalize_long<T, N>(x, norm, y, eps, n)) \
   GRADIENT(T, suffix, N, 1) \
   GRADIENT(T, suffix, N, 2) \
   GRADIENT(T, suffix, N, 4) \
-  ENTRY(3, gradient_long##suffix)(const T *g, const T *x, const void *gamma, int wide, const float *mean, \
-                                  const float *istd, T *dx, i64 n) { \
-    gradient_long<T, N>(g, x, {gamma, wide, 1}, mean, istd, dx, n); \
-  } \
-  ALPHA_KERNEL(gradient_long##suffix) \
-  ENTRY(N > 4 ? 2 : 3, parameter_sums##suffix)(const T *g, const T *x, const float *mean, const float *istd, float *partial, \
-                                   const Walk w) { \
-    parameter_sums<T, N>(g, x, mean, istd, partial, w); \
-  } \
-  ALPHA_KERNEL(parameter_sums##suffix)
-#define KERNELS(T, dtype) \
-  PIECES(T, _##dtype, LANES<T>) \
-  PIECES(T, _single_##dtype, 1)
-FLOAT_KERNELS(KERNELS)
+  ALPHA_ENTRY(gradient_long##suffix, (THREADS, 3), (const T *g, const T *x, const Norm<T> norm, T *dx, i64 n), \
+              gradient_long<T, N>(g, x, norm, dx, n)) \
+  ALPHA_ENTRY(parameter_sums##suffix, (THREADS, N > 4 ? 2 : 3), \
+              (const T *g, const T *x, const float *mean, const float *istd, float *partial, const Walk w), \
+              parameter_sums<T, N>(g, x, mean, istd, partial, w))
+PIECE_KERNELS(PIECES)
 GRADIENT(float, _float32, LANES<float>, 8)
-ENTRY(4, parameter_totals)(const float *partial, float *dgamma, float *dbeta, i64 chunks, i64 n) {
-  totals(partial, dgamma, dbeta, chunks, n);
-}
-ALPHA_KERNEL(parameter_totals)
+ALPHA_ENTRY(parameter_totals, (THREADS, 4), (const float *partial, float *dgamma, float *dbeta, i64 chunks, i64 n),
+            totals(partial, dgamma, dbeta, chunks, n))

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from alpha.cuda.ops.norm import AFFINE, are_wide, lanes_of
+from alpha.cuda.ops.norm import NORM, Norm, lanes_of
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, upload
@@ -23,10 +23,10 @@ from alpha.ops import norm as ops
 Shape = tuple[int, ...]
 Arrays = tuple[Array, ...]
 
-_LAYER = f"ptr x, {AFFINE}, ptr y, ptr mean, ptr istd, f32 eps"
+_LAYER = f"ptr x, {NORM}, ptr y, f32 eps"
 _LAYER_NORM = per_piece("layer_norm.cu", "normalize", f"{_LAYER}, i64 rows, i64 n, i32 width")
 _LAYER_NORM_LONG = per_piece("layer_norm.cu", "normalize_long", f"{_LAYER}, i64 n")
-_SAMPLE_GRADIENT = "ptr g, ptr x, ptr gamma, i32 wide, ptr mean, ptr istd, ptr dx"
+_SAMPLE_GRADIENT = f"ptr g, ptr x, {NORM}, ptr dx"
 STAGES = {"float32": 1, "bfloat16": 2, "float16": 2}  # of the gradient, as layer_norm.cu has them
 _LAYER_GRADIENT = {((dtype, wide), pieces): Kernel(
     "layer_norm.cu", f"gradient_{pieces}{'' if wide else '_single'}_{dtype}",
@@ -102,33 +102,31 @@ def layer_norm_cuda(x: Array, gamma: Array | None, beta: Array | None, *, normal
     n = prod(x.shape[-normalized_ndim:])
     statistics = (*x.shape[:-normalized_ndim], *(1,) * normalized_ndim)
     y, mean, istd = empty(x.shape, x.dtype), empty(statistics, "float32"), empty(statistics, "float32")
-    rows = mean.size
+    rows, norm = mean.size, Norm.of(gamma, beta, mean, istd)
     p = _rows(rows, n, x.dtype)
     if p.width:
-        _LAYER_NORM[p.kind](p.grid, x, gamma, beta, are_wide(gamma, beta), y, mean, istd, eps, rows, n, p.width)
+        _LAYER_NORM[p.kind](p.grid, x, *norm, y, eps, rows, n, p.width)
     else:
-        _LAYER_NORM_LONG[p.kind](p.grid, x, gamma, beta, are_wide(gamma, beta), y, mean, istd, eps, n)
+        _LAYER_NORM_LONG[p.kind](p.grid, x, *norm, y, eps, n)
     return y, mean, istd
 
 
-def _layer_norm_grad(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, dx: Array, n: int
-                     ) -> tuple[Array, int]:
+def _layer_norm_grad(g: Array, x: Array, norm: Norm, dx: Array, n: int) -> tuple[Array, int]:
     """Writes dx and returns partial[chunk][dgamma, dbeta][n], and how many chunks these are.
 
     Where blocks have more than CHAIN rows per thread, there are twice as many: what rounding has left out of the first.
     """
-    rows = mean.size
+    rows = norm.mean.size
     p = _rows(rows, n, x.dtype)
     chunks = p.walk.chunks
     if p.pieces:
         chunks = p.grad_grid * (1 + (rows > CHAIN * p.grad_grid * (THREADS // p.grad_width)))
     partial = empty((chunks, 2, n), "float32")
     if p.pieces:
-        _LAYER_GRADIENT[p.kind, p.pieces](p.grad_grid, g, x, gamma, are_wide(gamma), mean, istd, dx, partial, rows, n,
-                                          p.grad_width)
+        _LAYER_GRADIENT[p.kind, p.pieces](p.grad_grid, g, x, *norm, dx, partial, rows, n, p.grad_width)
     else:
-        _LAYER_GRADIENT_LONG[p.kind](rows, g, x, gamma, are_wide(gamma), mean, istd, dx, n)
-        _PARAMETER_SUMS[p.kind](p.walk.grid, g, x, mean, istd, partial, p.walk.block)
+        _LAYER_GRADIENT_LONG[p.kind](rows, g, x, *norm, dx, n)
+        _PARAMETER_SUMS[p.kind](p.walk.grid, g, x, norm.mean, norm.istd, partial, p.walk.block)
     return partial, chunks
 
 
@@ -198,38 +196,38 @@ def _held(samples: int, pixels: int, channels: int, groups: int, dtype: str, clu
 def group_norm_cuda(x: Array, gamma: Array | None, beta: Array | None, *, groups: int, eps: float) -> Arrays:
     samples, channels, statistics = x.shape[0], x.shape[-1], (x.shape[0], 1, groups, 1)
     y, mean, istd = empty(x.shape, x.dtype), empty(statistics, "float32"), empty(statistics, "float32")
-    pixels = prod(x.shape[1:-1])
+    pixels, norm = prod(x.shape[1:-1]), Norm.of(gamma, beta, mean, istd)
     held = _held(samples, pixels, channels, groups, x.dtype, context.arch == "sm_90a")
     if held:
-        _GROUP_NORM_HELD[held.blocks, held.sums][held.kind](
-            held.walk.grid, x, gamma, beta, are_wide(gamma, beta), y, mean, istd, eps, held.walk.block, held.adding)
+        _GROUP_NORM_HELD[held.blocks, held.sums][held.kind](held.walk.grid, x, *norm, y, eps, held.walk.block,
+                                                            held.adding)
         return y, mean, istd
     t = _turns(samples, pixels, channels, x.dtype)
     partial = empty((samples, 2, channels, t.walk.chunks), "float32")
-    _GROUP_NORM[t.kind](2 * t.tasks, x, gamma, beta, are_wide(gamma, beta), y, mean, istd, eps, partial, t.tickets,
-                        t.tasks, t.lag, t.walk.block, channels // groups)
+    _GROUP_NORM[t.kind](2 * t.tasks, x, *norm, y, eps, partial, t.tickets, t.tasks, t.lag, t.walk.block,
+                        channels // groups)
     return y, mean, istd
 
 
-def _group_norm_grad(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, dx: Array) -> tuple[Array, int]:
+def _group_norm_grad(g: Array, x: Array, norm: Norm, dx: Array) -> tuple[Array, int]:
     """Writes dx and returns totals[sample][dgamma, dbeta][C], and how many samples these are."""
     samples, pixels, groups, k = x.shape
     t = _turns(samples, pixels, groups * k, x.dtype)
-    totals, coefficients = empty((samples, 2, groups * k), "float32"), empty((2, mean.size), "float32")
+    totals, coefficients = empty((samples, 2, groups * k), "float32"), empty((2, norm.mean.size), "float32")
     partial = empty((samples, 2, groups * k, t.walk.chunks), "float32")
-    _GROUP_GRADIENT[t.kind](2 * t.tasks, g, x, gamma, are_wide(gamma), mean, istd, dx, totals, coefficients, partial,
-                            t.tickets, t.tasks, t.lag, t.walk.block, k)
+    _GROUP_GRADIENT[t.kind](2 * t.tasks, g, x, *norm, dx, totals, coefficients, partial, t.tickets, t.tasks, t.lag,
+                            t.walk.block, k)
     return totals, samples
 
 
 @ops.sample_norm_grad.impl("cuda")
 def sample_norm_grad_cuda(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, *, axes: Shape,
                           params_ndim: int) -> Arrays:
-    params = x.shape[-params_ndim:]
+    params, norm = x.shape[-params_ndim:], Norm.of(gamma, None, mean, istd)
     dx, dgamma, dbeta = empty(x.shape, x.dtype), empty(params, "float32"), empty(params, "float32")
     if axes[0] == x.ndim - params_ndim:  # layer norm; group norm comes as (samples, pixels, groups, k)
-        partial, chunks = _layer_norm_grad(g, x, gamma, mean, istd, dx, dgamma.size)
+        partial, chunks = _layer_norm_grad(g, x, norm, dx, dgamma.size)
     else:
-        partial, chunks = _group_norm_grad(g, x, gamma, mean, istd, dx)
+        partial, chunks = _group_norm_grad(g, x, norm, dx)
     _PARAMETER_TOTALS(ceil_div(2 * dgamma.size, 8), partial, dgamma, dbeta, chunks, dgamma.size)
     return dx, dgamma, dbeta

@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from alpha.backend import get_backend
-from alpha.cuda.ops.pointwise.layout import layout_type, merged, packed, strides_of
+from alpha.cuda.ops.pointwise.layout import layout_type, packed
 from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.op import Op
 from alpha.ops import elementwise as ops
+from alpha.ops.layout import broadcast_strides, merged
 
 Number = ops.Number
 Shape = tuple[int, ...]
@@ -126,18 +127,11 @@ def _broadcast(where: str, shapes: tuple[Shape | None, ...]) -> tuple[Shape, byt
     None stands for a number.
     """
     shape = ops.broadcast_shape(where, **{f"operand {k}": s for k, s in enumerate(shapes) if s is not None})
-    strides = [_broadcast_strides(s, shape) for s in shapes]
+    strides = [broadcast_strides(s, shape) for s in shapes]
     sizes, strides = merged(shape, strides)
     if len(sizes) == 1 and all(s is None or step == (1,) for s, step in zip(shapes, strides)):
         return shape, b""
     return shape, packed(where, sizes, strides)
-
-
-def _broadcast_strides(shape: Shape | None, target: Shape) -> Shape:
-    if shape is None:
-        return (0,) * len(target)
-    steps = [0 if n == 1 else step for n, step in zip(shape, strides_of(shape))]
-    return (0,) * (len(target) - len(shape)) + tuple(steps)
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------

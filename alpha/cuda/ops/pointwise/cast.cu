@@ -25,23 +25,19 @@ CASTS(uint8, u8, int)
 // ---- where: bits move, whatever they mean ---------------------------------------------------------------------------
 
 #define WHERE(size, T) \
-  extern "C" __global__ void __launch_bounds__(THREADS) \
-      where_##size(const u8 *cond, const T *x, i64 x_number, const T *y, i64 y_number, T *out, i64 n) { \
-    constexpr int E = ELEMENTS<T, T>; \
-    using In = Operand<T, E, 1>; \
-    map<E, 1, T>([=](T c, T a, T b) { return c ? a : b; }, out, n, Operand<u8, E, 1>{cond, 0}, In{x, x_number}, \
-                 In{y, y_number}); \
-  } \
-  ALPHA_KERNEL(where_##size) \
-  extern "C" __global__ void __launch_bounds__(THREADS) \
-      where_broadcast_##size(const u8 *cond, const T *x, i64 x_number, const T *y, i64 y_number, T *out, i64 n, \
-                             const __grid_constant__ Layout<3> layout) { \
-    constexpr int E = ELEMENTS<T, T>; \
-    using In = Operand<T, E, 1>; \
-    map_broadcast<E, 1, T>([=](T c, T a, T b) { return c ? a : b; }, out, n, layout, Operand<u8, E, 1>{cond, 0}, \
-                           In{x, x_number}, In{y, y_number}); \
-  } \
-  ALPHA_KERNEL(where_broadcast_##size)
+  ALPHA_ENTRY(where_##size, (THREADS), \
+              (const u8 *cond, const T *x, i64 x_number, const T *y, i64 y_number, T *out, i64 n), \
+              constexpr int E = ELEMENTS<T, T>; \
+              using In = Operand<T, E, 1>; \
+              map<E, 1, T>([=](T c, T a, T b) { return c ? a : b; }, out, n, Operand<u8, E, 1>{cond, 0}, \
+                           In{x, x_number}, In{y, y_number})) \
+  ALPHA_ENTRY(where_broadcast_##size, (THREADS), \
+              (const u8 *cond, const T *x, i64 x_number, const T *y, i64 y_number, T *out, i64 n, \
+               const __grid_constant__ Layout<3> layout), \
+              constexpr int E = ELEMENTS<T, T>; \
+              using In = Operand<T, E, 1>; \
+              map_broadcast<E, 1, T>([=](T c, T a, T b) { return c ? a : b; }, out, n, layout, \
+                                     Operand<u8, E, 1>{cond, 0}, In{x, x_number}, In{y, y_number}))
 WHERE(1, u8)
 WHERE(2, u16)
 WHERE(4, u32)

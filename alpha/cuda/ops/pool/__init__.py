@@ -8,37 +8,17 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from functools import lru_cache
-from functools import partial as partial_of
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
-from alpha.cuda.lazy import (
-    GUARDED,
-    PLANE_WRITERS,
-    Memory,
-    companion_output,
-    defer,
-    flag_counter,
-    reserve_for,
-    split_view,
-)
+from alpha.cuda import lazy
+from alpha.cuda.lazy import Memory
 from alpha.cuda.ops.reduce import mean_cuda
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.cuda.runtime.walk import CHAIN, LONGEST, ceil_div
+from alpha.ops import pool as ops
 from alpha.ops.conv_desc import Pair, Shape
-from alpha.ops.pool import (
-    adaptive_avg_pool2d,
-    adaptive_avg_pool2d_backward,
-    adaptive_max_pool2d,
-    avg_pool2d,
-    avg_pool2d_backward,
-    max_pool2d,
-    max_pool2d_backward,
-    pool_axes,
-    pool_gather,
-    pool_scatter,
-)
 
 THREADS = 256
 MAX_THREADS = 1 << 30    # of a launch; a kernel counts them in 31 bits
@@ -86,8 +66,9 @@ _SCATTER = {index: per_dtype("pool.cu", f"scatter_{index}", "ptr x, ptr index, p
 
 
 class _Plan(NamedTuple):
-    """How a pool is launched."""
+    """How a pool is launched, and the shape of its result forward."""
 
+    y_shape: Shape
     packets: bool
     geometry: bytes
     blocks: int
@@ -129,7 +110,8 @@ def _plan(n: int, channels: int, h: _Window, w: _Window, divisor: int, over_inpu
                           *_size(tile))]
     geometry = struct.pack("33ifii", *map(_signed, (*axes, *_size(per_pixel), channels, divisor)),
                            1 / divisor if divisor else 0.0, n, apart)
-    return _Plan(packets, geometry, ceil_div(apart * per_image, THREADS), apart * per_image)
+    return _Plan((n, h.outputs, w.outputs, channels), packets, geometry, ceil_div(apart * per_image, THREADS),
+                 apart * per_image)
 
 
 def _size(n: int) -> tuple[int, int, int]:
@@ -157,32 +139,24 @@ def _launch(kernels: Kernels, dtype: str, plan: _Plan, *arrays: Array) -> None:
 
 @lru_cache(maxsize=1024)
 def _windowed(where: str, x_shape: Shape, over_inputs: bool, lanes: int, blocks: int = 0, *, kernel_size: Pair,
-              stride: Pair, padding: Pair, count_include_pad: bool = True) -> tuple[_Plan, Shape]:
-    """Returns the plan and the output shape of a pool with windows of one size."""
-    h, w = (_Window(a.i, a.o, a.f, a.s, a.p) for a in pool_axes(where, x_shape, kernel_size, stride, padding))
-    whole = count_include_pad or padding == (0, 0)
-    divisor = h.kernel * w.kernel if whole else 0
-    return (_plan(x_shape[0], x_shape[3], h, w, divisor, over_inputs, lanes, blocks),
-            (x_shape[0], h.outputs, w.outputs, x_shape[3]))
+              stride: Pair, padding: Pair, count_include_pad: bool = True) -> _Plan:
+    """Returns the plan of a pool with windows of one size."""
+    h, w = (_Window(a.i, a.o, a.f, a.s, a.p) for a in ops.pool_axes(where, x_shape, kernel_size, stride, padding))
+    divisor = h.kernel * w.kernel if count_include_pad or padding == (0, 0) else 0
+    return _plan(x_shape[0], x_shape[3], h, w, divisor, over_inputs, lanes, blocks)
 
 
 @lru_cache(maxsize=1024)
-def _averaged(x_shape: Shape, output_size: Pair, over_inputs: bool, lanes: int, blocks: int = 0) -> _Plan:
-    """Returns the plan of an adaptive average, which is a plain one where all windows have one size."""
+def _adaptive(average: bool, x_shape: Shape, output_size: Pair, over_inputs: bool, lanes: int, blocks: int = 0
+              ) -> _Plan:
+    """Returns the plan of an adaptive pool.  An average is a plain one where all windows have one size."""
     axes = tuple(zip(x_shape[1:3], output_size))
-    if any(i % o for i, o in axes):
+    if not average or any(i % o for i, o in axes):
         h, w, divisor = *(_Window(i, o) for i, o in axes), 0
     else:
         h, w = (_Window(i, o, i // o, i // o) for i, o in axes)
         divisor = h.kernel * w.kernel
     return _plan(x_shape[0], x_shape[3], h, w, divisor, over_inputs, lanes, blocks)
-
-
-@lru_cache(maxsize=1024)
-def _spread(x_shape: Shape, output_size: Pair, lanes: int, blocks: int = 0) -> _Plan:
-    """Returns the plan of an adaptive maximum."""
-    h, w = (_Window(i, o) for i, o in zip(x_shape[1:3], output_size))
-    return _plan(x_shape[0], x_shape[3], h, w, 0, False, lanes, blocks)
 
 
 @lru_cache(maxsize=1024)
@@ -203,71 +177,67 @@ def _global(x_shape: Shape, lanes: int) -> tuple[bool, int, tuple[int, int, int]
 PlanOf = Callable[[int], _Plan]  # of the blocks that are enough; see _plan
 
 
-def _max_pool(x: Array, y_shape: Shape, plan_of: PlanOf) -> tuple[Array, Array]:
+def _max_pool(x: Array, plan_of: PlanOf) -> tuple[Array, Array]:
     """Returns the largest elements of windows, and which they are: these are written together, at once or later."""
-    memory, index = reserve_for(y_shape, [x]), empty(y_shape, "int32")
+    plan = plan_of(0)
+    memory, index = lazy.reserve_for(plan.y_shape, [x]), empty(plan.y_shape, "int32")
     if memory:
-        y = defer(memory, (x,), partial_of(_write, _MAX, plan_of, x, (index,)))
-        return y, companion_output(y, index)
-    y = empty(y_shape, x.dtype)
-    _launch(_MAX.elements, x.dtype, plan_of(0), index, x, y)
+        y = lazy.defer(memory, (x,), partial(_write, _MAX, plan_of, x, (index,)))
+        return y, lazy.companion_output(y, index)
+    y = empty(plan.y_shape, x.dtype)
+    _launch(_MAX.elements, x.dtype, plan, index, x, y)
     return y, index
 
 
-def _avg_pool(x: Array, y_shape: Shape, plan_of: PlanOf) -> Array:
+def _avg_pool(x: Array, plan_of: PlanOf) -> Array:
     """Returns the mean elements of windows, which may wait to be written."""
-    memory = reserve_for(y_shape, [x])
+    plan = plan_of(0)
+    memory = lazy.reserve_for(plan.y_shape, [x])
     if memory:
-        return defer(memory, (x,), partial_of(_write, _AVG, plan_of, x, ()))
-    y = empty(y_shape, x.dtype)
-    _launch(_AVG.elements, x.dtype, plan_of(0), x, y)
+        return lazy.defer(memory, (x,), partial(_write, _AVG, plan_of, x, ()))
+    y = empty(plan.y_shape, x.dtype)
+    _launch(_AVG.elements, x.dtype, plan, x, y)
     return y
 
 
 def _write(kernels: _Forward, plan_of: PlanOf, x: Array, more: tuple[Array, ...], memory: Memory, planes: bool) -> None:
     """Writes y as planes, or its elements; as elements too where planes turn out not to hold it."""
     y, header, flag = memory
-    held = split_view(x, write=planes)
+    held = lazy.split_view(x, write=planes)
     if planes:
-        plan = plan_of(PLANE_WRITERS)
-        kernels.planes(plan.blocks, plan.geometry, plan.threads, *more, *held, y, header, flag_counter())
+        plan = plan_of(lazy.PLANE_WRITERS)
+        kernels.planes(plan.blocks, plan.geometry, plan.threads, *more, *held, y, header, lazy.flag_counter())
     elif held[1] is None:
         _launch(kernels.elements, x.dtype, plan_of(0), *more, x, y)
         return
-    plan = plan_of(GUARDED if planes else 0)
+    plan = plan_of(lazy.GUARDED if planes else 0)
     kernels.stored(plan.blocks, plan.geometry, plan.threads, *more, *held, y, flag if planes else None)
 
 
-@max_pool2d.impl("cuda")
+@ops.max_pool2d.impl("cuda")
 def max_pool2d_cuda(x: Array, **window: Pair) -> tuple[Array, Array]:
-    lanes = _lanes(x)
-    _, y_shape = _windowed("max_pool2d", x.shape, False, lanes, **window)
-    return _max_pool(x, y_shape, lambda blocks: _windowed("max_pool2d", x.shape, False, lanes, blocks, **window)[0])
+    return _max_pool(x, partial(_windowed, "max_pool2d", x.shape, False, _lanes(x), **window))
 
 
-@adaptive_max_pool2d.impl("cuda")
+@ops.adaptive_max_pool2d.impl("cuda")
 def adaptive_max_pool2d_cuda(x: Array, *, output_size: Pair) -> tuple[Array, Array]:
-    y_shape = (x.shape[0], *output_size, x.shape[3])
-    return _max_pool(x, y_shape, partial_of(_spread, x.shape, output_size, _lanes(x)))
+    return _max_pool(x, partial(_adaptive, False, x.shape, output_size, False, _lanes(x)))
 
 
-@avg_pool2d.impl("cuda")
+@ops.avg_pool2d.impl("cuda")
 def avg_pool2d_cuda(x: Array, **window: Any) -> Array:
-    lanes = _lanes(x)
-    _, y_shape = _windowed("avg_pool2d", x.shape, False, lanes, **window)
-    return _avg_pool(x, y_shape, lambda blocks: _windowed("avg_pool2d", x.shape, False, lanes, blocks, **window)[0])
+    return _avg_pool(x, partial(_windowed, "avg_pool2d", x.shape, False, _lanes(x), **window))
 
 
-@adaptive_avg_pool2d.impl("cuda")
+@ops.adaptive_avg_pool2d.impl("cuda")
 def adaptive_avg_pool2d_cuda(x: Array, *, output_size: Pair) -> Array:
-    y_shape = (x.shape[0], *output_size, x.shape[3])
     if output_size != (1, 1):
-        return _avg_pool(x, y_shape, partial_of(_averaged, x.shape, output_size, False, _lanes(x)))
+        return _avg_pool(x, partial(_adaptive, True, x.shape, output_size, False, _lanes(x)))
     whole = _global(x.shape, _lanes(x))
     if whole is None:  # a reduction, which divides a large map among many blocks
         return mean_cuda(x, axis=(1, 2), keepdims=True)
     packets, blocks, sizes = whole
-    y = empty(y_shape, x.dtype)
+    y = empty((x.shape[0], 1, 1, x.shape[3]), x.dtype)
     _GLOBAL_AVG[x.dtype, packets](blocks, x, y, *sizes)
     return y
 
@@ -275,39 +245,37 @@ def adaptive_avg_pool2d_cuda(x: Array, *, output_size: Pair) -> Array:
 # ---- gradients -------------------------------------------------------------------------------------------------------
 
 
-@max_pool2d_backward.impl("cuda")
+@ops.max_pool2d_backward.impl("cuda")
 def max_pool2d_backward_cuda(g: Array, index: Array, *, hw: Pair, **window: Pair) -> Array:
     dx = empty((g.shape[0], *hw, g.shape[3]), g.dtype)
-    plan, _ = _windowed("max_pool2d_backward", dx.shape, True, _lanes(g), **window)
+    plan = _windowed("max_pool2d_backward", dx.shape, True, _lanes(g), **window)
     _launch(_MAX_BACKWARD, g.dtype, plan, g, index, dx)
     return dx
 
 
-@avg_pool2d_backward.impl("cuda")
+@ops.avg_pool2d_backward.impl("cuda")
 def avg_pool2d_backward_cuda(g: Array, *, hw: Pair, **window: Any) -> Array:
     dx = empty((g.shape[0], *hw, g.shape[3]), g.dtype)
-    plan, _ = _windowed("avg_pool2d_backward", dx.shape, True, _lanes(g), **window)
-    _launch(_AVG_BACKWARD, g.dtype, plan, g, dx)
+    _launch(_AVG_BACKWARD, g.dtype, _windowed("avg_pool2d_backward", dx.shape, True, _lanes(g), **window), g, dx)
     return dx
 
 
-@adaptive_avg_pool2d_backward.impl("cuda")
+@ops.adaptive_avg_pool2d_backward.impl("cuda")
 def adaptive_avg_pool2d_backward_cuda(g: Array, *, hw: Pair) -> Array:
     dx = empty((g.shape[0], *hw, g.shape[3]), g.dtype)
-    _launch(_AVG_BACKWARD, g.dtype, _averaged(dx.shape, g.shape[1:3], True, _lanes(g)), g, dx)
+    _launch(_AVG_BACKWARD, g.dtype, _adaptive(True, dx.shape, g.shape[1:3], True, _lanes(g)), g, dx)
     return dx
 
 
-@pool_gather.impl("cuda")
+@ops.pool_gather.impl("cuda")
 def pool_gather_cuda(x: Array, index: Array) -> Array:
     y = empty(index.shape, x.dtype)
-    h, w = (_Window(i, o) for i, o in zip(x.shape[1:3], index.shape[1:3]))
-    plan = _plan(x.shape[0], x.shape[3], h, w, 0, False, _lanes(x))
+    plan = _adaptive(False, x.shape, index.shape[1:3], False, _lanes(x))
     _launch(_GATHER[index.dtype], x.dtype, plan, x, index, y)
     return y
 
 
-@pool_scatter.impl("cuda")
+@ops.pool_scatter.impl("cuda")
 def pool_scatter_cuda(x: Array, index: Array, *, hw: Pair) -> Array:
     n, oh, ow, c = x.shape
     y, positions = empty((n, *hw, c), x.dtype), hw[0] * hw[1]

@@ -63,64 +63,59 @@ struct Tile {
   }
 };
 
-// dx = sum of g over the windows that took their maximum at this pixel.
-template <int V, class T>
-__device__ __forceinline__ void max_pool_backward(const Pool &p, int k, const T *g, const int *index, T *dx) {
+// dx = the sums of each pixel over windows: add(sum, tile, at, row, column) adds what window (row, column), whose
+// elements of g begin at `at`, has for the pixels of a tile; finish(total) is the last step.
+template <int V, class T, class Add, class Finish>
+__device__ __forceinline__ void pool_backward(const Pool &p, int k, T *dx, const Add &add, const Finish &finish) {
   const Site s = site_of<V>(p, p.h.tiles, p.w.tiles, k);
   const Tile tile(p, s);
-  const int here = tile.row * p.w.in.n + tile.column;
 #pragma unroll 1
   for (int image = s.image; image < p.images; image += p.apart) {
     const i64 from = p.output_image(image) + s.c;
     SumsOf<V> sum[TILE * TILE];
-    tile.for_each_window([&](int row, int column) {
-      const i64 at = from + p.output_at(row, column);
-      const Lanes<V, T> share = load<V>(g + at);
-      const Lanes<V, int> where = load<V>(index + at);
-#pragma unroll
-      for (int t = 0; t < TILE * TILE; t++)
-#pragma unroll
-        for (int l = 0; l < V; l++)
-          if (where.v[l] == here + t / TILE * p.w.in.n + t % TILE) sum[t].add(l, value(share, l));
-    });
+    tile.for_each_window([&](int row, int column) { add(sum, tile, from + p.output_at(row, column), row, column); });
     T *to = dx + p.input_image(image) + s.c;
     tile.for_each_pixel(p, [&](int t, int at) {
       float total[V];
       sum[t].get(total);
+      finish(total);
       store_floats(to + at, total);
     });
   }
 }
 
+// dx = sum of g over the windows that took their maximum at this pixel.
+template <int V, class T>
+__device__ __forceinline__ void max_pool_backward(const Pool &p, int k, const T *g, const int *index, T *dx) {
+  pool_backward<V>(p, k, dx, [&](SumsOf<V> (&sum)[TILE * TILE], const Tile &tile, i64 at, int, int) {
+    const int here = tile.row * p.w.in.n + tile.column;
+    const Lanes<V, T> share = load<V>(g + at);
+    const Lanes<V, int> where = load<V>(index + at);
+#pragma unroll
+    for (int t = 0; t < TILE * TILE; t++)
+#pragma unroll
+      for (int l = 0; l < V; l++)
+        if (where.v[l] == here + t / TILE * p.w.in.n + t % TILE) sum[t].add(l, value(share, l));
+  }, [](float (&)[V]) {});
+}
+
 // dx = sum over the windows that hold this pixel of g / divisor; one division at the end where all divisors are equal.
 template <int V, class T>
 __device__ __forceinline__ void avg_pool_backward(const Pool &p, int k, const T *g, T *dx) {
-  const Site s = site_of<V>(p, p.h.tiles, p.w.tiles, k);
-  const Tile tile(p, s);
-#pragma unroll 1
-  for (int image = s.image; image < p.images; image += p.apart) {
-    const T *from = g + p.output_image(image) + s.c;
-    SumsOf<V> sum[TILE * TILE];
-    tile.for_each_window([&](int row, int column) {
-      const Lanes<V, T> lanes = load<V>(from + p.output_at(row, column));
-      float share[V];
+  pool_backward<V>(p, k, dx, [&](SumsOf<V> (&sum)[TILE * TILE], const Tile &tile, i64 at, int row, int column) {
+    const Lanes<V, T> lanes = load<V>(g + at);
+    float share[V];
 #pragma unroll
-      for (int l = 0; l < V; l++) share[l] = value(lanes, l);
-      if (!p.divisor) p.own_divisor(row, column).divide(share);
+    for (int l = 0; l < V; l++) share[l] = value(lanes, l);
+    if (!p.divisor) p.own_divisor(row, column).divide(share);
 #pragma unroll
-      for (int t = 0; t < TILE * TILE; t++)
-        if (tile.rows[t / TILE].holds(row) && tile.columns[t % TILE].holds(column))
+    for (int t = 0; t < TILE * TILE; t++)
+      if (tile.rows[t / TILE].holds(row) && tile.columns[t % TILE].holds(column))
 #pragma unroll
-          for (int l = 0; l < V; l++) sum[t].add(l, share[l]);
-    });
-    T *to = dx + p.input_image(image) + s.c;
-    tile.for_each_pixel(p, [&](int t, int at) {
-      float total[V];
-      sum[t].get(total);
-      if (p.divisor) p.one_divisor().divide(total);
-      store_floats(to + at, total);
-    });
-  }
+        for (int l = 0; l < V; l++) sum[t].add(l, share[l]);
+  }, [&](float (&total)[V]) {
+    if (p.divisor) p.one_divisor().divide(total);
+  });
 }
 
 // y[n, c] = mean of x[n, :, c]. A block takes `width` packets of a pixel, and of an image all pixels, `step` at a time.
@@ -235,13 +230,10 @@ __device__ __forceinline__ void pool_scatter(const T *x, const Index *index, T *
 }
 
 // name_<dtype> takes packets, name_scalar_<dtype> one element per thread.
-#define PARAMETERS(...) const __grid_constant__ Pool p, int threads, __VA_ARGS__
 #define KERNEL(name, call, ...) \
-  extern "C" __global__ void __launch_bounds__(THREADS) name(PARAMETERS(__VA_ARGS__)) { \
-    const int k = blockIdx.x * THREADS + threadIdx.x; \
-    if (k < threads) call; \
-  } \
-  ALPHA_KERNEL(name)
+  ALPHA_ENTRY(name, (THREADS), (const __grid_constant__ Pool p, int threads, __VA_ARGS__), \
+              const int k = blockIdx.x * THREADS + threadIdx.x; \
+              if (k < threads) call)
 #define KERNELS(T, name, V) \
   KERNEL(max_pool_##name, max_pool<V>(p, k, Input<V, T>{x}, Output<V, T>{y}, index), int *index, const T *x, T *y) \
   KERNEL(max_pool_backward_##name, max_pool_backward<V>(p, k, g, index, dx), const T *g, \
@@ -250,17 +242,12 @@ __device__ __forceinline__ void pool_scatter(const T *x, const Index *index, T *
   KERNEL(avg_pool_backward_##name, avg_pool_backward<V>(p, k, g, dx), const T *g, T *dx) \
   KERNEL(gather_int32_##name, pool_gather<V>(p, k, x, index, y), const T *x, const int *index, T *y) \
   KERNEL(gather_int64_##name, pool_gather<V>(p, k, x, index, y), const T *x, const i64 *index, T *y) \
-  extern "C" __global__ void __launch_bounds__(THREADS) \
-      global_avg_pool_##name(const T *x, T *y, int pixels, int packets, int width) { \
-    global_avg_pool<V>(x, y, pixels, packets, width); \
-  } \
-  ALPHA_KERNEL(global_avg_pool_##name)
+  ALPHA_ENTRY(global_avg_pool_##name, (THREADS), (const T *x, T *y, int pixels, int packets, int width), \
+              global_avg_pool<V>(x, y, pixels, packets, width))
 #define SCATTER(T, name, Index) \
-  extern "C" __global__ void __launch_bounds__(THREADS) \
-      name(const T *x, const Index *index, T *y, i64 columns, int channels, int outputs, int positions) { \
-    pool_scatter(x, index, y, columns, channels, outputs, positions); \
-  } \
-  ALPHA_KERNEL(name)
+  ALPHA_ENTRY(name, (THREADS), \
+              (const T *x, const Index *index, T *y, i64 columns, int channels, int outputs, int positions), \
+              pool_scatter(x, index, y, columns, channels, outputs, positions))
 #define ALL(T, dtype) \
   KERNELS(T, dtype, LANES<T>) \
   KERNELS(T, scalar_##dtype, 1) \

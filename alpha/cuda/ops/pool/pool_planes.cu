@@ -1,11 +1,9 @@
 // What:     max and average pooling (pool.cu) of a float32 tensor that may consist of planes (planes.cu), into planes
-//           or elements. Planes take the place of float32: 4 bytes of an element are read and written in either
-//           form, and no convolution behind a pool has to measure and split its map.
+//           or elements: no convolution behind a pool has to measure and split its map.
 // Layout:   NHWC; hi of all pixels, then lo. header_of_x: null where x has elements
 // Scale:    of y: from the bound of |x| that is in the header, as no |y| is larger, but for the rounding of a mean
 // Exact:    hi + lo is a float32 number, so the largest is found among what merging x would give, and is what y has
-// Flag:     as a split has it. A launch of name_stored follows, whose blocks end at once unless the flag is set: memory
-//           then has the elements themselves.
+// Flag:     see planes.cuh; what follows behind it is name_stored
 // Requires: C a multiple of 8; an image below 2^31 elements
 // Threads:  as pool.cu, of 4 channels; fewer blocks: each of them ends with three atomics on one header
 // Measured: not by itself
@@ -19,25 +17,20 @@ __device__ __forceinline__ i64 size_of_y(const Pool &p) { return p.output_image(
 
 // name_planes writes y as planes; name_stored writes its elements, if there is no flag, or it is set.
 #define POOL(name, call, ...) \
-  extern "C" __global__ void __launch_bounds__(THREADS) \
-      name##_planes(const __grid_constant__ Pool p, __VA_ARGS__, const void *x, const OperandHeader *header_of_x, \
-                    void *y, OperandHeader *header, int *lost_ranges) { \
-    const int k = blockIdx.x * THREADS + threadIdx.x; \
-    const Stored from = stored_or_not(x, header_of_x, size_of_x(p)); \
-    PlaneWriter to(y, size_of_y(p), header); \
-    if (k < threads) call; \
-    to.finish(header, lost_ranges); \
-  } \
-  ALPHA_KERNEL(name##_planes) \
-  extern "C" __global__ void __launch_bounds__(THREADS) \
-      name##_stored(const __grid_constant__ Pool p, __VA_ARGS__, const void *x, const OperandHeader *header_of_x, \
-                    float *y, const int *flag) { \
-    if (flag && !*flag) return; \
-    const int k = blockIdx.x * THREADS + threadIdx.x; \
-    const Stored from = stored_or_not(x, header_of_x, size_of_x(p)); \
-    const Output<V, float> to{y}; \
-    if (k < threads) call; \
-  } \
-  ALPHA_KERNEL(name##_stored)
+  ALPHA_ENTRY(name##_planes, (THREADS), (const __grid_constant__ Pool p, __VA_ARGS__, const void *x, \
+                                         const OperandHeader *header_of_x, void *y, OperandHeader *header, \
+                                         int *lost_ranges), \
+              const int k = blockIdx.x * THREADS + threadIdx.x; \
+              const Stored from = stored_or_not(x, header_of_x, size_of_x(p)); \
+              PlaneWriter to(y, size_of_y(p), header); \
+              if (k < threads) call; \
+              to.finish(header, lost_ranges)) \
+  ALPHA_ENTRY(name##_stored, (THREADS), (const __grid_constant__ Pool p, __VA_ARGS__, const void *x, \
+                                         const OperandHeader *header_of_x, float *y, const int *flag), \
+              if (flag && !*flag) return; \
+              const int k = blockIdx.x * THREADS + threadIdx.x; \
+              const Stored from = stored_or_not(x, header_of_x, size_of_x(p)); \
+              const Output<V, float> to{y}; \
+              if (k < threads) call)
 POOL(max_pool, max_pool<V>(p, k, from, to, index), int threads, int *index)
 POOL(avg_pool, avg_pool<V>(p, k, from, to), int threads)

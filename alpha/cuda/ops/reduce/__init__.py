@@ -15,6 +15,7 @@ from alpha.cuda.lazy import split_view
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.cuda.runtime.walk import BLOCKS, LONGEST, THREADS, WALK, ceil_div, walk
+from alpha.op import Op
 from alpha.ops import reduce as ops
 from alpha.ops.shape import permute
 
@@ -168,16 +169,15 @@ def var_cuda(x: Array, *, axis: Axes, keepdims: bool, correction: int) -> Array:
     return reduce(_VAR, x, ops.normal_axes(axis, x.ndim, "var"), shape, x.dtype, count - correction)
 
 
-@ops.max.impl("cuda")
-def max_cuda(x: Array, *, axis: Axes, keepdims: bool) -> Array:
-    shape = ops.reduced_shape(x.shape, axis, keepdims, "max")
-    return reduce(_MAX, x, ops.normal_axes(axis, x.ndim, "max"), shape, x.dtype)
+def _extremum(op: Op, fold: Fold) -> None:
+    @op.impl("cuda")
+    def run(x: Array, *, axis: Axes, keepdims: bool) -> Array:
+        shape = ops.reduced_shape(x.shape, axis, keepdims, op.name)
+        return reduce(fold, x, ops.normal_axes(axis, x.ndim, op.name), shape, x.dtype)
 
 
-@ops.min.impl("cuda")
-def min_cuda(x: Array, *, axis: Axes, keepdims: bool) -> Array:
-    shape = ops.reduced_shape(x.shape, axis, keepdims, "min")
-    return reduce(_MIN, x, ops.normal_axes(axis, x.ndim, "min"), shape, x.dtype)
+_extremum(ops.max, _MAX)
+_extremum(ops.min, _MIN)
 
 
 @ops.argmax.impl("cuda")

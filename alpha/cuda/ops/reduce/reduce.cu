@@ -248,24 +248,20 @@ __device__ __forceinline__ void combine(const typename Fold::State *__restrict__
   if (lane == 0 && result < results) y[result] = Fold::result(s, divisor);
 }
 
-#define ENTRY(name) extern "C" __global__ void __launch_bounds__(THREADS, 3) name
+#define BOUNDS (THREADS, 3)
 #define COLUMNS(name, Fold, T, N) \
-  ENTRY(name)(const T *x, Fold<T>::State *partial, Fold<T>::Result *y, i64 inner, float divisor, const Walk w) { \
-    columns<Fold<T>, N>(Flat<T, N>{x}, partial, y, inner, divisor, w); \
-  } \
-  ALPHA_KERNEL(name)
+  ALPHA_ENTRY(name, BOUNDS, \
+              (const T *x, Fold<T>::State *partial, Fold<T>::Result *y, i64 inner, float divisor, const Walk w), \
+              columns<Fold<T>, N>(Flat<T, N>{x}, partial, y, inner, divisor, w))
 #define FOLD(name, Fold, T, dtype) \
-  ENTRY(name##_rows_##dtype)(const T *x, Fold<T>::State *partial, Fold<T>::Result *y, i64 outer, i64 count, i64 chunk, \
-                             int chunks, int width, int aligned, float divisor) { \
-    rows<Fold<T>>(x, partial, y, outer, count, chunk, chunks, width, aligned, divisor); \
-  } \
-  ALPHA_KERNEL(name##_rows_##dtype) \
+  ALPHA_ENTRY(name##_rows_##dtype, BOUNDS, \
+              (const T *x, Fold<T>::State *partial, Fold<T>::Result *y, i64 outer, i64 count, i64 chunk, int chunks, \
+               int width, int aligned, float divisor), \
+              rows<Fold<T>>(x, partial, y, outer, count, chunk, chunks, width, aligned, divisor)) \
   COLUMNS(name##_columns_##dtype, Fold, T, 1) \
-  ENTRY(name##_combine_##dtype)(const Fold<T>::State *partial, Fold<T>::Result *y, i64 results, int chunks, int width, \
-                                float divisor) { \
-    combine<Fold<T>>(partial, y, results, chunks, width, divisor); \
-  } \
-  ALPHA_KERNEL(name##_combine_##dtype)
+  ALPHA_ENTRY(name##_combine_##dtype, BOUNDS, (const Fold<T>::State *partial, Fold<T>::Result *y, i64 results, \
+                                               int chunks, int width, float divisor), \
+              combine<Fold<T>>(partial, y, results, chunks, width, divisor))
 #define NUMBERS(T, dtype) \
   FOLD(sum, Sum, T, dtype) \
   COLUMNS(sum_wide_columns_##dtype, Sum, T, LANES<T>) \
@@ -274,17 +270,14 @@ __device__ __forceinline__ void combine(const typename Fold::State *__restrict__
   FOLD(argmax, ArgMax, T, dtype)
 #define FLOATS(T, dtype) \
   FOLD(var, Var, T, dtype) \
-  extern "C" __global__ void nan_flag_##dtype(const T *x, int *flag) { *flag = to_float(*x) != to_float(*x); } \
-  ALPHA_KERNEL(nan_flag_##dtype)
+  ALPHA_ENTRY(nan_flag_##dtype, (1), (const T *x, int *flag), *flag = to_float(*x) != to_float(*x))
 FLOAT_KERNELS(NUMBERS)
 FLOAT_KERNELS(FLOATS)
 NUMBERS(u8, uint8)
 NUMBERS(i32, int32)
 NUMBERS(i64, int64)
 
-ENTRY(sum_columns_of_planes)(const void *x, const OperandHeader *header, float *partial, float *y, i64 inner,
-                             float divisor, const Walk w) {
-  const Stored stored(x, header, w.rows * w.columns * 4);
-  columns<Sum<float>, 4>(stored, partial, y, inner, divisor, w);
-}
-ALPHA_KERNEL(sum_columns_of_planes)
+ALPHA_ENTRY(sum_columns_of_planes, BOUNDS, (const void *x, const OperandHeader *header, float *partial, float *y,
+                                            i64 inner, float divisor, const Walk w),
+            const Stored stored(x, header, w.rows * w.columns * 4);
+            columns<Sum<float>, 4>(stored, partial, y, inner, divisor, w))

@@ -7,11 +7,12 @@ from math import prod
 from typing import NamedTuple
 
 from alpha.cuda.ops.pointwise import convert, filled
-from alpha.cuda.ops.pointwise.layout import layout_type, merged, packed, strides_of
+from alpha.cuda.ops.pointwise.layout import layout_type, packed
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.errors import ShapeError, message
 from alpha.ops import shape as ops
+from alpha.ops.layout import merged, strides_of
 
 Axes = ops.Axes
 Shape = tuple[int, ...]

@@ -6,21 +6,11 @@ batch norm that wait themselves are written where they belong in it, by their ow
 
 from __future__ import annotations
 
-from functools import lru_cache
-from functools import partial as partial_of
+from functools import lru_cache, partial
 from math import prod
 
-from alpha.cuda.lazy import (
-    GUARDED,
-    Memory,
-    Rows,
-    defer,
-    flag_counter,
-    join,
-    joined_elements,
-    reserve_for,
-    split_view,
-)
+from alpha.cuda import lazy
+from alpha.cuda.lazy import Memory, Rows
 from alpha.cuda.ops.shape import Box, part
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
@@ -71,9 +61,9 @@ def _rows(shapes: tuple[Shape, ...], axis: int, blocks: int) -> tuple[Rows, ...]
 def concat_cuda(xs: list[Array], *, axis: int) -> Array:
     shapes = tuple([x.shape for x in xs])
     shape, _ = _joint(shapes, axis)
-    memory = reserve_for(shape, xs)
+    memory = lazy.reserve_for(shape, xs)
     if memory:
-        return defer(memory, xs, partial_of(_write, tuple(xs), axis))
+        return lazy.defer(memory, xs, partial(_write, tuple(xs), axis))
     y = empty(shape, xs[0].dtype)
     for x, box in zip(xs, _boxes(shapes, axis, ITEMSIZE[y.dtype])):
         box.copy(x, y)
@@ -86,15 +76,15 @@ def _write(xs: tuple[Array, ...], axis: int, memory: Memory, planes: bool) -> No
     if planes:
         for x, rows in zip(xs, _rows(shapes, axis, BLOCKS)):
             _write_planes(x, rows, memory)
-    for x, rows in zip(xs, _rows(shapes, axis, GUARDED if planes else BLOCKS)):
-        joined = joined_elements(x, memory) if planes else None
-        held = (joined, None) if joined else split_view(x)
+    for x, rows in zip(xs, _rows(shapes, axis, lazy.GUARDED if planes else BLOCKS)):
+        joined = lazy.joined_elements(x, memory) if planes else None
+        held = (joined, None) if joined else lazy.split_view(x)
         _ELEMENTS(rows.walk.grid, *held, memory.elements, rows.columns, rows.first,
                   memory.flag if planes else None, rows.walk.block)
 
 
 def _write_planes(x: Array, rows: Rows, whole: Memory) -> None:
     """Writes the planes of a part: by the pass that it waits for, or from what is written."""
-    if not join(x, whole, rows):
-        _PLANES(rows.walk.grid, *split_view(x, write=True), whole.elements, whole.scale, rows.columns, rows.first,
-                rows.blocks, flag_counter(), rows.walk.block)
+    if not lazy.join(x, whole, rows):
+        _PLANES(rows.walk.grid, *lazy.split_view(x, write=True), whole.elements, whole.scale, rows.columns, rows.first,
+                rows.blocks, lazy.flag_counter(), rows.walk.block)

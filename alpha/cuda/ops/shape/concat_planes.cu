@@ -5,8 +5,7 @@
 // Layout:   whole (rows, columns), of which the part has w.columns * 4 from `first` on; columns of parts are multiples
 //           of 8. hi of all rows, then lo. header_of_x: null where x has elements
 // Scale:    of the whole, from the largest bound of its parts, which is in the header before
-// Flag:     as a split has it, told by the last block of all parts. Launches of concat_stored follow, whose blocks end
-//           at once unless the flag is set: memory then has the elements themselves.
+// Flag:     see planes.cuh; told by the last block of all parts. What follows behind it is concat_stored
 // Requires: columns of parts multiples of 8
 // Threads:  as reduce.cuh has it; blocks go through a part backwards: what was written last is still in the L2 cache
 // Measured: not by itself
@@ -16,7 +15,7 @@
 constexpr int AHEAD = 4;  // rows that a thread has in flight
 
 template <class Out>
-__device__ __forceinline__ void copy_rows(const void *x, const OperandHeader *header_of_x, Out &out, i64 columns,
+__device__ __forceinline__ void copy_rows(const void *x, const OperandHeader *header_of_x, Out &&out, i64 columns,
                                           i64 first, const Walk &w) {
   const Stored stored = stored_or_not(x, header_of_x, w.rows * w.columns * 4);
   const Place at(w, gridDim.x - 1 - blockIdx.x);
@@ -30,14 +29,11 @@ __device__ __forceinline__ void copy_rows(const void *x, const OperandHeader *he
 }
 
 // blocks: of the launches for all parts
-extern "C" __global__ void __launch_bounds__(THREADS)
-    concat_planes(const void *x, const OperandHeader *header_of_x, void *y, OperandHeader *header, i64 columns,
-                  i64 first, int blocks, int *lost_ranges, const Walk w) {
-  PlaneWriter out(y, w.rows * columns, header);
-  copy_rows(x, header_of_x, out, columns, first, w);
-  out.finish(header, lost_ranges, blocks);
-}
-ALPHA_KERNEL(concat_planes)
+ALPHA_ENTRY(concat_planes, (THREADS), (const void *x, const OperandHeader *header_of_x, void *y, OperandHeader *header,
+                                       i64 columns, i64 first, int blocks, int *lost_ranges, const Walk w),
+            PlaneWriter out(y, w.rows * columns, header);
+            copy_rows(x, header_of_x, out, columns, first, w);
+            out.finish(header, lost_ranges, blocks))
 
 struct Elements {
   float *y;
@@ -46,11 +42,7 @@ struct Elements {
   }
 };
 // behind a flag, or none
-extern "C" __global__ void __launch_bounds__(THREADS)
-    concat_stored(const void *x, const OperandHeader *header_of_x, float *y, i64 columns, i64 first, const int *flag,
-                  const Walk w) {
-  if (flag && !*flag) return;
-  Elements out{y};
-  copy_rows(x, header_of_x, out, columns, first, w);
-}
-ALPHA_KERNEL(concat_stored)
+ALPHA_ENTRY(concat_stored, (THREADS), (const void *x, const OperandHeader *header_of_x, float *y, i64 columns,
+                                       i64 first, const int *flag, const Walk w),
+            if (flag && !*flag) return;
+            copy_rows(x, header_of_x, Elements{y}, columns, first, w))

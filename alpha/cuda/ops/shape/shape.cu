@@ -80,21 +80,12 @@ __device__ __forceinline__ void take(const T *x, const i64 *index, T *y, i64 n, 
 }
 
 #define MOVES(size, T, TILE) \
-  extern "C" __global__ void __launch_bounds__(THREADS) \
-      copy_box_##size(const T *from, T *to, i64 n, const __grid_constant__ Layout<2> layout) { \
-    copy_box(from, to, n, layout); \
-  } \
-  ALPHA_KERNEL(copy_box_##size) \
-  extern "C" __global__ void __launch_bounds__(THREADS) \
-      transpose_##size(const T *x, T *y, i64 batches, i64 rows, i64 columns) { \
-    transpose<TILE>(x, y, batches, rows, columns); \
-  } \
-  ALPHA_KERNEL(transpose_##size) \
-  extern "C" __global__ void __launch_bounds__(THREADS) \
-      take_##size(const T *x, const i64 *index, T *y, i64 n, i64 units, i64 rows) { \
-    take(x, index, y, n, units, rows); \
-  } \
-  ALPHA_KERNEL(take_##size)
+  ALPHA_ENTRY(copy_box_##size, (THREADS), (const T *from, T *to, i64 n, const __grid_constant__ Layout<2> layout), \
+              copy_box(from, to, n, layout)) \
+  ALPHA_ENTRY(transpose_##size, (THREADS), (const T *x, T *y, i64 batches, i64 rows, i64 columns), \
+              transpose<TILE>(x, y, batches, rows, columns)) \
+  ALPHA_ENTRY(take_##size, (THREADS), (const T *x, const i64 *index, T *y, i64 n, i64 units, i64 rows), \
+              take(x, index, y, n, units, rows))
 MOVES(1, u8, 64)
 MOVES(2, u16, 64)
 MOVES(4, u32, 32)
@@ -135,9 +126,6 @@ __device__ __forceinline__ void take_grad(const T *g, const i64 *index, T *dx, i
 }
 
 #define TAKE_GRAD(T, dtype) \
-  extern "C" __global__ void __launch_bounds__(THREADS) \
-      take_grad_##dtype(const T *g, const i64 *index, T *dx, i64 count, i64 rows, i64 columns) { \
-    take_grad(g, index, dx, count, rows, columns); \
-  } \
-  ALPHA_KERNEL(take_grad_##dtype)
+  ALPHA_ENTRY(take_grad_##dtype, (THREADS), (const T *g, const i64 *index, T *dx, i64 count, i64 rows, i64 columns), \
+              take_grad(g, index, dx, count, rows, columns))
 FLOAT_KERNELS(TAKE_GRAD)

@@ -188,16 +188,10 @@ __device__ __forceinline__ void fold_columns(const T *a, const T *b, T *y, i64 c
 }
 
 #define ALONG_AXIS(name, Fold, T, dtype) \
-  extern "C" __global__ void __launch_bounds__(THREADS, 1) \
-      name##_rows_##dtype(const T *a, const T *b, T *y, i64 rows, i64 n, int aligned) { \
-    fold_rows<Fold<T>>(a, b, y, rows, n, aligned); \
-  } \
-  ALPHA_KERNEL(name##_rows_##dtype) \
-  extern "C" __global__ void __launch_bounds__(THREADS) \
-      name##_columns_##dtype(const T *a, const T *b, T *y, i64 columns, i64 n, i64 inner) { \
-    fold_columns<Fold<T>>(a, b, y, columns, n, inner); \
-  } \
-  ALPHA_KERNEL(name##_columns_##dtype)
+  ALPHA_ENTRY(name##_rows_##dtype, (THREADS, 1), (const T *a, const T *b, T *y, i64 rows, i64 n, int aligned), \
+              fold_rows<Fold<T>>(a, b, y, rows, n, aligned)) \
+  ALPHA_ENTRY(name##_columns_##dtype, (THREADS), (const T *a, const T *b, T *y, i64 columns, i64 n, i64 inner), \
+              fold_columns<Fold<T>>(a, b, y, columns, n, inner))
 #define KERNELS(T, dtype) \
   ALONG_AXIS(softmax, Softmax, T, dtype) \
   ALONG_AXIS(log_softmax, LogSoftmax, T, dtype) \

@@ -10,10 +10,8 @@
 // Requires: 16-byte aligned tensors; CHUNK a multiple of 8.
 // Threads:  a block per chunk of a tensor (multi_tensor.cuh), a packet of 16 bytes per thread and list at a time.
 // Measured: H100, share of a copy's bandwidth (benchmarks.cuda_bandwidth): SGD 95 %, AdamW 94 %, moving average 95 %
-#include "moments.cuh"
 #include "multi_tensor.cuh"
-
-constexpr int THREADS = 256;
+#include "reduce.cuh"
 
 // w = w - lr * d
 struct Sgd {
@@ -122,23 +120,9 @@ struct Ema {
 };
 
 #define STEP(name, Step, T, dtype) \
-  extern "C" __global__ void __launch_bounds__(THREADS) \
-      name##_##dtype(const __grid_constant__ Table table, int count, int chunk, const float *factor, \
-                     const Step step) { \
-    update_all<T>(table, count, chunk, factor, step); \
-  } \
-  ALPHA_KERNEL(name##_##dtype)
-
-// Sum of v over the threads of the block, in a fixed order; thread 0 has it.
-__device__ __forceinline__ double block_sum(double v) {
-  __shared__ double sums[THREADS / 32];  // (warp)
-  for (int distance = 16; distance; distance /= 2) v += __shfl_down_sync(~0u, v, distance);
-  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = v;
-  __syncthreads();
-  v = sums[0];
-  for (int warp = 1; warp < THREADS / 32; warp++) v += sums[warp];
-  return v;
-}
+  ALPHA_ENTRY(name##_##dtype, (THREADS), \
+              (const __grid_constant__ Table table, int count, int chunk, const float *factor, const Step step), \
+              update_all<T>(table, count, chunk, factor, step))
 
 // partial[block] = sum of the squares of the chunk's elements: those of a packet in float, a thread's in float with what
 // rounding leaves out, the threads' in double.
@@ -157,7 +141,7 @@ __device__ __forceinline__ void squares(const Table &table, int count, int chunk
     sum.add(of);
   }
   for (i64 i = whole + threadIdx.x; i < here.end; i += THREADS) sum.add(to_float(x[i]) * to_float(x[i]));
-  const double total = block_sum(sum.value());
+  const double total = fold_group(double(sum.value()), THREADS, Add());
   if (threadIdx.x == 0) partial[blockIdx.x] = static_cast<float>(total);
 }
 
@@ -174,11 +158,8 @@ __device__ __forceinline__ void squares(const Table &table, int count, int chunk
   STEP(radam, RAdam, T, dtype) \
   STEP(adamod, AdaMod, T, dtype) \
   STEP(ema, Ema, T, dtype) \
-  extern "C" __global__ void __launch_bounds__(THREADS) \
-      squares_##dtype(const __grid_constant__ Table table, int count, int chunk, float *partial) { \
-    squares<T>(table, count, chunk, partial); \
-  } \
-  ALPHA_KERNEL(squares_##dtype)
+  ALPHA_ENTRY(squares_##dtype, (THREADS), (const __grid_constant__ Table table, int count, int chunk, float *partial), \
+              squares<T>(table, count, chunk, partial))
 FLOAT_KERNELS(KERNELS)
 
 // y[k] = sum of the partial sums of tensor k; a block per tensor, `blocks` partial sums in all.
@@ -189,7 +170,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   double sum = 0;
 #pragma unroll 4
   for (i64 i = first[blockIdx.x] + threadIdx.x; i < end; i += THREADS) sum += partial[i];
-  sum = block_sum(sum);
+  sum = fold_group(sum, THREADS, Add());
   if (threadIdx.x == 0) y[blockIdx.x] = static_cast<float>(sum);
 }
 ALPHA_KERNEL(totals)
@@ -203,7 +184,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
            float largest, float max_norm) {
   double sum = 0;
   for (int i = threadIdx.x; i < count; i += THREADS) sum += squares[i];
-  sum = block_sum(sum);
+  sum = fold_group(sum, THREADS, Add());
   if (threadIdx.x) return;
   const float before = *scale;
   if (!(sum <= 1e300)) {  // squares are float: infinite or NaN

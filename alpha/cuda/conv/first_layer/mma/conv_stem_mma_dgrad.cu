@@ -185,13 +185,7 @@ stem_mma_dgrad(Operands o, BandShape s) {
                 if constexpr (PRODUCTS == 3) multiply(part, a[step], b);
                 else multiply(sum, a[step], b, group * GROUP);
               }
-              if constexpr (PRODUCTS == 3)
-#pragma unroll
-                for (int i = 0; i < MT; i++)
-#pragma unroll
-                  for (int t = 0; t < GROUP; t++)
-#pragma unroll
-                    for (int q = 0; q < 4; q++) sum[i][group * GROUP + t][q] += part[i][t][q];
+              if constexpr (PRODUCTS == 3) add_part(sum, part, group * GROUP);
             }
           }
         }

@@ -151,12 +151,7 @@ stem_mma_wgrad(const ELEMENT *x, const ELEMENT *g, float *work, StemShape s, int
           multiply(part, a, b, j);
         }
       }
-#pragma unroll
-      for (int i = 0; i < MT; i++)
-#pragma unroll
-        for (int j = 0; j < NT; j++)
-#pragma unroll
-          for (int q = 0; q < 4; q++) sum[i][j][q] += part[i][j][q];
+      add_part(sum, part);
 #pragma unroll
       for (int i = 0; i < LOADS; i++) pieces[i] = ahead[i];
     }

@@ -1,0 +1,115 @@
+// What:    runs a kernel of an equation over arrays that broadcast: y[i] = f(a[at_a(i)], b[at_b(i)], ...)
+// Layout:  y is contiguous, and cut into blocks that stay in L1. An operand is read where it lies if the elements of a
+//          block are contiguous there; else they are collected in a buffer. What repeats with a short period (a number, a
+//          vector of channels) is written once, a period longer than a block, and read from where a block begins in it.
+// Threads: blocks; every element depends on its own operands alone.
+#include "vec.hpp"
+
+namespace {
+
+constexpr int64_t BLOCK = 2048, MOST_OPERANDS = 3;
+
+using Kernel = void(const void* const* in, void* out, const float* numbers, int64_t n);
+
+// As alpha/cpu/pointwise.py packs it. Axes are merged, the innermost comes first.
+struct Operand {
+  int64_t itemsize, period;  // its elements are contiguous, over and over after `period`; 0: they are anywhere
+  const int64_t* strides;    // in elements, one per axis
+};
+struct Plan {
+  int64_t operands, itemsize, size, alone_below, rank;
+  const int64_t* sizes;
+  Operand of[MOST_OPERANDS];
+
+  explicit Plan(const int64_t* table)
+      : operands(table[0]), itemsize(table[1]), size(table[2]), alone_below(table[3]), rank(table[4]),
+        sizes(table + 5) {
+    const int64_t* next = sizes + rank;
+    for (int64_t k = 0; k < operands; k++, next += 2 + rank) of[k] = {next[0], next[1], next + 2};
+  }
+};
+
+template <class T>
+INLINE void copy_run(T* to, const T* from, int64_t n, int64_t step) {
+  if (step == 1) {
+    memcpy(to, from, n * sizeof(T));
+  } else if (step == 0) {
+    const T value = *from;
+    for (int64_t i = 0; i < n; i++) to[i] = value;
+  } else {
+    for (int64_t i = 0; i < n; i++) to[i] = from[i * step];
+  }
+}
+
+// The elements [first, first + n) of an operand, in the order of y
+template <class T>
+void collect(const Plan& plan, const Operand& operand, const T* from, int64_t first, int64_t n, T* to) {
+  int64_t at[64], offset = 0, rest = first;
+  for (int64_t k = 0; k < plan.rank; k++) {
+    at[k] = rest % plan.sizes[k];
+    rest /= plan.sizes[k];
+    offset += at[k] * operand.strides[k];
+  }
+  while (n > 0) {
+    const int64_t run = std::min(n, plan.sizes[0] - at[0]), step = operand.strides[0];
+    copy_run(to, from + offset, run, step);
+    to += run;
+    n -= run;
+    offset += run * step;
+    at[0] += run;
+    for (int64_t k = 0; k + 1 < plan.rank && at[k] == plan.sizes[k]; k++) {
+      offset += operand.strides[k + 1] - plan.sizes[k] * operand.strides[k];
+      at[k] = 0;
+      at[k + 1]++;
+    }
+  }
+}
+
+void collect(const Plan& plan, const Operand& operand, const void* from, int64_t first, int64_t n, void* to) {
+  if (operand.itemsize == 1)
+    collect(plan, operand, static_cast<const uint8_t*>(from), first, n, static_cast<uint8_t*>(to));
+  else
+    collect(plan, operand, static_cast<const uint32_t*>(from), first, n, static_cast<uint32_t*>(to));
+}
+
+const void* moved(const void* from, int64_t elements, int64_t itemsize) {
+  return static_cast<const char*>(from) + elements * itemsize;
+}
+
+}  // namespace
+
+EXPORT void pointwise(Kernel* kernel, const int64_t* table, const void* a, const void* b, const void* c, void* y,
+                      const float* numbers) {
+  const Plan plan(table);
+  const void* const from[MOST_OPERANDS] = {a, b, c};
+#pragma omp parallel num_threads(team(plan.size, plan.alone_below))
+  {
+    float* buffers = scratch<8>(plan.operands * 2 * BLOCK);
+    const void* in[MOST_OPERANDS];
+    bool repeats[MOST_OPERANDS];
+    for (int64_t k = 0; k < plan.operands; k++) {
+      const Operand& operand = plan.of[k];
+      repeats[k] = operand.period && operand.period <= BLOCK && operand.period < plan.size;
+      if (repeats[k])
+        collect(plan, operand, from[k], 0, std::min(plan.size, 2 * BLOCK), buffers + k * 2 * BLOCK);
+    }
+#pragma omp for schedule(static)
+    for (int64_t block = 0; block < ceil_div(plan.size, BLOCK); block++) {
+      const int64_t first = block * BLOCK, n = std::min(BLOCK, plan.size - first);
+      for (int64_t k = 0; k < plan.operands; k++) {
+        const Operand& operand = plan.of[k];
+        float* buffer = buffers + k * 2 * BLOCK;
+        const int64_t begin = operand.period ? first % operand.period : 0;
+        if (repeats[k]) {
+          in[k] = moved(buffer, begin, operand.itemsize);
+        } else if (operand.period && begin + n <= operand.period) {
+          in[k] = moved(from[k], begin, operand.itemsize);
+        } else {
+          collect(plan, operand, from[k], first, n, buffer);
+          in[k] = buffer;
+        }
+      }
+      kernel(in, static_cast<char*>(y) + first * plan.itemsize, numbers, n);
+    }
+  }
+}

@@ -1,0 +1,190 @@
+"""Pointwise ops on the CPU: a compiled kernel for each equation (alpha/fuse/equation.py), run over whatever broadcasts.
+
+A kernel is one loop over contiguous vectors, so it compiles in a moment; kernels/pointwise.cpp cuts arrays into blocks
+for it, collects what is not contiguous, and shares the blocks among threads. The kernels of alpha's own ops are one
+source, compiled with the others (alpha.cpu.native); an op of yours that has an equation and no implementation for the
+CPU gets a library of its own when it is first called.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, lru_cache
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from alpha.build import cache_dir
+from alpha.cpu import native
+from alpha.cpu.memory import empty
+from alpha.op import Op, registry
+from alpha.ops.elementwise import broadcast_shape
+from alpha.ops.layout import broadcast_strides, merged
+
+Array = np.ndarray
+Shape = tuple[int, ...]
+
+HEADERS = ("vec.hpp", "functions.hpp")
+OPERANDS = 3            # that a kernel takes at most
+ALONE_BELOW = 32768     # elements
+_FLOAT32, _BOOL = np.dtype(np.float32), np.dtype(bool)
+_number = ctypes.c_float
+
+
+# ---- from an equation to its kernel ----------------------------------------------------------------------------------
+
+
+def entry(op: Op) -> str:
+    """Returns the name of an op's kernel."""
+    return f"map_{op.name}"
+
+
+def own() -> list[Op]:
+    """Returns alpha's ops that have an equation."""
+    return [op for _, op in sorted(registry.items()) if op.own and op.equation]
+
+
+def write_source(ops: Iterable[Op]) -> Path:
+    """Returns a C++ file with the kernels of the ops, which includes nothing of alpha's; it is named by what it has."""
+    lines = ["#if defined(__clang__)", "#pragma clang fp contract(off)", "#else",
+             '#pragma GCC optimize("fp-contract=off")', "#endif"]
+    for header in HEADERS:
+        text = (native.KERNELS / header).read_text().splitlines()
+        lines += [line for line in text if not line.startswith(("#pragma once", '#include "'))]
+    text = "\n".join([*lines, *[_kernel_text(op) for op in ops], ""])
+    path = cache_dir() / f"equations-{hashlib.sha256(text.encode()).hexdigest()[:20]}.cpp"
+    if not path.exists():
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".equations-")
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        os.replace(name, path)
+    return path
+
+
+def _kernel_text(op: Op) -> str:
+    assert op.equation
+    code = op.equation.code
+    masks = [a in code.conditions for a in op.equation.args]
+    numbers = [f"  [[maybe_unused]] const vfloat {name}_ = number(numbers[{k}]);"
+               for k, name in enumerate(op.equation.attrs)]
+    params = ", ".join([f"{'vint' if mask else 'vfloat'} {name}_" for mask, name in zip(masks, op.equation.args)])
+    operands = "".join([f", static_cast<const {'uint8_t' if mask else 'float'}*>(in[{k}])"
+                        for k, mask in enumerate(masks)])
+    body = " ".join([*code.statements, f"return {code.result};"])
+    return "\n".join([
+        f"// {op.name}: {op.equation.text}",
+        f"EXPORT void {entry(op)}(const void* const* in, void* out, [[maybe_unused]] const float* numbers,",
+        "                         int64_t n) {",
+        *numbers, f"  map(n, [=]({params}) {{ {body} }},",
+        f"      static_cast<{'uint8_t' if code.is_condition else 'float'}*>(out){operands});", "}"])
+
+
+@cache
+def _kernel(op: Op) -> int:
+    """Returns the address of an op's kernel.  Raises CompileError."""
+    library = native.loaded() if op.own else native.load_library(entry(op), [write_source([op])])
+    return ctypes.cast(getattr(library, entry(op)), ctypes.c_void_p).value or 0
+
+
+# ---- from shapes to a plan -------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4096)
+def _plan(name: str, shapes: tuple[Shape | None, ...], masks: tuple[bool, ...], itemsize: int) -> tuple[Shape, Array]:
+    """Returns the shape of y, and what kernels/pointwise.cpp reads of it; None is the shape of a number."""
+    given = {f"operand {k}": s for k, s in enumerate(shapes) if s is not None}
+    shape = next(iter(given.values())) if len(set(given.values())) == 1 else broadcast_shape(name, **given)
+    sizes, strides = merged(shape, [broadcast_strides(s, shape) for s in shapes])
+    table = [len(shapes), itemsize, prod(shape), ALONE_BELOW, len(sizes), *sizes]
+    for mask, steps in zip(masks, strides):
+        table += [1 if mask else 4, _period(sizes, steps), *steps]
+    return shape, np.array(table, np.int64)
+
+
+def _period(sizes: Shape, strides: Shape) -> int:
+    """Returns after how many elements those of an operand, contiguous that far, repeat; 0: they are not like that."""
+    period = 1
+    for k, (n, step) in enumerate(zip(sizes, strides)):
+        if step != period:
+            return period if not any(strides[k:]) else 0
+        period *= n
+    return period
+
+
+# ---- implementations -------------------------------------------------------------------------------------------------
+
+
+def bind(op: Op, oracle: Callable[..., Array], few: int = 0,
+         numbers: Callable[..., dict[str, float]] | None = None) -> None:
+    """Makes the kernel of an op's equation its implementation for float32.
+
+    Args:
+        oracle: NumPy's implementation, which computes all else.
+        few: below so many elements the oracle computes too, being faster: only of what both give the same bits.
+        numbers: makes numbers of the attributes, where some are none.
+    """
+    kinds, pair = _kinds(op), op.scalars
+
+    @op.impl("cpu")
+    def run(*operands: Any, **attrs: Any) -> Array:
+        size = 0
+        for x, kind in zip(operands, kinds):
+            if x.__class__ is np.ndarray:
+                if x.dtype != kind or not x.flags.c_contiguous:
+                    return oracle(*operands, **attrs)
+                size += x.size
+            elif not pair:
+                return oracle(*operands, **attrs)
+        if size < few or native.library() is None:
+            return oracle(*operands, **attrs)
+        return compiled(op, operands, numbers(**attrs) if numbers else attrs)
+
+
+@cache
+def _kinds(op: Op) -> list[np.dtype]:
+    """Returns the dtypes of an op's operands."""
+    assert op.equation
+    return [_BOOL if name in op.equation.code.conditions else _FLOAT32 for name in op.equation.args]
+
+
+@cache
+def _ready(op: Op) -> tuple[int, tuple[bool, ...], np.dtype, tuple[str, ...], Any, tuple[None, ...]]:
+    """Returns what every call of an op's kernel needs."""
+    equation = op.equation
+    assert equation
+    masks = tuple([kind == _BOOL for kind in _kinds(op)])
+    return (_kernel(op), masks, _BOOL if equation.code.is_condition else _FLOAT32, equation.attrs,
+            _number * len(equation.attrs), (None,) * (OPERANDS - len(masks)))
+
+
+def compiled(op: Op, operands: Sequence[Any], attrs: dict[str, Any]) -> Array:
+    """Returns y of contiguous operands of the kernel's dtypes, or numbers; the kernels are loaded."""
+    kernel, masks, result, names, numbers, missing = _ready(op)
+    shapes = tuple([x.shape if x.__class__ is np.ndarray else None for x in operands])
+    shape, plan = _plan(op.name, shapes, masks, result.itemsize)
+    y = empty(shape, result)
+    native.loaded().pointwise(
+        kernel, native.ptr(plan),
+        *[native.ptr(x) if x.__class__ is np.ndarray else ctypes.byref(_number(x)) for x in operands], *missing,
+        native.ptr(y), numbers(*[attrs[name] for name in names]) if names else None)
+    return y
+
+
+def by_equation(op: Op) -> None:
+    """Gives an op that has an equation, and no implementation, one of its own: compiled, or NumPy's of the equation."""
+    equation = op.equation
+    assert equation
+
+    def oracle(*operands: Any, **attrs: Any) -> Array:
+        dtype = next(x.dtype for x in operands if isinstance(x, np.ndarray) and x.dtype != _BOOL)
+        wide = [x.astype(np.float32) if isinstance(x, np.ndarray) and x.dtype == np.float16 else x for x in operands]
+        y = equation.compute({**dict(zip(equation.args, wide)), **attrs})
+        return y if equation.code.is_condition else y.astype(dtype, copy=False)
+
+    bind(op, oracle)

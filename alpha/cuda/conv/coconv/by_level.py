@@ -1,0 +1,98 @@
+"""Contextual convolution by conv2d's kernels, a launch for each level, in place: y, g, w and dw are not taken apart.
+
+A level is the convolution of x with some filters of w; its outputs are some channels of y. Kernels that know how far
+pixels lie apart read and write them there: fprop on wgmma, and wgrad on all units.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import gcd
+from typing import Any
+
+from alpha.cuda.conv import wgmma
+from alpha.cuda.conv.coconv.kernels import multiples, too_large
+from alpha.cuda.conv.costs import Cost, Device, device, time_us
+from alpha.cuda.conv.ffma import sk_dilated
+from alpha.cuda.conv.mma import mma
+from alpha.cuda.conv.planner import Candidate, Launch
+from alpha.cuda.conv.wgmma import wgrad
+from alpha.cuda.lazy import KEEP, UNGUARDED, Guard, operand
+from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
+from alpha.cuda.runtime.memory import Array
+from alpha.ops.coconv_desc import CoConvDesc
+from alpha.ops.conv_desc import ConvDesc
+
+EIGHTS = 8  # channels that tensor cores and TMA take at a time
+
+
+class ByLevel(Candidate):
+    """Tiles of one unit in one mode: each level has the one that is fastest for it, by estimate.
+
+    Args:
+        tiles: candidates of conv2d that have `on_operands(desc, first, channels)`.
+    """
+
+    def __init__(self, unit: str, tiles: tuple[Any, ...]) -> None:
+        self.tiles, self.pass_name, self.reads = tiles, tiles[0].pass_name, tiles[0].reads
+        self.writes, self.takes_guard = tiles[0].writes, tiles[0].takes_guard
+        self.name = f"{unit} {self.reads} to {self.writes} by level"
+
+    def best(self, desc: CoConvDesc) -> list[Any]:
+        """Returns for each level its tile, or why there is none."""
+        together = gcd(*multiples(desc).values())
+        return [_best(self, level, together, device()) for _, level in desc.levels]
+
+    def rejection(self, desc: CoConvDesc) -> str | None:  # type: ignore[override]
+        """Returns why it does not compute desc, or None."""
+        groups = desc.levels[0][1].groups
+        if self.reads == "float16x2" and self.pass_name == "fprop" and groups > 1:
+            return f"{groups} groups: planes of filters that lie apart have one"
+        return too_large(desc) or next((one for one in self.best(desc) if isinstance(one, str)), None)
+
+    def cost(self, desc: CoConvDesc) -> Cost:  # type: ignore[override]
+        tiles = zip(self.best(desc), desc.levels)
+        return Cost(tuple(stage for tile, (_, level) in tiles for stage in tile.cost(level).stages))
+
+    def prepare(self, desc: CoConvDesc) -> Launch:  # type: ignore[override]
+        reads, channels = self.reads, desc.y_shape[3]
+        runs = [tile.on_operands(level, first, channels) for tile, (first, level) in zip(self.best(desc), desc.levels)]
+
+        def fprop(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> Guard:
+            a, b = operand(x, reads, keep=KEEP["activation"]), operand(w, reads, keep=KEEP["weight"])
+            for run in runs:
+                run(a, b, y, epilogue)
+            return a.flag, b.flag
+
+        def wgrad(x: Array, g: Array, dw: Array) -> Guard:
+            a, b = operand(x, reads, keep=KEEP["activation"]), operand(g, reads, keep=KEEP["gradient"])
+            for run in runs:
+                run(a, b, dw)
+            return a.flag, b.flag
+
+        def exact(x: Array, g: Array, dw: Array, guard: Guard = UNGUARDED) -> None:
+            for run in runs:
+                run(x, g, dw, guard)
+        return exact if self.takes_guard else fprop if self.pass_name == "fprop" else wgrad
+
+
+@lru_cache(maxsize=1024)
+def _best(unit: ByLevel, level: ConvDesc, together: int, on: Device) -> Any:
+    """together: what divides the channels of all levels; on: what estimates and refusals depend on."""
+    reasons = {tile: f"levels have {together} channels or multiples, it takes {of_tile} at a time" if together % of_tile
+               else tile.rejection(level) for tile in unit.tiles for of_tile in [getattr(tile.tile, "vector", EIGHTS)]}
+    fitting = [tile for tile, reason in reasons.items() if not reason]
+    return min(fitting, key=lambda tile: time_us(tile.cost(level), on), default=reasons[unit.tiles[0]])
+
+
+def _units(name: str, tiles: tuple[Any, ...]) -> list[ByLevel]:
+    modes: dict[tuple[str, str], list[Any]] = {}
+    for tile in tiles:
+        modes.setdefault((tile.reads, tile.writes), []).append(tile)
+    return [ByLevel(name, tuple(found)) for found in modes.values()]
+
+
+CANDIDATES: dict[str, tuple[ByLevel, ...]] = {
+    "fprop": tuple(_units("conv_wgmma", tuple(c for c in wgmma.CANDIDATES if c.pass_name == "fprop"))),
+    "wgrad": (*_units("sk_dilated", sk_dilated.CANDIDATES), *_units("sk_dilated_wgmma", wgrad.CANDIDATES),
+              *_units("sk_dilated_mma", tuple(c for c in mma.CANDIDATES if c.pass_name == "wgrad")))}

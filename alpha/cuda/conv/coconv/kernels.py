@@ -1,0 +1,114 @@
+"""Contextual convolution by the kernels of conv/ffma and conv/mma: their tiles over the work lists of all levels.
+
+fprop and dgrad are one launch for all levels; outputs are written in place, dx once. In 16 bits and in planes the
+operands are those of conv2d.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import gcd, prod
+from typing import Any
+
+from alpha.cuda.conv.coconv.schedule import dgrad_slabs, fprop_slabs
+from alpha.cuda.conv.costs import Cost
+from alpha.cuda.conv.ffma.conv_v2 import ConvV2
+from alpha.cuda.conv.ffma.gemm import TILES, Tile
+from alpha.cuda.conv.ffma.ks_deconv import KsDeconv
+from alpha.cuda.conv.ffma.slab import SlabTile
+from alpha.cuda.conv.mma.gemm import MmaTile
+from alpha.cuda.conv.mma.mma import MmaSlab
+from alpha.cuda.conv.schedule import LIMIT, oversized
+from alpha.cuda.conv.wgmma import BF16, FP16, FP32, TF32, Mode
+from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.memory import ITEMSIZE
+from alpha.ops.coconv_desc import CoConvDesc
+
+MOST_SEGMENTS, SEGMENT_BYTES = 8, 40  # levels.cuh
+
+FPROP = lru_cache(maxsize=256)(fprop_slabs)
+DGRAD = lru_cache(maxsize=256)(dgrad_slabs)
+
+
+def over_levels(pass_name: str, tile: Tile | MmaTile) -> Any:
+    """Returns the tile with the macro LEVELS of conv_slab.cuh: its kernels are others than conv2d's."""
+    kind, levels = type(tile), 1 if pass_name == "fprop" else 2
+
+    class OverLevels(kind):  # type: ignore[misc, valid-type]
+        @property
+        def defines(self) -> dict[str, Any]:
+            return {**super().defines, "LEVELS": levels}
+    return OverLevels(*tile)
+
+
+class _Levels(SlabTile):
+    """What differs where a description has levels; see alpha.cuda.conv.planner for the members."""
+
+    def _over_levels(self) -> None:
+        self.name += " over levels"
+        self.slabs_of = FPROP if self.pass_name == "fprop" else DGRAD  # type: ignore[assignment]
+        self.shared += MOST_SEGMENTS * SEGMENT_BYTES
+
+    def rejection(self, desc: CoConvDesc) -> str | None:  # type: ignore[override]
+        """Returns why the kernel cannot compute desc, or None."""
+        if self.pass_name == "dgrad" and len(desc.levels) > MOST_SEGMENTS:
+            return f"{len(desc.levels)} levels, a sum has at most {MOST_SEGMENTS} segments"
+        channels = multiples(desc)
+        if any(channels[name] % self.tile.vector for name in self.copied):
+            return f"channels of a group and of levels, {channels}, are no multiples of {self.tile.vector}"
+        if self.shared > context.max_shared:
+            return f"{self.shared} bytes of shared memory, the device has {context.max_shared}"
+        return too_large(desc)
+
+    def cost(self, desc: CoConvDesc) -> Cost:  # type: ignore[override]
+        stage, = self._cheapest(desc)[1].stages  # type: ignore[arg-type]
+        return Cost((stage._replace(nbytes=desc.nbytes(ITEMSIZE[self.writes])),))
+
+
+class LevelConvV2(_Levels, ConvV2):
+    """A tile of conv_v2 over levels."""
+
+    def __init__(self, tile: Tile) -> None:
+        super().__init__(over_levels("fprop", tile))
+        self._over_levels()
+
+
+class LevelKsDeconv(_Levels, KsDeconv):
+    """A tile of ks_deconv over levels."""
+
+    def __init__(self, tile: Tile) -> None:
+        super().__init__(over_levels("dgrad", tile))
+        self._over_levels()
+
+
+class LevelMma(_Levels, MmaSlab):
+    """A tile of conv_mma over levels."""
+
+    def __init__(self, pass_name: str, mode: Mode, tile: MmaTile) -> None:
+        super().__init__(pass_name, mode, over_levels(pass_name, tile))
+        self._over_levels()
+
+
+def multiples(desc: CoConvDesc) -> dict[str, int]:
+    """Returns what divides the channels of a group: of x; and of all levels, and where these begin."""
+    groups = desc.levels[0][1].groups
+    return {"input": desc.levels[0][1].ic // groups,
+            "output": gcd(*(n for first, level in desc.levels for n in (first, level.oc // groups)))}
+
+
+def too_large(desc: CoConvDesc) -> str | None:
+    """Returns what of desc exceeds the kernels' 32-bit integers, or None."""
+    for size in (prod(desc.y_shape[1:]), prod(desc.w_shape)):
+        if size >= LIMIT:
+            return f"an image of y, or w, of all levels: {size} >= 2^31"
+    return next(filter(None, (oversized(level) for _, level in desc.levels)), None)
+
+
+FMA = [tile for tile in TILES if str(tile) in ("64x64x16/128", "32x32x16/64")]
+# Levels of few channels leave columns of a tile empty: these are narrow.
+MMA = {1: (MmaTile(128, 32, 32, 32, 1, 4, 3), MmaTile(128, 64, 64, 32, 1, 4, 3)),
+       2: (MmaTile(128, 32, 32, 32, 2, 3, 2), MmaTile(128, 64, 64, 32, 2, 3, 2))}
+CANDIDATES: dict[str, tuple[SlabTile, ...]] = {
+    pass_name: (*map(of_fma, FMA), *(LevelMma(pass_name, mode, tile) for mode in (FP32, TF32, BF16, FP16)
+                                     for tile in MMA[mode.planes]))
+    for pass_name, of_fma in (("fprop", LevelConvV2), ("dgrad", LevelKsDeconv))}

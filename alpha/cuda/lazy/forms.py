@@ -1,0 +1,25 @@
+"""In which form an array was written first, so that one that is made again gets the same bits (alpha.recompute)."""
+
+from __future__ import annotations
+
+from alpha.cuda.lazy.deferred import Deferred
+from alpha.cuda.runtime.memory import Array
+
+
+def form_of(x: Array) -> list[str] | None:
+    """Returns a list of one text, that of the memory: "" until it is written, then "planes" or "elements".
+
+    None for an array that always has elements.
+    """
+    return x.derived.form if x.__class__ is Deferred else None  # type: ignore[union-attr]
+
+
+def write_as(x: Array, form: str) -> None:
+    """Has a pass that waits write in a form; "" leaves it waiting."""
+    if form and x.__class__ is Deferred:
+        x.derived.planes(write=True) if form == "planes" else x.derived.elements()  # type: ignore[union-attr]
+
+
+def memory_key(x: Array) -> int:
+    """Returns a number that all arrays over the memory of x share as long as it lives."""
+    return id(x.derived if x.__class__ is Deferred else x.block)

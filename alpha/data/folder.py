@@ -1,0 +1,60 @@
+"""Folders of pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from alpha.errors import DataError, message
+
+ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".gif", ".tif", ".tiff"}
+
+
+class ImageFolder:
+    """Pictures in one folder per class, `root/cat/1.png`; they are read when an item is asked for.
+
+    Args:
+        root: the folder of folders; their sorted names are the classes.
+        size: (height, width) of every image: it is scaled until it covers that, and cut out of the middle. None: as
+            it is, for pictures of one size.
+    Attributes:
+        classes: names of the classes.
+        files: (path, label) of each picture, in order.
+    Items are (image, label): uint8 of shape (H, W, 3), and an int.
+    Raises:
+        DataError: there is no such folder, it has no pictures, one cannot be read, or Pillow is not installed.
+    """
+
+    def __init__(self, root: str | Path, size: tuple[int, int] | None = None) -> None:
+        self.root, self.size = Path(root), size
+        try:
+            self.classes = tuple(sorted(p.name for p in self.root.iterdir() if p.is_dir()))
+            self.files = [(path, label) for label, name in enumerate(self.classes)
+                          for path in sorted((self.root / name).rglob("*")) if path.suffix.lower() in ENDINGS]
+        except OSError as error:
+            raise DataError(message("ImageFolder", f"{root} cannot be read: {error.strerror}",
+                                    "pass the folder that has one folder per class")) from error
+        if not self.files:
+            raise DataError(message("ImageFolder", f"{root} has no pictures in {len(self.classes)} folders",
+                                    "put the pictures of each class into a folder of its name: root/cat/1.png"))
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray, int]:
+        try:
+            from PIL import Image, ImageOps
+        except ImportError as error:
+            raise DataError(message("ImageFolder", "reading pictures needs Pillow, which is not installed",
+                                    'pip install ".[images]"')) from error
+        path, label = self.files[index]
+        try:
+            with Image.open(path) as picture:
+                image = picture.convert("RGB")
+                if self.size is not None:
+                    image = ImageOps.fit(image, self.size[::-1], Image.Resampling.BILINEAR)
+                return np.asarray(image), label
+        except (OSError, ValueError, Image.DecompressionBombError) as error:
+            raise DataError(message("ImageFolder", f"{path} cannot be read: {error}",
+                                    "remove or replace it")) from error

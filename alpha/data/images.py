@@ -1,0 +1,96 @@
+"""Images that stay on a device, from which the batches of an epoch are made there.
+
+    images = Images(parts.train_images, parts.train_labels, data, device="cpu")
+    for x, y in images.batches(64, seed=0, epoch=3, augment=Augment(crop=4, flip=True)): ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import numpy as np
+
+from alpha import ops
+from alpha.backend import get_backend
+from alpha.data.augment import Augment
+from alpha.data.sets import Dataset
+from alpha.errors import DataError, message
+from alpha.random import permutation
+from alpha.tensor import Tensor, tensor
+
+Batch = tuple[Tensor, Tensor]
+
+
+def steps_per_epoch(count: int, batch_size: int, drop_last: bool = False) -> int:
+    """Returns how many batches `count` images make."""
+    return count // batch_size if drop_last else -(-count // batch_size)
+
+
+def epoch_order(count: int, batch_size: int, seed: int, epoch: int, start_step: int, shuffle: bool, drop_last: bool
+                ) -> list[np.ndarray]:
+    """Returns the numbers of the items of each batch of an epoch, from `start_step` on.
+
+    Raises DataError if batch_size, epoch or start_step is out of range, or drop_last would leave no batch.
+    """
+    steps = steps_per_epoch(count, batch_size, drop_last) if batch_size > 0 else 0
+    if steps == 0:
+        raise DataError(message("batches", f"{count} images make no batch of {batch_size}",
+                                "choose a batch_size from 1 to their number", drop_last=drop_last))
+    if epoch < 0 or not 0 <= start_step <= steps:
+        raise DataError(message("batches", f"epoch {epoch}, step {start_step} does not exist: there are {steps} "
+                                "steps", "continue with the batch_size and the data set that the run was started "
+                                "with"))
+    order = permutation(seed, epoch, count) if shuffle else np.arange(count)
+    return [order[step * batch_size : (step + 1) * batch_size] for step in range(start_step, steps)]
+
+
+class Images:
+    """Images of a data set on a device, from which the batches of an epoch are made there.
+
+    Args:
+        images, labels: shapes (N, H, W, C), NHWC, uint8, and (N,), int64.
+        data: the data set they are from: its mean and standard deviation.
+        device: where the images stay; the CPU shares their elements.
+    Raises:
+        DataError: if there is not one label per image.
+    """
+
+    def __init__(self, images: np.ndarray, labels: np.ndarray, data: Dataset, device: str) -> None:
+        if len(images) != len(labels):
+            raise DataError(message("images", f"there are {len(images)} images and {len(labels)} labels",
+                                    "give one label per image", data=data.name))
+        self.labels, self.device = labels, device
+        self.images, self.mean, self.std = (resident(a, device) for a in (images, data.mean, data.std))
+
+    def batches(self, batch_size: int, *, seed: int = 0, epoch: int = 0, start_step: int = 0,
+                augment: Augment | None = None, shuffle: bool = True, drop_last: bool = False) -> Iterator[Batch]:
+        """Yields the batches of one epoch, from `start_step` on.
+
+        The order is a function of (seed, epoch), and the augmentation of an image one of (seed, epoch, its index): what
+        an image looks like depends neither on batch_size nor on start_step.
+        Args:
+            augment: what happens to the images before they are normalised; None is nothing.
+            shuffle: False visits the images in order, for evaluation.
+            drop_last: leaves out a last batch that is not full.
+        Yields:
+            normalised images of shape (B, H, W, C), float32, and labels of shape (B,), int64.
+        Raises:
+            DataError: if batch_size, epoch or start_step is out of range, or drop_last would leave no batch.
+        """
+        parts = epoch_order(len(self.labels), batch_size, seed, epoch, start_step, shuffle, drop_last)
+        choices = asdict(augment) if augment else {}
+
+        def batch(index: np.ndarray) -> Batch:
+            x = ops.augment_images(self.images, tensor(index, device=self.device), self.mean, self.std, seed=seed,
+                                   epoch=epoch, **choices)
+            return x, tensor(self.labels[index], device=self.device)
+
+        return (batch(index) for index in parts)
+
+
+def resident(a: np.ndarray, device: str) -> Tensor:
+    """Returns an array as a tensor on a device, without a copy on the CPU: nobody writes to it."""
+    if get_backend(device).name == "cpu":
+        return Tensor(np.ascontiguousarray(a), a.shape, a.dtype.name, "cpu")
+    return tensor(a, device=device)

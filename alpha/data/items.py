@@ -1,0 +1,59 @@
+"""From the items of any data set to the arrays of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from alpha.errors import DataError, message, shown
+
+
+def as_array(value: Any) -> np.ndarray:
+    """Returns an image, a number or an array as NumPy's, in alpha's layout and dtypes.
+
+    Pictures of Pillow and arrays are (H, W, C) or (H, W). Tensors of PyTorch with three axes are (C, H, W) by its
+    habit, and turned. float64 becomes float32, integers except uint8 become int64.
+    """
+    a = np.asarray(value)
+    if a.ndim == 3 and type(value).__module__.partition(".")[0] in ("torch", "torchvision"):
+        a = np.ascontiguousarray(np.moveaxis(a, 0, -1))
+    if a.dtype.kind in "iu" and a.dtype != np.uint8:
+        return a.astype(np.int64)
+    if a.dtype == np.uint8 and a.ndim == 0:
+        return a.astype(np.int64)
+    return a.astype(np.float32) if a.dtype == np.float64 else a
+
+
+def item(where: str, data: Any, index: int) -> tuple[np.ndarray, ...]:
+    """Returns one item as arrays.  Raises DataError, which says which one, for what goes wrong."""
+    try:
+        found = data[index]
+    except Exception as error:
+        raise DataError(message(where, f"item {index} of {type(data).__name__} failed: {type(error).__name__}: {error}",
+                                f"look at data[{index}]")) from error
+    if not isinstance(found, (tuple, list)):
+        raise DataError(message(where, f"item {index} is {shown(found)}", "return (sample, target) from __getitem__"))
+    arrays = tuple([as_array(part) for part in found])
+    for k, a in enumerate(arrays):
+        if a.dtype.kind not in "biuf":
+            raise DataError(message(where, f"part {k} of item {index} is {shown(found[k])}, an array or a number is "
+                                    "needed", "convert it in __getitem__ or in `transform`"))
+    return arrays
+
+
+def stacked(where: str, data: Any, index: Sequence[int]) -> list[np.ndarray]:
+    """Returns the items of these numbers, part by part, each stacked.  Raises DataError where shapes differ."""
+    return stack(where, [item(where, data, int(k)) for k in index], index)
+
+
+def stack(where: str, items: Sequence[tuple[np.ndarray, ...]], index: Any) -> list[np.ndarray]:
+    """Returns the parts of items, each stacked.  Raises DataError where they differ."""
+    for k, parts in zip(index, items):
+        if [(a.shape, a.dtype) for a in parts] != [(a.shape, a.dtype) for a in items[0]]:
+            both = "; ".join(f"item {n}: {', '.join(f'{a.dtype} {a.shape}' for a in p)}"
+                             for n, p in ((index[0], items[0]), (k, parts)))
+            raise DataError(message(where, f"items differ in shape or dtype: {both}",
+                                    "bring them to one size in __getitem__ or in `transform`"))
+    return [np.stack(parts) for parts in zip(*items)]

@@ -1,0 +1,225 @@
+"""How a result is made again: its op, what that reads, and who still needs it.
+
+A node of the graph that would save a result may save a Part of a Recipe instead. The result is made when backward first
+asks for it, once, and goes when its last reader is done: a node that was released, or another recipe that was followed.
+What a recipe reads are arrays, held, and parts of other recipes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import nullcontext
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import ref
+
+from alpha import versions
+from alpha.backend import Array, get_backend
+from alpha.config import config
+from alpha.errors import GraphError, message
+from alpha.graph import no_grad, state
+from alpha.tensor import Tensor
+
+if TYPE_CHECKING:
+    from alpha.op import Op
+
+SETTINGS = ("precision", "tensor_cores", "cpu_kernels")  # on which the bits of a result may depend
+
+
+class Part(NamedTuple):
+    """One result of a recipe, which stands for an array wherever one is saved.
+
+    Attributes:
+        form: in which form the result was when the reader, an op that is called again, has read it; None for nodes,
+            which read it in the form that it came to have.  See Backend.form.
+    """
+
+    recipe: Recipe
+    number: int
+    form: str | None = None
+
+    def array(self) -> Array:
+        return self.recipe.result(self.number, self.form)
+
+
+class Count:
+    """What was made again since the count began, in the process.
+
+    Attributes:
+        kept: bytes that were saved as they are, while recomputation was on.
+        planned: bytes that were not kept.
+        made: bytes that were made again; times: how often; ms: what the host took for it, on the CPU the whole work.
+    """
+
+    def __init__(self) -> None:
+        self.kept = self.planned = self.made = self.times = 0
+        self.ms = 0.0
+
+
+count = Count()
+_lock = threading.RLock()
+
+
+class Recipe:
+    """How the outs of one call of an op are made again, those that `outs` names.
+
+    Attributes:
+        sources: per arg of the op an array, a Part, a number, None, or a list of those; None when nobody asks any more.
+        kept: per out of the op what is not made again and `again` reads; None elsewhere.
+        outs: indices of those that are made again.
+        data: the results, while they are there.
+        readers: how many nodes and recipes may still ask.
+        originals: weak references to the arrays that the call made.
+        memories: keys of the memory of what is held.
+        order: number of the call's node.
+        twice: whether a reader needs the results as they were before they were written (see `result`).
+    """
+
+    __slots__ = ("__weakref__", "attrs", "data", "device", "forms", "kept", "memories", "nbytes", "op", "order",
+                 "originals", "outs", "readers", "settings", "sources", "twice")
+
+    def __init__(self, op: Op, attrs: dict[str, Any], device: str, sources: list[Any] | None, arrays: Sequence[Array],
+                 outs: tuple[int, ...], order: int) -> None:
+        backend = get_backend(device)
+        self.op, self.attrs, self.device, self.outs = op, attrs, device, outs
+        self.sources = sources
+        self.kept = [None if k in outs else a for k, a in enumerate(arrays)] if op.again else []
+        self.data: dict[int, Array] | None = None
+        self.readers, self.twice, self.order = 0, False, order
+        self.originals = {k: ref(arrays[k]) for k in outs}
+        self.forms = {k: backend.form(arrays[k]) for k in outs}
+        self.nbytes = sum([arrays[k].nbytes for k in outs])
+        self.settings = tuple([getattr(config, name) for name in SETTINGS])
+        held = [a for a in _flat(sources or ()) if _is_array(a)] + [a for a in self.kept if a is not None]
+        self.memories = frozenset(map(backend.memory_key, held))
+        for part in self._parts():
+            part.recipe.readers += 1
+            part.recipe.twice |= part.form == "" and part.recipe.forms[part.number] is not None
+        versions.recipes.add(self)
+
+    def result(self, k: int, form: str | None) -> Array:
+        """Returns one of the outs, made if it is not there, in a form."""
+        with _lock:
+            if self.data is None:
+                self.data = self._make()
+                if state.retained is not None:
+                    state.retained.append(self)  # made once more in the next pass
+                elif not self.twice:
+                    self._drop_sources()
+            backend, found = get_backend(self.device), self.data[k]
+            token = backend.form(found)
+            if token is not None:
+                if form is None:
+                    form = (self.forms[k] or [""])[0]
+                elif not form and token[0] and self.sources is not None:
+                    return self._make()[k]  # it was not written yet when it was read
+                backend.write_as(found, form)
+            return found
+
+    def done(self) -> None:
+        """Says that one reader has no need of it any more."""
+        self.readers -= 1
+        if self.readers <= 0:
+            self.data = None
+            self._drop_sources()
+
+    def settle(self) -> None:
+        """Makes the results now, to be kept: something that they are made of is about to change."""
+        with _lock:
+            if self.sources is not None:
+                if self.readers > 0:
+                    self.data = self.data or self._make()
+                self._drop_sources()
+
+    def forget(self) -> None:
+        """Drops the results, if they can be made again."""
+        if self.sources is not None:
+            self.data = None
+
+    def _parts(self) -> list[Part]:
+        return [s for s in _flat(self.sources or ()) if s.__class__ is Part]
+
+    def _drop_sources(self) -> None:
+        if self.sources is None:
+            return
+        parts, self.sources = self._parts(), None
+        self.kept, self.memories = [], frozenset()
+        versions.recipes.discard(self)
+        for part in parts:
+            part.recipe.done()
+
+    def _make(self) -> dict[int, Array]:
+        if versions.newest > self.order:
+            self._refuse_changed()
+        arrays = [_array(s) for s in self.sources or ()]
+        begin = perf_counter()
+        now = tuple([getattr(config, name) for name in SETTINGS])
+        then = nullcontext() if now == self.settings else config(**dict(zip(SETTINGS, self.settings)))
+        with then, get_backend(self.device).undisturbed():
+            made = self._again(arrays) if self.op.again else self._called(arrays)
+        count.made += self.nbytes
+        count.times += 1
+        count.ms += (perf_counter() - begin) * 1e3
+        return {k: made[k] for k in self.outs}
+
+    def _refuse_changed(self) -> None:
+        """Raises GraphError if what it reads was changed by a way that does not say so before."""
+        for a in _flat(self.sources or ()):
+            if _is_array(a) and versions.changed_since(self.device, a, self.order):
+                raise GraphError(message(
+                    "backward", f"what {self.op.name} has read was changed in place after the forward pass, and its "
+                    f"result is to be made again ({versions.told_since(self.device, a, self.order)})",
+                    'change it after backward, or keep results: with alpha.config(recompute="none"): ...',
+                    shape=tuple(a.shape)))
+
+    def _called(self, arrays: list[Any]) -> Sequence[Array]:
+        """Returns what the op's implementation makes of the same arrays."""
+        op = self.op
+        made = (op.impls.get(self.device) or op._find(self.device))(*arrays, **self.attrs)
+        results = [made] if op.single else list(made)
+        return [get_backend(self.device).accept(a) for a in results] if op.checked else results
+
+    def _again(self, arrays: list[Any]) -> Sequence[Array]:
+        """Returns what the op says in `again`, computed from its args and the outs that were kept."""
+        values = {a.name: self._tensor(x) for a, x in zip(self.op.args, arrays)}
+        values.update({name: self._tensor(a) for name, a in zip(self.op.outs, self.kept) if a is not None})
+        with no_grad():
+            made = self.op.again(Values(values), **self.attrs)  # type: ignore[misc]
+        found = made if isinstance(made, (tuple, list)) else [made]
+        result: list[Any] = [None] * len(self.op.outs)
+        for k, t in zip(self.outs, found):
+            result[k] = t.data
+        return result
+
+    def _tensor(self, x: Any) -> Any:
+        if isinstance(x, list):
+            return [self._tensor(a) for a in x]
+        return Tensor(x, tuple(x.shape), str(x.dtype), self.device) if _is_array(x) else x
+
+
+class Values:
+    """What a gradient, or `again`, sees of the forward pass, by name."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.__dict__ = values
+
+
+def _is_array(x: Any) -> bool:
+    return hasattr(x, "nbytes") and hasattr(x, "shape") and x.__class__ is not Part
+
+
+def _array(source: Any) -> Any:
+    if source.__class__ is Part:
+        return source.array()
+    return [_array(s) for s in source] if source.__class__ is list else source
+
+
+def _flat(sources: Sequence[Any]) -> list[Any]:
+    found: list[Any] = []
+    for s in sources:
+        if s.__class__ is list:
+            found += s
+        elif s is not None:
+            found.append(s)
+    return found

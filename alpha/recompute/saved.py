@@ -1,0 +1,83 @@
+"""What a gradient sees of the forward pass: what was kept, and what is made again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from alpha import versions
+from alpha.errors import GraphError, message
+from alpha.recompute.recipe import Part, Values
+from alpha.tensor import Tensor
+
+if TYPE_CHECKING:
+    from alpha.graph import Node
+
+__all__ = ["Values", "unpack"]
+
+
+def unpack(node: Node) -> Values:
+    """Returns what the gradients of a call see: shapes and dtypes of its args, and what it has saved.
+
+    Raises GraphError for what was changed since.
+    """
+    op = node.op
+    values: dict[str, Any] = {}
+    for arg, meta in zip(op.args, node.arg_meta):
+        if isinstance(meta, list):
+            values[arg.shape_key] = [m[0] for m in meta]
+            values[arg.dtype_key] = meta[0][1] if meta else ""
+        else:
+            values[arg.shape_key], values[arg.dtype_key] = meta or (None, None)
+    changed = versions.newest > node.order  # something was
+    for (name, k), value, data in zip(op.saved_args, node.saved, node.arrays):
+        if isinstance(value, Tensor):
+            if value.data is not data or (changed and versions.changed_since(value.device, data, node.order)):
+                _refuse_changed(name, node, value, data)
+        elif value.__class__ is Part:
+            value = _made_again(name, node, value, data(), node.arg_meta[k], node.edges[k])
+        elif isinstance(value, list):
+            value = list(value)
+            for j, (t, array) in enumerate(zip(value, data)):
+                if t.__class__ is Part:
+                    value[j] = _made_again(f"{name}[{j}]", node, t, array(), node.arg_meta[k][j],
+                                                node.edges[k][j])
+                elif t.data is not array or (changed and versions.changed_since(t.device, array, node.order)):
+                    _refuse_changed(f"{name}[{j}]", node, t, array)
+        values[name] = value
+    for (name, k), data, meta in zip(op.saved_outs, node.saved[len(op.saved_args):], node.out_meta):
+        if data.__class__ is Part:
+            values[name] = _made_again(name, node, data, None, meta, (node, k))
+            continue
+        t = Tensor(data, *meta)
+        if changed and versions.changed_since(t.device, data, node.order):
+            _refuse_changed(name, node, t, data)
+        if k < op.returned and t.is_floating_point:
+            t.requires_grad, t._node = True, (node, k)
+        values[name] = t
+    return Values(values)
+
+
+def _made_again(name: str, node: Node, part: Part, saved: Tensor | None, meta: Any, edge: Any) -> Tensor:
+    """Returns a saved tensor that was not kept, a result of the node of the edge; `saved` if it lives yet."""
+    device, original = part.recipe.device, part.recipe.originals[part.number]()
+    if (saved is not None and saved.data is not original) or (
+            original is not None and versions.newest > node.order
+            and versions.changed_since(device, original, node.order)):
+        t = Tensor(original, meta[0], meta[1], device) if saved is None else saved
+        _refuse_changed(name, node, t, original)
+    t = Tensor(part.array(), meta[0], meta[1], device)
+    if edge[1] < edge[0].op.returned and t.is_floating_point:
+        t.requires_grad, t._node = True, edge
+    return t
+
+
+def _refuse_changed(name: str, node: Node, t: Tensor, data: Any) -> NoReturn:
+    """Raises GraphError for a saved tensor whose elements are not what they were when it was saved."""
+    if t.data is data:
+        told = versions.told_since(t.device, data, node.order)
+        how = f"was changed in place after the forward pass ({told})"
+    else:
+        how = "got other elements after the forward pass (it was moved, swapped or computed anew)"
+    raise GraphError(message(
+        "backward", f"{name} of {node.op.name} {how}", "call backward before an optimizer's step, copy_ or += changes "
+        "it or a view of it, or compute the loss again", shape=t.shape))

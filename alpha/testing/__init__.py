@@ -1,0 +1,22 @@
+"""What tests of layers, ops and kernels of one's own need.
+
+    from alpha.testing import Case, agree, floats
+    agree(Case("mish", floats(7, 33)))          # the op on the GPU, and on the CPU's NumPy, which is right
+
+`gradcheck` compares gradients with differences, `assert_equal_at` names the first element that differs, `conv_cases` is
+the catalogue of convolutions. The emulated driver runs CUDA kernels without a GPU:
+
+    python -m alpha.testing.emulator.install_pycuda       # once, where there is no NVIDIA driver
+    python -m alpha.testing.emulator my_program.py
+    pytest -p alpha.testing.emulator.plugin               # it needs g++ and the CUDA toolkit's headers
+"""
+
+from pathlib import Path
+
+from alpha.gradcheck import assert_equal_at, gradcheck
+from alpha.testing.agree import Case, agree, floats, ints
+
+__all__ = ["Case", "agree", "assert_equal_at", "floats", "gradcheck", "ints"]
+
+if not (Path(__file__).parent / "emulator").is_dir():   # a wheel has it here; in a clone it lies among the tests
+    __path__.append(str(Path(__file__).resolve().parents[2] / "tests"))

@@ -1,0 +1,22 @@
+"""Training: `fit`, its callbacks and metrics, and the names by which the training program finds what you write.
+
+    from alpha.training import fit
+    history = fit(model, (images, labels), epochs=5, optimizer="adam")
+
+    @register_model                       # then: alpha train --import my_file.py --model my_net
+    def my_net(num_classes): ...
+"""
+
+from alpha.data.sets import register_dataset
+from alpha.training.fit import fit
+from alpha.training.metrics import accuracy
+from alpha.training.registries import (
+    register_loss,
+    register_model,
+    register_optimizer,
+    register_schedule,
+)
+from alpha.training.trainer import Callback, History, Progress, Trainer
+
+__all__ = ["Callback", "History", "Progress", "Trainer", "accuracy", "fit", "register_dataset", "register_loss",
+           "register_model", "register_optimizer", "register_schedule"]

@@ -1,0 +1,71 @@
+"""What is measured beside the loss.
+
+A metric is a function (outputs, targets) -> Tensor: of shape (), a mean over the batch, or (N,), one number per sample.
+It is computed with ops in the training step. One with two halves, as `accuracy`, leaves the comparison with the targets
+to the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from alpha import ops
+from alpha.errors import ConfigError, message
+from alpha.tensor import Tensor
+
+Metric = Callable[[Tensor, Tensor], Any]
+
+
+class Accuracy:
+    """The share of samples whose largest output is that of their label.  outputs (N, C), targets (N,), int64."""
+
+    __name__ = "accuracy"
+
+    def prepare(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Returns the predicted classes.  Shape (N,), int64."""
+        return ops.argmax(outputs, axis=1)
+
+    def measure(self, predicted: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """Returns which of them are right.  Shape (N,), bool."""
+        return predicted == targets
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> float:
+        """Returns the accuracy of a batch as a number."""
+        return float(self.measure(self.prepare(outputs, targets).numpy(), targets.numpy()).mean())
+
+
+accuracy = Accuracy()
+
+
+def named(metrics: Any) -> dict[str, Metric]:
+    """Returns metrics by name: from a dict, or from functions, which have one.  Raises ConfigError."""
+    found = dict(metrics) if isinstance(metrics, Mapping) else {
+        getattr(m, "__name__", type(m).__name__): m
+        for m in (metrics if isinstance(metrics, Sequence) and not isinstance(metrics, str) else [metrics])}
+    for name, metric in found.items():
+        if not callable(metric) or name == "loss":
+            raise ConfigError(message("metrics", f"{name!r} is {metric!r:.60}, a function (outputs, targets) is needed",
+                                      'pass functions, or a dict: {"error": lambda outputs, targets: ...}'))
+    return found
+
+
+def prepared(metric: Metric, outputs: Tensor, targets: Tensor) -> Tensor:
+    """Returns the device's part of a metric."""
+    value = getattr(metric, "prepare", metric)(outputs, targets)
+    if not isinstance(value, Tensor):
+        raise ConfigError(message("metrics", f"{getattr(metric, '__name__', metric)} returned {value!r:.60}, a Tensor "
+                                  "of shape () or (N,) is needed", "compute it with ops"))
+    return value.detach()
+
+
+def total(metric: Metric, value: Tensor, targets: Tensor) -> float:
+    """Returns the sum of a metric over the samples of a batch; whole where it counts."""
+    found, count = value.numpy(), targets.shape[0]
+    if hasattr(metric, "measure"):
+        found = metric.measure(found, targets.numpy())
+    if found.ndim == 0:
+        return float(found) * count
+    return int(found.sum()) if found.dtype == bool else float(found.sum(dtype=np.float64)) * count / len(found)

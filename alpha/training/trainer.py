@@ -1,0 +1,348 @@
+"""A run of training: the step, the epoch, what is measured and recorded, and the callbacks.
+
+`fit` makes one and runs it; the training program's session (train/session.py) is one that can also be saved.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+from tqdm import tqdm
+
+from alpha import ops, optim
+from alpha.backend import get_backend
+from alpha.capture import capture
+from alpha.errors import AnomalyError, NotFoundError, message
+from alpha.graph import no_grad
+from alpha.nn import Module
+from alpha.tensor import Tensor
+from alpha.training.metrics import Metric, prepared, total
+from alpha.training.registries import Loss
+
+MIB = 1 << 20
+READ_EVERY = 16  # steps between two readings of the losses: in between a device need not wait for the host
+
+Row = Mapping[str, Any]  # one epoch: a value per column; val_* are None without validation data
+Batch = tuple[Tensor, Tensor]
+
+
+class History(Sequence[Row]):
+    """The rows of a run, one per epoch; `history["val_loss"]` is a column of them."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self.rows = list(rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, key: Any) -> Any:
+        if not isinstance(key, str):
+            return self.rows[key]
+        if self.rows and key not in self.rows[0]:
+            raise NotFoundError(message("History", f"there is no column {key!r}",
+                                        f"use one of {', '.join(self.rows[0])}"))
+        return [row[key] for row in self.rows]
+
+    def __repr__(self) -> str:
+        names = [name for name in ("epoch", "step", *(self.rows[0] if self.rows else ())) if self.rows]
+        names = [n for n in dict.fromkeys(names) if any(row[n] is not None for row in self.rows)]
+        lines = [names, *([f"{row[n]:.4g}" if isinstance(row[n], float) else str(row[n]) for n in names]
+                          for row in self.rows)]
+        widths = [max(len(line[k]) for line in lines) for k in range(len(names))]
+        return "\n".join("  ".join(text.rjust(w) for text, w in zip(line, widths)) for line in lines)
+
+
+@dataclass
+class Progress:
+    """How far a run has come.
+
+    Args:
+        epoch: epochs finished.
+        step: updates of the weights so far.
+        loss_sum, sums, images, seconds: of the training steps in the present epoch: sum of the losses per sample, sums
+            of the metrics, samples seen, duration.
+        history: a row per epoch; the last one may be of an epoch that the largest number of steps cut short.
+    """
+
+    epoch: int = 0
+    step: int = 0
+    loss_sum: float = 0.0
+    sums: dict[str, float] = field(default_factory=dict)
+    images: int = 0
+    seconds: float = 0.0
+    history: list[Row] = field(default_factory=list)
+
+    def close_epoch(self, row: Row, whole: bool) -> None:
+        """Records the row of the present epoch, and goes on to the next one if its samples were all seen."""
+        self.history = [*self.history[:self.epoch], row]
+        if whole:
+            self.epoch += 1
+            self.loss_sum, self.sums, self.images, self.seconds = 0.0, {}, 0, 0.0
+
+    def best(self) -> Row | None:
+        """Returns the row with the highest validation accuracy, the later one of equals; None without validation."""
+        rows = [row for row in self.history if row.get("val_accuracy") is not None]
+        return max(rows, key=lambda row: (row["val_accuracy"], row["epoch"]), default=None)
+
+
+class Callback:
+    """What happens beside the training; each method may be left as it is.  `run` is the Trainer.
+
+    `run.model`, `run.optimizer` and `run.progress` may be looked at and changed; `run.stop()` ends the run.
+    """
+
+    def on_start(self, run: Trainer) -> None:
+        """Before the first step."""
+
+    def on_step(self, run: Trainer, loss: Tensor) -> None:
+        """After each step.  loss: its mean loss, shape (), on the device; to read it waits for the device."""
+
+    def on_epoch(self, run: Trainer, row: Row) -> None:
+        """After each epoch and its validation.  row: what was measured."""
+
+    def on_end(self, run: Trainer) -> None:
+        """After the last epoch."""
+
+
+class Trainer:
+    """A model, an optimizer, a loss, and how far they have come.
+
+    Args:
+        model: computes the outputs of a batch.
+        optimizer: updates its parameters.
+        loss: (outputs, targets) -> Tensor of shape (), the mean over the batch.
+        metrics: by name; see alpha.training.metrics.
+        epochs, steps_per_epoch, max_steps: how long the run is.
+        clip: largest norm of the whole gradient; 0 is off.
+        ema: average of the weights, which is validated.
+        scaler: of the loss, in fp16.
+    """
+
+    def __init__(self, model: Module, optimizer: optim.Optimizer, loss: Loss, metrics: Mapping[str, Metric], *,
+                 epochs: int, steps_per_epoch: int, max_steps: int | None = None, clip: float = 0.0,
+                 ema: optim.ExponentialMovingAverage | None = None, scaler: optim.LossScaler | None = None) -> None:
+        self.model, self.optimizer, self.loss, self.metrics = model, optimizer, loss, dict(metrics)
+        self.epochs, self.steps_per_epoch, self.max_steps = epochs, steps_per_epoch, max_steps
+        self.clip, self.ema, self.scaler = clip, ema, scaler
+        self.losses = capture(self._losses, model, *([loss] if isinstance(loss, Module) else []))
+        self.progress = Progress()
+        self.stopped = False
+
+    def _losses(self, x: Any, y: Any) -> tuple[Tensor, ...]:
+        """Returns the mean loss, shape (), and the device's part of each metric; leaves the gradients."""
+        outputs = self.model(x)
+        loss = self.loss(outputs, y)
+        (loss if self.scaler is None else self.scaler.scale(loss)).backward()
+        outputs = outputs.detach()
+        return loss.detach(), *[prepared(metric, outputs, y) for metric in self.metrics.values()]
+
+    def step(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        """Makes one update of the weights.
+
+        Args:
+            x, y: a batch and its targets.
+        Returns:
+            the mean loss, shape (); of each metric what the device computes, such as the predicted classes.
+        """
+        found = self.losses(x, y)
+        if self.scaler is not None:
+            self.scaler.step(self.optimizer, max_norm=self.clip)
+        else:
+            if self.clip:
+                optim.clip_grad_norm(self.model.named_parameters(), self.clip)
+            self.optimizer.step()
+        self.optimizer.zero_grad()
+        if self.ema is not None:
+            self.ema.update()
+        return found
+
+    @property
+    def device(self) -> str:
+        """Where the parameters are."""
+        return next((p.device for p in self.model.parameters()), "cpu")
+
+    @property
+    def epoch_step(self) -> int:
+        """Steps made in the present epoch."""
+        return self.progress.step - self.progress.epoch * self.steps_per_epoch
+
+    @property
+    def steps_left(self) -> int:
+        """Steps still to make in the present epoch."""
+        left = self.steps_per_epoch - self.epoch_step
+        return left if self.max_steps is None else max(0, min(left, self.max_steps - self.progress.step))
+
+    @property
+    def done(self) -> bool:
+        """Whether all epochs, or max_steps, have been trained and validated."""
+        state = self.progress
+        recorded = bool(state.history) and state.history[-1]["step"] == state.step
+        return self.stopped or state.epoch >= self.epochs or (recorded and self.steps_left == 0)
+
+    def stop(self) -> None:
+        """Ends the run after the present step; the epoch is validated and recorded."""
+        self.stopped = True
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """For a block: the model computes with the moving average, if there is one."""
+        return self.ema.applied() if self.ema else nullcontext()
+
+    # ---- the run -----------------------------------------------------------------------------------------------------
+
+    def run(self, batches: Callable[[int, int], Iterable[Batch]], validate: Callable[[], Row | None],
+            callbacks: Sequence[Callback] = ()) -> History:
+        """Trains to the end, with a validation and a row after each epoch.
+
+        Args:
+            batches: (epoch, first step) -> the batches of that epoch from that step on.
+            validate: returns what it measured, by name, or None; called after each epoch.
+        Raises:
+            AnomalyError: a loss, a weight or an average is not finite.
+        """
+        state, backend = self.progress, get_backend(self.device)
+        for callback in callbacks:
+            callback.on_start(self)
+        while not self.done:
+            state = self.progress
+            backend.reset_peak_memory()
+            self.train_epoch(batches(state.epoch, self.epoch_step), callbacks)
+            self.check_weights()
+            row = self.make_row(self._validated(validate), backend.memory_stats()["peak"])
+            state.close_epoch(row, self.epoch_step == self.steps_per_epoch)
+            for callback in callbacks:
+                callback.on_epoch(self, row)
+        for callback in callbacks:
+            callback.on_end(self)
+        return History(self.progress.history)
+
+    def _validated(self, validate: Callable[[], Row | None]) -> Row | None:
+        found = validate()
+        if found is not None and not math.isfinite(found["loss"]):
+            raise self.diverged(f"the validation loss is {found['loss']}", self.progress.step)
+        return found
+
+    def train_epoch(self, batches: Iterable[Batch], callbacks: Sequence[Callback] = ()) -> None:
+        """Trains to the end of the present epoch, or until max_steps or `stop` ends it.
+
+        Raises:
+            AnomalyError: if a loss is not finite.
+        """
+        state = self.progress
+        self.model.train()
+        readings = _Readings(self)
+        start = time.perf_counter()
+        with progress_bar(f"epoch {state.epoch + 1}/{self.epochs}", self.steps_per_epoch, self.epoch_step) as bar:
+            for x, y in _ended(itertools.islice(batches, self.steps_left), batches):
+                try:
+                    found = self.step(x, y)
+                except AnomalyError as error:  # from clip or ALPHA_CHECK_NAN, which do not know the step
+                    raise self.diverged(str(error).partition("\n")[0], state.step + 1, state.step) from error
+                state.step += 1
+                readings.add(found, y)
+                bar.update()
+                for callback in callbacks:
+                    callback.on_step(self, found[0])
+                if self.stopped:
+                    break
+            readings.read()
+        state.seconds += time.perf_counter() - start
+
+    def evaluate(self, batches: Iterable[Batch], loss: Loss | None = None) -> Row:
+        """Returns the mean loss and metrics over batches, in inference mode, with the average if there is one."""
+        sums, count = dict.fromkeys(("loss", *self.metrics), 0.0), 0
+        self.model.eval()
+        with self.averaged(), no_grad():
+            for x, y in batches:
+                outputs, n = self.model(x), y.shape[0]
+                sums["loss"] += (loss or self.loss)(outputs, y).item() * n
+                for name, metric in self.metrics.items():
+                    sums[name] += total(metric, prepared(metric, outputs, y), y)
+                count += n
+        return {name: value / max(count, 1) for name, value in sums.items()}
+
+    def check_weights(self) -> None:
+        """Raises AnomalyError if a weight, a running statistic or an average of them is not finite.
+
+        A checkpoint of them would be worthless, and the losses do not tell what the last step has made.
+        """
+        averages = self.ema.state_dict() if self.ema is not None else {}
+        for name, t in (*self.model.named_parameters(), *self.model.named_buffers(),
+                        *((f"the average of {name}", t) for name, t in averages.items())):
+            if t.is_floating_point and t.size:
+                ends = [float(end(t.detach()).item()) for end in (ops.max, ops.min)]    # NaN wins in both
+                if not all(map(math.isfinite, ends)):
+                    what = "NaN" if math.isnan(ends[0]) else "infinite"
+                    raise self.diverged(f"{name} has become {what}", self.progress.step)
+
+    def make_row(self, val: Row | None, peak_nbytes: int) -> Row:
+        """Returns the row of the present epoch.  val: what the validation measured."""
+        state = self.progress
+        means = {"loss": state.loss_sum, **{name: state.sums.get(name, 0.0) for name in self.metrics}}
+        lr = self.optimizer.param_groups[0]["lr"]
+        return {"epoch": state.epoch + 1, "step": state.step,
+                **{f"train_{name}": round(value / max(state.images, 1), 6) for name, value in means.items()},
+                **{f"val_{name}": val and round(val[name], 6) for name in means},
+                "lr": lr(max(state.step - 1, 0)) if callable(lr) else lr, "seconds": round(state.seconds, 3),
+                "images_per_second": round(state.images / max(state.seconds, 1e-9), 1),
+                "peak_memory_mib": round(peak_nbytes / MIB, 1), "loss_scale": self.scaler and self.scaler.value,
+                "skipped_steps": self.scaler and self.scaler.skipped}
+
+    def diverged(self, what: str, step: int, weights_of: int | None = None) -> AnomalyError:
+        """Returns the error of a run whose numbers are no longer finite.
+
+        Args:
+            what: which of them.
+            step: the step that found it, the last one made where it is found after the steps.
+            weights_of: the step that left the weights from which it comes; default `step`.
+        """
+        return AnomalyError(message("fit", f"{what} at step {step}, in epoch {self.progress.epoch + 1}",
+                                    f"lower lr, now {self.optimizer.lr:g}; or pass clip=1.0; alpha.detect_anomaly() "
+                                    "stops at the op that makes the first NaN"))
+
+
+class _Readings:
+    """Losses and metrics on their way from the device into the running sums of the epoch."""
+
+    def __init__(self, run: Trainer) -> None:
+        self.run = run
+        self.waiting: list[tuple[int, tuple[Tensor, ...], Tensor]] = []
+
+    def add(self, found: tuple[Tensor, ...], targets: Tensor) -> None:
+        self.waiting.append((self.run.progress.step, found, targets))
+        if len(self.waiting) >= READ_EVERY:
+            self.read()
+
+    def read(self) -> None:
+        """Empties the queue.  Raises AnomalyError, naming the step, if a loss is not finite."""
+        state = self.run.progress
+        for step, (loss, *values), targets in self.waiting:
+            value, count = loss.item(), targets.shape[0]
+            if not math.isfinite(value):
+                raise self.run.diverged(f"the loss is {value}", step, step - 1)
+            state.loss_sum += value * count
+            for (name, metric), found in zip(self.run.metrics.items(), values):
+                state.sums[name] = state.sums.get(name, 0) + total(metric, found, targets)
+            state.images += count
+        self.waiting.clear()
+
+
+def _ended(part: Iterable[Batch], whole: Iterable[Batch]) -> Iterator[Batch]:
+    """Yields what there is of a part, and ends what it is a part of: a loader's workers may wait there."""
+    try:
+        yield from part
+    finally:
+        close = getattr(whole, "close", None)
+        if callable(close):
+            close()
+
+
+def progress_bar(title: str, total: int, done: int) -> Any:
+    """Returns a bar of steps that shows itself on a terminal only, and goes when it is closed."""
+    return tqdm(desc=title, total=total, initial=done, leave=False, unit="step", disable=not sys.stderr.isatty())

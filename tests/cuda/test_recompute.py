@@ -1,0 +1,115 @@
+"""Results that backward makes again on a GPU: the bits of keeping them, as planes, in 16 bits, captured, in a limit."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import pytest
+
+import alpha
+from alpha import nn, ops
+from alpha.backend import get_backend
+from alpha.errors import OutOfMemoryError
+from alpha.recompute import plan, recipe
+from tests.cuda.lazy.test_deferred_training import googlenet, inceptions, resnet, vgg
+from tests.cuda.test_training import batches
+
+pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device", "tensor_cores_first")]
+
+NETWORKS = {"resnet": resnet, "googlenet": googlenet, "vgg": vgg, "inceptions": inceptions}
+PIXELS = 4
+
+
+@pytest.fixture(autouse=True)
+def small_results_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "LEAST", 1)
+
+
+def trained(name: str, setting: str, capture: bool, steps: int = 2) -> list[np.ndarray]:
+    """Returns losses, gradients and running statistics of some steps."""
+    alpha.manual_seed(3)
+    model = NETWORKS[name]().to("cuda")
+    parameters, found = list(model.parameters()), []
+
+    def losses(x: alpha.Tensor, y: alpha.Tensor) -> alpha.Tensor:
+        loss = ops.cross_entropy(model(x), y)
+        loss.backward()
+        return loss.detach()
+
+    step = alpha.capture(losses, model) if capture else losses
+    for x, y in batches(8, steps, PIXELS):
+        with alpha.config(recompute=setting):
+            loss = step(alpha.tensor(x, device="cuda"), alpha.tensor(y, device="cuda"))
+        found += [loss.numpy(), *(p.grad.numpy() for p in parameters)]
+        for p in parameters:
+            p.grad = None
+    return found + [b.numpy() for _, b in model.named_buffers()]
+
+
+def assert_same(a: list[Any], b: list[Any]) -> None:
+    for x, y in zip(a, b, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("setting", ["cheap", "full"])
+@pytest.mark.parametrize("mode", ["fp32", "tf32", "bf16"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_train_with_the_same_bits(name: str, mode: str, setting: str) -> None:
+    with alpha.precision(mode):
+        expected, before = trained(name, "none", False), recipe.count.times
+        found = trained(name, setting, False)
+    assert recipe.count.times > before
+    assert_same(expected, found)
+
+
+@pytest.mark.parametrize("setting", ["cheap", "full"])
+def test_a_captured_step_has_the_same_bits(setting: str) -> None:
+    assert_same(trained("inceptions", "none", True, 4), trained("inceptions", setting, True, 4))
+
+
+@pytest.mark.parametrize("setting", ["none", "cheap", "full", "auto"])
+def test_training_leaks_no_memory(setting: str) -> None:
+    model, live = resnet().to("cuda"), []
+    for x, y in batches(4, 6, PIXELS):
+        with alpha.config(recompute=setting):
+            loss = ops.cross_entropy(model(alpha.tensor(x, device="cuda")), alpha.tensor(y, device="cuda"))
+        loss.backward()
+        for p in model.parameters():
+            p.grad = None
+        del loss
+        gc.collect()
+        live.append(get_backend("cuda").memory_stats()["live"])
+    assert len(set(live[3:])) == 1, live
+    assert not list(recipe.versions.recipes)
+
+
+def deep() -> nn.Module:
+    """Many norms on maps that are large beside the parameters."""
+    layers = [nn.Conv2d(3, 8, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU()]
+    for _ in range(8):
+        layers += [nn.Conv2d(8, 8, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
+
+
+def test_a_batch_that_does_not_fit_trains_with_auto(monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(setting: str) -> tuple[float, int]:
+        alpha.manual_seed(1)
+        model, backend = deep().to("cuda"), get_backend("cuda")
+        gc.collect()
+        backend.reset_peak_memory()
+        with alpha.config(recompute=setting, tensor_cores=False):
+            x = alpha.zeros((32, 64, 64, 3), device="cuda") + 1.0
+            loss = (model(x) * 2.0).sum()
+            loss.backward()
+        return loss.item(), backend.memory_stats()["peak"]
+
+    expected, most = step("none")
+    limit = most * 7 // 10 >> 20
+    with alpha.config(cuda_memory_mib=limit):
+        with pytest.raises(OutOfMemoryError, match="out of memory"):
+            step("none")
+        gc.collect()
+        found, peak = step("auto")
+    assert found == expected and peak <= limit << 20

@@ -1,0 +1,380 @@
+"""Results that backward makes again: the same bits as with everything kept, less memory, the same errors."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import alpha
+import models
+from alpha import nn, ops
+from alpha.backend import get_backend
+from alpha.cpu import memory
+from alpha.errors import ArgumentError, GraphError
+from alpha.op import op, registry
+from alpha.recompute import plan, recipe
+from tests.op_checks import refused
+
+SETTINGS = ("cheap", "full", "auto")
+Results = list[np.ndarray]
+
+
+@pytest.fixture(autouse=True)
+def small_results_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "LEAST", 1)
+
+
+def image(seed: int, *shape: int) -> alpha.Tensor:
+    return alpha.tensor(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
+
+
+def step(model: Callable[..., alpha.Tensor], x: alpha.Tensor, parameters: Any, setting: str) -> Results:
+    """Returns loss and gradients of one step."""
+    with alpha.config(recompute=setting):
+        y = model(x)
+        loss = (y * y).mean()
+    loss.backward()
+    found = [loss.numpy(), *(p.grad.numpy() for p in parameters)]
+    for p in parameters:
+        p.grad = None
+    return found
+
+
+def assert_same(a: Results, b: Results) -> None:
+    assert len(a) == len(b)
+    for x, y in zip(a, b):
+        np.testing.assert_array_equal(x, y)
+
+
+def made() -> int:
+    return recipe.count.times
+
+
+# ---- the same bits ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("name", ["lenet5", "alexnet", "resnet18", "vgg11", "googlenet"])
+def test_networks_train_with_the_same_bits(name: str, setting: str) -> None:
+    def run(setting: str) -> tuple[Results, Results]:
+        alpha.manual_seed(3)
+        model, x = models.create(name, 10).train(), image(1, 2, 32, 32, 3)
+        found = [step(model, x, list(model.parameters()), setting) for _ in range(2)]
+        return [a for one in found for a in one], [b.numpy() for _, b in model.named_buffers()]
+
+    expected, before = run("none"), made()
+    found = run(setting)
+    assert made() > before, "nothing was made again"
+    assert_same(expected[0], found[0])
+    assert_same(expected[1], found[1])
+
+
+class Mixed(nn.Module):
+    """Every kind of cheap op behind a convolution: norms, residuals, pools, joins, dropout, smooth activations."""
+
+    def __init__(self) -> None:
+        self.conv1, self.conv2 = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(16, 8, 1)
+        self.bn1, self.bn2, self.bn3 = nn.BatchNorm2d(8), nn.BatchNorm2d(8), nn.BatchNorm2d(8)
+        self.ln, self.gn = nn.LayerNorm((8,)), nn.GroupNorm(2, 8)
+        self.linear = nn.Linear(8, 5)
+
+    def forward(self, x: alpha.Tensor) -> alpha.Tensor:
+        x = self.bn1(self.conv1(x), activation="relu")
+        y = ops.concat([ops.dropout(x, 0.3, self.training), ops.max_pool2d(x, 3, 1, 1)], -1)
+        y = self.bn2(self.conv2(y), residual=x, activation="relu")
+        y = ops.silu(self.ln(y)) + ops.gelu(self.gn(y)) * ops.sigmoid(x)
+        y = self.bn3(ops.avg_pool2d(y, 2) - ops.max_pool2d(y, 2)).clip(-2.0, 2.0)
+        y = ops.pad(y, ((0, 0), (1, 0), (0, 0), (0, 0)))[:, 1:]
+        return self.linear(ops.elu(ops.where(y > 0.0, y, y * 0.1)).mean((1, 2)))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("kernels", [True, False])
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_all_cheap_ops_are_made_again_with_the_same_bits(setting: str, kernels: bool, training: bool) -> None:
+    def run(setting: str) -> Results:
+        alpha.manual_seed(5)
+        model = Mixed().train(training)
+        return step(model, image(2, 4, 8, 8, 3), list(model.parameters()), setting)
+
+    with alpha.config(cpu_kernels=kernels):
+        expected, before = run("none"), made()
+        assert_same(expected, run(setting))
+    assert made() > before or setting == "auto"  # whose share of the time is small
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_sixteen_bits(setting: str) -> None:
+    def run(setting: str) -> Results:
+        alpha.manual_seed(5)
+        model = models.create("resnet20", 10).train()
+        with alpha.precision("fp16"):
+            return step(model, image(2, 2, 16, 16, 3), list(model.parameters()), setting)
+
+    assert_same(run("none"), run(setting))
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_gradients_of_gradients(setting: str) -> None:
+    def run(setting: str) -> Results:
+        alpha.manual_seed(5)
+        model, x = Mixed(), image(2, 4, 8, 8, 3).requires_grad_()
+        with alpha.config(recompute=setting):
+            g, = alpha.grad((model(x) ** 2.0).sum(), x, create_graph=True)
+            (g * g).sum().backward()
+        return [x.grad.numpy(), *(p.grad.numpy() for p in model.parameters() if p.grad is not None)]
+
+    assert_same(run("none"), run(setting))
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_retained_graph_gives_the_same_gradients_twice(setting: str) -> None:
+    model, x = Mixed(), image(2, 4, 8, 8, 3)
+    with alpha.config(recompute=setting):
+        loss = (model(x) ** 2.0).sum()
+    parameters, found = list(model.parameters()), []
+    for k in range(3):
+        before = made()
+        loss.backward(retain_graph=k < 2)
+        assert made() > before or setting == "auto"
+        found.append([p.grad.numpy() for p in parameters])
+        for p in parameters:
+            p.grad = None
+    assert_same(found[0], found[1])
+    assert_same(found[0], found[2])
+    with refused(GraphError, "were freed by an earlier backward"):
+        loss.backward()
+
+
+# ---- what is kept ----------------------------------------------------------------------------------------------------
+
+
+def test_a_result_is_made_once_and_goes_after_its_last_reader() -> None:
+    x = image(1, 4, 8).requires_grad_()
+    with alpha.config(recompute="cheap"):
+        h = ops.exp(x)
+        data = weakref.ref(h.data)
+        y = ops.tanh(h) + h * h
+        del h
+    assert data() is None
+    before, kept = made(), y._node[0].edges[1][0]
+    shared = kept.saved[0].recipe
+    assert kept.saved[0] == kept.saved[1] and shared.readers > 1
+    y.sum().backward()
+    assert made() == before + 2 and shared.data is None and shared.sources is None  # exp and tanh
+    e = np.exp(x.numpy())
+    np.testing.assert_allclose(x.grad.numpy(), e * (1 - np.tanh(e) ** 2) + 2 * e * e, rtol=1e-4)
+
+
+def test_a_result_whose_input_nobody_keeps_is_kept() -> None:
+    """relu behind a convolution: its input is as large, and nobody has it."""
+    conv, before = nn.Conv2d(3, 4, 3, bias=False), made()
+    with alpha.config(recompute="cheap"):
+        y = ops.relu(conv(image(1, 2, 8, 8, 3)))
+    assert y._node[0].saved[0] is y.data
+    y.sum().backward()
+    assert made() == before
+
+
+@pytest.mark.parametrize("name, live, peak", [("resnet18", 0.75, 0.9), ("googlenet", 0.5, 0.6)])
+def test_memory(name: str, live: float, peak: float) -> None:
+    """Bytes after the forward pass, and at the peak, against those of keeping everything."""
+    backend, found = get_backend("cpu"), {}
+    for setting in ("none", "cheap", "full"):
+        alpha.manual_seed(1)
+        model, x = models.create(name, 10).train(), image(1, 8, 32, 32, 3)
+        gc.collect()
+        before = backend.memory_stats()["live"]
+        backend.reset_peak_memory()
+        with alpha.config(recompute=setting):
+            loss = model(x).sum()
+        there = backend.memory_stats()["live"] - before
+        loss.backward()
+        found[setting] = there, backend.memory_stats()["peak"] - before
+        del model, x, loss
+    assert found["cheap"][0] < live * found["none"][0] and found["cheap"][1] < peak * found["none"][1]
+    assert found["full"][0] < 0.75 * found["cheap"][0] and found["full"][1] <= found["cheap"][1]
+
+
+@pytest.mark.parametrize("setting", ("none", *SETTINGS))
+def test_training_leaks_no_memory(setting: str) -> None:
+    model, x = Mixed(), image(2, 4, 8, 8, 3)
+    parameters, counted = list(model.parameters()), []
+    for k in range(6):
+        step(model, x, parameters, setting)
+        with alpha.config(recompute=setting):
+            model(x)    # a graph that nobody follows
+        gc.collect()
+        counted.append((memory.pool.live, len(gc.get_objects())) if k > 1 else (0, 0))
+    assert len({live for live, _ in counted[2:]}) == 1
+    assert counted[-1][1] - counted[2][1] < 20
+    assert not list(recipe.versions.recipes)
+
+
+def test_no_garbage_is_left_to_the_collector() -> None:
+    model, x = Mixed(), image(2, 4, 8, 8, 3)
+    gc.collect()
+    gc.disable()
+    try:
+        live = memory.pool.live
+        with alpha.config(recompute="cheap"):
+            y = model(x).sum()
+        del y
+        assert memory.pool.live == live and not list(recipe.versions.recipes)
+    finally:
+        gc.enable()
+
+
+# ---- changes in place ------------------------------------------------------------------------------------------------
+
+
+def test_what_a_result_is_made_of_may_change() -> None:
+    """Without recomputation the op would not have kept it."""
+    a, b = image(1, 4, 8).requires_grad_(), image(2, 4, 8).requires_grad_()
+    with alpha.config(recompute="cheap"):
+        y = ops.sigmoid(a + b)
+        z = y * y
+    expected = (y * (1.0 - y) * 2.0 * y).numpy()
+    with alpha.no_grad():
+        a += 1.0
+        b.copy_(a)
+    z.sum().backward()
+    np.testing.assert_allclose(a.grad.numpy(), expected, rtol=1e-5)
+
+
+def test_a_change_of_a_saved_result_is_refused() -> None:
+    x = image(1, 4, 8).requires_grad_()
+    with alpha.config(recompute="cheap"):
+        y = ops.exp(x)
+        z = (y * y).sum()
+    y.detach().copy_(np.zeros((4, 8), np.float32))
+    with refused(GraphError, "backward: a of mul was changed in place after the forward pass"):
+        z.backward()
+
+
+def test_a_change_through_another_library_is_refused() -> None:
+    x = image(1, 4, 8).requires_grad_()
+    other = alpha.from_dlpack(x.detach())
+    with alpha.config(recompute="cheap"):
+        z = ops.exp(x).sum()
+    other.copy_(np.zeros((4, 8), np.float32))
+    with refused(GraphError, "what exp has read was changed in place after the forward pass", "recompute=\"none\""):
+        z.backward()
+
+
+# ---- ops, hooks and segments of one's own ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def squash() -> Iterator[Any]:
+    @op
+    class squash:
+        """y = x / (1 + |x|), and its sign."""
+
+        args, saves, outs, returns, cheap = "x", "y sign", "y sign", "y", True
+
+        def shape(x):
+            return [x.shape, x.shape]
+
+        def vjp_x(g, s):
+            rest = 1.0 - s.y * s.sign
+            return g * rest * rest
+
+    calls = []
+
+    @squash.impl("cpu")
+    def squash_cpu(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        calls.append(1)
+        return x / (1 + np.abs(x)), np.sign(x)
+
+    squash_cpu.calls = calls
+    yield squash, calls
+    del registry["squash"]
+
+
+@pytest.mark.parametrize("setting", ("none", "cheap", "full"))
+def test_an_op_of_ones_own_says_that_it_is_cheap(squash: Any, setting: str) -> None:
+    function, calls = squash
+    x = image(1, 4, 8).requires_grad_()
+    with alpha.config(recompute=setting):
+        function(x).sum().backward()
+    assert len(calls) == 1 + (setting == "cheap" or setting == "full")
+    np.testing.assert_allclose(x.grad.numpy(), 1 / (1 + np.abs(x.numpy())) ** 2, rtol=1e-5)
+
+
+def test_cheap_must_name_outs() -> None:
+    with refused(ArgumentError, "wrong_cheap: cheap has 'z', there is none; its args are x, its outs y"):
+        op(type("wrong_cheap", (), dict(__doc__="", args="x", cheap="z", shape=lambda x: x.shape)))
+
+
+def test_hooks_see_the_same(squash: Any) -> None:
+    seen: dict[str, Results] = {"none": [], "full": []}
+    for setting, found in seen.items():
+        alpha.manual_seed(1)
+        model = Mixed()
+        model.bn1.register_forward_hook(lambda module, args, y, found=found: y.register_hook(
+            lambda g: found.append(g.numpy())) and None)
+        step(model, image(2, 4, 8, 8, 3), list(model.parameters()), setting)
+    assert len(seen["none"]) == 1
+    assert_same(seen["none"], seen["full"])
+
+
+def test_a_segment_of_ones_own() -> None:
+    """Random numbers and running statistics come out as without; only its input stays."""
+    def run(wrap: Callable[..., Any]) -> tuple[Results, Results, int]:
+        alpha.manual_seed(5)
+        model = Mixed()
+        body = wrap(model)
+        x = image(2, 4, 8, 8, 3)
+        loss = (body(x) ** 2.0).sum()
+        gc.collect()
+        live = memory.pool.live
+        loss.backward()
+        return ([loss.numpy(), ops.rand((3,)).numpy(), *(p.grad.numpy() for p in model.parameters())],
+                [b.numpy() for _, b in model.named_buffers()], live)
+
+    expected, before = run(lambda m: m), made()
+    found = run(alpha.recompute)
+    assert made() > before
+    assert_same(expected[0], found[0])
+    assert_same(expected[1], found[1])
+
+
+def test_segments_in_a_network_keep_their_inputs_alone() -> None:
+    def run(segments: bool) -> tuple[Results, int]:
+        alpha.manual_seed(5)
+        layers = [nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.Tanh()) for _ in range(8)]
+        parts = [nn.Sequential(*layers[:4]), nn.Sequential(*layers[4:])]
+        y = image(2, 4, 32, 32, 8).requires_grad_()
+        x = y
+        gc.collect()
+        before = memory.pool.live
+        for part in parts:
+            y = (alpha.recompute(part) if segments else part)(y)
+        live = memory.pool.live - before
+        y.sum().backward()
+        return [x.grad.numpy(), *(p.grad.numpy() for part in parts for p in part.parameters())], live
+
+    expected, found = run(False), run(True)
+    assert_same(expected[0], found[0])
+    assert found[1] < 0.4 * expected[1]
+
+
+def test_a_segment_must_be_callable() -> None:
+    with refused(ArgumentError, "recompute: 3 cannot be called", "pass a module or a function"):
+        alpha.recompute(3)
+
+
+def test_the_summary_says_what_was_made_again() -> None:
+    alpha.recompute_summary(reset=True)
+    x = image(1, 64, 1024).requires_grad_()
+    with alpha.config(recompute="cheap"):
+        ops.tanh(ops.exp(x)).sum().backward()
+    told = alpha.recompute_summary(reset=True)
+    assert "planned to make again 0.5 MiB, made again 0.5 MiB in 2 calls" in told
+    assert "made again 0.0 MiB in 0 calls" in alpha.recompute_summary()

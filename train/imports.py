@@ -1,0 +1,72 @@
+"""Files of the user's own that are imported before a run: they register what the settings name."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from alpha.errors import AlphaError, ConfigError, message
+from train.stored import load
+
+
+def import_all(names: Iterable[str]) -> None:
+    """Imports files (`my_file.py`, by their path) and modules.  Raises ConfigError if one cannot be imported."""
+    for name in names:
+        try:
+            if name.endswith(".py"):
+                _import_file(Path(name))
+            else:
+                if "" not in sys.path and str(Path.cwd()) not in sys.path:  # the command alpha has its own folder there
+                    sys.path.append(str(Path.cwd()))
+                importlib.import_module(name)
+        except AlphaError:
+            raise
+        except Exception as error:
+            raise ConfigError(message("import", f"{name} cannot be imported: {type(error).__name__}: {error}"
+                                      f"{_place(error)}", "correct the file, or its name")) from error
+
+
+def _import_file(path: Path) -> None:
+    path = path.resolve()
+    if not path.is_file():
+        raise ConfigError(message("import", f"there is no file {path}", "correct the path of --import"))
+    known = sys.modules.get(path.stem)
+    name = path.stem if known is None or getattr(known, "__file__", None) == str(path) else f"_import_{path.stem}"
+    if getattr(sys.modules.get(name), "__file__", None) == str(path):
+        return
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # as worker processes and classes of data look for it there
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+
+
+def _place(error: Exception) -> str:
+    if isinstance(error, SyntaxError):
+        return ""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" (line {frames[-1].lineno} of {frames[-1].filename})" if frames else ""
+
+
+def imports_of(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns what the run that is to be continued has imported, if its checkpoint can be read."""
+    resume, output = values.get("resume"), values.get("output")
+    if resume is None or (resume == "auto" and output is None):
+        return ()
+    place = Path(str(output if resume == "auto" else resume))
+    try:
+        found = load(place / "last.safetensors" if place.is_dir() else place)[1]["config"].get("imports") or ()
+    except ValueError:  # CheckpointError among them
+        return ()
+    return tuple(found)
