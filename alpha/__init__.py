@@ -9,6 +9,7 @@ Importing alpha touches no GPU, no file and no network.
 """
 
 import sys
+from importlib import import_module
 
 if sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)].removeprefix("-m") == "alpha":  # the program, no library
     import _signal  # built in: an interrupt finds no moment before it
@@ -19,14 +20,26 @@ if sys.argv[:1] == ["-m"] and sys.orig_argv[-len(sys.argv)].removeprefix("-m") =
 
 from alpha import checkpoint, nn, ops, optim
 from alpha.capture import capture
+from alpha.checkpoint.state import load, save
 from alpha.config import config
 from alpha.gradcheck import gradcheck
+from alpha.graph import no_grad as inference_mode
 from alpha.graph import detect_anomaly, enable_grad, grad, grad_enabled, no_grad
 from alpha.inference import inference
 from alpha.nn.summary import summary
+from alpha.methods import twins
 from alpha.op import Spec, op
-from alpha.ops import (
-    arange, full, full_like, ones, ones_like, rand, rand_like, randn, randn_like, zeros, zeros_like,
+from alpha.ops import concat as cat
+from alpha.ops import clip as clamp
+from alpha.ops import vector_norm as norm
+from alpha.ops import (  # noqa: F401
+    abs, all, allclose, any, arange, argmax, argmin, argsort, bmm, ceil, chunk, clip, clone, concat, cos, cumsum, dot,
+    einsum, equal, erf, exp, eye, flatten, flip, floor, from_numpy, full, full_like, gather, index_select, isfinite,
+    isinf, isnan, linspace, log, log10, log2, logical_and, logical_not, logical_or, logical_xor, logsumexp,
+    masked_select, matmul, max, maximum, mean, min, minimum, mm, moveaxis, nonzero, one_hot, ones, ones_like, outer,
+    permute, pow, rand, rand_like, randint, randn, randn_like, randperm, relu, reshape, round, rsqrt, scatter,
+    scatter_add, sigmoid, sign, sin, softmax, sort, split, sqrt, square, squeeze, stack, std, sum, tanh, tile, topk,
+    transpose, tril, triu, unbind, unsqueeze, var, where, zeros, zeros_like,
 )
 from alpha.ops.function import Function
 from alpha.precision import precision
@@ -39,10 +52,23 @@ __version__ = "0.1.0"
 float16, bfloat16, float32, float64 = "float16", "bfloat16", "float32", "float64"
 int32, int64, uint8, bool_ = "int32", "int64", "uint8", "bool"
 
-__all__ = [
-    "Function", "Spec", "Tensor", "arange", "bfloat16", "bool_", "capture", "checkpoint", "config", "detect_anomaly",
-    "enable_grad", "float16", "float32", "float64", "from_dlpack", "full", "full_like", "grad", "grad_enabled",
-    "gradcheck", "inference", "int32", "int64", "manual_seed", "nn", "no_grad", "ones", "ones_like", "op", "ops",
-    "optim", "precision", "rand", "rand_like", "randn", "randn_like", "recompute", "recompute_summary",
-    "summary", "tensor", "uint8", "zeros", "zeros_like",
+__all__ = [     # without the names that Python has itself: alpha.sum, alpha.max, ...
+    "Function", "Spec", "Tensor", "allclose", "arange", "argmax", "argmin", "argsort", "bfloat16", "bmm", "bool_",
+    "capture", "cat", "ceil", "checkpoint", "chunk", "clamp", "clip", "clone", "concat", "config", "cos", "cumsum",
+    "detect_anomaly", "dot", "einsum", "enable_grad", "equal", "erf", "exp", "eye", "flatten", "flip", "float16",
+    "float32", "float64", "floor", "from_dlpack", "from_numpy", "full", "full_like", "gather", "grad", "grad_enabled",
+    "gradcheck", "index_select", "inference", "inference_mode", "int32", "int64", "isfinite", "isinf", "isnan",
+    "linspace", "load", "log", "log2", "log10", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp",
+    "manual_seed", "masked_select", "matmul", "maximum", "mean", "minimum", "mm", "moveaxis", "nn", "no_grad", "nonzero",
+    "norm", "one_hot", "ones", "ones_like", "op", "ops", "optim", "outer", "permute", "precision", "rand", "rand_like",
+    "randint", "randn", "randn_like", "randperm", "recompute", "recompute_summary", "relu", "reshape", "rsqrt",
+    "save", "scatter", "scatter_add", "sigmoid", "sign", "sin", "softmax", "sort", "split", "sqrt", "square",
+    "squeeze", "stack", "std", "summary", "tanh", "tensor", "tile", "topk", "transpose", "tril", "triu", "uint8",
+    "unbind", "unsqueeze", "var", "where", "zeros", "zeros_like",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name == "cuda":
+        return import_module("alpha.cuda")
+    raise twins.missing("alpha", name, {**twins.TENSOR, **twins.TOP}, sys.modules[__name__])

@@ -136,7 +136,7 @@ class _Captured:
 
     def _key(self, inputs: tuple[Tensor, ...]) -> Hashable:
         return (tuple([(x.shape, x.dtype, x.device) for x in inputs]), grad_enabled(), config.precision,
-                config.tensor_cores, tuple([m.training for m in self.modules]),
+                config.tensor_cores, config.recompute, tuple([m.training for m in self.modules]),
                 tuple([t.requires_grad for t in self.tensors]))
 
     def _is_stale(self, found: _Recorded) -> bool:

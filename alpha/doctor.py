@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import platform
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -26,9 +26,10 @@ from alpha.build import cache_dir, compilers
 from alpha.config import VARIABLES, config
 from alpha.errors import AlphaError, ConfigError
 from alpha.precision import mode
-from alpha.start import STATUSES, Parser
+from alpha.start import STATUSES, Parser, import_companions
 
 EXTRAS = {"scikit-learn": ("data", "handwritten digits"), "torchvision": ("download", "fetching CIFAR"),
+          "pillow": ("images", "folders of pictures"),
           "matplotlib": ("plot", "pictures of a run"), "torch": ("bench", "comparisons, reading .pth files")}
 
 
@@ -114,13 +115,15 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--pack", metavar="FOLDER", type=Path, help="also put what was built for an architecture into "
                         "a file there, as make wheel does")
     parser.add_argument("--model", metavar="NAME", help="build the CUDA kernels alone that training this network needs")
+    parser.add_argument("--import", dest="imports", metavar="FILE", action="append", default=[],
+                        help="a file or module that registers it, as of train")
     parser.add_argument("--precision", help="of that training; the configured one if it is left out")
     parser.add_argument("--batch-size", type=int, help="of that training, whose own default it has")
     args = parser.parse_args(argv)
     if args.command not in ("doctor", "build-kernels"):
         parser.error(f"{args.command} has to be the first argument")
     if args.command == "build-kernels":
-        program = training(args.model, args.precision, args.batch_size) if args.model else None
+        program = training(args.model, args.precision, args.batch_size, args.imports) if args.model else None
         return build_kernels(args.arch, program, args.pack)
     for part in (versions, devices, kernels, numerics, cuda, extras, settings):
         for line in part():
@@ -137,11 +140,15 @@ def architecture(text: str) -> str:
     return text
 
 
-def training(model: str, precision: str | None, batch_size: int | None) -> Callable[[], None]:
+def training(model: str, precision: str | None, batch_size: int | None, imports: Sequence[str] = ()
+             ) -> Callable[[], None]:
     """Returns a function that trains a network for a step, as the training program would.  Raises ConfigError."""
+    import_companions("models", "train")    # the user's folder may have a train.py of its own
     from train.ahead import steps
     from train.config import Config
+    from train.imports import import_all
 
+    import_all(imports)
     size: dict[str, Any] = {} if batch_size is None else {"batch_size": batch_size}
     return partial(steps, Config(model=model, device="cuda", precision=precision or config.precision, **size))
 

@@ -69,6 +69,10 @@ class NotFoundError(AlphaError, IndexError, KeyError):
     __str__ = Exception.__str__     # that of KeyError shows the repr
 
 
+class MissingError(AlphaError, AttributeError):
+    """An attribute that is not there."""
+
+
 LONGEST_SHOWN = 80  # characters of a value in a message
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from alpha.backend import FLOAT_DTYPES, HALF_DTYPES
 from alpha.errors import AlphaError, ArgumentError, DeviceError, DTypeError, message, shown
+from alpha.inputs import aliases
 from alpha.inputs.arguments import kinds_of
 from alpha.inputs.registry import did_you_mean
 from alpha.tensor import Tensor
@@ -93,7 +94,10 @@ class Signature:
             elif arg.optional:
                 bound.append(None)
             else:
-                self._refuse_call(f"{arg.name} is missing")
+                twin = next((name for name in attrs if aliases.twin_of(name, (arg.name,))), None)
+                if twin is None:
+                    self._refuse_call(f"{arg.name} is missing")
+                bound.append(attrs.pop(twin))
         if self.variadic:
             for k, arg in enumerate(self.args):
                 if arg.many:
@@ -113,9 +117,13 @@ class Signature:
             kind = self.kinds.get(name)
             if kind:
                 attrs[name] = kind.take(self.label, name, value)
+        named = attrs
         if len(attrs) < len(self.attr_names):
             attrs = {**self.defaults, **attrs}
         if attrs.keys() != self.attr_set:
+            as_here = aliases.renamed(named, self.attr_set) if named.keys() - self.attr_set else None
+            if as_here is not None:
+                return self.canonical(**as_here)
             unknown = sorted(attrs.keys() - self.attr_set)
             names = unknown or sorted(self.attr_set - attrs.keys())
             self._refuse_call(f"{names[0]} is {'unknown' if unknown else 'missing'}")

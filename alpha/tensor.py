@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from math import prod
-from typing import Any, NoReturn, Union
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -15,14 +14,23 @@ from alpha.graph import backward, edge_of, grad_enabled
 from alpha.inputs.arguments import bound, checked
 from alpha.inputs.dtypes import DTypeOrNone, check_values, dtype_name
 from alpha.inputs.sizes import check_memory
-
-OPS: dict[str, Callable[..., Any]] = {}  # what operators and methods call, by name; alpha.ops fills it
-
-Number = Union[int, float, bool]
-Axes = Union[int, Sequence[int], None]
+from alpha.methods import Methods, Number
+from alpha.methods.conversions import Conversions
 
 
-class Tensor:
+class Handle:
+    """What registering a hook returns: `handle.remove()`, or `handle()`, removes the hook."""
+
+    __slots__ = ("remove",)
+
+    def __init__(self, remove: Callable[[], None]) -> None:
+        self.remove = remove
+
+    def __call__(self) -> None:
+        self.remove()
+
+
+class Tensor(Conversions, Methods):
     """A dense array of one dtype on one device.
 
     Attributes:
@@ -55,11 +63,6 @@ class Tensor:
     @property
     def ndim(self) -> int:
         return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return prod(self.shape)
 
     @property
     def is_floating_point(self) -> bool:
@@ -102,8 +105,7 @@ class Tensor:
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """CUDA's array interface, version 3, for CuPy, Numba and the like; not for bfloat16, nor on the CPU."""
         if self.device == "cpu" or self.dtype == "bfloat16":
-            raise AttributeError(message("__cuda_array_interface__", f"there is none for {self.dtype} on {self.device}",
-                                         "hand the tensor over by DLPack, or convert or move it first"))
+            raise AttributeError("__cuda_array_interface__")  # alpha.twins has the message
         dlpack.refuse_gradient(self, "__cuda_array_interface__")
         backend = get_backend(self.device)
         return {"shape": self.shape, "typestr": np.dtype(self.dtype).str, "data": (backend.address(self.data), False),
@@ -111,8 +113,8 @@ class Tensor:
 
     def item(self) -> Number:
         """Returns the only element as a Python number.  Raises ShapeError if there are more."""
-        if self.size != 1:
-            raise ShapeError(message("item", f"a tensor of shape {self.shape} has {self.size} elements, not 1",
+        if self.numel() != 1:
+            raise ShapeError(message("item", f"a tensor of shape {self.shape} has {self.numel()} elements, not 1",
                                      "reduce it first: t.sum().item() or t.mean().item()"))
         return self.numpy().item()
 
@@ -138,7 +140,7 @@ class Tensor:
         return (self[k] for k in range(len(self)))
 
     def __repr__(self) -> str:
-        corner = self[tuple(slice(0, min(n, 4)) for n in self.shape)] if self.size > 64 else self
+        corner = self[tuple(slice(0, min(n, 4)) for n in self.shape)] if self.numel() > 64 else self
         text = np.array2string(corner.detach().numpy(), precision=4, separator=", ", prefix="tensor(")
         cut = f", corner of {self.shape}" if corner is not self else ""
         leaf = ", requires_grad=True" if self.requires_grad else ""
@@ -165,7 +167,7 @@ class Tensor:
             raise GraphError(message("backward", f"a tensor of shape {self.shape} depends on nothing that requires a "
                                      "gradient", "create the inputs with requires_grad=True, outside of no_grad()"))
         if gradient is None:
-            if self.size != 1:
+            if self.numel() != 1:
                 raise ShapeError(message("backward", f"a tensor of shape {self.shape} is not a scalar",
                                          "reduce it: t.sum().backward(), or pass backward(gradient)"))
             return Tensor(get_backend(self.device).full(self.shape, 1, self.dtype, self.device), self.shape, self.dtype,
@@ -214,10 +216,10 @@ class Tensor:
         self.requires_grad = requires_grad
         return self
 
-    def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> Callable[[], None]:
+    def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> Handle:
         """Calls `hook(gradient)` when backward has this tensor's gradient; a returned Tensor replaces it.
 
-        Returns a function that removes the hook.
+        Returns a handle: `handle.remove()`, or `handle()`, removes the hook.
         """
         if not self.requires_grad:
             raise GraphError(message("register_hook", "this tensor does not require a gradient",
@@ -229,7 +231,7 @@ class Tensor:
             node.hooks = node.hooks if node.hooks is not None else {}
             hooks = node.hooks.setdefault(index, [])
         hooks.append(hook)
-        return lambda: hooks.remove(hook) if hook in hooks else None
+        return Handle(lambda: hooks.remove(hook) if hook in hooks else None)
 
     def copy_(self, source: Tensor | np.ndarray) -> Tensor:
         """Overwrites the elements with those of `source` (same shape; cast to this dtype); outside of the graph.
@@ -260,91 +262,6 @@ class Tensor:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor: return copies.deep_copy(self, Tensor, memo)
     def __reduce__(self) -> tuple[Any, ...]: return copies.reduced(self, Tensor)
-
-    @checked
-    def to(self, device: str) -> Tensor:
-        """Returns the tensor on a device: itself if it is there; differentiable."""
-        if device == self.device or get_backend(device).name == self.device:
-            return self
-        return OPS["to_device"](self, device=device)
-
-    def cpu(self) -> Tensor:
-        return self.to("cpu")
-
-    def astype(self, dtype: str) -> Tensor:
-        """Returns the tensor in a dtype: itself if it has it; differentiable between floating dtypes."""
-        return self if (name := dtype_name(dtype)) == self.dtype else OPS["cast"](self, dtype=name)
-
-    # ---- operators and methods: each is the op of that name ----------------------------------------------------------
-
-    def __add__(self, other: Tensor | Number) -> Tensor: return OPS["add"](self, other)
-    def __radd__(self, other: Tensor | Number) -> Tensor: return OPS["add"](other, self)
-    def __sub__(self, other: Tensor | Number) -> Tensor: return OPS["sub"](self, other)
-    def __rsub__(self, other: Tensor | Number) -> Tensor: return OPS["sub"](other, self)
-    def __mul__(self, other: Tensor | Number) -> Tensor: return OPS["mul"](self, other)
-    def __rmul__(self, other: Tensor | Number) -> Tensor: return OPS["mul"](other, self)
-    def __truediv__(self, other: Tensor | Number) -> Tensor: return OPS["div"](self, other)
-    def __rtruediv__(self, other: Tensor | Number) -> Tensor: return OPS["div"](other, self)
-    def __pow__(self, other: Tensor | Number) -> Tensor: return OPS["pow"](self, other)
-    def __rpow__(self, other: Tensor | Number) -> Tensor: return OPS["pow"](other, self)
-    def __matmul__(self, other: Tensor) -> Tensor: return OPS["matmul"](self, other)
-    def __iadd__(self, other: Tensor | Number) -> Tensor: return inplace.update(self, "+=", OPS["add"], other)
-    def __isub__(self, other: Tensor | Number) -> Tensor: return inplace.update(self, "-=", OPS["sub"], other)
-    def __imul__(self, other: Tensor | Number) -> Tensor: return inplace.update(self, "*=", OPS["mul"], other)
-    def __itruediv__(self, other: Tensor | Number) -> Tensor: return inplace.update(self, "/=", OPS["div"], other)
-    def __ipow__(self, other: Tensor | Number) -> Tensor: return inplace.update(self, "**=", OPS["pow"], other)
-    def __imatmul__(self, other: Tensor) -> Tensor: return inplace.update(self, "@=", OPS["matmul"], other)
-    def __neg__(self) -> Tensor: return OPS["neg"](self)
-    def __abs__(self) -> Tensor: return OPS["abs"](self)
-    def __eq__(self, other: Any) -> Tensor:  # type: ignore[override]
-        return NotImplemented if other is None else OPS["eq"](self, other)  # so that `t == None` is False
-    def __ne__(self, other: Any) -> Tensor:  # type: ignore[override]
-        return NotImplemented if other is None else OPS["ne"](self, other)
-    def __lt__(self, other: Tensor | Number) -> Tensor: return OPS["lt"](self, other)
-    def __le__(self, other: Tensor | Number) -> Tensor: return OPS["le"](self, other)
-    def __gt__(self, other: Tensor | Number) -> Tensor: return OPS["gt"](self, other)
-    def __ge__(self, other: Tensor | Number) -> Tensor: return OPS["ge"](self, other)
-    __hash__ = object.__hash__
-
-    def __getitem__(self, key: Any) -> Tensor: return OPS["getitem"](self, key)
-    def __setitem__(self, key: Any, value: Any) -> NoReturn:
-        raise DTypeError(message("setitem", "elements of a tensor cannot be assigned, they change only as a whole",
-                                "make the new elements, by ops.where say, and pass them all to t.copy_(...)",
-                                key=key, shape=self.shape))
-    def abs(self) -> Tensor: return OPS["abs"](self)
-    def exp(self) -> Tensor: return OPS["exp"](self)
-    def log(self) -> Tensor: return OPS["log"](self)
-    def sqrt(self) -> Tensor: return OPS["sqrt"](self)
-    def sign(self) -> Tensor: return OPS["sign"](self)
-    def tanh(self) -> Tensor: return OPS["tanh"](self)
-    def sigmoid(self) -> Tensor: return OPS["sigmoid"](self)
-    def relu(self) -> Tensor: return OPS["relu"](self)
-    def clip(self, low: Number | None = None, high: Number | None = None) -> Tensor: return OPS["clip"](self, low, high)
-    def sum(self, axis: Axes = None, keepdims: bool = False, dtype: str | None = None) -> Tensor:
-        return OPS["sum"](self, axis, keepdims, dtype)
-    def mean(self, axis: Axes = None, keepdims: bool = False) -> Tensor: return OPS["mean"](self, axis, keepdims)
-    def var(self, axis: Axes = None, keepdims: bool = False, correction: int = 0) -> Tensor:
-        return OPS["var"](self, axis, keepdims, correction)
-    def max(self, axis: Axes = None, keepdims: bool = False) -> Tensor: return OPS["max"](self, axis, keepdims)
-    def min(self, axis: Axes = None, keepdims: bool = False) -> Tensor: return OPS["min"](self, axis, keepdims)
-    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
-        return OPS["argmax"](self, axis, keepdims)
-    def softmax(self, axis: int = -1) -> Tensor: return OPS["softmax"](self, axis)
-    def log_softmax(self, axis: int = -1) -> Tensor: return OPS["log_softmax"](self, axis)
-
-    def reshape(self, *shape: Any) -> Tensor: return OPS["reshape"](self, _spread(shape))
-    def flatten(self, start: int = 0) -> Tensor: return OPS["flatten"](self, start)
-    def permute(self, *axes: Any) -> Tensor: return OPS["permute"](self, _spread(axes))
-    def transpose(self, a: int = -2, b: int = -1) -> Tensor: return OPS["transpose"](self, a, b)
-    @property
-    def T(self) -> Tensor: return OPS["permute"](self, tuple(range(self.ndim))[::-1])
-    def expand(self, *shape: Any) -> Tensor: return OPS["expand"](self, _spread(shape))
-    def flip(self, axis: Axes) -> Tensor: return OPS["flip"](self, axis)
-
-
-def _spread(given: tuple[Any, ...]) -> tuple[int, ...]:
-    """Takes t.reshape(2, 3) and t.reshape((2, 3)) alike."""
-    return given[0] if len(given) == 1 and not isinstance(given[0], (int, np.integer)) else given
 
 
 @bound

@@ -18,7 +18,7 @@ TIME_BAR, MEMORY_BAR = 1.0, 0.5
 STEP_HEAD = ("network", "batch", "precision", "PyTorch", "layout", "alpha ms (min..max)", "PyTorch ms (min..max)",
              "alpha is", "images/s", "peak MiB", "steady MiB", "process MiB", "")
 MEMORY_HEAD = ("network", "batch", "precision", "library", "weights", "gradients", "optimizer state", "batches",
-               "saved activations", "peak", "at the peak: activations, gradients, workspace", "in")
+               "saved activations", "peak", "at the peak: activations, gradients, workspace", "in", "made again")
 
 
 def table(head: Sequence[str], lines: Iterable[str]) -> list[str]:
@@ -139,8 +139,15 @@ def memory(rows: Sequence[Row]) -> list[str]:
                             ) if "at_peak" in a else "-"
         cells = [mib(a[k]) for k in ("weights", "gradients", "optimizer_state", "batches", "activations", "peak")]
         lines.append(f"| {row['model']} | {row['batch']} | {precision(row)} | {row['configuration']} | "
-                     f"{' | '.join(cells)} | {at_peak} | {a.get('peak_phase', '-')} |")
+                     f"{' | '.join(cells)} | {at_peak} | {a.get('peak_phase', '-')} | {again(a.get('made_again'))} |")
     return table(MEMORY_HEAD, lines)
+
+
+def again(made: Row | None) -> str:
+    """Returns what a step has made again instead of keeping it, and what the host took for it."""
+    if not made or not made["times"]:
+        return "-"
+    return f"{made['made'] / MIB:,.1f} MiB in {made['times']} calls, {made['ms']:.1f} ms"
 
 
 def report(rows: Iterable[Row]) -> list[str]:

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from alpha.recompute.recipe import count
+
 if TYPE_CHECKING:
     from benchmarks.sides import AlphaSide, TorchSide
 
@@ -145,6 +147,8 @@ def traced_step(side: AlphaSide, trace: Trace) -> tuple[list[Holding], list[Hold
 def of_alpha(side: AlphaSide) -> dict[str, Any]:
     """Makes one update and returns bytes by purpose, for the whole step and at its peak, and the curve of live bytes.
 
+    `made_again` has alpha.recompute.recipe.Count of the step: bytes planned and made again, how often, in how many ms.
+
     The side must have made an update before: the optimizer's state is there then.
     """
     weights = [holding(t.data) for t in (*side.net.parameters(), *(b for _, b in side.net.named_buffers()))]
@@ -155,6 +159,7 @@ def of_alpha(side: AlphaSide) -> dict[str, Any]:
     state = [holding(t.data) for t in side.optimizer.state_dict()["tensors"].values()]
     standing = {"weights": weights, "batches": batches, "optimizer_state": state}
     trace = Trace(_pool(side.device), {h.address for group in standing.values() for h in group})
+    before = vars(count).copy()
     activations, gradients = traced_step(side, trace)
     there = trace.there_at_peak(gradients) if _phase(trace) != "forward" else []
     at_peak = {**standing, "gradients": there, "activations": trace.held}
@@ -164,6 +169,7 @@ def of_alpha(side: AlphaSide) -> dict[str, Any]:
     return {**{name: total(group) for name, group in standing.items()}, "gradients": total(gradients),
             "activations": total(activations), "peak": trace.peak + outside,
             "at_peak": {**{name: total(group) for name, group in at_peak.items()}, "workspace": trace.peak - known},
+            "made_again": {name: value - before[name] for name, value in vars(count).items()},
             "peak_phase": _phase(trace), "peak_at": trace.peak_at, "phase_starts": trace.phase_starts,
             "live": [n + unpooled for n in trace.live]}
 

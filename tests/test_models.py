@@ -1,6 +1,10 @@
 """models: the registry, parameter counts, shapes, and equality with PyTorch twins after their weights are loaded."""
 
 import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -135,3 +139,14 @@ def test_vgg_for_large_images_takes_a_map_of_7x7(monkeypatch):
 def test_an_unknown_stem_is_refused(name):
     with pytest.raises(ConfigError, match=r"stem is 'big', it can be 'small' or 'imagenet'\nhelp: pass one of these"):
         models.create(name, stem="big")
+
+
+def test_a_new_file_in_the_folder_is_found(tmp_path):
+    shutil.copytree(Path(models.__file__).parent, tmp_path / "models")
+    (tmp_path / "models" / "mine.py").write_text(
+        "from alpha import nn\nfrom models import register_model\n\n\n@register_model\ndef of_mine(num_classes):\n"
+        "    return nn.Linear(1, num_classes)\n")
+    root = str(Path(alpha.__file__).parent.parent)
+    code = f"import sys; sys.path.append({root!r}); import models; print(models.create('of_mine', 3).weight.shape)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "(3, 1)\n", done.stderr

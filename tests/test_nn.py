@@ -290,6 +290,15 @@ def test_sequential_tells_a_convolution_that_a_batch_norm_reads_its_result(monke
     assert asked == [True, False, False, False, False]
 
 
+def test_a_contextual_convolution_is_told_that_too(monkeypatch):
+    asked, original = [], ops.coconv2d
+    monkeypatch.setattr(ops, "coconv2d", lambda *a, **k: asked.append(k["for_norm"]) or original(*a, **k))
+    net, x = nn.Sequential(nn.CoConv2d(2, 4), nn.BatchNorm2d(4)), images(2, 5, 5, 2)
+    net(x).sum().backward()
+    net.eval()(x)
+    assert asked == [True, False]
+
+
 def test_sequential_does_not_fuse_what_it_must_not(monkeypatch):
     class Shifted(nn.Linear):
         def forward(self, x):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -58,3 +60,15 @@ def test_what_cannot_be_rehearsed_is_refused() -> None:
         doctor.training("lenet6", None, None)()
     with pytest.raises(ConfigError):
         doctor.training("lenet5", "fp64", None)
+
+
+def test_kernels_of_a_model_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "my_rehearsed.py").write_text(
+        "from alpha import nn\nfrom alpha.training import register_model\n\n@register_model\n"
+        "def my_rehearsed(num_classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear(3072, num_classes))\n")
+    (tmp_path / "train.py").write_text("raise SystemExit('the wrong train')")
+    code = ("import sys; sys.path.insert(0, '.'); sys.path.append(sys.argv[1])\nfrom alpha import doctor\n"
+            "doctor.training('my_rehearsed', 'fp32', 8, ['my_rehearsed.py'])")
+    done = subprocess.run([sys.executable, "-c", code, str(Path(doctor.__file__).parent.parent)], cwd=tmp_path,
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -205,7 +205,7 @@ def test_without_an_intact_checkpoint_there_is_an_error_and_without_any_a_new_ru
         tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(flags(tmp_path / "x", epochs=2, resume="auto")) == 0
     for path in (tmp_path / "x" / "last.safetensors", tmp_path / "x" / "last.safetensors.prev"):
-        path.write_bytes(b"x" + path.read_bytes()[1:])
+        path.write_bytes(bytes([path.read_bytes()[0] ^ 1]) + path.read_bytes()[1:])
     capsys.readouterr()
     assert main(flags(tmp_path / "x", resume="auto")) == 1
     error = capsys.readouterr().err

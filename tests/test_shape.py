@@ -227,12 +227,15 @@ def test_keys_that_do_not_fit_are_refused() -> None:
         x[0, 0, 0]
     with refused(ShapeError, "getitem: 0 indices for a tensor of 2 axes", "... once"):
         x[..., ...]
-    with refused(DTypeError, "getitem: integer indexing works along the first axis, and alone"):
-        x[:, [0, 1]]
-    for mask in (x > 0, np.ones(2, bool), [True, False]):
-        with refused(DTypeError, "getitem: the key is a boolean mask", "np.flatnonzero"):
-            x[mask]
-    with refused(DTypeError, "getitem: the key is dtype float64, integers are needed"):
+    with refused(ShapeError, "getitem: the key does not fit: index 3 is out of bounds for axis 1 with size 3"):
+        x[:, [0, 3]]
+    with refused(DTypeError, "getitem: the key has dtype float64, integers or bool are needed"):
+        x[0, [0.5]]
+    with refused(DTypeError, "getitem: the key \"a\" (str) is no index"):
+        x["a", [0]]
+    with refused(ShapeError, "getitem: the mask has shape (3,), x has (2, 3)"):
+        x[np.ones(3, bool)]
+    with refused(DTypeError, "getitem: the key is dtype float64, integers or bool are needed"):
         x[[0.5]]
     for key in (True, 1.0, "a"):
         with refused(DTypeError, f"getitem: the key {shown(key)} is no index"):

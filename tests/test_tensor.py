@@ -137,10 +137,8 @@ def test_copy_overwrites_and_casts() -> None:
         x.copy_(np.ones(3))
 
 
-def test_elements_cannot_be_assigned() -> None:
+def test_parts_cannot_be_changed_in_place() -> None:
     x = alpha.tensor([1.0, 2.0])
-    with refused(TypeError, "setitem: elements of a tensor cannot be assigned", "only as a whole", "t.copy_(", "key"):
-        x[0] = 1
     with refused(GraphError, "+=: the tensor of shape (1,) is a part or a rearrangement of another one"):
         x[:1] += 1.0
     assert x.tolist() == [1.0, 2.0]

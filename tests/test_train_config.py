@@ -13,7 +13,8 @@ from train.session import make_optimizer, make_schedule
 
 FLAGS = ["--model", "--dataset", "--device", "--epochs", "--batch-size", "--lr", "--optimizer", "--schedule",
          "--warmup", "--momentum", "--weight-decay", "--label-smoothing", "--augment", "--ema", "--clip", "--seed",
-         "--precision", "--algorithm", "--val-size", "--resume", "--evaluate", "--max-steps", "--runs", "--data-dir",
+         "--precision", "--algorithm", "--recompute", "--val-size", "--resume", "--evaluate", "--max-steps", "--runs",
+         "--data-dir",
          "--config", "--list-models", "--output"]
 needs_tomllib = pytest.mark.skipif(sys.version_info < (3, 11), reason="--config needs tomllib")
 
@@ -60,15 +61,15 @@ def test_all_flags_arrive_in_their_types():
     line = ("--model resnet18 --dataset cifar10 --device cuda:1 --epochs 3 --batch-size 8 --lr 1 --optimizer adamw "
             "--schedule multistep --milestones 0.25,0.5 --gamma 0.2 --step-size 2 --warmup 1.5 --momentum 0 "
             "--weight-decay 0 --label-smoothing 0.1 --augment crop=2,flip --ema 0.99 --clip 1 --seed 7 "
-            "--precision bf16 --algorithm fft --val-size 500 --resume a.safetensors --evaluate --max-steps 9 --runs 1 "
-            "--data-dir d --output o --import math --import json --loss smooth_l1")
+            "--precision bf16 --algorithm fft --recompute full --val-size 500 --resume a.safetensors --evaluate "
+            "--max-steps 9 --runs 1 --data-dir d --output o --import math --import json --loss smooth_l1")
     config = parse(line.split())
     assert config == Config(
         model="resnet18", dataset="cifar10", device="cuda:1", epochs=3, batch_size=8, lr=1.0, optimizer="adamw",
         schedule="multistep", milestones=(0.25, 0.5), gamma=0.2, step_size=2.0, warmup=1.5, momentum=0.0,
         weight_decay=0.0, label_smoothing=0.1, augment="crop=2,flip", ema=0.99, clip=1.0, seed=7, precision="bf16",
-        algorithm="fft", val_size=500.0, resume="a.safetensors", evaluate=True, max_steps=9, runs=1, data_dir="d",
-        output="o", imports=("math", "json"), loss="smooth_l1")
+        algorithm="fft", recompute="full", val_size=500.0, resume="a.safetensors", evaluate=True, max_steps=9, runs=1,
+        data_dir="d", output="o", imports=("math", "json"), loss="smooth_l1")
     default = Config()
     same = [f.name for f in dataclasses.fields(config) if getattr(config, f.name) == getattr(default, f.name)]
     assert same == ["runs"]

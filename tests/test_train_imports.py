@@ -58,12 +58,12 @@ class Signs(optim.Optimizer):
 
 
 @register_schedule
-def poly(lr, total_steps, power=2.0):
+def falling(lr, total_steps, power=2.0):
     return lambda t: lr * (1 - t / total_steps) ** power
 
 
-@register_loss("focal")
-def focal_loss(outputs, targets):
+@register_loss("steep")
+def steep_loss(outputs, targets):
     return ops.cross_entropy(outputs * 1.5, targets)
 '''
 
@@ -97,7 +97,8 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-NAMES = ["--model", "my_net", "--dataset", "my_data", "--optimizer", "signs", "--schedule", "poly", "--loss", "focal"]
+NAMES = ["--model", "my_net", "--dataset", "my_data", "--optimizer", "signs", "--schedule", "falling",
+         "--loss", "steep"]
 
 
 def line(output: Path, *more: str) -> list[str]:
@@ -110,11 +111,11 @@ def test_everything_of_ones_own_is_trained_named_and_resumed(mine: Path, tmp_pat
     assert main(line(whole, "--import", "my_file.py", "--ema", "0.5")) == 0
     text = (whole / "config.toml").read_text()
     for part in ('imports = ["my_file.py"]', 'model = "my_net"', 'dataset = "my_data"', 'optimizer = "signs"',
-                 'schedule = "poly"', 'loss = "focal"', "lr = 0.125", 'augment = "crop=1"'):
+                 'schedule = "falling"', 'loss = "steep"', "lr = 0.125", 'augment = "crop=1"'):
         assert part in text
     named = checkpoint.load(whole / "last.safetensors")[1]
     assert (named["identity"]["model"], named["config"]["schedule"], named["config"]["imports"]) == (
-        "my_net", "poly", ["my_file.py"])
+        "my_net", "falling", ["my_file.py"])
     assert main(line(torn, "--import", "my_file.py", "--ema", "0.5", "--max-steps", "7")) == 0
     assert main(line(torn, "--import", "my_file.py", "--ema", "0.5", "--resume", "auto")) == 0
     assert_same(whole, torn)

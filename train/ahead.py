@@ -19,7 +19,7 @@ def steps(config: Config) -> None:
     images, labels = np.zeros((count, 32, 32, 3), np.uint8), np.zeros(count, np.int64)
     data = Dataset("ahead", tuple(map(str, range(CLASSES))), np.zeros(3, np.float32), np.ones(3, np.float32),
                    images, labels, images, labels)
-    with alpha.config(precision=config.precision, conv_algorithm=config.algorithm):
+    with alpha.config(precision=config.precision, conv_algorithm=config.algorithm, recompute=config.recompute):
         session = Session(config, CLASSES, count)
         session.model.train()
         for x, y in Images(images, labels, data, config.device).batches(count, augment=Augment.parse(config.augment)):

@@ -32,6 +32,7 @@ from train.data import DATASETS
 from train.imports import import_all, imports_of
 
 PRECISIONS = tuple(MODES)
+RECOMPUTE = ("none", "cheap", "full", "auto")
 IMPORTED = "--import the file that registers it"
 
 
@@ -86,6 +87,8 @@ class Config:
                              "ALPHA_PRECISION, or fp32)", PRECISIONS)
     algorithm: str = setting("auto", "how convolutions are computed where it serves; docs/algorithms.md (default: "
                              "ALPHA_CONV_ALGORITHM, or auto)", CONV_NAMES)
+    recompute: str = setting("none", "which results backward makes again instead of keeping them; docs/memory.md "
+                             "(default: ALPHA_RECOMPUTE, or none)", RECOMPUTE)
     epochs: int = setting(20, "passes over the training images", Interval(1, MOST_EPOCHS, "[]"))
     max_steps: int | None = setting(None, "stop after this many steps in all, if epochs has not ended before",
                                     Interval(1, MOST_STEPS, "[]"), int)
@@ -171,6 +174,7 @@ class Config:
             full.setdefault("gamma", 0.95)
         full.setdefault("precision", settings.precision)
         full.setdefault("algorithm", settings.conv_algorithm)
+        full.setdefault("recompute", settings.recompute)
         full.setdefault("output", f"runs/{full['model']}-{full['dataset']}")
         return Config(**full)
 
@@ -242,7 +246,7 @@ def parser() -> argparse.ArgumentParser:
                     description="Trains an image classifier. Its last line is the test accuracy.")
     for f in dataclasses.fields(Config):
         text, allowed = f.metadata["help"], f.metadata["allowed"]
-        if f.default is not None and f.default is not False and "(default" not in text:
+        if f.default not in (None, False, ()) and "(default" not in text:
             shown = ",".join(map(str, f.default)) if isinstance(f.default, tuple) else f.default
             text += f" (default: {shown})"
         if isinstance(allowed, Collection):

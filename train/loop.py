@@ -181,7 +181,8 @@ def _run(config: Config, output: Path) -> float:
           f"{ON_THE_CPU.get(config.precision, '') if config.device == 'cpu' else ''}; {config.dataset}: "
           f"{len(split.train_labels)} images to train, {len(split.val_labels)} to validate, {len(data.test_labels)} to "
           "test", flush=True)
-    with StopRequest() as stop, alpha.config(precision=config.precision, conv_algorithm=config.algorithm):
+    with StopRequest() as stop, alpha.config(precision=config.precision, conv_algorithm=config.algorithm,
+                                             recompute=config.recompute):
         fit(session, split, data, stop)
         return final_test(session, data, stop.check)
 

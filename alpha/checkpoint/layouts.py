@@ -25,11 +25,12 @@ class Layout:
     """How one parameter is turned: with its channels third from last in PyTorch, or with columns of a (H, W, C) map."""
 
     flattened: tuple[int, int, int] | None = None
+    space: int = 2      # axes between the channels and the end
 
     def from_torch(self, a: np.ndarray) -> np.ndarray:
         """Returns the array in the order of alpha; one of another shape than expected as it is."""
         if self.flattened is None:
-            return np.ascontiguousarray(np.moveaxis(a, -3, -1)) if a.ndim >= 3 else a
+            return np.ascontiguousarray(np.moveaxis(a, -1 - self.space, -1)) if a.ndim > self.space else a
         h, w, c = self.flattened
         if a.ndim != 2 or a.shape[1] != h * w * c:
             return a
@@ -38,7 +39,7 @@ class Layout:
     def to_torch(self, a: np.ndarray) -> np.ndarray:
         """The inverse of from_torch."""
         if self.flattened is None:
-            return np.ascontiguousarray(np.moveaxis(a, -1, -3))
+            return np.ascontiguousarray(np.moveaxis(a, -1, -1 - self.space))
         return np.ascontiguousarray(np.moveaxis(a.reshape(-1, *self.flattened), -1, -3)).reshape(a.shape)
 
 
@@ -61,7 +62,7 @@ def layouts(where: str, model: Module) -> dict[str, Layout]:
                 raise CheckpointError(message(where, f"{type(module).__name__}.torch_channels_first has {name!r}, "
                                               "which is no parameter of height, width and channels",
                                               "name parameters and buffers of three axes or more"))
-            found[prefix + name] = Layout()
+            found[prefix + name] = Layout(space=module.torch_space)
         if isinstance(module, Linear) and module.flattened:
             found[prefix + "weight"] = Layout(module.flattened)
     return found
@@ -69,7 +70,8 @@ def layouts(where: str, model: Module) -> dict[str, Layout]:
 
 def counters(model: Module) -> list[str]:
     """Returns the names of the counters that PyTorch's batch norms have and ours do not."""
-    return [f"{prefix}num_batches_tracked" for prefix, module in paths(model) if isinstance(module, BatchNorm2d)]
+    return [f"{prefix}num_batches_tracked" for prefix, module in paths(model)
+            if isinstance(module, BatchNorm2d) and module.running_mean is not None]
 
 
 def paths(module: Module, prefix: str = "") -> Iterator[tuple[str, Module]]:

@@ -76,7 +76,7 @@ class CpuBackend:
         """Arrays have elements."""
 
     undisturbed = nullcontext
-    flops_per_byte = 10.0
+    flops_per_byte = 20.0
 
     def memory_limit(self) -> int:
         return memory.host_nbytes()

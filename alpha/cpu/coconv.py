@@ -45,7 +45,8 @@ def coconv2d_wgrad_cpu(x: Array, g: Array, *, f: Pair, **levels) -> Array:
 
 @coconv2d_bias_act.impl("cpu")
 @in_float32()
-def coconv2d_bias_act_cpu(x: Array, w: Array, b: Array | None, *, activation: str | None, **levels) -> Array:
+def coconv2d_bias_act_cpu(x: Array, w: Array, b: Array | None, *, activation: str | None, for_norm: bool = False,
+                          **levels) -> Array:
     desc = CoConvDesc.fprop(x.shape, w.shape, **levels)
     y = empty(desc.y_shape, x.dtype)
     if native.usable(x, w):

@@ -14,6 +14,7 @@ from alpha.cpu.erf import erf
 from alpha.cpu.memory import empty
 from alpha.cpu.pointwise import bind
 from alpha.ops import elementwise as ops
+from alpha.ops import logic
 
 Array = np.ndarray
 Number = ops.Number
@@ -70,6 +71,11 @@ def _sign(x: Array, out: Array) -> Array:
     return np.subtract(x > 0, x < 0, out=out, dtype=out.dtype)
 
 
+def _floor(x: Array, out: Array) -> Array:
+    """As np.floor, which makes floats of integers."""
+    return np.floor(x, out=out) if x.dtype.kind == "f" else np.positive(x, out=out)
+
+
 for _op, _ufunc, _few in ((ops.neg, np.negative, FEW), (ops.exp, np.exp, 0), (ops.log, np.log, 0),
                           (ops.sqrt, np.sqrt, FEW), (ops.abs, np.absolute, FEW), (ops.sign, _sign, 0),
                           (ops.erf, erf, 0)):
@@ -77,6 +83,10 @@ for _op, _ufunc, _few in ((ops.neg, np.negative, FEW), (ops.exp, np.exp, 0), (op
 
 for _op, _ufunc in ((ops.add, np.add), (ops.sub, np.subtract), (ops.mul, np.multiply), (ops.div, np.true_divide)):
     bind(_op, _binary(_ufunc), FEW)
+
+for _op, _ufunc in ((logic.floor, _floor), (logic.sin, np.sin), (logic.cos, np.cos)):
+    _op.impl("cpu")(_unary(_ufunc))
+logic.floor_divide.impl("cpu")(_binary(np.floor_divide))
 
 for _op, _ufunc in ((ops.maximum, np.maximum), (ops.minimum, np.minimum)):
     bind(_op, _quiet(_ufunc))
@@ -133,8 +143,8 @@ def transfer_cpu(x: Array, *, device: str, source: str) -> Any:
 def _where(cond: Array, x: Array | Number, y: Array | Number) -> Array:
     dtype = x.dtype if isinstance(x, np.ndarray) else y.dtype
     out = empty(np.broadcast_shapes(cond.shape, np.shape(x), np.shape(y)), dtype)
-    np.copyto(out, _plain(y))
-    np.copyto(out, _plain(x), where=cond)
+    np.copyto(out, _plain(y), casting="unsafe")     # 0 and 1 stand for bools
+    np.copyto(out, _plain(x), casting="unsafe", where=cond)
     return out
 
 

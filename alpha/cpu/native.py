@@ -193,13 +193,13 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-_DATA = object.__basicsize__  # offset of PyArrayObject.data, the first field after the object header
+DATA = object.__basicsize__  # offset of PyArrayObject.data, the first field after the object header
 _pointer_at = ctypes.c_void_p.from_address
 
 
 def ptr(a: Array | None) -> Any:
     """Returns the address of an array's elements; reading the field is several times cheaper than a.ctypes.data."""
-    return None if a is None else _pointer_at(id(a) + _DATA)
+    return None if a is None else _pointer_at(id(a) + DATA)
 
 
 def conv_fprop(desc: ConvDesc | CoConvDesc, x: Array, w: Array, y: Array, bias: Array | None = None,

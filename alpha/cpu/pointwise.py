@@ -27,7 +27,7 @@ from alpha.op import Op, registry
 from alpha.ops.elementwise import broadcast_shape
 from alpha.ops.layout import broadcast_strides, merged
 
-Array = np.ndarray
+ndarray = Array = np.ndarray
 Shape = tuple[int, ...]
 
 HEADERS = ("vec.hpp", "functions.hpp")
@@ -96,15 +96,17 @@ def _kernel(op: Op) -> int:
 
 
 @lru_cache(maxsize=4096)
-def _plan(name: str, shapes: tuple[Shape | None, ...], masks: tuple[bool, ...], itemsize: int) -> tuple[Shape, Array]:
-    """Returns the shape of y, and what kernels/pointwise.cpp reads of it; None is the shape of a number."""
+def _plan(name: str, shapes: tuple[Shape | None, ...], masks: tuple[bool, ...],
+          itemsize: int) -> tuple[Shape, Array, int]:
+    """Returns the shape of y, and what kernels/pointwise.cpp reads of it, with its address; None is a number."""
     given = {f"operand {k}": s for k, s in enumerate(shapes) if s is not None}
     shape = next(iter(given.values())) if len(set(given.values())) == 1 else broadcast_shape(name, **given)
     sizes, strides = merged(shape, [broadcast_strides(s, shape) for s in shapes])
-    table = [len(shapes), itemsize, prod(shape), ALONE_BELOW, len(sizes), *sizes]
-    for mask, steps in zip(masks, strides):
-        table += [1 if mask else 4, _period(sizes, steps), *steps]
-    return shape, np.array(table, np.int64)
+    table = [len(shapes), itemsize, prod(shape), ALONE_BELOW, native.DATA, len(sizes), *sizes]
+    for mask, given_shape, steps in zip(masks, shapes, strides):
+        table += [given_shape is not None, 1 if mask else 4, _period(sizes, steps), *steps]
+    packed = np.array(table, np.int64)
+    return shape, packed, packed.ctypes.data
 
 
 def _period(sizes: Shape, strides: Shape) -> int:
@@ -133,17 +135,21 @@ def bind(op: Op, oracle: Callable[..., Array], few: int = 0,
 
     @op.impl("cpu")
     def run(*operands: Any, **attrs: Any) -> Array:
-        size = 0
-        for x, kind in zip(operands, kinds):
-            if x.__class__ is np.ndarray:
-                if x.dtype != kind or not x.flags.c_contiguous:
-                    return oracle(*operands, **attrs)
+        shapes, size = [], 0
+        for x in operands:
+            if x.__class__ is ndarray:
+                shapes.append(x.shape)
                 size += x.size
-            elif not pair:
+            elif pair:
+                shapes.append(None)
+            else:
                 return oracle(*operands, **attrs)
         if size < few or native.library() is None:
             return oracle(*operands, **attrs)
-        return compiled(op, operands, numbers(**attrs) if numbers else attrs)
+        for x, kind in zip(operands, kinds):
+            if x.__class__ is ndarray and ((x.dtype is not kind and x.dtype != kind) or not x.flags.c_contiguous):
+                return oracle(*operands, **attrs)
+        return _launch(op, tuple(shapes), operands, numbers(**attrs) if numbers else attrs)
 
 
 @cache
@@ -165,14 +171,20 @@ def _ready(op: Op) -> tuple[int, tuple[bool, ...], np.dtype, tuple[str, ...], An
 
 def compiled(op: Op, operands: Sequence[Any], attrs: dict[str, Any]) -> Array:
     """Returns y of contiguous operands of the kernel's dtypes, or numbers; the kernels are loaded."""
+    return _launch(op, tuple([x.shape if x.__class__ is ndarray else None for x in operands]), operands, attrs)
+
+
+def _launch(op: Op, shapes: tuple[Shape | None, ...], operands: Sequence[Any], attrs: dict[str, Any]) -> Array:
     kernel, masks, result, names, numbers, missing = _ready(op)
-    shapes = tuple([x.shape if x.__class__ is np.ndarray else None for x in operands])
-    shape, plan = _plan(op.name, shapes, masks, result.itemsize)
+    shape, _, plan = _plan(op.name, shapes, masks, result.itemsize)
     y = empty(shape, result)
-    native.loaded().pointwise(
-        kernel, native.ptr(plan),
-        *[native.ptr(x) if x.__class__ is np.ndarray else ctypes.byref(_number(x)) for x in operands], *missing,
-        native.ptr(y), numbers(*[attrs[name] for name in names]) if names else None)
+    given = numbers(*[attrs[name] for name in names]) if names else None
+    if None in shapes:
+        floats = [None if x.__class__ is ndarray else _number(x) for x in operands]
+        addresses = [id(x) if f is None else ctypes.addressof(f) for x, f in zip(operands, floats)]
+    else:
+        addresses = [id(x) for x in operands]
+    native.loaded().pointwise(kernel, plan, *addresses, *missing, id(y), given)
     return y
 
 

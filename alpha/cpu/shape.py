@@ -11,6 +11,7 @@ from alpha.cpu import native
 from alpha.cpu.elementwise import FEW
 from alpha.cpu.memory import empty
 from alpha.errors import ShapeError, message
+from alpha.ops import index as index_ops
 from alpha.ops import shape as ops
 from alpha.ops.layout import merged
 
@@ -148,4 +149,14 @@ def take_grad_cpu(g: Array, index: Array, *, rows: int) -> Array:
         g = g.reshape(index.size, *out.shape[1:])[order]
         with np.errstate(all="ignore"):
             out[taken[first]] = np.add.reduceat(g, first, axis=0, dtype=np.float64)
+    return out
+
+
+@index_ops.argsort_rows.impl("cpu")
+def argsort_rows_cpu(x: Array, *, descending: bool) -> Array:
+    out = empty(x.shape, "int64")
+    if descending:  # of the rows reversed, so that equals keep their order
+        np.subtract(x.shape[1] - 1, np.argsort(x[:, ::-1], axis=1, kind="stable")[:, ::-1], out=out)
+    else:
+        out[...] = np.argsort(x, axis=1, kind="stable")
     return out

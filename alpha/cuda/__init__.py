@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from alpha.backend import get_backend
 from alpha.config import config
 from alpha.cuda import (
     families,  # noqa: F401  binds the implementations
@@ -22,9 +23,10 @@ from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import Array, free_cached
 from alpha.cuda.runtime.recording import Recording
 from alpha.cuda.runtime.report import memory_summary
+from alpha.errors import AlphaError
 from alpha.versions import History
 
-__all__ = ["BACKEND", "Array", "context", "free_cached", "memory_summary"]
+__all__ = ["BACKEND", "Array", "context", "free_cached", "is_available", "memory_summary", "synchronize"]
 
 # Streams of other libraries that need no waiting: the legacy default stream (None, 1), which orders itself with ours,
 # and -1, by which a consumer says that it has waited.
@@ -85,8 +87,7 @@ class CudaBackend:
     flops_per_byte = 60.0
 
     def memory_limit(self) -> int:
-        limit = config.cuda_memory_mib << 20
-        return limit or memory.device_nbytes()
+        return config.cuda_memory_mib << 20 or memory.device_nbytes()
 
     def history(self, x: Array) -> History | None:
         return None if x.derived is None else x.derived.history
@@ -146,3 +147,17 @@ class CudaBackend:
 
 
 BACKEND = CudaBackend()
+
+
+def is_available() -> bool:
+    """Returns whether a GPU can be used: PyCUDA, a driver and a device are there.  Starts the device."""
+    try:
+        get_backend("cuda")
+    except AlphaError:
+        return False
+    return True
+
+
+def synchronize() -> None:
+    """Waits until the device has done all that it was given."""
+    get_backend("cuda").synchronize()

@@ -83,7 +83,7 @@ def _convolution(plan: CpuPlan, call: Call, k: int) -> list[Step] | None:
 
 def _contextual(plan: CpuPlan, call: Call, k: int) -> list[Step] | None:
     x, w, *rest = call.args
-    attrs = {name: v for name, v in call.attrs.items() if name != "activation"}
+    attrs = {name: v for name, v in call.attrs.items() if name not in ("activation", "for_norm")}
     if w.constant is None or (call.residual is not None and attrs["groups"] > 1):
         return None
     operands = (x, w, rest[0] if rest else None, call.outs[0])

@@ -15,14 +15,16 @@ import inspect
 import types
 from collections.abc import Callable, Iterable, Sequence
 from math import isfinite
-from typing import Annotated, Any, ParamSpec, TypeVar, Union, cast, get_args, get_origin
+from typing import Annotated, Any, NoReturn, ParamSpec, TypeVar, Union, cast, get_args, get_origin
 
 from alpha.errors import AlphaError, ArgumentError, message
+from alpha.inputs import aliases
 from alpha.inputs.kinds import Either, Flag, Function, Instance, Kind, Many, Nothing, Real, Refused, Whole
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_ARGS, _KWARGS = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 _PLAIN: dict[Any, Kind] = {int: Whole(), float: Real("a finite number", isfinite, keyed=False), bool: Flag(),
                            str: Instance(str), type(None): Nothing(), Callable: Function()}
 
@@ -47,13 +49,28 @@ def kind_of(hint: Any) -> Kind | None:
     return Instance(hint) if plain and origin is None else None
 
 
+_read: dict[tuple[str, str], Kind | None] = {}  # of (module, annotation): many functions say the same
+
+
+def _kind_in(hint: Any, names: dict[str, Any]) -> Kind | None:
+    """As kind_of, for an annotation that may be text in the names of a module."""
+    if not isinstance(hint, str):
+        return kind_of(hint)
+    key = names["__name__"], hint
+    if key[0].startswith("alpha."):     # whose names are not set anew
+        if key not in _read:
+            _read[key] = kind_of(eval(hint, names))
+        return _read[key]
+    return kind_of(eval(hint, names))
+
+
 def kinds_of(f: Callable[..., Any]) -> dict[str, Kind]:
     """Returns the kinds of the parameters of a function that are annotated with one."""
     f = inspect.unwrap(f)
     kinds = {}
     for name, hint in getattr(f, "__annotations__", {}).items():
         try:
-            kind = None if name == "return" else kind_of(eval(hint, f.__globals__) if isinstance(hint, str) else hint)
+            kind = None if name == "return" else _kind_in(hint, f.__globals__)
         except NameError:  # imported for type checkers only, or not defined yet
             continue
         if kind:
@@ -99,8 +116,7 @@ def checked(f: Callable[P, R]) -> Callable[P, R]:
     """
     parameters = inspect.signature(f).parameters.values()
     positional = tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
-    open_ended, open_named = (any(p.kind is kind for p in parameters)
-                              for kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD))
+    open_ended, open_named = (any(p.kind is kind for p in parameters) for kind in (_ARGS, _KWARGS))
     names = {p.name: p for p in parameters if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
     required = tuple(name for name, p in names.items() if p.default is p.empty)
     kinds = kinds_of(f)
@@ -113,7 +129,7 @@ def checked(f: Callable[P, R]) -> Callable[P, R]:
     def where(args: tuple[Any, ...]) -> str:
         return _where(f, args) if method else f.__name__
 
-    def refuse(args: tuple[Any, ...], what: str) -> None:
+    def refuse(args: tuple[Any, ...], what: str) -> NoReturn:
         raise ArgumentError(message(where(args), what, _taken(f)))
 
     def taken(args: tuple[Any, ...], kind: Kind, name: str, value: Any) -> Any:
@@ -134,7 +150,9 @@ def checked(f: Callable[P, R]) -> Callable[P, R]:
         values = dict(zip(positional, args))
         for name, value in kwargs.items():
             if name in values or not (name in names or open_named):
-                refuse(args, f"{name} is {'given twice' if name in values else 'unknown'}")
+                as_here = aliases.renamed({name: value}, [n for n in names if n not in values and n not in kwargs])
+                values |= as_here or refuse(args, f"{name} is {'given twice' if name in values else 'unknown'}")
+                continue
             values[name] = value
         for name in required:
             if name not in values:

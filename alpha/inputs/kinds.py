@@ -357,12 +357,28 @@ Finite = Annotated[float, Real("a finite number", isfinite, keyed=False)]
 Positive = Annotated[float, Real("a finite number above 0", lambda v: 0 < v < inf)]
 PositiveOrInf = Annotated[float, Real("a number above 0", lambda v: v > 0)]
 NonNegative = Annotated[float, Real("a finite number of at least 0", lambda v: 0 <= v < inf)]
+Order = Annotated[Union[float, str], Either([Real("a number above 0", lambda v: v > 0), Choice("fro")])]
 Share = Annotated[float, Real("a number in [0, 1]", lambda v: 0 <= v <= 1)]
 Decay = Annotated[float, Real("a number in [0, 1)", lambda v: 0 <= v < 1)]
 Betas = Annotated[tuple[float, float], Many(Real("", lambda v: 0 <= v < 1), 2, "a pair of numbers in [0, 1)",
                                                       "pass {name}=(0.9, 0.999), say")]
 Lr = Annotated[Union[float, Callable[[int], float]], Rate()]
 Reduction = Annotated[str, Choice("mean", "sum", "none")]
+PadMode = Annotated[Any, Either([Choice("constant", "reflect", "replicate", "circular"), Number_()])]  # or a value
+ResizeMode = Annotated[str, Choice("nearest", "nearest-exact", "linear", "bilinear", "bicubic", "area")]
+ConvPadding = Annotated[Union[int, tuple[int, int], str], Either([Pair_(0), Choice("same", "valid")],
+                                                                 'pass {name}=1, {name}=(1, 2) or {name}="same"')]
+LinePadding = Annotated[Union[int, str], Either([Whole(0, ShapeError), Choice("same", "valid")],
+                                                'pass {name}=1, or {name}="same"')]
+Sides = Annotated[Any, Either([Whole(0, ShapeError), Ints("four ints of at least 0", "", 0, single=False, length=4)],
+                              "pass {name}=1, or {name}=(left, right, top, bottom)")]
+_ABOVE_0 = Real("a finite number above 0", lambda v: 0 < v < inf)
+Scales = Annotated[Any, Either([Nothing(), _ABOVE_0, Many(_ABOVE_0)], "pass {name}=2, or {name}=(2, 3)")]
+BorderMode = Annotated[str, Choice("zeros", "reflect", "replicate", "circular")]
+Approximation = Annotated[str, Choice("none", "tanh")]
+Spread = Annotated[str, Choice("batchmean", "mean", "sum", "none")]
+PlateauMode = Annotated[str, Choice("min", "max")]
+ThresholdMode = Annotated[str, Choice("rel", "abs")]
 FanMode = Annotated[str, Choice("fan_in", "fan_out")]
 Activation = Annotated[Union[str, None], Either([Nothing(), Choice("relu", error=ShapeError)],
                                                      'pass None or "relu", and apply others to the result')]

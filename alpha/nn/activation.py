@@ -5,14 +5,24 @@ from __future__ import annotations
 from functools import partial
 
 from alpha import ops
+from alpha.errors import ShapeError, message
 from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Axis, Finite
+from alpha.inputs.kinds import Approximation, Axis, Count, Finite
 from alpha.nn.function import Lambda
-from alpha.nn.module import Module
+from alpha.nn.module import Module, Parameter
+from alpha.ops.reduce import normal_axis
 from alpha.tensor import Tensor
 
 
-class ReLU(Module):
+class _Inplace(Module):
+    """What takes PyTorch's `inplace`: no memory is shared with x, which stays as it is, so that gradients are right."""
+
+    @checked
+    def __init__(self, inplace: bool = False) -> None:
+        """Takes `inplace` and has no use for it."""
+
+
+class ReLU(_Inplace):
     """y = max(x, 0).  Shape: any."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -23,7 +33,7 @@ class LeakyReLU(Module):
     """y = x where x > 0, else negative_slope * x.  Shape: any."""
 
     @checked
-    def __init__(self, negative_slope: Finite = 0.01) -> None:
+    def __init__(self, negative_slope: Finite = 0.01, inplace: bool = False) -> None:
         self.negative_slope = negative_slope
 
     def forward(self, x: Tensor) -> Tensor:
@@ -37,7 +47,7 @@ class ELU(Module):
     """y = x where x > 0, else alpha * (e^x - 1).  Shape: any."""
 
     @checked
-    def __init__(self, alpha: Finite = 1.0) -> None:
+    def __init__(self, alpha: Finite = 1.0, inplace: bool = False) -> None:
         self.alpha = alpha
 
     def forward(self, x: Tensor) -> Tensor:
@@ -48,13 +58,20 @@ class ELU(Module):
 
 
 class GELU(Module):
-    """y = x * Phi(x), Phi the standard normal distribution function.  Shape: any."""
+    """y = x * Phi(x), Phi the standard normal distribution function; exact, or approximate="tanh".  Shape: any."""
+
+    @checked
+    def __init__(self, approximate: Approximation = "none") -> None:
+        self.approximate = approximate
 
     def forward(self, x: Tensor) -> Tensor:
-        return ops.gelu(x)
+        return ops.gelu(x) if self.approximate == "none" else ops.gelu_tanh(x)
+
+    def extra_repr(self) -> str:
+        return "" if self.approximate == "none" else f"approximate={self.approximate!r}"
 
 
-class SiLU(Module):
+class SiLU(_Inplace):
     """y = x * sigmoid(x).  Shape: any."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -82,14 +99,14 @@ class Softplus(Module):
         return ops.softplus(x)
 
 
-class ReLU6(Module):
+class ReLU6(_Inplace):
     """y = min(max(x, 0), 6).  Shape: any."""
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.relu6(x)
 
 
-class Hardswish(Module):
+class Hardswish(_Inplace):
     """y = x * min(max(x + 3, 0), 6) / 6.  Shape: any."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -115,6 +132,79 @@ class LogSoftmax(Softmax):
 
     def forward(self, x: Tensor) -> Tensor:
         return ops.log_softmax(x, self.axis)
+
+
+class PReLU(Module):
+    """y = x where x > 0, else weight * x: a slope that is trained, one for all channels or one for each.
+
+    Args:
+        num_parameters: 1, or the channels of x, its last axis.
+        init: what the slopes start as.
+    Shape: any.  Parameters: weight (num_parameters,).
+    Source: He et al., arXiv 1502.01852.
+    """
+
+    @checked
+    def __init__(self, num_parameters: Count = 1, init: Finite = 0.25) -> None:
+        self.weight = Parameter(ops.full((num_parameters,), init))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.where(ops.gt(x, 0), x, x * self.weight.astype(x.dtype))
+
+    def extra_repr(self) -> str:
+        return f"num_parameters={self.weight.numel()}"
+
+
+class Hardtanh(Module):
+    """y = x limited to [min_val, max_val].  Shape: any."""
+
+    @checked
+    def __init__(self, min_val: Finite = -1.0, max_val: Finite = 1.0, inplace: bool = False) -> None:
+        self.min_val, self.max_val = min_val, max_val
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.clip(x, self.min_val, self.max_val)
+
+    def extra_repr(self) -> str:
+        return f"min_val={self.min_val}, max_val={self.max_val}"
+
+
+class Hardsigmoid(_Inplace):
+    """y = min(max(x + 3, 0), 6) / 6.  Shape: any."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.relu6(ops.add(x, 3.0)) / 6.0
+
+
+class Mish(_Inplace):
+    """y = x * tanh(log(1 + e^x)).  Shape: any."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.mul(x, ops.tanh(ops.softplus(x)))
+
+
+class LogSigmoid(Module):
+    """y = log(sigmoid(x)), without overflow.  Shape: any."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return -ops.softplus(ops.neg(x))
+
+
+class GLU(Module):
+    """y = a * sigmoid(b), a and b the two halves of x along an axis.  Shape: of x, with that axis half as long."""
+
+    @checked
+    def __init__(self, axis: Axis = -1) -> None:
+        self.axis = axis
+
+    @checked
+    def forward(self, x: Tensor) -> Tensor:
+        n = x.shape[normal_axis(self.axis, x.ndim, "GLU")]
+        if n % 2:
+            raise ShapeError(message("GLU", f"axis {self.axis} has {n} elements, an even number is needed",
+                                     "pass two halves", x=x.shape))
+        a, b = ops.split(x, [n // 2, n // 2], self.axis)
+        return a * ops.sigmoid(b)
 
 
 def fuse_relu(layer: Module, owner: type[Module], following: Module) -> partial[Tensor] | None:

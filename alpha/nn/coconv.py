@@ -13,6 +13,7 @@ from alpha.inputs.kinds import Pair as IntOrPair
 from alpha.nn import init
 from alpha.nn.activation import fuse_relu
 from alpha.nn.module import Module, Parameter
+from alpha.nn.norm import counts_for_norm
 from alpha.ops.coconv_desc import CoConvDesc, check_kernel, level_channels
 from alpha.ops.conv import as_pair
 from alpha.precision import to_storage_dtype
@@ -62,18 +63,20 @@ class CoConv2d(Module):
         return dict(dilations=self.dilations, channels=self.channels, stride=self.stride, groups=self.groups)
 
     def forward(self, x: Tensor, activation: str | None = None, for_norm: bool = False) -> Tensor:
-        """Returns activation(coconv2d(x, weight) + bias); activation is None or "relu".
-
-        for_norm is what Conv2d takes, so that one stands in the other's place; no level counts statistics yet.
-        """
+        """Returns activation(coconv2d(x, weight) + bias); activation is None or "relu".  for_norm: see Conv2d."""
         x = to_storage_dtype(x)
         if self.bias is None and activation is None:
-            return ops.coconv2d(x, self.weight, **self.geometry)
-        return ops.coconv2d_bias_act(x, self.weight, self.bias, activation=activation, **self.geometry)
+            return ops.coconv2d(x, self.weight, for_norm=for_norm, **self.geometry)
+        return ops.coconv2d_bias_act(x, self.weight, self.bias, activation=activation, for_norm=for_norm,
+                                     **self.geometry)
 
     def fused_with(self, following: Module) -> Callable[[Tensor], Tensor] | None:
         """Fuses with a ReLU where there is a bias; without one the layer is followed by a norm in practice."""
         return fuse_relu(self, CoConv2d, following) if self.bias is not None else None
+
+    def called_before(self, following: Module) -> Callable[[Tensor], Tensor]:
+        """Counts the statistics that a batch norm in training begins with."""
+        return counts_for_norm(self, CoConv2d, following)
 
     def macs(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
         desc = CoConvDesc.fprop(x_shape, self.weight.shape, **self.geometry)

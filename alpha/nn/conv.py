@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from alpha import ops
+from alpha.errors import ConfigError, message
 from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Channels, Padding
+from alpha.inputs.kinds import BorderMode, Channels, ConvPadding, Padding
 from alpha.inputs.kinds import Pair as IntOrPair
 from alpha.nn import init
 from alpha.nn.activation import fuse_relu
 from alpha.nn.module import Module, Parameter
-from alpha.nn.norm import BatchNorm2d
+from alpha.nn.norm import counts_for_norm
 from alpha.ops.algorithms.names import ConvAlgorithm
 from alpha.ops.conv import as_pair, check_output_padding
 from alpha.ops.conv_desc import Axis, ConvDesc
 from alpha.precision import to_storage_dtype
 from alpha.tensor import Tensor
+
+_NO_BORDER: tuple[tuple[int, int], ...] = ((0, 0), (0, 0))
 
 
 class _Conv(Module):
@@ -32,6 +34,7 @@ class _Conv(Module):
     torch_channels_first = ("weight",)
     in_channels: int
     out_channels: int
+    padding_mode: str
 
     def __init__(self, wide: int, narrow: int, kernel_size: IntOrPair, stride: IntOrPair, padding: IntOrPair,
                  dilation: IntOrPair, groups: int, bias: bool, algorithm: str | None) -> None:
@@ -56,6 +59,8 @@ class _Conv(Module):
         for name, default in (("padding", (0, 0)), ("dilation", (1, 1)), ("groups", 1), ("algorithm", None)):
             if getattr(self, name) != default:
                 text += f", {name}={getattr(self, name)!r}"
+        if getattr(self, "padding_mode", "zeros") != "zeros":
+            text += f", padding_mode={self.padding_mode!r}"
         return text + (", bias=False" if self.bias is None else "")
 
 
@@ -64,10 +69,12 @@ class Conv2d(_Conv):
 
     Args:
         in_channels, out_channels: channels of x and y.
-        kernel_size, stride, padding, dilation: int, or pair (height, width); in pixels.
+        kernel_size, stride, padding, dilation: int, or pair (height, width); in pixels. padding may be "same", with
+            stride 1: y has the size of x; or "valid": none.
         groups: number of channel groups; it divides both channel counts. groups=in_channels is depthwise.
         bias: whether there is one.
         algorithm: see alpha.ops.conv2d; gradients take it as a preference.
+        padding_mode: "zeros", which are skipped; "reflect", "replicate" or "circular", which are stored: see ops.pad.
     Shape: x (N, IH, IW, in_channels) -> y (N, OH, OW, out_channels), NHWC; see alpha.ops.conv2d for OH and OW.
     Parameters: weight (out_channels, FH, FW, in_channels / groups), OHWI; bias (out_channels,). Both start as
         U[-b, b), b = 1 / sqrt(fan_in), fan_in = FH * FW * in_channels / groups, as in PyTorch.
@@ -78,10 +85,33 @@ class Conv2d(_Conv):
 
     @checked
     def __init__(self, in_channels: Channels, out_channels: Channels, kernel_size: IntOrPair, stride: IntOrPair = 1,
-                 padding: Padding = 0, dilation: IntOrPair = 1, groups: Channels = 1, bias: bool = True,
-                 algorithm: ConvAlgorithm = None) -> None:
+                 padding: ConvPadding = 0, dilation: IntOrPair = 1, groups: Channels = 1, bias: bool = True,
+                 algorithm: ConvAlgorithm = None, padding_mode: BorderMode = "zeros") -> None:
         self.in_channels, self.out_channels = in_channels, out_channels
+        self.padding_mode, self.border = padding_mode, _NO_BORDER
+        if isinstance(padding, str):
+            padding = self._named_padding(padding, as_pair(kernel_size), as_pair(stride), as_pair(dilation))
+        elif padding_mode != "zeros":
+            self.border, padding = tuple([(p, p) for p in as_pair(padding)]), 0
         super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, algorithm)
+
+    def _named_padding(self, name: str, kernel_size: tuple[int, int], stride: tuple[int, int],
+                       dilation: tuple[int, int]) -> tuple[int, int]:
+        """Returns the padding that "same" or "valid" stands for, and sets what is to be stored beside it."""
+        if name == "same" and stride != (1, 1):
+            raise ConfigError(message(type(self).__name__, f'padding="same" with stride {stride}: y would be smaller',
+                                      "pass padding=kernel_size // 2, or stride=1"))
+        total = [d * (k - 1) if name == "same" else 0 for k, d in zip(kernel_size, dilation)]
+        if self.padding_mode != "zeros":
+            self.border = tuple([(t // 2, t - t // 2) for t in total])
+            return 0, 0
+        self.border = tuple([(0, t % 2) for t in total])   # of an even kernel: one row more on the far side
+        return total[0] // 2, total[1] // 2
+
+    def _bordered(self, x: Tensor) -> Tensor:
+        """Returns the map with what is stored of its border."""
+        mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
+        return ops.pad(x, ((0, 0), *self.border, (0, 0)), mode=mode)
 
     def forward(self, x: Tensor, activation: str | None = None, for_norm: bool = False) -> Tensor:
         """Returns activation(conv2d(x, weight) + bias).
@@ -92,6 +122,8 @@ class Conv2d(_Conv):
                 GPU counts while it stores what that would read the map for.  Sequential says so by itself.
         """
         x = to_storage_dtype(x)
+        if self.border != _NO_BORDER:
+            x = self._bordered(x)
         if self.bias is None and activation is None:
             return ops.conv2d(x, self.weight, algorithm=self.algorithm, for_norm=for_norm, **self.geometry)
         return ops.conv2d_bias_act(x, self.weight, self.bias, activation=activation, for_norm=for_norm,
@@ -103,11 +135,12 @@ class Conv2d(_Conv):
 
     def called_before(self, following: Module) -> Callable[[Tensor], Tensor]:
         """Counts the statistics that a batch norm in training begins with."""
-        asked = isinstance(following, BatchNorm2d) and following.training
-        return partial(self, for_norm=True) if asked and type(self).forward is Conv2d.forward else self
+        return counts_for_norm(self, Conv2d, following)
 
     def macs(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
-        desc = ConvDesc.fprop(x_shape, self.weight.shape, **self.geometry)
+        n, h, w, c = x_shape
+        (top, bottom), (left, right) = self.border
+        desc = ConvDesc.fprop((n, h + top + bottom, w + left + right, c), self.weight.shape, **self.geometry)
         return desc.nominal_flops // 2, desc.useful_flops // 2
 
 

@@ -20,7 +20,7 @@ class Dropout(Module):
     """
 
     @checked
-    def __init__(self, p: Share = 0.5) -> None:
+    def __init__(self, p: Share = 0.5, inplace: bool = False) -> None:
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
@@ -28,3 +28,22 @@ class Dropout(Module):
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
+
+
+class Dropout2d(Dropout):
+    """In training, whole channels of a sample are 0 with probability p, the others y = x / (1 - p).
+
+    Args: as Dropout.
+    Shape: x (N, ..., C), channels last -> y of the same shape.
+    """
+
+    @checked
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0 or x.ndim < 2:
+            return x if x.ndim > 1 else ops.dropout(x, self.p, training=self.training)
+        ones = ops.ones((x.shape[0], *[1] * (x.ndim - 2), x.shape[-1]), x.dtype, x.device)
+        return x * ops.dropout(ones, self.p)
+
+
+class Dropout1d(Dropout2d):
+    """Dropout2d by its other name: x (N, L, C)."""

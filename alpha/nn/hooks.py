@@ -7,7 +7,7 @@ from typing import Any
 
 from alpha.errors import DTypeError, message
 from alpha.nn.attributes import a_
-from alpha.tensor import Tensor
+from alpha.tensor import Handle, Tensor
 
 Hook = Callable[..., Any]
 
@@ -18,36 +18,36 @@ class Hooks:
     _pre_hooks: tuple[Hook, ...] = ()
     _hooks: tuple[Hook, ...] = ()
 
-    def register_forward_pre_hook(self, hook: Hook) -> Callable[[], None]:
+    def register_forward_pre_hook(self, hook: Hook) -> Handle:
         """Calls `hook(module, args)` before forward; what it returns, unless None, replaces args.
 
         Args:
             hook: returns None, the new args as a tuple, or the only new argument.
         Returns:
-            a function that removes the hook.
+            a handle: `handle.remove()`, or `handle()`, removes the hook.
         Raises:
             DTypeError: the hook cannot be called.
         """
         return self._register("_pre_hooks", "register_forward_pre_hook", hook)
 
-    def register_forward_hook(self, hook: Hook) -> Callable[[], None]:
+    def register_forward_hook(self, hook: Hook) -> Handle:
         """Calls `hook(module, args, output)` after forward; what it returns, unless None, replaces the output.
 
         Args:
             hook: returns None or the new output. Where the output is a Tensor, that is a Tensor, or a tuple, a list or
                 a dict; a call of the module raises DTypeError for anything else.
         Returns:
-            a function that removes the hook.
+            a handle: `handle.remove()`, or `handle()`, removes the hook.
         Raises:
             DTypeError: the hook cannot be called.
         """
         return self._register("_hooks", "register_forward_hook", hook)
 
-    def register_backward_hook(self, hook: Hook) -> Callable[[], None]:
+    def register_backward_hook(self, hook: Hook) -> Handle:
         """Calls `hook(module, g)` with the gradient of the output (one Tensor); a returned Tensor replaces it.
 
         Returns:
-            a function that removes the hook.
+            a handle: `handle.remove()`, or `handle()`, removes the hook.
         Raises:
             DTypeError: the hook cannot be called. A call of the module raises it where the output is no Tensor.
         """
@@ -67,11 +67,11 @@ class Hooks:
         """True where the module has hooks, so that its own output must exist."""
         return bool(self._hooks or self._pre_hooks)
 
-    def _register(self, kind: str, method: str, hook: Hook) -> Callable[[], None]:
+    def _register(self, kind: str, method: str, hook: Hook) -> Handle:
         _check_callable(self, method, hook)
         entry = _Entry(hook)
         object.__setattr__(self, kind, (*getattr(self, kind), entry))
-        return lambda: object.__setattr__(self, kind, tuple(h for h in getattr(self, kind) if h is not entry))
+        return Handle(lambda: object.__setattr__(self, kind, tuple(h for h in getattr(self, kind) if h is not entry)))
 
 
 class _Entry:

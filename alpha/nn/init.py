@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from typing import TypeVar
 
+import numpy as np
+
 from alpha import ops
 from alpha.errors import ConfigError, ShapeError, message
 from alpha.inputs.arguments import checked
@@ -62,6 +64,54 @@ def uniform_(t: T, low: Finite = 0.0, high: Finite = 1.0) -> T:
 def normal_(t: T, mean: Finite = 0.0, std: NonNegative = 1.0) -> T:
     """t ~ N(mean, std^2)."""
     t.copy_(ops.randn(t.shape) * std + mean)
+    return t
+
+
+@checked
+def trunc_normal_(t: T, mean: Finite = 0.0, std: NonNegative = 1.0, a: Finite = -2.0, b: Finite = 2.0) -> T:
+    """t ~ N(mean, std^2), drawn again where it is outside of [a, b].
+
+    Raises ConfigError where a is not below b, or next to nothing of the distribution is in [a, b].
+    """
+    if not a < b:
+        raise ConfigError(message("init", f"a={a} is not below b={b}", "pass the lower limit first"))
+    values = ops.randn(t.shape).numpy().astype(np.float64) * std + mean
+    for _ in range(1000):
+        outside = (values < a) | (values > b)
+        count = int(outside.sum())
+        if not count:
+            break
+        values[outside] = ops.randn((count,)).numpy().astype(np.float64) * std + mean
+    else:
+        raise ConfigError(message("init", f"next to nothing of N({mean}, {std}^2) is in [{a}, {b}]",
+                                  "choose limits around the mean"))
+    t.copy_(values)
+    return t
+
+
+@checked
+def eye_(t: T) -> T:
+    """t = ones on the diagonal of a matrix, else 0."""
+    if len(t.shape) != 2:
+        raise ShapeError(message("init", f"a tensor of shape {t.shape} has no diagonal", "pass a matrix"))
+    t.copy_(np.eye(*t.shape))
+    return t
+
+
+@checked
+def orthogonal_(t: T, gain: Finite = 1.0) -> T:
+    """t = gain * rows (or columns, the fewer of them) that are orthonormal; (out, ..., in) is read as (out, rest).
+
+    Source: Saxe et al., arXiv 1312.6120.
+    """
+    rows = t.shape[0] if t.shape else 0
+    if len(t.shape) < 2 or 0 in t.shape:
+        raise ShapeError(message("init", f"a tensor of shape {t.shape} is no matrix",
+                                 "pass a weight of two axes or more"))
+    drawn = ops.randn((rows, t.numel() // rows)).numpy().astype(np.float64)
+    q, r = np.linalg.qr(drawn if drawn.shape[0] >= drawn.shape[1] else drawn.T)
+    q = q * np.sign(np.diag(r))
+    t.copy_(((q if drawn.shape[0] >= drawn.shape[1] else q.T) * gain).reshape(t.shape))
     return t
 
 

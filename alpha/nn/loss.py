@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from alpha import ops
 from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import NonNegative, Reduction, Share
+from alpha.inputs.kinds import NonNegative, Positive, Reduction, Share, Spread
 from alpha.nn.module import Module
 from alpha.tensor import Tensor
 
@@ -28,23 +28,82 @@ class CrossEntropyLoss(_Loss):
 
     Args:
         label_smoothing: share of the target that is spread evenly over all classes, in [0, 1].
-    Shape: logits (N, C); target (N,) int32 or int64 labels, or (N, C) probabilities -> (), or (N,) with "none".
+        weight: of each class, shape (C,); or None.
+        ignore_index: label whose positions count for nothing, -100 say; or None.
+    Shape: logits (N, C) or (N, ..., C), channels last; target (N, ...) int32 or int64 labels, or probabilities of the
+        shape of logits -> (), or (N, ...) with "none".
     """
 
+    weight: Tensor | None
+
     @checked
-    def __init__(self, label_smoothing: Share = 0.0, reduction: Reduction = "mean") -> None:
+    def __init__(self, label_smoothing: Share = 0.0, reduction: Reduction = "mean", weight: Tensor | None = None,
+                 ignore_index: int | None = None) -> None:
         super().__init__(reduction)
-        self.label_smoothing = label_smoothing
+        self.label_smoothing, self.ignore_index = label_smoothing, ignore_index
+        self.register_buffer("weight", weight)
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        return ops.cross_entropy(logits, target, label_smoothing=self.label_smoothing, reduction=self.reduction)
+        return ops.cross_entropy(logits, target, self.weight, ignore_index=self.ignore_index,
+                                 label_smoothing=self.label_smoothing, reduction=self.reduction)
 
 
 class NLLLoss(_Loss):
-    """Negative log-likelihood.  Shape: log_probs (N, C), target (N,) labels -> (), or (N,) with "none"."""
+    """Negative log-likelihood.
+
+    Args:
+        weight, ignore_index: as in CrossEntropyLoss.
+    Shape: log_probs (N, C) or (N, ..., C), target (N, ...) labels -> (), or (N, ...) with "none".
+    """
+
+    weight: Tensor | None
+
+    @checked
+    def __init__(self, reduction: Reduction = "mean", weight: Tensor | None = None, ignore_index: int | None = None
+                 ) -> None:
+        super().__init__(reduction)
+        self.ignore_index = ignore_index
+        self.register_buffer("weight", weight)
 
     def forward(self, log_probs: Tensor, target: Tensor) -> Tensor:
-        return ops.nll_loss(log_probs, target, reduction=self.reduction)
+        return ops.nll_loss(log_probs, target, self.weight, ignore_index=self.ignore_index, reduction=self.reduction)
+
+
+class HuberLoss(_Loss):
+    """d^2 / 2 where d = |x - target| < delta, else delta * (d - delta / 2).
+
+    Args:
+        delta: where the square becomes linear, above 0.
+    Shape: x and target alike -> (), or theirs with "none".
+    """
+
+    @checked
+    def __init__(self, delta: Positive = 1.0, reduction: Reduction = "mean") -> None:
+        super().__init__(reduction)
+        self.delta = delta
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return ops.huber_loss(x, target, delta=self.delta, reduction=self.reduction)
+
+
+class KLDivLoss(Module):
+    """target * (log(target) - log_probs).
+
+    Args:
+        reduction: "batchmean", "mean", "sum" or "none": see alpha.ops.kl_div.
+        log_target: whether the target has logarithms.
+    Shape: log_probs and target alike -> (), or theirs with "none".
+    """
+
+    @checked
+    def __init__(self, reduction: Spread = "mean", log_target: bool = False) -> None:
+        self.reduction, self.log_target = reduction, log_target
+
+    def forward(self, log_probs: Tensor, target: Tensor) -> Tensor:
+        return ops.kl_div(log_probs, target, log_target=self.log_target, reduction=self.reduction)
+
+    def extra_repr(self) -> str:
+        return f"reduction={self.reduction!r}"
 
 
 class MSELoss(_Loss):

@@ -14,6 +14,7 @@ needs no call of `super().__init__()` and no registration (alpha.nn.contents)::
 from __future__ import annotations
 
 import difflib
+import html
 import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -27,6 +28,7 @@ from alpha.graph import no_grad, state
 from alpha.inputs.arguments import checked
 from alpha.inputs.dtypes import dtype_name
 from alpha.inputs.schema import check_names, fitted
+from alpha.methods import twins
 from alpha.nn.attributes import a_
 from alpha.nn.contents import Contents
 from alpha.nn.hooks import Hooks, new_args, new_output
@@ -57,6 +59,7 @@ class Module(Contents, Hooks):
 
     training = True
     torch_channels_first: tuple[str, ...] = ()
+    torch_space = 2     # how many axes those of torch_channels_first have for height, width and the like
     torch_names: Mapping[str, str] = MappingProxyType({})
 
     if not TYPE_CHECKING:
@@ -121,10 +124,10 @@ class Module(Contents, Hooks):
             p.requires_grad_(requires_grad)
         return self
 
-    def zero_grad(self) -> None:
-        """Drops the gradients of all parameters."""
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drops the gradients of all parameters; set_to_none=False overwrites them with 0 instead."""
         for p in self.parameters():
-            p.grad = None
+            p.grad = None if set_to_none or p.grad is None else p.grad * 0.0
 
     @checked
     def to(self, device: str | None = None, dtype: Any = None) -> Module:
@@ -158,6 +161,22 @@ class Module(Contents, Hooks):
     def cpu(self) -> Module:
         """Does `self.to("cpu")`."""
         return self.to("cpu")
+
+    def half(self) -> Module:
+        """Does `self.to(dtype="float16")`."""
+        return self.to(dtype="float16")
+
+    def double(self) -> Module:
+        """Does `self.to(dtype="float64")`, which the CPU has."""
+        return self.to(dtype="float64")
+
+    def bfloat16(self) -> Module:
+        """Does `self.to(dtype="bfloat16")`, which a GPU has."""
+        return self.to(dtype="bfloat16")
+
+    def float(self) -> Module:
+        """Does `self.to(dtype="float32")`."""
+        return self.to(dtype="float32")
 
     # ---- state -------------------------------------------------------------------------------------------------------
 
@@ -221,6 +240,14 @@ class Module(Contents, Hooks):
     def extra_repr(self) -> str:
         """Returns the settings that the repr shows in parentheses."""
         return ""
+
+    def _repr_html_(self) -> str:
+        """Returns what notebooks show."""
+        return f"<pre>{html.escape(repr(self))}</pre>"
+
+    if not TYPE_CHECKING:
+        def __getattr__(self, name: str) -> Any:
+            raise twins.missing(type(self).__name__, name, twins.MODULE, self)
 
     def __repr__(self) -> str:
         children = list(self.named_children())

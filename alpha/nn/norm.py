@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from alpha import ops
 from alpha.errors import ConfigError, message
@@ -24,6 +25,8 @@ class BatchNorm2d(Module):
         num_features: channels C.
         eps: added to the variance.
         momentum: weight of the batch in the running statistics: running = (1 - momentum) * running + momentum * batch.
+        affine: whether there are weight and bias.
+        track_running_stats: False: the statistics are those of the batch in inference, too.
     Shape: x (N, H, W, C) -> y of the same shape.
     Parameters: weight (C,), starts as 1; bias (C,), starts as 0.
     Buffers: running_mean (C,), starts as 0; running_var (C,), unbiased, starts as 1.
@@ -32,21 +35,23 @@ class BatchNorm2d(Module):
     Source: Ioffe and Szegedy, arXiv 1502.03167.
     """
 
-    running_mean: Tensor
-    running_var: Tensor
+    running_mean: Tensor | None
+    running_var: Tensor | None
 
     @checked
-    def __init__(self, num_features: Count, eps: Positive = 1e-5, momentum: Share = 0.1) -> None:
+    def __init__(self, num_features: Count, eps: Positive = 1e-5, momentum: Share = 0.1, affine: bool = True,
+                 track_running_stats: bool = True) -> None:
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
-        self.weight = Parameter(ops.ones((num_features,)))
-        self.bias = Parameter(ops.zeros((num_features,)))
-        self.register_buffer("running_mean", ops.zeros((num_features,)))
-        self.register_buffer("running_var", ops.ones((num_features,)))
+        self.weight = Parameter(ops.ones((num_features,))) if affine else None
+        self.bias = Parameter(ops.zeros((num_features,))) if affine else None
+        self.register_buffer("running_mean", ops.zeros((num_features,)) if track_running_stats else None)
+        self.register_buffer("running_var", ops.ones((num_features,)) if track_running_stats else None)
 
     def forward(self, x: Tensor, residual: Tensor | None = None, activation: str | None = None) -> Tensor:
         """Returns activation(norm(x) + residual); activation is None or "relu"."""
         return ops.batch_norm(x, self.weight, self.bias, self.running_mean, self.running_var, residual,
-                              training=self.training, momentum=self.momentum, eps=self.eps, activation=activation)
+                              training=self.training or self.running_mean is None, momentum=self.momentum,
+                              eps=self.eps, activation=activation)
 
     def fused_with(self, following: Module) -> Callable[[Tensor], Tensor] | None:
         """Fuses with a ReLU."""
@@ -54,6 +59,16 @@ class BatchNorm2d(Module):
 
     def extra_repr(self) -> str:
         return f"{self.num_features}, eps={self.eps}, momentum={self.momentum}"
+
+
+class BatchNorm1d(BatchNorm2d):
+    """BatchNorm2d by its other name: x (N, C), or (N, L, C), channels last."""
+
+
+def counts_for_norm(layer: Module, owner: type[Module], following: Module) -> Callable[[Tensor], Tensor]:
+    """Returns `layer` with for_norm where a batch norm in training follows and it has the forward of `owner`."""
+    asked = isinstance(following, BatchNorm2d) and following.training
+    return partial(layer, for_norm=True) if asked and type(layer).forward is owner.forward else layer
 
 
 class LayerNorm(Module):
@@ -118,3 +133,29 @@ class GroupNorm(Module):
 
     def extra_repr(self) -> str:
         return f"{self.num_groups}, {self.num_channels}, eps={self.eps}"
+
+
+class InstanceNorm2d(Module):
+    """Normalisation of each channel of each sample over its pixels.
+
+    Args:
+        num_features: channels C.
+        eps: added to the variance.
+        momentum: taken and not needed: there are no running statistics.
+        affine: whether there are weight and bias.
+    Shape: x (N, H, W, C) -> y of the same shape.
+    Parameters: weight (C,), bias (C,); they start as 1 and 0.
+    Source: Ulyanov et al., arXiv 1607.08022.
+    """
+
+    @checked
+    def __init__(self, num_features: Count, eps: Positive = 1e-5, momentum: Share = 0.1, affine: bool = False) -> None:
+        self.num_features, self.eps = num_features, eps
+        self.weight = Parameter(ops.ones((num_features,))) if affine else None
+        self.bias = Parameter(ops.zeros((num_features,))) if affine else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return ops.group_norm(x, self.weight, self.bias, groups=self.num_features, eps=self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_features}, eps={self.eps}" + ("" if self.weight is None else ", affine=True")

@@ -32,6 +32,7 @@ class coconv2d:
             1/2, 1/4, 1/4; 1/4 each; 1/4, 1/4, 1/4, 1/8, 1/8.
         stride: int, or pair (height, width); of all levels.
         groups: number of channel groups; it divides IC and the channels of every level.
+        for_norm: see conv2d.
     Returns:
         y of shape (N, OH, OW, OC), OH = floor((IH - 1) / stride) + 1.
     Raises:
@@ -42,16 +43,17 @@ class coconv2d:
 
     args, saves, parameters = "x w", "x w", "w"
 
-    def canon(*, dilations: Levels, channels: LevelChannels = None, stride: Pair = 1, groups: Channels = 1):
-        return dict(dilations=dilations, channels=channels, stride=stride, groups=groups)
+    def canon(*, dilations: Levels, channels: LevelChannels = None, stride: Pair = 1, groups: Channels = 1,
+              for_norm: bool = False):
+        return dict(dilations=dilations, channels=channels, stride=stride, groups=groups, for_norm=for_norm)
 
-    def shape(x, w, **levels):
+    def shape(x, w, *, for_norm, **levels):
         return CoConvDesc.fprop(x.shape, w.shape, **levels).y_shape
 
-    def vjp_x(g, s, **levels):
+    def vjp_x(g, s, *, for_norm, **levels):
         return coconv2d_dgrad(g, s.w, hw=s.x_shape[1:3], **levels)
 
-    def vjp_w(g, s, **levels):
+    def vjp_w(g, s, *, for_norm, **levels):
         return coconv2d_wgrad(s.x, g, f=s.w_shape[1:3], **levels).astype(s.w_dtype)
 
 
@@ -130,7 +132,7 @@ class coconv2d_bias_act:
         y = activation(coconv2d(x, w) + b)
 
     Args:
-        x, w, dilations, channels, stride, groups: see coconv2d.
+        x, w, dilations, channels, stride, groups, for_norm: see coconv2d.
         b: bias.  Shape (OC,), dtype of w; or None.
         activation: None or "relu".
     Returns:
@@ -142,17 +144,18 @@ class coconv2d_bias_act:
     args, saves, parameters = "x w b?", "x w y", "w b"
 
     def canon(*, dilations: Levels, channels: LevelChannels = None, stride: Pair = 1, groups: Channels = 1,
-              activation: Activation = None):
-        return dict(activation=activation, dilations=dilations, channels=channels, stride=stride, groups=groups)
+              activation: Activation = None, for_norm: bool = False):
+        return dict(activation=activation, dilations=dilations, channels=channels, stride=stride, groups=groups,
+                    for_norm=for_norm)
 
-    def shape(x, w, b, *, activation, **levels):
+    def shape(x, w, b, *, activation, for_norm, **levels):
         y_shape = CoConvDesc.fprop(x.shape, w.shape, **levels).y_shape
         if b is not None and b.shape != y_shape[3:]:
             raise ShapeError(message("coconv2d_bias_act", f"b has shape {b.shape}, w has {y_shape[3]} filters",
                                      f"pass a bias of shape {y_shape[3:]}, or None"))
         return y_shape
 
-    def vjp(g, s, needs, *, activation, **levels):
+    def vjp(g, s, needs, *, activation, for_norm, **levels):
         if activation == "relu":
             g = relu_grad(g, s.y)
         return (coconv2d_dgrad(g, s.w, hw=s.x_shape[1:3], **levels) if needs[0] else None,

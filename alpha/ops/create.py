@@ -12,7 +12,7 @@ from alpha.backend import FLOAT_DTYPES, get_backend
 from alpha.errors import ConfigError, DTypeError, message, shown
 from alpha.inputs.arguments import checked
 from alpha.inputs.dtypes import DType, DTypeOrNone, check_value
-from alpha.inputs.kinds import FiniteNumber, Number, ShapeLike
+from alpha.inputs.kinds import Count, FiniteNumber, Number, ShapeLike, Size
 from alpha.inputs.sizes import check_host, check_size
 from alpha.tensor import Tensor, tensor
 
@@ -150,3 +150,59 @@ def rand_like(x: Tensor) -> Tensor:
 def randn_like(x: Tensor) -> Tensor:
     """Returns standard normal random numbers of the shape, dtype and device of x.  See rand."""
     return randn(x.shape, x.dtype, x.device)
+
+
+@checked
+def linspace(start: FiniteNumber, stop: FiniteNumber, steps: Count, dtype: DType = "float32", device: str = "cpu",
+             requires_grad: bool = False) -> Tensor:
+    """Returns `steps` numbers from start to stop, both included, evenly apart.  See full."""
+    made = tensor(np.linspace(start, stop, steps), dtype, device)
+    return made.requires_grad_() if requires_grad else made
+
+
+@checked
+def randint(low: int, high: int | ShapeLike | None = None, shape: ShapeLike | None = None, dtype: DType = "int64",
+            device: str = "cpu") -> Tensor:
+    """Returns integers from [low, high), or from [0, low) without high: `randint(10, (2, 3))`, `randint(1, 7, (2, 3))`.
+
+    Args:
+        low, high: the first number, and the one behind the last; 2^53 apart at most.
+        shape: int or tuple of ints.
+        dtype, device: see full.
+    Raises:
+        ConfigError: there is no number in [low, high).
+    They are drawn from the stream that `manual_seed` starts, on the host: see rand.
+    """
+    if shape is None:
+        high, shape = None, () if high is None else (high,) if isinstance(high, int) else tuple(high)
+    first, last = (0, low) if high is None else (low, high)
+    if not isinstance(last, int):
+        raise ConfigError(message("randint", f"high is {shown(last)}, an int is needed", "pass randint(1, 7, (2, 3))"))
+    if not 0 < last - first <= 2 ** 53:
+        raise ConfigError(message("randint", f"low {first} and high {last} leave {last - first} numbers",
+                                  "pass a high above low, and at most 2^53 above it"))
+    check_host("randint", shape, "float64")
+    count = prod(shape)
+    seed, offset = random.reserve(2 * count)
+    parts = random.uniform(seed, random.STREAMS["default"], offset, 2 * count).astype(np.float64)
+    share = parts[:count] + parts[count:] * 2.0 ** -24      # 48 bits of it
+    values = np.minimum((share * (last - first)).astype(np.int64), last - first - 1) + first
+    return tensor(values.reshape(shape), dtype, device)
+
+
+@checked
+def randperm(n: Size, device: str = "cpu") -> Tensor:
+    """Returns the integers from 0 to n - 1 in random order, int64, from the stream that `manual_seed` starts."""
+    check_host("randperm", (n,), "float64")
+    seed, offset = random.reserve(2 * n)
+    bits = random.random_bits(seed, random.STREAMS["default"], offset, 2 * n).astype(np.uint64)
+    return tensor(np.argsort((bits[0::2] << np.uint64(32)) | bits[1::2], kind="stable"), "int64", device)
+
+
+@checked
+def from_numpy(array: np.ndarray) -> Tensor:
+    """Returns a tensor of the elements and the dtype of an array: a copy, unlike PyTorch's.
+
+    `alpha.from_dlpack(array)` shares the memory. Raises DTypeError if alpha lacks the dtype.
+    """
+    return tensor(array)

@@ -26,7 +26,7 @@ def dropout(x: Tensor, p: Share = 0.5, training: bool = True) -> Tensor:
     """
     if p == 0 or not training:
         return x
-    seed, offset = random.reserve(x.size)
+    seed, offset = random.reserve(x.numel())
     return keyed_dropout(x, p=p, seed=seed, offset=offset)
 
 

@@ -68,9 +68,10 @@ def _common_shape(where: str, **values: Tensor | Number) -> Shape:
 
 
 def unary(name: str, doc: str, vjp: Vjp, saves: str = "", dtypes: str = "float", equation: str | None = None) -> Op:
-    """Makes the op y = f(x), elementwise, from its equation (default: the function of its name) and its gradient."""
+    """Makes the op y = f(x), elementwise, from its equation (default: function of its name; "": none) and its vjp."""
     return op(type(name, (), dict(__doc__=doc, __module__=__name__, args="x", saves=saves, dtypes=dtypes,
-                                  equation=equation or f"{name}(x)", shape=lambda x: x.shape, vjp_x=vjp)))
+                                  equation=f"{name}(x)" if equation is None else equation or None,
+                                  shape=lambda x: x.shape, vjp_x=vjp)))
 
 
 neg = unary("neg", "y = -x.", lambda g, s: -g, dtypes="number", equation="-x")

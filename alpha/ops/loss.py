@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from alpha.errors import DataError, DTypeError, ShapeError, message
 from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import NonNegative, Reduction, Share, Size
+from alpha.inputs.kinds import NonNegative, Positive, Reduction, Share, Size, Spread
 from alpha.op import Spec, grad_enabled, op
 from alpha.ops.activation import log_softmax, softmax, softplus
 from alpha.ops.checks import check_alike
-from alpha.ops.elementwise import where
+from alpha.ops.elementwise import exp, log
+from alpha.ops.elementwise import where as where_
 from alpha.ops.reduce import Shape, accumulation_dtype
+from alpha.ops.shape import take
 from alpha.tensor import Tensor
 
 
@@ -52,6 +54,7 @@ def _check_label_dtype(name: str, target: Tensor) -> None:
 def label_error(name: str, label: int, position: int, classes: int, labels: int) -> DataError:
     """Returns the error for a label outside [0, classes), found by an implementation."""
     return DataError(message(name, f"label {label} at position {position} is outside [0, {classes})",
+                             f"pass ignore_index={label}" if label == -100 else
                              "number the classes from 0, or make the model's number of classes larger",
                              classes=classes, labels=labels))
 
@@ -60,19 +63,21 @@ def label_error(name: str, label: int, position: int, classes: int, labels: int)
 
 
 @checked
-def cross_entropy(logits: Tensor, target: Tensor, *, label_smoothing: Share = 0.0,
-                  reduction: Reduction = "mean") -> Tensor:
+def cross_entropy(logits: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int | None = None,
+                  label_smoothing: Share = 0.0, reduction: Reduction = "mean") -> Tensor:
     """Cross entropy of a target distribution t and softmax(logits).
 
         loss[n] = -sum_c q[n, c] * log softmax(logits)[n, c],  q = (1 - label_smoothing) * t + label_smoothing / C
 
     Args:
-        logits: shape (N, C); float.
-        target: labels, int32 or int64 of shape (N,): t is 1 at the label; or t itself, shape of logits; float.
+        logits: shape (N, C), or (N, ..., C), channels last; float.
+        target: labels, int32 or int64 of shape (N, ...): t is 1 at the label; or t itself, shape of logits; float.
+        weight: of each class.  Shape (C,); None stands for 1. The mean over labels is divided by the sum of theirs.
+        ignore_index: label whose positions count for nothing, PyTorch's is -100; None: there is none.
         label_smoothing: share of the target that is spread evenly over the classes, in [0, 1].
         reduction: "mean" over N, "sum" or "none".
     Returns:
-        The loss: shape (), or (N,) with "none".
+        The loss: shape (), or (N, ...) with "none".
     Raises:
         ShapeError: the shapes do not fit, or there is no class.
         DTypeError: target is neither of labels nor of a dtype that goes with that of logits.
@@ -82,12 +87,66 @@ def cross_entropy(logits: Tensor, target: Tensor, *, label_smoothing: Share = 0.
     """
     logits = _to_sum_dtype(logits)
     if target.ndim == 1 or not target.is_floating_point:
-        return label_cross_entropy(logits, target, label_smoothing=label_smoothing, reduction=reduction)
+        if weight is None and ignore_index is None and logits.ndim <= 2:
+            return label_cross_entropy(logits, target, label_smoothing=label_smoothing, reduction=reduction)
+        return weighted_cross_entropy("cross_entropy", logits, target, weight, ignore_index, label_smoothing, reduction)
+    if weight is not None:
+        _check_class_weight("cross_entropy", weight, logits)
+        logits = log_softmax(logits, -1) * _to_sum_dtype(weight)
+        q = _to_sum_dtype(target) * (1 - label_smoothing) + label_smoothing / max(1, logits.shape[-1])
+        return _reduce(-(q * logits).sum(-1), reduction)
+    if logits.ndim > 2 and target.shape == logits.shape:
+        rows = cross_entropy(logits.reshape(-1, logits.shape[-1]), target.reshape(-1, logits.shape[-1]),
+                             label_smoothing=label_smoothing, reduction="none")
+        return _reduce(rows.reshape(logits.shape[:-1]), reduction)
     if logits.ndim != 2 or target.shape != logits.shape:
         raise ShapeError(message("cross_entropy", f"the logits have shape {logits.shape}, the target {target.shape}",
                                  "pass logits (N, C) and a target of labels (N,) or of probabilities (N, C)"))
     q = _to_sum_dtype(target) * (1 - label_smoothing) + label_smoothing / max(1, logits.shape[1])
     return _reduce(-(q * log_softmax(logits, 1)).sum(1), reduction)
+
+
+def _check_class_weight(where: str, weight: Tensor, logits: Tensor) -> None:
+    if weight.shape != logits.shape[-1:]:
+        raise ShapeError(message(where, f"weight has shape {weight.shape}, there are {logits.shape[-1]} classes",
+                                 f"pass a weight of shape {logits.shape[-1:]}", input=logits.shape))
+
+
+def weighted_cross_entropy(where: str, logits: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int | None,
+                           smoothing: float, reduction: str, log_probs: bool = False) -> Tensor:
+    """Returns the cross entropy with labels of any shape, weights of classes and a label that counts for nothing.
+
+    Args:
+        log_probs: whether `logits` are logarithms of probabilities already.
+    """
+    if target.shape != logits.shape[:-1]:
+        fix = "pass an input of shape (N, ..., C), channels last, and labels of shape (N, ...)"
+        if logits.ndim > 2 and target.shape == (logits.shape[0], *logits.shape[2:]):
+            fix = f"channels come last here: x.permute(0, {', '.join(map(str, range(2, logits.ndim)))}, 1)"
+        raise ShapeError(message(where, f"the input has shape {logits.shape}, the labels {target.shape}", fix))
+    _check_label_dtype(where, target)
+    rows, labels = logits.reshape(target.numel(), logits.shape[-1]), target.reshape(target.numel())
+    keep = None if ignore_index is None else labels != ignore_index
+    labels = labels if keep is None else where_(keep, labels, 0)
+    if weight is not None:
+        _check_class_weight(where, weight, logits)
+    scale = None if weight is None else take(_to_sum_dtype(weight), labels)
+    if log_probs or (weight is not None and smoothing):
+        logs = rows if log_probs else log_softmax(rows, 1)
+        chosen = where_(label_mask(labels, classes=rows.shape[1], where=where), logs, 0.0)
+        loss = -chosen.sum(1) if scale is None else -chosen.sum(1) * scale
+        if smoothing and weight is not None:
+            spread = -(logs * _to_sum_dtype(weight)).sum(1) / rows.shape[1]
+            loss = loss * (1 - smoothing) + spread * smoothing
+    else:
+        loss = label_cross_entropy(rows, labels, label_smoothing=smoothing, reduction="none")
+        loss = loss if scale is None else loss * scale
+    if keep is not None:
+        loss = where_(keep, loss, 0.0)
+        scale = keep.astype(loss.dtype) if scale is None else where_(keep, scale, 0.0)
+    if reduction == "mean":
+        return loss.mean() if scale is None else loss.sum() / scale.sum()
+    return loss.sum() if reduction == "sum" else loss.reshape(target.shape)
 
 
 @op
@@ -162,22 +221,24 @@ class label_mask:
 
 
 @checked
-def nll_loss(log_probs: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
+def nll_loss(log_probs: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int | None = None,
+             reduction: Reduction = "mean") -> Tensor:
     """Negative log-likelihood: loss[n] = -log_probs[n, target[n]].
 
     Args:
-        log_probs: shape (N, C); float.
-        target: labels, int32 or int64 of shape (N,).
+        log_probs: shape (N, C), or (N, ..., C), channels last; float.
+        target: labels, int32 or int64 of shape (N, ...).
+        weight, ignore_index: as in cross_entropy.
         reduction: "mean" over N, "sum" or "none".
     Returns:
         The loss: shape (), or (N,) with "none".
     Raises:
         ShapeError, DTypeError, DataError, ConfigError: as cross_entropy.
     """
-    _check_labels("nll_loss", log_probs, target)
-    log_probs = _to_sum_dtype(log_probs)
-    chosen = where(label_mask(target, classes=log_probs.shape[1], where="nll_loss"), log_probs, 0.0)
-    return _reduce(-chosen.sum(1), reduction)
+    if log_probs.ndim <= 2:
+        _check_labels("nll_loss", log_probs, target)
+    return weighted_cross_entropy("nll_loss", _to_sum_dtype(log_probs), target, weight, ignore_index, 0.0, reduction,
+                                  log_probs=True)
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------
@@ -216,6 +277,45 @@ def smooth_l1_loss(x: Tensor, target: Tensor, *, beta: NonNegative = 1.0, reduct
         return _reduce(d.abs(), reduction)
     near = d.clip(-beta, beta)
     return _reduce((near / beta) * (d - near * 0.5), reduction)
+
+
+@checked
+def huber_loss(x: Tensor, target: Tensor, *, delta: Positive = 1.0, reduction: Reduction = "mean") -> Tensor:
+    """d^2 / 2 where d = |x - target| < delta, else delta * (d - delta / 2): delta * smooth_l1_loss of beta = delta.
+
+    Args:
+        x, target: one shape; float.
+        delta: where the square becomes linear, above 0.
+        reduction: "mean", "sum" or "none".
+    Raises:
+        ShapeError: the shapes differ.  ConfigError: delta or reduction is out of range.
+    """
+    x, target = _checked_pair("huber_loss", x, target)
+    return smooth_l1_loss(x, target, beta=delta, reduction=reduction) * delta
+
+
+@checked
+def kl_div(log_probs: Tensor, target: Tensor, *, log_target: bool = False, reduction: Spread = "mean") -> Tensor:
+    """target * (log(target) - log_probs), 0 where target is 0: how far a distribution is from another.
+
+    Args:
+        log_probs: logarithms of probabilities; float.
+        target: probabilities, or with log_target their logarithms; shape of log_probs; float.
+        reduction: "batchmean": the sum over the length of the first axis, which is the divergence; "mean" over all
+            elements, "sum" or "none".
+    Raises:
+        ShapeError: the shapes differ.  ConfigError: reduction is unknown.
+    """
+    log_probs, target = _checked_pair("kl_div", log_probs, target)
+    if log_target:
+        loss = exp(target) * (target - log_probs)
+    else:
+        positive = target > 0
+        logs = log(where_(positive, target, 1.0))
+        loss = where_(positive, target * (logs - log_probs), target * -log_probs * 0.0)
+    if reduction == "batchmean":
+        return loss.sum() / max(1, log_probs.shape[0] if log_probs.ndim else 1)
+    return _reduce(loss, reduction)
 
 
 @checked

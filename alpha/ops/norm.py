@@ -86,7 +86,7 @@ def _batch_norm_shapes(x: Tensor, params: dict[str, Tensor | None], training: bo
     if absent == 1 or (absent and not training):
         raise ShapeError(message(where, f"{absent} of running_mean and running_var are None",
                                  "pass both; in training they may both be None", training=training))
-    if training and x.size <= channels[0]:
+    if training and prod(x.shape) <= channels[0]:
         raise ShapeError(message(where, f"training needs more than 1 value per channel, x of shape {x.shape} has "
                                  f"{prod(x.shape[:-1])}", "use a larger batch, or training=False"))
     statistics = Spec(channels, accumulation_dtype(x.dtype))

@@ -7,14 +7,16 @@ shadows some builtins: it calls none of them.
 from __future__ import annotations
 
 from functools import lru_cache
-from math import prod
+from math import inf, prod
 from operator import index
 from typing import Any
 
 from alpha.backend import HALF_DTYPES
 from alpha.errors import DTypeError, ShapeError, message, shown
+from alpha.inputs.arguments import checked
 from alpha.inputs.dtypes import DTypeOrNone
-from alpha.inputs.kinds import Axes, Axis, ShapeLike, Size
+from alpha.inputs.kinds import Axes, Axis, Order, ShapeLike, Size
+from alpha.methods import OPS
 from alpha.op import Spec, op
 from alpha.tensor import Tensor
 from alpha.views import Extremes
@@ -262,3 +264,34 @@ class sum_to:
 def unbroadcast(g: Tensor, shape: Shape) -> Tensor:
     """Returns the gradient of a tensor of `shape` from that of its broadcast form."""
     return g if g.shape == shape else sum_to(g, shape=shape)
+
+
+@checked
+def std(x: Tensor, axis: Axes = None, keepdims: bool = False, correction: Size = 1) -> Tensor:
+    """y = square root of var(x, axis, keepdims, correction), whose correction is 1 here, as in PyTorch.
+
+    Raises ShapeError: see var.  Where x is constant y is 0, and its gradient is NaN.
+    """
+    return var(x, axis, keepdims, correction) ** 0.5
+
+
+@checked
+def vector_norm(x: Tensor, p: Order = 2, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """y = (sum of |x|^p over the axes)^(1 / p).
+
+    Args:
+        x: any shape; float.
+        p: 2, any number above 0, inf (the largest |x|), or "fro" for 2.
+        axis, keepdims: see sum.
+    The gradient at 0 is 0 where p is 2.
+    """
+    if p == inf:
+        return max(x.abs(), axis, keepdims)
+    if p == 1:
+        return sum(x.abs(), axis, keepdims)
+    if p not in (2, "fro"):
+        return sum(x.abs() ** p, axis, keepdims) ** (1 / p)
+    wide = x.astype(accumulation_dtype(x.dtype))
+    squares = sum(wide * wide, axis, keepdims)
+    zero = squares == 0     # the root has no slope there; its gradient counts as 0, as in PyTorch
+    return OPS["where"](zero, 0.0, OPS["where"](zero, 1.0, squares) ** 0.5).astype(x.dtype)

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from operator import index
-from typing import Any
 
-import numpy as np
-
-from alpha.errors import DTypeError, ShapeError, message, shown
+from alpha.errors import ShapeError, message
 from alpha.inputs.arguments import checked
 from alpha.inputs.dtypes import check_value
 from alpha.inputs.kinds import AllAxes, Axes, Axis, Channels, NewShape, Number, Ranges, ShapeLike, Size, Sizes, Widths
 from alpha.op import op
-from alpha.ops.checks import check_ranges, check_rows, slice_bounds
-from alpha.ops.reduce import Shape, normal_axes, normal_axis, sum_to
-from alpha.tensor import Tensor, tensor
+from alpha.ops.checks import check_ranges, check_rows
+from alpha.ops.reduce import normal_axes, normal_axis, sum_to
+from alpha.tensor import Tensor
 from alpha.views import PossibleView, View
 
 Range = tuple[int, int, int]  # first index, number of indices, step
@@ -38,7 +34,7 @@ class reshape:
     args, dtypes, gives, cheap = "x", "any", View, True
 
     def shape(x, *, shape: NewShape):
-        size = x.size
+        size = prod(x.shape)
         if -1 not in shape:
             if prod(shape) == size and all(n >= 0 for n in shape):
                 return shape
@@ -238,88 +234,6 @@ def unsqueeze(x: Tensor, axis: Axis) -> Tensor:
     """Inserts an axis of length 1, which will be axis `axis` of the result."""
     k = normal_axis(axis, x.ndim + 1, "unsqueeze")
     return reshape(x, (*x.shape[:k], 1, *x.shape[k:]))
-
-
-@checked
-def getitem(x: Tensor, key: Any) -> Tensor:
-    """y = x[key].
-
-    Args:
-        x: any shape, any dtype.
-        key: ints, slices (also with a step, also a negative one), ... and None, as in NumPy; or one list, array or
-            tensor of integers, which picks along the first axis (an index may occur more than once).
-    Returns:
-        A new tensor; it shares its elements with x where they are contiguous there.
-    Raises:
-        ShapeError: an index is out of range, or there are more than axes.
-        DTypeError: the key has a mask or floats, or integers beside other keys.
-    """
-    if isinstance(key, (Tensor, np.ndarray, list)):
-        return take(x, _indices(x, key))
-    if not isinstance(key, tuple):
-        key = (key,)
-    elif any(isinstance(k, (Tensor, np.ndarray, list)) for k in key):
-        raise DTypeError(message("getitem", "integer indexing works along the first axis, and alone",
-                                 "write x[indices], then slice the result; or permute the axes first", x=x.shape))
-    ranges, shape = _ranges(x.shape, key)
-    return slice_axes(x, ranges, shape)
-
-
-def _indices(x: Tensor, key: Tensor | np.ndarray | list) -> Tensor:
-    """Returns the indices as a tensor, in range and counted from the front."""
-    try:
-        host = np.asarray(key)
-    except ValueError as error:
-        raise ShapeError(message("getitem", "the lists of the key are of unequal lengths", "pass one list of ints, or "
-                                 "one array of them")) from error
-    if host.size == 0 and isinstance(key, list):
-        host = host.astype(np.int64)
-    if host.dtype.kind not in "iu":
-        kind = "a boolean mask" if host.dtype == bool else f"dtype {host.dtype}"
-        raise DTypeError(message("getitem", f"the key is {kind}, integers are needed",
-                                 "compute where(mask, x, 0), or the indices on the host: np.flatnonzero(mask)"))
-    n = x.shape[0] if x.ndim else 0
-    bad = (host < -n) | (host >= n)
-    if bad.any():
-        raise ShapeError(message("getitem", f"index {host[bad][0]} is out of range for axis 0 of length {n}",
-                                 f"use indices from {-n} to {n - 1}" if n else "index a tensor with elements",
-                                 x=x.shape))
-    return tensor(np.where(host < 0, host + n, host), "int64", x.device)
-
-
-def _ranges(sizes: Shape, key: tuple[Any, ...]) -> tuple[list[Range], Shape]:
-    """Returns what a key of ints, slices, ... and None takes from each axis, and the shape of the result."""
-    named = sum([k is not None and k is not Ellipsis for k in key])
-    if named > len(sizes) or sum([k is Ellipsis for k in key]) > 1:
-        raise ShapeError(message("getitem", f"{named} indices for a tensor of {len(sizes)} axes",
-                                 "use one index for each axis, and ... once", x=sizes))
-    ranges: list[Range] = []
-    shape: list[int] = []
-    for k in (*key, Ellipsis) if Ellipsis not in key else key:
-        n = sizes[len(ranges)] if len(ranges) < len(sizes) else 0
-        if k is None:
-            shape.append(1)
-        elif k is Ellipsis:
-            rest = sizes[len(ranges):len(ranges) + len(sizes) - named]
-            ranges += [(0, m, 1) for m in rest]
-            shape += rest
-        elif isinstance(k, slice):
-            start, stop, step = slice_bounds(k, n)
-            ranges.append((start, len(range(start, stop, step)), step))
-            shape.append(ranges[-1][1])
-        else:
-            ranges.append((_position(k, n, sizes, len(ranges)), 1, 1))
-    return ranges, tuple(shape)
-
-
-def _position(k: Any, n: int, sizes: Shape, axis: int) -> int:
-    if isinstance(k, (bool, np.bool_, type)) or not hasattr(k, "__index__"):
-        raise DTypeError(message("getitem", f"the key {shown(k)} is no index", "use ints, slices, ... and None",
-                                 x=sizes))
-    if not -n <= index(k) < n:
-        raise ShapeError(message("getitem", f"index {index(k)} is out of range for axis {axis} of length {n}",
-                                 f"use an index from {-n} to {n - 1}" if n else "index an axis with elements", x=sizes))
-    return index(k) % n
 
 
 @op

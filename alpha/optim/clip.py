@@ -69,3 +69,6 @@ def clip_grad_value(params: NamedParams, max_value: PositiveOrInf) -> None:
     with no_grad():
         for _, p, g in found:
             p.grad = g.clip(-max_value, max_value)
+
+
+clip_grad_norm_, clip_grad_value_ = clip_grad_norm, clip_grad_value  # PyTorch's names

@@ -59,12 +59,20 @@ class Optimizer:
         if not given:
             raise ConfigError(message(self._name, "there are no parameters", "pass model.parameters(); a generator "
                                       "that was read before is empty"))
+        self._defaults = settings
         groups: list[Any] = given if isinstance(given[0], Mapping) else [{"params": given}]
         for group in groups:
             if not isinstance(group, Mapping) or "params" not in group:
                 raise ConfigError(message(self._name, f"a group is {shown(group)}, a dict with \"params\" is needed",
                                           'pass groups as [{"params": ..., "lr": ...}, ...]'))
             self._add_group(group, settings)
+
+    def add_param_group(self, group: Mapping[str, Any]) -> None:
+        """Adds a group: a dict with "params" and the settings in which it differs.  Raises as the constructor."""
+        if not isinstance(group, Mapping) or "params" not in group:
+            raise ConfigError(message(self._name, f"a group is {shown(group)}, a dict with \"params\" is needed",
+                                      'pass {"params": layer.parameters(), "lr": 0.01}'))
+        self._add_group(group, self._defaults)
 
     @property
     def _name(self) -> str:
@@ -158,11 +166,21 @@ class Optimizer:
         grads = [p.grad for _, p in members if p.grad is not None]
         self.update(group, [p for _, p in members], grads, states, lr, step, factor)
 
-    def zero_grad(self) -> None:
-        """Drops the gradients of all parameters."""
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drops the gradients of all parameters; set_to_none=False overwrites them with 0 instead."""
         for group in self.param_groups:
             for p in group["params"]:
-                p.grad = None
+                p.grad = None if set_to_none or p.grad is None else ops.zeros_like(p.grad)
+
+    def __repr__(self) -> str:
+        parts = []
+        for k, group in enumerate(self.param_groups):
+            settings = {n: v for n, v in group.items() if n not in ("params", "names")}
+            settings["lr"] = self._lr(group) if callable(group["lr"]) else group["lr"]
+            text = ", ".join([f"{name}={value!r}" for name, value in settings.items()])
+            count = sum([p.numel() for p in group["params"]])
+            parts.append(f"group {k}: {len(group['params'])} tensors of {count:,} elements, {text}")
+        return f"{self._name}(step_count={self.step_count}\n  " + "\n  ".join(parts) + "\n)"
 
     # ---- state -------------------------------------------------------------------------------------------------------
 

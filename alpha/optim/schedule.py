@@ -9,6 +9,7 @@ one. It has no state, so a resumed run needs the step alone::
 from __future__ import annotations
 
 import math
+import sys
 from bisect import bisect_right
 from collections.abc import Callable
 from itertools import pairwise
@@ -16,6 +17,7 @@ from itertools import pairwise
 from alpha.errors import ConfigError, message
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Count, NonNegative, Positive, Share, Size, Sizes
+from alpha.methods import twins
 
 Schedule = Callable[[int], float]
 
@@ -104,6 +106,47 @@ def triangular(base_lr: Positive, max_lr: Positive, step_size: Count) -> Schedul
     return _of_step(lr_at)
 
 
+@checked
+def linear(lr: Positive, total_steps: Count, final_lr: NonNegative = 0.0, warmup_steps: Size = 0) -> Schedule:
+    """Straight from lr down, or up, to final_lr at total_steps, after a linear rise.  See cosine."""
+    return polynomial(lr, total_steps, 1.0, final_lr, warmup_steps)
+
+
+@checked
+def polynomial(lr: Positive, total_steps: Count, power: Positive = 1.0, final_lr: NonNegative = 0.0,
+               warmup_steps: Size = 0) -> Schedule:
+    """lr(t) = final_lr + (lr - final_lr) * (1 - (t - W) / (T - W))^power, after a linear rise.
+
+    W = warmup_steps, T = total_steps; final_lr from T on; lr * (t + 1) / W for t < W.
+    """
+    if not warmup_steps < total_steps:
+        raise ConfigError(message("polynomial", f"warmup_steps={warmup_steps} is not in [0, total_steps={total_steps})",
+                                  "warm up for fewer steps than there are"))
+
+    def lr_at(t: int) -> float:
+        if t < warmup_steps:
+            return lr * (t + 1) / warmup_steps
+        share = min((t - warmup_steps) / (total_steps - warmup_steps), 1.0)
+        return final_lr + (lr - final_lr) * (1.0 - share) ** power
+    return _of_step(lr_at)
+
+
+@checked
+def warm_restarts(lr: Positive, first: Count, factor: Count = 1, final_lr: NonNegative = 0.0) -> Schedule:
+    """Half a cosine from lr down to final_lr in `first` steps, and again, each time `factor` times as long.
+
+    Source: Loshchilov and Hutter, arXiv 1608.03983, section 3.
+    """
+    def lr_at(t: int) -> float:
+        length = first
+        if factor == 1:
+            t %= length
+        while t >= length:
+            t, length = t - length, length * factor
+        return _anneal(lr, final_lr, t / length)
+    return _of_step(lr_at)
+
+
 def _of_step(f: Schedule) -> Schedule:
     """Returns a schedule that looks at the step that it is asked about."""
     @checked
@@ -123,3 +166,7 @@ def _power(gamma: float, n: float) -> float:
 def _anneal(start: float, end: float, share: float) -> float:
     """Half a cosine from start (share 0) to end (share 1 and above)."""
     return end + (start - end) * ((1.0 + math.cos(math.pi * min(share, 1.0))) / 2.0)
+
+
+def __getattr__(name: str) -> object:
+    raise twins.missing("alpha.optim.schedule", name, twins.SCHEDULE, sys.modules[__name__])

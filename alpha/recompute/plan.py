@@ -32,6 +32,7 @@ LEAST = 1024         # bytes of a result that is worth a recipe
 SHARE = 0.03         # of a step's estimated time, that auto may add
 SCARCE, SHORT = 0.35, 0.5  # of the memory limit, live, from which auto makes again what is cheap, and everything
 PASSES = 3           # forward, and the two gradients
+DEEPEST = 64         # calls of a chain, each of which takes a few of Python's frames
 SHORTEST = 3         # results of its own size, that a chain has in any case under full
 
 
@@ -53,15 +54,19 @@ class Plan:
         recipe: of its outs, or None.
         reads: recipes of which it saves a part.
         kept: bit k says that somebody saves out k as it is.
-        base: bytes that are kept on the way to the outs; chain: those to be made for them.
+        base: bytes that are kept on the way to the outs; chain: those to be made for them; depth: by how many calls.
     """
 
-    __slots__ = ("base", "chain", "kept", "reads", "recipe")
+    __slots__ = ("base", "chain", "depth", "kept", "reads", "recipe")
 
     def __init__(self) -> None:
         self.recipe: Recipe | None = None
         self.reads: list[Recipe] = []
-        self.kept = self.base = self.chain = 0
+        self.kept = self.base = self.chain = self.depth = 0
+
+    def end_chain(self, nbytes: int) -> None:
+        """Says that the outs, of so many bytes, are kept."""
+        self.base, self.chain, self.depth = self.base + nbytes, 0, 0
 
     def release(self) -> None:
         """Says that the call is done with what it saved."""
@@ -195,9 +200,11 @@ def _recipe(node: Node, made: Plan, level: str, args: Sequence[Any], outs: Seque
     if nbytes < LEAST:
         return None
     made.chain = max([p.chain for p in inputs], default=0) + nbytes
+    made.depth = max([p.depth for p in inputs], default=0) + 1
     joins = len(inputs) > 1  # where paths meet a chain is cut best
-    if level == "full" and made.chain > max(made.base, SHORTEST * nbytes) * (1.0 if joins else 1.5):
-        made.base, made.chain = made.base + nbytes, 0
+    longest = max(made.base, SHORTEST * nbytes) * (1.0 if joins else 1.5)
+    if made.depth > DEEPEST or (level == "full" and made.chain > longest):
+        made.end_chain(nbytes)
         return None
     saved = {k for _, k in op.saved_args}
     sources: list[Any] = []
@@ -216,7 +223,7 @@ def _recipe(node: Node, made: Plan, level: str, args: Sequence[Any], outs: Seque
         else:
             sources.append(value)
     if (extra >= nbytes and level != "segment") or _shared(outs, sources):
-        made.base, made.chain = made.base + nbytes, 0
+        made.end_chain(nbytes)
         return None
     count.planned += nbytes
     return Recipe(op, node.attrs, outs[0].device, sources, [t.data for t in outs], again,

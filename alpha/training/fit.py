@@ -13,7 +13,7 @@ from alpha.data.sets import Dataset
 from alpha.errors import ConfigError, message, shown
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Count, NonNegative, Seed
-from alpha.inputs.registry import find, parameters_of
+from alpha.inputs.registry import did_you_mean, find, parameters_of
 from alpha.nn import Module
 from alpha.optim.schedule import Schedule
 from alpha.precision import MODES
@@ -116,8 +116,9 @@ def _optimizer(model: Module, what: Any, lr: Any, schedule: Any, warmup_steps: i
     for name in settings:
         if name not in taken[0] | taken[1]:
             known = sorted((taken[0] | taken[1]) - {"params"})
+            near = did_you_mean(name, [*known, *parameters_of(fit)]).removeprefix("; ")
             raise ConfigError(message("fit", f"there is no setting {name!r}: neither the optimizer nor the schedule "
-                                      "takes it", f"use one of {', '.join(known)}"))
+                                      "takes it", near or f"use one of {', '.join(known)}"))
     rate: float | Schedule | None = lr if lr is not None else entry.lr if entry else None
     if rate is not None and not callable(rate):
         rate = make_schedule("fit", function, warmup_steps=warmup_steps, lr=rate,

@@ -14,7 +14,7 @@ from alpha.backend import get_backend
 from alpha.errors import OutOfMemoryError
 from alpha.recompute import plan, recipe
 from tests.cuda.lazy.test_deferred_training import googlenet, inceptions, resnet, vgg
-from tests.cuda.test_training import batches
+from tests.cuda.test_training import batches, live_bytes_of
 
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device", "tensor_cores_first")]
 
@@ -71,17 +71,9 @@ def test_a_captured_step_has_the_same_bits(setting: str) -> None:
 
 @pytest.mark.parametrize("setting", ["none", "cheap", "full", "auto"])
 def test_training_leaks_no_memory(setting: str) -> None:
-    model, live = resnet().to("cuda"), []
-    for x, y in batches(4, 6, PIXELS):
-        with alpha.config(recompute=setting):
-            loss = ops.cross_entropy(model(alpha.tensor(x, device="cuda")), alpha.tensor(y, device="cuda"))
-        loss.backward()
-        for p in model.parameters():
-            p.grad = None
-        del loss
-        gc.collect()
-        live.append(get_backend("cuda").memory_stats()["live"])
-    assert len(set(live[3:])) == 1, live
+    with alpha.config(recompute=setting):
+        live = live_bytes_of(resnet(), 6, 4, PIXELS)
+    assert len(set(live[1:])) == 1, live
     assert not list(recipe.versions.recipes)
 
 

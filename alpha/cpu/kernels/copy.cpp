@@ -45,7 +45,7 @@ struct Walk {
 
 template <class T>
 INLINE void copy_run(T* to, int64_t to_step, const T* from, int64_t from_step, int64_t n) {
-  if (to_step == 1 && from_step == 1) memcpy(to, from, n * sizeof(T));
+  if (to_step == 1 && from_step == 1) copy_elements(to, from, n);
   else if (to_step == 1 && from_step == -1)
     for (int64_t i = 0; i < n; i++) to[i] = from[-i];
   else if (to_step == 1)

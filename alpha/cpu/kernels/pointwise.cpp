@@ -11,28 +11,33 @@ constexpr int64_t BLOCK = 2048, MOST_OPERANDS = 3;
 
 using Kernel = void(const void* const* in, void* out, const float* numbers, int64_t n);
 
-// As alpha/cpu/pointwise.py packs it. Axes are merged, the innermost comes first.
+// As alpha/cpu/pointwise.py packs it. Axes are merged, the innermost comes first. Arrays come as Python's objects, which
+// have the address of their elements `data_at` bytes from where they begin: to ask for it in Python takes longer.
 struct Operand {
+  int64_t is_array;
   int64_t itemsize, period;  // its elements are contiguous, over and over after `period`; 0: they are anywhere
   const int64_t* strides;    // in elements, one per axis
 };
 struct Plan {
-  int64_t operands, itemsize, size, alone_below, rank;
+  int64_t operands, itemsize, size, alone_below, data_at, rank;
   const int64_t* sizes;
   Operand of[MOST_OPERANDS];
 
   explicit Plan(const int64_t* table)
-      : operands(table[0]), itemsize(table[1]), size(table[2]), alone_below(table[3]), rank(table[4]),
-        sizes(table + 5) {
+      : operands(table[0]), itemsize(table[1]), size(table[2]), alone_below(table[3]), data_at(table[4]),
+        rank(table[5]), sizes(table + 6) {
     const int64_t* next = sizes + rank;
-    for (int64_t k = 0; k < operands; k++, next += 2 + rank) of[k] = {next[0], next[1], next + 2};
+    for (int64_t k = 0; k < operands; k++, next += 3 + rank) of[k] = {next[0], next[1], next[2], next + 3};
+  }
+  void* elements(const void* object) const {
+    return *reinterpret_cast<void* const*>(static_cast<const char*>(object) + data_at);
   }
 };
 
 template <class T>
 INLINE void copy_run(T* to, const T* from, int64_t n, int64_t step) {
   if (step == 1) {
-    memcpy(to, from, n * sizeof(T));
+    copy_elements(to, from, n);
   } else if (step == 0) {
     const T value = *from;
     for (int64_t i = 0; i < n; i++) to[i] = value;
@@ -78,10 +83,13 @@ const void* moved(const void* from, int64_t elements, int64_t itemsize) {
 
 }  // namespace
 
-EXPORT void pointwise(Kernel* kernel, const int64_t* table, const void* a, const void* b, const void* c, void* y,
-                      const float* numbers) {
+EXPORT void pointwise(Kernel* kernel, const int64_t* table, const void* a, const void* b, const void* c,
+                      const void* result, const float* numbers) {
   const Plan plan(table);
-  const void* const from[MOST_OPERANDS] = {a, b, c};
+  const void* from[MOST_OPERANDS] = {a, b, c};
+  for (int64_t k = 0; k < plan.operands; k++)
+    if (plan.of[k].is_array) from[k] = plan.elements(from[k]);
+  char* y = static_cast<char*>(plan.elements(result));
 #pragma omp parallel num_threads(team(plan.size, plan.alone_below))
   {
     float* buffers = scratch<8>(plan.operands * 2 * BLOCK);
@@ -109,7 +117,7 @@ EXPORT void pointwise(Kernel* kernel, const int64_t* table, const void* a, const
           in[k] = buffer;
         }
       }
-      kernel(in, static_cast<char*>(y) + first * plan.itemsize, numbers, n);
+      kernel(in, y + first * plan.itemsize, numbers, n);
     }
   }
 }

@@ -79,6 +79,20 @@ INLINE vint load_part(const int32_t* p, int64_t n) {
 }
 INLINE void store_part(int32_t* p, vint v, int64_t n) { store_part(reinterpret_cast<float*>(p), (vfloat)v, n); }
 
+// Copies n elements. Short runs of floats stay here: a call of memcpy takes longer than they do.
+template <class T>
+INLINE void copy_elements(T* to, const T* from, int64_t n) {
+  if (sizeof(T) != 4 || n > 16 * LANES) {
+    memcpy(to, from, n * sizeof(T));
+    return;
+  }
+  const float* source = reinterpret_cast<const float*>(from);
+  float* target = reinterpret_cast<float*>(to);
+  int64_t i = 0;
+  for (; i + LANES <= n; i += LANES) store(target + i, load(source + i));
+  if (i < n) store_part(target + i, load_part(source + i, n - i), n - i);
+}
+
 // Sum over the lanes, pairwise.
 #if defined(__AVX512F__)
 INLINE float sum_lanes(vfloat v) { return _mm512_reduce_add_ps(v); }

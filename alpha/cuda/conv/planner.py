@@ -218,7 +218,7 @@ def _make(pass_name: str, desc: ConvDesc, precision: str) -> Plan:
                                  + _reasons(options), 'compute it on the CPU: .to("cpu")'))
     exact = exact_kernel(pass_name, desc, precision)
     if config.tune and len(fitting) > 1:
-        fitting = _measured(pass_name, desc, precision, fitting)
+        fitting = measured(pass_name, desc, precision, fitting)
         options = fitting + [option for option in options if option.reason]
     chosen = fitting[0].candidate
     return Plan(pass_name, desc, precision, tuple(options), chosen, launch_of(chosen, desc, precision, exact),
@@ -293,7 +293,7 @@ def conversion(candidate: Candidate, desc: ConvDesc, precision: str) -> Cost:
 # ---- tuning ----------------------------------------------------------------------------------------------------------
 
 
-def _measured(pass_name: str, desc: ConvDesc, precision: str, options: list[Option]) -> list[Option]:
+def measured(pass_name: str, desc: ConvDesc, precision: str, options: list[Option]) -> list[Option]:
     """Returns the options with their measured times, fastest first, from the store where it has them all."""
     path = cache_dir() / f"tuning-{context.arch}-{context.name.replace(' ', '_')}.json"
     store = _read(path)

@@ -41,28 +41,6 @@ template <class T, int E> union VecBits {
   Vec<T, E> vec;
 };
 
-// The first `left` elements at p, at most E; p is aligned to E elements.
-template <int E, class T> __device__ __forceinline__ Vec<T, E> load_part(const T *p, i64 left) {
-  VecBits<T, E> u;
-  if (left >= E)
-    u.bits = *reinterpret_cast<const typename BitsOf<sizeof(T) * E>::type *>(p);
-  else
-#pragma unroll
-    for (int e = 0; e < E; e++)
-      if (e < left) u.vec.v[e] = p[e];
-  return u.vec;
-}
-template <int E, class T> __device__ __forceinline__ void store_part(T *p, const Vec<T, E> &vec, i64 left) {
-  VecBits<T, E> u;
-  u.vec = vec;
-  if (left >= E)
-    *reinterpret_cast<typename BitsOf<sizeof(T) * E>::type *>(p) = u.bits;
-  else
-#pragma unroll
-    for (int e = 0; e < E; e++)
-      if (e < left) p[e] = vec.v[e];
-}
-
 template <int E, class T> __device__ __forceinline__ Vec<T, E> load_whole(const T *p) {
   VecBits<T, E> u;
   u.bits = *reinterpret_cast<const typename BitsOf<sizeof(T) * E>::type *>(p);
@@ -72,6 +50,22 @@ template <int E, class T> __device__ __forceinline__ void store_whole(T *p, cons
   VecBits<T, E> u;
   u.vec = vec;
   *reinterpret_cast<typename BitsOf<sizeof(T) * E>::type *>(p) = u.bits;
+}
+
+// The first `left` elements at p, at most E; p is aligned to E elements.
+template <int E, class T> __device__ __forceinline__ Vec<T, E> load_part(const T *p, i64 left) {
+  if (left >= E) return load_whole<E>(p);
+  Vec<T, E> vec;
+#pragma unroll
+  for (int e = 0; e < E; e++)
+    if (e < left) vec.v[e] = p[e];
+  return vec;
+}
+template <int E, class T> __device__ __forceinline__ void store_part(T *p, const Vec<T, E> &vec, i64 left) {
+  if (left >= E) return store_whole<E>(p, vec);
+#pragma unroll
+  for (int e = 0; e < E; e++)
+    if (e < left) p[e] = vec.v[e];
 }
 
 // ---- types: how an element is stored, and in what it is computed ----------------------------------------------------

@@ -7,15 +7,12 @@ from alpha.cuda.runtime.memory import Array
 
 
 def form_of(x: Array) -> list[str] | None:
-    """Returns a list of one text, that of the memory: "" until it is written, then "planes" or "elements".
-
-    None for an array that always has elements.
-    """
+    """Returns a list of one text, see Backend.form; None for an array that always has elements."""
     return x.derived.form if x.__class__ is Deferred else None  # type: ignore[union-attr]
 
 
 def write_as(x: Array, form: str) -> None:
-    """Has a pass that waits write in a form; "" leaves it waiting."""
+    """As Backend.write_as."""
     if form and x.__class__ is Deferred:
         x.derived.planes(write=True) if form == "planes" else x.derived.elements()  # type: ignore[union-attr]
 

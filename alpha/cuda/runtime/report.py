@@ -9,6 +9,7 @@ from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import Array, mib
 from alpha.graph import Node
+from alpha.recompute.recipe import count
 from alpha.tensor import Tensor
 
 LARGEST = 8  # tensors that are named
@@ -34,7 +35,9 @@ def largest_tensors(count: int = LARGEST) -> list[tuple[int, str]]:
 
 
 def memory_summary() -> str:
-    """Returns a table: live, cached and peak bytes of the pool, free bytes of the device, the largest tensors."""
+    """Returns a table: live, cached and peak bytes of the pool, free bytes of the device, what was made again since
+    `recompute_summary` was last reset, the largest tensors.
+    """
     if memory.pool is None:
         return "no CUDA tensor was made in this process"
     if not context.here.entered:
@@ -44,6 +47,8 @@ def memory_summary() -> str:
     pool = memory.pool
     rows = [("live", mib(pool.live)), ("cached", mib(pool.cached)), ("peak", mib(pool.peak)), ("limit", limit),
             ("free on the device", mib(free)), ("total on the device", mib(total))]
+    rows += [("kept for backward, while others are made again", mib(count.kept)), ("not kept", mib(count.planned)),
+             (f"made again, in {count.times} calls", mib(count.made))] if count.planned else []
     rows += [(what, mib(size)) for size, what in largest_tensors()]
     width = max(len(name) for name, _ in rows)
     return "\n".join([f"memory of {context.name}"] + [f"  {name:{width}}  {value:>14}" for name, value in rows])

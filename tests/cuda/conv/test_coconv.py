@@ -9,13 +9,17 @@ import alpha
 from alpha import nn, ops, optim
 from alpha.config import config
 from alpha.cuda.conv import coconv, planner
+from alpha.cuda.conv.coconv import by_level
+from alpha.cuda.lazy import statistics
+from alpha.cuda.ops.pointwise import convert
 from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.cuda.runtime.context import context
-from alpha.cuda.runtime.memory import upload
+from alpha.cuda.runtime.memory import download, upload
 from alpha.gradcheck import assert_equal_at
 from tests.coconv_cases import CASES, CoCase, oracle
 from tests.cuda.agree import Case, agree, as_stored, floats, ints
 from tests.cuda.conv.test_conv_wgmma import fetched, stored
+from tests.cuda.lazy.test_tile_statistics import check as check_statistics
 from tests.cuda.process import EMULATED
 
 pytestmark = pytest.mark.cuda
@@ -129,6 +133,53 @@ def test_both_planes_are_read(pass_name: str, case: CoCase, launches: list[str])
         assert error < 5e-7, (candidate.name, error)
     if case is SLICED and pass_name == "fprop" and context.arch == "sm_90a":
         assert "conv_wgmma_slices" in launches
+
+
+@pytest.mark.usefixtures("as_h100")
+@pytest.mark.parametrize("candidate", by_level.CANDIDATES["fprop"], ids=lambda c: c.name)
+def test_statistics_of_all_levels_are_counted(candidate: planner.Candidate) -> None:
+    case = CoCase("counted", 130, (8, 7), 16, 40, (1, 2), (16, 24))
+    x, w, b = floats(*case.x_shape), floats(*case.w_shape, seed=1), floats(case.oc, seed=2)
+    given = [convert(upload(a), candidate.writes) for a in (x, w)]
+    y = convert(upload(np.full(case.desc.y_shape, np.nan, np.float32)), candidate.writes)
+    candidate.prepare(case.desc)(*given, statistics.ask(y), Epilogue.of(upload(b), "relu"))
+    parts = download(statistics.take(y), np.float32).astype(np.float64)
+    check_statistics(fetched(y).astype(np.float64).reshape(-1, case.oc), parts)
+    sliced = CoCase("sliced", 2, (3, 3), 520, 40, (1, 2), (8, 32))
+    assert candidate._slots(case.desc) and not candidate._slots(sliced.desc)
+
+
+@pytest.mark.parametrize(("pass_name", "first"), [("fprop", "composed"), ("dgrad", "composed"), ("wgrad", "composed"),
+                                                  ("dgrad", "over levels"), ("wgrad", "by level")])
+def test_the_clock_decides_if_asked(pass_name: str, first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is run to be timed; the one that the clock prefers is taken."""
+    for name in ("TUNING_LAUNCHES", "TUNING_ROUNDS"):
+        monkeypatch.setattr(planner, name, 1)
+    monkeypatch.setattr(coconv, "_plans", {})
+    monkeypatch.setattr(planner, "_write", lambda *_: None)
+    monkeypatch.setattr(planner, "_read", lambda *_: {})
+    clock = planner._time
+    monkeypatch.setattr(planner, "_time", lambda *call: clock(*call) * 0 + (not call[3].name.endswith(first)))
+    with alpha.config(tune=True):
+        plan = coconv.plan(pass_name, EIGHTS[0].desc, "fma")
+    assert (plan.launch is None) is (first == "composed")
+    assert plan.launch is None or plan.chosen.name.endswith(first)
+    assert set(plan.times_us.values()) == {0.0, 1.0}
+
+
+def test_a_batch_norm_behind_levels_reads_their_statistics(launches: list[str]) -> None:
+    """Its first pass over memory is not there, where wgmma counts; the values are the CPU's."""
+    def run(device: str) -> list[np.ndarray]:
+        alpha.manual_seed(0)
+        net = nn.Sequential(nn.CoConv2d(64, 64, dilations=(1, 2)), nn.BatchNorm2d(64)).to(device)
+        x = alpha.tensor(floats(64, 8, 8, 64), device=device, requires_grad=True)
+        y = net(x)
+        (y * y * y).sum().backward()
+        return [y.numpy(), x.grad.numpy(), *(p.grad.numpy() for p in net.parameters())]
+    for a, b in zip(run("cuda"), run("cpu")):
+        assert np.linalg.norm(a - b) < 2e-5 * np.linalg.norm(b)
+    counted = any(name.startswith("finalize_tiles") for name in launches)
+    assert counted is ("conv_wgmma" in launches and "conv_wgmma_slices" not in launches)
 
 
 @pytest.fixture

@@ -50,6 +50,13 @@ CASES = [
     *[Case(name, floats(n), dtypes=FLOATS) for name in ("exp", "erf") for n in (1, 7, 1029)],
     *[Case(name, floats(n, low=0.01), dtypes=FLOATS) for name in ("log", "sqrt") for n in (8, 1029)],
     Case("erf", floats(), dtypes=FLOATS),
+    *[Case(name, floats(n), dtypes=FLOATS, atol=1e-6) for name in ("sin", "cos") for n in (7, 1029)],
+    *[Case("floor", x, exact=True, dtypes=FLOATS) for x in (ODD, floats(1029))],
+    *[Case("floor", whole(77, dtype=dtype), exact=True) for dtype in INTEGERS],
+    *[Case("floor_divide", *PAIRS, exact=True, dtypes=FLOATS), Case("floor_divide", ints(40, 16), 0.75, exact=True),
+      Case("floor_divide", floats(1029), floats(1029, seed=1), exact=True)],
+    *[Case("floor_divide", whole(777, dtype=dtype), ints(777, low=0 if dtype == "uint8" else -4, dtype=dtype),
+           exact=True) for dtype in INTEGERS],
     Case("exp", floats(3, 0)),
 
     *[Case(name, ints(*a), ints(*b, seed=1), exact=True, dtypes=FLOATS) for name in WHOLE for a, b in SHAPES],

@@ -30,8 +30,18 @@ def index(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
+def ordered(*shape: int, dtype: str = "float32", **attrs: object) -> list[Case]:
+    """argsort of numbers with many equal ones."""
+    return [Case("argsort_rows", ints(*shape, low=0, dtype=dtype), exact=True, dtypes=FLOATS if dtype == "float32"
+                 else ("float32",), label=dtype, descending=descending) for descending in (False, True)]
+
+
+ODD_ROW = np.array([[1, np.nan, -np.inf, 0.0, -0.0, np.inf, np.nan, -2]], np.float32)
 MANY = np.random.default_rng(0).integers(0, 11, 300)
 CASES = [
+    *[case for shape in ((3, 7), (1, 1), (40, 130), (2, 0)) for case in ordered(*shape)],
+    *[case for dtype in ("int32", "int64", "uint8") for case in ordered(5, 33, dtype=dtype)],
+    *[Case("argsort_rows", ODD_ROW, exact=True, dtypes=FLOATS, descending=descending) for descending in (False, True)],
     *[case for shape in ((4, 6), (2, -1), (-1,), (24, 1)) for case in move("reshape", 2, 3, 4, shape=shape)],
     Case("reshape", ints(3, 0), shape=(0, 7), exact=True),
     # permute: unchanged, transposed tiles (with and without a batch), narrow ones, whole packets, anything

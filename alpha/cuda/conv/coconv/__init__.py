@@ -1,7 +1,7 @@
 """Contextual convolution on CUDA: description -> plan -> launch.
 
 One level is a convolution. Several are computed in one launch (kernels.py), in one for each level (by_level.py), or
-composed of convolutions and copies (composed.py), whichever is fastest by estimate.
+composed of convolutions and copies (composed.py), whichever is fastest by estimate; with ALPHA_TUNE=1 by the clock.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from alpha.config import config
 from alpha.cuda.conv import conv2d_bias_act_cuda, conv2d_dgrad_cuda, conv2d_wgrad_cuda, planner
 from alpha.cuda.conv.coconv import by_level, composed, kernels
 from alpha.cuda.conv.costs import Cost, Stage, device, time_us
-from alpha.cuda.lazy import flush_gradients, write_for
+from alpha.cuda.lazy import flush_gradients, statistics, write_for
 from alpha.cuda.ops.pointwise import as_float32
 from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
@@ -60,12 +60,31 @@ def _make(pass_name: str, desc: CoConvDesc, precision: str) -> Plan:
     exact = next((c for c in fitting if c.takes_guard), None)
     if not exact and planner.PRECISIONS[precision].stores == "float32":  # what follows where planes lose the range
         fitting = []
-    times = {c.name: time_us(c.cost(desc)) + time_us(planner.conversion(c, desc, precision)) for c in fitting}
-    alone = composed_us(pass_name, desc, precision)
-    best = min(fitting, key=lambda c: times[c.name], default=None)
-    if best is None or times[best.name] > alone:
-        return Plan(None, None, {"composed": alone, **times})
-    return Plan(best, planner.launch_of(best, desc, precision, exact and exact.whole()), {"composed": alone, **times})
+    options = [planner.Option(c, None, time_us(c.cost(desc)) + time_us(planner.conversion(c, desc, precision)))
+               for c in fitting]
+    options.append(planner.Option(Composed(pass_name, precision), None, composed_us(pass_name, desc, precision)))
+    if config.tune and fitting:
+        options = planner.measured(pass_name, desc, precision, options)  # type: ignore[arg-type]
+    times, best = {option.candidate.name: option.time_us for option in options}, min(options, key=lambda o: o.time_us)
+    if isinstance(best.candidate, Composed):
+        return Plan(None, None, times)
+    launch = planner.launch_of(best.candidate, desc, precision, exact and exact.whole())  # type: ignore[arg-type]
+    return Plan(best.candidate, launch, times)
+
+
+class Composed(planner.Candidate):
+    """The composition, beside the candidates: to be timed, by ALPHA_TUNE=1.  What it computes is let go."""
+
+    name = "composed"
+
+    def __init__(self, pass_name: str, precision: str) -> None:
+        self.pass_name, self.reads = pass_name, planner.PRECISIONS[precision].stores
+
+    def prepare(self, desc: CoConvDesc) -> planner.Launch:  # type: ignore[override]
+        if self.pass_name == "fprop":
+            return lambda x, w, y: composed.fprop(desc, x, w, None, None)
+        of_pass = composed.dgrad if self.pass_name == "dgrad" else composed.wgrad
+        return lambda a, b, out: of_pass(desc, a, b)
 
 
 def composed_us(pass_name: str, desc: CoConvDesc, precision: str) -> float:
@@ -85,17 +104,19 @@ def coconv2d_cuda(x: Array, w: Array, **levels: Any) -> Array:
 
 
 @coconv2d_bias_act.impl("cuda")
-def coconv2d_bias_act_cuda(x: Array, w: Array, b: Array | None, *, activation: str | None, **levels: Any) -> Array:
+def coconv2d_bias_act_cuda(x: Array, w: Array, b: Array | None, *, activation: str | None, for_norm: bool = False,
+                           **levels: Any) -> Array:
     desc = CoConvDesc.fprop(x.shape, w.shape, **levels)
     if len(desc.levels) == 1:
-        return conv2d_bias_act_cuda(x, w, b, activation=activation, **composed.geometry(desc.levels[0][1]))
+        one = composed.geometry(desc.levels[0][1])
+        return conv2d_bias_act_cuda(x, w, b, activation=activation, for_norm=for_norm, **one)
     chosen, launch, _ = plan("fprop", desc, planner.precision_of(x.dtype))
     if launch is None:
         return composed.fprop(desc, x, w, b, activation)
     write_for(x, chosen.reads)
     flush_gradients()
     y = empty(desc.y_shape, x.dtype)
-    launch(x, w, y, Epilogue.of(b and as_float32(b), activation))
+    launch(x, w, statistics.ask(y) if for_norm else y, Epilogue.of(b and as_float32(b), activation))
     return y
 
 

@@ -17,7 +17,7 @@ from alpha.cuda.conv.ffma import sk_dilated
 from alpha.cuda.conv.mma import mma
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.wgmma import wgrad
-from alpha.cuda.lazy import KEEP, UNGUARDED, Guard, operand
+from alpha.cuda.lazy import KEEP, UNGUARDED, Guard, operand, statistics
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.memory import Array
 from alpha.ops.coconv_desc import CoConvDesc
@@ -58,10 +58,13 @@ class ByLevel(Candidate):
         reads, channels = self.reads, desc.y_shape[3]
         runs = [tile.on_operands(level, first, channels) for tile, (first, level) in zip(self.best(desc), desc.levels)]
 
+        slots = self._slots(desc) if self.pass_name == "fprop" else 0
+
         def fprop(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> Guard:
             a, b = operand(x, reads, keep=KEEP["activation"]), operand(w, reads, keep=KEEP["weight"])
+            parts = statistics.attach(y, slots) if slots else None
             for run in runs:
-                run(a, b, y, epilogue)
+                run(a, b, y, epilogue, parts)
             return a.flag, b.flag
 
         def wgrad(x: Array, g: Array, dw: Array) -> Guard:
@@ -74,6 +77,13 @@ class ByLevel(Candidate):
             for run in runs:
                 run(x, g, dw, guard)
         return exact if self.takes_guard else fprop if self.pass_name == "fprop" else wgrad
+
+    def _slots(self, desc: CoConvDesc) -> int:
+        """Returns how many slots the statistics of y have, 0 for none: sums in slices count nothing, and the slots of
+        a block are those of its number in all launches."""
+        lists = [tile.plan(level)[1] for tile, (_, level) in zip(self.best(desc), desc.levels)]
+        blocks = {len(work.items) for work in lists}
+        return wgmma.CONSUMERS * max(blocks) if len(blocks) == 1 and not any(work.slots for work in lists) else 0
 
 
 @lru_cache(maxsize=1024)

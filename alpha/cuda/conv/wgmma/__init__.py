@@ -172,7 +172,7 @@ class Wgmma(Candidate):
         self.kernel = Kernel(
             "conv_wgmma.cu", "conv_wgmma", "ptr x, ptr w, ptr y, ptr b, ptr scale_x, ptr scale_w, ptr slots, "
             "ptr statistics, ptr work, i32 entries, i32 images_log2, i32 batch, i32 groups, i32 columns, "
-            f"i32 least_run, i32 most_run, i32 unit, i32 relu, i32 streams, {GUARD_ARGS}",
+            f"i32 counted, i32 least_run, i32 most_run, i32 unit, i32 relu, i32 streams, {GUARD_ARGS}",
             threads=THREADS, shared=self._shared, defines=defines)
         self.sum = Kernel(
             "conv_wgmma.cu", "conv_wgmma_slices", "ptr slots, ptr tiles, ptr b, ptr scale_x, ptr scale_w, ptr y, "
@@ -239,6 +239,7 @@ class Wgmma(Candidate):
         """Returns the launch that takes what the tensor cores read, (x or g, w, output, epilogue).
 
         first, channels: of fprop, if y has so many channels and w as many filters, those of desc being from `first` on.
+            The launch then takes memory for the statistics of all channels too, or None.
         """
         desc = pixels_as_images(desc)
         shapes = desc.x_shape, desc.y_shape
@@ -254,7 +255,8 @@ class Wgmma(Candidate):
         columns, groups, unit, runs = pixels.columns, pixels.groups, pixels.unit, pixels.runs
         streams = prod(out_shape) * ITEMSIZE[self.writes] > STREAMED_BYTES
         rewritten = self.writes == "float32"  # where a flag is set, by an exact kernel
-        sizes = groups, columns, runs[0], runs[-1], unit
+        of_y = channels or out_shape[3]
+        sizes = groups, columns, of_y, runs[0], runs[-1], unit
         box, single = (CHUNK, 1, 1, images, 1), range(1, 2)
         # rows of a box beyond the tensor take TMA three times as long as others: the last tile has a box of its own
         tail = (columns % self.tile.columns,) if columns % self.tile.columns else ()
@@ -263,10 +265,12 @@ class Wgmma(Candidate):
         out_rows = min(images, BOX_ROWS)
         out_box = (OUT_ROW // ITEMSIZE[self.writes], 1, 1, out_rows, 1)
 
-        def run(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING) -> None:
+        def run(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING, parts: Array | None = None) -> None:
             b, relu = epilogue.known()
-            counted = statistics.attach(y, CONSUMERS * grid) if not slot_floats and not channels else None
             b = b and offset(b, 4 * first)
+            if not channels and not slot_floats:
+                parts = statistics.attach(y, CONSUMERS * grid)
+            counted = parts and offset(parts, 4 * first)
             guard = (x.flag, w.flag) if rewritten else UNGUARDED
             out = _image_maps(y.ptr + y_first, y.dtype, out_shape, 1, groups, single, out_box, channels)
             slots = empty((slot_floats,), "float32") if slot_floats else None
@@ -277,7 +281,7 @@ class Wgmma(Candidate):
                         streams, *guard)
             if slots:
                 self.sum(sum_grid, slots, sliced, b, x.scale, w.scale, offset(y, y_first), batch, height, width,
-                         channels or out_shape[3], columns, images_log2, relu)
+                         of_y, columns, images_log2, relu)
         return run
 
 

@@ -63,7 +63,7 @@ template <class O> struct Results {
     if (counts) {
       const StoredRows rows(t, item, depth);
       const int column = field(item, COLUMN);
-      const TileStatistics<O> statistics = {t.statistics, t.groups * t.columns, field(item, GROUP) * t.columns + column,
+      const TileStatistics<O> statistics = {t.statistics, t.counted, field(item, GROUP) * t.columns + column,
                                             t.columns - column, rows.all(), rows};
       boxes(sum, finish, store, [&](const char *box, int b) { statistics.add(box, b); });
     } else {
@@ -145,16 +145,16 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile>
 extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1)
 conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, const float *bias,
            const float *scale_in, const float *scale_w, float *slots, float *statistics, const int *work, int entries,
-           int images_log2, int batch, int groups, int columns, int least_run, int most_run, int unit, int relu,
-           int streams, const int *flag_in, const int *flag_w) {
+           int images_log2, int batch, int groups, int columns, int counted, int least_run, int most_run, int unit,
+           int relu, int streams, const int *flag_in, const int *flag_w) {
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ RingBarriers<Tile> barriers;
   __shared__ HeldBarriers held_barriers;
   const ConvOperands t = {in,         w,                 out,  bias,    scale_in,    scale_w, slots,
                           statistics, {flag_in, flag_w}, work, entries, images_log2, batch,   groups,
-                          columns,    least_run,         most_run - least_run + 1, unit, relu, streams};
-  if (statistics) clear_slots(statistics, groups * columns, Tile::THREADS);
+                          columns,    counted,           least_run, most_run - least_run + 1, unit, relu, streams};
+  if (statistics) clear_slots(statistics, counted, groups * columns, Tile::THREADS);
   if (threadIdx.x == 0) {
     barriers.init();
     if (Tile::HELD) held_barriers.init(4 * Tile::CONSUMERS);

@@ -42,6 +42,7 @@ struct ConvOperands {
   int entries;          // of a block, its list's end among them
   int images_log2, batch, groups;
   int columns;          // of a group
+  int counted;          // channels that statistics are of; of which these columns, of all groups, may be a part
   int least_run, runs, unit, relu, streams;  // streams: what is stored is beyond what the L2 cache keeps
 
   PTX_FN const int *list() const { return work + (long long)blockIdx.x * entries * FIELDS + threadIdx.x % 32; }

@@ -21,10 +21,10 @@ template <class O> PTX_FN float float_of_word(unsigned word, int) { return __uin
 template <> PTX_FN float float_of_word<bf16>(unsigned word, int half) { return float_of_pair<bf16>(word, half); }
 template <> PTX_FN float float_of_word<f16>(unsigned word, int half) { return float_of_pair<f16>(word, half); }
 
-// By all threads of a block, before a __syncthreads() and its first tile: its slots are empty.
-PTX_FN void clear_slots(float *parts, int channels, int threads) {
+// By all threads of a block, before a __syncthreads() and its first tile: its slots are empty, in the first `columns`.
+PTX_FN void clear_slots(float *parts, int channels, int columns, int threads) {
   float *mine = parts + 6ll * blockIdx.x * channels;
-  for (int i = threadIdx.x; i < 6 * channels; i += threads) mine[i] = 0.f;
+  for (int i = threadIdx.x; i < 6 * columns; i += threads) mine[i / columns * channels + i % columns] = 0.f;
 }
 
 // Of one tile, by all threads of a consumer. Registers are short beside the sums: little is kept from box to box.

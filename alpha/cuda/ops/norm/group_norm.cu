@@ -150,7 +150,7 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
   ALPHA_ENTRY(normalize##suffix, (THREADS, 4), (const T *x, const Norm<T> norm, T *y, float eps, float *partial, \
                                                 const Turns turns, const Walk w, int k), \
               normalize<T, N>(x, norm, y, eps, partial, turns, w, k)) \
-  ALPHA_ENTRY(gradient##suffix, (THREADS, N > 4 ? 2 : 3), \
+  ALPHA_ENTRY(gradient##suffix, (THREADS, 3), \
               (const T *g, const T *x, const Norm<T> norm, T *dx, float *totals, float *coefficients, float *partial, \
                const Turns turns, const Walk w, int k), \
               gradient<T, N>(g, x, norm, dx, totals, coefficients, partial, turns, w, k))

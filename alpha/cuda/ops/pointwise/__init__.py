@@ -23,6 +23,7 @@ from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.op import Op
 from alpha.ops import elementwise as ops
+from alpha.ops import logic
 from alpha.ops.layout import broadcast_strides, merged
 
 Number = ops.Number
@@ -174,11 +175,11 @@ def bits_of(value: Number, dtype: str) -> int:
 
 SOURCE = "elementwise.cu"
 
-for _op in (ops.exp, ops.log, ops.sqrt, ops.erf):
+for _op in (ops.exp, ops.log, ops.sqrt, ops.erf, logic.sin, logic.cos):
     elementwise(_op, SOURCE, "x")
-for _op in (ops.neg, ops.abs, ops.sign):
+for _op in (ops.neg, ops.abs, ops.sign, logic.floor):
     elementwise(_op, SOURCE, "x", NUMBERS)
-for _op in (ops.add, ops.sub, ops.mul, ops.maximum, ops.minimum):
+for _op in (ops.add, ops.sub, ops.mul, ops.maximum, ops.minimum, logic.floor_divide):
     broadcasting(_op, SOURCE, NUMBERS)
 for _op in (ops.div, ops.pow):
     broadcasting(_op, SOURCE)

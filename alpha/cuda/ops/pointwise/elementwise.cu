@@ -14,6 +14,8 @@
 // Integers in the unsigned type of their size, where wrapping around is defined
 #define WRAPPING_UNARY(name, f) \
   UNARY(name, f) \
+  WRAPPING_INTEGERS(name, f)
+#define WRAPPING_INTEGERS(name, f) \
   KERNEL1(name, int32, int, int, u32, x, f) \
   KERNEL1(name, int64, i64, i64, u64, x, f) \
   KERNEL1(name, uint8, u8, u8, u32, x, f)
@@ -49,6 +51,10 @@ UNARY(exp, expf(x))
 UNARY(log, logf(x))
 UNARY(sqrt, sqrtf(x))
 UNARY(erf, erff(x))
+UNARY(sin, sinf(x))
+UNARY(cos, cosf(x))
+UNARY(floor, floorf(x))
+WRAPPING_INTEGERS(floor, x)
 UNARY(abs, fabsf(x))
 ORDERED_UNARY(abs, static_cast<i64>(x < 0 ? 0 - static_cast<u64>(x) : x))
 UNARY(sign, (x > 0) - (x < 0))
@@ -62,11 +68,26 @@ MAP2(clip_grad, g, x, x >= low && x <= high ? g : 0, float low, float high)
 // Squares exactly: the most frequent power is not worth a logarithm.
 __device__ __forceinline__ float power(float a, float b) { return b == 2 ? a * a : b == 1 ? a : powf(a, b); }
 
+// The quotient of the largest multiple of b that is not above a, towards -inf; what fmodf leaves is exact.
+__device__ __forceinline__ float floor_divide(float a, float b) {
+  if (b == 0) return a / b;
+  const float rest = fmodf(a, b), quotient = (a - rest) / b - (rest != 0 && (rest < 0) != (b < 0));
+  const float whole = floorf(quotient);
+  return quotient == 0 ? copysignf(0.0f, a / b) : whole + (quotient - whole > 0.5f);
+}
+template <class T> __device__ __forceinline__ T floor_divide(T a, T b) {
+  if (b == 0) return 0;
+  if (b == static_cast<T>(-1)) return static_cast<T>(0 - static_cast<u64>(a));  // the smallest integer wraps around
+  const T quotient = a / b;
+  return quotient - (quotient * b != a && (a < 0) != (b < 0));
+}
+
 WRAPPING_BINARY(add, a + b)
 WRAPPING_BINARY(sub, a - b)
 WRAPPING_BINARY(mul, a * b)
 BINARY(div, a / b)
 BINARY(pow, power(a, b))
+ORDERED_BINARY(floor_divide, floor_divide(a, b))
 ORDERED_BINARY(maximum, larger(a, b))
 ORDERED_BINARY(minimum, smaller(a, b))
 COMPARISON(eq, a == b)

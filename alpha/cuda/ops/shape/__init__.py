@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from alpha.cuda.ops.pointwise import convert, filled
 from alpha.cuda.ops.pointwise.layout import layout_type, packed
-from alpha.cuda.runtime.kernel import Kernel, per_dtype
+from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.errors import ShapeError, message
 from alpha.ops import shape as ops
+from alpha.ops.index import argsort_rows
 from alpha.ops.layout import merged, strides_of
 
 Axes = ops.Axes
@@ -29,6 +30,8 @@ _COPY_BOX, _TRANSPOSE, _TAKE = (
                        ("take", "ptr x, ptr index, ptr y, i64 n, i64 units, i64 rows")))
 _TAKE_GRAD = per_dtype("shape.cu", "take_grad", "ptr g, ptr index, ptr dx, i64 count, i64 rows, i64 columns",
                        threads=THREADS)
+_ARGSORT = per_dtype("sort.cu", "argsort", "ptr x, ptr y, i64 n, i64 columns, i32 descending",
+                     dtypes=(*FLOAT_DTYPES, "int32", "int64", "uint8"), threads=THREADS)
 _cached = lru_cache(maxsize=4096)
 
 
@@ -206,6 +209,17 @@ def pad_cuda(x: Array, *, widths: tuple[tuple[int, int], ...], value: float) -> 
     shape, ranges = _padding(x.shape, widths)
     y = filled(shape, value, x.dtype)
     part("pad", shape, ranges, ITEMSIZE[x.dtype], True).copy(x, y)
+    return y
+
+
+# ---- order -----------------------------------------------------------------------------------------------------------
+
+
+@argsort_rows.impl("cuda")
+def argsort_rows_cuda(x: Array, *, descending: bool) -> Array:
+    y = empty(x.shape, "int64")
+    if y.size:
+        _ARGSORT[x.dtype](-(-y.size // THREADS), x, y, y.size, x.shape[1], int(descending))
     return y
 
 

@@ -1,0 +1,36 @@
+"""PyTorch's names of parameters beside alpha's: `x.sum(dim=1, keepdim=True)` is `x.sum(axis=1, keepdims=True)`.
+
+They are looked up where a name is unknown to a function, so a call with alpha's own names pays nothing for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+# PyTorch's name -> alpha's names for it, of which a function has one at most
+NAMES: dict[str, tuple[str, ...]] = {
+    "dim": ("axis", "axes"), "dims": ("axis", "axes"), "keepdim": ("keepdims",), "dim0": ("a",), "dim1": ("b",),
+    "start_dim": ("start",), "end_dim": ("end",), "min": ("low",), "max": ("high",), "size": ("shape",),
+    "input": ("x", "logits", "log_probs", "p", "a"), "other": ("b",), "exponent": ("b",), "weight": ("w",),
+    "condition": ("cond",), "tensors": ("xs",), "tensor": ("x",), "split_size_or_sections": ("size",),
+    "split_size": ("size",), "negative_slope": ("slope",), "end": ("stop",), "fill_value": ("value",),
+    "unbiased": ("correction",), "num_classes": ("classes",), "pad": ("widths",), "elementwise_affine": ("affine",),
+}
+CONVERTED: dict[str, Callable[[Any], Any]] = {"unbiased": int}
+
+
+def twin_of(name: str, known: Collection[str]) -> str | None:
+    """Returns what a function that has the parameters `known` calls PyTorch's parameter `name`, or None."""
+    return next((own for own in NAMES.get(name, ()) if own in known), None)
+
+
+def renamed(given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any] | None:
+    """Returns the arguments under alpha's names, or None where that does not make them fit."""
+    result: dict[str, Any] = {}
+    for name, value in given.items():
+        own = name if name in known else twin_of(name, known)
+        if own is None or own in result or (own != name and own in given):
+            return None
+        result[own] = CONVERTED[name](value) if own != name and name in CONVERTED else value
+    return result

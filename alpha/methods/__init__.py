@@ -1,0 +1,165 @@
+"""Operators and methods of tensors: each is the op of that name, under alpha's names and under PyTorch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Union
+
+import numpy as np
+
+from alpha import inplace
+from alpha.errors import DTypeError, message
+
+if TYPE_CHECKING:
+    from alpha.tensor import Tensor
+
+OPS: dict[str, Callable[..., Any]] = {}  # what operators and methods call, by name; alpha.ops fills it
+
+Number = Union[int, float, bool]
+Axes = Union[int, Sequence[int], None]
+
+
+def spread(given: tuple[Any, ...]) -> tuple[int, ...]:
+    """Takes t.reshape(2, 3) and t.reshape((2, 3)) alike."""
+    return given[0] if len(given) == 1 and not isinstance(given[0], (int, np.integer)) else given
+
+
+def _calling(name: str) -> Any:
+    """Returns a method that calls the op of a name with the tensor in front; the op looks at the rest."""
+    def method(self: Any, *args: Any, **named: Any) -> Any:
+        return OPS[name](self, *args, **named)
+    method.__name__ = name
+    return method
+
+
+# Methods that hand everything on, by the ops that they call; alpha.ops gives them their docstrings.
+CALLS = {
+    **{name: name for name in """
+        abs all any argmax argmin argsort bmm ceil chunk clip cos cumsum dot erf exp floor flatten floor_divide gather
+        index_select isfinite isinf isnan leaky_relu log log10 log2 log_softmax logical_and logical_not logical_or
+        logical_xor logsumexp masked_fill masked_select max mean min mm mv nonzero outer reciprocal relu remainder
+        round rsqrt scatter scatter_add sigmoid sign sin softmax sort split sqrt square squeeze std sum take_along_axis
+        tanh topk transpose tril triu trunc unbind unflatten unsqueeze var""".split()},  # noqa: SIM905
+    "add": "add", "sub": "sub", "subtract": "sub", "mul": "mul", "multiply": "mul", "div": "div", "divide": "div",
+    "true_divide": "div", "pow": "pow", "neg": "neg", "negative": "neg", "absolute": "abs", "clamp": "clip",
+    "eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "maximum": "maximum", "minimum": "minimum",
+    "matmul": "matmul", "swapaxes": "transpose", "amax": "max", "amin": "min", "movedim": "moveaxis",
+    "norm": "vector_norm",
+}
+
+
+class Methods:
+    """What Tensor has of arithmetic; it has no place for anything of its own."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        shape: tuple[int, ...]
+        dtype: str
+
+    def __add__(self, other: Tensor | Number) -> Tensor: return OPS["add"](self, other)
+    def __radd__(self, other: Tensor | Number) -> Tensor: return OPS["add"](other, self)
+    def __sub__(self, other: Tensor | Number) -> Tensor: return OPS["sub"](self, other)
+    def __rsub__(self, other: Tensor | Number) -> Tensor: return OPS["sub"](other, self)
+    def __mul__(self, other: Tensor | Number) -> Tensor: return OPS["mul"](self, other)
+    def __rmul__(self, other: Tensor | Number) -> Tensor: return OPS["mul"](other, self)
+    def __truediv__(self, other: Tensor | Number) -> Tensor: return OPS["div"](self, other)
+    def __rtruediv__(self, other: Tensor | Number) -> Tensor: return OPS["div"](other, self)
+    def __floordiv__(self, other: Tensor | Number) -> Tensor: return OPS["floor_divide"](self, other)
+    def __rfloordiv__(self, other: Tensor | Number) -> Tensor: return OPS["floor_divide"](other, self)
+    def __mod__(self, other: Tensor | Number) -> Tensor: return OPS["remainder"](self, other)
+    def __rmod__(self, other: Tensor | Number) -> Tensor: return OPS["remainder"](other, self)
+    def __pow__(self, other: Tensor | Number) -> Tensor: return OPS["pow"](self, other)
+    def __rpow__(self, other: Tensor | Number) -> Tensor: return OPS["pow"](other, self)
+    def __matmul__(self, other: Tensor) -> Tensor: return OPS["matmul"](self, other)
+    def __iadd__(self: Any, other: Tensor | Number) -> Tensor: return inplace.update(self, "+=", OPS["add"], other)
+    def __isub__(self: Any, other: Tensor | Number) -> Tensor: return inplace.update(self, "-=", OPS["sub"], other)
+    def __imul__(self: Any, other: Tensor | Number) -> Tensor: return inplace.update(self, "*=", OPS["mul"], other)
+    def __itruediv__(self: Any, other: Tensor | Number) -> Tensor: return inplace.update(self, "/=", OPS["div"], other)
+    def __ipow__(self: Any, other: Tensor | Number) -> Tensor: return inplace.update(self, "**=", OPS["pow"], other)
+    def __imatmul__(self: Any, other: Tensor) -> Tensor: return inplace.update(self, "@=", OPS["matmul"], other)
+    def __neg__(self) -> Tensor: return OPS["neg"](self)
+    def __pos__(self) -> Tensor: return self  # type: ignore[return-value]
+    def __abs__(self) -> Tensor: return OPS["abs"](self)
+    def __and__(self, other: Tensor | bool) -> Tensor: return OPS["logical_and"](self, other, where="&")
+    def __rand__(self, other: Tensor | bool) -> Tensor: return OPS["logical_and"](self, other, where="&")
+    def __or__(self, other: Tensor | bool) -> Tensor: return OPS["logical_or"](self, other, where="|")
+    def __ror__(self, other: Tensor | bool) -> Tensor: return OPS["logical_or"](self, other, where="|")
+    def __xor__(self, other: Tensor | bool) -> Tensor: return OPS["logical_xor"](self, other, where="^")
+    def __rxor__(self, other: Tensor | bool) -> Tensor: return OPS["logical_xor"](self, other, where="^")
+    def __invert__(self) -> Tensor: return OPS["logical_not"](self, where="~")
+    def __eq__(self, other: Any) -> Tensor:  # type: ignore[override]
+        return NotImplemented if other is None else OPS["eq"](self, other)  # so that `t == None` is False
+    def __ne__(self, other: Any) -> Tensor:  # type: ignore[override]
+        return NotImplemented if other is None else OPS["ne"](self, other)
+    def __lt__(self, other: Tensor | Number) -> Tensor: return OPS["lt"](self, other)
+    def __le__(self, other: Tensor | Number) -> Tensor: return OPS["le"](self, other)
+    def __gt__(self, other: Tensor | Number) -> Tensor: return OPS["gt"](self, other)
+    def __ge__(self, other: Tensor | Number) -> Tensor: return OPS["ge"](self, other)
+    __hash__ = object.__hash__
+
+    def __getitem__(self, key: Any) -> Tensor: return OPS["getitem"](self, key)
+    def __setitem__(self, key: Any, value: Any) -> None: OPS["setitem"](self, key, value)
+
+    def reshape(self, *shape: Any) -> Tensor: return OPS["reshape"](self, spread(shape))
+    def view(self, *shape: Any) -> Tensor:
+        """Does `self.reshape(...)`."""
+        if shape and isinstance(shape[0], str):
+            raise DTypeError(message("view", f"the bits of {self.dtype} cannot be read as {shape[0]}",
+                                     f't.astype("{shape[0]}") converts the numbers', shape=self.shape))
+        return OPS["reshape"](self, spread(shape))
+
+    def permute(self, *axes: Any, **named: Any) -> Tensor:
+        return OPS["permute"](self, **named) if named else OPS["permute"](self, spread(axes))
+    @property
+    def T(self) -> Tensor: return OPS["permute"](self, tuple(range(len(self.shape)))[::-1])
+    @property
+    def mT(self) -> Tensor: return OPS["transpose"](self, -2, -1)
+    def t(self) -> Tensor:
+        """Swaps the two axes of a matrix."""
+        return OPS["transpose"](self, 0, 1) if len(self.shape) > 1 else self  # type: ignore[return-value]
+    def expand(self, *shape: Any) -> Tensor: return OPS["expand"](self, spread(shape))
+    def expand_as(self, other: Tensor) -> Tensor: return OPS["expand"](self, other.shape)
+    def view_as(self, other: Tensor) -> Tensor: return OPS["reshape"](self, other.shape)
+    reshape_as = view_as
+    def where(self, cond: Tensor, other: Tensor | Number) -> Tensor:
+        """Returns the elements where cond holds, else those of the other.  See alpha.where."""
+        return OPS["where"](cond, self, other)
+    def repeat(self, *counts: Any) -> Tensor: return OPS["tile"](self, spread(counts))
+    tile = repeat
+    def flip(self, *axis: Any, **named: Any) -> Tensor:
+        return OPS["flip"](self, axis[0] if len(axis) == 1 else axis, **named) if axis else OPS["flip"](self, **named)
+
+    if TYPE_CHECKING:
+        def sum(self, axis: Axes = None, keepdims: bool = False, dtype: Any = None, **torch: Any) -> Tensor: ...
+        def mean(self, axis: Axes = None, keepdims: bool = False, **torch: Any) -> Tensor: ...
+        def var(self, axis: Axes = None, keepdims: bool = False, correction: int = 0, **torch: Any) -> Tensor: ...
+        def max(self, axis: Axes = None, keepdims: bool = False, **torch: Any) -> Tensor: ...
+        def min(self, axis: Axes = None, keepdims: bool = False, **torch: Any) -> Tensor: ...
+        def argmax(self, axis: int | None = None, keepdims: bool = False, **torch: Any) -> Tensor: ...
+        def softmax(self, axis: int = -1, **torch: Any) -> Tensor: ...
+        def log_softmax(self, axis: int = -1, **torch: Any) -> Tensor: ...
+        def clip(self, low: Number | None = None, high: Number | None = None, **torch: Any) -> Tensor: ...
+        def flatten(self, start: int = 0, end: int = -1, **torch: Any) -> Tensor: ...
+        def transpose(self, a: int = -2, b: int = -1, **torch: Any) -> Tensor: ...
+        def abs(self) -> Tensor: ...
+        def exp(self) -> Tensor: ...
+        def log(self) -> Tensor: ...
+        def sqrt(self) -> Tensor: ...
+        def sign(self) -> Tensor: ...
+        def tanh(self) -> Tensor: ...
+        def sigmoid(self) -> Tensor: ...
+        def relu(self) -> Tensor: ...
+        _method: Callable[..., Any] = print
+        absolute = add = all = amax = amin = any = argmin = argsort = bmm = ceil = chunk = clamp = cos = \
+            cumsum = div = divide = dot = eq = erf = floor = floor_divide = gather = ge = gt = index_select = \
+            isfinite = isinf = isnan = le = leaky_relu = log10 = log2 = logical_and = logical_not = logical_or = \
+            logical_xor = logsumexp = lt = masked_fill = masked_select = matmul = maximum = minimum = mm = \
+            movedim = mul = multiply = mv = ne = neg = negative = nonzero = norm = outer = pow = reciprocal = \
+            remainder = round = rsqrt = scatter = scatter_add = sin = sort = split = square = squeeze = std = \
+            sub = subtract = swapaxes = take_along_axis = topk = tril = triu = true_divide = trunc = unbind = \
+            unflatten = unsqueeze = _method
+
+
+for _name, _called in CALLS.items():
+    setattr(Methods, _name, _calling(_called))

@@ -1,0 +1,206 @@
+"""What a Tensor has beside arithmetic: sizes, other dtypes and devices, formats; and answers to unknown names."""
+
+from __future__ import annotations
+
+import html
+from math import prod
+from typing import TYPE_CHECKING, Any, cast
+
+from alpha.backend import DTYPES, get_backend
+from alpha.errors import ArgumentError, DTypeError, MissingError, message, shown
+from alpha.inputs.arguments import bound
+from alpha.inputs.dtypes import dtype_name
+from alpha.methods import OPS, twins
+
+if TYPE_CHECKING:
+    from alpha.tensor import Tensor
+
+ITEMSIZE = {"bool": 1, "uint8": 1, "float16": 2, "bfloat16": 2, "int32": 4, "float32": 4, "int64": 8, "float64": 8}
+
+
+class Size(int):
+    """The number of elements of a tensor; called, its shape, or the length of one axis: `x.size(0)`."""
+
+    shape: tuple[int, ...]
+
+    def __call__(self, axis: Any = None, **named: Any) -> Any:
+        axis = named.pop("dim", axis) if named else axis
+        if named or not (axis is None or (isinstance(axis, int) and -len(self.shape) <= axis < len(self.shape))):
+            raise ArgumentError(message("size", f"axis {shown(next(iter(named), axis))} does not exist in a tensor of "
+                                        f"{len(self.shape)} axes", "x.shape has all sizes, x.size(0) the first"))
+        return self.shape if axis is None else self.shape[axis]
+
+
+class Casts:
+    """Conversions to a dtype by its name."""
+
+    __slots__ = ()
+
+    def float(self) -> Any:
+        """Returns the tensor in float32: itself if it has it."""
+        return cast("Tensor", self).astype("float32")
+
+    def double(self) -> Any:
+        """Returns the tensor in float64, which the CPU has."""
+        return cast("Tensor", self).astype("float64")
+
+    def half(self) -> Any:
+        """Returns the tensor in float16."""
+        return cast("Tensor", self).astype("float16")
+
+    def bfloat16(self) -> Any:
+        """Returns the tensor in bfloat16, which a GPU has."""
+        return cast("Tensor", self).astype("bfloat16")
+
+    def long(self) -> Any:
+        """Returns the tensor in int64; fractions are cut."""
+        return cast("Tensor", self).astype("int64")
+
+    def int(self) -> Any:
+        """Returns the tensor in int32; fractions are cut."""
+        return cast("Tensor", self).astype("int32")
+
+    def byte(self) -> Any:
+        """Returns the tensor in uint8."""
+        return cast("Tensor", self).astype("uint8")
+
+    def bool(self) -> Any:
+        """Returns what is not 0, as a bool tensor."""
+        return cast("Tensor", self).astype("bool")
+
+
+class Conversions(Casts):
+    """Sizes, moves and formats of a tensor; it has no place for anything of its own."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        data: Any
+        shape: tuple[int, ...]
+        dtype: str
+        device: str
+        requires_grad: bool
+
+    @property
+    def size(self) -> Size:
+        """Number of elements; `x.size()` is the shape, and `x.size(0)` its first."""
+        made = Size(prod(self.shape))
+        made.shape = self.shape
+        return made
+
+    def numel(self) -> int:
+        """Returns the number of elements."""
+        return prod(self.shape)
+
+    nelement = numel
+
+    def dim(self) -> int:
+        """Returns the number of axes."""
+        return len(self.shape)
+
+    ndimension = dim
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return ITEMSIZE[self.dtype]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements."""
+        return self.numel() * self.itemsize
+
+    def element_size(self) -> int:
+        """Returns the bytes of an element."""
+        return self.itemsize
+
+    @property
+    def is_cuda(self) -> bool:
+        return self.device != "cpu"
+
+    @bound
+    def to(self, device: Any = None, dtype: Any = None, non_blocking: bool = False) -> Tensor:
+        """Returns the tensor on a device, in a dtype: itself if it is there and has it; differentiable.
+
+        Args:
+            device: "cpu", "cuda" or "cuda:<index>"; or a dtype; or a tensor, whose device and dtype are meant.
+            dtype: name or NumPy dtype.
+            non_blocking: taken and not needed: copies wait where they must, and only there.
+        Raises:
+            DeviceError: the device is not there.  DTypeError: it does not have the dtype.
+        """
+        t = cast("Tensor", self)
+        if hasattr(device, "requires_grad") and hasattr(device, "device"):
+            device, dtype = device.device, device.dtype if dtype is None else dtype
+        elif device is not None and dtype is None and (not isinstance(device, str) or device in DTYPES):
+            try:
+                device, dtype = None, dtype_name(device)
+            except DTypeError:
+                raise ArgumentError(message("Tensor.to", f"device is {shown(device)}, a str is needed",
+                                            'pass a device such as "cuda", or a dtype such as "float32"')) from None
+        if dtype is not None:
+            t = t.astype(dtype)
+        if device is None or device == t.device or get_backend(device).name == t.device:
+            return t
+        return OPS["to_device"](t, device=device)
+
+    def cpu(self) -> Tensor:
+        return self.to("cpu")
+
+    def cuda(self, device: Any = None) -> Tensor:
+        """Does `self.to("cuda")`."""
+        return self.to("cuda" if device is None else f"cuda:{device}" if isinstance(device, int) else device)
+
+    def astype(self, dtype: Any) -> Tensor:
+        """Returns the tensor in a dtype: itself if it has it; differentiable between floating dtypes."""
+        name = dtype_name(dtype)
+        return self if name == self.dtype else OPS["cast"](self, dtype=name)  # type: ignore[return-value]
+
+    def type(self, dtype: Any = None) -> Any:
+        """Returns the tensor in a dtype; without one, the name of its own."""
+        return self.dtype if dtype is None else self.astype(dtype)
+
+    def type_as(self, other: Tensor) -> Tensor:
+        """Returns the tensor with the dtype and on the device of another."""
+        return self.to(other)
+
+    def clone(self) -> Tensor:
+        """Returns a copy that the graph knows: y = x."""
+        return OPS["clone"](self)
+
+    def contiguous(self) -> Tensor:
+        """Returns the tensor: elements always lie in the order of their indices."""
+        return self  # type: ignore[return-value]
+
+    def is_contiguous(self) -> bool:
+        """Returns True: elements always lie in the order of their indices."""
+        return True
+
+    def fill_(self, value: Any) -> Tensor:
+        """Overwrites all elements with a number; see copy_."""
+        t = cast("Tensor", self)
+        return t.copy_(OPS["full_like"](t.detach(), value))
+
+    def zero_(self) -> Tensor:
+        """Overwrites all elements with 0; see copy_."""
+        return self.fill_(0)
+
+    def __format__(self, spec: str) -> str:
+        return format(cast("Tensor", self).item(), spec) if spec else str(self)
+
+    def _repr_html_(self) -> str:
+        """Returns what notebooks show: the elements of a matrix or a vector as a table, up to 8 by 12 of them."""
+        t = cast("Tensor", self).detach()
+        head = f"<p>tensor, shape {t.shape}, {t.dtype}, {t.device}</p>"
+        if len(t.shape) not in (1, 2) or not t.numel():
+            return f"{head}<pre>{html.escape(repr(t))}</pre>"
+        rows = (t if len(t.shape) == 2 else t.reshape(1, -1))[:8, :12].tolist()
+        cells = ["".join(f"<td>{v:.4g}</td>" for v in row) for row in rows]
+        return f"{head}<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+
+    if not TYPE_CHECKING:
+        def __getattr__(self, name: str) -> Any:
+            if name == "__cuda_array_interface__":      # its property found that there is none
+                raise MissingError(message(name, f"there is none for {self.dtype} on {self.device}",
+                                           "hand the tensor over by DLPack, or convert or move it first"))
+            raise twins.missing("Tensor", name, twins.TENSOR, type(self))

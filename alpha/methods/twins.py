@@ -1,0 +1,120 @@
+"""Answers to names that alpha does not have: what PyTorch's name is called here, or what comes close."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any
+
+from alpha.errors import MissingError, message
+
+_ITSELF = "elements change in place by +=, -=, *=, /=, **=, copy_, fill_ and zero_"
+
+TENSOR = {
+    "add_": "write t += y", "sub_": "write t -= y", "mul_": "write t *= y", "div_": "write t /= y",
+    "clamp_": "write t.copy_(t.clamp(low, high)), under alpha.no_grad()", "detach_": "write t = t.detach()",
+    "normal_": "alpha.nn.init.normal_(t, mean, std)", "uniform_": "alpha.nn.init.uniform_(t, low, high)",
+    "squeeze_": "write t = t.squeeze(...)", "unsqueeze_": "write t = t.unsqueeze(axis)",
+    "new_zeros": "alpha.zeros(shape, dtype=t.dtype, device=t.device)", "stride": "elements lie in the order of indices",
+    "new_ones": "alpha.ones(shape, dtype=t.dtype, device=t.device)", "masked_fill_": "write t = t.masked_fill(mask, v)",
+    "new_full": "alpha.full(shape, value, dtype=t.dtype, device=t.device)", "scatter_": "write t = t.scatter(...)",
+    "new_tensor": "alpha.tensor(values, dtype=t.dtype, device=t.device)", "storage": "t.data is the backend's array",
+    "scatter_add_": "write t = t.scatter_add(...)", "index_add": "x.scatter_add(axis, index, src)",
+    "index_add_": "write t = t.scatter_add(axis, index, src)", "index_fill": "alpha.where(mask, value, x)",
+    "grad_fn": "repr(t) names the op that made t; t.is_leaf says whether one did", "pin_memory": "copies pin by "
+    "themselves", "retain_grad": "t.register_hook(f) is called with the gradient of a tensor that ops made",
+    "is_sparse": "all tensors are dense", "data_ptr": "t.data is the backend's array", "apply_": "write it with ops",
+    "median": "x.sort(axis) and pick the middle", "prod": "x.log().sum().exp() for positive x", "cumprod":
+    "x.log().cumsum(axis).exp() for positive x", "char": "alpha has no int8, it has uint8", "short": "alpha has no "
+    "int16, it has int32", "share_memory_": "tensors are not shared between processes", "fmod": "x % y, whose sign is "
+    "that of y", "roll": "alpha.concat([x[-k:], x[:-k]])", "tensor_split": "x.split(size, axis)", "lerp": "x + (y - x) "
+    "* weight", "addmm": "a + x @ w", "addcmul": "t + value * a * b", "addcdiv": "t + value * a / b", "baddbmm":
+    "a + x @ w", "heaviside": "(x > 0).float()", "nan_to_num": "alpha.where(x.isnan(), 0.0, x)", "sinh": "(x.exp() - "
+    "(-x).exp()) / 2", "cosh": "(x.exp() + (-x).exp()) / 2", "tan": "x.sin() / x.cos()", "log1p": "(1 + x).log()",
+    "expm1": "x.exp() - 1", "as_strided": "slices and reshape", "narrow": "x[start:start + length]", "select":
+    "x[..., index]", "unfold": "slices, or a convolution", "names": "axes have no names", "device_": "t.to(device)",
+    "to_sparse": "all tensors are dense", "put_": _ITSELF, "index_put_": "x[indices] = values, under alpha.no_grad()",
+    "random_": "alpha.randint(low, high, shape)", "bernoulli": "alpha.rand_like(x) < p", "multinomial": "a draw from "
+    "NumPy: np.random.default_rng().choice", "histc": "np.histogram(x.numpy())", "unique": "np.unique(x.numpy())",
+    "svd": "np.linalg.svd(x.numpy())", "inverse": "np.linalg.inv(x.numpy())", "det": "np.linalg.det(x.numpy())",
+}
+
+TOP = {
+    "nn.functional": "alpha.nn.functional", "set_default_dtype": "pass dtype=, or use alpha.precision(...)",
+    "set_default_device": "pass device=", "device": 'devices are strings: "cpu", "cuda", "cuda:0"',
+    "compile": "alpha.capture(step) records a training step; no compiler is needed", "Size": "shapes are tuples",
+    "FloatTensor": "alpha.tensor(values)", "LongTensor": 'alpha.tensor(values, dtype="int64")', "bool": "alpha.bool_",
+    "autocast": 'alpha.precision("bf16") or alpha.precision("fp16")', "amp": 'alpha.precision("fp16") and '
+    "alpha.optim.LossScaler", "utils": "alpha.checkpoint, alpha.summary, and NumPy", "double": "alpha.float64",
+    "jit": "there is no compiler to feed; alpha.capture records a step", "long": "alpha.int64", "int": "alpha.int32",
+    "float": "alpha.float32", "half": "alpha.float16", "multiprocessing": "the module of Python", "set_num_threads":
+    "the variable OMP_NUM_THREADS", "get_default_dtype": "float32, always", "is_tensor": "isinstance(x, alpha.Tensor)",
+    "backends": "alpha.config, and the variables of docs/env_vars.md", "autograd": "alpha.grad, @alpha.op, "
+    "alpha.detect_anomaly", "no_grad_": "alpha.no_grad()", "is_grad_enabled": "alpha.grad_enabled()", "int8":
+    "alpha has uint8, int32 and int64", "int16": "alpha has uint8, int32 and int64", "complex64":
+    "there are no complex numbers",
+    "empty": "alpha.zeros(shape): memory is never left as it was", "normal": "alpha.randn(shape) * std + "
+    "mean", "as_tensor": "alpha.tensor(values), which copies; alpha.from_dlpack(array) shares",
+    "device_count": "alpha.cuda.device_count()", "vmap": "ops take any number of leading axes", "hub": "models.create",
+    "meshgrid": "alpha.arange(n).reshape(-1, 1).expand(n, m)", "random_split": "index a permutation: "
+    "alpha.randperm(n)", "func": "alpha.grad", "distributions": "alpha.rand and alpha.randn",
+}
+
+NN = {
+    "Conv3d": "there are maps of one and two axes: Conv1d, Conv2d", "BatchNorm3d": "BatchNorm2d takes any axes",
+    "SyncBatchNorm": "BatchNorm2d; there is one device", "DataParallel": "there is one device to a process",
+    "LSTM": "write the cell as a Module, with Linear", "GRU": "write the cell as a Module, with Linear",
+    "RNN": "write the cell as a Module, with Linear", "MultiheadAttention": "write it with Linear, matmul and softmax",
+    "Transformer": "write it with Linear, LayerNorm, matmul and softmax", "Swish": "nn.SiLU", "Unflatten":
+    "nn.Lambda(lambda x: x.reshape(...))", "utils": "alpha.optim.clip_grad_norm, alpha.optim.clip_grad_value",
+    "TripletMarginLoss": "write it with ops: relu(d_near - d_far + margin).mean()", "CTCLoss": "there is none",
+    "Fold": "there is none", "Unfold": "slices, or a convolution", "Bilinear": "write it with matmul",
+    "modules": "alpha.nn itself", "parallel": "there is one device to a process", "AdaptiveLogSoftmaxWithLoss":
+    "CrossEntropyLoss", "MSE": "nn.MSELoss", "BCE": "nn.BCELoss", "FractionalMaxPool2d": "MaxPool2d",
+}
+
+OPTIM = {
+    "lr_scheduler": "alpha.optim.schedule: pass lr=schedule.cosine(0.1, total_steps=1000) to the optimizer",
+    "swa_utils": "alpha.optim.ExponentialMovingAverage", "LBFGS": "there is none; Adam needs no line search",
+    "SparseAdam": "Adam: gradients are dense", "ASGD": "SGD, and alpha.optim.ExponentialMovingAverage", "Rprop":
+    "RMSprop", "GradScaler": "LossScaler", "EMA": "ExponentialMovingAverage", "AdaBound": "AdaMod",
+}
+
+SCHEDULE = {
+    "StepLR": "schedule.step(lr, step_size)", "MultiStepLR": "schedule.multistep(lr, milestones)", "ExponentialLR":
+    "schedule.exponential(lr, gamma)", "CosineAnnealingLR": "schedule.cosine(lr, total_steps)", "OneCycleLR":
+    "schedule.one_cycle(max_lr, total_steps)", "CyclicLR": "schedule.triangular(base_lr, max_lr, step_size)",
+    "CosineAnnealingWarmRestarts": "schedule.warm_restarts(lr, first)", "LinearLR": "schedule.linear(lr, total_steps)",
+    "PolynomialLR": "schedule.polynomial(lr, total_steps)", "LambdaLR": "lr=function of the step, of one's own",
+    "ConstantLR": "schedule.constant(lr)", "SequentialLR": "lr=function of the step, of one's own",
+}
+
+MODULE = {
+    "share_memory": "modules are not shared",
+    "register_full_backward_hook": "register_backward_hook(f), called as f(module, g)", "type": "model.to(dtype=...)",
+    "register_module": "add_module(name, module)", "compile": "alpha.capture(step)", "to_empty": "model.to(device)",
+    "get_parameter": "dict(model.named_parameters())[name]", "get_buffer": "dict(model.named_buffers())[name]",
+}
+
+
+def missing(where: str, name: str, table: Mapping[str, str], known: Any, also: Mapping[str, str] | None = None
+            ) -> MissingError:
+    """Returns the error for an attribute that is not there.
+
+    Args:
+        where: what has no such attribute.
+        table: help for names that people know from elsewhere.
+        known: what has attributes, one of which may be meant.
+    Names with two underscores belong to protocols, whose users ask and go on: for those the error has no help.
+    """
+    if name.startswith("__") and name not in table:
+        return MissingError(name)
+    fix = table.get(name) or (also or {}).get(name)
+    if fix is None:
+        names = [n for n in dir(known) if not n.startswith("_")]
+        close = difflib.get_close_matches(name, names, n=1)
+        fix = (f"did you mean {close[0]}?" if close else
+               "write it with alpha.ops, or add an op of your own: docs/add_a_layer.md")
+        if not close and name.endswith("_") and not name.startswith("_"):
+            fix = _ITSELF
+    return MissingError(message(where, f"there is no {name}", fix))

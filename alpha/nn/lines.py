@@ -1,0 +1,116 @@
+"""Convolution and pools along one axis: x (N, L, C), channels last.  Each is the layer of two axes with one row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from alpha import ops
+from alpha.errors import ShapeError, message, shown
+from alpha.inputs.arguments import checked
+from alpha.inputs.kinds import BorderMode, Channels, LinePadding, Size
+from alpha.nn.conv import Conv2d
+from alpha.nn.module import Module, Parameter
+from alpha.nn.pool import AvgPool2d, MaxPool2d
+from alpha.tensor import Tensor
+
+
+def _as_maps(layer: Module, x: Tensor) -> Tensor:
+    """Returns (N, L, C) as (N, 1, L, C)."""
+    if not isinstance(x, Tensor) or x.ndim != 3:
+        raise ShapeError(message(type(layer).__name__, f"x is {shown(x)}, 3 axes are needed (N L C)",
+                                 "reshape x; PyTorch's (N, C, L) is x.transpose(1, 2)"))
+    return x.reshape(x.shape[0], 1, *x.shape[1:])
+
+
+def _as_lines(y: Tensor) -> Tensor:
+    return y.reshape(y.shape[0], *y.shape[2:])
+
+
+class Conv1d(Conv2d):
+    """Convolution along one axis: y[n, l, oc] = sum of x[n, l*stride - padding + f*dilation, ic] * w[oc, f, ic] + bias.
+
+    Args: as Conv2d, ints for kernel_size, stride, padding and dilation.
+    Shape: x (N, L, in_channels) -> y (N, OL, out_channels).
+    Parameters: weight (out_channels, F, in_channels / groups); bias (out_channels,). They start as those of Conv2d.
+    """
+
+    torch_space = 1
+
+    @checked
+    def __init__(self, in_channels: Channels, out_channels: Channels, kernel_size: Channels, stride: Channels = 1,
+                 padding: LinePadding = 0, dilation: Channels = 1, groups: Channels = 1, bias: bool = True,
+                 padding_mode: BorderMode = "zeros") -> None:
+        sides = padding if isinstance(padding, str) else (0, padding)
+        super().__init__(in_channels, out_channels, (1, kernel_size), (1, stride), sides, (1, dilation), groups, bias,
+                         None, padding_mode)
+        w = self.weight.detach()
+        self.weight = Parameter(w.reshape(w.shape[0], *w.shape[2:]))
+
+    def forward(self, x: Tensor, activation: str | None = None, for_norm: bool = False) -> Tensor:
+        """Returns activation(conv(x, weight) + bias); activation is None or "relu"."""
+        maps = _as_maps(self, x)
+        if self.border != ((0, 0), (0, 0)):
+            maps = self._bordered(maps)
+        w = self.weight.reshape(self.weight.shape[0], 1, *self.weight.shape[1:])
+        return _as_lines(ops.conv2d_bias_act(maps, w, self.bias, activation=activation, **self.geometry))
+
+    def macs(self, x_shape: tuple[int, ...]) -> tuple[int, int]:
+        n, length, _ = x_shape
+        whole = length + sum(self.border[1]) + 2 * self.padding[1] - self.dilation[1] * (self.kernel_size[1] - 1) - 1
+        count = n * (whole // self.stride[1] + 1) * self.weight.numel()
+        return count, count
+
+
+class MaxPool1d(MaxPool2d):
+    """Largest element of each window along one axis.
+
+    Args: as MaxPool2d, with ints; there are no indices.
+    Shape: x (N, L, C) -> y (N, OL, C).
+    """
+
+    @checked
+    def __init__(self, kernel_size: Channels, stride: Channels | None = None, padding: Size = 0,
+                 dilation: Channels = 1, ceil_mode: bool = False) -> None:
+        super().__init__((1, kernel_size), None if stride is None else (1, stride), (0, padding), (1, dilation), False,
+                         ceil_mode)
+
+    def forward(self, x: Tensor) -> Any:
+        return _as_lines(super().forward(_as_maps(self, x)))
+
+
+class AvgPool1d(AvgPool2d):
+    """Mean of each window along one axis.
+
+    Args: as AvgPool2d, with ints.
+    Shape: x (N, L, C) -> y (N, OL, C).
+    """
+
+    @checked
+    def __init__(self, kernel_size: Channels, stride: Channels | None = None, padding: Size = 0,
+                 ceil_mode: bool = False, count_include_pad: bool = True) -> None:
+        super().__init__((1, kernel_size), None if stride is None else (1, stride), (0, padding), ceil_mode,
+                         count_include_pad)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _as_lines(super().forward(_as_maps(self, x)))
+
+
+class AdaptiveAvgPool1d(Module):
+    """Mean of output_size windows that cover the line evenly.  Shape: x (N, L, C) -> y (N, output_size, C)."""
+
+    @checked
+    def __init__(self, output_size: Channels) -> None:
+        self.output_size = output_size
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _as_lines(ops.adaptive_avg_pool2d(_as_maps(self, x), (1, self.output_size)))
+
+    def extra_repr(self) -> str:
+        return f"output_size={self.output_size}"
+
+
+class AdaptiveMaxPool1d(AdaptiveAvgPool1d):
+    """Largest element of output_size windows that cover the line evenly.  Shape: as AdaptiveAvgPool1d."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _as_lines(ops.adaptive_max_pool2d(_as_maps(self, x), (1, self.output_size)))

@@ -1,0 +1,345 @@
+"""Maps, composed of other ops: resizing, padding by modes, shuffled channels, pools of any window, embedding.
+
+Maps are (N, H, W, C), or (N, L, C) where one axis is meant: the axes between the first and the last are those of space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import floor, prod
+from typing import Any
+
+import numpy as np
+
+from alpha.backend import FLOAT_DTYPES
+from alpha.errors import ArgumentError, ConfigError, ShapeError, message, shown
+from alpha.inputs.arguments import checked
+from alpha.inputs.kinds import Channels, Finite, Padding, PadMode, Pair, ResizeMode
+from alpha.ops import shape as moves
+from alpha.ops.elementwise import where
+from alpha.ops.index import index_select
+from alpha.ops.pool import adaptive_avg_pool2d, avg_pool2d, max_pool2d, pool_gather
+from alpha.ops.reduce import Shape, accumulation_dtype, argmax
+from alpha.ops.shape import permute, reshape, stack, take
+from alpha.tensor import Tensor, tensor
+
+# ---- borders ---------------------------------------------------------------------------------------------------------
+
+
+def torch_widths(where: str, flat: Sequence[int], ndim: int) -> tuple[tuple[int, int], ...]:
+    """Returns pairs for each axis of PyTorch's form: (left, right, top, bottom, ...), of a map from its last axis back.
+
+    PyTorch counts the axes of (N, C, H, W) from the last; the same map has (N, H, W, C) here, so that W comes first,
+    then H, then C. Tensors of one or two axes are counted from the last.
+    """
+    order = [*range(ndim - 2, 0, -1), ndim - 1, 0] if ndim > 2 else list(range(ndim - 1, -1, -1))
+    if len(flat) % 2 or len(flat) > 2 * ndim:
+        raise ShapeError(message(where, f"widths {tuple(flat)} do not fit {ndim} axes", "pass (left, right, top, "
+                                 "bottom) for W and H of a map, or one pair (before, after) for each axis"))
+    widths = [(0, 0)] * ndim
+    for k in range(len(flat) // 2):
+        widths[order[k]] = (flat[2 * k], flat[2 * k + 1])
+    return tuple(widths)
+
+
+@checked
+def pad(x: Tensor, widths: Any, value: Any = 0, mode: PadMode = "constant") -> Tensor:
+    """y = x with a border.
+
+    Args:
+        x: any shape, any dtype.
+        widths: (before, after) for each axis; or, in PyTorch's form, (left, right, top, bottom) for W and H of a map.
+        value: of a constant border.
+        mode: "constant"; "reflect": mirrored, without the edge; "replicate": the edge again; "circular": the far side.
+    Raises:
+        ShapeError: widths do not fit the axes, are negative, or a mirrored or circular border is wider than x has.
+        ConfigError: the mode is unknown.
+    """
+    if isinstance(value, str):  # PyTorch's order: pad(x, widths, mode, value)
+        value, mode = (0, value) if mode == "constant" else (mode, value)
+    if isinstance(widths, (tuple, list)) and widths and all(isinstance(w, (int, np.integer)) for w in widths):
+        if min(widths) < 0:
+            raise ShapeError(message("pad", f"widths {tuple(widths)} are negative", "cut with slices: x[:, 1:-1]"))
+        widths = torch_widths("pad", widths, x.ndim)
+    if mode == "constant":
+        return moves.pad(x, widths, value)
+    if mode not in MODES:
+        raise ConfigError(message("pad", f"mode is {shown(mode)}", f"choose one of constant, {', '.join(MODES)}"))
+    moves.pad.shape(x, widths=moves.pad.kinds["widths"].take("pad", "widths", widths), value=0)    # looks at them
+    for axis, (before, after) in enumerate(widths):
+        n = x.shape[axis]
+        widest = n - 1 if mode == "reflect" else n if mode == "circular" or not n else max(before, after)
+        if max(before, after) > widest:
+            raise ShapeError(message("pad", f"a {mode} border of {before, after} is wider than axis {axis} of "
+                                     f"length {n}", "use a narrower border, or another mode", x=x.shape))
+        if before or after:
+            x = index_select(x, axis, MODES[mode](np.arange(-before, n + after), n))
+    return x
+
+
+MODES = {
+    "reflect": lambda k, n: n - 1 - np.abs(n - 1 - np.abs(k)),
+    "replicate": lambda k, n: np.clip(k, 0, n - 1),
+    "circular": lambda k, n: k % n,
+}
+
+
+# ---- sizes -----------------------------------------------------------------------------------------------------------
+
+
+def _targets(x: Tensor, size: Any, scale_factor: Any) -> list[tuple[int, float]]:
+    """Returns for each axis of space its new length, and how far apart in x neighbours of y are."""
+    space = x.shape[1:-1]
+    if x.ndim not in (3, 4) or (size is None) == (scale_factor is None):
+        raise ShapeError(message("interpolate", f"x has {x.ndim} axes, size is {shown(size)}, scale_factor "
+                                 f"{shown(scale_factor)}", "pass maps (N, H, W, C), and one of size and scale_factor"))
+    given = size if scale_factor is None else scale_factor
+    each = list(given) if isinstance(given, (tuple, list)) else [given] * len(space)
+    kinds = (int, np.integer) if scale_factor is None else (int, float, np.integer, np.floating)
+    if len(each) != len(space) or not all(isinstance(v, kinds) and not isinstance(v, bool) and v > 0 for v in each):
+        raise ShapeError(message("interpolate", f"size is {shown(size)}, scale_factor {shown(scale_factor)}, a number "
+                                 f"above 0 or {len(space)} are needed", "pass size=(OH, OW) or scale_factor=2, say"))
+    if scale_factor is None:
+        return [(int(o), n / o) for n, o in zip(space, each)]
+    lengths = [(floor(n * s), 1 / s) for n, s in zip(space, each)]
+    if any(o < 1 for o, _ in lengths):
+        raise ShapeError(message("interpolate", f"a map of {space} times {scale_factor} is empty",
+                                 "choose a larger scale_factor", x=x.shape))
+    return lengths
+
+
+@checked
+def interpolate(x: Tensor, size: Any = None, scale_factor: Any = None, mode: ResizeMode = "nearest",
+                align_corners: bool = False) -> Tensor:
+    """y = maps in another size, as PyTorch's interpolate, without its antialiasing.
+
+    Args:
+        x: shape (N, H, W, C) or (N, L, C); float, or any dtype for "nearest".
+        size: (OH, OW), or an int for all axes of space; or
+        scale_factor: number or numbers above 0; y then has floor(H * scale_factor) rows.
+        mode: "nearest", "nearest-exact", "bilinear" (also "linear"), "bicubic", or "area": means of windows.
+        align_corners: whether the outermost pixels of x and y lie on each other; for "bilinear" and "bicubic".
+    Raises:
+        ShapeError: x is no batch of maps, or size or scale_factor does not fit.  ConfigError: the mode is unknown.
+    """
+    targets = _targets(x, size, scale_factor)
+    if 0 in x.shape[1:]:
+        raise ShapeError(message("interpolate", f"a map of shape {x.shape} is empty", "pass maps with elements"))
+    if mode == "area":
+        maps = x if x.ndim == 4 else reshape(x, (x.shape[0], 1, *x.shape[1:]))
+        hw = tuple([o for o, _ in targets])
+        y = adaptive_avg_pool2d(maps, (1, *hw) if x.ndim == 3 else hw)
+        return y if x.ndim == 4 else reshape(y, (x.shape[0], *hw, x.shape[-1]))
+    wide = x if x.dtype not in FLOAT_DTYPES or mode.startswith("nearest") else x.astype(accumulation_dtype(x.dtype))
+    for axis, (length, apart) in enumerate(targets, 1):
+        n = x.shape[axis]
+        if mode.startswith("nearest"):
+            offset = np.float32(0.5 if mode == "nearest-exact" else 0)
+            places = np.floor((np.arange(length, dtype=np.float32) + offset) * np.float32(apart)).astype(np.int64)
+            if not (length == n and (places == np.arange(n)).all()):
+                wide = _repeated(wide, axis, length, np.minimum(places, n - 1))
+        else:
+            wide = _mixed(wide, axis, length, apart, mode, align_corners)
+    return wide.astype(x.dtype)
+
+
+def _repeated(x: Tensor, axis: int, length: int, places: np.ndarray) -> Tensor:
+    """Returns the slices of x at `places`; where each comes equally often by broadcasting, whose gradient is a sum."""
+    n = x.shape[axis]
+    times = length // n
+    if length == n * times and (places == np.arange(length) // max(1, times)).all():
+        head, tail = x.shape[:axis + 1], x.shape[axis + 1:]
+        return reshape(reshape(x, (*head, 1, *tail)).expand((*head, times, *tail)), (*x.shape[:axis], length, *tail))
+    return index_select(x, axis, places)
+
+
+def _mixed(x: Tensor, axis: int, length: int, apart: float, mode: str, align_corners: bool) -> Tensor:
+    """Returns weighted sums of neighbours along an axis: two, or four with the cubic of a = -0.75."""
+    n, k = x.shape[axis], np.arange(length)
+    at = k * ((n - 1) / (length - 1) if length > 1 else 0.0) if align_corners else (k + 0.5) * apart - 0.5
+    if mode != "bicubic":
+        at = np.maximum(at, 0.0)
+    low = np.floor(at)
+    t = at - low
+    if mode == "bicubic":
+        weights = [_cubic(t + 1, True), _cubic(t, False), _cubic(1 - t, False), _cubic(2 - t, True)]
+        steps = range(-1, 3)
+    else:
+        weights, steps = [1 - t, t], range(2)
+    column = [length if j == axis else 1 for j in range(x.ndim)]
+    y = None
+    for step, weight in zip(steps, weights):
+        if not weight.any():
+            continue
+        part = index_select(x, axis, np.clip(low + step, 0, n - 1).astype(np.int64))
+        part = part * tensor(weight.reshape(column), x.dtype, x.device)
+        y = part if y is None else y + part
+    return x if y is None else y
+
+
+def _cubic(t: np.ndarray, outer: bool) -> np.ndarray:
+    a = -0.75
+    return ((a * t - 5 * a) * t + 8 * a) * t - 4 * a if outer else ((a + 2) * t - (a + 3)) * t * t + 1
+
+
+# ---- channels --------------------------------------------------------------------------------------------------------
+
+
+def _check_maps(where: str, x: Tensor) -> Shape:
+    if x.ndim != 4:
+        raise ShapeError(message(where, f"x has {x.ndim} axes, 4 are needed (N H W C)", "reshape x", x=x.shape))
+    return x.shape
+
+
+@checked
+def pixel_shuffle(x: Tensor, upscale_factor: Channels) -> Tensor:
+    """y[n, h*r + i, w*r + j, c] = x[n, h, w, c*r*r + i*r + j], r = upscale_factor: channels become pixels.
+
+    Raises ShapeError unless x is (N, H, W, C) with C a multiple of r * r.
+    """
+    n, h, w, c = _check_maps("pixel_shuffle", x)
+    r = upscale_factor
+    if c % (r * r):
+        raise ShapeError(message("pixel_shuffle", f"{c} channels are no multiple of {r} * {r}",
+                                 "choose another upscale_factor, or number of channels", x=x.shape))
+    return reshape(permute(reshape(x, (n, h, w, c // (r * r), r, r)), (0, 1, 4, 2, 5, 3)), (n, h * r, w * r,
+                                                                                          c // (r * r)))
+
+
+@checked
+def pixel_unshuffle(x: Tensor, downscale_factor: Channels) -> Tensor:
+    """The inverse of pixel_shuffle.  Raises ShapeError unless height and width are multiples of downscale_factor."""
+    n, h, w, c = _check_maps("pixel_unshuffle", x)
+    r = downscale_factor
+    if h % r or w % r:
+        raise ShapeError(message("pixel_unshuffle", f"a map of {h} x {w} is no multiple of {r}",
+                                 "choose another downscale_factor, or cut the map", x=x.shape))
+    split = reshape(x, (n, h // r, r, w // r, r, c))
+    return reshape(permute(split, (0, 1, 3, 5, 2, 4)), (n, h // r, w // r, c * r * r))
+
+
+@checked
+def channel_shuffle(x: Tensor, groups: Channels) -> Tensor:
+    """y = x with its channels, `groups` groups one after the other, taken in turn from each.
+
+    Raises ShapeError unless groups divides the channels, the last axis.
+    """
+    c = x.shape[-1] if x.ndim else 1
+    if c % groups or not x.ndim:
+        raise ShapeError(message("channel_shuffle", f"{groups} groups do not divide {c} channels",
+                                 "choose a number of groups that divides the channels", x=x.shape))
+    split = reshape(x, (*x.shape[:-1], groups, c // groups))
+    return reshape(split.transpose(-2, -1), x.shape)
+
+
+@checked
+def local_response_norm(x: Tensor, size: Channels, alpha: Finite = 1e-4, beta: Finite = 0.75, k: Finite = 1.0
+                        ) -> Tensor:
+    """y = x / (k + alpha / size * sum of x^2 over `size` neighbouring channels)^beta.
+
+    Args:
+        x: shape (..., C), channels last; float.
+        size: channels of a window, of which (size - 1) / 2 lie behind, and size / 2 in front, fewer at the ends.
+    Source: Krizhevsky et al., "ImageNet classification with deep convolutional neural networks", 2012.
+    """
+    if x.ndim < 2:
+        raise ShapeError(message("local_response_norm", f"x has {x.ndim} axes, at least 2 are needed",
+                                 "pass x of shape (..., C)", x=x.shape))
+    wide = x.astype(accumulation_dtype(x.dtype))
+    rows = reshape(wide * wide, (1, prod(x.shape[:-1]), x.shape[-1], 1))
+    padded = moves.pad(rows, ((0, 0), (0, 0), (size // 2, (size - 1) // 2), (0, 0)))
+    means = reshape(avg_pool2d(padded, (1, size), 1), x.shape) if x.numel() else wide
+    return (wide / (means * alpha + k) ** beta).astype(x.dtype)
+
+
+# ---- pools of any window ---------------------------------------------------------------------------------------------
+
+
+def _ceil_extra(n: int, k: int, s: int, p: int, d: int) -> int:
+    """Returns how many rows a map lacks for the last window of ceil_mode, which begins in the map or before it."""
+    reach = d * (k - 1) + 1
+    count = -(-(n + 2 * p - reach) // s) + 1
+    if (count - 1) * s >= n + p:
+        count -= 1
+    return max(0, (count - 1) * s + reach - (n + 2 * p))
+
+
+@checked
+def max_pool_windows(x: Tensor, kernel_size: Pair, stride: Pair | None = None, padding: Padding = 0,
+                     dilation: Pair = 1, ceil_mode: bool = False) -> tuple[Tensor, Tensor]:
+    """Returns (y, index) of a max_pool2d with dilated windows, or one more where the map does not divide: ceil_mode.
+
+    Args, shapes and errors: see max_pool2d. The index counts in x: ih*IW + iw.
+    """
+    _, h, w, _ = _check_maps("max_pool2d", x)
+    stride = kernel_size if stride is None else stride
+    far = [_ceil_extra(m, k, s, p, d) if ceil_mode else 0
+           for m, k, s, p, d in zip((h, w), kernel_size, stride, padding, dilation)]
+    if dilation == (1, 1) and far == [0, 0]:
+        return max_pool2d.full(x, kernel_size=kernel_size, stride=stride, padding=padding)
+    if any(2 * p > k for p, k in zip(padding, kernel_size)):
+        raise ShapeError(message("max_pool2d", f"padding {padding} exceeds half of kernel_size {kernel_size}",
+                                 "use less padding, or a larger kernel_size: a window must meet the input"))
+    lowest = -float("inf") if x.dtype in FLOAT_DTYPES else 0
+    (t, left), (b, r) = padding, [p + e for p, e in zip(padding, far)]
+    whole = moves.pad(x, ((0, 0), (t, b), (left, r), (0, 0)), lowest)
+    spans = [(m - d * (k - 1) - 1) // s + 1 for m, k, s, d in zip(whole.shape[1:3], kernel_size, stride, dilation)]
+    if min(spans) < 1:
+        raise ShapeError(message("max_pool2d", f"a window of {kernel_size}, dilation {dilation}, does not fit into "
+                                 f"{x.shape}", "use a smaller kernel_size, or a larger map"))
+    starts = [(i * dilation[0], j * dilation[1]) for i in range(kernel_size[0]) for j in range(kernel_size[1])]
+    rows = [np.arange(o) * s for o, s in zip(spans, stride)]
+    taps = stack([whole.detach()[:, i:i + (spans[0] - 1) * stride[0] + 1:stride[0],
+                                 j:j + (spans[1] - 1) * stride[1] + 1:stride[1]] for i, j in starts], 0)
+    best = argmax(taps, 0)
+    offsets = take(tensor([i * w + j for i, j in starts], "int64", x.device), best)
+    corner = ((rows[0] - t)[:, None] * w + rows[1] - left).reshape(1, *spans, 1)
+    index = offsets + tensor(corner, "int64", x.device)
+    return pool_gather(x, index), index.astype("int32")
+
+
+@checked
+def avg_pool_windows(x: Tensor, kernel_size: Pair, stride: Pair | None = None, padding: Padding = 0,
+                     ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: Channels | None = None
+                     ) -> Tensor:
+    """avg_pool2d with one window more where the map does not divide (ceil_mode), or sums over a number of one's own.
+
+    Args, shapes and errors: see avg_pool2d.
+    """
+    _, h, w, _ = _check_maps("avg_pool2d", x)
+    stride = kernel_size if stride is None else stride
+    far = [_ceil_extra(m, k, s, p, 1) if ceil_mode else 0
+           for m, k, s, p in zip((h, w), kernel_size, stride, padding)]
+    if far == [0, 0] and divisor_override is None:
+        return avg_pool2d(x, kernel_size, stride, padding, count_include_pad)
+    whole = moves.pad(x, ((0, 0), *[(p, p + e) for p, e in zip(padding, far)], (0, 0)))
+    y = avg_pool2d(whole, kernel_size, stride)
+    counts = []
+    for m, k, s, p, o in zip((h, w), kernel_size, stride, padding, y.shape[1:3]):
+        first = np.arange(o) * s - p
+        edge = p if count_include_pad else 0
+        counts.append(np.minimum(first + k, m + edge) - np.maximum(first, -edge))
+    count = np.full((1, 1, 1, 1), divisor_override) if divisor_override else (
+        counts[0][:, None] * counts[1]).reshape(1, *y.shape[1:3], 1)
+    return y * tensor(prod(kernel_size) / count, y.dtype, y.device)
+
+
+@checked
+def embedding(index: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
+    """y[...] = weight[index[...]]: rows of a table.
+
+    Args:
+        index: int32 or int64, any shape; from 0 on.
+        weight: shape (rows, dim).
+        padding_idx: the row whose gradient is 0; None: there is none.
+    Raises:
+        ShapeError: an index is out of range (on a GPU the nearest row is taken).  DTypeError: it is no integer.
+    """
+    if index.is_floating_point or index.dtype in ("bool", "uint8"):
+        raise ArgumentError(message("embedding", f"index has dtype {index.dtype}, int32 or int64 is needed",
+                                    "pass embedding(index, weight)", index=index.shape, weight=weight.shape))
+    y = take(weight, index)
+    if padding_idx is None or not weight.requires_grad:
+        return y
+    row = padding_idx if padding_idx >= 0 else padding_idx + weight.shape[0]
+    return where(reshape(index == row, (*index.shape, *[1] * (weight.ndim - 1))), y.detach(), y)

@@ -1,0 +1,268 @@
+"""Elements that a key names: slices, masks, index arrays, assignment; and parts, copies and triangles of a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from alpha.backend import FLOAT_DTYPES
+from alpha.errors import DTypeError, GraphError, ShapeError, message, shown
+from alpha.graph import grad_enabled, no_grad
+from alpha.inputs.arguments import checked
+from alpha.inputs.dtypes import DType
+from alpha.inputs.kinds import Axis, Channels, Size
+from alpha.ops.checks import slice_bounds
+from alpha.ops.create import arange, zeros
+from alpha.ops.elementwise import where
+from alpha.ops.index import to_axis
+from alpha.ops.pool import pool_gather
+from alpha.ops.reduce import Shape, normal_axis
+from alpha.ops.shape import Range, reshape, slice_axes, split, stack, take
+from alpha.tensor import Tensor, tensor
+
+
+@checked
+def getitem(x: Tensor, key: Any) -> Tensor:
+    """y = x[key].
+
+    Args:
+        x: any shape, any dtype.
+        key: ints, slices (also with a step, also a negative one), ... and None, as in NumPy; lists, arrays and tensors
+            of integers (an index may occur more than once) or of bool, one that picks along the first axes, or several
+            beside one another and beside slices. The host looks at them: a GPU is waited for where they are on it.
+    Returns:
+        A new tensor; it shares its elements with x where they are contiguous there.
+    Raises:
+        ShapeError: an index is out of range, or there are more than axes.
+        DTypeError: the key has floats.
+    """
+    if isinstance(key, (Tensor, np.ndarray, list)):
+        return _rows(x, key)
+    if not isinstance(key, tuple):
+        key = (key,)
+    elif any(isinstance(k, (Tensor, np.ndarray, list)) for k in key):
+        return by_arrays(x, key)
+    ranges, shape = _ranges(x.shape, key)
+    return slice_axes(x, ranges, shape)
+
+
+def _rows(x: Tensor, key: Tensor | np.ndarray | list) -> Tensor:
+    """Returns x[key] for one array: of integers, or a mask of the first axes."""
+    try:
+        host = np.asarray(key)
+    except ValueError as error:
+        raise ShapeError(message("getitem", "the lists of the key are of unequal lengths", "pass one list of ints, or "
+                                 "one array of them")) from error
+    if host.size == 0 and isinstance(key, list):
+        host = host.astype(np.int64)
+    if host.dtype == bool:
+        if host.shape != x.shape[:host.ndim]:
+            raise ShapeError(message("getitem", f"the mask has shape {host.shape}, x has {x.shape}",
+                                     "pass a mask of the first axes of x"))
+        return take(reshape(x, (host.size, *x.shape[host.ndim:])), tensor(np.flatnonzero(host), "int64", x.device))
+    if host.dtype.kind not in "iu":
+        raise DTypeError(message("getitem", f"the key is dtype {host.dtype}, integers or bool are needed",
+                                 'convert it: index.astype("int64"); or compare: x[x > 0]'))
+    n = x.shape[0] if x.ndim else 0
+    bad = (host < -n) | (host >= n)
+    if bad.any():
+        raise ShapeError(message("getitem", f"index {host[bad][0]} is out of range for axis 0 of length {n}",
+                                 f"use indices from {-n} to {n - 1}" if n else "index a tensor with elements",
+                                 x=x.shape))
+    return take(x, tensor(np.where(host < 0, host + n, host), "int64", x.device))
+
+
+def _ranges(sizes: Shape, key: tuple[Any, ...]) -> tuple[list[Range], Shape]:
+    """Returns what a key of ints, slices, ... and None takes from each axis, and the shape of the result."""
+    named = sum([k is not None and k is not Ellipsis for k in key])
+    if named > len(sizes) or sum([k is Ellipsis for k in key]) > 1:
+        raise ShapeError(message("getitem", f"{named} indices for a tensor of {len(sizes)} axes",
+                                 "use one index for each axis, and ... once", x=sizes))
+    ranges: list[Range] = []
+    shape: list[int] = []
+    for k in (*key, Ellipsis) if Ellipsis not in key else key:
+        n = sizes[len(ranges)] if len(ranges) < len(sizes) else 0
+        if k is None:
+            shape.append(1)
+        elif k is Ellipsis:
+            rest = sizes[len(ranges):len(ranges) + len(sizes) - named]
+            ranges += [(0, m, 1) for m in rest]
+            shape += rest
+        elif isinstance(k, slice):
+            start, stop, step = slice_bounds(k, n)
+            ranges.append((start, len(range(start, stop, step)), step))
+            shape.append(ranges[-1][1])
+        else:
+            ranges.append((_position(k, n, sizes, len(ranges)), 1, 1))
+    return ranges, tuple(shape)
+
+
+def _position(k: Any, n: int, sizes: Shape, axis: int) -> int:
+    if isinstance(k, (bool, np.bool_, type)) or not hasattr(k, "__index__"):
+        raise DTypeError(message("getitem", f"the key {shown(k)} is no index", "use ints, slices, ... and None",
+                                 x=sizes))
+    if not -n <= index(k) < n:
+        raise ShapeError(message("getitem", f"index {index(k)} is out of range for axis {axis} of length {n}",
+                                 f"use an index from {-n} to {n - 1}" if n else "index an axis with elements", x=sizes))
+    return index(k) % n
+
+
+# ---- masks and several index arrays ----------------------------------------------------------------------------------
+
+
+def nonzero_places(x: Tensor) -> list[np.ndarray]:
+    return list(np.nonzero(x.detach().numpy()))
+
+
+@checked
+def nonzero(x: Tensor, as_tuple: bool = False) -> Any:
+    """Returns the indices of the elements that are not 0, int64 of shape (count, axes); as_tuple: a tensor per axis.
+
+    The host looks at the elements, so a GPU is waited for.
+    """
+    places = [tensor(p, "int64", x.device) for p in nonzero_places(x)]
+    return tuple(places) if as_tuple else stack(places, 1) if places else zeros((int(bool(x)), 0), "int64", x.device)
+
+
+@checked
+def masked_select(x: Tensor, mask: Tensor) -> Tensor:
+    """y = the elements of x where mask holds, in order: x[mask], of one axis.  The host looks at the mask."""
+    return getitem(x.expand(mask.shape) if x.shape != mask.shape else x, mask)
+
+
+def by_arrays(x: Tensor, key: tuple[Any, ...]) -> Tensor:
+    """Returns x[key] for a key with masks, or with index arrays beside other keys, by NumPy's rules."""
+    places = _numbered(x, key)
+    if x.dtype not in FLOAT_DTYPES or not places.size:
+        return take(reshape(x, (-1,)), tensor(places, "int64", x.device))
+    picked = pool_gather(reshape(x, (1, -1, 1, 1)), tensor(places.reshape(1, -1, 1, 1), "int64", x.device))
+    return reshape(picked, places.shape)
+
+
+def _numbered(x: Tensor, key: tuple[Any, ...]) -> np.ndarray:
+    """Returns which elements of x, counted in its order, a key means."""
+    numbers = np.arange(prod(x.shape)).reshape(x.shape)
+    host = tuple([np.asarray(k.numpy() if isinstance(k, Tensor) else k) if isinstance(k, (Tensor, list)) else k
+                  for k in key])
+    host = tuple([k.astype(np.int64) if isinstance(k, np.ndarray) and k.size == 0 and k.dtype.kind == "f" else k
+                  for k in host])
+    for k in host:
+        if not isinstance(k, (slice, np.ndarray)) and k not in (None, Ellipsis) and not hasattr(k, "__index__"):
+            raise DTypeError(message("getitem", f"the key {shown(k)} is no index", "use ints, slices, ..., None, masks "
+                                     "and arrays of ints", x=x.shape))
+        if isinstance(k, np.ndarray) and k.dtype.kind not in "iub":
+            raise DTypeError(message("getitem", f"the key has dtype {k.dtype}, integers or bool are needed",
+                                     'convert it: index.astype("int64")'))
+    try:
+        return numbers[host]
+    except IndexError as error:
+        raise ShapeError(message("getitem", f"the key does not fit: {error}", "use indices within the axes, and masks "
+                                 "of their lengths", x=x.shape)) from None
+
+
+@checked
+def setitem(x: Tensor, key: Any, value: Any) -> None:
+    """x[key] = value, in place, where no gradient is in play; the whole of x is written.
+
+    Args:
+        x: a tensor that owns its elements.
+        key: as in getitem; a bool tensor of x's shape with a number or a tensor does not wait for a GPU.
+        value: number, array or tensor that broadcasts to x[key], cast to the dtype of x.
+    Raises:
+        GraphError: x or value requires a gradient while the graph is recorded, or x is a part of another tensor.
+        ShapeError: value does not broadcast to x[key].
+    """
+    if grad_enabled() and (x.requires_grad or (isinstance(value, Tensor) and value.requires_grad)):
+        raise GraphError(message("setitem", "elements of a tensor in the graph cannot be assigned", "for an update, "
+                                 "with alpha.no_grad(): ...; for one that is differentiable: where(mask, "
+                                 "value, x), x.masked_fill(mask, v), x.scatter(...)", key=shown(key), shape=x.shape))
+    with no_grad():
+        if not isinstance(value, Tensor):
+            value = tensor(np.asarray(value), x.dtype, x.device)
+        value = value.detach().to(x.device).astype(x.dtype)
+        if isinstance(key, Tensor) and key.dtype == "bool" and key.shape == x.shape and value.ndim == 0:
+            x.copy_(where(key.to(x.device), value, x.detach()))
+            return
+        places = _numbered(x, key if isinstance(key, tuple) else (key,))
+        try:
+            source = np.broadcast_to(np.arange(value.numel()).reshape(value.shape), places.shape).reshape(-1)
+        except ValueError:
+            raise ShapeError(message("setitem", f"value of shape {value.shape} does not fit x[key] of shape "
+                                     f"{places.shape}", "pass a value that broadcasts to it", x=x.shape)) from None
+        if not source.size:
+            return
+        from_value = np.full(x.numel(), -1, np.int64)
+        from_value[places.reshape(-1)] = source     # of a place that comes twice the last
+        picked = take(reshape(value, (-1,)), tensor(np.maximum(from_value, 0), "int64", x.device))
+        mask = tensor(from_value >= 0, "bool", x.device)
+        x.copy_(reshape(where(mask, picked, reshape(x.detach(), (-1,))), x.shape))
+
+
+# ---- shapes ----------------------------------------------------------------------------------------------------------
+
+
+@checked
+def chunk(x: Tensor, chunks: Channels, axis: Axis = 0) -> list[Tensor]:
+    """Cuts a tensor into `chunks` parts along an axis, the last of which may be shorter, or missing.  See split."""
+    n = x.shape[normal_axis(axis, x.ndim, "chunk")]
+    return split(x, max(1, -(-n // chunks)), axis)
+
+
+@checked
+def unbind(x: Tensor, axis: Axis = 0) -> tuple[Tensor, ...]:
+    """Returns the slices along an axis, without it."""
+    x = to_axis(x, normal_axis(axis, x.ndim, "unbind"), 0)
+    return tuple([getitem(x, k) for k in range(x.shape[0])])
+
+
+@checked
+def unflatten(x: Tensor, axis: Axis, sizes: Sequence[int]) -> Tensor:
+    """Makes several axes of one; one size may be -1.  See reshape."""
+    axis = normal_axis(axis, x.ndim, "unflatten")
+    left = prod(n for n in sizes if n != -1)
+    known = [x.shape[axis] // max(1, left) if n == -1 else n for n in sizes]
+    return reshape(x, (*x.shape[:axis], *known, *x.shape[axis + 1:]))
+
+
+@checked
+def tile(x: Tensor, counts: Sequence[int]) -> Tensor:
+    """y = x repeated `counts` times along its axes, new leading ones included, as a whole."""
+    counts = tuple(counts) if not isinstance(counts, int) else (counts,)
+    if len(counts) < x.ndim or any(not isinstance(c, int) or c < 0 for c in counts):
+        raise ShapeError(message("repeat", f"the counts {counts} do not fit shape {x.shape}",
+                                 "pass one int of at least 0 for each axis"))
+    shape = (1,) * (len(counts) - x.ndim) + x.shape
+    apart = [n for m in shape for n in (1, m)]
+    wide = [n for c, m in zip(counts, shape) for n in (c, m)]
+    return reshape(reshape(x, apart).expand(wide), [c * m for c, m in zip(counts, shape)])
+
+
+@checked
+def tril(x: Tensor, diagonal: int = 0) -> Tensor:
+    """y = x on and below a diagonal of its last two axes, else 0."""
+    return where(_below("tril", x, diagonal), x, 0)
+
+
+@checked
+def triu(x: Tensor, diagonal: int = 0) -> Tensor:
+    """y = x on and above a diagonal of its last two axes, else 0."""
+    return where(_below("triu", x, diagonal - 1), 0, x)
+
+
+def _below(where: str, x: Tensor, diagonal: int) -> Tensor:
+    if x.ndim < 2:
+        raise ShapeError(message(where, f"x has {x.ndim} axes, at least 2 are needed", "pass a matrix", x=x.shape))
+    rows, columns = (arange(n, device=x.device) for n in x.shape[-2:])
+    return (rows.reshape(-1, 1) + diagonal >= columns).expand(x.shape)
+
+
+@checked
+def eye(n: Size, m: Size | None = None, dtype: DType = "float32", device: str = "cpu",
+        requires_grad: bool = False) -> Tensor:
+    """Returns ones on the diagonal of an (n, m) matrix of zeros; m is n if it is not given.  See full."""
+    made = tensor(np.eye(n, n if m is None else m), dtype, device)
+    return made.requires_grad_() if requires_grad else made

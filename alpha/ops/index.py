@@ -1,0 +1,308 @@
+"""Along an axis: gather, scatter, sort, topk, cumsum, one_hot."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from alpha.backend import FLOAT_DTYPES
+from alpha.errors import DTypeError, ShapeError, message
+from alpha.inputs.arguments import checked
+from alpha.inputs.kinds import Axis, Number, Size
+from alpha.op import Spec, op
+from alpha.ops.create import ones_like, zeros
+from alpha.ops.elementwise import cast, lt, where
+from alpha.ops.loss import label_mask
+from alpha.ops.pool import pool_gather, pool_scatter
+from alpha.ops.reduce import Shape, accumulation_dtype, normal_axis
+from alpha.ops.shape import pad, permute, reshape, slice_axes, take
+from alpha.tensor import Tensor, tensor
+
+
+class Sorted(NamedTuple):
+    """Elements in order, and where each came from."""
+
+    values: Tensor
+    indices: Tensor
+
+
+# ---- along an axis ---------------------------------------------------------------------------------------------------
+
+
+def to_axis(x: Tensor, axis: int, to: int) -> Tensor:
+    """Moves an axis."""
+    order = [k for k in range(x.ndim) if k != axis]
+    order.insert(to, axis)
+    return x if order == list(range(x.ndim)) else permute(x, order)
+
+
+@checked
+def moveaxis(x: Tensor, source: Axis, destination: Axis) -> Tensor:
+    """Puts one axis in another place; the others keep their order.  See permute."""
+    return to_axis(x, normal_axis(source, x.ndim, "moveaxis"), normal_axis(destination, x.ndim, "moveaxis"))
+
+
+def _integers(where: str, index: Any, like: Tensor, n: int) -> Tensor:
+    """Returns indices as int64 on the device of a tensor, those of lists and arrays checked and counted from 0."""
+    if isinstance(index, Tensor) and index.dtype in ("int32", "int64") and index.device == like.device != "cpu":
+        return where_negative(index.astype("int64"), n)  # looked at on the device: out of range, the nearest is taken
+    host = np.asarray(index.numpy() if isinstance(index, Tensor) else index)
+    if host.size == 0 and isinstance(index, list):
+        host = host.astype(np.int64)
+    if host.dtype.kind not in "iu":
+        raise DTypeError(message(where, f"index has dtype {host.dtype}, int32 or int64 is needed",
+                                 'convert it: index.astype("int64")'))
+    bad = (host < -n) | (host >= n)
+    if bad.any():
+        raise ShapeError(message(where, f"index {host[bad][0]} is out of range for an axis of length {n}",
+                                 f"use indices from {-n} to {n - 1}" if n else "pass a tensor with elements",
+                                 x=like.shape))
+    return tensor(np.where(host < 0, host + n, host), "int64", like.device)
+
+
+def where_negative(index: Tensor, n: int) -> Tensor:
+    return where(lt(index, 0), index + n, index)
+
+
+@checked
+def index_select(x: Tensor, axis: Axis, index: Any) -> Tensor:
+    """y = the slices of x along an axis whose numbers `index` has; a number may come more than once.
+
+    Args:
+        x: any shape, any dtype.
+        axis: int.
+        index: list, array or int32 or int64 tensor of one axis; negative numbers count from the end.
+    Raises:
+        ShapeError: a number is out of range (on a GPU the nearest is taken), or the axis does not exist.
+        DTypeError: index does not hold integers.
+    """
+    axis = normal_axis(axis, x.ndim, "index_select")
+    picked = _integers("index_select", index, x, x.shape[axis])
+    return take(x, picked) if axis == 0 else to_axis(take(to_axis(x, axis, 0), picked), 0, axis)
+
+
+def _aligned(where: str, x: Tensor, axis: int, index: Tensor) -> tuple[Tensor, tuple[int, int, int, int]]:
+    """Returns x cut to the index along the other axes, and (outer, rows, picked, inner)."""
+    if index.ndim != x.ndim or any(m > n for k, (m, n) in enumerate(zip(index.shape, x.shape)) if k != axis):
+        raise ShapeError(message(where, f"index has shape {index.shape}, x has {x.shape}",
+                                 f"give index as many axes as x, none but axis {axis} longer"))
+    cut = x
+    if any(m != n for k, (m, n) in enumerate(zip(index.shape, x.shape)) if k != axis):
+        cut = slice_axes(x, [(0, n if k == axis else index.shape[k], 1) for k, n in enumerate(x.shape)])
+    shape = index.shape
+    return cut, (prod(shape[:axis]), x.shape[axis], shape[axis], prod(shape[axis + 1:]))
+
+
+def _picked(x: Tensor, index: Tensor, outer: int, rows: int, count: int, inner: int) -> Tensor:
+    if x.dtype in FLOAT_DTYPES:
+        return pool_gather(reshape(x, (outer, rows, 1, inner)), reshape(index, (outer, count, 1, inner)))
+    places = tensor(np.arange(outer).reshape(-1, 1, 1) * (rows * inner) + np.arange(inner), "int64", x.device)
+    return take(reshape(x, (-1,)), reshape(index, (outer, count, inner)) * inner + places)
+
+
+@checked
+def gather(x: Tensor, axis: Axis, index: Tensor) -> Tensor:
+    """y[i, j, k] = x[i, index[i, j, k], k], here along axis 1 of 3.
+
+    Args:
+        x: any shape and dtype.
+        axis: int.
+        index: int32 or int64, as many axes as x, none but `axis` longer; from 0 on.
+    Returns:
+        y of the shape of index.
+    Raises:
+        ShapeError: the shapes do not fit, or an index is out of range (on a GPU the result is NaN there).
+        DTypeError: index does not hold integers.
+    """
+    axis = normal_axis(axis, x.ndim, "gather")
+    if index.dtype not in ("int32", "int64"):
+        raise DTypeError(message("gather", f"index has dtype {index.dtype}, int32 or int64 is needed",
+                                 'convert it: index.astype("int64")'))
+    cut, sizes = _aligned("gather", x, axis, index)
+    if 0 in index.shape:
+        return zeros(index.shape, x.dtype, x.device)
+    return reshape(_picked(cut, index, *sizes), index.shape)
+
+
+@checked
+def take_along_axis(x: Tensor, index: Tensor, axis: Axis) -> Tensor:
+    """NumPy's name of gather."""
+    return gather(x, axis, index)
+
+
+def _added(axis: int, index: Tensor, src: Tensor, shape: Shape) -> Tensor:
+    """Returns zeros of a shape with each element of src added where index points."""
+    outer, count, inner = prod(index.shape[:axis]), index.shape[axis], prod(index.shape[axis + 1:])
+    small = (*index.shape[:axis], shape[axis], *index.shape[axis + 1:])
+    if 0 in index.shape:
+        return zeros(shape, src.dtype, src.device)
+    y = pool_scatter(reshape(src, (outer, count, 1, inner)), reshape(index, (outer, count, 1, inner)),
+                     hw=(shape[axis], 1))
+    y = reshape(y, small)
+    return y if small == shape else pad(y, [(0, n - m) for m, n in zip(small, shape)])
+
+
+def _scattered(where: str, x: Tensor, axis: Any, index: Tensor, src: Tensor) -> tuple[int, Tensor]:
+    axis = normal_axis(axis, x.ndim, where)
+    if index.dtype not in ("int32", "int64"):
+        raise DTypeError(message(where, f"index has dtype {index.dtype}, int32 or int64 is needed",
+                                 'convert it: index.astype("int64")'))
+    _aligned(where, x, axis, index)
+    if src.ndim != x.ndim or any(m < n for m, n in zip(src.shape, index.shape)):
+        raise ShapeError(message(where, f"src has shape {src.shape}, index {index.shape}",
+                                 "pass a src of the shape of index"))
+    if src.dtype != x.dtype:
+        raise DTypeError(message(where, f"src has dtype {src.dtype}, x has {x.dtype}", "convert src: src.to(x.dtype)"))
+    return axis, src if src.shape == index.shape else slice_axes(src, [(0, n, 1) for n in index.shape])
+
+
+@checked
+def scatter_add(x: Tensor, axis: Axis, index: Tensor, src: Tensor) -> Tensor:
+    """y = x with src[i, j, k] added to y[i, index[i, j, k], k], here along axis 1 of 3; in a fixed order.
+
+    Args:
+        x: any shape; float.
+        axis: int.
+        index: int32 or int64, as many axes as x, none longer but `axis`.
+        src: at least of the shape of index; dtype of x.
+    Raises:
+        ShapeError: the shapes do not fit, or an index is out of range (on a GPU the result is NaN there).
+        DTypeError: index holds no integers, or x is not of floats.
+    """
+    axis, src = _scattered("scatter_add", x, axis, index, src)
+    return x + _added(axis, index, src, x.shape)
+
+
+@checked
+def scatter(x: Tensor, axis: Axis, index: Tensor, src: Tensor | Number) -> Tensor:
+    """y = x with y[i, index[i, j, k], k] = src[i, j, k], or a number, here along axis 1 of 3.
+
+    Args:
+        x: any shape; float.
+        axis, index: see scatter_add.
+        src: see scatter_add; a number may be written to a place twice, elements of a tensor may not.
+    Raises:
+        ShapeError, DTypeError: see scatter_add; or two elements of src go to one place.
+    """
+    number = None if isinstance(src, Tensor) else src
+    values = src if isinstance(src, Tensor) else zeros(index.shape, x.dtype, x.device)
+    axis, values = _scattered("scatter", x, axis, index, values)
+    hits = _added(axis, index, ones_like(values), x.shape)
+    if number is not None:
+        return where(hits > 0, number, x)
+    if 0 not in index.shape and float(hits.max().item()) > 1:
+        raise ShapeError(message("scatter", "two elements of src go to one place", "make the indices of a line "
+                                 "different, or add them up: scatter_add", index=index.shape))
+    return where(hits > 0, _added(axis, index, values, x.shape), x)
+
+
+@checked
+def one_hot(labels: Tensor, classes: int = -1) -> Tensor:
+    """y[..., c] = 1 where c is the label, else 0.
+
+    Args:
+        labels: int32 or int64, any shape; from 0 on.
+        classes: how many there are; -1: one more than the largest label.
+    Returns:
+        y of shape (*labels.shape, classes), int64.
+    Raises:
+        DTypeError: labels are no integers.  DataError: a label is outside [0, classes).
+    """
+    count = int(labels.max().item()) + 1 if classes < 0 and labels.numel() else classes
+    if count < 1:
+        raise ShapeError(message("one_hot", f"there are {count} classes", "pass classes=10, say", labels=labels.shape))
+    return cast(reshape(label_mask(reshape(labels, (-1,)), classes=count, where="one_hot"), (*labels.shape, count)),
+                "int64")
+
+
+# ---- order -----------------------------------------------------------------------------------------------------------
+
+
+@op
+class argsort_rows:
+    """y[r] = the indices that put row r in order: equals keep theirs, NaN counts as the largest.
+
+    Args:
+        x: shape (rows, n); float or integer.
+        descending: whether the largest comes first.
+    Returns:
+        y of shape (rows, n), int64, no gradient.
+    """
+
+    args, dtypes, label = "x", "number", "argsort"
+
+    def shape(x, *, descending: bool = False):
+        if x.ndim != 2:
+            raise ShapeError(message("argsort", f"x has {x.ndim} axes, 2 are needed", "call ops.argsort(x, axis)"))
+        return Spec(x.shape, "int64")
+
+
+@checked
+def argsort(x: Tensor, axis: Axis = -1, descending: bool = False, stable: bool = True) -> Tensor:
+    """y = the indices that put x in order along an axis; int64, no gradient.
+
+    Args:
+        x: any shape; float or integer.  NaN counts as the largest.
+        axis: int.
+        descending: whether the largest comes first.
+        stable: taken and not needed: equals always keep their order.
+    Raises:
+        ShapeError: the axis does not exist.
+    """
+    if x.ndim == 0:
+        return zeros((), "int64", x.device)
+    axis = normal_axis(axis, x.ndim, "argsort")
+    last = to_axis(x.detach(), axis, x.ndim - 1)
+    n = last.shape[-1]
+    order = argsort_rows(reshape(last, (x.numel() // n if n else 0, n)), descending=descending)
+    return to_axis(reshape(order, last.shape), x.ndim - 1, axis)
+
+
+@checked
+def sort(x: Tensor, axis: Axis = -1, descending: bool = False, stable: bool = True) -> Sorted:
+    """Returns (values, indices): x in order along an axis, and argsort.  See argsort; differentiable."""
+    order = argsort(x, axis, descending)
+    return Sorted(gather(x, axis, order) if x.ndim else x, order)
+
+
+@checked
+def topk(x: Tensor, k: Size, axis: Axis = -1, largest: bool = True, sorted: bool = True) -> Sorted:
+    """Returns (values, indices) of the k largest (or smallest) along an axis, in order; of equals the first.
+
+    Args:
+        x: any shape; float or integer.  NaN counts as the largest.
+        k: at most the length of the axis.
+        axis: int.
+        largest: False: the smallest.
+        sorted: taken and not needed: they always are.
+    Raises:
+        ShapeError: the axis does not exist, or is shorter than k.
+    """
+    at = normal_axis(axis, x.ndim, "topk")
+    if k > x.shape[at]:
+        raise ShapeError(message("topk", f"k={k} exceeds the length of axis {axis}, {x.shape[at]}",
+                                 "choose a smaller k", x=x.shape))
+    order = slice_axes(argsort(x, at, largest), [(0, k if j == at else n, 1) for j, n in enumerate(x.shape)])
+    return Sorted(gather(x, at, order), order)
+
+
+@checked
+def cumsum(x: Tensor, axis: Axis) -> Tensor:
+    """y[k] = x[0] + ... + x[k] along an axis; int64 for integers and bool.
+
+    In log2(length) passes of additions, so that sums of many terms keep their digits; 16 bits are added in float32.
+    Raises ShapeError if the axis does not exist.
+    """
+    if x.ndim == 0:
+        return x
+    axis, dtype = normal_axis(axis, x.ndim, "cumsum"), x.dtype
+    n, step = x.shape[axis], 1
+    y = x.astype(accumulation_dtype(dtype) if dtype in FLOAT_DTYPES else "int64")
+    result = dtype if dtype in FLOAT_DTYPES else "int64"
+    while step < n:
+        kept = slice_axes(y, [(0, m - step if k == axis else m, 1) for k, m in enumerate(x.shape)])
+        y = y + pad(kept, [(step if k == axis else 0, 0) for k in range(x.ndim)])
+        step *= 2
+    return y.astype(result)

@@ -1,0 +1,277 @@
+"""Optimizers whose update is written with ops, tensor by tensor: Lion, LAMB, NAdam, Adagrad, Adadelta; and Lookahead.
+
+In the equations w is a parameter, g its gradient, t the number of the step, from 1, and d = g + weight_decay * w.
+A subclass of `Composed` states one such update as a function, which is all that an optimizer of one's own needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import inf, sqrt
+from typing import Any
+
+from alpha import ops
+from alpha.errors import ArgumentError, CheckpointError, message, shown
+from alpha.graph import no_grad
+from alpha.inputs.arguments import checked
+from alpha.inputs.kinds import Betas, Count, Decay, Lr, NonNegative, Real, Share
+from alpha.inputs.schema import check_names, fitted
+from alpha.optim.optimizer import Optimizer, Params
+from alpha.tensor import Tensor
+
+State = Mapping[str, Tensor]
+New = tuple[Tensor, dict[str, Tensor]]
+_RATE = Real("a finite number of at least 0", lambda v: 0 <= v < inf)
+
+
+class Composed(Optimizer):
+    """Base of optimizers that compute a new parameter and new states from the old ones, on any device."""
+
+    def formula(self, group: Mapping[str, Any], w: Tensor, g: Tensor, state: State, lr: float, step: int) -> New:
+        """Returns the new w, and the new tensor of each slot."""
+        raise NotImplementedError
+
+    def update(self, group: Mapping[str, Any], params: list[Tensor], grads: list[Tensor], states: Mapping[str, Any],
+               lr: float, step: int, factor: Tensor | None) -> None:
+        if factor is not None and not (isinstance(factor, Tensor) and (factor.dtype, factor.shape) == ("float32", ())):
+            raise ArgumentError(message(type(self).__name__, f"factor is {shown(factor)}, a float32 tensor of shape () "
+                                        "is needed", "pass the result of loss_scale_step, or None"))
+        lr = _RATE.take(type(self).__name__, "lr", lr)      # a schedule may have returned anything
+        takes = None if factor is None else factor > 0     # 0 skips the step: nothing changes then
+        for k, (p, g) in enumerate(zip(params, grads)):
+            state = {slot: tensors[k].detach() for slot, tensors in states.items()}
+            if factor is not None:
+                g = g * factor.astype(g.dtype)
+            w, new = self.formula(group, p.detach(), g.detach(), state, lr, step)
+            for target, value in ((p, w), *[(states[slot][k], t) for slot, t in new.items()]):
+                target.copy_(value if takes is None else ops.where(takes, value, target.detach()))
+
+
+def _decayed(group: Mapping[str, Any], w: Tensor, g: Tensor) -> Tensor:
+    return g + w * group["weight_decay"] if group["weight_decay"] else g
+
+
+class Lion(Composed):
+    """Lion: the sign of a momentum, with decoupled weight decay.
+
+        w = w - lr * weight_decay * w - lr * sign(beta1 * m + (1 - beta1) * g)
+        m = beta2 * m + (1 - beta2) * g
+    Args:
+        params: see Optimizer.
+        lr: number above 0, or a schedule; some 3 to 10 times less than AdamW's.
+        betas: in [0, 1).
+        weight_decay: at least 0; some 3 to 10 times more than AdamW's.
+    Source: Chen et al., arXiv 2302.06675.
+    """
+
+    @checked
+    def __init__(self, params: Params, lr: Lr = 1e-4, betas: Betas = (0.9, 0.99), weight_decay: NonNegative = 0.0
+                 ) -> None:
+        super().__init__(params, lr=lr, betas=betas, weight_decay=weight_decay)
+
+    def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("m",)
+
+    def formula(self, group: Mapping[str, Any], w: Tensor, g: Tensor, state: State, lr: float, step: int) -> New:
+        beta1, beta2 = group["betas"]
+        m = state["m"]
+        w = w * (1 - lr * group["weight_decay"]) - (m * beta1 + g * (1 - beta1)).sign() * lr
+        return w, {"m": m * beta2 + g * (1 - beta2)}
+
+
+class NAdam(Composed):
+    """Adam with Nesterov momentum, whose decay rises with the steps.
+
+        u_t = beta1 * (1 - 0.96^(t * momentum_decay) / 2),  U_t = u_1 * ... * u_t
+        m = beta1 * m + (1 - beta1) * d;  v = beta2 * v + (1 - beta2) * d^2
+        w = w - lr * ((1 - u_t) / (1 - U_t) * d + u_(t+1) / (1 - U_(t+1)) * m) / (sqrt(v / (1 - beta2^t)) + eps)
+    Args:
+        momentum_decay: see above.
+        others: as Adam.
+    Source: Dozat, "Incorporating Nesterov momentum into Adam", 2016.
+    """
+
+    @checked
+    def __init__(self, params: Params, lr: Lr = 2e-3, betas: Betas = (0.9, 0.999), eps: NonNegative = 1e-8,
+                 weight_decay: NonNegative = 0.0, momentum_decay: NonNegative = 4e-3) -> None:
+        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, momentum_decay=momentum_decay)
+        self._products: dict[tuple[float, float], list[float]] = {}
+
+    def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        return "m", "v"
+
+    def _momenta(self, beta1: float, decay: float, step: int) -> list[float]:
+        """Returns U_0, U_1, ... up to step + 1 at least."""
+        known = self._products.setdefault((beta1, decay), [1.0])
+        while len(known) < step + 2:
+            known.append(known[-1] * beta1 * (1 - 0.5 * 0.96 ** (len(known) * decay)))
+        return known
+
+    def formula(self, group: Mapping[str, Any], w: Tensor, g: Tensor, state: State, lr: float, step: int) -> New:
+        beta1, beta2 = group["betas"]
+        products = self._momenta(beta1, group["momentum_decay"], step)
+        now, following = products[step], products[step + 1]
+        d = _decayed(group, w, g)
+        m, v = state["m"] * beta1 + d * (1 - beta1), state["v"] * beta2 + d * d * (1 - beta2)
+        mine = lr * (1 - now / products[step - 1]) / (1 - now)
+        ahead = lr * following / now / (1 - following)
+        scale = (v * (1 / (1 - beta2 ** step))).sqrt() + group["eps"]
+        return w - (d * mine + m * ahead) / scale, {"m": m, "v": v}
+
+
+class Adagrad(Composed):
+    """Adagrad: steps scaled by all gradients so far.
+
+        s = s + d^2;  w = w - lr / (1 + (t - 1) * lr_decay) * d / (sqrt(s) + eps)
+    Args:
+        lr_decay, weight_decay, eps: at least 0.
+        others: see Optimizer.
+    Source: Duchi, Hazan and Singer, "Adaptive subgradient methods", JMLR 12, 2011.
+    """
+
+    @checked
+    def __init__(self, params: Params, lr: Lr = 1e-2, lr_decay: NonNegative = 0.0, weight_decay: NonNegative = 0.0,
+                 eps: NonNegative = 1e-10) -> None:
+        super().__init__(params, lr=lr, lr_decay=lr_decay, weight_decay=weight_decay, eps=eps)
+
+    def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        return ("s",)
+
+    def formula(self, group: Mapping[str, Any], w: Tensor, g: Tensor, state: State, lr: float, step: int) -> New:
+        d = _decayed(group, w, g)
+        s = state["s"] + d * d
+        return w - d * (lr / (1 + (step - 1) * group["lr_decay"])) / (s.sqrt() + group["eps"]), {"s": s}
+
+
+class Adadelta(Composed):
+    """Adadelta: steps scaled by their own size.
+
+        v = rho * v + (1 - rho) * d^2;  q = sqrt(u + eps) / sqrt(v + eps) * d
+        u = rho * u + (1 - rho) * q^2;  w = w - lr * q
+    Args:
+        rho: in [0, 1).
+        others: see Optimizer.
+    Source: Zeiler, arXiv 1212.5701.
+    """
+
+    @checked
+    def __init__(self, params: Params, lr: Lr = 1.0, rho: Decay = 0.9, eps: NonNegative = 1e-6,
+                 weight_decay: NonNegative = 0.0) -> None:
+        super().__init__(params, lr=lr, rho=rho, eps=eps, weight_decay=weight_decay)
+
+    def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        return "v", "u"
+
+    def formula(self, group: Mapping[str, Any], w: Tensor, g: Tensor, state: State, lr: float, step: int) -> New:
+        rho, eps = group["rho"], group["eps"]
+        d = _decayed(group, w, g)
+        v = state["v"] * rho + d * d * (1 - rho)
+        q = (state["u"] + eps).sqrt() / (v + eps).sqrt() * d
+        return w - q * lr, {"v": v, "u": state["u"] * rho + q * q * (1 - rho)}
+
+
+class LAMB(Composed):
+    """LAMB: Adam's direction, with a length that follows that of each parameter, for large batches.
+
+        m = beta1 * m + (1 - beta1) * g;  v = beta2 * v + (1 - beta2) * g^2
+        r = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + weight_decay * w
+        w = w - lr * (|w| / |r|  where both are above 0,  else 1) * r
+    Args: as AdamW.
+    Source: You et al., arXiv 1904.00962.
+    """
+
+    @checked
+    def __init__(self, params: Params, lr: Lr = 1e-3, betas: Betas = (0.9, 0.999), eps: NonNegative = 1e-6,
+                 weight_decay: NonNegative = 1e-2) -> None:
+        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+
+    def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
+        return "m", "v"
+
+    def formula(self, group: Mapping[str, Any], w: Tensor, g: Tensor, state: State, lr: float, step: int) -> New:
+        beta1, beta2 = group["betas"]
+        m, v = state["m"] * beta1 + g * (1 - beta1), state["v"] * beta2 + g * g * (1 - beta2)
+        r = m * (1 / (1 - beta1 ** step)) / (v.sqrt() * (1 / sqrt(1 - beta2 ** step)) + group["eps"])
+        r = r + w * group["weight_decay"]
+        size, length = w.norm(), r.norm()
+        both = (size > 0) & (length > 0)
+        trust = ops.where(both, size / ops.where(both, length, 1.0), 1.0)
+        return w - r * (trust * lr), {"m": m, "v": v}
+
+
+class Lookahead:
+    """Lets another optimizer take k steps, then goes part of the way: slow = slow + alpha * (w - slow), w = slow.
+
+    Args:
+        optimizer: any optimizer of alpha.optim.
+        k: steps between two of the slow weights.
+        alpha: part of the way, in [0, 1].
+    What it does not have itself (param_groups, lr, step_count, ...) is the inner optimizer's.
+    Raises:
+        ArgumentError: optimizer is none.  ConfigError: k or alpha is out of range.
+    Source: Zhang et al., arXiv 1907.08610.
+    """
+
+    @checked
+    def __init__(self, optimizer: Any, k: Count = 5, alpha: Share = 0.5) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise ArgumentError(message("Lookahead", f"optimizer is {shown(optimizer)}, an Optimizer is needed",
+                                        "pass Lookahead(optim.SGD(model.parameters(), lr=0.1))"))
+        self.optimizer, self.k, self.alpha = optimizer, k, alpha
+        self._slow = {name: ops.clone(p.detach()) for name, p in self._named()}
+
+    def _named(self) -> list[tuple[str, Tensor]]:
+        return [(name, p) for group in self.optimizer.param_groups for name, p in zip(group["names"], group["params"])]
+
+    def step(self, factor: Tensor | None = None) -> None:
+        """Does the inner optimizer's step, and every k-th time that of the slow weights."""
+        self.optimizer.step(factor)
+        if self.optimizer.step_count % self.k == 0:
+            with no_grad():
+                for name, p in self._named():
+                    slow = self._slow.setdefault(name, ops.clone(p.detach()))
+                    slow.copy_(slow + (p.detach() - slow) * self.alpha)
+                    p.copy_(slow)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drops the gradients of all parameters."""
+        self.optimizer.zero_grad(set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the inner optimizer's state, and the slow weights among its tensors, as "lookahead/<parameter>"."""
+        state = self.optimizer.state_dict()
+        slow = {f"lookahead/{name}": t.detach() for name, t in self._slow.items()}
+        return {"tensors": {**state["tensors"], **slow}, "scalars": state["scalars"]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continues from what `state_dict` returned.  Raises CheckpointError where it does not fit."""
+        self.prepare_state_dict(state)()
+
+    def prepare_state_dict(self, state: Mapping[str, Any]) -> Callable[[], None]:
+        """Looks at what `load_state_dict` is to load, raises what that does, and returns the function that loads it."""
+        tensors = state.get("tensors") if isinstance(state, Mapping) else None
+        check_names("Lookahead", tensors if isinstance(tensors, Mapping) else {})
+        held = {key: t for key, t in (tensors or {}).items() if key.startswith("lookahead/")}
+        own = {f"lookahead/{name}": t for name, t in self._slow.items()}
+        if {key: tuple(t.shape) for key, t in held.items()} != {key: t.shape for key, t in own.items()}:
+            raise CheckpointError(message("Lookahead", f"the state has {len(held)} slow weights, the optimizer "
+                                          f"{len(own)}, or they differ in name or shape", "resume with the model and "
+                                          "the optimizer that the run was started with"))
+        rest = {key: t for key, t in (tensors or {}).items() if key not in held}
+        inner = self.optimizer.prepare_state_dict({**state, "tensors": rest})
+        ready = fitted("Lookahead", held, own)
+
+        def load() -> None:
+            inner()
+            with no_grad():
+                for key, t in own.items():
+                    t.copy_(ready[key])
+        return load
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "optimizer":     # not yet set
+            raise AttributeError(name)
+        return getattr(self.optimizer, name)
+
+    def __repr__(self) -> str:
+        return f"Lookahead(k={self.k}, alpha={self.alpha}, {self.optimizer!r})"

@@ -1,0 +1,122 @@
+"""Lines that a PyTorch user types: each works, or its error names the twin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import alpha
+import alpha.nn.functional as F
+from alpha import nn, optim
+from alpha.errors import AlphaError
+
+WORK = """
+x.sum(dim=1, keepdim=True)
+x.mean(dim=(0, 1))
+x.view(2, -1)
+x.squeeze().unsqueeze(1)
+x.chunk(2, dim=-1)
+x.split(2, dim=2)
+x.flatten(1, 2)
+x.numel() + x.dim() + x.size(0) + x.size()[1]
+x.contiguous().view(-1)
+x.clamp(min=0, max=1)
+x.pow(2).sum().sqrt()
+x.std(dim=0) + x.norm() + x.var(unbiased=True)
+x.any() | x.bool().all()
+x.float().long().to("float32").to(alpha.float64)
+(x > 0) & (x < 1) | ~(x == 0)
+x % 2 + x // 2
+x[x > 0]
+x[[0, 1], [1, 2]]
+x[:, alpha.tensor([0, 2])]
+x.permute(0, 2, 1).transpose(1, 2).reshape(-1)
+x.max(dim=1), x.argmax(dim=1), x.argmin(dim=-1)
+x.masked_fill(x > 0, float("-inf")).softmax(dim=-1)
+x.repeat(1, 2, 1).expand(2, 6, 4)
+x.detach().cpu().numpy()
+x.clone().requires_grad_()
+x @ x.transpose(1, 2)
+x.type_as(x).is_cuda
+f"{x.sum():.4f}"
+x.sum().item()
+alpha.from_numpy(np.ones(3))
+alpha.eye(3) + alpha.linspace(0, 1, 3)
+alpha.randint(0, 10, (4,)), alpha.randperm(5)
+alpha.cat([x, x], dim=1), alpha.stack([x, x], dim=0)
+alpha.where(x > 0, x, 0.0), alpha.exp(x), alpha.zeros_like(x)
+alpha.einsum("bij,bkj->bik", x, x)
+x.topk(2, dim=1).values, x.argsort(dim=1, descending=True)
+values, index = x.sort(dim=-1)
+x.gather(1, x.argsort(1)), x.cumsum(dim=0)
+x.scatter_add(1, x.argsort(1), x)
+F.one_hot(alpha.tensor([0, 2]), num_classes=3)
+F.interpolate(maps, scale_factor=2, mode="bilinear", align_corners=False)
+F.pad(maps, (1, 1, 1, 1), mode="reflect")
+nn.Conv2d(3, 4, 3, padding="same")(maps)
+nn.ReLU(inplace=True)(x)
+nn.Softmax(dim=1)(x)
+nn.PReLU()(nn.InstanceNorm2d(3)(maps))
+nn.Dropout2d(0.2)(maps)
+nn.Embedding(10, 4)(alpha.tensor([1, 2]))
+nn.PixelShuffle(1)(nn.ChannelShuffle(3)(maps)), nn.LocalResponseNorm(2)(maps)
+nn.GELU("tanh")(x), F.leaky_relu(x, negative_slope=0.2)
+F.cross_entropy(maps, labels, weight=alpha.ones((3,)), ignore_index=-100)
+nn.MaxPool2d(2, stride=2, ceil_mode=True, return_indices=True)(maps)
+nn.AdaptiveMaxPool2d(1)(maps)
+nn.BatchNorm1d(4)(alpha.randn((6, 4))), nn.BatchNorm2d(3, affine=False, track_running_stats=False)(maps)
+nn.Conv1d(4, 2, 3)(x), nn.MaxPool1d(2)(x)
+F.kl_div(x.log_softmax(-1), x.softmax(-1), reduction="batchmean"), F.huber_loss(x, x * 2)
+model[:1], list(model.children()), model.zero_grad(set_to_none=True)
+model[0].register_forward_hook(lambda m, a, y: None).remove()
+optimizer.add_param_group({"params": nn.Linear(2, 2).parameters()})
+repr(optimizer), optimizer.zero_grad(set_to_none=True)
+nn.init.trunc_normal_(model[0].weight, std=0.02)
+optim.clip_grad_value_(model.parameters(), 1.0)
+optim.ReduceLROnPlateau(optimizer, mode="min", factor=0.5).step(1.0)
+optim.Lookahead(optim.NAdam(model.parameters())), optim.LAMB(model.parameters()), optim.Adadelta(model.parameters())
+optim.schedule.warm_restarts(0.1, 10), optim.schedule.linear(0.1, 10), optim.schedule.polynomial(0.1, 10, 2.0)
+alpha.cuda.is_available()
+model.eval().float().to("cpu")
+x.mul(2).add(1).sub(1).div(2).eq(x)
+alpha.allclose(x, x), alpha.isnan(x).any()
+""".strip().splitlines()
+
+# line -> what its error says to write
+TWINS = {
+    "x.add_(1)": "t += y", "x.new_zeros(3)": "alpha.zeros(shape", "x.grad_fn": "repr(t)",
+    "alpha.device('cuda')": '"cuda"',
+    "alpha.nn.LSTM(3, 4)": "Linear", "optim.lr_scheduler": "alpha.optim.schedule", "optim.schedule.StepLR": "step(lr",
+    "alpha.compile(model)": "alpha.capture", "alpha.autocast('cuda')": "alpha.precision",
+    "alpha.empty(3)": "alpha.zeros",
+    "values, index = x.max(dim=1)": "argmax", "alpha.zeros(2, 3)": "zeros((2, 3))", "alpha.nn.utils": "clip_grad_norm",
+    "model.register_full_backward_hook(print)": "register_backward_hook", "x.sumn()": "did you mean sum",
+    "F.cross_entropy(alpha.ones((2, 3)), alpha.tensor([0, -100]))": "ignore_index=-100",
+    "x.requires_grad_()[0].__setitem__(0, 1)": "alpha.no_grad()", "x.to('gpu')": '"cuda"',
+    "nn.BatchNorm2d(8)(alpha.ones((2, 8, 4, 4)))": "NHWC", "alpha.optim.Adm": "did you mean Adam",
+}
+
+
+def names() -> dict[str, Any]:
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    return {"alpha": alpha, "nn": nn, "F": F, "np": np, "optim": optim, "x": alpha.randn((2, 3, 4)), "model": model,
+            "maps": alpha.randn((2, 4, 4, 3)), "labels": alpha.randint(0, 3, (2, 4, 4)),
+            "optimizer": optim.SGD(model.parameters(), lr=0.1)}
+
+
+@pytest.mark.parametrize("line", WORK)
+def test_works(line: str) -> None:
+    exec(line, names())
+
+
+@pytest.mark.parametrize("line", TWINS)
+def test_names_its_twin(line: str) -> None:
+    with pytest.raises(AlphaError) as caught:
+        exec(line, names())
+    assert TWINS[line] in str(caught.value)
+
+
+def test_there_are_enough_lines() -> None:
+    assert len(WORK) + len(TWINS) >= 60 and len(set(WORK)) == len(WORK)
