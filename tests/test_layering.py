@@ -15,7 +15,7 @@ from alpha.cuda import lazy
 ROOT = Path(__file__).resolve().parent.parent
 MAX_LINES = {".py": 400, ".cpp": 400, ".hpp": 400, ".cu": 400, ".cuh": 400}
 MAX_FUNCTION_LINES = 60
-MAX_CUDA_LINES = 18_200  # of .py, .cu and .cuh in alpha/cuda, without conv/coconv; a new algorithm adds its own
+MAX_CUDA_LINES = 18_300  # of .py, .cu and .cuh in alpha/cuda, without conv/coconv; a new algorithm adds its own
 MAX_FILES = {"alpha/cuda": 16, "alpha": 24}  # of a folder in these, subfolders not counted
 
 # Room -> the rooms that it may import; the longest matching name counts.

@@ -133,7 +133,8 @@ def find_loss(where: str, what: Any, label_smoothing: float = 0.0) -> Loss:
 # ---- ours ------------------------------------------------------------------------------------------------------------
 
 for _class, _lr in ((optim.SGD, 0.02), (optim.Adam, 1e-3), (optim.AdamW, 1e-3), (optim.RMSprop, 1e-3),
-                    (optim.Adamax, 2e-3), (optim.RAdam, 1e-3), (optim.AdaMod, 1e-3)):
+                    (optim.Adamax, 2e-3), (optim.RAdam, 1e-3), (optim.AdaMod, 1e-3), (optim.NAdam, 2e-3),
+                    (optim.Lion, 1e-4), (optim.LAMB, 1e-3), (optim.Adagrad, 1e-2), (optim.Adadelta, 1.0)):
     register_optimizer(lr=_lr)(_class)
 
 
@@ -160,6 +161,16 @@ def exponential(lr: float, steps_per_epoch: int, gamma: float = 0.95) -> Schedul
 @register_schedule
 def cosine(lr: float, total_steps: int, warmup_steps: int = 0) -> Schedule:
     return schedule.cosine(lr, total_steps, warmup_steps)
+
+
+@register_schedule
+def linear(lr: float, total_steps: int, warmup_steps: int = 0) -> Schedule:
+    return schedule.linear(lr, total_steps, warmup_steps=warmup_steps)
+
+
+@register_schedule
+def polynomial(lr: float, total_steps: int, warmup_steps: int = 0) -> Schedule:
+    return schedule.polynomial(lr, total_steps, power=2.0, warmup_steps=warmup_steps)
 
 
 @register_schedule
