@@ -25,6 +25,7 @@ from alpha.config import config
 from alpha.gradcheck import gradcheck
 from alpha.graph import no_grad as inference_mode
 from alpha.graph import detect_anomaly, enable_grad, grad, grad_enabled, no_grad
+from alpha.inference import inference
 from alpha.nn.summary import summary
 from alpha.methods import twins
 from alpha.op import Spec, op
@@ -56,12 +57,12 @@ __all__ = [     # without the names that Python has itself: alpha.sum, alpha.max
     "capture", "cat", "ceil", "checkpoint", "chunk", "clamp", "clip", "clone", "concat", "config", "cos", "cumsum",
     "detect_anomaly", "dot", "einsum", "enable_grad", "equal", "erf", "exp", "eye", "flatten", "flip", "float16",
     "float32", "float64", "floor", "from_dlpack", "from_numpy", "full", "full_like", "gather", "grad", "grad_enabled",
-    "gradcheck", "index_select", "inference_mode", "int32", "int64", "isfinite", "isinf", "isnan", "linspace", "load",
-    "log", "log2", "log10", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "manual_seed",
-    "masked_select", "matmul", "maximum", "mean", "minimum", "mm", "moveaxis", "nn", "no_grad", "nonzero", "norm",
-    "one_hot", "ones", "ones_like", "op", "ops", "optim", "outer", "permute", "precision", "rand", "rand_like",
-    "randint", "randn", "randn_like", "randperm", "recompute", "recompute_summary", "relu", "reshape", "rsqrt",
-    "save", "scatter", "scatter_add", "sigmoid", "sign", "sin", "softmax", "sort", "split", "sqrt", "square",
+    "gradcheck", "index_select", "inference", "inference_mode", "int32", "int64", "isfinite", "isinf", "isnan",
+    "linspace", "load", "log", "log2", "log10", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp",
+    "manual_seed", "masked_select", "matmul", "maximum", "mean", "minimum", "mm", "moveaxis", "nn", "no_grad",
+    "nonzero", "norm", "one_hot", "ones", "ones_like", "op", "ops", "optim", "outer", "permute", "precision", "rand",
+    "rand_like", "randint", "randn", "randn_like", "randperm", "recompute", "recompute_summary", "relu", "reshape",
+    "rsqrt", "save", "scatter", "scatter_add", "sigmoid", "sign", "sin", "softmax", "sort", "split", "sqrt", "square",
     "squeeze", "stack", "std", "summary", "tanh", "tensor", "tile", "topk", "transpose", "tril", "triu", "uint8",
     "unbind", "unsqueeze", "var", "where", "zeros", "zeros_like",
 ]

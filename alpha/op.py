@@ -63,6 +63,7 @@ from alpha.trace import Trace, timed
 __all__ = ["Op", "Spec", "grad_enabled", "op", "registry"]
 
 registry: dict[str, Op] = {}
+observers: list[Callable[[Op, Sequence[Any], dict[str, Any], list[Tensor]], None]] = []  # told of every call, its outs
 
 
 class Op(Signature):
@@ -141,7 +142,7 @@ class Op(Signature):
         implementation = self.impls.get(device) or self._find(device)
         if config.watch and config.debug > 1:
             implementation = self._traced(implementation, device)
-        if self.mutates:
+        if self.mutates and attrs.get("training", True):    # a norm in inference changes nothing
             self._bump(args, device)
         try:
             result = implementation(*arrays, **attrs)
@@ -166,6 +167,8 @@ class Op(Signature):
             self._record(args, attrs, needs, outs)
         if config.watch and config.check_nan:
             raise_if_nan(outs, self.name, call_site())
+        for observe in observers:
+            observe(self, args, attrs, outs)
         return outs
 
     def _find(self, device: str) -> Callable[..., Any]:

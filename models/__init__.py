@@ -1,5 +1,7 @@
 """Networks for 32x32 images, by name: `models.create("resnet18", num_classes=10)`.
 
+Some take stem="imagenet" and then 224x224 images, as the papers have them.
+
 Inputs are NHWC, (N, 32, 32, 3); outputs are logits, (N, num_classes). Parameters are named and shaped as in the widely
 used CIFAR-10 repository for PyTorch, so its weights load (alpha.checkpoint.load_torch). As there, `vgg16` has batch
 norm; `vgg16_plain` has none: torchvision calls them `vgg16_bn` and `vgg16`.
@@ -21,6 +23,16 @@ from alpha.training.registries import MODELS as _registry
 from alpha.training.registries import register_model
 
 __all__ = ["create", "description", "list", "register_model"]
+
+
+STEMS = ("small", "imagenet")   # what a network begins with: for 32x32 images, and for 224x224
+
+
+def check_option(where: str, name: str, value: object, known: tuple[str, ...]) -> None:
+    """Raises ConfigError unless the value of an option is one of those known."""
+    if value not in known:
+        raise ConfigError(message(where, f"{name} is {value!r}, it can be {' or '.join(map(repr, known))}",
+                                  "pass one of these"))
 
 
 def list() -> tuple[str, ...]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from alpha import nn, ops
-from alpha.errors import ConfigError, message
-from alpha.tensor import Tensor
-from models import register_model
+from models import check_option, register_model
 from models.resnet import BasicBlock, Bottleneck, ResNet
 
 LEVELS = (4, 3, 2, 1)
@@ -28,30 +26,12 @@ class CoResNet(ResNet):
 
     def __init__(self, block: type[BasicBlock] | type[Bottleneck], blocks: tuple[int, ...], num_classes: int,
                  stem: str = "small", bn_end_stage: bool = False, init: str = "fan_in") -> None:
-        for name, value, known in (("stem", stem, ("small", "imagenet")), ("init", init, ("fan_in", "fan_out"))):
-            if value not in known:
-                raise ConfigError(message("CoResNet", f"{name} is {value!r}, it can be {' or '.join(map(repr, known))}",
-                                          "pass one of these"))
-        self.imagenet = stem == "imagenet"
-        super().__init__(block, blocks, 64, num_classes, levels=LEVELS, bn_end_stage=bn_end_stage)
-        if self.imagenet:
-            self.torch_names = {"linear": "fc"}
-            for module in self.modules():
-                if isinstance(module, (BasicBlock, Bottleneck)):
-                    module.torch_names = {"shortcut": "downsample"}
+        check_option("CoResNet", "init", init, ("fan_in", "fan_out"))
+        super().__init__(block, blocks, 64, num_classes, levels=LEVELS, bn_end_stage=bn_end_stage, stem=stem)
         if init == "fan_out":
             for module in self.modules():
                 if isinstance(module, (nn.Conv2d, nn.CoConv2d)):
                     _draw(module)
-
-    def first_conv(self, channels: int) -> nn.Module:
-        if self.imagenet:
-            return nn.Conv2d(3, channels, 7, stride=2, padding=3, bias=False)
-        return super().first_conv(channels)
-
-    def stem(self, x: Tensor) -> Tensor:
-        x = super().stem(x)
-        return ops.max_pool2d(x, 3, stride=2, padding=1) if self.imagenet else x
 
 
 def _draw(conv: nn.Conv2d | nn.CoConv2d) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alpha import nn, ops
 from alpha.tensor import Tensor
-from models import register_model
+from models import STEMS, check_option, register_model
 
 
 def conv3x3(in_channels: int, channels: int, stride: int, levels: int | None) -> nn.Module:
@@ -102,11 +102,17 @@ class ResNet(nn.Module):
         shortcut: makes the shortcut of a block whose input and output differ in shape: projection or PadShortcut.
         levels: of the contextual convolutions, per stage; None: plain convolutions.
         bn_end_stage: whether the last block of each stage has its last norm behind the addition.
+        stem: "small", a 3x3 convolution for 32x32 images; "imagenet", 7x7 with stride 2 and a max pool, for 224x224.
+            With the latter the weights go to PyTorch by torchvision's names.
+    Raises:
+        ConfigError: the stem is unknown.
     """
 
     def __init__(self, block: type[BasicBlock] | type[Bottleneck], blocks: tuple[int, ...], channels: int,
                  num_classes: int, shortcut: type[PadShortcut] | None = None, levels: tuple[int, ...] | None = None,
-                 bn_end_stage: bool = False) -> None:
+                 bn_end_stage: bool = False, stem: str = "small") -> None:
+        check_option(type(self).__name__, "stem", stem, STEMS)
+        self.imagenet = stem == "imagenet"
         self.conv1 = self.first_conv(channels)
         self.bn1 = nn.BatchNorm2d(channels)
         make_shortcut = shortcut or projection
@@ -124,12 +130,20 @@ class ResNet(nn.Module):
                 in_channels = out_channels
             setattr(self, self.stages[stage], nn.Sequential(*made))
         self.linear = nn.Linear(in_channels, num_classes)
+        if self.imagenet:
+            self.torch_names = {"linear": "fc"}
+            for module in self.modules():
+                if isinstance(module, (BasicBlock, Bottleneck)):
+                    module.torch_names = {"shortcut": "downsample"}
 
     def first_conv(self, channels: int) -> nn.Module:
+        if self.imagenet:
+            return nn.Conv2d(3, channels, 7, stride=2, padding=3, bias=False)
         return nn.Conv2d(3, channels, 3, padding=1, bias=False)
 
     def stem(self, x: Tensor) -> Tensor:
-        return self.bn1(self.conv1(x, for_norm=self.training), activation="relu")
+        x = self.bn1(self.conv1(x, for_norm=self.training), activation="relu")
+        return ops.max_pool2d(x, 3, stride=2, padding=1) if self.imagenet else x
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)
@@ -139,11 +153,12 @@ class ResNet(nn.Module):
 
 
 @register_model
-def resnet18(num_classes: int) -> ResNet:
+def resnet18(num_classes: int, stem: str = "small") -> ResNet:
     """ResNet-18 (He et al., arXiv 1512.03385) with a 3x3 stem and no first pool, option B shortcuts.
-    11,173,962 parameters with 10 classes.
+    11,173,962 parameters with 10 classes. stem="imagenet" makes the paper's network for 224x224 images: 11,689,512
+    parameters with 1,000 classes.
     """
-    return ResNet(BasicBlock, (2, 2, 2, 2), 64, num_classes)
+    return ResNet(BasicBlock, (2, 2, 2, 2), 64, num_classes, stem=stem)
 
 
 @register_model

@@ -50,8 +50,8 @@ def test_the_authors_initial_values_are_scaled_by_level() -> None:
 def test_unknown_options_are_refused() -> None:
     with refused(ConfigError, "models.create: coresnet50 has no option 'norm', it has stem, bn_end_stage, init"):
         models.create("coresnet50", norm=True)
-    with refused(ConfigError, "models.create: resnet18 has no option 'stem', it has none"):
-        models.create("resnet18", stem="imagenet")
+    with refused(ConfigError, "models.create: resnet34 has no option 'stem', it has none"):
+        models.create("resnet34", stem="imagenet")
     with refused(ConfigError, "CoResNet: stem is 'big', it can be 'small' or 'imagenet'"):
         models.create("coresnet18", stem="big")
     with refused(ConfigError, "CoResNet: init is 'fan', it can be 'fan_in' or 'fan_out'"):

@@ -105,6 +105,42 @@ def test_a_name_is_registered_once():
         models.register_model(lenet5)
 
 
+@pytest.mark.parametrize("name, count", [("resnet18", 11_689_512), ("vgg16", 138_365_992)])
+def test_networks_for_large_images_have_the_parameters_of_the_papers(name, count, monkeypatch):
+    monkeypatch.setattr(nn.init, "kaiming_uniform_", lambda t, **_: t)     # drawing 138 million numbers takes seconds
+    net = models.create(name, num_classes=1000, stem="imagenet")
+    assert net.num_parameters() == count and f"{count:,} parameters with 1,000" in " ".join(
+        models.description(name).split())
+
+
+def test_resnet18_for_large_images_is_torchvisions():
+    torchvision = pytest.importorskip("torchvision")
+    torch = pytest.importorskip("torch")
+    twin = torchvision.models.resnet18(num_classes=5).eval()
+    net = models.create("resnet18", num_classes=5, stem="imagenet")
+    net.load_state_dict(from_torch_state_dict(net, twin.state_dict()))
+    x = np.random.default_rng(0).standard_normal((1, 64, 64, 3)).astype(np.float32)
+    with torch.no_grad(), alpha.no_grad():
+        expected = twin(torch.from_numpy(x.transpose(0, 3, 1, 2))).numpy()
+        y = net.eval()(alpha.tensor(x)).numpy()
+    np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_vgg_for_large_images_takes_a_map_of_7x7(monkeypatch):
+    monkeypatch.setattr(models.vgg, "WIDTH", 16)
+    net = models.vgg.VGG(11, 4, batch_norm=True, stem="imagenet").eval()
+    y = net(ops.randn((1, 64, 64, 3)))
+    assert y.shape == (1, 4) and net.classifier[0].weight.shape == (16, 7 * 7 * 512)
+    assert [name for name in net.state_dict() if name.startswith("classifier")][::2] == [
+        "classifier.0.weight", "classifier.3.weight", "classifier.6.weight"]
+
+
+@pytest.mark.parametrize("name", ["vgg16", "vgg19", "resnet18"])
+def test_an_unknown_stem_is_refused(name):
+    with pytest.raises(ConfigError, match=r"stem is 'big', it can be 'small' or 'imagenet'\nhelp: pass one of these"):
+        models.create(name, stem="big")
+
+
 def test_a_new_file_in_the_folder_is_found(tmp_path):
     shutil.copytree(Path(models.__file__).parent, tmp_path / "models")
     (tmp_path / "models" / "mine.py").write_text(

@@ -50,11 +50,15 @@ SIGNATURES = {
     "conv_fprop": "p pppp i",
     "conv_dgrad": "p ppp",
     "conv_wgrad": "p ppp",
+    "conv_panel_floats": "p -> l", "conv_pack": "p pp",
+    "conv_run": "p ppppp ii",
     "fft_tiles": "p pp",
     "fft_inverse": "p pp",
     "winograd_floats": "p i -> l",
     "winograd_forward": "pp ppppp ii",
     "winograd_wgrad": "pp pppp",
+    "winograd_filter_floats": "p -> l", "winograd_filters": "pp pp",
+    "winograd_run": "pp ppppp ii",
     "bn_fwd": "pppp pp ppp ll dd i",
     "bn_apply": "pppp pp p ll i",
     "bn_bwd": "pp pp pp ppp ll i",
@@ -215,7 +219,7 @@ def conv_wgrad(desc: ConvDesc | CoConvDesc, x: Array, g: Array, dw: Array) -> No
 
 
 @lru_cache(maxsize=1024)
-def _linear_desc(n: int, inputs: int, outputs: int) -> ConvDesc:
+def linear_desc(n: int, inputs: int, outputs: int) -> ConvDesc:
     axis = Axis(i=1, o=1, f=1, s=1, p=0, d=1)
     return ConvDesc(n, inputs, outputs, axis, axis)
 
@@ -223,19 +227,19 @@ def _linear_desc(n: int, inputs: int, outputs: int) -> ConvDesc:
 def linear_fwd(x: Array, w: Array, y: Array, bias: Array | None = None, relu: bool = False) -> None:
     """y = x @ w.T (+ bias), then max(y, 0) if relu.  x (..., I), w (O, I), y (..., O)."""
     outputs, inputs = w.shape
-    conv_fprop(_linear_desc(x.size // inputs, inputs, outputs), x, w, y, bias, relu)
+    conv_fprop(linear_desc(x.size // inputs, inputs, outputs), x, w, y, bias, relu)
 
 
 def linear_dgrad(g: Array, w: Array, dx: Array) -> None:
     """dx = g @ w.  g (..., O), w (O, I), dx (..., I)."""
     outputs, inputs = w.shape
-    conv_dgrad(_linear_desc(g.size // outputs, inputs, outputs), g, w, dx)
+    conv_dgrad(linear_desc(g.size // outputs, inputs, outputs), g, w, dx)
 
 
 def linear_wgrad(x: Array, g: Array, dw: Array) -> None:
     """dw = g.T @ x over all rows.  x (..., I), g (..., O), dw (O, I)."""
     outputs, inputs = dw.shape
-    conv_wgrad(_linear_desc(x.size // inputs, inputs, outputs), x, g, dw)
+    conv_wgrad(linear_desc(x.size // inputs, inputs, outputs), x, g, dw)
 
 
 def batch_norm_fwd(x: Array, gamma: Array | None, beta: Array | None, y: Array, mean: Array, istd: Array, *,
@@ -324,7 +328,7 @@ def group_norm_bwd(g: Array, x: Array, gamma: Array | None, mean: Array, istd: A
 
 
 @lru_cache(maxsize=1024)
-def _pool_table(x_shape: tuple[int, ...], y_shape: tuple[int, ...], *kernel_stride_padding: Pair) -> Array:
+def pool_table(x_shape: tuple[int, ...], y_shape: tuple[int, ...], *kernel_stride_padding: Pair) -> Array:
     n, *size, c = x_shape
     axes = (value for axis in zip(size, y_shape[1:3], *kernel_stride_padding) for value in axis)
     return np.array([n, c, *axes], np.int64)
@@ -332,13 +336,13 @@ def _pool_table(x_shape: tuple[int, ...], y_shape: tuple[int, ...], *kernel_stri
 
 def max_pool_fwd(x: Array, y: Array, index: Array, kernel_size: Pair, stride: Pair, padding: Pair) -> None:
     """y = maximum of each window, index (int32, shape of y) = ih * IW + iw of the first one.  A NaN is the maximum."""
-    table = _pool_table(x.shape, y.shape, kernel_size, stride, padding)
+    table = pool_table(x.shape, y.shape, kernel_size, stride, padding)
     _lib.max_pool_fwd(ptr(table), ptr(x), ptr(y), ptr(index))
 
 
 def max_pool_bwd(g: Array, index: Array, dx: Array, kernel_size: Pair, stride: Pair, padding: Pair) -> None:
     """dx = g summed at each index; `index` must come from max_pool_fwd with the same windows."""
-    table = _pool_table(dx.shape, g.shape, kernel_size, stride, padding)
+    table = pool_table(dx.shape, g.shape, kernel_size, stride, padding)
     _lib.max_pool_bwd(ptr(table), ptr(g), ptr(index), ptr(dx))
 
 
@@ -354,13 +358,13 @@ def pool_scatter(g: Array, index: Array, dx: Array) -> int:
 
 def avg_pool_fwd(x: Array, y: Array, kernel_size: Pair, stride: Pair, padding: Pair, count_include_pad: bool) -> None:
     """y = mean of each window, over its real pixels or (count_include_pad) over kernel height * width."""
-    table = _pool_table(x.shape, y.shape, kernel_size, stride, padding)
+    table = pool_table(x.shape, y.shape, kernel_size, stride, padding)
     _lib.avg_pool_fwd(ptr(table), ptr(x), ptr(y), count_include_pad)
 
 
 def avg_pool_bwd(g: Array, dx: Array, kernel_size: Pair, stride: Pair, padding: Pair, count_include_pad: bool) -> None:
     """dx = the gradient of avg_pool_fwd."""
-    table = _pool_table(dx.shape, g.shape, kernel_size, stride, padding)
+    table = pool_table(dx.shape, g.shape, kernel_size, stride, padding)
     _lib.avg_pool_bwd(ptr(table), ptr(g), ptr(dx), count_include_pad)
 
 

@@ -142,7 +142,7 @@ def avg_pool2d_backward_cpu(g: Array, *, hw: Pair, count_include_pad: bool, **wi
 @adaptive_avg_pool2d.impl("cpu")
 def adaptive_avg_pool2d_cpu(x: Array, *, output_size: Pair) -> Array:
     n, ih, iw, c = x.shape
-    if window := _even_window((ih, iw), output_size):
+    if window := even_window((ih, iw), output_size):
         return avg_pool2d_cpu(x, **window)
     rows = empty((n, output_size[0], iw, c), np.float64)
     for o, (begin, end) in enumerate(adaptive_windows(ih, output_size[0])):
@@ -156,7 +156,7 @@ def adaptive_avg_pool2d_cpu(x: Array, *, output_size: Pair) -> Array:
 @adaptive_avg_pool2d_backward.impl("cpu")
 def adaptive_avg_pool2d_backward_cpu(g: Array, *, hw: Pair) -> Array:
     n, oh, ow, c = g.shape
-    if window := _even_window(hw, (oh, ow)):
+    if window := even_window(hw, (oh, ow)):
         return avg_pool2d_backward_cpu(g, hw=hw, **window)
     cols = _zeros((n, oh, hw[1], c), g.dtype, ow)
     for o, (begin, end) in enumerate(adaptive_windows(hw[1], ow)):
@@ -167,7 +167,7 @@ def adaptive_avg_pool2d_backward_cpu(g: Array, *, hw: Pair) -> Array:
     return dx.astype(g.dtype, copy=False)
 
 
-def _even_window(hw: Pair, output_size: Pair) -> dict[str, Any] | None:
+def even_window(hw: Pair, output_size: Pair) -> dict[str, Any] | None:
     """Returns the plain average pool that an adaptive one is; None where its windows differ in size or overlap."""
     if any(i % o for i, o in zip(hw, output_size)):
         return None

@@ -64,5 +64,10 @@ def _table(way: Way, desc: ConvDesc) -> Array:
     return _tile_table(way.tile, desc.h.f)
 
 
+def tables(pass_name: str, way: Way, desc: ConvDesc) -> tuple[Array, Array]:
+    """Returns the map, without the number of threads, and the transform's matrices, as the kernels take them."""
+    return _map(pass_name, way, desc), _table(way, desc)
+
+
 def _ptr(a: Array | None) -> ctypes.c_void_p | None:
     return None if a is None else ctypes.c_void_p(a.__array_interface__["data"][0])

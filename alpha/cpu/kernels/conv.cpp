@@ -17,6 +17,7 @@ namespace {
 
 constexpr int TILE_WIDTH = LANES * TILE_VECTORS;
 constexpr int64_t PANEL_BYTES = 384 * 1024, DOT_BELOW = 12;  // images
+constexpr int64_t ALONE_BELOW = 400000;  // multiply-adds, some 10 us: what waking and awaiting a team may cost
 
 struct Epilogue {
   const float* bias;
@@ -30,7 +31,9 @@ INLINE void start_tile(vfloat (&acc)[P][V], float* const* y, int64_t valid, cons
   UNROLL for (int v = 0; v < V; v++) {
     const vfloat bias = e.bias ? load_part(e.bias + v * LANES, valid - v * LANES) : vfloat{};
     UNROLL for (int p = 0; p < P; p++)
-      acc[p][v] = e.accumulate ? load_part(y[p] + v * LANES, valid - v * LANES) : bias;
+      acc[p][v] = !e.accumulate ? bias
+                  : e.bias      ? load_part(y[p] + v * LANES, valid - v * LANES) + bias
+                                : load_part(y[p] + v * LANES, valid - v * LANES);
   }
 }
 
@@ -159,7 +162,7 @@ void run_classes(const Geometry& g, const Operands& op, const Slice& s, const fl
                  bool first, bool last, std::vector<Run>& runs) {
   const int64_t out_channel = s.group * (g.out_c / g.groups) + s.k;
   const float* in = op.in + s.group * (g.in_c / g.groups) + s.r;
-  const Epilogue e = {op.bias ? op.bias + out_channel : nullptr, op.accumulate || !first, op.relu && last};
+  const Epilogue e = {op.bias && first ? op.bias + out_channel : nullptr, op.accumulate || !first, op.relu && last};
   const int vectors = static_cast<int>(s.width / LANES);
   const auto& tiles = TILES[vectors - 1];
   for (int64_t a = 0; a < g.rows.classes; a++) {
@@ -175,28 +178,51 @@ void run_classes(const Geometry& g, const Operands& op, const Slice& s, const fl
   }
 }
 
+// Block `block` of all groups, TILE_WIDTH channels out or fewer, and chunk c of the channels in.
+Slice slice_of(const Plan& plan, int64_t channels_in, int64_t channels_out, int64_t block, int64_t c) {
+  const int64_t k = block % plan.blocks * TILE_WIDTH, r = c * plan.chunk;
+  const int64_t valid = std::min<int64_t>(TILE_WIDTH, channels_out - k);
+  return {block / plan.blocks, k, valid, round_up(valid, LANES), r, std::min(plan.chunk, channels_in - r)};
+}
+
+// Where the panel of a slice lies among all panels of a convolution, one behind the other.
+int64_t panel_at(const Geometry& g, const Slice& s) {
+  const int64_t channels_in = g.in_c / g.groups;
+  return g.taps() * (channels_in * (s.group * round_up(g.out_c / g.groups, LANES) + s.k) + s.r * s.width);
+}
+
+// Whether a convolution reads packed weights.
+bool reads_panels(const Geometry& g) { return !g.depthwise() && !(g.matrix_product() && g.n < DOT_BELOW); }
+
+int64_t panel_floats(const Geometry& g) {
+  return reads_panels(g) ? g.taps() * (g.in_c / g.groups) * g.groups * round_up(g.out_c / g.groups, LANES) : 0;
+}
+
 }  // namespace
 
 void convolve(const Geometry& g, const Operands& op, Pass pass) {
-  const int threads = team(g.multiply_adds(), 100000);
+  const int threads = team(g.multiply_adds(), ALONE_BELOW);
   const Plan plan(g, threads);
   const int64_t channels_in = g.in_c / g.groups, channels_out = g.out_c / g.groups;
   const auto pack = pass == Pass::fprop ? pack_fprop : pack_dgrad;
 #pragma omp parallel num_threads(threads)
   {
-    float* panel = scratch(g.taps() * plan.chunk * TILE_WIDTH);
+    float* panel = op.panels ? nullptr : scratch(g.taps() * plan.chunk * TILE_WIDTH);
     std::vector<Run> runs;
     int64_t packed = -1;
 #pragma omp for schedule(dynamic, 1)
     for (int64_t job = 0; job < g.groups * plan.blocks * plan.parts; job++) {
-      const int64_t block = job / plan.parts, k = block % plan.blocks * TILE_WIDTH;
-      const int64_t valid = std::min<int64_t>(TILE_WIDTH, channels_out - k);
+      const int64_t block = job / plan.parts;
       for (int64_t c = 0; c < plan.chunks; c++) {
-        const int64_t r = c * plan.chunk, rows = std::min(plan.chunk, channels_in - r);
-        const Slice slice = {block / plan.blocks, k, valid, round_up(valid, LANES), r, rows};
+        const Slice slice = slice_of(plan, channels_in, channels_out, block, c);
+        const bool last = c == plan.chunks - 1;
+        if (op.panels) {
+          run_classes(g, op, slice, op.panels + panel_at(g, slice), job % plan.parts, plan.parts, c == 0, last, runs);
+          continue;
+        }
         if (packed != block * plan.chunks + c) pack(g, op.w, slice, panel);
         packed = block * plan.chunks + c;
-        run_classes(g, op, slice, panel, job % plan.parts, plan.parts, c == 0, c == plan.chunks - 1, runs);
+        run_classes(g, op, slice, panel, job % plan.parts, plan.parts, c == 0, last, runs);
       }
     }
   }
@@ -205,10 +231,45 @@ void convolve(const Geometry& g, const Operands& op, Pass pass) {
 EXPORT void conv_fprop(const int64_t* table, const float* x, const float* w, const float* bias, float* y, int relu) {
   for_each_level(table, [&](const Geometry& g, int64_t first) {
     const float* filters = w + first * g.taps() * (g.in_c / g.groups);
-    const Operands op = {x, filters, bias ? bias + first : nullptr, y + first, relu != 0, false};
+    const Operands op = {x, filters, bias ? bias + first : nullptr, y + first, relu != 0, false, nullptr};
     if (g.depthwise()) return depthwise(g, op);
     if (g.matrix_product() && g.n < DOT_BELOW) return linear_dot(g, op);
     convolve(g, op, Pass::fprop);
+  });
+}
+
+// Floats of the packed weights of conv_fprop: 0 where it reads them as they are.
+EXPORT int64_t conv_panel_floats(const int64_t* table) {
+  int64_t floats = 0;
+  for_each_level(table, [&](const Geometry& g, int64_t) { floats += panel_floats(g); });
+  return floats;
+}
+
+EXPORT void conv_pack(const int64_t* table, const float* w, float* panels) {
+  for_each_level(table, [&](const Geometry& g, int64_t first) {
+    if (!reads_panels(g)) return;
+    const Plan plan(g, 1);
+    const float* filters = w + first * g.taps() * (g.in_c / g.groups);
+    for (int64_t block = 0; block < g.groups * plan.blocks; block++)
+      for (int64_t c = 0; c < plan.chunks; c++) {
+        const Slice slice = slice_of(plan, g.in_c / g.groups, g.out_c / g.groups, block, c);
+        pack_fprop(g, filters, slice, panels + panel_at(g, slice));
+      }
+    panels += panel_floats(g);
+  });
+}
+
+// As conv_fprop, with weights that conv_pack has packed, and, if `accumulate`, y += before the relu. Where there are no
+// packed weights, w is read, and nothing can be added.
+EXPORT void conv_run(const int64_t* table, const float* x, const float* w, const float* panels, const float* bias,
+                     float* y, int relu, int accumulate) {
+  for_each_level(table, [&](const Geometry& g, int64_t first) {
+    const float* filters = w + first * g.taps() * (g.in_c / g.groups);
+    const Operands op = {x, filters, bias ? bias + first : nullptr, y + first, relu != 0, accumulate != 0, panels};
+    if (g.depthwise()) return depthwise(g, op);
+    if (!reads_panels(g)) return linear_dot(g, op);
+    convolve(g, op, Pass::fprop);
+    panels += panel_floats(g);
   });
 }
 
@@ -216,7 +277,7 @@ EXPORT void conv_fprop(const int64_t* table, const float* x, const float* w, con
 EXPORT void conv_dgrad(const int64_t* table, const float* dy, const float* w, float* dx) {
   for_each_level(table, [&](const Geometry& g, int64_t first) {
     const float* filters = w + first * g.taps() * (g.out_c / g.groups);
-    const Operands op = {dy + first, filters, nullptr, dx, false, first > 0};
+    const Operands op = {dy + first, filters, nullptr, dx, false, first > 0, nullptr};
     if (g.depthwise()) return depthwise(g, op);
     convolve(g, op, Pass::dgrad);
   });

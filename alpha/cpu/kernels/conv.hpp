@@ -70,7 +70,8 @@ struct Operands {
   const float* w;
   const float* bias;  // or null
   float* out;
-  bool relu, accumulate;  // accumulate: out += the result; without bias
+  bool relu, accumulate;  // accumulate: out += the result, before relu
+  const float* panels;    // all weights, packed; or null
 };
 
 // One contiguous stretch of a reduction: where it starts in the input (from the pixel's first tap) and in the panel.

@@ -119,6 +119,17 @@ void put_filters(const X& t, const Map& map, const float* w, bool turned, int64_
   }
 }
 
+// U, all of it: for the threads of a parallel region.
+template <class X>
+void put_all_filters(const X& t, const Map& map, const float* w, bool turned, float* u) {
+  const int64_t vectors = map.out_pad() / LANES;
+#pragma omp for schedule(static)
+  for (int64_t job = 0; job < vectors * ceil_div(map.in_c, BLOCK); job++) {
+    const int64_t first = job / vectors * BLOCK;
+    put_filters(t, map, w, turned, job % vectors * LANES, first, std::min(map.in_c, first + BLOCK), u);
+  }
+}
+
 // M = V U for `tiles` tiles of a chunk and one spectral point.
 void multiply(const Blocked& in, const Blocked& out, int64_t tiles, const float* v, const float* u, float* m) {
   for (int64_t o = 0; o < out.padded; o += TILE_WIDTH) {
@@ -136,12 +147,18 @@ void multiply(const Blocked& in, const Blocked& out, int64_t tiles, const float*
   }
 }
 
+struct Forward {
+  const float *x, *w, *bias, *filters;  // filters: U, made before; or null
+  float *y, *workspace;
+  bool relu, turned, accumulate;        // accumulate: y += the result, before relu
+};
+
 template <class X>
 void write_output(const X& t, const Map& map, const Blocked& b, int64_t tile, int64_t slot, const float* m,
-                  const float* bias, bool cut, float* y) {
+                  const Forward& f) {
   constexpr int M = X::M, N = X::N;
   const Place at(map, tile);
-  float* to = y + at.image * map.out_h * map.out_w * map.out_c;
+  float* to = f.y + at.image * map.out_h * map.out_w * map.out_c;
   const int64_t rows = std::min<int64_t>(M, map.out_h - at.row), cols = std::min<int64_t>(M, map.out_w - at.col);
   for (int64_t block = 0; block < b.blocks(); block++)
     for (int64_t c = 0; c < b.width(block); c += LANES) {
@@ -150,43 +167,36 @@ void write_output(const X& t, const Map& map, const Blocked& b, int64_t tile, in
       vfloat v[N][N], out[M][M];
       for (int i = 0; i < N; i++) UNROLL for (int j = 0; j < N; j++) v[i][j] = load(src + (i * N + j) * b.floats());
       both_axes(v, out, [&](const vfloat* d, vfloat* o) { t.outputs(d, o); });
-      const vfloat shift = bias ? load_part(bias + channel, left) : vfloat{};
+      const vfloat shift = f.bias ? load_part(f.bias + channel, left) : vfloat{};
       for (int i = 0; i < rows; i++)
         for (int j = 0; j < cols; j++) {
-          const vfloat sum = out[i][j] + shift;
-          store_part(to + ((at.row + i) * map.out_w + at.col + j) * map.out_c + channel, cut ? relu(sum) : sum, left);
+          float* pixel = to + ((at.row + i) * map.out_w + at.col + j) * map.out_c + channel;
+          vfloat sum = out[i][j] + shift;
+          if (f.accumulate) sum += load_part(pixel, left);
+          store_part(pixel, f.relu ? relu(sum) : sum, left);
         }
     }
 }
-
-struct Forward {
-  const float *x, *w, *bias;
-  float *y, *workspace;
-  bool relu, turned;
-};
 
 template <class X>
 void forward(const X& t, const Map& map, const Forward& f) {
   const int64_t chunk = forward_tiles(map), tiles = map.tiles(), points = map.points();
   const Blocked in(map.in_c, chunk), out(map.out_c, chunk);
-  const int64_t filters = points * map.filters(), each = points * (in.floats() + out.floats());
-  const int64_t vectors = map.out_pad() / LANES;
+  const int64_t each = points * (in.floats() + out.floats());
+  const float* filters = f.filters ? f.filters : f.workspace;
+  float* chunks = f.workspace + (f.filters ? 0 : points * map.filters());
 #pragma omp parallel num_threads(static_cast<int>(map.threads))
   {
-#pragma omp for schedule(static)
-    for (int64_t job = 0; job < vectors * in.blocks(); job++) {
-      const int64_t first = job / vectors * BLOCK;
-      put_filters(t, map, f.w, f.turned, job % vectors * LANES, first, std::min(map.in_c, first + BLOCK), f.workspace);
-    }
+    if (!f.filters) put_all_filters(t, map, f.w, f.turned, f.workspace);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t job = 0; job < ceil_div(tiles, chunk); job++) {
-      float* v = f.workspace + filters + each * omp_get_thread_num();
+      float* v = chunks + each * omp_get_thread_num();
       float* m = v + points * in.floats();
       const int64_t first = job * chunk, count = std::min(chunk, tiles - first);
       for (int64_t k = 0; k < count; k++) put_input(t, map, f.x, in, first + k, k, v);
       for (int64_t k = 0; k < points; k++)
-        multiply(in, out, count, v + k * in.floats(), f.workspace + k * map.filters(), m + k * out.floats());
-      for (int64_t k = 0; k < count; k++) write_output(t, map, out, first + k, k, m, f.bias, f.relu, f.y);
+        multiply(in, out, count, v + k * in.floats(), filters + k * map.filters(), m + k * out.floats());
+      for (int64_t k = 0; k < count; k++) write_output(t, map, out, first + k, k, m, f);
     }
   }
 }
@@ -281,7 +291,28 @@ EXPORT int64_t winograd_floats(int64_t* map_of, int gradient) {
 EXPORT void winograd_forward(const int64_t* map_of, const float* table, const float* x, const float* w,
                              const float* bias, float* y, float* workspace, int relu, int turned) {
   const Map& map = *reinterpret_cast<const Map*>(map_of);
-  const Forward f = {x, w, bias, y, workspace, relu != 0, turned != 0};
+  const Forward f = {x, w, bias, nullptr, y, workspace, relu != 0, turned != 0, false};
+  dispatch(map, table, [&](auto t) { forward(t, map, f); });
+}
+
+// Floats of U.
+EXPORT int64_t winograd_filter_floats(const int64_t* map_of) {
+  const Map& map = *reinterpret_cast<const Map*>(map_of);
+  return map.points() * map.filters();
+}
+
+EXPORT void winograd_filters(const int64_t* map_of, const float* table, const float* w, float* filters) {
+  const Map& map = *reinterpret_cast<const Map*>(map_of);
+#pragma omp parallel num_threads(static_cast<int>(map.threads))
+  dispatch(map, table, [&](auto t) { put_all_filters(t, map, w, false, filters); });
+}
+
+// As winograd_forward, with filters that winograd_filters has made: the workspace is smaller by them. If `accumulate`,
+// y += before the relu.
+EXPORT void winograd_run(const int64_t* map_of, const float* table, const float* x, const float* filters,
+                         const float* bias, float* y, float* workspace, int relu, int accumulate) {
+  const Map& map = *reinterpret_cast<const Map*>(map_of);
+  const Forward f = {x, nullptr, bias, filters, y, workspace, relu != 0, false, accumulate != 0};
   dispatch(map, table, [&](auto t) { forward(t, map, f); });
 }
 

@@ -1,0 +1,220 @@
+"""inference: a trained model as a callable that computes what it computes in inference mode, folded and fast.
+
+    run = alpha.inference(model, x)     # x: an example of the input: shape, dtype and device count
+    y = run(x)
+    print(run)                          # what was folded and fused, what is left, memory
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from alpha import versions
+from alpha.backend import FLOAT_DTYPES, get_backend
+from alpha.capture import capture
+from alpha.config import config
+from alpha.errors import ArgumentError, DeviceError, DTypeError, GraphError, ShapeError, message, shown
+from alpha.graph import grad_enabled, no_grad
+from alpha.inference.passes import improve, layer
+from alpha.inference.program import Program, evaluate
+from alpha.inference.report import MIB, Report
+from alpha.inference.trace import WHERE, trace
+from alpha.inputs.arguments import bound
+from alpha.nn import Module
+from alpha.precision import mode
+from alpha.tensor import Tensor
+
+if TYPE_CHECKING:
+    from alpha.inference.cpu_plan import CpuPlan
+
+
+@bound
+def inference(model: Module, example: Tensor | Sequence[Tensor]) -> Runner:
+    """Returns a function that computes what a model computes in inference mode, for inputs like the example.
+
+    Three calls of the model are traced, on the example and on other data. Batch norms are folded into the convolution
+    or the linear layer in front of them where nobody else reads its result, relu and, on the CPU, additions are made by
+    the convolution before them, weights are prepared once. On the CPU kernels are then called one after the other
+    between buffers that are planned once; on a GPU all launches are recorded and repeated as one (alpha.capture).
+    Args:
+        model: a module, on its device; its mode (training or not) does not matter and is left as it is.
+        example: a tensor, or a tuple of what the model takes; its shape, dtype and device are those of all calls.
+    Returns:
+        a Runner: `run(x)` returns new tensors, without a graph. It keeps the precision in which it was made. If weights
+        or running statistics are changed, the next call folds them again.
+    Raises:
+        ArgumentError: model or example are something else.
+        ConfigError: the model has hooks, changes or draws something in its forward pass, or returns no tensors.
+        DeviceError: model and example are on two devices, or the model moves tensors.
+        GraphError: what the model does depends on the elements of its input.
+    """
+    if not isinstance(model, Module):
+        raise ArgumentError(message(WHERE, f"model is {shown(model)}, a Module is needed", "pass an nn.Module"))
+    examples = (example,) if isinstance(example, Tensor) else example
+    if not isinstance(examples, (tuple, list)) or not examples or not all(isinstance(t, Tensor) for t in examples):
+        raise ArgumentError(message(WHERE, f"example is {shown(example)}, a Tensor or a tuple of them is needed",
+                                    "pass an input as the model takes it: alpha.zeros((1, 32, 32, 3))"))
+    for t in (*model.parameters(), *(b for _, b in model.named_buffers())):
+        if t.device != examples[0].device:
+            raise DeviceError(message(WHERE, f"the model is on {t.device}, the example on {examples[0].device}",
+                                      f'move one of them: x.to("{t.device}")'))
+    return Runner(model, [t.detach() for t in examples])
+
+
+class Runner:
+    """A model made ready for inference; see `inference`.  May be called by several threads, one after the other."""
+
+    _plan: CpuPlan | None
+    _captured: Any
+
+    def __init__(self, model: Module, examples: Sequence[Tensor]) -> None:
+        self.model, self.examples = model, examples
+        self.specs = [(t.shape, t.dtype, t.device) for t in examples]
+        self.precision = config.precision
+        self._lock = threading.RLock()
+        self._build()
+
+    def __call__(self, *inputs: Tensor) -> Any:
+        """Returns what the model returns for inputs of the shapes, dtypes and device of the example.
+
+        Raises ArgumentError, ShapeError, DTypeError or DeviceError for others; GraphError where a gradient is wanted.
+        """
+        self._check(inputs)
+        with self._lock:
+            if self._is_stale():
+                self._build()
+            results = self._run(inputs)
+        return results[0] if self.program.single else tuple(results)
+
+    def report(self) -> Report:
+        """Returns what was folded and fused, the launches that are left, and the memory planned."""
+        return self._report
+
+    def __str__(self) -> str:
+        return str(self._report)
+
+    def __repr__(self) -> str:
+        return f"<inference of {self._report.title}>"
+
+    def _check(self, inputs: Sequence[Any]) -> None:
+        if len(inputs) != len(self.specs):
+            raise ArgumentError(message(WHERE, f"{len(inputs)} inputs are given, the example had {len(self.specs)}",
+                                        "pass as many tensors as the model takes"))
+        for x, (shape, dtype, device) in zip(inputs, self.specs):
+            if not isinstance(x, Tensor):
+                raise ArgumentError(message(WHERE, f"the input is {shown(x)}, a Tensor is needed",
+                                            "wrap it: alpha.tensor(x)"))
+            if x.shape != shape:
+                raise ShapeError(message(WHERE, f"the input has shape {x.shape}, the example had {shape}",
+                                         "pass inputs of one shape, or make a runner for each: inference(model, x)"))
+            if x.dtype != dtype:
+                raise DTypeError(message(WHERE, f"the input has dtype {x.dtype}, the example had {dtype}",
+                                         f'convert it: x.astype("{dtype}")'))
+            if x.device != device:
+                raise DeviceError(message(WHERE, f"the input is on {x.device}, the example was on {device}",
+                                          f'move it: x.to("{device}")'))
+            if x.requires_grad and grad_enabled():
+                raise GraphError(message(WHERE, "the input requires a gradient, and a runner makes no graph",
+                                         "call the model itself, or pass x.detach()"))
+
+    # ---- making ------------------------------------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        """Traces the model, rewrites the program, and prepares it for its device."""
+        device, on_cpu = self.specs[0][2], self.specs[0][2] == "cpu"
+        self._made = False      # until the end: what fails is tried again by the next call
+        with config(precision=self.precision), no_grad():
+            self._seen, self._contents = versions.newest, Module.contents_version
+            self.program, expected = trace(self.model, self.examples)
+            self._owned = self.program.owned
+            self._arrays = [t.data for t in self._owned]
+            self._versions = [t._version for t in self._owned]
+            self._plan = self._captured = None
+            if on_cpu:
+                self._plan = self._planned()
+            else:
+                improve(self.program, residuals=False)
+                self._captured = self._capture()
+            results = self._run(self.examples)
+            self._report = self._describe(device, _distance(results, expected))
+        self._made = True
+
+    def _planned(self) -> CpuPlan:
+        from alpha.cpu import native  # not before a tensor asks for the CPU's kernels
+        from alpha.inference.cpu_plan import CpuPlan
+
+        improve(self.program, residuals=native.library() is not None)
+        return CpuPlan(self.program)
+
+    def _capture(self) -> Any:
+        constants = {v.constant for call in self.program.calls for v in call.reads() if v.constant is not None}
+        run = capture(_replayer(self.program), *constants)
+        for _ in range(2):      # capture records the third call
+            run(*self.examples)
+        return run
+
+    def _run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        device, values = self.specs[0][2], self.program.outputs
+        if self._plan is not None:
+            arrays = self._plan.run([x.data for x in inputs])
+            return [Tensor(a, v.shape, v.dtype, device) for a, v in zip(arrays, values)]
+        with config(precision=self.precision), no_grad():
+            return list(self._captured(*[x.detach() for x in inputs]))
+
+    def _is_stale(self) -> bool:
+        """Tells whether the model, or a setting that the plan depends on, is not what it was."""
+        if not self._made or any(map(operator.is_not, [t.data for t in self._owned], self._arrays)):
+            return True
+        if self._plan is not None and self._plan.is_stale():
+            return True
+        if self._seen == versions.newest and self._contents == Module.contents_version:
+            return False
+        if [t._version for t in self._owned] != self._versions:
+            return True
+        if self._contents != Module.contents_version:
+            now = {id(t) for t in (*self.model.parameters(), *(b for _, b in self.model.named_buffers()))}
+            if any(id(t) not in now for t in self._owned):
+                return True
+        self._seen, self._contents = versions.newest, Module.contents_version
+        return False
+
+    def _describe(self, device: str, error: float) -> Report:
+        shapes = ", ".join(f"{'x'.join(map(str, shape))} {dtype}" for shape, dtype, _ in self.specs)
+        title = f"{type(self.model).__name__} on {device}, {mode()}, input {shapes}"
+        facts = [("error", f"{error:.1e} of the largest result, beside the model's own forward pass")]
+        if self._plan is None:
+            launches = [(layer(call), call.op.name) for call in self.program.calls]
+            facts.append(("launch", "all in one recording" if self._captured.found else "op by op: capture is off"))
+        else:
+            launches, plan = self._plan.lines, self._plan
+            apart = f"{plan.unshared_nbytes / MIB:.2f} if none were shared"
+            facts.append(("buffers", f"{plan.nbytes / MIB:.2f} MiB, {apart}"))
+            facts.append(("prepared weights", f"{plan.packed_nbytes / MIB:.2f} MiB"))
+        return Report(title, self.program.notes, launches, facts)
+
+
+def _replayer(program: Program) -> Any:
+    """Returns a function that does what a program says, call by call."""
+    def replay(*inputs: Tensor) -> tuple[Tensor, ...]:
+        arrays: dict[Any, Any] = dict(zip(program.inputs, [x.data for x in inputs]))
+        for call in program.calls:
+            evaluate(call, arrays, program.device)
+        return tuple(Tensor(arrays[v] if v.constant is None else v.constant.data, v.shape, v.dtype, program.device)
+                     for v in program.outputs)
+    return replay
+
+
+def _distance(results: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    """Returns the largest difference of floating results, as a part of the largest expected element."""
+    worst = 0.0
+    for y, e in zip(results, expected):
+        if e.dtype in FLOAT_DTYPES and e.size:
+            a, b = (get_backend(t.device).to_numpy(t.astype("float32").data).astype(np.float64) for t in (y, e))
+            with np.errstate(all="ignore"):
+                worst = max(worst, float(np.abs(a - b).max() / max(float(np.abs(b).max()), 1e-30)))
+    return worst

@@ -1,0 +1,208 @@
+"""The steps of a plan for the CPU: per op, kernels with their arguments bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from alpha.cpu import native
+from alpha.cpu.algorithms import chosen, winograd
+from alpha.cpu.conv_tables import forward_table
+from alpha.cpu.pool import even_window
+from alpha.inference.cpu_memory import VIEWS
+from alpha.inference.program import Call, Value
+from alpha.ops.algorithms.family import Way
+from alpha.ops.coconv_desc import CoConvDesc
+from alpha.ops.conv_desc import ConvDesc
+
+if TYPE_CHECKING:
+    from alpha.inference.cpu_plan import CpuPlan
+
+Step = Callable[[], Any]
+Maker = Callable[["CpuPlan", Call, int], "list[Step] | None"]
+
+
+def steps_of(plan: CpuPlan, call: Call, k: int) -> list[Step]:
+    """Returns what computes call number k."""
+    if call.op.name in VIEWS:
+        return []
+    make = MAKERS.get(call.op.name)
+    values = [*call.reads(), call.outs[0]]
+    if make and plan.compiled and all(v.dtype == "float32" and prod(v.shape) for v in values):
+        steps = make(plan, call, k)
+        if steps is not None:
+            return steps
+    return _plain(plan, call)
+
+
+def _plain(plan: CpuPlan, call: Call) -> list[Step]:
+    """The implementation of the op, and a copy to where the result is planned."""
+    run, attrs, residual = call.op.impls["cpu"], call.attrs, call.residual
+    wanted = [(k, v) for k, v in enumerate(call.outs) if v in plan.read]
+    if residual is not None:
+        attrs = {**attrs, "activation": None}
+    plan.note(call, _describe(call, f"{call.op.name} in NumPy"))
+
+    def step() -> None:
+        result = run(*[plan.array(a) for a in call.args], **attrs)
+        for k, value in wanted:
+            np.copyto(plan.arrays[value], result if call.op.single else result[k])
+
+    def step_adding() -> None:
+        y = run(*[plan.array(a) for a in call.args], **attrs) + plan.array(residual)
+        plan.arrays[call.outs[0]][...] = np.maximum(y, 0) if call.attrs["activation"] == "relu" else y
+    return [step if residual is None else step_adding]
+
+
+def _describe(call: Call, what: str) -> str:
+    """Returns what a step is, with what is done in the same pass."""
+    if call.op.name in BIASED and call.args[2] is not None:
+        what += " + bias"
+    if call.residual is not None or call.op.name == "batch_norm_add_act":
+        what += " + addition"
+    return what + (" + relu" if call.attrs.get("activation") == "relu" else "")
+
+
+def _convolution(plan: CpuPlan, call: Call, k: int) -> list[Step] | None:
+    x, w, *rest = call.args
+    bias, y = rest[0] if rest else None, call.outs[0]
+    attrs = {name: v for name, v in call.attrs.items() if name not in ("activation", "algorithm", "for_norm")}
+    desc = ConvDesc.fprop(x.shape, w.shape, **attrs)
+    other = chosen("fprop", desc, call.attrs["algorithm"], True)
+    if w.constant is None or (other and not other.fused):
+        return None
+    if not other:
+        return _direct(plan, call, desc, (x, w, bias, y))
+    plan.note(call, _describe(call, "convolution by Winograd"))
+    return [*_residual(plan, call), _winograd(plan, other.way, desc, call, (x, w, bias, y), k)]
+
+
+def _contextual(plan: CpuPlan, call: Call, k: int) -> list[Step] | None:
+    x, w, *rest = call.args
+    attrs = {name: v for name, v in call.attrs.items() if name not in ("activation", "for_norm")}
+    if w.constant is None or (call.residual is not None and attrs["groups"] > 1):
+        return None
+    operands = (x, w, rest[0] if rest else None, call.outs[0])
+    return _direct(plan, call, CoConvDesc.fprop(x.shape, w.shape, **attrs), operands)
+
+
+def _linear(plan: CpuPlan, call: Call, k: int) -> list[Step] | None:
+    x, w, bias = call.args
+    if w.constant is None or (call.attrs.get("algorithm") and call.attrs["algorithm"].name == "strassen"):
+        return None
+    desc = native.linear_desc(prod(x.shape[:-1]), x.shape[-1], w.shape[0])
+    return _direct(plan, call, desc, (x, w, bias, call.outs[0]), "linear")
+
+
+def _direct(plan: CpuPlan, call: Call, desc: ConvDesc | CoConvDesc, operands: tuple[Any, ...],
+            what: str = "convolution") -> list[Step] | None:
+    """The direct kernels, with packed weights."""
+    x, w, bias, y = operands
+    library, table = native.loaded(), plan.keep(forward_table(desc))
+    floats, panels = library.conv_panel_floats(table), None
+    if floats:
+        packed, panels = plan.packed(floats)
+        library.conv_pack(table, native.ptr(w.constant.data), panels)
+        assert packed.size == floats
+    elif call.residual is not None:     # these kernels do not add
+        return None
+    plan.note(call, _describe(call, what))
+    return [*_residual(plan, call), partial(
+        library.conv_run, table, plan.pointer(x), plan.pointer(w), panels, plan.pointer(bias),
+        plan.pointer(y), call.attrs.get("activation") == "relu", call.residual is not None)]
+
+
+def _winograd(plan: CpuPlan, way: Way, desc: ConvDesc, call: Call, operands: tuple[Any, ...], k: int) -> Step:
+    x, w, bias, y = operands
+    library, shape, points = native.loaded(), *winograd.tables("fprop", way, desc)
+    shape = shape.copy()
+    plan.kept += [shape, points]
+    of_map, table = native.ptr(shape), native.ptr(points)
+    total = library.winograd_floats(of_map, False)
+    floats = library.winograd_filter_floats(of_map)
+    _, filters = plan.packed(floats)
+    library.winograd_filters(of_map, table, native.ptr(w.constant.data), filters)
+    work = plan.workspace(4 * (total - floats), k)
+    return partial(library.winograd_run, of_map, table, plan.pointer(x), filters, plan.pointer(bias), plan.pointer(y),
+                   work, call.attrs.get("activation") == "relu", call.residual is not None)
+
+
+def _residual(plan: CpuPlan, call: Call) -> list[Step]:
+    """Copies what is added to where the sum will be, unless it is there."""
+    y, added = call.outs[0], call.residual
+    if added is None or plan.roots[y] is plan.roots.get(added, added):
+        return []
+    return [lambda: np.copyto(plan.arrays[y], plan.array(added))]
+
+
+def _norm(plan: CpuPlan, call: Call, k: int) -> list[Step] | None:
+    x, gamma, beta, mean, var = call.args[:5]
+    if any(v is not None and v.constant is None for v in call.args[1:5]):
+        return None
+    istd = (1 / np.sqrt(var.constant.data.astype(np.float64) + call.attrs["eps"])).astype(np.float32)
+    parameters = *[plan.pointer(v) for v in (gamma, beta, mean)], plan.keep(istd)
+    plan.note(call, _describe(call, "norm"))
+    return [_apply(plan, x, call.args[5] if len(call.args) > 5 else None, parameters, call)]
+
+
+def _apply(plan: CpuPlan, x: Value, added: Value | None, parameters: tuple[Any, ...], call: Call) -> Step:
+    """y = (x - mean) * istd * gamma + beta + added, then relu, in one pass; parameters: gamma, beta, mean, istd."""
+    y, c = call.outs[0], x.shape[-1] if x.shape else 1
+    cut = call.op.name == "relu" or call.attrs.get("activation") == "relu"
+    return partial(native.loaded().bn_apply, plan.pointer(x), plan.pointer(added), *parameters, plan.pointer(y),
+                   prod(x.shape) // c, c, cut)
+
+
+def _elementwise(plan: CpuPlan, call: Call, k: int) -> list[Step] | None:
+    """relu, or the sum of two of one shape: by a norm that changes nothing."""
+    y = call.outs[0]
+    if not all(isinstance(a, Value) and a.shape == y.shape for a in call.args):
+        return None
+    c = y.shape[-1] if y.shape else 1
+    unit = None, None, plan.keep(np.zeros(c, np.float32)), plan.keep(np.ones(c, np.float32))
+    plan.note(call, "relu" if call.op.name == "relu" else "addition")
+    return [_apply(plan, call.args[0], call.args[1] if len(call.args) > 1 else None, unit, call)]
+
+
+def _window(attrs: dict[str, Any]) -> tuple[Any, Any, Any]:
+    return attrs["kernel_size"], attrs["stride"], attrs["padding"]
+
+
+def _max_pool(plan: CpuPlan, call: Call, k: int) -> list[Step] | None:
+    x, (y, index) = call.args[0], call.outs
+    table = native.pool_table(x.shape, y.shape, *_window(call.attrs))
+    plan.note(call, "max pool")
+    return [partial(native.loaded().max_pool_fwd, plan.keep(table), plan.pointer(x), plan.pointer(y),
+                    plan.pointer(index))]
+
+
+def _avg_pool(plan: CpuPlan, call: Call, k: int) -> list[Step] | None:
+    x, y, window = call.args[0], call.outs[0], dict(call.attrs)
+    if call.op.name == "adaptive_avg_pool2d":
+        even = even_window(x.shape[1:3], call.attrs["output_size"])
+        if even is None:
+            return None
+        window = even
+    padded = window.pop("count_include_pad")
+    plan.note(call, "average pool")
+    return [partial(native.loaded().avg_pool_fwd, plan.keep(native.pool_table(x.shape, y.shape, *_window(window))),
+                    plan.pointer(x), plan.pointer(y), padded)]
+
+
+def _concat(plan: CpuPlan, call: Call, k: int) -> list[Step] | None:
+    parts, y, axis = call.args[0], call.outs[0], call.attrs["axis"]
+    plan.note(call, "concat")
+    return [lambda: np.concatenate([plan.array(v) for v in parts], axis, out=plan.arrays[y])]
+
+
+BIASED = ("conv2d_bias_act", "coconv2d_bias_act", "linear")
+MAKERS: dict[str, Maker] = {
+    "conv2d": _convolution, "conv2d_bias_act": _convolution, "coconv2d": _contextual, "coconv2d_bias_act": _contextual,
+    "linear": _linear, "batch_norm_act": _norm, "batch_norm_add_act": _norm, "max_pool2d": _max_pool,
+    "avg_pool2d": _avg_pool, "adaptive_avg_pool2d": _avg_pool, "relu": _elementwise, "add": _elementwise,
+    "concat": _concat,
+}

@@ -1,0 +1,184 @@
+"""What makes a program cheaper: constants are computed once, norms folded, activations and additions fused.
+
+A batch norm in inference is a scale and a shift per channel, so that behind a convolution or a product, whose result
+nobody else reads,
+
+    norm(conv(x, w) + b) = conv(x, w * scale) + (b - mean) * scale + beta,    scale = gamma / sqrt(var + eps)
+
+The new weights are computed in float64 and rounded once.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from alpha.inference.program import Call, Program, Value, evaluate, op_named
+from alpha.op import Op
+from alpha.tensor import Tensor, tensor
+
+NORMS = ("batch_norm_act", "batch_norm_add_act")
+# What can take a scale and a shift: op -> the op that takes a bias and an activation as well.
+FUSED = {"conv2d": "conv2d_bias_act", "conv2d_bias_act": "conv2d_bias_act", "coconv2d": "coconv2d_bias_act",
+         "coconv2d_bias_act": "coconv2d_bias_act", "linear": "linear"}
+CONVOLUTIONS = ("conv2d_bias_act", "coconv2d_bias_act")
+
+
+def improve(program: Program, residuals: bool) -> None:
+    """Rewrites a program in place; notes in it what was done.
+
+    Args:
+        residuals: whether convolutions of this device can add a tensor before the activation.
+    """
+    _compute_constants(program)
+    _fold_norms(program, residuals)
+    _fuse_activations(program)
+    if residuals:
+        _fuse_additions(program)
+        _fuse_activations(program)
+    _drop_unread(program)
+
+
+def _compute_constants(program: Program) -> None:
+    """Computes once what depends on constants alone."""
+    kept = []
+    for call in program.calls:
+        if call.op.mutates or not all(v.constant is not None for v in call.reads()):
+            kept.append(call)
+            continue
+        made: dict[Value, object] = {}
+        evaluate(call, made, program.device)
+        for value in call.outs:
+            value.constant = Tensor(made[value], value.shape, value.dtype, program.device)
+        program.notes.append((call.op.name, "computed once"))
+    program.calls = kept
+
+
+def _host(value: Value | None, default: float, channels: int) -> np.ndarray:
+    if value is None:
+        return np.full(channels, default)
+    assert value.constant is not None
+    return value.constant.astype("float32").numpy().astype(np.float64) if value.dtype != "float64" else (
+        value.constant.numpy())
+
+
+def _constant(program: Program, a: np.ndarray, dtype: str, name: str) -> Value:
+    made = tensor(np.ascontiguousarray(a).astype(dtype), device=program.device)
+    return Value(made.shape, made.dtype, made, name)
+
+
+def layer(call: Call) -> str:
+    """Returns the name of the layer of a call, by its constants: "layer1.0.conv1"; else that of its op."""
+    names = [v.name for v in call.reads() if v.name]
+    return names[0].rpartition(".")[0] or names[0] if names else call.op.name
+
+
+def _fold_norms(program: Program, residuals: bool) -> None:
+    makers, readers = program.makers(), program.readers()
+    for norm in list(program.calls):
+        if norm.op.name not in NORMS:
+            continue
+        source = makers.get(norm.args[0])
+        why = _why_not(norm, source, readers, residuals)
+        if why or source is None:
+            program.notes.append((layer(norm), f"stays a norm: {why}"))
+            continue
+        _fold(program, norm, source)
+        makers.update(dict.fromkeys(norm.outs, source))
+        program.notes.append((layer(norm), f"folded into {layer(source)}"))
+
+
+def _why_not(norm: Call, source: Call | None, readers: dict[Value, list[Call | None]], residuals: bool) -> str:
+    """Returns why a norm cannot be folded into what makes its input; "" if it can."""
+    if source is None or source.op.name not in FUSED:
+        return f"its input comes from {source.op.name if source else 'outside'}"
+    if len(readers[source.outs[0]]) > 1:
+        return f"others read the result of {layer(source)}, too"
+    if source.attrs.get("activation") is not None or source.residual is not None:
+        return f"an addition or activation lies between it and {layer(source)}"
+    if any(v is not None and v.constant is None for v in (*norm.args[1:5], *source.args[1:])):
+        return "weights or statistics are computed from the input"
+    if source.args[1].dtype not in ("float32", "float64"):
+        return f"the weights of {layer(source)} are {source.args[1].dtype}, which rounding twice would harm"
+    if len(norm.args) > 5 and not (residuals and FUSED[source.op.name] in CONVOLUTIONS):
+        return "norm, addition and activation are one pass as they are"
+    return ""
+
+
+def _fold(program: Program, norm: Call, source: Call) -> None:
+    """Makes the call in front of a norm compute what the norm does, in the norm's place."""
+    w = source.args[1]
+    channels, dtype = w.shape[0], w.dtype
+    gamma, beta, mean, var = (_host(v, default, channels) for v, default in zip(norm.args[1:5], (1, 0, 0, 1)))
+    scale = gamma / np.sqrt(var + norm.attrs["eps"])
+    bias = _host(source.args[2] if len(source.args) > 2 else None, 0.0, channels)
+    weights = _host(w, 0.0, channels) * scale.reshape(-1, *[1] * (len(w.shape) - 1))
+    attrs = {**source.attrs, "activation": norm.attrs["activation"]}
+    if "for_norm" in attrs:
+        attrs["for_norm"] = False
+    _become(source, op_named(FUSED[source.op.name]), [source.args[0], _constant(program, weights, dtype, w.name),
+            _constant(program, (bias - mean) * scale + beta, dtype, "")], attrs)
+    source.residual = norm.args[5] if len(norm.args) > 5 else None
+    _take_place(program, source, norm)
+
+
+def _become(call: Call, op: Op, args: list[object], attrs: dict[str, object]) -> None:
+    call.op, call.args, call.attrs = op, args, attrs
+
+
+def _take_place(program: Program, source: Call, following: Call) -> None:
+    """Moves a call to the place of the one behind it, whose result it now makes."""
+    source.outs = [following.outs[0]]
+    program.calls.remove(source)
+    program.calls[program.calls.index(following)] = source
+
+
+def _fuse_activations(program: Program) -> None:
+    """Lets what makes the input of a relu apply it."""
+    makers, readers = program.makers(), program.readers()
+    for call in list(program.calls):
+        source = makers.get(call.args[0]) if call.op.name == "relu" else None
+        if source is None or len(readers[source.outs[0]]) > 1 or call.args[0] is not source.outs[0]:
+            continue
+        if source.op.name in FUSED and source.attrs.get("activation") is None:
+            args = [*source.args, None] if len(source.args) == 2 else source.args
+            _become(source, op_named(FUSED[source.op.name]), args, {**source.attrs, "activation": "relu"})
+        elif source.op.name in NORMS and source.attrs["activation"] is None:
+            source.attrs = {**source.attrs, "activation": "relu"}
+        else:
+            continue
+        makers[call.outs[0]] = source
+        outs = source.outs
+        _take_place(program, source, call)
+        source.outs += outs[1:]     # the statistics of a norm, which nobody reads
+        program.notes.append((layer(source), "relu fused"))
+
+
+def _fuse_additions(program: Program) -> None:
+    """Lets a convolution add the other operand of an addition that follows it."""
+    makers, readers = program.makers(), program.readers()
+    order = {value: k for k, call in enumerate(program.calls) for value in call.outs}
+    for call in list(program.calls):
+        if call.op.name != "add" or not all(isinstance(a, Value) and a.shape == call.outs[0].shape for a in call.args):
+            continue
+        ready = [(order.get(a, -1), a, b) for a, b in (call.args, call.args[::-1])]
+        for _, a, b in sorted(ready, key=lambda item: -item[0]):    # the operand that is made last
+            source = makers.get(a)
+            if (source is not None and a is not b and len(readers[a]) == 1 and source.residual is None
+                    and FUSED.get(source.op.name) in CONVOLUTIONS and source.attrs.get("activation") is None):
+                args = [*source.args, None] if len(source.args) == 2 else source.args
+                _become(source, op_named(FUSED[source.op.name]), args, {**source.attrs, "activation": None})
+                source.residual = b
+                makers[call.outs[0]] = source
+                _take_place(program, source, call)
+                program.notes.append((layer(source), "addition fused"))
+                break
+
+
+def _drop_unread(program: Program) -> None:
+    """Leaves out calls whose results nobody reads."""
+    wanted, kept = set(program.outputs), []
+    for call in reversed(program.calls):
+        if wanted.intersection(call.outs):
+            wanted.update(call.reads())
+            kept.append(call)
+    program.calls = kept[::-1]
