@@ -195,8 +195,8 @@ def test_schedules_are_laid_out_over_the_epochs(name: str, first: float, last: f
     assert lr(0) == pytest.approx(first) and lr(399) == pytest.approx(last, rel=1e-3, abs=0.01)
     warm = make_schedule(Config.from_dict({**settings.to_dict(), "warmup": 0.5}), 100)
     assert warm(0) <= first / 50 * 1.001 and warm(24) <= 0.51 * max(lr(24), first) and warm(200) > 0
-    assert set(SCHEDULES) == {"constant", "step", "multistep", "exponential", "cosine", "linear", "polynomial", "onecycle",
-                              "triangular"}
+    assert set(SCHEDULES) == {"constant", "step", "multistep", "exponential", "cosine", "linear", "polynomial",
+                              "onecycle", "triangular"}
 
 
 @pytest.mark.parametrize("changes", [{"clip": 0.01}, {"label_smoothing": 0.3}, {"ema": 0.9}, {"warmup": 2},
