@@ -79,7 +79,7 @@ PROGRAM = """
 import json
 from alpha import nn
 from alpha.cuda.conv import planner
-from alpha.cuda.conv.costs import exactly
+from alpha.cuda.conv.costs import Cost, Stage
 from alpha.cuda.runtime.context import context
 from tests import test_precision as cpu
 from tests.cuda.test_training import small_resnet
@@ -90,7 +90,7 @@ def lenet():
 
 conversion = planner.conversion
 planner.conversion = lambda c, *rest: (
-    exactly(1e6) if c.reads == "float32" and not CHEAPEST else conversion(c, *rest))
+    Cost((Stage(1e6),)) if c.reads == "float32" and not CHEAPEST else conversion(c, *rest))
 losses = {}
 for cpu.small_net, modes in ((lenet, MODES), (small_resnet, MODES[:RESNET])):
     for CHEAPEST, name, device in [(True, "fp32", "cpu"), *((c, m, "cuda") for c, m in modes)]:
