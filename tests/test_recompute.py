@@ -194,7 +194,7 @@ def test_a_long_chain_needs_no_recursion(setting: str) -> None:
     y.sum().backward()
 
 
-@pytest.mark.parametrize("name, live, peak", [("resnet18", 0.75, 0.9), ("googlenet", 0.5, 0.6)])
+@pytest.mark.parametrize("name, live, peak", [("resnet18", 0.75, 0.95), ("googlenet", 0.5, 0.6)])
 def test_memory(name: str, live: float, peak: float) -> None:
     """Bytes after the forward pass, and at the peak, against those of keeping everything."""
     backend, found = get_backend("cpu"), {}
