@@ -115,7 +115,13 @@ __device__ __forceinline__ void stem_fprop(const float *x, const float *w, const
           v[q] = acc[i][half + q] + add[q];
           if (relu && v[q] < 0.f) v[q] = 0.f;
         }
-        store_quad(y + row + col, v, columns - col, columns % 4 == 0);
+        if (columns % 4 == 0) {  // store_quad would spill registers
+          if (col < columns) *reinterpret_cast<float4 *>(y + row + col) = make_float4(v[0], v[1], v[2], v[3]);
+        } else {
+#pragma unroll
+          for (int q = 0; q < 4; q++)
+            if (col + q < columns) y[row + col + q] = v[q];
+        }
       }
     }
   }
