@@ -83,6 +83,13 @@ def quiet_gpu(look: Callable[..., Mapping[str, str]] = smi, sleep: Callable[[flo
            "--busy, which the results will tell")
 
 
+def admit(precisions: Iterable[str], device: str, where: str, busy: bool) -> None:
+    """Refuses precisions that the device does not have and, unless `busy` is given, a GPU on which somebody works."""
+    precision_of_device(precisions, device, where)
+    if device == "cuda" and not busy:
+        quiet_gpu()
+
+
 def _number(text: str | None) -> float:
     """Returns the number that a field of nvidia-smi starts with; 0 where it does not know."""
     try:

@@ -283,9 +283,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.steps:
         return steps(args)
     try:
-        checks.precision_of_device(args.precision, args.device, "coconv")
-        if args.device == "cuda" and not args.busy:
-            checks.quiet_gpu()
+        checks.admit(args.precision, args.device, "coconv", args.busy)
     except AlphaError as error:
         print(error, file=sys.stderr)
         return 1

@@ -249,9 +249,7 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     args = parsed(argv)
     try:
-        checks.precision_of_device(args.precision, args.device, "conv_ops")
-        if args.device == "cuda" and not args.busy:
-            checks.quiet_gpu()
+        checks.admit(args.precision, args.device, "conv_ops", args.busy)
     except AlphaError as error:
         print(error, file=sys.stderr)
         return 1

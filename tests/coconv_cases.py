@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from alpha.ops.coconv_desc import CoConvDesc
+from alpha.testing.conv_cases import Shapes
 from tests.conv_oracle import conv_dgrad_padded, conv_fprop_padded, conv_wgrad_padded
 
 
 @dataclass(frozen=True)
-class CoCase:
+class CoCase(Shapes):
     """One contextual convolution.  Pairs are (height, width)."""
 
     name: str
@@ -29,14 +30,6 @@ class CoCase:
     def attrs(self) -> dict:
         """The keyword arguments of coconv2d."""
         return {"dilations": self.dilations, "channels": self.channels, "stride": self.stride, "groups": self.groups}
-
-    @property
-    def x_shape(self) -> tuple[int, ...]:
-        return self.n, *self.hw, self.ic
-
-    @property
-    def w_shape(self) -> tuple[int, ...]:
-        return self.oc, *self.f, self.ic // self.groups
 
     @property
     def desc(self) -> CoConvDesc:

@@ -11,8 +11,27 @@ from dataclasses import dataclass, replace
 from alpha.ops.conv_desc import ConvDesc
 
 
+class Shapes:
+    """The shapes of a case's tensors."""
+
+    n: int
+    hw: tuple[int, int]
+    ic: int
+    oc: int
+    f: tuple[int, int]
+    groups: int
+
+    @property
+    def x_shape(self) -> tuple[int, ...]:
+        return self.n, *self.hw, self.ic
+
+    @property
+    def w_shape(self) -> tuple[int, ...]:
+        return self.oc, *self.f, self.ic // self.groups
+
+
 @dataclass(frozen=True)
-class Case:
+class Case(Shapes):
     """One convolution.  Pairs are (height, width)."""
 
     name: str
@@ -30,14 +49,6 @@ class Case:
     def attrs(self) -> dict:
         """The keyword arguments of conv2d."""
         return {"stride": self.stride, "padding": self.padding, "dilation": self.dilation, "groups": self.groups}
-
-    @property
-    def x_shape(self) -> tuple[int, ...]:
-        return self.n, *self.hw, self.ic
-
-    @property
-    def w_shape(self) -> tuple[int, ...]:
-        return self.oc, *self.f, self.ic // self.groups
 
     @property
     def desc(self) -> ConvDesc:

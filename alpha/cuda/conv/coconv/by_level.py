@@ -16,9 +16,9 @@ from alpha.cuda.conv.costs import Cost, Device, device, time_us
 from alpha.cuda.conv.ffma import sk_dilated
 from alpha.cuda.conv.mma import mma
 from alpha.cuda.conv.planner import Candidate, Launch
-from alpha.cuda.conv.wgmma import wgrad
-from alpha.cuda.lazy import KEEP, UNGUARDED, Guard, operand, statistics
-from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
+from alpha.cuda.conv.wgmma import launch_of_arrays, wgrad
+from alpha.cuda.lazy import UNGUARDED, Guard, Operand, statistics
+from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.cuda.runtime.memory import Array
 from alpha.ops.coconv_desc import CoConvDesc
 from alpha.ops.conv_desc import ConvDesc
@@ -55,28 +55,26 @@ class ByLevel(Candidate):
         return Cost(tuple(stage for tile, (_, level) in tiles for stage in tile.cost(level).stages))
 
     def prepare(self, desc: CoConvDesc) -> Launch:  # type: ignore[override]
-        reads, channels = self.reads, desc.y_shape[3]
+        channels = desc.y_shape[3]
         runs = [tile.on_operands(level, first, channels) for tile, (first, level) in zip(self.best(desc), desc.levels)]
 
         slots = self._slots(desc) if self.pass_name == "fprop" else 0
 
-        def fprop(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> Guard:
-            a, b = operand(x, reads, keep=KEEP["activation"]), operand(w, reads, keep=KEEP["weight"])
+        def fprop(x: Operand, w: Operand, y: Array, epilogue: Epilogue) -> None:
             parts = statistics.attach(y, slots) if slots else None
             for run in runs:
-                run(a, b, y, epilogue, parts)
-            return a.flag, b.flag
+                run(x, w, y, epilogue, parts)
 
-        def wgrad(x: Array, g: Array, dw: Array) -> Guard:
-            a, b = operand(x, reads, keep=KEEP["activation"]), operand(g, reads, keep=KEEP["gradient"])
+        def wgrad(x: Operand, g: Operand, dw: Array) -> None:
             for run in runs:
-                run(a, b, dw)
-            return a.flag, b.flag
+                run(x, g, dw)
 
         def exact(x: Array, g: Array, dw: Array, guard: Guard = UNGUARDED) -> None:
             for run in runs:
                 run(x, g, dw, guard)
-        return exact if self.takes_guard else fprop if self.pass_name == "fprop" else wgrad
+        if self.takes_guard:
+            return exact
+        return launch_of_arrays(self.pass_name, self.reads, fprop if self.pass_name == "fprop" else wgrad)
 
     def _slots(self, desc: CoConvDesc) -> int:
         """Returns how many slots the statistics of y have, 0 for none: sums in slices count nothing, and the slots of

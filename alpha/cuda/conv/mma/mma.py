@@ -17,7 +17,7 @@ from alpha.cuda.conv.ffma.slab import SlabTile
 from alpha.cuda.conv.mma.gemm import TILES, MmaTile
 from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.wgmma import BF16, FP16, FP32, TF32, Mode, Run, launch_of_arrays, moved_bytes, refusal
-from alpha.cuda.lazy import KEEP, READS, UNGUARDED, Guard, Operand, operand
+from alpha.cuda.lazy import READS, UNGUARDED, Operand
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
@@ -96,13 +96,7 @@ class MmaWgrad(WgradTile):
         return super().cost(desc).times(handicap(desc))
 
     def prepare(self, desc: ConvDesc) -> Launch:
-        run, reads = self.on_operands(desc), self.reads
-
-        def launch(x: Array, g: Array, dw: Array) -> Guard:
-            a, b = operand(x, reads, keep=KEEP["activation"]), operand(g, reads, keep=KEEP["gradient"])
-            run(a, b, dw)
-            return a.flag, b.flag
-        return launch
+        return launch_of_arrays("wgrad", self.reads, self.on_operands(desc))
 
     def on_operands(self, desc: ConvDesc, first: int = 0, channels: int = 0) -> Run:
         """Returns the launch that takes what the tensor cores read, (x, g, dw).

@@ -85,7 +85,7 @@ def pixels_as_images(desc: ConvDesc) -> ConvDesc:
 
 
 def launch_of_arrays(pass_name: str, reads: str, run: Run) -> Launch:
-    """Returns the launch of fprop or dgrad that makes the operands, runs, and returns their flags."""
+    """Returns the launch of a pass that makes the operands, runs, and returns their flags."""
     def fprop(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> Guard:
         a, c = operand(x, reads, keep=KEEP["activation"]), operand(w, reads, keep=KEEP["weight"])
         run(a, c, y, epilogue)
@@ -95,7 +95,12 @@ def launch_of_arrays(pass_name: str, reads: str, run: Run) -> Launch:
         a, c = operand(g, reads, keep=KEEP["gradient"]), operand(w, reads, keep=KEEP["weight"])
         run(a, c, dx)
         return a.flag, c.flag
-    return fprop if pass_name == "fprop" else dgrad
+
+    def wgrad(x: Array, g: Array, dw: Array) -> Guard:
+        a, c = operand(x, reads, keep=KEEP["activation"]), operand(g, reads, keep=KEEP["gradient"])
+        run(a, c, dw)
+        return a.flag, c.flag
+    return {"fprop": fprop, "dgrad": dgrad, "wgrad": wgrad}[pass_name]
 
 
 def moved_bytes(pass_name: str, mode: Mode, desc: ConvDesc) -> tuple[int, int]:

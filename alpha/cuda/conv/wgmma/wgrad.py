@@ -9,10 +9,10 @@ from typing import NamedTuple
 from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import is_product, oversized
-from alpha.cuda.conv.wgmma import Run, pixels_as_images, refusal
+from alpha.cuda.conv.wgmma import Run, launch_of_arrays, pixels_as_images, refusal
 from alpha.cuda.conv.wgmma.schedule_wgrad import CACHE_BYTES, Schedule, clusters, cut, memory_us, schedule
 from alpha.cuda.conv.wgmma.taps import Tiling, consumers, longest_chain
-from alpha.cuda.lazy import KEEP, READS, Guard, Operand, operand
+from alpha.cuda.lazy import READS, Operand
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, offset, upload
 from alpha.cuda.runtime.tensor_map import KEPT, tensor_maps
@@ -163,13 +163,7 @@ class WgmmaWgrad(Candidate):
         return of_taps if desc.h.f * desc.w.f > 1 else of_product
 
     def prepare(self, desc: ConvDesc) -> Launch:
-        run, reads = self.on_operands(desc), self.reads
-
-        def launch(x: Array, g: Array, dw: Array) -> Guard:
-            a, b = operand(x, reads, keep=KEEP["activation"]), operand(g, reads, keep=KEEP["gradient"])
-            run(a, b, dw)
-            return a.flag, b.flag
-        return launch
+        return launch_of_arrays("wgrad", self.reads, self.on_operands(desc))
 
     def on_operands(self, desc: ConvDesc, first: int = 0, channels: int = 0) -> Run:
         """Returns the launch that takes what the tensor cores read, (x, g, dw).
