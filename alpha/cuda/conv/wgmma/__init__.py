@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from alpha.cuda.conv.costs import Cost, Device, Stage, device
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import LIMIT, is_product, oversized
+from alpha.cuda.conv.wgmma.boxes import Box, boxed, shapes, steps
 from alpha.cuda.conv.wgmma.schedule import (
     CHUNK,
     ROWS,
@@ -127,10 +128,11 @@ class Tile(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """How many images of a pixel a tile has, what its list is made by, and the list's time in microseconds; and how
+    """Which boxes a tile has, the pass in these, what its list is made by, and the list's time in microseconds; and how
     long multiprocessors wait where filters are held: for these, and at the end for others that hold other ones."""
 
-    images: int
+    box: Box
+    pixels: Pixels
     costs: Costs
     us: float
     wait_us: float
@@ -176,12 +178,12 @@ class Wgmma(Candidate):
                    "FILTERS_HELD": tile.held, "OUT": C_TYPES[mode.writes]}
         self.kernel = Kernel(
             "conv_wgmma.cu", "conv_wgmma", "ptr x, ptr w, ptr y, ptr b, ptr scale_x, ptr scale_w, ptr slots, "
-            "ptr statistics, ptr work, i32 entries, i32 images_log2, i32 batch, i32 groups, i32 columns, "
-            f"i32 counted, i32 least_run, i32 most_run, i32 unit, i32 relu, i32 streams, {GUARD_ARGS}",
+            "ptr statistics, ptr work, i32 entries, i32 box, i32 batch, i32 height, i32 width, i32 groups, "
+            f"i32 columns, i32 counted, i32 least_run, i32 most_run, i32 unit, i32 relu, i32 streams, {GUARD_ARGS}",
             threads=THREADS, shared=self._shared, defines=defines)
         self.sum = Kernel(
             "conv_wgmma.cu", "conv_wgmma_slices", "ptr slots, ptr tiles, ptr b, ptr scale_x, ptr scale_w, ptr y, "
-            "i32 batch, i32 height, i32 width, i32 channels, i32 columns, i32 images_log2, i32 relu",
+            "i32 batch, i32 height, i32 width, i32 channels, i32 columns, i32 box, i32 relu",
             threads=SUM_THREADS, defines=defines)
 
     def rejection(self, desc: ConvDesc) -> str | None:
@@ -227,15 +229,15 @@ class Wgmma(Candidate):
     def _estimate(self, desc: ConvDesc) -> Estimate:
         return _estimate(self.pass_name, desc, self.tile, self.mode, device())
 
-    def plan(self, desc: ConvDesc) -> tuple[int, WorkList]:
-        """Returns how many images of a pixel a tile has, and the work list that is done first."""
+    def plan(self, desc: ConvDesc) -> tuple[Box, WorkList]:
+        """Returns the boxes of a tile, and the work list that is done first."""
         desc = pixels_as_images(desc)
         found = self._estimate(desc)
-        tile = self._pixels(desc), found.images, self.tile.columns, device().sm_count, found.costs
+        tile = found.pixels, found.box.images, self.tile.columns, device().sm_count, found.costs
         if self.tile.held:
-            return found.images, held_list(*tile, rows=self.tile.rows)
+            return found.box, held_list(*tile, rows=self.tile.rows)
         by_image = self._memory_us(desc) > BY_IMAGE * found.us
-        return found.images, work_list(*tile, rows=self.tile.rows, by_image=by_image)
+        return found.box, work_list(*tile, rows=self.tile.rows, by_image=by_image)
 
     def prepare(self, desc: ConvDesc) -> Launch:
         return launch_of_arrays(self.pass_name, self.reads, self.on_operands(desc))
@@ -252,23 +254,23 @@ class Wgmma(Candidate):
         batch, height, width, _ = out_shape
         w_first, y_first = (first * prod(desc.w_shape[1:]) * ITEMSIZE[self.mode.element], first * ITEMSIZE[self.writes])
         tile_floats = self.tile.rows * self.tile.columns
-        images, work = self.plan(desc)
+        rows, work = self.plan(desc)
         (grid, entries, _), items = work.items.shape, upload(work.items)
-        images_log2, slot_floats = images.bit_length() - 1, work.slots * tile_floats
+        slot_floats = work.slots * tile_floats
         sliced, sum_grid = upload(work.sliced), (tile_floats // 4 // SUM_THREADS, len(work.sliced))
-        pixels = self._pixels(desc)
+        pixels = self._estimate(desc).pixels
         columns, groups, unit, runs = pixels.columns, pixels.groups, pixels.unit, pixels.runs
         streams = prod(out_shape) * ITEMSIZE[self.writes] > STREAMED_BYTES
         rewritten = self.writes == "float32"  # where a flag is set, by an exact kernel
         of_y = channels or out_shape[3]
         sizes = groups, columns, of_y, runs[0], runs[-1], unit
-        box, single = (CHUNK, 1, 1, images, 1), range(1, 2)
+        single, (in_steps, out_steps) = range(1, 2), steps(self.pass_name, desc)
+        box = _tma_box(CHUNK, rows, in_steps)
         # rows of a box beyond the tensor take TMA three times as long as others: the last tile has a box of its own
         tail = (columns % self.tile.columns,) if columns % self.tile.columns else ()
         w_runs, heights = (runs, (self.tile.columns, *tail)) if self.pass_name == "fprop" else (single, (unit,))
         w_boxes = tuple((CHUNK, 1, 1, height, 1) for height in heights)
-        out_rows = min(images, BOX_ROWS)
-        out_box = (OUT_ROW // ITEMSIZE[self.writes], 1, 1, out_rows, 1)
+        out_box = _tma_box(OUT_ROW // ITEMSIZE[self.writes], rows.stored(BOX_ROWS), out_steps)
 
         def run(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING, parts: Array | None = None) -> None:
             b, relu = epilogue.known()
@@ -282,12 +284,25 @@ class Wgmma(Candidate):
             self.kernel(grid, _image_maps(x.ptr, x.dtype, in_shape, x.planes, groups, runs, box),
                         _filter_maps(w.ptr + w_first, w.dtype, desc.w_shape, w.planes, groups, w_runs, w_boxes,
                                      channels),
-                        out, b, x.scale, w.scale, slots, counted, items, entries, images_log2, batch, *sizes, relu,
-                        streams, *guard)
+                        out, b, x.scale, w.scale, slots, counted, items, entries, rows.packed, batch, height, width,
+                        *sizes, relu, streams, *guard)
             if slots:
                 self.sum(sum_grid, slots, sliced, b, x.scale, w.scale, offset(y, y_first), batch, height, width,
-                         of_y, columns, images_log2, relu)
+                         of_y, columns, rows.packed, relu)
         return run
+
+
+class TmaBox(NamedTuple):
+    """What a box spans along (channels, width, height, image, group), and how far its elements lie apart."""
+
+    spans: Shape
+    steps: Shape
+
+
+def _tma_box(channels: int, box: Box, apart: tuple[int, int]) -> TmaBox:
+    """apart: the positions, (height, width), where there are several."""
+    height, width = (step if side > 1 else 1 for step, side in zip(apart, box[1:]))
+    return TmaBox((channels, box.width * width, box.height * height, box.images, 1), (1, width, height, 1, 1))
 
 
 @lru_cache(maxsize=512)
@@ -297,7 +312,7 @@ def _pixels(pass_name: str, desc: ConvDesc, pairs: bool) -> Pixels:
 
 
 @lru_cache(maxsize=KEPT)
-def _image_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, runs: range, box: Shape, pitch: int = 0
+def _image_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, runs: range, box: TmaBox, pitch: int = 0
                 ) -> Array:
     """Returns a map (channels of a run, its first pixel, row, image of a plane, group) for each length of a run.
 
@@ -306,7 +321,8 @@ def _image_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, ru
     n, h, w, channels = shape
     pixel, each = (pitch or channels) * ITEMSIZE[dtype], channels // groups
     dims = [(run * each, w - run + 1, h, n * planes, groups) for run in runs]
-    return tensor_maps(ptr, dtype, dims, [box] * len(dims), (pixel, w * pixel, h * w * pixel, each * ITEMSIZE[dtype]))
+    return tensor_maps(ptr, dtype, dims, [box.spans] * len(dims),
+                       (pixel, w * pixel, h * w * pixel, each * ITEMSIZE[dtype]), steps=box.steps)
 
 
 @lru_cache(maxsize=KEPT)
@@ -337,6 +353,18 @@ def _copies(pass_name: str, desc: ConvDesc, pixels: Pixels, tile: Tile, planes: 
     return few, c.narrow_row_us * (tile.rows + filters) + few * planes * c.few_us
 
 
+def _boxes(pass_name: str, desc: ConvDesc, tile: Tile, pixels: Pixels) -> Iterator[tuple[Box, Pixels]]:
+    """Yields what a tile may have: images of pixels, and boxes of positions with the pass in these."""
+    possible = [images for images in IMAGES if tile.rows <= MOST_PIXELS * images]
+    for images in possible:
+        if images < 2 * pixels.images or images == possible[-1]:
+            yield Box(images), pixels
+    if not (tile.pairs or tile.held):
+        for box in shapes(pass_name, desc, tile.rows, MOST_PIXELS):
+            for trimmed in (True, False):
+                yield box, boxed(pass_name, desc, box.height, box.width, trimmed)
+
+
 @lru_cache(maxsize=1024)
 def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, mode: Mode, on: Device) -> Estimate:
     pixels, c = _pixels(pass_name, desc, tile.pairs), on.table.wgmma
@@ -347,20 +375,18 @@ def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, mode: Mode, on: Device
     end_us *= ITEMSIZE[mode.writes] / 2
     held_us = (tile.held > 0) * most_blocks(pixels) * mode.planes * 2 * CHUNK * tile.columns / c.held_bytes_per_us
     found = []
-    possible = [images for images in IMAGES if tile.rows <= MOST_PIXELS * images]
-    for images in possible:
-        if images < 2 * pixels.images or images == possible[-1]:
-            block_us = max(whole_us, copied_us) + c.box_us * max(0, tile.rows // images - c.free_boxes)
-            costs = Costs(*(us / block_us for us in (stored * end_us, c.sum_us, slot_us)),
-                          block=1.0 if few and not tile.held else c.part, filters=held_us / block_us,
-                          alone=max(*alone_us, copied_us) / block_us if tile.pairs else 1.0)
-            cut, wait_us = (pixels, images, tile.columns, on.sm_count, costs), 0.0
-            if tile.held:
-                makespan, mean = held_makespan(*cut, rows=tile.rows)
-                wait_us = held_us + c.idle_seen * (makespan - mean) * block_us
-            else:
-                makespan, _ = estimate(*cut, rows=tile.rows)
-            found.append(Estimate(images, costs, makespan * block_us, wait_us))
+    for box, of_boxes in _boxes(pass_name, desc, tile, pixels):
+        block_us = max(whole_us, copied_us) + c.box_us * max(0, tile.rows // box.rows - c.free_boxes)
+        costs = Costs(*(us / block_us for us in (stored * end_us, c.sum_us, slot_us)),
+                      block=1.0 if few and not tile.held else c.part, filters=held_us / block_us,
+                      alone=max(*alone_us, copied_us) / block_us if tile.pairs else 1.0)
+        cut, wait_us = (of_boxes, box.images, tile.columns, on.sm_count, costs), 0.0
+        if tile.held:
+            makespan, mean = held_makespan(*cut, rows=tile.rows)
+            wait_us = held_us + c.idle_seen * (makespan - mean) * block_us
+        else:
+            makespan, _ = estimate(*cut, rows=tile.rows)
+        found.append(Estimate(box, of_boxes, costs, makespan * block_us, wait_us))
     return min(found, key=lambda one: one.us)
 
 

@@ -35,18 +35,25 @@
 #include "conv_wgmma_producer.cuh"
 #include "tile_statistics.cuh"
 
-// Which of 64 rows that a consumer has in an entry's tile are stored: those whose pixel and image exist.
+// Which of 64 rows that a consumer has in an entry's tile are stored: those whose position and image exist.
 struct StoredRows {
-  const int images_log2, pixels, batch, first;  // pixels, batch: that exist, from those of the tile's first row on
+  const ConvOperands &t;
+  const int pixels, first, item;  // pixels: that exist, from the tile's first on
 
   PTX_FN StoredRows(const ConvOperands &t, int item, int depth)
-      : images_log2(t.images_log2), pixels(field(item, PIXELS) - field(item, PIXEL)),
-        batch(t.batch - field(item, IMAGE)),
-        first((Tile::PAIRS ? 0 : depth * 128) + (threadIdx.x / 128 - 1) * 64) {}
-  PTX_FN bool all() const { return pixels >= Tile::A_ROWS >> images_log2 && batch >= 1 << images_log2; }
+      : t(t), pixels(field(item, PIXELS) - field(item, PIXEL)),
+        first((Tile::PAIRS ? 0 : depth * 128) + (threadIdx.x / 128 - 1) * 64), item(item) {}
+  PTX_FN bool all() const {
+    return pixels >= Tile::A_ROWS >> t.box.rows_log2 && t.batch - field(item, IMAGE) >= t.box.image(~0) + 1 &&
+           t.box.height_log2 + t.box.width_log2 == 0;
+  }
   PTX_FN bool operator()(int row_of_consumer) const {
-    const int row = first + row_of_consumer;
-    return (row >> images_log2) < pixels && (row & (1 << images_log2) - 1) < batch;
+    const int row = first + row_of_consumer, pixel = row >> t.box.rows_log2;
+    const int at = field(item, PIXEL) + pixel, width = field(item, WIDTH), y = at / width;
+    const int apart_h = field(item, OUT_H_STEP), apart_w = field(item, OUT_W_STEP);
+    const int h = field(item, OUT_H) + y * apart_h + t.box.h(row, apart_h);
+    const int w = field(item, OUT_W) + (at - y * width) * apart_w + t.box.w(row, apart_w);
+    return pixel < pixels && field(item, IMAGE) + t.box.image(row) < t.batch && h < t.height && w < t.width;
   }
 };
 
@@ -87,10 +94,11 @@ struct Target {
   // depth: of the sums; row: of 128
   PTX_FN void find(const ConvOperands &t, int item, int depth, int row, bool has_box) {
     if (!Tile::PAIRS) row += depth * 128;
-    const int pixel = field(item, PIXEL) + (row >> t.images_log2), width = field(item, WIDTH), y = pixel / width;
-    image = field(item, IMAGE) + (row & (1 << t.images_log2) - 1);
-    h = field(item, OUT_H) + y * field(item, OUT_H_STEP);
-    w = field(item, OUT_W) + (pixel - y * width) * field(item, OUT_W_STEP);
+    const int pixel = field(item, PIXEL) + (row >> t.box.rows_log2), width = field(item, WIDTH), y = pixel / width;
+    const int apart_h = field(item, OUT_H_STEP), apart_w = field(item, OUT_W_STEP);
+    image = field(item, IMAGE) + t.box.image(row);
+    h = field(item, OUT_H) + y * apart_h + t.box.h(row, apart_h);
+    w = field(item, OUT_W) + (pixel - y * width) * apart_w + t.box.w(row, apart_w);
     const int pixels = field(item, PIXELS);
     if (Tile::PAIRS && depth) w += field(item, PAIR);
     exists = has_box && pixel < pixels;
@@ -100,7 +108,7 @@ struct Target {
 // A consumer: sums, and stores 64 of each 128 rows of its tiles.
 PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile> &held) {
   const Scale scale(t.scale_in, t.scale_w);
-  const int lane = threadIdx.x % 32, rows = min(1 << t.images_log2, 64);  // of a box
+  const int lane = threadIdx.x % 32, rows = min(t.box.rows(), 64);  // of a box that is stored
   const int row = (threadIdx.x / 128 - 1) * 64 + lane * rows;
   Results<OUT> out(t, ring.buffers);
   Tile::Sums sum;
@@ -145,15 +153,16 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile>
 extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1)
 conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, const float *bias,
            const float *scale_in, const float *scale_w, float *slots, float *statistics, const int *work, int entries,
-           int images_log2, int batch, int groups, int columns, int counted, int least_run, int most_run, int unit,
-           int relu, int streams, const int *flag_in, const int *flag_w) {
+           int box, int batch, int height, int width, int groups, int columns, int counted, int least_run, int most_run,
+           int unit, int relu, int streams, const int *flag_in, const int *flag_w) {
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ RingBarriers<Tile> barriers;
   __shared__ HeldBarriers held_barriers;
-  const ConvOperands t = {in,         w,                 out,  bias,    scale_in,    scale_w, slots,
-                          statistics, {flag_in, flag_w}, work, entries, images_log2, batch,   groups,
-                          columns,    counted,           least_run, most_run - least_run + 1, unit, relu, streams};
+  const ConvOperands t = {in,         w,                 out,    bias,    scale_in,      scale_w, slots,
+                          statistics, {flag_in, flag_w}, work,   entries, BoxShape(box), batch,   height,
+                          width,      groups,            columns, counted, least_run, most_run - least_run + 1, unit,
+                          relu,       streams};
   if (statistics) clear_slots(statistics, counted, groups * columns, Tile::THREADS);
   if (threadIdx.x == 0) {
     barriers.init();
@@ -187,8 +196,9 @@ ALPHA_KERNEL(conv_wgmma)
 // these columns may be a part.
 extern "C" __global__ void __launch_bounds__(256)
 conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, const float *scale_in, const float *scale_w,
-                  OUT *out, int batch, int height, int width, int channels, int columns, int images_log2, int relu) {
+                  OUT *out, int batch, int height, int width, int channels, int columns, int box, int relu) {
   const Scale scale(scale_in, scale_w);
+  const BoxShape shape(box);
   const int *tile = tiles + blockIdx.y * FIELDS, at = blockIdx.x * 256 + threadIdx.x;
   const int depth = at / SLOT_ROWS<Tile>;
   const Place place(at / (Tile::SUMS * 32) % 2, at % 128);
@@ -198,11 +208,11 @@ conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, const
   const float4 sum = add_slices<Tile>(slots, tile[SLOT], tile[SLICE], at);
   const float2 add = finish.bias_at<false>(col);
   for (int half = 0; half < 2; half++) {
-    const int row = depth * 128 + place.row(i + 2 * half), pixel = tile[PIXEL] + (row >> images_log2);
-    const int image = tile[IMAGE] + (row & (1 << images_log2) - 1);
-    if (pixel >= tile[PIXELS] || image >= batch) continue;
-    const int y = pixel / tile[WIDTH], h = tile[OUT_H] + y * tile[OUT_H_STEP];
-    const int w = tile[OUT_W] + (pixel - y * tile[WIDTH]) * tile[OUT_W_STEP];
+    const int row = depth * 128 + place.row(i + 2 * half), pixel = tile[PIXEL] + (row >> shape.rows_log2);
+    const int y = pixel / tile[WIDTH], image = tile[IMAGE] + shape.image(row);
+    const int h = tile[OUT_H] + y * tile[OUT_H_STEP] + shape.h(row, tile[OUT_H_STEP]);
+    const int w = tile[OUT_W] + (pixel - y * tile[WIDTH]) * tile[OUT_W_STEP] + shape.w(row, tile[OUT_W_STEP]);
+    if (pixel >= tile[PIXELS] || image >= batch || h >= height || w >= width) continue;
     store_pair(out + ((image * (i64)height + h) * width + w) * channels + first + col,
                finish.apply<false>(half ? sum.z : sum.x, add.x), finish.apply<false>(half ? sum.w : sum.y, add.y));
   }

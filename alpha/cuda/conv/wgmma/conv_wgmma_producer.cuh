@@ -16,7 +16,7 @@ enum Field {
                                 // heads, which come first, and the whole ones behind them; and the number of the
                                 // first. They are ordered by chunk of a run, run h, run w
   SLOT, SLICE,              // first slot of the tile; number of the slice * 65536 + number of slices
-  PIXEL, IMAGE, COLUMN,     // where the tile begins
+  PIXEL, IMAGE, COLUMN,     // where the tile begins; a pixel is a box of BoxShape, a position alone as a rule
   GROUP,                    // the rest is its class, in coordinates:
   PIXELS, WIDTH,            // pixel = h * width + w
   IN_H, IN_H_STEP, IN_W, IN_W_STEP,        // where pixel (0, 0) starts to read, distance of pixels
@@ -31,6 +31,21 @@ enum Field {
 };
 PTX_FN int field(int entry, Field f) { return __shfl_sync(~0u, entry, f); }
 
+// Positions of a box: `images` x `height` x `width`, powers of two, rows of a tile in this order. They lie as far apart
+// as those of their residue class do: of `out` by OUT_H_STEP / height, and boxes by OUT_H_STEP.
+struct BoxShape {
+  int rows_log2, height_log2, width_log2;
+
+  PTX_FN explicit BoxShape(int packed) : rows_log2(packed & 255), height_log2(packed >> 8 & 255),
+                                         width_log2(packed >> 16) {}
+  PTX_FN int rows() const { return 1 << rows_log2; }
+  PTX_FN int image(int row) const { return (row & rows() - 1) >> height_log2 + width_log2; }
+  PTX_FN int h(int row, int boxes_apart) const {
+    return (row >> width_log2 & (1 << height_log2) - 1) * (boxes_apart >> height_log2);
+  }
+  PTX_FN int w(int row, int boxes_apart) const { return (row & (1 << width_log2) - 1) * (boxes_apart >> width_log2); }
+};
+
 struct ConvOperands {
   const CUtensorMap *in, *w, *out;  // in and K-major w: maps for runs of least_run taps, and one more each; behind
                                     // those of w, where tiles end beyond the columns, as many for the last tile's
@@ -40,7 +55,8 @@ struct ConvOperands {
   Guard rewritten;      // whether `out` will be: nothing is counted then
   const int *work;      // [block][entry][FIELDS]
   int entries;          // of a block, its list's end among them
-  int images_log2, batch, groups;
+  BoxShape box;
+  int batch, height, width, groups;  // of out
   int columns;          // of a group
   int counted;          // channels that statistics are of; of which these columns, of all groups, may be a part
   int least_run, runs, unit, relu, streams;  // streams: what is stored is beyond what the L2 cache keeps
@@ -63,7 +79,7 @@ struct Box {
   bool reads_w;
 
   PTX_FN Box(const ConvOperands &operands, int lane)
-      : t(operands), pixels(Tile::A_ROWS >> t.images_log2), units(B_MN ? 64 / t.unit : 1), part((lane - pixels) % PARTS),
+      : t(operands), pixels(Tile::A_ROWS >> t.box.rows_log2), units(B_MN ? 64 / t.unit : 1), part((lane - pixels) % PARTS),
         my_unit((lane - pixels) / PARTS), is_pixel(lane < pixels), is_mn(B_MN && !is_pixel) {}
 
   // Enters an entry of the list; in_y, in_x: where the lane's pixel starts to read.
@@ -124,7 +140,7 @@ PTX_FN void load_filters(const ConvOperands &t, HeldFilters<Tile> &held, Box box
 
 // The producer's first warp. Lane j loads pixel j of a tile; the lanes behind load the boxes of w.
 PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile> &held) {
-  const int lane = threadIdx.x, box_bytes = 128 << t.images_log2;
+  const int lane = threadIdx.x, box_bytes = 128 << t.box.rows_log2;
   Box box(t, lane);
   const int to = box.is_pixel ? lane * box_bytes : Tile::B_AT + box.part * Tile::BOX + box.my_unit * (128 * t.unit);
   const int plane = box.is_pixel ? Tile::A_PLANE : Tile::B_PLANE;

@@ -58,6 +58,7 @@ class Pixels(NamedTuple):
         columns: channels of a group of the tensor that is written.
         groups: of both.
         unit: values of the sum in a box of the filters.
+        side: height and width of a box of positions; "pixels" counts these boxes then (boxes.py).
     """
 
     classes: np.ndarray
@@ -66,6 +67,11 @@ class Pixels(NamedTuple):
     columns: int
     groups: int
     unit: int
+    side: tuple[int, int] = (1, 1)
+
+    def boxes(self, images: int, rows: int) -> int:
+        """Returns how many pixels, or boxes of them, of so many images a tile has."""
+        return rows // (images * self.side[0] * self.side[1])
 
     @property
     def runs(self) -> range:
@@ -209,7 +215,7 @@ def work_list(pixels: Pixels, images: int, columns: int, sm_count: int, costs: C
 
     Args:
         pixels: the pass.
-        images: neighbouring images of a tile, a divisor of `rows`.
+        images: neighbouring images of a tile, a divisor of `rows` (of a box, where pixels are in boxes).
         columns: of a tile.
         sm_count: blocks that run at the same time.
         costs: of a tile beside its sum.
@@ -262,7 +268,7 @@ class _Sums(NamedTuple):
 def tile_counts(pixels: Pixels, images: int, columns: int, rows: int) -> np.ndarray:
     """Returns the tiles of each class."""
     grid = ceil_div(pixels.images, images) * pixels.groups * ceil_div(pixels.columns, columns)
-    return grid * -(-field(pixels.classes, "pixels").astype(np.int64) // (rows // images))
+    return grid * -(-field(pixels.classes, "pixels").astype(np.int64) // pixels.boxes(images, rows))
 
 
 def sums_of(classes: np.ndarray) -> _Sums:
@@ -289,15 +295,15 @@ def _slices(sums: _Sums, count: np.ndarray) -> tuple[np.ndarray, _Sums]:
 def uncut_tiles(pixels: Pixels, images: int, columns: int, rows: int) -> np.ndarray:
     """Returns uncut items, class by class; neighbours share what they read."""
     parts = []
-    sums = sums_of(pixels.classes)
+    sums, boxes = sums_of(pixels.classes), pixels.boxes(images, rows)
     for number, count in enumerate(field(pixels.classes, "pixels").tolist()):
         image, pixel, group, column = np.indices((
-            ceil_div(pixels.images, images), ceil_div(count, rows // images), pixels.groups,
+            ceil_div(pixels.images, images), ceil_div(count, boxes), pixels.groups,
             ceil_div(pixels.columns, columns))).reshape(4, -1)
         part = np.zeros(image.size, dtype=[(name, np.int32) for name in (*ITEM[:ITEM.index("pixels")], "class")])
         part["blocks"], part["heads"], part["whole"] = sums.of(number)
         part["slice"], part["class"], part["group"] = 1, number, group
-        part["pixel"], part["image"], part["column"] = pixel * (rows // images), image * images, column * columns
+        part["pixel"], part["image"], part["column"] = pixel * boxes, image * images, column * columns
         parts.append(part)
     return np.concatenate(parts)
 

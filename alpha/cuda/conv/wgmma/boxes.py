@@ -1,0 +1,145 @@
+"""Boxes of positions: what a tile of fprop and dgrad has in the place of pixels where there are few images.
+
+A box has positions side by side, `height` x `width` of `images` images, powers of two, so that TMA copies it at once:
+the positions of a residue class (in dgrad at stride 2 there are four, else there is one), cut from the first on. What a
+box has beyond the map is read as zeros, and not written.
+
+All positions of a box read the same taps: those that any of them needs. Where one of them does not, it reads zeros
+beyond the map. So padding is multiplied where a box lies at the border, and nowhere else: boxes whose taps are the same
+are a class, as pixels are elsewhere. Or all boxes of a residue class read all of its taps (`trimmed` False): a tile then
+has boxes of any place, and there are fewer tiles that are not full. The estimate decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from alpha.cuda.conv.wgmma.schedule import CHUNK, Pixels, dgrad_pixels, field, fprop_pixels
+from alpha.ops.conv_desc import Axis, ConvDesc, TapClass, ceil_div
+
+MOST_STEP, MOST_SPAN = 8, 256  # of a box in TMA: distance of its elements, and what it spans along an axis
+MOST_IMAGES = 64               # of a batch, from which on pixels fill tiles
+MOST_SHAPES = 6                # that are estimated: those with the fewest rows
+
+
+class Box(NamedTuple):
+    """What a box of a tile has."""
+
+    images: int
+    height: int = 1
+    width: int = 1
+
+    @property
+    def rows(self) -> int:
+        return self.images * self.height * self.width
+
+    @property
+    def packed(self) -> int:
+        """The box as conv_wgmma_producer.cuh reads it."""
+        rows, height, width = (side.bit_length() - 1 for side in (self.rows, self.height, self.width))
+        return rows | height << 8 | width << 16
+
+    def stored(self, most: int) -> Box:
+        """Returns the part of it that is stored at once: at most so many rows."""
+        width = min(self.width, most)
+        height = min(self.height, most // width)
+        return Box(min(self.images, most // (width * height)), height, width)
+
+
+class Span(NamedTuple):
+    """Boxes that follow each other along an axis and read the same taps, as TapClass has them."""
+
+    boxes: int
+    position: int
+    start: int
+    tap: int
+    count: int
+    tap_step: int
+    step: int
+
+
+def steps(pass_name: str, desc: ConvDesc) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Returns how far the positions of a box lie apart in what is read, and in what is written: (height, width)."""
+    strides = desc.h.s, desc.w.s
+    return (strides, (1, 1)) if pass_name == "fprop" else ((1, 1), strides)
+
+
+@lru_cache(maxsize=1024)
+def boxed(pass_name: str, desc: ConvDesc, height: int, width: int, trimmed: bool) -> Pixels:
+    """Returns a pass whose pixels are boxes."""
+    pixels = (fprop_pixels if pass_name == "fprop" else dgrad_pixels)(desc)
+    (in_h, in_w), (out_h, out_w) = steps(pass_name, desc)
+    rows, found = _spans(pass_name, desc.h, height, trimmed), []
+    for h in rows:
+        for w in _spans(pass_name, desc.w, width, trimmed):
+            taps = h.count * w.count > 0
+            found.append((
+                h.boxes * w.boxes, w.boxes, h.start, height * in_h, w.start, width * in_w,
+                h.position, height * out_h, w.position, width * out_w, h.count * taps, w.count * taps, h.step, w.step,
+                h.tap, h.tap_step, w.tap, w.tap_step, 1, pixels.channels, 0, 0))
+    classes = np.array(found, dtype=np.int32)
+    order = np.argsort(-field(classes, "runs_h") * field(classes, "runs_w"), kind="stable")
+    return pixels._replace(classes=classes[order], side=(height, width))
+
+
+@lru_cache(maxsize=4096)
+def _spans(pass_name: str, axis: Axis, side: int, trimmed: bool) -> tuple[Span, ...]:
+    """side: positions of a box."""
+    fprop = pass_name == "fprop"
+    classes, spacing, start_step = ((axis.fprop_classes, 1, axis.s) if fprop else (axis.dgrad_classes, axis.s, 1))
+    taps = {p: (c, start) for c in classes for p, start in zip(c.positions, c.starts)}
+    found: list[Span] = []
+    for residue in range(min(spacing, len(taps))):
+        positions = range(residue, len(taps), spacing)
+        width = side if trimmed else len(positions)
+        for first in range(0, len(positions), width):
+            span = _united([taps[p] for p in positions[first:first + width]], positions[first], start_step)
+            span = span._replace(boxes=ceil_div(len(positions[first:first + width]), side))
+            last = found[-1] if found else None
+            if first and last and (last.tap, last.count) == (span.tap, span.count):
+                found[-1] = last._replace(boxes=last.boxes + span.boxes)
+            else:
+                found.append(span)
+    return tuple(found)
+
+
+def _united(members: list[tuple[TapClass, int]], position: int, start_step: int) -> Span:
+    """Returns a span of one box: the taps that any of its positions reads, from where its first position meets them."""
+    there = [(k, c, start) for k, (c, start) in enumerate(members) if c.count]
+    if not there:
+        return Span(1, position, 0, 0, 0, 1, 1)
+    k, c, start = there[0]
+    number = [((other.tap - c.tap) // c.tap_step, other.count) for _, other, _ in there]  # of the first tap, in c's steps
+    first, end = min(at for at, _ in number), max(at + count for at, count in number)
+    return Span(1, position, start - k * start_step + first * c.step, c.tap + first * c.tap_step, end - first, c.tap_step,
+                c.step)
+
+
+@lru_cache(maxsize=1024)
+def shapes(pass_name: str, desc: ConvDesc, rows: int, most_boxes: int) -> tuple[Box, ...]:
+    """Returns the boxes that are worth an estimate, for tiles of so many rows."""
+    if desc.n > MOST_IMAGES:
+        return ()
+    (out_h, out_w), found = ((desc.h.o, desc.w.o) if pass_name == "fprop" else
+                             (ceil_div(desc.h.i, desc.h.s), ceil_div(desc.w.i, desc.w.s))), []
+    distances = steps(pass_name, desc)
+    for box in _boxes(rows, most_boxes):
+        spans = [side * apart for each in distances for side, apart in zip(box[1:], each)]
+        if max(max(each) for each in distances) > MOST_STEP or max(spans) > MOST_SPAN or box.height * box.width == 1:
+            continue
+        count = ceil_div(out_h, box.height) * ceil_div(out_w, box.width) * ceil_div(desc.n, box.images)
+        found.append((ceil_div(count * box.rows, rows), rows // box.rows, abs(box.height - box.width), box))
+    return tuple(box for *_, box in sorted(found)[:MOST_SHAPES])
+
+
+def _boxes(rows: int, most_boxes: int) -> Iterator[Box]:
+    sides = [1 << k for k in range(8)]
+    for images in sides:
+        for height in sides:
+            for width in sides:
+                if rows // most_boxes <= images * height * width <= min(rows, 2 * CHUNK) and width >= 1:
+                    yield Box(images, height, width)

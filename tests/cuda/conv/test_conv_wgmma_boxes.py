@@ -1,0 +1,61 @@
+"""Boxes of positions in the place of pixels of many images: bitwise on integers, by every tile in every mode."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from alpha.cuda.ops.pointwise.epilogue import Epilogue
+from alpha.gradcheck import assert_equal_at
+from tests.conv_cases import Case as Shape
+from tests.conv_cases import square
+from tests.conv_oracle import conv_fprop_padded
+from tests.cuda.conv.test_conv_wgmma import GEOMETRIES, check, fetched, stored, tiles
+from tests.cuda.process import CHECKED, EMULATED
+
+pytestmark = pytest.mark.cuda
+
+CASES = (  # several tiles, remainders of boxes along each axis, tails of images, columns and channels
+    square("one image", 1, 13, 72, 136, 3, 1, 1), square("images", 5, 5, 16, 40, 3, 1, 1),
+    square("33 images of a pixel row", 33, 3, 8, 8, 3, 1, 1), square("stride 2", 3, 11, 64, 72, 3, 2, 1),
+    square("stride 3, dilation 2", 2, 14, 24, 16, 3, 3, 2, 2), square("7x7", 1, 9, 16, 16, 7, 2, 3),
+    square("groups", 2, 6, 48, 96, 3, 1, 1, groups=2), square("one tap, stride 2", 2, 7, 72, 80, 1, 2),
+    Shape("flat", 2, (2, 21), 40, 24, (1, 5), (1, 2), (0, 2)))
+
+
+@pytest.fixture
+def only_boxes(monkeypatch, fresh_schedules):
+    """Has all tiles take boxes of one shape or kind: (height, width, most images), trimmed."""
+    from alpha.cuda.conv import wgmma
+    from alpha.cuda.conv.wgmma.boxes import Box, boxed
+
+    def take(side: tuple[int, int, int], trimmed: bool) -> None:
+        height, width, images = side
+
+        def one(pass_name, desc, tile, pixels):
+            of_tile = min(images, tile.rows // (height * width))
+            while tile.rows > wgmma.MOST_PIXELS * height * width * of_tile:
+                of_tile *= 2
+            yield Box(of_tile, height, width), boxed(pass_name, desc, height, width, trimmed)
+        wgmma._estimate.cache_clear()
+        monkeypatch.setattr(wgmma, "_boxes", one)
+    yield take
+    wgmma._estimate.cache_clear()
+
+
+def of_boxes(pass_name: str) -> list:
+    """Returns the tiles that may have boxes."""
+    return [tile for tile in tiles(pass_name) if not tile.tile.held]
+
+
+@pytest.mark.parametrize("trimmed", [True, False])
+@pytest.mark.parametrize("pass_name", ["fprop", "dgrad"])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_boxes_are_right_in_every_mode(device, only_boxes, pass_name, case, trimmed):
+    for number, side in enumerate(((8, 16, 1), (4, 4, 4), (1, 8, 1), (2, 8, 8))):
+        only_boxes(side, trimmed)
+        for tile in of_boxes(pass_name)[number % 2::2] if EMULATED else of_boxes(pass_name):
+            if not tile.rejection(case.desc):
+                check(tile, case, bias=pass_name == "fprop")
