@@ -44,11 +44,11 @@ struct StoredRows {
       : t(t), pixels(field(item, PIXELS) - field(item, PIXEL)),
         first((Tile::PAIRS ? 0 : depth * 128) + (threadIdx.x / 128 - 1) * 64), item(item) {}
   PTX_FN bool all() const {
-    return pixels >= Tile::A_ROWS >> t.box.rows_log2 && t.batch - field(item, IMAGE) >= t.box.image(~0) + 1 &&
-           t.box.height_log2 + t.box.width_log2 == 0;
+    return pixels >= Tile::A_ROWS >> t.box.rows_log2() && t.batch - field(item, IMAGE) >= t.box.image(~0) + 1 &&
+           t.box.height_log2() + t.box.width_log2() == 0;
   }
   PTX_FN bool operator()(int row_of_consumer) const {
-    const int row = first + row_of_consumer, pixel = row >> t.box.rows_log2;
+    const int row = first + row_of_consumer, pixel = row >> t.box.rows_log2();
     const int at = field(item, PIXEL) + pixel, width = field(item, WIDTH), y = at / width;
     const int apart_h = field(item, OUT_H_STEP), apart_w = field(item, OUT_W_STEP);
     const int h = field(item, OUT_H) + y * apart_h + t.box.h(row, apart_h);
@@ -94,7 +94,7 @@ struct Target {
   // depth: of the sums; row: of 128
   PTX_FN void find(const ConvOperands &t, int item, int depth, int row, bool has_box) {
     if (!Tile::PAIRS) row += depth * 128;
-    const int pixel = field(item, PIXEL) + (row >> t.box.rows_log2), width = field(item, WIDTH), y = pixel / width;
+    const int pixel = field(item, PIXEL) + (row >> t.box.rows_log2()), width = field(item, WIDTH), y = pixel / width;
     const int apart_h = field(item, OUT_H_STEP), apart_w = field(item, OUT_W_STEP);
     image = field(item, IMAGE) + t.box.image(row);
     h = field(item, OUT_H) + y * apart_h + t.box.h(row, apart_h);
@@ -121,10 +121,10 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile>
     ahead = *(list += FIELDS);
     const int column = field(item, COLUMN), slices = field(item, SLICE), group = field(item, GROUP);
     const int slot = field(item, SLOT) + (slices >> 16);
-    Target to[Tile::DEPTH];
-#pragma unroll
-    for (int d = 0; d < Tile::DEPTH; d++) to[d].find(t, item, d, row, lane * rows < 64);
     const bool both = field(item, PAIR) > 0;
+    Target to;
+    const auto find = [&](int d) { to.find(t, item, d, row, lane * rows < 64); };
+    if (Tile::DEPTH == 1) find(0);  // where registers are, before the sum
     if (Tile::HELD && field(item, FILTERS)) held.wait();
     if constexpr (Tile::PAIRS) pair_sum<Tile>(ring, field(item, BLOCKS), field(item, RUNS_W), both, sum);
     else wgmma_sum<Tile>(ring, blocks_of(item), sum);
@@ -132,19 +132,21 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile>
     const float *bias = t.bias ? t.bias + group * t.columns + column : nullptr;
     const Finish finish = {scale, bias, t.columns - column, t.relu != 0};
     const uint64_t policy = t.streams ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL;
-    const auto store = [&](int d, const float (&rows_of_sum)[Tile::SUMS], const Target &at) {
+    const auto store = [&](int d, const float (&rows_of_sum)[Tile::SUMS]) {
       if ((slices & 0xffff) > 1) {
         store_slice<Tile>(rows_of_sum, d, t.slots, slot);
         return;
       }
       out(rows_of_sum, finish, item, d, [&](const char *box, int col) {
-        if (at.exists)
-          ptx::tma_store_5d(*t.out, box + lane * rows * 128, column + col, at.w, at.h, at.image, group, policy);
+        if (to.exists)
+          ptx::tma_store_5d(*t.out, box + lane * rows * 128, column + col, to.w, to.h, to.image, group, policy);
       });
     };
-    store(0, sum[0], to[0]);
+    if (Tile::DEPTH > 1) find(0);
+    store(0, sum[0]);
     if constexpr (Tile::DEPTH > 1) {
-      if (!Tile::PAIRS || both) store(1, sum[1], to[1]);
+      find(1);
+      if (!Tile::PAIRS || both) store(1, sum[1]);
     }
   }
   out.drain();
@@ -160,7 +162,7 @@ conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, 
   __shared__ RingBarriers<Tile> barriers;
   __shared__ HeldBarriers held_barriers;
   const ConvOperands t = {in,         w,                 out,    bias,    scale_in,      scale_w, slots,
-                          statistics, {flag_in, flag_w}, work,   entries, BoxShape(box), batch,   height,
+                          statistics, {flag_in, flag_w}, work,   entries, {box}, batch,   height,
                           width,      groups,            columns, counted, least_run, most_run - least_run + 1, unit,
                           relu,       streams};
   if (statistics) clear_slots(statistics, counted, groups * columns, Tile::THREADS);
@@ -198,7 +200,7 @@ extern "C" __global__ void __launch_bounds__(256)
 conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, const float *scale_in, const float *scale_w,
                   OUT *out, int batch, int height, int width, int channels, int columns, int box, int relu) {
   const Scale scale(scale_in, scale_w);
-  const BoxShape shape(box);
+  const BoxShape shape = {box};
   const int *tile = tiles + blockIdx.y * FIELDS, at = blockIdx.x * 256 + threadIdx.x;
   const int depth = at / SLOT_ROWS<Tile>;
   const Place place(at / (Tile::SUMS * 32) % 2, at % 128);
@@ -208,7 +210,7 @@ conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, const
   const float4 sum = add_slices<Tile>(slots, tile[SLOT], tile[SLICE], at);
   const float2 add = finish.bias_at<false>(col);
   for (int half = 0; half < 2; half++) {
-    const int row = depth * 128 + place.row(i + 2 * half), pixel = tile[PIXEL] + (row >> shape.rows_log2);
+    const int row = depth * 128 + place.row(i + 2 * half), pixel = tile[PIXEL] + (row >> shape.rows_log2());
     const int y = pixel / tile[WIDTH], image = tile[IMAGE] + shape.image(row);
     const int h = tile[OUT_H] + y * tile[OUT_H_STEP] + shape.h(row, tile[OUT_H_STEP]);
     const int w = tile[OUT_W] + (pixel - y * tile[WIDTH]) * tile[OUT_W_STEP] + shape.w(row, tile[OUT_W_STEP]);

@@ -34,16 +34,17 @@ PTX_FN int field(int entry, Field f) { return __shfl_sync(~0u, entry, f); }
 // Positions of a box: `images` x `height` x `width`, powers of two, rows of a tile in this order. They lie as far apart
 // as those of their residue class do: of `out` by OUT_H_STEP / height, and boxes by OUT_H_STEP.
 struct BoxShape {
-  int rows_log2, height_log2, width_log2;
+  int packed;  // logarithms: of its rows, * 256 of its height, * 65536 of its width
 
-  PTX_FN explicit BoxShape(int packed) : rows_log2(packed & 255), height_log2(packed >> 8 & 255),
-                                         width_log2(packed >> 16) {}
-  PTX_FN int rows() const { return 1 << rows_log2; }
-  PTX_FN int image(int row) const { return (row & rows() - 1) >> height_log2 + width_log2; }
-  PTX_FN int h(int row, int boxes_apart) const {
-    return (row >> width_log2 & (1 << height_log2) - 1) * (boxes_apart >> height_log2);
+  PTX_FN int rows_log2() const { return packed & 255; }
+  PTX_FN int height_log2() const { return packed >> 8 & 255; }
+  PTX_FN int width_log2() const { return packed >> 16; }
+  PTX_FN int rows() const { return 1 << rows_log2(); }
+  PTX_FN int image(int row) const { return (row & rows() - 1) >> height_log2() + width_log2(); }
+  PTX_FN int h(int row, int apart) const {
+    return (row >> width_log2() & (1 << height_log2()) - 1) * (apart >> height_log2());
   }
-  PTX_FN int w(int row, int boxes_apart) const { return (row & (1 << width_log2) - 1) * (boxes_apart >> width_log2); }
+  PTX_FN int w(int row, int apart) const { return (row & (1 << width_log2()) - 1) * (apart >> width_log2()); }
 };
 
 struct ConvOperands {
@@ -79,7 +80,7 @@ struct Box {
   bool reads_w;
 
   PTX_FN Box(const ConvOperands &operands, int lane)
-      : t(operands), pixels(Tile::A_ROWS >> t.box.rows_log2), units(B_MN ? 64 / t.unit : 1), part((lane - pixels) % PARTS),
+      : t(operands), pixels(Tile::A_ROWS >> t.box.rows_log2()), units(B_MN ? 64 / t.unit : 1), part((lane - pixels) % PARTS),
         my_unit((lane - pixels) / PARTS), is_pixel(lane < pixels), is_mn(B_MN && !is_pixel) {}
 
   // Enters an entry of the list; in_y, in_x: where the lane's pixel starts to read.
@@ -140,7 +141,7 @@ PTX_FN void load_filters(const ConvOperands &t, HeldFilters<Tile> &held, Box box
 
 // The producer's first warp. Lane j loads pixel j of a tile; the lanes behind load the boxes of w.
 PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile> &held) {
-  const int lane = threadIdx.x, box_bytes = 128 << t.box.rows_log2;
+  const int lane = threadIdx.x, box_bytes = 128 << t.box.rows_log2();
   Box box(t, lane);
   const int to = box.is_pixel ? lane * box_bytes : Tile::B_AT + box.part * Tile::BOX + box.my_unit * (128 * t.unit);
   const int plane = box.is_pixel ? Tile::A_PLANE : Tile::B_PLANE;
