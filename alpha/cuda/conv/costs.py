@@ -224,6 +224,7 @@ HOPPER = Group(  # measured on an H100, cool: only ratios matter to a choice. Ti
                            "256x96 held 6": (0.58, 1.25)}},
         part=0.3,                     # of a block, however few of its products are made
         sum_us=4.5, sum_l2=0.5,       # the launch that adds slices, and its share of the L2 cache's rate
+        cluster_us=1.6,               # more, of a tile whose blocks, a cluster, add up their slices
         seen=0.05, seen_of_few=0.3,   # of what takes less: not all is hidden, least of a product of few tiles
         seen_held=0.14,               # less of that time, in the filters' share of a tile's bytes, where they are held
         idle_seen=0.4,                # of what a multiprocessor waits at the end for others, that hold other filters

@@ -90,4 +90,4 @@ def _is_worth_it(inner: Inner) -> bool:
         return str(inner.tile) == WGRAD_TILE
     if isinstance(inner, MmaWgrad):
         return inner.tile.rows == inner.tile.columns == COLUMNS
-    return inner.tile.columns == COLUMNS
+    return inner.tile.columns == COLUMNS and getattr(inner.tile, "cluster", 1) == 1

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from alpha.cuda.conv.costs import Cost, Device, Stage, device
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import LIMIT, is_product, oversized
-from alpha.cuda.conv.wgmma.boxes import Box, boxed, shapes, steps
+from alpha.cuda.conv.wgmma.boxes import Box, TmaBox, boxed, shapes, steps, tma_box
 from alpha.cuda.conv.wgmma.schedule import (
     CHUNK,
     ROWS,
@@ -25,6 +25,7 @@ from alpha.cuda.conv.wgmma.schedule import (
     paired,
     work_list,
 )
+from alpha.cuda.conv.wgmma.schedule_cluster import cluster_list, cluster_makespan
 from alpha.cuda.conv.wgmma.schedule_held import held_list, held_makespan, most_blocks
 from alpha.cuda.lazy import GUARD_ARGS, KEEP, UNGUARDED, Guard, Operand, operand, statistics
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
@@ -122,9 +123,11 @@ class Tile(NamedTuple):
     pairs: bool = False    # of outputs, as many of them
     held: int = 0          # blocks of filters that stay in shared memory; see schedule_held.py
     only: str = ""         # the pass that it serves: in the other it gains nothing; dgrad copies 64 columns at a time
+    cluster: int = 1       # blocks that share a tile; see schedule_cluster.py
 
     def __str__(self) -> str:
-        return f"{self.rows}{' pairs ' if self.pairs else ''}x{self.columns}{f' held {self.held}' * (self.held > 0)}"
+        return (f"{self.rows}{' pairs ' if self.pairs else ''}x{self.columns}{f' held {self.held}' * (self.held > 0)}"
+                f"{f' cluster {self.cluster}' * (self.cluster > 1)}")
 
 
 class Estimate(NamedTuple):
@@ -145,8 +148,9 @@ FP32, TF32, BF16, FP16 = (Mode("float16x2", "float32"), Mode("float16", "float32
 WIDE = Tile(128, 6), Tile(64, 8), Tile(256, 4), Tile(128, 4, rows=256)
 HALF = (*WIDE, Tile(128, 6, pairs=True, only="dgrad"), Tile(192, 4), Tile(64, 4, rows=256, only="dgrad"),
         Tile(64, 8, pairs=True), Tile(256, 4, held=3), Tile(64, 4, held=10, only="fprop"),
-        Tile(64, 4, rows=256, held=6), Tile(96, 3, rows=256, held=6, only="fprop"))
-TILES = {FP32: (Tile(128, 3), Tile(64, 4), Tile(96, 3, only="fprop"), Tile(32, 4, only="fprop"), Tile(64, 3, held=6)),
+        Tile(64, 4, rows=256, held=6), Tile(96, 3, rows=256, held=6, only="fprop"), Tile(64, 9, cluster=8),
+        Tile(64, 9, cluster=4), Tile(128, 7, cluster=4))
+TILES = {FP32: (Tile(128, 3), Tile(64, 4), Tile(96, 3, only="fprop"), Tile(32, 4, only="fprop"), Tile(64, 3, held=6), Tile(64, 4, cluster=8), Tile(64, 4, cluster=4)),
          TF32: (*WIDE, Tile(64, 4, rows=256, only="dgrad"), Tile(64, 8, pairs=True), Tile(64, 4, rows=256, held=6)),
          BF16: HALF, FP16: HALF}
 
@@ -170,12 +174,12 @@ class Wgmma(Candidate):
         self.name = f"conv_wgmma {tile} {mode.reads} to {mode.writes}"
         pixels, filters = (mode.planes * rows * CHUNK * 2 for rows in (tile.rows, tile.columns))  # bytes of a block
         ring = tile.stages * pixels + (tile.held or tile.stages) * filters
-        self._out_boxes = min(MOST_BOXES, (SHARED_BYTES - ring) // (CONSUMERS * BOX_BYTES))
+        self._out_boxes = min(MOST_BOXES, (SHARED_BYTES - ring) // (CONSUMERS * BOX_BYTES)) * (tile.cluster == 1)
         self._shared = ring + CONSUMERS * self._out_boxes * BOX_BYTES
         defines = {"ELEMENT": C_TYPES[mode.element], "TILE_M": tile.rows * (1 + tile.pairs), "TILE_N": tile.columns,
                    "OPERAND_PLANES": mode.planes, "B_MAJOR_N": int(self.pass_name == "dgrad"),
                    "RING_STAGES": tile.stages, "OUTPUT_BOXES": self._out_boxes, "OF_PAIRS": int(tile.pairs),
-                   "FILTERS_HELD": tile.held, "OUT": C_TYPES[mode.writes]}
+                   "FILTERS_HELD": tile.held, "BLOCKS_TOGETHER": tile.cluster, "OUT": C_TYPES[mode.writes]}
         self.kernel = Kernel(
             "conv_wgmma.cu", "conv_wgmma", "ptr x, ptr w, ptr y, ptr b, ptr scale_x, ptr scale_w, ptr slots, "
             "ptr statistics, ptr work, i32 entries, i32 box, i32 batch, i32 height, i32 width, i32 groups, "
@@ -223,7 +227,7 @@ class Wgmma(Candidate):
     def least_us(self, desc: ConvDesc) -> float:
         on = device()
         products = desc.useful_flops / 2 / (self.tile.rows * self.tile.columns * CHUNK)
-        block_us = on.table.wgmma.tiles[self.mode.times][str(self.tile)][0] * on.slower
+        block_us = on.table.wgmma.tiles[self.mode.times][str(self.tile._replace(cluster=1))][0] * on.slower
         return on.table.wgmma.launches * on.launch_us + products * block_us / on.sm_count
 
     def _estimate(self, desc: ConvDesc) -> Estimate:
@@ -236,6 +240,8 @@ class Wgmma(Candidate):
         tile = found.pixels, found.box.images, self.tile.columns, device().sm_count, found.costs
         if self.tile.held:
             return found.box, held_list(*tile, rows=self.tile.rows)
+        if self.tile.cluster > 1:
+            return found.box, cluster_list(*tile, rows=self.tile.rows, size=self.tile.cluster)
         by_image = self._memory_us(desc) > BY_IMAGE * found.us
         return found.box, work_list(*tile, rows=self.tile.rows, by_image=by_image)
 
@@ -265,44 +271,32 @@ class Wgmma(Candidate):
         of_y = channels or out_shape[3]
         sizes = groups, columns, of_y, runs[0], runs[-1], unit
         single, (in_steps, out_steps) = range(1, 2), steps(self.pass_name, desc)
-        box = _tma_box(CHUNK, rows, in_steps)
+        box = tma_box(CHUNK, rows, in_steps)
         # rows of a box beyond the tensor take TMA three times as long as others: the last tile has a box of its own
         tail = (columns % self.tile.columns,) if columns % self.tile.columns else ()
         w_runs, heights = (runs, (self.tile.columns, *tail)) if self.pass_name == "fprop" else (single, (unit,))
         w_boxes = tuple((CHUNK, 1, 1, height, 1) for height in heights)
-        out_box = _tma_box(OUT_ROW // ITEMSIZE[self.writes], rows.stored(BOX_ROWS), out_steps)
+        out_box = tma_box(OUT_ROW // ITEMSIZE[self.writes], rows.stored(BOX_ROWS), out_steps)
 
         def run(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING, parts: Array | None = None) -> None:
             b, relu = epilogue.known()
             b = b and offset(b, 4 * first)
-            if not channels and not slot_floats:
+            if not channels and not slot_floats and self.tile.cluster == 1:
                 parts = statistics.attach(y, CONSUMERS * grid)
             counted = parts and offset(parts, 4 * first)
             guard = (x.flag, w.flag) if rewritten else UNGUARDED
             out = _image_maps(y.ptr + y_first, y.dtype, out_shape, 1, groups, single, out_box, channels)
             slots = empty((slot_floats,), "float32") if slot_floats else None
+            there = slots if self.tile.cluster == 1 else offset(y, y_first)
             self.kernel(grid, _image_maps(x.ptr, x.dtype, in_shape, x.planes, groups, runs, box),
                         _filter_maps(w.ptr + w_first, w.dtype, desc.w_shape, w.planes, groups, w_runs, w_boxes,
                                      channels),
-                        out, b, x.scale, w.scale, slots, counted, items, entries, rows.packed, batch, height, width,
+                        out, b, x.scale, w.scale, there, counted, items, entries, rows.packed, batch, height, width,
                         *sizes, relu, streams, *guard)
             if slots:
                 self.sum(sum_grid, slots, sliced, b, x.scale, w.scale, offset(y, y_first), batch, height, width,
                          of_y, columns, rows.packed, relu)
         return run
-
-
-class TmaBox(NamedTuple):
-    """What a box spans along (channels, width, height, image, group), and how far its elements lie apart."""
-
-    spans: Shape
-    steps: Shape
-
-
-def _tma_box(channels: int, box: Box, apart: tuple[int, int]) -> TmaBox:
-    """apart: the positions, (height, width), where there are several."""
-    height, width = (step if side > 1 else 1 for step, side in zip(apart, box[1:]))
-    return TmaBox((channels, box.width * width, box.height * height, box.images, 1), (1, width, height, 1, 1))
 
 
 @lru_cache(maxsize=512)
@@ -368,22 +362,25 @@ def _boxes(pass_name: str, desc: ConvDesc, tile: Tile, pixels: Pixels) -> Iterat
 @lru_cache(maxsize=1024)
 def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, mode: Mode, on: Device) -> Estimate:
     pixels, c = _pixels(pass_name, desc, tile.pairs), on.table.wgmma
-    whole_us, end_us, *alone_us = (us * on.slower for us in c.tiles[mode.times][str(tile)])
+    whole_us, end_us, *alone_us = (us * on.slower for us in c.tiles[mode.times][str(tile._replace(cluster=1))])
     few, copied_us = _copies(pass_name, desc, pixels, tile, mode.planes, c)
     stored = min(1.0, pixels.columns / tile.columns)
     slot_us = tile.rows * tile.columns * ITEMSIZE["float32"] / (c.sum_l2 * on.l2)
     end_us *= ITEMSIZE[mode.writes] / 2
+    cluster_us = c.cluster_us * (tile.cluster > 1) * on.slower
     held_us = (tile.held > 0) * most_blocks(pixels) * mode.planes * 2 * CHUNK * tile.columns / c.held_bytes_per_us
     found = []
     for box, of_boxes in _boxes(pass_name, desc, tile, pixels):
         block_us = max(whole_us, copied_us) + c.box_us * max(0, tile.rows // box.rows - c.free_boxes)
-        costs = Costs(*(us / block_us for us in (stored * end_us, c.sum_us, slot_us)),
+        costs = Costs(*(us / block_us for us in (stored * end_us + cluster_us, c.sum_us, slot_us)),
                       block=1.0 if few and not tile.held else c.part, filters=held_us / block_us,
                       alone=max(*alone_us, copied_us) / block_us if tile.pairs else 1.0)
         cut, wait_us = (of_boxes, box.images, tile.columns, on.sm_count, costs), 0.0
         if tile.held:
             makespan, mean = held_makespan(*cut, rows=tile.rows)
             wait_us = held_us + c.idle_seen * (makespan - mean) * block_us
+        elif tile.cluster > 1:
+            makespan = cluster_makespan(*cut, rows=tile.rows, size=tile.cluster)
         else:
             makespan, _ = estimate(*cut, rows=tile.rows)
         found.append(Estimate(box, of_boxes, costs, makespan * block_us, wait_us))

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from alpha.cuda.conv.wgmma.schedule import CHUNK, Pixels, dgrad_pixels, field, fprop_pixels
-from alpha.ops.conv_desc import Axis, ConvDesc, TapClass, ceil_div
+from alpha.ops.conv_desc import Axis, ConvDesc, Shape, TapClass, ceil_div
 
 MOST_STEP, MOST_SPAN = 8, 256  # of a box in TMA: distance of its elements, and what it spans along an axis
 MOST_IMAGES = 64               # of a batch, from which on pixels fill tiles
@@ -48,6 +48,19 @@ class Box(NamedTuple):
         width = min(self.width, most)
         height = min(self.height, most // width)
         return Box(min(self.images, most // (width * height)), height, width)
+
+
+class TmaBox(NamedTuple):
+    """What a box spans along (channels, width, height, image, group), and how far its elements lie apart."""
+
+    spans: Shape
+    steps: Shape
+
+
+def tma_box(channels: int, box: Box, apart: tuple[int, int]) -> TmaBox:
+    """apart: the positions, (height, width), where there are several."""
+    height, width = (step if side > 1 else 1 for step, side in zip(apart, box[1:]))
+    return TmaBox((channels, box.width * width, box.height * height, box.images, 1), (1, width, height, 1, 1))
 
 
 class Span(NamedTuple):

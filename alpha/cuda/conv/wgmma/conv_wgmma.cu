@@ -105,6 +105,59 @@ struct Target {
   }
 };
 
+// Where results go that are stored as they lie in registers: in fours, two neighbours in each of two rows.
+struct Direct {
+  OUT *to[2];  // column 0 of the tile in these rows, or null
+  const Finish finish;
+
+  // tile: its entry of the list; depth: of the rows; columns, channels: of a group, and of out
+  PTX_FN Direct(OUT *out, const int *tile, int depth, const Place &place, BoxShape box, int batch, int height, int width,
+                int columns, int channels, const Finish &finish)
+      : finish(finish) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      const int row = depth * 128 + place.row(2 * half), pixel = tile[PIXEL] + (row >> box.rows_log2());
+      const int y = pixel / tile[WIDTH], image = tile[IMAGE] + box.image(row);
+      const int h = tile[OUT_H] + y * tile[OUT_H_STEP] + box.h(row, tile[OUT_H_STEP]);
+      const int w = tile[OUT_W] + (pixel - y * tile[WIDTH]) * tile[OUT_W_STEP] + box.w(row, tile[OUT_W_STEP]);
+      const bool exists = pixel < tile[PIXELS] && image < batch && h < height && w < width;
+      to[half] = exists ? out + ((image * (i64)height + h) * width + w) * channels + tile[GROUP] * columns + tile[COLUMN]
+                        : nullptr;
+    }
+  }
+  PTX_FN void put(int col, const float4 &sum) const {
+    const float2 add = finish.bias_at<false>(col);
+    if (col >= finish.columns) return;
+    if (to[0]) store_pair(to[0] + col, finish.apply<false>(sum.x, add.x), finish.apply<false>(sum.y, add.y));
+    if (to[1]) store_pair(to[1] + col, finish.apply<false>(sum.z, add.x), finish.apply<false>(sum.w, add.y));
+  }
+};
+
+// The blocks of a cluster have a tile in common: each shows the others its sum where its buffers were, adds up every
+// CLUSTER-th quad of all, in the order of the blocks, and puts that: put(number of its first sum, float4). A block has
+// no other tile, and loads nothing more.
+template <class T, class Put> PTX_FN void add_together(const float (&sum)[T::SUMS], char *buffers, Put put) {
+  constexpr int QUADS = T::SUMS / 4;
+  static_assert(T::CONSUMERS * QUADS * 2048 <= T::STAGES * T::STAGE, "sums lie in the buffers");
+  const Place place;
+  float4 *mine = reinterpret_cast<float4 *>(buffers) + place.consumer * (QUADS * 128) + place.thread;
+  ptx::bar_sync(1, 128 * T::CONSUMERS);  // all have read the buffers
+#pragma unroll
+  for (int q = 0; q < QUADS; q++) mine[q * 128] = make_float4(sum[4 * q], sum[4 * q + 1], sum[4 * q + 2], sum[4 * q + 3]);
+  ptx::cluster_arrive();
+  ptx::cluster_wait();
+#pragma unroll 2
+  for (int q = ptx::cluster_rank(); q < QUADS; q += T::CLUSTER) {
+    float4 all = make_float4(0.f, 0.f, 0.f, 0.f);
+#pragma unroll
+    for (int b = 0; b < T::CLUSTER; b++) add(all, ptx::cluster_map(mine, b)[q * 128]);
+    put(4 * q, all);
+  }
+  __syncwarp();
+  ptx::cluster_arrive_relaxed();  // no block returns before all have read what it shows
+  ptx::cluster_wait();
+}
+
 // A consumer: sums, and stores 64 of each 128 rows of its tiles.
 PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile> &held) {
   const Scale scale(t.scale_in, t.scale_w);
@@ -131,10 +184,17 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile>
     if (Tile::HELD && field(ahead, FILTERS)) held.release();
     const float *bias = t.bias ? t.bias + group * t.columns + column : nullptr;
     const Finish finish = {scale, bias, t.columns - column, t.relu != 0};
+    if constexpr (Tile::CLUSTER > 1) {
+      const Place place;
+      const Direct direct(static_cast<OUT *>(t.slots), list - FIELDS - lane, 0, place, t.box, t.batch, t.height, t.width,
+                          t.columns, t.counted, finish);
+      add_together<Tile>(sum[0], ring.buffers, [&](int i, const float4 &v) { direct.put(place.col(i), v); });
+      break;
+    }
     const uint64_t policy = t.streams ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL;
     const auto store = [&](int d, const float (&rows_of_sum)[Tile::SUMS]) {
       if ((slices & 0xffff) > 1) {
-        store_slice<Tile>(rows_of_sum, d, t.slots, slot);
+        store_slice<Tile>(rows_of_sum, d, static_cast<float *>(t.slots), slot);
         return;
       }
       out(rows_of_sum, finish, item, d, [&](const char *box, int col) {
@@ -152,9 +212,15 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile>
   out.drain();
 }
 
-extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1)
+#if defined(HAS_WGMMA) && BLOCKS_TOGETHER > 1
+#define CLUSTERS __cluster_dims__(BLOCKS_TOGETHER, 1, 1)
+#else
+#define CLUSTERS
+#endif
+
+extern "C" __global__ void CLUSTERS __launch_bounds__(Tile::THREADS, 1)
 conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, const float *bias,
-           const float *scale_in, const float *scale_w, float *slots, float *statistics, const int *work, int entries,
+           const float *scale_in, const float *scale_w, void *slots, float *statistics, const int *work, int entries,
            int box, int batch, int height, int width, int groups, int columns, int counted, int least_run, int most_run,
            int unit, int relu, int streams, const int *flag_in, const int *flag_w) {
 #ifdef HAS_WGMMA
@@ -200,23 +266,12 @@ extern "C" __global__ void __launch_bounds__(256)
 conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, const float *scale_in, const float *scale_w,
                   OUT *out, int batch, int height, int width, int channels, int columns, int box, int relu) {
   const Scale scale(scale_in, scale_w);
-  const BoxShape shape = {box};
   const int *tile = tiles + blockIdx.y * FIELDS, at = blockIdx.x * 256 + threadIdx.x;
-  const int depth = at / SLOT_ROWS<Tile>;
   const Place place(at / (Tile::SUMS * 32) % 2, at % 128);
-  const int i = at % (Tile::SUMS * 32) / 128 * 4, col = place.col(i), first = tile[GROUP] * columns + tile[COLUMN];
+  const int col = place.col(at % (Tile::SUMS * 32) / 128 * 4), first = tile[GROUP] * columns + tile[COLUMN];
   const Finish finish = {scale, bias ? bias + first : nullptr, columns - tile[COLUMN], relu != 0};
   if (col >= finish.columns) return;
-  const float4 sum = add_slices<Tile>(slots, tile[SLOT], tile[SLICE], at);
-  const float2 add = finish.bias_at<false>(col);
-  for (int half = 0; half < 2; half++) {
-    const int row = depth * 128 + place.row(i + 2 * half), pixel = tile[PIXEL] + (row >> shape.rows_log2());
-    const int y = pixel / tile[WIDTH], image = tile[IMAGE] + shape.image(row);
-    const int h = tile[OUT_H] + y * tile[OUT_H_STEP] + shape.h(row, tile[OUT_H_STEP]);
-    const int w = tile[OUT_W] + (pixel - y * tile[WIDTH]) * tile[OUT_W_STEP] + shape.w(row, tile[OUT_W_STEP]);
-    if (pixel >= tile[PIXELS] || image >= batch || h >= height || w >= width) continue;
-    store_pair(out + ((image * (i64)height + h) * width + w) * channels + first + col,
-               finish.apply<false>(half ? sum.z : sum.x, add.x), finish.apply<false>(half ? sum.w : sum.y, add.y));
-  }
+  const Direct direct(out, tile, at / SLOT_ROWS<Tile>, place, {box}, batch, height, width, columns, channels, finish);
+  direct.put(col, add_slices<Tile>(slots, tile[SLOT], tile[SLICE], at));
 }
 ALPHA_KERNEL(conv_wgmma_slices)

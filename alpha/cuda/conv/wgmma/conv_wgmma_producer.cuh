@@ -8,7 +8,7 @@
 
 using Tile =
     WgmmaTile<ELEMENT, TILE_M, TILE_N, OPERAND_PLANES, false, B_MAJOR_N, RING_STAGES, OUTPUT_BOXES, OF_PAIRS,
-              FILTERS_HELD>;
+              FILTERS_HELD, BLOCKS_TOGETHER>;
 
 // An entry of a block's list: 32 integers, of which a warp's lanes hold one each. The next entry is always on its way.
 enum Field {
@@ -51,7 +51,7 @@ struct ConvOperands {
   const CUtensorMap *in, *w, *out;  // in and K-major w: maps for runs of least_run taps, and one more each; behind
                                     // those of w, where tiles end beyond the columns, as many for the last tile's
   const float *bias, *scale_in, *scale_w;
-  float *slots;
+  void *slots;          // of slices; clusters, which have none: out itself
   float *statistics;    // [block][consumer][mean, m2, count][channels], or null
   Guard rewritten;      // whether `out` will be: nothing is counted then
   const int *work;      // [block][entry][FIELDS]
@@ -59,7 +59,7 @@ struct ConvOperands {
   BoxShape box;
   int batch, height, width, groups;  // of out
   int columns;          // of a group
-  int counted;          // channels that statistics are of; of which these columns, of all groups, may be a part
+  int counted;          // channels of out, and of the statistics; of which these columns, of all groups, may be a part
   int least_run, runs, unit, relu, streams;  // streams: what is stored is beyond what the L2 cache keeps
 
   PTX_FN const int *list() const { return work + (long long)blockIdx.x * entries * FIELDS + threadIdx.x % 32; }

@@ -27,7 +27,7 @@
 #endif
 
 template <class E_, int BM_, int BN_, int PLANES_, bool A_MN_, bool B_MN_, int STAGES_, int OUT_BOXES_, bool PAIRS_,
-          int HELD_>
+          int HELD_, int CLUSTER_ = 1>
 struct WgmmaTile {
   using E = E_;
   static constexpr int BM = BM_, DEPTH = BM / 128, BN = BN_, BK = 64, PLANES = PLANES_, STAGES = STAGES_;
@@ -40,6 +40,7 @@ struct WgmmaTile {
   static constexpr int B_PLANE = (B_MN ? (BN + 63) / 64 * 64 : BN) * BK * 2;
   static constexpr int A_STEP = A_MN ? 128 : 2, B_STEP = B_MN ? 128 : 2;  // 16 of k, in 16 bytes
   static constexpr int HELD = HELD_;                                   // blocks of B, see held_filters.cuh
+  static constexpr int CLUSTER = CLUSTER_;                             // blocks that share a tile, a slice each
   static constexpr int B_BLOCK = PLANES * B_PLANE, STAGE = PLANES * A_PLANE + (HELD ? 0 : B_BLOCK);
   static constexpr int B_AT = HELD ? STAGES * STAGE : PLANES * A_PLANE;   // in a buffer; held: behind them all
   static constexpr int OUT_AT = STAGES * STAGE + HELD * B_BLOCK;

@@ -244,12 +244,12 @@ def estimate(pixels: Pixels, images: int, columns: int, sm_count: int, costs: Co
         if count > max(most, 1):
             break
         longest = ceil_div(most, count)
-        slices = np.maximum(-(-sums.blocks // max(longest, 1)), 1)
-        of_class = np.repeat(np.arange(len(slices)), slices)
-        _, parts = _slices(sums, slices)
+        number = np.maximum(-(-sums.blocks // max(longest, 1)), 1)
+        of_class = np.repeat(np.arange(len(number)), number)
+        _, parts = slices(sums, number)
         cost = cost_of(of_class, parts, pixels.classes, costs)
-        slots = int(tiles[slices > 1] @ slices[slices > 1])
-        last = last_load(cost, tiles[of_class], min(sm_count, int(tiles @ slices)))
+        slots = int(tiles[number > 1] @ number[number > 1])
+        last = last_load(cost, tiles[of_class], min(sm_count, int(tiles @ number)))
         found.append((last + (slots > 0) * costs.launch + slots * costs.slot, count, longest))
     return min(found)[::2]
 
@@ -282,7 +282,7 @@ def _is_head(classes: np.ndarray) -> np.ndarray:
     return (field(classes, "lead") >= STEP) & (field(classes, "length") > 0)
 
 
-def _slices(sums: _Sums, count: np.ndarray) -> tuple[np.ndarray, _Sums]:
+def slices(sums: _Sums, count: np.ndarray) -> tuple[np.ndarray, _Sums]:
     """Returns the first block of each slice, and what it has.  count: slices of each sum."""
     number = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
     sums, count = _Sums(*(np.repeat(each, count) for each in sums)), np.repeat(count, count)
@@ -312,13 +312,19 @@ def _cut(tiles: np.ndarray, longest: int, classes: np.ndarray) -> tuple[np.ndarr
     """Returns the tiles in slices of at most `longest` blocks, and the number of slots for these."""
     count = np.maximum(-(-tiles["blocks"] // max(longest, 1)), 1)
     needed = np.where(count > 1, count, 0)
+    items = cut_evenly(tiles, count, classes)
+    items["slot"] = np.repeat(np.cumsum(needed) - needed, count)
+    return items, int(needed.sum())
+
+
+def cut_evenly(tiles: np.ndarray, count: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Returns the tiles, each in so many slices."""
     items, of_tile = np.repeat(tiles, count), np.repeat(count, count)
     number = np.arange(items.size) - np.repeat(np.cumsum(count) - count, count)
     of_tiles = sums_of(classes).of(tiles["class"])
-    items["block"], (items["blocks"], items["heads"], items["whole"]) = _slices(of_tiles, count)
-    items["slot"] = np.repeat(np.cumsum(needed) - needed, count)
+    items["block"], (items["blocks"], items["heads"], items["whole"]) = slices(of_tiles, count)
     items["slice"] = number * 65536 + of_tile
-    return items, int(needed.sum())
+    return items
 
 
 def cost_of(of_class: np.ndarray, sums: _Sums, classes: np.ndarray, costs: Costs) -> np.ndarray:

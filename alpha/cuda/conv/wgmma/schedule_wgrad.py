@@ -37,12 +37,6 @@ STORED_ROWS = 16          # what a slot has of a tile's rows is a multiple of th
 CACHE_BYTES = 50e6        # of tensors that the L2 cache keeps
 
 
-def clusters(sm_count: int, size: int) -> int:
-    """Returns how many clusters of so many blocks run at a time: 66, 30 and 15 of 2, 4 and 8 on an H100, whose 132
-    multiprocessors are in groups that larger clusters do not fill."""
-    return max(1, (sm_count if size <= 2 else sm_count * 10 // 11) // size)
-
-
 class Schedule(NamedTuple):
     """Tables as sk_dilated_wgmma.cu reads them, int32.
 

@@ -10,7 +10,8 @@ from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import is_product, oversized
 from alpha.cuda.conv.wgmma import Run, launch_of_arrays, pixels_as_images, refusal
-from alpha.cuda.conv.wgmma.schedule_wgrad import CACHE_BYTES, Schedule, clusters, cut, memory_us, schedule
+from alpha.cuda.conv.wgmma.schedule_cluster import at_a_time
+from alpha.cuda.conv.wgmma.schedule_wgrad import CACHE_BYTES, Schedule, cut, memory_us, schedule
 from alpha.cuda.conv.wgmma.taps import Tiling, consumers, longest_chain
 from alpha.cuda.lazy import READS, Operand
 from alpha.cuda.runtime.kernel import Kernel
@@ -139,7 +140,7 @@ class WgmmaWgrad(Candidate):
 
     def tiling(self, desc: ConvDesc) -> Tiling:
         tile, streamed = self.tile, is_product(desc) and desc.nbytes(2 * self.planes) > CACHE_BYTES
-        return Tiling(tile.rows, tile.tap_columns, tile.taps, clusters(device().sm_count, tile.cluster),
+        return Tiling(tile.rows, tile.tap_columns, tile.taps, at_a_time(device().sm_count, tile.cluster),
                       tile.block_us(self.planes, desc, streamed) / tile.cluster, self.planes, tile.strip, tile.cluster)
 
     def schedule(self, desc: ConvDesc) -> Schedule:
