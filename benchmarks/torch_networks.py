@@ -240,7 +240,8 @@ def airbench94():
                          nn.MaxPool2d(3), nn.Flatten(), Scaled(), nn.Linear(256, 10, bias=False))
 
 
-TWINS = {"resnet20": lambda: Residual(Basic, (3, 3, 3), 16, Pad), "resnet56": lambda: Residual(Basic, (9,) * 3, 16, Pad),
+TWINS = {"resnet20": lambda: Residual(Basic, (3, 3, 3), 16, Pad),
+         "resnet56": lambda: Residual(Basic, (9, 9, 9), 16, Pad),
          "resnet50": lambda: Residual(Bottleneck, (3, 4, 6, 3), 64),
          "resnext29_8x64d": lambda: Residual(Bottleneck, (3, 3, 3), 64, groups=8), "wrn28_10": WideResNet,
          "densenet100_12": lambda: DenseNet((16, 16, 16), 12), "densenet121": lambda: DenseNet((6, 12, 24, 16), 32),
