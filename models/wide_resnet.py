@@ -40,14 +40,15 @@ class WideResNet(nn.Module):
 
     def __init__(self, depth: int, widen: int, num_classes: int) -> None:
         self.conv1 = nn.Conv2d(3, 16, 3, padding=1, bias=False)
-        in_channels = 16
+        in_channels, stages = 16, []
         for stage in range(3):
             channels = (16 << stage) * widen
             blocks = []
             for k in range((depth - 4) // 6):
                 blocks.append(WideBlock(in_channels, channels, 2 if k == 0 and stage > 0 else 1))
                 in_channels = channels
-            setattr(self, f"layer{stage + 1}", nn.Sequential(*blocks))
+            stages.append(nn.Sequential(*blocks))
+        self.layer1, self.layer2, self.layer3 = stages
         self.bn1 = nn.BatchNorm2d(in_channels)
         self.linear = nn.Linear(in_channels, num_classes)
 
