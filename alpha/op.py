@@ -23,7 +23,7 @@ The class becomes an `Op`, a callable. Its vocabulary:
     mixed     args exempt from "one dtype for all" and from `dtypes` (labels, indices)
     parameters  args that may be float32, all of them, where the others are float16 or bfloat16 (the common dtype then)
     follows   True (that of an equation): float32 args beside the 16 bits of the precision mode are taken, and computed
-              with in float32; the result has the 16 bits, see alpha.follow
+              with in float32; the result has the 16 bits, see alpha.fuse.follow
     scalars   True: Python numbers are taken for tensors, and handed on as they are
     label     what messages call the op, where that is not its name
     moves     True: the outputs live on the device named by the attribute `device`
@@ -141,7 +141,7 @@ class Op(Signature):
             args, attrs = self.bind(args, attrs)
         arrays, device, dtype, needs = self.check(args)
         if dtype is FOLLOWS:
-            from alpha.follow import followed
+            from alpha.fuse.follow import followed
             return followed(self, args, attrs)
         specs = self.shape(*args, **attrs)
         implementation = self.impls.get(device) or self._find(device)

@@ -18,7 +18,7 @@ from alpha.inputs.registry import did_you_mean
 from alpha.precision import MODES
 from alpha.tensor import Tensor
 
-FOLLOWS = "follows"     # the dtype of a call with float32 beside the 16 bits of the mode: see alpha.follow
+FOLLOWS = "follows"     # the dtype of a call with float32 beside the 16 bits of the mode: see alpha.fuse.follow
 NUMBERS = (int, float, np.integer, np.floating, np.bool_)  # what `scalars` takes for a tensor
 
 
