@@ -1,4 +1,4 @@
-"""Functions that people know from PyTorch, at input that does not fit or is unusual: an error with a fix, or a value."""
+"""Functions that people know from PyTorch, at unusual input or none that fits: a value, or an error with a fix."""
 
 from __future__ import annotations
 
