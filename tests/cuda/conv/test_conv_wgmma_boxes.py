@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import numpy as np
 import pytest
 
-from alpha.cuda.ops.pointwise.epilogue import Epilogue
-from alpha.gradcheck import assert_equal_at
 from tests.conv_cases import Case as Shape
 from tests.conv_cases import square
-from tests.conv_oracle import conv_fprop_padded
-from tests.cuda.conv.test_conv_wgmma import GEOMETRIES, check, fetched, stored, tiles
-from tests.cuda.process import CHECKED, EMULATED
+from tests.cuda.conv.test_conv_wgmma import check, tiles
+from tests.cuda.process import EMULATED
 
 pytestmark = pytest.mark.cuda
 

@@ -7,8 +7,6 @@ memory: there is no second launch.
 
 from __future__ import annotations
 
-from math import ceil
-
 import numpy as np
 
 from alpha.cuda.conv.wgmma.schedule import (
