@@ -17,7 +17,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from math import exp, log
+from statistics import geometric_mean
 from typing import Any
 
 import alpha
@@ -34,7 +34,6 @@ from benchmarks.torch_precision import allow_tf32
 KEY = ("set", "shape", "pass", "precision", "n")
 CALLS = 20          # of a graph
 ROUNDS, WINDOW_MS = 5, 2.0
-LEAST = {"bf16": 0.8}
 # name: map, channels in and out, of 3x3 filters: VGG at 224x224 and at 32x32
 VGG = ((224, 64, 64), (112, 64, 128), (112, 128, 128), (56, 128, 256), (56, 256, 256), (28, 256, 512), (28, 512, 512),
        (14, 512, 512), (32, 64, 64), (16, 128, 128), (8, 256, 256), (4, 512, 512), (2, 512, 512))
@@ -69,7 +68,8 @@ def shape(n: int, hw: int, ic: int, oc: int, f: int, stride: int = 1) -> ConvSha
     return ConvShape(name, n, hw, ic, oc, f, f // 2, stride)
 
 
-def kernels(operands: Operands, pass_name: str, precision: str, count: int) -> dict[str, tuple[float, Callable[..., Any]]]:
+def kernels(operands: Operands, pass_name: str, precision: str, count: int
+            ) -> dict[str, tuple[float, Callable[..., Any]]]:
     """Returns estimate and call of the kernels that are cheapest by estimate, on what they read."""
     from alpha.cuda.conv.planner import launch_of, rank
     from alpha.cuda.lazy import operand
@@ -151,8 +151,8 @@ def report(rows: Sequence[Row]) -> list[str]:
         for key in ("ratio", "ratio_there", "strict", "strict_there"):
             found = [row[key] for row in some if key in row]
             if found:
-                lines.append(f"{' '.join(map(str, group))} {key}: geometric mean {exp(sum(map(log, found)) / len(found)):.2f}, "
-                             f"least {min(found):.2f}, of {len(found)}; below 0.8: {sum(r < 0.8 for r in found)}")
+                lines.append(f"{' '.join(map(str, group))} {key}: geometric mean {geometric_mean(found):.2f}, least "
+                             f"{min(found):.2f}, of {len(found)}; below 0.8: {sum(r < 0.8 for r in found)}")
     return lines
 
 

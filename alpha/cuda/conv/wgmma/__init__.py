@@ -150,7 +150,8 @@ HALF = (*WIDE, Tile(128, 6, pairs=True, only="dgrad"), Tile(192, 4), Tile(64, 4,
         Tile(64, 8, pairs=True), Tile(256, 4, held=3), Tile(64, 4, held=10, only="fprop"),
         Tile(64, 4, rows=256, held=6), Tile(96, 3, rows=256, held=6, only="fprop"), Tile(64, 9, cluster=8),
         Tile(64, 9, cluster=4), Tile(128, 7, cluster=4))
-TILES = {FP32: (Tile(128, 3), Tile(64, 4), Tile(96, 3, only="fprop"), Tile(32, 4, only="fprop"), Tile(64, 3, held=6), Tile(64, 4, cluster=8), Tile(64, 4, cluster=4)),
+TILES = {FP32: (Tile(128, 3), Tile(64, 4), Tile(96, 3, only="fprop"), Tile(32, 4, only="fprop"), Tile(64, 3, held=6),
+                Tile(64, 4, cluster=8), Tile(64, 4, cluster=4)),
          TF32: (*WIDE, Tile(64, 4, rows=256, only="dgrad"), Tile(64, 8, pairs=True), Tile(64, 4, rows=256, held=6)),
          BF16: HALF, FP16: HALF}
 

@@ -5,9 +5,9 @@ the positions of a residue class (in dgrad at stride 2 there are four, else ther
 box has beyond the map is read as zeros, and not written.
 
 All positions of a box read the same taps: those that any of them needs. Where one of them does not, it reads zeros
-beyond the map. So padding is multiplied where a box lies at the border, and nowhere else: boxes whose taps are the same
-are a class, as pixels are elsewhere. Or all boxes of a residue class read all of its taps (`trimmed` False): a tile then
-has boxes of any place, and there are fewer tiles that are not full. The estimate decides.
+beyond the map. So padding is multiplied where a box lies at the border, and nowhere else: boxes whose taps are the
+same are a class, as pixels are elsewhere. Or all boxes of a residue class read all of its taps (`trimmed` False): then
+a tile has boxes of any place, and fewer tiles are not full. The estimate decides.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from alpha.cuda.conv.wgmma.schedule import CHUNK, Pixels, dgrad_pixels, field, fprop_pixels
+from alpha.cuda.conv.wgmma.schedule import ROWS, Pixels, dgrad_pixels, field, fprop_pixels
 from alpha.ops.conv_desc import Axis, ConvDesc, Shape, TapClass, ceil_div
 
 MOST_STEP, MOST_SPAN = 8, 256  # of a box in TMA: distance of its elements, and what it spans along an axis
 MOST_IMAGES = 64               # of a batch, from which on pixels fill tiles
-MOST_SHAPES = 6                # that are estimated: those with the fewest rows
+MOST_SHAPES, MORE_TILES = 4, 1.25  # that are estimated: those with the fewest tiles, and no more than so many times
 
 
 class Box(NamedTuple):
@@ -126,10 +126,10 @@ def _united(members: list[tuple[TapClass, int]], position: int, start_step: int)
     if not there:
         return Span(1, position, 0, 0, 0, 1, 1)
     k, c, start = there[0]
-    number = [((other.tap - c.tap) // c.tap_step, other.count) for _, other, _ in there]  # of the first tap, in c's steps
-    first, end = min(at for at, _ in number), max(at + count for at, count in number)
-    return Span(1, position, start - k * start_step + first * c.step, c.tap + first * c.tap_step, end - first, c.tap_step,
-                c.step)
+    firsts = [(other.tap - c.tap) // c.tap_step for _, other, _ in there]  # taps, counted from c's first one
+    first, end = min(firsts), max(at + other.count for at, (_, other, _) in zip(firsts, there))
+    return Span(1, position, start - k * start_step + first * c.step, c.tap + first * c.tap_step, end - first,
+                c.tap_step, c.step)
 
 
 @lru_cache(maxsize=1024)
@@ -146,7 +146,8 @@ def shapes(pass_name: str, desc: ConvDesc, rows: int, most_boxes: int) -> tuple[
             continue
         count = ceil_div(out_h, box.height) * ceil_div(out_w, box.width) * ceil_div(desc.n, box.images)
         found.append((ceil_div(count * box.rows, rows), rows // box.rows, abs(box.height - box.width), box))
-    return tuple(box for *_, box in sorted(found)[:MOST_SHAPES])
+    found.sort()
+    return tuple(box for tiles, *_, box in found[:MOST_SHAPES] if tiles <= MORE_TILES * found[0][0])
 
 
 def _boxes(rows: int, most_boxes: int) -> Iterator[Box]:
@@ -154,5 +155,5 @@ def _boxes(rows: int, most_boxes: int) -> Iterator[Box]:
     for images in sides:
         for height in sides:
             for width in sides:
-                if rows // most_boxes <= images * height * width <= min(rows, 2 * CHUNK) and width >= 1:
+                if rows // most_boxes <= images * height * width <= min(rows, ROWS):
                     yield Box(images, height, width)
