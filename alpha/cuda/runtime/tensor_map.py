@@ -29,7 +29,7 @@ KEPT = 4096                                            # maps; tensors of a trai
 
 
 def tensor_maps(ptr: int, dtype: str, dims: Sequence[Sizes], boxes: Sequence[Sizes], strides: Sizes, *,
-                swizzle: int = 128, apart: int = 0, steps: Sizes = ()) -> Array:
+                swizzle: int = 128, offsets: Sizes = (), steps: Sizes = ()) -> Array:
     """Returns maps of a tensor on the device that differ in their dimensions or boxes, one behind the other.
 
     Each call uploads them: callers keep KEPT of them. Dimensions may overlap: with strides smaller than what the inner
@@ -42,14 +42,15 @@ def tensor_maps(ptr: int, dtype: str, dims: Sequence[Sizes], boxes: Sequence[Siz
         boxes: of each map; rows have at most `swizzle` bytes.
         strides: bytes from an element to the next along each dimension but the first, multiples of 16.
         swizzle: 128, 64, 32, or 0 for none.
-        apart: bytes from where a map's tensor begins to where that of the next one does; 0: all are of one.
+        offsets: where the tensor of each map begins, in bytes behind ptr; (): all are of one.
         steps: distance of a box's elements along each dimension, of which it then spans `box`; (): neighbours.
 
     Raises:
         AlphaError: the driver refuses one.
     """
-    return upload(np.concatenate([_encoded(ptr + k * apart, dtype, each, box, strides, swizzle, steps)
-                                  for k, (each, box) in enumerate(zip(dims, boxes, strict=True))]))
+    begins = offsets or (0,) * len(dims)
+    return upload(np.concatenate([_encoded(ptr + begin, dtype, each, box, strides, swizzle, steps)
+                                  for begin, each, box in zip(begins, dims, boxes, strict=True)]))
 
 
 def _encoded(ptr: int, dtype: str, dims: Sizes, box: Sizes, strides: Sizes, swizzle: int, steps: Sizes) -> np.ndarray:

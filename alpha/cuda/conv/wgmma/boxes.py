@@ -22,6 +22,7 @@ from alpha.cuda.conv.wgmma.schedule import ROWS, Pixels, dgrad_pixels, field, fp
 from alpha.ops.conv_desc import Axis, ConvDesc, Shape, TapClass, ceil_div
 
 MOST_STEP, MOST_SPAN = 8, 256  # of a box in TMA: distance of its elements, and what it spans along an axis
+LONGEST, LEAST_ROWS = 1 << 15, 8  # of an axis and of a box in wgrad, see wgrad_producer.cuh
 MOST_IMAGES = 64               # of a batch, from which on pixels fill tiles
 MOST_SHAPES, MORE_TILES = 4, 1.25  # that are estimated: those with the fewest tiles, and no more than so many times
 
@@ -148,6 +149,19 @@ def shapes(pass_name: str, desc: ConvDesc, rows: int, most_boxes: int) -> tuple[
         found.append((ceil_div(count * box.rows, rows), rows // box.rows, abs(box.height - box.width), box))
     found.sort()
     return tuple(box for tiles, *_, box in found[:MOST_SHAPES] if tiles <= MORE_TILES * found[0][0])
+
+
+@lru_cache(maxsize=1024)
+def wgrad_box(desc: ConvDesc, rows: int) -> Box | None:
+    """Returns the boxes with which sums over outputs have the fewest blocks of so many, or None."""
+    (ph, pw), found = (desc.h.s, desc.w.s), []
+    if desc.n > MOST_IMAGES or max(ph, pw) > MOST_STEP or max(desc.h.i, desc.w.i, desc.h.o, desc.w.o) >= LONGEST:
+        return None
+    for box in _boxes(rows, rows // LEAST_ROWS):
+        if box.height * box.width > 1 and max(box.height * ph, box.width * pw) <= MOST_SPAN:
+            count = ceil_div(desc.n, box.images) * ceil_div(desc.h.o, box.height) * ceil_div(desc.w.o, box.width)
+            found.append((ceil_div(count * box.rows, rows), -box.rows, abs(box.height - box.width), box))
+    return min(found)[-1]
 
 
 def _boxes(rows: int, most_boxes: int) -> Iterator[Box]:

@@ -20,8 +20,17 @@ import numpy as np
 
 from alpha.cuda.conv.costs import device
 from alpha.cuda.conv.schedule import is_product
+from alpha.cuda.conv.wgmma.boxes import Box, wgrad_box
 from alpha.cuda.conv.wgmma.schedule import longest_first
-from alpha.cuda.conv.wgmma.taps import BLOCK, CONSUMER_ROWS, SEGMENT_FIELDS, Group, Tiling, groups_of
+from alpha.cuda.conv.wgmma.taps import (
+    BLOCK,
+    CONSUMER_ROWS,
+    SEGMENT_FIELDS,
+    Group,
+    Tiling,
+    groups_of,
+    groups_of_boxes,
+)
 from alpha.ops.conv_desc import Axis, ConvDesc, ceil_div
 
 UNIT_FIELDS = ("next", "row", "col", "rows", "cols", "begin", "end", "step", "slot", "taps", "shift0",
@@ -41,7 +50,7 @@ class Schedule(NamedTuple):
     """Tables as sk_dilated_wgmma.cu reads them, int32.
 
     Attributes:
-        images: of a box.
+        box: of outputs; of one output of some images as a rule.
         units: (units, integers of one): columns as in UNIT_FIELDS, then the tile's segments as in SEGMENT_FIELDS. Row b
             is the first unit of block b, `next` the row of the one behind it or -1.
         blocks: of the grid.
@@ -49,7 +58,7 @@ class Schedule(NamedTuple):
         slots: of the workspace, for all consumers of a tile.
     """
 
-    images: int
+    box: Box
     units: np.ndarray
     blocks: int
     sums: np.ndarray
@@ -73,7 +82,7 @@ class Units(NamedTuple):
 class Cut(NamedTuple):
     """The cheapest way to cut, by estimate, with what it cuts."""
 
-    images: int
+    box: Box
     groups: list[Group]
     tiles: np.ndarray
     units: Units
@@ -89,8 +98,14 @@ def schedule(desc: ConvDesc, tiling: Tiling) -> Schedule:
 @lru_cache(maxsize=512)
 def cut(desc: ConvDesc, tiling: Tiling) -> Cut:
     """Returns how `schedule` cuts, which is all that an estimate needs."""
-    images = _images(desc) if tiling.strip == 1 else BLOCK
-    groups = groups_of(desc, tiling, images)
+    images = Box(_images(desc) if tiling.strip == 1 else BLOCK)
+    boxes = wgrad_box(desc, BLOCK) if tiling.taps == 1 else None
+    return min((_cut(desc, tiling, box) for box in (images, boxes) if box), key=lambda one: one.time_us)
+
+
+def _cut(desc: ConvDesc, tiling: Tiling, box: Box) -> Cut:
+    is_pixel = box.height * box.width == 1
+    groups = groups_of(desc, tiling, box.images) if is_pixel else groups_of_boxes(desc, box)
     tiles = _tiles(desc, tiling, len(groups))
     of_tile = [groups[g] for g in tiles[:, 0].tolist()]
     work_us = sum(g.cost for g in of_tile) * tiling.block_us / tiling.blocks
@@ -102,7 +117,7 @@ def cut(desc: ConvDesc, tiling: Tiling) -> Cut:
         units = _units(tiling, of_tile, shares, total)
         time_us = _time_us(desc, tiling, groups, tiles, units)
         if best is None or time_us < best.time_us:
-            best = Cut(images, groups, tiles, units, time_us)
+            best = Cut(box, groups, tiles, units, time_us)
     assert best
     return best
 
@@ -235,7 +250,7 @@ def _tables(desc: ConvDesc, tiling: Tiling, made: Cut) -> Schedule:
              rows[t] - part * down, cols[t] - part * right, taps[t], 0, 0, *(out[t] + part * (down * dw_row + right)))
             for t in np.flatnonzero(stored) for part in range(1 if tiling.in_turn else each)
             if rows[t] > part * down and cols[t] > part * right]
-    return Schedule(made.images, table.astype(np.int32), blocks, np.array(sums, np.int32).reshape(-1, len(SUM_FIELDS)),
+    return Schedule(made.box, table.astype(np.int32), blocks, np.array(sums, np.int32).reshape(-1, len(SUM_FIELDS)),
                     int((pieces * stored).sum()))
 
 

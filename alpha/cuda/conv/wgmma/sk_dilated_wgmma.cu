@@ -6,7 +6,9 @@
 // Layout:   x [plane] (N, IH, IW, IC), g [plane] (N, OH, OW, OC), 16-bit, NHWC; dw (OC, FH, FW, IC), float32
 // GEMM:     rows oc (A = g), columns (tap, ic) (B = x), both MN-major as they lie in memory. A block of 64 k is
 //           64 / R pixels x R images: R images of one pixel and 64 channels are one TMA box. For R = 64 and
-//           channels that are multiples of 64, a box has all channels of the tile: few copies, issued by one thread
+//           channels that are multiples of 64, a box has all channels of the tile: few copies, issued by one thread.
+//           Of few images a box has positions side by side instead, from the first on in which its tap meets an input;
+//           such tiles have one tap
 // Taps:     a tile has the columns of TAPS_TOGETHER taps, TAP_COLUMNS input channels of each. They share the box of
 //           g, which is fetched once and read from shared memory once for all of them. TAP_COLUMNS is a multiple of
 //           64, or of 32: then boxes of x have 32 channels and rows of 64 bytes, so that 32 and 96 channels fill them
@@ -227,8 +229,8 @@ __device__ __forceinline__ void store_together(const float (&sum)[T::SUMS], char
 // set up: from a cold start the chain of tables is what a small layer would wait for.
 extern "C" __global__ void CLUSTERS __launch_bounds__(Tile::THREADS, 1)
 sk_dilated_wgmma(const CUtensorMap *map_x, const CUtensorMap *map_g, float *dw, float4 *work, const int *units,
-                 int unit_ints, const float *scale_x, const float *scale_g, int images, int wide_x, int wide_g,
-                 int x_once, int g_once, int g_row, int x_row, int x_step, int dw_row) {
+                 int unit_ints, const float *scale_x, const float *scale_g, int images, int rows, int boxed, int wide_x,
+                 int wide_g, int x_once, int g_once, int g_row, int g_step, int x_row, int x_step, int dw_row) {
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ RingBarriers<Tile> barriers;
@@ -248,11 +250,11 @@ sk_dilated_wgmma(const CUtensorMap *map_x, const CUtensorMap *map_g, float *dw, 
   if (threadIdx.x < 128) {
     ptx::setmaxnreg_dec<Tile::PRODUCER_REGISTERS>();
     if (threadIdx.x > 0) return;  // a thread alone: lanes that wait would hold up the one that issues
-    const Source g = {map_g, images, wide_g != 0, g_once ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL};
-    const Source x = {map_x, images, wide_x != 0, x_once ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL};
+    const Source g = {map_g, rows, wide_g != 0, boxed != 0, g_once ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL};
+    const Source x = {map_x, rows, wide_x != 0, boxed != 0, x_once ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL};
     unsigned filled = 0;
     for (auto unit = reinterpret_cast<const Unit *>(first); unit; unit = next(unit))
-      load_unit(ring, g, x, {g_row, x_row, x_step}, unit, filled);
+      load_unit(ring, g, x, {images, g_row, x_row, g_step, x_step}, unit, filled);
   } else {
     ptx::setmaxnreg_inc<Tile::CONSUMER_REGISTERS>();
     const int consumer = threadIdx.x / 128 - 1;

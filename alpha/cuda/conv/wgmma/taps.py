@@ -19,6 +19,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from alpha.cuda.conv.costs import device
+from alpha.cuda.conv.wgmma.boxes import Box
 from alpha.ops.conv_desc import Axis, ConvDesc, ceil_div
 
 SEGMENT_FIELDS = ("blocks", "h", "w", "height", "width", "tap", "taps", "unused")
@@ -136,6 +137,18 @@ def groups_of(desc: ConvDesc, tiling: Tiling, images: int) -> list[Group]:
                             tuple((fh * w.f + fw) * (desc.ic // desc.groups) for fh, fw in members), segments,
                             sum(s[0] for s in segments),
                             sum(s[0] * tiling.cost(s[4], s[6]) for s in segments)))
+    return groups
+
+
+def groups_of_boxes(desc: ConvDesc, box: Box) -> list[Group]:
+    """Returns a group for each tap, whose segment are the outputs in which it meets an input, in boxes of positions."""
+    groups = []
+    for tap, (fh, fw) in enumerate((fh, fw) for fh in range(desc.h.f) for fw in range(desc.w.f)):
+        (h0, h1), (w0, w1) = desc.h.wgrad_range(fh), desc.w.wgrad_range(fw)
+        height, width = ceil_div(h1 - h0, box.height), ceil_div(w1 - w0, box.width)
+        blocks = ceil_div(ceil_div(desc.n, box.images) * height * width, BLOCK // box.rows)
+        groups.append(Group((tap,), (tap * (desc.ic // desc.groups),),
+                            ((blocks, 0, 0, height, width, 0, 1, 0),) if blocks else (), blocks, float(blocks)))
     return groups
 
 

@@ -10,6 +10,7 @@ from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import is_product, oversized
 from alpha.cuda.conv.wgmma import Run, launch_of_arrays, pixels_as_images, refusal
+from alpha.cuda.conv.wgmma.boxes import Box, tma_box
 from alpha.cuda.conv.wgmma.schedule_cluster import at_a_time
 from alpha.cuda.conv.wgmma.schedule_wgrad import CACHE_BYTES, Schedule, cut, memory_us, schedule
 from alpha.cuda.conv.wgmma.taps import Tiling, consumers, longest_chain
@@ -17,9 +18,10 @@ from alpha.cuda.lazy import READS, Operand
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, offset, upload
 from alpha.cuda.runtime.tensor_map import KEPT, tensor_maps
-from alpha.ops.conv_desc import ConvDesc, Shape, ceil_div
+from alpha.ops.conv_desc import Axis, ConvDesc, Shape, ceil_div
 
 ONCE_BYTES = 40e6                      # of operands, from which on what is read once is the first to leave that cache
+ROW = 65536                            # distance of rows of positions in boxes, see wgrad_producer.cuh
 LINE = 64                              # 16-bit elements of a line of memory
 UNIT_BYTES = 2048                      # of shared memory for a unit's description
 SUM_THREADS, MOST_SPLIT = 256, 8
@@ -121,8 +123,8 @@ class WgmmaWgrad(Candidate):
                    "PIPELINE": tile.stages, "STRIP_PIXELS": tile.strip, "BLOCKS_TOGETHER": tile.cluster}
         self.kernel = Kernel(
             "sk_dilated_wgmma.cu", "sk_dilated_wgmma", "ptr map_x, ptr map_g, ptr dw, ptr work, ptr units, "
-            "i32 unit_ints, ptr scale_x, ptr scale_g, i32 images, i32 wide_x, i32 wide_g, i32 x_once, "
-            "i32 g_once, i32 g_row, i32 x_row, i32 x_step, i32 dw_row",
+            "i32 unit_ints, ptr scale_x, ptr scale_g, i32 images, i32 rows, i32 boxed, i32 wide_x, "
+            "i32 wide_g, i32 x_once, i32 g_once, i32 g_row, i32 g_step, i32 x_row, i32 x_step, i32 dw_row",
             threads=128 * (1 + consumers(tile.rows)), shared=tile.stages * tile.box_bytes(self.planes) + UNIT_BYTES,
             defines=defines)
         self.sum = Kernel("sk_dilated_wgmma.cu", "sum_units", "ptr work, ptr dw, ptr sums, ptr scale_x, "
@@ -175,13 +177,19 @@ class WgmmaWgrad(Candidate):
         plan, tile = self.schedule(desc), self.tile
         units, sums = upload(plan.units), upload(plan.sums)
         h, w, planes = desc.h, desc.w, self.planes
-        x_form = _form(desc.n, h.i * w.i, desc.ic, desc.groups, planes, plan.images, tile.tap_columns, tile.tap_box)
-        g_form = _form(desc.n, h.o * w.o, desc.oc, desc.groups, planes, plan.images, tile.rows, 64, channels)
+        box = plan.box
+        boxed = box.height * box.width > 1
+        form = _form_of_boxes if boxed else _form
+        x_form = form(desc, "x", box, planes, tile.tap_columns, tile.tap_box)
+        g_form = form(desc, "g", box, planes, tile.rows, 64, channels)
         dw_row = h.f * w.f * (desc.ic // desc.groups)
         large = desc.nbytes(2 * planes) > ONCE_BYTES and h.f * w.f == 1  # what one tile alone reads leaves L2 first
         x_once, g_once = (large and channels // desc.groups <= of_tile for channels, of_tile in (
             (desc.oc, tile.rows), (desc.ic, tile.tap_columns)))
-        sizes = (plan.images, int(x_form.wide), int(g_form.wide), x_once, g_once, w.o, h.s * w.i, w.s, dw_row)
+        g_step, x_step = box.width, box.width * w.s
+        g_row, x_row = (box.height * ROW, box.height * h.s * ROW) if boxed else (w.o, h.s * w.i)
+        sizes = (box.images, box.rows, boxed, int(x_form.wide), int(g_form.wide), x_once, g_once, g_row, g_step, x_row,
+                 x_step, dw_row)
         kernel, grid, add, slots, ints = self.kernel, plan.blocks, self.sum, plan.slots, plan.units.shape[1]
         part_floats, parts = self.tiling(desc).part_floats, len(plan.sums)
         split = _split(parts * part_floats // 4, int(plan.sums[:, 2].max(initial=1)))
@@ -198,38 +206,83 @@ class WgmmaWgrad(Candidate):
 
 
 class Form(NamedTuple):
-    """How TMA sees an operand: (channels of a box, pixels, images, chunks of channels, planes), or all in one chunk.
+    """How TMA sees an operand: (channels of a box, pixels, images, chunks of channels, planes), or all in one chunk; in
+    boxes of positions (channels of a box, column, row, image, chunk of channels).
 
     Attributes:
-        boxes: that of a tile, and that of the last one, which has fewer chunks.
+        dims: of each map.
+        boxes: that of a tile, and that of the last one, which has fewer chunks; of each map.
         wide: a box has all of a tile's channels.
+        offsets: where the tensor of each map begins.
+        steps: how far the elements of a box lie apart.
     """
 
-    dims: Shape
+    dims: tuple[Shape, ...]
     strides: Shape
-    boxes: tuple[Shape, Shape]
+    boxes: tuple[Shape, ...]
     wide: bool
+    offsets: Shape = ()
+    steps: Shape = ()
 
 
-def _form(n: int, pixels: int, channels: int, groups: int, planes: int, images: int, tile_channels: int, width: int,
-          pitch: int = 0) -> Form:
+def _shape(desc: ConvDesc, which: str) -> Shape:
+    return desc.x_shape if which == "x" else desc.y_shape
+
+
+def _form(desc: ConvDesc, which: str, box: Box, planes: int, tile_channels: int, width: int, pitch: int = 0) -> Form:
     """Returns the form whose boxes have all channels of a tile, where the shared memory of a box would be in order.
 
     pitch: channels of a pixel in memory, if these are a part of them.
     """
-    row = 2 * (pitch or channels)  # bytes
+    n, height, columns, channels = _shape(desc, which)
+    row, pixels = 2 * (pitch or channels), height * columns  # bytes
     image, plane = row * pixels, row * pixels * n
-    if images == 64 and channels // groups % width == 0:
-        whole, last = ((width, 1, 64, each // width, 1)
-                       for each in (tile_channels, channels // groups % tile_channels or tile_channels))
-        return Form((width, pixels, n, channels // width, planes), (row, image, 2 * width, plane), (whole, last), True)
-    box = (width, 1, images, 1, 1)
-    return Form((channels, pixels, n, 1, planes), (row, image, plane, plane), (box, box), False)
+    if box.images == 64 and channels // desc.groups % width == 0:
+        boxes = tuple((width, 1, 64, each // width, 1) for each in _widths(channels // desc.groups, tile_channels))
+        return Form(((width, pixels, n, channels // width, planes),) * 2, (row, image, 2 * width, plane), boxes, True)
+    whole = width, 1, box.images, 1, 1
+    return Form(((channels, pixels, n, 1, planes),) * 2, (row, image, plane, plane), (whole, whole), False)
+
+
+def _form_of_boxes(desc: ConvDesc, which: str, box: Box, planes: int, tile_channels: int, width: int, pitch: int = 0
+                   ) -> Form:
+    """Returns the form of boxes of positions: a tap has maps of the outputs in which it meets inputs, or of these."""
+    n, height, columns, channels = _shape(desc, which)
+    pixel = 2 * (pitch or channels)
+    spans, steps = tma_box(width, box, (desc.h.s, desc.w.s) if which == "x" else (1, 1))
+    wide = box.rows == 64 and channels // desc.groups % width == 0
+    widths = _widths(channels // desc.groups, tile_channels)
+    boxes = tuple((*spans[:4], each // width if wide else 1) for each in widths)
+    inner, chunks = (width, channels // width) if wide else (channels, 1)
+    dims, offsets = [], []
+    for h, w in ((h, w) for h in _met(desc.h, which) for w in _met(desc.w, which)):
+        dims += [(inner, len(w), len(h), n, chunks)] * 2 * planes
+        offsets += [(plane * n * height * columns + h.start * columns + w.start) * pixel
+                    for plane in range(planes) for _ in boxes]
+    return Form(tuple(dims), (pixel, columns * pixel, height * columns * pixel, 2 * width),
+                boxes * (len(dims) // 2), wide, tuple(offsets), steps)
+
+
+def _widths(channels: int, tile_channels: int) -> tuple[int, int]:
+    """Returns the channels of a tile, and of a group's last one."""
+    return tile_channels, channels % tile_channels or tile_channels
+
+
+def _met(axis: Axis, which: str) -> list[range]:
+    """Returns for each tap the outputs in which it meets an input, or from the first to the last of these inputs; any,
+    where there are none."""
+    found = []
+    for tap in range(axis.f):
+        first, end = axis.wgrad_range(tap)
+        inputs = range(axis.input_of(first, tap), axis.input_of(end - 1, tap) + 1)
+        found.append((range(first, end) if which == "g" else inputs) if first < end else range(1))
+    return found
 
 
 @lru_cache(maxsize=KEPT)
 def _maps(ptr: int, dtype: str, form: Form) -> Array:
-    return tensor_maps(ptr, dtype, [form.dims] * 2, form.boxes, form.strides, swizzle=2 * form.boxes[0][0])
+    return tensor_maps(ptr, dtype, form.dims, form.boxes, form.strides, swizzle=2 * form.boxes[0][0],
+                       offsets=form.offsets, steps=form.steps)
 
 
 def _split(threads: int, most_slots: int) -> int:

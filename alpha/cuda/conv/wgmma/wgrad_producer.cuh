@@ -44,7 +44,8 @@ struct Unit {
   int begin, end, step;            // every step-th block of k from begin on, counted over the segments
   int slot;                        // the consumers' slots of the workspace that get the sums; -1: they are complete
   int taps;                        // of the tile that exist
-  int shift[MOST_TAPS];            // pixel of x that output (0, 0) meets; negative where it meets padding
+  int shift[MOST_TAPS];            // pixel of x that output (0, 0) meets; negative where it meets padding. With boxes
+                                   // of positions: the number of the tap, which has maps of its own
   int out[MOST_TAPS];              // element of dw that element (0, 0) of the tap's columns is
 };
 
@@ -77,32 +78,43 @@ template <class Body> __device__ __forceinline__ void for_each_part(const Unit *
 // ---- producer ------------------------------------------------------------------------------------------------------
 
 // An operand as the producer sees it. A box has WIDTH channels of one pixel of `images` images; where all boxes have 64
-// images and WIDTH channels, one has those of all of a tile's channels: map[0], or map[1] for those of the last tile.
+// rows and WIDTH channels, one has those of all of a tile's channels: map[0], or map[1] for those of the last tile. Boxes
+// of positions have coordinates (channel, column, row, image, chunk), and both maps for each tap and plane: of the outputs
+// in which the tap meets an input, and of these inputs. Both operands have zeros beyond them.
 struct Source {
   const CUtensorMap *map;
-  int images;
-  bool wide;
+  int rows;  // of a box
+  bool wide, boxed;
   uint64_t policy;  // of L2
 
-  // Loads the first `boxes` of BOXES * WIDTH channels of slice `j` of a block; `to` is where slice 0 begins.
+  __device__ __forceinline__ Source of_tap(int tap, int maps) const {
+    return boxed ? Source{map + tap * maps, rows, wide, boxed, policy} : *this;
+  }
+  // Loads the first `boxes` of BOXES * WIDTH channels of slice `j` of a block; `to` is where slice 0 begins. at: a pixel;
+  // of boxes: row * 65536 + column.
   template <int BOXES, int WIDTH>
-  __device__ __forceinline__ void load(char *to, int j, int channel, int boxes, int pixel, int image, int plane,
+  __device__ __forceinline__ void load(char *to, int j, int channel, int boxes, int at, int image, int plane,
                                        uint64_t *landed) const {
+    const int first = boxed ? at & 0xffff : at, second = boxed ? at >> 16 : image;
+    const CUtensorMap *from = map + (boxed ? 2 * plane : 0);
     if (wide) {
-      ptx::tma_load_5d(to, map[boxes < BOXES], 0, pixel, image, channel / WIDTH, plane, landed, policy);
+      const int chunk = channel / WIDTH;
+      ptx::tma_load_5d(to, from[boxes < BOXES], 0, first, second, boxed ? image : chunk, boxed ? chunk : plane, landed,
+                       policy);
     } else {
 #pragma unroll
       for (int b = 0; b < BOXES; b++)
         if (b < boxes)
-          ptx::tma_load_5d(to + (b * 64 + j * images) * (2 * WIDTH), *map, channel + b * WIDTH, pixel, image, 0, plane,
-                           landed, policy);
+          ptx::tma_load_5d(to + (b * 64 + j * rows) * (2 * WIDTH), *from, channel + b * WIDTH, first, second,
+                           boxed ? image : 0, boxed ? 0 : plane, landed, policy);
     }
   }
 };
 
-struct Walk {            // over the outputs of a segment
-  int g_row, x_row;      // pixels from a row of outputs to the next, in g and in x
-  int x_step;            // and from an output to the next, in x
+struct Walk {            // over the outputs of a segment, or boxes of them; a distance is what is added to `at`
+  int images;            // of a box
+  int g_row, x_row;      // distance of rows of outputs, in g and in x
+  int g_step, x_step;    // and of outputs
 };
 
 struct Position {        // of a segment: images, row, column
@@ -124,10 +136,13 @@ __device__ __forceinline__ Position position(int number, int height, int width) 
 
 // filled: bit s says that buffer s has had all of its boxes.
 template <class T>
-__device__ __forceinline__ void load_unit(Ring<T> &ring, const Source &g, const Source &x, const Walk &walk,
+__device__ __forceinline__ void load_unit(Ring<T> &ring, const Source &all_g, const Source &all_x, const Walk &walk,
                                           const Unit *unit, unsigned &filled) {
+  constexpr int MAPS = 2 * T::PLANES;  // of a tap
+  const Source g = all_g.of_tap(unit->shift[0], MAPS), x = all_x.of_tap(unit->shift[0], MAPS);
+  for (int m = 0; m < MAPS && g.boxed; m++) ptx::tensor_map_acquire(g.map + m), ptx::tensor_map_acquire(x.map + m);
   typename T::TableInt row = unit->row, col = unit->col, step = unit->step;
-  const int images = g.images, pixels = 64 / images;
+  const int pixels = 64 / g.rows;
   const int rows = unit->rows, cols = unit->cols;
   int shifts[T::TAPS], turn = 0;
 #pragma unroll
@@ -154,8 +169,8 @@ __device__ __forceinline__ void load_unit(Ring<T> &ring, const Source &g, const 
       char *a = ring.buffers + ring.stage * T::STAGE, *b = a + T::B_AT;
       ring.advance();
       for (int j = 0; j < pixels; j++) {
-        const int h = h0 + at.h, w = w0 + at.w * T::STRIP, image = at.group * images;  // beyond the batch: all zeros
-        const int at_g = h * walk.g_row + w, at_x = h * walk.x_row + w * walk.x_step;
+        const int h = h0 + at.h, w = w0 + at.w * T::STRIP, image = at.group * walk.images;  // beyond: zeros
+        const int at_g = h * walk.g_row + w * walk.g_step, at_x = h * walk.x_row + w * walk.x_step;
 #pragma unroll
         for (int p = 0; p < T::PLANES; p++) {
 #pragma unroll
@@ -169,7 +184,7 @@ __device__ __forceinline__ void load_unit(Ring<T> &ring, const Source &g, const 
           if constexpr (T::STRIP == 1) {
 #pragma unroll
             for (int t = 0; t < T::TAPS; t++)
-              if (t >= tap && t < tap + taps) load_x(t, at_x + shift[t]);
+              if (t >= tap && t < tap + taps) load_x(t, at_x + (T::TAPS == 1 && x.boxed ? 0 : shift[t]));
           } else {
             for (int i = tap; i < tap + boxes; i++) load_x(i, at_x + shift[0] + i * walk.x_step);
           }
