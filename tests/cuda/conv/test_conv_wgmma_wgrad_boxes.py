@@ -9,7 +9,6 @@ from alpha.cuda.conv.wgmma import schedule_wgrad, wgrad
 from alpha.cuda.conv.wgmma.boxes import Box
 from tests.conv_cases import Case as Shape
 from tests.conv_cases import square
-from tests.cuda.agree import ints
 from tests.cuda.conv.test_conv_wgmma_wgrad import check, check_specials
 from tests.cuda.process import CHECKED, EMULATED
 

@@ -250,8 +250,8 @@ sk_dilated_wgmma(const CUtensorMap *map_x, const CUtensorMap *map_g, float *dw, 
   if (threadIdx.x < 128) {
     ptx::setmaxnreg_dec<Tile::PRODUCER_REGISTERS>();
     if (threadIdx.x > 0) return;  // a thread alone: lanes that wait would hold up the one that issues
-    const Source g = {map_g, rows, wide_g != 0, boxed != 0, g_once ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL};
-    const Source x = {map_x, rows, wide_x != 0, boxed != 0, x_once ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL};
+    const Source g = {map_g, rows, wide_g != 0, Tile::TAPS == 1 && boxed, g_once ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL};
+    const Source x = {map_x, rows, wide_x != 0, Tile::TAPS == 1 && boxed, x_once ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL};
     unsigned filled = 0;
     for (auto unit = reinterpret_cast<const Unit *>(first); unit; unit = next(unit))
       load_unit(ring, g, x, {images, g_row, x_row, g_step, x_step}, unit, filled);

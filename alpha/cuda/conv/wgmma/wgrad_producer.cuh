@@ -29,7 +29,7 @@ template <class E_, int BM_, int TAP_, int TAPS_, int PLANES_, int STAGES_, int 
   static constexpr bool LEAN = CONSUMERS > 2 && TAPS > 1;
   using TableInt = std::conditional_t<LEAN, const int &, const int>;
   static constexpr int REGISTERS = 65536 / THREADS / 8 * 8 * (1 + CONSUMERS);
-  static constexpr int PRODUCER_REGISTERS = LEAN ? 32 : PLANES * SUMS > 160 ? 40 : TAPS > 2 ? 72 : 56;
+  static constexpr int PRODUCER_REGISTERS = LEAN ? 32 : PLANES * SUMS > 160 ? 40 : TAPS > 2 || PLANES > 1 ? 72 : 56;
   static constexpr bool CUT = PRODUCER_REGISTERS > 40 && A_BOXES + TAP_BOXES > 2;  // boxes beyond the channels stay out
   static constexpr int CONSUMER_REGISTERS = (REGISTERS - PRODUCER_REGISTERS) / CONSUMERS / 8 * 8;
 };
@@ -87,16 +87,14 @@ struct Source {
   bool wide, boxed;
   uint64_t policy;  // of L2
 
-  __device__ __forceinline__ Source of_tap(int tap, int maps) const {
-    return boxed ? Source{map + tap * maps, rows, wide, boxed, policy} : *this;
-  }
   // Loads the first `boxes` of BOXES * WIDTH channels of slice `j` of a block; `to` is where slice 0 begins. at: a pixel;
   // of boxes: row * 65536 + column.
+  // first_map: of the tap, of boxes.
   template <int BOXES, int WIDTH>
   __device__ __forceinline__ void load(char *to, int j, int channel, int boxes, int at, int image, int plane,
-                                       uint64_t *landed) const {
+                                       int first_map, uint64_t *landed) const {
     const int first = boxed ? at & 0xffff : at, second = boxed ? at >> 16 : image;
-    const CUtensorMap *from = map + (boxed ? 2 * plane : 0);
+    const CUtensorMap *from = map + (boxed ? first_map + 2 * plane : 0);
     if (wide) {
       const int chunk = channel / WIDTH;
       ptx::tma_load_5d(to, from[boxes < BOXES], 0, first, second, boxed ? image : chunk, boxed ? chunk : plane, landed,
@@ -136,11 +134,12 @@ __device__ __forceinline__ Position position(int number, int height, int width) 
 
 // filled: bit s says that buffer s has had all of its boxes.
 template <class T>
-__device__ __forceinline__ void load_unit(Ring<T> &ring, const Source &all_g, const Source &all_x, const Walk &walk,
+__device__ __forceinline__ void load_unit(Ring<T> &ring, const Source &g, const Source &x, const Walk &walk,
                                           const Unit *unit, unsigned &filled) {
   constexpr int MAPS = 2 * T::PLANES;  // of a tap
-  const Source g = all_g.of_tap(unit->shift[0], MAPS), x = all_x.of_tap(unit->shift[0], MAPS);
-  for (int m = 0; m < MAPS && g.boxed; m++) ptx::tensor_map_acquire(g.map + m), ptx::tensor_map_acquire(x.map + m);
+  const int maps = T::TAPS == 1 ? unit->shift[0] * MAPS : 0;
+  if (T::TAPS == 1 && g.boxed)
+    for (int m = maps; m < maps + MAPS; m++) ptx::tensor_map_acquire(g.map + m), ptx::tensor_map_acquire(x.map + m);
   typename T::TableInt row = unit->row, col = unit->col, step = unit->step;
   const int pixels = 64 / g.rows;
   const int rows = unit->rows, cols = unit->cols;
@@ -176,10 +175,11 @@ __device__ __forceinline__ void load_unit(Ring<T> &ring, const Source &all_g, co
 #pragma unroll
           for (int i = 0; i < T::STRIP; i++)
             if (i < side)
-              g.load<T::A_BOXES, 64>(a + p * T::A_PLANE + i * T::A_PIXEL, j, row, of_g, at_g + i, image, p, landed);
+              g.load<T::A_BOXES, 64>(a + p * T::A_PLANE + i * T::A_PIXEL, j, row, of_g, at_g + i, image, p, maps,
+                                      landed);
           const auto load_x = [&](int box, int pixel) {
             x.load<T::TAP_BOXES, T::B_WIDTH>(b + p * T::B_PLANE + box * T::TAP_BYTES, j, col, of_x, pixel, image, p,
-                                             landed);
+                                             maps, landed);
           };
           if constexpr (T::STRIP == 1) {
 #pragma unroll
