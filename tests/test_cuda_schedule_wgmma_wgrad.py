@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from alpha.cuda.conv.costs import time_us
-from alpha.cuda.conv.wgmma.schedule_wgrad import UNIT_FIELDS, WORKSPACE_BYTES, clusters, memory_us, schedule
+from alpha.cuda.conv.wgmma.schedule_cluster import at_a_time
+from alpha.cuda.conv.wgmma.schedule_wgrad import UNIT_FIELDS, WORKSPACE_BYTES, memory_us, schedule
 from alpha.cuda.conv.wgmma.taps import BLOCK, Tiling, longest_chain
 from alpha.cuda.conv.wgmma.wgrad import CANDIDATES
 from alpha.gradcheck import assert_equal_at
@@ -158,8 +159,8 @@ def test_a_tile_that_one_cluster_has_needs_no_slot():
 
 
 def test_how_many_clusters_an_h100_runs_at_a_time():
-    assert [clusters(132, size) for size in (1, 2, 4, 8)] == [132, 66, 30, 15]
-    assert clusters(1, 8) == 1
+    assert [at_a_time(132, size) for size in (1, 2, 4, 8)] == [132, 66, 30, 15]
+    assert at_a_time(1, 8) == 1
 
 
 @pytest.mark.parametrize("tiling", STRIPS, ids=str)

@@ -29,7 +29,7 @@ KEPT = 4096                                            # maps; tensors of a trai
 
 
 def tensor_maps(ptr: int, dtype: str, dims: Sequence[Sizes], boxes: Sequence[Sizes], strides: Sizes, *,
-                swizzle: int = 128, offsets: Sizes = (), steps: Sizes = ()) -> Array:
+                swizzle: int = 128, offsets: Sizes = ()) -> Array:
     """Returns maps of a tensor on the device that differ in their dimensions or boxes, one behind the other.
 
     Each call uploads them: callers keep KEPT of them. Dimensions may overlap: with strides smaller than what the inner
@@ -43,29 +43,28 @@ def tensor_maps(ptr: int, dtype: str, dims: Sequence[Sizes], boxes: Sequence[Siz
         strides: bytes from an element to the next along each dimension but the first, multiples of 16.
         swizzle: 128, 64, 32, or 0 for none.
         offsets: where the tensor of each map begins, in bytes behind ptr; (): all are of one.
-        steps: distance of a box's elements along each dimension, of which it then spans `box`; (): neighbours.
 
     Raises:
         AlphaError: the driver refuses one.
     """
     begins = offsets or (0,) * len(dims)
-    return upload(np.concatenate([_encoded(ptr + begin, dtype, each, box, strides, swizzle, steps)
+    return upload(np.concatenate([_encoded(ptr + begin, dtype, each, box, strides, swizzle)
                                   for begin, each, box in zip(begins, dims, boxes, strict=True)]))
 
 
-def _encoded(ptr: int, dtype: str, dims: Sizes, box: Sizes, strides: Sizes, swizzle: int, steps: Sizes) -> np.ndarray:
+def _encoded(ptr: int, dtype: str, dims: Sizes, box: Sizes, strides: Sizes, swizzle: int) -> np.ndarray:
     rank = len(dims)
     memory = ctypes.create_string_buffer(NBYTES + ALIGNMENT)
     at = -ctypes.addressof(memory) % ALIGNMENT
     code = _encode()(
         ctypes.addressof(memory) + at, TYPES[dtype], rank, ptr, (ctypes.c_uint64 * rank)(*dims),
         (ctypes.c_uint64 * max(rank - 1, 1))(*strides), (ctypes.c_uint32 * rank)(*box),
-        (ctypes.c_uint32 * rank)(*(steps or [1] * rank)), 0, SWIZZLES[swizzle], L2_PROMOTION, 0)
+        (ctypes.c_uint32 * rank)(*[1] * rank), 0, SWIZZLES[swizzle], L2_PROMOTION, 0)
     if code:
         raise AlphaError(message("tensor_maps", f"the driver refuses it with error {code}",
                                  "addresses and strides are multiples of 16 bytes, boxes have at most 256 elements a "
                                  "dimension and as many bytes a row as the swizzle", address=hex(ptr), dtype=dtype,
-                                 dims=dims, strides=strides, box=box, swizzle=swizzle, steps=steps))
+                                 dims=dims, strides=strides, box=box, swizzle=swizzle))
     return np.frombuffer(memory.raw[at:at + NBYTES], np.uint8)
 
 

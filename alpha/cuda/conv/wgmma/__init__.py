@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from alpha.cuda.conv.costs import Cost, Device, Stage, device
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import LIMIT, is_product, oversized
-from alpha.cuda.conv.wgmma.boxes import Box, TmaBox, boxed, shapes, steps, tma_box
+from alpha.cuda.conv.wgmma.boxes import Box, boxed, shapes, steps
 from alpha.cuda.conv.wgmma.schedule import (
     CHUNK,
     ROWS,
@@ -271,13 +271,15 @@ class Wgmma(Candidate):
         rewritten = self.writes == "float32"  # where a flag is set, by an exact kernel
         of_y = channels or out_shape[3]
         sizes = groups, columns, of_y, runs[0], runs[-1], unit
-        single, (in_steps, out_steps) = range(1, 2), steps(self.pass_name, desc)
-        box = tma_box(CHUNK, rows, in_steps)
+        single = range(1, 2)
+        in_steps, out_steps = steps(self.pass_name, desc) if rows.height * rows.width > 1 else ((1, 1), (1, 1))
+        box = CHUNK, *rows.spans
         # rows of a box beyond the tensor take TMA three times as long as others: the last tile has a box of its own
         tail = (columns % self.tile.columns,) if columns % self.tile.columns else ()
         w_runs, heights = (runs, (self.tile.columns, *tail)) if self.pass_name == "fprop" else (single, (unit,))
         w_boxes = tuple((CHUNK, 1, 1, height, 1) for height in heights)
-        out_box = tma_box(OUT_ROW // ITEMSIZE[self.writes], rows.stored(BOX_ROWS), out_steps)
+        out_box = OUT_ROW // ITEMSIZE[self.writes], *rows.stored(BOX_ROWS).spans
+        packed = rows.packed(self.pass_name, desc)
 
         def run(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING, parts: Array | None = None) -> None:
             b, relu = epilogue.known()
@@ -286,17 +288,17 @@ class Wgmma(Candidate):
                 parts = statistics.attach(y, CONSUMERS * grid)
             counted = parts and offset(parts, 4 * first)
             guard = (x.flag, w.flag) if rewritten else UNGUARDED
-            out = _image_maps(y.ptr + y_first, y.dtype, out_shape, 1, groups, single, out_box, channels)
+            out = _image_maps(y.ptr + y_first, y.dtype, out_shape, 1, groups, single, out_box, out_steps, channels)
             slots = empty((slot_floats,), "float32") if slot_floats else None
             there = slots if self.tile.cluster == 1 else offset(y, y_first)
-            self.kernel(grid, _image_maps(x.ptr, x.dtype, in_shape, x.planes, groups, runs, box),
+            self.kernel(grid, _image_maps(x.ptr, x.dtype, in_shape, x.planes, groups, runs, box, in_steps),
                         _filter_maps(w.ptr + w_first, w.dtype, desc.w_shape, w.planes, groups, w_runs, w_boxes,
                                      channels),
-                        out, b, x.scale, w.scale, there, counted, items, entries, rows.packed, batch, height, width,
+                        out, b, x.scale, w.scale, there, counted, items, entries, packed, batch, height, width,
                         *sizes, relu, streams, *guard)
             if slots:
                 self.sum(sum_grid, slots, sliced, b, x.scale, w.scale, offset(y, y_first), batch, height, width,
-                         of_y, columns, rows.packed, relu)
+                         of_y, columns, packed, relu)
         return run
 
 
@@ -307,17 +309,21 @@ def _pixels(pass_name: str, desc: ConvDesc, pairs: bool) -> Pixels:
 
 
 @lru_cache(maxsize=KEPT)
-def _image_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, runs: range, box: TmaBox, pitch: int = 0
-                ) -> Array:
+def _image_maps(ptr: int, dtype: str, shape: Shape, planes: int, groups: int, runs: range, box: Shape,
+                apart: tuple[int, int], pitch: int = 0) -> Array:
     """Returns a map (channels of a run, its first pixel, row, image of a plane, group) for each length of a run.
 
+    apart: the positions of a box, (height, width): where not 1, a map for each residue class, (row, column).
     pitch: channels of a pixel in memory, if those of the shape are a part of them.
     """
     n, h, w, channels = shape
-    pixel, each = (pitch or channels) * ITEMSIZE[dtype], channels // groups
-    dims = [(run * each, w - run + 1, h, n * planes, groups) for run in runs]
-    return tensor_maps(ptr, dtype, dims, [box.spans] * len(dims),
-                       (pixel, w * pixel, h * w * pixel, each * ITEMSIZE[dtype]), steps=box.steps)
+    pixel, each, (down, right) = (pitch or channels) * ITEMSIZE[dtype], channels // groups, apart
+    classes = [(y, x, run) for y in range(down) for x in range(right) for run in runs]
+    dims = [(run * each, ceil_div(w - run + 1 - x, right), ceil_div(h - y, down), n * planes, groups)
+            for y, x, run in classes]
+    return tensor_maps(ptr, dtype, dims, [box] * len(dims),
+                       (right * pixel, down * w * pixel, h * w * pixel, each * ITEMSIZE[dtype]),
+                       offsets=tuple((y * w + x) * pixel for y, x, _ in classes))
 
 
 @lru_cache(maxsize=KEPT)

@@ -19,9 +19,9 @@ from typing import NamedTuple
 import numpy as np
 
 from alpha.cuda.conv.wgmma.schedule import ROWS, Pixels, dgrad_pixels, field, fprop_pixels
-from alpha.ops.conv_desc import Axis, ConvDesc, Shape, TapClass, ceil_div
+from alpha.ops.conv_desc import Axis, ConvDesc, TapClass, ceil_div
 
-MOST_STEP, MOST_SPAN = 8, 256  # of a box in TMA: distance of its elements, and what it spans along an axis
+STRIDES = (1, 2, 4)            # for which there are maps of each residue class
 LONGEST, LEAST_ROWS = 1 << 15, 8  # of an axis and of a box in wgrad, see wgrad_producer.cuh
 MOST_IMAGES = 64               # of a batch, from which on pixels fill tiles
 MOST_SHAPES, MORE_TILES = 4, 1.25  # that are estimated: those with the fewest tiles, and no more than so many times
@@ -38,30 +38,22 @@ class Box(NamedTuple):
     def rows(self) -> int:
         return self.images * self.height * self.width
 
+    def packed(self, pass_name: str, desc: ConvDesc) -> int:
+        """Returns the box as conv_wgmma_producer.cuh reads it, with how far its positions lie apart."""
+        apart = steps(pass_name, desc) if self.height * self.width > 1 else ((1, 1), (1, 1))
+        numbers = (self.rows, self.height, self.width, *apart[0], *apart[1])
+        return sum((number.bit_length() - 1) << 4 * k for k, number in enumerate(numbers))
+
     @property
-    def packed(self) -> int:
-        """The box as conv_wgmma_producer.cuh reads it."""
-        rows, height, width = (side.bit_length() - 1 for side in (self.rows, self.height, self.width))
-        return rows | height << 8 | width << 16
+    def spans(self) -> tuple[int, int, int, int]:
+        """What a copy of it spans: (column, row, image, group)."""
+        return self.width, self.height, self.images, 1
 
     def stored(self, most: int) -> Box:
         """Returns the part of it that is stored at once: at most so many rows."""
         width = min(self.width, most)
         height = min(self.height, most // width)
         return Box(min(self.images, most // (width * height)), height, width)
-
-
-class TmaBox(NamedTuple):
-    """What a box spans along (channels, width, height, image, group), and how far its elements lie apart."""
-
-    spans: Shape
-    steps: Shape
-
-
-def tma_box(channels: int, box: Box, apart: tuple[int, int]) -> TmaBox:
-    """apart: the positions, (height, width), where there are several."""
-    height, width = (step if side > 1 else 1 for step, side in zip(apart, box[1:]))
-    return TmaBox((channels, box.width * width, box.height * height, box.images, 1), (1, width, height, 1, 1))
 
 
 class Span(NamedTuple):
@@ -140,10 +132,10 @@ def shapes(pass_name: str, desc: ConvDesc, rows: int, most_boxes: int) -> tuple[
         return ()
     (out_h, out_w), found = ((desc.h.o, desc.w.o) if pass_name == "fprop" else
                              (ceil_div(desc.h.i, desc.h.s), ceil_div(desc.w.i, desc.w.s))), []
-    distances = steps(pass_name, desc)
+    if any(s not in STRIDES or min(axis.i, axis.o) < s for axis in (desc.h, desc.w) for s in (axis.s,)):
+        return ()
     for box in _boxes(rows, most_boxes):
-        spans = [side * apart for each in distances for side, apart in zip(box[1:], each)]
-        if max(max(each) for each in distances) > MOST_STEP or max(spans) > MOST_SPAN or box.height * box.width == 1:
+        if box.height * box.width == 1:
             continue
         count = ceil_div(out_h, box.height) * ceil_div(out_w, box.width) * ceil_div(desc.n, box.images)
         found.append((ceil_div(count * box.rows, rows), rows // box.rows, abs(box.height - box.width), box))
@@ -154,11 +146,11 @@ def shapes(pass_name: str, desc: ConvDesc, rows: int, most_boxes: int) -> tuple[
 @lru_cache(maxsize=1024)
 def wgrad_box(desc: ConvDesc, rows: int) -> Box | None:
     """Returns the boxes with which sums over outputs have the fewest blocks of so many, or None."""
-    (ph, pw), found = (desc.h.s, desc.w.s), []
-    if desc.n > MOST_IMAGES or max(ph, pw) > MOST_STEP or max(desc.h.i, desc.w.i, desc.h.o, desc.w.o) >= LONGEST:
+    if desc.n > MOST_IMAGES or max(desc.h.o, desc.w.o) >= LONGEST:
         return None
+    found = []
     for box in _boxes(rows, rows // LEAST_ROWS):
-        if box.height * box.width > 1 and max(box.height * ph, box.width * pw) <= MOST_SPAN:
+        if box.height * box.width > 1:
             count = ceil_div(desc.n, box.images) * ceil_div(desc.h.o, box.height) * ceil_div(desc.w.o, box.width)
             found.append((ceil_div(count * box.rows, rows), -box.rows, abs(box.height - box.width), box))
     return min(found)[-1]

@@ -88,7 +88,7 @@ PTX_FN Blocks blocks_of(int item) {
 
 // Where a lane's box of results goes, if there is one.
 struct Target {
-  int image, h, w;
+  int image, h, w, map;
   bool exists;
 
   // depth: of the sums; row: of 128
@@ -101,6 +101,7 @@ struct Target {
     w = field(item, OUT_W) + (pixel - y * width) * apart_w + t.box.w(row, apart_w);
     const int pixels = field(item, PIXELS);
     if (Tile::PAIRS && depth) w += field(item, PAIR);
+    map = residue_class(h, w, t.box.log2(5), t.box.log2(6));
     exists = has_box && pixel < pixels;
   }
 };
@@ -199,7 +200,7 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile>
       }
       out(rows_of_sum, finish, item, d, [&](const char *box, int col) {
         if (to.exists)
-          ptx::tma_store_5d(*t.out, box + lane * rows * 128, column + col, to.w, to.h, to.image, group, policy);
+          ptx::tma_store_5d(t.out[to.map], box + lane * rows * 128, column + col, to.w, to.h, to.image, group, policy);
       });
     };
     if (Tile::DEPTH > 1) find(0);
@@ -237,13 +238,14 @@ conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, 
     if (Tile::HELD) held_barriers.init(4 * Tile::CONSUMERS);
   }
   if (threadIdx.x < 32) {
+    for (int m = 1; m < t.box.in_maps(); m++) ptx::tensor_map_acquire(in + m);
     for (int r = 0; r <= most_run - least_run; r++) {
       ptx::tensor_map_acquire(in + r);
       if (r == 0 || !Tile::B_MN) ptx::tensor_map_acquire(w + r);
       if (!Tile::B_MN && columns % Tile::BN) ptx::tensor_map_acquire(w + most_run - least_run + 1 + r);
     }
   } else if (threadIdx.x % 128 < 32) {
-    ptx::tensor_map_acquire(out);
+    for (int m = 0; m < t.box.out_maps(); m++) ptx::tensor_map_acquire(out + m);
   }
   __syncthreads();
   Ring<Tile> ring(smem, barriers);

@@ -32,20 +32,31 @@ enum Field {
 PTX_FN int field(int entry, Field f) { return __shfl_sync(~0u, entry, f); }
 
 // Positions of a box: `images` x `height` x `width`, powers of two, rows of a tile in this order. They lie as far apart
-// as those of their residue class do: of `out` by OUT_H_STEP / height, and boxes by OUT_H_STEP.
+// as those of their residue class do: of `out` by OUT_H_STEP / height, and boxes by OUT_H_STEP. Where that is not 1 there
+// is a map for each residue class, (row, column), of `in` or `out`, in which they are neighbours.
 struct BoxShape {
-  int packed;  // logarithms: of its rows, * 256 of its height, * 65536 of its width
+  int packed;  // logarithms, in 4 bits each: rows, height, width; how far positions lie apart in `in`, h and w, and `out`
 
-  PTX_FN int rows_log2() const { return packed & 255; }
-  PTX_FN int height_log2() const { return packed >> 8 & 255; }
-  PTX_FN int width_log2() const { return packed >> 16; }
+  PTX_FN int log2(int number) const { return packed >> 4 * number & 15; }
+  PTX_FN int rows_log2() const { return log2(0); }
+  PTX_FN int height_log2() const { return log2(1); }
+  PTX_FN int width_log2() const { return log2(2); }
   PTX_FN int rows() const { return 1 << rows_log2(); }
   PTX_FN int image(int row) const { return (row & rows() - 1) >> height_log2() + width_log2(); }
   PTX_FN int h(int row, int apart) const {
     return (row >> width_log2() & (1 << height_log2()) - 1) * (apart >> height_log2());
   }
   PTX_FN int w(int row, int apart) const { return (row & (1 << width_log2()) - 1) * (apart >> width_log2()); }
+  PTX_FN int in_maps() const { return 1 << log2(3) + log2(4); }
+  PTX_FN int out_maps() const { return 1 << log2(5) + log2(6); }
 };
+
+// The number of the residue class of (h, w), which become its coordinates there.
+PTX_FN int residue_class(int &h, int &w, int h_log2, int w_log2) {
+  const int number = (h & (1 << h_log2) - 1) << w_log2 | w & (1 << w_log2) - 1;
+  h >>= h_log2, w >>= w_log2;
+  return number;
+}
 
 struct ConvOperands {
   const CUtensorMap *in, *w, *out;  // in and K-major w: maps for runs of least_run taps, and one more each; behind
@@ -148,6 +159,7 @@ PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile
   const int fourth_step = box.is_pixel ? t.batch : 0, fifth_step = box.is_pixel ? 0 : t.groups;  // from plane to plane
   const bool tails = !Box::B_MN && !Tile::HELD && t.columns % Tile::BN;  // the last tile has fewer filters
   const int *list = t.list();
+  const int h_log2 = box.is_pixel ? t.box.log2(3) : 0, w_log2 = box.is_pixel ? t.box.log2(4) : 0;
   int ahead = *list;
   for (;;) {
     const int item = ahead, blocks = field(item, BLOCKS);
@@ -169,16 +181,17 @@ PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile
       // they are left out.
       const int loaded = ring.fresh ? box.pixels : pixels;
       const bool cut = tails && there < Tile::BN && !ring.fresh;
-      const CUtensorMap *from = map + (cut && !box.is_pixel ? t.runs : 0);
+      int x = box.x, y = box.y;
+      const CUtensorMap *from = map + (cut && !box.is_pixel ? t.runs : residue_class(y, x, h_log2, w_log2));
       int first = box.is_mn ? fixed : box.depth, fourth = box.is_mn ? box.depth : fixed;
-      ptx::settle(first, box.x, box.y, fourth);  // three buffers of two planes leave no time behind the wait
+      ptx::settle(first, x, y, fourth);  // three buffers of two planes leave no time behind the wait
       const bool filters = !Tile::HELD && (box.has_filters() || (tails && ring.fresh));
       const int w_bytes = filters ? (cut ? there * 128 : box.w_bytes) : 0;
       const auto buffer = ring.next(Tile::PLANES * (loaded * box_bytes + w_bytes));
       if (lane < loaded || (box.reads_w && filters)) {
 #pragma unroll
         for (int p = 0; p < Tile::PLANES; p++)
-          ptx::tma_load_5d(buffer.a + to + p * plane, *from, first, box.x, box.y, fourth + p * fourth_step,
+          ptx::tma_load_5d(buffer.a + to + p * plane, *from, first, x, y, fourth + p * fourth_step,
                            group + p * fifth_step, buffer.landed);
       }
       box.advance();

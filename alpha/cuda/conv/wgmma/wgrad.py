@@ -10,7 +10,7 @@ from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import is_product, oversized
 from alpha.cuda.conv.wgmma import Run, launch_of_arrays, pixels_as_images, refusal
-from alpha.cuda.conv.wgmma.boxes import Box, tma_box
+from alpha.cuda.conv.wgmma.boxes import Box
 from alpha.cuda.conv.wgmma.schedule_cluster import at_a_time
 from alpha.cuda.conv.wgmma.schedule_wgrad import CACHE_BYTES, Schedule, cut, memory_us, schedule
 from alpha.cuda.conv.wgmma.taps import Tiling, consumers, longest_chain
@@ -186,10 +186,9 @@ class WgmmaWgrad(Candidate):
         large = desc.nbytes(2 * planes) > ONCE_BYTES and h.f * w.f == 1  # what one tile alone reads leaves L2 first
         x_once, g_once = (large and channels // desc.groups <= of_tile for channels, of_tile in (
             (desc.oc, tile.rows), (desc.ic, tile.tap_columns)))
-        g_step, x_step = box.width, box.width * w.s
-        g_row, x_row = (box.height * ROW, box.height * h.s * ROW) if boxed else (w.o, h.s * w.i)
-        sizes = (box.images, box.rows, boxed, int(x_form.wide), int(g_form.wide), x_once, g_once, g_row, g_step, x_row,
-                 x_step, dw_row)
+        g_row, x_row, x_step = (box.height * ROW,) * 2 + (box.width,) if boxed else (w.o, h.s * w.i, w.s)
+        sizes = (box.images, box.rows, boxed, int(x_form.wide), int(g_form.wide), x_once, g_once, g_row, box.width,
+                 x_row, x_step, dw_row)
         kernel, grid, add, slots, ints = self.kernel, plan.blocks, self.sum, plan.slots, plan.units.shape[1]
         part_floats, parts = self.tiling(desc).part_floats, len(plan.sums)
         split = _split(parts * part_floats // 4, int(plan.sums[:, 2].max(initial=1)))
@@ -214,7 +213,6 @@ class Form(NamedTuple):
         boxes: that of a tile, and that of the last one, which has fewer chunks; of each map.
         wide: a box has all of a tile's channels.
         offsets: where the tensor of each map begins.
-        steps: how far the elements of a box lie apart.
     """
 
     dims: tuple[Shape, ...]
@@ -222,7 +220,6 @@ class Form(NamedTuple):
     boxes: tuple[Shape, ...]
     wide: bool
     offsets: Shape = ()
-    steps: Shape = ()
 
 
 def _shape(desc: ConvDesc, which: str) -> Shape:
@@ -249,18 +246,17 @@ def _form_of_boxes(desc: ConvDesc, which: str, box: Box, planes: int, tile_chann
     """Returns the form of boxes of positions: a tap has maps of the outputs in which it meets inputs, or of these."""
     n, height, columns, channels = _shape(desc, which)
     pixel = 2 * (pitch or channels)
-    spans, steps = tma_box(width, box, (desc.h.s, desc.w.s) if which == "x" else (1, 1))
+    down, right = (desc.h.s, desc.w.s) if which == "x" else (1, 1)
     wide = box.rows == 64 and channels // desc.groups % width == 0
     widths = _widths(channels // desc.groups, tile_channels)
-    boxes = tuple((*spans[:4], each // width if wide else 1) for each in widths)
+    boxes = tuple((width, box.width, box.height, box.images, each // width if wide else 1) for each in widths)
     inner, chunks = (width, channels // width) if wide else (channels, 1)
     dims, offsets = [], []
-    for h, w in ((h, w) for h in _met(desc.h, which) for w in _met(desc.w, which)):
-        dims += [(inner, len(w), len(h), n, chunks)] * 2 * planes
-        offsets += [(plane * n * height * columns + h.start * columns + w.start) * pixel
-                    for plane in range(planes) for _ in boxes]
-    return Form(tuple(dims), (pixel, columns * pixel, height * columns * pixel, 2 * width),
-                boxes * (len(dims) // 2), wide, tuple(offsets), steps)
+    for (h, rows), (w, length) in ((h, w) for h in _met(desc.h, which) for w in _met(desc.w, which)):
+        dims += [(inner, length, rows, n, chunks)] * 2 * planes
+        offsets += [(plane * n * height * columns + h * columns + w) * pixel for plane in range(planes) for _ in boxes]
+    return Form(tuple(dims), (right * pixel, down * columns * pixel, height * columns * pixel, 2 * width),
+                boxes * (len(dims) // 2), wide, tuple(offsets))
 
 
 def _widths(channels: int, tile_channels: int) -> tuple[int, int]:
@@ -268,21 +264,18 @@ def _widths(channels: int, tile_channels: int) -> tuple[int, int]:
     return tile_channels, channels % tile_channels or tile_channels
 
 
-def _met(axis: Axis, which: str) -> list[range]:
-    """Returns for each tap the outputs in which it meets an input, or from the first to the last of these inputs; any,
-    where there are none."""
-    found = []
-    for tap in range(axis.f):
-        first, end = axis.wgrad_range(tap)
-        inputs = range(axis.input_of(first, tap), axis.input_of(end - 1, tap) + 1)
-        found.append((range(first, end) if which == "g" else inputs) if first < end else range(1))
-    return found
+def _met(axis: Axis, which: str) -> list[tuple[int, int]]:
+    """Returns for each tap the first output in which it meets an input, or this input, and their number; any, where
+    there are none."""
+    ranges = [axis.wgrad_range(tap) for tap in range(axis.f)]
+    return [(first if which == "g" else axis.input_of(first, tap), end - first) if first < end else (0, 1)
+            for tap, (first, end) in enumerate(ranges)]
 
 
 @lru_cache(maxsize=KEPT)
 def _maps(ptr: int, dtype: str, form: Form) -> Array:
     return tensor_maps(ptr, dtype, form.dims, form.boxes, form.strides, swizzle=2 * form.boxes[0][0],
-                       offsets=form.offsets, steps=form.steps)
+                       offsets=form.offsets)
 
 
 def _split(threads: int, most_slots: int) -> int:
