@@ -34,7 +34,7 @@ from alpha.errors import AlphaError, ConfigError, message
 from benchmarks import checks, compare_tables, plots, results
 from benchmarks.configurations import CONFIGURATIONS, PRECISIONS, Configuration, settled, usual
 from benchmarks.environment import SMI, add_common, environment, settle, smi, torch_facts
-from benchmarks.process import Worker
+from benchmarks.process import LIMIT_S, Worker
 from benchmarks.results import Row
 from benchmarks.sides import AlphaSide, Batch, TorchSide, image_batches
 from benchmarks.step_worker import Runner
@@ -60,6 +60,7 @@ class Effort(NamedTuple):
 
     rounds: int = 5
     visit_ms: float = 400.0
+    limit_s: float = LIMIT_S    # for one answer of PyTorch's process: torch.compile takes its time
 
 
 # ---- two sides -------------------------------------------------------------------------------------------------------
@@ -138,7 +139,7 @@ def network(case: Case, names: Sequence[str], effort: Effort, eager_ms: dict[str
         try:
             in_time(deadline)
             ours = workers["alpha"] = Worker("alpha")
-            workers["next"] = Worker("torch")  # imports PyTorch meanwhile
+            workers["next"] = Worker("torch", limit_s=effort.limit_s)  # imports PyTorch meanwhile
             begun = begin(ours, case, **spec)
             yield account(case, "alpha", ours)
             for number, name in enumerate(names, 1):
@@ -160,7 +161,7 @@ def network(case: Case, names: Sequence[str], effort: Effort, eager_ms: dict[str
                     yield failed(case, error, name)
                 finally:
                     if number < len(names):
-                        workers["next"] = Worker("torch")
+                        workers["next"] = Worker("torch", limit_s=effort.limit_s)
                     workers.pop("torch").close()
         except (AlphaError, RuntimeError, OSError) as error:
             yield failed(case, error)
@@ -313,10 +314,10 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
-def facts_of(args: argparse.Namespace, argv: Sequence[str] | None) -> Row:
+def facts_of(args: argparse.Namespace, argv: Sequence[str] | None, module: str = "compare") -> Row:
     """Returns what goes beside every figure."""
     on_gpu = args.device == "cuda"
-    return {**environment(f"python -m benchmarks.compare {' '.join(sys.argv[1:] if argv is None else argv)}".strip(),
+    return {**environment(f"python -m benchmarks.{module} {' '.join(sys.argv[1:] if argv is None else argv)}".strip(),
                           *(["pycuda"] if on_gpu else []), on_gpu=on_gpu), **torch_facts(),
             **(smi("name", *SMI) if on_gpu else {}), "busy_allowed": args.busy, "rounds": args.rounds,
             "visit_ms": args.visit_ms, "cudnn_benchmark": True}
