@@ -60,7 +60,7 @@ class Effort(NamedTuple):
 
     rounds: int = 5
     visit_ms: float = 400.0
-    limit_s: float = LIMIT_S    # for one answer of PyTorch's process: torch.compile takes its time
+    compile_s: float = LIMIT_S  # after which torch.compile is given up
 
 
 # ---- two sides -------------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def network(case: Case, names: Sequence[str], effort: Effort, eager_ms: dict[str
         try:
             in_time(deadline)
             ours = workers["alpha"] = Worker("alpha")
-            workers["next"] = Worker("torch", limit_s=effort.limit_s)  # imports PyTorch meanwhile
+            workers["next"] = Worker("torch")  # imports PyTorch meanwhile
             begun = begin(ours, case, **spec)
             yield account(case, "alpha", ours)
             for number, name in enumerate(names, 1):
@@ -147,6 +147,7 @@ def network(case: Case, names: Sequence[str], effort: Effort, eager_ms: dict[str
                 found = settled(name, case.precision, eager_ms, case.device)
                 try:
                     theirs = workers["torch"] = workers.pop("next")
+                    theirs.limit_s = effort.compile_s if found.kind == "compile" else LIMIT_S
                     started = {"alpha": begun, "torch": begin(theirs, case, **spec, layout=found.layout,
                                                               kind=found.kind)}
                     check(begun, started["torch"], case.precision)
@@ -161,7 +162,7 @@ def network(case: Case, names: Sequence[str], effort: Effort, eager_ms: dict[str
                     yield failed(case, error, name)
                 finally:
                     if number < len(names):
-                        workers["next"] = Worker("torch", limit_s=effort.limit_s)
+                        workers["next"] = Worker("torch")
                     workers.pop("torch").close()
         except (AlphaError, RuntimeError, OSError) as error:
             yield failed(case, error)

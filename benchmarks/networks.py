@@ -81,7 +81,7 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--configurations", nargs="+", choices=list(CONFIGURATIONS))
     parser.add_argument("--rounds", type=int, default=compare.Effort().rounds)
     parser.add_argument("--visit-ms", type=float, default=compare.Effort().visit_ms, help="time per visit of a process")
-    parser.add_argument("--compile-s", type=float, default=120.0, help="after which a side's start is given up")
+    parser.add_argument("--compile-s", type=float, default=120.0, help="after which torch.compile is given up")
     add_common(parser, "network")
     args = parser.parse_args(argv)
     settle(args)
