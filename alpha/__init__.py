@@ -61,9 +61,9 @@ __all__ = [     # without the names that Python has itself: alpha.sum, alpha.max
     "gradcheck", "index_select", "inference", "inference_mode", "int32", "int64", "isfinite", "isinf", "isnan",
     "linspace", "load", "log", "log2", "log10", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp",
     "manual_seed", "masked_select", "matmul", "maximum", "mean", "minimum", "mm", "moveaxis", "nn", "no_grad",
-    "nonzero", "norm", "one_hot", "ones", "ones_like", "op", "ops", "optim", "outer", "permute", "precision", "profiler",
-    "rand", "rand_like", "randint", "randn", "randn_like", "randperm", "recompute", "recompute_summary", "relu", "reshape",
-    "rsqrt", "save", "scatter", "scatter_add", "sigmoid", "sign", "sin", "softmax", "sort", "split", "sqrt", "square",
+    "nonzero", "norm", "one_hot", "ones", "ones_like", "op", "ops", "optim", "outer", "permute", "precision",
+    "profiler", "rand", "rand_like", "randint", "randn", "randn_like", "randperm", "recompute", "recompute_summary",
+    "relu", "reshape", "rsqrt", "save", "scatter", "scatter_add", "sigmoid", "sign", "sin", "softmax", "sort", "split", "sqrt", "square",
     "squeeze", "stack", "std", "summary", "tanh", "tensor", "tile", "topk", "transpose", "tril", "triu", "uint8",
     "unbind", "unsqueeze", "var", "where", "zeros", "zeros_like",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -94,7 +95,7 @@ def test_the_trace_has_every_call(tmp_path: Path) -> None:
     events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     shown = [e for e in events if e["ph"] == "X" and e["tid"] == report.OPS]
     assert [e["name"] for e in shown] == [c.op for c in p.calls]
-    assert all(a["ts"] + a["dur"] <= b["ts"] + 0.01 for a, b in zip(shown, shown[1:])), "they do not overlap"
+    assert all(a["ts"] + a["dur"] <= b["ts"] + 0.01 for a, b in pairwise(shown)), "they do not overlap"
     assert {e["name"] for e in events if e["ph"] == "X" and e["tid"] == report.LAYERS} >= {
         "first forward", "first backward", "block.conv backward", "(outside of layers) forward"}
     assert len([e for e in events if e["ph"] == "C"]) == len(p.calls)

@@ -15,6 +15,7 @@ from alpha.training import Profile, TensorBoard, fit
 from train.__main__ import main
 from train.data import load
 from train.report import plot_images
+
 from .tiny_run import flags
 
 

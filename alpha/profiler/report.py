@@ -47,7 +47,8 @@ def _by_op(profile: Profiler, limit: int) -> tuple[Line, list[Line], Line]:
 
 def _of_op(name: str, calls: Sequence[Call], whole: float) -> Line:
     spent, host = sum(c.spent for c in calls), sum(c.seconds - c.within for c in calls)
-    return (name, str(len(calls)), f"{spent * 1e3:.3f}", _share(spent, whole), f"{spent * 1e6 / max(len(calls), 1):.1f}",
+    each = spent / max(len(calls), 1)
+    return (name, str(len(calls)), f"{spent * 1e3:.3f}", _share(spent, whole), f"{each * 1e6:.1f}",
             f"{host * 1e3:.3f}", f"{sum(max(c.added, 0) for c in calls) / MIB:.2f}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 
 import pytest
 
@@ -31,7 +32,7 @@ def test_kernels_are_billed_to_ops_and_layers(tmp_path):
     assert any(op == "sgd_step" for _, op, _, _ in launches)
     every = [k for c in p.calls for k in c.launches]
     assert all(k.seconds >= 0 and k.begin >= 0 for k in every) and p.on_device
-    assert all(a.begin <= b.begin for a, b in zip(every, every[1:])), "one stream, in order"
+    assert all(a.begin <= b.begin for a, b in pairwise(every)), "one stream, in order"
     assert p.table("kernel").splitlines()[-1].split()[1] == str(len(every))
     p.save(tmp_path / "trace.json")
     shown = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
