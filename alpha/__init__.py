@@ -63,9 +63,9 @@ __all__ = [     # without the names that Python has itself: alpha.sum, alpha.max
     "manual_seed", "masked_select", "matmul", "maximum", "mean", "minimum", "mm", "moveaxis", "nn", "no_grad",
     "nonzero", "norm", "one_hot", "ones", "ones_like", "op", "ops", "optim", "outer", "permute", "precision",
     "profiler", "rand", "rand_like", "randint", "randn", "randn_like", "randperm", "recompute", "recompute_summary",
-    "relu", "reshape", "rsqrt", "save", "scatter", "scatter_add", "sigmoid", "sign", "sin", "softmax", "sort", "split", "sqrt", "square",
-    "squeeze", "stack", "std", "summary", "tanh", "tensor", "tile", "topk", "transpose", "tril", "triu", "uint8",
-    "unbind", "unsqueeze", "var", "where", "zeros", "zeros_like",
+    "relu", "reshape", "rsqrt", "save", "scatter", "scatter_add", "sigmoid", "sign", "sin", "softmax", "sort",
+    "split", "sqrt", "square", "squeeze", "stack", "std", "summary", "tanh", "tensor", "tile", "topk", "transpose",
+    "tril", "triu", "uint8", "unbind", "unsqueeze", "var", "where", "zeros", "zeros_like",
 ]
 
 
