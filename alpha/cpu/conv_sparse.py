@@ -12,6 +12,8 @@ Every multiplication goes through `_multiply`, so that a test can count them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from alpha.ops.conv_desc import ConvDesc
@@ -23,30 +25,24 @@ BLOCK_BYTES = 4 << 20       # of products at a time
 def fprop(desc: ConvDesc, x: Array, w: Array, y: Array) -> None:
     """Writes y.  x (N, IH, IW, IC), w (OC, FH, FW, IC), y (N, OH, OW, OC), one dtype; groups 1."""
     y[...] = 0
-    filters = w.transpose(1, 2, 3, 0)
-    for fh, oh, ih in desc.h.runs:
-        for fw, ow, iw in desc.w.runs:
-            _add_products(x[:, ih, iw], filters[fh, fw], y[:, oh, ow])
+    for fh, fw, out, inp in _taps(desc):
+        _add_products(x[inp], w[:, fh, fw].T, y[out])
 
 
 def dgrad(desc: ConvDesc, g: Array, w: Array, dx: Array) -> None:
     """Writes dx from the elements of g that are not zero."""
     dx[...] = 0
-    filters = w.transpose(1, 2, 0, 3)
-    for fh, oh, ih in desc.h.runs:
-        for fw, ow, iw in desc.w.runs:
-            _add_products(g[:, oh, ow], filters[fh, fw], dx[:, ih, iw])
+    for fh, fw, out, inp in _taps(desc):
+        _add_products(g[out], w[:, fh, fw], dx[inp])
 
 
 def wgrad(desc: ConvDesc, x: Array, g: Array, dw: Array) -> None:
     """Writes dw from the elements of x that are not zero."""
     dw[...] = 0
-    for fh, oh, ih in desc.h.runs:
-        for fw, ow, iw in desc.w.runs:
-            lists, rows = _matrix(x[:, ih, iw]).T, _matrix(g[:, oh, ow])
-            part = np.zeros((desc.ic, desc.oc), dw.dtype)
-            _sum_lists(lists, rows, part)
-            dw[:, fh, fw] += part.T
+    for fh, fw, out, inp in _taps(desc):
+        part = np.zeros((desc.ic, desc.oc), dw.dtype)
+        _sum_lists(_matrix(x[inp]).T, _matrix(g[out]), part)
+        dw[:, fh, fw] += part.T
 
 
 def linear(x: Array, turned: Array, bias: Array | None, y: Array, relu: bool) -> None:
@@ -55,6 +51,13 @@ def linear(x: Array, turned: Array, bias: Array | None, y: Array, relu: bool) ->
     _sum_lists(x, turned, y)
     if relu:
         np.maximum(y, 0, out=y)
+
+
+def _taps(desc: ConvDesc) -> Iterator[tuple[int, int, tuple, tuple]]:
+    """Yields (fh, fw, index into y, index into x) of the rectangles that meet at each tap."""
+    for fh, oh, ih in desc.h.runs:
+        for fw, ow, iw in desc.w.runs:
+            yield fh, fw, (slice(None), oh, ow), (slice(None), ih, iw)
 
 
 def _matrix(a: Array) -> Array:
