@@ -108,7 +108,8 @@ def for_zeros(desc: ConvDesc, request: Request, x: Array, found: Chosen | None) 
     machine, limit = machine_key(), (config.conv_workspace_mib or WORKSPACE_MIB) * MIB
     rates = MACHINES[machine].rates
     most = TAKEN_BELOW * seconds(cost_of(found.way if found else Way("direct"), "fprop", desc), rates)
-    if seconds(sparse_cost("fprop", desc, 1.0), rates) > most or cost_of(Way("sparse"), "fprop", desc).workspace > limit:
+    least = sparse_cost("fprop", desc, 1.0)
+    if seconds(least, rates) > most or least.workspace > limit:
         return found
     if seconds(sparse_cost("fprop", desc, zeros_of(x)), rates) > most:
         return found
