@@ -22,11 +22,11 @@ from tests.conv_oracle import conv_dgrad_padded, conv_fprop_padded, conv_wgrad_p
 from tests.op_checks import refused
 
 get_backend("cpu")
-from alpha.cpu import conv_sparse, native  # noqa: E402
-from alpha.cpu.algorithms import chosen, for_zeros, sparse, zeros_of  # noqa: E402
+from alpha.cpu import native  # noqa: E402
+from alpha.cpu.algorithms import chosen, for_zeros, sparse, sparse_numpy, zeros_of  # noqa: E402
 
 COMPILED = native.library() is not None
-MODULES = [conv_sparse, *([sparse] if COMPILED else [])]
+MODULES = [sparse_numpy, *([sparse] if COMPILED else [])]
 compiled = pytest.mark.skipif(not COMPILED, reason="there are no compiled CPU kernels here")
 SHARES = (0.0, 0.3, 0.5, 0.9, 1.0)
 WIDE = [square("blocks", 2, 5, 200, 150, 3, 1, 1), square("many non-zeros", 1, 3, 300, 9, 1),
@@ -141,17 +141,17 @@ def test_nan_and_infinity_are_kept_and_zeros_do_not_meet_them(value):
 
 def test_products_are_those_of_non_zeros_that_taps_meet(monkeypatch):
     made = []
-    monkeypatch.setattr(conv_sparse, "_multiply", lambda a, b: made.append(b.size) or a * b)
+    monkeypatch.setattr(sparse_numpy, "_multiply", lambda a, b: made.append(b.size) or a * b)
     rng = np.random.default_rng(6)
     for case in (square("", 2, 5, 6, 7, 3, 1, 1), square("", 1, 9, 4, 5, 3, 2, 1), square("", 1, 8, 3, 2, 2, 3)):
         x, w, g = integers(rng, case.x_shape, 0.6), integers(rng, case.w_shape), integers(rng, case.desc.y_shape, 0.3)
         ones = np.ones((1, *case.f, case.ic))
         met = conv_fprop_padded((x != 0).astype(float), ones, *tuple(case.attrs.values())).sum()
         made.clear()
-        conv_sparse.fprop(case.desc, x, w, np.empty_like(g))
+        sparse_numpy.fprop(case.desc, x, w, np.empty_like(g))
         assert sum(made) == met * case.oc
         made.clear()
-        conv_sparse.wgrad(case.desc, x, g, np.empty_like(w))
+        sparse_numpy.wgrad(case.desc, x, g, np.empty_like(w))
         assert sum(made) == met * case.oc
 
 

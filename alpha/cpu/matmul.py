@@ -11,8 +11,8 @@ from math import prod
 
 import numpy as np
 
-from alpha.cpu import conv_sparse, native
-from alpha.cpu.algorithms import sparse
+from alpha.cpu import native
+from alpha.cpu.algorithms import sparse, sparse_numpy
 from alpha.cpu.algorithms.products import strassen
 from alpha.cpu.half import in_float32
 from alpha.cpu.memory import empty
@@ -84,7 +84,7 @@ def _linear_sparse(rows: Array, w: Array, b: Array | None, activation: str | Non
     if native.usable(rows, w):
         sparse.linear(rows, np.ascontiguousarray(w.T), b, y, relu)
     else:
-        conv_sparse.linear(rows, w.T, b, y, relu)
+        sparse_numpy.linear(rows, w.T, b, y, relu)
     return y
 
 

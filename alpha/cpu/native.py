@@ -146,7 +146,7 @@ def _load() -> ctypes.CDLL:
     """Builds and loads the kernels, those of equations too, and declares the signatures."""
     from alpha.cpu.pointwise import own, write_source  # imports this module
 
-    lib = load_library("cpu", [*sorted(KERNELS.glob("*.cpp")), write_source(own())])
+    lib = load_library("cpu", [*sorted(KERNELS.rglob("*.cpp")), write_source(own())])
     for name, signature in SIGNATURES.items():
         arguments, _, result = signature.partition("->")
         function = getattr(lib, name)

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 from alpha.config import config
-from alpha.cpu import conv_sparse, native
-from alpha.cpu.algorithms import fft, products, sparse, tiles, winograd
+from alpha.cpu import native
+from alpha.cpu.algorithms import fft, products, sparse, sparse_numpy, tiles, winograd
 from alpha.ops.algorithms.cost import Rates, seconds
 from alpha.ops.algorithms.family import (
     MACHINES,
@@ -93,7 +93,7 @@ def _chosen(pass_name: str, desc: ConvDesc, request: Request, machine: str, limi
         return Chosen(way, getattr(products, pass_name) if way.name == "im2col" else _STRASSEN[pass_name], False)
     compiled = machine != "numpy" and desc.groups == 1
     if way.name == "sparse":
-        return Chosen(way, getattr(sparse if compiled else conv_sparse, pass_name), compiled)
+        return Chosen(way, getattr(sparse if compiled else sparse_numpy, pass_name), compiled)
     module = tiles if not compiled else winograd if way.name == "winograd" else fft
     return Chosen(way, partial(getattr(module, pass_name), way), module is winograd)
 

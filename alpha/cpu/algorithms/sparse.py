@@ -1,4 +1,4 @@
-"""Calls of the compiled sparse kernels (alpha/cpu/kernels/conv_sparse*.cpp); arrays are C-contiguous float32.
+"""Calls of the compiled sparse kernels (alpha/cpu/kernels/sparse); arrays are C-contiguous float32.
 
 Ask native.usable first.
 """

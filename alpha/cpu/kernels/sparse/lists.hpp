@@ -3,7 +3,7 @@
 
 #include <array>
 
-#include "vec.hpp"
+#include "../vec.hpp"
 
 #if defined(__AVX512F__)
 INLINE int64_t append_vector(vfloat v, vint at, int32_t* index, float* value) {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "conv.hpp"
+#include "../conv.hpp"
 #include "lists.hpp"
 
 namespace {

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "conv.hpp"
+#include "../conv.hpp"
 #include "lists.hpp"
 
 namespace {
