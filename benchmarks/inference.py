@@ -2,10 +2,10 @@
 
     python -m benchmarks.inference [--model resnet18 vgg16] [--batch 1 16] [--threads 1] [--clock cpu] [--output FILE]
 
-The networks have random weights, the same on every side; ONNX Runtime runs torch.onnx.export of PyTorch's network, whose
-outputs must agree. PyTorch is called in both of its layouts, and the faster one counts. Times are the least of the
-rounds. `--clock cpu` counts the processor time of the calling thread, for one thread: on a machine that others use, too,
-the clock on the wall measures them as well.
+The networks have random weights, the same on every side; ONNX Runtime runs torch.onnx.export of PyTorch's network,
+whose outputs must agree. PyTorch is called in both of its layouts, and the faster one counts. Times are the least of
+the rounds. `--clock cpu` counts the processor time of the calling thread, for one thread: on a machine that others use,
+too, the clock on the wall measures them as well.
 Needs the extra "bench": torch, onnx, onnxruntime.
 """
 

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.torch
 
 def test_a_row_has_all_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     output = tmp_path / "rows.jsonl"
-    monkeypatch.setattr(sys, "argv", ["inference", "--model", "lenet5", "--batch", "2", "--rounds", "1", "--clock", "cpu",
-                                      "--output", str(output)])
+    monkeypatch.setattr(sys, "argv", ["inference", "--model", "lenet5", "--batch", "2", "--rounds", "1", "--clock",
+                                      "cpu", "--output", str(output)])
     inference.main()
     row = json.loads(output.read_text())
     assert row["batch"] == 2 and min(row[f"{side}_ms"] for side in ("alpha", "torch", "onnxruntime")) > 0
