@@ -111,8 +111,8 @@ class Config:
                                             "steps, such as 0.5,0.75", Interval(0, 1, "()"))
     loss: str = setting("cross_entropy", "what is made small", LOSSES)
     label_smoothing: float = setting(0.0, "probability spread evenly over all classes", Interval(0, 1))
-    augment: str = setting(DATASETS["digits"].augment, "none, or some of crop,flip,altflip,cutout, each with an optional "
-                           "size as in crop=4 (default: by data set, "
+    augment: str = setting(DATASETS["digits"].augment, "none, or some of crop,flip,altflip,cutout, each with an "
+                           "optional size as in crop=4 (default: by data set, "
                            + ", ".join(f"{name} {entry.augment}" for name, entry in DATASETS.items()) + ")")
     tta: str = setting("none", "what the final test averages the outputs of: the images, with mirror, with shift by a "
                        "pixel to two sides, or with both", TTA)
