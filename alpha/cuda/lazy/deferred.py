@@ -46,25 +46,29 @@ BLOCKS_PER_SM = 4           # of a merge: behind a guard it ends at once as a ru
 _MERGE = Kernel("planes.cu", "planes_merge", f"ptr x, ptr header, ptr y, ptr header_of_y, i64 size, {GUARD_ARGS}")
 
 _lock = threading.RLock()  # reentrant: what a pass reads may be waiting, too
-_waiting: WeakValueDictionary[int, LazyStorage] = WeakValueDictionary()
+_waiting: WeakValueDictionary[int, Any] = WeakValueDictionary()
 _undisturbed = 0  # blocks of `undisturbed` that are open
-_peeked: list[Memory] | None = None  # what `peek` has made, while it runs: under the lock
+_peeked: list[Any] | None = None  # what `peek` has made, while it runs: under the lock
 
 
 class Deferred(Array):
-    """A float32 array whose elements may not be written yet: to take `ptr` has them written.
+    """An array whose elements may not be written yet: to take `ptr` has them written.
 
-    Its memory is known to `derived`, alpha.cuda.lazy.deferred.LazyStorage.
+    Its memory is known to `derived`: a LazyStorage, or alpha.cuda.lazy.chained.ChainStorage.
+
+    Attributes:
+        holder: what all arrays over the memory have, and nobody else.
     """
 
-    __slots__ = ()
+    __slots__ = ("holder",)
 
-    def __init__(self, shape: Shape, size: int, nbytes: int, derived: Any) -> None:
-        self.shape, self.dtype, self.size, self.nbytes, self.derived = shape, "float32", size, nbytes, derived
+    def __init__(self, shape: Shape, size: int, nbytes: int, derived: Any, holder: Any = None) -> None:
+        self.shape, self.dtype, self.size = shape, derived.dtype, size
+        self.nbytes, self.derived, self.holder = nbytes, derived, holder
 
     @property
     def block(self) -> Any:
-        return self.derived.memory.elements.block
+        return self.derived.block
 
     @property
     def ptr(self) -> int:  # type: ignore[override]
@@ -74,7 +78,7 @@ class Deferred(Array):
         return self.derived.elements().reshaped(self.shape)
 
     def reshaped(self, shape: Shape) -> Deferred:
-        return Deferred(shape, self.size, self.nbytes, self.derived)
+        return Deferred(shape, self.size, self.nbytes, self.derived, self.holder)
 
     def __repr__(self) -> str:
         return f"<cuda Deferred {self.shape}>"
@@ -215,6 +219,27 @@ def peek(x: Array) -> Array:
     return x.derived.peek().reshaped(x.shape) if x.__class__ is Deferred else x
 
 
+@contextmanager
+def peeking() -> Iterator[list[Any]]:
+    """For a block in which nothing is written where it belongs; what it makes is held until the outermost one ends."""
+    global _peeked
+    outermost = _peeked is None
+    _peeked = [] if outermost else _peeked
+    try:
+        yield _peeked  # type: ignore[misc]
+    finally:
+        if outermost:
+            _peeked = None
+
+
+def is_peeking() -> bool:
+    return _peeked is not None
+
+
+def is_undisturbed() -> bool:
+    return _undisturbed > 0
+
+
 def can_wait(*arrays: Array | None) -> bool:
     """Tells whether a pass that reads arrays may: not where other libraries can write them without a word."""
     return not any(a is not None and a.derived is not None and a.derived.visible for a in arrays)
@@ -225,7 +250,7 @@ def write_before(arrays: Sequence[Array]) -> None:
     if _waiting:
         changing = {id(x.block) for x in arrays}
         for contents in list(_waiting.values()):
-            if not changing.isdisjoint(id(a.block) for a in contents.reads):
+            if contents.is_alive and not changing.isdisjoint(id(a.block) for a in contents.reads):
                 contents.elements()
 
 
@@ -254,7 +279,8 @@ def flush_gradients() -> None:
 def write_all() -> None:
     """Has all passes run, and write elements."""
     for contents in list(_waiting.values()):
-        contents.elements()
+        if contents.is_alive:
+            contents.elements()
 
 
 device_memory.write_waiting = write_all
@@ -270,6 +296,8 @@ class LazyStorage(Derived):
         companion: what it writes beside this memory, if anything: weakly, as that array holds this.
     """
 
+    dtype, is_alive = "float32", True
+
     def __init__(self, memory: Memory, reads: Sequence[Array], write: Write, hurries: bool, join: Join | None) -> None:
         self.memory, self.reads, self.hurries = memory, reads, hurries
         self.companion: ReferenceType[CompanionOutput] | None = None
@@ -278,6 +306,10 @@ class LazyStorage(Derived):
         self.in_planes = False              # memory has planes, or elements where their flag is set
         self.form = [""]                    # what the pass has written: "planes" or "elements"; outlives the memory
         self._split_for: str | None = ""    # what the header's bound has served a split for; None: it bounds no more
+
+    @property
+    def block(self) -> Any:
+        return self.memory.elements.block
 
     @property
     def bound(self) -> Array | None:
@@ -344,23 +376,17 @@ class LazyStorage(Derived):
 
         What the pass reads is looked at in the same way: nobody learns from a check in which form it will be written.
         """
-        global _peeked
         with _lock:
             if self._write is None and not self.in_planes:
                 return self.memory.elements
-            outermost = _peeked is None
-            _peeked = [] if outermost else _peeked
-            try:
+            with peeking() as held:
                 made = reserve(self.memory.elements.shape)
-                _peeked.append(made)  # until all launches that read it are made
+                held.append(made)
                 if self._write is not None:
                     self._write(made, False)
                 else:
                     self._merge(made.elements, None, UNGUARDED)
                 return made.elements
-            finally:
-                if outermost:
-                    _peeked = None
 
     def header_for(self, reads: str) -> Memory | None:
         """Returns the memory whose header may serve a split of the elements: one kind of it, as it gets the flag."""
