@@ -17,6 +17,7 @@ from alpha.cuda import (
     lazy,
 )
 from alpha.cuda.ops.pointwise import convert, filled
+from alpha.cuda.ops.pointwise.chain import joined
 from alpha.cuda.ops.reduce import nan_flag
 from alpha.cuda.runtime import backlog, memory
 from alpha.cuda.runtime.context import context
@@ -44,7 +45,7 @@ class CudaBackend:
         memory.start()
 
     def by_equation(self, op: Any) -> None:
-        """Kernels are written, one line of a .cu file each: see alpha.cuda.ops.pointwise."""
+        joined(op, None)
 
     def from_numpy(self, a: np.ndarray, device: str) -> Array:
         if memory.recorder:

@@ -1,4 +1,4 @@
-"""Which pointwise ops become one pass, what of them is kept, and what the pass reads and writes.  No device is known here.
+"""Which pointwise ops become one pass, what of them is kept, what the pass reads and writes; no device is known here.
 
 A Value is the result of one op, element by element, that nobody has asked for yet. Who asks gets the whole chain behind
 it in one pass: `gather` follows the inputs of a value as far as they are values of the same elements that are not
@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 MOST_STEPS = 24   # ops of a chain
-MOST_LEAVES = 12  # arrays that it reads
+MOST_LEAVES = 16  # arrays that it reads, counted as often as its ops name them
 
 
 class Function(NamedTuple):
@@ -117,13 +117,14 @@ class Chain(NamedTuple):
     outputs: tuple[int, ...]
 
 
-def gather(roots: Sequence[Value], whole: Any, written: Sequence[Value] = ()) -> Chain:
+def gather(roots: Sequence[Value], whole: Any, written: Sequence[Value], spared: Sequence[Value] = ()) -> Chain:
     """Returns the chain that computes values, none of which is written.
 
     Args:
         roots: of one size.
         whole: as of `keep`.
-        written: values that are to be written whoever needs them; else those that are alive and are kept.
+        written: values that are to be written whoever needs them; of the others those that are alive and kept.
+        spared: values that are not written, though they are alive.
     """
     steps: list[Value] = []
     refs: list[tuple[tuple[bool, int], ...]] = []
@@ -150,6 +151,6 @@ def gather(roots: Sequence[Value], whole: Any, written: Sequence[Value] = ()) ->
 
     for root in roots:
         visit(root)
-    outputs = [k for k, v in enumerate(steps) if v in written or (
-        not any(v is r for r in roots) and v.is_alive and keep(v, whole))]
+    outputs = [k for k, v in enumerate(steps) if any(v is x for x in written) or (
+        v.is_alive and not any(v is x for x in (*roots, *spared)) and keep(v, whole))]
     return Chain(steps, refs, leaves, tuple(outputs))

@@ -101,6 +101,7 @@ def nvcc() -> str:
 current: Toolchain = NvccToolchain()
 
 _declared: dict[Unit, dict[str, str]] = {}  # the entries of each, and the codes of their arguments
+generated: set[Path] = set()  # sources that were written by us, and are named by what they have
 _modules: dict[Unit, Any] = {}
 _failed: dict[Unit, CompileError] = {}
 _jobs: dict[Unit, Future[Path]] = {}
@@ -122,11 +123,15 @@ def declare(unit: Unit, entry: str, codes: str) -> None:
     A user's source that is declared again has perhaps been edited: its next launch looks at the file again.
     """
     entries = _declared.setdefault(unit, {})
-    if entry in entries and not unit.source.is_relative_to(HOME):
+    if entry in entries and _is_users(unit):
         with _lock:
             for known in (_modules, _failed, _jobs, _found):
                 known.pop(unit, None)  # type: ignore[attr-defined]
     entries[entry] = codes
+
+
+def _is_users(unit: Unit) -> bool:
+    return not unit.source.is_relative_to(HOME) and unit.source not in generated
 
 
 def units() -> list[Unit]:
@@ -139,7 +144,7 @@ def is_at_hand(unit: Unit) -> bool:
 
     Raises CompileError where there is no compiler.
     """
-    if unit in _modules or unit in _failed or not unit.source.is_relative_to(HOME):
+    if unit in _modules or unit in _failed or _is_users(unit):
         return True
     job = _jobs.get(unit)
     if job:

@@ -1,4 +1,4 @@
-"""Equations as device code.  `python -m alpha.cuda.ops.pointwise.equations` writes activation.cu; a test compares it."""
+"""Equations as device code.  `python -m alpha.cuda.ops.pointwise.equations` writes activation.cu; a test compares."""
 
 from __future__ import annotations
 
