@@ -37,13 +37,11 @@ from alpha.cuda.lazy.deferred import (
     defer,
     elements_behind,
     flush_gradients,
-    is_undisturbed,
     join,
     joined_elements,
     peek,
     reserve,
     split_view,
-    undisturbed,
     write_for,
 )
 from alpha.cuda.lazy.forms import form_of, memory_key, write_as
@@ -60,6 +58,7 @@ from alpha.cuda.lazy.operands import (
     planes_are_read,
     prepare_weights,
 )
+from alpha.cuda.lazy.quiet import is_undisturbed, undisturbed
 
 __all__ = [
     "GUARDED",

@@ -14,8 +14,9 @@ from typing import Any
 from weakref import ref
 
 from alpha.config import config
-from alpha.cuda.lazy.deferred import Deferred, _lock, _waiting, is_peeking, peeking
+from alpha.cuda.lazy.deferred import Deferred, waiting
 from alpha.cuda.lazy.guard import Guard
+from alpha.cuda.lazy.quiet import is_peeking, lock, peeking
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import Array, Derived, Shape, extent
 from alpha.fuse.chain import Chain, Value
@@ -59,7 +60,7 @@ class ChainStorage(Derived):
     def elements(self) -> Array:
         """Returns the elements: the pass has run, and written what else is to be kept of it."""
         if self.value.written is None:
-            with _lock:
+            with lock:
                 if is_peeking():
                     return self.peek()
                 if self.value.written is None:
@@ -82,7 +83,7 @@ class ChainStorage(Derived):
         return Chain([value], [], [], (0,)), [self._alone(*arrays)]
 
     def peek(self) -> Array:
-        with _lock:
+        with lock:
             if self.value.written is not None:
                 return self.value.written
             with peeking() as held:
@@ -128,7 +129,7 @@ def chain(value: Value, shape: Shape, shapes: Sequence[Shape], write: Write, alo
     holder = _Holder()
     value.holder = ref(holder)
     storage = ChainStorage(value, write, alone, shapes)
-    _waiting[id(storage)] = storage
+    waiting[id(storage)] = storage
     return Deferred(shape, *extent(shape, value.dtype), storage, holder)
 
 

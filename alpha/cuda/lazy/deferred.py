@@ -21,14 +21,14 @@ waits when an array that it is a part of is written as planes is written there, 
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 from weakref import ReferenceType, WeakValueDictionary, ref
 
 from alpha.config import config
 from alpha.cuda.lazy.guard import GUARD_ARGS, UNGUARDED, Guard
+from alpha.cuda.lazy.quiet import is_peeking, is_undisturbed, lock, peeking
 from alpha.cuda.runtime import memory as device_memory
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
@@ -45,10 +45,7 @@ GUARDED = BLOCKS // 2       # of one behind a flag, whose blocks end at once as 
 BLOCKS_PER_SM = 4           # of a merge: behind a guard it ends at once as a rule, and blocks cost time even then
 _MERGE = Kernel("planes.cu", "planes_merge", f"ptr x, ptr header, ptr y, ptr header_of_y, i64 size, {GUARD_ARGS}")
 
-_lock = threading.RLock()  # reentrant: what a pass reads may be waiting, too
-_waiting: WeakValueDictionary[int, Any] = WeakValueDictionary()
-_undisturbed = 0  # blocks of `undisturbed` that are open
-_peeked: list[Any] | None = None  # what `peek` has made, while it runs: under the lock
+waiting: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
 class Deferred(Array):
@@ -164,7 +161,7 @@ def defer(memory: Memory, reads: Sequence[Array | None], write: Write, hurries: 
         join: see `LazyStorage.join`.
     """
     x, contents = memory.elements, LazyStorage(memory, tuple(a for a in reads if a is not None), write, hurries, join)
-    _waiting[id(contents)] = contents
+    waiting[id(contents)] = contents
     return Deferred(x.shape, x.size, x.nbytes, contents)
 
 
@@ -219,27 +216,6 @@ def peek(x: Array) -> Array:
     return x.derived.peek().reshaped(x.shape) if x.__class__ is Deferred else x
 
 
-@contextmanager
-def peeking() -> Iterator[list[Any]]:
-    """For a block in which nothing is written where it belongs; what it makes is held until the outermost one ends."""
-    global _peeked
-    outermost = _peeked is None
-    _peeked = [] if outermost else _peeked
-    try:
-        yield _peeked  # type: ignore[misc]
-    finally:
-        if outermost:
-            _peeked = None
-
-
-def is_peeking() -> bool:
-    return _peeked is not None
-
-
-def is_undisturbed() -> bool:
-    return _undisturbed > 0
-
-
 def can_wait(*arrays: Array | None) -> bool:
     """Tells whether a pass that reads arrays may: not where other libraries can write them without a word."""
     return not any(a is not None and a.derived is not None and a.derived.visible for a in arrays)
@@ -247,38 +223,25 @@ def can_wait(*arrays: Array | None) -> bool:
 
 def write_before(arrays: Sequence[Array]) -> None:
     """Has all passes run that read arrays which are about to change."""
-    if _waiting:
+    if waiting:
         changing = {id(x.block) for x in arrays}
-        for contents in list(_waiting.values()):
+        for contents in list(waiting.values()):
             if contents.is_alive and not changing.isdisjoint(id(a.block) for a in contents.reads):
                 contents.elements()
 
 
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """For a block that makes earlier results again: gradients go on waiting, and get the form that they had without."""
-    global _undisturbed
-    with _lock:
-        _undisturbed += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _undisturbed -= 1
-
-
 def flush_gradients() -> None:
     """Runs the passes that should not wait for long; they write planes, as which their results are read as a rule."""
-    if _undisturbed:
+    if is_undisturbed():
         return
-    for contents in list(_waiting.values()):
+    for contents in list(waiting.values()):
         if contents.hurries:
             contents.planes(write=True)
 
 
 def write_all() -> None:
     """Has all passes run, and write elements."""
-    for contents in list(_waiting.values()):
+    for contents in list(waiting.values()):
         if contents.is_alive:
             contents.elements()
 
@@ -314,7 +277,7 @@ class LazyStorage(Derived):
     @property
     def bound(self) -> Array | None:
         """The bits of a bound, int32 (1,): of the largest element if that is known; None: there is none any more."""
-        with _lock:
+        with lock:
             if self._split_for is None:
                 return None
             header = self.memory.scale
@@ -323,8 +286,8 @@ class LazyStorage(Derived):
     def elements(self) -> Array:
         """Returns the float32 elements: all there is, from now on."""
         if self._write is not None or self.in_planes:  # `_run` sets them the other way round
-            with _lock:
-                if _peeked is not None:
+            with lock:
+                if is_peeking():
                     return self.peek()
                 self._run(planes=False)
                 if self.in_planes:
@@ -335,7 +298,7 @@ class LazyStorage(Derived):
 
     def elements_behind(self, guard: Guard) -> Array:
         """Returns what a launch behind a guard reads for the elements: they are there if it is not spared."""
-        with _lock:
+        with lock:
             if not self.in_planes:
                 return self.elements()
             y = empty(self.memory.elements.shape, "float32")
@@ -344,7 +307,7 @@ class LazyStorage(Derived):
 
     def planes(self, write: bool = False) -> Memory | None:
         """Returns the memory if it has planes; `write`: has them written if nothing is yet."""
-        with _lock:
+        with lock:
             if write:
                 self._run(planes=True)
             return self.memory if self.in_planes else None
@@ -354,7 +317,7 @@ class LazyStorage(Derived):
 
         It goes on waiting for readers of its own, of whom there are none as a rule.
         """
-        with _lock:
+        with lock:
             if self._join is None or rows.width != self.memory.elements.shape[-1]:
                 return False
             self._join(whole, rows)
@@ -365,7 +328,7 @@ class LazyStorage(Derived):
 
         All parts are there by then, and the flag says whether planes hold them.
         """
-        with _lock:
+        with lock:
             if self._join is None:
                 return None
             self._join(whole, None)
@@ -376,7 +339,7 @@ class LazyStorage(Derived):
 
         What the pass reads is looked at in the same way: nobody learns from a check in which form it will be written.
         """
-        with _lock:
+        with lock:
             if self._write is None and not self.in_planes:
                 return self.memory.elements
             with peeking() as held:
@@ -390,7 +353,7 @@ class LazyStorage(Derived):
 
     def header_for(self, reads: str) -> Memory | None:
         """Returns the memory whose header may serve a split of the elements: one kind of it, as it gets the flag."""
-        with _lock:
+        with lock:
             if self._split_for not in ("", reads):
                 return None
             self._split_for = reads
@@ -411,7 +374,7 @@ class LazyStorage(Derived):
             made = self.companion and self.companion()
             if made:
                 made.contents = None
-            _waiting.pop(id(self), None)
+            waiting.pop(id(self), None)
 
     def _merge(self, y: Array, header: Array | None, guard: Guard) -> None:
         """Writes the elements to y, and a header for them."""

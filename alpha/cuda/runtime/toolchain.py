@@ -100,6 +100,20 @@ def nvcc() -> str:
 
 current: Toolchain = NvccToolchain()
 
+
+@cache
+def _has_nvcc() -> bool:
+    try:
+        return bool(nvcc())
+    except CompileError:
+        return False
+
+
+def can_compile() -> bool:
+    """Tells whether sources that nobody has compiled ahead are of use here."""
+    return current.name != "nvcc" or _has_nvcc()
+
+
 _declared: dict[Unit, dict[str, str]] = {}  # the entries of each, and the codes of their arguments
 generated: set[Path] = set()  # sources that were written by us, and are named by what they have
 _modules: dict[Unit, Any] = {}
@@ -170,9 +184,7 @@ def _pack(folder: Path, maker: str) -> Pack:
 
 def _packed(unit: Unit) -> bytes | None:
     """Returns the module of a unit of ours if it came with alpha."""
-    if not unit.source.is_relative_to(HOME):
-        return None
-    return pack().find(unit.source, unit.defines, context.arch)
+    return None if _is_users(unit) else pack().find(unit.source, unit.defines, context.arch)
 
 
 def start(unit: Unit) -> None:

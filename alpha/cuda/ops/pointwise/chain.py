@@ -39,6 +39,7 @@ Shape = tuple[int, ...]
 
 LEAST = 1 << 15          # elements of a result that waits: below, a launch takes longer than the memory's traffic
 WRITERS = 8 * BLOCKS     # blocks of a pass that writes
+LONGEST_NAME = 100       # of a kernel
 TYPES = {**C_TYPES, "bool": "unsigned char"}
 
 
@@ -168,7 +169,7 @@ def wait(code: Function, operands: Sequence[Array | Leaf], numbers: tuple[float,
         rounds: see Value; None: as the settings say.
     """
     arrays = [x for x in operands if x.__class__ is not Leaf]
-    if not lazy.can_wait(*arrays):
+    if not toolchain.can_compile() or not lazy.can_wait(*arrays):
         return None
     size = prod(shape)
     inputs: list[Value | Leaf] = []
@@ -270,8 +271,9 @@ def sums_of(v: Value, w: Value, row: int, written: Sequence[Value],
 
 @lru_cache(maxsize=4096)
 def _kernel(steps: Any, leaves: Any, outputs: tuple[int, ...], n: int, sums: tuple[int, ...]) -> Kernel:
-    text, args = source(steps, leaves, outputs, n, sums)
-    return Kernel(_file(text), "chain", args)
+    entry = "_".join(["chain", *[code.name.removesuffix("_of") for code, *_ in steps]])[:LONGEST_NAME].rstrip("_")
+    text, args = source(entry, steps, leaves, outputs, n, sums)
+    return Kernel(_file(text), entry, args)
 
 
 def _file(text: str) -> Path:
@@ -286,8 +288,8 @@ def _file(text: str) -> Path:
     return path
 
 
-def source(steps: Sequence[tuple], leaves: Sequence[tuple[str, str] | None], outputs: Sequence[int], n: int,
-           sums: tuple[int, ...]) -> tuple[str, str]:
+def source(entry: str, steps: Sequence[tuple], leaves: Sequence[tuple[str, str] | None], outputs: Sequence[int],
+           n: int, sums: tuple[int, ...]) -> tuple[str, str]:
     """Returns the source of a chain's kernel, and the arguments that it is declared with."""
     params, spans, held, members, loads, reads = [], [], [], [], [], []
     for k, leaf in enumerate(leaves):
@@ -327,9 +329,9 @@ def source(steps: Sequence[tuple], leaves: Sequence[tuple[str, str] | None], out
              f"{'ptr' if '*' in p else 'u32' if p.startswith('unsigned') else 'f32'} {p.split()[-1].lstrip('*')}"
              for p in params]
     lines = [
-        *[f"// {name}" for name in [" ".join(code.name.removesuffix("_of") for code, *_ in steps)]],
+        f"// {' '.join([code.name.removesuffix('_of') for code, *_ in steps])}: generated, see chain.py",
         '#include "ops/pointwise/chain.cuh"', *functions.values(), f"constexpr int N = {n};",
-        f'extern "C" __global__ void __launch_bounds__(THREADS, 2) chain({", ".join(params)}) {{',
+        f'extern "C" __global__ void __launch_bounds__(THREADS, 2) {entry}({", ".join(params)}) {{',
         "  const Place at(w);",
         *(["  Pair sums[N] = {};", "  if (at.begin < at.end) {"] if sums else ["  if (at.begin >= at.end) return;"]),
         "  const i64 first = at.column * N, stride = w.columns * N;", *held,
@@ -340,6 +342,6 @@ def source(steps: Sequence[tuple], leaves: Sequence[tuple[str, str] | None], out
         "#pragma unroll", "    for (int k = 0; k < N; k++) {", *body,
         *([f"      sums[k].sum += v{sums[0]}, sums[k].dot += v{sums[0]} * v{sums[1]};"] if sums else []), "    }",
         *[f"    put(y{k} + r * stride + first, y{k}_);" for k in outputs], "  });",
-        *(["  }", "  put_sums(sums, partial, w, at);"] if sums else []), "}", "ALPHA_KERNEL(chain)", ""]
+        *(["  }", "  put_sums(sums, partial, w, at);"] if sums else []), "}", f"ALPHA_KERNEL({entry})", ""]
     return "\n".join(lines), ", ".join(kinds)
 
