@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 MOST_STEPS = 24   # ops of a chain
-MOST_LEAVES = 16  # arrays that it reads, counted as often as its ops name them
+MOST_LEAVES = 16  # arrays that it reads
 
 
 class Function(NamedTuple):
@@ -66,8 +66,8 @@ class Value:
         self.dtype, self.size, self.rounds, self.row = dtype, size, rounds, row
         self.written: Any = None
         self.holder: Any = None
-        self.steps = 1 + sum([x.steps for x in inputs if x.__class__ is Value])
-        self.reads = sum([x.reads if x.__class__ is Value else x.place is not None for x in inputs])
+        self.steps: int = 1 + sum([x.steps for x in inputs if isinstance(x, Value)])
+        self.reads: int = sum([x.reads if isinstance(x, Value) else int(x.place is not None) for x in inputs])
 
     @property
     def is_alive(self) -> bool:
@@ -75,19 +75,30 @@ class Value:
 
     def leaves(self, whole: Any) -> list[Leaf]:
         """Returns the arrays that a pass for it would read now.  whole: as of `keep`."""
+        return self._behind(whole)[0]
+
+    def fits(self, whole: Any) -> bool:
+        """Tells whether a pass for it has ops and arrays within the limits.  whole: as of `keep`."""
+        if self.steps > MOST_STEPS or self.reads > MOST_LEAVES:     # bounds: what is read twice was counted twice
+            leaves, steps = self._behind(whole)
+            self.steps, self.reads = steps + 1, len(leaves)
+        return self.steps <= MOST_STEPS and self.reads <= MOST_LEAVES
+
+    def _behind(self, whole: Any) -> tuple[list[Leaf], int]:
+        """Returns the arrays behind it, and the number of ops."""
         found: list[Leaf] = []
         waiting, seen = list(self.inputs), set()
         while waiting:
-            x = waiting.pop()
-            if x.__class__ is Value and x.written is None:  # type: ignore[union-attr]
+            x: Any = waiting.pop()
+            if x.__class__ is Value and x.written is None:
                 if id(x) not in seen:
                     seen.add(id(x))
-                    waiting += x.inputs                     # type: ignore[union-attr]
+                    waiting += x.inputs
                 continue
-            leaf = Leaf(x.written, whole) if x.__class__ is Value else x  # type: ignore[union-attr]
+            leaf = Leaf(x.written, whole) if x.__class__ is Value else x
             if leaf.place is not None and not any(leaf.array is f.array and leaf.place == f.place for f in found):
-                found.append(leaf)                          # type: ignore[arg-type]
-        return found
+                found.append(leaf)
+        return found, len(seen)
 
 
 def keep(value: Value, whole: Any) -> bool:

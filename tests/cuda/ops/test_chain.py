@@ -1,4 +1,4 @@
-"""Chains of pointwise ops as one pass: the same bits as op by op in float32, one rounding in 16 bits, and who ends one."""
+"""Chains of pointwise ops as one pass: the bits of op by op in float32, one rounding in 16 bits, who ends one."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_an_activation_behind_batch_norm_rides_on_it(name: str, residual: bool, 
         y = ops.batch_norm(x, gamma, beta, None, None, z if residual else None, training=True)
         y = getattr(ops, name)(y)
         launches.clear()
-        y.data.ptr
+        assert y.data.ptr
         forward = list(launches)
         y.backward(z.detach())
         assert [e.startswith("chain_norm") for e in forward] == ([True] if config.fuse else [])
@@ -129,7 +129,7 @@ def test_what_is_between_takes_no_memory() -> None:
             x = alpha.tensor(normal(*SHAPE), device="cuda").astype("bfloat16").requires_grad_()
             before = backend.memory_stats()["live"]
             y = ops.gelu(ops.batch_norm(x, None, None, None, None, training=True))
-            y.data.ptr
+            assert y.data.ptr
             live[fuse] = backend.memory_stats()["live"] - before
             del y
     assert live[0] - live[1] >= SIZE * ITEMSIZE["bfloat16"]

@@ -13,9 +13,10 @@ from typing import Any
 
 from alpha.config import config
 from alpha.cuda import lazy
-from alpha.cuda.ops.pointwise.chain import LEAST, WHOLE, Place, sums_of, wait, write
+from alpha.cuda.ops.pointwise.chain import LEAST, sums_of, wait, write
 from alpha.cuda.runtime.memory import Array
-from alpha.fuse.chain import MOST_LEAVES, MOST_STEPS, Function, Leaf, Value
+from alpha.fuse.chain import Function, Leaf, Value
+from alpha.fuse.places import WHOLE, Place
 
 _ARGS = "float x, float mean, float istd, float gamma, float beta"
 _STANDARDIZED = "__fmaf_rn(__fadd_rn(x, -mean), __fmul_rn(gamma, istd), beta)"  # as in channel_norm.cuh, to the bit
@@ -54,8 +55,7 @@ def sums(g: Array, x: Array, norm: Any, relu: bool) -> tuple[Value, Array, int] 
     None where g is no value, or one that has vectors of other lengths.
     """
     value, channels = lazy.value_of(g), x.shape[-1]
-    if (value is None or not config.fuse or value.row not in (0, channels) or value.steps + 4 > MOST_STEPS
-            or len(value.leaves(WHOLE)) + 7 > MOST_LEAVES):
+    if value is None or not config.fuse or (value.row != channels and -value.row % channels):
         return None
     v = value
     if relu:

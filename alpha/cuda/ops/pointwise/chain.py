@@ -2,12 +2,6 @@
 
 An op whose class has an equation is `joined`: where its result is large enough to be worth it, and every operand lies
 in a way that a kernel knows, it waits (lazy/chained.py), and its readers decide what becomes one pass.
-
-What an operand gives for element i of the result, a vector of `length` elements repeating or each serving for many:
-
-    whole    x[i]                   one      x[0]
-    column   x[i % length]          row      x[i / length]
-    gate     x[i / (length * times) * length + i % length], as (N, 1, 1, C) lies in (N, H, W, C)
 """
 
 from __future__ import annotations
@@ -26,13 +20,14 @@ from alpha.config import config
 from alpha.cuda import lazy
 from alpha.cuda.ops.pointwise.equations import function
 from alpha.cuda.runtime import toolchain
-from alpha.cuda.runtime.kernel import C_TYPES, FLOAT_DTYPES, Kernel
+from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
-from alpha.cuda.runtime.walk import BLOCKS, CHAIN, LONGEST, WALK, Walk, walk
+from alpha.cuda.runtime.walk import BLOCKS, CHAIN, LONGEST, Walk, walk
 from alpha.errors import DTypeError, message
-from alpha.fuse.chain import MOST_LEAVES, MOST_STEPS, Chain, Function, Leaf, Value, gather
+from alpha.fuse.chain import Chain, Function, Leaf, Value, gather
+from alpha.fuse.places import WHOLE, Place, place_of, row_of
+from alpha.fuse.source import TYPES, source
 from alpha.op import Op, registry
-from alpha.ops.layout import broadcast_strides, merged
 from alpha.recompute import plan as recompute
 
 Shape = tuple[int, ...]
@@ -40,49 +35,6 @@ Shape = tuple[int, ...]
 LEAST = 1 << 15          # elements of a result that waits: below, a launch takes longer than the memory's traffic
 WRITERS = 8 * BLOCKS     # blocks of a pass that writes
 LONGEST_NAME = 100       # of a kernel
-TYPES = {**C_TYPES, "bool": "unsigned char"}
-
-
-class Place(NamedTuple):
-    """Where an operand has the element for each of the result."""
-
-    kind: str
-    length: int = 0
-    times: int = 1
-
-
-WHOLE = Place("whole")
-
-
-@lru_cache(maxsize=4096)
-def place_of(shape: Shape, target: Shape) -> Place | None:
-    """Returns how a shape lies in one that it broadcasts to; None where no kernel knows it."""
-    if shape == target:
-        return WHOLE
-    sizes, (steps,) = merged(target, [broadcast_strides(shape, target)])
-    if not any(steps):
-        return Place("one")
-    if len(sizes) == 1:
-        return WHOLE
-    if steps == (1, 0):
-        return Place("column", sizes[0])
-    if steps == (0, 1):
-        return Place("row", sizes[0])
-    if steps == (1, 0, sizes[0]):
-        return Place("gate", sizes[0], sizes[1])
-    return None
-
-
-def _row(places: Sequence[Place], inner: Sequence[Value], size: int) -> int | None:
-    """Returns after how many elements the vectors of all begin anew, 0 if none are read; None if they do not agree."""
-    rows = {p.length for p in places if p.kind in ("column", "gate")} | {v.row for v in inner if v.row > 0}
-    spans = [p.length for p in places if p.kind == "row"] + [-v.row for v in inner if v.row < 0]
-    if len(rows) > 1:
-        return None
-    if rows:
-        row = rows.pop()
-        return row if all(span % row == 0 for span in spans) and size // row < 1 << 31 else None
-    return -gcd(*spans) if spans else 0
 
 
 # ---- which ops wait --------------------------------------------------------------------------------------------------
@@ -140,7 +92,7 @@ def _single(op: Op, code: Function) -> Callable[..., Array]:
             raise DTypeError(message(op.name, f"its equation computes floats, the dtype is {dtype or 'bool'}",
                                      'convert the tensor: x.astype("float32")', equation=equation.text))
         inputs = [Leaf(x, place_of(x.shape, shape)) if isinstance(x, Array) else Leaf(float(x), None) for x in operands]
-        row = _row([leaf.place for leaf in inputs if leaf.place], [], prod(shape))
+        row = row_of([leaf.place for leaf in inputs if leaf.place], [], prod(shape))
         if row is None or any(leaf.place is None and isinstance(leaf.array, Array) for leaf in inputs):
             repeat, row = registry["expand"].impls["cuda"], 0
             inputs = [Leaf(repeat(x, shape=shape), WHOLE) if isinstance(x, Array) else leaf
@@ -191,19 +143,19 @@ def wait(code: Function, operands: Sequence[Array | Leaf], numbers: tuple[float,
         else:
             inputs.append(value)
             inner.append(value)
-    row = _row(places, inner, size)
-    if inner and (row is None or 1 + sum([v.steps for v in inner]) > MOST_STEPS
-                  or len(places) + sum([v.reads for v in inner]) > MOST_LEAVES):
+    if rounds is None:
+        rounds = config.recompute != "none" or bool(recompute.segments) or lazy.is_undisturbed()
+    row = row_of(places, inner, size)
+    value = Value(code, inputs, numbers, dtype, size, rounds, row or 0)
+    if inner and (row is None or not value.fits(WHOLE)):
         for k, x in enumerate(operands):
             if inputs[k].__class__ is Value:
                 inputs[k] = Leaf(x, WHOLE)
                 lazy.write_for(x, "float32")    # as a chain of its own
-        row = _row(places, [], size)
+        row = row_of(places, [], size)
+        value = Value(code, inputs, numbers, dtype, size, rounds, row or 0)
     if row is None:
         return None
-    if rounds is None:
-        rounds = config.recompute != "none" or bool(recompute.segments) or lazy.is_undisturbed()
-    value = Value(code, inputs, numbers, dtype, size, rounds, row)
     shapes = [() if x.__class__ is Leaf else x.shape for x in operands]
     return lazy.chain(value, shape, shapes, write, alone)
 
@@ -266,7 +218,7 @@ def sums_of(v: Value, w: Value, row: int, written: Sequence[Value],
     return chain, arrays, partial, pass_.walk.chunks
 
 
-# ---- from a chain to its source --------------------------------------------------------------------------------------
+# ---- from a chain to its kernel --------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=4096)
@@ -286,62 +238,3 @@ def _file(text: str) -> Path:
         os.replace(name, path)
     toolchain.generated.add(path)
     return path
-
-
-def source(entry: str, steps: Sequence[tuple], leaves: Sequence[tuple[str, str] | None], outputs: Sequence[int],
-           n: int, sums: tuple[int, ...]) -> tuple[str, str]:
-    """Returns the source of a chain's kernel, and the arguments that it is declared with."""
-    params, spans, held, members, loads, reads = [], [], [], [], [], []
-    for k, leaf in enumerate(leaves):
-        kind, dtype = leaf or ("number", "float32")
-        params.append(f"float x{k}" if leaf is None else f"const {TYPES[dtype]} *__restrict__ x{k}")
-        if kind in ("row", "gate"):
-            spans.append(f"unsigned span{k}")
-        if kind == "column":
-            held.append(f"  const auto held{k} = some<N>(x{k} + first);")
-        elif kind == "one":
-            held.append(f"  const auto held{k} = one<N>(x{k});")
-        elif kind == "row":
-            members.append(f"decltype(one<N>(x{k})) x{k};")
-            loads.append(f"one<N>(x{k} + unsigned(r) / span{k})")
-        elif leaf is not None:
-            at = "r" if kind == "whole" else f"i64(unsigned(r) / span{k})"
-            members.append(f"decltype(some<N>(x{k})) x{k};")
-            loads.append(f"some<N>(x{k} + {at} * stride + first)")
-        reads.append({"number": f"x{k}", "column": f"held{k}.get(k)", "one": f"held{k}", "row": f"row.x{k}"}.get(
-            kind, f"row.x{k}.get(k)"))
-    numbers, body, functions = [], [], {}
-    for k, (code, count, refs, dtype, rounds) in enumerate(steps):
-        functions[code.name] = code.text
-        own = [f"n{len(numbers) + j}" for j in range(count)]
-        numbers += own
-        call = f"{code.name}({', '.join([f'v{j}' if inside else reads[j] for inside, j in refs] + own)})"
-        if rounds and dtype in ("bfloat16", "float16"):
-            call = f"rounded<{TYPES[dtype]}>({call})"
-        body.append(f"      const auto v{k} = {call};")
-        if k in outputs:
-            body.append(f"      y{k}_[k] = v{k};")
-    flight = max(1, min(4, 8 // max(1, len(members))))
-    params += spans + [f"float {name}" for name in numbers] + [f"{TYPES[steps[k][3]]} *__restrict__ y{k}"
-                                                               for k in outputs]
-    params += ["float *partial"] * bool(sums) + ["const Walk w"]
-    kinds = [WALK if p.startswith("const Walk") else
-             f"{'ptr' if '*' in p else 'u32' if p.startswith('unsigned') else 'f32'} {p.split()[-1].lstrip('*')}"
-             for p in params]
-    lines = [
-        f"// {' '.join([code.name.removesuffix('_of') for code, *_ in steps])}: generated, see chain.py",
-        '#include "ops/pointwise/chain.cuh"', *functions.values(), f"constexpr int N = {n};",
-        f'extern "C" __global__ void __launch_bounds__(THREADS, 2) {entry}({", ".join(params)}) {{',
-        "  const Place at(w);",
-        *(["  Pair sums[N] = {};", "  if (at.begin < at.end) {"] if sums else ["  if (at.begin >= at.end) return;"]),
-        "  const i64 first = at.column * N, stride = w.columns * N;", *held,
-        f"  struct Row {{ {' '.join(members)} }};",
-        f"  auto load = [&](i64 r) {{ return Row{{{', '.join(loads)}}}; }};",
-        f"  each_row<{flight}>(at, w, load, [&](const Row &row, i64 r) {{",
-        *[f"    {'bool' if steps[k][0].is_condition else 'float'} y{k}_[N];" for k in outputs],
-        "#pragma unroll", "    for (int k = 0; k < N; k++) {", *body,
-        *([f"      sums[k].sum += v{sums[0]}, sums[k].dot += v{sums[0]} * v{sums[1]};"] if sums else []), "    }",
-        *[f"    put(y{k} + r * stride + first, y{k}_);" for k in outputs], "  });",
-        *(["  }", "  put_sums(sums, partial, w, at);"] if sums else []), "}", f"ALPHA_KERNEL({entry})", ""]
-    return "\n".join(lines), ", ".join(kinds)
-
