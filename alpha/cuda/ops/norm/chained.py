@@ -13,7 +13,7 @@ from typing import Any
 
 from alpha.config import config
 from alpha.cuda import lazy
-from alpha.cuda.ops.pointwise.chain import LEAST, sums_of, wait, write
+from alpha.cuda.ops.pointwise.chain import may_wait, sums_of, wait, write
 from alpha.cuda.runtime.memory import Array
 from alpha.fuse.chain import Function, Leaf, Value
 from alpha.fuse.places import WHOLE, Place
@@ -44,7 +44,7 @@ def inputs(norm: Any) -> tuple[Any, ...]:
 def applied(given: Sequence[Any], relu: bool, alone: Callable[..., Array]) -> Array | None:
     """Returns y of x, `inputs`, and of a residual perhaps; it waits.  None where it cannot."""
     x = given[0]
-    if not config.fuse or x.size < LEAST:
+    if not may_wait(x.size):
         return None
     return wait(_APPLIED[relu, len(given) > 5], given, (), x.dtype, x.shape, alone)
 

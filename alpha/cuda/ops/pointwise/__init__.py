@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from alpha.backend import get_backend
-from alpha.config import config
-from alpha.cuda.ops.pointwise.chain import LEAST, joined, wait
+from alpha.cuda.ops.pointwise.chain import joined, may_wait, wait
 from alpha.cuda.ops.pointwise.layout import layout_type, packed
 from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
@@ -233,7 +232,7 @@ _CAST = Function("cast_of", "EQUATION float cast_of(float x) { return x; }")
 def cast_cuda(x: Array, *, dtype: str) -> Array:
     """As `convert`, of floats and bools in the pass of a reader."""
     y = None
-    if config.fuse and x.size >= LEAST and dtype in FLOAT_DTYPES:
+    if may_wait(x.size) and dtype in FLOAT_DTYPES:
         y = wait(_CAST, (x,), (), dtype, x.shape, partial(convert, dtype=dtype), rounds=True)
     return convert(x, dtype) if y is None else y
 

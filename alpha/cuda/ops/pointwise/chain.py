@@ -32,7 +32,7 @@ from alpha.recompute import plan as recompute
 
 Shape = tuple[int, ...]
 
-LEAST = 1 << 15          # elements of a result that waits: below, a launch takes longer than the memory's traffic
+LEAST = 1 << 17          # elements of a result that waits: below, the host takes longer for it than the device
 WRITERS = 8 * BLOCKS     # blocks of a pass that writes
 LONGEST_NAME = 100       # of a kernel
 
@@ -60,7 +60,7 @@ def joined(op: Op, alone: Callable[..., Array] | None = None, result: str | None
     def run(*operands: Any, **attrs: Any) -> Array:
         if config.fuse:
             shape, dtype = _result(operands)
-            if dtype in FLOAT_DTYPES and prod(shape) >= LEAST:
+            if dtype in FLOAT_DTYPES and may_wait(prod(shape)):
                 given = [x if isinstance(x, Array) else Leaf(float(number(x, dtype)), None) for x in operands]
                 numbers_given = [None if isinstance(x, Array) else x for x in operands]
                 found = wait(code, given, of_attrs(dtype, **attrs), kind or dtype, shape, lambda *xs: by_itself(
@@ -68,6 +68,11 @@ def joined(op: Op, alone: Callable[..., Array] | None = None, result: str | None
                 if found is not None:
                     return found
         return by_itself(*operands, **attrs)
+
+
+def may_wait(size: int) -> bool:
+    """Tells whether results of so many elements wait."""
+    return size >= LEAST and config.fuse
 
 
 def _result(operands: Sequence[Any]) -> tuple[Shape, str]:
