@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "alpha.build": {"alpha.config", "alpha.errors"},
     "alpha.packed": {"alpha.build", "alpha.errors"},
     "alpha.fuse": {"alpha.errors"},
+    "alpha.fuse.follow": {"alpha.backend", "alpha.inputs.returned", "alpha.op", "alpha.precision", "alpha.tensor"},
     "alpha.trace": set(),
     "alpha.versions": {"alpha.backend"},
     "alpha.dlpack": {"alpha.backend", "alpha.errors", "alpha.versions"},

@@ -79,7 +79,7 @@ def trunc_normal_(t: T, mean: Finite = 0.0, std: NonNegative = 1.0, a: Finite = 
     """
     if not a < b:
         raise ConfigError(message("init", f"a={a} is not below b={b}", "pass the lower limit first"))
-    values = ops.randn(t.shape).numpy().astype(np.float64) * std + mean
+    values = np.asarray(ops.randn(t.shape).numpy().astype(np.float64) * std + mean)
     for _ in range(1000):
         outside = (values < a) | (values > b)
         count = int(outside.sum())
