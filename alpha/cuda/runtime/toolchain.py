@@ -30,9 +30,8 @@ INCLUDE_DIRS = (HOME / "include", HOME)
 PACKED = HOME / "packed"  # what a wheel may bring
 FLAGS = ("-std=c++17", "-O3", "-cubin", "-lineinfo")
 
-APART = {"reduce.cu": ("bfloat16", "16", "int"), **dict.fromkeys((
-    "batch_norm.cu", "cast.cu", "group_norm.cu", "layer_norm.cu", "loss.cu", "pool.cu", "softmax.cu", "update.cu"),
-    ("16", "int"))}  # files that take seconds: the modules that they become, by what is in an entry's name
+APART = ("bfloat16", "16", "int")  # by what is in an entry's name
+TAKE_SECONDS = {"activation.cu", "batch_norm.cu", "cast.cu", "layer_norm.cu", "pool.cu", "reduce.cu", "update.cu"}
 
 PROGRESS_AFTER = 1.0  # seconds of compiling until a terminal shows a progress bar
 
@@ -116,10 +115,10 @@ _lock = threading.Lock()
 def unit_of(source: str | Path, defines: Defines | None, entry: str) -> Unit:
     """Declares and returns the unit of an entry.  source: the name of a file in some folder of alpha/cuda, or a path.
 
-    Entries of the files that take long are in several units, which have other bodies left out (include/declared.cuh).
+    Entries of files that take seconds are in several units, which have the bodies of others left out (declared.cuh).
     """
     path = SOURCES.get(str(source), Path(source))
-    part = next((part for part in APART.get(str(source), ()) if part in entry), "")
+    part = next((part for part in APART if part in entry), "") if path.name in TAKE_SECONDS else ""
     unit = Unit(path, tuple(sorted({**(defines or {}), **({"ALPHA_PART": part} if part else {})}.items())))
     _declared.setdefault(unit, {})
     return unit
