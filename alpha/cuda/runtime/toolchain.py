@@ -30,8 +30,8 @@ INCLUDE_DIRS = (HOME / "include", HOME)
 PACKED = HOME / "packed"  # what a wheel may bring
 FLAGS = ("-std=c++17", "-O3", "-cubin", "-lineinfo")
 
-APART = ("bfloat16", "16", "int")  # by what is in an entry's name
-TAKE_SECONDS = {"activation.cu", "batch_norm.cu", "cast.cu", "layer_norm.cu", "pool.cu", "reduce.cu", "update.cu"}
+TAKE_SECONDS = {"activation.cu", "batch_norm.cu", "layer_norm.cu", "pool.cu", "reduce.cu", "update.cu"}
+PARTS = ("bfloat16", "16", "int")  # that these are compiled in, beside float32, by the last word of an entry's name
 
 PROGRESS_AFTER = 1.0  # seconds of compiling until a terminal shows a progress bar
 
@@ -118,8 +118,9 @@ def unit_of(source: str | Path, defines: Defines | None, entry: str) -> Unit:
     Entries of files that take seconds are in several units, which have the bodies of others left out (declared.cuh).
     """
     path = SOURCES.get(str(source), Path(source))
-    part = next((part for part in APART if part in entry), "") if path.name in TAKE_SECONDS else ""
-    unit = Unit(path, tuple(sorted({**(defines or {}), **({"ALPHA_PART": part} if part else {})}.items())))
+    last = entry.rpartition("_")[2] if path.name in TAKE_SECONDS else ""
+    part = {"ALPHA_PART": part for part in PARTS[::-1] if part in last}
+    unit = Unit(path, tuple(sorted({**(defines or {}), **part}.items())))
     _declared.setdefault(unit, {})
     return unit
 
