@@ -14,9 +14,11 @@ EXTRAS = {
     "download": ["torchvision>=0.16"],      # fetching CIFAR; it brings PyTorch with it
     "images": ["pillow>=9.1"],              # folders of pictures
     "plot": ["matplotlib>=3.7"],
+    "tensorboard": ["tensorboard>=2.14"],
+    "onnx": ["onnx>=1.16"],
     "dist": ["mpi4py>=4.0"],
     "test": ["pytest>=8", "pytest-timeout>=2.2", "pytest-xdist>=3.5", "hypothesis>=6.100",
-             "ruff>=0.6", "mypy>=1.11"],
+             "ruff>=0.6", "mypy>=1.11", "tensorboard>=2.14", "onnx>=1.16", "onnxruntime>=1.18"],
     "bench": ["torch>=2.1", "matplotlib>=3.7"],
 }
 
