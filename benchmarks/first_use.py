@@ -1,8 +1,8 @@
 """From the start of a process to the end of its first training step: with kernels to compile, and with kernels there.
 
-    python -m benchmarks.first_use                                    lenet5 and resnet18, an empty cache, then a full one
-    python -m benchmarks.first_use --networks resnet18 --cores 2      on two cores
-    python -m benchmarks.first_use --output runs/first_use.jsonl      also as rows of results
+    python -m benchmarks.first_use                                lenet5, resnet18; an empty cache, then a full one
+    python -m benchmarks.first_use --networks resnet18 --cores 2  on two cores
+    python -m benchmarks.first_use --output runs/first_use.jsonl  also as rows of results
 
 Each figure is of a process of its own, `python -m train` up to its first step, with a folder of its own as the cache.
 "begins" is when the step begins, "ends" when its loss has come back to the host, in seconds.
