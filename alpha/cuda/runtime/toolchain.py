@@ -119,8 +119,8 @@ def unit_of(source: str | Path, defines: Defines | None, entry: str) -> Unit:
     """
     path = SOURCES.get(str(source), Path(source))
     last = entry.rpartition("_")[2] if path.name in TAKE_SECONDS else ""
-    part = {"ALPHA_PART": part for part in PARTS[::-1] if part in last}
-    unit = Unit(path, tuple(sorted({**(defines or {}), **part}.items())))
+    part = [("ALPHA_PART", part) for part in PARTS if part in last][:1]
+    unit = Unit(path, tuple(sorted([*(defines or {}).items(), *part])))
     _declared.setdefault(unit, {})
     return unit
 
