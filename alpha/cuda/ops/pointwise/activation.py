@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alpha.cuda.lazy import split_view
 from alpha.cuda.ops.pointwise import THREADS, blocks, elementwise
-from alpha.cuda.ops.pointwise.chain import joined
+from alpha.cuda.ops.pointwise.chain import waiting
 from alpha.cuda.ops.pointwise.equations import MAPPED
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
@@ -22,14 +22,20 @@ _RELU_GRAD_PLANES = Kernel("planes.cu", "planes_relu_grad", "ptr g, ptr y, ptr h
                            threads=THREADS)
 
 
-def relu_grad_cuda(g: Array, y: Array) -> Array:
+def _relu_grad(g: Array, y: Array) -> Array:
     dx = empty(y.shape, y.dtype)
-    held, header = split_view(y)
-    if header:
-        _RELU_GRAD_PLANES(blocks(y.size, ITEMSIZE[y.dtype], PACKETS), g, held, header, dx, y.size)
-    else:
-        _RELU_GRAD[y.dtype](blocks(y.size, ITEMSIZE[y.dtype]), g, 0, y, 0, dx, y.size)
+    _RELU_GRAD[y.dtype](blocks(y.size, ITEMSIZE[y.dtype]), g, 0, y, 0, dx, y.size)
     return dx
 
 
-joined(ops.relu_grad, relu_grad_cuda)
+_waiting = waiting(ops.relu_grad, _relu_grad)
+
+
+@ops.relu_grad.impl("cuda")
+def relu_grad_cuda(g: Array, y: Array) -> Array:
+    held, header = split_view(y)
+    if not header:
+        return _waiting(g, y)
+    dx = empty(y.shape, y.dtype)
+    _RELU_GRAD_PLANES(blocks(y.size, ITEMSIZE[y.dtype], PACKETS), g, held, header, dx, y.size)
+    return dx

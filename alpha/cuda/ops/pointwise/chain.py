@@ -40,10 +40,15 @@ LONGEST_NAME = 100       # of a kernel
 # ---- which ops wait --------------------------------------------------------------------------------------------------
 
 
-def joined(op: Op, alone: Callable[..., Array] | None = None, result: str | None = None,
-           number: Callable[[Any, str], float] = lambda value, dtype: value,
-           numbers: Callable[..., tuple[float, ...]] | None = None) -> None:
-    """Makes a pointwise op's implementation one that waits where it can, and is `alone` elsewhere.
+def joined(op: Op, *args: Any, **options: Any) -> None:
+    """Binds `waiting` of a pointwise op, with the same arguments, as its implementation."""
+    op.impl("cuda")(waiting(op, *args, **options))
+
+
+def waiting(op: Op, alone: Callable[..., Array] | None = None, result: str | None = None,
+            number: Callable[[Any, str], float] = lambda value, dtype: value,
+            numbers: Callable[..., tuple[float, ...]] | None = None) -> Callable[..., Array]:
+    """Returns an implementation of a pointwise op whose result waits where it can, and which is `alone` elsewhere.
 
     Args:
         alone: the op by itself; None: the kernel of a chain that has nothing else.
@@ -56,7 +61,6 @@ def joined(op: Op, alone: Callable[..., Array] | None = None, result: str | None
     of_attrs = numbers or (lambda dtype, **attrs: tuple([attrs[name] for name in equation.attrs]))
     by_itself, kind = alone or _single(op, code), result or ("bool" if code.is_condition else None)
 
-    @op.impl("cuda")
     def run(*operands: Any, **attrs: Any) -> Array:
         if config.fuse:
             shape, dtype = _result(operands)
@@ -68,6 +72,7 @@ def joined(op: Op, alone: Callable[..., Array] | None = None, result: str | None
                 if found is not None:
                     return found
         return by_itself(*operands, **attrs)
+    return run
 
 
 def may_wait(size: int) -> bool:
@@ -143,6 +148,7 @@ def wait(code: Function, operands: Sequence[Array | Leaf], numbers: tuple[float,
             return None
         value = lazy.value_of(x) if place is WHOLE else None
         if value is None:
+            lazy.write_for(x, "float32")    # now, as elements: later somebody may have it written as planes
             inputs.append(Leaf(x, place))
             places.append(place)
         else:
