@@ -40,7 +40,7 @@ def both(f: Callable[..., list[Tensor]], *arrays: np.ndarray, dtype: str = "floa
         with config(fuse=fuse):
             xs = [alpha.tensor(a, device="cuda").astype(dtype) for a in arrays]
             xs = [alpha.Tensor(x.data, x.shape, x.dtype, x.device).requires_grad_() for x in xs]
-            assert all([x.data.ptr for x in xs])
+            assert all(x.data.ptr for x in xs)
             found.append([t.numpy() for t in f(*xs)])
     return found
 
