@@ -36,7 +36,7 @@ setup(
     packages=[*find_packages(include=["alpha*", "models*", "train*"]), *EMULATOR],
     package_dir=EMULATOR,
     package_data={**{name: ["*.cpp", "*.hpp", "*.h", "README.md"] for name in EMULATOR},
-                  "alpha": ["py.typed", "cpu/kernels/*.cpp", "cpu/kernels/*.hpp", "cuda/**/*.cu", "cuda/**/*.cuh",
+                  "alpha": ["py.typed", "cpu/kernels/**/*.cpp", "cpu/kernels/**/*.hpp", "cuda/**/*.cu", "cuda/**/*.cuh",
                             "cuda/packed/*.zip", "ops/*.pyi"],
                   "train": ["recipes/*.toml"]},
     install_requires=["numpy>=1.24", "tqdm>=4.60", "safetensors>=0.4"],
