@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from alpha.build import build, compilers
+from alpha.build import build, compilers, cores
 from alpha.config import config
 from alpha.cpu.conv_tables import dgrad_table, forward_table
 from alpha.errors import AlphaError, CompileError, message
@@ -172,8 +172,8 @@ def load_library(name: str, sources: Sequence[Path]) -> ctypes.CDLL:
 def _set_threads() -> None:
     global _threads
     _threads = config.num_threads
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    _lib.set_threads(1 if _forked else min(_threads or cores, max(cores, MOST_THREADS)))
+    most = cores()
+    _lib.set_threads(1 if _forked else min(_threads or most, max(most, MOST_THREADS)))
 
 
 def _after_fork() -> None:

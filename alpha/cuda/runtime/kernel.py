@@ -51,7 +51,7 @@ class Kernel:
     def __init__(self, source: str | Path, entry: str, args: str, *, threads: int | tuple[int, ...] = 256,
                  shared: int = 0, defines: Defines | None = None) -> None:
         self.entry, self.args, self.shared = entry, args, shared
-        self.unit = toolchain.unit_of(source, defines)
+        self.unit = toolchain.unit_of(source, defines, entry)
         self.block = (*((threads,) if isinstance(threads, int) else threads), 1, 1)[:3]
         self.threads = self.block[0] * self.block[1] * self.block[2]
         layout = _layout(entry, args)
