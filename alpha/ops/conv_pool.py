@@ -42,8 +42,8 @@ def conv2d_relu_pool(x: Tensor, w: Tensor, b: Tensor | None = None, stride: Pair
                      pool_kernel_size: Pair = 2, pool_stride: Pair | None = None, pool_padding: Padding = 0) -> Tensor:
     """max_pool2d(relu(conv2d(x, w) + b)) in one pass, for inference.
 
-    No index of a maximum is kept. On the CPU, Winograd's convolutions make windows of 2 x 2 in their tiles, so that
-    the map between is never in memory.
+    On the CPU no index of a maximum is kept, and Winograd's convolutions make windows of 2 x 2 in their tiles, so that
+    the map between is never in memory. On a GPU the two ops follow each other.
     Args:
         x: input.  Shape (N, IH, IW, IC), NHWC; float.
         w: filters.  Shape (OC, FH, FW, IC), OHWI; dtype of x, or float32 where that has 16 bits.
