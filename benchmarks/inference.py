@@ -1,222 +1,122 @@
-"""Whole networks in inference: latency of alpha.inference beside PyTorch's, on a GPU.
+"""Latency of whole networks in inference: alpha.inference beside PyTorch and ONNX Runtime, taking turns.
 
-    python -m benchmarks.inference [--networks vgg16 vgg19 resnet18 googlenet vgg19@224 resnet18@224] [--batch 1 16]
-                                   [--precision bf16 fp32] [--compile] [--calls N] [--budget-s S] [--output FOLDER]
+    python -m benchmarks.inference [--model resnet18 vgg16] [--batch 1 16] [--threads 1] [--clock cpu] [--output FILE]
 
-Sides, in turn in one process: alpha.inference (traced, batch norm folded, captured); PyTorch's network with its batch
-norm folded too, as a CUDA graph in both layouts, in bf16 with weights of 16 bits, in fp32 with TF32 allowed; with
---compile also torch.compile(mode="max-autotune") in channels_last. A call takes an input that is on the device and is
-waited for: milliseconds are medians of such calls, `ms_in_a_row` those of calls that are not waited for one by one.
-Both networks have the same weights, and their results are compared first.
+The networks have random weights, the same on every side; ONNX Runtime runs torch.onnx.export of PyTorch's network,
+whose outputs must agree. PyTorch is called in both of its layouts, and the faster one counts. Times are the least of
+the rounds. `--clock cpu` counts the processor time of the calling thread, for one thread: on a machine that others use,
+too, the clock on the wall measures them as well.
+Needs the extra "bench": torch, onnx, onnxruntime.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
-import sys
+import io
 import time
-import traceback
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import alpha
-from alpha.checkpoint import from_torch_state_dict
-from alpha.errors import AlphaError
-from benchmarks import checks, cuda_timing, results
-from benchmarks.environment import add_common, settle, torch_facts
-from benchmarks.results import Row
-from benchmarks.rounds import relative_error
-from benchmarks.torch_precision import allow_tf32
+import models
+from alpha.config import config
+from benchmarks import cpu_timing
+from benchmarks.compare import with_weights_of
+from benchmarks.results import record
+from benchmarks.torch_models import TWINS
 
-KEY = ("network", "n", "precision")
-NETWORKS = ("vgg16", "vgg19", "resnet18", "googlenet", "vgg19@224", "resnet18@224")
-BOUNDS = {"fp32": 1e-2, "bf16": 1e-1}  # of a result: PyTorch's has TF32, or bfloat16 weights, through all layers
-ROUNDS = 5
+NAMES = ("lenet5", "resnet18", "vgg16", "googlenet")
+ROUNDS = 15
+AGREE = 1e-4    # of the largest output
 Call = Callable[[], Any]
 
 
-def twin(network: str) -> Any:
-    """Returns PyTorch's network, in inference mode, with statistics that are not the initial ones."""
+def onnx_session(net: Any, x: Any, threads: int) -> Any:
+    """Returns an ONNX Runtime session of PyTorch's export of a network, for inputs like x."""
+    import onnxruntime
     import torch
-
-    from benchmarks import torch_models
-    name, _, size = network.partition("@")
-    torch.manual_seed(0)
-    if name == "vgg19":
-        plan = [c for c, count in zip((64, 128, 256, 512, 512), (2, 2, 4, 4, 4)) for c in (*[c] * count, "pool")]
-        net = torch_models.VGG(plan)
-        if size:
-            nn = torch.nn
-            net.classifier = nn.Sequential(nn.Linear(25088, 4096), nn.ReLU(), nn.Dropout(), nn.Linear(4096, 4096),
-                                           nn.ReLU(), nn.Dropout(), nn.Linear(4096, 10))
-    else:
-        net = torch_models.TWINS[name]()
-        if size:
-            net.conv1 = torch.nn.Conv2d(3, 64, 7, 2, 3, bias=False)
-            net.layer1 = torch.nn.Sequential(torch.nn.MaxPool2d(3, 2, 1), net.layer1)
-    for module in net.modules():
-        if isinstance(module, torch.nn.BatchNorm2d):
-            module.running_mean.normal_(0, 0.1), module.running_var.uniform_(0.5, 1.5)
-    return net.eval()
+    file = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.onnx.export(net, (x,), file, dynamo=False, input_names=["x"])
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    return onnxruntime.InferenceSession(file.getvalue(), options, providers=["CPUExecutionProvider"])
 
 
-def named(network: str, state: dict[str, Any]) -> dict[str, Any]:
-    """Returns the weights of `twin` by the names that alpha's network has in PyTorch."""
-    if network == "resnet18@224":  # PyTorch's own, and the twin has a pool in front of the first stage
-        for old, new in (("layer1.1.", "layer1."), ("shortcut.", "downsample."), ("linear.", "fc.")):
-            state = {key.replace(old, new, 1): value for key, value in state.items()}
-    return state
+def sides(name: str, batch: int, threads: int) -> dict[str, Call]:
+    """Returns the calls of each library, which agree."""
+    torch = cpu_timing.strict_torch()
+    torch.set_num_threads(threads)
+    net = models.create(name)
+    twin = with_weights_of(net, TWINS[name]()).eval()
+    x = np.random.default_rng(0).standard_normal((batch, 32, 32, 3)).astype(np.float32)
+    ours, run = alpha.tensor(x), alpha.inference(net, alpha.tensor(x))
+    first = torch.from_numpy(np.ascontiguousarray(x.transpose(0, 3, 1, 2)))
+    last, wide = first.contiguous(memory_format=torch.channels_last), first.numpy()
+    session = onnx_session(twin, first, threads)
+    calls: dict[str, Call] = {"alpha": lambda: run(ours).numpy(),
+                              "torch": torch.no_grad()(lambda: twin(first)),
+                              "torch channels_last": torch.no_grad()(lambda: twin(last)),
+                              "onnxruntime": lambda: session.run(None, {"x": wide})[0]}
+    expected = np.asarray(calls["onnxruntime"]())
+    for side, call in calls.items():
+        off = np.abs(np.asarray(call()) - expected).max() / np.abs(expected).max()
+        if not off <= AGREE:
+            raise RuntimeError(f"{name}: {side} is off by {off:.1e} of the largest output")
+    return calls
 
 
-def ours(network: str, state: dict[str, Any]) -> alpha.nn.Module:
-    """Returns alpha's network with the weights of PyTorch's."""
-    import models
-    name, _, size = network.partition("@")
-    model = models.create(name, num_classes=10, **({"stem": "imagenet"} if size else {}))
-    from_torch_state_dict(named(network, state), model)
-    return model.to("cuda")
-
-
-def torch_graph(net: Any, x: Any, channels_last: bool) -> Call:
-    """Returns PyTorch's network as a graph that takes x anew at each call."""
-    import torch
-    layout = torch.channels_last if channels_last else torch.contiguous_format
-    net, static = net.to(memory_format=layout), x.clone(memory_format=layout)
-    if not x.is_cuda:
-        return lambda: net(static)
-    stream = torch.cuda.Stream()
-    with torch.no_grad(), torch.cuda.stream(stream):
-        for _ in range(3):
-            net(static)
-        stream.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream):
-            y = net(static)
-
-    def call() -> Any:
-        static.copy_(x)
-        graph.replay()
-        return y
-    return call
-
-
-def torch_calls(net: Any, x: Any, precision: str, compiled: bool) -> dict[str, Call]:
-    """Returns PyTorch's sides."""
-    import copy
-
-    import torch
-    from torch.fx.experimental.optimization import fuse
-    kind = torch.bfloat16 if precision == "bf16" else torch.float32
-    net, x = fuse(copy.deepcopy(net)).to(x.device, kind), x.to(kind)
-    found = {f"torch_graph_{'nhwc' if last else 'nchw'}": torch_graph(copy.deepcopy(net), x, last)
-             for last in (False, True)}
-    if compiled:
-        torch._dynamo.reset()
-        fast = torch.compile(net.to(memory_format=torch.channels_last), mode="max-autotune")
-        there = x.clone(memory_format=torch.channels_last)
-
-        def call() -> Any:
-            with torch.no_grad():
-                return fast(there)
-        found["torch_compiled"] = call
-    return found
-
-
-def timed(calls: dict[str, Call], count: int) -> tuple[dict[str, float], dict[str, float]]:
-    """Returns the milliseconds of a call that is waited for, and of one in a row, the sides taking turns."""
-    waited: dict[str, list[float]] = {name: [] for name in calls}
-    in_a_row: dict[str, list[float]] = {name: [] for name in calls}
-    for call in calls.values():
-        for _ in range(3):
+def least_ms(calls: dict[str, Call], rounds: int, clock: Callable[[], float]) -> dict[str, float]:
+    """Returns the least milliseconds of a call of each side, the sides taking turns."""
+    least = dict.fromkeys(calls, float("inf"))
+    for _ in range(rounds):
+        for side, call in calls.items():
             call()
-    for _ in range(ROUNDS):
-        for name, call in calls.items():
-            cuda_timing.synchronize()
-            for _ in range(count):
-                begin = time.perf_counter()
-                call()
-                cuda_timing.synchronize()
-                waited[name].append(1e3 * (time.perf_counter() - begin))
-            begin = time.perf_counter()
-            for _ in range(count):
-                call()
-            cuda_timing.synchronize()
-            in_a_row[name].append(1e3 * (time.perf_counter() - begin) / count)
-    return ({name: statistics.median(ms) for name, ms in waited.items()},
-            {name: statistics.median(ms) for name, ms in in_a_row.items()})
+            begin = clock()
+            call()
+            least[side] = min(least[side], (clock() - begin) * 1e3)
+    return least
 
 
-def measure(network: str, n: int, precision: str, args: argparse.Namespace) -> Row:
-    """Returns the milliseconds of each side."""
-    import torch
-    allow_tf32(cuda_timing.strict_torch(), "tf32")
-    net, hw = twin(network), int(network.partition("@")[2] or 32)
-    image = np.random.default_rng(0).standard_normal((n, hw, hw, 3), dtype=np.float32)
-    with alpha.precision(precision):
-        x = alpha.tensor(image, device="cuda")
-        run = alpha.inference(ours(network, net.state_dict()), x)
-    calls = {"alpha": lambda: run(x), **torch_calls(net, torch.from_numpy(image).permute(0, 3, 1, 2).to(
-        cuda_timing.peer_device()), precision, args.compile)}
-    with torch.no_grad():
-        made = {name: call() for name, call in calls.items()}
-    cuda_timing.synchronize()
-    with torch.no_grad():
-        exact = net.double()(torch.from_numpy(image).permute(0, 3, 1, 2).double())
-    errors = {name: relative_error(torch.from_numpy(y.numpy()) if name == "alpha" else y.cpu(), exact)
-              for name, y in made.items()}
-    if not errors["alpha"] < BOUNDS[precision]:
-        checks.refuse(f"{network}: relative errors {errors}", "look for the layer that computes it", where="inference")
-    ms, in_a_row = timed(calls, args.calls)
-    best = {key: min(t for name, t in times.items() if name != "alpha") / times["alpha"]
-            for key, times in (("ratio", ms), ("ratio_in_a_row", in_a_row))}
-    return {"ms": ms, "ms_in_a_row": in_a_row, **best, "errors": errors}
+def row_of(name: str, batch: int, args: argparse.Namespace) -> dict[str, Any]:
+    """Returns a row of results."""
+    clock = time.thread_time if args.clock == "cpu" else time.perf_counter
+    found = least_ms(sides(name, batch, args.threads), args.rounds, clock)
+    torch_ms = min(found["torch"], found["torch channels_last"])
+    return {"model": name, "batch": batch, "threads": args.threads, "clock": args.clock, "alpha_ms": found["alpha"],
+            "torch_ms": torch_ms, "onnxruntime_ms": found["onnxruntime"],
+            "ratio_torch": torch_ms / found["alpha"], "ratio_onnxruntime": found["onnxruntime"] / found["alpha"]}
 
 
-def line(row: Row) -> str:
-    where = f"| {row['network']} | {row['n']} | {row['precision']} |"
-    if "failed" in row:
-        return f"{where} FAILED: {row['failed']} |"
-    peers = ", ".join(f"{name.removeprefix('torch_')} {ms:.3f}" for name, ms in row["ms"].items() if name != "alpha")
-    return (f"{where} {row['ms']['alpha']:.3f} | {peers} | {row['ratio']:.2f} | {row['ms_in_a_row']['alpha']:.3f} | "
-            f"{row['ratio_in_a_row']:.2f} | {row['errors']['alpha']:.0e} |")
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--networks", nargs="+", default=list(NETWORKS), choices=NETWORKS)
-    parser.add_argument("--batch", nargs="+", type=int, default=[1, 16])
-    parser.add_argument("--precision", nargs="+", default=["bf16", "fp32"], choices=["bf16", "fp32"])
-    parser.add_argument("--compile", action="store_true", help="PyTorch's compiled network too, which takes minutes")
-    parser.add_argument("--calls", type=int, default=50, help="of a round")
-    add_common(parser, "network")
-    args = parser.parse_args(argv)
-    settle(args)
-    try:
-        checks.admit(args.precision, "cuda", "inference", args.busy)
-    except AlphaError as error:
-        print(error, file=sys.stderr)
-        return 1
-    deadline = time.monotonic() + args.budget_s
-    command = f"python -m benchmarks.inference {' '.join(sys.argv[1:] if argv is None else argv)}".strip()
-    facts, failed = {**cuda_timing.start(command), **torch_facts(), "busy_allowed": args.busy}, False
-    print("; ".join(f"{k}: {v}" for k, v in facts.items()))
-    print("| network | batch | precision | alpha ms | PyTorch ms | ratio | in a row | ratio | error |")
-    for precision, network, n in ((p, name, n) for p in args.precision for name in args.networks for n in args.batch):
-        if time.monotonic() > deadline:
-            break
-        row = {"network": network, "n": n, "precision": precision}
-        try:
-            row |= measure(network, n, precision, args)
-        except Exception as error:  # the other networks are of use without this one
-            traceback.print_exc()
-            row["failed"], failed = (str(error) or repr(error)).partition("\n")[0][:200], True
-        results.record(args.output / "inference.jsonl", facts, row)
-        print(line(row), flush=True)
-    return int(failed)
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Latency of whole networks in inference.")
+    parser.add_argument("--device", choices=("cpu",), default="cpu")
+    parser.add_argument("--model", nargs="+", default=NAMES, choices=NAMES)
+    parser.add_argument("--batch", nargs="+", type=int, default=[1])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: of the calling thread")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--output", type=Path)
+    args = parser.parse_args()
+    if args.clock == "cpu" and args.threads != 1:
+        parser.error("--clock cpu counts the calling thread alone: use --threads 1")
+    facts = cpu_timing.start("python -m benchmarks.inference", "torch", "onnxruntime")
+    print("| network | batch | alpha ms | PyTorch | ONNX Runtime | x PyTorch | x ONNX Runtime |\n"
+          "| --- | --- | --- | --- | --- | --- | --- |")
+    with config(num_threads=args.threads):
+        for name in args.model:
+            for batch in args.batch:
+                row = row_of(name, batch, args)
+                record(args.output, facts, row)
+                print(f"| {name} | {batch} | {row['alpha_ms']:.3f} | {row['torch_ms']:.3f} | "
+                      f"{row['onnxruntime_ms']:.3f} | {row['ratio_torch']:.2f} | {row['ratio_onnxruntime']:.2f} |",
+                      flush=True)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
