@@ -1,7 +1,8 @@
 """Whole networks in inference: latency of alpha.inference beside PyTorch's, on a GPU.
 
-    python -m benchmarks.cuda_inference [--networks vgg16 vgg19 resnet18 googlenet vgg19@224 resnet18@224] [--batch 1 16]
-                                   [--precision bf16 fp32] [--compile] [--calls N] [--budget-s S] [--output FOLDER]
+    python -m benchmarks.cuda_inference [--networks vgg16 vgg19 resnet18 googlenet vgg19@224 resnet18@224]
+                                        [--batch 1 16] [--precision bf16 fp32] [--compile] [--calls N]
+                                        [--budget-s S] [--output FOLDER]
 
 Sides, in turn in one process: alpha.inference (traced, batch norm folded, captured); PyTorch's network with its batch
 norm folded too, as a CUDA graph in both layouts, in bf16 with weights of 16 bits, in fp32 with TF32 allowed; with
@@ -168,7 +169,8 @@ def measure(network: str, n: int, precision: str, args: argparse.Namespace) -> R
     errors = {name: relative_error(torch.from_numpy(y.numpy()) if name == "alpha" else y.cpu(), exact)
               for name, y in made.items()}
     if not errors["alpha"] < BOUNDS[precision]:
-        checks.refuse(f"{network}: relative errors {errors}", "look for the layer that computes it", where="cuda_inference")
+        checks.refuse(f"{network}: relative errors {errors}", "look for the layer that computes it",
+                      where="cuda_inference")
     ms, in_a_row = timed(calls, args.calls)
     best = {key: min(t for name, t in times.items() if name != "alpha") / times["alpha"]
             for key, times in (("ratio", ms), ("ratio_in_a_row", in_a_row))}

@@ -40,7 +40,7 @@ def dealt(cases, tilings, each=1):
 
 def carry_out(desc, tiling, plan, x, g):
     """Returns dw: block by block, unit by unit, box by box, by the tables alone."""
-    rows, cols, pixels, parts = tiling.rows, tiling.tap_columns, BLOCK // plan.images, tiling.consumers
+    rows, cols, pixels, parts = tiling.rows, tiling.tap_columns, BLOCK // plan.box.rows, tiling.consumers
     assert pixels == 1 or tiling.strip == 1
     dw = np.full(prod(desc.w_shape), np.nan)
     own = tiling.part_floats // 64  # columns of a consumer
@@ -101,8 +101,12 @@ def _boxes(desc, plan, positions, rectangle, x, g, taps):
     h0, w0, height, width = rectangle
     group, pixel = np.divmod(positions, height * width)
     h, w = np.divmod(pixel, width)
-    image = (group[:, None] * plan.images + np.arange(plan.images)).ravel()
-    h, w = (np.repeat(v, plan.images) for v in (h0 + h, w0 + w))
+    if plan.box.height * plan.box.width > 1:
+        assert (h0, w0) == (0, 0) and len(taps) == 1
+        return _boxes_of_positions(desc, plan.box, group, h, w, x, g, taps[0][0])
+    images = plan.box.images
+    image = (group[:, None] * images + np.arange(images)).ravel()
+    h, w = (np.repeat(v, images) for v in (h0 + h, w0 + w))
     there = (image < desc.n)[:, None]
     a = np.where(there, g[np.minimum(image, desc.n - 1), h, w], 0)
     b = []
@@ -115,6 +119,20 @@ def _boxes(desc, plan, positions, rectangle, x, g, taps):
         line = x[np.minimum(image, desc.n - 1), ih % desc.h.i, iw % desc.w.i]
         b.append(np.where(there & inside[:, None], line, np.where(there, np.nan, 0)))
     return a, b
+
+
+def _boxes_of_positions(desc, box, group, h, w, x, g, tap):
+    """The same of boxes of positions, from the first output on that the tap meets; zeros in both operands beyond."""
+    fh, fw = divmod(tap, desc.w.f)
+    (h0, h1), (w0, w1) = desc.h.wgrad_range(fh), desc.w.wgrad_range(fw)
+    image, down, right = (v.ravel() for v in np.indices((box.images, box.height, box.width)))
+    image, oh, ow = ((at[:, None] * side + within).ravel() for at, side, within in (
+        (group, box.images, image), (h, box.height, down), (w, box.width, right)))
+    there = (image < desc.n) & (oh < h1 - h0) & (ow < w1 - w0)
+    image, oh, ow = (np.where(there, v, 0) for v in (image, oh + h0, ow + w0))
+    oh, ow = np.where(there, oh, h0), np.where(there, ow, w0)
+    a, b = g[image, oh, ow], x[image, desc.h.input_of(oh, fh), desc.w.input_of(ow, fw)]
+    return a * there[:, None], [b * there[:, None]]
 
 
 def _window(lines, first, count):
@@ -201,7 +219,7 @@ def test_no_product_with_a_padded_zero_is_scheduled(shape):
     for tiling in (*TILINGS, *overlapping):
         plan = schedule(desc, tiling)
         assert 2 * products_of(desc, tiling, plan).sum() == desc.useful_flops
-        assert plan.slots * tiling.slot_bytes <= WORKSPACE_BYTES and plan.images == 64
+        assert plan.slots * tiling.slot_bytes <= WORKSPACE_BYTES and plan.box == (64, 1, 1)
 
 
 @pytest.mark.parametrize("name", ["v1", "v3", "v4", "d16", "e8"])
@@ -225,10 +243,11 @@ def test_good_candidates_keep_all_multiprocessors_equally_busy(name):
 
 
 def test_an_odd_batch_takes_the_boxes_that_waste_least():
-    def images(n, hw):
-        return schedule(square("", n, hw, 8, 8, 3, 1, 1).desc, TILINGS[0]).images
-    assert [images(n, 8) for n in (512, 64, 130, 200, 33, 7, 1)] == [64, 64, 8, 8, 8, 8, 8]
-    assert images(96, 8) == 32 and images(128, 1) == 64
+    def box(n, hw):
+        return schedule(square("", n, hw, 8, 8, 3, 1, 1).desc, TILINGS[0]).box
+    assert [box(n, 8).images for n in (512, 130, 200, 96)] == [64, 8, 8, 32] and box(128, 1) == (64, 1, 1)
+    one = Tiling(128, 64, 1, 132, 0.3)
+    assert schedule(square("", 1, 8, 8, 8, 3, 1, 1).desc, one).box == (1, 8, 8)
 
 
 def test_a_small_layer_is_not_cut():

@@ -28,7 +28,7 @@ def test_both_libraries_have_the_same_network(network):
 @pytest.mark.skipif(EMULATED, reason="a whole network takes minutes on the emulated driver")
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
 def test_a_network_is_measured(device, tmp_path, precision):
-    assert cuda_inference.main(["--busy", "--networks", "resnet18", "--batch", "1", "--precision", precision, "--calls", "2",
-                           "--output", str(tmp_path)]) == 0
+    assert cuda_inference.main(["--busy", "--networks", "resnet18", "--batch", "1", "--precision", precision,
+                                "--calls", "2", "--output", str(tmp_path)]) == 0
     row, = results.read(tmp_path / "cuda_inference.jsonl")
     assert row["ratio"] > 0 and row["errors"]["alpha"] < cuda_inference.BOUNDS[precision]

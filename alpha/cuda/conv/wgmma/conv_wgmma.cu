@@ -126,18 +126,20 @@ struct Direct {
                         : nullptr;
     }
   }
+  PTX_FN bool exists(int col) const { return col < finish.columns && (to[0] || to[1]); }
   PTX_FN void put(int col, const float4 &sum) const {
     const float2 add = finish.bias_at<false>(col);
-    if (col >= finish.columns) return;
     if (to[0]) store_pair(to[0] + col, finish.apply<false>(sum.x, add.x), finish.apply<false>(sum.y, add.y));
     if (to[1]) store_pair(to[1] + col, finish.apply<false>(sum.z, add.x), finish.apply<false>(sum.w, add.y));
   }
 };
 
 // The blocks of a cluster have a tile in common: each shows the others its sum where its buffers were, adds up every
-// CLUSTER-th quad of all, in the order of the blocks, and puts that: put(number of its first sum, float4). A block has
-// no other tile, and loads nothing more.
-template <class T, class Put> PTX_FN void add_together(const float (&sum)[T::SUMS], char *buffers, Put put) {
+// CLUSTER-th quad of all, in the order of the blocks, and puts that, if it exists: put(column of its first sum, float4).
+// A block has no other tile, and loads nothing more. What no thread needs is not read: a read on its way when the block
+// that it is from returns is a fault.
+template <class T, class Exists, class Put>
+PTX_FN void add_together(const float (&sum)[T::SUMS], char *buffers, Exists exists, Put put) {
   constexpr int QUADS = T::SUMS / 4;
   static_assert(T::CONSUMERS * QUADS * 2048 <= T::STAGES * T::STAGE, "sums lie in the buffers");
   const Place place;
@@ -149,13 +151,15 @@ template <class T, class Put> PTX_FN void add_together(const float (&sum)[T::SUM
   ptx::cluster_wait();
 #pragma unroll 2
   for (int q = ptx::cluster_rank(); q < QUADS; q += T::CLUSTER) {
+    const int col = place.col(4 * q);
+    if (!exists(col)) continue;
     float4 all = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll
     for (int b = 0; b < T::CLUSTER; b++) add(all, ptx::cluster_map(mine, b)[q * 128]);
-    put(4 * q, all);
+    put(col, all);
   }
   __syncwarp();
-  ptx::cluster_arrive_relaxed();  // no block returns before all have read what it shows
+  ptx::cluster_arrive();  // no block returns before all have read what it shows
   ptx::cluster_wait();
 }
 
@@ -189,7 +193,8 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile>
       const Place place;
       const Direct direct(static_cast<OUT *>(t.slots), list - FIELDS - lane, 0, place, t.box, t.batch, t.height, t.width,
                           t.columns, t.counted, finish);
-      add_together<Tile>(sum[0], ring.buffers, [&](int i, const float4 &v) { direct.put(place.col(i), v); });
+      add_together<Tile>(sum[0], ring.buffers, [&](int col) { return direct.exists(col); },
+                         [&](int col, const float4 &v) { direct.put(col, v); });
       break;
     }
     const uint64_t policy = t.streams ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL;
