@@ -18,10 +18,14 @@
 //           those of plane 1; their rows are not stored). MN-major filters come in boxes of `unit` values of k, a
 //           divisor of the channels of a tap. The last tile of K-major filters has a shorter box, as rows beyond the
 //           tensor take long; behind it lie filters of another tile, whose sums nobody stores
+// Boxes:    of few images a TMA box is {64 of a run, width, height, `images`, 1}: positions side by side (boxes.py), which
+//           read the same taps, of which the map's border may give zeros; `useful` counts leave them out all the same
+// Clusters: BLOCKS_TOGETHER blocks may share a tile, of whose sum each makes a slice (schedule_cluster.py); they add up
+//           what the others show in shared memory, and store it from registers
 // Zeros:    taps that meet padding, or inserted zeros of a strided dgrad, are in no class: they are neither loaded nor
-//           multiplied. A position without taps gets a sum of 0 blocks
+//           multiplied, but for what Boxes says. A position without taps gets a sum of 0 blocks
 // Statistics: where batch norm will follow, the means and variances that it begins with are made of what is stored
-//           (tile_statistics.cuh), but for sums in slices
+//           (tile_statistics.cuh), but for sums in slices and clusters
 // Requires: sm_90a; channels and columns of a group multiples of 8 (groups are the fifth coordinate of all maps)
 // Threads:  see gemm_wgmma.cuh. A list of tiles per block, made by schedule.py; conv_wgmma_slices adds up slices of sums.
 //           Results larger than the L2 cache are stored with an evict-first hint
@@ -32,6 +36,9 @@
 //             8x8,   256 -> 256            133 / 136     52 /  52      47 /  47     100 / 106       55 /  55
 //             4x4,   512 -> 512            111 / 110     42 /  42      39 /  39      95 /  99       75 /  52
 //             4x4 -> 2x2, 512, stride 2     39 /  41     19 /  17      18 /  14      38 /  47       26 /  27
+//           H200, one image, 3x3, bfloat16, graphs of 20 calls, beside cuDNN 9.19 (benchmarks/small_batch.py): 224x224,
+//           64 -> 64 13.1 and 15.3; 112x112, 128 -> 128 9.7 and 12.1; 56x56, 256 -> 256 13.2 and 11.3; 28x28, 512 -> 512
+//           12.7 and 15.4; 14x14, 512 -> 512 8.7 and 11.4; 4x4, 512 -> 512 8.9 and 12.1
 #include "conv_wgmma_producer.cuh"
 #include "tile_statistics.cuh"
 
