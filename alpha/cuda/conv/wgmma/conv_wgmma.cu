@@ -19,7 +19,7 @@
 //           divisor of the channels of a tap. The last tile of K-major filters has a shorter box, as rows beyond the
 //           tensor take long; behind it lie filters of another tile, whose sums nobody stores
 // Boxes:    of few images a TMA box is {64 of a run, width, height, `images`, 1}: positions side by side (boxes.py), which
-//           read the same taps, of which the map's border may give zeros; `useful` counts leave them out all the same
+//           read the same taps, of which the map's border may give zeros; useful_flops counts none of them
 // Clusters: BLOCKS_TOGETHER blocks may share a tile, of whose sum each makes a slice (schedule_cluster.py); they add up
 //           what the others show in shared memory, and store it from registers
 // Zeros:    taps that meet padding, or inserted zeros of a strided dgrad, are in no class: they are neither loaded nor
