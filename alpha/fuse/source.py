@@ -10,9 +10,16 @@ TYPES = {"float32": "float", "bfloat16": "bf16", "float16": "f16", "bool": "unsi
 def source(entry: str, steps: Sequence[tuple], leaves: Sequence[tuple[str, str] | None], outputs: Sequence[int],
            n: int, sums: tuple[int, ...]) -> tuple[str, str]:
     """Returns the source of a chain's kernel, and the arguments that it is declared with."""
-    params, spans, held, members, loads, reads = [], [], [], [], [], []
+    params, spans, held, members, loads, reads, drawn = [], [], [], [], [], [], []
     for k, leaf in enumerate(leaves):
         kind, dtype = leaf or ("number", "float32")
+        if kind == "uniform":
+            params += [f"unsigned long long seed{k}", f"unsigned stream{k}", f"unsigned long long offset{k}",
+                       f"const unsigned long long *from{k}"]
+            held.append(f"  if (from{k}) seed{k} = from{k}[0], offset{k} += from{k}[1];")
+            drawn.append(f"    float u{k}[N];\n    uniforms(u{k}, seed{k}, stream{k}, offset{k} + r * stride + first);")
+            reads.append(f"u{k}[k]")
+            continue
         params.append(f"float x{k}" if leaf is None else f"const {TYPES[dtype]} *__restrict__ x{k}")
         if kind in ("row", "gate"):
             spans.append(f"unsigned span{k}")
@@ -47,7 +54,7 @@ def source(entry: str, steps: Sequence[tuple], leaves: Sequence[tuple[str, str] 
                                                                for k in outputs]
     params += ["float *partial"] * bool(sums) + ["const Walk w"]
     kinds = ["block[40] walk" if p.startswith("const Walk") else
-             f"{'ptr' if '*' in p else 'u32' if p.startswith('unsigned') else 'f32'} {p.split()[-1].lstrip('*')}"
+             f"{_kind(p)} {p.split()[-1].lstrip('*')}"
              for p in params]
     lines = [
         f"// {' '.join([code.name.removesuffix('_of') for code, *_ in steps])}: generated, see chain.py",
@@ -60,9 +67,16 @@ def source(entry: str, steps: Sequence[tuple], leaves: Sequence[tuple[str, str] 
         f"  auto load = [&](i64 r) {{ return Row{{{', '.join(loads)}}}; }};",
         f"  each_row<{flight}>(at, w, load, [&](const Row &row, i64 r) {{",
         *[f"    {'bool' if steps[k][0].is_condition else 'float'} y{k}_[N];" for k in outputs],
-        "#pragma unroll", "    for (int k = 0; k < N; k++) {", *body,
+        *drawn, "#pragma unroll", "    for (int k = 0; k < N; k++) {", *body,
         *([f"      sums[k].sum += v{sums[0]}, sums[k].dot += v{sums[0]} * v{sums[1]};"] if sums else []), "    }",
         *[f"    put(y{k} + r * stride + first, y{k}_);" for k in outputs], "  });",
         *(["  }", "  put_sums(sums, partial, w, at);"] if sums else []), "}", f"ALPHA_KERNEL({entry})", ""]
     return "\n".join(lines), ", ".join(kinds)
 
+
+
+def _kind(parameter: str) -> str:
+    """Returns how the type of a parameter is declared to the host."""
+    if "*" in parameter:
+        return "ptr"
+    return "u64" if "long long" in parameter else "u32" if parameter.startswith("unsigned") else "f32"

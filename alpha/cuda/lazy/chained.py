@@ -47,7 +47,8 @@ class ChainStorage(Derived):
     @property
     def reads(self) -> list[Array]:
         """The arrays that the pass would read now."""
-        return [] if self.value.written is not None else [leaf.array for leaf in self.value.leaves(None)]
+        return [] if self.value.written is not None else [leaf.array for leaf in self.value.leaves(None)
+                                                         if isinstance(leaf.array, Array)]
 
     @property
     def is_alive(self) -> bool:
