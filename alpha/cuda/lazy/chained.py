@@ -134,7 +134,13 @@ def chain(value: Value, shape: Shape, shapes: Sequence[Shape], write: Write, alo
     return Deferred(shape, *extent(shape, value.dtype), storage, holder)
 
 
+def offer(y: Deferred, value: Value | None) -> Deferred:
+    """Returns y, which pointwise ops may make for themselves as long as its own pass has not run."""
+    y.derived.value = value
+    return y
+
+
 def value_of(x: Any) -> Value | None:
-    """Returns the value that an array is, if it waits to be written as one."""
-    found = x.derived.value if x.__class__ is Deferred and x.derived.__class__ is ChainStorage else None
+    """Returns the value that an array is, if it waits to be written: a chain's, or one that a producer offers."""
+    found = x.derived.value if x.__class__ is Deferred else None
     return found if found is not None and found.written is None else None

@@ -259,3 +259,17 @@ def test_an_op_of_ones_own_needs_its_equation_alone(launches) -> None:
 
 def test_activation_cu_is_what_the_equations_give() -> None:
     assert equations.FILE.read_text() == equations.text(), "run python -m alpha.cuda.ops.pointwise.equations"
+
+
+def test_a_norm_that_waits_to_be_written_as_planes_is_made_by_the_activation(launches) -> None:
+    def run(x, gamma, z):
+        y = ops.batch_norm(x, gamma, None, None, None, training=True)
+        t = ops.silu(y)
+        launches.clear()
+        assert t.data.ptr
+        assert launches == ["chain_norm_silu"] * config.fuse
+        t.backward(z.detach())
+        assert not any(entry.startswith("planes_merge") for entry in launches)
+        return [t, x.grad, gamma.grad, y]
+    fused, single = both(run, normal(*SHAPE), normal(32, seed=1), normal(*SHAPE, seed=3))
+    assert all(equal(p, q) for p, q in zip(fused, single))
