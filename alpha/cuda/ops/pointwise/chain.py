@@ -6,16 +6,12 @@ in a way that a kernel knows, it waits (lazy/chained.py), and its readers decide
 
 from __future__ import annotations
 
-import hashlib
-import os
-import tempfile
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import gcd, prod
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from alpha.build import cache_dir
+from alpha.build import written
 from alpha.config import config
 from alpha.cuda import lazy
 from alpha.cuda.ops.pointwise.equations import function
@@ -246,16 +242,6 @@ def sums_of(v: Value, w: Value, row: int, written: Sequence[Value],
 def _kernel(steps: Any, leaves: Any, outputs: tuple[int, ...], n: int, sums: tuple[int, ...]) -> Kernel:
     entry = "_".join(["chain", *[code.name.removesuffix("_of") for code, *_ in steps]])[:LONGEST_NAME].rstrip("_")
     text, args = source(entry, steps, leaves, outputs, n, sums)
-    return Kernel(_file(text), entry, args)
-
-
-def _file(text: str) -> Path:
-    """Returns a file with a source, named by what it has."""
-    path = cache_dir() / f"chain-{hashlib.sha256(text.encode()).hexdigest()[:20]}.cu"
-    if not path.exists():
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".chain-")
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        os.replace(name, path)
+    path = written("chain", text, ".cu")
     toolchain.generated.add(path)
-    return path
+    return Kernel(path, entry, args)
