@@ -21,6 +21,10 @@ A plan is made once per description and precision. Of the candidates that fit bo
 conversions included; with ALPHA_TUNE=1 the fastest by the clock, each timed once per device and remembered in the cache
 directory. A kernel that reads planes returns the flags of its operands. A plan then lets a float32 kernel follow behind
 them, launch(..., guard=flags): the result is right in any case, and nobody waits to know.
+
+A candidate computes by one algorithm of alpha.ops.algorithms; most are direct. A request names one, strictly or as a
+preference; where it is free, another than direct is taken if its estimate is well below direct's, its error keeps the
+promise of the precision, and it `joins`.
 """
 
 from __future__ import annotations
@@ -42,6 +46,8 @@ from alpha.cuda.ops.pointwise import convert, convert_into, filled
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.errors import AlphaError, message
+from alpha.ops.algorithms.family import PROMISES, TAKEN_BELOW, refuse
+from alpha.ops.algorithms.names import AUTO, Request
 from alpha.ops.conv_desc import ConvDesc
 
 Launch = Callable[..., Any]
@@ -81,6 +87,7 @@ class Candidate:
         reads, writes: what the kernel reads (lazy/operands.py) and its output's dtype.
         takes_guard: whether launch(..., guard=flags) is understood, see the head of this file.
         precisions: those that it serves, and no others: a float32 that it rounds; None: by what it reads and writes.
+        algorithm: its name in alpha.ops.algorithms.names.
     """
 
     pass_name: str
@@ -89,6 +96,7 @@ class Candidate:
     writes: str = "float32"
     takes_guard: bool = False
     precisions: tuple[str, ...] | None = None
+    algorithm: str = "direct"
 
     def rejection(self, desc: ConvDesc) -> str | None:
         """Returns why it does not compute desc, or None."""
@@ -104,6 +112,10 @@ class Candidate:
 
     def prepare(self, desc: ConvDesc) -> Launch:
         raise NotImplementedError
+
+    def stays_out(self, desc: ConvDesc, direct: Candidate) -> str | None:
+        """Returns why it is not taken where the choice is free and `direct` is the best of the direct ones, or None."""
+        return "is taken where it is named"
 
     def whole(self) -> Candidate:
         """Returns it without sums that are cut, for what follows behind flags."""
@@ -141,7 +153,7 @@ class Plan(NamedTuple):
 
 
 _candidates: dict[str, list[Candidate]] = {name: [] for name in PASSES}
-_plans: dict[tuple[str, ConvDesc, str], Plan] = {}
+_plans: dict[tuple[str, ConvDesc, str, Request, int], Plan] = {}
 
 
 def register(*candidates: Candidate) -> None:
@@ -158,10 +170,11 @@ def register(*candidates: Candidate) -> None:
     _plans.clear()
 
 
-def candidates(pass_name: str, precision: str | None = None) -> tuple[Candidate, ...]:
-    """Returns the candidates of a pass, in the order of registration; those of one precision, or all."""
-    return tuple(candidate for candidate in _candidates[pass_name]
-                 if precision is None or serves(candidate, precision))
+def candidates(pass_name: str, precision: str | None = None, algorithms: tuple[str, ...] = ("direct",)
+               ) -> tuple[Candidate, ...]:
+    """Returns the candidates of a pass by some algorithms, in the order of registration; those of one precision, or all."""
+    return tuple(candidate for candidate in _candidates[pass_name] if candidate.algorithm in algorithms
+                 and (precision is None or serves(candidate, precision)))
 
 
 def serves(candidate: Candidate, precision: str) -> bool:
@@ -176,15 +189,17 @@ def serves(candidate: Candidate, precision: str) -> bool:
         candidate.reads in reads and (candidate.writes == stores or candidate.pass_name == "wgrad"))
 
 
-def plan(pass_name: str, desc: ConvDesc, precision: str = "fp32") -> Plan:
-    """Returns the plan of a pass, made at the first call for this description and precision.
+def plan(pass_name: str, desc: ConvDesc, precision: str = "fp32", request: Request = AUTO) -> Plan:
+    """Returns the plan of a pass, made at the first call for this description, precision and request.
 
     Raises:
         AlphaError: no candidate fits.
+        ConfigError: a strict request cannot be served.
     """
-    found = _plans.get((pass_name, desc, precision))
+    key = pass_name, desc, precision, request, config.conv_workspace_mib
+    found = _plans.get(key)
     if found is None:
-        found = _plans[pass_name, desc, precision] = _make(pass_name, desc, precision)
+        found = _plans[key] = _make(pass_name, desc, precision, request)
         if config.debug > 2:
             print(found, file=sys.stderr)
     return found
@@ -210,19 +225,58 @@ def rank(pass_name: str, desc: ConvDesc, precision: str = "fp32", *, every: bool
     return sorted(options, key=lambda option: option.time_us)
 
 
-def _make(pass_name: str, desc: ConvDesc, precision: str) -> Plan:
-    options = rank(pass_name, desc, precision, every=config.tune)
-    fitting = [option for option in options if not option.reason]
+def _make(pass_name: str, desc: ConvDesc, precision: str, request: Request) -> Plan:
+    others, fitting = others_of(pass_name, desc, precision, request), []
+    if request.name not in ("auto", "direct"):
+        fitting = [option for option in others if not option.reason]
+        if not fitting and request.strict:
+            reasons = [option.reason or "" for option in others]  # a tile that does not suit says least
+            refuse(pass_name, desc, request, min(reasons, key=lambda reason: reason.startswith("tiles of")))
+    options = [] if fitting else rank(pass_name, desc, precision, every=config.tune)
     if not fitting:
-        raise AlphaError(message(f"conv2d {pass_name}", f"none of its {len(options)} CUDA kernels fits {desc}:"
-                                 + _reasons(options), 'compute it on the CPU: .to("cpu")'))
+        fitting = [option for option in options if not option.reason]
+        if not fitting:
+            raise AlphaError(message(f"conv2d {pass_name}", f"none of its {len(options)} CUDA kernels fits {desc}:"
+                                     + _reasons(options), 'compute it on the CPU: .to("cpu")'))
+        if request.name == "auto":
+            others = [joined(option, desc, fitting[0]) for option in others]
+            fitting = sorted((*(option for option in others if not option.reason), *fitting),
+                             key=lambda option: option.time_us)
     exact = exact_kernel(pass_name, desc, precision)
+    options = sorted((*others, *options), key=lambda option: option.time_us)
     if config.tune and len(fitting) > 1:
         fitting = measured(pass_name, desc, precision, fitting)
         options = fitting + [option for option in options if option.reason]
     chosen = fitting[0].candidate
     return Plan(pass_name, desc, precision, tuple(options), chosen, launch_of(chosen, desc, precision, exact),
                 config.tune)
+
+
+def others_of(pass_name: str, desc: ConvDesc, precision: str, request: Request) -> list[Option]:
+    """Returns the candidates by the algorithm that is named, or by all but direct: those that fit first, cheapest first.
+
+    What needs more workspace than there may be, or breaks the precision's promise, does not fit.
+    """
+    promise = PROMISES[request.precision if PRECISIONS[precision].stores == "float32" else "tf32"]
+    names = (request.name,) if request.name != "auto" else tuple({c.algorithm for c in _candidates[pass_name]} - {"direct"})
+    options = []
+    for candidate in candidates(pass_name, precision, names) if request.name != "direct" else ():
+        reason, us = candidate.rejection(desc), float("inf")
+        if not reason:
+            cost = candidate.cost(desc)
+            us = time_us(cost) + time_us(conversion(candidate, desc, precision))
+            if cost.error > promise:
+                reason, us = f"has an error of up to {cost.error:.1e}, {promise:.0e} is promised", float("inf")
+        options.append(Option(candidate, reason, us))
+    return sorted(options, key=lambda option: option.time_us)
+
+
+def joined(option: Option, desc: ConvDesc, direct: Option) -> Option:
+    """Returns an option of another algorithm, with a reason if a free choice leaves it out beside the best direct one."""
+    reason = option.reason or option.candidate.stays_out(desc, direct.candidate)
+    if not reason and option.time_us > TAKEN_BELOW * direct.time_us:
+        reason = f"takes {option.time_us:.1f} us, more than {TAKEN_BELOW} times direct"
+    return option._replace(reason=reason)
 
 
 def exact_kernel(pass_name: str, desc: ConvDesc, precision: str) -> Candidate | None:

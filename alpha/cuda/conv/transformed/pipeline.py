@@ -1,0 +1,272 @@
+"""Candidates that transform tiles: the launches of a pass, chunk by chunk, what they take, and what they cost.
+
+    fprop   U = filter(w);  per chunk of tiles: V = in(x), M = V U^T, y = out(M) + bias, relu
+    dgrad   the same of g, with turned filters, and M = V U: no filter is transposed
+    wgrad   per chunk: V = in(x), G = out_t(g), S += G^T V;  dw = filter_t(S)
+
+A chunk's tiles stay in the L2 cache where they can; in wgrad a chunk is a level of partial sums, too. Where FFT's
+transformed filters would be too large, the channels that are written go in blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from math import prod
+from typing import Any, NamedTuple
+
+from alpha.config import config
+from alpha.cuda.conv.costs import Cost, Stage, device
+from alpha.cuda.conv.planner import Candidate, Launch
+from alpha.cuda.conv.transformed import fft, winograd
+from alpha.cuda.conv.transformed.products import TERMS, Product, desc_of, product_of
+from alpha.cuda.conv.transformed.tiling import Cut, filters_cut, map_cuts
+from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
+from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.kernel import Kernel
+from alpha.cuda.runtime.memory import Array, empty, offset
+from alpha.ops.algorithms.family import (
+    LEAST_TILES,
+    MIB,
+    Tiles,
+    Way,
+    cost_of,
+    mismatch,
+    outer_at_a_time,
+    tiles_of,
+    too_small,
+    ways,
+)
+from alpha.ops.conv_desc import ConvDesc, ceil_div
+
+WORKSPACE_MIB = 512
+LEAST_CHANNELS = 32     # where the choice is free
+LEVEL = TERMS * TERMS   # tiles of a chunk of wgrad at most: sums of 64 sums of 64 terms
+ADD = Kernel("elementwise.cu", "add_float32", "ptr a, f32 a_number, ptr b, f32 b_number, ptr y, i64 n", threads=256)
+ADD_BLOCKS = 256
+
+
+class Sizes(NamedTuple):
+    """What a pass is made of.
+
+    Attributes:
+        tiles: of the maps, with the channels that are read and those that are written.
+        kernels: of the transforms.
+        chunk: tiles at a time.
+        outer: written channels at a time.
+        numbers: floats of a spectral point's channel.
+    """
+
+    tiles: Tiles
+    kernels: Any
+    chunk: int
+    outer: int
+    numbers: int
+
+    @property
+    def chunks(self) -> Iterator[tuple[int, int]]:
+        """Yields the first tile and the number of tiles of each chunk."""
+        return ((first, min(self.chunk, self.tiles.count - first)) for first in range(0, self.tiles.count, self.chunk))
+
+    @property
+    def blocks(self) -> Iterator[tuple[int, int]]:
+        """Yields the first channel and the number of channels of each block."""
+        return ((first, min(self.outer, self.tiles.outer - first)) for first in range(0, self.tiles.outer, self.outer))
+
+    def floats(self, channels: int, tiles: int = 0) -> int:
+        """Returns the floats of the transformed tiles of a chunk."""
+        return (tiles or self.chunk) * self.numbers * channels
+
+    @property
+    def filter_floats(self) -> int:
+        """Returns those of the transformed filters of a block; of complex ones a number is a matrix of 2 x 2."""
+        pairs = self.outer if self.kernels.depthwise else self.tiles.inner * self.outer
+        return self.numbers * pairs * (1 if self.kernels.depthwise else self.kernels.parts)
+
+
+class Transformed(Candidate):
+    """A way to transform tiles, with its tile, for one pass."""
+
+    def __init__(self, pass_name: str, way: Way) -> None:
+        self.pass_name, self.way, self.algorithm, self.name = pass_name, way, way.name, f"{way} {pass_name}"
+
+    def rejection(self, desc: ConvDesc) -> str | None:
+        reason = mismatch(self.way.name, desc)
+        if reason:
+            return f"does not serve {reason}"
+        if self.way not in ways(self.way.name, desc):
+            return f"tiles of {self.way.tile} do not suit filters of {desc.h.f, desc.w.f} on maps of {desc.y_shape[1:3]}"
+        sizes = self.sizes(desc)
+        if getattr(sizes.kernels, "shared", 0) > context.max_shared:
+            return f"{sizes.kernels.shared} bytes of shared memory, the device has {context.max_shared}"
+        if not sizes.kernels.depthwise and not product_of(self.pass_name, self._product(sizes)):
+            return "its products are larger than the kernels' 32-bit integers hold"
+        limit = (config.conv_workspace_mib or WORKSPACE_MIB) * MIB
+        if self.workspace(desc) > limit:
+            return f"needs {self.workspace(desc) / MIB:,.0f} MiB of workspace, the limit is {limit / MIB:,.0f}"
+        return None
+
+    def stays_out(self, desc: ConvDesc, direct: Candidate) -> str | None:
+        if self.way.name == "winograd" and direct.reads != "float32":
+            return "is not taken where tensor cores make direct's products"
+        return too_small(self.way, self.pass_name, desc, LEAST_CHANNELS, LEAST_TILES) or None
+
+    def sizes(self, desc: ConvDesc) -> Sizes:
+        return _sizes(self.way, self.pass_name, desc, device().table.transformed.chunk_bytes)
+
+    def workspace(self, desc: ConvDesc) -> int:
+        """Returns the bytes that a launch takes from the pool."""
+        s = self.sizes(desc)
+        if s.kernels.depthwise and self.pass_name != "wgrad":
+            return 4 * s.filter_floats
+        return 4 * (s.floats(s.tiles.inner + s.outer) + s.filter_floats * (2 if self.pass_name == "wgrad" else 1))
+
+    def _product(self, s: Sizes, tiles: int = 0, outer: int = 0) -> ConvDesc:
+        parts, inner, outer = s.kernels.parts, s.tiles.inner, outer or s.outer
+        if self.pass_name == "dgrad":  # rows of U are the channels that are read
+            inner, outer = outer, inner
+        return desc_of(tiles or s.chunk, s.tiles.points, parts * inner, parts * outer)
+
+    # ---- cost --------------------------------------------------------------------------------------------------------
+
+    def cost(self, desc: ConvDesc) -> Cost:
+        s, c, known = self.sizes(desc), device().table.transformed, cost_of(self.way, self.pass_name, desc)
+        fast = self.way.name == "fft"
+        fma, dram = (c.fft_fma, c.fft_dram) if fast else (c.fma, c.dram)
+        flops = {stage.name: stage.work for stage in known.stages}
+        count, blocks = ceil_div(s.tiles.count, s.chunk), ceil_div(s.tiles.outer, s.outer)
+
+        def transform(name: str, floats: float, launches: float) -> Stage:
+            return Stage(flops[name] / fma, "fma", 4 * floats / dram, "dram", c.depth * launches, c.launches * launches)
+        read, written = (desc.y_shape, desc.x_shape) if self.pass_name == "dgrad" else (desc.x_shape, desc.y_shape)
+        filters = transform("filter", prod(desc.w_shape) + blocks * s.filter_floats, blocks)
+        if s.kernels.depthwise and self.pass_name != "wgrad":
+            both = flops["in"] + flops["out"]
+            one = Stage(both / fma, "fma", 4 * (prod(read) + prod(written)) / dram, "dram", c.depth, c.launches)
+            return Cost((filters, one), self.workspace(desc), known.error)
+        points = s.tiles.count * s.numbers
+        stages = [filters, transform("in", blocks * (prod(read) + points * s.tiles.inner), blocks * count),
+                  transform("out", prod(written) + points * s.tiles.outer, blocks * count)]
+        if s.kernels.depthwise:
+            stages.append(Stage(0.0, "fma", 8 * points * s.tiles.inner / dram, "dram", c.depth, c.launches * count))
+        else:
+            inner = self._product(s)
+            stages += _of(self.pass_name, inner).cost(inner).times(blocks * s.tiles.count / s.chunk).stages
+        if self.pass_name == "wgrad" and count > 1:
+            stages.append(Stage(0.0, "fma", 12 * blocks * (count - 1) * s.filter_floats / dram, "dram", 0,
+                                c.launches * blocks * (count - 1)))
+        return Cost(tuple(stages), self.workspace(desc), known.error)
+
+    # ---- launches ----------------------------------------------------------------------------------------------------
+
+    def prepare(self, desc: ConvDesc) -> Launch:
+        if self.pass_name == "wgrad":
+            return self._gradient(desc)
+        return self._in_one(desc) if desc.groups > 1 else self._forward(desc)
+
+    def _in_one(self, desc: ConvDesc) -> Launch:
+        """Returns the launch of a depthwise pass."""
+        s, maps, turned = self.sizes(desc), map_cuts(self.way, self.pass_name, desc), self.pass_name == "dgrad"
+        cut = filters_cut(desc.w_shape, True, turned)
+        transform = s.kernels.to_points("filters", cut, s.kernels.points_of(desc.ic))
+        run, floats = s.kernels.in_one(maps.inputs, maps.outputs), s.filter_floats
+
+        def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
+            u = empty((floats,), "float32")
+            transform(w, u)
+            run(x, u, y, *epilogue.known())
+        return launch
+
+    def _forward(self, desc: ConvDesc) -> Launch:
+        s, maps, turned = self.sizes(desc), map_cuts(self.way, self.pass_name, desc), self.pass_name == "dgrad"
+        kernels, inner = s.kernels, s.tiles.inner
+        steps = []
+        for first, outer in s.blocks:
+            channels, filters = (outer, inner) if turned else (inner, outer)
+            at = 4 * first * (1 if turned else prod(desc.w_shape[1:]))
+            cut = filters_cut((filters, *desc.w_shape[1:3], channels), False, turned)._replace(strides=(desc.ic, 1))
+            filter_launch = kernels.to_points("filters", cut, kernels.points_of(channels, filters),
+                                              sign=-1.0 if turned else 1.0)
+            out = _channels(maps.outputs, outer)
+            chunks = []
+            for tile, count in s.chunks:
+                product = self._product(s, count, outer)
+                chunks.append((kernels.to_points("inputs", maps.inputs, kernels.points_of(inner), tile, count),
+                               _of(self.pass_name, product).prepare(product),
+                               kernels.to_pixels("outputs", out, kernels.points_of(outer), tile, count)))
+            steps.append((at, 4 * first, filter_launch, chunks))
+        sizes = s.filter_floats, s.floats(inner), s.floats(s.outer)
+
+        def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
+            bias, relu = epilogue.known()
+            u, v, m = (empty((size,), "float32") for size in sizes)
+            for w_at, y_at, transform, chunks in steps:
+                transform(offset(w, w_at), u)
+                for to_points, multiply, to_pixels in chunks:
+                    to_points(x, v)
+                    multiply(v, u, m)
+                    to_pixels(m, offset(y, y_at), bias and offset(bias, y_at), relu)
+        return launch
+
+    def _gradient(self, desc: ConvDesc) -> Launch:
+        s, maps = self.sizes(desc), map_cuts(self.way, "wgrad", desc)
+        kernels, inner, depthwise = s.kernels, s.tiles.inner, desc.groups > 1
+        steps = []
+        for first, outer in s.blocks:
+            cut = filters_cut((outer, *desc.w_shape[1:]), depthwise)
+            points = kernels.points_of(inner) if depthwise else kernels.points_of(inner, outer)
+            chunks = []
+            for tile, count in s.chunks:
+                chunks.append((kernels.to_points("inputs", maps.inputs, kernels.points_of(inner), tile, count),
+                               kernels.to_points("outputs_t", _channels(maps.outputs, outer),
+                                                 kernels.points_of(outer), tile, count),
+                               kernels.sums(count, inner) if depthwise else self._multiply(s, count, outer)))
+            steps.append((4 * first, 4 * first * prod(desc.w_shape[1:]), chunks,
+                          kernels.to_pixels("filters_t", cut, points)))
+        size, sizes = s.filter_floats, (s.floats(inner), s.floats(s.outer))
+
+        def launch(x: Array, g: Array, dw: Array) -> None:
+            v, u = (empty((size,), "float32") for size in sizes)
+            for g_at, w_at, chunks, to_filters in steps:
+                total = empty((size,), "float32")
+                for number, (to_points, to_gradients, multiply) in enumerate(chunks):
+                    recent = empty((size,), "float32") if number else total
+                    to_points(x, v)
+                    to_gradients(offset(g, g_at), u)
+                    multiply(v, u, recent)
+                    if number:
+                        ADD(ADD_BLOCKS, total, 0.0, recent, 0.0, total, size)
+                to_filters(total, offset(dw, w_at))
+        return launch
+
+    def _multiply(self, s: Sizes, count: int, outer: int) -> Callable[..., None]:
+        product = self._product(s, count, outer)
+        return _of("wgrad", product).prepare(product)
+
+
+def _of(pass_name: str, product: ConvDesc) -> Product:
+    found = product_of(pass_name, product)
+    assert found is not None, product   # rejection has asked
+    return found
+
+
+def _channels(cut: Cut, channels: int) -> Cut:
+    """Returns the cut of so many of the channels of a map."""
+    return cut._replace(shape=(*cut.shape[:3], channels), strides=(cut.shape[3], 1))
+
+
+@lru_cache(maxsize=4096)
+def _sizes(way: Way, pass_name: str, desc: ConvDesc, chunk_bytes: int) -> Sizes:
+    depthwise, tiles = desc.groups > 1, tiles_of(way, pass_name, desc)
+    kernels = winograd.kernels_of(way, desc.h.f) if way.name == "winograd" else fft.kernels_of(way.tile, depthwise)
+    outer = outer_at_a_time(way, tiles, depthwise)
+    numbers = kernels.parts * kernels.points
+    most = max(LEAST_TILES, chunk_bytes // (4 * numbers * (tiles.inner + outer)))
+    if pass_name == "wgrad":
+        most = min(most, LEVEL)
+    return Sizes(tiles, kernels, ceil_div(tiles.count, ceil_div(tiles.count, most)), outer, numbers)
+
+
+WINOGRAD_TILES, FFT_EDGES = (2, 4), tuple(fft.LANES)
+CANDIDATES = tuple(Transformed(pass_name, Way(name, tile)) for pass_name in ("fprop", "dgrad", "wgrad")
+                   for name, tiles in (("winograd", WINOGRAD_TILES), ("fft", FFT_EDGES)) for tile in tiles)

@@ -1,0 +1,63 @@
+"""The products of transformed tiles: grouped convolutions of 1x1 maps, a group per spectral point, on FMA units.
+
+    V (tiles, points, inner)  and  U (points, outer, inner)
+
+are what ConvV2, KS-deconv and Sk-dilated multiply already. Their kernels are compiled so that sums of TERMS terms are
+made at a time (gemm_ffma.cuh): that keeps Winograd's error within fp32's promise, however many channels or tiles. Work
+lists go point by point, as a point's operands are read by all of its tiles.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from alpha.cuda.conv.ffma.conv_v2 import ConvV2
+from alpha.cuda.conv.ffma.gemm import Tile
+from alpha.cuda.conv.ffma.ks_deconv import KsDeconv
+from alpha.cuda.conv.ffma.sk_dilated import SkDilated
+from alpha.cuda.conv.schedule import Slabs, dgrad_slabs, fprop_slabs
+from alpha.ops.conv_desc import Axis, ConvDesc
+
+TERMS = 64
+TILES = Tile(64, 64, 16, 8, 4, 3, 4, terms=TERMS), Tile(32, 32, 16, 4, 4, 3, 8, vector=1, terms=TERMS)
+POINT = Axis(i=1, o=1, f=1, s=1, p=0, d=1)
+
+
+class PointSlabs(Slabs):
+    """The work of a product, point by point."""
+
+    def work(self, tile_rows: int, tile_columns: int) -> np.ndarray:
+        found = super().work(tile_rows, tile_columns)
+        return np.ascontiguousarray(found[np.lexsort((found[:, 2], found[:, 1], found[:, 3]))])
+
+
+class Forward(ConvV2):
+    """M (tiles, points, outer) from V and U."""
+
+    slabs_of = staticmethod(lru_cache(maxsize=64)(lambda desc: PointSlabs(*fprop_slabs(desc))))
+
+
+class Backward(KsDeconv):
+    """M (tiles, points, inner) from V (tiles, points, outer) and U."""
+
+    slabs_of = staticmethod(lru_cache(maxsize=64)(lambda desc: PointSlabs(*dgrad_slabs(desc))))
+
+
+Product = Forward | Backward | SkDilated
+PRODUCTS: dict[str, tuple[Product, ...]] = {
+    "fprop": tuple(Forward(tile, split=1) for tile in TILES),
+    "dgrad": tuple(Backward(tile, split=1) for tile in TILES),
+    "wgrad": tuple(SkDilated(tile) for tile in TILES)}
+
+
+def desc_of(tiles: int, points: int, inner: int, outer: int) -> ConvDesc:
+    """Returns the description of a product."""
+    return ConvDesc(tiles, points * inner, points * outer, POINT, POINT, points)
+
+
+@lru_cache(maxsize=1024)
+def product_of(pass_name: str, desc: ConvDesc) -> Product | None:
+    """Returns the kernel of a product, None if none can compute it on this device."""
+    return next((product for product in PRODUCTS[pass_name] if not product.rejection(desc)), None)
