@@ -10,7 +10,7 @@ from alpha.cuda.conv.first_layer import stem
 from alpha.cuda.conv.first_layer.mma import stem_mma, stem_mma_dgrad
 from alpha.cuda.conv.mma import mma
 from alpha.cuda.conv.planner import Plan, plan, precision_of, register
-from alpha.cuda.conv.transformed import pipeline
+from alpha.cuda.conv.transformed import im2col, pipeline
 from alpha.cuda.conv.wgmma import wgrad
 from alpha.cuda.lazy import flush_gradients, statistics, write_for
 from alpha.cuda.ops.pointwise import as_float32
@@ -21,7 +21,7 @@ from alpha.ops.conv import conv2d, conv2d_bias_act, conv2d_dgrad, conv2d_wgrad
 from alpha.ops.conv_desc import ConvDesc, Pair
 
 # Of equals the first is taken.
-for module in (conv_v2, depthwise, ks_deconv, sk_dilated, stem, stem_mma, stem_mma_dgrad, wgmma, wgrad, mma, pipeline):
+for module in (conv_v2, depthwise, ks_deconv, sk_dilated, stem, stem_mma, stem_mma_dgrad, wgmma, wgrad, mma, pipeline, im2col):
     register(*module.CANDIDATES)
 register(*padded.candidates((*wgmma.CANDIDATES, *wgrad.CANDIDATES, *mma.CANDIDATES)))
 

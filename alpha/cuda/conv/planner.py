@@ -33,7 +33,7 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -54,6 +54,7 @@ Launch = Callable[..., Any]
 OUTPUT = 2  # which argument of a launch is written
 PASSES = ("fprop", "dgrad", "wgrad")
 TUNING_LAUNCHES, TUNING_ROUNDS = 5, 5
+ABSENT = "has no CUDA kernels: a GPU makes the products that it saves faster than its additions"
 MOST_REASONS = 10  # that the error names where no candidate fits
 
 
@@ -170,7 +171,7 @@ def register(*candidates: Candidate) -> None:
     _plans.clear()
 
 
-def candidates(pass_name: str, precision: str | None = None, algorithms: tuple[str, ...] = ("direct",)
+def candidates(pass_name: str, precision: str | None = None, algorithms: Container[str] = ("direct",)
                ) -> tuple[Candidate, ...]:
     """Returns the candidates of a pass by some algorithms, in the order of registration; those of one precision, or all."""
     return tuple(candidate for candidate in _candidates[pass_name] if candidate.algorithm in algorithms
@@ -222,28 +223,29 @@ def rank(pass_name: str, desc: ConvDesc, precision: str = "fp32", *, every: bool
         us = float("inf") if reason else time_us(candidate.cost(desc)) + conversion_us
         best_us = min(best_us, us)
         options.append(Option(candidate, reason, us))
-    return sorted(options, key=lambda option: option.time_us)
+    return _ranked(options)
 
 
 def _make(pass_name: str, desc: ConvDesc, precision: str, request: Request) -> Plan:
-    others, fitting = others_of(pass_name, desc, precision, request), []
+    others: list[Option] = []
     if request.name not in ("auto", "direct"):
-        fitting = [option for option in others if not option.reason]
-        if not fitting and request.strict:
-            reasons = [option.reason or "" for option in others]  # a tile that does not suit says least
+        others = others_of(pass_name, desc, precision, request)
+        if request.strict and (not others or others[0].reason):
+            reasons = [option.reason or "" for option in others] or [ABSENT]  # a tile that does not suit says least
             refuse(pass_name, desc, request, min(reasons, key=lambda reason: reason.startswith("tiles of")))
-    options = [] if fitting else rank(pass_name, desc, precision, every=config.tune)
+    fitting = [option for option in others if not option.reason]
+    options: list[Option] = []
     if not fitting:
+        options = rank(pass_name, desc, precision, every=config.tune)
         fitting = [option for option in options if not option.reason]
         if not fitting:
             raise AlphaError(message(f"conv2d {pass_name}", f"none of its {len(options)} CUDA kernels fits {desc}:"
                                      + _reasons(options), 'compute it on the CPU: .to("cpu")'))
         if request.name == "auto":
-            others = [joined(option, desc, fitting[0]) for option in others]
-            fitting = sorted((*(option for option in others if not option.reason), *fitting),
-                             key=lambda option: option.time_us)
+            others = others_of(pass_name, desc, precision, request, fitting[0])
+            fitting = _ranked((*(option for option in others if not option.reason), *fitting))
     exact = exact_kernel(pass_name, desc, precision)
-    options = sorted((*others, *options), key=lambda option: option.time_us)
+    options = _ranked((*others, *options))
     if config.tune and len(fitting) > 1:
         fitting = measured(pass_name, desc, precision, fitting)
         options = fitting + [option for option in options if option.reason]
@@ -252,31 +254,33 @@ def _make(pass_name: str, desc: ConvDesc, precision: str, request: Request) -> P
                 config.tune)
 
 
-def others_of(pass_name: str, desc: ConvDesc, precision: str, request: Request) -> list[Option]:
+def _ranked(options: Iterable[Option]) -> list[Option]:
+    return sorted(options, key=lambda option: option.time_us)
+
+
+def others_of(pass_name: str, desc: ConvDesc, precision: str, request: Request, direct: Option | None = None
+              ) -> list[Option]:
     """Returns the candidates by the algorithm that is named, or by all but direct: those that fit first, cheapest first.
 
     What needs more workspace than there may be, or breaks the precision's promise, does not fit.
+    Args:
+        direct: the best direct one, where the choice is free: what stays out beside it does not fit either.
     """
     promise = PROMISES[request.precision if PRECISIONS[precision].stores == "float32" else "tf32"]
-    names = (request.name,) if request.name != "auto" else tuple({c.algorithm for c in _candidates[pass_name]} - {"direct"})
+    names = {request.name} if direct is None else {c.algorithm for c in _candidates[pass_name]} - {"direct"}
     options = []
-    for candidate in candidates(pass_name, precision, names) if request.name != "direct" else ():
-        reason, us = candidate.rejection(desc), float("inf")
+    for candidate in candidates(pass_name, precision, names):
+        reason = (direct and candidate.stays_out(desc, direct.candidate)) or candidate.rejection(desc)
+        us = float("inf")
         if not reason:
             cost = candidate.cost(desc)
             us = time_us(cost) + time_us(conversion(candidate, desc, precision))
             if cost.error > promise:
-                reason, us = f"has an error of up to {cost.error:.1e}, {promise:.0e} is promised", float("inf")
-        options.append(Option(candidate, reason, us))
-    return sorted(options, key=lambda option: option.time_us)
-
-
-def joined(option: Option, desc: ConvDesc, direct: Option) -> Option:
-    """Returns an option of another algorithm, with a reason if a free choice leaves it out beside the best direct one."""
-    reason = option.reason or option.candidate.stays_out(desc, direct.candidate)
-    if not reason and option.time_us > TAKEN_BELOW * direct.time_us:
-        reason = f"takes {option.time_us:.1f} us, more than {TAKEN_BELOW} times direct"
-    return option._replace(reason=reason)
+                reason = f"has an error of up to {cost.error:.1e}, {promise:.0e} is promised"
+            elif direct and us > TAKEN_BELOW * direct.time_us:
+                reason = f"takes {us:.1f} us, more than {TAKEN_BELOW} times direct"
+        options.append(Option(candidate, reason, float("inf") if reason else us))
+    return _ranked(options)
 
 
 def exact_kernel(pass_name: str, desc: ConvDesc, precision: str) -> Candidate | None:

@@ -301,6 +301,8 @@ def refuse(pass_name: str, desc: ConvDesc, request: Request, why: str) -> NoRetu
         fix = f"raise ALPHA_CONV_WORKSPACE_MIB, use a smaller batch, or {fix}"
     elif "promised" in why:
         fix = f'compute in alpha.precision("tf32"), or {fix}'
+    elif "CUDA" in why:
+        fix = f'{fix}, or move the tensors: x.to("cpu")'
     raise ConfigError(message(OPS[pass_name], f"{request.name} {why}", fix, x=f"{desc.x_shape} NHWC",
                               w=f"{desc.w_shape} OHWI"))
 

@@ -40,7 +40,7 @@ from alpha.ops.algorithms.family import (
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
 WORKSPACE_MIB = 512
-LEAST_CHANNELS = 32     # where the choice is free
+LEAST_CHANNELS, LEAST_TAPS = 32, 5  # of what is taken where the choice is free; taps: of an axis, of FFT
 LEVEL = TERMS * TERMS   # tiles of a chunk of wgrad at most: sums of 64 sums of 64 terms
 ADD = Kernel("elementwise.cu", "add_float32", "ptr a, f32 a_number, ptr b, f32 b_number, ptr y, i64 n", threads=256)
 ADD_BLOCKS = 256
@@ -109,6 +109,8 @@ class Transformed(Candidate):
     def stays_out(self, desc: ConvDesc, direct: Candidate) -> str | None:
         if self.way.name == "winograd" and direct.reads != "float32":
             return "is not taken where tensor cores make direct's products"
+        if self.way.name == "fft" and max(desc.h.f, desc.w.f) < LEAST_TAPS:
+            return f"is not taken below {LEAST_TAPS} taps"
         return too_small(self.way, self.pass_name, desc, LEAST_CHANNELS, LEAST_TILES) or None
 
     def sizes(self, desc: ConvDesc) -> Sizes:
