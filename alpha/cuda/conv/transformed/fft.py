@@ -31,8 +31,8 @@ class Kernels:
 
         def kernel(entry: str, args: str, shared: int = self.shared) -> Kernel:
             return Kernel("fft_tile.cu", entry, args, threads=THREADS, shared=shared, defines=defines)
-        self._to_points = {entry: kernel(entry, f"ptr map, ptr points, {numbers}, {TILES_ARG} tiles, i64 outer, "
-                                         "f32 sign") for entry in ("fft_tiles", "fft_filters")}
+        self._to_points = {entry: kernel(entry, f"ptr map, ptr points, {numbers}, {TILES_ARG} tiles, i64 outer")
+                           for entry in ("fft_tiles", "fft_filters")}
         self._to_pixels = {entry: kernel(entry, f"ptr points, ptr map, ptr bias, {numbers}, {TILES_ARG} tiles, "
                                          "i64 outer, i32 relu") for entry in ("fft_maps", "fft_gradients")}
         self._depthwise = kernel("fft_depthwise", f"ptr map, ptr filters, ptr out, ptr bias, {numbers}, {TILES_ARG} x, "
@@ -45,16 +45,13 @@ class Kernels:
             return Points(2 * channels, 4 * filters * channels, channels)
         return Points(self.points * 2 * channels, 2 * channels, channels)
 
-    def to_points(self, kind: str, cut: Cut, points: Points, first: int = 0, count: int = 0, sign: float = 1.0) -> Any:
-        """Returns the launch (map, points) of "inputs", "filters" or "outputs_t".
-
-        sign: of the imaginary parts of filters, -1 for products with their transpose.
-        """
+    def to_points(self, kind: str, cut: Cut, points: Points, first: int = 0, count: int = 0) -> Any:
+        """Returns the launch (map, points) of "inputs", "filters" or "outputs_t"."""
         kernel = self._to_points["fft_filters" if kind == "filters" and not self.depthwise else "fft_tiles"]
         tiles, grid, outer = cut.packed(points, first, count), self._grid(cut, count), points.point // 2
 
         def launch(source: Array | int, target: Array) -> None:
-            kernel(grid, source, target, TWIDDLES, tiles, outer, sign)
+            kernel(grid, source, target, TWIDDLES, tiles, outer)
         return launch
 
     def to_pixels(self, kind: str, cut: Cut, points: Points, first: int = 0, count: int = 0) -> Any:

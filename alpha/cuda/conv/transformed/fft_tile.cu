@@ -1,6 +1,6 @@
 // The half spectrum of real tiles of E x E and its inverse, for maps and filters; depthwise convolution in one pass.
 //
-// What:     fft_tiles       points = spectra of tiles;  fft_filters: as matrices [[re, im], [-im, re]] that multiply them
+// What:     fft_tiles       points = spectra of tiles;  fft_filters: as matrices [[re, -im], [im, re]] that spectra multiply
 //           fft_maps        map = tiles of the inverse, then bias and relu;  fft_gradients: of products of spectra
 //           fft_depthwise   y = tiles of the inverse of spectrum * conj(spectrum of the channel's filter), in one pass
 //           fft_sums        sums over tiles of spectrum * conj(spectrum), a channel each: filters of a depthwise pass
@@ -145,11 +145,10 @@ struct Rows {
 
 enum Form { PLAIN, MATRIX };
 
-// One block: a tile's channels from c0 on. outer: of MATRIX, floats from the rows of real to those of imaginary parts;
-// sign: of the imaginary parts there.
+// One block: a tile's channels from c0 on. outer: of MATRIX, floats from the rows of real to those of imaginary parts.
 template <Form FORM>
 __device__ __forceinline__ void to_points(float *smem, const float *map, float *points, const Twiddles &t,
-                                          const Tiles &s, long long outer, float sign) {
+                                          const Tiles &s, long long outer) {
   const int c0 = blockIdx.y * LANES, lanes = min(LANES, s.c - c0);
   const Place place(s, s.first + blockIdx.x);
   const Rows rows(smem);
@@ -162,9 +161,9 @@ __device__ __forceinline__ void to_points(float *smem, const float *map, float *
 #pragma unroll
     for (int i = 0; i < E; i++, to += H * s.point) {
       to[0] = v.re[i];
-      to[s.part] = FORM == MATRIX ? sign * v.im[i] : v.im[i];
+      to[s.part] = FORM == MATRIX ? -v.im[i] : v.im[i];
       if (FORM == MATRIX) {
-        to[outer] = -sign * v.im[i];
+        to[outer] = v.im[i];
         to[outer + s.part] = v.re[i];
       }
     }
@@ -222,8 +221,8 @@ __device__ __forceinline__ void depthwise(float *smem, const float *map, const f
 
 #define TO_POINTS(name, FORM) \
   ALPHA_ENTRY(name, (THREADS), \
-              (const float *map, float *points, Twiddles t, Tiles tiles, long long outer, float sign), \
-              DYNAMIC_SHARED(float, smem); to_points<FORM>(smem, map, points, t, tiles, outer, sign))
+              (const float *map, float *points, Twiddles t, Tiles tiles, long long outer), \
+              DYNAMIC_SHARED(float, smem); to_points<FORM>(smem, map, points, t, tiles, outer))
 TO_POINTS(fft_tiles, PLAIN)
 TO_POINTS(fft_filters, MATRIX)
 

@@ -1,7 +1,7 @@
 """Candidates that transform tiles: the launches of a pass, chunk by chunk, what they take, and what they cost.
 
-    fprop   U = filter(w);  per chunk of tiles: V = in(x), M = V U^T, y = out(M) + bias, relu
-    dgrad   the same of g, with turned filters, and M = V U: no filter is transposed
+    fprop   U = filter(w);  per chunk of tiles: V = in(x), M = V U, y = out(M) + bias, relu
+    dgrad   the same of g, with turned filters whose channels are exchanged
     wgrad   per chunk: V = in(x), G = out_t(g), S += G^T V;  dw = filter_t(S)
 
 A chunk's tiles stay in the L2 cache where they can; in wgrad a chunk is a level of partial sums, too. Where FFT's
@@ -10,7 +10,7 @@ transformed filters would be too large, the channels that are written go in bloc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.transformed import fft, winograd
 from alpha.cuda.conv.transformed.products import TERMS, Product, desc_of, product_of
-from alpha.cuda.conv.transformed.tiling import Cut, filters_cut, map_cuts
+from alpha.cuda.conv.transformed.tiling import filters_cut, map_cuts
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
@@ -99,7 +99,7 @@ class Transformed(Candidate):
         sizes = self.sizes(desc)
         if getattr(sizes.kernels, "shared", 0) > context.max_shared:
             return f"{sizes.kernels.shared} bytes of shared memory, the device has {context.max_shared}"
-        if not sizes.kernels.depthwise and not product_of(self.pass_name, self._product(sizes)):
+        if not sizes.kernels.depthwise and not product_of(self._product(sizes), self.pass_name == "wgrad"):
             return "its products are larger than the kernels' 32-bit integers hold"
         limit = (config.conv_workspace_mib or WORKSPACE_MIB) * MIB
         if self.workspace(desc) > limit:
@@ -124,10 +124,15 @@ class Transformed(Candidate):
         return 4 * (s.floats(s.tiles.inner + s.outer) + s.filter_floats * (2 if self.pass_name == "wgrad" else 1))
 
     def _product(self, s: Sizes, tiles: int = 0, outer: int = 0) -> ConvDesc:
-        parts, inner, outer = s.kernels.parts, s.tiles.inner, outer or s.outer
-        if self.pass_name == "dgrad":  # rows of U are the channels that are read
+        inner, outer = s.kernels.parts * s.tiles.inner, s.kernels.parts * (outer or s.outer)
+        if self.pass_name != "wgrad":  # a dgrad, which writes what a convolution reads
             inner, outer = outer, inner
-        return desc_of(tiles or s.chunk, s.tiles.points, parts * inner, parts * outer)
+        return desc_of(tiles or s.chunk, s.tiles.points, inner, outer)
+
+    def _multiplier(self, desc: ConvDesc) -> Product:
+        found = product_of(desc, self.pass_name == "wgrad")
+        assert found is not None, desc   # rejection has asked
+        return found
 
     # ---- cost --------------------------------------------------------------------------------------------------------
 
@@ -153,7 +158,7 @@ class Transformed(Candidate):
             stages.append(Stage(0.0, "fma", 8 * points * s.tiles.inner / dram, "dram", c.depth, c.launches * count))
         else:
             inner = self._product(s)
-            stages += _of(self.pass_name, inner).cost(inner).times(blocks * s.tiles.count / s.chunk).stages
+            stages += self._multiplier(inner).cost(inner).times(blocks * s.tiles.count / s.chunk).stages
         if self.pass_name == "wgrad" and count > 1:
             stages.append(Stage(0.0, "fma", 12 * blocks * (count - 1) * s.filter_floats / dram, "dram", 0,
                                 c.launches * blocks * (count - 1)))
@@ -169,7 +174,8 @@ class Transformed(Candidate):
     def _in_one(self, desc: ConvDesc) -> Launch:
         """Returns the launch of a depthwise pass."""
         s, maps, turned = self.sizes(desc), map_cuts(self.way, self.pass_name, desc), self.pass_name == "dgrad"
-        cut = filters_cut(desc.w_shape, True, turned)
+        f = desc.h.f, desc.w.f
+        cut = filters_cut(1, desc.ic, f, (0, 1, prod(f)), turned)
         transform = s.kernels.to_points("filters", cut, s.kernels.points_of(desc.ic))
         run, floats = s.kernels.in_one(maps.inputs, maps.outputs), s.filter_floats
 
@@ -181,22 +187,20 @@ class Transformed(Candidate):
 
     def _forward(self, desc: ConvDesc) -> Launch:
         s, maps, turned = self.sizes(desc), map_cuts(self.way, self.pass_name, desc), self.pass_name == "dgrad"
-        kernels, inner = s.kernels, s.tiles.inner
+        kernels, inner, size = s.kernels, s.tiles.inner, prod(desc.w_shape[1:])
+        strides, step = ((size, desc.ic, 1), 1) if turned else ((1, desc.ic, size), size)
         steps = []
         for first, outer in s.blocks:
-            channels, filters = (outer, inner) if turned else (inner, outer)
-            at = 4 * first * (1 if turned else prod(desc.w_shape[1:]))
-            cut = filters_cut((filters, *desc.w_shape[1:3], channels), False, turned)._replace(strides=(desc.ic, 1))
-            filter_launch = kernels.to_points("filters", cut, kernels.points_of(channels, filters),
-                                              sign=-1.0 if turned else 1.0)
-            out = _channels(maps.outputs, outer)
+            cut = filters_cut(inner, outer, (desc.h.f, desc.w.f), strides, turned)
             chunks = []
             for tile, count in s.chunks:
                 product = self._product(s, count, outer)
                 chunks.append((kernels.to_points("inputs", maps.inputs, kernels.points_of(inner), tile, count),
-                               _of(self.pass_name, product).prepare(product),
-                               kernels.to_pixels("outputs", out, kernels.points_of(outer), tile, count)))
-            steps.append((at, 4 * first, filter_launch, chunks))
+                               self._multiplier(product).prepare(product),
+                               kernels.to_pixels("outputs", maps.outputs.channels(outer), kernels.points_of(outer),
+                                                 tile, count)))
+            steps.append((4 * first * step, 4 * first,
+                          kernels.to_points("filters", cut, kernels.points_of(outer, inner)), chunks))
         sizes = s.filter_floats, s.floats(inner), s.floats(s.outer)
 
         def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
@@ -211,20 +215,20 @@ class Transformed(Candidate):
         return launch
 
     def _gradient(self, desc: ConvDesc) -> Launch:
-        s, maps = self.sizes(desc), map_cuts(self.way, "wgrad", desc)
-        kernels, inner, depthwise = s.kernels, s.tiles.inner, desc.groups > 1
+        s, maps, depthwise = self.sizes(desc), map_cuts(self.way, "wgrad", desc), desc.groups > 1
+        kernels, inner, f, row = s.kernels, s.tiles.inner, (desc.h.f, desc.w.f), prod(desc.w_shape[1:])
         steps = []
         for first, outer in s.blocks:
-            cut = filters_cut((outer, *desc.w_shape[1:]), depthwise)
+            cut = filters_cut(1, inner, f, (0, 1, row)) if depthwise else filters_cut(outer, inner, f, (row, desc.ic, 1))
             points = kernels.points_of(inner) if depthwise else kernels.points_of(inner, outer)
             chunks = []
             for tile, count in s.chunks:
+                product = self._product(s, count, outer)
                 chunks.append((kernels.to_points("inputs", maps.inputs, kernels.points_of(inner), tile, count),
-                               kernels.to_points("outputs_t", _channels(maps.outputs, outer),
-                                                 kernels.points_of(outer), tile, count),
-                               kernels.sums(count, inner) if depthwise else self._multiply(s, count, outer)))
-            steps.append((4 * first, 4 * first * prod(desc.w_shape[1:]), chunks,
-                          kernels.to_pixels("filters_t", cut, points)))
+                               kernels.to_points("outputs_t", maps.outputs.channels(outer), kernels.points_of(outer),
+                                                 tile, count),
+                               kernels.sums(count, inner) if depthwise else self._multiplier(product).prepare(product)))
+            steps.append((4 * first, 4 * first * row, chunks, kernels.to_pixels("filters_t", cut, points)))
         size, sizes = s.filter_floats, (s.floats(inner), s.floats(s.outer))
 
         def launch(x: Array, g: Array, dw: Array) -> None:
@@ -240,21 +244,6 @@ class Transformed(Candidate):
                         ADD(ADD_BLOCKS, total, 0.0, recent, 0.0, total, size)
                 to_filters(total, offset(dw, w_at))
         return launch
-
-    def _multiply(self, s: Sizes, count: int, outer: int) -> Callable[..., None]:
-        product = self._product(s, count, outer)
-        return _of("wgrad", product).prepare(product)
-
-
-def _of(pass_name: str, product: ConvDesc) -> Product:
-    found = product_of(pass_name, product)
-    assert found is not None, product   # rejection has asked
-    return found
-
-
-def _channels(cut: Cut, channels: int) -> Cut:
-    """Returns the cut of so many of the channels of a map."""
-    return cut._replace(shape=(*cut.shape[:3], channels), strides=(cut.shape[3], 1))
 
 
 @lru_cache(maxsize=4096)

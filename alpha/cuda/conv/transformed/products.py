@@ -1,8 +1,8 @@
 """The products of transformed tiles: grouped convolutions of 1x1 maps, a group per spectral point, on FMA units.
 
-    V (tiles, points, inner)  and  U (points, outer, inner)
+    V (tiles, points, inner)  times  U (points, inner, outer),   and   V transposed times G (tiles, points, outer)
 
-are what ConvV2, KS-deconv and Sk-dilated multiply already. Their kernels are compiled so that sums of TERMS terms are
+are what KS-deconv and Sk-dilated multiply already. Their kernels are compiled so that sums of TERMS terms are
 made at a time (gemm_ffma.cuh): that keeps Winograd's error within fp32's promise, however many channels or tiles. Work
 lists go point by point, as a point's operands are read by all of its tiles.
 """
@@ -13,11 +13,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from alpha.cuda.conv.ffma.conv_v2 import ConvV2
 from alpha.cuda.conv.ffma.gemm import Tile
 from alpha.cuda.conv.ffma.ks_deconv import KsDeconv
 from alpha.cuda.conv.ffma.sk_dilated import SkDilated
-from alpha.cuda.conv.schedule import Slabs, dgrad_slabs, fprop_slabs
+from alpha.cuda.conv.schedule import Slabs, dgrad_slabs
 from alpha.ops.conv_desc import Axis, ConvDesc
 
 TERMS = 64
@@ -33,31 +32,22 @@ class PointSlabs(Slabs):
         return np.ascontiguousarray(found[np.lexsort((found[:, 2], found[:, 1], found[:, 3]))])
 
 
-class Forward(ConvV2):
-    """M (tiles, points, outer) from V and U."""
-
-    slabs_of = staticmethod(lru_cache(maxsize=64)(lambda desc: PointSlabs(*fprop_slabs(desc))))
-
-
-class Backward(KsDeconv):
-    """M (tiles, points, inner) from V (tiles, points, outer) and U."""
+class Forward(KsDeconv):
+    """M (tiles, points, outer) from V and U: the gradient of a 1x1 convolution, as U's rows are the terms of the sum."""
 
     slabs_of = staticmethod(lru_cache(maxsize=64)(lambda desc: PointSlabs(*dgrad_slabs(desc))))
 
 
-Product = Forward | Backward | SkDilated
-PRODUCTS: dict[str, tuple[Product, ...]] = {
-    "fprop": tuple(Forward(tile, split=1) for tile in TILES),
-    "dgrad": tuple(Backward(tile, split=1) for tile in TILES),
-    "wgrad": tuple(SkDilated(tile) for tile in TILES)}
+Product = Forward | SkDilated
+FORWARD, GRADIENT = (tuple(Forward(tile, split=1) for tile in TILES), tuple(map(SkDilated, TILES)))
 
 
 def desc_of(tiles: int, points: int, inner: int, outer: int) -> ConvDesc:
-    """Returns the description of a product."""
+    """Returns the description of a product: of the sums over tiles as they are, of those over `inner` as a dgrad."""
     return ConvDesc(tiles, points * inner, points * outer, POINT, POINT, points)
 
 
 @lru_cache(maxsize=1024)
-def product_of(pass_name: str, desc: ConvDesc) -> Product | None:
+def product_of(desc: ConvDesc, over_tiles: bool) -> Product | None:
     """Returns the kernel of a product, None if none can compute it on this device."""
-    return next((product for product in PRODUCTS[pass_name] if not product.rejection(desc)), None)
+    return next((product for product in (GRADIENT if over_tiles else FORWARD) if not product.rejection(desc)), None)

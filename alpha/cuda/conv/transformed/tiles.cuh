@@ -1,12 +1,13 @@
 // Tiles of a map and where their spectral points lie: what winograd.cu and fft_tile.cu share.
 //
-// Layout: map: image, row, column, channel, with distances `pixel` and `channel` of the last two, so that filters,
-//         OHWI, are maps too, one tile each. Points: [item][point][part][channel] by the distances given, in float32
+// Layout: map: image, row, column, channel, by the distances `image`, `pixel` and `channel`, so that filters, OHWI, are
+//         maps too, one tile each. Points: [item][point][part][channel] by the distances given, in float32
 #pragma once
 #include "ptx.cuh"
 
 struct Tiles {
   long long item, point, part;  // floats from tile to tile, from point to point, and from real to imaginary parts
+  long long image;              // floats from image to image
   int h, w, c;                  // of the map
   int pixel, channel;           // floats from column to column, and from channel to channel
   int rows, cols;               // tiles of an image
@@ -24,7 +25,7 @@ struct Place {
 
   __device__ __forceinline__ Place(const Tiles &t, int tile) {
     const int per_image = t.rows * t.cols, at = tile % per_image;
-    image = (long long)(tile / per_image) * t.h * t.w * t.pixel;
+    image = tile / per_image * t.image;
     row = at / t.cols * t.step_h - t.pad_h;
     col = at % t.cols * t.step_w - t.pad_w;
   }

@@ -39,7 +39,7 @@ class Kernels:
         """Returns where the points of tiles lie, or those of so many filters."""
         return Points(channels, filters * channels) if filters else Points(self.points * channels, channels)
 
-    def to_points(self, kind: str, cut: Cut, points: Points, first: int = 0, count: int = 0, sign: float = 1.0) -> Any:
+    def to_points(self, kind: str, cut: Cut, points: Points, first: int = 0, count: int = 0) -> Any:
         """Returns the launch (map, points) of "inputs", "filters" or "outputs_t"."""
         kernel, tiles, grid = self._to_points[kind], cut.packed(points, first, count), self._grid(cut, count)
 
