@@ -4,14 +4,14 @@
     python -m benchmarks.algorithms --kernels 3 7 --maps 28 56 --channels 64 --passes fprop
     python -m benchmarks.algorithms --layers vgg16          W, D and W/D of a network's convolutions
     python -m benchmarks.algorithms --plot FILE             the pictures of a file of results
-    python -m benchmarks.algorithms --device cuda --shapes v1 v2 v3 v4 --fma --output benchmarks/results/h200/algorithms.jsonl
+    python -m benchmarks.algorithms --device cuda --shapes v1 v2 v3 v4 --fma --output FILE
     python -m benchmarks.algorithms --device cuda --kernels 13 31 --maps 56 --channels 384 --depthwise
 
 A cell is a kernel size, a map, a number of channels and a pass; batches are such that a cell has about as much work
 wherever it can. All that serve a cell are computed, compared with float64, and then timed in turn; cells past the
 limits of work or memory are computed by the model alone. Peers: PyTorch's conv2d and its gradients, torch.fft on whole
-maps, scipy.signal.fftconvolve where the convolution is depthwise. On a GPU the cells are larger, PyTorch's convolution is
-there in both layouts, strict and with TF32, and --fma leaves tensor cores aside, as devices without them for float32.
+maps, scipy.signal.fftconvolve where the convolution is depthwise. On a GPU the cells are larger, PyTorch's convolution
+is there in both layouts, strict and with TF32; --fma leaves tensor cores aside, as devices without them for float32.
 """
 
 from __future__ import annotations

@@ -132,8 +132,8 @@ def torch_calls(pass_name: str, desc: ConvDesc, t: dict[str, Any]) -> dict[str, 
     if pass_name == "fprop" and desc.groups == 1 and 8 * desc.ic * desc.oc * size[0] * size[1] <= MOST_SPECTRUM:
         def whole_maps(k: int) -> Any:
             padded = torch.nn.functional.pad(first[0], (desc.w.p, desc.w.p, desc.h.p, desc.h.p))
-            product = torch.einsum("nchw,ochw->nohw", torch.fft.rfft2(padded, size), torch.fft.rfft2(first[1], size).conj())
-            return torch.fft.irfft2(product, size)[:, :, :desc.h.o, :desc.w.o]
+            v, u = torch.fft.rfft2(padded, size), torch.fft.rfft2(first[1], size).conj()
+            return torch.fft.irfft2(torch.einsum("nchw,ochw->nohw", v, u), size)[:, :, :desc.h.o, :desc.w.o]
         found["torch.fft"] = whole_maps
     return found
 
@@ -146,10 +146,10 @@ def model(pass_name: str, desc: ConvDesc, name: str) -> Row | None:
     except AlphaError:
         return None
     us = next(option.time_us for option in made.options if option.candidate is made.chosen)
-    counted, own = cost_of(getattr(made.chosen, "way", Way(made.chosen.algorithm)), pass_name, desc), made.chosen.cost(desc)
+    counted = cost_of(getattr(made.chosen, "way", Way(made.chosen.algorithm)), pass_name, desc)
     return {"way": made.chosen.name, "algorithm": made.chosen.algorithm, "work": counted.work, "depth": counted.depth,
-            "parallelism": counted.work / max(1, counted.depth), "nbytes": counted.nbytes, "workspace": own.workspace,
-            "expected_ms": us / 1e3, "bound": counted.error}
+            "parallelism": counted.work / max(1, counted.depth), "nbytes": counted.nbytes,
+            "workspace": made.chosen.cost(desc).workspace, "expected_ms": us / 1e3, "bound": counted.error}
 
 
 def run_cell(shape: ConvShape, desc: ConvDesc, pass_name: str, args: argparse.Namespace) -> Row:
@@ -157,7 +157,8 @@ def run_cell(shape: ConvShape, desc: ConvDesc, pass_name: str, args: argparse.Na
     free = model(pass_name, desc, "auto")
     assert free is not None
     row: Row = {"cell": shape.name, "n": shape.n, "hw": shape.hw, "channels": shape.ic, "f": shape.f,
-                "groups": desc.groups, "pass": pass_name, "units": "tensor cores" if alpha.config.tensor_cores else "fma",
+                "groups": desc.groups, "pass": pass_name,
+                "units": "tensor cores" if alpha.config.tensor_cores else "fma",
                 "chosen": free["algorithm"], "chosen_way": free["way"], "algorithms": {}}
     with alpha.config(conv_workspace_mib=LIMIT_MIB):
         known = {name: model(pass_name, desc, name) for name in args.algorithms}

@@ -45,13 +45,9 @@ def test_without_a_run_only_the_model_speaks(capsys):
     assert capsys.readouterr().out.count("W/D") == 6
 
 
-def test_cuda_refuses_a_strict_name_and_passes_over_a_preference(capsys):
-    from alpha.config import config
+def test_cuda_refuses_strassen_and_passes_over_a_preference():
     from alpha.cuda.conv.algorithms import check_algorithm
-    for request in (AUTO, Request("direct", True), Request("winograd")):
-        check_algorithm("conv2d", request)
-    with refused(ConfigError, "conv2d: winograd has no CUDA kernels, CUDA computes direct alone", 'x.to("cpu")'):
-        check_algorithm("conv2d", Request("winograd", True))
-    with config(debug=3):
-        check_algorithm("conv2d_wgrad", Request("fft"))
-    assert "conv2d_wgrad: fft is preferred, and has no CUDA kernels: direct is taken" in capsys.readouterr().err
+    for request in (AUTO, Request("direct", True), Request("strassen")):
+        check_algorithm("matmul", request)
+    with refused(ConfigError, "matmul: strassen has no CUDA kernels", 'x.to("cpu")'):
+        check_algorithm("matmul", Request("strassen", True))

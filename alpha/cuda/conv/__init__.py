@@ -21,7 +21,8 @@ from alpha.ops.conv import conv2d, conv2d_bias_act, conv2d_dgrad, conv2d_wgrad
 from alpha.ops.conv_desc import ConvDesc, Pair
 
 # Of equals the first is taken.
-for module in (conv_v2, depthwise, ks_deconv, sk_dilated, stem, stem_mma, stem_mma_dgrad, wgmma, wgrad, mma, pipeline, im2col):
+for module in (conv_v2, depthwise, ks_deconv, sk_dilated, stem, stem_mma, stem_mma_dgrad, wgmma, wgrad, mma, pipeline,
+               im2col):
     register(*module.CANDIDATES)
 register(*padded.candidates((*wgmma.CANDIDATES, *wgrad.CANDIDATES, *mma.CANDIDATES)))
 

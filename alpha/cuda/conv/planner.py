@@ -22,9 +22,8 @@ conversions included; with ALPHA_TUNE=1 the fastest by the clock, each timed onc
 directory. A kernel that reads planes returns the flags of its operands. A plan then lets a float32 kernel follow behind
 them, launch(..., guard=flags): the result is right in any case, and nobody waits to know.
 
-A candidate computes by one algorithm of alpha.ops.algorithms; most are direct. A request names one, strictly or as a
-preference; where it is free, another than direct is taken if its estimate is well below direct's, its error keeps the
-promise of the precision, and it `joins`.
+A candidate computes by one algorithm of alpha.ops.algorithms, most directly. Where a request is free, another is taken
+if its time is well below direct's, its error keeps the promise of the precision, and it does not stay out by itself.
 """
 
 from __future__ import annotations
@@ -173,7 +172,7 @@ def register(*candidates: Candidate) -> None:
 
 def candidates(pass_name: str, precision: str | None = None, algorithms: Container[str] = ("direct",)
                ) -> tuple[Candidate, ...]:
-    """Returns the candidates of a pass by some algorithms, in the order of registration; those of one precision, or all."""
+    """Returns the candidates of a pass by some algorithms, in the order of registration; of one precision, or all."""
     return tuple(candidate for candidate in _candidates[pass_name] if candidate.algorithm in algorithms
                  and (precision is None or serves(candidate, precision)))
 
@@ -260,11 +259,10 @@ def _ranked(options: Iterable[Option]) -> list[Option]:
 
 def others_of(pass_name: str, desc: ConvDesc, precision: str, request: Request, direct: Option | None = None
               ) -> list[Option]:
-    """Returns the candidates by the algorithm that is named, or by all but direct: those that fit first, cheapest first.
+    """Returns the candidates by the algorithm that is named, or by all but direct: those that fit first, by their time.
 
-    What needs more workspace than there may be, or breaks the precision's promise, does not fit.
     Args:
-        direct: the best direct one, where the choice is free: what stays out beside it does not fit either.
+        direct: the best direct one, where the choice is free: what stays out beside it does not fit.
     """
     promise = PROMISES[request.precision if PRECISIONS[precision].stores == "float32" else "tf32"]
     names = {request.name} if direct is None else {c.algorithm for c in _candidates[pass_name]} - {"direct"}

@@ -254,8 +254,8 @@ def choose(pass_name: str, desc: ConvDesc, request: Request, machine_key: str, l
         why = mismatch(name, desc)
         for way in () if why else ways(name, desc):
             cost = cost_of(way, pass_name, desc)
-            reason = _limits(cost, promise, limit) or ("" if named else too_small(way, pass_name, desc, machine.least_channels,
-                                                                                      machine.least_tiles))
+            reason = _limits(cost, promise, limit) or ("" if named else too_small(
+                way, pass_name, desc, machine.least_channels, machine.least_tiles))
             options.append((way, seconds(cost, machine.rates), reason))
         if why:
             options.append((Way(name), 0.0, f"does not serve {why}"))

@@ -92,10 +92,12 @@ def test_depthwise_by_fft(tile, f, hw):
     case = Case("", 2, hw, 12, 12, f, padding=tuple(k // 2 for k in f), groups=12)
     x, w, g = operands(case)
     for candidate in named("fft", tile):
-        assert error(result(candidate, case, x, w, g), exact(candidate.pass_name, case, x, w, g)) <= 4e-7, candidate.name
+        found = error(result(candidate, case, x, w, g), exact(candidate.pass_name, case, x, w, g))
+        assert found <= 4e-7, candidate.name
 
 
-@pytest.mark.parametrize("candidate", [*named("winograd", 4, "fprop"), *named("fft", 16, "fprop")], ids=lambda c: c.name)
+@pytest.mark.parametrize("candidate", [*named("winograd", 4, "fprop"), *named("fft", 16, "fprop")],
+                         ids=lambda c: c.name)
 @pytest.mark.parametrize("groups", [1, 12])
 def test_bias_and_relu(candidate, groups):
     case = Case("", 2, (9, 10), 12, 12, (3, 3), padding=(1, 1), groups=groups)
@@ -212,7 +214,7 @@ def test_a_name_is_taken_and_inherited(name, launches):
 
 def test_strict_names_are_refused_and_preferences_passed_over(launches):
     x, w = (alpha.tensor(floats(*shape), device="cuda") for shape in ((2, 9, 9, 4), (8, 3, 3, 4)))
-    with refused(ConfigError, "conv2d: winograd does not serve stride (2, 2), which must be (1, 1)", 'algorithm="auto"'):
+    with refused(ConfigError, "conv2d: winograd does not serve stride (2, 2), which must be", 'algorithm="auto"'):
         ops.conv2d(x, w, stride=2, padding=1, algorithm="winograd")
     with refused(ConfigError, "conv2d: fft does not serve dilation (2, 2)"):
         ops.conv2d(x, w, dilation=2, algorithm="fft")

@@ -25,6 +25,4 @@ using Tile = GemmTile<TILE_M, TILE_N, TILE_K, THREAD_M, THREAD_N, PIPELINE, true
               if (!spared(guard)) slab_block<Tile, SPLIT>({x, w, b, y, partial, classes, work, x_image, y_image, \
                                                            images, channels, columns, w_row, relu}, smem))
 CONV_V2(conv_v2, false)
-#if !TERMS  // whose sums are not cut
 CONV_V2(conv_v2_split, true)
-#endif

@@ -95,7 +95,8 @@ class Transformed(Candidate):
         if reason:
             return f"does not serve {reason}"
         if self.way not in ways(self.way.name, desc):
-            return f"tiles of {self.way.tile} do not suit filters of {desc.h.f, desc.w.f} on maps of {desc.y_shape[1:3]}"
+            f = desc.h.f, desc.w.f
+            return f"tiles of {self.way.tile} do not suit filters of {f} on maps of {desc.y_shape[1:3]}"
         sizes = self.sizes(desc)
         if getattr(sizes.kernels, "shared", 0) > context.max_shared:
             return f"{sizes.kernels.shared} bytes of shared memory, the device has {context.max_shared}"
@@ -219,7 +220,9 @@ class Transformed(Candidate):
         kernels, inner, f, row = s.kernels, s.tiles.inner, (desc.h.f, desc.w.f), prod(desc.w_shape[1:])
         steps = []
         for first, outer in s.blocks:
-            cut = filters_cut(1, inner, f, (0, 1, row)) if depthwise else filters_cut(outer, inner, f, (row, desc.ic, 1))
+            cut = filters_cut(outer, inner, f, (row, desc.ic, 1))
+            if depthwise:
+                cut = filters_cut(1, inner, f, (0, 1, row))
             points = kernels.points_of(inner) if depthwise else kernels.points_of(inner, outer)
             chunks = []
             for tile, count in s.chunks:

@@ -33,7 +33,7 @@ class PointSlabs(Slabs):
 
 
 class Forward(KsDeconv):
-    """M (tiles, points, outer) from V and U: the gradient of a 1x1 convolution, as U's rows are the terms of the sum."""
+    """M (tiles, points, outer) from V and U: the dgrad of a 1x1 convolution, as U's rows are the terms of the sum."""
 
     slabs_of = staticmethod(lru_cache(maxsize=64)(lambda desc: PointSlabs(*dgrad_slabs(desc))))
 
