@@ -199,9 +199,11 @@ HOPPER = Group(  # measured on an H100, cool: only ratios matter to a choice. Ti
         efficiency=0.3),    # of the FMA rate: an estimate
     transformed=Group(
         launches=1, depth=2,
-        dram=0.7, fma=0.3,       # of the memory's rate, and of the FMA rate, that transforms of tiles reach
-        fft_dram=0.5, fft_fma=0.15,
-        chunk_bytes=64 << 20),   # of transformed tiles that are worked on at a time
+        dram=1.0, fma=0.3,       # of the memory's rate, and of the FMA rate, that Winograd's transforms reach
+        fft={16: (0.7, 0.3), 32: (0.5, 0.2), 64: (0.3, 0.1)},  # those of FFT, by the edge of a tile
+        # Of transformed tiles that are worked on at a time. What fits the L2 cache saves memory, and fills fewer
+        # multiprocessors: v2's fprop took 483, 407, 392, 376, 370 us with 16, 64, 96, 160 MiB and all at once.
+        chunk_bytes=256 << 20),
     stem=Group(
         launches=1, depth=4, efficiency=0.5, dram=0.88,  # of the FMA rate, and of the memory's
         columns={64: 1.0, 16: 1.65},  # fprop: times as long, by columns of a tile

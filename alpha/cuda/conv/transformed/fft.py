@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -84,6 +83,4 @@ class Kernels:
         return count or cut.count, ceil_div(cut.shape[3], self.lanes)
 
 
-@lru_cache(maxsize=16)
-def kernels_of(edge: int, depthwise: bool) -> Kernels:
-    return Kernels(edge, depthwise)
+KERNELS = {(edge, depthwise): Kernels(edge, depthwise) for edge in LANES for depthwise in (False, True)}

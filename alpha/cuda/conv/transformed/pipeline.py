@@ -4,7 +4,7 @@
     dgrad   the same of g, with turned filters whose channels are exchanged
     wgrad   per chunk: V = in(x), G = out_t(g), S += G^T V;  dw = filter_t(S)
 
-A chunk's tiles stay in the L2 cache where they can; in wgrad a chunk is a level of partial sums, too. Where FFT's
+A chunk has so many tiles as the workspace bears well; in wgrad it is a level of partial sums, too. Where FFT's
 transformed filters would be too large, the channels that are written go in blocks.
 """
 
@@ -139,8 +139,7 @@ class Transformed(Candidate):
 
     def cost(self, desc: ConvDesc) -> Cost:
         s, c, known = self.sizes(desc), device().table.transformed, cost_of(self.way, self.pass_name, desc)
-        fast = self.way.name == "fft"
-        fma, dram = (c.fft_fma, c.fft_dram) if fast else (c.fma, c.dram)
+        dram, fma = c.fft[self.way.tile] if self.way.name == "fft" else (c.dram, c.fma)
         flops = {stage.name: stage.work for stage in known.stages}
         count, blocks = ceil_div(s.tiles.count, s.chunk), ceil_div(s.tiles.outer, s.outer)
 
@@ -252,7 +251,7 @@ class Transformed(Candidate):
 @lru_cache(maxsize=4096)
 def _sizes(way: Way, pass_name: str, desc: ConvDesc, chunk_bytes: int) -> Sizes:
     depthwise, tiles = desc.groups > 1, tiles_of(way, pass_name, desc)
-    kernels = winograd.kernels_of(way, desc.h.f) if way.name == "winograd" else fft.kernels_of(way.tile, depthwise)
+    kernels = winograd.KERNELS[way.tile, desc.h.f] if way.name == "winograd" else fft.KERNELS[way.tile, depthwise]
     outer = outer_at_a_time(way, tiles, depthwise)
     numbers = kernels.parts * kernels.points
     most = max(LEAST_TILES, chunk_bytes // (4 * numbers * (tiles.inner + outer)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,6 @@ import numpy as np
 from alpha.cuda.conv.transformed.tiling import TILES_ARG, Cut, Points
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array
-from alpha.ops.algorithms.family import Way
 from alpha.ops.algorithms.tile_transform import Winograd
 from alpha.ops.conv_desc import ceil_div
 
@@ -59,6 +57,4 @@ class Kernels:
         return ceil_div((count or cut.count) * cut.shape[3], THREADS)
 
 
-@lru_cache(maxsize=16)
-def kernels_of(way: Way, r: int) -> Kernels:
-    return Kernels(way.tile, r)
+KERNELS = {(m, r): Kernels(m, r) for m, r in ((2, 3), (4, 3), (2, 5))}
