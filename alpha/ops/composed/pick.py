@@ -15,6 +15,7 @@ from alpha.graph import grad_enabled, no_grad
 from alpha.inputs.arguments import checked
 from alpha.inputs.dtypes import DType
 from alpha.inputs.kinds import Axis, Channels, Size
+from alpha.inputs.sizes import check_host
 from alpha.ops.checks import slice_bounds
 from alpha.ops.create import arange, zeros
 from alpha.ops.elementwise import where
@@ -115,7 +116,8 @@ def _position(k: Any, n: int, sizes: Shape, axis: int) -> int:
 
 
 def nonzero_places(x: Tensor) -> list[np.ndarray]:
-    return list(np.nonzero(x.detach().numpy()))
+    elements = x.detach().numpy()
+    return list(np.nonzero(elements)) if elements.ndim else []
 
 
 @checked
@@ -124,6 +126,8 @@ def nonzero(x: Tensor, as_tuple: bool = False) -> Any:
 
     The host looks at the elements, so a GPU is waited for.
     """
+    if as_tuple and not x.ndim:
+        x = reshape(x, (1,))
     places = [tensor(p, "int64", x.device) for p in nonzero_places(x)]
     return tuple(places) if as_tuple else stack(places, 1) if places else zeros((int(bool(x)), 0), "int64", x.device)
 
@@ -264,5 +268,7 @@ def _below(where: str, x: Tensor, diagonal: int) -> Tensor:
 def eye(n: Size, m: Size | None = None, dtype: DType = "float32", device: str = "cpu",
         requires_grad: bool = False) -> Tensor:
     """Returns ones on the diagonal of an (n, m) matrix of zeros; m is n if it is not given.  See full."""
-    made = tensor(np.eye(n, n if m is None else m), dtype, device)
+    shape = n, n if m is None else m
+    check_host("eye", shape, "float64")
+    made = tensor(np.eye(*shape), dtype, device)
     return made.requires_grad_() if requires_grad else made
