@@ -103,8 +103,8 @@ def alpha_call(pass_name: str, desc: ConvDesc, arrays: dict[str, Any], name: str
     return call
 
 
-def torch_calls(pass_name: str, desc: ConvDesc, t: dict[str, Any]) -> dict[str, Call]:
-    """Returns PyTorch's pass in both layouts, strict and with TF32, and torch.fft on whole maps."""
+def torch_calls(pass_name: str, desc: ConvDesc, t: dict[str, Any], modes: tuple[bool, ...]) -> dict[str, Call]:
+    """Returns PyTorch's pass in both layouts, with TF32 or not as `modes` says, and torch.fft on whole maps."""
     import torch
     wanted = ("fprop", "dgrad", "wgrad").index(pass_name) - 1
     padding = [desc.h.p, desc.w.p]
@@ -126,7 +126,7 @@ def torch_calls(pass_name: str, desc: ConvDesc, t: dict[str, Any]) -> dict[str, 
         return call
     last = [t[key].permute(0, 3, 1, 2) for key in "xwg"]
     first = [a.contiguous() for a in last]
-    found = {f"torch {layout}{' tf32' * tf32}": side(f"{layout}{tf32}", tf32, tensors) for tf32 in (False, True)
+    found = {f"torch {layout}{' tf32' * tf32}": side(f"{layout}{tf32}", tf32, tensors) for tf32 in modes
              for layout, tensors in (("nchw", first), ("nhwc", last))}
     size = [axis.i + 2 * axis.p for axis in (desc.h, desc.w)]
     if pass_name == "fprop" and desc.groups == 1 and 8 * desc.ic * desc.oc * size[0] * size[1] <= MOST_SPECTRUM:
@@ -184,7 +184,8 @@ def measured(pass_name: str, desc: ConvDesc, names: Sequence[str], args: argpars
         for a in arrays.values():
             operand(a, "float16x2")
     calls = {name: alpha_call(pass_name, desc, arrays, name) for name in names}
-    peers = torch_calls(pass_name, desc, t) if args.peers else {}
+    modes = {"all": (False, True), "strict": (False,), "none": ()}[args.peers]
+    peers = torch_calls(pass_name, desc, t, modes) if modes else {}
     part, expected = exact(pass_name, desc, t)
     errors = {name: relative_error(cuda_timing.view(call(0))[part], expected) for name, call in calls.items()}
     errors.update({name: relative_error(call(0).permute(0, 2, 3, 1)[part], expected) for name, call in peers.items()})
