@@ -197,7 +197,7 @@ def parser() -> argparse.ArgumentParser:
                       "maps and channels")
     cuda.add_argument("--depthwise", action="store_true")
     cuda.add_argument("--fma", action="store_true", help="ALPHA_TENSOR_CORES=0")
-    cuda.add_argument("--peers", choices=("all", "strict", "none"), default="all", help="PyTorch: with TF32 too, or not")
+    cuda.add_argument("--peers", choices=("all", "strict", "none"), default="all", help="PyTorch, with TF32 too")
     cuda.add_argument("--window", type=float, default=15.0, help="milliseconds of calls in a row")
     return made
 

@@ -25,7 +25,7 @@ def test_a_cell_is_computed_compared_and_timed(tmp_path, capsys):
     rows = results.read(path)
     assert [row["pass"] for row in rows] == ["fprop", "wgrad"]
     for row in rows:
-        assert set(row["algorithms"]) == {"direct", "im2col", "winograd", "fft"}
+        assert set(row["algorithms"]) == {"direct", "im2col", "winograd", "fft", "sparse"}
         assert max(row["errors"].values()) <= 2e-6 and row["best"] in row["algorithms"]
         assert all(row["ms"][name] > 0 and a["expected_ms"] > 0 for name, a in row["algorithms"].items())
         assert row["algorithms"]["winograd"]["depth"] > 0 and row["algorithms"]["fft"]["workspace"] > 0

@@ -12,10 +12,12 @@ from alpha.cuda.conv.transformed import im2col, pipeline
 from alpha.cuda.conv.transformed.pipeline import CANDIDATES, Transformed
 from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.cuda.runtime.memory import download, upload
+from alpha.cuda.runtime.recording import Recording
 from alpha.errors import ConfigError
 from alpha.gradcheck import assert_equal_at
 from alpha.ops.algorithms.names import Request
 from alpha.ops.algorithms.tile_transform import WINOGRAD_ERRORS
+from alpha.ops.conv import conv2d
 from alpha.ops.conv_desc import ConvDesc
 from tests.conv_cases import Case, small_cases, square
 from tests.conv_oracle import conv_dgrad_padded, conv_fprop_padded, conv_wgrad_padded
@@ -182,6 +184,31 @@ def test_two_runs_give_the_same_bits():
     x, w, g = operands(case)
     for candidate in (*named("winograd", 4), *named("fft", 16)):
         assert np.array_equal(result(candidate, case, x, w, g), result(candidate, case, x, w, g)), candidate.name
+
+
+@pytest.mark.parametrize("name", ["winograd", "fft", "im2col"])
+def test_a_recorded_step_gives_the_same_bits(name):
+    case = square("", 2, 9, 8, 8, 3, 1, 1)
+    x, w, g = operands(case)
+    run = conv2d.impls["cuda"]
+    attrs = dict(stride=(1, 1), padding=(1, 1), dilation=(1, 1), groups=1, algorithm=Request(name, True))
+    arrays, weight = upload(x), upload(w)
+    expected = download(run(arrays, weight, **attrs), "float32")    # tables are uploaded, kernels loaded
+    recording = Recording(lambda inputs: [run(inputs[0], weight, **attrs)], [arrays])
+    try:
+        assert np.array_equal(download(recording.replay([arrays])[0], "float32"), expected)
+    finally:
+        recording.close()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_16_bits_are_transformed_as_float32(dtype):
+    case = square("", 2, 9, 8, 8, 3, 1, 1)
+    x, w, _ = (alpha.tensor(a, device="cuda").astype(dtype) for a in operands(case))
+    y = ops.conv2d(x, w, padding=1, algorithm="winograd")
+    expected = exact("fprop", case, *(t.astype("float32").numpy() for t in (x, w)), operands(case)[2])
+    assert y.dtype == dtype
+    assert error(y.astype("float32").numpy(), expected) <= 4e-3
 
 
 def test_a_wrong_coefficient_shows(monkeypatch):
