@@ -226,25 +226,9 @@ def rank(pass_name: str, desc: ConvDesc, precision: str = "fp32", *, every: bool
 
 
 def _make(pass_name: str, desc: ConvDesc, precision: str, request: Request) -> Plan:
-    others: list[Option] = []
-    if request.name not in ("auto", "direct"):
-        others = others_of(pass_name, desc, precision, request)
-        if request.strict and (not others or others[0].reason):
-            reasons = [option.reason or "" for option in others] or [ABSENT]  # a tile that does not suit says least
-            refuse(pass_name, desc, request, min(reasons, key=lambda reason: reason.startswith("tiles of")))
-    fitting = [option for option in others if not option.reason]
-    options: list[Option] = []
-    if not fitting:
-        options = rank(pass_name, desc, precision, every=config.tune)
-        fitting = [option for option in options if not option.reason]
-        if not fitting:
-            raise AlphaError(message(f"conv2d {pass_name}", f"none of its {len(options)} CUDA kernels fits {desc}:"
-                                     + _reasons(options), 'compute it on the CPU: .to("cpu")'))
-        if request.name == "auto":
-            others = others_of(pass_name, desc, precision, request, fitting[0])
-            fitting = _ranked((*(option for option in others if not option.reason), *fitting))
+    options = weighed(pass_name, desc, precision, request)
+    fitting = [option for option in options if not option.reason]
     exact = exact_kernel(pass_name, desc, precision)
-    options = _ranked((*others, *options))
     if config.tune and len(fitting) > 1:
         fitting = measured(pass_name, desc, precision, fitting)
         options = fitting + [option for option in options if option.reason]
@@ -253,23 +237,38 @@ def _make(pass_name: str, desc: ConvDesc, precision: str, request: Request) -> P
                 config.tune)
 
 
+def weighed(pass_name: str, desc: ConvDesc, precision: str, request: Request = AUTO) -> list[Option]:
+    """Returns what is weighed for a pass, what is taken first.  Raises what `plan` does."""
+    others: list[Option] = []
+    if request.name not in ("auto", "direct"):
+        others = others_of(pass_name, desc, precision, request)
+        if others and not others[0].reason:
+            return others
+        if request.strict:
+            reasons = [option.reason or "" for option in others] or [ABSENT]  # a tile that does not suit says least
+            refuse(pass_name, desc, request, min(reasons, key=lambda reason: reason.startswith("tiles of")))
+    options = rank(pass_name, desc, precision, every=config.tune)
+    if options[0].reason:
+        raise AlphaError(message(f"conv2d {pass_name}", f"none of its {len(options)} CUDA kernels fits {desc}:"
+                                 + _reasons(options), 'compute it on the CPU: .to("cpu")'))
+    if request.name == "auto":
+        others = others_of(pass_name, desc, precision, request, options[0])
+    return _ranked((*others, *options))
+
+
 def _ranked(options: Iterable[Option]) -> list[Option]:
     return sorted(options, key=lambda option: option.time_us)
 
 
 def others_of(pass_name: str, desc: ConvDesc, precision: str, request: Request, direct: Option | None = None
               ) -> list[Option]:
-    """Returns the candidates by the algorithm that is named, or by all but direct: those that fit first, by their time.
-
-    Args:
-        direct: the best direct one, where the choice is free: what stays out beside it does not fit.
-    """
+    """Returns the candidates by the algorithm that is named, by their time, those that fit first; or, where the choice
+    is free, by all but direct, `direct` being the best of these: what stays out beside it does not fit."""
     promise = PROMISES[request.precision if PRECISIONS[precision].stores == "float32" else "tf32"]
     names = {request.name} if direct is None else {c.algorithm for c in _candidates[pass_name]} - {"direct"}
     options = []
     for candidate in candidates(pass_name, precision, names):
         reason = (direct and candidate.stays_out(desc, direct.candidate)) or candidate.rejection(desc)
-        us = float("inf")
         if not reason:
             cost = candidate.cost(desc)
             us = time_us(cost) + time_us(conversion(candidate, desc, precision))

@@ -189,7 +189,7 @@ def test_two_runs_give_the_same_bits():
 @pytest.mark.parametrize("name", ["winograd", "fft", "im2col"])
 def test_a_recorded_step_gives_the_same_bits(name):
     case = square("", 2, 9, 8, 8, 3, 1, 1)
-    x, w, g = operands(case)
+    x, w, _ = operands(case)
     run = conv2d.impls["cuda"]
     attrs = dict(stride=(1, 1), padding=(1, 1), dilation=(1, 1), groups=1, algorithm=Request(name, True))
     arrays, weight = upload(x), upload(w)
