@@ -54,9 +54,11 @@ class Summary:
         return sum(getattr(row, column) for row in self.rows)
 
     def __str__(self) -> str:
-        head: tuple[str, ...] = ("layer", "kind", "output shape", "parameters", "MACs nominal", "MACs useful", "activation KiB")
-        body: list[tuple[str, ...]] = [(r.path, r.kind, str(r.output_shape), f"{r.parameters:,}", f"{r.nominal_macs:,}", f"{r.useful_macs:,}",
-                 f"{r.activation_nbytes / 1024:,.1f}") for r in self.rows]
+        head: tuple[str, ...] = ("layer", "kind", "output shape", "parameters", "MACs nominal", "MACs useful",
+                                 "activation KiB")
+        body: list[tuple[str, ...]] = [
+            (r.path, r.kind, str(r.output_shape), f"{r.parameters:,}", f"{r.nominal_macs:,}", f"{r.useful_macs:,}",
+             f"{r.activation_nbytes / 1024:,.1f}") for r in self.rows]
         last: tuple[str, ...] = ("total", self.model, "", f"{self.parameters:,}", f"{self.total('nominal_macs'):,}",
                 f"{self.total('useful_macs'):,}", f"{self.total('activation_nbytes') / 1024:,.1f}")
         if any(r.input_zeros is not None for r in self.rows):
