@@ -232,6 +232,11 @@ HOPPER = Group(  # measured on an H100, cool: only ratios matter to a choice. Ti
         narrow_row_us=0.0019,         # to copy a row of a box where channels do not fill lines of memory, beyond 1x1
         few_us=0.17,                  # more, of a block and plane, take filters where they do not fill one at all
         free_boxes=4, box_us=0.012),  # boxes of a block, and what one more takes
+    coconv=Group(
+        depth=6, a_clocks=16, b_columns=16,  # of a step of 64 rows: to read them, and columns that are read in a clock
+        busy=1.15, end_clocks=900, item_clocks=800,  # times as long; of a tile's end, of an item
+        tile_clocks=100, slot_clocks=4000,           # wgrad: of a tile, and to store all sums
+        seen=0.2),                                   # of the lesser of products and memory
     wgmma_wgrad=Group(
         launches=1,
         # Times the estimate that tiles take, by planes; of 1x1 filters.
