@@ -8,14 +8,19 @@
 // GEMM:     rows: 8 x 8 pixels of an image; sum: taps x chunks of 64 channels of `in`; columns: TILE_N channels of out.
 //           fprop: units of `unit` columns, of one level each, are products of their own: they read other rows of the
 //           halo. dgrad: 16 channels of g are of one level, and say which rows a step of the product reads
-// Halo:     a box of (8 + 2 reach)^2 pixels x 64 channels, which TMA copies; what is beyond the image are zeros. Rows of
-//           128 bytes are pixels. A tap reads eights of rows, one `pitch` of pixels behind the other, from any row on:
-//           the swizzle goes by addresses
+// Halo:     a box of (8 + 2 reach)^2 pixels x 64 channels, which TMA copies; what is beyond the image are zeros. Rows
+//           of 128 bytes are pixels. A tap reads eights of rows, one `pitch` of pixels behind the other, from any row
+//           on: the swizzle goes by addresses
 // Zeros:    those that a tile's halo has of the padding are multiplied; where that costs more than reading taps one by
 //           one, another kernel is chosen
 // Filters:  a block is those of a tap and a chunk, TILE_N columns. All stay in shared memory where they have room
 // Requires: sm_90a; stride 1; one group; channels multiples of 8; levels begin at multiples of 16 and of `unit`
 // Threads:  384: warps 0 and 1 copy the halos of consumers 0 and 1, warp 2 filters; each consumer has TILE_DEPTH tiles
+// Measured: H200, nvcc 13.0, us in bursts, operands made before (benchmarks/coconv.py), 2026-11-24, fprop / dgrad,
+//           beside the best of PyTorch 2.11 (cuDNN 9.19): bf16 64 x 56x56, 64 channels, 4 levels 64 / 44 (188 / 235);
+//           512 x 16x16, 128, 3 levels 89 / 66 (183 / 191). float16x2 of the first 159 / 95 (strict 1038 / 857, TF32
+//           325 / 357). Levels of 16 columns: 33 clocks a product of 64 x 16 x 16, which reads its rows in 16; of issue
+//           slots half are used (ncu)
 #include "conv/wgmma/gemm_wgmma.cuh"
 #include "guard.cuh"
 #include "conv/wgmma/tile_statistics.cuh"
@@ -90,7 +95,7 @@ struct Place8x8 {  // where a tile lies; the last one again for those that do no
   }
 };
 
-// ---- copies: a warp each ---------------------------------------------------------------------------------------------
+// ---- copies: a warp each --------------------------------------------------------------------------------------------
 
 PTX_FN void load_halos(const Levels &t, char *smem, Barriers &barriers, int consumer) {
   const int lane = threadIdx.x % 32, depth = lane / Tile::PLANES, plane = lane % Tile::PLANES;
@@ -134,7 +139,7 @@ PTX_FN void load_filters(const Levels &t, char *smem, Barriers &barriers) {
   }
 }
 
-// ---- sums ------------------------------------------------------------------------------------------------------------
+// ---- sums -----------------------------------------------------------------------------------------------------------
 
 // Issues the products of 64 of k. a: descriptors of each 16, b: of the first, of plane 0; a_low: how far plane 1 lies
 // behind it, in 16 bytes. Of two planes the small products come first.
@@ -142,10 +147,11 @@ template <int N> PTX_FN void products(float (&sum)[N / 2], const uint64_t (&a)[4
   constexpr int B_STEP = Tile::DGRAD ? 128 : 2, B_LOW = Tile::B_PLANE / 16;
   if constexpr (Tile::PLANES == 2) {
 #pragma unroll
-    for (int k = 0; k < 4; k++) {
+    for (int k = 0; k < 4; k++)
       ptx::wgmma<Tile::E, N, 0, Tile::DGRAD>(sum, a[k] + a_low, b + B_STEP * k, k > 0);
+#pragma unroll
+    for (int k = 0; k < 4; k++)
       ptx::wgmma<Tile::E, N, 0, Tile::DGRAD>(sum, a[k], b + B_STEP * k + B_LOW, true);
-    }
   }
 #pragma unroll
   for (int k = 0; k < 4; k++)
@@ -293,8 +299,8 @@ template <int UNIT> PTX_FN void sum_tiles(const Levels &t, char *smem, Barriers 
 extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1)
 conv_coconv(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, const float *bias,
             const float *scale_in, const float *scale_w, float *statistics, const uint2 *dilations, int images,
-            int height, int width, int channels, int columns, int side, int reach, int unit, int halo_stages, int stages,
-            int relu, int streams, const int *flag_in, const int *flag_w) {
+            int height, int width, int channels, int columns, int side, int reach, int unit, int halo_stages,
+            int stages, int relu, int streams, const int *flag_in, const int *flag_w) {
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ Barriers barriers;

@@ -1,22 +1,23 @@
-// Filter gradient of contextual convolution on Hopper's tensor cores: a halo of x is copied once for all levels and taps.
+// Filter gradient of contextual convolution on Hopper's tensor cores: a halo of x is copied once for levels and taps.
 //
 // What:     dw[o, fh, fw, ic] = sum_{n, h, w} x[n, h + d fh, w + d fw, ic] * g[n, h, w, o],  fh, fw = -1, 0, 1;
 //           d is the dilation of the level to which channel o belongs
 // Source:   arXiv 2108.07387, levels; arXiv 2306.15951 is departed from: zeros of the padding are multiplied
-// Layout:   x, g: planes of 16-bit elements, NHWC; slots: [part][slice][64 channels of g][9 taps][64 of x], float, which
-//           sum_slices.cu adds up
+// Layout:   x, g: planes of 16-bit elements, NHWC; slots: [part][slice][64 channels of g][9 taps][64 of x], float,
+//           which sum_slices.cu adds up
 // GEMM:     for each tap and unit of channels of g, all of one level: rows: 64 channels of x; columns: the unit; sum:
 //           pixels. Both operands are MN-major: they are read as they lie
 // Halo:     as in conv_coconv.cu. A tile is 8 x 8 pixels; a tap reads eights of rows of the halo from any row on
-// Parts:    64 channels of x by 64 of g, all taps, whose sums stay in the registers of a block until its pixels are done
+// Parts:    64 channels of x by 64 of g, all taps: sums stay in the registers of a block until its pixels are done
 // Zeros:    those that a tile's halo has of the padding are multiplied, as are pixels beyond the image
 // Requires: sm_90a; 3x3; stride 1; one group; channels multiples of 8; levels begin at multiples of 16
 // Threads:  384: warp 0 copies; consumers have half of the channels of g each, or where a unit is 64 wide, half of the
 //           taps. Two planes leave no registers for that: units are 32 wide at most
+// Measured: as conv_coconv.cu: bf16 52.5 and 75 us (PyTorch 222 and 190); float16x2 130 of the first (1334, TF32 672)
 #include "conv/wgmma/gemm_wgmma.cuh"
 
 using E = ELEMENT;
-constexpr int PLANES = OPERAND_PLANES, TAPS = 9, BOX = 64 * 128, THREADS = 384, CONSUMERS = 2, MOST_STAGES = 6;
+constexpr int PLANES = OPERAND_PLANES, BOX = 64 * 128, THREADS = 384, CONSUMERS = 2, MOST_STAGES = 6;
 
 struct Barriers {  // in shared memory
   uint64_t full[MOST_STAGES], empty[MOST_STAGES];
@@ -29,6 +30,7 @@ struct Barriers {  // in shared memory
 };
 
 struct Work {
+  static constexpr int TAPS = 9;
   const CUtensorMap *x, *g;
   const uint2 *dilations;  // of each 64 channels of g: those of its units, a byte each
   int images, height, width, x_chunks, parts, reach, stages;
@@ -135,7 +137,7 @@ template <int UNIT, int FIRST, int COUNT> struct Sums {
     for (int i = 0; i < COUNT; i++) {
 #pragma unroll
       for (int j = 0; j < WIDE / 2; j++)
-        slot[((place.col(j) + 32 * half) * TAPS + FIRST + i) * 64 + place.row_in_box(j)] =
+        slot[((place.col(j) + 32 * half) * Work::TAPS + FIRST + i) * 64 + place.row_in_box(j)] =
             sum[i][j] * scale.first * scale.second;
     }
   }
@@ -145,7 +147,7 @@ template <int UNIT, int FIRST, int COUNT>
 PTX_FN void sum_tiles(const Work &t, char *smem, Barriers &barriers, float *slots, const Scale &scale) {
   Sums<UNIT, FIRST, COUNT> sums;
   sums(t, smem, barriers);
-  sums.store(slots + (long long)(t.part * t.slices + t.slice) * (64 * TAPS * 64), scale);
+  sums.store(slots + (long long)(t.part * t.slices + t.slice) * (64 * Work::TAPS * 64), scale);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -166,8 +168,8 @@ conv_coconv_wgrad(const CUtensorMap *x, const CUtensorMap *g, float *slots, cons
   } else {
     ptx::setmaxnreg_inc<232>();
     const Scale scale(scale_x, scale_g);
-    if (unit == 16) sum_tiles<16, 0, TAPS>(t, smem, barriers, slots, scale);
-    else if (PLANES == 2 || unit == 32) sum_tiles<32, 0, TAPS>(t, smem, barriers, slots, scale);
+    if (unit == 16) sum_tiles<16, 0, Work::TAPS>(t, smem, barriers, slots, scale);
+    else if (PLANES == 2 || unit == 32) sum_tiles<32, 0, Work::TAPS>(t, smem, barriers, slots, scale);
     else if (threadIdx.x < 256) sum_tiles<64, 0, 5>(t, smem, barriers, slots, scale);
     else sum_tiles<64, 5, 4>(t, smem, barriers, slots, scale);
   }

@@ -199,7 +199,8 @@ def _cost(pass_name: str, mode: Mode, tile: Tile, boxes: int, desc: CoConvDesc, 
     rounds, products = ceil_div(items, on.sm_count), 3 if mode.planes == 2 else 1
     width = fit.unit if pass_name == "fprop" else tile.columns
     step = max(width / 2, c.a_clocks + width / c.b_columns) * tile.columns / width  # of 64 rows and 16 channels
-    clocks = rounds * (CONSUMERS * tile.depth * (blocks * 4 * products * step * c.busy + c.end_clocks) + c.item_clocks)
+    of_tile = blocks * 4 * products * step * c.busy[mode.planes] + c.end_clocks
+    clocks = rounds * (CONSUMERS * tile.depth * of_tile + c.item_clocks)
     halos = CONSUMERS * tile.depth * fit.pitch ** 2 * CHUNK * 2 * ceil_div(in_shape[3], CHUNK)
     filters = 0 if fit.held else blocks * tile.columns * CHUNK * 2
     copied = items * mode.planes * (halos + filters) / on.l2

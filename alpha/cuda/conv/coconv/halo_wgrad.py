@@ -100,10 +100,10 @@ def _cut(desc: CoConvDesc, planes: int, sm_count: int) -> Cut:
 def _cost(desc: CoConvDesc, planes: int, on: Device) -> Cost:
     cut, c = _cut(desc, planes, on.sm_count), on.table.coconv
     products, width = 3 if planes == 2 else 1, cut.unit if cut.unit == CHUNK else min(cut.unit, CHUNK // CONSUMERS)
-    step = max(width / 2, c.a_clocks + width / c.b_columns) * CHUNK / width
+    step = max(width / 2, c.a_clocks + width / c.b_columns) * CHUNK / width * (c.taps if width == CHUNK else 1)
     waves = ceil_div(cut.parts * cut.slices, on.sm_count)
     tiles = ceil_div(tiles_of(desc.x_shape), cut.slices)
-    clocks = waves * (tiles * (TAPS * 4 * products * step * c.busy + c.tile_clocks) + c.slot_clocks)
+    clocks = waves * (tiles * (TAPS * 4 * products * step * c.busy[planes] + c.tile_clocks) + c.slot_clocks)
     copied = cut.parts * tiles_of(desc.x_shape) * planes * (cut.pitch ** 2 + SIDE ** 2) * CHUNK * 2 / on.l2
     moved = 2 * planes * (int(np.prod(desc.x_shape)) + int(np.prod(desc.y_shape)))
     added = Stage(nbytes=2 * 4 * SLOT * cut.parts * cut.slices, level="l2", depth=c.depth, launches=1)
