@@ -22,6 +22,8 @@ The class becomes an `Op`, a callable. Its vocabulary:
     dtypes    "float" (default), "number" or "any": what the args may hold
     mixed     args exempt from "one dtype for all" and from `dtypes` (labels, indices)
     parameters  args that may be float32, all of them, where the others are float16 or bfloat16 (the common dtype then)
+    follows   True (that of an equation): float32 args beside the 16 bits of the precision mode are taken, and computed
+              with in float32; the result has the 16 bits, see alpha.fuse.follow
     scalars   True: Python numbers are taken for tensors, and handed on as they are
     label     what messages call the op, where that is not its name
     moves     True: the outputs live on the device named by the attribute `device`
@@ -56,9 +58,9 @@ from alpha.inputs.returned import Spec, accept, kind_of, refuse_gradient
 from alpha.inputs.sizes import check_memory, explain
 from alpha.recompute import plan as recompute
 from alpha.recompute.saved import Values, unpack
-from alpha.signature import Signature, check_names
+from alpha.signature import FOLLOWS, Signature, check_names
 from alpha.tensor import Tensor
-from alpha.trace import Trace, timed
+from alpha.trace import Trace, timed, watchers
 
 __all__ = ["Op", "Spec", "grad_enabled", "op", "registry"]
 
@@ -138,10 +140,15 @@ class Op(Signature):
         if len(args) != self.arity or attrs:
             args, attrs = self.bind(args, attrs)
         arrays, device, dtype, needs = self.check(args)
+        if dtype is FOLLOWS:
+            from alpha.fuse.follow import followed
+            return followed(self, args, attrs)
         specs = self.shape(*args, **attrs)
         implementation = self.impls.get(device) or self._find(device)
         if config.watch and config.debug > 1:
             implementation = self._traced(implementation, device)
+        if watchers:
+            implementation = watchers[-1].around(self, args, device, implementation)
         if self.mutates and attrs.get("training", True):    # a norm in inference changes nothing
             self._bump(args, device)
         try:
@@ -232,6 +239,8 @@ class Op(Signature):
         node = Node(self, attrs, edges, needs, saved, arrays, meta, kept)
         if recompute.segments or config.recompute != "none":
             recompute.plan(node, args, outs)
+        if watchers:
+            watchers[-1].recorded(node)
         for k, t in enumerate(outs):
             if k < self.returned and t.dtype in FLOAT_DTYPES:
                 t.requires_grad = True

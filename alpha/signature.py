@@ -10,12 +10,15 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from alpha.backend import FLOAT_DTYPES, HALF_DTYPES
+from alpha.config import config
 from alpha.errors import AlphaError, ArgumentError, DeviceError, DTypeError, message, shown
 from alpha.inputs import aliases
 from alpha.inputs.arguments import kinds_of
 from alpha.inputs.registry import did_you_mean
+from alpha.precision import MODES
 from alpha.tensor import Tensor
 
+FOLLOWS = "follows"     # the dtype of a call with float32 beside the 16 bits of the mode: see alpha.fuse.follow
 NUMBERS = (int, float, np.integer, np.floating, np.bool_)  # what `scalars` takes for a tensor
 
 
@@ -44,6 +47,7 @@ class Signature:
         attr_names, defaults: the public attributes in their order, and the values that some have.
         kinds: what those attributes may be that are annotated, see alpha.inputs.arguments.
         variadic, uniform: whether an arg is a list of tensors; whether none is, and none may have a dtype of its own.
+        follows: whether float32 may stand beside the 16 bits of the precision mode, which the result then has.
         arity: number of arguments of a call that needs no `bind`; -1: each does.
         presets: attribute -> function that makes of what was given (None: nothing) what the settings in force say.
         usage: how a call is written, for messages.
@@ -58,6 +62,7 @@ class Signature:
                               name in parameters, f"{name}_shape", f"{name}_dtype") for a in body["args"].split())
         self.dtypes: str = body.get("dtypes", "float")
         self.scalars: bool = body.get("scalars", False)
+        self.follows: bool = body.get("follows", bool(body.get("equation")))
         self.presets: tuple[tuple[str, Callable[[Any], Any]], ...] = tuple(body.get("presets", {}).items())
         self.shape: Callable[..., Any] = body["shape"]
         self.canon: Callable[..., dict[str, Any]] | None = body.get("canon")
@@ -235,12 +240,17 @@ class Signature:
                                   "move them to one device: x.to(device)", **found))
 
     def _common_dtype(self, args: Sequence[Any]) -> str:
-        """Returns the 16-bit dtype of args whose parameters are float32.  Raises DTypeError for any other mixture."""
+        """Returns the 16-bit dtype of args whose parameters are float32, or FOLLOWS.
+
+        Raises DTypeError for any other mixture.
+        """
         kinds: tuple[set[str], set[str]] = (set(), set())  # of the args that are no parameters, of those that are
         for arg, value in zip(self.args, args):
             if not arg.mixed:
                 kinds[arg.parameter].update(t.dtype for t in (value if arg.many else (value,)) if isinstance(t, Tensor))
         others, parameters = kinds
+        if self.follows and others == {"float32", MODES[config.precision].dtype} and len(others) == 2:
+            return FOLLOWS
         if not others:  # each may be the parameter
             others, parameters = parameters - {"float32"}, parameters & {"float32"}
         if parameters != {"float32"} or len(others) != 1 or not others <= HALF_DTYPES:
@@ -251,6 +261,10 @@ class Signature:
         found = {name: t.dtype for name, t, mixed in self._tensors(args) if not mixed}
         names = " and ".join(arg.name for arg in self.args if arg.parameter)
         fix = f"; only {names} may be float32 beside float16 or bfloat16" if names else ""
+        short = set(found.values()) - {"float32"}
+        if self.follows and len(short) == 1 and short < HALF_DTYPES and "float32" in found.values():
+            name = next(m.name for m in MODES.values() if m.dtype in short)
+            fix = f', or say alpha.precision("{name}"): {self.label} of the two is {short.pop()} there'
         raise DTypeError(message(self.label, f"the tensors have dtypes {' and '.join(sorted(set(found.values())))}",
                                  f"convert them to one dtype: x.astype(dtype){fix}", **found))
 

@@ -34,7 +34,7 @@ from alpha.errors import AlphaError, ConfigError, message
 from benchmarks import checks, compare_tables, plots, results
 from benchmarks.configurations import CONFIGURATIONS, PRECISIONS, Configuration, settled, usual
 from benchmarks.environment import SMI, add_common, environment, settle, smi, torch_facts
-from benchmarks.process import Worker
+from benchmarks.process import LIMIT_S, Worker
 from benchmarks.results import Row
 from benchmarks.sides import AlphaSide, Batch, TorchSide, image_batches
 from benchmarks.step_worker import Runner
@@ -60,6 +60,7 @@ class Effort(NamedTuple):
 
     rounds: int = 5
     visit_ms: float = 400.0
+    compile_s: float = LIMIT_S  # after which torch.compile is given up
 
 
 # ---- two sides -------------------------------------------------------------------------------------------------------
@@ -146,6 +147,7 @@ def network(case: Case, names: Sequence[str], effort: Effort, eager_ms: dict[str
                 found = settled(name, case.precision, eager_ms, case.device)
                 try:
                     theirs = workers["torch"] = workers.pop("next")
+                    theirs.limit_s = effort.compile_s if found.kind == "compile" else LIMIT_S
                     started = {"alpha": begun, "torch": begin(theirs, case, **spec, layout=found.layout,
                                                               kind=found.kind)}
                     check(begun, started["torch"], case.precision)
@@ -313,10 +315,10 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
-def facts_of(args: argparse.Namespace, argv: Sequence[str] | None) -> Row:
+def facts_of(args: argparse.Namespace, argv: Sequence[str] | None, module: str = "compare") -> Row:
     """Returns what goes beside every figure."""
     on_gpu = args.device == "cuda"
-    return {**environment(f"python -m benchmarks.compare {' '.join(sys.argv[1:] if argv is None else argv)}".strip(),
+    return {**environment(f"python -m benchmarks.{module} {' '.join(sys.argv[1:] if argv is None else argv)}".strip(),
                           *(["pycuda"] if on_gpu else []), on_gpu=on_gpu), **torch_facts(),
             **(smi("name", *SMI) if on_gpu else {}), "busy_allowed": args.busy, "rounds": args.rounds,
             "visit_ms": args.visit_ms, "cudnn_benchmark": True}

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from benchmarks.torch_coresnet import coresnet18, coresnet50
+from benchmarks.torch_networks import TWINS as NETWORKS
 
 
 class LeNet5(nn.Module):
@@ -114,4 +115,4 @@ class GoogLeNet(nn.Module):
 
 
 TWINS = {"lenet5": LeNet5, "vgg11": vgg11, "vgg16": vgg16, "resnet18": ResNet18, "googlenet": GoogLeNet,
-         "coresnet18": coresnet18, "coresnet50": coresnet50}
+         "coresnet18": coresnet18, "coresnet50": coresnet50, **NETWORKS}

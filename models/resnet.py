@@ -7,10 +7,10 @@ from alpha.tensor import Tensor
 from models import STEMS, check_option, register_model
 
 
-def conv3x3(in_channels: int, channels: int, stride: int, levels: int | None) -> nn.Module:
+def conv3x3(in_channels: int, channels: int, stride: int, levels: int | None, groups: int = 1) -> nn.Module:
     """A 3x3 convolution that keeps the map; with a number of levels a contextual one of dilations 1, 2, ..."""
     if levels is None:
-        return nn.Conv2d(in_channels, channels, 3, stride=stride, padding=1, bias=False)
+        return nn.Conv2d(in_channels, channels, 3, stride=stride, padding=1, groups=groups, bias=False)
     return nn.CoConv2d(in_channels, channels, 3, stride=stride, dilations=tuple(range(1, levels + 1)))
 
 
@@ -48,18 +48,20 @@ class BasicBlock(nn.Module):
 class Bottleneck(nn.Module):
     """y = relu(bn3(conv3(...)) + shortcut(x)): 1x1 down, 3x3, 1x1 up to four times the channels.
 
-    Args: see BasicBlock; stride and levels are those of the 3x3 convolution.
+    Args: see BasicBlock; stride and levels are those of the 3x3 convolution, which has `groups` times the channels.
     """
 
     expansion = 4
+    groups = 1
 
     def __init__(self, in_channels: int, channels: int, stride: int, shortcut: nn.Module, levels: int | None = None,
                  norm_last: bool = False) -> None:
-        self.conv1 = nn.Conv2d(in_channels, channels, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
-        self.conv2 = conv3x3(channels, channels, stride, levels)
-        self.bn2 = nn.BatchNorm2d(channels)
-        self.conv3 = nn.Conv2d(channels, self.expansion * channels, 1, bias=False)
+        inner = self.groups * channels
+        self.conv1 = nn.Conv2d(in_channels, inner, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(inner)
+        self.conv2 = conv3x3(inner, inner, stride, levels, self.groups)
+        self.bn2 = nn.BatchNorm2d(inner)
+        self.conv3 = nn.Conv2d(inner, self.expansion * channels, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(self.expansion * channels)
         self.shortcut = shortcut
         self.norm_last = norm_last

@@ -12,7 +12,7 @@ import pytest
 import alpha
 import models
 from alpha import nn, ops
-from alpha.checkpoint import from_torch_state_dict
+from alpha.checkpoint import from_torch_state_dict, to_torch_state_dict
 from alpha.errors import ConfigError
 from alpha.gradcheck import assert_equal_at
 
@@ -21,7 +21,8 @@ COUNTS = {"lenet5": 62_006, "alexnet": 23_272_266, "vgg11": 9_231_114, "vgg13": 
           "vgg19_plain": 20_029_514, "resnet18": 11_173_962, "resnet34": 21_282_122, "resnet50": 23_520_842,
           "resnet101": 42_512_970, "resnet152": 58_156_618, "coresnet18": 11_173_962, "coresnet50": 23_520_842,
           "coresnet101": 42_512_970, "coresnet152": 58_156_618, "resnet20": 269_722, "resnet56": 853_018,
-          "googlenet": 6_166_250}
+          "googlenet": 6_166_250, "wrn28_10": 36_479_194, "resnext29_8x64d": 34_426_698, "densenet100_12": 769_162,
+          "densenet121": 6_956_298, "mobilenetv2": 2_236_682, "convnext_tiny": 27_824_362, "airbench94": 1_972_792}
 
 
 SHIPPED = [name for name in models.list() if models._registry[name].__module__.startswith("models.")]
@@ -66,7 +67,10 @@ def test_option_a_shortcut_subsamples_and_pads():
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("name", ["lenet5", "vgg11", "vgg16", "resnet18", "googlenet"])
+@pytest.mark.parametrize("name", ["lenet5", "vgg11", "vgg16", "resnet18", "googlenet", "resnet20", "densenet100_12",
+                                  "mobilenetv2", "convnext_tiny", "airbench94",
+                                  *[pytest.param(name, marks=pytest.mark.slow)
+                                    for name in ("resnet50", "resnext29_8x64d", "wrn28_10")]])
 def test_logits_equal_those_of_the_torch_twin(name):
     torch = pytest.importorskip("torch")
     from benchmarks.torch_models import TWINS
@@ -74,7 +78,10 @@ def test_logits_equal_those_of_the_torch_twin(name):
     torch.manual_seed(0)
     theirs, ours = TWINS[name](), models.create(name)
     assert sum(p.numel() for p in theirs.parameters()) == COUNTS[name]
-    assert [n for n, _ in theirs.named_parameters()] == [n for n, _ in ours.named_parameters()]
+    assert {n for n, _ in theirs.named_parameters()} == {n for n, _ in ours.named_parameters()}
+    for name_, p in theirs.named_parameters():
+        if name_.endswith("layer_scale"):       # 1e-6 at first, which would hide the blocks
+            torch.nn.init.uniform_(p, -1, 1)
     from_torch_state_dict(theirs.state_dict(), ours)
     x = np.random.default_rng(0).standard_normal((4, 32, 32, 3)).astype(np.float32)
     tx = torch.from_numpy(np.ascontiguousarray(np.moveaxis(x, -1, 1)))
@@ -91,7 +98,7 @@ def test_unknown_names_and_bad_arguments_are_refused():
         models.create("resnet81")
     with pytest.raises(ConfigError, match=r"no model is called 'vgg16_bn'\nhelp: did you mean 'vgg16'\?"):
         models.create("vgg16_bn")
-    with pytest.raises(ConfigError, match="no model is called 'zzz'\nhelp: use one of alexnet, coresnet101, "):
+    with pytest.raises(ConfigError, match="no model is called 'zzz'\nhelp: use one of airbench94, alexnet, "):
         models.create("zzz")
     with pytest.raises(ConfigError, match=r"models.create: num_classes=0 is below 1\nhelp: pass the number of classes"):
         models.create("lenet5", num_classes=0)
@@ -105,7 +112,8 @@ def test_a_name_is_registered_once():
         models.register_model(lenet5)
 
 
-@pytest.mark.parametrize("name, count", [("resnet18", 11_689_512), ("vgg16", 138_365_992)])
+@pytest.mark.parametrize("name, count", [("resnet18", 11_689_512), ("vgg16", 138_365_992), ("densenet121", 7_978_856),
+                                         ("mobilenetv2", 3_504_872), ("convnext_tiny", 28_589_128)])
 def test_networks_for_large_images_have_the_parameters_of_the_papers(name, count, monkeypatch):
     monkeypatch.setattr(nn.init, "kaiming_uniform_", lambda t, **_: t)     # drawing 138 million numbers takes seconds
     net = models.create(name, num_classes=1000, stem="imagenet")
@@ -118,12 +126,50 @@ def test_resnet18_for_large_images_is_torchvisions():
     torch = pytest.importorskip("torch")
     twin = torchvision.models.resnet18(num_classes=5).eval()
     net = models.create("resnet18", num_classes=5, stem="imagenet")
-    net.load_state_dict(from_torch_state_dict(net, twin.state_dict()))
+    from_torch_state_dict(twin.state_dict(), net)
     x = np.random.default_rng(0).standard_normal((1, 64, 64, 3)).astype(np.float32)
     with torch.no_grad(), alpha.no_grad():
         expected = twin(torch.from_numpy(x.transpose(0, 3, 1, 2))).numpy()
         y = net.eval()(alpha.tensor(x)).numpy()
     np.testing.assert_allclose(y, expected, rtol=1e-4, atol=1e-4)
+
+
+TORCHVISION = {   # names and shapes of its models, a few of each
+    "mobilenetv2": {"features.0.0.weight": (32, 3, 3, 3), "features.1.conv.0.0.weight": (32, 1, 3, 3),
+                    "features.1.conv.1.weight": (16, 32, 1, 1), "features.2.conv.1.0.weight": (96, 1, 3, 3),
+                    "features.17.conv.3.running_var": (320,), "features.18.0.weight": (1280, 320, 1, 1),
+                    "classifier.1.weight": (1000, 1280)},
+    "convnext_tiny": {"features.0.0.weight": (96, 3, 4, 4), "features.0.1.bias": (96,),
+                      "features.1.0.layer_scale": (96, 1, 1), "features.1.0.block.0.weight": (96, 1, 7, 7),
+                      "features.1.0.block.2.weight": (96,), "features.5.8.block.3.weight": (1536, 384),
+                      "features.5.8.block.5.bias": (384,), "features.6.1.weight": (768, 384, 2, 2),
+                      "classifier.0.weight": (768,), "classifier.2.weight": (1000, 768)},
+    "densenet121": {"features.conv0.weight": (64, 3, 7, 7), "features.norm0.weight": (64,),
+                    "features.denseblock3.denselayer24.norm1.running_mean": (992,),
+                    "features.denseblock4.denselayer16.conv2.weight": (32, 128, 3, 3),
+                    "features.transition2.conv.weight": (256, 512, 1, 1), "features.norm5.bias": (1024,),
+                    "classifier.weight": (1000, 1024)}}
+
+
+@pytest.mark.parametrize("name", list(TORCHVISION))
+def test_names_and_shapes_are_torchvisions(name, monkeypatch):
+    monkeypatch.setattr(nn.init, "kaiming_uniform_", lambda t, **_: t)
+    state = to_torch_state_dict(models.create(name, num_classes=1000, stem="imagenet"))
+    assert {key: state[key].shape for key in TORCHVISION[name]} == TORCHVISION[name]
+
+
+@pytest.mark.parametrize("name, theirs", [("mobilenetv2", "mobilenet_v2"), ("convnext_tiny", "convnext_tiny"),
+                                          ("densenet121", "densenet121")])
+def test_weights_of_torchvision_load(name, theirs):
+    torchvision = pytest.importorskip("torchvision")
+    import torch
+    twin = getattr(torchvision.models, theirs)(num_classes=5).eval()
+    net = models.create(name, num_classes=5, stem="imagenet").eval()
+    from_torch_state_dict(twin.state_dict(), net)
+    x = np.random.default_rng(0).standard_normal((1, 64, 64, 3)).astype(np.float32)
+    with torch.no_grad(), alpha.no_grad():
+        expected = twin(torch.from_numpy(x.transpose(0, 3, 1, 2))).numpy()
+        np.testing.assert_allclose(net(alpha.tensor(x)).numpy(), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_vgg_for_large_images_takes_a_map_of_7x7(monkeypatch):
@@ -135,7 +181,7 @@ def test_vgg_for_large_images_takes_a_map_of_7x7(monkeypatch):
         "classifier.0.weight", "classifier.3.weight", "classifier.6.weight"]
 
 
-@pytest.mark.parametrize("name", ["vgg16", "vgg19", "resnet18"])
+@pytest.mark.parametrize("name", ["vgg16", "vgg19", "resnet18", "densenet121", "mobilenetv2", "convnext_tiny"])
 def test_an_unknown_stem_is_refused(name):
     with pytest.raises(ConfigError, match=r"stem is 'big', it can be 'small' or 'imagenet'\nhelp: pass one of these"):
         models.create(name, stem="big")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,7 +24,9 @@ from train.data import load
 from train.interrupt import Interrupted, StopRequest
 from train.lock import OutputLock
 from train.session import BEST, LAST, Session, find_for, resolve_device
+from train.watching import watching
 
+LOOKED_AT = 5000    # images from which initial weights are made
 ON_THE_CPU = {"tf32": " (as fp32: there are no tensor cores)",
               "fp16": " (float16 storage, float32 arithmetic: for tests, it is not faster)"}
 
@@ -36,10 +38,13 @@ class Evaluation:
     Args:
         loss: the mean loss, without label smoothing.
         confusion: confusion[i, j] counts the images of class i taken for class j.  Shape (C, C), int64.
+        predicted, confidence: the class of each image, and its probability.  Shape (N,), int64 and float32.
     """
 
     loss: float
     confusion: np.ndarray
+    predicted: np.ndarray
+    confidence: np.ndarray
 
     @property
     def accuracy(self) -> float:
@@ -48,7 +53,7 @@ class Evaluation:
 
 
 def evaluate(model: nn.Module, images: np.ndarray, labels: np.ndarray, data: Dataset, *, batch_size: int, device: str,
-             loss: Loss = cross_entropy, check: Callable[[], None] = lambda: None) -> Evaluation:
+             loss: Loss = cross_entropy, tta: str = "none", check: Callable[[], None] = lambda: None) -> Evaluation:
     """Runs a model in inference mode over images.
 
     Args:
@@ -56,18 +61,46 @@ def evaluate(model: nn.Module, images: np.ndarray, labels: np.ndarray, data: Dat
         data: the data set they are from: its normalisation and its classes.
         loss: that of the run.
         batch_size: images per call of the model; the accuracy does not depend on it.
+        tta: which views of an image the outputs are averaged over: see `views`.
         check: called before every batch; what it raises ends the evaluation.
     """
     confusion = np.zeros((len(data.classes), len(data.classes)), np.int64)
-    loss_sum = 0.0
+    loss_sum, predicted, confidence = 0.0, [], []
     model.eval()
     with alpha.no_grad():
         for x, y in Images(images, labels, data, device).batches(batch_size, shuffle=False):
             check()
-            logits = model(x)
+            logits = averaged(model, views(x, tta))
             loss_sum += loss(logits, y).item() * len(y)
-            np.add.at(confusion, (y.numpy(), ops.argmax(logits, axis=1).numpy()), 1)
-    return Evaluation(loss_sum / len(labels), confusion)
+            predicted.append(ops.argmax(logits, axis=1).numpy())
+            confidence.append(ops.max(ops.softmax(logits.astype("float32"), axis=1), axis=1).numpy())
+            np.add.at(confusion, (y.numpy(), predicted[-1]), 1)
+    return Evaluation(loss_sum / len(labels), confusion, np.concatenate(predicted), np.concatenate(confidence))
+
+
+def views(x: Tensor, tta: str) -> list[Tensor]:
+    """Returns images, and what --tta adds to them: mirrored, and moved by a pixel up and left, and down and right."""
+    found, (h, w) = [x], x.shape[1:3]
+    if "shift" in tta:
+        wide = ops.pad(x, [(0, 0), (1, 1), (1, 1), (0, 0)], mode="reflect")
+        found += [wide[:, :h, :w], wide[:, 2:, 2:]]
+    return [*found, *[ops.flip(v, 2) for v in found]] if "mirror" in tta else found
+
+
+def averaged(model: nn.Module, images: Sequence[Tensor]) -> Tensor:
+    """Returns the mean of the outputs for several views of the same images."""
+    total = model(images[0])
+    for x in images[1:]:
+        total = total + model(x)
+    return total if len(images) == 1 else total * (1 / len(images))
+
+
+def init_from_data(model: nn.Module, split: Split, data: Dataset, device: str) -> None:
+    """Has a model that needs images for its initial weights (a method `init_from_data`) look at some."""
+    method = getattr(type(model), "init_from_data", None)
+    if callable(method):
+        images = Images(split.train_images[:LOOKED_AT], split.train_labels[:LOOKED_AT], data, device)
+        method(model, next(images.batches(len(images.labels), shuffle=False))[0])
 
 
 class Shell(Callback):
@@ -89,8 +122,8 @@ class Shell(Callback):
         print(report.epoch_line(row, session.config.epochs), flush=True)
 
 
-def fit(session: Session, split: Split, data: Dataset, stop: StopRequest) -> None:
-    """Trains to the end, with a validation, a line of metrics and a checkpoint after each epoch.
+def fit(session: Session, split: Split, data: Dataset, stop: StopRequest, callbacks: Sequence[Callback] = ()) -> None:
+    """Trains to the end, with a validation, a line of metrics and a checkpoint after each epoch, and other callbacks.
 
     Raises:
         Interrupted: if a signal came; the run has been saved.
@@ -107,7 +140,7 @@ def fit(session: Session, split: Split, data: Dataset, stop: StopRequest) -> Non
     try:
         session.run(lambda epoch, step: images.batches(config.batch_size, seed=config.seed, epoch=epoch,
                                                        start_step=step, augment=augment),
-                    validated, [Shell(session, stop)])
+                    validated, [Shell(session, stop), *callbacks])
     except Interrupted as interrupted:
         session.save(LAST)
         print(f"{interrupted} after step {state.step}: saved {session.output / LAST}; --resume auto continues",
@@ -149,12 +182,14 @@ def final_test(session: Session, data: Dataset, check: Callable[[], None]) -> fl
     if report.can_plot():
         report.plot_curves(session.output, history)
         report.plot_confusion(session.output, final.confusion, data.classes)
+        report.plot_images(session.output, data, final.predicted, final.confidence)
     return final.accuracy
 
 
 def evaluate_on_test(session: Session, data: Dataset, check: Callable[[], None] = lambda: None) -> Evaluation:
     """Evaluates the model as it is on the test images."""
     return evaluate(session.model, data.test_images, data.test_labels, data, loss=session.plain_loss,
+                    tta=session.config.tta,
                     batch_size=session.config.batch_size, device=session.config.device, check=check)
 
 
@@ -165,16 +200,17 @@ def run(config: Config) -> float:
     """
     config = resolve_device(config)
     output = report.prepare(config.output)
-    with OutputLock(output):
+    with OutputLock(output), watching(config, output) as callbacks:
         report.remove_leftovers(output)
-        return _run(config, output)
+        return _run(config, output, callbacks)
 
 
-def _run(config: Config, output: Path) -> float:
+def _run(config: Config, output: Path, callbacks: Sequence[Callback]) -> float:
     found = None if config.resume is None else find_for(config)
     data = load(config.dataset, config.data_dir, seed=config.seed)
     split = split_off(data, config.val_size, config.seed)
     session = Session(config, len(data.classes), len(split.train_labels))
+    init_from_data(session.model, split, data, config.device)
     session.start(found)
     report.write_config(output, config)
     print(f"{config.model}, {session.model.num_parameters():,} parameters, on {config.device} in {config.precision}"
@@ -183,7 +219,7 @@ def _run(config: Config, output: Path) -> float:
           "test", flush=True)
     with StopRequest() as stop, alpha.config(precision=config.precision, conv_algorithm=config.algorithm,
                                              recompute=config.recompute):
-        fit(session, split, data, stop)
+        fit(session, split, data, stop, callbacks)
         return final_test(session, data, stop.check)
 
 

@@ -184,6 +184,7 @@ class Module(Contents, Hooks):
         """Returns all parameters and buffers by path, detached; they share their elements with the module."""
         return {path: t.detach() for path, t in self._saved()}
 
+    @checked
     def load_state_dict(self, values: Mapping[str, Any], strict: bool = True) -> tuple[list[str], list[str]]:
         """Overwrites parameters and buffers with `values`, cast to the dtype and device that they have here.
 

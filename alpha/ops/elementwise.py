@@ -201,7 +201,7 @@ def binary(name: str, doc: str, vjp_a: Vjp | None, vjp_b: Vjp | None, saves: str
         return Spec(y_shape, result) if result else y_shape
 
     body: dict[str, Any] = dict(__doc__=doc, __module__=__name__, args="a b", saves=saves, dtypes=dtypes, scalars=True,
-                                shape=shape, equation=equation)
+                                follows=True, shape=shape, equation=equation)
     if vjp_a and vjp_b:
         body["vjp_a"] = lambda g, s: unbroadcast(vjp_a(g, s), s.a_shape)
         body["vjp_b"] = lambda g, s: unbroadcast(vjp_b(g, s), s.b_shape)

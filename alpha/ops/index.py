@@ -48,7 +48,10 @@ def _integers(where: str, index: Any, like: Tensor, n: int) -> Tensor:
     """Returns indices as int64 on the device of a tensor, those of lists and arrays checked and counted from 0."""
     if isinstance(index, Tensor) and index.dtype in ("int32", "int64") and index.device == like.device != "cpu":
         return where_negative(index.astype("int64"), n)  # looked at on the device: out of range, the nearest is taken
-    host = np.asarray(index.numpy() if isinstance(index, Tensor) else index)
+    try:
+        host = np.asarray(index.numpy() if isinstance(index, Tensor) else index)
+    except ValueError:  # lists of several lengths
+        host = np.asarray(None)
     if host.size == 0 and isinstance(index, list):
         host = host.astype(np.int64)
     if host.dtype.kind not in "iu":
@@ -210,6 +213,9 @@ def one_hot(labels: Tensor, classes: int = -1) -> Tensor:
     Raises:
         DTypeError: labels are no integers.  DataError: a label is outside [0, classes).
     """
+    if labels.dtype not in ("int32", "int64"):
+        raise DTypeError(message("one_hot", f"labels are {labels.dtype}, int32 or int64 is needed",
+                                 'convert them: labels.astype("int64")', labels=labels.shape))
     count = int(labels.max().item()) + 1 if classes < 0 and labels.numel() else classes
     if count < 1:
         raise ShapeError(message("one_hot", f"there are {count} classes", "pass classes=10, say", labels=labels.shape))

@@ -133,7 +133,7 @@ class concat:
         ShapeError: there is no tensor, the axis does not exist, or the shapes differ elsewhere.
     """
 
-    args, dtypes, cheap = "*xs", "any", True
+    args, dtypes, cheap, follows = "*xs", "any", True, True
 
     def shape(xs, *, axis: Axis = 0):
         first = xs[0].shape

@@ -100,21 +100,27 @@ class NAdam(Composed):
     def slots(self, group: Mapping[str, Any]) -> tuple[str, ...]:
         return "m", "v"
 
-    def _momenta(self, beta1: float, decay: float, step: int) -> list[float]:
-        """Returns U_0, U_1, ... up to step + 1 at least."""
+    @staticmethod
+    def _momentum(beta1: float, decay: float, step: int) -> float:
+        """Returns mu of a step."""
+        return beta1 * (1 - 0.5 * 0.96 ** (step * decay))
+
+    def _products_of(self, beta1: float, decay: float, step: int) -> list[float]:
+        """Returns U_0, U_1, ... up to step + 1 at least: products of mu."""
         known = self._products.setdefault((beta1, decay), [1.0])
         while len(known) < step + 2:
-            known.append(known[-1] * beta1 * (1 - 0.5 * 0.96 ** (len(known) * decay)))
+            known.append(known[-1] * self._momentum(beta1, decay, len(known)))
         return known
 
     def formula(self, group: Mapping[str, Any], w: Tensor, g: Tensor, state: State, lr: float, step: int) -> New:
         beta1, beta2 = group["betas"]
-        products = self._momenta(beta1, group["momentum_decay"], step)
+        products = self._products_of(beta1, group["momentum_decay"], step)
         now, following = products[step], products[step + 1]
+        mu, mu_next = (self._momentum(beta1, group["momentum_decay"], t) for t in (step, step + 1))
         d = _decayed(group, w, g)
         m, v = state["m"] * beta1 + d * (1 - beta1), state["v"] * beta2 + d * d * (1 - beta2)
-        mine = lr * (1 - now / products[step - 1]) / (1 - now)
-        ahead = lr * following / now / (1 - following)
+        mine = lr * (1 - mu) / (1 - now)
+        ahead = lr * mu_next / (1 - following)
         scale = (v * (1 / (1 - beta2 ** step))).sqrt() + group["eps"]
         return w - (d * mine + m * ahead) / scale, {"m": m, "v": v}
 

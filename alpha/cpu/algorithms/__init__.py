@@ -14,22 +14,36 @@ import numpy as np
 
 from alpha.config import config
 from alpha.cpu import native
-from alpha.cpu.algorithms import fft, products, tiles, winograd
-from alpha.ops.algorithms.cost import Rates
-from alpha.ops.algorithms.family import MIB, OPS, Choice, Machine, Way, choose, register
+from alpha.cpu.algorithms import fft, products, sparse, sparse_numpy, tiles, winograd
+from alpha.ops.algorithms.cost import Rates, seconds
+from alpha.ops.algorithms.family import (
+    MACHINES,
+    MIB,
+    OPS,
+    TAKEN_BELOW,
+    Choice,
+    Machine,
+    Way,
+    choose,
+    cost_of,
+    counts_zeros,
+    register,
+    sparse_cost,
+)
 from alpha.ops.algorithms.names import Request
 from alpha.ops.conv_desc import ConvDesc
 
 Array = np.ndarray
 Run = Callable[..., None]   # of a description, two operands and the result
 WORKSPACE_MIB = 256
+COUNT_STEP = 8  # pixels; zeros are counted in one of so many
 
 
 def _machine(direct: float, product: float, spectral: float, transform: float, fft: float, l2: float, dram: float,
              auto: tuple[str, ...] = ("winograd", "fft")) -> Machine:
     """Returns a class of machines, in GFLOP/s and GB/s of one thread: the choice must not depend on their number."""
     flops = {"direct": direct, "depthwise": direct / 8, "product": product, "spectral": spectral,
-             "transform": transform, "fft": fft}
+             "sparse": 0.55 * direct, "transform": transform, "fft": fft}
     return Machine(Rates({unit: rate * 1e9 for unit, rate in flops.items()}, {"L2": l2 * 1e9, "DRAM": dram * 1e9},
                          2e-5, 0.0), auto)
 
@@ -78,8 +92,43 @@ def _chosen(pass_name: str, desc: ConvDesc, request: Request, machine: str, limi
     if way.name in ("im2col", "strassen"):
         return Chosen(way, getattr(products, pass_name) if way.name == "im2col" else _STRASSEN[pass_name], False)
     compiled = machine != "numpy" and desc.groups == 1
+    if way.name == "sparse":
+        return Chosen(way, getattr(sparse if compiled else sparse_numpy, pass_name), compiled)
     module = tiles if not compiled else winograd if way.name == "winograd" else fft
     return Chosen(way, partial(getattr(module, pass_name), way), module is winograd)
+
+
+def for_zeros(desc: ConvDesc, request: Request, x: Array, found: Chosen | None) -> Chosen | None:
+    """Returns what computes fprop where the zeros of x may be counted: the sparse loops, or what was found without.
+
+    Zeros are counted in every eighth pixel: the result depends on the data alone. For arrays of the compiled kernels.
+    """
+    needed = zeros_needed(desc, request, found.way if found else Way("direct"))
+    if needed > 1 or zeros_of(x) < needed:
+        return found
+    return Chosen(Way("sparse"), sparse.fprop, True)
+
+
+def zeros_needed(desc: ConvDesc, request: Request, way: Way) -> float:
+    """Returns the share of zeros of x from which sparse loops are expected to beat a way; above 1 if they never do."""
+    return _zeros_needed(desc, request, way, machine_key(), (config.conv_workspace_mib or WORKSPACE_MIB) * MIB)
+
+
+@lru_cache(maxsize=1024)
+def _zeros_needed(desc: ConvDesc, request: Request, way: Way, machine: str, limit: int) -> float:
+    if request.name != "auto" or not counts_zeros(desc) or sparse_cost("fprop", desc, 0.0).workspace > limit:
+        return 2.0
+    rates = MACHINES[machine].rates
+    most = TAKEN_BELOW * seconds(cost_of(way, "fprop", desc), rates)
+    shares = (k / 100 for k in range(101))
+    return next((share for share in shares if seconds(sparse_cost("fprop", desc, share), rates) <= most), 2.0)
+
+
+def zeros_of(x: Array) -> float:
+    """Returns the share of zeros among the elements of every COUNT_STEP-th pixel.  For the compiled kernels' arrays."""
+    rows = x.size // x.shape[-1]
+    counted = -(-rows // COUNT_STEP) * x.shape[-1]
+    return 1.0 - native.loaded().count_nonzeros(native.ptr(x), rows, x.shape[-1], COUNT_STEP) / counted
 
 
 def _matrix(a: Array) -> Array:

@@ -15,6 +15,7 @@ from alpha.backend import FLOAT_DTYPES
 from alpha.errors import ArgumentError, ConfigError, ShapeError, message, shown
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Channels, Finite, Padding, PadMode, Pair, ResizeMode
+from alpha.inputs.sizes import check_host
 from alpha.ops import shape as moves
 from alpha.ops.elementwise import where
 from alpha.ops.index import index_select
@@ -65,7 +66,9 @@ def pad(x: Tensor, widths: Any, value: Any = 0, mode: PadMode = "constant") -> T
         return moves.pad(x, widths, value)
     if mode not in MODES:
         raise ConfigError(message("pad", f"mode is {shown(mode)}", f"choose one of constant, {', '.join(MODES)}"))
-    moves.pad.shape(x, widths=moves.pad.kinds["widths"].take("pad", "widths", widths), value=0)    # looks at them
+    # looks at them
+    y_shape = moves.pad.shape(x, widths=moves.pad.kinds["widths"].take("pad", "widths", widths), value=0)
+    check_host("pad", y_shape, "int64")
     for axis, (before, after) in enumerate(widths):
         n = x.shape[axis]
         widest = n - 1 if mode == "reflect" else n if mode == "circular" or not n else max(before, after)

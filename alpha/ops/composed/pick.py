@@ -15,6 +15,7 @@ from alpha.graph import grad_enabled, no_grad
 from alpha.inputs.arguments import checked
 from alpha.inputs.dtypes import DType
 from alpha.inputs.kinds import Axis, Channels, Size
+from alpha.inputs.sizes import check_host
 from alpha.ops.checks import slice_bounds
 from alpha.ops.create import arange, zeros
 from alpha.ops.elementwise import where
@@ -115,7 +116,8 @@ def _position(k: Any, n: int, sizes: Shape, axis: int) -> int:
 
 
 def nonzero_places(x: Tensor) -> list[np.ndarray]:
-    return list(np.nonzero(x.detach().numpy()))
+    elements = x.detach().numpy()
+    return list(np.nonzero(elements)) if elements.ndim else []
 
 
 @checked
@@ -124,6 +126,8 @@ def nonzero(x: Tensor, as_tuple: bool = False) -> Any:
 
     The host looks at the elements, so a GPU is waited for.
     """
+    if as_tuple and not x.ndim:
+        x = reshape(x, (1,))
     places = [tensor(p, "int64", x.device) for p in nonzero_places(x)]
     return tuple(places) if as_tuple else stack(places, 1) if places else zeros((int(bool(x)), 0), "int64", x.device)
 
@@ -162,6 +166,9 @@ def _numbered(x: Tensor, key: tuple[Any, ...]) -> np.ndarray:
     except IndexError as error:
         raise ShapeError(message("getitem", f"the key does not fit: {error}", "use indices within the axes, and masks "
                                  "of their lengths", x=x.shape)) from None
+    except (TypeError, ValueError) as error:
+        raise DTypeError(message("getitem", f"the key has {error}", "use slices of ints, with no step of 0",
+                                 x=x.shape)) from None
 
 
 @checked
@@ -182,7 +189,7 @@ def setitem(x: Tensor, key: Any, value: Any) -> None:
                                  "value, x), x.masked_fill(mask, v), x.scatter(...)", key=shown(key), shape=x.shape))
     with no_grad():
         if not isinstance(value, Tensor):
-            value = tensor(np.asarray(value), x.dtype, x.device)
+            value = tensor(value, x.dtype, x.device)
         value = value.detach().to(x.device).astype(x.dtype)
         if isinstance(key, Tensor) and key.dtype == "bool" and key.shape == x.shape and value.ndim == 0:
             x.copy_(where(key.to(x.device), value, x.detach()))
@@ -264,5 +271,7 @@ def _below(where: str, x: Tensor, diagonal: int) -> Tensor:
 def eye(n: Size, m: Size | None = None, dtype: DType = "float32", device: str = "cpu",
         requires_grad: bool = False) -> Tensor:
     """Returns ones on the diagonal of an (n, m) matrix of zeros; m is n if it is not given.  See full."""
-    made = tensor(np.eye(n, n if m is None else m), dtype, device)
+    shape = n, n if m is None else m
+    check_host("eye", shape, "float64")
+    made = tensor(np.eye(*shape), dtype, device)
     return made.requires_grad_() if requires_grad else made
