@@ -96,17 +96,15 @@ class ChainStorage(Derived):
         return self.elements()
 
     def planes(self, write: bool = False) -> None:
-        """There are none; `write`: has the elements written."""
-        if write:
-            self.elements()
+        """There are none."""
+        self.elements() if write else None
 
     def _never(self, *args: Any) -> None:
         """There is no such thing of a chain."""
 
     join = joined_elements = header_for = _never
 
-    def settle(self) -> None:
-        self.elements()
+    settle = elements
 
 
 def settle(value: Value, array: Array) -> None:
@@ -136,16 +134,14 @@ def chain(value: Value, shape: Shape, shapes: Sequence[Shape], write: Write, alo
 
 def offer(y: Deferred, value: Value | None) -> Deferred:
     """Returns y, which pointwise ops may make for themselves as long as its own pass has not run."""
-    if value is not None:
-        _note_reads(value)
     y.derived.value = value
+    _note_reads(value)
     return y
 
 
-def _note_reads(value: Value) -> None:
-    for x in value.inputs:
-        if x.__class__ is Leaf and isinstance(x.array, Array):  # type: ignore[union-attr]
-            chained_blocks.add(id(x.array.block))               # type: ignore[union-attr]
+def _note_reads(value: Value | None) -> None:
+    chained_blocks.update([id(x.array.block) for x in (value.inputs if value else ())
+                           if isinstance(x, Leaf) and isinstance(x.array, Array)])
 
 
 def value_of(x: Any) -> Value | None:
