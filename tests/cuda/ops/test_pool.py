@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import alpha
+from alpha import ops
 from alpha.cuda.ops import pool
 from alpha.gradcheck import assert_equal_at
 from alpha.ops.pool import adaptive_max_pool2d, max_pool2d, pool_gather, pool_scatter
@@ -73,9 +74,8 @@ def test_agrees_with_the_cpu(case: Case) -> None:
 
 @pytest.mark.parametrize("shape", [(2, 23, 22, 256), (1, 70, 70, 6), (1, 130, 131, 8)])
 def test_the_mean_of_a_map_by_one_block_or_by_many(shape: tuple[int, ...]) -> None:
-    """Maps of nearly as many pixels as a block takes, in several rounds of its threads, and of more."""
+    """Maps of as many pixels as a block takes, in several rounds of its threads, and of more."""
     agree(Case("adaptive_avg_pool2d", floats(*shape), output_size=1))
-    assert (pool._global(shape, 4) is None) == (shape[3] != 256)
 
 
 @pytest.mark.parametrize("channels", [3, 8])
@@ -138,3 +138,10 @@ def test_an_index_outside_of_the_map_makes_its_map_nan(dtype: str, bad: int, cha
     assert (there == here)[~np.isnan(there)].all()
     read = pool_gather(alpha.tensor(here, device="cuda"), alpha.tensor(index, device="cuda")).numpy()
     assert np.argwhere(np.isnan(read)).tolist() == [[1, 0, 1, 2]]
+
+
+def test_conv2d_relu_pool_equals_its_two_ops():
+    x, w, b = (alpha.tensor(np.random.default_rng(k).integers(-3, 4, s).astype(np.float32), device="cuda")
+               for k, s in enumerate(((2, 9, 8, 4), (5, 3, 3, 4), (5,))))
+    y = ops.max_pool2d(ops.conv2d_bias_act(x, w, b, 1, 1, activation="relu"), 3, 2, 1)
+    assert np.array_equal(ops.conv2d_relu_pool(x, w, b, 1, 1, 3, 2, 1).numpy(), y.numpy())
