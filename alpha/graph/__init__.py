@@ -85,13 +85,13 @@ class _Overwritten:
     It ends a backward pass that comes there with an error.
     """
 
-    returned = 1
+    returned, adds = 1, None
     name = "a tensor changed in place"
 
     def __init__(self, what: str) -> None:
         self.what = what
 
-    def vjps(self, node: Node, grads: list[Any]) -> list[Any]:
+    def vjps(self, node: Node, grads: list[Any], there: None = None) -> list[Any]:
         raise GraphError(message("backward", self.what, "make a new tensor of the new values, y = f(y), or leave the "
                                  "graph behind: y = y.detach()"))
 

@@ -59,10 +59,9 @@ def conv2d_dgrad_cuda(g: Array, w: Array, *, hw: Pair, algorithm: Request = AUTO
 def conv2d_dgrad_add_cuda(g: Array, w: Array, onto: Array, *, hw: Pair, in_place: bool, algorithm: Request = AUTO,
                           **geometry: Any) -> Array:
     desc = ConvDesc.dgrad(g.shape, w.shape, hw, **geometry)
-    chosen = _chosen("dgrad", desc, g)
+    chosen = _chosen("dgrad", desc, algorithm, g)
     if not chosen.chosen.adds:
         return add.impls["cuda"](onto, conv2d_dgrad_cuda(g, w, hw=hw, algorithm=algorithm, **geometry))
-    check_algorithm("conv2d_dgrad_add", algorithm)
     flush_gradients()
     if not in_place:
         before, onto = onto, empty(onto.shape, onto.dtype)

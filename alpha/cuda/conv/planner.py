@@ -95,8 +95,7 @@ class Candidate:
     name: str
     reads: str = "float32"
     writes: str = "float32"
-    adds: bool = False
-    takes_guard: bool = False
+    adds = takes_guard = False
     precisions: tuple[str, ...] | None = None
     algorithm: str = "direct"
 
