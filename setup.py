@@ -19,7 +19,7 @@ EXTRAS = {
     "dist": ["mpi4py>=4.0"],
     "test": ["pytest>=8", "pytest-timeout>=2.2", "pytest-xdist>=3.5", "hypothesis>=6.100",
              "ruff>=0.6", "mypy>=1.11", "tensorboard>=2.14", "onnx>=1.16", "onnxruntime>=1.18"],
-    "bench": ["torch>=2.1", "matplotlib>=3.7"],
+    "bench": ["torch>=2.1", "matplotlib>=3.7", "onnx>=1.15", "onnxruntime>=1.17"],
 }
 
 # Users have the emulated driver as alpha.testing.emulator; its own tests and their kernels stay here.

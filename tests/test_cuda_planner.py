@@ -69,8 +69,9 @@ def test_what_follows_behind_flags_cuts_no_sums_and_takes_no_memory(pass_name):
         assert chosen_from.split_of(desc) > 1
 
 
-MOST_CANDIDATES, MOST_MODULES = 224, 260
+MOST_CANDIDATES, MOST_MODULES = 224, 271
 MOST_OVER_LEVELS = 20  # of the candidates, of contextual convolution
+OTHERS, MOST_OTHERS = ("im2col", "winograd", "fft"), 20  # by other algorithms than the direct one
 
 
 def test_candidates_and_modules_are_few():
@@ -79,6 +80,8 @@ def test_candidates_and_modules_are_few():
     found = [c for pass_name in planner.PASSES for c in planner.candidates(pass_name)]
     over_levels = [c for pass_name in ("fprop", "dgrad") for c in kernels.CANDIDATES[pass_name]]  # wgrad's are conv2d's
     assert len(found) <= MOST_CANDIDATES, f"{len(found)} candidates"
+    others = [c for pass_name in planner.PASSES for c in planner.candidates(pass_name, None, OTHERS)]
+    assert len(others) <= MOST_OTHERS, f"{len(others)} candidates by other algorithms"
     assert len(over_levels) <= MOST_OVER_LEVELS, f"{len(over_levels)} candidates over levels"
     declared = "import alpha.cuda.runtime.walk\nfrom alpha.cuda.runtime import toolchain\nprint(len(toolchain.units()))"
     modules = int(subprocess.run([sys.executable, "-c", declared], capture_output=True, text=True, check=True).stdout)
