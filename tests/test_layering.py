@@ -111,7 +111,7 @@ ONLY_IN = {
     "pickle": ("benchmarks/digits_archive.py", "tests/"),  # which only write: nothing is ever unpickled
     "matplotlib": ("train/report.py", "benchmarks/", "tests/"),
     "onnx": ("alpha/onnx/", "tests/"),
-    "onnxruntime": ("tests/",),
+    "onnxruntime": ("benchmarks/inference.py", "tests/"),
     "tensorboard": ("alpha/training/callbacks.py", "tests/"),
     "PIL": ("alpha/data/folder.py", "tests/"),
     "sklearn": ("tests/",),
