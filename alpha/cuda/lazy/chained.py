@@ -47,7 +47,8 @@ class ChainStorage(Derived):
     @property
     def reads(self) -> list[Array]:
         """The arrays that the pass would read now."""
-        return [] if self.value.written is not None else [leaf.array for leaf in self.value.leaves(None)]
+        return [] if self.value.written is not None else [leaf.array for leaf in self.value.leaves(None)
+                                                         if isinstance(leaf.array, Array)]
 
     @property
     def is_alive(self) -> bool:
@@ -99,14 +100,10 @@ class ChainStorage(Derived):
         if write:
             self.elements()
 
-    def join(self, *whole: Any) -> bool:
-        return False
+    def _never(self, *args: Any) -> None:
+        """There is no such thing of a chain."""
 
-    def joined_elements(self, whole: Any) -> None:
-        return None
-
-    def header_for(self, reads: str) -> None:
-        return None
+    join = joined_elements = header_for = _never
 
     def settle(self) -> None:
         self.elements()
@@ -133,7 +130,13 @@ def chain(value: Value, shape: Shape, shapes: Sequence[Shape], write: Write, alo
     return Deferred(shape, *extent(shape, value.dtype), storage, holder)
 
 
+def offer(y: Deferred, value: Value | None) -> Deferred:
+    """Returns y, which pointwise ops may make for themselves as long as its own pass has not run."""
+    y.derived.value = value
+    return y
+
+
 def value_of(x: Any) -> Value | None:
-    """Returns the value that an array is, if it waits to be written as one."""
-    found = x.derived.value if x.__class__ is Deferred and x.derived.__class__ is ChainStorage else None
+    """Returns the value that an array is, if it waits to be written: a chain's, or one that a producer offers."""
+    found = x.derived.value if x.__class__ is Deferred else None
     return found if found is not None and found.written is None else None

@@ -257,9 +257,10 @@ class LazyStorage(Derived):
         reads: what the pass reads that has not run yet.
         hurries: whether it should not hold that for long.
         companion: what it writes beside this memory, if anything: weakly, as that array holds this.
+        value: what it is to chains of pointwise ops (chained.py) as long as the pass has not run; or None.
     """
 
-    dtype, is_alive = "float32", True
+    dtype, is_alive, value = "float32", True, None
 
     def __init__(self, memory: Memory, reads: Sequence[Array], write: Write, hurries: bool, join: Join | None) -> None:
         self.memory, self.reads, self.hurries = memory, reads, hurries
@@ -370,7 +371,7 @@ class LazyStorage(Derived):
             with late(self._trace, context.synchronize) if self._trace and config.debug > 1 else nullcontext():
                 self._write(self.memory, planes)
             self.in_planes, self.form[0] = planes, "planes" if planes else "elements"
-            self._write, self._join, self.reads = None, None, ()
+            self._write, self._join, self.reads, self.value = None, None, (), None
             made = self.companion and self.companion()
             if made:
                 made.contents = None
