@@ -239,6 +239,9 @@ HOPPER = Group(  # measured on an H100, cool: only ratios matter to a choice. Ti
         narrow_row_us=0.0019,         # to copy a row of a box where channels do not fill lines of memory, beyond 1x1
         few_us=0.17,                  # more, of a block and plane, take filters where they do not fill one at all
         free_boxes=4, box_us=0.012),  # boxes of a block, and what one more takes
+    coconv=Group(  # on an H200: clocks to read 64 rows, columns read in one; of tile, item; wgrad: tile, all sums, taps
+        depth=6, busy={1: 0.9, 2: 1.0}, a_clocks=22, b_columns=16, end_clocks=500, item_clocks=800, tile_clocks=300,
+        slot_clocks=4000, taps=1.25, seen=0.2),  # busy: times as long as products should take, by planes
     wgmma_wgrad=Group(
         launches=1,
         # Times the estimate that tiles take, by planes; of 1x1 filters.
