@@ -3,7 +3,8 @@
 // What:     fprop  y[n, oh, ow, oc] = relu(b[oc] + sum_{fh, fw, ic} x[n, ih, iw, ic] * w[oc, fh, fw, ic]),
 //                  ih = oh*stride - padding + fh*dilation, iw likewise
 //           dgrad  dx[n, ih, iw, ic] = sum_{fh, fw, oc} g[n, oh, ow, oc] * w[oc, fh, fw, ic], the same ih, iw.
-//           Both fill the positions of one tensor, `out`, from those of another, `in`
+//           Both fill the positions of one tensor, `out`, from those of another, `in`; with `adds` what is in out
+//           already is added, both rounded first, by TMA's reduction: each element once, so in a fixed order
 // Source:   arXiv 2306.15951, ConvV2 and KS-deconv, Algorithms 1B and 2B. Differs: positions that read the same taps
 //           form a class (alpha/ops/conv_desc.py: TapClass), of which a tile computes a part
 // Layout:   in, w: planes of 16-bit elements, NHWC and OHWI; out: NHWC, OUT = float, bf16 or f16
@@ -117,11 +118,12 @@ struct Target {
 struct Direct {
   OUT *to[2];  // column 0 of the tile in these rows, or null
   const Finish finish;
+  const bool adds;
 
   // tile: its entry of the list; depth: of the rows; columns, channels: of a group, and of out
   PTX_FN Direct(OUT *out, const int *tile, int depth, const Place &place, BoxShape box, int batch, int height, int width,
-                int columns, int channels, const Finish &finish)
-      : finish(finish) {
+                int columns, int channels, const Finish &finish, bool adds)
+      : finish(finish), adds(adds) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       const int row = depth * 128 + place.row(2 * half), pixel = tile[PIXEL] + (row >> box.rows_log2());
@@ -136,8 +138,12 @@ struct Direct {
   PTX_FN bool exists(int col) const { return col < finish.columns && (to[0] || to[1]); }
   PTX_FN void put(int col, const float4 &sum) const {
     const float2 add = finish.bias_at<false>(col);
-    if (to[0]) store_pair(to[0] + col, finish.apply<false>(sum.x, add.x), finish.apply<false>(sum.y, add.y));
-    if (to[1]) store_pair(to[1] + col, finish.apply<false>(sum.z, add.x), finish.apply<false>(sum.w, add.y));
+    if (to[0]) put(to[0] + col, finish.apply<false>(sum.x, add.x), finish.apply<false>(sum.y, add.y));
+    if (to[1]) put(to[1] + col, finish.apply<false>(sum.z, add.x), finish.apply<false>(sum.w, add.y));
+  }
+  PTX_FN void put(OUT *at, float a, float b) const {
+    if (adds) a = to_float(at[0]) + to_float((OUT)a), b = to_float(at[1]) + to_float((OUT)b);
+    store_pair(at, a, b);
   }
 };
 
@@ -199,7 +205,7 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile>
     if constexpr (Tile::CLUSTER > 1) {
       const Place place;
       const Direct direct(static_cast<OUT *>(t.slots), list - FIELDS - lane, 0, place, t.box, t.batch, t.height, t.width,
-                          t.columns, t.counted, finish);
+                          t.columns, t.counted, finish, t.adds != 0);
       add_together<Tile>(sum[0], ring.buffers, [&](int col) { return direct.exists(col); },
                          [&](int col, const float4 &v) { direct.put(col, v); });
       break;
@@ -211,8 +217,10 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile>
         return;
       }
       out(rows_of_sum, finish, item, d, [&](const char *box, int col) {
-        if (to.exists)
-          ptx::tma_store_5d(t.out[to.map], box + lane * rows * 128, column + col, to.w, to.h, to.image, group, policy);
+        const char *from = box + lane * rows * 128;
+        const CUtensorMap &map = t.out[to.map];
+        if (to.exists && t.adds) ptx::tma_add_5d(map, from, column + col, to.w, to.h, to.image, group, policy);
+        else if (to.exists) ptx::tma_store_5d(map, from, column + col, to.w, to.h, to.image, group, policy);
       });
     };
     if (Tile::DEPTH > 1) find(0);
@@ -235,15 +243,15 @@ extern "C" __global__ void CLUSTERS __launch_bounds__(Tile::THREADS, 1)
 conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, const float *bias,
            const float *scale_in, const float *scale_w, void *slots, float *statistics, const int *work, int entries,
            int box, int batch, int height, int width, int groups, int columns, int counted, int least_run, int most_run,
-           int unit, int relu, int streams, const int *flag_in, const int *flag_w) {
+           int unit, int relu, int adds, int streams, const int *flag_in, const int *flag_w) {
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ RingBarriers<Tile> barriers;
   __shared__ HeldBarriers held_barriers;
-  const ConvOperands t = {in,         w,                 out,    bias,    scale_in,      scale_w, slots,
-                          statistics, {flag_in, flag_w}, work,   entries, {box}, batch,   height,
+  const ConvOperands t = {in,         w,                 out,     bias,    scale_in,  scale_w, slots,
+                          statistics, {flag_in, flag_w}, work,    entries, {box},     batch,   height,
                           width,      groups,            columns, counted, least_run, most_run - least_run + 1, unit,
-                          relu,       streams};
+                          relu,       adds,              streams};
   if (statistics) clear_slots(statistics, counted, groups * columns, Tile::THREADS);
   if (threadIdx.x == 0) {
     barriers.init();
@@ -278,14 +286,15 @@ ALPHA_KERNEL(conv_wgmma)
 // these columns may be a part.
 extern "C" __global__ void __launch_bounds__(256)
 conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, const float *scale_in, const float *scale_w,
-                  OUT *out, int batch, int height, int width, int channels, int columns, int box, int relu) {
+                  OUT *out, int batch, int height, int width, int channels, int columns, int box, int relu, int adds) {
   const Scale scale(scale_in, scale_w);
   const int *tile = tiles + blockIdx.y * FIELDS, at = blockIdx.x * 256 + threadIdx.x;
   const Place place(at / (Tile::SUMS * 32) % 2, at % 128);
   const int col = place.col(at % (Tile::SUMS * 32) / 128 * 4), first = tile[GROUP] * columns + tile[COLUMN];
   const Finish finish = {scale, bias ? bias + first : nullptr, columns - tile[COLUMN], relu != 0};
   if (col >= finish.columns) return;
-  const Direct direct(out, tile, at / SLOT_ROWS<Tile>, place, {box}, batch, height, width, columns, channels, finish);
+  const Direct direct(out, tile, at / SLOT_ROWS<Tile>, place, {box}, batch, height, width, columns, channels, finish,
+                      adds != 0);
   direct.put(col, add_slices<Tile>(slots, tile[SLOT], tile[SLICE], at));
 }
 ALPHA_KERNEL(conv_wgmma_slices)

@@ -71,7 +71,7 @@ struct ConvOperands {
   int batch, height, width, groups;  // of out
   int columns;          // of a group
   int counted;          // channels of out, and of the statistics; of which these columns, of all groups, may be a part
-  int least_run, runs, unit, relu, streams;  // streams: what is stored is beyond what the L2 cache keeps
+  int least_run, runs, unit, relu, adds, streams;  // streams: what is stored is beyond what the L2 cache keeps
 
   PTX_FN const int *list() const { return work + (long long)blockIdx.x * entries * FIELDS + threadIdx.x % 32; }
 };
