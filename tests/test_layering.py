@@ -38,8 +38,8 @@ MAY_IMPORT = {
     "alpha.versions": {"alpha.backend"},
     "alpha.dlpack": {"alpha.backend", "alpha.errors", "alpha.versions"},
     "alpha.copies": {"alpha.backend", "alpha.errors", "alpha.tensor"},  # the last as a type
-    "alpha.graph": {"alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors", "alpha.versions", "alpha.op",
-                    "alpha.tensor", "alpha.trace"},
+    "alpha.graph": {"alpha.graph", "alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors", "alpha.versions",
+                    "alpha.op", "alpha.tensor", "alpha.trace"},
     "alpha.views": {"alpha.errors", "alpha.tensor"},
     "alpha.inplace": {"alpha.backend", "alpha.errors", "alpha.graph", "alpha.tensor", "alpha.versions"},
     "alpha.methods.twins": {"alpha.errors"},
