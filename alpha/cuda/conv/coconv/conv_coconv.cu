@@ -202,7 +202,10 @@ template <int UNIT> struct Consumer {
     uint2 dilations = t.dilations[Tile::DGRAD ? 0 : item % t.column_tiles];
     if (Tile::PLANES == 2) {
 #pragma unroll
-      for (int i = 0; i < Tile::DEPTH * Tile::SUMS; i++) sum[0][i] = 0.f;
+      for (int d = 0; d < Tile::DEPTH; d++) {
+#pragma unroll
+        for (int i = 0; i < Tile::SUMS; i++) sum[d][i] = 0.f;
+      }
     }
     for (int chunk = 0; chunk < t.chunks; chunk++) {
       if (Tile::DGRAD) dilations = t.dilations[chunk];
