@@ -38,8 +38,8 @@ MAY_IMPORT = {
     "alpha.versions": {"alpha.backend"},
     "alpha.dlpack": {"alpha.backend", "alpha.errors", "alpha.versions"},
     "alpha.copies": {"alpha.backend", "alpha.errors", "alpha.tensor"},  # the last as a type
-    "alpha.graph": {"alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors", "alpha.versions", "alpha.op",
-                    "alpha.tensor", "alpha.trace"},
+    "alpha.graph": {"alpha.graph", "alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors", "alpha.versions",
+                    "alpha.op", "alpha.tensor", "alpha.trace"},
     "alpha.views": {"alpha.errors", "alpha.tensor"},
     "alpha.inplace": {"alpha.backend", "alpha.errors", "alpha.graph", "alpha.tensor", "alpha.versions"},
     "alpha.methods.twins": {"alpha.errors"},
@@ -70,6 +70,8 @@ MAY_IMPORT = {
                     "alpha.inputs.schema", "alpha.methods", "alpha.versions"},
     "alpha.capture": {"alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors", "alpha.graph", "alpha.nn",
                       "alpha.tensor", "alpha.trace", "alpha.versions"},
+    "alpha.onnx": {"alpha.onnx", "alpha.inference", "alpha.nn", "alpha.ops", "alpha.tensor", "alpha.errors",
+                   "alpha.precision"},
     "alpha.profiler": {"alpha.profiler", "alpha.backend", "alpha.graph", "alpha.errors", "alpha.inputs", "alpha.trace"},
     "alpha.checkpoint": {"alpha.checkpoint", "alpha.backend", "alpha.nn", "alpha.ops", "alpha.tensor", "alpha.errors",
                          "alpha.inputs", "alpha.inputs.schema"},
@@ -108,6 +110,8 @@ ONLY_IN = {
     "torchvision": ("train/data.py", "tests/"),
     "pickle": ("benchmarks/digits_archive.py", "tests/"),  # which only write: nothing is ever unpickled
     "matplotlib": ("train/report.py", "benchmarks/", "tests/"),
+    "onnx": ("alpha/onnx/", "tests/"),
+    "onnxruntime": ("benchmarks/inference.py", "tests/"),
     "tensorboard": ("alpha/training/callbacks.py", "tests/"),
     "PIL": ("alpha/data/folder.py", "tests/"),
     "sklearn": ("tests/",),

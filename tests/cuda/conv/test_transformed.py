@@ -119,7 +119,8 @@ def test_chunks_and_blocks_of_channels_change_no_result(name, tile, f, monkeypat
     x, w, g = operands(case)
     candidates = named(name, tile)
     whole = [result(c, case, x, w, g) for c in candidates]
-    monkeypatch.setattr(pipeline, "LEAST_TILES", 11)
+    for least in ("LEAST_TILES", "LEAST_FFT_TILES"):
+        monkeypatch.setattr(pipeline, least, 11)
     monkeypatch.setattr("alpha.ops.algorithms.family.FILTER_BYTES", 200_000)
     monkeypatch.setattr(Transformed, "sizes", lambda self, desc: pipeline._sizes.__wrapped__(self.way, self.pass_name,
                                                                                              desc, 1))
@@ -285,6 +286,13 @@ def test_large_filters_take_fft(as_h100):
     assert algorithm_of("fprop", square("", 8, 56, 64, 64, 31, 1, 15).desc, "fma") == "fft"
     assert algorithm_of("fprop", square("", 8, 56, 128, 128, 31, 1, 15, 1, 128).desc, "fp32") == "fft"
     assert algorithm_of("fprop", square("", 8, 56, 128, 128, 3, 1, 1, 1, 128).desc, "fp32") == "direct"
+
+
+def test_large_tiles_of_many_channels_find_room():
+    """A tile of 64 x 64 has 13 MB of points at 384 channels in and out: few go at a time."""
+    dense, depthwise = (square("", 32, 56, 384, 384, 31, 1, 15, 1, groups).desc for groups in (1, 384))
+    for desc in (dense, depthwise):
+        assert all(c.rejection(desc) is None for c in named("fft", 64))
 
 
 def test_small_integers_agree_over_all_algorithms():

@@ -40,7 +40,8 @@ from alpha.ops.algorithms.family import (
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
 WORKSPACE_MIB = 512
-LEAST_CHANNELS, LEAST_TAPS = 32, 5  # of what is taken where the choice is free; taps: of an axis, of FFT
+LEAST_CHANNELS, LEAST_TAPS, LEAST_DEPTHWISE_TAPS = 32, 5, 13    # where the choice is free; taps of an axis: FFT's
+LEAST_FFT_TILES = 16    # of a chunk, so that filters are not read for few; of Winograd LEAST_TILES; of depthwise one
 LEVEL = TERMS * TERMS   # tiles of a chunk of wgrad at most: sums of 64 sums of 64 terms
 ADD = Kernel("elementwise.cu", "add_float32", "ptr a, f32 a_number, ptr b, f32 b_number, ptr y, i64 n", threads=256)
 ADD_BLOCKS = 256
@@ -108,10 +109,11 @@ class Transformed(Candidate):
         return None
 
     def stays_out(self, desc: ConvDesc, direct: Candidate) -> str | None:
-        if self.way.name == "winograd" and direct.reads != "float32":
+        if direct.reads != "float32":
             return "is not taken where tensor cores make direct's products"
-        if self.way.name == "fft" and max(desc.h.f, desc.w.f) < LEAST_TAPS:
-            return f"is not taken below {LEAST_TAPS} taps"
+        least = LEAST_DEPTHWISE_TAPS if desc.groups > 1 else LEAST_TAPS
+        if self.way.name == "fft" and max(desc.h.f, desc.w.f) < least:
+            return f"is not taken below {least} taps"
         return too_small(self.way, self.pass_name, desc, LEAST_CHANNELS, LEAST_TILES) or None
 
     def sizes(self, desc: ConvDesc) -> Sizes:
@@ -254,7 +256,8 @@ def _sizes(way: Way, pass_name: str, desc: ConvDesc, chunk_bytes: int) -> Sizes:
     kernels = winograd.KERNELS[way.tile, desc.h.f] if way.name == "winograd" else fft.KERNELS[way.tile, depthwise]
     outer = outer_at_a_time(way, tiles, depthwise)
     numbers = kernels.parts * kernels.points
-    most = max(LEAST_TILES, chunk_bytes // (4 * numbers * (tiles.inner + outer)))
+    least = 1 if depthwise else LEAST_TILES if way.name == "winograd" else LEAST_FFT_TILES
+    most = max(least, chunk_bytes // (4 * numbers * (tiles.inner + outer)))
     if pass_name == "wgrad":
         most = min(most, LEVEL)
     return Sizes(tiles, kernels, ceil_div(tiles.count, ceil_div(tiles.count, most)), outer, numbers)
