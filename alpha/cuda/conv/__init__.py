@@ -6,6 +6,7 @@ from typing import Any
 
 from alpha.cuda.conv import depthwise, padded, wgmma
 from alpha.cuda.conv.algorithms import check_algorithm
+from alpha.cuda.conv.depthwise import strips
 from alpha.cuda.conv.ffma import conv_v2, ks_deconv, sk_dilated
 from alpha.cuda.conv.first_layer import stem
 from alpha.cuda.conv.first_layer.mma import stem_mma, stem_mma_dgrad
@@ -21,7 +22,7 @@ from alpha.ops.conv import conv2d, conv2d_bias_act, conv2d_dgrad, conv2d_wgrad
 from alpha.ops.conv_desc import ConvDesc, Pair
 
 # Of equals the first is taken.
-for module in (conv_v2, depthwise, ks_deconv, sk_dilated, stem, stem_mma, stem_mma_dgrad, wgmma, wgrad, mma):
+for module in (conv_v2, depthwise, strips, ks_deconv, sk_dilated, stem, stem_mma, stem_mma_dgrad, wgmma, wgrad, mma):
     register(*module.CANDIDATES)
 register(*padded.candidates((*wgmma.CANDIDATES, *wgrad.CANDIDATES, *mma.CANDIDATES)))
 
