@@ -14,9 +14,11 @@ EXTRAS = {
     "download": ["torchvision>=0.16"],      # fetching CIFAR; it brings PyTorch with it
     "images": ["pillow>=9.1"],              # folders of pictures
     "plot": ["matplotlib>=3.7"],
+    "tensorboard": ["tensorboard>=2.14"],
+    "onnx": ["onnx>=1.16"],
     "dist": ["mpi4py>=4.0"],
     "test": ["pytest>=8", "pytest-timeout>=2.2", "pytest-xdist>=3.5", "hypothesis>=6.100",
-             "ruff>=0.6", "mypy>=1.11"],
+             "ruff>=0.6", "mypy>=1.11", "tensorboard>=2.14", "onnx>=1.16", "onnxruntime>=1.18"],
     "bench": ["torch>=2.1", "matplotlib>=3.7"],
 }
 
@@ -34,7 +36,7 @@ setup(
     packages=[*find_packages(include=["alpha*", "models*", "train*"]), *EMULATOR],
     package_dir=EMULATOR,
     package_data={**{name: ["*.cpp", "*.hpp", "*.h", "README.md"] for name in EMULATOR},
-                  "alpha": ["py.typed", "cpu/kernels/*.cpp", "cpu/kernels/*.hpp", "cuda/**/*.cu", "cuda/**/*.cuh",
+                  "alpha": ["py.typed", "cpu/kernels/**/*.cpp", "cpu/kernels/**/*.hpp", "cuda/**/*.cu", "cuda/**/*.cuh",
                             "cuda/packed/*.zip", "ops/*.pyi"]},
     install_requires=["numpy>=1.24", "tqdm>=4.60", "safetensors>=0.4"],
     extras_require=EXTRAS,

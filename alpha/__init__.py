@@ -43,6 +43,7 @@ from alpha.ops import (  # noqa: F401
 )
 from alpha.ops.function import Function
 from alpha.precision import precision
+from alpha.profiler import profiler
 from alpha.random import manual_seed
 from alpha.recompute import recompute, recompute_summary
 from alpha.tensor import Tensor, from_dlpack, tensor
@@ -60,11 +61,11 @@ __all__ = [     # without the names that Python has itself: alpha.sum, alpha.max
     "gradcheck", "index_select", "inference", "inference_mode", "int32", "int64", "isfinite", "isinf", "isnan",
     "linspace", "load", "log", "log2", "log10", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp",
     "manual_seed", "masked_select", "matmul", "maximum", "mean", "minimum", "mm", "moveaxis", "nn", "no_grad",
-    "nonzero", "norm", "one_hot", "ones", "ones_like", "op", "ops", "optim", "outer", "permute", "precision", "rand",
-    "rand_like", "randint", "randn", "randn_like", "randperm", "recompute", "recompute_summary", "relu", "reshape",
-    "rsqrt", "save", "scatter", "scatter_add", "sigmoid", "sign", "sin", "softmax", "sort", "split", "sqrt", "square",
-    "squeeze", "stack", "std", "summary", "tanh", "tensor", "tile", "topk", "transpose", "tril", "triu", "uint8",
-    "unbind", "unsqueeze", "var", "where", "zeros", "zeros_like",
+    "nonzero", "norm", "one_hot", "ones", "ones_like", "op", "ops", "optim", "outer", "permute", "precision",
+    "profiler", "rand", "rand_like", "randint", "randn", "randn_like", "randperm", "recompute", "recompute_summary",
+    "relu", "reshape", "rsqrt", "save", "scatter", "scatter_add", "sigmoid", "sign", "sin", "softmax", "sort",
+    "split", "sqrt", "square", "squeeze", "stack", "std", "summary", "tanh", "tensor", "tile", "topk", "transpose",
+    "tril", "triu", "uint8", "unbind", "unsqueeze", "var", "where", "zeros", "zeros_like",
 ]
 
 

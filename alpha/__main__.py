@@ -3,6 +3,7 @@
     alpha                                 the doctor: what alpha has to work with here, and what is missing
     alpha build-kernels [--arch sm_90a]   builds the compiled kernels ahead of their first use
     alpha build-kernels --model resnet18 --precision bf16    those alone that training this network launches
+    alpha summary resnet18                layers of a model; alpha summary --help
     alpha train ...                       trains an image classifier; alpha train --help
     alpha compare ...                     alpha beside PyTorch, in a clone of the repository; alpha compare --help
 
@@ -30,6 +31,9 @@ def _command(args: list[str]) -> int:
     if name == "train":
         import_companions("models", "train")
         return int(importlib.import_module("train.program").main(rest))
+    if name == "summary":
+        import_companions("models", "train")
+        return int(importlib.import_module("train.summary").main(rest))
     if name == "compare":
         return _compare(rest)
     from alpha import doctor

@@ -100,6 +100,9 @@ class Backend(Protocol):
     def synchronize(self) -> None:
         """Returns when all work handed to the device has ended."""
 
+    def mark(self) -> Any:
+        """Returns a mark in the stream of work, `b.time_since(a)` is in ms; None where the host itself computes."""
+
     can_record: bool  # whether there is `record`: where the host itself computes, nothing is gained by it
 
     def record(self, function: Callable[[list[Array]], list[Array]], inputs: Sequence[Array]) -> Any:

@@ -255,6 +255,11 @@ def _cpu_features() -> str:
     return "\n".join(sorted({line for line in lines if line.startswith(kinds)}))
 
 
+def cores() -> int:
+    """Returns how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
 def _compile(sources: Sequence[Path], compiler: Sequence[str], flags: Sequence[str], link: Sequence[str] | None,
              binary: Path) -> None:
     """Compiles into the directory of `binary`, which is the only file that matters afterwards."""
@@ -266,7 +271,7 @@ def _compile(sources: Sequence[Path], compiler: Sequence[str], flags: Sequence[s
     def compile_one(source: Path, target: str) -> None:
         _run([*compiler, *flags, "-c", str(source), "-o", target], f"compiling {source.name}")
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(cores()) as pool:
         list(pool.map(compile_one, sources, objects))
     _run([*compiler, *flags, *link, *objects, "-o", str(binary)], f"linking {binary.name}")
 

@@ -29,6 +29,7 @@ from alpha.graph import grad_enabled
 from alpha.inputs.arguments import bound
 from alpha.nn import Module
 from alpha.tensor import Tensor
+from alpha.trace import watchers
 
 WARM_UP = 2  # plain calls in a row before one is recorded: kernels are compiled and chosen, caches filled
 
@@ -60,7 +61,8 @@ def capture(function: Function, *state: Module | Tensor) -> Function:
     Returns:
         a function of the same arguments. It calls `function` plainly where a call is not the third in a row with the
         same shapes, where an argument needs a gradient or a parameter has one already (backward then adds), where
-        modules or tensors have hooks, and with ALPHA_CHECK_NAN, ALPHA_SYNC, ALPHA_DEBUG above 1 or ALPHA_CAPTURE=0.
+        modules or tensors have hooks, in alpha.profiler, and with ALPHA_CHECK_NAN, ALPHA_SYNC, ALPHA_DEBUG above 1 or
+        ALPHA_CAPTURE=0.
         What cannot be recorded is called plainly for good, after a warning that says why.
     Notes:
         A recording holds the memory that the function takes at its peak, until other shapes come, memory runs out, or
@@ -127,7 +129,7 @@ class _Captured:
     __del__ = close
 
     def _may_repeat(self, inputs: tuple[Any, ...]) -> bool:
-        if not config.capture or config.check_nan or config.sync or config.debug > 1 or not inputs:
+        if not config.capture or config.check_nan or config.sync or config.debug > 1 or watchers or not inputs:
             return False
         if not all(isinstance(x, Tensor) and not x.requires_grad for x in inputs):
             return False

@@ -69,9 +69,11 @@ VARIABLES = (
              "kernels are chosen; empty means what its driver and the tables say"),
     Variable("precision", "fp32", "fp32, tf32, bf16 or fp16: how layers store activations and make matrix products; "
              "see docs/numerics.md", ("fp32", "tf32", "bf16", "fp16")),
-    Variable("conv_algorithm", "auto", "auto, direct, im2col, winograd, fft or strassen: how convolutions are computed "
-             "that name no algorithm, where it serves; see docs/algorithms.md",
-             ("auto", "direct", "im2col", "winograd", "fft", "strassen")),
+    Variable("conv_algorithm", "auto", "auto, direct, im2col, winograd, fft, strassen or sparse: how convolutions are "
+             "computed that name no algorithm, where it serves; see docs/algorithms.md",
+             ("auto", "direct", "im2col", "winograd", "fft", "strassen", "sparse")),
+    Variable("conv_sparsity", False, "1 counts the zeros of the maps that a convolution of 3x3 with at least 128 "
+             "channels reads on the CPU, and skips them where that is faster; see docs/algorithms.md"),
     Variable("conv_workspace_mib", 0, "MiB that a convolution's algorithm may take beside its operands; 0 is 256 on "
              "the CPU and 512 on a GPU"),
     Variable("recompute", "none", "none, cheap, full or auto: which results backward makes again instead of keeping "
@@ -123,6 +125,7 @@ class Config:
     calibration: str
     precision: str
     conv_algorithm: str
+    conv_sparsity: bool
     conv_workspace_mib: int
     recompute: str
     cpu_isa: str

@@ -107,9 +107,10 @@ def main(argv: list[str]) -> int:
     """Runs a command and returns its exit code: 1 where build-kernels leaves NumPy alone, or a CUDA kernel unbuilt."""
     parser = Parser(prog="python -m alpha", allow_abbrev=False, epilog=STATUSES,
                     description="What alpha has to work with here, and what is missing.")
-    parser.add_argument("command", nargs="?", choices=["doctor", "build-kernels", "train", "compare"], default="doctor",
-                        help="doctor (default); build-kernels: compile ahead of the first use; train: the training "
-                        "program, as python -m train; compare: beside PyTorch, in a clone")
+    parser.add_argument("command", nargs="?", default="doctor",
+                        choices=["doctor", "build-kernels", "summary", "train", "compare"],
+                        help="doctor (default); build-kernels: compile ahead of the first use; summary: layers of a "
+                        "model; train: the training program, as python -m train; compare: beside PyTorch, in a clone")
     parser.add_argument("--arch", nargs="+", type=architecture, default=[], metavar="sm_90a",
                         help="build CUDA kernels for these architectures instead of that of the GPU here")
     parser.add_argument("--pack", metavar="FOLDER", type=Path, help="also put what was built for an architecture into "

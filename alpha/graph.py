@@ -14,6 +14,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from alpha.backend import get_backend
 from alpha.config import config
 from alpha.errors import AnomalyError, ArgumentError, GraphError, ShapeError, message, shown
 from alpha.inputs.arguments import bound, checked
+from alpha.trace import watchers
 
 if TYPE_CHECKING:
     from alpha.op import Op
@@ -232,7 +234,8 @@ def backward(roots: Sequence[tuple[Tensor, Tensor]], *, retain_graph: bool, crea
             for tensor, g in roots:
                 walk.give(tensor.edge(), g)
             while walk.heap:
-                walk.step()
+                with watchers[-1].backward(walk.heap[0][1]) if watchers else nullcontext():
+                    walk.step()
             return walk.finish()
     finally:
         for recipe in state.retained or ():

@@ -60,7 +60,7 @@ from alpha.recompute import plan as recompute
 from alpha.recompute.saved import Values, unpack
 from alpha.signature import FOLLOWS, Signature, check_names
 from alpha.tensor import Tensor
-from alpha.trace import Trace, timed
+from alpha.trace import Trace, timed, watchers
 
 __all__ = ["Op", "Spec", "grad_enabled", "op", "registry"]
 
@@ -147,6 +147,8 @@ class Op(Signature):
         implementation = self.impls.get(device) or self._find(device)
         if config.watch and config.debug > 1:
             implementation = self._traced(implementation, device)
+        if watchers:
+            implementation = watchers[-1].around(self, args, device, implementation)
         if self.mutates and attrs.get("training", True):    # a norm in inference changes nothing
             self._bump(args, device)
         try:
@@ -237,6 +239,8 @@ class Op(Signature):
         node = Node(self, attrs, edges, needs, saved, arrays, meta, kept)
         if recompute.segments or config.recompute != "none":
             recompute.plan(node, args, outs)
+        if watchers:
+            watchers[-1].recorded(node)
         for k, t in enumerate(outs):
             if k < self.returned and t.dtype in FLOAT_DTYPES:
                 t.requires_grad = True

@@ -2,15 +2,38 @@
 
 A backend may do the last part of an op when its result is read, within another op. That time is billed to the first,
 in a line of its own, and not to the second.
+
+And who else is told of calls and launches: the watchers of alpha.profiler.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
+from typing import Any, Protocol
+
+
+class Watcher(Protocol):
+    """Who is told of the calls of ops, of backward passes, and of launches on a GPU."""
+
+    def around(self, op: Any, args: Sequence[Any], device: str, implementation: Callable[..., Any]
+               ) -> Callable[..., Any]:
+        """Returns what a call of an op runs in place of its implementation, with the same arguments and results."""
+
+    def recorded(self, node: Any) -> None:
+        """Is told of the node of the call that has just run."""
+
+    def backward(self, node: Any) -> AbstractContextManager[None]:
+        """Surrounds the part of a backward pass that one node stands for."""
+
+    def launched(self, kernel: str, begin: Any, end: Any) -> None:
+        """Is told of a launch, and of the marks before and after it in the stream of work (Backend.mark)."""
+
+
+watchers: list[Watcher] = []    # the last one is told
 
 
 class Trace:

@@ -70,7 +70,23 @@ def accuracy(rows: Sequence[Row]) -> list[str]:
         found[name].get(p, "-") for p in columns) + " |" for name in sorted(found)))
 
 
-MAKERS: dict[str, Callable[..., list[str]]] = {"steps": steps, "modes": modes, "accuracy": accuracy}
+def first_use(rows: Sequence[Row]) -> list[str]:
+    """Returns a line per network, precision and machine: seconds from the start of a process to the end of its first
+    step, with kernels to compile and with kernels there."""
+    found: dict[tuple[str, str, str], dict[str, Row]] = {}
+    for row in results.latest(rows, ("network", "precision", "cpu", "cache")):
+        found.setdefault((row["network"], row["precision"], row["cpu"]), {})[row["cache"]] = row
+    lines = []
+    for (network, precision, cpu), by in sorted(found.items()):
+        seconds = (f"{by[cache]['ends']:.1f} s" if cache in by else "-" for cache in ("empty", "full"))
+        modules = next(iter(by.values()))["modules"]
+        lines.append(f"| {compare_tables.TITLES.get(network, network)} | {precision} | {cpu.rpartition(', ')[2]} | "
+                     f"{modules} | {' | '.join(seconds)} |")
+    return compare_tables.table(("first step", "precision", "CPU", "modules", "to compile", "compiled before"), lines)
+
+
+MAKERS: dict[str, Callable[..., list[str]]] = {"steps": steps, "modes": modes, "accuracy": accuracy,
+                                               "first_use": first_use}
 
 
 def filled(text: str) -> str:

@@ -207,3 +207,14 @@ def test_errors_of_the_system_have_a_status(capsys: pytest.CaptureFixture[str]) 
 
 def test_the_entry_point_is_declared() -> None:
     assert '"alpha = train.__main__:command"' in (ROOT / "setup.py").read_text()
+
+
+def test_summary_shows_a_model_and_refuses_what_is_none(capsys: pytest.CaptureFixture) -> None:
+    assert command.main(["summary", "lenet5", "--num-classes", "7", "--batch-size", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "conv1" in out and "(2, 7)" in out and out.splitlines()[-2].startswith("total")
+    for wrong, text in ((["lenet6"], "no model is called 'lenet6'"), (["lenet5", "--input-shape", "3,x"], "'3,x'"),
+                        (["lenet5", "--batch-size", "0"], "'0', a whole number is needed, each from 1 to 1048576")):
+        assert command.main(["summary", *wrong]) == 2
+        err = capsys.readouterr().err
+        assert text in err and err.count("\n") == 2

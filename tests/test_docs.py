@@ -25,7 +25,7 @@ def test_pages_are_found():
     assert [path.name for path in PAGES] == ["README.md", "add_a_layer.md", "add_a_model.md", "add_an_optimizer.md",
                                                "algorithms.md", "eager_loop.md", "env_vars.md", "from_pytorch.md",
                                                "in_place.md", "inference.md", "memory.md", "numerics.md",
-                                               "train_your_own.md"]
+                                               "see_what_happens.md", "train_your_own.md"]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)

@@ -62,8 +62,8 @@ def test_a_run_leaves_its_files_and_ends_with_the_accuracy(pictures: None, tmp_p
     pytest.importorskip("matplotlib")
     assert main(flags(tmp_path / "a" / "b", epochs=3)) == 0
     output, out = tmp_path / "a" / "b", capsys.readouterr().out
-    names = {"config.toml", "metrics.csv", "curves.png", "confusion.png", "summary.json", "last.safetensors",
-             "best.safetensors", "last.safetensors.prev"}
+    names = {"config.toml", "metrics.csv", "curves.png", "confusion.png", "images.png", "summary.json",
+             "last.safetensors", "best.safetensors", "last.safetensors.prev"}
     assert names <= {p.name for p in output.iterdir()}
     assert (output / "curves.png").read_bytes()[:4] == (output / "confusion.png").read_bytes()[:4] == b"\x89PNG"
     summary = json.loads((output / "summary.json").read_text())
@@ -135,7 +135,7 @@ def test_best_are_the_weights_with_most_validation_images_right(tmp_path: Path, 
     def validate(*args: Any) -> Any:
         val, wanted = real(*args), next(accuracies)
         hits = int(8 * wanted)
-        return train.loop.Evaluation(val.loss, np.array([[hits, 8 - hits], [0, 0]]))
+        return train.loop.Evaluation(val.loss, np.array([[hits, 8 - hits], [0, 0]]), val.predicted, val.confidence)
     monkeypatch.setattr(train.loop, "validate", validate)
     assert main(flags(tmp_path, ema=0.5)) == 0
     summary = json.loads((tmp_path / "summary.json").read_text())

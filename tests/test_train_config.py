@@ -62,14 +62,15 @@ def test_all_flags_arrive_in_their_types():
             "--schedule multistep --milestones 0.25,0.5 --gamma 0.2 --step-size 2 --warmup 1.5 --momentum 0 "
             "--weight-decay 0 --label-smoothing 0.1 --augment crop=2,flip --ema 0.99 --clip 1 --seed 7 "
             "--precision bf16 --algorithm fft --recompute full --val-size 500 --resume a.safetensors --evaluate "
-            "--max-steps 9 --runs 1 --data-dir d --output o --import math --import json --loss smooth_l1")
+            "--max-steps 9 --runs 1 --data-dir d --output o --import math --import json --loss smooth_l1 "
+            "--profile 4 --tensorboard")
     config = parse(line.split())
     assert config == Config(
         model="resnet18", dataset="cifar10", device="cuda:1", epochs=3, batch_size=8, lr=1.0, optimizer="adamw",
         schedule="multistep", milestones=(0.25, 0.5), gamma=0.2, step_size=2.0, warmup=1.5, momentum=0.0,
         weight_decay=0.0, label_smoothing=0.1, augment="crop=2,flip", ema=0.99, clip=1.0, seed=7, precision="bf16",
         algorithm="fft", recompute="full", val_size=500.0, resume="a.safetensors", evaluate=True, max_steps=9, runs=1,
-        data_dir="d", output="o", imports=("math", "json"), loss="smooth_l1")
+        data_dir="d", output="o", imports=("math", "json"), loss="smooth_l1", profile=4, tensorboard=True)
     default = Config()
     same = [f.name for f in dataclasses.fields(config) if getattr(config, f.name) == getattr(default, f.name)]
     assert same == ["runs"]

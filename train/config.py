@@ -120,6 +120,9 @@ class Config:
     runs: int = setting(1, "train this many times, and report mean and spread", Interval(1, 10_000, "[]"))
     resume: str | None = setting(None, "continue from a checkpoint; without PATH, or with auto, from the last one in "
                                  "--output if there is one", kind=str)
+    profile: int = setting(0, "profile this many steps of the first epoch: profile.txt, and profile.json for Chrome's "
+                           "trace viewer; 0 = off", Interval(0, 10_000, "[]"))
+    tensorboard: bool = setting(False, "write curves and pictures for TensorBoard to --output")
     evaluate: bool = setting(False, "only test the checkpoint of --resume")
 
     def __post_init__(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from train.data import load
 from train.interrupt import Interrupted, StopRequest
 from train.lock import OutputLock
 from train.session import BEST, LAST, Session, find_for, resolve_device
+from train.watching import watching
 
 ON_THE_CPU = {"tf32": " (as fp32: there are no tensor cores)",
               "fp16": " (float16 storage, float32 arithmetic: for tests, it is not faster)"}
@@ -36,10 +37,13 @@ class Evaluation:
     Args:
         loss: the mean loss, without label smoothing.
         confusion: confusion[i, j] counts the images of class i taken for class j.  Shape (C, C), int64.
+        predicted, confidence: the class of each image, and its probability.  Shape (N,), int64 and float32.
     """
 
     loss: float
     confusion: np.ndarray
+    predicted: np.ndarray
+    confidence: np.ndarray
 
     @property
     def accuracy(self) -> float:
@@ -59,15 +63,17 @@ def evaluate(model: nn.Module, images: np.ndarray, labels: np.ndarray, data: Dat
         check: called before every batch; what it raises ends the evaluation.
     """
     confusion = np.zeros((len(data.classes), len(data.classes)), np.int64)
-    loss_sum = 0.0
+    loss_sum, predicted, confidence = 0.0, [], []
     model.eval()
     with alpha.no_grad():
         for x, y in Images(images, labels, data, device).batches(batch_size, shuffle=False):
             check()
             logits = model(x)
             loss_sum += loss(logits, y).item() * len(y)
-            np.add.at(confusion, (y.numpy(), ops.argmax(logits, axis=1).numpy()), 1)
-    return Evaluation(loss_sum / len(labels), confusion)
+            predicted.append(ops.argmax(logits, axis=1).numpy())
+            confidence.append(ops.max(ops.softmax(logits.astype("float32"), axis=1), axis=1).numpy())
+            np.add.at(confusion, (y.numpy(), predicted[-1]), 1)
+    return Evaluation(loss_sum / len(labels), confusion, np.concatenate(predicted), np.concatenate(confidence))
 
 
 class Shell(Callback):
@@ -89,8 +95,8 @@ class Shell(Callback):
         print(report.epoch_line(row, session.config.epochs), flush=True)
 
 
-def fit(session: Session, split: Split, data: Dataset, stop: StopRequest) -> None:
-    """Trains to the end, with a validation, a line of metrics and a checkpoint after each epoch.
+def fit(session: Session, split: Split, data: Dataset, stop: StopRequest, callbacks: Sequence[Callback] = ()) -> None:
+    """Trains to the end, with a validation, a line of metrics and a checkpoint after each epoch, and other callbacks.
 
     Raises:
         Interrupted: if a signal came; the run has been saved.
@@ -107,7 +113,7 @@ def fit(session: Session, split: Split, data: Dataset, stop: StopRequest) -> Non
     try:
         session.run(lambda epoch, step: images.batches(config.batch_size, seed=config.seed, epoch=epoch,
                                                        start_step=step, augment=augment),
-                    validated, [Shell(session, stop)])
+                    validated, [Shell(session, stop), *callbacks])
     except Interrupted as interrupted:
         session.save(LAST)
         print(f"{interrupted} after step {state.step}: saved {session.output / LAST}; --resume auto continues",
@@ -149,6 +155,7 @@ def final_test(session: Session, data: Dataset, check: Callable[[], None]) -> fl
     if report.can_plot():
         report.plot_curves(session.output, history)
         report.plot_confusion(session.output, final.confusion, data.classes)
+        report.plot_images(session.output, data, final.predicted, final.confidence)
     return final.accuracy
 
 
@@ -165,12 +172,12 @@ def run(config: Config) -> float:
     """
     config = resolve_device(config)
     output = report.prepare(config.output)
-    with OutputLock(output):
+    with OutputLock(output), watching(config, output) as callbacks:
         report.remove_leftovers(output)
-        return _run(config, output)
+        return _run(config, output, callbacks)
 
 
-def _run(config: Config, output: Path) -> float:
+def _run(config: Config, output: Path, callbacks: Sequence[Callback]) -> float:
     found = None if config.resume is None else find_for(config)
     data = load(config.dataset, config.data_dir, seed=config.seed)
     split = split_off(data, config.val_size, config.seed)
@@ -183,7 +190,7 @@ def _run(config: Config, output: Path) -> float:
           "test", flush=True)
     with StopRequest() as stop, alpha.config(precision=config.precision, conv_algorithm=config.algorithm,
                                              recompute=config.recompute):
-        fit(session, split, data, stop)
+        fit(session, split, data, stop, callbacks)
         return final_test(session, data, stop.check)
 
 

@@ -2,8 +2,11 @@
 
     config.toml     the resolved settings, with the versions that ran; --config reads it back
     metrics.csv     one line per epoch; the loss scale and the steps skipped so far in fp16
-    curves.png      loss and accuracy over the epochs           (both pictures need matplotlib)
+    curves.png      loss and accuracy over the epochs           (the pictures need matplotlib)
     confusion.png   which class of the test set was taken for which
+    images.png      some images of the test set with what they were taken for, and those that were taken wrongly
+    profile.txt     with --profile: times and memory by op, layer and kernel; profile.json shows them over time
+    tensorboard/    with --tensorboard: curves and pictures
     summary.json    test loss and accuracy of the last weights, and of the best ones on the validation images
 """
 
@@ -25,13 +28,16 @@ from typing import Any
 import numpy as np
 
 import alpha
+from alpha.data import Dataset
 from alpha.errors import ConfigError, message
 from alpha.training.trainer import Row
 from train.config import Config
 
 COLUMNS = ("epoch", "step", "train_loss", "train_accuracy", "val_loss", "val_accuracy", "lr", "seconds",
            "images_per_second", "peak_memory_mib", "loss_scale", "skipped_steps")
-ARTIFACTS = ("config.toml", "metrics.csv", "curves.png", "confusion.png", "summary.json")
+ARTIFACTS = ("config.toml", "metrics.csv", "curves.png", "confusion.png", "images.png", "summary.json", "profile.txt",
+             "profile.json")
+SAMPLES, WRONG, ACROSS = 8, 16, 8   # images of images.png: drawn ones, misclassified ones, in a row
 NO_MATPLOTLIB = 'matplotlib is not installed (pip install ".[plot]")'
 
 
@@ -158,7 +164,32 @@ def plot_confusion(output: Path, confusion: np.ndarray, classes: Sequence[str]) 
     save_figure(figure, output / "confusion.png")
 
 
-def can_plot(without: str = "curves.png and confusion.png are left out") -> bool:
+def plot_images(output: Path, data: Dataset, predicted: np.ndarray, confidence: np.ndarray) -> None:
+    """Draws images.png: a row of test images from all over the set, and below those taken wrongly, surest ones first.
+
+    Args:
+        predicted, confidence: the class that each test image was taken for, and its probability.  Shape (N,).
+    """
+    labels, names = data.test_labels, data.classes
+    samples = np.unique(np.linspace(0, len(labels) - 1, SAMPLES).astype(int))
+    wrong = np.flatnonzero(predicted != labels)
+    wrong = wrong[np.argsort(-confidence[wrong], kind="stable")][:WRONG]
+    rows = 1 + -(-len(wrong) // ACROSS)
+    figure = blank_figure(1.35 * ACROSS, 1.75 * rows + 0.4)
+    figure.suptitle(f"test images, and the surest of {int((predicted != labels).sum())} that were taken wrongly: "
+                    "class > what it was taken for, probability", fontsize=10)
+    for place, k in [*enumerate(samples, 1), *enumerate(wrong, ACROSS + 1)]:
+        axes = figure.add_subplot(rows, ACROSS, place)
+        image = data.test_images[k]
+        axes.imshow(image[..., 0] if image.shape[-1] == 1 else image, cmap="gray", interpolation="nearest")
+        axes.set_axis_off()
+        right = predicted[k] == labels[k]
+        title = names[labels[k]] if right else f"{names[labels[k]]} > {names[predicted[k]]}"
+        axes.set_title(f"{title}\n{100 * confidence[k]:.0f} %", fontsize=8, color="black" if right else "firebrick")
+    save_figure(figure, output / "images.png")
+
+
+def can_plot(without: str = "curves.png, confusion.png and images.png are left out") -> bool:
     """Tells whether matplotlib is there; says once per call what is missing if it is not, and what that means."""
     try:
         import matplotlib  # noqa: F401  slow to load, so not before it is needed

@@ -104,6 +104,9 @@ class CpuBackend:
     def synchronize(self) -> None:
         """Nothing runs behind the caller's back."""
 
+    def mark(self) -> None:
+        """The clock of the host will do."""
+
     def memory_stats(self) -> dict[str, int]:
         return {"live": memory.pool.live, "cached": memory.pool.cached, "peak": memory.pool.peak}
 

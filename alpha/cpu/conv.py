@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from alpha.config import config
 from alpha.cpu import conv_numpy, native
-from alpha.cpu.algorithms import chosen
+from alpha.cpu.algorithms import chosen, for_zeros
 from alpha.cpu.half import in_float32
 from alpha.cpu.memory import empty
 from alpha.ops.algorithms.names import AUTO, Request
@@ -49,6 +50,8 @@ def conv2d_bias_act_cpu(x: Array, w: Array, b: Array | None, *, activation: str 
                         algorithm: Request = AUTO, **geometry) -> Array:
     desc, compiled = ConvDesc.fprop(x.shape, w.shape, **geometry), native.usable(x, w)
     other = chosen("fprop", desc, algorithm, compiled)
+    if compiled and config.conv_sparsity:
+        other = for_zeros(desc, algorithm, x, other)
     y = empty(desc.y_shape, x.dtype)
     if other is None and compiled:
         native.conv_fprop(desc, x, w, y, bias=b, relu=activation == "relu")

@@ -12,6 +12,7 @@ from math import prod
 import numpy as np
 
 from alpha.cpu import native
+from alpha.cpu.algorithms import sparse, sparse_numpy
 from alpha.cpu.algorithms.products import strassen
 from alpha.cpu.half import in_float32
 from alpha.cpu.memory import empty
@@ -22,6 +23,7 @@ from alpha.ops.matmul import linear, matmul
 Array = np.ndarray
 
 WORTHWHILE = 1 << 18        # multiplications; below, BLAS is faster, on one thread; above, its threads would fight ours
+MOST_SPARSE_ROWS = 4        # of x, beyond which most rows of w meet something
 WORTHWHILE_VECTOR = 9216    # the same, where a matrix meets a vector
 
 
@@ -69,12 +71,31 @@ def _products(a: Array, b: Array, m: int, n: int, transpose_a: bool, transpose_b
     return y
 
 
+def _skips_rows(rows: Array, strict: bool) -> bool:
+    """Tells whether the sparse product serves these rows of x.  Raises ConfigError where it must and does not."""
+    if strict and len(rows) > MOST_SPARSE_ROWS:
+        raise ConfigError(message("linear", f"sparse does not serve x of {len(rows)} rows, {MOST_SPARSE_ROWS} are the "
+                                  "most", 'write algorithm="auto", or pass fewer rows at a time', x=rows.shape))
+    return len(rows) <= MOST_SPARSE_ROWS
+
+
+def _linear_sparse(rows: Array, w: Array, b: Array | None, activation: str | None) -> Array:
+    y, relu = empty((len(rows), len(w)), rows.dtype), activation == "relu"
+    if native.usable(rows, w):
+        sparse.linear(rows, np.ascontiguousarray(w.T), b, y, relu)
+    else:
+        sparse_numpy.linear(rows, w.T, b, y, relu)
+    return y
+
+
 @linear.impl("cpu")
 @in_float32()
 def linear_cpu(x: Array, w: Array, b: Array | None, *, activation: str | None,
                algorithm: Request | None = None) -> Array:
     rows = x.reshape(prod(x.shape[:-1]), x.shape[-1])  # -1 has no answer where there are no features
     shape = (*x.shape[:-1], w.shape[0])
+    if algorithm and algorithm.name == "sparse" and _skips_rows(rows, algorithm.strict):
+        return _linear_sparse(rows, w, b, activation).reshape(shape)
     if rows.size * len(w) >= WORTHWHILE and native.usable(rows, w) and (
             algorithm is None or algorithm.name != "strassen"):
         y = empty((len(rows), len(w)), x.dtype)

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from alpha.build import build, compilers
+from alpha.build import build, compilers, cores
 from alpha.config import config
 from alpha.cpu.conv_tables import dgrad_table, forward_table
 from alpha.errors import AlphaError, CompileError, message
@@ -52,6 +52,9 @@ SIGNATURES = {
     "conv_wgrad": "p ppp",
     "conv_panel_floats": "p -> l", "conv_pack": "p pp",
     "conv_run": "p ppppp ii",
+    "sparse_floats": "p -> l", "sparse_filter_floats": "p -> l", "sparse_filters": "p pp i", "sparse_run": "p ppppp ii",
+    "sparse_wgrad_floats": "p -> l", "sparse_wgrad": "p pppp", "count_nonzeros": "p lll -> l",
+    "linear_sparse": "pppp lll i",
     "fft_tiles": "p pp",
     "fft_inverse": "p pp",
     "winograd_floats": "p i -> l",
@@ -59,14 +62,11 @@ SIGNATURES = {
     "winograd_wgrad": "pp pppp",
     "winograd_filter_floats": "p -> l", "winograd_filters": "pp pp",
     "winograd_run": "pp ppppp ii",
-    "bn_fwd": "pppp pp ppp ll dd i",
-    "bn_apply": "pppp pp p ll i",
-    "bn_bwd": "pp pp pp ppp ll i",
+    "bn_fwd": "pppp pp ppp ll dd i", "bn_apply": "pppp pp p ll i", "bn_bwd": "pp pp pp ppp ll i",
     "sum_middle": "ppp lll",
     "sum_rows": "ppp ll",
     "extreme": "pp lll i",
-    "softmax_fwd": "pp ll i",
-    "softmax_bwd": "ppp ll i",
+    "softmax_fwd": "pp ll i", "softmax_bwd": "ppp ll i",
     "layer_norm_fwd": "ppp ppp ll d",
     "layer_norm_bwd": "ppp pp ppp ll",
     "group_norm_fwd": "ppp ppp llll d",
@@ -146,7 +146,7 @@ def _load() -> ctypes.CDLL:
     """Builds and loads the kernels, those of equations too, and declares the signatures."""
     from alpha.cpu.pointwise import own, write_source  # imports this module
 
-    lib = load_library("cpu", [*sorted(KERNELS.glob("*.cpp")), write_source(own())])
+    lib = load_library("cpu", [*sorted(KERNELS.rglob("*.cpp")), write_source(own())])
     for name, signature in SIGNATURES.items():
         arguments, _, result = signature.partition("->")
         function = getattr(lib, name)
@@ -177,8 +177,8 @@ def load_library(name: str, sources: Sequence[Path]) -> ctypes.CDLL:
 def _set_threads() -> None:
     global _threads
     _threads = config.num_threads
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    _lib.set_threads(1 if _forked else min(_threads or cores, max(cores, MOST_THREADS)))
+    most = cores()
+    _lib.set_threads(1 if _forked else min(_threads or most, max(most, MOST_THREADS)))
 
 
 def _after_fork() -> None:

@@ -12,10 +12,7 @@ import numpy as np
 
 from alpha.backend import get_backend
 from alpha.config import config
-from alpha.cuda import (
-    families,  # noqa: F401  binds the implementations
-    lazy,
-)
+from alpha.cuda import families, lazy  # noqa: F401  the former binds the implementations
 from alpha.cuda.ops.pointwise import convert, filled
 from alpha.cuda.ops.reduce import nan_flag
 from alpha.cuda.runtime import backlog, memory
@@ -106,6 +103,9 @@ class CudaBackend:
 
     def synchronize(self) -> None:
         context.synchronize()
+
+    def mark(self) -> Any:
+        return context.driver.Event().record(context.stream)
 
     can_record = True
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, NoReturn, TypeVar, overload
 
 from alpha.errors import ConfigError, DTypeError, NotDefinedError, NotFoundError, message, shown
+from alpha.graph import state
 from alpha.inputs.arguments import checked
 from alpha.nn.attributes import a_, check_name, named
 from alpha.nn.function import as_module
@@ -226,7 +227,12 @@ class Sequential(_List[Module]):
             if following is not None and not (layer.hooked or following.hooked):
                 fused = layer.fused_with(following)
                 call = fused or layer.called_before(following)
-            x = call(x)
+            before = state.layers
+            state.layers = (*before, layer) if fused else before    # the first of the two stands for both
+            try:
+                x = call(x)
+            finally:
+                state.layers = before
             k += 2 if fused else 1
         return x
 

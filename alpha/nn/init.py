@@ -53,18 +53,22 @@ def _fan(shape: tuple[int, ...], mode: FanMode) -> int:
     return fans(shape)[mode == "fan_out"]
 
 
+def _stretched(t: T, drawn: Tensor, factor: float, shift: float) -> T:
+    """t = drawn * factor + shift, in NumPy: a model for the GPU is made without waiting for compiled CPU kernels."""
+    t.copy_(np.asarray(drawn.numpy() * np.float32(factor) + np.float32(shift)))
+    return t
+
+
 @checked
 def uniform_(t: T, low: Finite = 0.0, high: Finite = 1.0) -> T:
     """t ~ U[low, high)."""
-    t.copy_(ops.rand(t.shape) * (high - low) + low)
-    return t
+    return _stretched(t, ops.rand(t.shape), high - low, low)
 
 
 @checked
 def normal_(t: T, mean: Finite = 0.0, std: NonNegative = 1.0) -> T:
     """t ~ N(mean, std^2)."""
-    t.copy_(ops.randn(t.shape) * std + mean)
-    return t
+    return _stretched(t, ops.randn(t.shape), std, mean)
 
 
 @checked

@@ -44,8 +44,9 @@ class conv2d:
         w: filters.  Shape (OC, FH, FW, IC / groups), OHWI; dtype of x, or float32 where that has 16 bits.
         stride, padding, dilation: int, or pair (height, width); in pixels.
         groups: number of channel groups; it divides IC and OC.  groups=IC is a depthwise convolution.
-        algorithm: "direct", "im2col", "winograd", "fft" or "strassen", which is then used or refused; "auto": the
-            fastest by estimate that keeps the precision's promise; None: what ALPHA_CONV_ALGORITHM prefers, or auto.
+        algorithm: "direct", "im2col", "winograd", "fft", "strassen" or "sparse", which is then used or refused; "auto":
+            the fastest by estimate that keeps the precision's promise; None: what ALPHA_CONV_ALGORITHM prefers, or
+            auto.
         for_norm: whether a batch norm in training is to read y: then a GPU counts the statistics that it begins with
             while it stores y, where that costs less than reading y once more.
     Returns:

@@ -9,7 +9,7 @@ from alpha.inputs.dtypes import DTypeOrNone
 from alpha.inputs.kinds import Activation
 from alpha.op import Spec, op
 from alpha.ops.activation import relu_grad
-from alpha.ops.algorithms.names import ProductAlgorithm, product_request
+from alpha.ops.algorithms.names import LinearAlgorithm, ProductAlgorithm, linear_request, product_request
 from alpha.ops.elementwise import broadcast_shape
 from alpha.ops.reduce import Shape, check_sum_dtype, unbroadcast
 
@@ -87,7 +87,8 @@ class linear:
         w: shape (out, in).
         b: shape (out,); or None. w and b have the dtype of x, or are float32 where that has 16 bits.
         activation: None or "relu".
-        algorithm: as in matmul.
+        algorithm: as in matmul; or "sparse": rows of a transposed copy of w that meet zeros of x are not read, for at
+            most 4 rows of x.  Each call makes the copy.
     Returns:
         y of shape (..., out).
     Raises:
@@ -97,9 +98,9 @@ class linear:
 
     args, saves, parameters = "x w b?", "x w y", "w b"
     flops = lambda size, x, w, *b: 2.0 * size * w.shape[-1]  # noqa: E731
-    presets = {"algorithm": product_request}
+    presets = {"algorithm": linear_request}
 
-    def shape(x, w, b, *, activation: Activation = None, algorithm: ProductAlgorithm = None):
+    def shape(x, w, b, *, activation: Activation = None, algorithm: LinearAlgorithm = None):
         if w.ndim != 2 or x.ndim == 0:
             raise ShapeError(message("linear", f"x has {x.ndim} axes and w {w.ndim}, x needs at least 1 and w needs 2",
                                      "reshape them to (N, in) and (out, in)", x=x.shape, w=w.shape))

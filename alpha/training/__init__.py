@@ -8,6 +8,7 @@
 """
 
 from alpha.data.sets import register_dataset
+from alpha.training.callbacks import Profile, TensorBoard
 from alpha.training.fit import fit
 from alpha.training.metrics import accuracy
 from alpha.training.registries import (
@@ -18,5 +19,5 @@ from alpha.training.registries import (
 )
 from alpha.training.trainer import Callback, History, Progress, Trainer
 
-__all__ = ["Callback", "History", "Progress", "Trainer", "accuracy", "fit", "register_dataset", "register_loss",
-           "register_model", "register_optimizer", "register_schedule"]
+__all__ = ["Callback", "History", "Profile", "Progress", "TensorBoard", "Trainer", "accuracy", "fit",
+           "register_dataset", "register_loss", "register_model", "register_optimizer", "register_schedule"]

@@ -14,22 +14,36 @@ import numpy as np
 
 from alpha.config import config
 from alpha.cpu import native
-from alpha.cpu.algorithms import fft, products, tiles, winograd
-from alpha.ops.algorithms.cost import Rates
-from alpha.ops.algorithms.family import MIB, OPS, Choice, Machine, Way, choose, register
+from alpha.cpu.algorithms import fft, products, sparse, sparse_numpy, tiles, winograd
+from alpha.ops.algorithms.cost import Rates, seconds
+from alpha.ops.algorithms.family import (
+    MACHINES,
+    MIB,
+    OPS,
+    TAKEN_BELOW,
+    Choice,
+    Machine,
+    Way,
+    choose,
+    cost_of,
+    counts_zeros,
+    register,
+    sparse_cost,
+)
 from alpha.ops.algorithms.names import Request
 from alpha.ops.conv_desc import ConvDesc
 
 Array = np.ndarray
 Run = Callable[..., None]   # of a description, two operands and the result
 WORKSPACE_MIB = 256
+COUNT_STEP = 8  # pixels; zeros are counted in one of so many
 
 
 def _machine(direct: float, product: float, spectral: float, transform: float, fft: float, l2: float, dram: float,
              auto: tuple[str, ...] = ("winograd", "fft")) -> Machine:
     """Returns a class of machines, in GFLOP/s and GB/s of one thread: the choice must not depend on their number."""
     flops = {"direct": direct, "depthwise": direct / 8, "product": product, "spectral": spectral,
-             "transform": transform, "fft": fft}
+             "sparse": 0.55 * direct, "transform": transform, "fft": fft}
     return Machine(Rates({unit: rate * 1e9 for unit, rate in flops.items()}, {"L2": l2 * 1e9, "DRAM": dram * 1e9},
                          2e-5, 0.0), auto)
 
@@ -78,8 +92,35 @@ def _chosen(pass_name: str, desc: ConvDesc, request: Request, machine: str, limi
     if way.name in ("im2col", "strassen"):
         return Chosen(way, getattr(products, pass_name) if way.name == "im2col" else _STRASSEN[pass_name], False)
     compiled = machine != "numpy" and desc.groups == 1
+    if way.name == "sparse":
+        return Chosen(way, getattr(sparse if compiled else sparse_numpy, pass_name), compiled)
     module = tiles if not compiled else winograd if way.name == "winograd" else fft
     return Chosen(way, partial(getattr(module, pass_name), way), module is winograd)
+
+
+def for_zeros(desc: ConvDesc, request: Request, x: Array, found: Chosen | None) -> Chosen | None:
+    """Returns what computes fprop where the zeros of x may be counted: the sparse loops, or what was found without.
+
+    A share of zeros is counted in every eighth pixel: it depends on the data alone. For arrays of the compiled kernels.
+    """
+    if request.name != "auto" or not counts_zeros(desc):
+        return found
+    machine, limit = machine_key(), (config.conv_workspace_mib or WORKSPACE_MIB) * MIB
+    rates = MACHINES[machine].rates
+    most = TAKEN_BELOW * seconds(cost_of(found.way if found else Way("direct"), "fprop", desc), rates)
+    least = sparse_cost("fprop", desc, 1.0)
+    if seconds(least, rates) > most or least.workspace > limit:
+        return found
+    if seconds(sparse_cost("fprop", desc, zeros_of(x)), rates) > most:
+        return found
+    return _chosen("fprop", desc, request._replace(name="sparse"), machine, limit)
+
+
+def zeros_of(x: Array) -> float:
+    """Returns the share of zeros among the elements of every COUNT_STEP-th pixel.  For the compiled kernels' arrays."""
+    rows = x.size // x.shape[-1]
+    counted = -(-rows // COUNT_STEP) * x.shape[-1]
+    return 1.0 - native.loaded().count_nonzeros(native.ptr(x), rows, x.shape[-1], COUNT_STEP) / counted
 
 
 def _matrix(a: Array) -> Array:

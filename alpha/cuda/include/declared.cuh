@@ -1,5 +1,6 @@
 // A kernel takes what the host declares (runtime/kernel.py): arguments of another type fail when it is compiled.
-// ALPHA_DECLARED has the entries of a module as entry/codes/entry/codes, codes being those of `struct` in Python.
+// ALPHA_DECLARED has the entries of a module as entry/codes/entry/codes, codes being those of `struct` in Python. Where
+// it has any, the bodies of other entries are left out: a module takes as long to compile as what is launched of it.
 #pragma once
 
 #ifndef ALPHA_DECLARED
@@ -7,6 +8,8 @@
 #endif
 #define ALPHA_TEXT_OF(...) #__VA_ARGS__
 #define ALPHA_TEXT(...) ALPHA_TEXT_OF(__VA_ARGS__)
+#define ALPHA_IS_LEFT_OUT(name) \
+  (*ALPHA_TEXT(ALPHA_DECLARED) && !declared::codes_of(ALPHA_TEXT(ALPHA_DECLARED), #name))
 #define ALPHA_KERNEL(name) \
   static_assert(declared::Kernel<decltype(name)>::fits(declared::codes_of(ALPHA_TEXT(ALPHA_DECLARED), #name)), \
                 "the host declares other arguments for the kernel " #name);

@@ -8,16 +8,28 @@
   extern __shared__ __align__(1024) unsigned char alpha_dynamic_shared[]; \
   type* name = (type*)alpha_dynamic_shared
 #define PTX(emulated, ...) asm volatile(__VA_ARGS__)
+#define ALPHA_TRAP() __trap()
 #else
 #include "emu_ptx.hpp"
 #define PTX(emulated, ...) emulated
+#define ALPHA_IS_LEFT_OUT(name) false
+#define ALPHA_TRAP()
 #endif
 #define PTX_FN __device__ __forceinline__
 // A kernel that is launched by its name. bounds: those of __launch_bounds__, and parameters, in parentheses; then its
 // body, which has no directives: loops are in what it calls.
 #define ALPHA_ENTRY(name, bounds, parameters, ...) \
-  extern "C" __global__ void __launch_bounds__ bounds name parameters { __VA_ARGS__; } \
+  constexpr bool ALPHA_JOINED(left_out_, name) = ALPHA_IS_LEFT_OUT(name); \
+  extern "C" __global__ void __launch_bounds__ bounds name parameters { \
+    if constexpr (ALPHA_JOINED(left_out_, name)) { \
+      ALPHA_TRAP(); \
+    } else { \
+      __VA_ARGS__; \
+    } \
+  } \
   ALPHA_KERNEL(name)
+#define ALPHA_JOINED(a, b) ALPHA_JOINED_OF(a, b)
+#define ALPHA_JOINED_OF(a, b) a##b
 
 namespace ptx {
 #ifdef __CUDACC__

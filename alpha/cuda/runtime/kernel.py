@@ -25,6 +25,7 @@ from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import Array
 from alpha.cuda.runtime.toolchain import Defines
 from alpha.errors import AlphaError, CompileError, DeviceError, message
+from alpha.trace import watchers
 
 C_TYPES = {"float32": "float", "bfloat16": "bf16", "float16": "f16"}  # a dtype's name in storage.cuh
 FLOAT_DTYPES = tuple(C_TYPES)
@@ -50,7 +51,7 @@ class Kernel:
     def __init__(self, source: str | Path, entry: str, args: str, *, threads: int | tuple[int, ...] = 256,
                  shared: int = 0, defines: Defines | None = None) -> None:
         self.entry, self.args, self.shared = entry, args, shared
-        self.unit = toolchain.unit_of(source, defines)
+        self.unit = toolchain.unit_of(source, defines, entry)
         self.block = (*((threads,) if isinstance(threads, int) else threads), 1, 1)[:3]
         self.threads = self.block[0] * self.block[1] * self.block[2]
         layout = _layout(entry, args)
@@ -91,7 +92,7 @@ class Kernel:
             memory.recorder.hold(values)
         if (self._launch is None or _waiting) and self._waits(grid, buffer):
             return
-        if config.watch and (config.sync or config.debug > 1):
+        if watchers or (config.watch and (config.sync or config.debug > 1)):
             self._watched(grid, buffer)
             return
         try:
@@ -101,7 +102,7 @@ class Kernel:
 
     def _waits(self, grid: Any, buffer: bytes) -> bool:
         """Tells whether a launch has been added to the backlog; if not, it can be made.  Raises CompileError."""
-        may_wait = backlog.open and not (config.sync or config.debug > 1 or memory.recorder)
+        may_wait = backlog.open and not (watchers or config.sync or config.debug > 1 or memory.recorder)
         if self._launch is None:
             if not may_wait or toolchain.is_at_hand(self.unit):
                 self._load()
@@ -148,6 +149,9 @@ class Kernel:
             begin = driver.Event().record(context.stream)
             self._launch(grid, self.block, buffer, self.shared, context.stream)  # type: ignore[misc]
             end = driver.Event().record(context.stream)
+            if watchers:
+                watchers[-1].launched(self.entry, begin, end)
+                return
             end.synchronize()
         except driver.Error as error:
             raise self._fault(grid, error, watched=True) from error

@@ -1,7 +1,8 @@
 """From .cu files to modules: what compiles them, which are needed, and those that are being compiled.
 
-A module is compiled when a launch needs it; a few at a time, as many as there are cores. What has been compiled is in
-the cache of alpha.build; what came compiled with alpha is taken from there (alpha.packed).
+A module is compiled when a launch needs it; two at a time for each core, so that a long one begins early though it is
+needed late. What has been compiled is in the cache of alpha.build; what came compiled with alpha is taken from there
+(alpha.packed).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 
 from tqdm import tqdm
 
-from alpha.build import build, find
+from alpha.build import build, cores, find
 from alpha.cuda.runtime.context import context
 from alpha.errors import CompileError, message
 from alpha.packed import Pack
@@ -30,6 +31,10 @@ INCLUDE_DIRS = (HOME / "include", HOME)
 PACKED = HOME / "packed"  # what a wheel may bring
 FLAGS = ("-std=c++17", "-O3", "-cubin", "-lineinfo")
 
+TAKE_SECONDS = {"activation.cu", "batch_norm.cu", "layer_norm.cu", "pool.cu", "reduce.cu", "update.cu"}
+PARTS = ("bfloat16", "16", "int")  # that these are compiled in, beside float32, by the last word of an entry's name
+
+PER_CORE = 2  # modules that are compiled at a time
 PROGRESS_AFTER = 1.0  # seconds of compiling until a terminal shows a progress bar
 
 Defines = Mapping[str, "str | int"]
@@ -109,9 +114,15 @@ _workers: list[ThreadPoolExecutor] = []
 _lock = threading.Lock()
 
 
-def unit_of(source: str | Path, defines: Defines | None) -> Unit:
-    """Declares and returns the unit of a source: the name of a file in some folder of alpha/cuda, or a path."""
-    unit = Unit(SOURCES.get(str(source), Path(source)), tuple(sorted((defines or {}).items())))
+def unit_of(source: str | Path, defines: Defines | None, entry: str) -> Unit:
+    """Declares and returns the unit of an entry.  source: the name of a file in some folder of alpha/cuda, or a path.
+
+    Entries of files that take seconds are in several units, which have the bodies of others left out (declared.cuh).
+    """
+    path = SOURCES.get(str(source), Path(source))
+    last = entry.rpartition("_")[2] if path.name in TAKE_SECONDS else ""
+    part = [("ALPHA_PART", part) for part in PARTS if part in last][:1]
+    unit = Unit(path, tuple(sorted([*(defines or {}).items(), *part])))
     _declared.setdefault(unit, {})
     return unit
 
@@ -119,10 +130,11 @@ def unit_of(source: str | Path, defines: Defines | None) -> Unit:
 def declare(unit: Unit, entry: str, codes: str) -> None:
     """Adds an entry to a unit.  codes: of its arguments, as `struct` has them; b: a block of bytes; v: no arguments.
 
-    A user's source that is declared again has perhaps been edited: its next launch looks at the file again.
+    A module that is there already has it left out. A user's source that is declared again has perhaps been edited. In
+    both cases the next launch looks at the file again.
     """
     entries = _declared.setdefault(unit, {})
-    if entry in entries and not unit.source.is_relative_to(HOME):
+    if entry not in entries or not unit.source.is_relative_to(HOME):
         with _lock:
             for known in (_modules, _failed, _jobs, _found):
                 known.pop(unit, None)  # type: ignore[attr-defined]
@@ -173,7 +185,7 @@ def _packed(unit: Unit) -> bytes | None:
 def start(unit: Unit) -> None:
     """Has a unit compiled in the background."""
     if not _workers:
-        _workers.append(ThreadPoolExecutor(os.cpu_count()))
+        _workers.append(ThreadPoolExecutor(PER_CORE * cores()))
     if unit not in _jobs:
         _jobs[unit] = _workers[0].submit(copy_context().run, current.compile, unit.source, dict(unit.defines),
                                          context.arch)
@@ -234,7 +246,7 @@ def compile_all(arch: str, chosen: Iterable[Unit] | None = None) -> dict[Unit, C
     """
     waiting = units() if chosen is None else list(chosen)
     random.Random(os.getpid()).shuffle(waiting)
-    with ThreadPoolExecutor(os.cpu_count()) as workers:
+    with ThreadPoolExecutor(PER_CORE * cores()) as workers:
         jobs = {unit: workers.submit(copy_context().run, current.compile, unit.source, dict(unit.defines), arch)
                 for unit in waiting}  # in our context: settings are those of this thread
         _show(jobs.values())

@@ -5,6 +5,7 @@
     winograd  F(m x m, r x r) over tiles: (m + r - 1)^2 products for m^2 outputs of r^2 taps
     fft       tiles of E x E: a product is one multiplication per spectral point, however many taps there are
     strassen  seven products of halves in the place of eight, for 1x1 filters, which are matrix products
+    sparse    the loops of direct over the elements of the input that are not zero: for maps behind a relu
 
 Work is counted in FLOP, bytes are those that a stage reads and writes. dgrad is the same as fprop with the channels
 exchanged, over the tiles of the input; wgrad sums over tiles.
@@ -22,13 +23,16 @@ from alpha.ops.algorithms.tile_transform import WINOGRAD_ERRORS, Winograd, fft_e
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
 PROMISES = {"fp32": 2e-6, "tf32": 6e-4}     # docs/numerics.md
-ERRORS = {"direct": 1e-6, "im2col": 1e-6, "fft": 4e-7, "strassen": 1.3e-6}
+ERRORS = {"direct": 1e-6, "im2col": 1e-6, "sparse": 1e-6, "fft": 4e-7, "strassen": 1.3e-6}
 OPS = {"fprop": "conv2d", "dgrad": "conv2d_dgrad", "wgrad": "conv2d_wgrad"}
 CHUNK_BYTES = 8 << 20       # of transformed tiles that are worked on at a time
 LEAST_TILES = 64            # of a chunk, so that transformed filters are not read for few
 FILTER_BYTES = 64 << 20     # of transformed filters of FFT: with more, output channels go in blocks
 MOST_TAPS = 48              # of a filter in tiles of 64 x 64
 TAKEN_BELOW = 0.9           # of direct's time, where the choice is free
+SPARSE_CHUNK, SPARSE_BLOCK = 48, 64     # channels in and out for which a pixel and a row of taps are one visit,
+VISIT_FLOPS = 700                       # and what such a visit costs beside its products, in FLOP of a transform
+COUNTED_FROM = 128          # channels in and out: zeros of fewer are not worth counting
 MIB = 1 << 20
 
 
@@ -75,6 +79,8 @@ def mismatch(name: str, desc: ConvDesc) -> str:
         return ""
     if name == "strassen":
         return _not_a_product(desc)
+    if name == "sparse":
+        return "" if desc.groups == 1 else f"groups={desc.groups}, which must be 1"
     axes = {"stride": (desc.h.s, desc.w.s), "dilation": (desc.h.d, desc.w.d)}
     for what, pair in axes.items():
         if pair != (1, 1):
@@ -168,6 +174,8 @@ def cost_of(way: Way, pass_name: str, desc: ConvDesc) -> Cost:
         unit = "depthwise" if desc.groups == desc.ic > 1 else "direct"
         stages = Stage("direct", desc.useful_flops, unit, x + y + w, "DRAM", tree(terms)),
         return Cost(stages, 0, ERRORS["direct"])
+    if way.name == "sparse":
+        return sparse_cost(pass_name, desc, 0.0)
     if way.name == "im2col":
         columns = 4 * desc.n * desc.h.o * desc.w.o * desc.h.f * desc.w.f * desc.ic
         stages = (Stage("columns", 0, "transform", x + columns, "DRAM", 0),
@@ -176,6 +184,25 @@ def cost_of(way: Way, pass_name: str, desc: ConvDesc) -> Cost:
     rows, depth, columns = desc.n * desc.h.o * desc.w.o, desc.ic, desc.oc
     return strassen_cost(*{"fprop": (rows, depth, columns), "dgrad": (rows, columns, depth),
                            "wgrad": (columns, rows, depth)}[pass_name])
+
+
+def sparse_cost(pass_name: str, desc: ConvDesc, zeros: float) -> Cost:
+    """Returns the cost of the sparse loops, of whose input, g for dgrad, a share is zero: lists, filters, products."""
+    x, y, w = (4 * n for n in _sizes(desc))
+    source, inner, outer = (y, desc.oc, desc.ic) if pass_name == "dgrad" else (x, desc.ic, desc.oc)
+    pixels = desc.n * (desc.h.i * desc.w.i if pass_name == "dgrad" else desc.h.o * desc.w.o)
+    visits = pixels * desc.h.f * ceil_div(inner, SPARSE_CHUNK) * ceil_div(outer, SPARSE_BLOCK)
+    terms = inner * desc.h.f * desc.w.f if pass_name != "wgrad" else desc.n * desc.h.o * desc.w.o
+    stages = (Stage("lists", 0, "transform", (1 + 2 * (1 - zeros)) * source, "DRAM", 0),
+              Stage("filters", 0, "transform", 3 * w, "DRAM", 0),
+              Stage("visits", VISIT_FLOPS * visits, "transform", 0, "L2", 0),
+              Stage("products", (1 - zeros) * desc.useful_flops, "sparse", x + y + w, "DRAM", tree(terms)))
+    return Cost(stages, 2 * source + w, ERRORS["sparse"])
+
+
+def counts_zeros(desc: ConvDesc) -> bool:
+    """Tells whether the zeros of a convolution's input are worth counting: one pass of a few percent of its time."""
+    return (desc.h.f, desc.w.f) == (3, 3) and desc.groups == 1 and min(desc.ic, desc.oc) >= COUNTED_FROM
 
 
 def images_of_columns(desc: ConvDesc) -> int:
@@ -254,7 +281,8 @@ def choose(pass_name: str, desc: ConvDesc, request: Request, machine_key: str, l
         why = mismatch(name, desc)
         for way in () if why else ways(name, desc):
             cost = cost_of(way, pass_name, desc)
-            reason = _limits(cost, promise, limit) or ("" if named else _too_small(way, pass_name, desc, machine))
+            reason = _limits(cost, promise, limit) or (
+                _dense_gradient(way, pass_name, request) if named else _too_small(way, pass_name, desc, machine))
             options.append((way, seconds(cost, machine.rates), reason))
         if why:
             options.append((Way(name), 0.0, f"does not serve {why}"))
@@ -290,6 +318,11 @@ def _too_small(way: Way, pass_name: str, desc: ConvDesc, machine: Machine) -> st
     if way.name == "winograd" and t.count < machine.least_tiles:
         return f"is not taken below {machine.least_tiles} tiles"
     return ""
+
+
+def _dense_gradient(way: Way, pass_name: str, request: Request) -> str:
+    sparse = way.name == "sparse" and pass_name == "dgrad" and not request.strict
+    return "is not taken for the gradient of y, which is dense behind a norm" if sparse else ""
 
 
 def _refuse(pass_name: str, desc: ConvDesc, request: Request, why: str) -> NoReturn:

@@ -12,8 +12,9 @@ from alpha.config import config
 from alpha.errors import ConfigError
 from alpha.inputs.kinds import Choice
 
-CONV_NAMES = ("auto", "direct", "im2col", "winograd", "fft", "strassen")
+CONV_NAMES = ("auto", "direct", "im2col", "winograd", "fft", "strassen", "sparse")
 PRODUCT_NAMES = ("auto", "direct", "strassen")
+LINEAR_NAMES = (*PRODUCT_NAMES, "sparse")
 
 
 class Request(NamedTuple):
@@ -69,6 +70,11 @@ def product_request(value: Any) -> Any:
     return Request("auto", False, _precision()) if value is None else _strict(value, PRODUCT_NAMES)
 
 
+def linear_request(value: Any) -> Any:
+    """As product_request, for a linear layer."""
+    return Request("auto", False, _precision()) if value is None else _strict(value, LINEAR_NAMES)
+
+
 def _strict(value: Any, names: tuple[str, ...]) -> Any:
     return Request(value, value != "auto", _precision()) if value.__class__ is str and value in names else value
 
@@ -78,4 +84,5 @@ def _precision() -> str:
 
 
 ConvAlgorithm = Annotated[Union[str, None], AlgorithmKind(*CONV_NAMES)]
+LinearAlgorithm = Annotated[Union[str, None], AlgorithmKind(*LINEAR_NAMES)]
 ProductAlgorithm = Annotated[Union[str, None], AlgorithmKind(*PRODUCT_NAMES)]

@@ -173,8 +173,6 @@ __device__ __forceinline__ void pool_gather(const Pool &p, int k, const T *x, co
   }
 }
 
-constexpr int POSITIONS = 32, WARPS = THREADS / 32;
-
 // y[n, i, c] = sum of x[n, k, c] over all k, ascending, with index[n, k, c] == i. An index outside of the map makes all
 // of y[n, :, c] NaN.
 // A lane has one column (n, c), a warp POSITIONS of its positions: it reads all indices of its columns, and adds what
@@ -184,7 +182,7 @@ constexpr int POSITIONS = 32, WARPS = THREADS / 32;
 template <class T, class Index>
 __device__ __forceinline__ void pool_scatter(const T *x, const Index *index, T *y, i64 columns, int channels,
                                              int outputs, int positions) {
-  constexpr int HALF = POSITIONS / 2;
+  constexpr int POSITIONS = 32, WARPS = THREADS / 32, HALF = POSITIONS / 2;
   __shared__ float maps[WARPS][POSITIONS][32];  // (warp, position, column); or HALF sums, and what they lack
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const i64 column = static_cast<i64>(blockIdx.x) * 32 + lane;

@@ -10,18 +10,17 @@
 #include <float.h>
 
 #include "lanes.cuh"
-#include "moments.cuh"
+#include "reduce.cuh"
 
-constexpr int THREADS = 256;
-constexpr int HELD = 32;  // elements of a row that a thread keeps in registers between the passes
+constexpr int KEPT = 32;  // elements of a row that a thread keeps in registers between the passes
 
 // Each fold: a State of the first pass, add(state, a, b), merge(state, state), and y from the total. a is x or g, b y.
 // Where a whole row is at hand, start(its maximum) and the term of (a, b), which trusts that maximum, for add_term.
 template <class T, bool LOG> struct Forward {
   static constexpr bool BOTH = false;
   struct State {
-    float max = -FLT_MAX;  // a row may begin with -inf
-    ExactSum sum = {0, 0};
+    float max;
+    ExactSum sum;
   };
   __device__ static State start(float max) { return {max, {0, 0}}; }
   __device__ static State add(State s, float x, float) {
@@ -52,9 +51,9 @@ template <class T, bool LOG> struct Forward {
 template <class T, bool LOG> struct Gradient {
   static constexpr bool BOTH = true;
   struct State {
-    ExactSum sum = {0, 0};
+    ExactSum sum;
   };
-  __device__ static State start(float) { return {}; }
+  __device__ static State start(float) { return {{0, 0}}; }
   __device__ static State add(State s, float g, float y) {
     s.sum.add(term(s, g, y));
     return s;
@@ -72,49 +71,24 @@ template <class T> using LogSoftmax = Forward<T, true>;
 template <class T> using SoftmaxGrad = Gradient<T, false>;
 template <class T> using LogSoftmaxGrad = Gradient<T, true>;
 
-template <class State> __device__ __forceinline__ State from_lane(const State &s, int bits) {
-  union {
-    State state;
-    float words[sizeof(State) / sizeof(float)];
-  } u{s};
-#pragma unroll
-  for (float &word : u.words) word = __shfl_xor_sync(~0u, word, bits);
-  return u.state;
-}
-
 // Every thread of a row gets the row's total; blockDim.x is 32, or THREADS where blockDim.y is 1.
-template <class Fold> __device__ __forceinline__ typename Fold::State fold_row(typename Fold::State s) {
-  __shared__ float words[sizeof(s) / sizeof(float)][THREADS / 32];  // [word of the state][warp]
-#pragma unroll
-  for (int bits = 16; bits; bits /= 2) s = Fold::merge(s, from_lane(s, bits));
-  if (blockDim.x > 32) {
-    union {
-      typename Fold::State state;
-      float words[sizeof(s) / sizeof(float)];
-    } u{s};
-    if (threadIdx.x % 32 == 0)
-      for (unsigned k = 0; k < sizeof(s) / sizeof(float); k++) words[k][threadIdx.x / 32] = u.words[k];
-    __syncthreads();
-    for (int warp = 0; warp < THREADS / 32; warp++) {
-      for (unsigned k = 0; k < sizeof(s) / sizeof(float); k++) u.words[k] = words[k][warp];
-      s = warp ? Fold::merge(s, u.state) : u.state;
-    }
-  }
-  return Fold::total(s);
+template <class Fold> __device__ __forceinline__ typename Fold::State fold_row(const typename Fold::State &s) {
+  using State = typename Fold::State;
+  return Fold::total(fold_group(s, blockDim.x, [](const State &a, const State &b) { return Fold::merge(a, b); }));
 }
 
 // aligned: n is a multiple of LANES<T>, so every row starts at a multiple of 16 bytes
 template <class Fold, class T>
-__device__ __forceinline__ void fold_rows(const T *a, const T *b, T *y, i64 rows, i64 n, int aligned) {
+__device__ __forceinline__ void along_rows(const T *a, const T *b, T *y, i64 rows, i64 n, int aligned) {
   constexpr int L = LANES<T>;
   const i64 row = static_cast<i64>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (row >= rows) return;  // whole warps leave, and a row of several warps is a block's only one
   a += row * n, b += row * n, y += row * n;
-  typename Fold::State s;
+  typename Fold::State s = Fold::start(-FLT_MAX);  // a row may begin with -inf
   const i64 whole = aligned ? n : 0, step = blockDim.x;
   const auto b_of = [](const Lanes<L, T> &second, int lane) { return Fold::BOTH ? value(second, lane) : 0.0f; };
-  if (aligned && n <= HELD * step) {
-    constexpr int PACKETS = HELD / L;
+  if (aligned && n <= KEPT * step) {
+    constexpr int PACKETS = KEPT / L;
     Lanes<L, T> first[PACKETS], second[Fold::BOTH ? PACKETS : 1];
     const auto each = [&](const auto &f) {
 #pragma unroll
@@ -174,11 +148,11 @@ __device__ __forceinline__ void fold_rows(const T *a, const T *b, T *y, i64 rows
 }
 
 template <class Fold, class T>
-__device__ __forceinline__ void fold_columns(const T *a, const T *b, T *y, i64 columns, i64 n, i64 inner) {
+__device__ __forceinline__ void along_columns(const T *a, const T *b, T *y, i64 columns, i64 n, i64 inner) {
   const i64 column = static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x;
   if (column >= columns) return;
   const i64 start = column / inner * n * inner + column % inner, end = start + n * inner;
-  typename Fold::State s;
+  typename Fold::State s = Fold::start(-FLT_MAX);  // a row may begin with -inf
 #pragma unroll 4
   for (i64 j = start; j < end; j += inner) s = Fold::add(s, to_float(a[j]), Fold::BOTH ? to_float(b[j]) : 0);
   s = Fold::total(s);
@@ -189,9 +163,9 @@ __device__ __forceinline__ void fold_columns(const T *a, const T *b, T *y, i64 c
 
 #define ALONG_AXIS(name, Fold, T, dtype) \
   ALPHA_ENTRY(name##_rows_##dtype, (THREADS, 1), (const T *a, const T *b, T *y, i64 rows, i64 n, int aligned), \
-              fold_rows<Fold<T>>(a, b, y, rows, n, aligned)) \
+              along_rows<Fold<T>>(a, b, y, rows, n, aligned)) \
   ALPHA_ENTRY(name##_columns_##dtype, (THREADS), (const T *a, const T *b, T *y, i64 columns, i64 n, i64 inner), \
-              fold_columns<Fold<T>>(a, b, y, columns, n, inner))
+              along_columns<Fold<T>>(a, b, y, columns, n, inner))
 #define KERNELS(T, dtype) \
   ALONG_AXIS(softmax, Softmax, T, dtype) \
   ALONG_AXIS(log_softmax, LogSoftmax, T, dtype) \
