@@ -142,12 +142,10 @@ def test_a_long_row_of_taps_is_left_to_others():
 
 @pytest.mark.parametrize(("case", "fragment"), [
     (square("full", 2, 8, 8, 8, 3), "8 input channels per group"),
-    (square("multiplier", 2, 8, 8, 16, 3, groups=8), "as many outputs"),
-    (square("taps", 2, 30, 128, 128, 9, groups=128), "81 taps"),
 ], ids=lambda v: getattr(v, "name", v))
 def test_a_depthwise_kernel_says_why_it_cannot(case, fragment):
     for pass_name in PASSES:
-        candidate = next(c for c in candidates(pass_name) if c.name == f"depthwise_{pass_name} 4")
+        candidate = next(c for c in candidates(pass_name) if c.name == f"depthwise_{pass_name}")
         assert fragment in (candidate.rejection(case.desc) or "")
 
 

@@ -29,7 +29,7 @@ class Strip(Candidate):
     """A pass of a depthwise convolution, four neighbouring pixels of a line a thread."""
 
     def __init__(self, pass_name: str, dtype: str) -> None:
-        self.pass_name, self.reads, self.writes = pass_name, dtype, dtype
+        self.pass_name, self.reads, self.writes = pass_name, dtype, "float32" if pass_name == "wgrad" else dtype
         self.name = f"depthwise_strip_{pass_name} {dtype}"
 
     def rejection(self, desc: ConvDesc) -> str | None:
