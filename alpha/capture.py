@@ -98,6 +98,8 @@ class _Captured:
             if self.found is None:
                 self.refused.add(key)
         self.calls += 1
+        for t in inputs:    # a recording reads copies: whatever the call, nothing of how they were made goes into it
+            get_backend(t.device).write_as(t.data, "elements")
         return self.function(*inputs) if self.found is None else self._repeat(self.found, inputs)
 
     def _contents(self) -> tuple[list[Module], list[Tensor]]:

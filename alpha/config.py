@@ -64,6 +64,7 @@ VARIABLES = (
     Variable("sync", False, "wait for every CUDA kernel, so that an error names the one that made it"),
     Variable("tensor_cores", True, "0 computes float32 convolutions and products on the FMA units of a GPU alone"),
     Variable("capture", True, "0 launches every kernel of a training step by itself, each time (alpha.capture)"),
+    Variable("fuse", True, "0 runs each pointwise op as a pass of its own; see docs/fusion.md"),
     Variable("tune", False, "time the candidate kernels of each CUDA convolution once, and keep the fastest"),
     Variable("calibration", "", "a file of python -m benchmarks.calibrate: what a GPU was measured to reach, by which "
              "kernels are chosen; empty means what its driver and the tables say"),
@@ -121,6 +122,7 @@ class Config:
     sync: bool
     tensor_cores: bool
     capture: bool
+    fuse: bool
     tune: bool
     calibration: str
     precision: str

@@ -181,6 +181,7 @@ class Tensor(Conversions, Methods):
                                      tensor=(self.shape, self.dtype, self.device)))
         return gradient
 
+    @checked
     def backward(self, gradient: Tensor | None = None, *, retain_graph: bool | None = None,
                  create_graph: bool = False) -> None:
         """Adds the gradients of this tensor to the `.grad` of the leaves that it depends on.

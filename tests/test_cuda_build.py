@@ -108,6 +108,24 @@ def test_a_wrong_type_fails_when_the_kernel_is_built(args, tmp_path, monkeypatch
         compile_strictly(Kernel(source, "takes", args).unit, FIRST)
 
 
+TWO = """#include "ptx.cuh"
+__device__ __forceinline__ void long_work(float* x) {
+#pragma unroll
+  for (int i = 0; i < 200; i++) x[i] = sinf(x[i + 1]);
+}
+ALPHA_ENTRY(brief, (32), (float* x), *x = 1)
+ALPHA_ENTRY(lengthy, (32), (float* x), long_work(x))
+"""
+
+
+def test_what_is_not_declared_has_no_body(tmp_path, monkeypatch):
+    monkeypatch.setattr(toolchain, "_declared", {})
+    source = tmp_path / "two.cu"
+    source.write_text(TWO)
+    alone = compile_strictly(Kernel(source, "brief", "ptr x").unit, FIRST).stat().st_size
+    assert compile_strictly(Kernel(source, "lengthy", "ptr x").unit, FIRST).stat().st_size > 2 * alone
+
+
 def test_what_is_launched_is_checked() -> None:
     """Files with kernels have ALPHA_KERNEL, which compares their arguments with those that the host declares."""
     for path in {path for path in toolchain.HOME.rglob("*.cu*") if 'extern "C" __global__' in path.read_text()}:

@@ -79,6 +79,23 @@ def test_one_module_serves_a_source_with_the_same_defines(declared):
     assert Kernel("/abs/b.cu", "relu", "ptr x").unit.source == Path("/abs/b.cu")
 
 
+def test_a_long_file_is_a_module_per_element_type(declared):
+    kernels = [*per_dtype("reduce.cu", "sum_rows", "ptr x").values(), Kernel("reduce.cu", "sum_rows_int64", "ptr x"),
+               Kernel("reduce.cu", "max_rows_uint8", "ptr x"), Kernel("pool.cu", "gather_int32_float32", "ptr x")]
+    parts = [dict(k.unit.defines).get("ALPHA_PART", "") for k in kernels]
+    assert parts == ["", "bfloat16", "16", "int", "int", ""] and len(units()) == 5
+    assert not Kernel("loss.cu", "forward_bfloat16", "ptr x").unit.defines
+    assert "-DALPHA_DECLARED=sum_rows_float32/P" in chain.macros(*kernels[0].unit[:1], {})
+
+
+def test_an_entry_that_is_declared_late_has_its_module_compiled_again(toolchain):
+    Kernel("pool.cu", "relu", "i32 n")(1, 1)
+    Kernel("pool.cu", "relu", "i32 n")(1, 1)
+    assert toolchain.asked == ["pool.cu"]
+    Kernel("pool.cu", "big", "i32 n")(1, 1)
+    assert toolchain.asked == ["pool.cu", "pool.cu"], "the first module has no body for it"
+
+
 def test_a_kernel_that_fails_to_compile_leaves_the_others(toolchain):
     good, bad = Kernel("a.cu", "relu", "i32 n"), Kernel("bad.cu", "relu", "i32 n")
     for _ in range(2):

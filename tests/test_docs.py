@@ -17,7 +17,7 @@ def blocks(path):
 
 
 ALL = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-ON_A_GPU = {"add_a_conv_kernel.md", "add_a_kernel.md"}  # tests/cuda/test_docs_kernel.py runs it
+ON_A_GPU = {"add_a_conv_kernel.md", "add_a_kernel.md", "fusion.md"}  # tests/cuda/test_docs_kernel.py runs it
 PAGES = [path for path in ALL if blocks(path) and path.name not in ON_A_GPU]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 import alpha
 from alpha import nn, ops, optim
-from alpha.errors import ArgumentError, DTypeError, OutOfMemoryError, ShapeError
+from alpha.errors import AlphaError, ArgumentError, DTypeError, OutOfMemoryError, ShapeError
 
 
 def test_nonzero_of_a_scalar_is_as_in_pytorch() -> None:
@@ -57,3 +57,20 @@ def test_strict_is_a_truth_value() -> None:
 def test_truncated_normal_fills_a_scalar() -> None:
     t = ops.zeros(())
     assert -1 <= float(nn.init.trunc_normal_(t, a=-1.0, b=1.0).item()) <= 1
+
+
+def test_a_key_with_a_step_of_no_use_is_refused() -> None:
+    x = ops.zeros((1, 3))
+    with alpha.no_grad(), pytest.raises(DTypeError, match="step"):
+        x[slice(None, "x", 0)] = 1.0
+
+
+def test_a_value_of_several_lengths_is_refused() -> None:
+    x = ops.zeros((2, 1))
+    with alpha.no_grad(), pytest.raises(AlphaError):
+        x[0] = (alpha.zeros((2,)), alpha.zeros(()))
+
+
+def test_create_graph_is_a_truth_value() -> None:
+    with pytest.raises(ArgumentError, match="create_graph"):
+        alpha.ones((1,), requires_grad=True).backward(create_graph=np.zeros((2, 3)))

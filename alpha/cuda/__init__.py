@@ -14,6 +14,7 @@ from alpha.backend import get_backend
 from alpha.config import config
 from alpha.cuda import families, lazy  # noqa: F401  the former binds the implementations
 from alpha.cuda.ops.pointwise import convert, filled
+from alpha.cuda.ops.pointwise.chain import joined
 from alpha.cuda.ops.reduce import nan_flag
 from alpha.cuda.runtime import backlog, memory
 from alpha.cuda.runtime.context import context
@@ -41,7 +42,7 @@ class CudaBackend:
         memory.start()
 
     def by_equation(self, op: Any) -> None:
-        """Kernels are written, one line of a .cu file each: see alpha.cuda.ops.pointwise."""
+        joined(op, None)
 
     def from_numpy(self, a: np.ndarray, device: str) -> Array:
         if memory.recorder:

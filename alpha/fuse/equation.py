@@ -139,6 +139,14 @@ class Equation:
                     return f"{'absolute' if name == 'abs' else name}({', '.join([part(x) for x in operands])})", False
         raise self._refused(f"{ast.unparse(e)!r} is unknown")
 
+    def function(self, name: str, qualifiers: str = "") -> str:
+        """Returns a C function of one line that computes the equation of floats (bools for conditions) as `number`s."""
+        params = ", ".join([f"{'bool' if a in self.code.conditions else 'number'} {a}_"
+                            for a in (*self.args, *self.attrs)])
+        kind, end = ("bool", "") if self.code.is_condition else ("float", ".v")
+        body = " ".join([*self.code.statements, f"return {self.code.result}{end};"])
+        return f"{qualifiers}{kind} {name}({params}) {{ {body} }}"
+
     # ---- for NumPy ---------------------------------------------------------------------------------------------------
 
     def compute(self, values: Mapping[str, Any]) -> Array:

@@ -14,7 +14,7 @@ from alpha.op import registry
 pytestmark = [pytest.mark.cuda, pytest.mark.torch]
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-FILES = {"add_a_kernel.md": ["mish.cu", "rms_norm.cu"], "add_a_conv_kernel.md": ["conv_rows.cu"]}
+FILES = {"add_a_kernel.md": ["rms_norm.cu"], "add_a_conv_kernel.md": ["conv_rows.cu"], "fusion.md": []}
 CUDA = re.compile(r"`(\w+\.cu)`[^`]*:\n\n```cuda\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PYTHON = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -51,6 +51,12 @@ def output_of(page: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> st
 def test_a_kernel(tmp_path: Path, as_before: None, capsys: pytest.CaptureFixture[str]) -> None:
     row = output_of("add_a_kernel.md", tmp_path, capsys)
     assert re.fullmatch(r"\| rms_norm  \| float32 \|( [\d.]+ \|){3} \d+ % >= 0.85 \w+ \|( [\d.]+ \|){2}\n", row), row
+
+
+def test_chains(tmp_path: Path, as_before: None, capsys: pytest.CaptureFixture[str], launches: list[str]) -> None:
+    output_of("fusion.md", tmp_path, capsys)
+    for entry in ("chain_mul_add_gelu_add", "chain_mul_softclip_add"):     # as the page says
+        assert entry in launches and entry in (DOCS / "fusion.md").read_text()
 
 
 def test_a_convolution_kernel(tmp_path: Path, as_before: None, capsys: pytest.CaptureFixture[str]) -> None:

@@ -102,7 +102,7 @@ class EmulatedToolchain:
         require_compiler()
         flags = (*FLAGS, *MODULE_FLAGS, *(CHECKS if self.checked else ()), f"-I{HERE}",
                  *(f"-I{folder}" for folder in INCLUDE_DIRS), "-isystem", str(cuda_include()))
-        macros = [f"-D{name}={value}" for name, value in sorted(defines.items()) if name != "ALPHA_PART"]
+        macros = [f"-D{name}={value}" for name, value in sorted(defines.items()) if name != "ALPHA_PART"]  # one of all
         first = ("-x", "c++", "-include", str(_header(flags)))
         link = ("-x", "none", "-shared", NO_SANITIZER_RUNTIME, "-Wl,-Bsymbolic", str(engine()))
         return build(f"emulated-{source.stem}", [source], COMPILER, (*flags, *macros, *first), link=link,

@@ -4,6 +4,7 @@ A producer whose result may wait, or be written in another form:
     reserve, reserve_for   memory for it; the latter where what bounds the operands bounds the result
     defer                  the array, which is written when somebody reads it; companion_output: what is written with it
     can_wait               whether what the pass reads may be held until then
+    chain                  the array of a pointwise op, which joins the pass of a reader of its kind (chained.py)
     flush_gradients        has passes run that should not hold memory for long
 A reader, of any array:
     x.ptr                  float32 elements, written now if need be
@@ -14,7 +15,8 @@ A reader, of any array:
     elements_behind        elements for a launch that is spared as a rule
     join, joined_elements  has a pass write its planes within a larger array
     peek                   elements for a check, which changes nothing
-    undisturbed            a block in which no gradient is written earlier than without it
+    value_of, settle       what an array is to such a reader; and that it is written
+    undisturbed            a block in which no gradient is written earlier than without it; is_undisturbed
     form_of, write_as      in which form it was written first, and having it written so: for what is made again
     statistics.ask, take   means and variances of a result, counted by the kernel that writes it
 
@@ -23,6 +25,7 @@ Nobody else asks what class an array is, or reads `Array.derived`; tests/test_la
 
 from alpha.cuda.lazy import statistics
 from alpha.cuda.lazy.bounded import reserve_for
+from alpha.cuda.lazy.chained import chain, settle, value_of
 from alpha.cuda.lazy.deferred import (
     GUARDED,
     PLANE_WRITERS,
@@ -39,7 +42,6 @@ from alpha.cuda.lazy.deferred import (
     peek,
     reserve,
     split_view,
-    undisturbed,
     write_for,
 )
 from alpha.cuda.lazy.forms import form_of, memory_key, write_as
@@ -56,9 +58,46 @@ from alpha.cuda.lazy.operands import (
     planes_are_read,
     prepare_weights,
 )
+from alpha.cuda.lazy.quiet import is_undisturbed, undisturbed
 
-__all__ = ["GUARDED", "GUARD_ARGS", "KEEP", "PLANE_WRITERS", "READS", "SPLITS_PAY", "UNGUARDED", "Guard", "Memory",
-           "Operand", "Rows", "bound_of", "can_wait", "companion_output", "defer", "elements_behind", "flag_counter",
-           "flagged_count", "flush_gradients", "forget", "form_of", "join", "joined_elements", "memory_key", "operand",
-           "peek", "planes_are_read", "prepare_weights", "reserve", "reserve_for", "split_view", "statistics",
-           "undisturbed", "write_as", "write_for"]
+__all__ = [
+    "GUARDED",
+    "GUARD_ARGS",
+    "KEEP",
+    "PLANE_WRITERS",
+    "READS",
+    "SPLITS_PAY",
+    "UNGUARDED",
+    "Guard",
+    "Memory",
+    "Operand",
+    "Rows",
+    "bound_of",
+    "can_wait",
+    "chain",
+    "companion_output",
+    "defer",
+    "elements_behind",
+    "flag_counter",
+    "flagged_count",
+    "flush_gradients",
+    "forget",
+    "form_of",
+    "is_undisturbed",
+    "join",
+    "joined_elements",
+    "memory_key",
+    "operand",
+    "peek",
+    "planes_are_read",
+    "prepare_weights",
+    "reserve",
+    "reserve_for",
+    "settle",
+    "split_view",
+    "statistics",
+    "undisturbed",
+    "value_of",
+    "write_as",
+    "write_for",
+]

@@ -21,14 +21,14 @@ waits when an array that it is a part of is written as planes is written there, 
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 from weakref import ReferenceType, WeakValueDictionary, ref
 
 from alpha.config import config
 from alpha.cuda.lazy.guard import GUARD_ARGS, UNGUARDED, Guard
+from alpha.cuda.lazy.quiet import is_peeking, is_undisturbed, lock, peeking
 from alpha.cuda.runtime import memory as device_memory
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
@@ -45,26 +45,27 @@ GUARDED = BLOCKS // 2       # of one behind a flag, whose blocks end at once as 
 BLOCKS_PER_SM = 4           # of a merge: behind a guard it ends at once as a rule, and blocks cost time even then
 _MERGE = Kernel("planes.cu", "planes_merge", f"ptr x, ptr header, ptr y, ptr header_of_y, i64 size, {GUARD_ARGS}")
 
-_lock = threading.RLock()  # reentrant: what a pass reads may be waiting, too
-_waiting: WeakValueDictionary[int, LazyStorage] = WeakValueDictionary()
-_undisturbed = 0  # blocks of `undisturbed` that are open
-_peeked: list[Memory] | None = None  # what `peek` has made, while it runs: under the lock
+waiting: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
 class Deferred(Array):
-    """A float32 array whose elements may not be written yet: to take `ptr` has them written.
+    """An array whose elements may not be written yet: to take `ptr` has them written.
 
-    Its memory is known to `derived`, alpha.cuda.lazy.deferred.LazyStorage.
+    Its memory is known to `derived`: a LazyStorage, or alpha.cuda.lazy.chained.ChainStorage.
+
+    Attributes:
+        holder: what all arrays over the memory have, and nobody else.
     """
 
-    __slots__ = ()
+    __slots__ = ("holder",)
 
-    def __init__(self, shape: Shape, size: int, nbytes: int, derived: Any) -> None:
-        self.shape, self.dtype, self.size, self.nbytes, self.derived = shape, "float32", size, nbytes, derived
+    def __init__(self, shape: Shape, size: int, nbytes: int, derived: Any, holder: Any = None) -> None:
+        self.shape, self.dtype, self.size = shape, derived.dtype, size
+        self.nbytes, self.derived, self.holder = nbytes, derived, holder
 
     @property
     def block(self) -> Any:
-        return self.derived.memory.elements.block
+        return self.derived.block
 
     @property
     def ptr(self) -> int:  # type: ignore[override]
@@ -74,7 +75,7 @@ class Deferred(Array):
         return self.derived.elements().reshaped(self.shape)
 
     def reshaped(self, shape: Shape) -> Deferred:
-        return Deferred(shape, self.size, self.nbytes, self.derived)
+        return Deferred(shape, self.size, self.nbytes, self.derived, self.holder)
 
     def __repr__(self) -> str:
         return f"<cuda Deferred {self.shape}>"
@@ -160,7 +161,7 @@ def defer(memory: Memory, reads: Sequence[Array | None], write: Write, hurries: 
         join: see `LazyStorage.join`.
     """
     x, contents = memory.elements, LazyStorage(memory, tuple(a for a in reads if a is not None), write, hurries, join)
-    _waiting[id(contents)] = contents
+    waiting[id(contents)] = contents
     return Deferred(x.shape, x.size, x.nbytes, contents)
 
 
@@ -222,39 +223,27 @@ def can_wait(*arrays: Array | None) -> bool:
 
 def write_before(arrays: Sequence[Array]) -> None:
     """Has all passes run that read arrays which are about to change."""
-    if _waiting:
+    if waiting:
         changing = {id(x.block) for x in arrays}
-        for contents in list(_waiting.values()):
-            if not changing.isdisjoint(id(a.block) for a in contents.reads):
+        for contents in list(waiting.values()):
+            if contents.is_alive and not changing.isdisjoint(id(a.block) for a in contents.reads):
                 contents.elements()
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """For a block that makes earlier results again: gradients go on waiting, and get the form that they had without."""
-    global _undisturbed
-    with _lock:
-        _undisturbed += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _undisturbed -= 1
 
 
 def flush_gradients() -> None:
     """Runs the passes that should not wait for long; they write planes, as which their results are read as a rule."""
-    if _undisturbed:
+    if is_undisturbed():
         return
-    for contents in list(_waiting.values()):
+    for contents in list(waiting.values()):
         if contents.hurries:
             contents.planes(write=True)
 
 
 def write_all() -> None:
     """Has all passes run, and write elements."""
-    for contents in list(_waiting.values()):
-        contents.elements()
+    for contents in list(waiting.values()):
+        if contents.is_alive:
+            contents.elements()
 
 
 device_memory.write_waiting = write_all
@@ -270,6 +259,8 @@ class LazyStorage(Derived):
         companion: what it writes beside this memory, if anything: weakly, as that array holds this.
     """
 
+    dtype, is_alive = "float32", True
+
     def __init__(self, memory: Memory, reads: Sequence[Array], write: Write, hurries: bool, join: Join | None) -> None:
         self.memory, self.reads, self.hurries = memory, reads, hurries
         self.companion: ReferenceType[CompanionOutput] | None = None
@@ -280,9 +271,13 @@ class LazyStorage(Derived):
         self._split_for: str | None = ""    # what the header's bound has served a split for; None: it bounds no more
 
     @property
+    def block(self) -> Any:
+        return self.memory.elements.block
+
+    @property
     def bound(self) -> Array | None:
         """The bits of a bound, int32 (1,): of the largest element if that is known; None: there is none any more."""
-        with _lock:
+        with lock:
             if self._split_for is None:
                 return None
             header = self.memory.scale
@@ -291,8 +286,8 @@ class LazyStorage(Derived):
     def elements(self) -> Array:
         """Returns the float32 elements: all there is, from now on."""
         if self._write is not None or self.in_planes:  # `_run` sets them the other way round
-            with _lock:
-                if _peeked is not None:
+            with lock:
+                if is_peeking():
                     return self.peek()
                 self._run(planes=False)
                 if self.in_planes:
@@ -303,7 +298,7 @@ class LazyStorage(Derived):
 
     def elements_behind(self, guard: Guard) -> Array:
         """Returns what a launch behind a guard reads for the elements: they are there if it is not spared."""
-        with _lock:
+        with lock:
             if not self.in_planes:
                 return self.elements()
             y = empty(self.memory.elements.shape, "float32")
@@ -312,7 +307,7 @@ class LazyStorage(Derived):
 
     def planes(self, write: bool = False) -> Memory | None:
         """Returns the memory if it has planes; `write`: has them written if nothing is yet."""
-        with _lock:
+        with lock:
             if write:
                 self._run(planes=True)
             return self.memory if self.in_planes else None
@@ -322,7 +317,7 @@ class LazyStorage(Derived):
 
         It goes on waiting for readers of its own, of whom there are none as a rule.
         """
-        with _lock:
+        with lock:
             if self._join is None or rows.width != self.memory.elements.shape[-1]:
                 return False
             self._join(whole, rows)
@@ -333,7 +328,7 @@ class LazyStorage(Derived):
 
         All parts are there by then, and the flag says whether planes hold them.
         """
-        with _lock:
+        with lock:
             if self._join is None:
                 return None
             self._join(whole, None)
@@ -344,27 +339,21 @@ class LazyStorage(Derived):
 
         What the pass reads is looked at in the same way: nobody learns from a check in which form it will be written.
         """
-        global _peeked
-        with _lock:
+        with lock:
             if self._write is None and not self.in_planes:
                 return self.memory.elements
-            outermost = _peeked is None
-            _peeked = [] if outermost else _peeked
-            try:
+            with peeking() as held:
                 made = reserve(self.memory.elements.shape)
-                _peeked.append(made)  # until all launches that read it are made
+                held.append(made)
                 if self._write is not None:
                     self._write(made, False)
                 else:
                     self._merge(made.elements, None, UNGUARDED)
                 return made.elements
-            finally:
-                if outermost:
-                    _peeked = None
 
     def header_for(self, reads: str) -> Memory | None:
         """Returns the memory whose header may serve a split of the elements: one kind of it, as it gets the flag."""
-        with _lock:
+        with lock:
             if self._split_for not in ("", reads):
                 return None
             self._split_for = reads
@@ -385,7 +374,7 @@ class LazyStorage(Derived):
             made = self.companion and self.companion()
             if made:
                 made.contents = None
-            _waiting.pop(id(self), None)
+            waiting.pop(id(self), None)
 
     def _merge(self, y: Array, header: Array | None, guard: Guard) -> None:
         """Writes the elements to y, and a header for them."""

@@ -8,7 +8,8 @@ from importlib import metadata
 from pathlib import Path
 
 from alpha.backend import get_backend
-from alpha.build import version_of
+from alpha.build import cache_dir, version_of
+from alpha.config import config
 from alpha.cuda.runtime import rehearsal, toolchain
 from alpha.cuda.runtime.context import INSTALL, context
 from alpha.cuda.runtime.memory import mib
@@ -58,6 +59,8 @@ def _compiled() -> Iterator[str]:
         found = sum(nvcc.find(unit.source, dict(unit.defines), context.arch) is not None for unit in units)
         rest = "" if found == len(units) else "; the rest is compiled at first use, or by python -m alpha build-kernels"
         yield f"CUDA kernels: {found} of {len(units)} modules are compiled for {context.arch}{rest}"
+    yield (f"chains of pointwise ops: {len(list(cache_dir().glob('chain-*.cu')))} kernels were generated in the cache; "
+           f"they are {'in use' if config.fuse else 'not in use (ALPHA_FUSE=0)'}")
 
 
 def build_kernels(arches: list[str], program: Callable[[], None] | None = None, folder: Path | None = None

@@ -105,7 +105,22 @@ def nvcc() -> str:
 
 current: Toolchain = NvccToolchain()
 
+
+@cache
+def _has_nvcc() -> bool:
+    try:
+        return bool(nvcc())
+    except CompileError:
+        return False
+
+
+def can_compile() -> bool:
+    """Tells whether sources that nobody has compiled ahead are of use here."""
+    return current.name != "nvcc" or _has_nvcc()
+
+
 _declared: dict[Unit, dict[str, str]] = {}  # the entries of each, and the codes of their arguments
+generated: set[Path] = set()  # sources that were written by us, and are named by what they have
 _modules: dict[Unit, Any] = {}
 _failed: dict[Unit, CompileError] = {}
 _jobs: dict[Unit, Future[Path]] = {}
@@ -134,11 +149,15 @@ def declare(unit: Unit, entry: str, codes: str) -> None:
     both cases the next launch looks at the file again.
     """
     entries = _declared.setdefault(unit, {})
-    if entry not in entries or not unit.source.is_relative_to(HOME):
+    if entry not in entries or _is_users(unit):
         with _lock:
             for known in (_modules, _failed, _jobs, _found):
                 known.pop(unit, None)  # type: ignore[attr-defined]
     entries[entry] = codes
+
+
+def _is_users(unit: Unit) -> bool:
+    return not unit.source.is_relative_to(HOME) and unit.source not in generated
 
 
 def units() -> list[Unit]:
@@ -151,7 +170,7 @@ def is_at_hand(unit: Unit) -> bool:
 
     Raises CompileError where there is no compiler.
     """
-    if unit in _modules or unit in _failed or not unit.source.is_relative_to(HOME):
+    if unit in _modules or unit in _failed or _is_users(unit):
         return True
     job = _jobs.get(unit)
     if job:
@@ -177,9 +196,7 @@ def _pack(folder: Path, maker: str) -> Pack:
 
 def _packed(unit: Unit) -> bytes | None:
     """Returns the module of a unit of ours if it came with alpha."""
-    if not unit.source.is_relative_to(HOME):
-        return None
-    return pack().find(unit.source, unit.defines, context.arch)
+    return None if _is_users(unit) else pack().find(unit.source, unit.defines, context.arch)
 
 
 def start(unit: Unit) -> None:

@@ -166,6 +166,9 @@ def _numbered(x: Tensor, key: tuple[Any, ...]) -> np.ndarray:
     except IndexError as error:
         raise ShapeError(message("getitem", f"the key does not fit: {error}", "use indices within the axes, and masks "
                                  "of their lengths", x=x.shape)) from None
+    except (TypeError, ValueError) as error:
+        raise DTypeError(message("getitem", f"the key has {error}", "use slices of ints, with no step of 0",
+                                 x=x.shape)) from None
 
 
 @checked
@@ -186,7 +189,7 @@ def setitem(x: Tensor, key: Any, value: Any) -> None:
                                  "value, x), x.masked_fill(mask, v), x.scatter(...)", key=shown(key), shape=x.shape))
     with no_grad():
         if not isinstance(value, Tensor):
-            value = tensor(np.asarray(value), x.dtype, x.device)
+            value = tensor(value, x.dtype, x.device)
         value = value.detach().to(x.device).astype(x.dtype)
         if isinstance(key, Tensor) and key.dtype == "bool" and key.shape == x.shape and value.ndim == 0:
             x.copy_(where(key.to(x.device), value, x.detach()))

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from alpha.cuda import lazy
 from alpha.cuda.lazy import Memory, Rows
+from alpha.cuda.ops.norm import chained
 from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
@@ -151,8 +152,16 @@ def _result(memory: lazy.Memory | None, x: Array, norm: Norm, residual: Array | 
     if memory:
         join = None if residual else partial(_join_y, x, norm, floor, memory.elements)
         return lazy.defer(memory, (x, *norm.arrays, residual), partial(_write_y, x, norm, residual, floor), join=join)
-    y = empty(x.shape, x.dtype)
-    _apply(x, norm, residual, floor, y)
+    given = (x, *chained.inputs(norm), *([residual] if residual else ()))
+    y = chained.applied(given, relu, partial(_apply_alone, relu, norm.wide))
+    return _apply_alone(relu, norm.wide, *given) if y is None else y
+
+
+def _apply_alone(relu: bool, wide: bool, x: Array, mean: Array, istd: Array, gamma: Any, beta: Any,
+                 residual: Array | None = None) -> Array:
+    """Returns y, from what `chained.inputs` makes of a norm."""
+    y, (gamma, beta) = empty(x.shape, x.dtype), [p if isinstance(p, Array) else None for p in (gamma, beta)]
+    _apply(x, Norm(gamma, beta, wide, mean, istd), residual, 0.0 if relu else -inf, y)
     return y
 
 
@@ -208,8 +217,16 @@ def batch_norm_grad_cuda(g: Array, x: Array, gamma: Array | None, beta: Array | 
     rows, kind, w = _matrix(x.shape, x.dtype, longest=CHAIN)
     relu, channels, norm = activation == "relu", mean.shape, Norm.of(gamma, beta, mean, istd)
     memory = lazy.reserve(x.shape) if _may_wait(x, g, *norm.arrays) else None
-    dgamma, dbeta = empty(channels, "float32"), empty(channels, "float32")
-    sums, coefficients = empty((2 + bool(memory), *channels, w.chunks), "float32"), empty((2, *channels), "float32")
+    dgamma, dbeta, coefficients = [empty(shape, "float32") for shape in (channels, channels, (2, *channels))]
+    if not memory and (found := chained.sums(g, x, norm, relu)):
+        v, sums, chunks = found
+        _FINALIZE_SUMS[gamma.dtype if gamma else "float32"](mean.size, sums, gamma, istd, dgamma, dbeta, coefficients,
+                                                            rows, chunks, None)
+        dx = chained.gradient(v, x, norm, coefficients)
+        if dx is None:
+            _gradient(False, v.written.reshaped(x.shape), x, norm, coefficients, dx := empty(x.shape, x.dtype))
+        return dx, dgamma, dbeta
+    sums = empty((2 + bool(memory), *channels, w.chunks), "float32")
     if memory:
         _SUMS_BOUND[relu](w.grid, g, x, *norm, sums, memory.scale, w.block)
     else:

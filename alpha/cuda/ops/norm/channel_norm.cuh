@@ -273,7 +273,8 @@ __device__ __forceinline__ void gradient(const T *g, const T *x, const Norm<T> &
   each_gradient<RELU, LAST>(g, x, c, at, w, [&](const float (&v)[N], const float (&away)[N], i64 r) {
     float dx[N];
 #pragma unroll
-    for (int lane = 0; lane < N; lane++) dx[lane] = c.scale[lane] * v[lane] + (away[lane] * slope[lane] + offset[lane]);
+    for (int lane = 0; lane < N; lane++)
+      dx[lane] = __fmaf_rn(c.scale[lane], v[lane], __fmaf_rn(away[lane], slope[lane], offset[lane]));
     out.put(dx, r * stride + first);
   });
 }

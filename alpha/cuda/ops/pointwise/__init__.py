@@ -11,16 +11,18 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import inf
 from pathlib import Path
 from typing import Any
 
 from alpha.backend import get_backend
+from alpha.cuda.ops.pointwise.chain import joined, may_wait, wait
 from alpha.cuda.ops.pointwise.layout import layout_type, packed
 from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
+from alpha.fuse.chain import Function
 from alpha.op import Op
 from alpha.ops import elementwise as ops
 from alpha.ops import logic
@@ -60,24 +62,19 @@ def elementwise(op: Op, source: str | Path, operands: str, dtypes: Sequence[str]
         dtypes: what there are kernels for.
         numbers: the op's attributes in the order of the macro, with the type of each: alpha="f32".
     """
-    names = tuple(numbers)
-    extra = "".join([f", {kind} {name}" for name, kind in numbers.items()])
-    if len(operands.split()) == 1:
-        single = per_dtype(source, op.name, f"ptr x, ptr y, i64 n{extra}", dtypes=dtypes, threads=THREADS)
+    single, extra = len(operands.split()) == 1, "".join([f", {kind} {name}" for name, kind in numbers.items()])
+    kernels = per_dtype(source, op.name, f"{'ptr x, ptr y, i64 n' if single else _PAIR.format('f32')}{extra}",
+                        dtypes=dtypes, threads=THREADS)
 
-        @op.impl("cuda")
-        def run(x: Array, **attrs: Number) -> Array:
-            y = empty(x.shape, x.dtype)
-            single[x.dtype](blocks(x.size, ITEMSIZE[x.dtype], 4), x, y, x.size, *[attrs[name] for name in names])
-            return y
-    else:
-        pair = per_dtype(source, op.name, f"{_PAIR.format('f32')}{extra}", dtypes=dtypes, threads=THREADS)
-
-        @op.impl("cuda")
-        def run_pair(a: Array, b: Array, **attrs: Number) -> Array:
-            y = empty(a.shape, a.dtype)
-            pair[a.dtype](blocks(a.size, ITEMSIZE[a.dtype]), a, 0, b, 0, y, a.size, *[attrs[name] for name in names])
-            return y
+    def run(*xs: Array, **attrs: Number) -> Array:
+        x = xs[0]
+        y, given = empty(x.shape, x.dtype), [attrs[name] for name in numbers]
+        if single:
+            kernels[x.dtype](blocks(x.size, ITEMSIZE[x.dtype], 4), x, y, x.size, *given)
+        else:
+            kernels[x.dtype](blocks(x.size, ITEMSIZE[x.dtype]), x, 0, xs[1], 0, y, x.size, *given)
+        return y
+    joined(op, run) if op.equation else op.impl("cuda")(run)
 
 
 _PAIR = "ptr a, {0} a_number, ptr b, {0} b_number, ptr y, i64 n"  # a number stands for a null pointer
@@ -100,7 +97,6 @@ def broadcasting(op: Op, source: str | Path, dtypes: Sequence[str] = FLOAT_DTYPE
                                   threads=THREADS)
     convert_number = rounded_number if result else plain_number
 
-    @op.impl("cuda")
     def run(a: Array | Number, b: Array | Number) -> Array:
         if swap:
             a, b = b, a
@@ -119,6 +115,7 @@ def broadcasting(op: Op, source: str | Path, dtypes: Sequence[str] = FLOAT_DTYPE
         else:
             flat[dtype](grid, a, a_number, b, b_number, y, y.size)
         return y
+    joined(op, run, result, convert_number) if op.equation else op.impl("cuda")(run)
 
 
 @lru_cache(maxsize=4096)
@@ -196,35 +193,48 @@ _CLIP_GRAD = per_dtype(SOURCE, "clip_grad", f"{_PAIR.format('f32')}, f32 low, f3
 _LIMITS = dict.fromkeys(FLOAT_DTYPES, (-inf, inf)) | ops.INT_RANGES
 
 
-def _limits(low: Number | None, high: Number | None, dtype: str) -> tuple[Number, Number]:
+def _limits(dtype: str, low: Number | None, high: Number | None) -> tuple[Number, Number]:
     least, most = _LIMITS[dtype]
     return (least if low is None else rounded_number(low, dtype), most if high is None else rounded_number(high, dtype))
 
 
-@ops.clip.impl("cuda")
 def clip_cuda(x: Array, *, low: Number | None, high: Number | None) -> Array:
     y = empty(x.shape, x.dtype)
-    _CLIP[x.dtype](blocks(x.size, ITEMSIZE[x.dtype], 4), x, y, x.size, *_limits(low, high, x.dtype))
+    _CLIP[x.dtype](blocks(x.size, ITEMSIZE[x.dtype], 4), x, y, x.size, *_limits(x.dtype, low, high))
     return y
 
 
-@ops.clip_grad.impl("cuda")
 def clip_grad_cuda(g: Array, x: Array, *, low: Number | None, high: Number | None) -> Array:
     y = empty(x.shape, x.dtype)
-    _CLIP_GRAD[x.dtype](blocks(x.size, ITEMSIZE[x.dtype]), g, 0, x, 0, y, x.size, *_limits(low, high, x.dtype))
+    _CLIP_GRAD[x.dtype](blocks(x.size, ITEMSIZE[x.dtype]), g, 0, x, 0, y, x.size, *_limits(x.dtype, low, high))
     return y
+
+
+joined(ops.clip, clip_cuda, numbers=_limits)
+joined(ops.clip_grad, clip_grad_cuda, numbers=_limits)
 
 
 _CASTS = {(source, dtype): Kernel("cast.cu", f"cast_{source}_{dtype}", "ptr x, ptr y, i64 n", threads=THREADS)
           for source in NUMBERS for dtype in ITEMSIZE}
 
 
-@ops.cast.impl("cuda")
 def convert(x: Array, dtype: str) -> Array:
     """Returns the elements of x in another dtype."""
     y = empty(x.shape, dtype)
     convert_into(x, y)
     return y
+
+
+_CAST = Function("cast_of", "EQUATION float cast_of(float x) { return x; }")
+
+
+@ops.cast.impl("cuda")
+def cast_cuda(x: Array, *, dtype: str) -> Array:
+    """As `convert`, of floats and bools in the pass of a reader."""
+    y = None
+    if may_wait(x.size) and dtype in FLOAT_DTYPES:
+        y = wait(_CAST, (x,), (), dtype, x.shape, partial(convert, dtype=dtype), rounds=True)
+    return convert(x, dtype) if y is None else y
 
 
 def as_float32(x: Array) -> Array:
@@ -253,7 +263,6 @@ _WHERE_BROADCAST = {size: Kernel("cast.cu", f"where_broadcast_{size}", f"{_WHERE
                                  threads=THREADS) for size in (1, 2, 4, 8)}
 
 
-@ops.where.impl("cuda")
 def where_cuda(cond: Array, x: Array | Number, y: Array | Number) -> Array:
     dtype = (x if isinstance(x, Array) else y).dtype
     x_bits = y_bits = 0
@@ -269,6 +278,9 @@ def where_cuda(cond: Array, x: Array | Number, y: Array | Number) -> Array:
     else:
         _WHERE[size](blocks(out.size, size, 1), cond, x, x_bits, y, y_bits, out, out.size)
     return out
+
+
+joined(ops.where, where_cuda, number=rounded_number)
 
 
 def _signed(bits: int) -> int:

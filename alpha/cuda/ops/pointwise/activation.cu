@@ -1,5 +1,5 @@
-// What:     activations, and their gradients from g, the gradient of y; one line per op
-// Source:   gelu: arXiv 1606.08415; elu: 1511.07289; hardswish: 1905.02244
+// What:     activations, and their gradients from g, the gradient of y: the equations of the ops, a kernel for each
+// Source:   written by equations.py; gelu: arXiv 1606.08415; elu: 1511.07289; hardswish: 1905.02244
 // Layout:   flat, C-contiguous; see elementwise.cuh for the thread map
 // NaN:      no comparison holds, which chooses the piece of a gradient; docs/numerics.md has the table
 // Requires: 16-byte aligned tensors
@@ -7,49 +7,45 @@
 // Measured: H100, share of a copy's bandwidth (benchmarks.cuda_bandwidth): relu, sigmoid, gelu 96 %, their gradients
 //           99 %
 #include "elementwise.cuh"
+#include "ops/pointwise/equation.cuh"
 
-// e^-x = inf gives 0, as it should
-__device__ __forceinline__ float logistic(float x) { return ptx::reciprocal(1 + expf(-x)); }
-
-// The normal distribution at x and e^(-x^2 / 2), of which the distribution below 0 is made: Abramowitz and Stegun,
-// 7.1.26, which errs by 1.5e-7 in erf. Nothing cancels in the lower tail.
-struct Normal {
-  float distribution, bell;
-  __device__ __forceinline__ explicit Normal(float x) {
-    const float t = ptx::reciprocal(fmaf(fabsf(x), 0.23164189f, 1));
-    const float cubic = fmaf(fmaf(fmaf(0.53070271f, t, -0.72657601f), t, 0.71070687f), t, -0.14224837f);
-    const float p = fmaf(cubic, t, 0.12741480f);
-    bell = ptx::exp2(x * x * -0.72134752f);
-    const float tail = p * t * bell;
-    distribution = x > 0 ? 1 - tail : tail;
-  }
-  __device__ __forceinline__ float gelu_slope(float x) const { return fmaf(x * 0.39894228f, bell, distribution); }
-};
-__device__ __forceinline__ float silu_slope(float x, float p) { return p * (1 + x * (1 - p)); }
-__device__ __forceinline__ float hardswish_slope(float x) { return x < 3 ? x * (1 / 3.0f) + 0.5f : 1; }
-
-// ---- piecewise linear -----------------------------------------------------------------------------------------------
-
-MAP1(relu, x, larger(x, 0.0f))
-MAP2(relu_grad, g, y, y <= 0 ? 0 : g)
-MAP1(relu6, x, smaller(larger(x, 0.0f), 6.0f))
-MAP2(relu6_grad, g, y, y <= 0 || y >= 6 ? 0 : g)
-MAP1(leaky_relu, x, x > 0 ? x : slope * x, float slope)
-MAP2(leaky_relu_grad, g, x, x > 0 ? g : slope * g, float slope)
-
-// ---- smooth ---------------------------------------------------------------------------------------------------------
-
-MAP1(sigmoid, x, logistic(x))
-MAP2(sigmoid_grad, g, y, (1 - y) * y * g)
-MAP1(tanh, x, tanhf(x))
-MAP2(tanh_grad, g, y, (1 - y * y) * g)
-MAP1(silu, x, x * logistic(x))
-MAP2(silu_grad, g, x, silu_slope(x, logistic(x)) * g)
-MAP1(gelu, x, x * Normal(x).distribution)
-MAP2(gelu_grad, g, x, Normal(x).gelu_slope(x) * g)
-MAP1(elu, x, x > 0 ? x : alpha * expm1f(x), float alpha)
-MAP2(elu_grad, g, x, x <= 0 ? alpha * expf(x) * g : g, float alpha)
-MAP1(softplus, x, fmaxf(x, 0) + log1pf(expf(-fabsf(x))))
-MAP2(softplus_grad, g, x, logistic(x) * g)
-MAP1(hardswish, x, smaller(larger(x + 3, 0.0f), 6.0f) * x / 6)
-MAP2(hardswish_grad, g, x, x <= -3 ? 0 : hardswish_slope(x) * g)
+EQUATION float relu_of(number x_) { return select(((x_ < number(0.0f))), number(0.0f), x_).v; }
+MAP1(relu, x, relu_of(x))
+EQUATION float relu_grad_of(number g_, number y_) { return select(((y_ <= number(0.0f))), number(0.0f), g_).v; }
+MAP2(relu_grad, g, y, relu_grad_of(g, y))
+EQUATION float relu6_of(number x_) { return select(((x_ < number(0.0f))), number(0.0f), select(((x_ > number(6.0f))), number(6.0f), x_)).v; }
+MAP1(relu6, x, relu6_of(x))
+EQUATION float relu6_grad_of(number g_, number y_) { return select((((y_ <= number(0.0f))) | ((y_ >= number(6.0f)))), number(0.0f), g_).v; }
+MAP2(relu6_grad, g, y, relu6_grad_of(g, y))
+EQUATION float leaky_relu_of(number x_, number slope_) { return select(((x_ > number(0.0f))), x_, (slope_ * x_)).v; }
+MAP1(leaky_relu, x, leaky_relu_of(x, slope), float slope)
+EQUATION float leaky_relu_grad_of(number g_, number x_, number slope_) { return select(((x_ > number(0.0f))), g_, (slope_ * g_)).v; }
+MAP2(leaky_relu_grad, g, x, leaky_relu_grad_of(g, x, slope), float slope)
+EQUATION float sigmoid_grad_of(number g_, number y_) { return (((number(1.0f) - y_) * y_) * g_).v; }
+MAP2(sigmoid_grad, g, y, sigmoid_grad_of(g, y))
+EQUATION float tanh_grad_of(number g_, number y_) { return ((number(1.0f) - (y_ * y_)) * g_).v; }
+MAP2(tanh_grad, g, y, tanh_grad_of(g, y))
+EQUATION float silu_grad_of(number g_, number x_) { const auto p_ = logistic(x_); return ((p_ * (number(1.0f) + (x_ * (number(1.0f) - p_)))) * g_).v; }
+MAP2(silu_grad, g, x, silu_grad_of(g, x))
+EQUATION float gelu_grad_of(number g_, number x_) { return ((normal_cdf(x_) + (x_ * normal_pdf(x_))) * g_).v; }
+MAP2(gelu_grad, g, x, gelu_grad_of(g, x))
+EQUATION float elu_grad_of(number g_, number x_, number alpha_) { return select(((x_ <= number(0.0f))), ((alpha_ * exp(x_)) * g_), g_).v; }
+MAP2(elu_grad, g, x, elu_grad_of(g, x, alpha), float alpha)
+EQUATION float hardswish_grad_of(number g_, number x_) { return select(((x_ <= (-number(3.0f)))), number(0.0f), select(((x_ < number(3.0f))), (((x_ * (number(1.0f) / number(3.0f))) + number(0.5f)) * g_), g_)).v; }
+MAP2(hardswish_grad, g, x, hardswish_grad_of(g, x))
+EQUATION float softplus_grad_of(number g_, number x_) { return (logistic(x_) * g_).v; }
+MAP2(softplus_grad, g, x, softplus_grad_of(g, x))
+EQUATION float sigmoid_of(number x_) { return logistic(x_).v; }
+MAP1(sigmoid, x, sigmoid_of(x))
+EQUATION float tanh_of(number x_) { return tanh(x_).v; }
+MAP1(tanh, x, tanh_of(x))
+EQUATION float silu_of(number x_) { return (x_ * logistic(x_)).v; }
+MAP1(silu, x, silu_of(x))
+EQUATION float gelu_of(number x_) { return (x_ * normal_cdf(x_)).v; }
+MAP1(gelu, x, gelu_of(x))
+EQUATION float elu_of(number x_, number alpha_) { return select(((x_ > number(0.0f))), x_, (alpha_ * expm1(x_))).v; }
+MAP1(elu, x, elu_of(x, alpha), float alpha)
+EQUATION float softplus_of(number x_) { return (maximum(x_, number(0.0f)) + log1p(exp((-absolute(x_))))).v; }
+MAP1(softplus, x, softplus_of(x))
+EQUATION float hardswish_of(number x_) { return ((minimum(maximum((x_ + number(3.0f)), number(0.0f)), number(6.0f)) * x_) / number(6.0f)).v; }
+MAP1(hardswish, x, hardswish_of(x))

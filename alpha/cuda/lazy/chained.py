@@ -1,0 +1,139 @@
+"""Results of pointwise ops that wait for a reader: another such op takes them for a part of its own pass.
+
+    y = chain(value, shape, write, alone)     # an array like any other; y.ptr has the pass run
+
+What is written, in one pass, is alpha.fuse.chain's to say. A value that has been written is an array for all readers
+from then on; one that nobody has any more never is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import Any
+from weakref import ref
+
+from alpha.config import config
+from alpha.cuda.lazy.deferred import Deferred, waiting
+from alpha.cuda.lazy.guard import Guard
+from alpha.cuda.lazy.quiet import is_peeking, lock, peeking
+from alpha.cuda.runtime.context import context
+from alpha.cuda.runtime.memory import Array, Derived, Shape, extent
+from alpha.fuse.chain import Chain, Value
+from alpha.trace import late, running
+
+# (value) -> the chain behind it, and for each of its outputs the array that it has written
+Write = Callable[[Value], tuple[Chain, Sequence[Array]]]
+
+
+class _Holder:
+    __slots__ = ("__weakref__",)
+
+
+class ChainStorage(Derived):
+    """What stands behind the arrays of a value: see LazyStorage, whose place it takes.
+
+    Attributes:
+        value: of alpha.fuse.chain; its `written` is the array, once there is one.
+    """
+
+    hurries, form, bound, companion = False, None, None, None
+
+    def __init__(self, value: Value, write: Write, alone: Callable[..., Array], shapes: Sequence[Shape]) -> None:
+        self.value, self.dtype = value, value.dtype
+        self._write, self._alone, self._shapes = write, alone, shapes
+        self._trace = running.get()
+
+    @property
+    def reads(self) -> list[Array]:
+        """The arrays that the pass would read now."""
+        return [] if self.value.written is not None else [leaf.array for leaf in self.value.leaves(None)]
+
+    @property
+    def is_alive(self) -> bool:
+        return self.value.is_alive
+
+    @property
+    def block(self) -> Any:
+        return self if self.value.written is None else self.value.written.block
+
+    def elements(self) -> Array:
+        """Returns the elements: the pass has run, and written what else is to be kept of it."""
+        if self.value.written is None:
+            with lock:
+                if is_peeking():
+                    return self.peek()
+                if self.value.written is None:
+                    with late(self._trace, context.synchronize) if config.debug > 1 and self._trace else nullcontext():
+                        self._run()
+        found: Array = self.value.written
+        return found
+
+    def _run(self) -> None:
+        chain, arrays = self._computed()
+        for k, array in zip(chain.outputs, arrays):
+            settle(chain.steps[k], array)
+
+    def _computed(self) -> tuple[Chain, Sequence[Array]]:
+        value = self.value
+        if any(x.__class__ is Value and x.written is None for x in value.inputs):
+            return self._write(value)
+        arrays = [x.written.reshaped(shape) if x.__class__ is Value else x.array
+                  for x, shape in zip(value.inputs, self._shapes)]
+        return Chain([value], [], [], (0,)), [self._alone(*arrays)]
+
+    def peek(self) -> Array:
+        with lock:
+            if self.value.written is not None:
+                return self.value.written
+            with peeking() as held:
+                chain, arrays = self._computed()
+                held.append(arrays)
+                return arrays[[chain.steps[k] is self.value for k in chain.outputs].index(True)]
+
+    def elements_behind(self, guard: Guard) -> Array:
+        return self.elements()
+
+    def planes(self, write: bool = False) -> None:
+        """There are none; `write`: has the elements written."""
+        if write:
+            self.elements()
+
+    def join(self, *whole: Any) -> bool:
+        return False
+
+    def joined_elements(self, whole: Any) -> None:
+        return None
+
+    def header_for(self, reads: str) -> None:
+        return None
+
+    def settle(self) -> None:
+        self.elements()
+
+
+def settle(value: Value, array: Array) -> None:
+    """Says that a value is written: its own readers go on from there."""
+    value.written = array
+    value.inputs, value.steps, value.reads, value.row = (), 0, 1, 0
+
+
+def chain(value: Value, shape: Shape, shapes: Sequence[Shape], write: Write, alone: Callable[..., Array]) -> Deferred:
+    """Returns an array that is written when somebody reads it.
+
+    Args:
+        shapes: in which the op reads its inputs.
+        write: runs the pass of a chain.
+        alone: the op by itself, which gets arrays, or numbers, for the inputs of the value.
+    """
+    holder = _Holder()
+    value.holder = ref(holder)
+    storage = ChainStorage(value, write, alone, shapes)
+    waiting[id(storage)] = storage
+    return Deferred(shape, *extent(shape, value.dtype), storage, holder)
+
+
+def value_of(x: Any) -> Value | None:
+    """Returns the value that an array is, if it waits to be written as one."""
+    found = x.derived.value if x.__class__ is Deferred and x.derived.__class__ is ChainStorage else None
+    return found if found is not None and found.written is None else None

@@ -1,0 +1,91 @@
+"""Batch norm within chains of pointwise ops: what it applies, and what its backward reads (pointwise/chain.py).
+
+The pass that applies is a value, of x and of vectors of channels: an activation behind the norm, and what is added,
+join it. Backward, the gradient that arrives is a value as a rule, of the activation's; the sums are added up by a pass
+that makes it, and dx is one more value. What takes more than reading one array beside x is written by the first pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+from alpha.config import config
+from alpha.cuda import lazy
+from alpha.cuda.ops.pointwise.chain import may_wait, sums_of, wait, write
+from alpha.cuda.runtime.memory import Array
+from alpha.fuse.chain import Function, Leaf, Value
+from alpha.fuse.places import WHOLE, Place
+
+_ARGS = "float x, float mean, float istd, float gamma, float beta"
+_STANDARDIZED = "__fmaf_rn(__fadd_rn(x, -mean), __fmul_rn(gamma, istd), beta)"  # as in channel_norm.cuh, to the bit
+
+
+def _function(name: str, args: str, result: str) -> Function:
+    return Function(f"{name}_of", f"EQUATION float {name}_of({args}) {{ {result} }}")
+
+
+_APPLIED = {(relu, add): _function(
+    f"norm{'_add' * add}{'_relu' * relu}", _ARGS + ", float residual" * add,
+    f"const float v = {'__fadd_rn(' * add}{_STANDARDIZED}{', residual)' * add}; "
+    f"return {'v < 0 ? 0 : v' if relu else 'v'};") for relu in (False, True) for add in (False, True)}
+_MASKED = _function("norm_relu_grad", f"float g, {_ARGS}", f"return {_STANDARDIZED} <= 0 ? 0 : g;")
+_AWAY = _function("norm_away", "float x, float mean", "return __fadd_rn(x, -mean);")
+_GRADIENT = _function("norm_grad", "float v, float x, float mean, float istd, float gamma, float slope, float offset",
+                      "return __fmaf_rn(__fmul_rn(gamma, istd), v, __fmaf_rn(__fadd_rn(x, -mean), slope, offset));")
+
+
+def inputs(norm: Any) -> tuple[Any, ...]:
+    """Returns mean, istd, gamma, beta of a norm: numbers where it has no parameters."""
+    return norm.mean, norm.istd, norm.gamma or Leaf(1.0, None), norm.beta or Leaf(0.0, None)
+
+
+def applied(given: Sequence[Any], relu: bool, alone: Callable[..., Array]) -> Array | None:
+    """Returns y of x, `inputs`, and of a residual perhaps; it waits.  None where it cannot."""
+    x = given[0]
+    if not may_wait(x.size):
+        return None
+    return wait(_APPLIED[relu, len(given) > 5], given, (), x.dtype, x.shape, alone)
+
+
+def sums(g: Array, x: Array, norm: Any, relu: bool) -> tuple[Value, Array, int] | None:
+    """Returns the gradient where relu passed, and the sums of batch norm's backward, with the number of chunks.
+
+    None where g is no value, or one that has vectors of other lengths.
+    """
+    value, channels = lazy.value_of(g), x.shape[-1]
+    if value is None or not config.fuse or (value.row != channels and -value.row % channels):
+        return None
+    v = value
+    if relu:
+        v = Value(_MASKED, (value, Leaf(x, WHOLE), *_leaves(norm)), (), g.dtype, g.size, False, channels)
+    away = Value(_AWAY, (Leaf(x, WHOLE), _column(norm.mean)), (), "float32", g.size, False, channels)
+    read = [leaf for leaf in v.leaves(WHOLE) if leaf.place == WHOLE and leaf.array is not x]
+    chain, arrays, partial, chunks = sums_of(v, away, channels, [v] if len(read) > 1 else [], [value])
+    for k, array in zip(chain.outputs, arrays):
+        lazy.settle(chain.steps[k], array)
+    return v, partial, chunks
+
+
+def gradient(v: Value, x: Array, norm: Any, coefficients: Array) -> Array | None:
+    """Returns dx; None where v is written."""
+    if v.written is not None:
+        return None
+    size = x.shape[-1]
+    slope, offset = [_column(Array(coefficients.block, coefficients.ptr + at, (size,), "float32", size, 4 * size))
+                     for at in (0, 4 * size)]
+    dx = Value(_GRADIENT, (v, Leaf(x, WHOLE), *_leaves(norm)[:3], slope, offset), (), x.dtype, prod(x.shape), False,
+               size)
+    chain, arrays = write(dx, [v, *(y for y in v.inputs if y.__class__ is Value)])
+    for k, array in zip(chain.outputs[:-1], arrays):
+        lazy.settle(chain.steps[k], array)
+    return arrays[-1].reshaped(x.shape)
+
+
+def _column(x: Array) -> Leaf:
+    return Leaf(x, Place("column", x.size))
+
+
+def _leaves(norm: Any) -> list[Leaf]:
+    return [x if x.__class__ is Leaf else _column(x) for x in inputs(norm)]

@@ -1,0 +1,251 @@
+"""Chains of pointwise ops as kernels: from alpha.fuse.chain's Chain to a source, to its launch (chain.cuh).
+
+An op whose class has an equation is `joined`: where its result is large enough to be worth it, and every operand lies
+in a way that a kernel knows, it waits (lazy/chained.py), and its readers decide what becomes one pass.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from math import gcd, prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from alpha.build import cache_dir
+from alpha.config import config
+from alpha.cuda import lazy
+from alpha.cuda.ops.pointwise.equations import function
+from alpha.cuda.runtime import toolchain
+from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel
+from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
+from alpha.cuda.runtime.walk import BLOCKS, CHAIN, LONGEST, Walk, walk
+from alpha.errors import DTypeError, message
+from alpha.fuse.chain import Chain, Function, Leaf, Value, gather
+from alpha.fuse.places import WHOLE, Place, place_of, row_of
+from alpha.fuse.source import TYPES, source
+from alpha.op import Op, registry
+from alpha.recompute import plan as recompute
+
+Shape = tuple[int, ...]
+
+LEAST = 1 << 17          # elements of a result that waits: below, the host takes longer for it than the device
+WRITERS = 8 * BLOCKS     # blocks of a pass that writes
+LONGEST_NAME = 100       # of a kernel
+
+
+# ---- which ops wait --------------------------------------------------------------------------------------------------
+
+
+def joined(op: Op, *args: Any, **options: Any) -> None:
+    """Binds `waiting` of a pointwise op, with the same arguments, as its implementation."""
+    op.impl("cuda")(waiting(op, *args, **options))
+
+
+def waiting(op: Op, alone: Callable[..., Array] | None = None, result: str | None = None,
+            number: Callable[[Any, str], float] = lambda value, dtype: value,
+            numbers: Callable[..., tuple[float, ...]] | None = None) -> Callable[..., Array]:
+    """Returns an implementation of a pointwise op whose result waits where it can, and which is `alone` elsewhere.
+
+    Args:
+        alone: the op by itself; None: the kernel of a chain that has nothing else.
+        result: dtype of y, where it is not that of the operands.
+        number: makes a float of a number that stands for a tensor, beside a dtype.
+        numbers: makes floats of the attributes, beside a dtype.
+    """
+    equation, code = op.equation, function(op)
+    assert equation
+    of_attrs = numbers or (lambda dtype, **attrs: tuple([attrs[name] for name in equation.attrs]))
+    by_itself, kind = alone or _single(op, code), result or ("bool" if code.is_condition else None)
+
+    def run(*operands: Any, **attrs: Any) -> Array:
+        if config.fuse:
+            shape, dtype = _result(operands)
+            if dtype in FLOAT_DTYPES and may_wait(prod(shape)):
+                given = [x if isinstance(x, Array) else Leaf(float(number(x, dtype)), None) for x in operands]
+                numbers_given = [None if isinstance(x, Array) else x for x in operands]
+                found = wait(code, given, of_attrs(dtype, **attrs), kind or dtype, shape, lambda *xs: by_itself(
+                    *[x if y is None else y for x, y in zip(xs, numbers_given)], **attrs))
+                if found is not None:
+                    return found
+        return by_itself(*operands, **attrs)
+    return run
+
+
+def may_wait(size: int) -> bool:
+    """Tells whether results of so many elements wait."""
+    return size >= LEAST and config.fuse
+
+
+def _result(operands: Sequence[Any]) -> tuple[Shape, str]:
+    """Returns the shape of a result, and the dtype of the operands that are no conditions: "" if all are."""
+    arrays = [x for x in operands if isinstance(x, Array)]
+    shape = arrays[0].shape
+    for x in arrays:
+        if x.shape != shape:
+            shape = _common(tuple([x.shape for x in arrays]))
+            break
+    return shape, next((x.dtype for x in arrays if x.dtype != "bool"), "")
+
+
+def _single(op: Op, code: Function) -> Callable[..., Array]:
+    """Returns what runs an op of the user's by the kernel of its equation.  That raises DTypeError."""
+    equation = op.equation
+    assert equation
+
+    def run(*operands: Any, **attrs: Any) -> Array:
+        shape, dtype = _result(operands)
+        if dtype not in FLOAT_DTYPES:
+            raise DTypeError(message(op.name, f"its equation computes floats, the dtype is {dtype or 'bool'}",
+                                     'convert the tensor: x.astype("float32")', equation=equation.text))
+        inputs = [Leaf(x, place_of(x.shape, shape)) if isinstance(x, Array) else Leaf(float(x), None) for x in operands]
+        row = row_of([leaf.place for leaf in inputs if leaf.place], [], prod(shape))
+        if row is None or any(leaf.place is None and isinstance(leaf.array, Array) for leaf in inputs):
+            repeat, row = registry["expand"].impls["cuda"], 0
+            inputs = [Leaf(repeat(x, shape=shape), WHOLE) if isinstance(x, Array) else leaf
+                      for x, leaf in zip(operands, inputs)]
+        value = Value(code, inputs, tuple([attrs[name] for name in equation.attrs]),
+                      "bool" if code.is_condition else dtype, prod(shape), False, row)
+        return write(value)[1][0].reshaped(shape) if value.size else empty(shape, value.dtype)
+    return run
+
+
+@lru_cache(maxsize=4096)
+def _common(shapes: tuple[Shape, ...]) -> Shape:
+    rank = max(map(len, shapes))
+    return tuple([max(column) if 0 not in column else 0
+                  for column in zip(*[(1,) * (rank - len(s)) + s for s in shapes])])
+
+
+def wait(code: Function, operands: Sequence[Array | Leaf], numbers: tuple[float, ...], dtype: str, shape: Shape,
+         alone: Callable[..., Array], rounds: bool | None = None) -> Array | None:
+    """Returns the result of a function that waits for a reader; None where it cannot.
+
+    Args:
+        operands: arrays, and leaves that are numbers.
+        numbers: further arguments of the function.
+        alone: the op by itself.
+        rounds: see Value; None: as the settings say.
+    """
+    arrays = [x for x in operands if x.__class__ is not Leaf]
+    if not toolchain.can_compile() or not lazy.can_wait(*arrays):
+        return None
+    size = prod(shape)
+    inputs: list[Value | Leaf] = []
+    places: list[Place] = []
+    inner: list[Value] = []
+    for x in operands:
+        if x.__class__ is Leaf:
+            inputs.append(x)
+            continue
+        if x.dtype not in TYPES:
+            return None
+        place = place_of(x.shape, shape)
+        if place is None:
+            return None
+        value = lazy.value_of(x) if place is WHOLE else None
+        if value is None:
+            lazy.write_for(x, "float32")    # now, as elements: later somebody may have it written as planes
+            inputs.append(Leaf(x, place))
+            places.append(place)
+        else:
+            inputs.append(value)
+            inner.append(value)
+    if rounds is None:
+        rounds = config.recompute != "none" or bool(recompute.segments) or lazy.is_undisturbed()
+    row = row_of(places, inner, size)
+    value = Value(code, inputs, numbers, dtype, size, rounds, row or 0)
+    if inner and (row is None or not value.fits(WHOLE)):
+        for k, x in enumerate(operands):
+            if inputs[k].__class__ is Value:
+                inputs[k] = Leaf(x, WHOLE)
+                lazy.write_for(x, "float32")    # as a chain of its own
+        row = row_of(places, [], size)
+        value = Value(code, inputs, numbers, dtype, size, rounds, row or 0)
+    if row is None:
+        return None
+    shapes = [() if x.__class__ is Leaf else x.shape for x in operands]
+    return lazy.chain(value, shape, shapes, write, alone)
+
+
+# ---- the passes ------------------------------------------------------------------------------------------------------
+
+
+def write(value: Value, spared: Sequence[Value] = ()) -> tuple[Chain, list[Array]]:
+    """Writes a value, and what is kept on its way.  spared: as of `gather`."""
+    chain = gather([value], WHOLE, [value], spared)
+    pass_ = _pass_of(chain, value.size, value.row)
+    arrays = [empty((value.size,), chain.steps[k].dtype) for k in chain.outputs]
+    pass_.launch(chain, arrays, ())
+    return chain, arrays
+
+
+class Pass(NamedTuple):
+    """A kernel, how it walks, and the elements of a row."""
+
+    kernel: Kernel
+    walk: Walk
+    row: int
+
+    def launch(self, chain: Chain, arrays: Sequence[Array], more: Sequence[Any]) -> None:
+        """Launches it; more: further arguments."""
+        given = [leaf.array for leaf in chain.leaves]
+        spans = [max(1, leaf.place.length // self.row) if leaf.place.kind == "row" else leaf.place.times
+                 for leaf in chain.leaves if leaf.place is not None and leaf.place.kind in ("row", "gate")]
+        numbers = [n for v in chain.steps for n in v.numbers]
+        self.kernel(self.walk.grid, *given, *spans, *numbers, *arrays, *more, self.walk.block)
+
+
+def _pass_of(chain: Chain, size: int, row: int, sums: tuple[int, ...] = ()) -> Pass:
+    """Returns the pass of a chain.  sums: the numbers of the steps that are added up, see sums_of."""
+    key = (tuple([(v.function, len(v.numbers), refs, v.dtype, v.rounds) for v, refs in zip(chain.steps, chain.refs)]),
+           tuple([None if leaf.place is None else (leaf.place.kind, leaf.array.dtype) for leaf in chain.leaves]),
+           chain.outputs)
+    widest = max([ITEMSIZE[leaf.array.dtype] for leaf in chain.leaves if leaf.place == WHOLE]
+                 + [ITEMSIZE[chain.steps[k].dtype] for k in chain.outputs])
+    row = abs(row) or size
+    n = gcd(row, 16 // widest if widest > 1 else 8)
+    if row == size:
+        row = n  # a matrix of one column
+    return Pass(_kernel(*key, n, sums), walk(size // row, row // n, *((BLOCKS, CHAIN) if sums else
+                                                                     (WRITERS, LONGEST))), row)
+
+
+def sums_of(v: Value, w: Value, row: int, written: Sequence[Value],
+            spared: Sequence[Value]) -> tuple[Chain, list[Array], Array, int]:
+    """Runs a pass that adds up v and v * w over the rows of a matrix, and writes values on its way.
+
+    Returns:
+        the chain and what was written; partial sums, float32 (2, row, chunks); the number of chunks.
+    """
+    chain = gather([v, w], WHOLE, written, spared)
+    pass_ = _pass_of(chain, v.size, row, tuple([[x is y for y in chain.steps].index(True) for x in (v, w)]))
+    arrays = [empty((v.size,), chain.steps[k].dtype) for k in chain.outputs]
+    partial = empty((2, row, pass_.walk.chunks), "float32")
+    pass_.launch(chain, arrays, (partial,))
+    return chain, arrays, partial, pass_.walk.chunks
+
+
+# ---- from a chain to its kernel --------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=4096)
+def _kernel(steps: Any, leaves: Any, outputs: tuple[int, ...], n: int, sums: tuple[int, ...]) -> Kernel:
+    entry = "_".join(["chain", *[code.name.removesuffix("_of") for code, *_ in steps]])[:LONGEST_NAME].rstrip("_")
+    text, args = source(entry, steps, leaves, outputs, n, sums)
+    return Kernel(_file(text), entry, args)
+
+
+def _file(text: str) -> Path:
+    """Returns a file with a source, named by what it has."""
+    path = cache_dir() / f"chain-{hashlib.sha256(text.encode()).hexdigest()[:20]}.cu"
+    if not path.exists():
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".chain-")
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        os.replace(name, path)
+    toolchain.generated.add(path)
+    return path
