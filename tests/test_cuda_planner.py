@@ -69,7 +69,7 @@ def test_what_follows_behind_flags_cuts_no_sums_and_takes_no_memory(pass_name):
         assert chosen_from.split_of(desc) > 1
 
 
-MOST_CANDIDATES, MOST_MODULES = 224, 260
+MOST_CANDIDATES, MOST_MODULES = 230, 266
 MOST_OVER_LEVELS = 20  # of the candidates, of contextual convolution
 
 

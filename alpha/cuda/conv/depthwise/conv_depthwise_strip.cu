@@ -7,8 +7,7 @@
 //           strip_wgrad     slices[s][tap][c] = sum over the strips of slice s of g * x; depthwise_sum adds the slices
 // Source:   the definition, with the tap ranges of arXiv 2306.15951
 // Layout:   activations (N, H, W, C), NHWC, as T; w (C, F, F, 1), bias and slices float32; sums in float32
-// GEMM:     none: nothing is summed over channels. What is read for a strip serves all its outputs, so that a line of
-//           x is read (P + F - 1) / P times from the caches and once from memory
+// GEMM:     none: nothing is summed over channels. What is read for a strip serves all its outputs
 // Zeros:    lines and columns outside the map are skipped, padded and inserted zeros are never read
 // Requires: C % 4 = 0, F of 3, 5, 7, stride 1 or 2 on both axes, no dilation; elements of a tensor fewer than 2^31
 // Threads:  `lanes` side by side along the channels, V of them each; the rest along strips
@@ -47,7 +46,7 @@ template <class T, bool SCATTER> __device__ __forceinline__ void strip(const Str
   }
   __syncthreads();
   if (c >= t.channels || row >= rows) return;
-  const float4 bias = t.bias ? *reinterpret_cast<const float4 *>(t.bias + c) : make_float4(0.f, 0.f, 0.f, 0.f);
+  const Group<float, V> bias = t.bias ? read<float, V>(t.bias + c) : Group<float, V>{};
   for (int s = blockIdx.x * rows + row; s < t.strips; s += gridDim.x * rows) {
     const int line = s / t.per_line, begin = t.first + (s - line * t.per_line) * P;
     const int image = line / t.height, y = line - image * t.height;
@@ -55,15 +54,15 @@ template <class T, bool SCATTER> __device__ __forceinline__ void strip(const Str
     const bool inside = left >= 0 && left + COLUMNS <= t.in_width;
     float sum[P][V];
 #pragma unroll
-    for (int u = 0; u < P; u++) sum[u][0] = bias.x, sum[u][1] = bias.y, sum[u][2] = bias.z, sum[u][3] = bias.w;
+    for (int e = 0; e < P * V; e++) sum[e / V][e % V] = bias.v[e % V];
     for (int fh = SCATTER ? (y + t.pad_h) % 2 : 0; fh < F; fh += SCATTER ? 2 : 1) {
       const int at = SCATTER ? y + t.pad_h - fh : y * S - t.pad_h + fh, from = SCATTER ? at / 2 : at;
       if (at < 0 || from >= t.in_height) continue;
       const T *in = static_cast<const T *>(t.in) +
                     ((i64)(image * t.in_height + from) * t.in_width + left) * t.channels + c;
-      float4 w[F];
+      Group<float, V> w[F];
 #pragma unroll
-      for (int fw = 0; fw < F; fw++) w[fw] = *reinterpret_cast<const float4 *>(filter + (fh * F + fw) * wide + lane * V);
+      for (int fw = 0; fw < F; fw++) w[fw] = read<float, V>(filter + (fh * F + fw) * wide + lane * V);
       Group<T, V> x[COLUMNS];
 #pragma unroll
       for (int j = 0; j < COLUMNS; j++)
@@ -71,14 +70,12 @@ template <class T, bool SCATTER> __device__ __forceinline__ void strip(const Str
 #pragma unroll
       for (int j = 0; j < COLUMNS; j++)
         if (inside || unsigned(left + j) < unsigned(t.in_width)) {
-          const float x0 = to_float(x[j].v[0]), x1 = to_float(x[j].v[1]), x2 = to_float(x[j].v[2]),
-                      x3 = to_float(x[j].v[3]);
 #pragma unroll
           for (int u = 0; u < P; u++) {
             const int fw = SCATTER ? u - 2 * j + F - 1 : j - S * u;
             if (fw < 0 || fw >= F) continue;
-            sum[u][0] = fmaf(x0, w[fw].x, sum[u][0]), sum[u][1] = fmaf(x1, w[fw].y, sum[u][1]);
-            sum[u][2] = fmaf(x2, w[fw].z, sum[u][2]), sum[u][3] = fmaf(x3, w[fw].w, sum[u][3]);
+#pragma unroll
+            for (int k = 0; k < V; k++) sum[u][k] = fmaf(to_float(x[j].v[k]), w[fw].v[k], sum[u][k]);
           }
         }
     }
@@ -169,9 +166,8 @@ template <class T> __device__ __forceinline__ void wgrad(const StripWgrad &t) {
 
 #define STRIP_KERNELS(T, dtype) \
   extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) strip_gather_##dtype(Strips t) { strip<T, false>(t); } \
-  ALPHA_KERNEL(strip_gather_##dtype) \
   extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) strip_scatter_##dtype(Strips t) { strip<T, true>(t); } \
-  ALPHA_KERNEL(strip_scatter_##dtype) \
+  ALPHA_KERNEL(strip_gather_##dtype) ALPHA_KERNEL(strip_scatter_##dtype) \
   extern "C" __global__ void __launch_bounds__(THREADS, 2) strip_wgrad_##dtype(StripWgrad t) { wgrad<T>(t); } \
   ALPHA_KERNEL(strip_wgrad_##dtype)
 FLOAT_KERNELS(STRIP_KERNELS)

@@ -50,7 +50,7 @@ class Strip(Candidate):
 
     def _maps(self, desc: ConvDesc) -> Launch:
         h, w, back = desc.h, desc.w, self.pass_name == "dgrad"
-        (n, height, width, c), (_, *read) = ((desc.x_shape, desc.y_shape) if back else (desc.y_shape, desc.x_shape))[:2]
+        (n, height, width, c), (_, *read) = (desc.x_shape, desc.y_shape) if back else (desc.y_shape, desc.x_shape)
         scatter, flipped = back and h.s == 2, back and h.s == 1
         pads = (h.f - 1 - h.p, w.f - 1 - w.p) if flipped else (h.p, w.p)
         first = -(w.p % 2) if scatter else 0
