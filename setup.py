@@ -19,7 +19,7 @@ EXTRAS = {
     "dist": ["mpi4py>=4.0"],
     "test": ["pytest>=8", "pytest-timeout>=2.2", "pytest-xdist>=3.5", "hypothesis>=6.100",
              "ruff>=0.6", "mypy>=1.11", "tensorboard>=2.14", "onnx>=1.16", "onnxruntime>=1.18"],
-    "bench": ["torch>=2.1", "matplotlib>=3.7"],
+    "bench": ["torch>=2.1", "matplotlib>=3.7", "onnx>=1.15", "onnxruntime>=1.17"],
 }
 
 # Users have the emulated driver as alpha.testing.emulator; its own tests and their kernels stay here.
@@ -37,7 +37,8 @@ setup(
     package_dir=EMULATOR,
     package_data={**{name: ["*.cpp", "*.hpp", "*.h", "README.md"] for name in EMULATOR},
                   "alpha": ["py.typed", "cpu/kernels/**/*.cpp", "cpu/kernels/**/*.hpp", "cuda/**/*.cu", "cuda/**/*.cuh",
-                            "cuda/packed/*.zip", "ops/*.pyi"]},
+                            "cuda/packed/*.zip", "ops/*.pyi"],
+                  "train": ["recipes/*.toml"]},
     install_requires=["numpy>=1.24", "tqdm>=4.60", "safetensors>=0.4"],
     extras_require=EXTRAS,
     entry_points={"console_scripts": ["alpha = train.__main__:command"]},

@@ -63,14 +63,14 @@ def test_all_flags_arrive_in_their_types():
             "--weight-decay 0 --label-smoothing 0.1 --augment crop=2,flip --ema 0.99 --clip 1 --seed 7 "
             "--precision bf16 --algorithm fft --recompute full --val-size 500 --resume a.safetensors --evaluate "
             "--max-steps 9 --runs 1 --data-dir d --output o --import math --import json --loss smooth_l1 "
-            "--profile 4 --tensorboard")
+            "--profile 4 --tensorboard --tta mirror")
     config = parse(line.split())
     assert config == Config(
         model="resnet18", dataset="cifar10", device="cuda:1", epochs=3, batch_size=8, lr=1.0, optimizer="adamw",
         schedule="multistep", milestones=(0.25, 0.5), gamma=0.2, step_size=2.0, warmup=1.5, momentum=0.0,
         weight_decay=0.0, label_smoothing=0.1, augment="crop=2,flip", ema=0.99, clip=1.0, seed=7, precision="bf16",
         algorithm="fft", recompute="full", val_size=500.0, resume="a.safetensors", evaluate=True, max_steps=9, runs=1,
-        data_dir="d", output="o", imports=("math", "json"), loss="smooth_l1", profile=4, tensorboard=True)
+        data_dir="d", output="o", imports=("math", "json"), loss="smooth_l1", profile=4, tensorboard=True, tta="mirror")
     default = Config()
     same = [f.name for f in dataclasses.fields(config) if getattr(config, f.name) == getattr(default, f.name)]
     assert same == ["runs"]
@@ -144,7 +144,7 @@ def test_round_trips(tmp_path):
     ("--dataset", "cifar11", "did you mean 'cifar10'"), ("--optimizer", "adamv", "did you mean 'adam"),
     ("--schedule", "cosin", "did you mean 'cosine'"), ("--precision", "fp8", "fp32, tf32, bf16, fp16"),
     ("--device", "tpu", "cuda:N"), ("--device", "cuda:x", "cuda:N"), ("--output", "", "not empty"),
-    ("--augment", "spin", "crop, flip, cutout"), ("--augment", "crop,crop", "twice"),
+    ("--augment", "spin", "crop, flip, altflip, cutout"), ("--augment", "crop,crop", "twice"),
     ("--augment", "crop=0", "1 to 64"), ("--augment", "cutout=65", "1 to 64"), ("--augment", "flip=2", "1 to 1"),
     ("--augment", "crop,", "unknown"), ("--step-size", "1e+308", "(0, 100000]"), ("--lr", "1e+308", "(0, 1e+30]"),
     ("--weight-decay", "inf", "1e+30"), ("--clip", "nan", "1e+30"), ("--val-size", "1e+308", "[0, 2147483648)"),

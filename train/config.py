@@ -32,6 +32,8 @@ from train.data import DATASETS
 from train.imports import import_all, imports_of
 
 PRECISIONS = tuple(MODES)
+TTA = ("none", "mirror", "shift", "mirror_shift")
+RECIPES = Path(__file__).parent / "recipes"
 RECOMPUTE = ("none", "cheap", "full", "auto")
 IMPORTED = "--import the file that registers it"
 
@@ -109,9 +111,11 @@ class Config:
                                             "steps, such as 0.5,0.75", Interval(0, 1, "()"))
     loss: str = setting("cross_entropy", "what is made small", LOSSES)
     label_smoothing: float = setting(0.0, "probability spread evenly over all classes", Interval(0, 1))
-    augment: str = setting(DATASETS["digits"].augment, "none, or some of crop,flip,cutout, each with an optional size "
-                           "as in crop=4 (default: by data set, "
+    augment: str = setting(DATASETS["digits"].augment, "none, or some of crop,flip,altflip,cutout, each with an "
+                           "optional size as in crop=4 (default: by data set, "
                            + ", ".join(f"{name} {entry.augment}" for name, entry in DATASETS.items()) + ")")
+    tta: str = setting("none", "what the final test averages the outputs of: the images, with mirror, with shift by a "
+                       "pixel to two sides, or with both", TTA)
     ema: float = setting(0.0, "decay of the moving average of the weights that is evaluated; 0 = off", Interval(0, 1))
     clip: float = setting(0.0, "largest norm of the whole gradient; 0 = off", Interval(0, LARGE, "[]"))
     val_size: float = setting(0.1, "validation images held out of training: a share below 1, or a number",
@@ -263,7 +267,8 @@ def parser() -> argparse.ArgumentParser:
         elif f.name == "resume":
             options = {"metavar": "PATH", "nargs": "?", "const": "auto"}
         result.add_argument("--" + f.name.replace("_", "-"), help=text.replace("%", "%%"), **options)
-    result.add_argument("--config", metavar="FILE", help="TOML file with any of these settings; flags beat it")
+    result.add_argument("--config", metavar="FILE", help="TOML file with any of these settings, or the name of a "
+                        f"recipe, {', '.join(recipes())}; flags beat it")
     result.add_argument("--list-models", action="store_true", help="print the names of all models, and stop")
     return result
 
@@ -285,7 +290,7 @@ def parse(argv: Sequence[str] | None = None) -> Config:
         if isinstance(value, list) and name != "imports":  # argparse makes one of `--lr=--`
             command.error(f"argument --{name.replace('_', '-')}: expected one argument")
     path, listing = flags_given.pop("config", None), flags_given.pop("list_models", False)
-    values = {} if path is None else read_toml(Path(path))
+    values = {} if path is None else read_toml(RECIPES / f"{path}.toml" if path in recipes() else Path(path))
     kinds = {f.name: f.metadata["kind"] for f in dataclasses.fields(Config)}
     values |= {name: value if name == "imports" else _from_text(name, kinds[name], value)
                for name, value in flags_given.items()}
@@ -301,6 +306,11 @@ def parse(argv: Sequence[str] | None = None) -> Config:
         if missing:
             raise ConfigError(f"{error}; the run was started with{missing}") from error
         raise
+
+
+def recipes() -> list[str]:
+    """Returns the names of the recipes that --config knows."""
+    return sorted(path.stem for path in RECIPES.glob("*.toml"))
 
 
 def missing_imports(theirs: Mapping[str, Any], ours: Collection[str]) -> str:

@@ -26,6 +26,7 @@ from train.lock import OutputLock
 from train.session import BEST, LAST, Session, find_for, resolve_device
 from train.watching import watching
 
+LOOKED_AT = 5000    # images from which initial weights are made
 ON_THE_CPU = {"tf32": " (as fp32: there are no tensor cores)",
               "fp16": " (float16 storage, float32 arithmetic: for tests, it is not faster)"}
 
@@ -52,7 +53,7 @@ class Evaluation:
 
 
 def evaluate(model: nn.Module, images: np.ndarray, labels: np.ndarray, data: Dataset, *, batch_size: int, device: str,
-             loss: Loss = cross_entropy, check: Callable[[], None] = lambda: None) -> Evaluation:
+             loss: Loss = cross_entropy, tta: str = "none", check: Callable[[], None] = lambda: None) -> Evaluation:
     """Runs a model in inference mode over images.
 
     Args:
@@ -60,6 +61,7 @@ def evaluate(model: nn.Module, images: np.ndarray, labels: np.ndarray, data: Dat
         data: the data set they are from: its normalisation and its classes.
         loss: that of the run.
         batch_size: images per call of the model; the accuracy does not depend on it.
+        tta: which views of an image the outputs are averaged over: see `views`.
         check: called before every batch; what it raises ends the evaluation.
     """
     confusion = np.zeros((len(data.classes), len(data.classes)), np.int64)
@@ -68,12 +70,37 @@ def evaluate(model: nn.Module, images: np.ndarray, labels: np.ndarray, data: Dat
     with alpha.no_grad():
         for x, y in Images(images, labels, data, device).batches(batch_size, shuffle=False):
             check()
-            logits = model(x)
+            logits = averaged(model, views(x, tta))
             loss_sum += loss(logits, y).item() * len(y)
             predicted.append(ops.argmax(logits, axis=1).numpy())
             confidence.append(ops.max(ops.softmax(logits.astype("float32"), axis=1), axis=1).numpy())
             np.add.at(confusion, (y.numpy(), predicted[-1]), 1)
     return Evaluation(loss_sum / len(labels), confusion, np.concatenate(predicted), np.concatenate(confidence))
+
+
+def views(x: Tensor, tta: str) -> list[Tensor]:
+    """Returns images, and what --tta adds to them: mirrored, and moved by a pixel up and left, and down and right."""
+    found, (h, w) = [x], x.shape[1:3]
+    if "shift" in tta:
+        wide = ops.pad(x, [(0, 0), (1, 1), (1, 1), (0, 0)], mode="reflect")
+        found += [wide[:, :h, :w], wide[:, 2:, 2:]]
+    return [*found, *[ops.flip(v, 2) for v in found]] if "mirror" in tta else found
+
+
+def averaged(model: nn.Module, images: Sequence[Tensor]) -> Tensor:
+    """Returns the mean of the outputs for several views of the same images."""
+    total = model(images[0])
+    for x in images[1:]:
+        total = total + model(x)
+    return total if len(images) == 1 else total * (1 / len(images))
+
+
+def init_from_data(model: nn.Module, split: Split, data: Dataset, device: str) -> None:
+    """Has a model that needs images for its initial weights (a method `init_from_data`) look at some."""
+    method = getattr(type(model), "init_from_data", None)
+    if callable(method):
+        images = Images(split.train_images[:LOOKED_AT], split.train_labels[:LOOKED_AT], data, device)
+        method(model, next(images.batches(len(images.labels), shuffle=False))[0])
 
 
 class Shell(Callback):
@@ -162,6 +189,7 @@ def final_test(session: Session, data: Dataset, check: Callable[[], None]) -> fl
 def evaluate_on_test(session: Session, data: Dataset, check: Callable[[], None] = lambda: None) -> Evaluation:
     """Evaluates the model as it is on the test images."""
     return evaluate(session.model, data.test_images, data.test_labels, data, loss=session.plain_loss,
+                    tta=session.config.tta,
                     batch_size=session.config.batch_size, device=session.config.device, check=check)
 
 
@@ -182,6 +210,7 @@ def _run(config: Config, output: Path, callbacks: Sequence[Callback]) -> float:
     data = load(config.dataset, config.data_dir, seed=config.seed)
     split = split_off(data, config.val_size, config.seed)
     session = Session(config, len(data.classes), len(split.train_labels))
+    init_from_data(session.model, split, data, config.device)
     session.start(found)
     report.write_config(output, config)
     print(f"{config.model}, {session.model.num_parameters():,} parameters, on {config.device} in {config.precision}"

@@ -9,14 +9,17 @@ import numpy as np
 
 from alpha.config import config
 from alpha.cpu import conv_numpy, native
-from alpha.cpu.algorithms import chosen, for_zeros
+from alpha.cpu.algorithms import chosen, for_zeros, winograd
 from alpha.cpu.half import in_float32
 from alpha.cpu.memory import empty
 from alpha.ops.algorithms.names import AUTO, Request
 from alpha.ops.conv import conv2d, conv2d_bias_act, conv2d_dgrad, conv2d_wgrad
 from alpha.ops.conv_desc import ConvDesc, Pair
+from alpha.ops.conv_pool import conv_relu_pool
+from alpha.ops.pool import max_pool2d, pool_axes
 
 Array = np.ndarray
+HALVES = (2, 2), (2, 2), (0, 0)     # kernel size, stride and padding of windows that Winograd's tiles hold whole
 
 
 @conv2d.impl("cpu")
@@ -65,3 +68,23 @@ def conv2d_bias_act_cpu(x: Array, w: Array, b: Array | None, *, activation: str 
     if activation == "relu":
         np.maximum(y, 0, out=y)
     return y
+
+
+@conv_relu_pool.impl("cpu")
+@in_float32()
+def conv_relu_pool_cpu(x: Array, w: Array, b: Array | None, *, stride: Pair, padding: Pair, pool_kernel_size: Pair,
+                       pool_stride: Pair, pool_padding: Pair, algorithm: Request = AUTO) -> Array:
+    geometry = dict(stride=stride, padding=padding, dilation=(1, 1), groups=1)
+    desc, compiled = ConvDesc.fprop(x.shape, w.shape, **geometry), native.usable(x, w, b)
+    window = pool_kernel_size, pool_stride, pool_padding
+    h, wide = pool_axes("conv2d_relu_pool", desc.y_shape, *window)
+    pooled = empty((desc.n, h.o, wide.o, desc.oc), x.dtype)
+    other = chosen("fprop", desc, algorithm, compiled)
+    if compiled and other and other.way.name == "winograd" and window == HALVES:
+        winograd.pool(other.way, desc, x, w, b, pooled)
+        return pooled
+    y = conv2d_bias_act_cpu(x, w, b, activation=None, algorithm=algorithm, **geometry)
+    if compiled:
+        native.max_pool_relu(y, pooled, *window)
+        return pooled
+    return np.maximum(max_pool2d.impls["cpu"](y, kernel_size=window[0], stride=window[1], padding=window[2])[0], 0)

@@ -55,29 +55,24 @@ SIGNATURES = {
     "sparse_floats": "p -> l", "sparse_filter_floats": "p -> l", "sparse_filters": "p pp i", "sparse_run": "p ppppp ii",
     "sparse_wgrad_floats": "p -> l", "sparse_wgrad": "p pppp", "count_nonzeros": "p lll -> l",
     "linear_sparse": "pppp lll i",
-    "fft_tiles": "p pp",
-    "fft_inverse": "p pp",
+    "fft_tiles": "p pp", "fft_inverse": "p pp",
     "winograd_floats": "p i -> l",
     "winograd_forward": "pp ppppp ii",
     "winograd_wgrad": "pp pppp",
     "winograd_filter_floats": "p -> l", "winograd_filters": "pp pp",
-    "winograd_run": "pp ppppp ii",
+    "winograd_run": "pp ppppp ii", "winograd_pool": "pp ppppp",
     "bn_fwd": "pppp pp ppp ll dd i", "bn_apply": "pppp pp p ll i", "bn_bwd": "pp pp pp ppp ll i",
     "sum_middle": "ppp lll",
     "sum_rows": "ppp ll",
     "extreme": "pp lll i",
     "softmax_fwd": "pp ll i", "softmax_bwd": "ppp ll i",
-    "layer_norm_fwd": "ppp ppp ll d",
-    "layer_norm_bwd": "ppp pp ppp ll",
-    "group_norm_fwd": "ppp ppp llll d",
-    "group_norm_bwd": "ppp pp ppp llll",
-    "max_pool_fwd": "p ppp",
+    "layer_norm_fwd": "ppp ppp ll d", "layer_norm_bwd": "ppp pp ppp ll",
+    "group_norm_fwd": "ppp ppp llll d", "group_norm_bwd": "ppp pp ppp llll",
+    "max_pool_fwd": "p ppp", "max_pool_relu": "p pp",
     "max_pool_bwd": "p ppp",
     "pool_scatter": "ppp llll -> l",
-    "avg_pool_fwd": "p pp i",
-    "avg_pool_bwd": "p pp i",
-    "cross_entropy_fwd": "pp pp ll d -> l",
-    "cross_entropy_bwd": "pl ppp p ll dd -> l",
+    "avg_pool_fwd": "p pp i", "avg_pool_bwd": "p pp i",
+    "cross_entropy_fwd": "pp pp ll d -> l", "cross_entropy_bwd": "pl ppp p ll dd -> l",
     "copy_box": "ppp i",
     "pointwise": "pp pppp p",
     "sum_of_squares": "ppl -> d",
@@ -338,6 +333,11 @@ def max_pool_fwd(x: Array, y: Array, index: Array, kernel_size: Pair, stride: Pa
     """y = maximum of each window, index (int32, shape of y) = ih * IW + iw of the first one.  A NaN is the maximum."""
     table = pool_table(x.shape, y.shape, kernel_size, stride, padding)
     _lib.max_pool_fwd(ptr(table), ptr(x), ptr(y), ptr(index))
+
+
+def max_pool_relu(x: Array, y: Array, *window: Pair) -> None:
+    """y = max(maximum of each window, 0), without index; window: kernel_size, stride, padding."""
+    _lib.max_pool_relu(ptr(pool_table(x.shape, y.shape, *window)), ptr(x), ptr(y))
 
 
 def max_pool_bwd(g: Array, index: Array, dx: Array, kernel_size: Pair, stride: Pair, padding: Pair) -> None:

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
+import numpy as np
+
+from alpha import ops
 from alpha.errors import ConfigError, message
+from alpha.random import STREAMS, random_bits
+from alpha.tensor import Tensor, tensor
 
-DEFAULT_SIZES = {"crop": 4, "flip": 1, "cutout": 16}  # what an item of --augment means without "=size"
+DEFAULT_SIZES = {"crop": 4, "flip": 1, "altflip": 1, "cutout": 16}  # what an item of --augment means without "=size"
 
 
 @dataclass(frozen=True)
@@ -18,13 +24,15 @@ class Augment:
         flip: mirror left to right with probability 1/2.
         cutout: paint a square of `cutout` pixels around a random pixel in the mean colour; it may stick out of the
             image.  0 = off.
+        altflip: mirror half of the images, drawn once, in even epochs and the other half in odd ones, last of all.
 
-    Source: the crop and flip of arXiv 1512.03385, section 4.2; cutout of arXiv 1708.04552.
+    Source: the crop and flip of arXiv 1512.03385, section 4.2; cutout of arXiv 1708.04552; altflip of arXiv 2404.00498.
     """
 
     crop: int = 0
     flip: bool = False
     cutout: int = 0
+    altflip: bool = False
 
     @staticmethod
     def parse(text: str) -> Augment:
@@ -41,9 +49,33 @@ class Augment:
                 raise ConfigError(message("augment", f"{name!r} is {what}; there are {', '.join(DEFAULT_SIZES)}, none",
                                           "write none, or each item at most once: --augment crop,flip,cutout",
                                           augment=repr(text)))
-            largest = 1 if name == "flip" else 64
+            largest = 1 if name.endswith("flip") else 64
             if has_size and not (size.isdecimal() and len(size) < 4 and 1 <= int(size) <= largest):
                 raise ConfigError(message("augment", f"{name} has size {size!r}, allowed are 1 to {largest}",
                                           f"write {name}={DEFAULT_SIZES[name]}, or {name} alone", augment=repr(text)))
             sizes[name] = int(size) if has_size else DEFAULT_SIZES[name]
-        return Augment(sizes.get("crop", 0), "flip" in sizes, sizes.get("cutout", 0))
+        if "flip" in sizes and "altflip" in sizes:
+            raise ConfigError(message("augment", "flip and altflip are both named", "write one of them",
+                                      augment=repr(text)))
+        return Augment(sizes.get("crop", 0), "flip" in sizes, sizes.get("cutout", 0), "altflip" in sizes)
+
+    def applied(self, images: Tensor, index: Tensor, mean: Tensor, std: Tensor, numbers: np.ndarray, key: Tensor | None,
+                *, seed: int, epoch: int) -> Tensor:
+        """Returns what ops.augment_images makes of images, mirrored in turn with altflip.
+
+        Args:
+            numbers: of the images in the data set, on the host; the other arguments are those of the op.
+        """
+        x = ops.augment_images(images, index, mean, std, key, seed=seed, epoch=epoch, crop=self.crop, flip=self.flip,
+                               cutout=self.cutout)
+        if not self.altflip:
+            return x
+        known = 1 << max(int(numbers.max(initial=0)).bit_length(), 10)
+        mirrored = _sides(seed, known)[numbers] ^ bool(epoch % 2)
+        return ops.where(tensor(mirrored.reshape(-1, 1, 1, 1), device=x.device), ops.flip(x, 2), x)
+
+
+@lru_cache(4)
+def _sides(seed: int, count: int) -> np.ndarray:
+    """Returns which of `count` images are mirrored in even epochs.  Shape (count,), bool."""
+    return (random_bits(seed, STREAMS["sides"], 0, count) & 1).astype(bool)

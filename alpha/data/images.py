@@ -7,11 +7,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 
 import numpy as np
 
-from alpha import ops
 from alpha.backend import get_backend
 from alpha.data.augment import Augment
 from alpha.data.sets import Dataset
@@ -79,11 +77,11 @@ class Images:
             DataError: if batch_size, epoch or start_step is out of range, or drop_last would leave no batch.
         """
         parts = epoch_order(len(self.labels), batch_size, seed, epoch, start_step, shuffle, drop_last)
-        choices = asdict(augment) if augment else {}
+        choices = augment or Augment()
 
         def batch(index: np.ndarray) -> Batch:
-            x = ops.augment_images(self.images, tensor(index, device=self.device), self.mean, self.std, seed=seed,
-                                   epoch=epoch, **choices)
+            x = choices.applied(self.images, tensor(index, device=self.device), self.mean, self.std, index, None,
+                                seed=seed, epoch=epoch)
             return x, tensor(self.labels[index], device=self.device)
 
         return (batch(index) for index in parts)

@@ -7,12 +7,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
-from alpha import ops
 from alpha.backend import get_backend
 from alpha.data.augment import Augment
 from alpha.data.images import epoch_order, resident, steps_per_epoch
@@ -107,7 +105,7 @@ class DataLoader:
 
     def _from_resident(self, epoch: int, index: np.ndarray) -> tuple[Tensor, ...]:
         assert self._images is not None
-        x = self._augmented(self._images, tensor(index, device=self.device), None, epoch)
+        x = self._augmented(self._images, tensor(index, device=self.device), None, index, epoch)
         return x, *[self._tensor(part[index]) for part in self.data[1:]]
 
     def _streamed(self, epoch: int, parts: Sequence[np.ndarray]) -> Iterator[tuple[Tensor, ...]]:
@@ -119,7 +117,7 @@ class DataLoader:
         if first.dtype == np.uint8 and first.ndim in (3, 4):
             images = tensor(first if first.ndim == 4 else first[..., None], device=self.device)
             position = tensor(np.arange(len(index)), device=self.device)
-            x = self._augmented(images, position, tensor(index, device=self.device), epoch)
+            x = self._augmented(images, position, tensor(index, device=self.device), index, epoch)
         elif self.augment != Augment():
             raise DataError(message("DataLoader", f"augment is for images of 8 bits, a batch is {shown(first)}",
                                     "leave augment out, and use `transform`"))
@@ -127,14 +125,15 @@ class DataLoader:
             x = self._tensor(first)
         return x, *map(self._tensor, rest)
 
-    def _augmented(self, images: Tensor, index: Tensor, key: Tensor | None, epoch: int) -> Tensor:
+    def _augmented(self, images: Tensor, index: Tensor, key: Tensor | None, numbers: np.ndarray, epoch: int
+                   ) -> Tensor:
         channels = images.shape[3]
         if channels not in self._constants:
             self._constants[channels] = tuple([  # type: ignore[assignment]
                 tensor(np.broadcast_to(np.asarray(value, np.float32), (channels,)), device=self.device)
                 for value in (self.mean, self.std)])
-        return ops.augment_images(images, index, *self._constants[channels], key, seed=self.seed, epoch=epoch,
-                                  **asdict(self.augment))
+        return self.augment.applied(images, index, *self._constants[channels], numbers, key, seed=self.seed,
+                                    epoch=epoch)
 
     def _tensor(self, a: np.ndarray) -> Tensor:
         if a.dtype == np.float64:

@@ -51,7 +51,7 @@ class CpuPlan:
 
     @staticmethod
     def _key_now() -> tuple[Any, ...]:
-        return config.num_threads, config.cpu_kernels, config.conv_workspace_mib, os.getpid()
+        return config.num_threads, config.cpu_kernels, config.conv_workspace_mib, config.conv_sparsity, os.getpid()
 
     def is_stale(self) -> bool:
         """Tells whether settings that it was made for have changed, or the process has."""

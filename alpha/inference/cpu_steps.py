@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from alpha.config import config
 from alpha.cpu import native
-from alpha.cpu.algorithms import chosen, winograd
+from alpha.cpu.algorithms import COUNT_STEP, chosen, winograd, zeros_needed
+from alpha.cpu.conv import HALVES
 from alpha.cpu.conv_tables import forward_table
+from alpha.cpu.matmul import MOST_SPARSE_ROWS
 from alpha.cpu.pool import even_window
 from alpha.inference.cpu_memory import VIEWS
 from alpha.inference.program import Call, Value
@@ -72,13 +75,62 @@ def _convolution(plan: CpuPlan, call: Call, k: int) -> list[Step] | None:
     bias, y = rest[0] if rest else None, call.outs[0]
     attrs = {name: v for name, v in call.attrs.items() if name not in ("activation", "algorithm", "for_norm")}
     desc = ConvDesc.fprop(x.shape, w.shape, **attrs)
-    other = chosen("fprop", desc, call.attrs["algorithm"], True)
+    other, operands = chosen("fprop", desc, call.attrs["algorithm"], True), (x, w, bias, y)
     if w.constant is None or (other and not other.fused):
         return None
+    if other and other.way.name == "sparse":
+        plan.note(call, _describe(call, "convolution without zeros"))
+        return [*_residual(plan, call), _sparse(plan, desc, call, operands, k)]
     if not other:
-        return _direct(plan, call, desc, (x, w, bias, y))
-    plan.note(call, _describe(call, "convolution by Winograd"))
-    return [*_residual(plan, call), _winograd(plan, other.way, desc, call, (x, w, bias, y), k)]
+        steps = _direct(plan, call, desc, operands)
+    else:
+        plan.note(call, _describe(call, "convolution by Winograd"))
+        steps = [*_residual(plan, call), _winograd(plan, other.way, desc, call, operands, k)]
+    needed = zeros_needed(desc, call.attrs["algorithm"], other.way if other else Way("direct"))
+    if steps and config.conv_sparsity and needed <= 1:
+        steps[-1] = _either(plan, x, needed, _sparse(plan, desc, call, operands, k), steps[-1])
+    return steps
+
+
+def _either(plan: CpuPlan, x: Value, needed: float, sparse: Step, dense: Step) -> Step:
+    """Takes the sparse step where x has the share of zeros that it needs."""
+    library, address, channels = native.loaded(), plan.pointer(x), x.shape[-1]
+    rows = prod(x.shape[:-1])
+    most = (1 - needed) * -(-rows // COUNT_STEP) * channels
+    return lambda: (sparse if library.count_nonzeros(address, rows, channels, COUNT_STEP) <= most else dense)()
+
+
+def _sparse(plan: CpuPlan, desc: ConvDesc, call: Call, operands: tuple[Any, ...], k: int) -> Step:
+    x, w, bias, y = operands
+    library, table = native.loaded(), plan.keep(forward_table(desc))
+    _, filters = plan.packed(library.sparse_filter_floats(table))
+    library.sparse_filters(table, native.ptr(w.constant.data), filters, False)
+    work = plan.workspace(4 * library.sparse_floats(table), k)
+    return partial(library.sparse_run, table, plan.pointer(x), filters, plan.pointer(bias), plan.pointer(y), work,
+                   call.attrs.get("activation") == "relu", call.residual is not None)
+
+
+def _conv_pool(plan: CpuPlan, call: Call, k: int) -> list[Step] | None:
+    """Winograd's tiles make windows of 2 x 2; else the convolution writes to scratch memory, which the pool reads."""
+    (x, w, bias), y, attrs = call.args, call.outs[0], call.attrs
+    desc = ConvDesc.fprop(x.shape, w.shape, stride=attrs["stride"], padding=attrs["padding"], dilation=(1, 1), groups=1)
+    window = tuple(attrs[f"pool_{name}"] for name in ("kernel_size", "stride", "padding"))
+    other = chosen("fprop", desc, attrs["algorithm"], True)
+    if w.constant is None or (other and other.way.name != "winograd"):
+        return None
+    operands = x, w, bias, y
+    if other and window == HALVES:
+        plan.note(call, _describe(call, "convolution by Winograd") + " + relu + max pool")
+        return [_winograd(plan, other.way, desc, call, operands, k)]
+    rows = plan.workspace(4 * prod(desc.y_shape), k)
+    if other:
+        first: list[Step] | None = [_winograd(plan, other.way, desc, call, operands, k, rows)]
+        plan.note(call, _describe(call, "convolution by Winograd"))
+    else:
+        first = _direct(plan, call, desc, operands, out=rows)
+    plan.note(call, "relu + max pool")
+    table = plan.keep(native.pool_table(desc.y_shape, y.shape, *window))
+    return first and [*first, partial(native.loaded().max_pool_relu, table, rows, plan.pointer(y))]
 
 
 def _contextual(plan: CpuPlan, call: Call, k: int) -> list[Step] | None:
@@ -94,13 +146,30 @@ def _linear(plan: CpuPlan, call: Call, k: int) -> list[Step] | None:
     x, w, bias = call.args
     if w.constant is None or (call.attrs.get("algorithm") and call.attrs["algorithm"].name == "strassen"):
         return None
-    desc = native.linear_desc(prod(x.shape[:-1]), x.shape[-1], w.shape[0])
+    rows = prod(x.shape[:-1])
+    if rows <= MOST_SPARSE_ROWS and (call.attrs["algorithm"].name == "sparse" or
+                                     (config.conv_sparsity and _is_behind_relu(plan, x))):
+        turned = plan.keep(np.ascontiguousarray(w.constant.numpy().T))
+        plan.packed_nbytes += w.constant.data.nbytes
+        plan.note(call, _describe(call, "linear without zeros"))
+        return [partial(native.loaded().linear_sparse, plan.pointer(x), turned, plan.pointer(bias),
+                        plan.pointer(call.outs[0]), rows, x.shape[-1], w.shape[0], call.attrs["activation"] == "relu")]
+    desc = native.linear_desc(rows, x.shape[-1], w.shape[0])
     return _direct(plan, call, desc, (x, w, bias, call.outs[0]), "linear")
 
 
+def _is_behind_relu(plan: CpuPlan, x: Value) -> bool:
+    """Tells whether a relu made a value, but for a look at it in another shape."""
+    makers = plan.program.makers()
+    while x in makers and makers[x].op.name in VIEWS:
+        x = makers[x].args[0]
+    return x in makers and (makers[x].op.name in ("relu", "conv_relu_pool") or
+                            makers[x].attrs.get("activation") == "relu")
+
+
 def _direct(plan: CpuPlan, call: Call, desc: ConvDesc | CoConvDesc, operands: tuple[Any, ...],
-            what: str = "convolution") -> list[Step] | None:
-    """The direct kernels, with packed weights."""
+            what: str = "convolution", out: Any = None) -> list[Step] | None:
+    """The direct kernels, with packed weights; the result goes to y, or to the address `out`."""
     x, w, bias, y = operands
     library, table = native.loaded(), plan.keep(forward_table(desc))
     floats, panels = library.conv_panel_floats(table), None
@@ -113,10 +182,11 @@ def _direct(plan: CpuPlan, call: Call, desc: ConvDesc | CoConvDesc, operands: tu
     plan.note(call, _describe(call, what))
     return [*_residual(plan, call), partial(
         library.conv_run, table, plan.pointer(x), plan.pointer(w), panels, plan.pointer(bias),
-        plan.pointer(y), call.attrs.get("activation") == "relu", call.residual is not None)]
+        plan.pointer(y) if out is None else out, call.attrs.get("activation") == "relu", call.residual is not None)]
 
 
-def _winograd(plan: CpuPlan, way: Way, desc: ConvDesc, call: Call, operands: tuple[Any, ...], k: int) -> Step:
+def _winograd(plan: CpuPlan, way: Way, desc: ConvDesc, call: Call, operands: tuple[Any, ...], k: int,
+              out: Any = None) -> Step:
     x, w, bias, y = operands
     library, shape, points = native.loaded(), *winograd.tables("fprop", way, desc)
     shape = shape.copy()
@@ -127,8 +197,11 @@ def _winograd(plan: CpuPlan, way: Way, desc: ConvDesc, call: Call, operands: tup
     _, filters = plan.packed(floats)
     library.winograd_filters(of_map, table, native.ptr(w.constant.data), filters)
     work = plan.workspace(4 * (total - floats), k)
-    return partial(library.winograd_run, of_map, table, plan.pointer(x), filters, plan.pointer(bias), plan.pointer(y),
-                   work, call.attrs.get("activation") == "relu", call.residual is not None)
+    to = plan.pointer(y) if out is None else out
+    arguments = of_map, table, plan.pointer(x), filters, plan.pointer(bias), to, work
+    if call.op.name == "conv_relu_pool" and out is None:
+        return partial(library.winograd_pool, *arguments)
+    return partial(library.winograd_run, *arguments, call.attrs.get("activation") == "relu", call.residual is not None)
 
 
 def _residual(plan: CpuPlan, call: Call) -> list[Step]:
@@ -199,9 +272,10 @@ def _concat(plan: CpuPlan, call: Call, k: int) -> list[Step] | None:
     return [lambda: np.concatenate([plan.array(v) for v in parts], axis, out=plan.arrays[y])]
 
 
-BIASED = ("conv2d_bias_act", "coconv2d_bias_act", "linear")
+BIASED = ("conv2d_bias_act", "coconv2d_bias_act", "linear", "conv_relu_pool")
 MAKERS: dict[str, Maker] = {
-    "conv2d": _convolution, "conv2d_bias_act": _convolution, "coconv2d": _contextual, "coconv2d_bias_act": _contextual,
+    "conv2d": _convolution, "conv2d_bias_act": _convolution, "conv_relu_pool": _conv_pool,
+    "coconv2d": _contextual, "coconv2d_bias_act": _contextual,
     "linear": _linear, "batch_norm_act": _norm, "batch_norm_add_act": _norm, "max_pool2d": _max_pool,
     "avg_pool2d": _avg_pool, "adaptive_avg_pool2d": _avg_pool, "relu": _elementwise, "add": _elementwise,
     "concat": _concat,

@@ -27,7 +27,7 @@ def improve(program: Program, residuals: bool) -> None:
     """Rewrites a program in place; notes in it what was done.
 
     Args:
-        residuals: whether convolutions of this device can add a tensor before the activation.
+        residuals: whether convolutions of this device can add a tensor before the activation, and pool behind it.
     """
     _compute_constants(program)
     _fold_norms(program, residuals)
@@ -35,6 +35,7 @@ def improve(program: Program, residuals: bool) -> None:
     if residuals:
         _fuse_additions(program)
         _fuse_activations(program)
+        _fuse_pools(program)
     _drop_unread(program)
 
 
@@ -172,6 +173,24 @@ def _fuse_additions(program: Program) -> None:
                 _take_place(program, source, call)
                 program.notes.append((layer(source), "addition fused"))
                 break
+
+
+def _fuse_pools(program: Program) -> None:
+    """Lets a convolution with relu hand on the maxima of windows alone."""
+    makers, readers = program.makers(), program.readers()
+    for call in program.calls:
+        if call.op.name != "max_pool2d" or call.outs[1] in readers:
+            continue
+        source = makers.get(call.args[0])
+        if (source is None or source.op.name != "conv2d_bias_act" or source.residual is not None
+                or source.attrs["activation"] != "relu" or len(readers[source.outs[0]]) > 1
+                or source.attrs["groups"] > 1 or source.attrs["dilation"] != (1, 1)):
+            continue
+        kept = {name: source.attrs[name] for name in ("stride", "padding", "algorithm")}
+        window = {f"pool_{name}": call.attrs[name] for name in ("kernel_size", "stride", "padding")}
+        _become(call, op_named("conv_relu_pool"), source.args, {**kept, **window})
+        call.outs = call.outs[:1]
+        program.notes.append((layer(source), "max pool fused"))
 
 
 def _drop_unread(program: Program) -> None:

@@ -84,6 +84,9 @@ def conv2d(x: Tensor, w: Tensor, stride: IntOrPair = 1, padding: IntOrPair = 0, 
 def conv2d_bias_act(x: Tensor, w: Tensor, b: Tensor | None = None, stride: IntOrPair = 1, padding: IntOrPair = 0,
                     dilation: IntOrPair = 1, groups: int = 1, activation: str | None = None,
                     algorithm: str | None = None, for_norm: bool = False) -> Tensor: ...
+def conv2d_relu_pool(x: Tensor, w: Tensor, b: Tensor | None = None, stride: IntOrPair = 1, padding: IntOrPair = 0,
+                     pool_kernel_size: IntOrPair = 2, pool_stride: IntOrPair | None = None,
+                     pool_padding: IntOrPair = 0) -> Tensor: ...
 def conv2d_dgrad(g: Tensor, w: Tensor, hw: IntOrPair, stride: IntOrPair = 1, padding: IntOrPair = 0,
                  dilation: IntOrPair = 1, groups: int = 1, algorithm: str | None = None) -> Tensor: ...
 def conv2d_wgrad(x: Tensor, g: Tensor, f: IntOrPair, stride: IntOrPair = 1, padding: IntOrPair = 0,

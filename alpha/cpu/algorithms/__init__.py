@@ -101,19 +101,27 @@ def _chosen(pass_name: str, desc: ConvDesc, request: Request, machine: str, limi
 def for_zeros(desc: ConvDesc, request: Request, x: Array, found: Chosen | None) -> Chosen | None:
     """Returns what computes fprop where the zeros of x may be counted: the sparse loops, or what was found without.
 
-    A share of zeros is counted in every eighth pixel: it depends on the data alone. For arrays of the compiled kernels.
+    Zeros are counted in every eighth pixel: the result depends on the data alone. For arrays of the compiled kernels.
     """
-    if request.name != "auto" or not counts_zeros(desc):
+    needed = zeros_needed(desc, request, found.way if found else Way("direct"))
+    if needed > 1 or zeros_of(x) < needed:
         return found
-    machine, limit = machine_key(), (config.conv_workspace_mib or WORKSPACE_MIB) * MIB
+    return Chosen(Way("sparse"), sparse.fprop, True)
+
+
+def zeros_needed(desc: ConvDesc, request: Request, way: Way) -> float:
+    """Returns the share of zeros of x from which sparse loops are expected to beat a way; above 1 if they never do."""
+    return _zeros_needed(desc, request, way, machine_key(), (config.conv_workspace_mib or WORKSPACE_MIB) * MIB)
+
+
+@lru_cache(maxsize=1024)
+def _zeros_needed(desc: ConvDesc, request: Request, way: Way, machine: str, limit: int) -> float:
+    if request.name != "auto" or not counts_zeros(desc) or sparse_cost("fprop", desc, 0.0).workspace > limit:
+        return 2.0
     rates = MACHINES[machine].rates
-    most = TAKEN_BELOW * seconds(cost_of(found.way if found else Way("direct"), "fprop", desc), rates)
-    least = sparse_cost("fprop", desc, 1.0)
-    if seconds(least, rates) > most or least.workspace > limit:
-        return found
-    if seconds(sparse_cost("fprop", desc, zeros_of(x)), rates) > most:
-        return found
-    return _chosen("fprop", desc, request._replace(name="sparse"), machine, limit)
+    most = TAKEN_BELOW * seconds(cost_of(way, "fprop", desc), rates)
+    shares = (k / 100 for k in range(101))
+    return next((share for share in shares if seconds(sparse_cost("fprop", desc, share), rates) <= most), 2.0)
 
 
 def zeros_of(x: Array) -> float:

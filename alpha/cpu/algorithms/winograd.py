@@ -37,6 +37,16 @@ def wgrad(way: Way, desc: ConvDesc, x: Array, g: Array, dw: Array) -> None:
     library.winograd_wgrad(_ptr(shape), _ptr(_table(way, desc)), _ptr(x), _ptr(g), _ptr(dw), _ptr(work))
 
 
+def pool(way: Way, desc: ConvDesc, x: Array, w: Array, bias: Array | None, y: Array) -> None:
+    """y = the largest of each 2 x 2 of relu(x * w + bias), which is not kept."""
+    library, (base, points) = native.loaded(), tables("fprop", way, desc)
+    shape = base.copy()
+    total, count = library.winograd_floats(_ptr(shape), False), library.winograd_filter_floats(_ptr(shape))
+    filters, work = empty((count,)), empty((total - count,))
+    library.winograd_filters(_ptr(shape), _ptr(points), _ptr(w), _ptr(filters))
+    library.winograd_pool(_ptr(shape), _ptr(points), _ptr(x), _ptr(filters), _ptr(bias), _ptr(y), _ptr(work))
+
+
 def _forward(base: Array, way: Way, desc: ConvDesc, x: Array, w: Array, y: Array, bias: Array | None, relu: bool,
              turned: bool) -> None:
     library, shape = native.loaded(), base.copy()

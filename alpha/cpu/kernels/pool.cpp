@@ -168,6 +168,27 @@ EXPORT void max_pool_fwd(const int64_t* table, const float* x, float* y, int32_t
   });
 }
 
+// y = max(the largest of each window, 0), without its index: what follows a convolution in inference.
+EXPORT void max_pool_relu(const int64_t* table, const float* x, float* y) {
+  const Pool p(table);
+  const int64_t channels = p.channels, row_step = p.w.in * channels;
+  for_each_pixel(p, p.h.out, p.w.out, &PoolAxis::window,
+                 [=](int64_t image, int64_t oh, int64_t ow, Range rows, Range columns) {
+    const int64_t in = p.input(image, rows.first, columns.first), out = p.output(image, oh, ow);
+    for (int64_t c = 0; c < channels; c += LANES) {
+      vfloat best = {};
+      for (int64_t a = 0; a < rows.size(); a++) {
+        const float* src = x + in + a * row_step + c;
+        for (int64_t b = 0; b < columns.size(); b++, src += channels) {
+          const vfloat v = load_some(src, channels - c);
+          best = (v > best) | (v != v) ? v : best;
+        }
+      }
+      store_part(y + out + c, best, channels - c);
+    }
+  });
+}
+
 EXPORT void max_pool_bwd(const int64_t* table, const float* g, const int32_t* index, float* dx) {
   const Pool p(table);
   p.many_cover() ? max_pool_gradient<true>(p, g, index, dx) : max_pool_gradient<false>(p, g, index, dx);

@@ -151,7 +151,24 @@ struct Forward {
   const float *x, *w, *bias, *filters;  // filters: U, made before; or null
   float *y, *workspace;
   bool relu, turned, accumulate;        // accumulate: y += the result, before relu
+  bool halved;                          // y has the largest of each 2 x 2 outputs: tiles hold whole windows, M is even
 };
+
+INLINE vfloat larger(vfloat a, vfloat b) { return (b > a) | (b != b) ? b : a; }
+
+// The largest of each 2 x 2 outputs of a tile and channels [channel, channel + left), plus shift, then relu.
+template <int M>
+INLINE void write_halved(const vfloat (&out)[M][M], const Map& map, const Place& at, int64_t channel, int64_t left,
+                         vfloat shift, float* y) {
+  const int64_t height = map.out_h / 2, width = map.out_w / 2;
+  for (int64_t i = 0; i < std::min<int64_t>(M / 2, height - at.row / 2); i++)
+    for (int64_t j = 0; j < std::min<int64_t>(M / 2, width - at.col / 2); j++) {
+      const vfloat above = larger(out[2 * i][2 * j], out[2 * i][2 * j + 1]);
+      const vfloat below = larger(out[2 * i + 1][2 * j], out[2 * i + 1][2 * j + 1]);
+      float* pixel = y + ((at.image * height + at.row / 2 + i) * width + at.col / 2 + j) * map.out_c + channel;
+      store_part(pixel, relu(larger(above, below) + shift), left);
+    }
+}
 
 template <class X>
 void write_output(const X& t, const Map& map, const Blocked& b, int64_t tile, int64_t slot, const float* m,
@@ -168,6 +185,10 @@ void write_output(const X& t, const Map& map, const Blocked& b, int64_t tile, in
       for (int i = 0; i < N; i++) UNROLL for (int j = 0; j < N; j++) v[i][j] = load(src + (i * N + j) * b.floats());
       both_axes(v, out, [&](const vfloat* d, vfloat* o) { t.outputs(d, o); });
       const vfloat shift = f.bias ? load_part(f.bias + channel, left) : vfloat{};
+      if (f.halved) {
+        write_halved(out, map, at, channel, left, shift, f.y);
+        continue;
+      }
       for (int i = 0; i < rows; i++)
         for (int j = 0; j < cols; j++) {
           float* pixel = to + ((at.row + i) * map.out_w + at.col + j) * map.out_c + channel;
@@ -291,7 +312,7 @@ EXPORT int64_t winograd_floats(int64_t* map_of, int gradient) {
 EXPORT void winograd_forward(const int64_t* map_of, const float* table, const float* x, const float* w,
                              const float* bias, float* y, float* workspace, int relu, int turned) {
   const Map& map = *reinterpret_cast<const Map*>(map_of);
-  const Forward f = {x, w, bias, nullptr, y, workspace, relu != 0, turned != 0, false};
+  const Forward f = {x, w, bias, nullptr, y, workspace, relu != 0, turned != 0, false, false};
   dispatch(map, table, [&](auto t) { forward(t, map, f); });
 }
 
@@ -312,7 +333,15 @@ EXPORT void winograd_filters(const int64_t* map_of, const float* table, const fl
 EXPORT void winograd_run(const int64_t* map_of, const float* table, const float* x, const float* filters,
                          const float* bias, float* y, float* workspace, int relu, int accumulate) {
   const Map& map = *reinterpret_cast<const Map*>(map_of);
-  const Forward f = {x, nullptr, bias, filters, y, workspace, relu != 0, false, accumulate != 0};
+  const Forward f = {x, nullptr, bias, filters, y, workspace, relu != 0, false, accumulate != 0, false};
+  dispatch(map, table, [&](auto t) { forward(t, map, f); });
+}
+
+// As winograd_run, with relu, of which y has the largest of each 2 x 2 outputs: (n, out_h / 2, out_w / 2, out_c).
+EXPORT void winograd_pool(const int64_t* map_of, const float* table, const float* x, const float* filters,
+                          const float* bias, float* y, float* workspace) {
+  const Map& map = *reinterpret_cast<const Map*>(map_of);
+  const Forward f = {x, nullptr, bias, filters, y, workspace, true, false, false, true};
   dispatch(map, table, [&](auto t) { forward(t, map, f); });
 }
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import alpha
+from alpha import ops
 from alpha.cuda.ops import pool
 from alpha.gradcheck import assert_equal_at
 from alpha.ops.pool import adaptive_max_pool2d, max_pool2d, pool_gather, pool_scatter
@@ -138,3 +139,10 @@ def test_an_index_outside_of_the_map_makes_its_map_nan(dtype: str, bad: int, cha
     assert (there == here)[~np.isnan(there)].all()
     read = pool_gather(alpha.tensor(here, device="cuda"), alpha.tensor(index, device="cuda")).numpy()
     assert np.argwhere(np.isnan(read)).tolist() == [[1, 0, 1, 2]]
+
+
+def test_conv2d_relu_pool_equals_its_two_ops():
+    x, w, b = (alpha.tensor(np.random.default_rng(k).integers(-3, 4, s).astype(np.float32), device="cuda")
+               for k, s in enumerate(((2, 9, 8, 4), (5, 3, 3, 4), (5,))))
+    y = ops.max_pool2d(ops.conv2d_bias_act(x, w, b, 1, 1, activation="relu"), 3, 2, 1)
+    assert np.array_equal(ops.conv2d_relu_pool(x, w, b, 1, 1, 3, 2, 1).numpy(), y.numpy())

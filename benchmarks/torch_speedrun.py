@@ -1,0 +1,137 @@
+"""PyTorch's side of benchmarks.speedrun: a recipe of train/recipes from process start to result, written for PyTorch.
+
+The images stay on the GPU; crops, mirroring and the order are made there, the network runs channels_last under
+autocast, with --compile through torch.compile. It prints one line of JSON: accuracy and seconds.
+"""
+
+import time
+
+BEGIN = time.perf_counter()     # imports are part of it
+
+import argparse  # noqa: E402
+import json  # noqa: E402
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+
+from benchmarks.torch_models import TWINS  # noqa: E402
+from benchmarks.torch_precision import allow_tf32, autocast  # noqa: E402
+from models.airbench import whitening  # noqa: E402
+from train.config import parse  # noqa: E402
+from train.data import load  # noqa: E402
+from train.session import make_schedule  # noqa: E402
+
+LOOKED_AT = 5000
+
+
+class Data:
+    """Images on the device, normalised, channels last."""
+
+    def __init__(self, images: np.ndarray, labels: np.ndarray, data, device: str) -> None:
+        mean, std = (torch.from_numpy(a).to(device).view(1, 3, 1, 1) for a in (data.mean, data.std))
+        x = torch.from_numpy(images).to(device).permute(0, 3, 1, 2).float() / 255
+        self.images = ((x - mean) / std).contiguous(memory_format=torch.channels_last)
+        self.black = -mean / std
+        self.labels = torch.from_numpy(labels).to(device)
+
+
+def epoch_of(data: Data, augment: str, epoch: int, sides: torch.Tensor) -> torch.Tensor:
+    """Returns the images of an epoch, cropped and mirrored at random."""
+    x, names = data.images, dict(item.partition("=")[::2] for item in augment.split(",") if augment != "none")
+    if "crop" in names:
+        x = cropped(x - data.black, int(names["crop"] or 4)) + data.black
+    if "altflip" in names or "flip" in names:
+        turned = sides ^ bool(epoch % 2) if "altflip" in names else torch.rand(len(x), device=x.device) < 0.5
+        x = torch.where(turned.view(-1, 1, 1, 1), x.flip(-1), x)
+    return x
+
+
+def cropped(x: torch.Tensor, r: int) -> torch.Tensor:
+    """Returns images moved by up to r pixels either way, zeros coming in: a copy for each of the moves there are."""
+    wide, (h, w) = F.pad(x, (r,) * 4), x.shape[2:]
+    move = torch.randint(0, 2 * r + 1, (2, len(x)), device=x.device)
+    rows = torch.empty((len(x), x.shape[1], h, w + 2 * r), device=x.device, dtype=x.dtype)
+    out = torch.empty_like(x)
+    for k in range(2 * r + 1):
+        rows[move[0] == k] = wide[move[0] == k][:, :, k:k + h]
+    for k in range(2 * r + 1):
+        out[move[1] == k] = rows[move[1] == k][:, :, :, k:k + w]
+    return out
+
+
+def views(x: torch.Tensor, tta: str) -> list[torch.Tensor]:
+    found, (h, w) = [x], x.shape[2:]
+    if "shift" in tta:
+        wide = F.pad(x, (1,) * 4, mode="reflect")
+        found += [wide[:, :, :h, :w], wide[:, :, 2:, 2:]]
+    return [*found, *[v.flip(-1) for v in found]] if "mirror" in tta else found
+
+
+def trained(config, compiled: bool, synchronize) -> dict:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.manual_seed(config.seed)
+    torch.backends.cudnn.benchmark = True
+    allow_tf32(torch, config.precision)
+    source = load(config.dataset, config.data_dir, seed=config.seed)
+    train, test = (Data(*pair, source, device) for pair in ((source.train_images, source.train_labels),
+                                                            (source.test_images, source.test_labels)))
+    net = TWINS[config.model]().to(device, memory_format=torch.channels_last)
+    if config.model == "airbench94":
+        weight = whitening(train.images[:LOOKED_AT].permute(0, 2, 3, 1).cpu().numpy(), 2).transpose(0, 3, 1, 2)
+        with torch.no_grad():
+            net[0].weight.copy_(torch.from_numpy(np.concatenate([weight, -weight])))
+        net[0].weight.requires_grad_(False)
+    run = torch.compile(net, mode="reduce-overhead") if compiled else net
+    parameters = [p for p in net.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(parameters, lr=1.0, momentum=config.momentum, weight_decay=config.weight_decay,
+                                fused=device == "cuda")
+    averages = [p.detach().clone() for p in parameters]
+    count, size = len(train.labels), config.batch_size
+    lr = make_schedule(config, -(-count // size))
+    sides, step, seconds = torch.rand(count, device=device) < 0.5, 0, []
+    ready = time.perf_counter() - BEGIN
+    for epoch in range(config.epochs):
+        begin = time.perf_counter()
+        net.train()
+        images, order = epoch_of(train, config.augment, epoch, sides), torch.randperm(count, device=device)
+        for part in order.split(size):
+            for group in optimizer.param_groups:
+                group["lr"] = lr(step)
+            x = images[part].contiguous(memory_format=torch.channels_last)
+            with autocast(torch, device, config.precision):
+                outputs = run(x)
+            F.cross_entropy(outputs.float(), train.labels[part], label_smoothing=config.label_smoothing).backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            if config.ema:
+                torch._foreach_lerp_(averages, [p.detach() for p in parameters], 1 - config.ema)
+            step += 1
+        synchronize()
+        seconds.append(time.perf_counter() - begin)
+    if config.ema:
+        with torch.no_grad():
+            torch._foreach_copy_(parameters, averages)
+    return {"accuracy": accuracy(net, test, config, device), "ready": ready, "epochs": seconds,
+            "result": time.perf_counter() - BEGIN}
+
+
+def accuracy(net, test: Data, config, device: str) -> float:
+    net.eval()
+    right = 0
+    with torch.no_grad(), autocast(torch, device, config.precision):
+        for x, y in zip(test.images.split(config.batch_size), test.labels.split(config.batch_size)):
+            right += int((sum(net(v) for v in views(x, config.tta)).argmax(1) == y).sum())
+    return right / len(test.labels)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument("--compile", action="store_true")
+    args, flags = parser.parse_known_args()
+    synchronize = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
+    print(json.dumps(trained(parse(flags), args.compile, synchronize)))
+
+
+if __name__ == "__main__":
+    main()
