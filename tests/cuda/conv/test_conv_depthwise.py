@@ -16,15 +16,17 @@ pytestmark = pytest.mark.cuda
 
 HALVES = ("bfloat16", "float16")
 CASES = [square(f"{f}x{f}/{s} pad {p} map {hw} x {c}", 3, hw, c, c, f, s, p, 1, c)
-         for f, s, p, hw, c in ((3, 1, 1, 9, 36), (3, 2, 1, 8, 24), (3, 2, 0, 11, 8), (5, 1, 2, 6, 200), (5, 2, 2, 9, 16),
-                                (7, 1, 3, 10, 100), (7, 2, 2, 13, 12), (7, 1, 0, 8, 4), (3, 1, 3, 2, 8))]
+         for f, s, p, hw, c in ((3, 1, 1, 9, 36), (3, 2, 1, 8, 24), (3, 2, 0, 11, 8), (5, 1, 2, 6, 200),
+                                (5, 2, 2, 9, 16), (7, 1, 3, 10, 100), (7, 2, 2, 13, 12), (7, 1, 0, 8, 4),
+                                (3, 1, 3, 2, 8))]
 
 
 @pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_sixteen_bits_are_exact_on_small_integers(case: Case, half: str, device) -> None:
     desc = case.desc
-    x, w, g = (ints(*shape, seed=k, low=-1, high=2) for k, shape in enumerate((desc.x_shape, desc.w_shape, desc.y_shape)))
+    shapes = desc.x_shape, desc.w_shape, desc.y_shape
+    x, w, g = (ints(*shape, seed=k, low=-1, high=2) for k, shape in enumerate(shapes))
     b = ints(desc.oc, seed=3, low=-1, high=2)
     on = [alpha.tensor(a, half, "cuda") for a in (x, g)]
     weight = alpha.tensor(w, device="cuda")

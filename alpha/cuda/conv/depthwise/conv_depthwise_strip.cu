@@ -11,12 +11,12 @@
 // Zeros:    lines and columns outside the map are skipped, padded and inserted zeros are never read
 // Requires: C % 4 = 0, F of 3, 5, 7, stride 1 or 2 on both axes, no dilation; elements of a tensor fewer than 2^31
 // Threads:  `lanes` side by side along the channels, V of them each; the rest along strips
-// Measured: benchmarks/results/h200/depthwise.jsonl
+// Measured: no file of results has it; the rates in costs.py are estimates
 #include "storage.cuh"
 
 constexpr int THREADS = 192, P = 4, V = 4, TAPS = F * F;
 constexpr int WGRAD_V = F < 7 ? 4 : 2;  // F * F * V sums stay in registers
-constexpr int BLOCKS = F < 7 ? 3 : 2;   // of a multiprocessor, at least
+constexpr int BLOCKS = F * STRIDE < 7 ? 3 : 2;  // of a multiprocessor, at least
 
 // N elements of a channel group, as they are stored
 template <class T, int N> struct alignas(sizeof(T) * N) Group {
