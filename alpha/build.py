@@ -116,6 +116,17 @@ def compilers() -> list[tuple[str, ...]]:
     return [(name,) for name in ("g++", "clang++") if shutil.which(name)]
 
 
+def written(name: str, text: str, suffix: str) -> Path:
+    """Returns a source of our own making in the cache directory, named by what it has."""
+    path = cache_dir() / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:20]}{suffix}"
+    if not path.exists():
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{name}-")
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    return path
+
+
 def cache_dir() -> Path:
     """Returns the directory of the entries, made if need be; a private temporary one where it cannot be written."""
     path = _home()

@@ -72,7 +72,7 @@ class Op(Signature):
     """An operation on tensors: checks, dispatch to a backend, and a Node for backward.  Made by `@op`."""
 
     # Slots, as CPython reads the attributes of an object with more than 30 others slowly.
-    __slots__ = ("again", "cheap", "checked", "differentiable", "equation", "flops", "gives", "impls", "moves",
+    __slots__ = ("adds", "again", "cheap", "checked", "differentiable", "equation", "flops", "gives", "impls", "moves",
                  "mutates", "outs", "own", "returned", "saved_args", "saved_outs", "single", "vjp", "vjp_of", "written")
 
     def __init__(self, cls: type) -> None:
@@ -98,6 +98,7 @@ class Op(Signature):
         cheap = body.get("cheap", bool(body.get("equation")))
         self.cheap = tuple([k for k, out in enumerate(self.outs) if cheap is True or (cheap and out in cheap.split())])
         self.again: Callable[..., Any] | None = body.get("again")
+        self.adds: int | None = names.get(body.get("adds", ""))
         self.flops: Callable[..., float] | None = body.get("flops")
         self.single = len(self.outs) == 1
         # A user's op without a vjp is recorded too, so that backward names it and does not pass it by.
@@ -246,9 +247,13 @@ class Op(Signature):
                 t.requires_grad = True
                 t._node = (node, k)
 
-    def vjps(self, node: Node, grads: list[Any]) -> list[Any]:
-        """Returns the gradient of each arg (None where it is not wanted) from those of the returned outputs."""
+    def vjps(self, node: Node, grads: list[Any], there: Tensor | None = None) -> list[Any]:
+        """Returns the gradient of each arg (None where it is not wanted) from those of the returned outputs.
+
+        there: what has arrived already of the gradient of arg `adds`, and is included; its memory may be overwritten.
+        """
         s = unpack(node)
+        s.there = there
         g = grads[0] if self.returned == 1 else tuple(grads)
         try:
             results = self._results(g, s, node)

@@ -42,15 +42,17 @@ def model_and_clock(rows: Sequence[Row]) -> object:
 
 def by_kernel(rows: Sequence[Row]) -> object:
     """Time of the forward pass against kernel size, a panel per map and channels that have several."""
-    cells: dict[tuple[int, int], list[Row]] = {}
+    cells: dict[tuple[int, int, str], list[Row]] = {}
     for row in rows:
         if row["pass"] == "fprop":
-            cells.setdefault((row["hw"], row["channels"]), []).append(row)
-    kept = {key: found for key, found in cells.items() if len({row["f"] for row in found}) > 2} or cells
+            kind = " depthwise" * (row.get("groups", 1) > 1) + (f", {row['units']}" if "units" in row else "")
+            cells.setdefault((row["hw"], row["channels"], kind), []).append(row)
+    kept = {key: found for key, found in cells.items() if len({row["f"] for row in found}) > 1} or cells
     figure, axes_of = panels(max(1, len(kept)))
-    for (hw, channels), found in kept.items():
-        axes = axes_of(title=f"{hw}x{hw}, {channels} channels")
-        for name in [*_names(found), "torch"]:
+    for (hw, channels, kind), found in kept.items():
+        axes = axes_of(title=f"{hw}x{hw}, {channels} channels{kind}")
+        peers = {name for row in found for name in row["ms"] if name.startswith("torch")}
+        for name in [*_names(found), *sorted(peers)]:
             points = sorted((row["f"], row["ms"][name] / row["n"]) for row in found if name in row["ms"])
             if points:
                 axes.loglog(*zip(*points), marker=".", label=name)

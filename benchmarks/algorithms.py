@@ -4,17 +4,21 @@
     python -m benchmarks.algorithms --kernels 3 7 --maps 28 56 --channels 64 --passes fprop
     python -m benchmarks.algorithms --layers vgg16          W, D and W/D of a network's convolutions
     python -m benchmarks.algorithms --plot FILE             the pictures of a file of results
+    python -m benchmarks.algorithms --device cuda --shapes v1 v2 v3 v4 --fma --output FILE
+    python -m benchmarks.algorithms --device cuda --kernels 13 31 --maps 56 --channels 384 --depthwise
 
 A cell is a kernel size, a map, a number of channels and a pass; batches are such that a cell has about as much work
 wherever it can. All that serve a cell are computed, compared with float64, and then timed in turn; cells past the
 limits of work or memory are computed by the model alone. Peers: PyTorch's conv2d and its gradients, torch.fft on whole
-maps, scipy.signal.fftconvolve where the convolution is depthwise.
+maps, scipy.signal.fftconvolve where the convolution is depthwise. On a GPU the cells are larger, PyTorch's convolution
+is there in both layouts, strict and with TF32; --fma leaves tensor cores aside, as devices without them for float32.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -131,7 +135,7 @@ def told(row: Row) -> str:
                 f"{a['nbytes'] / 1e6:9.1f} MB  workspace {a['workspace'] / 1e6:8.1f} MB  "
                 f"model {a['expected_ms']:9.3f} ms")
         if "ms" in row:
-            text += f"  clock {row['ms'][name]:9.3f} ms  error {row['errors'][name]:.1e}"
+            text += f"  clock {row['ms'][name]:9.3f} ms  error {row['errors'].get(name, 0):.1e}"
         lines.append(text)
     for name in row.get("ms", {}):
         if name not in row["algorithms"]:
@@ -187,6 +191,14 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--layers", help="only the work and depth of a network's convolutions")
     made.add_argument("--plot", type=Path, help="draw the pictures of a file of results beside it")
     made.add_argument("--output", type=Path)
+    made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    cuda = made.add_argument_group("on a GPU")
+    cuda.add_argument("--shapes", nargs="+", default=(), help="cells of benchmarks/shapes.py, in the place of kernels, "
+                      "maps and channels")
+    cuda.add_argument("--depthwise", action="store_true")
+    cuda.add_argument("--fma", action="store_true", help="ALPHA_TENSOR_CORES=0")
+    cuda.add_argument("--peers", choices=("all", "strict", "none"), default="all", help="PyTorch, with TF32 too")
+    cuda.add_argument("--window", type=float, default=15.0, help="milliseconds of calls in a row")
     return made
 
 
@@ -197,18 +209,36 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.plot:
         from benchmarks.algorithm_plots import draw
         return print("\n".join(map(str, draw(read(args.plot), args.plot.parent))))
+    rows = []
+    for facts, row in (on_cuda if args.device == "cuda" else on_cpu)(args):
+        rows.append(row)
+        record(args.output, facts, row)
+        print(told(row), flush=True)
+    print(summary(rows))
+
+
+def on_cpu(args: argparse.Namespace) -> Iterator[tuple[Row, Row]]:
+    """Yields facts and the row of each cell."""
     facts = cpu_timing.start("benchmarks.algorithms", "torch", "scipy")
     from alpha.cpu import native
     from alpha.cpu.algorithms import machine_key
     machine = machine_key() if native.library() else "numpy"
-    rows = []
     for shape in cells(args.kernels, args.maps, args.channels):
         for pass_name in args.passes:
-            row = run_cell(shape, pass_name, machine, args)
-            rows.append(row)
-            record(args.output, {**facts, "machine": machine}, row)
-            print(told(row), flush=True)
-    print(summary(rows))
+            yield {**facts, "machine": machine}, run_cell(shape, pass_name, machine, args)
+
+
+def on_cuda(args: argparse.Namespace) -> Iterator[tuple[Row, Row]]:
+    """As on_cpu; a cell that fails is told, and the others go on."""
+    from benchmarks import algorithms_cuda, cuda_timing
+    facts = cuda_timing.start("benchmarks.algorithms", "torch")
+    for shape, desc in algorithms_cuda.cells(args):
+        for pass_name in args.passes:
+            try:
+                with alpha.config(tensor_cores=not args.fma):
+                    yield facts, algorithms_cuda.run_cell(shape, desc, pass_name, args)
+            except (AlphaError, RuntimeError):
+                traceback.print_exc()
 
 
 if __name__ == "__main__":

@@ -224,15 +224,28 @@ def measure(set_name: str, operands: Operands, pass_name: str, precision: str, d
     theirs = {name: t for name, t in ms.items() if name.startswith(("torch", "compiled"))}
     rounding = {name: t for name, t in ms.items() if name.startswith("tf32")}
     return {"set": set_name, "shape": shape.name, "pass": pass_name, "precision": precision, "device": device,
-            "n": shape.n, "ms": ms, "ms_rounds": times, "error": error, "ratio": min(theirs.values()) / ms["alpha"],
+            "n": shape.n, "kernel": kernel_of(pass_name, shape.desc, str(operands.dtype), device, precision), "ms": ms,
+            "ms_rounds": times, "error": error, "ratio": min(theirs.values()) / ms["alpha"],
             "ratio_tf32": min(rounding.values()) / ms["alpha"] if rounding else None,
             "of_conv2d": ms["alpha"] / ms["conv2d"], "of_composed": ms["alpha"] / ms["composed"],
             "useful_tflops": shape.desc.useful_flops / ms["alpha"] / 1e9,
             **({"paper_ms": PAPER_MS[shape.name]} if set_name == "tables" else {})}
 
 
+def kernel_of(pass_name: str, desc: CoConvDesc, dtype: str, device: str, precision: str) -> str:
+    """Returns what computes a pass: on a GPU the candidate that was chosen."""
+    if device == "cpu":
+        from alpha.cpu import native
+        return "compiled" if alpha.config.cpu_kernels and native.library() else "numpy"
+    from alpha.cuda.conv.coconv import plan
+    from alpha.cuda.conv.planner import precision_of
+    with alpha.precision(precision):
+        chosen = plan(pass_name, desc, precision_of(dtype)).chosen
+    return chosen.name if chosen else "composed"
+
+
 HEAD = ("set", "shape", "n", "pass", "precision", "us", "composed", "Conv2d", "PyTorch", "its TF32", "times PyTorch",
-        "times its TF32", "of Conv2d", "useful TFLOP/s", "error", "paper: CPU, CUDA, PyTorch ms")
+        "times its TF32", "of Conv2d", "useful TFLOP/s", "error", "kernel", "paper: CPU, CUDA, PyTorch ms")
 
 
 def line(row: Row) -> str:
@@ -245,7 +258,7 @@ def line(row: Row) -> str:
     cells += [f"{us['alpha']:.1f}", f"{us['composed']:.1f}", f"{us['conv2d']:.1f}", f"{us['alpha'] * row['ratio']:.1f}",
               f"{min(tf32):.1f}" if tf32 else "-", f"{row['ratio']:.2f}",
               f"{row['ratio_tf32']:.2f}" if row["ratio_tf32"] else "-", f"{row['of_conv2d']:.2f}",
-              f"{row['useful_tflops']:.3g}", f"{row['error']['alpha']:.0e}", row.get("paper_ms", "-")]
+              f"{row['useful_tflops']:.3g}", f"{row['error']['alpha']:.0e}", row["kernel"], row.get("paper_ms", "-")]
     return f"| {' | '.join(map(str, cells))} |"
 
 

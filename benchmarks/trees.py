@@ -66,6 +66,7 @@ def measure(before: Path, job: str, device: str, pairs: int = PAIRS, window_ms: 
             times: dict[str, list[float]] = {name: [] for name in workers}
             for k in range(pairs):
                 for name in (workers if k % 2 else reversed(workers)):
+                    workers[name].ask(steps=1)  # as in compare.in_turn
                     times[name].append(workers[name].ask(steps=steps)["ms"])
             memory = {name: worker.ask(memory=True) for name, worker in workers.items()}
         finally:

@@ -25,7 +25,7 @@ def test_a_cell_is_computed_compared_and_timed(tmp_path, capsys):
     rows = results.read(path)
     assert [row["pass"] for row in rows] == ["fprop", "wgrad"]
     for row in rows:
-        assert set(row["algorithms"]) == {"direct", "im2col", "winograd", "fft"}
+        assert set(row["algorithms"]) == {"direct", "im2col", "winograd", "fft", "sparse"}
         assert max(row["errors"].values()) <= 2e-6 and row["best"] in row["algorithms"]
         assert all(row["ms"][name] > 0 and a["expected_ms"] > 0 for name, a in row["algorithms"].items())
         assert row["algorithms"]["winograd"]["depth"] > 0 and row["algorithms"]["fft"]["workspace"] > 0
@@ -45,13 +45,9 @@ def test_without_a_run_only_the_model_speaks(capsys):
     assert capsys.readouterr().out.count("W/D") == 6
 
 
-def test_cuda_refuses_a_strict_name_and_passes_over_a_preference(capsys):
-    from alpha.config import config
+def test_cuda_refuses_strassen_and_passes_over_a_preference():
     from alpha.cuda.conv.algorithms import check_algorithm
-    for request in (AUTO, Request("direct", True), Request("winograd")):
-        check_algorithm("conv2d", request)
-    with refused(ConfigError, "conv2d: winograd has no CUDA kernels, CUDA computes direct alone", 'x.to("cpu")'):
-        check_algorithm("conv2d", Request("winograd", True))
-    with config(debug=3):
-        check_algorithm("conv2d_wgrad", Request("fft"))
-    assert "conv2d_wgrad: fft is preferred, and has no CUDA kernels: direct is taken" in capsys.readouterr().err
+    for request in (AUTO, Request("direct", True), Request("strassen")):
+        check_algorithm("matmul", request)
+    with refused(ConfigError, "matmul: strassen has no CUDA kernels", 'x.to("cpu")'):
+        check_algorithm("matmul", Request("strassen", True))

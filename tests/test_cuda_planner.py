@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from alpha.cuda.conv import planner
-from alpha.cuda.conv.coconv import kernels
+from alpha.cuda.conv.coconv import halo, halo_wgrad, kernels
 from alpha.cuda.runtime.context import context
 from alpha.errors import AlphaError
 from alpha.ops.conv_desc import ConvDesc
@@ -69,16 +69,20 @@ def test_what_follows_behind_flags_cuts_no_sums_and_takes_no_memory(pass_name):
         assert chosen_from.split_of(desc) > 1
 
 
-MOST_CANDIDATES, MOST_MODULES = 230, 266
-MOST_OVER_LEVELS = 20  # of the candidates, of contextual convolution
+MOST_CANDIDATES, MOST_MODULES = 230, 287
+MOST_OVER_LEVELS = 30  # of the candidates, of contextual convolution
+OTHERS, MOST_OTHERS = ("im2col", "winograd", "fft"), 20  # by other algorithms than the direct one
 
 
 def test_candidates_and_modules_are_few():
     """Each is compiled, tested and estimated. What a new one has to be worth: a step of a network that takes 1 % less
     (benchmarks/results/h200/pruning.jsonl)."""
     found = [c for pass_name in planner.PASSES for c in planner.candidates(pass_name)]
-    over_levels = [c for pass_name in ("fprop", "dgrad") for c in kernels.CANDIDATES[pass_name]]  # wgrad's are conv2d's
+    rooms = (kernels, halo, halo_wgrad)  # by_level's are conv2d's
+    over_levels = [c for room in rooms for pass_name in room.CANDIDATES for c in room.CANDIDATES[pass_name]]
     assert len(found) <= MOST_CANDIDATES, f"{len(found)} candidates"
+    others = [c for pass_name in planner.PASSES for c in planner.candidates(pass_name, None, OTHERS)]
+    assert len(others) <= MOST_OTHERS, f"{len(others)} candidates by other algorithms"
     assert len(over_levels) <= MOST_OVER_LEVELS, f"{len(over_levels)} candidates over levels"
     declared = "import alpha.cuda.runtime.walk\nfrom alpha.cuda.runtime import toolchain\nprint(len(toolchain.units()))"
     modules = int(subprocess.run([sys.executable, "-c", declared], capture_output=True, text=True, check=True).stdout)

@@ -1,5 +1,6 @@
 """The Python code in README.md and docs/*.md runs, all blocks of a page in one process; what they link to is there."""
 
+import json
 import re
 import subprocess
 import sys
@@ -25,7 +26,7 @@ def test_pages_are_found():
     assert [path.name for path in PAGES] == ["README.md", "add_a_layer.md", "add_a_model.md", "add_an_optimizer.md",
                                                "algorithms.md", "eager_loop.md", "env_vars.md", "from_pytorch.md",
                                                "in_place.md", "inference.md", "memory.md", "numerics.md",
-                                               "see_what_happens.md", "train_your_own.md"]
+                                               "onnx.md", "see_what_happens.md", "train_your_own.md"]
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
@@ -33,6 +34,19 @@ def test_code_of_a_page_runs(path, tmp_path):
     code = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n" + "\n".join(blocks(path))
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_notebook_runs(tmp_path):
+    pytest.importorskip("matplotlib")
+    cells = json.loads((ROOT / "docs" / "tour.ipynb").read_text())["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert len(code) == 4 and not any(cell.get("outputs") for cell in cells)
+    path = tmp_path / "tour.py"     # a file, as an op's text is looked up there
+    path.write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n" + "\n".join(code)
+                    + "\nassert history['val_accuracy'][-1] > 0.9\n")
+    done = subprocess.run([sys.executable, str(path)], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "calls of ops in" in done.stdout
 
 
 @pytest.mark.parametrize("path", ALL, ids=lambda path: path.name)

@@ -113,9 +113,12 @@ def test_a_gpu_is_described(fake_nvcc: Path, monkeypatch: pytest.MonkeyPatch) ->
                      "CUDA device 0: Some GPU, compute capability 8.6 (sm_86), 28 SMs, 3072.0 MiB of 4096.0 MiB free",
                      f"nvcc: {fake_nvcc}, V13.0.88",
                      "CUDA kernels: 0 of 2 modules are compiled for sm_86; the rest is compiled at first use, or by "
-                     "python -m alpha build-kernels"]
+                     "python -m alpha build-kernels",
+                     "chains of pointwise ops: 0 kernels were generated in the cache; they are in use"]
     toolchain.compile_all("sm_86")
-    assert list(doctor.cuda())[-1] == "CUDA kernels: 2 of 2 modules are compiled for sm_86"
+    assert list(doctor.cuda())[-2] == "CUDA kernels: 2 of 2 modules are compiled for sm_86"
+    with config(fuse=False):
+        assert list(doctor.cuda())[-1].endswith("they are not in use (ALPHA_FUSE=0)")
 
 
 def test_cuda_kernels_are_built_without_a_gpu(fake_nvcc: Path, monkeypatch: pytest.MonkeyPatch,

@@ -83,8 +83,6 @@ def test_a_kernel_that_is_declared_again_is_compiled_again(tmp_path: Path) -> No
     source = tmp_path / "mine.cu"
     unit = Kernel(source, "mine", "ptr x").unit
     toolchain._modules[unit] = toolchain._failed[unit] = "of the text before"
-    Kernel(source, "other", "ptr x")
-    assert unit in toolchain._modules
     Kernel(source, "mine", "ptr x, i64 n")
     assert unit not in toolchain._modules and unit not in toolchain._failed
     assert toolchain._declared.pop(unit)["mine"] == "Pq"

@@ -194,3 +194,15 @@ def test_summary_of_no_shape_is_refused(input_shape, said):
         alpha.summary(net, input_shape)
     assert said in str(error.value) and "\nhelp: " in str(error.value)
     assert not net.hooked
+
+
+def test_summary_counts_zeros_that_layers_read():
+    net = nn.Sequential(nn.Flatten(), nn.Linear(8, 5), nn.ReLU())
+    x = np.ones((3, 2, 4), np.float32)
+    x[:, 0] = 0
+    s = alpha.summary(net, (2, 4), zeros=alpha.tensor(x))
+    assert [r.input_zeros for r in s.rows] == [0.5, 0.5, 0.0] and s.rows[1].output_shape == (3, 5)
+    assert "zeros read" in str(s) and "50.0%" in str(s)
+    assert "zeros read" not in str(alpha.summary(net, (2, 4)))
+    with pytest.raises(ShapeError, match=r"zeros has samples of shape \(2, 4\), input_shape is \(8,\)"):
+        alpha.summary(net, (8,), zeros=alpha.tensor(x))

@@ -9,9 +9,6 @@ CPU gets a library of its own when it is first called.
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import os
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache
 from math import prod
@@ -20,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from alpha.build import cache_dir
+from alpha.build import written
 from alpha.cpu import native
 from alpha.cpu.memory import empty
 from alpha.op import Op, registry
@@ -58,13 +55,7 @@ def write_source(ops: Iterable[Op]) -> Path:
         text = (native.KERNELS / header).read_text().splitlines()
         lines += [line for line in text if not line.startswith(("#pragma once", '#include "'))]
     text = "\n".join([*lines, *[_kernel_text(op) for op in ops], ""])
-    path = cache_dir() / f"equations-{hashlib.sha256(text.encode()).hexdigest()[:20]}.cpp"
-    if not path.exists():
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".equations-")
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        os.replace(name, path)
-    return path
+    return written("equations", text, ".cpp")
 
 
 def _kernel_text(op: Op) -> str:

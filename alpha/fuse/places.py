@@ -28,7 +28,7 @@ class Place(NamedTuple):
     times: int = 1
 
 
-WHOLE = Place("whole")
+WHOLE, UNIFORM = Place("whole"), Place("uniform")   # the latter: random numbers, one for each element
 
 
 @lru_cache(maxsize=4096)

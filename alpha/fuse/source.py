@@ -7,62 +7,101 @@ from collections.abc import Sequence
 TYPES = {"float32": "float", "bfloat16": "bf16", "float16": "f16", "bool": "unsigned char"}  # as which one is stored
 
 
+class _Reads:
+    """What a kernel does to read its leaves.
+
+    Attributes:
+        params, spans: parameters of the kernel.
+        held: statements before the walk; drawn: those for each row.
+        members, loads: of a Row, which is read ahead.
+        elements: an expression for the element of each leaf, in lane k.
+    """
+
+    def __init__(self, leaves: Sequence[tuple[str, str] | None]) -> None:
+        self.params: list[str] = []
+        self.spans: list[str] = []
+        self.held: list[str] = []
+        self.drawn: list[str] = []
+        self.members: list[str] = []
+        self.loads: list[str] = []
+        self.elements: list[str] = []
+        for k, leaf in enumerate(leaves):
+            if leaf is None:
+                self.params.append(f"float x{k}")
+                self.elements.append(f"x{k}")
+            elif leaf[0] == "uniform":
+                self._draw(k)
+            else:
+                self._read(k, *leaf)
+
+    def _draw(self, k: int) -> None:
+        self.params += [f"unsigned long long seed{k}", f"unsigned stream{k}", f"unsigned long long offset{k}",
+                        f"const unsigned long long *from{k}"]
+        self.held.append(f"  if (from{k}) seed{k} = from{k}[0], offset{k} += from{k}[1];")
+        self.drawn += [f"    float u{k}[N];",
+                       f"    uniforms(u{k}, seed{k}, stream{k}, offset{k} + r * stride + first);"]
+        self.elements.append(f"u{k}[k]")
+
+    def _read(self, k: int, kind: str, dtype: str) -> None:
+        self.params.append(f"const {TYPES[dtype]} *__restrict__ x{k}")
+        if kind in ("row", "gate"):
+            self.spans.append(f"unsigned span{k}")
+        if kind in ("column", "one"):
+            self.held.append(f"  const auto held{k} = " + (f"some<N>(x{k} + first);" if kind == "column" else
+                                                           f"one<N>(x{k});"))
+            self.elements.append(f"held{k}.get(k)" if kind == "column" else f"held{k}")
+            return
+        row = "r" if kind == "whole" else f"unsigned(r) / span{k}"
+        self.members.append(f"decltype({'one' if kind == 'row' else 'some'}<N>(x{k})) x{k};")
+        self.loads.append(f"one<N>(x{k} + {row})" if kind == "row" else f"some<N>(x{k} + i64({row}) * stride + first)")
+        self.elements.append(f"row.x{k}" if kind == "row" else f"row.x{k}.get(k)")
+
+
 def source(entry: str, steps: Sequence[tuple], leaves: Sequence[tuple[str, str] | None], outputs: Sequence[int],
            n: int, sums: tuple[int, ...]) -> tuple[str, str]:
-    """Returns the source of a chain's kernel, and the arguments that it is declared with."""
-    params, spans, held, members, loads, reads = [], [], [], [], [], []
-    for k, leaf in enumerate(leaves):
-        kind, dtype = leaf or ("number", "float32")
-        params.append(f"float x{k}" if leaf is None else f"const {TYPES[dtype]} *__restrict__ x{k}")
-        if kind in ("row", "gate"):
-            spans.append(f"unsigned span{k}")
-        if kind == "column":
-            held.append(f"  const auto held{k} = some<N>(x{k} + first);")
-        elif kind == "one":
-            held.append(f"  const auto held{k} = one<N>(x{k});")
-        elif kind == "row":
-            members.append(f"decltype(one<N>(x{k})) x{k};")
-            loads.append(f"one<N>(x{k} + unsigned(r) / span{k})")
-        elif leaf is not None:
-            at = "r" if kind == "whole" else f"i64(unsigned(r) / span{k})"
-            members.append(f"decltype(some<N>(x{k})) x{k};")
-            loads.append(f"some<N>(x{k} + {at} * stride + first)")
-        reads.append({"number": f"x{k}", "column": f"held{k}.get(k)", "one": f"held{k}", "row": f"row.x{k}"}.get(
-            kind, f"row.x{k}.get(k)"))
+    """Returns the source of a chain's kernel, and the arguments that it is declared with.
+
+    Args:
+        steps: of each op its Function, how many numbers it has, what it reads, its dtype, and whether it rounds.
+        leaves: kind and dtype of each; None of a number.
+        outputs: the steps that are written; n: elements that a thread reads at once.
+        sums: two steps, of the first of which, and of whose product, the sums over rows are wanted; or none.
+    """
+    reads = _Reads(leaves)
     numbers: list[str] = []
     body: list[str] = []
-    functions: dict[str, str] = {}
     for k, (code, count, refs, dtype, rounds) in enumerate(steps):
-        functions[code.name] = code.text
         own = [f"n{len(numbers) + j}" for j in range(count)]
         numbers += own
-        call = f"{code.name}({', '.join([f'v{j}' if inside else reads[j] for inside, j in refs] + own)})"
+        call = f"{code.name}({', '.join([f'v{j}' if inside else reads.elements[j] for inside, j in refs] + own)})"
         if rounds and dtype in ("bfloat16", "float16"):
             call = f"rounded<{TYPES[dtype]}>({call})"
-        body.append(f"      const auto v{k} = {call};")
-        if k in outputs:
-            body.append(f"      y{k}_[k] = v{k};")
-    flight = max(1, min(4, 8 // max(1, len(members))))
-    params += spans + [f"float {name}" for name in numbers] + [f"{TYPES[steps[k][3]]} *__restrict__ y{k}"
-                                                               for k in outputs]
-    params += ["float *partial"] * bool(sums) + ["const Walk w"]
-    kinds = ["block[40] walk" if p.startswith("const Walk") else
-             f"{'ptr' if '*' in p else 'u32' if p.startswith('unsigned') else 'f32'} {p.split()[-1].lstrip('*')}"
-             for p in params]
+        body += [f"      const auto v{k} = {call};", *([f"      y{k}_[k] = v{k};"] if k in outputs else [])]
+    flight = max(1, min(4, 8 // max(1, len(reads.members))))
+    params = [*reads.params, *reads.spans, *[f"float {name}" for name in numbers],
+              *[f"{TYPES[steps[k][3]]} *__restrict__ y{k}" for k in outputs], *["float *partial"] * bool(sums)]
     lines = [
         f"// {' '.join([code.name.removesuffix('_of') for code, *_ in steps])}: generated, see chain.py",
-        '#include "ops/pointwise/chain.cuh"', *functions.values(), f"constexpr int N = {n};",
-        f'extern "C" __global__ void __launch_bounds__(THREADS, 2) {entry}({", ".join(params)}) {{',
+        '#include "ops/pointwise/chain.cuh"', *{code.name: code.text for code, *_ in steps}.values(),
+        f"constexpr int N = {n};",
+        f'extern "C" __global__ void __launch_bounds__(THREADS, 2) {entry}({", ".join(params)}, const Walk w) {{',
         "  const Place at(w);",
         *(["  Pair sums[N] = {};", "  if (at.begin < at.end) {"] if sums else ["  if (at.begin >= at.end) return;"]),
-        "  const i64 first = at.column * N, stride = w.columns * N;", *held,
-        f"  struct Row {{ {' '.join(members)} }};",
-        f"  auto load = [&](i64 r) {{ return Row{{{', '.join(loads)}}}; }};",
+        "  const i64 first = at.column * N, stride = w.columns * N;", *reads.held,
+        f"  struct Row {{ {' '.join(reads.members)} }};",
+        f"  auto load = [&](i64 r) {{ return Row{{{', '.join(reads.loads)}}}; }};",
         f"  each_row<{flight}>(at, w, load, [&](const Row &row, i64 r) {{",
         *[f"    {'bool' if steps[k][0].is_condition else 'float'} y{k}_[N];" for k in outputs],
-        "#pragma unroll", "    for (int k = 0; k < N; k++) {", *body,
+        *reads.drawn, "#pragma unroll", "    for (int k = 0; k < N; k++) {", *body,
         *([f"      sums[k].sum += v{sums[0]}, sums[k].dot += v{sums[0]} * v{sums[1]};"] if sums else []), "    }",
         *[f"    put(y{k} + r * stride + first, y{k}_);" for k in outputs], "  });",
         *(["  }", "  put_sums(sums, partial, w, at);"] if sums else []), "}", f"ALPHA_KERNEL({entry})", ""]
-    return "\n".join(lines), ", ".join(kinds)
+    kinds = [f"{_kind(p)} {p.split()[-1].lstrip('*')}" for p in params]
+    return "\n".join(lines), ", ".join([*kinds, "block[40] walk"])
 
+
+def _kind(parameter: str) -> str:
+    """Returns how the type of a parameter is declared to the host."""
+    if "*" in parameter:
+        return "ptr"
+    return "u64" if "long long" in parameter else "u32" if parameter.startswith("unsigned") else "f32"

@@ -19,7 +19,10 @@ from alpha.tensor import Tensor
 
 @dataclass(frozen=True)
 class Row:
-    """One call of one layer; MACs and bytes are those of the whole batch, the shape is that of its first output."""
+    """One call of one layer; MACs and bytes are those of the whole batch, the shape is that of its first output.
+
+    input_zeros is the share of zeros in what the layer reads first, where summary was given data to count them in.
+    """
 
     path: str
     kind: str
@@ -28,6 +31,7 @@ class Row:
     nominal_macs: int
     useful_macs: int
     activation_nbytes: int
+    input_zeros: float | None = None
 
 
 @dataclass(frozen=True)
@@ -50,11 +54,17 @@ class Summary:
         return sum(getattr(row, column) for row in self.rows)
 
     def __str__(self) -> str:
-        head = ("layer", "kind", "output shape", "parameters", "MACs nominal", "MACs useful", "activation KiB")
-        body = [(r.path, r.kind, str(r.output_shape), f"{r.parameters:,}", f"{r.nominal_macs:,}", f"{r.useful_macs:,}",
-                 f"{r.activation_nbytes / 1024:,.1f}") for r in self.rows]
-        last = ("total", self.model, "", f"{self.parameters:,}", f"{self.total('nominal_macs'):,}",
+        head: tuple[str, ...] = ("layer", "kind", "output shape", "parameters", "MACs nominal", "MACs useful",
+                                 "activation KiB")
+        body: list[tuple[str, ...]] = [
+            (r.path, r.kind, str(r.output_shape), f"{r.parameters:,}", f"{r.nominal_macs:,}", f"{r.useful_macs:,}",
+             f"{r.activation_nbytes / 1024:,.1f}") for r in self.rows]
+        last: tuple[str, ...] = ("total", self.model, "", f"{self.parameters:,}", f"{self.total('nominal_macs'):,}",
                 f"{self.total('useful_macs'):,}", f"{self.total('activation_nbytes') / 1024:,.1f}")
+        if any(r.input_zeros is not None for r in self.rows):
+            shares = ("" if r.input_zeros is None else f"{r.input_zeros:.1%}" for r in self.rows)
+            head, last = (*head, "zeros read"), (*last, "")
+            body = [(*line, share) for line, share in zip(body, shares)]
         widths = [max(map(len, column)) for column in zip(head, *body, last)]
         rule = "  ".join("-" * w for w in widths)
         lines = ["  ".join(cell.ljust(w) if k < 3 else cell.rjust(w) for k, (cell, w) in enumerate(zip(line, widths)))
@@ -63,8 +73,8 @@ class Summary:
 
 
 @checked
-def summary(model: Module, input_shape: Any, batch_size: Count = 1) -> Summary:
-    """Runs the model on zeros and returns what each layer makes, holds and computes.
+def summary(model: Module, input_shape: Any, batch_size: Count = 1, zeros: Tensor | None = None) -> Summary:
+    """Runs the model on zeros, or on a batch, and returns what each layer makes, holds and computes.
 
     Layers count one by one: what Sequential would fuse is listed as two. What a forward method computes by ops
     directly (a residual sum, say) is no layer and has no row.
@@ -72,20 +82,27 @@ def summary(model: Module, input_shape: Any, batch_size: Count = 1) -> Summary:
         model: a Module that takes one tensor; its mode and buffers are left as they are.
         input_shape: shape of one sample, e.g. (32, 32, 3) for NHWC images.
         batch_size: number of samples; the columns scale with it.
+        zeros: a batch of inputs, which then takes the place of batch_size; a column says what share of the elements
+            that each layer reads is zero.
     Returns:
         Summary; print it.
     Raises:
-        ShapeError: input_shape is no tuple of sizes, or no input of the model.  ArgumentError: model is no Module.
+        ShapeError: input_shape is no tuple of sizes, or no input of the model, or zeros has samples of another shape.
+        ArgumentError: model is no Module.
     """
     if not isinstance(input_shape, (tuple, list)):
         raise ShapeError(message("summary", f"input_shape is {input_shape!r}, a tuple is needed: the shape of one "
                                  "sample", "write summary(model, (32, 32, 3)) for images, (features,) for vectors"))
     first = next(model.parameters(), None)
-    x = ops.zeros((batch_size, *input_shape), dtype=first.dtype if first is not None else "float32",
-                  device=first.device if first is not None else "cpu")
+    if zeros is not None and zeros.shape[1:] != tuple(input_shape):
+        raise ShapeError(message("summary", f"zeros has samples of shape {zeros.shape[1:]}, input_shape is "
+                                 f"{tuple(input_shape)}", "pass a batch of the inputs that the model takes"))
+    x = zeros if zeros is not None else ops.zeros(
+        (batch_size, *input_shape), dtype=first.dtype if first is not None else "float32",
+        device=first.device if first is not None else "cpu")
     rows: list[Row] = []
     leaves = [(path, m) for path, m in model.named_modules() if not list(m.named_children())]
-    removers = [m.register_forward_hook(partial(_note, rows, path)) for path, m in leaves]
+    removers = [m.register_forward_hook(partial(_note, rows, path, zeros is not None)) for path, m in leaves]
     training = [(m, m.training) for m in model.modules()]
     try:
         with no_grad():
@@ -98,8 +115,13 @@ def summary(model: Module, input_shape: Any, batch_size: Count = 1) -> Summary:
     return Summary(type(model).__name__, tuple(rows), model.num_parameters(), mode())
 
 
-def _note(rows: list[Row], path: str, layer: Module, args: tuple[Any, ...], output: Any) -> None:
+def _note(rows: list[Row], path: str, counted: bool, layer: Module, args: tuple[Any, ...], output: Any) -> None:
     kind, outputs = type(layer).__name__, hidden(output, (Tensor,))
     nominal, useful = layer.macs(args[0].shape) if args and isinstance(args[0], Tensor) else (0, 0)
     rows.append(Row(path or kind, kind, outputs[0].shape if outputs else (), layer.num_parameters(), nominal, useful,
-                    sum(t.data.nbytes for t in outputs)))
+                    sum(t.data.nbytes for t in outputs), _zeros(args[0]) if counted and args else None))
+
+
+def _zeros(x: Any) -> float | None:
+    """Returns the share of zeros of a tensor."""
+    return float((x.numpy() == 0).mean()) if isinstance(x, Tensor) and x.size else None

@@ -141,12 +141,12 @@ static uint64_t read_operand(Format f, uint64_t desc, int row0, int rows, bool m
 static uint64_t hash_operand(Format f, uint64_t desc, int row0, int rows, bool mn) {
   return read_operand(f, desc, row0, rows, mn, [](const char*, int, int) {});
 }
-static void check_descriptor(uint64_t desc, bool mn) {  // rows of a swizzled tile come in eights from address 0 on
+// The swizzle goes by addresses: rows may begin at any of a tile (measured on an H200), and have what 16 of k read.
+static void check_descriptor(uint64_t desc, bool mn) {
   const int mode = desc >> 62, span = mode == 1 ? 128 : mode == 2 ? 64 : mode == 3 ? 32 : 0;
   const size_t start = (desc & 0x3FFF) << 4;
-  if (span && start % (8 * span) >= (size_t)(mn ? 16 : span))
-    fail("wgmma: descriptor starts at byte %zu, not in the first of 8 rows of %d bytes as its swizzle demands", start,
-         span);
+  if (span && !mn && start % span + 32 > (size_t)span)
+    fail("wgmma: descriptor starts at byte %zu of a row of %d, which 32 bytes of k leave", start % span, span);
 }
 // Element (row, x) goes to row * row_step + x * place_step.
 static void read_bits(Operand& o, Format f, uint64_t desc, int row0, int rows, bool mn, int row_step, int place_step) {

@@ -51,7 +51,7 @@ def test_without_a_mistake(checked: bool) -> None:
 ALWAYS = [
     (multiply, 2, "warps 0 to 3 are one warpgroup, but did not all execute the same wgmma and setmaxnreg"),
     (multiply, 3, "wgmma without a wgmma_fence before it"),
-    (multiply, 4, "wgmma: descriptor starts at byte 256, not in the first of 8 rows of 128 bytes as its swizzle"),
+    (multiply, 4, "wgmma: descriptor starts at byte 112 of a row of 128, which 32 bytes of k leave"),
     (multiply, 6, "wgmma: accumulator 5 was written before wgmma_wait"),
     (multiply, 7, "returned before wgmma_wait: its results never arrive"),
     (multiply, 8, "wgmma: accumulators were modified since the last wgmma_fence"),

@@ -1,28 +1,30 @@
-"""Convolution on CUDA: description -> plan -> launch.  Each algorithm of the C-K-S set has a module of its own."""
+"""Convolution on CUDA: description -> plan -> launch.  Each way to compute the passes has a module of its own."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from alpha.cuda.conv import depthwise, padded, wgmma
-from alpha.cuda.conv.algorithms import check_algorithm
 from alpha.cuda.conv.depthwise import strips
 from alpha.cuda.conv.ffma import conv_v2, ks_deconv, sk_dilated
 from alpha.cuda.conv.first_layer import stem
 from alpha.cuda.conv.first_layer.mma import stem_mma, stem_mma_dgrad
 from alpha.cuda.conv.mma import mma
 from alpha.cuda.conv.planner import Plan, plan, precision_of, register
+from alpha.cuda.conv.transformed import im2col, pipeline
 from alpha.cuda.conv.wgmma import wgrad
 from alpha.cuda.lazy import flush_gradients, statistics, write_for
 from alpha.cuda.ops.pointwise import as_float32
 from alpha.cuda.ops.pointwise.epilogue import Epilogue
-from alpha.cuda.runtime.memory import Array, empty
+from alpha.cuda.runtime.memory import Array, copy, empty
 from alpha.ops.algorithms.names import AUTO, Request
-from alpha.ops.conv import conv2d, conv2d_bias_act, conv2d_dgrad, conv2d_wgrad
+from alpha.ops.conv import conv2d, conv2d_bias_act, conv2d_dgrad, conv2d_dgrad_add, conv2d_wgrad
 from alpha.ops.conv_desc import ConvDesc, Pair
+from alpha.ops.elementwise import add
 
 # Of equals the first is taken.
-for module in (conv_v2, depthwise, strips, ks_deconv, sk_dilated, stem, stem_mma, stem_mma_dgrad, wgmma, wgrad, mma):
+for module in (conv_v2, depthwise, strips, ks_deconv, sk_dilated, stem, stem_mma, stem_mma_dgrad, wgmma, wgrad, mma,
+               pipeline, im2col):
     register(*module.CANDIDATES)
 register(*padded.candidates((*wgmma.CANDIDATES, *wgrad.CANDIDATES, *mma.CANDIDATES)))
 
@@ -36,8 +38,7 @@ def conv2d_cuda(x: Array, w: Array, **attrs: Any) -> Array:
 def conv2d_bias_act_cuda(x: Array, w: Array, b: Array | None, *, activation: str | None, for_norm: bool = False,
                          algorithm: Request = AUTO, **geometry: Any) -> Array:
     desc = ConvDesc.fprop(x.shape, w.shape, **geometry)
-    check_algorithm("conv2d", algorithm)
-    chosen = _chosen("fprop", desc, x)
+    chosen = _chosen("fprop", desc, algorithm, x)
     flush_gradients()
     epilogue = Epilogue.of(b and as_float32(b), activation)
     y = empty(desc.y_shape, x.dtype)
@@ -48,30 +49,43 @@ def conv2d_bias_act_cuda(x: Array, w: Array, b: Array | None, *, activation: str
 @conv2d_dgrad.impl("cuda")
 def conv2d_dgrad_cuda(g: Array, w: Array, *, hw: Pair, algorithm: Request = AUTO, **geometry: Any) -> Array:
     desc = ConvDesc.dgrad(g.shape, w.shape, hw, **geometry)
-    check_algorithm("conv2d_dgrad", algorithm)
-    chosen = _chosen("dgrad", desc, g)
+    chosen = _chosen("dgrad", desc, algorithm, g)
     flush_gradients()
     dx = empty(desc.x_shape, g.dtype)
     chosen.launch(g, w, dx)
     return dx
 
 
+@conv2d_dgrad_add.impl("cuda")
+def conv2d_dgrad_add_cuda(g: Array, w: Array, onto: Array, *, hw: Pair, in_place: bool, algorithm: Request = AUTO,
+                          **geometry: Any) -> Array:
+    desc = ConvDesc.dgrad(g.shape, w.shape, hw, **geometry)
+    chosen = _chosen("dgrad", desc, algorithm, g)
+    if not chosen.chosen.adds:
+        return add.impls["cuda"](onto, conv2d_dgrad_cuda(g, w, hw=hw, algorithm=algorithm, **geometry))
+    flush_gradients()
+    if not in_place:
+        before, onto = onto, empty(onto.shape, onto.dtype)
+        copy(onto, before)
+    chosen.launch(g, w, onto, adds=True)
+    return onto
+
+
 @conv2d_wgrad.impl("cuda")
 def conv2d_wgrad_cuda(x: Array, g: Array, *, f: Pair, algorithm: Request = AUTO, **geometry: Any) -> Array:
     desc = ConvDesc.wgrad(x.shape, g.shape, f, **geometry)
-    check_algorithm("conv2d_wgrad", algorithm)
-    chosen = _chosen("wgrad", desc, x, g)
+    chosen = _chosen("wgrad", desc, algorithm, x, g)
     dw = empty(desc.w_shape, "float32")
     chosen.launch(x, g, dw)
     return dw
 
 
-def _chosen(pass_name: str, desc: ConvDesc, *maps: Array) -> Plan:
+def _chosen(pass_name: str, desc: ConvDesc, algorithm: Request, *maps: Array) -> Plan:
     """Returns the plan of a pass, and has maps written that wait for that, as it reads them.
 
     What they are computed from goes before the result takes memory.
     """
-    found = plan(pass_name, desc, precision_of(maps[0].dtype))
+    found = plan(pass_name, desc, precision_of(maps[0].dtype), algorithm)
     for x in maps:
         write_for(x, found.chosen.reads)
     return found

@@ -182,8 +182,8 @@ HOPPER = Group(  # measured on an H100, cool: only ratios matter to a choice. Ti
         tiles={"64x64x16/64": (0.873, 0.905), "64x64x16/128": (0.840, 0.923), "32x64x16/64": (0.794, 0.923),
                "32x32x16/64": (0.727, 0.891), "16x64x16/64": (0.722, 0.770), "64x64x16/64 unaligned": (0.750, 0.910),
                "32x32x16/64 unaligned": (0.620, 0.890)},
-        wgrad={"128x128x16/256": 0.89, "128x64x16/128": 0.86, "64x64x16/64": 0.82, "32x32x16/64": 0.62,
-               "32x32x16/64 unaligned": 0.38},
+        wgrad={"128x128x16/256": 0.89, "128x64x16/128": 0.86, "64x64x16/64": 0.82, "64x64x16/128": 0.80,
+               "32x32x16/64": 0.62, "32x32x16/64 unaligned": 0.38},
         unit_us=3.0,        # of a unit of wgrad: start, drain and store
         sum_us=3.0, sum_dram=0.6,  # the kernel that adds slices, and the share of the memory's rate that it reaches
         fewer=1.015),       # times as long take fewer blocks, which hide less
@@ -198,6 +198,13 @@ HOPPER = Group(  # measured on an H100, cool: only ratios matter to a choice. Ti
         multiplied={"fprop": 3.3, "dgrad": 1.2, "wgrad": 2.2},  # times as long with several filters a channel: 6, 5x5
         efficiency=0.3,     # of the FMA rate: an estimate
         strips={"fma": 0.5, "dram": 0.75}),  # of both rates, with strips: estimates
+    transformed=Group(
+        launches=1, depth=2,
+        dram=1.0, fma=0.3,       # of the memory's rate, and of the FMA rate, that Winograd's transforms reach
+        fft={16: (0.7, 0.3), 32: (0.5, 0.2), 64: (0.3, 0.1)},  # those of FFT, by the edge of a tile
+        # Of transformed tiles that are worked on at a time. What fits the L2 cache saves memory, and fills fewer
+        # multiprocessors: v2's fprop took 483, 407, 392, 376, 370 us with 16, 64, 96, 160 MiB and all at once.
+        chunk_bytes=256 << 20),
     stem=Group(
         launches=1, depth=4, efficiency=0.5, dram=0.88,  # of the FMA rate, and of the memory's
         columns={64: 1.0, 16: 1.65},  # fprop: times as long, by columns of a tile
@@ -233,6 +240,9 @@ HOPPER = Group(  # measured on an H100, cool: only ratios matter to a choice. Ti
         narrow_row_us=0.0019,         # to copy a row of a box where channels do not fill lines of memory, beyond 1x1
         few_us=0.17,                  # more, of a block and plane, take filters where they do not fill one at all
         free_boxes=4, box_us=0.012),  # boxes of a block, and what one more takes
+    coconv=Group(  # on an H200: clocks to read 64 rows, columns read in one; of tile, item; wgrad: tile, all sums, taps
+        depth=6, busy={1: 0.9, 2: 1.0}, a_clocks=22, b_columns=16, end_clocks=500, item_clocks=800, tile_clocks=300,
+        slot_clocks=4000, taps=1.25, seen=0.2),  # busy: times as long as products should take, by planes
     wgmma_wgrad=Group(
         launches=1,
         # Times the estimate that tiles take, by planes; of 1x1 filters.

@@ -21,6 +21,9 @@ A plan is made once per description and precision. Of the candidates that fit bo
 conversions included; with ALPHA_TUNE=1 the fastest by the clock, each timed once per device and remembered in the cache
 directory. A kernel that reads planes returns the flags of its operands. A plan then lets a float32 kernel follow behind
 them, launch(..., guard=flags): the result is right in any case, and nobody waits to know.
+
+A candidate computes by one algorithm of alpha.ops.algorithms, most directly. Where a request is free, another is taken
+if its time is well below direct's, its error keeps the promise of the precision, and it does not stay out by itself.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,12 +45,15 @@ from alpha.cuda.ops.pointwise import convert, convert_into, filled
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.errors import AlphaError, message
+from alpha.ops.algorithms.family import PROMISES, TAKEN_BELOW, refuse
+from alpha.ops.algorithms.names import AUTO, Request
 from alpha.ops.conv_desc import ConvDesc
 
 Launch = Callable[..., Any]
 OUTPUT = 2  # which argument of a launch is written
 PASSES = ("fprop", "dgrad", "wgrad")
 TUNING_LAUNCHES, TUNING_ROUNDS = 5, 5
+ABSENT = "has no CUDA kernels"
 MOST_REASONS = 10  # that the error names where no candidate fits
 
 
@@ -79,16 +85,19 @@ class Candidate:
         pass_name: "fprop", "dgrad" or "wgrad".
         name: shown to people and stored by the tuner: "ks_deconv 128x64".
         reads, writes: what the kernel reads (lazy/operands.py) and its output's dtype.
+        adds: whether launch(g, w, dx, adds=True) of a dgrad adds to what dx holds.
         takes_guard: whether launch(..., guard=flags) is understood, see the head of this file.
         precisions: those that it serves, and no others: a float32 that it rounds; None: by what it reads and writes.
+        algorithm: its name in alpha.ops.algorithms.names.
     """
 
     pass_name: str
     name: str
     reads: str = "float32"
     writes: str = "float32"
-    takes_guard: bool = False
+    adds = takes_guard = False
     precisions: tuple[str, ...] | None = None
+    algorithm: str = "direct"
 
     def rejection(self, desc: ConvDesc) -> str | None:
         """Returns why it does not compute desc, or None."""
@@ -104,6 +113,10 @@ class Candidate:
 
     def prepare(self, desc: ConvDesc) -> Launch:
         raise NotImplementedError
+
+    def stays_out(self, desc: ConvDesc, direct: Candidate) -> str | None:
+        """Returns why it is not taken where the choice is free and `direct` is the best of the direct ones, or None."""
+        return "is taken where it is named"
 
     def whole(self) -> Candidate:
         """Returns it without sums that are cut, for what follows behind flags."""
@@ -141,7 +154,7 @@ class Plan(NamedTuple):
 
 
 _candidates: dict[str, list[Candidate]] = {name: [] for name in PASSES}
-_plans: dict[tuple[str, ConvDesc, str], Plan] = {}
+_plans: dict[tuple[str, ConvDesc, str, Request, int], Plan] = {}
 
 
 def register(*candidates: Candidate) -> None:
@@ -158,10 +171,11 @@ def register(*candidates: Candidate) -> None:
     _plans.clear()
 
 
-def candidates(pass_name: str, precision: str | None = None) -> tuple[Candidate, ...]:
-    """Returns the candidates of a pass, in the order of registration; those of one precision, or all."""
-    return tuple(candidate for candidate in _candidates[pass_name]
-                 if precision is None or serves(candidate, precision))
+def candidates(pass_name: str, precision: str | None = None, algorithms: Container[str] = ("direct",)
+               ) -> tuple[Candidate, ...]:
+    """Returns the candidates of a pass by some algorithms, in the order of registration; of one precision, or all."""
+    return tuple(candidate for candidate in _candidates[pass_name] if candidate.algorithm in algorithms
+                 and (precision is None or serves(candidate, precision)))
 
 
 def serves(candidate: Candidate, precision: str) -> bool:
@@ -176,15 +190,17 @@ def serves(candidate: Candidate, precision: str) -> bool:
         candidate.reads in reads and (candidate.writes == stores or candidate.pass_name == "wgrad"))
 
 
-def plan(pass_name: str, desc: ConvDesc, precision: str = "fp32") -> Plan:
-    """Returns the plan of a pass, made at the first call for this description and precision.
+def plan(pass_name: str, desc: ConvDesc, precision: str = "fp32", request: Request = AUTO) -> Plan:
+    """Returns the plan of a pass, made at the first call for this description, precision and request.
 
     Raises:
         AlphaError: no candidate fits.
+        ConfigError: a strict request cannot be served.
     """
-    found = _plans.get((pass_name, desc, precision))
+    key = pass_name, desc, precision, request, config.conv_workspace_mib
+    found = _plans.get(key)
     if found is None:
-        found = _plans[pass_name, desc, precision] = _make(pass_name, desc, precision)
+        found = _plans[key] = _make(pass_name, desc, precision, request)
         if config.debug > 2:
             print(found, file=sys.stderr)
     return found
@@ -207,15 +223,12 @@ def rank(pass_name: str, desc: ConvDesc, precision: str = "fp32", *, every: bool
         us = float("inf") if reason else time_us(candidate.cost(desc)) + conversion_us
         best_us = min(best_us, us)
         options.append(Option(candidate, reason, us))
-    return sorted(options, key=lambda option: option.time_us)
+    return _ranked(options)
 
 
-def _make(pass_name: str, desc: ConvDesc, precision: str) -> Plan:
-    options = rank(pass_name, desc, precision, every=config.tune)
+def _make(pass_name: str, desc: ConvDesc, precision: str, request: Request) -> Plan:
+    options = weighed(pass_name, desc, precision, request)
     fitting = [option for option in options if not option.reason]
-    if not fitting:
-        raise AlphaError(message(f"conv2d {pass_name}", f"none of its {len(options)} CUDA kernels fits {desc}:"
-                                 + _reasons(options), 'compute it on the CPU: .to("cpu")'))
     exact = exact_kernel(pass_name, desc, precision)
     if config.tune and len(fitting) > 1:
         fitting = measured(pass_name, desc, precision, fitting)
@@ -223,6 +236,49 @@ def _make(pass_name: str, desc: ConvDesc, precision: str) -> Plan:
     chosen = fitting[0].candidate
     return Plan(pass_name, desc, precision, tuple(options), chosen, launch_of(chosen, desc, precision, exact),
                 config.tune)
+
+
+def weighed(pass_name: str, desc: ConvDesc, precision: str, request: Request = AUTO) -> list[Option]:
+    """Returns what is weighed for a pass, what is taken first.  Raises what `plan` does."""
+    others: list[Option] = []
+    if request.name not in ("auto", "direct"):
+        others = others_of(pass_name, desc, precision, request)
+        if others and not others[0].reason:
+            return others
+        if request.strict:
+            reasons = [option.reason or "" for option in others] or [ABSENT]  # a tile that does not suit says least
+            refuse(pass_name, desc, request, min(reasons, key=lambda reason: reason.startswith("tiles of")))
+    options = rank(pass_name, desc, precision, every=config.tune)
+    if options[0].reason:
+        raise AlphaError(message(f"conv2d {pass_name}", f"none of its {len(options)} CUDA kernels fits {desc}:"
+                                 + _reasons(options), 'compute it on the CPU: .to("cpu")'))
+    if request.name == "auto":
+        others = others_of(pass_name, desc, precision, request, options[0])
+    return _ranked((*others, *options))
+
+
+def _ranked(options: Iterable[Option]) -> list[Option]:
+    return sorted(options, key=lambda option: option.time_us)
+
+
+def others_of(pass_name: str, desc: ConvDesc, precision: str, request: Request, direct: Option | None = None
+              ) -> list[Option]:
+    """Returns the candidates by the algorithm that is named, by their time, those that fit first; or, where the choice
+    is free, by all but direct, `direct` being the best of these: what stays out beside it does not fit."""
+    promise = PROMISES[request.precision if PRECISIONS[precision].stores == "float32" else "tf32"]
+    names = {request.name} if direct is None else {c.algorithm for c in _candidates[pass_name]} - {"direct"}
+    options = []
+    for candidate in candidates(pass_name, precision, names):
+        reason = (direct and candidate.stays_out(desc, direct.candidate)) or candidate.rejection(desc)
+        if not reason:
+            cost = candidate.cost(desc)
+            us = time_us(cost) + time_us(conversion(candidate, desc, precision))
+            if cost.error > promise:
+                reason = f"has an error of up to {cost.error:.1e}, {promise:.0e} is promised"
+            elif direct and us > TAKEN_BELOW * direct.time_us:
+                reason = f"takes {us:.1f} us, more than {TAKEN_BELOW} times direct"
+        options.append(Option(candidate, reason, float("inf") if reason else us))
+    return _ranked(options)
 
 
 def exact_kernel(pass_name: str, desc: ConvDesc, precision: str) -> Candidate | None:

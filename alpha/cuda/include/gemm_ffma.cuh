@@ -1,6 +1,7 @@
 // One tile of a matrix product in FFMA: the main loop behind every float32 convolution and matrix product.
 //
-// What:     acc[i][j] += sum_k A[row(i)][k] * B[col(j)][k], k ascending, for a tile of BM rows and BN columns
+// What:     acc[i][j] += sum_k A[row(i)][k] * B[col(j)][k], k ascending, for a tile of BM rows and BN columns.
+//           TERMS: sums of so many terms are made from 0 each and then added up, which keeps the error of long sums small
 // Layout:   each operand lies in memory, and in its buffer, either
 //           K-major   [rows][BK + 4]: k contiguous. A fragment is a float4 along k. The 4 padding floats put 8
 //                     neighbouring rows into 8 different groups of banks.
@@ -20,6 +21,10 @@
 // element that a thread owns; gemm_pipeline, the loop over slabs; gemm_store, which writes a tile
 #pragma once
 #include "gemm_pipeline.cuh"
+
+#ifndef TERMS
+#define TERMS 0
+#endif
 
 template <class T, int ROWS, int LANES> struct KMajorCopy;
 template <class T, int ROWS> struct MnMajorCopy;
@@ -104,7 +109,8 @@ template <class T, int ROWS> struct MnMajorCopy {
 // The inner product on the FMA units.
 template <class T> struct Ffma {
   float acc[T::TM][T::TN];
-  int row0, col0, a0, b0;
+  float total[TERMS ? T::TM : 1][TERMS ? T::TN : 1];
+  int row0, col0, a0, b0, slabs;
 
   __device__ __forceinline__ explicit Ffma(int thread) {
     const int lane = thread % 32, warp = thread / 32, top = lane >> 4;
@@ -122,11 +128,22 @@ template <class T> struct Ffma {
 #pragma unroll
     for (int i = 0; i < T::TM; i++)
 #pragma unroll
-      for (int j = 0; j < T::TN; j++) acc[i][j] = 0.f;
+      for (int j = 0; j < T::TN; j++) {
+        acc[i][j] = 0.f;
+        if constexpr (TERMS > 0) total[i][j] = 0.f;
+      }
+    slabs = 0;
   }
   __device__ __forceinline__ int row(int i) const { return row0 + i / 4 * (4 * T::LANE_ROWS) + i % 4; }
   __device__ __forceinline__ int col(int j) const { return col0 + j / 4 * (4 * T::LANE_COLS) + j % 4; }
-  __device__ __forceinline__ void scale(const float *, const float *) {}  // floats have none
+  __device__ __forceinline__ void scale(const float *, const float *) {   // the sum is complete; floats have no scale
+    if constexpr (TERMS > 0) {
+#pragma unroll
+      for (int i = 0; i < T::TM; i++)
+#pragma unroll
+        for (int j = 0; j < T::TN; j++) acc[i][j] += total[i][j];
+    }
+  }
 
   // multiplies one slab
   __device__ __forceinline__ void operator()(const float *a_buffer, const float *b_buffer) {
@@ -171,6 +188,16 @@ template <class T> struct Ffma {
             }
         }
       }
+    }
+    if constexpr (TERMS > 0) {
+      if (++slabs % (TERMS / T::BK) != 0) return;
+#pragma unroll
+      for (int i = 0; i < T::TM; i++)
+#pragma unroll
+        for (int j = 0; j < T::TN; j++) {
+          total[i][j] += acc[i][j];
+          acc[i][j] = 0.f;
+        }
     }
   }
 

@@ -16,3 +16,22 @@ __device__ __forceinline__ uint4 philox(unsigned long long seed, unsigned stream
   }
   return c;
 }
+
+// Numbers at .. at + N - 1 of a stream, in [0, 1)
+template <int N>
+__device__ __forceinline__ void uniforms(float (&u)[N], unsigned long long seed, unsigned stream,
+                                         unsigned long long at) {
+  const int skipped = at % 4;  // numbers of the first block that are not asked for
+  unsigned bits[(N + 6) / 4 * 4] = {};
+#pragma unroll
+  for (int k = 0; k < (N + 6) / 4 * 4; k += 4) {
+    if (k >= skipped + N) break;
+    const uint4 four = philox(seed, stream, (at + k) / 4);
+    bits[k] = four.x, bits[k + 1] = four.y, bits[k + 2] = four.z, bits[k + 3] = four.w;
+  }
+#pragma unroll
+  for (int e = 0; e < N; e++) {
+    const unsigned even = skipped & 2 ? bits[e + 2] : bits[e], odd = skipped & 2 ? bits[e + 3] : bits[e + 1];
+    u[e] = static_cast<float>((skipped & 1 ? odd : even) >> 8) * 0x1p-24f;
+  }
+}

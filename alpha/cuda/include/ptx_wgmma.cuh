@@ -14,7 +14,7 @@ namespace ptx {
 //   bytes of M or N lie lbo further; 16 more of K add 2 sbo / 16 to the descriptor.
 //   SPAN = 0: 8 rows of 16 bytes stand together. K-major: the next 16 bytes of K lie lbo further, the next 8 rows sbo.
 //   MN-major: the next 16 bytes of M or N lie sbo further, the next 8 of K lbo.
-// A tile begins at a multiple of 8 SPAN bytes.
+// A tile begins at a multiple of 8 SPAN bytes; an operand may begin at any of its rows, as addresses are swizzled.
 template <int SPAN = 128>
 PTX_FN uint64_t wgmma_desc(const void* tile, int lbo = 16, int sbo = 8 * SPAN) {
   static_assert(SPAN == 128 || SPAN == 64 || SPAN == 32 || SPAN == 0, "rows of 128, 64 or 32 bytes, or no swizzle");
@@ -39,7 +39,8 @@ PTX_FN void wgmma_wait() {  // all but the last PENDING groups are complete
 #define PTX_F4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define PTX_F16(i) PTX_F4(i), PTX_F4(i + 4), PTX_F4(i + 8), PTX_F4(i + 12)
 // For each N that kernels have: the accumulators as text and as operands, and the numbers of the operands behind them.
-#define PTX_D32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define PTX_D16 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define PTX_D32 PTX_D16 ",%8,%9,%10,%11,%12,%13,%14,%15"
 #define PTX_D64 PTX_D32 ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define PTX_D96 PTX_D64 ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define PTX_D128 PTX_D96 ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
@@ -47,6 +48,7 @@ PTX_FN void wgmma_wait() {  // all but the last PENDING groups are complete
 #define PTX_D192 PTX_D160 ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
 #define PTX_D224 PTX_D192 ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
 #define PTX_D256 PTX_D224 ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
+#define PTX_O16 PTX_F4(0), PTX_F4(4)
 #define PTX_O32 PTX_F16(0)
 #define PTX_O64 PTX_O32, PTX_F16(16)
 #define PTX_O96 PTX_O64, PTX_F16(32)
@@ -56,8 +58,9 @@ PTX_FN void wgmma_wait() {  // all but the last PENDING groups are complete
 #define PTX_O224 PTX_O192, PTX_F16(96)
 #define PTX_O256 PTX_O224, PTX_F16(112)
 #define PTX_WIDTHS(X, t) \
-  X(t, 32, 16, 17, 18, 19, 20, 21, 22, 23, 24) X(t, 64, 32, 33, 34, 35, 36, 37, 38, 39, 40) \
-  X(t, 96, 48, 49, 50, 51, 52, 53, 54, 55, 56) X(t, 128, 64, 65, 66, 67, 68, 69, 70, 71, 72) \
+  X(t, 16, 8, 9, 10, 11, 12, 13, 14, 15, 16) X(t, 32, 16, 17, 18, 19, 20, 21, 22, 23, 24) \
+  X(t, 64, 32, 33, 34, 35, 36, 37, 38, 39, 40) X(t, 96, 48, 49, 50, 51, 52, 53, 54, 55, 56) \
+  X(t, 128, 64, 65, 66, 67, 68, 69, 70, 71, 72) \
   X(t, 192, 96, 97, 98, 99, 100, 101, 102, 103, 104) X(t, 256, 128, 129, 130, 131, 132, 133, 134, 135, 136)
 
 // One instruction; i...: numbers of the operands b, add, signs of a and b, is b MN-major, and up to four of a.

@@ -5,6 +5,7 @@ A producer whose result may wait, or be written in another form:
     defer                  the array, which is written when somebody reads it; companion_output: what is written with it
     can_wait               whether what the pass reads may be held until then
     chain                  the array of a pointwise op, which joins the pass of a reader of its kind (chained.py)
+    offer                  a value for such readers, of an array that its producer writes otherwise
     flush_gradients        has passes run that should not hold memory for long
 A reader, of any array:
     x.ptr                  float32 elements, written now if need be
@@ -25,7 +26,7 @@ Nobody else asks what class an array is, or reads `Array.derived`; tests/test_la
 
 from alpha.cuda.lazy import statistics
 from alpha.cuda.lazy.bounded import reserve_for
-from alpha.cuda.lazy.chained import chain, settle, value_of
+from alpha.cuda.lazy.chained import chain, offer, settle, value_of
 from alpha.cuda.lazy.deferred import (
     GUARDED,
     PLANE_WRITERS,
@@ -60,44 +61,9 @@ from alpha.cuda.lazy.operands import (
 )
 from alpha.cuda.lazy.quiet import is_undisturbed, undisturbed
 
-__all__ = [
-    "GUARDED",
-    "GUARD_ARGS",
-    "KEEP",
-    "PLANE_WRITERS",
-    "READS",
-    "SPLITS_PAY",
-    "UNGUARDED",
-    "Guard",
-    "Memory",
-    "Operand",
-    "Rows",
-    "bound_of",
-    "can_wait",
-    "chain",
-    "companion_output",
-    "defer",
-    "elements_behind",
-    "flag_counter",
-    "flagged_count",
-    "flush_gradients",
-    "forget",
-    "form_of",
-    "is_undisturbed",
-    "join",
-    "joined_elements",
-    "memory_key",
-    "operand",
-    "peek",
-    "planes_are_read",
-    "prepare_weights",
-    "reserve",
-    "reserve_for",
-    "settle",
-    "split_view",
-    "statistics",
-    "undisturbed",
-    "value_of",
-    "write_as",
-    "write_for",
-]
+__all__ = ["GUARDED", "GUARD_ARGS", "KEEP", "PLANE_WRITERS", "READS", "SPLITS_PAY", "UNGUARDED", "Guard", "Memory",
+           "Operand", "Rows", "bound_of", "can_wait", "chain", "companion_output", "defer", "elements_behind",
+           "flag_counter", "flagged_count", "flush_gradients", "forget", "form_of", "is_undisturbed", "join",
+           "joined_elements", "memory_key", "offer", "operand", "peek", "planes_are_read", "prepare_weights",
+           "reserve", "reserve_for", "settle", "split_view", "statistics", "undisturbed", "value_of", "write_as",
+           "write_for"]

@@ -46,6 +46,7 @@ BLOCKS_PER_SM = 4           # of a merge: behind a guard it ends at once as a ru
 _MERGE = Kernel("planes.cu", "planes_merge", f"ptr x, ptr header, ptr y, ptr header_of_y, i64 size, {GUARD_ARGS}")
 
 waiting: WeakValueDictionary[int, Any] = WeakValueDictionary()
+chained_blocks: set[int] = set()  # ids of the memory that chains read which may be waiting; some may be others' by now
 
 
 class Deferred(Array):
@@ -225,8 +226,11 @@ def write_before(arrays: Sequence[Array]) -> None:
     """Has all passes run that read arrays which are about to change."""
     if waiting:
         changing = {id(x.block) for x in arrays}
+        spared = changing.isdisjoint(chained_blocks)
         for contents in list(waiting.values()):
-            if contents.is_alive and not changing.isdisjoint(id(a.block) for a in contents.reads):
+            if (spared and contents.is_chain) or not contents.is_alive:
+                continue
+            if not changing.isdisjoint(id(a.block) for a in contents.reads):
                 contents.elements()
 
 
@@ -257,9 +261,10 @@ class LazyStorage(Derived):
         reads: what the pass reads that has not run yet.
         hurries: whether it should not hold that for long.
         companion: what it writes beside this memory, if anything: weakly, as that array holds this.
+        value: what it is to chains of pointwise ops (chained.py) as long as the pass has not run; or None.
     """
 
-    dtype, is_alive = "float32", True
+    dtype, is_alive, is_chain, value = "float32", True, False, None
 
     def __init__(self, memory: Memory, reads: Sequence[Array], write: Write, hurries: bool, join: Join | None) -> None:
         self.memory, self.reads, self.hurries = memory, reads, hurries
@@ -370,7 +375,7 @@ class LazyStorage(Derived):
             with late(self._trace, context.synchronize) if self._trace and config.debug > 1 else nullcontext():
                 self._write(self.memory, planes)
             self.in_planes, self.form[0] = planes, "planes" if planes else "elements"
-            self._write, self._join, self.reads = None, None, ()
+            self._write, self._join, self.reads, self.value = None, None, (), None
             made = self.companion and self.companion()
             if made:
                 made.contents = None

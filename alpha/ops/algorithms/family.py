@@ -282,7 +282,8 @@ def choose(pass_name: str, desc: ConvDesc, request: Request, machine_key: str, l
         for way in () if why else ways(name, desc):
             cost = cost_of(way, pass_name, desc)
             reason = _limits(cost, promise, limit) or (
-                _dense_gradient(way, pass_name, request) if named else _too_small(way, pass_name, desc, machine))
+                _dense_gradient(way, pass_name, request) if named else
+                too_small(way, pass_name, desc, machine.least_channels, machine.least_tiles))
             options.append((way, seconds(cost, machine.rates), reason))
         if why:
             options.append((Way(name), 0.0, f"does not serve {why}"))
@@ -291,7 +292,7 @@ def choose(pass_name: str, desc: ConvDesc, request: Request, machine_key: str, l
         way = min(serving)[1]
         return Choice(way, cost_of(way, pass_name, desc), tuple(options))
     if named and request.strict:
-        _refuse(pass_name, desc, request, options[0][2])
+        refuse(pass_name, desc, request, options[0][2])
     if named:
         free = choose(pass_name, desc, Request("auto", False, request.precision), machine_key, limit)
         return free._replace(options=(*options, *free.options))
@@ -309,14 +310,15 @@ def _limits(cost: Cost, promise: float, limit: int) -> str:
     return ""
 
 
-def _too_small(way: Way, pass_name: str, desc: ConvDesc, machine: Machine) -> str:
+def too_small(way: Way, pass_name: str, desc: ConvDesc, least_channels: int, least_tiles: int) -> str:
+    """Returns why a transformed algorithm is not taken where the choice is free, "" if it may be."""
     if way.name not in ("winograd", "fft"):
         return ""
     t = tiles_of(way, pass_name, desc)
-    if min(t.inner, t.outer) < machine.least_channels:
-        return f"is not taken below {machine.least_channels} channels"
-    if way.name == "winograd" and t.count < machine.least_tiles:
-        return f"is not taken below {machine.least_tiles} tiles"
+    if min(t.inner, t.outer) < least_channels:
+        return f"is not taken below {least_channels} channels"
+    if way.name == "winograd" and t.count < least_tiles:
+        return f"is not taken below {least_tiles} tiles"
     return ""
 
 
@@ -325,12 +327,15 @@ def _dense_gradient(way: Way, pass_name: str, request: Request) -> str:
     return "is not taken for the gradient of y, which is dense behind a norm" if sparse else ""
 
 
-def _refuse(pass_name: str, desc: ConvDesc, request: Request, why: str) -> NoReturn:
+def refuse(pass_name: str, desc: ConvDesc, request: Request, why: str) -> NoReturn:
+    """Raises ConfigError: a strict request cannot be served; with the reason, and what to write instead."""
     fix = 'write algorithm="auto", which takes what serves'
     if "MiB" in why:
         fix = f"raise ALPHA_CONV_WORKSPACE_MIB, use a smaller batch, or {fix}"
     elif "promised" in why:
         fix = f'compute in alpha.precision("tf32"), or {fix}'
+    elif "CUDA" in why:
+        fix = f'{fix}, or move the tensors: x.to("cpu")'
     raise ConfigError(message(OPS[pass_name], f"{request.name} {why}", fix, x=f"{desc.x_shape} NHWC",
                               w=f"{desc.w_shape} OHWI"))
 

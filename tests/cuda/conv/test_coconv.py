@@ -9,7 +9,7 @@ import alpha
 from alpha import nn, ops, optim
 from alpha.config import config
 from alpha.cuda.conv import coconv, planner
-from alpha.cuda.conv.coconv import by_level
+from alpha.cuda.conv.coconv import by_level, halo, halo_wgrad
 from alpha.cuda.lazy import statistics
 from alpha.cuda.ops.pointwise import convert
 from alpha.cuda.ops.pointwise.epilogue import Epilogue
@@ -102,11 +102,15 @@ def candidates(case: CoCase, pass_name: str) -> list[planner.Candidate]:
 @pytest.mark.parametrize("case", EIGHTS, ids=lambda c: c.name)
 @pytest.mark.parametrize("pass_name", planner.PASSES)
 def test_every_kernel_is_bitwise_right_on_integers(pass_name: str, case: CoCase, device: None) -> None:
+    check_on_integers(pass_name, case, candidates(case, pass_name))
+
+
+def check_on_integers(pass_name: str, case: CoCase, computing: list[planner.Candidate]) -> None:
     x, w, g, b = (ints(*shape, seed=k) for k, shape in enumerate((case.x_shape, case.w_shape, case.desc.y_shape,
                                                                  (case.oc,))))
     y, dx, dw = oracle(case, x, w, g)
     expected = {"fprop": np.maximum(y + b, 0), "dgrad": dx, "wgrad": dw}[pass_name]
-    for candidate in candidates(case, pass_name):
+    for candidate in computing:
         dtype = STORES[candidate.reads]
         of_x, of_g, of_w = stored(x, dtype), stored(g, dtype), upload(w)
         out = stored(np.full(expected.shape, np.nan), "float32" if pass_name == "wgrad" else dtype)
@@ -117,7 +121,53 @@ def test_every_kernel_is_bitwise_right_on_integers(pass_name: str, case: CoCase,
                         name=f"{pass_name} of {case.name} by {candidate.name}")
 
 
-@pytest.mark.parametrize("case", [SLICED, *(case for case in EIGHTS if case.groups > 1)], ids=lambda c: c.name)
+HALOS = {**halo.CANDIDATES, **halo_wgrad.CANDIDATES}
+IN_TILES = (
+    CoCase("all_filters_stay", 2, (9, 7), 64, 64, (1, 2, 3, 4)), CoCase("chunks", 1, (9, 9), 72, 128, (1, 2, 3)),
+    CoCase("columns", 3, (8, 8), 72, 256, (1, 2)), CoCase("few", 1, (5, 3), 16, 40, (2, 1), (16, 24)),
+    CoCase("kernel5", 1, (9, 9), 16, 64, (1, 2), f=(5, 5)))
+
+
+def in_tiles(case: CoCase, pass_name: str) -> list[planner.Candidate]:
+    found = [c for c in HALOS[pass_name] if c.reads in STORES and not c.rejection(case.desc)]
+    assert found or (pass_name, case.name) == ("wgrad", "kernel5")
+    return found
+
+
+@pytest.mark.parametrize("case", IN_TILES, ids=lambda c: c.name)
+@pytest.mark.parametrize("pass_name", planner.PASSES)
+@pytest.mark.usefixtures("as_h100")
+def test_tiles_with_halos_are_bitwise_right_on_integers(pass_name: str, case: CoCase) -> None:
+    check_on_integers(pass_name, case, in_tiles(case, pass_name))
+
+
+@pytest.mark.usefixtures("as_h100")
+def test_a_block_has_several_tiles_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Halos and filters come in turn: the second time around nothing of the first is left."""
+    monkeypatch.setattr(context, "sm_count", 1)
+    for case in (CoCase("turns", 3, (17, 9), 64, 64, (1, 2, 3, 4)), CoCase("turns.chunks", 5, (8, 8), 72, 256, (1, 2))):
+        for pass_name in planner.PASSES:
+            check_on_integers(pass_name, case, in_tiles(case, pass_name)[::1 if not EMULATED else 2])
+
+
+@pytest.mark.usefixtures("as_h100")
+def test_what_tiles_with_halos_do_not_compute_is_said() -> None:
+    for case, reason in (
+            (CoCase("groups", 2, (8, 8), 32, 64, (1, 2), groups=2), "2 groups, stride (1, 1), kernel (3, 3)"),
+            (CoCase("stride", 2, (8, 8), 32, 64, (1, 2), stride=(2, 2)), "1 groups, stride (2, 2), kernel (3, 3)"),
+            (CoCase("eights", 2, (8, 8), 8, 32, (1, 2), (8, 24)), "levels begin at [0, 8], it takes 16 channels"),
+            (CoCase("far", 2, (8, 8), 8, 32, (1, 256)), "a dilation above 255"),
+            (CoCase("wide", 2, (8, 8), 8, 64, (1, 12)), "halos of 32 x 32 pixels")):
+        for pass_name, candidates in HALOS.items():
+            assert all(reason in str(c.rejection(case.desc)) for c in candidates), (case.name, pass_name)
+    assert "it computes 3x3" in str(halo_wgrad.CANDIDATES["wgrad"][0].rejection(IN_TILES[-1].desc))
+    sixteens = CoCase("sixteens", 2, (8, 8), 8, 128, (1, 2), (16, 112))
+    refused = {c.tile.columns: c.rejection(sixteens.desc) for c in halo.CANDIDATES["fprop"]}
+    assert refused == {64: None, 128: "levels begin at [0, 16], it takes 32 at a time"}
+
+
+@pytest.mark.parametrize("case", [SLICED, IN_TILES[1], *(case for case in EIGHTS if case.groups > 1)],
+                         ids=lambda c: c.name)
 @pytest.mark.parametrize("pass_name", planner.PASSES)
 @pytest.mark.usefixtures("as_h100")
 def test_both_planes_are_read(pass_name: str, case: CoCase, launches: list[str]) -> None:
@@ -126,7 +176,8 @@ def test_both_planes_are_read(pass_name: str, case: CoCase, launches: list[str])
     of_x, of_w, of_g = map(upload, (x, w, g))
     a, b, expected = dict(zip(planner.PASSES, zip((of_x, of_g, of_x), (of_w, of_w, of_g), oracle(case, *(
         t.astype(np.float64) for t in (x, w, g))))))[pass_name]
-    for candidate in (c for c in candidates(case, pass_name) if c.reads == "float16x2"):
+    everything = {*candidates(case, pass_name), *(in_tiles(case, pass_name) if case in IN_TILES else ())}
+    for candidate in (c for c in everything if c.reads == "float16x2"):
         out = upload(np.full(expected.shape, np.nan, np.float32))
         candidate.prepare(case.desc)(a, b, out)
         error = np.linalg.norm(fetched(out) - expected) / np.linalg.norm(expected)
@@ -136,7 +187,8 @@ def test_both_planes_are_read(pass_name: str, case: CoCase, launches: list[str])
 
 
 @pytest.mark.usefixtures("as_h100")
-@pytest.mark.parametrize("candidate", by_level.CANDIDATES["fprop"], ids=lambda c: c.name)
+@pytest.mark.parametrize("candidate", (*by_level.CANDIDATES["fprop"], *(
+    c for c in halo.CANDIDATES["fprop"] if c.tile.columns == 64)), ids=lambda c: c.name)
 def test_statistics_of_all_levels_are_counted(candidate: planner.Candidate) -> None:
     case = CoCase("counted", 130, (8, 7), 16, 40, (1, 2), (16, 24))
     x, w, b = floats(*case.x_shape), floats(*case.w_shape, seed=1), floats(case.oc, seed=2)
@@ -146,7 +198,8 @@ def test_statistics_of_all_levels_are_counted(candidate: planner.Candidate) -> N
     parts = download(statistics.take(y), np.float32).astype(np.float64)
     check_statistics(fetched(y).astype(np.float64).reshape(-1, case.oc), parts)
     sliced = CoCase("sliced", 2, (3, 3), 520, 40, (1, 2), (8, 32))
-    assert candidate._slots(case.desc) and not candidate._slots(sliced.desc)
+    if isinstance(candidate, by_level.ByLevel):
+        assert candidate._slots(case.desc) and not candidate._slots(sliced.desc)
 
 
 @pytest.mark.parametrize(("pass_name", "first"), [("fprop", "composed"), ("dgrad", "composed"), ("wgrad", "composed"),
@@ -168,18 +221,19 @@ def test_the_clock_decides_if_asked(pass_name: str, first: str, monkeypatch: pyt
 
 
 def test_a_batch_norm_behind_levels_reads_their_statistics(launches: list[str]) -> None:
-    """Its first pass over memory is not there, where wgmma counts; the values are the CPU's."""
+    """Its first pass over memory is not there, where Hopper's kernels count; the values are the CPU's."""
     def run(device: str) -> list[np.ndarray]:
         alpha.manual_seed(0)
         net = nn.Sequential(nn.CoConv2d(64, 64, dilations=(1, 2)), nn.BatchNorm2d(64)).to(device)
-        x = alpha.tensor(floats(64, 8, 8, 64), device=device, requires_grad=True)
+        x = alpha.tensor(floats(16, 8, 8, 64), device=device, requires_grad=True)
         y = net(x)
         (y * y * y).sum().backward()
         return [y.numpy(), x.grad.numpy(), *(p.grad.numpy() for p in net.parameters())]
     for a, b in zip(run("cuda"), run("cpu")):
         assert np.linalg.norm(a - b) < 2e-5 * np.linalg.norm(b)
     counted = any(name.startswith("finalize_tiles") for name in launches)
-    assert counted is ("conv_wgmma" in launches and "conv_wgmma_slices" not in launches)
+    in_levels = "conv_wgmma" in launches and "conv_wgmma_slices" not in launches
+    assert counted is (in_levels or "conv_coconv" in launches)
 
 
 @pytest.fixture

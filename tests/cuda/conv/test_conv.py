@@ -89,6 +89,8 @@ CASES = [
     Case("conv2d", ints(2, 7, 6, 6), ints(9, 3, 2, 2, seed=1), exact=True, padding=(1, 0), dilation=2, groups=3),
     Case("conv2d_dgrad", ints(2, 4, 3, 8), ints(8, 3, 3, 4, seed=1), exact=True, hw=(7, 6), stride=2, padding=1),
     Case("conv2d_dgrad", ints(2, 3, 3, 5), ints(5, 1, 1, 3, seed=1), exact=True, hw=(7, 8), stride=3, label="no taps"),
+    Case("conv2d_dgrad_add", ints(2, 4, 3, 8), ints(8, 3, 3, 4, seed=1), ints(2, 7, 6, 4, seed=2), exact=True,
+         hw=(7, 6), stride=2, padding=1),
     Case("conv2d_bias_act", ints(2, 5, 5, 4), ints(8, 3, 3, 4, seed=1), ints(8, seed=2), exact=True, activation="relu"),
     Case("conv2d_bias_act", ints(2, 5, 5, 3), ints(7, 3, 3, 3, seed=1), ints(7, seed=2), exact=True, padding=2),
     Case("conv2d_bias_act", ints(2, 5, 5, 3), ints(7, 3, 3, 3, seed=1), None, exact=True, padding=4, activation="relu"),
@@ -127,7 +129,7 @@ def test_a_plan_shows_what_was_chosen_and_why_not_the_others(device):
     from alpha.cuda.conv import planner
     lines = str(planner.plan("dgrad", square("", 2, 4, 5, 8, 3, 1, 1).desc)).splitlines()
     assert lines[0] == "plan of dgrad 2 x (4->4 f3 s1 p1 d1, 4->4 f3 s1 p1 d1) 5->8 groups 1 in fp32, estimated:"
-    assert len(lines) == 1 + len(planner.candidates("dgrad", "fp32"))
+    assert len(lines) == 1 + len(planner.candidates("dgrad", "fp32", ("direct", "im2col", "winograd", "fft")))
     assert sum(line.startswith("* ks_deconv") and line.endswith(" us") for line in lines) == 1
     assert sum("5 input and 8 output channels of a group are no multiples of 4" in line for line in lines) > 1
     unaligned = next(c for c in in_float32("dgrad") if getattr(c, "split", 0) == 8 and c.tile.vector == 1)

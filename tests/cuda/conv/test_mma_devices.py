@@ -96,7 +96,7 @@ for cpu.small_net, modes in ((lenet, MODES), (small_resnet, MODES[:RESNET])):
     for CHEAPEST, name, device in [(True, "fp32", "cpu"), *((c, m, "cuda") for c, m in modes)]:
         planner._plans.clear()
         losses.setdefault(cpu.small_net.__name__, []).append(cpu.trained(name, 2, device)[0])
-        for (_, _, precision), made in planner._plans.items():
+        for (_, _, precision, *_), made in planner._plans.items():
             CHOSEN.setdefault(precision, set()).add(made.chosen.name.split()[0])
 print(json.dumps([context.arch, losses, {key: sorted(names) for key, names in CHOSEN.items()}]))
 """

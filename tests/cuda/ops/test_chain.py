@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import numpy as np
@@ -15,6 +16,7 @@ from alpha.cuda.runtime.memory import ITEMSIZE
 from alpha.errors import DTypeError
 from alpha.op import op
 from alpha.ops.activation import elu_grad, gelu_grad, hardswish_grad, relu6_grad, silu_grad, softplus_grad, tanh_grad
+from alpha.ops.dropout import keyed_dropout
 from alpha.tensor import Tensor
 
 pytestmark = pytest.mark.cuda
@@ -140,6 +142,24 @@ def test_what_is_between_takes_no_memory() -> None:
     assert live[0] - live[1] >= SIZE * ITEMSIZE["bfloat16"]
 
 
+def test_nothing_is_held_until_garbage_is_collected() -> None:
+    backend = alpha.backend.get_backend("cuda")
+    x = alpha.tensor(normal(*SHAPE), device="cuda").astype("bfloat16")
+    assert x.data.ptr
+    x = alpha.Tensor(x.data, x.shape, x.dtype, x.device).requires_grad_()
+    gc.collect()
+    gc.disable()
+    try:
+        before = backend.memory_stats()["live"]
+        for _ in range(3):
+            y = ops.gelu(ops.batch_norm(x * 2.0, None, None, None, None, training=True)) + x
+            y.sum().backward()
+            x.grad = y = None
+        assert backend.memory_stats()["live"] <= before
+    finally:
+        gc.enable()
+
+
 def test_operands_may_change_before_the_result_is_read() -> None:
     x = alpha.tensor(normal(*SHAPE), device="cuda")
     z = alpha.tensor(normal(*SHAPE, seed=1), device="cuda")
@@ -188,6 +208,34 @@ def test_recomputation_rounds_after_each_op() -> None:
     assert all(equal(p, q) for p, q in zip(fused, single))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_dropout_draws_the_numbers_that_it_draws_by_itself(dtype: str, launches) -> None:
+    for offset in (0, 4, 7, 2):
+        def run(x, z, offset=offset):
+            y = keyed_dropout(ops.relu(x), p=0.25, seed=7, offset=offset) + z
+            y.backward(z.detach())
+            return [y, x.grad]
+        launches.clear()
+        fused, single = both(run, normal(*SHAPE), normal(*SHAPE, seed=1), dtype=dtype)
+        assert "chain_relu_dropout_add" in launches and "chain_dropout_relu_relu_grad" in launches
+        assert equal(fused[1], single[1])
+        np.testing.assert_allclose(fused[0], single[0], rtol=0 if dtype == "float32" else 1e-2, atol=0.02)
+
+
+def test_dropout_goes_on_in_a_recording() -> None:
+    x = alpha.tensor(normal(*SHAPE), device="cuda")
+
+    def step(x):
+        return ops.relu(ops.dropout(x, 0.5) + 1.0)
+    found = []
+    for f in (step, alpha.capture(step)):
+        alpha.manual_seed(3)
+        with alpha.no_grad():
+            found.append([f(x).numpy() for _ in range(5)])
+    assert all(equal(p, q) for p, q in zip(*found))
+    assert not equal(found[0][3], found[0][4])
+
+
 def test_long_chains_and_those_of_many_arrays_are_cut(launches) -> None:
     def run(*xs):
         with alpha.no_grad():
@@ -230,3 +278,17 @@ def test_an_op_of_ones_own_needs_its_equation_alone(launches) -> None:
 
 def test_activation_cu_is_what_the_equations_give() -> None:
     assert equations.FILE.read_text() == equations.text(), "run python -m alpha.cuda.ops.pointwise.equations"
+
+
+def test_a_norm_that_waits_to_be_written_as_planes_is_made_by_the_activation(launches) -> None:
+    def run(x, gamma, z):
+        y = ops.batch_norm(x, gamma, None, None, None, training=True)
+        t = ops.silu(y)
+        launches.clear()
+        assert t.data.ptr
+        assert launches == ["chain_norm_silu"] * config.fuse
+        t.backward(z.detach())
+        assert not any(entry.startswith("planes_merge") for entry in launches)
+        return [t, x.grad, gamma.grad, y]
+    fused, single = both(run, normal(*SHAPE), normal(32, seed=1), normal(*SHAPE, seed=3))
+    assert all(equal(p, q) for p, q in zip(fused, single))

@@ -74,9 +74,8 @@ def test_agrees_with_the_cpu(case: Case) -> None:
 
 @pytest.mark.parametrize("shape", [(2, 23, 22, 256), (1, 70, 70, 6), (1, 130, 131, 8)])
 def test_the_mean_of_a_map_by_one_block_or_by_many(shape: tuple[int, ...]) -> None:
-    """Maps of nearly as many pixels as a block takes, in several rounds of its threads, and of more."""
+    """Maps of as many pixels as a block takes, in several rounds of its threads, and of more."""
     agree(Case("adaptive_avg_pool2d", floats(*shape), output_size=1))
-    assert (pool._global(shape, 4) is None) == (shape[3] != 256)
 
 
 @pytest.mark.parametrize("channels", [3, 8])

@@ -17,7 +17,7 @@ extern "C" __global__ void __launch_bounds__(384) multiply(float* d, int mistake
   float acc[32];
   if (WRONG(2) && threadIdx.x >= 96) return;
   if (!WRONG(3)) ptx::wgmma_fence();
-  if (WRONG(4)) ptx::wgmma_ss_f16(acc, a + 16, b, false);  // two rows further, where the swizzle differs
+  if (WRONG(4)) ptx::wgmma_ss_f16(acc, a + 7, b, false);  // 16 of k that are not in one row
   else ptx::wgmma_ss_f16(acc, a, b, false);
   if (WRONG(5)) d[4096 + threadIdx.x] = acc[3];
   if (WRONG(6)) acc[5] = 0;

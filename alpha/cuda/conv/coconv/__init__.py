@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from alpha.config import config
 from alpha.cuda.conv import conv2d_bias_act_cuda, conv2d_dgrad_cuda, conv2d_wgrad_cuda, planner
-from alpha.cuda.conv.coconv import by_level, composed, kernels
+from alpha.cuda.conv.coconv import by_level, composed, halo, halo_wgrad, kernels
 from alpha.cuda.conv.costs import Cost, Stage, device, time_us
 from alpha.cuda.lazy import flush_gradients, statistics, write_for
 from alpha.cuda.ops.pointwise import as_float32
@@ -40,8 +40,9 @@ class Plan(NamedTuple):
         return "\n".join(f"{'*' if n == name else ' '} {n:48} {us:10.1f} us" for n, us in self.times_us.items())
 
 
-CANDIDATES: dict[str, tuple[Any, ...]] = {name: (*kernels.CANDIDATES.get(name, ()), *by_level.CANDIDATES.get(name, ()))
-                                          for name in planner.PASSES}
+CANDIDATES: dict[str, tuple[Any, ...]] = {
+    name: tuple(c for room in (kernels, halo, halo_wgrad, by_level) for c in room.CANDIDATES.get(name, ()))
+    for name in planner.PASSES}
 _plans: dict[tuple[str, CoConvDesc, str], Plan] = {}
 
 

@@ -15,7 +15,8 @@ Blocks = tuple[float, ...]     # clocks of each, the oldest first
 
 class Tile(NamedTuple):
     """Sizes of a tile: rows x columns, by slabs of k; rows x columns of one thread; buffers; blocks per multiprocessor;
-    and the number of floats that one copy moves: 4 where all chunks are aligned to 16 bytes, else 1."""
+    the number of floats that one copy moves: 4 where all chunks are aligned to 16 bytes, else 1; and the terms of sums
+    that are made from 0 each before they are added up, 0: all."""
 
     rows: int
     columns: int
@@ -25,6 +26,7 @@ class Tile(NamedTuple):
     stages: int
     blocks: int
     vector: int = 4
+    terms: int = 0
 
     def __str__(self) -> str:
         return f"{self.rows}x{self.columns}x{self.k}/{self.threads}" + ("" if self.vector == 4 else " unaligned")
@@ -37,7 +39,7 @@ class Tile(NamedTuple):
     def defines(self) -> dict[str, int]:
         return {"TILE_M": self.rows, "TILE_N": self.columns, "TILE_K": self.k, "THREAD_M": self.thread_rows,
                 "THREAD_N": self.thread_columns, "PIPELINE": self.stages, "VECTOR": self.vector,
-                "MIN_BLOCKS": self.blocks}
+                "MIN_BLOCKS": self.blocks, **({"TERMS": self.terms} if self.terms else {})}
 
     def shared_bytes(self, a_kmajor: bool, b_kmajor: bool) -> int:
         """Returns the dynamic shared memory of a block; K-major rows are padded by four floats."""

@@ -27,4 +27,6 @@ using Tile = GemmTile<TILE_M, TILE_N, TILE_K, THREAD_M, THREAD_N, PIPELINE, true
               if (!spared(guard)) slab_block<Tile, SPLIT>({g, w, nullptr, dx, partial, classes, work, g_image, \
                                                            dx_image, images, channels, columns, w_row, 0}, smem))
 KS_DECONV(ks_deconv, false)
+#if !TERMS  // whose sums are not cut
 KS_DECONV(ks_deconv_split, true)
+#endif

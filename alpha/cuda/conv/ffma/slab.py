@@ -91,7 +91,10 @@ class SlabTile(ConvTile):
 
 
 def ffma_kernels(entry: str, tile: Tile, args: str, w_kmajor: bool) -> tuple[Kernel, Kernel]:
-    """Returns the kernels of a tile in FFMA: of whole sums, whose registers hold more, and of slices."""
+    """Returns the kernels of a tile in FFMA: of whole sums, whose registers hold more, and of slices.
+
+    Where sums are made of so many terms at a time there is the first alone.
+    """
     whole, sliced = (Kernel(f"{entry}.cu", name, args, threads=tile.threads, shared=tile.shared_bytes(True, w_kmajor),
-                            defines=tile.defines) for name in (entry, f"{entry}_split"))
+                            defines=tile.defines) for name in (entry, entry if tile.terms else f"{entry}_split"))
     return whole, sliced

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from alpha.cuda.ops.pointwise import THREADS, blocks, filled
+from alpha.cuda.ops.pointwise.chain import Numbers, may_wait, wait
 from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.kernel import per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
+from alpha.fuse.chain import Function, Leaf
+from alpha.fuse.places import UNIFORM
 from alpha.ops.dropout import keyed_dropout
 from alpha.random import STREAMS
 
@@ -14,13 +19,25 @@ _DROPOUT = per_dtype("dropout.cu", "keyed_dropout",
                      threads=THREADS)
 
 
+_KEPT = Function("dropout_of", "EQUATION float dropout_of(float x, float u, float p, float factor) "
+                 "{ return u >= p ? __fmul_rn(x, factor) : 0; }")
+
+
 @keyed_dropout.impl("cuda")
 def keyed_dropout_cuda(x: Array, *, p: float, seed: int, offset: int) -> Array:
     if p == 1:
         return filled(x.shape, 0, x.dtype)
-    y, begin = empty(x.shape, x.dtype), None
+    begin = None
     if memory.recorder:
         offset, begin = memory.recorder.random(offset, x.size)
-    _DROPOUT[x.dtype](blocks(x.size, ITEMSIZE[x.dtype], 1), x, y, x.size, p, 1 / (1 - p), seed, STREAMS["dropout"],
-                      offset, begin)
+    numbers = Numbers(seed, STREAMS["dropout"], offset, begin)
+    y = None
+    if may_wait(x.size):
+        y = wait(_KEPT, (x, Leaf(numbers, UNIFORM)), (p, 1 / (1 - p)), x.dtype, x.shape, partial(_alone, p=p))
+    return _alone(x, numbers, p=p) if y is None else y
+
+
+def _alone(x: Array, numbers: Numbers, p: float) -> Array:
+    y = empty(x.shape, x.dtype)
+    _DROPOUT[x.dtype](blocks(x.size, ITEMSIZE[x.dtype], 1), x, y, x.size, p, 1 / (1 - p), *numbers)
     return y

@@ -1,6 +1,6 @@
 // What:     y[k] = x[k] * factor where number offset + k of the stream is at least p, else 0; the numbers are those of
 //           alpha/random.py, so a mask is the same on every device
-//           A launch that is recorded and repeated (alpha/cuda/runtime/recording.py) reads the seed, and what is added to offset,
+//           A launch that is recorded and repeated (runtime/recording.py) reads the seed, and what is added to offset,
 //           from memory: from[0], from[1].
 // Source:   inverted dropout, as PyTorch has it
 // Layout:   flat, C-contiguous
@@ -16,24 +16,14 @@ __device__ __forceinline__ void dropout(const T *x, T *y, i64 n, float p, float 
                                         u64 offset, const u64 *from) {
   if (from) seed = from[0], offset += from[1];
   constexpr int E = LANES<T>;
-  const int skipped = offset % 4;  // numbers of a packet's first block that belong to elements before it
   const i64 step = static_cast<i64>(gridDim.x) * THREADS * E;
   for (i64 i = (static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x) * E; i < n; i += step) {
     const Vec<T, E> in = load_part<E>(x + i, n - i);
-    u32 bits[E + 4];
-#pragma unroll
-    for (int k = 0; k <= E; k += 4) {
-      if (k == E && !skipped) break;
-      const uint4 four = philox(seed, stream, (offset + i + k) / 4);
-      bits[k] = four.x, bits[k + 1] = four.y, bits[k + 2] = four.z, bits[k + 3] = four.w;
-    }
+    float u[E];
+    uniforms(u, seed, stream, offset + i);
     Vec<T, E> out;
 #pragma unroll
-    for (int e = 0; e < E; e++) {
-      const u32 even = skipped & 2 ? bits[e + 2] : bits[e], odd = skipped & 2 ? bits[e + 3] : bits[e + 1];
-      const float uniform = static_cast<float>((skipped & 1 ? odd : even) >> 8) * 0x1p-24f;
-      out.v[e] = from_float<T>(uniform >= p ? to_float(in.v[e]) * factor : 0);
-    }
+    for (int e = 0; e < E; e++) out.v[e] = from_float<T>(u[e] >= p ? to_float(in.v[e]) * factor : 0);
     store_part<E>(y + i, out, n - i);
   }
 }

@@ -151,7 +151,8 @@ def _result(memory: lazy.Memory | None, x: Array, norm: Norm, residual: Array | 
     floor = 0.0 if relu else -inf
     if memory:
         join = None if residual else partial(_join_y, x, norm, floor, memory.elements)
-        return lazy.defer(memory, (x, *norm.arrays, residual), partial(_write_y, x, norm, residual, floor), join=join)
+        y = lazy.defer(memory, (x, *norm.arrays, residual), partial(_write_y, x, norm, residual, floor), join=join)
+        return lazy.offer(y, None if residual else chained.value_of(x, norm, relu))
     given = (x, *chained.inputs(norm), *([residual] if residual else ()))
     y = chained.applied(given, relu, partial(_apply_alone, relu, norm.wide))
     return _apply_alone(relu, norm.wide, *given) if y is None else y

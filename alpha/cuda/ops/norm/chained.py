@@ -49,6 +49,13 @@ def applied(given: Sequence[Any], relu: bool, alone: Callable[..., Array]) -> Ar
     return wait(_APPLIED[relu, len(given) > 5], given, (), x.dtype, x.shape, alone)
 
 
+def value_of(x: Array, norm: Any, relu: bool) -> Value | None:
+    """Returns what y of x is to chains, where its own pass writes it in another form than theirs."""
+    if not may_wait(x.size):
+        return None
+    return Value(_APPLIED[relu, False], (Leaf(x, WHOLE), *_leaves(norm)), (), x.dtype, x.size, False, x.shape[-1])
+
+
 def sums(g: Array, x: Array, norm: Any, relu: bool) -> tuple[Value, Array, int] | None:
     """Returns the gradient where relu passed, and the sums of batch norm's backward, with the number of chunks.
 

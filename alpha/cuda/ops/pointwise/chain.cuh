@@ -2,6 +2,7 @@
 // of a matrix (reduce.cuh), whose vectors of channels stay in registers.
 #pragma once
 #include "ops/pointwise/equation.cuh"
+#include "philox.cuh"
 #include "reduce.cuh"
 
 template <int BYTES> struct WordOf { using type = uint4; };

@@ -6,16 +6,12 @@ in a way that a kernel knows, it waits (lazy/chained.py), and its readers decide
 
 from __future__ import annotations
 
-import hashlib
-import os
-import tempfile
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from math import gcd, prod
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from alpha.build import cache_dir
+from alpha.build import written
 from alpha.config import config
 from alpha.cuda import lazy
 from alpha.cuda.ops.pointwise.equations import function
@@ -25,7 +21,7 @@ from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.cuda.runtime.walk import BLOCKS, CHAIN, LONGEST, Walk, walk
 from alpha.errors import DTypeError, message
 from alpha.fuse.chain import Chain, Function, Leaf, Value, gather
-from alpha.fuse.places import WHOLE, Place, place_of, row_of
+from alpha.fuse.places import UNIFORM, WHOLE, Place, place_of, row_of
 from alpha.fuse.source import TYPES, source
 from alpha.op import Op, registry
 from alpha.recompute import plan as recompute
@@ -57,7 +53,6 @@ def waiting(op: Op, alone: Callable[..., Array] | None = None, result: str | Non
         numbers: makes floats of the attributes, beside a dtype.
     """
     equation, code = op.equation, function(op)
-    assert equation
     of_attrs = numbers or (lambda dtype, **attrs: tuple([attrs[name] for name in equation.attrs]))
     by_itself, kind = alone or _single(op, code), result or ("bool" if code.is_condition else None)
 
@@ -93,8 +88,7 @@ def _result(operands: Sequence[Any]) -> tuple[Shape, str]:
 
 def _single(op: Op, code: Function) -> Callable[..., Array]:
     """Returns what runs an op of the user's by the kernel of its equation.  That raises DTypeError."""
-    equation = op.equation
-    assert equation
+    equation: Any = op.equation
 
     def run(*operands: Any, **attrs: Any) -> Array:
         shape, dtype = _result(operands)
@@ -139,7 +133,7 @@ def wait(code: Function, operands: Sequence[Array | Leaf], numbers: tuple[float,
     inner: list[Value] = []
     for x in operands:
         if x.__class__ is Leaf:
-            inputs.append(x)
+            inputs.append(x)    # a number, or numbers
             continue
         if x.dtype not in TYPES:
             return None
@@ -183,6 +177,15 @@ def write(value: Value, spared: Sequence[Value] = ()) -> tuple[Chain, list[Array
     return chain, arrays
 
 
+class Numbers(NamedTuple):
+    """Random numbers of a stream from an offset on; begin: what a recording adds to seed and offset, or None."""
+
+    seed: int
+    stream: int
+    offset: int
+    begin: Array | None
+
+
 class Pass(NamedTuple):
     """A kernel, how it walks, and the elements of a row."""
 
@@ -192,7 +195,7 @@ class Pass(NamedTuple):
 
     def launch(self, chain: Chain, arrays: Sequence[Array], more: Sequence[Any]) -> None:
         """Launches it; more: further arguments."""
-        given = [leaf.array for leaf in chain.leaves]
+        given = [x for leaf in chain.leaves for x in (leaf.array if leaf.place is UNIFORM else (leaf.array,))]
         spans = [max(1, leaf.place.length // self.row) if leaf.place.kind == "row" else leaf.place.times
                  for leaf in chain.leaves if leaf.place is not None and leaf.place.kind in ("row", "gate")]
         numbers = [n for v in chain.steps for n in v.numbers]
@@ -202,7 +205,8 @@ class Pass(NamedTuple):
 def _pass_of(chain: Chain, size: int, row: int, sums: tuple[int, ...] = ()) -> Pass:
     """Returns the pass of a chain.  sums: the numbers of the steps that are added up, see sums_of."""
     key = (tuple([(v.function, len(v.numbers), refs, v.dtype, v.rounds) for v, refs in zip(chain.steps, chain.refs)]),
-           tuple([None if leaf.place is None else (leaf.place.kind, leaf.array.dtype) for leaf in chain.leaves]),
+           tuple([None if leaf.place is None else (leaf.place.kind, getattr(leaf.array, "dtype", ""))
+                  for leaf in chain.leaves]),
            chain.outputs)
     widest = max([ITEMSIZE[leaf.array.dtype] for leaf in chain.leaves if leaf.place == WHOLE]
                  + [ITEMSIZE[chain.steps[k].dtype] for k in chain.outputs])
@@ -236,16 +240,6 @@ def sums_of(v: Value, w: Value, row: int, written: Sequence[Value],
 def _kernel(steps: Any, leaves: Any, outputs: tuple[int, ...], n: int, sums: tuple[int, ...]) -> Kernel:
     entry = "_".join(["chain", *[code.name.removesuffix("_of") for code, *_ in steps]])[:LONGEST_NAME].rstrip("_")
     text, args = source(entry, steps, leaves, outputs, n, sums)
-    return Kernel(_file(text), entry, args)
-
-
-def _file(text: str) -> Path:
-    """Returns a file with a source, named by what it has."""
-    path = cache_dir() / f"chain-{hashlib.sha256(text.encode()).hexdigest()[:20]}.cu"
-    if not path.exists():
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".chain-")
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        os.replace(name, path)
+    path = written("chain", text, ".cu")
     toolchain.generated.add(path)
-    return path
+    return Kernel(path, entry, args)

@@ -1,4 +1,4 @@
-"""Pooling on the GPU (pool.cu): a thread per packet of channels, the gradients as gathers, means of maps.
+"""Pooling on the GPU (pool.cu): a thread per packet of channels, and the gradients as gathers.
 
 Where the operand has a bound, and convolutions read planes of float32, the result of a forward pass waits for its
 reader (lazy/deferred.py), but for the mean of a whole map; pool_planes.cu reads and writes planes then.
@@ -16,7 +16,7 @@ from alpha.cuda.lazy import Memory
 from alpha.cuda.ops.reduce import mean_cuda
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
-from alpha.cuda.runtime.walk import CHAIN, LONGEST, ceil_div
+from alpha.cuda.runtime.walk import CHAIN, ceil_div
 from alpha.ops import pool as ops
 from alpha.ops.algorithms.names import Request
 from alpha.ops.conv import conv2d_bias_act
@@ -28,16 +28,15 @@ MAX_THREADS = 1 << 30    # of a launch; a kernel counts them in 31 bits
 ENOUGH_THREADS = 1 << 20  # more of them take several images each, up to MAX_IMAGES
 MAX_IMAGES = 8           # but for what writes planes, and for what ends at once as a rule
 TILE = 2                 # input pixels along an axis that a thread of a gradient takes
-LINE = 32                # packets of a pixel that a block of a global average takes, where there are as many
 SCATTER_POSITIONS = 256  # of a map, per block: POSITIONS of each of its warps
 _INDEX_DTYPES = ("int32", "int64")
 
 Kernels = dict[tuple[str, bool], Kernel]
 
 
-def _kernels(entry: str, arrays: str, plan: str = "block[144] pool, i32 threads, ") -> Kernels:
+def _kernels(entry: str, arrays: str) -> Kernels:
     """Returns the kernel for each dtype and for packets (True) or single elements (False)."""
-    args = plan + arrays
+    args = "block[144] pool, i32 threads, " + arrays
     packets = per_dtype("pool.cu", entry, args, threads=THREADS)
     scalar = per_dtype("pool.cu", f"{entry}_scalar", args, threads=THREADS)
     return {(dtype, by): kernels[dtype] for by, kernels in ((True, packets), (False, scalar)) for dtype in FLOAT_DTYPES}
@@ -62,7 +61,6 @@ def _forward(entry: str, more: str = "") -> _Forward:
 _MAX, _AVG = _forward("max_pool", "ptr index, "), _forward("avg_pool")
 _MAX_BACKWARD = _kernels("max_pool_backward", "ptr g, ptr index, ptr dx")
 _AVG_BACKWARD = _kernels("avg_pool_backward", "ptr g, ptr dx")
-_GLOBAL_AVG = _kernels("global_avg_pool", "ptr x, ptr y, i32 pixels, i32 packets, i32 width", plan="")
 _GATHER = {index: _kernels(f"gather_{index}", "ptr x, ptr index, ptr y") for index in _INDEX_DTYPES}
 _SCATTER = {index: per_dtype("pool.cu", f"scatter_{index}", "ptr x, ptr index, ptr y, i64 columns, i32 channels, "
                              "i32 outputs, i32 positions", threads=THREADS) for index in _INDEX_DTYPES}
@@ -162,18 +160,6 @@ def _adaptive(average: bool, x_shape: Shape, output_size: Pair, over_inputs: boo
     return _plan(x_shape[0], x_shape[3], h, w, divisor, over_inputs, lanes, blocks)
 
 
-@lru_cache(maxsize=1024)
-def _global(x_shape: Shape, lanes: int) -> tuple[bool, int, tuple[int, int, int]] | None:
-    """Returns whether a global average reads packets, its blocks and its sizes; None where a map is too large."""
-    n, h, w, channels = x_shape
-    packets = channels % lanes == 0
-    per_pixel = channels // lanes if packets else channels
-    width = min(per_pixel, max(LINE, THREADS // (h * w)))
-    if h * w > LONGEST * (THREADS // width):
-        return None
-    return packets, n * ceil_div(per_pixel, width), (h * w, per_pixel, width)
-
-
 # ---- forward ---------------------------------------------------------------------------------------------------------
 
 
@@ -243,15 +229,9 @@ def avg_pool2d_cuda(x: Array, **window: Any) -> Array:
 
 @ops.adaptive_avg_pool2d.impl("cuda")
 def adaptive_avg_pool2d_cuda(x: Array, *, output_size: Pair) -> Array:
-    if output_size != (1, 1):
-        return _avg_pool(x, partial(_adaptive, True, x.shape, output_size, False, _lanes(x)))
-    whole = _global(x.shape, _lanes(x))
-    if whole is None:  # a reduction, which divides a large map among many blocks
+    if output_size == (1, 1):  # a reduction, which divides a large map among many blocks
         return mean_cuda(x, axis=(1, 2), keepdims=True)
-    packets, blocks, sizes = whole
-    y = empty((x.shape[0], 1, 1, x.shape[3]), x.dtype)
-    _GLOBAL_AVG[x.dtype, packets](blocks, x, y, *sizes)
-    return y
+    return _avg_pool(x, partial(_adaptive, True, x.shape, output_size, False, _lanes(x)))
 
 
 # ---- gradients -------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@
 // Threads:  one per packet of channels (16 bytes; 1 element in the `scalar` kernels) of a pixel of the result, or of
 //           TILE x TILE pixels in the gradients, which read a window once for all of them; channels fastest, of every
 //           `apart`-th image: a thread finds its place and its windows once for all of these. BATCH pixels of a window
-//           are loaded before the first is used. A global average has a block per image and line of packets.
+//           are loaded before the first is used.
 // Measured: H100, share of a copy's bandwidth (benchmarks.cuda_bandwidth): max 2x2 94 %, 3x3 at stride 2 92 %;
 //           gradients
 //           92 and 91 %; average 95 %, gradient 89 %
@@ -118,41 +118,6 @@ __device__ __forceinline__ void avg_pool_backward(const Pool &p, int k, const T 
   });
 }
 
-// y[n, c] = mean of x[n, :, c]. A block takes `width` packets of a pixel, and of an image all pixels, `step` at a time.
-template <int V, class T>
-__device__ __forceinline__ void global_avg_pool(const T *x, T *y, int pixels, int packets, int width) {
-  constexpr int AHEAD = 4;
-  const int step = THREADS / width, tiles = (packets + width - 1) / width;
-  const int column = blockIdx.x % tiles * width + threadIdx.x % width, row = threadIdx.x / width;
-  const i64 image = blockIdx.x / tiles;
-  const bool mine = row < step && column < packets;
-  const T *from = x + (image * pixels * packets + column) * V;
-  ExactSum exact[V] = {};
-  for (int first = mine ? row : pixels; first < pixels; first += AHEAD * step) {
-    Lanes<V, T> items[AHEAD];
-#pragma unroll
-    for (int k = 0; k < AHEAD; k++)
-      if (first + k * step < pixels) items[k] = load<V>(from + static_cast<i64>(first + k * step) * packets * V);
-#pragma unroll
-    for (int l = 0; l < V; l++) {
-      const auto term = [&](int k) { return first + k * step < pixels ? value(items[k], l) : 0.0f; };
-      exact[l].add((term(0) + term(1)) + (term(2) + term(3)));
-    }
-  }
-  float sum[V];
-#pragma unroll
-  for (int l = 0; l < V; l++) sum[l] = exact[l].value();
-  Walk walk = {};
-  walk.width = width;
-  walk.step = step;
-  fold_rows<V>(sum, walk, Add());
-  if (row > 0 || !mine) return;
-  float mean[V];
-#pragma unroll
-  for (int l = 0; l < V; l++) mean[l] = sum[l] / pixels;
-  store_floats(y + (image * packets + column) * V, mean);
-}
-
 // y[n, oh, ow, c] = x[n, index[n, oh, ow, c], c]; NaN where the index is outside of the map
 template <int V, class T, class Index>
 __device__ __forceinline__ void pool_gather(const Pool &p, int k, const T *x, const Index *index, T *y) {
@@ -239,9 +204,7 @@ __device__ __forceinline__ void pool_scatter(const T *x, const Index *index, T *
   KERNEL(avg_pool_##name, avg_pool<V>(p, k, Input<V, T>{x}, Output<V, T>{y}), const T *x, T *y) \
   KERNEL(avg_pool_backward_##name, avg_pool_backward<V>(p, k, g, dx), const T *g, T *dx) \
   KERNEL(gather_int32_##name, pool_gather<V>(p, k, x, index, y), const T *x, const int *index, T *y) \
-  KERNEL(gather_int64_##name, pool_gather<V>(p, k, x, index, y), const T *x, const i64 *index, T *y) \
-  ALPHA_ENTRY(global_avg_pool_##name, (THREADS), (const T *x, T *y, int pixels, int packets, int width), \
-              global_avg_pool<V>(x, y, pixels, packets, width))
+  KERNEL(gather_int64_##name, pool_gather<V>(p, k, x, index, y), const T *x, const i64 *index, T *y)
 #define SCATTER(T, name, Index) \
   ALPHA_ENTRY(name, (THREADS), \
               (const T *x, const Index *index, T *y, i64 columns, int channels, int outputs, int positions), \

@@ -1,0 +1,327 @@
+// Contextual convolution on Hopper's tensor cores: what a tile reads is copied once, with its halo, for all levels.
+//
+// What:     fprop  y[n, h, w, o] = relu(b[o] + sum_{fh, fw, ic} x[n, h + d fh, w + d fw, ic] * filter[o, fh, fw, ic])
+//           dgrad  dx[n, h, w, ic] = sum_{fh, fw, o} g[n, h - d fh, w - d fw, o] * filter[o, fh, fw, ic]
+//           fh, fw = -side / 2 ... side / 2; d is the dilation of the level to which channel o belongs
+// Source:   arXiv 2108.07387, levels; arXiv 2306.15951 is departed from: zeros of the padding are multiplied
+// Layout:   in, w: planes of 16-bit elements, NHWC and OHWI; out: NHWC, OUT = float, bf16 or f16
+// GEMM:     rows: 8 x 8 pixels of an image; sum: taps x chunks of 64 channels of `in`; columns: TILE_N channels of out.
+//           fprop: units of `unit` columns, of one level each, are products of their own: they read other rows of the
+//           halo. dgrad: 16 channels of g are of one level, and say which rows a step of the product reads
+// Halo:     a box of (8 + 2 reach)^2 pixels x 64 channels, which TMA copies; what is beyond the image are zeros. Rows
+//           of 128 bytes are pixels. A tap reads eights of rows, one `pitch` of pixels behind the other, from any row
+//           on: the swizzle goes by addresses
+// Zeros:    those that a tile's halo has of the padding are multiplied; where that costs more than reading taps one by
+//           one, another kernel is chosen
+// Filters:  a block is those of a tap and a chunk, TILE_N columns. All stay in shared memory where they have room
+// Requires: sm_90a; stride 1; one group; channels multiples of 8; levels begin at multiples of 16 and of `unit`
+// Threads:  384: warps 0 and 1 copy the halos of consumers 0 and 1, warp 2 filters; each consumer has TILE_DEPTH tiles
+// Measured: H200, nvcc 13.0, us in bursts, operands made before (benchmarks/coconv.py), 2026-11-24, fprop / dgrad,
+//           beside the best of PyTorch 2.11 (cuDNN 9.19): bf16 64 x 56x56, 64 channels, 4 levels 64 / 44 (188 / 235);
+//           512 x 16x16, 128, 3 levels 89 / 66 (183 / 191). float16x2 of the first 159 / 95 (strict 1038 / 857, TF32
+//           325 / 357). Levels of 16 columns: 33 clocks a product of 64 x 16 x 16, which reads its rows in 16; of issue
+//           slots half are used (ncu)
+#include "conv/wgmma/gemm_wgmma.cuh"
+#include "guard.cuh"
+#include "conv/wgmma/tile_statistics.cuh"
+
+struct Tile {
+  using E = ELEMENT;
+  static constexpr bool DGRAD = B_MAJOR_N;
+  static constexpr int BN = TILE_N, DEPTH = TILE_DEPTH, PLANES = OPERAND_PLANES, SUMS = BN / 2, THREADS = 384;
+  static constexpr int BOX = 64 * 128, CONSUMERS = 2, OUT_BOXES = OUTPUT_BOXES, OUT_AT = 0;
+  static constexpr int RING_AT = CONSUMERS * OUT_BOXES * BOX;
+  static constexpr int B_PLANE = BN * 128, B_BLOCK = PLANES * B_PLANE;
+  static constexpr int MOST_STAGES = 12;  // of filters
+};
+
+struct Barriers {  // in shared memory; of halos by consumer
+  uint64_t full[2][2], empty[2][2], filters_full[Tile::MOST_STAGES], filters_empty[Tile::MOST_STAGES];
+
+  PTX_FN void init() {
+    for (int i = 0; i < 4; i++) ptx::mbarrier_init(full[0] + i, 1), ptx::mbarrier_init(empty[0] + i, 4);
+    for (int s = 0; s < Tile::MOST_STAGES; s++)
+      ptx::mbarrier_init(filters_full + s, 1), ptx::mbarrier_init(filters_empty + s, 4 * Tile::CONSUMERS);
+    ptx::fence_mbarrier_init();
+  }
+};
+
+struct Turn {  // of a ring's buffers
+  const int stages;
+  int stage = 0, phase = 0;
+
+  PTX_FN explicit Turn(int count) : stages(count) {}
+  PTX_FN void advance() {
+    if (++stage == stages) stage = 0, phase ^= 1;
+  }
+};
+
+struct Levels {
+  const CUtensorMap *in, *w, *out;
+  const float *bias, *scale_in, *scale_w;
+  float *statistics;      // [block][consumer][mean, m2, count][columns], or null
+  const uint2 *dilations;  // a byte each: fprop: units of a tile of columns; dgrad: sixteens of a chunk
+  Guard rewritten;         // whether `out` will be: nothing is counted then
+  int images, height, width, channels, columns, side, reach, halo_stages, stages, relu, streams;
+  int tiles_w, per_image, tiles, column_tiles, items, chunks, pitch, halo_bytes, blocks;
+  bool held;
+
+  PTX_FN void derive() {
+    tiles_w = (width + 7) / 8, per_image = (height + 7) / 8 * tiles_w, tiles = images * per_image;
+    column_tiles = (columns + Tile::BN - 1) / Tile::BN;
+    items = (tiles + 2 * Tile::DEPTH - 1) / (2 * Tile::DEPTH) * column_tiles;
+    chunks = (channels + 63) / 64, pitch = 8 + 2 * reach, halo_bytes = (pitch * pitch * 128 + 1023) / 1024 * 1024;
+    blocks = chunks * side * side, held = column_tiles == 1 && stages == blocks;
+  }
+  // Bytes of a consumer's halos, and where those of a stage lie.
+  PTX_FN int stage_bytes() const { return Tile::DEPTH * Tile::PLANES * halo_bytes; }
+  PTX_FN int halos_at(int consumer, int stage) const {
+    return Tile::RING_AT + (consumer * halo_stages + stage) * stage_bytes();
+  }
+  PTX_FN int filters_at(int stage) const { return halos_at(2, 0) + stage * Tile::B_BLOCK; }
+  PTX_FN int column(int item) const { return item % column_tiles * Tile::BN; }
+  PTX_FN int tile(int item, int consumer, int depth) const {
+    return (item / column_tiles * 2 + consumer) * Tile::DEPTH + depth;
+  }
+};
+
+struct Place8x8 {  // where a tile lies; the last one again for those that do not exist
+  int image, h, w;
+  bool exists;
+
+  PTX_FN Place8x8(const Levels &t, int tile) : exists(tile < t.tiles) {
+    const int number = min(tile, t.tiles - 1), at = number % t.per_image;
+    image = number / t.per_image, h = at / t.tiles_w * 8, w = at % t.tiles_w * 8;
+  }
+};
+
+// ---- copies: a warp each --------------------------------------------------------------------------------------------
+
+PTX_FN void load_halos(const Levels &t, char *smem, Barriers &barriers, int consumer) {
+  const int lane = threadIdx.x % 32, depth = lane / Tile::PLANES, plane = lane % Tile::PLANES;
+  Turn turn(t.halo_stages);
+  for (int item = blockIdx.x; item < t.items; item += gridDim.x) {
+    const Place8x8 at(t, t.tile(item, consumer, depth));
+    for (int chunk = 0; chunk < t.chunks; chunk++) {
+      uint64_t *const landed = barriers.full[consumer] + turn.stage;
+      ptx::mbarrier_wait(barriers.empty[consumer] + turn.stage, turn.phase ^ 1);
+      if (lane == 0)
+        ptx::mbarrier_arrive_expect(landed, Tile::DEPTH * Tile::PLANES * t.pitch * t.pitch * 128);
+      __syncwarp();
+      if (depth < Tile::DEPTH)
+        ptx::tma_load_4d(smem + t.halos_at(consumer, turn.stage) + lane * t.halo_bytes, *t.in, chunk * 64,
+                         at.w - t.reach, at.h - t.reach, at.image + plane * t.images, landed);
+      turn.advance();
+    }
+  }
+}
+
+PTX_FN void load_filters(const Levels &t, char *smem, Barriers &barriers) {
+  constexpr int PARTS = Tile::DGRAD ? (Tile::BN + 63) / 64 : 1;  // boxes side by side
+  const int lane = threadIdx.x % 32, part = lane % PARTS, plane = lane / PARTS;
+  Turn turn(t.stages);
+  for (int item = blockIdx.x; item < t.items; item += gridDim.x) {
+    const int column = t.column(item) + part * 64;
+    for (int chunk = 0; chunk < t.chunks; chunk++) {
+      for (int tap = 0; tap < t.side * t.side; tap++) {
+        uint64_t *const landed = barriers.filters_full + turn.stage;
+        ptx::mbarrier_wait(barriers.filters_empty + turn.stage, turn.phase ^ 1);
+        if (lane == 0) ptx::mbarrier_arrive_expect(landed, Tile::B_BLOCK);
+        __syncwarp();
+        if (plane < Tile::PLANES)
+          ptx::tma_load_5d(smem + t.filters_at(turn.stage) + plane * Tile::B_PLANE + part * Tile::BOX, *t.w,
+                           Tile::DGRAD ? column : chunk * 64, tap % t.side, tap / t.side,
+                           Tile::DGRAD ? chunk * 64 : column, plane, landed);
+        turn.advance();
+      }
+    }
+    if (t.held) break;
+  }
+}
+
+// ---- sums -----------------------------------------------------------------------------------------------------------
+
+// Issues the products of 64 of k. a: descriptors of each 16, b: of the first, of plane 0; a_low: how far plane 1 lies
+// behind it, in 16 bytes. Of two planes the small products come first.
+template <int N> PTX_FN void products(float (&sum)[N / 2], const uint64_t (&a)[4], uint64_t b, int a_low, bool add) {
+  constexpr int B_STEP = Tile::DGRAD ? 128 : 2, B_LOW = Tile::B_PLANE / 16;
+  if constexpr (Tile::PLANES == 2) {
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+      ptx::wgmma<Tile::E, N, 0, Tile::DGRAD>(sum, a[k] + a_low, b + B_STEP * k, k > 0);
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+      ptx::wgmma<Tile::E, N, 0, Tile::DGRAD>(sum, a[k], b + B_STEP * k + B_LOW, true);
+  }
+#pragma unroll
+  for (int k = 0; k < 4; k++)
+    ptx::wgmma<Tile::E, N, 0, Tile::DGRAD>(sum, a[k], b + B_STEP * k, Tile::PLANES == 2 || add || k > 0);
+}
+
+// Issues the products of a block with all columns of a tile. a: the halo's row that the tap in the middle reads first;
+// tap: how far the tap lies from that one where the dilation is 1, in 16 bytes; dilations: a byte each.
+template <int UNIT>
+PTX_FN void multiply(float (&sum)[Tile::SUMS], uint64_t a, uint64_t b, int a_low, int tap, uint2 dilations, bool add) {
+  uint64_t from[4];
+  if constexpr (Tile::DGRAD) {
+#pragma unroll
+    for (int k = 0; k < 4; k++) from[k] = a + int(dilations.x >> 8 * k & 255) * tap + 2 * k;
+    products<Tile::BN>(sum, from, b, a_low, add);
+  } else {
+#pragma unroll
+    for (int u = 0; u < Tile::BN / UNIT; u++) {
+      const uint64_t row = a + int((u < 4 ? dilations.x : dilations.y) >> 8 * (u % 4) & 255) * tap;
+#pragma unroll
+      for (int k = 0; k < 4; k++) from[k] = row + 2 * k;
+      products<UNIT>(reinterpret_cast<float(&)[UNIT / 2]>(sum[u * (UNIT / 2)]), from, b + u * UNIT * 8, a_low, add);
+    }
+  }
+}
+
+// What a consumer has to read, and the sums of its tiles.
+template <int UNIT> struct Consumer {
+  const Levels &t;
+  char *const smem;
+  Barriers &barriers;
+  const int number = threadIdx.x / 128 - 1;
+  Turn halo, filters;
+  int flying = -1;  // the stage of filters that a product in flight reads
+
+  PTX_FN Consumer(const Levels &t, char *smem, Barriers &barriers)
+      : t(t), smem(smem), barriers(barriers), halo(t.halo_stages), filters(t.stages) {}
+
+  PTX_FN void release(uint64_t *empty) const {
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(empty);
+  }
+  PTX_FN void release_filters(int stage) const {
+    if (!t.held) release(barriers.filters_empty + stage);
+  }
+  // The sums of an item's tiles.
+  PTX_FN void operator()(float (&sum)[Tile::DEPTH][Tile::SUMS], int item) {
+    const int half = t.side / 2;
+    uint2 dilations = t.dilations[Tile::DGRAD ? 0 : item % t.column_tiles];
+    if (Tile::PLANES == 2) {
+#pragma unroll
+      for (int i = 0; i < Tile::DEPTH * Tile::SUMS; i++) sum[0][i] = 0.f;
+    }
+    for (int chunk = 0; chunk < t.chunks; chunk++) {
+      if (Tile::DGRAD) dilations = t.dilations[chunk];
+      ptx::mbarrier_wait(barriers.full[number] + halo.stage, halo.phase);
+      const uint64_t a = ptx::wgmma_desc(smem + t.halos_at(number, halo.stage), 16, t.pitch * 128) +
+                         t.reach * (t.pitch + 1) * 8;
+#pragma unroll 1
+      for (int h = -half; h <= half; h++) {
+#pragma unroll 1
+        for (int w = -half; w <= half; w++) {
+          block(sum, a, (Tile::DGRAD ? -8 : 8) * (h * t.pitch + w), dilations, chunk > 0 || h > -half || w > -half);
+        }
+      }
+      if (Tile::PLANES == 1) {
+        ptx::wgmma_wait<0>();
+        release_filters(flying);
+        flying = -1;
+      }
+      release(barriers.empty[number] + halo.stage);
+      halo.advance();
+    }
+  }
+
+private:
+  // One block of filters. One plane: a group of products stays in flight while the next is issued.
+  PTX_FN void block(float (&sum)[Tile::DEPTH][Tile::SUMS], uint64_t a, int tap, uint2 dilations, bool add) {
+    ptx::mbarrier_wait(barriers.filters_full + filters.stage, t.held ? 0 : filters.phase);
+    const uint64_t b = ptx::wgmma_desc(smem + t.filters_at(filters.stage), Tile::BOX);
+    const int low = t.halo_bytes / 16, tile = Tile::PLANES * low;
+    if constexpr (Tile::PLANES == 2) {
+#pragma unroll
+      for (int d = 0; d < Tile::DEPTH; d++) {
+        float part[Tile::SUMS];
+        ptx::wgmma_fence();
+        multiply<UNIT>(part, a + d * tile, b, low, tap, dilations, false);
+        ptx::wgmma_commit();
+        ptx::wgmma_wait<0>();
+        if (d == Tile::DEPTH - 1) release_filters(filters.stage);
+#pragma unroll
+        for (int i = 0; i < Tile::SUMS; i++) sum[d][i] += part[i];
+      }
+    } else {
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int d = 0; d < Tile::DEPTH; d++) multiply<UNIT>(sum[d], a + d * tile, b, low, tap, dilations, add);
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<1>();
+      if (flying >= 0) release_filters(flying);
+      flying = filters.stage;
+    }
+    filters.advance();
+  }
+};
+
+// Which of a tile's 64 rows are stored.
+struct StoredRows {
+  const int height, width;  // of the tile that exist
+
+  PTX_FN bool all() const { return height >= 8 && width >= 8; }
+  PTX_FN bool operator()(int row) const { return row / 8 < height && row % 8 < width; }
+};
+
+template <int UNIT> PTX_FN void sum_tiles(const Levels &t, char *smem, Barriers &barriers) {
+  const Scale scale(t.scale_in, t.scale_w);
+  const bool counts = t.statistics && (!t.rewritten.a || spared(t.rewritten));
+  const uint64_t policy = t.streams ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL;
+  OutBoxes<Tile, OUT> out(smem);
+  Consumer<UNIT> consumer(t, smem, barriers);
+  float sum[Tile::DEPTH][Tile::SUMS];
+#pragma unroll 1
+  for (int item = blockIdx.x; item < t.items; item += gridDim.x) {
+    consumer(sum, item);
+    const int column = t.column(item);
+    const Finish finish = {scale, t.bias ? t.bias + column : nullptr, t.columns - column, t.relu != 0};
+#pragma unroll
+    for (int d = 0; d < Tile::DEPTH; d++) {
+      const Place8x8 at(t, t.tile(item, consumer.number, d));
+      if (!at.exists) continue;
+      const auto store = [&](const char *box, int col) {
+        if (threadIdx.x % 32 == 0) ptx::tma_store_4d(*t.out, box, column + col, at.w, at.h, at.image, policy);
+      };
+      if (counts) {
+        const StoredRows rows = {t.height - at.h, t.width - at.w};
+        const TileStatistics<OUT> statistics = {t.statistics, t.columns, column, t.columns - column, rows.all(), rows};
+        out(sum[d], finish, store, [&](const char *box, int b) { statistics.add(box, b); });
+      } else {
+        out(sum[d], finish, store, [](const char *, int) {});
+      }
+    }
+  }
+  out.drain();
+}
+
+extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1)
+conv_coconv(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, const float *bias,
+            const float *scale_in, const float *scale_w, float *statistics, const uint2 *dilations, int images,
+            int height, int width, int channels, int columns, int side, int reach, int unit, int halo_stages,
+            int stages, int relu, int streams, const int *flag_in, const int *flag_w) {
+#ifdef HAS_WGMMA
+  DYNAMIC_SHARED(char, smem);
+  __shared__ Barriers barriers;
+  Levels t = {in,     w,     out,      bias,    scale_in, scale_w, statistics,  dilations, {flag_in, flag_w}, images,
+              height, width, channels, columns, side,     reach,   halo_stages, stages,    relu,              streams};
+  t.derive();
+  if (statistics) clear_slots(statistics, columns, columns, Tile::THREADS);
+  if (threadIdx.x == 0) barriers.init();
+  if (threadIdx.x < 96) ptx::tensor_map_acquire(threadIdx.x < 64 ? in : w);
+  else if (threadIdx.x >= 128 && threadIdx.x % 128 < 32) ptx::tensor_map_acquire(out);
+  __syncthreads();
+  if (threadIdx.x < 128) {
+    ptx::setmaxnreg_dec<40>();
+    if (threadIdx.x < 64) load_halos(t, smem, barriers, threadIdx.x / 32);
+    else if (threadIdx.x < 96) load_filters(t, smem, barriers);
+  } else {
+    ptx::setmaxnreg_inc<232>();
+    if (Tile::DGRAD || unit >= Tile::BN) sum_tiles<Tile::BN>(t, smem, barriers);
+    else if (unit == Tile::BN / 2) sum_tiles<Tile::BN / 2>(t, smem, barriers);
+    else sum_tiles<Tile::BN / 4>(t, smem, barriers);
+  }
+#endif
+}
+ALPHA_KERNEL(conv_coconv)

@@ -1,0 +1,178 @@
+// Filter gradient of contextual convolution on Hopper's tensor cores: a halo of x is copied once for levels and taps.
+//
+// What:     dw[o, fh, fw, ic] = sum_{n, h, w} x[n, h + d fh, w + d fw, ic] * g[n, h, w, o],  fh, fw = -1, 0, 1;
+//           d is the dilation of the level to which channel o belongs
+// Source:   arXiv 2108.07387, levels; arXiv 2306.15951 is departed from: zeros of the padding are multiplied
+// Layout:   x, g: planes of 16-bit elements, NHWC; slots: [part][slice][64 channels of g][9 taps][64 of x], float,
+//           which sum_slices.cu adds up
+// GEMM:     for each tap and unit of channels of g, all of one level: rows: 64 channels of x; columns: the unit; sum:
+//           pixels. Both operands are MN-major: they are read as they lie
+// Halo:     as in conv_coconv.cu. A tile is 8 x 8 pixels; a tap reads eights of rows of the halo from any row on
+// Parts:    64 channels of x by 64 of g, all taps: sums stay in the registers of a block until its pixels are done
+// Zeros:    those that a tile's halo has of the padding are multiplied, as are pixels beyond the image
+// Requires: sm_90a; 3x3; stride 1; one group; channels multiples of 8; levels begin at multiples of 16
+// Threads:  384: warp 0 copies; consumers have half of the channels of g each, or where a unit is 64 wide, half of the
+//           taps. Two planes leave no registers for that: units are 32 wide at most
+// Measured: as conv_coconv.cu: bf16 52.5 and 75 us (PyTorch 222 and 190); float16x2 130 of the first (1334, TF32 672)
+#include "conv/wgmma/gemm_wgmma.cuh"
+
+using E = ELEMENT;
+constexpr int PLANES = OPERAND_PLANES, BOX = 64 * 128, THREADS = 384, CONSUMERS = 2, MOST_STAGES = 6;
+
+struct Barriers {  // in shared memory
+  uint64_t full[MOST_STAGES], empty[MOST_STAGES];
+
+  PTX_FN void init() {
+    for (int s = 0; s < MOST_STAGES; s++)
+      ptx::mbarrier_init(full + s, 1), ptx::mbarrier_init(empty + s, 4 * CONSUMERS);
+    ptx::fence_mbarrier_init();
+  }
+};
+
+struct Work {
+  static constexpr int TAPS = 9;
+  const CUtensorMap *x, *g;
+  const uint2 *dilations;  // of each 64 channels of g: those of its units, a byte each
+  int images, height, width, x_chunks, parts, reach, stages;
+  int tiles_w, per_image, tiles, part, slice, slices, pitch, halo_bytes;
+
+  PTX_FN void derive() {
+    tiles_w = (width + 7) / 8, per_image = (height + 7) / 8 * tiles_w, tiles = images * per_image;
+    part = blockIdx.x % parts, slice = blockIdx.x / parts, slices = gridDim.x / parts;
+    pitch = 8 + 2 * reach, halo_bytes = (pitch * pitch * 128 + 1023) / 1024 * 1024;
+  }
+  PTX_FN int stage_at(int stage) const { return stage * PLANES * (halo_bytes + BOX); }
+  PTX_FN int g_at(int stage) const { return stage_at(stage) + PLANES * halo_bytes; }
+};
+
+PTX_FN void load_tiles(const Work &t, char *smem, Barriers &barriers) {
+  const int lane = threadIdx.x, plane = lane % PLANES, x_first = t.part % t.x_chunks * 64;
+  const int g_first = t.part / t.x_chunks * 64;
+  int stage = 0, phase = 1;
+  for (int tile = t.slice; tile < t.tiles; tile += t.slices) {
+    const int at = tile % t.per_image, h = at / t.tiles_w * 8, w = at % t.tiles_w * 8;
+    const int image = tile / t.per_image + plane * t.images;
+    ptx::mbarrier_wait(barriers.empty + stage, phase);
+    if (lane == 0)
+      ptx::mbarrier_arrive_expect(barriers.full + stage, PLANES * (t.pitch * t.pitch * 128 + BOX));
+    __syncwarp();
+    if (lane < PLANES)
+      ptx::tma_load_4d(smem + t.stage_at(stage) + plane * t.halo_bytes, *t.x, x_first, w - t.reach, h - t.reach, image,
+                       barriers.full + stage);
+    else if (lane < 2 * PLANES)
+      ptx::tma_load_4d(smem + t.g_at(stage) + plane * BOX, *t.g, g_first, w, h, image, barriers.full + stage);
+    if (++stage == t.stages) stage = 0, phase ^= 1;
+  }
+}
+
+// Sums of a consumer: of COUNT taps from FIRST on, of all 64 channels of g or, in smaller units, of half of them.
+template <int UNIT, int FIRST, int COUNT> struct Sums {
+  static constexpr int UNITS = UNIT == 64 ? 1 : 32 / UNIT, WIDE = UNITS * UNIT;  // of a consumer
+  const int half = UNIT == 64 ? 0 : threadIdx.x / 128 - 1;
+  float sum[COUNT][WIDE / 2];
+
+  // Issues the products of a tap: x, g: descriptors of a plane.
+  PTX_FN void multiply(float (&of_tap)[WIDE / 2], uint64_t x, uint64_t g, int from, int step, uint2 dilations,
+                       bool add) const {
+#pragma unroll
+    for (int u = 0; u < UNITS; u++) {
+      float(&of_unit)[UNIT / 2] = reinterpret_cast<float(&)[UNIT / 2]>(of_tap[u * (UNIT / 2)]);
+      const uint64_t row = x + int(dilations.x >> 8 * u & 255) * from;
+#pragma unroll
+      for (int k = 0; k < 4; k++)
+        ptx::wgmma<E, UNIT, 1, 1>(of_unit, row + k * step, g + u * UNIT / 8 + 128 * k, add || k > 0);
+    }
+  }
+  PTX_FN void operator()(const Work &t, char *smem, Barriers &barriers) {
+    uint2 dilations = t.dilations[t.part / t.x_chunks];
+    if (half) dilations.x >>= 8 * UNITS;
+    const int step = 2 * t.pitch * 8;
+    int stage = 0, phase = 0, before = -1;
+#pragma unroll
+    for (int i = 0; i < COUNT * WIDE / 2; i++) sum[0][i] = 0.f;
+    for (int tile = t.slice; tile < t.tiles; tile += t.slices) {
+      ptx::mbarrier_wait(barriers.full + stage, phase);
+      const uint64_t x = ptx::wgmma_desc(smem + t.stage_at(stage), BOX, t.pitch * 128) + t.reach * (t.pitch + 1) * 8;
+      const uint64_t g = ptx::wgmma_desc(smem + t.g_at(stage), BOX) + 4 * half;
+      const int x_low = t.halo_bytes / 16, g_low = BOX / 16;
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < COUNT; i++) {
+        const int tap = FIRST + i, from = ((tap / 3 - 1) * t.pitch + tap % 3 - 1) * 8;
+        if constexpr (PLANES == 2) {
+          float part[WIDE / 2];
+          ptx::wgmma_fence();
+          multiply(part, x + x_low, g, from, step, dilations, false);
+          multiply(part, x, g + g_low, from, step, dilations, true);
+          multiply(part, x, g, from, step, dilations, true);
+          ptx::wgmma_commit();
+          ptx::wgmma_wait<0>();
+#pragma unroll
+          for (int j = 0; j < WIDE / 2; j++) sum[i][j] += part[j];
+        } else {
+          multiply(sum[i], x, g, from, step, dilations, true);
+        }
+      }
+      if constexpr (PLANES == 1) {
+        ptx::wgmma_commit();
+        if (before >= 0) {
+          ptx::wgmma_wait<1>();
+          release(barriers, before);
+        }
+        before = stage;
+      } else {
+        release(barriers, stage);
+      }
+      if (++stage == t.stages) stage = 0, phase ^= 1;
+    }
+    if (PLANES == 1) ptx::wgmma_wait<0>();
+  }
+  PTX_FN void release(Barriers &barriers, int stage) const {
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(barriers.empty + stage);
+  }
+  // Of a slot, [channel of g][tap][channel of x].
+  PTX_FN void store(float *slot, const Scale &scale) const {
+    const Place place;
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+#pragma unroll
+      for (int j = 0; j < WIDE / 2; j++)
+        slot[((place.col(j) + 32 * half) * Work::TAPS + FIRST + i) * 64 + place.row_in_box(j)] =
+            sum[i][j] * scale.first * scale.second;
+    }
+  }
+};
+
+template <int UNIT, int FIRST, int COUNT>
+PTX_FN void sum_tiles(const Work &t, char *smem, Barriers &barriers, float *slots, const Scale &scale) {
+  Sums<UNIT, FIRST, COUNT> sums;
+  sums(t, smem, barriers);
+  sums.store(slots + (long long)(t.part * t.slices + t.slice) * (64 * Work::TAPS * 64), scale);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+conv_coconv_wgrad(const CUtensorMap *x, const CUtensorMap *g, float *slots, const float *scale_x, const float *scale_g,
+                  const uint2 *dilations, int images, int height, int width, int x_chunks, int parts, int reach,
+                  int unit, int stages) {
+#ifdef HAS_WGMMA
+  DYNAMIC_SHARED(char, smem);
+  __shared__ Barriers barriers;
+  Work t = {x, g, dilations, images, height, width, x_chunks, parts, reach, stages};
+  t.derive();
+  if (threadIdx.x == 0) barriers.init();
+  if (threadIdx.x < 32) ptx::tensor_map_acquire(x), ptx::tensor_map_acquire(g);
+  __syncthreads();
+  if (threadIdx.x < 128) {
+    ptx::setmaxnreg_dec<40>();
+    if (threadIdx.x < 32) load_tiles(t, smem, barriers);
+  } else {
+    ptx::setmaxnreg_inc<232>();
+    const Scale scale(scale_x, scale_g);
+    if (unit == 16) sum_tiles<16, 0, Work::TAPS>(t, smem, barriers, slots, scale);
+    else if (PLANES == 2 || unit == 32) sum_tiles<32, 0, Work::TAPS>(t, smem, barriers, slots, scale);
+    else if (threadIdx.x < 256) sum_tiles<64, 0, 5>(t, smem, barriers, slots, scale);
+    else sum_tiles<64, 5, 4>(t, smem, barriers, slots, scale);
+  }
+#endif
+}
+ALPHA_KERNEL(conv_coconv_wgrad)

@@ -1,0 +1,216 @@
+"""Contextual convolution by conv_coconv.cu: tiles of 8 x 8 pixels, whose halo is copied once for all levels."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import gcd, prod
+from typing import NamedTuple
+
+import numpy as np
+
+from alpha.cuda.conv.coconv.kernels import too_large
+from alpha.cuda.conv.costs import Cost, Device, Stage, device
+from alpha.cuda.conv.planner import Candidate, Launch
+from alpha.cuda.conv.wgmma import (
+    BF16,
+    BOX_BYTES,
+    CONSUMERS,
+    FP16,
+    FP32,
+    OUT_ROW,
+    SHARED_BYTES,
+    STREAMED_BYTES,
+    TF32,
+    THREADS,
+    Mode,
+    launch_of_arrays,
+    refusal,
+)
+from alpha.cuda.lazy import GUARD_ARGS, UNGUARDED, Operand, statistics
+from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
+from alpha.cuda.runtime.kernel import C_TYPES, Kernel
+from alpha.cuda.runtime.memory import ITEMSIZE, Array, upload
+from alpha.cuda.runtime.tensor_map import KEPT, tensor_maps
+from alpha.ops.coconv_desc import CoConvDesc
+from alpha.ops.conv_desc import Shape, ceil_div
+
+SIDE, CHUNK, STEP = 8, 64, 16  # pixels of a tile's side; channels of a block, and of a step of the product
+MOST_STAGES, MOST_DILATION = 12, 255
+
+
+class Tile(NamedTuple):
+    """Columns of a tile, and tiles of each of a block's two consumers."""
+
+    columns: int
+    depth: int
+
+    def __str__(self) -> str:
+        return f"{self.depth}x64x{self.columns}"
+
+
+class Fit(NamedTuple):
+    """What a launch has: columns of one level, halos and blocks of filters in flight, pixels between rows of a halo."""
+
+    unit: int
+    halo_stages: int
+    stages: int
+    pitch: int
+    held: bool
+
+
+class Halo(Candidate):
+    """One tile in one mode and pass."""
+
+    def __init__(self, pass_name: str, mode: Mode, tile: Tile) -> None:
+        self.pass_name, self.mode, self.tile = pass_name, mode, tile
+        self.reads, self.writes = mode
+        self.name = f"conv_coconv {tile} {mode.reads} to {mode.writes}"
+        self._boxes = 1
+        defines = {"ELEMENT": C_TYPES[mode.element], "TILE_N": tile.columns, "TILE_DEPTH": tile.depth,
+                   "OPERAND_PLANES": mode.planes, "B_MAJOR_N": int(pass_name == "dgrad"),
+                   "OUTPUT_BOXES": self._boxes, "OUT": C_TYPES[mode.writes]}
+        self.kernel = Kernel(
+            "conv_coconv.cu", "conv_coconv", "ptr in, ptr w, ptr out, ptr b, ptr scale_in, ptr scale_w, "
+            "ptr statistics, ptr dilations, i32 images, i32 height, i32 width, i32 channels, i32 columns, i32 side, "
+            f"i32 reach, i32 unit, i32 halo_stages, i32 stages, i32 relu, i32 streams, {GUARD_ARGS}",
+            threads=THREADS, shared=SHARED_BYTES, defines=defines)
+
+    def rejection(self, desc: CoConvDesc) -> str | None:  # type: ignore[override]
+        """Returns why it does not compute desc, or None."""
+        fit = refused(desc) or self.fit(desc)
+        return fit if isinstance(fit, str) else None
+
+    def fit(self, desc: CoConvDesc) -> Fit | str:
+        """Returns how a launch is laid out, or why there is no room."""
+        return _fit(self.pass_name, self.mode.planes, self._boxes, self.tile, desc)
+
+    def cost(self, desc: CoConvDesc) -> Cost:  # type: ignore[override]
+        return _cost(self.pass_name, self.mode, self.tile, self._boxes, desc, device())
+
+    def prepare(self, desc: CoConvDesc) -> Launch:  # type: ignore[override]
+        fit, fprop = self.fit(desc), self.pass_name == "fprop"
+        assert isinstance(fit, Fit)
+        in_shape, out_shape = (desc.x_shape, desc.y_shape) if fprop else (desc.y_shape, desc.x_shape)
+        (n, height, width, channels), columns, side = in_shape, out_shape[3], desc.w_shape[1]
+        of_row, each = (self.tile.columns, fit.unit) if fprop else (CHUNK, STEP)
+        table = upload(dilations_of(desc, of_row, each))
+        items = _items(in_shape, columns, self.tile)
+        grid, reach = min(device().sm_count, items), (fit.pitch - SIDE) // 2
+        sizes = n, height, width, channels, columns, side, reach, fit.unit, fit.halo_stages, fit.stages
+        streams = prod(out_shape) * ITEMSIZE[self.writes] > STREAMED_BYTES
+        rewritten = self.writes == "float32"  # where a flag is set, by an exact kernel
+        halo = (CHUNK, fit.pitch, fit.pitch, 1)
+        box = (OUT_ROW // ITEMSIZE[self.writes], SIDE, SIDE, 1)
+        filters = (CHUNK, 1, 1, self.tile.columns if fprop else CHUNK, 1)
+
+        def run(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING) -> None:
+            b, relu = epilogue.known()
+            parts = statistics.attach(y, CONSUMERS * grid) if fprop else None
+            self.kernel(grid, image_map(x.ptr, x.dtype, in_shape, x.planes, halo),
+                        _filter_map(w.ptr, w.dtype, desc.w_shape, w.planes, filters),
+                        image_map(y.ptr, y.dtype, out_shape, 1, box), b, x.scale, w.scale, parts, table, *sizes, relu,
+                        streams, *((x.flag, w.flag) if rewritten else UNGUARDED))
+        return launch_of_arrays(self.pass_name, self.reads, run)
+
+
+def refused(desc: CoConvDesc) -> str | None:
+    """Returns why no kernel that copies halos computes desc on this device, or None."""
+    one = desc.levels[0][1]
+    if reason := refusal(one) or too_large(desc):
+        return reason
+    if one.groups > 1 or (one.h.s, one.w.s) != (1, 1) or one.h.f != one.w.f:
+        return (f"{one.groups} groups, stride {one.h.s, one.w.s}, kernel {one.h.f, one.w.f}: it has one group, moves "
+                "by one, and its kernel is square")
+    if max(level.h.d for _, level in desc.levels) > MOST_DILATION:
+        return f"a dilation above {MOST_DILATION}"
+    if any(first % STEP for first, _ in desc.levels) or desc.y_shape[3] % 8:
+        return f"levels begin at {[first for first, _ in desc.levels]}, it takes {STEP} channels at a time"
+    return None
+
+
+@lru_cache(maxsize=KEPT)
+def image_map(ptr: int, dtype: str, shape: Shape, planes: int, box: Shape) -> Array:
+    """Returns a map (channel, pixel, row, image of a plane)."""
+    n, h, w, channels = shape
+    pixel = channels * ITEMSIZE[dtype]
+    return tensor_maps(ptr, dtype, [(channels, w, h, n * planes)], [box], (pixel, w * pixel, h * w * pixel))
+
+
+@lru_cache(maxsize=KEPT)
+def _filter_map(ptr: int, dtype: str, shape: Shape, planes: int, box: Shape) -> Array:
+    """Returns a map (channel, tap of a row, row of taps, filter, plane)."""
+    oc, fh, fw, channels = shape
+    tap = channels * ITEMSIZE[dtype]
+    return tensor_maps(ptr, dtype, [(channels, fw, fh, oc, planes)], [box],
+                       (tap, fw * tap, fh * fw * tap, oc * fh * fw * tap))
+
+
+def _items(in_shape: Shape, columns: int, tile: Tile) -> int:
+    return ceil_div(tiles_of(in_shape), CONSUMERS * tile.depth) * ceil_div(columns, tile.columns)
+
+
+def tiles_of(shape: Shape) -> int:
+    """Returns the tiles of 8 x 8 pixels of a tensor."""
+    n, h, w, _ = shape
+    return n * ceil_div(h, SIDE) * ceil_div(w, SIDE)
+
+
+def dilations_of(desc: CoConvDesc, of_row: int, each: int) -> np.ndarray:
+    """Returns the dilations of y's channels, a byte for `each` of them and 8 bytes for `of_row`; beyond the last, 0."""
+    of_channel = np.concatenate([np.full(level.oc, level.h.d, np.uint8) for _, level in desc.levels])
+    rows = ceil_div(len(of_channel), of_row)
+    table = np.zeros((rows, 8), np.uint8)
+    padded = np.zeros(rows * of_row, np.uint8)
+    padded[:len(of_channel)] = of_channel
+    table[:, :of_row // each] = padded.reshape(rows, of_row)[:, ::each]
+    return table.ravel().view(np.int32)
+
+
+@lru_cache(maxsize=1024)
+def _fit(pass_name: str, planes: int, boxes: int, tile: Tile, desc: CoConvDesc) -> Fit | str:
+    side, levels = desc.w_shape[1], [level for _, level in desc.levels]
+    fprop = pass_name == "fprop"
+    unit = tile.columns if not fprop else gcd(tile.columns, *(first for first, _ in desc.levels))
+    if unit < tile.columns // 4:
+        return f"levels begin at {[first for first, _ in desc.levels]}, it takes {tile.columns // 4} at a time"
+    pitch = SIDE + (side - 1) * max(level.h.d for level in levels)
+    halos = CONSUMERS * tile.depth * planes * ceil_div(pitch * pitch * CHUNK * 2, 1024) * 1024
+    of_block, room = planes * tile.columns * CHUNK * 2, SHARED_BYTES - CONSUMERS * boxes * BOX_BYTES
+    channels, columns = (desc.x_shape[3], desc.y_shape[3]) if fprop else (desc.y_shape[3], desc.x_shape[3])
+    blocks = side * side * ceil_div(channels, CHUNK)
+    if pitch > 256 or room - halos < 2 * of_block:
+        return f"halos of {pitch} x {pitch} pixels take {halos} bytes of {room}, a block of filters {of_block}"
+    whole = columns <= tile.columns and blocks <= MOST_STAGES  # all filters stay, if they have room
+    for halo_stages in (2, 1):
+        left = (room - halo_stages * halos) // of_block
+        if left >= (blocks if whole and halo_stages > 1 else 3 if halo_stages > 1 else 2):
+            stages = min(left, MOST_STAGES, blocks)
+            return Fit(unit, halo_stages, stages, pitch, whole and stages == blocks)
+    return f"no room for halos of {halos} bytes"
+
+
+@lru_cache(maxsize=1024)
+def _cost(pass_name: str, mode: Mode, tile: Tile, boxes: int, desc: CoConvDesc, on: Device) -> Cost:
+    fit = _fit(pass_name, mode.planes, boxes, tile, desc)
+    assert isinstance(fit, Fit)
+    c, side = on.table.coconv, desc.w_shape[1]
+    in_shape, out_shape = (desc.x_shape, desc.y_shape) if pass_name == "fprop" else (desc.y_shape, desc.x_shape)
+    blocks, items = side * side * ceil_div(in_shape[3], CHUNK), _items(in_shape, out_shape[3], tile)
+    rounds, products = ceil_div(items, on.sm_count), 3 if mode.planes == 2 else 1
+    width = fit.unit if pass_name == "fprop" else tile.columns
+    step = max(width / 2, c.a_clocks + width / c.b_columns) * tile.columns / width  # of 64 rows and 16 channels
+    of_tile = blocks * 4 * products * step * c.busy[mode.planes] + c.end_clocks
+    clocks = rounds * (CONSUMERS * tile.depth * of_tile + c.item_clocks)
+    halos = CONSUMERS * tile.depth * fit.pitch ** 2 * CHUNK * 2 * ceil_div(in_shape[3], CHUNK)
+    filters = 0 if fit.held else blocks * tile.columns * CHUNK * 2
+    copied = items * mode.planes * (halos + filters) / on.l2
+    moved = prod(out_shape) * ITEMSIZE[mode.writes] + prod(in_shape) * 2 * mode.planes
+    work = clocks / (on.rate("clocks"))
+    return Cost((Stage(max(work, copied), nbytes=moved, depth=c.depth, launches=1, seen=c.seen),))
+
+
+TILES = {FP32: (Tile(64, 1), Tile(128, 1)),
+         **{mode: (Tile(64, 1), Tile(128, 2)) for mode in (TF32, BF16, FP16)}}
+CANDIDATES: dict[str, tuple[Halo, ...]] = {
+    pass_name: tuple(Halo(pass_name, mode, tile) for mode, tiles in TILES.items() for tile in tiles)
+    for pass_name in ("fprop", "dgrad")}

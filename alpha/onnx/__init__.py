@@ -1,0 +1,10 @@
+"""onnx: models as ONNX files, for other programs to run, and back.  Needs the package onnx (extra "onnx").
+
+    alpha.onnx.export(model, alpha.zeros((1, 32, 32, 3)), "net.onnx")
+    net = alpha.onnx.load("net.onnx")       # a Module, whose weights can be trained further
+"""
+
+from alpha.onnx.exporter import export
+from alpha.onnx.loader import OnnxModel, load
+
+__all__ = ["OnnxModel", "export", "load"]

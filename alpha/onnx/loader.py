@@ -1,0 +1,298 @@
+"""A Module that computes what an ONNX file says: what `export` writes, and other files of the same operators.
+
+Values of four axes are maps with channels first in the file. Here they stay channels last: what makes or takes maps
+(convolutions, norms, pools) does so as they are, and other operators see them turned where it matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from alpha import ops
+from alpha.errors import ConfigError, message
+from alpha.nn import Module, Parameter
+from alpha.onnx.graph import TO_FIRST, TO_LAST, WHERE, package
+from alpha.tensor import Tensor, tensor
+
+STATISTICS = (3, 4)     # inputs of BatchNormalization that are no parameters
+
+
+class Held(NamedTuple):
+    """A value while the graph runs: a tensor, and whether it lies channels last although the file has them first."""
+
+    tensor: Tensor
+    last: bool = False
+
+    def as_file(self) -> Tensor:
+        """Returns it with the axes that the file says."""
+        return ops.permute(self.tensor, TO_FIRST) if self.last else self.tensor
+
+    def as_map(self) -> Tensor:
+        """Returns a map channels last."""
+        return self.tensor if self.last else ops.permute(self.tensor, TO_LAST)
+
+
+class Node(NamedTuple):
+    """An operator of the file."""
+
+    kind: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attributes: dict[str, Any]
+
+
+class OnnxModel(Module):
+    """The network of an ONNX file.  Made by `load`.
+
+    Floating weights are parameters, named as in the file with _ for every dot; running statistics are buffers.
+    """
+
+    def __init__(self, nodes: Sequence[Node], weights: dict[str, np.ndarray], inputs: Sequence[str],
+                 outputs: Sequence[str], channels_first: bool) -> None:
+        self.channels_first = channels_first
+        self._nodes, self._inputs, self._outputs = tuple(nodes), tuple(inputs), tuple(outputs)
+        filters = {n.inputs[1] for n in nodes if n.kind == "Conv"}
+        statistics = {n.inputs[k] for n in nodes if n.kind == "BatchNormalization" for k in STATISTICS}
+        self._constants = {name: a for name, a in weights.items() if a.dtype.kind != "f" or a.ndim == 0}
+        self._names: dict[str, str] = {}
+        self._turned = frozenset(filters)
+        for name, a in weights.items():
+            if name in self._constants:
+                continue
+            attribute = "w_" + name.replace(".", "_").replace("/", "_").replace(":", "_")
+            while attribute in self._names.values():
+                attribute += "_"
+            self._names[name] = attribute
+            made = tensor(np.ascontiguousarray(a.transpose(TO_LAST) if name in filters else a))
+            setattr(self, attribute, made if name in statistics else Parameter(made))
+
+    def forward(self, *inputs: Tensor) -> Any:
+        """Returns what the network computes; maps are (N, H, W, C) here and in the results."""
+        if len(inputs) != len(self._inputs):
+            raise ConfigError(message(WHERE, f"{len(inputs)} inputs are given, the file has {len(self._inputs)}",
+                                      f"pass {', '.join(self._inputs)}"))
+        held = {name: Held(x, self.channels_first and x.ndim == 4) for name, x in zip(self._inputs, inputs)}
+        for name, attribute in self._names.items():
+            held[name] = Held(getattr(self, attribute), name in self._turned)
+        for node in self._nodes:
+            result = OPERATORS[node.kind](self, node, held)
+            held[node.outputs[0]] = result if isinstance(result, Held) else Held(result)
+        results = [held[name].as_map() if self.channels_first and held[name].tensor.ndim == 4 else held[name].as_file()
+                   for name in self._outputs]
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def constant(self, node: Node, k: int) -> Any:
+        """Returns input k as an array of the host, or None where it is left out."""
+        name = node.inputs[k] if k < len(node.inputs) else ""
+        if name and name not in self._constants:
+            raise ConfigError(message(WHERE, f"input {k} of {node.kind} {node.outputs[0]} is computed, a constant is "
+                                      "needed", "export it with constant shapes"))
+        return self._constants[name] if name else None
+
+    def operand(self, name: str, held: dict[str, Held]) -> Any:
+        """Returns a value, or a number."""
+        return Held(tensor(self._constants[name])) if name in self._constants else held[name]
+
+
+def load(path: str | Path, *, channels_first: bool = True) -> OnnxModel:
+    """Reads an ONNX file as a Module on the CPU; `to("cuda")` moves it, and it can be trained.
+
+    Args:
+        path: of the file.
+        channels_first: whether inputs and outputs of four axes are (N, C, H, W) in the file; the Module takes and
+            returns (N, H, W, C) then. As given to `export`.
+    Raises:
+        ConfigError: the package onnx is not installed, the file is no ONNX file, or has an operator that is unknown.
+    """
+    onnx = package()
+    try:
+        graph = onnx.load(str(path)).graph
+    except OSError as error:
+        raise ConfigError(message(WHERE, f"{path} cannot be read: {error.strerror}", "correct the path")) from error
+    except Exception as error:      # of the library of protocol buffers
+        raise ConfigError(message(WHERE, f"{path} is no ONNX file: {str(error)[:100]}", "export it anew")) from error
+    weights = {w.name: onnx.numpy_helper.to_array(w) for w in graph.initializer}
+    nodes = [Node(n.op_type, tuple(n.input), tuple(n.output), {
+        a.name: onnx.helper.get_attribute_value(a) for a in n.attribute}) for n in graph.node]
+    unknown = sorted({n.kind for n in nodes} - OPERATORS.keys())
+    if unknown or not nodes:
+        raise ConfigError(message(WHERE, f"{path} has {', '.join(unknown) or 'no operators'}",
+                                  f"known are {', '.join(sorted(OPERATORS))}"))
+    return OnnxModel(nodes, weights, [i.name for i in graph.input if i.name not in weights],
+                     [o.name for o in graph.output], channels_first)
+
+
+# ---- operators -------------------------------------------------------------------------------------------------------
+
+Operator = Callable[[OnnxModel, Node, dict[str, Held]], Any]
+
+
+def _even(node: Node, name: str = "pads") -> tuple[int, int]:
+    pads = list(node.attributes.get(name, [0, 0, 0, 0]))
+    if pads[:2] != pads[2:] or node.attributes.get("auto_pad", b"NOTSET") not in (b"NOTSET", "NOTSET") or (
+            node.attributes.get("ceil_mode", 0)):
+        raise ConfigError(message(WHERE, f"{node.kind} {node.outputs[0]} pads {pads}, or rounds up",
+                                  "equal pads on both sides are known"))
+    return pads[0], pads[1]
+
+
+def _pair(node: Node, name: str) -> tuple[int, int]:
+    a, b = node.attributes.get(name, [1, 1])
+    return a, b
+
+
+def _conv(model: OnnxModel, node: Node, held: dict[str, Held]) -> Held:
+    x, w = held[node.inputs[0]].as_map(), held[node.inputs[1]].tensor
+    geometry = dict(stride=_pair(node, "strides"), padding=_even(node), dilation=_pair(node, "dilations"),
+                    groups=node.attributes.get("group", 1))
+    if len(node.inputs) > 2:
+        return Held(ops.conv2d_bias_act(x, w, held[node.inputs[2]].tensor, **geometry), True)
+    return Held(ops.conv2d(x, w, **geometry), True)
+
+
+def _batch_norm(model: OnnxModel, node: Node, held: dict[str, Held]) -> Held:
+    x, weights = held[node.inputs[0]], [held[name].tensor for name in node.inputs[1:]]
+    maps = x.tensor.ndim == 4
+    return Held(ops.batch_norm(x.as_map() if maps else x.tensor, *weights, training=model.training,
+                               eps=node.attributes.get("epsilon", 1e-5)), maps)
+
+
+def _layer_norm(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
+    x, gamma, *rest = (held[name].as_file() for name in node.inputs)
+    return ops.layer_norm(x, gamma, rest[0] if rest else None, normalized_ndim=gamma.ndim,
+                          eps=node.attributes.get("epsilon", 1e-5))
+
+
+def _instance_norm(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
+    x, gamma, beta = (held[name].as_file() for name in node.inputs)
+    axes = tuple(range(2, x.ndim))
+    centred = x - ops.mean(x, axis=axes, keepdims=True)
+    y = centred / ops.sqrt(ops.mean(centred * centred, axis=axes, keepdims=True) + node.attributes["epsilon"])
+    shape = (-1, *[1] * len(axes))
+    return y * ops.reshape(gamma, shape) + ops.reshape(beta, shape)
+
+
+def _pool(model: OnnxModel, node: Node, held: dict[str, Held]) -> Held:
+    x, window = held[node.inputs[0]].as_map(), dict(kernel_size=_pair(node, "kernel_shape"), padding=_even(node),
+                                                    stride=_pair(node, "strides"))
+    if node.kind == "MaxPool":
+        return Held(ops.max_pool2d(x, **window), True)
+    return Held(ops.avg_pool2d(x, count_include_pad=bool(node.attributes.get("count_include_pad", 0)), **window), True)
+
+
+def _global_pool(model: OnnxModel, node: Node, held: dict[str, Held]) -> Held:
+    pool = ops.adaptive_avg_pool2d if "Average" in node.kind else ops.adaptive_max_pool2d
+    return Held(pool(held[node.inputs[0]].as_map(), output_size=1), True)
+
+
+def _gemm(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
+    a = node.attributes
+    if a.get("transA", 0) or a.get("alpha", 1.0) != 1.0 or a.get("beta", 1.0) != 1.0:
+        raise ConfigError(message(WHERE, f"Gemm {node.outputs[0]} scales or transposes its input",
+                                  "y = x * w + b is known"))
+    x, w, *rest = (held[name].as_file() for name in node.inputs)
+    return ops.linear(x, w if a.get("transB", 0) else ops.permute(w, (1, 0)), rest[0] if rest else None)
+
+
+def _pointwise(f: Callable[..., Any]) -> Operator:
+    def apply(model: OnnxModel, node: Node, held: dict[str, Held]) -> Held:
+        values = [model.operand(name, held) for name in node.inputs]
+        ndim = max(v.tensor.ndim for v in values)
+        if not any(v.last for v in values) or ndim != 4:
+            return Held(f(node, *[v.as_file() for v in values]))
+        turned = [v.tensor if v.last or not v.tensor.ndim else ops.permute(
+            ops.reshape(v.tensor, (1,) * (4 - v.tensor.ndim) + v.tensor.shape), TO_LAST) for v in values]
+        return Held(f(node, *turned), True)
+    return apply
+
+
+def _clip(model: OnnxModel, node: Node, held: dict[str, Held]) -> Held:
+    x = held[node.inputs[0]]
+    low, high = (model.constant(node, k) for k in (1, 2))
+    return Held(ops.clip(x.tensor, None if low is None else float(low), None if high is None else float(high)), x.last)
+
+
+def _flatten(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
+    return ops.flatten(held[node.inputs[0]].as_file(), node.attributes.get("axis", 1))
+
+
+def _reshape(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
+    x = held[node.inputs[0]].as_file()
+    return ops.reshape(x, tuple(x.shape[k] if n == 0 else n for k, n in enumerate(model.constant(node, 1).tolist())))
+
+
+def _transpose(model: OnnxModel, node: Node, held: dict[str, Held]) -> Held:
+    x, perm = held[node.inputs[0]], tuple(node.attributes["perm"])
+    if x.last and perm == TO_LAST:
+        return Held(x.tensor)
+    if not x.last and perm == TO_FIRST:
+        return Held(x.tensor, True)
+    return Held(ops.permute(x.as_file(), perm))
+
+
+def _concat(model: OnnxModel, node: Node, held: dict[str, Held]) -> Held:
+    values, axis = [held[name] for name in node.inputs], node.attributes["axis"]
+    if any(v.last for v in values):
+        return Held(ops.concat([v.as_map() for v in values], axis=TO_FIRST[axis % 4]), True)
+    return Held(ops.concat([v.tensor for v in values], axis=axis))
+
+
+def _slice(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
+    x = held[node.inputs[0]].as_file()
+    found = [model.constant(node, k) for k in range(1, 5)]
+    begins, ends = found[0].tolist(), found[1].tolist()
+    axes = range(len(begins)) if found[2] is None else found[2].tolist()
+    steps = [1] * len(begins) if found[3] is None else found[3].tolist()
+    index = [slice(None)] * x.ndim
+    for axis, begin, end, step in zip(axes, begins, ends, steps):
+        index[axis] = slice(begin, None if step < 0 and end < -x.shape[axis] else end, step)
+    return x[tuple(index)]
+
+
+def _pad(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
+    x, sides, value = held[node.inputs[0]].as_file(), model.constant(node, 1).tolist(), model.constant(node, 2)
+    return ops.pad(x, list(zip(sides[:x.ndim], sides[x.ndim:])), 0 if value is None else value.item())
+
+
+def _reduced(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
+    axes = node.attributes.get("axes") or (None if len(node.inputs) < 2 else model.constant(node, 1).tolist())
+    f = {"ReduceMean": ops.mean, "ReduceSum": ops.sum, "ReduceMax": ops.max, "ReduceMin": ops.min}[node.kind]
+    keep = bool(node.attributes.get("keepdims", 1))
+    return f(held[node.inputs[0]].as_file(), axis=axes and tuple(axes), keepdims=keep)
+
+
+def _softmax(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
+    f = ops.softmax if node.kind == "Softmax" else ops.log_softmax
+    return f(held[node.inputs[0]].as_file(), axis=node.attributes.get("axis", -1))
+
+
+def _matmul(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
+    a, b = (held[name].as_file() for name in node.inputs)
+    return ops.matmul(a, b)
+
+
+def _cast(model: OnnxModel, node: Node, held: dict[str, Held]) -> Held:
+    x, dtype = held[node.inputs[0]], package().helper.tensor_dtype_to_np_dtype(node.attributes["to"])
+    return Held(x.tensor.astype(np.dtype(dtype).name), x.last)
+
+
+OPERATORS: dict[str, Operator] = {
+    "Conv": _conv, "BatchNormalization": _batch_norm, "LayerNormalization": _layer_norm, "MaxPool": _pool,
+    "InstanceNormalization": _instance_norm, "AveragePool": _pool, "GlobalAveragePool": _global_pool,
+    "GlobalMaxPool": _global_pool, "Gemm": _gemm, "MatMul": _matmul, "Clip": _clip, "Flatten": _flatten,
+    "Reshape": _reshape, "Transpose": _transpose, "Concat": _concat, "Slice": _slice, "Pad": _pad, "Cast": _cast,
+    "Softmax": _softmax, "LogSoftmax": _softmax,
+    **dict.fromkeys(("ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin"), _reduced),
+    **{kind: _pointwise(lambda node, *x, f=f: f(*x)) for kind, f in {
+        "Relu": ops.relu, "Sigmoid": ops.sigmoid, "Tanh": ops.tanh, "Exp": ops.exp, "Log": ops.log, "Sqrt": ops.sqrt,
+        "Abs": ops.abs, "Neg": ops.neg, "Erf": ops.erf, "Softplus": ops.softplus, "HardSwish": ops.hardswish,
+        "Floor": ops.floor, "Ceil": ops.ceil, "Sin": ops.sin, "Cos": ops.cos, "Add": ops.add, "Sub": ops.sub,
+        "Mul": ops.mul, "Div": ops.div, "Pow": ops.pow, "Max": ops.maximum, "Min": ops.minimum,
+        "Identity": lambda x: x}.items()},
+    "LeakyRelu": _pointwise(lambda node, x: ops.leaky_relu(x, node.attributes.get("alpha", 0.01))),
+    "Elu": _pointwise(lambda node, x: ops.elu(x, node.attributes.get("alpha", 1.0))),
+}

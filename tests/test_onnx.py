@@ -1,0 +1,147 @@
+"""ONNX files: ONNX Runtime computes from them what the model computes, and so does what is read back."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import alpha
+import alpha.onnx
+import models
+from alpha import nn, ops, optim
+from alpha.errors import AlphaError, ConfigError
+from alpha.tensor import Tensor
+
+onnx = pytest.importorskip("onnx")
+runtime = pytest.importorskip("onnxruntime")
+
+LONG = ("coresnet101", "coresnet152", "resnet101", "resnet152", "resnet110", "wrn28_10", "densenet121", "resnet50",
+        "coresnet50", "resnext29_8x64d", "resnet56", "densenet100_12", "convnext_tiny", "resnet34", "googlenet")
+
+
+def trained(model: nn.Module) -> nn.Module:
+    """Gives a model running statistics and biases that are not those it begins with."""
+    rng = np.random.default_rng(0)
+    for name, t in (*model.named_parameters(), *model.named_buffers()):
+        if t.ndim == 1:
+            drawn = rng.uniform(0.5, 1.5, t.shape) if "var" in name else t.numpy() + 0.1 * rng.standard_normal(t.shape)
+            with alpha.no_grad():
+                t.copy_(drawn.astype(np.float32))
+    return model
+
+
+def first(a: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(a.transpose(0, 3, 1, 2)) if a.ndim == 4 else a
+
+
+def check(model: nn.Module, shape: tuple[int, ...], path: Path, tolerance: float = 1e-4, batch: int = 2) -> Path:
+    """Exports a model, and compares what ONNX Runtime and the loaded file compute with it, for another batch size."""
+    alpha.onnx.export(model, ops.zeros((1, *shape)), path)
+    x = ops.randn((batch, *shape))
+    training = model.training
+    want = model.eval()(x).numpy()
+    model.train(training)
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    (found,) = session.run(None, {"input": first(x.numpy())})
+    scale = np.abs(want).max()
+    assert np.abs(found - first(want)).max() <= tolerance * scale
+    again = alpha.onnx.load(path).eval()(x).numpy()
+    assert again.shape == want.shape and np.abs(again - want).max() <= tolerance * scale
+    return path
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in models.list()])
+def test_shipped_models_are_computed_by_onnx_runtime(name: str, tmp_path: Path) -> None:
+    alpha.manual_seed(0)
+    check(trained(models.create(name)), (32, 32, 3), tmp_path / "net.onnx", 1e-3)
+
+
+class Mixed(nn.Module):
+    """Ops whose layout matters, one after the other."""
+
+    def __init__(self) -> None:
+        self.conv = nn.Conv2d(3, 8, 3, stride=2, padding=1)
+        self.norm = nn.GroupNorm(2, 8)
+        self.scale = nn.Parameter(ops.randn((8,)))
+        self.line = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.norm(self.conv(x))
+        y = y * self.scale + ops.flip(y, 2)
+        gate = ops.sigmoid(y.mean((1, 2)))
+        y = ops.silu(y) + ops.gelu(y) * gate.reshape(-1, 1, 1, 8)
+        y = ops.concat([y, ops.leaky_relu(y, 0.2)], 3)[:, ::2, 1:, 4:12]
+        y = ops.pad(y, ((0, 0), (1, 0), (0, 0), (1, 1)))[..., 1:-1]
+        return self.line(y) - ops.max(y, axis=3, keepdims=True)
+
+
+OTHERS = {
+    "layouts": (lambda: Mixed(), (9, 10, 3)),
+    "flattened": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Lambda(lambda x: x * 0.5),
+                                        nn.Linear(4 * 4 * 5, 6), nn.Softmax(-1)), (6, 7, 3)),
+    "flattened and turned": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(80, 6)), (6, 7, 3)),
+    "rows": (lambda: nn.Sequential(nn.Linear(5, 7), nn.ELU(), nn.LayerNorm(7), nn.BatchNorm1d(7), nn.Tanh()), (5,)),
+    "pools": (lambda: nn.Sequential(nn.MaxPool2d(3, 2, 1), nn.AvgPool2d(2, 1), nn.AdaptiveAvgPool2d((2, 1))),
+              (10, 9, 3)),
+    "groups": (lambda: nn.Sequential(nn.Conv2d(4, 8, 3, groups=2, dilation=2, bias=False), nn.BatchNorm2d(8),
+                                     nn.ReLU6(), nn.Hardswish()), (9, 8, 4)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_layers_and_layouts(name: str, tmp_path: Path) -> None:
+    make, shape = OTHERS[name]
+    check(trained(make()), shape, tmp_path / "net.onnx")
+
+
+def test_there_are_no_transposes_between_layers(tmp_path: Path) -> None:
+    path = check(trained(models.create("vgg11")), (32, 32, 3), tmp_path / "net.onnx", 1e-3)
+    kinds = [n.op_type for n in onnx.load(str(path)).graph.node]
+    assert "Transpose" not in kinds and kinds.count("Conv") == 8
+    check(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(80, 6)), (6, 7, 3), path)
+    assert [n.op_type for n in onnx.load(str(path)).graph.node] == ["Conv", "Flatten", "Gemm", "Identity"]
+
+
+def test_layouts_of_inputs_may_be_kept(tmp_path: Path) -> None:
+    model, x = nn.Conv2d(3, 4, 3, padding=1), ops.randn((2, 5, 6, 3))
+    alpha.onnx.export(model, x, tmp_path / "a", channels_first=False)
+    session = runtime.InferenceSession(str(tmp_path / "a"), providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, {"input": x.numpy()})[0], model(x).numpy(), atol=1e-5)
+    again = alpha.onnx.load(tmp_path / "a", channels_first=False)
+    np.testing.assert_allclose(again(x).numpy(), model(x).numpy(), atol=1e-5)
+
+
+def test_what_is_loaded_can_be_trained(tmp_path: Path) -> None:
+    alpha.onnx.export(trained(models.create("lenet5")), ops.zeros((1, 32, 32, 3)), tmp_path / "net.onnx")
+    model = alpha.onnx.load(tmp_path / "net.onnx")
+    assert model.num_parameters() == models.create("lenet5").num_parameters()
+    optimizer, x, y = optim.SGD(model.parameters(), lr=0.05), ops.randn((8, 32, 32, 3)), alpha.tensor([*range(8)])
+    losses = []
+    for _ in range(5):
+        loss = ops.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+
+
+def test_what_cannot_be_exported_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Sorted(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return ops.argmax(x, 1)
+    with pytest.raises(ConfigError, match=r"the op \w+ has no counterpart here\nhelp: export a model without it"):
+        alpha.onnx.export(Sorted(), ops.zeros((1, 4)), tmp_path / "x")
+    with pytest.raises(AlphaError, match="model is 3, a Module is needed"):
+        alpha.onnx.export(3, ops.zeros((1, 4)), tmp_path / "x")
+    with pytest.raises(ConfigError, match="cannot be read: No such file"):
+        alpha.onnx.load(tmp_path / "none")
+    (tmp_path / "junk").write_bytes(b"\x00junk")
+    with pytest.raises(ConfigError, match=r"is no ONNX file|has no operators"):
+        alpha.onnx.load(tmp_path / "junk")
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(ConfigError, match=r'the package onnx is not installed\nhelp: pip install "\.\[onnx\]"'):
+        alpha.onnx.load(tmp_path / "none")
