@@ -50,7 +50,8 @@ CALLS = {
 
 def _factors(a: Any, b: Any) -> tuple[Any, Any]:
     """Returns two factors: of a mask of bools and a tensor of numbers, the mask as 0 and 1 in the other's dtype."""
-    if isinstance(b, Methods) and (a.dtype == "bool") != (b.dtype == "bool"):
+    is_tensor = isinstance(b, Methods)      # mypy would narrow b to what has no astype
+    if is_tensor and (a.dtype == "bool") != (b.dtype == "bool"):
         return (a.astype(b.dtype), b) if a.dtype == "bool" else (a, b.astype(a.dtype))
     return a, b
 
