@@ -58,6 +58,7 @@ class conv2d:
     """
 
     args, saves, adds, parameters, flops = "x w", "x w", "x", "w", product_flops
+    batched = True
     presets = {"algorithm": conv_request}
 
     def canon(*, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: Channels = 1,
@@ -100,6 +101,7 @@ class conv2d_dgrad:
     """
 
     args, saves, parameters = "g w", "g w", "w"
+    batched = True
     presets = {"algorithm": conv_request}
 
     def canon(*, hw: Pair, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: Channels = 1,
@@ -133,6 +135,7 @@ class conv2d_dgrad_add:
     """
 
     args, saves, parameters = "g w onto", "g w", "w"
+    batched = True
     presets = {"algorithm": conv_request}
 
     def canon(*, hw: Pair, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: Channels = 1,
@@ -188,6 +191,7 @@ class conv2d_wgrad:
     """
 
     args, saves = "x g", "x g"
+    batched = True
     presets = {"algorithm": conv_request}
 
     def canon(*, f: Pair, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: Channels = 1,
@@ -223,6 +227,7 @@ class conv2d_bias_act:
     """
 
     args, saves, adds, parameters, flops = "x w b?", "x w y", "x", "w b", product_flops
+    batched = True
     presets = {"algorithm": conv_request}
 
     def canon(*, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: Channels = 1,
