@@ -64,6 +64,12 @@ class Backend(Protocol):
     def memory(self, x: Array) -> object:
         """Returns what is the same object for all arrays over the memory of x."""
 
+    def is_sole(self, t: Any) -> bool:
+        """Tells whether a gradient may be added to in place: ops can, and its memory is that of no other tensor.
+
+        Where they cannot, sums are new arrays.
+        """
+
     # What is made again (alpha/recompute).
 
     def memory_key(self, x: Array) -> int:

@@ -32,6 +32,8 @@ The class becomes an `Op`, a callable. Its vocabulary:
               say what each may be, and are checked in every call: see alpha.inputs.arguments and alpha.inputs.kinds
     equation  of a pointwise op: what every device's kernel is made from, see alpha.fuse.equation
     presets   attribute -> function of what was given for it (None: nothing); it may look at settings, as canon may not
+    batched   True: the first axis of the first arg is that of the samples; where there are none, no implementation is
+              called, and the outs are zeros, if they have elements at all
     cheap     True, or the names of some outs: they are made again in backward rather than kept, see docs/memory.md
     again     optional, where a call does more than make outs: (s, **attrs) -> the cheap ones, from args and other outs
     flops     optional, for estimates: (size of y, *args) -> operations of a call
@@ -45,6 +47,7 @@ with ops, so they can be differentiated again.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from alpha import versions
@@ -72,8 +75,9 @@ class Op(Signature):
     """An operation on tensors: checks, dispatch to a backend, and a Node for backward.  Made by `@op`."""
 
     # Slots, as CPython reads the attributes of an object with more than 30 others slowly.
-    __slots__ = ("again", "cheap", "checked", "differentiable", "equation", "flops", "gives", "impls", "moves",
-                 "mutates", "outs", "own", "returned", "saved_args", "saved_outs", "single", "vjp", "vjp_of", "written")
+    __slots__ = ("adds", "again", "batched", "cheap", "checked", "differentiable", "equation", "flops", "gives",
+                 "impls", "moves", "mutates", "outs", "own", "returned", "saved_args", "saved_outs", "single", "vjp",
+                 "vjp_of", "written")
 
     def __init__(self, cls: type) -> None:
         super().__init__(cls)
@@ -85,6 +89,7 @@ class Op(Signature):
         self.returned = len(body.get("returns", " ".join(self.outs)).split())
         self.mutates = frozenset(body.get("mutates", "").split())
         self.moves: bool = body.get("moves", False)
+        self.batched: bool = body.get("batched", False)
         self.gives: type[Tensor] = body.get("gives", Tensor)
         self.own = _ours(cls.__module__)  # one of alpha's
         self.checked = not self.own       # whether to look at what implementations return
@@ -98,6 +103,7 @@ class Op(Signature):
         cheap = body.get("cheap", bool(body.get("equation")))
         self.cheap = tuple([k for k, out in enumerate(self.outs) if cheap is True or (cheap and out in cheap.split())])
         self.again: Callable[..., Any] | None = body.get("again")
+        self.adds: int | None = names.get(body.get("adds", ""))
         self.flops: Callable[..., float] | None = body.get("flops")
         self.single = len(self.outs) == 1
         # A user's op without a vjp is recorded too, so that backward names it and does not pass it by.
@@ -145,6 +151,8 @@ class Op(Signature):
             return followed(self, args, attrs)
         specs = self.shape(*args, **attrs)
         implementation = self.impls.get(device) or self._find(device)
+        if self.batched and not args[0].shape[0]:
+            implementation = partial(_zeros, specs, dtype, device)
         if config.watch and config.debug > 1:
             implementation = self._traced(implementation, device)
         if watchers:
@@ -246,9 +254,13 @@ class Op(Signature):
                 t.requires_grad = True
                 t._node = (node, k)
 
-    def vjps(self, node: Node, grads: list[Any]) -> list[Any]:
-        """Returns the gradient of each arg (None where it is not wanted) from those of the returned outputs."""
+    def vjps(self, node: Node, grads: list[Any], there: Tensor | None = None) -> list[Any]:
+        """Returns the gradient of each arg (None where it is not wanted) from those of the returned outputs.
+
+        there: what has arrived already of the gradient of arg `adds`, and is included; its memory may be overwritten.
+        """
         s = unpack(node)
+        s.there = there
         g = grads[0] if self.returned == 1 else tuple(grads)
         try:
             results = self._results(g, s, node)
@@ -303,6 +315,14 @@ def _name_of(f: Any) -> str:
 def _ours(module: str) -> bool:
     """Tells whether code of a module is alpha's own, whose implementations the tests look at."""
     return module.startswith("alpha.")
+
+
+def _zeros(specs: Any, dtype: str, device: str, *arrays: Any, **attrs: Any) -> Any:
+    """Stands for the implementation of an op on no samples: returns zeros."""
+    if isinstance(specs, list):
+        return [_zeros(spec, dtype, device) for spec in specs]
+    shape, kind = specs if specs.__class__ is Spec else (specs, dtype)
+    return get_backend(device).full(shape, 0, kind, device)
 
 
 def _arrays(value: Any) -> Any:

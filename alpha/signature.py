@@ -277,6 +277,7 @@ def check_names(op: Signature, outs: Sequence[str], body: Mapping[str, Any]) -> 
                                ("returns", body.get("returns", "").split(), outs),
                                ("cheap", str(body.get("cheap", "")).replace("True", "").split(), outs),
                                ("mutates", body.get("mutates", "").split(), args),
+                               ("adds", body.get("adds", "").split(), args),
                                ("mixed", body.get("mixed", "").split(), args), ("vjp_", vjps, args)):
         for name in names:
             if name not in known:

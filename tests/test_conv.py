@@ -14,7 +14,14 @@ import alpha
 from alpha.cpu import conv_numpy
 from alpha.errors import ShapeError
 from alpha.gradcheck import adjoint_check, assert_equal_at
-from alpha.ops.conv import conv2d, conv2d_bias_act, conv2d_dgrad, conv2d_wgrad, conv_transpose2d
+from alpha.ops.conv import (
+    conv2d,
+    conv2d_bias_act,
+    conv2d_dgrad,
+    conv2d_dgrad_add,
+    conv2d_wgrad,
+    conv_transpose2d,
+)
 from alpha.ops.conv_desc import Axis, ConvDesc, ceil_div
 from tests.conv_cases import EDGE, Case, small_cases, square
 from tests.conv_oracle import conv_dgrad_padded, conv_fprop_padded, conv_wgrad_padded
@@ -245,6 +252,8 @@ def test_gradients_to_second_order(case):
     x, w, g = leaf(case.x_shape), leaf(case.w_shape), leaf(case.desc.y_shape)
     assert alpha.gradcheck(lambda x, w: conv2d(x, w, **case.attrs), (x, w), second_order=True)
     assert alpha.gradcheck(lambda g, w: conv2d_dgrad(g, w, case.hw, **case.attrs), (g, w), second_order=True)
+    assert alpha.gradcheck(lambda g, w, x: conv2d_dgrad_add(g, w, x, case.hw, **case.attrs), (g, w, x),
+                           second_order=True)
     assert alpha.gradcheck(lambda x, g: conv2d_wgrad(x, g, case.f, **case.attrs), (x, g), second_order=True)
 
 
@@ -332,6 +341,8 @@ def test_groups_must_be_an_int():
     (lambda: conv2d(X, alpha.tensor(np.zeros((4, 9, 3, 3)))), ["conv2d: a filter of 9 taps", "along H"]),
     (lambda: conv2d_dgrad(X, W, (10, 10)), ["conv2d_dgrad: g has shape (2, 8, 8, 3)", "(2, 8, 8, 4)"]),
     (lambda: conv2d_dgrad(X, W, 2.5), ["conv2d_dgrad: hw is 2.5"]),
+    (lambda: conv2d_dgrad_add(alpha.zeros((2, 8, 8, 4), dtype="float64"), W, X, (10, 10)),
+     ["conv2d_dgrad_add: onto has shape (2, 8, 8, 3), dx has (2, 10, 10, 3)"]),
     (lambda: conv2d_wgrad(X, X, 3), ["conv2d_wgrad: g has shape (2, 8, 8, 3)", "(2, 6, 6, 3)"]),
     (lambda: conv2d_wgrad(X, X, "3"), ['conv2d_wgrad: f is "3" (str), an int']),
     (lambda: conv2d_bias_act(X, W, X), ["conv2d_bias_act: b has shape (2, 8, 8, 3), w has 4 filters", "shape (4,)"]),
@@ -364,3 +375,12 @@ def test_errors_of_the_transposed_convolution(call, parts):
 def test_the_shape_rule_needs_no_tensor_data():
     assert ConvDesc.fprop(X.shape, W.shape, stride=(2, 2), padding=(1, 1), dilation=(1, 1), groups=1).y_shape == \
         conv2d(X, W, 2, 1).shape == (2, 4, 4, 4)
+
+
+def test_dgrad_adds_to_what_is_given() -> None:
+    g, w = alpha.tensor(integers((2, 5, 5, 6))), alpha.tensor(integers((6, 3, 3, 4)))
+    onto = alpha.tensor(integers((2, 9, 9, 4)))
+    before = onto.numpy().copy()
+    got = conv2d_dgrad_add(g, w, onto, 9, 2, 1)
+    assert_equal_at(got.numpy(), conv2d_dgrad(g, w, 9, 2, 1).numpy() + before)
+    assert_equal_at(onto.numpy(), before)

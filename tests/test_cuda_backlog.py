@@ -55,7 +55,7 @@ def test_nothing_is_compiled_that_is_not_launched(own, toolchain, order):
 
 def test_modules_are_compiled_beside_each_other_and_launched_in_order(own, toolchain, order, monkeypatch):
     together = threading.Barrier(4, timeout=60)  # of three workers and this thread, which comes when all is launched
-    monkeypatch.setattr(chain.os, "cpu_count", lambda: 3)
+    monkeypatch.setattr(chain, "cores", lambda: 3)
     monkeypatch.setattr(toolchain, "may_compile", type("All", (), {"wait": together.wait, "set": lambda: None}))
     for k, kernel in enumerate([own[0], own[1], own[0], own[2], own[1]]):
         kernel(1, k)

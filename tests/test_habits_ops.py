@@ -265,3 +265,15 @@ def test_cumsum_of_integers_and_bool(n: int) -> None:
     a = integers((n,), 1)
     assert alpha.tensor(a, "uint8" if n and a.min() >= 0 else "int32").cumsum(0).tolist() == np.cumsum(a).tolist()
     assert alpha.tensor(a > 0).cumsum(0).dtype == "int64" and alpha.tensor(2.0).cumsum(0).item() == 2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int64"])
+def test_masks_of_bools_are_factors(dtype: str) -> None:
+    x = alpha.tensor([1, 2, 3]).astype(dtype)
+    mask = x > 1
+    for y in (x * mask, mask * x):
+        assert y.dtype == dtype and y.tolist() == [0, 2, 3]
+    if dtype == "float32":
+        x.requires_grad_()
+        (mask * x * x).sum().backward()
+        assert x.grad.tolist() == [0, 4, 6]

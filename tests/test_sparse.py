@@ -123,6 +123,7 @@ def test_bias_and_relu_and_special_values():
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@np.errstate(invalid="ignore")
 def test_nan_and_infinity_are_kept_and_zeros_do_not_meet_them(value):
     rng = np.random.default_rng(5)
     x, w = integers(rng, (1, 6, 6, 10), 0.6), integers(rng, (4, 3, 3, 10))

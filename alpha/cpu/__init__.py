@@ -56,6 +56,9 @@ class CpuBackend:
         found = np.asarray(x, order="C")
         return found if found.flags.writeable else found.copy()
 
+    def is_sole(self, t: Any) -> bool:
+        return False
+
     def memory(self, x: np.ndarray) -> np.ndarray:
         base = x.base
         while base is not None:

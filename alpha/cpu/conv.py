@@ -13,7 +13,7 @@ from alpha.cpu.algorithms import chosen, for_zeros, winograd
 from alpha.cpu.half import in_float32
 from alpha.cpu.memory import empty
 from alpha.ops.algorithms.names import AUTO, Request
-from alpha.ops.conv import conv2d, conv2d_bias_act, conv2d_dgrad, conv2d_wgrad
+from alpha.ops.conv import conv2d, conv2d_bias_act, conv2d_dgrad, conv2d_dgrad_add, conv2d_wgrad
 from alpha.ops.conv_desc import ConvDesc, Pair
 from alpha.ops.conv_pool import conv_relu_pool
 from alpha.ops.pool import max_pool2d, pool_axes
@@ -34,6 +34,13 @@ def conv2d_dgrad_cpu(g: Array, w: Array, *, hw: Pair, algorithm: Request = AUTO,
     other = chosen("dgrad", desc, algorithm, compiled)
     dx = empty(desc.x_shape, g.dtype)
     (other.run if other else native.conv_dgrad if compiled else conv_numpy.dgrad)(desc, g, w, dx)
+    return dx
+
+
+@conv2d_dgrad_add.impl("cpu")
+def conv2d_dgrad_add_cpu(g: Array, w: Array, onto: Array, *, in_place: bool, **attrs) -> Array:
+    dx = conv2d_dgrad_cpu(g, w, **attrs)
+    dx += onto
     return dx
 
 

@@ -6,11 +6,12 @@ Importing it binds the implementations; the device is touched when the first ten
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from sys import getrefcount
 from typing import Any
 
 import numpy as np
 
-from alpha.backend import get_backend
+from alpha.backend import HALF_DTYPES, get_backend
 from alpha.config import config
 from alpha.cuda import families, lazy  # noqa: F401  the former binds the implementations
 from alpha.cuda.ops.pointwise import convert, filled
@@ -68,6 +69,11 @@ class CudaBackend:
 
     def accept(self, x: Any) -> Array | None:
         return x if isinstance(x, Array) else None
+
+    def is_sole(self, t: Any) -> bool:
+        if t.dtype not in HALF_DTYPES or not lazy.can_wait(t.data):
+            return False
+        return getrefcount(t.data) == getrefcount(t.data.block) == 2  # its holder, and the call that counts
 
     def memory(self, x: Array) -> object:
         return x if x.derived is None else x.derived

@@ -137,31 +137,38 @@ def gather(roots: Sequence[Value], whole: Any, written: Sequence[Value], spared:
         written: values that are to be written whoever needs them; of the others those that are alive and kept.
         spared: values that are not written, though they are alive.
     """
-    steps: list[Value] = []
-    refs: list[tuple[tuple[bool, int], ...]] = []
-    leaves: list[Leaf] = []
-    at: dict[int, int] = {}
-    seen: dict[tuple[int, Any], int] = {}
-
-    def leaf(x: Leaf) -> tuple[bool, int]:
-        key = (id(x.array), x.place)
-        if x.place is None or key not in seen:
-            seen[key] = len(leaves)
-            leaves.append(x)
-        return False, seen[key]
-
-    def visit(value: Value) -> tuple[bool, int]:
-        if value.written is not None:
-            return leaf(Leaf(value.written, whole))
-        if id(value) not in at:
-            found = tuple([visit(x) if x.__class__ is Value else leaf(x) for x in value.inputs])  # type: ignore[arg-type]
-            at[id(value)] = len(steps)
-            steps.append(value)
-            refs.append(found)
-        return True, at[id(value)]
-
+    found = _Gathered(whole)
     for root in roots:
-        visit(root)
+        found.visit(root)
+    steps = found.steps
     outputs = [k for k, v in enumerate(steps) if any(v is x for x in written) or (
         v.is_alive and not any(v is x for x in (*roots, *spared)) and keep(v, whole))]
-    return Chain(steps, refs, leaves, tuple(outputs))
+    return Chain(steps, found.refs, found.leaves, tuple(outputs))
+
+
+class _Gathered:
+    """See `gather`.  No function within it: one that calls itself would keep the arrays until garbage is collected."""
+
+    def __init__(self, whole: Any) -> None:
+        self.whole = whole
+        self.steps: list[Value] = []
+        self.refs: list[tuple[tuple[bool, int], ...]] = []
+        self.leaves: list[Leaf] = []
+        self._at: dict[int, int] = {}
+        self._seen: dict[tuple[int, Any], int] = {}
+
+    def visit(self, x: Any) -> tuple[bool, int]:
+        """Adds a value or a leaf, with all behind it, and returns how it is referred to."""
+        if x.__class__ is Value and x.written is None:
+            if id(x) not in self._at:
+                refs = tuple([self.visit(y) for y in x.inputs])
+                self._at[id(x)] = len(self.steps)
+                self.steps.append(x)
+                self.refs.append(refs)
+            return True, self._at[id(x)]
+        leaf = Leaf(x.written, self.whole) if x.__class__ is Value else x
+        key = (id(leaf.array), leaf.place)
+        if leaf.place is None or key not in self._seen:
+            self._seen[key] = len(self.leaves)
+            self.leaves.append(leaf)
+        return False, self._seen[key]

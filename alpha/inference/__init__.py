@@ -50,6 +50,7 @@ def inference(model: Module, example: Tensor | Sequence[Tensor]) -> Runner:
     Raises:
         ArgumentError: model or example are something else.
         ConfigError: the model has hooks, changes or draws something in its forward pass, or returns no tensors.
+        ShapeError: the example has no elements.
         DeviceError: model and example are on two devices, or the model moves tensors.
         GraphError: what the model does depends on the elements of its input.
     """
@@ -59,6 +60,9 @@ def inference(model: Module, example: Tensor | Sequence[Tensor]) -> Runner:
     if not isinstance(examples, (tuple, list)) or not examples or not all(isinstance(t, Tensor) for t in examples):
         raise ArgumentError(message(WHERE, f"example is {shown(example)}, a Tensor or a tuple of them is needed",
                                     "pass an input as the model takes it: alpha.zeros((1, 32, 32, 3))"))
+    if not all(t.size for t in examples):
+        raise ShapeError(message(WHERE, f"the example has shape {next(t.shape for t in examples if not t.size)}, which "
+                                 "has no elements", "pass an input with at least one sample"))
     for t in (*model.parameters(), *(b for _, b in model.named_buffers())):
         if t.device != examples[0].device:
             raise DeviceError(message(WHERE, f"the model is on {t.device}, the example on {examples[0].device}",

@@ -48,6 +48,14 @@ CALLS = {
 }
 
 
+def _factors(a: Any, b: Any) -> tuple[Any, Any]:
+    """Returns two factors: of a mask of bools and a tensor of numbers, the mask as 0 and 1 in the other's dtype."""
+    is_tensor = isinstance(b, Methods)      # mypy would narrow b to what has no astype
+    if is_tensor and (a.dtype == "bool") != (b.dtype == "bool"):
+        return (a.astype(b.dtype), b) if a.dtype == "bool" else (a, b.astype(a.dtype))
+    return a, b
+
+
 class Methods:
     """What Tensor has of arithmetic; it has no place for anything of its own."""
 
@@ -61,7 +69,7 @@ class Methods:
     def __radd__(self, other: Tensor | Number) -> Tensor: return OPS["add"](other, self)
     def __sub__(self, other: Tensor | Number) -> Tensor: return OPS["sub"](self, other)
     def __rsub__(self, other: Tensor | Number) -> Tensor: return OPS["sub"](other, self)
-    def __mul__(self, other: Tensor | Number) -> Tensor: return OPS["mul"](self, other)
+    def __mul__(self, other: Tensor | Number) -> Tensor: return OPS["mul"](*_factors(self, other))
     def __rmul__(self, other: Tensor | Number) -> Tensor: return OPS["mul"](other, self)
     def __truediv__(self, other: Tensor | Number) -> Tensor: return OPS["div"](self, other)
     def __rtruediv__(self, other: Tensor | Number) -> Tensor: return OPS["div"](other, self)

@@ -14,7 +14,14 @@ from alpha.ops.activation import (
 )
 from alpha.ops.augment import augment_images
 from alpha.ops.coconv import coconv2d, coconv2d_bias_act, coconv2d_dgrad, coconv2d_wgrad
-from alpha.ops.conv import conv2d, conv2d_bias_act, conv2d_dgrad, conv2d_wgrad, conv_transpose2d
+from alpha.ops.conv import (
+    conv2d,
+    conv2d_bias_act,
+    conv2d_dgrad,
+    conv2d_dgrad_add,
+    conv2d_wgrad,
+    conv_transpose2d,
+)
 from alpha.ops.conv_pool import conv2d_relu_pool
 from alpha.ops.create import (
     arange, from_numpy, full, full_like, linspace, ones, ones_like, rand, rand_like, randint, randn, randn_like,
@@ -94,6 +101,7 @@ __all__ = [
     "conv2d",
     "conv2d_bias_act",
     "conv2d_dgrad",
+    "conv2d_dgrad_add",
     "conv2d_relu_pool",
     "conv2d_wgrad",
     "conv_transpose2d",

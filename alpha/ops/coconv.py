@@ -42,6 +42,7 @@ class coconv2d:
     """
 
     args, saves, parameters = "x w", "x w", "w"
+    batched = True
 
     def canon(*, dilations: Levels, channels: LevelChannels = None, stride: Pair = 1, groups: Channels = 1,
               for_norm: bool = False):
@@ -77,6 +78,7 @@ class coconv2d_dgrad:
     """
 
     args, saves, parameters = "g w", "g w", "w"
+    batched = True
 
     def canon(*, hw: Pair, dilations: Levels, channels: LevelChannels = None, stride: Pair = 1, groups: Channels = 1):
         return dict(hw=hw, dilations=dilations, channels=channels, stride=stride, groups=groups)
@@ -111,6 +113,7 @@ class coconv2d_wgrad:
     """
 
     args, saves = "x g", "x g"
+    batched = True
 
     def canon(*, f: Pair, dilations: Levels, channels: LevelChannels = None, stride: Pair = 1, groups: Channels = 1):
         return dict(f=f, dilations=dilations, channels=channels, stride=stride, groups=groups)
@@ -142,6 +145,7 @@ class coconv2d_bias_act:
     """
 
     args, saves, parameters = "x w b?", "x w y", "w b"
+    batched = True
 
     def canon(*, dilations: Levels, channels: LevelChannels = None, stride: Pair = 1, groups: Channels = 1,
               activation: Activation = None, for_norm: bool = False):

@@ -57,7 +57,8 @@ class conv2d:
     Source: arXiv 2306.15951, ConvV2, Algorithm 1B.  Differs: dilation and groups.
     """
 
-    args, saves, parameters, flops = "x w", "x w", "w", product_flops
+    args, saves, adds, parameters, flops = "x w", "x w", "x", "w", product_flops
+    batched = True
     presets = {"algorithm": conv_request}
 
     def canon(*, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: Channels = 1,
@@ -69,7 +70,7 @@ class conv2d:
         return ConvDesc.fprop(x.shape, w.shape, **geometry).y_shape
 
     def vjp_x(g, s, *, algorithm, for_norm, **geometry):
-        return conv2d_dgrad(g, s.w, hw=s.x_shape[1:3], algorithm=algorithm.inherited, **geometry)
+        return _dgrad(g, s, algorithm=algorithm.inherited, **geometry)
 
     def vjp_w(g, s, *, algorithm, for_norm, **geometry):
         return conv2d_wgrad(s.x, g, f=s.w_shape[1:3], algorithm=algorithm.inherited,
@@ -100,6 +101,7 @@ class conv2d_dgrad:
     """
 
     args, saves, parameters = "g w", "g w", "w"
+    batched = True
     presets = {"algorithm": conv_request}
 
     def canon(*, hw: Pair, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: Channels = 1,
@@ -116,6 +118,54 @@ class conv2d_dgrad:
     def vjp_w(g, s, *, hw, algorithm, **geometry):
         return conv2d_wgrad(g, s.g, f=s.w_shape[1:3], algorithm=algorithm.inherited,
                             **geometry).astype(s.w_dtype)
+
+
+@op
+class conv2d_dgrad_add:
+    """dx + onto in one pass, dx as of conv2d_dgrad: how gradients of a map that several ops read are added up.
+
+    Args:
+        g, w, hw, stride, padding, dilation, groups, algorithm: see conv2d_dgrad.
+        onto: what is added.  Shape (N, IH, IW, IC), dtype of g.
+        in_place: whether the memory of onto may become that of the result; then nobody may read onto any more.
+    Returns:
+        dx + onto of shape (N, IH, IW, IC), with the bits of the two ops.
+    Raises:
+        ShapeError, ConfigError: as conv2d_dgrad, or onto has another shape than dx.
+    """
+
+    args, saves, parameters = "g w onto", "g w", "w"
+    batched = True
+    presets = {"algorithm": conv_request}
+
+    def canon(*, hw: Pair, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: Channels = 1,
+              algorithm: ConvAlgorithm = None, in_place: bool = False):
+        return dict(hw=hw, stride=stride, padding=padding, dilation=dilation, groups=groups,
+                    algorithm=algorithm or AUTO, in_place=in_place)
+
+    def shape(g, w, onto, *, hw, algorithm, in_place, **geometry):
+        x_shape = ConvDesc.dgrad(g.shape, w.shape, hw, **geometry).x_shape
+        if onto.shape != x_shape:
+            raise ShapeError(message("conv2d_dgrad_add", f"onto has shape {onto.shape}, dx has {x_shape}",
+                                     "pass what dx is to be added to", g=g.shape, w=w.shape))
+        return x_shape
+
+    def vjp_g(g, s, *, hw, algorithm, in_place, **geometry):
+        return conv2d(g, s.w, algorithm=algorithm.inherited, **geometry)
+
+    def vjp_w(g, s, *, hw, algorithm, in_place, **geometry):
+        return conv2d_wgrad(g, s.g, f=s.w_shape[1:3], algorithm=algorithm.inherited,
+                            **geometry).astype(s.w_dtype)
+
+    def vjp_onto(g, s, **attrs):
+        return g
+
+
+def _dgrad(g: Tensor, s: Any, **attrs: Any) -> Tensor:
+    """Returns the gradient with respect to x of a call of conv2d, with what is there of it already."""
+    if s.there is None:
+        return conv2d_dgrad(g, s.w, hw=s.x_shape[1:3], **attrs)
+    return conv2d_dgrad_add(g, s.w, s.there, hw=s.x_shape[1:3], in_place=True, **attrs)
 
 
 @op
@@ -141,6 +191,7 @@ class conv2d_wgrad:
     """
 
     args, saves = "x g", "x g"
+    batched = True
     presets = {"algorithm": conv_request}
 
     def canon(*, f: Pair, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: Channels = 1,
@@ -175,7 +226,8 @@ class conv2d_bias_act:
         ShapeError: as conv2d, or b does not have shape (OC,), or the activation is unknown.
     """
 
-    args, saves, parameters, flops = "x w b?", "x w y", "w b", product_flops
+    args, saves, adds, parameters, flops = "x w b?", "x w y", "x", "w b", product_flops
+    batched = True
     presets = {"algorithm": conv_request}
 
     def canon(*, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: Channels = 1,
@@ -194,7 +246,7 @@ class conv2d_bias_act:
         geometry["algorithm"] = algorithm.inherited
         if activation == "relu":
             g = relu_grad(g, s.y)
-        return (conv2d_dgrad(g, s.w, hw=s.x_shape[1:3], **geometry) if needs[0] else None,
+        return (_dgrad(g, s, **geometry) if needs[0] else None,
                 conv2d_wgrad(s.x, g, f=s.w_shape[1:3], **geometry).astype(s.w_dtype) if needs[1] else None,
                 g.sum((0, 1, 2), dtype=s.b_dtype) if needs[2] else None)
 

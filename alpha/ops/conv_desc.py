@@ -236,9 +236,9 @@ LAYOUTS = {"x": "N IH IW IC", "w": "OC FH FW IC/groups", "g": "N OH OW OC"}
 
 
 def check_rank(op: str, **shapes: Shape) -> None:
-    """Raises ShapeError unless each has four non-empty axes."""
+    """Raises ShapeError unless each has four non-empty axes; there may be no samples."""
     for name, shape in shapes.items():
-        if len(shape) != 4 or 0 in shape:
+        if len(shape) != 4 or 0 in (shape if name == "w" else shape[1:]):
             raise ShapeError(message(op, f"{name} has shape {shape}, 4 non-empty axes are needed ({LAYOUTS[name]})",
                                      f"reshape {name} to {LAYOUTS[name]}; a single image needs a leading axis of 1"))
 

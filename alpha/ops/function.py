@@ -125,13 +125,15 @@ class Function:
 class _Call:
     """Stands for the op of a node: one call of a Function."""
 
+    adds = None
+
     def __init__(self, function: type[Function], ctx: Context, args: Sequence[Any], outs: Sequence[Tensor]) -> None:
         self.name, self.backward, self.ctx = function.__name__, function.backward, ctx
         self.returned = len(outs)
         self.args = [(a.shape, a.dtype) if isinstance(a, Tensor) else None for a in args]
         self.outs = [(t.shape, t.dtype, t.device) for t in outs]
 
-    def vjps(self, node: Node, grads: list[Any]) -> list[Any]:
+    def vjps(self, node: Node, grads: list[Any], there: None = None) -> list[Any]:
         if self.ctx._zeros:
             grads = [zeros(shape, dtype=dtype, device=device) if g is None and dtype in FLOAT_DTYPES else g
                      for g, (shape, dtype, device) in zip(grads, self.outs)]

@@ -54,7 +54,7 @@ def adaptive_windows(i: int, o: int) -> list[Pair]:
 
 
 def _check_image(where: str, name: str, shape: Shape) -> None:
-    if len(shape) != 4 or 0 in shape:
+    if len(shape) != 4 or 0 in shape[1:]:
         raise ShapeError(message(where, f"{name} has shape {shape}, 4 non-empty axes are needed (N H W C)",
                                  f"reshape {name}; a single image needs a leading axis of 1"))
 
@@ -101,6 +101,7 @@ class max_pool2d:
     """
 
     args, saves, outs, returns, cheap = "x", "index", "y index", "y", True
+    batched = True
 
     def canon(*, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: Padding = 0):
         return _window(kernel_size, stride, padding)
@@ -130,6 +131,7 @@ class max_pool2d_backward:
     """
 
     args, saves, mixed = "g index", "index", "index"
+    batched = True
 
     def canon(*, hw: IntOrPair, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: Padding = 0):
         return _window(kernel_size, stride, padding, hw=hw)
@@ -156,6 +158,7 @@ class adaptive_max_pool2d:
     """
 
     args, saves, outs, returns, cheap = "x", "index", "y index", "y", True
+    batched = True
 
     def shape(x, *, output_size: IntOrPair):
         y_shape = _adaptive_shape("adaptive_max_pool2d", x.shape, output_size)
@@ -182,6 +185,7 @@ class pool_scatter:
     """
 
     args, saves, mixed = "x index", "index", "index"
+    batched = True
 
     def shape(x, index, *, hw: IntOrPair):
         _check_image("pool_scatter", "x", x.shape)
@@ -207,6 +211,7 @@ class pool_gather:
     """
 
     args, saves, mixed = "x index", "index", "index"
+    batched = True
 
     def shape(x, index):
         _check_image("pool_gather", "x", x.shape)
@@ -279,6 +284,7 @@ class avg_pool2d:
     """
 
     args, cheap = "x", True
+    batched = True
 
     def canon(*, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: Padding = 0,
               count_include_pad: bool = True):
@@ -306,6 +312,7 @@ class avg_pool2d_backward:
     """
 
     args = "g"
+    batched = True
 
     def canon(*, hw: IntOrPair, kernel_size: IntOrPair, stride: IntOrPair | None = None, padding: Padding = 0,
               count_include_pad: bool = True):
@@ -332,6 +339,7 @@ class adaptive_avg_pool2d:
     """
 
     args, cheap = "x", True
+    batched = True
 
     def shape(x, *, output_size: IntOrPair):
         return _adaptive_shape("adaptive_avg_pool2d", x.shape, output_size)
@@ -354,6 +362,7 @@ class adaptive_avg_pool2d_backward:
     """
 
     args = "g"
+    batched = True
 
     def shape(g, *, hw: IntOrPair):
         _check_image("adaptive_avg_pool2d_backward", "g", g.shape)

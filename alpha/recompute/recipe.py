@@ -199,7 +199,9 @@ class Recipe:
 
 
 class Values:
-    """What a gradient, or `again`, sees of the forward pass, by name."""
+    """What a gradient, or `again`, sees of the forward pass, by name.  there: see Op.vjps."""
+
+    there: Tensor | None
 
     def __init__(self, values: dict[str, Any]) -> None:
         self.__dict__ = values

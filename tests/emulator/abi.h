@@ -39,7 +39,7 @@ struct EmuKernel {
 /* A module exports: int emu_abi; struct EmuKernel *emu_kernels. */
 
 struct EmuTensorMap { /* our contents of the 128 bytes of a CUtensorMap (tiled mode), from the innermost dimension */
-  uint32_t magic, rank, element_bytes, swizzle_bytes;
+  uint32_t magic, rank, type, element_bytes, swizzle_bytes;
   uint64_t address, dim[5], stride[5]; /* stride[0] is element_bytes */
   uint16_t box[5];                     /* elements of a tile, */
   uint8_t step[5];                     /* every step-th of the tensor */

@@ -1,5 +1,7 @@
 // Copies that land late: cp.async, mbarriers, TMA tiles. Bytes arrive only when a thread waits for them, never earlier,
 // and the destination is poison until then: a missing or misplaced wait reads NaN.
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include "emu_ptx.hpp"
 
 namespace emu {
@@ -235,11 +237,22 @@ bool mbarrier_test(uint64_t* p, int parity) {
 void fence_proxy_async() { self->proxy_fence = ++engine.proxy_clock; }
 
 // ---- TMA stores: shared memory is read when the thread waits, so a tile reused too early shows
-void tma_store(const void* map, const void* src, const int* coord, int rank) {
-  PendingStore s{tensor_map(map, src, rank), (const char*)src, {}, self->store_group};
+static void store(const void* map, const void* src, const int* coord, int rank, bool adds) {
+  PendingStore s{tensor_map(map, src, rank), (const char*)src, {}, self->store_group, adds};
   std::copy(coord, coord + rank, s.coord);
   check_async_read(src, tile_bytes(s.map));
   self->stores.push_back(s);
+}
+void tma_store(const void* map, const void* src, const int* coord, int rank) { store(map, src, coord, rank, false); }
+void tma_add(const void* map, const void* src, const int* coord, int rank) { store(map, src, coord, rank, true); }
+template <class T> static void add_run(char* to, const char* from, size_t bytes) {
+  for (T *a = (T*)to, *end = a + bytes / sizeof(T), *b = (T*)from; a < end; a++, b++) *a = T(float(*a) + float(*b));
+}
+static void add(const EmuTensorMap& m, char* to, const char* from, size_t bytes) {
+  if (m.type == 6) add_run<__half>(to, from, bytes);
+  else if (m.type == 7) add_run<float>(to, from, bytes);
+  else if (m.type == 9) add_run<__nv_bfloat16>(to, from, bytes);
+  else fail("TMA: the emulator adds float16, float32 and bfloat16 alone");
 }
 void bulk_commit() { self->store_group++; }
 void bulk_wait(int pending_groups) {
@@ -248,9 +261,12 @@ void bulk_wait(int pending_groups) {
   for (; n < s.size() && s[n].group < self->store_group - pending_groups; n++)
     for_each_run(s[n].map, s[n].coord, [&](size_t at, size_t bytes, char* global) {
       if (!global) return;
+      if (s[n].adds) check_run(global, bytes, false);
       check_run(global, bytes, true);
-      for_each_piece(s[n].map, (char*)s[n].src, at, bytes,
-                     [&](const char* there, size_t from, size_t take) { memcpy(global + from, there, take); });
+      for_each_piece(s[n].map, (char*)s[n].src, at, bytes, [&](const char* there, size_t from, size_t take) {
+        if (s[n].adds) add(s[n].map, global + from, there, take);
+        else memcpy(global + from, there, take);
+      });
     });
   s.erase(s.begin(), s.begin() + n);
 }

@@ -30,6 +30,7 @@ struct Coordinates {
 void tma_load(void* dst, const void* map, const int* coord, int rank, uint64_t* bar);
 void tma_load_multicast(void* dst, const void* map, const int* coord, int rank, uint64_t* bar, unsigned blocks);
 void tma_store(const void* map, const void* src, const int* coord, int rank);
+void tma_add(const void* map, const void* src, const int* coord, int rank);
 void tma_prefetch(const void* map);
 void bulk_commit();
 void bulk_wait(int pending_groups);

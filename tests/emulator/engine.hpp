@@ -27,6 +27,7 @@ struct PendingStore {
   EmuTensorMap map;
   const char* src;
   int coord[5], group;
+  bool adds;
 };  // TMA store that has not read its tile yet
 
 struct Thread {

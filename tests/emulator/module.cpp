@@ -243,6 +243,7 @@ int cuTensorMapEncodeTiled(EmuTensorMap* map, int type, unsigned rank, void* add
   EmuTensorMap m{};
   m.magic = EMU_TENSOR_MAP_MAGIC;
   m.rank = rank;
+  m.type = type;
   m.element_bytes = element[type];
   m.swizzle_bytes = span[swizzle];
   m.address = (uint64_t)address;

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from alpha.cuda.conv import depthwise, padded, wgmma
+from alpha.cuda.conv.depthwise import strips
 from alpha.cuda.conv.ffma import conv_v2, ks_deconv, sk_dilated
 from alpha.cuda.conv.first_layer import stem
 from alpha.cuda.conv.first_layer.mma import stem_mma, stem_mma_dgrad
@@ -15,14 +16,15 @@ from alpha.cuda.conv.wgmma import wgrad
 from alpha.cuda.lazy import flush_gradients, statistics, write_for
 from alpha.cuda.ops.pointwise import as_float32
 from alpha.cuda.ops.pointwise.epilogue import Epilogue
-from alpha.cuda.runtime.memory import Array, empty
+from alpha.cuda.runtime.memory import Array, copy, empty
 from alpha.ops.algorithms.names import AUTO, Request
-from alpha.ops.conv import conv2d, conv2d_bias_act, conv2d_dgrad, conv2d_wgrad
+from alpha.ops.conv import conv2d, conv2d_bias_act, conv2d_dgrad, conv2d_dgrad_add, conv2d_wgrad
 from alpha.ops.conv_desc import ConvDesc, Pair
+from alpha.ops.elementwise import add
 
 # Of equals the first is taken.
-for module in (conv_v2, depthwise, ks_deconv, sk_dilated, stem, stem_mma, stem_mma_dgrad, wgmma, wgrad, mma, pipeline,
-               im2col):
+for module in (conv_v2, depthwise, strips, ks_deconv, sk_dilated, stem, stem_mma, stem_mma_dgrad, wgmma, wgrad, mma,
+               pipeline, im2col):
     register(*module.CANDIDATES)
 register(*padded.candidates((*wgmma.CANDIDATES, *wgrad.CANDIDATES, *mma.CANDIDATES)))
 
@@ -52,6 +54,21 @@ def conv2d_dgrad_cuda(g: Array, w: Array, *, hw: Pair, algorithm: Request = AUTO
     dx = empty(desc.x_shape, g.dtype)
     chosen.launch(g, w, dx)
     return dx
+
+
+@conv2d_dgrad_add.impl("cuda")
+def conv2d_dgrad_add_cuda(g: Array, w: Array, onto: Array, *, hw: Pair, in_place: bool, algorithm: Request = AUTO,
+                          **geometry: Any) -> Array:
+    desc = ConvDesc.dgrad(g.shape, w.shape, hw, **geometry)
+    chosen = _chosen("dgrad", desc, algorithm, g)
+    if not chosen.chosen.adds:
+        return add.impls["cuda"](onto, conv2d_dgrad_cuda(g, w, hw=hw, algorithm=algorithm, **geometry))
+    flush_gradients()
+    if not in_place:
+        before, onto = onto, empty(onto.shape, onto.dtype)
+        copy(onto, before)
+    chosen.launch(g, w, onto, adds=True)
+    return onto
 
 
 @conv2d_wgrad.impl("cuda")

@@ -85,6 +85,7 @@ class Candidate:
         pass_name: "fprop", "dgrad" or "wgrad".
         name: shown to people and stored by the tuner: "ks_deconv 128x64".
         reads, writes: what the kernel reads (lazy/operands.py) and its output's dtype.
+        adds: whether launch(g, w, dx, adds=True) of a dgrad adds to what dx holds.
         takes_guard: whether launch(..., guard=flags) is understood, see the head of this file.
         precisions: those that it serves, and no others: a float32 that it rounds; None: by what it reads and writes.
         algorithm: its name in alpha.ops.algorithms.names.
@@ -94,7 +95,7 @@ class Candidate:
     name: str
     reads: str = "float32"
     writes: str = "float32"
-    takes_guard: bool = False
+    adds = takes_guard = False
     precisions: tuple[str, ...] | None = None
     algorithm: str = "direct"
 

@@ -136,6 +136,14 @@ PTX_TMA(2, (int x, int y), "%4,%5", PTX_R(x), PTX_R(y))
 PTX_TMA(3, (int x, int y, int z), "%4,%5,%6", PTX_R(x), PTX_R(y), PTX_R(z))
 PTX_TMA(4, (int x, int y, int z, int w), "%4,%5,%6,%7", PTX_R(x), PTX_R(y), PTX_R(z), PTX_R(w))
 PTX_TMA(5, (int x, int y, int z, int w, int v), "%4,%5,%6,%7,%8", PTX_R(x), PTX_R(y), PTX_R(z), PTX_R(w), PTX_R(v))
+// Adds a tile to what the tensor holds, rounded to its dtype, as tma_store_5d stores it.
+PTX_FN void tma_add_5d(const CUtensorMap& map, const void* src, int x, int y, int z, int w, int v,
+                       [[maybe_unused]] uint64_t policy) {
+  PTX(emu::tma_add(&map, src, emu::Coordinates{x, y, z, w, v}.values, 5),
+      "cp.reduce.async.bulk.tensor.5d.global.shared::cta.add.tile.bulk_group.L2::cache_hint "
+      "[%0, {%3, %4, %5, %6, %7}], [%1], %2;" ::"l"(&map), "r"(shared(src)), "l"(policy), "r"(x), "r"(y), "r"(z),
+      "r"(w), "r"(v) : "memory");
+}
 PTX_FN void bulk_commit() { PTX(emu::bulk_commit(), "cp.async.bulk.commit_group;" :: : "memory"); }
 template <int PENDING>
 PTX_FN void bulk_wait() {  // all but the last PENDING groups of this thread's stores are written

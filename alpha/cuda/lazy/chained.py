@@ -14,12 +14,12 @@ from typing import Any
 from weakref import ref
 
 from alpha.config import config
-from alpha.cuda.lazy.deferred import Deferred, waiting
+from alpha.cuda.lazy.deferred import Deferred, chained_blocks, waiting
 from alpha.cuda.lazy.guard import Guard
 from alpha.cuda.lazy.quiet import is_peeking, lock, peeking
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.memory import Array, Derived, Shape, extent
-from alpha.fuse.chain import Chain, Value
+from alpha.fuse.chain import Chain, Leaf, Value
 from alpha.trace import late, running
 
 # (value) -> the chain behind it, and for each of its outputs the array that it has written
@@ -37,7 +37,7 @@ class ChainStorage(Derived):
         value: of alpha.fuse.chain; its `written` is the array, once there is one.
     """
 
-    hurries, form, bound, companion = False, None, None, None
+    hurries, form, bound, is_chain = False, None, None, True
 
     def __init__(self, value: Value, write: Write, alone: Callable[..., Array], shapes: Sequence[Shape]) -> None:
         self.value, self.dtype = value, value.dtype
@@ -96,21 +96,20 @@ class ChainStorage(Derived):
         return self.elements()
 
     def planes(self, write: bool = False) -> None:
-        """There are none; `write`: has the elements written."""
-        if write:
-            self.elements()
+        """There are none."""
+        self.elements() if write else None
 
     def _never(self, *args: Any) -> None:
         """There is no such thing of a chain."""
 
     join = joined_elements = header_for = _never
 
-    def settle(self) -> None:
-        self.elements()
+    settle = elements
 
 
 def settle(value: Value, array: Array) -> None:
     """Says that a value is written: its own readers go on from there."""
+    chained_blocks.add(id(array.block))
     value.written = array
     value.inputs, value.steps, value.reads, value.row = (), 0, 1, 0
 
@@ -126,6 +125,9 @@ def chain(value: Value, shape: Shape, shapes: Sequence[Shape], write: Write, alo
     holder = _Holder()
     value.holder = ref(holder)
     storage = ChainStorage(value, write, alone, shapes)
+    if not waiting:
+        chained_blocks.clear()
+    _note_reads(value)
     waiting[id(storage)] = storage
     return Deferred(shape, *extent(shape, value.dtype), storage, holder)
 
@@ -133,7 +135,13 @@ def chain(value: Value, shape: Shape, shapes: Sequence[Shape], write: Write, alo
 def offer(y: Deferred, value: Value | None) -> Deferred:
     """Returns y, which pointwise ops may make for themselves as long as its own pass has not run."""
     y.derived.value = value
+    _note_reads(value)
     return y
+
+
+def _note_reads(value: Value | None) -> None:
+    chained_blocks.update([id(x.array.block) for x in (value.inputs if value else ())
+                           if isinstance(x, Leaf) and isinstance(x.array, Array)])
 
 
 def value_of(x: Any) -> Value | None:

@@ -46,6 +46,7 @@ BLOCKS_PER_SM = 4           # of a merge: behind a guard it ends at once as a ru
 _MERGE = Kernel("planes.cu", "planes_merge", f"ptr x, ptr header, ptr y, ptr header_of_y, i64 size, {GUARD_ARGS}")
 
 waiting: WeakValueDictionary[int, Any] = WeakValueDictionary()
+chained_blocks: set[int] = set()  # ids of the memory that chains read which may be waiting; some may be others' by now
 
 
 class Deferred(Array):
@@ -225,8 +226,11 @@ def write_before(arrays: Sequence[Array]) -> None:
     """Has all passes run that read arrays which are about to change."""
     if waiting:
         changing = {id(x.block) for x in arrays}
+        spared = changing.isdisjoint(chained_blocks)
         for contents in list(waiting.values()):
-            if contents.is_alive and not changing.isdisjoint(id(a.block) for a in contents.reads):
+            if (spared and contents.is_chain) or not contents.is_alive:
+                continue
+            if not changing.isdisjoint(id(a.block) for a in contents.reads):
                 contents.elements()
 
 
@@ -260,7 +264,7 @@ class LazyStorage(Derived):
         value: what it is to chains of pointwise ops (chained.py) as long as the pass has not run; or None.
     """
 
-    dtype, is_alive, value = "float32", True, None
+    dtype, is_alive, is_chain, value = "float32", True, False, None
 
     def __init__(self, memory: Memory, reads: Sequence[Array], write: Write, hurries: bool, join: Join | None) -> None:
         self.memory, self.reads, self.hurries = memory, reads, hurries

@@ -1,8 +1,7 @@
 """From .cu files to modules: what compiles them, which are needed, and those that are being compiled.
 
-A module is compiled when a launch needs it; two at a time for each core, so that a long one begins early though it is
-needed late. What has been compiled is in the cache of alpha.build; what came compiled with alpha is taken from there
-(alpha.packed).
+A module is compiled when a launch needs it; a few at a time, as many as there are cores. What has been compiled is in
+the cache of alpha.build; what came compiled with alpha is taken from there (alpha.packed).
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ FLAGS = ("-std=c++17", "-O3", "-cubin", "-lineinfo")
 TAKE_SECONDS = {"activation.cu", "batch_norm.cu", "layer_norm.cu", "pool.cu", "reduce.cu", "update.cu"}
 PARTS = ("bfloat16", "16", "int")  # that these are compiled in, beside float32, by the last word of an entry's name
 
-PER_CORE = 2  # modules that are compiled at a time
 PROGRESS_AFTER = 1.0  # seconds of compiling until a terminal shows a progress bar
 
 Defines = Mapping[str, "str | int"]
@@ -202,7 +200,7 @@ def _packed(unit: Unit) -> bytes | None:
 def start(unit: Unit) -> None:
     """Has a unit compiled in the background."""
     if not _workers:
-        _workers.append(ThreadPoolExecutor(PER_CORE * cores()))
+        _workers.append(ThreadPoolExecutor(cores()))
     if unit not in _jobs:
         _jobs[unit] = _workers[0].submit(copy_context().run, current.compile, unit.source, dict(unit.defines),
                                          context.arch)
@@ -263,7 +261,7 @@ def compile_all(arch: str, chosen: Iterable[Unit] | None = None) -> dict[Unit, C
     """
     waiting = units() if chosen is None else list(chosen)
     random.Random(os.getpid()).shuffle(waiting)
-    with ThreadPoolExecutor(PER_CORE * cores()) as workers:
+    with ThreadPoolExecutor(cores()) as workers:
         jobs = {unit: workers.submit(copy_context().run, current.compile, unit.source, dict(unit.defines), arch)
                 for unit in waiting}  # in our context: settings are those of this thread
         _show(jobs.values())

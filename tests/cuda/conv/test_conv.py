@@ -89,6 +89,8 @@ CASES = [
     Case("conv2d", ints(2, 7, 6, 6), ints(9, 3, 2, 2, seed=1), exact=True, padding=(1, 0), dilation=2, groups=3),
     Case("conv2d_dgrad", ints(2, 4, 3, 8), ints(8, 3, 3, 4, seed=1), exact=True, hw=(7, 6), stride=2, padding=1),
     Case("conv2d_dgrad", ints(2, 3, 3, 5), ints(5, 1, 1, 3, seed=1), exact=True, hw=(7, 8), stride=3, label="no taps"),
+    Case("conv2d_dgrad_add", ints(2, 4, 3, 8), ints(8, 3, 3, 4, seed=1), ints(2, 7, 6, 4, seed=2), exact=True,
+         hw=(7, 6), stride=2, padding=1),
     Case("conv2d_bias_act", ints(2, 5, 5, 4), ints(8, 3, 3, 4, seed=1), ints(8, seed=2), exact=True, activation="relu"),
     Case("conv2d_bias_act", ints(2, 5, 5, 3), ints(7, 3, 3, 3, seed=1), ints(7, seed=2), exact=True, padding=2),
     Case("conv2d_bias_act", ints(2, 5, 5, 3), ints(7, 3, 3, 3, seed=1), None, exact=True, padding=4, activation="relu"),

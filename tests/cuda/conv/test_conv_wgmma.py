@@ -100,6 +100,15 @@ def run(tile, case: Shape, bias: bool = False) -> tuple[np.ndarray, np.ndarray]:
     return fetched(y), np.maximum(sums + b, 0)
 
 
+def check_added(tile, case: Shape) -> None:
+    """dgrad adds to what the memory of dx holds."""
+    (g, g_there), (w, w_there) = inputs(tile, *case.desc.y_shape), inputs(tile, *case.w_shape, seed=1)
+    onto, dx = inputs(tile, *case.x_shape, seed=2)
+    tile.prepare(case.desc)(g_there, w_there, dx, adds=True)
+    expected = conv_dgrad_padded(g, w, case.hw, **case.attrs) + onto
+    assert_equal_at(fetched(dx), expected.astype(np.float32), name=f"{case.name} added by {tile.name}")
+
+
 def fitting(pass_name: str, case: Shape) -> list:
     """Returns the tiles that serve a case: all but those that have all of its columns or none."""
     found = [tile for tile in tiles(pass_name) if not tile.rejection(case.desc)]
@@ -172,6 +181,16 @@ def test_sums_in_slices_get_bias_and_relu_too(device, monkeypatch, fresh_schedul
         for each in (case, rows, groups) if tile.tile.columns == 64 else (case,):
             assert tile.plan(each.desc)[1].slots > 0
             check(tile, each, bias=pass_name == "fprop")
+            if tile.adds:
+                check_added(tile, each)
+
+
+@pytest.mark.parametrize("case", EVERY_TILE, ids=lambda case: case.name)
+def test_dgrad_adds_to_what_is_there(device, case):
+    found = [tile for tile in fitting("dgrad", case) if tile.adds]
+    assert found
+    for tile in found:
+        check_added(tile, case)
 
 
 def test_bias_and_relu(device):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import numpy as np
@@ -139,6 +140,24 @@ def test_what_is_between_takes_no_memory() -> None:
             live[fuse] = backend.memory_stats()["live"] - before
             del y
     assert live[0] - live[1] >= SIZE * ITEMSIZE["bfloat16"]
+
+
+def test_nothing_is_held_until_garbage_is_collected() -> None:
+    backend = alpha.backend.get_backend("cuda")
+    x = alpha.tensor(normal(*SHAPE), device="cuda").astype("bfloat16")
+    assert x.data.ptr
+    x = alpha.Tensor(x.data, x.shape, x.dtype, x.device).requires_grad_()
+    gc.collect()
+    gc.disable()
+    try:
+        before = backend.memory_stats()["live"]
+        for _ in range(3):
+            y = ops.gelu(ops.batch_norm(x * 2.0, None, None, None, None, training=True)) + x
+            y.sum().backward()
+            x.grad = y = None
+        assert backend.memory_stats()["live"] <= before
+    finally:
+        gc.enable()
 
 
 def test_operands_may_change_before_the_result_is_read() -> None:

@@ -29,6 +29,7 @@ struct Tile {
   using E = ELEMENT;
   static constexpr bool DGRAD = B_MAJOR_N;
   static constexpr int BN = TILE_N, DEPTH = TILE_DEPTH, PLANES = OPERAND_PLANES, SUMS = BN / 2, THREADS = 384;
+  using Sums = float[DEPTH][SUMS];
   static constexpr int BOX = 64 * 128, CONSUMERS = 2, OUT_BOXES = OUTPUT_BOXES, OUT_AT = 0;
   static constexpr int RING_AT = CONSUMERS * OUT_BOXES * BOX;
   static constexpr int B_PLANE = BN * 128, B_BLOCK = PLANES * B_PLANE;
@@ -197,13 +198,10 @@ template <int UNIT> struct Consumer {
     if (!t.held) release(barriers.filters_empty + stage);
   }
   // The sums of an item's tiles.
-  PTX_FN void operator()(float (&sum)[Tile::DEPTH][Tile::SUMS], int item) {
+  PTX_FN void operator()(Tile::Sums &sum, int item) {
     const int half = t.side / 2;
     uint2 dilations = t.dilations[Tile::DGRAD ? 0 : item % t.column_tiles];
-    if (Tile::PLANES == 2) {
-#pragma unroll
-      for (int i = 0; i < Tile::DEPTH * Tile::SUMS; i++) sum[0][i] = 0.f;
-    }
+    if (Tile::PLANES == 2) clear<Tile>(sum);
     for (int chunk = 0; chunk < t.chunks; chunk++) {
       if (Tile::DGRAD) dilations = t.dilations[chunk];
       ptx::mbarrier_wait(barriers.full[number] + halo.stage, halo.phase);
@@ -228,7 +226,7 @@ template <int UNIT> struct Consumer {
 
 private:
   // One block of filters. One plane: a group of products stays in flight while the next is issued.
-  PTX_FN void block(float (&sum)[Tile::DEPTH][Tile::SUMS], uint64_t a, int tap, uint2 dilations, bool add) {
+  PTX_FN void block(Tile::Sums &sum, uint64_t a, int tap, uint2 dilations, bool add) {
     ptx::mbarrier_wait(barriers.filters_full + filters.stage, t.held ? 0 : filters.phase);
     const uint64_t b = ptx::wgmma_desc(smem + t.filters_at(filters.stage), Tile::BOX);
     const int low = t.halo_bytes / 16, tile = Tile::PLANES * low;
@@ -271,7 +269,7 @@ template <int UNIT> PTX_FN void sum_tiles(const Levels &t, char *smem, Barriers 
   const uint64_t policy = t.streams ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL;
   OutBoxes<Tile, OUT> out(smem);
   Consumer<UNIT> consumer(t, smem, barriers);
-  float sum[Tile::DEPTH][Tile::SUMS];
+  Tile::Sums sum;
 #pragma unroll 1
   for (int item = blockIdx.x; item < t.items; item += gridDim.x) {
     consumer(sum, item);

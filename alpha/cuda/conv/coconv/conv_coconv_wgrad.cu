@@ -89,7 +89,10 @@ template <int UNIT, int FIRST, int COUNT> struct Sums {
     const int step = 2 * t.pitch * 8;
     int stage = 0, phase = 0, before = -1;
 #pragma unroll
-    for (int i = 0; i < COUNT * WIDE / 2; i++) sum[0][i] = 0.f;
+    for (int i = 0; i < COUNT; i++) {
+#pragma unroll
+      for (int j = 0; j < WIDE / 2; j++) sum[i][j] = 0.f;
+    }
     for (int tile = t.slice; tile < t.tiles; tile += t.slices) {
       ptx::mbarrier_wait(barriers.full + stage, phase);
       const uint64_t x = ptx::wgmma_desc(smem + t.stage_at(stage), BOX, t.pitch * 128) + t.reach * (t.pitch + 1) * 8;

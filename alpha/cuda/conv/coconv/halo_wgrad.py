@@ -111,5 +111,4 @@ def _cost(desc: CoConvDesc, planes: int, on: Device) -> Cost:
                  added))
 
 
-CANDIDATES: dict[str, tuple[HaloWgrad, ...]] = {
-    "wgrad": tuple(HaloWgrad(reads) for reads in READS)}
+CANDIDATES: dict[str, tuple[HaloWgrad, ...]] = {"wgrad": tuple(HaloWgrad(reads) for reads in READS)}

@@ -1,4 +1,4 @@
-"""Depthwise convolution, with any number of filters per channel: conv_depthwise.cu."""
+"""Depthwise convolution of any filters, with any number of them per channel: conv_depthwise.cu."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, empty, upload
 from alpha.ops.conv_desc import Axis, ConvDesc, TapClass, ceil_div
 
-THREADS, FILTER_FLOATS = 256, 8192    # of conv_depthwise.cu
+THREADS = 256                         # of conv_depthwise.cu
 LANES = 32                            # along the channels, at most
 BLOCKS = 6                            # resident on a multiprocessor
 SLICE_BYTES = 32 << 20
@@ -28,10 +28,10 @@ SUM = Kernel("conv_depthwise.cu", "depthwise_sum", "ptr slices, ptr dw, i32 coun
              threads=THREADS)
 
 
-def lanes_for(channels: int, vector: int) -> int:
+def lanes_for(channels: int) -> int:
     """Returns how many threads side by side share the channels: a power of two."""
     lanes = 1
-    while lanes < LANES and lanes * vector < channels:
+    while lanes < LANES and lanes < channels:
         lanes *= 2
     return lanes
 
@@ -46,26 +46,22 @@ def axis_table(size: int, classes: Iterable[TapClass]) -> np.ndarray:
 
 
 class Depthwise(Candidate):
-    """A pass of a depthwise convolution, `vector` channels per thread."""
+    """A pass of a depthwise convolution."""
 
-    def __init__(self, pass_name: str, vector: int, kernel: Kernel) -> None:
-        self.pass_name, self.vector, self.kernel = pass_name, vector, kernel
-        self.name = f"depthwise_{pass_name} {vector}"
+    def __init__(self, pass_name: str, kernel: Kernel) -> None:
+        self.pass_name, self.kernel = pass_name, kernel
+        self.name = f"depthwise_{pass_name}"
 
     def rejection(self, desc: ConvDesc) -> str | None:
         if desc.groups != desc.ic:
             return f"{desc.ic // desc.groups} input channels per group, not 1"
-        if self.vector == 4 and (desc.oc != desc.ic or desc.ic % 4):
-            return f"{desc.ic} -> {desc.oc} channels: 4 of them at a time need as many outputs, and a multiple of 4"
-        if self.vector == 4 and desc.h.f * desc.w.f * lanes_for(desc.oc, 4) * 4 > FILTER_FLOATS:
-            return f"{desc.h.f * desc.w.f} taps do not fit into shared memory"
         return oversized(desc)
 
     def cost(self, desc: ConvDesc) -> Cost:
         c = device().table.depthwise
         more = c.multiplied[self.pass_name] if desc.oc > desc.ic else 1.0
-        return Cost((Stage(desc.useful_flops / c.efficiency, "fma", more * desc.nbytes() / c.dram[self.vector], "dram",
-                           c.depth, c.launches),))
+        return Cost((Stage(desc.useful_flops / c.efficiency, "fma", more * desc.nbytes() / c.dram, "dram", c.depth,
+                           c.launches),))
 
     def prepare(self, desc: ConvDesc) -> Launch:
         return self._wgrad(desc) if self.pass_name == "wgrad" else self._gather(desc)
@@ -93,8 +89,8 @@ class Depthwise(Candidate):
     def _wgrad(self, desc: ConvDesc) -> Launch:
         h, w, taps, multiplier = desc.h, desc.w, desc.h.f * desc.w.f, desc.oc // desc.ic
         rectangles = upload(_rectangles(desc))
-        lanes = lanes_for(desc.oc, self.vector)
-        column_tiles, rows = ceil_div(desc.oc, lanes * self.vector), THREADS // lanes
+        lanes = lanes_for(desc.oc)
+        column_tiles, rows = ceil_div(desc.oc, lanes), THREADS // lanes
         lines = desc.n * h.o
         slices = max(1, min(ceil_div(BLOCKS * context.sm_count, column_tiles * taps), lines // rows,
                             SLICE_BYTES // (4 * taps * desc.oc)))
@@ -111,8 +107,8 @@ class Depthwise(Candidate):
 
     def _grid(self, positions: int, channels: int) -> tuple[tuple[int, int], int]:
         """Returns the grid and the lanes: enough blocks to fill the device a few times, each for many positions."""
-        lanes = lanes_for(channels, self.vector)
-        column_tiles = ceil_div(channels, lanes * self.vector)
+        lanes = lanes_for(channels)
+        column_tiles = ceil_div(channels, lanes)
         blocks = min(ceil_div(positions, THREADS // lanes), ceil_div(4 * BLOCKS * context.sm_count, column_tiles))
         return (blocks, column_tiles), lanes
 
@@ -136,6 +132,5 @@ def _rectangles(desc: ConvDesc) -> np.ndarray:
 
 
 _ENTRIES = {"fprop": ("gather", GATHER_ARGS), "dgrad": ("gather", GATHER_ARGS), "wgrad": ("wgrad", WGRAD_ARGS)}
-CANDIDATES = tuple(
-    Depthwise(name, vector, Kernel("conv_depthwise.cu", f"depthwise_{entry}_{vector}", args, threads=THREADS))
-    for name, (entry, args) in _ENTRIES.items() for vector in (4, 1))
+CANDIDATES = tuple(Depthwise(name, Kernel("conv_depthwise.cu", f"depthwise_{entry}", args, threads=THREADS))
+                   for name, (entry, args) in _ENTRIES.items())

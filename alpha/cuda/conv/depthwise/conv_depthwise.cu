@@ -13,15 +13,12 @@
 // Zeros:    for each position of an axis a table holds {first tap, number of taps, where the first tap reads}
 //           (alpha/ops/conv_desc.py: TapClass); for each tap wgrad gets the rectangle of outputs that it serves. The
 //           loops run over these: padded and inserted zeros are never reached
-// Requires: V = 4: multiplier 1, C % 4 = 0, FH * FW * 4 * lanes <= FILTER_FLOATS; V = 1: nothing. All positions of a
-//           tensor, and the elements of an image, are fewer than 2^31
-// Threads:  `lanes` neighbouring threads side by side along the channels, V of them each; the rest along positions
+// Requires: all positions of a tensor, and the elements of an image, are fewer than 2^31
+// Threads:  `lanes` neighbouring threads side by side along the channels; the rest along positions
 // Measured: no file of results has it; the rates in depthwise/__init__.py are estimates
-#include "lanes.cuh"
+#include "ptx.cuh"
 
-constexpr int THREADS = 256, FILTER_FLOATS = 8192;
-
-template <int V> using Vec = Lanes<V, float>;
+constexpr int THREADS = 256;
 
 struct Gather {
   const float *in, *w, *bias;
@@ -33,51 +30,28 @@ struct Gather {
   int divisor, terms, lanes, relu, unused;
 };
 
-template <int V> __device__ __forceinline__ void gather(const Gather &t) {
-  __shared__ __align__(16) float filter[V == 4 ? FILTER_FLOATS : 1];  // [tap][4 * lanes]
+extern "C" __global__ void __launch_bounds__(THREADS, 4) depthwise_gather(Gather t) {
   const int lane = threadIdx.x % t.lanes, row = threadIdx.x / t.lanes, rows = THREADS / t.lanes;
-  const int c0 = blockIdx.y * t.lanes * V, c = c0 + lane * V;
-  if constexpr (V == 4) {
-    for (int e = threadIdx.x; e < t.taps * t.lanes * 4; e += THREADS) {
-      const int k = e / t.taps, tap = e - k * t.taps;
-      if (c0 + k < t.channels) filter[tap * t.lanes * 4 + k] = t.w[(c0 + k) * t.taps + tap];
-    }
-    __syncthreads();
-  }
+  const int c = blockIdx.y * t.lanes + lane;
   if (c >= t.channels) return;
-  Vec<V> bias = {};
-  if (t.bias) bias = load<V>(t.bias + c);
+  const float bias = t.bias ? t.bias[c] : 0.f;
   for (int p = blockIdx.x * rows + row; p < t.positions; p += gridDim.x * rows) {
     const int line = p / t.width, image = line / t.height;
     const int4 h = t.table_h[line - image * t.height], w = t.table_w[p - line * t.width];
     const float *in = t.in + ((long long)image * t.in_height + h.z) * t.in_width * t.in_channels +
                       ((long long)w.z * t.in_channels + c / t.divisor * t.terms);
-    Vec<V> sum = bias;
+    float sum = bias;
     for (int i = 0; i < h.y; i++)
 #pragma unroll 3
       for (int j = 0; j < w.y; j++) {
         const float *from = in + (long long)(i * t.step_h * t.in_width + j * t.step_w) * t.in_channels;
         const int tap = (h.x + i * t.tap_step_h) * t.fw + w.x + j * t.tap_step_w;
-        if constexpr (V == 4) {
-          const Vec<4> v = load<4>(from), f = load<4>(filter + (tap * t.lanes + lane) * 4);
-#pragma unroll
-          for (int q = 0; q < 4; q++) sum.v[q] = fmaf(v.v[q], f.v[q], sum.v[q]);
-        } else {
-          for (int k = 0; k < t.terms; k++) sum.v[0] = fmaf(from[k], t.w[(c * t.terms + k) * t.taps + tap], sum.v[0]);
-        }
+        for (int k = 0; k < t.terms; k++) sum = fmaf(from[k], t.w[(c * t.terms + k) * t.taps + tap], sum);
       }
-#pragma unroll
-    for (int q = 0; q < V; q++)
-      if (t.relu && sum.v[q] < 0.f) sum.v[q] = 0.f;
-    store(t.out + (long long)p * t.channels + c, sum);
+    t.out[(long long)p * t.channels + c] = t.relu && sum < 0.f ? 0.f : sum;
   }
 }
-
-#define DEPTHWISE_GATHER(name, V) \
-  extern "C" __global__ void __launch_bounds__(THREADS, 4) name(Gather t) { gather<V>(t); } \
-  ALPHA_KERNEL(name)
-DEPTHWISE_GATHER(depthwise_gather_4, 4)
-DEPTHWISE_GATHER(depthwise_gather_1, 1)
+ALPHA_KERNEL(depthwise_gather)
 
 struct Rectangle {  // of the outputs that a tap serves
   int height, width, out, in;  // out: its first pixel in an image; in: the one that this pixel reads
@@ -95,40 +69,28 @@ struct DepthwiseWgrad {
 };
 
 // Grid (slices, channel tiles, taps). A thread has every so-many-th row of a rectangle, all images counted.
-template <int V> __device__ __forceinline__ void wgrad(const DepthwiseWgrad &t) {
-  __shared__ float partial[THREADS * V];
+extern "C" __global__ void __launch_bounds__(THREADS, 4) depthwise_wgrad(DepthwiseWgrad t) {
+  __shared__ float partial[THREADS];
   const int lane = threadIdx.x % t.lanes, row = threadIdx.x / t.lanes, rows = THREADS / t.lanes;
-  const int c = (blockIdx.y * t.lanes + lane) * V;
+  const int c = blockIdx.y * t.lanes + lane;
   const Rectangle r = t.rectangles[blockIdx.z];
   const int begin = blockIdx.x * t.share, end = min(begin + t.share, t.images * r.height);
-  Vec<V> sum = {};
+  float sum = 0.f;
   if (c < t.channels)
     for (int line = begin + row; line < end; line += rows) {
       const int image = line / r.height, h = line - image * r.height;
       const float *g = t.g + (image * t.g_image + ((long long)r.out * t.channels + h * t.g_h + c));
       const float *x = t.x + (image * t.x_image + ((long long)r.in * t.in_channels + h * t.x_h + c / t.multiplier));
 #pragma unroll 4
-      for (int w = 0; w < r.width; w++) {
-        const Vec<V> a = load<V>(g + w * t.channels), b = load<V>(x + w * t.x_w);
-#pragma unroll
-        for (int q = 0; q < V; q++) sum.v[q] = fmaf(a.v[q], b.v[q], sum.v[q]);
-      }
+      for (int w = 0; w < r.width; w++) sum = fmaf(g[w * t.channels], x[w * t.x_w], sum);
     }
-#pragma unroll
-  for (int q = 0; q < V; q++) partial[q * THREADS + threadIdx.x] = sum.v[q];
+  partial[threadIdx.x] = sum;
   __syncthreads();
   if (row > 0 || c >= t.channels) return;
-  for (int s = 1; s < rows; s++)
-#pragma unroll
-    for (int q = 0; q < V; q++) sum.v[q] += partial[q * THREADS + s * t.lanes + lane];
-  store(t.slices + ((long long)blockIdx.x * gridDim.z + blockIdx.z) * t.channels + c, sum);
+  for (int s = 1; s < rows; s++) sum += partial[s * t.lanes + lane];
+  t.slices[((long long)blockIdx.x * gridDim.z + blockIdx.z) * t.channels + c] = sum;
 }
-
-#define DEPTHWISE_WGRAD(name, V) \
-  extern "C" __global__ void __launch_bounds__(THREADS, 4) name(DepthwiseWgrad t) { wgrad<V>(t); } \
-  ALPHA_KERNEL(name)
-DEPTHWISE_WGRAD(depthwise_wgrad_4, 4)
-DEPTHWISE_WGRAD(depthwise_wgrad_1, 1)
+ALPHA_KERNEL(depthwise_wgrad)
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 depthwise_sum(const float *slices, float *dw, int count, int taps, int channels) {

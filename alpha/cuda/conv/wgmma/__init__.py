@@ -91,9 +91,9 @@ def launch_of_arrays(pass_name: str, reads: str, run: Run) -> Launch:
         run(a, c, y, epilogue)
         return a.flag, c.flag
 
-    def dgrad(g: Array, w: Array, dx: Array) -> Guard:
+    def dgrad(g: Array, w: Array, dx: Array, **adds: bool) -> Guard:
         a, c = operand(g, reads, keep=KEEP["gradient"]), operand(w, reads, keep=KEEP["weight"])
-        run(a, c, dx)
+        run(a, c, dx, **adds)
         return a.flag, c.flag
 
     def wgrad(x: Array, g: Array, dw: Array) -> Guard:
@@ -165,6 +165,7 @@ class Wgmma(Candidate):
     def __init__(self, pass_name: str, mode: Mode, tile: Tile) -> None:
         self.pass_name, self.mode, self.tile = pass_name, mode, tile
         self.reads, self.writes = mode
+        self.adds = pass_name == "dgrad" and mode.writes != "float32"  # that may be rewritten by an exact kernel
         self.name = f"conv_wgmma {tile} {mode.reads} to {mode.writes}"
         pixels, filters = (mode.planes * rows * CHUNK * 2 for rows in (tile.rows, tile.columns))  # bytes of a block
         ring = tile.stages * pixels + (tile.held or tile.stages) * filters
@@ -177,11 +178,11 @@ class Wgmma(Candidate):
         self.kernel = Kernel(
             "conv_wgmma.cu", "conv_wgmma", "ptr x, ptr w, ptr y, ptr b, ptr scale_x, ptr scale_w, ptr slots, "
             "ptr statistics, ptr work, i32 entries, i32 images_log2, i32 batch, i32 groups, i32 columns, "
-            f"i32 counted, i32 least_run, i32 most_run, i32 unit, i32 relu, i32 streams, {GUARD_ARGS}",
+            f"i32 counted, i32 least_run, i32 most_run, i32 unit, i32 relu, i32 adds, i32 streams, {GUARD_ARGS}",
             threads=THREADS, shared=self._shared, defines=defines)
         self.sum = Kernel(
             "conv_wgmma.cu", "conv_wgmma_slices", "ptr slots, ptr tiles, ptr b, ptr scale_x, ptr scale_w, ptr y, "
-            "i32 batch, i32 height, i32 width, i32 channels, i32 columns, i32 images_log2, i32 relu",
+            "i32 batch, i32 height, i32 width, i32 channels, i32 columns, i32 images_log2, i32 relu, i32 adds",
             threads=SUM_THREADS, defines=defines)
 
     def rejection(self, desc: ConvDesc) -> str | None:
@@ -270,7 +271,8 @@ class Wgmma(Candidate):
         out_rows = min(images, BOX_ROWS)
         out_box = (OUT_ROW // ITEMSIZE[self.writes], 1, 1, out_rows, 1)
 
-        def run(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING, parts: Array | None = None) -> None:
+        def run(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING, parts: Array | None = None,
+                adds: bool = False) -> None:
             b, relu = epilogue.known()
             b = b and offset(b, 4 * first)
             if not channels and not slot_floats:
@@ -283,10 +285,10 @@ class Wgmma(Candidate):
                         _filter_maps(w.ptr + w_first, w.dtype, desc.w_shape, w.planes, groups, w_runs, w_boxes,
                                      channels),
                         out, b, x.scale, w.scale, slots, counted, items, entries, images_log2, batch, *sizes, relu,
-                        streams, *guard)
+                        adds, streams, *guard)
             if slots:
                 self.sum(sum_grid, slots, sliced, b, x.scale, w.scale, offset(y, y_first), batch, height, width,
-                         of_y, columns, images_log2, relu)
+                         of_y, columns, images_log2, relu, adds)
         return run
 
 

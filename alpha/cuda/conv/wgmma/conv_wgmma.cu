@@ -3,7 +3,8 @@
 // What:     fprop  y[n, oh, ow, oc] = relu(b[oc] + sum_{fh, fw, ic} x[n, ih, iw, ic] * w[oc, fh, fw, ic]),
 //                  ih = oh*stride - padding + fh*dilation, iw likewise
 //           dgrad  dx[n, ih, iw, ic] = sum_{fh, fw, oc} g[n, oh, ow, oc] * w[oc, fh, fw, ic], the same ih, iw.
-//           Both fill the positions of one tensor, `out`, from those of another, `in`
+//           Both fill the positions of one tensor, `out`, from those of another, `in`; with `adds` what is in out
+//           already is added, both rounded first, by TMA's reduction: each element once, so in a fixed order
 // Source:   arXiv 2306.15951, ConvV2 and KS-deconv, Algorithms 1B and 2B. Differs: positions that read the same taps
 //           form a class (alpha/ops/conv_desc.py: TapClass), of which a tile computes a part
 // Layout:   in, w: planes of 16-bit elements, NHWC and OHWI; out: NHWC, OUT = float, bf16 or f16
@@ -130,8 +131,9 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile>
         return;
       }
       out(rows_of_sum, finish, item, d, [&](const char *box, int col) {
-        if (at.exists)
-          ptx::tma_store_5d(*t.out, box + lane * rows * 128, column + col, at.w, at.h, at.image, group, policy);
+        const char *from = box + lane * rows * 128;
+        if (at.exists && t.adds) ptx::tma_add_5d(*t.out, from, column + col, at.w, at.h, at.image, group, policy);
+        else if (at.exists) ptx::tma_store_5d(*t.out, from, column + col, at.w, at.h, at.image, group, policy);
       });
     };
     store(0, sum[0], to[0]);
@@ -146,14 +148,14 @@ extern "C" __global__ void __launch_bounds__(Tile::THREADS, 1)
 conv_wgmma(const CUtensorMap *in, const CUtensorMap *w, const CUtensorMap *out, const float *bias,
            const float *scale_in, const float *scale_w, float *slots, float *statistics, const int *work, int entries,
            int images_log2, int batch, int groups, int columns, int counted, int least_run, int most_run, int unit,
-           int relu, int streams, const int *flag_in, const int *flag_w) {
+           int relu, int adds, int streams, const int *flag_in, const int *flag_w) {
 #ifdef HAS_WGMMA
   DYNAMIC_SHARED(char, smem);
   __shared__ RingBarriers<Tile> barriers;
   __shared__ HeldBarriers held_barriers;
   const ConvOperands t = {in,         w,                 out,  bias,    scale_in,    scale_w, slots,
                           statistics, {flag_in, flag_w}, work, entries, images_log2, batch,   groups,
-                          columns,    counted,           least_run, most_run - least_run + 1, unit, relu, streams};
+                          columns,    counted,           least_run, most_run - least_run + 1, unit, relu, adds, streams};
   if (statistics) clear_slots(statistics, counted, groups * columns, Tile::THREADS);
   if (threadIdx.x == 0) {
     barriers.init();
@@ -187,7 +189,8 @@ ALPHA_KERNEL(conv_wgmma)
 // these columns may be a part.
 extern "C" __global__ void __launch_bounds__(256)
 conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, const float *scale_in, const float *scale_w,
-                  OUT *out, int batch, int height, int width, int channels, int columns, int images_log2, int relu) {
+                  OUT *out, int batch, int height, int width, int channels, int columns, int images_log2, int relu,
+                  int adds) {
   const Scale scale(scale_in, scale_w);
   const int *tile = tiles + blockIdx.y * FIELDS, at = blockIdx.x * 256 + threadIdx.x;
   const int depth = at / SLOT_ROWS<Tile>;
@@ -203,8 +206,10 @@ conv_wgmma_slices(const float *slots, const int *tiles, const float *bias, const
     if (pixel >= tile[PIXELS] || image >= batch) continue;
     const int y = pixel / tile[WIDTH], h = tile[OUT_H] + y * tile[OUT_H_STEP];
     const int w = tile[OUT_W] + (pixel - y * tile[WIDTH]) * tile[OUT_W_STEP];
-    store_pair(out + ((image * (i64)height + h) * width + w) * channels + first + col,
-               finish.apply<false>(half ? sum.z : sum.x, add.x), finish.apply<false>(half ? sum.w : sum.y, add.y));
+    OUT *to = out + ((image * (i64)height + h) * width + w) * channels + first + col;
+    float2 v = {finish.apply<false>(half ? sum.z : sum.x, add.x), finish.apply<false>(half ? sum.w : sum.y, add.y)};
+    if (adds) v = {to_float(to[0]) + to_float((OUT)v.x), to_float(to[1]) + to_float((OUT)v.y)};
+    store_pair(to, v.x, v.y);
   }
 }
 ALPHA_KERNEL(conv_wgmma_slices)

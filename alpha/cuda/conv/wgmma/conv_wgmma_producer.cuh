@@ -43,7 +43,7 @@ struct ConvOperands {
   int images_log2, batch, groups;
   int columns;          // of a group
   int counted;          // channels that statistics are of; of which these columns, of all groups, may be a part
-  int least_run, runs, unit, relu, streams;  // streams: what is stored is beyond what the L2 cache keeps
+  int least_run, runs, unit, relu, adds, streams;  // streams: what is stored is beyond what the L2 cache keeps
 
   PTX_FN const int *list() const { return work + (long long)blockIdx.x * entries * FIELDS + threadIdx.x % 32; }
 };

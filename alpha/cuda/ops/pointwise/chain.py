@@ -53,7 +53,6 @@ def waiting(op: Op, alone: Callable[..., Array] | None = None, result: str | Non
         numbers: makes floats of the attributes, beside a dtype.
     """
     equation, code = op.equation, function(op)
-    assert equation
     of_attrs = numbers or (lambda dtype, **attrs: tuple([attrs[name] for name in equation.attrs]))
     by_itself, kind = alone or _single(op, code), result or ("bool" if code.is_condition else None)
 
@@ -89,8 +88,7 @@ def _result(operands: Sequence[Any]) -> tuple[Shape, str]:
 
 def _single(op: Op, code: Function) -> Callable[..., Array]:
     """Returns what runs an op of the user's by the kernel of its equation.  That raises DTypeError."""
-    equation = op.equation
-    assert equation
+    equation: Any = op.equation
 
     def run(*operands: Any, **attrs: Any) -> Array:
         shape, dtype = _result(operands)

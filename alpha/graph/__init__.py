@@ -1,4 +1,4 @@
-"""The autograd graph: nodes, gradient mode, the backward pass, anomaly mode.
+"""The autograd graph: nodes, the backward pass, anomaly mode.
 
 An op that ran with a gradient wanted leaves a Node, and its outputs point to it. A Node points to the nodes of its
 inputs and keeps what its op declared in `saves`; nothing points forward, so there is no reference cycle and the
@@ -7,21 +7,20 @@ memory of a step returns the moment its last tensor goes.
 
 from __future__ import annotations
 
-import functools
 import heapq
-import inspect
 import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from contextvars import ContextVar
+from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 
 from alpha import versions
 from alpha.backend import get_backend
 from alpha.config import config
 from alpha.errors import AnomalyError, ArgumentError, GraphError, ShapeError, message, shown
+from alpha.graph.mode import enable_grad, grad_enabled, no_grad, recording, set_grad_enabled
 from alpha.inputs.arguments import bound, checked
 from alpha.trace import watchers
 
@@ -29,7 +28,11 @@ if TYPE_CHECKING:
     from alpha.op import Op
     from alpha.tensor import Tensor
 
+__all__ = ["Node", "backward", "call_site", "detect_anomaly", "edge_of", "enable_grad", "grad",
+           "grad_enabled", "no_grad", "raise_if_nan", "recording", "set_grad_enabled", "state"]
+
 Grad = Any  # Tensor or None
+
 
 class _State(threading.local):
     """Per thread: which layers are being called (outermost first), and what alpha.recompute knows of passes."""
@@ -40,93 +43,6 @@ class _State(threading.local):
 
 
 state = _State()
-
-recording: ContextVar[bool] = ContextVar("recording", default=True)  # per thread and task: is the graph recorded
-_blocks: ContextVar[tuple[set_grad_enabled, ...]] = ContextVar("blocks", default=())  # entered here, not left yet
-
-
-def grad_enabled() -> bool:
-    """Tells whether ops record the graph, in this thread or task."""
-    return recording.get()
-
-
-class set_grad_enabled:
-    """For a block: switches the recording of the graph on or off, in this thread or asyncio task alone.
-
-    As a decorator it does so for each call of a function; for a generator or a coroutine, while its body runs.
-    """
-
-    def __init__(self, enabled: bool) -> None:
-        self.enabled = enabled
-
-    def __enter__(self) -> None:
-        _blocks.set((*_blocks.get(), self))
-        recording.set(self.enabled)
-
-    def __exit__(self, *error: object) -> None:
-        left = _blocks.get()
-        for k in range(len(left) - 1, -1, -1):  # blocks of generators may end in any order, and in another task
-            if left[k] is self:
-                left = left[:k] + left[k + 1:]
-                break
-        _blocks.set(left)
-        recording.set(left[-1].enabled if left else True)
-
-    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        enabled = self.enabled
-        if inspect.isgeneratorfunction(function):
-            @functools.wraps(function)
-            def stepwise(*args: Any, **kwargs: Any) -> Any:
-                return _stepwise(function(*args, **kwargs), enabled)
-            return stepwise
-        if inspect.iscoroutinefunction(function):
-            @functools.wraps(function)
-            async def awaited(*args: Any, **kwargs: Any) -> Any:
-                with set_grad_enabled(enabled):
-                    return await function(*args, **kwargs)
-            return awaited
-        if inspect.isasyncgenfunction(function):
-            raise GraphError(message("no_grad", f"{function.__name__} is an asynchronous generator, whose body runs "
-                                     "after its call", "write the block inside of it: with alpha.no_grad(): ..."))
-
-        @functools.wraps(function)
-        def plain(*args: Any, **kwargs: Any) -> Any:
-            with set_grad_enabled(enabled):
-                return function(*args, **kwargs)
-        return plain
-
-
-def _stepwise(generator: Any, enabled: bool) -> Any:
-    """Runs a generator with the graph recorded or not, and whoever reads it as before."""
-    try:
-        step, given = generator.send, None
-        while True:
-            with set_grad_enabled(enabled):
-                value = step(given)
-            try:
-                step, given = generator.send, (yield value)
-            except GeneratorExit:
-                raise
-            except BaseException as error:
-                step, given = generator.throw, error
-    except StopIteration as end:
-        return end.value
-    finally:
-        with set_grad_enabled(enabled):
-            generator.close()
-
-
-@bound
-def no_grad() -> set_grad_enabled:
-    """For a block or as a decorator: ops leave no graph, their outputs need no gradient."""
-    return set_grad_enabled(False)
-
-
-@bound
-def enable_grad() -> set_grad_enabled:
-    """For a block or as a decorator inside `no_grad`: ops record the graph again."""
-    return set_grad_enabled(True)
-
 
 @bound
 def detect_anomaly() -> Any:
@@ -169,13 +85,13 @@ class _Overwritten:
     It ends a backward pass that comes there with an error.
     """
 
-    returned = 1
+    returned, adds = 1, None
     name = "a tensor changed in place"
 
     def __init__(self, what: str) -> None:
         self.what = what
 
-    def vjps(self, node: Node, grads: list[Any]) -> list[Any]:
+    def vjps(self, node: Node, grads: list[Any], there: None = None) -> list[Any]:
         raise GraphError(message("backward", self.what, "make a new tensor of the new values, y = f(y), or leave the "
                                  "graph behind: y = y.detach()"))
 
@@ -192,7 +108,7 @@ def edge_of(t: Tensor, made: tuple[Node, int]) -> tuple[Node, int]:
 
 def call_site() -> str:
     """Returns `layer <path>, <file>:<line>` of the call outside alpha that led here."""
-    package = os.path.dirname(__file__) + os.sep
+    package = os.path.dirname(os.path.dirname(__file__)) + os.sep
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(package):
         frame = frame.f_back
@@ -292,7 +208,9 @@ class _Walk:
                 "pass retain_graph=True to every backward but the last, or compute the loss again"))
         edges = node.edges
         try:
-            results = node.op.vjps(node, grads)
+            there = self._there(node)
+            results = node.op.vjps(node, grads, there)
+            del there
         except AnomalyError as error:  # an op inside the vjp made it: name the op of the forward pass
             raise AnomalyError(message(f"backward of {node.op.name}", "its gradient has a NaN, the forward pass was at "
                                        f"{node.where or call_site()}", "look at the inputs of this op")) from error
@@ -308,6 +226,22 @@ class _Walk:
                     self.give(e, r)
             else:
                 self.give(edge, result)
+
+    def _there(self, node: Node) -> Grad:
+        """Takes what has arrived of the gradient that the op of a node may add to in place; None where it may not.
+
+        Nobody else may hold it: two references are the list's, and that of the call that counts.
+        """
+        edge = None if node.op.adds is None else node.edges[node.op.adds]
+        if not isinstance(edge, tuple) or recording.get():
+            return None
+        grads, k = self.pending.get(edge[0]), edge[1]
+        if grads is None or grads[k] is None or getrefcount(grads[k]) > 2:
+            return None
+        if not get_backend(grads[k].device).is_sole(grads[k]):
+            return None
+        g, grads[k] = grads[k], None
+        return g
 
     def finish(self) -> list[Grad]:
         """Stores the leaves' gradients, or returns the wanted ones."""
