@@ -54,7 +54,9 @@ def check(model: nn.Module, shape: tuple[int, ...], path: Path, tolerance: float
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in LONG else n for n in models.list()])
-def test_shipped_models_are_computed_by_onnx_runtime(name: str, tmp_path: Path) -> None:
+def test_shipped_models_are_computed_by_onnx_runtime(name: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if name in LONG and "slow" not in request.config.getoption("-m"):
+        pytest.skip("large: pytest -m slow tests/test_onnx.py runs it")
     alpha.manual_seed(0)
     check(trained(models.create(name)), (32, 32, 3), tmp_path / "net.onnx", 1e-3)
 

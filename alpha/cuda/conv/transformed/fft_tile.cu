@@ -200,7 +200,7 @@ __device__ __forceinline__ void depthwise(float *smem, const float *map, const f
                                           const float *bias, int relu, const Twiddles &t, const Tiles &x,
                                           const Tiles &y) {
   const int c0 = blockIdx.y * LANES, lanes = min(LANES, x.c - c0);
-  const Place from(x, x.first + blockIdx.x), to(y, y.first + blockIdx.x);
+  const Place from(x, x.first + blockIdx.x);
   const Rows rows(smem);
   rows.fill(t, x, map + (from.image + c0), from, lanes);
   for (int job = threadIdx.x; job < H * LANES; job += THREADS) {
@@ -216,6 +216,7 @@ __device__ __forceinline__ void depthwise(float *smem, const float *map, const f
     }
     rows.put(t, v, k, lane, y.size_h);
   }
+  const Place to(y, y.first + blockIdx.x);
   rows.write(t, y, out + (to.image + c0), to, lanes, bias ? bias + c0 : nullptr, relu);
 }
 
