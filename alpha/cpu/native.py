@@ -41,7 +41,9 @@ MOST_THREADS = 64
 KERNELS = Path(__file__).parent / "kernels"
 FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-fopenmp", "-fno-math-errno",
          "-fno-trapping-math", "-ffp-contract=fast")
-X86_FLAGS = ("-mprefer-vector-width=512",)
+# g++ tuned for AMD splits a*b + c in some chains into two roundings: the shape of a tile, and so the number of
+# threads, would change sums.
+X86_FLAGS = ("-mprefer-vector-width=512", "--param=avoid-fma-max-bits=0")
 
 # What each kernel takes: p pointer, l int64, q uint64, i int, u uint32, f float, d double; after "->" what it returns.
 SIGNATURES = {
@@ -62,10 +64,8 @@ SIGNATURES = {
     "winograd_filter_floats": "p -> l", "winograd_filters": "pp pp",
     "winograd_run": "pp ppppp ii", "winograd_pool": "pp ppppp",
     "bn_fwd": "pppp pp ppp ll dd i", "bn_apply": "pppp pp p ll i", "bn_bwd": "pp pp pp ppp ll i",
-    "sum_middle": "ppp lll",
-    "sum_rows": "ppp ll",
-    "extreme": "pp lll i",
-    "softmax_fwd": "pp ll i", "softmax_bwd": "ppp ll i",
+    "sum_middle": "ppp lll", "sum_rows": "ppp ll",
+    "extreme": "pp lll i", "softmax_fwd": "pp ll i", "softmax_bwd": "ppp ll i",
     "layer_norm_fwd": "ppp ppp ll d", "layer_norm_bwd": "ppp pp ppp ll",
     "group_norm_fwd": "ppp ppp llll d", "group_norm_bwd": "ppp pp ppp llll",
     "max_pool_fwd": "p ppp", "max_pool_relu": "p pp",
