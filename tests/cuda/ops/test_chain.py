@@ -147,14 +147,20 @@ def test_nothing_is_held_until_garbage_is_collected() -> None:
     x = alpha.tensor(normal(*SHAPE), device="cuda").astype("bfloat16")
     assert x.data.ptr
     x = alpha.Tensor(x.data, x.shape, x.dtype, x.device).requires_grad_()
+
+    def step() -> None:
+        y = ops.gelu(ops.batch_norm(x * 2.0, None, None, None, None, training=True)) + x
+        y.sum().backward()
+        x.grad = None
+    step()
+    backend.synchronize()  # launches that wait for their modules hold what they read
     gc.collect()
     gc.disable()
     try:
         before = backend.memory_stats()["live"]
         for _ in range(3):
-            y = ops.gelu(ops.batch_norm(x * 2.0, None, None, None, None, training=True)) + x
-            y.sum().backward()
-            x.grad = y = None
+            step()
+        backend.synchronize()
         assert backend.memory_stats()["live"] <= before
     finally:
         gc.enable()
