@@ -13,7 +13,6 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 
 from alpha import versions
@@ -43,6 +42,7 @@ class _State(threading.local):
 
 
 state = _State()
+
 
 @bound
 def detect_anomaly() -> Any:
@@ -236,7 +236,7 @@ class _Walk:
         if not isinstance(edge, tuple) or recording.get():
             return None
         grads, k = self.pending.get(edge[0]), edge[1]
-        if grads is None or grads[k] is None or getrefcount(grads[k]) > 2:
+        if grads is None or grads[k] is None or sys.getrefcount(grads[k]) > 2:
             return None
         if not get_backend(grads[k].device).is_sole(grads[k]):
             return None

@@ -23,7 +23,7 @@ from alpha.graph import grad_enabled, no_grad
 from alpha.inference.passes import improve, layer
 from alpha.inference.program import Program, evaluate
 from alpha.inference.report import MIB, Report
-from alpha.inference.trace import WHERE, trace
+from alpha.inference.trace import WHERE, examples_of, trace
 from alpha.inputs.arguments import bound
 from alpha.nn import Module
 from alpha.precision import mode
@@ -54,12 +54,7 @@ def inference(model: Module, example: Tensor | Sequence[Tensor]) -> Runner:
         DeviceError: model and example are on two devices, or the model moves tensors.
         GraphError: what the model does depends on the elements of its input.
     """
-    if not isinstance(model, Module):
-        raise ArgumentError(message(WHERE, f"model is {shown(model)}, a Module is needed", "pass an nn.Module"))
-    examples = (example,) if isinstance(example, Tensor) else example
-    if not isinstance(examples, (tuple, list)) or not examples or not all(isinstance(t, Tensor) for t in examples):
-        raise ArgumentError(message(WHERE, f"example is {shown(example)}, a Tensor or a tuple of them is needed",
-                                    "pass an input as the model takes it: alpha.zeros((1, 32, 32, 3))"))
+    examples = examples_of(WHERE, model, example)
     if not all(t.size for t in examples):
         raise ShapeError(message(WHERE, f"the example has shape {next(t.shape for t in examples if not t.size)}, which "
                                  "has no elements", "pass an input with at least one sample"))

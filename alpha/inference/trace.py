@@ -10,7 +10,7 @@ import numpy as np
 
 from alpha import op as ops_seam
 from alpha.backend import FLOAT_DTYPES
-from alpha.errors import ConfigError, DeviceError, GraphError, message, shown
+from alpha.errors import ArgumentError, ConfigError, DeviceError, GraphError, message, shown
 from alpha.graph import no_grad
 from alpha.inference.program import Call, Program, Value
 from alpha.nn import Module
@@ -18,6 +18,17 @@ from alpha.op import Op
 from alpha.tensor import Tensor, tensor
 
 WHERE = "inference"
+
+
+def examples_of(where: str, model: Module, example: Any) -> Sequence[Tensor]:
+    """Returns the inputs of an example, one or several.  Raises ArgumentError if they or the model are none."""
+    if not isinstance(model, Module):
+        raise ArgumentError(message(where, f"model is {shown(model)}, a Module is needed", "pass an nn.Module"))
+    examples = (example,) if isinstance(example, Tensor) else example
+    if not isinstance(examples, (tuple, list)) or not examples or not all(isinstance(t, Tensor) for t in examples):
+        raise ArgumentError(message(where, f"example is {shown(example)}, a Tensor or a tuple of them is needed",
+                                    "pass an input as the model takes it: alpha.zeros((1, 32, 32, 3))"))
+    return examples
 
 
 class _Tracer:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from alpha.errors import ArgumentError, message, shown
-from alpha.inference.trace import trace
+from alpha.inference.trace import examples_of, trace
 from alpha.nn import Module
 from alpha.onnx.graph import FIRST, PLAIN, WHERE, Graph, refuse
 from alpha.onnx.nodes import RULES
@@ -35,12 +34,7 @@ def export(model: Module, example: Tensor | tuple[Tensor, ...], path: str | Path
         ConfigError: the package onnx is not installed, or an op has no counterpart in ONNX.
         GraphError: what the model does depends on the elements of its input.
     """
-    if not isinstance(model, Module):
-        raise ArgumentError(message(WHERE, f"model is {shown(model)}, a Module is needed", "pass an nn.Module"))
-    examples = (example,) if isinstance(example, Tensor) else example
-    if not isinstance(examples, (tuple, list)) or not examples or not all(isinstance(t, Tensor) for t in examples):
-        raise ArgumentError(message(WHERE, f"example is {shown(example)}, a Tensor or a tuple of them is needed",
-                                    "pass an input as the model takes it: alpha.zeros((1, 32, 32, 3))"))
+    examples = examples_of(WHERE, model, example)
     if any(t.device != "cpu" for t in (*examples, *model.parameters())) or mode().name != "fp32":
         raise refuse(f"the model is on {next((p.device for p in model.parameters()), 'cpu')}, the example on "
                      f"{examples[0].device}, in {mode().name}", 'export on the CPU in fp32: model.to("cpu")')
