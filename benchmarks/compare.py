@@ -325,7 +325,7 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--configurations", nargs="+", choices=list(CONFIGURATIONS))
     parser.add_argument("--rounds", type=int, default=Effort().rounds)
     parser.add_argument("--visit-ms", type=float, default=Effort().visit_ms, help="time per visit of a process")
-    parser.add_argument("--loops", action="store_true", help="time each side in a loop, too: what taking turns costs it")
+    parser.add_argument("--loops", action="store_true", help="time each side in a loop too: what turns cost it")
     add_common(parser, "configuration")
     args = parser.parse_args(argv)
     settle(args)

@@ -138,7 +138,8 @@ def test_on_a_cpu_a_visit_warms_up_for_a_while_and_a_loop_is_of_one_side() -> No
     from benchmarks import compare
     said: list[tuple[str, int]] = []
     case, effort = compare.Case("lenet5", 4, "fp32", "cpu"), compare.Effort(rounds=2, visit_ms=100.0)
-    sides, ms = {"alpha": Clock("alpha", 10.0, said), "torch": Clock("torch", 500.0, said)}, {"alpha": 10.0, "torch": 500.}
+    ms = {"alpha": 10.0, "torch": 500.0}
+    sides = {name: Clock(name, each, said) for name, each in ms.items()}
     compare.in_turn(case, effort, sides, ms)
     assert said == [("alpha", 15), ("torch", 1), *[("alpha", 15), ("alpha", 10), ("torch", 1), ("torch", 1)] * 2]
     said.clear()

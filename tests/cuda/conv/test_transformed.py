@@ -79,9 +79,9 @@ def test_f23_is_right_to_the_bit_on_small_integers(candidate, channels):
     check(Case("unequal padding", 3, (6, 7), *channels, (3, 3), padding=(0, 2)), candidate)
 
 
-@pytest.mark.parametrize(("name", "tile", "f"), [("winograd", 4, (3, 3)), ("winograd", 6, (3, 3)), ("winograd", 2, (5, 5)),
-                                                 ("fft", 16, (3, 3)), ("fft", 16, (7, 7)), ("fft", 16, (6, 2)),
-                                                 ("fft", 32, (19, 19))])
+@pytest.mark.parametrize(("name", "tile", "f"), [
+    ("winograd", 4, (3, 3)), ("winograd", 6, (3, 3)), ("winograd", 2, (5, 5)), ("fft", 16, (3, 3)), ("fft", 16, (7, 7)),
+    ("fft", 16, (6, 2)), ("fft", 32, (19, 19))])
 @pytest.mark.parametrize("channels", [(3, 5), (20, 36)])
 def test_floats_are_right_at_every_remainder(name, tile, f, channels):
     for candidate in named(name, tile):
