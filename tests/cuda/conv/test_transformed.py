@@ -266,8 +266,9 @@ def test_strict_names_are_refused_and_preferences_passed_over(launches):
 def test_f63_needs_tf32():
     """Its error is past fp32's promise: there it is not weighed, in tf32 it is, on FMA units too."""
     desc = square("", 64, 24, 64, 64, 3, 1, 1).desc
-    fp32, tf32 = ({o.candidate.way.tile: o.reason for o in planner.weighed("fprop", desc, "fma", request)} for request in
-                  (Request("winograd", True), Request("winograd", True, "tf32")))
+    fp32, tf32 = ({option.candidate.way.tile: option.reason
+                   for option in planner.weighed("fprop", desc, "fma", Request("winograd", True, precision))}
+                  for precision in ("fp32", "tf32"))
     assert fp32[6] == "has an error of up to 8.0e-06, 2e-06 is promised"
     assert tf32[6] is None
 
