@@ -17,6 +17,7 @@ namespace {
 
 constexpr int TILE_WIDTH = LANES * TILE_VECTORS;
 constexpr int64_t PANEL_BYTES = 384 * 1024, DOT_BELOW = 12;  // images
+constexpr int64_t LINE = 16;  // floats of a line of a cache
 constexpr int64_t ALONE_BELOW = 400000;  // multiply-adds, some 10 us: what waking and awaiting a team may cost
 
 struct Epilogue {
@@ -50,10 +51,12 @@ INLINE void finish_tile(vfloat (&acc)[P][V], float* const* y, int64_t valid, boo
   }
 }
 
-// acc[P pixels][V vectors] over all runs: one vector of weights meets P broadcast inputs.
+// acc[P pixels][V vectors] over all runs: one vector of weights meets P broadcast inputs. A long single run is the
+// reduction of a 1x1 filter: each input is read once, so what the next tile reads is fetched meanwhile, `ahead` floats
+// on.
 template <int P, int V>
 __attribute__((noinline)) void tile(const float* const* x, float* const* y, const Run* runs, int64_t n_runs,
-                                    const float* panel, int64_t valid, const Epilogue& e) {
+                                    const float* panel, int64_t valid, const Epilogue& e, int64_t ahead) {
   vfloat acc[P][V];
   start_tile<P, V>(acc, y, valid, e);
   for (int64_t r = 0; r < n_runs; r++) {
@@ -62,6 +65,9 @@ __attribute__((noinline)) void tile(const float* const* x, float* const* y, cons
     UNROLL for (int p = 0; p < P; p++) in[p] = x[p] + runs[r].in;
     const int64_t length = runs[r].length;
     for (int64_t k = 0; k < length; k++, w += V * LANES) {
+      if (ahead && k % LINE == 0) {
+        UNROLL for (int p = 0; p < P; p++) __builtin_prefetch(in[p] + ahead + k);
+      }
       vfloat weight[V];
       UNROLL for (int v = 0; v < V; v++) weight[v] = load(w + v * LANES);
       UNROLL for (int p = 0; p < P; p++) {
@@ -73,7 +79,8 @@ __attribute__((noinline)) void tile(const float* const* x, float* const* y, cons
   finish_tile<P, V>(acc, y, valid, e.relu);
 }
 
-using Tile = void (*)(const float* const*, float* const*, const Run*, int64_t, const float*, int64_t, const Epilogue&);
+using Tile = void (*)(const float* const*, float* const*, const Run*, int64_t, const float*, int64_t, const Epilogue&,
+                      int64_t);
 
 template <int V, int... P>
 constexpr std::array<Tile, ACCUMULATORS + 1> tiles_of(std::integer_sequence<int, P...>) {
@@ -172,7 +179,8 @@ void run_classes(const Geometry& g, const Operands& op, const Slice& s, const fl
       list_runs(g, row, col, s.rows, runs);
       for_each_tile(g, row, col, part, parts, tile_pixels(vectors), in, op.out + out_channel,
                     [&](const float* const* x, float* const* y, int count) {
-                      tiles[count](x, y, runs.data(), runs.size(), panel, s.valid, e);
+                      const int64_t ahead = g.taps() == 1 ? count * g.in_pitch : 0;
+                      tiles[count](x, y, runs.data(), runs.size(), panel, s.valid, e, ahead);
                     });
     }
   }
