@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from alpha.nn.module import Module
 
 
-OVERRIDDEN = ("forward", "extra_repr", "macs", "fused_with", "called_before")  # methods that subclasses define
+OVERRIDDEN = ("forward", "extra_repr", "macs", "fused_with", "fused_with_pool", "called_before")  # methods that subclasses define
 
 
 class Contents:
