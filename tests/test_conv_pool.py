@@ -136,8 +136,8 @@ def test_inference_of_sparse_layers():
 
 @pytest.mark.parametrize("name", ["whole", "hook", "groups", "dilated pool", "traced"])
 def test_sequential_fuses_where_no_graph_is_recorded(name, monkeypatch):
-    fused, one = [], alpha.nn.conv.conv_relu_pool
-    monkeypatch.setattr(alpha.nn.conv, "conv_relu_pool", lambda *args: (fused.append(args), one(*args))[1])
+    fused, one = [], ops.conv2d_relu_pool
+    monkeypatch.setattr(ops, "conv2d_relu_pool", lambda *args: (fused.append(args), one(*args))[1])
     net = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1, groups=2 if name == "groups" else 1), nn.ReLU(),
                         nn.MaxPool2d(2, dilation=2 if name == "dilated pool" else 1), nn.Conv2d(8, 8, 3), nn.ReLU())
     if name == "hook":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from alpha import ops
@@ -20,7 +19,6 @@ from alpha.nn.pool import MaxPool2d
 from alpha.ops.algorithms.names import ConvAlgorithm
 from alpha.ops.conv import as_pair, check_output_padding
 from alpha.ops.conv_desc import Axis, ConvDesc
-from alpha.ops.conv_pool import conv_relu_pool
 from alpha.precision import to_storage_dtype
 from alpha.tensor import Tensor
 
@@ -116,22 +114,17 @@ class Conv2d(_Conv):
         mode = "constant" if self.padding_mode == "zeros" else self.padding_mode
         return ops.pad(x, ((0, 0), *self.border, (0, 0)), mode=mode)
 
-    def forward(self, x: Tensor, activation: str | None = None, for_norm: bool = False,
-                pool: MaxPool2d | None = None) -> Tensor:
+    def forward(self, x: Tensor, activation: str | None = None, for_norm: bool = False) -> Tensor:
         """Returns activation(conv2d(x, weight) + bias).
 
         Args:
             activation: None or "relu".
             for_norm: whether a batch norm in training reads the result, `bn(conv(x, for_norm=self.training))`: then a
                 GPU counts while it stores what that would read the map for.  Sequential says so by itself.
-            pool: follows a relu behind it, where no graph is recorded; see ops.conv2d_relu_pool.
         """
         x = to_storage_dtype(x)
         if self.border != _NO_BORDER:
             x = self._bordered(x)
-        if pool is not None:
-            return conv_relu_pool(x, self.weight, self.bias, self.stride, self.padding, pool.kernel_size, pool.stride,
-                                  pool.padding, self.algorithm)
         if self.bias is None and activation is None:
             return ops.conv2d(x, self.weight, algorithm=self.algorithm, for_norm=for_norm, **self.geometry)
         return ops.conv2d_bias_act(x, self.weight, self.bias, activation=activation, for_norm=for_norm,
@@ -143,8 +136,12 @@ class Conv2d(_Conv):
 
     def fused_with_pool(self, pool: Module) -> Callable[[Tensor], Tensor] | None:
         """See Module."""
-        fits = type(pool) is MaxPool2d and pool.is_plain and "forward" not in vars(pool)
-        return partial(self, pool=pool) if fits and (self.groups, self.dilation) == (1, (1, 1)) else None
+        if (type(pool) is not MaxPool2d or not pool.is_plain or "forward" in vars(pool) or self.groups > 1
+                or self.dilation != (1, 1) or self.border != _NO_BORDER or self.algorithm is not None):
+            return None
+        window = pool.kernel_size, pool.stride, pool.padding
+        return lambda x: ops.conv2d_relu_pool(to_storage_dtype(x), self.weight, self.bias, self.stride, self.padding,
+                                              *window)
 
     def called_before(self, following: Module) -> Callable[[Tensor], Tensor]:
         """Counts the statistics that a batch norm in training begins with."""
