@@ -220,4 +220,4 @@ def test_a_file_of_a_taken_name_is_imported_beside_it(mine: Path, capsys: pytest
 
 def test_a_folder_whose_name_is_too_long_leaves_the_error_as_it_is() -> None:
     with refused(ConfigError, "loss: 'mine' is not allowed"):
-        parse(["--loss", "mine", "--output", "x" * 5000, "--resume", "auto"])
+        parse(["--loss", "mine", "--output", "x" * 300, "--resume", "auto"])
