@@ -8,6 +8,7 @@
 //          out. Weights are packed once per job into a panel [tap slot][channel in][TILE_WIDTH] that stays in the
 //          second-level cache. A job is (group, block of channels out, part of the rows) and sums in a fixed order.
 #include <array>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -206,6 +207,23 @@ int64_t panel_floats(const Geometry& g) {
   return reads_panels(g) ? g.taps() * (g.in_c / g.groups) * g.groups * round_up(g.out_c / g.groups, LANES) : 0;
 }
 
+// A tensor this many times as wide as a slice of it: pixels of the slice fall on few sets of the first-level cache, and
+// are packed.
+constexpr int64_t PACKED_FROM = 2;
+
+// Copies the channels of a slice, pixel behind pixel, and returns the copy.
+const float* pack_slice(const Geometry& g, const float* in, float* packed) {
+  const int64_t pixels = g.n * g.in_h * g.in_w;
+  const int threads = team(pixels * g.in_c, ALONE_BELOW);
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t p = 0; p < pixels; p++) {
+    int64_t c = 0;
+    for (; c + LANES <= g.in_c; c += LANES) store(packed + p * g.in_c + c, load(in + p * g.in_pitch + c));
+    for (; c < g.in_c; c++) packed[p * g.in_c + c] = in[p * g.in_pitch + c];
+  }
+  return packed;
+}
+
 }  // namespace
 
 void convolve(const Geometry& g, const Operands& op, Pass pass) {
@@ -283,10 +301,16 @@ EXPORT void conv_run(const int64_t* table, const float* x, const float* w, const
 
 // The first level writes dx, the others add to it.
 EXPORT void conv_dgrad(const int64_t* table, const float* dy, const float* w, float* dx) {
-  for_each_level(table, [&](const Geometry& g, int64_t first) {
+  std::unique_ptr<float[]> packed;
+  for_each_level(table, [&](Geometry g, int64_t first) {
     const float* filters = w + first * g.taps() * (g.out_c / g.groups);
-    const Operands op = {dy + first, filters, nullptr, dx, false, first > 0, nullptr};
+    Operands op = {dy + first, filters, nullptr, dx, false, first > 0, nullptr};
     if (g.depthwise()) return depthwise(g, op);
+    if (g.in_pitch >= PACKED_FROM * g.in_c) {
+      if (!packed) packed.reset(new float[g.n * g.in_h * g.in_w * (g.in_pitch / PACKED_FROM)]);
+      op.in = pack_slice(g, op.in, packed.get());
+      g.in_pitch = g.in_c;
+    }
     convolve(g, op, Pass::dgrad);
   });
 }
