@@ -162,16 +162,17 @@ def test_rows_that_are_not_there_are_refused(bad: int) -> None:
 
 
 X, LABELS, STATS, G = ops.zeros((2, 4)), alpha.tensor([0, 1]), ops.zeros((3, 2)), ops.ones(())
+N = ops.ones(())
 
 
 @pytest.mark.parametrize("error, call, said", [
-    (ShapeError, lambda: cross_entropy_grad(G, X, LABELS, ops.zeros((2,)), label_smoothing=0.0, reduction="mean"),
+    (ShapeError, lambda: cross_entropy_grad(G, X, LABELS, ops.zeros((2,)), N, label_smoothing=0.0, reduction="mean"),
      "cross_entropy_grad: g has shape (), stats (2,) and dtype float32, the logits have shape (2, 4)"),
-    (ShapeError, lambda: cross_entropy_grad(ops.ones((1,)), X, LABELS, STATS, label_smoothing=0.0, reduction="none"),
+    (ShapeError, lambda: cross_entropy_grad(ops.ones((1,)), X, LABELS, STATS, N, label_smoothing=0.0, reduction="none"),
      "cross_entropy_grad: g has shape (1,), stats (3, 2)"),
-    (ShapeError, lambda: cross_entropy_grad(G, X, alpha.tensor([0]), STATS, label_smoothing=0.0, reduction="mean"),
+    (ShapeError, lambda: cross_entropy_grad(G, X, alpha.tensor([0]), STATS, N, label_smoothing=0.0, reduction="mean"),
      "the input has shape (2, 4), the labels (1,)"),
-    (DTypeError, lambda: cross_entropy_grad(G, X, ops.ones((2,)), STATS, label_smoothing=0.0, reduction="mean"),
+    (DTypeError, lambda: cross_entropy_grad(G, X, ops.ones((2,)), STATS, N, label_smoothing=0.0, reduction="mean"),
      "the labels have dtype float32"),
     (DTypeError, lambda: pool_scatter(ops.ones((1, 1, 1, 1)), ops.ones((1, 1, 1, 1)), hw=(1, 1)),
      "pool_scatter: index has dtype float32, int32 or int64 is needed"),
