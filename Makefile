@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: train test test-kernels test-emulated lint bench wheel clean
+.PHONY: train test test-kernels test-emulated memcheck lint bench wheel clean
 
 train: .venv/.train        ## train LeNet-5 on real handwritten digits on this machine
 	$(BIN)/python -m train $(ARGS)
@@ -25,6 +25,10 @@ test-emulated: .venv/.test ## without a GPU: the emulated driver and the CUDA su
 	$(BIN)/python -m tests.emulator.install_pycuda
 	$(EMULATED) -m "cuda or emulator" $(ARGS)
 	ALPHA_EMULATED_CHECKED=1 ALPHA_EMULATED_SEED=1 $(EMULATED) -m cuda -k "not ($(LONG))" $(ARGS)
+
+memcheck: .venv/.test      ## on a GPU, in ten minutes: every access of the CUDA suite's kernels, by compute-sanitizer
+	$(BIN)/python -m pip install -q -e '.[cuda]'
+	$(BIN)/python -m tests.memcheck $(ARGS)
 
 lint: .venv/.test          ## style and types
 	$(BIN)/ruff check .

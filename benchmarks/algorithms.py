@@ -36,7 +36,7 @@ from alpha.ops.conv_desc import ConvDesc
 from benchmarks import cpu_timing
 from benchmarks.algorithm_peers import peers
 from benchmarks.results import Row, read, record
-from benchmarks.rounds import Side
+from benchmarks.rounds import Side, medians
 from benchmarks.shapes import PASSES, ConvShape
 
 KERNELS, MAPS, CHANNELS = (1, 3, 5, 7, 9, 11, 15, 31), (4, 7, 8, 14, 16, 28, 32, 56, 112, 224), (16, 64, 128, 256, 512)
@@ -85,13 +85,15 @@ def model(pass_name: str, desc: ConvDesc, machine: str, name: str) -> tuple[Way,
     return choice.way, choice.cost, seconds(choice.cost, MACHINES[machine].rates) * 1e3
 
 
-def measured(shape: ConvShape, pass_name: str, names: Sequence[str], rounds: int) -> tuple[Row, Row]:
-    """Returns the milliseconds of each algorithm and peer, the median of rounds in turn, and the errors."""
+def measured(shape: ConvShape, pass_name: str, names: Sequence[str], rounds: int, beside: bool
+             ) -> tuple[dict[str, list[float]], Row]:
+    """Returns the milliseconds of each algorithm, and peer if they are wanted, by rounds in turn, and the errors."""
     arrays, desc = operands(shape.desc), shape.desc
     wide = {key: a.astype(np.float64) for key, a in arrays.items()}
     exact = call_of(shape, pass_name, wide, "direct")().numpy()
     calls = {name: call_of(shape, pass_name, arrays, name) for name in names}
-    calls.update(peers(pass_name, desc, arrays))
+    if beside:
+        calls.update(peers(pass_name, desc, arrays))
     errors = {}
     for name, call in calls.items():
         y = call()
@@ -99,8 +101,7 @@ def measured(shape: ConvShape, pass_name: str, names: Sequence[str], rounds: int
         y = np.moveaxis(y, 1, 3) if name in ("torch", "torch.fft") else y
         errors[name] = float(np.linalg.norm(y - exact) / np.linalg.norm(exact))
     sides = {name: Side(lambda k, call=call: call()) for name, call in calls.items()}   # type: ignore[misc]
-    times = cpu_timing.alternate(sides, rounds)
-    return {name: float(np.median(values)) for name, values in times.items()}, errors
+    return cpu_timing.alternate(sides, rounds), errors
 
 
 def run_cell(shape: ConvShape, pass_name: str, machine: str, args: argparse.Namespace) -> Row:
@@ -120,8 +121,12 @@ def run_cell(shape: ConvShape, pass_name: str, machine: str, args: argparse.Name
         (a["workspace"] for a in row["algorithms"].values()), default=0) <= MOST_BYTES
     if small and not args.model:
         with alpha.config(conv_workspace_mib=LIMIT >> 20):
-            times, errors = measured(shape, pass_name, list(row["algorithms"]), args.rounds)
-        row.update(ms=times, errors=errors, best=min((t, n) for n, t in times.items() if n in row["algorithms"])[1])
+            rounds, row["errors"] = measured(shape, pass_name, list(row["algorithms"]), args.rounds,
+                                             args.peers != "none")
+        times = row["ms"] = medians(rounds)
+        row["spread"] = {name: float(np.subtract(*np.quantile(values, (0.75, 0.25)))) / times[name]
+                         for name, values in rounds.items()}
+        row["best"] = min((times[name], name) for name in row["algorithms"])[1]
         row["regret"] = times[row["chosen"]] / times[row["best"]] - 1
     return row
 
@@ -187,6 +192,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--algorithms", nargs="+", default=ALGORITHMS, choices=ALGORITHMS)
     made.add_argument("--rounds", type=int, default=9)
     made.add_argument("--workspace", type=int, default=256, help="MiB, for the choice")
+    made.add_argument("--peers", choices=("all", "strict", "none"), default="all",
+                      help="PyTorch and SciPy; strict: on a GPU without TF32")
     made.add_argument("--model", action="store_true", help="only what the model expects; nothing is run")
     made.add_argument("--layers", help="only the work and depth of a network's convolutions")
     made.add_argument("--plot", type=Path, help="draw the pictures of a file of results beside it")
@@ -197,7 +204,6 @@ def parser() -> argparse.ArgumentParser:
                       "maps and channels")
     cuda.add_argument("--depthwise", action="store_true")
     cuda.add_argument("--fma", action="store_true", help="ALPHA_TENSOR_CORES=0")
-    cuda.add_argument("--peers", choices=("all", "strict", "none"), default="all", help="PyTorch, with TF32 too")
     cuda.add_argument("--window", type=float, default=15.0, help="milliseconds of calls in a row")
     return made
 

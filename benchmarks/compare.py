@@ -44,6 +44,7 @@ CPU_MODELS = ("lenet5:128", "vgg16:32", "resnet18:32", "googlenet:32")
 BATCH_SIZES = (128, 512)
 WARM_UP_STEPS = {"cpu": 1, "cuda": 5}
 STEPS_PER_VISIT = {"cpu": 1, "cuda": 3}  # at least
+WARM_MS = {"cpu": 150.0, "cuda": 0.0}  # of a visit, before what counts; a step at least
 
 
 class Case(NamedTuple):
@@ -90,8 +91,8 @@ def in_turn(case: Case, effort: Effort, sides: Mapping[str, Runner | Worker], ms
             ) -> dict[str, list[float]]:
     """Returns the milliseconds of a step per round, the sides taking turns; the first round only warms up.
 
-    A visit begins with a step that does not count: it finds the caches full of the other side's arrays, and threads
-    asleep. What follows is as fast as where a side works alone.
+    A visit begins with steps that do not count: they find the caches full of the other side's arrays, memory given back
+    and threads asleep. What follows is as fast as where a side works alone, which `in_a_loop` shows.
 
     Args:
         ms: about how long a step takes.
@@ -101,10 +102,21 @@ def in_turn(case: Case, effort: Effort, sides: Mapping[str, Runner | Worker], ms
     times: dict[str, list[float]] = {name: [] for name in sides}
     for k in range(effort.rounds + 1):
         for name, side in sides.items():
-            side.ask(steps=1)
+            side.ask(steps=max(1, round(WARM_MS[case.device] / ms[name])))
             if k:
                 times[name].append(side.ask(steps=steps[name])["ms"])
     return times
+
+
+def in_a_loop(case: Case, effort: Effort, sides: Mapping[str, Runner | Worker], ms: Mapping[str, float]
+              ) -> dict[str, float]:
+    """Returns the milliseconds of a step of each side in visits that follow one another, the other side at rest."""
+    least = STEPS_PER_VISIT[case.device]
+    found = {}
+    for name, side in sides.items():
+        steps = max(least, round(effort.visit_ms / ms[name]))
+        found[name] = statistics.median([side.ask(steps=steps)["ms"] for _ in range(effort.rounds + 1)][1:])
+    return found
 
 
 def pair(case: Case, configuration: Configuration, started: Mapping[str, Row], times: Mapping[str, list[float]]) -> Row:
@@ -128,13 +140,14 @@ def check(ours: Row, theirs: Row, precision: str) -> None:
 # ---- shipped networks, a process for each side -----------------------------------------------------------------------
 
 
-def network(case: Case, names: Sequence[str], effort: Effort, eager_ms: dict[str, float], deadline: float
-            ) -> Iterator[Row]:
+def network(case: Case, names: Sequence[str], effort: Effort, eager_ms: dict[str, float], deadline: float,
+            loops: bool = False) -> Iterator[Row]:
     """Yields a row for each configuration, and one for the memory of each side that tells; failures are rows too.
 
     Args:
         eager_ms: what is known of the eager configurations; what is measured here is added.
         deadline: as time.monotonic(); no configuration is begun after it.
+        loops: whether rows tell what each side takes in a loop, too: what the turns cost it.
     """
     workers: dict[str, Worker] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -157,6 +170,8 @@ def network(case: Case, names: Sequence[str], effort: Effort, eager_ms: dict[str
                     times = in_turn(case, effort, {"alpha": ours, "torch": theirs},
                                     {side: row["ms"] for side, row in started.items()})
                     row = {**pair(case, found, started, times), **clocks(case)}
+                    if loops:
+                        row["loop_ms"] = in_a_loop(case, effort, {"alpha": ours, "torch": theirs}, row["ms"])
                     if found.kind == "eager":
                         eager_ms[name] = row["ms"]["torch"]
                         yield account(case, name, theirs)
@@ -310,6 +325,7 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--configurations", nargs="+", choices=list(CONFIGURATIONS))
     parser.add_argument("--rounds", type=int, default=Effort().rounds)
     parser.add_argument("--visit-ms", type=float, default=Effort().visit_ms, help="time per visit of a process")
+    parser.add_argument("--loops", action="store_true", help="time each side in a loop too: what turns cost it")
     add_common(parser, "configuration")
     args = parser.parse_args(argv)
     settle(args)
@@ -346,11 +362,12 @@ def main(argv: Sequence[str] | None = None) -> int:
                     if CONFIGURATIONS[row["configuration"]].kind == "eager"} if args.resume else {}
         wanted = [name for name in args.configurations
                   if not args.resume or name not in [row["configuration"] for row in there]]
-        for row in network(case, wanted, Effort(args.rounds, args.visit_ms), eager_ms, deadline) if wanted else ():
+        for row in network(case, wanted, Effort(args.rounds, args.visit_ms), eager_ms, deadline,
+                           args.loops) if wanted else ():
             results.record(file, facts, row)
             missing += "failed" in row
             if row["kind"] == "step":
-                print(compare_tables.line(row), flush=True)
+                print(compare_tables.line(row), *compare_tables.turns(row), sep="\n", flush=True)
     print("\n" + "\n".join(compare_tables.report(results.read(file))))
     plots.draw(args.output)
     return 1 if missing else 0

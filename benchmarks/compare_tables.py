@@ -52,6 +52,14 @@ def line(row: Row, best: bool = False) -> str:
             f"| {both(row, 'steady_mib')} | {both(row, 'process_mib')} | {'best PyTorch' if best else ''} |")
 
 
+def turns(row: Row) -> list[str]:
+    """Returns what a step takes in turn beside what it takes in a loop, for rows that know."""
+    if "loop_ms" not in row:
+        return []
+    return ["in a loop: " + ", ".join(f"{name} {ms:.2f} ms, in turn {row['ms'][name] / ms - 1:+.1%}"
+                                      for name, ms in row["loop_ms"].items())]
+
+
 def networks(rows: Iterable[Row]) -> list[list[Row]]:
     """Returns the rows of steps that did not fail, a list for each network, batch, precision and settings."""
     found: dict[Any, list[Row]] = {}

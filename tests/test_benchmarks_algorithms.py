@@ -29,12 +29,20 @@ def test_a_cell_is_computed_compared_and_timed(tmp_path, capsys):
         assert max(row["errors"].values()) <= 2e-6 and row["best"] in row["algorithms"]
         assert all(row["ms"][name] > 0 and a["expected_ms"] > 0 for name, a in row["algorithms"].items())
         assert row["algorithms"]["winograd"]["depth"] > 0 and row["algorithms"]["fft"]["workspace"] > 0
+        assert set(row["spread"]) == set(row["ms"]) and min(row["spread"].values()) >= 0
     assert {"torch", "torch.fft"} <= set(rows[0]["ms"])
     printed = capsys.readouterr().out
     assert "2 cells: within 10 % of the best in" in printed and "model / clock" in printed
     pytest.importorskip("matplotlib")
     algorithms.main(["--plot", str(path)])
     assert {p.name for p in tmp_path.glob("*.png")} == {f"algorithms_{n}.png" for n in ("model", "kernels", "errors")}
+
+
+def test_peers_may_be_left_out(tmp_path):
+    path = tmp_path / "algorithms.jsonl"
+    algorithms.main(["--kernels", "3", "--maps", "4", "--channels", "16", "--passes", "fprop", "--rounds", "1",
+                     "--algorithms", "direct", "--peers", "none", "--output", str(path)])
+    assert set(results.read(path)[0]["ms"]) == {"direct"}
 
 
 def test_without_a_run_only_the_model_speaks(capsys):

@@ -123,22 +123,40 @@ def test_a_busy_gpu_is_not_measured(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert "compare: the GPU is busy: 97 % in use with 9000 MiB" in capsys.readouterr().err
 
 
+class Clock:
+    """A side that notes in `said` what it is asked for; steps one by one are slow."""
+
+    def __init__(self, name: str, ms: float, said: list[tuple[str, int]]) -> None:
+        self.name, self.ms, self.said = name, ms, said
+
+    def ask(self, steps: int) -> dict:
+        self.said.append((self.name, steps))
+        return {"ms": self.ms * (100 if steps == 1 else 1)}
+
+
+def test_on_a_cpu_a_visit_warms_up_for_a_while_and_a_loop_is_of_one_side() -> None:
+    from benchmarks import compare
+    said: list[tuple[str, int]] = []
+    case, effort = compare.Case("lenet5", 4, "fp32", "cpu"), compare.Effort(rounds=2, visit_ms=100.0)
+    ms = {"alpha": 10.0, "torch": 500.0}
+    sides = {name: Clock(name, each, said) for name, each in ms.items()}
+    compare.in_turn(case, effort, sides, ms)
+    assert said == [("alpha", 15), ("torch", 1), *[("alpha", 15), ("alpha", 10), ("torch", 1), ("torch", 1)] * 2]
+    said.clear()
+    assert compare.in_a_loop(case, effort, sides, ms) == {"alpha": 10.0, "torch": 50_000.0}
+    assert said == [("alpha", 10)] * 3 + [("torch", 1)] * 3
+    from benchmarks.compare_tables import turns
+    assert turns({"ms": {"alpha": 11.0, "torch": 100.0}, "loop_ms": {"alpha": 10.0, "torch": 100.0}}) == [
+        "in a loop: alpha 10.00 ms, in turn +10.0%, torch 100.00 ms, in turn +0.0%"]
+    assert turns({"ms": {}}) == []
+
+
 def test_sides_take_turns_and_a_visit_begins_with_a_step_that_does_not_count() -> None:
     from benchmarks import compare
     said: list[tuple[str, int]] = []
-
-    class Clock:
-        def __init__(self, name: str, ms: float) -> None:
-            self.name, self.ms = name, ms
-
-        def ask(self, steps: int) -> dict:
-            said.append((self.name, steps))
-            return {"ms": self.ms * (100 if steps == 1 else 1)}
-
     case = compare.Case("lenet5", 4, "fp32", "cuda")
-    times = compare.in_turn(case, compare.Effort(rounds=2, visit_ms=20.0), {"alpha": Clock("alpha", 2.0),
-                                                                            "torch": Clock("torch", 50.0)},
-                            {"alpha": 2.0, "torch": 50.0})
+    times = compare.in_turn(case, compare.Effort(rounds=2, visit_ms=20.0), {
+        "alpha": Clock("alpha", 2.0, said), "torch": Clock("torch", 50.0, said)}, {"alpha": 2.0, "torch": 50.0})
     assert said == [("alpha", 1), ("torch", 1), *[("alpha", 1), ("alpha", 10), ("torch", 1), ("torch", 3)] * 2]
     assert times == {"alpha": [2.0, 2.0], "torch": [50.0, 50.0]}
 

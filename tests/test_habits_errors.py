@@ -74,3 +74,21 @@ def test_a_value_of_several_lengths_is_refused() -> None:
 def test_create_graph_is_a_truth_value() -> None:
     with pytest.raises(ArgumentError, match="create_graph"):
         alpha.ones((1,), requires_grad=True).backward(create_graph=np.zeros((2, 3)))
+
+
+def test_a_key_of_several_lengths_is_refused() -> None:
+    x = ops.zeros((2, 3))
+    key = [alpha.tensor(np.zeros((2, 3), np.uint8)), alpha.tensor(np.zeros(0, np.int32))]
+    with pytest.raises(DTypeError, match="parts differ in shape"):
+        x[key] = 1.0
+
+
+def test_linspace_takes_integers_of_any_size() -> None:
+    assert ops.linspace(0, 2**70, 3).tolist() == [0.0, 2.0**69, 2.0**70]
+    with pytest.raises(AlphaError, match="linspace: start -1e\\+308 and stop 1e\\+308 are too far apart"):
+        ops.linspace(-1e308, 1e308, 3)
+
+
+def test_linspace_past_memory_is_refused_by_its_size() -> None:
+    with pytest.raises(OutOfMemoryError, match="linspace"):
+        ops.linspace(0, 1, 2**45)

@@ -13,6 +13,7 @@ import train.report
 from alpha import checkpoint
 from alpha.config import config
 from alpha.data.sets import DATASETS
+from alpha.errors import ConfigError
 from alpha.training import registries
 from tests.op_checks import refused
 from tests.test_resume import assert_same
@@ -176,7 +177,7 @@ def test_what_a_registered_thing_needs_is_named(mine: Path) -> None:
     def flat_(lr):
         return lr
 
-    from alpha.errors import ConfigError, DataError
+    from alpha.errors import DataError
     with refused(ConfigError, "fit: schedule odd: it needs 'width'; it may take warmup_steps, lr"):
         registries.make_schedule("fit", "odd", lr=0.1)
     with refused(ConfigError, "fit: the schedule 'flat' returned 0.1", "return a function of the step"):
@@ -215,3 +216,8 @@ def test_a_file_of_a_taken_name_is_imported_beside_it(mine: Path, capsys: pytest
     assert "my_net" in capsys.readouterr().out.split()
     import json
     assert json.dumps([]) == "[]"
+
+
+def test_a_folder_whose_name_is_too_long_leaves_the_error_as_it_is() -> None:
+    with refused(ConfigError, "loss: 'mine' is not allowed"):
+        parse(["--loss", "mine", "--output", "x" * 300, "--resume", "auto"])

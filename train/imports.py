@@ -67,6 +67,6 @@ def imports_of(values: Mapping[str, Any]) -> tuple[str, ...]:
     place = Path(str(output if resume == "auto" else resume))
     try:
         found = load(place / "last.safetensors" if place.is_dir() else place)[1]["config"].get("imports") or ()
-    except ValueError:  # CheckpointError among them
+    except (OSError, ValueError):  # a name that the system refuses; CheckpointError is a ValueError
         return ()
     return tuple(found)

@@ -156,7 +156,12 @@ def randn_like(x: Tensor) -> Tensor:
 def linspace(start: FiniteNumber, stop: FiniteNumber, steps: Count, dtype: DType = "float32", device: str = "cpu",
              requires_grad: bool = False) -> Tensor:
     """Returns `steps` numbers from start to stop, both included, evenly apart.  See full."""
-    made = tensor(np.linspace(start, stop, steps), dtype, device)
+    first, last = float(start), float(stop)
+    if not np.isfinite(last - first):
+        raise ConfigError(message("linspace", f"start {first} and stop {last} are too far apart",
+                                  "pass numbers that differ by less than 1.8e308"))
+    check_host("linspace", (steps,), "float64")
+    made = tensor(np.linspace(first, last, steps), dtype, device)
     return made.requires_grad_() if requires_grad else made
 
 

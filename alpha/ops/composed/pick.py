@@ -150,8 +150,12 @@ def by_arrays(x: Tensor, key: tuple[Any, ...]) -> Tensor:
 def _numbered(x: Tensor, key: tuple[Any, ...]) -> np.ndarray:
     """Returns which elements of x, counted in its order, a key means."""
     numbers = np.arange(prod(x.shape)).reshape(x.shape)
-    host = tuple([np.asarray(k.numpy() if isinstance(k, Tensor) else k) if isinstance(k, (Tensor, list)) else k
-                  for k in key])
+    try:
+        host = tuple([np.asarray(k.numpy() if isinstance(k, Tensor) else k) if isinstance(k, (Tensor, list)) else k
+                      for k in key])
+    except ValueError:  # NumPy's for lists of parts that differ in shape
+        raise DTypeError(message("getitem", f"the key {shown(key)} has a list whose parts differ in shape", "use lists "
+                                 "of equal lengths, or a tuple with an array for each axis", x=x.shape)) from None
     host = tuple([k.astype(np.int64) if isinstance(k, np.ndarray) and k.size == 0 and k.dtype.kind == "f" else k
                   for k in host])
     for k in host:

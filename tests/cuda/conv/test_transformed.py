@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -23,6 +27,7 @@ from tests.conv_cases import Case, small_cases, square
 from tests.conv_oracle import conv_dgrad_padded, conv_fprop_padded, conv_wgrad_padded
 from tests.cuda.agree import floats, ints
 from tests.cuda.conv.checks import check
+from tests.cuda.process import EMULATED
 from tests.op_checks import refused
 from tests.test_algorithms import data, he
 
@@ -74,8 +79,9 @@ def test_f23_is_right_to_the_bit_on_small_integers(candidate, channels):
     check(Case("unequal padding", 3, (6, 7), *channels, (3, 3), padding=(0, 2)), candidate)
 
 
-@pytest.mark.parametrize(("name", "tile", "f"), [("winograd", 4, (3, 3)), ("winograd", 2, (5, 5)), ("fft", 16, (3, 3)),
-                                                 ("fft", 16, (7, 7)), ("fft", 16, (6, 2)), ("fft", 32, (19, 19))])
+@pytest.mark.parametrize(("name", "tile", "f"), [
+    ("winograd", 4, (3, 3)), ("winograd", 6, (3, 3)), ("winograd", 2, (5, 5)), ("fft", 16, (3, 3)), ("fft", 16, (7, 7)),
+    ("fft", 16, (6, 2)), ("fft", 32, (19, 19))])
 @pytest.mark.parametrize("channels", [(3, 5), (20, 36)])
 def test_floats_are_right_at_every_remainder(name, tile, f, channels):
     for candidate in named(name, tile):
@@ -85,7 +91,7 @@ def test_floats_are_right_at_every_remainder(name, tile, f, channels):
                 continue
             x, w, g = operands(case)
             np.testing.assert_allclose(result(candidate, case, x, w, g), exact(candidate.pass_name, case, x, w, g),
-                                       rtol=1e-4, atol=2e-4, err_msg=f"{candidate.name} {hw}")
+                                       rtol=1e-4, atol=1e-3 if tile == 6 else 2e-4, err_msg=f"{candidate.name} {hw}")
 
 
 @pytest.mark.parametrize(("tile", "f", "hw"), [(16, (7, 7), (13, 12)), (16, (5, 3), (7, 9)), (32, (13, 13), (14, 14)),
@@ -145,8 +151,8 @@ def test_im2col_is_right_to_the_bit_on_small_integers(candidate):
 
 
 @pytest.mark.parametrize("kind", ["relu", "normal", "offset", "uniform", "lognormal"])
-@pytest.mark.parametrize(("name", "tile", "f"), [("winograd", 2, 3), ("winograd", 4, 3), ("winograd", 2, 5),
-                                                 ("fft", 16, 7)])
+@pytest.mark.parametrize(("name", "tile", "f"), [("winograd", 2, 3), ("winograd", 4, 3), ("winograd", 6, 3),
+                                                 ("winograd", 2, 5), ("fft", 16, 7)])
 def test_errors_keep_the_promise(name, tile, f, kind):
     """512 channels that fprop and dgrad sum over."""
     rng = np.random.default_rng(0)
@@ -257,6 +263,16 @@ def test_strict_names_are_refused_and_preferences_passed_over(launches):
     assert "winograd_inputs" in launches
 
 
+def test_f63_needs_tf32():
+    """Its error is past fp32's promise: there it is not weighed, in tf32 it is, on FMA units too."""
+    desc = square("", 64, 24, 64, 64, 3, 1, 1).desc
+    fp32, tf32 = ({option.candidate.way.tile: option.reason
+                   for option in planner.weighed("fprop", desc, "fma", Request("winograd", True, precision))}
+                  for precision in ("fp32", "tf32"))
+    assert fp32[6] == "has an error of up to 8.0e-06, 2e-06 is promised"
+    assert tf32[6] is None
+
+
 def test_the_limit_of_workspace_is_kept():
     desc = square("", 64, 64, 64, 64, 3, 1, 1).desc
     with alpha.config(conv_workspace_mib=1), refused(ConfigError, "MiB of workspace, the limit is 1",
@@ -303,3 +319,32 @@ def test_small_integers_agree_over_all_algorithms():
     for name in ("auto", "direct", "im2col", "winograd", "fft"):
         y = ops.conv2d(alpha.tensor(x, device="cuda"), alpha.tensor(w, device="cuda"), padding=1, algorithm=name)
         assert_equal_at(np.rint(y.numpy()), expected, name=name)
+
+
+TRAIN = """
+import sys, numpy as np, alpha, models
+from alpha import ops, optim
+alpha.manual_seed(0)
+model = models.create("vgg11", num_classes=10).to("cuda")
+optimizer = optim.SGD(model.parameters(), lr=2e-5)  # higher ones make of rounding what they like
+rng = np.random.default_rng(0)
+x = alpha.tensor(rng.standard_normal((16, 32, 32, 3)).astype("float32"), device="cuda")
+y = alpha.tensor(rng.integers(0, 10, 16), device="cuda")
+for _ in range(20):
+    loss = ops.cross_entropy(model(x), y)
+    optimizer.zero_grad(); loss.backward(); optimizer.step()
+    print(loss.item())
+"""
+
+
+@pytest.mark.skipif(EMULATED, reason="a whole network takes minutes on the emulated driver")
+def test_losses_of_vgg_on_fma_units_are_those_of_direct():
+    """20 steps by auto, which takes Winograd in some layers, and by the direct kernels"""
+    losses = []
+    for name in ("auto", "direct"):
+        done = subprocess.run([sys.executable, "-c", TRAIN], capture_output=True, text=True, check=True,
+                              env={**os.environ, "ALPHA_CONV_ALGORITHM": name, "ALPHA_TENSOR_CORES": "0"})
+        losses.append(np.array(done.stdout.split(), float))
+    auto, direct = losses
+    assert direct[-1] < 0.7 * direct[0] and (auto != direct).any()
+    assert np.abs(auto - direct).max() <= 1e-4 * direct[-1]

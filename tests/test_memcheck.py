@@ -1,0 +1,60 @@
+"""python -m tests.memcheck: what it starts, and when its exit status is red; a script stands for compute-sanitizer."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import memcheck
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="the script is for a POSIX shell")
+SANITIZER = """#!/bin/sh
+while [ "${1#--}" != "$1" ]; do
+  [ "$1" = --log-file ] && log=$2
+  shift 2
+done
+echo "========= ERROR SUMMARY: ${ERRORS:-0} errors" > "$(echo "$log" | sed "s/%p/$$/")"
+exec "$@"
+"""
+TESTS = """
+import pytest
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("n", range(3))
+def test_it(n):
+    import os
+    assert n != int(os.environ.get("FAILS", 9))
+
+@pytest.mark.cuda
+@pytest.mark.slow
+def test_slow():
+    assert False
+"""
+
+
+@pytest.mark.parametrize("settings, minutes, status, line", [
+    ({}, 5, 0, "2 processes, 0 errors, 0 tests not begun in time"),
+    ({"ERRORS": "2"}, 5, 1, "2 processes, 4 errors, 0 tests not begun in time"),
+    ({"FAILS": "1"}, 5, 1, "2 processes, 0 errors, 0 tests not begun in time"),
+    ({}, -1, 1, "2 processes, 0 errors, 3 tests not begun in time")], ids=["clean", "errors", "fails", "late"])
+def test_the_status_tells(settings: dict[str, str], minutes: int, status: int, line: str, tmp_path: Path) -> None:
+    pytest.importorskip("xdist")
+    tool, tests = tmp_path / "compute-sanitizer", tmp_path / "test_few.py"
+    tool.write_text(SANITIZER)
+    tool.chmod(0o755)
+    tests.write_text(TESTS)
+    env = {**os.environ, **settings, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run([sys.executable, "-m", "tests.memcheck", "--workers", "2", "--minutes", str(minutes),
+                           "--logs", str(tmp_path / "logs"), "-p", "no:cacheprovider", str(tests)],
+                          cwd=memcheck.ROOT, env=env, capture_output=True, text=True)
+    assert f"memcheck: {line}" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == status
+
+
+def test_a_log_without_a_summary_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "7.log").write_text("========= COMPUTE-SANITIZER\n")
+    assert memcheck.reports(tmp_path)[:2] == (1, 1)
