@@ -200,6 +200,7 @@ class _Captured:
         arrays = found.recording.replay([x.data for x in inputs])
         for t, g in found.grads:
             t.grad = g
-        versions.note(found.written)
+        if found.written:
+            versions.note(found.written)
         results = [Tensor(a, y.shape, y.dtype, y.device) for a, y in zip(arrays, found.outputs)]
         return results[0] if found.single else tuple(results)

@@ -4,6 +4,7 @@
     python -m benchmarks.algorithms --kernels 3 7 --maps 28 56 --channels 64 --passes fprop
     python -m benchmarks.algorithms --layers vgg16          W, D and W/D of a network's convolutions
     python -m benchmarks.algorithms --plot FILE             the pictures of a file of results
+    python -m benchmarks.algorithms --judge FILE            a CPU's results beside the choices of the model as it is now
     python -m benchmarks.algorithms --device cuda --shapes v1 v2 v3 v4 --fma --output FILE
     python -m benchmarks.algorithms --device cuda --kernels 13 31 --maps 56 --channels 384 --depthwise
 
@@ -35,8 +36,8 @@ from alpha.ops.algorithms.names import CONV_NAMES, Request
 from alpha.ops.conv_desc import ConvDesc
 from benchmarks import cpu_timing
 from benchmarks.algorithm_peers import peers
-from benchmarks.results import Row, read, record
-from benchmarks.rounds import Side
+from benchmarks.results import Row, latest, read, record
+from benchmarks.rounds import Side, medians
 from benchmarks.shapes import PASSES, ConvShape
 
 KERNELS, MAPS, CHANNELS = (1, 3, 5, 7, 9, 11, 15, 31), (4, 7, 8, 14, 16, 28, 32, 56, 112, 224), (16, 64, 128, 256, 512)
@@ -85,13 +86,15 @@ def model(pass_name: str, desc: ConvDesc, machine: str, name: str) -> tuple[Way,
     return choice.way, choice.cost, seconds(choice.cost, MACHINES[machine].rates) * 1e3
 
 
-def measured(shape: ConvShape, pass_name: str, names: Sequence[str], rounds: int) -> tuple[Row, Row]:
-    """Returns the milliseconds of each algorithm and peer, the median of rounds in turn, and the errors."""
+def measured(shape: ConvShape, pass_name: str, names: Sequence[str], rounds: int, beside: bool
+             ) -> tuple[dict[str, list[float]], Row]:
+    """Returns the milliseconds of each algorithm, and peer if they are wanted, by rounds in turn, and the errors."""
     arrays, desc = operands(shape.desc), shape.desc
     wide = {key: a.astype(np.float64) for key, a in arrays.items()}
     exact = call_of(shape, pass_name, wide, "direct")().numpy()
     calls = {name: call_of(shape, pass_name, arrays, name) for name in names}
-    calls.update(peers(pass_name, desc, arrays))
+    if beside:
+        calls.update(peers(pass_name, desc, arrays))
     errors = {}
     for name, call in calls.items():
         y = call()
@@ -99,8 +102,7 @@ def measured(shape: ConvShape, pass_name: str, names: Sequence[str], rounds: int
         y = np.moveaxis(y, 1, 3) if name in ("torch", "torch.fft") else y
         errors[name] = float(np.linalg.norm(y - exact) / np.linalg.norm(exact))
     sides = {name: Side(lambda k, call=call: call()) for name, call in calls.items()}   # type: ignore[misc]
-    times = cpu_timing.alternate(sides, rounds)
-    return {name: float(np.median(values)) for name, values in times.items()}, errors
+    return cpu_timing.alternate(sides, rounds), errors
 
 
 def run_cell(shape: ConvShape, pass_name: str, machine: str, args: argparse.Namespace) -> Row:
@@ -120,8 +122,12 @@ def run_cell(shape: ConvShape, pass_name: str, machine: str, args: argparse.Name
         (a["workspace"] for a in row["algorithms"].values()), default=0) <= MOST_BYTES
     if small and not args.model:
         with alpha.config(conv_workspace_mib=LIMIT >> 20):
-            times, errors = measured(shape, pass_name, list(row["algorithms"]), args.rounds)
-        row.update(ms=times, errors=errors, best=min((t, n) for n, t in times.items() if n in row["algorithms"])[1])
+            rounds, row["errors"] = measured(shape, pass_name, list(row["algorithms"]), args.rounds,
+                                             args.peers != "none")
+        times = row["ms"] = medians(rounds)
+        row["spread"] = {name: float(np.subtract(*np.quantile(values, (0.75, 0.25)))) / times[name]
+                         for name, values in rounds.items()}
+        row["best"] = min((times[name], name) for name in row["algorithms"])[1]
         row["regret"] = times[row["chosen"]] / times[row["best"]] - 1
     return row
 
@@ -153,6 +159,18 @@ def summary(rows: Sequence[Row]) -> str:
     slower = max(row["ms"][row["chosen"]] / row["ms"]["direct"] for row in run if "direct" in row["ms"])
     return (f"{len(run)} cells: within 10 % of the best in {good / len(run):.0%}, at most {slower:.2f} times direct; "
             f"median |log2(model / clock)| {np.median(off):.2f}")
+
+
+def judged(rows: Sequence[Row], workspace: int) -> list[Row]:
+    """Returns rows that a CPU timed with what the model chooses now, the worst choice first."""
+    import alpha.cpu.algorithms  # noqa: F401  registers the machines
+    found = []
+    for row in latest([row for row in rows if "ms" in row], ("machine", "cell", "n", "pass")):
+        c, f, ms = row["channels"], row["f"], row["ms"]
+        desc = ConvShape(row["cell"], row["n"], row["hw"], c, c, f, f // 2, 1).desc
+        name = choose(row["pass"], desc, Request(), row["machine"], workspace).way.name
+        found.append({**row, "chosen": name, "regret": ms[name] / min(ms[known] for known in row["algorithms"]) - 1})
+    return sorted(found, key=lambda row: -row["regret"])
 
 
 def layers(name: str, batch: int = 32) -> None:
@@ -187,9 +205,12 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--algorithms", nargs="+", default=ALGORITHMS, choices=ALGORITHMS)
     made.add_argument("--rounds", type=int, default=9)
     made.add_argument("--workspace", type=int, default=256, help="MiB, for the choice")
+    made.add_argument("--peers", choices=("all", "strict", "none"), default="all",
+                      help="PyTorch and SciPy; strict: on a GPU without TF32")
     made.add_argument("--model", action="store_true", help="only what the model expects; nothing is run")
     made.add_argument("--layers", help="only the work and depth of a network's convolutions")
     made.add_argument("--plot", type=Path, help="draw the pictures of a file of results beside it")
+    made.add_argument("--judge", type=Path, help="how far the choices are from the best of a file of a CPU's results")
     made.add_argument("--output", type=Path)
     made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     cuda = made.add_argument_group("on a GPU")
@@ -197,7 +218,6 @@ def parser() -> argparse.ArgumentParser:
                       "maps and channels")
     cuda.add_argument("--depthwise", action="store_true")
     cuda.add_argument("--fma", action="store_true", help="ALPHA_TENSOR_CORES=0")
-    cuda.add_argument("--peers", choices=("all", "strict", "none"), default="all", help="PyTorch, with TF32 too")
     cuda.add_argument("--window", type=float, default=15.0, help="milliseconds of calls in a row")
     return made
 
@@ -209,6 +229,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.plot:
         from benchmarks.algorithm_plots import draw
         return print("\n".join(map(str, draw(read(args.plot), args.plot.parent))))
+    if args.judge:
+        rows = judged(read(args.judge), args.workspace << 20)
+        for row in rows:
+            print(f"{row['cell']:16} x {row['n']:<3} {row['pass']}: {row['chosen']:9} regret {row['regret']:.1%}")
+        return print(summary(rows))
     rows = []
     for facts, row in (on_cuda if args.device == "cuda" else on_cpu)(args):
         rows.append(row)

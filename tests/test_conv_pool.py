@@ -132,3 +132,20 @@ def test_inference_of_sparse_layers():
             with alpha.no_grad(), alpha.config(conv_sparsity=False):
                 expected = free(x * scale).numpy()
             assert np.abs(counting(x * scale).numpy() - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize("name", ["whole", "hook", "groups", "dilated pool", "traced"])
+def test_sequential_fuses_where_no_graph_is_recorded(name, monkeypatch):
+    fused, one = [], ops.conv2d_relu_pool
+    monkeypatch.setattr(ops, "conv2d_relu_pool", lambda *args: (fused.append(args), one(*args))[1])
+    net = nn.Sequential(nn.Conv2d(4, 8, 3, padding=1, groups=2 if name == "groups" else 1), nn.ReLU(),
+                        nn.MaxPool2d(2, dilation=2 if name == "dilated pool" else 1), nn.Conv2d(8, 8, 3), nn.ReLU())
+    if name == "hook":
+        net[2].register_forward_hook(lambda *_: None)
+    x = alpha.randn((2, 10, 12, 4))
+    expected = net(x)
+    assert not fused and expected.requires_grad
+    with alpha.no_grad():
+        y = alpha.inference(net, x)(x) if name == "traced" else net(x)
+    assert len(fused) == (name == "whole")
+    assert np.abs(y.numpy() - expected.detach().numpy()).max() <= 1e-5 * np.abs(expected.detach().numpy()).max()

@@ -151,8 +151,7 @@ class Runner:
         return CpuPlan(self.program)
 
     def _capture(self) -> Any:
-        constants = {v.constant for call in self.program.calls for v in call.reads() if v.constant is not None}
-        run = capture(_replayer(self.program), *constants)
+        run = capture(_replayer(self.program))  # constants are no state: what kernels read for them is made once
         for _ in range(2):      # capture records the third call
             run(*self.examples)
         return run

@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, NoReturn, TypeVar, overload
 
 from alpha.errors import ConfigError, DTypeError, NotDefinedError, NotFoundError, message, shown
-from alpha.graph import state
+from alpha.graph import grad_enabled, state
 from alpha.inputs.arguments import checked
 from alpha.nn.attributes import a_, check_name, named
 from alpha.nn.function import as_module
 from alpha.nn.module import Module, Parameter
+from alpha.op import observers
 from alpha.tensor import Tensor
 
 E = TypeVar("E")
@@ -201,8 +202,8 @@ class Sequential(_List[Module]):
         nn.Sequential({"conv": nn.Conv2d(3, 8, 3), "relu": nn.ReLU()})
 
     A layer that can fuse with the next one does (a batch norm, a linear layer or a convolution with a bias followed
-    by a ReLU: same values, one pass less over memory), unless one of the two has hooks. It has what a list has, like
-    ModuleList.
+    by a ReLU: same values, one pass less over memory), unless one of the two has hooks. Under `no_grad` a MaxPool2d
+    behind a convolution and its ReLU goes into them, too. It has what a list has, like ModuleList.
     Args:
         *modules: the modules, in order; functions become nn.Lambda. Or one dict, whose keys are their names.
     Raises:
@@ -221,20 +222,32 @@ class Sequential(_List[Module]):
         layers = list(self)
         k = 0
         while k < len(layers):
-            layer, following = layers[k], layers[k + 1] if k + 1 < len(layers) else None
-            fused: Callable[[Tensor], Tensor] | None = None
-            call: Callable[[Tensor], Tensor] = layer
-            if following is not None and not (layer.hooked or following.hooked):
-                fused = layer.fused_with(following)
-                call = fused or layer.called_before(following)
+            layer = layers[k]
+            call, count = _fused(*layers[k:k + 3])
             before = state.layers
-            state.layers = (*before, layer) if fused else before    # the first of the two stands for both
+            state.layers = (*before, layer) if count > 1 else before    # the first stands for all
             try:
                 x = call(x)
             finally:
                 state.layers = before
-            k += 2 if fused else 1
+            k += count
         return x
+
+
+def _fused(layer: Module, following: Module | None = None, third: Module | None = None
+           ) -> tuple[Callable[[Tensor], Tensor], int]:
+    """Returns what calls the first of some layers, with those behind it where one op does the same, and their number.
+
+    Three are one where no graph is recorded. Whoever writes down the ops of a model sees them by themselves.
+    """
+    if following is None or layer.hooked or following.hooked:
+        return layer, 1
+    both = layer.fused_with(following)
+    if both and third is not None and not third.hooked and not grad_enabled() and not observers:
+        pooled = layer.fused_with_pool(third)
+        if pooled:
+            return pooled, 3
+    return (both, 2) if both else (layer.called_before(following), 1)
 
 
 class ParameterList(_List[Parameter]):

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from alpha.nn.module import Module
 
 
-OVERRIDDEN = ("forward", "extra_repr", "macs", "fused_with", "called_before")  # methods that subclasses define
+# Methods that subclasses define.
+OVERRIDDEN = ("forward", "extra_repr", "macs", "fused_with", "fused_with_pool", "called_before")
 
 
 class Contents:

@@ -15,6 +15,7 @@ from alpha.nn import init
 from alpha.nn.activation import fuse_relu
 from alpha.nn.module import Module, Parameter
 from alpha.nn.norm import counts_for_norm
+from alpha.nn.pool import MaxPool2d
 from alpha.ops.algorithms.names import ConvAlgorithm
 from alpha.ops.conv import as_pair, check_output_padding
 from alpha.ops.conv_desc import Axis, ConvDesc
@@ -132,6 +133,15 @@ class Conv2d(_Conv):
     def fused_with(self, following: Module) -> Callable[[Tensor], Tensor] | None:
         """Fuses with a ReLU where there is a bias; without one the layer is followed by a norm in practice."""
         return fuse_relu(self, Conv2d, following) if self.bias is not None else None
+
+    def fused_with_pool(self, pool: Module) -> Callable[[Tensor], Tensor] | None:
+        """See Module."""
+        if (type(pool) is not MaxPool2d or not pool.is_plain or "forward" in vars(pool) or self.groups > 1
+                or self.dilation != (1, 1) or self.border != _NO_BORDER or self.algorithm is not None):
+            return None
+        window = pool.kernel_size, pool.stride, pool.padding
+        return lambda x: ops.conv2d_relu_pool(to_storage_dtype(x), self.weight, self.bias, self.stride, self.padding,
+                                              *window)
 
     def called_before(self, following: Module) -> Callable[[Tensor], Tensor]:
         """Counts the statistics that a batch norm in training begins with."""

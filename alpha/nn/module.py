@@ -230,6 +230,10 @@ class Module(Contents, Hooks):
         """
         return None
 
+    def fused_with_pool(self, pool: Module) -> Callable[[Tensor], Tensor] | None:
+        """Returns a function that equals `pool(relu(self(x)))` in one op that has no gradient, or None."""
+        return None
+
     def called_before(self, following: Module) -> Callable[[Tensor], Tensor]:
         """Returns what equals `self(x)`, and does what `following` asks of it; Sequential calls that, without hooks."""
         return self

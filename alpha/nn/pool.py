@@ -42,8 +42,13 @@ class MaxPool2d(Module):
             raise ShapeError(message(type(self).__name__, f"padding {self.padding} exceeds half of kernel_size "
                                      f"{self.kernel_size}", "use less padding, or a larger kernel_size"))
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is what ops.max_pool2d computes."""
+        return self.dilation == (1, 1) and not self.return_indices and not self.ceil_mode
+
     def forward(self, x: Tensor) -> Any:
-        if self.dilation == (1, 1) and not self.return_indices and not self.ceil_mode:
+        if self.is_plain:
             return ops.max_pool2d(x, self.kernel_size, self.stride, self.padding)
         pooled = ops.max_pool_windows(x, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode)
         return pooled if self.return_indices else pooled[0]

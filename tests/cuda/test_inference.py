@@ -7,6 +7,8 @@ import pytest
 
 import alpha
 from alpha import ops
+from alpha.cuda.lazy import operands
+from alpha.cuda.runtime import memory
 from tests.test_inference import Block, Dense, assert_close, image, plain, trained
 
 pytestmark = pytest.mark.cuda
@@ -76,3 +78,20 @@ def test_a_result_that_is_an_input_or_a_constant():
     run = alpha.inference(model, x)
     for y, e in zip(run(x), plain(model, x)):
         assert_close(y, e)
+
+
+def test_what_is_read_for_weights_is_made_once_and_held(monkeypatch):
+    recorded = []
+    for name in ("_split", "_split_all"):
+        made = getattr(operands, name)
+        monkeypatch.setattr(operands, name, lambda x, form, made=made: (
+            recorded.append(memory.recorder is not None), made(x, form))[1])
+    model = trained(Block()).to("cuda")
+    x = image(2, 6, 5, 3).to("cuda").astype("bfloat16")
+    with alpha.precision("bf16"):
+        run = alpha.inference(model, x)
+    assert recorded and not any(recorded)
+    weights = [v.constant.data for call in run.program.calls for v in call.reads() if v.constant is not None]
+    kept = [w.derived["bfloat16"].keep for w in weights if w.derived and "bfloat16" in w.derived]
+    held = {id(x) for x in run._captured.found.recording._held}
+    assert kept and all(id(x) in held for x in kept)

@@ -8,6 +8,7 @@
 //          out. Weights are packed once per job into a panel [tap slot][channel in][TILE_WIDTH] that stays in the
 //          second-level cache. A job is (group, block of channels out, part of the rows) and sums in a fixed order.
 #include <array>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,7 @@ namespace {
 
 constexpr int TILE_WIDTH = LANES * TILE_VECTORS;
 constexpr int64_t PANEL_BYTES = 384 * 1024, DOT_BELOW = 12;  // images
+constexpr int64_t LINE = 16;  // floats of a line of a cache
 constexpr int64_t ALONE_BELOW = 400000;  // multiply-adds, some 10 us: what waking and awaiting a team may cost
 
 struct Epilogue {
@@ -50,10 +52,12 @@ INLINE void finish_tile(vfloat (&acc)[P][V], float* const* y, int64_t valid, boo
   }
 }
 
-// acc[P pixels][V vectors] over all runs: one vector of weights meets P broadcast inputs.
+// acc[P pixels][V vectors] over all runs: one vector of weights meets P broadcast inputs. A long single run is the
+// reduction of a 1x1 filter: each input is read once, so what the next tile reads is fetched meanwhile, `ahead` floats
+// on.
 template <int P, int V>
 __attribute__((noinline)) void tile(const float* const* x, float* const* y, const Run* runs, int64_t n_runs,
-                                    const float* panel, int64_t valid, const Epilogue& e) {
+                                    const float* panel, int64_t valid, const Epilogue& e, int64_t ahead) {
   vfloat acc[P][V];
   start_tile<P, V>(acc, y, valid, e);
   for (int64_t r = 0; r < n_runs; r++) {
@@ -62,6 +66,9 @@ __attribute__((noinline)) void tile(const float* const* x, float* const* y, cons
     UNROLL for (int p = 0; p < P; p++) in[p] = x[p] + runs[r].in;
     const int64_t length = runs[r].length;
     for (int64_t k = 0; k < length; k++, w += V * LANES) {
+      if (ahead && k % LINE == 0) {
+        UNROLL for (int p = 0; p < P; p++) __builtin_prefetch(in[p] + ahead + k);
+      }
       vfloat weight[V];
       UNROLL for (int v = 0; v < V; v++) weight[v] = load(w + v * LANES);
       UNROLL for (int p = 0; p < P; p++) {
@@ -73,7 +80,8 @@ __attribute__((noinline)) void tile(const float* const* x, float* const* y, cons
   finish_tile<P, V>(acc, y, valid, e.relu);
 }
 
-using Tile = void (*)(const float* const*, float* const*, const Run*, int64_t, const float*, int64_t, const Epilogue&);
+using Tile = void (*)(const float* const*, float* const*, const Run*, int64_t, const float*, int64_t, const Epilogue&,
+                      int64_t);
 
 template <int V, int... P>
 constexpr std::array<Tile, ACCUMULATORS + 1> tiles_of(std::integer_sequence<int, P...>) {
@@ -172,7 +180,8 @@ void run_classes(const Geometry& g, const Operands& op, const Slice& s, const fl
       list_runs(g, row, col, s.rows, runs);
       for_each_tile(g, row, col, part, parts, tile_pixels(vectors), in, op.out + out_channel,
                     [&](const float* const* x, float* const* y, int count) {
-                      tiles[count](x, y, runs.data(), runs.size(), panel, s.valid, e);
+                      const int64_t ahead = g.taps() == 1 ? count * g.in_pitch : 0;
+                      tiles[count](x, y, runs.data(), runs.size(), panel, s.valid, e, ahead);
                     });
     }
   }
@@ -196,6 +205,23 @@ bool reads_panels(const Geometry& g) { return !g.depthwise() && !(g.matrix_produ
 
 int64_t panel_floats(const Geometry& g) {
   return reads_panels(g) ? g.taps() * (g.in_c / g.groups) * g.groups * round_up(g.out_c / g.groups, LANES) : 0;
+}
+
+// A tensor this many times as wide as a slice of it: pixels of the slice fall on few sets of the first-level cache, and
+// are packed.
+constexpr int64_t PACKED_FROM = 2;
+
+// Copies the channels of a slice, pixel behind pixel, and returns the copy.
+const float* pack_slice(const Geometry& g, const float* in, float* packed) {
+  const int64_t pixels = g.n * g.in_h * g.in_w;
+  const int threads = team(pixels * g.in_c, ALONE_BELOW);
+#pragma omp parallel for num_threads(threads) schedule(static)
+  for (int64_t p = 0; p < pixels; p++) {
+    int64_t c = 0;
+    for (; c + LANES <= g.in_c; c += LANES) store(packed + p * g.in_c + c, load(in + p * g.in_pitch + c));
+    for (; c < g.in_c; c++) packed[p * g.in_c + c] = in[p * g.in_pitch + c];
+  }
+  return packed;
 }
 
 }  // namespace
@@ -275,10 +301,16 @@ EXPORT void conv_run(const int64_t* table, const float* x, const float* w, const
 
 // The first level writes dx, the others add to it.
 EXPORT void conv_dgrad(const int64_t* table, const float* dy, const float* w, float* dx) {
-  for_each_level(table, [&](const Geometry& g, int64_t first) {
+  std::unique_ptr<float[]> packed;
+  for_each_level(table, [&](Geometry g, int64_t first) {
     const float* filters = w + first * g.taps() * (g.out_c / g.groups);
-    const Operands op = {dy + first, filters, nullptr, dx, false, first > 0, nullptr};
+    Operands op = {dy + first, filters, nullptr, dx, false, first > 0, nullptr};
     if (g.depthwise()) return depthwise(g, op);
+    if (g.in_pitch >= PACKED_FROM * g.in_c) {
+      if (!packed) packed.reset(new float[g.n * g.in_h * g.in_w * (g.in_pitch / PACKED_FROM)]);
+      op.in = pack_slice(g, op.in, packed.get());
+      g.in_pitch = g.in_c;
+    }
     convolve(g, op, Pass::dgrad);
   });
 }

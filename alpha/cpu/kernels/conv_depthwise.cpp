@@ -4,7 +4,8 @@
 // Layout:  NHWC, so vectors run over channels; the filters are packed to [tap slot][C].
 // Zeros:   fprop and dgrad walk classes of pixels with one common tap list (conv.cpp), wgrad the exact output range of
 //          each tap; no padded or inserted zero is read.
-// Tile:    TILE_PIXELS pixels x 2 vectors share the weights of a tap. wgrad: 4 vectors, one row of outputs at a time;
+// Tile:    TILE_PIXELS pixels x 2 vectors share the weights of a tap; all channels of a tile's pixels follow one
+//          another, so that memory is read and written in a row. wgrad: 4 vectors, one row of outputs at a time;
 //          parts of the rows follow from the shape, and are added in order.
 #include <vector>
 
@@ -12,16 +13,22 @@
 
 namespace {
 
-constexpr int TILE_PIXELS = 4, BLOCK = 2 * LANES, WGRAD_VECTORS = 4;
+constexpr int TILE_PIXELS = 4, BLOCK = 2 * LANES, WGRAD_VECTORS = 4, PARTS_PER_THREAD = 8;
 
-// acc[P][2] over all taps for channels [0, valid) of a block; runs[r].panel is the row of weights.
+// acc[P][2] over all taps for channels [c, c + BLOCK) or as many as there are; runs[r].panel is the row of weights.
 template <int P>
-void depthwise_tile(const float* const* x, float* const* y, const std::vector<Run>& runs, const float* w, int64_t ld,
-                    int64_t valid, const float* bias, bool accumulate, bool cut) {
-  const int64_t rest = valid - LANES;
+void depthwise_block(const Geometry& g, const float* const* pixels, float* const* outputs, const std::vector<Run>& runs,
+                     const float* panel, int64_t ld, const Operands& op, int64_t c) {
+  const int64_t valid = std::min<int64_t>(BLOCK, g.in_c - c), rest = valid - LANES;
+  const float *x[P], *w = panel + c, *bias = op.bias ? op.bias + c : nullptr;
+  float* y[P];
   vfloat acc[P][2];
   UNROLL for (int p = 0; p < P; p++) {
-    const float* start = accumulate ? y[p] : bias;
+    x[p] = pixels[p] + c;
+    y[p] = outputs[p] + c;
+  }
+  UNROLL for (int p = 0; p < P; p++) {
+    const float* start = op.accumulate ? y[p] : bias;
     acc[p][0] = start ? load_part(start, valid) : vfloat{};
     acc[p][1] = start ? load_part(start + LANES, rest) : vfloat{};
   }
@@ -41,13 +48,19 @@ void depthwise_tile(const float* const* x, float* const* y, const std::vector<Ru
     }
   }
   UNROLL for (int p = 0; p < P; p++) {
-    store_part(y[p], cut ? relu(acc[p][0]) : acc[p][0], valid);
-    store_part(y[p] + LANES, cut ? relu(acc[p][1]) : acc[p][1], rest);
+    store_part(y[p], op.relu ? relu(acc[p][0]) : acc[p][0], valid);
+    store_part(y[p] + LANES, op.relu ? relu(acc[p][1]) : acc[p][1], rest);
   }
 }
 
-using DepthwiseTile = void (*)(const float* const*, float* const*, const std::vector<Run>&, const float*, int64_t,
-                               int64_t, const float*, bool, bool);
+template <int P>
+void depthwise_tile(const Geometry& g, const float* const* x, float* const* y, const std::vector<Run>& runs,
+                    const float* panel, int64_t ld, const Operands& op) {
+  for (int64_t c = 0; c < g.in_c; c += BLOCK) depthwise_block<P>(g, x, y, runs, panel, ld, op, c);
+}
+
+using DepthwiseTile = void (*)(const Geometry&, const float* const*, float* const*, const std::vector<Run>&,
+                               const float*, int64_t, const Operands&);
 constexpr DepthwiseTile TILES[TILE_PIXELS + 1] = {nullptr, depthwise_tile<1>, depthwise_tile<2>, depthwise_tile<3>,
                                                   depthwise_tile<4>};
 
@@ -105,23 +118,21 @@ void wgrad_taps(const Geometry& g, const float* x, const float* dy, int64_t imag
 }  // namespace
 
 void depthwise(const Geometry& g, const Operands& op) {
-  const int64_t ld = round_up(g.in_c, BLOCK), blocks = ld / BLOCK;
+  const int64_t ld = round_up(g.in_c, BLOCK);
   const std::vector<float> panel = pack_filters(g, op.w, ld);
   const int threads = team(g.multiply_adds(), 50000);
-  const int64_t parts = std::min(g.n * g.out_h, ceil_div(4 * threads, blocks));
+  const int64_t parts = std::min<int64_t>(g.n * g.out_h, PARTS_PER_THREAD * threads);
 #pragma omp parallel num_threads(threads)
   {
     std::vector<Run> runs;
 #pragma omp for schedule(dynamic, 1)
-    for (int64_t job = 0; job < blocks * parts; job++) {
-      const int64_t c = job / parts * BLOCK, valid = std::min<int64_t>(BLOCK, g.in_c - c);
+    for (int64_t part = 0; part < parts; part++) {
       for (int64_t a = 0; a < g.rows.classes; a++) {
         for (int64_t b = 0; b < g.cols.classes; b++) {
           list_taps(g, g.rows[a], g.cols[b], runs);
-          for_each_tile(g, g.rows[a], g.cols[b], job % parts, parts, TILE_PIXELS, op.in + c, op.out + c,
+          for_each_tile(g, g.rows[a], g.cols[b], part, parts, TILE_PIXELS, op.in, op.out,
                         [&](const float* const* x, float* const* y, int count) {
-                          TILES[count](x, y, runs, panel.data() + c, ld, valid, op.bias ? op.bias + c : nullptr,
-                                       op.accumulate, op.relu);
+                          TILES[count](g, x, y, runs, panel.data(), ld, op);
                         });
         }
       }

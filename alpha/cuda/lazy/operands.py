@@ -24,6 +24,7 @@ import numpy as np
 
 from alpha.config import config
 from alpha.cuda.lazy.deferred import ALIGNMENT, HEADER, Deferred, Memory, header_of, write_before
+from alpha.cuda.runtime import memory as device_memory
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, allocate, download, empty, extent, upload
@@ -130,6 +131,8 @@ def operand(x: Array, reads: str, *, keep: bool = True) -> Operand:
     derived = x.derived
     if derived and reads in derived:
         found: Operand = derived[reads]
+        if device_memory.recorder:
+            device_memory.recorder.hold((found.keep,))
         return found if found.shape == x.shape else found._replace(shape=x.shape)
     form = _checked(x, reads)
     if x.dtype != "float32" or not x.size:

@@ -197,7 +197,8 @@ __device__ __forceinline__ void store_unit(const float (&sum)[T::SUMS], const Pa
 }
 
 // The blocks of a cluster have a unit in common: each shows the others its sum where its buffers were, adds up every
-// CLUSTER-th quad of all, in the order of the blocks, and stores that.
+// CLUSTER-th quad of all, in the order of the blocks, and stores that. What does not exist is not read: a read that is on
+// its way when the block that it is from returns is a fault.
 template <class T>
 __device__ __forceinline__ void store_together(const float (&sum)[T::SUMS], char *buffers, const Part<T> &to,
                                                float4 *slot, const Scale &scale) {
@@ -213,6 +214,7 @@ __device__ __forceinline__ void store_together(const float (&sum)[T::SUMS], char
   if (to.rows_exist()) {
 #pragma unroll 2
     for (int q = ptx::cluster_rank(); q < QUADS; q += T::CLUSTER) {
+      if (!to.cols_exist(q)) continue;
       float4 all = make_float4(0.f, 0.f, 0.f, 0.f);
 #pragma unroll
       for (int b = 0; b < T::CLUSTER; b++) add(all, ptx::cluster_map(mine, b)[q * 128]);
@@ -221,7 +223,7 @@ __device__ __forceinline__ void store_together(const float (&sum)[T::SUMS], char
     }
   }
   __syncwarp();
-  ptx::cluster_arrive_relaxed();  // no block returns before all have read what it shows
+  ptx::cluster_arrive();  // no block returns before all have read what it shows
   ptx::cluster_wait();
 }
 
