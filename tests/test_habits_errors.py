@@ -98,5 +98,5 @@ def test_linspace_past_memory_is_refused_by_its_size() -> None:
 def test_maps_of_interpolate_past_memory_are_refused(mode: str) -> None:
     with pytest.raises((OutOfMemoryError, ShapeError), match="interpolate"):
         ops.interpolate(ops.zeros((1, 4, 4, 1)), size=2**45, mode=mode)
-    with pytest.raises(ShapeError, match="interpolate: .*scale_factor inf"):
+    with pytest.raises(ShapeError, match=r"interpolate: .*scale_factor inf"):
         ops.interpolate(ops.zeros((1, 4, 4, 1)), scale_factor=float("inf"), mode=mode)
