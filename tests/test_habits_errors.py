@@ -92,3 +92,11 @@ def test_linspace_takes_integers_of_any_size() -> None:
 def test_linspace_past_memory_is_refused_by_its_size() -> None:
     with pytest.raises(OutOfMemoryError, match="linspace"):
         ops.linspace(0, 1, 2**45)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+def test_maps_of_interpolate_past_memory_are_refused(mode: str) -> None:
+    with pytest.raises((OutOfMemoryError, ShapeError), match="interpolate"):
+        ops.interpolate(ops.zeros((1, 4, 4, 1)), size=2**45, mode=mode)
+    with pytest.raises(ShapeError, match=r"interpolate: .*scale_factor inf"):
+        ops.interpolate(ops.zeros((1, 4, 4, 1)), scale_factor=float("inf"), mode=mode)

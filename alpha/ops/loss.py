@@ -21,10 +21,6 @@ IGNORED = -100          # the label that counts for nothing unless another is na
 NO_LABEL = -MAX_SIZE    # stands for ignore_index=None in ops
 
 
-def _ignored(index: int | None) -> int:
-    return NO_LABEL if index is None else index
-
-
 def _reduce(y: Tensor, reduction: str) -> Tensor:
     return y.mean() if reduction == "mean" else y.sum() if reduction == "sum" else y
 
@@ -94,24 +90,19 @@ def cross_entropy(logits: Tensor, target: Tensor, weight: Tensor | None = None, 
     """
     logits = _to_sum_dtype(logits)
     if target.ndim == 1 or not target.is_floating_point:
+        ignored = NO_LABEL if ignore_index is None else ignore_index
         if weight is None and logits.ndim <= 2:
-            return label_cross_entropy(logits, target, label_smoothing=label_smoothing, reduction=reduction,
-                                       ignore_index=_ignored(ignore_index))
-        return weighted_cross_entropy("cross_entropy", logits, target, weight, ignore_index, label_smoothing, reduction)
-    if weight is not None:
-        _check_class_weight("cross_entropy", weight, logits)
-        logits = log_softmax(logits, -1) * _to_sum_dtype(weight)
-        q = _to_sum_dtype(target) * (1 - label_smoothing) + label_smoothing / max(1, logits.shape[-1])
-        return _reduce(-(q * logits).sum(-1), reduction)
-    if logits.ndim > 2 and target.shape == logits.shape:
-        rows = cross_entropy(logits.reshape(-1, logits.shape[-1]), target.reshape(-1, logits.shape[-1]),
-                             label_smoothing=label_smoothing, reduction="none")
-        return _reduce(rows.reshape(logits.shape[:-1]), reduction)
-    if logits.ndim != 2 or target.shape != logits.shape:
+            return label_cross_entropy(logits, target, label_smoothing, reduction, ignored)
+        return weighted_cross_entropy("cross_entropy", logits, target, weight, ignored, label_smoothing, reduction)
+    if logits.ndim < 2 or target.shape != logits.shape:
         raise ShapeError(message("cross_entropy", f"the logits have shape {logits.shape}, the target {target.shape}",
                                  "pass logits (N, C) and a target of labels (N,) or of probabilities (N, C)"))
-    q = _to_sum_dtype(target) * (1 - label_smoothing) + label_smoothing / max(1, logits.shape[1])
-    return _reduce(-(q * log_softmax(logits, 1)).sum(1), reduction)
+    logs = log_softmax(logits, -1)
+    if weight is not None:
+        _check_class_weight("cross_entropy", weight, logits)
+        logs = logs * _to_sum_dtype(weight)
+    q = _to_sum_dtype(target) * (1 - label_smoothing) + label_smoothing / max(1, logits.shape[-1])
+    return _reduce(-(q * logs).sum(-1), reduction)
 
 
 def _check_class_weight(where: str, weight: Tensor, logits: Tensor) -> None:
@@ -120,7 +111,7 @@ def _check_class_weight(where: str, weight: Tensor, logits: Tensor) -> None:
                                  f"pass a weight of shape {logits.shape[-1:]}", input=logits.shape))
 
 
-def weighted_cross_entropy(where: str, logits: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int | None,
+def weighted_cross_entropy(where: str, logits: Tensor, target: Tensor, weight: Tensor | None, ignored: int,
                            smoothing: float, reduction: str, log_probs: bool = False) -> Tensor:
     """Returns the cross entropy with labels of any shape, weights of classes and a label that counts for nothing.
 
@@ -135,15 +126,14 @@ def weighted_cross_entropy(where: str, logits: Tensor, target: Tensor, weight: T
     _check_label_dtype(where, target)
     rows, labels = logits.reshape(target.numel(), logits.shape[-1]), target.reshape(target.numel())
     if weight is None and not log_probs:
-        loss = label_cross_entropy(rows, labels, label_smoothing=smoothing, reduction=reduction,
-                                   ignore_index=_ignored(ignore_index))
+        loss = label_cross_entropy(rows, labels, smoothing, reduction, ignored)
         return loss.reshape(target.shape) if reduction == "none" else loss
-    keep = None if ignore_index is None else labels != ignore_index
+    keep = None if ignored == NO_LABEL else labels != ignored
     labels = labels if keep is None else where_(keep, labels, 0)
     if weight is not None:
         _check_class_weight(where, weight, logits)
     scale = None if weight is None else take(_to_sum_dtype(weight), labels)
-    if log_probs or (weight is not None and smoothing):
+    if log_probs or smoothing:
         logs = rows if log_probs else log_softmax(rows, 1)
         chosen = where_(label_mask(labels, classes=rows.shape[1], where=where), logs, 0.0)
         loss = -chosen.sum(1) if scale is None else -chosen.sum(1) * scale
@@ -256,8 +246,8 @@ def nll_loss(log_probs: Tensor, target: Tensor, weight: Tensor | None = None, *,
     """
     if log_probs.ndim <= 2:
         _check_labels("nll_loss", log_probs, target)
-    return weighted_cross_entropy("nll_loss", _to_sum_dtype(log_probs), target, weight, ignore_index, 0.0, reduction,
-                                  log_probs=True)
+    return weighted_cross_entropy("nll_loss", _to_sum_dtype(log_probs), target, weight,
+                                  NO_LABEL if ignore_index is None else ignore_index, 0.0, reduction, log_probs=True)
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------
