@@ -20,7 +20,7 @@ from alpha.errors import AlphaError
 from alpha.ops.pool import pool_scatter
 
 LIMIT = 2e-5  # of the largest element
-CONSTANT = 1e-3  # of a norm's gradients where elements are (nearly) equal: terms of up to 1 / sqrt(eps) cancel, in PyTorch too
+CONSTANT = 1e-3  # of the gradients of a norm of nearly equal elements: terms of up to 1 / sqrt(eps) cancel
 
 Run = Callable[[list[alpha.Tensor]], alpha.Tensor]
 
