@@ -100,3 +100,10 @@ def test_maps_of_interpolate_past_memory_are_refused(mode: str) -> None:
         ops.interpolate(ops.zeros((1, 4, 4, 1)), size=2**45, mode=mode)
     with pytest.raises(ShapeError, match=r"interpolate: .*scale_factor inf"):
         ops.interpolate(ops.zeros((1, 4, 4, 1)), scale_factor=float("inf"), mode=mode)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
+@pytest.mark.parametrize("index", [[[5], [0]], [[0], [-1]]])
+def test_gather_takes_no_element_of_another_line(dtype: str, index: list[list[int]]) -> None:
+    with pytest.raises(ShapeError, match=r"gather: index (5|-1) .*is out(side| of range)"):
+        ops.gather(alpha.tensor([[1, 0, 3], [4, 5, 6]]).astype(dtype), 1, alpha.tensor(index))
