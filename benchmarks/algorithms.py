@@ -4,6 +4,7 @@
     python -m benchmarks.algorithms --kernels 3 7 --maps 28 56 --channels 64 --passes fprop
     python -m benchmarks.algorithms --layers vgg16          W, D and W/D of a network's convolutions
     python -m benchmarks.algorithms --plot FILE             the pictures of a file of results
+    python -m benchmarks.algorithms --judge FILE            a CPU's results beside the choices of the model as it is now
     python -m benchmarks.algorithms --device cuda --shapes v1 v2 v3 v4 --fma --output FILE
     python -m benchmarks.algorithms --device cuda --kernels 13 31 --maps 56 --channels 384 --depthwise
 
@@ -35,7 +36,7 @@ from alpha.ops.algorithms.names import CONV_NAMES, Request
 from alpha.ops.conv_desc import ConvDesc
 from benchmarks import cpu_timing
 from benchmarks.algorithm_peers import peers
-from benchmarks.results import Row, read, record
+from benchmarks.results import Row, latest, read, record
 from benchmarks.rounds import Side, medians
 from benchmarks.shapes import PASSES, ConvShape
 
@@ -160,6 +161,18 @@ def summary(rows: Sequence[Row]) -> str:
             f"median |log2(model / clock)| {np.median(off):.2f}")
 
 
+def judged(rows: Sequence[Row], workspace: int) -> list[Row]:
+    """Returns rows that a CPU timed with what the model chooses now, the worst choice first."""
+    import alpha.cpu.algorithms  # noqa: F401  registers the machines
+    found = []
+    for row in latest([row for row in rows if "ms" in row], ("machine", "cell", "n", "pass")):
+        c, f, ms = row["channels"], row["f"], row["ms"]
+        desc = ConvShape(row["cell"], row["n"], row["hw"], c, c, f, f // 2, 1).desc
+        name = choose(row["pass"], desc, Request(), row["machine"], workspace).way.name
+        found.append({**row, "chosen": name, "regret": ms[name] / min(ms[known] for known in row["algorithms"]) - 1})
+    return sorted(found, key=lambda row: -row["regret"])
+
+
 def layers(name: str, batch: int = 32) -> None:
     """Prints W, D and W/D of the convolutions of a network's training step, as direct computes them."""
     import models
@@ -197,6 +210,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--model", action="store_true", help="only what the model expects; nothing is run")
     made.add_argument("--layers", help="only the work and depth of a network's convolutions")
     made.add_argument("--plot", type=Path, help="draw the pictures of a file of results beside it")
+    made.add_argument("--judge", type=Path, help="how far the choices are from the best of a file of a CPU's results")
     made.add_argument("--output", type=Path)
     made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     cuda = made.add_argument_group("on a GPU")
@@ -215,6 +229,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.plot:
         from benchmarks.algorithm_plots import draw
         return print("\n".join(map(str, draw(read(args.plot), args.plot.parent))))
+    if args.judge:
+        rows = judged(read(args.judge), args.workspace << 20)
+        for row in rows:
+            print(f"{row['cell']:16} x {row['n']:<3} {row['pass']}: {row['chosen']:9} regret {row['regret']:.1%}")
+        return print(summary(rows))
     rows = []
     for facts, row in (on_cuda if args.device == "cuda" else on_cpu)(args):
         rows.append(row)

@@ -177,16 +177,17 @@ def losses(d: Data) -> Iterator[Job]:
     yield Job("log_softmax", lambda: [d.rows()], lambda x: torch.log_softmax(x, 1))
     yield Job("softmax_grad", lambda: [d.rows(), d.rows().softmax(1)],
               lambda g, y: aten._softmax_backward_data(g, y, 1, y.dtype), dict(axis=1), bound=1e-4)
-    yield Job("label_cross_entropy", lambda: [d.rows(), d.labels()], lambda x, t: (f.cross_entropy(x, t), None))
+    yield Job("label_cross_entropy", lambda: [d.rows(), d.labels()], lambda x, t: (f.cross_entropy(x, t), None, None))
 
     def gradient_arguments() -> list[Any]:
         x, t = d.rows(), d.labels()
         g = torch.full((), LOSS_SCALE, device=d.device, dtype=d.dtype)
         largest, others = x.float().amax(1), 1 - x.float().softmax(1).gather(1, t[:, None]).squeeze(1)
         stats = torch.stack([largest, x.float().logsumexp(1) - largest, others])
-        return [g, x, t, stats, x.log_softmax(1), torch.ones_like(g)]
+        count = torch.full((), len(t), device=d.device)
+        return [g, x, t, stats, count.float(), x.log_softmax(1), torch.ones_like(g)]
 
-    def gradient(g: Any, x: Any, t: Any, stats: Any, logp: Any, weight: Any) -> Any:
+    def gradient(g: Any, x: Any, t: Any, stats: Any, count: Any, logp: Any, weight: Any) -> Any:
         from_loss = aten.nll_loss_backward(g / len(t), logp, t, None, 2, -100, weight)  # a sum: float16 holds no count
         return aten._log_softmax_backward_data(from_loss, logp, 1, logp.dtype)
 

@@ -1,6 +1,6 @@
 """Convolutions of one to 32 images beside cuDNN: the layers of networks in inference, and their gradients.
 
-    python -m benchmarks.small_batch [--sets vgg googlenet resnet50] [--batch 1 4 16] [--precision bf16 fp32]
+    python -m benchmarks.small_batch [--sets vgg googlenet resnet50 table1] [--batch 1 4 16] [--precision bf16 fp32]
                                      [--passes fprop dgrad wgrad] [--only NAME ...] [--best K] [--rounds N]
                                      [--window MS] [--budget-s S] [--output FOLDER]
 
@@ -29,6 +29,7 @@ from benchmarks.environment import add_common, settle, torch_facts
 from benchmarks.results import Row
 from benchmarks.rounds import Side, medians
 from benchmarks.shapes import PASSES, ConvShape
+from benchmarks.sparsity import TABLE_I
 from benchmarks.torch_precision import allow_tf32
 
 KEY = ("set", "shape", "pass", "precision", "n")
@@ -41,7 +42,9 @@ RESNET50 = ((64, 1), (128, 2), (256, 4), (512, 8))  # channels of a bottleneck, 
 
 
 def shapes(set_name: str, batch: int) -> Iterator[ConvShape]:
-    """Yields the different layers of a set, as they are for images of 224x224 and 32x32."""
+    """Yields the different layers of a set, as they are for images of 224x224 and 32x32; Table I: see sparsity."""
+    if set_name == "table1":
+        yield from (shape(batch, case.hw[0], case.ic, case.oc, case.f[0]) for case in TABLE_I)
     if set_name == "vgg":
         yield from (shape(batch, hw, ic, oc, 3) for hw, ic, oc in VGG)
     for first in (56, 32):  # map of the first stage
@@ -159,7 +162,7 @@ def report(rows: Sequence[Row]) -> list[str]:
 def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sets", nargs="+", default=["vgg", "googlenet", "resnet50"],
-                        choices=["vgg", "googlenet", "resnet50"])
+                        choices=["vgg", "googlenet", "resnet50", "table1"])
     parser.add_argument("--batch", nargs="+", type=int, default=[1, 4, 16])
     parser.add_argument("--precision", nargs="+", default=["bf16", "fp32"], choices=["bf16", "fp32"])
     parser.add_argument("--passes", nargs="+", default=["fprop"], choices=PASSES)

@@ -1,7 +1,8 @@
 """PyTorch's side of benchmarks.speedrun: a recipe of train/recipes from process start to result, written for PyTorch.
 
 The images stay on the GPU; crops, mirroring and the order are made there, the network runs channels_last under
-autocast, with --compile through torch.compile. It prints one line of JSON: accuracy and seconds.
+autocast, the update is one fused kernel. --form graph replays a CUDA graph of a whole step, --form compile one of the
+network that torch.compile made. It prints one line of JSON: accuracy and seconds.
 """
 
 import time
@@ -23,6 +24,8 @@ from train.data import load  # noqa: E402
 from train.session import make_schedule  # noqa: E402
 
 LOOKED_AT = 5000
+EAGER_STEPS = 3   # before the graph is captured
+FORMS = ("torch", "graph", "compile")
 
 
 class Data:
@@ -48,16 +51,12 @@ def epoch_of(data: Data, augment: str, epoch: int, sides: torch.Tensor) -> torch
 
 
 def cropped(x: torch.Tensor, r: int) -> torch.Tensor:
-    """Returns images moved by up to r pixels either way, zeros coming in: a copy for each of the moves there are."""
-    wide, (h, w) = F.pad(x, (r,) * 4), x.shape[2:]
-    move = torch.randint(0, 2 * r + 1, (2, len(x)), device=x.device)
-    rows = torch.empty((len(x), x.shape[1], h, w + 2 * r), device=x.device, dtype=x.dtype)
-    out = torch.empty_like(x)
-    for k in range(2 * r + 1):
-        rows[move[0] == k] = wide[move[0] == k][:, :, k:k + h]
-    for k in range(2 * r + 1):
-        out[move[1] == k] = rows[move[1] == k][:, :, :, k:k + w]
-    return out
+    """Returns images moved by up to r pixels either way, zeros coming in: one gather, and the CPU waits for nothing."""
+    wide, (h, w) = F.pad(x, (r,) * 4).permute(0, 2, 3, 1), x.shape[2:]
+    move = torch.randint(0, 2 * r + 1, (2, len(x), 1), device=x.device)
+    rows, columns = (start + torch.arange(n, device=x.device) for start, n in zip(move, (h, w)))
+    image = torch.arange(len(x), device=x.device).view(-1, 1, 1)
+    return wide[image, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
 
 def views(x: torch.Tensor, tta: str) -> list[torch.Tensor]:
@@ -68,7 +67,50 @@ def views(x: torch.Tensor, tta: str) -> list[torch.Tensor]:
     return [*found, *[v.flip(-1) for v in found]] if "mirror" in tta else found
 
 
-def trained(config, compiled: bool, synchronize) -> dict:
+class Training:
+    """The steps of a training; `replayed` is a CUDA graph of a whole one: forward, backward, update and average."""
+
+    def __init__(self, net: torch.nn.Module, run, config, device: str) -> None:
+        self.net, self.run, self.config, self.device = net, run, config, device
+        self.parameters = [p for p in net.parameters() if p.requires_grad]
+        self.lr = torch.tensor(0.0, device=device)
+        self.optimizer = torch.optim.SGD(self.parameters, lr=self.lr, momentum=config.momentum,
+                                         weight_decay=config.weight_decay, fused=device == "cuda")
+        self.averages = [p.detach().clone() for p in self.parameters]
+        self.steps, self.graph = 0, None
+
+    def step(self, x: torch.Tensor, y: torch.Tensor, run=None) -> None:
+        with autocast(torch, self.device, self.config.precision):
+            outputs = (run or self.net)(x)
+        F.cross_entropy(outputs.float(), y, label_smoothing=self.config.label_smoothing).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.config.ema:
+            torch._foreach_lerp_(self.averages, [p.detach() for p in self.parameters], 1 - self.config.ema)
+
+    def replayed(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        if self.steps < EAGER_STEPS:  # real steps too: they compile, choose kernels and make the momenta
+            self.beside(x, y)
+        elif self.graph is None:
+            self.x, self.y, self.graph = x.clone(memory_format=torch.preserve_format), y.clone(), torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.step(self.x, self.y, self.run)
+        if self.graph is not None:
+            self.x.copy_(x)
+            self.y.copy_(y)
+            self.graph.replay()
+        self.steps += 1
+
+    def beside(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        """Takes a step on a stream of its own, as one has to before a graph is captured."""
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self.step(x, y, self.run)
+        torch.cuda.current_stream().wait_stream(stream)
+
+
+def trained(config, form: str, synchronize) -> dict:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(config.seed)
     torch.backends.cudnn.benchmark = True
@@ -82,11 +124,8 @@ def trained(config, compiled: bool, synchronize) -> dict:
         with torch.no_grad():
             net[0].weight.copy_(torch.from_numpy(np.concatenate([weight, -weight])))
         net[0].weight.requires_grad_(False)
-    run = torch.compile(net, mode="reduce-overhead") if compiled else net
-    parameters = [p for p in net.parameters() if p.requires_grad]
-    optimizer = torch.optim.SGD(parameters, lr=1.0, momentum=config.momentum, weight_decay=config.weight_decay,
-                                fused=device == "cuda")
-    averages = [p.detach().clone() for p in parameters]
+    training = Training(net, torch.compile(net, dynamic=False) if form == "compile" else net, config, device)
+    graphed = device == "cuda" and form != "torch"
     count, size = len(train.labels), config.batch_size
     lr = make_schedule(config, -(-count // size))
     sides, step, seconds = torch.rand(count, device=device) < 0.5, 0, []
@@ -96,19 +135,13 @@ def trained(config, compiled: bool, synchronize) -> dict:
         net.train()
         images, order = epoch_of(train, config.augment, epoch, sides), torch.randperm(count, device=device)
         for part in order.split(size):
-            for group in optimizer.param_groups:
-                group["lr"] = lr(step)
-            x = images[part].contiguous(memory_format=torch.channels_last)
-            with autocast(torch, device, config.precision):
-                outputs = run(x)
-            F.cross_entropy(outputs.float(), train.labels[part], label_smoothing=config.label_smoothing).backward()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            if config.ema:
-                torch._foreach_lerp_(averages, [p.detach() for p in parameters], 1 - config.ema)
+            training.lr.fill_(lr(step))
+            x, y = images[part].contiguous(memory_format=torch.channels_last), train.labels[part]
+            (training.replayed if graphed and len(part) == size else training.step)(x, y)
             step += 1
         synchronize()
         seconds.append(time.perf_counter() - begin)
+    parameters, averages = training.parameters, training.averages
     if config.ema:
         with torch.no_grad():
             torch._foreach_copy_(parameters, averages)
@@ -127,10 +160,10 @@ def accuracy(net, test: Data, config, device: str) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
-    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--form", choices=FORMS, default="torch")
     args, flags = parser.parse_known_args()
     synchronize = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
-    print(json.dumps(trained(parse(flags), args.compile, synchronize)))
+    print(json.dumps(trained(parse(flags), args.form, synchronize)), flush=True)
 
 
 if __name__ == "__main__":

@@ -38,6 +38,17 @@ def test_a_cell_is_computed_compared_and_timed(tmp_path, capsys):
     assert {p.name for p in tmp_path.glob("*.png")} == {f"algorithms_{n}.png" for n in ("model", "kernels", "errors")}
 
 
+def test_choices_are_judged_by_what_was_timed():
+    """Of two rows of a shape the later counts; the model's choice now, not the one that was noted."""
+    row = {"machine": "cpu8", "cell": "", "n": 32, "hw": 32, "channels": 64, "f": 3, "pass": "fprop",
+           "chosen": "direct", "algorithms": {"direct": {"expected_ms": 8.0}, "winograd": {"expected_ms": 4.0}},
+           "ms": {"direct": 8.0, "winograd": 4.0, "torch": 1.0}}
+    small = {**row, "channels": 16, "n": 1, "hw": 4, "ms": {"direct": 2.0, "winograd": 1.0}}
+    found = algorithms.judged([{**row, "ms": {"direct": 1.0, "winograd": 9.0}}, row, small], 256 << 20)
+    assert [(r["chosen"], r["regret"]) for r in found] == [("direct", 1.0), ("winograd", 0.0)]
+    assert "2 cells: within 10 % of the best in 50%, at most 1.00 times direct" in algorithms.summary(found)
+
+
 def test_peers_may_be_left_out(tmp_path):
     path = tmp_path / "algorithms.jsonl"
     algorithms.main(["--kernels", "3", "--maps", "4", "--channels", "16", "--passes", "fprop", "--rounds", "1",

@@ -29,14 +29,14 @@ def test_each_side_is_a_process_and_a_row(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.undo()
     monkeypatch.setattr(speedrun, "alpha_side", lambda flags, env: {"accuracy": 0.5, "ready": 1, "epochs": [3, 1, 1],
                                                                    "result": 9.0})
-    monkeypatch.setattr(speedrun, "torch_side", lambda flags, env, compiled: {
-        "accuracy": 0.25, "ready": 1, "epochs": [3, 2, 2], "result": 18.0 + compiled})
+    monkeypatch.setattr(speedrun, "torch_side", lambda flags, env, form: {
+        "accuracy": 0.25, "ready": 1, "epochs": [3, 2, 2], "result": 18.0 + len(form)})
     pytest.importorskip("torch")
     assert speedrun.main(["--recipes", "airbench", "--rounds", "2", "--data-dir", str(tmp_path), "--device", "cpu",
                           "--output", str(tmp_path)]) == 0
     rows = results.read(tmp_path / "speedrun.jsonl")
     assert [(r["side"], r["seed"], r["training"]) for r in rows[:3]] == [("alpha", 0, 3), ("torch", 0, 6),
-                                                                        ("compile", 0, 6)]
+                                                                        ("graph", 0, 6)]
     out = capsys.readouterr().out
     assert "| airbench | alpha | filled | 2 | 9.00 | 2.00 | 3.000 | 50.00 % |" in out
 

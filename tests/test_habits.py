@@ -93,7 +93,7 @@ TWINS = {
     "alpha.empty(3)": "alpha.zeros",
     "values, index = x.max(dim=1)": "argmax", "alpha.zeros(2, 3)": "zeros((2, 3))", "alpha.nn.utils": "clip_grad_norm",
     "model.register_full_backward_hook(print)": "register_backward_hook", "x.sumn()": "did you mean sum",
-    "F.cross_entropy(alpha.ones((2, 3)), alpha.tensor([0, -100]))": "ignore_index=-100",
+    "F.cross_entropy(alpha.ones((2, 3)), alpha.tensor([0, -1]))": "number the classes from 0",
     "x.requires_grad_()[0].__setitem__(0, 1)": "alpha.no_grad()", "x.to('gpu')": '"cuda"',
     "nn.BatchNorm2d(8)(alpha.ones((2, 8, 4, 4)))": "NHWC", "alpha.optim.Adm": "did you mean Adam",
 }

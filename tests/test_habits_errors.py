@@ -92,3 +92,18 @@ def test_linspace_takes_integers_of_any_size() -> None:
 def test_linspace_past_memory_is_refused_by_its_size() -> None:
     with pytest.raises(OutOfMemoryError, match="linspace"):
         ops.linspace(0, 1, 2**45)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+def test_maps_of_interpolate_past_memory_are_refused(mode: str) -> None:
+    with pytest.raises((OutOfMemoryError, ShapeError), match="interpolate"):
+        ops.interpolate(ops.zeros((1, 4, 4, 1)), size=2**45, mode=mode)
+    with pytest.raises(ShapeError, match=r"interpolate: .*scale_factor inf"):
+        ops.interpolate(ops.zeros((1, 4, 4, 1)), scale_factor=float("inf"), mode=mode)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
+@pytest.mark.parametrize("index", [[[5], [0]], [[0], [-1]]])
+def test_gather_takes_no_element_of_another_line(dtype: str, index: list[list[int]]) -> None:
+    with pytest.raises(ShapeError, match=r"gather: index (5|-1) .*is out(side| of range)"):
+        ops.gather(alpha.tensor([[1, 0, 3], [4, 5, 6]]).astype(dtype), 1, alpha.tensor(index))

@@ -223,13 +223,15 @@ def test_cross_entropy(data, rows: int, classes: int, space: tuple, smoothing: f
 def test_losses_as_layers() -> None:
     x, labels = alpha.tensor(floats((3, 4)).astype(np.float32)), alpha.tensor([0, -100, 3])
     weight = alpha.tensor([1.0, 2.0, 3.0, 4.0])
-    loss = nn.CrossEntropyLoss(weight=weight, ignore_index=-100)(x, labels)
+    loss = nn.CrossEntropyLoss(weight=weight)(x, labels)
     theirs = torch.nn.CrossEntropyLoss(torch.tensor(weight.numpy()))
     expected = theirs(torch.tensor(x.numpy()), torch.tensor(labels.numpy()))
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
-    assert nn.NLLLoss(weight=weight, ignore_index=-100)(x, labels).shape == ()
+    assert nn.NLLLoss(weight=weight)(x, labels).shape == ()
     with refused(DataError, "label -100 at position 1 is outside [0, 4)", "pass ignore_index=-100"):
-        nn.CrossEntropyLoss()(x, labels)
+        nn.CrossEntropyLoss(ignore_index=None)(x, labels)
+    with refused(DataError, "label -1 at position 1 is outside [0, 4)"):
+        F.cross_entropy(x, alpha.tensor([0, -1, 3]))
     with refused(ShapeError, "weight has shape (4,), there are 3 classes"):
         F.cross_entropy(x[:, :3], alpha.tensor([0, 1, 2]), weight)
     with refused(ShapeError, "the input has shape (2, 3, 4), the labels (2, 4)", "channels come last here: x.permute"):
@@ -273,3 +275,38 @@ def test_losses_as_layers() -> None:
 def test_messages(call: Any, error: type, text: str) -> None:
     with refused(error, text):
         call()
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["compiled", "numpy"])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("kept", [0, 1, 3])
+def test_labels_of_minus_100_count_for_nothing_without_being_named(kept: int, reduction: str, native: bool) -> None:
+    values, labels = floats((5, 4)).astype("float32" if native else "float64"), np.array([1, 0, 3, 2, 1])
+    labels[kept:] = -100
+    values[4] = np.nan      # nobody looks at that row
+    ours, theirs = alpha.tensor(values, requires_grad=True), torch.tensor(values, requires_grad=True)
+    loss = F.cross_entropy(ours, alpha.tensor(labels), label_smoothing=0.1, reduction=reduction)
+    expected = TF.cross_entropy(theirs, torch.tensor(labels), label_smoothing=0.1, reduction=reduction)
+    np.testing.assert_allclose(loss.detach().numpy(), expected.detach().numpy(), rtol=1e-5)
+    loss.sum().backward()
+    expected.sum().backward()
+    np.testing.assert_allclose(ours.grad.numpy()[:kept], theirs.grad.numpy()[:kept], rtol=1e-5, atol=1e-7)
+    assert not ours.grad.numpy()[kept:].any()
+    rows = alpha.tensor(floats((5, 4)), requires_grad=True)
+    assert gradcheck(lambda x: F.cross_entropy(x, alpha.tensor(labels), reduction=reduction).sum(), [rows],
+                     second_order=True) if kept else True
+    nll = F.nll_loss(ours.detach(), alpha.tensor(labels), reduction=reduction).numpy()
+    np.testing.assert_allclose(nll, TF.nll_loss(theirs.detach(), torch.tensor(labels), reduction=reduction), rtol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 3, 4), (0, 4), (2, 0, 3, 4)])
+def test_batch_norm_trains_on_no_sample(shape: tuple) -> None:
+    layer, x = nn.BatchNorm2d(4), alpha.zeros(shape, requires_grad=True)
+    theirs, t = torch.nn.BatchNorm2d(4), torch.zeros((shape[0], 4, *shape[1:-1]))
+    y = layer(x, activation="relu")
+    y.sum().backward()
+    (theirs(t) if t.ndim == 4 else torch.nn.BatchNorm1d(4)(t)).sum().backward()
+    assert y.shape == shape and x.grad.shape == shape
+    assert layer.weight.grad.tolist() == layer.bias.grad.tolist() == [0] * 4
+    assert layer.running_mean.tolist() == theirs.running_mean.tolist()
+    assert layer.running_var.tolist() == theirs.running_var.tolist()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import alpha
 from alpha import ops
-from alpha.errors import ArgumentError, ConfigError, DTypeError, GraphError, ShapeError
+from alpha.errors import AlphaError, ArgumentError, ConfigError, DTypeError, GraphError, ShapeError
 from alpha.gradcheck import assert_equal_at, gradcheck
 from tests.op_checks import floats, integers, leaf, like_torch, refused
 
@@ -273,6 +273,19 @@ def test_masks_of_bools_are_factors(dtype: str) -> None:
     mask = x > 1
     for y in (x * mask, mask * x):
         assert y.dtype == dtype and y.tolist() == [0, 2, 3]
+    for y, expected in ((x + mask, [1, 3, 4]), (mask + x, [1, 3, 4]), (x - mask, [1, 1, 2]), (mask - x, [-1, -1, -2])):
+        assert y.dtype == dtype and y.tolist() == expected
+    for y, kind, numbers in ((1 + mask, "int64", [1, 2, 2]), (mask * 2, "int64", [0, 2, 2]),
+                             (1 - mask, "int64", [1, 0, 0]), (mask - 1, "int64", [-1, 0, 0]),
+                             (0.5 * mask, "float32", [0, 0.5, 0.5])):
+        assert y.dtype == kind and y.tolist() == numbers
+    with pytest.raises(AlphaError, match="bool"):
+        mask + mask
+    if dtype.startswith("float"):
+        assert (mask / x).tolist() == pytest.approx([0, 1 / 2, 1 / 3], rel=1e-3)
+        x += mask
+        assert x.tolist() == [1, 3, 4]
+        x -= mask
     if dtype == "float32":
         x.requires_grad_()
         (mask * x * x).sum().backward()

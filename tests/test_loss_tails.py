@@ -162,16 +162,17 @@ def test_rows_that_are_not_there_are_refused(bad: int) -> None:
 
 
 X, LABELS, STATS, G = ops.zeros((2, 4)), alpha.tensor([0, 1]), ops.zeros((3, 2)), ops.ones(())
+N = ops.ones(())
 
 
 @pytest.mark.parametrize("error, call, said", [
-    (ShapeError, lambda: cross_entropy_grad(G, X, LABELS, ops.zeros((2,)), label_smoothing=0.0, reduction="mean"),
+    (ShapeError, lambda: cross_entropy_grad(G, X, LABELS, ops.zeros((2,)), N, label_smoothing=0.0, reduction="mean"),
      "cross_entropy_grad: g has shape (), stats (2,) and dtype float32, the logits have shape (2, 4)"),
-    (ShapeError, lambda: cross_entropy_grad(ops.ones((1,)), X, LABELS, STATS, label_smoothing=0.0, reduction="none"),
+    (ShapeError, lambda: cross_entropy_grad(ops.ones((1,)), X, LABELS, STATS, N, label_smoothing=0.0, reduction="none"),
      "cross_entropy_grad: g has shape (1,), stats (3, 2)"),
-    (ShapeError, lambda: cross_entropy_grad(G, X, alpha.tensor([0]), STATS, label_smoothing=0.0, reduction="mean"),
+    (ShapeError, lambda: cross_entropy_grad(G, X, alpha.tensor([0]), STATS, N, label_smoothing=0.0, reduction="mean"),
      "the input has shape (2, 4), the labels (1,)"),
-    (DTypeError, lambda: cross_entropy_grad(G, X, ops.ones((2,)), STATS, label_smoothing=0.0, reduction="mean"),
+    (DTypeError, lambda: cross_entropy_grad(G, X, ops.ones((2,)), STATS, N, label_smoothing=0.0, reduction="mean"),
      "the labels have dtype float32"),
     (DTypeError, lambda: pool_scatter(ops.ones((1, 1, 1, 1)), ops.ones((1, 1, 1, 1)), hw=(1, 1)),
      "pool_scatter: index has dtype float32, int32 or int64 is needed"),
@@ -182,7 +183,7 @@ X, LABELS, STATS, G = ops.zeros((2, 4)), alpha.tensor([0, 1]), ops.zeros((3, 2))
     (ConfigError, lambda: ops.smooth_l1_loss(X, X, beta=float("inf")), "beta is inf, a finite number"),
     (ConfigError, lambda: ops.cross_entropy(X, LABELS, label_smoothing=float("nan")), "label_smoothing is nan, a"),
     (DataError, lambda: ops.bce_loss(alpha.tensor([np.nan, 1.5]), ops.zeros((2,))), "p has an element 1.5, outside"),
-    (DataError, lambda: ops.cross_entropy(X, alpha.tensor([0, -100])), "label -100 at position 1 is outside [0, 4)"),
+    (DataError, lambda: ops.cross_entropy(X, alpha.tensor([0, -101])), "label -101 at position 1 is outside [0, 4)"),
 ])
 def test_what_does_not_fit_is_refused(error: type[Exception], call, said: str) -> None:
     with refused(error, said):

@@ -194,9 +194,9 @@ def test_a_long_chain_needs_no_recursion(setting: str) -> None:
     y.sum().backward()
 
 
-@pytest.mark.parametrize("name, live, peak", [("resnet18", 0.75, 0.95), ("googlenet", 0.5, 0.6)])
-def test_memory(name: str, live: float, peak: float) -> None:
-    """Bytes after the forward pass, and at the peak, against those of keeping everything."""
+@pytest.mark.parametrize("name, live, peak, full", [("resnet18", 0.75, 0.95, 0.95), ("googlenet", 0.5, 0.6, 0.8)])
+def test_memory(name: str, live: float, peak: float, full: float) -> None:
+    """Bytes after the forward pass, and at the peak, against those of keeping everything; full: against cheap's."""
     backend, found = get_backend("cpu"), {}
     for setting in ("none", "cheap", "full"):
         alpha.manual_seed(1)
@@ -211,7 +211,7 @@ def test_memory(name: str, live: float, peak: float) -> None:
         found[setting] = there, backend.memory_stats()["peak"] - before
         del model, x, loss
     assert found["cheap"][0] < live * found["none"][0] and found["cheap"][1] < peak * found["none"][1]
-    assert found["full"][0] < 0.75 * found["cheap"][0] and found["full"][1] <= found["cheap"][1]
+    assert found["full"][0] < 0.75 * found["cheap"][0] and found["full"][1] < full * found["cheap"][1]
 
 
 @pytest.mark.parametrize("setting", ("none", *SETTINGS))

@@ -18,28 +18,34 @@ def _refuse_label(where: str, target: Array, row: int, classes: int) -> None:
     raise ops.label_error(where, target.flat[row], row, classes, target.size)
 
 
-def _check_labels(where: str, target: Array, classes: int) -> None:
+def _check_labels(where: str, target: Array, classes: int, ignored: int = ops.NO_LABEL) -> None:
     if target.size and not (target.min() >= 0 and target.max() < classes):
-        _refuse_label(where, target, int(np.argmax((target < 0) | (target >= classes))), classes)
+        bad = ((target < 0) | (target >= classes)) & (target != ignored)
+        if bad.any():
+            _refuse_label(where, target, int(np.argmax(bad)), classes)
 
 
 @ops.label_cross_entropy.impl("cpu")
-def label_cross_entropy_cpu(logits: Array, target: Array, *, label_smoothing: float,
-                            reduction: str) -> tuple[Array, Array]:
+def label_cross_entropy_cpu(logits: Array, target: Array, *, label_smoothing: float, reduction: str,
+                            ignore_index: int) -> tuple[Array, Array, Array]:
     rows, classes = logits.shape
+    count = np.count_nonzero(target != ignore_index)
     if native.usable(logits):
         loss, stats = empty((rows,), logits.dtype), empty((3, rows), logits.dtype)
-        bad = native.cross_entropy_fwd(logits, target.astype(np.int64, copy=False), loss, stats, label_smoothing)
+        bad = native.cross_entropy_fwd(logits, target.astype(np.int64, copy=False), loss, stats, label_smoothing,
+                                       ignore_index)
         if bad >= 0:
             _refuse_label("cross_entropy", target, bad, classes)
     else:
-        _check_labels("cross_entropy", target, classes)
-        loss, stats = _losses(logits, target, label_smoothing)
+        _check_labels("cross_entropy", target, classes, ignore_index)
+        ignored = target == ignore_index
+        loss, stats = _losses(logits, np.where(ignored, 0, target), label_smoothing)
+        loss[ignored], stats[:, ignored] = 0, 0
     if reduction != "none":
         with np.errstate(invalid="ignore"):  # the mean of no rows is NaN
             total = np.add.reduce(loss, dtype=np.float64)
-            loss = np.asarray(total / np.float64(rows) if reduction == "mean" else total)
-    return loss.astype(logits.dtype, copy=False), stats
+            loss = np.asarray(total / np.float64(count) if reduction == "mean" else total)
+    return loss.astype(logits.dtype, copy=False), stats, np.asarray(count, stats.dtype)
 
 
 def _losses(logits: Array, target: Array, label_smoothing: float) -> tuple[Array, Array]:
@@ -60,24 +66,26 @@ def _losses(logits: Array, target: Array, label_smoothing: float) -> tuple[Array
 
 
 @ops.cross_entropy_grad.impl("cpu")
-def cross_entropy_grad_cpu(g: Array, logits: Array, target: Array, stats: Array, *, label_smoothing: float,
-                           reduction: str) -> Array:
+def cross_entropy_grad_cpu(g: Array, logits: Array, target: Array, stats: Array, count: Array, *,
+                           label_smoothing: float, reduction: str, ignore_index: int) -> Array:
     rows, classes = logits.shape
-    scale = 1 / max(1, rows) if reduction == "mean" else 1.0
+    scale = 1 / max(1.0, float(count)) if reduction == "mean" else 1.0
     if native.usable(g, logits, stats):
         dx = empty_like(logits)
         labels = target.astype(np.int64, copy=False)
-        bad = native.cross_entropy_bwd(g, logits, labels, stats, dx, label_smoothing, scale)
+        bad = native.cross_entropy_bwd(g, logits, labels, stats, dx, label_smoothing, scale, ignore_index)
         if bad >= 0:
             _refuse_label("backward of cross_entropy", target, bad, classes)
         return dx
-    _check_labels("backward of cross_entropy", target, classes)
+    _check_labels("backward of cross_entropy", target, classes, ignore_index)
+    ignored = target == ignore_index
     largest, log_sum, others = stats
     dx = np.exp(to_sum_dtype(logits) - largest[:, None] - log_sum[:, None])
     if label_smoothing:
         dx -= label_smoothing / classes
-    dx[np.arange(rows), target] = label_smoothing - label_smoothing / classes - others
+    dx[np.arange(rows), np.where(ignored, 0, target)] = label_smoothing - label_smoothing / classes - others
     dx *= (to_sum_dtype(g) * scale).reshape(-1, 1)
+    dx[ignored] = 0
     return dx.astype(logits.dtype, copy=False)
 
 

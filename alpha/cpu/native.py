@@ -72,7 +72,7 @@ SIGNATURES = {
     "max_pool_bwd": "p ppp",
     "pool_scatter": "ppp llll -> l",
     "avg_pool_fwd": "p pp i", "avg_pool_bwd": "p pp i",
-    "cross_entropy_fwd": "pp pp ll d -> l", "cross_entropy_bwd": "pl ppp p ll dd -> l",
+    "cross_entropy_fwd": "pp pp ll dl -> l", "cross_entropy_bwd": "pl ppp p ll ddl -> l",
     "copy_box": "ppp i",
     "pointwise": "pp pppp p",
     "sum_of_squares": "ppl -> d",
@@ -368,25 +368,25 @@ def avg_pool_bwd(g: Array, dx: Array, kernel_size: Pair, stride: Pair, padding: 
     _lib.avg_pool_bwd(ptr(table), ptr(g), ptr(dx), count_include_pad)
 
 
-def cross_entropy_fwd(x: Array, labels: Array, loss: Array, stats: Array, smoothing: float = 0.0) -> int:
+def cross_entropy_fwd(x: Array, labels: Array, loss: Array, stats: Array, smoothing: float = 0.0,
+                      ignored: int = -100) -> int:
     """loss[r] of logits x (R, C) with int64 labels (R,), and stats (3, R): see alpha.ops.loss.label_cross_entropy.
 
-    Returns -1, or the first row whose label is outside [0, C); loss and stats are then unset.
+    Returns -1, or the first row whose label is outside [0, C) and not the ignored one; loss and stats are then unset.
     """
     rows, classes = x.shape
-    row: int = _lib.cross_entropy_fwd(ptr(x), ptr(labels), ptr(loss), ptr(stats), rows, classes, smoothing)
-    return row
+    return int(_lib.cross_entropy_fwd(ptr(x), ptr(labels), ptr(loss), ptr(stats), rows, classes, smoothing, ignored))
 
 
 def cross_entropy_bwd(g: Array, x: Array, labels: Array, stats: Array, dx: Array, smoothing: float = 0.0,
-                      scale: float = 1.0) -> int:
+                      scale: float = 1.0, ignored: int = -100) -> int:
     """dx = scale * g * (softmax(x) - target).  g has one element, or one per row.
 
-    Returns -1, or the first row whose label is outside [0, C); dx is then unset.
+    Returns -1, or the first row whose label is outside [0, C) and not the ignored one; dx is then unset.
     """
     rows, classes = x.shape
     row: int = _lib.cross_entropy_bwd(ptr(g), int(g.size > 1), ptr(x), ptr(labels), ptr(stats), ptr(dx), rows,
-                                      classes, smoothing, scale)
+                                      classes, smoothing, scale, ignored)
     return row
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -161,7 +162,7 @@ class Runner:
         if self._plan is not None:
             arrays = self._plan.run([x.data for x in inputs])
             return [Tensor(a, v.shape, v.dtype, device) for a, v in zip(arrays, values)]
-        with config(precision=self.precision), no_grad():
+        with nullcontext() if config.precision == self.precision else config(precision=self.precision), no_grad():
             return list(self._captured(*[x.detach() for x in inputs]))
 
     def _is_stale(self) -> bool:

@@ -48,12 +48,19 @@ CALLS = {
 }
 
 
-def _factors(a: Any, b: Any) -> tuple[Any, Any]:
-    """Returns two factors: of a mask of bools and a tensor of numbers, the mask as 0 and 1 in the other's dtype."""
+def _numbers(a: Any, b: Any) -> tuple[Any, Any]:
+    """Returns two operands: of a mask of bools and numbers, the mask as 0 and 1 in the other's dtype."""
     is_tensor = isinstance(b, Methods)      # mypy would narrow b to what has no astype
     if is_tensor and (a.dtype == "bool") != (b.dtype == "bool"):
         return (a.astype(b.dtype), b) if a.dtype == "bool" else (a, b.astype(a.dtype))
+    if not is_tensor and a.dtype == "bool" and type(b) in (int, float):
+        return a.astype("int64" if type(b) is int else "float32"), b
     return a, b
+
+
+def _like(a: Any, b: Any) -> Any:
+    """Returns b in the dtype of a if it is a mask of bools and a has numbers."""
+    return b if a.dtype == "bool" else _numbers(a, b)[1]
 
 
 class Methods:
@@ -65,13 +72,13 @@ class Methods:
         shape: tuple[int, ...]
         dtype: str
 
-    def __add__(self, other: Tensor | Number) -> Tensor: return OPS["add"](self, other)
-    def __radd__(self, other: Tensor | Number) -> Tensor: return OPS["add"](other, self)
-    def __sub__(self, other: Tensor | Number) -> Tensor: return OPS["sub"](self, other)
-    def __rsub__(self, other: Tensor | Number) -> Tensor: return OPS["sub"](other, self)
-    def __mul__(self, other: Tensor | Number) -> Tensor: return OPS["mul"](*_factors(self, other))
-    def __rmul__(self, other: Tensor | Number) -> Tensor: return OPS["mul"](other, self)
-    def __truediv__(self, other: Tensor | Number) -> Tensor: return OPS["div"](self, other)
+    def __add__(self, other: Tensor | Number) -> Tensor: return OPS["add"](*_numbers(self, other))
+    def __radd__(self, other: Tensor | Number) -> Tensor: return OPS["add"](*_numbers(self, other)[::-1])
+    def __sub__(self, other: Tensor | Number) -> Tensor: return OPS["sub"](*_numbers(self, other))
+    def __rsub__(self, other: Tensor | Number) -> Tensor: return OPS["sub"](*_numbers(self, other)[::-1])
+    def __mul__(self, other: Tensor | Number) -> Tensor: return OPS["mul"](*_numbers(self, other))
+    def __rmul__(self, other: Tensor | Number) -> Tensor: return OPS["mul"](*_numbers(self, other)[::-1])
+    def __truediv__(self, other: Tensor | Number) -> Tensor: return OPS["div"](*_numbers(self, other))
     def __rtruediv__(self, other: Tensor | Number) -> Tensor: return OPS["div"](other, self)
     def __floordiv__(self, other: Tensor | Number) -> Tensor: return OPS["floor_divide"](self, other)
     def __rfloordiv__(self, other: Tensor | Number) -> Tensor: return OPS["floor_divide"](other, self)
@@ -80,10 +87,14 @@ class Methods:
     def __pow__(self, other: Tensor | Number) -> Tensor: return OPS["pow"](self, other)
     def __rpow__(self, other: Tensor | Number) -> Tensor: return OPS["pow"](other, self)
     def __matmul__(self, other: Tensor) -> Tensor: return OPS["matmul"](self, other)
-    def __iadd__(self: Any, other: Tensor | Number) -> Tensor: return inplace.update(self, "+=", OPS["add"], other)
-    def __isub__(self: Any, other: Tensor | Number) -> Tensor: return inplace.update(self, "-=", OPS["sub"], other)
-    def __imul__(self: Any, other: Tensor | Number) -> Tensor: return inplace.update(self, "*=", OPS["mul"], other)
-    def __itruediv__(self: Any, other: Tensor | Number) -> Tensor: return inplace.update(self, "/=", OPS["div"], other)
+    def __iadd__(self: Any, other: Tensor | Number) -> Tensor:
+        return inplace.update(self, "+=", OPS["add"], _like(self, other))
+    def __isub__(self: Any, other: Tensor | Number) -> Tensor:
+        return inplace.update(self, "-=", OPS["sub"], _like(self, other))
+    def __imul__(self: Any, other: Tensor | Number) -> Tensor:
+        return inplace.update(self, "*=", OPS["mul"], _like(self, other))
+    def __itruediv__(self: Any, other: Tensor | Number) -> Tensor:
+        return inplace.update(self, "/=", OPS["div"], _like(self, other))
     def __ipow__(self: Any, other: Tensor | Number) -> Tensor: return inplace.update(self, "**=", OPS["pow"], other)
     def __imatmul__(self: Any, other: Tensor) -> Tensor: return inplace.update(self, "@=", OPS["matmul"], other)
     def __neg__(self) -> Tensor: return OPS["neg"](self)

@@ -29,7 +29,7 @@ class CrossEntropyLoss(_Loss):
     Args:
         label_smoothing: share of the target that is spread evenly over all classes, in [0, 1].
         weight: of each class, shape (C,); or None.
-        ignore_index: label whose positions count for nothing, -100 say; or None.
+        ignore_index: label whose positions count for nothing; None: there is none.
     Shape: logits (N, C) or (N, ..., C), channels last; target (N, ...) int32 or int64 labels, or probabilities of the
         shape of logits -> (), or (N, ...) with "none".
     """
@@ -38,7 +38,7 @@ class CrossEntropyLoss(_Loss):
 
     @checked
     def __init__(self, label_smoothing: Share = 0.0, reduction: Reduction = "mean", weight: Tensor | None = None,
-                 ignore_index: int | None = None) -> None:
+                 ignore_index: int | None = -100) -> None:
         super().__init__(reduction)
         self.label_smoothing, self.ignore_index = label_smoothing, ignore_index
         self.register_buffer("weight", weight)
@@ -59,7 +59,7 @@ class NLLLoss(_Loss):
     weight: Tensor | None
 
     @checked
-    def __init__(self, reduction: Reduction = "mean", weight: Tensor | None = None, ignore_index: int | None = None
+    def __init__(self, reduction: Reduction = "mean", weight: Tensor | None = None, ignore_index: int | None = -100
                  ) -> None:
         super().__init__(reduction)
         self.ignore_index = ignore_index

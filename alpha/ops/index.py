@@ -101,6 +101,14 @@ def _aligned(where: str, x: Tensor, axis: int, index: Tensor) -> tuple[Tensor, t
 def _picked(x: Tensor, index: Tensor, outer: int, rows: int, count: int, inner: int) -> Tensor:
     if x.dtype in FLOAT_DTYPES:
         return pool_gather(reshape(x, (outer, rows, 1, inner)), reshape(index, (outer, count, 1, inner)))
+    if index.device == "cpu":  # before the lines of x are one, where each number would mean an element of some line
+        host = index.numpy()
+        bad = (host < 0) | (host >= rows)
+        if bad.any():
+            raise ShapeError(message("gather", f"index {host[bad][0]} is out of range for an axis of length {rows}",
+                                     f"use indices from 0 to {rows - 1}" if rows else "pass a tensor with elements"))
+    else:
+        index = where(lt(index, 0), 0, where(lt(index, rows), index, rows - 1))
     places = tensor(np.arange(outer).reshape(-1, 1, 1) * (rows * inner) + np.arange(inner), "int64", x.device)
     return take(reshape(x, (-1,)), reshape(index, (outer, count, inner)) * inner + places)
 
@@ -116,7 +124,8 @@ def gather(x: Tensor, axis: Axis, index: Tensor) -> Tensor:
     Returns:
         y of the shape of index.
     Raises:
-        ShapeError: the shapes do not fit, or an index is out of range (on a GPU the result is NaN there).
+        ShapeError: the shapes do not fit, or an index is out of range (on a GPU a float result is NaN there, and of
+            other dtypes the nearest element is taken).
         DTypeError: index does not hold integers.
     """
     axis = normal_axis(axis, x.ndim, "gather")
@@ -194,8 +203,12 @@ def scatter(x: Tensor, axis: Axis, index: Tensor, src: Tensor | Number) -> Tenso
     axis, values = _scattered("scatter", x, axis, index, values)
     hits = _added(axis, index, ones_like(values), x.shape)
     if number is not None:
-        return where(hits > 0, number, x)
-    if 0 not in index.shape and float(hits.max().item()) > 1:
+        return where(hits > 0, number, where(hits < 1, x, hits))  # NaN where an index is out of range
+    most = 0.0 if 0 in index.shape else float(hits.max().item())
+    if most != most:
+        raise ShapeError(message("scatter", f"an index is out of range for axis {axis} of length {x.shape[axis]}",
+                                 f"use indices from 0 to {x.shape[axis] - 1}", index=index.shape))
+    if most > 1:
         raise ShapeError(message("scatter", "two elements of src go to one place", "make the indices of a line "
                                  "different, or add them up: scatter_add", index=index.shape))
     return where(hits > 0, _added(axis, index, values, x.shape), x)

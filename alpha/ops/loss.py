@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from alpha.errors import DataError, DTypeError, ShapeError, message
 from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import NonNegative, Positive, Reduction, Share, Size, Spread
+from alpha.inputs.kinds import MAX_SIZE, NonNegative, Positive, Reduction, Share, Size, Spread
 from alpha.op import Spec, grad_enabled, op
 from alpha.ops.activation import log_softmax, softmax, softplus
 from alpha.ops.checks import check_alike
@@ -16,6 +16,9 @@ from alpha.ops.elementwise import where as where_
 from alpha.ops.reduce import Shape, accumulation_dtype
 from alpha.ops.shape import take
 from alpha.tensor import Tensor
+
+IGNORED = -100          # the label that counts for nothing unless another is named
+NO_LABEL = -MAX_SIZE    # stands for ignore_index=None in ops
 
 
 def _reduce(y: Tensor, reduction: str) -> Tensor:
@@ -63,7 +66,7 @@ def label_error(name: str, label: int, position: int, classes: int, labels: int)
 
 
 @checked
-def cross_entropy(logits: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int | None = None,
+def cross_entropy(logits: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int | None = IGNORED,
                   label_smoothing: Share = 0.0, reduction: Reduction = "mean") -> Tensor:
     """Cross entropy of a target distribution t and softmax(logits).
 
@@ -73,7 +76,7 @@ def cross_entropy(logits: Tensor, target: Tensor, weight: Tensor | None = None, 
         logits: shape (N, C), or (N, ..., C), channels last; float.
         target: labels, int32 or int64 of shape (N, ...): t is 1 at the label; or t itself, shape of logits; float.
         weight: of each class.  Shape (C,); None stands for 1. The mean over labels is divided by the sum of theirs.
-        ignore_index: label whose positions count for nothing, PyTorch's is -100; None: there is none.
+        ignore_index: label whose positions count for nothing, in the mean neither; None: there is none.
         label_smoothing: share of the target that is spread evenly over the classes, in [0, 1].
         reduction: "mean" over N, "sum" or "none".
     Returns:
@@ -81,29 +84,25 @@ def cross_entropy(logits: Tensor, target: Tensor, weight: Tensor | None = None, 
     Raises:
         ShapeError: the shapes do not fit, or there is no class.
         DTypeError: target is neither of labels nor of a dtype that goes with that of logits.
-        DataError: a label is outside [0, C), now or when the gradient is made. On a GPU the loss and the gradient of
-            its row are NaN instead.
+        DataError: another label is outside [0, C), now or when the gradient is made. On a GPU the loss and the
+            gradient of its row are NaN instead.
         ConfigError: label_smoothing or reduction is out of range.
     """
     logits = _to_sum_dtype(logits)
     if target.ndim == 1 or not target.is_floating_point:
-        if weight is None and ignore_index is None and logits.ndim <= 2:
-            return label_cross_entropy(logits, target, label_smoothing=label_smoothing, reduction=reduction)
-        return weighted_cross_entropy("cross_entropy", logits, target, weight, ignore_index, label_smoothing, reduction)
-    if weight is not None:
-        _check_class_weight("cross_entropy", weight, logits)
-        logits = log_softmax(logits, -1) * _to_sum_dtype(weight)
-        q = _to_sum_dtype(target) * (1 - label_smoothing) + label_smoothing / max(1, logits.shape[-1])
-        return _reduce(-(q * logits).sum(-1), reduction)
-    if logits.ndim > 2 and target.shape == logits.shape:
-        rows = cross_entropy(logits.reshape(-1, logits.shape[-1]), target.reshape(-1, logits.shape[-1]),
-                             label_smoothing=label_smoothing, reduction="none")
-        return _reduce(rows.reshape(logits.shape[:-1]), reduction)
-    if logits.ndim != 2 or target.shape != logits.shape:
+        ignored = NO_LABEL if ignore_index is None else ignore_index
+        if weight is None and logits.ndim <= 2:
+            return label_cross_entropy(logits, target, label_smoothing, reduction, ignored)
+        return weighted_cross_entropy("cross_entropy", logits, target, weight, ignored, label_smoothing, reduction)
+    if logits.ndim < 2 or target.shape != logits.shape:
         raise ShapeError(message("cross_entropy", f"the logits have shape {logits.shape}, the target {target.shape}",
                                  "pass logits (N, C) and a target of labels (N,) or of probabilities (N, C)"))
-    q = _to_sum_dtype(target) * (1 - label_smoothing) + label_smoothing / max(1, logits.shape[1])
-    return _reduce(-(q * log_softmax(logits, 1)).sum(1), reduction)
+    logs = log_softmax(logits, -1)
+    if weight is not None:
+        _check_class_weight("cross_entropy", weight, logits)
+        logs = logs * _to_sum_dtype(weight)
+    q = _to_sum_dtype(target) * (1 - label_smoothing) + label_smoothing / max(1, logits.shape[-1])
+    return _reduce(-(q * logs).sum(-1), reduction)
 
 
 def _check_class_weight(where: str, weight: Tensor, logits: Tensor) -> None:
@@ -112,7 +111,7 @@ def _check_class_weight(where: str, weight: Tensor, logits: Tensor) -> None:
                                  f"pass a weight of shape {logits.shape[-1:]}", input=logits.shape))
 
 
-def weighted_cross_entropy(where: str, logits: Tensor, target: Tensor, weight: Tensor | None, ignore_index: int | None,
+def weighted_cross_entropy(where: str, logits: Tensor, target: Tensor, weight: Tensor | None, ignored: int,
                            smoothing: float, reduction: str, log_probs: bool = False) -> Tensor:
     """Returns the cross entropy with labels of any shape, weights of classes and a label that counts for nothing.
 
@@ -126,12 +125,15 @@ def weighted_cross_entropy(where: str, logits: Tensor, target: Tensor, weight: T
         raise ShapeError(message(where, f"the input has shape {logits.shape}, the labels {target.shape}", fix))
     _check_label_dtype(where, target)
     rows, labels = logits.reshape(target.numel(), logits.shape[-1]), target.reshape(target.numel())
-    keep = None if ignore_index is None else labels != ignore_index
+    if weight is None and not log_probs:
+        loss = label_cross_entropy(rows, labels, smoothing, reduction, ignored)
+        return loss.reshape(target.shape) if reduction == "none" else loss
+    keep = None if ignored == NO_LABEL else labels != ignored
     labels = labels if keep is None else where_(keep, labels, 0)
     if weight is not None:
         _check_class_weight(where, weight, logits)
     scale = None if weight is None else take(_to_sum_dtype(weight), labels)
-    if log_probs or (weight is not None and smoothing):
+    if log_probs or smoothing:
         logs = rows if log_probs else log_softmax(rows, 1)
         chosen = where_(label_mask(labels, classes=rows.shape[1], where=where), logs, 0.0)
         loss = -chosen.sum(1) if scale is None else -chosen.sum(1) * scale
@@ -139,8 +141,7 @@ def weighted_cross_entropy(where: str, logits: Tensor, target: Tensor, weight: T
             spread = -(logs * _to_sum_dtype(weight)).sum(1) / rows.shape[1]
             loss = loss * (1 - smoothing) + spread * smoothing
     else:
-        loss = label_cross_entropy(rows, labels, label_smoothing=smoothing, reduction="none")
-        loss = loss if scale is None else loss * scale
+        loss = label_cross_entropy(rows, labels, label_smoothing=smoothing, reduction="none") * scale
     if keep is not None:
         loss = where_(keep, loss, 0.0)
         scale = keep.astype(loss.dtype) if scale is None else where_(keep, scale, 0.0)
@@ -151,52 +152,60 @@ def weighted_cross_entropy(where: str, logits: Tensor, target: Tensor, weight: T
 
 @op
 class label_cross_entropy:
-    """cross_entropy with labels, and what backward reads of softmax(logits), three numbers of each row.
+    """cross_entropy with labels, what backward reads of softmax(logits), three numbers of each row, and the count.
 
         softmax[n, c] = exp(logits[n, c] - stats[0, n] - stats[1, n]),   stats[2, n] = 1 - softmax[n, target[n]]
 
-    stats[0] has the largest logits. In one number with stats[1], as in 1 minus a softmax, no digits might be left.
+    count is how many labels differ from ignore_index: what the mean is divided by. The rows of the others have the loss
+    and the stats 0. stats[0] has the largest logits. In one number with stats[1], as in 1 minus a softmax, no
+    digits might be left.
     """
 
-    args, saves, mixed, label = "logits target", "logits target stats", "target", "cross_entropy"
-    outs, returns = "loss stats", "loss"
+    args, saves, mixed, label = "logits target", "logits target stats count", "target", "cross_entropy"
+    outs, returns = "loss stats count", "loss"
 
-    def shape(logits, target, *, label_smoothing: Share = 0.0, reduction: Reduction = "mean"):
+    def shape(logits, target, *, label_smoothing: Share = 0.0, reduction: Reduction = "mean",
+              ignore_index: int = IGNORED):
         _check_labels("cross_entropy", logits, target)
-        rows = target.shape
-        return [rows if reduction == "none" else (), Spec((3, *rows), accumulation_dtype(logits.dtype))]
+        rows, wide = target.shape, accumulation_dtype(logits.dtype)
+        return [rows if reduction == "none" else (), Spec((3, *rows), wide), Spec((), wide)]
 
-    def vjp_logits(g, s, *, label_smoothing, reduction):
+    def vjp_logits(g, s, *, label_smoothing, reduction, ignore_index):
         if not grad_enabled():
-            return cross_entropy_grad(g, s.logits, s.target, s.stats, label_smoothing, reduction)
+            return cross_entropy_grad(g, s.logits, s.target, s.stats, s.count, label_smoothing, reduction, ignore_index)
         rows, classes = s.logits_shape
-        q = label_mask(s.target, classes=classes).astype(g.dtype) * (1 - label_smoothing) + label_smoothing / classes
-        per_row = g / rows if reduction == "mean" else g.reshape(rows, 1) if reduction == "none" else g
-        return per_row * (softmax(s.logits, 1) - q)
+        keep = None if ignore_index == NO_LABEL else s.target != ignore_index
+        labels = s.target if keep is None else where_(keep, s.target, 0)
+        q = label_mask(labels, classes=classes).astype(g.dtype) * (1 - label_smoothing) + label_smoothing / classes
+        per_row = g / s.count if reduction == "mean" else g.reshape(rows, 1) if reduction == "none" else g
+        dx = per_row * (softmax(s.logits, 1) - q)
+        return dx if keep is None else where_(keep.reshape(rows, 1), dx, 0.0)
 
 
 @op
 class cross_entropy_grad:
-    """Gradient of cross_entropy with labels: dlogits = g * (softmax(logits) - q), with g / N for "mean".
+    """Gradient of cross_entropy with labels: dlogits = g * (softmax(logits) - q), with g / count for "mean".
 
     Args:
         g: gradient of the loss.  Shape () or, for "none", (N,).
-        logits, target, label_smoothing, reduction: as in cross_entropy.
-        stats: of label_cross_entropy.full.  Shape (3, N).
+        logits, target, label_smoothing, reduction, ignore_index: as in label_cross_entropy.
+        stats, count: of label_cross_entropy.full.  Shapes (3, N) and ().
     Raises:
         ShapeError, DTypeError: the shapes do not fit, or target does not hold labels.
         DataError: a label is outside [0, C); on a GPU the gradient of its row is NaN instead.
     """
 
-    args, mixed = "g logits target stats", "target stats"
+    args, mixed = "g logits target stats count", "target stats count"
 
-    def shape(g, logits, target, stats, *, label_smoothing: Share, reduction: Reduction):
+    def shape(g, logits, target, stats, count, *, label_smoothing: Share, reduction: Reduction,
+              ignore_index: int = IGNORED):
         _check_labels("cross_entropy_grad", logits, target)
         rows, wide = target.shape, accumulation_dtype(logits.dtype)
-        if stats.shape != (3, *rows) or g.shape != (rows if reduction == "none" else ()) or stats.dtype != wide:
+        if (stats.shape != (3, *rows) or g.shape != (rows if reduction == "none" else ()) or count.shape
+                or stats.dtype != wide or count.dtype != wide):
             raise ShapeError(message(
                 "cross_entropy_grad", f"g has shape {g.shape}, stats {stats.shape} and dtype {stats.dtype}, the logits "
-                f"have shape {logits.shape}", "pass the stats of label_cross_entropy.full, and a g of shape () "
+                f"have shape {logits.shape}", "pass stats and count of label_cross_entropy.full, and a g of shape () "
                 'or, for "none", (N,)'))
         return logits.shape
 
@@ -221,7 +230,7 @@ class label_mask:
 
 
 @checked
-def nll_loss(log_probs: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int | None = None,
+def nll_loss(log_probs: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int | None = IGNORED,
              reduction: Reduction = "mean") -> Tensor:
     """Negative log-likelihood: loss[n] = -log_probs[n, target[n]].
 
@@ -237,8 +246,8 @@ def nll_loss(log_probs: Tensor, target: Tensor, weight: Tensor | None = None, *,
     """
     if log_probs.ndim <= 2:
         _check_labels("nll_loss", log_probs, target)
-    return weighted_cross_entropy("nll_loss", _to_sum_dtype(log_probs), target, weight, ignore_index, 0.0, reduction,
-                                  log_probs=True)
+    return weighted_cross_entropy("nll_loss", _to_sum_dtype(log_probs), target, weight,
+                                  NO_LABEL if ignore_index is None else ignore_index, 0.0, reduction, log_probs=True)
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from alpha.inputs.kinds import Activation, AllAxes, Channels, Count, NonNegative
 from alpha.op import Spec, grad_enabled, op
 from alpha.ops.activation import relu_grad
 from alpha.ops.checks import check_alike
+from alpha.ops.create import ones, zeros
 from alpha.ops.reduce import Shape, accumulation_dtype, reduced_shape
 from alpha.tensor import Tensor
 
@@ -46,7 +47,7 @@ def batch_norm(x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = Non
 
     In training mean and var are those of x over all axes but the last, and the running statistics move in place:
     running = (1 - momentum) * running + momentum * batch, with the unbiased variance. In inference the running ones
-    take the batch's place.
+    take the batch's place. A batch without samples moves nothing; the gradients of gamma and beta are 0.
     Args:
         x: input.  Shape (..., C), channels last; float.
         gamma, beta: scale and shift.  Shape (C,); None stands for 1 and 0.
@@ -64,6 +65,11 @@ def batch_norm(x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = Non
             activation is unknown.
     Source: arXiv 1502.03167, Algorithms 1 and 2.
     """
+    if training and x.ndim > 1 and not prod(x.shape[:-1]):  # no sample: no statistics, and none moves
+        like = next((p for p in (running_mean, gamma, beta) if p is not None), x)
+        running_mean, running_var = (create((x.shape[-1],), dtype=like.dtype, device=x.device)
+                                     for create in (zeros, ones))
+        training = False
     attrs = dict(training=training, momentum=momentum, eps=eps, activation=activation)
     if residual is None:
         return batch_norm_act(x, gamma, beta, running_mean, running_var, **attrs)

@@ -2,8 +2,8 @@
 
     none    everything that an op saves is kept
     cheap   results of ops that say they are cheap are made again, where that frees more than it holds
-    full    results of all ops are, convolutions too; a chain ends with a result that is kept once it has grown as long
-            as what was kept on the way to it: segments of about the square root of the whole
+    full    results of all ops are, convolutions too; a chain ends with a result that is kept once it is long beside
+            what was kept on the way to it: segments of about the square root of the whole
     auto    cheap within 3 % of the step's estimated time, without that bound where memory gets scarce, then full
 
 A result can be made again where all that its op reads is held in any case: saved by somebody, a parameter, or something
@@ -33,7 +33,8 @@ SHARE = 0.03         # of a step's estimated time, that auto may add
 SCARCE, SHORT = 0.35, 0.5  # of the memory limit, live, from which auto makes again what is cheap, and everything
 PASSES = 3           # forward, and the two gradients
 DEEPEST = 64         # calls of a chain, each of which takes a few of Python's frames
-SHORTEST = 3         # results of its own size, that a chain has in any case under full
+# How long a chain may grow under full, where paths meet and elsewhere: times what is kept, or times its result's size.
+AT_JOINS, BETWEEN = (0.3, 1.0), (2.0, 4.5)
 
 
 class _Here(threading.local):
@@ -54,7 +55,8 @@ class Plan:
         recipe: of its outs, or None.
         reads: recipes of which it saves a part.
         kept: bit k says that somebody saves out k as it is.
-        base: bytes that are kept on the way to the outs; chain: those to be made for them; depth: by how many calls.
+        base: bytes that full keeps on the way to the outs, by the number of the call that made them; chain: those to be
+            made for the outs, of all paths that meet; depth: by how many calls.
     """
 
     __slots__ = ("base", "chain", "depth", "kept", "reads", "recipe")
@@ -62,11 +64,13 @@ class Plan:
     def __init__(self) -> None:
         self.recipe: Recipe | None = None
         self.reads: list[Recipe] = []
-        self.kept = self.base = self.chain = self.depth = 0
+        self.kept = self.depth = 0
+        self.base: dict[int, int] = {}
+        self.chain: dict[int, int] = {}
 
-    def end_chain(self, nbytes: int) -> None:
-        """Says that the outs, of so many bytes, are kept."""
-        self.base, self.chain, self.depth = self.base + nbytes, 0, 0
+    def end_chain(self, kept: dict[int, int]) -> None:
+        """Says that the outs of the call are kept; kept: the call's number and their bytes, where full counts them."""
+        self.base, self.chain, self.depth = {**self.base, **kept} if kept else self.base, {}, 0
 
     def release(self) -> None:
         """Says that the call is done with what it saved."""
@@ -196,15 +200,17 @@ def _recipe(node: Node, made: Plan, level: str, args: Sequence[Any], outs: Seque
     op = node.op
     nbytes = sum([outs[k].data.nbytes for k in again])
     inputs = [t._node[0].plan for t in _tensors(args) if t._node is not None and t._node[0].plan is not None]
-    made.base = max([p.base for p in inputs], default=0)
+    made.base = _union([p.base for p in inputs])
     if nbytes < LEAST:
         return None
-    made.chain = max([p.chain for p in inputs], default=0) + nbytes
+    kept = {node.order: nbytes} if level == "full" else {}
+    made.chain = {**_union([p.chain for p in inputs]), node.order: nbytes}
     made.depth = max([p.depth for p in inputs], default=0) + 1
-    joins = len(inputs) > 1  # where paths meet a chain is cut best
-    longest = max(made.base, SHORTEST * nbytes) * (1.0 if joins else 1.5)
-    if made.depth > DEEPEST or (level == "full" and made.chain > longest):
-        made.end_chain(nbytes)
+    joins = len(inputs) > 1  # all paths are made at once there, and to keep their join frees them
+    of_kept, of_own = AT_JOINS if joins else BETWEEN
+    longest = max(of_kept * sum(made.base.values()), of_own * nbytes)
+    if made.depth > DEEPEST or (level == "full" and sum(made.chain.values()) > longest):
+        made.end_chain(kept)
         return None
     saved = {k for _, k in op.saved_args}
     sources: list[Any] = []
@@ -223,11 +229,18 @@ def _recipe(node: Node, made: Plan, level: str, args: Sequence[Any], outs: Seque
         else:
             sources.append(value)
     if (extra >= nbytes and level != "segment") or _shared(outs, sources):
-        made.end_chain(nbytes)
+        made.end_chain(kept)
         return None
     count.planned += nbytes
     return Recipe(op, node.attrs, outs[0].device, sources, [t.data for t in outs], again,
                   node.order)
+
+
+def _union(found: list[dict[int, int]]) -> dict[int, int]:
+    """Returns the bytes of calls of several paths, each call once."""
+    if len(found) == 1:
+        return found[0]
+    return {order: nbytes for one in found for order, nbytes in one.items()}
 
 
 def _shared(outs: Sequence[Tensor], sources: Sequence[Any]) -> bool:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import alpha
-from alpha import ops
+from alpha import ops, versions
 from alpha.cuda.lazy import operands
 from alpha.cuda.runtime import memory
 from tests.test_inference import Block, Dense, assert_close, image, plain, trained
@@ -27,6 +27,14 @@ def test_a_network_is_folded_and_is_one_launch(network, folded):
     assert_like_the_model(run, model)
     assert run.report().count("folded into") == folded
     assert "all in one recording" in str(run)
+
+
+def test_a_repetition_changes_nothing_that_has_versions():
+    model, x = trained(Block()).to("cuda"), image(2, 6, 5, 3).to("cuda")
+    run = alpha.inference(model, x)
+    before = versions.newest
+    run(x)
+    assert versions.newest == before
 
 
 def test_results_are_the_callers():

@@ -2,9 +2,11 @@
 //          loss[r] = lse[r] - (1 - s) * x[r, label] - s / C * sum_c x[r, c],   lse = log sum_c exp(x[r, c])
 //          dx[r, c] = g[r] * (exp(x[r, c] - lse[r]) - (1 - s) * [c == label] - s / C)
 // Layout:  logits (rows, C), labels int64.  stats (3, rows): the largest logit, lse - that, 1 - softmax at the label.
-// Labels:  both passes return the first row whose label is outside [0, C), before they write anything, or -1.
+// Labels:  both passes return the first row whose label is outside [0, C) and not the ignored one, before they write
+//          anything, or -1. Rows with the ignored one have loss, stats and dx 0.
 // Sums:    CHUNK classes in float per lane, chunks in double; the largest logit is subtracted before exp, so nothing
 //          overflows.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -27,23 +29,27 @@ INLINE float exponential(float x) {
   return e * power;
 }
 
-int64_t first_bad(const int64_t* labels, int64_t rows, int64_t classes) {
+int64_t first_bad(const int64_t* labels, int64_t rows, int64_t classes, int64_t ignored) {
   for (int64_t r = 0; r < rows; r++)
-    if (labels[r] < 0 || labels[r] >= classes) return r;
+    if ((labels[r] < 0 || labels[r] >= classes) && labels[r] != ignored) return r;
   return -1;
 }
 
 }  // namespace
 
 EXPORT int64_t cross_entropy_fwd(const float* x, const int64_t* labels, float* loss, float* stats, int64_t rows,
-                                 int64_t classes, double smoothing) {
-  const int64_t bad = first_bad(labels, rows, classes);
+                                 int64_t classes, double smoothing, int64_t ignored) {
+  const int64_t bad = first_bad(labels, rows, classes, ignored);
   if (bad >= 0) return bad;
   const float on = float(1 - smoothing), off = float(smoothing / classes);
 #pragma omp parallel for schedule(static) num_threads(team(rows * classes, ALONE_BELOW))
   for (int64_t r = 0; r < rows; r++) {
     const float* row = x + r * classes;
     const int64_t label = labels[r];
+    if (label == ignored) {
+      loss[r] = stats[r] = stats[rows + r] = stats[2 * rows + r] = 0;
+      continue;
+    }
     float largest = -std::numeric_limits<float>::infinity();  // a NaN shows in the sums
     for (int64_t c = 0; c < classes; c++) largest = row[c] > largest ? row[c] : largest;
     double others = 0, total = 0;
@@ -75,8 +81,8 @@ EXPORT int64_t cross_entropy_fwd(const float* x, const int64_t* labels, float* l
 // g has one element per row, g_step apart: 0 gives every row the same gradient. The result is multiplied by scale.
 EXPORT int64_t cross_entropy_bwd(const float* g, int64_t g_step, const float* x, const int64_t* labels,
                                  const float* stats, float* dx, int64_t rows, int64_t classes, double smoothing,
-                                 double scale) {
-  const int64_t bad = first_bad(labels, rows, classes);
+                                 double scale, int64_t ignored) {
+  const int64_t bad = first_bad(labels, rows, classes, ignored);
   if (bad >= 0) return bad;
   const float off = float(smoothing / classes);
 #pragma omp parallel for schedule(static) num_threads(team(rows * classes, ALONE_BELOW))
@@ -84,6 +90,10 @@ EXPORT int64_t cross_entropy_bwd(const float* g, int64_t g_step, const float* x,
     const float *row = x + r * classes, gradient = g[r * g_step] * float(scale);
     const float largest = stats[r], log_sum = stats[rows + r];
     float* out = dx + r * classes;
+    if (labels[r] == ignored) {
+      std::fill(out, out + classes, 0.0f);
+      continue;
+    }
 #pragma omp simd
     for (int64_t c = 0; c < classes; c++) out[c] = gradient * (exponential(row[c] - largest - log_sum) - off);
     out[labels[r]] = gradient * (float(smoothing - smoothing / classes) - stats[2 * rows + r]);

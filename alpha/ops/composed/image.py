@@ -99,7 +99,8 @@ def _targets(x: Tensor, size: Any, scale_factor: Any) -> list[tuple[int, float]]
     given = size if scale_factor is None else scale_factor
     each = list(given) if isinstance(given, (tuple, list)) else [given] * len(space)
     kinds = (int, np.integer) if scale_factor is None else (int, float, np.integer, np.floating)
-    if len(each) != len(space) or not all(isinstance(v, kinds) and not isinstance(v, bool) and v > 0 for v in each):
+    if len(each) != len(space) or not all(
+            isinstance(v, kinds) and not isinstance(v, bool) and 0 < v < float("inf") for v in each):
         raise ShapeError(message("interpolate", f"size is {shown(size)}, scale_factor {shown(scale_factor)}, a number "
                                  f"above 0 or {len(space)} are needed", "pass size=(OH, OW) or scale_factor=2, say"))
     if scale_factor is None:
@@ -128,6 +129,8 @@ def interpolate(x: Tensor, size: Any = None, scale_factor: Any = None, mode: Res
     targets = _targets(x, size, scale_factor)
     if 0 in x.shape[1:]:
         raise ShapeError(message("interpolate", f"a map of shape {x.shape} is empty", "pass maps with elements"))
+    for length, _ in targets:
+        check_host("interpolate", (length,), "float32")  # where each pixel comes from is worked out on the host
     if mode == "area":
         maps = x if x.ndim == 4 else reshape(x, (x.shape[0], 1, *x.shape[1:]))
         hw = tuple([o for o, _ in targets])

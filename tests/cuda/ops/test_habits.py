@@ -10,6 +10,7 @@ import pytest
 import alpha
 import alpha.nn.functional as F
 from alpha import ops, optim
+from alpha.errors import ShapeError
 from tests.cuda.agree import floats, ints
 
 pytestmark = pytest.mark.cuda
@@ -113,3 +114,13 @@ def test_assignment() -> None:
     expected = np.full((3, 4), -1.0)
     expected[1], expected[0, 1], expected[2, 3] = 2, 5, 6
     assert (x.numpy() == expected).all() and x.is_cuda and alpha.cuda.is_available()
+
+
+def test_indices_out_of_range_are_seen_in_what_scatter_and_gather_return() -> None:
+    x, index = alpha.tensor([[1.0, 2, 3], [4, 5, 6]], device="cuda"), alpha.tensor([[5], [0]], device="cuda")
+    y = ops.scatter(x, 1, index, 9.0).numpy()
+    assert np.isnan(y[0]).all() and y[1].tolist() == [9, 5, 6]
+    with pytest.raises(ShapeError, match="scatter: an index is out of range for axis 1 of length 3"):
+        ops.scatter(x, 1, index, alpha.tensor([[9.0], [9.0]], device="cuda"))
+    assert ops.gather(x.astype("int64"), 1, index).tolist() == [[3], [4]], "the nearest of its own line"
+    assert ops.gather(x.astype("int32"), 0, alpha.tensor([[-7, 0, 9]], device="cuda")).tolist() == [[1, 2, 6]]

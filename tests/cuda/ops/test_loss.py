@@ -36,7 +36,8 @@ def backward(shape: tuple[int, int], smoothing: float, reduction: str, dtype: st
     rest = 1 - e[range(len(x)), target] / e.sum(1)
     stats = np.stack([x.max(1), np.log(e.sum(1)) - x.max(1), rest]).astype(np.float32)
     g = floats(*shape[:1], seed=1) if reduction == "none" else np.full((), 1.5, np.float32)
-    return Case("cross_entropy_grad", g, x, target, stats, label_smoothing=smoothing, reduction=reduction,
+    count = np.full((), len(x), np.float32)
+    return Case("cross_entropy_grad", g, x, target, stats, count, label_smoothing=smoothing, reduction=reduction,
                 rtol=2e-6, atol=1e-6, **options)
 
 
@@ -47,8 +48,12 @@ CASES = [
       for classes, reduction, dtype in ((16, "none", "int32"), (5, "mean", "int64"))],
     *[Case("label_cross_entropy", np.zeros((0, 3), np.float32), np.zeros(0, np.int64), reduction=reduction)
       for reduction in ("mean", "sum", "none")],
+    *[Case("label_cross_entropy", 3 * floats(300, 4), np.where(np.arange(300) % 3, 2, -100).astype(dtype), rtol=2e-6,
+           atol=2e-6, label_smoothing=0.1, reduction=reduction)
+      for reduction in ("mean", "sum", "none") for dtype in ("int32", "int64")],
+    Case("label_cross_entropy", EXTREME, np.array([1, 2, -100, -100]), reduction="mean"),
     Case("cross_entropy_grad", np.zeros((), np.float32), np.zeros((0, 3), np.float32), np.zeros(0, np.int64),
-         np.zeros((3, 0), np.float32), label_smoothing=0.0, reduction="mean"),
+         np.zeros((3, 0), np.float32), np.zeros((), np.float32), label_smoothing=0.0, reduction="mean"),
     *[Case("label_cross_entropy", EXTREME, np.array([1, 2, 0, 1]), label_smoothing=smoothing, reduction="none")
       for smoothing in (0.0, 0.3)],
     *[Case("label_mask", labels(rows, classes, dtype), classes=classes)
@@ -81,11 +86,11 @@ def test_a_block_takes_one_row_after_the_other(shape, blocks, monkeypatch):
 def test_a_label_out_of_range_makes_its_row_nan(bad):
     x = alpha.tensor(floats(3, 4), device="cuda")
     target = alpha.tensor(np.array([1, bad, 3]), device="cuda")
-    losses, stats = label_cross_entropy.full(x, target, reduction="none")
+    losses, stats, count = label_cross_entropy.full(x, target, reduction="none")
     assert (np.isnan(losses.numpy()) == [False, True, False]).all() and np.isfinite(stats.numpy()).all()
     assert np.isnan(label_cross_entropy(x, target).item())
     g = alpha.tensor(np.ones(3, np.float32), device="cuda")
-    dx = cross_entropy_grad(g, x, target, stats, label_smoothing=0.0, reduction="none").numpy()
+    dx = cross_entropy_grad(g, x, target, stats, count, label_smoothing=0.0, reduction="none").numpy()
     assert (np.isnan(dx).all(1) == [False, True, False]).all() and np.isfinite(dx[[0, 2]]).all()
 
 
@@ -111,3 +116,18 @@ def test_a_probability_out_of_range_gives_nan():
 def test_two_runs_give_the_same_bits():
     x, target = alpha.tensor(floats(2000, 3), device="cuda"), alpha.tensor(labels(2000, 3), device="cuda")
     assert label_cross_entropy(x, target).item() == label_cross_entropy(x, target).item()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_ignored_labels_leave_no_trace(reduction: str) -> None:
+    values, target = 3 * floats(7, 5), np.array([0, -100, 2, 4, -100, 1, -100])
+    values[6] = np.nan
+    found = []
+    for device in ("cpu", "cuda"):
+        x = alpha.tensor(values, device=device, requires_grad=True)
+        loss = ops.cross_entropy(x, alpha.tensor(target, device=device), reduction=reduction)
+        loss.sum().backward()
+        found.append((loss.detach().numpy(), x.grad.numpy()))
+    for ours, expected in zip(found[1], found[0]):
+        np.testing.assert_allclose(ours, expected, rtol=2e-6, atol=1e-6)
+    assert not found[1][1][target < 0].any() and np.isfinite(found[1][1]).all()

@@ -17,11 +17,11 @@ from alpha.cuda.runtime.walk import THREADS, ceil_div, per_piece
 from alpha.ops import loss as ops
 
 BLOCKS = 396  # of the forward pass, which take one row after the other: as many as an H100 holds at once
-_ROWS = "i64 rows, i64 classes, i32 width, f32 smoothing"
-_FORWARD = per_piece("loss.cu", "forward", "ptr logits, ptr labels, i32 long_labels, ptr loss, ptr block_loss, "
-                     f"ptr stats, {_ROWS}, f32 divisor")
+_ROWS = "i64 rows, i64 classes, i32 width, f32 smoothing, i64 ignored"
+_FORWARD = per_piece("loss.cu", "forward", "ptr logits, ptr labels, i32 long_labels, ptr each, ptr loss, ptr sums, "
+                     f"ptr stats, ptr count, {_ROWS}, i32 mean")
 _BACKWARD = per_piece("loss.cu", "backward", "ptr g, i32 g_step, ptr logits, ptr labels, i32 long_labels, ptr stats, "
-                      f"ptr dx, {_ROWS}, f32 scale")
+                      f"ptr count, ptr dx, {_ROWS}, i32 mean")
 _LABEL_MASK = Kernel("loss.cu", "label_mask", "ptr labels, i32 long_labels, ptr mask, ptr first_bad, i64 rows, "
                      "i64 classes", threads=THREADS)
 
@@ -37,27 +37,27 @@ def _rows(logits: Array, pieces_per_thread: int) -> tuple[tuple[str, bool], int,
 
 
 @ops.label_cross_entropy.impl("cuda")
-def label_cross_entropy_cuda(logits: Array, target: Array, *, label_smoothing: float,
-                             reduction: str) -> tuple[Array, Array]:
+def label_cross_entropy_cuda(logits: Array, target: Array, *, label_smoothing: float, reduction: str,
+                             ignore_index: int) -> tuple[Array, Array, Array]:
     """See alpha.ops.loss; but a label outside [0, C) makes the loss of its row NaN, and does not raise."""
     rows, classes = logits.shape
     kind, grid, width = _rows(logits, SMALL_ROW)
     grid, each = max(1, min(grid, BLOCKS)), reduction == "none"  # the sum of no rows is made too
     loss, stats = empty((rows,) if each else (), logits.dtype), empty((3, rows), "float32")
-    block_loss = None if each else empty((grid,), "float32")
-    _FORWARD[kind](grid, logits, target, target.dtype == "int64", loss, block_loss, stats, rows, classes, width,
-                   label_smoothing, rows if reduction == "mean" else 1.0)
-    return loss, stats
+    count, sums = empty((), "float32"), empty((2, grid), "float32")
+    _FORWARD[kind](grid, logits, target, target.dtype == "int64", loss if each else None, None if each else loss,
+                   sums, stats, count, rows, classes, width, label_smoothing, ignore_index, reduction == "mean")
+    return loss, stats, count
 
 
 @ops.cross_entropy_grad.impl("cuda")
-def cross_entropy_grad_cuda(g: Array, logits: Array, target: Array, stats: Array, *, label_smoothing: float,
-                            reduction: str) -> Array:
+def cross_entropy_grad_cuda(g: Array, logits: Array, target: Array, stats: Array, count: Array, *,
+                            label_smoothing: float, reduction: str, ignore_index: int) -> Array:
     """See alpha.ops.loss; but a label outside [0, C) makes the gradient of its row NaN, and does not raise."""
-    rows, dx = logits.shape[0], empty(logits.shape, logits.dtype)
+    dx = empty(logits.shape, logits.dtype)
     kind, grid, width = _rows(logits, 1)
-    _BACKWARD[kind](grid, g, reduction == "none", logits, target, target.dtype == "int64", stats, dx, *logits.shape,
-                    width, label_smoothing, 1 / rows if rows and reduction == "mean" else 1.0)
+    _BACKWARD[kind](grid, g, reduction == "none", logits, target, target.dtype == "int64", stats, count, dx,
+                    *logits.shape, width, label_smoothing, ignore_index, reduction == "mean")
     return dx
 
 

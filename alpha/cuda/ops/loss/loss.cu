@@ -6,9 +6,10 @@
 // Layout:  logits (rows, C); a piece is 16 bytes of a row, or 1 element where C is not a multiple of that. Labels are
 //          int64 (long_labels), or int32. stats (3, rows): the largest logit, lse - that, 1 - softmax at the label.
 // Passes:  a row stays in registers between the maximum and the sum if HELD pieces per thread suffice, else it is read
-//          again, from the cache. Blocks store the sum of their rows' losses; the last block to do so adds these up,
-//          in the order of the blocks whichever it is.
-// Labels:  outside [0, C): the row's loss and gradient are NaN, its mask is false, first_bad is the first such row.
+//          again, from the cache. Blocks store the sum of their rows' losses and the number of rows that count; the
+//          last block to do so adds these up, in the order of the blocks whichever it is.
+// Labels:  the ignored one: loss, stats and gradient of the row are 0, and the mean leaves it out.
+//          Others outside [0, C): the row's loss and gradient are NaN, its mask is false, first_bad is the first such row.
 // Accuracy: the largest logit is subtracted before exp, so nothing overflows, and kept apart from the rest
 //          of lse. What other classes than the label have is added up by itself. So no digits are lost.
 // Requires: 16-byte aligned tensors.
@@ -32,6 +33,7 @@ struct LossRows {
   i64 rows, classes;
   int width;  // threads of a row
   float smoothing;
+  i64 ignored;  // label
 };
 
 // The pieces of a row that one thread takes: lane, lane + width, ... before `count`.
@@ -104,13 +106,13 @@ __device__ __forceinline__ bool is_last_block() {
   return last;
 }
 
-// block_loss null: loss[row]; else loss = the sum over all rows / divisor
+// each[row], or loss = the sum over all rows, with `mean` by their count; one of them is null. sums: two of each block.
 template <class T, int N>
-__device__ __forceinline__ void forward(const T *__restrict__ logits, const Labels &labels, T *loss, float *block_loss,
-                                        float *stats, const LossRows &shape, float divisor) {
-  const auto [rows, classes, width, smoothing] = shape;
+__device__ __forceinline__ void forward(const T *__restrict__ logits, const Labels &labels, T *each, T *loss,
+                                        float *sums, float *stats, float *count, const LossRows &shape, int mean) {
+  const auto [rows, classes, width, smoothing, ignored] = shape;
   const int rows_at_once = THREADS / width, lane = threadIdx.x % width;
-  double mine = 0;  // of many rows
+  double mine = 0, kept = 0;  // of many rows
   for (i64 first = i64(blockIdx.x) * rows_at_once; first < rows; first += i64(gridDim.x) * rows_at_once) {
     const i64 row = first + threadIdx.x / width;
     const T *x = logits + row * classes;
@@ -135,26 +137,38 @@ __device__ __forceinline__ void forward(const T *__restrict__ logits, const Labe
     const float log_sum = away == 0 ? log1pf(others) : logf(sum);
     float v = log_sum - (1 - smoothing) * away;
     if (smoothing > 0) v -= smoothing * (below / classes);
-    stats[row] = largest;
-    stats[rows + row] = log_sum;
-    stats[2 * rows + row] = others / sum;
-    if (!block_loss) loss[row] = from_float<T>(v);
+    const bool counts = label != ignored;
+    stats[row] = counts ? largest : 0;
+    stats[rows + row] = counts ? log_sum : 0;
+    stats[2 * rows + row] = counts ? others / sum : 0;
+    v = counts ? v : 0;
+    if (each) each[row] = from_float<T>(v);
     mine += v;
+    kept += counts;
   }
-  if (!block_loss) return;
   mine = fold_group(mine, THREADS, Add());
-  if (threadIdx.x == 0) block_loss[blockIdx.x] = float(mine);
+  kept = fold_group(kept, THREADS, Add());
+  if (threadIdx.x == 0) {
+    sums[blockIdx.x] = float(mine);
+    sums[gridDim.x + blockIdx.x] = float(kept);
+  }
   if (!is_last_block()) return;
-  double total = 0;
-  for (unsigned k = threadIdx.x; k < gridDim.x; k += THREADS) total += block_loss[k];
+  double total = 0, all = 0;
+  for (unsigned k = threadIdx.x; k < gridDim.x; k += THREADS) {
+    total += sums[k];
+    all += sums[gridDim.x + k];
+  }
   total = fold_group(total, THREADS, Add());
-  if (threadIdx.x == 0) *loss = from_float<T>(float(total / divisor));
+  all = fold_group(all, THREADS, Add());
+  if (threadIdx.x) return;
+  *count = float(all);
+  if (loss) *loss = from_float<T>(float(mean ? total / all : total));
 }
 
 // What the thread has of a row of dx.
 template <class T, int N>
 __device__ __forceinline__ void backward(const T *g, int g_step, const T *logits, const Labels &labels,
-                                         const float *stats, T *dx, const LossRows &t, float scale) {
+                                         const float *stats, const float *count, T *dx, const LossRows &t, int mean) {
   const i64 row = i64(blockIdx.x) * (THREADS / t.width) + threadIdx.x / t.width;
   if (row >= t.rows) return;
   constexpr int AHEAD = 4;
@@ -162,7 +176,8 @@ __device__ __forceinline__ void backward(const T *g, int g_step, const T *logits
   const i64 label = labels[row];
   const float off = t.smoothing / t.classes, largest = stats[row], log_sum = stats[t.rows + row],
               at_label = t.smoothing - stats[2 * t.rows + row];
-  const float factor = 0 <= label && label < t.classes ? to_float(g[row * g_step]) * scale : NAN;
+  const bool ignored = label == t.ignored;
+  const float factor = 0 <= label && label < t.classes ? to_float(g[row * g_step]) * (mean ? 1 / *count : 1) : NAN;
   const i64 step = i64(t.width) * N;
   for (i64 first = threadIdx.x % t.width * N; first < t.classes; first += AHEAD * step) {
     Lanes<N, T> pieces[AHEAD];
@@ -182,20 +197,20 @@ __device__ __forceinline__ void backward(const T *g, int g_step, const T *logits
           if (k == static_cast<int>(label - c)) v[k] = at_label;
       }
 #pragma unroll
-      for (int k = 0; k < N; k++) v[k] = factor * (v[k] - off);
+      for (int k = 0; k < N; k++) v[k] = ignored ? 0 : factor * (v[k] - off);
       store_floats(dx + row * t.classes + c, v);
     }
   }
 }
 
 #define PIECES(T, suffix, N) \
-  ALPHA_ENTRY(forward##suffix, (THREADS, 3), (const T *logits, const Labels labels, T *loss, float *block_loss, \
-                                              float *stats, const LossRows rows, float divisor), \
-              forward<T, N>(logits, labels, loss, block_loss, stats, rows, divisor)) \
+  ALPHA_ENTRY(forward##suffix, (THREADS, 3), (const T *logits, const Labels labels, T *each, T *loss, \
+                                              float *sums, float *stats, float *count, const LossRows rows, int mean), \
+              forward<T, N>(logits, labels, each, loss, sums, stats, count, rows, mean)) \
   ALPHA_ENTRY(backward##suffix, (THREADS, 4), \
-              (const T *g, int g_step, const T *logits, const Labels labels, const float *stats, T *dx, \
-               i64 rows, i64 classes, int width, float smoothing, float scale), \
-              backward<T, N>(g, g_step, logits, labels, stats, dx, {rows, classes, width, smoothing}, scale))
+              (const T *g, int g_step, const T *logits, const Labels labels, const float *stats, \
+               const float *count, T *dx, const LossRows rows, int mean), \
+              backward<T, N>(g, g_step, logits, labels, stats, count, dx, rows, mean))
 PIECE_KERNELS(PIECES)
 
 extern "C" __global__ void __launch_bounds__(THREADS)
