@@ -147,3 +147,27 @@ def test_what_cannot_be_exported_is_said(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(ConfigError, match=r'the package onnx is not installed\nhelp: pip install "\.\[onnx\]"'):
         alpha.onnx.load(tmp_path / "none")
+
+
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(18, 2)).eval()
+    x, path = ops.zeros((1, 5, 5, 1)), tmp_path / "damaged.onnx"
+    alpha.onnx.export(model, x, path)
+    whole, rng, refused = path.read_bytes(), np.random.default_rng(1), 0
+    for _ in range(150):
+        data = bytearray(whole)
+        for place in rng.integers(len(data), size=rng.integers(1, 6)):
+            data[place] = rng.integers(256)
+        path.write_bytes(data[:rng.integers(len(data))] if rng.random() < 0.2 else data)
+        try:
+            alpha.onnx.load(path)(x)
+        except AlphaError as error:
+            refused += 1
+            assert "\nhelp: " in str(error)
+    assert refused > 50
+
+
+@pytest.mark.parametrize("place", [".", "none/model.onnx", "x" * 300])
+def test_a_place_that_cannot_be_written_is_named(place: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot be written: .*\nhelp: "):
+        alpha.onnx.export(nn.Linear(2, 2), ops.zeros((1, 2)), tmp_path / place)

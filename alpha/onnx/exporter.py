@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from alpha.errors import ConfigError, message
 from alpha.inference.trace import examples_of, trace
 from alpha.nn import Module
 from alpha.onnx.graph import FIRST, PLAIN, WHERE, Graph, refuse
@@ -31,7 +32,8 @@ def export(model: Module, example: Tensor | tuple[Tensor, ...], path: str | Path
         channels_first: whether the file's inputs and outputs of four axes are (N, C, H, W); else they are as here.
     Raises:
         ArgumentError: model or example are something else.
-        ConfigError: the package onnx is not installed, or an op has no counterpart in ONNX.
+        ConfigError: the package onnx is not installed, an op has no counterpart in ONNX, or
+            path cannot be written.
         GraphError: what the model does depends on the elements of its input.
     """
     examples = examples_of(WHERE, model, example)
@@ -73,4 +75,8 @@ def _write(graph: Graph, name: str, inputs: list[Any], outputs: list[Any], path:
                                   opset_imports=[onnx.helper.make_opsetid("", OPSET)], producer_name="alpha",
                                   ir_version=IR_VERSION)
     onnx.checker.check_model(made)
-    onnx.save(made, str(path))
+    try:
+        onnx.save(made, str(path))
+    except OSError as error:
+        raise ConfigError(message(WHERE, f"{path} cannot be written: {error.strerror}",
+                                  "pass a file in a folder that exists")) from error

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from alpha import ops
-from alpha.errors import ConfigError, message
+from alpha.errors import AlphaError, ConfigError, message
 from alpha.nn import Module, Parameter
 from alpha.onnx.graph import TO_FIRST, TO_LAST, WHERE, package
 from alpha.tensor import Tensor, tensor
@@ -79,7 +79,13 @@ class OnnxModel(Module):
         for name, attribute in self._names.items():
             held[name] = Held(getattr(self, attribute), name in self._turned)
         for node in self._nodes:
-            result = OPERATORS[node.kind](self, node, held)
+            try:
+                result = OPERATORS[node.kind](self, node, held)
+            except AlphaError:
+                raise
+            except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+                raise ConfigError(message(WHERE, f"{node.kind} {node.outputs[0]} has inputs or attributes that do not "
+                                          f"fit: {type(error).__name__}, {error}", "export the file anew")) from error
             held[node.outputs[0]] = result if isinstance(result, Held) else Held(result)
         results = [held[name].as_map() if self.channels_first and held[name].tensor.ndim == 4 else held[name].as_file()
                    for name in self._outputs]
@@ -111,17 +117,23 @@ def load(path: str | Path, *, channels_first: bool = True) -> OnnxModel:
     onnx = package()
     try:
         graph = onnx.load(str(path)).graph
+        onnx.checker.check_model(str(path))  # by its path: a file may have more than 2 GiB
+        weights = {w.name: onnx.numpy_helper.to_array(w) for w in graph.initializer}
+        nodes = [Node(n.op_type, tuple(n.input), tuple(n.output), {
+            a.name: onnx.helper.get_attribute_value(a) for a in n.attribute}) for n in graph.node]
     except OSError as error:
         raise ConfigError(message(WHERE, f"{path} cannot be read: {error.strerror}", "correct the path")) from error
-    except Exception as error:      # of the library of protocol buffers
+    except Exception as error:      # of the library of protocol buffers, or of its checks
         raise ConfigError(message(WHERE, f"{path} is no ONNX file: {str(error)[:100]}", "export it anew")) from error
-    weights = {w.name: onnx.numpy_helper.to_array(w) for w in graph.initializer}
-    nodes = [Node(n.op_type, tuple(n.input), tuple(n.output), {
-        a.name: onnx.helper.get_attribute_value(a) for a in n.attribute}) for n in graph.node]
     unknown = sorted({n.kind for n in nodes} - OPERATORS.keys())
     if unknown or not nodes:
         raise ConfigError(message(WHERE, f"{path} has {', '.join(unknown) or 'no operators'}",
                                   f"known are {', '.join(sorted(OPERATORS))}"))
+    made = {*weights, *(i.name for i in graph.input), *(name for n in nodes for name in n.outputs)}
+    missing = [name for name in (*(o.name for o in graph.output), *(name for n in nodes for name in n.inputs))
+               if name and name not in made]
+    if missing:
+        raise ConfigError(message(WHERE, f"{path}: nothing makes {missing[0]!r}", "export it anew"))
     return OnnxModel(nodes, weights, [i.name for i in graph.input if i.name not in weights],
                      [o.name for o in graph.output], channels_first)
 

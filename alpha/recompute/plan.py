@@ -33,8 +33,8 @@ SHARE = 0.03         # of a step's estimated time, that auto may add
 SCARCE, SHORT = 0.35, 0.5  # of the memory limit, live, from which auto makes again what is cheap, and everything
 PASSES = 3           # forward, and the two gradients
 DEEPEST = 64         # calls of a chain, each of which takes a few of Python's frames
-SHORTEST = 3         # results of its own size, from which a chain is compared under full, however little is kept
-AT_JOINS, BETWEEN = 0.3, 2.0  # of what is kept, that a chain may grow to where paths meet, and elsewhere
+# How long a chain may grow under full, where paths meet and elsewhere: times what is kept, or times its result's size.
+AT_JOINS, BETWEEN = (0.3, 1.0), (2.0, 4.5)
 
 
 class _Here(threading.local):
@@ -207,7 +207,8 @@ def _recipe(node: Node, made: Plan, level: str, args: Sequence[Any], outs: Seque
     made.chain = {**_union([p.chain for p in inputs]), node.order: nbytes}
     made.depth = max([p.depth for p in inputs], default=0) + 1
     joins = len(inputs) > 1  # all paths are made at once there, and to keep their join frees them
-    longest = max(sum(made.base.values()), SHORTEST * nbytes) * (AT_JOINS if joins else BETWEEN)
+    of_kept, of_own = AT_JOINS if joins else BETWEEN
+    longest = max(of_kept * sum(made.base.values()), of_own * nbytes)
     if made.depth > DEEPEST or (level == "full" and sum(made.chain.values()) > longest):
         made.end_chain(kept)
         return None

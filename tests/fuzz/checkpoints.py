@@ -228,7 +228,7 @@ def damage(rng: Random, path: Path, metadata_of_own: bool = False) -> str:
                 done.append(flip_or_cut(rng, path))
             elif choice < 0.3:
                 data = path.read_bytes()
-                length = rng.choice([*LENGTHS, len(data) - 8, rng.getrandbits(64)])
+                length = rng.choice([*LENGTHS, max(0, len(data) - 8), rng.getrandbits(64)])
                 path.write_bytes(length.to_bytes(8, "little") + data[8:])
                 done.append("length")
             elif choice < 0.65 and metadata_of_own:
