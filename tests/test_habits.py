@@ -81,6 +81,17 @@ optim.schedule.warm_restarts(0.1, 10), optim.schedule.linear(0.1, 10), optim.sch
 alpha.cuda.is_available()
 model.eval().float().to("cpu")
 x.mul(2).add(1).sub(1).div(2).eq(x)
+x * (x > 0) + (x > 1) - (x > 2)
+F.cross_entropy(x.reshape(6, 4), alpha.tensor([0, 1, -100, 3, 2, -100]))
+F.nll_loss(x.reshape(6, 4).log_softmax(1), alpha.tensor([0, 1, -100, 3, 2, -100]))
+nn.BatchNorm2d(3)(maps[:0]), nn.Conv2d(3, 2, 3)(maps[:0]), nn.MaxPool2d(2)(maps[:0])
+F.pad(maps, (1, 1, 1, 1), mode="replicate"), F.pad(maps, (1, 1, 1, 1), mode="circular")
+nn.Upsample(scale_factor=2)(maps)
+nn.AvgPool1d(2)(x), nn.MaxPool2d(2, dilation=1, ceil_mode=True)(maps)
+with alpha.inference_mode(): model(x)
+with alpha.no_grad(): x[0] = 0
+x._repr_html_()
+optim.Lion(model.parameters()), optim.Adagrad(model.parameters()), optim.NAdam(model.parameters())
 alpha.allclose(x, x), alpha.isnan(x).any()
 """.strip().splitlines()
 
@@ -109,6 +120,27 @@ def names() -> dict[str, Any]:
 @pytest.mark.parametrize("line", WORK)
 def test_works(line: str) -> None:
     exec(line, names())
+
+
+def in_float16(made: Any) -> Any:
+    return made.astype("float16") if isinstance(made, alpha.Tensor) and made.is_floating_point else made
+
+
+@pytest.mark.parametrize("line", WORK)
+def test_works_in_float16(line: str) -> None:
+    space = {name: in_float16(given) for name, given in names().items()}
+    space["model"].to(dtype="float16")
+    here = line.replace("nn.", "half.").replace("alpha.randn((6, 4))", 'alpha.randn((6, 4)).astype("float16")')
+    exec(here, {**space, "half": HalfLayers(), "nn": nn})
+
+
+class HalfLayers:
+    """alpha.nn with layers of float16."""
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(nn, name)
+        is_layer = isinstance(found, type) and issubclass(found, nn.Module)
+        return (lambda *args, **options: found(*args, **options).to(dtype="float16")) if is_layer else found
 
 
 @pytest.mark.parametrize("line", TWINS)
