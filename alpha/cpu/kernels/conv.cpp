@@ -52,9 +52,8 @@ INLINE void finish_tile(vfloat (&acc)[P][V], float* const* y, int64_t valid, boo
   }
 }
 
-// acc[P pixels][V vectors] over all runs: one vector of weights meets P broadcast inputs. A long single run is the
-// reduction of a 1x1 filter: each input is read once, so what the next tile reads is fetched meanwhile, `ahead` floats
-// on.
+// acc[P pixels][V vectors] over all runs: one vector of weights meets P broadcast inputs. Where a 1x1 filter has no more
+// outputs than inputs, memory sets the pace, so what the next tile reads is fetched meanwhile, `ahead` floats on.
 template <int P, int V>
 __attribute__((noinline)) void tile(const float* const* x, float* const* y, const Run* runs, int64_t n_runs,
                                     const float* panel, int64_t valid, const Epilogue& e, int64_t ahead) {
@@ -180,7 +179,7 @@ void run_classes(const Geometry& g, const Operands& op, const Slice& s, const fl
       list_runs(g, row, col, s.rows, runs);
       for_each_tile(g, row, col, part, parts, tile_pixels(vectors), in, op.out + out_channel,
                     [&](const float* const* x, float* const* y, int count) {
-                      const int64_t ahead = g.taps() == 1 ? count * g.in_pitch : 0;
+                      const int64_t ahead = g.taps() == 1 && g.in_c >= g.out_c ? count * g.in_pitch : 0;
                       tiles[count](x, y, runs.data(), runs.size(), panel, s.valid, e, ahead);
                     });
     }

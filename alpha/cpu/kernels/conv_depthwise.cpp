@@ -4,9 +4,9 @@
 // Layout:  NHWC, so vectors run over channels; the filters are packed to [tap slot][C].
 // Zeros:   fprop and dgrad walk classes of pixels with one common tap list (conv.cpp), wgrad the exact output range of
 //          each tap; no padded or inserted zero is read.
-// Tile:    TILE_PIXELS pixels x 2 vectors share the weights of a tap; all channels of a tile's pixels follow one
-//          another, so that memory is read and written in a row. wgrad: 4 vectors, one row of outputs at a time;
-//          parts of the rows follow from the shape, and are added in order.
+// Tile:    TILE_PIXELS pixels x 2 vectors share the weights of a tap; the channels of a slab of a tile's pixels
+//          follow one another, so that memory is read and written in a row. wgrad: 4 vectors, one row of outputs at a
+//          time; parts of the rows follow from the shape, and are added in order.
 #include <vector>
 
 #include "conv.hpp"
@@ -14,6 +14,7 @@
 namespace {
 
 constexpr int TILE_PIXELS = 4, BLOCK = 2 * LANES, WGRAD_VECTORS = 4, PARTS_PER_THREAD = 8;
+constexpr int64_t SLAB_FLOATS = 1536;  // of filters, beside as many inputs of a pixel in the first-level cache
 
 // acc[P][2] over all taps for channels [c, c + BLOCK) or as many as there are; runs[r].panel is the row of weights.
 template <int P>
@@ -55,12 +56,12 @@ void depthwise_block(const Geometry& g, const float* const* pixels, float* const
 
 template <int P>
 void depthwise_tile(const Geometry& g, const float* const* x, float* const* y, const std::vector<Run>& runs,
-                    const float* panel, int64_t ld, const Operands& op) {
-  for (int64_t c = 0; c < g.in_c; c += BLOCK) depthwise_block<P>(g, x, y, runs, panel, ld, op, c);
+                    const float* panel, int64_t ld, const Operands& op, int64_t first, int64_t end) {
+  for (int64_t c = first; c < end; c += BLOCK) depthwise_block<P>(g, x, y, runs, panel, ld, op, c);
 }
 
 using DepthwiseTile = void (*)(const Geometry&, const float* const*, float* const*, const std::vector<Run>&,
-                               const float*, int64_t, const Operands&);
+                               const float*, int64_t, const Operands&, int64_t, int64_t);
 constexpr DepthwiseTile TILES[TILE_PIXELS + 1] = {nullptr, depthwise_tile<1>, depthwise_tile<2>, depthwise_tile<3>,
                                                   depthwise_tile<4>};
 
@@ -121,18 +122,21 @@ void depthwise(const Geometry& g, const Operands& op) {
   const int64_t ld = round_up(g.in_c, BLOCK);
   const std::vector<float> panel = pack_filters(g, op.w, ld);
   const int threads = team(g.multiply_adds(), 50000);
-  const int64_t parts = std::min<int64_t>(g.n * g.out_h, PARTS_PER_THREAD * threads);
+  const int64_t width = std::max<int64_t>(BLOCK, SLAB_FLOATS / g.taps() / BLOCK * BLOCK);  // of a slab of channels
+  const int64_t slabs = ceil_div(g.in_c, width);
+  const int64_t parts = std::min(g.n * g.out_h, ceil_div(PARTS_PER_THREAD * threads, slabs));
 #pragma omp parallel num_threads(threads)
   {
     std::vector<Run> runs;
 #pragma omp for schedule(dynamic, 1)
-    for (int64_t part = 0; part < parts; part++) {
+    for (int64_t job = 0; job < slabs * parts; job++) {
+      const int64_t part = job % parts, first = job / parts * width, end = std::min(first + width, g.in_c);
       for (int64_t a = 0; a < g.rows.classes; a++) {
         for (int64_t b = 0; b < g.cols.classes; b++) {
           list_taps(g, g.rows[a], g.cols[b], runs);
           for_each_tile(g, g.rows[a], g.cols[b], part, parts, TILE_PIXELS, op.in, op.out,
                         [&](const float* const* x, float* const* y, int count) {
-                          TILES[count](g, x, y, runs, panel.data(), ld, op);
+                          TILES[count](g, x, y, runs, panel.data(), ld, op, first, end);
                         });
         }
       }
