@@ -79,9 +79,8 @@ def test_f23_is_right_to_the_bit_on_small_integers(candidate, channels):
     check(Case("unequal padding", 3, (6, 7), *channels, (3, 3), padding=(0, 2)), candidate)
 
 
-@pytest.mark.parametrize(("name", "tile", "f"), [
-    ("winograd", 4, (3, 3)), ("winograd", 6, (3, 3)), ("winograd", 2, (5, 5)), ("fft", 16, (3, 3)), ("fft", 16, (7, 7)),
-    ("fft", 16, (6, 2)), ("fft", 32, (19, 19))])
+@pytest.mark.parametrize(("name", "tile", "f"), [("winograd", 4, (3, 3)), ("winograd", 2, (5, 5)), ("fft", 16, (3, 3)),
+                                                 ("fft", 16, (7, 7)), ("fft", 16, (6, 2)), ("fft", 32, (19, 19))])
 @pytest.mark.parametrize("channels", [(3, 5), (20, 36)])
 def test_floats_are_right_at_every_remainder(name, tile, f, channels):
     for candidate in named(name, tile):
@@ -91,7 +90,7 @@ def test_floats_are_right_at_every_remainder(name, tile, f, channels):
                 continue
             x, w, g = operands(case)
             np.testing.assert_allclose(result(candidate, case, x, w, g), exact(candidate.pass_name, case, x, w, g),
-                                       rtol=1e-4, atol=1e-3 if tile == 6 else 2e-4, err_msg=f"{candidate.name} {hw}")
+                                       rtol=1e-4, atol=2e-4, err_msg=f"{candidate.name} {hw}")
 
 
 @pytest.mark.parametrize(("tile", "f", "hw"), [(16, (7, 7), (13, 12)), (16, (5, 3), (7, 9)), (32, (13, 13), (14, 14)),
@@ -151,8 +150,8 @@ def test_im2col_is_right_to_the_bit_on_small_integers(candidate):
 
 
 @pytest.mark.parametrize("kind", ["relu", "normal", "offset", "uniform", "lognormal"])
-@pytest.mark.parametrize(("name", "tile", "f"), [("winograd", 2, 3), ("winograd", 4, 3), ("winograd", 6, 3),
-                                                 ("winograd", 2, 5), ("fft", 16, 7)])
+@pytest.mark.parametrize(("name", "tile", "f"), [("winograd", 2, 3), ("winograd", 4, 3), ("winograd", 2, 5),
+                                                 ("fft", 16, 7)])
 def test_errors_keep_the_promise(name, tile, f, kind):
     """512 channels that fprop and dgrad sum over."""
     rng = np.random.default_rng(0)
@@ -263,16 +262,6 @@ def test_strict_names_are_refused_and_preferences_passed_over(launches):
         assert not any(entry.startswith("winograd") for entry in launches)
         ops.conv2d(x, w, padding=1)
     assert "winograd_inputs" in launches
-
-
-def test_f63_needs_tf32():
-    """Its error is past fp32's promise: there it is not weighed, in tf32 it is, on FMA units too."""
-    desc = square("", 64, 24, 64, 64, 3, 1, 1).desc
-    fp32, tf32 = ({option.candidate.way.tile: option.reason
-                   for option in planner.weighed("fprop", desc, "fma", Request("winograd", True, precision))}
-                  for precision in ("fp32", "tf32"))
-    assert fp32[6] == "has an error of up to 8.0e-06, 2e-06 is promised"
-    assert tf32[6] is None
 
 
 def test_the_limit_of_workspace_is_kept():

@@ -263,6 +263,6 @@ def _sizes(way: Way, pass_name: str, desc: ConvDesc, chunk_bytes: int) -> Sizes:
     return Sizes(tiles, kernels, ceil_div(tiles.count, ceil_div(tiles.count, most)), outer, numbers)
 
 
-WINOGRAD_TILES, FFT_EDGES = (2, 4, 6), tuple(fft.LANES)
+WINOGRAD_TILES, FFT_EDGES = (2, 4), tuple(fft.LANES)
 CANDIDATES = tuple(Transformed(pass_name, Way(name, tile)) for pass_name in ("fprop", "dgrad", "wgrad")
                    for name, tiles in (("winograd", WINOGRAD_TILES), ("fft", FFT_EDGES)) for tile in tiles)

@@ -57,4 +57,4 @@ class Kernels:
         return ceil_div((count or cut.count) * cut.shape[3], THREADS)
 
 
-KERNELS = {(m, r): Kernels(m, r) for m, r in ((2, 3), (4, 3), (6, 3), (2, 5))}
+KERNELS = {(m, r): Kernels(m, r) for m, r in ((2, 3), (4, 3), (2, 5))}
