@@ -65,7 +65,7 @@ def batch_norm(x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = Non
             activation is unknown.
     Source: arXiv 1502.03167, Algorithms 1 and 2.
     """
-    if training and isinstance(x, Tensor) and x.ndim > 1 and not prod(x.shape[:-1]):  # no sample: no statistics, and none moves
+    if training and isinstance(x, Tensor) and x.ndim > 1 and not prod(x.shape[:-1]):  # no sample: no statistics
         like = next((p for p in (running_mean, gamma, beta) if p is not None), x)
         running_mean, running_var = (create((x.shape[-1],), dtype=like.dtype, device=x.device)
                                      for create in (zeros, ones))
