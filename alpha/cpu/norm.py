@@ -204,5 +204,4 @@ def sample_norm_grad_cpu(g: Array, x: Array, gamma: Array | None, mean: Array, i
     dtype, summed = x.dtype, tuple(range(x.ndim - params_ndim))
     g, x, gamma, mean, istd = map(to_sum_dtype, (g, x, gamma, mean, istd))
     xhat = _affine(x, mean, istd, None, None)
-    xhat -= _mean(xhat, axes)  # what rounding has left out of the mean
     return _gradients(g, xhat, gamma, istd, axes, summed, dtype)

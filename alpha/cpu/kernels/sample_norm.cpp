@@ -5,8 +5,8 @@
 // Source:  arXiv 1607.06450, arXiv 1803.08494
 // Layout:  rows (rows, n), samples (N, P, G * C); mean and istd one per row, or (N, G); gamma, beta, and their gradients
 //          n, or G * C elements.
-// Sums:    rows.hpp within a row, sums.hpp over rows and pixels. Variances, and the gradients, are of
-//          distances from the mean, which was rounded: what that has left out is taken off.
+// Sums:    rows.hpp within a row, sums.hpp over rows and pixels. Variances are of distances from the mean, which was
+//          rounded: what that has left out is taken off.
 // Threads: rows, or what sums.hpp cuts.
 #include <cmath>
 
@@ -44,7 +44,6 @@ std::vector<double> per_channel(int64_t n, int64_t pixels, int64_t channels, con
       };
       store(into[0] + c, load(into[0] + c) + at(Sum<0>()));
       if constexpr (K > 1) store(into[1] + c, load(into[1] + c) + at(Sum<1>()));
-      if constexpr (K > 2) store(into[2] + c, load(into[2] + c) + at(Sum<2>()));
     }
   };
   const auto finish = [&](const Place& place, const double(*totals)[WIDTH]) {
@@ -100,30 +99,26 @@ EXPORT void layer_norm_fwd(const float* x, const float* gamma, const float* beta
 
 EXPORT void layer_norm_bwd(const float* g, const float* x, const float* gamma, const float* mean, const float* istd,
                            float* dx, float* dgamma, float* dbeta, int64_t rows, int64_t n) {
-  std::vector<float> rests(rows);  // the mean of xhat in each row
 #pragma omp parallel for schedule(static) num_threads(team(rows * n, ALONE_BELOW))
   for (int64_t r = 0; r < rows; r++) {
     const float *gs = g + r * n, *in = x + r * n;
     float* out = dx + r * n;
     const vfloat middle = number(mean[r]), scale = number(istd[r]);
-    double sums[3];
-    sum_row(n, sums, [&](int64_t i, int64_t left, vfloat(&into)[3]) {
-      const vfloat v = get(gs + i, left) * or_one(gamma, i, left), xhat = (get(in + i, left) - middle) * scale;
+    double sums[2];
+    sum_row(n, sums, [&](int64_t i, int64_t left, vfloat(&into)[2]) {
+      const vfloat v = get(gs + i, left) * or_one(gamma, i, left);
       into[0] += before_end(v, left);
-      into[1] += before_end(v * xhat, left);
-      into[2] += before_end(xhat, left);
+      into[1] += before_end(v * ((get(in + i, left) - middle) * scale), left);
     });
-    const vfloat rest = number(rests[r] = float(sums[2] / n)), of_v = number(float(sums[0] / n));
-    const vfloat of_product = number(float((sums[1] - rests[r] * sums[0]) / n));
+    const vfloat of_v = number(float(sums[0] / n)), of_product = number(float(sums[1] / n));
     for_vectors(n, [&](int64_t i, int64_t left) {
       const vfloat v = get(gs + i, left) * or_one(gamma, i, left), xhat = (get(in + i, left) - middle) * scale;
-      put(out + i, (v - of_v - (xhat - rest) * of_product) * scale, left);
+      put(out + i, (v - of_v - xhat * of_product) * scale, left);
     });
   }
-  const float* left_out = rests.data();
   const auto product = [=](auto k, int64_t i, int64_t r, int64_t, int64_t, int64_t left) INLINED {
     const vfloat v = get(g + i, left);
-    return k ? v * ((get(x + i, left) - mean[r]) * istd[r] - left_out[r]) : v;
+    return k ? v * ((get(x + i, left) - mean[r]) * istd[r]) : v;
   };
   const std::vector<double> sums = per_channel<2>(1, rows, n, product);
   for (int64_t i = 0; i < n; i++) {
@@ -176,28 +171,25 @@ EXPORT void group_norm_bwd(const float* g, const float* x, const float* gamma, c
   for (int64_t k = 0; k < n * groups; k++) std::fill_n(&middle[k * width], width, mean[k]);
   const float* middles = middle.data();
   const auto product = [=](auto k, int64_t i, int64_t, int64_t s, int64_t c, int64_t left) INLINED {
-    const vfloat v = get(g + i, left), away = get(x + i, left) - get(middles + s * channels + c, left);
-    return k == 0 ? v : k == 1 ? v * away : away;
+    const vfloat v = get(g + i, left);
+    return k ? v * (get(x + i, left) - get(middles + s * channels + c, left)) : v;
   };
-  const std::vector<double> sums = per_channel<3>(n, pixels, channels, product);
+  const std::vector<double> sums = per_channel<2>(n, pixels, channels, product);
   std::vector<double> totals(2 * channels, 0.0);
   for (int64_t k = 0; k < n * groups; k++) {
     const int64_t s = k / groups, first = k % groups * width;
-    const double *of_g = &sums[s * 3 * channels], *dots = of_g + channels, *away = dots + channels;
-    double of_v = 0, of_product = 0, rest = 0;
-    for (int64_t c = first; c < first + width; c++) rest += away[c] / count;
+    double of_v = 0, of_product = 0;
     for (int64_t c = first; c < first + width; c++) {
-      const double dot = (dots[c] - rest * of_g[c]) * istd[k];
-      totals[c] += of_g[c];
+      const double sum = sums[s * 2 * channels + c], dot = sums[(s * 2 + 1) * channels + c] * istd[k];
+      totals[c] += sum;
       totals[channels + c] += dot;
-      of_v += (gamma ? gamma[c] : 1) * of_g[c];
+      of_v += (gamma ? gamma[c] : 1) * sum;
       of_product += (gamma ? gamma[c] : 1) * dot;
     }
-    const double of_x = -of_product / count * istd[k] * istd[k];
     for (int64_t c = first; c < first + width; c++) {
       scale[s * channels + c] = (gamma ? gamma[c] : 1) * istd[k];
-      slope[s * channels + c] = float(of_x);
-      offset[s * channels + c] = float(-of_v / count * istd[k] - of_x * rest);
+      slope[s * channels + c] = float(-of_product / count * istd[k] * istd[k]);
+      offset[s * channels + c] = float(-of_v / count * istd[k]);
     }
   }
   combine<true>(x, g, dx, slope, scale, offset, middle, n, pixels, channels);
