@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import results, speedrun
+pytest.importorskip("torch")
+from benchmarks import results, speedrun  # noqa: E402
 
 
 def test_warm_up_and_training_are_told_apart() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import results, small_batch
+pytest.importorskip("torch")
+from benchmarks import results, small_batch  # noqa: E402
 
 pytestmark = [pytest.mark.cuda, pytest.mark.torch]
 
