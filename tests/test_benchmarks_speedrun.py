@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch")
-from benchmarks import results, speedrun  # noqa: E402
+from benchmarks import results, speedrun
 
 
 def test_warm_up_and_training_are_told_apart() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("torch")
-from benchmarks import results, small_batch  # noqa: E402
+from benchmarks import results, small_batch
 
 pytestmark = [pytest.mark.cuda, pytest.mark.torch]
 
