@@ -61,11 +61,11 @@ from alpha.cuda.lazy.operands import (
     planes_are_read,
     prepare_weights,
 )
-from alpha.cuda.lazy.packed import columns, pack, packed_form, rows_of
+from alpha.cuda.lazy.other_form import columns, pack, packed_form, rows_of
 from alpha.cuda.lazy.quiet import is_undisturbed, undisturbed
 
-__all__ = ["GUARDED", "GUARD_ARGS", "Guard", "KEEP", "Memory", "Operand", "PLANE_WRITERS", "READS", "Rows",
-           "SPLITS_PAY", "UNGUARDED", "bound_of", "can_wait", "chain", "columns", "companion_output", "defer",
+__all__ = ["GUARDED", "GUARD_ARGS", "KEEP", "PLANE_WRITERS", "READS", "SPLITS_PAY", "UNGUARDED", "Guard", "Memory",
+           "Operand", "Rows", "bound_of", "can_wait", "chain", "columns", "companion_output", "defer",
            "elements_behind", "flag_counter", "flagged_count", "flush_gradients", "forget", "form_of", "is_undisturbed",
            "join", "joined_elements", "memory_key", "offer", "operand", "pack", "packed_form", "peek",
            "planes_are_read", "prepare_weights", "reserve", "reserve_for", "rows_of", "settle", "split_view",
