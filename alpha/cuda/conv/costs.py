@@ -27,8 +27,6 @@ from alpha.cuda.runtime.context import context
 from alpha.errors import ConfigError, message
 
 # ---- the device ------------------------------------------------------------------------------------------------------
-
-
 class Device(NamedTuple):
     """A GPU under load.
 
@@ -121,8 +119,6 @@ def read(path: Path, arch: str) -> Device:
 
 
 # ---- costs -----------------------------------------------------------------------------------------------------------
-
-
 class Stage(NamedTuple):
     """Work that is done at the same time as bytes are moved.
 
