@@ -175,8 +175,7 @@ __device__ __forceinline__ void normalize_held(const T *__restrict__ x, const Sa
     if (!block) norm.put(i64(sample) * by.groups + group, Rounded(origin(group), center), root);
   }
   __syncthreads();
-  // What was read of other blocks' moments is in `statistic`: no read is on its way, so none needs a fence.
-  if constexpr (BLOCKS > 1) ptx::cluster_arrive_relaxed();
+  if constexpr (BLOCKS > 1) ptx::cluster_arrive_relaxed();  // `statistic` has what was read: no read is on its way
 
   if (row < behind) {
     float scale[N], shift[N];

@@ -50,11 +50,6 @@ _GROUP_NORM_HELD = {(blocks, sums): per_piece("group_norm_held.cu", entry, f"{_L
 _GROUP_GRADIENT = per_piece("group_norm.cu", "gradient", f"{_SAMPLE_GRADIENT}, ptr totals, ptr coefficients, {_TURNS}")
 
 
-def _norm(gamma: Array | None, beta: Array | None, mean: Array, istd: Array, rest: Array | None) -> tuple:
-    """Returns SampleNorm of reduce.cuh."""
-    return *Norm.of(gamma, beta, mean, istd), rest
-
-
 # ---- layer norm ------------------------------------------------------------------------------------------------------
 HELD = 8  # pieces of a row, or of a sample, that a thread keeps
 NARROW = 4  # threads that a row has at least, if each of them then has 4 pieces
@@ -105,7 +100,7 @@ def layer_norm_cuda(x: Array, gamma: Array | None, beta: Array | None, *, normal
     n = prod(x.shape[-normalized_ndim:])
     shape = (*x.shape[:-normalized_ndim], *(1,) * normalized_ndim)
     y, statistics = empty(x.shape, x.dtype), [empty(shape, "float32") for _ in range(3)]
-    rows, norm = statistics[0].size, _norm(gamma, beta, *statistics)
+    rows, norm = statistics[0].size, (*Norm.of(gamma, beta, *statistics[:2]), statistics[2])
     p = _rows(rows, n, x.dtype)
     if p.width:
         _LAYER_NORM[p.kind](p.grid, x, *norm, y, eps, rows, n, p.width)
@@ -197,7 +192,7 @@ def _held(samples: int, pixels: int, channels: int, groups: int, dtype: str, clu
 def group_norm_cuda(x: Array, gamma: Array | None, beta: Array | None, *, groups: int, eps: float) -> Arrays:
     samples, channels, pixels = x.shape[0], x.shape[-1], prod(x.shape[1:-1])
     y, statistics = empty(x.shape, x.dtype), [empty((samples, 1, groups, 1), "float32") for _ in range(3)]
-    norm = _norm(gamma, beta, *statistics)
+    norm = *Norm.of(gamma, beta, *statistics[:2]), statistics[2]
     held = _held(samples, pixels, channels, groups, x.dtype, context.arch == "sm_90a")
     if held:
         _GROUP_NORM_HELD[held.blocks, held.sums][held.kind](held.walk.grid, x, *norm, y, eps, held.walk.block,
@@ -222,9 +217,9 @@ def _group_norm_grad(g: Array, x: Array, norm: tuple, dx: Array) -> tuple[Array,
 
 
 @ops.sample_norm_grad.impl("cuda")
-def sample_norm_grad_cuda(g: Array, x: Array, gamma: Array | None, *statistics: Array | None, axes: Shape,
-                          params_ndim: int) -> Arrays:
-    params, norm = x.shape[-params_ndim:], _norm(gamma, None, *statistics)
+def sample_norm_grad_cuda(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, rest: Array | None, *,
+                          axes: Shape, params_ndim: int) -> Arrays:
+    params, norm = x.shape[-params_ndim:], (*Norm.of(gamma, None, mean, istd), rest)
     dx, dgamma, dbeta = empty(x.shape, x.dtype), empty(params, "float32"), empty(params, "float32")
     if axes[0] == x.ndim - params_ndim:  # layer norm; group norm comes as (samples, pixels, groups, k)
         partial, chunks = _layer_norm_grad(g, x, norm, dx, dgamma.size)
