@@ -26,6 +26,7 @@ from alpha.config import config
 from alpha.cuda.runtime.context import context
 from alpha.errors import ConfigError, message
 
+
 # ---- the device ------------------------------------------------------------------------------------------------------
 class Device(NamedTuple):
     """A GPU under load.

@@ -53,15 +53,15 @@ def backward(shape: tuple[int, ...], affine: bool = True, **attrs) -> Case:
     return Case("batch_norm_grad", g, x, gamma, beta, mean, istd, rtol=2e-5, atol=atol, **attrs)
 
 
-def sample_grad(split: tuple[int, ...], axes: tuple[int, ...], params_ndim: int, affine: bool = True, rests: bool = False,
-                **attrs) -> Case:
+def sample_grad(split: tuple[int, ...], axes: tuple[int, ...], params_ndim: int, affine: bool = True,
+                rests: bool = False, **attrs) -> Case:
     x, g = floats(*split), floats(*split, seed=1)
     mean = x.mean(axes, keepdims=True)
     istd = 1 / x.std(axes, keepdims=True)
     gamma = floats(*split[-params_ndim:], seed=2) if affine else None
-    rest = floats(*mean.shape, seed=3) if rests else None
-    return Case("sample_norm_grad", g, x, gamma, mean, istd, *[rest] * rests, axes=axes, params_ndim=params_ndim, rtol=1e-4, atol=1e-4,
-                **attrs)
+    rest = [floats(*mean.shape, seed=3)] * rests
+    return Case("sample_norm_grad", g, x, gamma, mean, istd, *rest, axes=axes, params_ndim=params_ndim, rtol=1e-4,
+                atol=1e-4, **attrs)
 
 
 CASES = [
@@ -218,9 +218,10 @@ def test_a_large_mean_costs_no_digits_of_the_variance(shape):
     assert_equal_at(istd, 1 / np.sqrt(groups.var((0, 2)) + 1e-5).reshape(istd.shape), rtol=1e-5)
 
 
-# Rows in registers, and longer ones; samples that a block or a cluster of 4 holds, and larger ones, in one chunk or more.
-@pytest.mark.parametrize("shape, groups", [((40, 5), 0), ((3, 1024), 0), ((2, 8196), 0), ((2, 2051), 0), ((40, 5), 1),
-                                           ((3, 70, 24), 4), ((2, 1000, 32), 4), ((2, 300, 260), 65), ((1, 9000, 3), 1)])
+# Rows in registers, and longer ones; samples that a block or a cluster holds, and larger ones.
+@pytest.mark.parametrize("shape, groups", [
+    ((40, 5), 0), ((3, 1024), 0), ((2, 8196), 0), ((2, 2051), 0), ((40, 5), 1), ((3, 70, 24), 4), ((2, 1000, 32), 4),
+    ((2, 300, 260), 65), ((1, 9000, 3), 1)])
 def test_sample_norms_of_nearly_equal_elements_keep_their_digits(shape, groups):
     check_sample_norm_of_nearly_equal_elements(shape, groups, "cuda")
 
