@@ -1,6 +1,7 @@
 """The first losses of a training run with the algorithms that are chosen freely, beside those with direct alone.
 
-    python -m benchmarks.algorithm_losses [--models vgg11] [--steps 20] [--device cpu|cuda] [--fma] [--output FOLDER]
+    python -m benchmarks.algorithm_losses [--models vgg11] [--steps 20] [--lr 1e-4] [--device cpu|cuda] [--fma]
+                                           [--output FOLDER]
 
 Same weights, same batches: what differs is the rounding of the convolutions. Rows go to algorithms_losses.jsonl, the
 picture of all of them lies beside it. --fma leaves a GPU's tensor cores aside, where auto takes direct alone.
@@ -17,19 +18,21 @@ import models
 from alpha.cpu import native
 from benchmarks import results
 from benchmarks.environment import add_common, environment, settle, smi
-from benchmarks.plots import panels
 from benchmarks.results import Row
 from benchmarks.sides import AlphaSide, image_batches
+from train.report import can_plot
 
-KEY = ("model", "batch", "units")
+KEY = ("model", "batch", "units", "lr")
 BOUND = 1e-4    # of the differences
 
 
-def losses(model: str, batch: int, steps: int, device: str, algorithm: str) -> list[float]:
+def losses(model: str, batch: int, steps: int, lr: float, device: str, algorithm: str) -> list[float]:
     """Returns the losses of the first steps."""
     alpha.manual_seed(0)
     with alpha.config(conv_algorithm=algorithm):
         side = AlphaSide(models.create(model), image_batches(batch), device, "fp32")
+        for group in side.optimizer.param_groups:
+            group["lr"] = lr
         return [float(side.step().numpy()) for _ in range(steps)]
 
 
@@ -43,9 +46,12 @@ def units_of(device: str, fma: bool) -> str:
 
 def draw(rows: Sequence[Row], path: Path) -> None:
     """Draws the losses by auto and by direct, and their differences beside the bound, a pair of panels per run."""
+    if not can_plot("no picture is drawn"):
+        return
+    from benchmarks.plots import panels
     figure, axes_of = panels(2 * len(rows))
     for row in rows:
-        title = f"{row['model']}, batch {row['batch']}, {row['units']}"
+        title = f"{row['model']}, batch {row['batch']}, {row['units']}, lr {row['lr']:g}"
         axes = axes_of(title=title)
         for name, mark in (("direct", "o"), ("auto", ".")):
             axes.plot(row[name], mark, label=name)
@@ -63,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--models", nargs="+", default=["vgg11"])
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--lr", type=float, default=1e-4, help="the larger, the more a rounding grows from step to step")
     parser.add_argument("--fma", action="store_true", help="ALPHA_TENSOR_CORES=0")
     add_common(parser)
     args = parser.parse_args(argv)
@@ -72,10 +79,12 @@ def main(argv: Sequence[str] | None = None) -> None:
              **(smi("name", "driver_version") if args.device == "cuda" else {})}
     for model in args.models:
         with alpha.config(tensor_cores=not args.fma):
-            found = {name: losses(model, args.batch_size, args.steps, args.device, name) for name in ("auto", "direct")}
+            found = {name: losses(model, args.batch_size, args.steps, args.lr, args.device, name)
+                     for name in ("auto", "direct")}
             units = units_of(args.device, args.fma)
         worst = max(abs(a - b) for a, b in zip(found["auto"], found["direct"]))
-        results.record(file, facts, {"model": model, "batch": args.batch_size, "units": units, "worst": worst, **found})
+        results.record(file, facts, {"model": model, "batch": args.batch_size, "units": units, "lr": args.lr,
+                                       "worst": worst, **found})
         print(f"{model}, batch {args.batch_size}, {units}: {args.steps} losses, {found['direct'][0]:.4f} to "
               f"{found['direct'][-1]:.4f}; auto and direct differ by at most {worst:.1e}")
     draw(results.latest(results.read(file), KEY), args.output / "algorithms_losses.png")
