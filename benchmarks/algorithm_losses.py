@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--models", nargs="+", default=["vgg11"])
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--lr", type=float, default=1e-4, help="the larger, the more a rounding grows from step to step")
+    parser.add_argument("--lr", type=float, default=1e-4, help="the larger, the more a rounding grows by steps")
     parser.add_argument("--fma", action="store_true", help="ALPHA_TENSOR_CORES=0")
     add_common(parser)
     args = parser.parse_args(argv)
