@@ -19,30 +19,18 @@ class Packed(Array):
     """See `pack`.  It stands among what is waiting, too, for what it is made of may change."""
 
     __slots__ = ("_kept", "_key", "_write")
-
-    hurries, is_chain, is_alive = False, False, True
+    hurries, is_chain, is_alive, planes = False, False, True, lambda *_, **__: None
 
     def __init__(self, kept: Array, shape: Shape, dtype: str, key: Any, write: Write) -> None:
         self.shape, self.dtype, self.derived = shape, dtype, None
-        self.size, _ = extent(shape, dtype)
-        self._kept, self._key, self._write = kept, key, write
+        self.size, self._write = extent(shape, dtype)[0], write
+        self._kept, self._key = kept, key
         waiting[id(self)] = self
 
-    @property
-    def block(self) -> Any:
-        return self._kept.block
-
-    @property
-    def nbytes(self) -> int:  # type: ignore[override]
-        return min(self._kept.nbytes, self.size * ITEMSIZE[self.dtype])
-
-    @property
-    def ptr(self) -> int:  # type: ignore[override]
-        return self.written().ptr
-
-    @property
-    def reads(self) -> list[Array]:
-        return [] if self._key is None else [self._kept]
+    block = property(lambda self: self._kept.block)  # type: ignore[assignment]
+    ptr = property(lambda self: self.written().ptr)  # type: ignore[assignment]
+    nbytes = property(lambda self: min(self._kept.nbytes, extent(self.shape, self.dtype)[1]))  # type: ignore[assignment]
+    reads = property(lambda self: [] if self._key is None else [self._kept])
 
     def written(self) -> Array:
         with lock:
@@ -55,9 +43,6 @@ class Packed(Array):
 
     elements = written
 
-    def planes(self, write: bool = False) -> None:
-        """There are none."""
-
     def reshaped(self, shape: Shape) -> Array:
         return self.written().reshaped(shape)
 
@@ -67,11 +52,7 @@ class _Columns(NamedTuple):
 
 
 def pack(kept: Array, dtype: str, key: Any, write: Write) -> Array:
-    """Returns an array of the shape of `kept` and another dtype.
-
-    Args:
-        key: what `kept` means, for those who can read it as it is.
-    """
+    """Returns an array of the shape of `kept` and another dtype.  key: what `kept` means, for those who read it."""
     return Packed(kept, kept.shape, dtype, key, write)
 
 
@@ -88,10 +69,9 @@ def columns(x: Array, first: int, count: int, write: Write) -> Array | None:
     return Packed(x, (*x.shape[:-1], count), x.dtype, _Columns(first), write)
 
 
-def rows_of(x: Array) -> tuple[Array, int]:
+def rows_of(x: Any) -> tuple[Array, int]:
     """Returns an array that begins with the first row of x, and how many elements rows are apart from each other."""
-    if x.__class__ is not Packed or x._key.__class__ is not _Columns:  # type: ignore[attr-defined]
+    if x.__class__ is not Packed or x._key.__class__ is not _Columns:
         return x, x.shape[-1]
-    whole: Array = x._kept  # type: ignore[attr-defined]
-    at = whole.ptr + x._key.first * ITEMSIZE[x.dtype]  # type: ignore[attr-defined]
-    return Array(whole.block, at, x.shape, x.dtype, x.size, x.nbytes), whole.shape[-1]
+    at = x._kept.ptr + x._key.first * ITEMSIZE[x.dtype]
+    return Array(x.block, at, x.shape, x.dtype, x.size, x.nbytes), x._kept.shape[-1]

@@ -104,8 +104,8 @@ __device__ __forceinline__ void running_statistics(const P *running_mean, const 
   istd[c] = float(1 / sqrt(to_float(running_var[c]) + double(eps)));
 }
 
-// dgamma, dbeta, coefficients[2][C] = slope, offset of channel blockIdx.x, and the total of dx, as x - mean has none; and,
-// if there is a header, a bound of |dx| from that of |v|, partial[2]
+// dgamma, dbeta, coefficients[2][C] = slope, offset of channel blockIdx.x, and the total of dx, to which x - mean adds
+// nothing; and, if there is a header, a bound of |dx| from that of |v|, partial[2]
 template <class P>
 __device__ __forceinline__ void finalize_sums(const float *__restrict__ partial, const P *gamma, const float *istd,
                                               float *dgamma, float *dbeta, float *total, float *coefficients, i64 rows,

@@ -161,7 +161,7 @@ template <int V, class T> struct Output {
   }
 };
 
-// Words of 32 bits with an element or two, of which one is chosen where it is greater. Codes lie in words in the same way.
+// Words of 32 bits with an element or two, the greater of which are chosen. Codes lie in words in the same way.
 template <class T> struct Words {
   static constexpr unsigned EACH = 2 / (sizeof(T) / 2), ONE = 0x10001;  // of a code
   using Two = std::conditional_t<std::is_same<T, f16>::value, __half2, __nv_bfloat162>;
@@ -238,13 +238,8 @@ __device__ __forceinline__ void max_pool(const Pool &p, int k, const X &x, Y &&y
 // 16 bytes of elements of T with the largest of some pixels, and which these are; rare: whether Inf or NaN is among them
 template <class T> struct Largest {
   using W = Words<T>;
-  unsigned best[4], where[4];
-  bool rare;
-  __device__ __forceinline__ void none() {
-    rare = false;
-#pragma unroll
-    for (int e = 0; e < 4; e++) best[e] = W::LEAST, where[e] = 0;
-  }
+  unsigned best[4] = {W::LEAST, W::LEAST, W::LEAST, W::LEAST}, where[4] = {};
+  bool rare = false;
   // The larger ones of these, where others are not greater; `more` is added to the codes of those.
   __device__ __forceinline__ Largest or_of(const Largest &others, unsigned more) const {
     Largest made;
@@ -259,9 +254,10 @@ template <class T> struct Largest {
   }
 };
 
-// Windows of 3 x 3 at stride 1 or 2, a strip of up to 32 pixels of a column of y at a time. A row of x gives the largest of 3 neighbours
-// once; a window is that of two rows, which are there, and of the third. What lies outside at the sides is stood for by
-// the middle, which as the first of equals has the code of the middle. Where Inf or NaN is near, window_max has its say.
+// Windows of 3 x 3 at stride 1 or 2, a strip of up to 32 pixels of a column of y at a time. A row of x gives the largest
+// of 3 neighbours once; a window is that of two rows, which are there, and of the third. What lies outside at the sides
+// is stood for by the middle, which as the first of equals has the code of the middle. Where Inf or NaN is near,
+// window_max has its say.
 template <int V, class T, class X, class Y>
 __device__ __forceinline__ void max_pool_rows(const Pool &p, int k, const X &x, Y &&y, unsigned char *index) {
   using W = Words<T>;
@@ -282,13 +278,10 @@ __device__ __forceinline__ void max_pool_rows(const Pool &p, int k, const X &x, 
       for (int c = 0; c < 3; c++) ahead[c] = x.load(from + p.input_at(row, columns[c]));
     };
     Largest<T> two, one;  // of the two rows before, and of the one before
-    two.none();
-    one.none();
     load(top);
 #pragma unroll 1
     for (int row = top; row < end; row++) {
       Largest<T> here;
-      here.none();
       typename X::Piece pieces[3] = {ahead[0], ahead[1], ahead[2]};
       load(row + 1);
       if (row >= 0 && row < p.h.in.n) {
