@@ -44,6 +44,12 @@ class Backend(Protocol):
     def to_numpy(self, x: Array) -> np.ndarray:
         """Returns a new NumPy array with the elements of `x`."""
 
+    def fetch(self, arrays: Sequence[Array]) -> Callable[[], list[np.ndarray]]:
+        """Begins to bring arrays to the host, beside later work; the function returned gives them as `to_numpy` would.
+
+        Nobody may change them before it is called.
+        """
+
     def full(self, shape: tuple[int, ...], value: float, dtype: str, device: str) -> Array:
         """Returns a new array filled with `value`."""
 
@@ -111,7 +117,8 @@ class Backend(Protocol):
 
     can_record: bool  # whether there is `record`: where the host itself computes, nothing is gained by it
 
-    def record(self, function: Callable[[list[Array]], list[Array]], inputs: Sequence[Array]) -> Any:
+    def record(self, function: Callable[[list[Array]], list[Array]], inputs: Sequence[Array],
+               forget: Callable[[], None]) -> Any:
         """Returns what `function` does to arrays like `inputs`: alpha.cuda.runtime.recording.Recording."""
 
     def memory_stats(self) -> dict[str, int]:

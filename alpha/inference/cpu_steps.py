@@ -15,13 +15,13 @@ from alpha.cpu import coconv, native
 from alpha.cpu.algorithms import COUNT_STEP, chosen, winograd, zeros_needed
 from alpha.cpu.conv import HALVES
 from alpha.cpu.conv_tables import forward_table
-from alpha.cpu.matmul import MOST_SPARSE_ROWS
 from alpha.cpu.pool import even_window
-from alpha.inference.cpu_memory import VIEWS
-from alpha.inference.program import Call, Value
+from alpha.inference.passes import behind_relu
+from alpha.inference.program import VIEWS, Call, Value
 from alpha.ops.algorithms.family import Way
 from alpha.ops.coconv_desc import CoConvDesc
 from alpha.ops.conv_desc import ConvDesc
+from alpha.ops.matmul import MOST_SPARSE_ROWS
 
 if TYPE_CHECKING:
     from alpha.inference.cpu_plan import CpuPlan
@@ -157,7 +157,7 @@ def _linear(plan: CpuPlan, call: Call, k: int) -> list[Step] | None:
         return None
     rows = prod(x.shape[:-1])
     if rows <= MOST_SPARSE_ROWS and (call.attrs["algorithm"].name == "sparse" or
-                                     (config.conv_sparsity and _is_behind_relu(plan, x))):
+                                     (config.conv_sparsity and behind_relu(plan.program, x))):
         turned = plan.keep(np.ascontiguousarray(w.constant.numpy().T))
         plan.packed_nbytes += w.constant.data.nbytes
         plan.note(call, _describe(call, "linear without zeros"))
@@ -165,15 +165,6 @@ def _linear(plan: CpuPlan, call: Call, k: int) -> list[Step] | None:
                         plan.pointer(call.outs[0]), rows, x.shape[-1], w.shape[0], call.attrs["activation"] == "relu")]
     desc = native.linear_desc(rows, x.shape[-1], w.shape[0])
     return _direct(plan, call, desc, (x, w, bias, call.outs[0]), "linear")
-
-
-def _is_behind_relu(plan: CpuPlan, x: Value) -> bool:
-    """Tells whether a relu made a value, but for a look at it in another shape."""
-    makers = plan.program.makers()
-    while x in makers and makers[x].op.name in VIEWS:
-        x = makers[x].args[0]
-    return x in makers and (makers[x].op.name in ("relu", "conv_relu_pool") or
-                            makers[x].attrs.get("activation") == "relu")
 
 
 def _direct(plan: CpuPlan, call: Call, desc: ConvDesc | CoConvDesc, operands: tuple[Any, ...],

@@ -13,6 +13,8 @@ from alpha.ops.algorithms.names import LinearAlgorithm, ProductAlgorithm, linear
 from alpha.ops.elementwise import broadcast_shape
 from alpha.ops.reduce import Shape, check_sum_dtype, unbroadcast
 
+MOST_SPARSE_ROWS = 4    # of x, beyond which most rows of w meet something
+
 
 def _matrix(shape: Shape, transposed: bool) -> Shape:
     return (shape[-1], shape[-2]) if transposed else shape[-2:]
@@ -88,7 +90,7 @@ class linear:
         b: shape (out,); or None. w and b have the dtype of x, or are float32 where that has 16 bits.
         activation: None or "relu".
         algorithm: as in matmul; or "sparse": rows of a transposed copy of w that meet zeros of x are not read, for at
-            most 4 rows of x.  Each call makes the copy.
+            most 4 rows of x.  Each call makes the copy on a CPU; a GPU keeps it with w until it changes.
     Returns:
         y of shape (..., out).
     Raises:

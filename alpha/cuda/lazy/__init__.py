@@ -11,6 +11,7 @@ A reader, of any array:
     x.ptr                  float32 elements, written now if need be
     operand                what a tensor core reads: 16-bit planes and their scale
     split_view             the planes that an array consists of, or else the array
+    kept_with              what is made of an array and kept with it
     write_for              has a pass run before memory is taken for what is made of it
     bound_of               a bound of the elements, known without reading them
     elements_behind        elements for a launch that is spared as a rule
@@ -55,6 +56,8 @@ from alpha.cuda.lazy.operands import (
     flag_counter,
     flagged_count,
     forget,
+    kept_with,
+    one,
     operand,
     planes_are_read,
     prepare_weights,
@@ -64,6 +67,6 @@ from alpha.cuda.lazy.quiet import is_undisturbed, undisturbed
 __all__ = ["GUARDED", "GUARD_ARGS", "KEEP", "PLANE_WRITERS", "READS", "SPLITS_PAY", "UNGUARDED", "Guard", "Memory",
            "Operand", "Rows", "bound_of", "can_wait", "chain", "companion_output", "defer", "elements_behind",
            "flag_counter", "flagged_count", "flush_gradients", "forget", "form_of", "is_undisturbed", "join",
-           "joined_elements", "memory_key", "offer", "operand", "peek", "planes_are_read", "prepare_weights",
-           "reserve", "reserve_for", "settle", "split_view", "statistics", "undisturbed", "value_of", "write_as",
-           "write_for"]
+           "joined_elements", "kept_with", "memory_key", "offer", "one", "operand", "peek", "planes_are_read",
+           "prepare_weights", "reserve", "reserve_for", "settle", "split_view", "statistics", "undisturbed",
+           "value_of", "write_as", "write_for"]

@@ -1,4 +1,4 @@
-"""Matrix products: on tensor cores as convolutions of 1x1 maps, else matmul.cu, in float32."""
+"""Matrix products: of a few rows by rows; on tensor cores as convolutions of 1x1 maps; else matmul.cu, in float32."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from alpha.cuda.conv.ffma import gemm
 from alpha.cuda.conv.ffma.gemm import Tile, makespan
 from alpha.cuda.conv.planner import PRECISIONS, plan, precision_of, rank
 from alpha.cuda.conv.split import SPLITS, Partial, refusal, shares
+from alpha.cuda.ops.matmul import rows
 from alpha.cuda.ops.pointwise import as_float32, convert_into
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.kernel import Kernel
@@ -63,7 +64,11 @@ def linear_cuda(x: Array, w: Array, b: Array | None, *, activation: str | None, 
     check_algorithm("linear", algorithm)
     y = empty((*x.shape[:-1], w.shape[0]), x.dtype)
     p = _product((x.size // w.shape[1] if w.shape[1] else prod(x.shape[:-1]), w.shape[1]), w.shape, False, True)
-    _multiply(p, x, w, y, Epilogue.of(b and as_float32(b), activation))
+    epilogue = Epilogue.of(b and as_float32(b), activation)
+    if rows.skips_zeros(algorithm, p.m, p.n, p.k, x, w, y):
+        rows.multiply_without_zeros(p.m, p.n, p.k, x, w, y, epilogue)
+    else:
+        _multiply(p, x, w, y, epilogue)
     return y
 
 
@@ -123,6 +128,9 @@ def _multiply(p: Product, a: Array, b: Array, y: Array, epilogue: Epilogue) -> N
             raise DTypeError(message("matmul", f"the CUDA backend multiplies floats, an operand is {x.dtype}",
                                      'convert it with .astype("float32")'))
     if not y.size:
+        return
+    if p.batch == 1 and p.transpose_b and not p.transpose_a and rows.serves(p.m, p.k, a, b, y):
+        rows.multiply(p.m, p.n, p.k, a, b, y, epilogue)
         return
     stores = next((x.dtype for x in (a, b) if x.dtype in HALF_DTYPES), "float32")
     convolution = _as_convolution(p, precision_of(stores), y.dtype)
