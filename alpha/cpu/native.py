@@ -199,10 +199,7 @@ def ptr(a: Array | None) -> Any:
 
 def conv_fprop(desc: ConvDesc | CoConvDesc, x: Array, w: Array, y: Array, bias: Array | None = None,
                relu: bool = False, level: int | None = None) -> None:
-    """y = x * w (+ bias[oc]), then max(y, 0) if relu.  x (N, IH, IW, IC), w (OC, FH, FW, IC / groups).
-
-    level: of a CoConvDesc, the one that is computed: None, all.
-    """
+    """y = x * w (+ bias[oc]), then max(y, 0) if relu.  x (N, IH, IW, IC), w (OC, FH, FW, IC / groups)."""
     _lib.conv_fprop(ptr(forward_table(desc, level)), ptr(x), ptr(w), ptr(bias), ptr(y), relu)
 
 

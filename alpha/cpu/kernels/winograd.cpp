@@ -34,33 +34,36 @@ int64_t wgrad_tiles(const Map& map) {
   return tiles;
 }
 
-// Loads the pixels of one tile, A x A from (row, col) on, a vector of `left` channels each; 0 outside of the map.
-template <int A>
-INLINE void load_pixels(const float* map, const Pixels& at, int64_t row, int64_t col, int64_t left, vfloat (&d)[A][A]) {
-  if (row >= 0 && col >= 0 && row + A <= at.h && col + A <= at.w && left >= LANES) {
-    for (int i = 0; i < A; i++)
-      UNROLL for (int j = 0; j < A; j++) d[i][j] = load(map + at(row + i, col + j));
-    return;
-  }
-  for (int i = 0; i < A; i++)
-    for (int j = 0; j < A; j++) {
-      const bool inside = row + i >= 0 && row + i < at.h && col + j >= 0 && col + j < at.w;
-      d[i][j] = inside ? load_part(map + at(row + i, col + j), left) : vfloat{};
-    }
-}
-
 // Writes one tile of A x A pixels to V or Y, transformed: slot `slot` of the chunk.
 template <class X, int A, class Row>
 void put_tile(const X& t, const float* map, const Pixels& at, const Blocked& b, int64_t row, int64_t col, int64_t slot,
               float* to, Row transform) {
+  const bool inside = row >= 0 && col >= 0 && row + A <= at.h && col + A <= at.w;
   for (int64_t block = 0; block < b.blocks(); block++)
     for (int64_t c = 0; c < b.width(block); c += LANES) {
-      vfloat d[A][A], v[X::N][X::N];
-      load_pixels<A>(map + block * BLOCK + c, at, row, col, b.valid(block) - c, d);
-      both_axes(d, v, transform);
+      const int64_t left = b.valid(block) - c;
+      const float* pixels = map + block * BLOCK + c;
+      vfloat half[X::N][A];
+      for (int j = 0; j < A; j++) {
+        vfloat from[A], out[X::N];
+        if (inside && left >= LANES) {
+          const float* pixel = pixels + at(row, col + j);
+          UNROLL for (int i = 0; i < A; i++) from[i] = load(pixel + i * at.down);
+        } else {
+          UNROLL for (int i = 0; i < A; i++) {
+            const bool there = row + i >= 0 && row + i < at.h && col + j >= 0 && col + j < at.w;
+            from[i] = there ? load_part(pixels + at(row + i, col + j), left) : vfloat{};
+          }
+        }
+        transform(from, out);
+        UNROLL for (int i = 0; i < X::N; i++) half[i][j] = out[i];
+      }
       float* dst = to + b.at(block) + slot * b.width(block) + c;
-      for (int i = 0; i < X::N; i++)
-        UNROLL for (int j = 0; j < X::N; j++) store(dst + (i * X::N + j) * b.floats(), v[i][j]);
+      for (int i = 0; i < X::N; i++, dst += X::N * b.floats()) {
+        vfloat out[X::N];
+        transform(half[i], out);
+        UNROLL for (int j = 0; j < X::N; j++) store(dst + j * b.floats(), out[j]);
+      }
     }
 }
 
