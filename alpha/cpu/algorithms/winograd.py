@@ -1,4 +1,4 @@
-"""Calls of the compiled Winograd kernels (alpha/cpu/kernels/winograd.cpp); arrays are C-contiguous float32.
+"""Calls of the compiled Winograd kernels (alpha/cpu/kernels/winograd/winograd.cpp); arrays are C-contiguous float32.
 
 Ask native.usable first. With a dilation d, of which the padding is a multiple, every d-th pixel is a map of its own.
 y, g and dx may be wider than the convolution says: `first` is then the first of their channels that is meant.
