@@ -29,9 +29,9 @@ def only_boxes(monkeypatch, fresh_schedules):
     def take(side: tuple[int, int, int], trimmed: bool) -> None:
         height, width, images = side
 
-        def one(pass_name, desc, tile, pixels):
+        def one(pass_name, desc, tile, pixels, pooled):
             if not shapes(pass_name, desc, tile.rows, wgmma.MOST_PIXELS):
-                yield from boxes(pass_name, desc, tile, pixels)
+                yield from boxes(pass_name, desc, tile, pixels, pooled)
                 return
             of_tile = min(images, tile.rows // (height * width))
             while tile.rows > wgmma.MOST_PIXELS * height * width * of_tile:

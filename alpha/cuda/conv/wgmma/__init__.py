@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from alpha.cuda.conv.costs import Cost, Device, Stage, device
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import LIMIT, is_product, oversized
-from alpha.cuda.conv.wgmma.boxes import Box, boxed, shapes, steps
+from alpha.cuda.conv.wgmma.boxes import Box, boxed, shapes, steps, windowed
 from alpha.cuda.conv.wgmma.schedule import (
     CHUNK,
     ROWS,
@@ -167,10 +167,10 @@ def refusal(desc: ConvDesc) -> str | None:
 
 
 class Wgmma(Candidate):
-    """One tile in one mode."""
+    """One tile in one mode.  pooled: of fprop the largest of each 2 x 2 is written, see alpha/cuda/conv/pooled.py."""
 
-    def __init__(self, pass_name: str, mode: Mode, tile: Tile) -> None:
-        self.pass_name, self.mode, self.tile = pass_name, mode, tile
+    def __init__(self, pass_name: str, mode: Mode, tile: Tile, pooled: bool = False) -> None:
+        self.pass_name, self.mode, self.tile, self.pooled = pass_name, mode, tile, pooled
         self.reads, self.writes = mode
         self.adds = pass_name == "dgrad" and mode.writes != "float32"  # that may be rewritten by an exact kernel
         self.name = f"conv_wgmma {tile} {mode.reads} to {mode.writes}"
@@ -181,7 +181,8 @@ class Wgmma(Candidate):
         defines = {"ELEMENT": C_TYPES[mode.element], "TILE_M": tile.rows * (1 + tile.pairs), "TILE_N": tile.columns,
                    "OPERAND_PLANES": mode.planes, "B_MAJOR_N": int(self.pass_name == "dgrad"),
                    "RING_STAGES": tile.stages, "OUTPUT_BOXES": self._out_boxes, "OF_PAIRS": int(tile.pairs),
-                   "FILTERS_HELD": tile.held, "BLOCKS_TOGETHER": tile.cluster, "OUT": C_TYPES[mode.writes]}
+                   "FILTERS_HELD": tile.held, "BLOCKS_TOGETHER": tile.cluster, "OUT": C_TYPES[mode.writes],
+                   "POOLED": int(pooled)}
         self.kernel = Kernel(
             "conv_wgmma.cu", "conv_wgmma", "ptr x, ptr w, ptr y, ptr b, ptr scale_x, ptr scale_w, ptr slots, "
             "ptr parts, ptr work, i32 entries, i32 box, i32 batch, i32 height, i32 width, i32 groups, i32 columns, "
@@ -233,7 +234,7 @@ class Wgmma(Candidate):
         return on.table.wgmma.launches * on.launch_us + products * block_us / on.sm_count
 
     def _estimate(self, desc: ConvDesc) -> Estimate:
-        return _estimate(self.pass_name, desc, self.tile, self.mode, device())
+        return _estimate(self.pass_name, desc, self.tile, self.mode, device(), self.pooled)
 
     def plan(self, desc: ConvDesc) -> tuple[Box, WorkList]:
         """Returns the boxes of a tile, and the work list that is done first."""
@@ -279,7 +280,10 @@ class Wgmma(Candidate):
         tail = (columns % self.tile.columns,) if columns % self.tile.columns else ()
         w_runs, heights = (runs, (self.tile.columns, *tail)) if self.pass_name == "fprop" else (single, (unit,))
         w_boxes = tuple((CHUNK, 1, 1, height, 1) for height in heights)
-        out_box = OUT_ROW // ITEMSIZE[self.writes], *rows.stored(BOX_ROWS).spans
+        stored = rows.stored(BOX_ROWS)
+        if self.pooled:
+            out_shape, stored = (batch, height // 2, width // 2, out_shape[3]), stored.halved
+        out_box = OUT_ROW // ITEMSIZE[self.writes], *stored.spans
         packed = rows.packed(self.pass_name, desc)
 
         def run(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING, parts: Array | None = None,
@@ -356,8 +360,12 @@ def _copies(pass_name: str, desc: ConvDesc, pixels: Pixels, tile: Tile, planes: 
     return few, c.narrow_row_us * (tile.rows + filters) + few * planes * c.few_us
 
 
-def _boxes(pass_name: str, desc: ConvDesc, tile: Tile, pixels: Pixels) -> Iterator[tuple[Box, Pixels]]:
+def _boxes(pass_name: str, desc: ConvDesc, tile: Tile, pixels: Pixels, pooled: bool) -> Iterator[tuple[Box, Pixels]]:
     """Yields what a tile may have: images of pixels, and boxes of positions with the pass in these."""
+    if pooled:
+        for box in windowed(desc, tile.rows):
+            yield box, boxed(pass_name, desc, box.height, box.width, True)
+        return
     possible = [images for images in IMAGES if tile.rows <= MOST_PIXELS * images]
     for images in possible:
         if images < 2 * pixels.images or images == possible[-1]:
@@ -369,7 +377,7 @@ def _boxes(pass_name: str, desc: ConvDesc, tile: Tile, pixels: Pixels) -> Iterat
 
 
 @lru_cache(maxsize=1024)
-def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, mode: Mode, on: Device) -> Estimate:
+def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, mode: Mode, on: Device, pooled: bool = False) -> Estimate:
     pixels, c = _pixels(pass_name, desc, tile.pairs), on.table.wgmma
     whole_us, end_us, *alone_us = (us * on.slower for us in c.tiles[mode.times][str(tile._replace(cluster=1))])
     few, copied_us = _copies(pass_name, desc, pixels, tile, mode.planes, c)
@@ -379,7 +387,7 @@ def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, mode: Mode, on: Device
     cluster_us = c.cluster_us * (tile.cluster > 1) * on.slower
     held_us = (tile.held > 0) * most_blocks(pixels) * mode.planes * 2 * CHUNK * tile.columns / c.held_bytes_per_us
     found = []
-    for box, of_boxes in _boxes(pass_name, desc, tile, pixels):
+    for box, of_boxes in _boxes(pass_name, desc, tile, pixels, pooled):
         block_us = max(whole_us, copied_us) + c.box_us * max(0, tile.rows // box.rows - c.free_boxes)
         costs = Costs(*(us / block_us for us in (stored * end_us + cluster_us, c.sum_us, slot_us)),
                       block=1.0 if few and not tile.held else c.part, filters=held_us / block_us,

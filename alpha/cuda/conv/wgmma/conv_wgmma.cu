@@ -25,6 +25,7 @@
 //           what the others show in shared memory, and store it from registers
 // Zeros:    taps that meet padding, or inserted zeros of a strided dgrad, are in no class: they are neither loaded nor
 //           multiplied, but for what Boxes says. A position without taps gets a sum of 0 blocks
+// Pools:    POOLED: of each 2 x 2 of `out`, whole windows of a box, the largest is stored (pooled_box.cuh)
 // Statistics: where batch norm will follow, the means and variances that it begins with are made of what is stored
 //           (tile_statistics.cuh), but for sums in slices and clusters
 // Requires: sm_90a; channels and columns of a group multiples of 8 (groups are the fifth coordinate of all maps)
@@ -41,6 +42,7 @@
 //           64 -> 64 13.1 and 15.3; 112x112, 128 -> 128 9.7 and 12.1; 56x56, 256 -> 256 13.2 and 11.3; 28x28, 512 -> 512
 //           12.7 and 15.4; 14x14, 512 -> 512 8.7 and 11.4; 4x4, 512 -> 512 8.9 and 12.1
 #include "conv_wgmma_producer.cuh"
+#include "pooled_box.cuh"
 #include "tile_statistics.cuh"
 
 // Which of 64 rows that a consumer has in an entry's tile are stored: those whose position and image exist.
@@ -82,7 +84,9 @@ template <class O> struct Results {
                                             t.columns - column, rows.all(), rows};
       boxes(sum, finish, store, [&](const char *box, int b) { statistics.add(box, b); });
     } else {
-      boxes(sum, finish, store, [](const char *, int) {});
+      boxes(sum, finish, store, [](const char *, int) {}, [&](char *box) {
+        if constexpr (POOLED) pool_box<O>(box, t.box.width_log2());
+      });
     }
   }
   PTX_FN void drain() const { boxes.drain(); }
@@ -110,6 +114,7 @@ struct Target {
     const int pixels = field(item, PIXELS);
     if (Tile::PAIRS && depth) w += field(item, PAIR);
     map = residue_class(h, w, t.box.log2(5), t.box.log2(6));
+    if (POOLED) h >>= 1, w >>= 1;
     exists = has_box && pixel < pixels;
   }
 };
