@@ -111,7 +111,8 @@ class Backend(Protocol):
 
     can_record: bool  # whether there is `record`: where the host itself computes, nothing is gained by it
 
-    def record(self, function: Callable[[list[Array]], list[Array]], inputs: Sequence[Array]) -> Any:
+    def record(self, function: Callable[[list[Array]], list[Array]], inputs: Sequence[Array],
+               forget: Callable[[], None]) -> Any:
         """Returns what `function` does to arrays like `inputs`: alpha.cuda.runtime.recording.Recording."""
 
     def memory_stats(self) -> dict[str, int]:

@@ -64,6 +64,7 @@ def capture(function: Function, *state: Module | Tensor) -> Function:
         modules or tensors have hooks, in alpha.profiler, and with ALPHA_CHECK_NAN, ALPHA_SYNC, ALPHA_DEBUG above 1 or
         ALPHA_CAPTURE=0.
         What cannot be recorded is called plainly for good, after a warning that says why.
+        The call that is recorded may call `function` twice: then each array lies where the whole takes least.
     Notes:
         A recording holds the memory that the function takes at its peak, until other shapes come, memory runs out, or
         the returned function is dropped. Other threads must leave the device alone during the third call.
@@ -167,15 +168,22 @@ class _Captured:
             self._check(device, outputs, before)
             return [y.data for y in outputs]
 
-        try:
-            backend.forget(arrays)  # what is derived of them must be made within the recording
-            recording = backend.record(on_arrays, [x.data for x in inputs])
-        except AlphaError as error:
-            for m, had in attributes:       # what forward has set since is not computed either
+        def forget() -> None:
+            """Takes back what a call has left: nothing has been computed."""
+            nonlocal outputs
+            outputs = []
+            for m, had in attributes:
                 vars(m).clear()
                 vars(m).update(had)
             for t in self.tensors:
-                t.grad = None  # nothing has been computed; no gradient was there, see _may_repeat
+                t.grad = None  # no gradient was there, see _may_repeat
+            backend.forget(arrays)  # what is derived of them must be made within the recording
+
+        try:
+            backend.forget(arrays)
+            recording = backend.record(on_arrays, [x.data for x in inputs], forget)
+        except AlphaError as error:
+            forget()
             warnings.warn(f"{error}\nnote: the function is called op by op", stacklevel=4)
             return None
         grads = [(t, t.grad) for t in self.tensors if t.grad is not None]

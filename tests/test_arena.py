@@ -1,9 +1,9 @@
-"""The free runs of an arena: what is taken and added is what is free, neighbours are joined, the best fit is found."""
+"""Memory in one range: what is taken and added is what is free, the best fit is found; lives are packed densely."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alpha.cuda.runtime.arena import Runs
+from alpha.lifetimes import Life, Runs, pack
 
 SIZE = 120
 
@@ -44,3 +44,29 @@ def test_a_part_from_the_middle_leaves_both_ends():
     runs.add(0, 30)
     runs.take(10, 5)
     assert runs.sizes == {0: 10, 15: 15} and runs.holds(15, 15) and not runs.holds(9, 2)
+
+
+# ---- known lives -----------------------------------------------------------------------------------------------------
+
+
+def live_at_most(lives: list[Life]) -> int:
+    return max((sum(b.size for b in lives if b.begin <= a.begin < b.end) for a in lives), default=0)
+
+
+@given(st.lists(st.tuples(st.integers(1, 20), st.integers(1, 12)), max_size=20))
+def test_pieces_that_are_there_together_do_not_overlap(drawn):
+    lives = [Life(size, k, k + long) for k, (size, long) in enumerate(drawn)]
+    places, whole = pack(lives)
+    for k, (a, at) in enumerate(zip(lives, places)):
+        assert 0 <= at <= at + a.size <= whole
+        for b, other in zip(lives[:k], places):
+            assert a.begin >= b.end or at + a.size <= other or other + b.size <= at
+    assert whole >= live_at_most(lives)
+
+
+def test_what_stays_makes_room_for_what_comes_later():
+    """As they come, the second would lie behind the first, and the third behind both: 16."""
+    lives = [Life(4, 0, 2), Life(4, 1), Life(8, 2)]
+    places, whole = pack(lives)
+    assert whole == live_at_most(lives) == 12 and places == [0, 8, 0]
+    assert pack([]) == ([], 0)

@@ -116,8 +116,9 @@ class CudaBackend:
 
     can_record = True
 
-    def record(self, function: Callable[[list[Array]], list[Array]], inputs: Sequence[Array]) -> Recording:
-        return Recording(function, inputs)
+    def record(self, function: Callable[[list[Array]], list[Array]], inputs: Sequence[Array],
+               forget: Callable[[], None]) -> Recording:
+        return Recording(function, inputs, forget)
 
     def memory_stats(self) -> dict[str, int]:
         pool = memory.pool

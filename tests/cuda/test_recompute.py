@@ -11,6 +11,7 @@ import pytest
 import alpha
 from alpha import nn, ops
 from alpha.backend import get_backend
+from alpha.cuda.runtime import arena
 from alpha.errors import OutOfMemoryError
 from alpha.recompute import plan, recipe
 from tests.cuda.lazy.test_deferred_training import googlenet, inceptions, resnet, vgg
@@ -64,8 +65,11 @@ def test_networks_train_with_the_same_bits(name: str, mode: str, setting: str) -
     assert_same(expected, found)
 
 
+@pytest.mark.parametrize("worth", [-1, 1 << 60])
 @pytest.mark.parametrize("setting", ["cheap", "full"])
-def test_a_captured_step_has_the_same_bits(setting: str) -> None:
+def test_a_captured_step_has_the_same_bits(setting: str, worth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Recorded twice, with all arrays where alpha.lifetimes puts them, and recorded once."""
+    monkeypatch.setattr(arena, "WORTH", worth)
     assert_same(trained("inceptions", "none", True, 4), trained("inceptions", setting, True, 4))
 
 

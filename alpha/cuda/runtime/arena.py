@@ -1,8 +1,9 @@
 """Memory of a recording: one range of addresses that grows, in which neighbours that are freed become one again.
 
 A pool keeps freed blocks by their size; a recording cannot give them back, as its addresses stay what they are. In an
-arena a freed piece serves whatever fits, and neighbouring pieces join: over a training step of ResNet-18 or GoogLeNet
-it takes 2 % more than the tensors that are there at the peak, where a pool takes 1.6 to 2 times as much.
+arena a freed piece serves whatever fits, and neighbouring pieces join: over a training step it takes 1 to 30 % more
+than the tensors that are there at the peak, where a pool takes 1.6 to 2 times as much. Where that is much, the work is
+recorded once more, with each piece where alpha.lifetimes puts it, which knows by then when it comes and goes.
 
 The range is as long as the device has memory, and costs nothing: memory is mapped behind its end when nothing in it
 fits (cuMemMap). Like a pool's blocks, pieces are given to the next at once, which is safe in the order of one stream.
@@ -13,53 +14,15 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from alpha.cuda.runtime import libcuda, memory
 from alpha.cuda.runtime.context import context
+from alpha.lifetimes import Life, Runs, pack
 
 ALIGNMENT = 512  # bytes, of a piece
-
-
-class Runs:
-    """The free runs of a range, by their starts; neighbours are joined."""
-
-    def __init__(self) -> None:
-        self.sizes: dict[int, int] = {}   # by start
-        self.starts: dict[int, int] = {}  # by end
-
-    def add(self, start: int, size: int) -> None:
-        """Adds a run and joins it with those that touch it."""
-        size += self._remove(start + size)
-        if (before := self.starts.get(start)) is not None:
-            size += self._remove(before)
-            start = before
-        self.sizes[start], self.starts[start + size] = size, start
-
-    def take(self, start: int, size: int) -> None:
-        """Removes a part of the run that holds it."""
-        whole = start if start in self.sizes else max(s for s in self.sizes if s <= start)
-        end = whole + self._remove(whole)
-        if whole < start:
-            self.add(whole, start - whole)
-        if start + size < end:
-            self.add(start + size, end - start - size)
-
-    def best(self, size: int) -> int | None:
-        """Returns the start of the smallest run that is large enough, the first of those; None where there is none."""
-        fitting = [(n, start) for start, n in self.sizes.items() if n >= size]
-        return min(fitting)[1] if fitting else None
-
-    def holds(self, start: int, size: int) -> bool:
-        """Returns whether all of a part is free."""
-        return any(s <= start and start + size <= s + n for s, n in self.sizes.items())
-
-    def _remove(self, start: int) -> int:
-        """Removes the run that starts there, if there is one, and returns its size."""
-        size = self.sizes.pop(start, 0)
-        if size:
-            del self.starts[start + size]
-        return size
+WORTH = 4 << 20  # bytes, that a plan must spare
 
 
 class _Location(ctypes.Structure):
@@ -95,28 +58,32 @@ class _Mapped(NamedTuple):
 class Piece:
     """A part of an arena, its holder's alone; `int(piece)` is its address.  Freed with the last reference."""
 
-    __slots__ = ("arena", "size", "start")
+    __slots__ = ("arena", "number", "size", "start")
 
-    def __init__(self, arena: Arena, start: int, size: int) -> None:
-        self.arena, self.start, self.size = arena, start, size
+    def __init__(self, arena: Arena, start: int, size: int, number: int) -> None:
+        self.arena, self.start, self.size, self.number = arena, start, size, number
 
     def __int__(self) -> int:
         return self.start
 
     def __del__(self) -> None:
-        self.arena.give_back(self.start, self.size)
+        self.arena.give_back(self)
 
 
 class Arena:
     """See the header.  Has what a recording needs of a PyCUDA pool, under the same names.
 
+    Args:
+        plan: sizes of the pieces to come, and where they are to lie; what comes otherwise lies where it fits best.
     Raises:
         DeviceError: the driver knows no ranges of addresses.
     """
 
-    def __init__(self) -> None:
-        self._runs, self._mapped = Runs(), list[_Mapped]()
-        self._freed: deque[tuple[int, int]] = deque()  # a finalizer may run while the lock is held: it leaves word here
+    def __init__(self, plan: Sequence[tuple[int, int]] = ()) -> None:
+        self._runs, self._mapped, self._plan = Runs(), list[_Mapped](), plan
+        self._lives: list[Life] = []  # of all pieces so far
+        # A finalizer may run while the lock is held: it leaves word here, of start, size and number.
+        self._freed: deque[tuple[int, int, int]] = deque()
         self._lock, self._closed = threading.Lock(), False
         self._location = _Location(DEVICE, context.index)
         self._properties = _Properties(PINNED, 0, self._location)
@@ -143,15 +110,24 @@ class Arena:
         size = -(-nbytes // ALIGNMENT) * ALIGNMENT
         with self._lock:
             self._join_freed()
-            start = self._runs.best(size)
-            if start is None:
-                start = self._grow(size)
+            start, number = self._planned(size), len(self._lives)
+            start = self._runs.best(size) if start is None else start
+            start = self._grow(size) if start is None else start
             self._runs.take(start, size)
-        return Piece(self, start, size)
+            self._lives.append(Life(size, number))
+        return Piece(self, start, size, number)
 
-    def give_back(self, start: int, size: int) -> None:
+    def plan(self) -> list[tuple[int, int]]:
+        """Returns where the pieces that there were would lie in less memory; nothing where that spares little."""
+        with self._lock:
+            self._join_freed()
+            places, nbytes = pack(self._lives)
+        worth = self.managed_bytes - nbytes >= WORTH
+        return [(life.size, place) for life, place in zip(self._lives, places)] if worth else []
+
+    def give_back(self, piece: Piece) -> None:
         """Takes a piece back, from whatever thread, in the middle of whatever it does."""
-        self._freed.append((start, size))
+        self._freed.append((piece.start, piece.size, piece.number))
         if self._closed:
             self._unmap()
 
@@ -165,7 +141,18 @@ class Arena:
 
     def _join_freed(self) -> None:
         while self._freed:
-            self._runs.add(*self._freed.popleft())
+            start, size, number = self._freed.popleft()
+            self._runs.add(start, size)
+            self._lives[number] = self._lives[number]._replace(end=len(self._lives))
+
+    def _planned(self, size: int) -> int | None:
+        """Returns the start of the next piece, if the plan knows it and nobody is there."""
+        known, place = self._plan[len(self._lives)] if len(self._lives) < len(self._plan) else (0, 0)
+        if known != size:
+            return None
+        if self._begin + place + size > self._end:
+            self._grow(self._begin + place + size - self._runs.starts.get(self._end, self._end))
+        return self._begin + place if self._runs.holds(self._begin + place, size) else None
 
     def _grow(self, size: int) -> int:
         """Maps memory behind the end, so that a run there has `size` bytes, and returns its start."""

@@ -103,6 +103,8 @@ class Recording:
     Args:
         function: gets arrays like `inputs` and returns those of its results.
         inputs: arrays whose elements differ from replay to replay.
+        forget: drops what the function has left behind; where its arrays would take less memory in other places, it is
+            called again then. None: it is called once.
     Raises:
         AlphaError: it reads elements back, makes arrays from host data, or draws random numbers on the host.
         DeviceError: the driver refuses.
@@ -110,8 +112,10 @@ class Recording:
     """
 
     _all: WeakSet[Recording] = WeakSet()
+    nbytes = 0  # that the pool counts as reserved
 
-    def __init__(self, function: Callable[[list[Array]], list[Array]], inputs: Arrays) -> None:
+    def __init__(self, function: Callable[[list[Array]], list[Array]], inputs: Arrays,
+                 forget: Callable[[], None] | None = None) -> None:
         memory.write_waiting()  # nothing that is older may be written in the recording
         context.synchronize()
         gc.collect()
@@ -119,8 +123,19 @@ class Recording:
         if memory.on_exhaustion is None:
             memory.on_exhaustion = close_all
             context.at_exit.append(close_all)
-        self._stream, self._graph, self._arena = context.stream.handle, ctypes.c_void_p(), Arena()
-        recorder, random_state = Recorder(), random.get_state()
+        self._stream, self._graph = context.stream.handle, ctypes.c_void_p()
+        self._record(function, inputs, Arena())
+        if forget and (plan := self._arena.plan()):
+            self.close()
+            forget()
+            gc.collect()
+            self._record(function, inputs, Arena(plan))
+        self.nbytes = self._arena.managed_bytes
+        memory.pool.reserved += self.nbytes
+        self._all.add(self)
+
+    def _record(self, function: Callable[[list[Array]], list[Array]], inputs: Arrays, arena: Arena) -> None:
+        self._arena, recorder, random_state = arena, Recorder(), random.get_state()
         try:
             with self._recorded(recorder):
                 self.inputs = [empty(x.shape, x.dtype) for x in inputs]
@@ -136,10 +151,7 @@ class Recording:
         finally:
             unmap_waiting()
             random.set_state(*random_state)
-        self._held, self._random = list(recorder.held.values()), recorder.begin
-        self.numbers, self.nbytes = drawn, self._arena.managed_bytes
-        memory.pool.reserved += self.nbytes
-        self._all.add(self)
+        self._held, self._random, self.numbers = list(recorder.held.values()), recorder.begin, drawn
 
     @contextmanager
     def _recorded(self, recorder: Recorder) -> Any:
