@@ -1,8 +1,7 @@
 """Convolution, relu and the maxima of 2 x 2 in one pass, in 16 bits on Hopper; everywhere else, one after the other.
 
-A tile of conv_wgmma.cu whose rows are a box of positions has whole windows: they are pooled in shared memory, where
-results pass through on their way. The map between is neither written nor read, and a launch is saved. Sums in slices
-and clusters are not pooled so: there the two ops are taken, as where these take less by estimate.
+A tile of conv_wgmma.cu whose rows are a box of positions has whole windows, which are pooled in shared memory, where
+results pass through: the map between is neither written nor read. Slices and clusters are not pooled so.
 """
 
 from __future__ import annotations
@@ -36,24 +35,22 @@ class Pooled(Wgmma):
     def rejection(self, desc: ConvDesc) -> str | None:
         if refused := super().rejection(desc):
             return refused
-        if is_product(desc) or not windowed(desc, self.tile.rows):
-            return "no boxes of positions have whole windows"
-        return "its sums are cut" if self.plan(desc)[1].slots else None
+        whole = not is_product(desc) and windowed(desc, self.tile.rows) and not self.plan(desc)[1].slots
+        return None if whole else "no boxes of positions have whole windows, or its sums are cut"
 
 
-CANDIDATES = tuple(Pooled("fprop", mode, tile, pooled=True) for mode in (BF16, FP16) for tile in WIDE)
+CANDIDATES = tuple(Pooled("fprop", mode, tile, pooled=True) for mode in (BF16, FP16) for tile in WIDE[:2])
 
 
 @lru_cache(maxsize=256)
 def chosen(desc: ConvDesc, precision: str, request: Request) -> Launch | None:
     """Returns the launch (x, w, pooled y, epilogue) that takes the least time, or None where two ops take less."""
-    serving = [c for c in CANDIDATES if c.reads == PRECISIONS[precision].stores and not c.rejection(desc)]
-    if not serving or request.name not in ("auto", "direct"):
-        return None
-    best = min(serving, key=lambda one: time_us(one.cost(desc)))
+    serving = [c for c in CANDIDATES if c.reads == PRECISIONS[precision].stores and not c.rejection(desc)
+               and request.name in ("auto", "direct")]
+    best = min(serving, key=lambda one: time_us(one.cost(desc)), default=None)
     pool_us = device().launch_us + POOL_BYTES * prod(desc.y_shape) / device().l2
     two_us = plan("fprop", desc, precision).options[0].time_us + pool_us
-    return launch_of(best, desc, precision) if time_us(best.cost(desc)) <= two_us else None
+    return launch_of(best, desc, precision) if best and time_us(best.cost(desc)) <= two_us else None
 
 
 @conv_relu_pool.impl("cuda")
@@ -68,7 +65,6 @@ def conv_relu_pool_cuda(x: Array, w: Array, b: Array | None, *, stride: Pair, pa
         return max_pool2d_cuda(y, **window)[0]
     write_for(x, x.dtype)
     flush_gradients()
-    n, oh, ow, oc = desc.y_shape
-    y = empty((n, oh // 2, ow // 2, oc), x.dtype)
+    y = empty((desc.n, desc.h.o // 2, desc.w.o // 2, desc.oc), x.dtype)
     launch(x, w, y, Epilogue.of(b and as_float32(b), "relu"))
     return y

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from alpha.cuda.conv.costs import Cost, Device, Stage, device
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import LIMIT, is_product, oversized
-from alpha.cuda.conv.wgmma.boxes import Box, boxed, shapes, steps, windowed
+from alpha.cuda.conv.wgmma.boxes import STORED_ROWS, Box, steps, tile_boxes
 from alpha.cuda.conv.wgmma.schedule import (
     CHUNK,
     ROWS,
@@ -37,11 +37,9 @@ from alpha.ops.conv_desc import Axis, ConvDesc, Shape, ceil_div
 
 BY_IMAGE = 0.5                  # of a list's time that memory takes: then it goes through the batch. On an H100 dgrad
 # from 128 to 64 channels at stride 2, 3x3 at 32x32, took 57 us in the place of 76 so; 5x5 took a tenth longer
-IMAGES = (128, 64, 32, 16, 8)   # of a tile's pixel; rows / images boxes make up a tile
-MOST_PIXELS = 16                # of a tile: a lane of the producer has one, or a box of filters
 STREAMED_BYTES = 40e6           # of an output: one larger does not stay in the L2 cache
-BOX_ROWS, OUT_ROW = 64, 128     # rows of a box by which results are stored, and bytes of each
-BOX_BYTES = BOX_ROWS * OUT_ROW
+OUT_ROW = 128                   # bytes of a row of the boxes by which results are stored
+BOX_BYTES = STORED_ROWS * OUT_ROW
 MOST_BOXES = 4                  # of a consumer, where shared memory has room: while one is written others leave
 SHARED_BYTES = 226 * 1024       # of a block; 1 KB is left to barriers
 THREADS, SUM_THREADS = 384, 256
@@ -280,7 +278,7 @@ class Wgmma(Candidate):
         tail = (columns % self.tile.columns,) if columns % self.tile.columns else ()
         w_runs, heights = (runs, (self.tile.columns, *tail)) if self.pass_name == "fprop" else (single, (unit,))
         w_boxes = tuple((CHUNK, 1, 1, height, 1) for height in heights)
-        stored = rows.stored(BOX_ROWS)
+        stored = rows.stored(STORED_ROWS)
         if self.pooled:
             out_shape, stored = (batch, height // 2, width // 2, out_shape[3]), stored.halved
         out_box = OUT_ROW // ITEMSIZE[self.writes], *stored.spans
@@ -360,22 +358,6 @@ def _copies(pass_name: str, desc: ConvDesc, pixels: Pixels, tile: Tile, planes: 
     return few, c.narrow_row_us * (tile.rows + filters) + few * planes * c.few_us
 
 
-def _boxes(pass_name: str, desc: ConvDesc, tile: Tile, pixels: Pixels, pooled: bool) -> Iterator[tuple[Box, Pixels]]:
-    """Yields what a tile may have: images of pixels, and boxes of positions with the pass in these."""
-    if pooled:
-        for box in windowed(desc, tile.rows):
-            yield box, boxed(pass_name, desc, box.height, box.width, True)
-        return
-    possible = [images for images in IMAGES if tile.rows <= MOST_PIXELS * images]
-    for images in possible:
-        if images < 2 * pixels.images or images == possible[-1]:
-            yield Box(images), pixels
-    if not (tile.pairs or tile.held):
-        for box in shapes(pass_name, desc, tile.rows, MOST_PIXELS):
-            for trimmed in (True, False):
-                yield box, boxed(pass_name, desc, box.height, box.width, trimmed)
-
-
 @lru_cache(maxsize=1024)
 def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, mode: Mode, on: Device, pooled: bool = False) -> Estimate:
     pixels, c = _pixels(pass_name, desc, tile.pairs), on.table.wgmma
@@ -387,7 +369,7 @@ def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, mode: Mode, on: Device
     cluster_us = c.cluster_us * (tile.cluster > 1) * on.slower
     held_us = (tile.held > 0) * most_blocks(pixels) * mode.planes * 2 * CHUNK * tile.columns / c.held_bytes_per_us
     found = []
-    for box, of_boxes in _boxes(pass_name, desc, tile, pixels, pooled):
+    for box, of_boxes in tile_boxes(pass_name, desc, tile.rows, pixels, not (tile.pairs or tile.held), pooled):
         block_us = max(whole_us, copied_us) + c.box_us * max(0, tile.rows // box.rows - c.free_boxes)
         costs = Costs(*(us / block_us for us in (stored * end_us + cluster_us, c.sum_us, slot_us)),
                       block=1.0 if few and not tile.held else c.part, filters=held_us / block_us,

@@ -22,6 +22,8 @@ from alpha.cuda.conv.wgmma.schedule import ROWS, Pixels, dgrad_pixels, field, fp
 from alpha.ops.conv_desc import Axis, ConvDesc, TapClass, ceil_div
 
 STRIDES = (1, 2, 4)            # for which there are maps of each residue class
+IMAGES = (128, 64, 32, 16, 8)  # of a tile's pixel; rows / images boxes make up a tile
+MOST_PIXELS = 16               # of a tile: a lane of the producer has one, or a box of filters
 STORED_ROWS = 64               # that are stored at once
 LONGEST, LEAST_ROWS = 1 << 15, 8  # of an axis and of a box in wgrad, see wgrad_producer.cuh
 MOST_IMAGES = 64               # of a batch, from which on pixels fill tiles
@@ -55,7 +57,6 @@ class Box(NamedTuple):
         width = min(self.width, most)
         height = min(self.height, most // width)
         return Box(min(self.images, most // (width * height)), height, width)
-
 
     @property
     def halved(self) -> Box:
@@ -152,9 +153,22 @@ def shapes(pass_name: str, desc: ConvDesc, rows: int, most_boxes: int) -> tuple[
 
 @lru_cache(maxsize=1024)
 def windowed(desc: ConvDesc, rows: int) -> tuple[Box, ...]:
-    """Returns the shapes of boxes that have whole windows of 2 x 2 in each 64 rows, for tiles of so many rows."""
+    """Returns the boxes of fprop that have whole windows of 2 x 2 in all rows that are stored at once."""
     return tuple(box for box in shapes("fprop", desc, rows, rows // STORED_ROWS)
                  if box.width > 1 and box.stored(STORED_ROWS).height > 1)
+
+
+def tile_boxes(pass_name: str, desc: ConvDesc, rows: int, pixels: Pixels, positions: bool, pooled: bool
+               ) -> Iterator[tuple[Box, Pixels]]:
+    """Yields what a tile may have: images of pixels, and boxes of positions, where it may, with the pass in these.
+    pooled: boxes of whole windows of 2 x 2 alone."""
+    possible = [images for images in IMAGES if rows <= MOST_PIXELS * images]
+    for images in possible:
+        if not pooled and (images < 2 * pixels.images or images == possible[-1]):
+            yield Box(images), pixels
+    for box in windowed(desc, rows) if pooled else shapes(pass_name, desc, rows, MOST_PIXELS) if positions else ():
+        for trimmed in (True, False):
+            yield box, boxed(pass_name, desc, box.height, box.width, trimmed)
 
 
 @lru_cache(maxsize=1024)
