@@ -1,4 +1,4 @@
-"""Calls of the compiled Winograd kernels (alpha/cpu/kernels/winograd.cpp); arrays are C-contiguous float32.
+"""Calls of the compiled Winograd kernels (alpha/cpu/kernels/winograd/winograd.cpp); arrays are C-contiguous float32.
 
 Ask native.usable first.
 """

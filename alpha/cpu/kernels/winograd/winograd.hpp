@@ -1,4 +1,4 @@
-// Winograd's convolution: geometry, where tiles and filters lie, and the two products per spectral point.
+// Winograd's convolution: geometry, and where tiles and filters lie.
 //
 // Layouts, K = N^2 spectral points k, T tiles of a chunk, channels in blocks of BLOCK (the last one narrower):
 //   V, M, Y  [k][block][tile][channels of the block]          tiles: of x, of the product, of g
@@ -6,9 +6,8 @@
 // A block is what a sum adds up from 0 (docs/numerics.md), and a row of it is one stretch of memory.
 #pragma once
 
-#include "vec.hpp"
+#include "../product.hpp"
 
-constexpr int TILE_WIDTH = LANES * TILE_VECTORS;
 constexpr int64_t BLOCK = 64;           // terms of a sum before it is added to others
 constexpr int64_t APART = 16;           // floats between spectral points: else they fall on one set of the cache
 constexpr int64_t LEVEL = 64 * BLOCK;   // tiles after which wgrad starts a new sum, which is then added
@@ -48,11 +47,3 @@ struct Place {
       : image(tile / (map.rows() * map.cols())), row(tile / map.cols() % map.rows() * map.m),
         col(tile % map.cols() * map.m) {}
 };
-
-using Product = void (*)(const float*, int64_t, const float*, int64_t, int64_t, float*, int64_t, bool);
-
-// [vectors - 1][rows]; both start their sums at 0 and, if `add`, add them to what is there.
-// forward:  out[p][v] = sum over k < count of in[p * ld_in + k] * panel[k * ld_panel + v]
-// wgrad:    out[p][v] = sum over k < count of in[k * ld_in + p] * panel[k * ld_panel + v]
-Product product_of(int vectors, int rows, bool wgrad);
-int most_rows(int vectors);
