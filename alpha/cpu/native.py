@@ -66,8 +66,8 @@ SIGNATURES = {
     "bn_fwd": "pppp pp ppp ll dd i", "bn_apply": "pppp pp p ll i", "bn_bwd": "pp pp pp ppp ll i",
     "sum_middle": "ppp lll", "sum_rows": "ppp ll",
     "extreme": "pp lll i", "softmax_fwd": "pp ll i", "softmax_bwd": "ppp ll i",
-    "layer_norm_fwd": "ppp ppp ll d", "layer_norm_bwd": "ppp pp ppp ll",
-    "group_norm_fwd": "ppp ppp llll d", "group_norm_bwd": "ppp pp ppp llll",
+    "layer_norm_fwd": "ppp pppp ll d", "layer_norm_bwd": "ppp ppp ppp ll",
+    "group_norm_fwd": "ppp pppp llll d", "group_norm_bwd": "ppp ppp ppp llll",
     "max_pool_fwd": "p ppp", "max_pool_relu": "p pp",
     "max_pool_bwd": "p ppp",
     "pool_scatter": "ppp llll -> l",
@@ -292,34 +292,34 @@ def softmax_bwd(g: Array, y: Array, dx: Array, log_of: bool) -> None:
     _lib.softmax_bwd(ptr(g), ptr(y), ptr(dx), y.size // y.shape[-1], y.shape[-1], log_of)
 
 
-def layer_norm_fwd(x: Array, gamma: Array | None, beta: Array | None, y: Array, mean: Array, istd: Array,
+def layer_norm_fwd(x: Array, gamma: Array | None, beta: Array | None, y: Array, mean: Array, istd: Array, rest: Array,
                    eps: float) -> None:
-    """y = (x - mean) * istd * gamma + beta over rows: mean and istd have an element for each."""
-    _lib.layer_norm_fwd(ptr(x), ptr(gamma), ptr(beta), ptr(y), ptr(mean), ptr(istd), mean.size, x.size // mean.size,
-                        eps)
+    """y = (x - mean - rest) * istd * gamma + beta over rows: mean, istd and rest have an element for each."""
+    _lib.layer_norm_fwd(ptr(x), ptr(gamma), ptr(beta), ptr(y), ptr(mean), ptr(istd), ptr(rest), mean.size,
+                        x.size // mean.size, eps)
 
 
-def layer_norm_bwd(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, dx: Array, dgamma: Array,
-                   dbeta: Array) -> None:
+def layer_norm_bwd(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, rest: Array | None, dx: Array,
+                   dgamma: Array, dbeta: Array) -> None:
     """Gradients of layer_norm_fwd."""
-    _lib.layer_norm_bwd(ptr(g), ptr(x), ptr(gamma), ptr(mean), ptr(istd), ptr(dx), ptr(dgamma), ptr(dbeta), mean.size,
-                        x.size // mean.size)
+    _lib.layer_norm_bwd(ptr(g), ptr(x), ptr(gamma), ptr(mean), ptr(istd), ptr(rest), ptr(dx), ptr(dgamma), ptr(dbeta),
+                        mean.size, x.size // mean.size)
 
 
-def group_norm_fwd(x: Array, gamma: Array | None, beta: Array | None, y: Array, mean: Array, istd: Array,
+def group_norm_fwd(x: Array, gamma: Array | None, beta: Array | None, y: Array, mean: Array, istd: Array, rest: Array,
                    channels: int, eps: float) -> None:
     """As layer_norm_fwd over the pixels and the groups of channels of x (N, ..., C); mean and istd (N, ..., groups)."""
     n, groups = len(x), mean.size // len(x)
-    _lib.group_norm_fwd(ptr(x), ptr(gamma), ptr(beta), ptr(y), ptr(mean), ptr(istd), n, x.size // (n * channels),
-                        channels, groups, eps)
+    _lib.group_norm_fwd(ptr(x), ptr(gamma), ptr(beta), ptr(y), ptr(mean), ptr(istd), ptr(rest), n,
+                        x.size // (n * channels), channels, groups, eps)
 
 
-def group_norm_bwd(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, dx: Array, dgamma: Array,
-                   dbeta: Array) -> None:
+def group_norm_bwd(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, rest: Array | None, dx: Array,
+                   dgamma: Array, dbeta: Array) -> None:
     """Gradients of group_norm_fwd."""
     n, groups, channels = len(x), mean.size // len(x), dgamma.size
-    _lib.group_norm_bwd(ptr(g), ptr(x), ptr(gamma), ptr(mean), ptr(istd), ptr(dx), ptr(dgamma), ptr(dbeta), n,
-                        x.size // (n * channels), channels, groups)
+    _lib.group_norm_bwd(ptr(g), ptr(x), ptr(gamma), ptr(mean), ptr(istd), ptr(rest), ptr(dx), ptr(dgamma), ptr(dbeta),
+                        n, x.size // (n * channels), channels, groups)
 
 
 @lru_cache(maxsize=1024)

@@ -144,8 +144,6 @@ def _multiply(p: Product, a: Array, b: Array, y: Array, epilogue: Epilogue) -> N
 
 
 # ---- on tensor cores -------------------------------------------------------------------------------------------------
-
-
 def _as_convolution(p: Product, precision: str, dtype: str) -> Callable[..., None] | None:
     """Returns the launch of the convolution of 1x1 maps that is this product, if tensor cores are to compute it.
 
@@ -176,8 +174,6 @@ def _convolution(m: int, n: int, k: int, transpose_a: bool, transpose_b: bool, p
 
 
 # ---- in FFMA ---------------------------------------------------------------------------------------------------------
-
-
 def _launch(p: Product, a: Array, b: Array, y: Array, epilogue: Epilogue) -> None:
     bias, relu = epilogue.known()
     kernel, grid, partial, tiles = _choose(p.m, p.n, p.k, p.batch, p.transpose_a, p.transpose_b, p.vector)

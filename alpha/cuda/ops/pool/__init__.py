@@ -158,8 +158,6 @@ def _adaptive(average: bool, x_shape: Shape, output_size: Pair, over_inputs: boo
 
 
 # ---- forward ---------------------------------------------------------------------------------------------------------
-
-
 PlanOf = Callable[[int], _Plan]  # of the blocks that are enough; see _plan
 
 
@@ -223,8 +221,6 @@ def adaptive_avg_pool2d_cuda(x: Array, *, output_size: Pair) -> Array:
 
 
 # ---- gradients -------------------------------------------------------------------------------------------------------
-
-
 @ops.max_pool2d_backward.impl("cuda")
 def max_pool2d_backward_cuda(g: Array, index: Array, *, hw: Pair, **window: Pair) -> Array:
     dx = empty((g.shape[0], *hw, g.shape[3]), g.dtype)
