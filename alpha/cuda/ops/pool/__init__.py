@@ -19,10 +19,7 @@ from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.cuda.runtime.walk import CHAIN, ceil_div
 from alpha.ops import pool as ops
-from alpha.ops.algorithms.names import Request
-from alpha.ops.conv import conv2d_bias_act
 from alpha.ops.conv_desc import Pair, Shape
-from alpha.ops.conv_pool import conv_relu_pool
 
 THREADS = 256
 MAX_THREADS = 1 << 30    # of a launch; a kernel counts them in 31 bits
@@ -232,15 +229,6 @@ def _has_strips(x: Array, kernel_size: Pair, **others: Pair) -> bool:
 def _write_index(x_shape: Shape, window: dict[str, Pair], place: Array, index: Array) -> None:
     plan = _windowed("max_pool2d", x_shape, "outputs", 1, **window)
     _INDEX(plan.blocks, plan.geometry, plan.threads, place, index)
-
-
-@conv_relu_pool.impl("cuda")
-def conv_relu_pool_cuda(x: Array, w: Array, b: Array | None, *, stride: Pair, padding: Pair, algorithm: Request,
-                        **window: Pair) -> Array:
-    """The two ops one after the other."""
-    y = conv2d_bias_act.impls["cuda"](x, w, b, activation="relu", algorithm=algorithm, stride=stride, padding=padding,
-                                      dilation=(1, 1), groups=1)
-    return max_pool2d_cuda(y, **{name[len("pool_"):]: pair for name, pair in window.items()})[0]
 
 
 @ops.adaptive_max_pool2d.impl("cuda")
