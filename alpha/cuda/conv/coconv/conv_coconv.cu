@@ -184,8 +184,7 @@ template <int UNIT> struct Consumer {
   const Levels &t;
   char *const smem;
   Barriers &barriers;
-  // The same in all lanes as the compiler sees; with two tiles of many columns it spilled registers then.
-  const int number = Tile::DEPTH == 2 && !Tile::DGRAD ? threadIdx.x / 128 - 1 : consumer_number();
+  const int number = Tile::DEPTH == 2 && !Tile::DGRAD ? threadIdx.x / 128 - 1 : consumer_number();  // or it spills
   Turn halo, filters;
   int flying = -1;  // the stage of filters that a product in flight reads
 
