@@ -66,8 +66,8 @@ TOP = {
     "x.numpy(); x.norm(), alpha.einsum", "fft": "np.fft of x.numpy()", "distributed": "there is one "
     "device to a process",
     "Generator": "alpha.manual_seed(seed); alpha.random.get_state()", "get_num_threads": "the variable OMP_NUM_THREADS",
-    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), "operators: x == y, x != y, x < y, ..."), "hub": "models.create",
-    "vmap": "ops take any number of leading axes",
+    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), "operators: x == y, x != y, x < y, ..."),
+    "hub": "models.create", "vmap": "ops take any number of leading axes",
     "meshgrid": "alpha.arange(n).reshape(-1, 1).expand(n, m)", "random_split": "index a permutation: "
     "alpha.randperm(n)", "func": "alpha.grad", "distributions": "alpha.rand and alpha.randn",
 }
@@ -101,8 +101,8 @@ CUDA = {
     "device_count": "there is one device to a process, alpha.cuda.is_available()", "empty_cache":
     "alpha.cuda.free_cached()", "amp": 'alpha.precision("bf16"), or "fp16" and alpha.optim.LossScaler',
     **dict.fromkeys(("max_memory_allocated", "memory_allocated", "memory_reserved", "mem_get_info", "memory_stats"),
-                    "alpha.cuda.memory_summary()"), "reset_peak_memory_stats": "alpha.profiler() has the peak of a block",
-    "set_device": 'device="cuda:1", where tensors are made',
+                    "alpha.cuda.memory_summary()"),
+    "reset_peak_memory_stats": "alpha.profiler() has the peak of a block", "set_device": 'device="cuda:1", where tensors are made',
     "current_device": "t.device", "get_device_name": "python -m alpha shows it",
     "manual_seed": "alpha.manual_seed(seed)",
     "manual_seed_all": "alpha.manual_seed(seed)", "CUDAGraph": "alpha.capture(step, model)", "graph":
