@@ -102,7 +102,8 @@ CUDA = {
     "alpha.cuda.free_cached()", "amp": 'alpha.precision("bf16"), or "fp16" and alpha.optim.LossScaler',
     **dict.fromkeys(("max_memory_allocated", "memory_allocated", "memory_reserved", "mem_get_info", "memory_stats"),
                     "alpha.cuda.memory_summary()"),
-    "reset_peak_memory_stats": "alpha.profiler() has the peak of a block", "set_device": 'device="cuda:1", where tensors are made',
+    "reset_peak_memory_stats": "alpha.profiler() has the peak of a block",
+    "set_device": 'device="cuda:1", where tensors are made',
     "current_device": "t.device", "get_device_name": "python -m alpha shows it",
     "manual_seed": "alpha.manual_seed(seed)",
     "manual_seed_all": "alpha.manual_seed(seed)", "CUDAGraph": "alpha.capture(step, model)", "graph":
