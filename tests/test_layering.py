@@ -64,7 +64,7 @@ MAY_IMPORT = {
     "alpha.cpu": {"alpha.cpu", "alpha.ops", "alpha.op", "alpha.backend", "alpha.build", "alpha.config",
                   "alpha.fuse", "alpha.errors", "alpha.random", "alpha.inputs", "alpha.versions"},
     "alpha.cuda": {"alpha.cuda", "alpha.ops", "alpha.op", "alpha.backend", "alpha.build", "alpha.config",
-                   "alpha.errors", "alpha.fuse", "alpha.lifetimes", "alpha.methods.twins", "alpha.packed", "alpha.random",
+                   "alpha.errors", "alpha.fuse", "alpha.lifetimes", "alpha.methods", "alpha.packed", "alpha.random",
                    "alpha.recompute", "alpha.tensor", "alpha.graph", "alpha.trace", "alpha.versions"},
     "alpha.nn": {"alpha.nn", "alpha.ops", "alpha.op", "alpha.tensor", "alpha.graph", "alpha.errors",
                  "alpha.precision", "alpha.random", "alpha.inputs", "alpha.backend", "alpha.inputs.schema",
