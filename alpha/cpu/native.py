@@ -59,7 +59,7 @@ SIGNATURES = {
     "linear_sparse": "pppp lll i",
     "fft_tiles": "p pp", "fft_inverse": "p pp",
     "winograd_floats": "p i -> l",
-    "winograd_forward": "pp ppppp ii",
+    "winograd_forward": "pp ppppp iii",
     "winograd_wgrad": "pp pppp",
     "winograd_filter_floats": "p -> l", "winograd_filters": "pp pp",
     "winograd_run": "pp ppppp ii", "winograd_pool": "pp ppppp",
@@ -198,19 +198,19 @@ def ptr(a: Array | None) -> Any:
 
 
 def conv_fprop(desc: ConvDesc | CoConvDesc, x: Array, w: Array, y: Array, bias: Array | None = None,
-               relu: bool = False) -> None:
+               relu: bool = False, level: int | None = None) -> None:
     """y = x * w (+ bias[oc]), then max(y, 0) if relu.  x (N, IH, IW, IC), w (OC, FH, FW, IC / groups)."""
-    _lib.conv_fprop(ptr(forward_table(desc)), ptr(x), ptr(w), ptr(bias), ptr(y), relu)
+    _lib.conv_fprop(ptr(forward_table(desc, level)), ptr(x), ptr(w), ptr(bias), ptr(y), relu)
 
 
-def conv_dgrad(desc: ConvDesc | CoConvDesc, g: Array, w: Array, dx: Array) -> None:
-    """dx = the gradient with respect to x of conv_fprop, from g (N, OH, OW, OC)."""
-    _lib.conv_dgrad(ptr(dgrad_table(desc)), ptr(g), ptr(w), ptr(dx))
+def conv_dgrad(desc: ConvDesc | CoConvDesc, g: Array, w: Array, dx: Array, level: int | None = None) -> None:
+    """dx = the gradient with respect to x of conv_fprop, from g (N, OH, OW, OC); a level but the first adds to it."""
+    _lib.conv_dgrad(ptr(dgrad_table(desc, level)), ptr(g), ptr(w), ptr(dx))
 
 
-def conv_wgrad(desc: ConvDesc | CoConvDesc, x: Array, g: Array, dw: Array) -> None:
+def conv_wgrad(desc: ConvDesc | CoConvDesc, x: Array, g: Array, dw: Array, level: int | None = None) -> None:
     """dw = the gradient with respect to w of conv_fprop, from g (N, OH, OW, OC)."""
-    _lib.conv_wgrad(ptr(forward_table(desc)), ptr(x), ptr(g), ptr(dw))
+    _lib.conv_wgrad(ptr(forward_table(desc, level)), ptr(x), ptr(g), ptr(dw))
 
 
 @lru_cache(maxsize=1024)
