@@ -73,7 +73,7 @@ MAY_IMPORT = {
                     "alpha.inputs.schema", "alpha.methods", "alpha.versions"},
     "alpha.capture": {"alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors", "alpha.graph", "alpha.nn",
                       "alpha.tensor", "alpha.trace", "alpha.versions"},
-    "alpha.onnx": {"alpha.onnx", "alpha.inference", "alpha.nn", "alpha.ops", "alpha.tensor", "alpha.errors",
+    "alpha.onnx": {"alpha.inputs", "alpha.onnx", "alpha.inference", "alpha.nn", "alpha.ops", "alpha.tensor", "alpha.errors",
                    "alpha.precision"},
     "alpha.profiler": {"alpha.profiler", "alpha.backend", "alpha.graph", "alpha.errors", "alpha.inputs", "alpha.trace"},
     "alpha.checkpoint": {"alpha.checkpoint", "alpha.backend", "alpha.nn", "alpha.ops", "alpha.tensor", "alpha.errors",
