@@ -40,11 +40,12 @@ class Padded(Candidate):
     def rejection(self, desc: ConvDesc) -> str | None:
         wide = self._widened(desc)
         if wide == desc or desc.groups > 1:
-            return f"{desc.ic} -> {desc.oc} channels in {desc.groups} groups, it serves what is no multiple of 8, in one"
+            return f"{desc.ic} -> {desc.oc} channels in {desc.groups} groups; it serves no multiples of 8, in one"
         return self.inner.rejection(wide)
 
     def _widened(self, desc: ConvDesc) -> ConvDesc:
-        return replace(desc, ic=_up(desc.ic), oc=desc.oc if self.pass_name == "fprop" else _up(desc.oc))
+        ic, oc = (ceil_div(n, MULTIPLE) * MULTIPLE for n in (desc.ic, desc.oc))
+        return replace(desc, ic=ic, oc=desc.oc if self.pass_name == "fprop" else oc)
 
     def cost(self, desc: ConvDesc) -> Cost:
         wide, one = self._widened(desc), device().table.conversion
@@ -75,10 +76,6 @@ class Padded(Candidate):
             _leave_out(made, dw)
             return flags
         return {"fprop": fprop, "dgrad": dgrad, "wgrad": wgrad}[self.pass_name]
-
-
-def _up(channels: int) -> int:
-    return ceil_div(channels, MULTIPLE) * MULTIPLE
 
 
 def _fitted(x: Array, shape: Shape) -> Array:

@@ -1,4 +1,4 @@
-// Depthwise convolution with square filters of F x F, stride STRIDE: a thread has P neighbouring columns, and goes down.
+// Depthwise convolution with square filters of F x F, stride STRIDE: a thread goes down P neighbouring columns.
 //
 // What:     strip_gather    y[n][oh][ow][c] = sum over fh, fw of x[n][oh*S - p + fh][ow*S - p + fw][c] * w[c][fh][fw],
 //                           with bias and relu on top; with `flipped` filters it is dgrad of stride 1
@@ -17,8 +17,9 @@
 #include "storage.cuh"
 
 constexpr int THREADS = 128, LANES_MOST = 32, P = 4, V = 2, TAPS = F * F;
-constexpr int WGRAD_V = F < 5 ? 2 : 1;             // F * F * V sums stay in registers
-constexpr int BLOCKS = F == 3 ? 6 - STRIDE : F == 5 ? 3 : 4 - STRIDE, WGRAD_BLOCKS = F == 3 ? 5 - STRIDE : F == 5 ? 4 : 3;
+constexpr int WGRAD_V = F < 5 ? 2 : 1;  // F * F * V sums stay in registers
+constexpr int BLOCKS = F == 3 ? 6 - STRIDE : F == 5 ? 3 : 4 - STRIDE;  // of a multiprocessor, at least
+constexpr int WGRAD_BLOCKS = F == 3 ? 5 - STRIDE : F == 5 ? 4 : 3;
 
 // N elements of a channel group, as they are stored
 template <class T, int N> struct alignas(sizeof(T) * N) Group {
@@ -65,34 +66,30 @@ struct Strips {
   int first, lanes, flipped, relu, unused;  // first: column of the first output of a line's first strip
 };
 
-// Lines that a step reads and completes, and those whose sums are under way: sum[i] is of line out_line + i.
-template <bool SCATTER> struct Steps {
-  static constexpr int S = SCATTER ? 1 : STRIDE, DONE = SCATTER ? 2 : 1, HELD = SCATTER ? F : (F - 1) / S + 1;
-  static constexpr int COLUMNS = SCATTER ? (P + F - 2) / 2 + 1 : (P - 1) * S + F;
-};
+template <bool SCATTER> constexpr int COLUMNS = SCATTER ? (P + F - 2) / 2 + 1 : (P - 1) * STRIDE + F;  // that are read
 
+// Every step reads S lines and completes DONE; sum[i] is of line out_line + i.
 template <class T, bool SCATTER, bool INSIDE>
 __device__ __forceinline__ void go_down(const Strips &t, const Place &at, const float *filter, int filter_pitch,
                                         const Group<float, V> &bias, int left, unsigned mask, int c) {
-  constexpr int S = Steps<SCATTER>::S, DONE = Steps<SCATTER>::DONE, HELD = Steps<SCATTER>::HELD;
-  constexpr int COLUMNS = Steps<SCATTER>::COLUMNS;
+  constexpr int S = SCATTER ? 1 : STRIDE, DONE = SCATTER ? 2 : 1, HELD = SCATTER ? F : (F - 1) / S + 1;
   const int bottom = at.top + at.count, pitch = t.in_width * t.channels;
   const int first = SCATTER ? (at.top + t.pad_h - F + 2) >> 1 : at.top;
   const int end = SCATTER ? ((bottom - 1 + t.pad_h) >> 1) + 1 : bottom + HELD - 1;
-  const int from = SCATTER ? first : first * S - t.pad_h, last = SCATTER ? end : min(end * S - t.pad_h, t.in_height);
-  const int limit = min(last, t.in_height);
+  const int from = SCATTER ? first : first * S - t.pad_h;
+  const int limit = max(0, min(SCATTER ? end : end * S - t.pad_h, t.in_height));
   const T *in = static_cast<const T *>(t.in) + ((i64)at.image * t.in_height * t.in_width + left) * t.channels + c;
   T *out = static_cast<T *>(t.out) + ((i64)at.image * t.cut.height * t.cut.width + at.begin) * t.channels + c;
   float sum[HELD][P][V];
 #pragma unroll
   for (int e = 0; e < HELD * P * V; e++) sum[e / (P * V)][e / V % P][e % V] = bias.v[e % V];
-  Line<T, COLUMNS, V, INSIDE> next;
+  Line<T, COLUMNS<SCATTER>, V, INSIDE> next;
   if (unsigned(from) < unsigned(limit)) next.fetch(in + from * pitch, t.channels, mask);
   for (int k = first, line = from; k < end; k++) {
     const int out_line = SCATTER ? 2 * k - t.pad_h : k - (HELD - 1);
 #pragma unroll
     for (int a = 0; a < S; a++, line++) {
-      const Line<T, COLUMNS, V, INSIDE> now = next;
+      const Line<T, COLUMNS<SCATTER>, V, INSIDE> now = next;
       if (unsigned(line + 1) < unsigned(limit)) next.fetch(in + (line + 1) * pitch, t.channels, mask);
       if (unsigned(line) >= unsigned(limit)) continue;
 #pragma unroll
@@ -103,16 +100,13 @@ __device__ __forceinline__ void go_down(const Strips &t, const Place &at, const 
 #pragma unroll
         for (int fw = 0; fw < F; fw++) w[fw] = read<float, V>(filter + (fh * F + fw) * filter_pitch);
 #pragma unroll
-        for (int j = 0; j < COLUMNS; j++)
-          if (INSIDE || mask >> j & 1) {
+        for (int j = 0; j < COLUMNS<SCATTER>; j++)
+          if (INSIDE || mask >> j & 1)
 #pragma unroll
-            for (int u = 0; u < P; u++) {
-              const int fw = SCATTER ? u - 2 * j + F - 1 : j - S * u;
-              if (fw < 0 || fw >= F) continue;
-#pragma unroll
-              for (int e = 0; e < V; e++) sum[i][u][e] = fmaf(to_float(now.x[j].v[e]), w[fw].v[e], sum[i][u][e]);
+            for (int k = 0; k < P * V; k++) {
+              const int u = k / V, e = k % V, fw = SCATTER ? u - 2 * j + F - 1 : j - S * u;
+              if (fw >= 0 && fw < F) sum[i][u][e] = fmaf(to_float(now.x[j].v[e]), w[fw].v[e], sum[i][u][e]);
             }
-          }
       }
     }
 #pragma unroll
@@ -123,20 +117,19 @@ __device__ __forceinline__ void go_down(const Strips &t, const Place &at, const 
           if (unsigned(at.begin + u) >= unsigned(t.cut.width)) continue;
           Group<T, V> stored;
 #pragma unroll
-          for (int e = 0; e < V; e++)
-            stored.v[e] = from_float<T>(t.relu && sum[i][u][e] < 0.f ? 0.f : sum[i][u][e]);
+          for (int e = 0; e < V; e++) stored.v[e] = from_float<T>(t.relu && sum[i][u][e] < 0.f ? 0.f : sum[i][u][e]);
           *reinterpret_cast<Group<T, V> *>(out + ((out_line + i) * t.cut.width + u) * t.channels) = stored;
         }
       }
 #pragma unroll
     for (int i = 0; i < HELD; i++)
 #pragma unroll
-      for (int e = 0; e < P * V; e++) sum[i][e / V][e % V] = i + DONE < HELD ? sum[i + DONE][e / V][e % V] : bias.v[e % V];
+      for (int e = 0; e < P * V; e++)
+        sum[i][e / V][e % V] = i + DONE < HELD ? sum[i + DONE][e / V][e % V] : bias.v[e % V];
   }
 }
 
 template <class T, bool SCATTER> __device__ __forceinline__ void strip(const Strips &t) {
-  constexpr int COLUMNS = Steps<SCATTER>::COLUMNS;
   __shared__ __align__(16) float filter[TAPS * (V * LANES_MOST + 2)];  // [tap][pitch]
   const int lane = threadIdx.x % t.lanes, row = threadIdx.x / t.lanes, rows = THREADS / t.lanes, wide = t.lanes * V;
   const int pitch = wide + 2, c0 = blockIdx.y * wide, c = c0 + lane * V;
@@ -151,11 +144,11 @@ template <class T, bool SCATTER> __device__ __forceinline__ void strip(const Str
     Place at(t.cut, s);
     at.begin += t.first;
     const int left = SCATTER ? (at.begin + t.pad_w) / 2 - (F - 1) / 2 : at.begin * STRIDE - t.pad_w;
-    if (left >= 0 && left + COLUMNS <= t.in_width)
-      go_down<T, SCATTER, true>(t, at, filter + lane * V, pitch, bias, left, 0, c);
+    const unsigned mask = columns_inside(left, COLUMNS<SCATTER>, t.in_width);
+    if (mask + 1 == 1u << COLUMNS<SCATTER>)
+      go_down<T, SCATTER, true>(t, at, filter + lane * V, pitch, bias, left, mask, c);
     else
-      go_down<T, SCATTER, false>(t, at, filter + lane * V, pitch, bias, left,
-                                 columns_inside(left, COLUMNS, t.in_width), c);
+      go_down<T, SCATTER, false>(t, at, filter + lane * V, pitch, bias, left, mask, c);
   }
 }
 
@@ -169,9 +162,9 @@ struct StripWgrad {
 template <class T, bool INSIDE>
 __device__ __forceinline__ void wgrad_down(const StripWgrad &t, const Place &at, int left, int c,
                                            float (&sum)[TAPS][WGRAD_V]) {
-  constexpr int S = STRIDE, N = WGRAD_V, COLUMNS = (P - 1) * S + F, HELD = (F - 1) / S + 1;
+  constexpr int S = STRIDE, N = WGRAD_V, COLUMNS = ::COLUMNS<false>, HELD = (F - 1) / S + 1;
   const int pitch = t.in_width * t.channels, g_pitch = t.cut.width * t.channels, end = at.top + at.count + HELD - 1;
-  const int limit = min(end * S - t.pad_h, t.in_height);
+  const int limit = max(0, min(end * S - t.pad_h, t.in_height));
   const unsigned mask = INSIDE ? 0 : columns_inside(left, COLUMNS, t.in_width);
   const unsigned g_mask = INSIDE ? 0 : columns_inside(at.begin, P, t.cut.width);
   const T *x = static_cast<const T *>(t.x) + ((i64)at.image * t.in_height * t.in_width + left) * t.channels + c;
@@ -198,16 +191,13 @@ __device__ __forceinline__ void wgrad_down(const StripWgrad &t, const Place &at,
         if (fh >= F || unsigned(k - (HELD - 1) + i - at.top) >= unsigned(at.count)) continue;
 #pragma unroll
         for (int j = 0; j < COLUMNS; j++)
-          if (INSIDE || mask >> j & 1) {
+          if (INSIDE || mask >> j & 1)
 #pragma unroll
-            for (int u = 0; u < P; u++) {
-              const int fw = j - S * u;
-              if (fw < 0 || fw >= F || !(INSIDE || g_mask >> u & 1)) continue;
-#pragma unroll
-              for (int e = 0; e < N; e++)
-                sum[fh * F + fw][e] = fmaf(to_float(now.x[j].v[e]), to_float(dy[i].x[u].v[e]), sum[fh * F + fw][e]);
+            for (int k = 0; k < P * N; k++) {
+              const int u = k / N, e = k % N, fw = j - S * u, tap = fh * F + fw;
+              if (fw >= 0 && fw < F && (INSIDE || g_mask >> u & 1))
+                sum[tap][e] = fmaf(to_float(now.x[j].v[e]), to_float(dy[i].x[u].v[e]), sum[tap][e]);
             }
-          }
       }
     }
   }
@@ -215,7 +205,7 @@ __device__ __forceinline__ void wgrad_down(const StripWgrad &t, const Place &at,
 
 // Grid (slices, channel tiles).
 template <class T> __device__ __forceinline__ void wgrad(const StripWgrad &t) {
-  constexpr int COLUMNS = (P - 1) * STRIDE + F, N = WGRAD_V;
+  constexpr int N = WGRAD_V;
   __shared__ float partial[F * N * THREADS];  // [fw][element][thread]
   const int lane = threadIdx.x % t.lanes, row = threadIdx.x / t.lanes, rows = THREADS / t.lanes;
   const int c0 = blockIdx.y * t.lanes * N, c = c0 + lane * N;
@@ -225,7 +215,7 @@ template <class T> __device__ __forceinline__ void wgrad(const StripWgrad &t) {
     for (int s = blockIdx.x * t.share + row; s < end; s += rows) {
       const Place at(t.cut, s);
       const int left = at.begin * STRIDE - t.pad_w;
-      if (left >= 0 && left + COLUMNS <= t.in_width && at.begin + P <= t.cut.width)
+      if (left >= 0 && left + COLUMNS<false> <= t.in_width && at.begin + P <= t.cut.width)
         wgrad_down<T, true>(t, at, left, c, sum);
       else
         wgrad_down<T, false>(t, at, left, c, sum);
@@ -248,9 +238,7 @@ template <class T> __device__ __forceinline__ void wgrad(const StripWgrad &t) {
 }
 
 #define STRIP_KERNELS(T, dtype) \
-  extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) strip_gather_##dtype(Strips t) { strip<T, false>(t); } \
-  extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) strip_scatter_##dtype(Strips t) { strip<T, true>(t); } \
-  ALPHA_KERNEL(strip_gather_##dtype) ALPHA_KERNEL(strip_scatter_##dtype) \
-  extern "C" __global__ void __launch_bounds__(THREADS, WGRAD_BLOCKS) strip_wgrad_##dtype(StripWgrad t) { wgrad<T>(t); } \
-  ALPHA_KERNEL(strip_wgrad_##dtype)
+  ALPHA_ENTRY(strip_gather_##dtype, (THREADS, BLOCKS), (Strips t), strip<T, false>(t)) \
+  ALPHA_ENTRY(strip_scatter_##dtype, (THREADS, BLOCKS), (Strips t), strip<T, true>(t)) \
+  ALPHA_ENTRY(strip_wgrad_##dtype, (THREADS, WGRAD_BLOCKS), (StripWgrad t), wgrad<T>(t))
 FLOAT_KERNELS(STRIP_KERNELS)
