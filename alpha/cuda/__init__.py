@@ -55,6 +55,9 @@ class CudaBackend:
             x = convert(x, "float32")
         return memory.download(x, x.dtype)
 
+    def fetch(self, arrays: Sequence[Array]) -> Callable[[], list[np.ndarray]]:
+        return memory.fetch([convert(x, "float32") if x.dtype == "bfloat16" else x for x in arrays])
+
     def full(self, shape: tuple[int, ...], value: float, dtype: str, device: str) -> Array:
         return filled(shape, value, dtype)
 

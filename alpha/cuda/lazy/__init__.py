@@ -57,7 +57,6 @@ from alpha.cuda.lazy.operands import (
     flagged_count,
     forget,
     kept_with,
-    one,
     operand,
     planes_are_read,
     prepare_weights,
@@ -67,6 +66,6 @@ from alpha.cuda.lazy.quiet import is_undisturbed, undisturbed
 __all__ = ["GUARDED", "GUARD_ARGS", "KEEP", "PLANE_WRITERS", "READS", "SPLITS_PAY", "UNGUARDED", "Guard", "Memory",
            "Operand", "Rows", "bound_of", "can_wait", "chain", "companion_output", "defer", "elements_behind",
            "flag_counter", "flagged_count", "flush_gradients", "forget", "form_of", "is_undisturbed", "join",
-           "joined_elements", "kept_with", "memory_key", "offer", "one", "operand", "peek", "planes_are_read",
+           "joined_elements", "kept_with", "memory_key", "offer", "operand", "peek", "planes_are_read",
            "prepare_weights", "reserve", "reserve_for", "settle", "split_view", "statistics", "undisturbed",
            "value_of", "write_as", "write_for"]

@@ -21,6 +21,7 @@ from alpha.ops.norm import (
     sample_norm_grad,
 )
 from tests.cuda.agree import TOLERANCE, Case, agree, floats, ints
+from tests.op_checks import check_sample_norm_of_nearly_equal_elements
 
 pytestmark = pytest.mark.cuda
 
@@ -52,13 +53,15 @@ def backward(shape: tuple[int, ...], affine: bool = True, **attrs) -> Case:
     return Case("batch_norm_grad", g, x, gamma, beta, mean, istd, rtol=2e-5, atol=atol, **attrs)
 
 
-def sample_grad(split: tuple[int, ...], axes: tuple[int, ...], params_ndim: int, affine: bool = True, **attrs) -> Case:
+def sample_grad(split: tuple[int, ...], axes: tuple[int, ...], params_ndim: int, affine: bool = True,
+                rests: bool = False, **attrs) -> Case:
     x, g = floats(*split), floats(*split, seed=1)
     mean = x.mean(axes, keepdims=True)
     istd = 1 / x.std(axes, keepdims=True)
     gamma = floats(*split[-params_ndim:], seed=2) if affine else None
-    return Case("sample_norm_grad", g, x, gamma, mean, istd, axes=axes, params_ndim=params_ndim, rtol=1e-4, atol=1e-4,
-                **attrs)
+    rest = [floats(*mean.shape, seed=3)] * rests
+    return Case("sample_norm_grad", g, x, gamma, mean, istd, *rest, axes=axes, params_ndim=params_ndim, rtol=1e-4,
+                atol=1e-4, **attrs)
 
 
 CASES = [
@@ -111,6 +114,8 @@ CASES = [
       for split in ((2, 9, 2, 4), (3, 4, 3, 2), (2, 81, 1, 16), (1, 400, 4, 3), (2, 3, 300, 4), (2, 300, 8, 3),
                     (3, 70, 16, 1), (2, 3, 1, 1040))],
     *[sample_grad((3, 4, 2, 8), (1, 3), 2, affine) for affine in (True, False)],
+    *[sample_grad((6, width), (1,), 1, rests=True) for width in (16, 9, 1024, 2056, 8196)],
+    *[sample_grad((2, 70, 2, k), (1, 3), 2, rests=True) for k in (8, 3)],
     *[sample_grad((6, width), (1,), 1, dtypes=FLOAT_DTYPES) for width in (16, 9, 520, 2056)],
     *[sample_grad((2, 70, 2, k), (1, 3), 2, dtypes=FLOAT_DTYPES) for k in (8, 4, 3)],
     Case("sample_norm_grad", floats(0, 4), floats(0, 4), floats(4), floats(0, 1), floats(0, 1), axes=(1,),
@@ -180,11 +185,11 @@ def test_parameters_may_be_float32(dtype, channels):
         y, mu, istd = batch_norm_act.full(x, gamma, beta, mean, var, activation="relu")
         y2 = batch_norm_add_act.full(x, gamma, beta, mean, var, g, training=False)[0]
         found = [y, mu, istd, mean, var, y2, *batch_norm_grad.full(g, x, gamma, beta, mu, istd, activation="relu")]
-        y, mu, istd = layer_norm.full(x, gamma, beta)
-        found += [y, *sample_norm_grad.full(g, x, gamma, mu, istd, axes=(1,), params_ndim=1)]
-        y, mu, istd = group_norm.full(x.reshape((10, 4, channels)), gamma, beta, groups=groups)
+        y, *statistics = layer_norm.full(x, gamma, beta)
+        found += [y, *sample_norm_grad.full(g, x, gamma, *statistics, axes=(1,), params_ndim=1)]
+        y, *statistics = group_norm.full(x.reshape((10, 4, channels)), gamma, beta, groups=groups)
         split_gamma = gamma.reshape(split[2:])
-        return [*found, y, *sample_norm_grad.full(g.reshape(split), x.reshape(split), split_gamma, mu, istd,
+        return [*found, y, *sample_norm_grad.full(g.reshape(split), x.reshape(split), split_gamma, *statistics,
                                                   axes=(1, 3), params_ndim=2)]
 
     parameters = gamma, beta, mean, var
@@ -204,13 +209,21 @@ def test_a_large_mean_costs_no_digits_of_the_variance(shape):
     assert_equal_at(mean, x.astype(np.float64).mean(0), rtol=1e-6)
     assert_equal_at(istd, 1 / np.sqrt(x.astype(np.float64).var(0) + 1e-5), rtol=1e-5)
     x = x.T.copy()
-    _, mean, istd = layer_norm.full(alpha.tensor(x, device="cuda"))
+    _, mean, istd, _ = layer_norm.full(alpha.tensor(x, device="cuda"))
     assert_equal_at(istd, 1 / np.sqrt(x.astype(np.float64).var(1, keepdims=True) + 1e-5), rtol=1e-5)
     x = x.reshape(-1)[:8800].reshape(1, 550, 16)  # of several blocks
-    _, mean, istd = group_norm.full(alpha.tensor(x, device="cuda"), groups=4)
+    _, mean, istd, _ = group_norm.full(alpha.tensor(x, device="cuda"), groups=4)
     groups = x.astype(np.float64).reshape(550, 4, 4)
     assert_equal_at(mean, groups.mean((0, 2)).reshape(mean.shape), rtol=1e-6)
     assert_equal_at(istd, 1 / np.sqrt(groups.var((0, 2)) + 1e-5).reshape(istd.shape), rtol=1e-5)
+
+
+# Rows in registers, and longer ones; samples that a block or a cluster holds, and larger ones.
+@pytest.mark.parametrize("shape, groups", [
+    ((40, 5), 0), ((3, 1024), 0), ((2, 8196), 0), ((2, 2051), 0), ((40, 5), 1), ((3, 70, 24), 4), ((2, 1000, 32), 4),
+    ((2, 300, 260), 65), ((1, 9000, 3), 1)])
+def test_sample_norms_of_nearly_equal_elements_keep_their_digits(shape, groups):
+    check_sample_norm_of_nearly_equal_elements(shape, groups, "cuda")
 
 
 def test_nan_passes_relu_and_minus_infinity_does_not():
@@ -239,12 +252,12 @@ def test_two_runs_give_the_same_bits():
     def results():
         y, mean, istd = batch_norm_act.full(x)
         found = [y, mean, istd, *batch_norm_grad.full(g, x, None, None, mean, istd, activation="relu")]
-        y, mean, istd = layer_norm.full(x)
-        found += [y, mean, istd, *sample_norm_grad.full(g, x, None, mean, istd, axes=(1,), params_ndim=1)]
-        y, mean, istd = group_norm.full(x.reshape((3, 500, 12)), groups=3)
+        y, *statistics = layer_norm.full(x)
+        found += [y, *statistics, *sample_norm_grad.full(g, x, None, *statistics, axes=(1,), params_ndim=1)]
+        y, *statistics = group_norm.full(x.reshape((3, 500, 12)), groups=3)
         split = (3, 500, 3, 4)
-        return [*found, y, mean, istd, *sample_norm_grad.full(g.reshape(split), x.reshape(split), None, mean, istd,
-                                                              axes=(1, 3), params_ndim=2)]
+        return [*found, y, *statistics, *sample_norm_grad.full(g.reshape(split), x.reshape(split), None, *statistics,
+                                                               axes=(1, 3), params_ndim=2)]
 
     for a, b in zip(results(), results()):
         assert_equal_at(a, b.numpy())

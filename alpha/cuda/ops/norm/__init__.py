@@ -61,8 +61,6 @@ _SUMS_BOUND, _GRADIENT_PLANES = (
 
 
 # ---- batch norm ------------------------------------------------------------------------------------------------------
-
-
 WRITERS = 8 * BLOCKS  # blocks of a pass that writes and sums nothing: short ones, so that none is late at the end
 
 

@@ -18,10 +18,7 @@ from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.cuda.runtime.walk import CHAIN, ceil_div
 from alpha.ops import pool as ops
-from alpha.ops.algorithms.names import Request
-from alpha.ops.conv import conv2d_bias_act
 from alpha.ops.conv_desc import Pair, Shape
-from alpha.ops.conv_pool import conv_relu_pool
 
 THREADS = 256
 MAX_THREADS = 1 << 30    # of a launch; a kernel counts them in 31 bits
@@ -161,8 +158,6 @@ def _adaptive(average: bool, x_shape: Shape, output_size: Pair, over_inputs: boo
 
 
 # ---- forward ---------------------------------------------------------------------------------------------------------
-
-
 PlanOf = Callable[[int], _Plan]  # of the blocks that are enough; see _plan
 
 
@@ -208,15 +203,6 @@ def max_pool2d_cuda(x: Array, **window: Pair) -> tuple[Array, Array]:
     return _max_pool(x, partial(_windowed, "max_pool2d", x.shape, False, _lanes(x), **window))
 
 
-@conv_relu_pool.impl("cuda")
-def conv_relu_pool_cuda(x: Array, w: Array, b: Array | None, *, stride: Pair, padding: Pair, algorithm: Request,
-                        **window: Pair) -> Array:
-    """The two ops one after the other."""
-    y = conv2d_bias_act.impls["cuda"](x, w, b, activation="relu", algorithm=algorithm, stride=stride, padding=padding,
-                                      dilation=(1, 1), groups=1)
-    return max_pool2d_cuda(y, **{name[len("pool_"):]: pair for name, pair in window.items()})[0]
-
-
 @ops.adaptive_max_pool2d.impl("cuda")
 def adaptive_max_pool2d_cuda(x: Array, *, output_size: Pair) -> tuple[Array, Array]:
     return _max_pool(x, partial(_adaptive, False, x.shape, output_size, False, _lanes(x)))
@@ -235,8 +221,6 @@ def adaptive_avg_pool2d_cuda(x: Array, *, output_size: Pair) -> Array:
 
 
 # ---- gradients -------------------------------------------------------------------------------------------------------
-
-
 @ops.max_pool2d_backward.impl("cuda")
 def max_pool2d_backward_cuda(g: Array, index: Array, *, hw: Pair, **window: Pair) -> Array:
     dx = empty((g.shape[0], *hw, g.shape[3]), g.dtype)

@@ -80,8 +80,6 @@ def reshape_cuda(x: Array, *, shape: Shape) -> Array:
 
 
 # ---- axes ------------------------------------------------------------------------------------------------------------
-
-
 class Transpose(NamedTuple):
     """A launch of transpose."""
 
@@ -160,8 +158,6 @@ def expand_cuda(x: Array, *, shape: Shape) -> Array:
 
 
 # ---- parts -----------------------------------------------------------------------------------------------------------
-
-
 @_cached
 def part(where: str, whole: Shape, ranges: tuple[ops.Range, ...], itemsize: int, write: bool) -> Box:
     """Plans the copy between a part of an array, (first index, number of indices, step) along each axis, and an array
@@ -213,8 +209,6 @@ def pad_cuda(x: Array, *, widths: tuple[tuple[int, int], ...], value: float) -> 
 
 
 # ---- order -----------------------------------------------------------------------------------------------------------
-
-
 @argsort_rows.impl("cuda")
 def argsort_rows_cuda(x: Array, *, descending: bool) -> Array:
     y = empty(x.shape, "int64")
@@ -224,8 +218,6 @@ def argsort_rows_cuda(x: Array, *, descending: bool) -> Array:
 
 
 # ---- rows by their numbers -------------------------------------------------------------------------------------------
-
-
 @ops.take.impl("cuda")
 def take_cuda(x: Array, index: Array) -> Array:
     index = index if index.dtype == "int64" else convert(index, "int64")

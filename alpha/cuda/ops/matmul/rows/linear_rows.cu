@@ -21,7 +21,7 @@ struct Rows {
   int rows, n, k, relu;
 
   __device__ __forceinline__ void put(int r, int o, float sum) const {
-    const float v = fmaf(sum, *scale, bias ? bias[o] : -0.f);
+    const float v = fmaf(sum, scale ? *scale : 1.f, bias ? bias[o] : -0.f);
     y[(i64)r * n + o] = from_float<T>(relu && v < 0.f ? 0.f : v);
   }
 };
