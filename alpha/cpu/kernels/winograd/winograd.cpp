@@ -38,7 +38,7 @@ int64_t wgrad_tiles(const Map& map) {
 template <class X, int A, class Row>
 void put_tile(const X& t, const float* map, const Pixels& at, const Blocked& b, int64_t row, int64_t col, int64_t slot,
               float* to, Row transform) {
-  const bool inside = row >= 0 && col >= 0 && row + A <= at.h && col + A <= at.w;
+  const int64_t begin = std::max<int64_t>(0, -row), end = std::min<int64_t>(A, at.h - row);  // rows of the map
   for (int64_t block = 0; block < b.blocks(); block++)
     for (int64_t c = 0; c < b.width(block); c += LANES) {
       const int64_t left = b.valid(block) - c;
@@ -46,14 +46,11 @@ void put_tile(const X& t, const float* map, const Pixels& at, const Blocked& b, 
       vfloat half[X::N][A];
       for (int j = 0; j < A; j++) {
         vfloat from[A], out[X::N];
-        if (inside && left >= LANES) {
-          const float* pixel = pixels + at(row, col + j);
-          UNROLL for (int i = 0; i < A; i++) from[i] = load(pixel + i * at.down);
-        } else {
-          UNROLL for (int i = 0; i < A; i++) {
-            const bool there = row + i >= 0 && row + i < at.h && col + j >= 0 && col + j < at.w;
-            from[i] = there ? load_part(pixels + at(row + i, col + j), left) : vfloat{};
-          }
+        const bool there = col + j >= 0 && col + j < at.w;
+        const float* pixel = pixels + at(row, col + j);
+        UNROLL for (int i = 0; i < A; i++) {
+          if (!there || i < begin || i >= end) from[i] = vfloat{};
+          else from[i] = left >= LANES ? load(pixel + i * at.down) : load_part(pixel + i * at.down, left);
         }
         transform(from, out);
         UNROLL for (int i = 0; i < X::N; i++) half[i][j] = out[i];

@@ -214,17 +214,24 @@ __device__ __forceinline__ void apply(const T *__restrict__ x, const Residual &r
 
 // ---- backward
 
+// A matrix whose rows are `pitch` elements apart: a gradient may be some of the columns of a larger one.
+template <class T> struct Pitched {
+  const T *p;
+  i64 pitch;
+};
+
 // use(v, x - mean, r) for the rows of a thread: v = g where relu passed, else 0
 template <bool RELU, bool LAST, int N, class T, class Use>
-__device__ __forceinline__ void each_gradient(const T *__restrict__ g, const T *__restrict__ x, const Channels<N> &c,
+__device__ __forceinline__ void each_gradient(const Pitched<T> &g, const T *__restrict__ x, const Channels<N> &c,
                                               const Place &at, const Walk &w, const Use &use) {
   using Piece = decltype(load_piece<N>(x));
   struct Row {
     Piece g, x;
   };
   auto load = [&](i64 r) {
-    const i64 offset = (r * w.columns + at.column) * N;
-    return Row{load_piece<N, LAST>(g + offset), load_piece<N, LAST>(x + offset)};
+    const i64 column = at.column * N;
+    return Row{load_piece<N, LAST>(g.p + (r * g.pitch + column)),
+               load_piece<N, LAST>(x + (r * (w.columns * N) + column))};
   };
   each_row<AHEAD / 2>(at, w, load, [&](const Row &row, i64 r) {
     float v[N], away[N];
@@ -240,7 +247,7 @@ __device__ __forceinline__ void each_gradient(const T *__restrict__ g, const T *
 
 // partial[sample][sum of v, of v * (x - mean); BOUND: the largest |v|][C][chunks]
 template <class T, int N, bool RELU, bool BOUND = false>
-__device__ __forceinline__ void sums(const T *g, const T *x, const Norm<T> &norm, float *__restrict__ partial,
+__device__ __forceinline__ void sums(const Pitched<T> &g, const T *x, const Norm<T> &norm, float *__restrict__ partial,
                                      const Walk &w, const Place &at, int k) {
   using State = std::conditional_t<BOUND, BoundedPair, Pair>;
   const i64 first = at.column * N, stride = w.columns * N;
@@ -271,8 +278,9 @@ __device__ __forceinline__ void sums(const T *g, const T *x, const Norm<T> &norm
 
 // coefficients[2][statistic] = slope, offset
 template <class T, int N, bool RELU, bool LAST, class Out>
-__device__ __forceinline__ void gradient(const T *g, const T *x, const Norm<T> &norm, const float *coefficients,
-                                         Out &&out, const Walk &w, const Place &at, i64 statistics, int k) {
+__device__ __forceinline__ void gradient(const Pitched<T> &g, const T *x, const Norm<T> &norm,
+                                         const float *coefficients, Out &&out, const Walk &w, const Place &at,
+                                         i64 statistics, int k) {
   if (at.begin >= at.end) return;
   const i64 first = at.column * N, stride = w.columns * N;
   const Sharing shared(at.sample, stride, k);

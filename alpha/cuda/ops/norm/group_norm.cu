@@ -101,7 +101,7 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
                                          const Turns &turns, const Walk &w, int k) {
   const i64 channels = w.columns * N, groups = channels / k, share = w.tiles * w.chunks;
   const i64 items = turns.tasks / share * groups;
-  auto sum = [&](unsigned task) { sums<T, N, false>(g, x, norm, partial, w, Place(w, task), k); };
+  auto sum = [&](unsigned task) { sums<T, N, false>({g, w.columns * N}, x, norm, partial, w, Place(w, task), k); };
   auto finish = [&](unsigned sample) {
     const float *sums_of = partial + 2 * sample * channels * w.chunks, *dots_of = sums_of + channels * w.chunks;
     float *dgamma = totals + 2 * sample * channels, *dbeta = dgamma + channels;
@@ -141,7 +141,8 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
     }
   };
   auto write = [&](unsigned task) {
-    gradient<T, N, false, true>(g, x, norm, coefficients, Results<T, N>{dx}, w, Place(w, task), items, k);
+    const Pitched<T> rows{g, w.columns * N};
+    gradient<T, N, false, true>(rows, x, norm, coefficients, Results<T, N>{dx}, w, Place(w, task), items, k);
   };
   in_turns(turns, share, sum, finish, write);
 }
