@@ -19,7 +19,8 @@ from models.resnet import BasicBlock, Bottleneck, ResNet
 from tests.cuda.process import CHECKED
 from tests.cuda.test_training import batches, step_of, trained
 
-pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device", "tensor_cores_first")]
+pytestmark = [pytest.mark.cuda, pytest.mark.no_memcheck("trains for long; its kernels have tests of their own"),
+              pytest.mark.usefixtures("device", "tensor_cores_first")]
 
 
 def resnet() -> nn.Module:
