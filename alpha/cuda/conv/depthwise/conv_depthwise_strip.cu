@@ -19,7 +19,11 @@
 
 constexpr int THREADS = 128, LANES_MOST = 32, P = 4, V = 2, TAPS = F * F;
 constexpr int WGRAD_V = F < 5 ? 2 : 1;  // F * F * V sums stay in registers
-constexpr int BLOCKS = F == 3 ? 6 - STRIDE : F == 5 ? 3 : 4 - STRIDE;  // of a multiprocessor, at least
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+constexpr int BLOCKS = F == 3 ? 6 - STRIDE : F == 5 ? 3 : 2;  // of a multiprocessor, at least
+#else
+constexpr int BLOCKS = F == 3 ? 6 - STRIDE : F == 5 ? 3 : 4 - STRIDE;
+#endif
 constexpr int WGRAD_BLOCKS = F == 3 ? 5 - STRIDE : F == 5 ? 4 : 3;
 
 // N elements of a channel group, as they are stored
