@@ -44,6 +44,12 @@ class Backend(Protocol):
     def to_numpy(self, x: Array) -> np.ndarray:
         """Returns a new NumPy array with the elements of `x`."""
 
+    def fetch(self, arrays: Sequence[Array]) -> Callable[[], list[np.ndarray]]:
+        """Begins to bring arrays to the host, beside later work; the function returned gives them as `to_numpy` would.
+
+        Nobody may change them before it is called.
+        """
+
     def full(self, shape: tuple[int, ...], value: float, dtype: str, device: str) -> Array:
         """Returns a new array filled with `value`."""
 

@@ -66,8 +66,9 @@ def capture(function: Function, *state: Module | Tensor) -> Function:
         What cannot be recorded is called plainly for good, after a warning that says why.
         The call that is recorded may call `function` twice: then each array lies where the whole takes least.
     Notes:
-        A recording holds the memory that the function takes at its peak, until other shapes come, memory runs out, or
-        the returned function is dropped. Other threads must leave the device alone during the third call.
+        A recording holds the memory that the function takes at its peak, until one of other shapes is made, memory runs
+        out, or the returned function is dropped. A call of other shapes in between, as of an epoch's last batch, is a
+        plain one and leaves it. Other threads must leave the device alone during the third call.
     Raises:
         DTypeError: `state` has something else than modules and tensors.
     """
@@ -78,30 +79,36 @@ class _Captured:
     """See `capture`."""
 
     found: _Recorded | None = None
+    found_key: Hashable = None
     contents_version = -1   # Module.contents_version when the contents were last looked at
 
     def __init__(self, function: Function, state: Iterable[Module | Tensor]) -> None:
         self.function, self.state = function, tuple(state)
         self.modules, self.tensors = self._contents()
-        self.key: Hashable = None
-        self.calls = 0  # in a row with this key
+        self.key: Hashable = None   # of the last call
+        self.calls = 0              # in a row with this key
         self.refused: set[Hashable] = set()
 
     def __call__(self, *inputs: Tensor) -> Any:
         if not self._may_repeat(inputs):
             return self.function(*inputs)
-        key, found = self._key(inputs), self.found
-        if key != self.key or (found and self._is_stale(found)):
+        key = self._key(inputs)
+        if self.found and self._is_stale(self.found):
             self.close()
+            self.key = None
+        if key != self.key:
             self.key, self.calls = key, 0
-        if self.found is None and self.calls >= WARM_UP and key not in self.refused:
-            self.found = self._record(inputs)
+        if (self.found is None or key != self.found_key) and self.calls >= WARM_UP and key not in self.refused:
+            self.close()
+            self.found, self.found_key = self._record(inputs), key
             if self.found is None:
                 self.refused.add(key)
         self.calls += 1
         for t in inputs:    # a recording reads copies: whatever the call, nothing of how they were made goes into it
             get_backend(t.device).write_as(t.data, "elements")
-        return self.function(*inputs) if self.found is None else self._repeat(self.found, inputs)
+        if self.found is None or key != self.found_key:
+            return self.function(*inputs)
+        return self._repeat(self.found, inputs)
 
     def _contents(self) -> tuple[list[Module], list[Tensor]]:
         """Returns the modules and the tensors of the state."""

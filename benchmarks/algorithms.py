@@ -244,7 +244,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def on_cpu(args: argparse.Namespace) -> Iterator[tuple[Row, Row]]:
     """Yields facts and the row of each cell."""
-    facts = cpu_timing.start("benchmarks.algorithms", "torch", "scipy")
+    facts = cpu_timing.start("benchmarks.algorithms", *(() if args.peers == "none" else ("torch", "scipy")))
     from alpha.cpu import native
     from alpha.cpu.algorithms import machine_key
     machine = machine_key() if native.library() else "numpy"

@@ -36,6 +36,7 @@ KEY = ("network", "n", "precision")
 NETWORKS = ("vgg16", "vgg19", "resnet18", "googlenet", "vgg19@224", "resnet18@224")
 BOUNDS = {"fp32": 1e-2, "bf16": 1e-1}  # of a result: PyTorch's has TF32, or bfloat16 weights, through all layers
 ROUNDS = 5
+CHECKED = 2  # images whose results are computed in float64
 Call = Callable[[], Any]
 
 
@@ -165,8 +166,8 @@ def measure(network: str, n: int, precision: str, args: argparse.Namespace) -> R
         made = {name: call() for name, call in calls.items()}
     cuda_timing.synchronize()
     with torch.no_grad():
-        exact = net.double()(torch.from_numpy(image).permute(0, 3, 1, 2).double())
-    errors = {name: relative_error(torch.from_numpy(y.numpy()) if name == "alpha" else y.cpu(), exact)
+        exact = net.double()(torch.from_numpy(image[:CHECKED]).permute(0, 3, 1, 2).double())
+    errors = {name: relative_error((torch.from_numpy(y.numpy()) if name == "alpha" else y.cpu())[:CHECKED], exact)
               for name, y in made.items()}
     if not errors["alpha"] < BOUNDS[precision]:
         checks.refuse(f"{network}: relative errors {errors}", "look for the layer that computes it",

@@ -18,6 +18,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 SMI = ("driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.mem", "power.draw", "power.limit",
        "temperature.gpu")
 OF_THE_HOST = ("num_threads", "cpu_kernels")  # settings that are nothing to a GPU
+TORCH_ISA = ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY")   # hold PyTorch to an older instruction set of a CPU
 DULL = r"\(r\)|\(tm\)|\b(nvidia|geforce|processor|cpu|sxm\d?|pcie|hbm\w*|\d+gb|\d+-core)\b|@.*"
 
 
@@ -58,8 +59,10 @@ def smi(*fields: str) -> dict[str, str]:
 def torch_facts() -> dict[str, str]:
     """Returns PyTorch's version and those of the libraries below it."""
     import torch
+    held = " ".join(f"{name}={os.environ[name]}" for name in TORCH_ISA if name in os.environ)
     return {"torch": torch.__version__, "torch_cuda": str(torch.version.cuda),
-            "cudnn": str(torch.backends.cudnn.version()), "torch_threads": str(len(os.sched_getaffinity(0)))}
+            "cudnn": str(torch.backends.cudnn.version()), "torch_threads": str(len(os.sched_getaffinity(0))),
+            **({"torch_isa": held} if held else {})}
 
 
 def machine(device: str) -> str:

@@ -39,17 +39,27 @@ class Holding(NamedTuple):
     pooled: bool
 
 
-def holding(data: Any) -> Holding:
-    """Returns where the elements of an array are, in how large a block, and whether the pool counts it."""
+def holdings(data: Any) -> list[Holding]:
+    """Returns where the elements of an array are, in how large a block, and whether the pool counts it.
+
+    Of one that waits to be written and has no memory yet: the same of all that it will be computed from.
+    """
     if not isinstance(data, np.ndarray):
-        return Holding(int(data.block), data.nbytes, True)  # its ptr would have an array written that waits for that
+        block = data.block  # its ptr would have an array written that waits for that
+        if block is data.derived:
+            return [h for x in block.reads for h in holdings(x)]
+        return [Holding(int(block), data.nbytes, True)]
     base = data
     while isinstance(base, np.ndarray) and base.base is not None:
         base = base.base
     raw = getattr(base, "_raw", None)
     address = data.__array_interface__["data"][0]
-    return Holding(address, data.nbytes, False) if raw is None else Holding(
-        raw.__array_interface__["data"][0], raw.nbytes, True)
+    return [Holding(address, data.nbytes, False) if raw is None else Holding(
+        raw.__array_interface__["data"][0], raw.nbytes, True)]
+
+
+def _of_all(tensors: Iterable[Any]) -> list[Holding]:
+    return [h for t in tensors for h in holdings(t.data)]
 
 
 def total(found: Iterable[Holding], pooled_only: bool = False) -> int:
@@ -77,7 +87,7 @@ def saved(nodes: Iterable[Any]) -> Iterator[Holding]:
             for item in value if isinstance(value, list) else [value]:
                 data = getattr(item, "data", item)
                 if hasattr(data, "nbytes") and not isinstance(data, memoryview):
-                    yield holding(data)
+                    yield from holdings(data)
 
 
 class Trace:
@@ -136,7 +146,7 @@ def traced_step(side: AlphaSide, trace: Trace) -> tuple[list[Holding], list[Hold
             trace.held = trace.there_at_peak(activations)  # should it stay the peak
             trace.begin_phase()
             loss.backward()
-            gradients = [holding(p.grad.data) for p in side.net.parameters() if p.grad is not None]
+            gradients = _of_all(p.grad for p in side.net.parameters() if p.grad is not None)
             trace.begin_phase()
             side.optimizer.step()
     finally:
@@ -151,12 +161,12 @@ def of_alpha(side: AlphaSide) -> dict[str, Any]:
 
     The side must have made an update before: the optimizer's state is there then.
     """
-    weights = [holding(t.data) for t in (*side.net.parameters(), *(b for _, b in side.net.named_buffers()))]
+    weights = _of_all((*side.net.parameters(), *(b for _, b in side.net.named_buffers())))
     side.optimizer.zero_grad()
     side.gradients.close()  # a recording holds memory of its own; here the step runs op by op
     gc.collect()
-    batches = [holding(t.data) for batch in side.batches for t in batch]
-    state = [holding(t.data) for t in side.optimizer.state_dict()["tensors"].values()]
+    batches = _of_all(t for batch in side.batches for t in batch)
+    state = _of_all(side.optimizer.state_dict()["tensors"].values())
     standing = {"weights": weights, "batches": batches, "optimizer_state": state}
     trace = Trace(_pool(side.device), {h.address for group in standing.values() for h in group})
     before = vars(count).copy()

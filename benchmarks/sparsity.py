@@ -9,8 +9,8 @@ networks: trains each network on the digits of benchmarks.digits_archive and pri
 sweep: the forward pass of a layer by direct loops, Winograd and sparse loops, and by PyTorch (oneDNN), taking turns, at
     shares of zeros that are spread evenly; filters are packed in each call. The last columns are the share from which
     sparse beats direct, and the MiB of lists, of im2col's columns and of x. Sets of layers: VGG-19's at 32 and 224, the
-    layers of the blocking paper's Table I, at its share, and strides 2 and 3. On a GPU, beside cuDNN in strict float32
-    and TF32: python -m benchmarks.small_batch --sets table1 --precision fp32
+    layers of the blocking paper's Table I, at its share, and strides 2 and 3. On a GPU, beside cuDNN in strict float32,
+    TF32 and bfloat16: python -m benchmarks.cuda_sparsity
 """
 
 from __future__ import annotations

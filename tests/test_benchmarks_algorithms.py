@@ -6,7 +6,7 @@ import pytest
 
 from alpha.errors import ConfigError
 from alpha.ops.algorithms.names import AUTO, Request
-from benchmarks import algorithms, results
+from benchmarks import algorithm_losses, algorithms, results
 from tests.op_checks import refused
 
 pytest.importorskip("torch")
@@ -65,8 +65,16 @@ def test_without_a_run_only_the_model_speaks(capsys):
 
 
 def test_cuda_refuses_strassen_and_passes_over_a_preference():
-    from alpha.cuda.conv.algorithms import check_algorithm
+    from alpha.cuda.ops.matmul.rows import check_algorithm
     for request in (AUTO, Request("direct", True), Request("strassen")):
         check_algorithm("matmul", request)
     with refused(ConfigError, "matmul: strassen has no CUDA kernels", 'x.to("cpu")'):
         check_algorithm("matmul", Request("strassen", True))
+
+
+def test_losses_of_auto_stand_beside_those_of_direct(tmp_path, capsys):
+    algorithm_losses.main(["--models", "lenet5", "--batch-size", "4", "--steps", "3", "--device", "cpu", "--output",
+                           str(tmp_path)])
+    row, = results.read(tmp_path / "algorithms_losses.jsonl")
+    assert len(row["auto"]) == len(row["direct"]) == 3 and row["worst"] <= algorithm_losses.BOUND
+    assert "3 losses" in capsys.readouterr().out and (tmp_path / "algorithms_losses.png").exists()

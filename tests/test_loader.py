@@ -164,10 +164,18 @@ def test_gradients_flow_through_a_batch_of_tensors_on_the_device() -> None:
     assert w.grad is not None and np.isfinite(w.grad.numpy()).all()
 
 
-def test_the_benchmark_of_loaders_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+def test_the_benchmark_of_loaders_runs(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     from benchmarks import loader
-    monkeypatch.setattr("sys.argv", ["loader", "--device", "cpu", "--model", "lenet5", "--images", "32", "--precision",
-                                     "fp32", "--batch-size", "16", "--workers", "1", "--repeats", "1"])
-    loader.main()
+    loader.main(["--device", "cpu", "--models", "lenet5", "--images", "40", "--precision", "fp32", "--batch-size", "16",
+                 "--workers", "1", "--repeats", "1", "--output", str(tmp_path)])
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 6 and "| resident           |" in lines[1] and lines[1].endswith("100.0 % |")
+    assert len(lines) == 7 and "| bare steps         |" in lines[1] and lines[1].endswith("100.0 % |")
+    assert len((tmp_path / "loader.jsonl").read_text().splitlines()) == 6
+
+
+def test_the_items_of_pytorchs_side() -> None:
+    pytest.importorskip("torch")
+    from benchmarks.torch_loader import CroppedItems
+    items = CroppedItems(3)
+    x, y = items[2]
+    assert x.shape == (3, 32, 32) and y == 2 and float(x.abs().max()) <= 2

@@ -1,4 +1,4 @@
-"""One step of training and one of evaluation on images of no meaning: what a run will launch, for building it ahead."""
+"""One step of training and one of evaluation on images of no meaning: what a run will launch, before it does."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from train.session import Session
 CLASSES = 10
 
 
-def steps(config: Config) -> None:
+def steps(config: Config, classes: int = CLASSES) -> None:
     """Makes a step of the run that `config` describes, and evaluates its model on a batch."""
     count = config.batch_size
     images, labels = np.zeros((count, 32, 32, 3), np.uint8), np.zeros(count, np.int64)
-    data = Dataset("ahead", tuple(map(str, range(CLASSES))), np.zeros(3, np.float32), np.ones(3, np.float32),
+    data = Dataset("ahead", tuple(map(str, range(classes))), np.zeros(3, np.float32), np.ones(3, np.float32),
                    images, labels, images, labels)
     with alpha.config(precision=config.precision, conv_algorithm=config.algorithm, recompute=config.recompute):
-        session = Session(config, CLASSES, count)
+        session = Session(config, classes, count)
         session.model.train()
         for x, y in Images(images, labels, data, config.device).batches(count, augment=Augment.parse(config.augment)):
             session.step(x, y)

@@ -22,7 +22,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from alpha.errors import DataError
 from train import pickles, tarball
+from train.meanwhile import Meanwhile
 from train.tarball import MAX_BYTES, damaged
 
 PIXELS = 3 * 32 * 32
@@ -125,7 +127,13 @@ def read(name: str, path: Path) -> Cifar:
         published = all(_digest(len(known), files[file]) == known for file, known in zip(form.files, form.digests))
     else:
         wanted = {file for form in FORMS[name] for file in form.files}
-        published, files = _is_published(name, path), tarball.read(path, wanted, MAX_BYTES)
+        check = Meanwhile(_is_published, name, path)
+        try:
+            files = tarball.read(path, wanted, MAX_BYTES)
+        except (DataError, OSError):
+            check.result()  # which says more of a copy with wrong bytes
+            raise
+        published = check.result()
         form = _form_of(name, files)
         for file in set(form.files).difference(files):
             raise damaged(path, f"has no {file}, one of the {len(form.files)} files of {form.archive}",
@@ -177,9 +185,12 @@ def _is_published(name: str, path: Path) -> bool:
 def _read_part(form: Form, files: Mapping[str, Blob], path: Path, part: tuple[str, ...]) -> Arrays:
     reader = _read_records if form.label_bytes else _read_batch
     pixels, labels = zip(*(reader(form, files[file], path / file) for file in part))
-    images = np.empty((sum(map(len, labels)), 32, 32, 3), np.uint8)
-    np.concatenate([planes.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1) for planes in pixels], out=images)
-    return images, np.concatenate(labels)
+    images, begin = np.empty((sum(map(len, labels)), 1024, 3), np.uint8), 0
+    for planes in pixels:
+        for channel in range(3):    # one after the other: ten times as fast as all of a pixel
+            images[begin : begin + len(planes), :, channel] = planes.reshape(-1, 3, 1024)[:, channel]
+        begin += len(planes)
+    return images.reshape(-1, 32, 32, 3), np.concatenate(labels)
 
 
 def _check_labels(form: Form, labels: np.ndarray, path: Path) -> np.ndarray:

@@ -23,10 +23,12 @@ from train.config import Config
 from train.data import load
 from train.interrupt import Interrupted, StopRequest
 from train.lock import OutputLock
+from train.meanwhile import Meanwhile
 from train.session import BEST, LAST, Session, find_for, resolve_device
 from train.watching import watching
 
 LOOKED_AT = 5000    # images from which initial weights are made
+PATIENCE_S = 0.2    # in which most mistakes in --data-dir are found
 ON_THE_CPU = {"tf32": " (as fp32: there are no tensor cores)",
               "fp16": " (float16 storage, float32 arithmetic: for tests, it is not faster)"}
 
@@ -205,9 +207,24 @@ def run(config: Config) -> float:
         return _run(config, output, callbacks)
 
 
+def loaded(config: Config) -> Dataset:
+    """Returns the data set of a run.
+
+    While CIFAR's files are read, which takes seconds, a GPU takes a step on images without meaning: kernels are
+    compiled, loaded and chosen. The run begins with the same bits: its session sets all random numbers anew.
+    """
+    reading = Meanwhile(load, config.dataset, config.data_dir, seed=config.seed)
+    classes = {"cifar10": 10, "cifar100": 100}.get(config.dataset)
+    plain = config.device == "cpu" or config.imports or alpha.config.watch
+    if classes and not plain and not reading.done(PATIENCE_S):
+        from train import ahead
+        ahead.steps(config, classes)
+    return reading.result()
+
+
 def _run(config: Config, output: Path, callbacks: Sequence[Callback]) -> float:
     found = None if config.resume is None else find_for(config)
-    data = load(config.dataset, config.data_dir, seed=config.seed)
+    data = loaded(config)
     split = split_off(data, config.val_size, config.seed)
     session = Session(config, len(data.classes), len(split.train_labels))
     init_from_data(session.model, split, data, config.device)

@@ -6,7 +6,6 @@ and skips the rest. Extra headers are bounded in number and in size.
 
 from __future__ import annotations
 
-import gzip
 import re
 import tarfile
 import zlib
@@ -19,6 +18,8 @@ MAX_BYTES = 3 << 27  # of an archive, packed and unpacked: twice what the publis
 MAX_HEADERS = 1000  # in an archive; a published one has 9
 MAX_EXTRA = 1 << 16  # bytes of a long name, or of attributes
 BLOCK = 512
+STEP, LARGEST_STEP = 1 << 12, 1 << 20  # bytes unpacked in one go, at the begin of a member and later
+GZIP = 31  # zlib's number for gzip's header and checksum, and its largest window
 PLAIN = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
 NO_BODY = (tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE)
 LONG_NAMES = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
@@ -34,13 +35,8 @@ def read(path: Path, wanted: Collection[str], max_bytes: int = MAX_BYTES) -> dic
     if path.stat().st_size > max_bytes:
         raise damaged(path, f"{path.stat().st_size} bytes, at most {max_bytes} are read")
     try:
-        with gzip.open(path) as stream:
-            blob = bytearray()
-            while len(blob) <= max_bytes and (chunk := stream.read(1 << 20)):
-                blob += chunk  # to the end, which is where gzip's checksum is verified
-    except (OSError, EOFError, zlib.error) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # the system's: the file cannot be read
-            raise
+        blob = _unpacked(path.read_bytes(), max_bytes)
+    except (EOFError, zlib.error) as error:
         raise damaged(path, f"is not a whole .tar.gz file: {error}") from error
     if len(blob) > max_bytes:
         raise damaged(path, f"unpacks to more than {max_bytes} bytes, the most that is read")
@@ -50,6 +46,24 @@ def read(path: Path, wanted: Collection[str], max_bytes: int = MAX_BYTES) -> dic
         if isinstance(error, DataError):
             raise
         raise damaged(path, f"is not a whole tar archive: {error}") from error
+
+
+def _unpacked(packed: bytes, max_bytes: int) -> bytearray:
+    """Returns what gzip packed, to the end, where its checksum is verified; or a byte more than is allowed."""
+    blob, rest = bytearray(), memoryview(packed)
+    while rest and len(blob) <= max_bytes:  # one member after the other
+        unpacker, step = zlib.decompressobj(GZIP), STEP
+        while not unpacker.eof and len(blob) <= max_bytes:
+            if not rest:
+                raise EOFError("it ends before its end marker")
+            part = rest[:step]
+            blob += unpacker.decompress(part, max_bytes + 1 - len(blob))
+            rest = rest[len(part) - len(unpacker.unused_data) - len(unpacker.unconsumed_tail):]
+            step = min(2 * step, LARGEST_STEP)
+        while rest and rest[0] == 0:            # zeros may follow a member
+            zeros = bytes(rest[:BLOCK])
+            rest = rest[len(zeros) - len(zeros.lstrip(b"\0")):]
+    return blob
 
 
 def damaged(path: Path, what: str, fix: str = "", **values: object) -> DataError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -36,6 +36,10 @@ class CpuBackend:
 
     def to_numpy(self, x: np.ndarray) -> np.ndarray:
         return x.copy()
+
+    def fetch(self, arrays: Sequence[np.ndarray]) -> Callable[[], list[np.ndarray]]:
+        copies = [x.copy() for x in arrays]
+        return lambda: copies
 
     def full(self, shape: tuple[int, ...], value: float, dtype: str, device: str) -> np.ndarray:
         out = memory.empty(shape, dtype)

@@ -18,12 +18,11 @@ from alpha.cpu.half import in_float32
 from alpha.cpu.memory import empty
 from alpha.errors import ConfigError, message
 from alpha.ops.algorithms.names import Request
-from alpha.ops.matmul import linear, matmul
+from alpha.ops.matmul import MOST_SPARSE_ROWS, linear, matmul
 
 Array = np.ndarray
 
 WORTHWHILE = 1 << 18        # multiplications; below, BLAS is faster, on one thread; above, its threads would fight ours
-MOST_SPARSE_ROWS = 4        # of x, beyond which most rows of w meet something
 WORTHWHILE_VECTOR = 9216    # the same, where a matrix meets a vector
 
 

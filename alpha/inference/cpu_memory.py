@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from alpha.inference.program import Call, Program, Value
+from alpha.inference.program import VIEWS, Call, Program, Value
 
 ALIGNMENT = 64
-VIEWS = ("reshape",)    # ops whose result is another look at the elements of their argument
 
 
 class Life(NamedTuple):

@@ -10,10 +10,15 @@ The new weights are computed in float64 and rounded once.
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
-from alpha.inference.program import Call, Program, Value, evaluate, op_named
+from alpha.backend import device_type
+from alpha.config import config
+from alpha.inference.program import VIEWS, Call, Program, Value, evaluate, op_named
 from alpha.op import Op
+from alpha.ops.matmul import MOST_SPARSE_ROWS
 from alpha.tensor import Tensor, tensor
 
 NORMS = ("batch_norm_act", "batch_norm_add_act")
@@ -27,7 +32,7 @@ def improve(program: Program, residuals: bool) -> None:
     """Rewrites a program in place; notes in it what was done.
 
     Args:
-        residuals: whether convolutions of this device can add a tensor before the activation, and pool behind it.
+        residuals: whether convolutions of this device can add a tensor before the activation.
     """
     _compute_constants(program)
     _fold_norms(program, residuals)
@@ -35,7 +40,11 @@ def improve(program: Program, residuals: bool) -> None:
     if residuals:
         _fuse_additions(program)
         _fuse_activations(program)
-        _fuse_pools(program)
+    _fuse_pools(program)
+    if not residuals:
+        _prepare_norms(program)
+        if config.conv_sparsity and device_type(program.device) != "cpu":
+            _skip_zeros(program)
     _drop_unread(program)
 
 
@@ -120,6 +129,41 @@ def _fold(program: Program, norm: Call, source: Call) -> None:
             _constant(program, (bias - mean) * scale + beta, dtype, "")], attrs)
     source.residual = norm.args[5] if len(norm.args) > 5 else None
     _take_place(program, source, norm)
+
+
+def _prepare_norms(program: Program) -> None:
+    """Gives norms that stay the statistics as they read them, which they would compute in each call."""
+    readers = program.readers()
+    for norm in program.calls:
+        if norm.op.name not in NORMS or any(out in readers for out in norm.outs[1:]):
+            continue
+        x, gamma, beta, mean, var, *residual = norm.args
+        if mean.constant is None or var.constant is None:
+            continue
+        dtype = norm.outs[1].dtype
+        istd = 1 / np.sqrt(_host(var, 1.0, 0) + norm.attrs["eps"])
+        statistics = _constant(program, _host(mean, 0.0, 0), dtype, mean.name), _constant(program, istd, dtype, "")
+        _become(norm, op_named("batch_norm_apply"), [x, gamma, beta, *statistics, *(residual or [None])],
+                {"activation": norm.attrs["activation"], "training": False})
+        norm.outs = norm.outs[:1]
+
+
+def behind_relu(program: Program, x: Value) -> bool:
+    """Tells whether a relu made a value, but for a look at it in another shape."""
+    makers = program.makers()
+    while x in makers and makers[x].op.name in VIEWS:
+        x = makers[x].args[0]
+    return x in makers and (makers[x].op.name in ("relu", "conv_relu_pool") or
+                            makers[x].attrs.get("activation") == "relu")
+
+
+def _skip_zeros(program: Program) -> None:
+    """Lets linear layers of few rows behind a relu skip rows of weights that meet zeros."""
+    for call in program.calls:
+        if (call.op.name == "linear" and call.attrs["algorithm"].name == "auto"
+                and prod(call.args[0].shape[:-1]) <= MOST_SPARSE_ROWS and behind_relu(program, call.args[0])):
+            call.attrs = {**call.attrs, "algorithm": call.attrs["algorithm"]._replace(name="sparse")}
+            program.notes.append((layer(call), "skips rows of zeros"))
 
 
 def _become(call: Call, op: Op, args: list[object], attrs: dict[str, object]) -> None:

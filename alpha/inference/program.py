@@ -10,6 +10,8 @@ from alpha.backend import device_type
 from alpha.op import Op, registry
 from alpha.tensor import Tensor
 
+VIEWS = ("reshape",)    # ops whose result is another look at the elements of their argument
+
 
 class Value:
     """A tensor of a program: an input, a constant, or what a call makes.  Compared by identity.

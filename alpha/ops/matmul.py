@@ -11,7 +11,9 @@ from alpha.op import Spec, op
 from alpha.ops.activation import relu_grad
 from alpha.ops.algorithms.names import LinearAlgorithm, ProductAlgorithm, linear_request, product_request
 from alpha.ops.elementwise import broadcast_shape
-from alpha.ops.reduce import Shape, check_sum_dtype, unbroadcast
+from alpha.ops.reduce import Shape, bias_grad, check_sum_dtype, unbroadcast
+
+MOST_SPARSE_ROWS = 4    # of x, beyond which most rows of w meet something
 
 
 def _matrix(shape: Shape, transposed: bool) -> Shape:
@@ -88,7 +90,7 @@ class linear:
         b: shape (out,); or None. w and b have the dtype of x, or are float32 where that has 16 bits.
         activation: None or "relu".
         algorithm: as in matmul; or "sparse": rows of a transposed copy of w that meet zeros of x are not read, for at
-            most 4 rows of x.  Each call makes the copy.
+            most 4 rows of x.  Each call makes the copy on a CPU; a GPU keeps it with w until it changes.
     Returns:
         y of shape (..., out).
     Raises:
@@ -121,4 +123,4 @@ class linear:
         x = s.x if s.x.ndim == 2 else s.x.reshape(rows.shape[0], s.x.shape[-1])
         return (matmul(rows, s.w, algorithm=algorithm.inherited).reshape(s.x_shape) if needs[0] else None,
                 matmul(rows, x, True, dtype=s.w_dtype, algorithm=algorithm.inherited) if needs[1] else None,
-                rows.sum(0, dtype=s.b_dtype) if needs[2] else None)
+                bias_grad(rows, dtype=s.b_dtype) if needs[2] else None)

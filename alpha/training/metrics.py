@@ -61,11 +61,15 @@ def prepared(metric: Metric, outputs: Tensor, targets: Tensor) -> Tensor:
     return value.detach()
 
 
-def total(metric: Metric, value: Tensor, targets: Tensor) -> float:
-    """Returns the sum of a metric over the samples of a batch; whole where it counts."""
-    found, count = value.numpy(), targets.shape[0]
+def total(metric: Metric, found: np.ndarray, targets: np.ndarray, count: int) -> float:
+    """Returns the sum of a metric over the samples of a batch; whole where it counts.
+
+    Args:
+        found: what `prepared` returned, on the host.
+        targets: on the host; looked at if the metric compares there.
+    """
     if hasattr(metric, "measure"):
-        found = metric.measure(found, targets.numpy())
+        found = metric.measure(found, targets)
     if found.ndim == 0:
         return float(found) * count
     return int(found.sum()) if found.dtype == bool else float(found.sum(dtype=np.float64)) * count / len(found)

@@ -9,11 +9,13 @@ import itertools
 import math
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 from tqdm import tqdm
 
 from alpha import ops, optim
@@ -27,7 +29,7 @@ from alpha.training.metrics import Metric, prepared, total
 from alpha.training.registries import Loss
 
 MIB = 1 << 20
-READ_EVERY = 16  # steps between two readings of the losses: in between a device need not wait for the host
+READ_AFTER = 16  # steps until a loss is looked at: it has come by then, and neither device nor host waits for it
 
 Row = Mapping[str, Any]  # one epoch: a value per column; val_* are None without validation data
 Batch = tuple[Tensor, Tensor]
@@ -263,7 +265,7 @@ class Trainer:
                 outputs, n = self.model(x), y.shape[0]
                 sums["loss"] += (loss or self.loss)(outputs, y).item() * n
                 for name, metric in self.metrics.items():
-                    sums[name] += total(metric, prepared(metric, outputs, y), y)
+                    sums[name] += total(metric, prepared(metric, outputs, y).numpy(), y.numpy(), n)
                 count += n
         return {name: value / max(count, 1) for name, value in sums.items()}
 
@@ -312,25 +314,35 @@ class _Readings:
 
     def __init__(self, run: Trainer) -> None:
         self.run = run
-        self.waiting: list[tuple[int, tuple[Tensor, ...], Tensor]] = []
+        self.compares = any(hasattr(metric, "measure") for metric in run.metrics.values())
+        self.waiting: deque[tuple[int, int, Callable[[], list[np.ndarray]]]] = deque()
 
     def add(self, found: tuple[Tensor, ...], targets: Tensor) -> None:
-        self.waiting.append((self.run.progress.step, found, targets))
-        if len(self.waiting) >= READ_EVERY:
-            self.read()
+        """Puts the results of a step in the queue, and takes those out that have been there for a while."""
+        self.waiting.append((self.run.progress.step, targets.shape[0],
+                             fetch([*found, *([targets] if self.compares else [])])))
+        self.read(READ_AFTER)
 
-    def read(self) -> None:
-        """Empties the queue.  Raises AnomalyError, naming the step, if a loss is not finite."""
-        state = self.run.progress
-        for step, (loss, *values), targets in self.waiting:
-            value, count = loss.item(), targets.shape[0]
+    def read(self, leave: int = 0) -> None:
+        """Empties the queue but for the last `leave` steps.  Raises AnomalyError if a loss is not finite."""
+        state, metrics = self.run.progress, self.run.metrics
+        while len(self.waiting) > leave:
+            step, count, fetched = self.waiting.popleft()
+            loss, *values = fetched()
+            value = loss.item()
             if not math.isfinite(value):
                 raise self.run.diverged(f"the loss is {value}", step, step - 1)
             state.loss_sum += value * count
-            for (name, metric), found in zip(self.run.metrics.items(), values):
-                state.sums[name] = state.sums.get(name, 0) + total(metric, found, targets)
+            for (name, metric), found in zip(metrics.items(), values):
+                state.sums[name] = state.sums.get(name, 0) + total(metric, found, values[-1], count)
             state.images += count
-        self.waiting.clear()
+
+
+def fetch(tensors: Sequence[Tensor]) -> Callable[[], list[np.ndarray]]:
+    """Begins to bring tensors to the host; the function returned gives them, waiting if need be."""
+    parts = [get_backend(device).fetch([t.data for t in group])
+             for device, group in itertools.groupby(tensors, key=lambda t: t.device)]
+    return lambda: [a for part in parts for a in part()]
 
 
 def _ended(part: Iterable[Batch], whole: Iterable[Batch]) -> Iterator[Batch]:

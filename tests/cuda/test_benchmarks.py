@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from alpha import nn
+from alpha import nn, ops
 from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.context import context
 from alpha.op import registry
@@ -16,6 +16,7 @@ from benchmarks import cuda_timing as timing
 from benchmarks.bandwidth_jobs import FAMILIES, Data
 from benchmarks.checks import UnfairError
 from benchmarks.conv_sides import Operands, alpha_call
+from benchmarks.memory_account import holdings, total
 from benchmarks.shapes import PASSES, ConvShape
 from benchmarks.sides import AlphaSide, image_batches
 from benchmarks.step_worker import Runner
@@ -197,3 +198,13 @@ def test_the_memory_of_a_step_on_the_gpu_is_explained(precision: str) -> None:
     assert found["activations"] >= 4 * 8 * 8 * 8 * (2 if precision == "bf16" else 4)
     assert found["peak"] == sum(found["at_peak"].values()) == max(found["live"])
     assert found["at_peak"]["workspace"] >= 0 and found["peak_phase"] in ("forward", "backward", "update")
+
+
+def test_memory_that_a_chain_will_be_computed_from_is_counted() -> None:
+    """A result that waits has no memory of its own; once it is written it has some."""
+    x, y = (ops.full((512, 256), value).to("cuda") for value in (1.0, 2.0))
+    chain = ops.gelu(x) * y
+    waits = holdings(chain.data)
+    assert {h.address for h in waits} == {int(t.data.block) for t in (x, y)} and total(waits) == 2 * x.data.nbytes
+    assert chain.numpy().shape == (512, 256)
+    assert [h.address for h in holdings(chain.data)] not in ([], [h.address for h in waits])

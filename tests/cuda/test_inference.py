@@ -9,6 +9,7 @@ import alpha
 from alpha import ops, versions
 from alpha.cuda.lazy import operands
 from alpha.cuda.runtime import memory
+from alpha.inference.passes import NORMS
 from tests.test_inference import Block, Dense, assert_close, image, plain, trained
 
 pytestmark = pytest.mark.cuda
@@ -27,6 +28,20 @@ def test_a_network_is_folded_and_is_one_launch(network, folded):
     assert_like_the_model(run, model)
     assert run.report().count("folded into") == folded
     assert "all in one recording" in str(run)
+    assert not any(call.op.name in NORMS for call in run.program.calls)   # those that stay have their statistics
+
+
+def test_a_norm_that_stays_is_one_launch(launches):
+    model = trained(Dense()).to("cuda")
+    x = image(2, 6, 5, 3).to("cuda")
+    with alpha.config(capture=False):
+        run = alpha.inference(model, x)
+        launches.clear()
+        y = run(x)
+        seen = list(launches)
+        assert_close(y, plain(model, x))
+    assert run.report().count("stays a norm") == 1
+    assert seen and not any(entry.startswith("running_statistics") for entry in seen)
 
 
 def test_a_repetition_changes_nothing_that_has_versions():

@@ -7,6 +7,8 @@
 // Tile:    up to ACCUMULATORS vectors: pixels of a class, of any row or image, x up to TILE_VECTORS vectors of channels
 //          out. Weights are packed once per job into a panel [tap slot][channel in][TILE_WIDTH] that stays in the
 //          second-level cache. A job is (group, block of channels out, part of the rows) and sums in a fixed order.
+//          Filters of one tap with several blocks are all packed first. A job is a stretch of rows, so few that what it
+//          reads and writes stays in the second-level cache while the stretch meets one block after the other.
 #include <array>
 #include <memory>
 #include <utility>
@@ -18,6 +20,8 @@ namespace {
 
 constexpr int TILE_WIDTH = LANES * TILE_VECTORS;
 constexpr int64_t PANEL_BYTES = 384 * 1024, DOT_BELOW = 12;  // images
+constexpr int64_t STRETCH_BYTES = 192 * 1024, LEAST_STRETCHES = 16;
+constexpr int64_t TOGETHER_BYTES = 16 * 1024, MOST_TOGETHER = 32;  // panels that a tile meets one after the other
 constexpr int64_t LINE = 16;  // floats of a line of a cache
 constexpr int64_t ALONE_BELOW = 400000;  // multiply-adds, some 10 us: what waking and awaiting a team may cost
 
@@ -147,9 +151,10 @@ void list_runs(const Geometry& g, const AxisClass& row, const AxisClass& col, in
   }
 }
 
-// How the work is cut: channels in per panel, blocks of channels out, parts of the rows.
+// How the work is cut: channels in per panel, blocks of channels out, parts of the rows; or stretches of rows, which
+// meet all blocks (0: none).
 struct Plan {
-  int64_t chunk, chunks, blocks, parts;
+  int64_t chunk, chunks, blocks, parts, stretches = 0;
 
   Plan(const Geometry& g, int threads) {
     const int64_t channels = g.in_c / g.groups, row_bytes = g.taps() * TILE_WIDTH * sizeof(float);
@@ -162,25 +167,42 @@ struct Plan {
     parts = std::min(g.n * g.out_h, std::max<int64_t>(1, ceil_div(4 * threads, panels)));
     if (panels >= 2 * threads && panels % threads == 0) parts = 1;
     if (threads == 1) parts = 1;
+    const int64_t bytes = g.n * g.out_h * g.out_w * (g.in_c + g.out_c) * int64_t(sizeof(float));
+    const int64_t cut = std::min(g.n * g.out_h, ceil_div(bytes, STRETCH_BYTES));
+    if (g.taps() == 1 && g.groups == 1 && blocks > 1 && cut >= LEAST_STRETCHES) stretches = cut;
   }
 };
 
-void run_classes(const Geometry& g, const Operands& op, const Slice& s, const float* panel, int64_t part, int64_t parts,
+// A slice and its packed weights.
+struct Piece {
+  Slice slice;
+  const float* panel;
+};
+
+// Tiles of part `part` out of `parts` of the rows, each of which meets `count` slices of the same channels in. The last
+// slice may be narrower than the others.
+void run_classes(const Geometry& g, const Operands& op, const Piece* pieces, int64_t count, int64_t part, int64_t parts,
                  bool first, bool last, std::vector<Run>& runs) {
-  const int64_t out_channel = s.group * (g.out_c / g.groups) + s.k;
+  const Slice& s = pieces->slice;
+  const int64_t group_out = s.group * (g.out_c / g.groups);
   const float* in = op.in + s.group * (g.in_c / g.groups) + s.r;
-  const Epilogue e = {op.bias && first ? op.bias + out_channel : nullptr, op.accumulate || !first, op.relu && last};
-  const int vectors = static_cast<int>(s.width / LANES);
-  const auto& tiles = TILES[vectors - 1];
   for (int64_t a = 0; a < g.rows.classes; a++) {
     const AxisClass row = g.rows[a];
     for (int64_t b = 0; b < g.cols.classes; b++) {
       const AxisClass col = g.cols[b];
       list_runs(g, row, col, s.rows, runs);
-      for_each_tile(g, row, col, part, parts, tile_pixels(vectors), in, op.out + out_channel,
-                    [&](const float* const* x, float* const* y, int count) {
-                      const int64_t ahead = g.taps() == 1 && g.in_c >= g.out_c ? count * g.in_pitch : 0;
-                      tiles[count](x, y, runs.data(), runs.size(), panel, s.valid, e, ahead);
+      for_each_tile(g, row, col, part, parts, tile_pixels(static_cast<int>(s.width / LANES)), in, op.out + group_out,
+                    [&](const float* const* x, float* const* y, int pixels) {
+                      int64_t ahead = g.taps() == 1 && g.in_c >= g.out_c ? pixels * g.in_pitch : 0;
+                      for (int64_t k = 0; k < count; k++, ahead = 0) {
+                        const auto& [slice, panel] = pieces[k];
+                        const float* bias = op.bias && first ? op.bias + group_out + slice.k : nullptr;
+                        const Epilogue e = {bias, op.accumulate || !first, op.relu && last};
+                        float* to[ACCUMULATORS];
+                        for (int p = 0; p < pixels; p++) to[p] = y[p] + slice.k;
+                        TILES[slice.width / LANES - 1][pixels](x, to, runs.data(), runs.size(), panel, slice.valid, e,
+                                                               ahead);
+                      }
                     });
     }
   }
@@ -223,11 +245,43 @@ const float* pack_slice(const Geometry& g, const float* in, float* packed) {
   return packed;
 }
 
+// Filters of one tap and one group, by stretches of rows. Of few channels in, several panels stay in the first-level
+// cache, so that a tile meets them one after the other and its pixels are written in a row.
+void convolve_stretches(const Geometry& g, const Operands& op, Pass pass, const Plan& plan, int threads) {
+  const auto pack = pass == Pass::fprop ? pack_fprop : pack_dgrad;
+  float* own = op.panels ? nullptr : scratch<2>(g.in_c * round_up(g.out_c, LANES));
+  const float* panels = own ? own : op.panels;
+  const int64_t fit = TOGETHER_BYTES / (plan.chunk * TILE_WIDTH * int64_t(sizeof(float)));
+  const int64_t together = std::max<int64_t>(1, std::min(fit, MOST_TOGETHER));
+#pragma omp parallel num_threads(threads)
+  {
+    std::vector<Run> runs;
+#pragma omp for schedule(static)
+    for (int64_t k = 0; k < (own ? plan.blocks * plan.chunks : 0); k++) {
+      const Slice slice = slice_of(plan, g.in_c, g.out_c, k / plan.chunks, k % plan.chunks);
+      pack(g, op.w, slice, own + panel_at(g, slice));
+    }
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t job = 0; job < plan.stretches; job++)
+      for (int64_t block = 0; block < plan.blocks; block += together)
+        for (int64_t c = 0; c < plan.chunks; c++) {
+          Piece pieces[MOST_TOGETHER];
+          const int64_t count = std::min(together, plan.blocks - block);
+          for (int64_t k = 0; k < count; k++) {
+            const Slice slice = slice_of(plan, g.in_c, g.out_c, block + k, c);
+            pieces[k] = {slice, panels + panel_at(g, slice)};
+          }
+          run_classes(g, op, pieces, count, job, plan.stretches, c == 0, c == plan.chunks - 1, runs);
+        }
+  }
+}
+
 }  // namespace
 
 void convolve(const Geometry& g, const Operands& op, Pass pass) {
   const int threads = team(g.multiply_adds(), ALONE_BELOW);
   const Plan plan(g, threads);
+  if (plan.stretches) return convolve_stretches(g, op, pass, plan, threads);
   const int64_t channels_in = g.in_c / g.groups, channels_out = g.out_c / g.groups;
   const auto pack = pass == Pass::fprop ? pack_fprop : pack_dgrad;
 #pragma omp parallel num_threads(threads)
@@ -241,13 +295,10 @@ void convolve(const Geometry& g, const Operands& op, Pass pass) {
       for (int64_t c = 0; c < plan.chunks; c++) {
         const Slice slice = slice_of(plan, channels_in, channels_out, block, c);
         const bool last = c == plan.chunks - 1;
-        if (op.panels) {
-          run_classes(g, op, slice, op.panels + panel_at(g, slice), job % plan.parts, plan.parts, c == 0, last, runs);
-          continue;
-        }
-        if (packed != block * plan.chunks + c) pack(g, op.w, slice, panel);
+        if (!op.panels && packed != block * plan.chunks + c) pack(g, op.w, slice, panel);
         packed = block * plan.chunks + c;
-        run_classes(g, op, slice, panel, job % plan.parts, plan.parts, c == 0, last, runs);
+        const Piece piece = {slice, op.panels ? op.panels + panel_at(g, slice) : panel};
+        run_classes(g, op, &piece, 1, job % plan.parts, plan.parts, c == 0, last, runs);
       }
     }
   }
@@ -320,6 +371,7 @@ EXPORT void conv_wgrad(const int64_t* table, const float* x, const float* dy, fl
     float* sums = dw + first * g.taps() * (g.in_c / g.groups);
     if (g.depthwise()) return depthwise_wgrad(g, x, gradients, sums);
     if (g.in_c / g.groups < LANES) return wgrad_few_channels(g, x, gradients, sums);
+    if (suits_one_tap(g)) return wgrad_one_tap(g, x, gradients, sums);
     wgrad_per_tap(g, x, gradients, sums);
   });
 }

@@ -127,4 +127,6 @@ void depthwise(const Geometry& g, const Operands& op);
 void depthwise_wgrad(const Geometry& g, const float* x, const float* dy, float* dw);
 void linear_dot(const Geometry& g, const Operands& op);
 void wgrad_few_channels(const Geometry& g, const float* x, const float* dy, float* dw);
+bool suits_one_tap(const Geometry& g);  // which wgrad_one_tap requires; of a forward table
+void wgrad_one_tap(const Geometry& g, const float* x, const float* dy, float* dw);
 void wgrad_per_tap(const Geometry& g, const float* x, const float* dy, float* dw);

@@ -15,7 +15,7 @@ library can see that memory: see KEEP. A lazy array (lazy/deferred.py) has its p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 from weakref import WeakSet
@@ -180,6 +180,18 @@ def prepare_weights(arrays: Sequence[Array], reads: str) -> None:
                and not x.derive().visible and reads not in x.derive()]
     for x, made in zip(missing, _split_all(missing, READS[reads])):
         x.derive()[reads] = made
+
+
+def kept_with(x: Array, name: str, make: Callable[[], Array]) -> Array:
+    """Returns what is made of an array, kept with it until an op changes it, unless others can see its memory."""
+    found: Array | None = x.derived.get(name) if x.derived else None
+    if found is None:
+        found = make()
+        if not (x.derived is not None and x.derived.visible):
+            x.derive()[name] = found
+    if device_memory.recorder:
+        device_memory.recorder.hold((found,))
+    return found
 
 
 def flag_counter() -> Array:

@@ -138,11 +138,9 @@ class Context:
         if not self.here.entered:
             self.enter()
         backlog.run()
-        try:
+        with blaming:
             self.copy_stream.synchronize()
             self.stream.synchronize()
-        except self.driver.Error as error:
-            raise fault(error) from error
 
     def wait_for_device(self) -> None:
         """Returns when every stream of the device is empty, those of other libraries too."""
@@ -192,6 +190,18 @@ def fault(error: Exception) -> DeviceError:
     """Returns the error to raise when a kernel that was launched some time ago has failed."""
     return DeviceError(message("cuda", f"a kernel failed: {error}", "run again with ALPHA_SYNC=1, which names "
                                "the kernel; compute-sanitizer then shows the line"))
+
+
+class _Blaming:
+    """For a block: what the driver reports is said to be the failure of a kernel before."""
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, kind: Any, error: Any, tb: Any) -> None:
+        if kind and issubclass(kind, context.driver.Error):
+            raise fault(error) from error
+
+
+blaming = _Blaming()
 
 
 def check_capability(name: str, capability: tuple[int, int]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from math import prod
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 
 from alpha.config import config
 from alpha.cuda.runtime import backlog
-from alpha.cuda.runtime.context import context, fault
+from alpha.cuda.runtime.context import blaming, context
 from alpha.errors import OutOfMemoryError, message
 
 Shape = tuple[int, ...]
@@ -185,6 +185,8 @@ def allocate(nbytes: int) -> Any:
     limit = config.cuda_memory_mib << 20
     if limit and pool.live + nbytes > limit:
         gc.collect()
+        if pool.live + nbytes > limit and on_exhaustion:
+            on_exhaustion()
         if pool.live + nbytes > limit:
             raise _out_of_memory(nbytes)
     asked = nbytes if nbytes > LEAST else LEAST
@@ -269,7 +271,7 @@ def upload(a: np.ndarray, dtype: str | None = None) -> Array:
 def _send(ptr: int, a: np.ndarray) -> None:
     """Copies the elements of `a` to an address, in stream order."""
     driver = context.driver
-    try:
+    with blaming:
         if a.nbytes < PINNED_FROM:
             if a.nbytes:
                 driver.memcpy_htod_async(ptr, a, context.stream)
@@ -281,8 +283,6 @@ def _send(ptr: int, a: np.ndarray) -> None:
         copied = event().record(context.copy_stream)
         context.stream.wait_for_event(copied)
         pool.until(copied, staged)
-    except driver.Error as error:
-        raise fault(error) from error
 
 
 def event() -> Any:
@@ -301,12 +301,29 @@ def download(x: Array, dtype: Any) -> np.ndarray:
         return out
     ptr = x.ptr
     backlog.run()
-    try:
+    with blaming:
         context.driver.memcpy_dtoh_async(out, ptr, context.stream)
         context.stream.synchronize()
-    except context.driver.Error as error:
-        raise fault(error) from error
     return out
+
+
+def fetch(arrays: Sequence[Array]) -> Callable[[], list[np.ndarray]]:
+    """Begins to copy arrays to the host, beside later work; what is returned waits for them, and gives them."""
+    if recorder or backlog.waiting or not all(x.nbytes for x in arrays):
+        return lambda: [download(x, x.dtype) for x in arrays]
+    staged = [(pool.pinned.allocate(x.shape, x.dtype), x.ptr) for x in arrays]  # ptr has what waits written
+    with blaming:
+        context.copy_stream.wait_for_event(event().record(context.stream))
+        for host, ptr in staged:
+            context.driver.memcpy_dtoh_async(host, ptr, context.copy_stream)
+        copied = event().record(context.copy_stream)
+    pool.until(copied, (arrays, staged))
+
+    def fetched() -> list[np.ndarray]:
+        with blaming:
+            copied.synchronize()
+        return [host.copy() for host, _ in staged]
+    return fetched
 
 
 def copy(dst: Array, src: Array) -> None:
@@ -326,10 +343,8 @@ def offset(x: Array, nbytes: int) -> Array | int:
 
 
 def _copy(dst: int, src: int, nbytes: int) -> None:
-    try:
+    with blaming:
         context.driver.memcpy_dtod_async(dst, src, nbytes, context.stream)
-    except context.driver.Error as error:
-        raise fault(error) from error
 
 
 class Lease:

@@ -138,16 +138,35 @@ def test_gradients_that_are_there_are_added_to():
     np.testing.assert_allclose(w.grad.numpy(), 2 * once, rtol=1e-5, atol=1e-6)
 
 
-def test_other_shapes_give_up_the_recording():
+def test_a_call_of_other_shapes_leaves_the_recording():
+    run, plain, large, (small,) = *(Training(small_resnet, c) for c in (True, False)), batches(9), batches(1, size=2)
+    steps = [*large[:4], small, *large[4:6], small, small, *large[6:]]
+    found, expected = ([tuple(t.numpy().tobytes() for t in r.step(*step)) for step in steps] for r in (run, plain))
+    assert found == expected and run.bits() == plain.bits()
+    assert run.plain_calls == 3 + 1 + 2, "the last batch of an epoch is called plainly, and the rest replayed"
+
+
+def test_other_shapes_in_a_row_give_up_the_recording():
     run, (large,), (small,) = Training(small_resnet, True), batches(1), batches(1, size=2)
     for _ in range(4):
         run.step(*large)
-    assert run.plain_calls == 3 and memory.pool.reserved
-    run.step(*small)
-    assert run.plain_calls == 4 and memory.pool.reserved == 0
+    before = memory.pool.reserved
+    assert run.plain_calls == 3 and before
+    for _ in range(4):
+        run.step(*small)
+    assert run.plain_calls == 6 and 0 < memory.pool.reserved <= before
     for _ in range(3):
         run.step(*large)
-    assert run.plain_calls == 7 and memory.pool.reserved
+    assert run.plain_calls == 9 and memory.pool.reserved == before
+
+
+def test_a_recording_goes_where_a_plain_call_needs_its_memory():
+    large, small = (alpha.tensor(np.ones(n, np.float32), device="cuda") for n in (1 << 20, (1 << 20) - 256))
+    chain = alpha.capture(lambda x: ((x + 1) * 2 + x).sum())
+    assert [chain(large).item() for _ in range(4)] and memory.pool.reserved
+    memory.free_cached()
+    with alpha.config(cuda_memory_mib=-(-memory.pool.live >> 20) + 1):
+        assert chain(small).item() == 5 * small.size and memory.pool.reserved == 0
 
 
 def test_modes_and_precision_are_part_of_what_is_recorded():

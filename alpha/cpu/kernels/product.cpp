@@ -1,11 +1,12 @@
-// What:    the products of Winograd's convolution for one spectral point: tiles x channels in by channels in x out, and,
-//          for the gradient of the filters, channels out x tiles by tiles x channels in.
-// Layout:  see winograd.hpp.   Zeros: none are skipped.
-// Tile:    up to ACCUMULATORS vectors, rows x up to TILE_VECTORS vectors; sums of up to 64 terms start at 0.
+// What:    tiles of matrix products: rows x channels in by channels in x channels out, and, for the gradient of filters,
+//          channels out x rows by rows x channels in. For a spectral point of Winograd's convolution rows are tiles, for
+//          filters of one tap pixels.
+// Layout:  see product.hpp; operands are packed by the caller.   Zeros: none are skipped.
+// Tile:    up to ACCUMULATORS vectors, rows x up to TILE_VECTORS vectors; sums start at 0.
 #include <array>
 #include <utility>
 
-#include "winograd.hpp"
+#include "product.hpp"
 
 namespace {
 

@@ -3,7 +3,7 @@
 // Points are 0, Q pairs +-p and infinity. Rows of a pair share their even and their odd part.
 #pragma once
 
-#include "vec.hpp"
+#include "../vec.hpp"
 
 #define MEMBER inline __attribute__((always_inline))
 

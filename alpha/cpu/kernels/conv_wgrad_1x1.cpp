@@ -1,0 +1,113 @@
+// What:    wgrad of filters of one tap  dw[oc, ic] = sum_{n,oh,ow} g[n, oh, ow, oc] * x[n, ih, iw, ic]
+// Source:  arXiv 2306.15951, Sk-dilated (Algorithm 3B), where the only tap meets an input at every output: a matrix
+//          product over pixels, of which a stride leaps over some.
+// Layout:  NHWC and OHWI. GEMM view: GM = channels out, GN = channels in, GK = pixels.
+// Zeros:   none are there to be skipped.   Requires: one group, no output outside of the map (suits_one_tap).
+// Tile:    PANEL pixels of x and of g are packed at a time and stay in the second-level cache while all tiles of the
+//          sums meet them: [block of TILE_WIDTH channels in][pixel][channel] and [block of GRADIENTS channels out]
+//          [pixel][channel]. A panel is summed from zero and then added. Rows are cut into parts that depend on the
+//          shape alone, channels in where parts are few for the threads or sums large for a cache, which changes no
+//          sum. Partial sums are added in a fixed order.
+#include "conv.hpp"
+#include "product.hpp"
+
+namespace {
+
+constexpr int64_t PANEL = 96, GRADIENTS = 48, MOST_PARTS = 8;
+constexpr int64_t SUM_BYTES = 4 << 20, SHARE_BYTES = 384 * 1024;  // of all partial sums, and of those of a job
+
+// How the work is cut: parts of the rows, and of the channels in.
+struct Cut {
+  int64_t parts = 1, blocks, shares;
+
+  Cut(const Geometry& g, int threads) : blocks(ceil_div(g.in_c, TILE_WIDTH)) {
+    const int64_t bytes = sizeof(float) * g.out_c * blocks * TILE_WIDTH, pixels = g.n * g.out_h * g.out_w;
+    while (parts < MOST_PARTS && 2 * parts * bytes <= SUM_BYTES && parts * PART_PIXELS < pixels) parts *= 2;
+    parts = std::min(parts, g.n * g.out_h);
+    const int64_t for_threads = parts % threads == 0 ? 1 : ceil_div(2 * threads, parts);
+    shares = std::min(blocks, std::max(for_threads, ceil_div(bytes, SHARE_BYTES)));
+  }
+};
+
+// Copies `width` channels of a pixel to blocks of WIDTH, PANEL pixels apart; the last block is filled up with zeros.
+template <int64_t WIDTH>
+INLINE void pack_pixel(const float* from, int64_t width, float* to) {
+  for (; width >= WIDTH; width -= WIDTH, from += WIDTH, to += PANEL * WIDTH)
+    UNROLL for (int v = 0; v < WIDTH; v += LANES) store(to + v, load(from + v));
+  if (width <= 0) return;
+  for (int64_t v = 0; v < WIDTH; v += LANES) store(to + v, load_part(from + v, width - v));
+}
+
+// sums[outputs][ld] += g^T x over `count` packed pixels.
+void add_panel(const float* x, int64_t blocks, const float* gradients, int64_t outputs, int64_t count, float* sums) {
+  const int64_t ld = blocks * TILE_WIDTH, most = most_rows(TILE_VECTORS);
+  for (int64_t first = 0; first < outputs; first += GRADIENTS, gradients += PANEL * GRADIENTS) {
+    const int64_t rows = std::min(GRADIENTS, outputs - first), tiles = ceil_div(rows, most);
+    for (int64_t b = 0; b < blocks; b++)
+      for (int64_t t = 0; t < tiles; t++) {
+        const int64_t o = part_start(rows, t, tiles), p = part_start(rows, t + 1, tiles) - o;
+        product_of(TILE_VECTORS, static_cast<int>(p), true)(
+            gradients + o, GRADIENTS, x + b * PANEL * TILE_WIDTH, TILE_WIDTH, count,
+            sums + (first + o) * ld + b * TILE_WIDTH, ld, true);
+      }
+  }
+}
+
+// sums[out_c][channels of the blocks first .. last] = part `part` of the rows.
+void add_rows(const Geometry& g, const Cut& cut, int64_t part, int64_t first, int64_t last, const float* x,
+              const float* dy, float* sums) {
+  const int64_t blocks = last - first, channel = first * TILE_WIDTH;
+  const int64_t width = std::min(g.in_c - channel, blocks * TILE_WIDTH);
+  float* panel = scratch(PANEL * (blocks * TILE_WIDTH + round_up(g.out_c, GRADIENTS)));
+  float* gradients = panel + PANEL * blocks * TILE_WIDTH;
+  std::fill_n(sums, g.out_c * blocks * TILE_WIDTH, 0.0f);
+  int64_t count = 0;
+  const int64_t rows = g.n * g.out_h;
+  for (int64_t k = part_start(rows, part, cut.parts); k < part_start(rows, part + 1, cut.parts); k++) {
+    const int64_t row = k / g.out_h * g.in_h + g.row_ranges->input + k % g.out_h * g.stride_h;
+    const float* in = x + (row * g.in_w + g.col_ranges->input) * g.in_c + channel;
+    for (int64_t c = 0; c < g.out_w; c++, in += g.stride_w * g.in_c) {
+      pack_pixel<TILE_WIDTH>(in, width, panel + count * TILE_WIDTH);
+      pack_pixel<GRADIENTS>(dy + (k * g.out_w + c) * g.out_pitch, g.out_c, gradients + count * GRADIENTS);
+      if (++count < PANEL) continue;
+      add_panel(panel, blocks, gradients, g.out_c, count, sums);
+      count = 0;
+    }
+  }
+  if (count) add_panel(panel, blocks, gradients, g.out_c, count, sums);
+}
+
+}  // namespace
+
+// Few pixels, or so many sums that they fit no cache, are as well off with wgrad_per_tap.
+bool suits_one_tap(const Geometry& g) {
+  return g.taps() == 1 && g.groups == 1 && g.row_ranges->count == g.out_h && g.col_ranges->count == g.out_w &&
+         g.n * g.out_h * g.out_w >= PART_PIXELS / 4 && g.in_c * g.out_c * int64_t(sizeof(float)) <= 2 * SUM_BYTES;
+}
+
+void wgrad_one_tap(const Geometry& g, const float* x, const float* dy, float* dw) {
+  const int threads = team(g.multiply_adds(), 100000);
+  const Cut cut(g, threads);
+  const int64_t widest = ceil_div(cut.blocks, cut.shares) * TILE_WIDTH, each = round_up(g.out_c * widest, 16);
+  float* sums = scratch<1>(cut.parts * cut.shares * each);  // [share][part][out_c][channels of the share]
+#pragma omp parallel num_threads(threads)
+  {
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t job = 0; job < cut.parts * cut.shares; job++) {
+      const int64_t share = job / cut.parts, first = part_start(cut.blocks, share, cut.shares);
+      add_rows(g, cut, job % cut.parts, first, part_start(cut.blocks, share + 1, cut.shares), x, dy, sums + job * each);
+    }
+#pragma omp for schedule(static)
+    for (int64_t k = 0; k < cut.shares * g.out_c; k++) {
+      const int64_t share = k / g.out_c, first = part_start(cut.blocks, share, cut.shares);
+      const int64_t ld = (part_start(cut.blocks, share + 1, cut.shares) - first) * TILE_WIDTH, o = k % g.out_c;
+      const float* from = sums + share * cut.parts * each + o * ld;
+      float* to = dw + o * g.in_c + first * TILE_WIDTH;
+      for (int64_t c = 0; c < std::min(ld, g.in_c - first * TILE_WIDTH); c++) {
+        float total = from[c];
+        for (int64_t part = 1; part < cut.parts; part++) total += from[part * each + c];
+        to[c] = total;
+      }
+    }
+  }
+}

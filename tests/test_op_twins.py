@@ -1,0 +1,105 @@
+"""Every op against PyTorch over drawn shapes, values and gradients of both orders; and that none is left out."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from alpha import ops
+from alpha.gradcheck import assert_equal_at
+from alpha.op import observers, registry
+from tests.op_orders import orders, torch_orders
+from tests.op_twins import drawn
+from tests.op_twins_nn import TWINS
+
+TESTS = Path(__file__).parent
+
+# Ops that no twin calls: what compares them on the CPU with PyTorch or the equation, and the GPU with the CPU, if it
+# has the op: inference there has no convolution that pools.
+UPDATES = ("test_update.py::test_steps_are_pytorchs", "cuda/ops/test_update.py::test_agrees_with_the_cpu")
+ELSEWHERE: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("adam_step", "adamax_step", "radam_step", "rmsprop_step", "sgd_step"), UPDATES),
+    "adamod_step": ("test_update.py::test_adamod_is_the_equation", UPDATES[1]),
+    "ema_step": ("test_update.py::test_ema_is_the_equation", UPDATES[1]),
+    "loss_scale_step": ("test_loss_scaling.py::test_the_scale_grows_after_some_steps_and_stays_in_its_range",
+                        UPDATES[1]),
+    "sums_of_squares": ("test_update.py::test_sums_of_squares_name_each_tensor",
+                        "cuda/ops/test_update.py::test_sums_of_squares"),
+    "augment_images": ("test_augment.py::test_the_op_is_its_parts",
+                       "cuda/ops/test_augment.py::test_agrees_with_the_cpu_in_every_bit"),
+    "batch_norm_apply": ("test_recompute.py::test_networks_train_with_the_same_bits",
+                         "cuda/test_recompute.py::test_networks_train_with_the_same_bits"),
+    "conv_relu_pool": ("test_conv_pool.py::test_it_equals_the_two_ops",),
+    "transfer": ("test_elementwise.py::test_to_device_copies_and_carries_the_gradient",
+                 "cuda/ops/test_elementwise.py::test_transfer_there_and_back"),
+}
+
+# Functions that are made of ops, and have no twin of their own: where they are compared.
+COMPOSED = {name: file for file, names in {
+    "test_habits_ops.py": "allclose argmin bmm ceil chunk cumsum dot einsum equal eye from_numpy gather getitem "
+        "isfinite isinf isnan linspace log10 log2 logsumexp masked_fill mm mv nonzero one_hot "
+        "outer randint randperm reciprocal round rsqrt scatter scatter_add setitem sort "
+        "square squeeze std topk tril triu trunc unbind unflatten unsqueeze all any",
+    "test_habits_nn.py": "channel_shuffle embedding interpolate local_response_norm max_pool_windows moveaxis "
+        "pixel_shuffle pixel_unshuffle",
+    "test_create.py": "arange full full_like ones ones_like rand rand_like randn randn_like zeros "
+        "zeros_like",
+    "test_shape.py": "flatten split stack transpose",
+    "test_dropout.py": "dropout",
+    "test_inplace.py": "clone",
+    "test_pool.py": "max_unpool2d",
+    "test_conv_pool.py": "conv2d_relu_pool", "op_twins.py": "index_select logical_not logical_or logical_xor",
+    "test_elementwise.py": "to_device",
+}.items() for name in names.split()}
+
+
+@pytest.mark.torch
+@pytest.mark.filterwarnings("ignore:reduction:UserWarning")
+@settings(max_examples=4)
+@pytest.mark.parametrize("name", TWINS)
+@given(data=st.data())
+def test_values_and_gradients_of_both_orders(name: str, data: Any) -> None:
+    pytest.importorskip("torch")
+    case = TWINS[name](data.draw)
+    expected = torch_orders(case.theirs, case.arrays)
+    for second in (True, False):    # gradients that may be differentiated are made by other ops
+        for k, (ours, theirs) in enumerate(zip(orders(case.ours, case.arrays, second=second), expected)):
+            assert_equal_at(ours, theirs, rtol=1e-9, atol=1e-9, name=f"{name}, result {k}")
+
+
+def called_by_twins() -> set[str]:
+    """Returns the names of the ops that the twins call, forward and backward."""
+    called: set[str] = set()
+
+    def note(found: Any, *rest: Any) -> None:
+        called.add(found.name)
+    observers.append(note)
+    try:
+        for name in TWINS:
+            drawn(name, 6, lambda case: [orders(case.ours, case.arrays, second=second) for second in (True, False)])
+    finally:
+        observers.remove(note)
+    return called
+
+
+def test_no_op_is_left_out() -> None:
+    called = called_by_twins()
+    ours = {name for name, found in registry.items() if found.own}
+    assert ours - called == set(ELSEWHERE), "give the op a twin in tests/op_twins.py"
+    for name, places in ELSEWHERE.items():
+        for place in places:
+            file, _, test = place.partition("::")
+            assert f"def {test}(" in (TESTS / file).read_text(), (name, place)
+
+
+def test_no_function_is_left_out() -> None:
+    known = {*registry, *TWINS, *COMPOSED}
+    assert set(ops.__all__) - known == set(), "compare it, and say where in COMPOSED"
+    for name, place in COMPOSED.items():
+        assert name in ops.__all__ and name not in TWINS
+        assert re.search(rf"\b{name}\b", (TESTS / place).read_text()), (name, place)
