@@ -230,12 +230,13 @@ def _recipe(node: Node, made: Plan, level: str, args: Sequence[Any], outs: Seque
     op = node.op
     nbytes = sum([outs[k].data.nbytes for k in again])
     inputs = [t._node[0].plan for t in _tensors(args) if t._node is not None and t._node[0].plan is not None]
-    if level == "full":
+    counts = level == "full" or config.recompute == "auto"  # which may come to full later in the step
+    if counts:
         made.base = _union([p.base for p in inputs])
     if nbytes < LEAST:
         return None
     kept = {node.order: nbytes} if level == "full" else NOTHING
-    made.chain = {**_union([p.chain for p in inputs]), **kept} if kept else NOTHING
+    made.chain = {**_union([p.chain for p in inputs]), node.order: nbytes} if counts else NOTHING
     made.depth = max([p.depth for p in inputs], default=0) + 1
     joins = len(inputs) > 1  # all paths are made at once there, and to keep their join frees them
     of_kept, of_own = AT_JOINS if joins else BETWEEN
