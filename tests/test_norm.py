@@ -184,7 +184,7 @@ def test_batch_norm_is_pytorchs(cpu_kernels, training):
 
 
 def test_what_is_no_tensor_is_refused_where_there_is_no_sample() -> None:
-    with pytest.raises(AlphaError, match="running_mean is True.*\nhelp: "):
+    with pytest.raises(AlphaError, match=r"running_mean is True.*\nhelp: "):
         ops.batch_norm(alpha.zeros((0, 4)), running_mean=True)
 
 
