@@ -13,7 +13,6 @@ import alpha
 from alpha import nn, ops, optim
 from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.context import context
-from tests.cuda.process import COUNTS_LIVE
 from tests.cuda.test_training import small_resnet, small_vgg
 
 pytestmark = pytest.mark.cuda
@@ -161,7 +160,6 @@ def test_other_shapes_in_a_row_give_up_the_recording():
     assert run.plain_calls == 9 and memory.pool.reserved == before
 
 
-@COUNTS_LIVE
 def test_a_recording_goes_where_a_plain_call_needs_its_memory():
     large, small = (alpha.tensor(np.ones(n, np.float32), device="cuda") for n in (1 << 20, (1 << 20) - 256))
     chain = alpha.capture(lambda x: ((x + 1) * 2 + x).sum())
@@ -299,7 +297,7 @@ def test_hooks_are_called_every_time():
     assert len(seen) == 8
 
 
-@COUNTS_LIVE
+@pytest.mark.no_memcheck("counts live memory: the tool keeps Python's frames, and what they hold")
 def test_memory_is_counted_and_comes_back():
     x = alpha.tensor(np.ones(1 << 16, np.float32), device="cuda")
     gc.collect()
@@ -307,8 +305,7 @@ def test_memory_is_counted_and_comes_back():
     chain = alpha.capture(lambda x: ((x + 1) * 2 + x).sum())
     for _ in range(4):
         assert chain(x).item() == 5 << 16
-    assert memory.pool.reserved >= 2 * x.data.nbytes
-    assert memory.pool.live >= before + memory.pool.reserved
+    assert memory.pool.live - before >= memory.pool.reserved >= 2 * x.data.nbytes
     del chain
     gc.collect()
     assert memory.pool.reserved == 0 and memory.pool.live == before
