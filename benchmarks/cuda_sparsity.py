@@ -21,8 +21,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 import alpha
 from alpha.errors import AlphaError
 from alpha.op import registry
@@ -33,7 +31,7 @@ from benchmarks.conv_ops import in_windows
 from benchmarks.conv_sides import Operands, alpha_call, torch_call
 from benchmarks.environment import add_common, settle, torch_facts
 from benchmarks.results import Row
-from benchmarks.rounds import Side, medians
+from benchmarks.rounds import Side, medians, relative_error
 from benchmarks.shapes import ConvShape
 from benchmarks.sparsity import SETS
 from benchmarks.torch_precision import allow_tf32
@@ -77,23 +75,22 @@ def under(call: Call, **settings: Any) -> Call:
 def measure_linear(k: int, n: int, rows: int, dtype: str, zeros: float, args: argparse.Namespace) -> Row:
     """Returns the microseconds of a linear layer of k features and n outputs."""
     import torch
-    rng = np.random.default_rng(0)
-    x, w = (rng.standard_normal(shape, dtype=np.float32) for shape in ((rows, k), (n, k)))
-    x[rng.random(x.shape) < zeros] = 0
-    given = [alpha.tensor(a, device="cuda").astype(dtype) for a in (x, w)]
-    theirs = [torch.from_numpy(a).to(cuda_timing.peer_device(), getattr(torch, dtype)) for a in (x, w)]
-    exact = theirs[0].double() @ theirs[1].double().T
+    torch.manual_seed(0)
+    x, w = (torch.randn(shape, device=cuda_timing.peer_device()).to(getattr(torch, dtype))
+            for shape in ((rows, k), (n, k)))
+    x[torch.rand(x.shape, device=x.device) < zeros] = 0
+    theirs, exact = (x, w), x.double() @ w.double().T
+    given = [cuda_timing.wrap(t) for t in theirs]
     sides, run, held = {}, registry["linear"].impls["cuda"], {}
 
     def call_of(name: str) -> Call:
         def call(_: int) -> Any:
-            held[name] = run(*[t.data for t in given], None, activation=None, algorithm=Request(name, name == "sparse"))
+            held[name] = run(*given, None, activation=None, algorithm=Request(name, name == "sparse"))
             return held[name]
         return call
     for name in ("auto", "sparse") if n % 8 == 0 else ("auto",):
         sides[name] = call_of(name)
-        made = alpha.Tensor(sides[name](0), (rows, n), dtype, "cuda").astype("float32").numpy()
-        error = np.linalg.norm(made - exact.cpu().numpy()) / np.linalg.norm(exact.cpu().numpy())
+        error = relative_error(cuda_timing.view(sides[name](0)), exact)
         if not error < ERROR[dtype]:
             checks.refuse(f"linear {k} to {n}, {name}: relative error {error}", "look for its kernel",
                           where="cuda_sparsity")
@@ -143,14 +140,14 @@ def cases(args: argparse.Namespace) -> list[tuple[Row, Callable[[], Row]]]:
     found: list[tuple[Row, Callable[[], Row]]] = []
     for name in args.only:
         if name == "linear":
+            found += [({"set": name, "layer": "4096 to 4096", "n": 4, "dtype": dtype, "zeros": 0.75},
+                       lambda dtype=dtype: measure_linear(4096, 4096, 4, dtype, 0.75, args))
+                      for dtype in ("float32", "bfloat16")]
             for k, n in LINEAR:
                 for dtype in ("float32", "bfloat16"):
                     for rows, zeros in ((1, z) for z in SHARES) if n > 10 else ((1, 0.0),):
                         found.append(({"set": name, "layer": f"{k} to {n}", "n": rows, "dtype": dtype, "zeros": zeros},
                                       lambda a=(k, n, rows, dtype, zeros): measure_linear(*a, args)))
-            found += [({"set": name, "layer": "4096 to 4096", "n": 4, "dtype": dtype, "zeros": 0.75},
-                       lambda dtype=dtype: measure_linear(4096, 4096, 4, dtype, 0.75, args))
-                      for dtype in ("float32", "bfloat16")]
             continue
         found += [({"set": name, "layer": case.name, "n": n, "dtype": "float32", "zeros": 0.0},
                    lambda a=(name, case, n): measure_layer(*a, args)) for n in args.batch for case in SETS[name]]

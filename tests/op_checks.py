@@ -11,6 +11,7 @@ import pytest
 from hypothesis import strategies as st
 
 import alpha
+from alpha import ops
 from alpha.gradcheck import assert_equal_at
 
 shapes = st.lists(st.sampled_from([1, 2, 3, 5]), max_size=4).map(tuple)
@@ -38,6 +39,32 @@ def integers(shape: Sequence[int], seed: int = 0, low: int = -4, high: int = 5) 
 def leaf(shape: Sequence[int], seed: int = 0, low: float = -2.0, high: float = 2.0) -> alpha.Tensor:
     """A float64 tensor to differentiate by."""
     return alpha.tensor(floats(shape, seed, low, high), requires_grad=True)
+
+
+def check_sample_norm_of_nearly_equal_elements(shape: tuple[int, ...], groups: int, device: str = "cpu",
+                                               again: bool = False) -> None:
+    """y and the gradients against float64, where what a float32 mean leaves out shows.
+
+    Args:
+        groups: of group norm; 0 for layer norm.
+        again: whether the gradients are made to be differentiated again.
+    """
+    rng = np.random.default_rng(0)
+    x = (1.7 + 0.011 * rng.standard_normal(shape)).astype(np.float32)
+    g, gamma = (rng.standard_normal(s).astype(np.float32) for s in (shape, shape[-1:]))
+    t, scale = (alpha.tensor(a, device=device, requires_grad=True) for a in (x, gamma))
+    y = ops.group_norm(t, scale, groups=groups) if groups else ops.layer_norm(t, scale)
+    dx, dgamma = alpha.grad(y, [t, scale], alpha.tensor(g, device=device), create_graph=again)
+
+    split = (shape[0], -1, groups, shape[-1] // groups) if groups else shape
+    axes = (1, 3) if groups else len(shape) - 1
+    wide, v = (a.astype(np.float64).reshape(split) for a in (x, g.astype(np.float64) * gamma))
+    istd = 1 / np.sqrt(wide.var(axes, keepdims=True) + 1e-5)
+    xhat = (wide - wide.mean(axes, keepdims=True)) * istd
+    expected = istd * (v - v.mean(axes, keepdims=True) - xhat * (v * xhat).mean(axes, keepdims=True))
+    for name, ours, theirs in (("y", y, xhat.reshape(shape) * gamma), ("dx", dx, expected.reshape(shape)),
+                               ("dgamma", dgamma, (g * xhat.reshape(shape)).reshape(-1, shape[-1]).sum(0))):
+        assert_equal_at(ours, theirs, atol=2e-6 * np.abs(theirs).max(), name=name)
 
 
 def like_torch(ours: Callable[..., Any], theirs: Callable[..., Any], arrays: Sequence[np.ndarray], rtol: float = 1e-12,

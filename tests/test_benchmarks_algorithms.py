@@ -65,7 +65,7 @@ def test_without_a_run_only_the_model_speaks(capsys):
 
 
 def test_cuda_refuses_strassen_and_passes_over_a_preference():
-    from alpha.cuda.conv.algorithms import check_algorithm
+    from alpha.cuda.ops.matmul.rows import check_algorithm
     for request in (AUTO, Request("direct", True), Request("strassen")):
         check_algorithm("matmul", request)
     with refused(ConfigError, "matmul: strassen has no CUDA kernels", 'x.to("cpu")'):

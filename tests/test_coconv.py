@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from alpha.cpu import coconv as coconv_cpu
 from alpha.cpu import conv_numpy, conv_tables
 from alpha.errors import ShapeError
 from alpha.gradcheck import adjoint_check, assert_equal_at
+from alpha.ops.algorithms.family import Way
 from alpha.ops.coconv_desc import CoConvDesc
 from tests.coconv_cases import CASES, CoCase, oracle
 from tests.op_checks import leaf, like_torch, refused
@@ -104,12 +106,73 @@ def test_a_level_that_writes_elsewhere_is_found(monkeypatch: pytest.MonkeyPatch)
     right = conv_tables.forward_table(case.desc)
     wrong = right.copy()
     wrong[4] -= 1
-    monkeypatch.setattr("alpha.cpu.native.forward_table", lambda desc: wrong)
+    monkeypatch.setattr("alpha.cpu.native.forward_table", lambda desc, level: wrong)
     if not coconv_cpu.native.usable(x, w):
         pytest.skip("there are no compiled CPU kernels here (no C++ compiler?)")
     with pytest.raises(AssertionError):
         assert_equal_at(ops.coconv2d(alpha.tensor(x), alpha.tensor(w), case.dilations).numpy(),
                         oracle(case, x, w, g)[0])
+
+
+WIDE = (CoCase("wide4", 3, (24, 25), 32, 64, (1, 2, 3, 4)),
+        CoCase("tails", 5, (19, 14), 20, 72, (3, 1, 2), (16, 24, 32)),
+        CoCase("some_levels", 4, (13, 30), 48, 68, (5, 2), (4, 64)))
+
+
+@pytest.mark.parametrize("case", WIDE, ids=str)
+def test_levels_by_winograd(case: CoCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every d-th pixel is a map of its own; levels of few channels have the direct kernels, beside them."""
+    rng = np.random.default_rng(0)
+    x, w, g = (rng.standard_normal(s, np.float32) for s in (case.x_shape, case.w_shape, case.desc.y_shape))
+    if not coconv_cpu.native.usable(x, w):
+        pytest.skip("there are no compiled CPU kernels here (no C++ compiler?)")
+    b = rng.standard_normal(case.oc, np.float32)
+    monkeypatch.setattr(coconv_cpu, "ways", lambda pass_name, desc: tuple(
+        Way("winograd", 4) if level.oc >= 16 else None for _, level in desc.levels))
+    tx, tw, tg = map(alpha.tensor, (x, w, g))
+    y, dx, dw = oracle(case, x.astype(np.float64), w.astype(np.float64), g.astype(np.float64))
+    found = {threads: passes_of(case, tx, tw, tg, alpha.tensor(b), threads) for threads in (1, 2, 3)}
+    for got, expected in zip(found[1], (y, dx, dw, np.maximum(y + b, 0))):
+        assert np.linalg.norm(got - expected) <= 1.5e-6 * np.linalg.norm(expected)
+        assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max()
+    for other in (2, 3):
+        assert all(np.array_equal(a, b) for a, b in zip(found[1], found[other]))
+
+
+def test_which_levels_winograd_takes() -> None:
+    """Wide ones on many tiles; not those of few channels or tiles, of a stride, in groups, or of kernels but 3x3."""
+    def taken(*shape: int, **changes: Any) -> list[bool]:
+        n, size, ic, oc = shape
+        levels = {"dilations": (1, 2), "channels": None, "stride": (1, 1), "groups": 1, "f": 3} | changes
+        f = levels.pop("f")
+        desc = CoConvDesc.fprop((n, size, size, ic), (oc, f, f, ic // levels["groups"]), **levels)
+        return [bool(way) for pass_name in ("fprop", "dgrad", "wgrad") for way in coconv_cpu.ways(pass_name, desc)]
+    if not coconv_cpu.native.usable(np.zeros(1, np.float32)):
+        pytest.skip("there are no compiled CPU kernels here (no C++ compiler?)")
+    assert all(taken(32, 8, 256, 256)) and all(taken(4, 14, 256, 256))
+    for other in (taken(32, 8, 256, 256, stride=(2, 2)), taken(32, 8, 256, 256, groups=2), taken(4, 14, 256, 256, f=5),
+                  taken(1, 8, 256, 256), taken(32, 8, 256, 16), taken(32, 8, 8, 256)):
+        assert not any(other)
+    with alpha.config(conv_algorithm="direct"):
+        assert not any(taken(32, 8, 256, 256))
+
+
+def passes_of(case: CoCase, x: alpha.Tensor, w: alpha.Tensor, g: alpha.Tensor, b: alpha.Tensor, threads: int
+              ) -> list[np.ndarray]:
+    with alpha.config(num_threads=threads):
+        made = (ops.coconv2d(x, w, **case.attrs), ops.coconv2d_dgrad(g, w, case.hw, **case.attrs),
+                ops.coconv2d_wgrad(x, g, case.f, **case.attrs),
+                ops.coconv2d_bias_act(x, w, b, activation="relu", **case.attrs))
+        return [t.numpy() for t in made]
+
+
+def test_one_level_on_large_maps_has_the_tiles_of_conv2d(cpu_kernels: str) -> None:
+    rng = np.random.default_rng(0)
+    x, w = (alpha.tensor(rng.standard_normal(s, np.float32)) for s in ((4, 32, 32, 64), (64, 3, 3, 64)))
+    y = ops.conv2d(x, w, padding=1)
+    assert np.array_equal(ops.coconv2d(x, w, (1,)).numpy(), y.numpy())
+    assert np.array_equal(ops.coconv2d_dgrad(y, w, 32, (1,)).numpy(), ops.conv2d_dgrad(y, w, 32, padding=1).numpy())
+    assert np.array_equal(ops.coconv2d_wgrad(x, y, 3, (1,)).numpy(), ops.conv2d_wgrad(x, y, 3, padding=1).numpy())
 
 
 def test_multiplications_done_are_the_useful_ones(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 import alpha
 from alpha import ops
 from alpha.config import config
-from alpha.errors import ShapeError
+from alpha.errors import AlphaError, ShapeError
 from alpha.gradcheck import assert_equal_at, gradcheck
 from alpha.ops.norm import batch_norm_act
+from tests.op_checks import check_sample_norm_of_nearly_equal_elements
 
 EPS = 1e-5
 SHAPES = [(2, 1), (5, 3), (2, 1, 1, 4), (3, 1, 1, 1), (2, 5, 3, 7), (4, 8, 8, 65)]
@@ -182,6 +183,17 @@ def test_batch_norm_is_pytorchs(cpu_kernels, training):
         assert_equal_at(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
+def test_what_is_no_tensor_is_refused_where_there_is_no_sample() -> None:
+    with pytest.raises(AlphaError, match=r"running_mean is True.*\nhelp: "):
+        ops.batch_norm(alpha.zeros((0, 4)), running_mean=True)
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("shape, groups", [((40, 5), 0), ((40, 5), 1), ((3, 70, 24), 0), ((3, 70, 24), 4)])
+def test_sample_norms_of_nearly_equal_elements_keep_their_digits(cpu_kernels, shape, groups, again):
+    check_sample_norm_of_nearly_equal_elements(shape, groups, again=again)
+
+
 @pytest.mark.torch
 @given(shape=st.lists(st.integers(1, 5), min_size=2, max_size=4), ndim=st.integers(1, 2), affine=st.booleans())
 def test_layer_norm_is_pytorchs(shape, ndim, affine):
@@ -239,8 +251,8 @@ def test_sixteen_bits_keep_statistics_in_thirty_two():
     """Squares of 300 overflow float16; mean and istd come in float32, gradients in float16."""
     rng = np.random.default_rng(9)
     x = alpha.tensor(300 * rng.standard_normal((8, 3, 4)), "float16", requires_grad=True)
-    for y, mean, istd in (batch_norm_act.full(x, activation="relu"), ops.layer_norm.full(x),
-                          ops.group_norm.full(x, groups=2)):
+    for y, mean, istd, *_ in (batch_norm_act.full(x, activation="relu"), ops.layer_norm.full(x),
+                              ops.group_norm.full(x, groups=2)):
         y.sum().backward()
         assert (y.dtype, mean.dtype, istd.dtype, x.grad.dtype) == ("float16", "float32", "float32", "float16")
         assert np.isfinite(y.numpy()).all() and np.abs(y.numpy()).max() > 1

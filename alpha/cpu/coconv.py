@@ -3,16 +3,24 @@
 What    y[..., a:b] = conv2d of x and w[a:b], with the dilation of the level; the gradients likewise
 Place   every level reads and writes its channels where they lie: no slice is copied and nothing is concatenated.
         dgrad: the first level writes dx, the others add to it
-Forms   compiled: one call for all levels (conv_tables.py); NumPy: one of conv_numpy.py for each
+Forms   compiled: the direct kernels, or for a level of 3x3 and stride 1 Winograd's: of every d-th pixel, by rows and
+        columns, a convolution without dilation is made; NumPy: one of conv_numpy.py for each
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Any
+
 import numpy as np
 
+from alpha.config import config
 from alpha.cpu import conv_numpy, native
+from alpha.cpu.algorithms import machine_key, way_of_level, winograd, workspace_limit
+from alpha.cpu.conv import conv2d_bias_act_cpu, conv2d_dgrad_cpu, conv2d_wgrad_cpu
 from alpha.cpu.half import in_float32
 from alpha.cpu.memory import empty
+from alpha.ops.algorithms.family import Way
 from alpha.ops.coconv import coconv2d, coconv2d_bias_act, coconv2d_dgrad, coconv2d_wgrad
 from alpha.ops.coconv_desc import CoConvDesc
 from alpha.ops.conv_desc import Pair
@@ -29,8 +37,10 @@ def coconv2d_cpu(x: Array, w: Array, **levels) -> Array:
 @in_float32()
 def coconv2d_dgrad_cpu(g: Array, w: Array, *, hw: Pair, **levels) -> Array:
     desc = CoConvDesc.dgrad(g.shape, w.shape, hw, **levels)
+    if len(desc.levels) == 1:
+        return conv2d_dgrad_cpu(g, w, hw=hw, **_geometry(desc))
     dx = empty(desc.x_shape, g.dtype)
-    (native.conv_dgrad if native.usable(g, w) else dgrad)(desc, g, w, dx)
+    (compiled_dgrad if native.usable(g, w) else dgrad)(desc, g, w, dx)
     return dx
 
 
@@ -38,8 +48,10 @@ def coconv2d_dgrad_cpu(g: Array, w: Array, *, hw: Pair, **levels) -> Array:
 @in_float32(rounded=False)
 def coconv2d_wgrad_cpu(x: Array, g: Array, *, f: Pair, **levels) -> Array:
     desc = CoConvDesc.wgrad(x.shape, g.shape, f, **levels)
+    if len(desc.levels) == 1:
+        return conv2d_wgrad_cpu(x, g, f=f, **_geometry(desc))
     dw = empty(desc.w_shape, x.dtype)
-    (native.conv_wgrad if native.usable(x, g) else wgrad)(desc, x, g, dw)
+    (compiled_wgrad if native.usable(x, g) else wgrad)(desc, x, g, dw)
     return dw
 
 
@@ -48,9 +60,11 @@ def coconv2d_wgrad_cpu(x: Array, g: Array, *, f: Pair, **levels) -> Array:
 def coconv2d_bias_act_cpu(x: Array, w: Array, b: Array | None, *, activation: str | None, for_norm: bool = False,
                           **levels) -> Array:
     desc = CoConvDesc.fprop(x.shape, w.shape, **levels)
+    if len(desc.levels) == 1:
+        return conv2d_bias_act_cpu(x, w, b, activation=activation, **_geometry(desc))
     y = empty(desc.y_shape, x.dtype)
     if native.usable(x, w):
-        native.conv_fprop(desc, x, w, y, bias=b, relu=activation == "relu")
+        compiled_fprop(desc, x, w, y, b, activation == "relu")
         return y
     fprop(desc, x, w, y)
     if b is not None:
@@ -58,6 +72,64 @@ def coconv2d_bias_act_cpu(x: Array, w: Array, b: Array | None, *, activation: st
     if activation == "relu":
         np.maximum(y, 0, out=y)
     return y
+
+
+def _geometry(desc: CoConvDesc) -> dict[str, Any]:
+    """Returns the attributes of the only level as a convolution, whose bits it has."""
+    (_, one), = desc.levels
+    return dict(stride=(one.h.s, one.w.s), padding=(one.h.p, one.w.p), dilation=(one.h.d, one.w.d), groups=one.groups)
+
+
+# ---- compiled --------------------------------------------------------------------------------------------------------
+
+
+def ways(pass_name: str, desc: CoConvDesc) -> tuple[Way | None, ...]:
+    """Returns for each level its tiles of Winograd's, None for the direct kernels.  Where kernels are compiled."""
+    if config.conv_algorithm not in ("auto", "winograd"):
+        return (None,) * len(desc.levels)
+    return _ways(pass_name, desc, machine_key(), workspace_limit())
+
+
+@lru_cache(maxsize=4096)
+def _ways(pass_name: str, desc: CoConvDesc, machine: str, limit: int) -> tuple[Way | None, ...]:
+    return tuple(way_of_level(pass_name, level, machine, limit) for _, level in desc.levels)
+
+
+def compiled_fprop(desc: CoConvDesc, x: Array, w: Array, y: Array, b: Array | None, relu: bool) -> None:
+    """Writes y, each level its channels."""
+    found = ways("fprop", desc)
+    if not any(found):
+        return native.conv_fprop(desc, x, w, y, b, relu)
+    for k, (way, (first, level)) in enumerate(zip(found, desc.levels)):
+        if way is None:
+            native.conv_fprop(desc, x, w, y, b, relu, k)
+        else:
+            rows = slice(first, first + level.oc)
+            winograd.fprop(way, level, x, w[rows], y, None if b is None else b[rows], relu, first)
+
+
+def compiled_dgrad(desc: CoConvDesc, g: Array, w: Array, dx: Array) -> None:
+    """Writes dx, the sum over the levels."""
+    found = ways("dgrad", desc)
+    if not any(found):
+        return native.conv_dgrad(desc, g, w, dx)
+    for k, (way, (first, level)) in enumerate(zip(found, desc.levels)):
+        if way is None:
+            native.conv_dgrad(desc, g, w, dx, k)
+        else:
+            winograd.dgrad(way, level, g, w[first:first + level.oc], dx, first, first > 0)
+
+
+def compiled_wgrad(desc: CoConvDesc, x: Array, g: Array, dw: Array) -> None:
+    """Writes dw, each level its rows."""
+    found = ways("wgrad", desc)
+    if not any(found):
+        return native.conv_wgrad(desc, x, g, dw)
+    for k, (way, (first, level)) in enumerate(zip(found, desc.levels)):
+        if way is None:
+            native.conv_wgrad(desc, x, g, dw, k)
+        else:
+            winograd.wgrad(way, level, x, g, dw[first:first + level.oc], first)
 
 
 # ---- NumPy -----------------------------------------------------------------------------------------------------------

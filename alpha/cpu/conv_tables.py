@@ -57,9 +57,11 @@ def _pack(read: tuple[int, ...], written: tuple[int, ...], desc: ConvDesc, pitch
     return header + [number for part in parts for number in part]
 
 
-def _join(desc: ConvDesc | CoConvDesc, pack: Callable[[ConvDesc, int], list[int]]) -> np.ndarray:
-    """Returns [levels, (where its part begins, first channel) per level, parts]."""
+def _join(desc: ConvDesc | CoConvDesc, level: int | None, pack: Callable[[ConvDesc, int], list[int]]) -> np.ndarray:
+    """Returns [levels, (where its part begins, first channel) per level, parts], of all levels or of one."""
     levels = desc.levels if isinstance(desc, CoConvDesc) else ((0, desc),)
+    if level is not None:
+        levels = levels[level:level + 1]
     parts = [pack(level, desc.y_shape[3]) for _, level in levels]
     begin = np.cumsum([1 + 2 * len(levels), *map(len, parts)]).tolist()
     head = [number for at, (first, _) in zip(begin, levels) for number in (at, first)]
@@ -67,19 +69,19 @@ def _join(desc: ConvDesc | CoConvDesc, pack: Callable[[ConvDesc, int], list[int]
 
 
 @lru_cache(maxsize=4096)
-def forward_table(desc: ConvDesc | CoConvDesc) -> np.ndarray:
+def forward_table(desc: ConvDesc | CoConvDesc, level: int | None = None) -> np.ndarray:
     """Returns the table of fprop and wgrad: x is read, the positions are those of y."""
     def pack(level: ConvDesc, pitch: int) -> list[int]:
         parts = [_axis_table(axis.fprop_classes, axis.f) for axis in (level.h, level.w)]
         parts += [_ranges(level.h), _ranges(level.w)]
         return _pack(level.x_shape, level.y_shape, level, (level.ic, pitch), parts)
-    return _join(desc, pack)
+    return _join(desc, level, pack)
 
 
 @lru_cache(maxsize=4096)
-def dgrad_table(desc: ConvDesc | CoConvDesc) -> np.ndarray:
+def dgrad_table(desc: ConvDesc | CoConvDesc, level: int | None = None) -> np.ndarray:
     """Returns the table of dgrad: g is read, the positions are those of dx."""
     def pack(level: ConvDesc, pitch: int) -> list[int]:
         parts = [_axis_table(axis.dgrad_classes, axis.f) for axis in (level.h, level.w)]
         return _pack(level.y_shape, level.x_shape, level, (pitch, level.ic), parts)
-    return _join(desc, pack)
+    return _join(desc, level, pack)

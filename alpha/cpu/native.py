@@ -59,15 +59,15 @@ SIGNATURES = {
     "linear_sparse": "pppp lll i",
     "fft_tiles": "p pp", "fft_inverse": "p pp",
     "winograd_floats": "p i -> l",
-    "winograd_forward": "pp ppppp ii",
+    "winograd_forward": "pp ppppp iii",
     "winograd_wgrad": "pp pppp",
     "winograd_filter_floats": "p -> l", "winograd_filters": "pp pp",
     "winograd_run": "pp ppppp ii", "winograd_pool": "pp ppppp",
     "bn_fwd": "pppp pp ppp ll dd i", "bn_apply": "pppp pp p ll i", "bn_bwd": "pp pp pp ppp ll i",
     "sum_middle": "ppp lll", "sum_rows": "ppp ll",
     "extreme": "pp lll i", "softmax_fwd": "pp ll i", "softmax_bwd": "ppp ll i",
-    "layer_norm_fwd": "ppp ppp ll d", "layer_norm_bwd": "ppp pp ppp ll",
-    "group_norm_fwd": "ppp ppp llll d", "group_norm_bwd": "ppp pp ppp llll",
+    "layer_norm_fwd": "ppp pppp ll d", "layer_norm_bwd": "ppp ppp ppp ll",
+    "group_norm_fwd": "ppp pppp llll d", "group_norm_bwd": "ppp ppp ppp llll",
     "max_pool_fwd": "p ppp", "max_pool_relu": "p pp",
     "max_pool_bwd": "p ppp",
     "pool_scatter": "ppp llll -> l",
@@ -198,19 +198,19 @@ def ptr(a: Array | None) -> Any:
 
 
 def conv_fprop(desc: ConvDesc | CoConvDesc, x: Array, w: Array, y: Array, bias: Array | None = None,
-               relu: bool = False) -> None:
+               relu: bool = False, level: int | None = None) -> None:
     """y = x * w (+ bias[oc]), then max(y, 0) if relu.  x (N, IH, IW, IC), w (OC, FH, FW, IC / groups)."""
-    _lib.conv_fprop(ptr(forward_table(desc)), ptr(x), ptr(w), ptr(bias), ptr(y), relu)
+    _lib.conv_fprop(ptr(forward_table(desc, level)), ptr(x), ptr(w), ptr(bias), ptr(y), relu)
 
 
-def conv_dgrad(desc: ConvDesc | CoConvDesc, g: Array, w: Array, dx: Array) -> None:
-    """dx = the gradient with respect to x of conv_fprop, from g (N, OH, OW, OC)."""
-    _lib.conv_dgrad(ptr(dgrad_table(desc)), ptr(g), ptr(w), ptr(dx))
+def conv_dgrad(desc: ConvDesc | CoConvDesc, g: Array, w: Array, dx: Array, level: int | None = None) -> None:
+    """dx = the gradient with respect to x of conv_fprop, from g (N, OH, OW, OC); a level but the first adds to it."""
+    _lib.conv_dgrad(ptr(dgrad_table(desc, level)), ptr(g), ptr(w), ptr(dx))
 
 
-def conv_wgrad(desc: ConvDesc | CoConvDesc, x: Array, g: Array, dw: Array) -> None:
+def conv_wgrad(desc: ConvDesc | CoConvDesc, x: Array, g: Array, dw: Array, level: int | None = None) -> None:
     """dw = the gradient with respect to w of conv_fprop, from g (N, OH, OW, OC)."""
-    _lib.conv_wgrad(ptr(forward_table(desc)), ptr(x), ptr(g), ptr(dw))
+    _lib.conv_wgrad(ptr(forward_table(desc, level)), ptr(x), ptr(g), ptr(dw))
 
 
 @lru_cache(maxsize=1024)
@@ -292,34 +292,34 @@ def softmax_bwd(g: Array, y: Array, dx: Array, log_of: bool) -> None:
     _lib.softmax_bwd(ptr(g), ptr(y), ptr(dx), y.size // y.shape[-1], y.shape[-1], log_of)
 
 
-def layer_norm_fwd(x: Array, gamma: Array | None, beta: Array | None, y: Array, mean: Array, istd: Array,
+def layer_norm_fwd(x: Array, gamma: Array | None, beta: Array | None, y: Array, mean: Array, istd: Array, rest: Array,
                    eps: float) -> None:
-    """y = (x - mean) * istd * gamma + beta over rows: mean and istd have an element for each."""
-    _lib.layer_norm_fwd(ptr(x), ptr(gamma), ptr(beta), ptr(y), ptr(mean), ptr(istd), mean.size, x.size // mean.size,
-                        eps)
+    """y = (x - mean - rest) * istd * gamma + beta over rows: mean, istd and rest have an element for each."""
+    _lib.layer_norm_fwd(ptr(x), ptr(gamma), ptr(beta), ptr(y), ptr(mean), ptr(istd), ptr(rest), mean.size,
+                        x.size // mean.size, eps)
 
 
-def layer_norm_bwd(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, dx: Array, dgamma: Array,
-                   dbeta: Array) -> None:
+def layer_norm_bwd(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, rest: Array | None, dx: Array,
+                   dgamma: Array, dbeta: Array) -> None:
     """Gradients of layer_norm_fwd."""
-    _lib.layer_norm_bwd(ptr(g), ptr(x), ptr(gamma), ptr(mean), ptr(istd), ptr(dx), ptr(dgamma), ptr(dbeta), mean.size,
-                        x.size // mean.size)
+    _lib.layer_norm_bwd(ptr(g), ptr(x), ptr(gamma), ptr(mean), ptr(istd), ptr(rest), ptr(dx), ptr(dgamma), ptr(dbeta),
+                        mean.size, x.size // mean.size)
 
 
-def group_norm_fwd(x: Array, gamma: Array | None, beta: Array | None, y: Array, mean: Array, istd: Array,
+def group_norm_fwd(x: Array, gamma: Array | None, beta: Array | None, y: Array, mean: Array, istd: Array, rest: Array,
                    channels: int, eps: float) -> None:
     """As layer_norm_fwd over the pixels and the groups of channels of x (N, ..., C); mean and istd (N, ..., groups)."""
     n, groups = len(x), mean.size // len(x)
-    _lib.group_norm_fwd(ptr(x), ptr(gamma), ptr(beta), ptr(y), ptr(mean), ptr(istd), n, x.size // (n * channels),
-                        channels, groups, eps)
+    _lib.group_norm_fwd(ptr(x), ptr(gamma), ptr(beta), ptr(y), ptr(mean), ptr(istd), ptr(rest), n,
+                        x.size // (n * channels), channels, groups, eps)
 
 
-def group_norm_bwd(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, dx: Array, dgamma: Array,
-                   dbeta: Array) -> None:
+def group_norm_bwd(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, rest: Array | None, dx: Array,
+                   dgamma: Array, dbeta: Array) -> None:
     """Gradients of group_norm_fwd."""
     n, groups, channels = len(x), mean.size // len(x), dgamma.size
-    _lib.group_norm_bwd(ptr(g), ptr(x), ptr(gamma), ptr(mean), ptr(istd), ptr(dx), ptr(dgamma), ptr(dbeta), n,
-                        x.size // (n * channels), channels, groups)
+    _lib.group_norm_bwd(ptr(g), ptr(x), ptr(gamma), ptr(mean), ptr(istd), ptr(rest), ptr(dx), ptr(dgamma), ptr(dbeta),
+                        n, x.size // (n * channels), channels, groups)
 
 
 @lru_cache(maxsize=1024)

@@ -142,9 +142,9 @@ def _sample_norm(rng: np.random.Generator) -> None:
         x.var(1, keepdims=True) + 1e-5)
     for forward, backward in ((native.layer_norm_fwd, native.layer_norm_bwd),
                               (lambda *a: native.group_norm_fwd(*a[:-1], 37, a[-1]), native.group_norm_bwd)):
-        y, mean, istd, got, dgamma, dbeta = _nan(5, 37), _nan(5), _nan(5), _nan(5, 37), _nan(37), _nan(37)
-        forward(x, gamma, gamma, y, mean, istd, 1e-5)
-        backward(g, x, gamma, mean, istd, got, dgamma, dbeta)
+        y, got, dgamma, dbeta, statistics = _nan(5, 37), _nan(5, 37), _nan(37), _nan(37), [_nan(5) for _ in range(3)]
+        forward(x, gamma, gamma, y, *statistics, 1e-5)
+        backward(g, x, gamma, *statistics, got, dgamma, dbeta)
         _require(y, xhat * gamma + gamma, 1e-4)
         _require(got, dx, 1e-4)
         _require(dgamma, (g * xhat).sum(0), 1e-4)

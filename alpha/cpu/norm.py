@@ -37,9 +37,12 @@ def _unrounded_mean(a: Array, axes: Axes) -> Array:
     return (total_of(a, axes, np.float64) / reduced_count(a.shape, axes, "mean")).reshape(shape)
 
 
-def _affine(x: Array, mean: Array, istd: Array, gamma: Array | None, beta: Array | None) -> Array:
-    """Returns (x - mean) * istd * gamma + beta: the one expression that forward and the mask of backward share."""
+def _affine(x: Array, mean: Array, istd: Array, gamma: Array | None, beta: Array | None,
+            rest: Array | None = None) -> Array:
+    """Returns (x - mean - rest) * istd * gamma + beta: the one expression that forward and backward share."""
     y = np.subtract(x, mean, out=empty_like(x))
+    if rest is not None:
+        y -= rest
     y *= istd
     if gamma is not None:
         y *= gamma
@@ -48,13 +51,13 @@ def _affine(x: Array, mean: Array, istd: Array, gamma: Array | None, beta: Array
     return y
 
 
-def _statistics(x: Array, axes: Axes, eps: float) -> tuple[Array, Array, Array]:
-    """Returns mean, var (biased) and istd, with the axes kept."""
+def _statistics(x: Array, axes: Axes, eps: float) -> tuple[Array, Array, Array, Array]:
+    """Returns mean, what rounding has left out of it, var (biased) and istd, with the axes kept."""
     mean = _mean(x, axes)
     away = np.subtract(x, mean, out=empty_like(x))
-    rest = _unrounded_mean(away, axes)  # what rounding has left out of the mean
+    rest = _unrounded_mean(away, axes)
     var = (_unrounded_mean(np.square(away, out=away), axes) - rest * rest).astype(x.dtype)
-    return mean, var, 1 / np.sqrt(var + eps)
+    return mean, rest.astype(x.dtype), var, 1 / np.sqrt(var + eps)
 
 
 def _gradients(g: Array, xhat: Array, gamma: Array | None, istd: Array, axes: Axes, summed: Axes,
@@ -111,7 +114,7 @@ def _batch_norm(x: Array, gamma: Array | None, beta: Array | None, running_mean:
     dtype, x = x.dtype, to_sum_dtype(x)
     if training:
         rows = x.reshape(-1, x.shape[-1])
-        mean, var, istd = (s[0] for s in _statistics(rows, (0,), eps))
+        mean, _, var, istd = (s[0] for s in _statistics(rows, (0,), eps))
         if running_mean is not None:
             running_mean += (momentum * (mean - running_mean)).astype(running_mean.dtype)
             running_var += (momentum * (var * len(rows) / (len(rows) - 1) - running_var)).astype(running_var.dtype)
@@ -161,8 +164,8 @@ def batch_norm_grad_cpu(g: Array, x: Array, gamma: Array | None, beta: Array | N
 @quiet
 def _sample_norm(x: Array, gamma: Array | None, beta: Array | None, axes: Axes, eps: float) -> tuple[Array, ...]:
     dtype, x = x.dtype, to_sum_dtype(x)
-    mean, _, istd = _statistics(x, axes, eps)
-    return _affine(x, mean, istd, gamma, beta).astype(dtype, copy=False), mean, istd
+    mean, rest, _, istd = _statistics(x, axes, eps)
+    return _affine(x, mean, istd, gamma, beta, rest).astype(dtype, copy=False), mean, istd, rest
 
 
 @ops.layer_norm.impl("cpu")
@@ -170,9 +173,9 @@ def layer_norm_cpu(x: Array, gamma: Array | None, beta: Array | None, *, normali
                    eps: float) -> tuple[Array, ...]:
     if x.size and native.usable(x, gamma, beta):
         shape = x.shape[:-normalized_ndim] + (1,) * normalized_ndim
-        y, mean, istd = empty_like(x), empty(shape, x.dtype), empty(shape, x.dtype)
-        native.layer_norm_fwd(x, gamma, beta, y, mean, istd, eps)
-        return y, mean, istd
+        results = empty_like(x), *(empty(shape, x.dtype) for _ in range(3))
+        native.layer_norm_fwd(x, gamma, beta, *results, eps)
+        return results
     return _sample_norm(x, gamma, beta, tuple(range(x.ndim - normalized_ndim, x.ndim)), eps)
 
 
@@ -180,28 +183,28 @@ def layer_norm_cpu(x: Array, gamma: Array | None, beta: Array | None, *, normali
 def group_norm_cpu(x: Array, gamma: Array | None, beta: Array | None, *, groups: int, eps: float) -> tuple[Array, ...]:
     if x.size and native.usable(x, gamma, beta):
         shape = (len(x), 1, groups, 1)
-        y, mean, istd = empty_like(x), empty(shape, x.dtype), empty(shape, x.dtype)
-        native.group_norm_fwd(x, gamma, beta, y, mean, istd, x.shape[-1], eps)
-        return y, mean, istd
+        results = empty_like(x), *(empty(shape, x.dtype) for _ in range(3))
+        native.group_norm_fwd(x, gamma, beta, *results, x.shape[-1], eps)
+        return results
     split = x.reshape(len(x), prod(x.shape[1:-1]), groups, x.shape[-1] // groups)
     gamma, beta = (p if p is None else p.reshape(split.shape[2:]) for p in (gamma, beta))
-    y, mean, istd = _sample_norm(split, gamma, beta, (1, 3), eps)
-    return y.reshape(x.shape), mean, istd
+    y, *statistics = _sample_norm(split, gamma, beta, (1, 3), eps)
+    return y.reshape(x.shape), *statistics
 
 
 @ops.sample_norm_grad.impl("cpu")
 @quiet
-def sample_norm_grad_cpu(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, *, axes: Axes,
-                         params_ndim: int) -> tuple[Array, ...]:
-    if x.size and native.usable(g, x, gamma, mean, istd):
+def sample_norm_grad_cpu(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, rest: Array | None, *,
+                         axes: Axes, params_ndim: int) -> tuple[Array, ...]:
+    if x.size and native.usable(g, x, gamma, mean, istd, rest):
         by_rows = params_ndim == len(axes) and axes == tuple(range(x.ndim - params_ndim, x.ndim))
         if by_rows or (axes == (1, 3) and x.ndim == 4 and params_ndim == 2):
             shape = x.shape[x.ndim - params_ndim:]
             dx, dgamma, dbeta = empty_like(x), empty(shape, x.dtype), empty(shape, x.dtype)
             run = native.layer_norm_bwd if by_rows else native.group_norm_bwd
-            run(g, x, gamma, mean, istd, dx, dgamma, dbeta)
+            run(g, x, gamma, mean, istd, rest, dx, dgamma, dbeta)
             return dx, dgamma, dbeta
     dtype, summed = x.dtype, tuple(range(x.ndim - params_ndim))
-    g, x, gamma, mean, istd = map(to_sum_dtype, (g, x, gamma, mean, istd))
-    xhat = _affine(x, mean, istd, None, None)
+    g, x, gamma, mean, istd, rest = map(to_sum_dtype, (g, x, gamma, mean, istd, rest))
+    xhat = _affine(x, mean, istd, None, None, rest)
     return _gradients(g, xhat, gamma, istd, axes, summed, dtype)

@@ -29,6 +29,11 @@ def sum_cpu(x: Array, *, axis: Axes, keepdims: bool, dtype: str | None) -> Array
         return total.reshape(ops.reduced_shape(x.shape, axis, keepdims, "sum")).astype(result, copy=False)
 
 
+@ops.bias_grad.impl("cpu")
+def bias_grad_cpu(g: Array, *, dtype: str | None) -> Array:
+    return sum_cpu(g, axis=tuple(range(g.ndim - 1)), keepdims=False, dtype=dtype)
+
+
 @ops.mean.impl("cpu")
 def mean_cpu(x: Array, *, axis: Axes, keepdims: bool) -> Array:
     shape = ops.reduced_shape(x.shape, axis, keepdims, "mean")

@@ -113,7 +113,7 @@ def _fill_border(out: Array, widths: tuple[tuple[int, int], ...], value: float) 
 
 
 @ops.slice_axes.impl("cpu")
-def slice_axes_cpu(x: Array, *, ranges: tuple[ops.Range, ...], shape: Shape) -> Array:
+def slice_axes_cpu(x: Array, *, ranges: tuple[ops.Range, ...], shape: Shape, in_place: bool = False) -> Array:
     return contiguous(x[(*_slices(ranges), ...)]).reshape(shape)  # the ellipsis keeps 0-d arrays arrays
 
 

@@ -1,11 +1,11 @@
 """Imports every family of implementations, which binds them to their ops."""
 
 from alpha.cuda import conv
-from alpha.cuda.conv import coconv
+from alpha.cuda.conv import coconv, pooled
 from alpha.cuda.ops import augment, dropout, loss, matmul, norm, pointwise, pool, reduce, shape, softmax, update
 from alpha.cuda.ops.norm import sample_norm
 from alpha.cuda.ops.pointwise import activation
 from alpha.cuda.ops.shape import concat
 
 __all__ = ["activation", "augment", "coconv", "concat", "conv", "dropout", "loss", "matmul", "norm", "pointwise",
-           "pool", "reduce", "sample_norm", "shape", "softmax", "update"]
+           "pool", "pooled", "reduce", "sample_norm", "shape", "softmax", "update"]

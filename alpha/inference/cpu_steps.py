@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from functools import partial
 from math import prod
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from alpha.config import config
-from alpha.cpu import native
+from alpha.cpu import coconv, native
 from alpha.cpu.algorithms import COUNT_STEP, chosen, winograd, zeros_needed
 from alpha.cpu.conv import HALVES
 from alpha.cpu.conv_tables import forward_table
@@ -138,8 +139,16 @@ def _contextual(plan: CpuPlan, call: Call, k: int) -> list[Step] | None:
     attrs = {name: v for name, v in call.attrs.items() if name not in ("activation", "for_norm")}
     if w.constant is None or (call.residual is not None and attrs["groups"] > 1):
         return None
-    operands = (x, w, rest[0] if rest else None, call.outs[0])
-    return _direct(plan, call, CoConvDesc.fprop(x.shape, w.shape, **attrs), operands)
+    desc, operands = CoConvDesc.fprop(x.shape, w.shape, **attrs), (x, w, rest[0] if rest else None, call.outs[0])
+    found = coconv.ways("fprop", desc)
+    if not any(found):
+        return _direct(plan, call, desc, operands)
+    plan.note(call, _describe(call, "convolution, levels by Winograd" if all(found) else "convolution, some levels by "
+                              "Winograd"))
+    return [*_residual(plan, call), *(
+        _winograd(plan, way, level, call, operands, k, first=first) if way else
+        _panels(plan, call, forward_table(desc, number), operands)[0]
+        for number, (way, (first, level)) in enumerate(zip(found, desc.levels)))]
 
 
 def _linear(plan: CpuPlan, call: Call, k: int) -> list[Step] | None:
@@ -161,38 +170,55 @@ def _linear(plan: CpuPlan, call: Call, k: int) -> list[Step] | None:
 def _direct(plan: CpuPlan, call: Call, desc: ConvDesc | CoConvDesc, operands: tuple[Any, ...],
             what: str = "convolution", out: Any = None) -> list[Step] | None:
     """The direct kernels, with packed weights; the result goes to y, or to the address `out`."""
+    step, adds = _panels(plan, call, forward_table(desc), operands, out)
+    if call.residual is not None and not adds:
+        return None
+    plan.note(call, _describe(call, what))
+    return [*_residual(plan, call), step]
+
+
+def _panels(plan: CpuPlan, call: Call, levels: np.ndarray, operands: tuple[Any, ...], out: Any = None
+            ) -> tuple[Step, bool]:
+    """Returns the step of the direct kernels, and whether they have packed weights: others do not add."""
     x, w, bias, y = operands
-    library, table = native.loaded(), plan.keep(forward_table(desc))
+    library, table = native.loaded(), plan.keep(levels)
     floats, panels = library.conv_panel_floats(table), None
     if floats:
         packed, panels = plan.packed(floats)
         library.conv_pack(table, native.ptr(w.constant.data), panels)
         assert packed.size == floats
-    elif call.residual is not None:     # these kernels do not add
-        return None
-    plan.note(call, _describe(call, what))
-    return [*_residual(plan, call), partial(
-        library.conv_run, table, plan.pointer(x), plan.pointer(w), panels, plan.pointer(bias),
-        plan.pointer(y) if out is None else out, call.attrs.get("activation") == "relu", call.residual is not None)]
+    return partial(library.conv_run, table, plan.pointer(x), plan.pointer(w), panels, plan.pointer(bias),
+                   plan.pointer(y) if out is None else out, call.attrs.get("activation") == "relu",
+                   call.residual is not None), floats > 0
 
 
 def _winograd(plan: CpuPlan, way: Way, desc: ConvDesc, call: Call, operands: tuple[Any, ...], k: int,
-              out: Any = None) -> Step:
+              out: Any = None, first: int = 0) -> Step:
+    """first: the channel of y that is desc's first, if those of desc are a part of them."""
     x, w, bias, y = operands
-    library, shape, points = native.loaded(), *winograd.tables("fprop", way, desc)
+    library, channels = native.loaded(), y.shape[3] if out is None else desc.oc
+    shape, points = winograd.tables("fprop", way, desc, channels)
     shape = shape.copy()
     plan.kept += [shape, points]
     of_map, table = native.ptr(shape), native.ptr(points)
     total = library.winograd_floats(of_map, False)
     floats = library.winograd_filter_floats(of_map)
     _, filters = plan.packed(floats)
-    library.winograd_filters(of_map, table, native.ptr(w.constant.data), filters)
+    library.winograd_filters(of_map, table, native.ptr(w.constant.data[first:first + desc.oc]), filters)
     work = plan.workspace(4 * (total - floats), k)
     to = plan.pointer(y) if out is None else out
     arguments = of_map, table, plan.pointer(x), filters, plan.pointer(bias), to, work
+    flags = call.attrs.get("activation") == "relu", call.residual is not None
+    if first:
+        return lambda: library.winograd_run(*arguments[:4], *(_further(a, first) for a in arguments[4:6]), work, *flags)
     if call.op.name == "conv_relu_pool" and out is None:
         return partial(library.winograd_pool, *arguments)
-    return partial(library.winograd_run, *arguments, call.attrs.get("activation") == "relu", call.residual is not None)
+    return partial(library.winograd_run, *arguments, *flags)
+
+
+def _further(pointer: Any, floats: int) -> Any:
+    """Returns an address so many floats behind another one, as that is now."""
+    return pointer and ctypes.c_void_p(pointer.value + 4 * floats)
 
 
 def _residual(plan: CpuPlan, call: Call) -> list[Step]:

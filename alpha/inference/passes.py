@@ -32,7 +32,7 @@ def improve(program: Program, residuals: bool) -> None:
     """Rewrites a program in place; notes in it what was done.
 
     Args:
-        residuals: whether convolutions of this device can add a tensor before the activation, and pool behind it.
+        residuals: whether convolutions of this device can add a tensor before the activation.
     """
     _compute_constants(program)
     _fold_norms(program, residuals)
@@ -40,8 +40,8 @@ def improve(program: Program, residuals: bool) -> None:
     if residuals:
         _fuse_additions(program)
         _fuse_activations(program)
-        _fuse_pools(program)
-    else:
+    _fuse_pools(program)
+    if not residuals:
         _prepare_norms(program)
         if config.conv_sparsity and device_type(program.device) != "cpu":
             _skip_zeros(program)

@@ -12,7 +12,7 @@ from alpha.inputs.kinds import Activation, Channels, LevelChannels, Levels, Pair
 from alpha.op import Spec, op
 from alpha.ops.activation import relu_grad
 from alpha.ops.coconv_desc import CoConvDesc
-from alpha.ops.reduce import accumulation_dtype
+from alpha.ops.reduce import accumulation_dtype, bias_grad
 
 
 @op
@@ -164,4 +164,4 @@ class coconv2d_bias_act:
             g = relu_grad(g, s.y)
         return (coconv2d_dgrad(g, s.w, hw=s.x_shape[1:3], **levels) if needs[0] else None,
                 coconv2d_wgrad(s.x, g, f=s.w_shape[1:3], **levels).astype(s.w_dtype) if needs[1] else None,
-                g.sum((0, 1, 2), dtype=s.b_dtype) if needs[2] else None)
+                bias_grad(g, dtype=s.b_dtype) if needs[2] else None)

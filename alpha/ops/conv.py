@@ -21,7 +21,7 @@ from alpha.op import Spec, op
 from alpha.ops.activation import relu_grad
 from alpha.ops.algorithms.names import AUTO, ConvAlgorithm, conv_request
 from alpha.ops.conv_desc import Axis, ConvDesc, Shape
-from alpha.ops.reduce import accumulation_dtype
+from alpha.ops.reduce import accumulation_dtype, bias_grad
 from alpha.ops.shape import pad
 from alpha.tensor import Tensor
 
@@ -248,7 +248,7 @@ class conv2d_bias_act:
             g = relu_grad(g, s.y)
         return (_dgrad(g, s, **geometry) if needs[0] else None,
                 conv2d_wgrad(s.x, g, f=s.w_shape[1:3], **geometry).astype(s.w_dtype) if needs[1] else None,
-                g.sum((0, 1, 2), dtype=s.b_dtype) if needs[2] else None)
+                bias_grad(g, dtype=s.b_dtype) if needs[2] else None)
 
 
 @checked

@@ -43,7 +43,7 @@ def conv2d_relu_pool(x: Tensor, w: Tensor, b: Tensor | None = None, stride: Pair
     """max_pool2d(relu(conv2d(x, w) + b)) in one pass, for inference.
 
     On the CPU no index of a maximum is kept, and Winograd's convolutions make windows of 2 x 2 in their tiles, so that
-    the map between is never in memory. On a GPU the two ops follow each other.
+    the map between is never in memory; so do large maps of 16 bits on Hopper. Elsewhere the two ops follow each other.
     Args:
         x: input.  Shape (N, IH, IW, IC), NHWC; float.
         w: filters.  Shape (OC, FH, FW, IC), OHWI; dtype of x, or float32 where that has 16 bits.

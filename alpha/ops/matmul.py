@@ -11,7 +11,7 @@ from alpha.op import Spec, op
 from alpha.ops.activation import relu_grad
 from alpha.ops.algorithms.names import LinearAlgorithm, ProductAlgorithm, linear_request, product_request
 from alpha.ops.elementwise import broadcast_shape
-from alpha.ops.reduce import Shape, check_sum_dtype, unbroadcast
+from alpha.ops.reduce import Shape, bias_grad, check_sum_dtype, unbroadcast
 
 MOST_SPARSE_ROWS = 4    # of x, beyond which most rows of w meet something
 
@@ -122,4 +122,4 @@ class linear:
         x = s.x if s.x.ndim == 2 else s.x.reshape(rows.shape[0], s.x.shape[-1])
         return (matmul(rows, s.w, algorithm=algorithm.inherited).reshape(s.x_shape) if needs[0] else None,
                 matmul(rows, x, True, dtype=s.w_dtype, algorithm=algorithm.inherited) if needs[1] else None,
-                rows.sum(0, dtype=s.b_dtype) if needs[2] else None)
+                bias_grad(rows, dtype=s.b_dtype) if needs[2] else None)

@@ -29,10 +29,11 @@ def _check_grad(where: str, g: Tensor, x: Tensor, expected: Shape, **params: Ten
     _refuse_parameter(where, x, expected, **params)
 
 
-def _check_statistics(where: str, x: Tensor, expected: Shape, mean: Tensor, istd: Tensor) -> None:
+def _check_statistics(where: str, x: Tensor, expected: Shape, mean: Tensor, istd: Tensor,
+                      rest: Tensor | None = None) -> None:
     dtype = accumulation_dtype(x.dtype)
-    for name, t in (("mean", mean), ("istd", istd)):
-        if t.shape != expected or t.dtype != dtype:
+    for name, t in (("mean", mean), ("istd", istd), ("rest", rest)):
+        if t is not None and (t.shape != expected or t.dtype != dtype):
             raise ShapeError(message(where, f"{name} is {t.dtype} of shape {t.shape}, {dtype} of shape {expected} is "
                                      "needed", "pass what the forward pass computed"))
 
@@ -65,8 +66,10 @@ def batch_norm(x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = Non
             activation is unknown.
     Source: arXiv 1502.03167, Algorithms 1 and 2.
     """
-    if training and isinstance(x, Tensor) and x.ndim > 1 and not prod(x.shape[:-1]):  # no sample: no statistics
-        like = next((p for p in (running_mean, gamma, beta) if p is not None), x)
+    given = [p for p in (running_mean, running_var, gamma, beta) if p is not None]
+    if (training and isinstance(x, Tensor) and x.ndim > 1 and not prod(x.shape[:-1])    # no sample: no statistics
+            and all(isinstance(p, Tensor) for p in given)):     # what is none the op refuses
+        like = given[0] if given else x
         running_mean, running_var = (create((x.shape[-1],), dtype=like.dtype, device=x.device)
                                      for create in (zeros, ones))
         training = False
@@ -225,6 +228,7 @@ def _rounded(gradients: Gradients, s: Any) -> Gradients:
 def _standardized(x: Tensor, axes: Sequence[int], eps: float) -> tuple[Tensor, Tensor]:
     """Returns xhat = (x - mean) * istd, and istd with the axes kept."""
     centered = x - x.mean(axes, True)
+    centered = centered - centered.mean(axes, True)  # what rounding has left out of the mean
     istd = ((centered * centered).mean(axes, True) + eps) ** -0.5
     return centered * istd, istd
 
@@ -261,7 +265,8 @@ class layer_norm:
     Source: arXiv 1607.06450.
     """
 
-    args, saves, outs, returns, cheap = "x gamma? beta?", "x gamma mean istd", "y mean istd", "y", True
+    args, saves, outs = "x gamma? beta?", "x gamma mean istd rest", "y mean istd rest"
+    returns, cheap = "y", True
     parameters = "gamma beta"
 
     def shape(x, gamma, beta, *, normalized_ndim: Count = 1, eps: NonNegative = 1e-5):
@@ -270,11 +275,11 @@ class layer_norm:
                                      "choose normalized_ndim from 1 to the number of axes of x, none of them empty"))
         _refuse_parameter("layer_norm", x, x.shape[-normalized_ndim:], gamma=gamma, beta=beta)
         statistics = Spec(x.shape[:-normalized_ndim] + (1,) * normalized_ndim, accumulation_dtype(x.dtype))
-        return [x.shape, statistics, statistics]
+        return [x.shape, statistics, statistics, statistics]
 
     def vjp(g, s, needs, *, normalized_ndim, eps):
         axes = tuple(range(g.ndim - normalized_ndim, g.ndim))
-        return _rounded(_sample_norm_vjp(g, s.x, s.gamma, s.mean, s.istd, axes, normalized_ndim, eps), s)
+        return _rounded(_sample_norm_vjp(g, s, s.x, s.gamma, axes, normalized_ndim, eps), s)
 
 
 @op
@@ -294,7 +299,8 @@ class group_norm:
     Source: arXiv 1803.08494.
     """
 
-    args, saves, outs, returns, cheap = "x gamma? beta?", "x gamma mean istd", "y mean istd", "y", True
+    args, saves, outs = "x gamma? beta?", "x gamma mean istd rest", "y mean istd rest"
+    returns, cheap = "y", True
     parameters = "gamma beta"
 
     def shape(x, gamma, beta, *, groups: Channels, eps: NonNegative = 1e-5):
@@ -306,14 +312,14 @@ class group_norm:
                                      "choose a number of groups that divides the channels", x=x.shape))
         _refuse_parameter("group_norm", x, x.shape[-1:], gamma=gamma, beta=beta)
         statistics = Spec((x.shape[0], 1, groups, 1), accumulation_dtype(x.dtype))
-        return [x.shape, statistics, statistics]
+        return [x.shape, statistics, statistics, statistics]
 
     def vjp(g, s, needs, *, groups, eps):
         n, c = s.x_shape[0], s.x_shape[-1]
         split = (n, prod(s.x_shape[1:-1]), groups, c // groups)
         gamma = s.gamma if s.gamma is None else s.gamma.reshape(split[2:])
         g, x = g.reshape(split), s.x.reshape(split)
-        dx, dgamma, dbeta = _sample_norm_vjp(g, x, gamma, s.mean, s.istd, (1, 3), 2, eps)
+        dx, dgamma, dbeta = _sample_norm_vjp(g, s, x, gamma, (1, 3), 2, eps)
         return _rounded((dx.reshape(s.x_shape), dgamma.reshape((c,)), dbeta.reshape((c,))), s)
 
 
@@ -323,33 +329,34 @@ class sample_norm_grad:
 
     dgamma and dbeta are float32 where x has 16 bits.
 
-        xhat = (x - mean) * istd;  v = g * gamma;  dbeta = sum(g);  dgamma = sum(g * xhat)
+        xhat = (x - mean - rest) * istd;  v = g * gamma;  dbeta = sum(g);  dgamma = sum(g * xhat)
         dx = istd * (v - mean(v) - xhat * mean(v * xhat)), means over `axes`
 
     Args:
         g, x: gradient of y, and x, of one shape.
         gamma: scale, which broadcasts to the last axes of x; or None.
         mean, istd: shape of x with `axes` reduced to 1.
+        rest: what rounding has left out of mean, which shows where elements are nearly equal; None stands for 0.
         axes: over which mean was taken.
         params_ndim: how many axes gamma and beta have, so dgamma and dbeta are summed over all but the last ones.
     """
 
-    args, outs, mixed = "g x gamma? mean istd", "dx dgamma dbeta", "mean istd"
+    args, outs, mixed = "g x gamma? mean istd rest?", "dx dgamma dbeta", "mean istd rest"
     parameters = "gamma"
 
-    def shape(g, x, gamma, mean, istd, *, axes: AllAxes, params_ndim: Count):
+    def shape(g, x, gamma, mean, istd, rest, *, axes: AllAxes, params_ndim: Count):
         kept = reduced_shape(x.shape, axes, True, "sample_norm_grad")
         _check_grad("sample_norm_grad", g, x, x.shape[-params_ndim:], gamma=gamma)
-        _check_statistics("sample_norm_grad", x, kept, mean, istd)
+        _check_statistics("sample_norm_grad", x, kept, mean, istd, rest)
         sums = Spec(x.shape[-params_ndim:], accumulation_dtype(x.dtype))
         return [x.shape, sums, sums]
 
 
-def _sample_norm_vjp(g: Tensor, x: Tensor, gamma: Tensor | None, mean: Tensor, istd: Tensor, axes: Shape,
-                     params_ndim: int, eps: float) -> Gradients:
+def _sample_norm_vjp(g: Tensor, s: Any, x: Tensor, gamma: Tensor | None, axes: Shape, params_ndim: int,
+                     eps: float) -> Gradients:
     """Returns dx, dgamma, dbeta."""
     if not grad_enabled():
-        return sample_norm_grad(g, x, gamma, mean, istd, axes=axes, params_ndim=params_ndim)
+        return sample_norm_grad(g, x, gamma, s.mean, s.istd, s.rest, axes=axes, params_ndim=params_ndim)
     x, g, gamma = _to_sum_dtype(x), _to_sum_dtype(g), _to_sum_dtype(gamma)
     xhat, istd = _standardized(x, axes, eps)
     dx = _standardized_vjp(g if gamma is None else g * gamma, xhat, istd, axes)

@@ -138,6 +138,29 @@ class sum:
 
 
 @op
+class bias_grad:
+    """Gradient of a bias: sums of g, that of what it was added to, over all axes but the last.
+
+    A batch norm that made g knows its sums, which are 0 but for rounding: a GPU then does not read g for them.
+
+    Args:
+        g: shape (..., C); float.
+        dtype: as of sum.
+    Raises:
+        DTypeError: as sum.
+    """
+
+    args = "g"
+
+    def shape(g, *, dtype: DTypeOrNone = None):
+        check_sum_dtype("bias_grad", dtype, g.dtype)
+        return Spec(g.shape[-1:], dtype or g.dtype)
+
+    def vjp_g(g, s, *, dtype):
+        return g.astype(s.g_dtype).expand(s.g_shape)
+
+
+@op
 class mean:
     """y = sum of x over the axes, divided by the number of elements; NaN where there is none.  See sum; float only."""
 

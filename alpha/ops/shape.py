@@ -145,7 +145,7 @@ class concat:
         return (*first[:k], sum([x.shape[k] for x in xs]), *first[k + 1:])
 
     def vjp_xs(g, s, *, axis):
-        return split(g, [shape[axis] for shape in s.xs_shape], axis)
+        return _parts(g, [shape[axis] for shape in s.xs_shape], normal_axis(axis, g.ndim, "concat"), in_place=True)
 
 
 @checked
@@ -180,9 +180,14 @@ def split(x: Tensor, size: Channels | Sizes, axis: Axis = 0) -> list[Tensor]:
         if sum(sizes) != n:
             raise ShapeError(message("split", f"the sizes {sizes} add up to {sum(sizes)}, axis {axis} has {n}",
                                      "pass sizes of at least 0 that add up to the axis", x=x.shape))
-    whole = [(0, m, 1) for m in x.shape]
-    starts = [sum(sizes[:k]) for k in range(len(sizes))]
-    return [slice_axes(x, [*whole[:axis], (start, count, 1), *whole[axis + 1:]]) for start, count in zip(starts, sizes)]
+    return _parts(x, sizes, axis)
+
+
+def _parts(x: Tensor, sizes: Sequence[int], axis: int, in_place: bool = False) -> list[Tensor]:
+    """Returns the parts that x has along an axis; in_place: as of slice_axes."""
+    whole, starts = [(0, m, 1) for m in x.shape], [sum(sizes[:k]) for k in range(len(sizes))]
+    return [slice_axes(x, [*whole[:axis], (start, count, 1), *whole[axis + 1:]], in_place=in_place)
+            for start, count in zip(starts, sizes)]
 
 
 @op
@@ -244,18 +249,20 @@ class slice_axes:
         x: any shape, any dtype.
         ranges: (first index, number of indices, step) for each axis, within it; the step may be negative.
         shape: of y; None keeps all axes.
+        in_place: whether a reader of y may read x instead, which is kept until then: for gradients.
     """
 
     args, dtypes, gives, cheap = "x", "any", PossibleView, True
 
-    def canon(*, ranges: Ranges, shape: ShapeLike | None = None):
-        return dict(ranges=ranges, shape=tuple([count for _, count, _ in ranges]) if shape is None else shape)
+    def canon(*, ranges: Ranges, shape: ShapeLike | None = None, in_place: bool = False):
+        return dict(ranges=ranges, shape=tuple([count for _, count, _ in ranges]) if shape is None else shape,
+                    in_place=in_place)
 
-    def shape(x, *, ranges, shape):
+    def shape(x, *, ranges, shape, in_place):
         check_ranges("slice_axes", x.shape, ranges, shape)
         return shape
 
-    def vjp_x(g, s, *, ranges, shape):
+    def vjp_x(g, s, *, ranges, shape, in_place):
         return slice_axes_grad(g, ranges, s.x_shape)
 
 

@@ -20,6 +20,7 @@ from alpha.ops.algorithms.family import (
     MACHINES,
     MIB,
     OPS,
+    PROMISES,
     TAKEN_BELOW,
     Choice,
     Machine,
@@ -27,15 +28,19 @@ from alpha.ops.algorithms.family import (
     choose,
     cost_of,
     counts_zeros,
+    limits,
     register,
     sparse_cost,
+    too_small,
+    ways,
 )
 from alpha.ops.algorithms.names import Request
-from alpha.ops.conv_desc import ConvDesc
+from alpha.ops.conv_desc import Axis, ConvDesc, ceil_div
 
 Array = np.ndarray
 Run = Callable[..., None]   # of a description, two operands and the result
 WORKSPACE_MIB = 256
+LEVEL_CHANNELS, OF_WIDE = 16, {("wgrad", "cpu16"): 64}  # least, of x and of a level, for Winograd's tiles; exceptions
 COUNT_STEP = 8  # pixels; zeros are counted in one of so many
 
 
@@ -69,11 +74,34 @@ def chosen(pass_name: str, desc: ConvDesc, request: Request, compiled: bool) -> 
     Raises:
         ConfigError: a strict request cannot be served.
     """
-    limit, machine = (config.conv_workspace_mib or WORKSPACE_MIB) * MIB, machine_key() if compiled else "numpy"
+    limit, machine = workspace_limit(), machine_key() if compiled else "numpy"
     found = _chosen(pass_name, desc, request, machine, limit)
     if config.watch and config.debug > 2:
         _tell(pass_name, desc, request, choose(pass_name, desc, request, machine, limit))
     return found
+
+
+def workspace_limit() -> int:
+    """Returns the bytes that an algorithm may have beside operands and result."""
+    return (config.conv_workspace_mib or WORKSPACE_MIB) * MIB
+
+
+def way_of_level(pass_name: str, level: ConvDesc, machine: str, limit: int) -> Way | None:
+    """Returns Winograd's tiles that a level of a contextual convolution takes, None for the direct kernels.
+
+    Every d-th pixel of its maps, by rows and columns, is a map of its own, of a convolution without dilation.
+    """
+    d, rates = level.h.d, MACHINES[machine].rates
+    if (level.h.f, level.w.f, level.h.s, level.w.s, level.groups) != (3, 3, 1, 1, 1):
+        return None
+    sizes = ceil_div(level.h.i, d), ceil_div(level.w.i, d)
+    maps = ConvDesc(level.n * d * d, level.ic, level.oc, *(Axis(i=i, o=i, f=3, s=1, p=1, d=1) for i in sizes))
+    least = OF_WIDE.get((pass_name, machine), LEVEL_CHANNELS)
+    found = [(seconds(cost_of(way, pass_name, maps), rates), way) for way in ways("winograd", maps)
+             if not limits(cost_of(way, pass_name, maps), PROMISES["fp32"], limit)
+             and not too_small(way, pass_name, maps, least, MACHINES[machine].least_tiles)]
+    most = TAKEN_BELOW * seconds(cost_of(Way("direct"), pass_name, level), rates)
+    return min((way for way in found if way[0] <= most), default=(most, None))[1]
 
 
 @lru_cache(maxsize=1)
@@ -111,7 +139,7 @@ def for_zeros(desc: ConvDesc, request: Request, x: Array, found: Chosen | None) 
 
 def zeros_needed(desc: ConvDesc, request: Request, way: Way) -> float:
     """Returns the share of zeros of x from which sparse loops are expected to beat a way; above 1 if they never do."""
-    return _zeros_needed(desc, request, way, machine_key(), (config.conv_workspace_mib or WORKSPACE_MIB) * MIB)
+    return _zeros_needed(desc, request, way, machine_key(), workspace_limit())
 
 
 @lru_cache(maxsize=1024)

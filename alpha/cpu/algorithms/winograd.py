@@ -1,12 +1,14 @@
 """Calls of the compiled Winograd kernels (alpha/cpu/kernels/winograd/winograd.cpp); arrays are C-contiguous float32.
 
-Ask native.usable first.
+Ask native.usable first. With a dilation d, of which the padding is a multiple, every d-th pixel is a map of its own.
+y, g and dx may be wider than the convolution says: `first` is then the first of their channels that is meant.
 """
 
 from __future__ import annotations
 
 import ctypes
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -20,21 +22,21 @@ Array = np.ndarray
 
 
 def fprop(way: Way, desc: ConvDesc, x: Array, w: Array, y: Array, bias: Array | None = None,
-          relu: bool = False) -> None:
+          relu: bool = False, first: int = 0) -> None:
     """y = x * w (+ bias), then max(y, 0) if relu."""
-    _forward(_map("fprop", way, desc), way, desc, x, w, y, bias, relu, False)
+    _forward(_map("fprop", way, desc, y.shape[3]), way, desc, _ptr(x), w, _ptr(y, first), bias, relu, False, False)
 
 
-def dgrad(way: Way, desc: ConvDesc, g: Array, w: Array, dx: Array) -> None:
-    """dx = the gradient with respect to x, which is fprop of g with turned filters."""
-    _forward(_map("dgrad", way, desc), way, desc, g, w, dx, None, False, True)
+def dgrad(way: Way, desc: ConvDesc, g: Array, w: Array, dx: Array, first: int = 0, add: bool = False) -> None:
+    """dx = the gradient with respect to x, which is fprop of g with turned filters; if add, dx += that."""
+    _forward(_map("dgrad", way, desc, g.shape[3]), way, desc, _ptr(g, first), w, _ptr(dx), None, False, True, add)
 
 
-def wgrad(way: Way, desc: ConvDesc, x: Array, g: Array, dw: Array) -> None:
+def wgrad(way: Way, desc: ConvDesc, x: Array, g: Array, dw: Array, first: int = 0) -> None:
     """dw = the gradient with respect to w."""
-    library, shape = native.loaded(), _map("wgrad", way, desc).copy()
+    library, shape = native.loaded(), _map("wgrad", way, desc, g.shape[3]).copy()
     work = empty((library.winograd_floats(_ptr(shape), True),))
-    library.winograd_wgrad(_ptr(shape), _ptr(_table(way, desc)), _ptr(x), _ptr(g), _ptr(dw), _ptr(work))
+    library.winograd_wgrad(_ptr(shape), _ptr(_table(way, desc)), _ptr(x), _ptr(g, first), _ptr(dw), _ptr(work))
 
 
 def pool(way: Way, desc: ConvDesc, x: Array, w: Array, bias: Array | None, y: Array) -> None:
@@ -47,22 +49,23 @@ def pool(way: Way, desc: ConvDesc, x: Array, w: Array, bias: Array | None, y: Ar
     library.winograd_pool(_ptr(shape), _ptr(points), _ptr(x), _ptr(filters), _ptr(bias), _ptr(y), _ptr(work))
 
 
-def _forward(base: Array, way: Way, desc: ConvDesc, x: Array, w: Array, y: Array, bias: Array | None, relu: bool,
-             turned: bool) -> None:
+def _forward(base: Array, way: Way, desc: ConvDesc, x: Any, w: Array, y: Any,
+             bias: Array | None, relu: bool, turned: bool, add: bool) -> None:
     library, shape = native.loaded(), base.copy()
     work = empty((library.winograd_floats(_ptr(shape), False),))
-    library.winograd_forward(_ptr(shape), _ptr(_table(way, desc)), _ptr(x), _ptr(w), _ptr(bias), _ptr(y), _ptr(work),
-                             relu, turned)
+    library.winograd_forward(_ptr(shape), _ptr(_table(way, desc)), x, _ptr(w), _ptr(bias), y, _ptr(work), relu, turned,
+                             add)
 
 
 @lru_cache(maxsize=4096)
-def _map(pass_name: str, way: Way, desc: ConvDesc) -> Array:
-    """Returns Map of winograd.hpp, without the number of threads."""
-    h, w, r = desc.h, desc.w, desc.h.f
-    x, y = (h.i, w.i, desc.ic), (h.o, w.o, desc.oc)
+def _map(pass_name: str, way: Way, desc: ConvDesc, channels: int) -> Array:
+    """Returns Map of winograd.hpp, without the number of threads.  channels: from a pixel of y or g to the next."""
+    h, w, r, d = desc.h, desc.w, desc.h.f, desc.h.d
+    x, y, padding = (h.i, w.i, desc.ic), (h.o, w.o, desc.oc), (h.p // d, w.p // d)
     if pass_name == "dgrad":
-        return np.array([desc.n, *y, *x, r - 1 - h.p, r - 1 - w.p, way.tile, r, 0], np.int64)
-    return np.array([desc.n, *x, *y, h.p, w.p, way.tile, r, 0], np.int64)
+        padding = r - 1 - padding[0], r - 1 - padding[1]
+        return np.array([desc.n, *y, *x, *padding, way.tile, r, d, channels, desc.ic, 0], np.int64)
+    return np.array([desc.n, *x, *y, *padding, way.tile, r, d, desc.ic, channels, 0], np.int64)
 
 
 @lru_cache(maxsize=16)
@@ -74,10 +77,14 @@ def _table(way: Way, desc: ConvDesc) -> Array:
     return _tile_table(way.tile, desc.h.f)
 
 
-def tables(pass_name: str, way: Way, desc: ConvDesc) -> tuple[Array, Array]:
-    """Returns the map, without the number of threads, and the transform's matrices, as the kernels take them."""
-    return _map(pass_name, way, desc), _table(way, desc)
+def tables(pass_name: str, way: Way, desc: ConvDesc, channels: int = 0) -> tuple[Array, Array]:
+    """Returns the map, without the number of threads, and the transform's matrices, as the kernels take them.
+
+    channels: of y or g, if those of desc are a part of them.
+    """
+    return _map(pass_name, way, desc, channels or desc.oc), _table(way, desc)
 
 
-def _ptr(a: Array | None) -> ctypes.c_void_p | None:
-    return None if a is None else ctypes.c_void_p(a.__array_interface__["data"][0])
+def _ptr(a: Array | None, first: int = 0) -> Any:
+    """Returns the address of an array's elements, from number `first` on."""
+    return None if a is None else ctypes.c_void_p(a.__array_interface__["data"][0] + 4 * first)

@@ -1,12 +1,12 @@
 // What:    layer norm over rows, and group norm over the pixels and a group of channels of each sample, with gradients
-//          y = (x - mean) * istd * gamma + beta
-//          dx = istd * (v - mean(v) - xhat * mean(v * xhat)),  v = g * gamma,  xhat = (x - mean) * istd
+//          y = xhat * gamma + beta,  xhat = (x - mean - rest) * istd
+//          dx = istd * (v - mean(v) - xhat * mean(v * xhat)),  v = g * gamma
 //          dbeta = sum(g),  dgamma = sum(g * xhat)
 // Source:  arXiv 1607.06450, arXiv 1803.08494
-// Layout:  rows (rows, n), samples (N, P, G * C); mean and istd one per row, or (N, G); gamma, beta, and their gradients
-//          n, or G * C elements.
-// Sums:    rows.hpp within a row, sums.hpp over rows and pixels. Variances are of distances from the mean, which was
-//          rounded: what that has left out is taken off.
+// Layout:  rows (rows, n), samples (N, P, G * C); mean, istd and rest one per row, or (N, G); gamma, beta, and their
+//          gradients n, or G * C elements.
+// Sums:    rows.hpp within a row, sums.hpp over rows and pixels. rest is what rounding has left out of the mean, from
+//          the distances of all elements; backward may be given none.
 // Threads: rows, or what sums.hpp cuts.
 #include <cmath>
 
@@ -21,6 +21,7 @@ INLINE float inverse_deviation(double squares, double rest, double count, double
   const double var = float(squares / count - rest / count * (rest / count));
   return float(1 / std::sqrt((var < 0 ? 0 : var) + eps));  // a NaN stays one
 }
+INLINE float at(const float* a, int64_t i) { return a ? a[i] : 0; }
 INLINE vfloat or_one(const float* gamma, int64_t i, int64_t left) { return gamma ? get(gamma + i, left) : number(1); }
 
 // Which of the sums of a channel a value is for, known when the kernel is compiled
@@ -74,7 +75,7 @@ void combine(const float* x, const float* g, float* y, const std::vector<float>&
 }  // namespace
 
 EXPORT void layer_norm_fwd(const float* x, const float* gamma, const float* beta, float* y, float* mean, float* istd,
-                           int64_t rows, int64_t n, double eps) {
+                           float* rest, int64_t rows, int64_t n, double eps) {
 #pragma omp parallel for schedule(static) num_threads(team(rows * n, ALONE_BELOW))
   for (int64_t r = 0; r < rows; r++) {
     const float* in = x + r * n;
@@ -88,8 +89,9 @@ EXPORT void layer_norm_fwd(const float* x, const float* gamma, const float* beta
       sums[1] += v * v;
     });
     const vfloat scale = number(istd[r] = inverse_deviation(away[1], away[0], n, eps));
+    const vfloat back = number(-(rest[r] = float(away[0] / n)) * istd[r]);
     for_vectors(n, [&](int64_t i, int64_t left) {
-      vfloat v = (get(in + i, left) - middle) * scale;
+      vfloat v = fma(get(in + i, left) - middle, scale, back);
       if (gamma) v *= get(gamma + i, left);
       if (beta) v += get(beta + i, left);
       put(out + i, v, left);
@@ -98,27 +100,28 @@ EXPORT void layer_norm_fwd(const float* x, const float* gamma, const float* beta
 }
 
 EXPORT void layer_norm_bwd(const float* g, const float* x, const float* gamma, const float* mean, const float* istd,
-                           float* dx, float* dgamma, float* dbeta, int64_t rows, int64_t n) {
+                           const float* rest, float* dx, float* dgamma, float* dbeta, int64_t rows, int64_t n) {
 #pragma omp parallel for schedule(static) num_threads(team(rows * n, ALONE_BELOW))
   for (int64_t r = 0; r < rows; r++) {
     const float *gs = g + r * n, *in = x + r * n;
     float* out = dx + r * n;
-    const vfloat middle = number(mean[r]), scale = number(istd[r]);
+    const vfloat middle = number(mean[r]), scale = number(istd[r]), back = number(-at(rest, r) * istd[r]);
     double sums[2];
     sum_row(n, sums, [&](int64_t i, int64_t left, vfloat(&into)[2]) {
       const vfloat v = get(gs + i, left) * or_one(gamma, i, left);
       into[0] += before_end(v, left);
-      into[1] += before_end(v * ((get(in + i, left) - middle) * scale), left);
+      into[1] += before_end(v * fma(get(in + i, left) - middle, scale, back), left);
     });
     const vfloat of_v = number(float(sums[0] / n)), of_product = number(float(sums[1] / n));
     for_vectors(n, [&](int64_t i, int64_t left) {
-      const vfloat v = get(gs + i, left) * or_one(gamma, i, left), xhat = (get(in + i, left) - middle) * scale;
+      const vfloat v = get(gs + i, left) * or_one(gamma, i, left);
+      const vfloat xhat = fma(get(in + i, left) - middle, scale, back);
       put(out + i, (v - of_v - xhat * of_product) * scale, left);
     });
   }
   const auto product = [=](auto k, int64_t i, int64_t r, int64_t, int64_t, int64_t left) INLINED {
     const vfloat v = get(g + i, left);
-    return k ? v * ((get(x + i, left) - mean[r]) * istd[r]) : v;
+    return k ? v * fma(get(x + i, left) - mean[r], number(istd[r]), number(-at(rest, r) * istd[r])) : v;
   };
   const std::vector<double> sums = per_channel<2>(1, rows, n, product);
   for (int64_t i = 0; i < n; i++) {
@@ -128,7 +131,7 @@ EXPORT void layer_norm_bwd(const float* g, const float* x, const float* gamma, c
 }
 
 EXPORT void group_norm_fwd(const float* x, const float* gamma, const float* beta, float* y, float* mean, float* istd,
-                           int64_t n, int64_t pixels, int64_t channels, int64_t groups, double eps) {
+                           float* rest, int64_t n, int64_t pixels, int64_t channels, int64_t groups, double eps) {
   const int64_t width = channels / groups;
   const double count = double(pixels) * width;
   std::vector<float> middle(n * channels), scale(n * channels), shift(n * channels);
@@ -148,22 +151,23 @@ EXPORT void group_norm_fwd(const float* x, const float* gamma, const float* beta
   const std::vector<double> away = per_channel<2>(n, pixels, channels, distance);
   for (int64_t k = 0; k < n * groups; k++) {
     const int64_t s = k / groups, first = k % groups * width;
-    double rest = 0, squares = 0;
+    double sum = 0, squares = 0;
     for (int64_t c = first; c < first + width; c++) {
-      rest += away[s * 2 * channels + c];
+      sum += away[s * 2 * channels + c];
       squares += away[(s * 2 + 1) * channels + c];
     }
-    istd[k] = inverse_deviation(squares, rest, count, eps);
+    istd[k] = inverse_deviation(squares, sum, count, eps);
+    rest[k] = float(sum / count);
     for (int64_t c = first; c < first + width; c++) {
       scale[s * channels + c] = (gamma ? gamma[c] : 1) * istd[k];
-      shift[s * channels + c] = beta ? beta[c] : 0;
+      shift[s * channels + c] = at(beta, c) - rest[k] * scale[s * channels + c];
     }
   }
   combine<false>(x, nullptr, y, scale, scale, shift, middle, n, pixels, channels);
 }
 
 EXPORT void group_norm_bwd(const float* g, const float* x, const float* gamma, const float* mean, const float* istd,
-                           float* dx, float* dgamma, float* dbeta, int64_t n, int64_t pixels, int64_t channels,
+                           const float* rest, float* dx, float* dgamma, float* dbeta, int64_t n, int64_t pixels, int64_t channels,
                            int64_t groups) {
   const int64_t width = channels / groups;
   const double count = double(pixels) * width;
@@ -180,16 +184,18 @@ EXPORT void group_norm_bwd(const float* g, const float* x, const float* gamma, c
     const int64_t s = k / groups, first = k % groups * width;
     double of_v = 0, of_product = 0;
     for (int64_t c = first; c < first + width; c++) {
-      const double sum = sums[s * 2 * channels + c], dot = sums[(s * 2 + 1) * channels + c] * istd[k];
+      const double sum = sums[s * 2 * channels + c];
+      const double dot = (sums[(s * 2 + 1) * channels + c] - sum * at(rest, k)) * istd[k];
       totals[c] += sum;
       totals[channels + c] += dot;
       of_v += (gamma ? gamma[c] : 1) * sum;
       of_product += (gamma ? gamma[c] : 1) * dot;
     }
+    const double of_x = -of_product / count * istd[k] * istd[k];
     for (int64_t c = first; c < first + width; c++) {
       scale[s * channels + c] = (gamma ? gamma[c] : 1) * istd[k];
-      slope[s * channels + c] = float(-of_product / count * istd[k] * istd[k]);
-      offset[s * channels + c] = float(-of_v / count * istd[k]);
+      slope[s * channels + c] = float(of_x);
+      offset[s * channels + c] = float(-of_v / count * istd[k] - of_x * at(rest, k));
     }
   }
   combine<true>(x, g, dx, slope, scale, offset, middle, n, pixels, channels);

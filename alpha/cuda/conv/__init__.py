@@ -13,7 +13,7 @@ from alpha.cuda.conv.mma import mma
 from alpha.cuda.conv.planner import Plan, plan, precision_of, register
 from alpha.cuda.conv.transformed import im2col, pipeline
 from alpha.cuda.conv.wgmma import wgrad
-from alpha.cuda.lazy import flush_gradients, statistics, write_for
+from alpha.cuda.lazy import flush_gradients, forget, statistics, write_for
 from alpha.cuda.ops.pointwise import as_float32
 from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.cuda.runtime.memory import Array, copy, empty
@@ -67,6 +67,7 @@ def conv2d_dgrad_add_cuda(g: Array, w: Array, onto: Array, *, hw: Pair, in_place
     if not in_place:
         before, onto = onto, empty(onto.shape, onto.dtype)
         copy(onto, before)
+    forget([onto])
     chosen.launch(g, w, onto, adds=True)
     return onto
 

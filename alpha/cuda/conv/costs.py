@@ -26,9 +26,8 @@ from alpha.config import config
 from alpha.cuda.runtime.context import context
 from alpha.errors import ConfigError, message
 
+
 # ---- the device ------------------------------------------------------------------------------------------------------
-
-
 class Device(NamedTuple):
     """A GPU under load.
 
@@ -121,8 +120,6 @@ def read(path: Path, arch: str) -> Device:
 
 
 # ---- costs -----------------------------------------------------------------------------------------------------------
-
-
 class Stage(NamedTuple):
     """Work that is done at the same time as bytes are moved.
 

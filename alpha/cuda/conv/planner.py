@@ -299,8 +299,6 @@ def _reasons(options: list[Option]) -> str:
 
 
 # ---- launches on arrays ----------------------------------------------------------------------------------------------
-
-
 def launch_of(candidate: Candidate, desc: ConvDesc, precision: str, exact: Candidate | None = None) -> Launch:
     """Returns the launch of a candidate on arrays as a precision stores them.
 
@@ -347,8 +345,6 @@ def conversion(candidate: Candidate, desc: ConvDesc, precision: str) -> Cost:
 
 
 # ---- tuning ----------------------------------------------------------------------------------------------------------
-
-
 def measured(pass_name: str, desc: ConvDesc, precision: str, options: list[Option]) -> list[Option]:
     """Returns the options with their measured times, fastest first, from the store where it has them all."""
     path = cache_dir() / f"tuning-{context.arch}-{context.name.replace(' ', '_')}.json"

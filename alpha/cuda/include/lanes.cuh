@@ -2,6 +2,7 @@
 // Two 16-bit elements of a word are converted where they are, which saves taking the word apart.
 #pragma once
 #include <string.h>
+#include <type_traits>
 
 #include "storage.cuh"
 
@@ -9,7 +10,9 @@ template <int V, class T> struct Lanes {
   T v[V];
 };
 
-// p: a multiple of V elements where these are packets
+template <int V> using BytesOf = std::conditional_t<V == 8, uint2, unsigned>;  // 8 or 4 of them, in one access
+
+// p: a multiple of V elements where these are packets or bytes
 template <int V, class T> __device__ __forceinline__ Lanes<V, T> load(const T *p) {
   Lanes<V, T> lanes;
   if constexpr (V % LANES<T> == 0) {
@@ -18,6 +21,9 @@ template <int V, class T> __device__ __forceinline__ Lanes<V, T> load(const T *p
       const Packet<T> packet = load16(p + k);
       memcpy(lanes.v + k, &packet, 16);
     }
+  } else if constexpr (sizeof(T) == 1 && V >= 4) {
+    const BytesOf<V> bytes = *reinterpret_cast<const BytesOf<V> *>(p);
+    memcpy(lanes.v, &bytes, V);
   } else {
 #pragma unroll
     for (int k = 0; k < V; k++) lanes.v[k] = p[k];
@@ -32,6 +38,10 @@ template <int V, class T> __device__ __forceinline__ void store(T *p, const Lane
       memcpy(&packet, lanes.v + k, 16);
       store16(p + k, packet);
     }
+  } else if constexpr (sizeof(T) == 1 && V >= 4) {
+    BytesOf<V> bytes;
+    memcpy(&bytes, lanes.v, V);
+    *reinterpret_cast<BytesOf<V> *>(p) = bytes;
   } else {
 #pragma unroll
     for (int k = 0; k < V; k++) p[k] = lanes.v[k];

@@ -68,6 +68,15 @@ template <class T> struct Parameter {
   }
 };
 
+// Where distances are measured from, so that their sum keeps its digits; results of 16 bits would not show them.
+template <class T> __device__ __forceinline__ float origin_at(const T *x) { return sizeof(T) == 4 ? to_float(*x) : 0; }
+
+// origin + away, and what rounding leaves out of it
+struct Rounded {
+  float value, rest;
+  __device__ __forceinline__ Rounded(float origin, float away) : value(origin + away), rest(origin - value + away) {}
+};
+
 // What standardizes elements of type T, as a kernel takes it; forward it finds mean and istd.
 // wide: gamma and beta are float32, whatever T is
 template <class T> struct Norm {
@@ -79,6 +88,15 @@ template <class T> struct Norm {
   }
   template <int N> __device__ __forceinline__ void load_shift(float (&shift)[N], i64 first) const {
     Parameter<T>{beta, wide, 0}.load(shift, first);
+  }
+};
+
+// The same with what rounding has left out of mean; null stands for zeros.
+template <class T> struct SampleNorm : Norm<T> {
+  float *rest;
+  __device__ __forceinline__ float rest_of(i64 k) const { return rest ? rest[k] : 0; }
+  __device__ __forceinline__ void put(i64 k, const Rounded &middle, float root) const {
+    this->mean[k] = middle.value, rest[k] = middle.rest, this->istd[k] = root;
   }
 };
 

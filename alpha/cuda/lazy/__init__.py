@@ -20,6 +20,8 @@ A reader, of any array:
     value_of, settle       what an array is to such a reader; and that it is written
     undisturbed            a block in which no gradient is written earlier than without it; is_undisturbed
     form_of, write_as      in which form it was written first, and having it written so: for what is made again
+    pack, packed_form      an array that is kept in a smaller form as long as nobody reads its elements
+    columns, rows_of       columns of a larger array, read where they are
     statistics.ask, take   means and variances of a result, counted by the kernel that writes it
 
 Nobody else asks what class an array is, or reads `Array.derived`; tests/test_layering.py sees to that.
@@ -57,16 +59,16 @@ from alpha.cuda.lazy.operands import (
     flagged_count,
     forget,
     kept_with,
-    one,
     operand,
     planes_are_read,
     prepare_weights,
 )
+from alpha.cuda.lazy.other_form import columns, pack, packed_form, rows_of
 from alpha.cuda.lazy.quiet import is_undisturbed, undisturbed
 
 __all__ = ["GUARDED", "GUARD_ARGS", "KEEP", "PLANE_WRITERS", "READS", "SPLITS_PAY", "UNGUARDED", "Guard", "Memory",
-           "Operand", "Rows", "bound_of", "can_wait", "chain", "companion_output", "defer", "elements_behind",
-           "flag_counter", "flagged_count", "flush_gradients", "forget", "form_of", "is_undisturbed", "join",
-           "joined_elements", "kept_with", "memory_key", "offer", "one", "operand", "peek", "planes_are_read",
-           "prepare_weights", "reserve", "reserve_for", "settle", "split_view", "statistics", "undisturbed",
-           "value_of", "write_as", "write_for"]
+           "Operand", "Rows", "bound_of", "can_wait", "chain", "columns", "companion_output", "defer",
+           "elements_behind", "flag_counter", "flagged_count", "flush_gradients", "forget", "form_of", "is_undisturbed",
+           "join", "joined_elements", "kept_with", "memory_key", "offer", "operand", "pack", "packed_form", "peek",
+           "planes_are_read", "prepare_weights", "reserve", "reserve_for", "rows_of", "settle", "split_view",
+           "statistics", "undisturbed", "value_of", "write_as", "write_for"]

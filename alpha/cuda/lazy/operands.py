@@ -194,11 +194,6 @@ def kept_with(x: Array, name: str, make: Callable[[], Array]) -> Array:
     return found
 
 
-def one() -> Array:
-    """Returns the scale of what is not scaled, on the device."""
-    return _constants()[0]
-
-
 def flag_counter() -> Array:
     """Returns the counter of flags, on the device."""
     return _constants()[2]

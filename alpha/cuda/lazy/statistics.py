@@ -1,4 +1,5 @@
-"""Means and variances of a convolution's output that its kernel counts tile by tile: conv/wgmma/tile_statistics.cuh.
+"""Means and variances of a convolution's output that its kernel counts tile by tile: conv/wgmma/tile_statistics.cuh;
+and the sums over all rows of a gradient that batch norm's backward makes, and knows without reading it.
 
 Who will read the output asks for them, before anything is launched: `conv2d(..., statistics=True)`, as a layer in front
 of batch norm does. The kernel then leaves what batch norm would read the whole output for; one that cannot count leaves
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from alpha.cuda.runtime.memory import Array, empty
 
-NAME = "statistics"
+NAME, SUMS = "statistics", "sums"
 QUANTITIES = 3  # mean, m2, count
 
 
@@ -36,8 +37,23 @@ def attach(y: Array, slots: int) -> Array | None:
 
 def take(x: Array) -> Array | None:
     """Returns the statistics of x, which are gone then; None where there are none of its channels."""
-    found: Array | None = x.derived.get(NAME) if x.derived else None
+    return _take(x, NAME)
+
+
+def keep_sums(x: Array, sums: Array) -> Array:
+    """Leaves the sums of each column of x, float32, for who asks for them first, and returns x."""
+    x.derive()[SUMS] = sums
+    return x
+
+
+def take_sums(x: Array) -> Array | None:
+    """Returns what `keep_sums` was given, which is gone then; None where there is nothing of these columns."""
+    return _take(x, SUMS)
+
+
+def _take(x: Array, name: str) -> Array | None:
+    found: Array | None = x.derived.get(name) if x.derived else None
     if found is None or found.shape[-1] != x.shape[-1]:
         return None
-    x.derive().pop(NAME)
+    x.derive().pop(name)
     return found

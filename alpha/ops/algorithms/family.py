@@ -281,7 +281,7 @@ def choose(pass_name: str, desc: ConvDesc, request: Request, machine_key: str, l
         why = mismatch(name, desc)
         for way in () if why else ways(name, desc):
             cost = cost_of(way, pass_name, desc)
-            reason = _limits(cost, promise, limit) or (
+            reason = limits(cost, promise, limit) or (
                 _dense_gradient(way, pass_name, request) if named else
                 too_small(way, pass_name, desc, machine.least_channels, machine.least_tiles))
             options.append((way, seconds(cost, machine.rates), reason))
@@ -302,7 +302,8 @@ def choose(pass_name: str, desc: ConvDesc, request: Request, machine_key: str, l
     return Choice(way, cost_of(way, pass_name, desc), tuple(options))
 
 
-def _limits(cost: Cost, promise: float, limit: int) -> str:
+def limits(cost: Cost, promise: float, limit: int) -> str:
+    """Returns why an algorithm must not be taken, "" if it may: its error, or the memory that it needs."""
     if cost.error > promise:
         return f"has an error of up to {cost.error:.1e}, {promise:.0e} is promised"
     if cost.workspace > limit:

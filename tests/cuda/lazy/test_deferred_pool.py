@@ -14,12 +14,14 @@ from alpha.cuda import BACKEND, memory_summary
 from alpha.cuda.lazy.bounded import MOST_OPERANDS
 from alpha.cuda.lazy.deferred import BOUND, CompanionOutput, Deferred
 from alpha.cuda.lazy.operands import flagged_count
+from alpha.cuda.lazy.other_form import Packed
 from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.memory import Array
 from alpha.ops.norm import batch_norm_act
 from alpha.ops.pool import adaptive_max_pool2d, avg_pool2d, max_pool2d, max_pool2d_backward
 from tests.cuda.lazy.deferred_oracle import FORMS, Norm, cuda, flag_of, held, like, plain, planes, wide
 from tests.cuda.lazy.operand_oracle import normal
+from tests.cuda.process import COUNTS_LIVE
 
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device")]
 
@@ -78,6 +80,11 @@ def test_float32_first(name, form, launches):
     assert ("apply_float32" in launches) == (form == "waiting") and "apply_planes" not in launches
 
 
+def kept_of(index):
+    """Returns the array that an index is kept as."""
+    return index.data._kept if type(index.data) is Packed else index.data
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("pool", [max_pool2d, adaptive_max_pool2d], ids=["windows", "adaptive"])
 def test_the_index_waits_too(pool, form):
@@ -86,14 +93,16 @@ def test_the_index_waits_too(pool, form):
     wanted = pool.full(cuda(whole), **window)[1].numpy()
     for first in ("index", "y", "planes of y"):
         y, index = pool.full(x, **window)
-        assert type(index.data) is CompanionOutput and index.data.contents is y.data.derived
+        kept = kept_of(index)
+        assert type(kept) is CompanionOutput and kept.contents is y.data.derived
         if first != "index":
             planes(y) if "planes" in first else y.numpy()
-            assert index.data.contents is None
-        assert np.array_equal(index.numpy(), wanted) and index.data.contents is None
+            assert kept.contents is None
+        assert np.array_equal(index.numpy(), wanted) and kept.contents is None
         assert y.data.derived.in_planes == ("planes" in first)
 
 
+@COUNTS_LIVE
 def test_an_index_does_not_hold_what_it_waited_with():
     x, live = Norm(*SHAPE).call(), lambda: BACKEND.memory_stats()["live"]
     planes(x)
@@ -116,6 +125,7 @@ def test_an_index_does_not_hold_what_it_waited_with():
 
 
 @pytest.mark.parametrize("name", BOTH)
+@COUNTS_LIVE
 def test_what_nobody_reads_is_never_written(name, launches):
     x = Norm(*SHAPE).call()
     gc.collect()
@@ -260,7 +270,8 @@ def test_the_report_of_memory_writes_nothing(launches):
     launches.clear()
     report = memory_summary()
     assert "(200, 3, 3, 24) float32" in report and "(200, 3, 3, 24) int32" in report and not launches
-    assert type(index.data) is CompanionOutput and index.reshape(-1).shape == (index.size,) and launches
+    assert type(index.data) is Packed and type(kept_of(index)) is CompanionOutput
+    assert index.reshape(-1).shape == (index.size,) and launches
 
 
 def test_gradients_read_the_index(launches):
@@ -268,7 +279,7 @@ def test_gradients_read_the_index(launches):
     y, index = max_pool2d.full(x, **WINDOW)
     g = cuda(normal(*y.shape, seed=4))
     got = max_pool2d_backward(g, index, hw=SHAPE[1:3], **WINDOW).numpy()
-    assert launches.index("max_pool_float32") < launches.index("max_pool_backward_float32")
+    assert launches.index("max_pool_rows_float32") < launches.index("max_pool_backward_float32")
     planes(x)
     _, where = max_pool2d.full(cuda(x.numpy()), **WINDOW)
     assert np.array_equal(got, max_pool2d_backward(g, where, hw=SHAPE[1:3], **WINDOW).numpy())

@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 
 import alpha
+from alpha import ops
+from alpha.cuda.lazy import rows_of
 from alpha.cuda.ops import norm as cuda_norm
 from alpha.cuda.ops import reduce as cuda_reduce
 from alpha.cuda.ops.norm import sample_norm
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES
 from alpha.cuda.runtime.memory import download
 from alpha.gradcheck import assert_equal_at
+from alpha.ops.conv import conv2d_dgrad_add
 from alpha.ops.norm import (
     batch_norm_act,
     batch_norm_add_act,
@@ -20,7 +23,10 @@ from alpha.ops.norm import (
     layer_norm,
     sample_norm_grad,
 )
+from alpha.ops.reduce import bias_grad
+from alpha.ops.shape import slice_axes
 from tests.cuda.agree import TOLERANCE, Case, agree, floats, ints
+from tests.op_checks import check_sample_norm_of_nearly_equal_elements
 
 pytestmark = pytest.mark.cuda
 
@@ -52,13 +58,15 @@ def backward(shape: tuple[int, ...], affine: bool = True, **attrs) -> Case:
     return Case("batch_norm_grad", g, x, gamma, beta, mean, istd, rtol=2e-5, atol=atol, **attrs)
 
 
-def sample_grad(split: tuple[int, ...], axes: tuple[int, ...], params_ndim: int, affine: bool = True, **attrs) -> Case:
+def sample_grad(split: tuple[int, ...], axes: tuple[int, ...], params_ndim: int, affine: bool = True,
+                rests: bool = False, **attrs) -> Case:
     x, g = floats(*split), floats(*split, seed=1)
     mean = x.mean(axes, keepdims=True)
     istd = 1 / x.std(axes, keepdims=True)
     gamma = floats(*split[-params_ndim:], seed=2) if affine else None
-    return Case("sample_norm_grad", g, x, gamma, mean, istd, axes=axes, params_ndim=params_ndim, rtol=1e-4, atol=1e-4,
-                **attrs)
+    rest = [floats(*mean.shape, seed=3)] * rests
+    return Case("sample_norm_grad", g, x, gamma, mean, istd, *rest, axes=axes, params_ndim=params_ndim, rtol=1e-4,
+                atol=1e-4, **attrs)
 
 
 CASES = [
@@ -111,6 +119,8 @@ CASES = [
       for split in ((2, 9, 2, 4), (3, 4, 3, 2), (2, 81, 1, 16), (1, 400, 4, 3), (2, 3, 300, 4), (2, 300, 8, 3),
                     (3, 70, 16, 1), (2, 3, 1, 1040))],
     *[sample_grad((3, 4, 2, 8), (1, 3), 2, affine) for affine in (True, False)],
+    *[sample_grad((6, width), (1,), 1, rests=True) for width in (16, 9, 1024, 2056, 8196)],
+    *[sample_grad((2, 70, 2, k), (1, 3), 2, rests=True) for k in (8, 3)],
     *[sample_grad((6, width), (1,), 1, dtypes=FLOAT_DTYPES) for width in (16, 9, 520, 2056)],
     *[sample_grad((2, 70, 2, k), (1, 3), 2, dtypes=FLOAT_DTYPES) for k in (8, 4, 3)],
     Case("sample_norm_grad", floats(0, 4), floats(0, 4), floats(4), floats(0, 1), floats(0, 1), axes=(1,),
@@ -180,11 +190,11 @@ def test_parameters_may_be_float32(dtype, channels):
         y, mu, istd = batch_norm_act.full(x, gamma, beta, mean, var, activation="relu")
         y2 = batch_norm_add_act.full(x, gamma, beta, mean, var, g, training=False)[0]
         found = [y, mu, istd, mean, var, y2, *batch_norm_grad.full(g, x, gamma, beta, mu, istd, activation="relu")]
-        y, mu, istd = layer_norm.full(x, gamma, beta)
-        found += [y, *sample_norm_grad.full(g, x, gamma, mu, istd, axes=(1,), params_ndim=1)]
-        y, mu, istd = group_norm.full(x.reshape((10, 4, channels)), gamma, beta, groups=groups)
+        y, *statistics = layer_norm.full(x, gamma, beta)
+        found += [y, *sample_norm_grad.full(g, x, gamma, *statistics, axes=(1,), params_ndim=1)]
+        y, *statistics = group_norm.full(x.reshape((10, 4, channels)), gamma, beta, groups=groups)
         split_gamma = gamma.reshape(split[2:])
-        return [*found, y, *sample_norm_grad.full(g.reshape(split), x.reshape(split), split_gamma, mu, istd,
+        return [*found, y, *sample_norm_grad.full(g.reshape(split), x.reshape(split), split_gamma, *statistics,
                                                   axes=(1, 3), params_ndim=2)]
 
     parameters = gamma, beta, mean, var
@@ -204,13 +214,21 @@ def test_a_large_mean_costs_no_digits_of_the_variance(shape):
     assert_equal_at(mean, x.astype(np.float64).mean(0), rtol=1e-6)
     assert_equal_at(istd, 1 / np.sqrt(x.astype(np.float64).var(0) + 1e-5), rtol=1e-5)
     x = x.T.copy()
-    _, mean, istd = layer_norm.full(alpha.tensor(x, device="cuda"))
+    _, mean, istd, _ = layer_norm.full(alpha.tensor(x, device="cuda"))
     assert_equal_at(istd, 1 / np.sqrt(x.astype(np.float64).var(1, keepdims=True) + 1e-5), rtol=1e-5)
     x = x.reshape(-1)[:8800].reshape(1, 550, 16)  # of several blocks
-    _, mean, istd = group_norm.full(alpha.tensor(x, device="cuda"), groups=4)
+    _, mean, istd, _ = group_norm.full(alpha.tensor(x, device="cuda"), groups=4)
     groups = x.astype(np.float64).reshape(550, 4, 4)
     assert_equal_at(mean, groups.mean((0, 2)).reshape(mean.shape), rtol=1e-6)
     assert_equal_at(istd, 1 / np.sqrt(groups.var((0, 2)) + 1e-5).reshape(istd.shape), rtol=1e-5)
+
+
+# Rows in registers, and longer ones; samples that a block or a cluster holds, and larger ones.
+@pytest.mark.parametrize("shape, groups", [
+    ((40, 5), 0), ((3, 1024), 0), ((2, 8196), 0), ((2, 2051), 0), ((40, 5), 1), ((3, 70, 24), 4), ((2, 1000, 32), 4),
+    ((2, 300, 260), 65), ((1, 9000, 3), 1)])
+def test_sample_norms_of_nearly_equal_elements_keep_their_digits(shape, groups):
+    check_sample_norm_of_nearly_equal_elements(shape, groups, "cuda")
 
 
 def test_nan_passes_relu_and_minus_infinity_does_not():
@@ -239,12 +257,105 @@ def test_two_runs_give_the_same_bits():
     def results():
         y, mean, istd = batch_norm_act.full(x)
         found = [y, mean, istd, *batch_norm_grad.full(g, x, None, None, mean, istd, activation="relu")]
-        y, mean, istd = layer_norm.full(x)
-        found += [y, mean, istd, *sample_norm_grad.full(g, x, None, mean, istd, axes=(1,), params_ndim=1)]
-        y, mean, istd = group_norm.full(x.reshape((3, 500, 12)), groups=3)
+        y, *statistics = layer_norm.full(x)
+        found += [y, *statistics, *sample_norm_grad.full(g, x, None, *statistics, axes=(1,), params_ndim=1)]
+        y, *statistics = group_norm.full(x.reshape((3, 500, 12)), groups=3)
         split = (3, 500, 3, 4)
-        return [*found, y, mean, istd, *sample_norm_grad.full(g.reshape(split), x.reshape(split), None, mean, istd,
-                                                              axes=(1, 3), params_ndim=2)]
+        return [*found, y, *statistics, *sample_norm_grad.full(g.reshape(split), x.reshape(split), None, *statistics,
+                                                               axes=(1, 3), params_ndim=2)]
 
     for a, b in zip(results(), results()):
         assert_equal_at(a, b.numpy())
+
+
+def conv_and_norm(dtype: str, relu: bool, wide: bool = True):
+    """Returns bias and result of a convolution in front of a batch norm, and the gradient of that."""
+    x, w, gamma, beta = (alpha.tensor(floats(*s, seed=k), device="cuda") for k, s in enumerate(
+        ((4, 6, 6, 16), (16, 1, 1, 16), (16,), (16,))))
+    b = alpha.tensor(floats(16), device="cuda").astype("float32" if wide else dtype).detach()
+    b.requires_grad = True
+    y = ops.conv2d_bias_act(x.astype(dtype), w if wide else w.astype(dtype), b)
+    z = ops.batch_norm(y, gamma if wide else gamma.astype(dtype), beta if wide else beta.astype(dtype),
+                       activation="relu" if relu else None)
+    return b, y, z, alpha.tensor(floats(*z.shape, seed=5), device="cuda").astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOAT_DTYPES)
+@pytest.mark.parametrize("relu", [False, True])
+def test_a_bias_before_a_norm_takes_no_pass_of_its_own(relu, dtype, launches) -> None:
+    """Batch norm's backward knows the sums of what it writes: 0 but for rounding."""
+    b, _, z, g = conv_and_norm(dtype, relu)
+    launches.clear()
+    z.backward(g)
+    assert not [entry for entry in launches if "columns" in entry or "rows" in entry]
+    assert b.grad.dtype == "float32" and np.abs(b.grad.numpy()).max() < 1e-4
+    b, _, z, g = conv_and_norm(dtype, relu)
+    z.backward(g * float("inf"))
+    assert np.isnan(b.grad.numpy()).any(), "an overflow is seen in the gradient of the bias, too"
+
+
+def test_known_sums_are_of_elements_as_they_are(launches) -> None:
+    """They are taken once; not after a change, by others or by a gradient that is added in place; not in 16 bits."""
+    _, y, _, g = conv_and_norm("bfloat16", False)
+    y = y.detach()
+    one = alpha.tensor(np.ones(16, np.float32), device="cuda")
+    make = lambda: batch_norm_grad(g, y, None, None, one * 0, one, activation=None)[0]  # noqa: E731
+    launches.clear()
+    sums = [bias_grad(dx, dtype="float32").numpy() for dx in [make()] * 2]
+    assert len([entry for entry in launches if "columns" in entry]) == 1 and np.abs(sums[0]).max() < 1e-3
+    assert_equal_at(alpha.tensor(sums[1]), make().sum((0, 1, 2), dtype="float32").numpy())
+    assert bias_grad(make()).dtype == "bfloat16"
+    dx = make()
+    dx.copy_(g)
+    assert_equal_at(bias_grad(dx, dtype="float32"), g.sum((0, 1, 2), dtype="float32").numpy())
+    w = alpha.tensor(ints(16, 1, 1, 16), device="cuda").astype("bfloat16")
+    dx = conv2d_dgrad_add(g, w, make(), hw=(6, 6), in_place=True)
+    assert_equal_at(bias_grad(dx, dtype="float32"), dx.sum((0, 1, 2), dtype="float32").numpy())
+
+
+@pytest.mark.parametrize(("channels", "reads"), [((16, 8, 24), True), ((8, 4, 12), False)])
+@pytest.mark.parametrize("dtype", FLOAT_DTYPES)
+@pytest.mark.parametrize("relu", [False, True])
+def test_gradients_that_are_parts_of_a_joined_one_are_read_in_place(relu, dtype, channels, reads, launches) -> None:
+    """With the result of those that are copied; where parts are no whole pieces of 16 bytes they are copied still."""
+    xs = [alpha.tensor(floats(3, 5, 5, c, seed=c), device="cuda").astype(dtype).detach() for c in channels]
+    g = alpha.tensor(floats(3, 5, 5, sum(channels), seed=5), device="cuda").astype(dtype)
+    for x in xs:
+        x.requires_grad = True
+    activation = "relu" if relu else None
+    whole = ops.concat([ops.batch_norm(x, activation=activation) for x in xs], axis=-1)
+    launches.clear()
+    whole.backward(g)
+    copied = [entry for entry in launches if entry.startswith("copy_box")]
+    assert len(copied) == (0 if reads or dtype == "float32" else 2)
+    for x, part in zip(xs, ops.split(g, list(channels), -1)):
+        got, x.grad = x.grad, None
+        ops.batch_norm(x, activation=activation).backward(part)
+        away = np.abs(got.astype("float32").numpy() - x.grad.astype("float32").numpy()).max()
+        assert away <= (1e-6 if dtype == "float32" else 0), "but for planes of float32, which one of them may be"
+
+
+@pytest.mark.parametrize("dtype", FLOAT_DTYPES)
+def test_parts_of_a_gradient_that_waits_are_read_in_place(dtype, launches) -> None:
+    """As a norm behind the concatenation leaves it: it is written, once, and not copied."""
+    xs = [alpha.tensor(floats(3, 5, 5, c, seed=c), device="cuda").astype(dtype).detach() for c in (16, 8)]
+    for x in xs:
+        x.requires_grad = True
+    whole = ops.batch_norm(ops.concat([ops.batch_norm(x) for x in xs], axis=-1))
+    launches.clear()
+    whole.backward(alpha.tensor(floats(3, 5, 5, 24, seed=5), device="cuda").astype(dtype))
+    assert all(np.isfinite(x.grad.astype("float32").numpy()).all() for x in xs)
+    assert not [entry for entry in launches if entry.startswith("copy_box")]
+
+
+def test_a_part_of_a_gradient_outlives_what_it_is_a_part_of() -> None:
+    """Whoever changes the whole has the part written before; any other reader has it copied."""
+    x = alpha.tensor(floats(2, 3, 3, 32), device="cuda")
+    wanted = x.numpy()[..., 8:24].copy()
+    make = lambda: slice_axes(x, [(0, 2, 1), (0, 3, 1), (0, 3, 1), (8, 16, 1)], in_place=True)  # noqa: E731
+    part, other = make(), make()
+    assert rows_of(part.data)[1] == 32 and np.array_equal((part + 1).numpy(), wanted + 1)
+    assert rows_of(part.data)[1] == 16 and np.array_equal(other.reshape(-1).numpy(), wanted.reshape(-1))
+    part = make()
+    x.copy_(x * 0)
+    assert rows_of(part.data)[1] == 16 and np.array_equal(part.numpy(), wanted) and not make().numpy().any()

@@ -9,7 +9,7 @@ import alpha
 from alpha import ops
 from alpha.cuda.ops import pool
 from alpha.gradcheck import assert_equal_at
-from alpha.ops.pool import adaptive_max_pool2d, max_pool2d, pool_gather, pool_scatter
+from alpha.ops.pool import adaptive_max_pool2d, max_pool2d, max_pool2d_backward, pool_gather, pool_scatter
 from tests.cuda.agree import Case, agree, floats, ints
 
 pytestmark = pytest.mark.cuda
@@ -72,6 +72,55 @@ def test_agrees_with_the_cpu(case: Case) -> None:
     agree(case)
 
 
+STRIPS = [((2, 11, 5, 16), 1, 1), ((1, 9, 1, 8), 1, 1), ((1, 1, 6, 8), 1, 1), ((2, 8, 7, 24), 1, 0),
+          ((2, 11, 8, 16), 2, 1), ((1, 17, 4, 8), 2, 0), ((1, 3, 3, 8), 2, 0), ((1, 2, 9, 16), 2, 1)]
+
+
+@pytest.mark.parametrize("dtype", ALL)
+@pytest.mark.parametrize("values", ["ints", "rare"])
+@pytest.mark.parametrize(("shape", "stride", "padding"), STRIPS, ids=str)
+def test_strips_of_three_by_three_windows(shape, stride, padding, values, dtype, launches) -> None:
+    """Maxima, which pixels they are, and gradients that read these as bytes: ties, zeros of both signs, Inf, NaN."""
+    x = ints(*shape, low=-2, high=3)
+    x[x == 0] = np.random.default_rng(0).choice([0.0, -0.0], (x == 0).sum())
+    if values == "rare":
+        places = np.random.default_rng(1).random(shape)
+        for k, value in enumerate((-np.inf, np.inf, np.nan, -65280.0)):
+            x[(places > k / 5) & (places < k / 5 + 0.1)] = value
+    window = dict(kernel_size=3, stride=stride, padding=padding)
+    y, index = max_pool2d.full(alpha.tensor(x), **window)
+    got, place = max_pool2d.full(alpha.tensor(x, device="cuda").astype(dtype), **window)
+    assert_equal_at(got.astype("float32"), y.numpy())
+    signs = np.signbit(y.numpy()) & ~np.isnan(y.numpy())
+    assert np.array_equal(np.signbit(got.astype("float32").numpy()) & ~np.isnan(y.numpy()), signs)
+    g = ints(*y.shape, seed=3)
+    cuda_g = alpha.tensor(g, device="cuda").astype(dtype)
+    launches.clear()
+    dx = max_pool2d_backward(cuda_g, place, hw=shape[1:3], **window)
+    assert launches == [f"max_pool_backward{'_rows' * (stride == 1)}_{dtype}"]
+    assert_equal_at(dx.astype("float32"),
+                    max_pool2d_backward(alpha.tensor(g), index, hw=shape[1:3], **window).numpy())
+    assert_equal_at(place, index.numpy())
+
+
+@pytest.mark.parametrize(("shape", "sizes"), [(s[0], s[1:]) for s in WINDOWS]
+                         + [((1, 20, 20, 4), ((17, 16), (1, 1), (0, 0)))], ids=str)
+def test_gradients_read_how_forward_names_maxima(shape, sizes) -> None:
+    """In bytes, until somebody looks at the index; another window or map reads the index itself."""
+    window = dict(zip(("kernel_size", "stride", "padding"), sizes))
+    x = ints(*shape)
+    y, index = max_pool2d.full(alpha.tensor(x), **window)
+    g = ints(*y.shape, seed=3)
+    wanted = max_pool2d_backward(alpha.tensor(g), index, hw=shape[1:3], **window).numpy()
+    place = max_pool2d.full(alpha.tensor(x, device="cuda"), **window)[1]
+    for _ in range(2):
+        assert_equal_at(max_pool2d_backward(alpha.tensor(g, device="cuda"), place, hw=shape[1:3], **window), wanted)
+        assert_equal_at(place, index.numpy())
+    place.copy_(alpha.zeros(place.shape, dtype="int32"))
+    changed = max_pool2d_backward(alpha.tensor(g, device="cuda"), place, hw=shape[1:3], **window).numpy()
+    assert not changed[:, 1:].any() and not changed[:, :, 1:].any()
+
+
 @pytest.mark.parametrize("shape", [(2, 23, 22, 256), (1, 70, 70, 6), (1, 130, 131, 8)])
 def test_the_mean_of_a_map_by_one_block_or_by_many(shape: tuple[int, ...]) -> None:
     """Maps of as many pixels as a block takes, in several rounds of its threads, and of more."""
@@ -108,7 +157,7 @@ def test_a_thread_takes_several_images(op: str, limits: dict, monkeypatch: pytes
                    "avg_pool2d_backward": ([g], dict(window, hw=hw)),
                    "pool_gather": ([x, max_index(x.shape, window)], {})}[op]
     agree(Case(op, *args, **attrs, exact=not op.startswith("avg"), atol=1e-6))
-    plan = pool._plan(5, 8, pool._Window(7, 4), pool._Window(5, 3), 0, False, 4)
+    plan = pool._plan(5, 8, pool._Window(7, 4), pool._Window(5, 3), 0, "outputs", 4)
     assert plan.threads < 5 * 4 * 3 * 2 and plan.blocks == 1
     for cache in (pool._plan, pool._windowed, pool._adaptive):
         cache.cache_clear()

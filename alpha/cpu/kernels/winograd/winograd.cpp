@@ -2,7 +2,8 @@
 //          dw = G^T [ sum over tiles of (B^T x B) * (A g A^T) ] G.
 // Source:  Winograd's minimal filtering; points and matrices in alpha/ops/algorithms/tile_transform.py.
 // Layout:  NHWC and OHWI; tiles and filters as in winograd.hpp, in the workspace of the caller.
-// Zeros:   tiles reach over the border, where zeros are multiplied.   Requires: stride, dilation and groups of 1.
+// Zeros:   tiles reach over the border, where zeros are multiplied.
+// Requires: stride and groups of 1; padding a multiple of the dilation.
 // Threads: forward, a chunk of tiles per job, whose V and M stay in cache; wgrad, first tiles, then points x channels.
 //          Sums are made of 64 terms at a time, in an order that depends on the shape alone.
 #include "winograd.hpp"
@@ -33,49 +34,48 @@ int64_t wgrad_tiles(const Map& map) {
   return tiles;
 }
 
-// Loads the pixels of one tile, A x A from (row, col) on, a vector of `left` channels each; 0 outside of the map.
-template <int A>
-INLINE void load_pixels(const float* map, int64_t h, int64_t w, int64_t c, int64_t row, int64_t col, int64_t left,
-                        vfloat (&d)[A][A]) {
-  if (row >= 0 && col >= 0 && row + A <= h && col + A <= w && left >= LANES) {
-    for (int i = 0; i < A; i++)
-      UNROLL for (int j = 0; j < A; j++) d[i][j] = load(map + ((row + i) * w + col + j) * c);
-    return;
-  }
-  for (int i = 0; i < A; i++)
-    for (int j = 0; j < A; j++) {
-      const bool inside = row + i >= 0 && row + i < h && col + j >= 0 && col + j < w;
-      d[i][j] = inside ? load_part(map + ((row + i) * w + col + j) * c, left) : vfloat{};
-    }
-}
-
 // Writes one tile of A x A pixels to V or Y, transformed: slot `slot` of the chunk.
 template <class X, int A, class Row>
-void put_tile(const X& t, const float* map, int64_t h, int64_t w, const Blocked& b, int64_t row, int64_t col,
-              int64_t slot, float* to, Row transform) {
+void put_tile(const X& t, const float* map, const Pixels& at, const Blocked& b, int64_t row, int64_t col, int64_t slot,
+              float* to, Row transform) {
+  const int64_t begin = std::max<int64_t>(0, -row), end = std::min<int64_t>(A, at.h - row);  // rows of the map
   for (int64_t block = 0; block < b.blocks(); block++)
     for (int64_t c = 0; c < b.width(block); c += LANES) {
-      vfloat d[A][A], v[X::N][X::N];
-      load_pixels<A>(map + block * BLOCK + c, h, w, b.count, row, col, b.valid(block) - c, d);
-      both_axes(d, v, transform);
+      const int64_t left = b.valid(block) - c;
+      const float* pixels = map + block * BLOCK + c;
+      vfloat half[X::N][A];
+      for (int j = 0; j < A; j++) {
+        vfloat from[A], out[X::N];
+        const bool there = col + j >= 0 && col + j < at.w;
+        const float* pixel = pixels + at(row, col + j);
+        UNROLL for (int i = 0; i < A; i++) {
+          if (!there || i < begin || i >= end) from[i] = vfloat{};
+          else from[i] = left >= LANES ? load(pixel + i * at.down) : load_part(pixel + i * at.down, left);
+        }
+        transform(from, out);
+        UNROLL for (int i = 0; i < X::N; i++) half[i][j] = out[i];
+      }
       float* dst = to + b.at(block) + slot * b.width(block) + c;
-      for (int i = 0; i < X::N; i++)
-        UNROLL for (int j = 0; j < X::N; j++) store(dst + (i * X::N + j) * b.floats(), v[i][j]);
+      for (int i = 0; i < X::N; i++, dst += X::N * b.floats()) {
+        vfloat out[X::N];
+        transform(half[i], out);
+        UNROLL for (int j = 0; j < X::N; j++) store(dst + j * b.floats(), out[j]);
+      }
     }
 }
 
 template <class X>
 void put_input(const X& t, const Map& map, const float* x, const Blocked& b, int64_t tile, int64_t slot, float* v) {
   const Place at(map, tile);
-  put_tile<X, X::N>(t, x + at.image * map.in_h * map.in_w * map.in_c, map.in_h, map.in_w, b, at.row - map.pad_h,
+  put_tile<X, X::N>(t, x, Pixels(at, map.d, map.in_h, map.in_w, map.in_pitch), b, at.row - map.pad_h,
                     at.col - map.pad_w, slot, v, [&](const vfloat* d, vfloat* o) { t.inputs(d, o); });
 }
 
 template <class X>
 void put_gradient(const X& t, const Map& map, const float* g, const Blocked& b, int64_t tile, int64_t slot, float* y) {
   const Place at(map, tile);
-  put_tile<X, X::M>(t, g + at.image * map.out_h * map.out_w * map.out_c, map.out_h, map.out_w, b, at.row, at.col, slot,
-                    y, [&](const vfloat* d, vfloat* o) { t.outputs_t(d, o); });
+  put_tile<X, X::M>(t, g, Pixels(at, map.d, map.out_h, map.out_w, map.out_pitch), b, at.row, at.col, slot, y,
+                    [&](const vfloat* d, vfloat* o) { t.outputs_t(d, o); });
 }
 
 // U for LANES channels out from `o` on, and channels in [first, last).
@@ -175,8 +175,8 @@ void write_output(const X& t, const Map& map, const Blocked& b, int64_t tile, in
                   const Forward& f) {
   constexpr int M = X::M, N = X::N;
   const Place at(map, tile);
-  float* to = f.y + at.image * map.out_h * map.out_w * map.out_c;
-  const int64_t rows = std::min<int64_t>(M, map.out_h - at.row), cols = std::min<int64_t>(M, map.out_w - at.col);
+  const Pixels to(at, map.d, map.out_h, map.out_w, map.out_pitch);
+  const int64_t rows = std::min<int64_t>(M, to.h - at.row), cols = std::min<int64_t>(M, to.w - at.col);
   for (int64_t block = 0; block < b.blocks(); block++)
     for (int64_t c = 0; c < b.width(block); c += LANES) {
       const float* src = m + b.at(block) + slot * b.width(block) + c;
@@ -191,7 +191,7 @@ void write_output(const X& t, const Map& map, const Blocked& b, int64_t tile, in
       }
       for (int i = 0; i < rows; i++)
         for (int j = 0; j < cols; j++) {
-          float* pixel = to + ((at.row + i) * map.out_w + at.col + j) * map.out_c + channel;
+          float* pixel = f.y + to(at.row + i, at.col + j) + channel;
           vfloat sum = out[i][j] + shift;
           if (f.accumulate) sum += load_part(pixel, left);
           store_part(pixel, f.relu ? relu(sum) : sum, left);
@@ -309,10 +309,11 @@ EXPORT int64_t winograd_floats(int64_t* map_of, int gradient) {
   return points * (map.filters() + (forward_tiles(map) * channels + 2 * APART) * map.threads);
 }
 
+// If `accumulate`, y += before the relu.
 EXPORT void winograd_forward(const int64_t* map_of, const float* table, const float* x, const float* w,
-                             const float* bias, float* y, float* workspace, int relu, int turned) {
+                             const float* bias, float* y, float* workspace, int relu, int turned, int accumulate) {
   const Map& map = *reinterpret_cast<const Map*>(map_of);
-  const Forward f = {x, w, bias, nullptr, y, workspace, relu != 0, turned != 0, false, false};
+  const Forward f = {x, w, bias, nullptr, y, workspace, relu != 0, turned != 0, accumulate != 0, false};
   dispatch(map, table, [&](auto t) { forward(t, map, f); });
 }
 
@@ -328,8 +329,7 @@ EXPORT void winograd_filters(const int64_t* map_of, const float* table, const fl
   dispatch(map, table, [&](auto t) { put_all_filters(t, map, w, false, filters); });
 }
 
-// As winograd_forward, with filters that winograd_filters has made: the workspace is smaller by them. If `accumulate`,
-// y += before the relu.
+// As winograd_forward, with filters that winograd_filters has made: the workspace is smaller by them.
 EXPORT void winograd_run(const int64_t* map_of, const float* table, const float* x, const float* filters,
                          const float* bias, float* y, float* workspace, int relu, int accumulate) {
   const Map& map = *reinterpret_cast<const Map*>(map_of);

@@ -12,14 +12,17 @@ constexpr int64_t BLOCK = 64;           // terms of a sum before it is added to 
 constexpr int64_t APART = 16;           // floats between spectral points: else they fall on one set of the cache
 constexpr int64_t LEVEL = 64 * BLOCK;   // tiles after which wgrad starts a new sum, which is then added
 
-// From Python: n, height, width and channels of the tensor read, those of the tensor written (wgrad: of g), padding, m, r.
+// From Python: n, height, width and channels of the tensor read, those of the tensor written (wgrad: of g), padding, m, r,
+// dilation d, and floats from a pixel to the next of each tensor, which may be a slice of the channels of a wider one.
+// Every d-th pixel of a map, by rows and columns, is a map of its own, of a convolution without dilation: there are d x d
+// of them. Tiles are places of these maps, padding too is in their pixels.
 // winograd_floats sets how many threads work, so that the workspace fits them.
 struct Map {
-  int64_t n, in_h, in_w, in_c, out_h, out_w, out_c, pad_h, pad_w, m, r, threads;
+  int64_t n, in_h, in_w, in_c, out_h, out_w, out_c, pad_h, pad_w, m, r, d, in_pitch, out_pitch, threads;
 
-  int64_t rows() const { return ceil_div(out_h, m); }
-  int64_t cols() const { return ceil_div(out_w, m); }
-  int64_t tiles() const { return n * rows() * cols(); }
+  int64_t rows() const { return ceil_div(ceil_div(out_h, d), m); }
+  int64_t cols() const { return ceil_div(ceil_div(out_w, d), m); }
+  int64_t tiles() const { return n * d * d * rows() * cols(); }
   int64_t points() const { return (m + r - 1) * (m + r - 1); }
   int64_t in_pad() const { return round_up(in_c, LANES); }
   int64_t out_pad() const { return round_up(out_c, LANES); }
@@ -39,11 +42,22 @@ struct Blocked {
   int64_t at(int64_t block) const { return block * BLOCK * tiles; }
 };
 
-// One tile of a map: where its first pixel lies, which may be outside.
+// One tile: its first pixel, which may be outside, in the map of pixels d apart that begins at (down, right).
 struct Place {
-  int64_t image, row, col;
+  int64_t image, down, right, row, col;
 
   Place(const Map& map, int64_t tile)
-      : image(tile / (map.rows() * map.cols())), row(tile / map.cols() % map.rows() * map.m),
+      : image(tile / (map.d * map.d * map.rows() * map.cols())), down(tile / (map.d * map.rows() * map.cols()) % map.d),
+        right(tile / (map.rows() * map.cols()) % map.d), row(tile / map.cols() % map.rows() * map.m),
         col(tile % map.cols() * map.m) {}
+};
+
+// The pixels of a tensor of height x width that belong to a place: a map of h x w, `down` and `right` floats apart.
+struct Pixels {
+  int64_t first, h, w, down, right;
+
+  Pixels(const Place& at, int64_t d, int64_t height, int64_t width, int64_t pitch)
+      : first(((at.image * height + at.down) * width + at.right) * pitch), h(ceil_div(height - at.down, d)),
+        w(ceil_div(width - at.right, d)), down(d * width * pitch), right(d * pitch) {}
+  int64_t operator()(int64_t row, int64_t col) const { return first + row * down + col * right; }
 };

@@ -199,8 +199,6 @@ def _tables(desc: ConvDesc, tiling: Tiling, taps: np.ndarray, tiles: np.ndarray,
 
 
 # ---- few input channels: conv/first_layer/conv_stem_wgrad.cu --------------------------------------------------------
-
-
 class StemSchedule(NamedTuple):
     """Tables of the product whose columns are (tap, input channel), int32.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from alpha.cuda.conv.costs import Cost, Device, Stage, device
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import LIMIT, is_product, oversized
-from alpha.cuda.conv.wgmma.boxes import Box, boxed, shapes, steps
+from alpha.cuda.conv.wgmma.boxes import STORED_ROWS, Box, steps, tile_boxes
 from alpha.cuda.conv.wgmma.schedule import (
     CHUNK,
     ROWS,
@@ -37,11 +37,9 @@ from alpha.ops.conv_desc import Axis, ConvDesc, Shape, ceil_div
 
 BY_IMAGE = 0.5                  # of a list's time that memory takes: then it goes through the batch. On an H100 dgrad
 # from 128 to 64 channels at stride 2, 3x3 at 32x32, took 57 us in the place of 76 so; 5x5 took a tenth longer
-IMAGES = (128, 64, 32, 16, 8)   # of a tile's pixel; rows / images boxes make up a tile
-MOST_PIXELS = 16                # of a tile: a lane of the producer has one, or a box of filters
 STREAMED_BYTES = 40e6           # of an output: one larger does not stay in the L2 cache
-BOX_ROWS, OUT_ROW = 64, 128     # rows of a box by which results are stored, and bytes of each
-BOX_BYTES = BOX_ROWS * OUT_ROW
+OUT_ROW = 128                   # bytes of a row of the boxes by which results are stored
+BOX_BYTES = STORED_ROWS * OUT_ROW
 MOST_BOXES = 4                  # of a consumer, where shared memory has room: while one is written others leave
 SHARED_BYTES = 226 * 1024       # of a block; 1 KB is left to barriers
 THREADS, SUM_THREADS = 384, 256
@@ -167,10 +165,10 @@ def refusal(desc: ConvDesc) -> str | None:
 
 
 class Wgmma(Candidate):
-    """One tile in one mode."""
+    """One tile in one mode.  pooled: of fprop the largest of each 2 x 2 is written, see alpha/cuda/conv/pooled.py."""
 
-    def __init__(self, pass_name: str, mode: Mode, tile: Tile) -> None:
-        self.pass_name, self.mode, self.tile = pass_name, mode, tile
+    def __init__(self, pass_name: str, mode: Mode, tile: Tile, pooled: bool = False) -> None:
+        self.pass_name, self.mode, self.tile, self.pooled = pass_name, mode, tile, pooled
         self.reads, self.writes = mode
         self.adds = pass_name == "dgrad" and mode.writes != "float32"  # that may be rewritten by an exact kernel
         self.name = f"conv_wgmma {tile} {mode.reads} to {mode.writes}"
@@ -181,7 +179,8 @@ class Wgmma(Candidate):
         defines = {"ELEMENT": C_TYPES[mode.element], "TILE_M": tile.rows * (1 + tile.pairs), "TILE_N": tile.columns,
                    "OPERAND_PLANES": mode.planes, "B_MAJOR_N": int(self.pass_name == "dgrad"),
                    "RING_STAGES": tile.stages, "OUTPUT_BOXES": self._out_boxes, "OF_PAIRS": int(tile.pairs),
-                   "FILTERS_HELD": tile.held, "BLOCKS_TOGETHER": tile.cluster, "OUT": C_TYPES[mode.writes]}
+                   "FILTERS_HELD": tile.held, "BLOCKS_TOGETHER": tile.cluster, "OUT": C_TYPES[mode.writes],
+                   "POOLED": int(pooled)}
         self.kernel = Kernel(
             "conv_wgmma.cu", "conv_wgmma", "ptr x, ptr w, ptr y, ptr b, ptr scale_x, ptr scale_w, ptr slots, "
             "ptr parts, ptr work, i32 entries, i32 box, i32 batch, i32 height, i32 width, i32 groups, i32 columns, "
@@ -233,7 +232,7 @@ class Wgmma(Candidate):
         return on.table.wgmma.launches * on.launch_us + products * block_us / on.sm_count
 
     def _estimate(self, desc: ConvDesc) -> Estimate:
-        return _estimate(self.pass_name, desc, self.tile, self.mode, device())
+        return _estimate(self.pass_name, desc, self.tile, self.mode, device(), self.pooled)
 
     def plan(self, desc: ConvDesc) -> tuple[Box, WorkList]:
         """Returns the boxes of a tile, and the work list that is done first."""
@@ -279,7 +278,10 @@ class Wgmma(Candidate):
         tail = (columns % self.tile.columns,) if columns % self.tile.columns else ()
         w_runs, heights = (runs, (self.tile.columns, *tail)) if self.pass_name == "fprop" else (single, (unit,))
         w_boxes = tuple((CHUNK, 1, 1, height, 1) for height in heights)
-        out_box = OUT_ROW // ITEMSIZE[self.writes], *rows.stored(BOX_ROWS).spans
+        stored = rows.stored(STORED_ROWS)
+        if self.pooled:
+            out_shape, stored = (batch, height // 2, width // 2, out_shape[3]), stored.halved
+        out_box = OUT_ROW // ITEMSIZE[self.writes], *stored.spans
         packed = rows.packed(self.pass_name, desc)
 
         def run(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING, parts: Array | None = None,
@@ -356,20 +358,8 @@ def _copies(pass_name: str, desc: ConvDesc, pixels: Pixels, tile: Tile, planes: 
     return few, c.narrow_row_us * (tile.rows + filters) + few * planes * c.few_us
 
 
-def _boxes(pass_name: str, desc: ConvDesc, tile: Tile, pixels: Pixels) -> Iterator[tuple[Box, Pixels]]:
-    """Yields what a tile may have: images of pixels, and boxes of positions with the pass in these."""
-    possible = [images for images in IMAGES if tile.rows <= MOST_PIXELS * images]
-    for images in possible:
-        if images < 2 * pixels.images or images == possible[-1]:
-            yield Box(images), pixels
-    if not (tile.pairs or tile.held):
-        for box in shapes(pass_name, desc, tile.rows, MOST_PIXELS):
-            for trimmed in (True, False):
-                yield box, boxed(pass_name, desc, box.height, box.width, trimmed)
-
-
 @lru_cache(maxsize=1024)
-def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, mode: Mode, on: Device) -> Estimate:
+def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, mode: Mode, on: Device, pooled: bool = False) -> Estimate:
     pixels, c = _pixels(pass_name, desc, tile.pairs), on.table.wgmma
     whole_us, end_us, *alone_us = (us * on.slower for us in c.tiles[mode.times][str(tile._replace(cluster=1))])
     few, copied_us = _copies(pass_name, desc, pixels, tile, mode.planes, c)
@@ -379,7 +369,7 @@ def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, mode: Mode, on: Device
     cluster_us = c.cluster_us * (tile.cluster > 1) * on.slower
     held_us = (tile.held > 0) * most_blocks(pixels) * mode.planes * 2 * CHUNK * tile.columns / c.held_bytes_per_us
     found = []
-    for box, of_boxes in _boxes(pass_name, desc, tile, pixels):
+    for box, of_boxes in tile_boxes(pass_name, desc, tile.rows, pixels, not (tile.pairs or tile.held), pooled):
         block_us = max(whole_us, copied_us) + c.box_us * max(0, tile.rows // box.rows - c.free_boxes)
         costs = Costs(*(us / block_us for us in (stored * end_us + cluster_us, c.sum_us, slot_us)),
                       block=1.0 if few and not tile.held else c.part, filters=held_us / block_us,

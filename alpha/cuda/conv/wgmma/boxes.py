@@ -22,6 +22,9 @@ from alpha.cuda.conv.wgmma.schedule import ROWS, Pixels, dgrad_pixels, field, fp
 from alpha.ops.conv_desc import Axis, ConvDesc, TapClass, ceil_div
 
 STRIDES = (1, 2, 4)            # for which there are maps of each residue class
+IMAGES = (128, 64, 32, 16, 8)  # of a tile's pixel; rows / images boxes make up a tile
+MOST_PIXELS = 16               # of a tile: a lane of the producer has one, or a box of filters
+STORED_ROWS = 64               # that are stored at once
 LONGEST, LEAST_ROWS = 1 << 15, 8  # of an axis and of a box in wgrad, see wgrad_producer.cuh
 MOST_IMAGES = 64               # of a batch, from which on pixels fill tiles
 MOST_SHAPES, MORE_TILES = 4, 1.25  # that are estimated: those with the fewest tiles, and no more than so many times
@@ -54,6 +57,11 @@ class Box(NamedTuple):
         width = min(self.width, most)
         height = min(self.height, most // width)
         return Box(min(self.images, most // (width * height)), height, width)
+
+    @property
+    def halved(self) -> Box:
+        """Returns the windows of 2 x 2 in it."""
+        return Box(self.images, self.height // 2, self.width // 2)
 
 
 class Span(NamedTuple):
@@ -141,6 +149,26 @@ def shapes(pass_name: str, desc: ConvDesc, rows: int, most_boxes: int) -> tuple[
         found.append((ceil_div(count * box.rows, rows), rows // box.rows, abs(box.height - box.width), box))
     found.sort()
     return tuple(box for tiles, *_, box in found[:MOST_SHAPES] if tiles <= MORE_TILES * found[0][0])
+
+
+@lru_cache(maxsize=1024)
+def windowed(desc: ConvDesc, rows: int) -> tuple[Box, ...]:
+    """Returns the boxes of fprop that have whole windows of 2 x 2 in all rows that are stored at once."""
+    return tuple(box for box in shapes("fprop", desc, rows, rows // STORED_ROWS)
+                 if box.width > 1 and box.stored(STORED_ROWS).height > 1)
+
+
+def tile_boxes(pass_name: str, desc: ConvDesc, rows: int, pixels: Pixels, positions: bool, pooled: bool
+               ) -> Iterator[tuple[Box, Pixels]]:
+    """Yields what a tile may have: images of pixels, and boxes of positions, where it may, with the pass in these.
+    pooled: boxes of whole windows of 2 x 2 alone."""
+    possible = [images for images in IMAGES if rows <= MOST_PIXELS * images]
+    for images in possible:
+        if not pooled and (images < 2 * pixels.images or images == possible[-1]):
+            yield Box(images), pixels
+    for box in windowed(desc, rows) if pooled else shapes(pass_name, desc, rows, MOST_PIXELS) if positions else ():
+        for trimmed in (True, False):
+            yield box, boxed(pass_name, desc, box.height, box.width, trimmed)
 
 
 @lru_cache(maxsize=1024)

@@ -25,6 +25,7 @@
 //           what the others show in shared memory, and store it from registers
 // Zeros:    taps that meet padding, or inserted zeros of a strided dgrad, are in no class: they are neither loaded nor
 //           multiplied, but for what Boxes says. A position without taps gets a sum of 0 blocks
+// Pools:    POOLED: of each 2 x 2 of `out`, whole windows of a box, the largest is stored
 // Statistics: where batch norm will follow, the means and variances that it begins with are made of what is stored
 //           (tile_statistics.cuh), but for sums in slices and clusters
 // Requires: sm_90a; channels and columns of a group multiples of 8 (groups are the fifth coordinate of all maps)
@@ -65,6 +66,32 @@ struct StoredRows {
   }
 };
 
+// Consumer, all threads: what was written into a box, 64 rows (image, h, w), 2^width_log2 of them side by side, is replaced
+// by the largest of each window of 2 x 2, 16 rows in the order of `out`; NaN is the largest.
+template <class H> PTX_FN void pool_box(char *box, int width_log2) {
+  const Place place;
+  const int chunk = place.thread % 8, window = place.thread / 8, side = (1 << width_log2 - 1) - 1;
+  const int first = window >> width_log2 - 1 << width_log2 + 1 | (window & side) << 1;
+  const auto at = [&](int row) { return reinterpret_cast<uint4 *>(box + row * 128 + ((chunk ^ row & 7) << 4)); };
+  ptx::bar_sync(1 + place.consumer, 128);
+  unsigned most[4];
+#pragma unroll
+  for (int k = 0; k < 4; k++) {
+    const uint4 v = *at(first + (k & 1) + (k >> 1 << width_log2));
+    const unsigned words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const auto larger = [&](bool second) {
+        const float a = float_of_pair<H>(most[i], second), b = float_of_pair<H>(words[i], second);
+        return b > a || b != b ? b : a;
+      };
+      most[i] = k == 0 ? words[i] : pair_of_floats<H>(larger(false), larger(true));
+    }
+  }
+  ptx::bar_sync(1 + place.consumer, 128);
+  *at(window) = make_uint4(most[0], most[1], most[2], most[3]);
+}
+
 // How a consumer's results leave: store(box, col) issues the TMA stores of a box. Counted where asked for.
 template <class O> struct Results {
   const ConvOperands &t;
@@ -82,7 +109,9 @@ template <class O> struct Results {
                                             t.columns - column, rows.all(), rows};
       boxes(sum, finish, store, [&](const char *box, int b) { statistics.add(box, b); });
     } else {
-      boxes(sum, finish, store, [](const char *, int) {});
+      boxes(sum, finish, store, [](const char *, int) {}, [&](char *box) {
+        if constexpr (POOLED) pool_box<O>(box, t.box.width_log2());
+      });
     }
   }
   PTX_FN void drain() const { boxes.drain(); }
@@ -110,6 +139,7 @@ struct Target {
     const int pixels = field(item, PIXELS);
     if (Tile::PAIRS && depth) w += field(item, PAIR);
     map = residue_class(h, w, t.box.log2(5), t.box.log2(6));
+    if (POOLED) h >>= 1, w >>= 1;
     exists = has_box && pixel < pixels;
   }
 };

@@ -319,9 +319,10 @@ template <class T, class O> struct OutBoxes {
 
   // Consumer: stores 64 of its rows. store(box, col): issues the TMA stores of a box whose first column is col, by
   // lanes of the consumer's first warp, all of which are called. Row r of the box is r * 128 bytes behind its start.
-  // also(box, b): what all threads do with box number b besides, who only read it.
-  template <class Store, class Also>
-  PTX_FN void operator()(const float (&sum)[T::SUMS], const Finish &finish, Store store, Also also) {
+  // also(box, b): what all threads do with box number b besides, who only read it. then(box): what they make of a box
+  // before it leaves.
+  template <class Store, class Also, class... Then>
+  PTX_FN void operator()(const float (&sum)[T::SUMS], const Finish &finish, Store store, Also also, Then... then) {
     const Place place;
 #pragma unroll
     for (int b = 0; b < (T::BN + COLS - 1) / COLS; b++) {
@@ -330,6 +331,7 @@ template <class T, class O> struct OutBoxes {
           [&](char *to) {
             if (finish.is_plain(SCALED)) write<true>(to, place, sum, finish, b * (COLS / 2), O());
             else write<false>(to, place, sum, finish, b * (COLS / 2), O());
+            (then(to), ...);
           },
           [&](const char *from) { store(from, b * COLS); });
       also(box, b);

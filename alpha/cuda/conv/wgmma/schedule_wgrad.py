@@ -139,8 +139,6 @@ def _images(desc: ConvDesc) -> int:
 
 
 # ---- units -----------------------------------------------------------------------------------------------------------
-
-
 class Share(NamedTuple):
     """Into how many units a tile is cut, and what each costs, in the time of a block."""
 

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 
 from alpha.backend import FLOAT_DTYPES, HALF_DTYPES
-from alpha.cuda.conv.algorithms import check_algorithm
 from alpha.cuda.conv.costs import device, time_us
 from alpha.cuda.conv.ffma import gemm
 from alpha.cuda.conv.ffma.gemm import Tile, makespan
@@ -52,7 +51,7 @@ KERNELS = {(tile, not transpose_a, transpose_b, split): _kernel(tile, not transp
 @matmul.impl("cuda")
 def matmul_cuda(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool, dtype: str | None,
                 algorithm: Request = AUTO) -> Array:
-    check_algorithm("matmul", algorithm)
+    rows.check_algorithm("matmul", algorithm)
     p = _product(a.shape, b.shape, transpose_a, transpose_b)
     y = empty(p.y_shape, dtype or (a.dtype if a.dtype in HALF_DTYPES else b.dtype))
     _multiply(p, a, b, y, NOTHING)
@@ -61,7 +60,7 @@ def matmul_cuda(a: Array, b: Array, *, transpose_a: bool, transpose_b: bool, dty
 
 @linear.impl("cuda")
 def linear_cuda(x: Array, w: Array, b: Array | None, *, activation: str | None, algorithm: Request = AUTO) -> Array:
-    check_algorithm("linear", algorithm)
+    rows.check_algorithm("linear", algorithm)
     y = empty((*x.shape[:-1], w.shape[0]), x.dtype)
     p = _product((x.size // w.shape[1] if w.shape[1] else prod(x.shape[:-1]), w.shape[1]), w.shape, False, True)
     epilogue = Epilogue.of(b and as_float32(b), activation)
@@ -145,8 +144,6 @@ def _multiply(p: Product, a: Array, b: Array, y: Array, epilogue: Epilogue) -> N
 
 
 # ---- on tensor cores -------------------------------------------------------------------------------------------------
-
-
 def _as_convolution(p: Product, precision: str, dtype: str) -> Callable[..., None] | None:
     """Returns the launch of the convolution of 1x1 maps that is this product, if tensor cores are to compute it.
 
@@ -177,8 +174,6 @@ def _convolution(m: int, n: int, k: int, transpose_a: bool, transpose_b: bool, p
 
 
 # ---- in FFMA ---------------------------------------------------------------------------------------------------------
-
-
 def _launch(p: Product, a: Array, b: Array, y: Array, epilogue: Epilogue) -> None:
     bias, relu = epilogue.known()
     kernel, grid, partial, tiles = _choose(p.m, p.n, p.k, p.batch, p.transpose_a, p.transpose_b, p.vector)

@@ -37,11 +37,12 @@ _APPLY_BOUND = Kernel("batch_norm.cu", "apply_bound", "i64 rows, i32 channels, p
 _WRITTEN = f"{NORM}, ptr y, f32 floor, ptr flag, {WALK}"
 _APPLY = per_piece("batch_norm.cu", "apply", f"ptr x, {_WRITTEN}")
 _APPLY_ADD = per_piece("batch_norm.cu", "apply_add", f"ptr x, ptr residual, {_WRITTEN}")
-_SUMS, _GRADIENT = ({relu: per_piece("batch_norm.cu", entry + "_relu" * relu, f"ptr g, ptr x, {NORM}, {rest}, {WALK}")
-                     for relu in (False, True)}
-                    for entry, rest in (("sums", "ptr partial"), ("gradient", "ptr coefficients, ptr dx, ptr flag")))
+_SUMS, _GRADIENT = (
+    {relu: per_piece("batch_norm.cu", entry + "_relu" * relu, f"ptr g, i64 pitch, ptr x, {NORM}, {rest}, {WALK}")
+     for relu in (False, True)}
+    for entry, rest in (("sums", "ptr partial"), ("gradient", "ptr coefficients, ptr dx, ptr flag")))
 _FINALIZE_SUMS = per_dtype("batch_norm.cu", "finalize_sums", "ptr partial, ptr gamma, ptr istd, ptr dgamma, ptr dbeta, "
-                           "ptr coefficients, i64 rows, i32 chunks, ptr header")
+                           "ptr total, ptr coefficients, i64 rows, i32 chunks, ptr header")
 
 
 def _planes(entry: str, args: str) -> Kernel:
@@ -55,14 +56,12 @@ _APPLY_ADD_PLANES = _planes("apply_add_planes", f"ptr x, ptr residual, {_PLANES_
 _APPLY_ADD_STORED_PLANES = _planes("apply_add_stored_planes", f"{_STORED}, {_PLANES_WRITTEN}")
 _APPLY_ADD_STORED = _planes("apply_add_stored", f"{_STORED}, {NORM}, ptr y, f32 floor, ptr flag")
 _SUMS_BOUND, _GRADIENT_PLANES = (
-    {relu: _planes(entry + "_relu" * relu, f"ptr g, ptr x, {NORM}, {rest}") for relu in (False, True)}
+    {relu: _planes(entry + "_relu" * relu, f"ptr g, i64 pitch, ptr x, {NORM}, {rest}") for relu in (False, True)}
     for entry, rest in (("sums_bound", "ptr partial, ptr header"),
                         ("gradient_planes", "ptr coefficients, ptr dx, ptr header, ptr lost_ranges")))
 
 
 # ---- batch norm ------------------------------------------------------------------------------------------------------
-
-
 WRITERS = 8 * BLOCKS  # blocks of a pass that writes and sums nothing: short ones, so that none is late at the end
 
 
@@ -218,28 +217,25 @@ def batch_norm_grad_cuda(g: Array, x: Array, gamma: Array | None, beta: Array | 
     rows, kind, w = _matrix(x.shape, x.dtype, longest=CHAIN)
     relu, channels, norm = activation == "relu", mean.shape, Norm.of(gamma, beta, mean, istd)
     memory = lazy.reserve(x.shape) if _may_wait(x, g, *norm.arrays) else None
-    dgamma, dbeta, coefficients = [empty(shape, "float32") for shape in (channels, channels, (2, *channels))]
-    if not memory and (found := chained.sums(g, x, norm, relu)):
+    dgamma, dbeta, total, coefficients = [empty(shape, "float32") for shape in (*[channels] * 3, (2, *channels))]
+    found = None if memory else chained.sums(g, x, norm, relu)
+    if found:
         v, sums, chunks = found
-        _FINALIZE_SUMS[gamma.dtype if gamma else "float32"](mean.size, sums, gamma, istd, dgamma, dbeta, coefficients,
-                                                            rows, chunks, None)
-        dx = chained.gradient(v, x, norm, coefficients)
-        if dx is None:
-            _gradient(False, v.written.reshaped(x.shape), x, norm, coefficients, dx := empty(x.shape, x.dtype))
-        return dx, dgamma, dbeta
-    sums = empty((2 + bool(memory), *channels, w.chunks), "float32")
-    if memory:
-        _SUMS_BOUND[relu](w.grid, g, x, *norm, sums, memory.scale, w.block)
     else:
-        _SUMS[relu][kind](w.grid, g, x, *norm, sums, w.block)
-    _FINALIZE_SUMS[gamma.dtype if gamma else "float32"](mean.size, sums, gamma, istd, dgamma, dbeta, coefficients, rows,
-                                                        w.chunks, memory and memory.scale)
+        sums, chunks = empty((2 + bool(memory), *channels, w.chunks), "float32"), w.chunks
+        if memory:
+            _SUMS_BOUND[relu](w.grid, *lazy.rows_of(g), x, *norm, sums, memory.scale, w.block)
+        else:
+            _SUMS[relu][kind](w.grid, *lazy.rows_of(g), x, *norm, sums, w.block)
+    _FINALIZE_SUMS[gamma.dtype if gamma else "float32"](mean.size, sums, gamma, istd, dgamma, dbeta, total,
+                                                        coefficients, rows, chunks, memory and memory.scale)
     if memory:
         write = partial(_write_dx, relu, g, x, norm, coefficients)
-        return lazy.defer(memory, (g, x, *norm.arrays, coefficients), write, hurries=True), dgamma, dbeta
-    dx = empty(x.shape, x.dtype)
-    _gradient(relu, g, x, norm, coefficients, dx)
-    return dx, dgamma, dbeta
+        dx = lazy.defer(memory, (g, x, *norm.arrays, coefficients), write, hurries=True)
+    elif not found or (dx := chained.gradient(v, x, norm, coefficients)) is None:
+        v, masked = (g, relu) if not found else (v.written.reshaped(x.shape), False)
+        _gradient(masked, v, x, norm, coefficients, dx := empty(x.shape, x.dtype))
+    return lazy.statistics.keep_sums(dx, total), dgamma, dbeta
 
 
 def _write_dx(relu: bool, g: Array, x: Array, norm: Norm, coefficients: Array, memory: Memory, planes: bool) -> None:
@@ -249,7 +245,7 @@ def _write_dx(relu: bool, g: Array, x: Array, norm: Norm, coefficients: Array, m
         _gradient(relu, g, x, norm, coefficients, dx)
         return
     _, _, w = _matrix(x.shape, x.dtype, lazy.PLANE_WRITERS)
-    _GRADIENT_PLANES[relu](w.grid, g, x, *norm, coefficients, dx, header, lazy.flag_counter(), w.block)
+    _GRADIENT_PLANES[relu](w.grid, *lazy.rows_of(g), x, *norm, coefficients, dx, header, lazy.flag_counter(), w.block)
     _gradient(relu, g, x, norm, coefficients, dx, flag, lazy.GUARDED)
 
 
@@ -257,4 +253,4 @@ def _gradient(relu: bool, g: Array, x: Array, norm: Norm, coefficients: Array, d
               blocks: int = BLOCKS) -> None:
     """Writes the elements of dx, if there is no flag, or it is set."""
     _, kind, w = _matrix(x.shape, x.dtype, blocks)
-    _GRADIENT[relu][kind](w.grid, g, x, *norm, coefficients, dx, flag, w.block)
+    _GRADIENT[relu][kind](w.grid, *lazy.rows_of(g), x, *norm, coefficients, dx, flag, w.block)

@@ -104,12 +104,12 @@ __device__ __forceinline__ void running_statistics(const P *running_mean, const 
   istd[c] = float(1 / sqrt(to_float(running_var[c]) + double(eps)));
 }
 
-// dgamma, dbeta, and coefficients[2][C] = slope, offset of channel blockIdx.x; and, if there is a header, a bound of
-// |dx| from that of |v|, partial[2]
+// dgamma, dbeta, coefficients[2][C] = slope, offset of channel blockIdx.x, and the total of dx, to which x - mean adds
+// nothing; and, if there is a header, a bound of |dx| from that of |v|, partial[2]
 template <class P>
 __device__ __forceinline__ void finalize_sums(const float *__restrict__ partial, const P *gamma, const float *istd,
-                                              float *dgamma, float *dbeta, float *coefficients, i64 rows, int chunks,
-                                              OperandHeader *header) {
+                                              float *dgamma, float *dbeta, float *total, float *coefficients, i64 rows,
+                                              int chunks, OperandHeader *header) {
   const i64 c = blockIdx.x, channels = gridDim.x;
   double sum = 0, dot = 0;
   for (int k = threadIdx.x; k < chunks; k += THREADS) {
@@ -128,7 +128,8 @@ __device__ __forceinline__ void finalize_sums(const float *__restrict__ partial,
   dgamma[c] = float(dot);
   dbeta[c] = float(sum);
   coefficients[c] = float(-scale * istd[c] * dot / rows);
-  coefficients[channels + c] = float(-scale * sum / rows);
+  const float offset = coefficients[channels + c] = float(-scale * sum / rows);
+  total[c] = float(scale * sum + double(offset) * rows);
   if (header)
     atomicMax(&header->bound,
               bits_of_bound(fabs(scale) * (most + (fabs(sum) + fabs(dot) * sqrt(double(rows - 1))) / rows)));
@@ -157,10 +158,11 @@ __device__ __forceinline__ void finalize_sums(const float *__restrict__ partial,
   BACKWARD(T, suffix, N, false) \
   BACKWARD(T, _relu##suffix, N, true)
 #define BACKWARD(T, suffix, N, RELU) \
-  ALPHA_ENTRY(sums##suffix, BOUNDS(N), (const T *g, const T *x, const Norm<T> norm, float *partial, const Walk w), \
+  ALPHA_ENTRY(sums##suffix, BOUNDS(N), (const Pitched<T> g, const T *x, const Norm<T> norm, float *partial, \
+                                        const Walk w), \
               sums<T, N, RELU>(g, x, norm, partial, w, Place(w), 1)) \
-  ALPHA_ENTRY(gradient##suffix, BOUNDS(N), (const T *g, const T *x, const Norm<T> norm, const float *coefficients, \
-                                            T *dx, const int *flag, const Walk w), \
+  ALPHA_ENTRY(gradient##suffix, BOUNDS(N), (const Pitched<T> g, const T *x, const Norm<T> norm, \
+                                            const float *coefficients, T *dx, const int *flag, const Walk w), \
               if (flag && !*flag) return; \
               gradient<T, N, RELU, false>(g, x, norm, coefficients, Results<T, N>{dx}, w, BACKWARDS, w.columns * N, 1))
 #define PARAMETERS(P, dtype) \
@@ -174,9 +176,9 @@ __device__ __forceinline__ void finalize_sums(const float *__restrict__ partial,
               (const P *running_mean, const P *running_var, float *mean, float *istd, int channels, float eps), \
               running_statistics(running_mean, running_var, mean, istd, channels, eps)) \
   ALPHA_ENTRY(finalize_sums_##dtype, FEW, (const float *partial, const P *gamma, const float *istd, float *dgamma, \
-                                           float *dbeta, float *coefficients, i64 rows, int chunks, \
+                                           float *dbeta, float *total, float *coefficients, i64 rows, int chunks, \
                                            OperandHeader *header), \
-              finalize_sums(partial, gamma, istd, dgamma, dbeta, coefficients, rows, chunks, header))
+              finalize_sums(partial, gamma, istd, dgamma, dbeta, total, coefficients, rows, chunks, header))
 PIECE_KERNELS(WALKING)
 FLOAT_KERNELS(PARAMETERS)
 

@@ -22,12 +22,12 @@ using WideNorm = Norm<float>;
 
 // sums_bound: the largest of |v| of each channel's chunks, besides the sums; and the header made ready.
 #define BACKWARD(suffix, RELU) \
-  ALPHA_ENTRY(sums_bound##suffix, BOUNDS, (const float *g, const float *x, const WideNorm norm, float *partial, \
-                                           OperandHeader *header, const Walk w), \
+  ALPHA_ENTRY(sums_bound##suffix, BOUNDS, (const Pitched<float> g, const float *x, const WideNorm norm, \
+                                           float *partial, OperandHeader *header, const Walk w), \
               if (blockIdx.x == 0 && threadIdx.x == 0) *header = {}; \
               sums<float, 4, RELU, true>(g, x, norm, partial, w, Place(w), 1)) \
   ALPHA_ENTRY(gradient_planes##suffix, BOUNDS, \
-              (const float *g, const float *x, const WideNorm norm, const float *coefficients, void *dx, \
+              (const Pitched<float> g, const float *x, const WideNorm norm, const float *coefficients, void *dx, \
                OperandHeader *header, int *lost_ranges, const Walk w), \
               PlaneWriter out(dx, w.rows * w.columns * 4, header); \
               gradient<float, 4, RELU, false>(g, x, norm, coefficients, out, w, BACKWARDS, w.columns * 4, 1); \

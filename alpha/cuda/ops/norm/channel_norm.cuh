@@ -41,12 +41,21 @@ template <int N> struct Channels {
 
 // ---- statistics
 
-// partial[sample][mean, m2][C][chunks]
+// partial[sample][mean, m2][C][chunks]; of distances from a sample's first element of k channels, if k > 0
 template <class T, int N>
 __device__ __forceinline__ void statistics(const T *__restrict__ x, float *__restrict__ partial, const Walk &w,
-                                           const Place &at) {
+                                           const Place &at, unsigned k = 0) {
   const i64 first = at.column * N, stride = w.columns * N;
-  float mean[N] = {}, m2[N] = {}, v[N], count = 0;
+  float mean[N] = {}, m2[N] = {}, origin[N] = {}, v[N], count = 0;
+  if (k && at.begin < at.end)
+#pragma unroll
+    for (int lane = 0; lane < N; lane++)
+      origin[lane] = origin_at(x + at.sample * w.rows * stride + unsigned(first + lane) / k * k);
+  const auto distances = [&](Lanes<N, T> &row) {
+    unpack(v, row);
+#pragma unroll
+    for (int lane = 0; lane < N; lane++) v[lane] -= origin[lane];
+  };
   i64 r = at.begin;
   for (; r + (AHEAD - 1) * w.step < at.end; r += AHEAD * w.step) {
     Lanes<N, T> rows[AHEAD];
@@ -55,7 +64,7 @@ __device__ __forceinline__ void statistics(const T *__restrict__ x, float *__res
     float middle[N] = {}, squares[N] = {};
 #pragma unroll
     for (int k = 0; k < AHEAD; k++) {
-      unpack(v, rows[k]);
+      distances(rows[k]);
 #pragma unroll
       for (int lane = 0; lane < N; lane++) middle[lane] += v[lane];
     }
@@ -63,7 +72,7 @@ __device__ __forceinline__ void statistics(const T *__restrict__ x, float *__res
     for (int lane = 0; lane < N; lane++) middle[lane] *= 1.0f / AHEAD;
 #pragma unroll
     for (int k = 0; k < AHEAD; k++) {
-      unpack(v, rows[k]);
+      distances(rows[k]);
 #pragma unroll
       for (int lane = 0; lane < N; lane++) squares[lane] += (v[lane] - middle[lane]) * (v[lane] - middle[lane]);
     }
@@ -78,7 +87,7 @@ __device__ __forceinline__ void statistics(const T *__restrict__ x, float *__res
   }
   for (; r < at.end; r += w.step) {
     Lanes<N, T> row = load<N>(x + r * stride + first);
-    unpack(v, row);
+    distances(row);
     const float share = 1 / (count + 1), weight = count * share;
 #pragma unroll
     for (int lane = 0; lane < N; lane++) {
@@ -171,8 +180,8 @@ struct Among {
 
 // ---- forward: floor is 0 with relu, else -infinity; NaN passes. LAST: x is not read again, see load_piece
 
-template <class T, int N, bool LAST, class Residual, class Out, class Target = Alone>
-__device__ __forceinline__ void apply(const T *__restrict__ x, const Residual &residual, const Norm<T> &norm,
+template <class T, int N, bool LAST, class Residual, class From, class Out, class Target = Alone>
+__device__ __forceinline__ void apply(const T *__restrict__ x, const Residual &residual, const From &norm,
                                       Out &&out, float floor, const Walk &w, const Place &at, int k,
                                       const Target &target = Target()) {
   if (at.begin >= at.end) return;
@@ -185,7 +194,11 @@ __device__ __forceinline__ void apply(const T *__restrict__ x, const Residual &r
     const i64 offset = r * stride + first;
     return Row{load_piece<N, LAST>(x + offset), residual.load(offset)};
   };
-  const Channels<N> c(norm, first, Sharing(at.sample, stride, k));
+  Channels<N> c(norm, first, Sharing(at.sample, stride, k));
+  if constexpr (std::is_same_v<From, SampleNorm<T>>)
+#pragma unroll
+    for (int lane = 0; lane < N; lane++)
+      c.shift[lane] -= norm.rest[Sharing(at.sample, stride, k)(first + lane)] * c.scale[lane];
   each_row<Residual::READS ? AHEAD / 2 : AHEAD>(at, w, load, [&](const Row &row, i64 r) {
     float v[N], more[N] = {};
     if constexpr (Residual::READS) residual.unpack(more, row.residual);
@@ -201,17 +214,24 @@ __device__ __forceinline__ void apply(const T *__restrict__ x, const Residual &r
 
 // ---- backward
 
+// A matrix whose rows are `pitch` elements apart: a gradient may be some of the columns of a larger one.
+template <class T> struct Pitched {
+  const T *p;
+  i64 pitch;
+};
+
 // use(v, x - mean, r) for the rows of a thread: v = g where relu passed, else 0
 template <bool RELU, bool LAST, int N, class T, class Use>
-__device__ __forceinline__ void each_gradient(const T *__restrict__ g, const T *__restrict__ x, const Channels<N> &c,
+__device__ __forceinline__ void each_gradient(const Pitched<T> &g, const T *__restrict__ x, const Channels<N> &c,
                                               const Place &at, const Walk &w, const Use &use) {
   using Piece = decltype(load_piece<N>(x));
   struct Row {
     Piece g, x;
   };
   auto load = [&](i64 r) {
-    const i64 offset = (r * w.columns + at.column) * N;
-    return Row{load_piece<N, LAST>(g + offset), load_piece<N, LAST>(x + offset)};
+    const i64 column = at.column * N;
+    return Row{load_piece<N, LAST>(g.p + (r * g.pitch + column)),
+               load_piece<N, LAST>(x + (r * (w.columns * N) + column))};
   };
   each_row<AHEAD / 2>(at, w, load, [&](const Row &row, i64 r) {
     float v[N], away[N];
@@ -227,7 +247,7 @@ __device__ __forceinline__ void each_gradient(const T *__restrict__ g, const T *
 
 // partial[sample][sum of v, of v * (x - mean); BOUND: the largest |v|][C][chunks]
 template <class T, int N, bool RELU, bool BOUND = false>
-__device__ __forceinline__ void sums(const T *g, const T *x, const Norm<T> &norm, float *__restrict__ partial,
+__device__ __forceinline__ void sums(const Pitched<T> &g, const T *x, const Norm<T> &norm, float *__restrict__ partial,
                                      const Walk &w, const Place &at, int k) {
   using State = std::conditional_t<BOUND, BoundedPair, Pair>;
   const i64 first = at.column * N, stride = w.columns * N;
@@ -258,8 +278,9 @@ __device__ __forceinline__ void sums(const T *g, const T *x, const Norm<T> &norm
 
 // coefficients[2][statistic] = slope, offset
 template <class T, int N, bool RELU, bool LAST, class Out>
-__device__ __forceinline__ void gradient(const T *g, const T *x, const Norm<T> &norm, const float *coefficients,
-                                         Out &&out, const Walk &w, const Place &at, i64 statistics, int k) {
+__device__ __forceinline__ void gradient(const Pitched<T> &g, const T *x, const Norm<T> &norm,
+                                         const float *coefficients, Out &&out, const Walk &w, const Place &at,
+                                         i64 statistics, int k) {
   if (at.begin >= at.end) return;
   const i64 first = at.column * N, stride = w.columns * N;
   const Sharing shared(at.sample, stride, k);

@@ -1,7 +1,8 @@
 // What:    group norm: x of (samples, pixels, C), statistics of each (sample, group of k neighbouring channels)
-//          forward   y = (x - mean) * (gamma * istd) + beta,  istd = 1 / sqrt(var + eps)
+//          forward   y = (x - mean) * (gamma * istd) + (beta - rest * gamma * istd),  istd = 1 / sqrt(var + eps)
 //          backward  dx = istd * g * gamma + (x - mean) * slope + offset, v = g * gamma,
-//                    offset = -istd * mean(v), slope = -istd^2 * mean(v * xhat),  xhat = (x - mean) * istd
+//                    slope = -istd^2 * mean(v * xhat),  offset = -istd * mean(v) - rest * slope,
+//                    xhat = (x - mean - rest) * istd,  rest: what rounding has left out of mean
 //                    totals[sample][dgamma, dbeta][C] = sums of g * xhat and of g over the pixels
 // Source:  arXiv 1803.08494.
 // Layout:  contiguous; a piece is 16 bytes of a pixel, or 1 element where C is not a multiple of that.
@@ -71,11 +72,11 @@ __device__ __forceinline__ int team_for(i64 length) {
 }
 
 template <class T, int N>
-__device__ __forceinline__ void normalize(const T *__restrict__ x, const Norm<T> &norm, T *__restrict__ y, float eps,
-                                          float *partial, const Turns &turns, const Walk &w, int k) {
+__device__ __forceinline__ void normalize(const T *__restrict__ x, const SampleNorm<T> &norm, T *__restrict__ y,
+                                          float eps, float *partial, const Turns &turns, const Walk &w, int k) {
   const i64 channels = w.columns * N;
   const int groups = channels / k;
-  auto sum = [&](unsigned task) { statistics<T, N>(x, partial, w, Place(w, task)); };
+  auto sum = [&](unsigned task) { statistics<T, N>(x, partial, w, Place(w, task), k); };
   auto finish = [&](unsigned sample) {
     const float *means = partial + 2 * sample * channels * w.chunks, *m2s = means + channels * w.chunks;
     const int length = k * w.chunks, team = team_for(length);
@@ -84,8 +85,8 @@ __device__ __forceinline__ void normalize(const T *__restrict__ x, const Norm<T>
       const Chunks chunks{means + i64(mine) * length, m2s + i64(mine) * length, w};
       const MeanAndVariance of(chunks, length, w.rows * k, threadIdx.x % team, team);
       if (group != mine || threadIdx.x % team) continue;
-      norm.mean[sample * groups + group] = float(of.mean);
-      norm.istd[sample * groups + group] = float(1 / sqrt(of.var + eps));
+      const float origin = origin_at(x + sample * w.rows * channels + group * k);
+      norm.put(sample * groups + group, Rounded(origin, of.mean), float(1 / sqrt(of.var + eps)));
     }
   };
   auto write = [&](unsigned task) {
@@ -95,12 +96,12 @@ __device__ __forceinline__ void normalize(const T *__restrict__ x, const Norm<T>
 }
 
 template <class T, int N>
-__device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__restrict__ x, const Norm<T> &norm,
+__device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__restrict__ x, const SampleNorm<T> &norm,
                                          T *__restrict__ dx, float *totals, float *coefficients, float *partial,
                                          const Turns &turns, const Walk &w, int k) {
   const i64 channels = w.columns * N, groups = channels / k, share = w.tiles * w.chunks;
   const i64 items = turns.tasks / share * groups;
-  auto sum = [&](unsigned task) { sums<T, N, false>(g, x, norm, partial, w, Place(w, task), k); };
+  auto sum = [&](unsigned task) { sums<T, N, false>({g, w.columns * N}, x, norm, partial, w, Place(w, task), k); };
   auto finish = [&](unsigned sample) {
     const float *sums_of = partial + 2 * sample * channels * w.chunks, *dots_of = sums_of + channels * w.chunks;
     float *dgamma = totals + 2 * sample * channels, *dbeta = dgamma + channels;
@@ -115,7 +116,8 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
       from = fold_group(from, team, Add());
       dot = fold_group(dot, team, Add());
       if (channel != mine || threadIdx.x % team) continue;
-      dgamma[channel] = float(dot * norm.istd[sample * groups + channel / k]);
+      const i64 item = sample * groups + channel / k;
+      dgamma[channel] = float((dot - from * norm.rest_of(item)) * norm.istd[item]);
       dbeta[channel] = float(from);
     }
     __syncthreads();
@@ -133,13 +135,14 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
       dot = fold_group(dot, team, Add());
       if (group != mine || threadIdx.x % team) continue;
       const i64 item = sample * groups + group;
-      const double root = norm.istd[item], count = double(w.rows) * k;
-      coefficients[item] = float(-root * root * dot / count);
-      coefficients[items + item] = float(-root * from / count);
+      const double root = norm.istd[item], count = double(w.rows) * k, slope = -root * root * dot / count;
+      coefficients[item] = float(slope);
+      coefficients[items + item] = float(-root * from / count - slope * norm.rest_of(item));
     }
   };
   auto write = [&](unsigned task) {
-    gradient<T, N, false, true>(g, x, norm, coefficients, Results<T, N>{dx}, w, Place(w, task), items, k);
+    const Pitched<T> rows{g, w.columns * N};
+    gradient<T, N, false, true>(rows, x, norm, coefficients, Results<T, N>{dx}, w, Place(w, task), items, k);
   };
   in_turns(turns, share, sum, finish, write);
 }
@@ -147,11 +150,11 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
 // ---- entries, see PIECE_KERNELS
 
 #define PIECES(T, suffix, N) \
-  ALPHA_ENTRY(normalize##suffix, (THREADS, 4), (const T *x, const Norm<T> norm, T *y, float eps, float *partial, \
+  ALPHA_ENTRY(normalize##suffix, (THREADS, 4), (const T *x, const SampleNorm<T> norm, T *y, float eps, float *partial, \
                                                 const Turns turns, const Walk w, int k), \
               normalize<T, N>(x, norm, y, eps, partial, turns, w, k)) \
   ALPHA_ENTRY(gradient##suffix, (THREADS, 3), \
-              (const T *g, const T *x, const Norm<T> norm, T *dx, float *totals, float *coefficients, float *partial, \
-               const Turns turns, const Walk w, int k), \
+              (const T *g, const T *x, const SampleNorm<T> norm, T *dx, float *totals, float *coefficients, \
+               float *partial, const Turns turns, const Walk w, int k), \
               gradient<T, N>(g, x, norm, dx, totals, coefficients, partial, turns, w, k))
 PIECE_KERNELS(PIECES)

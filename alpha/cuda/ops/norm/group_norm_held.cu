@@ -1,5 +1,5 @@
-// What:    group norm of samples that a block, or a cluster of blocks, keeps: x of (samples, pixels, C),
-//          y = (x - mean) * (gamma * istd) + beta, mean and istd of each (sample, group of k neighbouring channels)
+// What:    group norm of samples that a block, or a cluster of blocks, keeps: x of (samples, pixels, C), y as in
+//          group_norm.cu, mean, rest and istd of each (sample, group of k neighbouring channels)
 // Source:  arXiv 1803.08494.
 // Layout:  contiguous; a piece is N elements of a pixel: 16 bytes, or 1 element where C is not a multiple of that.
 //          Shared memory has the pieces, but not single elements; float2 statistic[C / k], float2 moments[C / k]; as in
@@ -7,9 +7,9 @@
 // Traffic: x is read once: a block keeps 8 pieces per thread while the statistics are made, 32 KiB where these have 16
 //          bytes. The 2, 4 or 8 blocks of a cluster read each other's moments in distributed shared memory. Larger
 //          samples, and GPUs without clusters, are for group_norm.cu, which reads x twice.
-// Accuracy: a block's variance by two passes over what it keeps; those of a cluster are merged by Chan's formula. The
-//          order is fixed: a thread's rows, its channels of a column, the rows of a warp, those of a block and the
-//          columns of a group by their team, block after block.
+// Accuracy: means are of distances from a group's first element, a block's variance by two passes over what it keeps;
+//          those of a cluster are merged by Chan's formula. The order is fixed: a thread's rows, its channels of a
+//          column, the rows of a warp, those of a block and the columns of a group by their team, block after block.
 // Requires: 16-byte aligned tensors; a walk (reduce.cuh) of one tile, whose chunks are the blocks of the cluster and
 //          have at most HELD rows for each thread.
 // Threads: a cluster per sample; threads as in a walk down columns.
@@ -105,7 +105,7 @@ template <int BLOCKS, class P> __device__ __forceinline__ const P *peer(const P 
 }
 
 template <class T, int N, int BLOCKS>
-__device__ __forceinline__ void normalize_held(const T *__restrict__ x, const Norm<T> &norm, T *__restrict__ y,
+__device__ __forceinline__ void normalize_held(const T *__restrict__ x, const SampleNorm<T> &norm, T *__restrict__ y,
                                                float eps, const Walk &w, const Adding &by) {
   DYNAMIC_SHARED(unsigned char, shared);
   ThreadPieces<T, N, HELD> held(shared);
@@ -114,6 +114,7 @@ __device__ __forceinline__ void normalize_held(const T *__restrict__ x, const No
   float *sums = reinterpret_cast<float *>(moments + by.groups);
   const int sample = blockIdx.x / BLOCKS, block = blockIdx.x % BLOCKS, pixels = w.rows, chunk = w.chunk;
   const auto rows_of = [&](int k) { return max(0, min(chunk, pixels - k * chunk)); };
+  const auto origin = [&](int group) { return origin_at(x + i64(sample) * pixels * w.width * N + group * by.k); };
   const int row = threadIdx.x / w.width, first = (threadIdx.x - row * w.width) * N, stride = w.step * w.width * N;
   const int behind = row < w.step ? rows_of(block) : 0;  // rows row, row + w.step, ... before it are mine
   const i64 offset = (i64(sample) * pixels + block * chunk + row) * w.width * N + first;
@@ -124,19 +125,20 @@ __device__ __forceinline__ void normalize_held(const T *__restrict__ x, const No
     held.fetch(j, there ? x + offset + j * stride : x, there);
   }
   held.commit();
+  float s[N] = {}, v[N], middle[N];
+  each_group<N>(first, by, [&](int lane, int group) { middle[lane] = origin(group); });
   held.template wait<0>();
-  float s[N] = {}, v[N];
 #pragma unroll
   for (int j = 0; j < HELD; j++) {
+    if (row + j * w.step >= behind) break;
     held.get(v, j);
 #pragma unroll
-    for (int lane = 0; lane < N; lane++) s[lane] += v[lane];
+    for (int lane = 0; lane < N; lane++) s[lane] += v[lane] - middle[lane];
   }
   add_up(s, sums, w, by, row, first,
          [&](int group, float sum) { moments[group].x = sum / (max(1, rows_of(block)) * by.k); });
   __syncthreads();
-  float middle[N];
-  each_group<N>(first, by, [&](int lane, int group) { middle[lane] = moments[group].x; });
+  each_group<N>(first, by, [&](int lane, int group) { middle[lane] = origin(group) + moments[group].x; });
 #pragma unroll
   for (int lane = 0; lane < N; lane++) s[lane] = 0;
 #pragma unroll
@@ -146,7 +148,10 @@ __device__ __forceinline__ void normalize_held(const T *__restrict__ x, const No
 #pragma unroll
     for (int lane = 0; lane < N; lane++) s[lane] += (v[lane] - middle[lane]) * (v[lane] - middle[lane]);
   }
-  add_up(s, sums, w, by, row, first, [&](int group, float sum) { moments[group].y = sum; });
+  add_up(s, sums, w, by, row, first, [&](int group, float sum) {
+    const float rest = Rounded(origin(group), moments[group].x).rest, more = rest * rest * (rows_of(block) * by.k);
+    moments[group].y = sum < more ? 0 : sum - more;
+  });
   if constexpr (BLOCKS > 1) {
     ptx::cluster_arrive();
     ptx::cluster_wait();
@@ -156,25 +161,21 @@ __device__ __forceinline__ void normalize_held(const T *__restrict__ x, const No
 #pragma unroll 1
   for (int group = threadIdx.x; group < by.groups; group += THREADS) {
     const float size = float(pixels) * by.k;
-    float means[BLOCKS], center = 0, squares = 0;
+    float center = 0, squares = 0;
 #pragma unroll
+    for (int k = 0; k < BLOCKS; k++) center += peer<BLOCKS>(moments + group, k)->x * (rows_of(k) * by.k);
+    center /= size;
+#pragma unroll 1
     for (int k = 0; k < BLOCKS; k++) {
       const float2 of = *peer<BLOCKS>(moments + group, k);
-      means[k] = of.x;
-      center += (of.x - means[0]) * (rows_of(k) * by.k);
-      squares += of.y;
+      squares += of.y + (of.x - center) * ((of.x - center) * (rows_of(k) * by.k));
     }
-    center = means[0] + center / size;
-#pragma unroll
-    for (int k = 0; k < BLOCKS; k++) squares += (means[k] - center) * ((means[k] - center) * (rows_of(k) * by.k));
     const float root = 1 / sqrtf(squares / size + eps);
     statistic[group] = make_float2(center, root);
-    if (block) continue;
-    norm.mean[i64(sample) * by.groups + group] = center;
-    norm.istd[i64(sample) * by.groups + group] = root;
+    if (!block) norm.put(i64(sample) * by.groups + group, Rounded(origin(group), center), root);
   }
   __syncthreads();
-  if constexpr (BLOCKS > 1) ptx::cluster_arrive_relaxed();  // this block reads no other's moments any more
+  if constexpr (BLOCKS > 1) ptx::cluster_arrive_relaxed();  // `statistic` has what was read: no read is on its way
 
   if (row < behind) {
     float scale[N], shift[N];
@@ -182,8 +183,9 @@ __device__ __forceinline__ void normalize_held(const T *__restrict__ x, const No
     norm.load_shift(shift, first);
     each_group<N>(first, by, [&](int lane, int group) {
       const float2 of = statistic[group];
-      middle[lane] = of.x;
-      scale[lane] *= of.y;
+      const Rounded mean(origin(group), of.x);
+      middle[lane] = mean.value;
+      scale[lane] *= of.y, shift[lane] -= mean.rest * scale[lane];
     });
 #pragma unroll
     for (int j = 0; j < HELD; j++) {
@@ -209,7 +211,7 @@ __device__ __forceinline__ void normalize_held(const T *__restrict__ x, const No
 #define RESIDENT(N, BLOCKS) (THREADS, N == 1 || N * BLOCKS > 32 ? 4 : 5)  // blocks that registers suffice for
 #define ENTRY(name, T, N, BLOCKS, attribute) \
   ALPHA_ENTRY(name, RESIDENT(N, BLOCKS) attribute, \
-              (const T *x, const Norm<T> norm, T *y, float eps, const Walk w, const Adding by), \
+              (const T *x, const SampleNorm<T> norm, T *y, float eps, const Walk w, const Adding by), \
               normalize_held<T, N, HOLDERS(BLOCKS)>(x, norm, y, eps, w, by))
 #define PIECES(T, suffix, N) \
   ENTRY(block##suffix, T, N, 1, ) \

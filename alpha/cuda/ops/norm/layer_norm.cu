@@ -1,6 +1,7 @@
 // What:    layer norm of the rows of (rows, n)
-//          forward   y = (x - mean) * (gamma * istd) + beta,  istd = 1 / sqrt(var + eps)
-//          backward  xhat = (x - mean) * istd, v = g * gamma;  dx = istd * (v - mean(v) - xhat * mean(v * xhat))
+//          forward   y = xhat * gamma + beta,  xhat = (x - mean - rest) * istd,  istd = 1 / sqrt(var + eps),
+//                    rest: what rounding has left out of mean
+//          backward  v = g * gamma;  dx = istd * (v - mean(v) - xhat * mean(v * xhat))
 //                    dgamma = sum(g * xhat), dbeta = sum(g), over the rows
 // Source:  arXiv 1607.06450.
 // Layout:  contiguous rows; a piece is 16 bytes of a row, or 1 element where n is not a multiple of that.
@@ -10,8 +11,9 @@
 //          A longer row is read twice, the second time from the cache; dgamma and dbeta are then a pass of their own.
 //          partial[block][dgamma, dbeta][n] is added up by the last kernel; where a block has more than CHAIN rows per
 //          thread, partial[blocks + block] is what rounding has left out.
-// Accuracy: var by two passes over registers; of a longer row the pieces' moments are merged by Chan's formula. No chain
-//          of float32 has more than CHAIN terms: what these are is added to a sum that keeps what rounding leaves out.
+// Accuracy: the mean is of distances from the row's first element; var by two passes over registers; of a longer row
+//          the pieces' moments are merged by Chan's formula. No chain of float32 has more than CHAIN terms: what these
+//          are is added to a sum that keeps what rounding leaves out.
 // Shared:  backward, pieces of 16 bytes: [stage][piece][g, x][thread].
 // Requires: 16-byte aligned tensors; fewer than 2^32 pieces in a row.
 // Threads: `width` threads, a power of two up to a block, per row; see reduce.cuh for the columns.
@@ -19,7 +21,10 @@
 //          and in 16 bits.
 #include "thread_pieces.cuh"
 
-template <int N> __device__ __forceinline__ float sum_of(float (&v)[N]) {  // as a tree; v is lost
+// The sum of v - origin, as a tree; v is lost.
+template <int N> __device__ __forceinline__ float sum_of(float (&v)[N], float origin = 0) {
+#pragma unroll
+  for (int k = 0; k < N; k++) v[k] -= origin;
 #pragma unroll
   for (int half = N / 2; half; half /= 2)
 #pragma unroll
@@ -28,8 +33,8 @@ template <int N> __device__ __forceinline__ float sum_of(float (&v)[N]) {  // as
 }
 
 template <class T, int N>
-__device__ __forceinline__ void normalize(const T *__restrict__ x, const Norm<T> &norm, T *__restrict__ y, float eps,
-                                          i64 rows, i64 n, int width) {
+__device__ __forceinline__ void normalize(const T *__restrict__ x, const SampleNorm<T> &norm, T *__restrict__ y,
+                                          float eps, i64 rows, i64 n, int width) {
   const i64 row = i64(blockIdx.x) * (THREADS / width) + threadIdx.x / width;
   const int lane = threadIdx.x % width;
   x += row * n, y += row * n;
@@ -42,44 +47,43 @@ __device__ __forceinline__ void normalize(const T *__restrict__ x, const Norm<T>
     }
   };
   each([&](int j, int column) { held[j] = load<N>(x + column); });
+  const float origin = row < rows ? origin_at(x) : 0;
   float sum = 0, squares = 0;
   each([&](int j, i64) {
     float v[N];
     unpack(v, held[j]);
-    sum += sum_of(v);
+    sum += sum_of(v, origin);
   });
-  const float middle = fold_group(sum, width, Add()) / n;
+  const Rounded middle(origin, fold_group(sum, width, Add()) / n);
   each([&](int j, i64) {
     float v[N];
     unpack(v, held[j]);
 #pragma unroll
-    for (int k = 0; k < N; k++) v[k] = (v[k] - middle) * (v[k] - middle);
+    for (int k = 0; k < N; k++) v[k] -= middle.value, v[k] = (v[k] - middle.rest) * (v[k] - middle.rest);
     squares += sum_of(v);
   });
   squares = fold_group(squares, width, Add());
   const float root = 1 / sqrtf(squares / n + eps);
-  if (lane == 0 && row < rows) {
-    norm.mean[row] = middle;
-    norm.istd[row] = root;
-  }
+  if (lane == 0 && row < rows) norm.put(row, middle, root);
   each([&](int j, int column) {
     float v[N], scale[N], shift[N];
     norm.load_scale(scale, column);
     norm.load_shift(shift, column);
     unpack(v, held[j]);
 #pragma unroll
-    for (int k = 0; k < N; k++) v[k] = (v[k] - middle) * root * scale[k] + shift[k];
+    for (int k = 0; k < N; k++) v[k] = (v[k] - middle.value - middle.rest) * root * scale[k] + shift[k];
     store_floats(y + column, v);
   });
 }
 
 // A block takes a row of any length.
 template <class T, int N>
-__device__ __forceinline__ void normalize_long(const T *__restrict__ x, const Norm<T> &norm, T *__restrict__ y,
+__device__ __forceinline__ void normalize_long(const T *__restrict__ x, const SampleNorm<T> &norm, T *__restrict__ y,
                                                float eps, i64 n) {
   const i64 row = blockIdx.x;
   x += row * n, y += row * n;
-  ExactSum mean_of = {0, 0}, m2_of = {0, 0};
+  ExactSum mean_of = {0, 0}, m2_of = {0, 0};  // of distances from the first element
+  const float origin = origin_at(x);
   float count = 0;
   for (i64 first = threadIdx.x * N; first < n;) {
     Moments some = {0, 0, 0};
@@ -89,7 +93,7 @@ __device__ __forceinline__ void normalize_long(const T *__restrict__ x, const No
       Parameter<T>::template get<N>(v, x + first);
       Moments of = {0, 0, N};
 #pragma unroll
-      for (int k = 0; k < N; k++) of.mean += v[k];
+      for (int k = 0; k < N; k++) of.mean += v[k] -= origin;
       of.mean *= 1.0f / N;
 #pragma unroll
       for (int k = 0; k < N; k++) of.m2 += (v[k] - of.mean) * (v[k] - of.mean);
@@ -101,11 +105,9 @@ __device__ __forceinline__ void normalize_long(const T *__restrict__ x, const No
     m2_of.add(some.m2 + away * (away * (before * (some.count / count))));
   }
   const Moments s = fold_group(Moments{mean_of.value(), m2_of.value(), count}, THREADS, MergeMoments());
-  const float middle = s.mean, root = 1 / sqrtf(s.m2 / n + eps);
-  if (threadIdx.x == 0) {
-    norm.mean[row] = middle;
-    norm.istd[row] = root;
-  }
+  const Rounded middle(origin, s.mean);
+  const float root = 1 / sqrtf(s.m2 / n + eps);
+  if (threadIdx.x == 0) norm.put(row, middle, root);
 #pragma unroll 2
   for (i64 column = threadIdx.x * N; column < n; column += THREADS * N) {
     float v[N], scale[N], shift[N];
@@ -113,7 +115,7 @@ __device__ __forceinline__ void normalize_long(const T *__restrict__ x, const No
     norm.load_scale(scale, column);
     norm.load_shift(shift, column);
 #pragma unroll
-    for (int k = 0; k < N; k++) v[k] = (v[k] - middle) * root * scale[k] + shift[k];
+    for (int k = 0; k < N; k++) v[k] = (v[k] - middle.value - middle.rest) * root * scale[k] + shift[k];
     store_floats(y + column, v);
   }
 }
@@ -157,12 +159,12 @@ __device__ __forceinline__ Pair fold_row(Pair s, int width, int turn) {
 }
 
 template <class T, int N, int P>
-__device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__restrict__ x, const Norm<T> &norm,
+__device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__restrict__ x, const SampleNorm<T> &norm,
                                          T *__restrict__ dx, float *__restrict__ partial, i64 rows, i64 n, int width) {
   DYNAMIC_SHARED(unsigned char, shared);
   constexpr int ROWS = DEPTH<T, N>;
   ThreadPieces<T, N, ROWS * P * 2> flight(shared);  // [stage][piece][g, x]
-  const int lane = threadIdx.x % width, teams = THREADS / width, count = n;
+  const int lane = threadIdx.x % width, team = threadIdx.x / width, teams = THREADS / width, count = n;
   const float share = 1.0f / count;
   const i64 step = i64(gridDim.x) * teams;
   float scale[P][N];
@@ -185,10 +187,11 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
     }
     flight.commit();
   };
-  i64 block = i64(blockIdx.x) * teams, row = block + threadIdx.x / width;
+  i64 block = i64(blockIdx.x) * teams;
 #pragma unroll
-  for (int stage = 0; stage < ROWS; stage++) fetch(stage, row + stage * step);
-  float middle = row < rows ? norm.mean[row] : 0, root = row < rows ? norm.istd[row] : 0;
+  for (int stage = 0; stage < ROWS; stage++) fetch(stage, block + team + stage * step);
+  float middle = block + team < rows ? norm.mean[block + team] : 0;
+  float root = block + team < rows ? norm.istd[block + team] : 0;
   Walk w = {};
   w.width = width, w.step = teams;
   partial += 2 * blockIdx.x * n;
@@ -196,6 +199,8 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
   int stage = 0, turn = 0;
   Pair total[P][N] = {};
   const auto take_row = [&] {
+    const i64 row = block + team;
+    const float rest = row < rows ? norm.rest_of(row) : 0;
     flight.template wait<ROWS - 1>();
     float v[P][N], xhat[P][N];
 #pragma unroll
@@ -205,15 +210,13 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
     }
     fetch(stage, row + ROWS * step);  // on its way while this row is worked on
     stage = stage + 1 == ROWS ? 0 : stage + 1;
-    const bool more = row + step < rows;
-    const float next_middle = more ? norm.mean[row + step] : 0, next_root = more ? norm.istd[row + step] : 0;
     Pair s = {0, 0};
 #pragma unroll
     for (int p = 0; p < P; p++) {
       Pair of = {0, 0};
 #pragma unroll
       for (int k = 0; k < N; k++) {
-        xhat[p][k] = (xhat[p][k] - middle) * root;
+        xhat[p][k] = (xhat[p][k] - middle - rest) * root;
         total[p][k].sum += v[p][k];
         total[p][k].dot += v[p][k] * xhat[p][k];
         v[p][k] *= scale[p][k];
@@ -222,6 +225,8 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
       }
       s = MergePairs()(s, of);
     }
+    const bool more = row + step < rows;
+    const float next_middle = more ? norm.mean[row + step] : 0, next_root = more ? norm.istd[row + step] : 0;
     s = fold_row(s, width, turn);
     const float shift = s.sum * share * root, slope = s.dot * share * root;
 #pragma unroll
@@ -233,7 +238,7 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
       store_floats(dx + row * n + column, v[p]);
     }
     middle = next_middle, root = next_root;
-    block += step, row += step, turn ^= 1;
+    block += step, turn ^= 1;
   };
 #pragma unroll 1
   while (block < rows) {
@@ -261,10 +266,10 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
 // ---- backward of longer rows
 
 template <class T, int N>
-__device__ __forceinline__ void gradient_long(const T *__restrict__ g, const T *__restrict__ x, const Norm<T> &norm,
-                                              T *__restrict__ dx, i64 n) {
+__device__ __forceinline__ void gradient_long(const T *__restrict__ g, const T *__restrict__ x,
+                                              const SampleNorm<T> &norm, T *__restrict__ dx, i64 n) {
   const i64 row = blockIdx.x;
-  const float middle = norm.mean[row], root = norm.istd[row];
+  const float middle = norm.mean[row], root = norm.istd[row], rest = norm.rest_of(row);
   g += row * n, x += row * n, dx += row * n;
   ExactSum sum = {0, 0}, dot = {0, 0};
 #pragma unroll 2
@@ -277,7 +282,7 @@ __device__ __forceinline__ void gradient_long(const T *__restrict__ g, const T *
     for (int lane = 0; lane < N; lane++) {
       const float v = to_float(gradient.v[lane]) * scale[lane];
       of.sum += v;
-      of.dot += v * ((to_float(piece.v[lane]) - middle) * root);
+      of.dot += v * ((to_float(piece.v[lane]) - middle - rest) * root);
     }
     sum.add(of.sum);
     dot.add(of.dot);
@@ -292,7 +297,8 @@ __device__ __forceinline__ void gradient_long(const T *__restrict__ g, const T *
     norm.load_scale(scale, k);
 #pragma unroll
     for (int lane = 0; lane < N; lane++) {
-      const float v = to_float(gradient.v[lane]) * scale[lane], xhat = (to_float(piece.v[lane]) - middle) * root;
+      const float v = to_float(gradient.v[lane]) * scale[lane];
+      const float xhat = (to_float(piece.v[lane]) - middle - rest) * root;
       gradient.v[lane] = from_float<T>(root * (v - shift - xhat * slope));
     }
     store_piece(dx + k, gradient);
@@ -300,20 +306,20 @@ __device__ __forceinline__ void gradient_long(const T *__restrict__ g, const T *
 }
 
 template <class T, int N>
-__device__ __forceinline__ void parameter_sums(const T *__restrict__ g, const T *__restrict__ x, const float *mean,
-                                               const float *istd, float *__restrict__ partial, const Walk &w) {
+__device__ __forceinline__ void parameter_sums(const T *__restrict__ g, const T *__restrict__ x,
+                                               const SampleNorm<T> &norm, float *__restrict__ partial, const Walk &w) {
   const Place at(w);
   const i64 first = at.column * N, n = w.columns * N;
   ExactSum sum[N] = {}, dot[N] = {};
 #pragma unroll 4
   for (i64 r = at.begin; r < at.end; r += w.step) {
     const auto gradient = load_piece<N>(g + r * n + first), piece = load_piece<N>(x + r * n + first);
-    const float middle = mean[r], root = istd[r];
+    const float middle = norm.mean[r], root = norm.istd[r], rest = norm.rest_of(r);
 #pragma unroll
     for (int lane = 0; lane < N; lane++) {
       const float v = to_float(gradient.v[lane]);
       sum[lane].add(v);
-      dot[lane].add(v * ((to_float(piece.v[lane]) - middle) * root));
+      dot[lane].add(v * ((to_float(piece.v[lane]) - middle - rest) * root));
     }
   }
   Pair s[N];
@@ -352,22 +358,22 @@ __device__ __forceinline__ void totals(const float *__restrict__ partial, float 
 
 #define GRADIENT(T, suffix, N, P) \
   ALPHA_ENTRY(gradient_##P##suffix, (THREADS, P * N > 16 ? 1 : P * N > 8 ? 2 : 3), \
-              (const T *g, const T *x, const Norm<T> norm, T *dx, float *partial, i64 rows, i64 n, int width), \
+              (const T *g, const T *x, const SampleNorm<T> norm, T *dx, float *partial, i64 rows, i64 n, int width), \
               gradient<T, N, P>(g, x, norm, dx, partial, rows, n, width))
 #define PIECES(T, suffix, N) \
   ALPHA_ENTRY(normalize##suffix, (THREADS, 3), \
-              (const T *x, const Norm<T> norm, T *y, float eps, i64 rows, i64 n, int width), \
+              (const T *x, const SampleNorm<T> norm, T *y, float eps, i64 rows, i64 n, int width), \
               normalize<T, N>(x, norm, y, eps, rows, n, width)) \
-  ALPHA_ENTRY(normalize_long##suffix, (THREADS, 3), (const T *x, const Norm<T> norm, T *y, float eps, i64 n), \
+  ALPHA_ENTRY(normalize_long##suffix, (THREADS, 3), (const T *x, const SampleNorm<T> norm, T *y, float eps, i64 n), \
               normalize_long<T, N>(x, norm, y, eps, n)) \
   GRADIENT(T, suffix, N, 1) \
   GRADIENT(T, suffix, N, 2) \
   GRADIENT(T, suffix, N, 4) \
-  ALPHA_ENTRY(gradient_long##suffix, (THREADS, 3), (const T *g, const T *x, const Norm<T> norm, T *dx, i64 n), \
+  ALPHA_ENTRY(gradient_long##suffix, (THREADS, 3), (const T *g, const T *x, const SampleNorm<T> norm, T *dx, i64 n), \
               gradient_long<T, N>(g, x, norm, dx, n)) \
   ALPHA_ENTRY(parameter_sums##suffix, (THREADS, N > 4 ? 2 : 3), \
-              (const T *g, const T *x, const float *mean, const float *istd, float *partial, const Walk w), \
-              parameter_sums<T, N>(g, x, mean, istd, partial, w))
+              (const T *g, const T *x, const SampleNorm<T> norm, float *partial, const Walk w), \
+              parameter_sums<T, N>(g, x, norm, partial, w))
 PIECE_KERNELS(PIECES)
 GRADIENT(float, _float32, LANES<float>, 8)
 ALPHA_ENTRY(parameter_totals, (THREADS, 4), (const float *partial, float *dgamma, float *dbeta, i64 chunks, i64 n),

@@ -23,10 +23,10 @@ from alpha.ops import norm as ops
 Shape = tuple[int, ...]
 Arrays = tuple[Array, ...]
 
-_LAYER = f"ptr x, {NORM}, ptr y, f32 eps"
+_LAYER = f"ptr x, {NORM}, ptr rest, ptr y, f32 eps"
 _LAYER_NORM = per_piece("layer_norm.cu", "normalize", f"{_LAYER}, i64 rows, i64 n, i32 width")
 _LAYER_NORM_LONG = per_piece("layer_norm.cu", "normalize_long", f"{_LAYER}, i64 n")
-_SAMPLE_GRADIENT = f"ptr g, ptr x, {NORM}, ptr dx"
+_SAMPLE_GRADIENT = f"ptr g, ptr x, {NORM}, ptr rest, ptr dx"
 STAGES = {"float32": 1, "bfloat16": 2, "float16": 2}  # of the gradient, as layer_norm.cu has them
 _LAYER_GRADIENT = {((dtype, wide), pieces): Kernel(
     "layer_norm.cu", f"gradient_{pieces}{'' if wide else '_single'}_{dtype}",
@@ -36,7 +36,7 @@ _LAYER_GRADIENT = {((dtype, wide), pieces): Kernel(
     if pieces < 8 or (wide and dtype == "float32")}
 _LAYER_GRADIENT_LONG = per_piece("layer_norm.cu", "gradient_long", f"{_SAMPLE_GRADIENT}, i64 n")
 _PARAMETER_SUMS = per_piece("layer_norm.cu", "parameter_sums",
-                            f"ptr g, ptr x, ptr mean, ptr istd, ptr partial, {WALK}")
+                            f"ptr g, ptr x, {NORM}, ptr rest, ptr partial, {WALK}")
 _PARAMETER_TOTALS = Kernel("layer_norm.cu", "parameter_totals",
                            "ptr partial, ptr dgamma, ptr dbeta, i64 chunks, i64 n", threads=THREADS)
 
@@ -51,8 +51,6 @@ _GROUP_GRADIENT = per_piece("group_norm.cu", "gradient", f"{_SAMPLE_GRADIENT}, p
 
 
 # ---- layer norm ------------------------------------------------------------------------------------------------------
-
-
 HELD = 8  # pieces of a row, or of a sample, that a thread keeps
 NARROW = 4  # threads that a row has at least, if each of them then has 4 pieces
 GRAD_NARROW = 8  # the same of the backward pass, and of all the pieces that a thread may have:
@@ -100,23 +98,23 @@ def _rows(rows: int, n: int, dtype: str) -> _Rows:
 @ops.layer_norm.impl("cuda")
 def layer_norm_cuda(x: Array, gamma: Array | None, beta: Array | None, *, normalized_ndim: int, eps: float) -> Arrays:
     n = prod(x.shape[-normalized_ndim:])
-    statistics = (*x.shape[:-normalized_ndim], *(1,) * normalized_ndim)
-    y, mean, istd = empty(x.shape, x.dtype), empty(statistics, "float32"), empty(statistics, "float32")
-    rows, norm = mean.size, Norm.of(gamma, beta, mean, istd)
+    shape = (*x.shape[:-normalized_ndim], *(1,) * normalized_ndim)
+    y, statistics = empty(x.shape, x.dtype), [empty(shape, "float32") for _ in range(3)]
+    rows, norm = statistics[0].size, (*Norm.of(gamma, beta, *statistics[:2]), statistics[2])
     p = _rows(rows, n, x.dtype)
     if p.width:
         _LAYER_NORM[p.kind](p.grid, x, *norm, y, eps, rows, n, p.width)
     else:
         _LAYER_NORM_LONG[p.kind](p.grid, x, *norm, y, eps, n)
-    return y, mean, istd
+    return y, *statistics
 
 
-def _layer_norm_grad(g: Array, x: Array, norm: Norm, dx: Array, n: int) -> tuple[Array, int]:
+def _layer_norm_grad(g: Array, x: Array, norm: tuple, dx: Array, n: int) -> tuple[Array, int]:
     """Writes dx and returns partial[chunk][dgamma, dbeta][n], and how many chunks these are.
 
     Where blocks have more than CHAIN rows per thread, there are twice as many: what rounding has left out of the first.
     """
-    rows = norm.mean.size
+    rows = x.size // n
     p = _rows(rows, n, x.dtype)
     chunks = p.walk.chunks
     if p.pieces:
@@ -126,13 +124,11 @@ def _layer_norm_grad(g: Array, x: Array, norm: Norm, dx: Array, n: int) -> tuple
         _LAYER_GRADIENT[p.kind, p.pieces](p.grad_grid, g, x, *norm, dx, partial, rows, n, p.grad_width)
     else:
         _LAYER_GRADIENT_LONG[p.kind](rows, g, x, *norm, dx, n)
-        _PARAMETER_SUMS[p.kind](p.walk.grid, g, x, norm.mean, norm.istd, partial, p.walk.block)
+        _PARAMETER_SUMS[p.kind](p.walk.grid, g, x, *norm, partial, p.walk.block)
     return partial, chunks
 
 
 # ---- group norm ------------------------------------------------------------------------------------------------------
-
-
 STEPS = 16  # rows of a thread in a task
 SERIAL = 8  # sums of a block that a thread adds up, one after the other
 LAG = 264   # tasks that are summed before the first one is written: no fewer than run at once, yet L2 holds them
@@ -194,26 +190,26 @@ def _held(samples: int, pixels: int, channels: int, groups: int, dtype: str, clu
 
 @ops.group_norm.impl("cuda")
 def group_norm_cuda(x: Array, gamma: Array | None, beta: Array | None, *, groups: int, eps: float) -> Arrays:
-    samples, channels, statistics = x.shape[0], x.shape[-1], (x.shape[0], 1, groups, 1)
-    y, mean, istd = empty(x.shape, x.dtype), empty(statistics, "float32"), empty(statistics, "float32")
-    pixels, norm = prod(x.shape[1:-1]), Norm.of(gamma, beta, mean, istd)
+    samples, channels, pixels = x.shape[0], x.shape[-1], prod(x.shape[1:-1])
+    y, statistics = empty(x.shape, x.dtype), [empty((samples, 1, groups, 1), "float32") for _ in range(3)]
+    norm = *Norm.of(gamma, beta, *statistics[:2]), statistics[2]
     held = _held(samples, pixels, channels, groups, x.dtype, context.arch == "sm_90a")
     if held:
         _GROUP_NORM_HELD[held.blocks, held.sums][held.kind](held.walk.grid, x, *norm, y, eps, held.walk.block,
                                                             held.adding)
-        return y, mean, istd
+        return y, *statistics
     t = _turns(samples, pixels, channels, x.dtype)
     partial = empty((samples, 2, channels, t.walk.chunks), "float32")
     _GROUP_NORM[t.kind](2 * t.tasks, x, *norm, y, eps, partial, t.tickets, t.tasks, t.lag, t.walk.block,
                         channels // groups)
-    return y, mean, istd
+    return y, *statistics
 
 
-def _group_norm_grad(g: Array, x: Array, norm: Norm, dx: Array) -> tuple[Array, int]:
+def _group_norm_grad(g: Array, x: Array, norm: tuple, dx: Array) -> tuple[Array, int]:
     """Writes dx and returns totals[sample][dgamma, dbeta][C], and how many samples these are."""
     samples, pixels, groups, k = x.shape
     t = _turns(samples, pixels, groups * k, x.dtype)
-    totals, coefficients = empty((samples, 2, groups * k), "float32"), empty((2, norm.mean.size), "float32")
+    totals, coefficients = empty((samples, 2, groups * k), "float32"), empty((2, samples * groups), "float32")
     partial = empty((samples, 2, groups * k, t.walk.chunks), "float32")
     _GROUP_GRADIENT[t.kind](2 * t.tasks, g, x, *norm, dx, totals, coefficients, partial, t.tickets, t.tasks, t.lag,
                             t.walk.block, k)
@@ -221,9 +217,9 @@ def _group_norm_grad(g: Array, x: Array, norm: Norm, dx: Array) -> tuple[Array, 
 
 
 @ops.sample_norm_grad.impl("cuda")
-def sample_norm_grad_cuda(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, *, axes: Shape,
-                          params_ndim: int) -> Arrays:
-    params, norm = x.shape[-params_ndim:], Norm.of(gamma, None, mean, istd)
+def sample_norm_grad_cuda(g: Array, x: Array, gamma: Array | None, mean: Array, istd: Array, rest: Array | None, *,
+                          axes: Shape, params_ndim: int) -> Arrays:
+    params, norm = x.shape[-params_ndim:], (*Norm.of(gamma, None, mean, istd), rest)
     dx, dgamma, dbeta = empty(x.shape, x.dtype), empty(params, "float32"), empty(params, "float32")
     if axes[0] == x.ndim - params_ndim:  # layer norm; group norm comes as (samples, pixels, groups, k)
         partial, chunks = _layer_norm_grad(g, x, norm, dx, dgamma.size)

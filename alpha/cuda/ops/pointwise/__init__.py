@@ -49,8 +49,6 @@ def blocks(size: int, width: int, packets: int = 2) -> int:
 
 
 # ---- from an op to its kernel ----------------------------------------------------------------------------------------
-
-
 def elementwise(op: Op, source: str | Path, operands: str, dtypes: Sequence[str] = FLOAT_DTYPES,
                 **numbers: str) -> None:
     """Binds MAP1 or MAP2 of an op's name as its implementation.
@@ -133,8 +131,6 @@ def _broadcast(where: str, shapes: tuple[Shape | None, ...]) -> tuple[Shape, byt
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------
-
-
 def plain_number(value: Number, dtype: str) -> Number:
     """Returns what a kernel gets for a Python number: float32 (inf beyond its range), or an integer."""
     if dtype not in FLOAT_DTYPES:

@@ -34,8 +34,6 @@ LONGEST_NAME = 100       # of a kernel
 
 
 # ---- which ops wait --------------------------------------------------------------------------------------------------
-
-
 def joined(op: Op, *args: Any, **options: Any) -> None:
     """Binds `waiting` of a pointwise op, with the same arguments, as its implementation."""
     op.impl("cuda")(waiting(op, *args, **options))
@@ -166,8 +164,6 @@ def wait(code: Function, operands: Sequence[Array | Leaf], numbers: tuple[float,
 
 
 # ---- the passes ------------------------------------------------------------------------------------------------------
-
-
 def write(value: Value, spared: Sequence[Value] = ()) -> tuple[Chain, list[Array]]:
     """Writes a value, and what is kept on its way.  spared: as of `gather`."""
     chain = gather([value], WHOLE, [value], spared)
@@ -234,8 +230,6 @@ def sums_of(v: Value, w: Value, row: int, written: Sequence[Value],
 
 
 # ---- from a chain to its kernel --------------------------------------------------------------------------------------
-
-
 @lru_cache(maxsize=4096)
 def _kernel(steps: Any, leaves: Any, outputs: tuple[int, ...], n: int, sums: tuple[int, ...]) -> Kernel:
     entry = "_".join(["chain", *[code.name.removesuffix("_of") for code, *_ in steps]])[:LONGEST_NAME].rstrip("_")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from functools import lru_cache, partial
+from math import prod
 from typing import Any, NamedTuple
 
 from alpha.cuda import lazy
@@ -18,14 +19,13 @@ from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.cuda.runtime.walk import CHAIN, ceil_div
 from alpha.ops import pool as ops
-from alpha.ops.algorithms.names import Request
-from alpha.ops.conv import conv2d_bias_act
 from alpha.ops.conv_desc import Pair, Shape
-from alpha.ops.conv_pool import conv_relu_pool
 
 THREADS = 256
 MAX_THREADS = 1 << 30    # of a launch; a kernel counts them in 31 bits
 ENOUGH_THREADS = 1 << 20  # more of them take several images each, up to MAX_IMAGES
+STRIP = 4, 32            # rows of a strip, of which there are as many as give
+STRIP_THREADS = 1 << 18  # so many threads
 MAX_IMAGES = 8           # but for what writes planes, and for what ends at once as a rule
 TILE = 2                 # input pixels along an axis that a thread of a gradient takes
 SCATTER_POSITIONS = 256  # of a map, per block: POSITIONS of each of its warps
@@ -58,8 +58,12 @@ def _forward(entry: str, more: str = "") -> _Forward:
     return _Forward(_kernels(entry, f"{more}ptr x, ptr y"), planes, elements)
 
 
-_MAX, _AVG = _forward("max_pool", "ptr index, "), _forward("avg_pool")
-_MAX_BACKWARD = _kernels("max_pool_backward", "ptr g, ptr index, ptr dx")
+# By how maxima are named: with ih * IW + iw, or in a byte; and, as to bytes, by strips of 3 x 3 windows.
+_WIDE, _NAMED, _ROWS = (_forward(f"max_pool{form}", "ptr index, ") for form in ("_wide", "", "_rows"))
+_AVG = _forward("avg_pool")
+_WIDE_BACKWARD, _NAMED_BACKWARD, _ROWS_BACKWARD = (_kernels(f"max_pool_backward{form}", "ptr g, ptr index, ptr dx")
+                                                   for form in ("_wide", "", "_rows"))
+_INDEX = Kernel("pool.cu", "max_pool_index", "block[144] pool, i32 threads, ptr place, ptr index", threads=THREADS)
 _AVG_BACKWARD = _kernels("avg_pool_backward", "ptr g, ptr dx")
 _GATHER = {index: _kernels(f"gather_{index}", "ptr x, ptr index, ptr y") for index in _INDEX_DTYPES}
 _SCATTER = {index: per_dtype("pool.cu", f"scatter_{index}", "ptr x, ptr index, ptr y, i64 columns, i32 channels, "
@@ -92,17 +96,22 @@ class _Window(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _plan(n: int, channels: int, h: _Window, w: _Window, divisor: int, over_inputs: bool, lanes: int,
-          blocks: int = 0) -> _Plan:
-    """Returns the plan of a kernel whose threads run over tiles of the input, or over the output pixels.
+def _plan(n: int, channels: int, h: _Window, w: _Window, divisor: int, over: str, lanes: int, blocks: int = 0) -> _Plan:
+    """Returns the plan of a kernel.
 
     Args:
+        over: what threads take: "outputs", "inputs" in tiles, or strips: "output strips", "input strips".
         blocks: that are enough, however many images a thread takes then; 0: up to MAX_IMAGES.
     """
-    packets = channels % lanes == 0 and not (over_inputs and h.overlap * w.overlap > CHAIN)
+    packets = channels % lanes == 0 and not (over == "inputs" and h.overlap * w.overlap > CHAIN)
     per_pixel = channels // lanes if packets else channels
-    tiles = [ceil_div(axis.inputs, TILE) for axis in (h, w)]
-    per_image = (tiles[0] * tiles[1] if over_inputs else h.outputs * w.outputs) * per_pixel
+    tiles = [axis.outputs if over.startswith("output") else axis.inputs for axis in (h, w)]
+    if over == "inputs":
+        tiles = [ceil_div(tile, TILE) for tile in tiles]
+    if over.endswith("strips"):
+        most, least = (ceil_div(tiles[0], rows) for rows in STRIP)
+        tiles[0] = max(least, min(most, ceil_div(STRIP_THREADS, n * tiles[1] * per_pixel)))
+    per_image = tiles[0] * tiles[1] * per_pixel
     images = max(1, n * per_image // (blocks * THREADS or ENOUGH_THREADS))
     images = min(images, n if blocks else MAX_IMAGES)
     apart = min(ceil_div(n, images), max(1, MAX_THREADS // per_image))
@@ -139,17 +148,16 @@ def _launch(kernels: Kernels, dtype: str, plan: _Plan, *arrays: Array) -> None:
 
 
 @lru_cache(maxsize=1024)
-def _windowed(where: str, x_shape: Shape, over_inputs: bool, lanes: int, blocks: int = 0, *, kernel_size: Pair,
+def _windowed(where: str, x_shape: Shape, over: str, lanes: int, blocks: int = 0, *, kernel_size: Pair,
               stride: Pair, padding: Pair, count_include_pad: bool = True) -> _Plan:
     """Returns the plan of a pool with windows of one size."""
     h, w = (_Window(a.i, a.o, a.f, a.s, a.p) for a in ops.pool_axes(where, x_shape, kernel_size, stride, padding))
     divisor = h.kernel * w.kernel if count_include_pad or padding == (0, 0) else 0
-    return _plan(x_shape[0], x_shape[3], h, w, divisor, over_inputs, lanes, blocks)
+    return _plan(x_shape[0], x_shape[3], h, w, divisor, over, lanes, blocks)
 
 
 @lru_cache(maxsize=1024)
-def _adaptive(average: bool, x_shape: Shape, output_size: Pair, over_inputs: bool, lanes: int, blocks: int = 0
-              ) -> _Plan:
+def _adaptive(average: bool, x_shape: Shape, output_size: Pair, over: str, lanes: int, blocks: int = 0) -> _Plan:
     """Returns the plan of an adaptive pool.  An average is a plain one where all windows have one size."""
     axes = tuple(zip(x_shape[1:3], output_size))
     if not average or any(i % o for i, o in axes):
@@ -157,24 +165,22 @@ def _adaptive(average: bool, x_shape: Shape, output_size: Pair, over_inputs: boo
     else:
         h, w = (_Window(i, o, i // o, i // o) for i, o in axes)
         divisor = h.kernel * w.kernel
-    return _plan(x_shape[0], x_shape[3], h, w, divisor, over_inputs, lanes, blocks)
+    return _plan(x_shape[0], x_shape[3], h, w, divisor, over, lanes, blocks)
 
 
 # ---- forward ---------------------------------------------------------------------------------------------------------
-
-
 PlanOf = Callable[[int], _Plan]  # of the blocks that are enough; see _plan
 
 
-def _max_pool(x: Array, plan_of: PlanOf) -> tuple[Array, Array]:
+def _max_pool(kernels: _Forward, x: Array, plan_of: PlanOf, dtype: str) -> tuple[Array, Array]:
     """Returns the largest elements of windows, and which they are: these are written together, at once or later."""
     plan = plan_of(0)
-    memory, index = lazy.reserve_for(plan.y_shape, [x]), empty(plan.y_shape, "int32")
+    memory, index = lazy.reserve_for(plan.y_shape, [x]), empty(plan.y_shape, dtype)
     if memory:
-        y = lazy.defer(memory, (x,), partial(_write, _MAX, plan_of, x, (index,)))
+        y = lazy.defer(memory, (x,), partial(_write, kernels, plan_of, x, (index,)))
         return y, lazy.companion_output(y, index)
     y = empty(plan.y_shape, x.dtype)
-    _launch(_MAX.elements, x.dtype, plan, index, x, y)
+    _launch(kernels.elements, x.dtype, plan, index, x, y)
     return y, index
 
 
@@ -205,64 +211,73 @@ def _write(kernels: _Forward, plan_of: PlanOf, x: Array, more: tuple[Array, ...]
 
 @ops.max_pool2d.impl("cuda")
 def max_pool2d_cuda(x: Array, **window: Pair) -> tuple[Array, Array]:
-    return _max_pool(x, partial(_windowed, "max_pool2d", x.shape, False, _lanes(x), **window))
+    """The index is kept as bytes, a quarter of it, where a window has no more pixels than they have values."""
+    if prod(window["kernel_size"]) > 256:
+        return _max_pool(_WIDE, x, partial(_windowed, "max_pool2d", x.shape, "outputs", _lanes(x), **window), "int32")
+    rows = _has_strips(x, **window) and window["stride"] in ((1, 1), (2, 2))
+    over = "output strips" if rows else "outputs"
+    y, place = _max_pool(_ROWS if rows else _NAMED, x, partial(_windowed, "max_pool2d", x.shape, over, _lanes(x),
+                                                               **window), "uint8")
+    return y, lazy.pack(place, "int32", (x.shape[1:3], window), partial(_write_index, x.shape, window))
 
 
-@conv_relu_pool.impl("cuda")
-def conv_relu_pool_cuda(x: Array, w: Array, b: Array | None, *, stride: Pair, padding: Pair, algorithm: Request,
-                        **window: Pair) -> Array:
-    """The two ops one after the other."""
-    y = conv2d_bias_act.impls["cuda"](x, w, b, activation="relu", algorithm=algorithm, stride=stride, padding=padding,
-                                      dilation=(1, 1), groups=1)
-    return max_pool2d_cuda(y, **{name[len("pool_"):]: pair for name, pair in window.items()})[0]
+def _has_strips(x: Array, kernel_size: Pair, **others: Pair) -> bool:
+    """Tells whether windows over the channels of x have the kernels for strips of 3 x 3."""
+    return kernel_size == (3, 3) and x.shape[3] % _lanes(x) == 0
+
+
+def _write_index(x_shape: Shape, window: dict[str, Pair], place: Array, index: Array) -> None:
+    plan = _windowed("max_pool2d", x_shape, "outputs", 1, **window)
+    _INDEX(plan.blocks, plan.geometry, plan.threads, place, index)
 
 
 @ops.adaptive_max_pool2d.impl("cuda")
 def adaptive_max_pool2d_cuda(x: Array, *, output_size: Pair) -> tuple[Array, Array]:
-    return _max_pool(x, partial(_adaptive, False, x.shape, output_size, False, _lanes(x)))
+    return _max_pool(_WIDE, x, partial(_adaptive, False, x.shape, output_size, "outputs", _lanes(x)), "int32")
 
 
 @ops.avg_pool2d.impl("cuda")
 def avg_pool2d_cuda(x: Array, **window: Any) -> Array:
-    return _avg_pool(x, partial(_windowed, "avg_pool2d", x.shape, False, _lanes(x), **window))
+    return _avg_pool(x, partial(_windowed, "avg_pool2d", x.shape, "outputs", _lanes(x), **window))
 
 
 @ops.adaptive_avg_pool2d.impl("cuda")
 def adaptive_avg_pool2d_cuda(x: Array, *, output_size: Pair) -> Array:
     if output_size == (1, 1):  # a reduction, which divides a large map among many blocks
         return mean_cuda(x, axis=(1, 2), keepdims=True)
-    return _avg_pool(x, partial(_adaptive, True, x.shape, output_size, False, _lanes(x)))
+    return _avg_pool(x, partial(_adaptive, True, x.shape, output_size, "outputs", _lanes(x)))
 
 
 # ---- gradients -------------------------------------------------------------------------------------------------------
-
-
 @ops.max_pool2d_backward.impl("cuda")
 def max_pool2d_backward_cuda(g: Array, index: Array, *, hw: Pair, **window: Pair) -> Array:
     dx = empty((g.shape[0], *hw, g.shape[3]), g.dtype)
-    plan = _windowed("max_pool2d_backward", dx.shape, True, _lanes(g), **window)
-    _launch(_MAX_BACKWARD, g.dtype, plan, g, index, dx)
+    place = lazy.packed_form(index, (hw, window))
+    rows = place and _has_strips(g, **window) and window["stride"] == (1, 1)
+    plan = _windowed("max_pool2d_backward", dx.shape, "input strips" if rows else "inputs", _lanes(g), **window)
+    kernels = _ROWS_BACKWARD if rows else _NAMED_BACKWARD if place else _WIDE_BACKWARD
+    _launch(kernels, g.dtype, plan, g, place or index, dx)
     return dx
 
 
 @ops.avg_pool2d_backward.impl("cuda")
 def avg_pool2d_backward_cuda(g: Array, *, hw: Pair, **window: Any) -> Array:
     dx = empty((g.shape[0], *hw, g.shape[3]), g.dtype)
-    _launch(_AVG_BACKWARD, g.dtype, _windowed("avg_pool2d_backward", dx.shape, True, _lanes(g), **window), g, dx)
+    _launch(_AVG_BACKWARD, g.dtype, _windowed("avg_pool2d_backward", dx.shape, "inputs", _lanes(g), **window), g, dx)
     return dx
 
 
 @ops.adaptive_avg_pool2d_backward.impl("cuda")
 def adaptive_avg_pool2d_backward_cuda(g: Array, *, hw: Pair) -> Array:
     dx = empty((g.shape[0], *hw, g.shape[3]), g.dtype)
-    _launch(_AVG_BACKWARD, g.dtype, _adaptive(True, dx.shape, g.shape[1:3], True, _lanes(g)), g, dx)
+    _launch(_AVG_BACKWARD, g.dtype, _adaptive(True, dx.shape, g.shape[1:3], "inputs", _lanes(g)), g, dx)
     return dx
 
 
 @ops.pool_gather.impl("cuda")
 def pool_gather_cuda(x: Array, index: Array) -> Array:
     y = empty(index.shape, x.dtype)
-    plan = _adaptive(False, x.shape, index.shape[1:3], False, _lanes(x))
+    plan = _adaptive(False, x.shape, index.shape[1:3], "outputs", _lanes(x))
     _launch(_GATHER[index.dtype], x.dtype, plan, x, index, y)
     return y
 

@@ -12,9 +12,8 @@
 //           TILE x TILE pixels in the gradients, which read a window once for all of them; channels fastest, of every
 //           `apart`-th image: a thread finds its place and its windows once for all of these. BATCH pixels of a window
 //           are loaded before the first is used.
-// Measured: H100, share of a copy's bandwidth (benchmarks.cuda_bandwidth): max 2x2 94 %, 3x3 at stride 2 92 %;
-//           gradients
-//           92 and 91 %; average 95 %, gradient 89 %
+// Measured: H100, share of a copy's bandwidth (benchmarks.cuda_bandwidth): max 2x2 94 %, its gradient 92 %;
+//           average 95 %, gradient 89 %
 #include "pool.cuh"
 
 constexpr int TILE = 2;  // pixels of x along an axis that a thread of a gradient takes
@@ -67,7 +66,7 @@ struct Tile {
 // elements of g begin at `at`, has for the pixels of a tile; finish(total) is the last step.
 template <int V, class T, class Add, class Finish>
 __device__ __forceinline__ void pool_backward(const Pool &p, int k, T *dx, const Add &add, const Finish &finish) {
-  const Site s = site_of<V>(p, p.h.tiles, p.w.tiles, k);
+  const Site s = site_of<V>(p, k);
   const Tile tile(p, s);
 #pragma unroll 1
   for (int image = s.image; image < p.images; image += p.apart) {
@@ -85,18 +84,82 @@ __device__ __forceinline__ void pool_backward(const Pool &p, int k, T *dx, const
 }
 
 // dx = sum of g over the windows that took their maximum at this pixel.
-template <int V, class T>
-__device__ __forceinline__ void max_pool_backward(const Pool &p, int k, const T *g, const int *index, T *dx) {
-  pool_backward<V>(p, k, dx, [&](SumsOf<V> (&sum)[TILE * TILE], const Tile &tile, i64 at, int, int) {
-    const int here = tile.row * p.w.in.n + tile.column;
+template <int V, class T, class Index>
+__device__ __forceinline__ void max_pool_backward(const Pool &p, int k, const T *g, const Index *index, T *dx) {
+  pool_backward<V>(p, k, dx, [&](SumsOf<V> (&sum)[TILE * TILE], const Tile &tile, i64 at, int row, int column) {
+    const Naming<Index> name(p, row, column);
     const Lanes<V, T> share = load<V>(g + at);
-    const Lanes<V, int> where = load<V>(index + at);
+    const Lanes<V, Index> where = load<V>(index + at);
 #pragma unroll
-    for (int t = 0; t < TILE * TILE; t++)
+    for (int t = 0; t < TILE * TILE; t++) {
+      const int down = t / TILE, right = t % TILE, here = name(tile.row + down, tile.column + right);
+      if (sizeof(Index) > 1 || (tile.rows[down].holds(row) && tile.columns[right].holds(column)))
 #pragma unroll
-      for (int l = 0; l < V; l++)
-        if (where.v[l] == here + t / TILE * p.w.in.n + t % TILE) sum[t].add(l, value(share, l));
+        for (int l = 0; l < V; l++)
+          if (where.v[l] == here) sum[t].add(l, value(share, l));
+    }
   }, [](float (&)[V]) {});
+}
+
+// The same for windows of 3 x 3 at stride 1, a strip of a column of dx at a time: a row of windows has shares for three
+// rows of dx, whose sums wait in registers.
+template <int V, class T>
+__device__ __forceinline__ void max_pool_backward_rows(const Pool &p, int k, const T *g, const unsigned char *index,
+                                                       T *dx) {
+  const Site s = site_of<V>(p, k);
+  const Range rows = strip_of(s, p.h.in, p.h);
+  const int first = s.column + p.w.padding - 2, begin = rows.first + p.h.padding - 2, end = rows.last + p.h.padding;
+  for (int image = s.image; image < p.images && rows.size(); image += p.apart) {
+    const i64 from = p.output_image(image) + s.c;
+    Lanes<V, T> shares[3];
+    Lanes<V, unsigned char> places[3];
+    const auto load_row = [&](int oh) {
+#pragma unroll
+      for (int j = 0; j < 3; j++) {
+#pragma unroll
+        for (int l = 0; l < V; l++) places[j].v[l] = 255;  // no place of a window
+        if (oh < 0 || oh >= p.h.out.n || oh >= end || first + j < 0 || first + j >= p.w.out.n) continue;
+        const i64 at = from + p.output_at(oh, first + j);
+        shares[j] = load<V>(g + at);
+        places[j] = load<V>(index + at);
+      }
+    };
+    float sums[3][V] = {};  // of rows oh - padding, and the two below
+    load_row(begin);
+#pragma unroll 1
+    for (int oh = begin; oh < end; oh++) {
+      Lanes<V, T> share[3] = {shares[0], shares[1], shares[2]};
+      Lanes<V, unsigned char> place[3] = {places[0], places[1], places[2]};
+      load_row(oh + 1);
+#pragma unroll
+      for (int j = 0; j < 3; j++)
+#pragma unroll
+        for (int l = 0; l < V; l++) {
+          const float v = value(share[j], l);
+#pragma unroll
+          for (int kh = 0; kh < 3; kh++)
+            if (place[j].v[l] == 3 * kh + 2 - j) sums[kh][l] += v;
+        }
+      if (oh - p.h.padding >= rows.first)
+        store_floats(dx + p.input_image(image) + p.input_at(oh - p.h.padding, s.column) + s.c, sums[0]);
+#pragma unroll
+      for (int l = 0; l < V; l++) {
+        sums[0][l] = sums[1][l];
+        sums[1][l] = sums[2][l];
+        sums[2][l] = 0;
+      }
+    }
+  }
+}
+
+// index = ih * IW + iw of places within windows
+__device__ __forceinline__ void write_index(const Pool &p, int k, const unsigned char *place, int *index) {
+  const Site s = site_of<1>(p, k);
+  const int top = s.row * p.h.stride.n - p.h.padding, left = s.column * p.w.stride.n - p.w.padding;
+  for (int image = s.image; image < p.images; image += p.apart) {
+    const i64 at = p.output_image(image) + p.output_at(s.row, s.column) + s.c;
+    index[at] = (top + place[at] / p.w.kernel) * p.w.in.n + left + place[at] % p.w.kernel;
+  }
 }
 
 // dx = sum over the windows that hold this pixel of g / divisor; one division at the end where all divisors are equal.
@@ -121,7 +184,7 @@ __device__ __forceinline__ void avg_pool_backward(const Pool &p, int k, const T 
 // y[n, oh, ow, c] = x[n, index[n, oh, ow, c], c]; NaN where the index is outside of the map
 template <int V, class T, class Index>
 __device__ __forceinline__ void pool_gather(const Pool &p, int k, const T *x, const Index *index, T *y) {
-  const Site s = site_of<V>(p, p.h.out, p.w.out, k);
+  const Site s = site_of<V>(p, k);
   const i64 pixels = static_cast<i64>(p.h.in.n) * p.w.in.n;
   for (int image = s.image; image < p.images; image += p.apart) {
     const T *from = x + p.input_image(image) + s.c;
@@ -193,14 +256,19 @@ __device__ __forceinline__ void pool_scatter(const T *x, const Index *index, T *
 }
 
 // name_<dtype> takes packets, name_scalar_<dtype> one element per thread.
-#define KERNEL(name, call, ...) \
-  ALPHA_ENTRY(name, (THREADS), (const __grid_constant__ Pool p, int threads, __VA_ARGS__), \
+#define KERNEL(...) BOUNDED((THREADS), __VA_ARGS__)
+#define BOUNDED(bounds, name, call, ...) \
+  ALPHA_ENTRY(name, bounds, (const __grid_constant__ Pool p, int threads, __VA_ARGS__), \
               const int k = blockIdx.x * THREADS + threadIdx.x; \
               if (k < threads) call)
+#define FORWARD(bounds, T, name, V, pool, Index) \
+  BOUNDED(bounds, name, (pool(p, k, Input<V, T>{x}, Output<V, T>{y}, index)), Index *index, const T *x, T *y)
+#define MAX_POOL(T, name, V, Index) \
+  FORWARD((THREADS), T, max_pool_##name, V, max_pool<V>, Index) \
+  KERNEL(max_pool_backward_##name, max_pool_backward<V>(p, k, g, index, dx), const T *g, const Index *index, T *dx)
 #define KERNELS(T, name, V) \
-  KERNEL(max_pool_##name, max_pool<V>(p, k, Input<V, T>{x}, Output<V, T>{y}, index), int *index, const T *x, T *y) \
-  KERNEL(max_pool_backward_##name, max_pool_backward<V>(p, k, g, index, dx), const T *g, \
-         const int *index, T *dx) \
+  MAX_POOL(T, name, V, unsigned char) \
+  MAX_POOL(T, wide_##name, V, int) \
   KERNEL(avg_pool_##name, avg_pool<V>(p, k, Input<V, T>{x}, Output<V, T>{y}), const T *x, T *y) \
   KERNEL(avg_pool_backward_##name, avg_pool_backward<V>(p, k, g, dx), const T *g, T *dx) \
   KERNEL(gather_int32_##name, pool_gather<V>(p, k, x, index, y), const T *x, const int *index, T *y) \
@@ -209,9 +277,15 @@ __device__ __forceinline__ void pool_scatter(const T *x, const Index *index, T *
   ALPHA_ENTRY(name, (THREADS), \
               (const T *x, const Index *index, T *y, i64 columns, int channels, int outputs, int positions), \
               pool_scatter(x, index, y, columns, channels, outputs, positions))
+#define ROWS(T, dtype, V) \
+  FORWARD((THREADS), T, max_pool_rows_##dtype, V, (max_pool_rows<V, T>), unsigned char) \
+  BOUNDED((THREADS), max_pool_backward_rows_##dtype, max_pool_backward_rows<V>(p, k, g, index, dx), const T *g, \
+         const unsigned char *index, T *dx)
 #define ALL(T, dtype) \
+  ROWS(T, dtype, LANES<T>) \
   KERNELS(T, dtype, LANES<T>) \
   KERNELS(T, scalar_##dtype, 1) \
   SCATTER(T, scatter_int32_##dtype, int) \
   SCATTER(T, scatter_int64_##dtype, i64)
 FLOAT_KERNELS(ALL)
+KERNEL(max_pool_index, write_index(p, k, place, index), const unsigned char *place, int *index)

@@ -1,6 +1,8 @@
 // Pools: the geometry of windows, and the forward pass, whatever x is read from and y is written to; pool.cu says the
 // rest. Both are known by their elements' numbers: x.load(i), x.at(piece, lane), y.put(values, i).
 #pragma once
+#include <type_traits>
+
 #include "lanes.cuh"
 #include "reduce.cuh"
 
@@ -27,7 +29,7 @@ struct Range {
 // H or W. kernel 0: adaptive, window o spans [o * in / out, (o + 1) * in / out), the latter rounded up.
 struct Axis {
   int kernel, padding;
-  Size in, out, stride, tiles;
+  Size in, out, stride, tiles;  // tiles: what threads take of it
 
   __device__ __forceinline__ Range window(int o) const {
     if (!kernel) return spread(o, in.n, out);
@@ -84,18 +86,33 @@ struct Pool {
   }
 };
 
+// How a window names a pixel: by ih * IW + iw, or in a byte by kh * KW + kw, its place within the window.
+template <class Index> struct Naming {
+  int per_row, first;
+  __device__ __forceinline__ Naming(const Pool &p, int oh, int ow) : per_row(p.w.in.n), first(0) {
+    if (sizeof(Index) > 1) return;
+    per_row = p.w.kernel;
+    first = (p.h.padding - oh * p.h.stride.n) * per_row + p.w.padding - ow * p.w.stride.n;
+  }
+  __device__ __forceinline__ int operator()(int row, int column) const { return row * per_row + column + first; }
+};
+
 // What a thread works on: the first of its images, a pixel of the result, and the first of its channels.
 struct Site {
   int c, column, row, image;
 };
-template <int V>
-__device__ __forceinline__ Site site_of(const Pool &p, const Size &height, const Size &width, int k) {
+template <int V> __device__ __forceinline__ Site site_of(const Pool &p, int k) {
   Site s;
   s.c = p.packets.take(k) * V;
-  s.column = width.take(k);
-  s.row = height.take(k);
+  s.column = p.w.tiles.take(k);
+  s.row = p.h.tiles.take(k);
   s.image = k;
   return s;
+}
+// The rows of a thread where each has a strip of them
+__device__ __forceinline__ Range strip_of(const Site &s, const Size &rows, const Axis &axis) {
+  const int each = (rows.n + axis.tiles.n - 1) / axis.tiles.n;
+  return {s.row * each, min(rows.n, (s.row + 1) * each)};
 }
 
 // Visits the pixels of a rectangle row by row: item = fetch(row, column), then use(item, row, column); BATCH fetches
@@ -130,49 +147,195 @@ template <int V, class T> struct Input {
   const T *x;
   __device__ __forceinline__ Piece load(i64 i) const { return ::load<V>(x + i); }
   __device__ __forceinline__ float at(const Piece &piece, int lane) const { return value(piece, lane); }
+  __device__ __forceinline__ unsigned word(const Piece &piece, int e) const {
+    unsigned word;
+    memcpy(&word, reinterpret_cast<const char *>(piece.v) + 4 * e, 4);
+    return word;
+  }
 };
 template <int V, class T> struct Output {
   T *y;
   __device__ __forceinline__ void put(const float (&v)[V], i64 i) const { store_floats(y + i, v); }
+  __device__ __forceinline__ void put_words(const unsigned (&w)[4], i64 i) const {
+    *reinterpret_cast<uint4 *>(y + i) = make_uint4(w[0], w[1], w[2], w[3]);
+  }
 };
+
+// Words of 32 bits with an element or two, the greater of which are chosen. Codes lie in words in the same way.
+template <class T> struct Words {
+  static constexpr unsigned EACH = 2 / (sizeof(T) / 2), ONE = 0x10001;  // of a code
+  using Two = std::conditional_t<std::is_same<T, f16>::value, __half2, __nv_bfloat162>;
+  static constexpr unsigned LEAST = std::is_same<T, f16>::value ? 0xfc00fc00 : 0xff80ff80;  // -Inf
+  static constexpr unsigned MAGNITUDE = 0x7fff7fff;
+  static __device__ __forceinline__ Two two(unsigned word) {
+    Two pair;
+    memcpy(&pair, &word, 4);
+    return pair;
+  }
+  static __device__ __forceinline__ unsigned greater(unsigned a, unsigned b) { return __hgt2_mask(two(a), two(b)); }
+  // 0 * word + sum: NaN where an element is Inf or NaN, else a zero
+  static __device__ __forceinline__ unsigned nothing(unsigned word, unsigned sum) {
+    const Two made = __hfma2(two(word), two(0), two(sum));
+    memcpy(&sum, &made, 4);
+    return sum;
+  }
+};
+template <> struct Words<float> {
+  static constexpr unsigned EACH = 1, ONE = 1, LEAST = 0xff800000, MAGNITUDE = 0x7fffffff;
+  static __device__ __forceinline__ bool greater(unsigned a, unsigned b) {
+    return __uint_as_float(a) > __uint_as_float(b);
+  }
+  static __device__ __forceinline__ unsigned nothing(unsigned word, unsigned sum) {
+    return __float_as_uint(__fmaf_rn(__uint_as_float(word), 0, __uint_as_float(sum)));
+  }
+};
+__device__ __forceinline__ unsigned choose(bool take, unsigned a, unsigned b) { return take ? a : b; }
+__device__ __forceinline__ unsigned choose(unsigned mask, unsigned a, unsigned b) { return (mask & a) | (~mask & b); }
 
 // ---- the largest and the mean element of a window ------------------------------------------------------------------
 
-template <int V, class X, class Y>
-__device__ __forceinline__ void max_pool(const Pool &p, int k, const X &x, Y &&y, int *index) {
-  const Site s = site_of<V>(p, p.h.out, p.w.out, k);
-  const Range rows = p.h.window(s.row), columns = p.w.window(s.column);
+// Window (oh, ow) of an image, whose channel c begins at `from`
+template <int V, class X, class Y, class Index>
+__device__ __forceinline__ void window_max(const Pool &p, int oh, int ow, i64 from, i64 at, const X &x, Y &&y,
+                                           Index *index) {
+  const Range rows = p.h.window(oh), columns = p.w.window(ow);
+  const Naming<Index> name(p, oh, ow);
   const bool first_nan = !p.h.kernel;  // of several NaNs an adaptive window takes the first, others the last
-  for (int image = s.image; image < p.images; image += p.apart) {
-    const i64 from = p.input_image(image) + s.c;
-    float best[V];
-    Lanes<V, int> where;
+  float best[V];
+  int where[V];
 #pragma unroll
-    for (int l = 0; l < V; l++) {
-      best[l] = __int_as_float(0xff800000);  // -inf
-      where.v[l] = rows.first * p.w.in.n + columns.first;
-    }
-    for_each_pixel<4>(
-        rows, columns, [&](int row, int column) { return x.load(from + p.input_at(row, column)); },
-        [&](const typename X::Piece &item, int row, int column) {
+  for (int l = 0; l < V; l++) {
+    best[l] = __int_as_float(0xff800000);  // -inf
+    where[l] = name(rows.first, columns.first);
+  }
+  for_each_pixel<4>(
+      rows, columns, [&](int row, int column) { return x.load(from + p.input_at(row, column)); },
+      [&](const typename X::Piece &item, int row, int column) {
 #pragma unroll
-          for (int l = 0; l < V; l++) {
-            const float v = x.at(item, l);
-            if (v > best[l] || (v != v && !(first_nan && best[l] != best[l]))) {
-              best[l] = v;
-              where.v[l] = row * p.w.in.n + column;
-            }
+        for (int l = 0; l < V; l++) {
+          const float v = x.at(item, l);
+          if (v > best[l] || (v != v && !(first_nan && best[l] != best[l]))) {
+            best[l] = v;
+            where[l] = name(row, column);
           }
-        });
-    const i64 at = p.output_image(image) + p.output_at(s.row, s.column) + s.c;
-    y.put(best, at);
-    store(index + at, where);
+        }
+      });
+  Lanes<V, Index> named;
+#pragma unroll
+  for (int l = 0; l < V; l++) named.v[l] = static_cast<Index>(where[l]);
+  y.put(best, at);
+  store(index + at, named);
+}
+
+template <int V, class X, class Y, class Index>
+__device__ __forceinline__ void max_pool(const Pool &p, int k, const X &x, Y &&y, Index *index) {
+  const Site s = site_of<V>(p, k);
+  for (int image = s.image; image < p.images; image += p.apart)
+    window_max<V>(p, s.row, s.column, p.input_image(image) + s.c,
+                  p.output_image(image) + p.output_at(s.row, s.column) + s.c, x, y, index);
+}
+
+// 16 bytes of elements of T with the largest of some pixels, and which these are; rare: whether Inf or NaN is among them
+template <class T> struct Largest {
+  using W = Words<T>;
+  unsigned best[4] = {W::LEAST, W::LEAST, W::LEAST, W::LEAST}, where[4] = {};
+  bool rare = false;
+  // The larger ones of these, where others are not greater; `more` is added to the codes of those.
+  __device__ __forceinline__ Largest or_of(const Largest &others, unsigned more) const {
+    Largest made;
+    made.rare = rare | others.rare;
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+      const auto take = W::greater(others.best[e], best[e]);
+      made.best[e] = choose(take, others.best[e], best[e]);
+      made.where[e] = choose(take, others.where[e] + more * W::ONE, where[e]);
+    }
+    return made;
+  }
+};
+
+// Windows of 3 x 3 at stride 1 or 2, a strip of up to 32 pixels of a column of y at a time. A row of x gives the largest
+// of 3 neighbours once; a window is that of two rows, which are there, and of the third. What lies outside at the sides
+// is stood for by the middle, which as the first of equals has the code of the middle. Where Inf or NaN is near,
+// window_max has its say.
+template <int V, class T, class X, class Y>
+__device__ __forceinline__ void max_pool_rows(const Pool &p, int k, const X &x, Y &&y, unsigned char *index) {
+  using W = Words<T>;
+  const Site s = site_of<V>(p, k);
+  const Range out = strip_of(s, p.h.out, p.h);
+  const int middle = s.column * p.w.stride.n - p.w.padding + 1, top = out.first * p.h.stride.n - p.h.padding;
+  const int end = (out.last - 1) * p.h.stride.n - p.h.padding + 3;
+  const bool left = middle > 0, right = middle + 1 < p.w.in.n;
+  const int columns[3] = {middle - left, middle, middle + right};
+  const unsigned codes[3] = {left ? 0 : W::ONE, W::ONE, 2 * W::ONE};
+  for (int image = s.image; image < p.images && out.size(); image += p.apart) {
+    const i64 from = p.input_image(image) + s.c, to = p.output_image(image) + s.c;
+    unsigned later = 0;  // windows of the strip that are rare
+    typename X::Piece ahead[3];
+    const auto load = [&](int row) {
+      if (row < 0 || row >= p.h.in.n || row >= end) return;
+#pragma unroll
+      for (int c = 0; c < 3; c++) ahead[c] = x.load(from + p.input_at(row, columns[c]));
+    };
+    Largest<T> two, one;  // of the two rows before, and of the one before
+    load(top);
+#pragma unroll 1
+    for (int row = top; row < end; row++) {
+      Largest<T> here;
+      typename X::Piece pieces[3] = {ahead[0], ahead[1], ahead[2]};
+      load(row + 1);
+      if (row >= 0 && row < p.h.in.n) {
+        unsigned rare = 0;
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+          unsigned sum = 0;
+#pragma unroll
+          for (int c = 0; c < 3; c++) {
+            unsigned word;
+            if constexpr (sizeof(T) == 4) word = __float_as_uint(x.at(pieces[c], e));
+            else word = x.word(pieces[c], e);
+            sum = W::nothing(word, sum);
+            const auto take = W::greater(word, here.best[e]);
+            here.where[e] = c ? choose(take, codes[c], here.where[e]) : codes[0];
+            here.best[e] = c ? choose(take, word, here.best[e]) : word;
+          }
+          rare |= sum;
+        }
+        here.rare = rare & W::MAGNITUDE;
+      }
+      int oh = row - top - 2;  // its window ends here, if there is one
+      if (oh >= 0 && p.h.stride.take(oh) == 0) {
+        oh += out.first;
+        const Largest<T> found = two.or_of(here, 6);
+        if (found.rare) {
+          later |= 1u << (oh - out.first);
+        } else {
+          const i64 at = to + p.output_at(oh, s.column);
+          if constexpr (sizeof(T) == 4) {
+            const float v[4] = {__uint_as_float(found.best[0]), __uint_as_float(found.best[1]),
+                                __uint_as_float(found.best[2]), __uint_as_float(found.best[3])};
+            y.put(v, at);
+          } else {
+            y.put_words(found.best, at);
+          }
+          Lanes<V, unsigned char> named;
+#pragma unroll
+          for (int l = 0; l < V; l++)
+            named.v[l] = static_cast<unsigned char>(found.where[l / W::EACH] >> 16 * (l % W::EACH));
+          store(index + at, named);
+        }
+      }
+      two = one.or_of(here, 3);
+      one = here;
+    }
+    for (int oh = out.first; later; oh++, later >>= 1)
+      if (later & 1) window_max<V>(p, oh, s.column, from, to + p.output_at(oh, s.column), x, y, index);
   }
 }
 
 template <int V, class X, class Y>
 __device__ __forceinline__ void avg_pool(const Pool &p, int k, const X &x, Y &&y) {
-  const Site s = site_of<V>(p, p.h.out, p.w.out, k);
+  const Site s = site_of<V>(p, k);
   const Range rows = p.h.window(s.row), columns = p.w.window(s.column);
   const Divisor divisor = p.divisor ? p.one_divisor() : p.own_divisor(s.row, s.column);
   for (int image = s.image; image < p.images; image += p.apart) {

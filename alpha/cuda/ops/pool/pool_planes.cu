@@ -32,5 +32,7 @@ __device__ __forceinline__ i64 size_of_y(const Pool &p) { return p.output_image(
               const Stored from = stored_or_not(x, header_of_x, size_of_x(p)); \
               const Output<V, float> to{y}; \
               if (k < threads) call)
-POOL(max_pool, max_pool<V>(p, k, from, to, index), int threads, int *index)
+POOL(max_pool, max_pool<V>(p, k, from, to, index), int threads, unsigned char *index)
+POOL(max_pool_wide, max_pool<V>(p, k, from, to, index), int threads, int *index)
+POOL(max_pool_rows, (max_pool_rows<V, float>(p, k, from, to, index)), int threads, unsigned char *index)
 POOL(avg_pool, avg_pool<V>(p, k, from, to), int threads)

@@ -11,7 +11,7 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
-from alpha.cuda.lazy import split_view
+from alpha.cuda.lazy import split_view, statistics
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.cuda.runtime.walk import BLOCKS, LONGEST, THREADS, WALK, ceil_div, walk
@@ -150,6 +150,12 @@ def sum_cuda(x: Array, *, axis: Axes, keepdims: bool, dtype: str | None) -> Arra
     result = dtype or (x.dtype if x.dtype in FLOAT_DTYPES else "int64")
     shape = ops.reduced_shape(x.shape, axis, keepdims, "sum")
     return reduce(_SUM, x, ops.normal_axes(axis, x.ndim, "sum"), shape, result)
+
+
+@ops.bias_grad.impl("cuda")
+def bias_grad_cuda(g: Array, *, dtype: str | None) -> Array:
+    known = statistics.take_sums(g) if (dtype or g.dtype) == "float32" else None
+    return known or sum_cuda(g, axis=tuple(range(g.ndim - 1)), keepdims=False, dtype=dtype)
 
 
 @ops.mean.impl("cuda")

@@ -6,6 +6,7 @@ from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
+from alpha.cuda import lazy
 from alpha.cuda.ops.pointwise import convert, filled
 from alpha.cuda.ops.pointwise.layout import layout_type, packed
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
@@ -80,8 +81,6 @@ def reshape_cuda(x: Array, *, shape: Shape) -> Array:
 
 
 # ---- axes ------------------------------------------------------------------------------------------------------------
-
-
 class Transpose(NamedTuple):
     """A launch of transpose."""
 
@@ -160,8 +159,6 @@ def expand_cuda(x: Array, *, shape: Shape) -> Array:
 
 
 # ---- parts -----------------------------------------------------------------------------------------------------------
-
-
 @_cached
 def part(where: str, whole: Shape, ranges: tuple[ops.Range, ...], itemsize: int, write: bool) -> Box:
     """Plans the copy between a part of an array, (first index, number of indices, step) along each axis, and an array
@@ -181,9 +178,13 @@ def _is_whole(whole: Shape, ranges: tuple[ops.Range, ...]) -> bool:
 
 
 @ops.slice_axes.impl("cuda")
-def slice_axes_cuda(x: Array, *, ranges: tuple[ops.Range, ...], shape: Shape) -> Array:
+def slice_axes_cuda(x: Array, *, ranges: tuple[ops.Range, ...], shape: Shape, in_place: bool = False) -> Array:
     if _is_whole(x.shape, ranges):
         return x.reshaped(shape)
+    if in_place and x.dtype in FLOAT_DTYPES and _is_whole(x.shape[:-1], ranges[:-1]) and ranges[-1][2] == 1:
+        found = lazy.columns(x, *ranges[-1][:2], part("slice_axes", x.shape, ranges, ITEMSIZE[x.dtype], False).copy)
+        if found is not None:
+            return found
     y = empty(shape, x.dtype)
     part("slice_axes", x.shape, ranges, ITEMSIZE[x.dtype], False).copy(x, y)
     return y
@@ -213,8 +214,6 @@ def pad_cuda(x: Array, *, widths: tuple[tuple[int, int], ...], value: float) -> 
 
 
 # ---- order -----------------------------------------------------------------------------------------------------------
-
-
 @argsort_rows.impl("cuda")
 def argsort_rows_cuda(x: Array, *, descending: bool) -> Array:
     y = empty(x.shape, "int64")
@@ -224,8 +223,6 @@ def argsort_rows_cuda(x: Array, *, descending: bool) -> Array:
 
 
 # ---- rows by their numbers -------------------------------------------------------------------------------------------
-
-
 @ops.take.impl("cuda")
 def take_cuda(x: Array, index: Array) -> Array:
     index = index if index.dtype == "int64" else convert(index, "int64")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from alpha.cuda import lazy
+from alpha.cuda.conv.planner import ABSENT
 from alpha.cuda.conv.split import Partial
 from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.cuda.ops.shape import permute_cuda
@@ -25,6 +26,13 @@ DENSE, WITHOUT_ZEROS = ({(dtype, rows): Kernel("linear_rows.cu", entry, f"{_ROWS
                          for dtype in C_TYPES for rows in (1, MOST_ROWS)}
                         for entry, more in (("linear_rows", "i32 warps"),
                                             ("linear_without_zeros", "ptr slots, ptr arrived, i32 each")))
+
+
+def check_algorithm(op: str, request: Request) -> None:
+    """Refuses a strict request for Strassen's algorithm; a preference is passed over.  Raises ConfigError."""
+    if request.strict and request.name == "strassen":
+        raise ConfigError(message(op, f"{request.name} {ABSENT}",
+                                  'write algorithm="auto", or move the tensors: x.to("cpu")'))
 
 
 def serves(m: int, k: int, x: Array, w: Array, y: Array) -> bool:
@@ -69,10 +77,10 @@ def skips_zeros(request: Request, m: int, n: int, k: int, x: Array, w: Array, y:
     return request.name == "sparse" and fits
 
 
-def _weights(x: Array, w: Array) -> tuple[Array, Array]:
+def _weights(x: Array, w: Array) -> tuple[Array, Array | None]:
     """Returns w in the dtype of x, and what it is to be multiplied by."""
     if x.dtype == "float32":
-        return w, lazy.one()
+        return w, None
     found = lazy.operand(w, x.dtype)
     return found.keep, found.scale
 

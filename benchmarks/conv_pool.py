@@ -1,0 +1,125 @@
+"""Convolution, relu and 2 x 2 max pool in inference on a GPU: one pass beside two, and beside PyTorch.
+
+    python -m benchmarks.conv_pool [--batch 1 16] [--rounds N] [--window MS] [--budget-s S] [--output FOLDER]
+
+The layers of VGG in front of its pools, at 224 and 32, in bfloat16. Sides, in turn, each a CUDA graph of 20 calls:
+`op`, what ops.conv2d_relu_pool does; `pair`, convolution with relu, then the pool; each tile that pools; PyTorch in
+both layouts. Microseconds of a call, medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import alpha
+from alpha.errors import AlphaError
+from alpha.op import registry
+from benchmarks import checks, cuda_timing, results
+from benchmarks.conv_sides import Operands
+from benchmarks.cuda_sparsity import Call, ours, timed
+from benchmarks.environment import add_common, settle, torch_facts
+from benchmarks.results import Row
+from benchmarks.rounds import Side, relative_error
+from benchmarks.shapes import ConvShape
+
+KEY = ("layer", "n")
+ROUNDS, WINDOW_MS = 5, 2.0
+LAYERS = ((224, 64, 64), (112, 128, 128), (56, 256, 256), (28, 512, 512), (14, 512, 512), (32, 64, 64), (16, 128, 128))
+WINDOW: dict[str, Any] = {"kernel_size": (2, 2), "stride": (2, 2), "padding": (0, 0)}
+
+
+def measure(shape: ConvShape, args: argparse.Namespace) -> Row:
+    """Returns the microseconds of each side."""
+    import torch
+
+    from alpha.cuda.conv import pooled
+    from alpha.cuda.ops.pointwise.epilogue import Epilogue
+    from alpha.cuda.runtime.memory import empty
+    operands = Operands(shape, cuda_timing, "bfloat16", sets=1)
+    x, w, _ = operands.wrapped()[0]
+    conv, pool, both = (registry[name].impls["cuda"] for name in ("conv2d_bias_act", "max_pool2d", "conv_relu_pool"))
+    held: dict[str, Any] = {}
+    n, oh, ow, oc = shape.desc.y_shape
+
+    def keeping(name: str, run: Any) -> Call:
+        return lambda _: held.__setitem__(name, run())
+
+    def tile(launch: Any) -> Any:
+        y = empty((n, oh // 2, ow // 2, oc), x.dtype)
+        launch(x, w, y, Epilogue.of(None, "relu"))
+        return y
+    geometry, window = shape.geometry, {f"pool_{name}": pair for name, pair in WINDOW.items()}
+    runs = {"op": lambda: both(x, w, None, stride=geometry["stride"], padding=geometry["padding"], **window),
+            "pair": lambda: pool(conv(x, w, None, activation="relu", **geometry), **WINDOW)[0]}
+    for candidate in pooled.CANDIDATES:
+        if candidate.reads == "bfloat16" and not candidate.rejection(shape.desc):
+            runs[str(candidate.tile)] = partial(tile, candidate.prepare(shape.desc))
+    calls = {name: keeping(name, run) for name, run in runs.items()}
+
+    def peer(last: bool) -> Call:
+        a, b, _ = operands.turned(last)[0]
+        f = torch.nn.functional
+        return keeping(f"torch_{last}", lambda: f.max_pool2d(torch.relu_(f.conv2d(a, b, None, 1, shape.padding)), 2))
+    peers = {f"torch_{'nhwc' if last else 'nchw'}": Side(peer(last)) for last in (False, True)}
+    with alpha.no_grad(), torch.no_grad():
+        for call in (*calls.values(), *[side.call for side in peers.values()]):
+            call(0)
+        cuda_timing.synchronize()
+        exact = held["torch_True"].permute(0, 2, 3, 1)
+        for name in calls:
+            error = relative_error(cuda_timing.view(held[name]), exact)
+            if not error < 5e-3:
+                checks.refuse(f"{shape.name}, {name}: relative error {error}", "look for its kernel", where="conv_pool")
+        us = timed({**ours(calls), **peers}, args)
+    best = min(us["torch_nchw"], us["torch_nhwc"])
+    return {"us": us, "gain": us["pair"] / us["op"], "ratio": best / us["op"]}
+
+
+def line(row: Row) -> str:
+    where = f"| {row['layer']} | {row['n']} |"
+    if "failed" in row:
+        return f"{where} FAILED: {row['failed']} |"
+    return (f"{where} {row['gain']:.2f} of two ops | {row['ratio']:.2f} of PyTorch | "
+            + ", ".join(f"{name} {us:.1f}" for name, us in row["us"].items()) + " |")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--batch", nargs="+", type=int, default=[1, 16])
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--window", type=float, default=WINDOW_MS, help="milliseconds of calls in a row")
+    add_common(parser, "layer")
+    args = parser.parse_args(argv)
+    settle(args)
+    try:
+        checks.admit(["bf16"], "cuda", "conv_pool", args.busy)
+    except AlphaError as error:
+        print(error, file=sys.stderr)
+        return 1
+    deadline, failed = time.monotonic() + args.budget_s, False
+    command = f"python -m benchmarks.conv_pool {' '.join(sys.argv[1:] if argv is None else argv)}".strip()
+    facts = {**cuda_timing.start(command), **torch_facts(), "busy_allowed": args.busy}
+    print("; ".join(f"{k}: {v}" for k, v in facts.items()) + "\n| layer | batch | gain | ratio | us |")
+    for n, (hw, ic, oc) in ((n, layer) for n in args.batch for layer in LAYERS):
+        if time.monotonic() > deadline:
+            break
+        name = f"{hw}x{hw} {ic}-{oc}"
+        row: Row = {"layer": name, "n": n}
+        try:
+            row |= measure(ConvShape(name, n, hw, ic, oc, 3, 1, 1), args)
+        except Exception as error:  # the other layers are of use without this one
+            traceback.print_exc()
+            row["failed"], failed = (str(error) or repr(error)).partition("\n")[0][:200], True
+        results.record(args.output / "conv_pool.jsonl", facts, row)
+        print(line(row), flush=True)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
