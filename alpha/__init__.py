@@ -70,6 +70,6 @@ __all__ = [     # without the names that Python has itself: alpha.sum, alpha.max
 
 
 def __getattr__(name: str) -> object:
-    if name == "cuda":
-        return import_module("alpha.cuda")
+    if name in ("cuda", "data", "onnx", "testing", "training"):     # imported when they are asked for
+        return import_module(f"alpha.{name}")
     raise twins.missing("alpha", name, {**twins.TENSOR, **twins.TOP}, sys.modules[__name__])

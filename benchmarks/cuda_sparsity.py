@@ -140,14 +140,14 @@ def cases(args: argparse.Namespace) -> list[tuple[Row, Callable[[], Row]]]:
     found: list[tuple[Row, Callable[[], Row]]] = []
     for name in args.only:
         if name == "linear":
+            found += [({"set": name, "layer": "4096 to 4096", "n": 4, "dtype": dtype, "zeros": 0.75},
+                       lambda dtype=dtype: measure_linear(4096, 4096, 4, dtype, 0.75, args))
+                      for dtype in ("float32", "bfloat16")]
             for k, n in LINEAR:
                 for dtype in ("float32", "bfloat16"):
                     for rows, zeros in ((1, z) for z in SHARES) if n > 10 else ((1, 0.0),):
                         found.append(({"set": name, "layer": f"{k} to {n}", "n": rows, "dtype": dtype, "zeros": zeros},
                                       lambda a=(k, n, rows, dtype, zeros): measure_linear(*a, args)))
-            found += [({"set": name, "layer": "4096 to 4096", "n": 4, "dtype": dtype, "zeros": 0.75},
-                       lambda dtype=dtype: measure_linear(4096, 4096, 4, dtype, 0.75, args))
-                      for dtype in ("float32", "bfloat16")]
             continue
         found += [({"set": name, "layer": case.name, "n": n, "dtype": "float32", "zeros": 0.0},
                    lambda a=(name, case, n): measure_layer(*a, args)) for n in args.batch for case in SETS[name]]

@@ -36,6 +36,16 @@ def test_code_of_a_page_runs(path, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+def test_a_file_that_a_page_shows_stands_alone(tmp_path):
+    text = (ROOT / "docs" / "train_your_own.md").read_text()
+    (code,) = re.findall(r"This is `my_file\.py`:\n\n```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "my_file.py").write_text(code)
+    done = subprocess.run([sys.executable, "-m", "train", "--import", str(tmp_path / "my_file.py"), "--model", "my_net",
+                           "--dataset", "my_data", "--loss", "squared_error", "--epochs", "1", "--device", "cpu",
+                           "--output", str(tmp_path / "run")], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_notebook_runs(tmp_path):
     pytest.importorskip("matplotlib")
     cells = json.loads((ROOT / "docs" / "tour.ipynb").read_text())["cells"]

@@ -93,6 +93,22 @@ with alpha.no_grad(): x[0] = 0
 x._repr_html_()
 optim.Lion(model.parameters()), optim.Adagrad(model.parameters()), optim.NAdam(model.parameters())
 alpha.allclose(x, x), alpha.isnan(x).any()
+alpha.sum(x, dim=1), alpha.mean(x, 1, keepdim=True), alpha.matmul(x, x.mT), x[0].t()
+x.is_contiguous(), x.nelement(), x.is_leaf, x.view_as(x), x.expand_as(x), x.swapaxes(0, 1)
+alpha.full((2, 2), 7.0), alpha.ones(3, requires_grad=True), alpha.flip(x, dims=[0])
+x.nelement() == alpha.ones_like(x).sum(), len(x), list(iter(x)), bool(x.sum() > 99)
+x[..., 0], x[:, None], x[::2], x[-1], x[0, 1:3], -x, abs(x), x ** 2, 2 ** x, 1 / (x * x + 1), 3 % (x * x + 1)
+model.load_state_dict(model.state_dict(), strict=False), sum(p.numel() for p in model.parameters() if p.requires_grad)
+model.apply(lambda m: nn.init.kaiming_normal_(m.weight) if hasattr(m, "weight") else None).requires_grad_(False)
+model.add_module("extra", nn.Linear(2, 2)), model.get_submodule("0"), dict(model.named_modules())
+F.relu(x, inplace=True), F.gelu(x, approximate="tanh"), F.silu(x, inplace=True), F.dropout(x, p=0.5, training=False)
+F.normalize(x, dim=-1), F.relu6(x, inplace=True), F.hardswish(x, True), F.softplus(x), F.elu(x)
+F.conv2d(maps, maps[:, :3, :3], padding=1), F.linear(x, x[0], x[0, :, 0]), F.max_pool2d(maps, 2)
+optim.Adam([{"params": model[0].parameters(), "lr": 1e-3}, {"params": model[2].parameters()}], lr=1e-2)
+for g in optimizer.param_groups: g["lr"] *= 0.1
+nn.init.xavier_uniform_(model[0].weight), nn.init.zeros_(model[0].bias), nn.init.constant_(model[0].bias, 0.1)
+nn.GroupNorm(1, 3)(maps), nn.LayerNorm(4)(x), nn.ConvTranspose2d(3, 2, 2, stride=2)(maps)
+alpha.data.DataLoader([(np.ones(3), 2)], batch_size=1), alpha.training.fit, alpha.onnx.export
 """.strip().splitlines()
 
 # line -> what its error says to write
@@ -106,6 +122,15 @@ TWINS = {
     "model.register_full_backward_hook(print)": "register_backward_hook", "x.sumn()": "did you mean sum",
     "F.cross_entropy(alpha.ones((2, 3)), alpha.tensor([0, -1]))": "number the classes from 0",
     "x.requires_grad_()[0].__setitem__(0, 1)": "alpha.no_grad()", "x.to('gpu')": '"cuda"',
+    "alpha.amax(x, 1)": "x.max(axis)", "alpha.quantile(x, 0.5)": "np.quantile", "alpha.eq(x, x)": "x == y",
+    "alpha.utils.data.DataLoader": "alpha.data.DataLoader", "alpha.set_grad_enabled(False)": "alpha.no_grad()",
+    "alpha.linalg.svd(x)": "np.linalg", "alpha.fft.fft(x)": "np.fft", "alpha.vstack([x, x])": "alpha.concat",
+    "alpha.cuda.empty_cache()": "free_cached", "alpha.cuda.device_count()": "is_available", "alpha.cuda.amp.autocast()":
+    "alpha.precision", "alpha.cuda.max_memory_allocated()": "memory_summary", "alpha.cuda.Stream()": "one stream",
+    "alpha.distributed.init_process_group()": "one device to a process", "alpha.Generator()": "alpha.manual_seed",
+    "F.layer_norm(x, (4,))": "alpha.ops.layer_norm", "F.hardtanh(x)": "clamp(-1, 1)", "nn.SELU()": "F.elu",
+    "F.scaled_dot_product_attention(x, x, x)": "F.softmax", "nn.Softmax2d()": "channels are last",
+    "nn.CosineSimilarity()": "F.normalize", "alpha.get_num_threads()": "OMP_NUM_THREADS", "x.dist(x)": "(x - y).norm()",
     "nn.BatchNorm2d(8)(alpha.ones((2, 8, 4, 4)))": "NHWC", "alpha.optim.Adm": "did you mean Adam",
 }
 

@@ -5,6 +5,7 @@ Importing it binds the implementations; the device is touched when the first ten
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from sys import getrefcount
 from typing import Any
@@ -23,6 +24,7 @@ from alpha.cuda.runtime.memory import Array, free_cached
 from alpha.cuda.runtime.recording import Recording
 from alpha.cuda.runtime.report import memory_summary
 from alpha.errors import AlphaError
+from alpha.methods import twins
 from alpha.versions import History
 
 __all__ = ["BACKEND", "Array", "context", "free_cached", "is_available", "memory_summary", "synchronize"]
@@ -158,6 +160,10 @@ class CudaBackend:
 
 
 BACKEND = CudaBackend()
+
+
+def __getattr__(name: str) -> object:
+    raise twins.missing("alpha.cuda", name, twins.CUDA, sys.modules[__name__])
 
 
 def is_available() -> bool:

@@ -36,6 +36,10 @@ TENSOR = {
     "to_sparse": "all tensors are dense", "put_": _ITSELF, "index_put_": "x[indices] = values, under alpha.no_grad()",
     "random_": "alpha.randint(low, high, shape)", "bernoulli": "alpha.rand_like(x) < p", "multinomial": "a draw from "
     "NumPy: np.random.default_rng().choice", "histc": "np.histogram(x.numpy())", "unique": "np.unique(x.numpy())",
+    "quantile": "np.quantile(x.numpy(), q)", "cross": "products of slices", "dist": "(x - y).norm()", "frac":
+    "x - x.trunc()", "clamp_min": "x.clamp(min=low)", "clamp_max": "x.clamp(max=high)", "aminmax": "x.min(axis), "
+    "x.max(axis)", "amax": "x.max(axis)", "amin": "x.min(axis)", "isclose": "(x - y).abs() < tolerance",
+    "count_nonzero": "(x != 0).sum()", "broadcast_to": "x.expand(shape)", "bincount": "alpha.one_hot(x, n).sum(0)",
     "svd": "np.linalg.svd(x.numpy())", "inverse": "np.linalg.inv(x.numpy())", "det": "np.linalg.det(x.numpy())",
 }
 
@@ -45,7 +49,8 @@ TOP = {
     "compile": "alpha.capture(step) records a training step; no compiler is needed", "Size": "shapes are tuples",
     "FloatTensor": "alpha.tensor(values)", "LongTensor": 'alpha.tensor(values, dtype="int64")', "bool": "alpha.bool_",
     "autocast": 'alpha.precision("bf16") or alpha.precision("fp16")', "amp": 'alpha.precision("fp16") and '
-    "alpha.optim.LossScaler", "utils": "alpha.checkpoint, alpha.summary, and NumPy", "double": "alpha.float64",
+    "alpha.optim.LossScaler", "utils": "alpha.data.DataLoader, alpha.checkpoint, "
+    "alpha.summary, alpha.recompute", "double": "alpha.float64",
     "jit": "there is no compiler to feed; alpha.capture records a step", "long": "alpha.int64", "int": "alpha.int32",
     "float": "alpha.float32", "half": "alpha.float16", "multiprocessing": "the module of Python", "set_num_threads":
     "the variable OMP_NUM_THREADS", "get_default_dtype": "float32, always", "is_tensor": "isinstance(x, alpha.Tensor)",
@@ -55,7 +60,14 @@ TOP = {
     "there are no complex numbers",
     "empty": "alpha.zeros(shape): memory is never left as it was", "normal": "alpha.randn(shape) * std + "
     "mean", "as_tensor": "alpha.tensor(values), which copies; alpha.from_dlpack(array) shares",
-    "device_count": "alpha.cuda.device_count()", "vmap": "ops take any number of leading axes", "hub": "models.create",
+    "hstack": "alpha.concat(xs, axis=1)", "vstack": "alpha.concat(xs, axis=0)", "concatenate": "alpha.concat(xs, axis)",
+    "kron": "np.kron(x.numpy(), y.numpy())", "set_grad_enabled": "with alpha.no_grad(): or alpha.enable_grad():",
+    "cdist": "((x[:, None] - y[None]) ** 2).sum(-1).sqrt()", "diag": "x * alpha.eye(n)", "linalg": "np.linalg of "
+    "x.numpy(); x.norm(), alpha.einsum", "fft": "np.fft of x.numpy()", "distributed": "there is one "
+    "device to a process",
+    "Generator": "alpha.manual_seed(seed); alpha.random.get_state()", "get_num_threads": "the variable OMP_NUM_THREADS",
+    **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), "operators: x == y, x != y, x < y, ..."),
+    "hub": "models.create", "vmap": "ops take any number of leading axes",
     "meshgrid": "alpha.arange(n).reshape(-1, 1).expand(n, m)", "random_split": "index a permutation: "
     "alpha.randperm(n)", "func": "alpha.grad", "distributions": "alpha.rand and alpha.randn",
 }
@@ -70,7 +82,35 @@ NN = {
     "TripletMarginLoss": "write it with ops: relu(d_near - d_far + margin).mean()", "CTCLoss": "there is none",
     "Fold": "there is none", "Unfold": "slices, or a convolution", "Bilinear": "write it with matmul",
     "modules": "alpha.nn itself", "parallel": "there is one device to a process", "AdaptiveLogSoftmaxWithLoss":
-    "CrossEntropyLoss", "MSE": "nn.MSELoss", "BCE": "nn.BCELoss", "FractionalMaxPool2d": "MaxPool2d",
+    "CrossEntropyLoss", "SELU": "nn.Lambda(lambda x: 1.0507 * F.elu(x, 1.6733))", "CELU": "nn.ELU", "Softmax2d":
+    "nn.Softmax(dim=-1): channels are last", "CosineSimilarity": "(F.normalize(x) * F.normalize(y)).sum(-1)",
+    "PairwiseDistance": "(x - y).norm(2, -1)", "MarginRankingLoss": "F.relu(margin - target * (x - y)).mean()",
+    "Hardtanh": "nn.Lambda(lambda x: x.clamp(-1, 1))", "MSE": "nn.MSELoss", "BCE": "nn.BCELoss",
+    "FractionalMaxPool2d": "MaxPool2d",
+}
+
+FUNCTIONAL = {
+    "hardtanh": "x.clamp(-1, 1)", "layer_norm": "alpha.ops.layer_norm(x, weight, bias)", "batch_norm":
+    "alpha.ops.batch_norm(x, weight, bias, mean, var)", "group_norm": "alpha.ops.group_norm(x, weight, bias, groups=n)",
+    "cosine_similarity": "(F.normalize(x) * F.normalize(y)).sum(-1)", "unfold": "slices, or a convolution",
+    "scaled_dot_product_attention": "F.softmax(q @ k.mT * scale, -1) @ v", "grid_sample": "x[:, rows, columns]",
+    "selu": "1.0507 * F.elu(x, 1.6733)", "celu": "F.elu(x, alpha)", "pairwise_distance": "(x - y).norm(2, -1)",
+}
+
+CUDA = {
+    "device_count": "there is one device to a process, alpha.cuda.is_available()", "empty_cache":
+    "alpha.cuda.free_cached()", "amp": 'alpha.precision("bf16"), or "fp16" and alpha.optim.LossScaler',
+    **dict.fromkeys(("max_memory_allocated", "memory_allocated", "memory_reserved", "mem_get_info", "memory_stats"),
+                    "alpha.cuda.memory_summary()"),
+    "reset_peak_memory_stats": "alpha.profiler() has the peak of a block",
+    "set_device": 'device="cuda:1", where tensors are made',
+    "current_device": "t.device", "get_device_name": "python -m alpha shows it",
+    "manual_seed": "alpha.manual_seed(seed)",
+    "manual_seed_all": "alpha.manual_seed(seed)", "CUDAGraph": "alpha.capture(step, model)", "graph":
+    "alpha.capture(step, model)", "OutOfMemoryError": "alpha.errors.OutOfMemoryError", "nvtx": "alpha.profiler()",
+    **dict.fromkeys(("Stream", "Event", "stream", "current_stream"), "there is one stream, in order; alpha.profiler() "
+                    "has times"), "get_device_properties": "python -m alpha shows them", "FloatTensor":
+    'alpha.tensor(values, device="cuda")',
 }
 
 OPTIM = {

@@ -16,7 +16,6 @@ from alpha.ops import (
     conv_transpose2d,
     cross_entropy,
     elu,
-    hardswish,
     huber_loss,
     interpolate,
     kl_div,
@@ -33,10 +32,7 @@ from alpha.ops import (
     pad,
     pixel_shuffle,
     pixel_unshuffle,
-    relu,
-    relu6,
     sigmoid,
-    silu,
     smooth_l1_loss,
     softmax,
     softplus,
@@ -49,7 +45,11 @@ from alpha.ops import dropout as _dropout
 from alpha.ops import embedding as _embedding
 from alpha.ops import gelu as _gelu
 from alpha.ops import gelu_tanh as _gelu_tanh
+from alpha.ops import hardswish as _hardswish
 from alpha.ops import max_pool2d as _max_pool2d
+from alpha.ops import relu as _relu
+from alpha.ops import relu6 as _relu6
+from alpha.ops import silu as _silu
 from alpha.ops import vector_norm as _vector_norm
 from alpha.tensor import Tensor
 
@@ -68,6 +68,30 @@ def conv2d(x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Pair =
            dilation: Pair = 1, groups: Channels = 1) -> Tensor:
     """y = conv2d(x, weight) + bias: x (N, H, W, C), weight (OC, FH, FW, C / groups).  See alpha.ops.conv2d."""
     return conv2d_bias_act(x, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+
+
+@checked
+def relu(x: Tensor, inplace: bool = False) -> Tensor:
+    """y = max(x, 0).  inplace is taken; x stays as it is, here and below.  See alpha.ops.relu."""
+    return _relu(x)
+
+
+@checked
+def relu6(x: Tensor, inplace: bool = False) -> Tensor:
+    """y = min(max(x, 0), 6).  See alpha.ops.relu6."""
+    return _relu6(x)
+
+
+@checked
+def silu(x: Tensor, inplace: bool = False) -> Tensor:
+    """y = x * sigmoid(x).  See alpha.ops.silu."""
+    return _silu(x)
+
+
+@checked
+def hardswish(x: Tensor, inplace: bool = False) -> Tensor:
+    """y = x * relu6(x + 3) / 6.  See alpha.ops.hardswish."""
+    return _hardswish(x)
 
 
 @checked
@@ -114,4 +138,5 @@ def normalize(x: Tensor, p: float = 2.0, axis: int = 1, eps: float = 1e-12) -> T
 
 
 def __getattr__(name: str) -> object:
-    raise twins.missing("alpha.nn.functional", name, {**twins.NN, **twins.TOP}, sys.modules[__name__])
+    table = {**twins.NN, **twins.TOP, **twins.FUNCTIONAL}
+    raise twins.missing("alpha.nn.functional", name, table, sys.modules[__name__])

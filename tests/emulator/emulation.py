@@ -22,8 +22,8 @@ def install() -> None:
     library = toolchain.load_driver()
     toolchain.engine()
     if importlib.util.find_spec("pycuda") is None:
-        raise AlphaError(message("emulator", "PyCUDA is not installed", "run make test-emulated, which builds it "
-                                 "against the emulated driver"))
+        raise AlphaError(message("emulator", "PyCUDA is not installed", "python -m "
+                                 "alpha.testing.emulator.install_pycuda builds it against the emulated driver"))
     from alpha.cuda.runtime import backlog, memory
     from alpha.cuda.runtime import toolchain as cuda_toolchain
 
