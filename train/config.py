@@ -157,9 +157,9 @@ class Config:
         return dataclasses.asdict(self)
 
     def to_toml(self) -> str:
-        """Returns a file that --config reads back as this very Config; fields that are None are left out."""
+        """Returns a file that --config reads back as this very Config; imports are left out if there are none."""
         return "".join(f"{name} = {json.dumps(value)}\n" for name, value in self.to_dict().items()
-                       if value is not None and value != ())
+                       if value is not None and (value or name != "imports"))
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> Config:

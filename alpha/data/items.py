@@ -9,6 +9,8 @@ import numpy as np
 
 from alpha.errors import DataError, message, shown
 
+AS_THEY_ARE = frozenset(map(np.dtype, ("uint8", "float32", "int64")))   # dtypes that batches have
+
 
 def as_array(value: Any) -> np.ndarray:
     """Returns an image, a number or an array as NumPy's, in alpha's layout and dtypes.
@@ -16,6 +18,8 @@ def as_array(value: Any) -> np.ndarray:
     Pictures of Pillow and arrays are (H, W, C) or (H, W). Tensors of PyTorch with three axes are (C, H, W) by its
     habit, and turned. float64 becomes float32, integers except uint8 become int64.
     """
+    if type(value) is np.ndarray and value.dtype in AS_THEY_ARE and value.ndim:
+        return value
     a = np.asarray(value)
     if a.ndim == 3 and type(value).__module__.partition(".")[0] in ("torch", "torchvision"):
         a = np.ascontiguousarray(np.moveaxis(a, 0, -1))
@@ -37,7 +41,7 @@ def item(where: str, data: Any, index: int) -> tuple[np.ndarray, ...]:
         raise DataError(message(where, f"item {index} is {shown(found)}", "return (sample, target) from __getitem__"))
     arrays = tuple([as_array(part) for part in found])
     for k, a in enumerate(arrays):
-        if a.dtype.kind not in "biuf":
+        if a.dtype not in AS_THEY_ARE and a.dtype.kind not in "biuf":
             raise DataError(message(where, f"part {k} of item {index} is {shown(found[k])}, an array or a number is "
                                     "needed", "convert it in __getitem__ or in `transform`"))
     return arrays
@@ -50,10 +54,15 @@ def stacked(where: str, data: Any, index: Sequence[int]) -> list[np.ndarray]:
 
 def stack(where: str, items: Sequence[tuple[np.ndarray, ...]], index: Any) -> list[np.ndarray]:
     """Returns the parts of items, each stacked.  Raises DataError where they differ."""
+    first = [(a.shape, a.dtype) for a in items[0]]
     for k, parts in zip(index, items):
-        if [(a.shape, a.dtype) for a in parts] != [(a.shape, a.dtype) for a in items[0]]:
+        if [(a.shape, a.dtype) for a in parts] != first:
             both = "; ".join(f"item {n}: {', '.join(f'{a.dtype} {a.shape}' for a in p)}"
                              for n, p in ((index[0], items[0]), (k, parts)))
             raise DataError(message(where, f"items differ in shape or dtype: {both}",
                                     "bring them to one size in __getitem__ or in `transform`"))
-    return [np.stack(parts) for parts in zip(*items)]
+    whole = [np.empty((len(items), *shape), dtype) for shape, dtype in first]
+    for k, parts in enumerate(items):
+        for out, a in zip(whole, parts):    # np.stack makes views of all of them first
+            out[k] = a
+    return whole

@@ -1,9 +1,10 @@
-"""Tensor-core kernels for layers whose input channels are no multiple of 8: the missing ones are zeros.
+"""Tensor-core kernels for layers whose channels are no multiple of 8: the missing ones are zeros.
 
 What TMA and cp.async copy are multiples of 16 bytes, so an image of 3 channels gets 5 more, in a copy. Such a layer is
 one of the first of a network: its input is small beside its output, and the products with these zeros (on Hopper a row
 of three taps is 24 values, in two steps of 16) are made by units that would wait for memory otherwise. In dgrad the
-filters get them, and what becomes of them in dx is left out of a copy.
+filters get them, and what becomes of them in dx is left out of a copy. Gradients of few output channels, as DenseNet's
+12, get them too, and their filters with them.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ from alpha.cuda.conv.wgmma.wgrad import WgmmaWgrad
 from alpha.cuda.lazy import Guard
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.ops.shape import pad_cuda, part
-from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
+from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
 MULTIPLE = 8
-COLUMNS, WGRAD_TILE = 64, "128x1x64"  # that are worth it: a first layer has few filters, and a tap few columns
+COLUMNS = 64                                        # that are worth it: a first layer has few filters,
+WGRAD_TILES = "128x1x64", "64x3x64 strip 3"         # and a tap few columns
 
 Inner = Wgmma | WgmmaWgrad | MmaSlab | MmaWgrad
 
@@ -36,13 +38,19 @@ class Padded(Candidate):
         self.name = f"{inner.name} padded"
 
     def rejection(self, desc: ConvDesc) -> str | None:
-        if desc.ic % MULTIPLE == 0 or desc.groups > 1:
-            return f"{desc.ic} input channels in {desc.groups} groups, it serves what is no multiple of 8, in one"
-        return self.inner.rejection(_widened(desc))
+        wide = self._widened(desc)
+        if wide == desc or desc.groups > 1:
+            return f"{desc.ic} -> {desc.oc} channels in {desc.groups} groups; it serves no multiples of 8, in one"
+        return self.inner.rejection(wide)
+
+    def _widened(self, desc: ConvDesc) -> ConvDesc:
+        ic, oc = (ceil_div(n, MULTIPLE) * MULTIPLE for n in (desc.ic, desc.oc))
+        return replace(desc, ic=ic, oc=desc.oc if self.pass_name == "fprop" else oc)
 
     def cost(self, desc: ConvDesc) -> Cost:
-        wide, one = _widened(desc), device().table.conversion
-        nbytes = (8 + 12 * (self.reads == "float16x2")) * prod(wide.x_shape)  # of an element, to pad and split the copy
+        wide, one = self._widened(desc), device().table.conversion
+        padded = (wide.ic > desc.ic) * prod(wide.x_shape) + (wide.oc > desc.oc) * prod(wide.y_shape)
+        nbytes = (8 + 12 * (self.reads == "float16x2")) * padded  # of an element, to pad and split the copy
         padding = Stage(nbytes=nbytes, depth=4 * one.depth, launches=4 * one.launches)
         return Cost((*self.inner.cost(wide).stages, padding))
 
@@ -50,32 +58,36 @@ class Padded(Candidate):
         return self.inner.least_us(desc)
 
     def prepare(self, desc: ConvDesc) -> Launch:
-        wide = _widened(desc)
-        launch, widths = self.inner.prepare(wide), ((0, 0), (0, 0), (0, 0), (0, wide.ic - desc.ic))
-
-        def leave_out(made: Array, result: Array) -> None:
-            part("padded", made.shape, tuple((0, n, 1) for n in result.shape), ITEMSIZE[made.dtype], False).copy(
-                made, result)
+        wide = self._widened(desc)
+        launch = self.inner.prepare(wide)
 
         def fprop(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> Guard:
-            return launch(pad_cuda(x, widths=widths, value=0), pad_cuda(w, widths=widths, value=0), y, epilogue)
+            return launch(_fitted(x, wide.x_shape), _fitted(w, wide.w_shape), y, epilogue)
 
         def dgrad(g: Array, w: Array, dx: Array) -> Guard:
-            made = empty(wide.x_shape, dx.dtype)
-            flags: Guard = launch(g, pad_cuda(w, widths=widths, value=0), made)
-            leave_out(made, dx)
+            made = dx if wide.ic == desc.ic else empty(wide.x_shape, dx.dtype)
+            flags: Guard = launch(_fitted(g, wide.y_shape), _fitted(w, wide.w_shape), made)
+            _leave_out(made, dx)
             return flags
 
         def wgrad(x: Array, g: Array, dw: Array) -> Guard:
             made = empty(wide.w_shape, "float32")
-            flags: Guard = launch(pad_cuda(x, widths=widths, value=0), g, made)
-            leave_out(made, dw)
+            flags: Guard = launch(_fitted(x, wide.x_shape), _fitted(g, wide.y_shape), made)
+            _leave_out(made, dw)
             return flags
         return {"fprop": fprop, "dgrad": dgrad, "wgrad": wgrad}[self.pass_name]
 
 
-def _widened(desc: ConvDesc) -> ConvDesc:
-    return replace(desc, ic=ceil_div(desc.ic, MULTIPLE) * MULTIPLE)
+def _fitted(x: Array, shape: Shape) -> Array:
+    """Returns x with zeros behind its elements along each axis."""
+    return x if x.shape == shape else pad_cuda(x, widths=tuple((0, n - m) for n, m in zip(shape, x.shape)), value=0)
+
+
+def _leave_out(made: Array, result: Array) -> None:
+    """Copies what belongs to the result."""
+    if made is not result:
+        part("padded", made.shape, tuple((0, n, 1) for n in result.shape), ITEMSIZE[made.dtype], False).copy(
+            made, result)
 
 
 def candidates(inner: tuple[Inner, ...]) -> tuple[Padded, ...]:
@@ -87,7 +99,7 @@ def _is_worth_it(inner: Inner) -> bool:
     if inner.pass_name == "dgrad" and inner.reads == "float16x2":  # LeNet-5, H100: 59 us where FMA units take 49
         return False
     if isinstance(inner, WgmmaWgrad):
-        return str(inner.tile) == WGRAD_TILE
+        return str(inner.tile) in WGRAD_TILES
     if isinstance(inner, MmaWgrad):
         return inner.tile.rows == inner.tile.columns == COLUMNS
     return inner.tile.columns == COLUMNS and getattr(inner.tile, "cluster", 1) == 1

@@ -18,7 +18,8 @@ HALVES = ("bfloat16", "float16")
 CASES = [square(f"{f}x{f}/{s} pad {p} map {hw} x {c}", 3, hw, c, c, f, s, p, 1, c)
          for f, s, p, hw, c in ((3, 1, 1, 9, 36), (3, 2, 1, 8, 24), (3, 2, 0, 11, 8), (5, 1, 2, 6, 200),
                                 (5, 2, 2, 9, 16), (7, 1, 3, 10, 100), (7, 2, 2, 13, 12), (7, 1, 0, 8, 4),
-                                (3, 1, 3, 2, 8))]
+                                (3, 1, 3, 2, 8), (3, 1, 1, 17, 6), (3, 2, 1, 35, 10), (5, 2, 2, 34, 194),
+                                (7, 2, 3, 19, 2))]
 
 
 @pytest.mark.parametrize("half", HALVES)
@@ -48,7 +49,7 @@ def test_strips_are_taken_where_they_fit(precision: str, device) -> None:
 
 
 @pytest.mark.parametrize("case, fragment", [
-    (square("", 2, 8, 6, 6, 3, groups=6), "not a multiple of 4"), (square("", 2, 8, 8, 16, 3, groups=8), "8 -> 16"),
+    (square("", 2, 8, 5, 5, 3, groups=5), "not a multiple of 2"), (square("", 2, 8, 8, 16, 3, groups=8), "8 -> 16"),
     (square("", 2, 8, 8, 8, 4, groups=8), "filters of 4x4"), (square("", 2, 8, 8, 8, 3, 3, groups=8), "strides 3, 3"),
     (square("", 2, 8, 8, 8, 3, 1, 2, 2, 8), "dilations 2, 2"), (Case("", 2, (8, 8), 8, 8, (3, 5), groups=8), "3x5")])
 def test_others_are_left_with_a_reason(case: Case, fragment: str) -> None:

@@ -33,6 +33,7 @@ def test_candidates_of_a_precision_read_what_it_allows(pass_name, precision):
 
 
 PADDED = square("", 9, 5, 3, 16, 3, 1, 1).desc
+PADDED_OUT, PADDED_BOTH = square("", 9, 5, 16, 12, 3, 1, 1).desc, square("", 9, 5, 6, 12, 3, 1, 1).desc
 
 
 UNITS = pytest.mark.parametrize("unit", ["wgmma", "mma"])
@@ -49,19 +50,21 @@ def on_tensor_cores(unit: str, pass_name: str, reads: str, desc) -> list[planner
 
 
 @UNITS
-@pytest.mark.parametrize(("pass_name", "reads"), [
-    ("fprop", "float16x2"), ("wgrad", "float16x2"), *((p, "bfloat16") for p in ("fprop", "dgrad", "wgrad"))])
-def test_a_padded_input_gives_the_same(pass_name, reads, unit):
-    exact = next(c for c in planner.candidates(pass_name, "fma") if not c.rejection(PADDED))
-    found = on_tensor_cores(unit, pass_name, reads, PADDED)
+@pytest.mark.parametrize(("pass_name", "reads", "desc"), [
+    ("fprop", "float16x2", PADDED), ("wgrad", "float16x2", PADDED), ("wgrad", "float16x2", PADDED_OUT),
+    *((p, "bfloat16", PADDED) for p in ("fprop", "dgrad", "wgrad")),
+    *((p, "bfloat16", desc) for p in ("dgrad", "wgrad") for desc in (PADDED_OUT, PADDED_BOTH))])
+def test_padded_channels_give_the_same(pass_name, reads, desc, unit):
+    exact = next(c for c in planner.candidates(pass_name, "fma") if not c.rejection(desc))
+    found = on_tensor_cores(unit, pass_name, reads, desc)
     assert all(c.name.endswith("padded") for c in found)
-    x, w = ints(*PADDED.x_shape), ints(*PADDED.w_shape, seed=1)
-    g = ints(*PADDED.y_shape, seed=2)
+    x, w = ints(*desc.x_shape), ints(*desc.w_shape, seed=1)
+    g = ints(*desc.y_shape, seed=2)
     results = []
     for candidate in (exact, found[0]):
         half = candidate.reads == "bfloat16"
-        shape = {"fprop": PADDED.y_shape, "dgrad": PADDED.x_shape, "wgrad": PADDED.w_shape}[pass_name]
-        out, launch, filters = empty(shape, candidate.writes), candidate.prepare(PADDED), upload(w)
+        shape = {"fprop": desc.y_shape, "dgrad": desc.x_shape, "wgrad": desc.w_shape}[pass_name]
+        out, launch, filters = empty(shape, candidate.writes), candidate.prepare(desc), upload(w)
         given = [convert(upload(a), "bfloat16") if half else upload(a) for a in (x, g)]
         if pass_name == "fprop":
             launch(given[0], filters, out, Epilogue.of(None, "relu"))

@@ -25,7 +25,7 @@ GATHER_ARGS = ("ptr in, ptr w, ptr bias, ptr out, ptr table_h, ptr table_w, i32 
 WGRAD_ARGS = ("ptr x, ptr g, ptr slices, ptr rectangles, i64 x_image, i64 g_image, i32 images, i32 channels, "
               "i32 in_channels, i32 multiplier, i32 x_h, i32 x_w, i32 g_h, i32 unused, i32 lanes, i32 share")
 SUM = Kernel("conv_depthwise.cu", "depthwise_sum", "ptr slices, ptr dw, i32 count, i32 taps, i32 channels",
-             threads=THREADS)
+             threads=512)
 
 
 def lanes_for(channels: int) -> int:
@@ -97,7 +97,7 @@ class Depthwise(Candidate):
         share = ceil_div(lines, slices)
         sizes = (h.i * w.i * desc.ic, h.o * w.o * desc.oc, desc.n, desc.oc, desc.ic, multiplier, h.s * w.i * desc.ic,
                  w.s * desc.ic, w.o * desc.oc, 0, lanes, share)
-        kernel, grid, sum_grid = self.kernel, (slices, column_tiles, taps), ceil_div(taps * desc.oc, THREADS)
+        kernel, grid, sum_grid = self.kernel, (slices, column_tiles, taps), ceil_div(taps * desc.oc, LANES)
 
         def launch(x: Array, g: Array, dw: Array) -> None:
             parts = empty((slices, taps, desc.oc), "float32")

@@ -6,7 +6,7 @@
 //                             dgrad: in = g, out = dx, divisor = 1, terms = multiplier
 //           depthwise_wgrad   slices[s][tap][oc] = sum over the slice's outputs p of
 //                                 g[p][oc] * x[p moved by the tap][oc / multiplier]
-//           depthwise_sum     dw[oc][tap] = sum of slices[s][tap][oc], s ascending
+//           depthwise_sum     dw[oc][tap] = sum of slices[s][tap][oc]
 // Source:   the definition, with the tap lists of arXiv 2306.15951
 // Layout:   activations (N, H, W, C), NHWC; w (OC, FH, FW, 1); float32
 // GEMM:     none: nothing is summed over channels, memory limits
@@ -92,13 +92,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) depthwise_wgrad(Depthwi
 }
 ALPHA_KERNEL(depthwise_wgrad)
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+// Threads: LANES elements side by side, and every so-many-th slice for the rest; their sums are added in a fixed order.
+constexpr int LANES = 32, SUMMANDS = 16;
+extern "C" __global__ void __launch_bounds__(LANES * SUMMANDS)
 depthwise_sum(const float *slices, float *dw, int count, int taps, int channels) {
-  const int element = blockIdx.x * THREADS + threadIdx.x;
-  if (element >= taps * channels) return;
+  __shared__ float partial[SUMMANDS][LANES];
+  const int lane = threadIdx.x % LANES, first = threadIdx.x / LANES, element = blockIdx.x * LANES + lane;
   float sum = 0.f;
+  if (element < taps * channels)
 #pragma unroll 8
-  for (int s = 0; s < count; s++) sum += slices[(long long)s * taps * channels + element];
+    for (int s = first; s < count; s += SUMMANDS) sum += slices[(long long)s * taps * channels + element];
+  partial[first][lane] = sum;
+  __syncthreads();
+  if (first > 0 || element >= taps * channels) return;
+#pragma unroll
+  for (int s = 1; s < SUMMANDS; s++) sum += partial[s][lane];
   dw[element % channels * taps + element / channels] = sum;
 }
 ALPHA_KERNEL(depthwise_sum)

@@ -1,4 +1,4 @@
-// Depthwise convolution with square filters of F x F, stride STRIDE: a thread has a strip of P neighbours in a line.
+// Depthwise convolution with square filters of F x F, stride STRIDE: a thread goes down P neighbouring columns.
 //
 // What:     strip_gather    y[n][oh][ow][c] = sum over fh, fw of x[n][oh*S - p + fh][ow*S - p + fw][c] * w[c][fh][fw],
 //                           with bias and relu on top; with `flipped` filters it is dgrad of stride 1
@@ -7,16 +7,20 @@
 //           strip_wgrad     slices[s][tap][c] = sum over the strips of slice s of g * x; depthwise_sum adds the slices
 // Source:   the definition, with the tap ranges of arXiv 2306.15951
 // Layout:   activations (N, H, W, C), NHWC, as T; w (C, F, F, 1), bias and slices float32; sums in float32
-// GEMM:     none: nothing is summed over channels. What is read for a strip serves all its outputs
+// GEMM:     none: nothing is summed over channels. A line is read once by a thread, for all outputs that it serves:
+//           their sums (wgrad: the lines of g) stay in registers, and move up by a line
 // Zeros:    lines and columns outside the map are skipped, padded and inserted zeros are never read
-// Requires: C % 4 = 0, F of 3, 5, 7, stride 1 or 2 on both axes, no dilation; elements of a tensor fewer than 2^31
-// Threads:  `lanes` side by side along the channels, V of them each; the rest along strips
-// Measured: no file of results has it; the rates in costs.py are estimates
+// Requires: C % 2 = 0, F of 3, 5, 7, stride 1 or 2 on both axes, no dilation; elements of a tensor fewer than 2^31
+// Threads:  `lanes` side by side along the channels, V of them each; the rest along strips, each P columns of `rows`
+//           lines
+// Measured: H200, bf16, 256 images, 3x3, fprop / dgrad / wgrad, us (benchmarks/results/h200/depthwise.jsonl): 32x32x144
+//           149 / 126 / 222, a copy of the same bytes 37; 16x16x192 40 / 40 / 81, 14; 4x4x960 13 / 13 / 35, 6
 #include "storage.cuh"
 
-constexpr int THREADS = 192, P = 4, V = 4, TAPS = F * F;
-constexpr int WGRAD_V = F < 7 ? 4 : 2;  // F * F * V sums stay in registers
-constexpr int BLOCKS = F * STRIDE < 7 ? 3 : 2;  // of a multiprocessor, at least
+constexpr int THREADS = 128, LANES_MOST = 32, P = 4, V = 2, TAPS = F * F;
+constexpr int WGRAD_V = F < 5 ? 2 : 1;  // F * F * V sums stay in registers
+constexpr int BLOCKS = F == 3 ? 6 - STRIDE : F == 5 ? 3 : 4 - STRIDE;  // of a multiprocessor, at least
+constexpr int WGRAD_BLOCKS = F == 3 ? 5 - STRIDE : F == 5 ? 4 : 3;
 
 // N elements of a channel group, as they are stored
 template <class T, int N> struct alignas(sizeof(T) * N) Group {
@@ -26,101 +30,175 @@ template <class T, int N> __device__ __forceinline__ Group<T, N> read(const T *p
   return *reinterpret_cast<const Group<T, N> *>(p);
 }
 
+// Where the strips of a tensor lie: strip s has columns `begin` to begin + P, lines `top` to top + count of an image.
+struct Cut {
+  int strips, per_line, chunks, rows, height, width;  // per_line: strips side by side; chunks: of `rows` lines each
+};
+struct Place {
+  int image, top, count, begin;
+  __device__ __forceinline__ Place(const Cut &t, int s) {
+    const int above = s / t.per_line;
+    image = above / t.chunks, top = (above - image * t.chunks) * t.rows;
+    count = min(t.rows, t.height - top), begin = (s - above * t.per_line) * P;
+  }
+};
+
+// A line of N columns from `left` on, of V channels: the columns that are there, which `mask` has a bit for each.
+template <class T, int N, int V, bool INSIDE> struct Line {
+  Group<T, V> x[N];
+  __device__ __forceinline__ void fetch(const T *from, int channels, unsigned mask) {
+#pragma unroll
+    for (int j = 0; j < N; j++)
+      if (INSIDE || mask >> j & 1) x[j] = read<T, V>(from + j * channels);
+  }
+};
+__device__ __forceinline__ unsigned columns_inside(int left, int n, int width) {
+  unsigned mask = 0;
+  for (int j = 0; j < n; j++) mask |= unsigned(unsigned(left + j) < unsigned(width)) << j;
+  return mask;
+}
+
 struct Strips {
   const void *in;
   const float *w, *bias;
   void *out;
-  int strips, per_line, height, width;  // of out: strips of all images, of a line; its map
+  Cut cut;  // of out
   int in_height, in_width, channels, pad_h, pad_w;
   int first, lanes, flipped, relu, unused;  // first: column of the first output of a line's first strip
 };
 
+template <bool SCATTER> constexpr int COLUMNS = SCATTER ? (P + F - 2) / 2 + 1 : (P - 1) * STRIDE + F;  // that are read
+
+// Every step reads S lines and completes DONE; sum[i] is of line out_line + i.
+template <class T, bool SCATTER, bool INSIDE>
+__device__ __forceinline__ void go_down(const Strips &t, const Place &at, const float *filter, int filter_pitch,
+                                        const Group<float, V> &bias, int left, unsigned mask, int c) {
+  constexpr int S = SCATTER ? 1 : STRIDE, DONE = SCATTER ? 2 : 1, HELD = SCATTER ? F : (F - 1) / S + 1;
+  const int bottom = at.top + at.count, pitch = t.in_width * t.channels;
+  const int first = SCATTER ? (at.top + t.pad_h - F + 2) >> 1 : at.top;
+  const int end = SCATTER ? ((bottom - 1 + t.pad_h) >> 1) + 1 : bottom + HELD - 1;
+  const int from = SCATTER ? first : first * S - t.pad_h;
+  const int limit = max(0, min(SCATTER ? end : end * S - t.pad_h, t.in_height));
+  const T *in = static_cast<const T *>(t.in) + ((i64)at.image * t.in_height * t.in_width + left) * t.channels + c;
+  T *out = static_cast<T *>(t.out) + ((i64)at.image * t.cut.height * t.cut.width + at.begin) * t.channels + c;
+  float sum[HELD][P][V];
+#pragma unroll
+  for (int e = 0; e < HELD * P * V; e++) sum[e / (P * V)][e / V % P][e % V] = bias.v[e % V];
+  Line<T, COLUMNS<SCATTER>, V, INSIDE> next;
+  if (unsigned(from) < unsigned(limit)) next.fetch(in + from * pitch, t.channels, mask);
+  for (int k = first, line = from; k < end; k++) {
+    const int out_line = SCATTER ? 2 * k - t.pad_h : k - (HELD - 1);
+#pragma unroll
+    for (int a = 0; a < S; a++, line++) {
+      const Line<T, COLUMNS<SCATTER>, V, INSIDE> now = next;
+      if (unsigned(line + 1) < unsigned(limit)) next.fetch(in + (line + 1) * pitch, t.channels, mask);
+      if (unsigned(line) >= unsigned(limit)) continue;
+#pragma unroll
+      for (int i = 0; i < HELD; i++) {
+        const int fh = SCATTER ? i : S * (HELD - 1 - i) + a;
+        if (fh >= F || unsigned(out_line + i - at.top) >= unsigned(at.count)) continue;
+        Group<float, V> w[F];
+#pragma unroll
+        for (int fw = 0; fw < F; fw++) w[fw] = read<float, V>(filter + (fh * F + fw) * filter_pitch);
+#pragma unroll
+        for (int j = 0; j < COLUMNS<SCATTER>; j++)
+          if (INSIDE || mask >> j & 1)
+#pragma unroll
+            for (int k = 0; k < P * V; k++) {
+              const int u = k / V, e = k % V, fw = SCATTER ? u - 2 * j + F - 1 : j - S * u;
+              if (fw >= 0 && fw < F) sum[i][u][e] = fmaf(to_float(now.x[j].v[e]), w[fw].v[e], sum[i][u][e]);
+            }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < DONE; i++)
+      if (unsigned(out_line + i - at.top) < unsigned(at.count)) {
+#pragma unroll
+        for (int u = 0; u < P; u++) {
+          if (unsigned(at.begin + u) >= unsigned(t.cut.width)) continue;
+          Group<T, V> stored;
+#pragma unroll
+          for (int e = 0; e < V; e++) stored.v[e] = from_float<T>(t.relu && sum[i][u][e] < 0.f ? 0.f : sum[i][u][e]);
+          *reinterpret_cast<Group<T, V> *>(out + ((out_line + i) * t.cut.width + u) * t.channels) = stored;
+        }
+      }
+#pragma unroll
+    for (int i = 0; i < HELD; i++)
+#pragma unroll
+      for (int e = 0; e < P * V; e++)
+        sum[i][e / V][e % V] = i + DONE < HELD ? sum[i + DONE][e / V][e % V] : bias.v[e % V];
+  }
+}
+
 template <class T, bool SCATTER> __device__ __forceinline__ void strip(const Strips &t) {
-  constexpr int S = SCATTER ? 1 : STRIDE, COLUMNS = SCATTER ? (P + F - 2) / 2 + 1 : (P - 1) * S + F;
-  __shared__ __align__(16) float filter[TAPS * THREADS];  // [tap][4 * lanes]
+  __shared__ __align__(16) float filter[TAPS * (V * LANES_MOST + 2)];  // [tap][pitch]
   const int lane = threadIdx.x % t.lanes, row = threadIdx.x / t.lanes, rows = THREADS / t.lanes, wide = t.lanes * V;
-  const int c0 = blockIdx.y * wide, c = c0 + lane * V;
+  const int pitch = wide + 2, c0 = blockIdx.y * wide, c = c0 + lane * V;
   for (int e = threadIdx.x; e < TAPS * wide; e += THREADS) {
     const int k = e / TAPS, tap = e - k * TAPS;
-    if (c0 + k < t.channels) filter[(t.flipped ? TAPS - 1 - tap : tap) * wide + k] = t.w[(c0 + k) * TAPS + tap];
+    if (c0 + k < t.channels) filter[(t.flipped ? TAPS - 1 - tap : tap) * pitch + k] = t.w[(c0 + k) * TAPS + tap];
   }
   __syncthreads();
   if (c >= t.channels || row >= rows) return;
   const Group<float, V> bias = t.bias ? read<float, V>(t.bias + c) : Group<float, V>{};
-  for (int s = blockIdx.x * rows + row; s < t.strips; s += gridDim.x * rows) {
-    const int line = s / t.per_line, begin = t.first + (s - line * t.per_line) * P;
-    const int image = line / t.height, y = line - image * t.height;
-    const int left = SCATTER ? (begin + t.pad_w) / 2 - (F - 1) / 2 : begin * S - t.pad_w;
-    const bool inside = left >= 0 && left + COLUMNS <= t.in_width;
-    float sum[P][V];
-#pragma unroll
-    for (int e = 0; e < P * V; e++) sum[e / V][e % V] = bias.v[e % V];
-    for (int fh = SCATTER ? (y + t.pad_h) % 2 : 0; fh < F; fh += SCATTER ? 2 : 1) {
-      const int at = SCATTER ? y + t.pad_h - fh : y * S - t.pad_h + fh, from = SCATTER ? at / 2 : at;
-      if (at < 0 || from >= t.in_height) continue;
-      const T *in = static_cast<const T *>(t.in) +
-                    ((i64)(image * t.in_height + from) * t.in_width + left) * t.channels + c;
-      Group<float, V> w[F];
-#pragma unroll
-      for (int fw = 0; fw < F; fw++) w[fw] = read<float, V>(filter + (fh * F + fw) * wide + lane * V);
-      Group<T, V> x[COLUMNS];
-#pragma unroll
-      for (int j = 0; j < COLUMNS; j++)
-        if (inside || unsigned(left + j) < unsigned(t.in_width)) x[j] = read<T, V>(in + j * t.channels);
-#pragma unroll
-      for (int j = 0; j < COLUMNS; j++)
-        if (inside || unsigned(left + j) < unsigned(t.in_width)) {
-#pragma unroll
-          for (int u = 0; u < P; u++) {
-            const int fw = SCATTER ? u - 2 * j + F - 1 : j - S * u;
-            if (fw < 0 || fw >= F) continue;
-#pragma unroll
-            for (int k = 0; k < V; k++) sum[u][k] = fmaf(to_float(x[j].v[k]), w[fw].v[k], sum[u][k]);
-          }
-        }
-    }
-    T *out = static_cast<T *>(t.out) + ((i64)line * t.width + begin) * t.channels + c;
-#pragma unroll
-    for (int u = 0; u < P; u++) {
-      if (unsigned(begin + u) >= unsigned(t.width)) continue;
-      Group<T, V> stored;
-#pragma unroll
-      for (int k = 0; k < V; k++) stored.v[k] = from_float<T>(t.relu && sum[u][k] < 0.f ? 0.f : sum[u][k]);
-      *reinterpret_cast<Group<T, V> *>(out + u * t.channels) = stored;
-    }
+  for (int s = blockIdx.x * rows + row; s < t.cut.strips; s += gridDim.x * rows) {
+    Place at(t.cut, s);
+    at.begin += t.first;
+    const int left = SCATTER ? (at.begin + t.pad_w) / 2 - (F - 1) / 2 : at.begin * STRIDE - t.pad_w;
+    const unsigned mask = columns_inside(left, COLUMNS<SCATTER>, t.in_width);
+    if (mask + 1 == 1u << COLUMNS<SCATTER>)
+      go_down<T, SCATTER, true>(t, at, filter + lane * V, pitch, bias, left, mask, c);
+    else
+      go_down<T, SCATTER, false>(t, at, filter + lane * V, pitch, bias, left, mask, c);
   }
 }
 
 struct StripWgrad {
   const void *x, *g;
   float *slices;
-  int strips, per_line, height, width;  // of g
+  Cut cut;  // of g
   int in_height, in_width, channels, pad_h, pad_w, lanes, share, unused;  // share: strips of a slice at most
 };
 
 template <class T, bool INSIDE>
-__device__ __forceinline__ void wgrad_strip(const StripWgrad &t, const T *x, const T *g, int top, int left, int count,
-                                            float (&sum)[TAPS][WGRAD_V]) {
-  constexpr int COLUMNS = (P - 1) * STRIDE + F, N = WGRAD_V;
-  Group<T, N> dy[P];
+__device__ __forceinline__ void wgrad_down(const StripWgrad &t, const Place &at, int left, int c,
+                                           float (&sum)[TAPS][WGRAD_V]) {
+  constexpr int S = STRIDE, N = WGRAD_V, COLUMNS = ::COLUMNS<false>, HELD = (F - 1) / S + 1;
+  const int pitch = t.in_width * t.channels, g_pitch = t.cut.width * t.channels, end = at.top + at.count + HELD - 1;
+  const int limit = max(0, min(end * S - t.pad_h, t.in_height));
+  const unsigned mask = INSIDE ? 0 : columns_inside(left, COLUMNS, t.in_width);
+  const unsigned g_mask = INSIDE ? 0 : columns_inside(at.begin, P, t.cut.width);
+  const T *x = static_cast<const T *>(t.x) + ((i64)at.image * t.in_height * t.in_width + left) * t.channels + c;
+  const T *g = static_cast<const T *>(t.g) + ((i64)at.image * t.cut.height * t.cut.width + at.begin) * t.channels + c;
+  Line<T, P, N, INSIDE> dy[HELD] = {};  // dy[i]: line k - (HELD - 1) + i of g
+  Line<T, P, N, INSIDE> next_dy = {};
+  Line<T, COLUMNS, N, INSIDE> next;
+  int line = at.top * S - t.pad_h;
+  next_dy.fetch(g + at.top * g_pitch, t.channels, g_mask);
+  if (unsigned(line) < unsigned(limit)) next.fetch(x + line * pitch, t.channels, mask);
+  for (int k = at.top; k < end; k++) {
 #pragma unroll
-  for (int u = 0; u < P; u++)
-    if (INSIDE || u < count) dy[u] = read<T, N>(g + u * t.channels);
+    for (int i = 0; i + 1 < HELD; i++) dy[i] = dy[i + 1];
+    dy[HELD - 1] = next_dy;
+    if (k + 1 < at.top + at.count) next_dy.fetch(g + (k + 1) * g_pitch, t.channels, g_mask);
 #pragma unroll
-  for (int fh = 0; fh < F; fh++) {
-    if (unsigned(top + fh) >= unsigned(t.in_height)) continue;
-    const T *from = x + (i64)fh * t.in_width * t.channels;
+    for (int a = 0; a < S; a++, line++) {
+      const Line<T, COLUMNS, N, INSIDE> now = next;
+      if (unsigned(line + 1) < unsigned(limit)) next.fetch(x + (line + 1) * pitch, t.channels, mask);
+      if (unsigned(line) >= unsigned(limit)) continue;
 #pragma unroll
-    for (int j = 0; j < COLUMNS; j++) {
-      if (!INSIDE && unsigned(left + j) >= unsigned(t.in_width)) continue;
-      const Group<T, N> v = read<T, N>(from + j * t.channels);
+      for (int i = 0; i < HELD; i++) {
+        const int fh = S * (HELD - 1 - i) + a;
+        if (fh >= F || unsigned(k - (HELD - 1) + i - at.top) >= unsigned(at.count)) continue;
 #pragma unroll
-      for (int u = 0; u < P; u++) {
-        const int fw = j - STRIDE * u;
-        if (fw < 0 || fw >= F || !(INSIDE || u < count)) continue;
+        for (int j = 0; j < COLUMNS; j++)
+          if (INSIDE || mask >> j & 1)
 #pragma unroll
-        for (int k = 0; k < N; k++)
-          sum[fh * F + fw][k] = fmaf(to_float(v.v[k]), to_float(dy[u].v[k]), sum[fh * F + fw][k]);
+            for (int k = 0; k < P * N; k++) {
+              const int u = k / N, e = k % N, fw = j - S * u, tap = fh * F + fw;
+              if (fw >= 0 && fw < F && (INSIDE || g_mask >> u & 1))
+                sum[tap][e] = fmaf(to_float(now.x[j].v[e]), to_float(dy[i].x[u].v[e]), sum[tap][e]);
+            }
       }
     }
   }
@@ -128,24 +206,20 @@ __device__ __forceinline__ void wgrad_strip(const StripWgrad &t, const T *x, con
 
 // Grid (slices, channel tiles).
 template <class T> __device__ __forceinline__ void wgrad(const StripWgrad &t) {
-  constexpr int COLUMNS = (P - 1) * STRIDE + F, N = WGRAD_V;
+  constexpr int N = WGRAD_V;
   __shared__ float partial[F * N * THREADS];  // [fw][element][thread]
   const int lane = threadIdx.x % t.lanes, row = threadIdx.x / t.lanes, rows = THREADS / t.lanes;
   const int c0 = blockIdx.y * t.lanes * N, c = c0 + lane * N;
-  const int end = min((int)(blockIdx.x + 1) * t.share, t.strips);
+  const int end = min((int)(blockIdx.x + 1) * t.share, t.cut.strips);
   float sum[TAPS][N] = {};
   if (c < t.channels && row < rows)
     for (int s = blockIdx.x * t.share + row; s < end; s += rows) {
-      const int line = s / t.per_line, begin = (s - line * t.per_line) * P, image = line / t.height;
-      const int top = (line - image * t.height) * STRIDE - t.pad_h, left = begin * STRIDE - t.pad_w;
-      const int count = t.width - begin;
-      const T *x = static_cast<const T *>(t.x) +
-                   ((i64)(image * t.in_height + top) * t.in_width + left) * t.channels + c;
-      const T *g = static_cast<const T *>(t.g) + ((i64)line * t.width + begin) * t.channels + c;
-      if (left >= 0 && left + COLUMNS <= t.in_width && count >= P)
-        wgrad_strip<T, true>(t, x, g, top, left, count, sum);
+      const Place at(t.cut, s);
+      const int left = at.begin * STRIDE - t.pad_w;
+      if (left >= 0 && left + COLUMNS<false> <= t.in_width && at.begin + P <= t.cut.width)
+        wgrad_down<T, true>(t, at, left, c, sum);
       else
-        wgrad_strip<T, false>(t, x, g, top, left, count, sum);
+        wgrad_down<T, false>(t, at, left, c, sum);
     }
 #pragma unroll
   for (int fh = 0; fh < F; fh++) {
@@ -165,9 +239,7 @@ template <class T> __device__ __forceinline__ void wgrad(const StripWgrad &t) {
 }
 
 #define STRIP_KERNELS(T, dtype) \
-  extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) strip_gather_##dtype(Strips t) { strip<T, false>(t); } \
-  extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) strip_scatter_##dtype(Strips t) { strip<T, true>(t); } \
-  ALPHA_KERNEL(strip_gather_##dtype) ALPHA_KERNEL(strip_scatter_##dtype) \
-  extern "C" __global__ void __launch_bounds__(THREADS, 2) strip_wgrad_##dtype(StripWgrad t) { wgrad<T>(t); } \
-  ALPHA_KERNEL(strip_wgrad_##dtype)
+  ALPHA_ENTRY(strip_gather_##dtype, (THREADS, BLOCKS), (Strips t), strip<T, false>(t)) \
+  ALPHA_ENTRY(strip_scatter_##dtype, (THREADS, BLOCKS), (Strips t), strip<T, true>(t)) \
+  ALPHA_ENTRY(strip_wgrad_##dtype, (THREADS, WGRAD_BLOCKS), (StripWgrad t), wgrad<T>(t))
 FLOAT_KERNELS(STRIP_KERNELS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from alpha.cuda.conv.costs import Cost, Stage, device
-from alpha.cuda.conv.depthwise import BLOCKS, SLICE_BYTES, SUM
+from alpha.cuda.conv.depthwise import BLOCKS, LANES, SUM
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.ops.pointwise import as_float32
@@ -13,12 +13,14 @@ from alpha.cuda.runtime.kernel import FLOAT_DTYPES, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
-THREADS, STRIP, VECTOR = 192, 4, 4    # of conv_depthwise_strip.cu
+THREADS, STRIP, VECTOR = 128, 4, 2    # of conv_depthwise_strip.cu
+ROWS = 8                # lines of a strip, more or less: those above and below are read by two
 FILTERS, STRIDES = (3, 5, 7), (1, 2)
-_STRIPS = ("ptr in, ptr w, ptr bias, ptr out, i32 strips, i32 per_line, i32 height, i32 width, i32 in_height, "
-           "i32 in_width, i32 channels, i32 pad_h, i32 pad_w, i32 first, i32 lanes, i32 flipped, i32 relu, i32 unused")
-_WGRAD = ("ptr x, ptr g, ptr slices, i32 strips, i32 per_line, i32 height, i32 width, i32 in_height, i32 in_width, "
-          "i32 channels, i32 pad_h, i32 pad_w, i32 lanes, i32 share, i32 unused")
+_CUT = "i32 strips, i32 per_line, i32 chunks, i32 rows, i32 height, i32 width"
+_STRIPS = (f"ptr in, ptr w, ptr bias, ptr out, {_CUT}, i32 in_height, i32 in_width, i32 channels, i32 pad_h, "
+           "i32 pad_w, i32 first, i32 lanes, i32 flipped, i32 relu, i32 unused")
+_WGRAD = (f"ptr x, ptr g, ptr slices, {_CUT}, i32 in_height, i32 in_width, i32 channels, i32 pad_h, i32 pad_w, "
+          "i32 lanes, i32 share, i32 unused")
 _KERNELS = {(name, f, s): per_dtype("conv_depthwise_strip.cu", f"strip_{name}", args, threads=THREADS,
                                     defines={"F": f, "STRIDE": s})
             for f in FILTERS for s in STRIDES
@@ -35,7 +37,7 @@ class Strip(Candidate):
     def rejection(self, desc: ConvDesc) -> str | None:
         h, w = desc.h, desc.w
         if not desc.groups == desc.ic == desc.oc or desc.ic % VECTOR:
-            return f"{desc.ic} -> {desc.oc} channels in {desc.groups} groups, not a multiple of 4, each by itself"
+            return f"{desc.ic} -> {desc.oc} channels in {desc.groups} groups, not a multiple of 2, each by itself"
         if (h.f, h.s, h.d) != (w.f, w.s, w.d) or h.f not in FILTERS or h.s not in STRIDES or h.d > 1:
             return f"filters of {h.f}x{w.f}, strides {h.s}, {w.s}, dilations {h.d}, {w.d}"
         return oversized(desc)
@@ -54,10 +56,9 @@ class Strip(Candidate):
         scatter, flipped = back and h.s == 2, back and h.s == 1
         pads = (h.f - 1 - h.p, w.f - 1 - w.p) if flipped else (h.p, w.p)
         first = -(w.p % 2) if scatter else 0
-        per_line = ceil_div(width - first, STRIP)
-        strips, (tiles, lanes) = n * height * per_line, _lanes(c, VECTOR)
-        blocks = min(ceil_div(strips, THREADS // lanes), ceil_div(8 * BLOCKS * context.sm_count, tiles))
-        sizes = (strips, per_line, height, width, *read[:2], c, *pads, first, lanes, flipped)
+        cut, (tiles, lanes) = _cut(n, height, width, first), _lanes(c, VECTOR)
+        blocks = min(ceil_div(cut[0], THREADS // lanes), ceil_div(4 * BLOCKS * context.sm_count, tiles))
+        sizes = (*cut, *read[:2], c, *pads, first, lanes, flipped)
         kernel = _KERNELS["scatter" if scatter else "gather", h.f, h.s][self.reads]
 
         def launch(x: Array, weight: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
@@ -67,26 +68,33 @@ class Strip(Candidate):
 
     def _wgrad(self, desc: ConvDesc) -> Launch:
         h, w, c, taps = desc.h, desc.w, desc.ic, desc.h.f ** 2
-        per_line = ceil_div(w.o, STRIP)
-        strips, (tiles, lanes) = desc.n * h.o * per_line, _lanes(c, VECTOR if h.f < 7 else 2)
-        slices = max(1, min(ceil_div(BLOCKS * context.sm_count, tiles), strips // (THREADS // lanes),
-                            SLICE_BYTES // (4 * taps * c)))
-        share = ceil_div(strips, slices)
-        slices = ceil_div(strips, share)
-        sizes = (strips, per_line, h.o, w.o, h.i, w.i, c, h.p, w.p, lanes, share, 0)
+        cut, (tiles, lanes) = _cut(desc.n, h.o, w.o, 0), _lanes(c, VECTOR if h.f < 5 else 1)
+        slices = max(1, min(ceil_div(BLOCKS // 2 * context.sm_count, tiles), cut[0] // (THREADS // lanes),
+                            desc.nbytes(ITEMSIZE[self.reads]) // (8 * taps * c)))
+        share = ceil_div(cut[0], slices)
+        slices = ceil_div(cut[0], share)
+        sizes = (*cut, h.i, w.i, c, h.p, w.p, lanes, share, 0)
         kernel = _KERNELS["wgrad", h.f, h.s][self.reads]
 
         def launch(x: Array, g: Array, dw: Array) -> None:
             parts = empty((slices, taps, c), "float32")
             kernel((slices, tiles), x, g, parts, *sizes)
-            SUM(ceil_div(taps * c, SUM.threads), parts, dw, slices, taps, c)
+            SUM(ceil_div(taps * c, LANES), parts, dw, slices, taps, c)
         return launch
+
+
+def _cut(n: int, height: int, width: int, first: int) -> tuple[int, ...]:
+    """Returns how maps are cut, as `Cut` in the kernel: strips of equally many lines."""
+    chunks, per_line = max(1, height // ROWS), ceil_div(width - first, STRIP)
+    rows = ceil_div(height, chunks)
+    chunks = ceil_div(height, rows)
+    return n * chunks * per_line, per_line, chunks, rows, height, width
 
 
 def _lanes(channels: int, vector: int) -> tuple[int, int]:
     """Returns the tiles of channels, and the threads side by side in each: as equal as they can be."""
     groups = channels // vector
-    tiles = ceil_div(groups, THREADS // vector)
+    tiles = ceil_div(groups, LANES)
     return tiles, ceil_div(groups, tiles)
 
 
