@@ -1,8 +1,10 @@
 """memcheck over the CUDA suite: python -m tests.memcheck [--workers N] [--minutes N] [--logs DIR] [pytest's arguments].
 
 compute-sanitizer looks at each process of pytest, and at no program that they start: compilers touch no device, and
-what a test runs apart goes wrong on purpose at times. Each process writes a log of its own. The exit status is 0 only
-if every test passed, every process looked at the device, none found an error, and the time sufficed for all tests.
+what a test runs apart goes wrong on purpose at times. Each process writes a log of its own. Tests with the mark
+no_memcheck are left out, for the reason that it gives, and those with the mark torch, whose kernels are others'. The
+exit status tells what went wrong: 2 if there are errors of memory, or a process was not looked at to its end; else 1 if
+tests failed, or the time did not suffice for all.
 """
 
 from __future__ import annotations
@@ -16,23 +18,50 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-# Programs, comparisons with PyTorch, repetitions: what runs for long, or in another process.
-LONG = ("interop or training or benchmarks or docs or tuning or calibrate or wheel or two_runs or repetitions or many_ "
-        "or losses_are or lose_the_range")
-UNTIL, LATE = "ALPHA_MEMCHECK_UNTIL", "ALPHA_MEMCHECK_LATE"  # seconds since 1970; the file of tests that came later
+UNTIL, LOGS = "ALPHA_MEMCHECK_UNTIL", "ALPHA_MEMCHECK_LOGS"  # seconds since 1970; the folder
+LATE, FAILED, FOUND = "late.txt", "failed.txt", "found.txt"  # tests not begun in time, failed, with words of the tool
+
+
+# ---- within pytest: the plugin ---------------------------------------------------------------------------------------
+
+
+def note(name: str, test: str) -> None:
+    with open(Path(os.environ[LOGS]) / name, "a") as file:
+        file.write(test + "\n")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Passes over what would begin too late: better a count of those than a run that is stopped without a word."""
-    if time.time() > float(os.environ.get(UNTIL, "inf")):
-        with open(os.environ[LATE], "a") as file:
-            file.write(item.nodeid + "\n")
+    """Passes over what cannot run here, and what would begin too late: better a count than a run that is stopped."""
+    mark = item.get_closest_marker("no_memcheck")
+    if mark:
+        pytest.skip(f"not under memcheck: {mark.args[0]}")
+    if time.time() > float(os.environ[UNTIL]):
+        note(LATE, item.nodeid)
         pytest.skip("the time of memcheck is up")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Notes in which test the tool had something to say."""
+    log = Path(os.environ[LOGS]) / f"{os.getpid()}.log"
+    before = log.stat().st_size if log.exists() else 0
+    yield
+    if log.exists() and log.stat().st_size > before:
+        note(FOUND, item.nodeid)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        note(FAILED, f"{report.nodeid} ({report.when})")
+
+
+# ---- the command -----------------------------------------------------------------------------------------------------
 
 
 def sanitizer(logs: Path) -> list[str]:
@@ -61,28 +90,36 @@ def reports(logs: Path) -> tuple[int, int, str]:
     return seen, errors, "\n".join(unclean)
 
 
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser("python -m tests.memcheck", description=__doc__.partition("\n")[0])
     parser.add_argument("--workers", type=int, default=max(1, len(os.sched_getaffinity(0)) - 1), help="processes")
     parser.add_argument("--minutes", type=float, default=9.0, help="after these no further test begins")
     parser.add_argument("--logs", type=Path, help="a new folder for the logs (default: a temporary one)")
     args, rest = parser.parse_known_args(argv)
-    logs = args.logs or Path(tempfile.mkdtemp(prefix="memcheck-"))
+    logs = (args.logs or Path(tempfile.mkdtemp(prefix="memcheck-"))).resolve()
     logs.mkdir(parents=True, exist_ok=True)
     if any(logs.iterdir()):
         raise SystemExit(f"memcheck: {logs} is not empty\nhelp: name a new folder after --logs")
     worker = shlex.join(sanitizer(logs))
-    command = [sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "tests.memcheck", "--ignore-glob=tests/test_*.py",
-               "-m", "cuda and not slow", "-k", f"not ({LONG})", "--dist", "worksteal",
+    command = [sys.executable, "-m", "pytest", "-q", "-rfEs", "-p", "tests.memcheck", "--ignore-glob=tests/test_*.py",
+               "-m", "cuda and not slow and not torch", "--dist", "worksteal",
                "--tx", f"{args.workers}*popen//python={worker}", *rest]
-    late = logs / "late.txt"
-    environment = {**os.environ, UNTIL: str(time.time() + 60 * args.minutes), LATE: str(late)}
+    environment = {**os.environ, UNTIL: str(time.time() + 60 * args.minutes), LOGS: str(logs)}
     status = subprocess.run(command, cwd=ROOT, env=environment).returncode
     seen, errors, text = reports(logs)
-    missed = len(late.read_text().splitlines()) if late.exists() else 0
+    late, failed, found = (lines(logs / name) for name in (LATE, FAILED, FOUND))
     print(text[:20_000])
-    print(f"memcheck: {seen} processes, {errors} errors, {missed} tests not begun in time; logs in {logs}")
-    return 1 if status or errors or missed or seen < args.workers else 0
+    for test in found:
+        print(f"memcheck spoke in {test}")
+    print(f"memcheck: {seen} processes, {errors} errors of memory; {len(failed)} tests failed, {len(late)} not begun "
+          f"in time; logs in {logs}")
+    if errors or seen < args.workers:
+        return 2
+    return 1 if status or failed or late else 0
 
 
 if __name__ == "__main__":

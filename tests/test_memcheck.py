@@ -17,8 +17,9 @@ while [ "${1#--}" != "$1" ]; do
   [ "$1" = --log-file ] && log=$2
   shift 2
 done
-echo "========= ERROR SUMMARY: ${ERRORS:-0} errors" > "$(echo "$log" | sed "s/%p/$$/")"
-exec "$@"
+log="$(echo "$log" | sed "s/%p/$$/")"
+echo "========= ERROR SUMMARY: ${ERRORS:-0} errors" > "$log"
+LOG="$log" exec "$@"
 """
 TESTS = """
 import pytest
@@ -27,7 +28,19 @@ import pytest
 @pytest.mark.parametrize("n", range(3))
 def test_it(n):
     import os
+    if n == int(os.environ.get("SPOKEN_OF", 9)):
+        open(os.environ["LOG"], "a").write("Invalid __global__ read")
     assert n != int(os.environ.get("FAILS", 9))
+
+@pytest.mark.cuda
+@pytest.mark.no_memcheck("it is for the test")
+def test_left_out():
+    assert False
+
+@pytest.mark.cuda
+@pytest.mark.torch
+def test_torch():
+    assert False
 
 @pytest.mark.cuda
 @pytest.mark.slow
@@ -37,10 +50,12 @@ def test_slow():
 
 
 @pytest.mark.parametrize("settings, minutes, status, line", [
-    ({}, 5, 0, "2 processes, 0 errors, 0 tests not begun in time"),
-    ({"ERRORS": "2"}, 5, 1, "2 processes, 4 errors, 0 tests not begun in time"),
-    ({"FAILS": "1"}, 5, 1, "2 processes, 0 errors, 0 tests not begun in time"),
-    ({}, -1, 1, "2 processes, 0 errors, 3 tests not begun in time")], ids=["clean", "errors", "fails", "late"])
+    ({}, 5, 0, "memcheck: 2 processes, 0 errors of memory; 0 tests failed, 0 not begun in time"),
+    ({"ERRORS": "2"}, 5, 2, "memcheck: 2 processes, 4 errors of memory; 0 tests failed, 0 not begun in time"),
+    ({"SPOKEN_OF": "1"}, 5, 0, "memcheck spoke in "),
+    ({"FAILS": "1"}, 5, 1, "memcheck: 2 processes, 0 errors of memory; 1 tests failed, 0 not begun in time"),
+    ({}, -1, 1, "memcheck: 2 processes, 0 errors of memory; 0 tests failed, 3 not begun in time")],
+    ids=["clean", "errors", "named", "fails", "late"])
 def test_the_status_tells(settings: dict[str, str], minutes: int, status: int, line: str, tmp_path: Path) -> None:
     pytest.importorskip("xdist")
     tool, tests = tmp_path / "compute-sanitizer", tmp_path / "test_few.py"
@@ -51,8 +66,8 @@ def test_the_status_tells(settings: dict[str, str], minutes: int, status: int, l
     done = subprocess.run([sys.executable, "-m", "tests.memcheck", "--workers", "2", "--minutes", str(minutes),
                            "--logs", str(tmp_path / "logs"), "-p", "no:cacheprovider", str(tests)],
                           cwd=memcheck.ROOT, env=env, capture_output=True, text=True)
-    assert f"memcheck: {line}" in done.stdout, done.stdout + done.stderr
-    assert done.returncode == status
+    assert line in done.stdout and "not under memcheck: it is for the test" in done.stdout, done.stdout + done.stderr
+    assert done.stdout.count("memcheck spoke in ") == ("SPOKEN_OF" in settings) and done.returncode == status
 
 
 def test_a_log_without_a_summary_is_an_error(tmp_path: Path) -> None:

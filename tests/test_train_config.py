@@ -129,6 +129,8 @@ def test_round_trips(tmp_path):
     assert Config.from_dict(config.to_dict()) == config
     assert parse(["--config", toml(tmp_path, config.to_toml())]) == config
     assert parse(["--config", toml(tmp_path, Config().to_toml())]) == Config()
+    config = parse(["--config", toml(tmp_path, "milestones = []")])
+    assert config.milestones == () and parse(["--config", toml(tmp_path, config.to_toml())]) == config
 
 
 @pytest.mark.parametrize("flag, value, shown", [

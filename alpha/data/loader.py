@@ -16,7 +16,7 @@ from alpha.data.augment import Augment
 from alpha.data.images import epoch_order, resident, steps_per_epoch
 from alpha.data.sets import Dataset
 from alpha.data.workers import Work, Workers
-from alpha.errors import DataError, message, shown
+from alpha.errors import ConfigError, DataError, message, shown
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Count, Seed, Size
 from alpha.tensor import Tensor, tensor
@@ -52,6 +52,7 @@ class DataLoader:
     Attributes:
         epoch: which one the next iteration yields; 0 at first.
     Raises:
+        ConfigError: a setting is none.
         DataError: the data has no length or no items, items do not fit each other, or a worker fails.
     """
 
@@ -64,7 +65,16 @@ class DataLoader:
         self.batch_size, self.shuffle, self.drop_last, self.seed, self.device = (batch_size, shuffle, drop_last, seed,
                                                                                 device)
         self.augment = Augment.parse(augment) if isinstance(augment, str) else augment or Augment()
-        self.mean, self.std = mean, std
+        if not isinstance(self.augment, Augment):
+            raise ConfigError(message("DataLoader", f"augment is {shown(augment)}, names or an Augment are needed",
+                                      'pass augment="crop=4,flip"'))
+        if processes and not workers:
+            raise ConfigError(message("DataLoader", f"processes=True, and workers={workers}: nobody would start one",
+                                      "pass workers=4, say, or leave processes out"))
+        self.mean, self.std = _of_channels("mean", mean), _of_channels("std", std)
+        if not (self.std > 0).all():
+            raise ConfigError(message("DataLoader", f"std={std} is not above 0: pixels are divided by it",
+                                      "pass the standard deviation of each channel, or leave it out"))
         self.epoch = 0
         epoch_order(self.count, batch_size, seed, 0, 0, False, drop_last)
         self._workers = Workers(Work(self.data, transform, seed), workers, processes, prefetch)
@@ -91,6 +101,7 @@ class DataLoader:
         epoch, self.epoch = self.epoch, self.epoch + 1
         return self.batches(epoch)
 
+    @checked
     def batches(self, epoch: int, start_step: int = 0) -> Iterator[tuple[Tensor, ...]]:
         """Yields the batches of an epoch from a step on, whatever was yielded before.  Raises DataError."""
         parts = epoch_order(self.count, self.batch_size, self.seed, epoch, start_step, self.shuffle, self.drop_last)
@@ -129,8 +140,12 @@ class DataLoader:
                    ) -> Tensor:
         channels = images.shape[3]
         if channels not in self._constants:
+            for name, value in (("mean", self.mean), ("std", self.std)):
+                if value.size not in (1, channels):
+                    raise DataError(message("DataLoader", f"{name} has {value.size} elements, the images have "
+                                            f"{channels} channels", "pass one number, or one for each channel"))
             self._constants[channels] = tuple([  # type: ignore[assignment]
-                tensor(np.broadcast_to(np.asarray(value, np.float32), (channels,)), device=self.device)
+                tensor(np.broadcast_to(value, (channels,)), device=self.device)
                 for value in (self.mean, self.std)])
         return self.augment.applied(images, index, *self._constants[channels], numbers, key, seed=self.seed,
                                     epoch=epoch)
@@ -141,6 +156,18 @@ class DataLoader:
         elif a.dtype.kind in "iu" and a.dtype != np.int64 and a.ndim < 3:
             a = a.astype(np.int64)
         return tensor(a, device=self.device)
+
+
+def _of_channels(name: str, value: Any) -> np.ndarray:
+    """Returns a number, or one for each channel, as an array of float32.  Raises ConfigError."""
+    try:
+        found = np.asarray(value.numpy() if isinstance(value, Tensor) else value, np.float32)
+    except (TypeError, ValueError):
+        found = np.full(1, np.nan, np.float32)
+    if found.ndim > 1 or not np.isfinite(found).all():
+        raise ConfigError(message("DataLoader", f"{name} is {shown(value)}, finite numbers are needed",
+                                  f"pass {name}=0.5, say, or one number for each channel"))
+    return found
 
 
 def _source(data: Any) -> tuple[Any, int]:
@@ -160,7 +187,11 @@ def _source(data: Any) -> tuple[Any, int]:
     if not hasattr(data, "__len__") or not hasattr(data, "__getitem__"):
         raise DataError(message("DataLoader", f"data is {shown(data)}, without __len__ and __getitem__",
                                 "pass (images, labels), or an object with both: a list of (image, label) will do"))
-    return data, len(data)
+    try:
+        return data, len(data)
+    except (TypeError, ValueError) as error:
+        raise DataError(message("DataLoader", f"the length of data, {shown(data)}, is no number of items: {error}",
+                                "let __len__ return an int of at least 0")) from error
 
 
 def _one_ahead(batches: Iterator[Any]) -> Iterator[Any]:

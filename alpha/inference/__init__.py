@@ -79,11 +79,14 @@ class Runner:
         self._lock = threading.RLock()
         self._build()
 
-    def __call__(self, *inputs: Tensor) -> Any:
-        """Returns what the model returns for inputs of the shapes, dtypes and device of the example.
+    def __call__(self, *inputs: Tensor, **named: Any) -> Any:
+        """Returns what the model returns for inputs of the shapes, dtypes and device of the example, without names.
 
         Raises ArgumentError, ShapeError, DTypeError or DeviceError for others; GraphError where a gradient is wanted.
         """
+        if named:
+            raise ArgumentError(message(WHERE, f"an input is given by name, {', '.join(named)}",
+                                        "pass the inputs in the order of the example: run(x)"))
         self._check(inputs)
         with self._lock:
             if self._is_stale():

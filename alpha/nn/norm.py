@@ -4,14 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import prod
 
 from alpha import ops
-from alpha.errors import ConfigError, message
+from alpha.errors import ConfigError, ShapeError, message
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Count, Positive, ShapeLike, Share
 from alpha.nn.activation import fuse_relu
 from alpha.nn.module import Module, Parameter
 from alpha.tensor import Tensor
+
+
+def _refuse_other_sizes(layer: Module, x: Tensor, *sizes: int) -> None:
+    """Raises ShapeError for x that the layer was not made for: without a weight nobody else would notice."""
+    if isinstance(x, Tensor) and x.shape[-len(sizes):] != sizes:
+        raise ShapeError(message(type(layer).__name__, f"x has shape {x.shape}, the layer was made for x of shape "
+                                 f"(..., {', '.join(map(str, sizes))})", "make it for the channels of x, which are "
+                                 "last: (N, H, W, C)"))
 
 
 class BatchNorm2d(Module):
@@ -49,6 +58,8 @@ class BatchNorm2d(Module):
 
     def forward(self, x: Tensor, residual: Tensor | None = None, activation: str | None = None) -> Tensor:
         """Returns activation(norm(x) + residual); activation is None or "relu"."""
+        if self.weight is None and self.running_mean is None:
+            _refuse_other_sizes(self, x, self.num_features)
         return ops.batch_norm(x, self.weight, self.bias, self.running_mean, self.running_var, residual,
                               training=self.training or self.running_mean is None, momentum=self.momentum,
                               eps=self.eps, activation=activation)
@@ -98,6 +109,8 @@ class LayerNorm(Module):
             self.torch_channels_first = ("weight", "bias")
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.weight is None:
+            _refuse_other_sizes(self, x, *self.normalized_shape)
         return ops.layer_norm(x, self.weight, self.bias, normalized_ndim=len(self.normalized_shape), eps=self.eps)
 
     def extra_repr(self) -> str:
@@ -129,6 +142,8 @@ class GroupNorm(Module):
         self.bias = Parameter(ops.zeros((num_channels,))) if affine else None
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.weight is None:
+            _refuse_other_sizes(self, x, self.num_channels)
         return ops.group_norm(x, self.weight, self.bias, groups=self.num_groups, eps=self.eps)
 
     def extra_repr(self) -> str:
@@ -145,6 +160,8 @@ class InstanceNorm2d(Module):
         affine: whether there are weight and bias.
     Shape: x (N, H, W, C) -> y of the same shape.
     Parameters: weight (C,), bias (C,); they start as 1 and 0.
+    Raises:
+        ShapeError: x has other channels, or one pixel, of which nothing would be left.
     Source: Ulyanov et al., arXiv 1607.08022.
     """
 
@@ -155,6 +172,11 @@ class InstanceNorm2d(Module):
         self.bias = Parameter(ops.zeros((num_features,))) if affine else None
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.weight is None:
+            _refuse_other_sizes(self, x, self.num_features)
+        if isinstance(x, Tensor) and x.ndim > 2 and prod(x.shape[1:-1]) == 1:
+            raise ShapeError(message("InstanceNorm2d", f"x of shape {x.shape} has 1 pixel in a sample, so y would be 0",
+                                     "pass maps (N, H, W, C) of at least 2 pixels"))
         return ops.group_norm(x, self.weight, self.bias, groups=self.num_features, eps=self.eps)
 
     def extra_repr(self) -> str:

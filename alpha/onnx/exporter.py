@@ -7,6 +7,7 @@ from typing import Any
 
 from alpha.errors import ConfigError, message
 from alpha.inference.trace import examples_of, trace
+from alpha.inputs.arguments import checked
 from alpha.nn import Module
 from alpha.onnx.graph import FIRST, PLAIN, WHERE, Graph, refuse
 from alpha.onnx.nodes import RULES
@@ -18,6 +19,7 @@ DTYPES = {"float32": "FLOAT", "float64": "DOUBLE", "float16": "FLOAT16", "int64"
           "uint8": "UINT8", "bool": "BOOL"}
 
 
+@checked
 def export(model: Module, example: Tensor | tuple[Tensor, ...], path: str | Path, *, channels_first: bool = True
            ) -> None:
     """Writes what a model computes in inference mode as an ONNX file.

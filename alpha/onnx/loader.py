@@ -14,6 +14,7 @@ import numpy as np
 
 from alpha import ops
 from alpha.errors import AlphaError, ConfigError, message
+from alpha.inputs.arguments import checked
 from alpha.nn import Module, Parameter
 from alpha.onnx.graph import TO_FIRST, TO_LAST, WHERE, package
 from alpha.tensor import Tensor, tensor
@@ -104,6 +105,7 @@ class OnnxModel(Module):
         return Held(tensor(self._constants[name])) if name in self._constants else held[name]
 
 
+@checked
 def load(path: str | Path, *, channels_first: bool = True) -> OnnxModel:
     """Reads an ONNX file as a Module on the CPU; `to("cuda")` moves it, and it can be trained.
 

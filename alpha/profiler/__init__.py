@@ -151,6 +151,7 @@ class Profiler:
         """Whether a GPU was at work: times are those of its kernels then, else the host's."""
         return any(call.launches for call in self.calls)
 
+    @checked
     def table(self, by: str = "op", limit: int = 20) -> str:
         """Returns a table of times and memory.
 
@@ -162,8 +163,12 @@ class Profiler:
         """
         return report.table(self, by, limit)
 
+    @checked
     def save(self, path: str | Path) -> None:
-        """Writes a trace that chrome://tracing and ui.perfetto.dev show: layers, ops, kernels, memory."""
+        """Writes a trace that chrome://tracing and ui.perfetto.dev show: layers, ops, kernels, memory.
+
+        Raises ConfigError if it cannot be written.
+        """
         report.write_trace(self, path)
 
     def __str__(self) -> str:

@@ -123,7 +123,11 @@ def write_trace(profile: Profiler, path: str | Path) -> None:
                        "args": {"MiB": round(call.live / MIB, 3)}})
         events += [_event(k.kernel, call.phase, GPU, k.begin, k.seconds, {"op": call.op, **facts})
                    for k in call.launches]
-    Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+    try:
+        Path(path).write_text(json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}))
+    except OSError as error:
+        raise ConfigError(message("profiler", f"{path} cannot be written: {error.strerror}",
+                                  "pass a file in a folder that exists")) from error
 
 
 def _event(name: str, phase: str, row: int, begin: float, seconds: float, facts: dict[str, str]) -> dict[str, Any]:

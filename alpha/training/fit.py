@@ -109,6 +109,10 @@ def _optimizer(model: Module, what: Any, lr: Any, schedule: Any, warmup_steps: i
         if lr is not None or settings or schedule != "constant":
             raise ConfigError(message("fit", "lr, schedule and settings go with an optimizer's name, it is "
                                       f"{type(what).__name__}", "set them where the optimizer is made"))
+        own = {id(p) for p in model.parameters()}
+        if not any(id(p) in own for group in what.param_groups for p in group["params"]):
+            raise ConfigError(message("fit", f"the {type(what).__name__} has none of the model's {len(own)} parameters",
+                                      "make it of them: model.parameters()"))
         return what
     entry = find(OPTIMIZERS, "fit", "optimizer", what) if isinstance(what, str) else None
     function = find(SCHEDULES, "fit", "schedule", schedule) if isinstance(schedule, str) else schedule

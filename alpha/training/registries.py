@@ -10,10 +10,11 @@ notebook registers again replaces what it registered before; a name of another f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from inspect import signature
 from typing import Any, NamedTuple
 
 from alpha import ops, optim
-from alpha.errors import ConfigError, message
+from alpha.errors import ConfigError, message, shown
 from alpha.inputs.registry import call_with, decorator, find, parameters_of
 from alpha.nn import Module
 from alpha.optim import schedule
@@ -49,7 +50,15 @@ def register_optimizer(make: Any = None, *, lr: float | None = None) -> Any:
     Args:
         lr: learning rate unless one is given; default that of its signature, or 1e-3.
     """
+    if lr is not None and not (isinstance(lr, (int, float)) and 0 <= lr < float("inf")):
+        raise ConfigError(message("register_optimizer", f"lr={shown(lr)}, a finite number of at least 0 is needed",
+                                  "pass lr=1e-3, say"))
+
     def entry(thing: Any) -> OptimizerEntry:
+        if "lr" not in parameters_of(thing):
+            takes = ", ".join(parameters_of(thing))
+            raise ConfigError(message("register_optimizer", f"{thing.__name__} takes ({takes}), and no lr",
+                                      "let it take (params, lr=1e-3)"))
         own = parameters_of(thing).get("lr") is False and _default(thing, "lr")
         return OptimizerEntry(thing, float(lr if lr is not None else own or 1e-3), thing)
     return decorator(OPTIMIZERS, "register_optimizer", "an optimizer", make, entry,
@@ -72,8 +81,7 @@ def register_loss(make: Any = None) -> Any:
 
 
 def _default(thing: Any, name: str) -> Any:
-    import inspect
-    value = inspect.signature(thing).parameters[name].default
+    value = signature(thing).parameters[name].default
     return value if isinstance(value, (int, float)) else None
 
 
@@ -122,6 +130,13 @@ def find_loss(where: str, what: Any, label_smoothing: float = 0.0) -> Loss:
     if not callable(loss):
         raise ConfigError(message(where, f"loss is {loss!r:.60}", f"use one of {', '.join(LOSSES)}, or a function "
                                   "(outputs, targets) -> Tensor"))
+    try:
+        signature(loss.forward if isinstance(loss, Module) else loss).bind(None, None)
+    except TypeError as error:
+        raise ConfigError(message(where, f"the loss {loss!r:.60} does not take (outputs, targets): {error}",
+                                  "let it take both, and nothing else that has no default")) from error
+    except ValueError:  # of a built-in function, which says nothing of what it takes
+        pass
     if not label_smoothing:
         return loss
     if isinstance(loss, Module) or "label_smoothing" not in parameters_of(loss):

@@ -21,7 +21,7 @@ from tqdm import tqdm
 from alpha import ops, optim
 from alpha.backend import get_backend
 from alpha.capture import capture
-from alpha.errors import AnomalyError, NotFoundError, message
+from alpha.errors import AnomalyError, ConfigError, NotFoundError, message, shown
 from alpha.graph import no_grad
 from alpha.nn import Module
 from alpha.tensor import Tensor
@@ -141,6 +141,9 @@ class Trainer:
         """Returns the mean loss, shape (), and the device's part of each metric; leaves the gradients."""
         outputs = self.model(x)
         loss = self.loss(outputs, y)
+        if not isinstance(loss, Tensor):
+            raise ConfigError(message("loss", f"it returned {shown(loss)}, a Tensor of shape () is needed",
+                                      "compute it from the outputs by ops: ops.mean((outputs - targets) ** 2)"))
         (loss if self.scaler is None else self.scaler.scale(loss)).backward()
         outputs = outputs.detach()
         return loss.detach(), *[prepared(metric, outputs, y) for metric in self.metrics.values()]

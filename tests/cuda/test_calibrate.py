@@ -15,7 +15,8 @@ from benchmarks import calibrate
 from benchmarks.shapes import ConvShape
 from tests.cuda.process import CHECKED
 
-pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device"),
+pytestmark = [pytest.mark.cuda, pytest.mark.no_memcheck("a clock of kernels that have tests of their own"),
+              pytest.mark.usefixtures("device"),
               pytest.mark.skipif(CHECKED, reason="what it launches is checked where that is tested")]
 
 

@@ -64,9 +64,9 @@ def packed_form(x: Array, key: Any) -> Array | None:
 def columns(x: Array, first: int, count: int, write: Write) -> Array | None:
     """Returns `count` columns of x, of whole pieces of 16 bytes, to be read where they are; None where they cannot."""
     pieces = [n * ITEMSIZE[x.dtype] % 16 for n in (first, count, x.shape[-1])]
-    if x.__class__ is not Array or any(pieces) or not can_wait(x):
+    if any(pieces) or not can_wait(x):
         return None
-    return Packed(x, (*x.shape[:-1], count), x.dtype, _Columns(first), write)
+    return Packed(x.written(), (*x.shape[:-1], count), x.dtype, _Columns(first), write)
 
 
 def rows_of(x: Any) -> tuple[Array, int]:

@@ -19,7 +19,8 @@ from models.resnet import BasicBlock, Bottleneck, ResNet
 from tests.cuda.process import CHECKED
 from tests.cuda.test_training import batches, step_of, trained
 
-pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device", "tensor_cores_first")]
+pytestmark = [pytest.mark.cuda, pytest.mark.no_memcheck("trains for long; its kernels have tests of their own"),
+              pytest.mark.usefixtures("device", "tensor_cores_first")]
 
 
 def resnet() -> nn.Module:
@@ -112,7 +113,7 @@ def test_pools_and_joined_maps_are_not_split(make: Callable[[], nn.Module], mode
         launches.clear()
         with alpha.precision(mode):
             step(alpha.tensor(x, device="cuda"), alpha.tensor(y, device="cuda"))
-    pools = {vgg: {"max_pool_planes": 1, "avg_pool_planes": 1}, inceptions: {"max_pool_planes": 4}}[make]
+    pools = {vgg: {"max_pool_planes": 1, "avg_pool_planes": 1}, inceptions: {"max_pool_rows_planes": 4}}[make]
     assert {entry: launches.count(entry) for entry in pools} == pools
     assert "concat_planes" not in launches, "parts are written where they belong"
     assert not merges, "but behind guards, which nobody reads"

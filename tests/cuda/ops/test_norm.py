@@ -335,6 +335,19 @@ def test_gradients_that_are_parts_of_a_joined_one_are_read_in_place(relu, dtype,
         assert away <= (1e-6 if dtype == "float32" else 0), "but for planes of float32, which one of them may be"
 
 
+@pytest.mark.parametrize("dtype", FLOAT_DTYPES)
+def test_parts_of_a_gradient_that_waits_are_read_in_place(dtype, launches) -> None:
+    """As a norm behind the concatenation leaves it: it is written, once, and not copied."""
+    xs = [alpha.tensor(floats(3, 5, 5, c, seed=c), device="cuda").astype(dtype).detach() for c in (16, 8)]
+    for x in xs:
+        x.requires_grad = True
+    whole = ops.batch_norm(ops.concat([ops.batch_norm(x) for x in xs], axis=-1))
+    launches.clear()
+    whole.backward(alpha.tensor(floats(3, 5, 5, 24, seed=5), device="cuda").astype(dtype))
+    assert all(np.isfinite(x.grad.astype("float32").numpy()).all() for x in xs)
+    assert not [entry for entry in launches if entry.startswith("copy_box")]
+
+
 def test_a_part_of_a_gradient_outlives_what_it_is_a_part_of() -> None:
     """Whoever changes the whole has the part written before; any other reader has it copied."""
     x = alpha.tensor(floats(2, 3, 3, 32), device="cuda")

@@ -12,9 +12,8 @@
 //           TILE x TILE pixels in the gradients, which read a window once for all of them; channels fastest, of every
 //           `apart`-th image: a thread finds its place and its windows once for all of these. BATCH pixels of a window
 //           are loaded before the first is used.
-// Measured: H100, share of a copy's bandwidth (benchmarks.cuda_bandwidth): max 2x2 94 %, 3x3 at stride 2 92 %;
-//           gradients
-//           92 and 91 %; average 95 %, gradient 89 %
+// Measured: H100, share of a copy's bandwidth (benchmarks.cuda_bandwidth): max 2x2 94 %, its gradient 92 %;
+//           average 95 %, gradient 89 %
 #include "pool.cuh"
 
 constexpr int TILE = 2;  // pixels of x along an axis that a thread of a gradient takes
