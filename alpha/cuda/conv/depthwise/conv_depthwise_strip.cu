@@ -19,11 +19,7 @@
 
 constexpr int THREADS = 128, LANES_MOST = 32, P = 4, V = 2, TAPS = F * F;
 constexpr int WGRAD_V = F < 5 ? 2 : 1;  // F * F * V sums stay in registers
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
-constexpr int BLOCKS = F == 3 ? 6 - STRIDE : F == 5 ? 3 : 2;  // of a multiprocessor, at least
-#else
-constexpr int BLOCKS = F == 3 ? 6 - STRIDE : F == 5 ? 3 : 4 - STRIDE;
-#endif
+constexpr int BLOCKS = F == 3 ? 6 - STRIDE : F == 5 ? 3 : 4 - STRIDE;  // of a multiprocessor, at least
 constexpr int WGRAD_BLOCKS = F == 3 ? 5 - STRIDE : F == 5 ? 4 : 3;
 
 // N elements of a channel group, as they are stored
@@ -243,7 +239,7 @@ template <class T> __device__ __forceinline__ void wgrad(const StripWgrad &t) {
 }
 
 #define STRIP_KERNELS(T, dtype) \
-  ALPHA_ENTRY(strip_gather_##dtype, (THREADS, BLOCKS), (Strips t), strip<T, false>(t)) \
+  ALPHA_ENTRY(strip_gather_##dtype, (THREADS, F == 7 && sizeof(T) > 2 ? 2 : BLOCKS), (Strips t), strip<T, false>(t)) \
   ALPHA_ENTRY(strip_scatter_##dtype, (THREADS, BLOCKS), (Strips t), strip<T, true>(t)) \
   ALPHA_ENTRY(strip_wgrad_##dtype, (THREADS, WGRAD_BLOCKS), (StripWgrad t), wgrad<T>(t))
 FLOAT_KERNELS(STRIP_KERNELS)
