@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import alpha
 from alpha import ops
 from alpha.config import config
-from alpha.errors import ShapeError
+from alpha.errors import AlphaError, ShapeError
 from alpha.gradcheck import assert_equal_at, gradcheck
 from alpha.ops.norm import batch_norm_act
 from tests.op_checks import check_sample_norm_of_nearly_equal_elements
@@ -181,6 +181,11 @@ def test_batch_norm_is_pytorchs(cpu_kernels, training):
     for ours, theirs in ((x.grad, tx.grad), (gamma.grad, tg.grad), (beta.grad, tb.grad), (running[0], tm),
                          (running[1], tv)):
         assert_equal_at(ours, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_no_tensor_is_refused_where_there_is_no_sample() -> None:
+    with pytest.raises(AlphaError, match=r"running_mean is True.*\nhelp: "):
+        ops.batch_norm(alpha.zeros((0, 4)), running_mean=True)
 
 
 @pytest.mark.parametrize("again", [False, True])

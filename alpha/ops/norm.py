@@ -66,8 +66,10 @@ def batch_norm(x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = Non
             activation is unknown.
     Source: arXiv 1502.03167, Algorithms 1 and 2.
     """
-    if training and isinstance(x, Tensor) and x.ndim > 1 and not prod(x.shape[:-1]):  # no sample: no statistics
-        like = next((p for p in (running_mean, gamma, beta) if p is not None), x)
+    given = [p for p in (running_mean, running_var, gamma, beta) if p is not None]
+    if (training and isinstance(x, Tensor) and x.ndim > 1 and not prod(x.shape[:-1])    # no sample: no statistics
+            and all(isinstance(p, Tensor) for p in given)):     # what is none the op refuses
+        like = given[0] if given else x
         running_mean, running_var = (create((x.shape[-1],), dtype=like.dtype, device=x.device)
                                      for create in (zeros, ones))
         training = False
@@ -125,6 +127,7 @@ class batch_norm_add_act:
     """activation(batch_norm(x) + residual); see batch_norm.  Its gradient reads the mask of relu from y."""
 
     args, saves = "x gamma? beta? running_mean? running_var? residual", "x gamma beta mean istd y"
+    spares = {"y": "activation"}
     label = "batch_norm"
     outs, returns, mutates, cheap = "y mean istd", "y", "running_mean running_var", "y"
     parameters = "gamma beta running_mean running_var"

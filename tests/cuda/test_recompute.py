@@ -15,6 +15,7 @@ from alpha.cuda.runtime import arena
 from alpha.errors import OutOfMemoryError
 from alpha.recompute import plan, recipe
 from tests.cuda.lazy.test_deferred_training import googlenet, inceptions, resnet, vgg
+from tests.cuda.process import COUNTS_LIVE
 from tests.cuda.test_training import batches, live_bytes_of
 
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device", "tensor_cores_first")]
@@ -26,6 +27,7 @@ PIXELS = 4
 @pytest.fixture(autouse=True)
 def small_results_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "LEAST", 1)
+    monkeypatch.setattr(plan, "WORTH", 1)
 
 
 def trained(name: str, setting: str, capture: bool, steps: int = 2) -> list[np.ndarray]:
@@ -74,6 +76,7 @@ def test_a_captured_step_has_the_same_bits(setting: str, worth: int, monkeypatch
 
 
 @pytest.mark.parametrize("setting", ["none", "cheap", "full", "auto"])
+@COUNTS_LIVE
 def test_training_leaks_no_memory(setting: str) -> None:
     with alpha.config(recompute=setting):
         live = live_bytes_of(resnet(), 6, 4, PIXELS)

@@ -38,18 +38,20 @@ INLINE void pack_pixel(const float* from, int64_t width, float* to) {
   for (int64_t v = 0; v < WIDTH; v += LANES) store(to + v, load_part(from + v, width - v));
 }
 
-// sums[outputs][ld] += g^T x over `count` packed pixels.
-void add_panel(const float* x, int64_t blocks, const float* gradients, int64_t outputs, int64_t count, float* sums) {
-  const int64_t ld = blocks * TILE_WIDTH, most = most_rows(TILE_VECTORS);
+// sums[outputs][ld] += g^T x over `count` packed pixels of `width` channels in. The last block may have fewer vectors.
+void add_panel(const float* x, int64_t width, const float* gradients, int64_t outputs, int64_t count, float* sums) {
+  const int64_t blocks = ceil_div(width, TILE_WIDTH), ld = blocks * TILE_WIDTH, most = most_rows(TILE_VECTORS);
   for (int64_t first = 0; first < outputs; first += GRADIENTS, gradients += PANEL * GRADIENTS) {
     const int64_t rows = std::min(GRADIENTS, outputs - first), tiles = ceil_div(rows, most);
-    for (int64_t b = 0; b < blocks; b++)
+    for (int64_t b = 0; b < blocks; b++) {
+      const int64_t vectors = std::min<int64_t>(TILE_VECTORS, ceil_div(width - b * TILE_WIDTH, LANES));
       for (int64_t t = 0; t < tiles; t++) {
         const int64_t o = part_start(rows, t, tiles), p = part_start(rows, t + 1, tiles) - o;
-        product_of(TILE_VECTORS, static_cast<int>(p), true)(
+        product_of(static_cast<int>(vectors), static_cast<int>(p), true)(
             gradients + o, GRADIENTS, x + b * PANEL * TILE_WIDTH, TILE_WIDTH, count,
             sums + (first + o) * ld + b * TILE_WIDTH, ld, true);
       }
+    }
   }
 }
 
@@ -70,11 +72,11 @@ void add_rows(const Geometry& g, const Cut& cut, int64_t part, int64_t first, in
       pack_pixel<TILE_WIDTH>(in, width, panel + count * TILE_WIDTH);
       pack_pixel<GRADIENTS>(dy + (k * g.out_w + c) * g.out_pitch, g.out_c, gradients + count * GRADIENTS);
       if (++count < PANEL) continue;
-      add_panel(panel, blocks, gradients, g.out_c, count, sums);
+      add_panel(panel, width, gradients, g.out_c, count, sums);
       count = 0;
     }
   }
-  if (count) add_panel(panel, blocks, gradients, g.out_c, count, sums);
+  if (count) add_panel(panel, width, gradients, g.out_c, count, sums);
 }
 
 }  // namespace

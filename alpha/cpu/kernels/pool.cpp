@@ -47,6 +47,8 @@ struct Pool {
 
   // Whether many windows may hold one input.
   bool many_cover() const { return are_many(ceil_div(h.kernel, h.stride), ceil_div(w.kernel, w.stride)); }
+  int64_t inputs() const { return n * h.in * w.in * channels; }
+  int64_t outputs() const { return n * h.out * w.out * channels; }
   int64_t input(int64_t image, int64_t ih, int64_t iw) const { return ((image * h.in + ih) * w.in + iw) * channels; }
   int64_t output(int64_t image, int64_t oh, int64_t ow) const { return ((image * h.out + oh) * w.out + ow) * channels; }
   float divisor(int64_t oh, int64_t ow, bool count_padding) const {
@@ -92,11 +94,23 @@ INLINE vfloat sum_pixels(const Range& rows, const Range& columns, int64_t first,
   return MANY ? __builtin_convertvector(total + __builtin_convertvector(sum, vdouble), vfloat) : sum;
 }
 
-INLINE vfloat load_some(const float* p, int64_t n) { return n >= LANES ? load(p) : load_part(p, n); }
-INLINE vint load_some(const int32_t* p, int64_t n) { return n >= LANES ? load(p) : load_part(p, n); }
+// A tensor that is read. Of its first `n` elements at an offset, fewer than a vector holds, a vector takes what follows
+// them as well, where memory goes on: those lanes are written nowhere.
+template <class T>
+struct Source {
+  const T *data, *last;  // where the last whole vector begins
+
+  Source(const T* p, int64_t size) : data(p), last(p + size - LANES) {}
+  auto at(int64_t offset, int64_t n) const {
+    const T* p = data + offset;
+    return p <= last ? load(p) : load_part(p, n);
+  }
+};
 
 template <bool MANY>
-void max_pool_gradient(const Pool& p, const float* g, const int32_t* index, float* dx) {
+void max_pool_gradient(const Pool& p, const float* dy, const int32_t* indices, float* dx) {
+  const Source<float> g(dy, p.outputs());
+  const Source<int32_t> index(indices, p.outputs());
   const int64_t channels = p.channels, row_step = p.w.out * channels;
   for_each_pixel(p, p.h.in, p.w.in, &PoolAxis::covering,
                  [=](int64_t image, int64_t ih, int64_t iw, Range rows, Range columns) {
@@ -104,7 +118,7 @@ void max_pool_gradient(const Pool& p, const float* g, const int32_t* index, floa
     const vint here = vint{} + int32_t(ih * p.w.in + iw);
     for (int64_t c = 0; c < channels; c += LANES) {
       const auto term = [=](int64_t at, int64_t, int64_t) {
-        return load_some(index + at, channels - c) == here ? load_some(g + at, channels - c) : vfloat{};
+        return index.at(at, channels - c) == here ? g.at(at, channels - c) : vfloat{};
       };
       store_part(dx + in + c, sum_pixels<MANY>(rows, columns, out + c, row_step, channels, term), channels - c);
     }
@@ -112,14 +126,15 @@ void max_pool_gradient(const Pool& p, const float* g, const int32_t* index, floa
 }
 
 template <bool MANY>
-void avg_pool(const Pool& p, const float* x, float* y, bool count_padding) {
+void avg_pool(const Pool& p, const float* from, float* y, bool count_padding) {
+  const Source<float> x(from, p.inputs());
   const int64_t channels = p.channels, row_step = p.w.in * channels;
   for_each_pixel(p, p.h.out, p.w.out, &PoolAxis::window,
                  [=](int64_t image, int64_t oh, int64_t ow, Range rows, Range columns) {
     const int64_t in = p.input(image, rows.first, columns.first), out = p.output(image, oh, ow);
     const float divisor = p.divisor(oh, ow, count_padding);
     for (int64_t c = 0; c < channels; c += LANES) {
-      const auto term = [=](int64_t at, int64_t, int64_t) { return load_some(x + at, channels - c); };
+      const auto term = [=](int64_t at, int64_t, int64_t) { return x.at(at, channels - c); };
       const vfloat sum = sum_pixels<MANY>(rows, columns, in + c, row_step, channels, term);
       store_part(y + out + c, sum / divisor, channels - c);
     }
@@ -127,14 +142,15 @@ void avg_pool(const Pool& p, const float* x, float* y, bool count_padding) {
 }
 
 template <bool MANY>
-void avg_pool_gradient(const Pool& p, const float* g, float* dx, bool count_padding) {
+void avg_pool_gradient(const Pool& p, const float* dy, float* dx, bool count_padding) {
+  const Source<float> g(dy, p.outputs());
   const int64_t channels = p.channels, row_step = p.w.out * channels;
   for_each_pixel(p, p.h.in, p.w.in, &PoolAxis::covering,
                  [=](int64_t image, int64_t ih, int64_t iw, Range rows, Range columns) {
     const int64_t out = p.output(image, rows.first, columns.first), in = p.input(image, ih, iw);
     for (int64_t c = 0; c < channels; c += LANES) {
       const auto term = [&](int64_t at, int64_t a, int64_t b) {
-        return load_some(g + at, channels - c) / p.divisor(rows.first + a, columns.first + b, count_padding);
+        return g.at(at, channels - c) / p.divisor(rows.first + a, columns.first + b, count_padding);
       };
       store_part(dx + in + c, sum_pixels<MANY>(rows, columns, out + c, row_step, channels, term), channels - c);
     }
@@ -143,8 +159,9 @@ void avg_pool_gradient(const Pool& p, const float* g, float* dx, bool count_padd
 
 }  // namespace
 
-EXPORT void max_pool_fwd(const int64_t* table, const float* x, float* y, int32_t* index) {
+EXPORT void max_pool_fwd(const int64_t* table, const float* from, float* y, int32_t* index) {
   const Pool p(table);
+  const Source<float> x(from, p.inputs());
   const int64_t channels = p.channels, row_step = p.w.in * channels;
   for_each_pixel(p, p.h.out, p.w.out, &PoolAxis::window,
                  [=](int64_t image, int64_t oh, int64_t ow, Range rows, Range columns) {
@@ -154,9 +171,9 @@ EXPORT void max_pool_fwd(const int64_t* table, const float* x, float* y, int32_t
       vfloat best = broadcast(-std::numeric_limits<float>::infinity());
       vint where = vint{} + first;
       for (int64_t a = 0; a < rows.size(); a++) {
-        const float* src = x + in + a * row_step + c;
-        for (int64_t b = 0; b < columns.size(); b++, src += channels) {
-          const vfloat v = load_some(src, channels - c);
+        int64_t at = in + a * row_step + c;
+        for (int64_t b = 0; b < columns.size(); b++, at += channels) {
+          const vfloat v = x.at(at, channels - c);
           const vint better = (v > best) | (v != v);
           best = better ? v : best;
           where = better ? vint{} + int32_t(first + a * p.w.in + b) : where;
@@ -169,8 +186,9 @@ EXPORT void max_pool_fwd(const int64_t* table, const float* x, float* y, int32_t
 }
 
 // y = max(the largest of each window, 0), without its index: what follows a convolution in inference.
-EXPORT void max_pool_relu(const int64_t* table, const float* x, float* y) {
+EXPORT void max_pool_relu(const int64_t* table, const float* from, float* y) {
   const Pool p(table);
+  const Source<float> x(from, p.inputs());
   const int64_t channels = p.channels, row_step = p.w.in * channels;
   for_each_pixel(p, p.h.out, p.w.out, &PoolAxis::window,
                  [=](int64_t image, int64_t oh, int64_t ow, Range rows, Range columns) {
@@ -178,9 +196,9 @@ EXPORT void max_pool_relu(const int64_t* table, const float* x, float* y) {
     for (int64_t c = 0; c < channels; c += LANES) {
       vfloat best = {};
       for (int64_t a = 0; a < rows.size(); a++) {
-        const float* src = x + in + a * row_step + c;
-        for (int64_t b = 0; b < columns.size(); b++, src += channels) {
-          const vfloat v = load_some(src, channels - c);
+        int64_t at = in + a * row_step + c;
+        for (int64_t b = 0; b < columns.size(); b++, at += channels) {
+          const vfloat v = x.at(at, channels - c);
           best = (v > best) | (v != v) ? v : best;
         }
       }

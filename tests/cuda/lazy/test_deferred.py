@@ -19,6 +19,7 @@ from alpha.cuda.runtime.memory import Array
 from alpha.ops.norm import batch_norm_act, batch_norm_add_act, batch_norm_grad
 from tests.cuda.lazy.deferred_oracle import Norm, cuda, error, held, planes, wide, without_tensor_cores
 from tests.cuda.lazy.operand_oracle import normal, planes_of
+from tests.cuda.process import COUNTS_LIVE
 
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device")]
 
@@ -63,6 +64,7 @@ def test_gradients_do_not_wait_for_one_another(launches):
     assert not first.data.derived.reads
 
 
+@COUNTS_LIVE
 def test_what_nobody_reads_is_never_written(launches):
     norm = Norm(60, 8)
     gc.collect()

@@ -21,6 +21,7 @@ from alpha.ops.norm import batch_norm_act
 from alpha.ops.pool import adaptive_max_pool2d, avg_pool2d, max_pool2d, max_pool2d_backward
 from tests.cuda.lazy.deferred_oracle import FORMS, Norm, cuda, flag_of, held, like, plain, planes, wide
 from tests.cuda.lazy.operand_oracle import normal
+from tests.cuda.process import COUNTS_LIVE
 
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device")]
 
@@ -101,6 +102,7 @@ def test_the_index_waits_too(pool, form):
         assert y.data.derived.in_planes == ("planes" in first)
 
 
+@COUNTS_LIVE
 def test_an_index_does_not_hold_what_it_waited_with():
     x, live = Norm(*SHAPE).call(), lambda: BACKEND.memory_stats()["live"]
     planes(x)
@@ -123,6 +125,7 @@ def test_an_index_does_not_hold_what_it_waited_with():
 
 
 @pytest.mark.parametrize("name", BOTH)
+@COUNTS_LIVE
 def test_what_nobody_reads_is_never_written(name, launches):
     x = Norm(*SHAPE).call()
     gc.collect()

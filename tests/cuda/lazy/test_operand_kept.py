@@ -15,6 +15,7 @@ from alpha.cuda.lazy.operands import KEEP, operand, prepare_weights
 from alpha.cuda.runtime import memory
 from alpha.ops import norm, update
 from tests.cuda.lazy.operand_oracle import check, normal, planes_of
+from tests.cuda.process import COUNTS_LIVE
 
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device")]
 
@@ -147,6 +148,7 @@ def test_memory_of_others_has_no_operand_kept():
 
 # ---- memory ----------------------------------------------------------------------------------------------------------
 
+@COUNTS_LIVE
 def test_operands_are_live_memory_and_go_with_the_tensor():
     size = 100_000
     w = tensor(normal(size))

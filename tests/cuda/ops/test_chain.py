@@ -18,6 +18,7 @@ from alpha.op import op
 from alpha.ops.activation import elu_grad, gelu_grad, hardswish_grad, relu6_grad, silu_grad, softplus_grad, tanh_grad
 from alpha.ops.dropout import keyed_dropout
 from alpha.tensor import Tensor
+from tests.cuda.process import COUNTS_LIVE
 
 pytestmark = pytest.mark.cuda
 
@@ -127,6 +128,7 @@ def test_an_activation_behind_batch_norm_rides_on_it(name: str, residual: bool, 
             np.testing.assert_allclose(p, q, rtol=2e-2, atol=2e-2 * float(abs(q).max()))
 
 
+@COUNTS_LIVE
 def test_what_is_between_takes_no_memory() -> None:
     """Backward keeps x alone: what the norm gives is made again within the pass that needs it."""
     live = {}
@@ -142,6 +144,7 @@ def test_what_is_between_takes_no_memory() -> None:
     assert live[0] - live[1] >= SIZE * ITEMSIZE["bfloat16"]
 
 
+@COUNTS_LIVE
 def test_nothing_is_held_until_garbage_is_collected() -> None:
     backend = alpha.backend.get_backend("cuda")
     x = alpha.tensor(normal(*SHAPE), device="cuda").astype("bfloat16")

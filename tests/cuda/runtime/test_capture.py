@@ -297,6 +297,7 @@ def test_hooks_are_called_every_time():
     assert len(seen) == 8
 
 
+@pytest.mark.no_memcheck("counts live memory: the tool keeps Python's frames, and what they hold")
 def test_memory_is_counted_and_comes_back():
     x = alpha.tensor(np.ones(1 << 16, np.float32), device="cuda")
     gc.collect()
@@ -304,8 +305,7 @@ def test_memory_is_counted_and_comes_back():
     chain = alpha.capture(lambda x: ((x + 1) * 2 + x).sum())
     for _ in range(4):
         assert chain(x).item() == 5 << 16
-    assert memory.pool.reserved >= 2 * x.data.nbytes
-    assert memory.pool.live >= before + memory.pool.reserved
+    assert memory.pool.live - before >= memory.pool.reserved >= 2 * x.data.nbytes
     del chain
     gc.collect()
     assert memory.pool.reserved == 0 and memory.pool.live == before

@@ -13,8 +13,9 @@ import alpha
 from alpha.cuda import BACKEND, context
 from alpha.cuda.runtime import memory
 from alpha.errors import AlphaError, DTypeError, GraphError, ShapeError
+from tests.cuda.process import COUNTS_LIVE
 
-pytestmark = pytest.mark.cuda
+pytestmark = [pytest.mark.cuda, COUNTS_LIVE]
 
 DTYPES = ["float32", "bfloat16", "float16", "int32", "int64", "uint8", "bool"]
 

@@ -13,7 +13,7 @@ from alpha.cuda import free_cached, memory_summary
 from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.context import context
 from alpha.errors import DeviceError, OutOfMemoryError
-from tests.cuda.process import run
+from tests.cuda.process import COUNTS_LIVE, run
 
 pytestmark = pytest.mark.cuda
 
@@ -65,6 +65,7 @@ def test_reshaped_shares_and_copy_copies():
     assert memory.download(z, "float32").tolist() == [[0, 1, 2], [3, 4, 5]]
 
 
+@COUNTS_LIVE
 def test_bytes_are_counted(pool):
     free_cached()
     before, rounding = pool.live, pool.cached  # what blocks of other tests hold, and what they round up to
@@ -109,6 +110,7 @@ def test_the_pool_is_asked_near_the_peak_alone(pool, monkeypatch):
     assert len(asked) == 2, "what is freed at once counts until the bound has reached the peak"
 
 
+@COUNTS_LIVE
 def test_a_loop_leaks_nothing(pool):
     def step() -> None:
         x = alpha.tensor(np.ones((100, 100), np.float32), device="cuda", requires_grad=True)
