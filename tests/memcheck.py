@@ -67,13 +67,14 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def sanitizer(logs: Path) -> list[str]:
     """Returns the words before a program's own: memcheck of that process alone, with a log named after its id.
 
-    Calls that the driver refuses are no errors: tests ask for too much memory, or for kernels that are not there.
+    Calls that the driver refuses are no errors: tests ask for too much memory, or for kernels that are not there. The
+    tool meets a process when that first calls the driver, long after its start: it waits for that.
     """
     found = shutil.which("compute-sanitizer")
     if found is None:
         raise SystemExit("memcheck: there is no compute-sanitizer on PATH\nhelp: add the bin folder of CUDA's toolkit")
     return [found, "--tool", "memcheck", "--target-processes", "application-only", "--report-api-errors", "no",
-            "--error-exitcode", "9", "--log-file", str(logs / "%p.log"), sys.executable]
+            "--launch-timeout", "900", "--error-exitcode", "9", "--log-file", str(logs / "%p.log"), sys.executable]
 
 
 def reports(logs: Path) -> tuple[int, int, str]:
