@@ -79,6 +79,8 @@ class ByLevel(Candidate):
     def _slots(self, desc: CoConvDesc) -> int:
         """Returns how many slots the statistics of y have, 0 for none: sums in slices count nothing, and the slots of
         a block are those of its number in all launches."""
+        if any(tile.tile.cluster > 1 for tile in self.best(desc)):  # they count nothing either
+            return 0
         lists = [tile.plan(level)[1] for tile, (_, level) in zip(self.best(desc), desc.levels)]
         blocks = {len(work.items) for work in lists}
         return wgmma.CONSUMERS * max(blocks) if len(blocks) == 1 and not any(work.slots for work in lists) else 0
