@@ -16,6 +16,7 @@ The class becomes an `Op`, a callable. Its vocabulary:
 
     args      names of the tensor inputs; "b?" may be None; "*xs" is a list of tensors
     saves     the args and outs that the gradients read; everything else is freed
+    spares    a dict, name of a saved out -> attribute: where that is None, no gradient reads the out, and it is freed
     outs      what an implementation returns; default "y"
     returns   the outs that the caller gets (default: all), of which the floating ones carry gradients
     mutates   the args that an implementation changes in place; what the backend derived from them is dropped before
@@ -76,8 +77,8 @@ class Op(Signature):
 
     # Slots, as CPython reads the attributes of an object with more than 30 others slowly.
     __slots__ = ("adds", "again", "batched", "cheap", "checked", "differentiable", "equation", "flops", "gives",
-                 "impls", "moves", "mutates", "outs", "own", "returned", "saved_args", "saved_outs", "single", "vjp",
-                 "vjp_of", "written")
+                 "impls", "moves", "mutates", "outs", "own", "returned", "saved_args", "saved_outs", "single", "spares",
+                 "vjp", "vjp_of", "written")
 
     def __init__(self, cls: type) -> None:
         super().__init__(cls)
@@ -100,6 +101,7 @@ class Op(Signature):
         check_names(self, self.outs, body)
         self.saved_args = tuple((name, names[name]) for name in saves if name in names)
         self.saved_outs = tuple((name, self.outs.index(name)) for name in saves if name not in names)
+        self.spares: dict[str, str] = body.get("spares", {})
         cheap = body.get("cheap", bool(body.get("equation")))
         self.cheap = tuple([k for k, out in enumerate(self.outs) if cheap is True or (cheap and out in cheap.split())])
         self.again: Callable[..., Any] | None = body.get("again")
@@ -240,9 +242,9 @@ class Op(Signature):
             value = args[k]
             saved.append(value)
             arrays.append(value.data if isinstance(value, Tensor) else _arrays(value))
-        for _, k in self.saved_outs:
+        for name, k in self.saved_outs:
             t = outs[k]
-            saved.append(t.data)
+            saved.append(None if name in self.spares and attrs[self.spares[name]] is None else t.data)
             kept.append((t.shape, t.dtype, t.device))
         node = Node(self, attrs, edges, needs, saved, arrays, meta, kept)
         if recompute.segments or config.recompute != "none":

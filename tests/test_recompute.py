@@ -26,6 +26,7 @@ Results = list[np.ndarray]
 @pytest.fixture(autouse=True)
 def small_results_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "LEAST", 1)
+    monkeypatch.setattr(plan, "WORTH", 1)
 
 
 def image(seed: int, *shape: int) -> alpha.Tensor:
@@ -168,6 +169,25 @@ def test_a_result_is_made_once_and_goes_after_its_last_reader() -> None:
     assert made() == before + 2 and shared.data is None and shared.sources is None  # exp and tanh
     e = np.exp(x.numpy())
     np.testing.assert_allclose(x.grad.numpy(), e * (1 - np.tanh(e) ** 2) + 2 * e * e, rtol=1e-4)
+
+
+def test_what_only_an_activation_would_read_is_not_kept() -> None:
+    """A convolution with a bias saves its result for the mask of a relu, and lets it go where there is none."""
+    conv = nn.Conv2d(3, 4, 3)
+    plain, masked = (ops.conv2d_bias_act(image(1, 2, 8, 8, 3), conv.weight, conv.bias, activation=activation)
+                     for activation in (None, "relu"))
+    assert plain._node[0].saved[-1] is None and masked._node[0].saved[-1] is masked.data
+    data = weakref.ref(plain.data)
+    loss = (plain + 0.0).sum()
+    del plain
+    assert data() is None
+    loss.backward()
+    np.testing.assert_allclose(conv.bias.grad.numpy(), 72.0)
+
+
+def test_auto_takes_what_costs_least_per_byte_first() -> None:
+    assert plan._dearest([(3.0, 40.0), (1.5, 30.0), (2.0, 30.0)], 50.0) == 2.0
+    assert plan._dearest([(3.0, 40.0), (1.5, 30.0)], 80.0) == float("inf")
 
 
 def test_a_result_whose_input_nobody_keeps_is_kept() -> None:

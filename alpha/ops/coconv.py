@@ -145,6 +145,7 @@ class coconv2d_bias_act:
     """
 
     args, saves, parameters = "x w b?", "x w y", "w b"
+    spares = {"y": "activation"}
     batched = True
 
     def canon(*, dilations: Levels, channels: LevelChannels = None, stride: Pair = 1, groups: Channels = 1,

@@ -228,6 +228,7 @@ class conv2d_bias_act:
 
     args, saves, adds, parameters, flops = "x w b?", "x w y", "x", "w b", product_flops
     batched = True
+    spares = {"y": "activation"}
     presets = {"algorithm": conv_request}
 
     def canon(*, stride: Pair = 1, padding: Padding = 0, dilation: Pair = 1, groups: Channels = 1,

@@ -99,6 +99,7 @@ class linear:
     """
 
     args, saves, parameters = "x w b?", "x w y", "w b"
+    spares = {"y": "activation"}
     flops = lambda size, x, w, *b: 2.0 * size * w.shape[-1]  # noqa: E731
     presets = {"algorithm": linear_request}
 

@@ -127,6 +127,7 @@ class batch_norm_add_act:
     """activation(batch_norm(x) + residual); see batch_norm.  Its gradient reads the mask of relu from y."""
 
     args, saves = "x gamma? beta? running_mean? running_var? residual", "x gamma beta mean istd y"
+    spares = {"y": "activation"}
     label = "batch_norm"
     outs, returns, mutates, cheap = "y mean istd", "y", "running_mean running_var", "y"
     parameters = "gamma beta running_mean running_var"

@@ -4,7 +4,8 @@
     cheap   results of ops that say they are cheap are made again, where that frees more than it holds
     full    results of all ops are, convolutions too; a chain ends with a result that is kept once it is long beside
             what was kept on the way to it: segments of about the square root of the whole
-    auto    cheap within 3 % of the step's estimated time, without that bound where memory gets scarce, then full
+    auto    cheap within 3 % of the step's estimated time, what costs least per byte first by what the last step told;
+            without that bound where memory gets scarce, then full
 
 A result can be made again where all that its op reads is held in any case: saved by somebody, a parameter, or something
 that can itself be made again. Whatever else it would hold counts against what it frees.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from math import inf
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
@@ -29,18 +31,30 @@ if TYPE_CHECKING:
     from alpha.op import Op
 
 LEAST = 1024         # bytes of a result that is worth a recipe
+WORTH = 1 << 16      # of what a call reads and makes, that auto looks at
 SHARE = 0.03         # of a step's estimated time, that auto may add
 SCARCE, SHORT = 0.35, 0.5  # of the memory limit, live, from which auto makes again what is cheap, and everything
 PASSES = 3           # forward, and the two gradients
 DEEPEST = 64         # calls of a chain, each of which takes a few of Python's frames
+NOTHING: dict[int, int] = {}  # no bytes of no call
 # How long a chain may grow under full, where paths meet and elsewhere: times what is kept, or times its result's size.
 AT_JOINS, BETWEEN = (0.3, 1.0), (2.0, 4.5)
 
 
 class _Here(threading.local):
-    """Of this thread: whether a segment of the user's is being run."""
+    """Of this thread.
+
+    Attributes:
+        segment: whether one of the user's is being run.
+        offers: what auto could make again in this step: bytes moved per byte that is freed, and bytes moved.
+        dearest: of the offers of the last step, the price of the last one within the share when the cheapest go first.
+    """
 
     segment = False
+    dearest = inf
+
+    def __init__(self) -> None:
+        self.offers: list[tuple[float, float]] = []
 
 
 here = _Here()
@@ -65,12 +79,11 @@ class Plan:
         self.recipe: Recipe | None = None
         self.reads: list[Recipe] = []
         self.kept = self.depth = 0
-        self.base: dict[int, int] = {}
-        self.chain: dict[int, int] = {}
+        self.base = self.chain = NOTHING
 
     def end_chain(self, kept: dict[int, int]) -> None:
         """Says that the outs of the call are kept; kept: the call's number and their bytes, where full counts them."""
-        self.base, self.chain, self.depth = {**self.base, **kept} if kept else self.base, {}, 0
+        self.base, self.chain, self.depth = {**self.base, **kept} if kept else self.base, NOTHING, 0
 
     def release(self) -> None:
         """Says that the call is done with what it saved."""
@@ -87,41 +100,58 @@ def plan(node: Node, args: Sequence[Any], outs: Sequence[Tensor]) -> None:
     level = "segment" if here.segment else config.recompute
     if level == "none":
         return
+    if level != "auto":
+        _plan(node, level, args, outs)
+        return
+    moved = sum([t.data.nbytes for t in (*outs, *_tensors(args))])
+    if moved >= WORTH and _plan(node, _level(node.op, moved, args, outs), args, outs):
+        state.spent += moved
+
+
+def _plan(node: Node, level: str, args: Sequence[Any], outs: Sequence[Tensor]) -> bool:
+    """Does what a level says of one call; tells whether something of it is to be made again."""
     op, made = node.op, Plan()
     node.plan = made
-    if level == "auto":
-        level = _level(op, args, outs)
     if made_again := _made_again(op, level):
         made.recipe = _recipe(node, made, level, args, outs, made_again)
     _thin(node, made, args)
-    if made.recipe is not None:
-        first = len(op.saved_args)
-        for j, (_, k) in enumerate(op.saved_outs):
-            if k in made.recipe.outs:
-                node.saved[first + j] = Part(made.recipe, k)
-                made.recipe.readers += 1
-                made.reads.append(made.recipe)
-    saved_outs = [k for _, k in op.saved_outs if made.recipe is None or k not in made.recipe.outs]
-    for k in saved_outs:
-        made.kept |= 1 << k
-        count.kept += outs[k].data.nbytes
+    for j, (_, k) in enumerate(op.saved_outs, len(op.saved_args)):
+        if node.saved[j] is None:
+            continue
+        if made.recipe is not None and k in made.recipe.outs:
+            node.saved[j] = Part(made.recipe, k)
+            _read(made, node.saved[j])
+        else:
+            made.kept |= 1 << k
+            count.kept += outs[k].data.nbytes
+    return made.recipe is not None
 
 
-def _level(op: Op, args: Sequence[Any], outs: Sequence[Tensor]) -> str:
-    """Returns what auto chooses for one call."""
+def _level(op: Op, moved: int, args: Sequence[Any], outs: Sequence[Tensor]) -> str:
+    """Returns what auto chooses for one call, which moves so many bytes."""
+    if not state.step:
+        here.dearest, here.offers = _dearest(here.offers, SHARE * state.last), []
     backend = get_backend(outs[0].device)
-    moved = sum([t.data.nbytes for t in outs]) + sum([t.data.nbytes for t in _tensors(args)])
-    work = op.flops(outs[0].size, *args) if op.flops else 0
+    work = op.flops(outs[0].data.nbytes / 4, *args) if op.flops else 0  # 16 bits are twice as fast
     state.step += PASSES * (moved + work / backend.flops_per_byte)
     share = backend.memory_stats()["live"] / backend.memory_limit()
     if share > SHORT:
         return "full"
     if not op.cheap:
         return "cheap"
-    if state.spent + moved > SHARE * max(state.step, state.last) and share <= SCARCE:
-        return "kept"
-    state.spent += moved
-    return "cheap"
+    price = moved / sum([outs[k].data.nbytes for k in op.cheap])
+    here.offers.append((price, moved))
+    dear = price > here.dearest or state.spent + moved > SHARE * max(state.step, state.last)
+    return "kept" if dear and share <= SCARCE else "cheap"
+
+
+def _dearest(offers: list[tuple[float, float]], most: float) -> float:
+    """Returns the price of the last offer that is taken when the cheapest go first, as long as there is something."""
+    for price, moved in sorted(offers):
+        most -= moved
+        if most < 0:
+            return price
+    return inf
 
 
 def _made_again(op: Op, level: str) -> tuple[int, ...]:
@@ -200,11 +230,13 @@ def _recipe(node: Node, made: Plan, level: str, args: Sequence[Any], outs: Seque
     op = node.op
     nbytes = sum([outs[k].data.nbytes for k in again])
     inputs = [t._node[0].plan for t in _tensors(args) if t._node is not None and t._node[0].plan is not None]
-    made.base = _union([p.base for p in inputs])
+    counts = level == "full" or config.recompute == "auto"  # which may come to full later in the step
+    if counts:
+        made.base = _union([p.base for p in inputs])
     if nbytes < LEAST:
         return None
-    kept = {node.order: nbytes} if level == "full" else {}
-    made.chain = {**_union([p.chain for p in inputs]), node.order: nbytes}
+    kept = {node.order: nbytes} if level == "full" else NOTHING
+    made.chain = {**_union([p.chain for p in inputs]), node.order: nbytes} if counts else NOTHING
     made.depth = max([p.depth for p in inputs], default=0) + 1
     joins = len(inputs) > 1  # all paths are made at once there, and to keep their join frees them
     of_kept, of_own = AT_JOINS if joins else BETWEEN

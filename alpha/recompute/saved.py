@@ -45,8 +45,8 @@ def unpack(node: Node) -> Values:
                     _refuse_changed(f"{name}[{j}]", node, t, array)
         values[name] = value
     for (name, k), data, meta in zip(op.saved_outs, node.saved[len(op.saved_args):], node.out_meta):
-        if data.__class__ is Part:
-            values[name] = _made_again(name, node, data, None, meta, (node, k))
+        if data is None or data.__class__ is Part:
+            values[name] = data if data is None else _made_again(name, node, data, None, meta, (node, k))
             continue
         t = Tensor(data, *meta)
         if changed and versions.changed_since(t.device, data, node.order):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from alpha.backend import get_backend
+from alpha.config import config
 from alpha.cuda.conv import planner, wgmma
 from alpha.cuda.conv.costs import Cost, Stage
 from alpha.cuda.conv.wgmma import Wgmma
@@ -28,8 +29,8 @@ def device():
 
 
 @pytest.fixture
-def launches(monkeypatch) -> list[str]:
-    """The entries of the kernels that are launched."""
+def launches(monkeypatch) -> Iterator[list[str]]:
+    """The entries of the kernels that are launched, where backward keeps what it needs."""
     seen: list[str] = []
     launch = Kernel.__call__
 
@@ -38,7 +39,8 @@ def launches(monkeypatch) -> list[str]:
         seen.append(self.entry)
 
     monkeypatch.setattr(Kernel, "__call__", counted)
-    return seen
+    with config(recompute="none"):
+        yield seen
 
 
 @pytest.fixture

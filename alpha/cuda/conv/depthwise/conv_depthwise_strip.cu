@@ -239,7 +239,7 @@ template <class T> __device__ __forceinline__ void wgrad(const StripWgrad &t) {
 }
 
 #define STRIP_KERNELS(T, dtype) \
-  ALPHA_ENTRY(strip_gather_##dtype, (THREADS, BLOCKS), (Strips t), strip<T, false>(t)) \
+  ALPHA_ENTRY(strip_gather_##dtype, (THREADS, F == 7 && sizeof(T) > 2 ? 2 : BLOCKS), (Strips t), strip<T, false>(t)) \
   ALPHA_ENTRY(strip_scatter_##dtype, (THREADS, BLOCKS), (Strips t), strip<T, true>(t)) \
   ALPHA_ENTRY(strip_wgrad_##dtype, (THREADS, WGRAD_BLOCKS), (StripWgrad t), wgrad<T>(t))
 FLOAT_KERNELS(STRIP_KERNELS)
