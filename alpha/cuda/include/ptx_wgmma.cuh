@@ -8,6 +8,12 @@ template <class E> constexpr bool IS_F16 = false;
 template <> constexpr bool IS_F16<f16> = true;
 
 namespace ptx {
+// What all lanes of a warp have alike, as the compiler sees too; all 32 lanes ask. Products read their descriptors from
+// uniform registers. Those hold what follows from uniform values alone, and only where no lane can be on another way: so
+// bounds of loops and conditions around products are uniform, and lanes ask at no branch that is not.
+PTX_FN int uniform(int value) { return __shfl_sync(~0u, value, 0); }
+PTX_FN uint2 uniform(uint2 v) { return make_uint2(uniform(int(v.x)), uniform(int(v.y))); }
+
 // Descriptor of an operand whose rows are swizzled over SPAN = 128, 64 or 32 bytes, as TMA does it, or not at all (0).
 //   K-major, rows along K: 8 rows of SPAN bytes repeat every sbo; 32 bytes further in K add 2 to the descriptor.
 //   MN-major, rows along M or N, 16-bit types: rows of SPAN bytes, 8 of them (of K) repeat every sbo, and the next SPAN

@@ -184,7 +184,7 @@ template <int UNIT> struct Consumer {
   const Levels &t;
   char *const smem;
   Barriers &barriers;
-  const int number = threadIdx.x / 128 - 1;
+  const int number = Tile::DEPTH == 2 && !Tile::DGRAD ? threadIdx.x / 128 - 1 : consumer_number();  // or it spills
   Turn halo, filters;
   int flying = -1;  // the stage of filters that a product in flight reads
 
@@ -200,10 +200,10 @@ template <int UNIT> struct Consumer {
   // The sums of an item's tiles.
   PTX_FN void operator()(Tile::Sums &sum, int item) {
     const int half = t.side / 2;
-    uint2 dilations = t.dilations[Tile::DGRAD ? 0 : item % t.column_tiles];
+    uint2 dilations = ptx::uniform(t.dilations[Tile::DGRAD ? 0 : item % t.column_tiles]);
     if (Tile::PLANES == 2) clear<Tile>(sum);
     for (int chunk = 0; chunk < t.chunks; chunk++) {
-      if (Tile::DGRAD) dilations = t.dilations[chunk];
+      if (Tile::DGRAD) dilations = ptx::uniform(t.dilations[chunk]);
       ptx::mbarrier_wait(barriers.full[number] + halo.stage, halo.phase);
       const uint64_t a = ptx::wgmma_desc(smem + t.halos_at(number, halo.stage), 16, t.pitch * 128) +
                          t.reach * (t.pitch + 1) * 8;

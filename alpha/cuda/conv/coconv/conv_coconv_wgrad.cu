@@ -68,7 +68,7 @@ PTX_FN void load_tiles(const Work &t, char *smem, Barriers &barriers) {
 // Sums of a consumer: of COUNT taps from FIRST on, of all 64 channels of g or, in smaller units, of half of them.
 template <int UNIT, int FIRST, int COUNT> struct Sums {
   static constexpr int UNITS = UNIT == 64 ? 1 : 32 / UNIT, WIDE = UNITS * UNIT;  // of a consumer
-  const int half = UNIT == 64 ? 0 : threadIdx.x / 128 - 1;
+  const int half = UNIT == 64 ? 0 : consumer_number();
   float sum[COUNT][WIDE / 2];
 
   // Issues the products of a tap: x, g: descriptors of a plane.
@@ -84,7 +84,7 @@ template <int UNIT, int FIRST, int COUNT> struct Sums {
     }
   }
   PTX_FN void operator()(const Work &t, char *smem, Barriers &barriers) {
-    uint2 dilations = t.dilations[t.part / t.x_chunks];
+    uint2 dilations = ptx::uniform(t.dilations[t.part / t.x_chunks]);
     if (half) dilations.x >>= 8 * UNITS;
     const int step = 2 * t.pitch * 8;
     int stage = 0, phase = 0, before = -1;
@@ -173,7 +173,7 @@ conv_coconv_wgrad(const CUtensorMap *x, const CUtensorMap *g, float *slots, cons
     const Scale scale(scale_x, scale_g);
     if (unit == 16) sum_tiles<16, 0, Work::TAPS>(t, smem, barriers, slots, scale);
     else if (PLANES == 2 || unit == 32) sum_tiles<32, 0, Work::TAPS>(t, smem, barriers, slots, scale);
-    else if (threadIdx.x < 256) sum_tiles<64, 0, 5>(t, smem, barriers, slots, scale);
+    else if (consumer_number() == 0) sum_tiles<64, 0, 5>(t, smem, barriers, slots, scale);
     else sum_tiles<64, 5, 4>(t, smem, barriers, slots, scale);
   }
 #endif

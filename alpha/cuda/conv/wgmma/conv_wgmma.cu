@@ -47,22 +47,22 @@
 // Which of 64 rows that a consumer has in an entry's tile are stored: those whose position and image exist.
 struct StoredRows {
   const ConvOperands &t;
-  const int pixels, first, item;  // pixels: that exist, from the tile's first on
+  const int *const tile;     // its entry of the list: what lanes ask each other for, all of them have to ask for
+  const int pixels, first;   // pixels: that exist, from the tile's first on
 
-  PTX_FN StoredRows(const ConvOperands &t, int item, int depth)
-      : t(t), pixels(field(item, PIXELS) - field(item, PIXEL)),
-        first((Tile::PAIRS ? 0 : depth * 128) + (threadIdx.x / 128 - 1) * 64), item(item) {}
-  PTX_FN bool all() const {
+  PTX_FN StoredRows(const ConvOperands &t, const int *tile, int item, int depth)
+      : t(t), tile(tile), pixels(field(item, PIXELS) - field(item, PIXEL)),
+        first((Tile::PAIRS ? 0 : depth * 128) + (threadIdx.x / 128 - 1) * 64) {}
+  PTX_FN bool all(int item) const {
     return pixels >= Tile::A_ROWS >> t.box.rows_log2() && t.batch - field(item, IMAGE) >= t.box.image(~0) + 1 &&
            t.box.height_log2() + t.box.width_log2() == 0;
   }
   PTX_FN bool operator()(int row_of_consumer) const {
     const int row = first + row_of_consumer, pixel = row >> t.box.rows_log2();
-    const int at = field(item, PIXEL) + pixel, width = field(item, WIDTH), y = at / width;
-    const int apart_h = field(item, OUT_H_STEP), apart_w = field(item, OUT_W_STEP);
-    const int h = field(item, OUT_H) + y * apart_h + t.box.h(row, apart_h);
-    const int w = field(item, OUT_W) + (at - y * width) * apart_w + t.box.w(row, apart_w);
-    return pixel < pixels && field(item, IMAGE) + t.box.image(row) < t.batch && h < t.height && w < t.width;
+    const int at = tile[PIXEL] + pixel, width = tile[WIDTH], y = at / width;
+    const int h = tile[OUT_H] + y * tile[OUT_H_STEP] + t.box.h(row, tile[OUT_H_STEP]);
+    const int w = tile[OUT_W] + (at - y * width) * tile[OUT_W_STEP] + t.box.w(row, tile[OUT_W_STEP]);
+    return pixel < pixels && tile[IMAGE] + t.box.image(row) < t.batch && h < t.height && w < t.width;
   }
 };
 
@@ -101,12 +101,13 @@ template <class O> struct Results {
   PTX_FN Results(const ConvOperands &t, char *smem)
       : t(t), counts(t.statistics && (!t.rewritten.a || spared(t.rewritten))), boxes(smem) {}
   template <class Store>
-  PTX_FN void operator()(const float (&sum)[Tile::SUMS], const Finish &finish, int item, int depth, Store store) {
+  PTX_FN void operator()(const float (&sum)[Tile::SUMS], const Finish &finish, const int *tile, int item, int depth,
+                         Store store) {
     if (counts) {
-      const StoredRows rows(t, item, depth);
+      const StoredRows rows(t, tile, item, depth);
       const int column = field(item, COLUMN);
       const TileStatistics<O> statistics = {t.statistics, t.counted, field(item, GROUP) * t.columns + column,
-                                            t.columns - column, rows.all(), rows};
+                                            t.columns - column, rows.all(item), rows};
       boxes(sum, finish, store, [&](const char *box, int b) { statistics.add(box, b); });
     } else {
       boxes(sum, finish, store, [](const char *, int) {}, [&](char *box) {
@@ -246,7 +247,7 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile>
         store_slice<Tile>(rows_of_sum, d, static_cast<float *>(t.slots), slot);
         return;
       }
-      out(rows_of_sum, finish, item, d, [&](const char *box, int col) {
+      out(rows_of_sum, finish, list - FIELDS - lane, item, d, [&](const char *box, int col) {
         const char *from = box + lane * rows * 128;
         const CUtensorMap &map = t.out[to.map];
         if (to.exists && t.adds) ptx::tma_add_5d(map, from, column + col, to.w, to.h, to.image, group, policy);

@@ -114,6 +114,8 @@ template <class T> struct Ring {
 
 // ---- the product ----------------------------------------------------------------------------------------------------
 
+PTX_FN int consumer_number() { return ptx::uniform(threadIdx.x / 128) - 1; }  // from 0
+
 // Which element of the tile is sum[i]; `consumer` counts from 0.
 struct Place {
   int consumer, thread;  // thread of the consumer
@@ -149,7 +151,7 @@ template <class T> struct Summation {
   int held = 0;    // the next block of filters, where they are held
 
   PTX_FN explicit Summation(Ring<T> &r)
-      : ring(r), a0(ptx::wgmma_desc(r.buffers + (threadIdx.x / 128 - 1) * T::BOX, T::BOX)),
+      : ring(r), a0(ptx::wgmma_desc(r.buffers + consumer_number() * T::BOX, T::BOX)),
         b0(ptx::wgmma_desc(r.buffers + T::B_AT, T::BOX)) {}
 
   // Of each block the products of STEPS times 16 of k, from 16 * first on.

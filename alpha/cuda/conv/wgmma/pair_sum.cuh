@@ -18,7 +18,7 @@ template <class T> struct PairSum {
   int older = -1, last = -1;  // the last two buffers: products in flight, or filters that the next ones read
 
   PTX_FN PairSum(Ring<T> &r, typename T::Sums &s)
-      : ring(r), sum(s), a0(ptx::wgmma_desc(r.buffers + (threadIdx.x / 128 - 1) * T::BOX, T::BOX)),
+      : ring(r), sum(s), a0(ptx::wgmma_desc(r.buffers + consumer_number() * T::BOX, T::BOX)),
         b0(ptx::wgmma_desc(r.buffers + T::B_AT, T::BOX)) {}
 
   // The products of the next buffer that have a part in the FIRST and in the SECOND output.

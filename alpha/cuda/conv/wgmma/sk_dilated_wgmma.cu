@@ -259,15 +259,16 @@ sk_dilated_wgmma(const CUtensorMap *map_x, const CUtensorMap *map_g, float *dw, 
       load_unit(ring, g, x, {images, g_row, x_row, g_step, x_step}, unit, filled);
   } else {
     ptx::setmaxnreg_inc<Tile::CONSUMER_REGISTERS>();
-    const int consumer = threadIdx.x / 128 - 1;
+    const int consumer = consumer_number();
     const Scale scale(scale_x, scale_g);
-    for (auto unit = reinterpret_cast<const Unit *>(first); unit; unit = next(unit)) {
+    const auto same = [](int number) { return ptx::uniform(number); };
+    for (auto unit = reinterpret_cast<const Unit *>(first);; unit = next(unit)) {
       float sum[Tile::SUMS];
 #pragma unroll
       for (int i = 0; i < Tile::SUMS; i++) sum[i] = 0.f;
       UnitSum<Tile> blocks(ring, consumer);
-      for_each_part(unit, [&](const Segment *s, int, int count) {
-        blocks.add(count, s->side<Tile::STRIP>(), s->tap, s->taps, sum);
+      for_each_part(unit, same, [&](const Segment *s, int, int count) {
+        blocks.add(count, same(s->side<Tile::STRIP>()), same(s->tap), same(s->taps), sum);
       });
       const Part<Tile> to = {Place(), {dw, unit->out, unit->rows, unit->cols, unit->taps, dw_row},
                              Tile::BM == 64 ? 0 : consumer * 64, Tile::HALVES ? consumer * Tile::WIDTH : 0};
@@ -275,6 +276,7 @@ sk_dilated_wgmma(const CUtensorMap *map_x, const CUtensorMap *map_g, float *dw, 
                      ((long long)Tile::CONSUMERS * unit->slot + consumer) * (Tile::SUMS * 32);
       if constexpr (Tile::CLUSTER > 1) store_together<Tile>(sum, smem, to, slot, scale);
       else store_unit<Tile>(sum, to, slot, scale);
+      if (same(unit->next) < 0) break;
     }
   }
 #endif

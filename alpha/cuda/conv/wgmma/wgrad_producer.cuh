@@ -60,12 +60,13 @@ struct Segment {
   }
 };
 
-// Calls body(segment, first block in it, number of blocks) for the parts of a unit.
-template <class Body> __device__ __forceinline__ void for_each_part(const Unit *unit, Body body) {
-  int begin = unit->begin, end = unit->end;
-  const int step = unit->step;
+// Calls body(segment, first block in it, number of blocks) for the parts of a unit; read: of a number in it, its value.
+template <class Read, class Body>
+__device__ __forceinline__ void for_each_part(const Unit *unit, Read read, Body body) {
+  int begin = read(unit->begin), end = read(unit->end);
+  const int step = read(unit->step);
   for (const Segment *s = reinterpret_cast<const Segment *>(unit + 1); begin < end; s++) {
-    const int blocks = s->blocks, count = (min(end, blocks) - begin + step - 1) / step;
+    const int blocks = read(s->blocks), count = (min(end, blocks) - begin + step - 1) / step;
     if (begin < blocks) {
       body(s, begin, count);
       begin += count * step;
@@ -147,7 +148,7 @@ __device__ __forceinline__ void load_unit(Ring<T> &ring, const Source &g, const 
 #pragma unroll
   for (int t = 0; t < T::TAPS; t++) shifts[t] = unit->shift[t];
   const int *shift = T::LEAN ? unit->shift : shifts;
-  for_each_part(unit, [&](const Segment *s, int begin, int count) {
+  for_each_part(unit, [](int number) { return number; }, [&](const Segment *s, int begin, int count) {
     typename T::TableInt h0 = s->h, w0 = s->w, tap = s->tap;
     const int height = s->height, taps = s->taps;
     const int side = s->side<T::STRIP>(), width = s->width / side;  // in strips
