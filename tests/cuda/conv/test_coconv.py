@@ -241,6 +241,19 @@ def test_a_batch_norm_behind_levels_reads_their_statistics(launches: list[str]) 
     assert counted is (in_levels or "conv_coconv" in launches)
 
 
+def test_levels_by_clusters_leave_the_statistics_to_the_norm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clusters of blocks count nothing: a norm that read their slots would divide by a count of 0."""
+    monkeypatch.setattr(context, "sm_count", 132)  # for which a batch of 13 takes clusters
+    monkeypatch.setattr(coconv, "_plans", {})
+    case = CoCase("clusters", 13, (16, 16), 128, 256, (1, 2), stride=(2, 2))
+    chosen = coconv.plan("fprop", case.desc, planner.precision_of("bfloat16")).chosen
+    if context.arch == "sm_90a":
+        assert all(tile.tile.cluster > 1 for tile in chosen.best(case.desc))
+    x, w = (alpha.tensor(floats(*shape), device="cuda").astype("bfloat16") for shape in (case.x_shape, case.w_shape))
+    y = nn.BatchNorm2d(256).to("cuda")(ops.coconv2d(x, w, case.dilations, stride=2, for_norm=True))
+    assert np.isfinite(y.astype("float32").numpy()).all()
+
+
 @pytest.fixture
 def levels_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is composed where a kernel over levels serves."""

@@ -57,7 +57,6 @@ class ByLevel(Candidate):
     def prepare(self, desc: CoConvDesc) -> Launch:  # type: ignore[override]
         channels = desc.y_shape[3]
         runs = [tile.on_operands(level, first, channels) for tile, (first, level) in zip(self.best(desc), desc.levels)]
-
         slots = self._slots(desc) if self.pass_name == "fprop" else 0
 
         def fprop(x: Operand, w: Operand, y: Array, epilogue: Epilogue) -> None:
@@ -77,11 +76,12 @@ class ByLevel(Candidate):
         return launch_of_arrays(self.pass_name, self.reads, fprop if self.pass_name == "fprop" else wgrad)
 
     def _slots(self, desc: CoConvDesc) -> int:
-        """Returns how many slots the statistics of y have, 0 for none: sums in slices count nothing, and the slots of
-        a block are those of its number in all launches."""
-        lists = [tile.plan(level)[1] for tile, (_, level) in zip(self.best(desc), desc.levels)]
-        blocks = {len(work.items) for work in lists}
-        return wgmma.CONSUMERS * max(blocks) if len(blocks) == 1 and not any(work.slots for work in lists) else 0
+        """Returns how many slots the statistics of y have, 0 for none: sums in slices and clusters count nothing, and
+        the slots of a block are those of its number in all launches."""
+        tiles = self.best(desc)
+        lists = [tile.plan(level)[1] for tile, (_, level) in zip(tiles, desc.levels)]
+        blocks, count = {len(work.items) for work in lists}, all(tile.tile.cluster == 1 for tile in tiles)
+        return wgmma.CONSUMERS * max(blocks) if count and len(blocks) == 1 and not any(w.slots for w in lists) else 0
 
 
 @lru_cache(maxsize=1024)
