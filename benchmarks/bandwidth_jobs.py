@@ -159,9 +159,9 @@ def normalisation(d: Data) -> Iterator[Job]:
         x = d.rows()
         wide = x.float()
         mean, istd = wide.mean(1, keepdim=True), (wide.var(1, correction=0, keepdim=True) + EPS).rsqrt()
-        return [d.rows(), x, d.positive(ROW), mean, istd, d.normal(ROW)]
+        return [d.rows(), x, d.positive(ROW), mean, istd, d.torch.zeros_like(mean), d.normal(ROW)]
 
-    def row_gradient(g: Any, x: Any, gamma: Any, mean: Any, istd: Any, beta: Any) -> Any:
+    def row_gradient(g: Any, x: Any, gamma: Any, mean: Any, istd: Any, rest: Any, beta: Any) -> Any:
         return aten.native_layer_norm_backward(g, x, [ROW], mean, istd, gamma, beta, [True] * 3)
 
     yield Job("sample_norm_grad", row_gradient_arguments, row_gradient, dict(axes=(1,), params_ndim=1),

@@ -169,10 +169,10 @@ def test_pairs_of_outputs_share_what_they_read(device, pass_name):
 
 @pytest.mark.parametrize("pass_name", ["fprop", "dgrad"])
 def test_sums_in_slices_get_bias_and_relu_too(device, monkeypatch, fresh_schedules, pass_name):
-    from alpha.cuda.conv import wgmma
     from alpha.cuda.conv.costs import HOPPER
+    from alpha.cuda.conv.wgmma import boxes
     from alpha.cuda.runtime.context import context
-    monkeypatch.setattr(wgmma, "shapes", lambda *_: ())  # boxes of positions, with which sums are short
+    monkeypatch.setattr(boxes, "shapes", lambda *_: ())  # boxes of positions, with which sums are short
     monkeypatch.setattr(context, "sm_count", 4)
     monkeypatch.setattr(HOPPER.wgmma, "sum_us", 0.0)  # else sums as short as a test's are not cut
     case = square("slices", 3, 1, *((648, 40) if pass_name == "fprop" else (40, 648)), 1)

@@ -73,6 +73,6 @@ def test_what_comes_otherwise_the_second_time_lies_where_it_fits() -> None:
 
 
 def test_it_is_recorded_once_where_little_is_spared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arena, "WORTH", 5 << 20)
+    monkeypatch.setattr(arena, "WORTH", 1 << 40)
     function = Growing()
     assert record(function, function.forget)[1] == 1

@@ -225,6 +225,7 @@ def test_synchronize_tells_what_went_wrong(device, monkeypatch):
         def synchronize(self):
             raise context.driver.LogicError("an illegal memory access was encountered")
 
+    device.synchronize()  # what other tests launched and left waiting for its module
     monkeypatch.setattr(context, "stream", Broken())
     with pytest.raises(DeviceError, match=r"cuda: a kernel failed: an illegal.*\nhelp: run again with ALPHA_SYNC=1"):
         get_backend("cuda").synchronize()
