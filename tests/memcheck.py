@@ -109,7 +109,8 @@ def main(argv: list[str]) -> int:
     command = [sys.executable, "-m", "pytest", "-q", "-rfEs", "-p", "tests.memcheck", "--ignore-glob=tests/test_*.py",
                "-m", "cuda and not slow and not torch", "--dist", "worksteal",
                "--tx", f"{args.workers}*popen//python={worker}", *rest]
-    environment = {**os.environ, UNTIL: str(time.time() + 60 * args.minutes), LOGS: str(logs)}
+    outer = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_XDIST")}  # of a run around
+    environment = {**outer, UNTIL: str(time.time() + 60 * args.minutes), LOGS: str(logs)}
     status = subprocess.run(command, cwd=ROOT, env=environment).returncode
     seen, errors, text = reports(logs)
     late, failed, found = (lines(logs / name) for name in (LATE, FAILED, FOUND))

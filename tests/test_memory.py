@@ -15,6 +15,7 @@ from alpha.cpu.memory import SMALL, Pool, bin_size, empty
 
 @pytest.fixture
 def pool(monkeypatch: pytest.MonkeyPatch) -> Pool:
+    gc.collect()  # else blocks that other tests left are given back to this one
     fresh = Pool()
     monkeypatch.setattr(memory, "pool", fresh)
     return fresh
