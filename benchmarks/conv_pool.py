@@ -11,19 +11,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
-import traceback
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import alpha
-from alpha.errors import AlphaError
 from alpha.op import registry
-from benchmarks import checks, cuda_timing, results
+from benchmarks import checks, cuda_timing
 from benchmarks.conv_sides import Operands
 from benchmarks.cuda_sparsity import Call, ours, timed
-from benchmarks.environment import add_common, settle, torch_facts
+from benchmarks.environment import add_common, settle
+from benchmarks.in_turn import record_each
 from benchmarks.results import Row
 from benchmarks.rounds import Side, relative_error
 from benchmarks.shapes import ConvShape
@@ -97,28 +95,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_common(parser, "layer")
     args = parser.parse_args(argv)
     settle(args)
-    try:
-        checks.admit(["bf16"], "cuda", "conv_pool", args.busy)
-    except AlphaError as error:
-        print(error, file=sys.stderr)
-        return 1
-    deadline, failed = time.monotonic() + args.budget_s, False
-    command = f"python -m benchmarks.conv_pool {' '.join(sys.argv[1:] if argv is None else argv)}".strip()
-    facts = {**cuda_timing.start(command), **torch_facts(), "busy_allowed": args.busy}
-    print("; ".join(f"{k}: {v}" for k, v in facts.items()) + "\n| layer | batch | gain | ratio | us |")
-    for n, (hw, ic, oc) in ((n, layer) for n in args.batch for layer in LAYERS):
-        if time.monotonic() > deadline:
-            break
-        name = f"{hw}x{hw} {ic}-{oc}"
-        row: Row = {"layer": name, "n": n}
-        try:
-            row |= measure(ConvShape(name, n, hw, ic, oc, 3, 1, 1), args)
-        except Exception as error:  # the other layers are of use without this one
-            traceback.print_exc()
-            row["failed"], failed = (str(error) or repr(error)).partition("\n")[0][:200], True
-        results.record(args.output / "conv_pool.jsonl", facts, row)
-        print(line(row), flush=True)
-    return int(failed)
+    cases = (({"layer": f"{hw}x{hw} {ic}-{oc}", "n": n},
+              partial(measure, ConvShape(f"{hw}x{hw} {ic}-{oc}", n, hw, ic, oc, 3, 1, 1), args))
+             for n in args.batch for hw, ic, oc in LAYERS)
+    return record_each("conv_pool", "| layer | batch | gain | ratio | us |", ["bf16"], cases, line, args, argv)
 
 
 if __name__ == "__main__":

@@ -17,17 +17,17 @@ import argparse
 import statistics
 import sys
 import time
-import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 import alpha
 from alpha.checkpoint import from_torch_state_dict
-from alpha.errors import AlphaError
-from benchmarks import checks, cuda_timing, results
-from benchmarks.environment import add_common, settle, torch_facts
+from benchmarks import checks, cuda_timing
+from benchmarks.environment import add_common, settle
+from benchmarks.in_turn import record_each
 from benchmarks.results import Row
 from benchmarks.rounds import relative_error
 from benchmarks.torch_precision import allow_tf32
@@ -197,28 +197,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_common(parser, "network")
     args = parser.parse_args(argv)
     settle(args)
-    try:
-        checks.admit(args.precision, "cuda", "cuda_inference", args.busy)
-    except AlphaError as error:
-        print(error, file=sys.stderr)
-        return 1
-    deadline = time.monotonic() + args.budget_s
-    command = f"python -m benchmarks.cuda_inference {' '.join(sys.argv[1:] if argv is None else argv)}".strip()
-    facts, failed = {**cuda_timing.start(command), **torch_facts(), "busy_allowed": args.busy}, False
-    print("; ".join(f"{k}: {v}" for k, v in facts.items()))
-    print("| network | batch | precision | alpha ms | PyTorch ms | ratio | in a row | ratio | error |")
-    for precision, network, n in ((p, name, n) for p in args.precision for name in args.networks for n in args.batch):
-        if time.monotonic() > deadline:
-            break
-        row = {"network": network, "n": n, "precision": precision}
-        try:
-            row |= measure(network, n, precision, args)
-        except Exception as error:  # the other networks are of use without this one
-            traceback.print_exc()
-            row["failed"], failed = (str(error) or repr(error)).partition("\n")[0][:200], True
-        results.record(args.output / "cuda_inference.jsonl", facts, row)
-        print(line(row), flush=True)
-    return int(failed)
+    cases = (({"network": network, "n": n, "precision": precision}, partial(measure, network, n, precision, args))
+             for precision in args.precision for network in args.networks for n in args.batch)
+    heading = "| network | batch | precision | alpha ms | PyTorch ms | ratio | in a row | ratio | error |"
+    return record_each("cuda_inference", heading, args.precision, cases, line, args, argv)
 
 
 if __name__ == "__main__":

@@ -16,20 +16,18 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
-import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import alpha
-from alpha.errors import AlphaError
 from alpha.op import registry
 from alpha.ops.algorithms.names import Request
 from alpha.testing.conv_cases import Case
-from benchmarks import checks, cuda_timing, results
+from benchmarks import checks, cuda_timing
 from benchmarks.conv_ops import in_windows
 from benchmarks.conv_sides import Operands, alpha_call, torch_call
-from benchmarks.environment import add_common, settle, torch_facts
+from benchmarks.environment import add_common, settle
+from benchmarks.in_turn import record_each
 from benchmarks.results import Row
 from benchmarks.rounds import Side, medians, relative_error
 from benchmarks.shapes import ConvShape
@@ -163,26 +161,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_common(parser, "layer")
     args = parser.parse_args(argv)
     settle(args)
-    try:
-        checks.admit(["fp32", "bf16"], "cuda", "cuda_sparsity", args.busy)
-    except AlphaError as error:
-        print(error, file=sys.stderr)
-        return 1
-    deadline, failed = time.monotonic() + args.budget_s, False
-    command = f"python -m benchmarks.cuda_sparsity {' '.join(sys.argv[1:] if argv is None else argv)}".strip()
-    facts = {**cuda_timing.start(command), **torch_facts(), "busy_allowed": args.busy}
-    print("; ".join(f"{k}: {v}" for k, v in facts.items()) + "\n| set | layer | batch | dtype | zeros | us |")
-    for row, run in cases(args):
-        if time.monotonic() > deadline:
-            break
-        try:
-            row = run()
-        except Exception as error:  # the others are of use without this one
-            traceback.print_exc()
-            row["failed"], failed = (str(error) or repr(error)).partition("\n")[0][:200], True
-        results.record(args.output / "cuda_sparsity.jsonl", facts, row)
-        print(line(row), flush=True)
-    return int(failed)
+    heading = "| set | layer | batch | dtype | zeros | us |"
+    return record_each("cuda_sparsity", heading, ["fp32", "bf16"], cases(args), line, args, argv)
 
 
 if __name__ == "__main__":
