@@ -31,7 +31,7 @@ def test_what_is_missing(tmp_path: Path) -> None:
     assert "emulator: there is no g++ on the PATH\nhelp: install it" in told
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['pycuda'] = None\n")
     told = run_pytest("-p", "tests.emulator.plugin", "tests/emulator", PYTHONPATH=str(tmp_path))
-    assert "emulator: PyCUDA is not installed\nhelp: run make test-emulated" in told
+    assert "emulator: PyCUDA is not installed\nhelp: python -m alpha.testing.emulator.install_pycuda builds it" in told
 
 
 def test_nothing_of_it_is_collected_without_the_plugin() -> None:

@@ -9,8 +9,8 @@ template <> constexpr bool IS_F16<f16> = true;
 
 namespace ptx {
 // What all lanes of a warp have alike, as the compiler sees too; all 32 lanes ask. Products read their descriptors from
-// uniform registers. Those hold what follows from uniform values alone, and only where no lane can be on another way: so
-// bounds of loops and conditions around products are uniform, and lanes ask at no branch that is not.
+// uniform registers. Those hold what follows from uniform values alone, and only where no lane can be on another way:
+// so bounds of loops and conditions around products are uniform, and lanes ask at no branch that is not.
 PTX_FN int uniform(int value) { return __shfl_sync(~0u, value, 0); }
 PTX_FN uint2 uniform(uint2 v) { return make_uint2(uniform(int(v.x)), uniform(int(v.y))); }
 
