@@ -44,6 +44,7 @@ MOST_BOXES = 4                  # of a consumer, where shared memory has room: w
 SHARED_BYTES = 226 * 1024       # of a block; 1 KB is left to barriers
 THREADS, SUM_THREADS = 384, 256
 CONSUMERS = 2                   # of a block, each with its slot of statistics
+READ_BY = {"fprop": ("activation", "weight"), "dgrad": ("gradient", "weight"), "wgrad": ("activation", "gradient")}
 PIXELS: dict[str, Callable[[ConvDesc], Pixels]] = {
     "fprop": lru_cache(maxsize=256)(fprop_pixels), "dgrad": lru_cache(maxsize=256)(dgrad_pixels)}
 
@@ -86,21 +87,13 @@ def pixels_as_images(desc: ConvDesc) -> ConvDesc:
 
 def launch_of_arrays(pass_name: str, reads: str, run: Run) -> Launch:
     """Returns the launch of a pass that makes the operands, runs, and returns their flags."""
-    def fprop(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> Guard:
-        a, c = operand(x, reads, keep=KEEP["activation"]), operand(w, reads, keep=KEEP["weight"])
-        run(a, c, y, epilogue)
-        return a.flag, c.flag
+    first, second = (KEEP[what] for what in READ_BY[pass_name])
 
-    def dgrad(g: Array, w: Array, dx: Array, **adds: bool) -> Guard:
-        a, c = operand(g, reads, keep=KEEP["gradient"]), operand(w, reads, keep=KEEP["weight"])
-        run(a, c, dx, **adds)
+    def launch(x: Array, w: Array, *rest: Any, **adds: bool) -> Guard:
+        a, c = operand(x, reads, keep=first), operand(w, reads, keep=second)
+        run(a, c, *rest, **adds)
         return a.flag, c.flag
-
-    def wgrad(x: Array, g: Array, dw: Array) -> Guard:
-        a, c = operand(x, reads, keep=KEEP["activation"]), operand(g, reads, keep=KEEP["gradient"])
-        run(a, c, dw)
-        return a.flag, c.flag
-    return {"fprop": fprop, "dgrad": dgrad, "wgrad": wgrad}[pass_name]
+    return launch
 
 
 def moved_bytes(pass_name: str, mode: Mode, desc: ConvDesc) -> tuple[int, int]:
