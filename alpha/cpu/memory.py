@@ -22,7 +22,7 @@ from alpha.errors import OutOfMemoryError, message
 from alpha.inputs.sizes import host_nbytes
 
 SMALL = 32 * 1024
-LINE = 64  # bytes of a line of the cache, and of the widest vector: a vector that crosses lines is read and written twice
+LINE = 64  # bytes of a line of the cache; a vector that crosses lines is read and written twice
 MIB = 1 << 20
 KEPT, FLOOR = 1.6, 64 * MIB  # times the highest live bytes, or always this much: what live and cached blocks may have
 
