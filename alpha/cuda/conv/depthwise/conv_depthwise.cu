@@ -105,8 +105,7 @@ depthwise_sum(const float *slices, float *dw, int count, int taps, int channels)
   partial[first][lane] = sum;
   __syncthreads();
   if (first > 0 || element >= taps * channels) return;
-#pragma unroll
-  for (int s = 1; s < SUMMANDS; s++) sum += partial[s][lane];
+  UNROLL for (int s = 1; s < SUMMANDS; s++) sum += partial[s][lane];
   dw[element % channels * taps + element / channels] = sum;
 }
 ALPHA_KERNEL(depthwise_sum)

@@ -126,8 +126,7 @@ struct Ema {
 
 // partial[block] = sum of the squares of the chunk's elements: those of a packet in float, a thread's in float with what
 // rounding leaves out, the threads' in double.
-template <class T>
-__device__ __forceinline__ void squares(const Table &table, int count, int chunk, float *partial) {
+template <class T> INLINE void squares(const Table &table, int count, int chunk, float *partial) {
   const Chunk here = find_chunk<1>(table, count, chunk);
   const T *x = tensor_of<const T>(table, count, 0, here.tensor);
   const i64 whole = here.end - here.end % LANES<T>;
@@ -136,8 +135,7 @@ __device__ __forceinline__ void squares(const Table &table, int count, int chunk
   for (i64 i = here.begin + threadIdx.x * LANES<T>; i < whole; i += THREADS * LANES<T>) {
     const Packet<T> packet = load16(x + i);
     float of = 0;
-#pragma unroll
-    for (int lane = 0; lane < LANES<T>; lane++) of += to_float(packet.v[lane]) * to_float(packet.v[lane]);
+    UNROLL for (int lane = 0; lane < LANES<T>; lane++) of += to_float(packet.v[lane]) * to_float(packet.v[lane]);
     sum.add(of);
   }
   for (i64 i = whole + threadIdx.x; i < here.end; i += THREADS) sum.add(to_float(x[i]) * to_float(x[i]));
