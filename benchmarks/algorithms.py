@@ -99,7 +99,7 @@ def model(pass_name: str, desc: ConvDesc, machine: str, name: str, threads: int)
     return choice.way, choice.cost, seconds(choice.cost, rates_of(machine, threads)) * 1e3
 
 
-def measured(shape: ConvShape, pass_name: str, names: Sequence[str], rounds: int, beside: str
+def measured(shape: ConvShape, pass_name: str, names: Sequence[str], rounds: int, beside: str, clock: str
              ) -> tuple[dict[str, list[float]], Row]:
     """Returns the milliseconds of each algorithm, and peer that is wanted, by rounds in turn, and the errors."""
     arrays, desc = operands(shape.desc), shape.desc
@@ -115,8 +115,10 @@ def measured(shape: ConvShape, pass_name: str, names: Sequence[str], rounds: int
         y = y.numpy() if hasattr(y, "numpy") else y
         y = np.moveaxis(y, 1, 3) if name in ("torch", "torch.fft") else y
         errors[name] = float(np.linalg.norm(y - exact) / np.linalg.norm(exact))
+    if beside != "none" and alpha.config.num_threads:
+        cpu_timing.strict_torch().set_num_threads(alpha.config.num_threads)
     sides = {name: Side(lambda k, call=call: call()) for name, call in calls.items()}   # type: ignore[misc]
-    return cpu_timing.alternate(sides, rounds), errors
+    return cpu_timing.alternate(sides, rounds, clock=clock), errors
 
 
 def run_cell(shape: ConvShape, pass_name: str, machine: str, args: argparse.Namespace) -> Row:
@@ -124,10 +126,10 @@ def run_cell(shape: ConvShape, pass_name: str, machine: str, args: argparse.Name
     desc = shape.desc
     free: Choice = choose(pass_name, desc, Request(), machine, args.workspace << 20)
     threads = alpha.config.num_threads or len(os.sched_getaffinity(0))
-    found = {name: model(pass_name, desc, machine, name, threads) for name in args.algorithms}
+    found = {name: model(pass_name, desc, machine, name, threads) for name in dict.fromkeys((*args.algorithms, free.way.name))}
     row: Row = {"cell": shape.name, "n": shape.n, "hw": shape.hw, "channels": shape.ic, "f": shape.f,
-                "pass": pass_name, "threads": threads, "chosen": free.way.name, "chosen_way": str(free.way),
-                "algorithms": {}}
+                "pass": pass_name, "threads": threads, "clock": args.clock, "chosen": free.way.name,
+                "chosen_way": str(free.way), "algorithms": {}}
     for name, known in found.items():
         if known:
             way, cost, expected_ms = known
@@ -139,7 +141,7 @@ def run_cell(shape: ConvShape, pass_name: str, machine: str, args: argparse.Name
     if small and not args.model:
         with alpha.config(conv_workspace_mib=LIMIT >> 20):
             rounds, row["errors"] = measured(shape, pass_name, list(row["algorithms"]), args.rounds,
-                                             args.peers)
+                                             args.peers, args.clock)
         times = row["ms"] = medians(rounds)
         row["spread"] = {name: float(np.subtract(*np.quantile(values, (0.75, 0.25)))) / times[name]
                          for name, values in rounds.items()}
@@ -241,6 +243,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--output", type=Path)
     made.add_argument("--resume", action="store_true", help="on a CPU: leave out the cells that the output has already")
     made.add_argument("--budget-s", type=float, default=float("inf"), help="on a CPU: begin no cell later than this")
+    made.add_argument("--clock", choices=tuple(cpu_timing.CLOCKS), default="wall", help="on a CPU; cpu: time of this "
+                      "process alone, where others run: --threads 1, OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1")
+    made.add_argument("--threads", type=int, default=0, help="on a CPU, of alpha and PyTorch (default: all cores)")
     made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     cuda = made.add_argument_group("on a GPU")
     cuda.add_argument("--shapes", nargs="+", default=(), help="cells of benchmarks/shapes.py, in the place of kernels, "
@@ -276,15 +281,16 @@ def on_cpu(args: argparse.Namespace) -> Iterator[tuple[Row, Row]]:
     deadline = time.monotonic() + args.budget_s
     facts = cpu_timing.start("benchmarks.algorithms", *(() if args.peers == "none" else ("torch", "scipy")))
     if args.peers != "none":
-        facts |= torch_facts()
+        facts |= {**torch_facts(), **({"torch_threads": str(args.threads)} if args.threads else {})}
     from alpha.cpu import native
     from alpha.cpu.algorithms import machine_key
     machine = machine_key() if native.library() else "numpy"
     there = {key_of(row, CELL) for row in (read(args.output) if args.resume and args.output else ())}
     for shape in cells(args.kernels, args.maps, args.channels):
         for pass_name in args.passes:
-            if (machine, shape.name, shape.n, pass_name) not in there and time.monotonic() < deadline:
-                yield {**facts, "machine": machine}, run_cell(shape, pass_name, machine, args)
+            with alpha.config(num_threads=args.threads):
+                if (machine, shape.name, shape.n, pass_name) not in there and time.monotonic() < deadline:
+                    yield {**facts, "machine": machine}, run_cell(shape, pass_name, machine, args)
 
 
 def on_cuda(args: argparse.Namespace) -> Iterator[tuple[Row, Row]]:
