@@ -228,8 +228,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   if (header_of_y && blockIdx.x == 0 && threadIdx.x == 0) *header_of_y = {1, 0, 0, header->most};
   const Stored stored(x, header, size);
   const i64 stride = static_cast<i64>(gridDim.x) * THREADS * 4;
-#pragma unroll 2
-  for (i64 i = (static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x) * 4; i < size; i += stride) {
+  UNROLL_BY(2) for (i64 i = (static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x) * 4; i < size; i += stride) {
     float v[4];
     stored.unpack(v, stored.load(i));
     store16(y + i, Packet<float>{{v[0], v[1], v[2], v[3]}});
@@ -242,8 +241,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     planes_relu_grad(const float *g, const void *y, const OperandHeader *header, float *dx, i64 size) {
   const bool whole = header->flag;
   const i64 stride = static_cast<i64>(gridDim.x) * THREADS * 4;
-#pragma unroll 2
-  for (i64 i = (static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x) * 4; i < size; i += stride) {
+  UNROLL_BY(2) for (i64 i = (static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x) * 4; i < size; i += stride) {
     Packet<float> piece = load16(g + i), of;
     if (whole) {
       of = load16(static_cast<const float *>(y) + i);
