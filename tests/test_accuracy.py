@@ -62,6 +62,8 @@ def test_mean_and_deviation_stand_side_by_side() -> None:
         "MISSED, 0.50 are allowed |")
     assert "97.00 +- 1.41 % | 97.00 +- 0.00 % | 0.00 points" in accuracy.summary(rows)[2]
     assert "ok, 2.00 are allowed" in accuracy.summary(rows)[2]  # two standard errors: 2 * sqrt(2 / 2)
+    named = [{**row, "config": {**config, "algorithm": "winograd"}} for row in rows]
+    assert [line.split(" | ")[2] for line in accuracy.summary([*rows, *named])[2:]] == ["fp32", "fp32 winograd"]
 
 
 def test_cifar10_is_trained_where_it_is_present(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
