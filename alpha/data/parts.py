@@ -103,7 +103,7 @@ class ConcatDataset:
 
 
 @checked
-def random_split(dataset: Any, lengths: Sequence[float], seed: Seed = 0) -> list[Subset]:
+def random_split(dataset: Any, lengths: Any, seed: Seed = 0) -> list[Subset]:
     """Returns disjoint random parts of a data set.
 
     Args:
@@ -114,12 +114,12 @@ def random_split(dataset: Any, lengths: Sequence[float], seed: Seed = 0) -> list
     Raises:
         ArgumentError: the lengths do not add up.  DataError: for a tuple of arrays.
     """
-    count = len(_checked_data("random_split", dataset))
+    count, lengths = len(_checked_data("random_split", dataset)), list(lengths)
     if lengths and all(isinstance(n, float) for n in lengths) and min(lengths) >= 0 and abs(sum(lengths) - 1) < 1e-6:
         sizes = [int(n * count) for n in lengths]
         for k in range(count - sum(sizes)):
             sizes[k % len(sizes)] += 1
-    elif all(isinstance(n, (int, np.integer)) and n >= 0 for n in lengths) and sum(lengths) == count:
+    elif all(isinstance(n, (int, np.integer)) and n >= 0 for n in lengths) and lengths and sum(lengths) == count:
         sizes = [int(n) for n in lengths]
     else:
         raise ArgumentError(message("random_split", f"lengths are {shown(lengths)}, the data has {count} items",
