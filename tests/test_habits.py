@@ -115,7 +115,7 @@ missing, unexpected = model.load_state_dict({"0.weight": model[0].weight, "z": x
 model.load_state_dict({**model.state_dict(), "z": x}, strict=False).unexpected_keys == ["z"]
 train, val = alpha.data.random_split(alpha.data.TensorDataset(x, x), [0.5, 0.5]); train[0], len(val)
 alpha.data.Subset(list(range(10)), [0, 3])[1], len(alpha.data.ConcatDataset([[1], [2, 3]]))
-model.apply(lambda m: nn.init.normal_(m.weight, 0, 0.1) if isinstance(m, nn.Linear) else nn.init.calculate_gain("relu"))
+model.apply(lambda m: nn.init.normal_(m.weight, 0, 0.1) if hasattr(m, "weight") else nn.init.calculate_gain("relu"))
 model.register_forward_pre_hook(lambda m, a: None).remove(), x.clone().detach().requires_grad_(True), x.cpu().numpy()
 np.asarray(x), np.array(x), np.testing.assert_allclose(x, x), str(x), alpha.tensor([1.5]).tolist(), float(x.sum())
 copy.deepcopy(model).load_state_dict(model.state_dict()), model.train(False).training, dict(model.named_children())
