@@ -80,7 +80,7 @@ MAY_IMPORT = {
     "alpha.checkpoint": {"alpha.checkpoint", "alpha.backend", "alpha.nn", "alpha.ops", "alpha.tensor", "alpha.errors",
                          "alpha.inputs", "alpha.inputs.schema"},
     "alpha.data": {"alpha.data", "alpha.ops", "alpha.tensor", "alpha.backend", "alpha.random", "alpha.errors",
-                   "alpha.inputs"},
+                   "alpha.inputs", "alpha.methods"},
     "alpha.training": {"alpha.training", "alpha.data", "alpha.nn", "alpha.optim", "alpha.ops", "alpha.tensor",
                        "alpha.capture", "alpha.graph", "alpha.precision", "alpha.profiler", "alpha.backend",
                        "alpha.config", "alpha.errors", "alpha.inputs"},
