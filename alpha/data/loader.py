@@ -6,13 +6,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from alpha.backend import get_backend
-from alpha.build import cores
 from alpha.data.augment import Augment
 from alpha.data.images import epoch_order, resident, steps_per_epoch
 from alpha.data.sets import Dataset
@@ -72,7 +72,7 @@ class DataLoader:
                                       'pass augment="crop=4,flip"'))
         if workers > MOST_WORKERS:
             raise ConfigError(message("DataLoader", f"workers={workers}, {MOST_WORKERS} are the most that it starts",
-                                      f"pass the number of cores, workers={cores()}, or fewer"))
+                                      f"pass the number of cores, workers={os.cpu_count() or 1}, or fewer"))
         if processes and not workers:
             raise ConfigError(message("DataLoader", f"processes=True, and workers={workers}: nobody would start one",
                                       "pass workers=4, say, or leave processes out"))
