@@ -34,47 +34,68 @@ int64_t wgrad_tiles(const Map& map) {
   return tiles;
 }
 
+// Channels of A x A pixels, `down` and `right` floats apart, to V or Y at `dst`, transformed: `width` of them, whole vectors,
+// a point `step` floats behind the one before.
+template <class X, int A, class Row>
+INLINE void put_block(const float* pixels, int64_t down, int64_t right, int64_t width, float* dst, int64_t step,
+                      Row transform) {
+  for (int64_t c = 0; c < width; c += LANES) {
+    vfloat half[X::N][A];
+    UNROLL for (int j = 0; j < A; j++) {
+      vfloat from[A], out[X::N];
+      UNROLL for (int i = 0; i < A; i++) from[i] = load(pixels + c + i * down + j * right);
+      transform(from, out);
+      UNROLL for (int i = 0; i < X::N; i++) half[i][j] = out[i];
+    }
+    UNROLL for (int i = 0; i < X::N; i++) {
+      vfloat out[X::N];
+      transform(half[i], out);
+      UNROLL for (int j = 0; j < X::N; j++) store(dst + c + (i * X::N + j) * step, out[j]);
+    }
+  }
+}
+
+// Copies a block's channels of a tile that reaches over the border, or whose last vector is not whole, with zeros there.
+template <int A>
+void copy_block(const float* map, const Pixels& at, int64_t row, int64_t col, int64_t valid, int64_t width, float* to) {
+  for (int i = 0; i < A; i++)
+    for (int j = 0; j < A; j++, to += BLOCK) {
+      const bool there = row + i >= 0 && row + i < at.h && col + j >= 0 && col + j < at.w;
+      const float* pixel = map + (there ? at(row + i, col + j) : 0);
+      for (int64_t c = 0; c < width; c += LANES)
+        store(to + c, !there ? vfloat{} : valid - c >= LANES ? load(pixel + c) : load_part(pixel + c, valid - c));
+    }
+}
+
 // Writes one tile of A x A pixels to V or Y, transformed: slot `slot` of the chunk.
 template <class X, int A, class Row>
-void put_tile(const X& t, const float* map, const Pixels& at, const Blocked& b, int64_t row, int64_t col, int64_t slot,
-              float* to, Row transform) {
-  const int64_t begin = std::max<int64_t>(0, -row), end = std::min<int64_t>(A, at.h - row);  // rows of the map
-  for (int64_t block = 0; block < b.blocks(); block++)
-    for (int64_t c = 0; c < b.width(block); c += LANES) {
-      const int64_t left = b.valid(block) - c;
-      const float* pixels = map + block * BLOCK + c;
-      vfloat half[X::N][A];
-      for (int j = 0; j < A; j++) {
-        vfloat from[A], out[X::N];
-        const bool there = col + j >= 0 && col + j < at.w;
-        const float* pixel = pixels + at(row, col + j);
-        UNROLL for (int i = 0; i < A; i++) {
-          if (!there || i < begin || i >= end) from[i] = vfloat{};
-          else from[i] = left >= LANES ? load(pixel + i * at.down) : load_part(pixel + i * at.down, left);
-        }
-        transform(from, out);
-        UNROLL for (int i = 0; i < X::N; i++) half[i][j] = out[i];
-      }
-      float* dst = to + b.at(block) + slot * b.width(block) + c;
-      for (int i = 0; i < X::N; i++, dst += X::N * b.floats()) {
-        vfloat out[X::N];
-        transform(half[i], out);
-        UNROLL for (int j = 0; j < X::N; j++) store(dst + j * b.floats(), out[j]);
-      }
+void put_tile(const float* map, const Pixels& at, const Blocked& b, int64_t row, int64_t col, int64_t slot, float* to,
+              Row transform) {
+  alignas(64) float copy[A * A * BLOCK];
+  const bool inside = row >= 0 && col >= 0 && row + A <= at.h && col + A <= at.w;
+  for (int64_t block = 0; block < b.blocks(); block++) {
+    const int64_t width = b.width(block), valid = b.valid(block);
+    float* dst = to + b.at(block) + slot * width;
+    if (inside && valid == width) {
+      put_block<X, A>(map + at(row, col) + block * BLOCK, at.down, at.right, width, dst, b.floats(), transform);
+    } else {
+      copy_block<A>(map + block * BLOCK, at, row, col, valid, width, copy);
+      put_block<X, A>(copy, A * BLOCK, BLOCK, width, dst, b.floats(), transform);
     }
+  }
 }
 
 template <class X>
 void put_input(const X& t, const Map& map, const float* x, const Blocked& b, int64_t tile, int64_t slot, float* v) {
   const Place at(map, tile);
-  put_tile<X, X::N>(t, x, Pixels(at, map.d, map.in_h, map.in_w, map.in_pitch), b, at.row - map.pad_h,
+  put_tile<X, X::N>(x, Pixels(at, map.d, map.in_h, map.in_w, map.in_pitch), b, at.row - map.pad_h,
                     at.col - map.pad_w, slot, v, [&](const vfloat* d, vfloat* o) { t.inputs(d, o); });
 }
 
 template <class X>
 void put_gradient(const X& t, const Map& map, const float* g, const Blocked& b, int64_t tile, int64_t slot, float* y) {
   const Place at(map, tile);
-  put_tile<X, X::M>(t, g, Pixels(at, map.d, map.out_h, map.out_w, map.out_pitch), b, at.row, at.col, slot, y,
+  put_tile<X, X::M>(g, Pixels(at, map.d, map.out_h, map.out_w, map.out_pitch), b, at.row, at.col, slot, y,
                     [&](const vfloat* d, vfloat* o) { t.outputs_t(d, o); });
 }
 
@@ -170,6 +191,20 @@ INLINE void write_halved(const vfloat (&out)[M][M], const Map& map, const Place&
     }
 }
 
+// The outputs of a tile that lies in the map, and whole vectors: what write_output does, without a look at each pixel.
+template <int M>
+INLINE void write_whole(vfloat (&out)[M][M], vfloat shift, const Pixels& to, float* y, const Forward& f) {
+  UNROLL for (int i = 0; i < M; i++) UNROLL for (int j = 0; j < M; j++) out[i][j] += shift;
+  if (f.accumulate) {
+    UNROLL for (int i = 0; i < M; i++) UNROLL for (int j = 0; j < M; j++)
+      out[i][j] += load(y + i * to.down + j * to.right);
+  }
+  if (f.relu) {
+    UNROLL for (int i = 0; i < M; i++) UNROLL for (int j = 0; j < M; j++) out[i][j] = relu(out[i][j]);
+  }
+  UNROLL for (int i = 0; i < M; i++) UNROLL for (int j = 0; j < M; j++) store(y + i * to.down + j * to.right, out[i][j]);
+}
+
 template <class X>
 void write_output(const X& t, const Map& map, const Blocked& b, int64_t tile, int64_t slot, const float* m,
                   const Forward& f) {
@@ -180,22 +215,29 @@ void write_output(const X& t, const Map& map, const Blocked& b, int64_t tile, in
   for (int64_t block = 0; block < b.blocks(); block++)
     for (int64_t c = 0; c < b.width(block); c += LANES) {
       const float* src = m + b.at(block) + slot * b.width(block) + c;
-      const int64_t channel = block * BLOCK + c, left = b.valid(block) - c;
-      vfloat v[N][N], out[M][M];
-      for (int i = 0; i < N; i++) UNROLL for (int j = 0; j < N; j++) v[i][j] = load(src + (i * N + j) * b.floats());
-      both_axes(v, out, [&](const vfloat* d, vfloat* o) { t.outputs(d, o); });
+      const int64_t channel = block * BLOCK + c, left = b.valid(block) - c, step = b.floats();
+      vfloat half[M][N], out[M][M];
+      UNROLL for (int j = 0; j < N; j++) {
+        vfloat from[N], column[M];
+        UNROLL for (int i = 0; i < N; i++) from[i] = load(src + (i * N + j) * step);
+        t.outputs(from, column);
+        UNROLL for (int i = 0; i < M; i++) half[i][j] = column[i];
+      }
+      UNROLL for (int i = 0; i < M; i++) t.outputs(half[i], out[i]);
       const vfloat shift = f.bias ? load_part(f.bias + channel, left) : vfloat{};
       if (f.halved) {
         write_halved(out, map, at, channel, left, shift, f.y);
-        continue;
+      } else if (rows == M && cols == M && left >= LANES) {
+        write_whole(out, shift, to, f.y + to(at.row, at.col) + channel, f);
+      } else {
+        for (int i = 0; i < rows; i++)
+          for (int j = 0; j < cols; j++) {
+            float* pixel = f.y + to(at.row + i, at.col + j) + channel;
+            vfloat sum = out[i][j] + shift;
+            if (f.accumulate) sum += load_part(pixel, left);
+            store_part(pixel, f.relu ? relu(sum) : sum, left);
+          }
       }
-      for (int i = 0; i < rows; i++)
-        for (int j = 0; j < cols; j++) {
-          float* pixel = f.y + to(at.row + i, at.col + j) + channel;
-          vfloat sum = out[i][j] + shift;
-          if (f.accumulate) sum += load_part(pixel, left);
-          store_part(pixel, f.relu ? relu(sum) : sum, left);
-        }
     }
 }
 
