@@ -200,9 +200,7 @@ template <bool RELU, bool LAST, int N, class T, class Use>
 INLINE void each_gradient(const Pitched<T> &g, const T *__restrict__ x, const Channels<N> &c, const Place &at,
                           const Walk &w, const Use &use) {
   using Piece = decltype(load_piece<N>(x));
-  struct Row {
-    Piece g, x;
-  };
+  struct Row { Piece g, x; };
   auto load = [&](i64 r) {
     const i64 column = at.column * N;
     return Row{load_piece<N, LAST>(g.p + (r * g.pitch + column)),
