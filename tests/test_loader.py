@@ -183,8 +183,8 @@ def test_the_items_of_pytorchs_side() -> None:
 
 @pytest.mark.parametrize("column", [
     [1, 2, 3], [np.int64(1), np.int64(2), np.int64(3)], [1, np.int64(2), 3], [True, False, True], [1.5, 2.0, 3.0],
-    [np.float32(1), np.float32(2), np.float32(3)], list(np.ones((3, 2, 2), np.uint8)), list(np.ones((3, 2), np.float64)),
-    list(np.ones((3, 2), np.int32)), [np.float32(1), 2.0, 3.0][1:] + [4.0], [alpha.ones((2,)).numpy()] * 3])
+    [np.float32(1), np.float32(2), np.float32(3)], list(np.ones((3, 2, 2), np.uint8)), list(np.ones((3, 2))),
+    list(np.ones((3, 2), np.int32)), [alpha.ones((2,)).numpy()] * 3])
 def test_the_short_way_to_a_batch_gives_what_the_long_one_does(column: list) -> None:
     rows = [(np.full((4, 2), k, np.uint8), value) for k, value in enumerate(column)]
     found = items.stack("here", rows, range(3))
