@@ -12,10 +12,8 @@ from typing import Any
 
 from alpha.cuda.conv.coconv.schedule import dgrad_slabs, fprop_slabs
 from alpha.cuda.conv.costs import Cost
-from alpha.cuda.conv.ffma.conv_v2 import ConvV2
 from alpha.cuda.conv.ffma.gemm import TILES, Tile
-from alpha.cuda.conv.ffma.ks_deconv import KsDeconv
-from alpha.cuda.conv.ffma.slab import SlabTile
+from alpha.cuda.conv.ffma.slab import ConvV2, KsDeconv, SlabTile
 from alpha.cuda.conv.mma.gemm import MmaTile
 from alpha.cuda.conv.mma.mma import MmaSlab
 from alpha.cuda.conv.schedule import LIMIT, oversized
