@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+import models
 from alpha.errors import ConfigError
 from alpha.ops.algorithms.names import AUTO, Request
 from benchmarks import algorithm_losses, algorithm_plots, algorithms, results
@@ -98,5 +100,14 @@ def test_losses_of_auto_stand_beside_those_of_direct(tmp_path, capsys):
     algorithm_losses.main(["--models", "lenet5", "--batch-size", "4", "--steps", "3", "--device", "cpu", "--output",
                            str(tmp_path)])
     row, = results.read(tmp_path / "algorithms_losses.jsonl")
-    assert len(row["auto"]) == len(row["direct"]) == 3 and row["worst"] <= algorithm_losses.BOUND
+    assert len(row["auto"]) == len(row["direct"]) == len(row["nudged"]) == 3 and row["worst"] <= algorithm_losses.BOUND
     assert "3 losses" in capsys.readouterr().out and (tmp_path / "algorithms_losses.png").exists()
+
+
+def test_a_nudge_is_a_unit_in_the_last_place_of_every_weight():
+    net, same = models.create("lenet5"), models.create("lenet5")
+    same.load_state_dict(net.state_dict())
+    algorithm_losses.nudge(net)
+    for a, b in zip(net.parameters(), same.parameters()):
+        a, b = a.numpy(), b.numpy()
+        assert np.array_equal(np.abs(a - b)[b != 0] <= 2.0 ** -23 * np.abs(b)[b != 0], (a != b)[b != 0])
