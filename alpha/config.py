@@ -210,7 +210,8 @@ def _parsed(name: str, value: Any) -> bool | int | str:
     if name not in known:
         raise ConfigError(message("config", f"no setting is called {name!r:.100}", f"use one of {sorted(known)}"))
     try:
-        text = value if isinstance(value, str) else str(index(value))
+        a_bool = isinstance(value, bool) and not isinstance(known[name].default, bool)  # True is no number
+        text = value if isinstance(value, str) else str(value if a_bool else index(value))
     except (TypeError, ValueError):  # ValueError: an int of thousands of digits
         text = shown(value)
     return known[name].parse(text)

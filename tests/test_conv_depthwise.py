@@ -66,7 +66,8 @@ def test_strips_of_any_filter(f: int, stride: int, dilation: int, channels: int)
         np.testing.assert_array_equal(a, r.numpy())
 
 
-@pytest.mark.parametrize("shape, f, stride", [((4, 32, 32, 40), 3, 1), ((3, 27, 30, 33), 5, 2), ((8, 16, 16, 48), 7, 1)])
+@pytest.mark.parametrize("shape, f, stride", [((4, 32, 32, 40), 3, 1), ((3, 27, 30, 33), 5, 2),
+                                              ((8, 16, 16, 48), 7, 1)])
 def test_bits_do_not_depend_on_threads(shape: tuple[int, int, int, int], f: int, stride: int) -> None:
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(size).astype(np.float32) for size in (shape, (shape[3], f, f, 1)))

@@ -146,6 +146,8 @@ def test_what_is_no_data_is_refused() -> None:
             (lambda: DataLoader([], 4), DataError, "0 images make no batch of 4"),
             (lambda: DataLoader(Items(), 51, drop_last=True), DataError, "50 images make no batch of 51"),
             (lambda: DataLoader(Items(), 0), ConfigError, "batch_size is 0"),
+            (lambda: DataLoader(Items(), workers=10 ** 9), ConfigError, "workers=1000000000, 1024 are the most"),
+            (lambda: DataLoader(Items(), mean=True), ConfigError, "mean is True, finite numbers are needed"),
             (lambda: DataLoader(Items(), augment="turn"), ConfigError, "'turn' is unknown"),
             (lambda: DataLoader(Items(), resident=True), DataError, "resident=True is for arrays of 8-bit images"),
             (lambda: list(DataLoader([1, 2])), DataError, "item 0 is 1"),

@@ -18,8 +18,7 @@
 //           split by one block, which keeps them in registers.
 // Measured: H100, 134 MB of float32, events around 12 calls on 3 sets, 2026-11-21, copy 91.6 us: maximum 46.3 us
 //           (99 % of the copy's rate), split float16x2 102.5 (89 %), float16 75.1 (91 %), bfloat16 72.8 (94 %); maximum
-//           and split after each other 145.4 and 116.6. 4 blocks per multiprocessor are best for the two together,
-//           16 for the split alone (100); going forwards costs 3 us, streaming stores change nothing.
+//           and split after each other 145.4 and 116.6; more in benchmarks/results/h100/tried.md
 #include "guard.cuh"
 #include "multi_tensor.cuh"
 #include "planes.cuh"

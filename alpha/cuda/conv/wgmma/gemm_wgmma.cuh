@@ -146,7 +146,8 @@ template <class T> struct Summation {
   int flying = 0;  // 1 + the buffer in flight
   int held = 0;    // the next block of filters, where they are held
 
-  INLINE explicit Summation(Ring<T> &r) : ring(r), a0(ptx::wgmma_desc(r.buffers + consumer_number() * T::BOX, T::BOX)),
+  INLINE explicit Summation(Ring<T> &r)
+      : ring(r), a0(ptx::wgmma_desc(r.buffers + consumer_number() * T::BOX, T::BOX)),
         b0(ptx::wgmma_desc(r.buffers + T::B_AT, T::BOX)) {}
 
   // Of each block the products of STEPS times 16 of k, from 16 * first on.
@@ -187,7 +188,6 @@ template <class T> struct Summation {
     ptx::wgmma_wait<0>();
     if (flying > 0) ring.release(flying - 1);
   }
-
 };
 
 // The blocks of a sum, in their order: heads, of which head_steps (1 to 3) times 16 of k are multiplied, from
