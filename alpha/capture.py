@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from alpha import versions
 from alpha.backend import get_backend
 from alpha.config import config
-from alpha.errors import AlphaError, DTypeError, GraphError, message
+from alpha.errors import AlphaError, ArgumentError, DTypeError, GraphError, message, shown
 from alpha.graph import grad_enabled
 from alpha.inputs.arguments import bound
 from alpha.nn import Module
@@ -70,8 +70,11 @@ def capture(function: Function, *state: Module | Tensor) -> Function:
         out, or the returned function is dropped. A call of other shapes in between, as of an epoch's last batch, is a
         plain one and leaves it. Other threads must leave the device alone during the third call.
     Raises:
+        ArgumentError: `function` cannot be called.
         DTypeError: `state` has something else than modules and tensors.
     """
+    if not callable(function):
+        raise ArgumentError(message("capture", f"{shown(function)} cannot be called", "pass a function of tensors"))
     return _Captured(function, state)
 
 

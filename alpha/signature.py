@@ -109,6 +109,9 @@ class Signature:
                     bound[k] = self._tensor_list(arg, bound[k])
         for name, preset in self.presets:
             attrs[name] = preset(attrs.get(name))
+        for value in attrs.values():
+            if value.__class__ is tuple and not _is_of_ints(value):  # (1, 2) would be found for (True, 2)
+                return bound, self.canonical(**attrs)
         try:
             return bound, self._known(**attrs)
         except TypeError as error:  # a list, say, which cannot be looked up
@@ -267,6 +270,14 @@ class Signature:
             fix = f', or say alpha.precision("{name}"): {self.label} of the two is {short.pop()} there'
         raise DTypeError(message(self.label, f"the tensors have dtypes {' and '.join(sorted(set(found.values())))}",
                                  f"convert them to one dtype: x.astype(dtype){fix}", **found))
+
+
+def _is_of_ints(value: tuple[Any, ...]) -> bool:
+    """Tells whether a tuple holds nothing but ints, or tuples of them."""
+    for item in value:
+        if item.__class__ is not int and not (item.__class__ is tuple and _is_of_ints(item)):
+            return False
+    return True
 
 
 def check_names(op: Signature, outs: Sequence[str], body: Mapping[str, Any]) -> None:

@@ -77,6 +77,26 @@ def test_cifar10_is_trained_where_it_is_present(tmp_path: Path, monkeypatch: pyt
     assert parse(accuracy.recipe("cifar10", "cuda", tmp_path / "here")).model == "resnet18"
 
 
+def test_an_archive_has_its_name_once_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    form = cifar.FORMS["cifar10"][0]
+    made = digits_archive.files
+
+    def stopping(*args: object) -> object:
+        for k, file in enumerate(made(*args)):
+            assert k or len(list(tmp_path.iterdir())) == 1
+            yield file
+            if k == 2:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(digits_archive, "files", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        digits_archive.write(tmp_path, form, train_images=50, test_images=10)
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(digits_archive, "files", made)
+    path = digits_archive.write(tmp_path, form, train_images=50, test_images=10)
+    assert [path] == list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("flags", [["--optimizer", "adam"], ["--model", "alexnet"], ["--ema", "0.9"], ["--clip", "1"],
                                    ["--dataset", "cifar100"]])
 def test_a_recipe_that_pytorch_does_not_have_is_refused(flags: list[str]) -> None:

@@ -175,6 +175,10 @@ CALLS: list[tuple[Callable[[], Any], type[AlphaError], str]] = [
     (lambda: ops.conv2d(X, W, padding=1 << 61), ShapeError, "positions along H are too many, 16777216 is the most"),
     (lambda: ops.adaptive_avg_pool2d(X, 1 << 40), ShapeError, "positions along H or W are too many, 16777216 is"),
     (lambda: ops.add(A, 10 ** 400), ShapeError, "add: a number of 1329 bits fits no dtype"),
+    # ---- bools, which are no numbers
+    (lambda: A.size(True), ArgumentError, "size: axis True does not exist in a tensor of 2 axes"),
+    (lambda: alpha.config(num_threads=True).__enter__(), ConfigError, "NUM_THREADS: 'True' is not an integer"),
+    (lambda: alpha.capture(True), ArgumentError, "capture: True cannot be called"),
 ]
 
 
@@ -221,6 +225,19 @@ def test_minus_zero_and_one_are_not_taken_for_what_equals_them() -> None:
     ops.sum(A, 1, True)
     with refused(ArgumentError, "sum: keepdims is 1"):
         ops.sum(A, 1, 1)
+
+
+@pytest.mark.parametrize("wrong", [(True, 2), (1.0, 2), [True, 2]])
+def test_a_pair_is_not_taken_for_one_that_equals_it_and_was_taken_before(wrong: Any) -> None:
+    right = (1, 2)
+    for call, text in ((lambda pair: ops.conv2d(X, W, stride=pair), "conv2d: stride is"),
+                       (lambda pair: ops.max_pool2d(X, pair), "max_pool2d: kernel_size is"),
+                       (lambda pair: ops.pad(A, (pair, (0, 0))), "pad: widths is"),
+                       (lambda pair: ops.coconv2d(X, W, dilations=pair, channels=(1, 1)), "coconv2d: dilations is"),
+                       (lambda pair: nn.CoConv2d(2, 8, dilations=pair), "CoConv2d: dilations is")):
+        call(right)
+        with refused(ShapeError, text):
+            call(wrong)
 
 
 def test_elements_may_be_infinite_and_masks_bool() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import alpha
 from alpha import ops
 from alpha.config import config
-from alpha.errors import AlphaError, ShapeError
+from alpha.errors import AlphaError, ArgumentError, ShapeError
 from alpha.gradcheck import assert_equal_at, gradcheck
 from alpha.ops.norm import batch_norm_act
 from tests.op_checks import check_sample_norm_of_nearly_equal_elements
@@ -302,3 +302,10 @@ def test_nothing_is_normalised_in_inference(shape):
     y = ops.batch_norm(x, gamma, beta, alpha.zeros((c,)), alpha.ones((c,)), training=False, activation="relu")
     y.backward(alpha.ones(shape))
     assert y.shape == x.grad.shape == shape and gamma.grad.numpy().tolist() == beta.grad.numpy().tolist() == [0.0] * c
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 3, 4), (0, 3, 3, 4)])
+@pytest.mark.parametrize("training", [np.zeros((2, 3)), 1, None, "x"])
+def test_training_is_a_bool(training, shape):
+    with pytest.raises(ArgumentError, match=r"batch_norm: training is .*, True or False is needed\nhelp: "):
+        ops.batch_norm(alpha.zeros(shape), None, None, alpha.zeros((4,)), alpha.ones((4,)), training=training)

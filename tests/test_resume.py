@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import random
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from alpha.config import config
 from tests import tiny_run
 from tests.tiny_run import flags
 from train.__main__ import main
+from train.lock import OutputLock
 from train.session import Session
 
 EPOCHS, STEPS = 4, 5
@@ -128,6 +130,32 @@ def test_a_signal_ends_the_run_after_its_step(step: int, signum: int, status: in
     assert main(flags(tmp_path / "torn", ema=0.9, resume="auto")) == 0
     assert f"{(step - 1) // STEPS if step % STEPS == 0 else step // STEPS} epochs" in capsys.readouterr().out
     assert_same(tmp_path / "whole", tmp_path / "torn")
+
+
+def test_ctrl_c_in_a_process_of_its_own(cpu_kernels: str, spawn: Any, tmp_path: Path) -> None:
+    """Wherever SIGINT comes, the run ends with 130 and a sound checkpoint, and leaves the directory to the next one."""
+    whole, torn, log = tmp_path / "whole", tmp_path / "torn", tmp_path / "log"
+    first = spawn(flags(whole), cpu_kernels, log)
+    first.join()
+    rng, steps = random.Random(5), [0]
+    for _ in range(3):
+        begun = log.read_text().count(tiny_run.STEP)
+        process = spawn(flags(torn, resume="auto"), cpu_kernels, log, pause=0.05)
+        while process.is_alive() and log.read_text().count(tiny_run.STEP) == begun:
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 0.15))
+        os.kill(process.pid, signal.SIGINT)
+        process.join()
+        assert process.exitcode == 130 and "Traceback" not in log.read_text(), log.read_text()
+        steps.append(checkpoint.load(torn / "last.safetensors")[1]["progress"]["step"])
+        with OutputLock(torn):
+            pass    # nobody has it
+    assert sorted(set(steps)) == steps and steps[-1] < EPOCHS * STEPS, steps
+    last = spawn(flags(torn, resume="auto"), cpu_kernels, log)
+    last.join()
+    assert (first.exitcode, last.exitcode) == (0, 0), log.read_text()
+    assert_same(whole, torn)
+    assert not list(torn.glob(".*"))
 
 
 def test_a_signal_in_the_middle_of_an_epoch_without_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from train.session import Session
 
 CLASSES = 4
 TRAIN, TEST = 88, 24
+STEP = "a step begins"     # in the log of a run of its own
 
 
 class TinyNet(nn.Module):
@@ -84,6 +85,7 @@ def _pause_before_steps(seconds: float, hold: Path | None) -> None:
     step = Session.step
 
     def paused(*args: Any) -> Any:
+        print(STEP, flush=True)
         time.sleep(seconds)
         while hold and hold.exists():
             time.sleep(0.02)

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from alpha.inputs.kinds import Count, Seed, Size
 from alpha.tensor import Tensor, tensor
 
 RESIDENT_NBYTES = 1 << 30  # images up to this size stay on a GPU, unless `resident` says
+MOST_WORKERS = 1024        # threads or processes; each has memory and files of the host
 
 
 class DataLoader:
@@ -68,6 +70,9 @@ class DataLoader:
         if not isinstance(self.augment, Augment):
             raise ConfigError(message("DataLoader", f"augment is {shown(augment)}, names or an Augment are needed",
                                       'pass augment="crop=4,flip"'))
+        if workers > MOST_WORKERS:
+            raise ConfigError(message("DataLoader", f"workers={workers}, {MOST_WORKERS} are the most that it starts",
+                                      f"pass the number of cores, workers={os.cpu_count() or 1}, or fewer"))
         if processes and not workers:
             raise ConfigError(message("DataLoader", f"processes=True, and workers={workers}: nobody would start one",
                                       "pass workers=4, say, or leave processes out"))
@@ -161,7 +166,8 @@ class DataLoader:
 def _of_channels(name: str, value: Any) -> np.ndarray:
     """Returns a number, or one for each channel, as an array of float32.  Raises ConfigError."""
     try:
-        found = np.asarray(value.numpy() if isinstance(value, Tensor) else value, np.float32)
+        given = np.asarray(value.numpy() if isinstance(value, Tensor) else value)
+        found = given.astype(np.float32) if given.dtype != bool else np.full(1, np.nan, np.float32)
     except (TypeError, ValueError):
         found = np.full(1, np.nan, np.float32)
     if found.ndim > 1 or not np.isfinite(found).all():

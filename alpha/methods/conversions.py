@@ -25,9 +25,10 @@ class Size(int):
 
     def __call__(self, axis: Any = None, **named: Any) -> Any:
         axis = named.pop("dim", axis) if named else axis
-        if named or not (axis is None or (isinstance(axis, int) and -len(self.shape) <= axis < len(self.shape))):
+        rank = len(self.shape)
+        if named or isinstance(axis, bool) or not (axis is None or (isinstance(axis, int) and -rank <= axis < rank)):
             raise ArgumentError(message("size", f"axis {shown(next(iter(named), axis))} does not exist in a tensor of "
-                                        f"{len(self.shape)} axes", "x.shape has all sizes, x.size(0) the first"))
+                                        f"{rank} axes", "x.shape has all sizes, x.size(0) the first"))
         return self.shape if axis is None else self.shape[axis]
 
 
@@ -147,8 +148,8 @@ class Conversions(Casts):
     def cpu(self) -> Tensor:
         return self.to("cpu")
 
-    def cuda(self, device: Any = None) -> Tensor:
-        """Does `self.to("cuda")`."""
+    def cuda(self, device: Any = None, non_blocking: bool = False) -> Tensor:
+        """Does `self.to("cuda")`; non_blocking: as of `to`."""
         return self.to("cuda" if device is None else f"cuda:{device}" if isinstance(device, int) else device)
 
     def astype(self, dtype: Any) -> Tensor:

@@ -12,7 +12,7 @@ from typing import Any
 
 from alpha.errors import ShapeError, message
 from alpha.inputs.arguments import bound
-from alpha.inputs.kinds import Activation, AllAxes, Channels, Count, NonNegative, Share
+from alpha.inputs.kinds import Activation, AllAxes, Channels, Count, Flag, NonNegative, Share
 from alpha.op import Spec, grad_enabled, op
 from alpha.ops.activation import relu_grad
 from alpha.ops.checks import check_alike
@@ -21,6 +21,7 @@ from alpha.ops.reduce import Shape, accumulation_dtype, reduced_shape
 from alpha.tensor import Tensor
 
 Gradients = tuple[Tensor, Tensor, Tensor]
+_FLAG = Flag()
 
 
 def _check_grad(where: str, g: Tensor, x: Tensor, expected: Shape, **params: Tensor | None) -> None:
@@ -67,8 +68,9 @@ def batch_norm(x: Tensor, gamma: Tensor | None = None, beta: Tensor | None = Non
     Source: arXiv 1502.03167, Algorithms 1 and 2.
     """
     given = [p for p in (running_mean, running_var, gamma, beta) if p is not None]
-    if (training and isinstance(x, Tensor) and x.ndim > 1 and not prod(x.shape[:-1])    # no sample: no statistics
-            and all(isinstance(p, Tensor) for p in given)):     # what is none the op refuses
+    if (isinstance(x, Tensor) and x.ndim > 1 and not prod(x.shape[:-1])     # no sample: no statistics
+            and all(isinstance(p, Tensor) for p in given)       # what is none the op refuses
+            and _FLAG.take("batch_norm", "training", training)):
         like = given[0] if given else x
         running_mean, running_var = (create((x.shape[-1],), dtype=like.dtype, device=x.device)
                                      for create in (zeros, ones))

@@ -73,11 +73,13 @@ class Recipe:
         originals: weak references to the arrays that the call made.
         memories: keys of the memory of what is held.
         order: number of the call's node.
+        offered: bytes moved to make it again, as long as who saves a result holds it (in `data`), see plan.Tally; 0.
+        price: those bytes per byte of the results.
         twice: whether a reader needs the results as they were before they were written (see `result`).
     """
 
-    __slots__ = ("__weakref__", "attrs", "data", "device", "forms", "kept", "memories", "nbytes", "op", "order",
-                 "originals", "outs", "readers", "settings", "sources", "twice")
+    __slots__ = ("__weakref__", "attrs", "data", "device", "forms", "kept", "memories", "nbytes", "offered",
+                 "op", "order", "originals", "outs", "price", "readers", "settings", "sources", "twice")
 
     def __init__(self, op: Op, attrs: dict[str, Any], device: str, sources: list[Any] | None, arrays: Sequence[Array],
                  outs: tuple[int, ...], order: int) -> None:
@@ -87,6 +89,7 @@ class Recipe:
         self.kept = [None if k in outs else a for k, a in enumerate(arrays)] if op.again else []
         self.data: dict[int, Array] | None = None
         self.readers, self.twice, self.order = 0, False, order
+        self.offered, self.price = 0, 0.0
         self.originals = {k: ref(arrays[k]) for k in outs}
         self.forms = {k: backend.form(arrays[k]) for k in outs}
         self.nbytes = sum([arrays[k].nbytes for k in outs])
@@ -101,7 +104,7 @@ class Recipe:
     def result(self, k: int, form: str | None) -> Array:
         """Returns one of the outs, made if it is not there, in a form."""
         with _lock:
-            if self.data is None:
+            if self.data is None or k not in self.data:
                 self.data = self._make()
                 if state.retained is not None:
                     state.retained.append(self)  # made once more in the next pass
@@ -128,9 +131,23 @@ class Recipe:
         """Makes the results now, to be kept: something that they are made of is about to change."""
         with _lock:
             if self.sources is not None:
-                if self.readers > 0:
-                    self.data = self.data or self._make()
+                if self.readers > 0 and len(self.data or ()) < len(self.outs):
+                    self.data = self._make()
                 self._drop_sources()
+
+    def offer(self, moved: int) -> None:
+        """Says that who saves a result is to hold it so far.  moved: bytes, to make it again."""
+        self.offered, self.price = moved, moved / self.nbytes
+
+    def needed(self) -> list[Recipe]:
+        """Returns the recipes that are followed once this one's results are let go of: those that nobody holds, too."""
+        found, waiting = [], [self]
+        while waiting:
+            recipe = waiting.pop()
+            if recipe not in found:
+                found.append(recipe)
+                waiting += [p.recipe for p in recipe._parts() if p.recipe.offered and p.recipe.data is None]
+        return found
 
     def forget(self) -> None:
         """Drops the results, if they can be made again."""
@@ -144,7 +161,7 @@ class Recipe:
         if self.sources is None:
             return
         parts, self.sources = self._parts(), None
-        self.kept, self.memories = [], frozenset()
+        self.kept, self.memories, self.offered = [], frozenset(), 0
         versions.recipes.discard(self)
         for part in parts:
             part.recipe.done()

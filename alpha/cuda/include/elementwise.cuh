@@ -127,8 +127,7 @@ template <int K> struct Layout {
 
   INLINE void locate(i64 i, i64 (&offset)[K]) const {
     UNROLL for (int k = 0; k < K; k++) offset[k] = 0;
-#pragma unroll 1
-    for (int axis = 0; axis < rank; axis++) {
+    UNROLL_BY(1) for (int axis = 0; axis < rank; axis++) {
       const i64 rest = axis + 1 < rank ? __umul64hi(i, magic[axis]) >> shift[axis] : 0;
       UNROLL for (int k = 0; k < K; k++) offset[k] += (i - rest * size[axis]) * stride[k][axis];
       i = rest;
@@ -182,8 +181,8 @@ INLINE void map(F f, R *y, i64 n, Operands... in) {
       (in.load(first), ...);
       write<E, PACKETS, C>(f, y, first, in...);
     } else {
-#pragma unroll 1
-      for (i64 i = begin + threadIdx.x; i < n; i += THREADS) y[i] = narrow<R>(f(in.template read<C>(i)...));
+      UNROLL_BY(1) for (i64 i = begin + threadIdx.x; i < n; i += THREADS)
+        y[i] = narrow<R>(f(in.template read<C>(i)...));
     }
   }
 }
@@ -205,8 +204,7 @@ INLINE void map_broadcast(F f, R *y, i64 n, const Layout<K> &layout, Operands...
       write<E, PACKETS, C>(f, y, first, in...);
     } else {
       const i64 end = begin + BLOCK < n ? begin + BLOCK : n;
-#pragma unroll 1
-      for (i64 i = begin + threadIdx.x; i < end; i += THREADS) {
+      UNROLL_BY(1) for (i64 i = begin + threadIdx.x; i < end; i += THREADS) {
         layout.locate(i, offset);
         int k = 0;
         const C v[] = {in.template read<C>(offset[k++])...};

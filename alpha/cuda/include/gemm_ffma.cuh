@@ -141,8 +141,8 @@ template <class T> struct Ffma {
   // multiplies one slab
   INLINE void operator()(const float *a_buffer, const float *b_buffer) {
     const float *a = a_buffer + a0, *b = b_buffer + b0;
-#pragma unroll 4  // 16 of k: more code leaves the instruction cache
-    for (int k = 0; k < T::BK; k += 4) {
+    // 16 of k: more code leaves the instruction cache
+    UNROLL_BY(4) for (int k = 0; k < T::BK; k += 4) {
       float ak[T::A_KMAJOR ? T::TM : 1][4], bk[T::B_KMAJOR && !T::A_KMAJOR ? T::TN : 1][4];
       if constexpr (T::A_KMAJOR) {
         UNROLL for (int i = 0; i < T::TM; i++) quad(ak[i], a + i * (T::LANE_ROWS * T::K_STRIDE) + k);

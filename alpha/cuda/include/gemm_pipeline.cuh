@@ -15,8 +15,7 @@ INLINE void gemm_pipeline(typename T::In *smem, int slabs, Load &&load, Multiply
     ptx::cp_async_commit();
   }
   typename T::In *read = smem, *write = smem + (T::STAGES - 1) * T::STAGE_SIZE, *end = smem + T::STAGES * T::STAGE_SIZE;
-#pragma unroll 1
-  for (int s = 0; s < slabs; s++) {
+  UNROLL_BY(1) for (int s = 0; s < slabs; s++) {
     ptx::cp_async_wait<T::STAGES - 2>();
     __syncthreads();
     if (s + T::STAGES - 1 < slabs) load(write, write + T::A_SIZE);

@@ -6,9 +6,7 @@
 
 #include "storage.cuh"
 
-template <int V, class T> struct Lanes {
-  T v[V];
-};
+template <int V, class T> struct Lanes { T v[V]; };
 
 template <int V> using BytesOf = std::conditional_t<V == 8, uint2, unsigned>;  // 8 or 4 of them, in one access
 

@@ -3,9 +3,7 @@
 #include "ptx.cuh"
 
 // Of `count` numbers: their mean, and m2 = sum((v - mean)^2).
-struct Moments {
-  float mean, m2, count;
-};
+struct Moments { float mean, m2, count; };
 
 // Chan's formula: no digits are lost, however large the mean. Either count may be 0.
 INLINE Moments merge_moments(const Moments &a, const Moments &b) {

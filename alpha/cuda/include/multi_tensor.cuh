@@ -5,9 +5,7 @@
 
 // Columns of `count` words, one row per tensor: the address in list 0, the address in list 1, ..., in the last list;
 // then the number of elements; then the tensor's first block. A tensor of n elements has ceil(n / chunk) blocks.
-struct Table {
-  i64 words[480];
-};
+struct Table { i64 words[480]; };
 
 // Elements [begin, end) of row `tensor`; begin is a multiple of the chunk, and so of 16 bytes.
 struct Chunk {
@@ -44,8 +42,8 @@ INLINE void update_all(const Table &table, int count, int chunk, const float *fa
   UNROLL for (int k = 0; k < CHANGED; k++) changed[k] = tensor_of<T>(table, count, k, here.tensor);
 
   const i64 whole = here.end - here.end % L;  // packets end here; only the last chunk of a tensor has a tail
-#pragma unroll 1  // the loads of one packet of each list are enough in flight
-  for (i64 i = here.begin + threadIdx.x * L; i < whole; i += blockDim.x * L) {
+  // the loads of one packet of each list are enough in flight
+  UNROLL_BY(1) for (i64 i = here.begin + threadIdx.x * L; i < whole; i += blockDim.x * L) {
     const Packet<T> g = load16(read + i);
     Packet<T> packets[CHANGED];
     UNROLL for (int k = 0; k < CHANGED; k++) packets[k] = load16(changed[k] + i);

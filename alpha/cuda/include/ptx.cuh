@@ -16,7 +16,9 @@
 #define ALPHA_TRAP()
 #endif
 #define INLINE __device__ __forceinline__
-#define UNROLL _Pragma("unroll")  // before a loop whose length is known
+#define UNROLL _Pragma("unroll")  // before a loop whose length is known; UNROLL_BY(1): it stays a loop
+#define UNROLL_BY(n) ALPHA_PRAGMA(unroll n)
+#define ALPHA_PRAGMA(text) _Pragma(#text)
 // A kernel that is launched by its name. bounds: those of __launch_bounds__, and parameters, in parentheses; then its
 // body, which has no directives: loops are in what it calls.
 #define ALPHA_ENTRY(name, bounds, parameters, ...) \

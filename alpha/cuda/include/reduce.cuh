@@ -10,9 +10,7 @@ constexpr int THREADS = 256;  // of every block
 
 // ---- pieces: N elements that one thread reads at once; N is 1 or LANES<T>
 
-template <class T> struct Single {
-  T v[1];
-};
+template <class T> struct Single { T v[1]; };
 // Instantiates kernels for every storage type: KERNELS(T, suffix, N) has <name>_<dtype> read pieces of 16 bytes, and
 // <name>_single_<dtype> single elements.
 #define PIECE_KERNELS_OF(KERNELS, T, dtype) KERNELS(T, _##dtype, LANES<T>) KERNELS(T, _single_##dtype, 1)
@@ -105,24 +103,16 @@ constexpr int HELD = 8;
 struct MergeMoments {
   __device__ Moments operator()(const Moments &a, const Moments &b) const { return merge_moments(a, b); }
 };
-struct Pair {
-  float sum, dot;
-};
-struct BoundedPair {
-  float sum, dot, most;
-};
+struct Pair { float sum, dot; };
+struct BoundedPair { float sum, dot, most; };
 struct MergePairs {
   __device__ Pair operator()(const Pair &a, const Pair &b) const { return {a.sum + b.sum, a.dot + b.dot}; }
   __device__ BoundedPair operator()(const BoundedPair &a, const BoundedPair &b) const {
     return {a.sum + b.sum, a.dot + b.dot, fmaxf(a.most, b.most)};
   }
 };
-struct Add {
-  template <class T> __device__ T operator()(T a, T b) const { return a + b; }
-};
-struct Larger {
-  __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
-};
+struct Add { template <class T> __device__ T operator()(T a, T b) const { return a + b; } };
+struct Larger { __device__ float operator()(float a, float b) const { return fmaxf(a, b); } };
 
 // ---- groups of `width` threads, a power of two up to THREADS
 

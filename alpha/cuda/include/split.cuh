@@ -21,9 +21,7 @@ struct Workspace {
   unsigned *arrived;
 };
 
-struct SlabRange {
-  int begin, count;
-};
+struct SlabRange { int begin, count; };
 
 // Returns which slabs of a sum belong to a slice: the first ones have one more where they are not a multiple of count.
 INLINE SlabRange slabs_of(const Slice &slice, int slabs) {
@@ -52,8 +50,7 @@ INLINE bool add_slices(float (&acc)[ROWS][COLS], const Slice &slice, const Works
   __threadfence();
   UNROLL for (int i = 0; i < ROWS; i++)
     UNROLL for (int j = 0; j < COLS; j++) acc[i][j] = 0.f;
-#pragma unroll AT_ONCE
-  for (int s = 0; s < slice.count; s++, slots += SLOT) {
+  UNROLL_BY(AT_ONCE) for (int s = 0; s < slice.count; s++, slots += SLOT) {
     UNROLL for (int i = 0; i < ROWS; i++)
       UNROLL for (int j = 0; j < COLS; j += 4) {
         const float4 v = __ldcg(slots + (i * COLS + j) / 4 * THREADS);

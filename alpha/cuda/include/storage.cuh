@@ -24,25 +24,16 @@ template <> INLINE float float_of_pair<bf16>(unsigned word, bool second) {
   return __uint_as_float(second ? word & 0xffff0000u : word << 16);
 }
 template <> INLINE float float_of_pair<f16>(unsigned word, bool second) {
-  union {
-    unsigned word;
-    __half2 pair;
-  } u{word};
+  union { unsigned word; __half2 pair; } u{word};
   return second ? __high2float(u.pair) : __low2float(u.pair);
 }
 template <class T> INLINE unsigned pair_of_floats(float first, float second);
 template <> INLINE unsigned pair_of_floats<bf16>(float first, float second) {
-  union {
-    __nv_bfloat162 pair;
-    unsigned word;
-  } u{__floats2bfloat162_rn(first, second)};
+  union { __nv_bfloat162 pair; unsigned word; } u{__floats2bfloat162_rn(first, second)};
   return u.word;
 }
 template <> INLINE unsigned pair_of_floats<f16>(float first, float second) {
-  union {
-    __half2 pair;
-    unsigned word;
-  } u{__floats2half2_rn(first, second)};
+  union { __half2 pair; unsigned word; } u{__floats2half2_rn(first, second)};
   return u.word;
 }
 
@@ -61,17 +52,11 @@ template <class T> struct alignas(16) Packet {
 };
 
 template <class T> INLINE Packet<T> load16(const T *p) {  // p: a multiple of 16 bytes
-  union {
-    uint4 bits;
-    Packet<T> packet;
-  } u{*reinterpret_cast<const uint4 *>(p)};
+  union { uint4 bits; Packet<T> packet; } u{*reinterpret_cast<const uint4 *>(p)};
   return u.packet;
 }
 template <class T> INLINE void store16(T *p, const Packet<T> &packet) {
-  union {
-    Packet<T> packet;
-    uint4 bits;
-  } u{packet};
+  union { Packet<T> packet; uint4 bits; } u{packet};
   *reinterpret_cast<uint4 *>(p) = u.bits;
 }
 

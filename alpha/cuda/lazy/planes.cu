@@ -18,8 +18,7 @@
 //           split by one block, which keeps them in registers.
 // Measured: H100, 134 MB of float32, events around 12 calls on 3 sets, 2026-11-21, copy 91.6 us: maximum 46.3 us
 //           (99 % of the copy's rate), split float16x2 102.5 (89 %), float16 75.1 (91 %), bfloat16 72.8 (94 %); maximum
-//           and split after each other 145.4 and 116.6. 4 blocks per multiprocessor are best for the two together,
-//           16 for the split alone (100); going forwards costs 3 us, streaming stores change nothing.
+//           and split after each other 145.4 and 116.6; more in benchmarks/results/h100/tried.md
 #include "guard.cuh"
 #include "multi_tensor.cuh"
 #include "planes.cuh"
@@ -228,8 +227,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   if (header_of_y && blockIdx.x == 0 && threadIdx.x == 0) *header_of_y = {1, 0, 0, header->most};
   const Stored stored(x, header, size);
   const i64 stride = static_cast<i64>(gridDim.x) * THREADS * 4;
-#pragma unroll 2
-  for (i64 i = (static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x) * 4; i < size; i += stride) {
+  UNROLL_BY(2) for (i64 i = (static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x) * 4; i < size; i += stride) {
     float v[4];
     stored.unpack(v, stored.load(i));
     store16(y + i, Packet<float>{{v[0], v[1], v[2], v[3]}});
@@ -242,8 +240,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     planes_relu_grad(const float *g, const void *y, const OperandHeader *header, float *dx, i64 size) {
   const bool whole = header->flag;
   const i64 stride = static_cast<i64>(gridDim.x) * THREADS * 4;
-#pragma unroll 2
-  for (i64 i = (static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x) * 4; i < size; i += stride) {
+  UNROLL_BY(2) for (i64 i = (static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x) * 4; i < size; i += stride) {
     Packet<float> piece = load16(g + i), of;
     if (whole) {
       of = load16(static_cast<const float *>(y) + i);

@@ -193,10 +193,8 @@ template <int UNIT> struct Consumer {
       ptx::mbarrier_wait(barriers.full[number] + halo.stage, halo.phase);
       const uint64_t a = ptx::wgmma_desc(smem + t.halos_at(number, halo.stage), 16, t.pitch * 128) +
                          t.reach * (t.pitch + 1) * 8;
-#pragma unroll 1
-      for (int h = -half; h <= half; h++) {
-#pragma unroll 1
-        for (int w = -half; w <= half; w++) {
+      UNROLL_BY(1) for (int h = -half; h <= half; h++) {
+        UNROLL_BY(1) for (int w = -half; w <= half; w++) {
           block(sum, a, (Tile::DGRAD ? -8 : 8) * (h * t.pitch + w), dilations, chunk > 0 || h > -half || w > -half);
         }
       }
@@ -253,8 +251,7 @@ template <int UNIT> INLINE void sum_tiles(const Levels &t, char *smem, Barriers 
   OutBoxes<Tile, OUT> out(smem);
   Consumer<UNIT> consumer(t, smem, barriers);
   Tile::Sums sum;
-#pragma unroll 1
-  for (int item = blockIdx.x; item < t.items; item += gridDim.x) {
+  UNROLL_BY(1) for (int item = blockIdx.x; item < t.items; item += gridDim.x) {
     consumer(sum, item);
     const int column = t.column(item);
     const Finish finish = {scale, t.bias ? t.bias + column : nullptr, t.columns - column, t.relu != 0};

@@ -86,8 +86,8 @@ stem_sum(const float *work, float *dw, const int *from, const int *first, int ro
   const int thread = threadIdx.x, row = blockIdx.z * SUM_CHANNELS + thread % SUM_CHANNELS;
   const int which = blockIdx.x * row_tiles + blockIdx.y, end = first[which + 1];
   float sum = 0.f;
-#pragma unroll 8
-  for (int k = first[which] + thread / SUM_CHANNELS; k < end; k += PARTS) sum += work[(long long)from[k] * BM + row];
+  UNROLL_BY(8) for (int k = first[which] + thread / SUM_CHANNELS; k < end; k += PARTS)
+    sum += work[(long long)from[k] * BM + row];
   partial[thread] = sum;
   for (int half = SUM_THREADS / 2; half >= SUM_CHANNELS; half /= 2) {
     __syncthreads();

@@ -17,9 +17,7 @@
 constexpr int H = E / 2 + 1, THREADS = 256, MOST = 64, TERMS = 64;
 
 // cos and -sin of 2 pi j / MOST.
-struct Twiddles {
-  float re[MOST / 2], im[MOST / 2];
-};
+struct Twiddles { float re[MOST / 2], im[MOST / 2]; };
 
 // out = the transform of the L numbers in[0], in[step], ...; the inverse, unscaled, with the parts exchanged.
 template <int L> struct Line {
@@ -234,8 +232,7 @@ fft_sums(const float *x, const float *g, float *sums, int tiles, int channels) {
   float re = 0.f, im = 0.f;
   for (int first = 0; first < tiles; first += TERMS) {
     float part_re = 0.f, part_im = 0.f;
-#pragma unroll 4
-    for (int tile = first; tile < min(tiles, first + TERMS); tile++) {
+    UNROLL_BY(4) for (int tile = first; tile < min(tiles, first + TERMS); tile++) {
       const long long from = at + tile * 2LL * size;
       const float x_re = x[from], x_im = x[from + channels], g_re = g[from], g_im = g[from + channels];
       part_re += x_re * g_re + x_im * g_im;

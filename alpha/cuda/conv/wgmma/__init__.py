@@ -24,8 +24,7 @@ from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty, offset, upload
 from alpha.cuda.runtime.tensor_map import KEPT, tensor_maps
 from alpha.ops.conv_desc import Axis, ConvDesc, Shape, ceil_div
 
-BY_IMAGE = 0.5                  # of a list's time that memory takes: then it goes through the batch. On an H100 dgrad
-# from 128 to 64 channels at stride 2, 3x3 at 32x32, took 57 us in the place of 76 so; 5x5 took a tenth longer
+BY_IMAGE = 0.5                  # of a list's time that memory takes: then it goes through the batch
 STREAMED_BYTES = 40e6           # of an output: one larger does not stay in the L2 cache
 OUT_ROW = 128                   # bytes of a row of the boxes by which results are stored
 BOX_BYTES = STORED_ROWS * OUT_ROW

@@ -190,8 +190,7 @@ INLINE void add_together(const float (&sum)[T::SUMS], char *buffers, Exists exis
     mine[q * 128] = make_float4(sum[4 * q], sum[4 * q + 1], sum[4 * q + 2], sum[4 * q + 3]);
   ptx::cluster_arrive();
   ptx::cluster_wait();
-#pragma unroll 2
-  for (int q = ptx::cluster_rank(); q < QUADS; q += T::CLUSTER) {
+  UNROLL_BY(2) for (int q = ptx::cluster_rank(); q < QUADS; q += T::CLUSTER) {
     const int col = place.col(4 * q);
     if (!exists(col)) continue;
     float4 all = make_float4(0.f, 0.f, 0.f, 0.f);
@@ -212,8 +211,7 @@ INLINE void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile>
   Tile::Sums sum;
   const int *list = t.list();
   int ahead = *list;
-#pragma unroll 1
-  for (;;) {
+  UNROLL_BY(1) for (;;) {
     const int item = ahead;
     if (field(item, BLOCKS) < 0) break;
     ahead = *(list += FIELDS);

@@ -136,8 +136,7 @@ struct Box {
 INLINE void load_filters(const ConvOperands &t, HeldFilters<Tile> &held, Box box, int blocks, const CUtensorMap *map,
                          int column, int group, int to) {
   uint64_t *const landed = held.begin();
-#pragma unroll 1
-  for (int k = 0; k < blocks; k++, to += Tile::B_BLOCK) {
+  UNROLL_BY(1) for (int k = 0; k < blocks; k++, to += Tile::B_BLOCK) {
     held.expect(Tile::PLANES * box.w_bytes);
     if (box.reads_w) {
       UNROLL for (int p = 0; p < Tile::PLANES; p++)
@@ -174,8 +173,7 @@ INLINE void load_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile
     const int there = t.columns - field(item, COLUMN);
     box.enter(item, in_y, in_x);
     if (Tile::HELD && field(item, FILTERS)) load_filters(t, held, box, blocks, map, fixed, group, to);
-#pragma unroll 1
-    for (int k = 0; k < blocks; k++) {
+    UNROLL_BY(1) for (int k = 0; k < blocks; k++) {
       // A buffer's first filling is whole: pixels that do not exist are the last one again, filters are zeros. Later
       // they are left out.
       const int loaded = ring.fresh ? box.pixels : pixels;

@@ -146,15 +146,15 @@ template <class T> struct Summation {
   int flying = 0;  // 1 + the buffer in flight
   int held = 0;    // the next block of filters, where they are held
 
-  INLINE explicit Summation(Ring<T> &r) : ring(r), a0(ptx::wgmma_desc(r.buffers + consumer_number() * T::BOX, T::BOX)),
+  INLINE explicit Summation(Ring<T> &r)
+      : ring(r), a0(ptx::wgmma_desc(r.buffers + consumer_number() * T::BOX, T::BOX)),
         b0(ptx::wgmma_desc(r.buffers + T::B_AT, T::BOX)) {}
 
   // Of each block the products of STEPS times 16 of k, from 16 * first on.
   template <int STEPS> INLINE void add(int blocks, int first, typename T::Sums &sum) {
     const uint64_t a0 = this->a0 + first * T::A_STEP, b0 = this->b0 + first * T::B_STEP;
     constexpr int DEEPER = 2 * T::BOX / 16;  // 128 rows further down
-#pragma unroll 1
-    for (int k = 0; k < blocks; k++) {
+    UNROLL_BY(1) for (int k = 0; k < blocks; k++) {
       ring.wait();
       const int at = ring.stage * (T::STAGE / 16), b_at = T::HELD ? held++ * (T::B_BLOCK / 16) : at;
       ptx::wgmma_fence();
@@ -188,14 +188,11 @@ template <class T> struct Summation {
     ptx::wgmma_wait<0>();
     if (flying > 0) ring.release(flying - 1);
   }
-
 };
 
 // The blocks of a sum, in their order: heads, of which head_steps (1 to 3) times 16 of k are multiplied, from
 // 16 * head_first on; whole ones; tails, of which the first tail_steps (1 to 3) times 16 are.
-struct Blocks {
-  int heads, head_first, head_steps, whole, tails, tail_steps;
-};
+struct Blocks { int heads, head_first, head_steps, whole, tails, tail_steps; };
 
 template <class T> INLINE void clear(typename T::Sums &sum) {
   UNROLL for (int d = 0; d < T::DEPTH; d++) {
@@ -235,8 +232,7 @@ INLINE void add(float4 &sum, const float4 &v) { sum.x += v.x, sum.y += v.y, sum.
 template <class T> INLINE float4 add_slices(const float *slots, int first, int count, int at) {
   const float4 *from = reinterpret_cast<const float4 *>(slots) + (long long)first * T::DEPTH * SLOT_ROWS<T> + at;
   float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
-#pragma unroll 4
-  for (int s = 0; s < count; s++, from += T::DEPTH * SLOT_ROWS<T>) add(sum, *from);
+  UNROLL_BY(4) for (int s = 0; s < count; s++, from += T::DEPTH * SLOT_ROWS<T>) add(sum, *from);
   return sum;
 }
 

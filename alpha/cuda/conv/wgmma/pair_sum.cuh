@@ -49,16 +49,13 @@ template <class T> INLINE void pair_sum(Ring<T> &ring, int blocks, int width, bo
   clear<T>(sum);
   PairSum<T> pair(ring, sum);
   if (both) {
-#pragma unroll 1
-    for (int at = 0; at < blocks; at += width) {
+    UNROLL_BY(1) for (int at = 0; at < blocks; at += width) {
       pair.template step<true, false>();
-#pragma unroll 1
-      for (int j = 2; j < width; j++) pair.template step<true, true>();
+      UNROLL_BY(1) for (int j = 2; j < width; j++) pair.template step<true, true>();
       pair.template step<false, true>();
     }
   } else {
-#pragma unroll 1
-    for (int at = 0; at < blocks; at++) pair.template step<true, false>();
+    UNROLL_BY(1) for (int at = 0; at < blocks; at++) pair.template step<true, false>();
   }
   pair.finish();
 }

@@ -91,8 +91,7 @@ template <class T> struct UnitSum {
   template <int N> INLINE void add(int blocks, int side, uint64_t b, float (&sum)[N / 2]) {
     constexpr int A_PIXEL = T::A_PIXEL / 16, B_PIXEL = T::TAP_BYTES / 16;
     int before = -1;
-#pragma unroll 1
-    for (int k = 0; k < blocks; k++) {
+    UNROLL_BY(1) for (int k = 0; k < blocks; k++) {
       if (others_turn()) continue;
       ring.wait();
       const uint64_t at = ring.stage * (T::STAGE / 16), a = a0 + at, c = b + at;
@@ -106,8 +105,7 @@ template <class T> struct UnitSum {
         UNROLL for (int i = 0; i < N / 2; i++) sum[i] += part[i];
       } else if constexpr (T::STRIP > 1) {  // copies are what takes long: a buffer is given back at once
         int j = 0;
-#pragma unroll 1
-        do {
+        UNROLL_BY(1) do {
           ptx::wgmma_fence();
           wgmma_buffer<T, N, 4>(sum, a + j * A_PIXEL, c + j * B_PIXEL, true);
           ptx::wgmma_commit();
@@ -203,8 +201,7 @@ INLINE void store_together(const float (&sum)[T::SUMS], char *buffers, const Par
   ptx::cluster_arrive();
   ptx::cluster_wait();
   if (to.rows_exist()) {
-#pragma unroll 2
-    for (int q = ptx::cluster_rank(); q < QUADS; q += T::CLUSTER) {
+    UNROLL_BY(2) for (int q = ptx::cluster_rank(); q < QUADS; q += T::CLUSTER) {
       if (!to.cols_exist(q)) continue;
       float4 all = make_float4(0.f, 0.f, 0.f, 0.f);
       UNROLL for (int b = 0; b < T::CLUSTER; b++) add(all, ptx::cluster_map(mine, b)[q * 128]);
@@ -289,8 +286,7 @@ sum_units(const float4 *work, float *dw, const Sum *sums, const float *scale_x, 
   const int count = to().rows_exist() && to().cols_exist(quad) ? tile.count : 0;
   const float4 *from = work + (long long)tile.slot * SLOT + element;
   float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
-#pragma unroll 8
-  for (int s = part; s < count; s += split) add(sum, from[(long long)s * tile.step * SLOT]);
+  UNROLL_BY(8) for (int s = part; s < count; s += split) add(sum, from[(long long)s * tile.step * SLOT]);
   partial[threadIdx.x] = sum;
   __syncthreads();
   if (part > 0) return;

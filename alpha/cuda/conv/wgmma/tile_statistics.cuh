@@ -40,8 +40,7 @@ template <class O> struct TileStatistics {
   template <class IsStored>
   INLINE TileStatistics(float *parts, int channels, int first, int columns, bool whole, const IsStored &is_stored)
       : parts(parts), channels(channels), first(first), columns(columns), whole(whole) {
-#pragma unroll 1
-    for (int i = 0; i < ROWS && !whole; i++) rows |= unsigned(is_stored(row(i))) << i;
+    UNROLL_BY(1) for (int i = 0; i < ROWS && !whole; i++) rows |= unsigned(is_stored(row(i))) << i;
     if (merges(column())) before = slot(0)[2 * channels];
   }
   // Adds the rows of box `b` of the tile.

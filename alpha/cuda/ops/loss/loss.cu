@@ -62,16 +62,14 @@ template <class T, int N> struct RowPieces {
         if (lane + k * width < count) add(held[k], lane + k * width);
     } else if constexpr (std::is_same<Merge, Add>::value) {  // a long chain
       ExactSum sum = {v, 0};
-#pragma unroll 2
-      for (unsigned k = lane; k < count; k += width) {
+      UNROLL_BY(2) for (unsigned k = lane; k < count; k += width) {
         v = 0;
         add(load<N>(row + i64(k) * N), k);
         sum.add(v);
       }
       return sum.value();
     } else {
-#pragma unroll 2
-      for (unsigned k = lane; k < count; k += width) add(load<N>(row + i64(k) * N), k);
+      UNROLL_BY(2) for (unsigned k = lane; k < count; k += width) add(load<N>(row + i64(k) * N), k);
     }
     return v;
   }

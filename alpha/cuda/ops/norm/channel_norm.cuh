@@ -148,9 +148,7 @@ template <class T, int N> struct Results {
 };
 
 // Where row r of a result lies, from its element `first` on: in a matrix of its own, or among a larger one's columns.
-struct Alone {
-  INLINE i64 operator()(i64 r, i64 stride, i64 first) const { return r * stride + first; }
-};
+struct Alone { INLINE i64 operator()(i64 r, i64 stride, i64 first) const { return r * stride + first; } };
 struct Among {
   i64 columns, begin;
   INLINE i64 operator()(i64 r, i64, i64 first) const { return r * columns + (begin + first); }
@@ -200,9 +198,7 @@ template <bool RELU, bool LAST, int N, class T, class Use>
 INLINE void each_gradient(const Pitched<T> &g, const T *__restrict__ x, const Channels<N> &c, const Place &at,
                           const Walk &w, const Use &use) {
   using Piece = decltype(load_piece<N>(x));
-  struct Row {
-    Piece g, x;
-  };
+  struct Row { Piece g, x; };
   auto load = [&](i64 r) {
     const i64 column = at.column * N;
     return Row{load_piece<N, LAST>(g.p + (r * g.pitch + column)),

@@ -15,9 +15,7 @@
 // Measured: H100, share of a copy's bandwidth (benchmarks.cuda_bandwidth): 92 %, 5.5 times PyTorch's
 #include "channel_norm.cuh"
 
-struct Turns {
-  unsigned *tickets, tasks, lag;
-};
+struct Turns { unsigned *tickets, tasks, lag; };
 
 // sum(task) and write(task) for all of `tasks`, `share` per sample, and between them finish(sample).
 template <class Sum, class Finish, class Write>

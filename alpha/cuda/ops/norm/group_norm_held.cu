@@ -70,8 +70,7 @@ INLINE void add_up(float (&s)[N], float *sums, const Walk &w, const Adding &by, 
     if (group < by.groups) {
       for (int c = member & (side - 1); c < of_group; c += side) {
         const float *at = sums + group * of_group + c;
-#pragma unroll 4
-        for (int r = member >> by.side_bits; r < rows; r += 1 << (by.team_bits - by.side_bits))
+        UNROLL_BY(4) for (int r = member >> by.side_bits; r < rows; r += 1 << (by.team_bits - by.side_bits))
           sum += at[r * by.columns];
       }
     }
@@ -145,14 +144,12 @@ INLINE void normalize_held(const T *__restrict__ x, const SampleNorm<T> &norm, T
   } else {
     __syncthreads();
   }
-#pragma unroll 1
-  for (int group = threadIdx.x; group < by.groups; group += THREADS) {
+  UNROLL_BY(1) for (int group = threadIdx.x; group < by.groups; group += THREADS) {
     const float size = float(pixels) * by.k;
     float center = 0, squares = 0;
     UNROLL for (int k = 0; k < BLOCKS; k++) center += peer<BLOCKS>(moments + group, k)->x * (rows_of(k) * by.k);
     center /= size;
-#pragma unroll 1
-    for (int k = 0; k < BLOCKS; k++) {
+    UNROLL_BY(1) for (int k = 0; k < BLOCKS; k++) {
       const float2 of = *peer<BLOCKS>(moments + group, k);
       squares += of.y + (of.x - center) * ((of.x - center) * (rows_of(k) * by.k));
     }

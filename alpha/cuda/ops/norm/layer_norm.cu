@@ -80,8 +80,7 @@ INLINE void normalize_long(const T *__restrict__ x, const SampleNorm<T> &norm, T
   float count = 0;
   for (i64 first = threadIdx.x * N; first < n;) {
     Moments some = {0, 0, 0};
-#pragma unroll 2
-    for (int j = 0; j < 32 && first < n; j++, first += THREADS * N) {
+    UNROLL_BY(2) for (int j = 0; j < 32 && first < n; j++, first += THREADS * N) {
       float v[N];
       Parameter<T>::template get<N>(v, x + first);
       Moments of = {0, 0, N};
@@ -99,8 +98,7 @@ INLINE void normalize_long(const T *__restrict__ x, const SampleNorm<T> &norm, T
   const Rounded middle(origin, s.mean);
   const float root = 1 / sqrtf(s.m2 / n + eps);
   if (threadIdx.x == 0) norm.put(row, middle, root);
-#pragma unroll 2
-  for (i64 column = threadIdx.x * N; column < n; column += THREADS * N) {
+  UNROLL_BY(2) for (i64 column = threadIdx.x * N; column < n; column += THREADS * N) {
     float v[N], scale[N], shift[N];
     Parameter<T>::template get<N>(v, x + column);
     norm.load_scale(scale, column);
@@ -221,11 +219,9 @@ INLINE void gradient(const T *__restrict__ g, const T *__restrict__ x, const Sam
     middle = next_middle, root = next_root;
     block += step, turn ^= 1;
   };
-#pragma unroll 1
-  while (block < rows) {
+  UNROLL_BY(1) while (block < rows) {
     const i64 before = block;
-#pragma unroll 1
-    for (const i64 end = min(rows, block + CHAIN * step); block < end;) take_row();
+    UNROLL_BY(1) for (const i64 end = min(rows, block + CHAIN * step); block < end;) take_row();
     UNROLL for (int p = 0; p < P; p++) {
       fold_rows<N>(total[p], w, MergePairs());
       const int column = (lane + p * width) * N;
@@ -250,8 +246,7 @@ INLINE void gradient_long(const T *__restrict__ g, const T *__restrict__ x, cons
   const float middle = norm.mean[row], root = norm.istd[row], rest = norm.rest_of(row);
   g += row * n, x += row * n, dx += row * n;
   ExactSum sum = {0, 0}, dot = {0, 0};
-#pragma unroll 2
-  for (i64 k = threadIdx.x * N; k < n; k += THREADS * N) {
+  UNROLL_BY(2) for (i64 k = threadIdx.x * N; k < n; k += THREADS * N) {
     const auto gradient = load_piece<N>(g + k), piece = load_piece<N>(x + k);
     float scale[N];
     norm.load_scale(scale, k);
@@ -266,8 +261,7 @@ INLINE void gradient_long(const T *__restrict__ g, const T *__restrict__ x, cons
   }
   const Pair s = fold_group(Pair{sum.value(), dot.value()}, THREADS, MergePairs());
   const float shift = s.sum / n, slope = s.dot / n;
-#pragma unroll 2
-  for (i64 k = threadIdx.x * N; k < n; k += THREADS * N) {
+  UNROLL_BY(2) for (i64 k = threadIdx.x * N; k < n; k += THREADS * N) {
     auto gradient = load_piece<N>(g + k);
     const auto piece = load_piece<N>(x + k);
     float scale[N];
@@ -287,8 +281,7 @@ INLINE void parameter_sums(const T *__restrict__ g, const T *__restrict__ x, con
   const Place at(w);
   const i64 first = at.column * N, n = w.columns * N;
   ExactSum sum[N] = {}, dot[N] = {};
-#pragma unroll 4
-  for (i64 r = at.begin; r < at.end; r += w.step) {
+  UNROLL_BY(4) for (i64 r = at.begin; r < at.end; r += w.step) {
     const auto gradient = load_piece<N>(g + r * n + first), piece = load_piece<N>(x + r * n + first);
     const float middle = norm.mean[r], root = norm.istd[r], rest = norm.rest_of(r);
     UNROLL for (int lane = 0; lane < N; lane++) {
@@ -315,8 +308,7 @@ INLINE void totals(const float *__restrict__ partial, float *dgamma, float *dbet
   const i64 column = i64(blockIdx.x) * WIDTH + threadIdx.x % WIDTH;
   double s[1] = {0};
   if (column < 2 * n) {
-#pragma unroll 8
-    for (i64 chunk = threadIdx.x / WIDTH; chunk < chunks; chunk += THREADS / WIDTH)
+    UNROLL_BY(8) for (i64 chunk = threadIdx.x / WIDTH; chunk < chunks; chunk += THREADS / WIDTH)
       s[0] += partial[chunk * 2 * n + column];
   }
   Walk w = {};

@@ -46,10 +46,8 @@ struct Tile {
   }
   // f(row, column) for each window that holds any of the pixels
   template <class F> INLINE void for_each_window(const F &f) const {
-#pragma unroll 1
-    for (int row = rows[0].first; row < rows[TILE - 1].last; row++)
-#pragma unroll 1
-      for (int column = columns[0].first; column < columns[TILE - 1].last; column++) f(row, column);
+    UNROLL_BY(1) for (int row = rows[0].first; row < rows[TILE - 1].last; row++)
+      UNROLL_BY(1) for (int column = columns[0].first; column < columns[TILE - 1].last; column++) f(row, column);
   }
   // f(t, offset) for each of the pixels that the map has
   template <class F> INLINE void for_each_pixel(const Pool &p, const F &f) const {
@@ -65,8 +63,7 @@ template <int V, class T, class Add, class Finish>
 INLINE void pool_backward(const Pool &p, int k, T *dx, const Add &add, const Finish &finish) {
   const Site s = site_of<V>(p, k);
   const Tile tile(p, s);
-#pragma unroll 1
-  for (int image = s.image; image < p.images; image += p.apart) {
+  UNROLL_BY(1) for (int image = s.image; image < p.images; image += p.apart) {
     const i64 from = p.output_image(image) + s.c;
     SumsOf<V> sum[TILE * TILE];
     tile.for_each_window([&](int row, int column) { add(sum, tile, from + p.output_at(row, column), row, column); });
@@ -118,8 +115,7 @@ INLINE void max_pool_backward_rows(const Pool &p, int k, const T *g, const unsig
     };
     float sums[3][V] = {};  // of rows oh - padding, and the two below
     load_row(begin);
-#pragma unroll 1
-    for (int oh = begin; oh < end; oh++) {
+    UNROLL_BY(1) for (int oh = begin; oh < end; oh++) {
       Lanes<V, T> share[3] = {shares[0], shares[1], shares[2]};
       Lanes<V, unsigned char> place[3] = {places[0], places[1], places[2]};
       load_row(oh + 1);
@@ -204,8 +200,7 @@ INLINE void pool_scatter(const T *x, const Index *index, T *y, i64 columns, int 
   // add(i, v) for all terms of the positions first + i, i < count
   const auto each_term = [&](int first, int count, const auto &add) {
     for (int i = 0; i < POSITIONS; i++) map[i][lane] = 0;
-#pragma unroll 4
-    for (int k = 0; k < outputs; k++) {
+    UNROLL_BY(4) for (int k = 0; k < outputs; k++) {
       const i64 at = (image * outputs + k) * channels + c, position = index[at], i = position - first;
       bad |= position < 0 || position >= positions;
       if (0 <= i && i < count) add(static_cast<int>(i), to_float(x[at]));

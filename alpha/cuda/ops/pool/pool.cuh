@@ -97,9 +97,7 @@ template <class Index> struct Naming {
 };
 
 // What a thread works on: the first of its images, a pixel of the result, and the first of its channels.
-struct Site {
-  int c, column, row, image;
-};
+struct Site { int c, column, row, image; };
 template <int V> INLINE Site site_of(const Pool &p, int k) {
   Site s;
   s.c = p.packets.take(k) * V;
@@ -120,8 +118,7 @@ template <int BATCH, class Fetch, class Use>
 INLINE void for_each_pixel(const Range &rows, const Range &columns, Fetch fetch, Use use) {
   const int area = rows.size() * columns.size();
   int row = rows.first, column = columns.first;
-#pragma unroll 1
-  for (int done = 0; done < area; done += BATCH) {
+  UNROLL_BY(1) for (int done = 0; done < area; done += BATCH) {
     decltype(fetch(0, 0)) items[BATCH];
     int item_row[BATCH], item_column[BATCH];
     UNROLL for (int k = 0; k < BATCH; k++) {
@@ -268,8 +265,7 @@ INLINE void max_pool_rows(const Pool &p, int k, const X &x, Y &&y, unsigned char
     };
     Largest<T> two, one;  // of the two rows before, and of the one before
     load(top);
-#pragma unroll 1
-    for (int row = top; row < end; row++) {
+    UNROLL_BY(1) for (int row = top; row < end; row++) {
       Largest<T> here;
       typename X::Piece pieces[3] = {ahead[0], ahead[1], ahead[2]};
       load(row + 1);

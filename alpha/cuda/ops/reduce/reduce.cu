@@ -166,8 +166,7 @@ INLINE void rows(const T *__restrict__ x, typename Fold::State *partial, typenam
     chain.add(fold_piece<Fold, L>(packet.v, k, origin));
   }
   k = whole + lane;
-#pragma unroll 4
-  for (int round = 1; k < end; k += width, round++) {
+  UNROLL_BY(4) for (int round = 1; k < end; k += width, round++) {
     chain.add(Fold::of(row[k], k, origin));
     chain.next(round);
   }
@@ -232,8 +231,7 @@ INLINE void combine(const typename Fold::State *__restrict__ partial, typename F
   const i64 result = i64(blockIdx.x) * (THREADS / width) + threadIdx.x / width;
   const int lane = threadIdx.x % width, mine = result < results ? chunks : 0;
   LongChain<Fold> chain;
-#pragma unroll 4
-  for (int k = lane; k < mine; k += width) chain.add(partial[result * chunks + k]);
+  UNROLL_BY(4) for (int k = lane; k < mine; k += width) chain.add(partial[result * chunks + k]);
   const typename Fold::State s = fold_group(chain.state(), width, Merge<Fold>());
   if (lane == 0 && result < results) y[result] = Fold::result(s, divisor);
 }

@@ -50,9 +50,7 @@ template <class T, bool LOG> struct Forward {
 
 template <class T, bool LOG> struct Gradient {
   static constexpr bool BOTH = true;
-  struct State {
-    ExactSum sum;
-  };
+  struct State { ExactSum sum; };
   __device__ static State start(float) { return {{0, 0}}; }
   __device__ static State add(State s, float g, float y) {
     s.sum.add(term(s, g, y));
@@ -118,23 +116,20 @@ template <class Fold, class T> INLINE void along_rows(const T *a, const T *b, T 
     });
     return;
   }
-#pragma unroll 2
-  for (i64 j = threadIdx.x * L; j < whole; j += step * L) {
+  UNROLL_BY(2) for (i64 j = threadIdx.x * L; j < whole; j += step * L) {
     const Lanes<L, T> first = load<L>(a + j), second = Fold::BOTH ? load<L>(b + j) : first;
     UNROLL for (int lane = 0; lane < L; lane++) s = Fold::add(s, value(first, lane), b_of(second, lane));
   }
-#pragma unroll 4
-  for (i64 j = whole + threadIdx.x; j < n; j += step) s = Fold::add(s, to_float(a[j]), Fold::BOTH ? to_float(b[j]) : 0);
+  UNROLL_BY(4) for (i64 j = whole + threadIdx.x; j < n; j += step)
+    s = Fold::add(s, to_float(a[j]), Fold::BOTH ? to_float(b[j]) : 0);
   s = fold_row<Fold>(s);
-#pragma unroll 2
-  for (i64 j = threadIdx.x * L; j < whole; j += step * L) {
+  UNROLL_BY(2) for (i64 j = threadIdx.x * L; j < whole; j += step * L) {
     const Lanes<L, T> first = load<L>(a + j), second = Fold::BOTH ? load<L>(b + j) : first;
     float out[L];
     UNROLL for (int lane = 0; lane < L; lane++) out[lane] = Fold::result(s, value(first, lane), b_of(second, lane));
     store_floats(y + j, out);
   }
-#pragma unroll 4
-  for (i64 j = whole + threadIdx.x; j < n; j += step)
+  UNROLL_BY(4) for (i64 j = whole + threadIdx.x; j < n; j += step)
     y[j] = from_float<T>(Fold::result(s, to_float(a[j]), Fold::BOTH ? to_float(b[j]) : 0));
 }
 
@@ -143,11 +138,10 @@ template <class Fold, class T> INLINE void along_columns(const T *a, const T *b,
   if (column >= columns) return;
   const i64 start = column / inner * n * inner + column % inner, end = start + n * inner;
   typename Fold::State s = Fold::start(-FLT_MAX);  // a row may begin with -inf
-#pragma unroll 4
-  for (i64 j = start; j < end; j += inner) s = Fold::add(s, to_float(a[j]), Fold::BOTH ? to_float(b[j]) : 0);
+  UNROLL_BY(4) for (i64 j = start; j < end; j += inner)
+    s = Fold::add(s, to_float(a[j]), Fold::BOTH ? to_float(b[j]) : 0);
   s = Fold::total(s);
-#pragma unroll 4
-  for (i64 j = start; j < end; j += inner)
+  UNROLL_BY(4) for (i64 j = start; j < end; j += inner)
     y[j] = from_float<T>(Fold::result(s, to_float(a[j]), Fold::BOTH ? to_float(b[j]) : 0));
 }
 

@@ -73,15 +73,12 @@ template <class E> INLINE void set_fragment(Fragment<4> &a, const E *first, cons
 INLINE float exact(const StemShape &s, const Operands &o, int image, int oh, int ow, int col) {
   float sum = 0.f;
   const float *w = o.w + (long long)col * (s.fh * s.fw * s.ic);
-#pragma unroll 1
-  for (int fh = 0; fh < s.fh; fh++)
-#pragma unroll 1
-    for (int fw = 0; fw < s.fw; fw++) {
+  UNROLL_BY(1) for (int fh = 0; fh < s.fh; fh++)
+    UNROLL_BY(1) for (int fw = 0; fw < s.fw; fw++) {
       const int ih = oh * s.stride_h - s.pad_h + fh * s.dilation_h, iw = ow * s.stride_w - s.pad_w + fw * s.dilation_w;
       if ((unsigned)ih >= (unsigned)s.ih || (unsigned)iw >= (unsigned)s.iw) continue;
       const ELEMENT *x = o.x + ((long long)image * s.ih * s.iw + (ih * s.iw + iw)) * s.ic;
-#pragma unroll 1
-      for (int ic = 0; ic < s.ic; ic++)
+      UNROLL_BY(1) for (int ic = 0; ic < s.ic; ic++)
         sum = fmaf(to_float(x[ic]), to_float(from_float<ELEMENT>(w[(fh * s.fw + fw) * s.ic + ic])), sum);
     }
   return sum;
@@ -150,8 +147,7 @@ stem_mma_fprop(Operands o, StemShape s, int tiles, int chunks, int relu) {
             UNROLL for (int q = 0; q < 4; q++) sum[i][j][q] = SHORT ? part[i][j][q] : sum[i][j][q] + part[i][j][q];
       }
       if (__any_sync(~0u, !all_finite(sum))) {
-#pragma unroll 1
-        for (int e = lane; e < ROWS * 8 * NT; e += 32) {
+        UNROLL_BY(1) for (int e = lane; e < ROWS * 8 * NT; e += 32) {
           const StemRow r = rows[row + e / (8 * NT)];
           const int col = warp_col + e % (8 * NT);
           if (!tile.has(s, r) || col0 + col >= s.oc) continue;

@@ -47,8 +47,7 @@ struct Operands {
 
 // Fragments of w: place f < TAPS has the columns of tap f, place TAPS + r the tails of tap (p + r) % 3 in column 2p.
 template <class E> INLINE void load_filters(const BandShape &s, const float *w, unsigned *to) {
-#pragma unroll 4
-  for (int e = threadIdx.x; e < PLACES * PLACE_WORDS / WORDS * NT * 2; e += BAND_THREADS) {
+  UNROLL_BY(4) for (int e = threadIdx.x; e < PLACES * PLACE_WORDS / WORDS * NT * 2; e += BAND_THREADS) {
     const int half = e % 2, block = e / 2 % NT, lane = e / (2 * NT) % 32, step = e / (64 * NT) % STEPS_OF_LINE;
     const int place = e / (64 * NT * STEPS_OF_LINE), n = lane / 4;
     const bool tail = place >= TAPS;
@@ -85,16 +84,13 @@ INLINE void set_fragments(Fragment<2> *b, const unsigned *from) {  // of a place
 // An element of dx, of products with elements of g that are there.
 INLINE float exact(const BandShape &s, const Operands &o, int image, int ih, int iw, int ic) {
   float sum = 0.f;
-#pragma unroll 1
-  for (int fh = 0; fh < s.fh; fh++)
-#pragma unroll 1
-    for (int fw = 0; fw < s.fw; fw++) {
+  UNROLL_BY(1) for (int fh = 0; fh < s.fh; fh++)
+    UNROLL_BY(1) for (int fw = 0; fw < s.fw; fw++) {
       const int oh = ih + s.pad_h - fh, ow = iw + s.pad_w - fw;
       if ((unsigned)oh >= (unsigned)s.oh || (unsigned)ow >= (unsigned)s.ow) continue;
       const ELEMENT *g = o.g + ((long long)image * s.oh * s.ow + (oh * s.ow + ow)) * s.oc;
       const float *w = o.w + (fh * s.fw + fw) * s.ic + ic;
-#pragma unroll 1
-      for (int oc = 0; oc < s.oc; oc++)
+      UNROLL_BY(1) for (int oc = 0; oc < s.oc; oc++)
         sum = fmaf(to_float(g[oc]), to_float(from_float<ELEMENT>(w[oc * s.fh * s.fw * s.ic])), sum);
     }
   return sum;
@@ -144,8 +140,7 @@ stem_mma_dgrad(Operands o, BandShape s) {
       if ((unsigned)line < (unsigned)s.oh) {
         const bool more = k + 1 < height && (unsigned)(line + way) < (unsigned)s.oh;
         const unsigned *const tails = fragments + (TAPS + (way > 0 ? 3 - place : 5 - place) % 3) * PLACE_WORDS;
-#pragma unroll 1
-        for (int stage = 0; stage < STAGES; stage++) {
+        UNROLL_BY(1) for (int stage = 0; stage < STAGES; stage++) {
           const int next = (stage + 1) % STAGES;
           if (next == 0 && more) from += way * s.ow * s.oc;
           UNROLL for (int j = 0; j < LOADS; j++) {
@@ -205,8 +200,7 @@ stem_mma_dgrad(Operands o, BandShape s) {
           ic -= ic >= s.ic ? s.ic : 0;
         }
         if (zero != 0.f) {
-#pragma unroll 1
-          for (int e = 0; e + lane < count; e += 32)
+          UNROLL_BY(1) for (int e = 0; e + lane < count; e += 32)
             if (to_float(to[e]) * 0.f != 0.f)
               to[e] = from_float<ELEMENT>(exact(s, o, image, way > 0 ? h0 + k : h0 + height - 1 - k,
                                                 iw0 + (e + lane) / s.ic, (e + lane) % s.ic));

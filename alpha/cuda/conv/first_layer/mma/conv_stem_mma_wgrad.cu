@@ -27,9 +27,7 @@ constexpr int BATCH = 2 * STEP;                             // positions that ar
 constexpr int PIECES = 2 * STEP / 8, LOADS = 2 * PIECES;    // positions that a lane has: of a step, of a batch
 
 // Four neighbouring channels of a position. Elements of 16 bits stay in pairs: each by itself would take a register.
-struct Piece {
-  unsigned word[sizeof(ELEMENT)];
-};
+struct Piece { unsigned word[sizeof(ELEMENT)]; };
 
 template <class E> INLINE Piece load_piece(const E *from, int left) {  // left: channels that exist
   Piece piece = {};
@@ -75,11 +73,9 @@ INLINE void exact(const StemShape &s, const ELEMENT *x, const ELEMENT *g, int ti
                   float (&sum)[COLUMNS / WARPS]) {
   const int ic = k % s.ic, tap = k / s.ic, fh = tap / s.fw, fw = tap - fh * s.fw;
   UNROLL for (int i = 0; i < COLUMNS / WARPS; i++) sum[i] = 0.f;
-#pragma unroll 1
-  for (int number = blockIdx.y; number < tiles; number += gridDim.y) {
+  UNROLL_BY(1) for (int number = blockIdx.y; number < tiles; number += gridDim.y) {
     const StemTile tile(s, number);
-#pragma unroll 1
-    for (int p = 0; p < s.tile_h * s.tile_w; p++) {
+    UNROLL_BY(1) for (int p = 0; p < s.tile_h * s.tile_w; p++) {
       const int ih = (tile.h + rows[p].h) * s.stride_h - s.pad_h + fh * s.dilation_h;
       const int iw = (tile.w + rows[p].w) * s.stride_w - s.pad_w + fw * s.dilation_w;
       if (!tile.has(s, rows[p]) || fh >= s.fh || (unsigned)ih >= (unsigned)s.ih || (unsigned)iw >= (unsigned)s.iw)

@@ -34,8 +34,7 @@ INLINE void dense(const Rows &p, int warps) {
   float sum[X_ROWS] = {};
   if (o < p.n) {
     const T *row = p.w + (i64)o * p.k;
-#pragma unroll 4
-    for (int at = (warp % warps * 32 + lane) * V; at < p.k; at += warps * 32 * V) {
+    UNROLL_BY(4) for (int at = (warp % warps * 32 + lane) * V; at < p.k; at += warps * 32 * V) {
       const Lanes<V, T> weights = load<V>(row + at);
       UNROLL for (int r = 0; r < X_ROWS; r++) {
         const Lanes<V, T> values = load<V>(p.x + (i64)(X_ROWS > 1 ? min(r, p.rows - 1) : 0) * p.k + at);
@@ -60,8 +59,7 @@ INLINE void without_zeros(const Rows &p, const Workspace &partial, int each) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = (blockIdx.x * 32 + lane) * V;
   const int end = min(p.k, (int(blockIdx.y) + 1) * each);
   float acc[X_ROWS][V] = {};
-#pragma unroll 1
-  for (int first = blockIdx.y * each; first < end; first += THREADS) {
+  UNROLL_BY(1) for (int first = blockIdx.y * each; first < end; first += THREADS) {
     const int k = first + threadIdx.x;
     float mine[X_ROWS] = {};
     bool any = false;
@@ -80,8 +78,7 @@ INLINE void without_zeros(const Rows &p, const Workspace &partial, int each) {
     }
     __syncthreads();
     if (column < p.n) {
-#pragma unroll 4
-      for (int j = warp; j < count; j += WARPS) {
+      UNROLL_BY(4) for (int j = warp; j < count; j += WARPS) {
         const Lanes<V, T> weights = load<V>(p.w + (i64)lines[j] * p.n + column);
         UNROLL for (int r = 0; r < X_ROWS; r++) {
           UNROLL for (int v = 0; v < V; v++) acc[r][v] = fmaf(values[j][r], value(weights, v), acc[r][v]);
