@@ -126,7 +126,8 @@ def run_cell(shape: ConvShape, pass_name: str, machine: str, args: argparse.Name
     desc = shape.desc
     free: Choice = choose(pass_name, desc, Request(), machine, args.workspace << 20)
     threads = alpha.config.num_threads or len(os.sched_getaffinity(0))
-    found = {name: model(pass_name, desc, machine, name, threads) for name in dict.fromkeys((*args.algorithms, free.way.name))}
+    names = dict.fromkeys((*args.algorithms, free.way.name))
+    found = {name: model(pass_name, desc, machine, name, threads) for name in names}
     row: Row = {"cell": shape.name, "n": shape.n, "hw": shape.hw, "channels": shape.ic, "f": shape.f,
                 "pass": pass_name, "threads": threads, "clock": args.clock, "chosen": free.way.name,
                 "chosen_way": str(free.way), "algorithms": {}}
