@@ -1,8 +1,8 @@
 """A program on the CPU: calls of kernels with all arguments prepared, between buffers that are planned once.
 
 Weights are packed, or transformed, as the kernels read them; a result lies where what it replaces lay; a call costs no
-more than the kernel and the crossing into C++, which kernels in a row share. What no compiled kernel does, the op's implementation does in NumPy, and
-the result is copied to its place.
+more than the kernel and the crossing into C++, which kernels in a row share. What no compiled kernel does, the op's
+implementation does in NumPy, and the result is copied to its place.
 """
 
 from __future__ import annotations
