@@ -266,13 +266,13 @@ class LazyStorage(Derived):
 
     dtype, is_alive, is_chain, value = "float32", True, False, None
 
-    def __init__(self, memory: Memory, reads: Sequence[Array], write: Write, hurries: bool, join: Join | None) -> None:
+    def __init__(self, memory: Memory, reads: Sequence[Array], write: Write | None, hurries: bool,
+                 join: Join | None) -> None:
         self.memory, self.reads, self.hurries = memory, reads, hurries
         self.companion: ReferenceType[CompanionOutput] | None = None
-        self._write: Write | None = write
-        self._join, self._trace = join, running.get()
+        self._write, self._join, self._trace = write, join, running.get()
         self.in_planes = False              # memory has planes, or elements where their flag is set
-        self.form = [""]                    # what the pass has written: "planes" or "elements"; outlives the memory
+        self.form = [""]                    # see Backend.form; outlives the memory
         self._split_for: str | None = ""    # what the header's bound has served a split for; None: it bounds no more
 
     @property
@@ -298,7 +298,7 @@ class LazyStorage(Derived):
                 if self.in_planes:
                     memory = reserve(self.memory.elements.shape)
                     self._merge(memory.elements, memory.scale, UNGUARDED)
-                    self.memory, self.in_planes = memory, False
+                    self.memory, self.in_planes, self.form[0] = memory, False, "merged"
         return self.memory.elements
 
     def elements_behind(self, guard: Guard) -> Array:
@@ -363,6 +363,12 @@ class LazyStorage(Derived):
                 return None
             self._split_for = reads
             return self.memory
+
+    def fork(self) -> LazyStorage:
+        """Returns what stays planes in this memory, whatever becomes of these."""
+        made = LazyStorage(self.memory, (), None, False, None)
+        made.in_planes, made.form = True, ["planes"]
+        return made
 
     def settle(self) -> None:
         """Leaves nothing but elements, as these are about to change."""
