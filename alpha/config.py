@@ -77,7 +77,7 @@ VARIABLES = (
              "channels reads on the CPU, and skips them where that is faster; see docs/algorithms.md"),
     Variable("conv_workspace_mib", 0, "MiB that a convolution's algorithm may take beside its operands; 0 is 256 on "
              "the CPU and 512 on a GPU"),
-    Variable("recompute", "none", "none, cheap, full or auto: which results backward makes again instead of keeping "
+    Variable("recompute", "auto", "none, cheap, full or auto: which results backward makes again instead of keeping "
              "them; see docs/memory.md", ("none", "cheap", "full", "auto")),
     Variable("cpu_isa", "native", "native or avx2: the instruction set that the CPU kernels are compiled for",
              ("native", "avx2")),

@@ -10,6 +10,7 @@ Both start from the same weights and see the same batches, order and augmentatio
     archive   50,000 + 10,000 colour images made of them, in CIFAR-10's own files (benchmarks/digits_archive.py)
     cifar10   CIFAR-10 itself, where --data-dir or ./data has it
 
+`--algorithm winograd` is such a flag: an algorithm of convolutions in alpha, whose rows stand apart from those of auto.
 Results go to benchmarks/results/<device>/accuracy.jsonl; --resume leaves out the seeds that are there already.
 """
 
@@ -137,7 +138,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         there = results.trainings(results.read(file)) if args.resume else {}
         for name, model, precision in product(args.recipes, args.models or [None], args.precision):
             own = [*recipe(name, args.device, args.data_dir, model), "--precision", precision, *flags]
-            key = name, parse(own).model, precision
+            as_parsed = parse(own).to_dict()
+            key = name, as_parsed["model"], results.how_of(as_parsed)
             for seed in range(SEEDS[name] if args.seeds is None else args.seeds):
                 if seed in [row["seed"] for row in there.get(key, [])]:
                     continue

@@ -3,8 +3,10 @@
     python -m benchmarks.algorithm_losses [--models vgg11] [--steps 20] [--lr 1e-4] [--device cpu|cuda] [--fma]
                                            [--output FOLDER]
 
-Same weights, same batches: what differs is the rounding of the convolutions. Rows go to algorithms_losses.jsonl, the
-picture of all of them lies beside it. --fma leaves a GPU's tensor cores aside, where auto takes direct alone.
+Same weights, same batches: what differs is the rounding of the convolutions. How far a rounding goes in so many steps
+is seen from a third run, of direct with every first weight moved by a unit in its last place (`nudged`): its distance
+from direct is no error of any algorithm. Rows go to algorithms_losses.jsonl, the picture of all of them lies beside
+it. --fma leaves a GPU's tensor cores aside, where auto takes direct alone.
 """
 
 from __future__ import annotations
@@ -12,6 +14,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 import alpha
 import models
@@ -26,14 +31,31 @@ KEY = ("model", "batch", "units", "lr")
 BOUND = 1e-4    # of the differences
 
 
-def losses(model: str, batch: int, steps: int, lr: float, device: str, algorithm: str) -> list[float]:
+def nudge(net: Any) -> None:
+    """Moves every weight by a unit in its last place, up or down."""
+    rng = np.random.default_rng(0)
+    state = {name: t.numpy() for name, t in net.state_dict().items()}
+    net.load_state_dict({name: (a * (1 + rng.choice((-1, 1), a.shape) * 2.0 ** -24)).astype(a.dtype)
+                         if a.dtype == np.float32 else a for name, a in state.items()})
+
+
+def losses(model: str, batch: int, steps: int, lr: float, device: str, algorithm: str, nudged: bool = False
+           ) -> list[float]:
     """Returns the losses of the first steps."""
     alpha.manual_seed(0)
     with alpha.config(conv_algorithm=algorithm):
-        side = AlphaSide(models.create(model), image_batches(batch), device, "fp32")
+        net = models.create(model)
+        if nudged:
+            nudge(net)
+        side = AlphaSide(net, image_batches(batch), device, "fp32")
         for group in side.optimizer.param_groups:
             group["lr"] = lr
         return [float(side.step().numpy()) for _ in range(steps)]
+
+
+def apart(one: Sequence[float], other: Sequence[float]) -> float:
+    """Returns the largest difference of two runs."""
+    return max(abs(a - b) for a, b in zip(one, other))
 
 
 def units_of(device: str, fma: bool) -> str:
@@ -45,7 +67,7 @@ def units_of(device: str, fma: bool) -> str:
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """Draws the losses by auto and by direct, and their differences beside the bound, a pair of panels per run."""
+    """Draws losses by auto and by direct, and how far auto and nudged are from direct, a pair of panels per run."""
     if not can_plot("no picture is drawn"):
         return
     from benchmarks.plots import panels
@@ -58,9 +80,11 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         axes.set(xlabel="step", ylabel="loss")
         axes.legend(fontsize=6)
         axes = axes_of(title=f"{title}: difference")
-        axes.semilogy([max(abs(a - b), 1e-8) for a, b in zip(row["auto"], row["direct"])], ".")
+        for name, mark in (("auto", "."), ("nudged", "x")):
+            axes.semilogy([max(abs(a - b), 1e-8) for a, b in zip(row.get(name, ()), row["direct"])], mark, label=name)
         axes.axhline(BOUND, color="k", linestyle=":", linewidth=0.8)
-        axes.set(xlabel="step", ylabel="|auto - direct|")
+        axes.set(xlabel="step", ylabel="|... - direct|")
+        axes.legend(fontsize=6)
     figure.savefig(path, dpi=120, bbox_inches="tight")
 
 
@@ -81,12 +105,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         with alpha.config(tensor_cores=not args.fma):
             found = {name: losses(model, args.batch_size, args.steps, args.lr, args.device, name)
                      for name in ("auto", "direct")}
+            found["nudged"] = losses(model, args.batch_size, args.steps, args.lr, args.device, "direct", True)
             units = units_of(args.device, args.fma)
-        worst = max(abs(a - b) for a, b in zip(found["auto"], found["direct"]))
+        worst, nudged = (apart(found[name], found["direct"]) for name in ("auto", "nudged"))
         results.record(file, facts, {"model": model, "batch": args.batch_size, "units": units, "lr": args.lr,
-                                       "worst": worst, **found})
+                                     "worst": worst, "worst_nudged": nudged, **found})
         print(f"{model}, batch {args.batch_size}, {units}: {args.steps} losses, {found['direct'][0]:.4f} to "
-              f"{found['direct'][-1]:.4f}; auto and direct differ by at most {worst:.1e}")
+              f"{found['direct'][-1]:.4f}; auto and direct differ by at most {worst:.1e}, "
+              f"nudged and direct by {nudged:.1e}")
     draw(results.latest(results.read(file), KEY), args.output / "algorithms_losses.png")
 
 

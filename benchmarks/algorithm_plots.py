@@ -8,17 +8,23 @@ from pathlib import Path
 from benchmarks.plots import panels
 from benchmarks.results import Row
 
+SETS = {"cpu16": "_avx512", "cpu8": "_avx2"}    # ends of names of pictures by classes of machines
+
 
 def draw(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """Draws three pictures of the cells that were timed; returns their files."""
-    run = [row for row in rows if "ms" in row]
+    """Draws three pictures of the cells that were timed, of each instruction set of a CPU; returns their files."""
+    machines: dict[str, list[Row]] = {}
+    for row in rows:
+        if "ms" in row:
+            machines.setdefault(SETS.get(row.get("machine", ""), ""), []).append(row)
     paths = []
-    for name, picture in (("algorithms_model", model_and_clock), ("algorithms_kernels", by_kernel),
-                          ("algorithms_errors", errors)):
-        figure = picture(run)
-        path = folder / f"{name}.png"
-        figure.savefig(path, dpi=120, bbox_inches="tight")
-        paths.append(path)
+    for machine, run in machines.items():
+        for name, picture in (("algorithms_model", model_and_clock), ("algorithms_kernels", by_kernel),
+                              ("algorithms_errors", errors)):
+            figure = picture(run)
+            path = folder / f"{name}{machine}.png"
+            figure.savefig(path, dpi=120, bbox_inches="tight")
+            paths.append(path)
     return paths
 
 

@@ -2,6 +2,8 @@
 
     python -m benchmarks.algorithms --output benchmarks/results/<machine>/algorithms.jsonl
     python -m benchmarks.algorithms --kernels 3 7 --maps 28 56 --channels 64 --passes fprop
+    ALPHA_CPU_ISA=avx2 ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 python -m benchmarks.algorithms ...
+    python -m benchmarks.algorithms --resume --budget-s 300 --output FILE       goes on where FILE ends
     python -m benchmarks.algorithms --layers vgg16          W, D and W/D of a network's convolutions
     python -m benchmarks.algorithms --plot FILE             the pictures of a file of results
     python -m benchmarks.algorithms --judge FILE            a CPU's results beside the choices of the model as it is now
@@ -18,7 +20,9 @@ is there in both layouts, strict and with TF32; --fma leaves tensor cores aside,
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -30,13 +34,14 @@ import numpy as np
 import alpha
 from alpha import ops
 from alpha.errors import AlphaError
-from alpha.ops.algorithms.cost import Cost, seconds
+from alpha.ops.algorithms.cost import Cost, Rates, seconds
 from alpha.ops.algorithms.family import MACHINES, Choice, Way, choose, cost_of
 from alpha.ops.algorithms.names import CONV_NAMES, Request
 from alpha.ops.conv_desc import ConvDesc
 from benchmarks import cpu_timing
 from benchmarks.algorithm_peers import peers
-from benchmarks.results import Row, latest, read, record
+from benchmarks.environment import torch_facts
+from benchmarks.results import Row, key_of, latest, read, record
 from benchmarks.rounds import Side, medians
 from benchmarks.shapes import PASSES, ConvShape
 
@@ -45,6 +50,7 @@ CELL_FLOPS, MOST_FLOPS, MOST_BYTES = 4e9, 2e12, 4 << 30     # aimed at; computed
 MOST_IMAGES = 64
 LIMIT = 1 << 30                                             # workspace: to see what would be, too
 ALGORITHMS = CONV_NAMES[1:]
+CELL = ("machine", "cell", "n", "pass")                     # what tells the rows of a CPU apart
 
 
 def cells(kernels: Sequence[int], maps: Sequence[int], channels: Sequence[int]) -> Iterator[ConvShape]:
@@ -77,24 +83,32 @@ def call_of(shape: ConvShape, pass_name: str, arrays: dict[str, np.ndarray], nam
     return partial(ops.conv2d_wgrad, t["x"], t["g"], f=shape.f, **attrs)
 
 
-def model(pass_name: str, desc: ConvDesc, machine: str, name: str) -> tuple[Way, Cost, float] | None:
+def rates_of(machine: str, threads: int) -> Rates:
+    """Returns what a class of machines does with so many threads: each has its core and cache, memory is shared."""
+    one = MACHINES[machine].rates
+    return one._replace(flops={unit: threads * rate for unit, rate in one.flops.items()},
+                        bandwidth={**one.bandwidth, "L2": threads * one.bandwidth["L2"]})
+
+
+def model(pass_name: str, desc: ConvDesc, machine: str, name: str, threads: int) -> tuple[Way, Cost, float] | None:
     """Returns the way that a name would take, its cost, and the milliseconds that are expected; None: it cannot."""
     try:
         choice = choose(pass_name, desc, Request(name, True), machine, LIMIT)
     except AlphaError:
         return None
-    return choice.way, choice.cost, seconds(choice.cost, MACHINES[machine].rates) * 1e3
+    return choice.way, choice.cost, seconds(choice.cost, rates_of(machine, threads)) * 1e3
 
 
-def measured(shape: ConvShape, pass_name: str, names: Sequence[str], rounds: int, beside: bool
+def measured(shape: ConvShape, pass_name: str, names: Sequence[str], rounds: int, beside: str
              ) -> tuple[dict[str, list[float]], Row]:
-    """Returns the milliseconds of each algorithm, and peer if they are wanted, by rounds in turn, and the errors."""
+    """Returns the milliseconds of each algorithm, and peer that is wanted, by rounds in turn, and the errors."""
     arrays, desc = operands(shape.desc), shape.desc
     wide = {key: a.astype(np.float64) for key, a in arrays.items()}
     exact = call_of(shape, pass_name, wide, "direct")().numpy()
     calls = {name: call_of(shape, pass_name, arrays, name) for name in names}
-    if beside:
-        calls.update(peers(pass_name, desc, arrays))
+    if beside != "none":
+        calls.update((name, call) for name, call in peers(pass_name, desc, arrays).items()
+                     if beside == "all" or name == "torch")
     errors = {}
     for name, call in calls.items():
         y = call()
@@ -109,9 +123,11 @@ def run_cell(shape: ConvShape, pass_name: str, machine: str, args: argparse.Name
     """Returns the row of a cell."""
     desc = shape.desc
     free: Choice = choose(pass_name, desc, Request(), machine, args.workspace << 20)
-    found = {name: model(pass_name, desc, machine, name) for name in args.algorithms}
+    threads = alpha.config.num_threads or len(os.sched_getaffinity(0))
+    found = {name: model(pass_name, desc, machine, name, threads) for name in args.algorithms}
     row: Row = {"cell": shape.name, "n": shape.n, "hw": shape.hw, "channels": shape.ic, "f": shape.f,
-                "pass": pass_name, "chosen": free.way.name, "chosen_way": str(free.way), "algorithms": {}}
+                "pass": pass_name, "threads": threads, "chosen": free.way.name, "chosen_way": str(free.way),
+                "algorithms": {}}
     for name, known in found.items():
         if known:
             way, cost, expected_ms = known
@@ -123,7 +139,7 @@ def run_cell(shape: ConvShape, pass_name: str, machine: str, args: argparse.Name
     if small and not args.model:
         with alpha.config(conv_workspace_mib=LIMIT >> 20):
             rounds, row["errors"] = measured(shape, pass_name, list(row["algorithms"]), args.rounds,
-                                             args.peers != "none")
+                                             args.peers)
         times = row["ms"] = medians(rounds)
         row["spread"] = {name: float(np.subtract(*np.quantile(values, (0.75, 0.25)))) / times[name]
                          for name, values in rounds.items()}
@@ -162,14 +178,25 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def judged(rows: Sequence[Row], workspace: int) -> list[Row]:
-    """Returns rows that a CPU timed with what the model chooses now, the worst choice first."""
+    """Returns rows that a CPU timed with what the model expects and chooses now, the worst choice first.
+
+    An algorithm that would take another tile than was timed is left out, and with it a cell where it is chosen.
+    """
     import alpha.cpu.algorithms  # noqa: F401  registers the machines
     found = []
-    for row in latest([row for row in rows if "ms" in row], ("machine", "cell", "n", "pass")):
+    for row in latest([row for row in rows if "ms" in row], CELL):
         c, f, ms = row["channels"], row["f"], row["ms"]
         desc = ConvShape(row["cell"], row["n"], row["hw"], c, c, f, f // 2, 1).desc
-        name = choose(row["pass"], desc, Request(), row["machine"], workspace).way.name
-        found.append({**row, "chosen": name, "regret": ms[name] / min(ms[known] for known in row["algorithms"]) - 1})
+        chosen = choose(row["pass"], desc, Request(), row["machine"], workspace).way
+        kept = {}
+        for name, a in row["algorithms"].items():
+            now = model(row["pass"], desc, row["machine"], name, row["threads"])
+            if now and str(now[0]) == a["way"]:
+                kept[name] = {**a, "expected_ms": now[2]}
+        if kept.get(chosen.name, {}).get("way") == str(chosen):
+            best = min(kept, key=ms.__getitem__)
+            found.append({**row, "algorithms": kept, "chosen": chosen.name, "best": best,
+                          "regret": ms[chosen.name] / ms[best] - 1})
     return sorted(found, key=lambda row: -row["regret"])
 
 
@@ -206,12 +233,14 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--rounds", type=int, default=9)
     made.add_argument("--workspace", type=int, default=256, help="MiB, for the choice")
     made.add_argument("--peers", choices=("all", "strict", "none"), default="all",
-                      help="PyTorch and SciPy; strict: on a GPU without TF32")
+                      help="PyTorch and SciPy; strict: PyTorch's convolutions alone, without TF32")
     made.add_argument("--model", action="store_true", help="only what the model expects; nothing is run")
     made.add_argument("--layers", help="only the work and depth of a network's convolutions")
     made.add_argument("--plot", type=Path, help="draw the pictures of a file of results beside it")
     made.add_argument("--judge", type=Path, help="how far the choices are from the best of a file of a CPU's results")
     made.add_argument("--output", type=Path)
+    made.add_argument("--resume", action="store_true", help="on a CPU: leave out the cells that the output has already")
+    made.add_argument("--budget-s", type=float, default=float("inf"), help="on a CPU: begin no cell later than this")
     made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     cuda = made.add_argument_group("on a GPU")
     cuda.add_argument("--shapes", nargs="+", default=(), help="cells of benchmarks/shapes.py, in the place of kernels, "
@@ -243,14 +272,19 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def on_cpu(args: argparse.Namespace) -> Iterator[tuple[Row, Row]]:
-    """Yields facts and the row of each cell."""
+    """Yields facts and the row of each cell; with --resume of those that the output does not have of this machine."""
+    deadline = time.monotonic() + args.budget_s
     facts = cpu_timing.start("benchmarks.algorithms", *(() if args.peers == "none" else ("torch", "scipy")))
+    if args.peers != "none":
+        facts |= torch_facts()
     from alpha.cpu import native
     from alpha.cpu.algorithms import machine_key
     machine = machine_key() if native.library() else "numpy"
+    there = {key_of(row, CELL) for row in (read(args.output) if args.resume and args.output else ())}
     for shape in cells(args.kernels, args.maps, args.channels):
         for pass_name in args.passes:
-            yield {**facts, "machine": machine}, run_cell(shape, pass_name, machine, args)
+            if (machine, shape.name, shape.n, pass_name) not in there and time.monotonic() < deadline:
+                yield {**facts, "machine": machine}, run_cell(shape, pass_name, machine, args)
 
 
 def on_cuda(args: argparse.Namespace) -> Iterator[tuple[Row, Row]]:

@@ -13,7 +13,9 @@ from __future__ import annotations
 import argparse
 import gzip
 import io
+import os
 import pickle
+import secrets
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -116,16 +118,25 @@ def files(form: Form, seed: int, train_images: int, test_images: int) -> Iterato
 
 def write(output: Path, form: Form, seed: int = 0, train_images: int = TRAIN_IMAGES,
           test_images: int = TEST_IMAGES) -> Path:
-    """Writes the archive into the directory `output`, under the name of CIFAR-10's own, and returns its path."""
+    """Writes the archive into the directory `output`, under the name of CIFAR-10's own, and returns its path.
+
+    It has that name once it is whole: who stops before leaves none, and two who write at once do not disturb each
+    other.
+    """
     output.mkdir(parents=True, exist_ok=True)
     path = output / form.archive
-    # Fast rather than small: noise does not compress. No times are stored, so equal seeds give equal bytes.
-    with path.open("wb") as raw, gzip.GzipFile("", "wb", 1, raw, mtime=0) as packed, \
-            tarfile.open(fileobj=packed, mode="w") as tar:
-        for file, content in files(form, seed, train_images, test_images):
-            info = tarfile.TarInfo(f"{form.folder}/{file}")
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        # Fast rather than small: noise does not compress. No times are stored, so equal seeds give equal bytes.
+        with temporary.open("wb") as raw, gzip.GzipFile("", "wb", 1, raw, mtime=0) as packed, \
+                tarfile.open(fileobj=packed, mode="w") as tar:
+            for file, content in files(form, seed, train_images, test_images):
+                info = tarfile.TarInfo(f"{form.folder}/{file}")
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
     return path
 
 

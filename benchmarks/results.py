@@ -24,12 +24,18 @@ def read(path: Path) -> list[Row]:
 
 
 def trainings(rows: Iterable[Row]) -> dict[tuple[str, str, str], list[Row]]:
-    """Returns the rows of accuracy.jsonl by recipe, network and precision, of each seed the latest."""
+    """Returns the rows of accuracy.jsonl by recipe, network and `how_of`, of each seed the latest."""
     groups: dict[tuple[str, str, str], dict[int, Row]] = {}
     for row in rows:
-        key = row["recipe"], row["config"]["model"], row["config"]["precision"]
+        key = row["recipe"], row["config"]["model"], how_of(row["config"])
         groups.setdefault(key, {})[row["seed"]] = row
     return {key: list(seeds.values()) for key, seeds in groups.items()}
+
+
+def how_of(config: Row) -> str:
+    """Returns the precision of a training, and the algorithm of convolutions where one was named."""
+    algorithm = config.get("algorithm", "auto")
+    return config["precision"] + (f" {algorithm}" if algorithm != "auto" else "")
 
 
 def key_of(row: Row, names: Sequence[str]) -> tuple[Any, ...]:

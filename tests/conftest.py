@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,9 +19,20 @@ settings.load_profile("alpha")
 for op in registry.values():
     op.checked = True  # what our own implementations return is looked at in tests alone
 
+CUDA = Path(__file__).parent / "cuda"
+gc.disable()  # while tests are collected: thousands of objects are made, and none is garbage
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """All in tests/cuda needs a GPU: where such tests are left out, the files need not be imported to know it."""
+    left_out = collection_path == CUDA and "not cuda" in config.getoption("markexpr")
+    explicit = any(Path(arg.partition("::")[0]).resolve().is_relative_to(CUDA) for arg in config.args)
+    return True if left_out and not explicit else None
+
 
 def pytest_collection_finish() -> None:
     """Keeps what is there by now, thousands of tests among it, out of the collections that many of them ask for."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

@@ -62,6 +62,8 @@ def test_mean_and_deviation_stand_side_by_side() -> None:
         "MISSED, 0.50 are allowed |")
     assert "97.00 +- 1.41 % | 97.00 +- 0.00 % | 0.00 points" in accuracy.summary(rows)[2]
     assert "ok, 2.00 are allowed" in accuracy.summary(rows)[2]  # two standard errors: 2 * sqrt(2 / 2)
+    named = [{**row, "config": {**config, "algorithm": "winograd"}} for row in rows]
+    assert [line.split(" | ")[2] for line in accuracy.summary([*rows, *named])[2:]] == ["fp32", "fp32 winograd"]
 
 
 def test_cifar10_is_trained_where_it_is_present(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
@@ -73,6 +75,26 @@ def test_cifar10_is_trained_where_it_is_present(tmp_path: Path, monkeypatch: pyt
     digits_archive.write(tmp_path / "here", cifar.FORMS["cifar10"][0], train_images=50, test_images=10)
     assert accuracy.present(tmp_path / "here") == ["digits", "archive", "cifar10"]
     assert parse(accuracy.recipe("cifar10", "cuda", tmp_path / "here")).model == "resnet18"
+
+
+def test_an_archive_has_its_name_once_it_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    form = cifar.FORMS["cifar10"][0]
+    made = digits_archive.files
+
+    def stopping(*args: object) -> object:
+        for k, file in enumerate(made(*args)):
+            assert k or len(list(tmp_path.iterdir())) == 1
+            yield file
+            if k == 2:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(digits_archive, "files", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        digits_archive.write(tmp_path, form, train_images=50, test_images=10)
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(digits_archive, "files", made)
+    path = digits_archive.write(tmp_path, form, train_images=50, test_images=10)
+    assert [path] == list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("flags", [["--optimizer", "adam"], ["--model", "alexnet"], ["--ema", "0.9"], ["--clip", "1"],

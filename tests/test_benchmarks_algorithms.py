@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+import models
 from alpha.errors import ConfigError
 from alpha.ops.algorithms.names import AUTO, Request
-from benchmarks import algorithm_losses, algorithms, results
+from benchmarks import algorithm_losses, algorithm_plots, algorithms, results
 from tests.op_checks import refused
 
 pytest.importorskip("torch")
@@ -35,18 +37,40 @@ def test_a_cell_is_computed_compared_and_timed(tmp_path, capsys):
     assert "2 cells: within 10 % of the best in" in printed and "model / clock" in printed
     pytest.importorskip("matplotlib")
     algorithms.main(["--plot", str(path)])
-    assert {p.name for p in tmp_path.glob("*.png")} == {f"algorithms_{n}.png" for n in ("model", "kernels", "errors")}
+    end = algorithm_plots.SETS.get(rows[0]["machine"], "")
+    assert {p.name for p in tmp_path.glob("*.png")} == {f"algorithms_{n}{end}.png" for n in
+                                                        ("model", "kernels", "errors")}
+
+
+def test_a_run_goes_on_where_its_file_ends(tmp_path, capsys):
+    path = tmp_path / "algorithms.jsonl"
+    command = ["--kernels", "1", "--maps", "4", "--channels", "16", "--rounds", "1", "--algorithms", "direct",
+               "--peers", "none", "--resume"]
+    algorithms.main([*command, "--passes", "wgrad", "--output", str(path)])
+    algorithms.main([*command, "--output", str(path), "--budget-s", "0"])
+    assert [row["pass"] for row in results.read(path)] == ["wgrad"]
+    algorithms.main([*command, "--output", str(path)])
+    assert [row["pass"] for row in results.read(path)] == ["wgrad", "fprop", "dgrad"]
+
+
+def test_a_machine_of_two_cores_is_twice_as_fast_but_for_its_memory():
+    one, two = (algorithms.rates_of("cpu8", threads) for threads in (1, 2))
+    assert two.flops["direct"] == 2 * one.flops["direct"] and two.bandwidth["L2"] == 2 * one.bandwidth["L2"]
+    assert two.bandwidth["DRAM"] == one.bandwidth["DRAM"]
 
 
 def test_choices_are_judged_by_what_was_timed():
     """Of two rows of a shape the later counts; the model's choice now, not the one that was noted."""
-    row = {"machine": "cpu8", "cell": "", "n": 32, "hw": 32, "channels": 64, "f": 3, "pass": "fprop",
-           "chosen": "direct", "algorithms": {"direct": {"expected_ms": 8.0}, "winograd": {"expected_ms": 4.0}},
+    row = {"machine": "cpu8", "cell": "", "n": 32, "hw": 32, "channels": 64, "f": 3, "pass": "fprop", "threads": 2,
+           "chosen": "direct", "algorithms": {"direct": {"way": "direct"}, "winograd": {"way": "winograd[4]"}},
            "ms": {"direct": 8.0, "winograd": 4.0, "torch": 1.0}}
-    small = {**row, "channels": 16, "n": 1, "hw": 4, "ms": {"direct": 2.0, "winograd": 1.0}}
+    small = {**row, "channels": 16, "n": 1, "hw": 4, "ms": {"direct": 2.0, "winograd": 1.0},
+             "algorithms": {"direct": {"way": "direct"}, "winograd": {"way": "winograd[2]"}}}
     found = algorithms.judged([{**row, "ms": {"direct": 1.0, "winograd": 9.0}}, row, small], 256 << 20)
     assert [(r["chosen"], r["regret"]) for r in found] == [("direct", 1.0), ("winograd", 0.0)]
     assert "2 cells: within 10 % of the best in 50%, at most 1.00 times direct" in algorithms.summary(found)
+    other = {**row, "algorithms": small["algorithms"]}
+    assert algorithms.judged([other], 256 << 20) == []      # the tile that is chosen was not timed
 
 
 def test_peers_may_be_left_out(tmp_path):
@@ -76,5 +100,14 @@ def test_losses_of_auto_stand_beside_those_of_direct(tmp_path, capsys):
     algorithm_losses.main(["--models", "lenet5", "--batch-size", "4", "--steps", "3", "--device", "cpu", "--output",
                            str(tmp_path)])
     row, = results.read(tmp_path / "algorithms_losses.jsonl")
-    assert len(row["auto"]) == len(row["direct"]) == 3 and row["worst"] <= algorithm_losses.BOUND
+    assert len(row["auto"]) == len(row["direct"]) == len(row["nudged"]) == 3 and row["worst"] <= algorithm_losses.BOUND
     assert "3 losses" in capsys.readouterr().out and (tmp_path / "algorithms_losses.png").exists()
+
+
+def test_a_nudge_is_a_unit_in_the_last_place_of_every_weight():
+    net, same = models.create("lenet5"), models.create("lenet5")
+    same.load_state_dict(net.state_dict())
+    algorithm_losses.nudge(net)
+    for a, b in zip(net.parameters(), same.parameters()):
+        a, b = a.numpy(), b.numpy()
+        assert np.array_equal(np.abs(a - b)[b != 0] <= 2.0 ** -23 * np.abs(b)[b != 0], (a != b)[b != 0])

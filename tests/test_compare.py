@@ -61,7 +61,13 @@ def test_the_whole_comparison_of_a_tiny_network(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.slow
-def test_a_compiled_step_takes_the_faster_layout(tmp_path: Path) -> None:
+@pytest.mark.parametrize("compiles", [False, pytest.param(True, id="for-real")])
+def test_a_compiled_step_takes_the_faster_layout(compiles: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                 request: pytest.FixtureRequest) -> None:
+    if not compiles:
+        monkeypatch.setenv("TORCHDYNAMO_DISABLE", "1")  # torch.compile gives back what it got; all around it is ours
+    elif "slow" not in request.config.getoption("markexpr"):
+        pytest.skip("g++ works for half a minute: pytest -m slow tests/test_compare.py runs it")
     from benchmarks import compare
     assert compare.main(["--models", "lenet5:4", "--device", "cpu", "--configurations", "torch_nchw", "torch_compile",
                          "--rounds", "1", "--visit-ms", "5", "--output", str(tmp_path)]) == 0

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from alpha import ops, tensor
+from alpha.config import config
 
 torch = pytest.importorskip("torch")
 
@@ -37,3 +38,43 @@ def test_all_passes(seed: int) -> None:
     (expected * torch.tensor(g)).sum().backward()
     for a, r in zip(ours, theirs):
         np.testing.assert_array_equal(a.grad.numpy(), r.grad.numpy())
+
+
+def convolved(x: np.ndarray, w: np.ndarray, g: np.ndarray | None, **attrs: int) -> list[np.ndarray]:
+    """Returns y, and the gradients of x and w for g, or for ones."""
+    leaves = [tensor(a, requires_grad=True) for a in (x, w)]
+    y = ops.conv2d(*leaves, groups=x.shape[3], **attrs)
+    y.backward(tensor(np.ones(y.shape, np.float32) if g is None else g))
+    return [y.numpy(), *[leaf.grad.numpy() for leaf in leaves]]
+
+
+@pytest.mark.parametrize("f", range(1, 10))
+@pytest.mark.parametrize("stride, dilation", [(1, 1), (2, 1), (3, 1), (1, 2), (2, 3)])
+@pytest.mark.parametrize("channels", [16, 37])
+def test_strips_of_any_filter(f: int, stride: int, dilation: int, channels: int) -> None:
+    rng = np.random.default_rng(f)
+    hw = (f - 1) * dilation + 1 + int(rng.integers(0, 20))
+    x, w = (rng.integers(-4, 5, size).astype(np.float32) for size in ((2, hw, hw + 5, channels), (channels, f, f, 1)))
+    attrs = dict(stride=stride, dilation=dilation, padding=f // 2)
+    y = ops.conv2d(tensor(x), tensor(w), groups=channels, **attrs).numpy()
+    g = rng.integers(-4, 5, y.shape).astype(np.float32)
+    planes = [torch.tensor(a, dtype=torch.float64, requires_grad=True) for a in (x, w)]
+    expected = torch.nn.functional.conv2d(*[t.permute(0, 3, 1, 2) for t in planes], None, stride, f // 2, dilation,
+                                          channels).permute(0, 2, 3, 1)
+    expected.backward(torch.tensor(g, dtype=torch.float64))
+    for a, r in zip(convolved(x, w, g, **attrs), [expected.detach(), *[t.grad for t in planes]]):
+        np.testing.assert_array_equal(a, r.numpy())
+
+
+@pytest.mark.parametrize("shape, f, stride", [((4, 32, 32, 40), 3, 1), ((3, 27, 30, 33), 5, 2),
+                                              ((8, 16, 16, 48), 7, 1)])
+def test_bits_do_not_depend_on_threads(shape: tuple[int, int, int, int], f: int, stride: int) -> None:
+    rng = np.random.default_rng(0)
+    x, w = (rng.standard_normal(size).astype(np.float32) for size in (shape, (shape[3], f, f, 1)))
+    found = []
+    for threads in (1, 2, 3):
+        with config(num_threads=threads):
+            found.append(convolved(x, w, None, stride=stride, padding=f // 2))
+    for other in found[1:]:
+        for a, b in zip(found[0], other):
+            np.testing.assert_array_equal(a, b)

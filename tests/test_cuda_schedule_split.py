@@ -9,9 +9,8 @@ import pytest
 
 from alpha.cuda.conv.costs import H100, HOPPER, time_us
 from alpha.cuda.conv.ffma import gemm
-from alpha.cuda.conv.ffma.conv_v2 import ConvV2
 from alpha.cuda.conv.ffma.gemm import TILES, Tile, makespan
-from alpha.cuda.conv.ffma.ks_deconv import KsDeconv
+from alpha.cuda.conv.ffma.slab import ConvV2, KsDeconv
 from alpha.cuda.conv.split import LEAST_SLABS, MOST_WAVES, SPLITS, Share, cut, refusal, shares, slices_of
 from benchmarks.shapes import SHAPES
 from tests.conv_cases import square

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections import OrderedDict
 from typing import Any
 
 import numpy as np
@@ -108,6 +110,16 @@ optim.Adam([{"params": model[0].parameters(), "lr": 1e-3}, {"params": model[2].p
 for g in optimizer.param_groups: g["lr"] *= 0.1
 nn.init.xavier_uniform_(model[0].weight), nn.init.zeros_(model[0].bias), nn.init.constant_(model[0].bias, 0.1)
 nn.GroupNorm(1, 3)(maps), nn.LayerNorm(4)(x), nn.ConvTranspose2d(3, 2, 2, stride=2)(maps)
+nn.Sequential(OrderedDict([("body", nn.Linear(4, 4)), ("act", nn.ReLU())])).body.weight
+missing, unexpected = model.load_state_dict({"0.weight": model[0].weight, "z": x}, strict=False)
+model.load_state_dict({**model.state_dict(), "z": x}, strict=False).unexpected_keys == ["z"]
+train, val = alpha.data.random_split(alpha.data.TensorDataset(x, x), [0.5, 0.5]); train[0], len(val)
+alpha.data.Subset(list(range(10)), [0, 3])[1], len(alpha.data.ConcatDataset([[1], [2, 3]]))
+model.apply(lambda m: nn.init.normal_(m.weight, 0, 0.1) if hasattr(m, "weight") else nn.init.calculate_gain("relu"))
+model.register_forward_pre_hook(lambda m, a: None).remove(), x.clone().detach().requires_grad_(True), x.cpu().numpy()
+np.asarray(x), np.array(x), np.testing.assert_allclose(x, x), str(x), alpha.tensor([1.5]).tolist(), float(x.sum())
+copy.deepcopy(model).load_state_dict(model.state_dict()), model.train(False).training, dict(model.named_children())
+nn.ModuleDict({"a": nn.Linear(2, 2)}), nn.ParameterList([nn.Parameter(x)]), nn.ModuleList([nn.Linear(2, 2)])
 alpha.data.DataLoader([(np.ones(3), 2)], batch_size=1), alpha.training.fit, alpha.onnx.export
 """.strip().splitlines()
 
@@ -118,7 +130,10 @@ TWINS = {
     "alpha.nn.LSTM(3, 4)": "Linear", "optim.lr_scheduler": "alpha.optim.schedule", "optim.schedule.StepLR": "step(lr",
     "alpha.compile(model)": "alpha.capture", "alpha.autocast('cuda')": "alpha.precision",
     "alpha.empty(3)": "alpha.zeros",
-    "values, index = x.max(dim=1)": "argmax", "alpha.zeros(2, 3)": "zeros((2, 3))", "alpha.nn.utils": "clip_grad_norm",
+    "values, index = x.max(dim=1)": "argmax", "alpha.zeros(2, 3)": "zeros((2, 3))",
+    "alpha.data.WeightedRandomSampler": "rng.choice", "alpha.log_softmax(x, 1)": "x.log_softmax", "x.equal(x)":
+    "alpha.equal", "alpha.add(x, x, alpha=2)": "x + y", "alpha.inf": "float(", "x.max(dim=1).values": "x.argmax",
+    "optim.lr_scheduler.SequentialLR": "lambda step", "alpha.nn.utils": "clip_grad_norm",
     "model.register_full_backward_hook(print)": "register_backward_hook", "x.sumn()": "did you mean sum",
     "F.cross_entropy(alpha.ones((2, 3)), alpha.tensor([0, -1]))": "number the classes from 0",
     "x.requires_grad_()[0].__setitem__(0, 1)": "alpha.no_grad()", "x.to('gpu')": '"cuda"',
@@ -139,7 +154,7 @@ def names() -> dict[str, Any]:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
     return {"alpha": alpha, "nn": nn, "F": F, "np": np, "optim": optim, "x": alpha.randn((2, 3, 4)), "model": model,
             "maps": alpha.randn((2, 4, 4, 3)), "labels": alpha.randint(0, 3, (2, 4, 4)),
-            "optimizer": optim.SGD(model.parameters(), lr=0.1)}
+            "optimizer": optim.SGD(model.parameters(), lr=0.1), "OrderedDict": OrderedDict, "copy": copy}
 
 
 @pytest.mark.parametrize("line", WORK)

@@ -49,21 +49,21 @@ def test_slow():
 """
 
 
-@pytest.mark.parametrize("settings, minutes, status, line", [
-    ({}, 5, 0, "memcheck: 2 processes, 0 errors of memory; 0 tests failed, 0 not begun in time"),
-    ({"ERRORS": "2"}, 5, 2, "memcheck: 2 processes, 4 errors of memory; 0 tests failed, 0 not begun in time"),
-    ({"SPOKEN_OF": "1"}, 5, 0, "memcheck spoke in "),
-    ({"FAILS": "1"}, 5, 1, "memcheck: 2 processes, 0 errors of memory; 1 tests failed, 0 not begun in time"),
-    ({}, -1, 1, "memcheck: 2 processes, 0 errors of memory; 0 tests failed, 3 not begun in time")],
-    ids=["clean", "errors", "named", "fails", "late"])
-def test_the_status_tells(settings: dict[str, str], minutes: int, status: int, line: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("settings, workers, minutes, status, line", [
+    ({"ERRORS": "2"}, 2, 5, 2, "memcheck: 2 processes, 4 errors of memory; 0 tests failed, 0 not begun in time"),
+    ({"SPOKEN_OF": "1"}, 1, 5, 0, "memcheck: 1 processes, 0 errors of memory; 0 tests failed, 0 not begun in time"),
+    ({"FAILS": "1"}, 1, 5, 1, "memcheck: 1 processes, 0 errors of memory; 1 tests failed, 0 not begun in time"),
+    ({}, 1, -1, 1, "memcheck: 1 processes, 0 errors of memory; 0 tests failed, 3 not begun in time")],
+    ids=["errors", "named", "fails", "late"])
+def test_the_status_tells(settings: dict[str, str], workers: int, minutes: int, status: int, line: str,
+                          tmp_path: Path) -> None:
     pytest.importorskip("xdist")
     tool, tests = tmp_path / "compute-sanitizer", tmp_path / "test_few.py"
     tool.write_text(SANITIZER)
     tool.chmod(0o755)
     tests.write_text(TESTS)
     env = {**os.environ, **settings, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
-    done = subprocess.run([sys.executable, "-m", "tests.memcheck", "--workers", "2", "--minutes", str(minutes),
+    done = subprocess.run([sys.executable, "-m", "tests.memcheck", "--workers", str(workers), "--minutes", str(minutes),
                            "--logs", str(tmp_path / "logs"), "-p", "no:cacheprovider", str(tests)],
                           cwd=memcheck.ROOT, env=env, capture_output=True, text=True)
     assert line in done.stdout and "not under memcheck: it is for the test" in done.stdout, done.stdout + done.stderr

@@ -60,6 +60,13 @@ def test_peak_and_limits(pool: Pool) -> None:
     assert pool.cached == 0
 
 
+@pytest.mark.parametrize("nbytes", [SMALL, SMALL + 4, 99_999, 1 << 20, (1 << 20) + 4, 1 << 23])
+def test_a_block_begins_with_a_line_of_the_cache(pool: Pool, nbytes: int) -> None:
+    held = [empty((nbytes,), "uint8") for _ in range(3)]
+    assert {a.ctypes.data % 64 for a in held} == {0}
+    assert pool.live == 3 * bin_size(nbytes)
+
+
 def test_small_arrays_are_not_pooled(pool: Pool) -> None:
     a = empty((3, 5), "float64")
     assert a.shape == (3, 5) and a.dtype == np.float64 and pool.live == 0

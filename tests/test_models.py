@@ -33,7 +33,8 @@ def test_the_known_ones_are_there():
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_parameter_count_is_the_one_in_the_docstring(name):
+def test_parameter_count_is_the_one_in_the_docstring(name, monkeypatch):
+    monkeypatch.setattr(nn.init, "kaiming_uniform_", lambda t, **_: t)  # values do not count, and take seconds
     count = models.create(name).num_parameters()
     assert count == COUNTS.get(name, count)
     text = models.description(name)

@@ -266,7 +266,7 @@ def test_costs_fall_with_zeros_and_only_wide_layers_are_counted():
 
 @compiled
 def test_auto_counts_zeros_where_the_setting_says_so():
-    desc = square("", 2, 12, 128, 128, 3, 1, 1).desc
+    desc = square("", 8, 24, 128, 128, 3, 1, 1).desc
     rng = np.random.default_rng(11)
     x, w = (rng.standard_normal(s).astype(np.float32) for s in (desc.x_shape, desc.w_shape))
     few = np.where(rng.random(x.shape) < 0.97, 0, x).astype(np.float32)

@@ -89,8 +89,8 @@ class Config:
                              "ALPHA_PRECISION, or fp32)", PRECISIONS)
     algorithm: str = setting("auto", "how convolutions are computed where it serves; docs/algorithms.md (default: "
                              "ALPHA_CONV_ALGORITHM, or auto)", CONV_NAMES)
-    recompute: str = setting("none", "which results backward makes again instead of keeping them; docs/memory.md "
-                             "(default: ALPHA_RECOMPUTE, or none)", RECOMPUTE)
+    recompute: str = setting("auto", "which results backward makes again instead of keeping them; docs/memory.md "
+                             "(default: ALPHA_RECOMPUTE, or auto)", RECOMPUTE)
     epochs: int = setting(20, "passes over the training images", Interval(1, MOST_EPOCHS, "[]"))
     max_steps: int | None = setting(None, "stop after this many steps in all, if epochs has not ended before",
                                     Interval(1, MOST_STEPS, "[]"), int)

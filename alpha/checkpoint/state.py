@@ -32,8 +32,10 @@ def save(state: Any, path: own.PathLike) -> None:
     own.save(path, tensors, {"state": tree})
 
 
-def load(path: own.PathLike) -> Any:
-    """Returns what `alpha.save` wrote: dicts, lists, tensors on the CPU, and numbers; of a module its state_dict.
+def load(path: own.PathLike, map_location: str = "cpu") -> Any:
+    """Returns what `alpha.save` wrote: dicts, lists, tensors, and numbers; of a module its state_dict.
+
+    map_location: the device for the tensors.
 
     `model.load_state_dict(alpha.load(path))` continues with it. No code is run: files of strangers are safe to read.
     Raises:
@@ -43,7 +45,7 @@ def load(path: own.PathLike) -> Any:
     if set(metadata) != {"state"}:
         raise CheckpointError(message("load", f"{disk.as_path('load', path)} is no file of alpha.save",
                                       "alpha.checkpoint.load reads it; load_torch reads PyTorch's"))
-    return _restored(metadata["state"], tensors)
+    return _restored(metadata["state"], {name: t.to(map_location) for name, t in tensors.items()})
 
 
 def _flattened(value: Any, path: str, tensors: dict[str, Any]) -> Any:

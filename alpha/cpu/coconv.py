@@ -100,6 +100,8 @@ def compiled_fprop(desc: CoConvDesc, x: Array, w: Array, y: Array, b: Array | No
     found = ways("fprop", desc)
     if not any(found):
         return native.conv_fprop(desc, x, w, y, b, relu)
+    if found[0] and len(set(found)) == 1:
+        return winograd.levels("fprop", found[0], desc, x, w, y, b, relu)
     for k, (way, (first, level)) in enumerate(zip(found, desc.levels)):
         if way is None:
             native.conv_fprop(desc, x, w, y, b, relu, k)
@@ -113,6 +115,8 @@ def compiled_dgrad(desc: CoConvDesc, g: Array, w: Array, dx: Array) -> None:
     found = ways("dgrad", desc)
     if not any(found):
         return native.conv_dgrad(desc, g, w, dx)
+    if found[0] and len(set(found)) == 1:
+        return winograd.levels("dgrad", found[0], desc, g, w, dx)
     for k, (way, (first, level)) in enumerate(zip(found, desc.levels)):
         if way is None:
             native.conv_dgrad(desc, g, w, dx, k)

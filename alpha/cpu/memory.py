@@ -22,6 +22,7 @@ from alpha.errors import OutOfMemoryError, message
 from alpha.inputs.sizes import host_nbytes
 
 SMALL = 32 * 1024
+LINE = 64  # bytes of a line of the cache; a vector that crosses lines is read and written twice
 MIB = 1 << 20
 KEPT, FLOOR = 1.6, 64 * MIB  # times the highest live bytes, or always this much: what live and cached blocks may have
 
@@ -36,6 +37,13 @@ def bin_size(nbytes: int) -> int:
     """Returns the size of the smallest block that serves nbytes."""
     step = 1 << max(0, nbytes.bit_length() - 4)
     return -(-nbytes // step) * step
+
+
+def _aligned(size: int) -> np.ndarray:
+    """Returns fresh bytes that begin with a line of the cache; NumPy's own begin 16 bytes behind a page."""
+    raw = np.empty(size + LINE, np.uint8)
+    first = -raw.__array_interface__["data"][0] % LINE
+    return raw[first:first + size]
 
 
 class Pool:
@@ -81,7 +89,7 @@ class Pool:
                 peak=f"{self.peak / MIB:,.1f} MiB"))
         for last in (False, True):
             try:
-                return np.empty(size, np.uint8)
+                return _aligned(size)
             except MemoryError as error:
                 if last:
                     raise OutOfMemoryError(message(

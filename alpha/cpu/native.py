@@ -60,7 +60,7 @@ SIGNATURES = {
     "fft_tiles": "p pp", "fft_inverse": "p pp",
     "winograd_floats": "p i -> l",
     "winograd_forward": "pp ppppp iii",
-    "winograd_wgrad": "pp pppp",
+    "winograd_wgrad": "pp pppp", "winograd_levels_floats": "pl -> l", "winograd_levels": "plpp ppppp ii",
     "winograd_filter_floats": "p -> l", "winograd_filters": "pp pp",
     "winograd_run": "pp ppppp ii", "winograd_pool": "pp ppppp",
     "bn_fwd": "pppp pp ppp ll dd i", "bn_apply": "pppp pp p ll i", "bn_bwd": "pp pp pp ppp ll i",

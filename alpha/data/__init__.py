@@ -1,9 +1,18 @@
 """Data: sets of images by name, loaders of anything with __len__ and __getitem__, and augmentation."""
 
+import sys
+
 from alpha.data.augment import Augment
 from alpha.data.folder import ImageFolder
 from alpha.data.images import Images, steps_per_epoch
 from alpha.data.loader import DataLoader
+from alpha.data.parts import ConcatDataset, Subset, TensorDataset, random_split
 from alpha.data.sets import Dataset, register_dataset, split
+from alpha.methods import twins
 
-__all__ = ["Augment", "DataLoader", "Dataset", "ImageFolder", "Images", "register_dataset", "split", "steps_per_epoch"]
+__all__ = ["Augment", "ConcatDataset", "DataLoader", "Dataset", "ImageFolder", "Images", "Subset", "TensorDataset",
+           "random_split", "register_dataset", "split", "steps_per_epoch"]
+
+
+def __getattr__(name: str) -> object:
+    raise twins.missing("alpha.data", name, twins.DATA, sys.modules[__name__])

@@ -49,21 +49,20 @@ class Value:
 
     Attributes:
         function, inputs, numbers: what computes an element: of other values, leaves and the op's own numbers.
-        dtype: as which it is stored; size: how many elements it has.
-        rounds: whether those who read it within a chain get it as it would be stored.
+        dtype: as which it is stored, and as which who reads it within a chain gets it; size: how many elements it has.
         row: after how many elements the chain's vectors begin anew; 0: it has none.
         steps, reads: bounds of the number of ops and of arrays behind it, itself included.
         written: the array, once it is.
         holder: a weak reference that is dead when no tensor has the value any more; None: not yet known.
     """
 
-    __slots__ = ("dtype", "function", "holder", "inputs", "numbers", "reads", "rounds", "row", "size", "steps",
+    __slots__ = ("dtype", "function", "holder", "inputs", "numbers", "reads", "row", "size", "steps",
                  "written")
 
     def __init__(self, function: Function, inputs: Sequence[Value | Leaf], numbers: tuple[float, ...], dtype: str,
-                 size: int, rounds: bool, row: int) -> None:
+                 size: int, row: int) -> None:
         self.function, self.inputs, self.numbers = function, tuple(inputs), numbers
-        self.dtype, self.size, self.rounds, self.row = dtype, size, rounds, row
+        self.dtype, self.size, self.row = dtype, size, row
         self.written: Any = None
         self.holder: Any = None
         self.steps: int = 1 + sum([x.steps for x in inputs if isinstance(x, Value)])

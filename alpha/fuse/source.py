@@ -62,7 +62,7 @@ def source(entry: str, steps: Sequence[tuple], leaves: Sequence[tuple[str, str] 
     """Returns the source of a chain's kernel, and the arguments that it is declared with.
 
     Args:
-        steps: of each op its Function, how many numbers it has, what it reads, its dtype, and whether it rounds.
+        steps: of each op its Function, how many numbers it has, what it reads, its dtype, to which it rounds.
         leaves: kind and dtype of each; None of a number.
         outputs: the steps that are written; n: elements that a thread reads at once.
         sums: two steps, of the first of which, and of whose product, the sums over rows are wanted; or none.
@@ -70,11 +70,11 @@ def source(entry: str, steps: Sequence[tuple], leaves: Sequence[tuple[str, str] 
     reads = _Reads(leaves)
     numbers: list[str] = []
     body: list[str] = []
-    for k, (code, count, refs, dtype, rounds) in enumerate(steps):
+    for k, (code, count, refs, dtype) in enumerate(steps):
         own = [f"n{len(numbers) + j}" for j in range(count)]
         numbers += own
         call = f"{code.name}({', '.join([f'v{j}' if inside else reads.elements[j] for inside, j in refs] + own)})"
-        if rounds and dtype in ("bfloat16", "float16"):
+        if dtype in ("bfloat16", "float16"):
             call = f"rounded<{TYPES[dtype]}>({call})"
         body += [f"      const auto v{k} = {call};", *([f"      y{k}_[k] = v{k};"] if k in outputs else [])]
     flight = max(1, min(4, 8 // max(1, len(reads.members))))

@@ -38,7 +38,6 @@ class _State(threading.local):
 
     layers: tuple[Any, ...] = ()
     retained: list[Any] | None = None  # recipes that a pass which keeps the graph has followed; None in any other
-    step = spent = last = 0.0          # estimates of the step that is recorded, of what it makes again, of the last one
 
 
 state = _State()
@@ -142,8 +141,6 @@ def backward(roots: Sequence[tuple[Tensor, Tensor]], *, retain_graph: bool, crea
     gradients of just those tensors are returned, None for one that the roots do not depend on.
     """
     walk = _Walk(None if inputs is None else [t._node or t for t in inputs], retain_graph, [g for _, g in roots])
-    if state.step:
-        state.last, state.step, state.spent = state.step, 0.0, 0.0
     before, state.retained = state.retained, [] if retain_graph else None
     try:
         with set_grad_enabled(create_graph):

@@ -148,8 +148,8 @@ class Conversions(Casts):
     def cpu(self) -> Tensor:
         return self.to("cpu")
 
-    def cuda(self, device: Any = None) -> Tensor:
-        """Does `self.to("cuda")`."""
+    def cuda(self, device: Any = None, non_blocking: bool = False) -> Tensor:
+        """Does `self.to("cuda")`; non_blocking: as of `to`."""
         return self.to("cuda" if device is None else f"cuda:{device}" if isinstance(device, int) else device)
 
     def astype(self, dtype: Any) -> Tensor:

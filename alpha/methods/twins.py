@@ -40,6 +40,8 @@ TENSOR = {
     "x - x.trunc()", "clamp_min": "x.clamp(min=low)", "clamp_max": "x.clamp(max=high)", "aminmax": "x.min(axis), "
     "x.max(axis)", "amax": "x.max(axis)", "amin": "x.min(axis)", "isclose": "(x - y).abs() < tolerance",
     "count_nonzero": "(x != 0).sum()", "broadcast_to": "x.expand(shape)", "bincount": "alpha.one_hot(x, n).sum(0)",
+    "equal": "alpha.equal(x, y)", "values": "x.max(dim) has the values alone, x.argmax(dim) the indices", "indices":
+    "x.argmax(dim), x.argsort(dim)", "repeat_interleave": "x[..., None].expand(...).reshape(...), along the axis",
     "svd": "np.linalg.svd(x.numpy())", "inverse": "np.linalg.inv(x.numpy())", "det": "np.linalg.det(x.numpy())",
 }
 
@@ -67,9 +69,13 @@ TOP = {
     "device to a process",
     "Generator": "alpha.manual_seed(seed); alpha.random.get_state()", "get_num_threads": "the variable OMP_NUM_THREADS",
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge"), "operators: x == y, x != y, x < y, ..."),
+    "log_softmax": "alpha.nn.functional.log_softmax(x, dim), x.log_softmax(dim)", "inf": 'float("inf")', "nan":
+    'float("nan")', "pi": "math.pi", "swapaxes": "x.swapaxes(a, b)", "add": "x + y", "sub": "x - y", "mul": "x * y",
+    "div": "x / y", "set_printoptions": "np.set_printoptions, for x.numpy()", "logspace":
+    "10 ** alpha.linspace(a, b, n)",
     "hub": "models.create", "vmap": "ops take any number of leading axes",
-    "meshgrid": "alpha.arange(n).reshape(-1, 1).expand(n, m)", "random_split": "index a permutation: "
-    "alpha.randperm(n)", "func": "alpha.grad", "distributions": "alpha.rand and alpha.randn",
+    "meshgrid": "alpha.arange(n).reshape(-1, 1).expand(n, m)", "random_split":
+    "alpha.data.random_split", "func": "alpha.grad", "distributions": "alpha.rand and alpha.randn",
 }
 
 NN = {
@@ -114,7 +120,8 @@ CUDA = {
 }
 
 OPTIM = {
-    "lr_scheduler": "alpha.optim.schedule: pass lr=schedule.cosine(0.1, total_steps=1000) to the optimizer",
+    "lr_scheduler": "alpha.optim.schedule: pass lr=schedule.cosine(0.1, total_steps=1000) to the optimizer; a chain is "
+    "a function: lr=lambda step: first(step) if step < n else second(step - n)",
     "swa_utils": "alpha.optim.ExponentialMovingAverage", "LBFGS": "there is none; Adam needs no line search",
     "SparseAdam": "Adam: gradients are dense", "ASGD": "SGD, and alpha.optim.ExponentialMovingAverage", "Rprop":
     "RMSprop", "GradScaler": "LossScaler", "EMA": "ExponentialMovingAverage", "AdaBound": "AdaMod",
@@ -127,6 +134,14 @@ SCHEDULE = {
     "CosineAnnealingWarmRestarts": "schedule.warm_restarts(lr, first)", "LinearLR": "schedule.linear(lr, total_steps)",
     "PolynomialLR": "schedule.polynomial(lr, total_steps)", "LambdaLR": "lr=function of the step, of one's own",
     "ConstantLR": "schedule.constant(lr)", "SequentialLR": "lr=function of the step, of one's own",
+}
+
+DATA = {
+    "IterableDataset": "any object with __len__ and __getitem__", "Sampler": "DataLoader(shuffle=True), or a Subset in "
+    "the order that is wanted", "RandomSampler": "DataLoader(shuffle=True)", "SequentialSampler": "shuffle=False",
+    "WeightedRandomSampler": "Subset(data, rng.choice(len(data), n, p=weights))", "BatchSampler": "batch_size=",
+    "default_collate": "items are stacked part by part", "get_worker_info": "transform(x, rng) gets a generator",
+    "DistributedSampler": "there is one device to a process", "StackDataset": "an object with __getitem__ of one's own",
 }
 
 MODULE = {

@@ -49,6 +49,11 @@ def gain(nonlinearity: str, a: Finite = 0.0) -> float:
     return GAINS[nonlinearity]
 
 
+def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
+    """Returns `gain` under PyTorch's name; param: the slope of "leaky_relu", 0.01 if it is None."""
+    return gain(nonlinearity, 0.01 if param is None else param)
+
+
 def _fan(shape: tuple[int, ...], mode: FanMode) -> int:
     return fans(shape)[mode == "fan_out"]
 

@@ -18,7 +18,7 @@ import html
 import inspect
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -36,6 +36,13 @@ from alpha.nn.parameter import Parameter
 from alpha.tensor import Tensor
 
 __all__ = ["Module", "Parameter"]
+
+
+class LoadedNames(NamedTuple):
+    """Names that only the module has, and that only what was loaded has."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
 
 
 class Module(Contents, Hooks):
@@ -185,14 +192,14 @@ class Module(Contents, Hooks):
         return {path: t.detach() for path, t in self._saved()}
 
     @checked
-    def load_state_dict(self, values: Mapping[str, Any], strict: bool = True) -> tuple[list[str], list[str]]:
+    def load_state_dict(self, values: Mapping[str, Any], strict: bool = True) -> LoadedNames:
         """Overwrites parameters and buffers with `values`, cast to the dtype and device that they have here.
 
         Args:
             values: Tensor or NumPy array by path, in the layouts of this module (NHWC, OHWI).
             strict: False permits missing and unexpected names; a shape must fit in any case.
         Returns:
-            (missing, unexpected): names that only the module or only `values` has.
+            (missing_keys, unexpected_keys): names that only the module or only `values` has.
         Raises:
             CheckpointError: names or shapes differ, it lists all that differ; a value is no array of numbers that the
                 dtype here holds; or a shared tensor has two values. Nothing has been loaded.
@@ -200,7 +207,7 @@ class Module(Contents, Hooks):
         return self.prepare_state_dict(values, strict)()
 
     def prepare_state_dict(self, values: Mapping[str, Any], strict: bool = True
-                           ) -> Callable[[], tuple[list[str], list[str]]]:
+                           ) -> Callable[[], LoadedNames]:
         """Looks at what `load_state_dict` is to load, raises what that does, and returns the function that loads it."""
         where, own = f"{type(self).__name__}.load_state_dict", self.state_dict()
         check_names(where, values)
@@ -212,12 +219,12 @@ class Module(Contents, Hooks):
         ready = fitted(where, values, own)
         _check_shared(where, list(self._saved()), values)
 
-        def load() -> tuple[list[str], list[str]]:
+        def load() -> LoadedNames:
             with no_grad():  # values may be parameters
                 for path, t in self._saved():
                     if path in ready:
                         t.copy_(ready[path])
-            return missing, unexpected
+            return LoadedNames(missing, unexpected)
 
         return load
 

@@ -4,25 +4,30 @@
     cheap   results of ops that say they are cheap are made again, where that frees more than it holds
     full    results of all ops are, convolutions too; a chain ends with a result that is kept once it is long beside
             what was kept on the way to it: segments of about the square root of the whole
-    auto    cheap within 3 % of the step's estimated time, what costs least per byte first by what the last step told;
-            without that bound where memory gets scarce, then full
+    auto    cheap within 3 % of the step's estimated time: all that is cheap may be made again, but is kept until the
+            step has grown long enough for it, what costs least per byte first; without that bound where memory gets
+            scarce, then full
 
 A result can be made again where all that its op reads is held in any case: saved by somebody, a parameter, or something
 that can itself be made again. Whatever else it would hold counts against what it frees.
+
+What auto decides follows from the graph behind a call, its shapes, the device's figures and the memory limit: nothing
+is learned from one step for the next, so two runs choose the same whatever was trained before them in the process. What
+the process holds besides counts in eighths of the limit.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from heapq import heappop, heappush
 from math import inf
 from typing import TYPE_CHECKING, Any
 from weakref import ref
 
 from alpha import versions
-from alpha.backend import get_backend
+from alpha.backend import Array, Backend, get_backend
 from alpha.config import config
-from alpha.graph import state
 from alpha.recompute.recipe import Part, Recipe, count
 from alpha.tensor import Tensor
 
@@ -33,7 +38,8 @@ if TYPE_CHECKING:
 LEAST = 1024         # bytes of a result that is worth a recipe
 WORTH = 1 << 16      # of what a call reads and makes, that auto looks at
 SHARE = 0.03         # of a step's estimated time, that auto may add
-SCARCE, SHORT = 0.35, 0.5  # of the memory limit, live, from which auto makes again what is cheap, and everything
+EIGHTHS = 8          # of the memory limit, in which what is held beside the graph counts
+SCARCE, SHORT = 0.35, 0.5  # of the memory limit, held, from which auto makes again what is cheap, and everything
 PASSES = 3           # forward, and the two gradients
 DEEPEST = 64         # calls of a chain, each of which takes a few of Python's frames
 NOTHING: dict[int, int] = {}  # no bytes of no call
@@ -42,24 +48,98 @@ AT_JOINS, BETWEEN = (0.3, 1.0), (2.0, 4.5)
 
 
 class _Here(threading.local):
-    """Of this thread.
-
-    Attributes:
-        segment: whether one of the user's is being run.
-        offers: what auto could make again in this step: bytes moved per byte that is freed, and bytes moved.
-        dearest: of the offers of the last step, the price of the last one within the share when the cheapest go first.
-    """
+    """Of this thread: whether a segment of the user's is being run."""
 
     segment = False
-    dearest = inf
-
-    def __init__(self) -> None:
-        self.offers: list[tuple[float, float]] = []
 
 
 here = _Here()
 counting = threading.Lock()
 segments = 0  # that are being run, in all threads
+
+
+class Tally:
+    """What auto knows of a graph while it is recorded.
+
+    Attributes:
+        step: time that its calls take, forward and backward, estimated in bytes moved; spent: to make results again.
+        kept: bytes that are saved as they are; before: those that the process held when the graph began, in eighths of
+            the limit.
+        offers: prices, numbers and recipes, held weakly, of what may be made again and is held so far.
+        into: the tally of the graph that this one has become a part of.
+    """
+
+    __slots__ = ("before", "into", "kept", "offers", "spent", "step")
+
+    def __init__(self, backend: Backend) -> None:
+        self.step = self.spent = 0.0
+        self.kept, eighth = 0, backend.memory_limit() / EIGHTHS
+        self.before = round(backend.memory_stats()["live"] / eighth) * eighth
+        self.offers: list[tuple[float, int, ref[Recipe]]] = []
+        self.into: Tally | None = None
+
+    def whole(self) -> Tally:
+        """Returns the tally of the graph that this one's is a part of now."""
+        found = self
+        while found.into is not None:
+            found = found.into
+        return found
+
+    def level(self, op: Op, backend: Backend, moved: int, args: Sequence[Any], outs: Sequence[Tensor]) -> str:
+        """Adds a call, which moves so many bytes, and returns what auto does with it."""
+        work = op.flops(outs[0].data.nbytes / 4, *args) if op.flops else 0  # 16 bits are twice as fast
+        self.step += PASSES * (moved + work / backend.flops_per_byte)
+        held = (self.before + self.kept) / backend.memory_limit()
+        return "full" if held > SHORT else "cheap" if held > SCARCE else "offer"
+
+    def hold(self, recipe: Recipe, k: int, array: Array) -> None:
+        """Holds out k of a recipe for a call that saves it, until there is time to make it again."""
+        if recipe.data is None:
+            recipe.data = {}
+            heappush(self.offers, (recipe.price, recipe.order, ref(recipe)))
+        if k not in recipe.data:
+            recipe.data[k] = array
+            self.kept += array.nbytes
+
+    def take(self, level: str) -> None:
+        """Lets go of what the step has time for, or of all."""
+        while self.offers:
+            price, order, found = heappop(self.offers)
+            recipe = found()
+            if recipe is None or not recipe.offered or recipe.data is None:
+                continue
+            held = sum([a.nbytes for a in recipe.data.values()])
+            needed = recipe.needed()
+            moved = sum([r.offered for r in needed])
+            if moved / held > price:    # nobody holds what it is made of
+                heappush(self.offers, (moved / held, order, found))
+                continue
+            if level == "offer" and self.spent + moved > SHARE * self.step:
+                heappush(self.offers, (price, order, found))
+                return
+            self.spent += moved
+            self.kept -= held
+            for r in needed:
+                r.offered, r.data = 0, None
+                count.planned += r.nbytes
+
+
+def _tally_of(args: Sequence[Any], backend: Backend) -> Tally:
+    """Returns the tally of the graph that a call goes on with; graphs that meet become one."""
+    found: Tally | None = None
+    for t in _tensors(args):
+        made = None if t._node is None else t._node[0].plan
+        if made is None or made.tally is None:
+            continue
+        other = made.tally.whole()
+        if found is None:
+            found = other
+        elif other is not found:
+            found.step, found.spent = found.step + other.step, found.spent + other.spent
+            found.kept, other.into = found.kept + other.kept, found
+            for offer in other.offers:
+                heappush(found.offers, offer)
+    return Tally(backend) if found is None else found
 
 
 class Plan:
@@ -71,12 +151,14 @@ class Plan:
         kept: bit k says that somebody saves out k as it is.
         base: bytes that full keeps on the way to the outs, by the number of the call that made them; chain: those to be
             made for the outs, of all paths that meet; depth: by how many calls.
+        tally: of the graph, under auto.
     """
 
-    __slots__ = ("base", "chain", "depth", "kept", "reads", "recipe")
+    __slots__ = ("base", "chain", "depth", "kept", "reads", "recipe", "tally")
 
-    def __init__(self) -> None:
+    def __init__(self, tally: Tally | None) -> None:
         self.recipe: Recipe | None = None
+        self.tally = tally
         self.reads: list[Recipe] = []
         self.kept = self.depth = 0
         self.base = self.chain = NOTHING
@@ -84,6 +166,15 @@ class Plan:
     def end_chain(self, kept: dict[int, int]) -> None:
         """Says that the outs of the call are kept; kept: the call's number and their bytes, where full counts them."""
         self.base, self.chain, self.depth = {**self.base, **kept} if kept else self.base, NOTHING, 0
+
+    def keep(self, k: int, t: Tensor) -> None:
+        """Says that somebody saves out k, a tensor, as it is."""
+        if not self.kept >> k & 1:
+            nbytes = t.data.nbytes
+            count.kept += nbytes
+            if self.tally is not None:
+                self.tally.whole().kept += nbytes
+        self.kept |= 1 << k
 
     def release(self) -> None:
         """Says that the call is done with what it saved."""
@@ -100,63 +191,46 @@ def plan(node: Node, args: Sequence[Any], outs: Sequence[Tensor]) -> None:
     level = "segment" if here.segment else config.recompute
     if level == "none":
         return
-    if level != "auto":
+    if config.recompute != "auto":
         _plan(node, level, args, outs)
         return
     moved = sum([t.data.nbytes for t in (*outs, *_tensors(args))])
-    if moved >= WORTH and _plan(node, _level(node.op, moved, args, outs), args, outs):
-        state.spent += moved
+    if moved < WORTH and level == "auto":
+        return
+    backend = get_backend(outs[0].device)
+    tally = _tally_of(args, backend)
+    chosen = tally.level(node.op, backend, moved, args, outs)
+    made = _plan(node, chosen if level == "auto" else level, args, outs, tally,
+                 moved)
+    if made is not None and level == "auto" and chosen != "offer":
+        tally.spent += moved
+    tally.take(chosen)
 
 
-def _plan(node: Node, level: str, args: Sequence[Any], outs: Sequence[Tensor]) -> bool:
-    """Does what a level says of one call; tells whether something of it is to be made again."""
-    op, made = node.op, Plan()
+def _plan(node: Node, level: str, args: Sequence[Any], outs: Sequence[Tensor], tally: Tally | None = None,
+          moved: int = 0) -> Recipe | None:
+    """Does what a level says of one call, which moves so many bytes; returns the recipe of what may be made again."""
+    op, made = node.op, Plan(tally)
     node.plan = made
     if made_again := _made_again(op, level):
         made.recipe = _recipe(node, made, level, args, outs, made_again)
+        if made.recipe is not None and level == "offer":
+            made.recipe.offer(moved)
     _thin(node, made, args)
     for j, (_, k) in enumerate(op.saved_outs, len(op.saved_args)):
         if node.saved[j] is None:
             continue
         if made.recipe is not None and k in made.recipe.outs:
             node.saved[j] = Part(made.recipe, k)
-            _read(made, node.saved[j])
+            _read(made, node.saved[j], outs[k].data)
         else:
-            made.kept |= 1 << k
-            count.kept += outs[k].data.nbytes
-    return made.recipe is not None
-
-
-def _level(op: Op, moved: int, args: Sequence[Any], outs: Sequence[Tensor]) -> str:
-    """Returns what auto chooses for one call, which moves so many bytes."""
-    if not state.step:
-        here.dearest, here.offers = _dearest(here.offers, SHARE * state.last), []
-    backend = get_backend(outs[0].device)
-    work = op.flops(outs[0].data.nbytes / 4, *args) if op.flops else 0  # 16 bits are twice as fast
-    state.step += PASSES * (moved + work / backend.flops_per_byte)
-    share = backend.memory_stats()["live"] / backend.memory_limit()
-    if share > SHORT:
-        return "full"
-    if not op.cheap:
-        return "cheap"
-    price = moved / sum([outs[k].data.nbytes for k in op.cheap])
-    here.offers.append((price, moved))
-    dear = price > here.dearest or state.spent + moved > SHARE * max(state.step, state.last)
-    return "kept" if dear and share <= SCARCE else "cheap"
-
-
-def _dearest(offers: list[tuple[float, float]], most: float) -> float:
-    """Returns the price of the last offer that is taken when the cheapest go first, as long as there is something."""
-    for price, moved in sorted(offers):
-        most -= moved
-        if most < 0:
-            return price
-    return inf
+            made.keep(k, outs[k])
+    return made.recipe
 
 
 def _made_again(op: Op, level: str) -> tuple[int, ...]:
     """Returns the outs that may be made again."""
-    if op.cheap and level != "kept":
+    if op.cheap:
         return op.cheap
     if level in ("full", "segment") and op.own and not op.mutates and not op.moves:
         return tuple(range(len(op.outs)))
@@ -199,18 +273,20 @@ def _thin(node: Node, made: Plan, args: Sequence[Any]) -> None:
             else:
                 node.saved[j] = part
                 node.arrays[j] = ref(value)
-                _read(made, part)
+                _read(made, part, value.data)
         elif isinstance(value, list):
             parts = [part_of(t) for t in value]
             for t, part in zip(value, parts):
-                _keep(t) if part is None else _read(made, part)
+                _keep(t) if part is None else _read(made, part, t.data)
             node.saved[j] = [t if part is None else part for t, part in zip(value, parts)]
             node.arrays[j] = [t.data if part is None else ref(t) for t, part in zip(value, parts)]
 
 
-def _read(made: Plan, part: Part) -> None:
+def _read(made: Plan, part: Part, array: Array) -> None:
     part.recipe.readers += 1
     made.reads.append(part.recipe)
+    if part.recipe.offered and made.tally is not None:
+        made.tally.whole().hold(part.recipe, part.number, array)
 
 
 def _keep(t: Tensor) -> None:
@@ -219,9 +295,7 @@ def _keep(t: Tensor) -> None:
         return
     node, k = t._node
     if node.plan is not None:
-        if not node.plan.kept >> k & 1:
-            count.kept += t.data.nbytes
-        node.plan.kept |= 1 << k
+        node.plan.keep(k, t)
 
 
 def _recipe(node: Node, made: Plan, level: str, args: Sequence[Any], outs: Sequence[Tensor],
@@ -260,10 +334,12 @@ def _recipe(node: Node, made: Plan, level: str, args: Sequence[Any], outs: Seque
             extra += more
         else:
             sources.append(value)
-    if (extra >= nbytes and level != "segment") or _shared(outs, sources):
+    most = inf if level == "segment" else 0 if level == "offer" else nbytes - 1
+    if extra > most or _shared(outs, sources):
         made.end_chain(kept)
         return None
-    count.planned += nbytes
+    if level != "offer":
+        count.planned += nbytes
     return Recipe(op, node.attrs, outs[0].device, sources, [t.data for t in outs], again,
                   node.order)
 

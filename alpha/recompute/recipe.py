@@ -78,11 +78,13 @@ class Recipe:
         originals: weak references to the arrays that the call made.
         memories: keys of the memory of what is held.
         order: number of the call's node.
+        offered: bytes moved to make it again, as long as who saves a result holds it (in `data`), see plan.Tally; 0.
+        price: those bytes per byte of the results.
         early: how many recipes may ask for a form that others follow, for which the results are made twice perhaps.
     """
 
-    __slots__ = ("__weakref__", "attrs", "data", "device", "early", "forms", "kept", "memories", "nbytes", "op",
-                 "order", "originals", "outs", "readers", "settings", "sources")
+    __slots__ = ("__weakref__", "attrs", "data", "device", "early", "forms", "kept", "memories", "nbytes", "offered",
+                 "op", "order", "originals", "outs", "price", "readers", "settings", "sources")
 
     def __init__(self, op: Op, attrs: dict[str, Any], device: str, sources: list[Any] | None, arrays: Sequence[Array],
                  outs: tuple[int, ...], order: int) -> None:
@@ -92,6 +94,7 @@ class Recipe:
         self.kept = [None if k in outs else a for k, a in enumerate(arrays)] if op.again else []
         self.data: dict[int, Array] | None = None
         self.readers, self.early, self.order = 0, 0, order
+        self.offered, self.price = 0, 0.0
         self.originals = {k: ref(arrays[k]) for k in outs}
         self.forms = {k: backend.form(arrays[k]) for k in outs}
         self.nbytes = sum([arrays[k].nbytes for k in outs])
@@ -107,7 +110,7 @@ class Recipe:
     def result(self, k: int, form: str | None) -> Array:
         """Returns one of the outs, made if it is not there, in a form."""
         with _lock:
-            if self.data is None:
+            if self.data is None or k not in self.data:
                 self.data = self._make()
                 if state.retained is not None:
                     state.retained.append(self)  # made once more in the next pass
@@ -129,16 +132,32 @@ class Recipe:
         self.early -= early
         if self.readers <= 0:
             self.data = None
-        if self.readers <= 0 or (early and not self.early and self.data is not None and state.retained is None):
+        # Results that were made, all of them, need no sources any more once nobody asks for an earlier form.
+        made = early and not self.early and not self.offered and len(self.data or ()) == len(self.outs)
+        if self.readers <= 0 or (made and state.retained is None):
             self._drop_sources()
 
     def settle(self) -> None:
         """Makes the results now, to be kept: something that they are made of is about to change."""
         with _lock:
             if self.sources is not None:
-                if self.readers > 0:
-                    self.data = self.data or self._make()
+                if self.readers > 0 and len(self.data or ()) < len(self.outs):
+                    self.data = self._make()
                 self._drop_sources()
+
+    def offer(self, moved: int) -> None:
+        """Says that who saves a result is to hold it so far.  moved: bytes, to make it again."""
+        self.offered, self.price = moved, moved / self.nbytes
+
+    def needed(self) -> list[Recipe]:
+        """Returns the recipes that are followed once this one's results are let go of: those that nobody holds, too."""
+        found, waiting = [], [self]
+        while waiting:
+            recipe = waiting.pop()
+            if recipe not in found:
+                found.append(recipe)
+                waiting += [p.recipe for p in recipe._parts() if p.recipe.offered and p.recipe.data is None]
+        return found
 
     def forget(self) -> None:
         """Drops the results, if they can be made again."""
@@ -152,7 +171,7 @@ class Recipe:
         if self.sources is None:
             return
         parts, self.sources = self._parts(), None
-        self.kept, self.memories = [], frozenset()
+        self.kept, self.memories, self.offered = [], frozenset(), 0
         versions.recipes.discard(self)
         for part in parts:
             part.recipe.done(part.is_early)

@@ -11,12 +11,14 @@ import pytest
 import alpha
 from alpha import nn, ops
 from alpha.backend import get_backend
+from alpha.cuda.ops.pointwise import chain
 from alpha.cuda.runtime import arena
 from alpha.errors import OutOfMemoryError
 from alpha.recompute import plan, recipe
 from tests.cuda.lazy.test_deferred_training import googlenet, inceptions, resnet, vgg
 from tests.cuda.process import COUNTS_LIVE
 from tests.cuda.test_training import batches, live_bytes_of
+from tests.recompute_plans import drawn
 
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device", "tensor_cores_first")]
 
@@ -56,19 +58,34 @@ def assert_same(a: list[Any], b: list[Any]) -> None:
         np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.parametrize("setting", ["cheap", "full"])
+@pytest.mark.parametrize("setting", ["cheap", "full", "auto"])
 @pytest.mark.parametrize("mode", ["fp32", "tf32", "bf16"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_train_with_the_same_bits(name: str, mode: str, setting: str) -> None:
     with alpha.precision(mode):
         expected, before = trained(name, "none", False), recipe.count.times
         found = trained(name, setting, False)
+    assert recipe.count.times > before or setting == "auto"
+    assert_same(expected, found)
+
+
+@pytest.mark.parametrize("least, seed", [(1, 1), (1 << 60, 2)])
+@pytest.mark.parametrize("mode", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("name", ["resnet", "inceptions"])
+def test_bits_do_not_depend_on_the_plan(name: str, mode: str, least: int, seed: int,
+                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    """least: elements from which results of pointwise ops wait for others to join them."""
+    monkeypatch.setattr(chain, "LEAST", least)
+    with alpha.precision(mode):
+        expected, before = trained(name, "none", False, 1), recipe.count.times
+        drawn(monkeypatch, seed)
+        found = trained(name, "auto", False, 1)
     assert recipe.count.times > before
     assert_same(expected, found)
 
 
 @pytest.mark.parametrize("worth", [-1, 1 << 60])
-@pytest.mark.parametrize("setting", ["cheap", "full"])
+@pytest.mark.parametrize("setting", ["cheap", "full", "auto"])
 def test_a_captured_step_has_the_same_bits(setting: str, worth: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Recorded twice, with all arrays where alpha.lifetimes puts them, and recorded once."""
     monkeypatch.setattr(arena, "WORTH", worth)

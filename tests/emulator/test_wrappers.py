@@ -19,10 +19,10 @@ CALLED = set(re.findall(r"ptx::(?:template )?(\w+)", "\n".join(
 
 def wrappers(header: str) -> set[str]:
     """Returns the names that a header defines; a macro defines one for each of its uses."""
-    names = set(re.findall(r"^PTX_FN [\w*& ]*?(\w+)\(", header, re.MULTILINE)) - {"shared"}
+    names = set(re.findall(r"^(?:template <.*> )?INLINE [\w*& ]*?(\w+)\(", header, re.MULTILINE)) - {"shared"}
     for macro, body in re.findall(r"^#define (\w+)\(.*\\\n((?:.*\\\n)*.*)", header, re.MULTILINE):
         uses = re.findall(rf"^{macro}\((\w+),", header, re.MULTILINE)
-        for name in re.findall(r"PTX_FN [\w*& ]*?(\w+##[\w#]+)\(", body):
+        for name in re.findall(r"INLINE [\w*& ]*?(\w+##[\w#]+)\(", body):
             prefix, _, *suffix = name.split("##")
             names |= {prefix + use + "".join(suffix) for use in uses}
     return names

@@ -40,7 +40,7 @@ from alpha.ops.conv_desc import Axis, ConvDesc, ceil_div
 Array = np.ndarray
 Run = Callable[..., None]   # of a description, two operands and the result
 WORKSPACE_MIB = 256
-LEVEL_CHANNELS, OF_WIDE = 16, {("wgrad", "cpu16"): 64}  # least, of x and of a level, for Winograd's tiles; exceptions
+LEVEL_CHANNELS = 16  # least, of x and of a level, for Winograd's tiles
 COUNT_STEP = 8  # pixels; zeros are counted in one of so many
 
 
@@ -96,10 +96,9 @@ def way_of_level(pass_name: str, level: ConvDesc, machine: str, limit: int) -> W
         return None
     sizes = ceil_div(level.h.i, d), ceil_div(level.w.i, d)
     maps = ConvDesc(level.n * d * d, level.ic, level.oc, *(Axis(i=i, o=i, f=3, s=1, p=1, d=1) for i in sizes))
-    least = OF_WIDE.get((pass_name, machine), LEVEL_CHANNELS)
     found = [(seconds(cost_of(way, pass_name, maps), rates), way) for way in ways("winograd", maps)
              if not limits(cost_of(way, pass_name, maps), PROMISES["fp32"], limit)
-             and not too_small(way, pass_name, maps, least, MACHINES[machine].least_tiles)]
+             and not too_small(way, pass_name, maps, LEVEL_CHANNELS, MACHINES[machine].least_tiles)]
     most = TAKEN_BELOW * seconds(cost_of(Way("direct"), pass_name, level), rates)
     return min((way for way in found if way[0] <= most), default=(most, None))[1]
 

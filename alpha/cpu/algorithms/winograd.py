@@ -16,6 +16,7 @@ from alpha.cpu import native
 from alpha.cpu.memory import empty
 from alpha.ops.algorithms.family import Way
 from alpha.ops.algorithms.tile_transform import Winograd
+from alpha.ops.coconv_desc import CoConvDesc
 from alpha.ops.conv_desc import ConvDesc
 
 Array = np.ndarray
@@ -37,6 +38,16 @@ def wgrad(way: Way, desc: ConvDesc, x: Array, g: Array, dw: Array, first: int = 
     library, shape = native.loaded(), _map("wgrad", way, desc, g.shape[3]).copy()
     work = empty((library.winograd_floats(_ptr(shape), True),))
     library.winograd_wgrad(_ptr(shape), _ptr(_table(way, desc)), _ptr(x), _ptr(g, first), _ptr(dw), _ptr(work))
+
+
+def levels(pass_name: str, way: Way, desc: CoConvDesc, source: Array, w: Array, out: Array, bias: Array | None = None,
+           relu: bool = False) -> None:
+    """All levels of a contextual convolution, of one way: y of x, or with pass_name "dgrad" dx of g."""
+    library, (base, firsts) = native.loaded(), _levels(pass_name, way, desc)
+    shapes, turned = base.copy(), pass_name == "dgrad"
+    work = empty((library.winograd_levels_floats(_ptr(shapes), len(firsts)),))
+    library.winograd_levels(_ptr(shapes), len(firsts), _ptr(firsts), _ptr(_table(way, desc.levels[0][1])),
+                            _ptr(source), _ptr(w), _ptr(bias), _ptr(out), _ptr(work), relu, turned)
 
 
 def pool(way: Way, desc: ConvDesc, x: Array, w: Array, bias: Array | None, y: Array) -> None:
@@ -66,6 +77,13 @@ def _map(pass_name: str, way: Way, desc: ConvDesc, channels: int) -> Array:
         padding = r - 1 - padding[0], r - 1 - padding[1]
         return np.array([desc.n, *y, *x, *padding, way.tile, r, d, channels, desc.ic, 0], np.int64)
     return np.array([desc.n, *x, *y, *padding, way.tile, r, d, desc.ic, channels, 0], np.int64)
+
+
+@lru_cache(maxsize=1024)
+def _levels(pass_name: str, way: Way, desc: CoConvDesc) -> tuple[Array, Array]:
+    """Returns the maps of all levels, one behind the other, and the first channel of each."""
+    maps = [_map(pass_name, way, level, desc.y_shape[3]) for _, level in desc.levels]
+    return np.concatenate(maps), np.array([first for first, _ in desc.levels], np.int64)
 
 
 @lru_cache(maxsize=16)

@@ -4,16 +4,21 @@
 // Layout:  NHWC, so vectors run over channels; the filters are packed to [tap slot][C].
 // Zeros:   fprop and dgrad walk classes of pixels with one common tap list (conv.cpp), wgrad the exact output range of
 //          each tap; no padded or inserted zero is read.
-// Tile:    TILE_PIXELS pixels x 2 vectors share the weights of a tap; the channels of a slab of a tile's pixels
-//          follow one another, so that memory is read and written in a row. wgrad: 4 vectors, one row of outputs at a
-//          time; parts of the rows follow from the shape, and are added in order.
+// Tile:    where the pixels of a class follow one another in a row, strips of up to STRIP outputs x 1 vector: a row of taps
+//          stays in registers, and so does an input while all its taps read it. Else TILE_PIXELS pixels x 2 vectors share
+//          the weights of a tap. An output adds its taps in the same order in both.
+//          wgrad: all taps of a row of the filter at a time, which share dy; parts of the rows follow from the shape, and
+//          are added in order.
+#include <array>
+#include <utility>
 #include <vector>
 
 #include "conv.hpp"
 
 namespace {
 
-constexpr int TILE_PIXELS = 4, BLOCK = 2 * LANES, WGRAD_VECTORS = 4, PARTS_PER_THREAD = 8;
+constexpr int TILE_PIXELS = 4, STRIP = 8, BLOCK = 2 * LANES, WGRAD_VECTORS = 4, PARTS_PER_THREAD = 8;
+constexpr int MOST_TAPS = 7, MOST_STRIDE = 2;  // of strips
 constexpr int64_t SLAB_FLOATS = 1536;  // of filters, beside as many inputs of a pixel in the first-level cache
 
 // acc[P][2] over all taps for channels [c, c + BLOCK) or as many as there are; runs[r].panel is the row of weights.
@@ -65,9 +70,101 @@ using DepthwiseTile = void (*)(const Geometry&, const float* const*, float* cons
 constexpr DepthwiseTile TILES[TILE_PIXELS + 1] = {nullptr, depthwise_tile<1>, depthwise_tile<2>, depthwise_tile<3>,
                                                   depthwise_tile<4>};
 
+// A row of outputs of a class, for the vector of channels that x, y, w and bias point to; `left` channels are there.
+struct StripRow {
+  const float *x, *w, *bias;
+  float* y;
+  int64_t x_step, y_step, row_step, ld, w_row, taps_h, outputs, left;  // x_step: from a tap to the next
+  bool relu, accumulate;
+};
+
+// P outputs, from output `first` on. Every output adds its taps in order, whichever loop is outside.
+template <int FW, int S, int P, bool FULL>
+INLINE void strip(const StripRow& r, int64_t first) {
+  const int64_t left = FULL ? LANES : r.left;
+  const auto read = [&](const float* p) INLINED { return FULL ? load(p) : load_part(p, left); };
+  float* y = r.y + first * r.y_step;
+  const float *x = r.x + first * S * r.x_step, *w = r.w;
+  vfloat acc[P];
+  UNROLL for (int p = 0; p < P; p++)
+    acc[p] = r.accumulate ? read(y + p * r.y_step) : r.bias ? read(r.bias) : vfloat{};
+  for (int64_t a = 0; a < r.taps_h; a++, x += r.row_step, w += r.w_row) {
+    if (ACCUMULATORS > 12 || FW <= 3) {  // there are registers for a row of taps
+      vfloat k[FW];
+      UNROLL for (int b = 0; b < FW; b++) k[b] = load(w + b * r.ld);
+      UNROLL for (int i = 0; i < (P - 1) * S + FW; i++) {
+        const vfloat in = read(x + i * r.x_step);
+        UNROLL for (int b = 0; b < FW; b++)
+          if (i >= b && (i - b) % S == 0 && (i - b) / S < P) acc[(i - b) / S] += in * k[b];
+      }
+    } else {
+      UNROLL for (int b = 0; b < FW; b++) {
+        const vfloat k = load(w + b * r.ld);
+        UNROLL for (int p = 0; p < P; p++) acc[p] += read(x + (p * S + b) * r.x_step) * k;
+      }
+    }
+  }
+  UNROLL for (int p = 0; p < P; p++) {
+    const vfloat v = r.relu ? relu(acc[p]) : acc[p];
+    FULL ? store(y + p * r.y_step, v) : store_part(y + p * r.y_step, v, left);
+  }
+}
+
+template <int FW, int S, bool FULL>
+__attribute__((noinline)) void strip_row(const StripRow& r) {
+  int64_t k = 0;
+  for (; k + STRIP <= r.outputs; k += STRIP) strip<FW, S, STRIP, FULL>(r, k);
+  if (k + STRIP / 2 <= r.outputs) {
+    strip<FW, S, STRIP / 2, FULL>(r, k);
+    k += STRIP / 2;
+  }
+  for (; k < r.outputs; k++) strip<FW, S, 1, FULL>(r, k);
+}
+
+using Strips = void (*)(const StripRow&);
+
+template <bool FULL, int... K>
+constexpr std::array<Strips, sizeof...(K)> all_strips(std::integer_sequence<int, K...>) {
+  return {strip_row<K / MOST_STRIDE + 1, K % MOST_STRIDE + 1, FULL>...};
+}
+// STRIPS[whole vectors][(taps - 1) * MOST_STRIDE + stride - 1]
+constexpr auto STRIP_KINDS = std::make_integer_sequence<int, MOST_TAPS * MOST_STRIDE>();
+constexpr std::array<Strips, MOST_TAPS * MOST_STRIDE> STRIPS[2] = {all_strips<false>(STRIP_KINDS),
+                                                                   all_strips<true>(STRIP_KINDS)};
+
+// How far the inputs of a class's columns are apart, in taps, if strips can walk them; else 0.
+int64_t strip_stride(const AxisClass& col) {
+  if (col.size < STRIP / 2 || col.count < 1 || col.count > MOST_TAPS || col.step != 1) return 0;
+  const int64_t stride = col.starts[1] - col.starts[0], step = col.positions[1] - col.positions[0];
+  if (stride < 1 || stride > MOST_STRIDE) return 0;
+  for (int64_t k = 1; k < col.size; k++)
+    if (col.starts[k] - col.starts[k - 1] != stride || col.positions[k] - col.positions[k - 1] != step) return 0;
+  return stride;
+}
+
+// Part `part` out of `parts` of the rows of a class whose columns strips can walk, vector of channels after vector: what
+// the rows have in common stays in the first-level cache.
+void strips_of_class(const Geometry& g, const AxisClass& row, const AxisClass& col, int64_t stride, const Operands& op,
+                     const float* panel, int64_t ld, int64_t part, int64_t parts) {
+  const int64_t step = col.positions[1] - col.positions[0], kind = (col.count - 1) * MOST_STRIDE + stride - 1;
+  const int64_t first = part_start(g.n * row.size, part, parts), last = part_start(g.n * row.size, part + 1, parts);
+  for (int64_t c = 0; c < g.in_c; c += LANES) {
+    const float* weights = panel + (row.slot * g.f_w + col.slot) * ld + c;
+    StripRow r = {nullptr, weights, op.bias ? op.bias + c : nullptr, nullptr, g.in_pitch, step * g.out_pitch,
+                  row.step * g.in_w * g.in_pitch, ld, g.f_w * ld, row.count, col.size, g.in_c - c, op.relu, op.accumulate};
+    for (int64_t k = first; k < last; k++) {
+      const int64_t image = k / row.size, i = k % row.size;
+      r.x = op.in + ((image * g.in_h + row.starts[i]) * g.in_w + col.starts[0]) * g.in_pitch + c;
+      r.y = op.out + ((image * g.out_h + row.positions[i]) * g.out_w + col.positions[0]) * g.out_pitch + c;
+      STRIPS[r.left >= LANES][kind](r);
+    }
+  }
+}
+
 // panel[slot][c] = w[c][tap of slot]; rows are padded with zeros to a whole block.
-std::vector<float> pack_filters(const Geometry& g, const float* w, int64_t ld) {
-  std::vector<float> panel(g.taps() * ld, 0.0f);
+const float* pack_filters(const Geometry& g, const float* w, int64_t ld) {
+  float* panel = scratch<4>(g.taps() * ld);
+  std::fill_n(panel, g.taps() * ld, 0.0f);
   for (int64_t slot = 0; slot < g.taps(); slot++) {
     const int64_t tap = g.rows.taps[slot / g.f_w] * g.f_w + g.cols.taps[slot % g.f_w];
     for (int64_t c = 0; c < g.in_c; c++) panel[slot * ld + c] = w[c * g.taps() + tap];
@@ -82,37 +179,94 @@ void list_taps(const Geometry& g, const AxisClass& row, const AxisClass& col, st
       runs.push_back({(a * row.step * g.in_w + b * col.step) * g.in_pitch, (row.slot + a) * g.f_w + col.slot + b, 1});
 }
 
-// sums[c] += sum over the outputs of one row that meet one tap, for a block of WGRAD_VECTORS vectors of channels
-void wgrad_row(const float* x, int64_t x_step, const float* dy, int64_t dy_step, int64_t count, int64_t valid,
-               float* sums) {
-  vfloat acc[WGRAD_VECTORS] = {};
-  if (valid == WGRAD_VECTORS * LANES) {
-    for (int64_t k = 0; k < count; k++, x += x_step, dy += dy_step)
-      UNROLL for (int v = 0; v < WGRAD_VECTORS; v++) acc[v] += load(x + v * LANES) * load(dy + v * LANES);
-  } else {
-    for (int64_t k = 0; k < count; k++, x += x_step, dy += dy_step)
-      UNROLL for (int v = 0; v < WGRAD_VECTORS; v++) {
-        const int64_t left = valid - v * LANES;
-        acc[v] += load_part(x + v * LANES, left) * load_part(dy + v * LANES, left);
-      }
+// sums[tap][ld] += x * dy over `count` outputs of one row, for FW neighbouring taps and V vectors of channels; an output
+// reads FW inputs, and the next output those `x_step` floats on.
+template <int FW, int V, bool FULL>
+void wgrad_row(const float* x, int64_t x_step, int64_t tap_step, const float* dy, int64_t dy_step, int64_t count,
+               int64_t left, float* sums, int64_t ld) {
+  const auto read = [=](const float* p, int v) INLINED {
+    return FULL ? load(p + v * LANES) : load_part(p + v * LANES, left - v * LANES);
+  };
+  vfloat acc[FW][V] = {};
+  for (int64_t k = 0; k < count; k++, x += x_step, dy += dy_step) {
+    UNROLL for (int v = 0; v < V; v++) {
+      const vfloat g = read(dy, v);
+      UNROLL for (int b = 0; b < FW; b++) acc[b][v] += read(x + b * tap_step, v) * g;
+    }
   }
-  UNROLL for (int v = 0; v < WGRAD_VECTORS; v++) store(sums + v * LANES, load(sums + v * LANES) + acc[v]);
+  UNROLL for (int b = 0; b < FW; b++)
+    UNROLL for (int v = 0; v < V; v++) {
+      float* to = sums + b * ld + v * LANES;
+      store(to, load(to) + acc[b][v]);
+    }
 }
 
-// All taps of one row of outputs for channels [c, c + valid); sums is [tap][ld].
-void wgrad_taps(const Geometry& g, const float* x, const float* dy, int64_t image, int64_t oh, int64_t c, int64_t valid,
-                float* sums, int64_t ld) {
+// As wgrad_row, for channels [0, valid) and any number of them.
+template <int FW>
+void wgrad_channels(const float* x, int64_t x_step, int64_t tap_step, const float* dy, int64_t dy_step, int64_t count,
+                    int64_t valid, float* sums, int64_t ld) {
+  constexpr int V = ACCUMULATORS / FW >= WGRAD_VECTORS ? WGRAD_VECTORS : std::max(1, ACCUMULATORS / FW);
+  int64_t c = 0;
+  for (; c + V * LANES <= valid; c += V * LANES)
+    wgrad_row<FW, V, true>(x + c, x_step, tap_step, dy + c, dy_step, count, V * LANES, sums + c, ld);
+  for (; c < valid; c += LANES)
+    wgrad_row<FW, 1, false>(x + c, x_step, tap_step, dy + c, dy_step, count, valid - c, sums + c, ld);
+}
+
+using WgradTaps = decltype(&wgrad_channels<1>);
+template <int... K>
+constexpr std::array<WgradTaps, sizeof...(K) + 1> all_wgrads(std::integer_sequence<int, K...>) {
+  return {nullptr, wgrad_channels<K + 1>...};
+}
+constexpr auto WGRADS = all_wgrads(std::make_integer_sequence<int, MOST_TAPS>());  // [taps]
+
+// Columns of outputs that meet the taps [tap, tap + taps) of a row, all of them: output `first` meets input `input` at the
+// first of these taps, and the next ones `step` on.
+struct Span {
+  int64_t tap, taps, first, last, input, step;
+};
+
+// Cuts the outputs of a row into spans of the same taps, of at most MOST_TAPS, so that all taps share what they read.
+std::vector<Span> spans_of(const Geometry& g) {
+  std::vector<Span> spans;
+  std::vector<int64_t> cuts = {0, g.out_w};
+  for (int64_t t = 0; t < g.f_w; t++) {
+    cuts.push_back(g.col_ranges[t].first);
+    cuts.push_back(g.col_ranges[t].first + g.col_ranges[t].count);
+  }
+  std::sort(cuts.begin(), cuts.end());
+  for (size_t k = 0; k + 1 < cuts.size(); k++) {
+    const int64_t first = std::max<int64_t>(0, cuts[k]), last = std::min(g.out_w, cuts[k + 1]);
+    if (first >= last) continue;
+    const auto meets = [&](int64_t t) {
+      const TapRange& range = g.col_ranges[t];
+      return range.count && range.first <= first && last <= range.first + range.count;
+    };
+    for (int64_t t = 0; t < g.f_w; t++) {
+      if (!meets(t)) continue;
+      int64_t taps = 1;
+      while (taps < MOST_TAPS && t + taps < g.f_w && meets(t + taps)) taps++;
+      const auto input = [&](int64_t tap) {
+        return g.col_ranges[tap].input + (first - g.col_ranges[tap].first) * g.stride_w;
+      };
+      spans.push_back({t, taps, first, last, input(t), taps > 1 ? input(t + 1) - input(t) : 0});
+      t += taps - 1;
+    }
+  }
+  return spans;
+}
+
+// All taps of one row of outputs, for all channels; sums is [tap][ld].
+void wgrad_taps(const Geometry& g, const std::vector<Span>& spans, const float* x, const float* dy, int64_t image,
+                int64_t oh, float* sums, int64_t ld) {
   for (int64_t fh = 0; fh < g.f_h; fh++) {
     const TapRange& row = g.row_ranges[fh];
     if (oh < row.first || oh >= row.first + row.count) continue;
     const int64_t ih = row.input + (oh - row.first) * g.stride_h;
-    for (int64_t fw = 0; fw < g.f_w; fw++) {
-      const TapRange& col = g.col_ranges[fw];
-      if (!col.count) continue;
-      wgrad_row(x + ((image * g.in_h + ih) * g.in_w + col.input) * g.in_c + c, g.stride_w * g.in_c,
-                dy + ((image * g.out_h + oh) * g.out_w + col.first) * g.out_pitch + c, g.out_pitch, col.count, valid,
-                sums + (fh * g.f_w + fw) * ld);
-    }
+    for (const Span& s : spans)
+      WGRADS[s.taps](x + ((image * g.in_h + ih) * g.in_w + s.input) * g.in_c, g.stride_w * g.in_c, s.step * g.in_c,
+                     dy + ((image * g.out_h + oh) * g.out_w + s.first) * g.out_pitch, g.out_pitch, s.last - s.first,
+                     g.in_c, sums + (fh * g.f_w + s.tap) * ld, ld);
   }
 }
 
@@ -120,24 +274,29 @@ void wgrad_taps(const Geometry& g, const float* x, const float* dy, int64_t imag
 
 void depthwise(const Geometry& g, const Operands& op) {
   const int64_t ld = round_up(g.in_c, BLOCK);
-  const std::vector<float> panel = pack_filters(g, op.w, ld);
+  const float* panel = pack_filters(g, op.w, ld);
   const int threads = team(g.multiply_adds(), 50000);
   const int64_t width = std::max<int64_t>(BLOCK, SLAB_FLOATS / g.taps() / BLOCK * BLOCK);  // of a slab of channels
-  const int64_t slabs = ceil_div(g.in_c, width);
-  const int64_t parts = std::min(g.n * g.out_h, ceil_div(PARTS_PER_THREAD * threads, slabs));
+  const int64_t parts = std::min<int64_t>(g.n * g.out_h, PARTS_PER_THREAD * threads);
+  std::vector<int64_t> strides;  // per class of columns
+  for (int64_t b = 0; b < g.cols.classes; b++) strides.push_back(strip_stride(g.cols[b]));
 #pragma omp parallel num_threads(threads)
   {
     std::vector<Run> runs;
 #pragma omp for schedule(dynamic, 1)
-    for (int64_t job = 0; job < slabs * parts; job++) {
-      const int64_t part = job % parts, first = job / parts * width, end = std::min(first + width, g.in_c);
+    for (int64_t part = 0; part < parts; part++) {
       for (int64_t a = 0; a < g.rows.classes; a++) {
         for (int64_t b = 0; b < g.cols.classes; b++) {
+          if (strides[b]) {
+            strips_of_class(g, g.rows[a], g.cols[b], strides[b], op, panel, ld, part, parts);
+            continue;
+          }
           list_taps(g, g.rows[a], g.cols[b], runs);
-          for_each_tile(g, g.rows[a], g.cols[b], part, parts, TILE_PIXELS, op.in, op.out,
-                        [&](const float* const* x, float* const* y, int count) {
-                          TILES[count](g, x, y, runs, panel.data(), ld, op, first, end);
-                        });
+          for (int64_t first = 0; first < g.in_c; first += width)
+            for_each_tile(g, g.rows[a], g.cols[b], part, parts, TILE_PIXELS, op.in, op.out,
+                          [&](const float* const* x, float* const* y, int count) {
+                            TILES[count](g, x, y, runs, panel, ld, op, first, std::min(first + width, g.in_c));
+                          });
         }
       }
     }
@@ -145,19 +304,20 @@ void depthwise(const Geometry& g, const Operands& op) {
 }
 
 void depthwise_wgrad(const Geometry& g, const float* x, const float* dy, float* dw) {
-  constexpr int64_t block = WGRAD_VECTORS * LANES;
-  const int64_t ld = round_up(g.in_c, block), rows = g.n * g.out_h;
+  const int64_t ld = round_up(g.in_c, LANES), rows = g.n * g.out_h;
   const int threads = team(g.multiply_adds(), 50000);
   const int64_t parts = parts_of_rows(g, 1);
-  std::vector<float> sums(parts * g.taps() * ld, 0.0f);  // [part][tap][ld]
+  const std::vector<Span> spans = spans_of(g);
+  float* sums = scratch<4>(parts * g.taps() * ld);  // [part][tap][ld]
 #pragma omp parallel num_threads(threads)
   {
 #pragma omp for schedule(static)
-    for (int64_t part = 0; part < parts; part++)
+    for (int64_t part = 0; part < parts; part++) {
+      float* own = sums + part * g.taps() * ld;
+      std::fill_n(own, g.taps() * ld, 0.0f);
       for (int64_t k = part_start(rows, part, parts); k < part_start(rows, part + 1, parts); k++)
-        for (int64_t c = 0; c < g.in_c; c += block)
-          wgrad_taps(g, x, dy, k / g.out_h, k % g.out_h, c, std::min(block, g.in_c - c),
-                     sums.data() + part * g.taps() * ld + c, ld);
+        wgrad_taps(g, spans, x, dy, k / g.out_h, k % g.out_h, own, ld);
+    }
 #pragma omp for schedule(static)
     for (int64_t c = 0; c < g.in_c; c++)
       for (int64_t tap = 0; tap < g.taps(); tap++) {

@@ -3,8 +3,6 @@
 
 #include "functions.hpp"
 
-#define INLINED __attribute__((always_inline))  // of a lambda, where the compiler would call it
-
 constexpr int64_t CHAIN = 8;  // vectors that meet in one float chain; what they are is added in double
 
 // body(i, left): the vector at element i of a row, `left` elements before its end

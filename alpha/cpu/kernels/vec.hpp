@@ -25,6 +25,7 @@ typedef int32_t vint __attribute__((vector_size(LANES * 4), aligned(4), may_alia
 
 #define UNROLL _Pragma("GCC unroll 64")
 #define INLINE static inline __attribute__((always_inline))
+#define INLINED __attribute__((always_inline))  // of a lambda, where the compiler would call it
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 INLINE vfloat load(const float* p) { return *reinterpret_cast<const vfloat*>(p); }

@@ -6,7 +6,7 @@ from typing import Any
 
 from alpha.cuda.conv import depthwise, padded, wgmma
 from alpha.cuda.conv.depthwise import strips
-from alpha.cuda.conv.ffma import conv_v2, ks_deconv, sk_dilated
+from alpha.cuda.conv.ffma import sk_dilated, slab
 from alpha.cuda.conv.first_layer import stem
 from alpha.cuda.conv.first_layer.mma import stem_mma, stem_mma_dgrad
 from alpha.cuda.conv.mma import mma
@@ -23,8 +23,8 @@ from alpha.ops.conv_desc import ConvDesc, Pair
 from alpha.ops.elementwise import add
 
 # Of equals the first is taken.
-for module in (conv_v2, depthwise, strips, ks_deconv, sk_dilated, stem, stem_mma, stem_mma_dgrad, wgmma, wgrad, mma,
-               pipeline, im2col):
+for module in (slab, depthwise, strips, sk_dilated, stem, stem_mma, stem_mma_dgrad, wgmma, wgrad, mma, pipeline,
+               im2col):
     register(*module.CANDIDATES)
 register(*padded.candidates((*wgmma.CANDIDATES, *wgrad.CANDIDATES, *mma.CANDIDATES)))
 

@@ -199,9 +199,7 @@ HOPPER = Group(  # measured on an H100, cool: only ratios matter to a choice. Ti
         launches=1, depth=2,
         dram=1.0, fma=0.3,       # of the memory's rate, and of the FMA rate, that Winograd's transforms reach
         fft={16: (0.7, 0.3), 32: (0.5, 0.2), 64: (0.3, 0.1)},  # those of FFT, by the edge of a tile
-        # Of transformed tiles that are worked on at a time. What fits the L2 cache saves memory, and fills fewer
-        # multiprocessors: v2's fprop took 483, 407, 392, 376, 370 us with 16, 64, 96, 160 MiB and all at once.
-        chunk_bytes=256 << 20),
+        chunk_bytes=256 << 20),  # of transformed tiles that are worked on at a time: fewer fill fewer multiprocessors
     stem=Group(
         launches=1, depth=4, efficiency=0.5, dram=0.88,  # of the FMA rate, and of the memory's
         columns={64: 1.0, 16: 1.65},  # fprop: times as long, by columns of a tile
@@ -263,8 +261,6 @@ HOPPER = Group(  # measured on an H100, cool: only ratios matter to a choice. Ti
         sum_us=6.5, sum_bytes_per_us=5.9e6,  # the kernel that adds the slots, and their way there and back
         unit_us=1.4, unit_bytes_per_us=20e3,  # of a unit: start and drain; and the store of its sums
         cluster_us=1.6,                      # more, where the blocks of a cluster add up theirs
-        # Of a block, whatever the number of its taps, where a tile has three: at stride 2, 5x5, 128x3x64 took 110, 104,
-        # 100 us with 0.4, 0.6, 0.8 (64 channels).
-        part=0.8,
+        part=0.8,                            # of a block, whatever the number of its taps, where a tile has three
         strip={192: 0.97, 128: 0.89, 64: 1.09}))  # of a whole strip in what its pixels should take, by rows of a tile
 TABLES = {"sm_90a": HOPPER}

@@ -102,4 +102,6 @@ def _is_worth_it(inner: Inner) -> bool:
         return str(inner.tile) in WGRAD_TILES
     if isinstance(inner, MmaWgrad):
         return inner.tile.rows == inner.tile.columns == COLUMNS
-    return inner.tile.columns == COLUMNS and getattr(inner.tile, "cluster", 1) == 1
+    if isinstance(inner, Wgmma) and (inner.tile.cluster > 1 or inner.tile.pairs):  # pairs take chunks of 64 channels
+        return False
+    return inner.tile.columns == COLUMNS

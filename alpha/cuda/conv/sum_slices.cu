@@ -25,8 +25,7 @@ sum_slices(const float *work, float *dw, const SumTile *tiles, int tile_floats, 
   const int element = (blockIdx.x * width + lane) * 4;
   const float *from = work + (long long)tile.slot * tile_floats + element;
   float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
-#pragma unroll 8
-  for (int s = part; s < tile.count; s += split) {
+  UNROLL_BY(8) for (int s = part; s < tile.count; s += split) {
     const float4 v = *reinterpret_cast<const float4 *>(from + (long long)s * tile_floats);
     sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
   }

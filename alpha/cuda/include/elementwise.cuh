@@ -41,30 +41,28 @@ template <class T, int E> union VecBits {
   Vec<T, E> vec;
 };
 
-template <int E, class T> __device__ __forceinline__ Vec<T, E> load_whole(const T *p) {
+template <int E, class T> INLINE Vec<T, E> load_whole(const T *p) {
   VecBits<T, E> u;
   u.bits = *reinterpret_cast<const typename BitsOf<sizeof(T) * E>::type *>(p);
   return u.vec;
 }
-template <int E, class T> __device__ __forceinline__ void store_whole(T *p, const Vec<T, E> &vec) {
+template <int E, class T> INLINE void store_whole(T *p, const Vec<T, E> &vec) {
   VecBits<T, E> u;
   u.vec = vec;
   *reinterpret_cast<typename BitsOf<sizeof(T) * E>::type *>(p) = u.bits;
 }
 
 // The first `left` elements at p, at most E; p is aligned to E elements.
-template <int E, class T> __device__ __forceinline__ Vec<T, E> load_part(const T *p, i64 left) {
+template <int E, class T> INLINE Vec<T, E> load_part(const T *p, i64 left) {
   if (left >= E) return load_whole<E>(p);
   Vec<T, E> vec;
-#pragma unroll
-  for (int e = 0; e < E; e++)
+  UNROLL for (int e = 0; e < E; e++)
     if (e < left) vec.v[e] = p[e];
   return vec;
 }
-template <int E, class T> __device__ __forceinline__ void store_part(T *p, const Vec<T, E> &vec, i64 left) {
+template <int E, class T> INLINE void store_part(T *p, const Vec<T, E> &vec, i64 left) {
   if (left >= E) return store_whole<E>(p, vec);
-#pragma unroll
-  for (int e = 0; e < E; e++)
+  UNROLL for (int e = 0; e < E; e++)
     if (e < left) p[e] = vec.v[e];
 }
 
@@ -76,14 +74,14 @@ constexpr bool IS_FLOAT = std::is_same_v<T, float> || std::is_same_v<T, bf16> ||
 // What stands for a tensor of T where the caller passes a number
 template <class T> using Number = std::conditional_t<IS_FLOAT<T>, float, i64>;
 
-template <class C, class T> __device__ __forceinline__ C widen(T v) {
+template <class C, class T> INLINE C widen(T v) {
   if constexpr (IS_FLOAT<T>)
     return static_cast<C>(to_float(v));
   else
     return static_cast<C>(v);
 }
 // A float becomes an integer by cutting its fraction off; beyond int64, and NaN: undefined, as in C.
-template <class R, class C> __device__ __forceinline__ R narrow(C v) {
+template <class R, class C> INLINE R narrow(C v) {
   if constexpr (IS_FLOAT<R>)
     return from_float<R>(static_cast<float>(v));
   else if constexpr (std::is_same_v<C, float>)
@@ -96,7 +94,7 @@ template <class R, class C> __device__ __forceinline__ R narrow(C v) {
 // saves taking the word apart and putting it together.
 template <class T, int E> constexpr bool IN_PAIRS = IS_FLOAT<T> && sizeof(T) == 2 && E % 2 == 0;
 
-template <class C, class T, int E> __device__ __forceinline__ C element(const Vec<T, E> &vec, int e) {
+template <class C, class T, int E> INLINE C element(const Vec<T, E> &vec, int e) {
   if constexpr (IN_PAIRS<T, E>) {
     u32 word;
     memcpy(&word, &vec.v[e - e % 2], 4);
@@ -105,10 +103,9 @@ template <class C, class T, int E> __device__ __forceinline__ C element(const Ve
     return widen<C>(vec.v[e]);
   }
 }
-template <class R, class C, int E> __device__ __forceinline__ Vec<R, E> narrow_all(const C (&value)[E]) {
+template <class R, class C, int E> INLINE Vec<R, E> narrow_all(const C (&value)[E]) {
   Vec<R, E> out;
-#pragma unroll
-  for (int e = 0; e < E; e++)
+  UNROLL for (int e = 0; e < E; e++)
     if constexpr (!IN_PAIRS<R, E>) {
       out.v[e] = narrow<R>(value[e]);
     } else if (e % 2 == 0) {
@@ -128,14 +125,11 @@ template <int K> struct Layout {
   u64 magic[RANK];  // i / size = high(i * magic) >> shift
   int shift[RANK];
 
-  __device__ __forceinline__ void locate(i64 i, i64 (&offset)[K]) const {
-#pragma unroll
-    for (int k = 0; k < K; k++) offset[k] = 0;
-#pragma unroll 1
-    for (int axis = 0; axis < rank; axis++) {
+  INLINE void locate(i64 i, i64 (&offset)[K]) const {
+    UNROLL for (int k = 0; k < K; k++) offset[k] = 0;
+    UNROLL_BY(1) for (int axis = 0; axis < rank; axis++) {
       const i64 rest = axis + 1 < rank ? __umul64hi(i, magic[axis]) >> shift[axis] : 0;
-#pragma unroll
-      for (int k = 0; k < K; k++) offset[k] += (i - rest * size[axis]) * stride[k][axis];
+      UNROLL for (int k = 0; k < K; k++) offset[k] += (i - rest * size[axis]) * stride[k][axis];
       i = rest;
     }
   }
@@ -149,43 +143,37 @@ template <class T, int E, int PACKETS> struct Operand {
   Number<T> number;
   Vec<T, E> packet[PACKETS];
 
-  __device__ __forceinline__ void load(i64 first) {
+  INLINE void load(i64 first) {
     if (data)
-#pragma unroll
-      for (int p = 0; p < PACKETS; p++) packet[p] = load_whole<E>(data + first + p * THREADS * E);
+      UNROLL for (int p = 0; p < PACKETS; p++) packet[p] = load_whole<E>(data + first + p * THREADS * E);
   }
-  __device__ __forceinline__ void load_at(int p, i64 offset, i64 stride) {
+  INLINE void load_at(int p, i64 offset, i64 stride) {
     if (!data) return;
     if (stride) {
       packet[p] = load_whole<E>(data + offset);
     } else {
       const T all = data[offset];
-#pragma unroll
-      for (int e = 0; e < E; e++) packet[p].v[e] = all;
+      UNROLL for (int e = 0; e < E; e++) packet[p].v[e] = all;
     }
   }
-  template <class C> __device__ __forceinline__ C read(i64 offset) const {
-    return data ? widen<C>(data[offset]) : static_cast<C>(number);
-  }
-  template <class C> __device__ __forceinline__ C at(int p, int e) const {
+  template <class C> INLINE C read(i64 offset) const { return data ? widen<C>(data[offset]) : static_cast<C>(number); }
+  template <class C> INLINE C at(int p, int e) const {
     return data ? element<C>(packet[p], e) : static_cast<C>(number);
   }
 };
 
 template <int E, int PACKETS, class C, class R, class F, class... Operands>
-__device__ __forceinline__ void write(F f, R *y, i64 first, const Operands &...in) {
-#pragma unroll
-  for (int p = 0; p < PACKETS; p++) {
+INLINE void write(F f, R *y, i64 first, const Operands &...in) {
+  UNROLL for (int p = 0; p < PACKETS; p++) {
     C value[E];
-#pragma unroll
-    for (int e = 0; e < E; e++) value[e] = f(in.template at<C>(p, e)...);
+    UNROLL for (int e = 0; e < E; e++) value[e] = f(in.template at<C>(p, e)...);
     store_whole<E>(y + first + p * THREADS * E, narrow_all<R>(value));
   }
 }
 
 // y[i] = f(in[i] ...), computed in C
 template <int E, int PACKETS, class C, class R, class F, class... Operands>
-__device__ __forceinline__ void map(F f, R *y, i64 n, Operands... in) {
+INLINE void map(F f, R *y, i64 n, Operands... in) {
   constexpr i64 BLOCK = THREADS * E * PACKETS;
   for (i64 begin = blockIdx.x * BLOCK; begin < n; begin += gridDim.x * BLOCK) {
     if (begin + BLOCK <= n) {
@@ -193,23 +181,22 @@ __device__ __forceinline__ void map(F f, R *y, i64 n, Operands... in) {
       (in.load(first), ...);
       write<E, PACKETS, C>(f, y, first, in...);
     } else {
-#pragma unroll 1
-      for (i64 i = begin + threadIdx.x; i < n; i += THREADS) y[i] = narrow<R>(f(in.template read<C>(i)...));
+      UNROLL_BY(1) for (i64 i = begin + threadIdx.x; i < n; i += THREADS)
+        y[i] = narrow<R>(f(in.template read<C>(i)...));
     }
   }
 }
 
 // As map, for operands that broadcast: along the innermost axis they are contiguous, or one element serves for all.
 template <int E, int PACKETS, class C, class R, class F, int K, class... Operands>
-__device__ __forceinline__ void map_broadcast(F f, R *y, i64 n, const Layout<K> &layout, Operands... in) {
+INLINE void map_broadcast(F f, R *y, i64 n, const Layout<K> &layout, Operands... in) {
   constexpr i64 BLOCK = THREADS * E * PACKETS;
   const bool straight = layout.rank == 1 || layout.size[0] % E == 0;  // no packet goes around a corner
   for (i64 begin = blockIdx.x * BLOCK; begin < n; begin += gridDim.x * BLOCK) {
     i64 offset[K];
     if (straight && begin + BLOCK <= n) {
       const i64 first = begin + threadIdx.x * E;
-#pragma unroll
-      for (int p = 0; p < PACKETS; p++) {
+      UNROLL for (int p = 0; p < PACKETS; p++) {
         layout.locate(first + p * THREADS * E, offset);
         int k = 0;
         ((in.load_at(p, offset[k], layout.stride[k][0]), k++), ...);
@@ -217,8 +204,7 @@ __device__ __forceinline__ void map_broadcast(F f, R *y, i64 n, const Layout<K> 
       write<E, PACKETS, C>(f, y, first, in...);
     } else {
       const i64 end = begin + BLOCK < n ? begin + BLOCK : n;
-#pragma unroll 1
-      for (i64 i = begin + threadIdx.x; i < end; i += THREADS) {
+      UNROLL_BY(1) for (i64 i = begin + threadIdx.x; i < end; i += THREADS) {
         layout.locate(i, offset);
         int k = 0;
         const C v[] = {in.template read<C>(offset[k++])...};
@@ -273,5 +259,5 @@ constexpr int ONE_TENSOR = 4, MORE_TENSORS = 2;  // packets in flight, of one te
 // ---- functions that the ops share -----------------------------------------------------------------------------------
 
 // NaN wins, as in NumPy.
-template <class C> __device__ __forceinline__ C larger(C a, C b) { return a >= b || a != a ? a : b; }
-template <class C> __device__ __forceinline__ C smaller(C a, C b) { return a <= b || a != a ? a : b; }
+template <class C> INLINE C larger(C a, C b) { return a >= b || a != a ? a : b; }
+template <class C> INLINE C smaller(C a, C b) { return a <= b || a != a ? a : b; }

@@ -60,25 +60,23 @@ template <class T, int ROWS, int LANES> struct KMajorCopy {
   static_assert(T::THREADS % CHUNKS == 0 && ROWS % STEP == 0, "every thread copies the same number of chunks");
   int k, first;
 
-  static __device__ __forceinline__ int row_in_buffer(int r) { // the row that buffer row r holds
+  static INLINE int row_in_buffer(int r) { // the row that buffer row r holds
     return r / (4 * LANES) * (4 * LANES) + r % LANES * 4 + r % (4 * LANES) / LANES;
   }
-  __device__ __forceinline__ explicit KMajorCopy(int thread, long long /*one plane*/ = 0)
+  INLINE explicit KMajorCopy(int thread, long long /*one plane*/ = 0)
       : k(thread % CHUNKS * T::VEC), first(thread / CHUNKS) {}
   // rows[r]: address of k = 0 of the row in buffer row r; the slab starts `offset` floats behind it, and is zero from
   // k = k_left on
-  __device__ __forceinline__ void operator()(float *buffer, const float *const *rows, int offset, int k_left) const {
+  INLINE void operator()(float *buffer, const float *const *rows, int offset, int k_left) const {
     const float *from[COUNT];
-#pragma unroll
-    for (int i = 0; i < COUNT; i++) from[i] = rows[first + i * STEP] + (offset + k);
+    UNROLL for (int i = 0; i < COUNT; i++) from[i] = rows[first + i * STEP] + (offset + k);
     chunks(buffer, from, k_left);
   }
   // from[i]: address of the chunk that goes into buffer row first + i * STEP, at k
-  __device__ __forceinline__ void chunks(float *buffer, const float *const (&from)[COUNT], int k_left) const {
+  INLINE void chunks(float *buffer, const float *const (&from)[COUNT], int k_left) const {
     const int bytes = k < k_left ? 4 * T::VEC : 0;
     buffer += first * T::K_STRIDE + k;
-#pragma unroll
-    for (int i = 0; i < COUNT; i++) ptx::cp_async<4 * T::VEC>(buffer + i * STEP * T::K_STRIDE, from[i], bytes);
+    UNROLL for (int i = 0; i < COUNT; i++) ptx::cp_async<4 * T::VEC>(buffer + i * STEP * T::K_STRIDE, from[i], bytes);
   }
 };
 
@@ -90,18 +88,17 @@ template <class T, int ROWS> struct MnMajorCopy {
   const float *src;
   int k0, dst;
 
-  static __device__ __forceinline__ int line0(int thread) { return thread / CHUNKS; }
+  static INLINE int line0(int thread) { return thread / CHUNKS; }
   // first: address of the tile's row 0, and of what else the caller folds in; rows from rows_left (a multiple of VEC)
   // on do not exist: zeros are written without a read, which many lanes at one address would make slow
-  __device__ __forceinline__ MnMajorCopy(int thread, const float *first, int rows_left, long long /*one plane*/ = 0) {
+  INLINE MnMajorCopy(int thread, const float *first, int rows_left, long long /*one plane*/ = 0) {
     const int row = thread % CHUNKS * T::VEC;
     k0 = row < rows_left ? line0(thread) : 1 << 30;
     dst = line0(thread) * ROWS + row;
     src = first + (row < rows_left ? row : 0);
   }
-  template <class Line> __device__ __forceinline__ void operator()(float *buffer, Line line, int k_left) const {
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
+  template <class Line> INLINE void operator()(float *buffer, Line line, int k_left) const {
+    UNROLL for (int i = 0; i < COUNT; i++)
       ptx::cp_async<4 * T::VEC>(buffer + dst + i * STEP * ROWS, src + line(i), k0 + i * STEP < k_left ? 4 * T::VEC : 0);
   }
 };
@@ -112,7 +109,7 @@ template <class T> struct Ffma {
   float total[TERMS ? T::TM : 1][TERMS ? T::TN : 1];
   int row0, col0, a0, b0, slabs;
 
-  __device__ __forceinline__ explicit Ffma(int thread) {
+  INLINE explicit Ffma(int thread) {
     const int lane = thread % 32, warp = thread / 32, top = lane >> 4;
     const int col = (lane & 1) | (lane >> 1 & 2) | (T::LANE_COLS == 8 ? top << 2 : 0);
     const int row = (lane >> 1 & 1) | (lane >> 2 & 2) | (T::LANE_ROWS == 8 ? top << 2 : 0);
@@ -124,64 +121,50 @@ template <class T> struct Ffma {
     b0 = T::B_KMAJOR ? (warp_col + col) * T::K_STRIDE : col0;
     clear();
   }
-  __device__ __forceinline__ void clear() {
-#pragma unroll
-    for (int i = 0; i < T::TM; i++)
-#pragma unroll
-      for (int j = 0; j < T::TN; j++) {
+  INLINE void clear() {
+    UNROLL for (int i = 0; i < T::TM; i++)
+      UNROLL for (int j = 0; j < T::TN; j++) {
         acc[i][j] = 0.f;
         if constexpr (TERMS > 0) total[i][j] = 0.f;
       }
     slabs = 0;
   }
-  __device__ __forceinline__ int row(int i) const { return row0 + i / 4 * (4 * T::LANE_ROWS) + i % 4; }
-  __device__ __forceinline__ int col(int j) const { return col0 + j / 4 * (4 * T::LANE_COLS) + j % 4; }
-  __device__ __forceinline__ void scale(const float *, const float *) {   // the sum is complete; floats have no scale
+  INLINE int row(int i) const { return row0 + i / 4 * (4 * T::LANE_ROWS) + i % 4; }
+  INLINE int col(int j) const { return col0 + j / 4 * (4 * T::LANE_COLS) + j % 4; }
+  INLINE void scale(const float *, const float *) {   // the sum is complete; floats have no scale
     if constexpr (TERMS > 0) {
-#pragma unroll
-      for (int i = 0; i < T::TM; i++)
-#pragma unroll
-        for (int j = 0; j < T::TN; j++) acc[i][j] += total[i][j];
+      UNROLL for (int i = 0; i < T::TM; i++)
+        UNROLL for (int j = 0; j < T::TN; j++) acc[i][j] += total[i][j];
     }
   }
 
   // multiplies one slab
-  __device__ __forceinline__ void operator()(const float *a_buffer, const float *b_buffer) {
+  INLINE void operator()(const float *a_buffer, const float *b_buffer) {
     const float *a = a_buffer + a0, *b = b_buffer + b0;
-#pragma unroll 4  // 16 of k: more code leaves the instruction cache
-    for (int k = 0; k < T::BK; k += 4) {
+    // 16 of k: more code leaves the instruction cache
+    UNROLL_BY(4) for (int k = 0; k < T::BK; k += 4) {
       float ak[T::A_KMAJOR ? T::TM : 1][4], bk[T::B_KMAJOR && !T::A_KMAJOR ? T::TN : 1][4];
       if constexpr (T::A_KMAJOR) {
-#pragma unroll
-        for (int i = 0; i < T::TM; i++) quad(ak[i], a + i * (T::LANE_ROWS * T::K_STRIDE) + k);
+        UNROLL for (int i = 0; i < T::TM; i++) quad(ak[i], a + i * (T::LANE_ROWS * T::K_STRIDE) + k);
       } else if constexpr (T::B_KMAJOR) {
-#pragma unroll
-        for (int j = 0; j < T::TN; j++) quad(bk[j], b + j * (T::LANE_COLS * T::K_STRIDE) + k);
+        UNROLL for (int j = 0; j < T::TN; j++) quad(bk[j], b + j * (T::LANE_COLS * T::K_STRIDE) + k);
       }
       if constexpr (T::A_KMAJOR && T::B_KMAJOR) {
-#pragma unroll
-        for (int j = 0; j < T::TN; j++) {
+        UNROLL for (int j = 0; j < T::TN; j++) {
           float v[4];
           quad(v, b + j * (T::LANE_COLS * T::K_STRIDE) + k);
-#pragma unroll
-          for (int q = 0; q < 4; q++)
-#pragma unroll
-            for (int i = 0; i < T::TM; i++) acc[i][j] = fmaf(ak[i][q], v[q], acc[i][j]);
+          UNROLL for (int q = 0; q < 4; q++)
+            UNROLL for (int i = 0; i < T::TM; i++) acc[i][j] = fmaf(ak[i][q], v[q], acc[i][j]);
         }
       } else {
-#pragma unroll
-        for (int q = 0; q < 4; q++) {
+        UNROLL for (int q = 0; q < 4; q++) {
           float u[T::TM], v[T::TN];
-#pragma unroll
-          for (int i = 0; i < T::TM; i += 4)
+          UNROLL for (int i = 0; i < T::TM; i += 4)
             if constexpr (!T::A_KMAJOR) quad(u + i, a + (k + q) * T::BM + i * T::LANE_ROWS);
-#pragma unroll
-          for (int j = 0; j < T::TN; j += 4)
+          UNROLL for (int j = 0; j < T::TN; j += 4)
             if constexpr (!T::B_KMAJOR) quad(v + j, b + (k + q) * T::BN + j * T::LANE_COLS);
-#pragma unroll
-          for (int i = 0; i < T::TM; i++)
-#pragma unroll
-            for (int j = 0; j < T::TN; j++) {
+          UNROLL for (int i = 0; i < T::TM; i++)
+            UNROLL for (int j = 0; j < T::TN; j++) {
               const float x = T::A_KMAJOR ? ak[T::A_KMAJOR ? i : 0][q] : u[i];
               const float y = T::B_KMAJOR ? bk[T::B_KMAJOR && !T::A_KMAJOR ? j : 0][q] : v[j];
               acc[i][j] = fmaf(x, y, acc[i][j]);
@@ -191,10 +174,8 @@ template <class T> struct Ffma {
     }
     if constexpr (TERMS > 0) {
       if (++slabs % (TERMS / T::BK) != 0) return;
-#pragma unroll
-      for (int i = 0; i < T::TM; i++)
-#pragma unroll
-        for (int j = 0; j < T::TN; j++) {
+      UNROLL for (int i = 0; i < T::TM; i++)
+        UNROLL for (int j = 0; j < T::TN; j++) {
           total[i][j] += acc[i][j];
           acc[i][j] = 0.f;
         }
@@ -202,19 +183,18 @@ template <class T> struct Ffma {
   }
 
 private:
-  static __device__ __forceinline__ void quad(float *to, const float *from) {
+  static INLINE void quad(float *to, const float *from) {
     const float4 v = *reinterpret_cast<const float4 *>(from);
     to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
   }
 };
 
 // Stores four neighbours, of which `left` exist. aligned: all or none do, at a multiple of 16 bytes.
-__device__ __forceinline__ void store_quad(float *to, const float (&v)[4], int left, bool aligned) {
+INLINE void store_quad(float *to, const float (&v)[4], int left, bool aligned) {
   if (aligned) {
     if (left > 0) *reinterpret_cast<float4 *>(to) = make_float4(v[0], v[1], v[2], v[3]);
   } else {
-#pragma unroll
-    for (int q = 0; q < 4; q++)
+    UNROLL for (int q = 0; q < 4; q++)
       if (q < left) to[q] = v[q];
   }
 }
@@ -223,20 +203,15 @@ __device__ __forceinline__ void store_quad(float *to, const float (&v)[4], int l
 // tile's row r, null where there is none. bias: its value for column 0, or null. left: columns that exist. quads: rows
 // begin at multiples of 16 bytes and `left` is a multiple of 4.
 template <class T, class RowAt>
-__device__ __forceinline__ void gemm_store(const Ffma<T> &product, RowAt row_at, const float *bias, int left,
-                                           bool quads, bool relu) {
+INLINE void gemm_store(const Ffma<T> &product, RowAt row_at, const float *bias, int left, bool quads, bool relu) {
   float add[T::TN];
-#pragma unroll
-  for (int j = 0; j < T::TN; j++) add[j] = bias && product.col(j) < left ? bias[product.col(j)] : 0.f;
-#pragma unroll
-  for (int i = 0; i < T::TM; i++) {
+  UNROLL for (int j = 0; j < T::TN; j++) add[j] = bias && product.col(j) < left ? bias[product.col(j)] : 0.f;
+  UNROLL for (int i = 0; i < T::TM; i++) {
     float *out = row_at(product.row(i));
     if (!out) continue;
-#pragma unroll
-    for (int j = 0; j < T::TN; j += 4) {
+    UNROLL for (int j = 0; j < T::TN; j += 4) {
       float v[4];
-#pragma unroll
-      for (int q = 0; q < 4; q++) {
+      UNROLL for (int q = 0; q < 4; q++) {
         v[q] = product.acc[i][j + q] + add[j + q];
         if (relu && v[q] < 0.f) v[q] = 0.f;  // keeps NaN
       }

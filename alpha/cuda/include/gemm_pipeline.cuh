@@ -4,22 +4,18 @@
 
 // Returns which row of a tile is copied in place of row r where only `left` of them exist. Those that do not get others
 // in turn: many lanes that read one address are slow.
-__device__ __forceinline__ int row_to_copy(int r, int left) {
-  return r < left ? r : r & ((1 << (31 - __clz(left))) - 1);
-}
+INLINE int row_to_copy(int r, int left) { return r < left ? r : r & ((1 << (31 - __clz(left))) - 1); }
 
 // Runs `slabs` slabs through the buffers at `smem` (STAGES * STAGE_SIZE elements). load(a, b) issues the copies of the
 // next slab; multiply(a, b) consumes one. On return every thread has read what it needs; others may still be reading.
 template <class T, class Load, class Multiply>
-__device__ __forceinline__ void gemm_pipeline(typename T::In *smem, int slabs, Load &&load, Multiply &multiply) {
-#pragma unroll
-  for (int s = 0; s < T::STAGES - 1; s++) {
+INLINE void gemm_pipeline(typename T::In *smem, int slabs, Load &&load, Multiply &multiply) {
+  UNROLL for (int s = 0; s < T::STAGES - 1; s++) {
     if (s < slabs) load(smem + s * T::STAGE_SIZE, smem + s * T::STAGE_SIZE + T::A_SIZE);
     ptx::cp_async_commit();
   }
   typename T::In *read = smem, *write = smem + (T::STAGES - 1) * T::STAGE_SIZE, *end = smem + T::STAGES * T::STAGE_SIZE;
-#pragma unroll 1
-  for (int s = 0; s < slabs; s++) {
+  UNROLL_BY(1) for (int s = 0; s < slabs; s++) {
     ptx::cp_async_wait<T::STAGES - 2>();
     __syncthreads();
     if (s + T::STAGES - 1 < slabs) load(write, write + T::A_SIZE);

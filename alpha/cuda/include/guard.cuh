@@ -7,6 +7,4 @@ struct Guard {        // the flags of two operands (alpha/cuda/lazy/operands.py)
 };
 
 // Whether the launch has nothing to do: it is guarded, and no flag is set.
-__device__ __forceinline__ bool spared(const Guard &guard) {
-  return guard.a && !*guard.a && !*guard.b;
-}
+INLINE bool spared(const Guard &guard) { return guard.a && !*guard.a && !*guard.b; }

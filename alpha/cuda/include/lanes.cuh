@@ -6,18 +6,15 @@
 
 #include "storage.cuh"
 
-template <int V, class T> struct Lanes {
-  T v[V];
-};
+template <int V, class T> struct Lanes { T v[V]; };
 
 template <int V> using BytesOf = std::conditional_t<V == 8, uint2, unsigned>;  // 8 or 4 of them, in one access
 
 // p: a multiple of V elements where these are packets or bytes
-template <int V, class T> __device__ __forceinline__ Lanes<V, T> load(const T *p) {
+template <int V, class T> INLINE Lanes<V, T> load(const T *p) {
   Lanes<V, T> lanes;
   if constexpr (V % LANES<T> == 0) {
-#pragma unroll
-    for (int k = 0; k < V; k += LANES<T>) {
+    UNROLL for (int k = 0; k < V; k += LANES<T>) {
       const Packet<T> packet = load16(p + k);
       memcpy(lanes.v + k, &packet, 16);
     }
@@ -25,15 +22,13 @@ template <int V, class T> __device__ __forceinline__ Lanes<V, T> load(const T *p
     const BytesOf<V> bytes = *reinterpret_cast<const BytesOf<V> *>(p);
     memcpy(lanes.v, &bytes, V);
   } else {
-#pragma unroll
-    for (int k = 0; k < V; k++) lanes.v[k] = p[k];
+    UNROLL for (int k = 0; k < V; k++) lanes.v[k] = p[k];
   }
   return lanes;
 }
-template <int V, class T> __device__ __forceinline__ void store(T *p, const Lanes<V, T> &lanes) {
+template <int V, class T> INLINE void store(T *p, const Lanes<V, T> &lanes) {
   if constexpr (V % LANES<T> == 0) {
-#pragma unroll
-    for (int k = 0; k < V; k += LANES<T>) {
+    UNROLL for (int k = 0; k < V; k += LANES<T>) {
       Packet<T> packet;
       memcpy(&packet, lanes.v + k, 16);
       store16(p + k, packet);
@@ -43,13 +38,12 @@ template <int V, class T> __device__ __forceinline__ void store(T *p, const Lane
     memcpy(&bytes, lanes.v, V);
     *reinterpret_cast<BytesOf<V> *>(p) = bytes;
   } else {
-#pragma unroll
-    for (int k = 0; k < V; k++) p[k] = lanes.v[k];
+    UNROLL for (int k = 0; k < V; k++) p[k] = lanes.v[k];
   }
 }
 
 // Element k
-template <int V, class T> __device__ __forceinline__ float value(const Lanes<V, T> &lanes, int k) {
+template <int V, class T> INLINE float value(const Lanes<V, T> &lanes, int k) {
   if constexpr (sizeof(T) == 2 && V % 2 == 0) {
     unsigned word;
     memcpy(&word, lanes.v + (k - k % 2), 4);
@@ -60,10 +54,9 @@ template <int V, class T> __device__ __forceinline__ float value(const Lanes<V, 
 }
 // All elements, of lanes that stay in registers: they are converted each time anew, as floats of 16-bit elements would
 // take twice the registers.
-template <int V, class T> __device__ __forceinline__ void unpack(float (&values)[V], Lanes<V, T> &lanes) {
+template <int V, class T> INLINE void unpack(float (&values)[V], Lanes<V, T> &lanes) {
   if constexpr (sizeof(T) == 2 && V % 2 == 0) {
-#pragma unroll
-    for (int k = 0; k < V; k += 2) {
+    UNROLL for (int k = 0; k < V; k += 2) {
       unsigned word;
       memcpy(&word, lanes.v + k, 4);
       ptx::forget(word);
@@ -72,26 +65,21 @@ template <int V, class T> __device__ __forceinline__ void unpack(float (&values)
       values[k + 1] = float_of_pair<T>(word, true);
     }
   } else {
-#pragma unroll
-    for (int k = 0; k < V; k++) values[k] = to_float(lanes.v[k]);
+    UNROLL for (int k = 0; k < V; k++) values[k] = to_float(lanes.v[k]);
   }
 }
-template <int V, class T> __device__ __forceinline__ void store_floats(T *p, const float (&values)[V]) {
+template <int V, class T> INLINE void store_floats(T *p, const float (&values)[V]) {
   Lanes<V, T> lanes;
   if constexpr (sizeof(T) == 2 && V % 2 == 0) {
-#pragma unroll
-    for (int k = 0; k < V; k += 2) {
+    UNROLL for (int k = 0; k < V; k += 2) {
       const unsigned word = pair_of_floats<T>(values[k], values[k + 1]);
       memcpy(lanes.v + k, &word, 4);
     }
   } else {
-#pragma unroll
-    for (int k = 0; k < V; k++) lanes.v[k] = from_float<T>(values[k]);
+    UNROLL for (int k = 0; k < V; k++) lanes.v[k] = from_float<T>(values[k]);
   }
   store(p, lanes);
 }
 
 // e^x, exact enough for results that are stored as T: 16 bits do with the device's own 2^x.
-template <class T> __device__ __forceinline__ float exp_for(float x) {
-  return sizeof(T) == 2 ? ptx::exp2(x * 1.44269504f) : expf(x);
-}
+template <class T> INLINE float exp_for(float x) { return sizeof(T) == 2 ? ptx::exp2(x * 1.44269504f) : expf(x); }

@@ -1,13 +1,12 @@
 // What is merged of many numbers: moments and sums, in float32.
 #pragma once
+#include "ptx.cuh"
 
 // Of `count` numbers: their mean, and m2 = sum((v - mean)^2).
-struct Moments {
-  float mean, m2, count;
-};
+struct Moments { float mean, m2, count; };
 
 // Chan's formula: no digits are lost, however large the mean. Either count may be 0.
-__device__ __forceinline__ Moments merge_moments(const Moments &a, const Moments &b) {
+INLINE Moments merge_moments(const Moments &a, const Moments &b) {
   const float count = a.count + b.count, share = count > 0 ? b.count / count : 0.0f, away = b.mean - a.mean;
   return {a.mean + away * share, a.m2 + b.m2 + away * (away * (a.count * share)), count};
 }
@@ -17,14 +16,14 @@ __device__ __forceinline__ Moments merge_moments(const Moments &a, const Moments
 // Where the sum is not finite, `rest` is NaN and says nothing.
 struct ExactSum {
   float sum, rest;
-  __device__ __forceinline__ void add(float v) {
+  INLINE void add(float v) {
     const float term = rest == rest ? v + rest : v, total = sum + term, of_term = total - sum;
     rest = (sum - (total - of_term)) + (term - of_term);
     sum = total;
   }
-  __device__ __forceinline__ float value() const { return rest == rest ? sum + rest : sum; }
+  INLINE float value() const { return rest == rest ? sum + rest : sum; }
 };
-__device__ __forceinline__ ExactSum merge_sums(ExactSum a, const ExactSum &b) {
+INLINE ExactSum merge_sums(ExactSum a, const ExactSum &b) {
   a.add(b.sum);
   a.rest += b.rest;
   return a;

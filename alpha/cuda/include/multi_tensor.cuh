@@ -5,9 +5,7 @@
 
 // Columns of `count` words, one row per tensor: the address in list 0, the address in list 1, ..., in the last list;
 // then the number of elements; then the tensor's first block. A tensor of n elements has ceil(n / chunk) blocks.
-struct Table {
-  i64 words[480];
-};
+struct Table { i64 words[480]; };
 
 // Elements [begin, end) of row `tensor`; begin is a multiple of the chunk, and so of 16 bytes.
 struct Chunk {
@@ -16,7 +14,7 @@ struct Chunk {
 };
 
 // The chunk of this block: it belongs to the last tensor whose first block is not behind it.
-template <int LISTS> __device__ __forceinline__ Chunk find_chunk(const Table &table, int count, int chunk) {
+template <int LISTS> INLINE Chunk find_chunk(const Table &table, int count, int chunk) {
   const i64 *size = table.words + LISTS * count, *first = size + count;
   int low = 0, high = count;  // first[low] <= blockIdx.x, and < first[high] if there is one
   while (high - low > 1) {
@@ -27,49 +25,40 @@ template <int LISTS> __device__ __forceinline__ Chunk find_chunk(const Table &ta
   return {low, begin, begin + chunk < size[low] ? begin + chunk : size[low]};
 }
 
-template <class T> __device__ __forceinline__ T *tensor_of(const Table &table, int count, int list, int tensor) {
+template <class T> INLINE T *tensor_of(const Table &table, int count, int list, int tensor) {
   return reinterpret_cast<T *>(table.words[list * count + tensor]);
 }
 
 // Calls step(changed, read) for every element: `changed` are the elements of lists 0 .. Step::CHANGED - 1, which are
 // written back, `read` that of list Step::CHANGED, times *factor. Where *factor is 0 nothing happens; null stands for 1.
 template <class T, class Step>
-__device__ __forceinline__ void update_all(const Table &table, int count, int chunk, const float *factor,
-                                           const Step &step) {
+INLINE void update_all(const Table &table, int count, int chunk, const float *factor, const Step &step) {
   const float times = factor ? *factor : 1.0f;
   if (times == 0) return;
   constexpr int CHANGED = Step::CHANGED, L = LANES<T>;
   const Chunk here = find_chunk<CHANGED + 1>(table, count, chunk);
   const T *read = tensor_of<const T>(table, count, CHANGED, here.tensor);
   T *changed[CHANGED];
-#pragma unroll
-  for (int k = 0; k < CHANGED; k++) changed[k] = tensor_of<T>(table, count, k, here.tensor);
+  UNROLL for (int k = 0; k < CHANGED; k++) changed[k] = tensor_of<T>(table, count, k, here.tensor);
 
   const i64 whole = here.end - here.end % L;  // packets end here; only the last chunk of a tensor has a tail
-#pragma unroll 1  // the loads of one packet of each list are enough in flight
-  for (i64 i = here.begin + threadIdx.x * L; i < whole; i += blockDim.x * L) {
+  // the loads of one packet of each list are enough in flight
+  UNROLL_BY(1) for (i64 i = here.begin + threadIdx.x * L; i < whole; i += blockDim.x * L) {
     const Packet<T> g = load16(read + i);
     Packet<T> packets[CHANGED];
-#pragma unroll
-    for (int k = 0; k < CHANGED; k++) packets[k] = load16(changed[k] + i);
-#pragma unroll
-    for (int lane = 0; lane < L; lane++) {
+    UNROLL for (int k = 0; k < CHANGED; k++) packets[k] = load16(changed[k] + i);
+    UNROLL for (int lane = 0; lane < L; lane++) {
       float values[CHANGED];
-#pragma unroll
-      for (int k = 0; k < CHANGED; k++) values[k] = to_float(packets[k].v[lane]);
+      UNROLL for (int k = 0; k < CHANGED; k++) values[k] = to_float(packets[k].v[lane]);
       step(values, times * to_float(g.v[lane]));
-#pragma unroll
-      for (int k = 0; k < CHANGED; k++) packets[k].v[lane] = from_float<T>(values[k]);
+      UNROLL for (int k = 0; k < CHANGED; k++) packets[k].v[lane] = from_float<T>(values[k]);
     }
-#pragma unroll
-    for (int k = 0; k < CHANGED; k++) store16(changed[k] + i, packets[k]);
+    UNROLL for (int k = 0; k < CHANGED; k++) store16(changed[k] + i, packets[k]);
   }
   for (i64 i = whole + threadIdx.x; i < here.end; i += blockDim.x) {
     float values[CHANGED];
-#pragma unroll
-    for (int k = 0; k < CHANGED; k++) values[k] = to_float(changed[k][i]);
+    UNROLL for (int k = 0; k < CHANGED; k++) values[k] = to_float(changed[k][i]);
     step(values, times * to_float(read[i]));
-#pragma unroll
-    for (int k = 0; k < CHANGED; k++) changed[k][i] = from_float<T>(values[k]);
+    UNROLL for (int k = 0; k < CHANGED; k++) changed[k][i] = from_float<T>(values[k]);
   }
 }

@@ -15,7 +15,10 @@
 #define ALPHA_IS_LEFT_OUT(name) false
 #define ALPHA_TRAP()
 #endif
-#define PTX_FN __device__ __forceinline__
+#define INLINE __device__ __forceinline__
+#define UNROLL _Pragma("unroll")  // before a loop whose length is known; UNROLL_BY(1): it stays a loop
+#define UNROLL_BY(n) ALPHA_PRAGMA(unroll n)
+#define ALPHA_PRAGMA(text) _Pragma(#text)
 // A kernel that is launched by its name. bounds: those of __launch_bounds__, and parameters, in parentheses; then its
 // body, which has no directives: loops are in what it calls.
 #define ALPHA_ENTRY(name, bounds, parameters, ...) \
@@ -33,11 +36,11 @@
 
 namespace ptx {
 #ifdef __CUDACC__
-PTX_FN unsigned shared(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
+INLINE unsigned shared(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 #endif
 
 // ---- 1 / x and 2^x within 2 units in the last place; results below 2^-126 are 0
-PTX_FN float reciprocal(float x) {
+INLINE float reciprocal(float x) {
 #ifdef __CUDACC__
   asm("rcp.approx.ftz.f32 %0, %0;" : "+f"(x));
   return x;
@@ -45,7 +48,7 @@ PTX_FN float reciprocal(float x) {
   return 1 / x;
 #endif
 }
-PTX_FN float exp2(float x) {
+INLINE float exp2(float x) {
 #ifdef __CUDACC__
   asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
   return x;
@@ -55,22 +58,21 @@ PTX_FN float exp2(float x) {
 }
 
 // ---- the compiler forgets what it has made from a word: it makes it again where it would have kept it in registers
-PTX_FN void forget(unsigned& word) {
+INLINE void forget(unsigned& word) {
 #ifdef __CUDACC__
   asm("" : "+r"(word));
 #endif
 }
 
 // ---- what this stands in is jumped over; else the compiler may run it in any case and choose among values afterwards
-PTX_FN void branch() {
+INLINE void branch() {
 #ifdef __CUDACC__
   asm volatile("");
 #endif
 }
 
 // ---- cp.async (sm_80): BYTES = 4, 8 or 16 land in shared memory by the wait; beyond src_bytes they are zero
-template <int BYTES>
-PTX_FN void cp_async(void* dst, const void* src, int src_bytes = BYTES) {
+template <int BYTES> INLINE void cp_async(void* dst, const void* src, int src_bytes = BYTES) {
   static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "cp.async copies 4, 8 or 16 bytes");
 #ifdef __CUDACC__
   if constexpr (BYTES == 16)
@@ -84,23 +86,22 @@ PTX_FN void cp_async(void* dst, const void* src, int src_bytes = BYTES) {
   emu::cp_async(dst, src, BYTES, src_bytes);
 #endif
 }
-PTX_FN void cp_async_commit() { PTX(emu::cp_async_commit(), "cp.async.commit_group;" :: : "memory"); }
-template <int PENDING>
-PTX_FN void cp_async_wait() {  // all but the last PENDING groups of this thread have landed
+INLINE void cp_async_commit() { PTX(emu::cp_async_commit(), "cp.async.commit_group;" :: : "memory"); }
+template <int PENDING> INLINE void cp_async_wait() {  // all but the last PENDING groups of this thread have landed
   PTX(emu::cp_async_wait(PENDING), "cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
 // ---- named barrier: COUNT threads (whole warps) meet at barrier ID, 1..15
-PTX_FN void bar_sync(int id, int count) {
+INLINE void bar_sync(int id, int count) {
   PTX(emu::named_barrier(id, count, true), "bar.sync %0, %1;" ::"r"(id), "r"(count) : "memory");
 }
 
 // ---- ldmatrix (sm_75): lane 8i+r brings the address of row r (16 bytes) of matrix i
-PTX_FN void ldmatrix_x4(unsigned (&r)[4], const void* row) {
+INLINE void ldmatrix_x4(unsigned (&r)[4], const void* row) {
   PTX(emu::ldmatrix(r, 4, false, row), "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]),
       "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared(row)) : "memory");
 }
-PTX_FN void ldmatrix_x4_trans(unsigned (&r)[4], const void* row) {
+INLINE void ldmatrix_x4_trans(unsigned (&r)[4], const void* row) {
   PTX(emu::ldmatrix(r, 4, true, row),
       "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];" : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]),
       "=r"(r[3]) : "r"(shared(row)) : "memory");
@@ -108,7 +109,7 @@ PTX_FN void ldmatrix_x4_trans(unsigned (&r)[4], const void* row) {
 
 // ---- mma.sync (sm_80): d += a b, fp32 accumulators; a is 16 x K row-major, b is K x 8 column-major
 #define PTX_MMA(type, format, shape_types) \
-  PTX_FN void mma_##type(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
+  INLINE void mma_##type(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) { \
     PTX(emu::mma(emu::format, d, a, b, d), \
         "mma.sync.aligned." shape_types " {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) \
@@ -117,7 +118,7 @@ PTX_FN void ldmatrix_x4_trans(unsigned (&r)[4], const void* row) {
 PTX_MMA(f16, Fp16, "m16n8k16.row.col.f32.f16.f16.f32")
 PTX_MMA(bf16, Bf16, "m16n8k16.row.col.f32.bf16.bf16.f32")
 PTX_MMA(tf32, Tf32, "m16n8k8.row.col.f32.tf32.tf32.f32")  // of float32's bits, whose low 13 are ignored
-PTX_FN unsigned to_tf32(float v) {  // round to nearest, ties away: what mma_tf32 should be fed
+INLINE unsigned to_tf32(float v) {  // round to nearest, ties away: what mma_tf32 should be fed
 #ifdef __CUDACC__
   unsigned r;
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(v));

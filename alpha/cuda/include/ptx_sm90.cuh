@@ -13,19 +13,17 @@ struct alignas(64) CUtensorMap {
 namespace ptx {
 // ---- warps with roles
 // Registers per thread, from here on, of the four warps of a warpgroup; the kernel states its __launch_bounds__.
-template <int REGISTERS>
-PTX_FN void setmaxnreg_inc() {
+template <int REGISTERS> INLINE void setmaxnreg_inc() {
   static_assert(REGISTERS % 8 == 0 && REGISTERS >= 24 && REGISTERS <= 256, "24 to 256 registers, in steps of 8");
   PTX(emu::setmaxnreg(REGISTERS), "setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
-template <int REGISTERS>
-PTX_FN void setmaxnreg_dec() {
+template <int REGISTERS> INLINE void setmaxnreg_dec() {
   static_assert(REGISTERS % 8 == 0 && REGISTERS >= 24 && REGISTERS <= 256, "24 to 256 registers, in steps of 8");
   PTX(emu::setmaxnreg(REGISTERS), "setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
 }
 
 // ---- clusters: `__global__ void __cluster_dims__(2, 1, 1) kernel(...)`; no block returns before the last access to it
-PTX_FN int cluster_rank() {  // of this block in its cluster, x fastest
+INLINE int cluster_rank() {  // of this block in its cluster, x fastest
 #ifdef __CUDACC__
   int rank;
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -35,13 +33,13 @@ PTX_FN int cluster_rank() {  // of this block in its cluster, x fastest
 #endif
 }
 // The barrier of all threads of the cluster: what was written before arriving is seen after waiting.
-PTX_FN void cluster_arrive() { PTX(emu::cluster_arrive(), "barrier.cluster.arrive.release.aligned;" :: : "memory"); }
-PTX_FN void cluster_arrive_relaxed() {  // says that this thread came by, and nothing of what it wrote: costs no fence
+INLINE void cluster_arrive() { PTX(emu::cluster_arrive(), "barrier.cluster.arrive.release.aligned;" :: : "memory"); }
+INLINE void cluster_arrive_relaxed() {  // says that this thread came by, and nothing of what it wrote: costs no fence
   PTX(emu::cluster_arrive(), "barrier.cluster.arrive.relaxed.aligned;" :: : "memory");
 }
-PTX_FN void cluster_wait() { PTX(emu::cluster_wait(), "barrier.cluster.wait.acquire.aligned;" :: : "memory"); }
+INLINE void cluster_wait() { PTX(emu::cluster_wait(), "barrier.cluster.wait.acquire.aligned;" :: : "memory"); }
 template <class T>
-PTX_FN T* cluster_map(T* p, int rank) {  // where that block has what this one has at p, for ordinary loads and stores
+INLINE T* cluster_map(T* p, int rank) {  // where that block has what this one has at p, for ordinary loads and stores
 #ifdef __CUDACC__
   uint64_t there;
   asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(p), "r"(rank));
@@ -52,26 +50,26 @@ PTX_FN T* cluster_map(T* p, int rank) {  // where that block has what this one h
 }
 
 // ---- mbarrier
-PTX_FN void mbarrier_init(uint64_t* bar, int count) {
+INLINE void mbarrier_init(uint64_t* bar, int count) {
   PTX(emu::mbarrier_init(bar, count), "mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared(bar)),
       "r"(count) : "memory");
 }
-PTX_FN void fence_mbarrier_init() { PTX((void)0, "fence.mbarrier_init.release.cluster;" :: : "memory"); }
-PTX_FN void fence_proxy_async_shared() {  // the same of this block's shared memory alone
+INLINE void fence_mbarrier_init() { PTX((void)0, "fence.mbarrier_init.release.cluster;" :: : "memory"); }
+INLINE void fence_proxy_async_shared() {  // the same of this block's shared memory alone
   PTX(emu::fence_proxy_async(), "fence.proxy.async.shared::cta;" :: : "memory");
 }
-PTX_FN void mbarrier_arrive(uint64_t* bar) {
+INLINE void mbarrier_arrive(uint64_t* bar) {
   PTX(emu::mbarrier_arrive(bar, 0), "mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared(bar)) : "memory");
 }
-PTX_FN void mbarrier_arrive_expect(uint64_t* bar, int bytes) {  // one arrival, and this many bytes that TMA will bring
+INLINE void mbarrier_arrive_expect(uint64_t* bar, int bytes) {  // one arrival, and this many bytes that TMA will bring
   PTX(emu::mbarrier_arrive(bar, bytes), "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared(bar)),
       "r"(bytes) : "memory");
 }
-PTX_FN void mbarrier_expect(uint64_t* bar, int bytes) {  // the bytes alone; an arrival must follow
+INLINE void mbarrier_expect(uint64_t* bar, int bytes) {  // the bytes alone; an arrival must follow
   PTX(emu::mbarrier_expect(bar, bytes), "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared(bar)),
       "r"(bytes) : "memory");
 }
-PTX_FN void mbarrier_wait(uint64_t* bar, int parity) {  // until the phase of this parity is complete
+INLINE void mbarrier_wait(uint64_t* bar, int parity) {  // until the phase of this parity is complete
   PTX(emu::mbarrier_wait(bar, parity),
       "{\n.reg .pred p;\nAGAIN:\nmbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\nbra "
       "AGAIN;\nDONE:\n}" ::"r"(shared(bar)),
@@ -84,7 +82,7 @@ PTX_FN void mbarrier_wait(uint64_t* bar, int parity) {  // until the phase of th
 // tma_store_1d ... _5d(map, src, x, ...)
 // tma_load_1d ... _5d(dst, map, x, ..., bar, policy), tma_store_1d ... _5d(map, src, x, ..., policy): with L2's policy
 constexpr uint64_t L2_NORMAL = 0x1000000000000000, L2_EVICT_FIRST = 0x12f0000000000000;  // as createpolicy makes them
-PTX_FN void tensor_map_acquire(const CUtensorMap* map) {  // before the first use of a map that lies in device memory
+INLINE void tensor_map_acquire(const CUtensorMap* map) {  // before the first use of a map that lies in device memory
   PTX(emu::tma_prefetch(map), "fence.proxy.tensormap::generic.acquire.gpu [%0], 128;" ::"l"(map) : "memory");
 }
 #define PTX_LIST(...) __VA_ARGS__
@@ -117,17 +115,17 @@ PTX_FN void tensor_map_acquire(const CUtensorMap* map) {  // before the first us
 #define PTX_TMA_STORE_BY PTX_TMA_STORE
 #endif
 #define PTX_TMA(rank, parameters, at, ...) /* at: the coordinates' operands, behind four others */ \
-  PTX_FN void tma_load_##rank##d(void* dst, const CUtensorMap& map, PTX_LIST parameters, uint64_t* bar) { \
+  INLINE void tma_load_##rank##d(void* dst, const CUtensorMap& map, PTX_LIST parameters, uint64_t* bar) { \
     PTX_TMA_LOAD(rank, at, __VA_ARGS__); \
   } \
-  PTX_FN void tma_load_##rank##d(void* dst, const CUtensorMap& map, PTX_LIST parameters, uint64_t* bar, \
+  INLINE void tma_load_##rank##d(void* dst, const CUtensorMap& map, PTX_LIST parameters, uint64_t* bar, \
                                  [[maybe_unused]] uint64_t policy) { \
     PTX_TMA_LOAD_BY(rank, at, __VA_ARGS__); \
   } \
-  PTX_FN void tma_store_##rank##d(const CUtensorMap& map, const void* src, PTX_LIST parameters) { \
+  INLINE void tma_store_##rank##d(const CUtensorMap& map, const void* src, PTX_LIST parameters) { \
     PTX_TMA_STORE(rank, at, __VA_ARGS__); \
   } \
-  PTX_FN void tma_store_##rank##d(const CUtensorMap& map, const void* src, PTX_LIST parameters, \
+  INLINE void tma_store_##rank##d(const CUtensorMap& map, const void* src, PTX_LIST parameters, \
                                   [[maybe_unused]] uint64_t policy) { \
     PTX_TMA_STORE_BY(rank, at, __VA_ARGS__); \
   }
@@ -137,25 +135,23 @@ PTX_TMA(3, (int x, int y, int z), "%4,%5,%6", PTX_R(x), PTX_R(y), PTX_R(z))
 PTX_TMA(4, (int x, int y, int z, int w), "%4,%5,%6,%7", PTX_R(x), PTX_R(y), PTX_R(z), PTX_R(w))
 PTX_TMA(5, (int x, int y, int z, int w, int v), "%4,%5,%6,%7,%8", PTX_R(x), PTX_R(y), PTX_R(z), PTX_R(w), PTX_R(v))
 // Adds a tile to what the tensor holds, rounded to its dtype, as tma_store_5d stores it.
-PTX_FN void tma_add_5d(const CUtensorMap& map, const void* src, int x, int y, int z, int w, int v,
+INLINE void tma_add_5d(const CUtensorMap& map, const void* src, int x, int y, int z, int w, int v,
                        [[maybe_unused]] uint64_t policy) {
   PTX(emu::tma_add(&map, src, emu::Coordinates{x, y, z, w, v}.values, 5),
       "cp.reduce.async.bulk.tensor.5d.global.shared::cta.add.tile.bulk_group.L2::cache_hint "
       "[%0, {%3, %4, %5, %6, %7}], [%1], %2;" ::"l"(&map), "r"(shared(src)), "l"(policy), "r"(x), "r"(y), "r"(z),
       "r"(w), "r"(v) : "memory");
 }
-PTX_FN void bulk_commit() { PTX(emu::bulk_commit(), "cp.async.bulk.commit_group;" :: : "memory"); }
-template <int PENDING>
-PTX_FN void bulk_wait() {  // all but the last PENDING groups of this thread's stores are written
+INLINE void bulk_commit() { PTX(emu::bulk_commit(), "cp.async.bulk.commit_group;" :: : "memory"); }
+template <int PENDING> INLINE void bulk_wait() {  // all but the last PENDING groups of this thread's stores are written
   PTX(emu::bulk_wait(PENDING), "cp.async.bulk.wait_group %0;" ::"n"(PENDING) : "memory");
 }
-template <int PENDING>
-PTX_FN void bulk_wait_read() {  // ... have left shared memory, which may be overwritten
+template <int PENDING> INLINE void bulk_wait_read() {  // ... have left shared memory, which may be overwritten
   PTX(emu::bulk_wait(PENDING), "cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
 }
 
 // ---- stmatrix: the way back of ldmatrix; lane 8i+r brings the address of row r (16 bytes) of matrix i
-PTX_FN void stmatrix_x4(void* row, const unsigned (&r)[4]) {
+INLINE void stmatrix_x4(void* row, const unsigned (&r)[4]) {
   PTX(emu::stmatrix(row, 4, false, r),
       "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(shared(row)), "r"(r[0]), "r"(r[1]),
       "r"(r[2]), "r"(r[3]) : "memory");

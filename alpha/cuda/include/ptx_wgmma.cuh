@@ -11,8 +11,8 @@ namespace ptx {
 // What all lanes of a warp have alike, as the compiler sees too; all 32 lanes ask. Products read their descriptors from
 // uniform registers. Those hold what follows from uniform values alone, and only where no lane can be on another way:
 // so bounds of loops and conditions around products are uniform, and lanes ask at no branch that is not.
-PTX_FN int uniform(int value) { return __shfl_sync(~0u, value, 0); }
-PTX_FN uint2 uniform(uint2 v) { return make_uint2(uniform(int(v.x)), uniform(int(v.y))); }
+INLINE int uniform(int value) { return __shfl_sync(~0u, value, 0); }
+INLINE uint2 uniform(uint2 v) { return make_uint2(uniform(int(v.x)), uniform(int(v.y))); }
 
 // Descriptor of an operand whose rows are swizzled over SPAN = 128, 64 or 32 bytes, as TMA does it, or not at all (0).
 //   K-major, rows along K: 8 rows of SPAN bytes repeat every sbo; 32 bytes further in K add 2 to the descriptor.
@@ -21,8 +21,7 @@ PTX_FN uint2 uniform(uint2 v) { return make_uint2(uniform(int(v.x)), uniform(int
 //   SPAN = 0: 8 rows of 16 bytes stand together. K-major: the next 16 bytes of K lie lbo further, the next 8 rows sbo.
 //   MN-major: the next 16 bytes of M or N lie sbo further, the next 8 of K lbo.
 // A tile begins at a multiple of 8 SPAN bytes; an operand may begin at any of its rows, as addresses are swizzled.
-template <int SPAN = 128>
-PTX_FN uint64_t wgmma_desc(const void* tile, int lbo = 16, int sbo = 8 * SPAN) {
+template <int SPAN = 128> INLINE uint64_t wgmma_desc(const void* tile, int lbo = 16, int sbo = 8 * SPAN) {
   static_assert(SPAN == 128 || SPAN == 64 || SPAN == 32 || SPAN == 0, "rows of 128, 64 or 32 bytes, or no swizzle");
 #ifdef __CUDACC__
   unsigned at = shared(tile);
@@ -32,12 +31,11 @@ PTX_FN uint64_t wgmma_desc(const void* tile, int lbo = 16, int sbo = 8 * SPAN) {
   const uint64_t mode = SPAN == 128 ? 1 : SPAN == 64 ? 2 : SPAN == 32 ? 3 : 0;
   return (uint64_t)(at >> 4 & 0x3FFF) | (uint64_t)(lbo >> 4) << 16 | (uint64_t)(sbo >> 4) << 32 | mode << 62;
 }
-PTX_FN void wgmma_fence() {  // before the first wgmma, and after other instructions touched its registers
+INLINE void wgmma_fence() {  // before the first wgmma, and after other instructions touched its registers
   PTX(emu::wgmma_fence(), "wgmma.fence.sync.aligned;" :: : "memory");
 }
-PTX_FN void wgmma_commit() { PTX(emu::wgmma_commit(), "wgmma.commit_group.sync.aligned;" :: : "memory"); }
-template <int PENDING>
-PTX_FN void wgmma_wait() {  // all but the last PENDING groups are complete
+INLINE void wgmma_commit() { PTX(emu::wgmma_commit(), "wgmma.commit_group.sync.aligned;" :: : "memory"); }
+template <int PENDING> INLINE void wgmma_wait() {  // all but the last PENDING groups are complete
   PTX(emu::wgmma_wait(PENDING), "wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
@@ -97,7 +95,7 @@ PTX_FN void wgmma_wait() {  // all but the last PENDING groups are complete
 // NEGATE_B: its sign changes; a is in shared memory.
 #define PTX_WGMMA_16(type, format) \
   template <int A_MN = 0, int B_MN = 0, int NEGATE_A = 0, int NEGATE_B = 0, int HALF> \
-  PTX_FN void wgmma_ss_##type(float (&d)[HALF], uint64_t a, uint64_t b, bool add) { \
+  INLINE void wgmma_ss_##type(float (&d)[HALF], uint64_t a, uint64_t b, bool add) { \
     PTX_WIDTH_OF_D; \
     PTX_WGMMA_ALL(PTX_SS_16, "k16.f32." #type "." #type, format, nullptr, a, A_MN, B_MN) \
   }
@@ -106,11 +104,10 @@ PTX_WGMMA_16(bf16, Bf16)
 
 // ---- for kernels
 // The instruction by the type of its operands, f16 or bf16, for kernels that are templates of it.
-template <class E, int N, int A_MN, int B_MN>
-PTX_FN void wgmma(float (&d)[N / 2], uint64_t a, uint64_t b, bool add) {
+template <class E, int N, int A_MN, int B_MN> INLINE void wgmma(float (&d)[N / 2], uint64_t a, uint64_t b, bool add) {
   if constexpr (IS_F16<E>) wgmma_ss_f16<A_MN, B_MN>(d, a, b, add);
   else wgmma_ss_bf16<A_MN, B_MN>(d, a, b, add);
 }
 // These are computed before whatever follows. The compiler would put it off until behind a wait, where it costs time.
-PTX_FN void settle(int& a, int& b, int& c, int& d) { PTX((void)0, "" : "+r"(a), "+r"(b), "+r"(c), "+r"(d)); }
+INLINE void settle(int& a, int& b, int& c, int& d) { PTX((void)0, "" : "+r"(a), "+r"(b), "+r"(c), "+r"(d)); }
 }  // namespace ptx

@@ -10,9 +10,7 @@ constexpr int THREADS = 256;  // of every block
 
 // ---- pieces: N elements that one thread reads at once; N is 1 or LANES<T>
 
-template <class T> struct Single {
-  T v[1];
-};
+template <class T> struct Single { T v[1]; };
 // Instantiates kernels for every storage type: KERNELS(T, suffix, N) has <name>_<dtype> read pieces of 16 bytes, and
 // <name>_single_<dtype> single elements.
 #define PIECE_KERNELS_OF(KERNELS, T, dtype) KERNELS(T, _##dtype, LANES<T>) KERNELS(T, _single_##dtype, 1)
@@ -22,7 +20,7 @@ template <class T> struct Single {
   PIECE_KERNELS_OF(KERNELS, f16, float16)
 
 // LAST: nobody reads it again soon, so the L2 cache may drop it first
-template <int N, bool LAST = false, class T> __device__ __forceinline__ auto load_piece(const T *p) {
+template <int N, bool LAST = false, class T> INLINE auto load_piece(const T *p) {
   if constexpr (N == 1) {
     return Single<T>{{*p}};
   } else if constexpr (LAST) {
@@ -34,8 +32,8 @@ template <int N, bool LAST = false, class T> __device__ __forceinline__ auto loa
     return load16(p);
   }
 }
-template <class T> __device__ __forceinline__ void store_piece(T *p, const Single<T> &piece) { *p = piece.v[0]; }
-template <class T> __device__ __forceinline__ void store_piece(T *p, const Packet<T> &piece) {
+template <class T> INLINE void store_piece(T *p, const Single<T> &piece) { *p = piece.v[0]; }
+template <class T> INLINE void store_piece(T *p, const Packet<T> &piece) {
   uint4 bits;
   memcpy(&bits, &piece, 16);
   __stcg(reinterpret_cast<uint4 *>(p), bits);  // as an assignment it may become 4 stores of 4 bytes
@@ -47,34 +45,31 @@ template <class T> struct Parameter {
   int wide;
   float absent;
   // N of them from index k on, k a multiple of N
-  template <int N> __device__ __forceinline__ void load(float (&v)[N], i64 k) const {
+  template <int N> INLINE void load(float (&v)[N], i64 k) const {
     if (!p) {
-#pragma unroll
-      for (int lane = 0; lane < N; lane++) v[lane] = absent;
+      UNROLL for (int lane = 0; lane < N; lane++) v[lane] = absent;
     } else if (sizeof(T) == 4 || wide) {
       get<N>(v, static_cast<const float *>(p) + k);
     } else {
       get<N>(v, static_cast<const T *>(p) + k);
     }
   }
-  template <int N, class P> static __device__ __forceinline__ void get(float (&v)[N], const P *p) {
+  template <int N, class P> static INLINE void get(float (&v)[N], const P *p) {
     constexpr int LENGTH = N == 1 ? 1 : LANES<P>;
-#pragma unroll
-    for (int first = 0; first < N; first += LENGTH) {
+    UNROLL for (int first = 0; first < N; first += LENGTH) {
       const auto piece = load_piece<LENGTH>(p + first);
-#pragma unroll
-      for (int lane = 0; lane < LENGTH; lane++) v[first + lane] = to_float(piece.v[lane]);
+      UNROLL for (int lane = 0; lane < LENGTH; lane++) v[first + lane] = to_float(piece.v[lane]);
     }
   }
 };
 
 // Where distances are measured from, so that their sum keeps its digits; results of 16 bits would not show them.
-template <class T> __device__ __forceinline__ float origin_at(const T *x) { return sizeof(T) == 4 ? to_float(*x) : 0; }
+template <class T> INLINE float origin_at(const T *x) { return sizeof(T) == 4 ? to_float(*x) : 0; }
 
 // origin + away, and what rounding leaves out of it
 struct Rounded {
   float value, rest;
-  __device__ __forceinline__ Rounded(float origin, float away) : value(origin + away), rest(origin - value + away) {}
+  INLINE Rounded(float origin, float away) : value(origin + away), rest(origin - value + away) {}
 };
 
 // What standardizes elements of type T, as a kernel takes it; forward it finds mean and istd.
@@ -83,10 +78,10 @@ template <class T> struct Norm {
   const void *gamma, *beta;
   int wide;
   float *mean, *istd;
-  template <int N> __device__ __forceinline__ void load_scale(float (&scale)[N], i64 first) const {
+  template <int N> INLINE void load_scale(float (&scale)[N], i64 first) const {
     Parameter<T>{gamma, wide, 1}.load(scale, first);
   }
-  template <int N> __device__ __forceinline__ void load_shift(float (&shift)[N], i64 first) const {
+  template <int N> INLINE void load_shift(float (&shift)[N], i64 first) const {
     Parameter<T>{beta, wide, 0}.load(shift, first);
   }
 };
@@ -94,8 +89,8 @@ template <class T> struct Norm {
 // The same with what rounding has left out of mean; null stands for zeros.
 template <class T> struct SampleNorm : Norm<T> {
   float *rest;
-  __device__ __forceinline__ float rest_of(i64 k) const { return rest ? rest[k] : 0; }
-  __device__ __forceinline__ void put(i64 k, const Rounded &middle, float root) const {
+  INLINE float rest_of(i64 k) const { return rest ? rest[k] : 0; }
+  INLINE void put(i64 k, const Rounded &middle, float root) const {
     this->mean[k] = middle.value, rest[k] = middle.rest, this->istd[k] = root;
   }
 };
@@ -108,12 +103,8 @@ constexpr int HELD = 8;
 struct MergeMoments {
   __device__ Moments operator()(const Moments &a, const Moments &b) const { return merge_moments(a, b); }
 };
-struct Pair {
-  float sum, dot;
-};
-struct BoundedPair {
-  float sum, dot, most;
-};
+struct Pair { float sum, dot; };
+struct BoundedPair { float sum, dot, most; };
 struct MergePairs {
   __device__ Pair operator()(const Pair &a, const Pair &b) const { return {a.sum + b.sum, a.dot + b.dot}; }
   __device__ BoundedPair operator()(const BoundedPair &a, const BoundedPair &b) const {
@@ -129,20 +120,18 @@ struct Larger {
 
 // ---- groups of `width` threads, a power of two up to THREADS
 
-template <class State> __device__ __forceinline__ State shuffle(const State &s, int lane, int width) {
+template <class State> INLINE State shuffle(const State &s, int lane, int width) {
   static_assert(sizeof(State) % 4 == 0, "shuffles move words");
   int words[sizeof(State) / 4];
   memcpy(words, &s, sizeof(State));
-#pragma unroll
-  for (unsigned k = 0; k < sizeof(State) / 4; k++) words[k] = __shfl_sync(~0u, words[k], lane, width);
+  UNROLL for (unsigned k = 0; k < sizeof(State) / 4; k++) words[k] = __shfl_sync(~0u, words[k], lane, width);
   State moved;
   memcpy(&moved, words, sizeof(State));
   return moved;
 }
 
 // Every thread of a group gets the group's result. All threads of the block call it.
-template <class State, class Merge>
-__device__ __forceinline__ State fold_group(State s, int width, const Merge &merge) {
+template <class State, class Merge> INLINE State fold_group(State s, int width, const Merge &merge) {
   __shared__ State warps[THREADS / 32];
   const int inside = width < 32 ? width : 32, lane = threadIdx.x % inside;
   for (int d = inside / 2; d; d /= 2) s = merge(s, shuffle(s, lane + d, inside));  // lane 0 meets everyone once
@@ -171,7 +160,7 @@ struct Place {
   i64 column;         // this thread's
   int sample, chunk;  // this block's
   i64 begin, end;     // this thread's rows: begin, begin + step, ... before end; none if it has nothing to do
-  __device__ __forceinline__ Place(const Walk &w, unsigned block = blockIdx.x) {
+  INLINE Place(const Walk &w, unsigned block = blockIdx.x) {
     column = i64(block % w.tiles) * w.width + threadIdx.x % w.width;
     sample = block / w.tiles / w.chunks;
     chunk = block / w.tiles % w.chunks;
@@ -185,31 +174,26 @@ struct Place {
 
 // use(load(r), r) for the rows of a thread, in order, FLIGHT of them in flight
 template <int FLIGHT, class Load, class Use>
-__device__ __forceinline__ void each_row(const Place &at, const Walk &w, const Load &load, const Use &use) {
+INLINE void each_row(const Place &at, const Walk &w, const Load &load, const Use &use) {
   i64 r = at.begin;
   for (; r + (FLIGHT - 1) * w.step < at.end; r += FLIGHT * w.step) {
     decltype(load(r)) row[FLIGHT];
-#pragma unroll
-    for (int k = 0; k < FLIGHT; k++) row[k] = load(r + k * w.step);
-#pragma unroll
-    for (int k = 0; k < FLIGHT; k++) use(row[k], r + k * w.step);
+    UNROLL for (int k = 0; k < FLIGHT; k++) row[k] = load(r + k * w.step);
+    UNROLL for (int k = 0; k < FLIGHT; k++) use(row[k], r + k * w.step);
   }
   for (; r < at.end; r += w.step) use(load(r), r);
 }
 
 // Threads of one column merge their states; those of the block's first row get the results. All threads call it.
-template <int N, class State, class Merge>
-__device__ __forceinline__ void fold_rows(State (&s)[N], const Walk &w, const Merge &merge) {
+template <int N, class State, class Merge> INLINE void fold_rows(State (&s)[N], const Walk &w, const Merge &merge) {
   __shared__ State states[N][THREADS];  // [lane][row in the step * width + column]
-#pragma unroll
-  for (int k = 0; k < N; k++) states[k][threadIdx.x] = s[k];
+  UNROLL for (int k = 0; k < N; k++) states[k][threadIdx.x] = s[k];
   __syncthreads();
   const int row = threadIdx.x / w.width;
   for (int left = w.step; left > 1;) {
     const int half = (left + 1) / 2;
     if (row + half < left) {
-#pragma unroll
-      for (int k = 0; k < N; k++)
+      UNROLL for (int k = 0; k < N; k++)
         states[k][threadIdx.x] = s[k] = merge(s[k], states[k][threadIdx.x + half * w.width]);
     }
     __syncthreads();

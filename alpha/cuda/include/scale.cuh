@@ -7,7 +7,7 @@
 struct Scale {
   float first, second;
 
-  PTX_FN Scale(const float *a, const float *b) {
+  INLINE Scale(const float *a, const float *b) {
     const int exponent = (__float_as_int(*a) >> 23) + (__float_as_int(*b) >> 23) - 254;
     const int half = abs(exponent) < 127 ? exponent : exponent / 2;
     first = __int_as_float((127 + half) << 23);

@@ -9,6 +9,7 @@
 // Requires: arrived, a counter per slot, of which a tile uses that of its first: 0 before every launch, and after it.
 //           alpha/cuda/conv/split.py decides on the slices and hands out the slots
 #pragma once
+#include "ptx.cuh"
 
 struct Slice {
   int slot;           // the first one of the tile
@@ -20,12 +21,10 @@ struct Workspace {
   unsigned *arrived;
 };
 
-struct SlabRange {
-  int begin, count;
-};
+struct SlabRange { int begin, count; };
 
 // Returns which slabs of a sum belong to a slice: the first ones have one more where they are not a multiple of count.
-__device__ __forceinline__ SlabRange slabs_of(const Slice &slice, int slabs) {
+INLINE SlabRange slabs_of(const Slice &slice, int slabs) {
   if (slice.count == 1) return {0, slabs};
   const int each = slabs / slice.count, more = slabs % slice.count;
   return {each * slice.number + min(slice.number, more), each + (slice.number < more)};
@@ -34,16 +33,14 @@ __device__ __forceinline__ SlabRange slabs_of(const Slice &slice, int slabs) {
 // Stores a slice's accumulators. Where all slices of the tile are there, replaces them by their sum and returns true:
 // one block of each tile gets that. Every thread of the block calls it.
 template <int THREADS, int ROWS, int COLS>
-__device__ __forceinline__ bool add_slices(float (&acc)[ROWS][COLS], const Slice &slice, const Workspace &work) {
+INLINE bool add_slices(float (&acc)[ROWS][COLS], const Slice &slice, const Workspace &work) {
   constexpr int SLOT = ROWS * COLS * THREADS / 4;  // float4
   constexpr int AT_ONCE = ROWS * COLS >= 64 ? 1 : 64 / (ROWS * COLS);  // slots that are read together
   __shared__ bool last;
   float4 *slots = reinterpret_cast<float4 *>(work.slots) + (long long)slice.slot * SLOT + threadIdx.x;
   float4 *mine = slots + slice.number * SLOT;
-#pragma unroll
-  for (int i = 0; i < ROWS; i++)
-#pragma unroll
-    for (int j = 0; j < COLS; j += 4)
+  UNROLL for (int i = 0; i < ROWS; i++)
+    UNROLL for (int j = 0; j < COLS; j += 4)
       mine[(i * COLS + j) / 4 * THREADS] = make_float4(acc[i][j], acc[i][j + 1], acc[i][j + 2], acc[i][j + 3]);
   __threadfence();  // what this thread has stored is seen before the count
   __syncthreads();
@@ -51,16 +48,11 @@ __device__ __forceinline__ bool add_slices(float (&acc)[ROWS][COLS], const Slice
   __syncthreads();
   if (!last) return false;
   __threadfence();
-#pragma unroll
-  for (int i = 0; i < ROWS; i++)
-#pragma unroll
-    for (int j = 0; j < COLS; j++) acc[i][j] = 0.f;
-#pragma unroll AT_ONCE
-  for (int s = 0; s < slice.count; s++, slots += SLOT) {
-#pragma unroll
-    for (int i = 0; i < ROWS; i++)
-#pragma unroll
-      for (int j = 0; j < COLS; j += 4) {
+  UNROLL for (int i = 0; i < ROWS; i++)
+    UNROLL for (int j = 0; j < COLS; j++) acc[i][j] = 0.f;
+  UNROLL_BY(AT_ONCE) for (int s = 0; s < slice.count; s++, slots += SLOT) {
+    UNROLL for (int i = 0; i < ROWS; i++)
+      UNROLL for (int j = 0; j < COLS; j += 4) {
         const float4 v = __ldcg(slots + (i * COLS + j) / 4 * THREADS);
         acc[i][j] += v.x, acc[i][j + 1] += v.y, acc[i][j + 2] += v.z, acc[i][j + 3] += v.w;
       }

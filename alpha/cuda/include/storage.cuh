@@ -9,48 +9,39 @@ using bf16 = __nv_bfloat16;
 using f16 = __half;
 using i64 = long long;
 
-__device__ __forceinline__ float to_float(float v) { return v; }
-__device__ __forceinline__ float to_float(bf16 v) { return __bfloat162float(v); }
-__device__ __forceinline__ float to_float(f16 v) { return __half2float(v); }
+INLINE float to_float(float v) { return v; }
+INLINE float to_float(bf16 v) { return __bfloat162float(v); }
+INLINE float to_float(f16 v) { return __half2float(v); }
 
-template <class T> __device__ __forceinline__ T from_float(float v);
-template <> __device__ __forceinline__ float from_float<float>(float v) { return v; }
-template <> __device__ __forceinline__ bf16 from_float<bf16>(float v) { return __float2bfloat16_rn(v); }
-template <> __device__ __forceinline__ f16 from_float<f16>(float v) { return __float2half_rn(v); }
+template <class T> INLINE T from_float(float v);
+template <> INLINE float from_float<float>(float v) { return v; }
+template <> INLINE bf16 from_float<bf16>(float v) { return __float2bfloat16_rn(v); }
+template <> INLINE f16 from_float<f16>(float v) { return __float2half_rn(v); }
 
 // Two 16-bit elements in a word, the first one in its lower half.
-template <class T> __device__ __forceinline__ float float_of_pair(unsigned word, bool second);
-template <> __device__ __forceinline__ float float_of_pair<bf16>(unsigned word, bool second) {
+template <class T> INLINE float float_of_pair(unsigned word, bool second);
+template <> INLINE float float_of_pair<bf16>(unsigned word, bool second) {
   return __uint_as_float(second ? word & 0xffff0000u : word << 16);
 }
-template <> __device__ __forceinline__ float float_of_pair<f16>(unsigned word, bool second) {
-  union {
-    unsigned word;
-    __half2 pair;
-  } u{word};
+template <> INLINE float float_of_pair<f16>(unsigned word, bool second) {
+  union { unsigned word; __half2 pair; } u{word};
   return second ? __high2float(u.pair) : __low2float(u.pair);
 }
-template <class T> __device__ __forceinline__ unsigned pair_of_floats(float first, float second);
-template <> __device__ __forceinline__ unsigned pair_of_floats<bf16>(float first, float second) {
-  union {
-    __nv_bfloat162 pair;
-    unsigned word;
-  } u{__floats2bfloat162_rn(first, second)};
+template <class T> INLINE unsigned pair_of_floats(float first, float second);
+template <> INLINE unsigned pair_of_floats<bf16>(float first, float second) {
+  union { __nv_bfloat162 pair; unsigned word; } u{__floats2bfloat162_rn(first, second)};
   return u.word;
 }
-template <> __device__ __forceinline__ unsigned pair_of_floats<f16>(float first, float second) {
-  union {
-    __half2 pair;
-    unsigned word;
-  } u{__floats2half2_rn(first, second)};
+template <> INLINE unsigned pair_of_floats<f16>(float first, float second) {
+  union { __half2 pair; unsigned word; } u{__floats2half2_rn(first, second)};
   return u.word;
 }
 
 // Two neighbours of a tensor; `to` is a multiple of two elements.
-__device__ __forceinline__ void store_pair(float *to, float first, float second) {
+INLINE void store_pair(float *to, float first, float second) {
   *reinterpret_cast<float2 *>(to) = make_float2(first, second);
 }
-template <class T> __device__ __forceinline__ void store_pair(T *to, float first, float second) {
+template <class T> INLINE void store_pair(T *to, float first, float second) {
   *reinterpret_cast<unsigned *>(to) = pair_of_floats<T>(first, second);
 }
 
@@ -60,18 +51,12 @@ template <class T> struct alignas(16) Packet {
   T v[LANES<T>];
 };
 
-template <class T> __device__ __forceinline__ Packet<T> load16(const T *p) {  // p: a multiple of 16 bytes
-  union {
-    uint4 bits;
-    Packet<T> packet;
-  } u{*reinterpret_cast<const uint4 *>(p)};
+template <class T> INLINE Packet<T> load16(const T *p) {  // p: a multiple of 16 bytes
+  union { uint4 bits; Packet<T> packet; } u{*reinterpret_cast<const uint4 *>(p)};
   return u.packet;
 }
-template <class T> __device__ __forceinline__ void store16(T *p, const Packet<T> &packet) {
-  union {
-    Packet<T> packet;
-    uint4 bits;
-  } u{packet};
+template <class T> INLINE void store16(T *p, const Packet<T> &packet) {
+  union { Packet<T> packet; uint4 bits; } u{packet};
   *reinterpret_cast<uint4 *>(p) = u.bits;
 }
 

@@ -236,7 +236,7 @@ def write_before(arrays: Sequence[Array]) -> None:
 
 def flush_gradients() -> None:
     """Runs the passes that should not wait for long; they write planes, as which their results are read as a rule."""
-    if is_undisturbed():
+    if not waiting or is_undisturbed():
         return
     for contents in list(waiting.values()):
         if contents.hurries:

@@ -42,23 +42,21 @@ struct LargerBits {
 };
 
 // Bits of |x|, which order as the numbers do; 0 for Inf and NaN.
-__device__ __forceinline__ unsigned finite_bits(float x) {
+INLINE unsigned finite_bits(float x) {
   const unsigned bits = __float_as_uint(x) & 0x7fffffff;
   return bits < INFINITE ? bits : 0;
 }
 
 // s, of the bits of amax; at most 126, so that 2^s and 2^-s are normal numbers
-__device__ __forceinline__ int shift_of(unsigned amax) {
+INLINE int shift_of(unsigned amax) {
   const int shift = 14 + 127 - static_cast<int>(amax >> 23);
   return amax == 0 ? 0 : shift < 126 ? shift : 126;
 }
-__device__ __forceinline__ float power_of_two(int exponent) { return __int_as_float((exponent + 127) << 23); }
+INLINE float power_of_two(int exponent) { return __int_as_float((exponent + 127) << 23); }
 
 // Bits of a channel's bound, with room for the rounding of what it bounds. One that is not finite says nothing: if
 // elements are so large, they are found where they are split.
-__device__ __forceinline__ unsigned bits_of_bound(double bound) {
-  return finite_bits(static_cast<float>(bound * 1.001));
-}
+INLINE unsigned bits_of_bound(double bound) { return finite_bits(static_cast<float>(bound * 1.001)); }
 
 // ---- two elements, and what is counted about them -------------------------------------------------------------------
 
@@ -73,19 +71,16 @@ struct MergeTallies {
 };
 
 // What hi leaves to lo; not Inf - Inf, and a zero with the sign of the element
-__device__ __forceinline__ float rest(float value, float high) {
-  return high == value ? copysignf(0.0f, value) : value - high;
-}
+INLINE float rest(float value, float high) { return high == value ? copysignf(0.0f, value) : value - high; }
 // value = x * 2^s
-template <class Form> __device__ __forceinline__ void count(Tally &tally, float x, float value) {
+template <class Form> INLINE void count(Tally &tally, float x, float value) {
   const unsigned bits = __float_as_uint(value) & 0x7fffffff;
   tally.balance += bits < __float_as_uint(Form::LEAST) ? x != 0 : -static_cast<int>(bits < INFINITE);
   tally.largest = LargerBits()(tally.largest, bits < INFINITE + (Form::PLANES == 2) ? bits : 0);
 }
 // Two elements of both planes, a word each; `low` is left alone where there is one plane.
 template <class Form>
-__device__ __forceinline__ void split_pair(float x, float y, float factor, unsigned &high, unsigned &low,
-                                           Tally &tally) {
+INLINE void split_pair(float x, float y, float factor, unsigned &high, unsigned &low, Tally &tally) {
   using T = typename Form::T;
   const float a = x * factor, b = y * factor;
   high = pair_of_floats<T>(a, b);
@@ -95,15 +90,14 @@ __device__ __forceinline__ void split_pair(float x, float y, float factor, unsig
 }
 
 // scale and flag of a tensor, told by its last block
-__device__ __forceinline__ void finish(OperandHeader *header, int shift, bool flag, int *lost_ranges) {
+INLINE void finish(OperandHeader *header, int shift, bool flag, int *lost_ranges) {
   header->scale = power_of_two(-shift);
   header->flag = flag;
   if (flag) atomicAdd(lost_ranges, 1);
 }
 
 // By one thread of each of `blocks` blocks, with the tally of its block.
-__device__ __forceinline__ void hand_in(OperandHeader *header, const Tally &tally, unsigned blocks, int shift,
-                                        int *lost_ranges) {
+INLINE void hand_in(OperandHeader *header, const Tally &tally, unsigned blocks, int shift, int *lost_ranges) {
   u64 *balance = reinterpret_cast<u64 *>(&header->balance);
   atomicAdd(balance, static_cast<u64>(tally.balance + (static_cast<i64>(tally.largest >= OVERFLOWS) << 48)));
   __threadfence();
@@ -113,8 +107,7 @@ __device__ __forceinline__ void hand_in(OperandHeader *header, const Tally &tall
 }
 
 // By one thread of each of `reporters`, who write planes of a tensor in its place, with the tally of what they wrote.
-__device__ __forceinline__ void report(OperandHeader *header, const Tally &tally, unsigned reporters,
-                                       int *lost_ranges) {
+INLINE void report(OperandHeader *header, const Tally &tally, unsigned reporters, int *lost_ranges) {
   const int shift = shift_of(header->bound);
   const float most = __uint_as_float(tally.largest) * power_of_two(-shift);
   atomicMax(&header->most, tally.largest < OVERFLOWS ? __float_as_uint(most) : header->bound);

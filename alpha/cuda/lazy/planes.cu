@@ -18,8 +18,7 @@
 //           split by one block, which keeps them in registers.
 // Measured: H100, 134 MB of float32, events around 12 calls on 3 sets, 2026-11-21, copy 91.6 us: maximum 46.3 us
 //           (99 % of the copy's rate), split float16x2 102.5 (89 %), float16 75.1 (91 %), bfloat16 72.8 (94 %); maximum
-//           and split after each other 145.4 and 116.6. 4 blocks per multiprocessor are best for the two together,
-//           16 for the split alone (100); going forwards costs 3 us, streaming stores change nothing.
+//           and split after each other 145.4 and 116.6; more in benchmarks/results/h100/tried.md
 #include "guard.cuh"
 #include "multi_tensor.cuh"
 #include "planes.cuh"
@@ -34,35 +33,30 @@ constexpr int SMALL = 4 * STEP;    // alpha/cuda/lazy/operands.py knows it too
 // ---- elements in and out --------------------------------------------------------------------------------------------
 
 // x[i .. i + E), with zeros from `end` on; WHOLE: the end is not before i + E
-template <bool WHOLE> __device__ __forceinline__ void load(float (&v)[E], const float *x, i64 i, i64 end) {
+template <bool WHOLE> INLINE void load(float (&v)[E], const float *x, i64 i, i64 end) {
   if (WHOLE || i + E <= end) {
     const Packet<float> low = load16(x + i), high = load16(x + i + 4);
-#pragma unroll
-    for (int e = 0; e < E; e++) v[e] = e < 4 ? low.v[e % 4] : high.v[e % 4];
+    UNROLL for (int e = 0; e < E; e++) v[e] = e < 4 ? low.v[e % 4] : high.v[e % 4];
   } else {
-#pragma unroll
-    for (int e = 0; e < E; e++) v[e] = i + e < end ? x[i + e] : 0.0f;
+    UNROLL for (int e = 0; e < E; e++) v[e] = i + e < end ? x[i + e] : 0.0f;
   }
 }
 
 // plane[i .. i + E), two elements to a word; 16 bytes at once if the plane is aligned to them
 template <bool WHOLE, class T>
-__device__ __forceinline__ void store(T *plane, const unsigned (&words)[E / 2], i64 i, i64 end, bool aligned) {
+INLINE void store(T *plane, const unsigned (&words)[E / 2], i64 i, i64 end, bool aligned) {
   if (aligned && (WHOLE || i + E <= end)) {
     *reinterpret_cast<uint4 *>(plane + i) = make_uint4(words[0], words[1], words[2], words[3]);
   } else {
     unsigned short *bits = reinterpret_cast<unsigned short *>(plane);
-#pragma unroll
-    for (int e = 0; e < E; e++)
+    UNROLL for (int e = 0; e < E; e++)
       if (i + e < end) bits[i + e] = static_cast<unsigned short>(words[e / 2] >> e % 2 * 16);
   }
 }
 
 // v[t]: this thread's elements of step t from `begin` on
-template <bool WHOLE, int TIMES>
-__device__ __forceinline__ void load_steps(float (&v)[TIMES][E], const float *x, i64 begin, i64 end) {
-#pragma unroll
-  for (int t = 0; t < TIMES; t++) load<WHOLE>(v[t], x, begin + t * STEP + threadIdx.x * E, end);
+template <bool WHOLE, int TIMES> INLINE void load_steps(float (&v)[TIMES][E], const float *x, i64 begin, i64 end) {
+  UNROLL for (int t = 0; t < TIMES; t++) load<WHOLE>(v[t], x, begin + t * STEP + threadIdx.x * E, end);
 }
 
 // ---- what a block works on ------------------------------------------------------------------------------------------
@@ -75,12 +69,12 @@ struct Share {
   i64 size, begin, end;
 };
 
-__device__ __forceinline__ Share share_of(const float *x, void *planes, OperandHeader *header, i64 size, int chunk) {
+INLINE Share share_of(const float *x, void *planes, OperandHeader *header, i64 size, int chunk) {
   const i64 begin = static_cast<i64>(blockIdx.x) * chunk;
   return {x, planes, header, size, begin, begin + chunk < size ? begin + chunk : size};
 }
 // Of many tensors: the lists of the table are x, planes and header.
-__device__ __forceinline__ Share share_of(const Table &table, int count, int chunk) {
+INLINE Share share_of(const Table &table, int count, int chunk) {
   const Chunk here = find_chunk<3>(table, count, chunk);
   return {tensor_of<const float>(table, count, 0, here.tensor), tensor_of<void>(table, count, 1, here.tensor),
           tensor_of<OperandHeader>(table, count, 2, here.tensor), table.words[3 * count + here.tensor], here.begin,
@@ -89,16 +83,14 @@ __device__ __forceinline__ Share share_of(const Table &table, int count, int chu
 
 // ---- the scale ------------------------------------------------------------------------------------------------------
 
-template <int TIMES> __device__ __forceinline__ unsigned largest(const float (&v)[TIMES][E], unsigned most) {
-#pragma unroll
-  for (int t = 0; t < TIMES; t++)
-#pragma unroll
-    for (int e = 0; e < E; e++) most = LargerBits()(most, finite_bits(v[t][e]));
+template <int TIMES> INLINE unsigned largest(const float (&v)[TIMES][E], unsigned most) {
+  UNROLL for (int t = 0; t < TIMES; t++)
+    UNROLL for (int e = 0; e < E; e++) most = LargerBits()(most, finite_bits(v[t][e]));
   return most;
 }
 
 // partial[block of the tensor] = largest finite_bits of its chunk; and the header made ready for the split
-__device__ __forceinline__ void measure(const Share &here, int chunk) {
+INLINE void measure(const Share &here, int chunk) {
   unsigned most = 0;
   float v[AMAX_TIMES][E];
   i64 begin = here.begin;
@@ -127,23 +119,19 @@ template <class Form> struct Split {
 
   // The steps from `begin` on, of which v holds the elements before `end`, and zeros.
   template <bool WHOLE, int TIMES>
-  __device__ __forceinline__ void steps(const float (&v)[TIMES][E], i64 begin, i64 end, Tally &tally) const {
-#pragma unroll
-    for (int t = 0; t < TIMES; t++) step<WHOLE>(v[t], begin + t * STEP + threadIdx.x * E, end, tally);
+  INLINE void steps(const float (&v)[TIMES][E], i64 begin, i64 end, Tally &tally) const {
+    UNROLL for (int t = 0; t < TIMES; t++) step<WHOLE>(v[t], begin + t * STEP + threadIdx.x * E, end, tally);
   }
-  template <bool WHOLE>
-  __device__ __forceinline__ void step(const float (&v)[E], i64 i, i64 end, Tally &tally) const {
+  template <bool WHOLE> INLINE void step(const float (&v)[E], i64 i, i64 end, Tally &tally) const {
     unsigned high[E / 2], low[E / 2];
-#pragma unroll
-    for (int e = 0; e < E; e += 2) split_pair<Form>(v[e], v[e + 1], factor, high[e / 2], low[e / 2], tally);
+    UNROLL for (int e = 0; e < E; e += 2) split_pair<Form>(v[e], v[e + 1], factor, high[e / 2], low[e / 2], tally);
     store<WHOLE>(planes, high, i, end, true);
     if constexpr (Form::PLANES == 2) store<WHOLE>(planes + size, low, i, end, size % E == 0);
   }
 };
 
 // known: s is from the bound in the header
-template <class Form> __device__ __forceinline__ void split_share(const Share &here, int chunk, bool known,
-                                                                  int *lost_ranges) {
+template <class Form> INLINE void split_share(const Share &here, int chunk, bool known, int *lost_ranges) {
   OperandHeader *header = here.header;
   Split<Form> split{reinterpret_cast<typename Form::T *>(here.planes), here.size, 1};
   const unsigned blocks = static_cast<unsigned>((split.size + chunk - 1) / chunk);
@@ -181,8 +169,7 @@ template <class Form> __device__ __forceinline__ void split_share(const Share &h
 
 // One block: the planes of a tensor of at most SMALL elements
 template <class Form>
-__device__ __forceinline__ void split_small(const float *x, void *planes, OperandHeader *header, int size,
-                                            int *lost_ranges) {
+INLINE void split_small(const float *x, void *planes, OperandHeader *header, int size, int *lost_ranges) {
   float v[SMALL / STEP][E];
   load_steps<false>(v, x, 0, size);
   const int shift = shift_of(fold_group(largest(v, 0u), THREADS, LargerBits()));
@@ -224,8 +211,7 @@ extern "C" __global__ void planes_bound(OperandHeader *header, const unsigned *a
                                         const unsigned *h) {
   const unsigned *bounds[] = {a, b, c, d, e, f, g, h};
   unsigned most = 0;
-#pragma unroll
-  for (const unsigned *bound : bounds)
+  UNROLL for (const unsigned *bound : bounds)
     if (bound) most = LargerBits()(most, *bound);
   *header = {1, 0, 0, most};
 }
@@ -241,8 +227,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   if (header_of_y && blockIdx.x == 0 && threadIdx.x == 0) *header_of_y = {1, 0, 0, header->most};
   const Stored stored(x, header, size);
   const i64 stride = static_cast<i64>(gridDim.x) * THREADS * 4;
-#pragma unroll 2
-  for (i64 i = (static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x) * 4; i < size; i += stride) {
+  UNROLL_BY(2) for (i64 i = (static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x) * 4; i < size; i += stride) {
     float v[4];
     stored.unpack(v, stored.load(i));
     store16(y + i, Packet<float>{{v[0], v[1], v[2], v[3]}});
@@ -255,18 +240,15 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     planes_relu_grad(const float *g, const void *y, const OperandHeader *header, float *dx, i64 size) {
   const bool whole = header->flag;
   const i64 stride = static_cast<i64>(gridDim.x) * THREADS * 4;
-#pragma unroll 2
-  for (i64 i = (static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x) * 4; i < size; i += stride) {
+  UNROLL_BY(2) for (i64 i = (static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x) * 4; i < size; i += stride) {
     Packet<float> piece = load16(g + i), of;
     if (whole) {
       of = load16(static_cast<const float *>(y) + i);
     } else {
       const uint2 high = *reinterpret_cast<const uint2 *>(static_cast<const f16 *>(y) + i);
-#pragma unroll
-      for (int e = 0; e < 4; e++) of.v[e] = float_of_pair<f16>(e < 2 ? high.x : high.y, e % 2);
+      UNROLL for (int e = 0; e < 4; e++) of.v[e] = float_of_pair<f16>(e < 2 ? high.x : high.y, e % 2);
     }
-#pragma unroll
-    for (int e = 0; e < 4; e++) piece.v[e] = of.v[e] <= 0 ? 0 : piece.v[e];
+    UNROLL for (int e = 0; e < 4; e++) piece.v[e] = of.v[e] <= 0 ? 0 : piece.v[e];
     store16(dx + i, piece);
   }
 }

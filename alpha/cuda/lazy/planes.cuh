@@ -14,16 +14,16 @@ struct PlaneWriter {
   f16 *high, *low;
   float factor;
   Tally tally = {};
-  __device__ __forceinline__ PlaneWriter(void *memory, i64 size, const OperandHeader *header)
+  INLINE PlaneWriter(void *memory, i64 size, const OperandHeader *header)
       : high(static_cast<f16 *>(memory)), low(high + size), factor(power_of_two(shift_of(header->bound))) {}
-  __device__ __forceinline__ void put(const float (&v)[4], i64 i) {
+  INLINE void put(const float (&v)[4], i64 i) {
     uint2 of_high, of_low;
     split_pair<Float16x2>(v[0], v[1], factor, of_high.x, of_low.x, tally);
     split_pair<Float16x2>(v[2], v[3], factor, of_high.y, of_low.y, tally);
     __stcg(reinterpret_cast<uint2 *>(high + i), of_high);
     __stcg(reinterpret_cast<uint2 *>(low + i), of_low);
   }
-  __device__ __forceinline__ void finish(OperandHeader *header, int *lost_ranges, unsigned blocks = gridDim.x) {
+  INLINE void finish(OperandHeader *header, int *lost_ranges, unsigned blocks = gridDim.x) {
     tally = fold_group(tally, THREADS, MergeTallies());
     if (threadIdx.x == 0) report(header, tally, blocks, lost_ranges);
   }
@@ -39,11 +39,11 @@ struct Stored {
   i64 size;
   float scale;
   bool whole;
-  __device__ __forceinline__ Stored(const void *memory, const OperandHeader *header, i64 size)
+  INLINE Stored(const void *memory, const OperandHeader *header, i64 size)
       : memory(static_cast<const char *>(memory)), size(size), scale(header->scale), whole(header->flag) {}
-  __device__ __forceinline__ Stored(const void *memory, i64 size)
+  INLINE Stored(const void *memory, i64 size)
       : memory(static_cast<const char *>(memory)), size(size), scale(1), whole(true) {}
-  __device__ __forceinline__ Packet<float> load(i64 i) const {
+  INLINE Packet<float> load(i64 i) const {
     const char *first = memory + (whole ? 4 * i : 2 * i), *second = whole ? first + 8 : first + 2 * size;
     union {
       uint2 bits[2];
@@ -51,16 +51,15 @@ struct Stored {
     } u{{*reinterpret_cast<const uint2 *>(first), *reinterpret_cast<const uint2 *>(second)}};
     return u.packet;
   }
-  __device__ __forceinline__ float at(const Packet<float> &packet, int e) const {
+  INLINE float at(const Packet<float> &packet, int e) const {
     const unsigned high = __float_as_uint(packet.v[e / 2]), low = __float_as_uint(packet.v[2 + e / 2]);
     return whole ? packet.v[e] : (float_of_pair<f16>(high, e % 2) + float_of_pair<f16>(low, e % 2)) * scale;
   }
-  __device__ __forceinline__ void unpack(float (&v)[4], const Packet<float> &packet) const {
-#pragma unroll
-    for (int e = 0; e < 4; e++) v[e] = at(packet, e);
+  INLINE void unpack(float (&v)[4], const Packet<float> &packet) const {
+    UNROLL for (int e = 0; e < 4; e++) v[e] = at(packet, e);
   }
 };
 // header: null where there are but elements
-__device__ __forceinline__ Stored stored_or_not(const void *memory, const OperandHeader *header, i64 size) {
+INLINE Stored stored_or_not(const void *memory, const OperandHeader *header, i64 size) {
   return header ? Stored(memory, header, size) : Stored(memory, size);
 }

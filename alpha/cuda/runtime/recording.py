@@ -8,10 +8,6 @@ own (runtime/arena.py), of which nobody else is given any, copies of its inputs 
 array that it uses. Its outputs are copied out at each replay. What the host computes in between is not repeated: a
 function that reads a tensor back, or makes one from host data, is refused. Random numbers go on, as kernels read seed
 and counter from memory.
-
-Its edges are plain ones: programmatic ones, by which a kernel gets ready while the one before ends, left steps of
-ResNet-18 and GoogLeNet on an H100 as long as before where convolutions alone had them, and made them 1 to 5 % longer
-where all kernels did.
 """
 
 from __future__ import annotations

@@ -139,9 +139,9 @@ def test_a_plan_shows_what_was_chosen_and_why_not_the_others(device):
 
 def test_oversized_tensors_are_refused_by_every_candidate(device, monkeypatch):
     from alpha.cuda.conv import planner
-    from alpha.cuda.conv.ffma import conv_v2
+    from alpha.cuda.conv.ffma import slab
     from alpha.cuda.conv.ffma.gemm import TILES
-    monkeypatch.setattr(planner, "_candidates", {"fprop": [conv_v2.ConvV2(tile) for tile in TILES]})
+    monkeypatch.setattr(planner, "_candidates", {"fprop": [slab.ConvV2(tile) for tile in TILES]})
     desc = square("", 1, 50000, 4, 4, 1).desc
     with pytest.raises(AlphaError, match=r"(?s)none of its \d+ CUDA kernels fits.*10000000000 >= 2\^31.*\nhelp: .*CPU"):
         planner.plan("fprop", desc)

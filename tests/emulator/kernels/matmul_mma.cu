@@ -4,13 +4,13 @@
 constexpr int ROW = 64, TILE = 64;  // bytes of K per row and stage; rows per tile
 
 template <int FORMAT>
-PTX_FN void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+INLINE void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
   if constexpr (FORMAT == 0) ptx::mma_f16(d, a, b);
   else if constexpr (FORMAT == 1) ptx::mma_bf16(d, a, b);
   else ptx::mma_tf32(d, a, b);
 }
 template <int FORMAT>
-PTX_FN void matmul(const char* A, const char* B, float* C, int N, int row_bytes) {
+INLINE void matmul(const char* A, const char* B, float* C, int N, int row_bytes) {
   __shared__ __align__(128) char As[2][TILE][ROW], Bs[2][TILE][ROW];
   const int t = threadIdx.x, lane = t % 32, wm = t / 64 * 32, wn = t / 32 % 2 * 32;
   auto load = [&](int step, int stage) {

@@ -5,7 +5,7 @@ constexpr int STAGES = 2, TILE_BYTES = 64 * 128;
 
 // A_MN: A is stored [K][M] instead of [M][K]; B_MN: B is stored [K][N] instead of [N][K].
 template <bool BF16, int A_MN, int B_MN>
-PTX_FN void matmul(const CUtensorMap& A, const CUtensorMap& B, const CUtensorMap& C, int K) {
+INLINE void matmul(const CUtensorMap& A, const CUtensorMap& B, const CUtensorMap& C, int K) {
   DYNAMIC_SHARED(char, smem);  // [STAGES][A, B][TILE_BYTES], then C: [64][64] fp32 as two halves
   __shared__ uint64_t full[STAGES], empty[STAGES];
   const int steps = K / 64, x0 = blockIdx.x * 64, y0 = blockIdx.y * 64;

@@ -4,7 +4,7 @@
 
 namespace ptx {
 // ---- warps with roles, named barriers
-PTX_FN bool elect_one() {  // true in one lane of a converged warp
+INLINE bool elect_one() {  // true in one lane of a converged warp
 #ifdef __CUDACC__
   int yes;
   asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.b32 %0, 1, 0, p;\n}" : "=r"(yes));
@@ -14,52 +14,52 @@ PTX_FN bool elect_one() {  // true in one lane of a converged warp
   return emu::self->lane == 0;
 #endif
 }
-PTX_FN void bar_arrive(int id, int count) {
+INLINE void bar_arrive(int id, int count) {
   PTX(emu::named_barrier(id, count, false), "bar.arrive %0, %1;" ::"r"(id), "r"(count) : "memory");
 }
 
 // ---- ldmatrix, stmatrix: the forms beside x4, see ptx.cuh and ptx_sm90.cuh
-PTX_FN void ldmatrix_x1(unsigned (&r)[1], const void* row) {
+INLINE void ldmatrix_x1(unsigned (&r)[1], const void* row) {
   PTX(emu::ldmatrix(r, 1, false, row),
       "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];" : "=r"(r[0]) : "r"(shared(row)) : "memory");
 }
-PTX_FN void ldmatrix_x2(unsigned (&r)[2], const void* row) {
+INLINE void ldmatrix_x2(unsigned (&r)[2], const void* row) {
   PTX(emu::ldmatrix(r, 2, false, row), "ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];" : "=r"(r[0]),
       "=r"(r[1]) : "r"(shared(row)) : "memory");
 }
-PTX_FN void ldmatrix_x1_trans(unsigned (&r)[1], const void* row) {
+INLINE void ldmatrix_x1_trans(unsigned (&r)[1], const void* row) {
   PTX(emu::ldmatrix(r, 1, true, row),
       "ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];" : "=r"(r[0]) : "r"(shared(row)) : "memory");
 }
-PTX_FN void ldmatrix_x2_trans(unsigned (&r)[2], const void* row) {
+INLINE void ldmatrix_x2_trans(unsigned (&r)[2], const void* row) {
   PTX(emu::ldmatrix(r, 2, true, row), "ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];" : "=r"(r[0]),
       "=r"(r[1]) : "r"(shared(row)) : "memory");
 }
-PTX_FN void stmatrix_x1(void* row, const unsigned (&r)[1]) {
+INLINE void stmatrix_x1(void* row, const unsigned (&r)[1]) {
   PTX(emu::stmatrix(row, 1, false, r), "stmatrix.sync.aligned.m8n8.x1.shared.b16 [%0], {%1};" ::"r"(shared(row)),
       "r"(r[0]) : "memory");
 }
-PTX_FN void stmatrix_x2(void* row, const unsigned (&r)[2]) {
+INLINE void stmatrix_x2(void* row, const unsigned (&r)[2]) {
   PTX(emu::stmatrix(row, 2, false, r), "stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1,%2};" ::"r"(shared(row)),
       "r"(r[0]), "r"(r[1]) : "memory");
 }
-PTX_FN void stmatrix_x1_trans(void* row, const unsigned (&r)[1]) {
+INLINE void stmatrix_x1_trans(void* row, const unsigned (&r)[1]) {
   PTX(emu::stmatrix(row, 1, true, r), "stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(shared(row)),
       "r"(r[0]) : "memory");
 }
-PTX_FN void stmatrix_x2_trans(void* row, const unsigned (&r)[2]) {
+INLINE void stmatrix_x2_trans(void* row, const unsigned (&r)[2]) {
   PTX(emu::stmatrix(row, 2, true, r),
       "stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1,%2};" ::"r"(shared(row)), "r"(r[0]), "r"(r[1])
       : "memory");
 }
-PTX_FN void stmatrix_x4_trans(void* row, const unsigned (&r)[4]) {
+INLINE void stmatrix_x4_trans(void* row, const unsigned (&r)[4]) {
   PTX(emu::stmatrix(row, 4, true, r),
       "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(shared(row)), "r"(r[0]), "r"(r[1]),
       "r"(r[2]), "r"(r[3]) : "memory");
 }
 
 // ---- clusters, mbarrier, TMA
-PTX_FN int cluster_size() {  // in blocks
+INLINE int cluster_size() {  // in blocks
 #ifdef __CUDACC__
   int size;
   asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(size));
@@ -68,22 +68,22 @@ PTX_FN int cluster_size() {  // in blocks
   return emu::cluster_size();
 #endif
 }
-PTX_FN void fence_proxy_async() {  // between ordinary writes and their reading by TMA or wgmma; all memory: 1 us
+INLINE void fence_proxy_async() {  // between ordinary writes and their reading by TMA or wgmma; all memory: 1 us
   PTX(emu::fence_proxy_async(), "fence.proxy.async;" :: : "memory");
 }
-PTX_FN void mbarrier_arrive_remote(uint64_t* bar, int rank) {  // on that block's mbarrier at the place of this one
+INLINE void mbarrier_arrive_remote(uint64_t* bar, int rank) {  // on that block's mbarrier at the place of this one
   PTX(emu::mbarrier_arrive_remote(bar, rank),
       "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
       "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n}" ::"r"(shared(bar)),
       "r"(rank) : "memory");
 }
-PTX_FN void mbarrier_wait_cluster(uint64_t* bar, int parity) {  // and see what other blocks wrote before they arrived
+INLINE void mbarrier_wait_cluster(uint64_t* bar, int parity) {  // and see what other blocks wrote before they arrived
   PTX(emu::mbarrier_wait(bar, parity),
       "{\n.reg .pred p;\nAGAIN:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n@p bra DONE;\n"
       "bra AGAIN;\nDONE:\n}" ::"r"(shared(bar)),
       "r"(parity) : "memory");
 }
-PTX_FN bool mbarrier_try_wait(uint64_t* bar, int parity) {  // is it complete, now or after a short while?
+INLINE bool mbarrier_try_wait(uint64_t* bar, int parity) {  // is it complete, now or after a short while?
 #ifdef __CUDACC__
   int complete;
   asm volatile(
@@ -96,7 +96,7 @@ PTX_FN bool mbarrier_try_wait(uint64_t* bar, int parity) {  // is it complete, n
   return emu::mbarrier_test(bar, parity);
 #endif
 }
-PTX_FN void tma_prefetch(const CUtensorMap& map) {  // the map itself
+INLINE void tma_prefetch(const CUtensorMap& map) {  // the map itself
   PTX(emu::tma_prefetch(&map), "prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
@@ -113,27 +113,27 @@ PTX_FN void tma_prefetch(const CUtensorMap& map) {  // the map itself
 #endif
 #define PTX_WGMMA_MORE(type, format) \
   template <int B_MN = 0, int NEGATE_A = 0, int NEGATE_B = 0, int HALF> \
-  PTX_FN void wgmma_rs_##type(float (&d)[HALF], const unsigned (&a)[4], uint64_t b, bool add) { \
+  INLINE void wgmma_rs_##type(float (&d)[HALF], const unsigned (&a)[4], uint64_t b, bool add) { \
     PTX_WIDTH_OF_D; \
     PTX_WGMMA_ALL(PTX_RS_16, "k16.f32." #type "." #type, format, a, 0, 0, B_MN) \
   } \
   template <int A_MN = 0, int B_MN = 0> \
-  PTX_FN void wgmma_n64_##type(float (&d)[32], uint64_t a, uint64_t b, bool add) { \
+  INLINE void wgmma_n64_##type(float (&d)[32], uint64_t a, uint64_t b, bool add) { \
     wgmma_ss_##type<A_MN, B_MN>(d, a, b, add); \
   }
 PTX_WGMMA_MORE(f16, Fp16)
 PTX_WGMMA_MORE(bf16, Bf16)
 template <int NEGATE_A = 0, int NEGATE_B = 0, int HALF>
-PTX_FN void wgmma_ss_tf32(float (&d)[HALF], uint64_t a, uint64_t b, bool add) {
+INLINE void wgmma_ss_tf32(float (&d)[HALF], uint64_t a, uint64_t b, bool add) {
   PTX_WIDTH_OF_D;
   PTX_WGMMA_ALL(PTX_SS_32, "k8.f32.tf32.tf32", Tf32, nullptr, a, 0, 0)
 }
 template <int NEGATE_A = 0, int NEGATE_B = 0, int HALF>
-PTX_FN void wgmma_rs_tf32(float (&d)[HALF], const unsigned (&a)[4], uint64_t b, bool add) {
+INLINE void wgmma_rs_tf32(float (&d)[HALF], const unsigned (&a)[4], uint64_t b, bool add) {
   PTX_WIDTH_OF_D;
   PTX_WGMMA_ALL(PTX_RS_32, "k8.f32.tf32.tf32", Tf32, a, 0, 0, 0)
 }
-PTX_FN void wgmma_n64_tf32(float (&d)[32], uint64_t a, uint64_t b, bool add) { wgmma_ss_tf32(d, a, b, add); }
+INLINE void wgmma_n64_tf32(float (&d)[32], uint64_t a, uint64_t b, bool add) { wgmma_ss_tf32(d, a, b, add); }
 
 // tma_load_multicast_1d ... _5d(dst, map, x, ..., bar, blocks): the same in each block whose rank is a bit of `blocks`,
 //      at the same places of its shared memory
@@ -149,7 +149,7 @@ PTX_FN void wgmma_n64_tf32(float (&d)[32], uint64_t a, uint64_t b, bool add) { w
   emu::tma_load_multicast(dst, &map, emu::Coordinates{__VA_ARGS__}.values, rank, bar, blocks)
 #endif
 #define PTX_TMA_MORE(rank, parameters, at, ...) \
-  PTX_FN void tma_load_multicast_##rank##d(void* dst, const CUtensorMap& map, PTX_LIST parameters, uint64_t* bar, \
+  INLINE void tma_load_multicast_##rank##d(void* dst, const CUtensorMap& map, PTX_LIST parameters, uint64_t* bar, \
                                            uint16_t blocks) { \
     PTX_TMA_MULTICAST(rank, at, __VA_ARGS__); \
   }

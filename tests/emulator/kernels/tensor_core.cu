@@ -35,7 +35,7 @@ MMA(bf16)
 MMA(tf32)
 #else
 // Rows of 128 bytes, swizzled as TMA would: up to four instructions read one tile.
-PTX_FN void fill_tile(unsigned* tile, const unsigned* from) {
+INLINE void fill_tile(unsigned* tile, const unsigned* from) {
   for (int i = threadIdx.x; i < 64 * words; i += 128) {
     const int row = i / words, word = i % words;
     tile[row * 32 + (word / 4 ^ row % 8) * 4 + word % 4] = from[i];

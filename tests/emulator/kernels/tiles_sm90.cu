@@ -7,7 +7,7 @@ struct Place {
   int at[5];
 };
 template <int RANK>
-PTX_FN void load(void* tile, const CUtensorMap& x, const int (&at)[5], uint64_t* bar) {
+INLINE void load(void* tile, const CUtensorMap& x, const int (&at)[5], uint64_t* bar) {
   if constexpr (RANK == 1) ptx::tma_load_1d(tile, x, at[0], bar);
   if constexpr (RANK == 2) ptx::tma_load_2d(tile, x, at[0], at[1], bar);
   if constexpr (RANK == 3) ptx::tma_load_3d(tile, x, at[0], at[1], at[2], bar);
@@ -15,7 +15,7 @@ PTX_FN void load(void* tile, const CUtensorMap& x, const int (&at)[5], uint64_t*
   if constexpr (RANK == 5) ptx::tma_load_5d(tile, x, at[0], at[1], at[2], at[3], at[4], bar);
 }
 template <int RANK>  // to this block alone: without a cluster, rank 0
-PTX_FN void load_multicast(void* tile, const CUtensorMap& x, const int (&at)[5], uint64_t* bar) {
+INLINE void load_multicast(void* tile, const CUtensorMap& x, const int (&at)[5], uint64_t* bar) {
   if constexpr (RANK == 1) ptx::tma_load_multicast_1d(tile, x, at[0], bar, 1);
   if constexpr (RANK == 2) ptx::tma_load_multicast_2d(tile, x, at[0], at[1], bar, 1);
   if constexpr (RANK == 3) ptx::tma_load_multicast_3d(tile, x, at[0], at[1], at[2], bar, 1);
@@ -23,7 +23,7 @@ PTX_FN void load_multicast(void* tile, const CUtensorMap& x, const int (&at)[5],
   if constexpr (RANK == 5) ptx::tma_load_multicast_5d(tile, x, at[0], at[1], at[2], at[3], at[4], bar, 1);
 }
 template <int RANK>
-PTX_FN void store(const CUtensorMap& y, const void* tile, const int (&at)[5]) {
+INLINE void store(const CUtensorMap& y, const void* tile, const int (&at)[5]) {
   if constexpr (RANK == 1) ptx::tma_store_1d(y, tile, at[0]);
   if constexpr (RANK == 2) ptx::tma_store_2d(y, tile, at[0], at[1]);
   if constexpr (RANK == 3) ptx::tma_store_3d(y, tile, at[0], at[1], at[2]);
@@ -31,7 +31,7 @@ PTX_FN void store(const CUtensorMap& y, const void* tile, const int (&at)[5]) {
   if constexpr (RANK == 5) ptx::tma_store_5d(y, tile, at[0], at[1], at[2], at[3], at[4]);
 }
 template <int RANK>
-PTX_FN void move_tile(const CUtensorMap& x, const CUtensorMap& y, unsigned* raw, Place from, Place to, int bytes,
+INLINE void move_tile(const CUtensorMap& x, const CUtensorMap& y, unsigned* raw, Place from, Place to, int bytes,
                       int room, int multicast) {
   DYNAMIC_SHARED(unsigned, tile);
   __shared__ uint64_t landed;

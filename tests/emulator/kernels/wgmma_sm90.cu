@@ -4,31 +4,31 @@
 
 struct F16 {
   template <int A_MN, int B_MN, int NA, int NB, int HALF>
-  static PTX_FN void ss(float (&d)[HALF], uint64_t a, uint64_t b, bool add) {
+  static INLINE void ss(float (&d)[HALF], uint64_t a, uint64_t b, bool add) {
     ptx::wgmma_ss_f16<A_MN, B_MN, NA, NB>(d, a, b, add);
   }
   template <int B_MN, int NA, int NB, int HALF>
-  static PTX_FN void rs(float (&d)[HALF], const unsigned (&a)[4], uint64_t b, bool add) {
+  static INLINE void rs(float (&d)[HALF], const unsigned (&a)[4], uint64_t b, bool add) {
     ptx::wgmma_rs_f16<B_MN, NA, NB>(d, a, b, add);
   }
 };
 struct Bf16 {
   template <int A_MN, int B_MN, int NA, int NB, int HALF>
-  static PTX_FN void ss(float (&d)[HALF], uint64_t a, uint64_t b, bool add) {
+  static INLINE void ss(float (&d)[HALF], uint64_t a, uint64_t b, bool add) {
     ptx::wgmma_ss_bf16<A_MN, B_MN, NA, NB>(d, a, b, add);
   }
   template <int B_MN, int NA, int NB, int HALF>
-  static PTX_FN void rs(float (&d)[HALF], const unsigned (&a)[4], uint64_t b, bool add) {
+  static INLINE void rs(float (&d)[HALF], const unsigned (&a)[4], uint64_t b, bool add) {
     ptx::wgmma_rs_bf16<B_MN, NA, NB>(d, a, b, add);
   }
 };
 struct Tf32 {
   template <int A_MN, int B_MN, int NA, int NB, int HALF>
-  static PTX_FN void ss(float (&d)[HALF], uint64_t a, uint64_t b, bool add) {
+  static INLINE void ss(float (&d)[HALF], uint64_t a, uint64_t b, bool add) {
     ptx::wgmma_ss_tf32<NA, NB>(d, a, b, add);
   }
   template <int B_MN, int NA, int NB, int HALF>
-  static PTX_FN void rs(float (&d)[HALF], const unsigned (&a)[4], uint64_t b, bool add) {
+  static INLINE void rs(float (&d)[HALF], const unsigned (&a)[4], uint64_t b, bool add) {
     ptx::wgmma_rs_tf32<NA, NB>(d, a, b, add);
   }
 };
@@ -38,11 +38,11 @@ __device__ inline void store(float* to, int stride, const float (&d)[HALF]) {
 #pragma unroll
   for (int i = 0; i < HALF; i++) to[(row + i / 2 % 2 * 8) * stride + i / 4 * 8 + lane % 4 * 2 + i % 2] = d[i];
 }
-PTX_FN unsigned* shared_words() {
+INLINE unsigned* shared_words() {
   DYNAMIC_SHARED(unsigned, smem);
   return smem;
 }
-PTX_FN void fill(unsigned* to, const unsigned* from, int words) {
+INLINE void fill(unsigned* to, const unsigned* from, int words) {
   for (int i = threadIdx.x; i < words; i += 128) to[i] = from[i];
 }
 
@@ -64,7 +64,7 @@ __device__ inline void width(const unsigned (&a)[4], uint64_t at_a, uint64_t at_
   store(d + (N / 8 - 1) * 64 * 256, 256, acc);
 }
 template <class Kind, int FROM_REGISTERS, int... I>
-PTX_FN void widths(const unsigned* a, const unsigned* b, float* d, std::integer_sequence<int, I...>) {
+INLINE void widths(const unsigned* a, const unsigned* b, float* d, std::integer_sequence<int, I...>) {
   unsigned* smem = shared_words();  // [a: 64][8], [b: 256][8]
   for (int i = threadIdx.x; i < 320 * 8; i += 128) {
     const int row = i / 8, word = i % 8;
@@ -98,14 +98,14 @@ WIDTHS(widths_rs_tf32, Tf32, 1)
 struct Layout {
   int words, span, lbo, sbo, step;  // size; of the descriptor; bytes from the first instruction's K to the second's
 };
-PTX_FN uint64_t descriptor(const void* at, Layout l) {
+INLINE uint64_t descriptor(const void* at, Layout l) {
   return l.span == 128  ? ptx::wgmma_desc<128>(at, l.lbo, l.sbo)
          : l.span == 64 ? ptx::wgmma_desc<64>(at, l.lbo, l.sbo)
          : l.span == 32 ? ptx::wgmma_desc<32>(at, l.lbo, l.sbo)
                         : ptx::wgmma_desc<0>(at, l.lbo, l.sbo);
 }
 template <class Kind, int A_MN, int B_MN>
-PTX_FN void layouts(const unsigned* a, const unsigned* b, float* d, Layout of_a, Layout of_b) {
+INLINE void layouts(const unsigned* a, const unsigned* b, float* d, Layout of_a, Layout of_b) {
   unsigned* smem = shared_words();  // a, b
   fill(smem, a, of_a.words);
   fill(smem + of_a.words, b, of_b.words);

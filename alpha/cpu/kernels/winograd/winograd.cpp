@@ -1,20 +1,20 @@
-// What:    y = A^T [ sum over ic of (G w G^T) * (B^T x B) ] A for tiles of y, the same for dgrad, with turned filters, and
-//          dw = G^T [ sum over tiles of (B^T x B) * (A g A^T) ] G.
+// What:    y = A^T [ sum over ic of (G w G^T) * (B^T x B) ] A for tiles of y, the same for dgrad, with turned filters.
 // Source:  Winograd's minimal filtering; points and matrices in alpha/ops/algorithms/tile_transform.py.
 // Layout:  NHWC and OHWI; tiles and filters as in winograd.hpp, in the workspace of the caller.
 // Zeros:   tiles reach over the border, where zeros are multiplied.
 // Requires: stride and groups of 1; padding a multiple of the dilation.
-// Threads: forward, a chunk of tiles per job, whose V and M stay in cache; wgrad, first tiles, then points x channels.
-//          Sums are made of 64 terms at a time, in an order that depends on the shape alone.
-#include "winograd.hpp"
-#include "winograd_transform.hpp"
+// Threads: a chunk of tiles per job, whose V and M stay in cache. Of several levels a job has a few images, and all
+//          levels of them: x is read from memory once, and what levels add to dx stays in cache. Sums are made of 64
+//          terms at a time, in an order that depends on the shape alone.
+#include <vector>
+
+#include "winograd_tiles.hpp"
 
 extern "C" int omp_get_thread_num();
 
 namespace {
 
-constexpr int64_t CACHE_BYTES = 1 << 20, FEW_TILES = 48, MANY_TILES = 96, LARGE_FILTERS = 4 << 20;
-constexpr int64_t WGRAD_BYTES = 8 << 20, WGRAD_MOST_BYTES = 32 << 20;
+constexpr int64_t CACHE_BYTES = 1 << 20, FEW_TILES = 48, MANY_TILES = 96;
 
 // Tiles of a chunk of the forward pass.
 int64_t forward_tiles(const Map& map) {
@@ -23,59 +23,6 @@ int64_t forward_tiles(const Map& map) {
   const int64_t fits = std::max(CACHE_BYTES / each, large ? MANY_TILES : FEW_TILES);
   const int64_t share = round_up(ceil_div(map.tiles(), map.threads), 12);
   return std::min({fits / 12 * 12, share, int64_t(480)});
-}
-
-// Tiles of a chunk of wgrad: a power of two of blocks, so that levels end with chunks.
-int64_t wgrad_tiles(const Map& map) {
-  const int64_t each = 4 * map.points() * (map.in_pad() + map.out_pad());
-  const bool large = 4 * map.points() * map.in_c * map.out_c > LARGE_FILTERS;
-  int64_t tiles = BLOCK;
-  while (tiles < LEVEL && tiles < map.tiles() && 2 * tiles * each <= (large ? WGRAD_MOST_BYTES : WGRAD_BYTES)) tiles *= 2;
-  return tiles;
-}
-
-// Writes one tile of A x A pixels to V or Y, transformed: slot `slot` of the chunk.
-template <class X, int A, class Row>
-void put_tile(const X& t, const float* map, const Pixels& at, const Blocked& b, int64_t row, int64_t col, int64_t slot,
-              float* to, Row transform) {
-  const int64_t begin = std::max<int64_t>(0, -row), end = std::min<int64_t>(A, at.h - row);  // rows of the map
-  for (int64_t block = 0; block < b.blocks(); block++)
-    for (int64_t c = 0; c < b.width(block); c += LANES) {
-      const int64_t left = b.valid(block) - c;
-      const float* pixels = map + block * BLOCK + c;
-      vfloat half[X::N][A];
-      for (int j = 0; j < A; j++) {
-        vfloat from[A], out[X::N];
-        const bool there = col + j >= 0 && col + j < at.w;
-        const float* pixel = pixels + at(row, col + j);
-        UNROLL for (int i = 0; i < A; i++) {
-          if (!there || i < begin || i >= end) from[i] = vfloat{};
-          else from[i] = left >= LANES ? load(pixel + i * at.down) : load_part(pixel + i * at.down, left);
-        }
-        transform(from, out);
-        UNROLL for (int i = 0; i < X::N; i++) half[i][j] = out[i];
-      }
-      float* dst = to + b.at(block) + slot * b.width(block) + c;
-      for (int i = 0; i < X::N; i++, dst += X::N * b.floats()) {
-        vfloat out[X::N];
-        transform(half[i], out);
-        UNROLL for (int j = 0; j < X::N; j++) store(dst + j * b.floats(), out[j]);
-      }
-    }
-}
-
-template <class X>
-void put_input(const X& t, const Map& map, const float* x, const Blocked& b, int64_t tile, int64_t slot, float* v) {
-  const Place at(map, tile);
-  put_tile<X, X::N>(t, x, Pixels(at, map.d, map.in_h, map.in_w, map.in_pitch), b, at.row - map.pad_h,
-                    at.col - map.pad_w, slot, v, [&](const vfloat* d, vfloat* o) { t.inputs(d, o); });
-}
-
-template <class X>
-void put_gradient(const X& t, const Map& map, const float* g, const Blocked& b, int64_t tile, int64_t slot, float* y) {
-  const Place at(map, tile);
-  put_tile<X, X::M>(t, g, Pixels(at, map.d, map.out_h, map.out_w, map.out_pitch), b, at.row, at.col, slot, y,
-                    [&](const vfloat* d, vfloat* o) { t.outputs_t(d, o); });
 }
 
 // U for LANES channels out from `o` on, and channels in [first, last).
@@ -170,6 +117,20 @@ INLINE void write_halved(const vfloat (&out)[M][M], const Map& map, const Place&
     }
 }
 
+// The outputs of a tile that lies in the map, and whole vectors: what write_output does, without a look at each pixel.
+template <int M>
+INLINE void write_whole(vfloat (&out)[M][M], vfloat shift, const Pixels& to, float* y, const Forward& f) {
+  UNROLL for (int i = 0; i < M; i++) UNROLL for (int j = 0; j < M; j++) out[i][j] += shift;
+  if (f.accumulate) {
+    UNROLL for (int i = 0; i < M; i++) UNROLL for (int j = 0; j < M; j++)
+      out[i][j] += load(y + i * to.down + j * to.right);
+  }
+  if (f.relu) {
+    UNROLL for (int i = 0; i < M; i++) UNROLL for (int j = 0; j < M; j++) out[i][j] = relu(out[i][j]);
+  }
+  UNROLL for (int i = 0; i < M; i++) UNROLL for (int j = 0; j < M; j++) store(y + i * to.down + j * to.right, out[i][j]);
+}
+
 template <class X>
 void write_output(const X& t, const Map& map, const Blocked& b, int64_t tile, int64_t slot, const float* m,
                   const Forward& f) {
@@ -180,23 +141,42 @@ void write_output(const X& t, const Map& map, const Blocked& b, int64_t tile, in
   for (int64_t block = 0; block < b.blocks(); block++)
     for (int64_t c = 0; c < b.width(block); c += LANES) {
       const float* src = m + b.at(block) + slot * b.width(block) + c;
-      const int64_t channel = block * BLOCK + c, left = b.valid(block) - c;
-      vfloat v[N][N], out[M][M];
-      for (int i = 0; i < N; i++) UNROLL for (int j = 0; j < N; j++) v[i][j] = load(src + (i * N + j) * b.floats());
-      both_axes(v, out, [&](const vfloat* d, vfloat* o) { t.outputs(d, o); });
+      const int64_t channel = block * BLOCK + c, left = b.valid(block) - c, step = b.floats();
+      vfloat half[M][N], out[M][M];
+      UNROLL for (int j = 0; j < N; j++) {
+        vfloat from[N], column[M];
+        UNROLL for (int i = 0; i < N; i++) from[i] = load(src + (i * N + j) * step);
+        t.outputs(from, column);
+        UNROLL for (int i = 0; i < M; i++) half[i][j] = column[i];
+      }
+      UNROLL for (int i = 0; i < M; i++) t.outputs(half[i], out[i]);
       const vfloat shift = f.bias ? load_part(f.bias + channel, left) : vfloat{};
       if (f.halved) {
         write_halved(out, map, at, channel, left, shift, f.y);
-        continue;
+      } else if (rows == M && cols == M && left >= LANES) {
+        write_whole(out, shift, to, f.y + to(at.row, at.col) + channel, f);
+      } else {
+        for (int i = 0; i < rows; i++)
+          for (int j = 0; j < cols; j++) {
+            float* pixel = f.y + to(at.row + i, at.col + j) + channel;
+            vfloat sum = out[i][j] + shift;
+            if (f.accumulate) sum += load_part(pixel, left);
+            store_part(pixel, f.relu ? relu(sum) : sum, left);
+          }
       }
-      for (int i = 0; i < rows; i++)
-        for (int j = 0; j < cols; j++) {
-          float* pixel = f.y + to(at.row + i, at.col + j) + channel;
-          vfloat sum = out[i][j] + shift;
-          if (f.accumulate) sum += load_part(pixel, left);
-          store_part(pixel, f.relu ? relu(sum) : sum, left);
-        }
     }
+}
+
+// Tiles [first, first + count) of y.  v: room for V and M of a chunk.
+template <class X>
+void forward_chunk(const X& t, const Map& map, const Forward& f, const Blocked& in, const Blocked& out,
+                   const float* filters, int64_t first, int64_t count, float* v) {
+  const int64_t points = map.points();
+  float* m = v + points * in.floats();
+  for (int64_t k = 0; k < count; k++) put_input(t, map, f.x, in, first + k, k, v);
+  for (int64_t k = 0; k < points; k++)
+    multiply(in, out, count, v + k * in.floats(), filters + k * map.filters(), m + k * out.floats());
+  for (int64_t k = 0; k < count; k++) write_output(t, map, out, first + k, k, m, f);
 }
 
 template <class X>
@@ -211,88 +191,63 @@ void forward(const X& t, const Map& map, const Forward& f) {
     if (!f.filters) put_all_filters(t, map, f.w, f.turned, f.workspace);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t job = 0; job < ceil_div(tiles, chunk); job++) {
-      float* v = chunks + each * omp_get_thread_num();
-      float* m = v + points * in.floats();
-      const int64_t first = job * chunk, count = std::min(chunk, tiles - first);
-      for (int64_t k = 0; k < count; k++) put_input(t, map, f.x, in, first + k, k, v);
-      for (int64_t k = 0; k < points; k++)
-        multiply(in, out, count, v + k * in.floats(), filters + k * map.filters(), m + k * out.floats());
-      for (int64_t k = 0; k < count; k++) write_output(t, map, out, first + k, k, m, f);
+      const int64_t first = job * chunk;
+      forward_chunk(t, map, f, in, out, filters, first, std::min(chunk, tiles - first),
+                    chunks + each * omp_get_thread_num());
     }
   }
 }
 
-// sums[oc][ic padded] += Y^T V over `tiles` tiles of a chunk, for channels out of one block and one spectral point.
-void add_products(const Blocked& in, const Blocked& out, int64_t block, int64_t tiles, const float* y, const float* v,
-                  float* sums, bool add) {
-  const int64_t outputs = out.valid(block);
-  for (int64_t c = 0; c < in.padded; c += TILE_WIDTH) {
-    const int64_t width = std::min<int64_t>(TILE_WIDTH, in.padded - c), from = c / BLOCK;
-    const int vectors = static_cast<int>(width / LANES), most = most_rows(vectors);
-    for (int64_t o = 0; o < outputs; o += most) {
-      const int rows = static_cast<int>(std::min<int64_t>(most, outputs - o));
-      for (int64_t p = 0; p < tiles; p += BLOCK)
-        product_of(vectors, rows, true)(y + out.at(block) + p * out.width(block) + o, out.width(block),
-                                        v + in.at(from) + p * in.width(from) + c % BLOCK, in.width(from),
-                                        std::min(BLOCK, tiles - p), sums + o * in.padded + c, in.padded, add || p > 0);
+// Levels of a contextual convolution, of one m; each with its operands, whose workspace has its U.
+struct Levels {
+  const Map* maps;
+  int64_t count;
+
+  int64_t threads() const { return maps->threads; }
+  int64_t filters() const {
+    int64_t floats = 0;
+    for (int64_t k = 0; k < count; k++) floats += maps[k].points() * maps[k].filters();
+    return floats;
+  }
+  int64_t chunk() const {  // floats of V and M, for each thread
+    int64_t floats = 0;
+    for (int64_t k = 0; k < count; k++) {
+      const Map& map = maps[k];
+      floats = std::max(floats, map.points() * (forward_tiles(map) * (map.in_pad() + map.out_pad()) + 2 * APART));
     }
+    return floats;
   }
-}
+  // Images of a job: so many that each level has tiles for a chunk. 0: levels go one after the other, as filters do not
+  // fit the cache, or there are too few jobs.
+  int64_t images() const {
+    int64_t least = maps->tiles() / maps->n;
+    for (int64_t k = 1; k < count; k++) least = std::min(least, maps[k].tiles() / maps->n);
+    const int64_t images = ceil_div(FEW_TILES, least), jobs = ceil_div(maps->n, images);
+    const bool even = jobs % threads() == 0 || jobs >= 4 * threads();
+    return even && filters() * 4 <= LARGE_FILTERS ? images : 0;
+  }
+};
 
 template <class X>
-void write_filter(const X& t, const Map& map, const float* sums, int64_t o, float* dw) {
-  constexpr int R = X::R, N = X::N;
-  const int64_t pad = map.in_pad(), step = map.sums();
-  for (int64_t c = 0; c < map.in_c; c += LANES) {
-    vfloat v[N][N], out[R][R];
-    for (int i = 0; i < N; i++)
-      UNROLL for (int j = 0; j < N; j++) v[i][j] = load(sums + (i * N + j) * step + o * pad + c);
-    both_axes(v, out, [&](const vfloat* d, vfloat* w) { t.filters_t(d, w); });
-    for (int i = 0; i < R; i++)
-      for (int j = 0; j < R; j++)
-        store_part(dw + ((o * R + i) * R + j) * map.in_c + c, out[i][j], map.in_c - c);
-  }
-}
-
-template <class X>
-void wgrad(const X& t, const Map& map, const float* x, const float* g, float* dw, float* workspace) {
-  const int64_t chunk = wgrad_tiles(map), tiles = map.tiles(), points = map.points();
-  const Blocked in(map.in_c, chunk), out(map.out_c, chunk);
-  const int64_t each = map.sums(), size = points * each;
-  float *recent = workspace, *total = recent + size, *v = tiles > LEVEL ? total + size : total;
-  float* y = v + points * in.floats();
-#pragma omp parallel num_threads(static_cast<int>(map.threads))
+void forward_levels(const X& t, const Levels& levels, const Forward* forwards, float* chunks) {
+  const int64_t images = levels.images(), n = levels.maps->n, each = levels.chunk();
+#pragma omp parallel num_threads(static_cast<int>(levels.threads()))
   {
-    for (int64_t first = 0; first < tiles; first += chunk) {
-      const int64_t count = std::min(chunk, tiles - first);
-      const bool starts = first % LEVEL == 0, ends = first + count == tiles || (first + count) % LEVEL == 0;
-#pragma omp for schedule(static)
-      for (int64_t k = 0; k < count; k++) {
-        put_input(t, map, x, in, first + k, k, v);
-        put_gradient(t, map, g, out, first + k, k, y);
-      }
+    for (int64_t k = 0; k < levels.count; k++)
+      put_all_filters(t, levels.maps[k], forwards[k].w, forwards[k].turned, forwards[k].workspace);
 #pragma omp for schedule(dynamic, 1)
-      for (int64_t job = 0; job < points * out.blocks(); job++) {
-        const int64_t k = job / out.blocks(), block = job % out.blocks(), at = k * each + block * BLOCK * map.in_pad();
-        add_products(in, out, block, count, y + k * out.floats(), v + k * in.floats(), recent + at, !starts);
-        if (!ends || tiles <= LEVEL) continue;
-        for (int64_t i = at; i < at + out.valid(block) * map.in_pad(); i += LANES)
-          store(total + i, first < LEVEL ? load(recent + i) : load(total + i) + load(recent + i));
+    for (int64_t job = 0; job < ceil_div(n, images); job++)
+      for (int64_t k = 0; k < levels.count; k++) {
+        const Map& map = levels.maps[k];
+        const int64_t of_image = map.tiles() / n, begin = job * images * of_image;
+        const int64_t end = std::min(n, (job + 1) * images) * of_image, most = forward_tiles(map);
+        const int64_t chunk = std::min(most, round_up(ceil_div(end - begin, ceil_div(end - begin, most)), 12));
+        const Blocked in(map.in_c, chunk), out(map.out_c, chunk);
+        for (int64_t first = begin; first < end; first += chunk)
+          forward_chunk(t, map, forwards[k], in, out, forwards[k].workspace, first, std::min(chunk, end - first),
+                        chunks + each * omp_get_thread_num());
       }
-    }
-#pragma omp for schedule(static)
-    for (int64_t o = 0; o < map.out_c; o++) write_filter(t, map, tiles > LEVEL ? total : recent, o, dw);
   }
-}
-
-// Calls run with the transform of F(m x m, r x r); false if there is none.
-template <class Run>
-bool dispatch(const Map& map, const float* table, Run run) {
-  if (map.m == 2 && map.r == 3) return run(Transform<1, 2, 3>{table}), true;
-  if (map.m == 4 && map.r == 3) return run(Transform<2, 4, 3>{table}), true;
-  if (map.m == 6 && map.r == 3) return run(Transform<3, 6, 3>{table}), true;
-  if (map.m == 2 && map.r == 5) return run(Transform<2, 2, 5>{table}), true;
-  return false;
 }
 
 }  // namespace
@@ -315,6 +270,42 @@ EXPORT void winograd_forward(const int64_t* map_of, const float* table, const fl
   const Map& map = *reinterpret_cast<const Map*>(map_of);
   const Forward f = {x, w, bias, nullptr, y, workspace, relu != 0, turned != 0, accumulate != 0, false};
   dispatch(map, table, [&](auto t) { forward(t, map, f); });
+}
+
+// Sets the number of threads of all levels, and returns the floats of workspace of winograd_levels.
+EXPORT int64_t winograd_levels_floats(int64_t* maps_of, int64_t count) {
+  Map* maps = reinterpret_cast<Map*>(maps_of);
+  int64_t work = 0;
+  for (int64_t k = 0; k < count; k++) work += maps[k].tiles() * maps[k].points() * maps[k].in_c * maps[k].out_c;
+  for (int64_t k = 0; k < count; k++) maps[k].threads = team(work, 100000);
+  const Levels levels = {maps, count};
+  return levels.filters() + levels.chunk() * levels.threads();
+}
+
+// All levels of a contextual convolution, of one m: level k has the channels from firsts[k] on. y is its output, of dgrad
+// (turned) dx, to which each level but the first adds.
+EXPORT void winograd_levels(const int64_t* maps_of, int64_t count, const int64_t* firsts, const float* table,
+                            const float* x, const float* w, const float* bias, float* y, float* workspace, int relu,
+                            int turned) {
+  const Levels levels = {reinterpret_cast<const Map*>(maps_of), count};
+  std::vector<Forward> forwards;
+  float* filters = workspace;
+  for (int64_t k = 0; k < count; k++) {
+    const Map& map = levels.maps[k];
+    const int64_t first = firsts[k], row = map.r * map.r * (turned ? map.out_c : map.in_c);
+    forwards.push_back({turned ? x + first : x, w + first * row, bias ? bias + first : nullptr, nullptr,
+                        turned ? y : y + first, filters, relu != 0, turned != 0, turned && k > 0, false});
+    filters += map.points() * map.filters();
+  }
+  if (levels.images()) {
+    dispatch(*levels.maps, table, [&](auto t) { forward_levels(t, levels, forwards.data(), filters); });
+    return;
+  }
+  for (int64_t k = 0; k < count; k++) {
+    const Map& map = levels.maps[k];
+    forwards[k].workspace = workspace;
+    dispatch(map, table, [&](auto t) { forward(t, map, forwards[k]); });
+  }
 }
 
 // Floats of U.
@@ -345,8 +336,3 @@ EXPORT void winograd_pool(const int64_t* map_of, const float* table, const float
   dispatch(map, table, [&](auto t) { forward(t, map, f); });
 }
 
-EXPORT void winograd_wgrad(const int64_t* map_of, const float* table, const float* x, const float* g, float* dw,
-                           float* workspace) {
-  const Map& map = *reinterpret_cast<const Map*>(map_of);
-  dispatch(map, table, [&](auto t) { wgrad(t, map, x, g, dw, workspace); });
-}

@@ -30,6 +30,17 @@ struct Map {
   int64_t sums() const { return out_c * in_pad() + APART; }     // of the sums of wgrad
 };
 
+constexpr int64_t LARGE_FILTERS = 4 << 20, WGRAD_BYTES = 8 << 20, WGRAD_MOST_BYTES = 32 << 20;
+
+// Tiles of a chunk of wgrad: a power of two of blocks, so that levels end with chunks.
+inline int64_t wgrad_tiles(const Map& map) {
+  const int64_t each = 4 * map.points() * (map.in_pad() + map.out_pad());
+  const bool large = 4 * map.points() * map.in_c * map.out_c > LARGE_FILTERS;
+  int64_t tiles = BLOCK;
+  while (tiles < LEVEL && tiles < map.tiles() && 2 * tiles * each <= (large ? WGRAD_MOST_BYTES : WGRAD_BYTES)) tiles *= 2;
+  return tiles;
+}
+
 // Channels of tiles: `count` of them, padded to whole vectors; `tiles` in a chunk.
 struct Blocked {
   int64_t count, padded, tiles;

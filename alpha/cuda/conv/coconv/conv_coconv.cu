@@ -39,7 +39,7 @@ struct Tile {
 struct Barriers {  // in shared memory; of halos by consumer
   uint64_t full[2][2], empty[2][2], filters_full[Tile::MOST_STAGES], filters_empty[Tile::MOST_STAGES];
 
-  PTX_FN void init() {
+  INLINE void init() {
     for (int i = 0; i < 4; i++) ptx::mbarrier_init(full[0] + i, 1), ptx::mbarrier_init(empty[0] + i, 4);
     for (int s = 0; s < Tile::MOST_STAGES; s++)
       ptx::mbarrier_init(filters_full + s, 1), ptx::mbarrier_init(filters_empty + s, 4 * Tile::CONSUMERS);
@@ -51,10 +51,8 @@ struct Turn {  // of a ring's buffers
   const int stages;
   int stage = 0, phase = 0;
 
-  PTX_FN explicit Turn(int count) : stages(count) {}
-  PTX_FN void advance() {
-    if (++stage == stages) stage = 0, phase ^= 1;
-  }
+  INLINE explicit Turn(int count) : stages(count) {}
+  INLINE void advance() { if (++stage == stages) stage = 0, phase ^= 1; }
 };
 
 struct Levels {
@@ -67,7 +65,7 @@ struct Levels {
   int tiles_w, per_image, tiles, column_tiles, items, chunks, pitch, halo_bytes, blocks;
   bool held;
 
-  PTX_FN void derive() {
+  INLINE void derive() {
     tiles_w = (width + 7) / 8, per_image = (height + 7) / 8 * tiles_w, tiles = images * per_image;
     column_tiles = (columns + Tile::BN - 1) / Tile::BN;
     items = (tiles + 2 * Tile::DEPTH - 1) / (2 * Tile::DEPTH) * column_tiles;
@@ -75,13 +73,13 @@ struct Levels {
     blocks = chunks * side * side, held = column_tiles == 1 && stages == blocks;
   }
   // Bytes of a consumer's halos, and where those of a stage lie.
-  PTX_FN int stage_bytes() const { return Tile::DEPTH * Tile::PLANES * halo_bytes; }
-  PTX_FN int halos_at(int consumer, int stage) const {
+  INLINE int stage_bytes() const { return Tile::DEPTH * Tile::PLANES * halo_bytes; }
+  INLINE int halos_at(int consumer, int stage) const {
     return Tile::RING_AT + (consumer * halo_stages + stage) * stage_bytes();
   }
-  PTX_FN int filters_at(int stage) const { return halos_at(2, 0) + stage * Tile::B_BLOCK; }
-  PTX_FN int column(int item) const { return item % column_tiles * Tile::BN; }
-  PTX_FN int tile(int item, int consumer, int depth) const {
+  INLINE int filters_at(int stage) const { return halos_at(2, 0) + stage * Tile::B_BLOCK; }
+  INLINE int column(int item) const { return item % column_tiles * Tile::BN; }
+  INLINE int tile(int item, int consumer, int depth) const {
     return (item / column_tiles * 2 + consumer) * Tile::DEPTH + depth;
   }
 };
@@ -90,7 +88,7 @@ struct Place8x8 {  // where a tile lies; the last one again for those that do no
   int image, h, w;
   bool exists;
 
-  PTX_FN Place8x8(const Levels &t, int tile) : exists(tile < t.tiles) {
+  INLINE Place8x8(const Levels &t, int tile) : exists(tile < t.tiles) {
     const int number = min(tile, t.tiles - 1), at = number % t.per_image;
     image = number / t.per_image, h = at / t.tiles_w * 8, w = at % t.tiles_w * 8;
   }
@@ -98,7 +96,7 @@ struct Place8x8 {  // where a tile lies; the last one again for those that do no
 
 // ---- copies: a warp each --------------------------------------------------------------------------------------------
 
-PTX_FN void load_halos(const Levels &t, char *smem, Barriers &barriers, int consumer) {
+INLINE void load_halos(const Levels &t, char *smem, Barriers &barriers, int consumer) {
   const int lane = threadIdx.x % 32, depth = lane / Tile::PLANES, plane = lane % Tile::PLANES;
   Turn turn(t.halo_stages);
   for (int item = blockIdx.x; item < t.items; item += gridDim.x) {
@@ -117,7 +115,7 @@ PTX_FN void load_halos(const Levels &t, char *smem, Barriers &barriers, int cons
   }
 }
 
-PTX_FN void load_filters(const Levels &t, char *smem, Barriers &barriers) {
+INLINE void load_filters(const Levels &t, char *smem, Barriers &barriers) {
   constexpr int PARTS = Tile::DGRAD ? (Tile::BN + 63) / 64 : 1;  // boxes side by side
   const int lane = threadIdx.x % 32, part = lane % PARTS, plane = lane / PARTS;
   Turn turn(t.stages);
@@ -144,36 +142,28 @@ PTX_FN void load_filters(const Levels &t, char *smem, Barriers &barriers) {
 
 // Issues the products of 64 of k. a: descriptors of each 16, b: of the first, of plane 0; a_low: how far plane 1 lies
 // behind it, in 16 bytes. Of two planes the small products come first.
-template <int N> PTX_FN void products(float (&sum)[N / 2], const uint64_t (&a)[4], uint64_t b, int a_low, bool add) {
+template <int N> INLINE void products(float (&sum)[N / 2], const uint64_t (&a)[4], uint64_t b, int a_low, bool add) {
   constexpr int B_STEP = Tile::DGRAD ? 128 : 2, B_LOW = Tile::B_PLANE / 16;
   if constexpr (Tile::PLANES == 2) {
-#pragma unroll
-    for (int k = 0; k < 4; k++)
-      ptx::wgmma<Tile::E, N, 0, Tile::DGRAD>(sum, a[k] + a_low, b + B_STEP * k, k > 0);
-#pragma unroll
-    for (int k = 0; k < 4; k++)
-      ptx::wgmma<Tile::E, N, 0, Tile::DGRAD>(sum, a[k], b + B_STEP * k + B_LOW, true);
+    UNROLL for (int k = 0; k < 4; k++) ptx::wgmma<Tile::E, N, 0, Tile::DGRAD>(sum, a[k] + a_low, b + B_STEP * k, k > 0);
+    UNROLL for (int k = 0; k < 4; k++) ptx::wgmma<Tile::E, N, 0, Tile::DGRAD>(sum, a[k], b + B_STEP * k + B_LOW, true);
   }
-#pragma unroll
-  for (int k = 0; k < 4; k++)
+  UNROLL for (int k = 0; k < 4; k++)
     ptx::wgmma<Tile::E, N, 0, Tile::DGRAD>(sum, a[k], b + B_STEP * k, Tile::PLANES == 2 || add || k > 0);
 }
 
 // Issues the products of a block with all columns of a tile. a: the halo's row that the tap in the middle reads first;
 // tap: how far the tap lies from that one where the dilation is 1, in 16 bytes; dilations: a byte each.
 template <int UNIT>
-PTX_FN void multiply(float (&sum)[Tile::SUMS], uint64_t a, uint64_t b, int a_low, int tap, uint2 dilations, bool add) {
+INLINE void multiply(float (&sum)[Tile::SUMS], uint64_t a, uint64_t b, int a_low, int tap, uint2 dilations, bool add) {
   uint64_t from[4];
   if constexpr (Tile::DGRAD) {
-#pragma unroll
-    for (int k = 0; k < 4; k++) from[k] = a + int(dilations.x >> 8 * k & 255) * tap + 2 * k;
+    UNROLL for (int k = 0; k < 4; k++) from[k] = a + int(dilations.x >> 8 * k & 255) * tap + 2 * k;
     products<Tile::BN>(sum, from, b, a_low, add);
   } else {
-#pragma unroll
-    for (int u = 0; u < Tile::BN / UNIT; u++) {
+    UNROLL for (int u = 0; u < Tile::BN / UNIT; u++) {
       const uint64_t row = a + int((u < 4 ? dilations.x : dilations.y) >> 8 * (u % 4) & 255) * tap;
-#pragma unroll
-      for (int k = 0; k < 4; k++) from[k] = row + 2 * k;
+      UNROLL for (int k = 0; k < 4; k++) from[k] = row + 2 * k;
       products<UNIT>(reinterpret_cast<float(&)[UNIT / 2]>(sum[u * (UNIT / 2)]), from, b + u * UNIT * 8, a_low, add);
     }
   }
@@ -188,17 +178,13 @@ template <int UNIT> struct Consumer {
   Turn halo, filters;
   int flying = -1;  // the stage of filters that a product in flight reads
 
-  PTX_FN Consumer(const Levels &t, char *smem, Barriers &barriers)
+  INLINE Consumer(const Levels &t, char *smem, Barriers &barriers)
       : t(t), smem(smem), barriers(barriers), halo(t.halo_stages), filters(t.stages) {}
 
-  PTX_FN void release(uint64_t *empty) const {
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(empty);
-  }
-  PTX_FN void release_filters(int stage) const {
-    if (!t.held) release(barriers.filters_empty + stage);
-  }
+  INLINE void release(uint64_t *empty) const { if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(empty); }
+  INLINE void release_filters(int stage) const { if (!t.held) release(barriers.filters_empty + stage); }
   // The sums of an item's tiles.
-  PTX_FN void operator()(Tile::Sums &sum, int item) {
+  INLINE void operator()(Tile::Sums &sum, int item) {
     const int half = t.side / 2;
     uint2 dilations = ptx::uniform(t.dilations[Tile::DGRAD ? 0 : item % t.column_tiles]);
     if (Tile::PLANES == 2) clear<Tile>(sum);
@@ -207,10 +193,8 @@ template <int UNIT> struct Consumer {
       ptx::mbarrier_wait(barriers.full[number] + halo.stage, halo.phase);
       const uint64_t a = ptx::wgmma_desc(smem + t.halos_at(number, halo.stage), 16, t.pitch * 128) +
                          t.reach * (t.pitch + 1) * 8;
-#pragma unroll 1
-      for (int h = -half; h <= half; h++) {
-#pragma unroll 1
-        for (int w = -half; w <= half; w++) {
+      UNROLL_BY(1) for (int h = -half; h <= half; h++) {
+        UNROLL_BY(1) for (int w = -half; w <= half; w++) {
           block(sum, a, (Tile::DGRAD ? -8 : 8) * (h * t.pitch + w), dilations, chunk > 0 || h > -half || w > -half);
         }
       }
@@ -226,26 +210,23 @@ template <int UNIT> struct Consumer {
 
 private:
   // One block of filters. One plane: a group of products stays in flight while the next is issued.
-  PTX_FN void block(Tile::Sums &sum, uint64_t a, int tap, uint2 dilations, bool add) {
+  INLINE void block(Tile::Sums &sum, uint64_t a, int tap, uint2 dilations, bool add) {
     ptx::mbarrier_wait(barriers.filters_full + filters.stage, t.held ? 0 : filters.phase);
     const uint64_t b = ptx::wgmma_desc(smem + t.filters_at(filters.stage), Tile::BOX);
     const int low = t.halo_bytes / 16, tile = Tile::PLANES * low;
     if constexpr (Tile::PLANES == 2) {
-#pragma unroll
-      for (int d = 0; d < Tile::DEPTH; d++) {
+      UNROLL for (int d = 0; d < Tile::DEPTH; d++) {
         float part[Tile::SUMS];
         ptx::wgmma_fence();
         multiply<UNIT>(part, a + d * tile, b, low, tap, dilations, false);
         ptx::wgmma_commit();
         ptx::wgmma_wait<0>();
         if (d == Tile::DEPTH - 1) release_filters(filters.stage);
-#pragma unroll
-        for (int i = 0; i < Tile::SUMS; i++) sum[d][i] += part[i];
+        UNROLL for (int i = 0; i < Tile::SUMS; i++) sum[d][i] += part[i];
       }
     } else {
       ptx::wgmma_fence();
-#pragma unroll
-      for (int d = 0; d < Tile::DEPTH; d++) multiply<UNIT>(sum[d], a + d * tile, b, low, tap, dilations, add);
+      UNROLL for (int d = 0; d < Tile::DEPTH; d++) multiply<UNIT>(sum[d], a + d * tile, b, low, tap, dilations, add);
       ptx::wgmma_commit();
       ptx::wgmma_wait<1>();
       if (flying >= 0) release_filters(flying);
@@ -259,24 +240,22 @@ private:
 struct StoredRows {
   const int height, width;  // of the tile that exist
 
-  PTX_FN bool all() const { return height >= 8 && width >= 8; }
-  PTX_FN bool operator()(int row) const { return row / 8 < height && row % 8 < width; }
+  INLINE bool all() const { return height >= 8 && width >= 8; }
+  INLINE bool operator()(int row) const { return row / 8 < height && row % 8 < width; }
 };
 
-template <int UNIT> PTX_FN void sum_tiles(const Levels &t, char *smem, Barriers &barriers) {
+template <int UNIT> INLINE void sum_tiles(const Levels &t, char *smem, Barriers &barriers) {
   const Scale scale(t.scale_in, t.scale_w);
   const bool counts = t.statistics && (!t.rewritten.a || spared(t.rewritten));
   const uint64_t policy = t.streams ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL;
   OutBoxes<Tile, OUT> out(smem);
   Consumer<UNIT> consumer(t, smem, barriers);
   Tile::Sums sum;
-#pragma unroll 1
-  for (int item = blockIdx.x; item < t.items; item += gridDim.x) {
+  UNROLL_BY(1) for (int item = blockIdx.x; item < t.items; item += gridDim.x) {
     consumer(sum, item);
     const int column = t.column(item);
     const Finish finish = {scale, t.bias ? t.bias + column : nullptr, t.columns - column, t.relu != 0};
-#pragma unroll
-    for (int d = 0; d < Tile::DEPTH; d++) {
+    UNROLL for (int d = 0; d < Tile::DEPTH; d++) {
       const Place8x8 at(t, t.tile(item, consumer.number, d));
       if (!at.exists) continue;
       const auto store = [&](const char *box, int col) {

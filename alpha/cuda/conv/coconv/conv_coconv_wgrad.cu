@@ -22,7 +22,7 @@ constexpr int PLANES = OPERAND_PLANES, BOX = 64 * 128, THREADS = 384, CONSUMERS 
 struct Barriers {  // in shared memory
   uint64_t full[MOST_STAGES], empty[MOST_STAGES];
 
-  PTX_FN void init() {
+  INLINE void init() {
     for (int s = 0; s < MOST_STAGES; s++)
       ptx::mbarrier_init(full + s, 1), ptx::mbarrier_init(empty + s, 4 * CONSUMERS);
     ptx::fence_mbarrier_init();
@@ -36,16 +36,16 @@ struct Work {
   int images, height, width, x_chunks, parts, reach, stages;
   int tiles_w, per_image, tiles, part, slice, slices, pitch, halo_bytes;
 
-  PTX_FN void derive() {
+  INLINE void derive() {
     tiles_w = (width + 7) / 8, per_image = (height + 7) / 8 * tiles_w, tiles = images * per_image;
     part = blockIdx.x % parts, slice = blockIdx.x / parts, slices = gridDim.x / parts;
     pitch = 8 + 2 * reach, halo_bytes = (pitch * pitch * 128 + 1023) / 1024 * 1024;
   }
-  PTX_FN int stage_at(int stage) const { return stage * PLANES * (halo_bytes + BOX); }
-  PTX_FN int g_at(int stage) const { return stage_at(stage) + PLANES * halo_bytes; }
+  INLINE int stage_at(int stage) const { return stage * PLANES * (halo_bytes + BOX); }
+  INLINE int g_at(int stage) const { return stage_at(stage) + PLANES * halo_bytes; }
 };
 
-PTX_FN void load_tiles(const Work &t, char *smem, Barriers &barriers) {
+INLINE void load_tiles(const Work &t, char *smem, Barriers &barriers) {
   const int lane = threadIdx.x, plane = lane % PLANES, x_first = t.part % t.x_chunks * 64;
   const int g_first = t.part / t.x_chunks * 64;
   int stage = 0, phase = 1;
@@ -72,26 +72,22 @@ template <int UNIT, int FIRST, int COUNT> struct Sums {
   float sum[COUNT][WIDE / 2];
 
   // Issues the products of a tap: x, g: descriptors of a plane.
-  PTX_FN void multiply(float (&of_tap)[WIDE / 2], uint64_t x, uint64_t g, int from, int step, uint2 dilations,
+  INLINE void multiply(float (&of_tap)[WIDE / 2], uint64_t x, uint64_t g, int from, int step, uint2 dilations,
                        bool add) const {
-#pragma unroll
-    for (int u = 0; u < UNITS; u++) {
+    UNROLL for (int u = 0; u < UNITS; u++) {
       float(&of_unit)[UNIT / 2] = reinterpret_cast<float(&)[UNIT / 2]>(of_tap[u * (UNIT / 2)]);
       const uint64_t row = x + int(dilations.x >> 8 * u & 255) * from;
-#pragma unroll
-      for (int k = 0; k < 4; k++)
+      UNROLL for (int k = 0; k < 4; k++)
         ptx::wgmma<E, UNIT, 1, 1>(of_unit, row + k * step, g + u * UNIT / 8 + 128 * k, add || k > 0);
     }
   }
-  PTX_FN void operator()(const Work &t, char *smem, Barriers &barriers) {
+  INLINE void operator()(const Work &t, char *smem, Barriers &barriers) {
     uint2 dilations = ptx::uniform(t.dilations[t.part / t.x_chunks]);
     if (half) dilations.x >>= 8 * UNITS;
     const int step = 2 * t.pitch * 8;
     int stage = 0, phase = 0, before = -1;
-#pragma unroll
-    for (int i = 0; i < COUNT; i++) {
-#pragma unroll
-      for (int j = 0; j < WIDE / 2; j++) sum[i][j] = 0.f;
+    UNROLL for (int i = 0; i < COUNT; i++) {
+      UNROLL for (int j = 0; j < WIDE / 2; j++) sum[i][j] = 0.f;
     }
     for (int tile = t.slice; tile < t.tiles; tile += t.slices) {
       ptx::mbarrier_wait(barriers.full + stage, phase);
@@ -99,8 +95,7 @@ template <int UNIT, int FIRST, int COUNT> struct Sums {
       const uint64_t g = ptx::wgmma_desc(smem + t.g_at(stage), BOX) + 4 * half;
       const int x_low = t.halo_bytes / 16, g_low = BOX / 16;
       ptx::wgmma_fence();
-#pragma unroll
-      for (int i = 0; i < COUNT; i++) {
+      UNROLL for (int i = 0; i < COUNT; i++) {
         const int tap = FIRST + i, from = ((tap / 3 - 1) * t.pitch + tap % 3 - 1) * 8;
         if constexpr (PLANES == 2) {
           float part[WIDE / 2];
@@ -110,8 +105,7 @@ template <int UNIT, int FIRST, int COUNT> struct Sums {
           multiply(part, x, g, from, step, dilations, true);
           ptx::wgmma_commit();
           ptx::wgmma_wait<0>();
-#pragma unroll
-          for (int j = 0; j < WIDE / 2; j++) sum[i][j] += part[j];
+          UNROLL for (int j = 0; j < WIDE / 2; j++) sum[i][j] += part[j];
         } else {
           multiply(sum[i], x, g, from, step, dilations, true);
         }
@@ -130,16 +124,14 @@ template <int UNIT, int FIRST, int COUNT> struct Sums {
     }
     if (PLANES == 1) ptx::wgmma_wait<0>();
   }
-  PTX_FN void release(Barriers &barriers, int stage) const {
+  INLINE void release(Barriers &barriers, int stage) const {
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(barriers.empty + stage);
   }
   // Of a slot, [channel of g][tap][channel of x].
-  PTX_FN void store(float *slot, const Scale &scale) const {
+  INLINE void store(float *slot, const Scale &scale) const {
     const Place place;
-#pragma unroll
-    for (int i = 0; i < COUNT; i++) {
-#pragma unroll
-      for (int j = 0; j < WIDE / 2; j++)
+    UNROLL for (int i = 0; i < COUNT; i++) {
+      UNROLL for (int j = 0; j < WIDE / 2; j++)
         slot[((place.col(j) + 32 * half) * Work::TAPS + FIRST + i) * 64 + place.row_in_box(j)] =
             sum[i][j] * scale.first * scale.second;
     }
@@ -147,7 +139,7 @@ template <int UNIT, int FIRST, int COUNT> struct Sums {
 };
 
 template <int UNIT, int FIRST, int COUNT>
-PTX_FN void sum_tiles(const Work &t, char *smem, Barriers &barriers, float *slots, const Scale &scale) {
+INLINE void sum_tiles(const Work &t, char *smem, Barriers &barriers, float *slots, const Scale &scale) {
   Sums<UNIT, FIRST, COUNT> sums;
   sums(t, smem, barriers);
   sums.store(slots + (long long)(t.part * t.slices + t.slice) * (64 * Work::TAPS * 64), scale);

@@ -23,7 +23,7 @@ template <class T> struct SlabShared {
   int count;
   SlabItem item;
 
-  __device__ __forceinline__ void fill(const SlabTensors<T> &t, const SlabClass &c, const SlabItem &work) {
+  INLINE void fill(const SlabTensors<T> &t, const SlabClass &c, const SlabItem &work) {
     if (threadIdx.x == 0) {
       item = work;
       count = c.segments;
@@ -48,8 +48,7 @@ template <class T> struct SlabShared {
   }
 };
 
-template <class T>
-__device__ __forceinline__ int slab_count(const SlabTensors<T> &, const SlabClass &, const SlabShared<T> &s) {
+template <class T> INLINE int slab_count(const SlabTensors<T> &, const SlabClass &, const SlabShared<T> &s) {
   int slabs = 0;
   for (int i = 0; i < s.count; i++) slabs += s.segments[i].slabs;
   return slabs;
@@ -60,8 +59,7 @@ __device__ __forceinline__ int slab_count(const SlabTensors<T> &, const SlabClas
 template <class T> struct TapWalk {
   int a, b, k_left, line_left, taps_left, segment;
 
-  __device__ __forceinline__ TapWalk(const SlabTensors<T> &t, const SlabClass &, const SlabShared<T> &s, int slab)
-      : segment(0) {
+  INLINE TapWalk(const SlabTensors<T> &t, const SlabClass &, const SlabShared<T> &s, int slab) : segment(0) {
     while (segment + 1 < s.count && slab >= s.segments[segment].slabs) slab -= s.segments[segment++].slabs;
     start(s);
     const SlabSegment &g = s.segments[segment];
@@ -73,7 +71,7 @@ template <class T> struct TapWalk {
     b += (tap * per_tap * T::BK + k) * t.w_row;
     k_left -= k;
   }
-  __device__ __forceinline__ void next(const SlabTensors<T> &t, const SlabShared<T> &s) {
+  INLINE void next(const SlabTensors<T> &t, const SlabShared<T> &s) {
     k_left -= T::BK;
     a += T::BK;
     b += T::BK * t.w_row;
@@ -88,11 +86,11 @@ template <class T> struct TapWalk {
   }
 
 private:
-  __device__ __forceinline__ void start(const SlabShared<T> &s) {
+  INLINE void start(const SlabShared<T> &s) {
     const SlabSegment &g = s.segments[segment];
     a = g.a, b = g.b, k_left = g.channels, line_left = g.taps_w, taps_left = g.taps;
   }
-  __device__ __forceinline__ void step(const SlabSegment &g) {
+  INLINE void step(const SlabSegment &g) {
     a += g.tap_in;
     b += g.tap_w;
     taps_left--;

@@ -42,8 +42,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) depthwise_gather(Gather
                       ((long long)w.z * t.in_channels + c / t.divisor * t.terms);
     float sum = bias;
     for (int i = 0; i < h.y; i++)
-#pragma unroll 3
-      for (int j = 0; j < w.y; j++) {
+      UNROLL_BY(3) for (int j = 0; j < w.y; j++) {
         const float *from = in + (long long)(i * t.step_h * t.in_width + j * t.step_w) * t.in_channels;
         const int tap = (h.x + i * t.tap_step_h) * t.fw + w.x + j * t.tap_step_w;
         for (int k = 0; k < t.terms; k++) sum = fmaf(from[k], t.w[(c * t.terms + k) * t.taps + tap], sum);
@@ -81,8 +80,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 4) depthwise_wgrad(Depthwi
       const int image = line / r.height, h = line - image * r.height;
       const float *g = t.g + (image * t.g_image + ((long long)r.out * t.channels + h * t.g_h + c));
       const float *x = t.x + (image * t.x_image + ((long long)r.in * t.in_channels + h * t.x_h + c / t.multiplier));
-#pragma unroll 4
-      for (int w = 0; w < r.width; w++) sum = fmaf(g[w * t.channels], x[w * t.x_w], sum);
+      UNROLL_BY(4) for (int w = 0; w < r.width; w++) sum = fmaf(g[w * t.channels], x[w * t.x_w], sum);
     }
   partial[threadIdx.x] = sum;
   __syncthreads();
@@ -100,13 +98,11 @@ depthwise_sum(const float *slices, float *dw, int count, int taps, int channels)
   const int lane = threadIdx.x % LANES, first = threadIdx.x / LANES, element = blockIdx.x * LANES + lane;
   float sum = 0.f;
   if (element < taps * channels)
-#pragma unroll 8
-    for (int s = first; s < count; s += SUMMANDS) sum += slices[(long long)s * taps * channels + element];
+    UNROLL_BY(8) for (int s = first; s < count; s += SUMMANDS) sum += slices[(long long)s * taps * channels + element];
   partial[first][lane] = sum;
   __syncthreads();
   if (first > 0 || element >= taps * channels) return;
-#pragma unroll
-  for (int s = 1; s < SUMMANDS; s++) sum += partial[s][lane];
+  UNROLL for (int s = 1; s < SUMMANDS; s++) sum += partial[s][lane];
   dw[element % channels * taps + element / channels] = sum;
 }
 ALPHA_KERNEL(depthwise_sum)

@@ -26,9 +26,7 @@ constexpr int WGRAD_BLOCKS = F == 3 ? 5 - STRIDE : F == 5 ? 4 : 3;
 template <class T, int N> struct alignas(sizeof(T) * N) Group {
   T v[N];
 };
-template <class T, int N> __device__ __forceinline__ Group<T, N> read(const T *p) {
-  return *reinterpret_cast<const Group<T, N> *>(p);
-}
+template <class T, int N> INLINE Group<T, N> read(const T *p) { return *reinterpret_cast<const Group<T, N> *>(p); }
 
 // Where the strips of a tensor lie: strip s has columns `begin` to begin + P, lines `top` to top + count of an image.
 struct Cut {
@@ -36,7 +34,7 @@ struct Cut {
 };
 struct Place {
   int image, top, count, begin;
-  __device__ __forceinline__ Place(const Cut &t, int s) {
+  INLINE Place(const Cut &t, int s) {
     const int above = s / t.per_line;
     image = above / t.chunks, top = (above - image * t.chunks) * t.rows;
     count = min(t.rows, t.height - top), begin = (s - above * t.per_line) * P;
@@ -46,13 +44,12 @@ struct Place {
 // A line of N columns from `left` on, of V channels: the columns that are there, which `mask` has a bit for each.
 template <class T, int N, int V, bool INSIDE> struct Line {
   Group<T, V> x[N];
-  __device__ __forceinline__ void fetch(const T *from, int channels, unsigned mask) {
-#pragma unroll
-    for (int j = 0; j < N; j++)
+  INLINE void fetch(const T *from, int channels, unsigned mask) {
+    UNROLL for (int j = 0; j < N; j++)
       if (INSIDE || mask >> j & 1) x[j] = read<T, V>(from + j * channels);
   }
 };
-__device__ __forceinline__ unsigned columns_inside(int left, int n, int width) {
+INLINE unsigned columns_inside(int left, int n, int width) {
   unsigned mask = 0;
   for (int j = 0; j < n; j++) mask |= unsigned(unsigned(left + j) < unsigned(width)) << j;
   return mask;
@@ -71,8 +68,8 @@ template <bool SCATTER> constexpr int COLUMNS = SCATTER ? (P + F - 2) / 2 + 1 : 
 
 // Every step reads S lines and completes DONE; sum[i] is of line out_line + i.
 template <class T, bool SCATTER, bool INSIDE>
-__device__ __forceinline__ void go_down(const Strips &t, const Place &at, const float *filter, int filter_pitch,
-                                        const Group<float, V> &bias, int left, unsigned mask, int c) {
+INLINE void go_down(const Strips &t, const Place &at, const float *filter, int filter_pitch,
+                    const Group<float, V> &bias, int left, unsigned mask, int c) {
   constexpr int S = SCATTER ? 1 : STRIDE, DONE = SCATTER ? 2 : 1, HELD = SCATTER ? F : (F - 1) / S + 1;
   const int bottom = at.top + at.count, pitch = t.in_width * t.channels;
   const int first = SCATTER ? (at.top + t.pad_h - F + 2) >> 1 : at.top;
@@ -82,55 +79,45 @@ __device__ __forceinline__ void go_down(const Strips &t, const Place &at, const 
   const T *in = static_cast<const T *>(t.in) + ((i64)at.image * t.in_height * t.in_width + left) * t.channels + c;
   T *out = static_cast<T *>(t.out) + ((i64)at.image * t.cut.height * t.cut.width + at.begin) * t.channels + c;
   float sum[HELD][P][V];
-#pragma unroll
-  for (int e = 0; e < HELD * P * V; e++) sum[e / (P * V)][e / V % P][e % V] = bias.v[e % V];
+  UNROLL for (int e = 0; e < HELD * P * V; e++) sum[e / (P * V)][e / V % P][e % V] = bias.v[e % V];
   Line<T, COLUMNS<SCATTER>, V, INSIDE> next;
   if (unsigned(from) < unsigned(limit)) next.fetch(in + from * pitch, t.channels, mask);
   for (int k = first, line = from; k < end; k++) {
     const int out_line = SCATTER ? 2 * k - t.pad_h : k - (HELD - 1);
-#pragma unroll
-    for (int a = 0; a < S; a++, line++) {
+    UNROLL for (int a = 0; a < S; a++, line++) {
       const Line<T, COLUMNS<SCATTER>, V, INSIDE> now = next;
       if (unsigned(line + 1) < unsigned(limit)) next.fetch(in + (line + 1) * pitch, t.channels, mask);
       if (unsigned(line) >= unsigned(limit)) continue;
-#pragma unroll
-      for (int i = 0; i < HELD; i++) {
+      UNROLL for (int i = 0; i < HELD; i++) {
         const int fh = SCATTER ? i : S * (HELD - 1 - i) + a;
         if (fh >= F || unsigned(out_line + i - at.top) >= unsigned(at.count)) continue;
         Group<float, V> w[F];
-#pragma unroll
-        for (int fw = 0; fw < F; fw++) w[fw] = read<float, V>(filter + (fh * F + fw) * filter_pitch);
-#pragma unroll
-        for (int j = 0; j < COLUMNS<SCATTER>; j++)
+        UNROLL for (int fw = 0; fw < F; fw++) w[fw] = read<float, V>(filter + (fh * F + fw) * filter_pitch);
+        UNROLL for (int j = 0; j < COLUMNS<SCATTER>; j++)
           if (INSIDE || mask >> j & 1)
-#pragma unroll
-            for (int k = 0; k < P * V; k++) {
+            UNROLL for (int k = 0; k < P * V; k++) {
               const int u = k / V, e = k % V, fw = SCATTER ? u - 2 * j + F - 1 : j - S * u;
               if (fw >= 0 && fw < F) sum[i][u][e] = fmaf(to_float(now.x[j].v[e]), w[fw].v[e], sum[i][u][e]);
             }
       }
     }
-#pragma unroll
-    for (int i = 0; i < DONE; i++)
+    UNROLL for (int i = 0; i < DONE; i++)
       if (unsigned(out_line + i - at.top) < unsigned(at.count)) {
-#pragma unroll
-        for (int u = 0; u < P; u++) {
+        UNROLL for (int u = 0; u < P; u++) {
           if (unsigned(at.begin + u) >= unsigned(t.cut.width)) continue;
           Group<T, V> stored;
-#pragma unroll
-          for (int e = 0; e < V; e++) stored.v[e] = from_float<T>(t.relu && sum[i][u][e] < 0.f ? 0.f : sum[i][u][e]);
+          UNROLL for (int e = 0; e < V; e++)
+            stored.v[e] = from_float<T>(t.relu && sum[i][u][e] < 0.f ? 0.f : sum[i][u][e]);
           *reinterpret_cast<Group<T, V> *>(out + ((out_line + i) * t.cut.width + u) * t.channels) = stored;
         }
       }
-#pragma unroll
-    for (int i = 0; i < HELD; i++)
-#pragma unroll
-      for (int e = 0; e < P * V; e++)
+    UNROLL for (int i = 0; i < HELD; i++)
+      UNROLL for (int e = 0; e < P * V; e++)
         sum[i][e / V][e % V] = i + DONE < HELD ? sum[i + DONE][e / V][e % V] : bias.v[e % V];
   }
 }
 
-template <class T, bool SCATTER> __device__ __forceinline__ void strip(const Strips &t) {
+template <class T, bool SCATTER> INLINE void strip(const Strips &t) {
   __shared__ __align__(16) float filter[TAPS * (V * LANES_MOST + 2)];  // [tap][pitch]
   const int lane = threadIdx.x % t.lanes, row = threadIdx.x / t.lanes, rows = THREADS / t.lanes, wide = t.lanes * V;
   const int pitch = wide + 2, c0 = blockIdx.y * wide, c = c0 + lane * V;
@@ -161,8 +148,7 @@ struct StripWgrad {
 };
 
 template <class T, bool INSIDE>
-__device__ __forceinline__ void wgrad_down(const StripWgrad &t, const Place &at, int left, int c,
-                                           float (&sum)[TAPS][WGRAD_V]) {
+INLINE void wgrad_down(const StripWgrad &t, const Place &at, int left, int c, float (&sum)[TAPS][WGRAD_V]) {
   constexpr int S = STRIDE, N = WGRAD_V, COLUMNS = ::COLUMNS<false>, HELD = (F - 1) / S + 1;
   const int pitch = t.in_width * t.channels, g_pitch = t.cut.width * t.channels, end = at.top + at.count + HELD - 1;
   const int limit = max(0, min(end * S - t.pad_h, t.in_height));
@@ -177,24 +163,19 @@ __device__ __forceinline__ void wgrad_down(const StripWgrad &t, const Place &at,
   next_dy.fetch(g + at.top * g_pitch, t.channels, g_mask);
   if (unsigned(line) < unsigned(limit)) next.fetch(x + line * pitch, t.channels, mask);
   for (int k = at.top; k < end; k++) {
-#pragma unroll
-    for (int i = 0; i + 1 < HELD; i++) dy[i] = dy[i + 1];
+    UNROLL for (int i = 0; i + 1 < HELD; i++) dy[i] = dy[i + 1];
     dy[HELD - 1] = next_dy;
     if (k + 1 < at.top + at.count) next_dy.fetch(g + (k + 1) * g_pitch, t.channels, g_mask);
-#pragma unroll
-    for (int a = 0; a < S; a++, line++) {
+    UNROLL for (int a = 0; a < S; a++, line++) {
       const Line<T, COLUMNS, N, INSIDE> now = next;
       if (unsigned(line + 1) < unsigned(limit)) next.fetch(x + (line + 1) * pitch, t.channels, mask);
       if (unsigned(line) >= unsigned(limit)) continue;
-#pragma unroll
-      for (int i = 0; i < HELD; i++) {
+      UNROLL for (int i = 0; i < HELD; i++) {
         const int fh = S * (HELD - 1 - i) + a;
         if (fh >= F || unsigned(k - (HELD - 1) + i - at.top) >= unsigned(at.count)) continue;
-#pragma unroll
-        for (int j = 0; j < COLUMNS; j++)
+        UNROLL for (int j = 0; j < COLUMNS; j++)
           if (INSIDE || mask >> j & 1)
-#pragma unroll
-            for (int k = 0; k < P * N; k++) {
+            UNROLL for (int k = 0; k < P * N; k++) {
               const int u = k / N, e = k % N, fw = j - S * u, tap = fh * F + fw;
               if (fw >= 0 && fw < F && (INSIDE || g_mask >> u & 1))
                 sum[tap][e] = fmaf(to_float(now.x[j].v[e]), to_float(dy[i].x[u].v[e]), sum[tap][e]);
@@ -205,7 +186,7 @@ __device__ __forceinline__ void wgrad_down(const StripWgrad &t, const Place &at,
 }
 
 // Grid (slices, channel tiles).
-template <class T> __device__ __forceinline__ void wgrad(const StripWgrad &t) {
+template <class T> INLINE void wgrad(const StripWgrad &t) {
   constexpr int N = WGRAD_V;
   __shared__ float partial[F * N * THREADS];  // [fw][element][thread]
   const int lane = threadIdx.x % t.lanes, row = threadIdx.x / t.lanes, rows = THREADS / t.lanes;
@@ -221,11 +202,9 @@ template <class T> __device__ __forceinline__ void wgrad(const StripWgrad &t) {
       else
         wgrad_down<T, false>(t, at, left, c, sum);
     }
-#pragma unroll
-  for (int fh = 0; fh < F; fh++) {
+  UNROLL for (int fh = 0; fh < F; fh++) {
     __syncthreads();
-#pragma unroll
-    for (int e = 0; e < F * N; e++) partial[e * THREADS + threadIdx.x] = sum[fh * F + e / N][e % N];
+    UNROLL for (int e = 0; e < F * N; e++) partial[e * THREADS + threadIdx.x] = sum[fh * F + e / N][e % N];
     __syncthreads();
     for (int e = threadIdx.x; e < F * N * t.lanes; e += THREADS) {
       const int fw = e / (N * t.lanes), k = e - fw * N * t.lanes;

@@ -8,7 +8,6 @@
 //           Positions, starts and taps are evenly spaced, so a class is a few integers; padding, stride and dilation
 //           are gone before the kernel starts. No product with such a zero is made, and none is tested for
 // Units:    T says what is read and written and what multiplies: gemm_ffma.cuh or gemm_mma.cuh
-// Levels:   LEVELS 1: columns differ from class to class, and a sum goes over several levels: conv/coconv/levels.cuh
 // Levels:   LEVELS 1: columns differ from class to class; LEVELS 2: a sum has segments, see conv/coconv/levels.cuh
 // Requires: an image of in, an image of out and w have fewer than 2^31 elements, and so do the rows of a class
 // Threads:  a block per slice of a tile (SlabItem), the longest sums first: block b takes entry b of the work list.
@@ -63,7 +62,7 @@ template <class T> using CopyIn = typename T::RowsA;
 template <class T> using CopyColumns = typename T::RowsB;  // w of fprop: (column, tap, k)
 template <class T> using CopyLines = typename T::LinesB;   // w of dgrad: (k, tap, column)
 
-template <class T> __device__ __forceinline__ int columns_of(const SlabTensors<T> &t, const SlabClass &c) {
+template <class T> INLINE int columns_of(const SlabTensors<T> &t, const SlabClass &c) {
 #if LEVELS == 1
   return c.columns;
 #else
@@ -83,7 +82,7 @@ template <class T> struct SlabShared {  // what is fixed for a tile; registers a
   int taps_w;
   SlabItem item;                       // what is left to know after the last product
 
-  __device__ __forceinline__ void fill(const SlabTensors<T> &t, const SlabClass &c, const SlabItem &work) {
+  INLINE void fill(const SlabTensors<T> &t, const SlabClass &c, const SlabItem &work) {
     const int columns = columns_of(t, c);
     if (threadIdx.x == 0) {
       item = work;
@@ -112,8 +111,7 @@ template <class T> struct SlabShared {  // what is fixed for a tile; registers a
   }
 };
 
-template <class T>
-__device__ __forceinline__ int slab_count(const SlabTensors<T> &t, const SlabClass &c, const SlabShared<T> &) {
+template <class T> INLINE int slab_count(const SlabTensors<T> &t, const SlabClass &c, const SlabShared<T> &) {
   return c.taps_h * c.taps_w * ((t.channels + T::BK - 1) / T::BK);
 }
 
@@ -121,7 +119,7 @@ __device__ __forceinline__ int slab_count(const SlabTensors<T> &t, const SlabCla
 template <class T> struct TapWalk {
   int a, b, k_left, taps_left;
 
-  __device__ __forceinline__ TapWalk(const SlabTensors<T> &t, const SlabClass &c, const SlabShared<T> &, int slab)
+  INLINE TapWalk(const SlabTensors<T> &t, const SlabClass &c, const SlabShared<T> &, int slab)
       : a(0), b(0), k_left(t.channels), taps_left(c.taps_w) {
     if (slab == 0) return;
     const int per_tap = (t.channels + T::BK - 1) / T::BK;
@@ -131,7 +129,7 @@ template <class T> struct TapWalk {
     k_left -= k;
     taps_left -= w;
   }
-  __device__ __forceinline__ void next(const SlabTensors<T> &t, const SlabShared<T> &s) {
+  INLINE void next(const SlabTensors<T> &t, const SlabShared<T> &s) {
     k_left -= T::BK;
     a += T::BK;
     b += T::B_KMAJOR ? T::BK : T::BK * t.w_row;
@@ -149,8 +147,7 @@ template <class T> struct TapWalk {
 
 // One block: entry blockIdx.x of the work list. T::B_KMAJOR says which way round w is read; SPLIT, whether tiles may have
 // several slices: without them the registers hold more.
-template <class T, bool SPLIT>
-__device__ __forceinline__ void slab_block(const SlabTensors<T> &t, typename T::In *smem) {
+template <class T, bool SPLIT> INLINE void slab_block(const SlabTensors<T> &t, typename T::In *smem) {
   using In = typename T::In;
   __shared__ SlabShared<T> shared;
   const SlabItem item = t.work[blockIdx.x];

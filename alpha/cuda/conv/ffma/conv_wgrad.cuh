@@ -55,8 +55,7 @@ struct WgradPlace {
   int stride, rows, cols;              // rows, cols: that exist
   bool slot;
 
-  template <class T>
-  __device__ __forceinline__ WgradPlace(const WgradTensors<T> &t, const WgradUnit &unit, const WgradTap &tap)
+  template <class T> INLINE WgradPlace(const WgradTensors<T> &t, const WgradUnit &unit, const WgradTap &tap)
       : slot(unit.slot >= 0) {         // a slot holds a whole tile, dw ends with its channels
     out = slot ? t.work + (long long)unit.slot * (T::BM * T::BN)
                : t.dw + (tap.w + (unit.group * t.rows + unit.row) * (long long)t.dw_row + unit.col);
@@ -65,13 +64,11 @@ struct WgradPlace {
   }
 };
 
-template <class T> __device__ __forceinline__ void wgrad_store(const Ffma<T> &product, const WgradPlace &to) {
-#pragma unroll
-  for (int i = 0; i < T::TM; i++) {
+template <class T> INLINE void wgrad_store(const Ffma<T> &product, const WgradPlace &to) {
+  UNROLL for (int i = 0; i < T::TM; i++) {
     const int row = product.row(i);
     if (row >= to.rows) continue;
-#pragma unroll
-    for (int j = 0; j < T::TN; j += 4) {
+    UNROLL for (int j = 0; j < T::TN; j += 4) {
       const int col = product.col(j);
       const float *v = product.acc[i] + j, quad[] = {v[0], v[1], v[2], v[3]};
       store_quad(to.out + (long long)row * to.stride + col, quad, to.cols - col, to.slot || T::VEC == 4);
@@ -80,7 +77,7 @@ template <class T> __device__ __forceinline__ void wgrad_store(const Ffma<T> &pr
 }
 
 // One block: its units.
-template <class T> __device__ __forceinline__ void wgrad_block(const WgradTensors<T> &t, typename T::In *smem) {
+template <class T> INLINE void wgrad_block(const WgradTensors<T> &t, typename T::In *smem) {
   using In = typename T::In;
   using CopyG = typename T::LinesA;
   using CopyX = typename T::LinesB;

@@ -1,19 +1,23 @@
-"""What ConvV2 and KS-deconv share on the host: what a tile costs, how long sums are cut, the tables of a launch."""
+"""ConvV2 and KS-deconv in FFMA, conv_v2.cu and ks_deconv.cu: what a tile costs, how long sums are cut, the launches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from alpha.cuda.conv.costs import Cost, device, time_us
-from alpha.cuda.conv.ffma.gemm import Tile, makespan
+from alpha.cuda.conv.ffma.gemm import TILES, Tile, makespan
 from alpha.cuda.conv.mma.gemm import MmaTile
-from alpha.cuda.conv.schedule import Slabs
+from alpha.cuda.conv.planner import Launch
+from alpha.cuda.conv.schedule import Slabs, dgrad_slabs, fprop_slabs
 from alpha.cuda.conv.split import SPLITS, Partial, cut, refusal, shares
 from alpha.cuda.conv.tile import ConvTile
+from alpha.cuda.lazy import GUARD_ARGS, UNGUARDED, Guard
+from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, upload
 from alpha.ops.conv_desc import ConvDesc
@@ -98,3 +102,47 @@ def ffma_kernels(entry: str, tile: Tile, args: str, w_kmajor: bool) -> tuple[Ker
     whole, sliced = (Kernel(f"{entry}.cu", name, args, threads=tile.threads, shared=tile.shared_bytes(True, w_kmajor),
                             defines=tile.defines) for name in (entry, entry if tile.terms else f"{entry}_split"))
     return whole, sliced
+
+
+class ConvV2(SlabTile):
+    """A tile of conv_v2."""
+
+    pass_name, copied = "fprop", ("input",)
+    slabs_of = staticmethod(lru_cache(maxsize=256)(fprop_slabs))
+
+    def __init__(self, tile: Tile, split: int = 0) -> None:
+        kernels = ffma_kernels("conv_v2", tile, "ptr x, ptr w, ptr b, ptr y, ptr slots, ptr arrived, ptr classes, "
+                               "ptr work, i64 x_image, i64 y_image, i32 images, i32 channels, i32 columns, i32 w_row, "
+                               f"i32 relu, {GUARD_ARGS}", w_kmajor=True)
+        super().__init__(tile, split, f"conv_v2 {tile}", kernels, w_kmajor=True)
+
+    def prepare(self, desc: ConvDesc) -> Launch:
+        kernel, grid, partial, arrays, sizes = self.tables(desc)
+
+        def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING, guard: Guard = UNGUARDED) -> None:
+            b, relu = epilogue.known()
+            kernel(grid, x, w, b, y, *partial.arguments(), *arrays, *sizes, relu, *guard)
+        return launch
+
+
+class KsDeconv(SlabTile):
+    """A tile of ks_deconv."""
+
+    pass_name = "dgrad"
+    slabs_of = staticmethod(lru_cache(maxsize=256)(dgrad_slabs))
+
+    def __init__(self, tile: Tile, split: int = 0) -> None:
+        kernels = ffma_kernels("ks_deconv", tile, "ptr g, ptr w, ptr dx, ptr slots, ptr arrived, ptr classes, "
+                               "ptr work, i64 g_image, i64 dx_image, i32 images, i32 channels, i32 columns, i32 w_row, "
+                               f"{GUARD_ARGS}", w_kmajor=False)
+        super().__init__(tile, split, f"ks_deconv {tile}", kernels, w_kmajor=False)
+
+    def prepare(self, desc: ConvDesc) -> Launch:
+        kernel, grid, partial, arrays, sizes = self.tables(desc)
+
+        def launch(g: Array, w: Array, dx: Array, guard: Guard = UNGUARDED) -> None:
+            kernel(grid, g, w, dx, *partial.arguments(), *arrays, *sizes, *guard)
+        return launch
+
+
+CANDIDATES = (*map(ConvV2, TILES), *map(KsDeconv, TILES))

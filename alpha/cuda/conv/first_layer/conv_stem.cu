@@ -20,19 +20,19 @@
 constexpr int IC = CHANNELS, THREADS = 128, POSITIONS = 8, FILTER_FLOATS = 8192;
 
 // elements of a filter up to tap number `tap`, counted from tap line h0 of the class
-__device__ __forceinline__ int tap_offset(const SlabClass &c, int h0, int tap) {
+INLINE int tap_offset(const SlabClass &c, int h0, int tap) {
   const int h = tap / c.taps_w;
   return c.w + (h0 + h) * c.tap_w_h + (tap - h * c.taps_w) * c.tap_w_w;
 }
 
-template <class Bytes> __device__ __forceinline__ const float *at(const float *from, Bytes offset) {
+template <class Bytes> INLINE const float *at(const float *from, Bytes offset) {
   return reinterpret_cast<const float *>(reinterpret_cast<const char *>(from) + offset);
 }
 
 template <int LANES>
-__device__ __forceinline__ void stem_fprop(const float *x, const float *w, const float *b, float *y,
-                                           const SlabClass *classes, const int4 *work, long long x_image,
-                                           long long y_image, int images, int columns, int w_row, int relu) {
+INLINE void stem_fprop(const float *x, const float *w, const float *b, float *y, const SlabClass *classes,
+                       const int4 *work, long long x_image, long long y_image, int images, int columns, int w_row,
+                       int relu) {
   constexpr int COLS = 8 * LANES, GROUPS = THREADS / LANES, TILE = GROUPS * POSITIONS;
   __shared__ __align__(16) float filter[FILTER_FLOATS];  // [tap, ic][COLS]
   __shared__ unsigned read[TILE];  // bytes from the start of x
@@ -58,10 +58,8 @@ __device__ __forceinline__ void stem_fprop(const float *x, const float *w, const
       write[r] = position < c.rows ? image * y_image + (c.out + oh * c.out_h + ow * c.out_w) : -1;
     }
     float acc[POSITIONS][8];
-#pragma unroll
-    for (int i = 0; i < POSITIONS; i++)
-#pragma unroll
-      for (int j = 0; j < 8; j++) acc[i][j] = 0.f;
+    UNROLL for (int i = 0; i < POSITIONS; i++)
+      UNROLL for (int j = 0; j < 8; j++) acc[i][j] = 0.f;
     for (int h0 = 0; h0 < c.taps_h; h0 += lines) {
       if (tile == item.y || lines < c.taps_h) {
         __syncthreads();
@@ -76,50 +74,40 @@ __device__ __forceinline__ void stem_fprop(const float *x, const float *w, const
       for (int th = min((int)lines, c.taps_h - h0); th > 0; th--, from += 4 * (c.tap_in_h - c.taps_w * c.tap_in_w))
         for (int tw = c.taps_w; tw > 0; tw--, from += 4 * c.tap_in_w) {
           float v[POSITIONS][IC];
-#pragma unroll
-          for (int i = 0; i < POSITIONS; i++) {
+          UNROLL for (int i = 0; i < POSITIONS; i++) {
             const float *p = at(x, read[group + i * GROUPS] + from);
             if constexpr (IC == 4) {
               const float4 q = *reinterpret_cast<const float4 *>(p);
               v[i][0] = q.x, v[i][1] = q.y, v[i][2] = q.z, v[i][3] = q.w;
             } else {
-#pragma unroll
-              for (int ic = 0; ic < IC; ic++) v[i][ic] = p[ic];
+              UNROLL for (int ic = 0; ic < IC; ic++) v[i][ic] = p[ic];
             }
           }
-#pragma unroll
-          for (int ic = 0; ic < IC; ic++, f += COLS) {
+          UNROLL for (int ic = 0; ic < IC; ic++, f += COLS) {
             const float4 a = *reinterpret_cast<const float4 *>(f), d = *reinterpret_cast<const float4 *>(f + COLS / 2);
             const float u[8] = {a.x, a.y, a.z, a.w, d.x, d.y, d.z, d.w};
-#pragma unroll
-            for (int i = 0; i < POSITIONS; i++)
-#pragma unroll
-              for (int j = 0; j < 8; j++) acc[i][j] = fmaf(v[i][ic], u[j], acc[i][j]);
+            UNROLL for (int i = 0; i < POSITIONS; i++)
+              UNROLL for (int j = 0; j < 8; j++) acc[i][j] = fmaf(v[i][ic], u[j], acc[i][j]);
           }
         }
     }
     __syncthreads();
-#pragma unroll
-    for (int half = 0; half < 8; half += 4) {
+    UNROLL for (int half = 0; half < 8; half += 4) {
       const int col = item.w * COLS + lane * 4 + half / 4 * (COLS / 2);
       float add[4];
-#pragma unroll
-      for (int q = 0; q < 4; q++) add[q] = b && col + q < columns ? b[col + q] : 0.f;
-#pragma unroll
-      for (int i = 0; i < POSITIONS; i++) {
+      UNROLL for (int q = 0; q < 4; q++) add[q] = b && col + q < columns ? b[col + q] : 0.f;
+      UNROLL for (int i = 0; i < POSITIONS; i++) {
         const long long row = write[group + i * GROUPS];
         if (row < 0) continue;
         float v[4];
-#pragma unroll
-        for (int q = 0; q < 4; q++) {
+        UNROLL for (int q = 0; q < 4; q++) {
           v[q] = acc[i][half + q] + add[q];
           if (relu && v[q] < 0.f) v[q] = 0.f;
         }
         if (columns % 4 == 0) {  // store_quad would spill registers
           if (col < columns) *reinterpret_cast<float4 *>(y + row + col) = make_float4(v[0], v[1], v[2], v[3]);
         } else {
-#pragma unroll
-          for (int q = 0; q < 4; q++)
+          UNROLL for (int q = 0; q < 4; q++)
             if (col + q < columns) y[row + col + q] = v[q];
         }
       }
@@ -136,11 +124,10 @@ STEM_FPROP(stem_fprop_64, 8)  // up to 64 output channels at a time, 128 positio
 STEM_FPROP(stem_fprop_16, 2)  // up to 16, 512
 
 // Of 4 * BIT sums a lane keeps the half that its bit names, with the other lane's part of it, and gives the rest away.
-template <int BIT> __device__ __forceinline__ void give_half(float (&sum)[POSITIONS * 4], int lane) {
+template <int BIT> INLINE void give_half(float (&sum)[POSITIONS * 4], int lane) {
   constexpr int HALF = 2 * BIT;
   const bool upper = lane & BIT;
-#pragma unroll
-  for (int j = 0; j < HALF; j++) {
+  UNROLL for (int j = 0; j < HALF; j++) {
     const float keep = upper ? sum[j + HALF] : sum[j], give = upper ? sum[j] : sum[j + HALF];
     sum[j] = keep + __shfl_xor_sync(~0u, give, BIT);
   }
@@ -169,8 +156,7 @@ stem_dgrad(const float *g, const float *w, float *dx, const SlabClass *classes, 
       write[r] = position < c.rows ? image * x_image + (c.out + ih * c.out_h + iw * c.out_w) : -1;
     }
     float sum[POSITIONS * 4];  // four for each position, of which IC are used
-#pragma unroll
-    for (int i = 0; i < POSITIONS * 4; i++) sum[i] = 0.f;
+    UNROLL for (int i = 0; i < POSITIONS * 4; i++) sum[i] = 0.f;
     for (int oc0 = 0; oc0 < channels; oc0 += OC)
       for (int h0 = 0; h0 < c.taps_h; h0 += lines) {
         const int now = min(lines, c.taps_h - h0);
@@ -189,26 +175,21 @@ stem_dgrad(const float *g, const float *w, float *dx, const SlabClass *classes, 
           for (int tw = 0; tw < c.taps_w; tw++, f += OC * IC) {
             const float *from = g + (th * c.tap_in_h + tw * c.tap_in_w + oc);
             float u[4 * IC];
-#pragma unroll
-            for (int q = 0; q < IC; q++) {
+            UNROLL for (int q = 0; q < IC; q++) {
               const float4 a = *reinterpret_cast<const float4 *>(f + 4 * q);
               u[4 * q] = a.x, u[4 * q + 1] = a.y, u[4 * q + 2] = a.z, u[4 * q + 3] = a.w;
             }
-#pragma unroll
-            for (int i = 0; i < POSITIONS; i++) {
+            UNROLL for (int i = 0; i < POSITIONS; i++) {
               const float *p = at(from, read[first + i]);
               float v[4];
               if (channels % 4 == 0) {
                 const float4 a = *reinterpret_cast<const float4 *>(p);
                 v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
               } else {
-#pragma unroll
-                for (int q = 0; q < 4; q++) v[q] = oc + q < channels ? p[q] : 0.f;
+                UNROLL for (int q = 0; q < 4; q++) v[q] = oc + q < channels ? p[q] : 0.f;
               }
-#pragma unroll
-              for (int q = 0; q < 4; q++)
-#pragma unroll
-                for (int ic = 0; ic < IC; ic++) sum[4 * i + ic] = fmaf(v[q], u[q * IC + ic], sum[4 * i + ic]);
+              UNROLL for (int q = 0; q < 4; q++)
+                UNROLL for (int ic = 0; ic < IC; ic++) sum[4 * i + ic] = fmaf(v[q], u[q * IC + ic], sum[4 * i + ic]);
             }
           }
       }
@@ -217,8 +198,7 @@ stem_dgrad(const float *g, const float *w, float *dx, const SlabClass *classes, 
     give_half<4>(sum, lane);
     give_half<2>(sum, lane);
     give_half<1>(sum, lane);
-#pragma unroll
-    for (int j = 0; j < 2; j++) {
+    UNROLL for (int j = 0; j < 2; j++) {
       const int position = lane / 2, ic = lane % 2 * 2 + j;
       const long long row = write[first + position];
       if (row >= 0 && ic < IC) dx[row + ic] = sum[j];

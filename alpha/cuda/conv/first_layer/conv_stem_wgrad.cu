@@ -61,17 +61,14 @@ stem_wgrad(const float *x, const float *g, float *work, const SlabClass *classes
   gemm_pipeline<Tile>(smem, (k_left + BK - 1) / BK, [&](float *a, float *b) {
     if ((next & (THREADS - 1)) == 0) write_chunk(next ^ THREADS);
     copy_g(a, [&](int i) { return lines[next + CopyG::line0(thread) + i * CopyG::STEP].g; }, k_left);
-#pragma unroll
-    for (int i = 0; i < BK; i += LINES)
+    UNROLL for (int i = 0; i < BK; i += LINES)
       ptx::cp_async<4>(b + i * BN + thread, gathered + lines[next + line0 + i].x, k0 + i < k_left ? 4 : 0);
     next = (next + BK) & (2 * THREADS - 1);
     k_left -= BK;
   }, product);
   float *out = work + (long long)unit.slot * (Tile::BM * BN);
-#pragma unroll
-  for (int j = 0; j < Tile::TN; j++)
-#pragma unroll
-    for (int i = 0; i < Tile::TM; i += 4)
+  UNROLL for (int j = 0; j < Tile::TN; j++)
+    UNROLL for (int i = 0; i < Tile::TM; i += 4)
       *reinterpret_cast<float4 *>(out + product.col(j) * Tile::BM + product.row(i)) =
           make_float4(product.acc[i][j], product.acc[i + 1][j], product.acc[i + 2][j], product.acc[i + 3][j]);
 }
@@ -89,8 +86,8 @@ stem_sum(const float *work, float *dw, const int *from, const int *first, int ro
   const int thread = threadIdx.x, row = blockIdx.z * SUM_CHANNELS + thread % SUM_CHANNELS;
   const int which = blockIdx.x * row_tiles + blockIdx.y, end = first[which + 1];
   float sum = 0.f;
-#pragma unroll 8
-  for (int k = first[which] + thread / SUM_CHANNELS; k < end; k += PARTS) sum += work[(long long)from[k] * BM + row];
+  UNROLL_BY(8) for (int k = first[which] + thread / SUM_CHANNELS; k < end; k += PARTS)
+    sum += work[(long long)from[k] * BM + row];
   partial[thread] = sum;
   for (int half = SUM_THREADS / 2; half >= SUM_CHANNELS; half /= 2) {
     __syncthreads();

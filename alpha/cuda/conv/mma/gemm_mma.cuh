@@ -44,7 +44,7 @@ struct MmaTile {
 };
 
 // The element that chunk `chunk` of line `line` begins at; WIDTH: elements of a line.
-template <int WIDTH> PTX_FN int swizzled(int line, int chunk) {
+template <int WIDTH> INLINE int swizzled(int line, int chunk) {
   return line * WIDTH + (chunk ^ (WIDTH == 32 ? line >> 1 & 3 : line & 7)) * 8;
 }
 
@@ -56,19 +56,16 @@ template <class T, int ROWS> struct KMajorPlanes {
   int k, first, dst;
   long long plane;  // elements from a plane to the next
 
-  static PTX_FN int row_in_buffer(int r) { return r; }
-  PTX_FN KMajorPlanes(int thread, long long plane_)
+  static INLINE int row_in_buffer(int r) { return r; }
+  INLINE KMajorPlanes(int thread, long long plane_)
       : k(thread % CHUNKS * 8), first(thread / CHUNKS), dst(swizzled<T::BK>(thread / CHUNKS, thread % CHUNKS)),
         plane(plane_) {}
-  PTX_FN void operator()(In *buffer, const In *const *rows, int offset, int k_left) const {
+  INLINE void operator()(In *buffer, const In *const *rows, int offset, int k_left) const {
     const int bytes = k < k_left ? 16 : 0;
     const In *from[COUNT];  // all of them before the first copy, behind which nothing is read from shared memory early
-#pragma unroll
-    for (int i = 0; i < COUNT; i++) from[i] = rows[first + i * STEP] + (offset + k);
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
-#pragma unroll
-      for (int p = 0; p < T::PLANES; p++)
+    UNROLL for (int i = 0; i < COUNT; i++) from[i] = rows[first + i * STEP] + (offset + k);
+    UNROLL for (int i = 0; i < COUNT; i++)
+      UNROLL for (int p = 0; p < T::PLANES; p++)
         ptx::cp_async<16>(buffer + p * (ROWS * T::BK) + dst + i * STEP * T::BK, from[i] + p * plane, bytes);
   }
 };
@@ -82,21 +79,18 @@ template <class T, int ROWS> struct MnMajorPlanes {
   int k0, dst;
   long long plane;  // elements from a plane to the next
 
-  static PTX_FN int line0(int thread) { return thread / CHUNKS; }
-  PTX_FN MnMajorPlanes(int thread, const In *first, int rows_left, long long plane_) : plane(plane_) {
+  static INLINE int line0(int thread) { return thread / CHUNKS; }
+  INLINE MnMajorPlanes(int thread, const In *first, int rows_left, long long plane_) : plane(plane_) {
     const int row = thread % CHUNKS * 8;
     k0 = row < rows_left ? line0(thread) : 1 << 30;
     dst = swizzled<ROWS>(line0(thread), thread % CHUNKS);
     src = first + (row < rows_left ? row : 0);
   }
-  template <class Line> PTX_FN void operator()(In *buffer, Line line, int k_left) const {
+  template <class Line> INLINE void operator()(In *buffer, Line line, int k_left) const {
     const In *from[COUNT];  // as above
-#pragma unroll
-    for (int i = 0; i < COUNT; i++) from[i] = src + line(i);
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
-#pragma unroll
-      for (int p = 0; p < T::PLANES; p++)
+    UNROLL for (int i = 0; i < COUNT; i++) from[i] = src + line(i);
+    UNROLL for (int i = 0; i < COUNT; i++)
+      UNROLL for (int p = 0; p < T::PLANES; p++)
         ptx::cp_async<16>(buffer + p * (ROWS * T::BK) + dst + i * STEP * ROWS, from[i] + p * plane,
                           k0 + i * STEP < k_left ? 16 : 0);
   }
@@ -110,7 +104,7 @@ template <class T> struct Mma {
   int row0, col0;
   int a0, b0;  // where the thread's row of ldmatrix begins in a plane: block 0, k = 0
 
-  PTX_FN explicit Mma(int thread) {
+  INLINE explicit Mma(int thread) {
     const int lane = thread % 32, warp = thread / 32, low = lane % 8, mid = lane / 8 & 1, high = lane / 16;
     const int warp_row = warp / T::WARP_COLS * T::WM, warp_col = warp % T::WARP_COLS * T::WN;
     row0 = warp_row + lane / 4;
@@ -119,49 +113,38 @@ template <class T> struct Mma {
                      : swizzled<T::BM>(high * 8 + low, warp_row / 8 + mid);
     b0 = T::B_KMAJOR ? swizzled<T::BK>(warp_col + high * 8 + low, mid)          // k first, then columns
                      : swizzled<T::BN>(mid * 8 + low, warp_col / 8 + high);
-#pragma unroll
-    for (int i = 0; i < MT * NT; i++)
-#pragma unroll
-      for (int q = 0; q < 4; q++) acc[i][q] = 0.f;
+    UNROLL for (int i = 0; i < MT * NT; i++)
+      UNROLL for (int q = 0; q < 4; q++) acc[i][q] = 0.f;
   }
-  PTX_FN int row(int i) const { return row0 + i * 16; }
-  PTX_FN int col(int j) const { return col0 + j * 8; }
+  INLINE int row(int i) const { return row0 + i * 16; }
+  INLINE int col(int j) const { return col0 + j * 8; }
 
   // multiplies one slab
-  PTX_FN void operator()(const In *a, const In *b) {
+  INLINE void operator()(const In *a, const In *b) {
     if constexpr (T::PLANES == 1) {
       multiply(acc, a, b);
     } else {
       float part[MT * NT][4] = {};
       multiply(part, a, b);
-#pragma unroll
-      for (int i = 0; i < MT * NT; i++)
-#pragma unroll
-        for (int q = 0; q < 4; q++) acc[i][q] += part[i][q];
+      UNROLL for (int i = 0; i < MT * NT; i++)
+        UNROLL for (int q = 0; q < 4; q++) acc[i][q] += part[i][q];
     }
   }
-  PTX_FN void scale(const float *a, const float *b) {
+  INLINE void scale(const float *a, const float *b) {
     const Scale scale(a, b);
-#pragma unroll
-    for (int i = 0; i < MT * NT; i++)
-#pragma unroll
-      for (int q = 0; q < 4; q++) acc[i][q] = acc[i][q] * scale.first * scale.second;
+    UNROLL for (int i = 0; i < MT * NT; i++)
+      UNROLL for (int q = 0; q < 4; q++) acc[i][q] = acc[i][q] * scale.first * scale.second;
   }
 
 private:
-  PTX_FN void multiply(float (&sum)[MT * NT][4], const In *a_buffer, const In *b_buffer) const {
-#pragma unroll
-    for (int k = 0; k < T::BK; k += 16) {
+  INLINE void multiply(float (&sum)[MT * NT][4], const In *a_buffer, const In *b_buffer) const {
+    UNROLL for (int k = 0; k < T::BK; k += 16) {
       unsigned a[T::PLANES][MT][4];
-#pragma unroll
-      for (int p = 0; p < T::PLANES; p++)
-#pragma unroll
-        for (int i = 0; i < MT; i++) fragment<T::A_KMAJOR, T::BM>(a[p][i], a_buffer + p * T::A_PLANE, a0, i, k);
-#pragma unroll
-      for (int j = 0; j < NT; j += 2) {
+      UNROLL for (int p = 0; p < T::PLANES; p++)
+        UNROLL for (int i = 0; i < MT; i++) fragment<T::A_KMAJOR, T::BM>(a[p][i], a_buffer + p * T::A_PLANE, a0, i, k);
+      UNROLL for (int j = 0; j < NT; j += 2) {
         unsigned b[T::PLANES][4];
-#pragma unroll
-        for (int p = 0; p < T::PLANES; p++)
+        UNROLL for (int p = 0; p < T::PLANES; p++)
           fragment<T::B_KMAJOR, T::BN>(b[p], b_buffer + p * T::B_PLANE, b0, j / 2, k);
         if constexpr (T::PLANES == 2) {
           blocks(sum, j, a[1], b[0]);
@@ -172,42 +155,39 @@ private:
     }
   }
   // Fragments of 16 rows x 16 of k: all of A's, or those of two blocks of columns.
-  template <bool KMAJOR, int ROWS> static PTX_FN void fragment(unsigned (&r)[4], const In *plane, int at, int i, int k) {
+  template <bool KMAJOR, int ROWS>
+  static INLINE void fragment(unsigned (&r)[4], const In *plane, int at, int i, int k) {
     if constexpr (KMAJOR) ptx::ldmatrix_x4(r, plane + ((at ^ k) + i * (16 * T::BK)));
     else ptx::ldmatrix_x4_trans(r, plane + ((at ^ i * 16) + k * ROWS));
   }
   // Products that follow one another have different sums: none waits for the one before.
-  static PTX_FN void blocks(float (&sum)[MT * NT][4], int j, const unsigned (&a)[MT][4], const unsigned (&b)[4]) {
+  static INLINE void blocks(float (&sum)[MT * NT][4], int j, const unsigned (&a)[MT][4], const unsigned (&b)[4]) {
     const unsigned left[2] = {b[0], b[1]}, right[2] = {b[2], b[3]};
-#pragma unroll
-    for (int i = 0; i < MT; i++) {
+    UNROLL for (int i = 0; i < MT; i++) {
       mma(sum[i * NT + j], a[i], left, In());
       mma(sum[i * NT + j + 1], a[i], right, In());
     }
   }
-  static PTX_FN void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], f16) { ptx::mma_f16(d, a, b); }
-  static PTX_FN void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], bf16) { ptx::mma_bf16(d, a, b); }
+  static INLINE void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], f16) { ptx::mma_f16(d, a, b); }
+  static INLINE void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], bf16) {
+    ptx::mma_bf16(d, a, b);
+  }
 };
 
 // Writes a tile as gemm_store of gemm_ffma.cuh does. aligned: rows begin at multiples of two elements, and `left` is even.
 template <class T, class RowAt>
-PTX_FN void gemm_store(const Mma<T> &product, RowAt row_at, const float *bias, int left, bool aligned, bool relu) {
+INLINE void gemm_store(const Mma<T> &product, RowAt row_at, const float *bias, int left, bool aligned, bool relu) {
   using Out = typename T::Out;
   constexpr int NT = Mma<T>::NT;
   float add[NT][2];
-#pragma unroll
-  for (int j = 0; j < NT; j++)
-#pragma unroll
-    for (int q = 0; q < 2; q++) add[j][q] = bias && product.col(j) + q < left ? bias[product.col(j) + q] : 0.f;
-#pragma unroll
-  for (int i = 0; i < 2 * Mma<T>::MT; i++) {
+  UNROLL for (int j = 0; j < NT; j++)
+    UNROLL for (int q = 0; q < 2; q++) add[j][q] = bias && product.col(j) + q < left ? bias[product.col(j) + q] : 0.f;
+  UNROLL for (int i = 0; i < 2 * Mma<T>::MT; i++) {
     Out *out = row_at(product.row(i / 2) + i % 2 * 8);
     if (!out) continue;
-#pragma unroll
-    for (int j = 0; j < NT; j++) {
+    UNROLL for (int j = 0; j < NT; j++) {
       float v[2];
-#pragma unroll
-      for (int q = 0; q < 2; q++) {
+      UNROLL for (int q = 0; q < 2; q++) {
         v[q] = product.acc[i / 2 * NT + j][i % 2 * 2 + q] + add[j][q];
         if (relu && v[q] < 0.f) v[q] = 0.f;  // keeps NaN
       }

@@ -10,10 +10,8 @@ from __future__ import annotations
 from math import prod
 
 from alpha.cuda.conv.costs import Cost, device
-from alpha.cuda.conv.ffma.conv_v2 import ConvV2
-from alpha.cuda.conv.ffma.ks_deconv import KsDeconv
 from alpha.cuda.conv.ffma.sk_dilated import WgradTile
-from alpha.cuda.conv.ffma.slab import SlabTile
+from alpha.cuda.conv.ffma.slab import ConvV2, KsDeconv, SlabTile
 from alpha.cuda.conv.mma.gemm import TILES, MmaTile
 from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.wgmma import BF16, FP16, FP32, TF32, Mode, Run, launch_of_arrays, moved_bytes, refusal

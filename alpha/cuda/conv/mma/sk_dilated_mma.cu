@@ -15,7 +15,7 @@
 
 using Tile = MmaTile<ELEMENT, float, TILE_M, TILE_N, WARP_M, WARP_N, OPERAND_PLANES, PIPELINE, false, false>;
 
-template <class T> __device__ __forceinline__ void wgrad_store(const Mma<T> &product, const WgradPlace &to) {
+template <class T> INLINE void wgrad_store(const Mma<T> &product, const WgradPlace &to) {
   gemm_store(product, [&](int r) { return r < to.rows ? to.out + (long long)r * to.stride : nullptr; }, nullptr, to.cols,
              true, false);
 }

@@ -17,19 +17,15 @@
 constexpr int H = E / 2 + 1, THREADS = 256, MOST = 64, TERMS = 64;
 
 // cos and -sin of 2 pi j / MOST.
-struct Twiddles {
-  float re[MOST / 2], im[MOST / 2];
-};
+struct Twiddles { float re[MOST / 2], im[MOST / 2]; };
 
 // out = the transform of the L numbers in[0], in[step], ...; the inverse, unscaled, with the parts exchanged.
 template <int L> struct Line {
-  static __device__ __forceinline__ void run(const Twiddles &t, const float *re, const float *im, int step,
-                                             float *out_re, float *out_im) {
+  static INLINE void run(const Twiddles &t, const float *re, const float *im, int step, float *out_re, float *out_im) {
     constexpr int HALF = L / 2;
     Line<HALF>::run(t, re, im, 2 * step, out_re, out_im);
     Line<HALF>::run(t, re + step, im + step, 2 * step, out_re + HALF, out_im + HALF);
-#pragma unroll
-    for (int k = 0; k < HALF; k++) {
+    UNROLL for (int k = 0; k < HALF; k++) {
       const float c = t.re[k * (MOST / L)], s = t.im[k * (MOST / L)];
       const float a = c * out_re[k + HALF] - s * out_im[k + HALF], b = c * out_im[k + HALF] + s * out_re[k + HALF];
       out_re[k + HALF] = out_re[k] - a;
@@ -40,8 +36,7 @@ template <int L> struct Line {
   }
 };
 template <> struct Line<1> {
-  static __device__ __forceinline__ void run(const Twiddles &, const float *re, const float *im, int, float *out_re,
-                                             float *out_im) {
+  static INLINE void run(const Twiddles &, const float *re, const float *im, int, float *out_re, float *out_im) {
     out_re[0] = re[0];
     out_im[0] = im[0];
   }
@@ -51,12 +46,12 @@ template <> struct Line<1> {
 struct Complex {
   float re[E], im[E];
 
-  __device__ __forceinline__ Complex forward(const Twiddles &t) const {
+  INLINE Complex forward(const Twiddles &t) const {
     Complex out;
     Line<E>::run(t, re, im, 1, out.re, out.im);
     return out;
   }
-  __device__ __forceinline__ Complex inverse(const Twiddles &t) const {
+  INLINE Complex inverse(const Twiddles &t) const {
     Complex out;
     Line<E>::run(t, im, re, 1, out.im, out.re);
     return out;
@@ -67,24 +62,21 @@ struct Complex {
 struct Rows {
   float *re, *im;
 
-  __device__ __forceinline__ explicit Rows(float *smem) : re(smem), im(smem + E * H * LANES) {}
-  static __device__ __forceinline__ int at(int row, int k, int lane) { return (row * H + k) * LANES + lane; }
+  INLINE explicit Rows(float *smem) : re(smem), im(smem + E * H * LANES) {}
+  static INLINE int at(int row, int k, int lane) { return (row * H + k) * LANES + lane; }
 
   // Half spectra of the rows of a tile. map: channel of lane 0.
-  __device__ __forceinline__ void fill(const Twiddles &t, const Tiles &s, const float *map, const Place &place,
-                                       int lanes) const {
+  INLINE void fill(const Twiddles &t, const Tiles &s, const float *map, const Place &place, int lanes) const {
     for (int job = threadIdx.x; job < E / 2 * LANES; job += THREADS) {
       const int i = job / LANES * 2, lane = job % LANES;
       if (i >= s.size_h || lane >= lanes) continue;
       Complex d;
-#pragma unroll
-      for (int j = 0; j < E; j++) {
+      UNROLL for (int j = 0; j < E; j++) {
         d.re[j] = pixel_of(s, map + (long long)lane * s.channel, place, i, j);
         d.im[j] = pixel_of(s, map + (long long)lane * s.channel, place, i + 1, j);
       }
       const Complex v = d.forward(t);
-#pragma unroll
-      for (int k = 0; k < H; k++) {
+      UNROLL for (int k = 0; k < H; k++) {
         const int m = (E - k) % E;
         re[at(i, k, lane)] = 0.5f * (v.re[k] + v.re[m]);
         im[at(i, k, lane)] = 0.5f * (v.im[k] - v.im[m]);
@@ -95,28 +87,26 @@ struct Rows {
     __syncthreads();
   }
   // The spectrum of column k. rows: those that are there, the others are 0.
-  __device__ __forceinline__ Complex column(const Twiddles &t, int k, int lane, int rows) const {
+  INLINE Complex column(const Twiddles &t, int k, int lane, int rows) const {
     Complex d;
-#pragma unroll
-    for (int i = 0; i < E; i++) {
+    UNROLL for (int i = 0; i < E; i++) {
       d.re[i] = i < rows ? re[at(i, k, lane)] : 0.f;
       d.im[i] = i < rows ? im[at(i, k, lane)] : 0.f;
     }
     return d.forward(t);
   }
   // Puts back column k of a spectrum.
-  __device__ __forceinline__ void put(const Twiddles &t, const Complex &v, int k, int lane, int rows) const {
+  INLINE void put(const Twiddles &t, const Complex &v, int k, int lane, int rows) const {
     const Complex d = v.inverse(t);
-#pragma unroll
-    for (int i = 0; i < E; i++) {
+    UNROLL for (int i = 0; i < E; i++) {
       if (i >= rows) continue;
       re[at(i, k, lane)] = d.re[i];
       im[at(i, k, lane)] = d.im[i];
     }
   }
   // Writes the rows of the tile, which have been put back.
-  __device__ __forceinline__ void write(const Twiddles &t, const Tiles &s, float *map, const Place &place, int lanes,
-                                        const float *bias, int relu) const {
+  INLINE void write(const Twiddles &t, const Tiles &s, float *map, const Place &place, int lanes, const float *bias,
+                    int relu) const {
     __syncthreads();
     constexpr float SCALE = 1.f / (E * E);
     for (int job = threadIdx.x; job < E / 2 * LANES; job += THREADS) {
@@ -124,8 +114,7 @@ struct Rows {
       if (i >= s.size_h || lane >= lanes) continue;
       const bool two = i + 1 < s.size_h;
       Complex d;
-#pragma unroll
-      for (int k = 0; k < E; k++) {  // the rows a + i b: what is beyond the half is the conjugate of its mirror
+      UNROLL for (int k = 0; k < E; k++) {  // the rows a + i b: what is beyond the half is the conjugate of its mirror
         const int m = k < H ? k : E - k;
         const float sign = k < H ? 1.f : -1.f;
         const float b_re = two ? re[at(i + 1, m, lane)] : 0.f, b_im = two ? im[at(i + 1, m, lane)] : 0.f;
@@ -134,8 +123,7 @@ struct Rows {
       }
       const Complex y = d.inverse(t);
       const float add = bias ? bias[lane] : 0.f;
-#pragma unroll
-      for (int j = 0; j < E; j++) {
+      UNROLL for (int j = 0; j < E; j++) {
         put_pixel(s, map + (long long)lane * s.channel, place, i, j, SCALE * y.re[j] + add, relu);
         put_pixel(s, map + (long long)lane * s.channel, place, i + 1, j, SCALE * y.im[j] + add, relu);
       }
@@ -147,8 +135,8 @@ enum Form { PLAIN, MATRIX };
 
 // One block: a tile's channels from c0 on. outer: of MATRIX, floats from the rows of real to those of imaginary parts.
 template <Form FORM>
-__device__ __forceinline__ void to_points(float *smem, const float *map, float *points, const Twiddles &t,
-                                          const Tiles &s, long long outer) {
+INLINE void to_points(float *smem, const float *map, float *points, const Twiddles &t, const Tiles &s,
+                      long long outer) {
   const int c0 = blockIdx.y * LANES, lanes = min(LANES, s.c - c0);
   const Place place(s, s.first + blockIdx.x);
   const Rows rows(smem);
@@ -158,8 +146,7 @@ __device__ __forceinline__ void to_points(float *smem, const float *map, float *
     if (lane >= lanes) continue;
     const Complex v = rows.column(t, k, lane, s.size_h);
     float *to = points + (blockIdx.x * s.item + k * s.point + c0 + lane);
-#pragma unroll
-    for (int i = 0; i < E; i++, to += H * s.point) {
+    UNROLL for (int i = 0; i < E; i++, to += H * s.point) {
       to[0] = v.re[i];
       to[s.part] = FORM == MATRIX ? -v.im[i] : v.im[i];
       if (FORM == MATRIX) {
@@ -171,8 +158,8 @@ __device__ __forceinline__ void to_points(float *smem, const float *map, float *
 }
 
 template <Form FORM>
-__device__ __forceinline__ void to_pixels(float *smem, const float *points, float *map, const float *bias, int relu,
-                                          const Twiddles &t, const Tiles &s, long long outer) {
+INLINE void to_pixels(float *smem, const float *points, float *map, const float *bias, int relu, const Twiddles &t,
+                      const Tiles &s, long long outer) {
   const int c0 = blockIdx.y * LANES, lanes = min(LANES, s.c - c0);
   const Place place(s, s.first + blockIdx.x);
   const Rows rows(smem);
@@ -181,8 +168,7 @@ __device__ __forceinline__ void to_pixels(float *smem, const float *points, floa
     if (lane >= lanes) continue;
     const float *from = points + (blockIdx.x * s.item + k * s.point + c0 + lane);
     Complex v;
-#pragma unroll
-    for (int i = 0; i < E; i++, from += H * s.point) {
+    UNROLL for (int i = 0; i < E; i++, from += H * s.point) {
       v.re[i] = from[0];
       v.im[i] = from[s.part];
       if (FORM == MATRIX) {  // the four products of parts of g and x, of x times the conjugate of g
@@ -196,9 +182,8 @@ __device__ __forceinline__ void to_pixels(float *smem, const float *points, floa
 }
 
 // x and y: the tiles of both, whose grids are the same.
-__device__ __forceinline__ void depthwise(float *smem, const float *map, const float *filters, float *out,
-                                          const float *bias, int relu, const Twiddles &t, const Tiles &x,
-                                          const Tiles &y) {
+INLINE void depthwise(float *smem, const float *map, const float *filters, float *out, const float *bias, int relu,
+                      const Twiddles &t, const Tiles &x, const Tiles &y) {
   const int c0 = blockIdx.y * LANES, lanes = min(LANES, x.c - c0);
   const Place from(x, x.first + blockIdx.x);
   const Rows rows(smem);
@@ -208,8 +193,7 @@ __device__ __forceinline__ void depthwise(float *smem, const float *map, const f
     if (lane >= lanes) continue;
     Complex v = rows.column(t, k, lane, x.size_h);
     const float *u = filters + (k * x.point + c0 + lane);
-#pragma unroll
-    for (int i = 0; i < E; i++, u += H * x.point) {
+    UNROLL for (int i = 0; i < E; i++, u += H * x.point) {
       const float re = v.re[i], im = v.im[i], u_re = u[0], u_im = u[x.part];
       v.re[i] = re * u_re + im * u_im;
       v.im[i] = im * u_re - re * u_im;
@@ -248,8 +232,7 @@ fft_sums(const float *x, const float *g, float *sums, int tiles, int channels) {
   float re = 0.f, im = 0.f;
   for (int first = 0; first < tiles; first += TERMS) {
     float part_re = 0.f, part_im = 0.f;
-#pragma unroll 4
-    for (int tile = first; tile < min(tiles, first + TERMS); tile++) {
+    UNROLL_BY(4) for (int tile = first; tile < min(tiles, first + TERMS); tile++) {
       const long long from = at + tile * 2LL * size;
       const float x_re = x[from], x_im = x[from + channels], g_re = g[from], g_im = g[from + channels];
       part_re += x_re * g_re + x_im * g_im;

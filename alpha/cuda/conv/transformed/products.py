@@ -14,8 +14,8 @@ from functools import lru_cache
 import numpy as np
 
 from alpha.cuda.conv.ffma.gemm import Tile
-from alpha.cuda.conv.ffma.ks_deconv import KsDeconv
 from alpha.cuda.conv.ffma.sk_dilated import SkDilated
+from alpha.cuda.conv.ffma.slab import KsDeconv
 from alpha.cuda.conv.schedule import Slabs, dgrad_slabs
 from alpha.ops.conv_desc import Axis, ConvDesc
 

@@ -23,7 +23,7 @@ struct Place {
   long long image;
   int row, col;
 
-  __device__ __forceinline__ Place(const Tiles &t, int tile) {
+  INLINE Place(const Tiles &t, int tile) {
     const int per_image = t.rows * t.cols, at = tile % per_image;
     image = tile / per_image * t.image;
     row = at / t.cols * t.step_h - t.pad_h;
@@ -32,15 +32,14 @@ struct Place {
 };
 
 // The pixel (i, j) of a tile, 0 outside of the map and beyond what is taken. map: that channel of the image.
-__device__ __forceinline__ float pixel_of(const Tiles &t, const float *map, const Place &at, int i, int j) {
+INLINE float pixel_of(const Tiles &t, const float *map, const Place &at, int i, int j) {
   if (i >= t.size_h || j >= t.size_w) return 0.f;
   const int row = at.row + (t.turned ? t.size_h - 1 - i : i), col = at.col + (t.turned ? t.size_w - 1 - j : j);
   return (unsigned)row < (unsigned)t.h && (unsigned)col < (unsigned)t.w ? map[(row * t.w + col) * t.pixel] : 0.f;
 }
 
 // Writes the pixel (i, j) of a tile where it exists.
-__device__ __forceinline__ void put_pixel(const Tiles &t, float *map, const Place &at, int i, int j, float value,
-                                          int relu) {
+INLINE void put_pixel(const Tiles &t, float *map, const Place &at, int i, int j, float value, int relu) {
   const int row = at.row + i, col = at.col + j;
   if (relu && value < 0.f) value = 0.f;  // keeps NaN
   if (i < t.size_h && j < t.size_w && row < t.h && col < t.w) map[(row * t.w + col) * t.pixel] = value;

@@ -11,20 +11,9 @@ from typing import Any, NamedTuple
 from alpha.cuda.conv.costs import Cost, Device, Stage, device
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.schedule import LIMIT, is_product, oversized
+from alpha.cuda.conv.wgmma import schedule
 from alpha.cuda.conv.wgmma.boxes import STORED_ROWS, Box, steps, tile_boxes
-from alpha.cuda.conv.wgmma.schedule import (
-    CHUNK,
-    ROWS,
-    Costs,
-    Pixels,
-    WorkList,
-    dgrad_pixels,
-    estimate,
-    field,
-    fprop_pixels,
-    paired,
-    work_list,
-)
+from alpha.cuda.conv.wgmma.schedule import CHUNK, ROWS, Costs, Pixels, WorkList, field, paired
 from alpha.cuda.conv.wgmma.schedule_cluster import cluster_list, cluster_makespan
 from alpha.cuda.conv.wgmma.schedule_held import held_list, held_makespan, most_blocks
 from alpha.cuda.lazy import GUARD_ARGS, KEEP, UNGUARDED, Guard, Operand, operand, statistics
@@ -35,8 +24,7 @@ from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty, offset, upload
 from alpha.cuda.runtime.tensor_map import KEPT, tensor_maps
 from alpha.ops.conv_desc import Axis, ConvDesc, Shape, ceil_div
 
-BY_IMAGE = 0.5                  # of a list's time that memory takes: then it goes through the batch. On an H100 dgrad
-# from 128 to 64 channels at stride 2, 3x3 at 32x32, took 57 us in the place of 76 so; 5x5 took a tenth longer
+BY_IMAGE = 0.5                  # of a list's time that memory takes: then it goes through the batch
 STREAMED_BYTES = 40e6           # of an output: one larger does not stay in the L2 cache
 OUT_ROW = 128                   # bytes of a row of the boxes by which results are stored
 BOX_BYTES = STORED_ROWS * OUT_ROW
@@ -44,8 +32,9 @@ MOST_BOXES = 4                  # of a consumer, where shared memory has room: w
 SHARED_BYTES = 226 * 1024       # of a block; 1 KB is left to barriers
 THREADS, SUM_THREADS = 384, 256
 CONSUMERS = 2                   # of a block, each with its slot of statistics
+READ_BY = {"fprop": ("activation", "weight"), "dgrad": ("gradient", "weight"), "wgrad": ("activation", "gradient")}
 PIXELS: dict[str, Callable[[ConvDesc], Pixels]] = {
-    "fprop": lru_cache(maxsize=256)(fprop_pixels), "dgrad": lru_cache(maxsize=256)(dgrad_pixels)}
+    "fprop": lru_cache(maxsize=256)(schedule.fprop_pixels), "dgrad": lru_cache(maxsize=256)(schedule.dgrad_pixels)}
 
 
 class Mode(NamedTuple):
@@ -86,21 +75,13 @@ def pixels_as_images(desc: ConvDesc) -> ConvDesc:
 
 def launch_of_arrays(pass_name: str, reads: str, run: Run) -> Launch:
     """Returns the launch of a pass that makes the operands, runs, and returns their flags."""
-    def fprop(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> Guard:
-        a, c = operand(x, reads, keep=KEEP["activation"]), operand(w, reads, keep=KEEP["weight"])
-        run(a, c, y, epilogue)
-        return a.flag, c.flag
+    first, second = (KEEP[what] for what in READ_BY[pass_name])
 
-    def dgrad(g: Array, w: Array, dx: Array, **adds: bool) -> Guard:
-        a, c = operand(g, reads, keep=KEEP["gradient"]), operand(w, reads, keep=KEEP["weight"])
-        run(a, c, dx, **adds)
+    def launch(x: Array, w: Array, *rest: Any, **adds: bool) -> Guard:
+        a, c = operand(x, reads, keep=first), operand(w, reads, keep=second)
+        run(a, c, *rest, **adds)
         return a.flag, c.flag
-
-    def wgrad(x: Array, g: Array, dw: Array) -> Guard:
-        a, c = operand(x, reads, keep=KEEP["activation"]), operand(g, reads, keep=KEEP["gradient"])
-        run(a, c, dw)
-        return a.flag, c.flag
-    return {"fprop": fprop, "dgrad": dgrad, "wgrad": wgrad}[pass_name]
+    return launch
 
 
 def moved_bytes(pass_name: str, mode: Mode, desc: ConvDesc) -> tuple[int, int]:
@@ -244,7 +225,7 @@ class Wgmma(Candidate):
         if self.tile.cluster > 1:
             return found.box, cluster_list(*tile, rows=self.tile.rows, size=self.tile.cluster)
         by_image = self._memory_us(desc) > BY_IMAGE * found.us
-        return found.box, work_list(*tile, rows=self.tile.rows, by_image=by_image)
+        return found.box, schedule.work_list(*tile, rows=self.tile.rows, by_image=by_image)
 
     def prepare(self, desc: ConvDesc) -> Launch:
         return launch_of_arrays(self.pass_name, self.reads, self.on_operands(desc))
@@ -381,7 +362,7 @@ def _estimate(pass_name: str, desc: ConvDesc, tile: Tile, mode: Mode, on: Device
         elif tile.cluster > 1:
             makespan = cluster_makespan(*cut, rows=tile.rows, size=tile.cluster)
         else:
-            makespan, _ = estimate(*cut, rows=tile.rows)
+            makespan, _ = schedule.estimate(*cut, rows=tile.rows)
         found.append(Estimate(box, of_boxes, costs, makespan * block_us, wait_us))
     return min(found, key=lambda one: one.us)
 

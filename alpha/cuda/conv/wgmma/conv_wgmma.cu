@@ -50,14 +50,14 @@ struct StoredRows {
   const int *const tile;     // its entry of the list: what lanes ask each other for, all of them have to ask for
   const int pixels, first;   // pixels: that exist, from the tile's first on
 
-  PTX_FN StoredRows(const ConvOperands &t, const int *tile, int item, int depth)
+  INLINE StoredRows(const ConvOperands &t, const int *tile, int item, int depth)
       : t(t), tile(tile), pixels(field(item, PIXELS) - field(item, PIXEL)),
         first((Tile::PAIRS ? 0 : depth * 128) + (threadIdx.x / 128 - 1) * 64) {}
-  PTX_FN bool all(int item) const {
+  INLINE bool all(int item) const {
     return pixels >= Tile::A_ROWS >> t.box.rows_log2() && t.batch - field(item, IMAGE) >= t.box.image(~0) + 1 &&
            t.box.height_log2() + t.box.width_log2() == 0;
   }
-  PTX_FN bool operator()(int row_of_consumer) const {
+  INLINE bool operator()(int row_of_consumer) const {
     const int row = first + row_of_consumer, pixel = row >> t.box.rows_log2();
     const int at = tile[PIXEL] + pixel, width = tile[WIDTH], y = at / width;
     const int h = tile[OUT_H] + y * tile[OUT_H_STEP] + t.box.h(row, tile[OUT_H_STEP]);
@@ -68,19 +68,17 @@ struct StoredRows {
 
 // Consumer, all threads: what was written into a box, 64 rows (image, h, w), 2^width_log2 of them side by side, is replaced
 // by the largest of each window of 2 x 2, 16 rows in the order of `out`; NaN is the largest.
-template <class H> PTX_FN void pool_box(char *box, int width_log2) {
+template <class H> INLINE void pool_box(char *box, int width_log2) {
   const Place place;
   const int chunk = place.thread % 8, window = place.thread / 8, side = (1 << width_log2 - 1) - 1;
   const int first = window >> width_log2 - 1 << width_log2 + 1 | (window & side) << 1;
   const auto at = [&](int row) { return reinterpret_cast<uint4 *>(box + row * 128 + ((chunk ^ row & 7) << 4)); };
   ptx::bar_sync(1 + place.consumer, 128);
   unsigned most[4];
-#pragma unroll
-  for (int k = 0; k < 4; k++) {
+  UNROLL for (int k = 0; k < 4; k++) {
     const uint4 v = *at(first + (k & 1) + (k >> 1 << width_log2));
     const unsigned words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
+    UNROLL for (int i = 0; i < 4; i++) {
       const auto larger = [&](bool second) {
         const float a = float_of_pair<H>(most[i], second), b = float_of_pair<H>(words[i], second);
         return b > a || b != b ? b : a;
@@ -98,11 +96,11 @@ template <class O> struct Results {
   const bool counts;
   OutBoxes<Tile, O> boxes;
 
-  PTX_FN Results(const ConvOperands &t, char *smem)
+  INLINE Results(const ConvOperands &t, char *smem)
       : t(t), counts(t.statistics && (!t.rewritten.a || spared(t.rewritten))), boxes(smem) {}
   template <class Store>
-  PTX_FN void operator()(const float (&sum)[Tile::SUMS], const Finish &finish, const int *tile, int item, int depth,
-                         Store store) {
+  INLINE void operator()(const float (&sum)[Tile::SUMS], const Finish &finish, const int *tile, int item, int depth,
+                       Store store) {
     if (counts) {
       const StoredRows rows(t, tile, item, depth);
       const int column = field(item, COLUMN);
@@ -115,10 +113,10 @@ template <class O> struct Results {
       });
     }
   }
-  PTX_FN void drain() const { boxes.drain(); }
+  INLINE void drain() const { boxes.drain(); }
 };
 // How an entry's blocks are multiplied.
-PTX_FN Blocks blocks_of(int item) {
+INLINE Blocks blocks_of(int item) {
   const int heads = field(item, HEADS), whole = field(item, WHOLE), lead = field(item, LEAD);
   const int steps = (lead + field(item, LENGTH) + 15) / 16;
   return {heads, lead / 16, min(steps, 4) - lead / 16, whole, field(item, BLOCKS) - heads - whole, steps % 4};
@@ -130,7 +128,7 @@ struct Target {
   bool exists;
 
   // depth: of the sums; row: of 128
-  PTX_FN void find(const ConvOperands &t, int item, int depth, int row, bool has_box) {
+  INLINE void find(const ConvOperands &t, int item, int depth, int row, bool has_box) {
     if (!Tile::PAIRS) row += depth * 128;
     const int pixel = field(item, PIXEL) + (row >> t.box.rows_log2()), width = field(item, WIDTH), y = pixel / width;
     const int apart_h = field(item, OUT_H_STEP), apart_w = field(item, OUT_W_STEP);
@@ -152,11 +150,10 @@ struct Direct {
   const bool adds;
 
   // tile: its entry of the list; depth: of the rows; columns, channels: of a group, and of out
-  PTX_FN Direct(OUT *out, const int *tile, int depth, const Place &place, BoxShape box, int batch, int height, int width,
-                int columns, int channels, const Finish &finish, bool adds)
+  INLINE Direct(OUT *out, const int *tile, int depth, const Place &place, BoxShape box, int batch, int height,
+                int width, int columns, int channels, const Finish &finish, bool adds)
       : finish(finish), adds(adds) {
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
+    UNROLL for (int half = 0; half < 2; half++) {
       const int row = depth * 128 + place.row(2 * half), pixel = tile[PIXEL] + (row >> box.rows_log2());
       const int y = pixel / tile[WIDTH], image = tile[IMAGE] + box.image(row);
       const int h = tile[OUT_H] + y * tile[OUT_H_STEP] + box.h(row, tile[OUT_H_STEP]);
@@ -166,13 +163,13 @@ struct Direct {
                         : nullptr;
     }
   }
-  PTX_FN bool exists(int col) const { return col < finish.columns && (to[0] || to[1]); }
-  PTX_FN void put(int col, const float4 &sum) const {
+  INLINE bool exists(int col) const { return col < finish.columns && (to[0] || to[1]); }
+  INLINE void put(int col, const float4 &sum) const {
     const float2 add = finish.bias_at<false>(col);
     if (to[0]) put(to[0] + col, finish.apply<false>(sum.x, add.x), finish.apply<false>(sum.y, add.y));
     if (to[1]) put(to[1] + col, finish.apply<false>(sum.z, add.x), finish.apply<false>(sum.w, add.y));
   }
-  PTX_FN void put(OUT *at, float a, float b) const {
+  INLINE void put(OUT *at, float a, float b) const {
     if (adds) a = to_float(at[0]) + to_float((OUT)a), b = to_float(at[1]) + to_float((OUT)b);
     store_pair(at, a, b);
   }
@@ -183,23 +180,21 @@ struct Direct {
 // A block has no other tile, and loads nothing more. What no thread needs is not read: a read on its way when the block
 // that it is from returns is a fault.
 template <class T, class Exists, class Put>
-PTX_FN void add_together(const float (&sum)[T::SUMS], char *buffers, Exists exists, Put put) {
+INLINE void add_together(const float (&sum)[T::SUMS], char *buffers, Exists exists, Put put) {
   constexpr int QUADS = T::SUMS / 4;
   static_assert(T::CONSUMERS * QUADS * 2048 <= T::STAGES * T::STAGE, "sums lie in the buffers");
   const Place place;
   float4 *mine = reinterpret_cast<float4 *>(buffers) + place.consumer * (QUADS * 128) + place.thread;
   ptx::bar_sync(1, 128 * T::CONSUMERS);  // all have read the buffers
-#pragma unroll
-  for (int q = 0; q < QUADS; q++) mine[q * 128] = make_float4(sum[4 * q], sum[4 * q + 1], sum[4 * q + 2], sum[4 * q + 3]);
+  UNROLL for (int q = 0; q < QUADS; q++)
+    mine[q * 128] = make_float4(sum[4 * q], sum[4 * q + 1], sum[4 * q + 2], sum[4 * q + 3]);
   ptx::cluster_arrive();
   ptx::cluster_wait();
-#pragma unroll 2
-  for (int q = ptx::cluster_rank(); q < QUADS; q += T::CLUSTER) {
+  UNROLL_BY(2) for (int q = ptx::cluster_rank(); q < QUADS; q += T::CLUSTER) {
     const int col = place.col(4 * q);
     if (!exists(col)) continue;
     float4 all = make_float4(0.f, 0.f, 0.f, 0.f);
-#pragma unroll
-    for (int b = 0; b < T::CLUSTER; b++) add(all, ptx::cluster_map(mine, b)[q * 128]);
+    UNROLL for (int b = 0; b < T::CLUSTER; b++) add(all, ptx::cluster_map(mine, b)[q * 128]);
     put(col, all);
   }
   __syncwarp();
@@ -208,7 +203,7 @@ PTX_FN void add_together(const float (&sum)[T::SUMS], char *buffers, Exists exis
 }
 
 // A consumer: sums, and stores 64 of each 128 rows of its tiles.
-PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile> &held) {
+INLINE void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile> &held) {
   const Scale scale(t.scale_in, t.scale_w);
   const int lane = threadIdx.x % 32, rows = min(t.box.rows(), 64);  // of a box that is stored
   const int row = (threadIdx.x / 128 - 1) * 64 + lane * rows;
@@ -216,8 +211,7 @@ PTX_FN void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile>
   Tile::Sums sum;
   const int *list = t.list();
   int ahead = *list;
-#pragma unroll 1
-  for (;;) {
+  UNROLL_BY(1) for (;;) {
     const int item = ahead;
     if (field(item, BLOCKS) < 0) break;
     ahead = *(list += FIELDS);

@@ -29,7 +29,7 @@ enum Field {
   FIELDS = 32,
   FILTERS = SLOT            // where filters are held no sum is cut: 1 if this entry's are to be loaded, else 0
 };
-PTX_FN int field(int entry, Field f) { return __shfl_sync(~0u, entry, f); }
+INLINE int field(int entry, Field f) { return __shfl_sync(~0u, entry, f); }
 
 // Positions of a box: `images` x `height` x `width`, powers of two, rows of a tile in this order. They lie as far apart
 // as those of their residue class do: of `out` by OUT_H_STEP / height, and boxes by OUT_H_STEP. Where that is not 1 there
@@ -37,22 +37,22 @@ PTX_FN int field(int entry, Field f) { return __shfl_sync(~0u, entry, f); }
 struct BoxShape {
   int packed;  // logarithms, in 4 bits each: rows, height, width; how far positions lie apart in `in`, h and w, and `out`
 
-  PTX_FN int log2(int number) const { return packed >> 4 * number & 15; }
-  PTX_FN int rows_log2() const { return log2(0); }
-  PTX_FN int height_log2() const { return log2(1); }
-  PTX_FN int width_log2() const { return log2(2); }
-  PTX_FN int rows() const { return 1 << rows_log2(); }
-  PTX_FN int image(int row) const { return (row & rows() - 1) >> height_log2() + width_log2(); }
-  PTX_FN int h(int row, int apart) const {
+  INLINE int log2(int number) const { return packed >> 4 * number & 15; }
+  INLINE int rows_log2() const { return log2(0); }
+  INLINE int height_log2() const { return log2(1); }
+  INLINE int width_log2() const { return log2(2); }
+  INLINE int rows() const { return 1 << rows_log2(); }
+  INLINE int image(int row) const { return (row & rows() - 1) >> height_log2() + width_log2(); }
+  INLINE int h(int row, int apart) const {
     return (row >> width_log2() & (1 << height_log2()) - 1) * (apart >> height_log2());
   }
-  PTX_FN int w(int row, int apart) const { return (row & (1 << width_log2()) - 1) * (apart >> width_log2()); }
-  PTX_FN int in_maps() const { return 1 << log2(3) + log2(4); }
-  PTX_FN int out_maps() const { return 1 << log2(5) + log2(6); }
+  INLINE int w(int row, int apart) const { return (row & (1 << width_log2()) - 1) * (apart >> width_log2()); }
+  INLINE int in_maps() const { return 1 << log2(3) + log2(4); }
+  INLINE int out_maps() const { return 1 << log2(5) + log2(6); }
 };
 
 // The number of the residue class of (h, w), which become its coordinates there.
-PTX_FN int residue_class(int &h, int &w, int h_log2, int w_log2) {
+INLINE int residue_class(int &h, int &w, int h_log2, int w_log2) {
   const int number = (h & (1 << h_log2) - 1) << w_log2 | w & (1 << w_log2) - 1;
   h >>= h_log2, w >>= w_log2;
   return number;
@@ -73,7 +73,7 @@ struct ConvOperands {
   int counted;          // channels of out, and of the statistics; of which these columns, of all groups, may be a part
   int least_run, runs, unit, relu, adds, streams;  // streams: what is stored is beyond what the L2 cache keeps
 
-  PTX_FN const int *list() const { return work + (long long)blockIdx.x * entries * FIELDS + threadIdx.x % 32; }
+  INLINE const int *list() const { return work + (long long)blockIdx.x * entries * FIELDS + threadIdx.x % 32; }
 };
 
 // What a lane of the producer loads for each block of a sum: one of the pixels of `in`, or a box of w.
@@ -90,12 +90,12 @@ struct Box {
   int w_bytes;                                     // of a plane, by all lanes
   bool reads_w;
 
-  PTX_FN Box(const ConvOperands &operands, int lane)
+  INLINE Box(const ConvOperands &operands, int lane)
       : t(operands), pixels(Tile::A_ROWS >> t.box.rows_log2()), units(B_MN ? 64 / t.unit : 1), part((lane - pixels) % PARTS),
         my_unit((lane - pixels) / PARTS), is_pixel(lane < pixels), is_mn(B_MN && !is_pixel) {}
 
   // Enters an entry of the list; in_y, in_x: where the lane's pixel starts to read.
-  PTX_FN void enter(int item, int in_y, int in_x) {
+  INLINE void enter(int item, int in_y, int in_x) {
     const int filter_y = field(item, TAP_H), filter_x = field(item, TAP_W);
     const int in_y_step = field(item, TAP_IN_H), filter_y_step = field(item, TAP_H_STEP);
     const int in_x_step = field(item, TAP_IN_W), filter_x_step = field(item, TAP_W_STEP);
@@ -111,8 +111,8 @@ struct Box {
     enter_chunk();
     y = y0 + h * y_step, x = x0 + w * x_step;
   }
-  PTX_FN bool has_filters() const { return !Tile::PAIRS || pair == 0 || w + 1 < runs_w; }
-  PTX_FN void enter_chunk() {
+  INLINE bool has_filters() const { return !Tile::PAIRS || pair == 0 || w + 1 < runs_w; }
+  INLINE void enter_chunk() {
     depth = chunk * 64 - lead;
     if (!B_MN || t.unit == 64) return;
     const int there = min((length - depth + t.unit - 1) / t.unit, units), first = chunk ? 0 : lead / t.unit;
@@ -121,7 +121,7 @@ struct Box {
     const int k = depth + my_unit * t.unit, tap = k / channels;
     depth = k - tap * channels, x0 = x_first + tap * tap_step;
   }
-  PTX_FN void advance() {
+  INLINE void advance() {
     x += x_step;
     if (++w < runs_w) return;
     w = 0, x = x0, y += y_step;
@@ -133,15 +133,13 @@ struct Box {
 };
 
 // All filters of an entry's sum, whose first box is `box`: whole, for that is rare.
-PTX_FN void load_filters(const ConvOperands &t, HeldFilters<Tile> &held, Box box, int blocks, const CUtensorMap *map,
+INLINE void load_filters(const ConvOperands &t, HeldFilters<Tile> &held, Box box, int blocks, const CUtensorMap *map,
                          int column, int group, int to) {
   uint64_t *const landed = held.begin();
-#pragma unroll 1
-  for (int k = 0; k < blocks; k++, to += Tile::B_BLOCK) {
+  UNROLL_BY(1) for (int k = 0; k < blocks; k++, to += Tile::B_BLOCK) {
     held.expect(Tile::PLANES * box.w_bytes);
     if (box.reads_w) {
-#pragma unroll
-      for (int p = 0; p < Tile::PLANES; p++)
+      UNROLL for (int p = 0; p < Tile::PLANES; p++)
         ptx::tma_load_5d(held.buffers + to + p * Tile::B_PLANE, *map, box.is_mn ? column : box.depth, box.x, box.y,
                          box.is_mn ? box.depth : column, group + p * t.groups, landed);
     }
@@ -151,7 +149,7 @@ PTX_FN void load_filters(const ConvOperands &t, HeldFilters<Tile> &held, Box box
 }
 
 // The producer's first warp. Lane j loads pixel j of a tile; the lanes behind load the boxes of w.
-PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile> &held) {
+INLINE void load_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile> &held) {
   const int lane = threadIdx.x, box_bytes = 128 << t.box.rows_log2();
   Box box(t, lane);
   const int to = box.is_pixel ? lane * box_bytes : Tile::B_AT + box.part * Tile::BOX + box.my_unit * (128 * t.unit);
@@ -175,8 +173,7 @@ PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile
     const int there = t.columns - field(item, COLUMN);
     box.enter(item, in_y, in_x);
     if (Tile::HELD && field(item, FILTERS)) load_filters(t, held, box, blocks, map, fixed, group, to);
-#pragma unroll 1
-    for (int k = 0; k < blocks; k++) {
+    UNROLL_BY(1) for (int k = 0; k < blocks; k++) {
       // A buffer's first filling is whole: pixels that do not exist are the last one again, filters are zeros. Later
       // they are left out.
       const int loaded = ring.fresh ? box.pixels : pixels;
@@ -189,8 +186,7 @@ PTX_FN void load_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile
       const int w_bytes = filters ? (cut ? there * 128 : box.w_bytes) : 0;
       const auto buffer = ring.next(Tile::PLANES * (loaded * box_bytes + w_bytes));
       if (lane < loaded || (box.reads_w && filters)) {
-#pragma unroll
-        for (int p = 0; p < Tile::PLANES; p++)
+        UNROLL for (int p = 0; p < Tile::PLANES; p++)
           ptx::tma_load_5d(buffer.a + to + p * plane, *from, first, x, y, fourth + p * fourth_step,
                            group + p * fifth_step, buffer.landed);
       }

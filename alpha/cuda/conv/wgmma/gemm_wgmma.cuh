@@ -62,7 +62,7 @@ template <class T> struct RingBarriers {  // in shared memory
   uint64_t full[T::CONSUMERS / READERS * T::STAGES], empty[T::STAGES];
 
   // By one thread; then __syncthreads().
-  PTX_FN void init() {
+  INLINE void init() {
     for (int s = 0; s < T::CONSUMERS / READERS * T::STAGES; s++) ptx::mbarrier_init(full + s, 1);
     for (int s = 0; s < T::STAGES; s++) ptx::mbarrier_init(empty + s, 4 * READERS);  // an arrival per warp
     ptx::fence_mbarrier_init();
@@ -78,7 +78,7 @@ template <class T> struct Ring {
   unsigned phases = 0;   // consumer: bit s is that of buffer s
   bool fresh = true;     // producer: the buffer of the next turn has never been filled
 
-  PTX_FN Ring(char *smem, RingBarriers<T> &b)
+  INLINE Ring(char *smem, RingBarriers<T> &b)
       : buffers(smem), barriers(b), full(b.full + (T::IN_TURN && threadIdx.x >= 256 ? T::STAGES : 0)) {}
 
   struct Buffer {
@@ -86,7 +86,7 @@ template <class T> struct Ring {
     uint64_t *landed;
   };
   // Producer, its whole warp: waits until the next buffer is empty and announces `bytes` to come. Its lanes then load.
-  PTX_FN Buffer next(int bytes) {
+  INLINE Buffer next(int bytes) {
     ptx::mbarrier_wait(barriers.empty + stage, phase ^ 1);
     char *at = buffers + stage * T::STAGE;
     const Buffer found = {at, at + T::B_AT, barriers.full + stage};
@@ -96,14 +96,12 @@ template <class T> struct Ring {
     return found;
   }
   // Consumer, all of its threads: waits until the buffer of this turn is full.
-  PTX_FN void wait() { ptx::mbarrier_wait(full + stage, phases >> stage & 1); }
+  INLINE void wait() { ptx::mbarrier_wait(full + stage, phases >> stage & 1); }
   // Consumer: has read the buffer of turn `s`; the warp's lanes are together.
-  PTX_FN void release(int s) {
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(barriers.empty + s);
-  }
+  INLINE void release(int s) { if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(barriers.empty + s); }
   // Consumer: leaves out a buffer that is the other one's.
-  PTX_FN void skip() { stage = stage + 1 < T::STAGES ? stage + 1 : 0; }
-  PTX_FN void advance() {
+  INLINE void skip() { stage = stage + 1 < T::STAGES ? stage + 1 : 0; }
+  INLINE void advance() {
     phases ^= 1u << stage;
     if (++stage < T::STAGES) return;
     stage = 0;
@@ -114,32 +112,30 @@ template <class T> struct Ring {
 
 // ---- the product ----------------------------------------------------------------------------------------------------
 
-PTX_FN int consumer_number() { return ptx::uniform(threadIdx.x / 128) - 1; }  // from 0
+INLINE int consumer_number() { return ptx::uniform(threadIdx.x / 128) - 1; }  // from 0
 
 // Which element of the tile is sum[i]; `consumer` counts from 0.
 struct Place {
   int consumer, thread;  // thread of the consumer
 
-  PTX_FN Place() : Place(threadIdx.x / 128 - 1, threadIdx.x % 128) {}
-  PTX_FN Place(int c, int t) : consumer(c), thread(t) {}
-  PTX_FN int row_in_box(int i) const { return thread / 32 * 16 + thread % 32 / 4 + (i / 2 & 1) * 8; }  // 64 rows
-  PTX_FN int row(int i) const { return consumer * 64 + row_in_box(i); }
-  PTX_FN int col(int i) const { return i / 4 * 8 + thread % 4 * 2 + (i & 1); }
+  INLINE Place() : Place(threadIdx.x / 128 - 1, threadIdx.x % 128) {}
+  INLINE Place(int c, int t) : consumer(c), thread(t) {}
+  INLINE int row_in_box(int i) const { return thread / 32 * 16 + thread % 32 / 4 + (i / 2 & 1) * 8; }  // 64 rows
+  INLINE int row(int i) const { return consumer * 64 + row_in_box(i); }
+  INLINE int col(int i) const { return i / 4 * 8 + thread % 4 * 2 + (i & 1); }
 };
 
 // Issues the products of one buffer with N columns, of its first STEPS times 16 of k; a, b: descriptors of plane 0.
-template <class T, int N, int STEPS> PTX_FN void wgmma_buffer(float (&sum)[N / 2], uint64_t a, uint64_t b, bool add) {
+template <class T, int N, int STEPS> INLINE void wgmma_buffer(float (&sum)[N / 2], uint64_t a, uint64_t b, bool add) {
   constexpr int A_STEP = T::A_STEP, B_STEP = T::B_STEP;
   constexpr int A_LO = T::A_PLANE / 16, B_LO = T::B_PLANE / 16;
   if constexpr (T::PLANES == 2) {
-#pragma unroll
-    for (int k = 0; k < STEPS; k++) {
+    UNROLL for (int k = 0; k < STEPS; k++) {
       ptx::wgmma<typename T::E, N, T::A_MN, T::B_MN>(sum, a + A_LO + k * A_STEP, b + k * B_STEP, add || k > 0);
       ptx::wgmma<typename T::E, N, T::A_MN, T::B_MN>(sum, a + k * A_STEP, b + B_LO + k * B_STEP, true);
     }
   }
-#pragma unroll
-  for (int k = 0; k < STEPS; k++)
+  UNROLL for (int k = 0; k < STEPS; k++)
     ptx::wgmma<typename T::E, N, T::A_MN, T::B_MN>(sum, a + k * A_STEP, b + k * B_STEP, T::PLANES == 2 || add || k > 0);
 }
 
@@ -150,16 +146,15 @@ template <class T> struct Summation {
   int flying = 0;  // 1 + the buffer in flight
   int held = 0;    // the next block of filters, where they are held
 
-  PTX_FN explicit Summation(Ring<T> &r)
+  INLINE explicit Summation(Ring<T> &r)
       : ring(r), a0(ptx::wgmma_desc(r.buffers + consumer_number() * T::BOX, T::BOX)),
         b0(ptx::wgmma_desc(r.buffers + T::B_AT, T::BOX)) {}
 
   // Of each block the products of STEPS times 16 of k, from 16 * first on.
-  template <int STEPS> PTX_FN void add(int blocks, int first, typename T::Sums &sum) {
+  template <int STEPS> INLINE void add(int blocks, int first, typename T::Sums &sum) {
     const uint64_t a0 = this->a0 + first * T::A_STEP, b0 = this->b0 + first * T::B_STEP;
     constexpr int DEEPER = 2 * T::BOX / 16;  // 128 rows further down
-#pragma unroll 1
-    for (int k = 0; k < blocks; k++) {
+    UNROLL_BY(1) for (int k = 0; k < blocks; k++) {
       ring.wait();
       const int at = ring.stage * (T::STAGE / 16), b_at = T::HELD ? held++ * (T::B_BLOCK / 16) : at;
       ptx::wgmma_fence();
@@ -169,11 +164,9 @@ template <class T> struct Summation {
         ptx::wgmma_commit();
         ptx::wgmma_wait<0>();
         ring.release(ring.stage);
-#pragma unroll
-        for (int i = 0; i < T::SUMS; i++) sum[0][i] += part[i];
+        UNROLL for (int i = 0; i < T::SUMS; i++) sum[0][i] += part[i];
       } else {
-#pragma unroll
-        for (int d = 0; d < T::DEPTH; d++)
+        UNROLL for (int d = 0; d < T::DEPTH; d++)
           wgmma_buffer<T, T::BN, STEPS>(sum[d], a0 + at + d * DEEPER, b0 + b_at, flying > 0);
         ptx::wgmma_commit();
         if (flying > 0) {
@@ -185,35 +178,30 @@ template <class T> struct Summation {
       ring.advance();
     }
   }
-  PTX_FN void add(int blocks, int first, int steps, typename T::Sums &sum) {
+  INLINE void add(int blocks, int first, int steps, typename T::Sums &sum) {
     if (steps == 1) add<1>(blocks, first, sum);
     else if (steps == 2) add<2>(blocks, first, sum);
     else add<3>(blocks, first, sum);
   }
-  PTX_FN void finish() {
+  INLINE void finish() {
     if (T::PLANES == 2) return;
     ptx::wgmma_wait<0>();
     if (flying > 0) ring.release(flying - 1);
   }
-
 };
 
 // The blocks of a sum, in their order: heads, of which head_steps (1 to 3) times 16 of k are multiplied, from
 // 16 * head_first on; whole ones; tails, of which the first tail_steps (1 to 3) times 16 are.
-struct Blocks {
-  int heads, head_first, head_steps, whole, tails, tail_steps;
-};
+struct Blocks { int heads, head_first, head_steps, whole, tails, tail_steps; };
 
-template <class T> PTX_FN void clear(typename T::Sums &sum) {
-#pragma unroll
-  for (int d = 0; d < T::DEPTH; d++) {
-#pragma unroll
-    for (int i = 0; i < T::SUMS; i++) sum[d][i] = 0.f;
+template <class T> INLINE void clear(typename T::Sums &sum) {
+  UNROLL for (int d = 0; d < T::DEPTH; d++) {
+    UNROLL for (int i = 0; i < T::SUMS; i++) sum[d][i] = 0.f;
   }
 }
 
 // Consumer: the sum over the next buffers; 0 where there are none.
-template <class T> PTX_FN void wgmma_sum(Ring<T> &ring, const Blocks &blocks, typename T::Sums &sum) {
+template <class T> INLINE void wgmma_sum(Ring<T> &ring, const Blocks &blocks, typename T::Sums &sum) {
   if (T::PLANES == 2) clear<T>(sum);
   Summation<T> total(ring);
   total.add(blocks.heads, blocks.head_first, blocks.head_steps, sum);
@@ -231,22 +219,20 @@ template <class T> PTX_FN void wgmma_sum(Ring<T> &ring, const Blocks &blocks, ty
 // Where a sum is cut into slices that different blocks make, each stores its own in a slot of BM * BN floats, in the
 // registers' own order: [128 rows][consumer][quad of sums][thread] float4. Another kernel adds the slots up.
 template <class T> constexpr int SLOT_ROWS = 2 * T::SUMS * 32;  // float4 of 128 rows of a slot
-template <class T> PTX_FN void store_slice(const float (&sum)[T::SUMS], int depth, float *slots, int slot) {
+template <class T> INLINE void store_slice(const float (&sum)[T::SUMS], int depth, float *slots, int slot) {
   const Place place;
   float4 *to = reinterpret_cast<float4 *>(slots) + ((long long)slot * T::DEPTH + depth) * SLOT_ROWS<T> +
                place.consumer * (T::SUMS * 32) + place.thread;
-#pragma unroll
-  for (int i = 0; i < T::SUMS; i += 4) to[i / 4 * 128] = make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
+  UNROLL for (int i = 0; i < T::SUMS; i += 4) to[i / 4 * 128] = make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
 }
 
-PTX_FN void add(float4 &sum, const float4 &v) { sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w; }
+INLINE void add(float4 &sum, const float4 &v) { sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w; }
 
 // Float4 number `at` of `count` slots that follow each other, added up in their order.
-template <class T> PTX_FN float4 add_slices(const float *slots, int first, int count, int at) {
+template <class T> INLINE float4 add_slices(const float *slots, int first, int count, int at) {
   const float4 *from = reinterpret_cast<const float4 *>(slots) + (long long)first * T::DEPTH * SLOT_ROWS<T> + at;
   float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
-#pragma unroll 4
-  for (int s = 0; s < count; s++, from += T::DEPTH * SLOT_ROWS<T>) add(sum, *from);
+  UNROLL_BY(4) for (int s = 0; s < count; s++, from += T::DEPTH * SLOT_ROWS<T>) add(sum, *from);
   return sum;
 }
 
@@ -261,13 +247,13 @@ struct Finish {
 
   // Whether one multiplication is all, or not even that. Most sums have no more to them, and their way is as short as
   // it can be.
-  PTX_FN bool is_plain(bool scaled) const {
+  INLINE bool is_plain(bool scaled) const {
     return !bias && !relu && scale.second == 1.f && (scaled || scale.first == 1.f);
   }
-  template <bool PLAIN> PTX_FN float2 bias_at(int col) const {
+  template <bool PLAIN> INLINE float2 bias_at(int col) const {
     return !PLAIN && bias && col < columns ? *reinterpret_cast<const float2 *>(bias + col) : make_float2(0.f, 0.f);
   }
-  template <bool PLAIN, bool SCALED = true> PTX_FN float apply(float sum, float add) const {
+  template <bool PLAIN, bool SCALED = true> INLINE float apply(float sum, float add) const {
     if (PLAIN) return SCALED ? sum * scale.first : sum;
     const float half = sum * scale.first;
     const float v = bias ? fmaf(half, scale.second, add) : half * scale.second;  // where nothing is added -0 stays
@@ -284,10 +270,10 @@ template <class T> struct BoxTurns {
   char *const boxes;
   int turn = 0;
 
-  PTX_FN explicit BoxTurns(char *smem) : boxes(smem + T::OUT_AT + (threadIdx.x / 128 - 1) * (T::OUT_BOXES * T::BOX)) {}
+  INLINE explicit BoxTurns(char *smem) : boxes(smem + T::OUT_AT + (threadIdx.x / 128 - 1) * (T::OUT_BOXES * T::BOX)) {}
 
   // Consumer: all threads write(box), then those of its first warp store(box). Nobody writes it before all meet again.
-  template <class Write, class Store> PTX_FN const char *next(Write write, Store store) {
+  template <class Write, class Store> INLINE const char *next(Write write, Store store) {
     const Place place;
     char *box = boxes + turn * T::BOX;
     turn = turn + 1 < T::OUT_BOXES ? turn + 1 : 0;
@@ -306,9 +292,7 @@ template <class T> struct BoxTurns {
     return box;
   }
   // Once, at the end: memory has everything.
-  PTX_FN void drain() const {
-    if (threadIdx.x % 128 < 32) ptx::bulk_wait<0>();
-  }
+  INLINE void drain() const { if (threadIdx.x % 128 < 32) ptx::bulk_wait<0>(); }
 };
 
 // Results in boxes of 128 / sizeof(O) columns.
@@ -317,17 +301,16 @@ template <class T, class O> struct OutBoxes {
   static constexpr bool SCALED = sizeof(O) == 4;
   BoxTurns<T> turns;
 
-  PTX_FN explicit OutBoxes(char *smem) : turns(smem) {}
+  INLINE explicit OutBoxes(char *smem) : turns(smem) {}
 
   // Consumer: stores 64 of its rows. store(box, col): issues the TMA stores of a box whose first column is col, by
   // lanes of the consumer's first warp, all of which are called. Row r of the box is r * 128 bytes behind its start.
   // also(box, b): what all threads do with box number b besides, who only read it. then(box): what they make of a box
   // before it leaves.
   template <class Store, class Also, class... Then>
-  PTX_FN void operator()(const float (&sum)[T::SUMS], const Finish &finish, Store store, Also also, Then... then) {
+  INLINE void operator()(const float (&sum)[T::SUMS], const Finish &finish, Store store, Also also, Then... then) {
     const Place place;
-#pragma unroll
-    for (int b = 0; b < (T::BN + COLS - 1) / COLS; b++) {
+    UNROLL for (int b = 0; b < (T::BN + COLS - 1) / COLS; b++) {
       if (b * COLS >= finish.columns) break;
       const char *box = turns.next(
           [&](char *to) {
@@ -339,20 +322,18 @@ template <class T, class O> struct OutBoxes {
       also(box, b);
     }
   }
-  PTX_FN void drain() const { turns.drain(); }
+  INLINE void drain() const { turns.drain(); }
 
 private:
   // 16-bit: of the 16 matrices of 8 x 8 that a warp has in a box stmatrix stores four at once, two below each other and
   // their neighbours on the right; lane l gives the place of row l % 8 of matrix l / 8.
   template <bool PLAIN, class H>
-  static PTX_FN void write(char *box, const Place &place, const float (&sum)[T::SUMS], const Finish &finish, int first,
+  static INLINE void write(char *box, const Place &place, const float (&sum)[T::SUMS], const Finish &finish, int first,
                            H) {
     const int lane = place.thread % 32, row = place.thread / 32 * 16 + lane % 16, chunk = lane / 16 ^ row & 7;
-#pragma unroll
-    for (int j = 0; j < 8; j += 2) {
+    UNROLL for (int j = 0; j < 8; j += 2) {
       unsigned words[4] = {};  // the last box of 96 columns is half empty
-#pragma unroll
-      for (int k = 0; k < 2; k++) {
+      UNROLL for (int k = 0; k < 2; k++) {
         const int i = first + 4 * (j + k);
         if (i >= T::SUMS) break;
         const float2 add = finish.bias_at<PLAIN>(place.col(i));
@@ -368,21 +349,18 @@ private:
   // float: of two neighbouring rows one stores the other half of the box first, else their chunks would collide. Sums
   // i + 2 and i + 3 lie 8 rows further on, 1024 bytes.
   template <bool PLAIN>
-  static PTX_FN void write(char *box, const Place &place, const float (&sum)[T::SUMS], const Finish &finish, int first,
+  static INLINE void write(char *box, const Place &place, const float (&sum)[T::SUMS], const Finish &finish, int first,
                            float) {
     const int row = place.row_in_box(0), q = place.thread % 4;
     float v[16];
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
+    UNROLL for (int j = 0; j < 4; j++) {
       const float2 add = finish.bias_at<PLAIN>(place.col(first + 4 * j));
-#pragma unroll
-      for (int i = 0; i < 4; i++)
+      UNROLL for (int i = 0; i < 4; i++)
         v[4 * j + i] = finish.apply<PLAIN, SCALED>(sum[first + 4 * j + i], i & 1 ? add.y : add.x);
     }
     char *at = box + row * 128 + (q & 1) * 8;
     const bool odd = row & 1;
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
+    UNROLL for (int j = 0; j < 4; j++) {
       const int other = j ^ 2, chunk = (odd ? other : j) * 2 + q / 2;
       float2 *to = reinterpret_cast<float2 *>(at + ((chunk ^ (row & 7)) << 4));
       to[0] = odd ? make_float2(v[4 * other], v[4 * other + 1]) : make_float2(v[4 * j], v[4 * j + 1]);

@@ -12,7 +12,7 @@ struct HeldBarriers {  // in shared memory
   uint64_t full, empty;
 
   // By one thread, before a fence of the initialization and __syncthreads(); readers: warps of the consumers.
-  PTX_FN void init(int readers) {
+  INLINE void init(int readers) {
     ptx::mbarrier_init(&full, 1);
     ptx::mbarrier_init(&empty, readers);
     ptx::fence_mbarrier_init();
@@ -24,29 +24,27 @@ template <class T> struct HeldFilters {
   HeldBarriers &barriers;
   unsigned phase = 0;   // of the next filters
 
-  PTX_FN HeldFilters(char *smem, HeldBarriers &b) : buffers(smem), barriers(b) {}
+  INLINE HeldFilters(char *smem, HeldBarriers &b) : buffers(smem), barriers(b) {}
 
   // Producer, its whole warp: waits until nobody reads what lies there, and returns the barrier of what is to come.
-  PTX_FN uint64_t *begin() {
+  INLINE uint64_t *begin() {
     ptx::mbarrier_wait(&barriers.empty, phase ^ 1);
     phase ^= 1;
     return &barriers.full;
   }
-  PTX_FN void expect(int bytes) {  // before they are loaded
+  INLINE void expect(int bytes) {  // before they are loaded
     if (threadIdx.x % 32 == 0) ptx::mbarrier_expect(&barriers.full, bytes);
     __syncwarp();
   }
-  PTX_FN void end() {  // all has been expected
+  INLINE void end() {  // all has been expected
     if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&barriers.full);
     __syncwarp();
   }
   // Consumer, all of its threads: waits for the next filters.
-  PTX_FN void wait() {
+  INLINE void wait() {
     ptx::mbarrier_wait(&barriers.full, phase);
     phase ^= 1;
   }
   // Consumer: has read the filters; the warp's lanes are together.
-  PTX_FN void release() {
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&barriers.empty);
-  }
+  INLINE void release() { if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(&barriers.empty); }
 };

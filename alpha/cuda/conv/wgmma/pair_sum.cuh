@@ -17,12 +17,12 @@ template <class T> struct PairSum {
   const uint64_t a0, b0;
   int older = -1, last = -1;  // the last two buffers: products in flight, or filters that the next ones read
 
-  PTX_FN PairSum(Ring<T> &r, typename T::Sums &s)
+  INLINE PairSum(Ring<T> &r, typename T::Sums &s)
       : ring(r), sum(s), a0(ptx::wgmma_desc(r.buffers + consumer_number() * T::BOX, T::BOX)),
         b0(ptx::wgmma_desc(r.buffers + T::B_AT, T::BOX)) {}
 
   // The products of the next buffer that have a part in the FIRST and in the SECOND output.
-  template <bool FIRST, bool SECOND> PTX_FN void step() {
+  template <bool FIRST, bool SECOND> INLINE void step() {
     constexpr int STAGE = T::STAGE / 16;
     ring.wait();
     const uint64_t a = a0 + ring.stage * STAGE;
@@ -36,7 +36,7 @@ template <class T> struct PairSum {
     older = last, last = ring.stage;
     ring.advance();
   }
-  PTX_FN void finish() {
+  INLINE void finish() {
     ptx::wgmma_wait<0>();
     if (older >= 0) ring.release(older);
     if (last >= 0) ring.release(last);
@@ -45,20 +45,17 @@ template <class T> struct PairSum {
 
 // Consumer: the sums over the next `blocks` buffers, `width` of them for a row of taps; of both outputs, or of the first
 // alone. 0 where there are none.
-template <class T> PTX_FN void pair_sum(Ring<T> &ring, int blocks, int width, bool both, typename T::Sums &sum) {
+template <class T> INLINE void pair_sum(Ring<T> &ring, int blocks, int width, bool both, typename T::Sums &sum) {
   clear<T>(sum);
   PairSum<T> pair(ring, sum);
   if (both) {
-#pragma unroll 1
-    for (int at = 0; at < blocks; at += width) {
+    UNROLL_BY(1) for (int at = 0; at < blocks; at += width) {
       pair.template step<true, false>();
-#pragma unroll 1
-      for (int j = 2; j < width; j++) pair.template step<true, true>();
+      UNROLL_BY(1) for (int j = 2; j < width; j++) pair.template step<true, true>();
       pair.template step<false, true>();
     }
   } else {
-#pragma unroll 1
-    for (int at = 0; at < blocks; at++) pair.template step<true, false>();
+    UNROLL_BY(1) for (int at = 0; at < blocks; at++) pair.template step<true, false>();
   }
   pair.finish();
 }

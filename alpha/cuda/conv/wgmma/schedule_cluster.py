@@ -9,21 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from alpha.cuda.conv.wgmma.schedule import (
-    COSTS,
-    ROWS,
-    Costs,
-    Pixels,
-    WorkList,
-    cost_of,
-    cut_evenly,
-    entry_lists,
-    last_load,
-    slices,
-    sums_of,
-    tile_counts,
-    uncut_tiles,
-)
+from alpha.cuda.conv.wgmma import schedule
+from alpha.cuda.conv.wgmma.schedule import COSTS, ROWS, Costs, Pixels, WorkList
 
 
 def at_a_time(sm_count: int, size: int) -> int:
@@ -35,10 +22,11 @@ def at_a_time(sm_count: int, size: int) -> int:
 def cluster_list(pixels: Pixels, images: int, columns: int, sm_count: int, costs: Costs = COSTS, *, rows: int = ROWS,
                  size: int) -> WorkList:
     """Returns the list of clusters of `size` blocks, the longest sums first; see `work_list` for the arguments."""
-    tiles = uncut_tiles(pixels, images, columns, rows)
+    tiles = schedule.uncut_tiles(pixels, images, columns, rows)
     tiles = tiles[np.argsort(-tiles["blocks"], kind="stable")]
-    items = cut_evenly(tiles, np.full(tiles.size, size), pixels.classes)
-    lists = entry_lists(items, np.arange(items.size), np.zeros(items.size), np.ones(items.size), pixels.classes)
+    items = schedule.cut_evenly(tiles, np.full(tiles.size, size), pixels.classes)
+    count = items.size
+    lists = schedule.entry_lists(items, np.arange(count), np.zeros(count), np.ones(count), pixels.classes)
     return WorkList(lists, lists[:0, 0], 0, cluster_makespan(pixels, images, columns, sm_count, costs, rows=rows,
                                                              size=size))
 
@@ -46,8 +34,8 @@ def cluster_list(pixels: Pixels, images: int, columns: int, sm_count: int, costs
 def cluster_makespan(pixels: Pixels, images: int, columns: int, sm_count: int, costs: Costs = COSTS, *,
                      rows: int = ROWS, size: int) -> float:
     """Returns when the last cluster is done; no list is made."""
-    tiles, sums = tile_counts(pixels, images, columns, rows), sums_of(pixels.classes)
-    _, parts = slices(sums, np.full(len(tiles), size))
+    tiles, sums = schedule.tile_counts(pixels, images, columns, rows), schedule.sums_of(pixels.classes)
+    _, parts = schedule.slices(sums, np.full(len(tiles), size))
     of_class = np.repeat(np.arange(len(tiles)), size)
-    longest = cost_of(of_class, parts, pixels.classes, costs).reshape(-1, size).max(axis=1)
-    return last_load(longest, tiles, min(at_a_time(sm_count, size), int(tiles.sum())))
+    longest = schedule.cost_of(of_class, parts, pixels.classes, costs).reshape(-1, size).max(axis=1)
+    return schedule.last_load(longest, tiles, min(at_a_time(sm_count, size), int(tiles.sum())))

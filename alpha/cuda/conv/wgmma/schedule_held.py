@@ -12,19 +12,8 @@ from math import ceil
 
 import numpy as np
 
-from alpha.cuda.conv.wgmma.schedule import (
-    CLASS,
-    COSTS,
-    ROWS,
-    Costs,
-    Pixels,
-    WorkList,
-    cost_of,
-    entry_lists,
-    sums_of,
-    tile_counts,
-    uncut_tiles,
-)
+from alpha.cuda.conv.wgmma import schedule
+from alpha.cuda.conv.wgmma.schedule import CLASS, COSTS, ROWS, Costs, Pixels, WorkList
 from alpha.ops.conv_desc import ceil_div
 
 FILTERS = ("runs_h", "runs_w", "tap_h", "tap_h_step", "tap_w", "tap_w_step", "run", "length", "lead")  # of a class
@@ -32,7 +21,7 @@ FILTERS = ("runs_h", "runs_w", "tap_h", "tap_h_step", "tap_w", "tap_w_step", "ru
 
 def most_blocks(pixels: Pixels) -> int:
     """Returns the blocks of the longest sum, all of whose filters must have room."""
-    return int(sums_of(pixels.classes).blocks.max())
+    return int(schedule.sums_of(pixels.classes).blocks.max())
 
 
 def held_list(pixels: Pixels, images: int, columns: int, sm_count: int, costs: Costs = COSTS, *, rows: int = ROWS
@@ -42,7 +31,7 @@ def held_list(pixels: Pixels, images: int, columns: int, sm_count: int, costs: C
     No sum is cut: an entry's slot is 1 where its filters are to be loaded, which are other ones than those of the entry
     before, else 0.
     """
-    items = uncut_tiles(pixels, images, columns, rows)
+    items = schedule.uncut_tiles(pixels, images, columns, rows)
     key = np.ravel_multi_index((items["group"], items["column"] // columns, _filters(pixels)[items["class"]]),
                                _key_shape(pixels, columns))
     order = np.lexsort((items["pixel"], items["class"], items["image"], key))
@@ -57,7 +46,7 @@ def held_list(pixels: Pixels, images: int, columns: int, sm_count: int, costs: C
     items["slot"] = changes
     load = np.bincount(owner, each[key] + costs.filters * changes)
     owner = np.unique(owner, return_inverse=True)[1]  # a tile longer than a share leaves multiprocessors without one
-    lists = entry_lists(items, owner, np.arange(items.size), each[key], pixels.classes)
+    lists = schedule.entry_lists(items, owner, np.arange(items.size), each[key], pixels.classes)
     return WorkList(lists, lists[:0, 0], 0, float(load.max()))
 
 
@@ -86,8 +75,8 @@ def _key_shape(pixels: Pixels, columns: int) -> tuple[int, int, int]:
 def _keys(pixels: Pixels, images: int, columns: int, costs: Costs, rows: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns what a tile takes, and how many there are, by what they read: group, tile of columns, filters."""
     shape, filters = _key_shape(pixels, columns), _filters(pixels)
-    tiles = tile_counts(pixels, images, columns, rows) // (shape[0] * shape[1])
-    cost = cost_of(np.arange(len(tiles)), sums_of(pixels.classes), pixels.classes, costs)
+    tiles = schedule.tile_counts(pixels, images, columns, rows) // (shape[0] * shape[1])
+    cost = schedule.cost_of(np.arange(len(tiles)), schedule.sums_of(pixels.classes), pixels.classes, costs)
     each = np.zeros(shape)
     each[:, :, filters] = cost
     there = np.minimum(pixels.columns - np.arange(shape[1]) * columns, columns)

@@ -22,15 +22,7 @@ from alpha.cuda.conv.costs import device
 from alpha.cuda.conv.schedule import is_product
 from alpha.cuda.conv.wgmma.boxes import Box, wgrad_box
 from alpha.cuda.conv.wgmma.schedule import longest_first
-from alpha.cuda.conv.wgmma.taps import (
-    BLOCK,
-    CONSUMER_ROWS,
-    SEGMENT_FIELDS,
-    Group,
-    Tiling,
-    groups_of,
-    groups_of_boxes,
-)
+from alpha.cuda.conv.wgmma.taps import BLOCK, CONSUMER_ROWS, SEGMENT_FIELDS, Group, Tiling, groups_of, groups_of_boxes
 from alpha.ops.conv_desc import Axis, ConvDesc, ceil_div
 
 UNIT_FIELDS = ("next", "row", "col", "rows", "cols", "begin", "end", "step", "slot", "taps", "shift0",

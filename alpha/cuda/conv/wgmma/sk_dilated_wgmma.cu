@@ -57,7 +57,7 @@ struct Filters {
   int rows, cols, taps;            // of the tile that exist
   long long dw_row;
 
-  __device__ __forceinline__ void put(int row, int col, float a, float b, const Scale &scale) const {
+  INLINE void put(int row, int col, float a, float b, const Scale &scale) const {
     const int tap = col / Tile::TAP, ic = col % Tile::TAP;
     if (row < rows && tap < taps && ic < cols)
       *reinterpret_cast<float2 *>(dw + out[tap] + row * dw_row + ic) =
@@ -73,13 +73,13 @@ template <class T> struct UnitSum {
   const uint64_t a0, b0;
   int turn;  // 0: the next buffer is this consumer's
 
-  __device__ __forceinline__ UnitSum(Ring<T> &r, int consumer)
+  INLINE UnitSum(Ring<T> &r, int consumer)
       : ring(r), a0(ptx::wgmma_desc(r.buffers + (T::BM == 64 ? 0 : consumer * T::BOX), T::BOX)),
         b0(ptx::wgmma_desc<2 * T::B_WIDTH>(
             r.buffers + T::B_AT + (T::HALVES ? consumer * (T::WIDTH / T::B_WIDTH) * T::B_BOX : 0), T::B_BOX)),
         turn(consumer) {}
 
-  __device__ __forceinline__ bool others_turn() {
+  INLINE bool others_turn() {
     if (!T::IN_TURN) return false;
     turn ^= 1;
     if (turn == 1) return false;
@@ -88,11 +88,10 @@ template <class T> struct UnitSum {
   }
 
   // Adds the products of N columns to sum, those at `b` and behind.
-  template <int N> __device__ __forceinline__ void add(int blocks, int side, uint64_t b, float (&sum)[N / 2]) {
+  template <int N> INLINE void add(int blocks, int side, uint64_t b, float (&sum)[N / 2]) {
     constexpr int A_PIXEL = T::A_PIXEL / 16, B_PIXEL = T::TAP_BYTES / 16;
     int before = -1;
-#pragma unroll 1
-    for (int k = 0; k < blocks; k++) {
+    UNROLL_BY(1) for (int k = 0; k < blocks; k++) {
       if (others_turn()) continue;
       ring.wait();
       const uint64_t at = ring.stage * (T::STAGE / 16), a = a0 + at, c = b + at;
@@ -103,12 +102,10 @@ template <class T> struct UnitSum {
         ptx::wgmma_commit();
         ptx::wgmma_wait<0>();
         ring.release(ring.stage);
-#pragma unroll
-        for (int i = 0; i < N / 2; i++) sum[i] += part[i];
+        UNROLL for (int i = 0; i < N / 2; i++) sum[i] += part[i];
       } else if constexpr (T::STRIP > 1) {  // copies are what takes long: a buffer is given back at once
         int j = 0;
-#pragma unroll 1
-        do {
+        UNROLL_BY(1) do {
           ptx::wgmma_fence();
           wgmma_buffer<T, N, 4>(sum, a + j * A_PIXEL, c + j * B_PIXEL, true);
           ptx::wgmma_commit();
@@ -134,24 +131,22 @@ template <class T> struct UnitSum {
 
   // Blocks in which taps TAP .. TAP + TAPS - 1 have products. Accumulators of wgmma are an array of their own, or the
   // compiler takes the products one by one.
-  template <int TAP, int TAPS> __device__ __forceinline__ void add(int blocks, int side, float (&sum)[T::SUMS]) {
+  template <int TAP, int TAPS> INLINE void add(int blocks, int side, float (&sum)[T::SUMS]) {
     if constexpr (T::PLANES == 2 || TAPS == T::TAPS) {
       add<TAPS * T::WIDTH>(blocks, side, b0 + TAP * (T::TAP_BYTES / 16),
                          reinterpret_cast<float(&)[TAPS * T::TAP_SUMS]>(sum[TAP * T::TAP_SUMS]));
     } else {
       float some[TAPS * T::TAP_SUMS];
-#pragma unroll
-      for (int i = 0; i < TAPS * T::TAP_SUMS; i++) some[i] = 0.f;
+      UNROLL for (int i = 0; i < TAPS * T::TAP_SUMS; i++) some[i] = 0.f;
       add<TAPS * T::WIDTH>(blocks, side, b0 + TAP * (T::TAP_BYTES / 16), some);
-#pragma unroll
-      for (int i = 0; i < TAPS * T::TAP_SUMS; i++) sum[TAP * T::TAP_SUMS + i] += some[i];
+      UNROLL for (int i = 0; i < TAPS * T::TAP_SUMS; i++) sum[TAP * T::TAP_SUMS + i] += some[i];
     }
   }
 
   // The same, where the taps are known at run time: any neighbours; of more than two consumers, which have no registers
   // for the sums of two taps beside those of three, all or one.
   template <int TAP = 0, int TAPS = T::TAPS>
-  __device__ __forceinline__ void add(int blocks, int side, int tap, int taps, float (&sum)[T::SUMS]) {
+  INLINE void add(int blocks, int side, int tap, int taps, float (&sum)[T::SUMS]) {
     if (taps == TAPS && tap == TAP) add<TAP, TAPS>(blocks, side, sum);
     else if constexpr (TAP + TAPS < T::TAPS) add<TAP + 1, TAPS>(blocks, side, tap, taps, sum);
     else if constexpr (TAPS > 1) add<0, (T::CONSUMERS > 2 ? 1 : TAPS - 1)>(blocks, side, tap, taps, sum);
@@ -165,34 +160,29 @@ template <class T> struct Part {
   const Filters filters;
   const int first, left;  // row and column of the tile that it begins with
 
-  __device__ __forceinline__ bool rows_exist() const { return first + place.thread / 32 * 16 < filters.rows; }
-  __device__ __forceinline__ bool cols_exist(int quad) const { return left + quad * 8 % T::WIDTH < filters.cols; }
+  INLINE bool rows_exist() const { return first + place.thread / 32 * 16 < filters.rows; }
+  INLINE bool cols_exist(int quad) const { return left + quad * 8 % T::WIDTH < filters.cols; }
 
-  __device__ __forceinline__ void finish(int quad, const float4 &v, const Scale &scale) const {
+  INLINE void finish(int quad, const float4 &v, const Scale &scale) const {
     const int row = first + place.row_in_box(0), col = left + place.col(4 * quad);
     filters.put(row, col, v.x, v.y, scale);
     filters.put(row + 8, col, v.z, v.w, scale);
   }
-  __device__ __forceinline__ void keep(int quad, const float4 &v, float4 *slot) const {
-    if (cols_exist(quad)) slot[quad * 128] = v;
-  }
+  INLINE void keep(int quad, const float4 &v, float4 *slot) const { if (cols_exist(quad)) slot[quad * 128] = v; }
 };
 
-template <class T> __device__ __forceinline__ float4 quad(const float (&sum)[T::SUMS], int q) {
+template <class T> INLINE float4 quad(const float (&sum)[T::SUMS], int q) {
   return make_float4(sum[4 * q], sum[4 * q + 1], sum[4 * q + 2], sum[4 * q + 3]);
 }
 
 // slot: where the thread's quads of the unit's slot begin; null where the sum is complete.
 template <class T>
-__device__ __forceinline__ void store_unit(const float (&sum)[T::SUMS], const Part<T> &to, float4 *slot,
-                                           const Scale &scale) {
+INLINE void store_unit(const float (&sum)[T::SUMS], const Part<T> &to, float4 *slot, const Scale &scale) {
   if (!to.rows_exist()) return;
   if (slot) {
-#pragma unroll
-    for (int q = 0; q < T::SUMS / 4; q++) to.keep(q, quad<T>(sum, q), slot);
+    UNROLL for (int q = 0; q < T::SUMS / 4; q++) to.keep(q, quad<T>(sum, q), slot);
   } else {
-#pragma unroll
-    for (int q = 0; q < T::SUMS / 4; q++) to.finish(q, quad<T>(sum, q), scale);
+    UNROLL for (int q = 0; q < T::SUMS / 4; q++) to.finish(q, quad<T>(sum, q), scale);
   }
 }
 
@@ -200,24 +190,21 @@ __device__ __forceinline__ void store_unit(const float (&sum)[T::SUMS], const Pa
 // CLUSTER-th quad of all, in the order of the blocks, and stores that. What does not exist is not read: a read that is on
 // its way when the block that it is from returns is a fault.
 template <class T>
-__device__ __forceinline__ void store_together(const float (&sum)[T::SUMS], char *buffers, const Part<T> &to,
-                                               float4 *slot, const Scale &scale) {
+INLINE void store_together(const float (&sum)[T::SUMS], char *buffers, const Part<T> &to, float4 *slot,
+                           const Scale &scale) {
   constexpr int QUADS = T::SUMS / 4;
   static_assert(!T::IN_TURN, "consumers have different rows or columns");
   static_assert(T::CONSUMERS * QUADS * 2048 <= T::STAGES * T::STAGE, "sums lie in the buffers");
   float4 *mine = reinterpret_cast<float4 *>(buffers) + to.place.consumer * (QUADS * 128) + to.place.thread;
   ptx::bar_sync(1, 128 * T::CONSUMERS);  // all have read the buffers
-#pragma unroll
-  for (int q = 0; q < QUADS; q++) mine[q * 128] = quad<T>(sum, q);
+  UNROLL for (int q = 0; q < QUADS; q++) mine[q * 128] = quad<T>(sum, q);
   ptx::cluster_arrive();
   ptx::cluster_wait();
   if (to.rows_exist()) {
-#pragma unroll 2
-    for (int q = ptx::cluster_rank(); q < QUADS; q += T::CLUSTER) {
+    UNROLL_BY(2) for (int q = ptx::cluster_rank(); q < QUADS; q += T::CLUSTER) {
       if (!to.cols_exist(q)) continue;
       float4 all = make_float4(0.f, 0.f, 0.f, 0.f);
-#pragma unroll
-      for (int b = 0; b < T::CLUSTER; b++) add(all, ptx::cluster_map(mine, b)[q * 128]);
+      UNROLL for (int b = 0; b < T::CLUSTER; b++) add(all, ptx::cluster_map(mine, b)[q * 128]);
       if (slot) to.keep(q, all, slot);
       else to.finish(q, all, scale);
     }
@@ -264,8 +251,7 @@ sk_dilated_wgmma(const CUtensorMap *map_x, const CUtensorMap *map_g, float *dw, 
     const auto same = [](int number) { return ptx::uniform(number); };
     for (auto unit = reinterpret_cast<const Unit *>(first);; unit = next(unit)) {
       float sum[Tile::SUMS];
-#pragma unroll
-      for (int i = 0; i < Tile::SUMS; i++) sum[i] = 0.f;
+      UNROLL for (int i = 0; i < Tile::SUMS; i++) sum[i] = 0.f;
       UnitSum<Tile> blocks(ring, consumer);
       for_each_part(unit, same, [&](const Segment *s, int, int count) {
         blocks.add(count, same(s->side<Tile::STRIP>()), same(s->tap), same(s->taps), sum);
@@ -300,8 +286,7 @@ sum_units(const float4 *work, float *dw, const Sum *sums, const float *scale_x, 
   const int count = to().rows_exist() && to().cols_exist(quad) ? tile.count : 0;
   const float4 *from = work + (long long)tile.slot * SLOT + element;
   float4 sum = make_float4(0.f, 0.f, 0.f, 0.f);
-#pragma unroll 8
-  for (int s = part; s < count; s += split) add(sum, from[(long long)s * tile.step * SLOT]);
+  UNROLL_BY(8) for (int s = part; s < count; s += split) add(sum, from[(long long)s * tile.step * SLOT]);
   partial[threadIdx.x] = sum;
   __syncthreads();
   if (part > 0) return;

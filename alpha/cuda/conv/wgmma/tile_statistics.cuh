@@ -17,12 +17,12 @@
 #include "gemm_wgmma.cuh"
 #include "moments.cuh"
 
-template <class O> PTX_FN float float_of_word(unsigned word, int) { return __uint_as_float(word); }
-template <> PTX_FN float float_of_word<bf16>(unsigned word, int half) { return float_of_pair<bf16>(word, half); }
-template <> PTX_FN float float_of_word<f16>(unsigned word, int half) { return float_of_pair<f16>(word, half); }
+template <class O> INLINE float float_of_word(unsigned word, int) { return __uint_as_float(word); }
+template <> INLINE float float_of_word<bf16>(unsigned word, int half) { return float_of_pair<bf16>(word, half); }
+template <> INLINE float float_of_word<f16>(unsigned word, int half) { return float_of_pair<f16>(word, half); }
 
 // By all threads of a block, before a __syncthreads() and its first tile: its slots are empty, in the first `columns`.
-PTX_FN void clear_slots(float *parts, int channels, int columns, int threads) {
+INLINE void clear_slots(float *parts, int channels, int columns, int threads) {
   float *mine = parts + 6ll * blockIdx.x * channels;
   for (int i = threadIdx.x; i < 6 * columns; i += threads) mine[i / columns * channels + i % columns] = 0.f;
 }
@@ -38,44 +38,41 @@ template <class O> struct TileStatistics {
 
   // is_stored(row): of row 0 to 63 of the consumer, where they are not whole
   template <class IsStored>
-  PTX_FN TileStatistics(float *parts, int channels, int first, int columns, bool whole, const IsStored &is_stored)
+  INLINE TileStatistics(float *parts, int channels, int first, int columns, bool whole, const IsStored &is_stored)
       : parts(parts), channels(channels), first(first), columns(columns), whole(whole) {
-#pragma unroll 1
-    for (int i = 0; i < ROWS && !whole; i++) rows |= unsigned(is_stored(row(i))) << i;
+    UNROLL_BY(1) for (int i = 0; i < ROWS && !whole; i++) rows |= unsigned(is_stored(row(i))) << i;
     if (merges(column())) before = slot(0)[2 * channels];
   }
   // Adds the rows of box `b` of the tile.
-  PTX_FN void add(const char *box, int b) const {
+  INLINE void add(const char *box, int b) const {
     if (whole) add<true>(box, b);
     else add<false>(box, b);
   }
 
 private:
-  static PTX_FN int word() { return threadIdx.x % 128 / 32 * 8 + threadIdx.x % 8; }
-  static PTX_FN int row(int i) { return i / 2 * 8 + threadIdx.x % 32 / 8 * 2 + i % 2; }
+  static INLINE int word() { return threadIdx.x % 128 / 32 * 8 + threadIdx.x % 8; }
+  static INLINE int row(int i) { return i / 2 * 8 + threadIdx.x % 32 / 8 * 2 + i % 2; }
   // Of a box: whose moments the thread has in the end, and one or three others.
-  static PTX_FN int column() { return word() * IN_WORD + (IN_WORD == 2 ? threadIdx.x / 8 % 2 : 0); }
+  static INLINE int column() { return word() * IN_WORD + (IN_WORD == 2 ? threadIdx.x / 8 % 2 : 0); }
   // Whether the thread is the one of them that merges what a column of the tile has into its slot; and where that is.
-  PTX_FN bool merges(int col) const { return threadIdx.x % 32 < 8 * IN_WORD && col < columns; }
-  PTX_FN float *slot(int b) const {
+  INLINE bool merges(int col) const { return threadIdx.x % 32 < 8 * IN_WORD && col < columns; }
+  INLINE float *slot(int b) const {
     const int number = 2 * blockIdx.x + threadIdx.x / 128 - 1;
     return parts + 3ll * number * channels + first + b * COLS + column();
   }
 
-  template <bool WHOLE> PTX_FN void add(const char *box, int b) const {
+  template <bool WHOLE> INLINE void add(const char *box, int b) const {
     const bool writes = merges(b * COLS + column());
     float *to = slot(b);
     Moments all = {0, 0, before};
     if (writes) all.mean = to[0], all.m2 = to[channels];  // asked for now, there when they are needed
     unsigned words[ROWS];
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) {
+    UNROLL for (int i = 0; i < ROWS; i++) {
       const int chunk = word() / 4 ^ row(i) % 8;
       words[i] = *reinterpret_cast<const unsigned *>(box + row(i) * 128 + chunk * 16 + word() % 4 * 4);
     }
     Moments of[IN_WORD];
-#pragma unroll
-    for (int half = 0; half < IN_WORD; half++) of[half] = moments<WHOLE>(words, half);
+    UNROLL for (int half = 0; half < IN_WORD; half++) of[half] = moments<WHOLE>(words, half);
     if constexpr (IN_WORD == 2) {  // of two lanes one goes on with the first half of the words, one with the second
       const bool second = threadIdx.x & 8;
       const Moments kept = second ? of[1] : of[0], sent = second ? of[0] : of[1];
@@ -88,15 +85,14 @@ private:
     if (writes) to[0] = all.mean, to[channels] = all.m2, to[2 * channels] = all.count;
   }
   // Of the thread's rows of a column. Distances from one of them lose no more digits than 16 rows can.
-  template <bool WHOLE> PTX_FN Moments moments(const unsigned (&words)[ROWS], int half) const {
+  template <bool WHOLE> INLINE Moments moments(const unsigned (&words)[ROWS], int half) const {
     const float count = WHOLE ? ROWS : __popc(rows);
     float one = float_of_word<O>(words[0], half), sums[4] = {}, squares[4] = {};
     if (!WHOLE) {
-#pragma unroll
-      for (int i = 1; i < ROWS; i++) one = rows << 32 - i ? one : float_of_word<O>(words[i], half);  // the first stored
+      UNROLL for (int i = 1; i < ROWS; i++)
+        one = rows << 32 - i ? one : float_of_word<O>(words[i], half);  // the first stored
     }
-#pragma unroll
-    for (int i = 0; i < ROWS; i++) {
+    UNROLL for (int i = 0; i < ROWS; i++) {
       const float away = WHOLE || rows >> i & 1 ? float_of_word<O>(words[i], half) - one : 0.f;
       sums[i % 4] += away;
       squares[i % 4] += away * away;
@@ -106,7 +102,7 @@ private:
     return {WHOLE || count > 0 ? one + mean : 0.f, m2, count};
   }
   // Merges what the lane has, and what another one sends.
-  template <bool WHOLE> static PTX_FN Moments merged(const Moments &mine, const Moments &sent, int distance) {
+  template <bool WHOLE> static INLINE Moments merged(const Moments &mine, const Moments &sent, int distance) {
     const float mean = __shfl_xor_sync(~0u, sent.mean, distance), m2 = __shfl_xor_sync(~0u, sent.m2, distance);
     return merge_moments(mine, {mean, m2, WHOLE ? mine.count : __shfl_xor_sync(~0u, sent.count, distance)});
   }

@@ -55,14 +55,13 @@ struct Segment {
   int tap, taps;                   // the taps of the tile that meet an input here
   int unused;
 
-  template <int STRIP> __device__ __forceinline__ int side() const {  // pixels of a strip
+  template <int STRIP> INLINE int side() const {  // pixels of a strip
     return STRIP > 1 ? min(STRIP, width) : 1;
   }
 };
 
 // Calls body(segment, first block in it, number of blocks) for the parts of a unit; read: of a number in it, its value.
-template <class Read, class Body>
-__device__ __forceinline__ void for_each_part(const Unit *unit, Read read, Body body) {
+template <class Read, class Body> INLINE void for_each_part(const Unit *unit, Read read, Body body) {
   int begin = read(unit->begin), end = read(unit->end);
   const int step = read(unit->step);
   for (const Segment *s = reinterpret_cast<const Segment *>(unit + 1); begin < end; s++) {
@@ -92,8 +91,8 @@ struct Source {
   // of boxes: row * 65536 + column.
   // first_map: of the tap, of boxes.
   template <int BOXES, int WIDTH>
-  __device__ __forceinline__ void load(char *to, int j, int channel, int boxes, int at, int image, int plane,
-                                       int first_map, uint64_t *landed) const {
+  INLINE void load(char *to, int j, int channel, int boxes, int at, int image, int plane, int first_map,
+                   uint64_t *landed) const {
     const int first = boxed ? at & 0xffff : at, second = boxed ? at >> 16 : image;
     const CUtensorMap *from = map + (boxed ? first_map + 2 * plane : 0);
     if (wide) {
@@ -101,8 +100,7 @@ struct Source {
       ptx::tma_load_5d(to, from[boxes < BOXES], 0, first, second, boxed ? image : chunk, boxed ? chunk : plane, landed,
                        policy);
     } else {
-#pragma unroll
-      for (int b = 0; b < BOXES; b++)
+      UNROLL for (int b = 0; b < BOXES; b++)
         if (b < boxes)
           ptx::tma_load_5d(to + (b * 64 + j * rows) * (2 * WIDTH), *from, channel + b * WIDTH, first, second,
                            boxed ? image : 0, boxed ? 0 : plane, landed, policy);
@@ -119,7 +117,7 @@ struct Walk {            // over the outputs of a segment, or boxes of them; a d
 struct Position {        // of a segment: images, row, column
   int group, h, w;
 
-  __device__ __forceinline__ void add(const Position &by, int height, int width) {  // by: itself a position
+  INLINE void add(const Position &by, int height, int width) {  // by: itself a position
     w += by.w;
     h += by.h + (w >= width);
     w -= w >= width ? width : 0;
@@ -128,15 +126,15 @@ struct Position {        // of a segment: images, row, column
   }
 };
 
-__device__ __forceinline__ Position position(int number, int height, int width) {
+INLINE Position position(int number, int height, int width) {
   const int row = number / width;
   return {row / height, row % height, number % width};
 }
 
 // filled: bit s says that buffer s has had all of its boxes.
 template <class T>
-__device__ __forceinline__ void load_unit(Ring<T> &ring, const Source &g, const Source &x, const Walk &walk,
-                                          const Unit *unit, unsigned &filled) {
+INLINE void load_unit(Ring<T> &ring, const Source &g, const Source &x, const Walk &walk, const Unit *unit,
+                      unsigned &filled) {
   constexpr int MAPS = 2 * T::PLANES;  // of a tap
   const int maps = T::TAPS == 1 ? unit->shift[0] * MAPS : 0;
   if (T::TAPS == 1 && g.boxed)
@@ -145,8 +143,7 @@ __device__ __forceinline__ void load_unit(Ring<T> &ring, const Source &g, const 
   const int pixels = 64 / g.rows;
   const int rows = unit->rows, cols = unit->cols;
   int shifts[T::TAPS], turn = 0;
-#pragma unroll
-  for (int t = 0; t < T::TAPS; t++) shifts[t] = unit->shift[t];
+  UNROLL for (int t = 0; t < T::TAPS; t++) shifts[t] = unit->shift[t];
   const int *shift = T::LEAN ? unit->shift : shifts;
   for_each_part(unit, [](int number) { return number; }, [&](const Segment *s, int begin, int count) {
     typename T::TableInt h0 = s->h, w0 = s->w, tap = s->tap;
@@ -171,10 +168,8 @@ __device__ __forceinline__ void load_unit(Ring<T> &ring, const Source &g, const 
       for (int j = 0; j < pixels; j++) {
         const int h = h0 + at.h, w = w0 + at.w * T::STRIP, image = at.group * walk.images;  // beyond: zeros
         const int at_g = h * walk.g_row + w * walk.g_step, at_x = h * walk.x_row + w * walk.x_step;
-#pragma unroll
-        for (int p = 0; p < T::PLANES; p++) {
-#pragma unroll
-          for (int i = 0; i < T::STRIP; i++)
+        UNROLL for (int p = 0; p < T::PLANES; p++) {
+          UNROLL for (int i = 0; i < T::STRIP; i++)
             if (i < side)
               g.load<T::A_BOXES, 64>(a + p * T::A_PLANE + i * T::A_PIXEL, j, row, of_g, at_g + i, image, p, maps,
                                       landed);
@@ -183,8 +178,7 @@ __device__ __forceinline__ void load_unit(Ring<T> &ring, const Source &g, const 
                                              maps, landed);
           };
           if constexpr (T::STRIP == 1) {
-#pragma unroll
-            for (int t = 0; t < T::TAPS; t++)
+            UNROLL for (int t = 0; t < T::TAPS; t++)
               if (t >= tap && t < tap + taps) load_x(t, at_x + (T::TAPS == 1 && x.boxed ? 0 : shift[t]));
           } else {
             for (int i = tap; i < tap + boxes; i++) load_x(i, at_x + shift[0] + i * walk.x_step);

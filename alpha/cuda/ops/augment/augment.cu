@@ -19,9 +19,7 @@ struct Choice {
 };
 
 // Maps a random word to an integer 0 <= k < limit.
-__device__ __forceinline__ int below(unsigned word, int limit) {
-  return static_cast<int>(__umulhi(word, static_cast<unsigned>(limit)));
-}
+INLINE int below(unsigned word, int limit) { return static_cast<int>(__umulhi(word, static_cast<unsigned>(limit))); }
 
 struct Batch {
   const unsigned char *images;
@@ -35,7 +33,7 @@ struct Batch {
   unsigned long long first_block;
 };
 
-template <int V> __device__ __forceinline__ void augment(const Batch &batch, int crop, int flip, int cutout) {
+template <int V> INLINE void augment(const Batch &batch, int crop, int flip, int cutout) {
   const auto [images, index, key, mean, std, y, count, height, width, channels, seed, stream, first_block] = batch;
   DYNAMIC_SHARED(float, scale);  // (3, C): scale, shift, and the mean colour as the cutout has it
   float *shift = scale + channels, *painted = shift + channels;
@@ -63,8 +61,7 @@ template <int V> __device__ __forceinline__ void augment(const Batch &batch, int
     const int i = static_cast<int>(begin);
     int row = i / row_elements, column = i % row_elements / channels, c = i % channels;
     float values[V];
-#pragma unroll
-    for (int l = 0; l < V; l++) {
+    UNROLL for (int l = 0; l < V; l++) {
       const int shown = choice.mirrored ? width - 1 - column : column;
       const int from_row = row + choice.top, from_column = shown + choice.left;
       const bool hole = choice.hole_row <= row && row < choice.hole_row + cutout && choice.hole_column <= column &&

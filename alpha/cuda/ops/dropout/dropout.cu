@@ -12,8 +12,7 @@
 #include "philox.cuh"
 
 template <class T>
-__device__ __forceinline__ void dropout(const T *x, T *y, i64 n, float p, float factor, u64 seed, u32 stream,
-                                        u64 offset, const u64 *from) {
+INLINE void dropout(const T *x, T *y, i64 n, float p, float factor, u64 seed, u32 stream, u64 offset, const u64 *from) {
   if (from) seed = from[0], offset += from[1];
   constexpr int E = LANES<T>;
   const i64 step = static_cast<i64>(gridDim.x) * THREADS * E;
@@ -22,8 +21,7 @@ __device__ __forceinline__ void dropout(const T *x, T *y, i64 n, float p, float 
     float u[E];
     uniforms(u, seed, stream, offset + i);
     Vec<T, E> out;
-#pragma unroll
-    for (int e = 0; e < E; e++) out.v[e] = from_float<T>(u[e] >= p ? to_float(in.v[e]) * factor : 0);
+    UNROLL for (int e = 0; e < E; e++) out.v[e] = from_float<T>(u[e] >= p ? to_float(in.v[e]) * factor : 0);
     store_part<E>(y + i, out, n - i);
   }
 }

@@ -24,7 +24,7 @@
 struct Labels {
   const void *labels;
   int long_labels;
-  __device__ __forceinline__ i64 operator[](i64 row) const {
+  INLINE i64 operator[](i64 row) const {
     return long_labels ? static_cast<const i64 *>(labels)[row] : static_cast<const int *>(labels)[row];
   }
 };
@@ -42,51 +42,43 @@ template <class T, int N> struct RowPieces {
   const T *row;
   unsigned lane, width, count;
   bool all;
-  __device__ __forceinline__ RowPieces(const T *row, unsigned lane, unsigned width, unsigned count)
+  INLINE RowPieces(const T *row, unsigned lane, unsigned width, unsigned count)
       : row(row), lane(lane), width(width), count(count), all(count <= HELD * width) {
     if (!all) return;
-#pragma unroll
-    for (int k = 0; k < HELD; k++)
+    UNROLL for (int k = 0; k < HELD; k++)
       if (lane + k * width < count) held[k] = load<N>(row + i64(lane + k * width) * N);
   }
   // Merges f(x, c) of all elements x, of class c, into v, those of a piece as a tree.
-  template <class F, class Merge> __device__ __forceinline__ float fold(float v, const F &f, const Merge &merge) const {
+  template <class F, class Merge> INLINE float fold(float v, const F &f, const Merge &merge) const {
     const auto add = [&](const Lanes<N, T> &piece, unsigned k) {
       float w[N];
-#pragma unroll
-      for (int l = 0; l < N; l++) w[l] = f(value(piece, l), k * N + l);
-#pragma unroll
-      for (int half = N / 2; half; half /= 2)
-#pragma unroll
-        for (int l = 0; l < half; l++) w[l] = merge(w[l], w[l + half]);
+      UNROLL for (int l = 0; l < N; l++) w[l] = f(value(piece, l), k * N + l);
+      UNROLL for (int half = N / 2; half; half /= 2)
+        UNROLL for (int l = 0; l < half; l++) w[l] = merge(w[l], w[l + half]);
       v = merge(v, w[0]);
     };
     if (all) {
-#pragma unroll
-      for (int k = 0; k < HELD; k++)
+      UNROLL for (int k = 0; k < HELD; k++)
         if (lane + k * width < count) add(held[k], lane + k * width);
     } else if constexpr (std::is_same<Merge, Add>::value) {  // a long chain
       ExactSum sum = {v, 0};
-#pragma unroll 2
-      for (unsigned k = lane; k < count; k += width) {
+      UNROLL_BY(2) for (unsigned k = lane; k < count; k += width) {
         v = 0;
         add(load<N>(row + i64(k) * N), k);
         sum.add(v);
       }
       return sum.value();
     } else {
-#pragma unroll 2
-      for (unsigned k = lane; k < count; k += width) add(load<N>(row + i64(k) * N), k);
+      UNROLL_BY(2) for (unsigned k = lane; k < count; k += width) add(load<N>(row + i64(k) * N), k);
     }
     return v;
   }
 };
 
 // Every thread of a row gets the row's result. All threads of the block call it.
-template <class Merge> __device__ __forceinline__ float fold_row(float v, int width, const Merge &merge) {
+template <class Merge> INLINE float fold_row(float v, int width, const Merge &merge) {
   if (width > 32) return fold_group(v, width, merge);
-#pragma unroll
-  for (int bits = 16; bits; bits /= 2)
+  UNROLL for (int bits = 16; bits; bits /= 2)
     if (bits < width) v = merge(v, __shfl_xor_sync(~0u, v, bits));
   return v;
 }
@@ -94,7 +86,7 @@ template <class Merge> __device__ __forceinline__ float fold_row(float v, int wi
 __device__ unsigned blocks_done;  // of the launch in progress; 0 before and after it
 
 // Returns in all threads whether this block is the last one to call it, and sees what the others have stored before.
-__device__ __forceinline__ bool is_last_block() {
+INLINE bool is_last_block() {
   __shared__ bool last;
   if (threadIdx.x == 0) {
     __threadfence();
@@ -108,8 +100,8 @@ __device__ __forceinline__ bool is_last_block() {
 
 // each[row], or loss = the sum over all rows, with `mean` by their count; one of them is null. sums: two of each block.
 template <class T, int N>
-__device__ __forceinline__ void forward(const T *__restrict__ logits, const Labels &labels, T *each, T *loss,
-                                        float *sums, float *stats, float *count, const LossRows &shape, int mean) {
+INLINE void forward(const T *__restrict__ logits, const Labels &labels, T *each, T *loss, float *sums, float *stats,
+                    float *count, const LossRows &shape, int mean) {
   const auto [rows, classes, width, smoothing, ignored] = shape;
   const int rows_at_once = THREADS / width, lane = threadIdx.x % width;
   double mine = 0, kept = 0;  // of many rows
@@ -167,8 +159,8 @@ __device__ __forceinline__ void forward(const T *__restrict__ logits, const Labe
 
 // What the thread has of a row of dx.
 template <class T, int N>
-__device__ __forceinline__ void backward(const T *g, int g_step, const T *logits, const Labels &labels,
-                                         const float *stats, const float *count, T *dx, const LossRows &t, int mean) {
+INLINE void backward(const T *g, int g_step, const T *logits, const Labels &labels, const float *stats,
+                     const float *count, T *dx, const LossRows &t, int mean) {
   const i64 row = i64(blockIdx.x) * (THREADS / t.width) + threadIdx.x / t.width;
   if (row >= t.rows) return;
   constexpr int AHEAD = 4;
@@ -181,23 +173,18 @@ __device__ __forceinline__ void backward(const T *g, int g_step, const T *logits
   const i64 step = i64(t.width) * N;
   for (i64 first = threadIdx.x % t.width * N; first < t.classes; first += AHEAD * step) {
     Lanes<N, T> pieces[AHEAD];
-#pragma unroll
-    for (int p = 0; p < AHEAD; p++)
+    UNROLL for (int p = 0; p < AHEAD; p++)
       if (first + p * step < t.classes) pieces[p] = load<N>(x + first + p * step);
-#pragma unroll
-    for (int p = 0; p < AHEAD; p++) {
+    UNROLL for (int p = 0; p < AHEAD; p++) {
       const i64 c = first + p * step;
       if (c >= t.classes) break;
       float v[N];
-#pragma unroll
-      for (int k = 0; k < N; k++) v[k] = exp_for<T>(value(pieces[p], k) - largest - log_sum);
+      UNROLL for (int k = 0; k < N; k++) v[k] = exp_for<T>(value(pieces[p], k) - largest - log_sum);
       if (c <= label && label < c + N) {
-#pragma unroll
-        for (int k = 0; k < N; k++)
+        UNROLL for (int k = 0; k < N; k++)
           if (k == static_cast<int>(label - c)) v[k] = at_label;
       }
-#pragma unroll
-      for (int k = 0; k < N; k++) v[k] = ignored ? 0 : factor * (v[k] - off);
+      UNROLL for (int k = 0; k < N; k++) v[k] = ignored ? 0 : factor * (v[k] - off);
       store_floats(dx + row * t.classes + c, v);
     }
   }

@@ -24,15 +24,14 @@ template <bool KMAJOR, class Rows, class Lines> struct Operand {
   Lines copy_lines;
   long long ld;
 
-  __device__ __forceinline__ Operand(const float **table_, int tile_rows, const float *matrix, int first, int rows,
-                                     int k)
+  INLINE Operand(const float **table_, int tile_rows, const float *matrix, int first, int rows, int k)
       : table(table_), copy_rows(threadIdx.x),
         copy_lines(threadIdx.x, matrix + Lines::line0(threadIdx.x) * (long long)rows + first, rows - first), ld(rows) {
     if constexpr (KMAJOR)
       for (int r = threadIdx.x; r < tile_rows; r += Tile::THREADS)
         table[r] = matrix + (long long)(first + row_to_copy(Rows::row_in_buffer(r), rows - first)) * k;
   }
-  __device__ __forceinline__ void copy(float *buffer, int k, int k_left) const {
+  INLINE void copy(float *buffer, int k, int k_left) const {
     if constexpr (KMAJOR) copy_rows(buffer, table, k, k_left);
     else copy_lines(buffer, [&](int i) { return (k + i * Lines::STEP) * ld; }, k_left);
   }
@@ -50,7 +49,7 @@ struct Matrices {
   int a_step, b_step, m, n, k, row_tiles, column_tiles, relu;
 };
 
-template <bool SPLIT> __device__ __forceinline__ void matmul_block(const Matrices &p, float *smem) {
+template <bool SPLIT> INLINE void matmul_block(const Matrices &p, float *smem) {
   __shared__ const float *rows_a[Tile::A_KMAJOR ? Tile::BM : 1], *rows_b[Tile::B_KMAJOR ? Tile::BN : 1];
   __shared__ Place later;  // registers are for accumulators
   const int column0 = blockIdx.x % p.column_tiles * Tile::BN, rest = blockIdx.x / p.column_tiles, k = p.k;

@@ -23,7 +23,7 @@ struct Bound {
   OperandHeader *header;     // where it goes; or null
 
   // By block 0: makes the header ready.
-  __device__ __forceinline__ void write(i64 rows, unsigned channels) const {
+  INLINE void write(i64 rows, unsigned channels) const {
     if (!header || blockIdx.x) return;
     unsigned most = 0;
     for (unsigned c = threadIdx.x; c < channels; c += THREADS) {
@@ -42,14 +42,14 @@ struct Bound {
 struct Slots {
   const float *first;
   i64 channels;
-  __device__ __forceinline__ PartMoments operator()(i64 j) const {
+  INLINE PartMoments operator()(i64 j) const {
     return {first[3 * j * channels], first[(3 * j + 1) * channels], first[(3 * j + 2) * channels]};
   }
 };
 struct Column {
   const float *first;
   i64 channels;
-  __device__ __forceinline__ PartMoments operator()(i64 j) const { return {first[j * channels], 0, 1}; }
+  INLINE PartMoments operator()(i64 j) const { return {first[j * channels], 0, 1}; }
 };
 
 // What the statistics of a batch make of a channel.
@@ -59,7 +59,7 @@ template <class P> struct Outcome {
   float momentum, eps;
 
   // By one thread, for channel blockIdx.x
-  __device__ __forceinline__ void write(const MeanAndVariance &of, i64 rows) const {
+  INLINE void write(const MeanAndVariance &of, i64 rows) const {
     const i64 c = blockIdx.x;
     mean[c] = float(of.mean);
     istd[c] = float(1 / sqrt(of.var + eps));
@@ -71,8 +71,7 @@ template <class P> struct Outcome {
 };
 
 template <class P>
-__device__ __forceinline__ void finalize_statistics(const float *partial, const Walk &w, const Outcome<P> &to,
-                                                    const Bound &y) {
+INLINE void finalize_statistics(const float *partial, const Walk &w, const Outcome<P> &to, const Bound &y) {
   const i64 c = blockIdx.x, channels = gridDim.x;
   const Chunks chunks{partial + c * w.chunks, partial + (channels + c) * w.chunks, w};
   const MeanAndVariance of(chunks, w.chunks, w.rows, threadIdx.x, THREADS);
@@ -82,8 +81,8 @@ __device__ __forceinline__ void finalize_statistics(const float *partial, const 
 
 // x: read where nothing was counted, as an exact kernel wrote it again: float32. That is slow, and rare.
 template <class P>
-__device__ __forceinline__ void finalize_tiles(const float *parts, int count, const float *x, i64 rows,
-                                               const Outcome<P> &to, const Bound &y) {
+INLINE void finalize_tiles(const float *parts, int count, const float *x, i64 rows, const Outcome<P> &to,
+                           const Bound &y) {
   const i64 c = blockIdx.x, channels = gridDim.x;
   const Slots slots{parts + c, channels};
   double counted = 0;
@@ -96,8 +95,8 @@ __device__ __forceinline__ void finalize_tiles(const float *parts, int count, co
 }
 
 template <class P>
-__device__ __forceinline__ void running_statistics(const P *running_mean, const P *running_var, float *mean,
-                                                   float *istd, int channels, float eps) {
+INLINE void running_statistics(const P *running_mean, const P *running_var, float *mean, float *istd, int channels,
+                               float eps) {
   const int c = blockIdx.x * THREADS + threadIdx.x;
   if (c >= channels) return;
   mean[c] = to_float(running_mean[c]);
@@ -107,9 +106,9 @@ __device__ __forceinline__ void running_statistics(const P *running_mean, const 
 // dgamma, dbeta, coefficients[2][C] = slope, offset of channel blockIdx.x, and the total of dx, to which x - mean adds
 // nothing; and, if there is a header, a bound of |dx| from that of |v|, partial[2]
 template <class P>
-__device__ __forceinline__ void finalize_sums(const float *__restrict__ partial, const P *gamma, const float *istd,
-                                              float *dgamma, float *dbeta, float *total, float *coefficients, i64 rows,
-                                              int chunks, OperandHeader *header) {
+INLINE void finalize_sums(const float *__restrict__ partial, const P *gamma, const float *istd, float *dgamma,
+                          float *dbeta, float *total, float *coefficients, i64 rows, int chunks,
+                          OperandHeader *header) {
   const i64 c = blockIdx.x, channels = gridDim.x;
   double sum = 0, dot = 0;
   for (int k = threadIdx.x; k < chunks; k += THREADS) {

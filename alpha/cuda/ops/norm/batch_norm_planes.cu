@@ -36,8 +36,8 @@ BACKWARD(, false)
 BACKWARD(_relu, true)
 
 template <class Residual>
-__device__ __forceinline__ void apply_planes_of(const float *x, const Residual &residual, const WideNorm &norm, void *y,
-                                                OperandHeader *header, float floor, int *lost_ranges, const Walk &w) {
+INLINE void apply_planes_of(const float *x, const Residual &residual, const WideNorm &norm, void *y,
+                            OperandHeader *header, float floor, int *lost_ranges, const Walk &w) {
   PlaneWriter out(y, w.rows * w.columns * 4, header);
   apply<float, 4, false>(x, residual, norm, out, floor, w, BACKWARDS, 1);
   out.finish(header, lost_ranges);

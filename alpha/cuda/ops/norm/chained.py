@@ -53,7 +53,7 @@ def value_of(x: Array, norm: Any, relu: bool) -> Value | None:
     """Returns what y of x is to chains, where its own pass writes it in another form than theirs."""
     if not may_wait(x.size):
         return None
-    return Value(_APPLIED[relu, False], (Leaf(x, WHOLE), *_leaves(norm)), (), x.dtype, x.size, False, x.shape[-1])
+    return Value(_APPLIED[relu, False], (Leaf(x, WHOLE), *_leaves(norm)), (), x.dtype, x.size, x.shape[-1])
 
 
 def sums(g: Array, x: Array, norm: Any, relu: bool) -> tuple[Value, Array, int] | None:
@@ -66,8 +66,8 @@ def sums(g: Array, x: Array, norm: Any, relu: bool) -> tuple[Value, Array, int] 
         return None
     v = value
     if relu:
-        v = Value(_MASKED, (value, Leaf(x, WHOLE), *_leaves(norm)), (), g.dtype, g.size, False, channels)
-    away = Value(_AWAY, (Leaf(x, WHOLE), _column(norm.mean)), (), "float32", g.size, False, channels)
+        v = Value(_MASKED, (value, Leaf(x, WHOLE), *_leaves(norm)), (), g.dtype, g.size, channels)
+    away = Value(_AWAY, (Leaf(x, WHOLE), _column(norm.mean)), (), "float32", g.size, channels)
     read = [leaf for leaf in v.leaves(WHOLE) if leaf.place == WHOLE and leaf.array is not x]
     chain, arrays, partial, chunks = sums_of(v, away, channels, [v] if len(read) > 1 else [], [value])
     for k, array in zip(chain.outputs, arrays):
@@ -82,8 +82,7 @@ def gradient(v: Value, x: Array, norm: Any, coefficients: Array) -> Array | None
     size = x.shape[-1]
     slope, offset = [_column(Array(coefficients.block, coefficients.ptr + at, (size,), "float32", size, 4 * size))
                      for at in (0, 4 * size)]
-    dx = Value(_GRADIENT, (v, Leaf(x, WHOLE), *_leaves(norm)[:3], slope, offset), (), x.dtype, prod(x.shape), False,
-               size)
+    dx = Value(_GRADIENT, (v, Leaf(x, WHOLE), *_leaves(norm)[:3], slope, offset), (), x.dtype, prod(x.shape), size)
     chain, arrays = write(dx, [v, *(y for y in v.inputs if y.__class__ is Value)])
     for k, array in zip(chain.outputs[:-1], arrays):
         lazy.settle(chain.steps[k], array)

@@ -8,30 +8,23 @@
 
 constexpr int AHEAD = 4;  // rows that a thread has in flight
 
-__device__ __forceinline__ float standardized(float away, float scale, float shift) {
-  return __fmaf_rn(away, scale, shift);
-}
+INLINE float standardized(float away, float scale, float shift) { return __fmaf_rn(away, scale, shift); }
 
 // Which statistic a channel has: one for k neighbours in a sample. Batch norm has one sample, and k is 1.
 struct Sharing {
   int k;
   i64 first;
-  __device__ __forceinline__ Sharing(int sample, i64 channels, int k)
-      : k(k), first(sample * (k == 1 ? channels : channels / k)) {}
-  __device__ __forceinline__ i64 operator()(i64 channel) const {
-    return first + (k == 1 ? channel : unsigned(channel) / unsigned(k));
-  }
+  INLINE Sharing(int sample, i64 channels, int k) : k(k), first(sample * (k == 1 ? channels : channels / k)) {}
+  INLINE i64 operator()(i64 channel) const { return first + (k == 1 ? channel : unsigned(channel) / unsigned(k)); }
 };
 
 // What a thread knows of its channels.
 template <int N> struct Channels {
   float middle[N], scale[N], shift[N];
-  template <class T>
-  __device__ __forceinline__ Channels(const Norm<T> &norm, i64 first, const Sharing &shared) {
+  template <class T> INLINE Channels(const Norm<T> &norm, i64 first, const Sharing &shared) {
     norm.load_scale(scale, first);
     norm.load_shift(shift, first);
-#pragma unroll
-    for (int lane = 0; lane < N; lane++) {
+    UNROLL for (int lane = 0; lane < N; lane++) {
       const i64 k = shared(first + lane);
       middle[lane] = norm.mean[k];
       scale[lane] *= norm.istd[k];
@@ -43,42 +36,33 @@ template <int N> struct Channels {
 
 // partial[sample][mean, m2][C][chunks]; of distances from a sample's first element of k channels, if k > 0
 template <class T, int N>
-__device__ __forceinline__ void statistics(const T *__restrict__ x, float *__restrict__ partial, const Walk &w,
-                                           const Place &at, unsigned k = 0) {
+INLINE void statistics(const T *__restrict__ x, float *__restrict__ partial, const Walk &w, const Place &at,
+                       unsigned k = 0) {
   const i64 first = at.column * N, stride = w.columns * N;
   float mean[N] = {}, m2[N] = {}, origin[N] = {}, v[N], count = 0;
   if (k && at.begin < at.end)
-#pragma unroll
-    for (int lane = 0; lane < N; lane++)
+    UNROLL for (int lane = 0; lane < N; lane++)
       origin[lane] = origin_at(x + at.sample * w.rows * stride + unsigned(first + lane) / k * k);
   const auto distances = [&](Lanes<N, T> &row) {
     unpack(v, row);
-#pragma unroll
-    for (int lane = 0; lane < N; lane++) v[lane] -= origin[lane];
+    UNROLL for (int lane = 0; lane < N; lane++) v[lane] -= origin[lane];
   };
   i64 r = at.begin;
   for (; r + (AHEAD - 1) * w.step < at.end; r += AHEAD * w.step) {
     Lanes<N, T> rows[AHEAD];
-#pragma unroll
-    for (int k = 0; k < AHEAD; k++) rows[k] = load<N>(x + (r + k * w.step) * stride + first);
+    UNROLL for (int k = 0; k < AHEAD; k++) rows[k] = load<N>(x + (r + k * w.step) * stride + first);
     float middle[N] = {}, squares[N] = {};
-#pragma unroll
-    for (int k = 0; k < AHEAD; k++) {
+    UNROLL for (int k = 0; k < AHEAD; k++) {
       distances(rows[k]);
-#pragma unroll
-      for (int lane = 0; lane < N; lane++) middle[lane] += v[lane];
+      UNROLL for (int lane = 0; lane < N; lane++) middle[lane] += v[lane];
     }
-#pragma unroll
-    for (int lane = 0; lane < N; lane++) middle[lane] *= 1.0f / AHEAD;
-#pragma unroll
-    for (int k = 0; k < AHEAD; k++) {
+    UNROLL for (int lane = 0; lane < N; lane++) middle[lane] *= 1.0f / AHEAD;
+    UNROLL for (int k = 0; k < AHEAD; k++) {
       distances(rows[k]);
-#pragma unroll
-      for (int lane = 0; lane < N; lane++) squares[lane] += (v[lane] - middle[lane]) * (v[lane] - middle[lane]);
+      UNROLL for (int lane = 0; lane < N; lane++) squares[lane] += (v[lane] - middle[lane]) * (v[lane] - middle[lane]);
     }
     const float share = AHEAD / (count + AHEAD), weight = count * share;
-#pragma unroll
-    for (int lane = 0; lane < N; lane++) {
+    UNROLL for (int lane = 0; lane < N; lane++) {
       const float away = middle[lane] - mean[lane];
       mean[lane] += away * share;
       m2[lane] += squares[lane] + away * (away * weight);
@@ -89,8 +73,7 @@ __device__ __forceinline__ void statistics(const T *__restrict__ x, float *__res
     Lanes<N, T> row = load<N>(x + r * stride + first);
     distances(row);
     const float share = 1 / (count + 1), weight = count * share;
-#pragma unroll
-    for (int lane = 0; lane < N; lane++) {
+    UNROLL for (int lane = 0; lane < N; lane++) {
       const float away = v[lane] - mean[lane];
       mean[lane] += away * share;
       m2[lane] += away * (away * weight);
@@ -98,13 +81,11 @@ __device__ __forceinline__ void statistics(const T *__restrict__ x, float *__res
     count++;
   }
   Moments s[N];
-#pragma unroll
-  for (int lane = 0; lane < N; lane++) s[lane] = {mean[lane], m2[lane], count};
+  UNROLL for (int lane = 0; lane < N; lane++) s[lane] = {mean[lane], m2[lane], count};
   fold_rows<N>(s, w, MergeMoments());
   if (threadIdx.x >= w.width || at.column >= w.columns) return;
   partial += 2 * at.sample * stride * w.chunks;
-#pragma unroll
-  for (int lane = 0; lane < N; lane++) {
+  UNROLL for (int lane = 0; lane < N; lane++) {
     partial[(first + lane) * w.chunks + at.chunk] = s[lane].mean;
     partial[(stride + first + lane) * w.chunks + at.chunk] = s[lane].m2;
   }
@@ -119,7 +100,7 @@ struct PartMoments {
 struct Chunks {
   const float *means, *m2s;
   const Walk &w;
-  __device__ __forceinline__ PartMoments operator()(i64 j) const {
+  INLINE PartMoments operator()(i64 j) const {
     return {means[j], m2s[j],
             double(int(j) % w.chunks + 1 < w.chunks ? w.chunk : w.rows - (w.chunks - 1) * w.chunk)};
   }
@@ -128,8 +109,7 @@ struct Chunks {
 // Mean and variance of `count` numbers, from the moments of their parts; for `width` threads.
 struct MeanAndVariance {
   double mean, var;
-  template <class Parts>
-  __device__ __forceinline__ MeanAndVariance(const Parts &of, i64 parts, i64 count, int lane, int width) {
+  template <class Parts> INLINE MeanAndVariance(const Parts &of, i64 parts, i64 count, int lane, int width) {
     double sum = 0, squares = 0;
     for (i64 j = lane; j < parts; j += width) sum += of(j).mean * of(j).count;
     mean = fold_group(sum, width, Add()) / count;
@@ -147,43 +127,40 @@ struct MeanAndVariance {
 struct Nothing {
   struct Piece {};
   static constexpr bool READS = false;
-  __device__ __forceinline__ Piece load(i64) const { return {}; }
+  INLINE Piece load(i64) const { return {}; }
 };
 template <class T, int N> struct Elements {
   using Piece = decltype(load_piece<N>(static_cast<const T *>(nullptr)));
   static constexpr bool READS = true;
   const T *x;
-  __device__ __forceinline__ Piece load(i64 i) const { return load_piece<N>(x + i); }
-  __device__ __forceinline__ void unpack(float (&v)[N], const Piece &piece) const {
-#pragma unroll
-    for (int lane = 0; lane < N; lane++) v[lane] = to_float(piece.v[lane]);
+  INLINE Piece load(i64 i) const { return load_piece<N>(x + i); }
+  INLINE void unpack(float (&v)[N], const Piece &piece) const {
+    UNROLL for (int lane = 0; lane < N; lane++) v[lane] = to_float(piece.v[lane]);
   }
 };
 template <class T, int N> struct Results {
   T *y;
-  __device__ __forceinline__ void put(const float (&v)[N], i64 i) const {
+  INLINE void put(const float (&v)[N], i64 i) const {
     typename Elements<T, N>::Piece piece;
-#pragma unroll
-    for (int lane = 0; lane < N; lane++) piece.v[lane] = from_float<T>(v[lane]);
+    UNROLL for (int lane = 0; lane < N; lane++) piece.v[lane] = from_float<T>(v[lane]);
     store_piece(y + i, piece);
   }
 };
 
 // Where row r of a result lies, from its element `first` on: in a matrix of its own, or among a larger one's columns.
 struct Alone {
-  __device__ __forceinline__ i64 operator()(i64 r, i64 stride, i64 first) const { return r * stride + first; }
+  INLINE i64 operator()(i64 r, i64 stride, i64 first) const { return r * stride + first; }
 };
 struct Among {
   i64 columns, begin;
-  __device__ __forceinline__ i64 operator()(i64 r, i64, i64 first) const { return r * columns + (begin + first); }
+  INLINE i64 operator()(i64 r, i64, i64 first) const { return r * columns + (begin + first); }
 };
 
 // ---- forward: floor is 0 with relu, else -infinity; NaN passes. LAST: x is not read again, see load_piece
 
 template <class T, int N, bool LAST, class Residual, class From, class Out, class Target = Alone>
-__device__ __forceinline__ void apply(const T *__restrict__ x, const Residual &residual, const From &norm,
-                                      Out &&out, float floor, const Walk &w, const Place &at, int k,
-                                      const Target &target = Target()) {
+INLINE void apply(const T *__restrict__ x, const Residual &residual, const From &norm, Out &&out, float floor,
+                  const Walk &w, const Place &at, int k, const Target &target = Target()) {
   if (at.begin >= at.end) return;
   const i64 first = at.column * N, stride = w.columns * N;
   struct Row {
@@ -196,14 +173,12 @@ __device__ __forceinline__ void apply(const T *__restrict__ x, const Residual &r
   };
   Channels<N> c(norm, first, Sharing(at.sample, stride, k));
   if constexpr (std::is_same_v<From, SampleNorm<T>>)
-#pragma unroll
-    for (int lane = 0; lane < N; lane++)
+    UNROLL for (int lane = 0; lane < N; lane++)
       c.shift[lane] -= norm.rest[Sharing(at.sample, stride, k)(first + lane)] * c.scale[lane];
   each_row<Residual::READS ? AHEAD / 2 : AHEAD>(at, w, load, [&](const Row &row, i64 r) {
     float v[N], more[N] = {};
     if constexpr (Residual::READS) residual.unpack(more, row.residual);
-#pragma unroll
-    for (int lane = 0; lane < N; lane++) {
+    UNROLL for (int lane = 0; lane < N; lane++) {
       v[lane] = standardized(to_float(row.x.v[lane]) - c.middle[lane], c.scale[lane], c.shift[lane]);
       if (Residual::READS) v[lane] += more[lane];
       v[lane] = v[lane] < floor ? floor : v[lane];
@@ -222,12 +197,10 @@ template <class T> struct Pitched {
 
 // use(v, x - mean, r) for the rows of a thread: v = g where relu passed, else 0
 template <bool RELU, bool LAST, int N, class T, class Use>
-__device__ __forceinline__ void each_gradient(const Pitched<T> &g, const T *__restrict__ x, const Channels<N> &c,
-                                              const Place &at, const Walk &w, const Use &use) {
+INLINE void each_gradient(const Pitched<T> &g, const T *__restrict__ x, const Channels<N> &c, const Place &at,
+                          const Walk &w, const Use &use) {
   using Piece = decltype(load_piece<N>(x));
-  struct Row {
-    Piece g, x;
-  };
+  struct Row { Piece g, x; };
   auto load = [&](i64 r) {
     const i64 column = at.column * N;
     return Row{load_piece<N, LAST>(g.p + (r * g.pitch + column)),
@@ -235,8 +208,7 @@ __device__ __forceinline__ void each_gradient(const Pitched<T> &g, const T *__re
   };
   each_row<AHEAD / 2>(at, w, load, [&](const Row &row, i64 r) {
     float v[N], away[N];
-#pragma unroll
-    for (int lane = 0; lane < N; lane++) {
+    UNROLL for (int lane = 0; lane < N; lane++) {
       away[lane] = to_float(row.x.v[lane]) - c.middle[lane];
       v[lane] = to_float(row.g.v[lane]);
       if (RELU && standardized(away[lane], c.scale[lane], c.shift[lane]) <= 0) v[lane] = 0;
@@ -247,18 +219,16 @@ __device__ __forceinline__ void each_gradient(const Pitched<T> &g, const T *__re
 
 // partial[sample][sum of v, of v * (x - mean); BOUND: the largest |v|][C][chunks]
 template <class T, int N, bool RELU, bool BOUND = false>
-__device__ __forceinline__ void sums(const Pitched<T> &g, const T *x, const Norm<T> &norm, float *__restrict__ partial,
-                                     const Walk &w, const Place &at, int k) {
+INLINE void sums(const Pitched<T> &g, const T *x, const Norm<T> &norm, float *__restrict__ partial, const Walk &w,
+                 const Place &at, int k) {
   using State = std::conditional_t<BOUND, BoundedPair, Pair>;
   const i64 first = at.column * N, stride = w.columns * N;
   State s[N];
-#pragma unroll
-  for (int lane = 0; lane < N; lane++) s[lane] = {};
+  UNROLL for (int lane = 0; lane < N; lane++) s[lane] = {};
   if (at.begin < at.end) {
     const Channels<N> c(norm, first, Sharing(at.sample, stride, k));
     each_gradient<RELU, false>(g, x, c, at, w, [&](const float (&v)[N], const float (&away)[N], i64) {
-#pragma unroll
-      for (int lane = 0; lane < N; lane++) {
+      UNROLL for (int lane = 0; lane < N; lane++) {
         s[lane].sum += v[lane];
         s[lane].dot += v[lane] * away[lane];
         if constexpr (BOUND) s[lane].most = fmaxf(s[lane].most, fabsf(v[lane]));
@@ -268,8 +238,7 @@ __device__ __forceinline__ void sums(const Pitched<T> &g, const T *x, const Norm
   fold_rows<N>(s, w, MergePairs());
   if (threadIdx.x >= w.width || at.column >= w.columns) return;
   partial += sizeof(State) / 4 * at.sample * stride * w.chunks;
-#pragma unroll
-  for (int lane = 0; lane < N; lane++) {
+  UNROLL for (int lane = 0; lane < N; lane++) {
     partial[(first + lane) * w.chunks + at.chunk] = s[lane].sum;
     partial[(stride + first + lane) * w.chunks + at.chunk] = s[lane].dot;
     if constexpr (BOUND) partial[(2 * stride + first + lane) * w.chunks + at.chunk] = s[lane].most;
@@ -278,23 +247,20 @@ __device__ __forceinline__ void sums(const Pitched<T> &g, const T *x, const Norm
 
 // coefficients[2][statistic] = slope, offset
 template <class T, int N, bool RELU, bool LAST, class Out>
-__device__ __forceinline__ void gradient(const Pitched<T> &g, const T *x, const Norm<T> &norm,
-                                         const float *coefficients, Out &&out, const Walk &w, const Place &at,
-                                         i64 statistics, int k) {
+INLINE void gradient(const Pitched<T> &g, const T *x, const Norm<T> &norm, const float *coefficients, Out &&out,
+                     const Walk &w, const Place &at, i64 statistics, int k) {
   if (at.begin >= at.end) return;
   const i64 first = at.column * N, stride = w.columns * N;
   const Sharing shared(at.sample, stride, k);
   const Channels<N> c(norm, first, shared);
   float slope[N], offset[N];
-#pragma unroll
-  for (int lane = 0; lane < N; lane++) {
+  UNROLL for (int lane = 0; lane < N; lane++) {
     slope[lane] = coefficients[shared(first + lane)];
     offset[lane] = coefficients[statistics + shared(first + lane)];
   }
   each_gradient<RELU, LAST>(g, x, c, at, w, [&](const float (&v)[N], const float (&away)[N], i64 r) {
     float dx[N];
-#pragma unroll
-    for (int lane = 0; lane < N; lane++)
+    UNROLL for (int lane = 0; lane < N; lane++)
       dx[lane] = __fmaf_rn(c.scale[lane], v[lane], __fmaf_rn(away[lane], slope[lane], offset[lane]));
     out.put(dx, r * stride + first);
   });

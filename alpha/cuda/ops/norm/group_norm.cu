@@ -15,14 +15,11 @@
 // Measured: H100, share of a copy's bandwidth (benchmarks.cuda_bandwidth): 92 %, 5.5 times PyTorch's
 #include "channel_norm.cuh"
 
-struct Turns {
-  unsigned *tickets, tasks, lag;
-};
+struct Turns { unsigned *tickets, tasks, lag; };
 
 // sum(task) and write(task) for all of `tasks`, `share` per sample, and between them finish(sample).
 template <class Sum, class Finish, class Write>
-__device__ __forceinline__ void in_turns(const Turns &all, unsigned share, const Sum &sum, const Finish &finish,
-                                         const Write &write) {
+INLINE void in_turns(const Turns &all, unsigned share, const Sum &sum, const Finish &finish, const Write &write) {
   unsigned *const tickets = all.tickets;
   const unsigned tasks = all.tasks, lag = all.lag;
   __shared__ unsigned drawn;
@@ -65,15 +62,15 @@ __device__ __forceinline__ void in_turns(const Turns &all, unsigned share, const
 }
 
 // Threads that share the work on one of many short lists: a power of two, up to a warp.
-__device__ __forceinline__ int team_for(i64 length) {
+INLINE int team_for(i64 length) {
   int team = 1;
   while (team < length && team < 32) team *= 2;
   return team;
 }
 
 template <class T, int N>
-__device__ __forceinline__ void normalize(const T *__restrict__ x, const SampleNorm<T> &norm, T *__restrict__ y,
-                                          float eps, float *partial, const Turns &turns, const Walk &w, int k) {
+INLINE void normalize(const T *__restrict__ x, const SampleNorm<T> &norm, T *__restrict__ y, float eps, float *partial,
+                      const Turns &turns, const Walk &w, int k) {
   const i64 channels = w.columns * N;
   const int groups = channels / k;
   auto sum = [&](unsigned task) { statistics<T, N>(x, partial, w, Place(w, task), k); };
@@ -96,9 +93,8 @@ __device__ __forceinline__ void normalize(const T *__restrict__ x, const SampleN
 }
 
 template <class T, int N>
-__device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__restrict__ x, const SampleNorm<T> &norm,
-                                         T *__restrict__ dx, float *totals, float *coefficients, float *partial,
-                                         const Turns &turns, const Walk &w, int k) {
+INLINE void gradient(const T *__restrict__ g, const T *__restrict__ x, const SampleNorm<T> &norm, T *__restrict__ dx,
+                     float *totals, float *coefficients, float *partial, const Turns &turns, const Walk &w, int k) {
   const i64 channels = w.columns * N, groups = channels / k, share = w.tiles * w.chunks;
   const i64 items = turns.tasks / share * groups;
   auto sum = [&](unsigned task) { sums<T, N, false>({g, w.columns * N}, x, norm, partial, w, Place(w, task), k); };

@@ -37,29 +37,23 @@ struct Adding {
 
 // The sums of s over the rows of a warp or of a thread, a column of STEP channels each, in shared memory.
 template <int STEP, int N>
-__device__ __forceinline__ void add_rows(float (&s)[N], float *sums, const Walk &w, const Adding &by, int row,
-                                         int column) {
-#pragma unroll
-  for (int half = 1; half < STEP; half *= 2)
-#pragma unroll
-    for (int lane = 0; lane < N; lane += 2 * half) s[lane] += s[lane + half];
+INLINE void add_rows(float (&s)[N], float *sums, const Walk &w, const Adding &by, int row, int column) {
+  UNROLL for (int half = 1; half < STEP; half *= 2)
+    UNROLL for (int lane = 0; lane < N; lane += 2 * half) s[lane] += s[lane + half];
   int rows = w.step;
   if (by.in_warps) {
     for (int bits = 16; bits >= w.width; bits /= 2)
-#pragma unroll
-      for (int lane = 0; lane < N; lane += STEP) s[lane] += __shfl_xor_sync(~0u, s[lane], bits);
+      UNROLL for (int lane = 0; lane < N; lane += STEP) s[lane] += __shfl_xor_sync(~0u, s[lane], bits);
     row = threadIdx.x % 32 < w.width ? threadIdx.x / 32 : THREADS, rows = THREADS / 32;
   }
   if (row >= rows) return;
   sums += row * by.columns + column / STEP;
-#pragma unroll
-  for (int lane = 0; lane < N; lane += STEP) sums[lane / STEP] = s[lane];
+  UNROLL for (int lane = 0; lane < N; lane += STEP) sums[lane / STEP] = s[lane];
 }
 
 // use(group, the sum of s over its channels and the block's rows) in one thread; s is lost. All threads call it.
 template <int N, class Use>
-__device__ __forceinline__ void add_up(float (&s)[N], float *sums, const Walk &w, const Adding &by, int row, int column,
-                                       const Use &use) {
+INLINE void add_up(float (&s)[N], float *sums, const Walk &w, const Adding &by, int row, int column, const Use &use) {
   if (by.column_bits == 0) add_rows<1>(s, sums, w, by, row, column);
   if constexpr (N >= 2)
     if (by.column_bits == 1) add_rows<2>(s, sums, w, by, row, column);
@@ -76,8 +70,7 @@ __device__ __forceinline__ void add_up(float (&s)[N], float *sums, const Walk &w
     if (group < by.groups) {
       for (int c = member & (side - 1); c < of_group; c += side) {
         const float *at = sums + group * of_group + c;
-#pragma unroll 4
-        for (int r = member >> by.side_bits; r < rows; r += 1 << (by.team_bits - by.side_bits))
+        UNROLL_BY(4) for (int r = member >> by.side_bits; r < rows; r += 1 << (by.team_bits - by.side_bits))
           sum += at[r * by.columns];
       }
     }
@@ -87,26 +80,25 @@ __device__ __forceinline__ void add_up(float (&s)[N], float *sums, const Walk &w
 }
 
 // f(channel - first, its group) for `N` channels
-template <int N, class F> __device__ __forceinline__ void each_group(int first, const Adding &by, const F &f) {
+template <int N, class F> INLINE void each_group(int first, const Adding &by, const F &f) {
   unsigned channel = first;
   ptx::forget(channel);  // the groups are found anew each time: kept, they would take registers
   int group = channel / unsigned(by.k), left = by.k - int(channel - group * by.k);
-#pragma unroll
-  for (int lane = 0; lane < N; lane++) {
+  UNROLL for (int lane = 0; lane < N; lane++) {
     f(lane, group);
     if (--left == 0) left = by.k, group++;
   }
 }
 
 // Where that block of the cluster has what this one has at p.
-template <int BLOCKS, class P> __device__ __forceinline__ const P *peer(const P *p, int block) {
+template <int BLOCKS, class P> INLINE const P *peer(const P *p, int block) {
   if constexpr (BLOCKS > 1) return ptx::cluster_map(p, block);
   return p;
 }
 
 template <class T, int N, int BLOCKS>
-__device__ __forceinline__ void normalize_held(const T *__restrict__ x, const SampleNorm<T> &norm, T *__restrict__ y,
-                                               float eps, const Walk &w, const Adding &by) {
+INLINE void normalize_held(const T *__restrict__ x, const SampleNorm<T> &norm, T *__restrict__ y, float eps,
+                           const Walk &w, const Adding &by) {
   DYNAMIC_SHARED(unsigned char, shared);
   ThreadPieces<T, N, HELD> held(shared);
   float2 *statistic = reinterpret_cast<float2 *>(shared + (N == 1 ? 0 : HELD * THREADS * 16));
@@ -119,8 +111,7 @@ __device__ __forceinline__ void normalize_held(const T *__restrict__ x, const Sa
   const int behind = row < w.step ? rows_of(block) : 0;  // rows row, row + w.step, ... before it are mine
   const i64 offset = (i64(sample) * pixels + block * chunk + row) * w.width * N + first;
 
-#pragma unroll
-  for (int j = 0; j < HELD; j++) {
+  UNROLL for (int j = 0; j < HELD; j++) {
     const bool there = row + j * w.step < behind;
     held.fetch(j, there ? x + offset + j * stride : x, there);
   }
@@ -128,25 +119,20 @@ __device__ __forceinline__ void normalize_held(const T *__restrict__ x, const Sa
   float s[N] = {}, v[N], middle[N];
   each_group<N>(first, by, [&](int lane, int group) { middle[lane] = origin(group); });
   held.template wait<0>();
-#pragma unroll
-  for (int j = 0; j < HELD; j++) {
+  UNROLL for (int j = 0; j < HELD; j++) {
     if (row + j * w.step >= behind) break;
     held.get(v, j);
-#pragma unroll
-    for (int lane = 0; lane < N; lane++) s[lane] += v[lane] - middle[lane];
+    UNROLL for (int lane = 0; lane < N; lane++) s[lane] += v[lane] - middle[lane];
   }
   add_up(s, sums, w, by, row, first,
          [&](int group, float sum) { moments[group].x = sum / (max(1, rows_of(block)) * by.k); });
   __syncthreads();
   each_group<N>(first, by, [&](int lane, int group) { middle[lane] = origin(group) + moments[group].x; });
-#pragma unroll
-  for (int lane = 0; lane < N; lane++) s[lane] = 0;
-#pragma unroll
-  for (int j = 0; j < HELD; j++) {
+  UNROLL for (int lane = 0; lane < N; lane++) s[lane] = 0;
+  UNROLL for (int j = 0; j < HELD; j++) {
     if (row + j * w.step >= behind) break;
     held.get(v, j);
-#pragma unroll
-    for (int lane = 0; lane < N; lane++) s[lane] += (v[lane] - middle[lane]) * (v[lane] - middle[lane]);
+    UNROLL for (int lane = 0; lane < N; lane++) s[lane] += (v[lane] - middle[lane]) * (v[lane] - middle[lane]);
   }
   add_up(s, sums, w, by, row, first, [&](int group, float sum) {
     const float rest = Rounded(origin(group), moments[group].x).rest, more = rest * rest * (rows_of(block) * by.k);
@@ -158,15 +144,12 @@ __device__ __forceinline__ void normalize_held(const T *__restrict__ x, const Sa
   } else {
     __syncthreads();
   }
-#pragma unroll 1
-  for (int group = threadIdx.x; group < by.groups; group += THREADS) {
+  UNROLL_BY(1) for (int group = threadIdx.x; group < by.groups; group += THREADS) {
     const float size = float(pixels) * by.k;
     float center = 0, squares = 0;
-#pragma unroll
-    for (int k = 0; k < BLOCKS; k++) center += peer<BLOCKS>(moments + group, k)->x * (rows_of(k) * by.k);
+    UNROLL for (int k = 0; k < BLOCKS; k++) center += peer<BLOCKS>(moments + group, k)->x * (rows_of(k) * by.k);
     center /= size;
-#pragma unroll 1
-    for (int k = 0; k < BLOCKS; k++) {
+    UNROLL_BY(1) for (int k = 0; k < BLOCKS; k++) {
       const float2 of = *peer<BLOCKS>(moments + group, k);
       squares += of.y + (of.x - center) * ((of.x - center) * (rows_of(k) * by.k));
     }
@@ -187,12 +170,11 @@ __device__ __forceinline__ void normalize_held(const T *__restrict__ x, const Sa
       middle[lane] = mean.value;
       scale[lane] *= of.y, shift[lane] -= mean.rest * scale[lane];
     });
-#pragma unroll
-    for (int j = 0; j < HELD; j++) {
+    UNROLL for (int j = 0; j < HELD; j++) {
       if (row + j * w.step >= behind) break;
       held.get(v, j);
-#pragma unroll
-      for (int lane = 0; lane < N; lane++) v[lane] = standardized(v[lane] - middle[lane], scale[lane], shift[lane]);
+      UNROLL for (int lane = 0; lane < N; lane++)
+        v[lane] = standardized(v[lane] - middle[lane], scale[lane], shift[lane]);
       store_floats(y + offset + j * stride, v);
     }
   }

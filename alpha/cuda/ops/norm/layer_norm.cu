@@ -22,26 +22,22 @@
 #include "thread_pieces.cuh"
 
 // The sum of v - origin, as a tree; v is lost.
-template <int N> __device__ __forceinline__ float sum_of(float (&v)[N], float origin = 0) {
-#pragma unroll
-  for (int k = 0; k < N; k++) v[k] -= origin;
-#pragma unroll
-  for (int half = N / 2; half; half /= 2)
-#pragma unroll
-    for (int k = 0; k < half; k++) v[k] += v[k + half];
+template <int N> INLINE float sum_of(float (&v)[N], float origin = 0) {
+  UNROLL for (int k = 0; k < N; k++) v[k] -= origin;
+  UNROLL for (int half = N / 2; half; half /= 2)
+    UNROLL for (int k = 0; k < half; k++) v[k] += v[k + half];
   return v[0];
 }
 
 template <class T, int N>
-__device__ __forceinline__ void normalize(const T *__restrict__ x, const SampleNorm<T> &norm, T *__restrict__ y,
-                                          float eps, i64 rows, i64 n, int width) {
+INLINE void normalize(const T *__restrict__ x, const SampleNorm<T> &norm, T *__restrict__ y, float eps, i64 rows, i64 n,
+                      int width) {
   const i64 row = i64(blockIdx.x) * (THREADS / width) + threadIdx.x / width;
   const int lane = threadIdx.x % width;
   x += row * n, y += row * n;
   Lanes<N, T> held[HELD];
   auto each = [&](const auto &f) {
-#pragma unroll
-    for (int j = 0; j < HELD; j++) {
+    UNROLL for (int j = 0; j < HELD; j++) {
       const int column = (lane + j * width) * N;
       if (row < rows && column < n) f(j, column);
     }
@@ -58,8 +54,7 @@ __device__ __forceinline__ void normalize(const T *__restrict__ x, const SampleN
   each([&](int j, i64) {
     float v[N];
     unpack(v, held[j]);
-#pragma unroll
-    for (int k = 0; k < N; k++) v[k] -= middle.value, v[k] = (v[k] - middle.rest) * (v[k] - middle.rest);
+    UNROLL for (int k = 0; k < N; k++) v[k] -= middle.value, v[k] = (v[k] - middle.rest) * (v[k] - middle.rest);
     squares += sum_of(v);
   });
   squares = fold_group(squares, width, Add());
@@ -70,16 +65,14 @@ __device__ __forceinline__ void normalize(const T *__restrict__ x, const SampleN
     norm.load_scale(scale, column);
     norm.load_shift(shift, column);
     unpack(v, held[j]);
-#pragma unroll
-    for (int k = 0; k < N; k++) v[k] = (v[k] - middle.value - middle.rest) * root * scale[k] + shift[k];
+    UNROLL for (int k = 0; k < N; k++) v[k] = (v[k] - middle.value - middle.rest) * root * scale[k] + shift[k];
     store_floats(y + column, v);
   });
 }
 
 // A block takes a row of any length.
 template <class T, int N>
-__device__ __forceinline__ void normalize_long(const T *__restrict__ x, const SampleNorm<T> &norm, T *__restrict__ y,
-                                               float eps, i64 n) {
+INLINE void normalize_long(const T *__restrict__ x, const SampleNorm<T> &norm, T *__restrict__ y, float eps, i64 n) {
   const i64 row = blockIdx.x;
   x += row * n, y += row * n;
   ExactSum mean_of = {0, 0}, m2_of = {0, 0};  // of distances from the first element
@@ -87,16 +80,13 @@ __device__ __forceinline__ void normalize_long(const T *__restrict__ x, const Sa
   float count = 0;
   for (i64 first = threadIdx.x * N; first < n;) {
     Moments some = {0, 0, 0};
-#pragma unroll 2
-    for (int j = 0; j < 32 && first < n; j++, first += THREADS * N) {
+    UNROLL_BY(2) for (int j = 0; j < 32 && first < n; j++, first += THREADS * N) {
       float v[N];
       Parameter<T>::template get<N>(v, x + first);
       Moments of = {0, 0, N};
-#pragma unroll
-      for (int k = 0; k < N; k++) of.mean += v[k] -= origin;
+      UNROLL for (int k = 0; k < N; k++) of.mean += v[k] -= origin;
       of.mean *= 1.0f / N;
-#pragma unroll
-      for (int k = 0; k < N; k++) of.m2 += (v[k] - of.mean) * (v[k] - of.mean);
+      UNROLL for (int k = 0; k < N; k++) of.m2 += (v[k] - of.mean) * (v[k] - of.mean);
       some = merge_moments(some, of);
     }
     const float away = some.mean - mean_of.value(), before = count;
@@ -108,14 +98,12 @@ __device__ __forceinline__ void normalize_long(const T *__restrict__ x, const Sa
   const Rounded middle(origin, s.mean);
   const float root = 1 / sqrtf(s.m2 / n + eps);
   if (threadIdx.x == 0) norm.put(row, middle, root);
-#pragma unroll 2
-  for (i64 column = threadIdx.x * N; column < n; column += THREADS * N) {
+  UNROLL_BY(2) for (i64 column = threadIdx.x * N; column < n; column += THREADS * N) {
     float v[N], scale[N], shift[N];
     Parameter<T>::template get<N>(v, x + column);
     norm.load_scale(scale, column);
     norm.load_shift(shift, column);
-#pragma unroll
-    for (int k = 0; k < N; k++) v[k] = (v[k] - middle.value - middle.rest) * root * scale[k] + shift[k];
+    UNROLL for (int k = 0; k < N; k++) v[k] = (v[k] - middle.value - middle.rest) * root * scale[k] + shift[k];
     store_floats(y + column, v);
   }
 }
@@ -125,7 +113,7 @@ __device__ __forceinline__ void normalize_long(const T *__restrict__ x, const Sa
 constexpr int CHAIN = 16;  // rows whose terms of dgamma and dbeta a thread adds up in registers
 
 // Adds a sum to *to, or puts it there first; to[rests], if rests > 0, is what rounding leaves out.
-__device__ __forceinline__ void keep_sum(float *to, i64 rests, float v, bool first) {
+INLINE void keep_sum(float *to, i64 rests, float v, bool first) {
   if (rests == 0) {
     *to = v;
     return;
@@ -143,7 +131,7 @@ __device__ __forceinline__ void keep_sum(float *to, i64 rests, float v, bool fir
 template <class T, int N> constexpr int DEPTH = N > 1 && sizeof(T) == 2 ? 2 : 1;
 
 // Every thread of a row gets the row's sums. All threads of the block call it, with 0 and 1 as `turn` by turns.
-__device__ __forceinline__ Pair fold_row(Pair s, int width, int turn) {
+INLINE Pair fold_row(Pair s, int width, int turn) {
   __shared__ Pair warps[2][THREADS / 32];
   for (int bits = (width < 32 ? width : 32) / 2; bits; bits /= 2) {
     s.sum += __shfl_xor_sync(~0u, s.sum, bits);
@@ -159,8 +147,8 @@ __device__ __forceinline__ Pair fold_row(Pair s, int width, int turn) {
 }
 
 template <class T, int N, int P>
-__device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__restrict__ x, const SampleNorm<T> &norm,
-                                         T *__restrict__ dx, float *__restrict__ partial, i64 rows, i64 n, int width) {
+INLINE void gradient(const T *__restrict__ g, const T *__restrict__ x, const SampleNorm<T> &norm, T *__restrict__ dx,
+                     float *__restrict__ partial, i64 rows, i64 n, int width) {
   DYNAMIC_SHARED(unsigned char, shared);
   constexpr int ROWS = DEPTH<T, N>;
   ThreadPieces<T, N, ROWS * P * 2> flight(shared);  // [stage][piece][g, x]
@@ -168,17 +156,14 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
   const float share = 1.0f / count;
   const i64 step = i64(gridDim.x) * teams;
   float scale[P][N];
-#pragma unroll
-  for (int p = 0; p < P; p++) {
-#pragma unroll
-    for (int k = 0; k < N; k++) scale[p][k] = 0;
+  UNROLL for (int p = 0; p < P; p++) {
+    UNROLL for (int k = 0; k < N; k++) scale[p][k] = 0;
     const int column = (lane + p * width) * N;
     if (column < count) norm.load_scale(scale[p], column);
   }
   const auto fetch = [&](int stage, i64 row) {
     const i64 offset = row * n;
-#pragma unroll
-    for (int p = 0; p < P; p++) {
+    UNROLL for (int p = 0; p < P; p++) {
       const int column = (lane + p * width) * N;
       const bool there = row < rows && column < count;
       const i64 at = there ? offset + column : 0;
@@ -188,8 +173,7 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
     flight.commit();
   };
   i64 block = i64(blockIdx.x) * teams;
-#pragma unroll
-  for (int stage = 0; stage < ROWS; stage++) fetch(stage, block + team + stage * step);
+  UNROLL for (int stage = 0; stage < ROWS; stage++) fetch(stage, block + team + stage * step);
   float middle = block + team < rows ? norm.mean[block + team] : 0;
   float root = block + team < rows ? norm.istd[block + team] : 0;
   Walk w = {};
@@ -203,19 +187,16 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
     const float rest = row < rows ? norm.rest_of(row) : 0;
     flight.template wait<ROWS - 1>();
     float v[P][N], xhat[P][N];
-#pragma unroll
-    for (int p = 0; p < P; p++) {
+    UNROLL for (int p = 0; p < P; p++) {
       flight.get(v[p], (stage * P + p) * 2);
       flight.get(xhat[p], (stage * P + p) * 2 + 1);
     }
     fetch(stage, row + ROWS * step);  // on its way while this row is worked on
     stage = stage + 1 == ROWS ? 0 : stage + 1;
     Pair s = {0, 0};
-#pragma unroll
-    for (int p = 0; p < P; p++) {
+    UNROLL for (int p = 0; p < P; p++) {
       Pair of = {0, 0};
-#pragma unroll
-      for (int k = 0; k < N; k++) {
+      UNROLL for (int k = 0; k < N; k++) {
         xhat[p][k] = (xhat[p][k] - middle - rest) * root;
         total[p][k].sum += v[p][k];
         total[p][k].dot += v[p][k] * xhat[p][k];
@@ -229,35 +210,28 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
     const float next_middle = more ? norm.mean[row + step] : 0, next_root = more ? norm.istd[row + step] : 0;
     s = fold_row(s, width, turn);
     const float shift = s.sum * share * root, slope = s.dot * share * root;
-#pragma unroll
-    for (int p = 0; p < P; p++) {
+    UNROLL for (int p = 0; p < P; p++) {
       const int column = (lane + p * width) * N;
       if (row >= rows || column >= count) break;
-#pragma unroll
-      for (int k = 0; k < N; k++) v[p][k] = v[p][k] * root - (xhat[p][k] * slope + shift);
+      UNROLL for (int k = 0; k < N; k++) v[p][k] = v[p][k] * root - (xhat[p][k] * slope + shift);
       store_floats(dx + row * n + column, v[p]);
     }
     middle = next_middle, root = next_root;
     block += step, turn ^= 1;
   };
-#pragma unroll 1
-  while (block < rows) {
+  UNROLL_BY(1) while (block < rows) {
     const i64 before = block;
-#pragma unroll 1
-    for (const i64 end = min(rows, block + CHAIN * step); block < end;) take_row();
-#pragma unroll
-    for (int p = 0; p < P; p++) {
+    UNROLL_BY(1) for (const i64 end = min(rows, block + CHAIN * step); block < end;) take_row();
+    UNROLL for (int p = 0; p < P; p++) {
       fold_rows<N>(total[p], w, MergePairs());
       const int column = (lane + p * width) * N;
       if (threadIdx.x < width && column < count) {
-#pragma unroll
-        for (int k = 0; k < N; k++) {
+        UNROLL for (int k = 0; k < N; k++) {
           keep_sum(partial + column + k, rests, total[p][k].dot, before == first_row);
           keep_sum(partial + n + column + k, rests, total[p][k].sum, before == first_row);
         }
       }
-#pragma unroll
-      for (int k = 0; k < N; k++) total[p][k] = {0, 0};
+      UNROLL for (int k = 0; k < N; k++) total[p][k] = {0, 0};
     }
   }
   flight.template wait<0>();  // for the zeros behind the last row
@@ -266,20 +240,18 @@ __device__ __forceinline__ void gradient(const T *__restrict__ g, const T *__res
 // ---- backward of longer rows
 
 template <class T, int N>
-__device__ __forceinline__ void gradient_long(const T *__restrict__ g, const T *__restrict__ x,
-                                              const SampleNorm<T> &norm, T *__restrict__ dx, i64 n) {
+INLINE void gradient_long(const T *__restrict__ g, const T *__restrict__ x, const SampleNorm<T> &norm,
+                          T *__restrict__ dx, i64 n) {
   const i64 row = blockIdx.x;
   const float middle = norm.mean[row], root = norm.istd[row], rest = norm.rest_of(row);
   g += row * n, x += row * n, dx += row * n;
   ExactSum sum = {0, 0}, dot = {0, 0};
-#pragma unroll 2
-  for (i64 k = threadIdx.x * N; k < n; k += THREADS * N) {
+  UNROLL_BY(2) for (i64 k = threadIdx.x * N; k < n; k += THREADS * N) {
     const auto gradient = load_piece<N>(g + k), piece = load_piece<N>(x + k);
     float scale[N];
     norm.load_scale(scale, k);
     Pair of = {0, 0};
-#pragma unroll
-    for (int lane = 0; lane < N; lane++) {
+    UNROLL for (int lane = 0; lane < N; lane++) {
       const float v = to_float(gradient.v[lane]) * scale[lane];
       of.sum += v;
       of.dot += v * ((to_float(piece.v[lane]) - middle - rest) * root);
@@ -289,14 +261,12 @@ __device__ __forceinline__ void gradient_long(const T *__restrict__ g, const T *
   }
   const Pair s = fold_group(Pair{sum.value(), dot.value()}, THREADS, MergePairs());
   const float shift = s.sum / n, slope = s.dot / n;
-#pragma unroll 2
-  for (i64 k = threadIdx.x * N; k < n; k += THREADS * N) {
+  UNROLL_BY(2) for (i64 k = threadIdx.x * N; k < n; k += THREADS * N) {
     auto gradient = load_piece<N>(g + k);
     const auto piece = load_piece<N>(x + k);
     float scale[N];
     norm.load_scale(scale, k);
-#pragma unroll
-    for (int lane = 0; lane < N; lane++) {
+    UNROLL for (int lane = 0; lane < N; lane++) {
       const float v = to_float(gradient.v[lane]) * scale[lane];
       const float xhat = (to_float(piece.v[lane]) - middle - rest) * root;
       gradient.v[lane] = from_float<T>(root * (v - shift - xhat * slope));
@@ -306,30 +276,26 @@ __device__ __forceinline__ void gradient_long(const T *__restrict__ g, const T *
 }
 
 template <class T, int N>
-__device__ __forceinline__ void parameter_sums(const T *__restrict__ g, const T *__restrict__ x,
-                                               const SampleNorm<T> &norm, float *__restrict__ partial, const Walk &w) {
+INLINE void parameter_sums(const T *__restrict__ g, const T *__restrict__ x, const SampleNorm<T> &norm,
+                           float *__restrict__ partial, const Walk &w) {
   const Place at(w);
   const i64 first = at.column * N, n = w.columns * N;
   ExactSum sum[N] = {}, dot[N] = {};
-#pragma unroll 4
-  for (i64 r = at.begin; r < at.end; r += w.step) {
+  UNROLL_BY(4) for (i64 r = at.begin; r < at.end; r += w.step) {
     const auto gradient = load_piece<N>(g + r * n + first), piece = load_piece<N>(x + r * n + first);
     const float middle = norm.mean[r], root = norm.istd[r], rest = norm.rest_of(r);
-#pragma unroll
-    for (int lane = 0; lane < N; lane++) {
+    UNROLL for (int lane = 0; lane < N; lane++) {
       const float v = to_float(gradient.v[lane]);
       sum[lane].add(v);
       dot[lane].add(v * ((to_float(piece.v[lane]) - middle - rest) * root));
     }
   }
   Pair s[N];
-#pragma unroll
-  for (int lane = 0; lane < N; lane++) s[lane] = {sum[lane].value(), dot[lane].value()};
+  UNROLL for (int lane = 0; lane < N; lane++) s[lane] = {sum[lane].value(), dot[lane].value()};
   fold_rows<N>(s, w, MergePairs());
   if (threadIdx.x >= w.width || at.column >= w.columns) return;
   partial += 2 * at.chunk * n;
-#pragma unroll
-  for (int lane = 0; lane < N; lane++) {
+  UNROLL for (int lane = 0; lane < N; lane++) {
     partial[first + lane] = s[lane].dot;
     partial[n + first + lane] = s[lane].sum;
   }
@@ -337,14 +303,12 @@ __device__ __forceinline__ void parameter_sums(const T *__restrict__ g, const T 
 
 // ---- dgamma and dbeta from partial[chunk][dgamma, dbeta][n]; a block adds up 8 columns
 
-__device__ __forceinline__ void totals(const float *__restrict__ partial, float *dgamma, float *dbeta, i64 chunks,
-                                       i64 n) {
+INLINE void totals(const float *__restrict__ partial, float *dgamma, float *dbeta, i64 chunks, i64 n) {
   constexpr int WIDTH = 8;
   const i64 column = i64(blockIdx.x) * WIDTH + threadIdx.x % WIDTH;
   double s[1] = {0};
   if (column < 2 * n) {
-#pragma unroll 8
-    for (i64 chunk = threadIdx.x / WIDTH; chunk < chunks; chunk += THREADS / WIDTH)
+    UNROLL_BY(8) for (i64 chunk = threadIdx.x / WIDTH; chunk < chunks; chunk += THREADS / WIDTH)
       s[0] += partial[chunk * 2 * n + column];
   }
   Walk w = {};

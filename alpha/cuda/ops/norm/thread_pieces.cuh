@@ -8,26 +8,24 @@
 
 template <class T, int N, int COUNT> struct ThreadPieces {
   T *mine;
-  __device__ __forceinline__ explicit ThreadPieces(void *shared) : mine(static_cast<T *>(shared) + threadIdx.x * N) {}
-  __device__ __forceinline__ void fetch(int j, const T *from, bool there) {  // else zeros
+  INLINE explicit ThreadPieces(void *shared) : mine(static_cast<T *>(shared) + threadIdx.x * N) {}
+  INLINE void fetch(int j, const T *from, bool there) {  // else zeros
     ptx::cp_async<16>(mine + j * THREADS * N, from, there ? 16 : 0);
   }
-  __device__ __forceinline__ void commit() { ptx::cp_async_commit(); }
-  template <int PENDING> __device__ __forceinline__ void wait() {
+  INLINE void commit() { ptx::cp_async_commit(); }
+  template <int PENDING> INLINE void wait() {
     ptx::cp_async_wait<PENDING>();  // a thread reads what it has copied itself
   }
-  __device__ __forceinline__ void get(float (&v)[N], int j) const {
+  INLINE void get(float (&v)[N], int j) const {
     Lanes<N, T> piece = load<N>(mine + j * THREADS * N);
     unpack(v, piece);
   }
 };
 template <class T, int COUNT> struct ThreadPieces<T, 1, COUNT> {
   T mine[COUNT];
-  __device__ __forceinline__ explicit ThreadPieces(void *) {}
-  __device__ __forceinline__ void fetch(int j, const T *from, bool there) {
-    mine[j] = there ? *from : from_float<T>(0);
-  }
-  __device__ __forceinline__ void commit() {}
-  template <int> __device__ __forceinline__ void wait() {}
-  __device__ __forceinline__ void get(float (&v)[1], int j) const { v[0] = to_float(mine[j]); }
+  INLINE explicit ThreadPieces(void *) {}
+  INLINE void fetch(int j, const T *from, bool there) { mine[j] = there ? *from : from_float<T>(0); }
+  INLINE void commit() {}
+  template <int> INLINE void wait() {}
+  INLINE void get(float (&v)[1], int j) const { v[0] = to_float(mine[j]); }
 };

@@ -229,7 +229,7 @@ def cast_cuda(x: Array, *, dtype: str) -> Array:
     """As `convert`, of floats and bools in the pass of a reader."""
     y = None
     if may_wait(x.size) and dtype in FLOAT_DTYPES:
-        y = wait(_CAST, (x,), (), dtype, x.shape, partial(convert, dtype=dtype), rounds=True)
+        y = wait(_CAST, (x,), (), dtype, x.shape, partial(convert, dtype=dtype))
     return convert(x, dtype) if y is None else y
 
 

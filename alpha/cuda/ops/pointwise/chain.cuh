@@ -18,12 +18,10 @@ template <class T, int N> struct Some {
   Word words[WORDS];
 
   EQUATION void load(const T *p) {
-#pragma unroll
-    for (int k = 0; k < WORDS; k++) words[k] = reinterpret_cast<const Word *>(p)[k];
+    UNROLL for (int k = 0; k < WORDS; k++) words[k] = reinterpret_cast<const Word *>(p)[k];
   }
   EQUATION void store(T *p) const {
-#pragma unroll
-    for (int k = 0; k < WORDS; k++) reinterpret_cast<Word *>(p)[k] = words[k];
+    UNROLL for (int k = 0; k < WORDS; k++) reinterpret_cast<Word *>(p)[k] = words[k];
   }
   EQUATION auto get(int k) const {
     if constexpr (sizeof(T) == 2 && N % 2 == 0) {
@@ -38,8 +36,7 @@ template <class T, int N> struct Some {
     }
   }
   template <class V> EQUATION void set(const V (&v)[N]) {
-#pragma unroll
-    for (int k = 0; k < N; k += sizeof(T) == 2 && N % 2 == 0 ? 2 : 1) {
+    UNROLL for (int k = 0; k < N; k += sizeof(T) == 2 && N % 2 == 0 ? 2 : 1) {
       char *p = reinterpret_cast<char *>(words) + k * sizeof(T);
       if constexpr (sizeof(T) == 2 && N % 2 == 0) {
         const unsigned pair = pair_of_floats<T>(v[k], v[k + 1]);
@@ -76,8 +73,7 @@ template <int N> EQUATION void put_sums(Pair (&s)[N], float *partial, const Walk
   fold_rows<N>(s, w, MergePairs());
   if (threadIdx.x >= w.width || at.column >= w.columns) return;
   const i64 first = at.column * N, stride = w.columns * N;
-#pragma unroll
-  for (int lane = 0; lane < N; lane++) {
+  UNROLL for (int lane = 0; lane < N; lane++) {
     partial[(first + lane) * w.chunks + at.chunk] = s[lane].sum;
     partial[(stride + first + lane) * w.chunks + at.chunk] = s[lane].dot;
   }

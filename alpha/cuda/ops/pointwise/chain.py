@@ -24,7 +24,6 @@ from alpha.fuse.chain import Chain, Function, Leaf, Value, gather
 from alpha.fuse.places import UNIFORM, WHOLE, Place, place_of, row_of
 from alpha.fuse.source import TYPES, source
 from alpha.op import Op, registry
-from alpha.recompute import plan as recompute
 
 Shape = tuple[int, ...]
 
@@ -100,7 +99,7 @@ def _single(op: Op, code: Function) -> Callable[..., Array]:
             inputs = [Leaf(repeat(x, shape=shape), WHOLE) if isinstance(x, Array) else leaf
                       for x, leaf in zip(operands, inputs)]
         value = Value(code, inputs, tuple([attrs[name] for name in equation.attrs]),
-                      "bool" if code.is_condition else dtype, prod(shape), False, row)
+                      "bool" if code.is_condition else dtype, prod(shape), row)
         return write(value)[1][0].reshaped(shape) if value.size else empty(shape, value.dtype)
     return run
 
@@ -113,14 +112,13 @@ def _common(shapes: tuple[Shape, ...]) -> Shape:
 
 
 def wait(code: Function, operands: Sequence[Array | Leaf], numbers: tuple[float, ...], dtype: str, shape: Shape,
-         alone: Callable[..., Array], rounds: bool | None = None) -> Array | None:
+         alone: Callable[..., Array]) -> Array | None:
     """Returns the result of a function that waits for a reader; None where it cannot.
 
     Args:
         operands: arrays, and leaves that are numbers.
         numbers: further arguments of the function.
         alone: the op by itself.
-        rounds: see Value; None: as the settings say.
     """
     arrays = [x for x in operands if x.__class__ is not Leaf]
     if not toolchain.can_compile() or not lazy.can_wait(*arrays):
@@ -146,17 +144,15 @@ def wait(code: Function, operands: Sequence[Array | Leaf], numbers: tuple[float,
         else:
             inputs.append(value)
             inner.append(value)
-    if rounds is None:
-        rounds = config.recompute != "none" or bool(recompute.segments) or lazy.is_undisturbed()
     row = row_of(places, inner, size)
-    value = Value(code, inputs, numbers, dtype, size, rounds, row or 0)
+    value = Value(code, inputs, numbers, dtype, size, row or 0)
     if inner and (row is None or not value.fits(WHOLE)):
         for k, x in enumerate(operands):
             if inputs[k].__class__ is Value:
                 inputs[k] = Leaf(x, WHOLE)
                 lazy.write_for(x, "float32")    # as a chain of its own
         row = row_of(places, [], size)
-        value = Value(code, inputs, numbers, dtype, size, rounds, row or 0)
+        value = Value(code, inputs, numbers, dtype, size, row or 0)
     if row is None:
         return None
     shapes = [() if x.__class__ is Leaf else x.shape for x in operands]
@@ -200,7 +196,7 @@ class Pass(NamedTuple):
 
 def _pass_of(chain: Chain, size: int, row: int, sums: tuple[int, ...] = ()) -> Pass:
     """Returns the pass of a chain.  sums: the numbers of the steps that are added up, see sums_of."""
-    key = (tuple([(v.function, len(v.numbers), refs, v.dtype, v.rounds) for v, refs in zip(chain.steps, chain.refs)]),
+    key = (tuple([(v.function, len(v.numbers), refs, v.dtype) for v, refs in zip(chain.steps, chain.refs)]),
            tuple([None if leaf.place is None else (leaf.place.kind, getattr(leaf.array, "dtype", ""))
                   for leaf in chain.leaves]),
            chain.outputs)

@@ -66,16 +66,16 @@ MAP2(clip_grad, g, x, x >= low && x <= high ? g : 0, float low, float high)
 // ---- two tensors ----------------------------------------------------------------------------------------------------
 
 // Squares exactly: the most frequent power is not worth a logarithm.
-__device__ __forceinline__ float power(float a, float b) { return b == 2 ? a * a : b == 1 ? a : powf(a, b); }
+INLINE float power(float a, float b) { return b == 2 ? a * a : b == 1 ? a : powf(a, b); }
 
 // The quotient of the largest multiple of b that is not above a, towards -inf; what fmodf leaves is exact.
-__device__ __forceinline__ float floor_divide(float a, float b) {
+INLINE float floor_divide(float a, float b) {
   if (b == 0) return a / b;
   const float rest = fmodf(a, b), quotient = (a - rest) / b - (rest != 0 && (rest < 0) != (b < 0));
   const float whole = floorf(quotient);
   return quotient == 0 ? copysignf(0.0f, a / b) : whole + (quotient - whole > 0.5f);
 }
-template <class T> __device__ __forceinline__ T floor_divide(T a, T b) {
+template <class T> INLINE T floor_divide(T a, T b) {
   if (b == 0) return 0;
   if (b == static_cast<T>(-1)) return static_cast<T>(0 - static_cast<u64>(a));  // the smallest integer wraps around
   const T quotient = a / b;

@@ -3,7 +3,7 @@
 #pragma once
 #include "ptx.cuh"
 
-#define EQUATION __device__ __forceinline__
+#define EQUATION INLINE
 
 struct number {
   float v;

@@ -23,40 +23,35 @@ constexpr int CHAIN = 16;  // terms of a float32 sum that keeps nothing else
 // What adds up V neighbouring elements
 template <int V> struct SumsOf {
   float sum[V] = {};
-  __device__ __forceinline__ void add(int l, float v) { sum[l] += v; }
-  __device__ __forceinline__ void get(float (&v)[V]) const {
-#pragma unroll
-    for (int l = 0; l < V; l++) v[l] = sum[l];
+  INLINE void add(int l, float v) { sum[l] += v; }
+  INLINE void get(float (&v)[V]) const {
+    UNROLL for (int l = 0; l < V; l++) v[l] = sum[l];
   }
 };
 template <> struct SumsOf<1> {
   ExactSum sum = {0, 0};
-  __device__ __forceinline__ void add(int, float v) { sum.add(v); }
-  __device__ __forceinline__ void get(float (&v)[1]) const { v[0] = sum.value(); }
+  INLINE void add(int, float v) { sum.add(v); }
+  INLINE void get(float (&v)[1]) const { v[0] = sum.value(); }
 };
 
 // The TILE x TILE pixels of x from (row, column) on, and the windows that hold each row and each column of them.
 struct Tile {
   int row, column;
   Range rows[TILE], columns[TILE];
-  __device__ __forceinline__ Tile(const Pool &p, const Site &s) : row(s.row * TILE), column(s.column * TILE) {
-#pragma unroll
-    for (int t = 0; t < TILE; t++) {
+  INLINE Tile(const Pool &p, const Site &s) : row(s.row * TILE), column(s.column * TILE) {
+    UNROLL for (int t = 0; t < TILE; t++) {
       rows[t] = p.h.covering(min(row + t, p.h.in.n - 1));
       columns[t] = p.w.covering(min(column + t, p.w.in.n - 1));
     }
   }
   // f(row, column) for each window that holds any of the pixels
-  template <class F> __device__ __forceinline__ void for_each_window(const F &f) const {
-#pragma unroll 1
-    for (int row = rows[0].first; row < rows[TILE - 1].last; row++)
-#pragma unroll 1
-      for (int column = columns[0].first; column < columns[TILE - 1].last; column++) f(row, column);
+  template <class F> INLINE void for_each_window(const F &f) const {
+    UNROLL_BY(1) for (int row = rows[0].first; row < rows[TILE - 1].last; row++)
+      UNROLL_BY(1) for (int column = columns[0].first; column < columns[TILE - 1].last; column++) f(row, column);
   }
   // f(t, offset) for each of the pixels that the map has
-  template <class F> __device__ __forceinline__ void for_each_pixel(const Pool &p, const F &f) const {
-#pragma unroll
-    for (int t = 0; t < TILE * TILE; t++)
+  template <class F> INLINE void for_each_pixel(const Pool &p, const F &f) const {
+    UNROLL for (int t = 0; t < TILE * TILE; t++)
       if (row + t / TILE < p.h.in.n && column + t % TILE < p.w.in.n)
         f(t, p.input_at(row + t / TILE, column + t % TILE));
   }
@@ -65,11 +60,10 @@ struct Tile {
 // dx = the sums of each pixel over windows: add(sum, tile, at, row, column) adds what window (row, column), whose
 // elements of g begin at `at`, has for the pixels of a tile; finish(total) is the last step.
 template <int V, class T, class Add, class Finish>
-__device__ __forceinline__ void pool_backward(const Pool &p, int k, T *dx, const Add &add, const Finish &finish) {
+INLINE void pool_backward(const Pool &p, int k, T *dx, const Add &add, const Finish &finish) {
   const Site s = site_of<V>(p, k);
   const Tile tile(p, s);
-#pragma unroll 1
-  for (int image = s.image; image < p.images; image += p.apart) {
+  UNROLL_BY(1) for (int image = s.image; image < p.images; image += p.apart) {
     const i64 from = p.output_image(image) + s.c;
     SumsOf<V> sum[TILE * TILE];
     tile.for_each_window([&](int row, int column) { add(sum, tile, from + p.output_at(row, column), row, column); });
@@ -85,17 +79,15 @@ __device__ __forceinline__ void pool_backward(const Pool &p, int k, T *dx, const
 
 // dx = sum of g over the windows that took their maximum at this pixel.
 template <int V, class T, class Index>
-__device__ __forceinline__ void max_pool_backward(const Pool &p, int k, const T *g, const Index *index, T *dx) {
+INLINE void max_pool_backward(const Pool &p, int k, const T *g, const Index *index, T *dx) {
   pool_backward<V>(p, k, dx, [&](SumsOf<V> (&sum)[TILE * TILE], const Tile &tile, i64 at, int row, int column) {
     const Naming<Index> name(p, row, column);
     const Lanes<V, T> share = load<V>(g + at);
     const Lanes<V, Index> where = load<V>(index + at);
-#pragma unroll
-    for (int t = 0; t < TILE * TILE; t++) {
+    UNROLL for (int t = 0; t < TILE * TILE; t++) {
       const int down = t / TILE, right = t % TILE, here = name(tile.row + down, tile.column + right);
       if (sizeof(Index) > 1 || (tile.rows[down].holds(row) && tile.columns[right].holds(column)))
-#pragma unroll
-        for (int l = 0; l < V; l++)
+        UNROLL for (int l = 0; l < V; l++)
           if (where.v[l] == here) sum[t].add(l, value(share, l));
     }
   }, [](float (&)[V]) {});
@@ -104,8 +96,7 @@ __device__ __forceinline__ void max_pool_backward(const Pool &p, int k, const T 
 // The same for windows of 3 x 3 at stride 1, a strip of a column of dx at a time: a row of windows has shares for three
 // rows of dx, whose sums wait in registers.
 template <int V, class T>
-__device__ __forceinline__ void max_pool_backward_rows(const Pool &p, int k, const T *g, const unsigned char *index,
-                                                       T *dx) {
+INLINE void max_pool_backward_rows(const Pool &p, int k, const T *g, const unsigned char *index, T *dx) {
   const Site s = site_of<V>(p, k);
   const Range rows = strip_of(s, p.h.in, p.h);
   const int first = s.column + p.w.padding - 2, begin = rows.first + p.h.padding - 2, end = rows.last + p.h.padding;
@@ -114,10 +105,8 @@ __device__ __forceinline__ void max_pool_backward_rows(const Pool &p, int k, con
     Lanes<V, T> shares[3];
     Lanes<V, unsigned char> places[3];
     const auto load_row = [&](int oh) {
-#pragma unroll
-      for (int j = 0; j < 3; j++) {
-#pragma unroll
-        for (int l = 0; l < V; l++) places[j].v[l] = 255;  // no place of a window
+      UNROLL for (int j = 0; j < 3; j++) {
+        UNROLL for (int l = 0; l < V; l++) places[j].v[l] = 255;  // no place of a window
         if (oh < 0 || oh >= p.h.out.n || oh >= end || first + j < 0 || first + j >= p.w.out.n) continue;
         const i64 at = from + p.output_at(oh, first + j);
         shares[j] = load<V>(g + at);
@@ -126,24 +115,19 @@ __device__ __forceinline__ void max_pool_backward_rows(const Pool &p, int k, con
     };
     float sums[3][V] = {};  // of rows oh - padding, and the two below
     load_row(begin);
-#pragma unroll 1
-    for (int oh = begin; oh < end; oh++) {
+    UNROLL_BY(1) for (int oh = begin; oh < end; oh++) {
       Lanes<V, T> share[3] = {shares[0], shares[1], shares[2]};
       Lanes<V, unsigned char> place[3] = {places[0], places[1], places[2]};
       load_row(oh + 1);
-#pragma unroll
-      for (int j = 0; j < 3; j++)
-#pragma unroll
-        for (int l = 0; l < V; l++) {
+      UNROLL for (int j = 0; j < 3; j++)
+        UNROLL for (int l = 0; l < V; l++) {
           const float v = value(share[j], l);
-#pragma unroll
-          for (int kh = 0; kh < 3; kh++)
+          UNROLL for (int kh = 0; kh < 3; kh++)
             if (place[j].v[l] == 3 * kh + 2 - j) sums[kh][l] += v;
         }
       if (oh - p.h.padding >= rows.first)
         store_floats(dx + p.input_image(image) + p.input_at(oh - p.h.padding, s.column) + s.c, sums[0]);
-#pragma unroll
-      for (int l = 0; l < V; l++) {
+      UNROLL for (int l = 0; l < V; l++) {
         sums[0][l] = sums[1][l];
         sums[1][l] = sums[2][l];
         sums[2][l] = 0;
@@ -153,7 +137,7 @@ __device__ __forceinline__ void max_pool_backward_rows(const Pool &p, int k, con
 }
 
 // index = ih * IW + iw of places within windows
-__device__ __forceinline__ void write_index(const Pool &p, int k, const unsigned char *place, int *index) {
+INLINE void write_index(const Pool &p, int k, const unsigned char *place, int *index) {
   const Site s = site_of<1>(p, k);
   const int top = s.row * p.h.stride.n - p.h.padding, left = s.column * p.w.stride.n - p.w.padding;
   for (int image = s.image; image < p.images; image += p.apart) {
@@ -163,19 +147,15 @@ __device__ __forceinline__ void write_index(const Pool &p, int k, const unsigned
 }
 
 // dx = sum over the windows that hold this pixel of g / divisor; one division at the end where all divisors are equal.
-template <int V, class T>
-__device__ __forceinline__ void avg_pool_backward(const Pool &p, int k, const T *g, T *dx) {
+template <int V, class T> INLINE void avg_pool_backward(const Pool &p, int k, const T *g, T *dx) {
   pool_backward<V>(p, k, dx, [&](SumsOf<V> (&sum)[TILE * TILE], const Tile &tile, i64 at, int row, int column) {
     const Lanes<V, T> lanes = load<V>(g + at);
     float share[V];
-#pragma unroll
-    for (int l = 0; l < V; l++) share[l] = value(lanes, l);
+    UNROLL for (int l = 0; l < V; l++) share[l] = value(lanes, l);
     if (!p.divisor) p.own_divisor(row, column).divide(share);
-#pragma unroll
-    for (int t = 0; t < TILE * TILE; t++)
+    UNROLL for (int t = 0; t < TILE * TILE; t++)
       if (tile.rows[t / TILE].holds(row) && tile.columns[t % TILE].holds(column))
-#pragma unroll
-        for (int l = 0; l < V; l++) sum[t].add(l, share[l]);
+        UNROLL for (int l = 0; l < V; l++) sum[t].add(l, share[l]);
   }, [&](float (&total)[V]) {
     if (p.divisor) p.one_divisor().divide(total);
   });
@@ -183,7 +163,7 @@ __device__ __forceinline__ void avg_pool_backward(const Pool &p, int k, const T 
 
 // y[n, oh, ow, c] = x[n, index[n, oh, ow, c], c]; NaN where the index is outside of the map
 template <int V, class T, class Index>
-__device__ __forceinline__ void pool_gather(const Pool &p, int k, const T *x, const Index *index, T *y) {
+INLINE void pool_gather(const Pool &p, int k, const T *x, const Index *index, T *y) {
   const Site s = site_of<V>(p, k);
   const i64 pixels = static_cast<i64>(p.h.in.n) * p.w.in.n;
   for (int image = s.image; image < p.images; image += p.apart) {
@@ -191,8 +171,7 @@ __device__ __forceinline__ void pool_gather(const Pool &p, int k, const T *x, co
     const i64 at = p.output_image(image) + p.output_at(s.row, s.column) + s.c;
     const Lanes<V, Index> positions = load<V>(index + at);
     Lanes<V, T> lanes;
-#pragma unroll
-    for (int l = 0; l < V; l++) {
+    UNROLL for (int l = 0; l < V; l++) {
       const i64 position = positions.v[l];
       const bool inside = 0 <= position && position < pixels;
       lanes.v[l] = inside ? from[position * p.channels + l] : from_float<T>(NAN);
@@ -208,8 +187,7 @@ __device__ __forceinline__ void pool_gather(const Pool &p, int k, const T *x, co
 // sums got CHAIN terms or more beside their first ones begins again, half as many positions at a time, and keeps what
 // rounding leaves out.
 template <class T, class Index>
-__device__ __forceinline__ void pool_scatter(const T *x, const Index *index, T *y, i64 columns, int channels,
-                                             int outputs, int positions) {
+INLINE void pool_scatter(const T *x, const Index *index, T *y, i64 columns, int channels, int outputs, int positions) {
   constexpr int POSITIONS = 32, WARPS = THREADS / 32, HALF = POSITIONS / 2;
   __shared__ float maps[WARPS][POSITIONS][32];  // (warp, position, column); or HALF sums, and what they lack
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -222,8 +200,7 @@ __device__ __forceinline__ void pool_scatter(const T *x, const Index *index, T *
   // add(i, v) for all terms of the positions first + i, i < count
   const auto each_term = [&](int first, int count, const auto &add) {
     for (int i = 0; i < POSITIONS; i++) map[i][lane] = 0;
-#pragma unroll 4
-    for (int k = 0; k < outputs; k++) {
+    UNROLL_BY(4) for (int k = 0; k < outputs; k++) {
       const i64 at = (image * outputs + k) * channels + c, position = index[at], i = position - first;
       bad |= position < 0 || position >= positions;
       if (0 <= i && i < count) add(static_cast<int>(i), to_float(x[at]));

@@ -11,9 +11,9 @@ struct Size {
   int n;
   unsigned multiplier;
   int shift;
-  __device__ __forceinline__ int quotient(int k) const { return (__umulhi(k, multiplier) + k) >> shift; }
+  INLINE int quotient(int k) const { return (__umulhi(k, multiplier) + k) >> shift; }
   // Returns k % n, and divides k by n.
-  __device__ __forceinline__ int take(int &k) const {
+  INLINE int take(int &k) const {
     const int whole = quotient(k), rest = k - whole * n;
     k = whole;
     return rest;
@@ -22,8 +22,8 @@ struct Size {
 
 struct Range {
   int first, last;
-  __device__ __forceinline__ int size() const { return last > first ? last - first : 0; }
-  __device__ __forceinline__ bool holds(int k) const { return first <= k && k < last; }
+  INLINE int size() const { return last > first ? last - first : 0; }
+  INLINE bool holds(int k) const { return first <= k && k < last; }
 };
 
 // H or W. kernel 0: adaptive, window o spans [o * in / out, (o + 1) * in / out), the latter rounded up.
@@ -31,18 +31,18 @@ struct Axis {
   int kernel, padding;
   Size in, out, stride, tiles;  // tiles: what threads take of it
 
-  __device__ __forceinline__ Range window(int o) const {
+  INLINE Range window(int o) const {
     if (!kernel) return spread(o, in.n, out);
     const int start = o * stride.n - padding;
     return {max(0, start), min(in.n, start + kernel)};
   }
   // Outputs whose window holds input i.
-  __device__ __forceinline__ Range covering(int i) const {
+  INLINE Range covering(int i) const {
     if (!kernel) return spread(i, out.n, in);
     const int above = i + padding - kernel;
     return {above < 0 ? 0 : stride.quotient(above) + 1, min(out.n, stride.quotient(i + padding) + 1)};
   }
-  static __device__ __forceinline__ Range spread(int k, int many, const Size &few) {
+  static INLINE Range spread(int k, int many, const Size &few) {
     return {few.quotient(k * many), few.quotient((k + 1) * many + few.n - 1)};
   }
 };
@@ -51,9 +51,8 @@ struct Axis {
 struct Divisor {
   float size, reciprocal;
   bool exact;  // the reciprocal, so that the product lacks nothing
-  template <int V> __device__ __forceinline__ void divide(float (&sum)[V]) const {
-#pragma unroll
-    for (int l = 0; l < V; l++) {
+  template <int V> INLINE void divide(float (&sum)[V]) const {
+    UNROLL for (int l = 0; l < V; l++) {
       const float q = sum[l] * reciprocal;
       if (exact) {
         sum[l] = q;
@@ -73,14 +72,14 @@ struct Pool {
   float reciprocal;  // of that divisor
   int images, apart;
 
-  __device__ __forceinline__ int input_at(int row, int column) const { return (row * w.in.n + column) * channels; }
-  __device__ __forceinline__ int output_at(int row, int column) const { return (row * w.out.n + column) * channels; }
-  __device__ __forceinline__ i64 input_image(i64 image) const { return image * input_at(h.in.n, 0); }
-  __device__ __forceinline__ i64 output_image(i64 image) const { return image * output_at(h.out.n, 0); }
-  __device__ __forceinline__ Divisor one_divisor() const {
+  INLINE int input_at(int row, int column) const { return (row * w.in.n + column) * channels; }
+  INLINE int output_at(int row, int column) const { return (row * w.out.n + column) * channels; }
+  INLINE i64 input_image(i64 image) const { return image * input_at(h.in.n, 0); }
+  INLINE i64 output_image(i64 image) const { return image * output_at(h.out.n, 0); }
+  INLINE Divisor one_divisor() const {
     return {static_cast<float>(divisor), reciprocal, (divisor & (divisor - 1)) == 0};
   }
-  __device__ __forceinline__ Divisor own_divisor(int oh, int ow) const {
+  INLINE Divisor own_divisor(int oh, int ow) const {
     const float size = static_cast<float>(h.window(oh).size() * w.window(ow).size());
     return {size, 1 / size, false};
   }
@@ -89,19 +88,17 @@ struct Pool {
 // How a window names a pixel: by ih * IW + iw, or in a byte by kh * KW + kw, its place within the window.
 template <class Index> struct Naming {
   int per_row, first;
-  __device__ __forceinline__ Naming(const Pool &p, int oh, int ow) : per_row(p.w.in.n), first(0) {
+  INLINE Naming(const Pool &p, int oh, int ow) : per_row(p.w.in.n), first(0) {
     if (sizeof(Index) > 1) return;
     per_row = p.w.kernel;
     first = (p.h.padding - oh * p.h.stride.n) * per_row + p.w.padding - ow * p.w.stride.n;
   }
-  __device__ __forceinline__ int operator()(int row, int column) const { return row * per_row + column + first; }
+  INLINE int operator()(int row, int column) const { return row * per_row + column + first; }
 };
 
 // What a thread works on: the first of its images, a pixel of the result, and the first of its channels.
-struct Site {
-  int c, column, row, image;
-};
-template <int V> __device__ __forceinline__ Site site_of(const Pool &p, int k) {
+struct Site { int c, column, row, image; };
+template <int V> INLINE Site site_of(const Pool &p, int k) {
   Site s;
   s.c = p.packets.take(k) * V;
   s.column = p.w.tiles.take(k);
@@ -110,7 +107,7 @@ template <int V> __device__ __forceinline__ Site site_of(const Pool &p, int k) {
   return s;
 }
 // The rows of a thread where each has a strip of them
-__device__ __forceinline__ Range strip_of(const Site &s, const Size &rows, const Axis &axis) {
+INLINE Range strip_of(const Site &s, const Size &rows, const Axis &axis) {
   const int each = (rows.n + axis.tiles.n - 1) / axis.tiles.n;
   return {s.row * each, min(rows.n, (s.row + 1) * each)};
 }
@@ -118,15 +115,13 @@ __device__ __forceinline__ Range strip_of(const Site &s, const Size &rows, const
 // Visits the pixels of a rectangle row by row: item = fetch(row, column), then use(item, row, column); BATCH fetches
 // are on their way at a time.
 template <int BATCH, class Fetch, class Use>
-__device__ __forceinline__ void for_each_pixel(const Range &rows, const Range &columns, Fetch fetch, Use use) {
+INLINE void for_each_pixel(const Range &rows, const Range &columns, Fetch fetch, Use use) {
   const int area = rows.size() * columns.size();
   int row = rows.first, column = columns.first;
-#pragma unroll 1
-  for (int done = 0; done < area; done += BATCH) {
+  UNROLL_BY(1) for (int done = 0; done < area; done += BATCH) {
     decltype(fetch(0, 0)) items[BATCH];
     int item_row[BATCH], item_column[BATCH];
-#pragma unroll
-    for (int k = 0; k < BATCH; k++) {
+    UNROLL for (int k = 0; k < BATCH; k++) {
       item_row[k] = row;
       item_column[k] = column;
       if (done + k < area) items[k] = fetch(row, column);
@@ -135,8 +130,7 @@ __device__ __forceinline__ void for_each_pixel(const Range &rows, const Range &c
         row++;
       }
     }
-#pragma unroll
-    for (int k = 0; k < BATCH; k++)
+    UNROLL for (int k = 0; k < BATCH; k++)
       if (done + k < area) use(items[k], item_row[k], item_column[k]);
   }
 }
@@ -145,9 +139,9 @@ __device__ __forceinline__ void for_each_pixel(const Range &rows, const Range &c
 template <int V, class T> struct Input {
   using Piece = Lanes<V, T>;
   const T *x;
-  __device__ __forceinline__ Piece load(i64 i) const { return ::load<V>(x + i); }
-  __device__ __forceinline__ float at(const Piece &piece, int lane) const { return value(piece, lane); }
-  __device__ __forceinline__ unsigned word(const Piece &piece, int e) const {
+  INLINE Piece load(i64 i) const { return ::load<V>(x + i); }
+  INLINE float at(const Piece &piece, int lane) const { return value(piece, lane); }
+  INLINE unsigned word(const Piece &piece, int e) const {
     unsigned word;
     memcpy(&word, reinterpret_cast<const char *>(piece.v) + 4 * e, 4);
     return word;
@@ -155,8 +149,8 @@ template <int V, class T> struct Input {
 };
 template <int V, class T> struct Output {
   T *y;
-  __device__ __forceinline__ void put(const float (&v)[V], i64 i) const { store_floats(y + i, v); }
-  __device__ __forceinline__ void put_words(const unsigned (&w)[4], i64 i) const {
+  INLINE void put(const float (&v)[V], i64 i) const { store_floats(y + i, v); }
+  INLINE void put_words(const unsigned (&w)[4], i64 i) const {
     *reinterpret_cast<uint4 *>(y + i) = make_uint4(w[0], w[1], w[2], w[3]);
   }
 };
@@ -167,14 +161,14 @@ template <class T> struct Words {
   using Two = std::conditional_t<std::is_same<T, f16>::value, __half2, __nv_bfloat162>;
   static constexpr unsigned LEAST = std::is_same<T, f16>::value ? 0xfc00fc00 : 0xff80ff80;  // -Inf
   static constexpr unsigned MAGNITUDE = 0x7fff7fff;
-  static __device__ __forceinline__ Two two(unsigned word) {
+  static INLINE Two two(unsigned word) {
     Two pair;
     memcpy(&pair, &word, 4);
     return pair;
   }
-  static __device__ __forceinline__ unsigned greater(unsigned a, unsigned b) { return __hgt2_mask(two(a), two(b)); }
+  static INLINE unsigned greater(unsigned a, unsigned b) { return __hgt2_mask(two(a), two(b)); }
   // 0 * word + sum: NaN where an element is Inf or NaN, else a zero
-  static __device__ __forceinline__ unsigned nothing(unsigned word, unsigned sum) {
+  static INLINE unsigned nothing(unsigned word, unsigned sum) {
     const Two made = __hfma2(two(word), two(0), two(sum));
     memcpy(&sum, &made, 4);
     return sum;
@@ -182,37 +176,32 @@ template <class T> struct Words {
 };
 template <> struct Words<float> {
   static constexpr unsigned EACH = 1, ONE = 1, LEAST = 0xff800000, MAGNITUDE = 0x7fffffff;
-  static __device__ __forceinline__ bool greater(unsigned a, unsigned b) {
-    return __uint_as_float(a) > __uint_as_float(b);
-  }
-  static __device__ __forceinline__ unsigned nothing(unsigned word, unsigned sum) {
+  static INLINE bool greater(unsigned a, unsigned b) { return __uint_as_float(a) > __uint_as_float(b); }
+  static INLINE unsigned nothing(unsigned word, unsigned sum) {
     return __float_as_uint(__fmaf_rn(__uint_as_float(word), 0, __uint_as_float(sum)));
   }
 };
-__device__ __forceinline__ unsigned choose(bool take, unsigned a, unsigned b) { return take ? a : b; }
-__device__ __forceinline__ unsigned choose(unsigned mask, unsigned a, unsigned b) { return (mask & a) | (~mask & b); }
+INLINE unsigned choose(bool take, unsigned a, unsigned b) { return take ? a : b; }
+INLINE unsigned choose(unsigned mask, unsigned a, unsigned b) { return (mask & a) | (~mask & b); }
 
 // ---- the largest and the mean element of a window ------------------------------------------------------------------
 
 // Window (oh, ow) of an image, whose channel c begins at `from`
 template <int V, class X, class Y, class Index>
-__device__ __forceinline__ void window_max(const Pool &p, int oh, int ow, i64 from, i64 at, const X &x, Y &&y,
-                                           Index *index) {
+INLINE void window_max(const Pool &p, int oh, int ow, i64 from, i64 at, const X &x, Y &&y, Index *index) {
   const Range rows = p.h.window(oh), columns = p.w.window(ow);
   const Naming<Index> name(p, oh, ow);
   const bool first_nan = !p.h.kernel;  // of several NaNs an adaptive window takes the first, others the last
   float best[V];
   int where[V];
-#pragma unroll
-  for (int l = 0; l < V; l++) {
+  UNROLL for (int l = 0; l < V; l++) {
     best[l] = __int_as_float(0xff800000);  // -inf
     where[l] = name(rows.first, columns.first);
   }
   for_each_pixel<4>(
       rows, columns, [&](int row, int column) { return x.load(from + p.input_at(row, column)); },
       [&](const typename X::Piece &item, int row, int column) {
-#pragma unroll
-        for (int l = 0; l < V; l++) {
+        UNROLL for (int l = 0; l < V; l++) {
           const float v = x.at(item, l);
           if (v > best[l] || (v != v && !(first_nan && best[l] != best[l]))) {
             best[l] = v;
@@ -221,14 +210,13 @@ __device__ __forceinline__ void window_max(const Pool &p, int oh, int ow, i64 fr
         }
       });
   Lanes<V, Index> named;
-#pragma unroll
-  for (int l = 0; l < V; l++) named.v[l] = static_cast<Index>(where[l]);
+  UNROLL for (int l = 0; l < V; l++) named.v[l] = static_cast<Index>(where[l]);
   y.put(best, at);
   store(index + at, named);
 }
 
 template <int V, class X, class Y, class Index>
-__device__ __forceinline__ void max_pool(const Pool &p, int k, const X &x, Y &&y, Index *index) {
+INLINE void max_pool(const Pool &p, int k, const X &x, Y &&y, Index *index) {
   const Site s = site_of<V>(p, k);
   for (int image = s.image; image < p.images; image += p.apart)
     window_max<V>(p, s.row, s.column, p.input_image(image) + s.c,
@@ -241,11 +229,10 @@ template <class T> struct Largest {
   unsigned best[4] = {W::LEAST, W::LEAST, W::LEAST, W::LEAST}, where[4] = {};
   bool rare = false;
   // The larger ones of these, where others are not greater; `more` is added to the codes of those.
-  __device__ __forceinline__ Largest or_of(const Largest &others, unsigned more) const {
+  INLINE Largest or_of(const Largest &others, unsigned more) const {
     Largest made;
     made.rare = rare | others.rare;
-#pragma unroll
-    for (int e = 0; e < 4; e++) {
+    UNROLL for (int e = 0; e < 4; e++) {
       const auto take = W::greater(others.best[e], best[e]);
       made.best[e] = choose(take, others.best[e], best[e]);
       made.where[e] = choose(take, others.where[e] + more * W::ONE, where[e]);
@@ -259,7 +246,7 @@ template <class T> struct Largest {
 // is stood for by the middle, which as the first of equals has the code of the middle. Where Inf or NaN is near,
 // window_max has its say.
 template <int V, class T, class X, class Y>
-__device__ __forceinline__ void max_pool_rows(const Pool &p, int k, const X &x, Y &&y, unsigned char *index) {
+INLINE void max_pool_rows(const Pool &p, int k, const X &x, Y &&y, unsigned char *index) {
   using W = Words<T>;
   const Site s = site_of<V>(p, k);
   const Range out = strip_of(s, p.h.out, p.h);
@@ -274,23 +261,19 @@ __device__ __forceinline__ void max_pool_rows(const Pool &p, int k, const X &x, 
     typename X::Piece ahead[3];
     const auto load = [&](int row) {
       if (row < 0 || row >= p.h.in.n || row >= end) return;
-#pragma unroll
-      for (int c = 0; c < 3; c++) ahead[c] = x.load(from + p.input_at(row, columns[c]));
+      UNROLL for (int c = 0; c < 3; c++) ahead[c] = x.load(from + p.input_at(row, columns[c]));
     };
     Largest<T> two, one;  // of the two rows before, and of the one before
     load(top);
-#pragma unroll 1
-    for (int row = top; row < end; row++) {
+    UNROLL_BY(1) for (int row = top; row < end; row++) {
       Largest<T> here;
       typename X::Piece pieces[3] = {ahead[0], ahead[1], ahead[2]};
       load(row + 1);
       if (row >= 0 && row < p.h.in.n) {
         unsigned rare = 0;
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
+        UNROLL for (int e = 0; e < 4; e++) {
           unsigned sum = 0;
-#pragma unroll
-          for (int c = 0; c < 3; c++) {
+          UNROLL for (int c = 0; c < 3; c++) {
             unsigned word;
             if constexpr (sizeof(T) == 4) word = __float_as_uint(x.at(pieces[c], e));
             else word = x.word(pieces[c], e);
@@ -319,8 +302,7 @@ __device__ __forceinline__ void max_pool_rows(const Pool &p, int k, const X &x, 
             y.put_words(found.best, at);
           }
           Lanes<V, unsigned char> named;
-#pragma unroll
-          for (int l = 0; l < V; l++)
+          UNROLL for (int l = 0; l < V; l++)
             named.v[l] = static_cast<unsigned char>(found.where[l / W::EACH] >> 16 * (l % W::EACH));
           store(index + at, named);
         }
@@ -333,8 +315,7 @@ __device__ __forceinline__ void max_pool_rows(const Pool &p, int k, const X &x, 
   }
 }
 
-template <int V, class X, class Y>
-__device__ __forceinline__ void avg_pool(const Pool &p, int k, const X &x, Y &&y) {
+template <int V, class X, class Y> INLINE void avg_pool(const Pool &p, int k, const X &x, Y &&y) {
   const Site s = site_of<V>(p, k);
   const Range rows = p.h.window(s.row), columns = p.w.window(s.column);
   const Divisor divisor = p.divisor ? p.one_divisor() : p.own_divisor(s.row, s.column);
@@ -344,12 +325,10 @@ __device__ __forceinline__ void avg_pool(const Pool &p, int k, const X &x, Y &&y
     for_each_pixel<4>(
         rows, columns, [&](int row, int column) { return x.load(from + p.input_at(row, column)); },
         [&](const typename X::Piece &item, int, int) {
-#pragma unroll
-          for (int l = 0; l < V; l++) exact[l].add(x.at(item, l));
+          UNROLL for (int l = 0; l < V; l++) exact[l].add(x.at(item, l));
         });
     float sum[V];
-#pragma unroll
-    for (int l = 0; l < V; l++) sum[l] = exact[l].value();
+    UNROLL for (int l = 0; l < V; l++) sum[l] = exact[l].value();
     divisor.divide(sum);
     y.put(sum, p.output_image(image) + p.output_at(s.row, s.column) + s.c);
   }

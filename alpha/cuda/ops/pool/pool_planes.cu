@@ -12,8 +12,8 @@
 
 constexpr int V = 4;
 
-__device__ __forceinline__ i64 size_of_x(const Pool &p) { return p.input_image(p.images); }
-__device__ __forceinline__ i64 size_of_y(const Pool &p) { return p.output_image(p.images); }
+INLINE i64 size_of_x(const Pool &p) { return p.input_image(p.images); }
+INLINE i64 size_of_y(const Pool &p) { return p.output_image(p.images); }
 
 // name_planes writes y as planes; name_stored writes its elements, if there is no flag, or it is set.
 #define POOL(name, call, ...) \

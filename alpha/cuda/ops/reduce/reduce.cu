@@ -23,12 +23,12 @@ template <class T> constexpr T LEAST = std::numeric_limits<T>::min();
 template <class T> constexpr T MOST = std::numeric_limits<T>::max();
 template <bool CONDITION, class A, class B> using If = typename std::conditional<CONDITION, A, B>::type;
 
-template <class T> __device__ __forceinline__ auto widened(T v) {  // float, or the integer of at least 32 bits
+template <class T> INLINE auto widened(T v) {  // float, or the integer of at least 32 bits
   if constexpr (FLOATING<T>) return to_float(v);
   else return If<sizeof(T) == 8, i64, int>(v);
 }
 template <class T> using Wide = decltype(widened(T()));
-template <class T> __device__ __forceinline__ T narrowed(Wide<T> v) {
+template <class T> INLINE T narrowed(Wide<T> v) {
   if constexpr (FLOATING<T>) return from_float<T>(v);
   else return T(v);
 }
@@ -99,8 +99,7 @@ template <class Fold> struct Merge {
 };
 
 // The state of v[0], .., v[N - 1], of which the first one has the given index; merged as a tree.
-template <class Fold, int N, class T>
-__device__ __forceinline__ typename Fold::State fold_piece(const T *v, i64 index, float origin) {
+template <class Fold, int N, class T> INLINE typename Fold::State fold_piece(const T *v, i64 index, float origin) {
   if constexpr (N == 1) return Fold::of(v[0], index, origin);
   else return Fold::merge(fold_piece<Fold, N / 2>(v, index, origin),
                           fold_piece<Fold, N / 2>(v + N / 2, index + N / 2, origin));
@@ -110,44 +109,42 @@ __device__ __forceinline__ typename Fold::State fold_piece(const T *v, i64 index
 // short: next() ends a link of the first one.
 template <class Fold, bool = ADDS_FLOATS<Fold>> struct Chain {
   typename Fold::State s = Fold::none();
-  __device__ __forceinline__ void add(const typename Fold::State &v) { s = Fold::merge(s, v); }
-  __device__ __forceinline__ void next(int) {}
-  __device__ __forceinline__ typename Fold::State state() const { return s; }
+  INLINE void add(const typename Fold::State &v) { s = Fold::merge(s, v); }
+  INLINE void next(int) {}
+  INLINE typename Fold::State state() const { return s; }
 };
 template <class Fold> struct Chain<Fold, true> {
   float link = 0, links = 0;
-  __device__ __forceinline__ void add(float v) { link += v; }
-  __device__ __forceinline__ void next(int round) {
+  INLINE void add(float v) { link += v; }
+  INLINE void next(int round) {
     if (round % 4) return;
     links += link;
     link = 0;
   }
-  __device__ __forceinline__ float state() const { return links + link; }
+  INLINE float state() const { return links + link; }
 };
 // The same for any number of states.
 template <class Fold, bool = ADDS_FLOATS<Fold>> struct LongChain : Chain<Fold, false> {};
 template <class Fold> struct LongChain<Fold, true> {
   ExactSum s = {0, 0};
-  __device__ __forceinline__ void add(float v) { s.add(v); }
-  __device__ __forceinline__ float state() const { return s.value(); }
+  INLINE void add(float v) { s.add(v); }
+  INLINE float state() const { return s.value(); }
 };
 
 // Adds of(0), .., of(3); these as a tree, but where that is of no use to the result, and takes registers.
-template <class Fold, class Of> __device__ __forceinline__ void add_four(Chain<Fold> &chain, const Of &of) {
+template <class Fold, class Of> INLINE void add_four(Chain<Fold> &chain, const Of &of) {
   if constexpr (SMALL<Fold>) {
     chain.add(Fold::merge(Fold::merge(of(0), of(1)), Fold::merge(of(2), of(3))));
   } else {
-#pragma unroll
-    for (int k = 0; k < 4; k++) chain.add(of(k));
+    UNROLL for (int k = 0; k < 4; k++) chain.add(of(k));
   }
 }
 
 // ---- rows: aligned says that every row and chunk starts at a multiple of 16 bytes
 
 template <class Fold, class T>
-__device__ __forceinline__ void rows(const T *__restrict__ x, typename Fold::State *partial, typename Fold::Result *y,
-                                     i64 outer, i64 count, i64 chunk, int chunks, int width, int aligned,
-                                     float divisor) {
+INLINE void rows(const T *__restrict__ x, typename Fold::State *partial, typename Fold::Result *y, i64 outer, i64 count,
+                 i64 chunk, int chunks, int width, int aligned, float divisor) {
   constexpr int L = LANES<T>, AHEAD = 4;
   const i64 item = i64(blockIdx.x) * (THREADS / width) + threadIdx.x / width;  // a chunk of a row
   const int lane = threadIdx.x % width;
@@ -160,8 +157,7 @@ __device__ __forceinline__ void rows(const T *__restrict__ x, typename Fold::Sta
   i64 k = begin + lane * L;
   for (int round = 1; k + (AHEAD - 1) * width * L < whole; k += AHEAD * width * L, round++) {
     Packet<T> packet[AHEAD];
-#pragma unroll
-    for (int p = 0; p < AHEAD; p++) packet[p] = load16(row + k + p * width * L);
+    UNROLL for (int p = 0; p < AHEAD; p++) packet[p] = load16(row + k + p * width * L);
     add_four<Fold>(chain, [&](int p) { return fold_piece<Fold, L>(packet[p].v, k + p * width * L, origin); });
     chain.next(round);
   }
@@ -170,8 +166,7 @@ __device__ __forceinline__ void rows(const T *__restrict__ x, typename Fold::Sta
     chain.add(fold_piece<Fold, L>(packet.v, k, origin));
   }
   k = whole + lane;
-#pragma unroll 4
-  for (int round = 1; k < end; k += width, round++) {
+  UNROLL_BY(4) for (int round = 1; k < end; k += width, round++) {
     chain.add(Fold::of(row[k], k, origin));
     chain.next(round);
   }
@@ -185,14 +180,14 @@ __device__ __forceinline__ void rows(const T *__restrict__ x, typename Fold::Sta
 
 template <class T, int N> struct Flat {
   const T *__restrict__ x;
-  __device__ __forceinline__ auto load(i64 i) const { return load_piece<N>(x + i); }
-  template <class Piece> __device__ __forceinline__ T at(const Piece &piece, int lane) const { return piece.v[lane]; }
+  INLINE auto load(i64 i) const { return load_piece<N>(x + i); }
+  template <class Piece> INLINE T at(const Piece &piece, int lane) const { return piece.v[lane]; }
 };
 
 // source: Flat, or Stored in the form that a float32 tensor has (planes.cuh)
 template <class Fold, int N, class Source>
-__device__ __forceinline__ void columns(const Source &source, typename Fold::State *partial,
-                                        typename Fold::Result *y, i64 inner, float divisor, const Walk &w) {
+INLINE void columns(const Source &source, typename Fold::State *partial, typename Fold::Result *y, i64 inner,
+                    float divisor, const Walk &w) {
   constexpr int AHEAD = 4;
   const Place at(w);
   const i64 stride = inner * N;
@@ -201,16 +196,13 @@ __device__ __forceinline__ void columns(const Source &source, typename Fold::Sta
   float origin[N] = {};
   if (SHIFTED<Fold> && at.begin < at.end) {
     const auto piece = source.load(first);
-#pragma unroll
-    for (int lane = 0; lane < N; lane++) origin[lane] = static_cast<float>(widened(source.at(piece, lane)));
+    UNROLL for (int lane = 0; lane < N; lane++) origin[lane] = static_cast<float>(widened(source.at(piece, lane)));
   }
   i64 r = at.begin;
   for (int round = 1; r + (AHEAD - 1) * w.step < at.end; r += AHEAD * w.step, round++) {
     decltype(source.load(0)) piece[AHEAD];
-#pragma unroll
-    for (int k = 0; k < AHEAD; k++) piece[k] = source.load(first + (r + k * w.step) * stride);
-#pragma unroll
-    for (int lane = 0; lane < N; lane++) {
+    UNROLL for (int k = 0; k < AHEAD; k++) piece[k] = source.load(first + (r + k * w.step) * stride);
+    UNROLL for (int lane = 0; lane < N; lane++) {
       const auto of = [&](int k) { return Fold::of(source.at(piece[k], lane), r + k * w.step, origin[lane]); };
       add_four<Fold>(chain[lane], of);
       chain[lane].next(round);
@@ -218,16 +210,13 @@ __device__ __forceinline__ void columns(const Source &source, typename Fold::Sta
   }
   for (; r < at.end; r += w.step) {
     const auto piece = source.load(first + r * stride);
-#pragma unroll
-    for (int lane = 0; lane < N; lane++) chain[lane].add(Fold::of(source.at(piece, lane), r, origin[lane]));
+    UNROLL for (int lane = 0; lane < N; lane++) chain[lane].add(Fold::of(source.at(piece, lane), r, origin[lane]));
   }
   typename Fold::State s[N];
-#pragma unroll
-  for (int lane = 0; lane < N; lane++) s[lane] = chain[lane].state();
+  UNROLL for (int lane = 0; lane < N; lane++) s[lane] = chain[lane].state();
   fold_rows<N>(s, w, Merge<Fold>());
   if (threadIdx.x >= w.width || at.column >= w.columns) return;
-#pragma unroll
-  for (int lane = 0; lane < N; lane++) {
+  UNROLL for (int lane = 0; lane < N; lane++) {
     const i64 result = at.column * N + lane;
     if (partial) partial[result * w.chunks + at.chunk] = s[lane];
     else y[result] = Fold::result(s[lane], divisor);
@@ -237,13 +226,12 @@ __device__ __forceinline__ void columns(const Source &source, typename Fold::Sta
 // ---- the chunks of one result per group of `width` threads
 
 template <class Fold>
-__device__ __forceinline__ void combine(const typename Fold::State *__restrict__ partial, typename Fold::Result *y,
-                                        i64 results, int chunks, int width, float divisor) {
+INLINE void combine(const typename Fold::State *__restrict__ partial, typename Fold::Result *y, i64 results, int chunks,
+                    int width, float divisor) {
   const i64 result = i64(blockIdx.x) * (THREADS / width) + threadIdx.x / width;
   const int lane = threadIdx.x % width, mine = result < results ? chunks : 0;
   LongChain<Fold> chain;
-#pragma unroll 4
-  for (int k = lane; k < mine; k += width) chain.add(partial[result * chunks + k]);
+  UNROLL_BY(4) for (int k = lane; k < mine; k += width) chain.add(partial[result * chunks + k]);
   const typename Fold::State s = fold_group(chain.state(), width, Merge<Fold>());
   if (lane == 0 && result < results) y[result] = Fold::result(s, divisor);
 }

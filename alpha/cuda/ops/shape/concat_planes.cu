@@ -15,8 +15,8 @@
 constexpr int AHEAD = 4;  // rows that a thread has in flight
 
 template <class Out>
-__device__ __forceinline__ void copy_rows(const void *x, const OperandHeader *header_of_x, Out &&out, i64 columns,
-                                          i64 first, const Walk &w) {
+INLINE void copy_rows(const void *x, const OperandHeader *header_of_x, Out &&out, i64 columns, i64 first,
+                      const Walk &w) {
   const Stored stored = stored_or_not(x, header_of_x, w.rows * w.columns * 4);
   const Place at(w, gridDim.x - 1 - blockIdx.x);
   each_row<AHEAD>(
@@ -37,9 +37,7 @@ ALPHA_ENTRY(concat_planes, (THREADS), (const void *x, const OperandHeader *heade
 
 struct Elements {
   float *y;
-  __device__ __forceinline__ void put(const float (&v)[4], i64 i) const {
-    store16(y + i, Packet<float>{{v[0], v[1], v[2], v[3]}});
-  }
+  INLINE void put(const float (&v)[4], i64 i) const { store16(y + i, Packet<float>{{v[0], v[1], v[2], v[3]}}); }
 };
 // behind a flag, or none
 ALPHA_ENTRY(concat_stored, (THREADS), (const void *x, const OperandHeader *header_of_x, float *y, i64 columns,

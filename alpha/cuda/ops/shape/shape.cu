@@ -11,21 +11,19 @@ constexpr int UNITS = 4;  // independent units of a thread
 
 // to[place 1 of i] = from[place 0 of i] for the n units of a box, which lies in both with strides of its own.
 // Threads: UNITS units per thread, THREADS apart.
-template <class T> __device__ __forceinline__ void copy_box(const T *from, T *to, i64 n, const Layout<2> &layout) {
+template <class T> INLINE void copy_box(const T *from, T *to, i64 n, const Layout<2> &layout) {
   constexpr i64 BLOCK = THREADS * UNITS;
   for (i64 first = blockIdx.x * BLOCK + threadIdx.x; first < n; first += gridDim.x * BLOCK) {
     T unit[UNITS];
     i64 target[UNITS];
-#pragma unroll
-    for (int k = 0; k < UNITS; k++) {
+    UNROLL for (int k = 0; k < UNITS; k++) {
       if (first + k * THREADS >= n) break;
       i64 place[2];
       layout.locate(first + k * THREADS, place);
       unit[k] = from[place[0]];
       target[k] = place[1];
     }
-#pragma unroll
-    for (int k = 0; k < UNITS; k++) {
+    UNROLL for (int k = 0; k < UNITS; k++) {
       if (first + k * THREADS >= n) break;
       to[target[k]] = unit[k];
     }
@@ -33,8 +31,7 @@ template <class T> __device__ __forceinline__ void copy_box(const T *from, T *to
 }
 
 // y[b, c, r] = x[b, r, c].  Threads: a block per tile of TILE x TILE; both sides are read and written along rows.
-template <int TILE, class T>
-__device__ __forceinline__ void transpose(const T *x, T *y, i64 batches, i64 rows, i64 columns) {
+template <int TILE, class T> INLINE void transpose(const T *x, T *y, i64 batches, i64 rows, i64 columns) {
   __shared__ T tile[TILE][TILE + 1];  // [row][column], a column more against bank conflicts
   constexpr int WARPS = THREADS / 32;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -43,16 +40,12 @@ __device__ __forceinline__ void transpose(const T *x, T *y, i64 batches, i64 row
     const i64 batch = k / (across * down), row = k / across % down * TILE, column = k % across * TILE;
     const T *from = x + (batch * rows + row) * columns + column;
     T *to = y + (batch * columns + column) * rows + row;
-#pragma unroll
-    for (int r = warp; r < TILE; r += WARPS)
-#pragma unroll
-      for (int c = lane; c < TILE; c += 32)
+    UNROLL for (int r = warp; r < TILE; r += WARPS)
+      UNROLL for (int c = lane; c < TILE; c += 32)
         if (row + r < rows && column + c < columns) tile[r][c] = from[r * columns + c];
     __syncthreads();
-#pragma unroll
-    for (int c = warp; c < TILE; c += WARPS)
-#pragma unroll
-      for (int r = lane; r < TILE; r += 32)
+    UNROLL for (int c = warp; c < TILE; c += WARPS)
+      UNROLL for (int r = lane; r < TILE; r += 32)
         if (row + r < rows && column + c < columns) to[c * rows + r] = tile[r][c];
     __syncthreads();
   }
@@ -60,21 +53,18 @@ __device__ __forceinline__ void transpose(const T *x, T *y, i64 batches, i64 row
 
 // y[i, u] = x[index[i], u] for rows of `units` units; an index outside of x counts as the nearest row.
 // Threads: UNITS units per thread, THREADS apart.
-template <class T>
-__device__ __forceinline__ void take(const T *x, const i64 *index, T *y, i64 n, i64 units, i64 rows) {
+template <class T> INLINE void take(const T *x, const i64 *index, T *y, i64 n, i64 units, i64 rows) {
   constexpr i64 BLOCK = THREADS * UNITS;
   for (i64 first = blockIdx.x * BLOCK + threadIdx.x; first < n; first += gridDim.x * BLOCK) {
     T unit[UNITS];
-#pragma unroll
-    for (int k = 0; k < UNITS; k++) {
+    UNROLL for (int k = 0; k < UNITS; k++) {
       const i64 i = first + k * THREADS;
       if (i >= n) break;
       i64 row = index[i / units];
       row = row < 0 ? 0 : row < rows ? row : rows - 1;
       unit[k] = x[row * units + i % units];
     }
-#pragma unroll
-    for (int k = 0; k < UNITS; k++)
+    UNROLL for (int k = 0; k < UNITS; k++)
       if (first + k * THREADS < n) y[first + k * THREADS] = unit[k];
   }
 }
@@ -96,8 +86,7 @@ MOVES(16, uint4, 32)
 // Threads: a warp per row r and 32 * COLUMNS columns. It looks through all indices, 32 * AHEAD at a time: a ballot
 // tells every lane which of them are r. So the order is fixed, and no element is written twice.
 constexpr int COLUMNS = 4, AHEAD = 4;
-template <class T>
-__device__ __forceinline__ void take_grad(const T *g, const i64 *index, T *dx, i64 count, i64 rows, i64 columns) {
+template <class T> INLINE void take_grad(const T *g, const i64 *index, T *dx, i64 count, i64 rows, i64 columns) {
   const int lane = threadIdx.x % 32;
   const i64 parts = (columns + 32 * COLUMNS - 1) / (32 * COLUMNS), warps = static_cast<i64>(gridDim.x) * THREADS / 32;
   for (i64 warp = (static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x) / 32; warp < rows * parts; warp += warps) {
@@ -105,22 +94,18 @@ __device__ __forceinline__ void take_grad(const T *g, const i64 *index, T *dx, i
     ExactSum sum[COLUMNS] = {};
     for (i64 first = 0; first < count; first += 32 * AHEAD) {
       i64 mine[AHEAD];
-#pragma unroll
-      for (int k = 0; k < AHEAD; k++) {
+      UNROLL for (int k = 0; k < AHEAD; k++) {
         const i64 i = first + k * 32 + lane;
         mine[k] = i < count ? index[i] : -1;
       }
-#pragma unroll
-      for (int k = 0; k < AHEAD; k++)
+      UNROLL for (int k = 0; k < AHEAD; k++)
         for (u32 found = __ballot_sync(~0u, mine[k] == row); found; found &= found - 1) {
           const i64 i = first + k * 32 + __ffs(found) - 1;
-#pragma unroll
-          for (int j = 0; j < COLUMNS; j++)
+          UNROLL for (int j = 0; j < COLUMNS; j++)
             if (column + j * 32 < columns) sum[j].add(to_float(g[i * columns + column + j * 32]));
         }
     }
-#pragma unroll
-    for (int j = 0; j < COLUMNS; j++)
+    UNROLL for (int j = 0; j < COLUMNS; j++)
       if (column + j * 32 < columns) dx[row * columns + column + j * 32] = from_float<T>(sum[j].value());
   }
 }

@@ -7,11 +7,10 @@
 // Measured: not by itself
 #include "elementwise.cuh"
 
-template <class C> __device__ __forceinline__ bool below(C a, C b) { return a < b; }
-template <> __device__ __forceinline__ bool below(float a, float b) { return a < b || (b != b && a == a); }
+template <class C> INLINE bool below(C a, C b) { return a < b; }
+template <> INLINE bool below(float a, float b) { return a < b || (b != b && a == a); }
 
-template <class C, class T>
-__device__ __forceinline__ void argsort(const T *x, i64 *y, i64 n, i64 columns, int descending) {
+template <class C, class T> INLINE void argsort(const T *x, i64 *y, i64 n, i64 columns, int descending) {
   for (i64 i = static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x; i < n; i += static_cast<i64>(gridDim.x) * THREADS) {
     const i64 column = i % columns;
     const T *row = x + (i - column);

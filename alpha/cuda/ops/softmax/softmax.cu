@@ -50,9 +50,7 @@ template <class T, bool LOG> struct Forward {
 
 template <class T, bool LOG> struct Gradient {
   static constexpr bool BOTH = true;
-  struct State {
-    ExactSum sum;
-  };
+  struct State { ExactSum sum; };
   __device__ static State start(float) { return {{0, 0}}; }
   __device__ static State add(State s, float g, float y) {
     s.sum.add(term(s, g, y));
@@ -72,14 +70,13 @@ template <class T> using SoftmaxGrad = Gradient<T, false>;
 template <class T> using LogSoftmaxGrad = Gradient<T, true>;
 
 // Every thread of a row gets the row's total; blockDim.x is 32, or THREADS where blockDim.y is 1.
-template <class Fold> __device__ __forceinline__ typename Fold::State fold_row(const typename Fold::State &s) {
+template <class Fold> INLINE typename Fold::State fold_row(const typename Fold::State &s) {
   using State = typename Fold::State;
   return Fold::total(fold_group(s, blockDim.x, [](const State &a, const State &b) { return Fold::merge(a, b); }));
 }
 
 // aligned: n is a multiple of LANES<T>, so every row starts at a multiple of 16 bytes
-template <class Fold, class T>
-__device__ __forceinline__ void along_rows(const T *a, const T *b, T *y, i64 rows, i64 n, int aligned) {
+template <class Fold, class T> INLINE void along_rows(const T *a, const T *b, T *y, i64 rows, i64 n, int aligned) {
   constexpr int L = LANES<T>;
   const i64 row = static_cast<i64>(blockIdx.x) * blockDim.y + threadIdx.y;
   if (row >= rows) return;  // whole warps leave, and a row of several warps is a block's only one
@@ -91,8 +88,7 @@ __device__ __forceinline__ void along_rows(const T *a, const T *b, T *y, i64 row
     constexpr int PACKETS = KEPT / L;
     Lanes<L, T> first[PACKETS], second[Fold::BOTH ? PACKETS : 1];
     const auto each = [&](const auto &f) {
-#pragma unroll
-      for (int k = 0; k < PACKETS; k++)
+      UNROLL for (int k = 0; k < PACKETS; k++)
         if ((threadIdx.x + k * step) * L < n) f(first[k], second[Fold::BOTH ? k : 0], (threadIdx.x + k * step) * L);
     };
     each([&](Lanes<L, T> &va, Lanes<L, T> &vb, i64 j) {
@@ -102,62 +98,50 @@ __device__ __forceinline__ void along_rows(const T *a, const T *b, T *y, i64 row
     float max = -FLT_MAX;
     if (!Fold::BOTH)
       each([&](const Lanes<L, T> &va, const Lanes<L, T> &, i64) {
-#pragma unroll
-        for (int lane = 0; lane < L; lane++) max = fmaxf(max, value(va, lane));
+        UNROLL for (int lane = 0; lane < L; lane++) max = fmaxf(max, value(va, lane));
       });
     s = Fold::start(max);
     each([&](const Lanes<L, T> &va, const Lanes<L, T> &vb, i64) {
       float terms[L];
-#pragma unroll
-      for (int lane = 0; lane < L; lane++) terms[lane] = Fold::term(s, value(va, lane), b_of(vb, lane));
-#pragma unroll
-      for (int half = L / 2; half; half /= 2)
-#pragma unroll
-        for (int lane = 0; lane < half; lane++) terms[lane] += terms[lane + half];
+      UNROLL for (int lane = 0; lane < L; lane++) terms[lane] = Fold::term(s, value(va, lane), b_of(vb, lane));
+      UNROLL for (int half = L / 2; half; half /= 2)
+        UNROLL for (int lane = 0; lane < half; lane++) terms[lane] += terms[lane + half];
       s.sum.add(terms[0]);
     });
     s = fold_row<Fold>(s);
     each([&](const Lanes<L, T> &va, const Lanes<L, T> &vb, i64 j) {
       float out[L];
-#pragma unroll
-      for (int lane = 0; lane < L; lane++) out[lane] = Fold::result(s, value(va, lane), b_of(vb, lane));
+      UNROLL for (int lane = 0; lane < L; lane++) out[lane] = Fold::result(s, value(va, lane), b_of(vb, lane));
       store_floats(y + j, out);
     });
     return;
   }
-#pragma unroll 2
-  for (i64 j = threadIdx.x * L; j < whole; j += step * L) {
+  UNROLL_BY(2) for (i64 j = threadIdx.x * L; j < whole; j += step * L) {
     const Lanes<L, T> first = load<L>(a + j), second = Fold::BOTH ? load<L>(b + j) : first;
-#pragma unroll
-    for (int lane = 0; lane < L; lane++) s = Fold::add(s, value(first, lane), b_of(second, lane));
+    UNROLL for (int lane = 0; lane < L; lane++) s = Fold::add(s, value(first, lane), b_of(second, lane));
   }
-#pragma unroll 4
-  for (i64 j = whole + threadIdx.x; j < n; j += step) s = Fold::add(s, to_float(a[j]), Fold::BOTH ? to_float(b[j]) : 0);
+  UNROLL_BY(4) for (i64 j = whole + threadIdx.x; j < n; j += step)
+    s = Fold::add(s, to_float(a[j]), Fold::BOTH ? to_float(b[j]) : 0);
   s = fold_row<Fold>(s);
-#pragma unroll 2
-  for (i64 j = threadIdx.x * L; j < whole; j += step * L) {
+  UNROLL_BY(2) for (i64 j = threadIdx.x * L; j < whole; j += step * L) {
     const Lanes<L, T> first = load<L>(a + j), second = Fold::BOTH ? load<L>(b + j) : first;
     float out[L];
-#pragma unroll
-    for (int lane = 0; lane < L; lane++) out[lane] = Fold::result(s, value(first, lane), b_of(second, lane));
+    UNROLL for (int lane = 0; lane < L; lane++) out[lane] = Fold::result(s, value(first, lane), b_of(second, lane));
     store_floats(y + j, out);
   }
-#pragma unroll 4
-  for (i64 j = whole + threadIdx.x; j < n; j += step)
+  UNROLL_BY(4) for (i64 j = whole + threadIdx.x; j < n; j += step)
     y[j] = from_float<T>(Fold::result(s, to_float(a[j]), Fold::BOTH ? to_float(b[j]) : 0));
 }
 
-template <class Fold, class T>
-__device__ __forceinline__ void along_columns(const T *a, const T *b, T *y, i64 columns, i64 n, i64 inner) {
+template <class Fold, class T> INLINE void along_columns(const T *a, const T *b, T *y, i64 columns, i64 n, i64 inner) {
   const i64 column = static_cast<i64>(blockIdx.x) * THREADS + threadIdx.x;
   if (column >= columns) return;
   const i64 start = column / inner * n * inner + column % inner, end = start + n * inner;
   typename Fold::State s = Fold::start(-FLT_MAX);  // a row may begin with -inf
-#pragma unroll 4
-  for (i64 j = start; j < end; j += inner) s = Fold::add(s, to_float(a[j]), Fold::BOTH ? to_float(b[j]) : 0);
+  UNROLL_BY(4) for (i64 j = start; j < end; j += inner)
+    s = Fold::add(s, to_float(a[j]), Fold::BOTH ? to_float(b[j]) : 0);
   s = Fold::total(s);
-#pragma unroll 4
-  for (i64 j = start; j < end; j += inner)
+  UNROLL_BY(4) for (i64 j = start; j < end; j += inner)
     y[j] = from_float<T>(Fold::result(s, to_float(a[j]), Fold::BOTH ? to_float(b[j]) : 0));
 }
 

@@ -126,18 +126,15 @@ struct Ema {
 
 // partial[block] = sum of the squares of the chunk's elements: those of a packet in float, a thread's in float with what
 // rounding leaves out, the threads' in double.
-template <class T>
-__device__ __forceinline__ void squares(const Table &table, int count, int chunk, float *partial) {
+template <class T> INLINE void squares(const Table &table, int count, int chunk, float *partial) {
   const Chunk here = find_chunk<1>(table, count, chunk);
   const T *x = tensor_of<const T>(table, count, 0, here.tensor);
   const i64 whole = here.end - here.end % LANES<T>;
   ExactSum sum = {0, 0};
-#pragma unroll 4
-  for (i64 i = here.begin + threadIdx.x * LANES<T>; i < whole; i += THREADS * LANES<T>) {
+  UNROLL_BY(4) for (i64 i = here.begin + threadIdx.x * LANES<T>; i < whole; i += THREADS * LANES<T>) {
     const Packet<T> packet = load16(x + i);
     float of = 0;
-#pragma unroll
-    for (int lane = 0; lane < LANES<T>; lane++) of += to_float(packet.v[lane]) * to_float(packet.v[lane]);
+    UNROLL for (int lane = 0; lane < LANES<T>; lane++) of += to_float(packet.v[lane]) * to_float(packet.v[lane]);
     sum.add(of);
   }
   for (i64 i = whole + threadIdx.x; i < here.end; i += THREADS) sum.add(to_float(x[i]) * to_float(x[i]));
@@ -168,8 +165,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
   const i64 *first = table.words + 2 * count;
   const i64 end = blockIdx.x + 1 < count ? first[blockIdx.x + 1] : blocks;
   double sum = 0;
-#pragma unroll 4
-  for (i64 i = first[blockIdx.x] + threadIdx.x; i < end; i += THREADS) sum += partial[i];
+  UNROLL_BY(4) for (i64 i = first[blockIdx.x] + threadIdx.x; i < end; i += THREADS) sum += partial[i];
   sum = fold_group(sum, THREADS, Add());
   if (threadIdx.x == 0) y[blockIdx.x] = static_cast<float>(sum);
 }

@@ -27,7 +27,7 @@ constexpr int COLUMN_WARPS = COLUMNS / (8 * NT), ROWS = 16 * MT;  // of a warp, 
 constexpr int CHUNK_WORDS = STEPS * COLUMNS / 8 * 64;
 
 // The column that block j of 8 has in place n.
-PTX_FN int column_of(int j, int n) { return j / (VEC / 2) * (4 * VEC) + n / 2 * VEC + j % (VEC / 2) * 2 + n % 2; }
+INLINE int column_of(int j, int n) { return j / (VEC / 2) * (4 * VEC) + n / 2 * VEC + j % (VEC / 2) * 2 + n % 2; }
 
 struct Operands {
   const ELEMENT *x;
@@ -35,11 +35,11 @@ struct Operands {
   ELEMENT *y;
 };
 
-PTX_FN float filter_at(const StemShape &s, const float *w, int col, int k, int depth) {
+INLINE float filter_at(const StemShape &s, const float *w, int col, int k, int depth) {
   return col < s.oc && k < depth ? w[(long long)col * depth + k] : 0.f;
 }
 
-template <class E> PTX_FN void load_filters(const StemShape &s, const float *w, unsigned *filter, int chunks) {
+template <class E> INLINE void load_filters(const StemShape &s, const float *w, unsigned *filter, int chunks) {
   const int depth = s.fh * s.fw * s.ic;
   for (int e = threadIdx.x; e < chunks * CHUNK_WORDS; e += THREADS) {
     const int half = e % 2, lane = e / 2 % 32, block = e / 64 % (COLUMNS / 8), step = e / (64 * (COLUMNS / 8));
@@ -51,16 +51,15 @@ template <class E> PTX_FN void load_filters(const StemShape &s, const float *w, 
   }
 }
 
-PTX_FN void set_fragment(Fragment<2> &b, const unsigned *words) {
+INLINE void set_fragment(Fragment<2> &b, const unsigned *words) {
   const uint2 v = *reinterpret_cast<const uint2 *>(words);
   if constexpr (WIDE) b.set(0, __uint_as_float(v.x)), b.set(1, __uint_as_float(v.y));
   else b.set(0, v.x), b.set(1, v.y);
 }
 
 // a: of rows `first` and `second` of the patch, offsets: those of the step
-template <class E> PTX_FN void set_fragment(Fragment<4> &a, const E *first, const E *second, const int *offsets) {
-#pragma unroll
-  for (int half = 0; half < 2; half++) {
+template <class E> INLINE void set_fragment(Fragment<4> &a, const E *first, const E *second, const int *offsets) {
+  UNROLL for (int half = 0; half < 2; half++) {
     if constexpr (sizeof(E) == 4) {
       a.set(2 * half, first[offsets[half]]), a.set(2 * half + 1, second[offsets[half]]);
     } else {
@@ -71,24 +70,21 @@ template <class E> PTX_FN void set_fragment(Fragment<4> &a, const E *first, cons
 }
 
 // What a sum is without zeros of the padding.
-PTX_FN float exact(const StemShape &s, const Operands &o, int image, int oh, int ow, int col) {
+INLINE float exact(const StemShape &s, const Operands &o, int image, int oh, int ow, int col) {
   float sum = 0.f;
   const float *w = o.w + (long long)col * (s.fh * s.fw * s.ic);
-#pragma unroll 1
-  for (int fh = 0; fh < s.fh; fh++)
-#pragma unroll 1
-    for (int fw = 0; fw < s.fw; fw++) {
+  UNROLL_BY(1) for (int fh = 0; fh < s.fh; fh++)
+    UNROLL_BY(1) for (int fw = 0; fw < s.fw; fw++) {
       const int ih = oh * s.stride_h - s.pad_h + fh * s.dilation_h, iw = ow * s.stride_w - s.pad_w + fw * s.dilation_w;
       if ((unsigned)ih >= (unsigned)s.ih || (unsigned)iw >= (unsigned)s.iw) continue;
       const ELEMENT *x = o.x + ((long long)image * s.ih * s.iw + (ih * s.iw + iw)) * s.ic;
-#pragma unroll 1
-      for (int ic = 0; ic < s.ic; ic++)
+      UNROLL_BY(1) for (int ic = 0; ic < s.ic; ic++)
         sum = fmaf(to_float(x[ic]), to_float(from_float<ELEMENT>(w[(fh * s.fw + fw) * s.ic + ic])), sum);
     }
   return sum;
 }
 
-PTX_FN float activated(float v, float bias, int relu) {
+INLINE float activated(float v, float bias, int relu) {
   v += bias;
   return relu && v < 0.f ? 0.f : v;  // keeps NaN
 }
@@ -113,18 +109,15 @@ stem_mma_fprop(Operands o, StemShape s, int tiles, int chunks, int relu) {
   Fragment<2> b[KEPT ? STEPS : 1][NT];
   int at[8];  // offsets of the chunk, for this lane
   auto take_offsets = [&](int chunk) {
-#pragma unroll
-    for (int i = 0; i < 8; i++)
+    UNROLL for (int i = 0; i < 8; i++)
       at[i] = offsets[chunk * CHUNK + (WIDE ? i * 4 + lane % 4 : i / 2 * 8 + lane % 4 * 2 + i % 2)];
   };
   auto take_filters = [&](Fragment<2> (&to)[NT], int step) {
-#pragma unroll
-    for (int j = 0; j < NT; j++) set_fragment(to[j], fragments + step * (CHUNK_WORDS / STEPS) + j * 64);
+    UNROLL for (int j = 0; j < NT; j++) set_fragment(to[j], fragments + step * (CHUNK_WORDS / STEPS) + j * 64);
   };
   if constexpr (SHORT) take_offsets(0);
   if constexpr (KEPT)
-#pragma unroll
-    for (int step = 0; step < STEPS; step++) take_filters(b[step], step);
+    UNROLL for (int step = 0; step < STEPS; step++) take_filters(b[step], step);
   int buffer = 0;
   for (int number = blockIdx.x; number < tiles; number += gridDim.x, buffer ^= 1) {
     ptx::cp_async_wait<0>();
@@ -138,30 +131,23 @@ stem_mma_fprop(Operands o, StemShape s, int tiles, int chunks, int relu) {
     for (int row = warp_row; row < s.tile_h * s.tile_w; row += WARPS / COLUMN_WARPS * ROWS) {
       const StemRow *mine = rows + row + lane / 4;
       const ELEMENT *from[2 * MT];
-#pragma unroll
-      for (int i = 0; i < 2 * MT; i++) from[i] = patch + mine[i * 8].from;
+      UNROLL for (int i = 0; i < 2 * MT; i++) from[i] = patch + mine[i * 8].from;
       float sum[MT][NT][4] = {};
       for (int chunk = 0; chunk < chunks; chunk++) {
         float part[MT][NT][4] = {};
         if constexpr (!SHORT) take_offsets(chunk);
-#pragma unroll
-        for (int step = 0; step < STEPS; step++) {
+        UNROLL for (int step = 0; step < STEPS; step++) {
           Fragment<4> a[MT];
-#pragma unroll
-          for (int i = 0; i < MT; i++) set_fragment(a[i], from[2 * i], from[2 * i + 1], at + step * (8 / STEPS));
+          UNROLL for (int i = 0; i < MT; i++) set_fragment(a[i], from[2 * i], from[2 * i + 1], at + step * (8 / STEPS));
           if constexpr (!KEPT) take_filters(b[0], chunk * STEPS + step);
           multiply(part, a, b[KEPT ? step : 0]);
         }
-#pragma unroll
-        for (int i = 0; i < MT; i++)
-#pragma unroll
-          for (int j = 0; j < NT; j++)
-#pragma unroll
-            for (int q = 0; q < 4; q++) sum[i][j][q] = SHORT ? part[i][j][q] : sum[i][j][q] + part[i][j][q];
+        UNROLL for (int i = 0; i < MT; i++)
+          UNROLL for (int j = 0; j < NT; j++)
+            UNROLL for (int q = 0; q < 4; q++) sum[i][j][q] = SHORT ? part[i][j][q] : sum[i][j][q] + part[i][j][q];
       }
       if (__any_sync(~0u, !all_finite(sum))) {
-#pragma unroll 1
-        for (int e = lane; e < ROWS * 8 * NT; e += 32) {
+        UNROLL_BY(1) for (int e = lane; e < ROWS * 8 * NT; e += 32) {
           const StemRow r = rows[row + e / (8 * NT)];
           const int col = warp_col + e % (8 * NT);
           if (!tile.has(s, r) || col0 + col >= s.oc) continue;
@@ -170,23 +156,19 @@ stem_mma_fprop(Operands o, StemShape s, int tiles, int chunks, int relu) {
         }
         continue;
       }
-#pragma unroll
-      for (int i = 0; i < 2 * MT; i++) {
+      UNROLL for (int i = 0; i < 2 * MT; i++) {
         const StemRow r = mine[i * 8];
         if (!tile.has(s, r)) continue;
         ELEMENT *to = to_tile + (r.h * s.ow + r.w) * s.oc;
-#pragma unroll
-        for (int group = 0; group < 2 * NT / VEC; group++) {
+        UNROLL for (int group = 0; group < 2 * NT / VEC; group++) {
           const int col = warp_col + group * (4 * VEC) + lane % 4 * VEC;
           float v[VEC];
-#pragma unroll
-          for (int q = 0; q < VEC; q++)
+          UNROLL for (int q = 0; q < VEC; q++)
             v[q] = activated(sum[i / 2][group * (VEC / 2) + q / 2][i % 2 * 2 + q % 2], bias[col + q], relu);
           if (s.oc % VEC == 0) {
             if (col0 + col < s.oc) store_floats<VEC>(to + col, v);
           } else {
-#pragma unroll
-            for (int q = 0; q < VEC; q++)
+            UNROLL for (int q = 0; q < VEC; q++)
               if (col0 + col + q < s.oc) to[col + q] = from_float<ELEMENT>(v[q]);
           }
         }

@@ -46,9 +46,8 @@ struct Operands {
 };
 
 // Fragments of w: place f < TAPS has the columns of tap f, place TAPS + r the tails of tap (p + r) % 3 in column 2p.
-template <class E> PTX_FN void load_filters(const BandShape &s, const float *w, unsigned *to) {
-#pragma unroll 4
-  for (int e = threadIdx.x; e < PLACES * PLACE_WORDS / WORDS * NT * 2; e += BAND_THREADS) {
+template <class E> INLINE void load_filters(const BandShape &s, const float *w, unsigned *to) {
+  UNROLL_BY(4) for (int e = threadIdx.x; e < PLACES * PLACE_WORDS / WORDS * NT * 2; e += BAND_THREADS) {
     const int half = e % 2, block = e / 2 % NT, lane = e / (2 * NT) % 32, step = e / (64 * NT) % STEPS_OF_LINE;
     const int place = e / (64 * NT * STEPS_OF_LINE), n = lane / 4;
     const bool tail = place >= TAPS;
@@ -65,38 +64,33 @@ template <class E> PTX_FN void load_filters(const BandShape &s, const float *w, 
   }
 }
 
-PTX_FN void set_fragments(Fragment<2> *b, const unsigned *from) {  // of a place and step
+INLINE void set_fragments(Fragment<2> *b, const unsigned *from) {  // of a place and step
   unsigned words[WORDS];
   if constexpr (WORDS == 2) {
     const uint2 v = *reinterpret_cast<const uint2 *>(from);
     words[0] = v.x, words[1] = v.y;
   } else {
-#pragma unroll
-    for (int i = 0; i < WORDS; i += 4) {
+    UNROLL for (int i = 0; i < WORDS; i += 4) {
       const uint4 v = *reinterpret_cast<const uint4 *>(from + i);
       words[i] = v.x, words[i + 1] = v.y, words[i + 2] = v.z, words[i + 3] = v.w;
     }
   }
-#pragma unroll
-  for (int i = 0; i < 2 * NT; i++) {
+  UNROLL for (int i = 0; i < 2 * NT; i++) {
     b[i / 2].hi[i % 2] = words[i];
     if constexpr (PRODUCTS == 3) b[i / 2].lo[i % 2] = words[2 * NT + i];
   }
 }
 
 // An element of dx, of products with elements of g that are there.
-PTX_FN float exact(const BandShape &s, const Operands &o, int image, int ih, int iw, int ic) {
+INLINE float exact(const BandShape &s, const Operands &o, int image, int ih, int iw, int ic) {
   float sum = 0.f;
-#pragma unroll 1
-  for (int fh = 0; fh < s.fh; fh++)
-#pragma unroll 1
-    for (int fw = 0; fw < s.fw; fw++) {
+  UNROLL_BY(1) for (int fh = 0; fh < s.fh; fh++)
+    UNROLL_BY(1) for (int fw = 0; fw < s.fw; fw++) {
       const int oh = ih + s.pad_h - fh, ow = iw + s.pad_w - fw;
       if ((unsigned)oh >= (unsigned)s.oh || (unsigned)ow >= (unsigned)s.ow) continue;
       const ELEMENT *g = o.g + ((long long)image * s.oh * s.ow + (oh * s.ow + ow)) * s.oc;
       const float *w = o.w + (fh * s.fw + fw) * s.ic + ic;
-#pragma unroll 1
-      for (int oc = 0; oc < s.oc; oc++)
+      UNROLL_BY(1) for (int oc = 0; oc < s.oc; oc++)
         sum = fmaf(to_float(g[oc]), to_float(from_float<ELEMENT>(w[oc * s.fh * s.fw * s.ic])), sum);
     }
   return sum;
@@ -122,16 +116,13 @@ stem_mma_dgrad(Operands o, BandShape s) {
     const ELEMENT *from = o.g + (((long long)image * s.oh + min(max(line, 0), s.oh - 1)) * s.ow + ow0) * s.oc;
     // For positions and channels that do not exist others are read: their filters are zero, their sums become so
     int at[MT * 2];
-#pragma unroll
-    for (int i = 0; i < MT * 2; i++) at[i] = min(i * 8 + lane / 4, there - 1) * s.oc;
+    UNROLL for (int i = 0; i < MT * 2; i++) at[i] = min(i * 8 + lane / 4, there - 1) * s.oc;
     uint4 v[LOADS][MT * 2];
     auto load = [&](int j, int stage) {
       const int channel = ((stage * LOADS + j) * 4 + lane % 4) * VEC, offset = channel < s.oc ? channel : 0;
-#pragma unroll
-      for (int i = 0; i < MT * 2; i++) v[j][i] = *reinterpret_cast<const uint4 *>(from + at[i] + offset);
+      UNROLL for (int i = 0; i < MT * 2; i++) v[j][i] = *reinterpret_cast<const uint4 *>(from + at[i] + offset);
     };
-#pragma unroll
-    for (int j = 0; j < LOADS; j++) load(j, 0);
+    UNROLL for (int j = 0; j < LOADS; j++) load(j, 0);
     if (!begun) {
       load_filters<ELEMENT>(s, o.w, filter);
       __syncthreads();
@@ -149,18 +140,14 @@ stem_mma_dgrad(Operands o, BandShape s) {
       if ((unsigned)line < (unsigned)s.oh) {
         const bool more = k + 1 < height && (unsigned)(line + way) < (unsigned)s.oh;
         const unsigned *const tails = fragments + (TAPS + (way > 0 ? 3 - place : 5 - place) % 3) * PLACE_WORDS;
-#pragma unroll 1
-        for (int stage = 0; stage < STAGES; stage++) {
+        UNROLL_BY(1) for (int stage = 0; stage < STAGES; stage++) {
           const int next = (stage + 1) % STAGES;
           if (next == 0 && more) from += way * s.ow * s.oc;
-#pragma unroll
-          for (int j = 0; j < LOADS; j++) {
+          UNROLL for (int j = 0; j < LOADS; j++) {
             Fragment<4> a[2][MT];
-#pragma unroll
-            for (int i = 0; i < MT * 2; i++) {
+            UNROLL for (int i = 0; i < MT * 2; i++) {
               const unsigned words[] = {v[j][i].x, v[j][i].y, v[j][i].z, v[j][i].w};
-#pragma unroll
-              for (int q = 0; q < 4; q++) {
+              UNROLL for (int q = 0; q < 4; q++) {
                 Fragment<4> &to = a[q / 2][i / 2];
                 if constexpr (WIDE) to.set(q % 2 * 2 + i % 2, __uint_as_float(words[q]));
                 else to.set(q % 2 * 2 + i % 2, words[q]);
@@ -169,15 +156,12 @@ stem_mma_dgrad(Operands o, BandShape s) {
             load(j, next);
             const int first = (stage * LOADS + j) * 2;  // step
             if (first * 2 * VEC >= s.oc) continue;
-#pragma unroll
-            for (int group = 0; group < TILES / GROUP; group++) {
+            UNROLL for (int group = 0; group < TILES / GROUP; group++) {
               if (!RGB && group > last_tap) continue;
               float part[MT][GROUP][4] = {};
-#pragma unroll
-              for (int step = 0; step < 2; step++) {
+              UNROLL for (int step = 0; step < 2; step++) {
                 Fragment<2> b[GROUP];
-#pragma unroll
-                for (int i = 0; i < GROUP / NT; i++) {
+                UNROLL for (int i = 0; i < GROUP / NT; i++) {
                   const int tap = group * GROUP / NT + i;
                   set_fragments(b + i * NT, (tap < TAPS ? taps + tap * way * PLACE_WORDS : tails) +
                                                 (first + step) * 32 * WORDS);
@@ -191,13 +175,11 @@ stem_mma_dgrad(Operands o, BandShape s) {
         }
       }
       if (k >= 0) {
-#pragma unroll
-        for (int i = 0; i < MT * 2; i++) {
+        UNROLL for (int i = 0; i < MT * 2; i++) {
           const bool exists = i * 8 + lane / 4 < there;
           float *position = columns + (i * 8 + lane / 4) * LINE;
           auto value = [&](int tile, int q) { return exists ? sum[i / 2][tile][i % 2 * 2 + q] : 0.f; };
-#pragma unroll
-          for (int j = 0; j < NT; j++)
+          UNROLL for (int j = 0; j < NT; j++)
             *reinterpret_cast<float2 *>(position + j * 8 + lane % 4 * 2) = make_float2(value(j, 0), value(j, 1));
           if (RGB && lane % 4 == place) position[8] = value(TILES - 1, 0);
         }
@@ -205,12 +187,10 @@ stem_mma_dgrad(Operands o, BandShape s) {
         const float *from = columns + (iw0 + lane / s.ic + s.pad_w - ow0) * LINE + lane % s.ic;  // for fw = 0
         int ic = lane % s.ic;
         float zero = 0.f;
-#pragma unroll
-        for (int i = 0; i < MOST_OUT; i++) {
+        UNROLL for (int i = 0; i < MOST_OUT; i++) {
           if (i * 32 + lane < count) {
             float total = from[0];
-#pragma unroll
-            for (int fw = 1; fw < TAPS; fw++)
+            UNROLL for (int fw = 1; fw < TAPS; fw++)
               if (fw < s.fw) total += from[fw * (s.ic - LINE)];
             to[i * 32] = from_float<ELEMENT>(total);
             zero = fmaf(total, 0.f, zero);
@@ -220,8 +200,7 @@ stem_mma_dgrad(Operands o, BandShape s) {
           ic -= ic >= s.ic ? s.ic : 0;
         }
         if (zero != 0.f) {
-#pragma unroll 1
-          for (int e = 0; e + lane < count; e += 32)
+          UNROLL_BY(1) for (int e = 0; e + lane < count; e += 32)
             if (to_float(to[e]) * 0.f != 0.f)
               to[e] = from_float<ELEMENT>(exact(s, o, image, way > 0 ? h0 + k : h0 + height - 1 - k,
                                                 iw0 + (e + lane) / s.ic, (e + lane) % s.ic));
@@ -229,15 +208,11 @@ stem_mma_dgrad(Operands o, BandShape s) {
         to += way * s.iw * s.ic;
         __syncwarp();  // all have read what was here
       }
-#pragma unroll
-      for (int i = 0; i < MT; i++)
-#pragma unroll
-        for (int t = 0; t < TAPS * NT; t++)
-#pragma unroll
-          for (int q = 0; q < 4; q++) sum[i][t][q] = t + NT < TAPS * NT ? sum[i][t + NT][q] : 0.f;
+      UNROLL for (int i = 0; i < MT; i++)
+        UNROLL for (int t = 0; t < TAPS * NT; t++)
+          UNROLL for (int q = 0; q < 4; q++) sum[i][t][q] = t + NT < TAPS * NT ? sum[i][t + NT][q] : 0.f;
       if constexpr (RGB) {
-#pragma unroll
-        for (int i = 0; i < MT * 2; i++)
+        UNROLL for (int i = 0; i < MT * 2; i++)
           if (lane % 4 == place) sum[i / 2][TILES - 1][i % 2 * 2] = 0.f;
         place = (place + way + 3) % 3;
       }

@@ -27,11 +27,9 @@ constexpr int BATCH = 2 * STEP;                             // positions that ar
 constexpr int PIECES = 2 * STEP / 8, LOADS = 2 * PIECES;    // positions that a lane has: of a step, of a batch
 
 // Four neighbouring channels of a position. Elements of 16 bits stay in pairs: each by itself would take a register.
-struct Piece {
-  unsigned word[sizeof(ELEMENT)];
-};
+struct Piece { unsigned word[sizeof(ELEMENT)]; };
 
-template <class E> PTX_FN Piece load_piece(const E *from, int left) {  // left: channels that exist
+template <class E> INLINE Piece load_piece(const E *from, int left) {  // left: channels that exist
   Piece piece = {};
   if constexpr (ALIGNED) {
     using Words = std::conditional_t<WIDE, uint4, uint2>;
@@ -39,8 +37,7 @@ template <class E> PTX_FN Piece load_piece(const E *from, int left) {  // left: 
     memcpy(piece.word, &words, sizeof(words));
   } else {
     E v[4];
-#pragma unroll
-    for (int q = 0; q < 4; q++) v[q] = q < left ? from[q] : from_float<E>(0.f);
+    UNROLL for (int q = 0; q < 4; q++) v[q] = q < left ? from[q] : from_float<E>(0.f);
     if constexpr (sizeof(E) == 4) memcpy(piece.word, v, sizeof(v));
     else piece.word[0] = pair_of(v[0], v[1]), piece.word[1] = pair_of(v[2], v[3]);
   }
@@ -48,51 +45,44 @@ template <class E> PTX_FN Piece load_piece(const E *from, int left) {  // left: 
 }
 
 // Channel v of two positions, which follow each other in a sum.
-PTX_FN unsigned pair_of_channel(const Piece &first, const Piece &second, int v) {
+INLINE unsigned pair_of_channel(const Piece &first, const Piece &second, int v) {
   const unsigned a = first.word[v / 2], b = second.word[v / 2];
   return v % 2 ? a >> 16 | (b & 0xffff0000u) : (a & 0xffffu) | b << 16;
 }
 
 // The place among a step's positions of a lane's piece i.
-PTX_FN int position_of(int lane, int i) { return WIDE ? i * 4 + lane % 4 : i / 2 * 8 + lane % 4 * 2 + i % 2; }
+INLINE int position_of(int lane, int i) { return WIDE ? i * 4 + lane % 4 : i / 2 * 8 + lane % 4 * 2 + i % 2; }
 
-PTX_FN void set_fragment(Fragment<4> (&a)[MT], const Piece *pieces) {
-#pragma unroll
-  for (int i = 0; i < MT; i++)
-#pragma unroll
-    for (int r = 0; r < 4; r++) {
+INLINE void set_fragment(Fragment<4> (&a)[MT], const Piece *pieces) {
+  UNROLL for (int i = 0; i < MT; i++)
+    UNROLL for (int r = 0; r < 4; r++) {
       const int v = i * 2 + r % 2, k = r / 2;
       if constexpr (WIDE) a[i].set(r, __uint_as_float(pieces[k].word[v]));
       else a[i].set(r, pair_of_channel(pieces[2 * k], pieces[2 * k + 1], v));
     }
 }
-template <class E> PTX_FN void set_fragment(Fragment<2> &b, const E *patch, const int *from, int offset) {
-#pragma unroll
-  for (int k = 0; k < 2; k++) {
+template <class E> INLINE void set_fragment(Fragment<2> &b, const E *patch, const int *from, int offset) {
+  UNROLL for (int k = 0; k < 2; k++) {
     if constexpr (sizeof(E) == 4) b.set(k, patch[from[k] + offset]);
     else b.set(k, pair_of(patch[from[2 * k] + offset], patch[from[2 * k + 1] + offset]));
   }
 }
 
 // What sums of a block are without zeros of the padding: those of `k` and every WARPS-th channel from oc on.
-PTX_FN void exact(const StemShape &s, const ELEMENT *x, const ELEMENT *g, int tiles, const StemRow *rows, int oc, int k,
+INLINE void exact(const StemShape &s, const ELEMENT *x, const ELEMENT *g, int tiles, const StemRow *rows, int oc, int k,
                   float (&sum)[COLUMNS / WARPS]) {
   const int ic = k % s.ic, tap = k / s.ic, fh = tap / s.fw, fw = tap - fh * s.fw;
-#pragma unroll
-  for (int i = 0; i < COLUMNS / WARPS; i++) sum[i] = 0.f;
-#pragma unroll 1
-  for (int number = blockIdx.y; number < tiles; number += gridDim.y) {
+  UNROLL for (int i = 0; i < COLUMNS / WARPS; i++) sum[i] = 0.f;
+  UNROLL_BY(1) for (int number = blockIdx.y; number < tiles; number += gridDim.y) {
     const StemTile tile(s, number);
-#pragma unroll 1
-    for (int p = 0; p < s.tile_h * s.tile_w; p++) {
+    UNROLL_BY(1) for (int p = 0; p < s.tile_h * s.tile_w; p++) {
       const int ih = (tile.h + rows[p].h) * s.stride_h - s.pad_h + fh * s.dilation_h;
       const int iw = (tile.w + rows[p].w) * s.stride_w - s.pad_w + fw * s.dilation_w;
       if (!tile.has(s, rows[p]) || fh >= s.fh || (unsigned)ih >= (unsigned)s.ih || (unsigned)iw >= (unsigned)s.iw)
         continue;
       const float v = to_float(x[((long long)tile.image * s.ih * s.iw + (ih * s.iw + iw)) * s.ic + ic]);
       const ELEMENT *from = g + tile.at(s, rows[p]) + oc;
-#pragma unroll
-      for (int i = 0; i < COLUMNS / WARPS; i++)
+      UNROLL for (int i = 0; i < COLUMNS / WARPS; i++)
         if (oc + i * WARPS < s.oc) sum[i] = fmaf(to_float(from[i * WARPS]), v, sum[i]);
     }
   }
@@ -111,16 +101,14 @@ stem_mma_wgrad(const ELEMENT *x, const ELEMENT *g, float *work, StemShape s, int
   ptx::cp_async_commit();
   __syncthreads();
   int at[NT];
-#pragma unroll
-  for (int j = 0; j < NT; j++) at[j] = offsets[j * 8 + lane / 4];
+  UNROLL for (int j = 0; j < NT; j++) at[j] = offsets[j * 8 + lane / 4];
   float sum[MT][NT][4] = {};
   int buffer = 0;
   for (int number = blockIdx.y; number < tiles; number += gridDim.y, buffer ^= 1) {
     const StemTile tile(s, number);
     const ELEMENT *first = g + tile.at(s, {0, 0, 0}) + oc0 + channel;
     auto load = [&](Piece (&pieces)[LOADS], int p) {
-#pragma unroll
-      for (int i = 0; i < LOADS; i++) {
+      UNROLL for (int i = 0; i < LOADS; i++) {
         const StemRow r = rows[p + i / PIECES * STEP + position_of(lane, i % PIECES)];
         const bool there = tile.has(s, r);
         pieces[i] = load_piece(first + (there ? (r.h * s.ow + r.w) * s.oc : 0), there ? s.oc - oc0 - channel : 0);
@@ -137,46 +125,37 @@ stem_mma_wgrad(const ELEMENT *x, const ELEMENT *g, float *work, StemShape s, int
     for (int p = group * BATCH; p < s.tile_h * s.tile_w; p += GROUPS * BATCH) {
       load(ahead, p + GROUPS * BATCH);
       float part[MT][NT][4] = {};
-#pragma unroll
-      for (int step = 0; step < 2; step++) {
+      UNROLL for (int step = 0; step < 2; step++) {
         int from[PIECES];
-#pragma unroll
-        for (int i = 0; i < PIECES; i++) from[i] = rows[p + step * STEP + position_of(lane, i)].from;
+        UNROLL for (int i = 0; i < PIECES; i++) from[i] = rows[p + step * STEP + position_of(lane, i)].from;
         Fragment<4> a[MT];
         set_fragment(a, pieces + step * PIECES);
-#pragma unroll
-        for (int j = 0; j < NT; j += 2) {
+        UNROLL for (int j = 0; j < NT; j += 2) {
           Fragment<2> b[2];
           set_fragment(b[0], patch, from, at[j]), set_fragment(b[1], patch, from, at[j + 1]);
           multiply(part, a, b, j);
         }
       }
       add_part(sum, part);
-#pragma unroll
-      for (int i = 0; i < LOADS; i++) pieces[i] = ahead[i];
+      UNROLL for (int i = 0; i < LOADS; i++) pieces[i] = ahead[i];
     }
   }
   __syncthreads();  // everything of the patches is read: sums take their place, [group][channel][k]
-#pragma unroll
-  for (int i = 0; i < MT; i++)
-#pragma unroll
-    for (int j = 0; j < NT; j++)
-#pragma unroll
-      for (int half = 0; half < 2; half++)
+  UNROLL for (int i = 0; i < MT; i++)
+    UNROLL for (int j = 0; j < NT; j++)
+      UNROLL for (int half = 0; half < 2; half++)
         *reinterpret_cast<float2 *>(smem + (group * COLUMNS + channel + i * 2 + half) * CHUNK + j * 8 + lane % 4 * 2) =
             make_float2(sum[i][j][half * 2], sum[i][j][half * 2 + 1]);
   __syncthreads();
   float total[COLUMNS / WARPS], zero = 0.f;
-#pragma unroll
-  for (int i = 0; i < COLUMNS / WARPS; i++) {
+  UNROLL for (int i = 0; i < COLUMNS / WARPS; i++) {
     total[i] = 0.f;
-#pragma unroll
-    for (int from = 0; from < GROUPS; from++) total[i] += smem[(from * COLUMNS + i * WARPS + warp) * CHUNK + lane];
+    UNROLL for (int from = 0; from < GROUPS; from++)
+      total[i] += smem[(from * COLUMNS + i * WARPS + warp) * CHUNK + lane];
     zero = fmaf(total[i], 0.f, zero);
   }
   if (__syncthreads_or(zero != 0.f)) exact(s, x, g, tiles, rows, oc0 + warp, blockIdx.x * CHUNK + lane, total);
   float *slot = work + ((long long)(blockIdx.z * gridDim.x + blockIdx.x) * gridDim.y + blockIdx.y) * (COLUMNS * CHUNK);
-#pragma unroll
-  for (int i = 0; i < COLUMNS / WARPS; i++) slot[(i * WARPS + warp) * CHUNK + lane] = total[i];
+  UNROLL for (int i = 0; i < COLUMNS / WARPS; i++) slot[(i * WARPS + warp) * CHUNK + lane] = total[i];
 }
 ALPHA_KERNEL(stem_mma_wgrad)

@@ -33,22 +33,21 @@ struct StemRow {
 
 struct StemTile {
   int image, h, w;  // of the first position
-  PTX_FN StemTile(const StemShape &s, int number) {
+  INLINE StemTile(const StemShape &s, int number) {
     const int per_image = s.tiles_h * s.tiles_w;
     image = number / per_image;
     number -= image * per_image;
     h = number / s.tiles_w * s.tile_h, w = number % s.tiles_w * s.tile_w;
   }
-  PTX_FN bool has(const StemShape &s, const StemRow &r) const { return h + r.h < s.oh && w + r.w < s.ow; }
-  PTX_FN long long at(const StemShape &s, const StemRow &r) const {  // elements of y up to a row
+  INLINE bool has(const StemShape &s, const StemRow &r) const { return h + r.h < s.oh && w + r.w < s.ow; }
+  INLINE long long at(const StemShape &s, const StemRow &r) const {  // elements of y up to a row
     return ((long long)image * s.oh * s.ow + ((h + r.h) * s.ow + w + r.w)) * s.oc;
   }
 };
 
 // Tables that every tile shares; offsets: of `count` k from `first` on, of which those beyond the last read what the
 // first one reads.
-template <int N>
-PTX_FN void stem_tables(const StemShape &s, StemRow (&rows)[N], int *offsets, int first, int count) {
+template <int N> INLINE void stem_tables(const StemShape &s, StemRow (&rows)[N], int *offsets, int first, int count) {
   for (int p = threadIdx.x; p < N; p += THREADS) {
     const int h = p / s.tile_w, w = p - h * s.tile_w;
     rows[p] = h < s.tile_h ? StemRow{h * s.stride_h * s.line + w * s.stride_w * s.ic, (short)h, (short)w}
@@ -61,7 +60,7 @@ PTX_FN void stem_tables(const StemShape &s, StemRow (&rows)[N], int *offsets, in
 }
 
 // Starts to copy a tile's patch: float32 arrives by the cp_async_wait, 16 bits are too small for it and are there.
-PTX_FN void copy_patch(const StemShape &s, const StemTile &tile, const ELEMENT *x, ELEMENT *patch) {
+INLINE void copy_patch(const StemShape &s, const StemTile &tile, const ELEMENT *x, ELEMENT *patch) {
   const int h0 = tile.h * s.stride_h - s.pad_h, first = (tile.w * s.stride_w - s.pad_w) * s.ic, width = s.iw * s.ic;
   for (int r = threadIdx.x / 32; r < s.lines; r += WARPS) {
     const bool inside = (unsigned)(h0 + r) < (unsigned)s.ih;
@@ -69,8 +68,7 @@ PTX_FN void copy_patch(const StemShape &s, const StemTile &tile, const ELEMENT *
     ELEMENT *to = patch + r * s.line;
     for (int c0 = threadIdx.x % 32; c0 < s.line; c0 += 128) {
       ELEMENT v[4];
-#pragma unroll
-      for (int q = 0; q < 4; q++) {
+      UNROLL for (int q = 0; q < 4; q++) {
         const int c = c0 + q * 32;
         const bool there = inside && c < s.line && (unsigned)(first + c) < (unsigned)width;
         if constexpr (WIDE) {
@@ -80,8 +78,7 @@ PTX_FN void copy_patch(const StemShape &s, const StemTile &tile, const ELEMENT *
         }
       }
       if constexpr (!WIDE) {
-#pragma unroll
-        for (int q = 0; q < 4; q++)
+        UNROLL for (int q = 0; q < 4; q++)
           if (c0 + q * 32 < s.line) to[c0 + q * 32] = v[q];
       }
     }
@@ -91,59 +88,47 @@ PTX_FN void copy_patch(const StemShape &s, const StemTile &tile, const ELEMENT *
 // N registers of an operand as the tensor core takes them; lo: of three products.
 template <int N> struct Fragment {
   unsigned hi[N], lo[PRODUCTS == 3 ? N : 1];
-  PTX_FN void set(int i, float v) {
+  INLINE void set(int i, float v) {
     hi[i] = ptx::to_tf32(v);
     if constexpr (PRODUCTS == 3) lo[i] = __float_as_uint(v - __uint_as_float(hi[i]));  // 12 bits, 11 are read
   }
-  PTX_FN void set(int i, unsigned pair) { hi[i] = pair; }
+  INLINE void set(int i, unsigned pair) { hi[i] = pair; }
 };
-template <class T> PTX_FN unsigned pair_of(T first, T second) {
+template <class T> INLINE unsigned pair_of(T first, T second) {
   unsigned short half[2];
   memcpy(half, &first, 2);
   memcpy(half + 1, &second, 2);
   return half[0] | (unsigned)half[1] << 16;
 }
-PTX_FN void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], float) { ptx::mma_tf32(d, a, b); }
-PTX_FN void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], f16) { ptx::mma_f16(d, a, b); }
-PTX_FN void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], bf16) { ptx::mma_bf16(d, a, b); }
+INLINE void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], float) { ptx::mma_tf32(d, a, b); }
+INLINE void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], f16) { ptx::mma_f16(d, a, b); }
+INLINE void mma(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], bf16) { ptx::mma_bf16(d, a, b); }
 
 // sum += a b, of M x N blocks from column block j0 on. Products that follow one another have different sums.
 template <int M, int N, int COLS>
-PTX_FN void multiply(float (&sum)[M][COLS][4], const Fragment<4> (&a)[M], const Fragment<2> (&b)[N], int j0 = 0) {
+INLINE void multiply(float (&sum)[M][COLS][4], const Fragment<4> (&a)[M], const Fragment<2> (&b)[N], int j0 = 0) {
   if constexpr (PRODUCTS == 3) {
-#pragma unroll
-    for (int i = 0; i < M; i++)
-#pragma unroll
-      for (int j = 0; j < N; j++) mma(sum[i][j0 + j], a[i].lo, b[j].hi, ELEMENT());
-#pragma unroll
-    for (int i = 0; i < M; i++)
-#pragma unroll
-      for (int j = 0; j < N; j++) mma(sum[i][j0 + j], a[i].hi, b[j].lo, ELEMENT());
+    UNROLL for (int i = 0; i < M; i++)
+      UNROLL for (int j = 0; j < N; j++) mma(sum[i][j0 + j], a[i].lo, b[j].hi, ELEMENT());
+    UNROLL for (int i = 0; i < M; i++)
+      UNROLL for (int j = 0; j < N; j++) mma(sum[i][j0 + j], a[i].hi, b[j].lo, ELEMENT());
   }
-#pragma unroll
-  for (int i = 0; i < M; i++)
-#pragma unroll
-    for (int j = 0; j < N; j++) mma(sum[i][j0 + j], a[i].hi, b[j].hi, ELEMENT());
+  UNROLL for (int i = 0; i < M; i++)
+    UNROLL for (int j = 0; j < N; j++) mma(sum[i][j0 + j], a[i].hi, b[j].hi, ELEMENT());
 }
 
 // sum += part, which begins with column block j0 of it
 template <int M, int N, int COLS>
-PTX_FN void add_part(float (&sum)[M][COLS][4], const float (&part)[M][N][4], int j0 = 0) {
-#pragma unroll
-  for (int i = 0; i < M; i++)
-#pragma unroll
-    for (int j = 0; j < N; j++)
-#pragma unroll
-      for (int q = 0; q < 4; q++) sum[i][j0 + j][q] += part[i][j][q];
+INLINE void add_part(float (&sum)[M][COLS][4], const float (&part)[M][N][4], int j0 = 0) {
+  UNROLL for (int i = 0; i < M; i++)
+    UNROLL for (int j = 0; j < N; j++)
+      UNROLL for (int q = 0; q < 4; q++) sum[i][j0 + j][q] += part[i][j][q];
 }
 
-template <int M, int N> PTX_FN bool all_finite(const float (&sum)[M][N][4]) {
+template <int M, int N> INLINE bool all_finite(const float (&sum)[M][N][4]) {
   float zero = 0.f;
-#pragma unroll
-  for (int i = 0; i < M; i++)
-#pragma unroll
-    for (int j = 0; j < N; j++)
-#pragma unroll
-      for (int q = 0; q < 4; q++) zero = fmaf(sum[i][j][q], 0.f, zero);
+  UNROLL for (int i = 0; i < M; i++)
+    UNROLL for (int j = 0; j < N; j++)
+      UNROLL for (int q = 0; q < 4; q++) zero = fmaf(sum[i][j][q], 0.f, zero);
   return zero == 0.f;
 }

@@ -22,33 +22,28 @@ struct Rows {
   T *y;
   int rows, n, k, relu;
 
-  __device__ __forceinline__ void put(int r, int o, float sum) const {
+  INLINE void put(int r, int o, float sum) const {
     const float v = fmaf(sum, scale ? *scale : 1.f, bias ? bias[o] : -0.f);
     y[(i64)r * n + o] = from_float<T>(relu && v < 0.f ? 0.f : v);
   }
 };
 
-__device__ __forceinline__ void dense(const Rows &p, int warps) {
+INLINE void dense(const Rows &p, int warps) {
   __shared__ float parts[WARPS][X_ROWS];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, o = (blockIdx.x * WARPS + warp) / warps;
   float sum[X_ROWS] = {};
   if (o < p.n) {
     const T *row = p.w + (i64)o * p.k;
-#pragma unroll 4
-    for (int at = (warp % warps * 32 + lane) * V; at < p.k; at += warps * 32 * V) {
+    UNROLL_BY(4) for (int at = (warp % warps * 32 + lane) * V; at < p.k; at += warps * 32 * V) {
       const Lanes<V, T> weights = load<V>(row + at);
-#pragma unroll
-      for (int r = 0; r < X_ROWS; r++) {
+      UNROLL for (int r = 0; r < X_ROWS; r++) {
         const Lanes<V, T> values = load<V>(p.x + (i64)(X_ROWS > 1 ? min(r, p.rows - 1) : 0) * p.k + at);
-#pragma unroll
-        for (int v = 0; v < V; v++) sum[r] = fmaf(value(values, v), value(weights, v), sum[r]);
+        UNROLL for (int v = 0; v < V; v++) sum[r] = fmaf(value(values, v), value(weights, v), sum[r]);
       }
     }
   }
-#pragma unroll
-  for (int r = 0; r < X_ROWS; r++) {
-#pragma unroll
-    for (int step = 16; step; step /= 2) sum[r] += __shfl_xor_sync(~0u, sum[r], step);
+  UNROLL for (int r = 0; r < X_ROWS; r++) {
+    UNROLL for (int step = 16; step; step /= 2) sum[r] += __shfl_xor_sync(~0u, sum[r], step);
     if (lane == 0) parts[warp][r] = sum[r];
   }
   __syncthreads();
@@ -58,19 +53,17 @@ __device__ __forceinline__ void dense(const Rows &p, int warps) {
   p.put(lane, o, all);
 }
 
-__device__ __forceinline__ void without_zeros(const Rows &p, const Workspace &partial, int each) {
+INLINE void without_zeros(const Rows &p, const Workspace &partial, int each) {
   __shared__ float values[THREADS][X_ROWS], sums[WARPS][X_ROWS][32 * V];
   __shared__ int lines[THREADS], counts[WARPS];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, column = (blockIdx.x * 32 + lane) * V;
   const int end = min(p.k, (int(blockIdx.y) + 1) * each);
   float acc[X_ROWS][V] = {};
-#pragma unroll 1
-  for (int first = blockIdx.y * each; first < end; first += THREADS) {
+  UNROLL_BY(1) for (int first = blockIdx.y * each; first < end; first += THREADS) {
     const int k = first + threadIdx.x;
     float mine[X_ROWS] = {};
     bool any = false;
-#pragma unroll
-    for (int r = 0; r < X_ROWS; r++) {
+    UNROLL for (int r = 0; r < X_ROWS; r++) {
       if (k < end && r < p.rows) mine[r] = to_float(p.x[(i64)r * p.k + k]);
       any |= mine[r] != 0.f;
     }
@@ -78,22 +71,17 @@ __device__ __forceinline__ void without_zeros(const Rows &p, const Workspace &pa
     if (lane == 0) counts[warp] = __popc(votes);
     __syncthreads();
     int at = __popc(votes & ((1u << lane) - 1)), count = 0;
-#pragma unroll
-    for (int k = 0; k < WARPS; k++) at += k < warp ? counts[k] : 0, count += counts[k];
+    UNROLL for (int k = 0; k < WARPS; k++) at += k < warp ? counts[k] : 0, count += counts[k];
     if (any) {
       lines[at] = k;
-#pragma unroll
-      for (int r = 0; r < X_ROWS; r++) values[at][r] = mine[r];
+      UNROLL for (int r = 0; r < X_ROWS; r++) values[at][r] = mine[r];
     }
     __syncthreads();
     if (column < p.n) {
-#pragma unroll 4
-      for (int j = warp; j < count; j += WARPS) {
+      UNROLL_BY(4) for (int j = warp; j < count; j += WARPS) {
         const Lanes<V, T> weights = load<V>(p.w + (i64)lines[j] * p.n + column);
-#pragma unroll
-        for (int r = 0; r < X_ROWS; r++) {
-#pragma unroll
-          for (int v = 0; v < V; v++) acc[r][v] = fmaf(values[j][r], value(weights, v), acc[r][v]);
+        UNROLL for (int r = 0; r < X_ROWS; r++) {
+          UNROLL for (int v = 0; v < V; v++) acc[r][v] = fmaf(values[j][r], value(weights, v), acc[r][v]);
         }
       }
     }
@@ -101,10 +89,8 @@ __device__ __forceinline__ void without_zeros(const Rows &p, const Workspace &pa
   }
   const Slice slice = {int(blockIdx.x * gridDim.y), int(blockIdx.y), int(gridDim.y)};
   if (gridDim.y > 1 && !add_slices<THREADS>(acc, slice, partial)) return;
-#pragma unroll
-  for (int r = 0; r < X_ROWS; r++) {
-#pragma unroll
-    for (int v = 0; v < V; v++) sums[warp][r][lane * V + v] = acc[r][v];
+  UNROLL for (int r = 0; r < X_ROWS; r++) {
+    UNROLL for (int v = 0; v < V; v++) sums[warp][r][lane * V + v] = acc[r][v];
   }
   __syncthreads();
   for (int at = threadIdx.x; at < p.rows * 32 * V; at += THREADS) {

@@ -1,0 +1,49 @@
+"""Pages and comments: lines that fit a screen, no blanks at their ends, no path of the machine they were written on."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+SOURCES = [path for folder in ("alpha", "benchmarks", "examples", "models", "tests", "train")
+           for suffix in ("py", "cu", "cuh", "cpp", "hpp") for path in sorted(ROOT.glob(f"{folder}/**/*.{suffix}"))]
+WIDTH = 140     # Python has 120, by ruff
+LONG = re.compile(r"^\s*(\||!\[|<|EQUATION)|https?://|\]\(")     # not to be broken: tables, links, generated lines
+HOME = re.compile(r"/(work|home|root|Users)/[a-z]")
+
+
+def faults(text: str) -> list[str]:
+    """Returns what is wrong with a text, a line of it each."""
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if len(line) > WIDTH and not LONG.search(line):
+            found.append(f"{number}: {len(line)} characters, {WIDTH} are the most")
+        if line != line.rstrip():
+            found.append(f"{number}: ends in blanks")
+        if HOME.search(line):
+            found.append(f"{number}: names a path of a machine")
+    return found
+
+
+def test_there_are_pages_and_sources():
+    assert len(PAGES) > 15 and len(SOURCES) > 300
+
+
+@pytest.mark.parametrize("text, what", [("x" * 141, "141 characters"), ("a \n", "ends in blanks"),
+                                        ("see /" + "work/x", "a path of a machine")])
+def test_a_fault_is_noticed(text, what):
+    assert what in faults(text)[0]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_pages_are_easy_to_read(path):
+    assert not faults(path.read_text())
+
+
+def test_sources_are_easy_to_read():
+    wrong = {str(path.relative_to(ROOT)): found for path in SOURCES if (found := faults(path.read_text()))}
+    assert not wrong
