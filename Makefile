@@ -12,9 +12,10 @@ train: .venv/.train        ## train LeNet-5 on real handwritten digits on this m
 test: .venv/.test          ## the whole CPU suite; comparisons with PyTorch run where it is installed in .venv
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal $(ARGS)
 
-# Left out: what calls no compiled kernel of the CPU or calls it from a program (command lines, benchmarks, files, builds,
-# imports, plans of GPUs, pages of the docs); the kernels' own tests; ONNX and recomputation, which are above the kernels,
-# and whose test of all ops turns them off itself; and what a fixture runs both ways in make test ([compiled], [numpy]).
+# Left out: what calls no compiled kernel of the CPU or calls it from a program (command lines, benchmarks, files,
+# builds, imports, plans of GPUs, pages of the docs); the kernels' own tests; ONNX and recomputation, which are above
+# the kernels (test_all_cheap_ops turns them off itself); what a fixture runs both ways in make test, [compiled] and
+# [numpy].
 NO_KERNELS := accuracy algorithms bench* build calibrate checkpoint cifar commands compare* conv_ops cuda_* data \
 	docs doctor forged* fuzz* kernel_headers layering memcheck native* onnx packed pickles pointers prose public_api \
 	recompute rehearsal tarball testing torch_state train_config winograd_kernels
@@ -26,11 +27,12 @@ test-numpy: .venv/.test    ## the CPU suite where there are no compiled kernels:
 test-kernels: .venv/.test  ## every CUDA kernel compiles for every architecture, without a warning or a spill; needs nvcc
 	$(BIN)/python -m pytest -q -n auto -m kernels tests/test_cuda_build.py $(ARGS)
 
-# The checked run sees all that the plain one does, and takes longer. The plain one has what is left out there: programs,
+# The checked run sees all that the plain one does, but takes longer. The plain one has what is left out there: programs,
 # whole training steps, repetitions, the largest convolutions; and the emulator's own tests, which check by themselves.
-LONG := context or interop or training or capture or benchmarks or docs or tuning or two_runs or repetitions or adjoint \
-	or aligned or many_ or losses_are or fprop-long or dgrad-long or every_mode_is or 1032 or are_not_rounded \
-	or (test_conv_wgrad and tiles) or are_counted or counts_what or special_values_pass or lose_the_range
+LONG := context or interop or training or (capture and not coconv) or benchmarks or docs or tuning or two_runs \
+	or repetitions or adjoint or aligned or many_ or losses_are or fprop-long or dgrad-long or every_mode_is or 1032 \
+	or are_not_rounded or (test_conv_wgrad and tiles) or are_counted or counts_what or special_values_pass \
+	or lose_the_range
 # All that needs a GPU is in tests/cuda: the other files need not be imported to know it.
 EMULATED := $(BIN)/python -m pytest -q -n 2 --dist worksteal -p tests.emulator.plugin --ignore-glob='tests/test_*.py'
 test-emulated: .venv/.test ## without a GPU: the emulated driver, and the CUDA suite on it with every access checked

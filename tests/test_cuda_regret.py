@@ -126,3 +126,22 @@ def test_estimates_are_near_what_was_timed():
 def test_with_the_candidates_there_are_steps_take_at_most_a_hundredth_longer():
     rows = [row for row in read(RESULTS / "h200" / "pruning.jsonl") if "job" in row]
     assert len(rows) > 10 and all(row["pruned"] <= 1.01 for row in rows)
+
+
+DEPTHWISE = read(RESULTS / "h200" / "depthwise.jsonl")
+
+
+@pytest.mark.parametrize("pass_name", planner.PASSES)
+def test_depthwise_strips_take_what_they_were_estimated_to(pass_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a factor of 1.6 each, and 1.1 on the whole."""
+    monkeypatch.setattr(context, "name", "NVIDIA H200")
+    ratios = []
+    for row in DEPTHWISE:
+        if row["pass"] != pass_name:
+            continue
+        desc = square("", row["n"], row["hw"], row["c"], row["c"], row["f"], row["stride"], row["f"] // 2,
+                      groups=row["c"]).desc
+        name = f"depthwise_strip_{pass_name} {row['dtype']}"
+        ratios.append(row["us"]["alpha"] / estimates(desc, pass_name, [name])[name])
+    assert len(ratios) == 5 and all(1 / 1.6 < r < 1.6 for r in ratios), ratios
+    assert 1 / 1.1 < statistics.geometric_mean(ratios) < 1.1, ratios

@@ -111,12 +111,8 @@ struct MergePairs {
     return {a.sum + b.sum, a.dot + b.dot, fmaxf(a.most, b.most)};
   }
 };
-struct Add {
-  template <class T> __device__ T operator()(T a, T b) const { return a + b; }
-};
-struct Larger {
-  __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
-};
+struct Add { template <class T> __device__ T operator()(T a, T b) const { return a + b; } };
+struct Larger { __device__ float operator()(float a, float b) const { return fmaxf(a, b); } };
 
 // ---- groups of `width` threads, a power of two up to THREADS
 

@@ -16,12 +16,8 @@ template <class T_, int PLANES_, bool SCALED_> struct PlanesOf {
 struct Float16x2 : PlanesOf<f16, 2, true> {
   static constexpr float LEAST = 0x1p-10f;  // what is below is lost
 };
-struct Float16 : PlanesOf<f16, 1, true> {
-  static constexpr float LEAST = 0x1p-14f;
-};
-struct BFloat16 : PlanesOf<bf16, 1, false> {
-  static constexpr float LEAST = 0;
-};
+struct Float16 : PlanesOf<f16, 1, true> { static constexpr float LEAST = 0x1p-14f; };
+struct BFloat16 : PlanesOf<bf16, 1, false> { static constexpr float LEAST = 0; };
 
 // What alpha/cuda/lazy/operands.py gives its scale and flag from. Partial maxima may follow it.
 struct OperandHeader {
@@ -37,9 +33,7 @@ static_assert(sizeof(OperandHeader) == 64, "alpha/cuda/lazy/operands.py reserves
 
 // ---- the scale ------------------------------------------------------------------------------------------------------
 
-struct LargerBits {
-  __device__ unsigned operator()(unsigned a, unsigned b) const { return a > b ? a : b; }
-};
+struct LargerBits { __device__ unsigned operator()(unsigned a, unsigned b) const { return a > b ? a : b; } };
 
 // Bits of |x|, which order as the numbers do; 0 for Inf and NaN.
 INLINE unsigned finite_bits(float x) {

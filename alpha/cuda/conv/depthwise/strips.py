@@ -45,7 +45,7 @@ class Strip(Candidate):
     def cost(self, desc: ConvDesc) -> Cost:
         c = device().table.depthwise
         return Cost((Stage(desc.useful_flops / c.strips["fma"], "fma",
-                           desc.nbytes(ITEMSIZE[self.reads]) / c.strips["dram"], "dram", c.depth, c.launches),))
+                           desc.nbytes(ITEMSIZE[self.reads]) / c.strips[self.pass_name], "dram", c.depth, c.launches),))
 
     def prepare(self, desc: ConvDesc) -> Launch:
         return self._wgrad(desc) if self.pass_name == "wgrad" else self._maps(desc)

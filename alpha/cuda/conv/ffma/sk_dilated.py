@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
-from typing import NamedTuple
+from typing import Any
 
 from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.ffma.gemm import Tile
@@ -26,20 +25,6 @@ SUM_SLICES = Kernel("sum_slices.cu", "sum_slices", "ptr work, ptr dw, ptr tiles,
 MOST_SPLIT = 32
 
 
-class Parts(NamedTuple):
-    """What a launch takes beside its tensors: the grid, floats of the workspace, tables, sizes, and the sum of slices,
-    add(workspace, dw, guard)."""
-
-    grid: int
-    work_floats: int
-    tables: tuple[Array, ...]
-    sizes: tuple[int, ...]
-    add: Callable[[Array, Array | int, Guard], None]
-
-    def workspace(self) -> Array | None:
-        return empty((self.work_floats,), "float32") if self.work_floats else None
-
-
 class WgradTile(ConvTile):
     """A kernel over the work list of schedule_wgrad.py; a subclass adds `prepare`."""
 
@@ -58,12 +43,15 @@ class WgradTile(ConvTile):
         c = device().table.ffma
         return Cost((Stage(self.schedule(desc).time_us, depth=c.depth, launches=c.launches),))
 
-    def parts(self, desc: ConvDesc, pitch: int = 0) -> Parts:
-        """Returns what a launch takes.  pitch: channels of a pixel of g in memory, if those of desc are a part."""
-        plan, tile, pitch = self.schedule(desc), self.tile, pitch or desc.oc
+    def run_of(self, desc: ConvDesc, first: int, channels: int) -> Callable[..., None]:
+        """Returns run(x, g, dw, more, guard): a launch that takes `more` last, and the sum of slices behind the guard.
+
+        first, channels: if g has so many channels and dw as many filters, those of desc being from `first` on.
+        """
+        plan, tile, pitch, kernel = self.schedule(desc), self.tile, channels or desc.oc, self.kernel
         table = plan.taps.copy()
         table[:, TAP_FIELDS.index("g")] = table[:, TAP_FIELDS.index("g")] // desc.oc * pitch
-        taps, units, first, sums = (upload(a) for a in (table, *plan[1:4]))
+        *tables, sums = (upload(a) for a in (table, *plan[1:4]))
         h, w, icg = desc.h, desc.w, desc.ic // desc.groups
         dw_row = h.f * w.f * icg
         sizes = (h.i * w.i * desc.ic, h.o * w.o * pitch, h.s * w.i * desc.ic, w.s * desc.ic, w.o * pitch, pitch,
@@ -72,11 +60,14 @@ class WgradTile(ConvTile):
         split = 1
         while split < MOST_SPLIT and len(plan.sums) and split * len(plan.sums) * 2 <= slots:
             split *= 2
-        sum_grid = tile_floats * split // 1024, len(plan.sums)
+        grid, sum_grid = len(plan.first) - 1, (tile_floats * split // 1024, len(plan.sums))
 
-        def add(work: Array, dw: Array | int, guard: Guard) -> None:
-            SUM_SLICES(sum_grid, work, dw, sums, tile_floats, tile.columns, dw_row, split, *guard)
-        return Parts(len(plan.first) - 1, slots * tile_floats, (taps, units, first), sizes, add)
+        def run(x: Any, g: Any, dw: Array, more: tuple[Any, ...], guard: Guard = UNGUARDED) -> None:
+            work, out = empty((slots * tile_floats,), "float32") if slots else None, offset(dw, 4 * first * dw_row)
+            kernel(grid, x, g, out, work, *tables, *sizes, *more)
+            if work:
+                SUM_SLICES(sum_grid, work, out, sums, tile_floats, tile.columns, dw_row, split, *guard)
+        return run
 
 
 class SkDilated(WgradTile):
@@ -108,18 +99,11 @@ class SkDilated(WgradTile):
         return self.on_operands(desc)
 
     def on_operands(self, desc: ConvDesc, first: int = 0, channels: int = 0) -> Launch:
-        """Returns the launch (x, g, dw, guard).
-
-        first, channels: if g has so many channels and dw as many filters, those of desc being from `first` on.
-        """
-        kernel, parts, dw_first = self.kernel, self.parts(desc, channels), 4 * first * prod(desc.w_shape[1:])
-        grid, _, tables, sizes, add = parts
+        """Returns the launch (x, g, dw, guard); first, channels: as above."""
+        run = self.run_of(desc, first, channels)
 
         def launch(x: Array, g: Array, dw: Array, guard: Guard = UNGUARDED) -> None:
-            work, out = parts.workspace(), offset(dw, dw_first)
-            kernel(grid, x, offset(g, 4 * first), out, work, *tables, *sizes, *guard)
-            if work:
-                add(work, out, guard)
+            run(x, offset(g, 4 * first), dw, guard, guard)
         return launch
 
 

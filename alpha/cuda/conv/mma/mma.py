@@ -15,11 +15,11 @@ from alpha.cuda.conv.ffma.slab import ConvV2, KsDeconv, SlabTile
 from alpha.cuda.conv.mma.gemm import TILES, MmaTile
 from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.wgmma import BF16, FP16, FP32, TF32, Mode, Run, launch_of_arrays, moved_bytes, refusal
-from alpha.cuda.lazy import READS, UNGUARDED, Operand
+from alpha.cuda.lazy import READS, Operand
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import C_TYPES, Kernel
-from alpha.cuda.runtime.memory import Array, offset
+from alpha.cuda.runtime.memory import Array
 from alpha.ops.conv_desc import ConvDesc
 
 SLAB_ARGS = ("ptr in, ptr w, ptr b, ptr out, ptr slots, ptr arrived, ptr classes, ptr work, i64 in_image, "
@@ -97,19 +97,12 @@ class MmaWgrad(WgradTile):
         return launch_of_arrays("wgrad", self.reads, self.on_operands(desc))
 
     def on_operands(self, desc: ConvDesc, first: int = 0, channels: int = 0) -> Run:
-        """Returns the launch that takes what the tensor cores read, (x, g, dw).
-
-        first, channels: if g has so many channels and dw as many filters, those of desc being from `first` on.
-        """
-        kernel, parts, dw_first = self.kernel, self.parts(desc, channels), 4 * first * prod(desc.w_shape[1:])
-        grid, _, tables, sizes, add = parts
-        planes = prod(desc.x_shape), prod(desc.y_shape[:3]) * (channels or desc.oc)
+        """Returns the launch that takes what the tensor cores read, (x, g, dw); first, channels: as of `run_of`."""
+        run_at, planes = self.run_of(desc, first, channels), (
+            prod(desc.x_shape), prod(desc.y_shape[:3]) * (channels or desc.oc))
 
         def run(x: Operand, g: Operand, dw: Array) -> None:
-            work, out = parts.workspace(), offset(dw, dw_first)
-            kernel(grid, x.ptr, g.ptr + 2 * first, out, work, *tables, *sizes, *planes, x.scale, g.scale)
-            if work:
-                add(work, out, UNGUARDED)
+            run_at(x.ptr, g.ptr + 2 * first, dw, (*planes, x.scale, g.scale))
         return run
 
 

@@ -148,9 +148,7 @@ template <class T, int N> struct Results {
 };
 
 // Where row r of a result lies, from its element `first` on: in a matrix of its own, or among a larger one's columns.
-struct Alone {
-  INLINE i64 operator()(i64 r, i64 stride, i64 first) const { return r * stride + first; }
-};
+struct Alone { INLINE i64 operator()(i64 r, i64 stride, i64 first) const { return r * stride + first; } };
 struct Among {
   i64 columns, begin;
   INLINE i64 operator()(i64 r, i64, i64 first) const { return r * columns + (begin + first); }
