@@ -266,11 +266,11 @@ class LazyStorage(Derived):
 
     dtype, is_alive, is_chain, value = "float32", True, False, None
 
-    def __init__(self, memory: Memory, reads: Sequence[Array], write: Write | None, hurries: bool,
-                 join: Join | None) -> None:
+    def __init__(self, memory: Memory, reads: Sequence[Array], write: Write, hurries: bool, join: Join | None) -> None:
         self.memory, self.reads, self.hurries = memory, reads, hurries
         self.companion: ReferenceType[CompanionOutput] | None = None
-        self._write, self._join, self._trace = write, join, running.get()
+        self._write: Write | None = write
+        self._join, self._trace = join, running.get()
         self.in_planes = False              # memory has planes, or elements where their flag is set
         self.form = [""]                    # see Backend.form; outlives the memory
         self._split_for: str | None = ""    # what the header's bound has served a split for; None: it bounds no more
@@ -363,12 +363,6 @@ class LazyStorage(Derived):
                 return None
             self._split_for = reads
             return self.memory
-
-    def fork(self) -> LazyStorage:
-        """Returns what stays planes in this memory, whatever becomes of these."""
-        made = LazyStorage(self.memory, (), None, False, None)
-        made.in_planes, made.form = True, ["planes"]
-        return made
 
     def settle(self) -> None:
         """Leaves nothing but elements, as these are about to change."""

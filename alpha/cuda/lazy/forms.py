@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import copy
+
 from alpha.cuda.lazy.deferred import Deferred
 from alpha.cuda.runtime.memory import Array
 
@@ -19,7 +21,11 @@ def write_as(x: Array, form: str) -> None:
 
 def held(x: Array) -> Array:
     """As Backend.held."""
-    return Deferred(x.shape, x.size, x.nbytes, x.derived.fork()) if (form_of(x) or [""])[0] == "planes" else x
+    if (form_of(x) or [""])[0] != "planes":
+        return x
+    made = Deferred(x.shape, x.size, x.nbytes, copy(x.derived))  # type: ignore[arg-type]
+    made.derived.form = ["planes"]
+    return made
 
 
 def memory_key(x: Array) -> int:
