@@ -87,7 +87,8 @@ def rates_of(machine: str, threads: int) -> Rates:
     """Returns what a class of machines does with so many threads: each has its core and cache, memory is shared."""
     one = MACHINES[machine].rates
     return one._replace(flops={unit: threads * rate for unit, rate in one.flops.items()},
-                        bandwidth={**one.bandwidth, "L2": threads * one.bandwidth["L2"]})
+                        bandwidth={level: rate * (1 if level == "DRAM" else threads)
+                                   for level, rate in one.bandwidth.items()})
 
 
 def model(pass_name: str, desc: ConvDesc, machine: str, name: str, threads: int) -> tuple[Way, Cost, float] | None:
@@ -175,7 +176,8 @@ def summary(rows: Sequence[Row]) -> str:
         return "nothing was timed"
     off = [abs(np.log2(a["expected_ms"] / row["ms"][name])) for row in run for name, a in row["algorithms"].items()]
     good = sum(row["regret"] <= 0.1 for row in run)
-    slower = max(row["ms"][row["chosen"]] / row["ms"]["direct"] for row in run if "direct" in row["ms"])
+    slower = max((row["ms"][row["chosen"]] / row["ms"]["direct"] for row in run if "direct" in row["ms"]),
+                 default=np.nan)
     return (f"{len(run)} cells: within 10 % of the best in {good / len(run):.0%}, at most {slower:.2f} times direct; "
             f"median |log2(model / clock)| {np.median(off):.2f}")
 
