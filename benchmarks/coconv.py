@@ -2,14 +2,15 @@
 
     python -m benchmarks.coconv [--device cpu|cuda] [--shapes 56x64x4 ...] [--passes fprop dgrad wgrad] [--tables]
                                 [--precision fp32 tf32 bf16] [--rounds N] [--window MS] [--compile] [--steps]
-                                [--output FOLDER] [--resume]
+                                [--clock cpu] [--output FOLDER] [--resume]
 
 Sides, in turn in one process: `alpha`, the op; `composed`, alpha's conv2d for each level, copies and concatenation;
 `conv2d`, alpha's Conv2d of the same weight; `torch_nchw`, `torch_nhwc`; in fp32 also PyTorch's with TF32, `tf32_nchw`
 and `tf32_nhwc`; with --compile `compiled`. On a GPU all are CUDA graphs, so that time on the host counts for none, and
 what tensor cores read of float32 is made before, as in training. Before a pass is timed alpha's result is compared with
 PyTorch's in strict float32. --tables: the shapes of the paper's Tables 1 and 2, one image, forward. --steps: training
-steps of coresnet50 by benchmarks.compare, at the batches of --batch-sizes.
+steps of coresnet50 by benchmarks.compare, at the batches of --batch-sizes. --clock cpu: the processor's time, of one
+core (taskset -c 0), on a machine that others use too.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from alpha.errors import AlphaError
 from alpha.op import registry
 from alpha.ops.coconv_desc import CoConvDesc
 from alpha.ops.conv_desc import ConvDesc
-from benchmarks import checks, results
+from benchmarks import checks, cpu_timing, results
 from benchmarks.conv_ops import BOUNDS, in_windows, stream_of, timing_of
 from benchmarks.conv_sides import Operands
 from benchmarks.environment import add_common, settle, torch_facts
@@ -277,6 +278,7 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--compile", action="store_true", help="torch.compile as one more side; it takes its time")
     parser.add_argument("--rounds", type=int, default=5, help="of windows")
     parser.add_argument("--window", type=float, default=8.0, help="milliseconds of calls in a row")
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: the processor's, of one core")
     add_common(parser, "shape")
     args = parser.parse_args(argv)
     settle(args)
@@ -297,13 +299,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return steps(args)
     try:
         checks.admit(args.precision, args.device, "coconv", args.busy)
+        if args.clock == "cpu":
+            cpu_timing.count_processor_time()
     except AlphaError as error:
         print(error, file=sys.stderr)
         return 1
     timing = timing_of(args.device)
     deadline = time.monotonic() + args.budget_s
     command = f"python -m benchmarks.coconv {' '.join(sys.argv[1:] if argv is None else argv)}".strip()
-    facts = {**timing.start(command), **torch_facts(), "rounds": args.rounds, "window_ms": args.window}
+    facts = {**timing.start(command), **torch_facts(), "rounds": args.rounds, "window_ms": args.window,
+             "clock": args.clock}
     if args.device == "cuda":
         facts["name"] = facts.pop("device")
     print("; ".join(f"{k}: {v}" for k, v in facts.items()))

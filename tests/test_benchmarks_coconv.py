@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from alpha.errors import AlphaError
 from alpha.op import registry
-from benchmarks import coconv, results
+from benchmarks import coconv, cpu_timing, results
 from benchmarks.coconv import CoShape
 
 torch = pytest.importorskip("torch")
@@ -57,3 +60,14 @@ def test_a_wrong_result_is_not_timed(tiny: None, tmp_path: Path, monkeypatch: py
 def test_what_the_cpu_lacks_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert coconv.main(["--device", "cpu", "--precision", "bf16"]) == 1
     assert "coconv: precision bf16 on the CPU" in capsys.readouterr().err
+
+
+def test_the_clock_of_the_processor_is_for_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu_timing, "_clock", time.perf_counter)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
+    with pytest.raises(AlphaError, match="this process may use 3 cores") as found:
+        cpu_timing.count_processor_time()
+    assert "taskset -c 0" in str(found.value) and cpu_timing._clock is time.perf_counter
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1})
+    cpu_timing.count_processor_time()
+    assert cpu_timing._clock is time.process_time
