@@ -16,6 +16,7 @@ core (taskset -c 0), on a machine that others use too.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 import traceback
@@ -28,7 +29,7 @@ from alpha.errors import AlphaError
 from alpha.op import registry
 from alpha.ops.coconv_desc import CoConvDesc
 from alpha.ops.conv_desc import ConvDesc
-from benchmarks import checks, cpu_timing, results
+from benchmarks import checks, results
 from benchmarks.conv_ops import BOUNDS, in_windows, stream_of, timing_of
 from benchmarks.conv_sides import Operands
 from benchmarks.environment import add_common, settle, torch_facts
@@ -285,6 +286,14 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     return args
 
 
+def one_core(clock: str) -> None:
+    """Raises UnfairError where the clock of the processor would add up the threads of several cores."""
+    cores = len(os.sched_getaffinity(0))
+    if clock == "cpu" and cores > 1:
+        checks.refuse(f"the clock of the processor adds up all threads, and this process may use {cores} cores",
+                      "let it use one: taskset -c 0 python -m benchmarks.coconv", where="coconv")
+
+
 def steps(args: argparse.Namespace) -> int:
     """Runs training steps of coresnet50 in both libraries."""
     from benchmarks import compare
@@ -299,8 +308,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return steps(args)
     try:
         checks.admit(args.precision, args.device, "coconv", args.busy)
-        if args.clock == "cpu":
-            cpu_timing.count_processor_time()
+        one_core(args.clock)
     except AlphaError as error:
         print(error, file=sys.stderr)
         return 1

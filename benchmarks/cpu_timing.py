@@ -4,35 +4,25 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from math import ceil
 from typing import Any
 
 import numpy as np
 
 from alpha.backend import get_backend
-from benchmarks import checks, rounds
+from benchmarks import rounds
 from benchmarks.environment import environment
 from benchmarks.rounds import ROUNDS, WINDOW_MS, Side
 
 ROTATED = 64 << 20  # bytes that buffers rotate over, so that few of them stay in a cache
 STREAM = None
-_clock = time.perf_counter
 
 
 def start(command: str, *packages: str) -> dict[str, Any]:
     """Returns the facts that go beside every figure."""
     get_backend("cpu")
     return environment(command, *packages)
-
-
-def count_processor_time() -> None:
-    """Counts the processor's time from now on, on a machine that others use too.  Raises UnfairError on several cores."""
-    global _clock
-    cores = len(os.sched_getaffinity(0))
-    if cores > 1:
-        checks.refuse(f"the clock of the processor adds up all threads, and this process may use {cores} cores",
-                      "let it use one: taskset -c 0 python -m ...", where="benchmarks")
-    _clock = time.process_time
 
 
 def peer_device() -> str:
@@ -66,14 +56,19 @@ def synchronize() -> None:
     """Nothing runs behind the caller's back."""
 
 
-def window_ms(side: Side, count: int) -> float:
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}  # cpu: of this process alone, beside others' work
+
+
+def window_ms(side: Side, count: int, clock: str = "wall") -> float:
     """Returns the mean time of a call in milliseconds."""
-    begin = _clock()
+    now = CLOCKS[clock]
+    begin = now()
     for k in range(count):
         side.call(k)
-    return (_clock() - begin) * 1e3 / count
+    return (now() - begin) * 1e3 / count
 
 
-def alternate(sides: dict[str, Side], count: int = ROUNDS, window: float = WINDOW_MS) -> dict[str, list[float]]:
+def alternate(sides: dict[str, Side], count: int = ROUNDS, window: float = WINDOW_MS, clock: str = "wall"
+              ) -> dict[str, list[float]]:
     """Returns the milliseconds of a call per round, the sides taking turns."""
-    return rounds.in_windows(sides, count, window, window_ms)
+    return rounds.in_windows(sides, count, window, partial(window_ms, clock=clock))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from alpha.errors import AlphaError
 from alpha.op import registry
 from benchmarks import coconv, cpu_timing, results
 from benchmarks.coconv import CoShape
@@ -62,12 +60,14 @@ def test_what_the_cpu_lacks_is_refused(capsys: pytest.CaptureFixture[str]) -> No
     assert "coconv: precision bf16 on the CPU" in capsys.readouterr().err
 
 
-def test_the_clock_of_the_processor_is_for_one_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu_timing, "_clock", time.perf_counter)
+def test_the_clock_of_the_processor_is_for_one_core(tiny: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                    capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
-    with pytest.raises(AlphaError, match="this process may use 3 cores") as found:
-        cpu_timing.count_processor_time()
-    assert "taskset -c 0" in str(found.value) and cpu_timing._clock is time.perf_counter
+    assert coconv.main(flags(tmp_path, "--clock", "cpu")) == 1
+    told = capsys.readouterr().err
+    assert "this process may use 3 cores" in told and "taskset -c 0" in told
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1})
-    cpu_timing.count_processor_time()
-    assert cpu_timing._clock is time.process_time
+    used: list[str] = []
+    monkeypatch.setitem(cpu_timing.CLOCKS, "cpu", lambda: used.append("cpu") or float(len(used)))
+    assert coconv.main(flags(tmp_path, "--clock", "cpu", "--passes", "fprop")) == 0
+    assert used and results.read(tmp_path / "coconv.jsonl")[0]["clock"] == "cpu"
