@@ -62,6 +62,7 @@ class Effort(NamedTuple):
     rounds: int = 5
     visit_ms: float = 400.0
     compile_s: float = LIMIT_S  # after which torch.compile is given up
+    clock: str = "wall"  # or "cpu", as benchmarks/step_worker.py has it
 
 
 # ---- two sides -------------------------------------------------------------------------------------------------------
@@ -156,6 +157,7 @@ def network(case: Case, names: Sequence[str], effort: Effort, eager_ms: dict[str
             in_time(deadline)
             ours = workers["alpha"] = Worker("alpha")
             workers["next"] = Worker("torch")  # imports PyTorch meanwhile
+            ours.ask(clock=effort.clock)
             begun = begin(ours, case, **spec)
             yield account(case, "alpha", ours)
             for number, name in enumerate(names, 1):
@@ -164,6 +166,7 @@ def network(case: Case, names: Sequence[str], effort: Effort, eager_ms: dict[str
                 try:
                     theirs = workers["torch"] = workers.pop("next")
                     theirs.limit_s = effort.compile_s if found.kind == "compile" else LIMIT_S
+                    theirs.ask(clock=effort.clock)
                     started = {"alpha": begun, "torch": begin(theirs, case, **spec, layout=found.layout,
                                                               kind=found.kind)}
                     check(begun, started["torch"], case.precision)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
+from functools import partial
 from math import ceil
 from typing import Any
 
@@ -55,14 +57,15 @@ def synchronize() -> None:
     """Nothing runs behind the caller's back."""
 
 
-def window_ms(side: Side, count: int) -> float:
+def window_ms(side: Side, count: int, clock: Callable[[], float] = time.perf_counter) -> float:
     """Returns the mean time of a call in milliseconds."""
-    begin = time.perf_counter()
+    begin = clock()
     for k in range(count):
         side.call(k)
-    return (time.perf_counter() - begin) * 1e3 / count
+    return (clock() - begin) * 1e3 / count
 
 
-def alternate(sides: dict[str, Side], count: int = ROUNDS, window: float = WINDOW_MS) -> dict[str, list[float]]:
+def alternate(sides: dict[str, Side], count: int = ROUNDS, window: float = WINDOW_MS,
+              clock: Callable[[], float] = time.perf_counter) -> dict[str, list[float]]:
     """Returns the milliseconds of a call per round, the sides taking turns."""
-    return rounds.in_windows(sides, count, window, window_ms)
+    return rounds.in_windows(sides, count, window, partial(window_ms, clock=clock))
