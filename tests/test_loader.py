@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import alpha
-from alpha.data import Augment, DataLoader, Dataset, ImageFolder, Images
+from alpha.data import Augment, DataLoader, Dataset, ImageFolder, Images, items
 from alpha.errors import ConfigError, DataError
 from tests.loader_sets import IMAGES, LABELS, Draws, Items, noisy
 from tests.op_checks import refused
@@ -181,3 +181,19 @@ def test_the_items_of_pytorchs_side() -> None:
     items = CroppedItems(3)
     x, y = items[2]
     assert x.shape == (3, 32, 32) and y == 2 and float(x.abs().max()) <= 2
+
+
+@pytest.mark.parametrize("column", [
+    [1, 2, 3], [np.int64(1), np.int64(2), np.int64(3)], [1, np.int64(2), 3], [True, False, True], [1.5, 2.0, 3.0],
+    [np.float32(1), np.float32(2), np.float32(3)], list(np.ones((3, 2, 2), np.uint8)), list(np.ones((3, 2))),
+    list(np.ones((3, 2), np.int32)), [alpha.ones((2,)).numpy()] * 3])
+def test_the_short_way_to_a_batch_gives_what_the_long_one_does(column: list) -> None:
+    rows = [(np.full((4, 2), k, np.uint8), value) for k, value in enumerate(column)]
+    found = items.stack("here", rows, range(3))
+    expected = items._stack("here", [items.as_arrays("here", row, k) for k, row in enumerate(rows)], range(3))
+    assert all(np.array_equal(a, b) and a.dtype == b.dtype for a, b in zip(found, expected, strict=True))
+
+
+def test_numbers_that_no_integer_of_64_bits_holds() -> None:
+    with refused(DataError, "part 1 of item 0 is"):
+        items.stack("here", [(np.ones(2, np.uint8), 1 << 70), (np.ones(2, np.uint8), 2)], range(2))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from alpha.data.items import as_array, item, stack
+from alpha.data.items import as_array, fetched, stack
 from alpha.errors import AlphaError, DataError, message
 from alpha.inputs.registry import parameters_of
 
@@ -42,7 +42,7 @@ class Work:
         for k in index.tolist():
             if self.seeds_globals:
                 _seed_globals(self.seed, epoch, k)
-            parts = tuple([as_array(a[k]) for a in self.data]) if isinstance(self.data, tuple) else item(
+            parts = tuple([as_array(a[k]) for a in self.data]) if isinstance(self.data, tuple) else fetched(
                 "DataLoader", self.data, k)
             items.append((self._transformed(parts[0], epoch, k), *parts[1:]) if self.transform else parts)
         return stack("DataLoader", items, index)
@@ -51,7 +51,7 @@ class Work:
         key = [self.seed & 0xFFFFFFFFFFFFFFFF, (epoch << 40) + k]
         more = {"rng": np.random.Generator(np.random.Philox(key=key))} if self.takes_rng else {}
         try:
-            return as_array(self.transform(sample, **more))  # type: ignore[misc]
+            return as_array(self.transform(as_array(sample), **more))  # type: ignore[misc]
         except Exception as error:
             if isinstance(error, AlphaError):
                 raise

@@ -194,7 +194,12 @@ def plan(node: Node, args: Sequence[Any], outs: Sequence[Tensor]) -> None:
     if config.recompute != "auto":
         _plan(node, level, args, outs)
         return
-    moved = sum([t.data.nbytes for t in (*outs, *_tensors(args))])
+    moved = 0
+    for value in (*outs, *args):
+        if isinstance(value, Tensor):
+            moved += value.data.nbytes
+        elif value.__class__ is list:
+            moved += sum([t.data.nbytes for t in value])
     if moved < WORTH and level == "auto":
         return
     backend = get_backend(outs[0].device)

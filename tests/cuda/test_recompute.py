@@ -101,6 +101,17 @@ def test_training_leaks_no_memory(setting: str) -> None:
     assert not list(recipe.versions.recipes)
 
 
+@pytest.mark.parametrize("window, each", [(2, 1), (20, 4)])
+def test_an_index_counts_as_what_it_is_kept_in(window: int, each: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes, where windows are small; nobody else keeps what the pool reads, so it is not made again."""
+    monkeypatch.setattr(recipe.count, "kept", 0)
+    x, w = alpha.randn((2, 20, 20, 8), device="cuda"), nn.Parameter(alpha.randn((8, 1, 1, 8)).to("cuda"))
+    with alpha.config(recompute="cheap"):
+        y = ops.max_pool2d(ops.conv2d(x, w), window)
+    index = y._node[0].saved[0]
+    assert recipe.count.kept == index.nbytes == each * y.size
+
+
 def deep() -> nn.Module:
     """Many norms on maps that are large beside the parameters."""
     layers = [nn.Conv2d(3, 8, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU()]
