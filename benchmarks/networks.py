@@ -6,9 +6,9 @@
 
 Each network is measured as `python -m benchmarks.compare` does it: a process a side, the same weights and batches, in
 turn. On a GPU PyTorch runs the whole step as a CUDA graph, and by torch.compile with reduce-overhead, which is given up
-after --compile-s seconds; on a CPU eagerly in both layouts. `--clock cpu` counts the processor time of one thread, where
-there is one core to work on: on a machine that others use, it leaves out the time in which they run. Rows are appended
-to networks.jsonl in benchmarks/results/<device>/, and the table is made of all that are there.
+after --compile-s seconds; on a CPU eagerly in both layouts. `--clock cpu` counts the processor time of one thread,
+where there is one core to work on: on a machine that others use, it leaves out the time in which they run. Rows are
+appended to networks.jsonl in benchmarks/results/<device>/, and the table is made of all that are there.
 """
 
 from __future__ import annotations
