@@ -62,7 +62,7 @@ SIGNATURES = {
     "winograd_forward": "pp ppppp iii",
     "winograd_wgrad": "pp pppp", "winograd_levels_floats": "pl -> l", "winograd_levels": "plpp ppppp ii",
     "winograd_filter_floats": "p -> l", "winograd_filters": "pp pp",
-    "winograd_run": "pp ppppp ii", "winograd_pool": "pp ppppp",
+    "winograd_run": "pp ppppp ii", "winograd_pool": "pp ppppp", "run_steps": "pl",
     "bn_fwd": "pppp pp ppp ll dd i", "bn_apply": "pppp pp p ll i", "bn_bwd": "pp pp pp ppp ll i",
     "sum_middle": "ppp lll", "sum_rows": "ppp ll",
     "extreme": "pp lll i", "softmax_fwd": "pp ll i", "softmax_bwd": "ppp ll i",

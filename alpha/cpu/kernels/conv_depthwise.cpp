@@ -4,11 +4,11 @@
 // Layout:  NHWC, so vectors run over channels; the filters are packed to [tap slot][C].
 // Zeros:   fprop and dgrad walk classes of pixels with one common tap list (conv.cpp), wgrad the exact output range of
 //          each tap; no padded or inserted zero is read.
-// Tile:    where the pixels of a class follow one another in a row, strips of up to STRIP outputs x 1 vector: a row of taps
-//          stays in registers, and so does an input while all its taps read it. Else TILE_PIXELS pixels x 2 vectors share
-//          the weights of a tap. An output adds its taps in the same order in both.
-//          wgrad: all taps of a row of the filter at a time, which share dy; parts of the rows follow from the shape, and
-//          are added in order.
+// Tile:    where the pixels of a class follow one another in a row, strips of up to STRIP outputs x 1 vector: a row of
+//          taps stays in registers, and so does an input while all its taps read it. Else TILE_PIXELS pixels x 2 vectors
+//          share the weights of a tap. An output adds its taps in the same order in both.
+//          wgrad: all taps of a row of the filter at a time, which share dy; parts of the rows follow from the shape,
+//          and are added in order.
 #include <array>
 #include <utility>
 #include <vector>
@@ -144,8 +144,8 @@ int64_t strip_stride(const AxisClass& col) {
   return stride;
 }
 
-// Channels [begin, end) of part `part` out of `parts` of the rows of a class whose columns strips can walk, vector after
-// vector: what neighbouring rows have in common stays in the first-level cache.
+// Channels [begin, end) of part `part` out of `parts` of the rows of a class whose columns strips can walk, vector
+// after vector: what neighbouring rows have in common stays in the first-level cache.
 void strips_of_class(const Geometry& g, const AxisClass& row, const AxisClass& col, int64_t stride, const Operands& op,
                      const float* panel, int64_t ld, int64_t part, int64_t parts, int64_t begin, int64_t end) {
   const int64_t step = col.positions[1] - col.positions[0], kind = (col.count - 1) * MOST_STRIDE + stride - 1;
@@ -184,8 +184,8 @@ void list_taps(const Geometry& g, const AxisClass& row, const AxisClass& col, st
       runs.push_back({(a * row.step * g.in_w + b * col.step) * g.in_pitch, (row.slot + a) * g.f_w + col.slot + b, 1});
 }
 
-// sums[tap][ld] += x * dy over `count` outputs of one row, for FW neighbouring taps and V vectors of channels; an output
-// reads FW inputs, and the next output those `x_step` floats on.
+// sums[tap][ld] += x * dy over `count` outputs of one row, for FW neighbouring taps and V vectors of channels; an
+// output reads FW inputs, and the next output those `x_step` floats on.
 template <int FW, int V, bool FULL>
 void wgrad_row(const float* x, int64_t x_step, int64_t tap_step, const float* dy, int64_t dy_step, int64_t count,
                int64_t left, float* sums, int64_t ld) {
@@ -225,8 +225,8 @@ constexpr std::array<WgradTaps, sizeof...(K) + 1> all_wgrads(std::integer_sequen
 }
 constexpr auto WGRADS = all_wgrads(std::make_integer_sequence<int, MOST_TAPS>());  // [taps]
 
-// Columns of outputs that meet the taps [tap, tap + taps) of a row, all of them: output `first` meets input `input` at the
-// first of these taps, and the next ones `step` on.
+// Columns of outputs that meet the taps [tap, tap + taps) of a row, all of them: output `first` meets input `input` at
+// the first of these taps, and the next ones `step` on.
 struct Span {
   int64_t tap, taps, first, last, input, step;
 };
