@@ -82,13 +82,18 @@ class Backend(Protocol):
         """Returns a number that all arrays over the memory of x share as long as it lives."""
 
     def form(self, x: Array) -> list[str] | None:
-        """Returns a list whose text says how x was written first: "" before, then "planes" or "elements".
+        """Returns a list whose text says in which form x is read now; None for an array that always has elements.
 
-        It is the memory's, and outlives it. None for an array that always has elements.
+        "" as long as it is not written; then "elements", or "planes", and "merged" once elements were made of those:
+        they have lost what planes do not hold, and planes that are made of them are not the former. It is the memory's,
+        and outlives it.
         """
 
     def write_as(self, x: Array, form: str) -> None:
-        """Has x written in that form, if it is not written yet; "" leaves it so."""
+        """Has x brought to that form, if it has not come further yet; "" leaves it as it is."""
+
+    def held(self, x: Array) -> Array:
+        """Returns x in the form that it has now, whatever becomes of x: for one that is written."""
 
     def undisturbed(self) -> AbstractContextManager[None]:
         """For a block that makes results again: what waits to be written goes on waiting, as it would without."""

@@ -87,7 +87,8 @@ def rates_of(machine: str, threads: int) -> Rates:
     """Returns what a class of machines does with so many threads: each has its core and cache, memory is shared."""
     one = MACHINES[machine].rates
     return one._replace(flops={unit: threads * rate for unit, rate in one.flops.items()},
-                        bandwidth={**one.bandwidth, "L2": threads * one.bandwidth["L2"]})
+                        bandwidth={level: rate * (1 if level == "DRAM" else threads)
+                                   for level, rate in one.bandwidth.items()})
 
 
 def model(pass_name: str, desc: ConvDesc, machine: str, name: str, threads: int) -> tuple[Way, Cost, float] | None:
@@ -99,7 +100,7 @@ def model(pass_name: str, desc: ConvDesc, machine: str, name: str, threads: int)
     return choice.way, choice.cost, seconds(choice.cost, rates_of(machine, threads)) * 1e3
 
 
-def measured(shape: ConvShape, pass_name: str, names: Sequence[str], rounds: int, beside: str
+def measured(shape: ConvShape, pass_name: str, names: Sequence[str], rounds: int, beside: str, clock: str
              ) -> tuple[dict[str, list[float]], Row]:
     """Returns the milliseconds of each algorithm, and peer that is wanted, by rounds in turn, and the errors."""
     arrays, desc = operands(shape.desc), shape.desc
@@ -115,8 +116,10 @@ def measured(shape: ConvShape, pass_name: str, names: Sequence[str], rounds: int
         y = y.numpy() if hasattr(y, "numpy") else y
         y = np.moveaxis(y, 1, 3) if name in ("torch", "torch.fft") else y
         errors[name] = float(np.linalg.norm(y - exact) / np.linalg.norm(exact))
+    if beside != "none" and alpha.config.num_threads:
+        cpu_timing.strict_torch().set_num_threads(alpha.config.num_threads)
     sides = {name: Side(lambda k, call=call: call()) for name, call in calls.items()}   # type: ignore[misc]
-    return cpu_timing.alternate(sides, rounds), errors
+    return cpu_timing.alternate(sides, rounds, clock=clock), errors
 
 
 def run_cell(shape: ConvShape, pass_name: str, machine: str, args: argparse.Namespace) -> Row:
@@ -124,10 +127,11 @@ def run_cell(shape: ConvShape, pass_name: str, machine: str, args: argparse.Name
     desc = shape.desc
     free: Choice = choose(pass_name, desc, Request(), machine, args.workspace << 20)
     threads = alpha.config.num_threads or len(os.sched_getaffinity(0))
-    found = {name: model(pass_name, desc, machine, name, threads) for name in args.algorithms}
+    names = dict.fromkeys((*args.algorithms, free.way.name))
+    found = {name: model(pass_name, desc, machine, name, threads) for name in names}
     row: Row = {"cell": shape.name, "n": shape.n, "hw": shape.hw, "channels": shape.ic, "f": shape.f,
-                "pass": pass_name, "threads": threads, "chosen": free.way.name, "chosen_way": str(free.way),
-                "algorithms": {}}
+                "pass": pass_name, "threads": threads, "clock": args.clock, "chosen": free.way.name,
+                "chosen_way": str(free.way), "algorithms": {}}
     for name, known in found.items():
         if known:
             way, cost, expected_ms = known
@@ -139,7 +143,7 @@ def run_cell(shape: ConvShape, pass_name: str, machine: str, args: argparse.Name
     if small and not args.model:
         with alpha.config(conv_workspace_mib=LIMIT >> 20):
             rounds, row["errors"] = measured(shape, pass_name, list(row["algorithms"]), args.rounds,
-                                             args.peers)
+                                             args.peers, args.clock)
         times = row["ms"] = medians(rounds)
         row["spread"] = {name: float(np.subtract(*np.quantile(values, (0.75, 0.25)))) / times[name]
                          for name, values in rounds.items()}
@@ -172,7 +176,8 @@ def summary(rows: Sequence[Row]) -> str:
         return "nothing was timed"
     off = [abs(np.log2(a["expected_ms"] / row["ms"][name])) for row in run for name, a in row["algorithms"].items()]
     good = sum(row["regret"] <= 0.1 for row in run)
-    slower = max(row["ms"][row["chosen"]] / row["ms"]["direct"] for row in run if "direct" in row["ms"])
+    slower = max((row["ms"][row["chosen"]] / row["ms"]["direct"] for row in run if "direct" in row["ms"]),
+                 default=np.nan)
     return (f"{len(run)} cells: within 10 % of the best in {good / len(run):.0%}, at most {slower:.2f} times direct; "
             f"median |log2(model / clock)| {np.median(off):.2f}")
 
@@ -241,6 +246,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--output", type=Path)
     made.add_argument("--resume", action="store_true", help="on a CPU: leave out the cells that the output has already")
     made.add_argument("--budget-s", type=float, default=float("inf"), help="on a CPU: begin no cell later than this")
+    made.add_argument("--clock", choices=tuple(cpu_timing.CLOCKS), default="wall", help="on a CPU; cpu: time of this "
+                      "process alone, where others run: --threads 1, OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1")
+    made.add_argument("--threads", type=int, default=0, help="on a CPU, of alpha and PyTorch (default: all cores)")
     made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     cuda = made.add_argument_group("on a GPU")
     cuda.add_argument("--shapes", nargs="+", default=(), help="cells of benchmarks/shapes.py, in the place of kernels, "
@@ -276,15 +284,16 @@ def on_cpu(args: argparse.Namespace) -> Iterator[tuple[Row, Row]]:
     deadline = time.monotonic() + args.budget_s
     facts = cpu_timing.start("benchmarks.algorithms", *(() if args.peers == "none" else ("torch", "scipy")))
     if args.peers != "none":
-        facts |= torch_facts()
+        facts |= {**torch_facts(), **({"torch_threads": str(args.threads)} if args.threads else {})}
     from alpha.cpu import native
     from alpha.cpu.algorithms import machine_key
     machine = machine_key() if native.library() else "numpy"
     there = {key_of(row, CELL) for row in (read(args.output) if args.resume and args.output else ())}
     for shape in cells(args.kernels, args.maps, args.channels):
         for pass_name in args.passes:
-            if (machine, shape.name, shape.n, pass_name) not in there and time.monotonic() < deadline:
-                yield {**facts, "machine": machine}, run_cell(shape, pass_name, machine, args)
+            with alpha.config(num_threads=args.threads):
+                if (machine, shape.name, shape.n, pass_name) not in there and time.monotonic() < deadline:
+                    yield {**facts, "machine": machine}, run_cell(shape, pass_name, machine, args)
 
 
 def on_cuda(args: argparse.Namespace) -> Iterator[tuple[Row, Row]]:

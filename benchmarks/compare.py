@@ -33,6 +33,7 @@ import numpy as np
 from alpha.errors import AlphaError, ConfigError, message
 from benchmarks import checks, compare_tables, plots, results
 from benchmarks.configurations import CONFIGURATIONS, PRECISIONS, Configuration, settled, usual
+from benchmarks.cpu_timing import CLOCKS
 from benchmarks.environment import SMI, add_common, environment, settle, smi, torch_facts
 from benchmarks.process import LIMIT_S, Worker
 from benchmarks.results import Row
@@ -62,6 +63,7 @@ class Effort(NamedTuple):
     rounds: int = 5
     visit_ms: float = 400.0
     compile_s: float = LIMIT_S  # after which torch.compile is given up
+    clock: str = "wall"         # or "cpu": the time of a side's process alone
 
 
 # ---- two sides -------------------------------------------------------------------------------------------------------
@@ -151,7 +153,7 @@ def network(case: Case, names: Sequence[str], effort: Effort, eager_ms: dict[str
     """
     workers: dict[str, Worker] = {}
     with tempfile.TemporaryDirectory() as folder:
-        spec = {**case._asdict(), "weights": str(Path(folder) / "weights.npz")}
+        spec = {**case._asdict(), "weights": str(Path(folder) / "weights.npz"), "clock": effort.clock}
         try:
             in_time(deadline)
             ours = workers["alpha"] = Worker("alpha")
@@ -325,6 +327,8 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--configurations", nargs="+", choices=list(CONFIGURATIONS))
     parser.add_argument("--rounds", type=int, default=Effort().rounds)
     parser.add_argument("--visit-ms", type=float, default=Effort().visit_ms, help="time per visit of a process")
+    parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help="cpu: time of a side's process alone, "
+                        "on one core that others use too: taskset -c 0, which gets a folder of its own")
     parser.add_argument("--loops", action="store_true", help="time each side in a loop too: what turns cost it")
     add_common(parser, "configuration")
     args = parser.parse_args(argv)
@@ -340,7 +344,7 @@ def facts_of(args: argparse.Namespace, argv: Sequence[str] | None, module: str =
     return {**environment(f"python -m benchmarks.{module} {' '.join(sys.argv[1:] if argv is None else argv)}".strip(),
                           *(["pycuda"] if on_gpu else []), on_gpu=on_gpu), **torch_facts(),
             **(smi("name", *SMI) if on_gpu else {}), "busy_allowed": args.busy, "rounds": args.rounds,
-            "visit_ms": args.visit_ms, "cudnn_benchmark": True}
+            "visit_ms": args.visit_ms, "cudnn_benchmark": True, "clock": getattr(args, "clock", "wall")}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -362,8 +366,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                     if CONFIGURATIONS[row["configuration"]].kind == "eager"} if args.resume else {}
         wanted = [name for name in args.configurations
                   if not args.resume or name not in [row["configuration"] for row in there]]
-        for row in network(case, wanted, Effort(args.rounds, args.visit_ms), eager_ms, deadline,
-                           args.loops) if wanted else ():
+        for row in network(case, wanted, Effort(args.rounds, args.visit_ms, clock=args.clock), eager_ms,
+                           deadline, args.loops) if wanted else ():
             results.record(file, facts, row)
             missing += "failed" in row
             if row["kind"] == "step":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 from math import ceil
 from typing import Any
 
@@ -55,14 +56,19 @@ def synchronize() -> None:
     """Nothing runs behind the caller's back."""
 
 
-def window_ms(side: Side, count: int) -> float:
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}  # cpu: of this process alone, beside others' work
+
+
+def window_ms(side: Side, count: int, clock: str = "wall") -> float:
     """Returns the mean time of a call in milliseconds."""
-    begin = time.perf_counter()
+    now = CLOCKS[clock]
+    begin = now()
     for k in range(count):
         side.call(k)
-    return (time.perf_counter() - begin) * 1e3 / count
+    return (now() - begin) * 1e3 / count
 
 
-def alternate(sides: dict[str, Side], count: int = ROUNDS, window: float = WINDOW_MS) -> dict[str, list[float]]:
+def alternate(sides: dict[str, Side], count: int = ROUNDS, window: float = WINDOW_MS, clock: str = "wall"
+              ) -> dict[str, list[float]]:
     """Returns the milliseconds of a call per round, the sides taking turns."""
-    return rounds.in_windows(sides, count, window, window_ms)
+    return rounds.in_windows(sides, count, window, partial(window_ms, clock=clock))

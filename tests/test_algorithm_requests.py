@@ -192,6 +192,16 @@ def test_work_is_counted():
     assert cost_of(Way("fft", 16), "fprop", desc).stages[2].work == 8 * (16 * 9) * (8 * 9) * 64 * 64
 
 
+def test_tiles_of_few_pixels_wait_for_weights():
+    """Each of 3x3 pixels has a list of its own, 49 taps in all; seven images make two tiles, where eight would fit."""
+    def weights(n: int, pass_name: str = "fprop") -> float:
+        return cost_of(Way("direct"), pass_name, square("", n, 3, 5, 7, 3, 1, 1).desc).stages[1].nbytes
+    assert [weights(n) for n in (1, 3, 4, 6, 7, 8)] == [49 * 5 * 7 * k for k in (3, 1, 0, 0, 1, 0)]
+    assert weights(1, "dgrad") == weights(1) and weights(1, "wgrad") == 0
+    large = square("", 1, 28, 64, 64, 31, 1, 15).desc
+    assert choose("fprop", large, AUTO, "cpu16", 256 << 20).way == Way("fft", 64)
+
+
 def test_a_choice_says_what_it_weighed(capfd):
     x, w, _ = operands()
     with alpha.config(debug=3):

@@ -80,6 +80,14 @@ def test_peers_may_be_left_out(tmp_path):
     assert set(results.read(path)[0]["ms"]) == {"direct"}
 
 
+def test_what_is_chosen_is_timed_though_it_was_not_named(tmp_path):
+    path = tmp_path / "algorithms.jsonl"
+    algorithms.main(["--kernels", "3", "--maps", "8", "--channels", "64", "--passes", "fprop", "--rounds", "1",
+                     "--algorithms", "im2col", "--peers", "none", "--output", str(path)])
+    row, = results.read(path)
+    assert set(row["ms"]) == {"im2col", row["chosen"]} and row["regret"] >= 0
+
+
 def test_without_a_run_only_the_model_speaks(capsys):
     algorithms.main(["--kernels", "3", "--maps", "224", "--channels", "512", "--passes", "dgrad", "--model"])
     printed = capsys.readouterr().out

@@ -167,6 +167,25 @@ def test_sides_take_turns_and_a_visit_begins_with_a_step_that_does_not_count() -
     assert times == {"alpha": [2.0, 2.0], "torch": [50.0, 50.0]}
 
 
+def test_a_side_may_be_timed_by_its_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    from benchmarks import cpu_timing, step_worker
+    from benchmarks.rounds import Side
+
+    class Still:
+        def __init__(self, **_: object) -> None:
+            self.step = self.synchronize = lambda: None
+            self.idle = lambda: True
+            self.parameters = 1
+    ticks = iter(range(100))
+    monkeypatch.setitem(cpu_timing.CLOCKS, "cpu", lambda: float(next(ticks)))
+    assert cpu_timing.window_ms(Side(lambda k: None), 4, "cpu") == 250.0
+    monkeypatch.setattr(step_worker, "alpha_side", Still)
+    monkeypatch.setattr(step_worker.Runner, "first_updates", lambda self: {})
+    runner = step_worker.Runner("alpha")
+    runner.ask(start={"model": "lenet5", "clock": "cpu"})
+    assert runner.ask(steps=2) == {"ms": 500.0}
+
+
 # ---- a process -------------------------------------------------------------------------------------------------------
 
 

@@ -294,6 +294,31 @@ def test_what_depends_on_weights_alone_is_computed_once(kernels):
     assert_close(run(x), plain(model, x))
 
 
+def test_kernels_in_a_row_are_one_call(kernels):
+    """What NumPy does stays between them; inputs lie elsewhere in each call, and null pointers stay null."""
+    class Parts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.Conv2d(8, 4, 1)
+            self.linear = nn.Linear(24, 5)
+
+        def forward(self, x):
+            y = ops.max_pool2d(ops.relu(self.second(ops.relu(self.first(x)))), 2)
+            z = ops.concat([y, ops.exp(y), y], 3)
+            return self.linear(ops.relu(ops.adaptive_avg_pool2d(z, (1, 2)).reshape((-1, 24))))
+    model = Parts()
+    run = alpha.inference(model, image(2, 6, 8, 3))
+    assert (len(run._plan.joined) < len(run._plan.steps)) is kernels
+    for seed in (1, 2):
+        x = image(2, 6, 8, 3, seed=seed)
+        together = run(x).numpy()
+        run._plan.joined, kept = run._plan.steps, run._plan.joined
+        assert np.array_equal(run(x).numpy(), together)
+        run._plan.joined = kept
+        with alpha.no_grad():
+            assert np.allclose(model(x).numpy(), together, atol=1e-5)
+
+
 def test_integers_go_in_and_come_out():
     class Words(nn.Module):
         def __init__(self):

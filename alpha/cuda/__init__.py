@@ -92,7 +92,7 @@ class CudaBackend:
     def write_as(self, x: Array, form: str) -> None:
         lazy.write_as(x, form)
 
-    undisturbed = staticmethod(lazy.undisturbed)
+    held, undisturbed = staticmethod(lazy.held), staticmethod(lazy.undisturbed)
     flops_per_byte = 60.0
 
     def memory_limit(self) -> int:

@@ -33,6 +33,8 @@ from alpha.tensor import Tensor
 if TYPE_CHECKING:
     from alpha.inference.cpu_plan import CpuPlan
 
+DATA = operator.attrgetter("data")
+
 
 @bound
 def inference(model: Module, example: Tensor | Sequence[Tensor]) -> Runner:
@@ -170,7 +172,7 @@ class Runner:
 
     def _is_stale(self) -> bool:
         """Tells whether the model, or a setting that the plan depends on, is not what it was."""
-        if not self._made or any(map(operator.is_not, [t.data for t in self._owned], self._arrays)):
+        if not self._made or any(map(operator.is_not, map(DATA, self._owned), self._arrays)):
             return True
         if self._plan is not None and self._plan.is_stale():
             return True

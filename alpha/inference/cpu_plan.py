@@ -1,8 +1,8 @@
 """A program on the CPU: calls of kernels with all arguments prepared, between buffers that are planned once.
 
 Weights are packed, or transformed, as the kernels read them; a result lies where what it replaces lay; a call costs no
-more than the kernel and the crossing into C++. What no compiled kernel does, the op's implementation does in NumPy, and
-the result is copied to its place.
+more than the kernel and the crossing into C++, which kernels in a row share. What no compiled kernel does, the op's
+implementation does in NumPy, and the result is copied to its place.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 from alpha.config import config
 from alpha.cpu import native
 from alpha.inference import cpu_steps
+from alpha.inference.cpu_calls import joined
 from alpha.inference.cpu_memory import ALIGNMENT, Life, lives, place, roots_of
 from alpha.inference.program import Call, Program, Value
 
@@ -48,6 +49,7 @@ class CpuPlan:
         for k, call in enumerate(program.calls):
             self.steps += cpu_steps.steps_of(self, call, k)
         self._allocate(found)
+        self.joined = joined(self.steps, native.library(), self.keep)
 
     @staticmethod
     def _key_now() -> tuple[Any, ...]:
@@ -127,9 +129,9 @@ class CpuPlan:
         native.library()    # sets the number of threads
         for value, a in zip(self.program.inputs, inputs):
             self.arrays[value] = a
-            self.pointers[value].value = a.__array_interface__["data"][0]
+            self.pointers[value].value = native.ptr(a).value
         for value, root in self.views:
             self.arrays[value] = self.arrays[root].reshape(value.shape)
-        for step in self.steps:
+        for step in self.joined:
             step()
         return [self.array(v).copy() for v in self.program.outputs]

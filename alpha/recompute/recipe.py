@@ -24,6 +24,7 @@ from alpha.tensor import Tensor
 if TYPE_CHECKING:
     from alpha.op import Op
 
+EARLY = ("", "planes")  # forms of Backend.form that others follow
 SETTINGS = ("precision", "tensor_cores", "cpu_kernels")  # on which the bits of a result may depend
 
 
@@ -38,6 +39,10 @@ class Part(NamedTuple):
     recipe: Recipe
     number: int
     form: str | None = None
+
+    @property
+    def is_early(self) -> bool:
+        return self.form in EARLY and self.recipe.forms[self.number] is not None
 
     def array(self) -> Array:
         return self.recipe.result(self.number, self.form)
@@ -75,20 +80,20 @@ class Recipe:
         order: number of the call's node.
         offered: bytes moved to make it again, as long as who saves a result holds it (in `data`), see plan.Tally; 0.
         price: those bytes per byte of the results.
-        twice: whether a reader needs the results as they were before they were written (see `result`).
+        early: how many recipes may ask for a form that others follow, for which the results are made twice perhaps.
     """
 
-    __slots__ = ("__weakref__", "attrs", "data", "device", "forms", "kept", "memories", "nbytes", "offered",
-                 "op", "order", "originals", "outs", "price", "readers", "settings", "sources", "twice")
+    __slots__ = ("__weakref__", "attrs", "data", "device", "early", "forms", "kept", "memories", "nbytes", "offered",
+                 "op", "order", "originals", "outs", "price", "readers", "settings", "sources")
 
     def __init__(self, op: Op, attrs: dict[str, Any], device: str, sources: list[Any] | None, arrays: Sequence[Array],
                  outs: tuple[int, ...], order: int) -> None:
         backend = get_backend(device)
         self.op, self.attrs, self.device, self.outs = op, attrs, device, outs
-        self.sources = sources
+        self.sources: list[Any] | None = sources
         self.kept = [None if k in outs else a for k, a in enumerate(arrays)] if op.again else []
         self.data: dict[int, Array] | None = None
-        self.readers, self.twice, self.order = 0, False, order
+        self.readers, self.early, self.order = 0, 0, order
         self.offered, self.price = 0, 0.0
         self.originals = {k: ref(arrays[k]) for k in outs}
         self.forms = {k: backend.form(arrays[k]) for k in outs}
@@ -96,9 +101,10 @@ class Recipe:
         self.settings = tuple([getattr(config, name) for name in SETTINGS])
         held = [a for a in _flat(sources or ()) if _is_array(a)] + [a for a in self.kept if a is not None]
         self.memories = frozenset(map(backend.memory_key, held))
+        self.sources = [_held(backend, s) for s in sources or ()]
         for part in self._parts():
             part.recipe.readers += 1
-            part.recipe.twice |= part.form == "" and part.recipe.forms[part.number] is not None
+            part.recipe.early += part.is_early
         versions.recipes.add(self)
 
     def result(self, k: int, form: str | None) -> Array:
@@ -108,23 +114,27 @@ class Recipe:
                 self.data = self._make()
                 if state.retained is not None:
                     state.retained.append(self)  # made once more in the next pass
-                elif not self.twice:
+                elif not self.early:
                     self._drop_sources()
             backend, found = get_backend(self.device), self.data[k]
             token = backend.form(found)
             if token is not None:
                 if form is None:
                     form = (self.forms[k] or [""])[0]
-                elif not form and token[0] and self.sources is not None:
-                    return self._make()[k]  # it was not written yet when it was read
+                elif form in EARLY and token[0] not in ("", form) and self.sources is not None:
+                    found = self._make()[k]  # it has come further than it had when it was read
                 backend.write_as(found, form)
             return found
 
-    def done(self) -> None:
-        """Says that one reader has no need of it any more."""
+    def done(self, early: bool = False) -> None:
+        """Says that one reader has no need of it any more.  early: whether that was one of `early`."""
         self.readers -= 1
+        self.early -= early
         if self.readers <= 0:
             self.data = None
+        # Results that were made, all of them, need no sources any more once nobody asks for an earlier form.
+        made = early and not self.early and not self.offered and len(self.data or ()) == len(self.outs)
+        if self.readers <= 0 or (made and state.retained is None):
             self._drop_sources()
 
     def settle(self) -> None:
@@ -164,7 +174,7 @@ class Recipe:
         self.kept, self.memories, self.offered = [], frozenset(), 0
         versions.recipes.discard(self)
         for part in parts:
-            part.recipe.done()
+            part.recipe.done(part.is_early)
 
     def _make(self) -> dict[int, Array]:
         if versions.newest > self.order:
@@ -226,6 +236,12 @@ class Values:
 
 def _is_array(x: Any) -> bool:
     return hasattr(x, "nbytes") and hasattr(x, "shape") and x.__class__ is not Part
+
+
+def _held(backend: Any, source: Any) -> Any:
+    if source.__class__ is list:
+        return [_held(backend, s) for s in source]
+    return backend.held(source) if _is_array(source) else source
 
 
 def _array(source: Any) -> Any:

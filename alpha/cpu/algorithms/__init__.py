@@ -49,8 +49,8 @@ def _machine(direct: float, product: float, spectral: float, transform: float, f
     """Returns a class of machines, in GFLOP/s and GB/s of one thread: the choice must not depend on their number."""
     flops = {"direct": direct, "depthwise": direct / 8, "product": product, "spectral": spectral,
              "sparse": 0.55 * direct, "transform": transform, "fft": fft}
-    return Machine(Rates({unit: rate * 1e9 for unit, rate in flops.items()}, {"L2": l2 * 1e9, "DRAM": dram * 1e9},
-                         2e-5, 0.0), auto)
+    return Machine(Rates({unit: rate * 1e9 for unit, rate in flops.items()}, {"L2": l2 * 1e9, "DRAM": dram * 1e9,
+                         "panels": direct / 2 * 1e9}, 2e-5, 0.0), auto)
 
 
 # By the lanes of a vector: AVX-512, AVX and AVX2, others. One core each of a Zen 5 (the first two) under two threads.

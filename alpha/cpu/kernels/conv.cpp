@@ -5,10 +5,11 @@
 // Zeros:   output pixels are grouped into classes with one common tap list (row class x column class); a class is a
 //          matrix product without any padded or inserted zero. A class without taps gets bias or 0.
 // Tile:    up to ACCUMULATORS vectors: pixels of a class, of any row or image, x up to TILE_VECTORS vectors of channels
-//          out. Weights are packed once per job into a panel [tap slot][channel in][TILE_WIDTH] that stays in the
-//          second-level cache. A job is (group, block of channels out, part of the rows) and sums in a fixed order.
-//          Filters of one tap with several blocks are all packed first. A job is a stretch of rows, so few that what it
-//          reads and writes stays in the second-level cache while the stretch meets one block after the other.
+//          out, in chains of sums of about MOST_TERMS terms. Weights are packed once per job into a panel [tap slot]
+//          [channel in][TILE_WIDTH] that stays in the second-level cache. A job is (group, block of channels out, part of
+//          the rows) and sums in a fixed order. Filters of one tap with several blocks are all packed first. A job is a
+//          stretch of rows, so few that what it reads and writes stays in that cache while it meets one block after the
+//          other.
 #include <array>
 #include <memory>
 #include <utility>
@@ -22,6 +23,7 @@ constexpr int TILE_WIDTH = LANES * TILE_VECTORS;
 constexpr int64_t PANEL_BYTES = 384 * 1024, DOT_BELOW = 12;  // images
 constexpr int64_t STRETCH_BYTES = 192 * 1024, LEAST_STRETCHES = 16;
 constexpr int64_t TOGETHER_BYTES = 16 * 1024, MOST_TOGETHER = 32;  // panels that a tile meets one after the other
+constexpr int64_t MOST_TERMS = 2048;  // of a chain of sums; each starts at 0 and is added to what the others made
 constexpr int64_t LINE = 16;  // floats of a line of a cache
 constexpr int64_t ALONE_BELOW = 400000;  // multiply-adds, some 10 us: what waking and awaiting a team may cost
 
@@ -33,19 +35,20 @@ struct Epilogue {
 constexpr int tile_pixels(int vectors) { return std::min(12, ACCUMULATORS / vectors); }
 
 template <int P, int V>
-INLINE void start_tile(vfloat (&acc)[P][V], float* const* y, int64_t valid, const Epilogue& e) {
+INLINE void start_tile(vfloat (&acc)[P][V], int64_t valid, const Epilogue& e) {
   UNROLL for (int v = 0; v < V; v++) {
     const vfloat bias = e.bias ? load_part(e.bias + v * LANES, valid - v * LANES) : vfloat{};
-    UNROLL for (int p = 0; p < P; p++)
-      acc[p][v] = !e.accumulate ? bias
-                  : e.bias      ? load_part(y[p] + v * LANES, valid - v * LANES) + bias
-                                : load_part(y[p] + v * LANES, valid - v * LANES);
+    UNROLL for (int p = 0; p < P; p++) acc[p][v] = bias;
   }
 }
 
 template <int P, int V>
-INLINE void finish_tile(vfloat (&acc)[P][V], float* const* y, int64_t valid, bool cut) {
-  if (cut) {
+INLINE void finish_tile(vfloat (&acc)[P][V], float* const* y, int64_t valid, const Epilogue& e) {
+  if (e.accumulate) {
+    UNROLL for (int p = 0; p < P; p++)
+      UNROLL for (int v = 0; v < V; v++) acc[p][v] += load_part(y[p] + v * LANES, valid - v * LANES);
+  }
+  if (e.relu) {
     UNROLL for (int p = 0; p < P; p++) UNROLL for (int v = 0; v < V; v++) acc[p][v] = relu(acc[p][v]);
   }
   if (valid == V * LANES) {
@@ -62,7 +65,7 @@ template <int P, int V>
 __attribute__((noinline)) void tile(const float* const* x, float* const* y, const Run* runs, int64_t n_runs,
                                     const float* panel, int64_t valid, const Epilogue& e, int64_t ahead) {
   vfloat acc[P][V];
-  start_tile<P, V>(acc, y, valid, e);
+  start_tile<P, V>(acc, valid, e);
   for (int64_t r = 0; r < n_runs; r++) {
     const float* w = panel + runs[r].panel * (V * LANES);
     const float* in[P];
@@ -80,7 +83,7 @@ __attribute__((noinline)) void tile(const float* const* x, float* const* y, cons
       }
     }
   }
-  finish_tile<P, V>(acc, y, valid, e.relu);
+  finish_tile<P, V>(acc, y, valid, e);
 }
 
 using Tile = void (*)(const float* const*, float* const*, const Run*, int64_t, const float*, int64_t, const Epilogue&,
@@ -179,6 +182,19 @@ struct Piece {
   const float* panel;
 };
 
+// Calls f(first run, their number, whether they are the last) for runs of about MOST_TERMS terms, once for no runs.
+template <class F>
+void for_each_chain(const std::vector<Run>& runs, F f) {
+  const int64_t all = runs.size();
+  int64_t from = 0, to = 0;
+  do {
+    for (int64_t terms = 0; to < all && (to == from || terms + runs[to].length <= MOST_TERMS); to++)
+      terms += runs[to].length;
+    f(from, to - from, to == all);
+    from = to;
+  } while (to < all);
+}
+
 // Tiles of part `part` out of `parts` of the rows, each of which meets `count` slices of the same channels in. The last
 // slice may be narrower than the others.
 void run_classes(const Geometry& g, const Operands& op, const Piece* pieces, int64_t count, int64_t part, int64_t parts,
@@ -196,12 +212,15 @@ void run_classes(const Geometry& g, const Operands& op, const Piece* pieces, int
                       int64_t ahead = g.taps() == 1 && g.in_c >= g.out_c ? pixels * g.in_pitch : 0;
                       for (int64_t k = 0; k < count; k++, ahead = 0) {
                         const auto& [slice, panel] = pieces[k];
-                        const float* bias = op.bias && first ? op.bias + group_out + slice.k : nullptr;
-                        const Epilogue e = {bias, op.accumulate || !first, op.relu && last};
                         float* to[ACCUMULATORS];
                         for (int p = 0; p < pixels; p++) to[p] = y[p] + slice.k;
-                        TILES[slice.width / LANES - 1][pixels](x, to, runs.data(), runs.size(), panel, slice.valid, e,
-                                                               ahead);
+                        for_each_chain(runs, [&](int64_t run, int64_t n_runs, bool end) {
+                          const bool begin = first && run == 0;
+                          const float* bias = op.bias && begin ? op.bias + group_out + slice.k : nullptr;
+                          const Epilogue e = {bias, op.accumulate || !begin, op.relu && last && end};
+                          TILES[slice.width / LANES - 1][pixels](x, to, runs.data() + run, n_runs, panel, slice.valid,
+                                                                 e, ahead);
+                        });
                       }
                     });
     }

@@ -98,9 +98,7 @@ def _device(arch: str, name: str, sm_count: int, calibration: str) -> Device:
             return known
     if not context.driver:
         return H100._replace(sm_count=sm_count or H100.sm_count)
-    attribute, driver = context.driver.device_attribute, context.driver.Device(context.index)
-    khz, memory_khz, bits = (driver.get_attribute(which) for which in (
-        attribute.CLOCK_RATE, attribute.MEMORY_CLOCK_RATE, attribute.GLOBAL_MEMORY_BUS_WIDTH))
+    khz, memory_khz, bits = context.rates()
     clock_ghz = khz * 1e-6 * LOADED_CLOCK
     return Device(arch, sm_count, clock_ghz, FMA.get(arch, MOST_FMA), MMA.get(arch, GEFORCE_MMA), LAUNCH_US, LATENCY_US,
                   2 * memory_khz * 1e-3 * bits / 8 * LOADED_MEMORY, L2_BYTES_PER_CLOCK * sm_count * clock_ghz * 1e3)

@@ -19,7 +19,7 @@ A reader, of any array:
     peek                   elements for a check, which changes nothing
     value_of, settle       what an array is to such a reader; and that it is written
     undisturbed            a block in which no gradient is written earlier than without it; is_undisturbed
-    form_of, write_as      in which form it was written first, and having it written so: for what is made again
+    form_of, write_as      in which form it is read now, and having it brought to one: for what is made again; held
     pack, packed_form      an array that is kept in a smaller form as long as nobody reads its elements
     columns, rows_of       columns of a larger array, read where they are
     statistics.ask, take   means and variances of a result, counted by the kernel that writes it
@@ -48,7 +48,7 @@ from alpha.cuda.lazy.deferred import (
     split_view,
     write_for,
 )
-from alpha.cuda.lazy.forms import form_of, memory_key, write_as
+from alpha.cuda.lazy.forms import form_of, held, memory_key, write_as
 from alpha.cuda.lazy.guard import GUARD_ARGS, UNGUARDED, Guard
 from alpha.cuda.lazy.operands import (
     KEEP,
@@ -68,7 +68,7 @@ from alpha.cuda.lazy.quiet import is_undisturbed, undisturbed
 
 __all__ = ["GUARDED", "GUARD_ARGS", "KEEP", "PLANE_WRITERS", "READS", "SPLITS_PAY", "UNGUARDED", "Guard", "Memory",
            "Operand", "Rows", "bound_of", "can_wait", "chain", "columns", "companion_output", "defer",
-           "elements_behind", "flag_counter", "flagged_count", "flush_gradients", "forget", "form_of", "is_undisturbed",
-           "join", "joined_elements", "kept_with", "memory_key", "offer", "operand", "pack", "packed_form", "peek",
-           "planes_are_read", "prepare_weights", "reserve", "reserve_for", "rows_of", "settle", "split_view",
-           "statistics", "undisturbed", "value_of", "write_as", "write_for"]
+           "elements_behind", "flag_counter", "flagged_count", "flush_gradients", "forget", "form_of", "held",
+           "is_undisturbed", "join", "joined_elements", "kept_with", "memory_key", "offer", "operand", "pack",
+           "packed_form", "peek", "planes_are_read", "prepare_weights", "reserve", "reserve_for", "rows_of", "settle",
+           "split_view", "statistics", "undisturbed", "value_of", "write_as", "write_for"]

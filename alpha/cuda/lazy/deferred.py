@@ -272,7 +272,7 @@ class LazyStorage(Derived):
         self._write: Write | None = write
         self._join, self._trace = join, running.get()
         self.in_planes = False              # memory has planes, or elements where their flag is set
-        self.form = [""]                    # what the pass has written: "planes" or "elements"; outlives the memory
+        self.form = [""]                    # see Backend.form; outlives the memory
         self._split_for: str | None = ""    # what the header's bound has served a split for; None: it bounds no more
 
     @property
@@ -298,7 +298,7 @@ class LazyStorage(Derived):
                 if self.in_planes:
                     memory = reserve(self.memory.elements.shape)
                     self._merge(memory.elements, memory.scale, UNGUARDED)
-                    self.memory, self.in_planes = memory, False
+                    self.memory, self.in_planes, self.form[0] = memory, False, "merged"
         return self.memory.elements
 
     def elements_behind(self, guard: Guard) -> Array:

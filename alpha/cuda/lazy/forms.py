@@ -1,6 +1,8 @@
-"""In which form an array was written first, so that one that is made again gets the same bits (alpha.recompute)."""
+"""In which form an array is read, so that one that is made again gives the same bits (alpha.recompute)."""
 
 from __future__ import annotations
+
+from copy import copy
 
 from alpha.cuda.lazy.deferred import Deferred
 from alpha.cuda.runtime.memory import Array
@@ -13,8 +15,17 @@ def form_of(x: Array) -> list[str] | None:
 
 def write_as(x: Array, form: str) -> None:
     """As Backend.write_as."""
-    if form and x.__class__ is Deferred:
-        x.derived.planes(write=True) if form == "planes" else x.derived.elements()  # type: ignore[union-attr]
+    for step in {"": (), "merged": ("planes", "elements")}.get(form, (form,)) if x.__class__ is Deferred else ():
+        x.derived.planes(write=True) if step == "planes" else x.derived.elements()  # type: ignore[union-attr]
+
+
+def held(x: Array) -> Array:
+    """As Backend.held."""
+    if (form_of(x) or [""])[0] != "planes":
+        return x
+    made = Deferred(x.shape, x.size, x.nbytes, copy(x.derived))  # type: ignore[arg-type]
+    made.derived.form = ["planes"]
+    return made
 
 
 def memory_key(x: Array) -> int:

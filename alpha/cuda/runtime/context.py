@@ -121,6 +121,12 @@ class Context:
         os.register_at_fork(after_in_child=self._after_fork)
         self.stream, self.copy_stream = driver.Stream(), driver.Stream()
 
+    def rates(self) -> tuple[int, int, int]:
+        """Returns the clocks of multiprocessors and of memory, in kHz, and the bits of the memory's bus."""
+        attribute, device = self.driver.device_attribute, self.driver.Device(self.index)
+        return (device.get_attribute(attribute.CLOCK_RATE), device.get_attribute(attribute.MEMORY_CLOCK_RATE),
+                device.get_attribute(attribute.GLOBAL_MEMORY_BUS_WIDTH))
+
     def enter(self) -> None:
         """Makes the context current in this thread until it ends; asked for wherever `here.entered` is false.
 

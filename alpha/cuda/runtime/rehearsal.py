@@ -123,9 +123,7 @@ def rehearse(program: Callable[[], None], arch: str, device: Device | None = Non
 
 def here() -> Device:
     """Returns the device of this process."""
-    attribute, device = context.driver.device_attribute, context.driver.Device(context.index)
-    return Device(context.name, context.sm_count, context.max_shared, *(device.get_attribute(which) for which in (
-        attribute.CLOCK_RATE, attribute.MEMORY_CLOCK_RATE, attribute.GLOBAL_MEMORY_BUS_WIDTH)))
+    return Device(context.name, context.sm_count, context.max_shared, *context.rates())
 
 
 def _nothing(*arguments: Any) -> None:

@@ -32,6 +32,7 @@ MOST_TAPS = 48              # of a filter in tiles of 64 x 64
 TAKEN_BELOW = 0.9           # of direct's time, where the choice is free
 SPARSE_CHUNK, SPARSE_BLOCK = 48, 64     # channels in and out for which a pixel and a row of taps are one visit,
 VISIT_FLOPS = 700                       # and what such a visit costs beside its products, in FLOP of a transform
+TILE_PIXELS, FEW_PIXELS = 6, 4          # of a tile of direct's loops; with fewer, reading weights sets the pace
 COUNTED_FROM = 128          # channels in and out: zeros of fewer are not worth counting
 MIB = 1 << 20
 
@@ -172,7 +173,8 @@ def cost_of(way: Way, pass_name: str, desc: ConvDesc) -> Cost:
              "wgrad": desc.n * desc.h.o * desc.w.o}[pass_name]
     if way.name == "direct":
         unit = "depthwise" if desc.groups == desc.ic > 1 else "direct"
-        stages = Stage("direct", desc.useful_flops, unit, x + y + w, "DRAM", tree(terms)),
+        stages = (Stage("direct", desc.useful_flops, unit, x + y + w, "DRAM", tree(terms)),
+                  Stage("weights for few pixels", 0, unit, _weights_for_few_pixels(pass_name, desc), "panels", 0, 0))
         return Cost(stages, 0, ERRORS["direct"])
     if way.name == "sparse":
         return sparse_cost(pass_name, desc, 0.0)
@@ -184,6 +186,22 @@ def cost_of(way: Way, pass_name: str, desc: ConvDesc) -> Cost:
     rows, depth, columns = desc.n * desc.h.o * desc.w.o, desc.ic, desc.oc
     return strassen_cost(*{"fprop": (rows, depth, columns), "dgrad": (rows, columns, depth),
                            "wgrad": (columns, rows, depth)}[pass_name])
+
+
+def _weights_for_few_pixels(pass_name: str, desc: ConvDesc) -> float:
+    """Returns bytes of weights that tiles read with fewer pixels than they need to be busy meanwhile.
+
+    Pixels with one list of taps make tiles together. Large filters on small maps leave few to a list.
+    """
+    if pass_name == "wgrad" or desc.groups > 1:
+        return 0
+    rows, cols = (axis.dgrad_classes if pass_name == "dgrad" else axis.fprop_classes for axis in (desc.h, desc.w))
+    missing = 0
+    for row in rows:
+        for col in cols:
+            pixels = desc.n * len(row.positions) * len(col.positions)
+            missing += row.count * col.count * max(0, FEW_PIXELS * ceil_div(pixels, TILE_PIXELS) - pixels)
+    return 4 * missing / FEW_PIXELS * desc.ic * desc.oc
 
 
 def sparse_cost(pass_name: str, desc: ConvDesc, zeros: float) -> Cost:

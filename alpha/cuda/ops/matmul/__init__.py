@@ -20,13 +20,12 @@ from alpha.cuda.ops.matmul import rows
 from alpha.cuda.ops.pointwise import as_float32, convert_into
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.kernel import Kernel
-from alpha.cuda.runtime.memory import Array, empty, upload
+from alpha.cuda.runtime.memory import Array, Shape, empty, upload
 from alpha.errors import DTypeError, message
 from alpha.ops.algorithms.names import AUTO, Request
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 from alpha.ops.matmul import linear, matmul
 
-Shape = tuple[int, ...]
 TILES = tuple(tile for tile in gemm.TILES if (tile.rows, tile.columns) != (32, 64))  # no layer's product is best by it
 BOTH_TRANSPOSED = tuple(tile for tile in TILES if (tile.rows, tile.threads) in ((64, 128), (32, 64)))
 

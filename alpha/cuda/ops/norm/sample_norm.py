@@ -16,11 +16,10 @@ import numpy as np
 from alpha.cuda.ops.norm import NORM, Norm, lanes_of
 from alpha.cuda.runtime.context import context
 from alpha.cuda.runtime.kernel import Kernel
-from alpha.cuda.runtime.memory import Array, empty, upload
+from alpha.cuda.runtime.memory import Array, Shape, empty, upload
 from alpha.cuda.runtime.walk import CHAIN, THREADS, WALK, Walk, ceil_div, per_piece, walk
 from alpha.ops import norm as ops
 
-Shape = tuple[int, ...]
 Arrays = tuple[Array, ...]
 
 _LAYER = f"ptr x, {NORM}, ptr rest, ptr y, f32 eps"

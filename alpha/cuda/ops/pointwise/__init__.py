@@ -21,7 +21,7 @@ from alpha.cuda.ops.pointwise.chain import joined, may_wait, wait
 from alpha.cuda.ops.pointwise.layout import layout_type, packed
 from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
-from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
+from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
 from alpha.fuse.chain import Function
 from alpha.op import Op
 from alpha.ops import elementwise as ops
@@ -29,7 +29,6 @@ from alpha.ops import logic
 from alpha.ops.layout import broadcast_strides, merged
 
 Number = ops.Number
-Shape = tuple[int, ...]
 
 THREADS = 256
 NUMBERS = (*FLOAT_DTYPES, "int32", "int64", "uint8")

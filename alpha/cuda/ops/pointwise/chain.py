@@ -17,15 +17,13 @@ from alpha.cuda import lazy
 from alpha.cuda.ops.pointwise.equations import function
 from alpha.cuda.runtime import toolchain
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel
-from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
+from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
 from alpha.cuda.runtime.walk import BLOCKS, CHAIN, LONGEST, Walk, walk
 from alpha.errors import DTypeError, message
 from alpha.fuse.chain import Chain, Function, Leaf, Value, gather
 from alpha.fuse.places import UNIFORM, WHOLE, Place, place_of, row_of
 from alpha.fuse.source import TYPES, source
 from alpha.op import Op, registry
-
-Shape = tuple[int, ...]
 
 LEAST = 1 << 17          # elements of a result that waits: below, the host takes longer for it than the device
 WRITERS = 8 * BLOCKS     # blocks of a pass that writes

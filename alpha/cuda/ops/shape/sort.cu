@@ -27,11 +27,8 @@ template <class C, class T> INLINE void argsort(const T *x, i64 *y, i64 n, i64 c
 
 #define ARGSORT(T, dtype) ARGSORT_AS(float, T, dtype)
 #define ARGSORT_AS(C, T, dtype) \
-  extern "C" __global__ void __launch_bounds__(THREADS) \
-      argsort_##dtype(const T *x, i64 *y, i64 n, i64 columns, int descending) { \
-    argsort<C>(x, y, n, columns, descending); \
-  } \
-  ALPHA_KERNEL(argsort_##dtype)
+  ALPHA_ENTRY(argsort_##dtype, (THREADS), (const T *x, i64 *y, i64 n, i64 columns, int descending), \
+              argsort<C>(x, y, n, columns, descending))
 FLOAT_KERNELS(ARGSORT)
 ARGSORT_AS(int, int, int32)
 ARGSORT_AS(i64, i64, int64)
