@@ -1,11 +1,13 @@
 """Every op on the CPU beside PyTorch, forward and backward, the two taking turns.
 
-    python -m benchmarks.cpu_ops [--shape 16 32 32 96] [--only gelu where] [--threads 1] [--output FILE.jsonl]
+    python -m benchmarks.cpu_ops [--shape 16 32 32 96] [--only gelu where] [--threads 1] [--clock cpu]
+                                 [--output FILE.jsonl]
 
 x has the given shape, channels last; y = f(x), then y's gradient is taken back to x (and to gamma and the like).
 PyTorch gets the same layout: channels last. A ratio above 1 means that alpha is faster.
 Allocation and the engine's own cost are part of a call on both sides. Times are the least of the rounds: where other
-programs run, teams of threads wait for each other, and one thread (--threads 1) tells more.
+programs run, teams of threads wait for each other, and one thread (--threads 1) tells more; with `--clock cpu` its
+processor time, which leaves out when others ran.
 """
 
 from __future__ import annotations
@@ -142,10 +144,11 @@ def sides(torch: Any, case: Case, shape: tuple[int, ...]) -> dict[str, dict[str,
     return {"forward": forward, "both": both}
 
 
-def measure(torch: Any, case: Case, shape: tuple[int, ...], rounds: int, window: float) -> dict[str, float]:
+def measure(torch: Any, case: Case, shape: tuple[int, ...], rounds: int, window: float, clock: str = "wall"
+            ) -> dict[str, float]:
     row = {}
     for what, pair in sides(torch, case, shape).items():
-        times = cpu_timing.alternate(pair, rounds, window)
+        times = cpu_timing.alternate(pair, rounds, window, clock)
         for name, values in times.items():
             row[f"{what}_{name}_ms"] = min(values)
         row[f"{what}_ratio"] = row[f"{what}_torch_ms"] / row[f"{what}_alpha_ms"]
@@ -159,9 +162,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--window", type=float, default=30.0, help="milliseconds of calls in a row")
     parser.add_argument("--threads", type=int, help="of both libraries; default: one per core")
+    parser.add_argument("--clock", choices=tuple(cpu_timing.CLOCKS), default="wall", help="cpu: time of one thread")
     parser.add_argument("--output", type=Path, help="append the results to this file, a JSON object a line")
     args = parser.parse_args()
-    facts = cpu_timing.start(f"python -m benchmarks.cpu_ops --threads {args.threads or 'all'}", "torch")
+    if args.clock == "cpu" and args.threads != 1:
+        parser.error("--clock cpu counts one thread: use --threads 1")
+    facts = cpu_timing.start(f"python -m benchmarks.cpu_ops --threads {args.threads or 'all'} --clock {args.clock}",
+                             "torch")
     torch, shape = cpu_timing.strict_torch(), tuple(args.shape)
     if args.threads:
         torch.set_num_threads(args.threads)
@@ -171,7 +178,7 @@ def main() -> None:
           "| ratio |\n|---|---|---|---|---|---|---|")
     ratios: dict[str, list[float]] = {"forward": [], "both": []}
     for name in args.only or found:
-        row = measure(torch, found[name], shape, args.rounds, args.window)
+        row = measure(torch, found[name], shape, args.rounds, args.window, args.clock)
         record(args.output, facts, {"op": name, "shape": shape, **row})
         keys = [f"{what}_{side}" for what in ratios for side in ("alpha_ms", "torch_ms", "ratio")]
         cells = [f"{row[key]:.{2 if key.endswith('ratio') else 3}f}" if key in row else "-" for key in keys]

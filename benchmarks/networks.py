@@ -2,16 +2,19 @@
 
     python -m benchmarks.networks [--device cpu|cuda] [--only mobilenetv2 convnext_tiny:64 ...] [--precision bf16 fp32]
                                   [--configurations torch_graph torch_compile] [--compile-s 120] [--budget-s 600]
+    taskset -c 0 python -m benchmarks.networks --device cpu --clock cpu
 
 Each network is measured as `python -m benchmarks.compare` does it: a process a side, the same weights and batches, in
 turn. On a GPU PyTorch runs the whole step as a CUDA graph, and by torch.compile with reduce-overhead, which is given up
-after --compile-s seconds; on a CPU eagerly in both layouts. Rows are appended to networks.jsonl in
-benchmarks/results/<device>/, and the table is made of all that are there.
+after --compile-s seconds; on a CPU eagerly in both layouts. `--clock cpu` counts the processor time of one thread,
+where there is one core to work on: on a machine that others use, it leaves out the time in which they run. Rows are
+appended to networks.jsonl in benchmarks/results/<device>/, and the table is made of all that are there.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -82,8 +85,11 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=compare.Effort().rounds)
     parser.add_argument("--visit-ms", type=float, default=compare.Effort().visit_ms, help="time per visit of a process")
     parser.add_argument("--compile-s", type=float, default=120.0, help="after which torch.compile is given up")
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: of one thread")
     add_common(parser, "network")
     args = parser.parse_args(argv)
+    if args.clock == "cpu" and len(os.sched_getaffinity(0)) > 1:
+        parser.error("--clock cpu counts one thread: start it by taskset -c 0")
     settle(args)
     args.precision = args.precision or PRECISION[args.device]
     args.configurations = args.configurations or USUAL[args.device]
@@ -100,9 +106,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 1
     facts, file = compare.facts_of(args, argv, "networks"), args.output / "networks.jsonl"
+    if args.clock == "cpu":
+        facts["settings"] = f"{facts['settings']} one thread".strip()
     print("; ".join(f"{k}: {v}" for k, v in facts.items()))
     deadline, missing = time.monotonic() + args.budget_s, 0
-    effort = compare.Effort(args.rounds, args.visit_ms, args.compile_s)
+    effort = compare.Effort(args.rounds, args.visit_ms, args.compile_s, args.clock)
     for case in wanted:
         for row in compare.network(case, args.configurations, effort, {}, deadline):
             if row["kind"] != "step":

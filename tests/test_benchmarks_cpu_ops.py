@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from alpha.config import config
 from benchmarks import cpu_ops
 
 torch = pytest.importorskip("torch")
@@ -26,8 +27,10 @@ def test_rows_have_times_of_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
                                  capsys: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "rows.jsonl"
     monkeypatch.setattr(sys, "argv", ["cpu_ops", "--shape", "1", "2", "2", "16", "--rounds", "1", "--window", "0.01",
-                                      "--only", "gelu", "x > 0", "--output", str(output)])
-    cpu_ops.main()
+                                      "--only", "gelu", "x > 0", "--output", str(output), "--threads", "1", "--clock",
+                                      "cpu"])
+    with config(num_threads=1):
+        cpu_ops.main()
     gelu, greater = [json.loads(line) for line in output.read_text().splitlines()]
     assert gelu["both_ratio"] > 0 and "both_ratio" not in greater
     assert "| x > 0 |" in capsys.readouterr().out

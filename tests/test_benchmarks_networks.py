@@ -34,12 +34,21 @@ def test_every_network_has_a_twin_and_batches():
         ("resnet20", 64, "fp32", "cpu"), ("airbench94", 8, "fp32", "cpu")]
 
 
-def test_it_measures_a_network_and_refuses_an_unknown_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_it_measures_a_network_and_refuses_an_unknown_one(tmp_path: Path, capsys: pytest.CaptureFixture[str],
+                                                          monkeypatch: pytest.MonkeyPatch):
     flags = ["--device", "cpu", "--configurations", "torch_nhwc", "--rounds", "1", "--visit-ms", "5", "--output",
              str(tmp_path)]
     assert networks.main(["--only", "resnet20:2", *flags]) == 0
     found = results.read(tmp_path / "networks.jsonl")
     assert [r["model"] for r in found] == ["resnet20"] and found[0]["parameters"] == 269_722
     assert "| resnet20 | 2 | fp32 |" in capsys.readouterr().out
+    with pytest.raises(SystemExit):  # of two cores, one would not be counted
+        monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+        networks.main(["--only", "resnet20:2", *flags, "--clock", "cpu"])
+    assert "--clock cpu counts one thread: start it by taskset -c 0" in capsys.readouterr().err
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})
+    assert networks.main(["--only", "resnet20:2", *flags, "--clock", "cpu"]) == 0
+    assert results.read(tmp_path / "networks.jsonl")[-1]["settings"] == "one thread"
+    assert "| resnet20 | 2 | fp32 one thread |" in capsys.readouterr().out
     assert networks.main(["--only", "resnet21", *flags]) == 1
     assert "there is no network 'resnet21' here\nhelp: use some of resnet20, " in capsys.readouterr().err

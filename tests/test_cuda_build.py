@@ -1,7 +1,7 @@
 """Every CUDA kernel compiles for every architecture that alpha serves: no warning, and no register spilled.
 
     make test-kernels                          # all of them: marker `kernels`, which pytest leaves out by default
-    make test-kernels ARGS="-k 'not rest'"     # each for the first architecture that it serves
+    make test-kernels ARGS="-k 'not rest'"     # each for the first architecture that it serves, float16 as bfloat16
 
 The kernels that test the emulated driver do too. It needs nvcc and no GPU. What passed is in the cache of compiled
 kernels, so that only what changed is compiled again.
@@ -49,10 +49,16 @@ def included(source: Path) -> set[str]:
     return found
 
 
+def in_bfloat16(unit: toolchain.Unit) -> toolchain.Unit:
+    """Returns the unit with bfloat16 in the place of float16."""
+    return unit._replace(defines=tuple((key, "bf16" if value == "f16" else value) for key, value in unit.defines))
+
+
 def compilations() -> list:
     """Returns (unit, architectures) of alpha's declarations and of the emulator's tests.
 
-    What has Hopper's own instructions is compiled for that alone, everything else for `first` and for the `rest`.
+    What has Hopper's own instructions is compiled for that alone, everything else for `first` and for the `rest`. To
+    the rest belong kernels of float16 that are those of bfloat16 in all but the type.
     """
     units = [*toolchain.units(), *(toolchain.Unit(path, ()) for path in EMULATOR.glob("*.cu")),
              toolchain.Unit(EMULATOR / "tensor_core.cu", (("HOPPER", 1),))]
@@ -60,7 +66,10 @@ def compilations() -> list:
     for unit in sorted(units, key=str):
         only_hopper = included(unit.source) & {"ptx_sm90.cuh", "ptx_wgmma.cuh", "ptx_more.cuh"}
         name = "-".join([unit.source.stem, *(f"{key}={value}" for key, value in unit.defines)])
-        parts = {"sm_90a": HOPPER} if only_hopper else {"sm_80": FIRST, "rest": REST}
+        if in_bfloat16(unit) in set(units) - {unit}:
+            parts = {"rest": HOPPER if only_hopper else (*FIRST, *REST)}
+        else:
+            parts = {"sm_90a": HOPPER} if only_hopper else {"sm_80": FIRST, "rest": REST}
         found += [pytest.param(unit, flags, id=f"{part}-{name}", marks=pytest.mark.kernels)
                   for part, flags in parts.items()]
     return found
@@ -86,6 +95,16 @@ def test_what_only_hopper_has_is_compiled_for_hopper() -> None:
     assert {"conv_wgmma", "sk_dilated_wgmma", "conv_coconv", "group_norm_held"} <= {n for n, hopper in parts.items()
                                                                                      if hopper}
     assert not any(parts[name] for name in ("pool", "conv_mma", "conv_v2", "softmax"))
+
+
+def test_every_unit_is_compiled_for_every_architecture_that_it_serves() -> None:
+    served: dict[toolchain.Unit, set[str]] = {}
+    for unit, architectures in (param.values for param in compilations()):
+        served.setdefault(unit, set()).update(re.findall(r"sm_\d+a?", " ".join(architectures)))
+    assert served.keys() >= set(toolchain.units())
+    assert all(found in ({"sm_90a"}, {"sm_80", "sm_86", "sm_89", "sm_90a"}) for found in served.values())
+    first = [param.values[0] for param in compilations() if not param.id.startswith("rest")]
+    assert all(unit in first or in_bfloat16(unit) in first for unit in toolchain.units())
 
 
 SPILLS = """extern "C" __global__ void __launch_bounds__(1024, 2) spills(volatile float* x) {

@@ -9,6 +9,7 @@ import pytest
 
 import alpha
 from alpha import nn, ops, optim
+from alpha.backend import get_backend
 from alpha.config import config
 from alpha.data import DataLoader, Dataset
 from alpha.errors import AnomalyError, ConfigError, NotFoundError
@@ -131,6 +132,31 @@ def test_what_gives_batches_is_taken_as_it_is() -> None:
     assert fit(net(), data, epochs=1, batch_size=16, progress=False)["step"] == [5]
     loader = DataLoader(TRAIN, 20, workers=1)
     assert fit(net(), loader, epochs=2, progress=False)["step"] == [4, 8]
+
+
+def test_data_may_come_in_the_same_tensors_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU brings what metrics compare to the host later, when the next batches are there already."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((6, 8, 5)).astype(np.float32), rng.integers(0, 3, (6, 8))
+
+    class Batches:
+        def __init__(self, refilled: bool) -> None:
+            self.tensors = (alpha.zeros((8, 5)), alpha.zeros((8,), dtype="int64")) if refilled else ()
+
+        def __len__(self) -> int:
+            return len(x)
+
+        def __iter__(self) -> Iterator[tuple[alpha.Tensor, ...]]:
+            for arrays in zip(x, y):
+                yield tuple(t.copy_(a) for t, a in zip(self.tensors, arrays)) or tuple(map(alpha.tensor, arrays))
+
+    def measured(refilled: bool) -> list[float]:
+        alpha.manual_seed(1)
+        return fit(nn.Linear(5, 3), Batches(refilled), lr=0.1, progress=False)["train_accuracy"]
+
+    expected = measured(False)
+    monkeypatch.setattr(type(get_backend("cpu")), "fetch", lambda self, arrays: lambda: [a.copy() for a in arrays])
+    assert measured(True) == expected
 
 
 def test_average_clipping_precision_and_an_optimizer_of_ones_own() -> None:

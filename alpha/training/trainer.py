@@ -321,9 +321,12 @@ class _Readings:
         self.waiting: deque[tuple[int, int, Callable[[], list[np.ndarray]]]] = deque()
 
     def add(self, found: tuple[Tensor, ...], targets: Tensor) -> None:
-        """Puts the results of a step in the queue, and takes those out that have been there for a while."""
+        """Puts the results of a step in the queue, and takes those out that have been there for a while.
+
+        Of the targets a copy, as data may come in the same tensors again before it is read.
+        """
         self.waiting.append((self.run.progress.step, targets.shape[0],
-                             fetch([*found, *([targets] if self.compares else [])])))
+                             fetch([*found, *([targets.detach().clone()] if self.compares else [])])))
         self.read(READ_AFTER)
 
     def read(self, leave: int = 0) -> None:

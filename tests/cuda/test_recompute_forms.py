@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -10,9 +12,10 @@ import alpha
 from alpha import nn, ops
 from alpha.cuda.lazy.deferred import LazyStorage
 from alpha.cuda.ops.pointwise import chain
+from alpha.cuda.runtime import backlog, memory, toolchain
 from alpha.recompute import plan, recipe
 from models.resnet import BasicBlock, ResNet
-from tests.cuda.lazy.test_deferred_training import inceptions
+from tests.cuda.lazy.test_deferred_training import inceptions, vgg
 from tests.cuda.test_training import batches
 
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("device")]
@@ -63,8 +66,48 @@ def test_bits_do_not_depend_on_what_is_made_again(name: str, units: str, monkeyp
         monkeypatch.setattr(chain, "LEAST", 1)
     with alpha.config(tensor_cores=units != "fma"):
         expected = trained(NETWORKS[name], "none")
-        assert bool(merged) == (name == "resnet" and units != "fma"), "the case of which this test is"
+        assert merged or name != "resnet" or units == "fma", "the case of which this test is"
         for setting in ("cheap", "full"):
             before = recipe.count.times
             assert different(expected, trained(NETWORKS[name], setting)) == []
             assert recipe.count.times > before
+
+
+@contextmanager
+def cold() -> Iterator[list[int]]:
+    """All launches wait until a result is read, as where nothing is compiled yet; gives how many did, each time."""
+    counts: list[int] = []
+    run = backlog.run
+    gc.collect()
+    memory.free_cached()    # blocks of which the emulated driver guards a part only
+
+    def counted() -> None:
+        counts.append(len(backlog.waiting))
+        run()
+        backlog.begin(lambda: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(toolchain, "is_idle", lambda: False)
+        patch.setattr(backlog, "run", counted)
+        patch.setattr(backlog, "open", True)
+        patch.setattr(memory, "on_allocate", None)
+        backlog.begin(lambda: None)
+        yield counts
+    run()
+
+
+def test_two_runs_have_the_same_bits_whatever_was_trained_between() -> None:
+    expected = trained(resnet, "none")
+    for setting in ("auto", "none", "auto"):
+        held = [trained(vgg, "auto"), alpha.ones((1 << 20,), device="cuda")]
+        with alpha.precision("bf16"):
+            trained(inceptions, "full")
+        assert different(expected, trained(resnet, setting)) == []
+        del held
+
+
+@pytest.mark.parametrize("setting", ["none", "auto"])
+def test_bits_do_not_depend_on_whether_launches_wait(setting: str) -> None:
+    with cold() as counts:
+        late = trained(resnet, setting)
+    assert max(counts) > 100, counts
+    assert different(late, trained(resnet, setting)) == []

@@ -4,11 +4,11 @@
 // Layout:  NHWC, so vectors run over channels; the filters are packed to [tap slot][C].
 // Zeros:   fprop and dgrad walk classes of pixels with one common tap list (conv.cpp), wgrad the exact output range of
 //          each tap; no padded or inserted zero is read.
-// Tile:    where the pixels of a class follow one another in a row, strips of up to STRIP outputs x 1 vector: a row of taps
-//          stays in registers, and so does an input while all its taps read it. Else TILE_PIXELS pixels x 2 vectors share
-//          the weights of a tap. An output adds its taps in the same order in both.
-//          wgrad: all taps of a row of the filter at a time, which share dy; parts of the rows follow from the shape, and
-//          are added in order.
+// Tile:    where the pixels of a class follow one another in a row, strips of up to STRIP outputs x 1 vector: a row of
+//          taps stays in registers, and so does an input while all its taps read it. Else TILE_PIXELS pixels x 2 vectors
+//          share the weights of a tap. An output adds its taps in the same order in both.
+//          wgrad: all taps of a row of the filter at a time, which share dy; parts of the rows follow from the shape,
+//          and are added in order.
 #include <array>
 #include <utility>
 #include <vector>
@@ -19,6 +19,8 @@ namespace {
 
 constexpr int TILE_PIXELS = 4, STRIP = 8, BLOCK = 2 * LANES, WGRAD_VECTORS = 4, PARTS_PER_THREAD = 8;
 constexpr int MOST_TAPS = 7, MOST_STRIDE = 2;  // of strips
+constexpr int64_t WIDE = 32;           // pixels of a row, of which strips have all channels in one job
+constexpr int64_t ROWS_TOGETHER = 16;  // that stay in the second-level cache while strips read one vector of each
 constexpr int64_t SLAB_FLOATS = 1536;  // of filters, beside as many inputs of a pixel in the first-level cache
 
 // acc[P][2] over all taps for channels [c, c + BLOCK) or as many as there are; runs[r].panel is the row of weights.
@@ -142,21 +144,24 @@ int64_t strip_stride(const AxisClass& col) {
   return stride;
 }
 
-// Part `part` out of `parts` of the rows of a class whose columns strips can walk, vector of channels after vector: what
-// the rows have in common stays in the first-level cache.
+// Channels [begin, end) of part `part` out of `parts` of the rows of a class whose columns strips can walk, vector
+// after vector: what neighbouring rows have in common stays in the first-level cache.
 void strips_of_class(const Geometry& g, const AxisClass& row, const AxisClass& col, int64_t stride, const Operands& op,
-                     const float* panel, int64_t ld, int64_t part, int64_t parts) {
+                     const float* panel, int64_t ld, int64_t part, int64_t parts, int64_t begin, int64_t end) {
   const int64_t step = col.positions[1] - col.positions[0], kind = (col.count - 1) * MOST_STRIDE + stride - 1;
   const int64_t first = part_start(g.n * row.size, part, parts), last = part_start(g.n * row.size, part + 1, parts);
-  for (int64_t c = 0; c < g.in_c; c += LANES) {
-    const float* weights = panel + (row.slot * g.f_w + col.slot) * ld + c;
-    StripRow r = {nullptr, weights, op.bias ? op.bias + c : nullptr, nullptr, g.in_pitch, step * g.out_pitch,
-                  row.step * g.in_w * g.in_pitch, ld, g.f_w * ld, row.count, col.size, g.in_c - c, op.relu, op.accumulate};
-    for (int64_t k = first; k < last; k++) {
-      const int64_t image = k / row.size, i = k % row.size;
-      r.x = op.in + ((image * g.in_h + row.starts[i]) * g.in_w + col.starts[0]) * g.in_pitch + c;
-      r.y = op.out + ((image * g.out_h + row.positions[i]) * g.out_w + col.positions[0]) * g.out_pitch + c;
-      STRIPS[r.left >= LANES][kind](r);
+  for (int64_t top = first; top < last; top += ROWS_TOGETHER) {
+    for (int64_t c = begin; c < end; c += LANES) {
+      const float* weights = panel + (row.slot * g.f_w + col.slot) * ld + c;
+      StripRow r = {nullptr, weights, op.bias ? op.bias + c : nullptr, nullptr, g.in_pitch, step * g.out_pitch,
+                    row.step * g.in_w * g.in_pitch, ld, g.f_w * ld, row.count, col.size, end - c, op.relu,
+                    op.accumulate};
+      for (int64_t k = top; k < std::min(top + ROWS_TOGETHER, last); k++) {
+        const int64_t image = k / row.size, i = k % row.size;
+        r.x = op.in + ((image * g.in_h + row.starts[i]) * g.in_w + col.starts[0]) * g.in_pitch + c;
+        r.y = op.out + ((image * g.out_h + row.positions[i]) * g.out_w + col.positions[0]) * g.out_pitch + c;
+        STRIPS[r.left >= LANES][kind](r);
+      }
     }
   }
 }
@@ -179,8 +184,8 @@ void list_taps(const Geometry& g, const AxisClass& row, const AxisClass& col, st
       runs.push_back({(a * row.step * g.in_w + b * col.step) * g.in_pitch, (row.slot + a) * g.f_w + col.slot + b, 1});
 }
 
-// sums[tap][ld] += x * dy over `count` outputs of one row, for FW neighbouring taps and V vectors of channels; an output
-// reads FW inputs, and the next output those `x_step` floats on.
+// sums[tap][ld] += x * dy over `count` outputs of one row, for FW neighbouring taps and V vectors of channels; an
+// output reads FW inputs, and the next output those `x_step` floats on.
 template <int FW, int V, bool FULL>
 void wgrad_row(const float* x, int64_t x_step, int64_t tap_step, const float* dy, int64_t dy_step, int64_t count,
                int64_t left, float* sums, int64_t ld) {
@@ -220,8 +225,8 @@ constexpr std::array<WgradTaps, sizeof...(K) + 1> all_wgrads(std::integer_sequen
 }
 constexpr auto WGRADS = all_wgrads(std::make_integer_sequence<int, MOST_TAPS>());  // [taps]
 
-// Columns of outputs that meet the taps [tap, tap + taps) of a row, all of them: output `first` meets input `input` at the
-// first of these taps, and the next ones `step` on.
+// Columns of outputs that meet the taps [tap, tap + taps) of a row, all of them: output `first` meets input `input` at
+// the first of these taps, and the next ones `step` on.
 struct Span {
   int64_t tap, taps, first, last, input, step;
 };
@@ -277,25 +282,27 @@ void depthwise(const Geometry& g, const Operands& op) {
   const float* panel = pack_filters(g, op.w, ld);
   const int threads = team(g.multiply_adds(), 50000);
   const int64_t width = std::max<int64_t>(BLOCK, SLAB_FLOATS / g.taps() / BLOCK * BLOCK);  // of a slab of channels
-  const int64_t parts = std::min<int64_t>(g.n * g.out_h, PARTS_PER_THREAD * threads);
+  const int64_t share = g.out_w < WIDE ? width : round_up(g.in_c, width), slabs = ceil_div(g.in_c, share);
+  const int64_t parts = std::min(g.n * g.out_h, ceil_div(PARTS_PER_THREAD * threads, slabs));
   std::vector<int64_t> strides;  // per class of columns
   for (int64_t b = 0; b < g.cols.classes; b++) strides.push_back(strip_stride(g.cols[b]));
 #pragma omp parallel num_threads(threads)
   {
     std::vector<Run> runs;
 #pragma omp for schedule(dynamic, 1)
-    for (int64_t part = 0; part < parts; part++) {
+    for (int64_t job = 0; job < slabs * parts; job++) {
+      const int64_t part = job % parts, first = job / parts * share, end = std::min(first + share, g.in_c);
       for (int64_t a = 0; a < g.rows.classes; a++) {
         for (int64_t b = 0; b < g.cols.classes; b++) {
           if (strides[b]) {
-            strips_of_class(g, g.rows[a], g.cols[b], strides[b], op, panel, ld, part, parts);
+            strips_of_class(g, g.rows[a], g.cols[b], strides[b], op, panel, ld, part, parts, first, end);
             continue;
           }
           list_taps(g, g.rows[a], g.cols[b], runs);
-          for (int64_t first = 0; first < g.in_c; first += width)
+          for (int64_t c = first; c < end; c += width)
             for_each_tile(g, g.rows[a], g.cols[b], part, parts, TILE_PIXELS, op.in, op.out,
                           [&](const float* const* x, float* const* y, int count) {
-                            TILES[count](g, x, y, runs, panel, ld, op, first, std::min(first + width, g.in_c));
+                            TILES[count](g, x, y, runs, panel, ld, op, c, std::min(c + width, end));
                           });
         }
       }

@@ -100,7 +100,7 @@ template <class O> struct Results {
       : t(t), counts(t.statistics && (!t.rewritten.a || spared(t.rewritten))), boxes(smem) {}
   template <class Store>
   INLINE void operator()(const float (&sum)[Tile::SUMS], const Finish &finish, const int *tile, int item, int depth,
-                       Store store) {
+                         Store store) {
     if (counts) {
       const StoredRows rows(t, tile, item, depth);
       const int column = field(item, COLUMN);
@@ -175,33 +175,6 @@ struct Direct {
   }
 };
 
-// The blocks of a cluster have a tile in common: each shows the others its sum where its buffers were, adds up every
-// CLUSTER-th quad of all, in the order of the blocks, and puts that, if it exists: put(column of its first sum, float4).
-// A block has no other tile, and loads nothing more. What no thread needs is not read: a read on its way when the block
-// that it is from returns is a fault.
-template <class T, class Exists, class Put>
-INLINE void add_together(const float (&sum)[T::SUMS], char *buffers, Exists exists, Put put) {
-  constexpr int QUADS = T::SUMS / 4;
-  static_assert(T::CONSUMERS * QUADS * 2048 <= T::STAGES * T::STAGE, "sums lie in the buffers");
-  const Place place;
-  float4 *mine = reinterpret_cast<float4 *>(buffers) + place.consumer * (QUADS * 128) + place.thread;
-  ptx::bar_sync(1, 128 * T::CONSUMERS);  // all have read the buffers
-  UNROLL for (int q = 0; q < QUADS; q++)
-    mine[q * 128] = make_float4(sum[4 * q], sum[4 * q + 1], sum[4 * q + 2], sum[4 * q + 3]);
-  ptx::cluster_arrive();
-  ptx::cluster_wait();
-  UNROLL_BY(2) for (int q = ptx::cluster_rank(); q < QUADS; q += T::CLUSTER) {
-    const int col = place.col(4 * q);
-    if (!exists(col)) continue;
-    float4 all = make_float4(0.f, 0.f, 0.f, 0.f);
-    UNROLL for (int b = 0; b < T::CLUSTER; b++) add(all, ptx::cluster_map(mine, b)[q * 128]);
-    put(col, all);
-  }
-  __syncwarp();
-  ptx::cluster_arrive();  // no block returns before all have read what it shows
-  ptx::cluster_wait();
-}
-
 // A consumer: sums, and stores 64 of each 128 rows of its tiles.
 INLINE void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile> &held) {
   const Scale scale(t.scale_in, t.scale_w);
@@ -231,8 +204,8 @@ INLINE void sum_tiles(const ConvOperands &t, Ring<Tile> &ring, HeldFilters<Tile>
       const Place place;
       const Direct direct(static_cast<OUT *>(t.slots), list - FIELDS - lane, 0, place, t.box, t.batch, t.height, t.width,
                           t.columns, t.counted, finish, t.adds != 0);
-      add_together<Tile>(sum[0], ring.buffers, [&](int col) { return direct.exists(col); },
-                         [&](int col, const float4 &v) { direct.put(col, v); });
+      add_together<Tile>(sum[0], ring.buffers, Place(), true, [&](int q) { return direct.exists(place.col(4 * q)); },
+                         [&](int q, const float4 &v) { direct.put(place.col(4 * q), v); });
       break;
     }
     const uint64_t policy = t.streams ? ptx::L2_EVICT_FIRST : ptx::L2_NORMAL;

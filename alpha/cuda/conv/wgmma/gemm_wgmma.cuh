@@ -236,6 +236,36 @@ template <class T> INLINE float4 add_slices(const float *slots, int first, int c
   return sum;
 }
 
+template <class T> INLINE float4 quad(const float (&sum)[T::SUMS], int q) {
+  return make_float4(sum[4 * q], sum[4 * q + 1], sum[4 * q + 2], sum[4 * q + 3]);
+}
+
+// The blocks of a cluster have a tile in common: each shows the others its sum where its buffers were, adds up every
+// CLUSTER-th quad of all, in the order of the blocks, and puts that, if it exists: put(q, float4). What no thread needs,
+// where its rows do not exist say, is not read: a read on its way when the block that it is from returns is a fault.
+template <class T, class Exists, class Put>
+INLINE void add_together(const float (&sum)[T::SUMS], char *buffers, const Place &place, bool rows_exist,
+                         const Exists &exists, const Put &put) {
+  constexpr int QUADS = T::SUMS / 4;
+  static_assert(T::CONSUMERS * QUADS * 2048 <= T::STAGES * T::STAGE, "sums lie in the buffers");
+  float4 *mine = reinterpret_cast<float4 *>(buffers) + place.consumer * (QUADS * 128) + place.thread;
+  ptx::bar_sync(1, 128 * T::CONSUMERS);  // all have read the buffers
+  UNROLL for (int q = 0; q < QUADS; q++) mine[q * 128] = quad<T>(sum, q);
+  ptx::cluster_arrive();
+  ptx::cluster_wait();
+  if (rows_exist) {
+    UNROLL_BY(2) for (int q = ptx::cluster_rank(); q < QUADS; q += T::CLUSTER) {
+      if (!exists(q)) continue;
+      float4 all = make_float4(0.f, 0.f, 0.f, 0.f);
+      UNROLL for (int b = 0; b < T::CLUSTER; b++) add(all, ptx::cluster_map(mine, b)[q * 128]);
+      put(q, all);
+    }
+  }
+  __syncwarp();
+  ptx::cluster_arrive();  // no block returns before all have read what it shows
+  ptx::cluster_wait();
+}
+
 // ---- results --------------------------------------------------------------------------------------------------------
 
 // What happens to a sum before it is stored: v = sum * scale + bias, then relu.

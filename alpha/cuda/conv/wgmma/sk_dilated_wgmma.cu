@@ -171,10 +171,6 @@ template <class T> struct Part {
   INLINE void keep(int quad, const float4 &v, float4 *slot) const { if (cols_exist(quad)) slot[quad * 128] = v; }
 };
 
-template <class T> INLINE float4 quad(const float (&sum)[T::SUMS], int q) {
-  return make_float4(sum[4 * q], sum[4 * q + 1], sum[4 * q + 2], sum[4 * q + 3]);
-}
-
 // slot: where the thread's quads of the unit's slot begin; null where the sum is complete.
 template <class T>
 INLINE void store_unit(const float (&sum)[T::SUMS], const Part<T> &to, float4 *slot, const Scale &scale) {
@@ -186,32 +182,16 @@ INLINE void store_unit(const float (&sum)[T::SUMS], const Part<T> &to, float4 *s
   }
 }
 
-// The blocks of a cluster have a unit in common: each shows the others its sum where its buffers were, adds up every
-// CLUSTER-th quad of all, in the order of the blocks, and stores that. What does not exist is not read: a read that is on
-// its way when the block that it is from returns is a fault.
+// The same for a cluster, whose blocks have the unit in common.
 template <class T>
 INLINE void store_together(const float (&sum)[T::SUMS], char *buffers, const Part<T> &to, float4 *slot,
                            const Scale &scale) {
-  constexpr int QUADS = T::SUMS / 4;
   static_assert(!T::IN_TURN, "consumers have different rows or columns");
-  static_assert(T::CONSUMERS * QUADS * 2048 <= T::STAGES * T::STAGE, "sums lie in the buffers");
-  float4 *mine = reinterpret_cast<float4 *>(buffers) + to.place.consumer * (QUADS * 128) + to.place.thread;
-  ptx::bar_sync(1, 128 * T::CONSUMERS);  // all have read the buffers
-  UNROLL for (int q = 0; q < QUADS; q++) mine[q * 128] = quad<T>(sum, q);
-  ptx::cluster_arrive();
-  ptx::cluster_wait();
-  if (to.rows_exist()) {
-    UNROLL_BY(2) for (int q = ptx::cluster_rank(); q < QUADS; q += T::CLUSTER) {
-      if (!to.cols_exist(q)) continue;
-      float4 all = make_float4(0.f, 0.f, 0.f, 0.f);
-      UNROLL for (int b = 0; b < T::CLUSTER; b++) add(all, ptx::cluster_map(mine, b)[q * 128]);
-      if (slot) to.keep(q, all, slot);
-      else to.finish(q, all, scale);
-    }
-  }
-  __syncwarp();
-  ptx::cluster_arrive();  // no block returns before all have read what it shows
-  ptx::cluster_wait();
+  add_together<T>(sum, buffers, to.place, to.rows_exist(), [&](int q) { return to.cols_exist(q); },
+                  [&](int q, const float4 &all) {
+                    if (slot) to.keep(q, all, slot);
+                    else to.finish(q, all, scale);
+                  });
 }
 
 // A unit has unit_ints integers; unit b is the first of block b. It is copied to shared memory while everything else is
