@@ -2,19 +2,21 @@
 
     python -m benchmarks.coconv [--device cpu|cuda] [--shapes 56x64x4 ...] [--passes fprop dgrad wgrad] [--tables]
                                 [--precision fp32 tf32 bf16] [--rounds N] [--window MS] [--compile] [--steps]
-                                [--output FOLDER] [--resume]
+                                [--clock cpu] [--output FOLDER] [--resume]
 
 Sides, in turn in one process: `alpha`, the op; `composed`, alpha's conv2d for each level, copies and concatenation;
 `conv2d`, alpha's Conv2d of the same weight; `torch_nchw`, `torch_nhwc`; in fp32 also PyTorch's with TF32, `tf32_nchw`
 and `tf32_nhwc`; with --compile `compiled`. On a GPU all are CUDA graphs, so that time on the host counts for none, and
 what tensor cores read of float32 is made before, as in training. Before a pass is timed alpha's result is compared with
 PyTorch's in strict float32. --tables: the shapes of the paper's Tables 1 and 2, one image, forward. --steps: training
-steps of coresnet50 by benchmarks.compare, at the batches of --batch-sizes.
+steps of coresnet50 by benchmarks.compare, at the batches of --batch-sizes. --clock cpu: the processor's time, of one
+core (taskset -c 0), on a machine that others use too.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 import traceback
@@ -277,10 +279,19 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--compile", action="store_true", help="torch.compile as one more side; it takes its time")
     parser.add_argument("--rounds", type=int, default=5, help="of windows")
     parser.add_argument("--window", type=float, default=8.0, help="milliseconds of calls in a row")
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: the processor's, of one core")
     add_common(parser, "shape")
     args = parser.parse_args(argv)
     settle(args)
     return args
+
+
+def one_core(clock: str) -> None:
+    """Raises UnfairError where the clock of the processor would add up the threads of several cores."""
+    cores = len(os.sched_getaffinity(0))
+    if clock == "cpu" and cores > 1:
+        checks.refuse(f"the clock of the processor adds up all threads, and this process may use {cores} cores",
+                      "let it use one: taskset -c 0 python -m benchmarks.coconv", where="coconv")
 
 
 def steps(args: argparse.Namespace) -> int:
@@ -297,13 +308,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return steps(args)
     try:
         checks.admit(args.precision, args.device, "coconv", args.busy)
+        one_core(args.clock)
     except AlphaError as error:
         print(error, file=sys.stderr)
         return 1
     timing = timing_of(args.device)
     deadline = time.monotonic() + args.budget_s
     command = f"python -m benchmarks.coconv {' '.join(sys.argv[1:] if argv is None else argv)}".strip()
-    facts = {**timing.start(command), **torch_facts(), "rounds": args.rounds, "window_ms": args.window}
+    facts = {**timing.start(command), **torch_facts(), "rounds": args.rounds, "window_ms": args.window,
+             "clock": args.clock}
     if args.device == "cuda":
         facts["name"] = facts.pop("device")
     print("; ".join(f"{k}: {v}" for k, v in facts.items()))

@@ -124,8 +124,9 @@ def measure(set_name: str, operands: Operands, pass_name: str, precision: str, c
 
 def in_windows(timing: ModuleType, sides: dict[str, Side], graph_calls: int, effort: Row) -> dict[str, list[float]]:
     """Returns the milliseconds of a call per round, where there are any of `graph_calls` as CUDA graphs."""
+    clock = {"clock": "cpu"} if effort.get("clock") == "cpu" else {}    # of cpu_timing alone
     with timing.replayed(sides, graph_calls) if graph_calls else nullcontext(sides) as repeated:
-        times = timing.alternate(repeated, effort["rounds"], effort["window"])
+        times = timing.alternate(repeated, effort["rounds"], effort["window"], **clock)
     return {name: [ms / max(1, graph_calls) for ms in found] for name, found in times.items()}
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from alpha.op import registry
-from benchmarks import coconv, results
+from benchmarks import coconv, cpu_timing, results
 from benchmarks.coconv import CoShape
 
 torch = pytest.importorskip("torch")
@@ -57,3 +58,16 @@ def test_a_wrong_result_is_not_timed(tiny: None, tmp_path: Path, monkeypatch: py
 def test_what_the_cpu_lacks_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert coconv.main(["--device", "cpu", "--precision", "bf16"]) == 1
     assert "coconv: precision bf16 on the CPU" in capsys.readouterr().err
+
+
+def test_the_clock_of_the_processor_is_for_one_core(tiny: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+                                                    capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
+    assert coconv.main(flags(tmp_path, "--clock", "cpu")) == 1
+    told = capsys.readouterr().err
+    assert "this process may use 3 cores" in told and "taskset -c 0" in told
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {1})
+    used: list[str] = []
+    monkeypatch.setitem(cpu_timing.CLOCKS, "cpu", lambda: used.append("cpu") or float(len(used)))
+    assert coconv.main(flags(tmp_path, "--clock", "cpu", "--passes", "fprop")) == 0
+    assert used and results.read(tmp_path / "coconv.jsonl")[0]["clock"] == "cpu"

@@ -130,6 +130,21 @@ def test_what_is_offered_is_held_only_for_who_saves_it() -> None:
 
 
 @pytest.mark.usefixtures("small")
+def test_what_is_held_counts_as_kept_until_it_is_let_go_of() -> None:
+    x, w = image(1, 64, 64).requires_grad_(), image(2, 64, 64)
+    alpha.recompute_summary(reset=True)
+    told = []
+    with alpha.config(recompute="auto"):
+        y = ops.exp(x)
+        for _ in range(2):
+            told.append((recipe.count.kept, recipe.count.planned))
+            for _ in range(20):
+                y = y @ w
+    assert told[0] == (x.nbytes, 0) and told[1][1] == x.nbytes
+    alpha.recompute_summary(reset=True)
+
+
+@pytest.mark.usefixtures("small")
 def test_what_is_offered_may_lose_what_it_is_made_of() -> None:
     """A change in place of what would be read keeps it; the value is the one of before."""
     x, b = image(1, 64, 64).requires_grad_(), image(2, 64, 64).requires_grad_()

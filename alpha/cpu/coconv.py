@@ -129,6 +129,8 @@ def compiled_wgrad(desc: CoConvDesc, x: Array, g: Array, dw: Array) -> None:
     found = ways("wgrad", desc)
     if not any(found):
         return native.conv_wgrad(desc, x, g, dw)
+    if found[0] and len(set(found)) == 1:
+        return winograd.levels_wgrad(found[0], desc, x, g, dw)
     for k, (way, (first, level)) in enumerate(zip(found, desc.levels)):
         if way is None:
             native.conv_wgrad(desc, x, g, dw, k)

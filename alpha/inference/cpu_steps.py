@@ -201,7 +201,7 @@ def _winograd(plan: CpuPlan, way: Way, desc: ConvDesc, call: Call, operands: tup
     shape = shape.copy()
     plan.kept += [shape, points]
     of_map, table = native.ptr(shape), native.ptr(points)
-    total = library.winograd_floats(of_map, False)
+    total = library.winograd_floats(of_map)
     floats = library.winograd_filter_floats(of_map)
     _, filters = plan.packed(floats)
     library.winograd_filters(of_map, table, native.ptr(w.constant.data[first:first + desc.oc]), filters)

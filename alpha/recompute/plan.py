@@ -100,6 +100,7 @@ class Tally:
         if k not in recipe.data:
             recipe.data[k] = array
             self.kept += array.nbytes
+            count.kept += array.nbytes
 
     def take(self, level: str) -> None:
         """Lets go of what the step has time for, or of all."""
@@ -119,6 +120,7 @@ class Tally:
                 return
             self.spent += moved
             self.kept -= held
+            count.kept -= held
             for r in needed:
                 r.offered, r.data = 0, None
                 count.planned += r.nbytes

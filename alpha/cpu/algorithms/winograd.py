@@ -20,6 +20,7 @@ from alpha.ops.coconv_desc import CoConvDesc
 from alpha.ops.conv_desc import ConvDesc
 
 Array = np.ndarray
+_FIRST = np.zeros(1, np.int64)   # of the only level
 
 
 def fprop(way: Way, desc: ConvDesc, x: Array, w: Array, y: Array, bias: Array | None = None,
@@ -35,9 +36,18 @@ def dgrad(way: Way, desc: ConvDesc, g: Array, w: Array, dx: Array, first: int = 
 
 def wgrad(way: Way, desc: ConvDesc, x: Array, g: Array, dw: Array, first: int = 0) -> None:
     """dw = the gradient with respect to w."""
-    library, shape = native.loaded(), _map("wgrad", way, desc, g.shape[3]).copy()
-    work = empty((library.winograd_floats(_ptr(shape), True),))
-    library.winograd_wgrad(_ptr(shape), _ptr(_table(way, desc)), _ptr(x), _ptr(g, first), _ptr(dw), _ptr(work))
+    _wgrad(_map("wgrad", way, desc, g.shape[3]), _FIRST, _table(way, desc), x, _ptr(g, first), dw)
+
+
+def levels_wgrad(way: Way, desc: CoConvDesc, x: Array, g: Array, dw: Array) -> None:
+    """dw of all levels of a contextual convolution, of one way."""
+    _wgrad(*_levels("wgrad", way, desc), _table(way, desc.levels[0][1]), x, _ptr(g), dw)
+
+
+def _wgrad(base: Array, firsts: Array, table: Array, x: Array, g: Any, dw: Array) -> None:
+    library, shapes = native.loaded(), base.copy()
+    work = empty((library.winograd_wgrad_floats(_ptr(shapes), len(firsts)),))
+    library.winograd_wgrad(_ptr(shapes), len(firsts), _ptr(firsts), _ptr(table), _ptr(x), g, _ptr(dw), _ptr(work))
 
 
 def levels(pass_name: str, way: Way, desc: CoConvDesc, source: Array, w: Array, out: Array, bias: Array | None = None,
@@ -54,7 +64,7 @@ def pool(way: Way, desc: ConvDesc, x: Array, w: Array, bias: Array | None, y: Ar
     """y = the largest of each 2 x 2 of relu(x * w + bias), which is not kept."""
     library, (base, points) = native.loaded(), tables("fprop", way, desc)
     shape = base.copy()
-    total, count = library.winograd_floats(_ptr(shape), False), library.winograd_filter_floats(_ptr(shape))
+    total, count = library.winograd_floats(_ptr(shape)), library.winograd_filter_floats(_ptr(shape))
     filters, work = empty((count,)), empty((total - count,))
     library.winograd_filters(_ptr(shape), _ptr(points), _ptr(w), _ptr(filters))
     library.winograd_pool(_ptr(shape), _ptr(points), _ptr(x), _ptr(filters), _ptr(bias), _ptr(y), _ptr(work))
@@ -63,7 +73,7 @@ def pool(way: Way, desc: ConvDesc, x: Array, w: Array, bias: Array | None, y: Ar
 def _forward(base: Array, way: Way, desc: ConvDesc, x: Any, w: Array, y: Any,
              bias: Array | None, relu: bool, turned: bool, add: bool) -> None:
     library, shape = native.loaded(), base.copy()
-    work = empty((library.winograd_floats(_ptr(shape), False),))
+    work = empty((library.winograd_floats(_ptr(shape)),))
     library.winograd_forward(_ptr(shape), _ptr(_table(way, desc)), x, _ptr(w), _ptr(bias), y, _ptr(work), relu, turned,
                              add)
 

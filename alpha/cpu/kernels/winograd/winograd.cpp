@@ -254,14 +254,12 @@ void forward_levels(const X& t, const Levels& levels, const Forward* forwards, f
 
 EXPORT int vector_lanes() { return LANES; }
 
-// Sets the number of threads, and returns the floats of workspace that the next two need with it.
-EXPORT int64_t winograd_floats(int64_t* map_of, int gradient) {
+// Sets the number of threads, and returns the floats of workspace that the next one needs with it.
+EXPORT int64_t winograd_floats(int64_t* map_of) {
   Map& map = *reinterpret_cast<Map*>(map_of);
   map.threads = team(map.tiles() * map.points() * map.in_c * map.out_c, 100000);
-  const int64_t channels = map.in_pad() + map.out_pad(), points = map.points();
-  if (gradient)
-    return points * (map.sums() * (map.tiles() > LEVEL ? 2 : 1) + wgrad_tiles(map) * channels + 2 * APART);
-  return points * (map.filters() + (forward_tiles(map) * channels + 2 * APART) * map.threads);
+  const int64_t channels = map.in_pad() + map.out_pad();
+  return map.points() * (map.filters() + (forward_tiles(map) * channels + 2 * APART) * map.threads);
 }
 
 // If `accumulate`, y += before the relu.

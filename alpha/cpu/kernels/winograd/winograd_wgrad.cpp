@@ -1,13 +1,17 @@
-// What:    dw = G^T [ sum over tiles of (B^T x B) * (A g A^T) ] G for filters of a convolution.
+// What:    dw = G^T [ sum over tiles of (B^T x B) * (A g A^T) ] G for filters of a convolution, or of several levels.
 // Source:  Winograd's minimal filtering, as in winograd.cpp, whose transposes these are.
 // Layout:  NHWC and OHWI; tiles and sums as in winograd.hpp, in the workspace of the caller.
 // Zeros:   tiles reach over the border, where zeros are multiplied.
 // Requires: stride and groups of 1; padding a multiple of the dilation.
 // Threads: first tiles, then points x channels. Sums are made of 64 terms at a time, and of 64 such sums, in an order
 //          that depends on the shape alone.
+#include <vector>
+
 #include "winograd_tiles.hpp"
 
 namespace {
+
+constexpr int64_t TURN_BYTES = 2 << 20;
 
 // sums[oc][ic padded] += Y^T V over `tiles` tiles of a chunk, for channels out of one block and one spectral point.
 void add_products(const Blocked& in, const Blocked& out, int64_t block, int64_t tiles, const float* y, const float* v,
@@ -41,41 +45,99 @@ void write_filter(const X& t, const Map& map, const float* sums, int64_t o, floa
   }
 }
 
+// The gradient of the filters of one level: what is read and written, and where its sums are.
+struct Level {
+  Map map;
+  const float *x, *g;
+  float *dw, *recent, *total;   // total: sums of whole levels of tiles, where there are several
+  int64_t chunk;
+
+  // In the place of `workspace`, which is moved on.
+  Level(const Map& of, int64_t tiles, const float* inputs, const float* gradients, float* gradient, float*& workspace)
+      : map(of), x(inputs), g(gradients), dw(gradient), recent(workspace), chunk(tiles) {
+    const int64_t size = map.points() * map.sums();
+    total = several() ? recent + size : recent;
+    workspace = total + size;
+  }
+  bool several() const { return map.tiles() > LEVEL; }
+};
+
+// Adds the tiles of a chunk: for the threads of a parallel region.  v: room for V and Y.
 template <class X>
-void wgrad(const X& t, const Map& map, const float* x, const float* g, float* dw, float* workspace) {
-  const int64_t chunk = wgrad_tiles(map), tiles = map.tiles(), points = map.points();
-  const Blocked in(map.in_c, chunk), out(map.out_c, chunk);
-  const int64_t each = map.sums(), size = points * each;
-  float *recent = workspace, *total = recent + size, *v = tiles > LEVEL ? total + size : total;
-  float* y = v + points * in.floats();
-#pragma omp parallel num_threads(static_cast<int>(map.threads))
-  {
-    for (int64_t first = 0; first < tiles; first += chunk) {
-      const int64_t count = std::min(chunk, tiles - first);
-      const bool starts = first % LEVEL == 0, ends = first + count == tiles || (first + count) % LEVEL == 0;
+void add_chunk(const X& t, const Level& level, int64_t first, float* v) {
+  const Map& map = level.map;
+  const Blocked in(map.in_c, level.chunk), out(map.out_c, level.chunk);
+  const int64_t count = std::min(level.chunk, map.tiles() - first), each = map.sums(), last = first + count;
+  const bool starts = first % LEVEL == 0, ends = last == map.tiles() || last % LEVEL == 0;
+  float* y = v + map.points() * in.floats();
 #pragma omp for schedule(static)
-      for (int64_t k = 0; k < count; k++) {
-        put_input(t, map, x, in, first + k, k, v);
-        put_gradient(t, map, g, out, first + k, k, y);
-      }
+  for (int64_t k = 0; k < count; k++) {
+    put_input(t, map, level.x, in, first + k, k, v);
+    put_gradient(t, map, level.g, out, first + k, k, y);
+  }
 #pragma omp for schedule(dynamic, 1)
-      for (int64_t job = 0; job < points * out.blocks(); job++) {
-        const int64_t k = job / out.blocks(), block = job % out.blocks(), at = k * each + block * BLOCK * map.in_pad();
-        add_products(in, out, block, count, y + k * out.floats(), v + k * in.floats(), recent + at, !starts);
-        if (!ends || tiles <= LEVEL) continue;
-        for (int64_t i = at; i < at + out.valid(block) * map.in_pad(); i += LANES)
-          store(total + i, first < LEVEL ? load(recent + i) : load(total + i) + load(recent + i));
+  for (int64_t job = 0; job < map.points() * out.blocks(); job++) {
+    const int64_t k = job / out.blocks(), block = job % out.blocks(), at = k * each + block * BLOCK * map.in_pad();
+    float *recent = level.recent, *total = level.total;
+    add_products(in, out, block, count, y + k * out.floats(), v + k * in.floats(), recent + at, !starts);
+    if (!ends || !level.several()) continue;
+    for (int64_t i = at; i < at + out.valid(block) * map.in_pad(); i += LANES)
+      store(total + i, first < LEVEL ? load(recent + i) : load(total + i) + load(recent + i));
+  }
+}
+
+// All levels take turns, a chunk each, so that they find what they read of x in cache.
+template <class X>
+void wgrad(const X& t, const std::vector<Level>& levels, float* v) {
+#pragma omp parallel num_threads(static_cast<int>(levels[0].map.threads))
+  {
+    bool left = true;
+    for (int64_t turn = 0; left; turn++) {
+      left = false;
+      for (const Level& level : levels) {
+        if (turn * level.chunk >= level.map.tiles()) continue;
+        left = true;
+        add_chunk(t, level, turn * level.chunk, v);
       }
     }
-#pragma omp for schedule(static)
-    for (int64_t o = 0; o < map.out_c; o++) write_filter(t, map, tiles > LEVEL ? total : recent, o, dw);
+    for (const Level& level : levels) {
+#pragma omp for schedule(static) nowait
+      for (int64_t o = 0; o < level.map.out_c; o++) write_filter(t, level.map, level.total, o, level.dw);
+    }
   }
+}
+
+// Tiles of a chunk where levels take turns: V, Y and what of x they are made of stay in cache.
+int64_t turn_tiles(const Map& map, int64_t count) {
+  const int64_t each = 4 * map.points() * (map.in_pad() + map.out_pad()), tiles = wgrad_tiles(map);
+  return count == 1 ? tiles : std::min(tiles, 2 * BLOCK * each <= TURN_BYTES ? 2 * BLOCK : BLOCK);
 }
 
 }  // namespace
 
-EXPORT void winograd_wgrad(const int64_t* map_of, const float* table, const float* x, const float* g, float* dw,
-                           float* workspace) {
-  const Map& map = *reinterpret_cast<const Map*>(map_of);
-  dispatch(map, table, [&](auto t) { wgrad(t, map, x, g, dw, workspace); });
+// Sets the number of threads of all levels, and returns the floats of workspace of winograd_wgrad.
+EXPORT int64_t winograd_wgrad_floats(int64_t* maps_of, int64_t count) {
+  Map* maps = reinterpret_cast<Map*>(maps_of);
+  int64_t work = 0, sums = 0, chunk = 0;
+  for (int64_t k = 0; k < count; k++) {
+    const Map& map = maps[k];
+    work += map.tiles() * map.points() * map.in_c * map.out_c;
+    sums += map.points() * map.sums() * (map.tiles() > LEVEL ? 2 : 1);
+    const int64_t channels = map.in_pad() + map.out_pad();
+    chunk = std::max(chunk, map.points() * (turn_tiles(map, count) * channels + 2 * APART));
+  }
+  for (int64_t k = 0; k < count; k++) maps[k].threads = team(work, 100000);
+  return sums + chunk;
+}
+
+// Of all levels of a contextual convolution, of one m: level k has the channels of g from firsts[k] on.
+EXPORT void winograd_wgrad(const int64_t* maps_of, int64_t count, const int64_t* firsts, const float* table,
+                           const float* x, const float* g, float* dw, float* workspace) {
+  const Map* maps = reinterpret_cast<const Map*>(maps_of);
+  std::vector<Level> levels;
+  for (int64_t k = 0; k < count; k++) {
+    const int64_t row = maps[k].r * maps[k].r * maps[k].in_c;
+    levels.emplace_back(maps[k], turn_tiles(maps[k], count), x, g + firsts[k], dw + firsts[k] * row, workspace);
+  }
+  dispatch(*maps, table, [&](auto t) { wgrad(t, levels, workspace); });
 }

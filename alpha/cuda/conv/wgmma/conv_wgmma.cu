@@ -100,7 +100,7 @@ template <class O> struct Results {
       : t(t), counts(t.statistics && (!t.rewritten.a || spared(t.rewritten))), boxes(smem) {}
   template <class Store>
   INLINE void operator()(const float (&sum)[Tile::SUMS], const Finish &finish, const int *tile, int item, int depth,
-                       Store store) {
+                         Store store) {
     if (counts) {
       const StoredRows rows(t, tile, item, depth);
       const int column = field(item, COLUMN);
