@@ -16,12 +16,12 @@ from benchmarks.environment import RESULTS
 from benchmarks.results import Row, read
 
 ROWS = judged(read(RESULTS / "amd_epyc_2core" / "algorithms.jsonl"), WORKSPACE_MIB * MIB)
-SETS = ("cpu16",)     # vectors of 16 lanes, AVX-512
+SETS = {"cpu16": 60, "cpu8": 15}    # vectors of 16 lanes, AVX-512, and of 8, AVX2; the least cells that there are
 
 
 def rows(machine: str) -> list[Row]:
     found = [row for row in ROWS if row["machine"] == machine]
-    assert len(found) >= 60
+    assert len(found) >= SETS[machine]
     return found
 
 
@@ -45,7 +45,7 @@ def test_what_is_chosen_takes_no_longer_than_direct(machine):
 def test_where_transformed_tiles_are_much_faster_they_are_taken(machine):
     """A choice that never left the direct kernels would pass the tests above where these are rarely the best."""
     ahead = [row for row in rows(machine) if 1.5 * row["ms"][row["best"]] <= row["ms"]["direct"]]
-    assert len(ahead) >= 20 and np.mean([row["chosen"] != "direct" for row in ahead]) >= 0.9
+    assert len(ahead) >= 15 and np.mean([row["chosen"] != "direct" for row in ahead]) >= 0.9
 
 
 @pytest.mark.parametrize("machine", SETS)
