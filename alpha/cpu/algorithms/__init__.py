@@ -55,7 +55,7 @@ def _machine(direct: float, product: float, spectral: float, transform: float, f
 
 # By the lanes of a vector: AVX-512, AVX and AVX2, others. One core each of a Zen 5 (the first two) under two threads.
 register(numpy=_machine(40, 60, 40, 2, 1, 20, 10, auto=()), cpu16=_machine(200, 190, 190, 60, 10, 60, 12),
-         cpu8=_machine(95, 90, 90, 35, 6, 50, 12), cpu4=_machine(35, 33, 33, 12, 2.5, 30, 12))
+         cpu8=_machine(95, 90, 90, 35, 10, 50, 12), cpu4=_machine(35, 33, 33, 12, 2.5, 30, 12))
 
 
 class Chosen(NamedTuple):
