@@ -66,6 +66,14 @@ def test_mean_and_deviation_stand_side_by_side() -> None:
     assert [line.split(" | ")[2] for line in accuracy.summary([*rows, *named])[2:]] == ["fp32", "fp32 winograd"]
 
 
+def test_deep_networks_warm_up() -> None:
+    from train.config import parse
+    for device in ("cpu", "cuda"):
+        config = parse(accuracy.recipe("digits", device, None, "vgg11"))
+        assert (config.model, config.lr, config.warmup) == ("vgg11", 0.05, 1.0)
+    assert parse(accuracy.recipe("digits", "cpu", None)).warmup == 0
+
+
 def test_cifar10_is_trained_where_it_is_present(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
                                                 capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)

@@ -15,6 +15,7 @@ import alpha
 from alpha import nn, ops
 from alpha.cpu import coconv as coconv_cpu
 from alpha.cpu import conv_numpy, conv_tables
+from alpha.cpu.algorithms import way_of_level
 from alpha.errors import ShapeError
 from alpha.gradcheck import adjoint_check, assert_equal_at
 from alpha.ops.algorithms.family import Way
@@ -114,12 +115,13 @@ def test_a_level_that_writes_elsewhere_is_found(monkeypatch: pytest.MonkeyPatch)
                         oracle(case, x, w, g)[0])
 
 
+NARROW = CoCase("narrow", 2, (18, 21), 32, 12, (1, 2, 3), (4, 5, 3))
 WIDE = (CoCase("wide4", 3, (24, 25), 32, 64, (1, 2, 3, 4)),
         CoCase("tails", 5, (19, 14), 20, 72, (3, 1, 2), (16, 24, 32)),
         CoCase("some_levels", 4, (13, 30), 48, 68, (5, 2), (4, 64)))
 
 
-@pytest.mark.parametrize("case", WIDE, ids=str)
+@pytest.mark.parametrize("case", (*WIDE, NARROW), ids=str)
 def test_levels_by_winograd(case: CoCase, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every d-th pixel is a map of its own; levels of few channels have the direct kernels, beside them."""
     rng = np.random.default_rng(0)
@@ -128,7 +130,7 @@ def test_levels_by_winograd(case: CoCase, monkeypatch: pytest.MonkeyPatch) -> No
         pytest.skip("there are no compiled CPU kernels here (no C++ compiler?)")
     b = rng.standard_normal(case.oc, np.float32)
     monkeypatch.setattr(coconv_cpu, "ways", lambda pass_name, desc: tuple(
-        Way("winograd", 4) if level.oc >= 16 else None for _, level in desc.levels))
+        Way("winograd", 4) if level.oc >= 16 or case is NARROW else None for _, level in desc.levels))
     tx, tw, tg = map(alpha.tensor, (x, w, g))
     y, dx, dw = oracle(case, x.astype(np.float64), w.astype(np.float64), g.astype(np.float64))
     found = {threads: passes_of(case, tx, tw, tg, alpha.tensor(b), threads) for threads in (1, 2, 3)}
@@ -151,10 +153,23 @@ def test_which_levels_winograd_takes() -> None:
         pytest.skip("there are no compiled CPU kernels here (no C++ compiler?)")
     assert all(taken(32, 8, 256, 256)) and all(taken(4, 14, 256, 256))
     for other in (taken(32, 8, 256, 256, stride=(2, 2)), taken(32, 8, 256, 256, groups=2), taken(4, 14, 256, 256, f=5),
-                  taken(1, 8, 256, 256), taken(32, 8, 256, 16), taken(32, 8, 8, 256)):
+                  taken(1, 8, 256, 256), taken(32, 8, 256, 2), taken(32, 8, 8, 256)):
         assert not any(other)
     with alpha.config(conv_algorithm="direct"):
         assert not any(taken(32, 8, 256, 256))
+
+
+@pytest.mark.parametrize("machine", ["cpu16", "cpu8"])
+def test_narrow_levels_are_made_by_winograd_forward(machine: str) -> None:
+    """The direct kernels would fill a part of each vector; gradients, whose vectors are full, keep them."""
+    (_, level), _ = CoConvDesc.fprop((8, 32, 32, 64), (8, 3, 3, 64), dilations=(1, 2), channels=None, stride=(1, 1),
+                                     groups=1).levels
+    assert way_of_level("fprop", level, machine, 1 << 28)
+    for pass_name in ("dgrad", "wgrad"):
+        assert way_of_level(pass_name, level, machine, 1 << 28) is None
+    (_, single), _ = CoConvDesc.fprop((8, 32, 32, 64), (2, 3, 3, 64), dilations=(1, 2), channels=None, stride=(1, 1),
+                                      groups=1).levels
+    assert way_of_level("fprop", single, machine, 1 << 28) is None
 
 
 def passes_of(case: CoCase, x: alpha.Tensor, w: alpha.Tensor, g: alpha.Tensor, b: alpha.Tensor, threads: int

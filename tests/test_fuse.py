@@ -14,7 +14,7 @@ class Array:
 
 
 def value(*inputs: object, alive: bool = False) -> Value:
-    made = Value(Function("f", ""), inputs, (), "float32", 8, False, 0)
+    made = Value(Function("f", ""), inputs, (), "float32", 8, 0)
     if alive:
         value.holders.append(Array())
         made.holder = ref(value.holders[-1])

@@ -140,7 +140,7 @@ def test_ctrl_c_in_a_process_of_its_own(cpu_kernels: str, spawn: Any, tmp_path: 
     rng, steps = random.Random(5), [0]
     for _ in range(3):
         begun = log.read_text().count(tiny_run.STEP)
-        process = spawn(flags(torn, resume="auto"), cpu_kernels, log, pause=0.05)
+        process = spawn(flags(torn, resume="auto"), cpu_kernels, log, pause=0.2)
         while process.is_alive() and log.read_text().count(tiny_run.STEP) == begun:
             time.sleep(0.01)
         time.sleep(rng.uniform(0, 0.15))

@@ -40,7 +40,7 @@ from alpha.ops.conv_desc import Axis, ConvDesc, ceil_div
 Array = np.ndarray
 Run = Callable[..., None]   # of a description, two operands and the result
 WORKSPACE_MIB = 256
-LEVEL_CHANNELS = 16  # least, of x and of a level, for Winograd's tiles
+X_CHANNELS, LEVEL_CHANNELS = 16, {"fprop": 2, "dgrad": 8, "wgrad": 8}  # least, for Winograd's tiles of a level
 COUNT_STEP = 8  # pixels; zeros are counted in one of so many
 
 
@@ -91,15 +91,19 @@ def way_of_level(pass_name: str, level: ConvDesc, machine: str, limit: int) -> W
 
     Every d-th pixel of its maps, by rows and columns, is a map of its own, of a convolution without dilation.
     """
-    d, rates = level.h.d, MACHINES[machine].rates
+    d, rates, lanes = level.h.d, MACHINES[machine].rates, int(machine.removeprefix("cpu"))
     if (level.h.f, level.w.f, level.h.s, level.w.s, level.groups) != (3, 3, 1, 1, 1):
+        return None
+    if level.ic < X_CHANNELS or level.oc < LEVEL_CHANNELS[pass_name]:
         return None
     sizes = ceil_div(level.h.i, d), ceil_div(level.w.i, d)
     maps = ConvDesc(level.n * d * d, level.ic, level.oc, *(Axis(i=i, o=i, f=3, s=1, p=1, d=1) for i in sizes))
     found = [(seconds(cost_of(way, pass_name, maps), rates), way) for way in ways("winograd", maps)
              if not limits(cost_of(way, pass_name, maps), PROMISES["fp32"], limit)
-             and not too_small(way, pass_name, maps, LEVEL_CHANNELS, MACHINES[machine].least_tiles)]
-    most = TAKEN_BELOW * seconds(cost_of(Way("direct"), pass_name, level), rates)
+             and not too_small(way, pass_name, maps, 0, MACHINES[machine].least_tiles)]
+    written = level.oc if pass_name == "fprop" else level.ic    # by the direct kernels, in whole vectors
+    rounded = ceil_div(written, lanes) * lanes / written
+    most = TAKEN_BELOW * rounded * seconds(cost_of(Way("direct"), pass_name, level), rates)
     return min((way for way in found if way[0] <= most), default=(most, None))[1]
 
 

@@ -144,12 +144,21 @@ int64_t strip_stride(const AxisClass& col) {
   return stride;
 }
 
+// Asks for `lines` lines of the cache in a row.
+template <int WRITE>
+INLINE void fetch(const float* p, int64_t lines) {
+  for (int64_t k = 0; k < lines; k++) __builtin_prefetch(p + k * 16, WRITE, 2);
+}
+
 // Channels [begin, end) of part `part` out of `parts` of the rows of a class whose columns strips can walk, vector
-// after vector: what neighbouring rows have in common stays in the first-level cache.
+// after vector: what neighbouring rows have in common stays in the first-level cache. A line of each pixel is read and
+// written at a time, which no prefetcher expects, so that the rows behind these are asked for meanwhile, in a row.
 void strips_of_class(const Geometry& g, const AxisClass& row, const AxisClass& col, int64_t stride, const Operands& op,
                      const float* panel, int64_t ld, int64_t part, int64_t parts, int64_t begin, int64_t end) {
   const int64_t step = col.positions[1] - col.positions[0], kind = (col.count - 1) * MOST_STRIDE + stride - 1;
   const int64_t first = part_start(g.n * row.size, part, parts), last = part_start(g.n * row.size, part + 1, parts);
+  const int64_t lines = col.size * LANES / 16, ahead = ROWS_TOGETHER * g.in_w * g.in_pitch * stride;
+  const int64_t ahead_out = ROWS_TOGETHER * g.out_w * g.out_pitch;
   for (int64_t top = first; top < last; top += ROWS_TOGETHER) {
     for (int64_t c = begin; c < end; c += LANES) {
       const float* weights = panel + (row.slot * g.f_w + col.slot) * ld + c;
@@ -160,6 +169,10 @@ void strips_of_class(const Geometry& g, const AxisClass& row, const AxisClass& c
         const int64_t image = k / row.size, i = k % row.size;
         r.x = op.in + ((image * g.in_h + row.starts[i]) * g.in_w + col.starts[0]) * g.in_pitch + c;
         r.y = op.out + ((image * g.out_h + row.positions[i]) * g.out_w + col.positions[0]) * g.out_pitch + c;
+        if (top + ROWS_TOGETHER < last && g.out_w >= WIDE) {
+          fetch<0>(r.x - c + ahead + c * col.size, lines * stride);
+          fetch<1>(r.y - c + ahead_out + c * col.size, lines);
+        }
         STRIPS[r.left >= LANES][kind](r);
       }
     }

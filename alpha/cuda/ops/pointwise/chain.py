@@ -201,7 +201,8 @@ def _pass_of(chain: Chain, size: int, row: int, sums: tuple[int, ...] = ()) -> P
     widest = max([ITEMSIZE[leaf.array.dtype] for leaf in chain.leaves if leaf.place == WHOLE]
                  + [ITEMSIZE[chain.steps[k].dtype] for k in chain.outputs])
     row = abs(row) or size
-    n = gcd(row, 16 // widest if widest > 1 else 8)
+    most = 16 // widest if widest > 1 else 8
+    n = 1 if sums and widest == 4 and row % 4 else gcd(row, most)  # in the order of batch_norm.cu
     if row == size:
         row = n  # a matrix of one column
     return Pass(_kernel(*key, n, sums), walk(size // row, row // n, *((BLOCKS, CHAIN) if sums else
