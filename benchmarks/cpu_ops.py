@@ -172,7 +172,12 @@ def main() -> None:
     torch, shape = cpu_timing.strict_torch(), tuple(args.shape)
     if args.threads:
         torch.set_num_threads(args.threads)
-        config.num_threads = args.threads
+    with config(num_threads=args.threads or config.num_threads):
+        table(args, facts, torch, shape)
+
+
+def table(args: argparse.Namespace, facts: dict[str, Any], torch: Any, shape: tuple[int, ...]) -> None:
+    """Measures the ops that are asked for, and prints a line for each."""
     found = cases(torch)
     print(f"x {shape}, float32, milliseconds\n| op | forward: alpha | PyTorch | ratio | with backward: alpha | PyTorch "
           "| ratio |\n|---|---|---|---|---|---|---|")

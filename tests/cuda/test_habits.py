@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+from collections import OrderedDict
 from functools import partial
 from typing import Any
 
@@ -21,7 +23,9 @@ CREATE = {"randn", "ones", "zeros", "tensor", "randint", "eye", "linspace", "ran
 # lines that ask for what the devices do not share -> what the error says to write
 REFUSED = {("x.float().long().to(\"float32\").to(alpha.float64)", "any"): "choose one of those",
            ("alpha.from_numpy(np.ones(3))", "any"): "x.astype(\"float32\")",
-           ("x.detach().cpu().numpy()", "bfloat16"): "x.astype(\"float32\")"}
+           ("x.detach().cpu().numpy()", "bfloat16"): "x.astype(\"float32\")",
+           ("model.register_forward_pre_hook(lambda m, a: None).remove(), x.clone().detach().requires_grad_(True), "
+            "x.cpu().numpy()", "bfloat16"): "x.astype(\"float32\")"}
 
 
 class Placed:
@@ -49,7 +53,8 @@ def names(device: str, dtype: str) -> dict[str, Any]:
     given = Placed(alpha, device, dtype)
     layers = Placed(nn, device, dtype)
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)).to(device, dtype)
-    return {"alpha": given, "nn": layers, "F": F, "np": np, "optim": optim, "model": model,
+    return {"alpha": given, "nn": layers, "F": F, "np": np, "optim": optim, "model": model, "copy": copy,
+            "OrderedDict": OrderedDict,
             "x": given.tensor(rng.standard_normal((2, 3, 4)).astype(np.float32)),
             "maps": given.tensor(rng.standard_normal((2, 4, 4, 3)).astype(np.float32)),
             "labels": given.tensor(rng.integers(0, 3, (2, 4, 4))), "optimizer": optim.SGD(model.parameters(), lr=0.1)}

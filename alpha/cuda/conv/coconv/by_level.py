@@ -18,7 +18,7 @@ from alpha.cuda.conv.mma import mma
 from alpha.cuda.conv.planner import Candidate, Launch
 from alpha.cuda.conv.wgmma import launch_of_arrays, wgrad
 from alpha.cuda.lazy import UNGUARDED, Guard, Operand, statistics
-from alpha.cuda.ops.pointwise.epilogue import Epilogue
+from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
 from alpha.cuda.runtime.memory import Array
 from alpha.ops.coconv_desc import CoConvDesc
 from alpha.ops.conv_desc import ConvDesc
@@ -59,7 +59,7 @@ class ByLevel(Candidate):
         runs = [tile.on_operands(level, first, channels) for tile, (first, level) in zip(self.best(desc), desc.levels)]
         slots = self._slots(desc) if self.pass_name == "fprop" else 0
 
-        def fprop(x: Operand, w: Operand, y: Array, epilogue: Epilogue) -> None:
+        def fprop(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING) -> None:
             parts = statistics.attach(y, slots) if slots else None
             for run in runs:
                 run(x, w, y, epilogue, parts)
