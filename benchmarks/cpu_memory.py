@@ -10,7 +10,6 @@ layout that takes less. Results go to benchmarks/results/<device>/memory.jsonl.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 from pathlib import Path
@@ -26,14 +25,7 @@ LAYOUTS = ("nchw", "nhwc")
 
 def of_side(library: str, start: dict[str, Any], setting: str | None = None) -> dict[str, Any]:
     """Returns losses and MiB of a process of one library."""
-    before = os.environ.get("ALPHA_RECOMPUTE")
-    if setting:
-        os.environ["ALPHA_RECOMPUTE"] = setting
-    worker = Worker(library)
-    if setting:
-        os.environ.pop("ALPHA_RECOMPUTE")
-        if before is not None:
-            os.environ["ALPHA_RECOMPUTE"] = before
+    worker = Worker(library, settings={"ALPHA_RECOMPUTE": setting} if setting else {})
     try:
         found = worker.ask(start=start)
         memory = worker.ask(memory=True)

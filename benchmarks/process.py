@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import selectors
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -18,12 +21,14 @@ class Worker:
 
     Args:
         root: the checkout whose modules it imports.
+        settings: variables of its environment, beside those of this process.
     """
 
     def __init__(self, library: str, module: str = "benchmarks.step_worker", limit_s: float = LIMIT_S,
-                 root: Path = ROOT) -> None:
+                 root: Path = ROOT, settings: Mapping[str, str] = MappingProxyType({})) -> None:
         self.library, self.limit_s = library, limit_s
         self.process = subprocess.Popen([sys.executable, "-m", module, library], cwd=root, text=True,
+                                        env={**os.environ, **settings},
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def ask(self, **request: Any) -> dict[str, Any]:

@@ -95,13 +95,18 @@ def _ways(pass_name: str, desc: CoConvDesc, machine: str, limit: int) -> tuple[W
     return tuple(way_of_level(pass_name, level, machine, limit) for _, level in desc.levels)
 
 
+def shared(found: tuple[Way | None, ...]) -> Way | None:
+    """Returns the tiles that all levels have alike, by which one call computes them; None where they differ."""
+    return found[0] if len(set(found)) == 1 else None
+
+
 def compiled_fprop(desc: CoConvDesc, x: Array, w: Array, y: Array, b: Array | None, relu: bool) -> None:
     """Writes y, each level its channels."""
     found = ways("fprop", desc)
     if not any(found):
         return native.conv_fprop(desc, x, w, y, b, relu)
-    if found[0] and len(set(found)) == 1:
-        return winograd.levels("fprop", found[0], desc, x, w, y, b, relu)
+    if way := shared(found):
+        return winograd.levels("fprop", way, desc, x, w, y, b, relu)
     for k, (way, (first, level)) in enumerate(zip(found, desc.levels)):
         if way is None:
             native.conv_fprop(desc, x, w, y, b, relu, k)
@@ -115,8 +120,8 @@ def compiled_dgrad(desc: CoConvDesc, g: Array, w: Array, dx: Array) -> None:
     found = ways("dgrad", desc)
     if not any(found):
         return native.conv_dgrad(desc, g, w, dx)
-    if found[0] and len(set(found)) == 1:
-        return winograd.levels("dgrad", found[0], desc, g, w, dx)
+    if way := shared(found):
+        return winograd.levels("dgrad", way, desc, g, w, dx)
     for k, (way, (first, level)) in enumerate(zip(found, desc.levels)):
         if way is None:
             native.conv_dgrad(desc, g, w, dx, k)
@@ -129,8 +134,8 @@ def compiled_wgrad(desc: CoConvDesc, x: Array, g: Array, dw: Array) -> None:
     found = ways("wgrad", desc)
     if not any(found):
         return native.conv_wgrad(desc, x, g, dw)
-    if found[0] and len(set(found)) == 1:
-        return winograd.levels_wgrad(found[0], desc, x, g, dw)
+    if way := shared(found):
+        return winograd.levels_wgrad(way, desc, x, g, dw)
     for k, (way, (first, level)) in enumerate(zip(found, desc.levels)):
         if way is None:
             native.conv_wgrad(desc, x, g, dw, k)
