@@ -40,7 +40,7 @@ from alpha.ops.algorithms.names import CONV_NAMES, Request
 from alpha.ops.conv_desc import ConvDesc
 from benchmarks import cpu_timing
 from benchmarks.algorithm_peers import peers
-from benchmarks.environment import torch_facts
+from benchmarks.environment import add_clock, check_clock, torch_facts
 from benchmarks.results import Row, key_of, latest, read, record
 from benchmarks.rounds import Side, medians
 from benchmarks.shapes import PASSES, ConvShape
@@ -246,8 +246,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--output", type=Path)
     made.add_argument("--resume", action="store_true", help="on a CPU: leave out the cells that the output has already")
     made.add_argument("--budget-s", type=float, default=float("inf"), help="on a CPU: begin no cell later than this")
-    made.add_argument("--clock", choices=tuple(cpu_timing.CLOCKS), default="wall", help="on a CPU; cpu: time of this "
-                      "process alone, where others run: --threads 1, OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1")
+    add_clock(made)
     made.add_argument("--threads", type=int, default=0, help="on a CPU, of alpha and PyTorch (default: all cores)")
     made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     cuda = made.add_argument_group("on a GPU")
@@ -260,7 +259,8 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parser().parse_args(argv)
+    args = (made := parser()).parse_args(argv)
+    check_clock(made, args)
     if args.layers:
         return layers(args.layers)
     if args.plot:

@@ -16,7 +16,6 @@ core (taskset -c 0), on a machine that others use too.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 import traceback
@@ -32,7 +31,7 @@ from alpha.ops.conv_desc import ConvDesc
 from benchmarks import checks, results
 from benchmarks.conv_ops import BOUNDS, in_windows, stream_of, timing_of
 from benchmarks.conv_sides import Operands
-from benchmarks.environment import add_common, settle, torch_facts
+from benchmarks.environment import add_clock, add_common, check_clock, settle, torch_facts
 from benchmarks.results import Row
 from benchmarks.rounds import Side, medians, relative_error
 from benchmarks.shapes import PASSES
@@ -279,26 +278,19 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--compile", action="store_true", help="torch.compile as one more side; it takes its time")
     parser.add_argument("--rounds", type=int, default=5, help="of windows")
     parser.add_argument("--window", type=float, default=8.0, help="milliseconds of calls in a row")
-    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: the processor's, of one core")
+    add_clock(parser)
     add_common(parser, "shape")
     args = parser.parse_args(argv)
+    check_clock(parser, args)
     settle(args)
     return args
-
-
-def one_core(clock: str) -> None:
-    """Raises UnfairError where the clock of the processor would add up the threads of several cores."""
-    cores = len(os.sched_getaffinity(0))
-    if clock == "cpu" and cores > 1:
-        checks.refuse(f"the clock of the processor adds up all threads, and this process may use {cores} cores",
-                      "let it use one: taskset -c 0 python -m benchmarks.coconv", where="coconv")
 
 
 def steps(args: argparse.Namespace) -> int:
     """Runs training steps of coresnet50 in both libraries."""
     from benchmarks import compare
     return compare.main(["--models", "coresnet50", "--batch-sizes", *map(str, args.batch_sizes), "--precision",
-                         *args.precision, "--device", args.device, "--output", str(args.output),
+                         *args.precision, "--device", args.device, "--output", str(args.output), "--clock", args.clock,
                          *(["--resume"] if args.resume else [])])
 
 
@@ -308,7 +300,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return steps(args)
     try:
         checks.admit(args.precision, args.device, "coconv", args.busy)
-        one_core(args.clock)
     except AlphaError as error:
         print(error, file=sys.stderr)
         return 1

@@ -33,8 +33,7 @@ import numpy as np
 from alpha.errors import AlphaError, ConfigError, message
 from benchmarks import checks, compare_tables, plots, results
 from benchmarks.configurations import CONFIGURATIONS, PRECISIONS, Configuration, settled, usual
-from benchmarks.cpu_timing import CLOCKS
-from benchmarks.environment import SMI, add_common, environment, settle, smi, torch_facts
+from benchmarks.environment import SMI, add_clock, add_common, check_clock, environment, settle, smi, torch_facts
 from benchmarks.process import LIMIT_S, Worker
 from benchmarks.results import Row
 from benchmarks.sides import AlphaSide, Batch, TorchSide, image_batches
@@ -327,11 +326,11 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--configurations", nargs="+", choices=list(CONFIGURATIONS))
     parser.add_argument("--rounds", type=int, default=Effort().rounds)
     parser.add_argument("--visit-ms", type=float, default=Effort().visit_ms, help="time per visit of a process")
-    parser.add_argument("--clock", choices=tuple(CLOCKS), default="wall", help="cpu: time of a side's process alone, "
-                        "on one core that others use too: taskset -c 0, which gets a folder of its own")
+    add_clock(parser)
     parser.add_argument("--loops", action="store_true", help="time each side in a loop too: what turns cost it")
     add_common(parser, "configuration")
     args = parser.parse_args(argv)
+    check_clock(parser, args)
     settle(args)
     args.models = args.models or list(CPU_MODELS if args.device == "cpu" else MODELS)
     args.configurations = args.configurations or usual(args.device)

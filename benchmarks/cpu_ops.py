@@ -24,6 +24,7 @@ import alpha
 from alpha import ops
 from alpha.config import config
 from benchmarks import cpu_timing
+from benchmarks.environment import add_clock, check_clock
 from benchmarks.results import record
 from benchmarks.rounds import Side
 
@@ -162,11 +163,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--window", type=float, default=30.0, help="milliseconds of calls in a row")
     parser.add_argument("--threads", type=int, help="of both libraries; default: one per core")
-    parser.add_argument("--clock", choices=tuple(cpu_timing.CLOCKS), default="wall", help="cpu: time of one thread")
+    add_clock(parser)
     parser.add_argument("--output", type=Path, help="append the results to this file, a JSON object a line")
     args = parser.parse_args()
-    if args.clock == "cpu" and args.threads != 1:
-        parser.error("--clock cpu counts one thread: use --threads 1")
+    check_clock(parser, args)
     facts = cpu_timing.start(f"python -m benchmarks.cpu_ops --threads {args.threads or 'all'} --clock {args.clock}",
                              "torch")
     torch, shape = cpu_timing.strict_torch(), tuple(args.shape)

@@ -82,6 +82,20 @@ def add_common(parser: argparse.ArgumentParser, unit: str = "") -> None:
         parser.add_argument("--busy", action="store_true", help="measure on a GPU that others use too")
 
 
+def add_clock(parser: argparse.ArgumentParser) -> None:
+    """Adds the option by which a comparison counts the processor's time; see check_clock."""
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: the processor's time, of one "
+                        "thread, on a machine that others use too")
+
+
+def check_clock(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    """Ends a program whose clock would add up the time of several threads: of --threads, else one for each core."""
+    threads = getattr(args, "threads", None) or len(os.sched_getaffinity(0))
+    if args.clock == "cpu" and threads > 1:
+        fix = "use --threads 1" if "threads" in args else "start it by taskset -c 0"
+        parser.error(f"--clock cpu adds up the time of all threads, which are {threads} here: {fix}")
+
+
 def settle(args: argparse.Namespace) -> None:
     """Replaces the defaults of `add_common` by the device and the folder that they stand for."""
     if args.device == "auto":

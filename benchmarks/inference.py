@@ -26,6 +26,7 @@ import models
 from alpha.config import config
 from benchmarks import cpu_timing
 from benchmarks.compare import with_weights_of
+from benchmarks.environment import add_clock, check_clock
 from benchmarks.results import record
 from benchmarks.torch_models import TWINS
 
@@ -99,12 +100,11 @@ def main() -> None:
     parser.add_argument("--model", nargs="+", default=NAMES, choices=NAMES)
     parser.add_argument("--batch", nargs="+", type=int, default=[1])
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: of the calling thread")
+    add_clock(parser)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--output", type=Path)
     args = parser.parse_args()
-    if args.clock == "cpu" and args.threads != 1:
-        parser.error("--clock cpu counts the calling thread alone: use --threads 1")
+    check_clock(parser, args)
     facts = cpu_timing.start("python -m benchmarks.inference", "torch", "onnxruntime")
     print("| network | batch | alpha ms | PyTorch | ONNX Runtime | x PyTorch | x ONNX Runtime |\n"
           "| --- | --- | --- | --- | --- | --- | --- |")

@@ -14,7 +14,6 @@ appended to networks.jsonl in benchmarks/results/<device>/, and the table is mad
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -23,7 +22,7 @@ from typing import NamedTuple
 from alpha.errors import AlphaError, ConfigError, message
 from benchmarks import checks, compare, compare_tables, results
 from benchmarks.configurations import CONFIGURATIONS, PRECISIONS
-from benchmarks.environment import add_common, settle
+from benchmarks.environment import add_clock, add_common, check_clock, settle
 from benchmarks.results import Row, latest
 
 KEY = compare_tables.KEY
@@ -85,11 +84,10 @@ def parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=compare.Effort().rounds)
     parser.add_argument("--visit-ms", type=float, default=compare.Effort().visit_ms, help="time per visit of a process")
     parser.add_argument("--compile-s", type=float, default=120.0, help="after which torch.compile is given up")
-    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: of one thread")
+    add_clock(parser)
     add_common(parser, "network")
     args = parser.parse_args(argv)
-    if args.clock == "cpu" and len(os.sched_getaffinity(0)) > 1:
-        parser.error("--clock cpu counts one thread: start it by taskset -c 0")
+    check_clock(parser, args)
     settle(args)
     args.precision = args.precision or PRECISION[args.device]
     args.configurations = args.configurations or USUAL[args.device]

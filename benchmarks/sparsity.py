@@ -30,6 +30,7 @@ from alpha.config import config
 from alpha.nn import Module
 from alpha.testing.conv_cases import Case, square
 from benchmarks import cpu_timing, digits_archive
+from benchmarks.environment import add_clock, check_clock
 from benchmarks.inference import least_ms
 from benchmarks.results import record
 
@@ -190,11 +191,10 @@ def main() -> None:
     parser.add_argument("--zeros", nargs="+", type=float, default=SHARES)
     parser.add_argument("--batch", nargs="+", type=int, default=[1, 32])
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="cpu: of the calling thread")
+    add_clock(parser)
     parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()
-    if args.clock == "cpu" and args.threads != 1:
-        parser.error("--clock cpu counts the calling thread alone: use --threads 1")
+    check_clock(parser, args)
     if args.what == "networks":
         return networks(args)
     with config(num_threads=args.threads):

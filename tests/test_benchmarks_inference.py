@@ -39,10 +39,3 @@ def test_sides_that_differ_are_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(inference, "onnx_session", Wrong)
     with pytest.raises(RuntimeError, match="lenet5: alpha is off by"):
         inference.sides("lenet5", 1, 1)
-
-
-def test_cpu_time_is_of_one_thread(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    monkeypatch.setattr(sys, "argv", ["inference", "--clock", "cpu", "--threads", "2"])
-    with pytest.raises(SystemExit):
-        inference.main()
-    assert "use --threads 1" in capsys.readouterr().err
