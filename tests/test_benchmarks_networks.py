@@ -1,5 +1,6 @@
 """benchmarks.networks: it runs, its table takes the best of PyTorch, and it refuses what it does not know."""
 
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,16 @@ def test_it_measures_a_network_and_refuses_an_unknown_one(tmp_path: Path, capsys
     assert "| resnet20 | 2 | fp32 one thread |" in capsys.readouterr().out
     assert networks.main(["--only", "resnet21", *flags]) == 1
     assert "there is no network 'resnet21' here\nhelp: use some of resnet20, " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("program", ["compare", "networks", "coconv", "cpu_ops --threads 2", "inference --threads 2",
+                                     "sparsity sweep --threads 2", "algorithms"])
+def test_the_clock_of_the_processor_is_for_one_thread(program: str, monkeypatch: pytest.MonkeyPatch,
+                                                      capsys: pytest.CaptureFixture[str]) -> None:
+    """It adds up all threads: a program that runs two says so, each in the same words, before it measures."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
+    monkeypatch.setattr("sys.argv", [*program.split(), "--clock", "cpu"])
+    with pytest.raises(SystemExit):
+        import_module(f"benchmarks.{program.split()[0]}").main()
+    fix = "start it by taskset -c 0" if program in ("compare", "networks", "coconv") else "use --threads 1"
+    assert f"--clock cpu adds up the time of all threads, which are 2 here: {fix}" in capsys.readouterr().err

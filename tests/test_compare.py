@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -166,19 +165,6 @@ def test_sides_take_turns_and_a_visit_begins_with_a_step_that_does_not_count() -
         "alpha": Clock("alpha", 2.0, said), "torch": Clock("torch", 50.0, said)}, {"alpha": 2.0, "torch": 50.0})
     assert said == [("alpha", 1), ("torch", 1), *[("alpha", 1), ("alpha", 10), ("torch", 1), ("torch", 3)] * 2]
     assert times == {"alpha": [2.0, 2.0], "torch": [50.0, 50.0]}
-
-
-@pytest.mark.parametrize("program", ["compare", "networks", "coconv", "cpu_ops --threads 2", "inference --threads 2",
-                                     "sparsity sweep --threads 2", "algorithms"])
-def test_the_clock_of_the_processor_is_for_one_thread(program: str, monkeypatch: pytest.MonkeyPatch,
-                                                      capsys: pytest.CaptureFixture[str]) -> None:
-    """It adds up all threads: a program that runs two says so, each in the same words, before it measures."""
-    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0, 1})
-    monkeypatch.setattr("sys.argv", [*program.split(), "--clock", "cpu"])
-    with pytest.raises(SystemExit):
-        import_module(f"benchmarks.{program.split()[0]}").main()
-    fix = "start it by taskset -c 0" if program in ("compare", "networks", "coconv") else "use --threads 1"
-    assert f"--clock cpu adds up the time of all threads, which are 2 here: {fix}" in capsys.readouterr().err
 
 
 def test_a_side_may_be_timed_by_its_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
