@@ -96,8 +96,8 @@ def test_data(call: Callable[[], Any], said: tuple[str, ...]) -> None:
     (lambda: trained(ema=2.0), ("2.0",)),
     (lambda: trained(model=nn.Linear), ("Linear",)),
     (lambda: register_optimizer(Bare), ("Bare takes (params), and no lr", "lr=1e-3")),
-    (lambda: register_optimizer(lr=-1.0)(optim.SGD), ("lr=-1.0", "at least 0")),
-    (lambda: register_optimizer(lr="fast")(optim.SGD), ('lr="fast"',)),
+    (lambda: register_optimizer(lr=-1.0)(optim.SGD), ("lr is -1.0", "at least 0")),
+    (lambda: register_optimizer(lr="fast")(optim.SGD), ('lr is "fast"',)),
     (lambda: register_loss(3), ("3 is no function",)),
 ])
 def test_training(call: Callable[[], Any], said: tuple[str, ...]) -> None:

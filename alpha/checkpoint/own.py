@@ -23,6 +23,7 @@ from alpha.checkpoint.disk import PathLike
 from alpha.checkpoint.tensors_file import LONGEST_HEADER, METADATA, MOST_AXES, Damaged, encoding_problem, parse_json
 from alpha.errors import CheckpointError, message
 from alpha.inputs.arguments import bound
+from alpha.inputs.ints import as_int
 from alpha.inputs.schema import shown
 from alpha.tensor import Tensor, tensor
 
@@ -106,9 +107,9 @@ def _metadata(data: bytearray, texts: Mapping[str, str]) -> dict[str, Any]:
     if not isinstance(document, dict) or document.get("sha256") != found[1].decode():
         raise Damaged(f"{METADATA}.alpha is not where its digest stands")
     schema, metadata = document.get("schema"), document.get("metadata")
-    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
+    if (version := as_int(schema)) is None or version < 1:
         raise Damaged(f"its schema is {shown(schema)}, not an integer of at least 1")
-    if not isinstance(metadata, dict) and schema <= SCHEMA:
+    if not isinstance(metadata, dict) and version <= SCHEMA:
         raise Damaged(f"its metadata is {shown(metadata)}, not a dict")
     return document
 

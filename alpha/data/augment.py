@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Annotated
 
 import numpy as np
 
 from alpha import ops
 from alpha.errors import ConfigError, message
+from alpha.inputs.arguments import checked
+from alpha.inputs.kinds import Whole
 from alpha.random import STREAMS, random_bits
 from alpha.tensor import Tensor, tensor
 
+LARGEST = 64
+Edge = Annotated[int, Whole(0, high=LARGEST)]
 DEFAULT_SIZES = {"crop": 4, "flip": 1, "altflip": 1, "cutout": 16}  # what an item of --augment means without "=size"
 
 
@@ -26,13 +31,20 @@ class Augment:
             image.  0 = off.
         altflip: mirror half of the images, drawn once, in even epochs and the other half in odd ones, last of all.
 
+    Raises:
+        ArgumentError, ConfigError: a size is no int from 0 to 64, a switch no bool, or flip and altflip are both on.
+
     Source: the crop and flip of arXiv 1512.03385, section 4.2; cutout of arXiv 1708.04552; altflip of arXiv 2404.00498.
     """
 
-    crop: int = 0
+    crop: Edge = 0
     flip: bool = False
-    cutout: int = 0
+    cutout: Edge = 0
     altflip: bool = False
+
+    def __post_init__(self) -> None:
+        if self.flip and self.altflip:
+            raise ConfigError(message("augment", "flip and altflip are both named", "choose one of them"))
 
     @staticmethod
     def parse(text: str) -> Augment:
@@ -49,14 +61,11 @@ class Augment:
                 raise ConfigError(message("augment", f"{name!r} is {what}; there are {', '.join(DEFAULT_SIZES)}, none",
                                           "write none, or each item at most once: --augment crop,flip,cutout",
                                           augment=repr(text)))
-            largest = 1 if name.endswith("flip") else 64
+            largest = 1 if name.endswith("flip") else LARGEST
             if has_size and not (size.isdecimal() and len(size) < 4 and 1 <= int(size) <= largest):
                 raise ConfigError(message("augment", f"{name} has size {size!r}, allowed are 1 to {largest}",
                                           f"write {name}={DEFAULT_SIZES[name]}, or {name} alone", augment=repr(text)))
             sizes[name] = int(size) if has_size else DEFAULT_SIZES[name]
-        if "flip" in sizes and "altflip" in sizes:
-            raise ConfigError(message("augment", "flip and altflip are both named", "write one of them",
-                                      augment=repr(text)))
         return Augment(sizes.get("crop", 0), "flip" in sizes, sizes.get("cutout", 0), "altflip" in sizes)
 
     def applied(self, images: Tensor, index: Tensor, mean: Tensor, std: Tensor, numbers: np.ndarray, key: Tensor | None,
@@ -73,6 +82,9 @@ class Augment:
         known = 1 << max(int(numbers.max(initial=0)).bit_length(), 10)
         mirrored = _sides(seed, known)[numbers] ^ bool(epoch % 2)
         return ops.where(tensor(mirrored.reshape(-1, 1, 1, 1), device=x.device), ops.flip(x, 2), x)
+
+
+Augment.__init__ = checked(Augment.__init__)    # type: ignore[method-assign]
 
 
 @lru_cache(4)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from alpha.data.parts import place
 from alpha.errors import DataError, message
 
 ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".gif", ".tif", ".tiff"}
@@ -48,7 +49,7 @@ class ImageFolder:
         except ImportError as error:
             raise DataError(message("ImageFolder", "reading pictures needs Pillow, which is not installed",
                                     'pip install ".[images]"')) from error
-        path, label = self.files[index]
+        path, label = self.files[place("ImageFolder", index, len(self))]
         try:
             with Image.open(path) as picture:
                 image = picture.convert("RGB")

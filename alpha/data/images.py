@@ -14,12 +14,14 @@ from alpha.backend import get_backend
 from alpha.data.augment import Augment
 from alpha.data.sets import Dataset
 from alpha.errors import DataError, message
+from alpha.inputs.arguments import checked
 from alpha.random import permutation
 from alpha.tensor import Tensor, tensor
 
 Batch = tuple[Tensor, Tensor]
 
 
+@checked
 def steps_per_epoch(count: int, batch_size: int, drop_last: bool = False) -> int:
     """Returns how many batches `count` images make."""
     return count // batch_size if drop_last else -(-count // batch_size)
@@ -61,6 +63,7 @@ class Images:
         self.labels, self.device = labels, device
         self.images, self.mean, self.std = (resident(a, device) for a in (images, data.mean, data.std))
 
+    @checked
     def batches(self, batch_size: int, *, seed: int = 0, epoch: int = 0, start_step: int = 0,
                 augment: Augment | None = None, shuffle: bool = True, drop_last: bool = False) -> Iterator[Batch]:
         """Yields the batches of one epoch, from `start_step` on.

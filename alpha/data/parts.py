@@ -15,6 +15,7 @@ import numpy as np
 
 from alpha.errors import ArgumentError, DataError, message, shown
 from alpha.inputs.arguments import checked
+from alpha.inputs.ints import as_int, has_bool
 from alpha.inputs.kinds import Seed
 from alpha.tensor import Tensor
 
@@ -30,9 +31,11 @@ def _checked_data(where: str, data: Any) -> Any:
     return data
 
 
-def _place(where: str, index: Any, count: int) -> int:
-    """Returns an index from 0 on.  Raises IndexError, by which a loop over items ends."""
-    k = int(index)
+def place(where: str, index: Any, count: int) -> int:
+    """Returns an index from 0 on.  Raises ArgumentError for none; IndexError, by which a loop over items ends."""
+    k = as_int(index)
+    if k is None:
+        raise ArgumentError(message(where, f"the index is {shown(index)}, an int is needed", "count from 0"))
     if not -count <= k < count:
         raise IndexError(message(where, f"index {k} is outside of {count} items", "count from 0"))
     return k % count
@@ -58,7 +61,8 @@ class TensorDataset:
         return int(self.tensors[0].shape[0])
 
     def __getitem__(self, index: Any) -> tuple[Any, ...]:
-        return tuple([a[index] for a in self.tensors])
+        k = index if isinstance(index, slice) else place("TensorDataset", index, len(self))
+        return tuple([a[k] for a in self.tensors])
 
 
 class Subset:
@@ -69,7 +73,8 @@ class Subset:
 
     def __init__(self, dataset: Any, indices: Any) -> None:
         self.dataset = _checked_data("Subset", dataset)
-        found = np.asarray(indices.numpy() if isinstance(indices, Tensor) else indices)
+        found = np.asarray(indices.numpy() if isinstance(indices, Tensor) else indices,
+                           object if has_bool(indices) else None)
         count = len(dataset)
         if found.ndim != 1 or (found.size and (found.dtype.kind not in "iu" or found.min() < -count
                                                or found.max() >= count)):
@@ -81,7 +86,7 @@ class Subset:
         return len(self.indices)
 
     def __getitem__(self, index: Any) -> Any:
-        return self.dataset[self.indices[_place("Subset", index, len(self))]]
+        return self.dataset[self.indices[place("Subset", index, len(self))]]
 
 
 class ConcatDataset:
@@ -97,7 +102,7 @@ class ConcatDataset:
         return self.ends[-1]
 
     def __getitem__(self, index: Any) -> Any:
-        k = _place("ConcatDataset", index, len(self))
+        k = place("ConcatDataset", index, len(self))
         part = bisect_right(self.ends, k)
         return self.datasets[part][k - (self.ends[part - 1] if part else 0)]
 
@@ -119,7 +124,7 @@ def random_split(dataset: Any, lengths: Any, seed: Seed = 0) -> list[Subset]:
         sizes = [int(n * count) for n in lengths]
         for k in range(count - sum(sizes)):
             sizes[k % len(sizes)] += 1
-    elif all(isinstance(n, (int, np.integer)) and n >= 0 for n in lengths) and lengths and sum(lengths) == count:
+    elif lengths and all((items := as_int(n)) is not None and items >= 0 for n in lengths) and sum(lengths) == count:
         sizes = [int(n) for n in lengths]
     else:
         raise ArgumentError(message("random_split", f"lengths are {shown(lengths)}, the data has {count} items",

@@ -16,6 +16,8 @@ import numpy as np
 from alpha.data.augment import Augment
 from alpha.data.items import stacked
 from alpha.errors import DataError, message, shown
+from alpha.inputs.arguments import checked
+from alpha.inputs.kinds import Finite, Seed
 from alpha.inputs.registry import call_with, decorator
 from alpha.random import STREAMS, random_bits
 
@@ -162,7 +164,8 @@ class Split(NamedTuple):
     val_labels: np.ndarray
 
 
-def split(data: Dataset, val_size: float, seed: int) -> Split:
+@checked
+def split(data: Dataset, val_size: Finite, seed: Seed) -> Split:
     """Holds validation images out of the training images; the test set is untouched.
 
     Args:

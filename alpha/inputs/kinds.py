@@ -20,9 +20,8 @@ from typing import Annotated, Any, Union
 import numpy as np
 
 from alpha.errors import AlphaError, ArgumentError, ConfigError, ShapeError, message, shown
+from alpha.inputs.ints import BOOLS, as_int, is_real
 from alpha.inputs.sizes import MAX_SIZE
-
-REALS = (int, float, np.integer, np.floating)
 
 
 class Refused(Exception):
@@ -72,6 +71,8 @@ class Whole(Kind):
     def __init__(self, low: int | None = None, error: type[AlphaError] = ConfigError, high: int = MAX_SIZE) -> None:
         self.low, self.high, self.error = -high if low is None else low, high, error
         self.text = "an int" if low is None else f"an int of at least {low}"
+        if high < 1 << 31:
+            self.text = f"an int from {low} to {high}"
         self.fix = f"pass {{name}}={max(low or 0, 1)}, say"
 
     def read(self, value: Any) -> int:
@@ -83,9 +84,10 @@ class Whole(Kind):
 
     def integer(self, value: Any) -> int:
         """Returns an integer of any type as an int."""
-        if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
-            return int(value)
-        raise Refused(ArgumentError if self.error is ConfigError else self.error)
+        found = as_int(value)
+        if found is None:
+            raise Refused(ArgumentError if self.error is ConfigError else self.error)
+        return found
 
 
 class Ints(Kind):
@@ -170,7 +172,7 @@ class Real(Kind):
 
     def read(self, value: Any) -> float:
         if value.__class__ is not float:
-            if not isinstance(value, REALS) or isinstance(value, bool):
+            if not is_real(value):
                 raise Refused(ArgumentError)
             try:
                 value = float(value)
@@ -182,14 +184,17 @@ class Real(Kind):
 
 
 class Number_(Kind):
-    """A number that becomes elements: an int, a float, also infinite or NaN, or a bool."""
+    """A number that becomes elements: an int, a float, also infinite or NaN, or, with `bools`, a bool."""
 
     stub, fix, keyed = "Number", "pass a Python number; t.item() is that of a tensor", False
 
-    def __init__(self, text: str = "a number", test: Callable[[float], bool] = lambda v: True) -> None:
-        self.text, self.test = text, test
+    def __init__(self, text: str = "a number", test: Callable[[float], bool] = lambda v: True, bools: bool = True
+                 ) -> None:
+        self.text, self.test, self.bools = text, test, bools
 
     def read(self, value: Any) -> float:
+        if isinstance(value, BOOLS) and not self.bools:
+            raise Refused(ArgumentError)
         if isinstance(value, np.floating):
             value = float(value)
         elif isinstance(value, (np.integer, np.bool_)):
@@ -352,7 +357,7 @@ Map = Annotated[tuple[int, int, int], Ints("three ints of at least 1", "pass {na
                                            single=False, length=3)]
 Number = Annotated[Union[int, float], Number_()]
 Limit = Annotated[Union[int, float], Number_("a number other than NaN", lambda v: v == v)]
-FiniteNumber = Annotated[Union[int, float], Number_("a finite number", lambda v: -inf < v < inf)]
+FiniteNumber = Annotated[Union[int, float], Number_("a finite number", lambda v: -inf < v < inf, bools=False)]
 Finite = Annotated[float, Real("a finite number", isfinite, keyed=False)]
 Positive = Annotated[float, Real("a finite number above 0", lambda v: 0 < v < inf)]
 PositiveOrInf = Annotated[float, Real("a number above 0", lambda v: v > 0)]

@@ -10,6 +10,7 @@ from alpha.backend import DTYPES, get_backend
 from alpha.errors import ArgumentError, DTypeError, MissingError, message, shown
 from alpha.inputs.arguments import bound
 from alpha.inputs.dtypes import dtype_name
+from alpha.inputs.ints import as_int
 from alpha.methods import OPS, twins
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class Size(int):
     def __call__(self, axis: Any = None, **named: Any) -> Any:
         axis = named.pop("dim", axis) if named else axis
         rank = len(self.shape)
-        if named or isinstance(axis, bool) or not (axis is None or (isinstance(axis, int) and -rank <= axis < rank)):
+        if named or not (axis is None or ((k := as_int(axis)) is not None and -rank <= k < rank)):
             raise ArgumentError(message("size", f"axis {shown(next(iter(named), axis))} does not exist in a tensor of "
                                         f"{rank} axes", "x.shape has all sizes, x.size(0) the first"))
         return self.shape if axis is None else self.shape[axis]

@@ -5,13 +5,13 @@ Entries are attributes, named "0", "1", ... in lists, and so their parameters ar
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, NoReturn, TypeVar, overload
 
 from alpha.errors import ConfigError, DTypeError, NotDefinedError, NotFoundError, message, shown
 from alpha.graph import grad_enabled, state
 from alpha.inputs.arguments import checked
+from alpha.inputs.ints import as_int, no_bools
 from alpha.nn.attributes import a_, check_name, named
 from alpha.nn.function import as_module
 from alpha.nn.module import Module, Parameter
@@ -158,15 +158,15 @@ class _List(_Entries[E]):
         return made
 
     def _as_index(self, index: Any) -> int:
-        try:
-            return operator.index(index)
-        except TypeError:
+        place = as_int(index)
+        if place is None:
             raise DTypeError(message(type(self).__name__, f"the index {index!r:.40} is {a_(index)}, an "
-                                     "int or a slice is needed", "pass the position of the entry")) from None
+                                     "int or a slice is needed", "pass the position of the entry"))
+        return place
 
     def _chosen(self, values: list[Any], index: slice) -> list[Any]:
         try:
-            return values[index]
+            return values[no_bools(index)]
         except (TypeError, ValueError) as error:
             raise DTypeError(message(type(self).__name__, f"the index {index!r:.100} is no slice of ints: {error}",
                                      "pass positions: model[1:3]")) from None

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
+
+import numpy as np
 
 from alpha.errors import DTypeError, ShapeError, message, shown
+from alpha.inputs.ints import has_bool, no_bools
 from alpha.tensor import Tensor
 
 Shape = tuple[int, ...]
@@ -39,6 +43,18 @@ def check_rows(where: str, index: Tensor) -> None:
 def slice_bounds(k: slice, n: int) -> tuple[int, int, int]:
     """Returns start, stop and step of a slice of an axis of n elements.  Raises DTypeError."""
     try:
-        return k.indices(n)
+        return no_bools(k).indices(n)
     except (TypeError, ValueError) as error:
         raise DTypeError(message("getitem", f"the key is {shown(k)}: {error}", "use ints, no step of 0")) from None
+
+
+def on_host(key: Any) -> np.ndarray:
+    """Returns a list, an array or a tensor that picks elements as an array on the host: of int64 where it is empty.
+
+    Its dtype is object for a list of ints and bools, which is neither a mask nor indices.  Raises ValueError for lists
+    of several lengths.
+    """
+    host = np.asarray(key.numpy() if isinstance(key, Tensor) else key)
+    if isinstance(key, list) and not host.size:
+        return host.astype(np.int64)
+    return np.asarray(key, object) if isinstance(key, list) and host.dtype.kind in "iu" and has_bool(key) else host

@@ -12,6 +12,7 @@ from alpha.errors import DTypeError, ShapeError, message
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Axis, Number, Size
 from alpha.op import Spec, op
+from alpha.ops.checks import on_host
 from alpha.ops.create import ones_like, zeros
 from alpha.ops.elementwise import cast, lt, where
 from alpha.ops.loss import label_mask
@@ -49,11 +50,9 @@ def _integers(where: str, index: Any, like: Tensor, n: int) -> Tensor:
     if isinstance(index, Tensor) and index.dtype in ("int32", "int64") and index.device == like.device != "cpu":
         return where_negative(index.astype("int64"), n)  # looked at on the device: out of range, the nearest is taken
     try:
-        host = np.asarray(index.numpy() if isinstance(index, Tensor) else index)
+        host = on_host(index)
     except ValueError:  # lists of several lengths
         host = np.asarray(None)
-    if host.size == 0 and isinstance(index, list):
-        host = host.astype(np.int64)
     if host.dtype.kind not in "iu":
         raise DTypeError(message(where, f"index has dtype {host.dtype}, int32 or int64 is needed",
                                  'convert it: index.astype("int64")'))

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import inf, prod
-from operator import index
 from typing import Any
 
 from alpha.backend import HALF_DTYPES
 from alpha.errors import DTypeError, ShapeError, message, shown
 from alpha.inputs.arguments import checked
 from alpha.inputs.dtypes import DTypeOrNone
+from alpha.inputs.ints import as_int
 from alpha.inputs.kinds import Axes, Axis, Order, ShapeLike, Size
 from alpha.methods import OPS
 from alpha.op import Spec, op
@@ -41,10 +41,9 @@ def check_sum_dtype(where: str, dtype: str | None, *terms: str) -> None:
 
 def normal_axis(axis: Any, ndim: int, where: str) -> int:
     """Returns an axis counted from the front.  Raises ShapeError if a tensor of `ndim` axes has no such axis."""
-    try:
-        k = index(axis)
-    except TypeError:
-        raise ShapeError(message(where, f"axis is {shown(axis)}, an int is needed", "pass axis=k")) from None
+    k = as_int(axis)
+    if k is None:
+        raise ShapeError(message(where, f"axis is {shown(axis)}, an int is needed", "pass axis=k"))
     if not -ndim <= k < ndim:
         raise ShapeError(message(where, f"axis {k} does not exist in a tensor of {ndim} axes",
                                  f"choose an axis from {-ndim} to {ndim - 1}" if ndim else "reshape the tensor first"))

@@ -9,9 +9,11 @@ from typing import Any
 from alpha.errors import CheckpointError, ConfigError, message
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Decay as Factor
-from alpha.inputs.kinds import NonNegative, PlateauMode, Size, ThresholdMode
+from alpha.inputs.kinds import NonNegative, PlateauMode, Real, Size, ThresholdMode
 from alpha.optim.optimizer import Optimizer
+from alpha.tensor import Tensor
 
+NUMBER = Real("a number", lambda v: True)
 KEYS = ("best", "bad", "cooldown_left")
 
 
@@ -56,7 +58,7 @@ class ReduceLROnPlateau:
 
     def step(self, value: Any) -> None:
         """Takes the next measurement: a number, or a tensor of one element.  NaN is no progress."""
-        value = float(value)
+        value = NUMBER.take("ReduceLROnPlateau.step", "value", value.item() if isinstance(value, Tensor) else value)
         if self._is_better(value):
             self.best, self.bad = value, 0
         else:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alpha.errors import ConfigError, message
+from alpha.inputs.ints import as_int
 from alpha.profiler.calls import BACKWARD, FORWARD, PHASES, UPDATE, Call
 
 if TYPE_CHECKING:
@@ -24,9 +25,9 @@ def table(profile: Profiler, by: str, limit: int) -> str:
     made = {"op": _by_op, "layer": _by_layer, "kernel": _by_kernel}.get(by) if isinstance(by, str) else None
     if made is None:
         raise ConfigError(message("profiler", f"there is no table by {by!r:.40}", 'use "op", "layer" or "kernel"'))
-    if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+    if (rows := as_int(limit)) is None or rows < 1:
         raise ConfigError(message("profiler", f"limit is {limit!r:.40}, a number of rows is needed", "pass 20"))
-    head, body, last = made(profile, limit)
+    head, body, last = made(profile, rows)
     where = "of kernels on the GPU" if profile.on_device else "of ops on the host"
     title = (f"{len(profile.calls)} calls of ops in {profile.seconds * 1e3:.2f} ms, "
              f"{sum(c.spent for c in profile.calls) * 1e3:.2f} ms {where}; peak memory {profile.peak / MIB:.1f} MiB")

@@ -14,7 +14,10 @@ from inspect import signature
 from typing import Any, NamedTuple
 
 from alpha import ops, optim
-from alpha.errors import ConfigError, message, shown
+from alpha.errors import ConfigError, message
+from alpha.inputs.arguments import checked
+from alpha.inputs.ints import is_real
+from alpha.inputs.kinds import NonNegative
 from alpha.inputs.registry import call_with, decorator, find, parameters_of
 from alpha.nn import Module
 from alpha.optim import schedule
@@ -43,17 +46,14 @@ def register_model(make: Any = None) -> Any:
     return decorator(MODELS, "register_model", "a model", make, lambda thing: thing)
 
 
-def register_optimizer(make: Any = None, *, lr: float | None = None) -> Any:
+@checked
+def register_optimizer(make: Any = None, *, lr: NonNegative | None = None) -> Any:
     """Makes a class of optimizers one of that name, in lower case: `make(params, lr=..., weight_decay=...)`.
 
     It gets those of lr, weight_decay and momentum that it takes; lr is a schedule.
     Args:
         lr: learning rate unless one is given; default that of its signature, or 1e-3.
     """
-    if lr is not None and not (isinstance(lr, (int, float)) and 0 <= lr < float("inf")):
-        raise ConfigError(message("register_optimizer", f"lr={shown(lr)}, a finite number of at least 0 is needed",
-                                  "pass lr=1e-3, say"))
-
     def entry(thing: Any) -> OptimizerEntry:
         if "lr" not in parameters_of(thing):
             takes = ", ".join(parameters_of(thing))
@@ -82,7 +82,7 @@ def register_loss(make: Any = None) -> Any:
 
 def _default(thing: Any, name: str) -> Any:
     value = signature(thing).parameters[name].default
-    return value if isinstance(value, (int, float)) else None
+    return value if is_real(value) else None
 
 
 # ---- from a name to the thing ----------------------------------------------------------------------------------------

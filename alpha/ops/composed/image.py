@@ -14,6 +14,7 @@ import numpy as np
 from alpha.backend import FLOAT_DTYPES
 from alpha.errors import ArgumentError, ConfigError, ShapeError, message, shown
 from alpha.inputs.arguments import checked
+from alpha.inputs.ints import as_int, is_real
 from alpha.inputs.kinds import Channels, Finite, Padding, PadMode, Pair, ResizeMode
 from alpha.inputs.sizes import check_host
 from alpha.ops import shape as moves
@@ -58,7 +59,7 @@ def pad(x: Tensor, widths: Any, value: Any = 0, mode: PadMode = "constant") -> T
     """
     if isinstance(value, str):  # PyTorch's order: pad(x, widths, mode, value)
         value, mode = (0, value) if mode == "constant" else (mode, value)
-    if isinstance(widths, (tuple, list)) and widths and all(isinstance(w, (int, np.integer)) for w in widths):
+    if isinstance(widths, (tuple, list)) and widths and all(as_int(w) is not None for w in widths):
         if min(widths) < 0:
             raise ShapeError(message("pad", f"widths {tuple(widths)} are negative", "cut with slices: x[:, 1:-1]"))
         widths = torch_widths("pad", widths, x.ndim)
@@ -98,9 +99,8 @@ def _targets(x: Tensor, size: Any, scale_factor: Any) -> list[tuple[int, float]]
                                  f"{shown(scale_factor)}", "pass maps (N, H, W, C), and one of size and scale_factor"))
     given = size if scale_factor is None else scale_factor
     each = list(given) if isinstance(given, (tuple, list)) else [given] * len(space)
-    kinds = (int, np.integer) if scale_factor is None else (int, float, np.integer, np.floating)
-    if len(each) != len(space) or not all(
-            isinstance(v, kinds) and not isinstance(v, bool) and 0 < v < float("inf") for v in each):
+    fits = is_real if size is None else lambda v: as_int(v) is not None
+    if len(each) != len(space) or not all(fits(v) and 0 < v < float("inf") for v in each):
         raise ShapeError(message("interpolate", f"size is {shown(size)}, scale_factor {shown(scale_factor)}, a number "
                                  f"above 0 or {len(space)} are needed", "pass size=(OH, OW) or scale_factor=2, say"))
     if scale_factor is None:

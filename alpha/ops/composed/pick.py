@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from operator import index
 from typing import Any
 
 import numpy as np
@@ -14,9 +13,10 @@ from alpha.errors import DTypeError, GraphError, ShapeError, message, shown
 from alpha.graph import grad_enabled, no_grad
 from alpha.inputs.arguments import checked
 from alpha.inputs.dtypes import DType
+from alpha.inputs.ints import as_int, has_bool
 from alpha.inputs.kinds import Axis, Channels, Size
 from alpha.inputs.sizes import check_host
-from alpha.ops.checks import slice_bounds
+from alpha.ops.checks import on_host, slice_bounds
 from alpha.ops.create import arange, zeros
 from alpha.ops.elementwise import where
 from alpha.ops.index import to_axis
@@ -54,12 +54,10 @@ def getitem(x: Tensor, key: Any) -> Tensor:
 def _rows(x: Tensor, key: Tensor | np.ndarray | list) -> Tensor:
     """Returns x[key] for one array: of integers, or a mask of the first axes."""
     try:
-        host = np.asarray(key)
+        host = on_host(key)
     except ValueError as error:
         raise ShapeError(message("getitem", "the lists of the key are of unequal lengths", "pass one list of ints, or "
                                  "one array of them")) from error
-    if host.size == 0 and isinstance(key, list):
-        host = host.astype(np.int64)
     if host.dtype == bool:
         if host.shape != x.shape[:host.ndim]:
             raise ShapeError(message("getitem", f"the mask has shape {host.shape}, x has {x.shape}",
@@ -103,13 +101,13 @@ def _ranges(sizes: Shape, key: tuple[Any, ...]) -> tuple[list[Range], Shape]:
 
 
 def _position(k: Any, n: int, sizes: Shape, axis: int) -> int:
-    if isinstance(k, (bool, np.bool_, type)) or not hasattr(k, "__index__"):
+    if (place := as_int(k)) is None:
         raise DTypeError(message("getitem", f"the key {shown(k)} is no index", "use ints, slices, ... and None",
                                  x=sizes))
-    if not -n <= index(k) < n:
-        raise ShapeError(message("getitem", f"index {index(k)} is out of range for axis {axis} of length {n}",
+    if not -n <= place < n:
+        raise ShapeError(message("getitem", f"index {place} is out of range for axis {axis} of length {n}",
                                  f"use an index from {-n} to {n - 1}" if n else "index an axis with elements", x=sizes))
-    return index(k) % n
+    return place % n
 
 
 # ---- masks and several index arrays ----------------------------------------------------------------------------------
@@ -151,15 +149,12 @@ def _numbered(x: Tensor, key: tuple[Any, ...]) -> np.ndarray:
     """Returns which elements of x, counted in its order, a key means."""
     numbers = np.arange(prod(x.shape)).reshape(x.shape)
     try:
-        host = tuple([np.asarray(k.numpy() if isinstance(k, Tensor) else k) if isinstance(k, (Tensor, list)) else k
-                      for k in key])
+        host = tuple([on_host(k) if isinstance(k, (Tensor, list)) else k for k in key])
     except ValueError:  # NumPy's for lists of parts that differ in shape
         raise DTypeError(message("getitem", f"the key {shown(key)} has a list whose parts differ in shape", "use lists "
                                  "of equal lengths, or a tuple with an array for each axis", x=x.shape)) from None
-    host = tuple([k.astype(np.int64) if isinstance(k, np.ndarray) and k.size == 0 and k.dtype.kind == "f" else k
-                  for k in host])
     for k in host:
-        if not isinstance(k, (slice, np.ndarray)) and k not in (None, Ellipsis) and not hasattr(k, "__index__"):
+        if has_bool(k) or not (isinstance(k, (slice, np.ndarray)) or k in (None, Ellipsis) or as_int(k) is not None):
             raise DTypeError(message("getitem", f"the key {shown(k)} is no index", "use ints, slices, ..., None, masks "
                                      "and arrays of ints", x=x.shape))
         if isinstance(k, np.ndarray) and k.dtype.kind not in "iub":
