@@ -375,6 +375,7 @@ def test_ordinary_ops_take_it_for_a_tensor():
         assert norm.call().data.derived.elements()
 
 
+@COUNTS_LIVE
 def test_the_report_of_memory_writes_nothing(launches):
     y = Norm(6000, 24).call()
     launches.clear()

@@ -13,6 +13,7 @@ import alpha
 from alpha import nn, ops, optim
 from alpha.cuda.runtime import memory
 from alpha.cuda.runtime.context import context
+from tests.cuda.process import COUNTS_LIVE
 from tests.cuda.test_training import small_resnet, small_vgg
 
 pytestmark = pytest.mark.cuda
@@ -183,6 +184,7 @@ def test_modes_and_precision_are_part_of_what_is_recorded():
     assert run.plain_calls == 3 + 1 + 3
 
 
+@COUNTS_LIVE
 def test_weights_set_in_place_are_seen_and_weights_elsewhere_end_the_recording():
     net = nn.Linear(3, 2).to("cuda")
     x = alpha.tensor(np.ones((2, 3), np.float32), device="cuda")
@@ -297,7 +299,7 @@ def test_hooks_are_called_every_time():
     assert len(seen) == 8
 
 
-@pytest.mark.no_memcheck("counts live memory: the tool keeps Python's frames, and what they hold")
+@COUNTS_LIVE
 def test_memory_is_counted_and_comes_back():
     x = alpha.tensor(np.ones(1 << 16, np.float32), device="cuda")
     gc.collect()
@@ -311,6 +313,7 @@ def test_memory_is_counted_and_comes_back():
     assert memory.pool.reserved == 0 and memory.pool.live == before
 
 
+@COUNTS_LIVE
 def test_neighbours_that_are_freed_serve_larger_tensors():
     """As in a training step: small tensors go, and larger ones come. A pool would have both."""
     def growing(x):
@@ -326,6 +329,7 @@ def test_neighbours_that_are_freed_serve_larger_tensors():
     assert memory.pool.reserved < 10 * x.data.nbytes
 
 
+@COUNTS_LIVE
 def test_gradients_outlive_their_recording_and_all_memory_comes_back():
     model = nn.Linear(4, 1 << 14).to("cuda")
     x = alpha.tensor(np.ones((128, 4), np.float32), device="cuda")
@@ -345,6 +349,7 @@ def test_gradients_outlive_their_recording_and_all_memory_comes_back():
     assert arena.managed_bytes == 0
 
 
+@COUNTS_LIVE
 def test_a_gradient_of_an_ended_recording_may_go_while_another_one_is_made():
     model = nn.Linear(4, 8).to("cuda")
     x = alpha.tensor(np.ones((2, 4), np.float32), device="cuda")
