@@ -386,8 +386,7 @@ def test_the_report_of_memory_writes_nothing(launches):
 
 def test_threads_agree_on_the_form():
     for k in range(4):
-        y, found = Norm(300, 24).call(), []
-        start = threading.Barrier(4)
+        y, found, start = Norm(300, 24).call(), [], threading.Barrier(4)
 
         def read(form: int, y=y, found=found, start=start) -> None:
             start.wait()
