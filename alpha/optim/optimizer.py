@@ -152,9 +152,10 @@ class Optimizer:
             ArgumentError: factor is no such tensor.
         """
         if factor is not None and not (isinstance(factor, Tensor) and (factor.dtype, factor.shape) == ("float32", ())):
-            raise ArgumentError(message(
-                self._name, f"factor is {shown(factor)}, a float32 tensor of shape () is needed", "call it before: "
-                "loss = closure(); optimizer.step()" if callable(factor) else "pass the result of loss_scale_step, or None"))
+            fix = ("call it before: loss = closure(); optimizer.step()" if callable(factor) else
+                   "pass the result of loss_scale_step, or None")
+            raise ArgumentError(message(self._name, f"factor is {shown(factor)}, a float32 tensor of shape () is "
+                                        "needed", fix))
         with no_grad():
             for group in self.param_groups:
                 lr, slots = self._lr(group), self.slots(group)
