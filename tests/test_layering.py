@@ -44,9 +44,10 @@ MAY_IMPORT = {
     "alpha.copies": {"alpha.backend", "alpha.errors", "alpha.tensor"},  # the last as a type
     "alpha.graph": {"alpha.graph", "alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors", "alpha.versions",
                     "alpha.op", "alpha.tensor", "alpha.trace"},
-    "alpha.views": {"alpha.errors", "alpha.tensor"},
+    "alpha.views": {"alpha.errors", "alpha.inputs", "alpha.tensor"},
     "alpha.inplace": {"alpha.backend", "alpha.errors", "alpha.graph", "alpha.tensor", "alpha.versions"},
     "alpha.methods.twins": {"alpha.errors"},
+    "alpha.methods.ufuncs": {"alpha.errors", "alpha.methods"},
     "alpha.methods": {"alpha.errors", "alpha.inplace", "alpha.tensor"},  # the last as a type
     "alpha.methods.conversions": {"alpha.inputs", "alpha.backend", "alpha.errors", "alpha.methods", "alpha.tensor"},
     "alpha.tensor": {"alpha.inputs", "alpha.backend", "alpha.copies", "alpha.dlpack",
@@ -84,7 +85,7 @@ MAY_IMPORT = {
     "alpha.training": {"alpha.training", "alpha.data", "alpha.nn", "alpha.optim", "alpha.ops", "alpha.tensor",
                        "alpha.capture", "alpha.graph", "alpha.precision", "alpha.profiler", "alpha.backend",
                        "alpha.config", "alpha.errors", "alpha.inputs"},
-    "alpha.testing": {"alpha.testing", "alpha.gradcheck", "alpha.op", "alpha.ops", "alpha.tensor"},
+    "alpha.testing": {"alpha.testing", "alpha.gradcheck", "alpha.methods", "alpha.op", "alpha.ops", "alpha.tensor"},
     "alpha": {"alpha"},
     "alpha.start": {"alpha.errors"},
     "alpha.doctor": {"alpha", "train"},      # the latter for build-kernels --model
