@@ -139,7 +139,7 @@ def test_a_padding_is_one_launch_of_the_largest_unit(launches: list[str]) -> Non
     for case, rows, columns in ((half, 0, 4), (x, 1, 4), (x, 1, 2)):
         ops.pad(case, ((0, 0), (rows, 0), (0, columns))).numpy()
     slice_axes_grad(x, ranges=((0, 2, 1), (0, 3, 1), (4, 36, 1)), shape=(2, 3, 44)).numpy()
-    assert launches == ["pad_8", "pad_16", "pad_8", "pad_16"]
+    assert [entry for entry in launches if "cast" not in entry] == ["pad_8", "pad_16", "pad_8", "pad_16"]
 
 
 def test_whole_slices_and_reshapes_share_their_elements() -> None:
