@@ -10,6 +10,9 @@ from benchmarks.results import Row, key_of, latest
 NETWORK = ("model", "batch", "precision", "settings")
 KEY = ("kind", "device", *NETWORK, "configuration")
 TITLES = {"lenet5": "LeNet-5", "vgg16": "VGG-16", "resnet18": "ResNet-18", "googlenet": "GoogLeNet"}  # in their order
+MORE_TITLES = {"vgg19": "VGG-19", "convnext_tiny": "ConvNeXt-T", "densenet100_12": "DenseNet-BC-100-12",
+               "mobilenetv2": "MobileNetV2", "resnet20": "ResNet-20", "resnet50": "ResNet-50", "resnet56": "ResNet-56",
+               "resnext29_8x64d": "ResNeXt-29", "wrn28_10": "WRN-28-10", "coresnet50": "CoResNet-50"}
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16")
 MIB = 1 << 20
 BARRED = {("resnet18", 512), ("vgg16", 512)}  # in fp32: to be faster than eager PyTorch, in half the memory
@@ -19,6 +22,11 @@ STEP_HEAD = ("network", "batch", "precision", "PyTorch", "layout", "alpha ms (mi
              "alpha is", "images/s", "peak MiB", "steady MiB", "process MiB", "")
 MEMORY_HEAD = ("network", "batch", "precision", "library", "weights", "gradients", "optimizer state", "batches",
                "saved activations", "peak", "at the peak: activations, gradients, workspace", "in", "made again")
+
+
+def title(model: str) -> str:
+    """Returns the name of a network in tables."""
+    return TITLES.get(model) or MORE_TITLES.get(model, model)
 
 
 def table(head: Sequence[str], lines: Iterable[str]) -> list[str]:
@@ -100,7 +108,7 @@ def headline(rows: Sequence[Row]) -> list[str]:
                     default=None)
         memory = "-" if least is None else (f"{least[key]['alpha']:.0f} / {least[key]['torch']:.0f} MiB "
                                             f"({short(least)})")
-        what = f"{TITLES.get(fastest['model'], fastest['model'])}, batch {fastest['batch']}"
+        what = f"{title(fastest['model'])}, batch {fastest['batch']}"
         lines.append(f"| {what} | {precision(fastest)} | {milliseconds(fastest['ms']['alpha'])} | "
                      f"{milliseconds(fastest['ms']['torch'])} ({short(fastest)}) | "
                      f"**{fastest['ratio']:.2f} times as fast** | {memory} |")

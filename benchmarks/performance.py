@@ -22,7 +22,7 @@ from benchmarks.shapes import PASSES
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md")
+PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md", ROOT / "docs" / "inference.md")
 BLOCK = re.compile(r"(<!-- table: (\w+) (\S+)((?: \S+)*) -->\n).*?(<!-- end -->)", re.DOTALL)
 COMPARED = (("fp32", "fp32", "strict float32"), ("fp32", "tf32", "TF32"), ("tf32", "tf32", "TF32"),
             ("bf16", "bf16", "bfloat16"))   # alpha's mode, cuDNN's, and its name
@@ -64,7 +64,7 @@ def accuracy(rows: Sequence[Row]) -> list[str]:
     found: dict[str, dict[str, str]] = {}
     for (_, model, precision), seeds in results.trainings(rows).items():
         ours, theirs = (100 * statistics.mean(row[side]["accuracy"] for row in seeds) for side in ("alpha", "torch"))
-        found.setdefault(compare_tables.TITLES.get(model, model), {})[precision] = f"{ours:.2f} / {theirs:.2f}"
+        found.setdefault(compare_tables.title(model), {})[precision] = f"{ours:.2f} / {theirs:.2f}"
     columns = [p for p in compare_tables.PRECISIONS if any(p in each for each in found.values())]
     return compare_tables.table(("network", *columns), (f"| {name} | " + " | ".join(
         found[name].get(p, "-") for p in columns) + " |" for name in sorted(found)))
@@ -80,13 +80,28 @@ def first_use(rows: Sequence[Row]) -> list[str]:
     for (network, precision, cpu), by in sorted(found.items()):
         seconds = (f"{by[cache]['ends']:.1f} s" if cache in by else "-" for cache in ("empty", "full"))
         modules = next(iter(by.values()))["modules"]
-        lines.append(f"| {compare_tables.TITLES.get(network, network)} | {precision} | {cpu.rpartition(', ')[2]} | "
+        lines.append(f"| {compare_tables.title(network)} | {precision} | {cpu.rpartition(', ')[2]} | "
                      f"{modules} | {' | '.join(seconds)} |")
     return compare_tables.table(("first step", "precision", "CPU", "modules", "to compile", "compiled before"), lines)
 
 
+def latency(rows: Sequence[Row]) -> list[str]:
+    """Returns a line per network and number of images: milliseconds of a call beside the faster of PyTorch's graphs, in
+    bf16 and in fp32 (there TF32)."""
+    found: dict[tuple[str, int], dict[str, str]] = {}
+    for row in results.latest(rows, ("network", "n", "precision")):
+        best = min(ms for side, ms in row["ms"].items() if side != "alpha")
+        network, _, pixels = row["network"].partition("@")
+        name = f"{compare_tables.title(network)}, {pixels or 32}x{pixels or 32}"
+        found.setdefault((name, row["n"]), {})[row["precision"]] = (
+            f"{row['ms']['alpha']:.3f} / {best:.3f} | **{row['ratio']:.2f}**")
+    return compare_tables.table(("network", "images", "bf16, ms", "times as fast", "fp32, ms", "times as fast"), (
+        f"| {name} | {n} | " + " | ".join(by.get(p, "- | -") for p in ("bf16", "fp32")) + " |"
+        for (name, n), by in found.items()))
+
+
 MAKERS: dict[str, Callable[..., list[str]]] = {"steps": steps, "modes": modes, "accuracy": accuracy,
-                                               "first_use": first_use}
+                                               "first_use": first_use, "latency": latency}
 
 
 def filled(text: str) -> str:

@@ -165,7 +165,7 @@ def speedups(groups: Sequence[Sequence[Row]]) -> Any:
             drawn = axes.barh(places, values, 0.8 / len(precisions), label=precision, color=SHADES[k % len(SHADES)])
             axes.bar_label(drawn, [f"{v:.2f}" if v else "" for v in values], fontsize=7, padding=2)
         axes.axvline(1.0, color="black", linewidth=0.8)
-        axes.set_yticks(range(len(models)), [compare_tables.TITLES.get(m, m) for m in models])
+        axes.set_yticks(range(len(models)), [compare_tables.title(m) for m in models])
         axes.invert_yaxis()
         axes.margins(x=0.15)
         if key == "ms" and len(precisions) > 1:
