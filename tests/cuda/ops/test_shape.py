@@ -71,8 +71,6 @@ CASES = [
     Case("concat", [ints(3, 2, seed=1), ints(900, 2)], axis=0, exact=True),
     *[case for value in (0, 1) for case in move("pad", 3, 5, widths=((1, 2), (0, 3)), value=value)],
     Case("pad", ints(2, 8, 16), widths=((0, 0), (1, 1), (0, 0)), value=-2.5, exact=True, dtypes=FLOATS),
-    *[case for widths in (((0, 0), (0, 3)), ((0, 0), (4, 0)), ((2, 1), (0, 0)))
-      for case in move("pad", 3, 8, widths=widths, value=0)],
     Case("pad", ints(2, 3, dtype="int64"), widths=((1, 0), (0, 1)), value=-3, exact=True),
     Case("pad", ints(0, 3), widths=((1, 0), (0, 0)), value=1, exact=True),
     Case("pad", ints(), widths=(), value=0, exact=True),

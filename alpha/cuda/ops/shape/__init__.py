@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from math import copysign, gcd, prod
+from math import prod
 from typing import NamedTuple
 
 from alpha.cuda import lazy
@@ -23,10 +23,9 @@ UNITS = 4      # moved by a thread in one pass
 NARROW = 16    # a matrix narrower than this is transposed as a box: tiles would be mostly empty
 COLUMNS = 128  # of take_grad that a warp adds in one pass
 
-_COPY_BOX, _PAD, _TRANSPOSE, _TAKE = (
+_COPY_BOX, _TRANSPOSE, _TAKE = (
     {size: Kernel("shape.cu", f"{name}_{size}", args, threads=THREADS) for size in (1, 2, 4, 8, 16)}
     for name, args in (("copy_box", f"ptr from, ptr to, i64 n, {layout_type(2)} layout"),
-                       ("pad", "ptr x, ptr y, u32 n, u32 from, u32 first, u32 to"),
                        ("transpose", "ptr x, ptr y, i64 batches, i64 rows, i64 columns"),
                        ("take", "ptr x, ptr index, ptr y, i64 n, i64 units, i64 rows")))
 _TAKE_GRAD = per_dtype("shape.cu", "take_grad", "ptr g, ptr index, ptr dx, i64 count, i64 rows, i64 columns",
@@ -205,29 +204,9 @@ def _padding(shape: Shape, widths: tuple[tuple[int, int], ...]) -> tuple[Shape, 
     return sizes, tuple([(before, n, 1) for n, (before, _) in zip(shape, widths)])
 
 
-@_cached
-def _zeros_along_an_axis(shape: Shape, widths: tuple[tuple[int, int], ...], itemsize: int
-                         ) -> tuple[Kernel, int, tuple[int, ...]] | None:
-    """Returns the launch that pads one axis with zeros: kernel, blocks, sizes; None where there are several."""
-    padded = [k for k, pair in enumerate(widths) if any(pair)]
-    if len(padded) != 1:
-        return None
-    k, = padded
-    nbytes = prod(shape[k + 1:]) * itemsize
-    row = shape[k] * nbytes, widths[k][0] * nbytes, (shape[k] + sum(widths[k])) * nbytes
-    unit = gcd(*row, 16)
-    n = prod(shape[:k]) * row[2] // unit
-    return (_PAD[unit], -(-n // (THREADS * UNITS)), (n, *[size // unit for size in row])) if n < 1 << 31 else None
-
-
 @ops.pad.impl("cuda")
 def pad_cuda(x: Array, *, widths: tuple[tuple[int, int], ...], value: float) -> Array:
     shape, ranges = _padding(x.shape, widths)
-    if value == 0 and copysign(1, value) > 0 and (found := _zeros_along_an_axis(x.shape, widths, ITEMSIZE[x.dtype])):
-        kernel, blocks, sizes = found
-        y = empty(shape, x.dtype)
-        kernel(blocks, x, y, *sizes)
-        return y
     y = filled(shape, value, x.dtype)
     part("pad", shape, ranges, ITEMSIZE[x.dtype], True).copy(x, y)
     return y

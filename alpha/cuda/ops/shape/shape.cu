@@ -30,15 +30,6 @@ template <class T> INLINE void copy_box(const T *from, T *to, i64 n, const Layou
   }
 }
 
-// y[r, first + c] = x[r, c] for rows of `from` units and of `to`, 0 elsewhere.  Threads: as of copy_box.
-template <class T>
-INLINE void pad(const T *__restrict__ x, T *__restrict__ y, unsigned n, unsigned from, unsigned first, unsigned to) {
-  for (unsigned k = 0, i = blockIdx.x * (THREADS * UNITS) + threadIdx.x; k < UNITS && i < n; k++, i += THREADS) {
-    const unsigned row = i / to, column = i - row * to - first;  // beyond any column in front of the first
-    y[i] = column < from ? x[i64(row) * from + column] : T{};
-  }
-}
-
 // y[b, c, r] = x[b, r, c].  Threads: a block per tile of TILE x TILE; both sides are read and written along rows.
 template <int TILE, class T> INLINE void transpose(const T *x, T *y, i64 batches, i64 rows, i64 columns) {
   __shared__ T tile[TILE][TILE + 1];  // [row][column], a column more against bank conflicts
@@ -81,8 +72,6 @@ template <class T> INLINE void take(const T *x, const i64 *index, T *y, i64 n, i
 #define MOVES(size, T, TILE) \
   ALPHA_ENTRY(copy_box_##size, (THREADS), (const T *from, T *to, i64 n, const __grid_constant__ Layout<2> layout), \
               copy_box(from, to, n, layout)) \
-  ALPHA_ENTRY(pad_##size, (THREADS), (const T *x, T *y, unsigned n, unsigned from, unsigned first, unsigned to), \
-              pad(x, y, n, from, first, to)) \
   ALPHA_ENTRY(transpose_##size, (THREADS), (const T *x, T *y, i64 batches, i64 rows, i64 columns), \
               transpose<TILE>(x, y, batches, rows, columns)) \
   ALPHA_ENTRY(take_##size, (THREADS), (const T *x, const i64 *index, T *y, i64 n, i64 units, i64 rows), \
