@@ -69,6 +69,9 @@ __all__ = [     # without the names that Python has itself: alpha.sum, alpha.max
 ]
 
 
+sys.meta_path.append(twins.Imports())   # type: ignore[arg-type]
+
+
 def __getattr__(name: str) -> object:
     if name in ("cuda", "data", "onnx", "testing", "training"):     # imported when they are asked for
         return import_module(f"alpha.{name}")

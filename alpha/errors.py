@@ -73,6 +73,10 @@ class MissingError(AlphaError, AttributeError):
     """An attribute that is not there."""
 
 
+class MissingModuleError(AlphaError, ImportError):
+    """A module that is not there, and has another name here."""
+
+
 LONGEST_SHOWN = 80  # characters of a value in a message
 
 

@@ -134,7 +134,8 @@ class Signature:
                 return self.canonical(**as_here)
             unknown = sorted(attrs.keys() - self.attr_set)
             names = unknown or sorted(self.attr_set - attrs.keys())
-            self._refuse_call(f"{names[0]} is {'unknown' if unknown else 'missing'}")
+            self._refuse_call(f"{names[0]} is {'unknown' if unknown else 'missing'}",
+                              aliases.ADVICE.get(names[0], "") if unknown else "")
         return self.canon(**attrs) if self.canon else attrs
 
     def _refuse_call(self, what: str, fix: str = "") -> NoReturn:

@@ -14,7 +14,7 @@ from alpha.graph import backward, edge_of, grad_enabled
 from alpha.inputs.arguments import bound, checked
 from alpha.inputs.dtypes import DTypeOrNone, check_values, dtype_name
 from alpha.inputs.sizes import check_memory
-from alpha.methods import Methods, Number
+from alpha.methods import Methods, Number, ufuncs
 from alpha.methods.conversions import Conversions
 
 
@@ -44,11 +44,12 @@ class Tensor(Conversions, Methods):
 
     shares = ""  # "always" or "sometimes": whether the elements are those of the tensor that this one was made of
 
-    __array_ufunc__ = None  # np_array + tensor must come to Tensor.__radd__, which explains what to do
-
     __slots__ = ("__weakref__", "_hooks", "_node", "data", "device", "dtype", "grad", "requires_grad", "shape")
 
-    def __init__(self, data: Any, shape: tuple[int, ...], dtype: str, device: str) -> None:
+    def __init__(self, data: Any, shape: tuple[int, ...] = (), dtype: str = "", device: str = "") -> None:
+        if not device:
+            raise ArgumentError(message("Tensor", f"it is made of {shown(data)} alone", "call alpha.tensor(values); of "
+                                        "a shape alpha.zeros(shape)"))
         self.data = data
         self.shape = shape
         self.dtype = dtype
@@ -63,10 +64,6 @@ class Tensor(Conversions, Methods):
     @property
     def ndim(self) -> int:
         return len(self.shape)
-
-    @property
-    def is_floating_point(self) -> bool:
-        return self.dtype in FLOAT_DTYPES
 
     @property
     def is_leaf(self) -> bool:
@@ -127,6 +124,16 @@ class Tensor(Conversions, Methods):
 
     def __int__(self) -> int:
         return int(self.item())
+
+    def __index__(self) -> int:
+        """Returns the only element of a tensor of integers, for what counts or picks: range(t), names[t]."""
+        if self.dtype == "bool" or self.dtype in FLOAT_DTYPES or self.numel() != 1:
+            raise DTypeError(message("index", f"{shown(self)} is no int", "one element of integers is: "
+                                     "t.argmax(), t.long()"))
+        return int(self.item())
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **settings: Any) -> Any:
+        return ufuncs.called(ufunc, method, inputs, settings)
 
     def __bool__(self) -> bool:
         return bool(self.item())

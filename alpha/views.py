@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from alpha.errors import GraphError, message
+from alpha.errors import GraphError, message, shown
+from alpha.inputs.ints import as_int
 from alpha.tensor import Tensor
 
 
@@ -23,11 +25,19 @@ class PossibleView(Tensor):
 
 
 class Extremes(Tensor):
-    """The largest or smallest elements, without their places: it does not unpack into values and indices."""
+    """The largest or smallest elements, without their places: no pair of values and indices, to unpack or to pick from.
+    """
 
     __slots__ = ()
 
     def __iter__(self) -> Iterator[Tensor]:
         raise GraphError(message("max or min", f"the result of shape {self.shape} has the values only, and is no pair "
                                  "to be unpacked", "y = x.max(axis) has the values, x.argmax(axis) the indices; to go "
-                                 "through the values: for k in range(len(y)): y[k]"))
+                                 "through the values: for k in range(len(y)): y[k, ...]"))
+
+    def __getitem__(self, key: Any) -> Tensor:
+        if as_int(key) is not None:
+            raise GraphError(message("max or min", f"[{shown(key)}] would be an element of the values, of shape "
+                                     f"{self.shape}; the result is no pair", "y = x.max(axis) has the values, "
+                                     "x.argmax(axis) the indices; one of the values: y[k, ...]"))
+        return super().__getitem__(key)

@@ -7,12 +7,14 @@ from typing import Any
 
 from alpha.checkpoint import disk, own
 from alpha.errors import ArgumentError, CheckpointError, message, shown
+from alpha.inputs.arguments import bound, checked
 from alpha.tensor import Tensor, tensor
 
 TENSOR = "tensor:"      # in front of the name of a tensor, in its place in the tree
 TEXT = "text:"          # in front of every other string
 
 
+@bound
 def save(state: Any, path: own.PathLike) -> None:
     """Writes a state to a file, atomically; `alpha.load` reads it.
 
@@ -32,7 +34,8 @@ def save(state: Any, path: own.PathLike) -> None:
     own.save(path, tensors, {"state": tree})
 
 
-def load(path: own.PathLike, map_location: str = "cpu") -> Any:
+@checked
+def load(path: Any, map_location: str = "cpu") -> Any:
     """Returns what `alpha.save` wrote: dicts, lists, tensors, and numbers; of a module its state_dict.
 
     map_location: the device for the tensors.

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
 from alpha.data.parts import place
 from alpha.errors import DataError, message
+from alpha.inputs.arguments import checked
+from alpha.inputs.kinds import Pair
 
 ENDINGS = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".ppm", ".pgm", ".gif", ".tif", ".tiff"}
 
@@ -27,8 +30,9 @@ class ImageFolder:
         DataError: there is no such folder, it has no pictures, one cannot be read, or Pillow is not installed.
     """
 
-    def __init__(self, root: str | Path, size: tuple[int, int] | None = None) -> None:
-        self.root, self.size = Path(root), size
+    @checked
+    def __init__(self, root: str | Path, size: Pair | None = None) -> None:
+        self.root, self.size = Path(root), cast("tuple[int, int] | None", size)
         try:
             self.classes = tuple(sorted(p.name for p in self.root.iterdir() if p.is_dir()))
             self.files = [(path, label) for label, name in enumerate(self.classes)

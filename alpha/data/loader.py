@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from alpha.data.workers import Work, Workers
 from alpha.errors import ConfigError, DataError, message, shown
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Count, Seed, Size
+from alpha.methods import twins
 from alpha.tensor import Tensor, tensor
 
 RESIDENT_NBYTES = 1 << 30  # images up to this size stay on a GPU, unless `resident` says
@@ -51,6 +52,7 @@ class DataLoader:
         device: where the batches come to be. Copies to a GPU go through page-locked memory on a stream of their own,
             while it computes on the batch before.
         resident: whether arrays of images stay on the device as a whole; default: on a GPU if they have at most 1 GiB.
+        pin_memory: taken and not needed: copies go through page-locked memory.
     Attributes:
         epoch: which one the next iteration yields; 0 at first.
     Raises:
@@ -62,7 +64,8 @@ class DataLoader:
     def __init__(self, data: Any, batch_size: Count = 32, *, shuffle: bool = False, drop_last: bool = False,
                  seed: Seed = 0, augment: Any = None, mean: Any = 0.0, std: Any = 1.0,
                  transform: Callable[..., Any] | None = None, workers: Size = 0, processes: bool = False,
-                 prefetch: Count = 2, device: str = "cpu", resident: bool | None = None) -> None:
+                 prefetch: Count = 2, device: str = "cpu", resident: bool | None = None, pin_memory: bool = False
+                 ) -> None:
         self.data, self.count = _source(data)
         self.batch_size, self.shuffle, self.drop_last, self.seed, self.device = (batch_size, shuffle, drop_last, seed,
                                                                                 device)
@@ -85,6 +88,10 @@ class DataLoader:
         self._workers = Workers(Work(self.data, transform, seed), workers, processes, prefetch)
         self._constants: dict[int, tuple[Tensor, Tensor]] = {}  # mean and std, by number of channels
         self._images = self._resident_images(transform, resident)
+
+    if not TYPE_CHECKING:
+        def __getattr__(self, name: str) -> Any:
+            raise twins.missing("DataLoader", name, twins.LOADER, self)
 
     def _resident_images(self, transform: Any, wanted: bool | None) -> Tensor | None:
         """Returns all images as one tensor on the device, where they are to stay there."""

@@ -15,9 +15,9 @@ import numpy as np
 
 from alpha.data.augment import Augment
 from alpha.data.items import stacked
-from alpha.errors import DataError, message, shown
+from alpha.errors import ArgumentError, DataError, message, shown
 from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Finite, Seed
+from alpha.inputs.kinds import FiniteNumber, Seed
 from alpha.inputs.registry import call_with, decorator
 from alpha.random import STREAMS, random_bits
 
@@ -47,6 +47,10 @@ class Dataset:
     test_images: np.ndarray
     test_labels: np.ndarray
 
+    def __init_subclass__(cls) -> None:
+        raise ArgumentError(message(cls.__name__, "Dataset is a set of images in memory, no base of one's own",
+                                    "derive it from nothing: any class with __len__ and __getitem__ is data"))
+
     def __post_init__(self) -> None:
         for part, images, labels in (("train", self.train_images, self.train_labels),
                                      ("test", self.test_images, self.test_labels)):
@@ -72,6 +76,7 @@ class Dataset:
         return self.train_images.shape[1:]
 
     @staticmethod
+    @checked
     def of(name: str, train: Any, test: Any, classes: Sequence[str] | None = None) -> Dataset:
         """Returns a data set of two parts, with mean and deviation of the training images.
 
@@ -165,7 +170,7 @@ class Split(NamedTuple):
 
 
 @checked
-def split(data: Dataset, val_size: Finite, seed: Seed) -> Split:
+def split(data: Dataset, val_size: FiniteNumber, seed: Seed) -> Split:
     """Holds validation images out of the training images; the test set is untouched.
 
     Args:

@@ -16,6 +16,20 @@ NAMES: dict[str, tuple[str, ...]] = {
     "condition": ("cond",), "tensors": ("xs",), "tensor": ("x",), "split_size_or_sections": ("size",),
     "split_size": ("size",), "negative_slope": ("slope",), "end": ("stop",), "fill_value": ("value",),
     "unbiased": ("correction",), "num_classes": ("classes",), "pad": ("widths",), "elementwise_affine": ("affine",),
+    "num_workers": ("workers",), "dataset": ("data",), "ddof": ("correction",),
+}
+NOTHING = ("out", "dtype", "initial")   # what NumPy's functions hand on as None
+# what to do where a function does not take what PyTorch's takes
+ADVICE = {
+    "device": "move it: .to(device)", "dtype": 'convert it: .to(dtype="float16")', "out": "take what is returned",
+    "inplace": "leave it out: x stays as it is", "fused": "leave it out: parameters are updated together",
+    "foreach": "leave it out: parameters are updated together", "maximize": "minimise the negative loss",
+    "alpha": "multiply before: x + 2 * y", "weights_only": "leave it out: nothing is ever unpickled", "collate_fn":
+    "items are stacked part by part; transform=f does the work on each", "sampler": "pass Subset(data, order)",
+    "batch_sampler": "pass Subset(data, order) and batch_size", "persistent_workers": "leave it out",
+    "generator": "alpha.manual_seed(seed) starts all of them", "memory_format": "leave it out: channels are last",
+    "layout": "leave it out: all tensors are dense", "worker_init_fn": "transform(x, rng) gets a generator",
+    "batch_first": "leave it out: the batch is always first",
 }
 CONVERTED: dict[str, Callable[[Any], Any]] = {"unbiased": int}
 
@@ -30,6 +44,8 @@ def renamed(given: Mapping[str, Any], known: Collection[str]) -> dict[str, Any] 
     result: dict[str, Any] = {}
     for name, value in given.items():
         own = name if name in known else twin_of(name, known)
+        if own is None and value is None and name in NOTHING:
+            continue
         if own is None or own in result or (own != name and own in given):
             return None
         result[own] = CONVERTED[name](value) if own != name and name in CONVERTED else value

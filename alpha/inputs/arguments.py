@@ -78,10 +78,11 @@ def kinds_of(f: Callable[..., Any]) -> dict[str, Kind]:
     return kinds
 
 
-def _taken(f: Callable[..., Any]) -> str:
-    """Returns what a function takes, for messages."""
+def _taken(f: Callable[..., Any], unknown: str = "") -> str:
+    """Returns what a function takes, for messages, and what to do instead of passing it something unknown."""
     names = [str(p).split(":")[0].split("=")[0].strip() for p in inspect.signature(f).parameters.values()]
-    return f"it takes ({', '.join([name for name in names if name != 'self'])})"
+    advice = f"{aliases.ADVICE[unknown]}; " if unknown in aliases.ADVICE else ""
+    return f"{advice}it takes ({', '.join([name for name in names if name != 'self'])})"
 
 
 def _where(method: Callable[..., Any], args: tuple[Any, ...]) -> str:
@@ -129,8 +130,8 @@ def checked(f: Callable[P, R]) -> Callable[P, R]:
     def where(args: tuple[Any, ...]) -> str:
         return _where(f, args) if method else f.__name__
 
-    def refuse(args: tuple[Any, ...], what: str) -> NoReturn:
-        raise ArgumentError(message(where(args), what, _taken(f)))
+    def refuse(args: tuple[Any, ...], what: str, name: str = "") -> NoReturn:
+        raise ArgumentError(message(where(args), what, _taken(f, name)))
 
     def taken(args: tuple[Any, ...], kind: Kind, name: str, value: Any) -> Any:
         try:
@@ -151,7 +152,8 @@ def checked(f: Callable[P, R]) -> Callable[P, R]:
         for name, value in kwargs.items():
             if name in values or not (name in names or open_named):
                 as_here = aliases.renamed({name: value}, [n for n in names if n not in values and n not in kwargs])
-                values |= as_here or refuse(args, f"{name} is {'given twice' if name in values else 'unknown'}")
+                what = f"{name} is {'given twice' if name in values else 'unknown'}"
+                values |= refuse(args, what, name) if as_here is None else as_here
                 continue
             values[name] = value
         for name in required:

@@ -6,7 +6,7 @@ import html
 from math import prod
 from typing import TYPE_CHECKING, Any, cast
 
-from alpha.backend import DTYPES, get_backend
+from alpha.backend import DTYPES, FLOAT_DTYPES, get_backend
 from alpha.errors import ArgumentError, DTypeError, MissingError, message, shown
 from alpha.inputs.arguments import bound
 from alpha.inputs.dtypes import dtype_name
@@ -31,6 +31,19 @@ class Size(int):
             raise ArgumentError(message("size", f"axis {shown(next(iter(named), axis))} does not exist in a tensor of "
                                         f"{rank} axes", "x.shape has all sizes, x.size(0) the first"))
         return self.shape if axis is None else self.shape[axis]
+
+
+class Truth(int):
+    """A bool that may be called, `x.is_floating_point` and `x.is_floating_point()`, since PyTorch calls it."""
+
+    def __call__(self) -> bool:
+        return bool(self)
+
+    def __repr__(self) -> str:
+        return repr(bool(self))
+
+
+YES, NO = Truth(1), Truth(0)
 
 
 class Casts:
@@ -115,6 +128,11 @@ class Conversions(Casts):
     def element_size(self) -> int:
         """Returns the bytes of an element."""
         return self.itemsize
+
+    @property
+    def is_floating_point(self) -> Truth:
+        """Whether the elements are floats; it may be called, too."""
+        return YES if self.dtype in FLOAT_DTYPES else NO
 
     @property
     def is_cuda(self) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Mapping
 from typing import Any
 
-from alpha.errors import MissingError, message
+from alpha.errors import MissingError, MissingModuleError, message
 
 _ITSELF = "elements change in place by +=, -=, *=, /=, **=, copy_, fill_ and zero_"
 
@@ -42,7 +43,10 @@ TENSOR = {
     "count_nonzero": "(x != 0).sum()", "broadcast_to": "x.expand(shape)", "bincount": "alpha.one_hot(x, n).sum(0)",
     "equal": "alpha.equal(x, y)", "values": "x.max(dim) has the values alone, x.argmax(dim) the indices", "indices":
     "x.argmax(dim), x.argsort(dim)", "repeat_interleave": "x[..., None].expand(...).reshape(...), along the axis",
-    "svd": "np.linalg.svd(x.numpy())", "inverse": "np.linalg.inv(x.numpy())", "det": "np.linalg.det(x.numpy())",
+    "is_complex": "there are no complex numbers", "H": "x.mT: there are no complex numbers", "real": "x itself: there "
+    "are no complex numbers", "new": "alpha.zeros(shape, dtype=t.dtype, device=t.device)", "pow_": "write t **= y",
+    "random": "alpha.randint(low, high, shape)", "svd": "np.linalg.svd(x.numpy())", "inverse":
+    "np.linalg.inv(x.numpy())", "det": "np.linalg.det(x.numpy())",
 }
 
 TOP = {
@@ -51,12 +55,14 @@ TOP = {
     "compile": "alpha.capture(step) records a training step; no compiler is needed", "Size": "shapes are tuples",
     "FloatTensor": "alpha.tensor(values)", "LongTensor": 'alpha.tensor(values, dtype="int64")', "bool": "alpha.bool_",
     "autocast": 'alpha.precision("bf16") or alpha.precision("fp16")', "amp": 'alpha.precision("fp16") and '
-    "alpha.optim.LossScaler", "utils": "alpha.data.DataLoader, alpha.checkpoint, "
-    "alpha.summary, alpha.recompute", "double": "alpha.float64",
+    "alpha.optim.LossScaler", "utils": "alpha.data.DataLoader and its "
+    "like for utils.data, alpha.recompute for utils.checkpoint, --tensorboard for utils.tensorboard; alpha.checkpoint, "
+    "alpha.summary", "double": "alpha.float64",
     "jit": "there is no compiler to feed; alpha.capture records a step", "long": "alpha.int64", "int": "alpha.int32",
     "float": "alpha.float32", "half": "alpha.float16", "multiprocessing": "the module of Python", "set_num_threads":
     "the variable OMP_NUM_THREADS", "get_default_dtype": "float32, always", "is_tensor": "isinstance(x, alpha.Tensor)",
-    "backends": "alpha.config, and the variables of docs/env_vars.md", "autograd": "alpha.grad, @alpha.op, "
+    "contiguous_format": "leave it out: elements lie in the order of indices", "backends": "alpha.config, and the "
+    "variables of docs/env_vars.md", "autograd": "alpha.grad, alpha.Function, @alpha.op, "
     "alpha.detect_anomaly", "no_grad_": "alpha.no_grad()", "is_grad_enabled": "alpha.grad_enabled()", "int8":
     "alpha has uint8, int32 and int64", "int16": "alpha has uint8, int32 and int64", "complex64":
     "there are no complex numbers",
@@ -73,6 +79,10 @@ TOP = {
     'float("nan")', "pi": "math.pi", "swapaxes": "x.swapaxes(a, b)", "add": "x + y", "sub": "x - y", "mul": "x * y",
     "div": "x / y", "set_printoptions": "np.set_printoptions, for x.numpy()", "logspace":
     "10 ** alpha.linspace(a, b, n)",
+    "numel": "x.numel()", "channels_last": "leave it out: channels are always last", "dtype": 'dtypes are strings: '
+    '"float32"', "finfo": "np.finfo(x.dtype)", "iinfo": "np.iinfo(x.dtype)", "version": "alpha.__version__; python -m "
+    "alpha shows those of the driver and the compilers", "use_deterministic_algorithms": "leave it out: results are "
+    "always the same", "set_float32_matmul_precision": 'alpha.precision("tf32")', "strided": "all tensors are dense",
     "hub": "models.create", "vmap": "ops take any number of leading axes",
     "meshgrid": "alpha.arange(n).reshape(-1, 1).expand(n, m)", "random_split":
     "alpha.data.random_split", "func": "alpha.grad", "distributions": "alpha.rand and alpha.randn",
@@ -144,7 +154,21 @@ DATA = {
     "DistributedSampler": "there is one device to a process", "StackDataset": "an object with __getitem__ of one's own",
 }
 
+TESTING = dict.fromkeys(("assert_close", "assert_allclose"), "alpha.testing.assert_equal_at(actual, expected, "
+                        "rtol=1e-5, atol=1e-6)")
+
+LOADER = {"dataset": "loader.data", "num_workers": "pass workers=", "sampler": "Subset(data, order)", "collate_fn":
+          "items are stacked part by part"}
+
+OPTIMIZER = {
+    "state": "optimizer.state_dict() has the tensors, by the names of their parameters", "defaults":
+    "optimizer.param_groups", "register_step_post_hook": "call it behind optimizer.step()", "register_step_pre_hook":
+    "call it before optimizer.step()", "get_lr": "optimizer.lr", "learning_rate": "optimizer.lr",
+}
+
 MODULE = {
+    "reset_parameters": "make the layer anew, or alpha.nn.init.kaiming_uniform_(layer.weight)", "module": "the model "
+    "itself: there is one device to a process", "float16": "model.to(dtype=...)",
     "share_memory": "modules are not shared",
     "register_full_backward_hook": "register_backward_hook(f), called as f(module, g)", "type": "model.to(dtype=...)",
     "register_module": "add_module(name, module)", "compile": "alpha.capture(step)", "to_empty": "model.to(device)",
@@ -173,3 +197,18 @@ def missing(where: str, name: str, table: Mapping[str, str], known: Any, also: M
         if not close and name.endswith("_") and not name.startswith("_"):
             fix = _ITSELF
     return MissingError(message(where, f"there is no {name}", fix))
+
+
+class Imports:
+    """The last that Python asks for a module: `import alpha.utils` is answered as `alpha.utils` is."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        """Finds nothing.  Raises MissingModuleError where the package has an answer."""
+        package, _, last = name.rpartition(".")
+        if package.partition(".")[0] == "alpha" and package in sys.modules:
+            try:
+                getattr(sys.modules[package], last)
+            except MissingError as error:
+                raise MissingModuleError(str(error), name=name) from None
+            except AttributeError:  # of a package that answers nothing
+                pass

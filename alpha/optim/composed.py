@@ -33,9 +33,6 @@ class Composed(Optimizer):
 
     def update(self, group: Mapping[str, Any], params: list[Tensor], grads: list[Tensor], states: Mapping[str, Any],
                lr: float, step: int, factor: Tensor | None) -> None:
-        if factor is not None and not (isinstance(factor, Tensor) and (factor.dtype, factor.shape) == ("float32", ())):
-            raise ArgumentError(message(type(self).__name__, f"factor is {shown(factor)}, a float32 tensor of shape () "
-                                        "is needed", "pass the result of loss_scale_step, or None"))
         lr = _RATE.take(type(self).__name__, "lr", lr)      # a schedule may have returned anything
         takes = None if factor is None else factor > 0     # 0 skips the step: nothing changes then
         for k, (p, g) in enumerate(zip(params, grads)):

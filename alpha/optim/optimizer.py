@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Union
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from alpha.errors import ArgumentError, CheckpointError, ConfigError, message, s
 from alpha.graph import no_grad
 from alpha.inputs.arguments import kinds_of
 from alpha.inputs.schema import Integer, Items, Record, Table, Text, check, check_names, fitted
+from alpha.methods import twins
 from alpha.tensor import Tensor
 
 NamedParams = Union[Tensor, Iterable[Union[Tensor, tuple[str, Tensor]]]]
@@ -77,6 +78,10 @@ class Optimizer:
     @property
     def _name(self) -> str:
         return type(self).__name__
+
+    if not TYPE_CHECKING:
+        def __getattr__(self, name: str) -> Any:
+            raise twins.missing(self._name, name, twins.OPTIMIZER, self)
 
     # ---- what a subclass defines -------------------------------------------------------------------------------------
 
@@ -143,7 +148,14 @@ class Optimizer:
         Args:
             factor: what all gradients are multiplied by, float32 of shape (); 0 changes no parameter and no state, but
                 the step counts all the same, for a schedule and for Adam's bias correction. See LossScaler.
+        Raises:
+            ArgumentError: factor is no such tensor.
         """
+        if factor is not None and not (isinstance(factor, Tensor) and (factor.dtype, factor.shape) == ("float32", ())):
+            fix = ("call it before: loss = closure(); optimizer.step()" if callable(factor) else
+                   "pass the result of loss_scale_step, or None")
+            raise ArgumentError(message(self._name, f"factor is {shown(factor)}, a float32 tensor of shape () is "
+                                        "needed", fix))
         with no_grad():
             for group in self.param_groups:
                 lr, slots = self._lr(group), self.slots(group)

@@ -11,12 +11,18 @@ the catalogue of convolutions. The emulated driver runs CUDA kernels without a G
     pytest -p alpha.testing.emulator.plugin               # it needs g++ and the CUDA toolkit's headers
 """
 
+import sys
 from pathlib import Path
 
 from alpha.gradcheck import assert_equal_at, gradcheck
+from alpha.methods import twins
 from alpha.testing.agree import Case, agree, floats, ints
 
 __all__ = ["Case", "agree", "assert_equal_at", "floats", "gradcheck", "ints"]
 
 if not (Path(__file__).parent / "emulator").is_dir():   # a wheel has it here; in a clone it lies among the tests
     __path__.append(str(Path(__file__).resolve().parents[2] / "tests"))
+
+
+def __getattr__(name: str) -> object:
+    raise twins.missing("alpha.testing", name, twins.TESTING, sys.modules[__name__])
