@@ -104,7 +104,7 @@ template <class T> struct Norm {
 // The same with what rounding has left out of mean; null stands for zeros.
 template <class T> struct SampleNorm : Norm<T> {
   float *rest;
-  INLINE float rest_of(i64 k) const { return rest ? rest[k] : 0; }
+  INLINE float rest_of(i64 k) const { return sizeof(T) == 4 && rest ? rest[k] : 0; }  // see origin_at
   INLINE void put(i64 k, const Rounded &middle, float root) const {
     this->mean[k] = middle.value, rest[k] = middle.rest, this->istd[k] = root;
   }

@@ -177,7 +177,7 @@ INLINE void apply(const T *__restrict__ x, const Residual &residual, const From 
     return Row{load_piece<N, LAST>(x + offset), residual.load(offset)};
   };
   Channels<N> c(norm, first, Sharing(at.sample, stride, k));
-  if constexpr (std::is_same_v<From, SampleNorm<T>>)
+  if constexpr (std::is_same_v<From, SampleNorm<T>> && sizeof(T) == 4)
     UNROLL for (int lane = 0; lane < N; lane++)
       c.shift[lane] -= norm.rest[Sharing(at.sample, stride, k)(first + lane)] * c.scale[lane];
   each_row<Residual::READS ? AHEAD / 2 : AHEAD>(at, w, load, [&](const Row &row, i64 r) {
