@@ -8,7 +8,7 @@ import pytest
 
 from alpha.cuda.conv.costs import time_us
 from alpha.cuda.conv.wgmma.schedule_cluster import at_a_time
-from alpha.cuda.conv.wgmma.schedule_wgrad import UNIT_FIELDS, WORKSPACE_BYTES, memory_us, schedule
+from alpha.cuda.conv.wgmma.schedule_wgrad import UNIT_FIELDS, WORKSPACE_BYTES, cut, memory_us, schedule
 from alpha.cuda.conv.wgmma.taps import BLOCK, Tiling, longest_chain
 from alpha.cuda.conv.wgmma.wgrad import CANDIDATES
 from alpha.gradcheck import assert_equal_at
@@ -242,12 +242,14 @@ def test_good_candidates_keep_all_multiprocessors_equally_busy(name):
         assert min(busiest) < 1.15, (reads, busiest)
 
 
-def test_an_odd_batch_takes_the_boxes_that_waste_least():
-    def box(n, hw):
-        return schedule(square("", n, hw, 8, 8, 3, 1, 1).desc, TILINGS[0]).box
-    assert [box(n, 8).images for n in (512, 130, 200, 96)] == [64, 8, 8, 32] and box(128, 1) == (64, 1, 1)
-    one = Tiling(128, 64, 1, 132, 0.3)
-    assert schedule(square("", 1, 8, 8, 8, 3, 1, 1).desc, one).box == (1, 8, 8)
+def test_few_images_are_copied_as_positions_side_by_side():
+    """A block of k that is four boxes of 16 images is four copies, which take longer than its products."""
+    def box(n, hw, taps=1):
+        return schedule(square("", n, hw, 8, 8, 3, 1, 1).desc, Tiling(128, 64, taps, 132, 0.3)).box
+    assert [box(n, 8).images for n in (512, 130, 200, 96)] == [64] * 4 and box(128, 1) == (64, 1, 1)
+    assert box(1, 8) == (1, 8, 8) and all(box(n, hw).rows == 64 for n in (4, 16, 32) for hw in (8, 14, 28))
+    few, full = (cut(square("", n, 14, 512, 512, 3, 1, 1).desc, Tiling(128, 64, 3, 132, 0.3)) for n in (16, 64))
+    assert few.time_us > 0.9 * full.time_us
 
 
 def test_a_small_layer_is_not_cut():

@@ -251,7 +251,7 @@ HOPPER = Group(  # measured on an H100, cool: only ratios matter to a choice. Ti
                    "128x1x128 cluster 8": (1.17, 0.87), "64x1x128 cluster 8": (1.02, 0.97)}},
         flops_per_us={1: 949e6, 2: 347e6},   # of the device's products, by planes
         shared_bytes_per_flop=127 / 4096,    # that a multiprocessor moves per FLOP of its tensor cores at that clock
-        issue_us=0.41,                       # that the producer takes for a block
+        issue_us=0.41,                       # that the producer takes for a block, or each of its boxes of fewer images
         row_us=1.55e-3,                      # that TMA takes for a row of a box, of 128 bytes or fewer
         crossing=0.84,                       # more, where it lies in two lines of memory: of several taps
         streamed={1: 3.2e6, 2: 4.4e6},       # bytes/us of a product's operands that L2 does not keep, by planes

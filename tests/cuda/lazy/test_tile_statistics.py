@@ -35,6 +35,23 @@ TAILS = (  # of rows, columns and channels; several classes, images and groups; 
 EXACT = square("exact", 128, 2, 8, 16, 1)  # means over 128 rows, and over the 4 tiles, divide by powers of two
 
 
+@pytest.fixture(autouse=True)
+def narrow_ones_count_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that small cases do."""
+    monkeypatch.setattr(wgmma, "LEAST_COUNTED", 1)
+
+
+def test_a_narrow_convolution_does_not_count(launches: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wgmma, "LEAST_COUNTED", 64)
+    for channels, counted in ((16, False), (64, True)):
+        launches.clear()
+        conv = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        model = nn.Sequential(conv, nn.BatchNorm2d(channels)).to("cuda")
+        with alpha.precision("bf16"):
+            model(alpha.ones((64, 8, 8, channels), device="cuda")).numpy()
+        assert ("finalize_tiles_float32" in launches) == counted, launches
+
+
 def tiles(pass_name: str, pairs: bool = False) -> list[wgmma.Wgmma]:
     """Returns the tiles that count: clusters do not, as sums in slices."""
     return [tile for tile in test_conv_wgmma.tiles(pass_name, pairs) if tile.tile.cluster == 1]

@@ -32,6 +32,7 @@ MOST_BOXES = 4                  # of a consumer, where shared memory has room: w
 SHARED_BYTES = 226 * 1024       # of a block; 1 KB is left to barriers
 THREADS, SUM_THREADS = 384, 256
 CONSUMERS = 2                   # of a block, each with its slot of statistics
+LEAST_COUNTED = 64              # channels of which those are counted: of fewer a tile's sums are too short to hide it
 READ_BY = {"fprop": ("activation", "weight"), "dgrad": ("gradient", "weight"), "wgrad": ("activation", "gradient")}
 PIXELS: dict[str, Callable[[ConvDesc], Pixels]] = {
     "fprop": lru_cache(maxsize=256)(schedule.fprop_pixels), "dgrad": lru_cache(maxsize=256)(schedule.dgrad_pixels)}
@@ -269,7 +270,7 @@ class Wgmma(Candidate):
                 adds: bool = False) -> None:
             b, relu = epilogue.known()
             b = b and offset(b, 4 * first)
-            if not channels and not slot_floats and self.tile.cluster == 1:
+            if not channels and not slot_floats and self.tile.cluster == 1 and columns >= LEAST_COUNTED:
                 parts = statistics.attach(y, CONSUMERS * grid)
             counted = parts and offset(parts, 4 * first)
             guard = (x.flag, w.flag) if rewritten else UNGUARDED

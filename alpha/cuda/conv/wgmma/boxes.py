@@ -173,14 +173,16 @@ def tile_boxes(pass_name: str, desc: ConvDesc, rows: int, pixels: Pixels, positi
 
 @lru_cache(maxsize=1024)
 def wgrad_box(desc: ConvDesc, rows: int) -> Box | None:
-    """Returns the boxes with which sums over outputs have the fewest blocks of so many, or None."""
+    """Returns the boxes with which sums over outputs have the fewest blocks of so many, each box of them a copy; or
+    None."""
     if desc.n > MOST_IMAGES or max(desc.h.o, desc.w.o) >= LONGEST:
         return None
     found = []
     for box in _boxes(rows, rows // LEAST_ROWS):
         if box.height * box.width > 1:
             count = ceil_div(desc.n, box.images) * ceil_div(desc.h.o, box.height) * ceil_div(desc.w.o, box.width)
-            found.append((ceil_div(count * box.rows, rows), -box.rows, abs(box.height - box.width), box))
+            blocks, copies = ceil_div(count * box.rows, rows), rows // box.rows
+            found.append((blocks * copies, copies, abs(box.height - box.width), box))
     return min(found)[-1]
 
 

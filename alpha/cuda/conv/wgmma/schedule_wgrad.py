@@ -90,12 +90,13 @@ def schedule(desc: ConvDesc, tiling: Tiling) -> Schedule:
 @lru_cache(maxsize=512)
 def cut(desc: ConvDesc, tiling: Tiling) -> Cut:
     """Returns how `schedule` cuts, which is all that an estimate needs."""
-    images = Box(_images(desc) if tiling.strip == 1 else BLOCK)
+    images = Box(_images(desc, tiling) if tiling.strip == 1 else BLOCK)
     boxes = wgrad_box(desc, BLOCK) if tiling.taps == 1 else None
     return min((_cut(desc, tiling, box) for box in (images, boxes) if box), key=lambda one: one.time_us)
 
 
 def _cut(desc: ConvDesc, tiling: Tiling, box: Box) -> Cut:
+    tiling = issuing(tiling, box.rows)
     is_pixel = box.height * box.width == 1
     groups = groups_of(desc, tiling, box.images) if is_pixel else groups_of_boxes(desc, box)
     tiles = _tiles(desc, tiling, len(groups))
@@ -124,10 +125,20 @@ def _tiles(desc: ConvDesc, tiling: Tiling, groups: int) -> np.ndarray:
     return np.stack([group, part * oc + row, part * ic + col, oc - row, ic - col], axis=1)
 
 
-def _images(desc: ConvDesc) -> int:
-    """Returns how many images a box has: as many as possible without making the sums longer."""
+def issuing(tiling: Tiling, rows: int) -> Tiling:
+    """Returns a tiling whose block of k takes as long as the producer at least, if it copies boxes of so many rows."""
+    boxes = BLOCK // rows
+    if boxes == 1:
+        return tiling
+    return tiling._replace(block_us=max(tiling.block_us, boxes * device().table.wgmma_wgrad.issue_us * device().slower))
+
+
+def _images(desc: ConvDesc, tiling: Tiling) -> int:
+    """Returns how many images a box has: the fewest blocks count, and that each box of a block is a copy."""
     pixels = desc.h.o * desc.w.o
-    return min(IMAGES, key=lambda r: (ceil_div(ceil_div(desc.n, r) * pixels, BLOCK // r), -r))
+    def key(rows: int) -> tuple[float, int]:
+        return ceil_div(ceil_div(desc.n, rows) * pixels, BLOCK // rows) * issuing(tiling, rows).block_us, -rows
+    return min(IMAGES, key=key)
 
 
 # ---- units -----------------------------------------------------------------------------------------------------------
