@@ -30,7 +30,8 @@ INCLUDE_DIRS = (HOME / "include", HOME)
 PACKED = HOME / "packed"  # what a wheel may bring
 FLAGS = ("-std=c++17", "-O3", "-cubin", "-lineinfo")
 
-TAKE_SECONDS = {"activation.cu", "batch_norm.cu", "layer_norm.cu", "pool.cu", "reduce.cu", "update.cu"}
+TAKE_SECONDS = {"activation.cu", "batch_norm.cu", "elementwise.cu", "layer_norm.cu", "pool.cu", "reduce.cu",
+                "softmax.cu", "update.cu"}
 PARTS = ("bfloat16", "16", "int")  # that these are compiled in, beside float32, by the last word of an entry's name
 
 PROGRESS_AFTER = 1.0  # seconds of compiling until a terminal shows a progress bar
