@@ -11,7 +11,6 @@ from alpha.cuda.ops.pointwise import convert, filled
 from alpha.cuda.ops.pointwise.layout import layout_type, packed
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
-from alpha.errors import ShapeError, message
 from alpha.ops import shape as ops
 from alpha.ops.index import argsort_rows
 from alpha.ops.layout import merged, strides_of
