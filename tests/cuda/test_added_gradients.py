@@ -10,6 +10,7 @@ from alpha import nn, ops
 from alpha.graph import no_grad
 from alpha.op import observers
 from tests.cuda.agree import ints
+from tests.cuda.process import COUNTS_LIVE
 
 pytestmark = pytest.mark.cuda
 
@@ -53,6 +54,7 @@ def gradients(dtype: str, hook=None):
     return [x.grad, *(p.grad for p in (*stem.parameters(), *block.parameters()))]
 
 
+@COUNTS_LIVE
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_sums_have_the_bits_of_single_ops(device, seen, monkeypatch, dtype):
     from alpha.backend import get_backend

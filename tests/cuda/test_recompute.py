@@ -120,6 +120,7 @@ def deep() -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 10))
 
 
+@COUNTS_LIVE
 def test_a_batch_that_does_not_fit_trains_with_auto(monkeypatch: pytest.MonkeyPatch) -> None:
     def step(setting: str) -> tuple[float, int]:
         alpha.manual_seed(1)

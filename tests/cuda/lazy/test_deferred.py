@@ -375,6 +375,7 @@ def test_ordinary_ops_take_it_for_a_tensor():
         assert norm.call().data.derived.elements()
 
 
+@COUNTS_LIVE
 def test_the_report_of_memory_writes_nothing(launches):
     y = Norm(6000, 24).call()
     launches.clear()
@@ -385,8 +386,7 @@ def test_the_report_of_memory_writes_nothing(launches):
 
 def test_threads_agree_on_the_form():
     for k in range(4):
-        y, found = Norm(300, 24).call(), []
-        start = threading.Barrier(4)
+        y, found, start = Norm(300, 24).call(), [], threading.Barrier(4)
 
         def read(form: int, y=y, found=found, start=start) -> None:
             start.wait()

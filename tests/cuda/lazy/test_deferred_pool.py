@@ -263,6 +263,7 @@ def test_memory_that_others_see_has_elements():
     assert np.abs(y.numpy() - wanted.numpy()).max() < 1e-5 and y.__cuda_array_interface__["data"][0] == y.data.ptr
 
 
+@COUNTS_LIVE
 def test_the_report_of_memory_writes_nothing(launches):
     norm = Norm(200, 6, 6, 24).call()
     pooled = max_pool2d.full(norm, 2)

@@ -140,6 +140,7 @@ def test_sums_of_a_norms_gradient_have_the_bits_of_those_without_chains(channels
     assert any(entry.startswith("chain_") for entry in launches)
 
 
+@COUNTS_LIVE
 def test_what_is_between_takes_no_memory() -> None:
     """Backward keeps x alone: what the norm gives is made again within the pass that needs it."""
     live = {}

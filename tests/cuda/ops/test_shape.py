@@ -12,6 +12,7 @@ from alpha import ops
 from alpha.cuda.ops import shape as cuda_shape
 from alpha.errors import ShapeError
 from alpha.ops.layout import merged
+from alpha.ops.shape import slice_axes_grad
 from tests.cuda.agree import Case, agree, floats, ints
 
 pytestmark = pytest.mark.cuda
@@ -74,6 +75,10 @@ CASES = [
     Case("pad", ints(2, 3, dtype="int64"), widths=((1, 0), (0, 1)), value=-3, exact=True),
     Case("pad", ints(0, 3), widths=((1, 0), (0, 0)), value=1, exact=True),
     Case("pad", ints(), widths=(), value=0, exact=True),
+    *[Case("pad", ints(*shape), widths=widths, value=value, exact=True, dtypes=FLOATS)
+      for value, shape, widths in ((7, (3, 5, 36), ((0, 0), (0, 0), (0, 4))),
+                                   (-1, (2, 4, 4, 8), ((0, 1), (2, 0), (1, 1), (0, 0))),
+                                   (2, (3, 1, 2), ((0, 0), (2, 1), (0, 0))), (3, (2, 3, 2, 3, 2, 3), ((1, 0),) * 6))],
     *move("slice_axes", 6, 9, ranges=((1, 4, 1), (2, 5, 1))),
     *move("slice_axes", 6, 9, ranges=((5, 3, -2), (8, 9, -1))),
     *move("slice_axes", 6, 9, ranges=((0, 6, 1), (0, 9, 1)), shape=(6, 1, 9)),
@@ -125,6 +130,16 @@ def test_units_of_copied_boxes_are_aligned() -> None:
     boxes = ((16, 8, 4), (16, 2, 4), (16, 3, 4), (18, 8, 4), (17, 8, 4), (16, 8, 6))
     for write in (False, True):
         assert [unit(*box, write) for box in boxes] == [f"copy_box_{nbytes}" for nbytes in (16, 8, 4, 8, 4, 8)]
+
+
+def test_a_padding_is_one_launch_of_the_largest_unit(launches: list[str]) -> None:
+    x = alpha.ones((2, 3, 36), device="cuda")
+    half = x.astype("bfloat16")
+    del launches[:]
+    for case, rows, columns in ((half, 0, 4), (x, 1, 4), (x, 1, 2)):
+        ops.pad(case, ((0, 0), (rows, 0), (0, columns))).numpy()
+    slice_axes_grad(x, ranges=((0, 2, 1), (0, 3, 1), (4, 36, 1)), shape=(2, 3, 44)).numpy()
+    assert [entry for entry in launches if "cast" not in entry] == ["pad_8", "pad_16", "pad_8", "pad_16"]
 
 
 def test_whole_slices_and_reshapes_share_their_elements() -> None:

@@ -125,6 +125,7 @@ def test_a_loop_leaks_nothing(pool):
 
 # ---- the limit, and the end of memory --------------------------------------------------------------------------------
 
+@COUNTS_LIVE
 def test_the_limit_holds(pool):
     base = -(-pool.live // MIB)
     with config(cuda_memory_mib=base + 4):
@@ -137,6 +138,7 @@ def test_the_limit_holds(pool):
     memory.empty((base + 8, MIB), "uint8")
 
 
+@COUNTS_LIVE
 def test_cached_blocks_are_freed_before_the_limit_is_passed(pool):
     base = -(-pool.live // MIB)
     with config(cuda_memory_mib=base + 4):
@@ -186,6 +188,7 @@ def test_one_refusal_is_overcome_by_freeing(pool, monkeypatch):
     assert memory.empty((MIB,), "uint8").nbytes == MIB and full.freed == 1
 
 
+@COUNTS_LIVE
 def test_the_end_of_memory_is_explained(pool):
     w = alpha.tensor(np.ones((300, 1000), np.float32), device="cuda", requires_grad=True)
     y = w * w
@@ -200,6 +203,7 @@ def test_the_end_of_memory_is_explained(pool):
     assert (y.numpy() == 1).all() and memory.empty((5,), "float32"), "what was there is still there"
 
 
+@COUNTS_LIVE
 def test_the_summary_names_the_largest(pool):
     with alpha.no_grad():
         x = alpha.tensor(np.ones((500, 1000), np.float32), device="cuda")

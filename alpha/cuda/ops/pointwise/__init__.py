@@ -285,9 +285,13 @@ def _signed(bits: int) -> int:
 _FILL = Kernel("cast.cu", "fill", "ptr y, u64 pattern, i64 nbytes", threads=THREADS)
 
 
+def pattern_of(value: Number, dtype: str) -> int:
+    """Returns the bits of a number as often as 8 bytes hold it."""
+    return bits_of(value, dtype) * ((1 << 64) - 1) // ((1 << 8 * ITEMSIZE[dtype]) - 1)
+
+
 def filled(shape: Shape, value: Number, dtype: str) -> Array:
     """Returns an array of one number."""
     y = empty(shape, dtype)
-    pattern = bits_of(value, dtype) * ((1 << 64) - 1) // ((1 << 8 * ITEMSIZE[dtype]) - 1)  # as often as 8 bytes hold it
-    _FILL(blocks(y.nbytes, 1, 4), y, pattern, y.nbytes)
+    _FILL(blocks(y.nbytes, 1, 4), y, pattern_of(value, dtype), y.nbytes)
     return y

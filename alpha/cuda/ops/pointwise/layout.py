@@ -12,9 +12,9 @@ Shape = tuple[int, ...]
 RANK = 6  # axes that a Layout of elementwise.cuh has room for
 
 
-def layout_type(operands: int) -> str:
-    """Returns the argument type of a Layout of this number of operands."""
-    return f"block[{struct.calcsize(_format(operands))}]"
+def layout_type(operands: int, more: int = 0) -> str:
+    """Returns the argument type of a Layout of this number of operands, with more bytes behind it."""
+    return f"block[{struct.calcsize(_format(operands)) + more}]"
 
 
 def _format(operands: int) -> str:

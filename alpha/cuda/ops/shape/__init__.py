@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from functools import lru_cache
 from math import prod
 from typing import NamedTuple
 
 from alpha.cuda import lazy
-from alpha.cuda.ops.pointwise import convert, filled
-from alpha.cuda.ops.pointwise.layout import layout_type, packed
+from alpha.cuda.ops.pointwise import convert, filled, pattern_of
+from alpha.cuda.ops.pointwise.layout import RANK, layout_type, packed
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
 from alpha.ops import shape as ops
@@ -27,6 +28,9 @@ _COPY_BOX, _TRANSPOSE, _TAKE = (
     for name, args in (("copy_box", f"ptr from, ptr to, i64 n, {layout_type(2)} layout"),
                        ("transpose", "ptr x, ptr y, i64 batches, i64 rows, i64 columns"),
                        ("take", "ptr x, ptr index, ptr y, i64 n, i64 units, i64 rows, i32 floats")))
+_FRAME = struct.Struct(f"@{2 * RANK}q")  # what a Frame of shape.cu has behind its Layout
+_PAD = {size: Kernel("shape.cu", f"pad_{size}", f"ptr from, ptr to, u64 pattern, i64 n, {layout_type(1, _FRAME.size)} "
+                     "frame", threads=THREADS) for size in (1, 2, 4, 8, 16)}
 _TAKE_GRAD = per_dtype("shape.cu", "take_grad", "ptr g, ptr index, ptr dx, i64 count, i64 rows, i64 columns",
                        threads=THREADS)
 _ARGSORT = per_dtype("sort.cu", "argsort", "ptr x, ptr y, i64 n, i64 columns, i32 descending",
@@ -192,23 +196,59 @@ def slice_axes_cuda(x: Array, *, ranges: tuple[ops.Range, ...], shape: Shape, in
 def slice_axes_grad_cuda(g: Array, *, ranges: tuple[ops.Range, ...], shape: Shape) -> Array:
     if _is_whole(shape, ranges):
         return g.reshaped(shape)
+    if all(count and (step == 1 or count == 1) for _, count, step in ranges):
+        counts = tuple([count for _, count, _ in ranges])
+        return _pad(g.reshaped(counts), tuple([(start, n - start - count)
+                                               for n, (start, count, _) in zip(shape, ranges)]), 0)
     dx = filled(shape, 0, g.dtype)
     part("slice_axes_grad", shape, ranges, ITEMSIZE[g.dtype], True).copy(g, dx)
     return dx
 
 
+class Frame(NamedTuple):
+    """A launch of pad, which writes an array with another one inside."""
+
+    shape: Shape
+    kernel: Kernel
+    n: int
+    origin: int  # bytes from where the first element of the result would be read to the first that is there
+    layout: bytes
+
+
 @_cached
-def _padding(shape: Shape, widths: tuple[tuple[int, int], ...]) -> tuple[Shape, tuple[ops.Range, ...]]:
-    sizes = tuple([before + n + after for n, (before, after) in zip(shape, widths)])
-    return sizes, tuple([(before, n, 1) for n, (before, _) in zip(shape, widths)])
+def _frame(shape: Shape, widths: tuple[tuple[int, int], ...], itemsize: int) -> Frame:
+    axes: list[tuple[int, int, int, int]] = []  # the innermost first: length in the result, [low, high) of x, stride
+    for n, (before, after), stride in reversed(list(zip(shape, widths, strides_of(shape)))):
+        length, inner = before + n + after, axes[-1] if axes else None
+        if inner and inner[1] == 0 and inner[2] == inner[0]:  # it is x alone: both axes are one
+            axes[-1] = (length * inner[0], before * inner[0], (before + n) * inner[0], inner[3])
+        elif length > 1 or not n:
+            axes.append((length, before, before + n, stride))
+    axes = axes or [(1, 0, 1, 1)]
+    first, outer = axes[0], axes[1:]
+    steps = (*first[:3], *[stride for *_, stride in outer])
+    together = max([k for k in (1, 2, 4, 8, 16) if k * itemsize <= 16 and not any(step % k for step in steps)])
+    first = (first[0] // together, first[1] // together, first[2] // together, 1)
+    axes = [first, *[(*ends, stride // together) for *ends, stride in outer]]  # in units
+    sizes, low, high, strides = ([axis[k] for axis in axes] for k in range(4))
+    layout, room = packed("pad", tuple(sizes), [tuple(strides)]), (0,) * (RANK - len(axes))
+    unit = together * itemsize
+    return Frame(tuple([before + n + after for n, (before, after) in zip(shape, widths)]), _PAD[unit], prod(sizes),
+                 sum([start * stride for start, stride in zip(low, strides)]) * unit,
+                 layout + _FRAME.pack(*low, *room, *high, *room))
+
+
+def _pad(x: Array, widths: tuple[tuple[int, int], ...], value: float) -> Array:
+    frame = _frame(x.shape, widths, ITEMSIZE[x.dtype])
+    y = empty(frame.shape, x.dtype)
+    frame.kernel(-(-frame.n // (THREADS * UNITS)), x.ptr - frame.origin, y, pattern_of(value, x.dtype), frame.n,
+                 frame.layout)
+    return y
 
 
 @ops.pad.impl("cuda")
 def pad_cuda(x: Array, *, widths: tuple[tuple[int, int], ...], value: float) -> Array:
-    shape, ranges = _padding(x.shape, widths)
-    y = filled(shape, value, x.dtype)
-    part("pad", shape, ranges, ITEMSIZE[x.dtype], True).copy(x, y)
-    return y
+    return _pad(x, widths, value)
 
 
 # ---- order -----------------------------------------------------------------------------------------------------------

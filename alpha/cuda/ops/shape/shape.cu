@@ -30,6 +30,44 @@ template <class T> INLINE void copy_box(const T *from, T *to, i64 n, const Layou
   }
 }
 
+// A box in which another one lies: of each axis the units [low, high).
+struct Frame {
+  Layout<1> whole;  // with the strides of the inner box
+  i64 low[RANK], high[RANK];
+
+  // Returns whether unit i of the whole is in the inner box, and where: counted from where unit 0 of the whole would be.
+  INLINE bool inside(i64 i, i64 &place) const {
+    bool found = true;
+    place = 0;
+    UNROLL_BY(1) for (int axis = 0; axis < whole.rank; axis++) {
+      const i64 rest = axis + 1 < whole.rank ? __umul64hi(i, whole.magic[axis]) >> whole.shift[axis] : 0;
+      const i64 at = i - rest * whole.size[axis];
+      found = found && at >= low[axis] && at < high[axis];
+      place += at * whole.stride[0][axis];
+      i = rest;
+    }
+    return found;
+  }
+};
+
+// to = a box of n units with `from` inside, and around it the bits of one number, `pattern` of 8 bytes.
+// Threads: UNITS units per thread, THREADS apart.
+template <class T> INLINE void pad(const T *from, T *to, u64 pattern, i64 n, const Frame &frame) {
+  constexpr i64 BLOCK = THREADS * UNITS;
+  const u64 patterns[2] = {pattern, pattern};
+  T around;
+  memcpy(&around, patterns, sizeof(T));
+  for (i64 first = blockIdx.x * BLOCK + threadIdx.x; first < n; first += gridDim.x * BLOCK) {
+    T unit[UNITS];
+    UNROLL for (int k = 0; k < UNITS; k++) {
+      i64 place;
+      unit[k] = first + k * THREADS < n && frame.inside(first + k * THREADS, place) ? from[place] : around;
+    }
+    UNROLL for (int k = 0; k < UNITS; k++)
+      if (first + k * THREADS < n) to[first + k * THREADS] = unit[k];
+  }
+}
+
 // y[b, c, r] = x[b, r, c].  Threads: a block per tile of TILE x TILE; both sides are read and written along rows.
 template <int TILE, class T> INLINE void transpose(const T *x, T *y, i64 batches, i64 rows, i64 columns) {
   __shared__ T tile[TILE][TILE + 1];  // [row][column], a column more against bank conflicts
@@ -72,6 +110,8 @@ template <class T> INLINE void take(const T *x, const i64 *index, T *y, i64 n, i
 #define MOVES(size, T, TILE) \
   ALPHA_ENTRY(copy_box_##size, (THREADS), (const T *from, T *to, i64 n, const __grid_constant__ Layout<2> layout), \
               copy_box(from, to, n, layout)) \
+  ALPHA_ENTRY(pad_##size, (THREADS), (const T *from, T *to, u64 pattern, i64 n, const __grid_constant__ Frame frame), \
+              pad(from, to, pattern, n, frame)) \
   ALPHA_ENTRY(transpose_##size, (THREADS), (const T *x, T *y, i64 batches, i64 rows, i64 columns), \
               transpose<TILE>(x, y, batches, rows, columns)) \
   ALPHA_ENTRY(take_##size, (THREADS), (const T *x, const i64 *index, T *y, i64 n, i64 units, i64 rows, \
