@@ -16,6 +16,7 @@ from alpha.cuda.conv.wgmma import wgrad
 from alpha.cuda.lazy import flush_gradients, forget, statistics, write_for
 from alpha.cuda.ops.pointwise import as_float32
 from alpha.cuda.ops.pointwise.epilogue import Epilogue
+from alpha.cuda.ops.shape import first_columns
 from alpha.cuda.runtime.memory import Array, copy, empty
 from alpha.ops.algorithms.names import AUTO, Request
 from alpha.ops.conv import conv2d, conv2d_bias_act, conv2d_dgrad, conv2d_dgrad_add, conv2d_wgrad
@@ -51,9 +52,10 @@ def conv2d_dgrad_cuda(g: Array, w: Array, *, hw: Pair, algorithm: Request = AUTO
     desc = ConvDesc.dgrad(g.shape, w.shape, hw, **geometry)
     chosen = _chosen("dgrad", desc, algorithm, g)
     flush_gradients()
-    dx = empty(desc.x_shape, g.dtype)
+    shape = chosen.chosen.result_of(desc)
+    dx = empty(shape, g.dtype)
     chosen.launch(g, w, dx)
-    return dx
+    return dx if shape == desc.x_shape else first_columns(dx, desc.ic)
 
 
 @conv2d_dgrad_add.impl("cuda")

@@ -43,7 +43,7 @@ from alpha.cuda.conv.costs import Cost, Stage, device, time_us
 from alpha.cuda.lazy import elements_behind
 from alpha.cuda.ops.pointwise import convert, convert_into, filled
 from alpha.cuda.runtime.context import context
-from alpha.cuda.runtime.memory import ITEMSIZE, Array, empty
+from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
 from alpha.errors import AlphaError, message
 from alpha.ops.algorithms.family import PROMISES, TAKEN_BELOW, refuse
 from alpha.ops.algorithms.names import AUTO, Request
@@ -113,6 +113,10 @@ class Candidate:
 
     def prepare(self, desc: ConvDesc) -> Launch:
         raise NotImplementedError
+
+    def result_of(self, desc: ConvDesc) -> Shape:
+        """Returns the shape that a launch of dgrad writes at no cost: dx, and channels behind its own perhaps."""
+        return desc.x_shape
 
     def stays_out(self, desc: ConvDesc, direct: Candidate) -> str | None:
         """Returns why it is not taken where the choice is free and `direct` is the best of the direct ones, or None."""

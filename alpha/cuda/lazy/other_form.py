@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from alpha.cuda.lazy.deferred import can_wait, waiting
 from alpha.cuda.lazy.quiet import lock
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty, extent
+from alpha.cuda.runtime.walk import lanes_among
 
 Write = Callable[[Array, Array], None]  # (what is kept, elements)
 
@@ -62,9 +63,9 @@ def packed_form(x: Array, key: Any) -> Array | None:
 
 
 def columns(x: Array, first: int, count: int, write: Write) -> Array | None:
-    """Returns `count` columns of x, of whole pieces of 16 bytes, to be read where they are; None where they cannot."""
-    pieces = [n * ITEMSIZE[x.dtype] % 16 for n in (first, count, x.shape[-1])]
-    if any(pieces) or not can_wait(x):
+    """Returns `count` columns of x, to be read where they are; None where pieces as if alone do not fit there."""
+    lanes = lanes_among(count, x.dtype)
+    if first % lanes or x.shape[-1] % lanes or not can_wait(x):
         return None
     return Packed(x.written(), (*x.shape[:-1], count), x.dtype, _Columns(first), write)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from functools import lru_cache
+from math import gcd
 from typing import Any, NamedTuple
 
 from alpha.backend import HALF_DTYPES
@@ -35,6 +36,13 @@ def per_lanes(source: str, entry: str, args: str) -> dict[tuple[str, int], Kerne
                             defines={"PIECE": lanes})
         found.update({(dtype, lanes): kernel for dtype, kernel in kernels.items()})
     return found
+
+
+def lanes_among(columns: int, dtype: str) -> int:
+    """Returns how many elements of a row, or of a part of one, the kernels of `per_lanes` read at once."""
+    if dtype == "float32":
+        return 1 if columns % 4 else 4
+    return gcd(columns, 8) or 1  # as a chain reads them
 
 
 class Walk(NamedTuple):

@@ -7,6 +7,7 @@ import pytest
 
 import alpha
 from alpha import ops
+from alpha.cuda.conv import planner
 from alpha.cuda.lazy import rows_of
 from alpha.cuda.ops import norm as cuda_norm
 from alpha.cuda.ops import reduce as cuda_reduce
@@ -14,7 +15,8 @@ from alpha.cuda.ops.norm import sample_norm
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES
 from alpha.cuda.runtime.memory import download
 from alpha.gradcheck import assert_equal_at
-from alpha.ops.conv import conv2d_dgrad_add
+from alpha.ops.conv import conv2d_dgrad, conv2d_dgrad_add
+from alpha.ops.conv_desc import ConvDesc
 from alpha.ops.norm import (
     batch_norm_act,
     batch_norm_add_act,
@@ -313,11 +315,11 @@ def test_known_sums_are_of_elements_as_they_are(launches) -> None:
     assert_equal_at(bias_grad(dx, dtype="float32"), dx.sum((0, 1, 2), dtype="float32").numpy())
 
 
-@pytest.mark.parametrize(("channels", "reads"), [((16, 8, 24), True), ((8, 4, 12), False)])
+@pytest.mark.parametrize(("channels", "reads"), [((16, 8, 24), True), ((8, 4, 12), True), ((4, 3, 8), False)])
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES)
 @pytest.mark.parametrize("relu", [False, True])
 def test_gradients_that_are_parts_of_a_joined_one_are_read_in_place(relu, dtype, channels, reads, launches) -> None:
-    """With the result of those that are copied; where parts are no whole pieces of 16 bytes they are copied still."""
+    """With the result of those that are copied; where parts do not begin with whole pieces they are copied still."""
     xs = [alpha.tensor(floats(3, 5, 5, c, seed=c), device="cuda").astype(dtype).detach() for c in channels]
     g = alpha.tensor(floats(3, 5, 5, sum(channels), seed=5), device="cuda").astype(dtype)
     for x in xs:
@@ -327,12 +329,37 @@ def test_gradients_that_are_parts_of_a_joined_one_are_read_in_place(relu, dtype,
     launches.clear()
     whole.backward(g)
     copied = [entry for entry in launches if entry.startswith("copy_box")]
-    assert len(copied) == (0 if reads or dtype == "float32" else 2)
+    assert len(copied) == (0 if reads else 2), copied
     for x, part in zip(xs, ops.split(g, list(channels), -1)):
         got, x.grad = x.grad, None
         ops.batch_norm(x, activation=activation).backward(part)
         away = np.abs(got.astype("float32").numpy() - x.grad.astype("float32").numpy()).max()
         assert away <= (1e-6 if dtype == "float32" else 0), "but for planes of float32, which one of them may be"
+
+
+@pytest.mark.parametrize("channels", [12, 6, 3])
+def test_a_norm_reads_a_gradient_beside_the_padding_that_tensor_cores_wrote(channels, launches, monkeypatch) -> None:
+    """Of a 1x1 convolution whose input channels are no multiple of 8. For others dx is copied."""
+    desc = ConvDesc.fprop((2, 4, 4, channels), (16, 1, 1, channels), stride=(1, 1), padding=(0, 0), dilation=(1, 1),
+                          groups=1)
+    padded = next(c for c in planner.candidates("dgrad", "bf16") if c.name.endswith("padded") and not c.rejection(desc))
+    monkeypatch.setattr(planner, "rank", lambda *a, **k: [planner.Option(padded, None, 1.0)])
+    monkeypatch.setattr(planner, "_plans", {})
+    x, g, gamma = (alpha.tensor(floats(*s, seed=k), device="cuda").astype("bfloat16") for k, s in enumerate(
+        ((2, 4, 4, channels), (2, 4, 4, 16), (channels,))))
+    w = alpha.tensor(floats(16, 1, 1, channels, seed=4), device="cuda")
+    mean = alpha.tensor(floats(channels, seed=5), device="cuda")
+    found = []
+    for copies in (False, True):
+        dx = conv2d_dgrad(g, w, hw=(4, 4))
+        if copies:
+            dx = dx * 1.0
+        launches.clear()
+        found.append([t.astype("float32").numpy() for t in batch_norm_grad.full(dx, x, gamma, None, mean, mean + 3.0,
+                                                                               activation="relu")])
+        assert copies or not [entry for entry in launches if entry.startswith("copy_box")]
+    for a, b in zip(*found):
+        assert_equal_at(a, b)
 
 
 @pytest.mark.parametrize("dtype", FLOAT_DTYPES)

@@ -10,7 +10,7 @@ begins with the second launch. The last one waits for the first reader where con
 from __future__ import annotations
 
 from functools import lru_cache, partial
-from math import gcd, inf, prod
+from math import inf, prod
 from typing import Any, NamedTuple
 
 from alpha.cuda import lazy
@@ -19,7 +19,7 @@ from alpha.cuda.ops.norm import chained
 from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
-from alpha.cuda.runtime.walk import BLOCKS, CHAIN, LONGEST, THREADS, WALK, Walk, ceil_div, per_lanes, walk
+from alpha.cuda.runtime.walk import BLOCKS, CHAIN, LONGEST, THREADS, WALK, Walk, ceil_div, lanes_among, per_lanes, walk
 from alpha.ops import norm as ops
 
 Arrays = tuple[Array, ...]
@@ -89,7 +89,7 @@ def _matrix(shape: Shape, dtype: str, blocks: int = BLOCKS,
             longest: int = LONGEST) -> tuple[int, tuple[str, int], Walk]:
     """Returns the number of rows, which kernels read them, and how."""
     rows, channels = prod(shape[:-1]), shape[-1]
-    lanes = lanes_of(channels, dtype) if dtype == "float32" else gcd(channels, 8) or 1  # as a chain reads them
+    lanes = lanes_among(channels, dtype)
     return rows, (dtype, lanes), walk(rows, channels // lanes, blocks, longest)
 
 
