@@ -391,9 +391,7 @@ EXPORT void conv_wgrad(const int64_t* table, const float* x, const float* dy, fl
     const float* gradients = dy + first;
     float* sums = dw + first * g.taps() * (g.in_c / g.groups);
     if (g.depthwise()) return depthwise_wgrad(g, x, gradients, sums);
-    const int64_t channels = g.in_c / g.groups;
-    const bool one_vector = channels == LANES && g.groups == 1 && g.f_w > 1;  // a row of taps is a strip of several
-    if (channels < LANES || one_vector) return wgrad_few_channels(g, x, gradients, sums);
+    if (suits_few_channels(g)) return wgrad_few_channels(g, x, gradients, sums);
     if (suits_one_tap(g)) return wgrad_one_tap(g, x, gradients, sums);
     wgrad_per_tap(g, x, gradients, sums);
   });
