@@ -55,23 +55,6 @@ def assert_case(case: Case, got, expected, **tolerance):
 # ---- bitwise on small integers ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("x_shape", "w_shape"), [
-    ((16, 8, 8, 512), (512, 1, 1, 512)),    # weights that do not stay in a cache: read once, all pixels for each part
-    ((3, 9, 14, 16), (19, 3, 3, 16)),       # one vector of channels in with AVX-512, whose rows of taps are strips
-    ((3, 9, 14, 8), (19, 5, 5, 8))])        # and with AVX2
-def test_channels_that_fill_a_vector_and_weights_that_fill_a_cache(x_shape, w_shape):
-    padding = (w_shape[1] // 2,) * 2
-    x, w, g = (np.random.randint(-1, 2, s).astype("float32") for s in (x_shape, w_shape, (*x_shape[:3], w_shape[0])))
-    tx, tw, tg = map(alpha.tensor, (x, w, g))
-    got = (conv2d(tx, tw, padding=padding), conv2d_dgrad(tg, tw, x_shape[1:3], padding=padding),
-           conv2d_wgrad(tx, tg, w_shape[1], padding=padding))
-    geometry = ((1, 1), padding, (1, 1), 1)
-    expected = (conv_fprop_padded(x, w, *geometry), conv_dgrad_padded(g, w, x_shape[1:3], *geometry),
-                conv_wgrad_padded(x, g, w_shape[1:3], *geometry))
-    for a, b in zip(got, expected):
-        assert_equal_at(a.numpy(), b)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_three_passes_equal_the_padded_oracle(dtype, cpu_kernels):
     for case in CASES:

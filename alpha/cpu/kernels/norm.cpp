@@ -3,10 +3,10 @@
 //          backward   dx = gamma * istd * (v - mean(v) - xhat * mean(v * xhat)),  v = g where relu passed, else 0
 // Source:  arXiv 1502.03167, Algorithms 1 and 2. Variances are biased, but for the running variance (N - 1).
 // Layout:  rows are contiguous, vectors run over channels.
-// Sums:    moments.hpp forward, sums.hpp backward.
+// Sums:    as sums.hpp has them; forward its moments.
 // Mask:    the backward pass computes x * scale + shift again, with the same instruction as the forward pass, and reads
 //          no y. It knows no residual: where there was one, g comes masked and relu is off.
-#include "moments.hpp"
+#include "sums.hpp"
 
 namespace {
 

@@ -5,11 +5,11 @@
 // Source:  arXiv 1607.06450, arXiv 1803.08494
 // Layout:  rows (rows, n), samples (N, P, G * C); mean, istd and rest one per row, or (N, G); gamma, beta, and their
 //          gradients n, or G * C elements.
-// Sums:    rows.hpp within a row, sums.hpp over rows and pixels, moments.hpp forward over pixels. rest is what rounding
+// Sums:    rows.hpp within a row, sums.hpp over rows and pixels, forward its moments. rest is what rounding
 //          has left out of the mean; backward may be given none.
 // Threads: rows, or what sums.hpp cuts.
-#include "moments.hpp"
 #include "rows.hpp"
+#include "sums.hpp"
 
 namespace {
 
