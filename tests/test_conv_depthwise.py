@@ -1,4 +1,4 @@
-"""Depthwise and 1x1 convolutions on the CPU, and others with a path of their own, on drawn shapes: integers, so PyTorch's float64 is exact."""
+"""Depthwise, 1x1 and other convolutions on the CPU, all passes: integers, so PyTorch's float64 is exact."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def drawn(seed: int) -> tuple[int, int, int, int, int, int, int, int]:
 @pytest.mark.parametrize("geometry", [
     *map(drawn, range(24)),
     (16, 8, 512, 512, 1, 1, 0, 1),  # weights that do not stay in a cache are read once
-    (3, 9, 16, 19, 3, 1, 1, 1), (3, 9, 8, 19, 5, 1, 2, 1)])  # one vector of channels in: rows of taps are strips of them
+    (3, 9, 16, 19, 3, 1, 1, 1), (3, 9, 8, 19, 5, 1, 2, 1)])  # one vector of channels in: taps make strips
 def test_all_passes(geometry: tuple[int, int, int, int, int, int, int, int]) -> None:
     n, hw, ic, oc, f, stride, padding, groups = geometry
     rng = np.random.default_rng(sum(geometry))
