@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from alpha.backend import get_backend
 from alpha.cuda.conv.planner import Candidate
 from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.gradcheck import assert_equal_at
@@ -20,6 +21,7 @@ def check(case: Case, candidate: Candidate) -> None:
     Raises:
         AssertionError: names the first coordinate that differs.
     """
+    get_backend("cuda")     # a program may have made no tensor yet
     {"fprop": _fprop, "dgrad": _dgrad, "wgrad": _wgrad}[candidate.pass_name](case, candidate)
 
 
