@@ -1,4 +1,4 @@
-"""Depthwise and 1x1 convolutions on the CPU, all passes, on drawn shapes: integers, so PyTorch's float64 is exact."""
+"""Depthwise, 1x1 and other convolutions on the CPU, all passes: integers, so PyTorch's float64 is exact."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ def drawn(seed: int) -> tuple[int, int, int, int, int, int, int, int]:
             int(rng.integers(0, f // 2 + 1)), ic if depthwise else 1)
 
 
-@pytest.mark.parametrize("seed", range(24))
-def test_all_passes(seed: int) -> None:
-    n, hw, ic, oc, f, stride, padding, groups = drawn(seed)
-    rng = np.random.default_rng(seed)
+@pytest.mark.parametrize("geometry", [
+    *map(drawn, range(24)),
+    (16, 8, 512, 512, 1, 1, 0, 1),  # weights that do not stay in a cache are read once
+    (3, 9, 16, 19, 3, 1, 1, 1), (3, 9, 8, 19, 5, 1, 2, 1)])  # one vector of channels in: taps make strips
+def test_all_passes(geometry: tuple[int, int, int, int, int, int, int, int]) -> None:
+    n, hw, ic, oc, f, stride, padding, groups = geometry
+    rng = np.random.default_rng(sum(geometry))
     x, w, b = (rng.integers(-4, 5, size).astype(np.float32)
                for size in ((n, hw, hw, ic), (oc, f, f, ic // groups), (oc,)))
     ours = [tensor(a, requires_grad=True) for a in (x, w, b)]

@@ -75,6 +75,8 @@ def test_every_equation_on_every_broadcast(name: str, data: Any) -> None:
 @pytest.mark.parametrize("shapes", [
     [(7, 300, 11), (300, 11)],          # a period longer than a block, which no block begins with
     [(300, 11), (7, 300, 11)], [(40, 1, 60), (1, 50, 60)], [(9, 700), (9, 1)], [(9, 1, 96), (9, 33, 96)],
+    [(3, 1, 96), (3, 100, 96)],         # a span of several blocks, within which a vector repeats
+    [(2, 1, 50, 60), (2, 7, 50, 60)],   # and one whose period is longer than a block
     [(5000,), ()], [(), (5000,)], [(2, 1, 3, 1, 2, 1, 3), (1, 3, 1, 2, 1, 3, 1)], [(0, 3), (3,)],
     [(70_000,), (70_000,)]])
 def test_blocks_and_periods(shapes: list[tuple[int, ...]]) -> None:

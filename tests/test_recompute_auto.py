@@ -71,7 +71,7 @@ def test_what_the_process_holds_counts_in_eighths_of_the_limit(monkeypatch: pyte
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(plan, "LEAST", 1)
-    monkeypatch.setattr(plan, "WORTH", 1)
+    monkeypatch.setattr(plan, "WORTH", dict.fromkeys(plan.WORTH, 1))
     yield
 
 

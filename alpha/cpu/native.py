@@ -73,7 +73,7 @@ SIGNATURES = {
     "pool_scatter": "ppp llll -> l",
     "avg_pool_fwd": "p pp i", "avg_pool_bwd": "p pp i",
     "cross_entropy_fwd": "pp pp ll dl -> l", "cross_entropy_bwd": "pl ppp p ll ddl -> l",
-    "copy_box": "ppp i",
+    "copy_box": "ppp i", "concat_rows": "pp l p l",
     "pointwise": "pp pppp p",
     "sum_of_squares": "ppl -> d",
     "sgd_step": "ppp pl ffff ii",

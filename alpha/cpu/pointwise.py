@@ -95,19 +95,21 @@ def _plan(name: str, shapes: tuple[Shape | None, ...], masks: tuple[bool, ...],
     sizes, strides = merged(shape, [broadcast_strides(s, shape) for s in shapes])
     table = [len(shapes), itemsize, prod(shape), ALONE_BELOW, native.DATA, len(sizes), *sizes]
     for mask, given_shape, steps in zip(masks, shapes, strides):
-        table += [given_shape is not None, 1 if mask else 4, _period(sizes, steps), *steps]
+        table += [given_shape is not None, 1 if mask else 4, *_period(sizes, steps), *steps]
     packed = np.array(table, np.int64)
     return shape, packed, packed.ctypes.data
 
 
-def _period(sizes: Shape, strides: Shape) -> int:
-    """Returns after how many elements those of an operand, contiguous that far, repeat; 0: they are not like that."""
-    period = 1
-    for k, (n, step) in enumerate(zip(sizes, strides)):
-        if step != period:
-            return period if not any(strides[k:]) else 0
-        period *= n
-    return period
+def _period(sizes: Shape, strides: Shape) -> tuple[int, int]:
+    """Returns after how many elements those of an operand, contiguous that far, repeat, and for how many they do."""
+    period = span = 1
+    for n, step in zip(sizes, strides):
+        if step == period == span:
+            period *= n
+        elif step:
+            break
+        span *= n
+    return period, span
 
 
 # ---- implementations -------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from functools import lru_cache
 from math import prod
 
@@ -18,6 +19,8 @@ from alpha.ops.layout import merged
 Array = np.ndarray
 Axes = ops.Axes
 Shape = tuple[int, ...]
+
+MANY_ROWS = 64  # of a concatenation, which one pass over them makes
 
 
 @lru_cache(maxsize=4096)
@@ -86,6 +89,12 @@ def concat_cpu(xs: list[Array], *, axis: int) -> Array:
     out, first = empty(tuple(shape), xs[0].dtype), 0
     if out.size < FEW:
         return np.concatenate(xs, axis, out=out)
+    rows = prod(shape[:axis % out.ndim])
+    if rows >= MANY_ROWS and out.itemsize == 4 and native.library() and all(x.flags.c_contiguous for x in xs):
+        widths = np.array([x.size // rows for x in xs])
+        native.loaded().concat_rows((ctypes.c_void_p * len(xs))(*map(native.ptr, xs)), native.ptr(widths), len(xs),
+                                    native.ptr(out), rows)
+        return out
     before = (slice(None),) * (axis % out.ndim)
     for x in xs:
         _copy(out[(*before, slice(first, first + x.shape[axis]))], x)

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from alpha.op import Op
 
 LEAST = 1024         # bytes of a result that is worth a recipe
-WORTH = 1 << 16      # of what a call reads and makes, that auto looks at
+# Of what a call reads and makes, that auto looks at: on the CPU the host is waited for, 30 us and more to plan a call.
+WORTH = {"cpu": 1 << 19, "cuda": 1 << 16}
 SHARE = 0.03         # of a step's estimated time, that auto may add
 EIGHTHS = 8          # of the memory limit, in which what is held beside the graph counts
 SCARCE, SHORT = 0.35, 0.5  # of the memory limit, held, from which auto makes again what is cheap, and everything
@@ -202,7 +203,7 @@ def plan(node: Node, args: Sequence[Any], outs: Sequence[Tensor]) -> None:
             moved += value.data.nbytes
         elif value.__class__ is list:
             moved += sum([t.data.nbytes for t in value])
-    if moved < WORTH and level == "auto":
+    if level == "auto" and moved < WORTH[outs[0].device.partition(":")[0]]:
         return
     backend = get_backend(outs[0].device)
     tally = _tally_of(args, backend)

@@ -29,7 +29,7 @@ PIXELS = 4
 @pytest.fixture(autouse=True)
 def small_results_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "LEAST", 1)
-    monkeypatch.setattr(plan, "WORTH", 1)
+    monkeypatch.setattr(plan, "WORTH", dict.fromkeys(plan.WORTH, 1))
 
 
 def trained(name: str, setting: str, capture: bool, steps: int = 2) -> list[np.ndarray]:

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.cuda, pytest.mark.no_memcheck("trains for long; its ke
 @pytest.fixture(autouse=True)
 def small_results_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "LEAST", 1)
-    monkeypatch.setattr(plan, "WORTH", 1)
+    monkeypatch.setattr(plan, "WORTH", dict.fromkeys(plan.WORTH, 1))
 
 
 def resnet() -> nn.Module:

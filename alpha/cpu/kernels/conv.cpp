@@ -21,7 +21,7 @@ namespace {
 
 constexpr int TILE_WIDTH = LANES * TILE_VECTORS;
 constexpr int64_t PANEL_BYTES = 384 * 1024, DOT_BELOW = 12;  // images
-constexpr int64_t STRETCH_BYTES = 192 * 1024, LEAST_STRETCHES = 16;
+constexpr int64_t STRETCH_BYTES = 192 * 1024, LEAST_STRETCHES = 16, CACHED_FLOATS = 192 * 1024;
 constexpr int64_t TOGETHER_BYTES = 16 * 1024, MOST_TOGETHER = 32;  // panels that a tile meets one after the other
 constexpr int64_t MOST_TERMS = 2048;  // of a chain of sums; each starts at 0 and is added to what the others made
 constexpr int64_t LINE = 16;  // floats of a line of a cache
@@ -172,7 +172,9 @@ struct Plan {
     if (threads == 1) parts = 1;
     const int64_t bytes = g.n * g.out_h * g.out_w * (g.in_c + g.out_c) * int64_t(sizeof(float));
     const int64_t cut = std::min(g.n * g.out_h, ceil_div(bytes, STRETCH_BYTES));
-    if (g.taps() == 1 && g.groups == 1 && blocks > 1 && cut >= LEAST_STRETCHES) stretches = cut;
+    const int64_t weights = g.in_c * g.out_c, in = g.n * g.in_h * g.in_w * g.in_c;
+    const bool again = weights > CACHED_FLOATS && cut * weights > blocks * in;  // weights are read more often than x was
+    if (g.taps() == 1 && g.groups == 1 && blocks > 1 && cut >= LEAST_STRETCHES && !again) stretches = cut;
   }
 };
 
@@ -389,7 +391,7 @@ EXPORT void conv_wgrad(const int64_t* table, const float* x, const float* dy, fl
     const float* gradients = dy + first;
     float* sums = dw + first * g.taps() * (g.in_c / g.groups);
     if (g.depthwise()) return depthwise_wgrad(g, x, gradients, sums);
-    if (g.in_c / g.groups < LANES) return wgrad_few_channels(g, x, gradients, sums);
+    if (suits_few_channels(g)) return wgrad_few_channels(g, x, gradients, sums);
     if (suits_one_tap(g)) return wgrad_one_tap(g, x, gradients, sums);
     wgrad_per_tap(g, x, gradients, sums);
   });

@@ -126,6 +126,11 @@ void convolve(const Geometry& g, const Operands& op, Pass pass);
 void depthwise(const Geometry& g, const Operands& op);
 void depthwise_wgrad(const Geometry& g, const float* x, const float* dy, float* dw);
 void linear_dot(const Geometry& g, const Operands& op);
+// Whether taps and channels in make one row: less than a vector of channels, or one, of which a row of taps is several.
+INLINE bool suits_few_channels(const Geometry& g) {
+  const int64_t channels = g.in_c / g.groups;
+  return channels < LANES || (channels == LANES && g.groups == 1 && g.f_w > 1);
+}
 void wgrad_few_channels(const Geometry& g, const float* x, const float* dy, float* dw);
 bool suits_one_tap(const Geometry& g);  // which wgrad_one_tap requires; of a forward table
 void wgrad_one_tap(const Geometry& g, const float* x, const float* dy, float* dw);

@@ -1,4 +1,4 @@
-// What:    y[at_y(i)] = x[at_x(i)] for every index i of a box: concatenation, padding, slices, permutations, repetition
+// What:    y[at_y(i)] = x[at_x(i)] for every index i of a box: padding, slices, permutations, repetition; concatenation
 // Layout:  any strides. Axes are merged, the innermost of y comes first. Where runs of x lie along another axis than those
 //          of y, tiles of the two axes are transposed, in registers if elements have 4 bytes.
 // Threads: runs, or strips of tiles; every element is written once.
@@ -118,4 +118,17 @@ EXPORT void copy_box(const int64_t* table, void* y, const void* x, int itemsize)
   else if (itemsize == 2) copy<uint16_t>(box, y, x);
   else if (itemsize == 4) copy<uint32_t>(box, y, x);
   else copy<uint64_t>(box, y, x);
+}
+
+// Row r of y is row r of each of `count` arrays in turn, whose rows have widths[k] elements of 4 bytes. In one pass: the
+// lines of y that two arrays share are written once.
+EXPORT void concat_rows(const void* const* x, const int64_t* widths, int64_t count, uint32_t* y, int64_t rows) {
+  int64_t width = 0;
+  for (int64_t k = 0; k < count; k++) width += widths[k];
+#pragma omp parallel for schedule(static) num_threads(team(rows * width, ALONE_BELOW))
+  for (int64_t r = 0; r < rows; r++) {
+    uint32_t* to = y + r * width;
+    for (int64_t k = 0; k < count; to += widths[k++])
+      copy_elements(to, static_cast<const uint32_t*>(x[k]) + r * widths[k], widths[k]);
+  }
 }

@@ -13,6 +13,14 @@ INLINE vfloat select(vint condition, vfloat a, vfloat b) { return condition ? a 
 // NaN wins
 INLINE vfloat maximum(vfloat a, vfloat b) { return select((a > b) | (a != a), a, b); }
 INLINE vfloat minimum(vfloat a, vfloat b) { return select((a < b) | (a != a), a, b); }
+// x within bounds; NaN stays NaN
+#if defined(__AVX512F__)
+INLINE vfloat at_least(float low, vfloat x) { return _mm512_max_ps(number(low), x); }
+INLINE vfloat at_most(float high, vfloat x) { return _mm512_min_ps(number(high), x); }
+#else
+INLINE vfloat at_least(float low, vfloat x) { return select(x < low, number(low), x); }
+INLINE vfloat at_most(float high, vfloat x) { return select(x > high, number(high), x); }
+#endif
 INLINE vfloat absolute(vfloat x) { return (vfloat)((vint)x & 0x7fffffff); }
 
 // a * b + c, rounded once where the processor can
@@ -56,15 +64,17 @@ INLINE Reduced reduced(vfloat x) {
 }
 
 INLINE vfloat exp(vfloat x) {
-  x = select(x < -104, number(-104), select(x > 89, number(89), x));
-  const Reduced e = reduced(x);
+  const Reduced e = reduced(at_least(-104, at_most(89, x)));
+#if defined(__AVX512F__)
+  return _mm512_scalef_ps(1 + e.slope, __builtin_convertvector(e.n, vfloat));
+#else
   const vint half = e.n >> 1;  // in two steps, as 2^n may be beyond the range of floats where e^x is not
   return (1 + e.slope) * power_of_two(half) * power_of_two(e.n - half);
+#endif
 }
 
 INLINE vfloat expm1(vfloat x) {
-  const vfloat limited = select(x < -30, number(-30), select(x > 89, number(89), x));
-  const Reduced e = reduced(limited);
+  const Reduced e = reduced(at_least(-30, at_most(89, x)));
   const vfloat half = power_of_two(e.n - 1), y = fma(half, e.slope, half - 0.5f);
   return select(x == 0, x, y + y);  // -0 stays -0
 }
@@ -109,7 +119,7 @@ INLINE vfloat logistic(vfloat x) { return 1 / (1 + exp(-x)); }
 
 // e^(-x^2 / 2): what rounding leaves out of x^2 counts where that is large
 INLINE vfloat bell(vfloat x) {
-  const vfloat z = absolute(x), limited = select(z > 20, number(20), z), square = limited * limited;
+  const vfloat limited = at_most(20, absolute(x)), square = limited * limited;
   const vfloat lost = fma(limited, limited, -square);
   return exp(square * -0.5f) * fma(lost, number(-0.5f), number(1));
 }

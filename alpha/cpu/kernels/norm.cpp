@@ -3,12 +3,9 @@
 //          backward   dx = gamma * istd * (v - mean(v) - xhat * mean(v * xhat)),  v = g where relu passed, else 0
 // Source:  arXiv 1502.03167, Algorithms 1 and 2. Variances are biased, but for the running variance (N - 1).
 // Layout:  rows are contiguous, vectors run over channels.
-// Sums:    as sums.hpp has them. Values are shifted by the mean of some of their block before they are squared, and blocks
-//          are merged by Chan's formula, so one pass is enough and does not cancel.
+// Sums:    as sums.hpp has them; forward its moments.
 // Mask:    the backward pass computes x * scale + shift again, with the same instruction as the forward pass, and reads
 //          no y. It knows no residual: where there was one, g comes masked and relu is off.
-#include <cmath>
-
 #include "sums.hpp"
 
 namespace {
@@ -33,40 +30,6 @@ struct Affine {
       scale[c] = (gamma ? gamma[c] : 1.0f) * istd[c];
       shift[c] = (beta ? beta[c] : 0.0f) - mean[c] * scale[c];
     }
-  }
-};
-
-// What the values of a channel have been: their mean, and m2 = sum((x - mean)^2). A block of rows comes as the sums of
-// x - x0 and of its square, and x0, the mean of its first rows; merged by Chan's formula, which cancels nothing.
-struct Moments {
-  const float* x;
-  int64_t channels;
-
-  void merge(double& mean, double& m2, int64_t before, double added_mean, double added_m2, int64_t added) const {
-    const double away = added_mean - mean, share = double(added) / double(before + added);
-    mean += away * share;
-    m2 += added_m2 + away * away * share * before;
-  }
-  void add_block(Totals<3>& total, const Block<3>& block, const Place& place, int64_t first, int64_t rows) const {
-    const float* x0 = block.sums[2];
-    const int64_t before = first - place.first;
-    const double inverse = 1.0 / rows;
-#pragma omp simd
-    for (int64_t c = 0; c < place.width; c++) {
-      const double sum = block.sums[0][c], shifted = sum * inverse;
-      merge(total.sums[0][c], total.sums[1][c], before, x0[c] + shifted, block.sums[1][c] - sum * shifted, rows);
-    }
-  }
-  void add_part(Totals<3>& total, const Totals<3>& part, const Place& place, int64_t before, int64_t rows) const {
-    for (int64_t c = 0; c < place.width; c++)
-      merge(total.sums[0][c], total.sums[1][c], before, part.sums[0][c], part.sums[1][c], rows);
-  }
-  // Of a channel in which a difference or its square has overflowed, or that holds a NaN or an infinity: as defined.
-  void plain(int64_t c, int64_t rows, double& mean, double& m2) const {
-    mean = m2 = 0;
-    for (int64_t r = 0; r < rows; r++) mean += x[r * channels + c];
-    mean /= rows;
-    for (int64_t r = 0; r < rows; r++) m2 += (x[r * channels + c] - mean) * (x[r * channels + c] - mean);
   }
 };
 
@@ -161,35 +124,14 @@ void backward(const Backward& b, const Affine& a) {
 EXPORT void bn_fwd(const float* x, const float* residual, const float* gamma, const float* beta, float* running_mean,
                    float* running_var, float* y, float* mean, float* istd, int64_t rows, int64_t channels, double eps,
                    double momentum, int cut) {
-  const Moments moments = {x, channels};
-  const auto add = [=](auto n, const Place& place, int64_t row, int64_t first, float(*sums)[WIDTH]) {
-    const float* from = x + row * channels + place.column;
-    float *sum = sums[0], *squares = sums[1], *x0 = sums[2];
-    if (row == first) {
-#pragma omp simd
-      for (int64_t c = 0; c < place.width; c++)
-        x0[c] = tree<n.value>([&](int64_t k) { return from[k * channels + c]; }) * (1.0f / n.value);
-    }
-#pragma omp simd
-    for (int64_t c = 0; c < place.width; c++) {
-      const auto away = [&](int64_t k) { return from[k * channels + c] - x0[c]; };
-      sum[c] += tree<n.value>(away);
-      squares[c] += tree<n.value>([&](int64_t k) { return away(k) * away(k); });
-    }
+  const auto finish = [=](int64_t, int64_t c, double middle, double m2) {
+    const double var = m2 < 0 ? 0 : m2 / rows;  // a NaN stays one
+    mean[c] = float(middle);
+    istd[c] = float(1 / std::sqrt(var + eps));
+    if (running_mean) running_mean[c] = float((1 - momentum) * running_mean[c] + momentum * middle);
+    if (running_var) running_var[c] = float((1 - momentum) * running_var[c] + momentum * var * rows / (rows - 1.0));
   };
-  const auto finish = [=](const Place& place, const double(*totals)[WIDTH]) {
-    for (int64_t k = 0; k < place.width; k++) {
-      const int64_t c = place.column + k;
-      double middle = totals[0][k], m2 = totals[1][k];
-      if (!std::isfinite(m2)) moments.plain(c, rows, middle, m2);
-      const double var = m2 < 0 ? 0 : m2 / rows;  // a NaN stays one
-      mean[c] = float(middle);
-      istd[c] = float(1 / std::sqrt(var + eps));
-      if (running_mean) running_mean[c] = float((1 - momentum) * running_mean[c] + momentum * middle);
-      if (running_var) running_var[c] = float((1 - momentum) * running_var[c] + momentum * var * rows / (rows - 1.0));
-    }
-  };
-  fold_rows<3>(Cut(1, rows, channels), team(rows * channels, ALONE_BELOW), add, finish, moments);
+  moments(x, 1, rows, channels, team(rows * channels, ALONE_BELOW), finish);
   const Affine a(gamma, beta, mean, istd, channels);
   cut ? normalize<true>(x, residual, a, y, rows, channels) : normalize<false>(x, residual, a, y, rows, channels);
 }

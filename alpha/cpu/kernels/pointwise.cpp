@@ -1,7 +1,8 @@
 // What:    runs a kernel of an equation over arrays that broadcast: y[i] = f(a[at_a(i)], b[at_b(i)], ...)
 // Layout:  y is contiguous, and cut into blocks that stay in L1. An operand is read where it lies if the elements of a
-//          block are contiguous there; else they are collected in a buffer. What repeats with a short period (a number, a
-//          vector of channels) is written once, a period longer than a block, and read from where a block begins in it.
+//          block are contiguous there; else they are collected in a buffer. What repeats with a short period throughout
+//          a span (a number, a vector of channels, a gate's throughout its image) is collected once for the span, a
+//          period longer than a block, and read from where a block begins in it.
 // Threads: blocks; every element depends on its own operands alone.
 #include "vec.hpp"
 
@@ -15,8 +16,9 @@ using Kernel = void(const void* const* in, void* out, const float* numbers, int6
 // have the address of their elements `data_at` bytes from where they begin: to ask for it in Python takes longer.
 struct Operand {
   int64_t is_array;
-  int64_t itemsize, period;  // its elements are contiguous, over and over after `period`; 0: they are anywhere
-  const int64_t* strides;    // in elements, one per axis
+  int64_t itemsize;
+  int64_t period, span;    // within each `span` of y's elements its own are contiguous, over and over after `period`
+  const int64_t* strides;  // in elements, one per axis
 };
 struct Plan {
   int64_t operands, itemsize, size, alone_below, data_at, rank;
@@ -27,7 +29,8 @@ struct Plan {
       : operands(table[0]), itemsize(table[1]), size(table[2]), alone_below(table[3]), data_at(table[4]),
         rank(table[5]), sizes(table + 6) {
     const int64_t* next = sizes + rank;
-    for (int64_t k = 0; k < operands; k++, next += 3 + rank) of[k] = {next[0], next[1], next[2], next + 3};
+    for (int64_t k = 0; k < operands; k++, next += 4 + rank)
+      of[k] = {next[0], next[1], next[2], next[3], next + 4};
   }
   void* elements(const void* object) const {
     return *reinterpret_cast<void* const*>(static_cast<const char*>(object) + data_at);
@@ -77,6 +80,12 @@ void collect(const Plan& plan, const Operand& operand, const void* from, int64_t
     collect(plan, operand, static_cast<const uint32_t*>(from), first, n, static_cast<uint32_t*>(to));
 }
 
+int64_t offset_of(const Plan& plan, const Operand& operand, int64_t index) {
+  int64_t offset = 0;
+  for (int64_t k = 0; k < plan.rank; index /= plan.sizes[k++]) offset += index % plan.sizes[k] * operand.strides[k];
+  return offset;
+}
+
 const void* moved(const void* from, int64_t elements, int64_t itemsize) {
   return static_cast<const char*>(from) + elements * itemsize;
 }
@@ -94,26 +103,24 @@ EXPORT void pointwise(Kernel* kernel, const int64_t* table, const void* a, const
   {
     float* buffers = scratch<8>(plan.operands * 2 * BLOCK);
     const void* in[MOST_OPERANDS];
-    bool repeats[MOST_OPERANDS];
-    for (int64_t k = 0; k < plan.operands; k++) {
-      const Operand& operand = plan.of[k];
-      repeats[k] = operand.period && operand.period <= BLOCK && operand.period < plan.size;
-      if (repeats[k])
-        collect(plan, operand, from[k], 0, std::min(plan.size, 2 * BLOCK), buffers + k * 2 * BLOCK);
-    }
+    int64_t held[MOST_OPERANDS] = {-1, -1, -1};  // the span that a buffer has
 #pragma omp for schedule(static)
     for (int64_t block = 0; block < ceil_div(plan.size, BLOCK); block++) {
       const int64_t first = block * BLOCK, n = std::min(BLOCK, plan.size - first);
       for (int64_t k = 0; k < plan.operands; k++) {
         const Operand& operand = plan.of[k];
         float* buffer = buffers + k * 2 * BLOCK;
-        const int64_t begin = operand.period ? first % operand.period : 0;
-        if (repeats[k]) {
+        const int64_t span = first / operand.span, at = first % operand.span, begin = at % operand.period;
+        if (begin + n <= operand.period) {
+          in[k] = moved(from[k], offset_of(plan, operand, first), operand.itemsize);
+        } else if (at + n <= operand.span && operand.period <= BLOCK) {
+          if (held[k] != span)
+            collect(plan, operand, from[k], first - at, std::min(operand.span, 2 * BLOCK), buffer);
+          held[k] = span;
           in[k] = moved(buffer, begin, operand.itemsize);
-        } else if (operand.period && begin + n <= operand.period) {
-          in[k] = moved(from[k], begin, operand.itemsize);
         } else {
           collect(plan, operand, from[k], first, n, buffer);
+          held[k] = -1;
           in[k] = buffer;
         }
       }

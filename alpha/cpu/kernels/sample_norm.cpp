@@ -5,11 +5,9 @@
 // Source:  arXiv 1607.06450, arXiv 1803.08494
 // Layout:  rows (rows, n), samples (N, P, G * C); mean, istd and rest one per row, or (N, G); gamma, beta, and their
 //          gradients n, or G * C elements.
-// Sums:    rows.hpp within a row, sums.hpp over rows and pixels. rest is what rounding has left out of the mean, from
-//          the distances of all elements; backward may be given none.
+// Sums:    rows.hpp within a row, sums.hpp over rows and pixels, forward its moments. rest is what rounding
+//          has left out of the mean; backward may be given none.
 // Threads: rows, or what sums.hpp cuts.
-#include <cmath>
-
 #include "rows.hpp"
 #include "sums.hpp"
 
@@ -135,32 +133,27 @@ EXPORT void group_norm_fwd(const float* x, const float* gamma, const float* beta
   const int64_t width = channels / groups;
   const double count = double(pixels) * width;
   std::vector<float> middle(n * channels), scale(n * channels), shift(n * channels);
-  const std::vector<double> plain = per_channel<1>(n, pixels, channels,
-      [=](auto, int64_t i, int64_t, int64_t, int64_t, int64_t left) INLINED { return get(x + i, left); });
+  std::vector<double> means(n * channels), squares(n * channels);
+  moments(x, n, pixels, channels, team(n * pixels * channels, ALONE_BELOW),
+          [&](int64_t s, int64_t c, double mean_of, double m2) {
+            means[s * channels + c] = mean_of;
+            squares[s * channels + c] = m2;
+          });
   for (int64_t k = 0; k < n * groups; k++) {
-    double sum = 0;
-    for (int64_t c = 0; c < width; c++) sum += plain[k * width + c];
-    mean[k] = float(sum / count);
-    std::fill_n(&middle[k * width], width, mean[k]);
-  }
-  const float* middles = middle.data();
-  const auto distance = [=](auto k, int64_t i, int64_t, int64_t s, int64_t c, int64_t left) INLINED {
-    const vfloat v = get(x + i, left) - get(middles + s * channels + c, left);
-    return k ? v * v : v;
-  };
-  const std::vector<double> away = per_channel<2>(n, pixels, channels, distance);
-  for (int64_t k = 0; k < n * groups; k++) {
-    const int64_t s = k / groups, first = k % groups * width;
-    double sum = 0, squares = 0;
+    const int64_t first = k * width;
+    double sum = 0, m2 = 0;
+    for (int64_t c = first; c < first + width; c++) sum += means[c];
+    const double whole = sum / width;
+    for (int64_t c = first; c < first + width; c++)
+      m2 += squares[c] + pixels * (means[c] - whole) * (means[c] - whole);
+    mean[k] = float(whole);
+    rest[k] = float(whole - mean[k]);
+    istd[k] = inverse_deviation(m2, 0, count, eps);
     for (int64_t c = first; c < first + width; c++) {
-      sum += away[s * 2 * channels + c];
-      squares += away[(s * 2 + 1) * channels + c];
-    }
-    istd[k] = inverse_deviation(squares, sum, count, eps);
-    rest[k] = float(sum / count);
-    for (int64_t c = first; c < first + width; c++) {
-      scale[s * channels + c] = (gamma ? gamma[c] : 1) * istd[k];
-      shift[s * channels + c] = at(beta, c) - rest[k] * scale[s * channels + c];
+      const int64_t channel = c % channels;
+      middle[c] = mean[k];
+      scale[c] = (gamma ? gamma[channel] : 1) * istd[k];
+      shift[c] = at(beta, channel) - rest[k] * scale[c];
     }
   }
   combine<false>(x, nullptr, y, scale, scale, shift, middle, n, pixels, channels);
