@@ -7,7 +7,8 @@
 // Tile:    up to ACCUMULATORS vectors: pixels of a class, of any row or image, x up to TILE_VECTORS vectors of channels
 //          out, in chains of sums of about MOST_TERMS terms. Weights are packed once per job into a panel [tap slot]
 //          [channel in][TILE_WIDTH] that stays in the second-level cache. A job is (group, block of channels out, part of
-//          the rows) and sums in a fixed order. Filters of one tap with several blocks are all packed first. A job is a
+//          the rows) and sums in a fixed order. Up to LANES / 2 channels out: a vector has two terms of each, as a pair
+//          of inputs that lie side by side is broadcast at once. Filters of one tap with several blocks are all packed first. A job is a
 //          stretch of rows, so few that what it reads and writes stays in that cache while it meets one block after the
 //          other.
 #include <array>
@@ -86,8 +87,50 @@ __attribute__((noinline)) void tile(const float* const* x, float* const* y, cons
   finish_tile<P, V>(acc, y, valid, e);
 }
 
+// Whether so many channels out fit half of a vector, whose lanes 2 o and 2 o + 1 then hold two terms of channel o.
+constexpr bool in_pairs(int64_t channels) { return channels <= LANES / 2; }
+
+// As tile, for channels in pairs: half as many multiply-adds. Of the last term of an odd run nothing else is multiplied,
+// as what lies beside it may be infinite or no number.
+template <int P>
+__attribute__((noinline)) void tile_of_pairs(const float* const* x, float* const* y, const Run* runs, int64_t n_runs,
+                                             const float* panel, int64_t valid, const Epilogue& e, int64_t) {
+  vint even, first, second;
+  UNROLL for (int i = 0; i < LANES; i++) {
+    even[i] = i % 2 - 1;
+    first[i] = 2 * i % LANES;
+    second[i] = first[i] + 1;
+  }
+  vfloat acc[P][1] = {};
+  for (int64_t r = 0; r < n_runs; r++) {
+    const float* w = panel + runs[r].panel * LANES;
+    const float* in[P];
+    UNROLL for (int p = 0; p < P; p++) in[p] = x[p] + runs[r].in;
+    const int64_t length = runs[r].length;
+    int64_t k = 0;
+    for (; k + 1 < length; k += 2) {
+      const vfloat weight = load(w + k * LANES);
+      UNROLL for (int p = 0; p < P; p++) acc[p][0] += broadcast_pair(in[p] + k) * weight;
+    }
+    if (k == length) continue;
+    const vfloat weight = (vfloat)((vint)load(w + k * LANES) & even);
+    UNROLL for (int p = 0; p < P; p++) acc[p][0] += (vfloat)((vint)broadcast(in[p][k]) & even) * weight;
+  }
+  const vfloat bias = e.bias ? load_part(e.bias, valid) : vfloat{};
+  UNROLL for (int p = 0; p < P; p++) acc[p][0] = permuted(acc[p][0], first) + permuted(acc[p][0], second) + bias;
+  finish_tile<P, 1>(acc, y, valid, e);
+}
+
 using Tile = void (*)(const float* const*, float* const*, const Run*, int64_t, const float*, int64_t, const Epilogue&,
                       int64_t);
+
+template <int... P>
+constexpr std::array<Tile, ACCUMULATORS + 1> tiles_of_pairs(std::integer_sequence<int, P...>) {
+  return {nullptr, tile_of_pairs<P + 1>...};
+}
+
+// PAIRS[pixels]
+constexpr auto PAIRS = tiles_of_pairs(std::make_integer_sequence<int, tile_pixels(1)>());
 
 template <int V, int... P>
 constexpr std::array<Tile, ACCUMULATORS + 1> tiles_of(std::integer_sequence<int, P...>) {
@@ -107,6 +150,19 @@ struct Slice {
   int64_t group, k, valid, width, r, rows;
 };
 
+// Puts the next row of a panel beside each row, lane by lane: a run may begin at any.
+void pair_rows(const Geometry& g, const Slice& s, float* panel) {
+  if (!in_pairs(s.valid)) return;
+  for (int64_t left = g.taps() * s.rows; left > 0; left--, panel += LANES) {
+    float row[LANES];
+    for (int o = 0; o < LANES / 2; o++) {
+      row[2 * o] = panel[o];
+      row[2 * o + 1] = left > 1 ? panel[LANES + o] : 0;
+    }
+    store(panel, load(row));
+  }
+}
+
 // panel[(slot * rows + i) * width + o] = w[group, k + o][tap of slot][r + i]
 void pack_fprop(const Geometry& g, const float* w, const Slice& s, float* panel) {
   const int64_t channels = g.in_c / g.groups, ld = g.taps() * channels;
@@ -122,6 +178,7 @@ void pack_fprop(const Geometry& g, const float* w, const Slice& s, float* panel)
         for (int64_t j = o; j < o + LANES; j++) dst[i * s.width + j] = j < s.valid ? src[j * ld + i] : 0;
     }
   }
+  pair_rows(g, s, panel);
 }
 
 // panel[(slot * rows + i) * width + o] = w[group, r + i][tap of slot][k + o]
@@ -136,6 +193,7 @@ void pack_dgrad(const Geometry& g, const float* w, const Slice& s, float* panel)
       for (int64_t o = 0; o < s.width; o += LANES) store(dst + o, load_part(src + o, s.valid - o));
     }
   }
+  pair_rows(g, s, panel);
 }
 
 // The reduction of one class as contiguous runs: a whole row of taps where its channels follow one another in memory.
@@ -218,8 +276,9 @@ void run_classes(const Geometry& g, const Operands& op, const Piece* pieces, int
                           const bool begin = first && run == 0;
                           const float* bias = op.bias && begin ? op.bias + group_out + slice.k : nullptr;
                           const Epilogue e = {bias, op.accumulate || !begin, op.relu && last && end};
-                          TILES[slice.width / LANES - 1][pixels](x, to, runs.data() + run, n_runs, panel, slice.valid,
-                                                                 e, ahead);
+                          const Tile run_tile =
+                              in_pairs(slice.valid) ? PAIRS[pixels] : TILES[slice.width / LANES - 1][pixels];
+                          run_tile(x, to, runs.data() + run, n_runs, panel, slice.valid, e, ahead);
                         });
                       }
                     });
