@@ -3,8 +3,8 @@
 What TMA and cp.async copy are multiples of 16 bytes, so an image of 3 channels gets 5 more, in a copy. Such a layer is
 one of the first of a network: its input is small beside its output, and the products with these zeros (on Hopper a row
 of three taps is 24 values, in two steps of 16) are made by units that would wait for memory otherwise. In dgrad the
-filters get them, and what becomes of them in dx is left out of a copy. Gradients of few output channels, as DenseNet's
-12, get them too, and their filters with them.
+filters get them, and what becomes of them in dx is left out of a copy. Few output channels, as DenseNet's 12, get them
+too: as more filters, whose results are left out of a copy of y, and as more channels of gradients.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Inner = Wgmma | WgmmaWgrad | MmaSlab | MmaWgrad
 
 
 class Padded(Candidate):
-    """A candidate behind a padding of the input channels."""
+    """A candidate behind a padding of the channels."""
 
     def __init__(self, inner: Inner) -> None:
         self.inner, self.pass_name, self.reads, self.writes = inner, inner.pass_name, inner.reads, inner.writes
@@ -45,7 +45,7 @@ class Padded(Candidate):
 
     def _widened(self, desc: ConvDesc) -> ConvDesc:
         ic, oc = (ceil_div(n, MULTIPLE) * MULTIPLE for n in (desc.ic, desc.oc))
-        return replace(desc, ic=ic, oc=desc.oc if self.pass_name == "fprop" else oc)
+        return replace(desc, ic=ic, oc=oc)
 
     def cost(self, desc: ConvDesc) -> Cost:
         wide, one = self._widened(desc), device().table.conversion
@@ -62,7 +62,12 @@ class Padded(Candidate):
         launch = self.inner.prepare(wide)
 
         def fprop(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING) -> Guard:
-            return launch(_fitted(x, wide.x_shape), _fitted(w, wide.w_shape), y, epilogue)
+            made = y if wide.oc == desc.oc else empty(wide.y_shape, y.dtype)
+            b, relu = epilogue.known()
+            flags: Guard = launch(_fitted(x, wide.x_shape), _fitted(w, wide.w_shape), made,
+                                  Epilogue.of(b and _fitted(b, (wide.oc,)), "relu" if relu else None))
+            _leave_out(made, y)
+            return flags
 
         def dgrad(g: Array, w: Array, dx: Array) -> Guard:
             made = dx if wide.ic == desc.ic else empty(wide.x_shape, dx.dtype)

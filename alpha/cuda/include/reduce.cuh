@@ -2,18 +2,26 @@
 // the walk of a block down the columns of a matrix. Which elements meet when follows from the shapes alone.
 #pragma once
 #include <string.h>
+#include <type_traits>
 
 #include "moments.cuh"
 #include "storage.cuh"
 
 constexpr int THREADS = 256;  // of every block
 
-// ---- pieces: N elements that one thread reads at once; N is 1 or LANES<T>
+// ---- pieces: N elements that one thread reads at once; N is LANES<T>, or what a row is a multiple of, as a rule 1
 
-template <class T> struct Single { T v[1]; };
+template <class T, int N> struct alignas(N * sizeof(T)) Part {
+  static constexpr int BYTES = N * sizeof(T);
+  using Word = std::conditional_t<BYTES == 8, uint2, std::conditional_t<BYTES == 4, unsigned, unsigned short>>;
+  T v[N];
+};
 // Instantiates kernels for every storage type: KERNELS(T, suffix, N) has <name>_<dtype> read pieces of 16 bytes, and
-// <name>_single_<dtype> single elements.
-#define PIECE_KERNELS_OF(KERNELS, T, dtype) KERNELS(T, _##dtype, LANES<T>) KERNELS(T, _single_##dtype, 1)
+// <name>_single_<dtype> single elements, or as many as PIECE says.
+#ifndef PIECE
+#define PIECE 1
+#endif
+#define PIECE_KERNELS_OF(KERNELS, T, dtype) KERNELS(T, _##dtype, LANES<T>) KERNELS(T, _single_##dtype, PIECE)
 #define PIECE_KERNELS(KERNELS) \
   PIECE_KERNELS_OF(KERNELS, float, float32) \
   PIECE_KERNELS_OF(KERNELS, bf16, bfloat16) \
@@ -21,8 +29,11 @@ template <class T> struct Single { T v[1]; };
 
 // LAST: nobody reads it again soon, so the L2 cache may drop it first
 template <int N, bool LAST = false, class T> INLINE auto load_piece(const T *p) {
-  if constexpr (N == 1) {
-    return Single<T>{{*p}};
+  if constexpr (N < LANES<T>) {
+    const auto bits = *reinterpret_cast<const typename Part<T, N>::Word *>(p);
+    Part<T, N> piece;
+    memcpy(&piece, &bits, sizeof(piece));
+    return piece;
   } else if constexpr (LAST) {
     const uint4 bits = __ldcs(reinterpret_cast<const uint4 *>(p));
     Packet<T> piece;
@@ -32,7 +43,11 @@ template <int N, bool LAST = false, class T> INLINE auto load_piece(const T *p) 
     return load16(p);
   }
 }
-template <class T> INLINE void store_piece(T *p, const Single<T> &piece) { *p = piece.v[0]; }
+template <class T, int N> INLINE void store_piece(T *p, const Part<T, N> &piece) {
+  typename Part<T, N>::Word bits;
+  memcpy(&bits, &piece, sizeof(piece));
+  *reinterpret_cast<typename Part<T, N>::Word *>(p) = bits;
+}
 template <class T> INLINE void store_piece(T *p, const Packet<T> &piece) {
   uint4 bits;
   memcpy(&bits, &piece, 16);
@@ -55,7 +70,7 @@ template <class T> struct Parameter {
     }
   }
   template <int N, class P> static INLINE void get(float (&v)[N], const P *p) {
-    constexpr int LENGTH = N == 1 ? 1 : LANES<P>;
+    constexpr int LENGTH = N < LANES<P> ? N : LANES<P>;
     UNROLL for (int first = 0; first < N; first += LENGTH) {
       const auto piece = load_piece<LENGTH>(p + first);
       UNROLL for (int lane = 0; lane < LENGTH; lane++) v[first + lane] = to_float(piece.v[lane]);
@@ -89,7 +104,7 @@ template <class T> struct Norm {
 // The same with what rounding has left out of mean; null stands for zeros.
 template <class T> struct SampleNorm : Norm<T> {
   float *rest;
-  INLINE float rest_of(i64 k) const { return rest ? rest[k] : 0; }
+  INLINE float rest_of(i64 k) const { return sizeof(T) == 4 && rest ? rest[k] : 0; }  // see origin_at
   INLINE void put(i64 k, const Rounded &middle, float root) const {
     this->mean[k] = middle.value, rest[k] = middle.rest, this->istd[k] = root;
   }

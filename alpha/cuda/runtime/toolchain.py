@@ -30,7 +30,7 @@ INCLUDE_DIRS = (HOME / "include", HOME)
 PACKED = HOME / "packed"  # what a wheel may bring
 FLAGS = ("-std=c++17", "-O3", "-cubin", "-lineinfo")
 
-TAKE_SECONDS = {"activation.cu", "batch_norm.cu", "layer_norm.cu", "pool.cu", "reduce.cu", "update.cu"}
+TAKE_SECONDS = {"activation", "batch_norm", "elementwise", "layer_norm", "pool", "reduce", "softmax", "update"}  # .cu
 PARTS = ("bfloat16", "16", "int")  # that these are compiled in, beside float32, by the last word of an entry's name
 
 PROGRESS_AFTER = 1.0  # seconds of compiling until a terminal shows a progress bar
@@ -133,7 +133,7 @@ def unit_of(source: str | Path, defines: Defines | None, entry: str) -> Unit:
     Entries of files that take seconds are in several units, which have the bodies of others left out (declared.cuh).
     """
     path = SOURCES.get(str(source), Path(source))
-    last = entry.rpartition("_")[2] if path.name in TAKE_SECONDS else ""
+    last = entry.rpartition("_")[2] if path.stem in TAKE_SECONDS else ""
     part = [("ALPHA_PART", part) for part in PARTS if part in last][:1]
     unit = Unit(path, tuple(sorted([*(defines or {}).items(), *part])))
     _declared.setdefault(unit, {})

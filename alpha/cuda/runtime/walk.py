@@ -6,7 +6,9 @@ import struct
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from alpha.backend import HALF_DTYPES
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
+from alpha.cuda.runtime.memory import ITEMSIZE
 
 THREADS = 256      # of a block
 BLOCKS = 1056      # keep a large GPU busy: 8 per multiprocessor of an H100. Fixed, so that no sum depends on the GPU
@@ -22,6 +24,17 @@ def per_piece(source: str, entry: str, args: str, **options: Any) -> dict[tuple[
         found = per_dtype(source, name, args, threads=THREADS, **options)
         kernels.update({(dtype, wide): kernel for dtype, kernel in found.items()})
     return kernels
+
+
+def per_lanes(source: str, entry: str, args: str) -> dict[tuple[str, int], Kernel]:
+    """Returns kernels by (dtype, elements that are read at once): 16 bytes of them, or 1; of 16 bits 2 and 4 too."""
+    found = {(dtype, 16 // ITEMSIZE[dtype] if wide else 1): kernel
+             for (dtype, wide), kernel in per_piece(source, entry, args).items()}
+    for lanes in (2, 4):
+        kernels = per_dtype(source, f"{entry}_single", args, dtypes=HALF_DTYPES, threads=THREADS,
+                            defines={"PIECE": lanes})
+        found.update({(dtype, lanes): kernel for dtype, kernel in kernels.items()})
+    return found
 
 
 class Walk(NamedTuple):

@@ -123,14 +123,17 @@ def test_an_activation_behind_batch_norm_rides_on_it(name: str, residual: bool, 
 
 
 @COUNTS_LIVE
-@pytest.mark.parametrize("channels", [3, 4, 6, 10])
-def test_sums_of_a_norms_gradient_have_the_bits_of_those_without_chains(channels: int, launches, monkeypatch) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("channels", [3, 4, 6, 10, 12])
+def test_sums_of_a_norms_gradient_have_the_bits_of_those_without_chains(channels: int, dtype: str, launches,
+                                                                        monkeypatch) -> None:
     """Whatever number of channels is read at once."""
     monkeypatch.setattr(chain, "LEAST", 1)
     values = np.random.default_rng(0).standard_normal((40, 16, 16, channels)).astype(np.float32)
 
     def gradients(fuse: bool) -> list[bytes]:
-        x = alpha.tensor(values, device="cuda", requires_grad=True)
+        x = alpha.tensor(values, device="cuda").astype(dtype).detach()
+        x.requires_grad = True
         gamma, beta = (alpha.ones((channels,), device="cuda", requires_grad=True) for _ in range(2))
         with config(fuse=fuse):
             (ops.silu(ops.batch_norm(x, gamma, beta)) * 0.5).sum().backward()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from shutil import copy
 
 import numpy as np
 import pytest
 
 import alpha
 from alpha.backend import get_backend
+from alpha.build import cache_dir
 from alpha.cuda.runtime.context import arch_of, context
 from alpha.errors import DeviceError
 from tests.cuda.process import EMULATED, run, start
@@ -46,12 +48,14 @@ def test_a_device_that_is_not_there_is_refused():
 
 @pytest.mark.skipif(not EMULATED, reason="needs a GPU of the wrong kind")
 def test_a_gpu_that_is_too_old_is_refused_and_named_by_the_doctor(tmp_path):
+    for path in cache_dir().glob("emulated-[de]*"):  # the driver and its engine, which take their time
+        copy(path, tmp_path)
     for command in ("doctor", "build-kernels"):
         done = run(f"from alpha.__main__ import main\nprint(main([{command!r}]))",
                    ALPHA_EMULATED_CAPABILITY="7.5", ALPHA_CACHE_DIR=str(tmp_path), ALPHA_CPU_KERNELS="0")
         assert "has compute capability 7.5, the kernels need 8.0; use a GPU of the Ampere generation" in done.stdout
         built = {path.name.partition("-")[0] for path in tmp_path.iterdir()}
-        assert "Traceback" not in done.stderr and built <= {"emulated"}  # the driver itself, built once
+        assert "Traceback" not in done.stderr and built <= {"emulated"}
 
 
 # ---- threads ---------------------------------------------------------------------------------------------------------

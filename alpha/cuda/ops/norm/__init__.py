@@ -10,7 +10,7 @@ begins with the second launch. The last one waits for the first reader where con
 from __future__ import annotations
 
 from functools import lru_cache, partial
-from math import inf, prod
+from math import gcd, inf, prod
 from typing import Any, NamedTuple
 
 from alpha.cuda import lazy
@@ -19,13 +19,13 @@ from alpha.cuda.ops.norm import chained
 from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
-from alpha.cuda.runtime.walk import BLOCKS, CHAIN, LONGEST, THREADS, WALK, Walk, ceil_div, per_piece, walk
+from alpha.cuda.runtime.walk import BLOCKS, CHAIN, LONGEST, THREADS, WALK, Walk, ceil_div, per_lanes, walk
 from alpha.ops import norm as ops
 
 Arrays = tuple[Array, ...]
 
 NORM = "ptr gamma, ptr beta, i32 wide, ptr mean, ptr istd"  # Norm in reduce.cuh
-_STATISTICS = per_piece("batch_norm.cu", "statistics", f"ptr x, ptr partial, {WALK}")
+_STATISTICS = per_lanes("batch_norm.cu", "statistics", f"ptr x, ptr partial, {WALK}")
 _OUTCOME = ("ptr running_mean, ptr running_var, ptr mean, ptr istd, f32 momentum, f32 eps, ptr gamma, ptr beta, "
             "ptr residual, ptr header")
 _FINALIZE_STATISTICS = per_dtype("batch_norm.cu", "finalize_statistics", f"ptr partial, {WALK}, {_OUTCOME}")
@@ -35,10 +35,10 @@ _RUNNING_STATISTICS = per_dtype("batch_norm.cu", "running_statistics",
 _APPLY_BOUND = Kernel("batch_norm.cu", "apply_bound", "i64 rows, i32 channels, ptr gamma, ptr beta, ptr residual, "
                       "ptr header")
 _WRITTEN = f"{NORM}, ptr y, f32 floor, ptr flag, {WALK}"
-_APPLY = per_piece("batch_norm.cu", "apply", f"ptr x, {_WRITTEN}")
-_APPLY_ADD = per_piece("batch_norm.cu", "apply_add", f"ptr x, ptr residual, {_WRITTEN}")
+_APPLY = per_lanes("batch_norm.cu", "apply", f"ptr x, {_WRITTEN}")
+_APPLY_ADD = per_lanes("batch_norm.cu", "apply_add", f"ptr x, ptr residual, {_WRITTEN}")
 _SUMS, _GRADIENT = (
-    {relu: per_piece("batch_norm.cu", entry + "_relu" * relu, f"ptr g, i64 pitch, ptr x, {NORM}, {rest}, {WALK}")
+    {relu: per_lanes("batch_norm.cu", entry + "_relu" * relu, f"ptr g, i64 pitch, ptr x, {NORM}, {rest}, {WALK}")
      for relu in (False, True)}
     for entry, rest in (("sums", "ptr partial"), ("gradient", "ptr coefficients, ptr dx, ptr flag")))
 _FINALIZE_SUMS = per_dtype("batch_norm.cu", "finalize_sums", "ptr partial, ptr gamma, ptr istd, ptr dgamma, ptr dbeta, "
@@ -86,11 +86,11 @@ class Norm(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _matrix(shape: Shape, dtype: str, blocks: int = BLOCKS,
-            longest: int = LONGEST) -> tuple[int, tuple[str, bool], Walk]:
+            longest: int = LONGEST) -> tuple[int, tuple[str, int], Walk]:
     """Returns the number of rows, which kernels read them, and how."""
     rows, channels = prod(shape[:-1]), shape[-1]
-    lanes = lanes_of(channels, dtype)
-    return rows, (dtype, lanes > 1), walk(rows, channels // lanes, blocks, longest)
+    lanes = lanes_of(channels, dtype) if dtype == "float32" else gcd(channels, 8) or 1  # as a chain reads them
+    return rows, (dtype, lanes), walk(rows, channels // lanes, blocks, longest)
 
 
 def lanes_of(channels: int, dtype: str) -> int:

@@ -34,6 +34,13 @@ template <int N> struct Channels {
 
 // ---- statistics
 
+template <int N, class T> INLINE Lanes<N, T> lanes_at(const T *p) {
+  const auto piece = load_piece<N>(p);
+  Lanes<N, T> lanes;
+  memcpy(&lanes, &piece, sizeof(lanes));
+  return lanes;
+}
+
 // partial[sample][mean, m2][C][chunks]; of distances from a sample's first element of k channels, if k > 0
 template <class T, int N>
 INLINE void statistics(const T *__restrict__ x, float *__restrict__ partial, const Walk &w, const Place &at,
@@ -50,7 +57,7 @@ INLINE void statistics(const T *__restrict__ x, float *__restrict__ partial, con
   i64 r = at.begin;
   for (; r + (AHEAD - 1) * w.step < at.end; r += AHEAD * w.step) {
     Lanes<N, T> rows[AHEAD];
-    UNROLL for (int k = 0; k < AHEAD; k++) rows[k] = load<N>(x + (r + k * w.step) * stride + first);
+    UNROLL for (int k = 0; k < AHEAD; k++) rows[k] = lanes_at<N>(x + (r + k * w.step) * stride + first);
     float middle[N] = {}, squares[N] = {};
     UNROLL for (int k = 0; k < AHEAD; k++) {
       distances(rows[k]);
@@ -70,7 +77,7 @@ INLINE void statistics(const T *__restrict__ x, float *__restrict__ partial, con
     count += AHEAD;
   }
   for (; r < at.end; r += w.step) {
-    Lanes<N, T> row = load<N>(x + r * stride + first);
+    Lanes<N, T> row = lanes_at<N>(x + r * stride + first);
     distances(row);
     const float share = 1 / (count + 1), weight = count * share;
     UNROLL for (int lane = 0; lane < N; lane++) {
@@ -170,7 +177,7 @@ INLINE void apply(const T *__restrict__ x, const Residual &residual, const From 
     return Row{load_piece<N, LAST>(x + offset), residual.load(offset)};
   };
   Channels<N> c(norm, first, Sharing(at.sample, stride, k));
-  if constexpr (std::is_same_v<From, SampleNorm<T>>)
+  if constexpr (std::is_same_v<From, SampleNorm<T>> && sizeof(T) == 4)
     UNROLL for (int lane = 0; lane < N; lane++)
       c.shift[lane] -= norm.rest[Sharing(at.sample, stride, k)(first + lane)] * c.scale[lane];
   each_row<Residual::READS ? AHEAD / 2 : AHEAD>(at, w, load, [&](const Row &row, i64 r) {
