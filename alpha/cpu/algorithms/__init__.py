@@ -48,7 +48,8 @@ def _machine(direct: float, product: float, spectral: float, transform: float, f
              auto: tuple[str, ...] = ("winograd", "fft")) -> Machine:
     """Returns a class of machines, in GFLOP/s and GB/s of one thread: the choice must not depend on their number."""
     flops = {"direct": direct, "depthwise": direct / 8, "product": product, "spectral": spectral,
-             "sparse": 0.55 * direct, "transform": transform, "fft": fft}
+             "sparse": 0.55 * direct, "transform": transform, "fft": fft,
+             "fft depthwise": min(fft, 2)}    # which NumPy makes
     return Machine(Rates({unit: rate * 1e9 for unit, rate in flops.items()}, {"L2": l2 * 1e9, "DRAM": dram * 1e9,
                          "panels": direct / 2 * 1e9}, 2e-5, 0.0), auto)
 
