@@ -203,11 +203,6 @@ def conv_fprop(desc: ConvDesc | CoConvDesc, x: Array, w: Array, y: Array, bias: 
     _lib.conv_fprop(ptr(forward_table(desc, level)), ptr(x), ptr(w), ptr(bias), ptr(y), relu)
 
 
-def conv_run(desc: ConvDesc, x: Array, panels: Array, y: Array) -> None:
-    """y = conv_fprop of weights that are packed as the kernels read them."""
-    _lib.conv_run(ptr(forward_table(desc)), ptr(x), None, ptr(panels), None, ptr(y), False, False)
-
-
 def conv_dgrad(desc: ConvDesc | CoConvDesc, g: Array, w: Array, dx: Array, level: int | None = None) -> None:
     """dx = the gradient with respect to x of conv_fprop, from g (N, OH, OW, OC); a level but the first adds to it."""
     _lib.conv_dgrad(ptr(dgrad_table(desc, level)), ptr(g), ptr(w), ptr(dx))

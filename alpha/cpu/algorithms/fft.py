@@ -20,6 +20,7 @@ import numpy as np
 
 from alpha.cpu import native
 from alpha.cpu.algorithms.tiles import Sum, images_of
+from alpha.cpu.conv_tables import forward_table
 from alpha.cpu.memory import empty
 from alpha.cpu.shape import contiguous
 from alpha.ops.algorithms.family import Way, outer_at_a_time, tiles_of
@@ -74,7 +75,8 @@ def _forward(way: Way, pass_name: str, desc: ConvDesc, x: Array, w: Array, paddi
         for images in images_of(way, desc, pass_name):
             v = _spectra(x[images], edge, y.shape[1:3], m, padding, (edge, edge))
             products = empty((len(v), 1, 1, t.points * 2 * oc))
-            native.conv_run(_products(len(v), t.points, 2 * ic, 2 * oc), v, u, products)
+            table = forward_table(_products(len(v), t.points, 2 * ic, 2 * oc))
+            native.loaded().conv_run(*map(native.ptr, (table, v, None, u, None, products)), False, False)
             whole = oc == y.shape[3]
             out = y[images] if whole else empty((*y[images].shape[:3], oc))
             _call("fft_inverse", _map(out.shape, edge, out.shape[1:3], m, (0, 0), m, 0), products, out)
