@@ -10,7 +10,9 @@ import pytest
 from benchmarks import cpu_memory, results
 
 
+@pytest.mark.torch
 def test_rows_and_differences(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    pytest.importorskip("torch")    # whose version is in every row
     losses = {"none": [1.0, 0.5], "auto": [1.0, 0.5]}
 
     def side(library: str, start: dict[str, Any], setting: str | None = None) -> dict[str, Any]:

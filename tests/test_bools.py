@@ -45,6 +45,8 @@ model.__setitem__(False, nn.ReLU())
 model.__delitem__(True)
 nn.ParameterList([nn.Parameter(x)])[False]
 items[True]
+items[True:]
+items["x":]
 data.Subset(items, [0, 1])[True]
 data.Subset(items, [True, 0])
 data.Subset(items, [0, 1])[1.5]

@@ -6,10 +6,21 @@ import numpy as np
 import pytest
 
 import alpha
-from alpha.data import ConcatDataset, DataLoader, Subset, TensorDataset, random_split
-from alpha.errors import ArgumentError, DataError
+from alpha.data import (
+    ConcatDataset,
+    DataLoader,
+    Dataset,
+    ImageFolder,
+    Images,
+    Subset,
+    TensorDataset,
+    random_split,
+    steps_per_epoch,
+)
+from alpha.errors import AlphaError, ArgumentError, DataError
 from tests.op_checks import refused
 
+IMAGES = np.zeros((10, 2, 2, 1), np.uint8)
 X, Y = np.arange(20, dtype=np.float32).reshape(10, 2), np.arange(10)
 
 
@@ -68,3 +79,14 @@ def test_workers_read_them(processes: bool) -> None:
     loader = DataLoader(train, 4, shuffle=True, workers=2, processes=processes)
     found = [int(y) for _, labels in loader for y in labels.numpy()]
     assert sorted([*found, *(int(y) for _, y in val)]) == list(range(20))
+
+
+def test_what_is_no_data_is_refused() -> None:
+    for call in (lambda: TensorDataset([[1], [1, 2]]), lambda: ConcatDataset(None), lambda: ConcatDataset([list]),
+                 lambda: random_split(X, None), lambda: random_split(X, {}), lambda: Subset(X, [[1], [1, 2]]),
+                 lambda: Subset(np.array(3), [0]), lambda: steps_per_epoch(4, 0), lambda: Images(X, Y, None, "cpu"),
+                 lambda: Images(X, Y, Dataset.of("a", (IMAGES, Y), (IMAGES, Y)), "cpu"),
+                 lambda: Dataset("a", ("b",), X, X, IMAGES, 3, IMAGES, Y), lambda: Dataset.of("a", (IMAGES, Y)),
+                 lambda: Dataset("a", (1,), X[0], X[0], IMAGES, Y, IMAGES, Y), lambda: ImageFolder(3)):
+        with pytest.raises(AlphaError, match="\nhelp: "):
+            call()

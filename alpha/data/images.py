@@ -13,8 +13,9 @@ import numpy as np
 from alpha.backend import get_backend
 from alpha.data.augment import Augment
 from alpha.data.sets import Dataset
-from alpha.errors import DataError, message
+from alpha.errors import DataError, message, shown
 from alpha.inputs.arguments import checked
+from alpha.inputs.kinds import Count, Size
 from alpha.random import permutation
 from alpha.tensor import Tensor, tensor
 
@@ -22,7 +23,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 @checked
-def steps_per_epoch(count: int, batch_size: int, drop_last: bool = False) -> int:
+def steps_per_epoch(count: Size, batch_size: Count, drop_last: bool = False) -> int:
     """Returns how many batches `count` images make."""
     return count // batch_size if drop_last else -(-count // batch_size)
 
@@ -53,13 +54,17 @@ class Images:
         data: the data set they are from: its mean and standard deviation.
         device: where the images stay; the CPU shares their elements.
     Raises:
-        DataError: if there is not one label per image.
+        DataError: if there is not one label per image, or the images are no such array.
     """
 
+    @checked
     def __init__(self, images: np.ndarray, labels: np.ndarray, data: Dataset, device: str) -> None:
         if len(images) != len(labels):
             raise DataError(message("images", f"there are {len(images)} images and {len(labels)} labels",
                                     "give one label per image", data=data.name))
+        if images.ndim != 4 or images.dtype != np.uint8:
+            raise DataError(message("images", f"images are {shown(images)}, uint8 of shape (N, H, W, C) is needed",
+                                    "convert them", data=data.name))
         self.labels, self.device = labels, device
         self.images, self.mean, self.std = (resident(a, device) for a in (images, data.mean, data.std))
 

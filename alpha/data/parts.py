@@ -9,15 +9,18 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from alpha.errors import ArgumentError, DataError, message, shown
 from alpha.inputs.arguments import checked
-from alpha.inputs.ints import as_int, has_bool
-from alpha.inputs.kinds import Seed
+from alpha.inputs.ints import as_int, has_bool, no_bools
+from alpha.inputs.kinds import Kind, Many, Seed
 from alpha.tensor import Tensor
+
+DataSets = Annotated[Sequence[Any], Many(Kind(), text="a list of data sets")]
+Lengths = Annotated[Sequence[float], Many(Kind(), text="a list of numbers of items, or of shares,")]
 
 
 def _checked_data(where: str, data: Any) -> Any:
@@ -25,10 +28,22 @@ def _checked_data(where: str, data: Any) -> Any:
     if isinstance(data, tuple):
         raise DataError(message(where, f"data is a tuple of {len(data)}, whose items are not those of the arrays in it",
                                 "pass TensorDataset(images, labels)"))
-    if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+    try:
+        has_items = len(data) >= 0 and hasattr(data, "__getitem__")
+    except TypeError:
+        has_items = False
+    if not has_items:
         raise DataError(message(where, f"data is {shown(data)}, without a length or items",
                                 "pass an object with __len__ and __getitem__"))
     return data
+
+
+def _as_array(where: str, a: Any) -> np.ndarray:
+    """Returns a tensor or what NumPy makes of it as an array.  Raises DataError for lists of unequal lengths."""
+    try:
+        return a.detach().numpy() if isinstance(a, Tensor) else np.asarray(a)
+    except ValueError:
+        raise DataError(message(where, "a list has parts of unequal lengths", "pass arrays")) from None
 
 
 def place(where: str, index: Any, count: int) -> int:
@@ -51,7 +66,7 @@ class TensorDataset:
     """
 
     def __init__(self, *arrays: Any) -> None:
-        self.tensors = tuple([a.detach().numpy() if isinstance(a, Tensor) else np.asarray(a) for a in arrays])
+        self.tensors = tuple([_as_array("TensorDataset", a) for a in arrays])
         rows = [a.shape[0] if a.ndim else None for a in self.tensors]
         if not rows or rows[0] is None or len(set(rows)) > 1:
             raise DataError(message("TensorDataset", f"the arrays have {rows} rows", "pass arrays of one row for each "
@@ -61,7 +76,13 @@ class TensorDataset:
         return int(self.tensors[0].shape[0])
 
     def __getitem__(self, index: Any) -> tuple[Any, ...]:
-        k = index if isinstance(index, slice) else place("TensorDataset", index, len(self))
+        if isinstance(index, slice):
+            try:
+                return tuple([a[no_bools(index)] for a in self.tensors])
+            except (TypeError, ValueError) as error:
+                raise ArgumentError(message("TensorDataset", f"the index {shown(index)}: {error}", "use ints"
+                                            )) from None
+        k = place("TensorDataset", index, len(self))
         return tuple([a[k] for a in self.tensors])
 
 
@@ -73,8 +94,9 @@ class Subset:
 
     def __init__(self, dataset: Any, indices: Any) -> None:
         self.dataset = _checked_data("Subset", dataset)
-        found = np.asarray(indices.numpy() if isinstance(indices, Tensor) else indices,
-                           object if has_bool(indices) else None)
+        found = _as_array("Subset", indices)
+        if has_bool(indices):
+            found = found.astype(object)    # neither a mask nor indices
         count = len(dataset)
         if found.ndim != 1 or (found.size and (found.dtype.kind not in "iu" or found.min() < -count
                                                or found.max() >= count)):
@@ -92,7 +114,8 @@ class Subset:
 class ConcatDataset:
     """The items of several data sets, one after another."""
 
-    def __init__(self, datasets: Sequence[Any]) -> None:
+    @checked
+    def __init__(self, datasets: DataSets) -> None:
         self.datasets = [_checked_data("ConcatDataset", data) for data in datasets]
         if not self.datasets:
             raise DataError(message("ConcatDataset", "there are no data sets", "pass a list of at least one"))
@@ -108,7 +131,7 @@ class ConcatDataset:
 
 
 @checked
-def random_split(dataset: Any, lengths: Any, seed: Seed = 0) -> list[Subset]:
+def random_split(dataset: Any, lengths: Lengths, seed: Seed = 0) -> list[Subset]:
     """Returns disjoint random parts of a data set.
 
     Args:
@@ -119,7 +142,7 @@ def random_split(dataset: Any, lengths: Any, seed: Seed = 0) -> list[Subset]:
     Raises:
         ArgumentError: the lengths do not add up.  DataError: for a tuple of arrays.
     """
-    count, lengths = len(_checked_data("random_split", dataset)), list(lengths)
+    count = len(_checked_data("random_split", dataset))
     if lengths and all(isinstance(n, float) for n in lengths) and min(lengths) >= 0 and abs(sum(lengths) - 1) < 1e-6:
         sizes = [int(n * count) for n in lengths]
         for k in range(count - sum(sizes)):

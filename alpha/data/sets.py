@@ -17,11 +17,14 @@ from alpha.data.augment import Augment
 from alpha.data.items import stacked
 from alpha.errors import ArgumentError, DataError, message, shown
 from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import FiniteNumber, Seed
+from alpha.inputs.kinds import FiniteNumber, Instance, Many, Seed
 from alpha.inputs.registry import call_with, decorator
 from alpha.random import STREAMS, random_bits
 
 MOST_PIXELS = 1 << 27  # that statistics are made of
+
+
+_NAMES = Many(Instance(str))
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +55,7 @@ class Dataset:
                                     "derive it from nothing: any class with __len__ and __getitem__ is data"))
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "classes", tuple(_NAMES.take("Dataset", "classes", self.classes)))
         for part, images, labels in (("train", self.train_images, self.train_labels),
                                      ("test", self.test_images, self.test_labels)):
             if images.ndim != 4 or images.dtype != np.uint8 or images.shape[1:] != self.image_shape:
@@ -93,6 +97,9 @@ class Dataset:
         mean, std = statistics(images) if images.ndim == 4 and images.size else (np.zeros(0, np.float32),) * 2
         return Dataset(name, tuple(map(str, names if names is not None else range(most + 1))), mean,
                        np.where(std > 0, std, np.float32(1)), images, labels, test_images, test_labels)
+
+
+Dataset.__init__ = checked(Dataset.__init__)    # type: ignore[method-assign]
 
 
 def _arrays(where: str, data: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 from alpha.errors import ArgumentError, message
-from alpha.methods import CALLS, OPS
+from alpha.methods import CALLS, OPS, Methods
 
+COMPARISONS = {"less", "less_equal", "greater", "greater_equal", "equal", "not_equal"}
 OPERATORS: dict[str, Any] = {
     "add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "divide": operator.truediv,
-    "floor_divide": operator.floordiv, "remainder": operator.mod, "power": operator.pow, "matmul": operator.matmul,
+    "floor_divide": operator.floordiv, "remainder": operator.mod, "power": operator.pow,
     "less": operator.lt, "less_equal": operator.le, "greater": operator.gt, "greater_equal": operator.ge,
     "equal": operator.eq, "not_equal": operator.ne, "bitwise_and": operator.and_, "bitwise_or": operator.or_,
     "bitwise_xor": operator.xor, "invert": operator.invert}
@@ -32,7 +33,8 @@ def called(ufunc: np.ufunc, method: str, inputs: tuple[Any, ...], settings: dict
         given = ", ".join([*([] if method == "__call__" else [method]), *[f"{key}=" for key in settings]])
         raise ArgumentError(message(f"np.{name}", f"it is called with a tensor{f' and {given}' if given else ''}",
                                     f"hand it an array, np.{name}(x.numpy()), or write it with alpha.ops"))
-    values = [v.item() if isinstance(v, (np.generic, np.ndarray)) and not v.shape else v for v in inputs]
-    if name in OPERATORS and not any(isinstance(v, np.ndarray) for v in values):
+    numbers = (np.generic, np.ndarray) if name in COMPARISONS else np.generic   # np.float32(1) < x comes as an array
+    values = [v.item() if isinstance(v, numbers) and not v.shape else v for v in inputs]
+    if name in OPERATORS and all(isinstance(v, (Methods, int, float)) for v in values):
         return OPERATORS[name](*values)
     return op(*values)

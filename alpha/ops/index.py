@@ -48,7 +48,7 @@ def moveaxis(x: Tensor, source: Axis, destination: Axis) -> Tensor:
 def _integers(where: str, index: Any, like: Tensor, n: int) -> Tensor:
     """Returns indices as int64 on the device of a tensor, those of lists and arrays checked and counted from 0."""
     if isinstance(index, Tensor) and index.dtype in ("int32", "int64") and index.device == like.device != "cpu":
-        return where_negative(index.astype("int64"), n)  # looked at on the device: out of range, the nearest is taken
+        return where_negative(index.astype("int64"), n)  # looked at on the device
     try:
         host = on_host(index)
     except ValueError:  # lists of several lengths
@@ -77,7 +77,7 @@ def index_select(x: Tensor, axis: Axis, index: Any) -> Tensor:
         axis: int.
         index: list, array or int32 or int64 tensor of one axis; negative numbers count from the end.
     Raises:
-        ShapeError: a number is out of range (on a GPU the nearest is taken), or the axis does not exist.
+        ShapeError: a number is out of range (on a GPU see take), or the axis does not exist.
         DTypeError: index does not hold integers.
     """
     axis = normal_axis(axis, x.ndim, "index_select")

@@ -287,7 +287,7 @@ class take:
     Args:
         x: shape (rows, ...), any dtype.
         index: int64, any shape; from 0 to rows - 1 (see getitem, which checks it). Out of range the CPU raises
-            ShapeError, a GPU takes the nearest row.
+            ShapeError; a GPU gives NaN, or of integers and bools the nearest row.
     Returns:
         y of shape (*index.shape, ...).
     """

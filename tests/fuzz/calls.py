@@ -10,7 +10,7 @@ import inspect
 import random
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from math import inf, nan
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import alpha
-from alpha import checkpoint, nn, ops, optim
+from alpha import checkpoint, data, nn, ops, optim
 from alpha import random as numbers
 from alpha.config import config
 from alpha.errors import AlphaError, shown
@@ -174,7 +174,11 @@ OPTIMIZERS = {name: cls for name, cls in vars(optim).items() if isinstance(cls, 
               and issubclass(cls, optim.Optimizer) and cls is not optim.Optimizer}
 SCHEDULES = {name: f for name, f in vars(optim.schedule).items() if inspect.isfunction(f)
              and f.__module__ == optim.schedule.__name__ and not name.startswith("_")}
-OPERATORS = ("__getitem__", "__add__", "__rsub__", "__mul__", "__truediv__", "__pow__", "__matmul__", "__eq__")
+DATA = {name: getattr(data, name) for name in data.__all__ if name not in ("ImageFolder", "register_dataset")}
+UFUNCS = [getattr(np, name) for name in ("sin", "add", "multiply", "power", "less", "equal", "maximum", "invert",
+                                         "arctan2", "matmul", "bitwise_and", "divmod", "isnan")]
+OPERATORS = ("__getitem__", "__add__", "__rsub__", "__mul__", "__truediv__", "__pow__", "__matmul__", "__eq__",
+             "__index__")
 METHODS = [name for name in vars(alpha.Tensor) if callable(getattr(alpha.Tensor, name)) and (
     not name.startswith("_") or name in OPERATORS) and name not in ("seed", "edge", "register_hook")]
 
@@ -203,6 +207,37 @@ def call_method(case: Case) -> None:
             named[p.name] = value
     case.text += f"{name}({', '.join([shown(a) for a in args] + [f'{k}={shown(v)}' for k, v in named.items()])}) "
     backward(case.rng, getattr(t, name)(*args, **named))
+
+
+def call_data(case: Case) -> None:
+    """Makes data sets, loaders and augmentations, and takes from them what a key may name."""
+    name, rng = case.rng.choice(sorted(DATA)), case.rng
+    items = data.TensorDataset(np.zeros((5, 4, 4, 1), np.uint8), np.arange(5))
+    if name in ("TensorDataset", "ConcatDataset", "Subset", "DataLoader", "random_split") and rng.random() < 0.7:
+        parts = [items, [1, 2], rng.choice([items, a_nasty_value(rng)])]
+        more: list[Any] = {"TensorDataset": parts[2:], "ConcatDataset": [parts], "random_split": [items, [3, 2]]}.get(
+            name, [items, rng.choice([[0, 1], range(3), 2, a_nasty_value(rng)])])
+        more[-1] = a_nasty_value(rng) if rng.random() < case.nasty else more[-1]
+        case.text = f"{name}({', '.join(map(shown, more))}) "
+        made = DATA[name](*more)
+    else:
+        made = case.call(name, DATA[name], parameters_of(DATA[name]))
+    key = rng.choice([0, 1, True, a_nasty_value(rng)])
+    case.text += f"[{shown(key)}]"
+    if hasattr(made, "__getitem__") and not isinstance(made, (list, tuple)):
+        with suppress(IndexError):  # NumPy's, by which a loop over items ends
+            made[key]
+    if isinstance(made, data.DataLoader):
+        next(iter(made))
+
+
+def call_numpy(case: Case) -> None:
+    """Calls a function of NumPy with tensors."""
+    ufunc = case.rng.choice(UFUNCS)
+    args = [a_nasty_value(case.rng) if case.rng.random() < case.nasty else a_tensor(case.rng) for _ in
+            range(ufunc.nin - 1)] + [a_tensor(case.rng)]
+    case.text = f"np.{ufunc.__name__}({', '.join(map(shown, args))})"
+    backward(case.rng, ufunc(*args))
 
 
 def call_layer(case: Case) -> None:
@@ -312,8 +347,8 @@ def call_config(case: Case) -> None:
         assert before == [getattr(config, name) for name in names[:-1]]
 
 
-CALLS = [call_op] * 4 + [call_function] * 4 + [call_method] * 2 + [call_layer] * 3 + [
-    call_optimizer, call_schedule, call_helper, call_module, call_checkpoint, call_config]
+CALLS = [call_op] * 4 + [call_function] * 4 + [call_method] * 2 + [call_layer] * 3 + [call_data] * 2 + [
+    call_numpy, call_optimizer, call_schedule, call_helper, call_module, call_checkpoint, call_config]
 
 
 @contextmanager

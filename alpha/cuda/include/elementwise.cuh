@@ -25,13 +25,6 @@ constexpr int RANK = 6;  // axes of a Layout
 
 // ---- packets --------------------------------------------------------------------------------------------------------
 
-template <int BYTES> struct BitsOf;
-template <> struct BitsOf<1> { using type = u8; };
-template <> struct BitsOf<2> { using type = u16; };
-template <> struct BitsOf<4> { using type = u32; };
-template <> struct BitsOf<8> { using type = uint2; };
-template <> struct BitsOf<16> { using type = uint4; };
-
 // E elements that are read or written at once
 template <class T, int E> struct alignas(sizeof(T) * E) Vec {
   T v[E];

@@ -12,8 +12,7 @@ constexpr int THREADS = 256;  // of every block
 // ---- pieces: N elements that one thread reads at once; N is LANES<T>, or what a row is a multiple of, as a rule 1
 
 template <class T, int N> struct alignas(N * sizeof(T)) Part {
-  static constexpr int BYTES = N * sizeof(T);
-  using Word = std::conditional_t<BYTES == 8, uint2, std::conditional_t<BYTES == 4, unsigned, unsigned short>>;
+  using Word = typename BitsOf<N * sizeof(T)>::type;
   T v[N];
 };
 // Instantiates kernels for every storage type: KERNELS(T, suffix, N) has <name>_<dtype> read pieces of 16 bytes, and

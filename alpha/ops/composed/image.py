@@ -339,7 +339,7 @@ def embedding(index: Tensor, weight: Tensor, padding_idx: int | None = None) -> 
         weight: shape (rows, dim).
         padding_idx: the row whose gradient is 0; None: there is none.
     Raises:
-        ShapeError: an index is out of range (on a GPU the nearest row is taken).  DTypeError: it is no integer.
+        ShapeError: an index is out of range (on a GPU its row is NaN).  DTypeError: it is no integer.
     """
     if index.is_floating_point or index.dtype in ("bool", "uint8"):
         raise ArgumentError(message("embedding", f"index has dtype {index.dtype}, int32 or int64 is needed",

@@ -116,6 +116,17 @@ def test_assignment() -> None:
     assert (x.numpy() == expected).all() and x.is_cuda and alpha.cuda.is_available()
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dim", [1, 3, 8])
+def test_a_row_out_of_range_of_a_table_is_nan(dim: int, dtype: str) -> None:
+    table, index = ops.ones((4, dim), dtype, "cuda"), alpha.tensor([1, 4, -1, 10 ** 12, 3], device="cuda")
+    assert np.isnan(ops.embedding(index, table).numpy()).all(1).tolist() == [False, True, True, True, False]
+    numbers = alpha.tensor(np.arange(4 * dim).reshape(4, dim), "int64", "cuda")
+    assert ops.embedding(index, numbers).numpy()[:, 0].tolist() == [dim, 3 * dim, 0, 3 * dim, 3 * dim], "the nearest"
+    assert np.isnan(ops.index_select(table, 0, alpha.tensor([0, 7], device="cuda")).numpy()).all(1).tolist() == [
+        False, True]
+
+
 def test_indices_out_of_range_are_seen_in_what_scatter_and_gather_return() -> None:
     x, index = alpha.tensor([[1.0, 2, 3], [4, 5, 6]], device="cuda"), alpha.tensor([[5], [0]], device="cuda")
     y = ops.scatter(x, 1, index, 9.0).numpy()

@@ -12,7 +12,6 @@ from alpha.cuda.ops.pointwise import convert, filled, pattern_of
 from alpha.cuda.ops.pointwise.layout import RANK, layout_type, packed
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
-from alpha.errors import ShapeError, message
 from alpha.ops import shape as ops
 from alpha.ops.index import argsort_rows
 from alpha.ops.layout import merged, strides_of
@@ -28,7 +27,7 @@ _COPY_BOX, _TRANSPOSE, _TAKE = (
     {size: Kernel("shape.cu", f"{name}_{size}", args, threads=THREADS) for size in (1, 2, 4, 8, 16)}
     for name, args in (("copy_box", f"ptr from, ptr to, i64 n, {layout_type(2)} layout"),
                        ("transpose", "ptr x, ptr y, i64 batches, i64 rows, i64 columns"),
-                       ("take", "ptr x, ptr index, ptr y, i64 n, i64 units, i64 rows")))
+                       ("take", "ptr x, ptr index, ptr y, i64 n, i64 units, i64 rows, i32 floats")))
 _FRAME = struct.Struct(f"@{2 * RANK}q")  # what a Frame of shape.cu has behind its Layout
 _PAD = {size: Kernel("shape.cu", f"pad_{size}", f"ptr from, ptr to, u64 pattern, i64 n, {layout_type(1, _FRAME.size)} "
                      "frame", threads=THREADS) for size in (1, 2, 4, 8, 16)}
@@ -266,12 +265,11 @@ def argsort_rows_cuda(x: Array, *, descending: bool) -> Array:
 def take_cuda(x: Array, index: Array) -> Array:
     index = index if index.dtype == "int64" else convert(index, "int64")
     y = empty(index.shape + x.shape[1:], x.dtype)
-    if y.size and not x.shape[0]:
-        raise ShapeError(message("take", f"x has shape {x.shape}, no row to take", "pass an x with rows"))
-    if y.size:
-        nbytes = y.nbytes // index.size  # of a row
+    if y.size:  # x has rows, ops.take has looked
+        nbytes, floats = y.nbytes // index.size, int(x.dtype in FLOAT_DTYPES)    # of a row
         unit = min(16, nbytes & -nbytes)
-        _TAKE[unit](-(-y.nbytes // (unit * THREADS * UNITS)), x, index, y, y.nbytes // unit, nbytes // unit, x.shape[0])
+        units = y.nbytes // unit
+        _TAKE[unit](-(-units // (THREADS * UNITS)), x, index, y, units, nbytes // unit, x.shape[0], floats)
     return y
 
 

@@ -89,18 +89,18 @@ template <int TILE, class T> INLINE void transpose(const T *x, T *y, i64 batches
   }
 }
 
-// y[i, u] = x[index[i], u] for rows of `units` units; an index outside of x counts as the nearest row.
+// y[i, u] = x[index[i], u] for rows of `units` units; an index outside of x makes floats NaN, else it is the nearest row.
 // Threads: UNITS units per thread, THREADS apart.
-template <class T> INLINE void take(const T *x, const i64 *index, T *y, i64 n, i64 units, i64 rows) {
+template <class T> INLINE void take(const T *x, const i64 *index, T *y, i64 n, i64 units, i64 rows, int floats) {
   constexpr i64 BLOCK = THREADS * UNITS;
   for (i64 first = blockIdx.x * BLOCK + threadIdx.x; first < n; first += gridDim.x * BLOCK) {
     T unit[UNITS];
     UNROLL for (int k = 0; k < UNITS; k++) {
       const i64 i = first + k * THREADS;
       if (i >= n) break;
-      i64 row = index[i / units];
-      row = row < 0 ? 0 : row < rows ? row : rows - 1;
-      unit[k] = x[row * units + i % units];
+      const i64 row = index[i / units], inside = row < 0 ? 0 : row < rows ? row : rows - 1;
+      unit[k] = x[inside * units + i % units];
+      if (row != inside && floats) memset(&unit[k], 255, sizeof(T));
     }
     UNROLL for (int k = 0; k < UNITS; k++)
       if (first + k * THREADS < n) y[first + k * THREADS] = unit[k];
@@ -114,8 +114,8 @@ template <class T> INLINE void take(const T *x, const i64 *index, T *y, i64 n, i
               pad(from, to, pattern, n, frame)) \
   ALPHA_ENTRY(transpose_##size, (THREADS), (const T *x, T *y, i64 batches, i64 rows, i64 columns), \
               transpose<TILE>(x, y, batches, rows, columns)) \
-  ALPHA_ENTRY(take_##size, (THREADS), (const T *x, const i64 *index, T *y, i64 n, i64 units, i64 rows), \
-              take(x, index, y, n, units, rows))
+  ALPHA_ENTRY(take_##size, (THREADS), (const T *x, const i64 *index, T *y, i64 n, i64 units, i64 rows, \
+              int floats), take(x, index, y, n, units, rows, floats))
 MOVES(1, u8, 64)
 MOVES(2, u16, 64)
 MOVES(4, u32, 32)
