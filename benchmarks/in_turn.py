@@ -1,4 +1,4 @@
-"""Cases of a benchmark on a GPU, one after the other, each recorded and printed when it is there."""
+"""Cases of a benchmark, one after the other, each recorded and printed when it is there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 
 from alpha.errors import AlphaError
-from benchmarks import checks, cuda_timing, results
+from benchmarks import checks, cpu_timing, cuda_timing, results
 from benchmarks.environment import torch_facts
 from benchmarks.results import Row
 
@@ -23,17 +23,18 @@ def record_each(name: str, heading: str, precisions: Sequence[str], cases: Itera
         heading: of the table whose lines `line` makes.
         precisions: that are measured.
         cases: by what each is known, and what returns the rest of its row.
-        args: with busy, budget_s and output (benchmarks.environment.add_common).
+        args: with device, busy, budget_s and output (benchmarks.environment.add_common).
         argv: what the command was called with; None: sys.argv.
     """
     try:
-        checks.admit(precisions, "cuda", name, args.busy)
+        checks.admit(precisions, args.device, name, args.busy)
     except AlphaError as error:
         print(error, file=sys.stderr)
         return 1
     deadline, failed = time.monotonic() + args.budget_s, False
     command = f"python -m benchmarks.{name} {' '.join(sys.argv[1:] if argv is None else argv)}".strip()
-    facts = {**cuda_timing.start(command), **torch_facts(), "busy_allowed": args.busy}
+    facts = {**(cuda_timing if args.device == "cuda" else cpu_timing).start(command), **torch_facts(),
+             "busy_allowed": args.busy}
     print("; ".join(f"{k}: {v}" for k, v in facts.items()) + f"\n{heading}")
     for known, measured in cases:
         if time.monotonic() > deadline:

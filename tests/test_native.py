@@ -139,6 +139,32 @@ def test_convolution_errors_stay_below_those_of_a_sequential_chain(rng, ic, oc, 
     close(dw, conv_wgrad_padded(x, g, (3, 3), *geometry))
 
 
+@pytest.mark.parametrize("ic", [1, 2, 3, 5, 16])
+@pytest.mark.parametrize("f, padding", [(1, 0), (2, 0), (3, 1), (5, 2)])
+def test_few_channels_out_meet_no_value_beside_their_taps(rng, ic, f, padding):
+    """Two terms share a vector there: what lies beside the last one, in x or in the weights, must not count."""
+    for oc in (*range(1, 10), 65, 70):
+        desc = ConvDesc.fprop((2, 6, 7, ic), (oc, f, f, ic), stride=(1, 1), padding=(padding, padding),
+                              dilation=(1, 1), groups=1)
+        x, w, bias = integers(rng, *desc.x_shape), integers(rng, *desc.w_shape), integers(rng, oc)
+        for bad in (np.nan, np.inf):
+            got = {}
+            for where in (None, "x", "w"):
+                a, b = x.copy(), w.copy()
+                if where == "x":
+                    a[:, :, 3] = bad
+                elif where == "w":
+                    b[oc // 2, f // 2, f // 2] = bad
+                got[where] = nan(*desc.y_shape)
+                native.conv_fprop(desc, a, b, got[where], bias=bias)
+            met = np.array([any(desc.w.input_of(o, tap) == 3 for tap in range(f)) for o in range(desc.w.o)])
+            assert np.isfinite(got[None]).all()
+            np.testing.assert_array_equal(got["x"][:, :, ~met], got[None][:, :, ~met])
+            others = np.arange(oc) != oc // 2
+            np.testing.assert_array_equal(got["w"][..., others], got[None][..., others])
+            assert not np.isfinite(got["x"][:, :, met]).any()
+
+
 def test_same_bits_every_time(rng):
     x, w = floats(rng, 5, 9, 9, 24), floats(rng, 40, 3, 3, 24)
     desc = ConvDesc.fprop(x.shape, w.shape, stride=(1, 1), padding=(1, 1), dilation=(1, 1), groups=1)

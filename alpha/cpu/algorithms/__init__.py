@@ -48,7 +48,8 @@ def _machine(direct: float, product: float, spectral: float, transform: float, f
              auto: tuple[str, ...] = ("winograd", "fft")) -> Machine:
     """Returns a class of machines, in GFLOP/s and GB/s of one thread: the choice must not depend on their number."""
     flops = {"direct": direct, "depthwise": direct / 8, "product": product, "spectral": spectral,
-             "sparse": 0.55 * direct, "transform": transform, "fft": fft}
+             "sparse": 0.55 * direct, "transform": transform, "fft": fft,
+             "fft depthwise": min(fft, 2)}    # which NumPy makes
     return Machine(Rates({unit: rate * 1e9 for unit, rate in flops.items()}, {"L2": l2 * 1e9, "DRAM": dram * 1e9,
                          "panels": direct / 2 * 1e9}, 2e-5, 0.0), auto)
 
@@ -101,8 +102,9 @@ def way_of_level(pass_name: str, level: ConvDesc, machine: str, limit: int) -> W
     found = [(seconds(cost_of(way, pass_name, maps), rates), way) for way in ways("winograd", maps)
              if not limits(cost_of(way, pass_name, maps), PROMISES["fp32"], limit)
              and not too_small(way, pass_name, maps, 0, MACHINES[machine].least_tiles)]
-    written = level.oc if pass_name == "fprop" else level.ic    # by the direct kernels, in whole vectors
-    rounded = ceil_div(written, lanes) * lanes / written
+    written = level.oc if pass_name == "fprop" else level.ic    # by the direct kernels, in half or in whole vectors
+    whole = lanes // 2 if written <= lanes // 2 and pass_name != "wgrad" else lanes
+    rounded = ceil_div(written, whole) * whole / written
     most = TAKEN_BELOW * rounded * seconds(cost_of(Way("direct"), pass_name, level), rates)
     return min((way for way in found if way[0] <= most), default=(most, None))[1]
 

@@ -7,15 +7,14 @@
 // Tile:    up to ACCUMULATORS vectors: pixels of a class, of any row or image, x up to TILE_VECTORS vectors of channels
 //          out, in chains of sums of about MOST_TERMS terms. Weights are packed once per job into a panel [tap slot]
 //          [channel in][TILE_WIDTH] that stays in the second-level cache. A job is (group, block of channels out, part of
-//          the rows) and sums in a fixed order. Filters of one tap with several blocks are all packed first. A job is a
+//          the rows) and sums in a fixed order. Up to LANES / 2 channels out: a vector has two terms of each, as a pair
+//          of inputs that lie side by side is broadcast at once. Filters of one tap with several blocks are all packed first. A job is a
 //          stretch of rows, so few that what it reads and writes stays in that cache while it meets one block after the
 //          other.
-#include <array>
 #include <memory>
-#include <utility>
 #include <vector>
 
-#include "conv.hpp"
+#include "conv_tile.hpp"
 
 namespace {
 
@@ -24,88 +23,25 @@ constexpr int64_t PANEL_BYTES = 384 * 1024, DOT_BELOW = 12;  // images
 constexpr int64_t STRETCH_BYTES = 192 * 1024, LEAST_STRETCHES = 16, CACHED_FLOATS = 192 * 1024;
 constexpr int64_t TOGETHER_BYTES = 16 * 1024, MOST_TOGETHER = 32;  // panels that a tile meets one after the other
 constexpr int64_t MOST_TERMS = 2048;  // of a chain of sums; each starts at 0 and is added to what the others made
-constexpr int64_t LINE = 16;  // floats of a line of a cache
 constexpr int64_t ALONE_BELOW = 400000;  // multiply-adds, some 10 us: what waking and awaiting a team may cost
-
-struct Epilogue {
-  const float* bias;
-  bool accumulate, relu;
-};
-
-constexpr int tile_pixels(int vectors) { return std::min(12, ACCUMULATORS / vectors); }
-
-template <int P, int V>
-INLINE void start_tile(vfloat (&acc)[P][V], int64_t valid, const Epilogue& e) {
-  UNROLL for (int v = 0; v < V; v++) {
-    const vfloat bias = e.bias ? load_part(e.bias + v * LANES, valid - v * LANES) : vfloat{};
-    UNROLL for (int p = 0; p < P; p++) acc[p][v] = bias;
-  }
-}
-
-template <int P, int V>
-INLINE void finish_tile(vfloat (&acc)[P][V], float* const* y, int64_t valid, const Epilogue& e) {
-  if (e.accumulate) {
-    UNROLL for (int p = 0; p < P; p++)
-      UNROLL for (int v = 0; v < V; v++) acc[p][v] += load_part(y[p] + v * LANES, valid - v * LANES);
-  }
-  if (e.relu) {
-    UNROLL for (int p = 0; p < P; p++) UNROLL for (int v = 0; v < V; v++) acc[p][v] = relu(acc[p][v]);
-  }
-  if (valid == V * LANES) {
-    UNROLL for (int p = 0; p < P; p++) UNROLL for (int v = 0; v < V; v++) store(y[p] + v * LANES, acc[p][v]);
-  } else {
-    UNROLL for (int p = 0; p < P; p++)
-      UNROLL for (int v = 0; v < V; v++) store_part(y[p] + v * LANES, acc[p][v], valid - v * LANES);
-  }
-}
-
-// acc[P pixels][V vectors] over all runs: one vector of weights meets P broadcast inputs. Where a 1x1 filter has no more
-// outputs than inputs, memory sets the pace, so what the next tile reads is fetched meanwhile, `ahead` floats on.
-template <int P, int V>
-__attribute__((noinline)) void tile(const float* const* x, float* const* y, const Run* runs, int64_t n_runs,
-                                    const float* panel, int64_t valid, const Epilogue& e, int64_t ahead) {
-  vfloat acc[P][V];
-  start_tile<P, V>(acc, valid, e);
-  for (int64_t r = 0; r < n_runs; r++) {
-    const float* w = panel + runs[r].panel * (V * LANES);
-    const float* in[P];
-    UNROLL for (int p = 0; p < P; p++) in[p] = x[p] + runs[r].in;
-    const int64_t length = runs[r].length;
-    for (int64_t k = 0; k < length; k++, w += V * LANES) {
-      if (ahead && k % LINE == 0) {
-        UNROLL for (int p = 0; p < P; p++) __builtin_prefetch(in[p] + ahead + k);
-      }
-      vfloat weight[V];
-      UNROLL for (int v = 0; v < V; v++) weight[v] = load(w + v * LANES);
-      UNROLL for (int p = 0; p < P; p++) {
-        const vfloat value = broadcast(in[p][k]);
-        UNROLL for (int v = 0; v < V; v++) acc[p][v] += value * weight[v];
-      }
-    }
-  }
-  finish_tile<P, V>(acc, y, valid, e);
-}
-
-using Tile = void (*)(const float* const*, float* const*, const Run*, int64_t, const float*, int64_t, const Epilogue&,
-                      int64_t);
-
-template <int V, int... P>
-constexpr std::array<Tile, ACCUMULATORS + 1> tiles_of(std::integer_sequence<int, P...>) {
-  return {nullptr, tile<P + 1, V>...};
-}
-
-template <int... V>
-constexpr std::array<std::array<Tile, ACCUMULATORS + 1>, TILE_VECTORS> all_tiles(std::integer_sequence<int, V...>) {
-  return {tiles_of<V + 1>(std::make_integer_sequence<int, tile_pixels(V + 1)>())...};
-}
-
-// TILES[vectors - 1][pixels]
-constexpr auto TILES = all_tiles(std::make_integer_sequence<int, TILE_VECTORS>());
 
 // The weights of one job: channels out [k, k + valid) of a group, channels in [r, r + rows).
 struct Slice {
   int64_t group, k, valid, width, r, rows;
 };
+
+// Puts the next row of a panel beside each row, lane by lane: a run may begin at any.
+void pair_rows(const Geometry& g, const Slice& s, float* panel) {
+  if (!in_pairs(s.valid)) return;
+  for (int64_t left = g.taps() * s.rows; left > 0; left--, panel += LANES) {
+    float row[LANES];
+    for (int o = 0; o < LANES / 2; o++) {
+      row[2 * o] = panel[o];
+      row[2 * o + 1] = left > 1 ? panel[LANES + o] : 0;
+    }
+    store(panel, load(row));
+  }
+}
 
 // panel[(slot * rows + i) * width + o] = w[group, k + o][tap of slot][r + i]
 void pack_fprop(const Geometry& g, const float* w, const Slice& s, float* panel) {
@@ -122,6 +58,7 @@ void pack_fprop(const Geometry& g, const float* w, const Slice& s, float* panel)
         for (int64_t j = o; j < o + LANES; j++) dst[i * s.width + j] = j < s.valid ? src[j * ld + i] : 0;
     }
   }
+  pair_rows(g, s, panel);
 }
 
 // panel[(slot * rows + i) * width + o] = w[group, r + i][tap of slot][k + o]
@@ -136,6 +73,7 @@ void pack_dgrad(const Geometry& g, const float* w, const Slice& s, float* panel)
       for (int64_t o = 0; o < s.width; o += LANES) store(dst + o, load_part(src + o, s.valid - o));
     }
   }
+  pair_rows(g, s, panel);
 }
 
 // The reduction of one class as contiguous runs: a whole row of taps where its channels follow one another in memory.
@@ -220,8 +158,9 @@ void run_classes(const Geometry& g, const Operands& op, const Piece* pieces, int
                           const bool begin = first && run == 0;
                           const float* bias = op.bias && begin ? op.bias + group_out + slice.k : nullptr;
                           const Epilogue e = {bias, op.accumulate || !begin, op.relu && last && end};
-                          TILES[slice.width / LANES - 1][pixels](x, to, runs.data() + run, n_runs, panel, slice.valid,
-                                                                 e, ahead);
+                          const Tile run_tile =
+                              in_pairs(slice.valid) ? PAIRS[pixels] : TILES[slice.width / LANES - 1][pixels];
+                          run_tile(x, to, runs.data() + run, n_runs, panel, slice.valid, e, ahead);
                         });
                       }
                     });

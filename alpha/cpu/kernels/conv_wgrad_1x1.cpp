@@ -9,7 +9,7 @@
 //          shape alone, channels in where parts are few for the threads or sums large for a cache, which changes no
 //          sum. Partial sums are added in a fixed order.
 #include "conv.hpp"
-#include "product.hpp"
+#include "winograd/product.hpp"
 
 namespace {
 

@@ -1,7 +1,8 @@
 // What:    the half spectrum of real tiles of E x E, and its inverse, a vector of channels at a time.
 // Source:  Cooley and Tukey's transform, by halves in time; two real rows are the parts of one complex row.
-// Layout:  maps NHWC. Spectra [tile][k][2][channels], k = row * (E / 2 + 1) + column, real then imaginary parts; those of
-//          filters, [k][part][out][part][in], are the matrix that multiplies them (alpha/cpu/algorithms/fft.py).
+// Layout:  maps NHWC. Spectra [tile][k][2][channels], k = row * (E / 2 + 1) + column, real then imaginary parts. Those of
+//          filters are the matrix that multiplies them, (part, in) by (part, out), as the panels that conv.cpp reads,
+//          [k][block of outs][part][in][TILE_WIDTH outs]; gradients of filters come as [k][part][out][part][in].
 // Zeros:   tiles reach over the border, where zeros are transformed.
 #include <cmath>
 
@@ -141,47 +142,78 @@ struct Tile {
 };
 
 // From Python: tiles of a map. Tile t has its first pixel at (row * step_h - pad_h, col * step_w - pad_w), and takes up to
-// size_h x size_w pixels (the rest is 0), or writes them.
+// size_h x size_w pixels (the rest is 0), or writes them. filters: how many filters there are, 0 for maps.
 struct Map {
   int64_t n, h, w, c, rows, cols, step_h, step_w, pad_h, pad_w, size_h, size_w, edge, filters;
 };
 
-// Filters are one tile each: their numbers re and im become [[re, im], [-im, re]], rows of all filters side by side.
-template <int E, bool FILTERS>
-void forward_of(const Map& map, const float* x, float* v) {
-  const int64_t points = E * (E / 2 + 1), per_image = map.rows * map.cols, vectors = ceil_div(map.c, LANES);
-#pragma omp parallel num_threads(team(map.n * per_image * map.c * points, 20000))
+// A vector of channels of a tile, transformed.
+template <int E>
+void transform(const Map& map, const float* x, int64_t tile, int64_t c, vfloat (*real)[E], Tile<E>* spectrum) {
+  const int64_t per_image = map.rows * map.cols, left = map.c - c;
+  const int64_t row = tile % per_image / map.cols * map.step_h - map.pad_h;
+  const int64_t col = tile % map.cols * map.step_w - map.pad_w;
+  const float* from = x + tile / per_image * map.h * map.w * map.c + c;
+  const int rows = static_cast<int>(std::min<int64_t>(map.size_h, std::max<int64_t>(0, map.h - row)));
+  for (int i = 0; i < rows + rows % 2; i++)
+    for (int j = 0; j < E; j++) {
+      const bool inside = i < rows && row + i >= 0 && j < map.size_w && col + j >= 0 && col + j < map.w;
+      real[i][j] = inside ? load_part(from + ((row + i) * map.w + col + j) * map.c, left) : vfloat{};
+    }
+  spectrum->forward(real, rows);
+}
+
+template <int E>
+void maps_of(const Map& map, const float* x, float* v) {
+  const int64_t points = E * (E / 2 + 1), tiles = map.n * map.rows * map.cols, vectors = ceil_div(map.c, LANES);
+#pragma omp parallel num_threads(team(tiles * map.c * points, 20000))
   {
     auto* real = reinterpret_cast<vfloat(*)[E]>(scratch<2>(E * E * LANES));
     auto* spectrum = reinterpret_cast<Tile<E>*>(scratch<3>(sizeof(Tile<E>) / sizeof(float)));
 #pragma omp for schedule(static)
-    for (int64_t job = 0; job < map.n * per_image * vectors; job++) {
+    for (int64_t job = 0; job < tiles * vectors; job++) {
       const int64_t tile = job / vectors, c = job % vectors * LANES, left = map.c - c;
-      const int64_t row = tile % per_image / map.cols * map.step_h - map.pad_h;
-      const int64_t col = tile % map.cols * map.step_w - map.pad_w;
-      const float* from = x + tile / per_image * map.h * map.w * map.c + c;
-      const int rows = static_cast<int>(std::min<int64_t>(map.size_h, std::max<int64_t>(0, map.h - row)));
-      for (int i = 0; i < rows + rows % 2; i++)
-        for (int j = 0; j < E; j++) {
-          const bool inside = i < rows && row + i >= 0 && j < map.size_w && col + j >= 0 && col + j < map.w;
-          real[i][j] = inside ? load_part(from + ((row + i) * map.w + col + j) * map.c, left) : vfloat{};
-        }
-      spectrum->forward(real, rows);
-      if (FILTERS) {
-        const int64_t part = map.n * 2 * map.c;
-        float* to = v + tile * 2 * map.c + c;
-        for (int64_t k = 0; k < points; k++, to += 2 * part) {
-          store_part(to, spectrum->re[k], left);
-          store_part(to + map.c, spectrum->im[k], left);
-          store_part(to + part, -spectrum->im[k], left);
-          store_part(to + part + map.c, spectrum->re[k], left);
-        }
-        continue;
-      }
+      transform(map, x, tile, c, real, spectrum);
       float* to = v + tile * points * 2 * map.c + c;
       for (int64_t k = 0; k < points; k++, to += 2 * map.c) {
         store_part(to, spectrum->re[k], left);
         store_part(to + map.c, spectrum->im[k], left);
+      }
+    }
+  }
+}
+
+// Filters are one tile, of as many channels as there are pairs (in, out), outs in whole vectors. Their spectra become the
+// panels of [[re, -im], [im, re]], ins by outs. Those of a few are written together, since points lie far apart.
+template <int E>
+void filters_of(const Map& map, const float* x, float* v) {
+  constexpr int64_t WIDTH = LANES * TILE_VECTORS, MOST_BYTES = 1280 * 1024, MOST_TOGETHER = 32;
+  constexpr int64_t SIZE = sizeof(Tile<E>), TOGETHER = std::min(MOST_TOGETHER, std::max<int64_t>(1, MOST_BYTES / SIZE));
+  const int64_t points = E * (E / 2 + 1), outs = map.filters, ins = map.c / outs, vectors = map.c / LANES;
+  const auto at = [=](int64_t row, int64_t col) {
+    const int64_t first = col / WIDTH * WIDTH;
+    return first * 2 * ins + row * std::min(WIDTH, 2 * outs - first) + col - first;
+  };
+#pragma omp parallel num_threads(team(map.c * points, 20000))
+  {
+    auto* real = reinterpret_cast<vfloat(*)[E]>(scratch<2>(E * E * LANES));
+    auto* spectra = reinterpret_cast<Tile<E>*>(scratch<3>(TOGETHER * SIZE / sizeof(float)));
+#pragma omp for schedule(static)
+    for (int64_t first = 0; first < vectors; first += TOGETHER) {
+      const int64_t count = std::min(TOGETHER, vectors - first);
+      int64_t re_re[TOGETHER], re_im[TOGETHER], im_re[TOGETHER], im_im[TOGETHER];
+      for (int64_t j = 0; j < count; j++) {
+        const int64_t c = (first + j) * LANES, in = c / outs, out = c % outs;
+        re_re[j] = at(in, out), re_im[j] = at(in, outs + out);
+        im_re[j] = at(ins + in, out), im_im[j] = at(ins + in, outs + out);
+        transform(map, x, 0, c, real, spectra + j);
+      }
+      float* to = v;
+      for (int64_t k = 0; k < points; k++, to += 4 * ins * outs) {
+        for (int64_t j = 0; j < count; j++) store(to + re_re[j], spectra[j].re[k]);
+        for (int64_t j = 0; j < count; j++) store(to + re_im[j], -spectra[j].im[k]);
+        for (int64_t j = 0; j < count; j++) store(to + im_re[j], spectra[j].im[k]);
+        for (int64_t j = 0; j < count; j++) store(to + im_im[j], spectra[j].re[k]);
       }
     }
   }
@@ -233,7 +265,7 @@ void dispatch(int64_t edge, const Map& map, const float* from, float* to) {
 template <int E>
 struct ForwardOf {
   static void run(const Map& map, const float* from, float* to) {
-    map.filters ? forward_of<E, true>(map, from, to) : forward_of<E, false>(map, from, to);
+    map.filters ? filters_of<E>(map, from, to) : maps_of<E>(map, from, to);
   }
 };
 
@@ -246,7 +278,7 @@ struct InverseOf {
 
 }  // namespace
 
-// v [tile][k][2][c] = half spectra of the tiles of x (n, h, w, c).
+// v [tile][k][2][c] = half spectra of the tiles of x (n, h, w, c), or panels of filters x (1, h, w, ins, outs).
 EXPORT void fft_tiles(const int64_t* map, const float* x, float* v) {
   const Map& m = *reinterpret_cast<const Map*>(map);
   dispatch<ForwardOf>(m.edge, m, x, v);

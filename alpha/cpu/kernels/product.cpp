@@ -6,7 +6,7 @@
 #include <array>
 #include <utility>
 
-#include "product.hpp"
+#include "winograd/product.hpp"
 
 namespace {
 

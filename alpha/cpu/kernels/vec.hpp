@@ -22,6 +22,7 @@ constexpr int LANES = 4, TILE_VECTORS = 2, ACCUMULATORS = 12;
 
 typedef float vfloat __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef int32_t vint __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+typedef double vdouble __attribute__((vector_size(LANES * 4)));
 
 #define UNROLL _Pragma("GCC unroll 64")
 #define INLINE static inline __attribute__((always_inline))
@@ -33,6 +34,12 @@ INLINE void store(float* p, vfloat v) { *reinterpret_cast<vfloat*>(p) = v; }
 INLINE vint load(const int32_t* p) { return *reinterpret_cast<const vint*>(p); }
 INLINE void store(int32_t* p, vint v) { *reinterpret_cast<vint*>(p) = v; }
 INLINE vfloat broadcast(float x) { return x - vfloat{}; }
+// p[0] in lanes 0, 2, ..., p[1] in lanes 1, 3, ...: bits, of which nothing is computed
+INLINE vfloat broadcast_pair(const float* p) {
+  double pair;
+  memcpy(&pair, p, sizeof pair);
+  return (vfloat)(pair - vdouble{});
+}
 // A NaN stays a NaN: only what is truly below zero is cut.
 INLINE vfloat relu(vfloat v) { return v < 0 ? vfloat{} : v; }
 INLINE float relu(float v) { return v < 0 ? 0 : v; }
@@ -92,6 +99,17 @@ INLINE void copy_elements(T* to, const T* from, int64_t n) {
   int64_t i = 0;
   for (; i + LANES <= n; i += LANES) store(target + i, load(source + i));
   if (i < n) store_part(target + i, load_part(source + i, n - i), n - i);
+}
+
+// Lane i is v[from[i]].
+INLINE vfloat permuted(vfloat v, vint from) {
+#if defined(__clang__)
+  vfloat r;
+  for (int i = 0; i < LANES; i++) r[i] = v[from[i]];
+  return r;
+#else
+  return __builtin_shuffle(v, from);
+#endif
 }
 
 // Sum over the lanes, pairwise.

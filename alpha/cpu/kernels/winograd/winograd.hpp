@@ -6,7 +6,7 @@
 // A block is what a sum adds up from 0 (docs/numerics.md), and a row of it is one stretch of memory.
 #pragma once
 
-#include "../product.hpp"
+#include "product.hpp"
 
 constexpr int64_t BLOCK = 64;           // terms of a sum before it is added to others
 constexpr int64_t APART = 16;           // floats between spectral points: else they fall on one set of the cache

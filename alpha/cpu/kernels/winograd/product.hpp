@@ -1,7 +1,7 @@
 // Tiles of matrix products in registers, for Winograd's spectral points and for filters of one tap.
 #pragma once
 
-#include "vec.hpp"
+#include "../vec.hpp"
 
 constexpr int TILE_WIDTH = LANES * TILE_VECTORS;
 
