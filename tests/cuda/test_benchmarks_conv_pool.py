@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.cuda, pytest.mark.torch]
 def test_a_layer_is_measured(device, tmp_path, monkeypatch):
     monkeypatch.setattr(conv_pool, "LAYERS", ((16, 16, 64),))
     monkeypatch.setattr(cuda_sparsity, "CALLS", 1)
-    assert conv_pool.main(["--busy", "--batch", "1", "--rounds", "1", "--window", "0.01", "--output",
-                           str(tmp_path)]) == 0
+    assert conv_pool.main(["--device", "cuda", "--busy", "--batch", "1", "--rounds", "1", "--window", "0.01",
+                           "--output", str(tmp_path)]) == 0
     row, = results.read(tmp_path / "conv_pool.jsonl")
     assert row["gain"] > 0 and {"op", "pair", "128x64", "torch_nchw", "torch_nhwc"} <= set(row["us"])
