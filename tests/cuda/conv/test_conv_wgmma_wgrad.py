@@ -99,7 +99,7 @@ def test_strips_are_bitwise_right_on_integers(candidate):
 def test_tiles_of_more_than_two_consumers_are_bitwise_right_on_integers(candidate, monkeypatch):
     monkeypatch.setattr(context, "sm_count", 132)  # for which the work is cut, whatever runs it
     dtype = "bfloat16" if candidate.reads == "bfloat16" else "float32"
-    cases = [case for case in ROWS if not candidate.rejection(case.desc)]
+    cases = [case for case in (*ROWS, square("not cut", 64, 1, 8, 136, 3, 1, 1)) if not candidate.rejection(case.desc)]
     slots = {candidate.schedule(case.desc).slots > 0 for case in cases}
     assert slots == {True, False} or candidate.tile.cluster > 1
     for case in cases:
