@@ -52,6 +52,11 @@ class Box(NamedTuple):
         self.kernel(self.blocks, x.ptr + self.start, y.ptr + self.target, self.n, self.layout)
 
 
+def _together(itemsize: int, numbers: Shape) -> int:
+    """Returns how many elements may be moved as a unit, if all of these numbers of elements are multiples of it."""
+    return max([k for k in (1, 2, 4, 8, 16) if k * itemsize <= 16 and not any(n % k for n in numbers)])
+
+
 def _box(where: str, sizes: Shape, source: Shape, destination: Shape, start: int, target: int, itemsize: int) -> Box:
     """Plans the copy of a box of elements.
 
@@ -66,7 +71,7 @@ def _box(where: str, sizes: Shape, source: Shape, destination: Shape, start: int
     together = 1  # elements of a unit
     if strides[0][0] == strides[1][0] == 1:
         outer = (box[0], start, target, *strides[0][1:], *strides[1][1:])
-        together = max([k for k in (1, 2, 4, 8, 16) if k * itemsize <= 16 and all(n % k == 0 for n in outer)])
+        together = _together(itemsize, outer)
     box = (box[0] // together, *box[1:])
     strides = [(s[0], *[step // together for step in s[1:]]) for s in strides]
     n, unit = prod(box), together * itemsize
@@ -207,8 +212,8 @@ def slice_axes_grad_cuda(g: Array, *, ranges: tuple[ops.Range, ...], shape: Shap
         return g.reshaped(shape)
     if all(count and (step == 1 or count == 1) for _, count, step in ranges):
         counts = tuple([count for _, count, _ in ranges])
-        return _pad(g.reshaped(counts), tuple([(start, n - start - count)
-                                               for n, (start, count, _) in zip(shape, ranges)]), 0)
+        widths = tuple([(start, n - start - count) for n, (start, count, _) in zip(shape, ranges)])
+        return pad_cuda(g.reshaped(counts), widths=widths, value=0)
     dx = filled(shape, 0, g.dtype)
     part("slice_axes_grad", shape, ranges, ITEMSIZE[g.dtype], True).copy(g, dx)
     return dx
@@ -233,10 +238,9 @@ def _frame(shape: Shape, widths: tuple[tuple[int, int], ...], itemsize: int) -> 
             axes[-1] = (length * inner[0], before * inner[0], (before + n) * inner[0], inner[3])
         elif length > 1 or not n:
             axes.append((length, before, before + n, stride))
-    axes = axes or [(1, 0, 1, 1)]
-    first, outer = axes[0], axes[1:]
+    first, *outer = axes or [(1, 0, 1, 1)]
     steps = (*first[:3], *[stride for *_, stride in outer])
-    together = max([k for k in (1, 2, 4, 8, 16) if k * itemsize <= 16 and not any(step % k for step in steps)])
+    together = _together(itemsize, steps)
     first = (first[0] // together, first[1] // together, first[2] // together, 1)
     axes = [first, *[(*ends, stride // together) for *ends, stride in outer]]  # in units
     sizes, low, high, strides = ([axis[k] for axis in axes] for k in range(4))
@@ -247,17 +251,13 @@ def _frame(shape: Shape, widths: tuple[tuple[int, int], ...], itemsize: int) -> 
                  layout + _FRAME.pack(*low, *room, *high, *room))
 
 
-def _pad(x: Array, widths: tuple[tuple[int, int], ...], value: float) -> Array:
+@ops.pad.impl("cuda")
+def pad_cuda(x: Array, *, widths: tuple[tuple[int, int], ...], value: float) -> Array:
     frame = _frame(x.shape, widths, ITEMSIZE[x.dtype])
     y = empty(frame.shape, x.dtype)
     frame.kernel(-(-frame.n // (THREADS * UNITS)), x.ptr - frame.origin, y, pattern_of(value, x.dtype), frame.n,
                  frame.layout)
     return y
-
-
-@ops.pad.impl("cuda")
-def pad_cuda(x: Array, *, widths: tuple[tuple[int, int], ...], value: float) -> Array:
-    return _pad(x, widths, value)
 
 
 # ---- order -----------------------------------------------------------------------------------------------------------
