@@ -13,6 +13,7 @@ from alpha.cpu import native
 from alpha.cpu.erf import erf
 from alpha.cpu.memory import empty
 from alpha.cpu.pointwise import bind
+from alpha.cpu.quiet import quietly
 from alpha.ops import elementwise as ops
 from alpha.ops import logic
 
@@ -20,7 +21,7 @@ Array = np.ndarray
 Number = ops.Number
 
 LARGE = 1 << 16  # elements from which a compiled kernel, on all cores, beats NumPy on one
-FEW = 1 << 13    # elements of all operands below which one call of NumPy takes less time than one of a kernel
+FEW = 1 << 14    # elements of an operand below which one call of NumPy takes less time than one of a kernel
 
 
 def compiled(*arrays: Array) -> bool:
@@ -30,35 +31,33 @@ def compiled(*arrays: Array) -> bool:
 
 def _unary(ufunc: Callable[..., Any]) -> Callable[..., Array]:
     def run(x: Array) -> Array:
-        with np.errstate(all="ignore"):
-            return ufunc(x, out=empty(x.shape, x.dtype))
+        return quietly(ufunc, x, empty(x.shape, x.dtype))
     return run
 
 
 def _binary(ufunc: Callable[..., Any]) -> Callable[..., Array]:
     def run(a: Array | Number, b: Array | Number) -> Array:
         a, b, shape, dtype = _operands(a, b)
-        with np.errstate(all="ignore"):
-            return ufunc(a, b, out=empty(shape, dtype))
+        return quietly(ufunc, a, b, empty(shape, dtype))
     return run
 
 
 def _quiet(ufunc: Callable[..., Any], result: str | None = None) -> Callable[..., Array]:
-    """As _binary, for what never warns."""
+    """As _binary; the result may have a dtype of its own."""
     def run(a: Array | Number, b: Array | Number) -> Array:
-        a, b, shape, dtype = _operands(a, b)
-        with np.errstate(over="ignore"):  # of a Python number that the dtype cannot hold: it counts as infinite
-            return ufunc(a, b, out=empty(shape, result or dtype))
+        a, b, shape, dtype = _operands(a, b)  # a Python number that the dtype cannot hold counts as infinite
+        return quietly(ufunc, a, b, empty(shape, result or dtype))
     return run
 
 
 def _operands(a: Array | Number, b: Array | Number) -> tuple[Array | Number, Array | Number, tuple[int, ...], Any]:
     """Returns both operands, and the shape and dtype of the result."""
-    if not isinstance(b, np.ndarray):
+    if b.__class__ is not np.ndarray:
         return a, _plain(b), a.shape, a.dtype
-    if not isinstance(a, np.ndarray):
+    if a.__class__ is not np.ndarray:
         return _plain(a), b, b.shape, b.dtype
-    return a, b, a.shape if a.shape == b.shape else np.broadcast(a, b).shape, a.dtype
+    shape = a.shape
+    return a, b, shape if shape == b.shape else np.broadcast(a, b).shape, a.dtype
 
 
 def _plain(value: Number) -> Number:
