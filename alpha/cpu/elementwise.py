@@ -21,7 +21,8 @@ Array = np.ndarray
 Number = ops.Number
 
 LARGE = 1 << 16  # elements from which a compiled kernel, on all cores, beats NumPy on one
-FEW = 1 << 14    # elements of an operand below which one call of NumPy takes less time than one of a kernel
+FEW = 1 << 13    # elements below which one call of NumPy takes less time than one of a kernel
+LIGHT = 2 * FEW  # the same, where NumPy too has vectors for it
 
 
 def compiled(*arrays: Array) -> bool:
@@ -31,14 +32,14 @@ def compiled(*arrays: Array) -> bool:
 
 def _unary(ufunc: Callable[..., Any]) -> Callable[..., Array]:
     def run(x: Array) -> Array:
-        return quietly(ufunc, x, empty(x.shape, x.dtype))
+        return quietly(ufunc, x, out=empty(x.shape, x.dtype))
     return run
 
 
 def _binary(ufunc: Callable[..., Any]) -> Callable[..., Array]:
     def run(a: Array | Number, b: Array | Number) -> Array:
         a, b, shape, dtype = _operands(a, b)
-        return quietly(ufunc, a, b, empty(shape, dtype))
+        return quietly(ufunc, a, b, out=empty(shape, dtype))
     return run
 
 
@@ -46,7 +47,7 @@ def _quiet(ufunc: Callable[..., Any], result: str | None = None) -> Callable[...
     """As _binary; the result may have a dtype of its own."""
     def run(a: Array | Number, b: Array | Number) -> Array:
         a, b, shape, dtype = _operands(a, b)  # a Python number that the dtype cannot hold counts as infinite
-        return quietly(ufunc, a, b, empty(shape, result or dtype))
+        return quietly(ufunc, a, b, out=empty(shape, result or dtype))
     return run
 
 
@@ -75,13 +76,13 @@ def _floor(x: Array, out: Array) -> Array:
     return np.floor(x, out=out) if x.dtype.kind == "f" else np.positive(x, out=out)
 
 
-for _op, _ufunc, _few in ((ops.neg, np.negative, FEW), (ops.exp, np.exp, 0), (ops.log, np.log, 0),
-                          (ops.sqrt, np.sqrt, FEW), (ops.abs, np.absolute, FEW), (ops.sign, _sign, 0),
+for _op, _ufunc, _few in ((ops.neg, np.negative, LIGHT), (ops.exp, np.exp, 0), (ops.log, np.log, 0),
+                          (ops.sqrt, np.sqrt, LIGHT), (ops.abs, np.absolute, LIGHT), (ops.sign, _sign, 0),
                           (ops.erf, erf, 0)):
     bind(_op, _unary(_ufunc), _few)
 
 for _op, _ufunc in ((ops.add, np.add), (ops.sub, np.subtract), (ops.mul, np.multiply), (ops.div, np.true_divide)):
-    bind(_op, _binary(_ufunc), FEW)
+    bind(_op, _binary(_ufunc), LIGHT)
 
 for _op, _ufunc in ((logic.floor, _floor), (logic.sin, np.sin), (logic.cos, np.cos)):
     _op.impl("cpu")(_unary(_ufunc))
@@ -92,7 +93,7 @@ for _op, _ufunc in ((ops.maximum, np.maximum), (ops.minimum, np.minimum)):
 
 for _op, _ufunc in ((ops.eq, np.equal), (ops.ne, np.not_equal), (ops.lt, np.less), (ops.le, np.less_equal),
                     (ops.gt, np.greater), (ops.ge, np.greater_equal)):
-    bind(_op, _quiet(_ufunc, "bool"), FEW)
+    bind(_op, _quiet(_ufunc, "bool"), LIGHT)
 
 _numpy_pow = _binary(np.power)
 

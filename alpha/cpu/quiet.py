@@ -13,10 +13,10 @@ _IN_CONTEXTS = int(np.__version__.partition(".")[0]) >= 2  # NumPy keeps in a co
 _here = threading.local()
 
 
-def quietly(ufunc: Callable[..., Any], *args: Any) -> Any:
-    """Returns ufunc(*args).  np.errstate, which is the other way, takes longer than a small ufunc."""
+def quietly(ufunc: Callable[..., Any], *args: Any, out: Any) -> Any:
+    """Returns ufunc(*args, out=out).  np.errstate, which is the other way, takes longer than a small ufunc."""
     try:
-        return _here.run(ufunc, *args)
+        return _here.run(ufunc, *args, out=out)
     except (AttributeError, RuntimeError):  # the first call of a thread, or one in the middle of another
         pass
     if _IN_CONTEXTS and not hasattr(_here, "run"):
@@ -24,4 +24,4 @@ def quietly(ufunc: Callable[..., Any], *args: Any) -> Any:
         context.run(np.seterr, all="ignore")
         _here.run = context.run
     with np.errstate(all="ignore"):
-        return ufunc(*args)
+        return ufunc(*args, out=out)
