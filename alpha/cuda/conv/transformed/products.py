@@ -32,17 +32,12 @@ class PointSlabs(Slabs):
         return np.ascontiguousarray(found[np.lexsort((found[:, 2], found[:, 1], found[:, 3]))])
 
 
-@lru_cache(maxsize=64)
-def point_slabs(desc: ConvDesc) -> Slabs:
-    return PointSlabs(*dgrad_slabs(desc))
-
-
 class Forward(FfmaSlab):
     """M (tiles, points, outer) from V and U: the dgrad of a 1x1 convolution, as U's rows are the terms of the sum."""
 
     def __init__(self, tile: Tile) -> None:
         super().__init__("dgrad", tile, split=1)
-        self.slabs_of = point_slabs
+        self.slabs_of = lru_cache(maxsize=64)(lambda desc: PointSlabs(*dgrad_slabs(desc)))
 
 
 Product = Forward | SkDilated
