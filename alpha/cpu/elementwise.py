@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from contextvars import Context
 from math import inf
 from typing import Any
 
@@ -13,7 +15,6 @@ from alpha.cpu import native
 from alpha.cpu.erf import erf
 from alpha.cpu.memory import empty
 from alpha.cpu.pointwise import bind
-from alpha.cpu.quiet import quietly
 from alpha.ops import elementwise as ops
 from alpha.ops import logic
 
@@ -23,6 +24,23 @@ Number = ops.Number
 LARGE = 1 << 16  # elements from which a compiled kernel, on all cores, beats NumPy on one
 FEW = 1 << 13    # elements below which one call of NumPy takes less time than one of a kernel
 LIGHT = 2 * FEW  # the same, where NumPy too has vectors for it
+
+_IN_CONTEXTS = int(np.__version__.partition(".")[0]) >= 2  # NumPy keeps in a context variable what it warns of
+_here = threading.local()
+
+
+def quietly(ufunc: Callable[..., Any], *args: Any, out: Any) -> Any:
+    """Returns ufunc(*args, out=out).  np.errstate, which is the other way, takes longer than a small ufunc."""
+    try:
+        return _here.run(ufunc, *args, out=out)
+    except (AttributeError, RuntimeError):  # the first call of a thread, or one in the middle of another
+        pass
+    if _IN_CONTEXTS and not hasattr(_here, "run"):
+        context = Context()
+        context.run(np.seterr, all="ignore")
+        _here.run = context.run
+    with np.errstate(all="ignore"):
+        return ufunc(*args, out=out)
 
 
 def compiled(*arrays: Array) -> bool:
