@@ -1,5 +1,6 @@
-// What:    the functions that equations call (alpha/fuse/equation.py), on vectors of floats; within 1.5 ulp, tanh, erf
-//          and logistic within 2.5. The normal distribution is within 8. NaN stays NaN, infinities give the limits, and results below 1.2e-38 may be 0.
+// What:    the functions that equations call (alpha/fuse/equation.py), on vectors of floats. They are within 1.5 ulp;
+//          tanh, erf and logistic within 2.5, the normal distribution within 8. NaN stays NaN, infinities give the
+//          limits, and results below 1.2e-38 may be 0.
 // Source:  argument reductions are the usual ones (powers of two); polynomials were fitted for these intervals,
 //          relative error below 6e-9. The lower tail of the normal distribution is e^(-z^2 / 2) times one, so nothing
 //          cancels there.
