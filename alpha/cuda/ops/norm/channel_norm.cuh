@@ -232,12 +232,16 @@ INLINE void sums(const Pitched<T> &g, const T *x, const Norm<T> &norm, float *__
   UNROLL for (int lane = 0; lane < N; lane++) s[lane] = {};
   if (at.begin < at.end) {
     const Channels<N> c(norm, first, Sharing(at.sample, stride, k));
-    each_gradient<RELU, false>(g, x, c, at, w, [&](const float (&v)[N], const float (&away)[N], i64) {
-      UNROLL for (int lane = 0; lane < N; lane++) {
-        s[lane].sum += v[lane];
-        s[lane].dot += v[lane] * away[lane];
-        if constexpr (BOUND) s[lane].most = fmaxf(s[lane].most, fabsf(v[lane]));
-      }
+    each_stretch(at, w, [&](const Place &part) {
+      State own[N] = {};
+      each_gradient<RELU, false>(g, x, c, part, w, [&](const float (&v)[N], const float (&away)[N], i64) {
+        UNROLL for (int lane = 0; lane < N; lane++) {
+          own[lane].sum += v[lane];
+          own[lane].dot += v[lane] * away[lane];
+          if constexpr (BOUND) own[lane].most = fmaxf(own[lane].most, fabsf(v[lane]));
+        }
+      });
+      UNROLL for (int lane = 0; lane < N; lane++) s[lane] = MergePairs()(s[lane], own[lane]);
     });
   }
   fold_rows<N>(s, w, MergePairs());
