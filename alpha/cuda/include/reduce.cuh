@@ -194,11 +194,11 @@ INLINE void each_row(const Place &at, const Walk &w, const Load &load, const Use
   for (; r < at.end; r += w.step) use(load(r), r);
 }
 
-// use(part) for the rows of a thread, CHAIN of them at a time: of what it sums no chain is longer.
-constexpr int CHAIN = 16;
+// use(part) for the rows of a thread, STRETCH of them at a time: no chain of what it sums is longer.
+constexpr int STRETCH = 16;
 template <class Use> INLINE void each_stretch(const Place &at, const Walk &w, const Use &use) {
   Place part = at;
-  for (const i64 rows = CHAIN * w.step; part.begin < at.end; part.begin += rows) {
+  for (const i64 rows = STRETCH * w.step; part.begin < at.end; part.begin += rows) {
     part.end = part.begin + rows < at.end ? part.begin + rows : at.end;
     use(part);
   }

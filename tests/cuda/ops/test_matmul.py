@@ -87,7 +87,7 @@ def test_long_sums_of_few_tiles_are_split(device):
 
 
 def test_few_columns_are_not_padded_for_tensor_cores(device, monkeypatch):
-    """LeNet-5's last layers on an H200: two paddings, the product and a copy took 12.5 us, two casts and FMA units 9."""
+    """LeNet-5 on an H200: two paddings, the product and a copy took 12.5 us, two casts and FMA units 9."""
     for name, value in dict(arch="sm_90a", name="NVIDIA H200", sm_count=132, max_shared=232_448).items():
         monkeypatch.setattr(context, name, value)
     matmul._choose.cache_clear()

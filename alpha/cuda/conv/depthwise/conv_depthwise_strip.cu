@@ -15,6 +15,8 @@
 //           lines
 // Measured: H200, bf16, 256 images, 3x3, fprop / dgrad / wgrad, us (benchmarks/results/h200/depthwise.jsonl): 32x32x144
 //           149 / 126 / 222, a copy of the same bytes 37; 16x16x192 40 / 40 / 81, 14; 4x4x960 13 / 13 / 35, 6
+#include <string.h>
+
 #include "storage.cuh"
 
 constexpr int THREADS = 128, LANES_MOST = 32, P = 4, V = 2, TAPS = F * F;
