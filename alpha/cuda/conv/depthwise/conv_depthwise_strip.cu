@@ -30,23 +30,11 @@ template <class T, int N> struct alignas(sizeof(T) * N) Group {
 };
 template <class T, int N> INLINE Group<T, N> read(const T *p) { return *reinterpret_cast<const Group<T, N> *>(p); }
 
-// V neighbours as they are stored, in one word: what is read ahead stays as it is until it is there.
-template <class T, int V> using Bits = typename BitsOf<sizeof(T) * V>::type;
-template <class T, int V> INLINE void unpack(float (&v)[V], Bits<T, V> bits) {
-  if constexpr (sizeof(T) == 2 && V == 2) {
-    v[0] = float_of_pair<T>(bits, false), v[1] = float_of_pair<T>(bits, true);
-  } else {
-    T elements[V];
-    memcpy(elements, &bits, sizeof(elements));
-    UNROLL for (int k = 0; k < V; k++) v[k] = to_float(elements[k]);
-  }
-}
-
 // Where the strips of a tensor lie: strip s has columns `begin` to begin + P, lines `top` to top + count of an image.
 // `group` strips in a row have the same columns, of parts one behind the other: threads of a warp meet the same edges.
-struct Cut {
-  int strips, parts, per_line, chunks, rows, height, width;  // parts: of all images, `chunks` of each, of `rows` lines;
-};                                                           // per_line: strips side by side
+struct Cut {  // parts: of all images, `chunks` of each, of `rows` lines; per_line: strips side by side
+  int strips, parts, per_line, chunks, rows, height, width;
+};
 struct Place {
   int image, top, count, begin;  // count: 0 behind the last part
   INLINE Place(const Cut &t, int s, int group) {
@@ -58,12 +46,22 @@ struct Place {
 
 // A line of N columns from `left` on, of V channels: the columns that are there, which `mask` has a bit for each.
 template <class T, int N, int V, bool INSIDE> struct Line {
-  Bits<T, V> x[N];
+  using Bits = typename BitsOf<sizeof(T) * V>::type;
+  Bits x[N];  // what is read ahead stays as it is stored until it is there
   INLINE void fetch(const T *from, int channels, unsigned mask) {
     UNROLL for (int j = 0; j < N; j++)
-      if (INSIDE || mask >> j & 1) x[j] = *reinterpret_cast<const Bits<T, V> *>(from + j * channels);
+      if (INSIDE || mask >> j & 1) x[j] = *reinterpret_cast<const Bits *>(from + j * channels);
   }
-  INLINE void floats(float (&v)[N][V]) const { UNROLL for (int j = 0; j < N; j++) unpack<T, V>(v[j], x[j]); }
+  INLINE void floats(float (&v)[N][V]) const {
+    UNROLL for (int k = 0; k < N * V; k++)
+      if constexpr (sizeof(T) == 2 && V == 2) {
+        v[k / V][k % V] = float_of_pair<T>(x[k / V], k % V);
+      } else {
+        T element;
+        memcpy(&element, reinterpret_cast<const char *>(x) + k * sizeof(T), sizeof(T));
+        v[k / V][k % V] = to_float(element);
+      }
+  }
 };
 INLINE unsigned columns_inside(int left, int n, int width) {
   unsigned mask = 0;
@@ -122,10 +120,8 @@ INLINE void go_down(const Strips &t, const Place &at, const float *filter, int f
       if (unsigned(out_line + i - at.top) < unsigned(at.count)) {
         UNROLL for (int u = 0; u < P; u++) {
           if (unsigned(at.begin + u) >= unsigned(t.cut.width)) continue;
-          Group<T, V> stored;
-          UNROLL for (int e = 0; e < V; e++)
-            stored.v[e] = from_float<T>(t.relu && sum[i][u][e] < 0.f ? 0.f : sum[i][u][e]);
-          *reinterpret_cast<Group<T, V> *>(out + ((out_line + i) * t.cut.width + u) * t.channels) = stored;
+          UNROLL for (int e = 0; e < V; e++) sum[i][u][e] = t.relu && sum[i][u][e] < 0.f ? 0.f : sum[i][u][e];
+          store_pair(out + ((out_line + i) * t.cut.width + u) * t.channels, sum[i][u][0], sum[i][u][1]);
         }
       }
     UNROLL for (int i = 0; i < HELD; i++)

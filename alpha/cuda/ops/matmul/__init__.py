@@ -96,11 +96,7 @@ class Product(NamedTuple):
     @property
     def vector(self) -> int:
         """How many floats one copy may move."""
-        return _vector(self.m, self.n, self.k, self.transpose_a, self.transpose_b)
-
-
-def _vector(m: int, n: int, k: int, transpose_a: bool, transpose_b: bool) -> int:
-    return 1 if (m if transpose_a else k) % 4 or (k if transpose_b else n) % 4 else 4
+        return 1 if (self.m if self.transpose_a else self.k) % 4 or (self.k if self.transpose_b else self.n) % 4 else 4
 
 
 @lru_cache(maxsize=4096)
@@ -171,10 +167,9 @@ def _convolution(m: int, n: int, k: int, transpose_a: bool, transpose_b: bool, p
     if best.reason or best.candidate.reads == "float32":
         return None
     if isinstance(best.candidate, Padded):  # four launches around a small product
-        float32 = next(option.candidate for option in options if option.candidate.reads == "float32")
-        vector = _vector(m, n, k, transpose_a, transpose_b)
-        others_us = _choose(m, n, k, 1, transpose_a, transpose_b, vector)[-1]
-        if others_us + time_us(conversion(float32, desc, precision)) < best.time_us:
+        casts = next(conversion(o.candidate, desc, precision) for o in options if o.candidate.reads == "float32")
+        p = Product((), m, n, k, 1, transpose_a, transpose_b, 0, 0, None)
+        if _choose(m, n, k, 1, transpose_a, transpose_b, p.vector)[-1] + time_us(casts) < best.time_us:
             return None
     launch, (x, w, y) = plan(pass_name, desc, precision).launch, (desc.x_shape, desc.w_shape, desc.y_shape)
     if pass_name == "fprop":
