@@ -45,13 +45,17 @@ COUNT_STEP = 8  # pixels; zeros are counted in one of so many
 
 
 def _machine(direct: float, product: float, spectral: float, transform: float, fft: float, l2: float, dram: float,
-             auto: tuple[str, ...] = ("winograd", "fft")) -> Machine:
-    """Returns a class of machines, in GFLOP/s and GB/s of one thread: the choice must not depend on their number."""
-    flops = {"direct": direct, "depthwise": direct / 8, "product": product, "spectral": spectral,
+             far: float = 3, auto: tuple[str, ...] = ("winograd", "fft")) -> Machine:
+    """Returns a class of machines, in GFLOP/s and GB/s of one thread: the choice must not depend on their number.
+
+    far: how many times as long as in a row it takes to write what lies far apart.
+    """
+    flops = {"direct": direct, "depthwise": direct / 2, "product": product, "spectral": spectral,
              "sparse": 0.55 * direct, "transform": transform, "fft": fft,
              "fft depthwise": min(fft, 2)}    # which NumPy makes
-    return Machine(Rates({unit: rate * 1e9 for unit, rate in flops.items()}, {"L2": l2 * 1e9, "DRAM": dram * 1e9,
-                         "panels": direct / 2 * 1e9}, 2e-5, 0.0), auto)
+    nbytes = {"L2": l2, "DRAM": dram, "far L2": l2 / far, "far DRAM": dram / far, "panels": direct / 2}
+    flops, nbytes = ({key: rate * 1e9 for key, rate in rates.items()} for rates in (flops, nbytes))
+    return Machine(Rates(flops, nbytes, 2e-5, 0.0), auto)
 
 
 # By the lanes of a vector: AVX-512, AVX and AVX2, others. One core each of a Zen 5 (the first two) under two threads.

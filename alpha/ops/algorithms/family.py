@@ -271,9 +271,9 @@ def _transformed(way: Way, pass_name: str, desc: ConvDesc) -> Cost:
     sums = t.count if pass_name == "wgrad" else t.inner
     work = (8 if fft else 2) * t.points * t.count * pairs
     unit = ("fft depthwise" if depthwise else "fft") if fft else "transform"
-    packed = 3 if fft else 1    # written where points are far apart, which takes as long as so many passes
+    apart = "far " if fft else ""   # filters' spectra are written where points are far apart
     stages = (Stage("in", blocks * flops_in * t.count * t.inner, unit, blocks * (read + inner_bytes), level, depth_in),
-              Stage("filter", flops_filter * pairs, unit, w + packed * u, "DRAM" if u > CHUNK_BYTES else "L2", 0),
+              Stage("filter", flops_filter * pairs, unit, w + u, apart + ("DRAM" if u > CHUNK_BYTES else "L2"), 0),
               Stage("product", work, "spectral" if fft else "product", blocks * inner_bytes + outer_bytes + chunks * u,
                     level, tree(sums)),
               Stage("out", flops_out * t.count * t.outer, unit, outer_bytes + written, level, depth_in))
