@@ -71,17 +71,18 @@ def accuracy(rows: Sequence[Row]) -> list[str]:
 
 
 def first_use(rows: Sequence[Row]) -> list[str]:
-    """Returns a line per network, precision and machine: seconds from the start of a process to the end of its first
-    step, with kernels to compile and with kernels there."""
-    found: dict[tuple[str, str, str], dict[str, Row]] = {}
-    for row in results.latest(rows, ("network", "precision", "cpu", "cache")):
-        found.setdefault((row["network"], row["precision"], row["cpu"]), {})[row["cache"]] = row
+    """Returns a line per network, precision and number of cores: seconds from the start of a process to the end of its
+    first step, with kernels to compile and with kernels there, medians."""
+    found: dict[tuple[str, str, str], dict[str, list[Row]]] = {}
+    for row in rows:
+        cores = f"{row['cores']} cores" if row["cores"] else row["cpu"].rpartition(", ")[2]
+        found.setdefault((row["network"], row["precision"], cores), {}).setdefault(row["cache"], []).append(row)
     lines = []
-    for (network, precision, cpu), by in sorted(found.items()):
-        seconds = (f"{by[cache]['ends']:.1f} s" if cache in by else "-" for cache in ("empty", "full"))
-        modules = next(iter(by.values()))["modules"]
-        lines.append(f"| {compare_tables.title(network)} | {precision} | {cpu.rpartition(', ')[2]} | "
-                     f"{modules} | {' | '.join(seconds)} |")
+    for (network, precision, cores), by in sorted(found.items()):
+        seconds = (f"{statistics.median(row['ends'] for row in by[cache]):.1f} s" if cache in by else "-"
+                   for cache in ("empty", "full"))
+        modules = next(iter(by.values()))[-1]["modules"]
+        lines.append(f"| {compare_tables.title(network)} | {precision} | {cores} | {modules} | {' | '.join(seconds)} |")
     return compare_tables.table(("first step", "precision", "CPU", "modules", "to compile", "compiled before"), lines)
 
 

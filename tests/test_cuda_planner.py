@@ -88,3 +88,12 @@ def test_candidates_and_modules_are_few():
     declared = "import alpha.cuda.runtime.walk\nfrom alpha.cuda.runtime import toolchain\nprint(len(toolchain.units()))"
     modules = int(subprocess.run([sys.executable, "-c", declared], capture_output=True, text=True, check=True).stdout)
     assert modules <= MOST_MODULES, f"{modules} modules"
+
+
+@pytest.mark.parametrize("precision", planner.PRECISIONS)
+@pytest.mark.parametrize("pass_name", planner.PASSES)
+def test_what_reads_other_elements_than_are_stored_makes_operands_of_them(pass_name, precision):
+    """Gradients of depthwise filters in tf32 took the kernel for float16, which read float32 as such."""
+    stores = planner.PRECISIONS[precision].stores
+    for one in planner.candidates(pass_name, precision):
+        assert one.reads in ("float32", stores) or hasattr(one, "on_operands") or hasattr(one, "inner"), one.name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from heapq import heapify, heapreplace
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from alpha.cuda.conv.costs import H100, HOPPER, time_us
 from alpha.cuda.conv.ffma import gemm
 from alpha.cuda.conv.ffma.gemm import TILES, Tile, makespan
-from alpha.cuda.conv.ffma.slab import ConvV2, KsDeconv
+from alpha.cuda.conv.ffma.slab import FfmaSlab
 from alpha.cuda.conv.split import LEAST_SLABS, MOST_WAVES, SPLITS, Share, cut, refusal, shares, slices_of
 from benchmarks.shapes import SHAPES
 from tests.conv_cases import square
@@ -124,8 +125,9 @@ LAYERS = (*(shape.desc for shape in SHAPES), *(square("", n, hw, ic, ic, 3, 1, 1
     (1, 4, 512), (32, 4, 512), (8, 2, 512), (128, 2, 512), (8, 8, 256), (32, 8, 256))))
 
 
-@pytest.mark.parametrize("kind", [ConvV2, KsDeconv])
-def test_a_tile_takes_the_split_with_the_least_estimate(kind):
+@pytest.mark.parametrize("pass_name", ["fprop", "dgrad"])
+def test_a_tile_takes_the_split_with_the_least_estimate(pass_name):
+    kind = partial(FfmaSlab, pass_name)
     seen = set()
     for desc in LAYERS:
         for tile in TILES:

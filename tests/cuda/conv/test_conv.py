@@ -47,7 +47,7 @@ def in_float32(pass_name: str) -> list:
     from alpha.cuda.conv.split import SPLITS
     found = [c for c in planner.candidates(pass_name) if c.reads == "float32"]
     return [each for c in found for each in (
-        [type(c)(c.tile, split) for split in SPLITS] if isinstance(c, SlabTile) else [c])]
+        [type(c)(pass_name, c.tile, split) for split in SPLITS] if isinstance(c, SlabTile) else [c])]
 
 
 @pytest.mark.parametrize("cases", [SMALL, ALIGNED, LONG], ids=["small", "aligned", "long"])
@@ -141,7 +141,7 @@ def test_oversized_tensors_are_refused_by_every_candidate(device, monkeypatch):
     from alpha.cuda.conv import planner
     from alpha.cuda.conv.ffma import slab
     from alpha.cuda.conv.ffma.gemm import TILES
-    monkeypatch.setattr(planner, "_candidates", {"fprop": [slab.ConvV2(tile) for tile in TILES]})
+    monkeypatch.setattr(planner, "_candidates", {"fprop": [slab.FfmaSlab("fprop", tile) for tile in TILES]})
     desc = square("", 1, 50000, 4, 4, 1).desc
     with pytest.raises(AlphaError, match=r"(?s)none of its \d+ CUDA kernels fits.*10000000000 >= 2\^31.*\nhelp: .*CPU"):
         planner.plan("fprop", desc)

@@ -6,7 +6,7 @@ import pytest
 import alpha
 from alpha import ops
 from alpha.cuda.conv.depthwise import strips
-from alpha.cuda.conv.planner import PASSES, plan
+from alpha.cuda.conv.planner import PASSES, PRECISIONS, plan
 from alpha.gradcheck import assert_equal_at
 from tests.conv_cases import Case, square
 from tests.conv_oracle import conv_dgrad_padded, conv_fprop_padded, conv_wgrad_padded
@@ -45,7 +45,8 @@ def test_sixteen_bits_are_exact_on_small_integers(case: Case, half: str, device)
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16"])
 def test_strips_are_taken_where_they_fit(precision: str, device) -> None:
     desc = square("", 256, 32, 96, 96, 3, 1, 1, 1, 96).desc
-    assert all(isinstance(plan(pass_name, desc, precision).chosen, strips.Strip) for pass_name in PASSES)
+    chosen = [plan(pass_name, desc, precision).chosen for pass_name in PASSES]
+    assert all(isinstance(one, strips.Strip) and one.reads == PRECISIONS[precision].stores for one in chosen)
 
 
 @pytest.mark.parametrize("case, fragment", [

@@ -13,7 +13,7 @@ from typing import Any
 from alpha.cuda.conv.coconv.schedule import dgrad_slabs, fprop_slabs
 from alpha.cuda.conv.costs import Cost
 from alpha.cuda.conv.ffma.gemm import TILES, Tile
-from alpha.cuda.conv.ffma.slab import ConvV2, KsDeconv, SlabTile
+from alpha.cuda.conv.ffma.slab import FfmaSlab, SlabTile
 from alpha.cuda.conv.mma.gemm import MmaTile
 from alpha.cuda.conv.mma.mma import MmaSlab
 from alpha.cuda.conv.schedule import LIMIT, oversized
@@ -63,19 +63,11 @@ class _Levels(SlabTile):
         return Cost((stage._replace(nbytes=desc.nbytes(ITEMSIZE[self.writes])),))
 
 
-class LevelConvV2(_Levels, ConvV2):
-    """A tile of conv_v2 over levels."""
+class LevelFfma(_Levels, FfmaSlab):
+    """A tile of conv_v2 or ks_deconv over levels."""
 
-    def __init__(self, tile: Tile) -> None:
-        super().__init__(over_levels("fprop", tile))
-        self._over_levels()
-
-
-class LevelKsDeconv(_Levels, KsDeconv):
-    """A tile of ks_deconv over levels."""
-
-    def __init__(self, tile: Tile) -> None:
-        super().__init__(over_levels("dgrad", tile))
+    def __init__(self, pass_name: str, tile: Tile) -> None:
+        super().__init__(pass_name, over_levels(pass_name, tile))
         self._over_levels()
 
 
@@ -107,7 +99,6 @@ FMA = {str(tile): tile for tile in TILES}
 MMA = {"fprop": {1: MmaTile(128, 32, 32, 32, 1, 4, 3), 2: MmaTile(128, 32, 32, 32, 2, 3, 2)},
        "dgrad": {1: MmaTile(128, 64, 64, 32, 1, 4, 3), 2: MmaTile(128, 64, 64, 32, 2, 3, 2)}}
 CANDIDATES: dict[str, tuple[SlabTile, ...]] = {
-    pass_name: (*(of_fma(FMA[name]) for name in names), *(
+    pass_name: (*(LevelFfma(pass_name, FMA[name]) for name in names), *(
         LevelMma(pass_name, mode, MMA[pass_name][mode.planes]) for mode in (FP32, TF32, BF16, FP16)))
-    for pass_name, of_fma, names in (("fprop", LevelConvV2, ("64x64x16/128", "32x32x16/64")),
-                                     ("dgrad", LevelKsDeconv, ("64x64x16/128",)))}
+    for pass_name, names in (("fprop", ("64x64x16/128", "32x32x16/64")), ("dgrad", ("64x64x16/128",)))}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alpha.cuda.conv.costs import Cost, Stage, device
 from alpha.cuda.conv.depthwise import BLOCKS, LANES, SUM
-from alpha.cuda.conv.planner import Candidate, Launch
+from alpha.cuda.conv.planner import Candidate, Launch, precision_of
 from alpha.cuda.conv.schedule import oversized
 from alpha.cuda.ops.pointwise import as_float32
 from alpha.cuda.ops.pointwise.epilogue import NOTHING, Epilogue
@@ -33,6 +33,8 @@ class Strip(Candidate):
     def __init__(self, pass_name: str, dtype: str) -> None:
         self.pass_name, self.reads, self.writes = pass_name, dtype, "float32" if pass_name == "wgrad" else dtype
         self.name = f"depthwise_strip_{pass_name} {dtype}"
+        if dtype != "float32":  # tf32 rounds float32 to float16, but here nobody does
+            self.precisions = (precision_of(dtype),)
 
     def rejection(self, desc: ConvDesc) -> str | None:
         h, w = desc.h, desc.w

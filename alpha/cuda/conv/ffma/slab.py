@@ -22,6 +22,8 @@ from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import Array, upload
 from alpha.ops.conv_desc import ConvDesc
 
+SLABS = {"fprop": lru_cache(maxsize=256)(fprop_slabs), "dgrad": lru_cache(maxsize=256)(dgrad_slabs)}
+
 
 class Tables(NamedTuple):
     """A kernel, and what its launch takes beside its tensors: the grid, the workspace, arrays on the device, sizes."""
@@ -36,19 +38,20 @@ class Tables(NamedTuple):
 class SlabTile(ConvTile):
     """Kernels over tap classes with one tile: one whose sums are whole, and one whose sums may be cut into slices.
 
-    A subclass adds `pass_name`, `slabs_of` and `prepare`.
+    A subclass adds `prepare`.
     Args:
+        pass_name: "fprop" or "dgrad".
         kernels: the kernel of whole sums, and that of slices.
         split: into how many slices the longest sums are cut; 0: as many as are done first by estimate.
     """
 
-    slabs_of: Callable[[ConvDesc], Slabs]
-
-    def __init__(self, tile: Tile | MmaTile, split: int, name: str, kernels: tuple[Kernel, Kernel], w_kmajor: bool
+    def __init__(self, pass_name: str, tile: Tile | MmaTile, split: int, name: str, kernels: tuple[Kernel, Kernel]
                  ) -> None:
+        self.pass_name, self.split, self.kernels, self.b_kmajor = pass_name, split, kernels, pass_name == "fprop"
         super().__init__(tile, name + (f" split {split}" if split > 1 else ""), kernels[0],
-                         8 * (2 * tile.rows + tile.columns * w_kmajor) + 64)
-        self.split, self.kernels, self.b_kmajor = split, kernels, w_kmajor
+                         8 * (2 * tile.rows + tile.columns * self.b_kmajor) + 64)
+        self.slabs_of: Callable[[ConvDesc], Slabs] = SLABS[pass_name]
+        self.copied = ("input",) if pass_name == "fprop" else ("input", "output")
 
     def rejection(self, desc: ConvDesc) -> str | None:
         reason = super().rejection(desc)
@@ -94,55 +97,32 @@ class SlabTile(ConvTile):
                       (upload(slabs.classes), upload(work)), sizes)
 
 
-def ffma_kernels(entry: str, tile: Tile, args: str, w_kmajor: bool) -> tuple[Kernel, Kernel]:
-    """Returns the kernels of a tile in FFMA: of whole sums, whose registers hold more, and of slices.
+class FfmaSlab(SlabTile):
+    """A tile of conv_v2, for fprop, or of ks_deconv, for dgrad.
 
-    Where sums are made of so many terms at a time there is the first alone.
+    Sums that are not cut have a kernel of their own, whose registers hold more. Tiles with `terms` have it
+    alone.
     """
-    whole, sliced = (Kernel(f"{entry}.cu", name, args, threads=tile.threads, shared=tile.shared_bytes(True, w_kmajor),
-                            defines=tile.defines) for name in (entry, entry if tile.terms else f"{entry}_split"))
-    return whole, sliced
 
-
-class ConvV2(SlabTile):
-    """A tile of conv_v2."""
-
-    pass_name, copied = "fprop", ("input",)
-    slabs_of = staticmethod(lru_cache(maxsize=256)(fprop_slabs))
-
-    def __init__(self, tile: Tile, split: int = 0) -> None:
-        kernels = ffma_kernels("conv_v2", tile, "ptr x, ptr w, ptr b, ptr y, ptr slots, ptr arrived, ptr classes, "
-                               "ptr work, i64 x_image, i64 y_image, i32 images, i32 channels, i32 columns, i32 w_row, "
-                               f"i32 relu, {GUARD_ARGS}", w_kmajor=True)
-        super().__init__(tile, split, f"conv_v2 {tile}", kernels, w_kmajor=True)
+    def __init__(self, pass_name: str, tile: Tile, split: int = 0) -> None:
+        entry, bias, relu = ("conv_v2", "ptr b, ", "i32 relu, ") if pass_name == "fprop" else ("ks_deconv", "", "")
+        args = (f"ptr in, ptr w, {bias}ptr out, ptr slots, ptr arrived, ptr classes, ptr work, i64 in_image, "
+                f"i64 out_image, i32 images, i32 channels, i32 columns, i32 w_row, {relu}{GUARD_ARGS}")
+        whole, sliced = (Kernel(f"{entry}.cu", name, args, threads=tile.threads, defines=tile.defines,
+                                shared=tile.shared_bytes(True, pass_name == "fprop"))
+                         for name in (entry, entry if tile.terms else f"{entry}_split"))
+        super().__init__(pass_name, tile, split, f"{entry} {tile}", (whole, sliced))
 
     def prepare(self, desc: ConvDesc) -> Launch:
         kernel, grid, partial, arrays, sizes = self.tables(desc)
 
-        def launch(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING, guard: Guard = UNGUARDED) -> None:
+        def fprop(x: Array, w: Array, y: Array, epilogue: Epilogue = NOTHING, guard: Guard = UNGUARDED) -> None:
             b, relu = epilogue.known()
             kernel(grid, x, w, b, y, *partial.arguments(), *arrays, *sizes, relu, *guard)
-        return launch
 
-
-class KsDeconv(SlabTile):
-    """A tile of ks_deconv."""
-
-    pass_name = "dgrad"
-    slabs_of = staticmethod(lru_cache(maxsize=256)(dgrad_slabs))
-
-    def __init__(self, tile: Tile, split: int = 0) -> None:
-        kernels = ffma_kernels("ks_deconv", tile, "ptr g, ptr w, ptr dx, ptr slots, ptr arrived, ptr classes, "
-                               "ptr work, i64 g_image, i64 dx_image, i32 images, i32 channels, i32 columns, i32 w_row, "
-                               f"{GUARD_ARGS}", w_kmajor=False)
-        super().__init__(tile, split, f"ks_deconv {tile}", kernels, w_kmajor=False)
-
-    def prepare(self, desc: ConvDesc) -> Launch:
-        kernel, grid, partial, arrays, sizes = self.tables(desc)
-
-        def launch(g: Array, w: Array, dx: Array, guard: Guard = UNGUARDED) -> None:
+        def dgrad(g: Array, w: Array, dx: Array, guard: Guard = UNGUARDED) -> None:
             kernel(grid, g, w, dx, *partial.arguments(), *arrays, *sizes, *guard)
-        return launch
+        return fprop if self.pass_name == "fprop" else dgrad
 
 
-CANDIDATES = (*map(ConvV2, TILES), *map(KsDeconv, TILES))
+CANDIDATES = tuple(FfmaSlab(pass_name, tile) for pass_name in SLABS for tile in TILES)

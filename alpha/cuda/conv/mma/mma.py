@@ -11,7 +11,7 @@ from math import prod
 
 from alpha.cuda.conv.costs import Cost, device
 from alpha.cuda.conv.ffma.sk_dilated import WgradTile
-from alpha.cuda.conv.ffma.slab import ConvV2, KsDeconv, SlabTile
+from alpha.cuda.conv.ffma.slab import SlabTile
 from alpha.cuda.conv.mma.gemm import TILES, MmaTile
 from alpha.cuda.conv.planner import Launch
 from alpha.cuda.conv.wgmma import BF16, FP16, FP32, TF32, Mode, Run, launch_of_arrays, moved_bytes, refusal
@@ -41,15 +41,11 @@ class MmaSlab(SlabTile):
     takes_guard = False
 
     def __init__(self, pass_name: str, mode: Mode, tile: MmaTile, split: int = 0) -> None:
-        fprop = pass_name == "fprop"
-        self.pass_name, self.mode, (self.reads, self.writes) = pass_name, mode, mode
-        self.copied = ("input",) if fprop else ("input", "output")
-        self.slabs_of = ConvV2.slabs_of if fprop else KsDeconv.slabs_of
+        self.mode, (self.reads, self.writes) = mode, mode
         kernel = Kernel("conv_mma.cu", "conv_mma", SLAB_ARGS, threads=tile.threads, shared=tile.shared_bytes(),
                         defines={**tile.defines, "ELEMENT": C_TYPES[mode.element], "OUT": C_TYPES[mode.writes],
-                                 "B_MAJOR_N": int(not fprop)})
-        super().__init__(tile, split, f"conv_mma {tile} {mode.reads} to {mode.writes}", (kernel, kernel),
-                         w_kmajor=fprop)
+                                 "B_MAJOR_N": int(pass_name == "dgrad")})
+        super().__init__(pass_name, tile, split, f"conv_mma {tile} {mode.reads} to {mode.writes}", (kernel, kernel))
 
     def least_us(self, desc: ConvDesc) -> float:
         return super().least_us(desc) * handicap(desc)

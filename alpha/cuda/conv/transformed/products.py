@@ -15,7 +15,7 @@ import numpy as np
 
 from alpha.cuda.conv.ffma.gemm import Tile
 from alpha.cuda.conv.ffma.sk_dilated import SkDilated
-from alpha.cuda.conv.ffma.slab import KsDeconv
+from alpha.cuda.conv.ffma.slab import FfmaSlab
 from alpha.cuda.conv.schedule import Slabs, dgrad_slabs
 from alpha.ops.conv_desc import Axis, ConvDesc
 
@@ -32,14 +32,16 @@ class PointSlabs(Slabs):
         return np.ascontiguousarray(found[np.lexsort((found[:, 2], found[:, 1], found[:, 3]))])
 
 
-class Forward(KsDeconv):
+class Forward(FfmaSlab):
     """M (tiles, points, outer) from V and U: the dgrad of a 1x1 convolution, as U's rows are the terms of the sum."""
 
-    slabs_of = staticmethod(lru_cache(maxsize=64)(lambda desc: PointSlabs(*dgrad_slabs(desc))))
+    def __init__(self, tile: Tile) -> None:
+        super().__init__("dgrad", tile, split=1)
+        self.slabs_of = lru_cache(maxsize=64)(lambda desc: PointSlabs(*dgrad_slabs(desc)))
 
 
 Product = Forward | SkDilated
-FORWARD, GRADIENT = (tuple(Forward(tile, split=1) for tile in TILES), tuple(map(SkDilated, TILES)))
+FORWARD, GRADIENT = (tuple(map(Forward, TILES)), tuple(map(SkDilated, TILES)))
 
 
 def desc_of(tiles: int, points: int, inner: int, outer: int) -> ConvDesc:
