@@ -150,7 +150,7 @@ def way_of(case: Case, pass_name="fprop", request=AUTO, machine="cpu16", limit=1
     return str(choose(pass_name, case.desc, request, machine, limit).way)
 
 
-@pytest.mark.parametrize("machine", ["cpu8", "cpu16", "cpu16_intel"])
+@pytest.mark.parametrize("machine", ["cpu8", "cpu16", "cpu16_intel", "cpu8_intel"])
 @pytest.mark.parametrize("pass_name", ["fprop", "dgrad", "wgrad"])
 def test_auto_takes_winograd_where_it_is_ahead_and_nowhere_else(machine, pass_name):
     choice = partial(way_of, pass_name=pass_name, machine=machine)

@@ -68,7 +68,8 @@ def _machine(direct: float, product: float, spectral: float, transform: float, f
 # of a Sapphire Rapids, as fitted to benchmarks/results/intel_xeon_2core/algorithms.jsonl.
 register(numpy=_machine(40, 60, 40, 2, 1, 20, 10, auto=()), cpu16=_machine(200, 190, 190, 60, 10, 60, 12),
          cpu8=_machine(95, 90, 90, 35, 10, 50, 12), cpu4=_machine(35, 33, 33, 12, 2.5, 30, 12),
-         cpu16_intel=_machine(110, 97, 88, 25, 13, 130, 12, 2.9, 4.2))
+         cpu16_intel=_machine(110, 97, 88, 25, 13, 130, 12, 2.9, 4.2),
+         cpu8_intel=_machine(70, 105, 65, 38, 10, 9.2, 7.5, 4.8, 3))
 
 
 class Chosen(NamedTuple):
