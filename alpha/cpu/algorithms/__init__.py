@@ -64,8 +64,8 @@ def _machine(direct: float, product: float, spectral: float, transform: float, f
     return Machine(Rates(flops, nbytes, 2e-5, 0.0), auto)
 
 
-# By the lanes of a vector: AVX-512, AVX and AVX2, others. One core of a Zen 5 (the first two) under two threads, and of a
-# Sapphire Rapids, fitted to benchmarks/results/intel_xeon_2core/algorithms.jsonl.
+# By the lanes of a vector: AVX-512, AVX and AVX2, others. One core of a Zen 5 (the first two) under two threads, and
+# one of a Sapphire Rapids, fitted to benchmarks/results/intel_xeon_2core/algorithms.jsonl.
 register(numpy=_machine(40, 60, 40, 2, 1, 20, 10, auto=()), cpu16=_machine(200, 190, 190, 60, 10, 60, 12),
          cpu8=_machine(95, 90, 90, 35, 10, 50, 12), cpu4=_machine(35, 33, 33, 12, 2.5, 30, 12),
          cpu16_intel=_machine(110, 97, 88, 25, 13, 130, 12, 2.9, 4.2),
