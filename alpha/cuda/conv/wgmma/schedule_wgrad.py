@@ -250,7 +250,7 @@ def _tables(desc: ConvDesc, tiling: Tiling, made: Cut) -> Schedule:
 def _sums(tiling: Tiling, dw_row: int, tiles: np.ndarray, taps: np.ndarray, out: np.ndarray, pieces: np.ndarray,
           start: np.ndarray) -> list[tuple[int, ...]]:
     """Returns what is added up, a row for each consumer's part of a tile, as in SUM_FIELDS; of consumers that take
-    blocks in turn, a row for the tile.  taps, out, pieces, start: of tiles; these are in so many slots, from there on."""
+    blocks in turn, a row for the tile.  taps, out, pieces, start: of tiles, with `pieces` slots from `start` on."""
     each, rows, cols = tiling.consumers, tiles[:, 3], tiles[:, 4]
     parts, apart, count = (1, 1, each) if tiling.in_turn else (each, each, 1)  # of a tile; slots of a part, of a piece
     down, right = (0, tiling.tap_columns // each) if tiling.halves else (0 if tiling.in_turn else CONSUMER_ROWS, 0)
