@@ -219,9 +219,10 @@ HOPPER = Group(  # measured on an H100, cool: only ratios matter to a choice. Ti
                         "128x64 held 6": (0.545, 0.7)},
                "tf32": {**WIDE, "256x64": (0.49, 1.15), "128 pairs x64": (0.155, 0.84, 0.199),
                         "256x64 held 6": (0.49, 1.15)},
-               "16 bits": {**WIDE, "128x192": (0.47, 1.5), "256x64": (0.48, 0.82), "256x64 held 6": (0.48, 0.82),
-                           "128x256 held 3": (0.62, 2.0), "128x64 held 10": (0.3, 0.67),
-                           "128 pairs x64": (0.178, 0.67, 0.199)}},
+               "16 bits": {**WIDE, "128 pairs x128": (0.305, 1.0, 0.324), "128x192": (0.47, 1.5),
+                           "256x64": (0.48, 0.82), "128 pairs x64": (0.178, 0.67, 0.199), "128x256 held 3": (0.62, 2.0),
+                           "128x64 held 10": (0.3, 0.67), "256x64 held 6": (0.48, 0.82),
+                           "256x96 held 6": (0.58, 1.25)}},
         part=0.3,                     # of a block, however few of its products are made
         sum_us=4.5, sum_l2=0.5,       # the launch that adds slices, and its share of the L2 cache's rate
         cluster_us=1.6,               # more, of a tile whose blocks, a cluster, add up their slices
@@ -240,13 +241,13 @@ HOPPER = Group(  # measured on an H100, cool: only ratios matter to a choice. Ti
         launches=1,
         # Times the estimate that tiles take, by planes; of 1x1 filters.
         tiles={1: {"128x1x128": (0.99, 0.93), "128x1x64": (0.9, 0.74), "128x3x64": (1.06, 1.0), "128x3x32": (0.99, 1.0),
-                   "192x1x128": (0.89, 0.81), "192x1x192": (0.88, 0.94), "64x3x64 strip 3": (0.96, 1.0),
-                   "128x3x64 strip 2": (1.03, 1.0), "128x1x128 cluster 4": (1.08, 0.89),
-                   "128x1x128 cluster 8": (1.06, 0.91), "64x1x128 cluster 8": (1.0, 0.86),
-                   "128x1x192 cluster 4": (0.98, 0.99), "192x1x128 cluster 2": (0.91, 0.91),
-                   "256x1x128 cluster 2": (0.95, 0.79)},
+                   "64x1x256": (1.02, 0.93), "192x1x128": (0.89, 0.81), "192x1x192": (0.88, 0.94),
+                   "192x3x64": (0.92, 1.0), "64x3x64 strip 3": (0.96, 1.0), "128x3x64 strip 2": (1.03, 1.0),
+                   "128x1x128 cluster 4": (1.08, 0.89), "128x1x128 cluster 8": (1.06, 0.91),
+                   "64x1x128 cluster 8": (1.0, 0.86), "128x1x192 cluster 4": (0.98, 0.99),
+                   "192x1x128 cluster 2": (0.91, 0.91), "256x1x128 cluster 2": (0.95, 0.79)},
                2: {"128x1x128": (1.05, 0.93), "128x1x64": (1.15, 0.92), "128x1x96": (0.85, 1.12),
-                   "128x3x64": (1.1, 1.0), "64x3x64": (0.97, 1.0), "64x3x32": (0.84, 1.0),
+                   "128x3x64": (1.1, 1.0), "128x3x32": (0.9, 1.0), "64x3x64": (0.97, 1.0), "64x3x32": (0.84, 1.0),
                    "128x1x128 cluster 8": (1.17, 0.87), "64x1x128 cluster 8": (1.02, 0.97)}},
         flops_per_us={1: 949e6, 2: 347e6},   # of the device's products, by planes
         shared_bytes_per_flop=127 / 4096,    # that a multiprocessor moves per FLOP of its tensor cores at that clock

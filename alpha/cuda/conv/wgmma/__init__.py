@@ -127,8 +127,9 @@ FP32, TF32, BF16, FP16 = (Mode("float16x2", "float32"), Mode("float16", "float32
 # Filters are held because without it the convolutions of ResNet-20 and ResNet-56 take up to 16 % longer, by estimate;
 # what a step takes with fewer tiles is measured in benchmarks/results/h200/pruning.jsonl.
 WIDE = Tile(128, 6), Tile(64, 8), Tile(256, 4), Tile(128, 4, rows=256)
-HALF = (*WIDE, Tile(192, 4), Tile(64, 4, rows=256, only="dgrad"), Tile(64, 8, pairs=True), Tile(256, 4, held=3),
-        Tile(64, 4, held=10, only="fprop"), Tile(64, 4, rows=256, held=6), Tile(64, 9, cluster=8),
+HALF = (*WIDE, Tile(128, 6, pairs=True, only="dgrad"), Tile(192, 4), Tile(64, 4, rows=256, only="dgrad"),
+        Tile(64, 8, pairs=True), Tile(256, 4, held=3), Tile(64, 4, held=10, only="fprop"),
+        Tile(64, 4, rows=256, held=6), Tile(96, 3, rows=256, held=6, only="fprop"), Tile(64, 9, cluster=8),
         Tile(64, 9, cluster=4), Tile(128, 7, cluster=4))
 TILES = {FP32: (Tile(128, 3), Tile(64, 4), Tile(96, 3, only="fprop"), Tile(32, 4, only="fprop"), Tile(64, 3, held=6),
                 Tile(64, 4, cluster=8), Tile(64, 4, cluster=4)),

@@ -99,13 +99,14 @@ def row_us(desc: ConvDesc, channels: int, box: int) -> float:
 # (benchmarks/results/h200/pruning.jsonl).
 TILES = {
     1: (WgradTile(128, 128, 1, 6), WgradTile(128, 64, 1, 9), WgradTile(128, 64, 3, 5), WgradTile(128, 32, 3, 7),
-        WgradTile(192, 128, 1, 5), WgradTile(192, 192, 1, 4), WgradTile(64, 64, 3, 3, strip=3),
-        WgradTile(128, 64, 3, 3, strip=2), WgradTile(128, 128, 1, 6, cluster=4), WgradTile(128, 128, 1, 6, cluster=8),
-        WgradTile(64, 128, 1, 9, cluster=8), WgradTile(128, 192, 1, 5, cluster=4),
-        WgradTile(192, 128, 1, 5, cluster=2), WgradTile(256, 128, 1, 4, cluster=2)),
+        WgradTile(64, 256, 1, 5), WgradTile(192, 128, 1, 5), WgradTile(192, 192, 1, 4), WgradTile(192, 64, 3, 4),
+        WgradTile(64, 64, 3, 3, strip=3), WgradTile(128, 64, 3, 3, strip=2), WgradTile(128, 128, 1, 6, cluster=4),
+        WgradTile(128, 128, 1, 6, cluster=8), WgradTile(64, 128, 1, 9, cluster=8),
+        WgradTile(128, 192, 1, 5, cluster=4), WgradTile(192, 128, 1, 5, cluster=2),
+        WgradTile(256, 128, 1, 4, cluster=2)),
     2: (WgradTile(128, 128, 1, 3), WgradTile(128, 64, 1, 4), WgradTile(128, 96, 1, 3), WgradTile(128, 64, 3, 2),
-        WgradTile(64, 64, 3, 3), WgradTile(64, 32, 3, 4), WgradTile(128, 128, 1, 3, cluster=8),
-        WgradTile(64, 128, 1, 4, cluster=8))}
+        WgradTile(128, 32, 3, 3), WgradTile(64, 64, 3, 3), WgradTile(64, 32, 3, 4),
+        WgradTile(128, 128, 1, 3, cluster=8), WgradTile(64, 128, 1, 4, cluster=8))}
 
 
 class WgmmaWgrad(Candidate):
