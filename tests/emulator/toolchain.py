@@ -24,7 +24,7 @@ FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique",
 # Kernels read arrays of one type as packets of another, which nvcc takes in its stride. Products and sums that are not
 # written as fmaf stay apart: g++ joins them here and not there, and kernels that ought to agree to the bit would not.
 # -O1 compiles in 0.6 of the time of -O2, and keeps loads that are wider than what is used of them: they are checked.
-MODULE_FLAGS = (os.environ.get("ALPHA_TEST_OPT", "-O1"), "-ffp-contract=off", "-fno-strict-aliasing", "-g1", "-w")
+MODULE_FLAGS = ("-O1", "-ffp-contract=off", "-fno-strict-aliasing", "-g1", "-w")
 # Of the thread sanitizer only the hooks at loads and stores: check.cpp takes the place of its runtime, so that the
 # link must not bring it in.
 CHECKS = ("-fsanitize=thread", "--param", "tsan-instrument-func-entry-exit=0",
