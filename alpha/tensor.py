@@ -11,11 +11,12 @@ from alpha import copies, dlpack, inplace, versions
 from alpha.backend import FLOAT_DTYPES, get_backend
 from alpha.errors import ArgumentError, DTypeError, GraphError, ShapeError, message, shown
 from alpha.graph import backward, edge_of, grad_enabled
-from alpha.inputs.arguments import bound, checked
+from alpha.inputs.arguments import bound, bound_methods, checked
 from alpha.inputs.dtypes import DTypeOrNone, check_values, dtype_name
 from alpha.inputs.sizes import check_memory
 from alpha.methods import Methods, Number, ufuncs
 from alpha.methods.conversions import Conversions
+from alpha.methods.names import DEVICES, DTYPES, Shape
 
 
 class Handle:
@@ -30,6 +31,7 @@ class Handle:
         self.remove()
 
 
+@bound_methods("detach", "edge", "seed", "with_data")
 class Tensor(Conversions, Methods):
     """A dense array of one dtype on one device.
 
@@ -51,9 +53,9 @@ class Tensor(Conversions, Methods):
             raise ArgumentError(message("Tensor", f"it is made of {shown(data)} alone", "call alpha.tensor(values); of "
                                         "a shape alpha.zeros(shape)"))
         self.data = data
-        self.shape = shape
-        self.dtype = dtype
-        self.device = device
+        self.shape = shape if shape.__class__ is Shape else Shape(shape)
+        self.dtype = DTYPES.get(dtype, dtype) if dtype.__class__ is str else dtype
+        self.device = DEVICES.get(device, device) if device.__class__ is str else device
         self.requires_grad = False
         self.grad: Tensor | None = None
         self._node: tuple[Any, int] | None = None  # (the Node that made it, which of its outputs it is)
