@@ -54,8 +54,8 @@ class Tensor(Conversions, Methods):
                                         "a shape alpha.zeros(shape)"))
         self.data = data
         self.shape = shape if shape.__class__ is Shape else Shape(shape)
-        self.dtype = DTYPES.get(dtype, dtype) if dtype.__class__ is str else dtype
-        self.device = DEVICES.get(device, device) if device.__class__ is str else device
+        self.dtype = dtype
+        self.device = device
         self.requires_grad = False
         self.grad: Tensor | None = None
         self._node: tuple[Any, int] | None = None  # (the Node that made it, which of its outputs it is)
@@ -286,7 +286,8 @@ def from_dlpack(x: Any) -> Tensor:
         ShapeError: it is not C-contiguous.  DTypeError, DeviceError: alpha lacks the dtype or the device.
     The memory lives until the last tensor that uses it is gone. `alpha.tensor(x)` copies instead.
     """
-    return Tensor(*dlpack.take(x))
+    data, shape, dtype, device = dlpack.take(x)
+    return Tensor(data, shape, DTYPES[dtype], DEVICES[device])
 
 
 @checked
@@ -322,5 +323,5 @@ def tensor(array: Any, dtype: DTypeOrNone = None, device: str = "cpu", requires_
     check_values(host, name)
     held = "float32" if name == "bfloat16" else name  # NumPy has no bfloat16: the device converts
     made = Tensor(backend.from_numpy(np.ascontiguousarray(host, dtype=held).reshape(host.shape), device),
-                  host.shape, held, backend.name).astype(name)
+                  host.shape, DTYPES[held], DEVICES[backend.name]).astype(name)
     return made.requires_grad_() if requires_grad else made

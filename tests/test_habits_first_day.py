@@ -43,7 +43,7 @@ alpha.save(optimizer.state_dict(), tmp / "o.pt"); optimizer.load_state_dict(alph
 optimizer.param_groups[0]["lr"] = 1e-3; assert optimizer.param_groups[0]["params"][0].shape == (4, 4)
 optim.SGD(filter(lambda p: p.requires_grad, model.parameters()), 0.1, 0.9, weight_decay=5e-4, nesterov=True)
 optim.AdamW([{"params": [p for n, p in model.named_parameters() if "bias" in n]}], betas=(0.9, 0.9))
-optimizer.zero_grad(); F.cross_entropy(model(x).reshape(6, 2), alpha.ones(6, dtype="int64")).backward(); optimizer.step()
+optimizer.zero_grad(); F.cross_entropy(model(x).view(6, 2), alpha.ones(6).long()).backward(); optimizer.step()
 assert (logits.argmax(dim=1, keepdim=True).eq(target.view(-1, 1))).sum().item() <= 4
 assert 0 <= (logits.argmax(1) == target).float().mean().item() <= 1
 assert (logits.argmax(1) == target).type(alpha.float32).sum().item() <= 4
@@ -94,7 +94,8 @@ TWINS = {
     "alpha.checkpoint.checkpoint(model, x)": "alpha.recompute",
     "alpha.onnx.dynamo_export(model)": "onnx.export",
     "alpha.training.EarlyStopping()": "run.stop()", "alpha.training.fitt": "did you mean fit",
-    "alpha.device('gpu')": "cuda:<index>", "alpha.device('cuda', 'x')": "cuda:<index>", "alpha.device(0)": "cuda:<index>",
+    "alpha.device('gpu')": "cuda:<index>", "alpha.device('cuda', 'x')": "cuda:<index>",
+    "alpha.device(0)": "cuda:<index>",
     "F.conv2d(maps, alpha.ones((2, 3, 3, 3)), padding='same', stride=2)": "kernel_size // 2",
     "F.conv2d(maps, alpha.ones((2, 3, 3, 3)), padding='some')": '"same"',
 }
