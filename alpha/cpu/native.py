@@ -48,7 +48,7 @@ X86_FLAGS = ("-mprefer-vector-width=512", "--param=avoid-fma-max-bits=0")
 # What each kernel takes: p pointer, l int64, q uint64, i int, u uint32, f float, d double; after "->" what it returns.
 SIGNATURES = {
     "set_threads": "i",
-    "vector_lanes": "-> i",
+    "vector_lanes": "-> i", "made_by_intel": "-> i",
     "conv_fprop": "p pppp i",
     "conv_dgrad": "p ppp",
     "conv_wgrad": "p ppp",
