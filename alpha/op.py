@@ -178,11 +178,8 @@ class Op(Signature):
             result = accept(self, result, specs, dtype, device)
         outs = []
         for spec, data in zip(specs or (), result or ()):
-            if spec.__class__ is Spec:
-                spec, kind = spec.shape, DTYPES.get(spec.dtype, spec.dtype)
-            else:
-                kind = dtype
-            outs.append(self.gives(data, spec, kind, device))
+            shape, kind = (spec.shape, DTYPES.get(spec.dtype, spec.dtype)) if isinstance(spec, Spec) else (spec, dtype)
+            outs.append(self.gives(data, shape, kind, device))
         if needs is not None and recording.get() and self.differentiable:
             self._record(args, attrs, needs, outs)
         if config.watch and config.check_nan:
