@@ -50,7 +50,8 @@ MAY_IMPORT = {
     "alpha.inplace": {"alpha.backend", "alpha.errors", "alpha.graph", "alpha.tensor", "alpha.versions"},
     "alpha.methods.twins": {"alpha.errors"},
     "alpha.methods.ufuncs": {"alpha.errors", "alpha.methods"},
-    "alpha.methods": {"alpha.errors", "alpha.inplace", "alpha.tensor"},  # the last as a type
+    "alpha.methods.names": {"alpha.backend", "alpha.methods"},
+    "alpha.methods": {"alpha.errors", "alpha.inplace", "alpha.inputs", "alpha.tensor"},  # the last as a type
     "alpha.methods.conversions": {"alpha.inputs", "alpha.backend", "alpha.errors", "alpha.methods", "alpha.tensor"},
     "alpha.tensor": {"alpha.inputs", "alpha.backend", "alpha.copies", "alpha.dlpack",
                      "alpha.errors", "alpha.graph", "alpha.inplace", "alpha.methods", "alpha.versions"},
@@ -58,7 +59,8 @@ MAY_IMPORT = {
     "alpha.recompute": {"alpha.recompute", "alpha.backend", "alpha.config", "alpha.errors", "alpha.graph", "alpha.op",
                         "alpha.tensor", "alpha.versions"},  # alpha.op as a type
     "alpha.op": {"alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors", "alpha.fuse", "alpha.graph",
-                 "alpha.inputs.returned", "alpha.recompute", "alpha.tensor", "alpha.trace", "alpha.versions"},
+                 "alpha.inputs.returned", "alpha.methods", "alpha.recompute", "alpha.tensor", "alpha.trace",
+                 "alpha.versions"},
     "alpha.inputs.returned": {"alpha.backend", "alpha.errors", "alpha.op", "alpha.tensor"},  # alpha.op as a type
     "alpha.inputs.schema": {"alpha.errors", "alpha.tensor"},    # of stored state
     "alpha.gradcheck": {"alpha.inputs", "alpha.errors", "alpha.graph", "alpha.tensor"},
