@@ -16,7 +16,7 @@ import pytest
 import alpha
 import alpha.nn.functional as F
 from alpha import nn, optim
-from alpha.errors import AlphaError, DeviceError, MissingError
+from alpha.errors import AlphaError, DeviceError, MissingError, shown
 from alpha.methods.names import DType, Shape
 
 WORK = """
@@ -26,6 +26,7 @@ assert x.shape.numel() == x.size().numel() == 24 and model[0].weight.shape.numel
 assert (x > 0).dtype.itemsize == 1 and not x.argmax(1).dtype.is_floating_point and not alpha.uint8.is_signed
 assert alpha.zeros((3, 3), device=x.device, dtype=x.dtype).dtype == alpha.float32 == "float32"
 device = alpha.device("cuda" if alpha.cuda.is_available() else "cpu"); x.to(device).sum(); model.to(device)
+assert F.interpolate(maps, scale_factor=2, mode="nearest", align_corners=None).shape == (2, 8, 8, 3)
 x.to(device=alpha.device("cpu"), dtype=alpha.float64, non_blocking=True)
 assert alpha.device("cuda", 1) == alpha.device("cuda:1") == "cuda:1" and alpha.device("cuda:1").index == 1
 alpha.manual_seed(42); np.random.seed(42); random.seed(42)
@@ -128,6 +129,7 @@ def test_names_are_strings_and_stay_so() -> None:
               alpha.grad((x * x).sum(), x)[0]):
         assert (t.dtype.__class__, t.shape.__class__) == (DType, Shape) and isinstance(t.device, alpha.device)
         assert t.shape.numel() == t.numel() and t.dtype.itemsize == t.itemsize and hash(t.shape) == hash(tuple(t.shape))
+    assert [shown(v) for v in (x.shape, x.dtype)] == ["(2, 3)", '"float32" (str)']
     assert not hasattr(x.dtype, "__array__") and not hasattr(x.shape, "__fspath__")
     with pytest.raises(MissingError, match="is its name"):
         x.device.startwith("c")  # type: ignore[attr-defined]
