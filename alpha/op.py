@@ -176,8 +176,7 @@ class Op(Signature):
         if self.checked:
             result = accept(self, result, specs, dtype, device)
         outs = []
-        for k, data in enumerate(result or ()):
-            spec = specs[k]
+        for spec, data in zip(specs or (), result or ()):
             shape, kind = spec if spec.__class__ is Spec else (spec, dtype)
             outs.append(self.gives(data, shape, kind, device))
         if needs is not None and recording.get() and self.differentiable:

@@ -159,15 +159,17 @@ class Signature:
         if not self.uniform or not isinstance(first, Tensor):
             return self._check_each(args)
         device, dtype = first.device, first.dtype
-        arrays, needs = [], []
-        for value in args:
+        wanted = first.requires_grad
+        arrays, needs = [first.data], [wanted]
+        for value in args[1:]:
             if not isinstance(value, Tensor) or value.device != device or value.dtype != dtype:
                 return self._check_each(args)
             arrays.append(value.data)
-            needs.append(value.requires_grad)
+            needs.append(need := value.requires_grad)
+            wanted |= need
         if dtype != "float32":
             self._check_dtype(self.args[0].name, first)
-        return arrays, device, dtype, needs if True in needs else None
+        return arrays, device, dtype, needs if wanted else None
 
     def _check_each(self, args: Sequence[Any]) -> Checked:
         """As `check`, for a call that is not one of tensors alike."""

@@ -20,6 +20,7 @@ numbers = itertools.count(1)  # of changes and of nodes
 newest = 0                    # number of the latest change of anything
 
 recipes: WeakSet[Any] = WeakSet()  # alpha.recompute.recipe.Recipe: of results that are to be made again
+_read: set[int] = set()       # keys of the memory that they read, and of some that is read no more
 
 _lock = threading.Lock()
 _shared: list[tuple[int, int, int, ref[History]]] = []  # (type of device, begin, end, history) of what others may see
@@ -69,10 +70,21 @@ def note(changed: Sequence[History]) -> None:
                 peer.add(number)
 
 
+def remember(recipe: Any) -> None:
+    """Notes a recipe, until it is dropped."""
+    with _lock:
+        if not recipes:
+            _read.clear()
+        _read.update(recipe.memories)
+        recipes.add(recipe)
+
+
 def about_to_change(device: str, arrays: Sequence[Array]) -> None:
     """Has everything made now that is to be made again of arrays whose elements are about to change."""
     if recipes:
         changing = set(map(get_backend(device).memory_key, arrays))
+        if changing.isdisjoint(_read):
+            return
         for recipe in list(recipes):
             if not changing.isdisjoint(recipe.memories):
                 recipe.settle()

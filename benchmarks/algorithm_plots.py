@@ -8,7 +8,8 @@ from pathlib import Path
 from benchmarks.plots import panels
 from benchmarks.results import Row
 
-SETS = {"cpu16": "_avx512", "cpu8": "_avx2"}    # ends of names of pictures by classes of machines
+# ends of names of pictures by classes of machines
+SETS = {"cpu16": "_avx512", "cpu8": "_avx2", "cpu16_intel": "_avx512", "cpu8_intel": "_avx2"}
 
 
 def draw(rows: Sequence[Row], folder: Path) -> list[Path]:

@@ -4,6 +4,7 @@
     python -m benchmarks.algorithms --kernels 3 7 --maps 28 56 --channels 64 --passes fprop
     ALPHA_CPU_ISA=avx2 ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 python -m benchmarks.algorithms ...
     python -m benchmarks.algorithms --resume --budget-s 300 --output FILE       goes on where FILE ends
+    python -m benchmarks.algorithms --depthwise --kernels 7 31 --maps 28 56 --channels 64
     python -m benchmarks.algorithms --layers vgg16          W, D and W/D of a network's convolutions
     python -m benchmarks.algorithms --plot FILE             the pictures of a file of results
     python -m benchmarks.algorithms --judge FILE            a CPU's results beside the choices of the model as it is now
@@ -43,30 +44,21 @@ from benchmarks.algorithm_peers import peers
 from benchmarks.environment import add_clock, check_clock, torch_facts
 from benchmarks.results import Row, key_of, latest, read, record
 from benchmarks.rounds import Side, medians
-from benchmarks.shapes import PASSES, ConvShape
+from benchmarks.shapes import PASSES, ConvShape, squares
 
 KERNELS, MAPS, CHANNELS = (1, 3, 5, 7, 9, 11, 15, 31), (4, 7, 8, 14, 16, 28, 32, 56, 112, 224), (16, 64, 128, 256, 512)
 CELL_FLOPS, MOST_FLOPS, MOST_BYTES = 4e9, 2e12, 4 << 30     # aimed at; computed, but not run, above
+DEPTHWISE_FLOPS = 3e8                                       # aimed at on a CPU
 MOST_IMAGES = 64
 LIMIT = 1 << 30                                             # workspace: to see what would be, too
 ALGORITHMS = CONV_NAMES[1:]
 CELL = ("machine", "cell", "n", "pass")                     # what tells the rows of a CPU apart
 
 
-def cells(kernels: Sequence[int], maps: Sequence[int], channels: Sequence[int]) -> Iterator[ConvShape]:
-    """Yields the shapes, same padding, with as many images as the work of a cell allows."""
-    for f in kernels:
-        for hw in maps:
-            for c in channels:
-                one = 2 * hw * hw * f * f * c * c
-                images = int(max(1, min(MOST_IMAGES, CELL_FLOPS // one)))
-                yield ConvShape(f"{f}x{f} {hw}^2 {c}", images, hw, c, c, f, f // 2, 1)
-
-
 def operands(desc: ConvDesc) -> dict[str, np.ndarray]:
     """Returns x after a relu, w after He, and g."""
     rng = np.random.default_rng(0)
-    fan = desc.ic * desc.h.f * desc.w.f
+    fan = desc.ic // desc.groups * desc.h.f * desc.w.f
     return {"x": np.maximum(rng.standard_normal(desc.x_shape, np.float32), 0),
             "w": (rng.standard_normal(desc.w_shape, np.float32) * np.float32(np.sqrt(2 / fan))),
             "g": rng.standard_normal(desc.y_shape, np.float32)}
@@ -130,8 +122,8 @@ def run_cell(shape: ConvShape, pass_name: str, machine: str, args: argparse.Name
     names = dict.fromkeys((*args.algorithms, free.way.name))
     found = {name: model(pass_name, desc, machine, name, threads) for name in names}
     row: Row = {"cell": shape.name, "n": shape.n, "hw": shape.hw, "channels": shape.ic, "f": shape.f,
-                "pass": pass_name, "threads": threads, "clock": args.clock, "chosen": free.way.name,
-                "chosen_way": str(free.way), "algorithms": {}}
+                "groups": shape.groups, "pass": pass_name, "threads": threads, "clock": args.clock,
+                "chosen": free.way.name, "chosen_way": str(free.way), "algorithms": {}}
     for name, known in found.items():
         if known:
             way, cost, expected_ms = known
@@ -191,7 +183,7 @@ def judged(rows: Sequence[Row], workspace: int) -> list[Row]:
     found = []
     for row in latest([row for row in rows if "ms" in row], CELL):
         c, f, ms = row["channels"], row["f"], row["ms"]
-        desc = ConvShape(row["cell"], row["n"], row["hw"], c, c, f, f // 2, 1).desc
+        desc = ConvShape(row["cell"], row["n"], row["hw"], c, c, f, f // 2, 1, row.get("groups", 1)).desc
         chosen = choose(row["pass"], desc, Request(), row["machine"], workspace).way
         kept = {}
         for name, a in row["algorithms"].items():
@@ -249,10 +241,10 @@ def parser() -> argparse.ArgumentParser:
     add_clock(made)
     made.add_argument("--threads", type=int, default=0, help="on a CPU, of alpha and PyTorch (default: all cores)")
     made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    made.add_argument("--depthwise", action="store_true", help="a filter for each channel")
     cuda = made.add_argument_group("on a GPU")
     cuda.add_argument("--shapes", nargs="+", default=(), help="cells of benchmarks/shapes.py, in the place of kernels, "
                       "maps and channels")
-    cuda.add_argument("--depthwise", action="store_true")
     cuda.add_argument("--fma", action="store_true", help="ALPHA_TENSOR_CORES=0")
     cuda.add_argument("--window", type=float, default=15.0, help="milliseconds of calls in a row")
     return made
@@ -292,7 +284,8 @@ def on_cpu(args: argparse.Namespace) -> Iterator[tuple[Row, Row]]:
     from alpha.cpu.algorithms import machine_key
     machine = machine_key() if native.library() else "numpy"
     there = {key_of(row, CELL) for row in (read(args.output) if args.resume and args.output else ())}
-    for shape in cells(args.kernels, args.maps, args.channels):
+    flops = DEPTHWISE_FLOPS if args.depthwise else CELL_FLOPS
+    for shape in squares(args.kernels, args.maps, args.channels, args.depthwise, flops, MOST_IMAGES):
         for pass_name in args.passes:
             with alpha.config(num_threads=args.threads):
                 if (machine, shape.name, shape.n, pass_name) not in there and time.monotonic() < deadline:

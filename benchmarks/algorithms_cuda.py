@@ -18,7 +18,7 @@ from alpha.ops.conv_desc import ConvDesc
 from benchmarks import cuda_timing
 from benchmarks.results import Row
 from benchmarks.rounds import Side, medians, relative_error
-from benchmarks.shapes import SHAPES, ConvShape
+from benchmarks.shapes import SHAPES, ConvShape, squares
 
 NAMED = ("v1", "v2", "v3", "v4", "b128")
 CELL_FLOPS, MOST_FLOPS, MOST_BYTES, MOST_IMAGES = 2e10, 2e12, 8 << 30, 512
@@ -35,14 +35,8 @@ def cells(args: argparse.Namespace) -> Iterator[tuple[ConvShape, ConvDesc]]:
             if shape.name in args.shapes:
                 yield shape, shape.desc
         return
-    for f in args.kernels:
-        for hw in args.maps:
-            for c in args.channels:
-                one = 2 * hw * hw * f * f * c * (1 if args.depthwise else c)
-                n = int(max(1, min(MOST_IMAGES, CELL_FLOPS // one)))
-                shape = ConvShape(f"{f}x{f} {hw}^2 {c}" + " depthwise" * args.depthwise, n, hw, c, c, f, f // 2, 1)
-                yield shape, ConvDesc.fprop(shape.desc.x_shape, (c, f, f, 1 if args.depthwise else c), stride=(1, 1),
-                                            padding=(f // 2,) * 2, dilation=(1, 1), groups=c if args.depthwise else 1)
+    for shape in squares(args.kernels, args.maps, args.channels, args.depthwise, CELL_FLOPS, MOST_IMAGES):
+        yield shape, shape.desc
 
 
 def operands(desc: ConvDesc) -> dict[str, Any]:

@@ -10,7 +10,8 @@ networks: the training shapes of the shipped networks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import product
 from typing import Any, NamedTuple
 
 from alpha.ops.conv_desc import Axis, ConvDesc, Pair
@@ -20,7 +21,7 @@ WGRAD_BAR_BELOW = 40.0  # TFLOP/s: where cuDNN is faster than this it has left t
 
 
 class ConvShape(NamedTuple):
-    """A square convolution: x (n, hw, hw, ic), w (oc, f, f, ic)."""
+    """A square convolution: x (n, hw, hw, ic), w (oc, f, f, ic / groups)."""
 
     name: str
     n: int
@@ -30,16 +31,17 @@ class ConvShape(NamedTuple):
     f: int
     padding: int
     stride: int
+    groups: int = 1
 
     @property
     def geometry(self) -> dict[str, Pair | int]:
         """The attributes of the three convolution ops, canonical."""
-        return dict(stride=(self.stride,) * 2, padding=(self.padding,) * 2, dilation=(1, 1), groups=1)
+        return dict(stride=(self.stride,) * 2, padding=(self.padding,) * 2, dilation=(1, 1), groups=self.groups)
 
     @property
     def desc(self) -> ConvDesc:
-        return ConvDesc.fprop((self.n, self.hw, self.hw, self.ic), (self.oc, self.f, self.f, self.ic),
-                              **self.geometry)  # type: ignore[arg-type]
+        return ConvDesc.fprop((self.n, self.hw, self.hw, self.ic),
+                              (self.oc, self.f, self.f, self.ic // self.groups), **self.geometry)  # type: ignore[arg-type]
 
 
 SHAPES = tuple(ConvShape(*row) for row in (
@@ -72,6 +74,15 @@ def paper(f: int, device: str) -> tuple[ConvShape, ...]:
     share = CPU_SHARE if device == "cpu" else 1
     return tuple(ConvShape(f"{hw}x{hw} {ic}-{oc} {f}x{f}/2", n // share, hw, ic, oc, f, f // 2, 2)
                  for hw, n, ic, oc in PAPER)
+
+
+def squares(kernels: Iterable[int], maps: Iterable[int], channels: Iterable[int], depthwise: bool, flops: float,
+            most: int) -> Iterator[ConvShape]:
+    """Yields convolutions of the same padding, of at most so many images, and of about so many FLOP where they can."""
+    for f, hw, c in product(kernels, maps, channels):
+        groups = c if depthwise else 1
+        images = int(max(1, min(most, flops // (2 * hw * hw * f * f * c * c // groups))))
+        yield ConvShape(f"{f}x{f} {hw}^2 {c}" + " depthwise" * depthwise, images, hw, c, c, f, f // 2, 1, groups)
 
 
 def network_shapes(names: Iterable[str], batch: int) -> dict[ConvShape, dict[str, int]]:

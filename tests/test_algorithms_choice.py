@@ -1,4 +1,4 @@
-"""The free choice among algorithms on CPUs beside what they took: benchmarks/results/amd_epyc_2core/algorithms.jsonl.
+"""The free choice among algorithms on CPUs beside what they took: benchmarks/results/*/algorithms.jsonl.
 
 The choice is made here as the model is now, whatever this machine has: constants or tiles that change it for the
 worse are noticed.
@@ -17,8 +17,9 @@ from benchmarks.algorithms import judged
 from benchmarks.environment import RESULTS
 from benchmarks.results import Row, read
 
-ROWS = judged(read(RESULTS / "amd_epyc_2core" / "algorithms.jsonl"), WORKSPACE_MIB * MIB)
-SETS = {"cpu16": 60, "cpu8": 60}    # vectors of 16 lanes, AVX-512, and of 8, AVX2; the least cells that there are
+ROWS = judged([row for folder in ("amd_epyc_2core", "intel_xeon_2core")
+               for row in read(RESULTS / folder / "algorithms.jsonl")], WORKSPACE_MIB * MIB)
+SETS = {"cpu16": 60, "cpu8": 60, "cpu16_intel": 80, "cpu8_intel": 50}   # least cells; 16 lanes: AVX-512
 
 
 def rows(machine: str) -> list[Row]:
@@ -57,7 +58,7 @@ def test_estimates_are_within_a_factor_as_a_rule(machine):
     assert np.median(off) <= 0.5
 
 
-@pytest.mark.parametrize("machine", ["cpu16", "cpu8"])
+@pytest.mark.parametrize("machine", SETS)
 @pytest.mark.parametrize("taps, size", [(13, 28), (31, 28), (31, 56), (47, 112)])
 def test_depthwise_filters_take_the_direct_kernels(machine, taps, size):
     """NumPy makes their spectra, which took 2.5 times as long as the direct kernels where it was chosen."""

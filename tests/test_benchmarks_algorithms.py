@@ -9,15 +9,18 @@ import models
 from alpha.errors import ConfigError
 from alpha.ops.algorithms.names import AUTO, Request
 from benchmarks import algorithm_losses, algorithm_plots, algorithms, results
+from benchmarks.shapes import squares
 from tests.op_checks import refused
 
 pytest.importorskip("torch")
 
 
 def test_cells_have_about_the_same_work():
-    found = list(algorithms.cells((3, 31), (8, 56), (64,)))
+    found = list(squares((3, 31), (8, 56), (64,), False, algorithms.CELL_FLOPS, algorithms.MOST_IMAGES))
     assert [(s.n, s.hw, s.f) for s in found] == [(64, 8, 3), (17, 56, 3), (7, 8, 31), (1, 56, 31)]
     assert all(s.padding == s.f // 2 and s.stride == 1 for s in found)
+    one, = squares((31,), (56,), (64,), True, 1e9, 8)
+    assert (one.n, one.desc.groups, one.desc.w_shape) == (2, 64, (64, 31, 31, 1))
 
 
 def test_a_cell_is_computed_compared_and_timed(tmp_path, capsys):

@@ -159,7 +159,7 @@ def test_which_levels_winograd_takes() -> None:
         assert not any(taken(32, 8, 256, 256))
 
 
-@pytest.mark.parametrize("machine, channels", [("cpu16", 4), ("cpu8", 6)])
+@pytest.mark.parametrize("machine, channels", [("cpu16", 4), ("cpu8", 6), ("cpu16_intel", 4), ("cpu8_intel", 6)])
 def test_narrow_levels_are_made_by_winograd_forward(machine: str, channels: int) -> None:
     """The direct kernels would fill a part of each vector; gradients, whose vectors are full, keep them."""
     (_, level), _ = CoConvDesc.fprop((8, 32, 32, 64), (2 * channels, 3, 3, 64), dilations=(1, 2), channels=None,

@@ -51,7 +51,7 @@ def convolved(x: np.ndarray, w: np.ndarray, g: np.ndarray | None, **attrs: int) 
     return [y.numpy(), *[leaf.grad.numpy() for leaf in leaves]]
 
 
-@pytest.mark.parametrize("f", range(1, 10))
+@pytest.mark.parametrize("f", [*range(1, 10), 13, 18])
 @pytest.mark.parametrize("stride, dilation", [(1, 1), (2, 1), (3, 1), (1, 2), (2, 3)])
 @pytest.mark.parametrize("channels", [16, 37])
 def test_strips_of_any_filter(f: int, stride: int, dilation: int, channels: int) -> None:
@@ -70,7 +70,7 @@ def test_strips_of_any_filter(f: int, stride: int, dilation: int, channels: int)
 
 
 @pytest.mark.parametrize("shape, f, stride", [((4, 32, 32, 40), 3, 1), ((3, 27, 30, 33), 5, 2),
-                                              ((8, 16, 16, 48), 7, 1)])
+                                              ((8, 16, 16, 48), 7, 1), ((9, 33, 32, 40), 15, 1)])
 def test_bits_do_not_depend_on_threads(shape: tuple[int, int, int, int], f: int, stride: int) -> None:
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(size).astype(np.float32) for size in (shape, (shape[3], f, f, 1)))
@@ -81,3 +81,35 @@ def test_bits_do_not_depend_on_threads(shape: tuple[int, int, int, int], f: int,
     for other in found[1:]:
         for a, b in zip(found[0], other):
             np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("f, size, padding", [((31, 31), (20, 23), (15, 15)), ((9, 31), (40, 33), (4, 29)),
+                                              ((3, 13), (11, 12), (0, 3)), ((7, 7), (7, 7), (3, 3)),
+                                              ((1, 8), (1, 70), (0, 0))])
+@pytest.mark.parametrize("channels", [16, 33])
+def test_filters_of_many_taps(f: tuple[int, int], size: tuple[int, int], padding: tuple[int, int], channels: int
+                              ) -> None:
+    """Sums of rows: rows a stride apart, with bias and relu; what lies beside a row meets no tap."""
+    rng = np.random.default_rng(f[0])
+    x, w, b = (rng.integers(-3, 4, shape).astype(np.float32) for shape in ((2, *size, channels), (channels, *f, 1),
+                                                                          (channels,)))
+    attrs = dict(stride=(2, 1), padding=padding, groups=channels)
+    leaves = [tensor(a, requires_grad=True) for a in (x, w)]
+    y = ops.conv2d(*leaves, **attrs)
+    g = rng.integers(-3, 4, y.shape).astype(np.float32)
+    y.backward(tensor(g))
+    planes = [torch.tensor(a, dtype=torch.float64, requires_grad=True) for a in (x, w)]
+    expected = torch.nn.functional.conv2d(planes[0].permute(0, 3, 1, 2), planes[1].permute(0, 3, 1, 2), None, (2, 1),
+                                          padding, 1, channels).permute(0, 2, 3, 1)
+    expected.backward(torch.tensor(g, dtype=torch.float64))
+    for a, r in zip([y, leaves[0].grad, leaves[1].grad], [expected.detach(), *[t.grad for t in planes]]):
+        np.testing.assert_array_equal(a.numpy(), r.numpy())
+    fused = ops.conv2d_bias_act(tensor(x), tensor(w), tensor(b), activation="relu", **attrs).numpy()
+    np.testing.assert_array_equal(fused, np.maximum(y.numpy() + b, 0))
+
+
+def test_padding_meets_no_tap_of_a_long_row() -> None:
+    x, w = np.ones((1, 9, 9, 16), np.float32), np.ones((16, 9, 9, 1), np.float32)
+    w[:, :, 0] = np.inf
+    y = ops.conv2d(tensor(x), tensor(w), padding=4, groups=16).numpy()
+    assert np.isfinite(y[:, :, :4]).all() and np.isinf(y[:, :, 4:]).all()

@@ -66,6 +66,17 @@ def test_large_products(cpu_kernels: str, sizes: tuple) -> None:
         assert_equal_at(y, expected, name=str(flags))
 
 
+@pytest.mark.parametrize("batches", [((2, 3), (2, 3)), ((6,), ()), ((), (6,)), ((2, 1), (3,)), ((0,), (0,))], ids=str)
+def test_large_products_of_batches(cpu_kernels: str, batches: tuple) -> None:
+    a, b = (integers((*batch, *shape), k).astype(np.float32)
+            for k, (batch, shape) in enumerate(zip(batches, ((65, 70), (70, 64)))))
+    for flags in ((False, False), (True, False), (False, True), (True, True)):
+        left, right = (np.ascontiguousarray(x.swapaxes(-1, -2)) if flag else x for x, flag in zip((a, b), flags))
+        y = ops.matmul(alpha.tensor(left), alpha.tensor(right), *flags)
+        assert is_contiguous(y)
+        assert_equal_at(y, a @ b, name=str(flags))
+
+
 @pytest.mark.parametrize("activation", [None, "relu"])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("shape", [(6, 4), (4,), (2, 3, 4), (0, 4), (1, 4), (200, 300), (64, 3, 200)], ids=str)

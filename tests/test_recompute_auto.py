@@ -19,6 +19,12 @@ from tests.test_recompute import image
 Told = tuple[list[tuple[str, str, str]], list[np.ndarray]]
 
 
+@pytest.fixture(autouse=True)
+def worth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches are small here."""
+    monkeypatch.setattr(plan, "WORTH", dict.fromkeys(plan.WORTH, 1 << 19))
+
+
 def run(name: str, batch: int = 8) -> Told:
     """Returns the plan of a step, and loss and gradients."""
     alpha.manual_seed(1)

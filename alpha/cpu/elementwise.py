@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from contextvars import Context
 from math import inf
 from typing import Any
 
@@ -20,7 +22,25 @@ Array = np.ndarray
 Number = ops.Number
 
 LARGE = 1 << 16  # elements from which a compiled kernel, on all cores, beats NumPy on one
-FEW = 1 << 13    # elements of all operands below which one call of NumPy takes less time than one of a kernel
+FEW = 1 << 13    # elements below which one call of NumPy takes less time than one of a kernel
+LIGHT = 2 * FEW  # the same, where NumPy too has vectors for it
+
+_IN_CONTEXTS = int(np.__version__.partition(".")[0]) >= 2  # NumPy keeps in a context variable what it warns of
+_here = threading.local()
+
+
+def quietly(ufunc: Callable[..., Any], *args: Any, out: Any) -> Any:
+    """Returns ufunc(*args, out=out).  np.errstate, which is the other way, takes longer than a small ufunc."""
+    try:
+        return _here.run(ufunc, *args, out=out)
+    except (AttributeError, RuntimeError):  # the first call of a thread, or one in the middle of another
+        pass
+    if _IN_CONTEXTS and not hasattr(_here, "run"):
+        context = Context()
+        context.run(np.seterr, all="ignore")
+        _here.run = context.run
+    with np.errstate(all="ignore"):
+        return ufunc(*args, out=out)
 
 
 def compiled(*arrays: Array) -> bool:
@@ -30,35 +50,33 @@ def compiled(*arrays: Array) -> bool:
 
 def _unary(ufunc: Callable[..., Any]) -> Callable[..., Array]:
     def run(x: Array) -> Array:
-        with np.errstate(all="ignore"):
-            return ufunc(x, out=empty(x.shape, x.dtype))
+        return quietly(ufunc, x, out=empty(x.shape, x.dtype))
     return run
 
 
 def _binary(ufunc: Callable[..., Any]) -> Callable[..., Array]:
     def run(a: Array | Number, b: Array | Number) -> Array:
         a, b, shape, dtype = _operands(a, b)
-        with np.errstate(all="ignore"):
-            return ufunc(a, b, out=empty(shape, dtype))
+        return quietly(ufunc, a, b, out=empty(shape, dtype))
     return run
 
 
 def _quiet(ufunc: Callable[..., Any], result: str | None = None) -> Callable[..., Array]:
-    """As _binary, for what never warns."""
+    """As _binary; the result may have a dtype of its own."""
     def run(a: Array | Number, b: Array | Number) -> Array:
-        a, b, shape, dtype = _operands(a, b)
-        with np.errstate(over="ignore"):  # of a Python number that the dtype cannot hold: it counts as infinite
-            return ufunc(a, b, out=empty(shape, result or dtype))
+        a, b, shape, dtype = _operands(a, b)  # a Python number that the dtype cannot hold counts as infinite
+        return quietly(ufunc, a, b, out=empty(shape, result or dtype))
     return run
 
 
 def _operands(a: Array | Number, b: Array | Number) -> tuple[Array | Number, Array | Number, tuple[int, ...], Any]:
     """Returns both operands, and the shape and dtype of the result."""
-    if not isinstance(b, np.ndarray):
+    if b.__class__ is not np.ndarray:
         return a, _plain(b), a.shape, a.dtype
-    if not isinstance(a, np.ndarray):
+    if a.__class__ is not np.ndarray:
         return _plain(a), b, b.shape, b.dtype
-    return a, b, a.shape if a.shape == b.shape else np.broadcast(a, b).shape, a.dtype
+    shape = a.shape
+    return a, b, shape if shape == b.shape else np.broadcast(a, b).shape, a.dtype
 
 
 def _plain(value: Number) -> Number:
@@ -76,13 +94,13 @@ def _floor(x: Array, out: Array) -> Array:
     return np.floor(x, out=out) if x.dtype.kind == "f" else np.positive(x, out=out)
 
 
-for _op, _ufunc, _few in ((ops.neg, np.negative, FEW), (ops.exp, np.exp, 0), (ops.log, np.log, 0),
-                          (ops.sqrt, np.sqrt, FEW), (ops.abs, np.absolute, FEW), (ops.sign, _sign, 0),
+for _op, _ufunc, _few in ((ops.neg, np.negative, LIGHT), (ops.exp, np.exp, 0), (ops.log, np.log, 0),
+                          (ops.sqrt, np.sqrt, LIGHT), (ops.abs, np.absolute, LIGHT), (ops.sign, _sign, 0),
                           (ops.erf, erf, 0)):
     bind(_op, _unary(_ufunc), _few)
 
 for _op, _ufunc in ((ops.add, np.add), (ops.sub, np.subtract), (ops.mul, np.multiply), (ops.div, np.true_divide)):
-    bind(_op, _binary(_ufunc), FEW)
+    bind(_op, _binary(_ufunc), LIGHT)
 
 for _op, _ufunc in ((logic.floor, _floor), (logic.sin, np.sin), (logic.cos, np.cos)):
     _op.impl("cpu")(_unary(_ufunc))
@@ -93,7 +111,7 @@ for _op, _ufunc in ((ops.maximum, np.maximum), (ops.minimum, np.minimum)):
 
 for _op, _ufunc in ((ops.eq, np.equal), (ops.ne, np.not_equal), (ops.lt, np.less), (ops.le, np.less_equal),
                     (ops.gt, np.greater), (ops.ge, np.greater_equal)):
-    bind(_op, _quiet(_ufunc, "bool"), FEW)
+    bind(_op, _quiet(_ufunc, "bool"), LIGHT)
 
 _numpy_pow = _binary(np.power)
 

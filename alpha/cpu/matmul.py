@@ -59,14 +59,12 @@ def _products(a: Array, b: Array, m: int, n: int, transpose_a: bool, transpose_b
     """Returns the product of each pair of matrices; batch axes broadcast."""
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     y = empty((*batch, m, n), a.dtype)
-    a, b = (np.broadcast_to(x, batch + x.shape[-2:]) for x in (a, b))
-    for k in np.ndindex(batch):
-        if transpose_a and not transpose_b:
-            native.linear_wgrad(b[k], a[k], y[k])
-        elif transpose_b:
-            native.linear_fwd(np.ascontiguousarray(a[k].T) if transpose_a else a[k], b[k], y[k])
-        else:
-            native.linear_dgrad(a[k], b[k], y[k])
+    if transpose_a and transpose_b:
+        a, transpose_a = np.ascontiguousarray(a.swapaxes(-1, -2)), False
+    pair = [x if prod(x.shape[:-2]) in (1, prod(batch)) else np.ascontiguousarray(
+        np.broadcast_to(x, batch + x.shape[-2:])) for x in (a, b)]
+    left, right = (x.reshape(prod(x.shape[:-2]), *x.shape[-2:]) for x in pair)
+    native.matrix_products(left, right, y.reshape(prod(batch), m, n), transpose_a=transpose_a, transpose_b=transpose_b)
     return y
 
 

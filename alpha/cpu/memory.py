@@ -9,6 +9,7 @@ Arrays below SMALL bytes are NumPy's own and are not counted.
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from alpha.config import config
+from alpha.cpu.native import DATA
 from alpha.errors import OutOfMemoryError, message
 from alpha.inputs.sizes import host_nbytes
 
@@ -124,10 +126,9 @@ class _Block:
 
     __slots__ = ("__array_interface__", "__weakref__", "_raw")
 
-    def __init__(self, raw: np.ndarray, shape: tuple[int, ...], typestr: str) -> None:
+    def __init__(self, raw: np.ndarray, address: int, shape: tuple[int, ...], typestr: str) -> None:
         self._raw = raw
-        self.__array_interface__ = {"shape": shape, "typestr": typestr, "version": 3,
-                                    "data": (raw.__array_interface__["data"][0], False)}
+        self.__array_interface__ = {"shape": shape, "typestr": typestr, "version": 3, "data": (address, False)}
 
     def __del__(self) -> None:
         pool.give(self._raw)
@@ -150,9 +151,10 @@ def empty(shape: tuple[int, ...], dtype: Any = "float32") -> np.ndarray:
     if nbytes < SMALL:
         return np.empty(shape, dtype)
     raw = pool.take(nbytes)
+    address = ctypes.c_void_p.from_address(id(raw) + DATA).value or 0
     if on_allocate:
-        on_allocate(raw.__array_interface__["data"][0], raw.nbytes)
-    return np.asarray(_Block(raw, tuple(shape), _typestr[dtype]))
+        on_allocate(address, raw.nbytes)
+    return np.asarray(_Block(raw, address, tuple(shape), _typestr[dtype]))
 
 
 def empty_like(a: np.ndarray) -> np.ndarray:

@@ -48,10 +48,11 @@ X86_FLAGS = ("-mprefer-vector-width=512", "--param=avoid-fma-max-bits=0")
 # What each kernel takes: p pointer, l int64, q uint64, i int, u uint32, f float, d double; after "->" what it returns.
 SIGNATURES = {
     "set_threads": "i",
-    "vector_lanes": "-> i",
+    "vector_lanes": "-> i", "made_by_intel": "-> i",
     "conv_fprop": "p pppp i",
     "conv_dgrad": "p ppp",
     "conv_wgrad": "p ppp",
+    "matrix_products": "p ppp llll i",
     "conv_panel_floats": "p -> l", "conv_pack": "p pp",
     "conv_run": "p ppppp ii",
     "sparse_floats": "p -> l", "sparse_filter_floats": "p -> l", "sparse_filters": "p pp i", "sparse_run": "p ppppp ii",
@@ -225,16 +226,13 @@ def linear_fwd(x: Array, w: Array, y: Array, bias: Array | None = None, relu: bo
     conv_fprop(linear_desc(x.size // inputs, inputs, outputs), x, w, y, bias, relu)
 
 
-def linear_dgrad(g: Array, w: Array, dx: Array) -> None:
-    """dx = g @ w.  g (..., O), w (O, I), dx (..., I)."""
-    outputs, inputs = w.shape
-    conv_dgrad(linear_desc(g.size // outputs, inputs, outputs), g, w, dx)
-
-
-def linear_wgrad(x: Array, g: Array, dw: Array) -> None:
-    """dw = g.T @ x over all rows.  x (..., I), g (..., O), dw (O, I)."""
-    outputs, inputs = dw.shape
-    conv_wgrad(linear_desc(x.size // inputs, inputs, outputs), x, g, dw)
+def matrix_products(a: Array, b: Array, y: Array, *, transpose_a: bool, transpose_b: bool) -> None:
+    """y[k] = a[k] @ b[k], of which one may be transposed, for a (K, ., .) or (1, ., .), b likewise, y (K, ., .)."""
+    (m, n), inner = y.shape[1:], a.shape[1 if transpose_a else 2]
+    table, kind = (forward_table(linear_desc(inner, n, m)), 2) if transpose_a else (
+        forward_table(linear_desc(m, inner, n)), 0) if transpose_b else (dgrad_table(linear_desc(m, n, inner)), 1)
+    steps = m * inner * (len(a) > 1), inner * n * (len(b) > 1), m * n
+    _lib.matrix_products(ptr(table), ptr(a), ptr(b), ptr(y), *steps, len(y), kind)
 
 
 def batch_norm_fwd(x: Array, gamma: Array | None, beta: Array | None, y: Array, mean: Array, istd: Array, *,

@@ -121,23 +121,29 @@ def bind(op: Op, oracle: Callable[..., Array], few: int = 0,
 
     Args:
         oracle: NumPy's implementation, which computes all else.
-        few: below so many elements the oracle computes too, being faster: only of what both give the same bits.
+        few: where no operand has so many elements the oracle computes too, being faster: only of what both give the
+            same bits.
         numbers: makes numbers of the attributes, where some are none.
     """
     kinds, pair = _kinds(op), op.scalars
 
     @op.impl("cpu")
     def run(*operands: Any, **attrs: Any) -> Array:
-        shapes, size = [], 0
+        if few:
+            for x in operands:
+                if x.__class__ is ndarray and x.size >= few:
+                    break
+            else:
+                return oracle(*operands, **attrs)
+        shapes: list[Shape | None] = []
         for x in operands:
             if x.__class__ is ndarray:
                 shapes.append(x.shape)
-                size += x.size
             elif pair:
                 shapes.append(None)
             else:
                 return oracle(*operands, **attrs)
-        if size < few or native.library() is None:
+        if native.library() is None:
             return oracle(*operands, **attrs)
         for x, kind in zip(operands, kinds):
             if x.__class__ is ndarray and ((x.dtype is not kind and x.dtype != kind) or not x.flags.c_contiguous):

@@ -12,7 +12,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from alpha import versions
@@ -147,7 +146,10 @@ def backward(roots: Sequence[tuple[Tensor, Tensor]], *, retain_graph: bool, crea
             for tensor, g in roots:
                 walk.give(tensor.edge(), g)
             while walk.heap:
-                with watchers[-1].backward(walk.heap[0][1]) if watchers else nullcontext():
+                if watchers:
+                    with watchers[-1].backward(walk.heap[0][1]):
+                        walk.step()
+                else:
                     walk.step()
             return walk.finish()
     finally:

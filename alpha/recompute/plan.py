@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from alpha.op import Op
 
 LEAST = 1024         # bytes of a result that is worth a recipe
-# Of what a call reads and makes, that auto looks at: on the CPU the host is waited for, 30 us and more to plan a call.
-WORTH = {"cpu": 1 << 19, "cuda": 1 << 16}
+# Of what a call reads and makes, that auto looks at: on the CPU the host is waited for, some 60 us to plan a call.
+WORTH = {"cpu": 1 << 21, "cuda": 1 << 16}
 SHARE = 0.03         # of a step's estimated time, that auto may add
 EIGHTHS = 8          # of the memory limit, in which what is held beside the graph counts
 SCARCE, SHORT = 0.35, 0.5  # of the memory limit, held, from which auto makes again what is cheap, and everything
@@ -106,10 +106,14 @@ class Tally:
     def take(self, level: str) -> None:
         """Lets go of what the step has time for, or of all."""
         while self.offers:
-            price, order, found = heappop(self.offers)
+            price, order, found = self.offers[0]
             recipe = found()
             if recipe is None or not recipe.offered or recipe.data is None:
+                heappop(self.offers)
                 continue
+            if level == "offer" and self.spent + recipe.offered > SHARE * self.step:
+                return
+            heappop(self.offers)
             held = sum([a.nbytes for a in recipe.data.values()])
             needed = recipe.needed()
             moved = sum([r.offered for r in needed])

@@ -105,7 +105,7 @@ class Recipe:
         for part in self._parts():
             part.recipe.readers += 1
             part.recipe.early += part.is_early
-        versions.recipes.add(self)
+        versions.remember(self)
 
     def result(self, k: int, form: str | None) -> Array:
         """Returns one of the outs, made if it is not there, in a form."""

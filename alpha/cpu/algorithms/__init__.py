@@ -45,18 +45,31 @@ COUNT_STEP = 8  # pixels; zeros are counted in one of so many
 
 
 def _machine(direct: float, product: float, spectral: float, transform: float, fft: float, l2: float, dram: float,
-             auto: tuple[str, ...] = ("winograd", "fft")) -> Machine:
-    """Returns a class of machines, in GFLOP/s and GB/s of one thread: the choice must not depend on their number."""
-    flops = {"direct": direct, "depthwise": direct / 8, "product": product, "spectral": spectral,
+             winograd_filters: float = 1, fft_filters: float = 3, auto: tuple[str, ...] = ("winograd", "fft")
+             ) -> Machine:
+    """Returns a class of machines, in GFLOP/s and GB/s of one thread: the choice must not depend on their number.
+
+    Args:
+        winograd_filters, fft_filters: how many times as long as other arrays transformed filters take to be written,
+            whose points lie far apart.
+    """
+    flops = {"direct": direct, "depthwise": direct / 2, "product": product, "spectral": spectral,
              "sparse": 0.55 * direct, "transform": transform, "fft": fft,
              "fft depthwise": min(fft, 2)}    # which NumPy makes
-    return Machine(Rates({unit: rate * 1e9 for unit, rate in flops.items()}, {"L2": l2 * 1e9, "DRAM": dram * 1e9,
-                         "panels": direct / 2 * 1e9}, 2e-5, 0.0), auto)
+    nbytes = {"L2": l2, "DRAM": dram, "panels": direct / 2}
+    for level in ("L2", "DRAM"):
+        nbytes[f"winograd filters, {level}"] = nbytes[level] / winograd_filters
+        nbytes[f"fft filters, {level}"] = nbytes[level] / fft_filters
+    flops, nbytes = ({key: rate * 1e9 for key, rate in rates.items()} for rates in (flops, nbytes))
+    return Machine(Rates(flops, nbytes, 2e-5, 0.0), auto)
 
 
-# By the lanes of a vector: AVX-512, AVX and AVX2, others. One core each of a Zen 5 (the first two) under two threads.
+# By the lanes of a vector: AVX-512, AVX and AVX2, others. One core of a Zen 5 (the first two) under two threads, and
+# one of a Sapphire Rapids, fitted to benchmarks/results/intel_xeon_2core/algorithms.jsonl.
 register(numpy=_machine(40, 60, 40, 2, 1, 20, 10, auto=()), cpu16=_machine(200, 190, 190, 60, 10, 60, 12),
-         cpu8=_machine(95, 90, 90, 35, 10, 50, 12), cpu4=_machine(35, 33, 33, 12, 2.5, 30, 12))
+         cpu8=_machine(95, 90, 90, 35, 10, 50, 12), cpu4=_machine(35, 33, 33, 12, 2.5, 30, 12),
+         cpu16_intel=_machine(110, 97, 88, 25, 13, 130, 12, 2.9, 4.2),
+         cpu8_intel=_machine(70, 74, 65, 45, 10, 18, 7.5, 3.5, 3))
 
 
 class Chosen(NamedTuple):
@@ -92,7 +105,7 @@ def way_of_level(pass_name: str, level: ConvDesc, machine: str, limit: int) -> W
 
     Every d-th pixel of its maps, by rows and columns, is a map of its own, of a convolution without dilation.
     """
-    d, rates, lanes = level.h.d, MACHINES[machine].rates, int(machine.removeprefix("cpu"))
+    d, rates, lanes = level.h.d, MACHINES[machine].rates, int(machine.removeprefix("cpu").partition("_")[0])
     if (level.h.f, level.w.f, level.h.s, level.w.s, level.groups) != (3, 3, 1, 1, 1):
         return None
     if level.ic < X_CHANNELS or level.oc < LEVEL_CHANNELS[pass_name]:
@@ -111,10 +124,12 @@ def way_of_level(pass_name: str, level: ConvDesc, machine: str, limit: int) -> W
 
 @lru_cache(maxsize=1)
 def machine_key() -> str:
-    """Returns the class of this machine, by the width of its vectors.  Where the compiled kernels are loaded."""
+    """Returns the class of this machine, by the width of its vectors and its maker.  For the compiled kernels."""
     library = native.library()
     assert library is not None
-    return f"cpu{library.vector_lanes()}"
+    key = f"cpu{library.vector_lanes()}"
+    own = f"{key}_intel"
+    return own if library.made_by_intel() and own in MACHINES else key
 
 
 @lru_cache(maxsize=4096)

@@ -6,7 +6,7 @@
 
 namespace {
 
-constexpr int64_t ALONE_BELOW = 16384, SMALL = 256, FILLED = 64, CHUNK = 4096;
+constexpr int64_t ALONE_BELOW = 16384, SMALL = 256, FILLED = 64, CHUNK = 4096, WIDE = 4096;
 
 struct Result {
   float* narrow;  // one of them is null
@@ -30,11 +30,34 @@ void sum_small(const float* x, const Result& out, int64_t outer, int64_t count, 
   }
 }
 
+// Few rows of many columns: a float chain of trees, as of a block of sums.hpp, in wider blocks
+template <int64_t N>
+INLINE void add_rows(const float* from, int64_t step, float* to, int64_t width, bool first) {
+#pragma omp simd
+  for (int64_t c = 0; c < width; c++) {
+    const float sum = tree<N>([=](int64_t k) { return from[k * step + c]; });
+    to[c] = (first ? 0.0f : to[c]) + sum;
+  }
+}
+void sum_short(const float* x, float* out, int64_t outer, int64_t count, int64_t inner) {
+  const int64_t blocks = ceil_div(inner, WIDE);
+#pragma omp parallel for schedule(static) num_threads(team(outer * count * inner, ALONE_BELOW))
+  for (int64_t job = 0; job < outer * blocks; job++) {
+    const int64_t column = job % blocks * WIDE, width = std::min(WIDE, inner - column);
+    const float* from = x + job / blocks * count * inner + column;
+    float* to = out + job / blocks * inner + column;
+    int64_t r = 0;
+    for (; r + STEP <= count; r += STEP) add_rows<STEP>(from + r * inner, inner, to, width, r == 0);
+    for (; r < count; r++) add_rows<1>(from + r * inner, inner, to, width, r == 0);
+  }
+}
+
 }  // namespace
 
 EXPORT void sum_middle(const float* x, float* narrow, double* wide, int64_t outer, int64_t count, int64_t inner) {
   const Result out = {narrow, wide};
   if (count * inner <= SMALL) return sum_small(x, out, outer, count, inner);
+  if (narrow && count <= BLOCK_ROWS && inner >= FILLED) return sum_short(x, narrow, outer, count, inner);
   const int64_t fold = std::max<int64_t>(1, std::min(count, FILLED / inner)), columns = fold * inner;
   const Cut cut(outer, count / fold, columns);
   const auto add = [=](auto rows, const Place& place, int64_t row, int64_t, float(*sums)[WIDTH]) {

@@ -271,9 +271,11 @@ def _transformed(way: Way, pass_name: str, desc: ConvDesc) -> Cost:
     sums = t.count if pass_name == "wgrad" else t.inner
     work = (8 if fft else 2) * t.points * t.count * pairs
     unit = ("fft depthwise" if depthwise else "fft") if fft else "transform"
-    packed = 3 if fft else 1    # written where points are far apart, which takes as long as so many passes
+    filters = "DRAM" if u > CHUNK_BYTES else "L2"
+    if fft or pass_name != "wgrad":     # read or written in an order of their own, far apart
+        filters = f"{way.name} filters, {filters}"
     stages = (Stage("in", blocks * flops_in * t.count * t.inner, unit, blocks * (read + inner_bytes), level, depth_in),
-              Stage("filter", flops_filter * pairs, unit, w + packed * u, "DRAM" if u > CHUNK_BYTES else "L2", 0),
+              Stage("filter", flops_filter * pairs, unit, w + u, filters, 0),
               Stage("product", work, "spectral" if fft else "product", blocks * inner_bytes + outer_bytes + chunks * u,
                     level, tree(sums)),
               Stage("out", flops_out * t.count * t.outer, unit, outer_bytes + written, level, depth_in))
@@ -336,6 +338,7 @@ def too_small(way: Way, pass_name: str, desc: ConvDesc, least_channels: int, lea
     t = tiles_of(way, pass_name, desc)
     if min(t.inner, t.outer) < least_channels:
         return f"is not taken below {least_channels} channels"
+    least_tiles //= 2 if pass_name == "wgrad" else 1    # filters are not read for tiles there, but written, once
     if way.name == "winograd" and t.count < least_tiles:
         return f"is not taken below {least_tiles} tiles"
     return ""

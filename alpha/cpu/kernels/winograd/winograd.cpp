@@ -254,6 +254,14 @@ void forward_levels(const X& t, const Levels& levels, const Forward* forwards, f
 
 EXPORT int vector_lanes() { return LANES; }
 
+EXPORT int made_by_intel() {
+#if defined(__x86_64__)
+  return __builtin_cpu_is("intel") != 0;
+#else
+  return 0;
+#endif
+}
+
 // Sets the number of threads, and returns the floats of workspace that the next one needs with it.
 EXPORT int64_t winograd_floats(int64_t* map_of) {
   Map& map = *reinterpret_cast<Map*>(map_of);

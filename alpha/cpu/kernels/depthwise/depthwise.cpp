@@ -6,14 +6,15 @@
 //          each tap; no padded or inserted zero is read.
 // Tile:    where the pixels of a class follow one another in a row, strips of up to STRIP outputs x 1 vector: a row of
 //          taps stays in registers, and so does an input while all its taps read it. Else TILE_PIXELS pixels x 2 vectors
-//          share the weights of a tap. An output adds its taps in the same order in both.
+//          share the weights of a tap. An output adds its taps in the same order in both. Filters of more taps: rows.cpp.
 //          wgrad: all taps of a row of the filter at a time, which share dy; parts of the rows follow from the shape,
 //          and are added in order.
 #include <array>
 #include <utility>
 #include <vector>
 
-#include "conv.hpp"
+#include "../conv.hpp"
+#include "rows.hpp"
 
 namespace {
 
@@ -290,7 +291,9 @@ void wgrad_taps(const Geometry& g, const std::vector<Span>& spans, const float* 
 
 }  // namespace
 
+// Where rows are short, so would strips be of outputs with the same taps.
 void depthwise(const Geometry& g, const Operands& op) {
+  if (suits_rows(g, g.out_w <= LANES ? MOST_TAPS : ROW_TAPS)) return depthwise_rows(g, op);
   const int64_t ld = round_up(g.in_c, BLOCK);
   const float* panel = pack_filters(g, op.w, ld);
   const int threads = team(g.multiply_adds(), 50000);
@@ -324,6 +327,7 @@ void depthwise(const Geometry& g, const Operands& op) {
 }
 
 void depthwise_wgrad(const Geometry& g, const float* x, const float* dy, float* dw) {
+  if (suits_rows(g)) return depthwise_rows_wgrad(g, x, dy, dw);
   const int64_t ld = round_up(g.in_c, LANES), rows = g.n * g.out_h;
   const int threads = team(g.multiply_adds(), 50000);
   const int64_t parts = parts_of_rows(g, 1);
