@@ -90,12 +90,14 @@ def source(entry: str, steps: Sequence[tuple], leaves: Sequence[tuple[str, str] 
         "  const i64 first = at.column * N, stride = w.columns * N;", *reads.held,
         f"  struct Row {{ {' '.join(reads.members)} }};",
         f"  auto load = [&](i64 r) {{ return Row{{{', '.join(reads.loads)}}}; }};",
-        f"  each_row<{flight}>(at, w, load, [&](const Row &row, i64 r) {{",
+        *(["  each_stretch(at, w, [&](const Place &part) {", "  Pair own[N] = {};"] if sums else []),
+        f"  each_row<{flight}>({'part' if sums else 'at'}, w, load, [&](const Row &row, i64 r) {{",
         *[f"    {'bool' if steps[k][0].is_condition else 'float'} y{k}_[N];" for k in outputs],
         *reads.drawn, "#pragma unroll", "    for (int k = 0; k < N; k++) {", *body,
-        *([f"      sums[k].sum += v{sums[0]}, sums[k].dot += v{sums[0]} * v{sums[1]};"] if sums else []), "    }",
+        *([f"      own[k].sum += v{sums[0]}, own[k].dot += v{sums[0]} * v{sums[1]};"] if sums else []), "    }",
         *[f"    put(y{k} + r * stride + first, y{k}_);" for k in outputs], "  });",
-        *(["  }", "  put_sums(sums, partial, w, at);"] if sums else []), "}", f"ALPHA_KERNEL({entry})", ""]
+        *(["#pragma unroll", "  for (int k = 0; k < N; k++) sums[k] = MergePairs()(sums[k], own[k]);", "  });", "  }",
+           "  put_sums(sums, partial, w, at);"] if sums else []), "}", f"ALPHA_KERNEL({entry})", ""]
     kinds = [f"{_kind(p)} {p.split()[-1].lstrip('*')}" for p in params]
     return "\n".join(lines), ", ".join([*kinds, "block[40] walk"])
 

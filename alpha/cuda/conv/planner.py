@@ -338,14 +338,14 @@ def _converting(launch: Launch) -> Launch:
 def conversion(candidate: Candidate, desc: ConvDesc, precision: str) -> Cost:
     """Returns what the conversions around a launch cost: of 16-bit arrays to float32, and of the output back.
 
-    Planes of float32 cost but launches: batch norm writes activations and gradients so, and weights are split once per
-    step. Where they come from elsewhere their conversion is not what tells a fast kernel from a slow one.
+    Planes of float32 cost but launches: batch norm writes activations and gradients so, weights are split once a step.
     """
     stores, one = PRECISIONS[precision].stores, device().table.conversion
     if candidate.reads == stores:
         return Cost(())
     nbytes = sum(map(prod, (desc.x_shape, desc.y_shape))) * (4 + ITEMSIZE[stores]) if stores != "float32" else 0
-    return Cost((Stage(nbytes=nbytes, depth=3 * one.depth, launches=3 * one.launches),))
+    count = 2 if candidate.pass_name == "wgrad" else 3  # a gradient of filters is float32
+    return Cost((Stage(nbytes=nbytes, depth=count * one.depth, launches=count * one.launches),))
 
 
 # ---- tuning ----------------------------------------------------------------------------------------------------------

@@ -194,6 +194,16 @@ INLINE void each_row(const Place &at, const Walk &w, const Load &load, const Use
   for (; r < at.end; r += w.step) use(load(r), r);
 }
 
+// use(part) for the rows of a thread, STRETCH of them at a time: no chain of what it sums is longer.
+constexpr int STRETCH = 16;
+template <class Use> INLINE void each_stretch(const Place &at, const Walk &w, const Use &use) {
+  Place part = at;
+  for (const i64 rows = STRETCH * w.step; part.begin < at.end; part.begin += rows) {
+    part.end = part.begin + rows < at.end ? part.begin + rows : at.end;
+    use(part);
+  }
+}
+
 // Threads of one column merge their states; those of the block's first row get the results. All threads call it.
 template <int N, class State, class Merge> INLINE void fold_rows(State (&s)[N], const Walk &w, const Merge &merge) {
   __shared__ State states[N][THREADS];  // [lane][row in the step * width + column]

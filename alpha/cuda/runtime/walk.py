@@ -15,6 +15,8 @@ THREADS = 256      # of a block
 BLOCKS = 1056      # keep a large GPU busy: 8 per multiprocessor of an H100. Fixed, so that no sum depends on the GPU
 LONGEST = 64       # pieces that a thread adds in one chain; more of them become more chunks
 CHAIN = 16         # terms that a thread adds in one chain of float32, where nothing keeps what rounding leaves out
+SUMMERS = 264, 128  # blocks of a pass that sums columns, and rows of a thread at most: all blocks run at once, as each
+#                    ends with sums over its threads, and what it leaves is summed by another launch
 WALK = "block[40] walk"
 
 

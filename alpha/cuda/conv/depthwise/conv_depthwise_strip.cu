@@ -15,6 +15,8 @@
 //           lines
 // Measured: H200, bf16, 256 images, 3x3, fprop / dgrad / wgrad, us (benchmarks/results/h200/depthwise.jsonl): 32x32x144
 //           149 / 126 / 222, a copy of the same bytes 37; 16x16x192 40 / 40 / 81, 14; 4x4x960 13 / 13 / 35, 6
+#include <string.h>
+
 #include "storage.cuh"
 
 constexpr int THREADS = 128, LANES_MOST = 32, P = 4, V = 2, TAPS = F * F;
@@ -29,24 +31,36 @@ template <class T, int N> struct alignas(sizeof(T) * N) Group {
 template <class T, int N> INLINE Group<T, N> read(const T *p) { return *reinterpret_cast<const Group<T, N> *>(p); }
 
 // Where the strips of a tensor lie: strip s has columns `begin` to begin + P, lines `top` to top + count of an image.
-struct Cut {
-  int strips, per_line, chunks, rows, height, width;  // per_line: strips side by side; chunks: of `rows` lines each
+// `group` strips in a row have the same columns, of parts one behind the other: threads of a warp meet the same edges.
+struct Cut {  // parts: of all images, `chunks` of each, of `rows` lines; per_line: strips side by side
+  int strips, parts, per_line, chunks, rows, height, width;
 };
 struct Place {
-  int image, top, count, begin;
-  INLINE Place(const Cut &t, int s) {
-    const int above = s / t.per_line;
-    image = above / t.chunks, top = (above - image * t.chunks) * t.rows;
-    count = min(t.rows, t.height - top), begin = (s - above * t.per_line) * P;
+  int image, top, count, begin;  // count: 0 behind the last part
+  INLINE Place(const Cut &t, int s, int group) {
+    const int columns = s / group, above = columns / t.per_line, part = s - (columns - above) * group;
+    image = part / t.chunks, top = (part - image * t.chunks) * t.rows;
+    count = part < t.parts ? min(t.rows, t.height - top) : 0, begin = (columns - above * t.per_line) * P;
   }
 };
 
 // A line of N columns from `left` on, of V channels: the columns that are there, which `mask` has a bit for each.
 template <class T, int N, int V, bool INSIDE> struct Line {
-  Group<T, V> x[N];
+  using Bits = typename BitsOf<sizeof(T) * V>::type;
+  Bits x[N];  // what is read ahead stays as it is stored until it is there
   INLINE void fetch(const T *from, int channels, unsigned mask) {
     UNROLL for (int j = 0; j < N; j++)
-      if (INSIDE || mask >> j & 1) x[j] = read<T, V>(from + j * channels);
+      if (INSIDE || mask >> j & 1) x[j] = *reinterpret_cast<const Bits *>(from + j * channels);
+  }
+  INLINE void floats(float (&v)[N][V]) const {
+    UNROLL for (int k = 0; k < N * V; k++)
+      if constexpr (sizeof(T) == 2 && V == 2) {
+        v[k / V][k % V] = float_of_pair<T>(x[k / V], k % V);
+      } else {
+        T element;
+        memcpy(&element, reinterpret_cast<const char *>(x) + k * sizeof(T), sizeof(T));
+        v[k / V][k % V] = to_float(element);
+      }
   }
 };
 INLINE unsigned columns_inside(int left, int n, int width) {
@@ -61,7 +75,7 @@ struct Strips {
   void *out;
   Cut cut;  // of out
   int in_height, in_width, channels, pad_h, pad_w;
-  int first, lanes, flipped, relu, unused;  // first: column of the first output of a line's first strip
+  int first, lanes, flipped, relu;  // first: column of the first output of a line's first strip
 };
 
 template <bool SCATTER> constexpr int COLUMNS = SCATTER ? (P + F - 2) / 2 + 1 : (P - 1) * STRIDE + F;  // that are read
@@ -80,12 +94,13 @@ INLINE void go_down(const Strips &t, const Place &at, const float *filter, int f
   T *out = static_cast<T *>(t.out) + ((i64)at.image * t.cut.height * t.cut.width + at.begin) * t.channels + c;
   float sum[HELD][P][V];
   UNROLL for (int e = 0; e < HELD * P * V; e++) sum[e / (P * V)][e / V % P][e % V] = bias.v[e % V];
-  Line<T, COLUMNS<SCATTER>, V, INSIDE> next;
+  Line<T, COLUMNS<SCATTER>, V, INSIDE> next = {};
+  float now[COLUMNS<SCATTER>][V];
   if (unsigned(from) < unsigned(limit)) next.fetch(in + from * pitch, t.channels, mask);
   for (int k = first, line = from; k < end; k++) {
     const int out_line = SCATTER ? 2 * k - t.pad_h : k - (HELD - 1);
     UNROLL for (int a = 0; a < S; a++, line++) {
-      const Line<T, COLUMNS<SCATTER>, V, INSIDE> now = next;
+      next.floats(now);
       if (unsigned(line + 1) < unsigned(limit)) next.fetch(in + (line + 1) * pitch, t.channels, mask);
       if (unsigned(line) >= unsigned(limit)) continue;
       UNROLL for (int i = 0; i < HELD; i++) {
@@ -97,7 +112,7 @@ INLINE void go_down(const Strips &t, const Place &at, const float *filter, int f
           if (INSIDE || mask >> j & 1)
             UNROLL for (int k = 0; k < P * V; k++) {
               const int u = k / V, e = k % V, fw = SCATTER ? u - 2 * j + F - 1 : j - S * u;
-              if (fw >= 0 && fw < F) sum[i][u][e] = fmaf(to_float(now.x[j].v[e]), w[fw].v[e], sum[i][u][e]);
+              if (fw >= 0 && fw < F) sum[i][u][e] = fmaf(now[j][e], w[fw].v[e], sum[i][u][e]);
             }
       }
     }
@@ -105,10 +120,8 @@ INLINE void go_down(const Strips &t, const Place &at, const float *filter, int f
       if (unsigned(out_line + i - at.top) < unsigned(at.count)) {
         UNROLL for (int u = 0; u < P; u++) {
           if (unsigned(at.begin + u) >= unsigned(t.cut.width)) continue;
-          Group<T, V> stored;
-          UNROLL for (int e = 0; e < V; e++)
-            stored.v[e] = from_float<T>(t.relu && sum[i][u][e] < 0.f ? 0.f : sum[i][u][e]);
-          *reinterpret_cast<Group<T, V> *>(out + ((out_line + i) * t.cut.width + u) * t.channels) = stored;
+          UNROLL for (int e = 0; e < V; e++) sum[i][u][e] = t.relu && sum[i][u][e] < 0.f ? 0.f : sum[i][u][e];
+          store_pair(out + ((out_line + i) * t.cut.width + u) * t.channels, sum[i][u][0], sum[i][u][1]);
         }
       }
     UNROLL for (int i = 0; i < HELD; i++)
@@ -129,7 +142,8 @@ template <class T, bool SCATTER> INLINE void strip(const Strips &t) {
   if (c >= t.channels || row >= rows) return;
   const Group<float, V> bias = t.bias ? read<float, V>(t.bias + c) : Group<float, V>{};
   for (int s = blockIdx.x * rows + row; s < t.cut.strips; s += gridDim.x * rows) {
-    Place at(t.cut, s);
+    Place at(t.cut, s, rows);
+    if (!at.count) continue;
     at.begin += t.first;
     const int left = SCATTER ? (at.begin + t.pad_w) / 2 - (F - 1) / 2 : at.begin * STRIDE - t.pad_w;
     const unsigned mask = columns_inside(left, COLUMNS<SCATTER>, t.in_width);
@@ -144,7 +158,7 @@ struct StripWgrad {
   const void *x, *g;
   float *slices;
   Cut cut;  // of g
-  int in_height, in_width, channels, pad_h, pad_w, lanes, share, unused;  // share: strips of a slice at most
+  int in_height, in_width, channels, pad_h, pad_w, lanes, share;  // share: strips of a slice at most
 };
 
 template <class T, bool INSIDE>
@@ -156,18 +170,19 @@ INLINE void wgrad_down(const StripWgrad &t, const Place &at, int left, int c, fl
   const unsigned g_mask = INSIDE ? 0 : columns_inside(at.begin, P, t.cut.width);
   const T *x = static_cast<const T *>(t.x) + ((i64)at.image * t.in_height * t.in_width + left) * t.channels + c;
   const T *g = static_cast<const T *>(t.g) + ((i64)at.image * t.cut.height * t.cut.width + at.begin) * t.channels + c;
-  Line<T, P, N, INSIDE> dy[HELD] = {};  // dy[i]: line k - (HELD - 1) + i of g
+  float dy[HELD][P][N] = {}, now[COLUMNS][N];  // dy[i]: line k - (HELD - 1) + i of g
   Line<T, P, N, INSIDE> next_dy = {};
-  Line<T, COLUMNS, N, INSIDE> next;
+  Line<T, COLUMNS, N, INSIDE> next = {};
   int line = at.top * S - t.pad_h;
   next_dy.fetch(g + at.top * g_pitch, t.channels, g_mask);
   if (unsigned(line) < unsigned(limit)) next.fetch(x + line * pitch, t.channels, mask);
   for (int k = at.top; k < end; k++) {
-    UNROLL for (int i = 0; i + 1 < HELD; i++) dy[i] = dy[i + 1];
-    dy[HELD - 1] = next_dy;
+    UNROLL for (int i = 0; i + 1 < HELD; i++)
+      UNROLL for (int e = 0; e < P * N; e++) dy[i][e / N][e % N] = dy[i + 1][e / N][e % N];
+    next_dy.floats(dy[HELD - 1]);
     if (k + 1 < at.top + at.count) next_dy.fetch(g + (k + 1) * g_pitch, t.channels, g_mask);
     UNROLL for (int a = 0; a < S; a++, line++) {
-      const Line<T, COLUMNS, N, INSIDE> now = next;
+      next.floats(now);
       if (unsigned(line + 1) < unsigned(limit)) next.fetch(x + (line + 1) * pitch, t.channels, mask);
       if (unsigned(line) >= unsigned(limit)) continue;
       UNROLL for (int i = 0; i < HELD; i++) {
@@ -178,7 +193,7 @@ INLINE void wgrad_down(const StripWgrad &t, const Place &at, int left, int c, fl
             UNROLL for (int k = 0; k < P * N; k++) {
               const int u = k / N, e = k % N, fw = j - S * u, tap = fh * F + fw;
               if (fw >= 0 && fw < F && (INSIDE || g_mask >> u & 1))
-                sum[tap][e] = fmaf(to_float(now.x[j].v[e]), to_float(dy[i].x[u].v[e]), sum[tap][e]);
+                sum[tap][e] = fmaf(now[j][e], dy[i][u][e], sum[tap][e]);
             }
       }
     }
@@ -195,7 +210,8 @@ template <class T> INLINE void wgrad(const StripWgrad &t) {
   float sum[TAPS][N] = {};
   if (c < t.channels && row < rows)
     for (int s = blockIdx.x * t.share + row; s < end; s += rows) {
-      const Place at(t.cut, s);
+      const Place at(t.cut, s, rows);
+      if (!at.count) continue;
       const int left = at.begin * STRIDE - t.pad_w;
       if (left >= 0 && left + COLUMNS<false> <= t.in_width && at.begin + P <= t.cut.width)
         wgrad_down<T, true>(t, at, left, c, sum);

@@ -16,11 +16,11 @@ from alpha.ops.conv_desc import ConvDesc, ceil_div
 THREADS, STRIP, VECTOR = 128, 4, 2    # of conv_depthwise_strip.cu
 ROWS = 8                # lines of a strip, more or less: those above and below are read by two
 FILTERS, STRIDES = (3, 5, 7), (1, 2)
-_CUT = "i32 strips, i32 per_line, i32 chunks, i32 rows, i32 height, i32 width"
+_CUT = "i32 strips, i32 parts, i32 per_line, i32 chunks, i32 rows, i32 height, i32 width"
 _STRIPS = (f"ptr in, ptr w, ptr bias, ptr out, {_CUT}, i32 in_height, i32 in_width, i32 channels, i32 pad_h, "
-           "i32 pad_w, i32 first, i32 lanes, i32 flipped, i32 relu, i32 unused")
+           "i32 pad_w, i32 first, i32 lanes, i32 flipped, i32 relu")
 _WGRAD = (f"ptr x, ptr g, ptr slices, {_CUT}, i32 in_height, i32 in_width, i32 channels, i32 pad_h, i32 pad_w, "
-          "i32 lanes, i32 share, i32 unused")
+          "i32 lanes, i32 share")
 _KERNELS = {(name, f, s): per_dtype("conv_depthwise_strip.cu", f"strip_{name}", args, threads=THREADS,
                                     defines={"F": f, "STRIDE": s})
             for f in FILTERS for s in STRIDES
@@ -58,24 +58,28 @@ class Strip(Candidate):
         scatter, flipped = back and h.s == 2, back and h.s == 1
         pads = (h.f - 1 - h.p, w.f - 1 - w.p) if flipped else (h.p, w.p)
         first = -(w.p % 2) if scatter else 0
-        cut, (tiles, lanes) = _cut(n, height, width, first), _lanes(c, VECTOR)
-        blocks = min(ceil_div(cut[0], THREADS // lanes), ceil_div(4 * BLOCKS * context.sm_count, tiles))
+        tiles, lanes = _lanes(c, VECTOR)
+        cut = _cut(n, height, width, first, THREADS // lanes)
+        blocks = min(cut[0] // (THREADS // lanes), ceil_div(4 * BLOCKS * context.sm_count, tiles))
         sizes = (*cut, *read[:2], c, *pads, first, lanes, flipped)
         kernel = _KERNELS["scatter" if scatter else "gather", h.f, h.s][self.reads]
 
         def launch(x: Array, weight: Array, y: Array, epilogue: Epilogue = NOTHING) -> None:
             b, relu = epilogue.known()
-            kernel((blocks, tiles), x, as_float32(weight), b, y, *sizes, relu, 0)
+            kernel((blocks, tiles), x, as_float32(weight), b, y, *sizes, relu)
         return launch
 
     def _wgrad(self, desc: ConvDesc) -> Launch:
         h, w, c, taps = desc.h, desc.w, desc.ic, desc.h.f ** 2
-        cut, (tiles, lanes) = _cut(desc.n, h.o, w.o, 0), _lanes(c, VECTOR if h.f < 5 else 1)
-        slices = max(1, min(ceil_div(BLOCKS // 2 * context.sm_count, tiles), cut[0] // (THREADS // lanes),
+        tiles, lanes = _lanes(c, VECTOR if h.f < 5 else 1)
+        group = THREADS // lanes
+        cut = _cut(desc.n, h.o, w.o, 0, group)
+        resident = 5 - h.s if h.f == 3 else 4 if h.f == 5 else 3  # WGRAD_BLOCKS of the kernel: all run at once
+        slices = max(1, min(resident * context.sm_count // tiles, cut[0] // group,
                             desc.nbytes(ITEMSIZE[self.reads]) // (8 * taps * c)))
-        share = ceil_div(cut[0], slices)
+        share = ceil_div(cut[0] // group, slices) * group
         slices = ceil_div(cut[0], share)
-        sizes = (*cut, h.i, w.i, c, h.p, w.p, lanes, share, 0)
+        sizes = (*cut, h.i, w.i, c, h.p, w.p, lanes, share)
         kernel = _KERNELS["wgrad", h.f, h.s][self.reads]
 
         def launch(x: Array, g: Array, dw: Array) -> None:
@@ -85,12 +89,12 @@ class Strip(Candidate):
         return launch
 
 
-def _cut(n: int, height: int, width: int, first: int) -> tuple[int, ...]:
-    """Returns how maps are cut, as `Cut` in the kernel: strips of equally many lines."""
+def _cut(n: int, height: int, width: int, first: int, group: int) -> tuple[int, ...]:
+    """Returns how maps are cut, as `Cut` in the kernel: strips of equally many lines, `group` of the same columns."""
     chunks, per_line = max(1, height // ROWS), ceil_div(width - first, STRIP)
     rows = ceil_div(height, chunks)
     chunks = ceil_div(height, rows)
-    return n * chunks * per_line, per_line, chunks, rows, height, width
+    return ceil_div(n * chunks, group) * group * per_line, n * chunks, per_line, chunks, rows, height, width
 
 
 def _lanes(channels: int, vector: int) -> tuple[int, int]:

@@ -14,7 +14,8 @@ from alpha.backend import FLOAT_DTYPES, HALF_DTYPES
 from alpha.cuda.conv.costs import device, time_us
 from alpha.cuda.conv.ffma import gemm
 from alpha.cuda.conv.ffma.gemm import Tile, makespan
-from alpha.cuda.conv.planner import PRECISIONS, plan, precision_of, rank
+from alpha.cuda.conv.padded import Padded
+from alpha.cuda.conv.planner import PRECISIONS, conversion, plan, precision_of, rank
 from alpha.cuda.conv.split import SPLITS, Partial, refusal, shares
 from alpha.cuda.ops.matmul import rows
 from alpha.cuda.ops.pointwise import as_float32, convert_into
@@ -161,9 +162,15 @@ def _convolution(m: int, n: int, k: int, transpose_a: bool, transpose_b: bool, p
     desc = ConvDesc.fprop((images, 1, 1, ic), (oc, 1, 1, ic), stride=(1, 1), padding=(0, 0), dilation=(1, 1), groups=1)
     if dtype != ("float32" if transpose_a else PRECISIONS[precision].stores):
         return None
-    best = rank(pass_name, desc, precision, every=False)[0]
+    options = rank(pass_name, desc, precision, every=False)
+    best = options[0]
     if best.reason or best.candidate.reads == "float32":
         return None
+    if isinstance(best.candidate, Padded):  # four launches around a small product
+        casts = next(conversion(o.candidate, desc, precision) for o in options if o.candidate.reads == "float32")
+        p = Product((), m, n, k, 1, transpose_a, transpose_b, 0, 0, None)
+        if _choose(m, n, k, 1, transpose_a, transpose_b, p.vector)[-1] + time_us(casts) < best.time_us:
+            return None
     launch, (x, w, y) = plan(pass_name, desc, precision).launch, (desc.x_shape, desc.w_shape, desc.y_shape)
     if pass_name == "fprop":
         return lambda a, b, out, epilogue: launch(a.reshaped(x), b.reshaped(w), out.reshaped(y), epilogue)
@@ -175,14 +182,14 @@ def _convolution(m: int, n: int, k: int, transpose_a: bool, transpose_b: bool, p
 # ---- in FFMA ---------------------------------------------------------------------------------------------------------
 def _launch(p: Product, a: Array, b: Array, y: Array, epilogue: Epilogue) -> None:
     bias, relu = epilogue.known()
-    kernel, grid, partial, tiles = _choose(p.m, p.n, p.k, p.batch, p.transpose_a, p.transpose_b, p.vector)
+    kernel, grid, partial, tiles, _ = _choose(p.m, p.n, p.k, p.batch, p.transpose_a, p.transpose_b, p.vector)
     kernel(grid, a, b, bias, y, *partial.arguments(), p.matrices, p.a_step, p.b_step, p.m, p.n, p.k, *tiles, relu)
 
 
 @lru_cache(maxsize=4096)
 def _choose(m: int, n: int, k: int, batch: int, transpose_a: bool, transpose_b: bool,
-            vector: int) -> tuple[Kernel, tuple[int, int], Partial, tuple[int, int]]:
-    """Returns the kernel of the tile with the least estimated time, its grid, workspace, and row and column tiles."""
+            vector: int) -> tuple[Kernel, tuple[int, int], Partial, tuple[int, int], float]:
+    """Returns the kernel of the tile with the least estimated time, its grid, workspace, tiles, and that time."""
     def sums(tile: Tile) -> list[tuple[int, int]]:
         return [(batch * ceil_div(m, tile.rows) * ceil_div(n, tile.columns), ceil_div(k, tile.k))]
 
@@ -196,4 +203,4 @@ def _choose(m: int, n: int, k: int, batch: int, transpose_a: bool, transpose_b: 
     tiles = sums(tile)[0][0]
     partial = Partial(tiles * split if split > 1 else 0, tile.rows * tile.columns)
     return (KERNELS[tile, not transpose_a, transpose_b, split > 1], (tiles, split), partial,
-            (ceil_div(m, tile.rows), ceil_div(n, tile.columns)))
+            (ceil_div(m, tile.rows), ceil_div(n, tile.columns)), cost((tile, split)))

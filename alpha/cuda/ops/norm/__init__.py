@@ -19,7 +19,7 @@ from alpha.cuda.ops.norm import chained
 from alpha.cuda.ops.pointwise.epilogue import Epilogue
 from alpha.cuda.runtime.kernel import Kernel, per_dtype
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
-from alpha.cuda.runtime.walk import BLOCKS, CHAIN, LONGEST, THREADS, WALK, Walk, ceil_div, lanes_among, per_lanes, walk
+from alpha.cuda.runtime.walk import BLOCKS, SUMMERS, THREADS, WALK, Walk, ceil_div, lanes_among, per_lanes, walk
 from alpha.ops import norm as ops
 
 Arrays = tuple[Array, ...]
@@ -87,12 +87,11 @@ class Norm(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _matrix(shape: Shape, dtype: str, blocks: int = BLOCKS,
-            longest: int = LONGEST) -> tuple[int, tuple[str, int], Walk]:
-    """Returns the number of rows, which kernels read them, and how."""
+def _matrix(shape: Shape, dtype: str, *limits: int) -> tuple[int, tuple[str, int], Walk]:
+    """Returns the number of rows, which kernels read them, and how; limits: of `walk`."""
     rows, channels = prod(shape[:-1]), shape[-1]
     lanes = lanes_among(channels, dtype)
-    return rows, (dtype, lanes), walk(rows, channels // lanes, blocks, longest)
+    return rows, (dtype, lanes), walk(rows, channels // lanes, *limits)
 
 
 def lanes_of(channels: int, dtype: str) -> int:
@@ -122,7 +121,7 @@ def _batch_norm(x: Array, gamma: Array | None, beta: Array | None, running_mean:
     mean, istd = empty(x.shape[-1:], "float32"), empty(x.shape[-1:], "float32")
     parameters = running_mean.dtype if running_mean else "float32"
     if training:
-        rows, kind, w = _matrix(x.shape, x.dtype)
+        rows, kind, w = _matrix(x.shape, x.dtype, *SUMMERS)
         outcome = (running_mean, running_var, mean, istd, momentum, eps, gamma, beta, bound, memory and memory.scale)
         if parts := lazy.statistics.take(x):
             _FINALIZE_TILES[parameters](ceil_div(mean.size, _SIDE), parts, parts.shape[0], x, rows, mean.size, *outcome)
@@ -216,7 +215,7 @@ def _apply(x: Array, norm: Norm, residual: Array | None, floor: float, y: Array,
 def batch_norm_grad_cuda(g: Array, x: Array, gamma: Array | None, beta: Array | None, mean: Array, istd: Array, *,
                          activation: str | None) -> Arrays:
     lazy.flush_gradients()
-    rows, kind, w = _matrix(x.shape, x.dtype, longest=CHAIN)
+    rows, kind, w = _matrix(x.shape, x.dtype, *SUMMERS)
     relu, channels, norm = activation == "relu", mean.shape, Norm.of(gamma, beta, mean, istd)
     memory = lazy.reserve(x.shape) if _may_wait(x, g, *norm.arrays) else None
     dgamma, dbeta, total, coefficients = [empty(shape, "float32") for shape in (*[channels] * 3, (2, *channels))]

@@ -157,6 +157,7 @@ INLINE void finalize_sums(const float *__restrict__ partial, const P *gamma, con
 // flag: nothing is written where it is 0, as planes are there already (batch_norm_planes.cu); or null.
 #define FEW (THREADS, 4)
 #define BOUNDS(N) (THREADS, N > 4 ? 3 : 4)
+#define SUMMERS (THREADS, 2)  // of walk.py
 #define BACKWARDS Place(w, gridDim.x - 1 - blockIdx.x)
 #define WALKING(T, suffix, N) \
   ALPHA_ENTRY(statistics##suffix, FEW, (const T *x, float *partial, const Walk w), \
@@ -173,9 +174,9 @@ INLINE void finalize_sums(const float *__restrict__ partial, const P *gamma, con
   BACKWARD(T, suffix, N, false) \
   BACKWARD(T, _relu##suffix, N, true)
 #define BACKWARD(T, suffix, N, RELU) \
-  ALPHA_ENTRY(sums##suffix, BOUNDS(N), (const Pitched<T> g, const T *x, const Norm<T> norm, float *partial, \
+  ALPHA_ENTRY(sums##suffix, SUMMERS, (const Pitched<T> g, const T *x, const Norm<T> norm, float *partial, \
                                         const Walk w), \
-              sums<T, N, RELU>(g, x, norm, partial, w, Place(w), 1)) \
+              sums<T, N, RELU, false, AHEAD>(g, x, norm, partial, w, Place(w), 1)) \
   ALPHA_ENTRY(gradient##suffix, BOUNDS(N), (const Pitched<T> g, const T *x, const Norm<T> norm, \
                                             const float *coefficients, T *dx, const int *flag, const Walk w), \
               if (flag && !*flag) return; \

@@ -18,14 +18,15 @@
 
 using WideNorm = Norm<float>;
 #define BOUNDS (THREADS, 4)
+#define SUMMERS (THREADS, 2)  // of walk.py
 #define BACKWARDS Place(w, gridDim.x - 1 - blockIdx.x)
 
 // sums_bound: the largest of |v| of each channel's chunks, besides the sums; and the header made ready.
 #define BACKWARD(suffix, RELU) \
-  ALPHA_ENTRY(sums_bound##suffix, BOUNDS, (const Pitched<float> g, const float *x, const WideNorm norm, \
+  ALPHA_ENTRY(sums_bound##suffix, SUMMERS, (const Pitched<float> g, const float *x, const WideNorm norm, \
                                            float *partial, OperandHeader *header, const Walk w), \
               if (blockIdx.x == 0 && threadIdx.x == 0) *header = {}; \
-              sums<float, 4, RELU, true>(g, x, norm, partial, w, Place(w), 1)) \
+              sums<float, 4, RELU, true, AHEAD>(g, x, norm, partial, w, Place(w), 1)) \
   ALPHA_ENTRY(gradient_planes##suffix, BOUNDS, \
               (const Pitched<float> g, const float *x, const WideNorm norm, const float *coefficients, void *dx, \
                OperandHeader *header, int *lost_ranges, const Walk w), \

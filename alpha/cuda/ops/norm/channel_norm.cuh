@@ -217,8 +217,8 @@ template <class T> struct Pitched {
   i64 pitch;
 };
 
-// use(v, x - mean, r) for the rows of a thread: v = g where relu passed, else 0
-template <bool RELU, bool LAST, int N, class T, class Use>
+// use(v, x - mean, r) for the rows of a thread, FLIGHT of them in flight: v = g where relu passed, else 0
+template <bool RELU, bool LAST, int FLIGHT, int N, class T, class Use>
 INLINE void each_gradient(const Pitched<T> &g, const T *__restrict__ x, const Channels<N> &c, const Place &at,
                           const Walk &w, const Use &use) {
   using Piece = decltype(load_piece<N>(x));
@@ -228,7 +228,7 @@ INLINE void each_gradient(const Pitched<T> &g, const T *__restrict__ x, const Ch
     return Row{load_piece<N, LAST>(g.p + (r * g.pitch + column)),
                load_piece<N, LAST>(x + (r * (w.columns * N) + column))};
   };
-  each_row<AHEAD / 2>(at, w, load, [&](const Row &row, i64 r) {
+  each_row<FLIGHT>(at, w, load, [&](const Row &row, i64 r) {
     float v[N], away[N];
     UNROLL for (int lane = 0; lane < N; lane++) {
       away[lane] = to_float(row.x.v[lane]) - c.middle[lane];
@@ -240,7 +240,7 @@ INLINE void each_gradient(const Pitched<T> &g, const T *__restrict__ x, const Ch
 }
 
 // partial[sample][sum of v, of v * (x - mean); BOUND: the largest |v|][C][chunks]
-template <class T, int N, bool RELU, bool BOUND = false>
+template <class T, int N, bool RELU, bool BOUND = false, int FLIGHT = AHEAD / 2>
 INLINE void sums(const Pitched<T> &g, const T *x, const Norm<T> &norm, float *__restrict__ partial, const Walk &w,
                  const Place &at, int k) {
   using State = std::conditional_t<BOUND, BoundedPair, Pair>;
@@ -249,12 +249,16 @@ INLINE void sums(const Pitched<T> &g, const T *x, const Norm<T> &norm, float *__
   UNROLL for (int lane = 0; lane < N; lane++) s[lane] = {};
   if (at.begin < at.end) {
     const Channels<N> c(norm, first, Sharing(at.sample, stride, k));
-    each_gradient<RELU, false>(g, x, c, at, w, [&](const float (&v)[N], const float (&away)[N], i64) {
-      UNROLL for (int lane = 0; lane < N; lane++) {
-        s[lane].sum += v[lane];
-        s[lane].dot += v[lane] * away[lane];
-        if constexpr (BOUND) s[lane].most = fmaxf(s[lane].most, fabsf(v[lane]));
-      }
+    each_stretch(at, w, [&](const Place &part) {
+      State own[N] = {};
+      each_gradient<RELU, false, FLIGHT>(g, x, c, part, w, [&](const float (&v)[N], const float (&away)[N], i64) {
+        UNROLL for (int lane = 0; lane < N; lane++) {
+          own[lane].sum += v[lane];
+          own[lane].dot += v[lane] * away[lane];
+          if constexpr (BOUND) own[lane].most = fmaxf(own[lane].most, fabsf(v[lane]));
+        }
+      });
+      UNROLL for (int lane = 0; lane < N; lane++) s[lane] = MergePairs()(s[lane], own[lane]);
     });
   }
   fold_rows<N>(s, w, MergePairs());
@@ -280,7 +284,7 @@ INLINE void gradient(const Pitched<T> &g, const T *x, const Norm<T> &norm, const
     slope[lane] = coefficients[shared(first + lane)];
     offset[lane] = coefficients[statistics + shared(first + lane)];
   }
-  each_gradient<RELU, LAST>(g, x, c, at, w, [&](const float (&v)[N], const float (&away)[N], i64 r) {
+  each_gradient<RELU, LAST, AHEAD / 2>(g, x, c, at, w, [&](const float (&v)[N], const float (&away)[N], i64 r) {
     float dx[N];
     UNROLL for (int lane = 0; lane < N; lane++)
       dx[lane] = __fmaf_rn(c.scale[lane], v[lane], __fmaf_rn(away[lane], slope[lane], offset[lane]));

@@ -18,7 +18,7 @@ from alpha.cuda.ops.pointwise.equations import function
 from alpha.cuda.runtime import toolchain
 from alpha.cuda.runtime.kernel import FLOAT_DTYPES, Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array, Shape, empty
-from alpha.cuda.runtime.walk import BLOCKS, CHAIN, LONGEST, Walk, walk
+from alpha.cuda.runtime.walk import BLOCKS, LONGEST, SUMMERS, Walk, walk
 from alpha.errors import DTypeError, message
 from alpha.fuse.chain import Chain, Function, Leaf, Value, gather
 from alpha.fuse.places import UNIFORM, WHOLE, Place, place_of, row_of
@@ -205,8 +205,7 @@ def _pass_of(chain: Chain, size: int, row: int, sums: tuple[int, ...] = ()) -> P
     n = 1 if sums and widest == 4 and row % 4 else gcd(row, most)  # in the order of batch_norm.cu
     if row == size:
         row = n  # a matrix of one column
-    return Pass(_kernel(*key, n, sums), walk(size // row, row // n, *((BLOCKS, CHAIN) if sums else
-                                                                     (WRITERS, LONGEST))), row)
+    return Pass(_kernel(*key, n, sums), walk(size // row, row // n, *(SUMMERS if sums else (WRITERS, LONGEST))), row)
 
 
 def sums_of(v: Value, w: Value, row: int, written: Sequence[Value],
