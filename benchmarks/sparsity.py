@@ -7,7 +7,8 @@ networks: trains each network on the digits of benchmarks.digits_archive and pri
     the share of zeros that every convolution and linear layer reads. --prune sets the smallest weights to zero, that
     share of each layer's, and counts again. --export writes the inputs of all convolutions for a batch of test images.
 sweep: the forward pass of a layer by direct loops, Winograd and sparse loops, and by PyTorch (oneDNN), taking turns, at
-    shares of zeros that are spread evenly; filters are packed in each call. The last columns are the share from which
+    shares of zeros that are spread evenly; filters are packed in each call; with --packed also once, as alpha.inference
+    does. The last columns are the share from which
     sparse beats direct, and the MiB of lists, of im2col's columns and of x. Sets of layers: VGG-19's at 32 and 224, the
     layers of the blocking paper's Table I, at its share, and strides 2 and 3. On a GPU, beside cuDNN in strict float32,
     TF32 and bfloat16: python -m benchmarks.cuda_sparsity
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -122,8 +124,8 @@ def networks(args: argparse.Namespace) -> None:
 # ---- sweep -----------------------------------------------------------------------------------------------------------
 
 
-def sides(case: Case, zeros: float) -> dict[str, Callable[[], Any]]:
-    """Returns the calls of each way, which agree."""
+def sides(case: Case, zeros: float, packed: bool = False) -> dict[str, Callable[[], Any]]:
+    """Returns the calls of each way, which agree; packed: of alpha.inference, too, which packs filters once."""
     import torch
     rng = np.random.default_rng(0)
     x, w = (rng.standard_normal(shape).astype(np.float32) for shape in (case.x_shape, case.w_shape))
@@ -136,8 +138,12 @@ def sides(case: Case, zeros: float) -> dict[str, Callable[[], Any]]:
     def call(name: str) -> Callable[[], Any]:
         return alpha.no_grad()(lambda: alpha.ops.conv2d(*ours, algorithm=name, **case.attrs))
     found: dict[str, Callable[[], Any]] = {name: call(name) for name in names}
+    for name in names if packed else ():
+        layer = nn.Conv2d(case.ic, case.oc, case.f, bias=False, algorithm=name, stride=case.stride, padding=case.padding)
+        layer.weight.copy_(w)
+        found[f"{name}_packed"] = partial(alpha.inference(layer, ours[0]), ours[0])
     expected = found["direct"]().numpy()
-    for name in names:
+    for name in found:
         off = np.linalg.norm(found[name]().numpy() - expected)
         if not off <= 4e-6 * np.linalg.norm(expected):
             raise RuntimeError(f"{case.name}: {name} differs from direct by {off:.1e}")
@@ -164,7 +170,7 @@ def sweep(args: argparse.Namespace) -> None:
     for case in (case for name in args.only for case in SETS[name]):
         for batch in args.batch:
             layer = Case(case.name, batch, case.hw, case.ic, case.oc, case.f, case.stride, case.padding)
-            rows = [least_ms(sides(layer, z), args.rounds, clock) for z in args.zeros]
+            rows = [least_ms(sides(layer, z, args.packed), args.rounds, clock) for z in args.zeros]
             start = crossover(list(args.zeros), [row["direct"] / row["sparse"] for row in rows])
             x_mib = 4 * np.prod(layer.x_shape) / MIB
             columns = x_mib * np.prod(layer.f) * np.prod(layer.desc.y_shape[:3]) / np.prod(layer.x_shape[:3])
@@ -191,6 +197,7 @@ def main() -> None:
     parser.add_argument("--zeros", nargs="+", type=float, default=SHARES)
     parser.add_argument("--batch", nargs="+", type=int, default=[1, 32])
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--packed", action="store_true", help="alpha.inference, too, which packs filters once")
     add_clock(parser)
     parser.add_argument("--rounds", type=int, default=7)
     args = parser.parse_args()

@@ -31,10 +31,11 @@ def gradients(algorithm: str, dtype: str = "float32") -> dict[str, np.ndarray]:
 
 def test_losses_of_20_steps_are_as_near_to_direct_as_roundings_of_weights_leave_them():
     auto, direct = (losses("vgg11", BATCH, STEPS, LR, "cpu", name) for name in ("auto", "direct"))
-    nudged = losses("vgg11", BATCH, STEPS, LR, "cpu", "direct", nudged=True)
     assert auto != direct                                   # other algorithms are at work
     assert apart(auto[:5], direct[:5]) <= BOUND / 5         # before roundings have grown
-    assert apart(auto, direct) <= max(BOUND, 2 * apart(nudged, direct))
+    if apart(auto, direct) > BOUND:
+        nudged = losses("vgg11", BATCH, STEPS, LR, "cpu", "direct", nudged=True)
+        assert apart(auto, direct) <= 2 * apart(nudged, direct)
     assert direct[-1] < direct[0] / 4                       # it does learn
 
 

@@ -52,10 +52,11 @@ def test_a_sweep_has_a_row_for_each_share(tmp_path: Path, monkeypatch: pytest.Mo
     small = [sparsity.square("a", 1, 6, 16, 16, 3, 1, 1), sparsity.square("b", 1, 6, 16, 16, 3, 2, 1)]
     monkeypatch.setitem(sparsity.SETS, "strides", small)
     run(monkeypatch, "sweep", "--only", "strides", "--zeros", "0", "0.9", "--batch", "2", "--rounds", "1", "--clock",
-        "cpu", "--output", str(output))
+        "cpu", "--packed", "--output", str(output))
     rows = [json.loads(line) for line in output.read_text().splitlines()]
     assert [(r["layer"], r["zeros"]) for r in rows] == [("a", 0), ("a", 0.9), ("b", 0), ("b", 0.9)]
     assert "winograd_ms" in rows[0] and "winograd_ms" not in rows[2] and rows[0]["torch_ms"] > 0
+    assert all(row["direct_packed_ms"] > 0 and row["sparse_packed_ms"] > 0 for row in rows)
     assert "| a | 2 | 0.9 |" in capsys.readouterr().out
 
 

@@ -60,7 +60,7 @@ def test_peak_and_limits(pool: Pool) -> None:
     assert pool.cached == 0
 
 
-@pytest.mark.parametrize("nbytes", [SMALL, SMALL + 4, 99_999, 1 << 20, (1 << 20) + 4, 1 << 23])
+@pytest.mark.parametrize("nbytes", [SMALL, SMALL + 4, 199_999, 1 << 20, (1 << 20) + 4, 1 << 23])
 def test_a_block_begins_with_a_line_of_the_cache(pool: Pool, nbytes: int) -> None:
     held = [empty((nbytes,), "uint8") for _ in range(3)]
     assert {a.ctypes.data % 64 for a in held} == {0}

@@ -248,7 +248,8 @@ def test_batch_norm_apply(rng):
 
 @pytest.mark.parametrize("outer, count, inner", [
     (1, 1, 1), (1, 5, 3), (1, 64, 10), (1, 1000, 37), (1, 300, 100), (3, 700, 1), (1, 70_001, 1), (2, 20_003, 7),
-    (5, 900, 130), (1, 17, 70), (3, 64, 4099), (2, 65, 70), (1, 2, 40_000), (20_000, 3, 1), (2000, 5, 9), (1, 0, 4), (0, 3, 4)])
+    (5, 900, 130), (1, 17, 70), (3, 64, 4099), (2, 65, 70), (1, 2, 40_000), (20_000, 3, 1), (2000, 5, 9), (1, 0, 4),
+    (0, 3, 4)])
 def test_sum_middle(rng, outer, count, inner):
     x, out, wide = integers(rng, outer, count, inner), nan(outer, inner), nan(outer, inner, dtype=np.float64)
     native.sum_middle(x, out, outer, count, inner)

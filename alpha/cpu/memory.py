@@ -23,7 +23,7 @@ from alpha.cpu.native import DATA
 from alpha.errors import OutOfMemoryError, message
 from alpha.inputs.sizes import host_nbytes
 
-SMALL = 32 * 1024
+SMALL = 128 * 1024  # malloc keeps those, and asks the system for larger ones
 LINE = 64  # bytes of a line of the cache; a vector that crosses lines is read and written twice
 MIB = 1 << 20
 KEPT, FLOOR = 1.6, 64 * MIB  # times the highest live bytes, or always this much: what live and cached blocks may have

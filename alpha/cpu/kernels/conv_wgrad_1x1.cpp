@@ -5,15 +5,15 @@
 // Zeros:   none are there to be skipped.   Requires: one group, no output outside of the map (suits_one_tap).
 // Tile:    PANEL pixels of x and of g are packed at a time and stay in the second-level cache while all tiles of the
 //          sums meet them: [block of TILE_WIDTH channels in][pixel][channel] and [block of GRADIENTS channels out]
-//          [pixel][channel]. A panel is summed from zero and then added. Rows are cut into parts that depend on the
-//          shape alone, channels in where parts are few for the threads or sums large for a cache, which changes no
-//          sum. Partial sums are added in a fixed order.
+//          [pixel][channel]. A panel is summed from zero and then added, to dw itself where there is one part. Rows
+//          are cut into parts that depend on the shape alone, channels in where parts are few for the threads or sums
+//          large for a cache, which changes no sum. Partial sums are added in a fixed order.
 #include "conv.hpp"
 #include "winograd/product.hpp"
 
 namespace {
 
-constexpr int64_t PANEL = 96, GRADIENTS = 48, MOST_PARTS = 8;
+constexpr int64_t PANEL = 96, GRADIENTS = 48, MOST_PARTS = 8, LEAST_PIXELS = 16;
 constexpr int64_t SUM_BYTES = 4 << 20, SHARE_BYTES = 384 * 1024;  // of all partial sums, and of those of a job
 
 // How the work is cut: parts of the rows, and of the channels in.
@@ -38,9 +38,11 @@ INLINE void pack_pixel(const float* from, int64_t width, float* to) {
   for (int64_t v = 0; v < WIDTH; v += LANES) store(to + v, load_part(from + v, width - v));
 }
 
-// sums[outputs][ld] += g^T x over `count` packed pixels of `width` channels in. The last block may have fewer vectors.
-void add_panel(const float* x, int64_t width, const float* gradients, int64_t outputs, int64_t count, float* sums) {
-  const int64_t blocks = ceil_div(width, TILE_WIDTH), ld = blocks * TILE_WIDTH, most = most_rows(TILE_VECTORS);
+// sums[outputs][ld] = g^T x over `count` packed pixels of `width` channels in, or += if `add`. The last block may have
+// fewer vectors.
+void add_panel(const float* x, int64_t width, const float* gradients, int64_t outputs, int64_t count, float* sums,
+               int64_t ld, bool add) {
+  const int64_t blocks = ceil_div(width, TILE_WIDTH), most = most_rows(TILE_VECTORS);
   for (int64_t first = 0; first < outputs; first += GRADIENTS, gradients += PANEL * GRADIENTS) {
     const int64_t rows = std::min(GRADIENTS, outputs - first), tiles = ceil_div(rows, most);
     for (int64_t b = 0; b < blocks; b++) {
@@ -49,58 +51,65 @@ void add_panel(const float* x, int64_t width, const float* gradients, int64_t ou
         const int64_t o = part_start(rows, t, tiles), p = part_start(rows, t + 1, tiles) - o;
         product_of(static_cast<int>(vectors), static_cast<int>(p), true)(
             gradients + o, GRADIENTS, x + b * PANEL * TILE_WIDTH, TILE_WIDTH, count,
-            sums + (first + o) * ld + b * TILE_WIDTH, ld, true);
+            sums + (first + o) * ld + b * TILE_WIDTH, ld, add);
       }
     }
   }
 }
 
-// sums[out_c][channels of the blocks first .. last] = part `part` of the rows.
+// sums[out_c][ld], of the channels of the blocks first .. last, = part `part` of the rows.
 void add_rows(const Geometry& g, const Cut& cut, int64_t part, int64_t first, int64_t last, const float* x,
-              const float* dy, float* sums) {
+              const float* dy, float* sums, int64_t ld) {
   const int64_t blocks = last - first, channel = first * TILE_WIDTH;
   const int64_t width = std::min(g.in_c - channel, blocks * TILE_WIDTH);
   float* panel = scratch(PANEL * (blocks * TILE_WIDTH + round_up(g.out_c, GRADIENTS)));
   float* gradients = panel + PANEL * blocks * TILE_WIDTH;
-  std::fill_n(sums, g.out_c * blocks * TILE_WIDTH, 0.0f);
+  const int64_t rows = g.n * g.out_h, from = part_start(rows, part, cut.parts);
+  const int64_t to = part_start(rows, part + 1, cut.parts), pixels = (to - from) * g.out_w;
+  const int64_t each = ceil_div(pixels, ceil_div(pixels, PANEL));  // panels of nearly equal size
   int64_t count = 0;
-  const int64_t rows = g.n * g.out_h;
-  for (int64_t k = part_start(rows, part, cut.parts); k < part_start(rows, part + 1, cut.parts); k++) {
+  bool add = false;
+  for (int64_t k = from; k < to; k++) {
     const int64_t row = k / g.out_h * g.in_h + g.row_ranges->input + k % g.out_h * g.stride_h;
     const float* in = x + (row * g.in_w + g.col_ranges->input) * g.in_c + channel;
     for (int64_t c = 0; c < g.out_w; c++, in += g.stride_w * g.in_c) {
       pack_pixel<TILE_WIDTH>(in, width, panel + count * TILE_WIDTH);
       pack_pixel<GRADIENTS>(dy + (k * g.out_w + c) * g.out_pitch, g.out_c, gradients + count * GRADIENTS);
-      if (++count < PANEL) continue;
-      add_panel(panel, width, gradients, g.out_c, count, sums);
+      if (++count < each) continue;
+      add_panel(panel, width, gradients, g.out_c, count, sums, ld, add);
       count = 0;
+      add = true;
     }
   }
-  if (count) add_panel(panel, width, gradients, g.out_c, count, sums);
+  if (count) add_panel(panel, width, gradients, g.out_c, count, sums, ld, add);
 }
 
 }  // namespace
 
-// Few pixels, or so many sums that they fit no cache, are as well off with wgrad_per_tap.
+// Few pixels, unless sums are dw and tiles wide, or so many sums that they fit no cache are as well off with wgrad_per_tap.
 bool suits_one_tap(const Geometry& g) {
   return g.taps() == 1 && g.groups == 1 && g.row_ranges->count == g.out_h && g.col_ranges->count == g.out_w &&
-         g.n * g.out_h * g.out_w >= PART_PIXELS / 4 && g.in_c * g.out_c * int64_t(sizeof(float)) <= 2 * SUM_BYTES;
+         g.n * g.out_h * g.out_w >= (g.in_c % LANES || g.in_c < TILE_WIDTH ? PART_PIXELS / 4 : LEAST_PIXELS) &&
+         g.in_c * g.out_c * int64_t(sizeof(float)) <= 3 * SUM_BYTES;
 }
 
 void wgrad_one_tap(const Geometry& g, const float* x, const float* dy, float* dw) {
   const int threads = team(g.multiply_adds(), 100000);
   const Cut cut(g, threads);
   const int64_t widest = ceil_div(cut.blocks, cut.shares) * TILE_WIDTH, each = round_up(g.out_c * widest, 16);
-  float* sums = scratch<1>(cut.parts * cut.shares * each);  // [share][part][out_c][channels of the share]
+  const bool direct = cut.parts == 1 && g.in_c % LANES == 0;  // sums are dw
+  float* sums = direct ? dw : scratch<1>(cut.parts * cut.shares * each);  // else [share][part][out_c][channels of it]
 #pragma omp parallel num_threads(threads)
   {
 #pragma omp for schedule(dynamic, 1)
     for (int64_t job = 0; job < cut.parts * cut.shares; job++) {
       const int64_t share = job / cut.parts, first = part_start(cut.blocks, share, cut.shares);
-      add_rows(g, cut, job % cut.parts, first, part_start(cut.blocks, share + 1, cut.shares), x, dy, sums + job * each);
+      const int64_t last = part_start(cut.blocks, share + 1, cut.shares);
+      add_rows(g, cut, job % cut.parts, first, last, x, dy, sums + (direct ? first * TILE_WIDTH : job * each),
+               direct ? g.in_c : (last - first) * TILE_WIDTH);
     }
 #pragma omp for schedule(static)
-    for (int64_t k = 0; k < cut.shares * g.out_c; k++) {
+    for (int64_t k = 0; k < (direct ? 0 : cut.shares * g.out_c); k++) {
       const int64_t share = k / g.out_c, first = part_start(cut.blocks, share, cut.shares);
       const int64_t ld = (part_start(cut.blocks, share + 1, cut.shares) - first) * TILE_WIDTH, o = k % g.out_c;
       const float* from = sums + share * cut.parts * each + o * ld;

@@ -77,6 +77,15 @@ def cut(work: np.ndarray, slabs: np.ndarray, split: int) -> tuple[np.ndarray, in
     return np.ascontiguousarray(units[order], dtype=np.int32), int(slots.sum())
 
 
+def slots_of(tile: np.ndarray, begin: np.ndarray, stored: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the slot of each piece of a tile, or -1, and the first slot of each tile: those of a tile follow in the
+    order of its sum.  tile, begin: of each piece, and where in the sum it begins; stored: whether a tile has slots."""
+    pieces = np.bincount(tile, minlength=len(stored))
+    start, rank = np.cumsum(pieces * stored) - pieces * stored, np.empty(len(tile), int)
+    rank[np.lexsort((begin, tile))] = np.arange(len(tile)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    return np.where(stored[tile], start[tile] + rank, -1), start
+
+
 class Partial:
     """Where the slices of a launch meet: slots for their sums, and counters of those that have come."""
 

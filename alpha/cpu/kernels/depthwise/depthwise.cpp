@@ -293,7 +293,7 @@ void wgrad_taps(const Geometry& g, const std::vector<Span>& spans, const float* 
 
 // Where rows are short, so would strips be of outputs with the same taps.
 void depthwise(const Geometry& g, const Operands& op) {
-  if (suits_rows(g, g.out_w <= LANES ? MOST_TAPS : ROW_TAPS)) return depthwise_rows(g, op);
+  if (suits_rows(g, g.out_w <= 2 * LANES ? MOST_TAPS : ROW_TAPS)) return depthwise_rows(g, op);
   const int64_t ld = round_up(g.in_c, BLOCK);
   const float* panel = pack_filters(g, op.w, ld);
   const int threads = team(g.multiply_adds(), 50000);

@@ -24,6 +24,7 @@ import numpy as np
 
 from alpha.cuda.conv.costs import Device, device
 from alpha.cuda.conv.schedule import FIELDS, fprop_slabs
+from alpha.cuda.conv.split import slots_of
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
 TAP_FIELDS = ("pixels", "width", "g", "x", "w", "unused0", "unused1", "unused2")
@@ -179,12 +180,7 @@ def _tables(desc: ConvDesc, tiling: Tiling, taps: np.ndarray, tiles: np.ndarray,
     lines = taps[tiles[:, 0], 0] * desc.n
     pieces = np.bincount(units[:, 0], minlength=len(tiles))
     cut = np.flatnonzero(pieces > 1)
-    start = np.full(len(tiles), -1)
-    start[cut] = np.cumsum(pieces[cut]) - pieces[cut]
-    order = np.lexsort((units[:, 1], units[:, 0]))
-    rank = np.empty(len(units), int)
-    rank[order] = np.arange(len(units)) - (np.cumsum(pieces) - pieces)[units[order, 0]]
-    slot = np.where(pieces[units[:, 0]] > 1, start[units[:, 0]] + rank, -1)
+    slot, start = slots_of(units[:, 0], units[:, 1], pieces > 1)
     k_end = np.minimum(units[:, 2] * tiling.k, lines[units[:, 0]])
     table = np.column_stack([tiles[units[:, 0]], units[:, 1] * tiling.k, k_end, slot, np.zeros_like(slot)])
 

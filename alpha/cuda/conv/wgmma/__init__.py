@@ -33,6 +33,7 @@ SHARED_BYTES = 226 * 1024       # of a block; 1 KB is left to barriers
 THREADS, SUM_THREADS = 384, 256
 CONSUMERS = 2                   # of a block, each with its slot of statistics
 LEAST_COUNTED = 64              # channels of which those are counted: of fewer a tile's sums are too short to hide it
+ALONE = range(1, 2)             # lengths of runs, where each has one tap
 READ_BY = {"fprop": ("activation", "weight"), "dgrad": ("gradient", "weight"), "wgrad": ("activation", "gradient")}
 PIXELS: dict[str, Callable[[ConvDesc], Pixels]] = {
     "fprop": lru_cache(maxsize=256)(schedule.fprop_pixels), "dgrad": lru_cache(maxsize=256)(schedule.dgrad_pixels)}
@@ -238,54 +239,54 @@ class Wgmma(Candidate):
             The launch then takes memory for the statistics of all channels too, or None.
         """
         desc = pixels_as_images(desc)
-        shapes = desc.x_shape, desc.y_shape
-        in_shape, out_shape = shapes if self.pass_name == "fprop" else shapes[::-1]
-        batch, height, width, _ = out_shape
-        w_first, y_first = (first * prod(desc.w_shape[1:]) * ITEMSIZE[self.mode.element], first * ITEMSIZE[self.writes])
-        tile_floats = self.tile.rows * self.tile.columns
-        rows, work = self.plan(desc)
+        batch, height, width, of_y = out_shape = desc.y_shape if self.pass_name == "fprop" else desc.x_shape
+        box, work = self.plan(desc)
+        pixels, packed, maps = self._estimate(desc).pixels, box.packed(self.pass_name, desc), self._maps(desc, channels)
         (grid, entries, _), items = work.items.shape, upload(work.items)
-        slot_floats = work.slots * tile_floats
+        tile_floats, clustered = self.tile.rows * self.tile.columns, self.tile.cluster > 1
         sliced, sum_grid = upload(work.sliced), (tile_floats // 4 // SUM_THREADS, len(work.sliced))
-        pixels = self._estimate(desc).pixels
-        columns, groups, unit, runs = pixels.columns, pixels.groups, pixels.unit, pixels.runs
+        slot_floats, of_y, columns, runs = work.slots * tile_floats, channels or of_y, pixels.columns, pixels.runs
+        sizes = batch, height, width, pixels.groups, columns, of_y, runs[0], runs[-1], pixels.unit
         streams = prod(out_shape) * ITEMSIZE[self.writes] > STREAMED_BYTES
-        rewritten = self.writes == "float32"  # where a flag is set, by an exact kernel
-        of_y = channels or out_shape[3]
-        sizes = groups, columns, of_y, runs[0], runs[-1], unit
-        single = range(1, 2)
-        in_steps, out_steps = steps(self.pass_name, desc) if rows.height * rows.width > 1 else ((1, 1), (1, 1))
-        box = CHUNK, *rows.spans
-        # rows of a box beyond the tensor take TMA three times as long as others: the last tile has a box of its own
-        tail = (columns % self.tile.columns,) if columns % self.tile.columns else ()
-        w_runs, heights = (runs, (self.tile.columns, *tail)) if self.pass_name == "fprop" else (single, (unit,))
-        w_boxes = tuple((CHUNK, 1, 1, height, 1) for height in heights)
-        stored = rows.stored(STORED_ROWS)
-        if self.pooled:
-            out_shape, stored = (batch, height // 2, width // 2, out_shape[3]), stored.halved
-        out_box = OUT_ROW // ITEMSIZE[self.writes], *stored.spans
-        packed = rows.packed(self.pass_name, desc)
+        counts = columns >= LEAST_COUNTED and not (channels or slot_floats or clustered)
+        w_first, y_first = first * prod(desc.w_shape[1:]) * ITEMSIZE[self.mode.element], first * ITEMSIZE[self.writes]
 
         def run(x: Operand, w: Operand, y: Array, epilogue: Epilogue = NOTHING, parts: Array | None = None,
                 adds: bool = False) -> None:
             b, relu = epilogue.known()
-            b = b and offset(b, 4 * first)
-            if not channels and not slot_floats and self.tile.cluster == 1 and columns >= LEAST_COUNTED:
+            b, out = b and offset(b, 4 * first), offset(y, y_first)
+            if counts:
                 parts = statistics.attach(y, CONSUMERS * grid)
-            counted = parts and offset(parts, 4 * first)
-            guard = (x.flag, w.flag) if rewritten else UNGUARDED
-            out = _image_maps(y.ptr + y_first, y.dtype, out_shape, 1, groups, single, out_box, out_steps, channels)
+            guard = (x.flag, w.flag) if self.writes == "float32" else UNGUARDED  # behind it an exact kernel writes y
             slots = empty((slot_floats,), "float32") if slot_floats else None
-            there = slots if self.tile.cluster == 1 else offset(y, y_first)
-            self.kernel(grid, _image_maps(x.ptr, x.dtype, in_shape, x.planes, groups, runs, box, in_steps),
-                        _filter_maps(w.ptr + w_first, w.dtype, desc.w_shape, w.planes, groups, w_runs, w_boxes,
-                                     channels),
-                        out, b, x.scale, w.scale, there, counted, items, entries, packed, batch, height, width,
-                        *sizes, relu, adds, streams, *guard)
+            self.kernel(grid, *maps(x, w, w.ptr + w_first, y.ptr + y_first, y.dtype), b, x.scale, w.scale,
+                        out if clustered else slots, parts and offset(parts, 4 * first), items, entries, packed, *sizes,
+                        relu, adds, streams, *guard)
             if slots:
-                self.sum(sum_grid, slots, sliced, b, x.scale, w.scale, offset(y, y_first), batch, height, width,
-                         of_y, columns, packed, relu, adds)
+                self.sum(sum_grid, slots, sliced, b, x.scale, w.scale, out, batch, height, width, of_y, columns, packed,
+                         relu, adds)
         return run
+
+    def _maps(self, desc: ConvDesc, channels: int) -> Callable[..., tuple[Array, Array, Array]]:
+        """Returns what makes the tensor maps of a launch: of x or g, of w, and of the output.  channels: see above."""
+        fprop, (box, pixels, *_) = self.pass_name == "fprop", self._estimate(desc)
+        in_shape, out_shape = (desc.x_shape, desc.y_shape) if fprop else (desc.y_shape, desc.x_shape)
+        in_steps, out_steps = steps(self.pass_name, desc) if box.height * box.width > 1 else ((1, 1), (1, 1))
+        # rows of a box beyond the tensor take TMA three times as long as others: the last tile has a box of its own
+        tail = (pixels.columns % self.tile.columns,) if pixels.columns % self.tile.columns else ()
+        w_runs, heights = (pixels.runs, (self.tile.columns, *tail)) if fprop else (ALONE, (pixels.unit,))
+        in_box, w_boxes = (CHUNK, *box.spans), tuple((CHUNK, 1, 1, height, 1) for height in heights)
+        stored = box.stored(STORED_ROWS)
+        if self.pooled:
+            n, height, width, of_y = out_shape
+            out_shape, stored = (n, height // 2, width // 2, of_y), stored.halved
+        out_box = OUT_ROW // ITEMSIZE[self.writes], *stored.spans
+
+        def maps(x: Operand, w: Operand, w_ptr: int, y_ptr: int, y_dtype: str) -> tuple[Array, Array, Array]:
+            return (_image_maps(x.ptr, x.dtype, in_shape, x.planes, pixels.groups, pixels.runs, in_box, in_steps),
+                    _filter_maps(w_ptr, w.dtype, desc.w_shape, w.planes, pixels.groups, w_runs, w_boxes, channels),
+                    _image_maps(y_ptr, y_dtype, out_shape, 1, pixels.groups, ALONE, out_box, out_steps, channels))
+        return maps
 
 
 @lru_cache(maxsize=512)

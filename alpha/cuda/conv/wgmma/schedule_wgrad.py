@@ -20,6 +20,7 @@ import numpy as np
 
 from alpha.cuda.conv.costs import device
 from alpha.cuda.conv.schedule import is_product
+from alpha.cuda.conv.split import slots_of
 from alpha.cuda.conv.wgmma.boxes import Box, wgrad_box
 from alpha.cuda.conv.wgmma.schedule import longest_first
 from alpha.cuda.conv.wgmma.taps import BLOCK, CONSUMER_ROWS, SEGMENT_FIELDS, Group, Tiling, groups_of, groups_of_boxes
@@ -220,15 +221,11 @@ def _tables(desc: ConvDesc, tiling: Tiling, made: Cut) -> Schedule:
     tile, begin = units.table[:, 0], units.table[:, 1]
     pieces = np.bincount(tile, minlength=len(tiles))
     stored = pieces > (0 if tiling.in_turn else 1)
-    start = np.cumsum(pieces * stored) - pieces * stored
-    order = np.lexsort((begin, tile))
-    rank = np.empty(len(tile), int)
-    rank[order] = np.arange(len(tile)) - (np.cumsum(pieces) - pieces)[tile[order]]
-    slot = np.where(stored[tile], start[tile] + rank, -1)
+    slot, start = slots_of(tile, begin, stored)
 
     ic = desc.ic // desc.groups
     dw_row = desc.h.f * desc.w.f * ic
-    group, row, col, rows, cols = tiles.T
+    group, row, col = tiles[:, :3].T
     taps = np.array([len(g.outs) for g in groups])[group]
     shift, out = (np.array([(*each, *[0] * (MOST_TAPS - len(each))) for each in column]) for column in
                   ([g.shifts for g in groups], [g.outs for g in groups]))
@@ -245,14 +242,22 @@ def _tables(desc: ConvDesc, tiling: Tiling, made: Cut) -> Schedule:
         table = _in_clusters(table, tiling.cluster)
         blocks = len(table)
 
-    each = tiling.consumers
-    down, right = (0, tiling.tap_columns // each) if tiling.halves else (0 if tiling.in_turn else CONSUMER_ROWS, 0)
-    sums = [(each * start[t] + part, 1 if tiling.in_turn else each, pieces[t] * (each if tiling.in_turn else 1),
-             rows[t] - part * down, cols[t] - part * right, taps[t], 0, 0, *(out[t] + part * (down * dw_row + right)))
-            for t in np.flatnonzero(stored) for part in range(1 if tiling.in_turn else each)
-            if rows[t] > part * down and cols[t] > part * right]
+    sums = _sums(tiling, dw_row, tiles, taps, out, np.where(stored, pieces, 0), start)
     return Schedule(made.box, table.astype(np.int32), blocks, np.array(sums, np.int32).reshape(-1, len(SUM_FIELDS)),
                     int((pieces * stored).sum()))
+
+
+def _sums(tiling: Tiling, dw_row: int, tiles: np.ndarray, taps: np.ndarray, out: np.ndarray, pieces: np.ndarray,
+          start: np.ndarray) -> list[tuple[int, ...]]:
+    """Returns what is added up, a row for each consumer's part of a tile, as in SUM_FIELDS; of consumers that take
+    blocks in turn, a row for the tile.  taps, out, pieces, start: of tiles, with `pieces` slots from `start` on."""
+    each, rows, cols = tiling.consumers, tiles[:, 3], tiles[:, 4]
+    parts, apart, count = (1, 1, each) if tiling.in_turn else (each, each, 1)  # of a tile; slots of a part, of a piece
+    down, right = (0, tiling.tap_columns // each) if tiling.halves else (0 if tiling.in_turn else CONSUMER_ROWS, 0)
+    return [(each * start[t] + part, apart, pieces[t] * count, rows[t] - part * down, cols[t] - part * right, taps[t],
+             0, 0, *(out[t] + part * (down * dw_row + right)))
+            for t in np.flatnonzero(pieces) for part in range(parts)
+            if rows[t] > part * down and cols[t] > part * right]
 
 
 def _in_clusters(table: np.ndarray, size: int) -> np.ndarray:

@@ -1,21 +1,22 @@
-// dgrad of the first layer on tensor cores, by mma.sync: g goes from memory to the fragments, and only once.
+// dgrad of a first layer of 3x3 filters, 3 channels and 64 filters on tensor cores, by mma.sync: g goes from memory to the
+// fragments, and only once.
 //
 // What:     dx[n][ih][iw][ic] = sum over fh, fw, oc of g[n][ih + pad_h - fh][iw + pad_w - fw][oc] * w[oc][fh][fw][ic]
 // Source:   our own
 // Layout:   g (N, OH, OW, OC), dx (N, IH, IW, IC), both NHWC of ELEMENT; w (OC, FH, FW, IC), float32
 // GEMM:     rows: a segment of a line of g; columns: (fw, ic) of one fh; sum: output channels. Line r of g adds to
-//           lines r - pad_h + fh of dx, so that FH lines of sums are in registers: with each line of g one of them is
-//           complete, and the others move on. What is left is to add FW shifted columns, in shared memory
+//           lines r - pad_h + fh of dx, so that three lines of sums are in registers: with each line of g one of them is
+//           complete, and the others move on. What is left is to add three shifted columns, in shared memory
 // Zeros:    lines of g that do not exist are left out; zeros stand for the positions beyond both ends of a line. A sum
 //           that is not finite is made again with multiply-adds, without them: see stem_mma.cuh
 // Operands: g: a lane reads 16 bytes of a position, which are two steps of a fragment as they lie there: which channel
 //           an element of the sum is was chosen so, for w as well. While these are multiplied what comes next is
 //           read: half the channels in float32, all in 16 bits. w lies in shared memory as the lanes' fragments,
 //           [place][step][lane][WORDS], rounded or split once
-// RGB:      3x3 filters of 3 channels have 9 columns, which would be two blocks of 8 for each fh. The ninth columns
-//           of all fh share one block instead: line m of dx has place m % 3 in it, and w has these in 3 rotations
-// Requires: sm_80; one group; stride and dilation 1; FH, FW <= TAPS; FW * IC <= 8 * NT; OC <= CHANNELS, a multiple of
-//           VEC; RGB: FH = FW = IC = 3, OC = CHANNELS. An image of g or dx has fewer than 2^31 elements
+// Columns:  a line of filters has 9, which would be two blocks of 8 for each fh. The ninth columns of all fh share one
+//           block instead: line m of dx has place m % 3 in it, and w has these in 3 rotations
+// Requires: sm_80; one group; stride and dilation 1; FH = FW = IC = 3, OC = 64. An image of g or dx has fewer than 2^31
+//           elements
 // Threads:  a warp has a band of lines, a segment wide; every other band goes upwards, so that neighbours, which are
 //           in one block, read at the same time what they share. Warps share nothing else but w
 // Measured: H100 SXM, nvcc 13.0, bursts, 512 images of 32x32x3 from 64 channels: 67 us in fp32, 64 in tf32, 36 in 16
@@ -23,16 +24,14 @@
 #include "stem_mma.cuh"
 
 constexpr int VEC = LANES<ELEMENT>, CHANNELS = 64, SEGMENT = 32, MT = SEGMENT / 16;
-constexpr int BAND_WARPS = 4, BAND_THREADS = 32 * BAND_WARPS, BLOCKS = RGB && PRODUCTS == 1 ? 3 : 2;
-constexpr int TAPS = RGB ? 3 : 5, NT = RGB ? 1 : 2;  // FH and FW at most; blocks of columns of a tap
-constexpr int TILES = TAPS * NT + (RGB ? 1 : 0);     // blocks of columns, the shared one last
-constexpr int GROUP = RGB ? TILES : NT;              // those that are multiplied at once
-constexpr int LOADS = 2;                             // of 16 bytes of a position, each for two steps
+constexpr int BAND_WARPS = 4, BAND_THREADS = 32 * BAND_WARPS, BLOCKS = PRODUCTS == 1 ? 3 : 2;
+constexpr int TAPS = 3, TILES = TAPS + 1;   // FH and FW; blocks of columns, the shared one last
+constexpr int LOADS = 2;                    // of 16 bytes of a position, each for two steps
 constexpr int STAGES = CHANNELS / (4 * VEC * LOADS), STEPS_OF_LINE = STAGES * LOADS * 2;
-constexpr int WORDS = 2 * NT * (PRODUCTS == 3 ? 2 : 1), PLACES = RGB ? 2 * TAPS : TAPS;  // of w: a lane's; tap or tail
+constexpr int WORDS = PRODUCTS == 3 ? 4 : 2, PLACES = 2 * TAPS;  // of w: a lane's; taps and tails
 constexpr int PLACE_WORDS = STEPS_OF_LINE * 32 * WORDS;
 constexpr int LINE = 24, ZEROS = TAPS - 1;  // of sums in shared memory: floats of a position, zeros at either end
-constexpr int MOST_OUT = RGB ? 4 : 5;       // elements of a line of dx that a lane adds up
+constexpr int MOST_OUT = 4;                 // elements of a line of dx that a lane adds up
 
 struct BandShape {
   int images, ih, iw, ic, oh, ow, oc, fh, fw, pad_h, pad_w;
@@ -47,37 +46,30 @@ struct Operands {
 
 // Fragments of w: place f < TAPS has the columns of tap f, place TAPS + r the tails of tap (p + r) % 3 in column 2p.
 template <class E> INLINE void load_filters(const BandShape &s, const float *w, unsigned *to) {
-  UNROLL_BY(4) for (int e = threadIdx.x; e < PLACES * PLACE_WORDS / WORDS * NT * 2; e += BAND_THREADS) {
-    const int half = e % 2, block = e / 2 % NT, lane = e / (2 * NT) % 32, step = e / (64 * NT) % STEPS_OF_LINE;
-    const int place = e / (64 * NT * STEPS_OF_LINE), n = lane / 4;
+  UNROLL_BY(4) for (int e = threadIdx.x; e < PLACES * PLACE_WORDS / WORDS * 2; e += BAND_THREADS) {
+    const int half = e % 2, lane = e / 2 % 32, step = e / 64 % STEPS_OF_LINE, place = e / (64 * STEPS_OF_LINE);
+    const int n = lane / 4;
     const bool tail = place >= TAPS;
-    const int fh = tail ? (n / 2 + place) % TAPS : place, column = tail ? 8 : block * 8 + n;
+    const int fh = tail ? (n / 2 + place) % TAPS : place, column = tail ? 8 : n;
     const int oc = (step / 2 * 4 + lane % 4) * VEC + (step % 2 * 2 + half) * (VEC / 4);
     const bool there = fh < s.fh && column < s.fw * s.ic && !(tail && (n % 2 || n >= 2 * TAPS)) && oc < s.oc;
     const int row = s.fh * s.fw * s.ic, at = there ? oc * row + fh * (s.fw * s.ic) + column : 0;
-    unsigned *words = to + place * PLACE_WORDS + (step * 32 + lane) * WORDS + block * 2 + half;
+    unsigned *words = to + place * PLACE_WORDS + (step * 32 + lane) * WORDS + half;
     Fragment<1> f;
     if constexpr (sizeof(E) == 4) f.set(0, there ? w[at] : 0.f);
     else f.set(0, there ? pair_of_floats<E>(w[at], w[at + row]) : 0u);
     words[0] = f.hi[0];
-    if constexpr (PRODUCTS == 3) words[2 * NT] = f.lo[0];
+    if constexpr (PRODUCTS == 3) words[2] = f.lo[0];
   }
 }
 
-INLINE void set_fragments(Fragment<2> *b, const unsigned *from) {  // of a place and step
-  unsigned words[WORDS];
-  if constexpr (WORDS == 2) {
-    const uint2 v = *reinterpret_cast<const uint2 *>(from);
-    words[0] = v.x, words[1] = v.y;
+INLINE void set_fragment(Fragment<2> &b, const unsigned *from) {  // of a place and step
+  if constexpr (PRODUCTS == 3) {
+    const uint4 v = *reinterpret_cast<const uint4 *>(from);
+    b.hi[0] = v.x, b.hi[1] = v.y, b.lo[0] = v.z, b.lo[1] = v.w;
   } else {
-    UNROLL for (int i = 0; i < WORDS; i += 4) {
-      const uint4 v = *reinterpret_cast<const uint4 *>(from + i);
-      words[i] = v.x, words[i + 1] = v.y, words[i + 2] = v.z, words[i + 3] = v.w;
-    }
-  }
-  UNROLL for (int i = 0; i < 2 * NT; i++) {
-    b[i / 2].hi[i % 2] = words[i];
-    if constexpr (PRODUCTS == 3) b[i / 2].lo[i % 2] = words[2 * NT + i];
+    const uint2 v = *reinterpret_cast<const uint2 *>(from);
+    b.hi[0] = v.x, b.hi[1] = v.y;
   }
 }
 
@@ -100,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(BAND_THREADS, BLOCKS)
 stem_mma_dgrad(Operands o, BandShape s) {
   DYNAMIC_SHARED(unsigned, filter);
   __shared__ __align__(16) float lines[BAND_WARPS][(ZEROS + SEGMENT + ZEROS) * LINE];
-  if constexpr (RGB) s.fh = s.fw = s.ic = 3, s.oc = CHANNELS;  // constants
+  s.fh = s.fw = s.ic = 3, s.oc = CHANNELS;  // constants
   const int lane = threadIdx.x % 32, warp = __shfl_sync(~0u, threadIdx.x / 32, 0), last_tap = s.fh - 1;
   float *const columns = lines[warp] + ZEROS * LINE;
   const int units = s.images * s.segments * s.bands;
@@ -156,21 +148,15 @@ stem_mma_dgrad(Operands o, BandShape s) {
             load(j, next);
             const int first = (stage * LOADS + j) * 2;  // step
             if (first * 2 * VEC >= s.oc) continue;
-            UNROLL for (int group = 0; group < TILES / GROUP; group++) {
-              if (!RGB && group > last_tap) continue;
-              float part[MT][GROUP][4] = {};
-              UNROLL for (int step = 0; step < 2; step++) {
-                Fragment<2> b[GROUP];
-                UNROLL for (int i = 0; i < GROUP / NT; i++) {
-                  const int tap = group * GROUP / NT + i;
-                  set_fragments(b + i * NT, (tap < TAPS ? taps + tap * way * PLACE_WORDS : tails) +
-                                                (first + step) * 32 * WORDS);
-                }
-                if constexpr (PRODUCTS == 3) multiply(part, a[step], b);
-                else multiply(sum, a[step], b, group * GROUP);
-              }
-              if constexpr (PRODUCTS == 3) add_part(sum, part, group * GROUP);
+            float part[MT][TILES][4] = {};
+            UNROLL for (int step = 0; step < 2; step++) {
+              Fragment<2> b[TILES];
+              UNROLL for (int tap = 0; tap < TILES; tap++)
+                set_fragment(b[tap], (tap < TAPS ? taps + tap * way * PLACE_WORDS : tails) + (first + step) * 32 * WORDS);
+              if constexpr (PRODUCTS == 3) multiply(part, a[step], b);
+              else multiply(sum, a[step], b, 0);
             }
+            if constexpr (PRODUCTS == 3) add_part(sum, part, 0);
           }
         }
       }
@@ -179,9 +165,8 @@ stem_mma_dgrad(Operands o, BandShape s) {
           const bool exists = i * 8 + lane / 4 < there;
           float *position = columns + (i * 8 + lane / 4) * LINE;
           auto value = [&](int tile, int q) { return exists ? sum[i / 2][tile][i % 2 * 2 + q] : 0.f; };
-          UNROLL for (int j = 0; j < NT; j++)
-            *reinterpret_cast<float2 *>(position + j * 8 + lane % 4 * 2) = make_float2(value(j, 0), value(j, 1));
-          if (RGB && lane % 4 == place) position[8] = value(TILES - 1, 0);
+          *reinterpret_cast<float2 *>(position + lane % 4 * 2) = make_float2(value(0, 0), value(0, 1));
+          if (lane % 4 == place) position[8] = value(TILES - 1, 0);
         }
         __syncwarp();
         const float *from = columns + (iw0 + lane / s.ic + s.pad_w - ow0) * LINE + lane % s.ic;  // for fw = 0
@@ -209,13 +194,11 @@ stem_mma_dgrad(Operands o, BandShape s) {
         __syncwarp();  // all have read what was here
       }
       UNROLL for (int i = 0; i < MT; i++)
-        UNROLL for (int t = 0; t < TAPS * NT; t++)
-          UNROLL for (int q = 0; q < 4; q++) sum[i][t][q] = t + NT < TAPS * NT ? sum[i][t + NT][q] : 0.f;
-      if constexpr (RGB) {
-        UNROLL for (int i = 0; i < MT * 2; i++)
-          if (lane % 4 == place) sum[i / 2][TILES - 1][i % 2 * 2] = 0.f;
-        place = (place + way + 3) % 3;
-      }
+        UNROLL for (int t = 0; t < TAPS; t++)
+          UNROLL for (int q = 0; q < 4; q++) sum[i][t][q] = t + 1 < TAPS ? sum[i][t + 1][q] : 0.f;
+      UNROLL for (int i = 0; i < MT * 2; i++)
+        if (lane % 4 == place) sum[i / 2][TILES - 1][i % 2 * 2] = 0.f;
+      place = (place + way + 3) % 3;
     }
   }
 }

@@ -216,5 +216,6 @@ def only_stage(pass_name: str, desc: ConvDesc, mode: Mode, vector: int = 4) -> S
                  c.depth[pass_name], c.launches[pass_name])
 
 
+VECTORS = {"fp32": (4,), "tf32": (1,), "bf16": (4, 1), "fp16": (4, 1)}  # the others are missed by no network
 CANDIDATES = (*(StemMmaFprop(mode) for mode in MODES),
-              *(StemMmaWgrad(mode, vector) for mode in MODES for vector in (4, 1)))
+              *(StemMmaWgrad(mode, vector) for mode in MODES for vector in VECTORS[mode.precision]))

@@ -1,7 +1,7 @@
-"""dgrad of the first layer on tensor cores, from sm_80 on: conv_stem_mma_dgrad.cu.
+"""dgrad of a first layer of 64 filters of 3x3x3 on tensor cores, from sm_80 on: conv_stem_mma_dgrad.cu.
 
-Filters are up to 5x5, and a line of them has up to 16 weights of an output channel. Modes are those of
-alpha.cuda.conv.first_layer.mma.stem_mma. A warp computes a band of lines of dx, and reads the lines of g for it once.
+Modes are those of alpha.cuda.conv.first_layer.mma.stem_mma. A warp computes a band of lines of dx, and reads the
+lines of g for it once.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from alpha.cuda.runtime.kernel import Kernel
 from alpha.cuda.runtime.memory import ITEMSIZE, Array
 from alpha.ops.conv_desc import ConvDesc, ceil_div
 
-WARPS, POSITIONS, CHANNELS = 4, 32, 64  # of the kernel
-TAPS, COLUMNS = 5, 16                   # of FH and FW, and of FW * IC, at most
+WARPS, POSITIONS, CHANNELS, TAPS, COLUMNS = 4, 32, 64, 3, 32  # of the kernel; columns of a product, in blocks of 8
+PLACES = 6                              # of w's fragments
 PER_BAND = 2                            # what a band takes beside its lines of g, in lines: an estimate
 
 
@@ -60,58 +60,41 @@ class StemMmaDgrad(Candidate):
     def __init__(self, mode: Mode) -> None:
         self.mode, self.precisions, self.name = mode, (mode.precision,), f"conv_stem_mma_dgrad {mode.precision}"
         self.reads = self.writes = mode.dtype
-        self.vector = 16 // ITEMSIZE[mode.dtype]
-        self.kernels = {rgb: Kernel(
+        shared = PLACES * 8 * CHANNELS * ITEMSIZE[mode.dtype] * (2 if mode.products == 3 else 1)
+        self.kernel = Kernel(
             "conv_stem_mma_dgrad.cu", "stem_mma_dgrad", "ptr g, ptr w, ptr dx, i32 images, i32 ih, i32 iw, i32 ic, "
             "i32 oh, i32 ow, i32 oc, i32 fh, i32 fw, i32 pad_h, i32 pad_w, i32 height, i32 bands, i32 segments, "
-            "i32 first", threads=32 * WARPS, shared=self._shared(rgb),
-            defines={**mode.defines, "RGB": int(rgb)}) for rgb in (True, False)}
-
-    def _shared(self, rgb: bool) -> int:
-        places, blocks = (6, 1) if rgb else (5, 2)  # of w's fragments; of 8 columns
-        return places * blocks * 8 * CHANNELS * ITEMSIZE[self.mode.dtype] * (2 if self.mode.products == 3 else 1)
-
-    def _blocks(self, desc: ConvDesc) -> int:
-        """Returns how many blocks are resident on a multiprocessor."""
-        return 3 if is_rgb(desc) and self.mode.products == 1 else 2
+            "i32 first", threads=32 * WARPS, shared=shared, defines=mode.defines)
+        self.blocks = 3 if mode.products == 1 else 2  # resident on a multiprocessor
 
     def _bands(self, desc: ConvDesc) -> Bands:
-        return bands_of(desc, device().sm_count * self._blocks(desc) * WARPS)
+        return bands_of(desc, device().sm_count * self.blocks * WARPS)
 
     def rejection(self, desc: ConvDesc) -> str | None:
         if refused := channels_refusal(desc):
             return refused
         if any(axis.s > 1 or axis.d > 1 for axis in (desc.h, desc.w)):
             return "strides and dilations of 1 are served"
-        if max(desc.h.f, desc.w.f) > TAPS or desc.w.f * desc.ic > COLUMNS:
-            return f"{desc.h.f}x{desc.w.f}x{desc.ic} filters, up to {TAPS}x{TAPS} are served"
-        if desc.oc % self.vector or desc.oc > CHANNELS:
-            return f"{desc.oc} output channels, multiples of {self.vector} up to {CHANNELS} are served"
+        if (desc.h.f, desc.w.f, desc.ic, desc.oc) != (TAPS, TAPS, TAPS, CHANNELS):
+            return f"{desc.oc} filters of {desc.h.f}x{desc.w.f}x{desc.ic}, {CHANNELS} of 3x3x3 are served"
         return oversized(desc)
 
     def cost(self, desc: ConvDesc) -> Cost:
         bands, c = self._bands(desc), device().table.stem_mma
         lines = desc.n * bands.segments * (desc.h.i + bands.per_height * (desc.h.f - 1))  # of g
-        columns = 8 * (desc.h.f + 1 if is_rgb(desc) else desc.h.f * 2)
-        channels = ceil_div(desc.oc, 4 * self.vector) * 4 * self.vector
-        products = lines * POSITIONS * columns * channels * self.mode.products
+        products = lines * POSITIONS * COLUMNS * CHANNELS * self.mode.products
         itemsize = ITEMSIZE[self.mode.dtype]  # float32 has half the rate
         return Cost((Stage(products * itemsize / c.dgrad, "mma", desc.nbytes(itemsize) / c.dram["dgrad"], "dram",
                            c.depth["dgrad"], c.launches["dgrad"]),))
 
     def prepare(self, desc: ConvDesc) -> Launch:
-        bands, kernel, h, w = self._bands(desc), self.kernels[is_rgb(desc)], desc.h, desc.w
-        grid = min(ceil_div(desc.n * bands.per_image, WARPS), context.sm_count * self._blocks(desc))
+        bands, kernel, h, w = self._bands(desc), self.kernel, desc.h, desc.w
+        grid = min(ceil_div(desc.n * bands.per_image, WARPS), context.sm_count * self.blocks)
         sizes = desc.n, h.i, w.i, desc.ic, h.o, w.o, desc.oc, h.f, w.f, h.p, w.p, *bands
 
         def launch(g: Array, w: Array, dx: Array) -> None:
             kernel(grid, g, float32_filters(w), dx, *sizes)
         return launch
-
-
-def is_rgb(desc: ConvDesc) -> bool:
-    """Tells whether desc, which fits, is what the faster of the two kernels serves."""
-    return desc.h.f == desc.w.f == desc.ic == 3 and desc.oc == CHANNELS
 
 
 CANDIDATES = tuple(StemMmaDgrad(mode) for mode in MODES)
