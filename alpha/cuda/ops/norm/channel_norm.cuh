@@ -113,8 +113,7 @@ struct Chunks {
   }
 };
 
-// Sums over parts of a channel, in double: of how many numbers there are, of their distances from `origin`, and of the
-// squares of these. Distances from any one part's mean lose no digits that float32 has.
+// Of parts, in double: how many numbers, their distances from `origin`, and the squares of these, summed.
 struct Sums {
   double count, sum, squares;
 };
@@ -127,20 +126,17 @@ struct MergeSums {
 // Mean and variance of `count` numbers, from the moments of their parts; `fold` merges the sums of `width` threads.
 struct MeanAndVariance {
   double mean, var, counted;
-  template <class Parts> INLINE MeanAndVariance(const Parts &of, i64 parts, i64 count, int lane, int width)
-      : MeanAndVariance(of, parts, count, lane, width,
-                        [&](const Sums &s) { return fold_group(s, width, MergeSums()); }) {}
   template <class Parts, class Fold>
   INLINE MeanAndVariance(const Parts &of, i64 parts, i64 count, int lane, int width, const Fold &fold) {
     const float first = of(0).mean;
-    const double origin = isfinite(first) ? first : 0;
+    const double origin = isfinite(first) ? first : 0;  // the mean of any part loses no digits that float32 has
     Sums s = {};
     UNROLL_BY(4) for (i64 j = lane; j < parts; j += width) {
       const PartMoments part = of(j);
       const double away = part.mean - origin;
       s = MergeSums()(s, {part.count, away * part.count, part.m2 + away * away * part.count});
     }
-    s = fold(s);
+    s = fold(s, width, MergeSums());
     const double away = s.sum / count, squares = s.squares - away * s.sum;
     mean = origin + away, var = squares < 0 ? 0 : squares / count, counted = s.count;
   }
