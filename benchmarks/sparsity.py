@@ -139,8 +139,7 @@ def sides(case: Case, zeros: float, packed: bool = False) -> dict[str, Callable[
         return alpha.no_grad()(lambda: alpha.ops.conv2d(*ours, algorithm=name, **case.attrs))
     found: dict[str, Callable[[], Any]] = {name: call(name) for name in names}
     for name in names if packed else ():
-        layer = nn.Conv2d(case.ic, case.oc, case.f, bias=False, algorithm=name, stride=case.stride,
-                          padding=case.padding)
+        layer = nn.Conv2d(case.ic, case.oc, case.f, case.stride, case.padding, bias=False, algorithm=name)
         layer.weight.copy_(w)
         found[f"{name}_packed"] = partial(alpha.inference(layer, ours[0]), ours[0])
     expected = found["direct"]().numpy()

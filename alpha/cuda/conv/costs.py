@@ -192,7 +192,7 @@ HOPPER = Group(  # measured on an H100, cool: only ratios matter to a choice. Ti
         dram=0.12,          # of the memory's rate, in one pass over the tensors: estimated
         multiplied={"fprop": 3.3, "dgrad": 1.2, "wgrad": 2.2},  # times as long with several filters a channel: 6, 5x5
         efficiency=0.3,     # of the FMA rate: an estimate
-        strips={"fma": 0.5, "fprop": 0.48, "dgrad": 0.56, "wgrad": 0.25}),  # fma an estimate; memory's: 3x3, 16 bits
+        strips={"fma": 0.5, "fprop": 0.9, "dgrad": 0.85, "wgrad": 0.65}),  # fma an estimate; memory's: 3x3, 16 bits
     transformed=Group(
         launches=1, depth=2,
         dram=1.0, fma=0.3,       # of the memory's rate, and of the FMA rate, that Winograd's transforms reach

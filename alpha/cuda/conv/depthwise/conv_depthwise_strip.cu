@@ -14,7 +14,7 @@
 // Threads:  `lanes` side by side along the channels, V of them each; the rest along strips, each P columns of `rows`
 //           lines
 // Measured: H200, bf16, 256 images, 3x3, fprop / dgrad / wgrad, us (benchmarks/results/h200/depthwise.jsonl): 32x32x144
-//           149 / 126 / 222, a copy of the same bytes 37; 16x16x192 40 / 40 / 81, 14; 4x4x960 13 / 13 / 35, 6
+//           84 / 85 / 86, a copy of the same bytes 37; 16x16x192 24 / 24 / 32, 14; 4x4x960 10 / 10 / 16, 6
 #include <string.h>
 
 #include "storage.cuh"
