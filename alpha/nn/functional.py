@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from alpha.inputs.arguments import checked
-from alpha.inputs.kinds import Approximation, Channels, Padding, Pair, Share
+from alpha.inputs.kinds import Approximation, Channels, ConvPadding, Padding, Pair, Share
 from alpha.methods import twins
 from alpha.ops import (
     adaptive_avg_pool2d,
@@ -51,6 +51,7 @@ from alpha.ops import relu as _relu
 from alpha.ops import relu6 as _relu6
 from alpha.ops import silu as _silu
 from alpha.ops import vector_norm as _vector_norm
+from alpha.ops.conv import named_padding
 from alpha.tensor import Tensor
 
 __all__ = [
@@ -64,9 +65,17 @@ __all__ = [
 
 
 @checked
-def conv2d(x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Pair = 1, padding: Padding = 0,
+def conv2d(x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Pair = 1, padding: ConvPadding = 0,
            dilation: Pair = 1, groups: Channels = 1) -> Tensor:
-    """y = conv2d(x, weight) + bias: x (N, H, W, C), weight (OC, FH, FW, C / groups).  See alpha.ops.conv2d."""
+    """y = conv2d(x, weight) + bias: x (N, H, W, C), weight (OC, FH, FW, C / groups); padding as of nn.Conv2d.
+
+    See alpha.ops.conv2d.
+    """
+    if isinstance(padding, str):
+        sides = named_padding("conv2d", padding, weight.shape[1:3], stride, dilation)  # type: ignore[arg-type]
+        padding = (sides[0][0], sides[1][0])
+        if any(far > near for near, far in sides):
+            x = pad(x, ((0, 0), *[(0, far - near) for near, far in sides], (0, 0)))
     return conv2d_bias_act(x, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
 
 
