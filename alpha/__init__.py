@@ -28,6 +28,8 @@ from alpha.graph import detect_anomaly, enable_grad, grad, grad_enabled, no_grad
 from alpha.inference import inference
 from alpha.nn.summary import summary
 from alpha.methods import twins
+from alpha.methods.names import DTYPES
+from alpha.methods.names import Device as device
 from alpha.op import Spec, op
 from alpha.ops import concat as cat
 from alpha.ops import clip as clamp
@@ -50,22 +52,21 @@ from alpha.tensor import Tensor, from_dlpack, tensor
 
 __version__ = "0.1.0"
 
-float16, bfloat16, float32, float64 = "float16", "bfloat16", "float32", "float64"
-int32, int64, uint8, bool_ = "int32", "int64", "uint8", "bool"
+bfloat16, bool_, float16, float32, float64, int32, int64, uint8 = DTYPES.values()
 
 __all__ = [     # without the names that Python has itself: alpha.sum, alpha.max, ...
     "Function", "Spec", "Tensor", "allclose", "arange", "argmax", "argmin", "argsort", "bfloat16", "bmm", "bool_",
     "capture", "cat", "ceil", "checkpoint", "chunk", "clamp", "clip", "clone", "concat", "config", "cos", "cumsum",
-    "detect_anomaly", "dot", "einsum", "enable_grad", "equal", "erf", "exp", "eye", "flatten", "flip", "float16",
-    "float32", "float64", "floor", "from_dlpack", "from_numpy", "full", "full_like", "gather", "grad", "grad_enabled",
-    "gradcheck", "index_select", "inference", "inference_mode", "int32", "int64", "isfinite", "isinf", "isnan",
-    "linspace", "load", "log", "log2", "log10", "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp",
-    "manual_seed", "masked_select", "matmul", "maximum", "mean", "minimum", "mm", "moveaxis", "nn", "no_grad",
-    "nonzero", "norm", "one_hot", "ones", "ones_like", "op", "ops", "optim", "outer", "permute", "precision",
+    "detect_anomaly", "device", "dot", "einsum", "enable_grad", "equal", "erf", "exp", "eye", "flatten", "flip",
+    "float16", "float32", "float64", "floor", "from_dlpack", "from_numpy", "full", "full_like", "gather", "grad",
+    "grad_enabled", "gradcheck", "index_select", "inference", "inference_mode", "int32", "int64", "isfinite", "isinf",
+    "isnan", "linspace", "load", "log", "log2", "log10", "logical_and", "logical_not", "logical_or", "logical_xor",
+    "logsumexp", "manual_seed", "masked_select", "matmul", "maximum", "mean", "minimum", "mm", "moveaxis", "nn",
+    "no_grad", "nonzero", "norm", "one_hot", "ones", "ones_like", "op", "ops", "optim", "outer", "permute", "precision",
     "profiler", "rand", "rand_like", "randint", "randn", "randn_like", "randperm", "recompute", "recompute_summary",
-    "relu", "reshape", "rsqrt", "save", "scatter", "scatter_add", "sigmoid", "sign", "sin", "softmax", "sort",
-    "split", "sqrt", "square", "squeeze", "stack", "std", "summary", "tanh", "tensor", "tile", "topk", "transpose",
-    "tril", "triu", "uint8", "unbind", "unsqueeze", "var", "where", "zeros", "zeros_like",
+    "relu", "reshape", "rsqrt", "save", "scatter", "scatter_add", "sigmoid", "sign", "sin", "softmax", "sort", "split",
+    "sqrt", "square", "squeeze", "stack", "std", "summary", "tanh", "tensor", "tile", "topk", "transpose", "tril",
+    "triu", "uint8", "unbind", "unsqueeze", "var", "where", "zeros", "zeros_like",
 ]
 
 

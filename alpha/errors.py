@@ -85,6 +85,8 @@ def shown(value: object) -> str:
 
     Tensors and arrays are shown by dtype and shape.
     """
+    if type(value).__module__ == "alpha.methods.names":     # a str or a tuple that knows more
+        value = type(value).__mro__[1](value)  # type: ignore[call-arg]
     kind, shape, dtype = type(value).__name__, getattr(value, "shape", None), getattr(value, "dtype", None)
     if isinstance(shape, tuple) and dtype is not None and not isinstance(value, np.generic):
         article = "an" if str(dtype)[:1] in "aeio" else "a"

@@ -60,6 +60,7 @@ from alpha.graph import Node, call_site, edge_of, grad_enabled, raise_if_nan, re
 from alpha.inputs.registry import check_free, origin
 from alpha.inputs.returned import Spec, accept, kind_of, refuse_gradient
 from alpha.inputs.sizes import check_memory, explain
+from alpha.methods.names import DEVICES, DTYPES
 from alpha.recompute import plan as recompute
 from alpha.recompute.saved import Values, unpack
 from alpha.signature import FOLLOWS, Signature, check_names
@@ -170,14 +171,14 @@ class Op(Signature):
             check_memory(self.label, args)
             raise
         if self.moves:
-            device = attrs["device"]
+            device = DEVICES[attrs["device"]]
         if self.single:
             specs, result = (specs,), (result,)
         if self.checked:
             result = accept(self, result, specs, dtype, device)
         outs = []
         for spec, data in zip(specs or (), result or ()):
-            shape, kind = spec if spec.__class__ is Spec else (spec, dtype)
+            shape, kind = (spec.shape, DTYPES.get(spec.dtype, spec.dtype)) if isinstance(spec, Spec) else (spec, dtype)
             outs.append(self.gives(data, shape, kind, device))
         if needs is not None and recording.get() and self.differentiable:
             self._record(args, attrs, needs, outs)

@@ -11,11 +11,12 @@ from alpha import copies, dlpack, inplace, versions
 from alpha.backend import FLOAT_DTYPES, get_backend
 from alpha.errors import ArgumentError, DTypeError, GraphError, ShapeError, message, shown
 from alpha.graph import backward, edge_of, grad_enabled
-from alpha.inputs.arguments import bound, checked
+from alpha.inputs.arguments import bound, bound_methods, checked
 from alpha.inputs.dtypes import DTypeOrNone, check_values, dtype_name
 from alpha.inputs.sizes import check_memory
 from alpha.methods import Methods, Number, ufuncs
 from alpha.methods.conversions import Conversions
+from alpha.methods.names import DEVICES, DTYPES, Shape
 
 
 class Handle:
@@ -30,6 +31,7 @@ class Handle:
         self.remove()
 
 
+@bound_methods("detach", "edge", "seed", "with_data")
 class Tensor(Conversions, Methods):
     """A dense array of one dtype on one device.
 
@@ -51,7 +53,7 @@ class Tensor(Conversions, Methods):
             raise ArgumentError(message("Tensor", f"it is made of {shown(data)} alone", "call alpha.tensor(values); of "
                                         "a shape alpha.zeros(shape)"))
         self.data = data
-        self.shape = shape
+        self.shape = shape if shape.__class__ is Shape else Shape(shape)
         self.dtype = dtype
         self.device = device
         self.requires_grad = False
@@ -284,7 +286,8 @@ def from_dlpack(x: Any) -> Tensor:
         ShapeError: it is not C-contiguous.  DTypeError, DeviceError: alpha lacks the dtype or the device.
     The memory lives until the last tensor that uses it is gone. `alpha.tensor(x)` copies instead.
     """
-    return Tensor(*dlpack.take(x))
+    data, shape, dtype, device = dlpack.take(x)
+    return Tensor(data, shape, DTYPES[dtype], DEVICES[device])
 
 
 @checked
@@ -320,5 +323,5 @@ def tensor(array: Any, dtype: DTypeOrNone = None, device: str = "cpu", requires_
     check_values(host, name)
     held = "float32" if name == "bfloat16" else name  # NumPy has no bfloat16: the device converts
     made = Tensor(backend.from_numpy(np.ascontiguousarray(host, dtype=held).reshape(host.shape), device),
-                  host.shape, held, backend.name).astype(name)
+                  host.shape, DTYPES[held], DEVICES[backend.name]).astype(name)
     return made.requires_grad_() if requires_grad else made

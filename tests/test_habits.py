@@ -126,7 +126,6 @@ alpha.data.DataLoader([(np.ones(3), 2)], batch_size=1), alpha.training.fit, alph
 # line -> what its error says to write
 TWINS = {
     "x.add_(1)": "t += y", "x.new_zeros(3)": "alpha.zeros(shape", "x.grad_fn": "repr(t)",
-    "alpha.device('cuda')": '"cuda"',
     "alpha.nn.LSTM(3, 4)": "Linear", "optim.lr_scheduler": "alpha.optim.schedule", "optim.schedule.StepLR": "step(lr",
     "alpha.compile(model)": "alpha.capture", "alpha.autocast('cuda')": "alpha.precision",
     "alpha.empty(3)": "alpha.zeros",

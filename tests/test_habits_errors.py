@@ -16,6 +16,18 @@ def test_nonzero_of_a_scalar_is_as_in_pytorch() -> None:
     assert [t.tolist() for t in ops.nonzero(alpha.tensor(3.0), as_tuple=True)] == [[0]]
 
 
+def test_sorting_nothing_has_a_gradient() -> None:
+    for shape in ((0,), (2, 0), (0, 3)):
+        x = alpha.ones(shape, requires_grad=True)
+        values, index = x.sort()
+        assert values.requires_grad and values.shape == index.shape == shape
+        values.sum().backward()
+        assert x.grad is not None and x.grad.shape == shape
+    x = alpha.ones((2, 3), requires_grad=True)
+    x.gather(1, alpha.zeros((2, 0), dtype="int64")).sum().backward()
+    assert x.grad is not None and not x.grad.any()
+
+
 def test_nadam_without_a_first_moment_is_finite() -> None:
     w = nn.Parameter(alpha.tensor([1.0, -2.0]))
     optimizer = optim.NAdam([w], betas=(0.0, 0.9))

@@ -91,7 +91,7 @@ def test_an_import_that_fails_is_an_import_error() -> None:
     assert isinstance(caught.value, ImportError) and caught.value.name == "alpha.utils"
     assert importlib.util.find_spec("alpha.data") and importlib.util.find_spec("no_such_package") is None
     with pytest.raises(ModuleNotFoundError):
-        import alpha.checkpoint.nothing  # type: ignore[import-not-found]  # noqa: F401
+        import alpha.fuse.nothing  # type: ignore[import-not-found]  # noqa: F401
 
 
 def test_protocols_find_nothing_where_there_is_nothing() -> None:

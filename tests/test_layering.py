@@ -50,7 +50,8 @@ MAY_IMPORT = {
     "alpha.inplace": {"alpha.backend", "alpha.errors", "alpha.graph", "alpha.tensor", "alpha.versions"},
     "alpha.methods.twins": {"alpha.errors"},
     "alpha.methods.ufuncs": {"alpha.errors", "alpha.methods"},
-    "alpha.methods": {"alpha.errors", "alpha.inplace", "alpha.tensor"},  # the last as a type
+    "alpha.methods.names": {"alpha.backend", "alpha.methods"},
+    "alpha.methods": {"alpha.errors", "alpha.inplace", "alpha.inputs", "alpha.tensor"},  # the last as a type
     "alpha.methods.conversions": {"alpha.inputs", "alpha.backend", "alpha.errors", "alpha.methods", "alpha.tensor"},
     "alpha.tensor": {"alpha.inputs", "alpha.backend", "alpha.copies", "alpha.dlpack",
                      "alpha.errors", "alpha.graph", "alpha.inplace", "alpha.methods", "alpha.versions"},
@@ -58,7 +59,8 @@ MAY_IMPORT = {
     "alpha.recompute": {"alpha.recompute", "alpha.backend", "alpha.config", "alpha.errors", "alpha.graph", "alpha.op",
                         "alpha.tensor", "alpha.versions"},  # alpha.op as a type
     "alpha.op": {"alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors", "alpha.fuse", "alpha.graph",
-                 "alpha.inputs.returned", "alpha.recompute", "alpha.tensor", "alpha.trace", "alpha.versions"},
+                 "alpha.inputs.returned", "alpha.methods", "alpha.recompute", "alpha.tensor", "alpha.trace",
+                 "alpha.versions"},
     "alpha.inputs.returned": {"alpha.backend", "alpha.errors", "alpha.op", "alpha.tensor"},  # alpha.op as a type
     "alpha.inputs.schema": {"alpha.errors", "alpha.tensor"},    # of stored state
     "alpha.gradcheck": {"alpha.inputs", "alpha.errors", "alpha.graph", "alpha.tensor"},
@@ -78,15 +80,15 @@ MAY_IMPORT = {
     "alpha.capture": {"alpha.inputs", "alpha.backend", "alpha.config", "alpha.errors", "alpha.graph", "alpha.nn",
                       "alpha.tensor", "alpha.trace", "alpha.versions"},
     "alpha.onnx": {"alpha.onnx", "alpha.inference", "alpha.inputs", "alpha.nn", "alpha.ops", "alpha.tensor",
-                   "alpha.errors", "alpha.precision"},
+                   "alpha.errors", "alpha.methods", "alpha.precision"},
     "alpha.profiler": {"alpha.profiler", "alpha.backend", "alpha.graph", "alpha.errors", "alpha.inputs", "alpha.trace"},
     "alpha.checkpoint": {"alpha.checkpoint", "alpha.backend", "alpha.nn", "alpha.ops", "alpha.tensor", "alpha.errors",
-                         "alpha.inputs", "alpha.inputs.schema"},
+                         "alpha.inputs", "alpha.inputs.schema", "alpha.methods"},
     "alpha.data": {"alpha.data", "alpha.ops", "alpha.tensor", "alpha.backend", "alpha.random", "alpha.errors",
                    "alpha.inputs", "alpha.methods"},
     "alpha.training": {"alpha.training", "alpha.data", "alpha.nn", "alpha.optim", "alpha.ops", "alpha.tensor",
                        "alpha.capture", "alpha.graph", "alpha.precision", "alpha.profiler", "alpha.backend",
-                       "alpha.config", "alpha.errors", "alpha.inputs"},
+                       "alpha.config", "alpha.errors", "alpha.inputs", "alpha.methods"},
     "alpha.testing": {"alpha.testing", "alpha.gradcheck", "alpha.methods", "alpha.op", "alpha.ops", "alpha.tensor"},
     "alpha": {"alpha"},
     "alpha.start": {"alpha.errors"},

@@ -171,3 +171,22 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_named(place: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot be written: .*\nhelp: "):
         alpha.onnx.export(nn.Linear(2, 2), ops.zeros((1, 2)), tmp_path / place)
+
+
+@pytest.mark.parametrize("kind, attributes, inputs, shape", [
+    ("Reshape", {"allowzero": 1}, [[3, 4, 0]], (0, 3, 4)), ("Reshape", {}, [[0, 4, 3]], (2, 3, 4)),
+    ("Transpose", {}, [], (2, 3, 4)), ("InstanceNormalization", {}, [[1.0, 2, 3], [0.5, 0, 0]], (2, 3, 4))])
+def test_defaults_of_operators(kind: str, attributes: dict, inputs: list, shape: tuple, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    weights = [onnx.numpy_helper.from_array(np.asarray(a, np.int64 if kind == "Reshape" else np.float32), f"i{k}")
+               for k, a in enumerate(inputs)]
+    value = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node(kind, ["x", *(w.name for w in weights)], ["y"], **attributes)], "one",
+        [value("x", 1, shape)], [value("y", 1, ["a", "b", "c"])], weights)
+    made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(made, tmp_path / "one.onnx")
+    want = runtime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
+    y = alpha.onnx.load(tmp_path / "one.onnx", channels_first=False)(alpha.tensor(x)).detach().numpy()
+    assert y.shape == want.shape
+    np.testing.assert_allclose(y, want, 1e-5, 1e-6)

@@ -9,8 +9,15 @@
 
 from __future__ import annotations
 
+import sys
+
 from alpha.checkpoint.disk import previous
 from alpha.checkpoint.own import load, save
 from alpha.checkpoint.torch_state import from_torch_state_dict, load_torch, save_torch, to_torch_state_dict
+from alpha.methods import twins
 
 __all__ = ["from_torch_state_dict", "load", "load_torch", "previous", "save", "save_torch", "to_torch_state_dict"]
+
+
+def __getattr__(name: str) -> object:
+    raise twins.missing("alpha.checkpoint", name, twins.CHECKPOINT, sys.modules[__name__])

@@ -16,6 +16,7 @@ from alpha.data.sets import Dataset
 from alpha.errors import DataError, message, shown
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Count, Size
+from alpha.methods.names import DEVICES, DTYPES
 from alpha.random import permutation
 from alpha.tensor import Tensor, tensor
 
@@ -98,5 +99,5 @@ class Images:
 def resident(a: np.ndarray, device: str) -> Tensor:
     """Returns an array as a tensor on a device, without a copy on the CPU: nobody writes to it."""
     if get_backend(device).name == "cpu":
-        return Tensor(np.ascontiguousarray(a), a.shape, a.dtype.name, "cpu")
+        return Tensor(np.ascontiguousarray(a), a.shape, DTYPES[a.dtype.name], DEVICES["cpu"])
     return tensor(a, device=device)

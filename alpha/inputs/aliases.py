@@ -30,6 +30,16 @@ ADVICE = {
     "generator": "alpha.manual_seed(seed) starts all of them", "memory_format": "leave it out: channels are last",
     "layout": "leave it out: all tensors are dense", "worker_init_fn": "transform(x, rng) gets a generator",
     "batch_first": "leave it out: the batch is always first",
+    "force": "leave it out: numpy() copies from any device",
+    "with_kwargs": "leave it out: a hook gets what is passed by position",
+    "prepend": "leave it out: hooks are called in the order in which they came",
+    "allow_unused": "leave it out: an input that nothing depends on has None",
+    "keep_vars": "dict(model.named_parameters()) has the parameters themselves",
+    "prefix": "leave it out: names begin at the module that is asked",
+    "recurse": "leave it out: submodules are walked over",
+    "timeout": "leave it out",
+    "prefetch_factor": "pass prefetch=",
+    "always_call": "leave it out",
 }
 CONVERTED: dict[str, Callable[[Any], Any]] = {"unbiased": int}
 

@@ -23,6 +23,7 @@ from alpha.inputs.kinds import Either, Flag, Function, Instance, Kind, Many, Not
 
 P = ParamSpec("P")
 R = TypeVar("R")
+C = TypeVar("C", bound=type)
 
 _ARGS, _KWARGS = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
 _PLAIN: dict[Any, Kind] = {int: Whole(), float: Real("a finite number", isfinite, keyed=False), bool: Flag(),
@@ -104,9 +105,21 @@ def bound(f: Callable[P, R]) -> Callable[P, R]:
             if isinstance(error, AlphaError) or (error.__traceback__ and error.__traceback__.tb_next):
                 raise  # of its body
             what = str(error).partition("() ")[2]
-        raise ArgumentError(message(_where(f, args) if f.__name__ == "__init__" else f.__name__, what, _taken(f)))
+        unknown = what.split("'")[1] if "unexpected keyword" in what else ""
+        raise ArgumentError(message(_where(f, args) if f.__name__ == "__init__" else f.__name__, what,
+                                    _taken(f, unknown)))
 
     return call
+
+
+def bound_methods(*leave: str) -> Callable[[C], C]:
+    """Does `bound` to the public methods of a class, but for those that are called within every op."""
+    def bind(cls: C) -> C:
+        for name, f in list(vars(cls).items()):
+            if isinstance(f, types.FunctionType) and name[0] != "_" and name not in leave and f is inspect.unwrap(f):
+                setattr(cls, name, bound(f))
+        return cls
+    return bind
 
 
 def checked(f: Callable[P, R]) -> Callable[P, R]:

@@ -60,7 +60,7 @@ def explain(where: str, error: Exception, specs: Any, dtype: str, args: Any) -> 
     if isinstance(error, AlphaError):
         return
     for spec in specs or ():
-        shape, kind = spec if type(spec) is not tuple else (spec, dtype)
+        shape, kind = spec if hasattr(spec, "dtype") else (spec, dtype)
         check_size(where, shape)
         if isinstance(error, MemoryError):
             nbytes = prod(shape) * ITEMSIZE[kind]

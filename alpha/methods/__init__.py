@@ -9,6 +9,7 @@ import numpy as np
 
 from alpha import inplace
 from alpha.errors import DTypeError, message
+from alpha.inputs.arguments import bound_methods
 
 if TYPE_CHECKING:
     from alpha.tensor import Tensor
@@ -63,6 +64,7 @@ def _like(a: Any, b: Any) -> Any:
     return b if a.dtype == "bool" else _numbers(a, b)[1]
 
 
+@bound_methods()
 class Methods:
     """What Tensor has of arithmetic; it has no place for anything of its own."""
 

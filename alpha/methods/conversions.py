@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from alpha.backend import DTYPES, FLOAT_DTYPES, get_backend
 from alpha.errors import ArgumentError, DTypeError, MissingError, message, shown
-from alpha.inputs.arguments import bound
+from alpha.inputs.arguments import bound, bound_methods
 from alpha.inputs.dtypes import dtype_name
 from alpha.inputs.ints import as_int
 from alpha.methods import OPS, twins
+from alpha.methods.names import ITEMSIZE
 
 if TYPE_CHECKING:
     from alpha.tensor import Tensor
-
-ITEMSIZE = {"bool": 1, "uint8": 1, "float16": 2, "bfloat16": 2, "int32": 4, "float32": 4, "int64": 8, "float64": 8}
 
 
 class Size(int):
@@ -46,6 +45,7 @@ class Truth(int):
 YES, NO = Truth(1), Truth(0)
 
 
+@bound_methods()
 class Casts:
     """Conversions to a dtype by its name."""
 
@@ -84,6 +84,7 @@ class Casts:
         return cast("Tensor", self).astype("bool")
 
 
+@bound_methods("numel", "nelement", "dim", "element_size")
 class Conversions(Casts):
     """Sizes, moves and formats of a tensor; it has no place for anything of its own."""
 
@@ -150,7 +151,7 @@ class Conversions(Casts):
             DeviceError: the device is not there.  DTypeError: it does not have the dtype.
         """
         t = cast("Tensor", self)
-        if hasattr(device, "requires_grad") and hasattr(device, "device"):
+        if not isinstance(device, str) and hasattr(device, "requires_grad") and hasattr(device, "device"):
             device, dtype = device.device, device.dtype if dtype is None else dtype
         elif device is not None and dtype is None and (not isinstance(device, str) or device in DTYPES):
             try:
@@ -204,6 +205,11 @@ class Conversions(Casts):
     def zero_(self) -> Tensor:
         """Overwrites all elements with 0; see copy_."""
         return self.fill_(0)
+
+    def __round__(self, digits: Any = None) -> Any:
+        """Returns the nearest integers; with digits, the nearest multiples of 10^-digits, as a tensor."""
+        t = cast("Tensor", self)
+        return round(t.item()) if digits is None else OPS["round"](t, decimals=digits)
 
     def __format__(self, spec: str) -> str:
         return format(cast("Tensor", self).item(), spec) if spec else str(self)

@@ -51,7 +51,7 @@ TENSOR = {
 
 TOP = {
     "nn.functional": "alpha.nn.functional", "set_default_dtype": "pass dtype=, or use alpha.precision(...)",
-    "set_default_device": "pass device=", "device": 'devices are strings: "cpu", "cuda", "cuda:0"',
+    "set_default_device": "pass device=",
     "compile": "alpha.capture(step) records a training step; no compiler is needed", "Size": "shapes are tuples",
     "FloatTensor": "alpha.tensor(values)", "LongTensor": 'alpha.tensor(values, dtype="int64")', "bool": "alpha.bool_",
     "autocast": 'alpha.precision("bf16") or alpha.precision("fp16")', "amp": 'alpha.precision("fp16") and '
@@ -153,6 +153,19 @@ DATA = {
     "default_collate": "items are stacked part by part", "get_worker_info": "transform(x, rng) gets a generator",
     "DistributedSampler": "there is one device to a process", "StackDataset": "an object with __getitem__ of one's own",
 }
+
+INIT = {
+    "sparse_": "w.copy_(w * (alpha.rand_like(w) > sparsity)), under alpha.no_grad()", "dirac_": "w.copy_(array), with "
+    "an array of NumPy that has the ones",
+}
+
+CHECKPOINT = {"checkpoint": "alpha.recompute(f, *args)", "checkpoint_sequential": "alpha.recompute(f, *args)",
+              "save_file": "alpha.checkpoint.save(path, tensors)", "load_file": "alpha.checkpoint.load(path)"}
+
+ONNX = {"dynamo_export": "alpha.onnx.export", "verify": "onnxruntime runs the file"}
+
+TRAINING = {"train": "alpha.training.fit(model, train, val)", "EarlyStopping": "a Callback whose on_epoch calls "
+            "run.stop(): docs/train_your_own.md", "ModelCheckpoint": "a Callback, and alpha.save(model, path)"}
 
 TESTING = dict.fromkeys(("assert_close", "assert_allclose"), "alpha.testing.assert_equal_at(actual, expected, "
                         "rtol=1e-5, atol=1e-6)")

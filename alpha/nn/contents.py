@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from alpha.errors import ConfigError, DTypeError, NotFoundError, message
 from alpha.graph import state
+from alpha.inputs.arguments import bound_methods
 from alpha.nn.attributes import CONTAINERS, PLAIN, a_, check_name, hidden, is_plain, named, names_of
 from alpha.nn.parameter import Parameter
 from alpha.tensor import Tensor
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 OVERRIDDEN = ("forward", "extra_repr", "macs", "fused_with", "fused_with_pool", "called_before")
 
 
+@bound_methods()
 class Contents:
     """The attributes of a Module, which says what they are.
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from alpha import ops
-from alpha.errors import ConfigError, message
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import BorderMode, Channels, ConvPadding, Padding
 from alpha.inputs.kinds import Pair as IntOrPair
@@ -17,7 +16,7 @@ from alpha.nn.module import Module, Parameter
 from alpha.nn.norm import counts_for_norm
 from alpha.nn.pool import MaxPool2d
 from alpha.ops.algorithms.names import ConvAlgorithm
-from alpha.ops.conv import as_pair, check_output_padding
+from alpha.ops.conv import as_pair, check_output_padding, named_padding
 from alpha.ops.conv_desc import Axis, ConvDesc
 from alpha.precision import to_storage_dtype
 from alpha.tensor import Tensor
@@ -91,23 +90,16 @@ class Conv2d(_Conv):
         self.in_channels, self.out_channels = in_channels, out_channels
         self.padding_mode, self.border = padding_mode, _NO_BORDER
         if isinstance(padding, str):
-            padding = self._named_padding(padding, as_pair(kernel_size), as_pair(stride), as_pair(dilation))
+            sides = named_padding(type(self).__name__, padding, as_pair(kernel_size), as_pair(stride),
+                                  as_pair(dilation))
+            if padding_mode != "zeros":
+                self.border, padding = sides, 0
+            else:
+                padding = sides[0][0], sides[1][0]
+                self.border = tuple([(0, far - near) for near, far in sides])
         elif padding_mode != "zeros":
             self.border, padding = tuple([(p, p) for p in as_pair(padding)]), 0
         super().__init__(in_channels, out_channels, kernel_size, stride, padding, dilation, groups, bias, algorithm)
-
-    def _named_padding(self, name: str, kernel_size: tuple[int, int], stride: tuple[int, int],
-                       dilation: tuple[int, int]) -> tuple[int, int]:
-        """Returns the padding that "same" or "valid" stands for, and sets what is to be stored beside it."""
-        if name == "same" and stride != (1, 1):
-            raise ConfigError(message(type(self).__name__, f'padding="same" with stride {stride}: y would be smaller',
-                                      "pass padding=kernel_size // 2, or stride=1"))
-        total = [d * (k - 1) if name == "same" else 0 for k, d in zip(kernel_size, dilation)]
-        if self.padding_mode != "zeros":
-            self.border = tuple([(t // 2, t - t // 2) for t in total])
-            return 0, 0
-        self.border = tuple([(0, t % 2) for t in total])   # of an even kernel: one row more on the far side
-        return total[0] // 2, total[1] // 2
 
     def _bordered(self, x: Tensor) -> Tensor:
         """Returns the map with what is stored of its border."""

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from alpha.errors import DTypeError, message
+from alpha.inputs.arguments import bound_methods
 from alpha.nn.attributes import a_
 from alpha.tensor import Handle, Tensor
 
 Hook = Callable[..., Any]
 
 
+@bound_methods()
 class Hooks:
     """What a Module has of hooks; `Module.__call__` runs them."""
 

@@ -26,7 +26,7 @@ class Upsample(Module):
 
     @checked
     def __init__(self, size: Pair | None = None, scale_factor: Scales = None, mode: ResizeMode = "nearest",
-                 align_corners: bool = False) -> None:
+                 align_corners: bool | None = None) -> None:
         if (size is None) == (scale_factor is None):
             raise ShapeError(message("Upsample", f"size is {shown(size)}, scale_factor {shown(scale_factor)}",
                                      "pass one of the two"))

@@ -8,6 +8,7 @@ between. For the weight of a ConvTranspose2d, (in, FH, FW, out/groups), the two 
 from __future__ import annotations
 
 import math
+import sys
 from typing import TypeVar
 
 import numpy as np
@@ -16,6 +17,7 @@ from alpha import ops
 from alpha.errors import ConfigError, ShapeError, message
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import FanMode, Finite, NonNegative, Number, ShapeLike
+from alpha.methods import twins
 from alpha.tensor import Tensor
 
 T = TypeVar("T", bound=Tensor)
@@ -173,3 +175,7 @@ def kaiming_uniform_(t: T, a: Finite = 0.0, mode: FanMode = "fan_in", nonlineari
 def kaiming_normal_(t: T, a: Finite = 0.0, mode: FanMode = "fan_in", nonlinearity: str = "leaky_relu") -> T:
     """t ~ N(0, s^2), s = gain / sqrt(fan).  Source: He et al., arXiv 1502.01852.  Args: as kaiming_uniform_."""
     return normal_(t, 0.0, gain(nonlinearity, a) / math.sqrt(_fan(t.shape, mode)))
+
+
+def __getattr__(name: str) -> object:
+    raise twins.missing("alpha.nn.init", name, twins.INIT, sys.modules[__name__])

@@ -25,12 +25,12 @@ import numpy as np
 from alpha.backend import FLOAT_DTYPES
 from alpha.errors import ArgumentError, CheckpointError, DTypeError, NotDefinedError, message
 from alpha.graph import no_grad, state
-from alpha.inputs.arguments import checked
+from alpha.inputs.arguments import bound_methods, checked
 from alpha.inputs.dtypes import dtype_name
 from alpha.inputs.schema import check_names, fitted
 from alpha.methods import twins
 from alpha.nn.attributes import a_
-from alpha.nn.contents import Contents
+from alpha.nn.contents import OVERRIDDEN, Contents
 from alpha.nn.hooks import Hooks, new_args, new_output
 from alpha.nn.parameter import Parameter
 from alpha.tensor import Tensor
@@ -45,6 +45,7 @@ class LoadedNames(NamedTuple):
     unexpected_keys: list[str]
 
 
+@bound_methods(*OVERRIDDEN)
 class Module(Contents, Hooks):
     """Base of layers and models; a subclass defines `forward`.
 

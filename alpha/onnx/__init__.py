@@ -4,7 +4,14 @@
     net = alpha.onnx.load("net.onnx")       # a Module, whose weights can be trained further
 """
 
+import sys
+
+from alpha.methods import twins
 from alpha.onnx.exporter import export
 from alpha.onnx.loader import OnnxModel, load
 
 __all__ = ["OnnxModel", "export", "load"]
+
+
+def __getattr__(name: str) -> object:
+    raise twins.missing("alpha.onnx", name, twins.ONNX, sys.modules[__name__])

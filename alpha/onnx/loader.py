@@ -185,7 +185,7 @@ def _instance_norm(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tenso
     x, gamma, beta = (held[name].as_file() for name in node.inputs)
     axes = tuple(range(2, x.ndim))
     centred = x - ops.mean(x, axis=axes, keepdims=True)
-    y = centred / ops.sqrt(ops.mean(centred * centred, axis=axes, keepdims=True) + node.attributes["epsilon"])
+    y = centred / ops.sqrt(ops.mean(centred * centred, axis=axes, keepdims=True) + node.attributes.get("epsilon", 1e-5))
     shape = (-1, *[1] * len(axes))
     return y * ops.reshape(gamma, shape) + ops.reshape(beta, shape)
 
@@ -236,11 +236,13 @@ def _flatten(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
 
 def _reshape(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
     x = held[node.inputs[0]].as_file()
-    return ops.reshape(x, tuple(x.shape[k] if n == 0 else n for k, n in enumerate(model.constant(node, 1).tolist())))
+    keeps = not node.attributes.get("allowzero", 0)     # what 0 says: the length of the input, or none
+    return ops.reshape(x, tuple(x.shape[k] if n == 0 and keeps else n for k, n in enumerate(
+        model.constant(node, 1).tolist())))
 
 
 def _transpose(model: OnnxModel, node: Node, held: dict[str, Held]) -> Held:
-    x, perm = held[node.inputs[0]], tuple(node.attributes["perm"])
+    x, perm = held[node.inputs[0]], tuple(node.attributes.get("perm", range(held[node.inputs[0]].tensor.ndim)[::-1]))
     if x.last and perm == TO_LAST:
         return Held(x.tensor)
     if not x.last and perm == TO_FIRST:

@@ -12,9 +12,10 @@ gradient of the filters, a sum over the whole batch, is not rounded to 16 bits.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from alpha.errors import ShapeError, message
+from alpha.errors import ConfigError, ShapeError, message
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Activation, Channels, Padding, Pair
 from alpha.op import Spec, op
@@ -298,6 +299,19 @@ def conv_transpose2d(x: Tensor, w: Tensor, stride: Pair = 1, padding: Padding = 
 def as_pair(value: Any) -> tuple[int, int]:
     """Returns (height, width) of an int for both or of a pair, for arguments that were checked."""
     return value if isinstance(value, tuple) else (value, value)
+
+
+def named_padding(where: str, name: str, kernel_size: Sequence[int], stride: tuple[int, int], dilation: tuple[int, int]
+                  ) -> tuple[tuple[int, int], ...]:
+    """Returns how wide the border before and after the rows and the columns is that "same" or "valid" stands for.
+
+    Raises ConfigError for "same" with a stride. Of an even kernel there is one more on the far side.
+    """
+    if name == "same" and stride != (1, 1):
+        raise ConfigError(message(where, f'padding="same" with stride {stride}: y would be smaller',
+                                  "pass padding=kernel_size // 2, or stride=1"))
+    total = [d * (k - 1) if name == "same" else 0 for k, d in zip(kernel_size, dilation)]
+    return tuple([(t // 2, t - t // 2) for t in total])
 
 
 def check_output_padding(where: str, extra: Pair, stride: Pair, dilation: Pair) -> None:

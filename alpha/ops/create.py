@@ -14,6 +14,7 @@ from alpha.inputs.arguments import checked
 from alpha.inputs.dtypes import DType, DTypeOrNone, check_value
 from alpha.inputs.kinds import Count, FiniteNumber, Number, ShapeLike, Size
 from alpha.inputs.sizes import check_host, check_size
+from alpha.methods.names import DEVICES, DTYPES
 from alpha.tensor import Tensor, tensor
 
 
@@ -45,7 +46,7 @@ def _filled(where: str, shape: Any, value: Number, dtype: str, device: str, requ
     check_size(where, shape)
     if backend.name == "cpu":
         check_host(where, shape, dtype)
-    made = Tensor(backend.full(shape, value, dtype, device), shape, dtype, backend.name)
+    made = Tensor(backend.full(shape, value, dtype, device), shape, DTYPES[dtype], DEVICES[backend.name])
     return made.requires_grad_() if requires_grad else made
 
 

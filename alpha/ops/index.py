@@ -132,8 +132,8 @@ def gather(x: Tensor, axis: Axis, index: Tensor) -> Tensor:
         raise DTypeError(message("gather", f"index has dtype {index.dtype}, int32 or int64 is needed",
                                  'convert it: index.astype("int64")'))
     cut, sizes = _aligned("gather", x, axis, index)
-    if 0 in index.shape:
-        return zeros(index.shape, x.dtype, x.device)
+    if 0 in index.shape:    # nothing of x, which the graph knows
+        return reshape(slice_axes(reshape(x, (x.numel(),)), [(0, 0, 1)]), index.shape)
     return reshape(_picked(cut, index, *sizes), index.shape)
 
 

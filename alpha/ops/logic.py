@@ -5,11 +5,12 @@ The names are NumPy's and PyTorch's, so this module shadows some builtins (all, 
 
 from __future__ import annotations
 
+import builtins
 from math import inf
 from math import log as log_of
 from typing import Any
 
-from alpha.backend import FLOAT_DTYPES
+from alpha.backend import FLOAT_DTYPES, HALF_DTYPES
 from alpha.errors import DTypeError, message, shown
 from alpha.inputs.arguments import checked
 from alpha.inputs.kinds import Axes, Axis, Number
@@ -170,11 +171,19 @@ def trunc(x: Tensor) -> Tensor:
 
 @checked
 def round(x: Tensor, decimals: int = 0) -> Tensor:
-    """y = the nearest integer, or multiple of 10^-decimals; halves go to even ones.  The gradient is 0."""
+    """y = the nearest integer, or multiple of 10^-decimals; halves go to even ones.  The gradient is 0.
+
+    Where 10^decimals times x is more than the dtype has, x has no such digits, and stays as it is.
+    """
     if _whole(x):
         return x
+    if decimals and x.dtype in HALF_DTYPES:
+        return round(x.astype("float32"), decimals).astype(x.dtype)
     if decimals:
-        return round(x * 10.0 ** decimals) / 10.0 ** decimals
+        power = 10.0 ** (builtins.min(builtins.abs(decimals), 300 if x.dtype == "float64" else 38))
+        scaled = mul(x, power) if decimals > 0 else div(x, power)
+        back = div(round(scaled), power) if decimals > 0 else mul(round(scaled), power)
+        return select(isfinite(scaled), back, x.detach())
     low = floor(x)
     odd, part = ne(floor(low * 0.5) * 2, low), sub(x, low).detach()
     return select(logical_or(part > 0.5, logical_and(eq(part, 0.5), odd)), low + 1, low)

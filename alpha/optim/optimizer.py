@@ -12,7 +12,7 @@ import numpy as np
 from alpha import ops
 from alpha.errors import ArgumentError, CheckpointError, ConfigError, message, shown
 from alpha.graph import no_grad
-from alpha.inputs.arguments import kinds_of
+from alpha.inputs.arguments import bound_methods, kinds_of
 from alpha.inputs.schema import Integer, Items, Record, Table, Text, check, check_names, fitted
 from alpha.methods import twins
 from alpha.tensor import Tensor
@@ -34,6 +34,7 @@ def as_parameters(where: str, params: Any) -> list[Any]:
 SCALARS = Record({"optimizer": Text(), "step_count": Integer(0), "names": Items(Text()), "counts": Table(Integer(1))})
 
 
+@bound_methods("slots", "update", "check")
 class Optimizer:
     """Base of optimizers; a subclass says which tensors it keeps per parameter, and calls its update op.
 

@@ -7,7 +7,10 @@
     def my_net(num_classes): ...
 """
 
+import sys
+
 from alpha.data.sets import register_dataset
+from alpha.methods import twins
 from alpha.training.callbacks import Profile, TensorBoard
 from alpha.training.fit import fit
 from alpha.training.metrics import accuracy
@@ -21,3 +24,7 @@ from alpha.training.trainer import Callback, History, Progress, Trainer
 
 __all__ = ["Callback", "History", "Profile", "Progress", "TensorBoard", "Trainer", "accuracy", "fit",
            "register_dataset", "register_loss", "register_model", "register_optimizer", "register_schedule"]
+
+
+def __getattr__(name: str) -> object:
+    raise twins.missing("alpha.training", name, twins.TRAINING, sys.modules[__name__])

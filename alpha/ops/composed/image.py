@@ -114,7 +114,7 @@ def _targets(x: Tensor, size: Any, scale_factor: Any) -> list[tuple[int, float]]
 
 @checked
 def interpolate(x: Tensor, size: Any = None, scale_factor: Any = None, mode: ResizeMode = "nearest",
-                align_corners: bool = False) -> Tensor:
+                align_corners: bool | None = None) -> Tensor:
     """y = maps in another size, as PyTorch's interpolate, without its antialiasing.
 
     Args:
@@ -123,6 +123,7 @@ def interpolate(x: Tensor, size: Any = None, scale_factor: Any = None, mode: Res
         scale_factor: number or numbers above 0; y then has floor(H * scale_factor) rows.
         mode: "nearest", "nearest-exact", "bilinear" (also "linear"), "bicubic", or "area": means of windows.
         align_corners: whether the outermost pixels of x and y lie on each other; for "bilinear" and "bicubic".
+            None counts as False.
     Raises:
         ShapeError: x is no batch of maps, or size or scale_factor does not fit.  ConfigError: the mode is unknown.
     """
