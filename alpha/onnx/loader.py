@@ -197,8 +197,9 @@ def _instance_norm(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tenso
 
 
 def _pool(model: OnnxModel, node: Node, held: dict[str, Held]) -> Held:
-    x, window = held[node.inputs[0]].as_map(), dict(kernel_size=_pair(node, "kernel_shape"), padding=_even(node),
-                                                    stride=_pair(node, "strides"))
+    x = held[node.inputs[0]].as_map()
+    window: dict[str, Any] = dict(kernel_size=_pair(node, "kernel_shape"), padding=_even(node),
+                                  stride=_pair(node, "strides"))
     dilation = _pair(node, "dilations")
     if node.kind == "MaxPool":
         return Held(ops.max_pool2d(x, **window) if dilation == (1, 1) else ops.max_pool_windows(
