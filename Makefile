@@ -28,13 +28,11 @@ test-kernels: .venv/.test  ## every CUDA kernel compiles for every architecture,
 	$(BIN)/python -m pytest -q -n auto -m kernels tests/test_cuda_build.py $(ARGS)
 
 # The checked run sees all that the plain one does, but takes longer. The plain one has what is left out there: programs,
-# whole training steps, repetitions, the largest convolutions; what the host does and what is composed of other ops,
-# whose kernels the other tests launch; and the emulator's own tests, which check by themselves.
+# whole training steps, repetitions, the largest convolutions; and the emulator's own tests, which check by themselves.
 LONG := context or interop or training or (capture and not coconv) or benchmarks or docs or tuning or two_runs \
 	or repetitions or adjoint or aligned or many_ or losses_are or fprop-long or dgrad-long or every_mode_is or 1032 \
 	or are_not_rounded or (test_conv_wgrad and tiles) or are_counted or counts_what or special_values_pass \
-	or lose_the_range or test_habits or op_twins or test_tensor or test_memory or test_versions or test_precision \
-	or test_recompute or test_follow or test_fetch or test_loader or test_inference or test_no_samples
+	or lose_the_range
 # All that needs a GPU is in tests/cuda: the other files need not be imported to know it.
 EMULATED := $(BIN)/python -m pytest -q -n 2 --dist worksteal -p tests.emulator.plugin --ignore-glob='tests/test_*.py'
 test-emulated: .venv/.test ## without a GPU: the emulated driver, and the CUDA suite on it with every access checked

@@ -159,6 +159,15 @@ def test_which_levels_winograd_takes() -> None:
         assert not any(taken(32, 8, 256, 256))
 
 
+@pytest.mark.parametrize("machine", ["cpu16", "cpu8", "cpu16_intel", "cpu8_intel"])
+def test_all_levels_of_a_gradient_of_w_take_the_same_tiles(machine: str) -> None:
+    """Level by level the last one would take the direct kernels here: 14.0 ms, 10.4 in one call."""
+    desc = CoConvDesc.fprop((32, 16, 16, 128), (128, 3, 3, 128), dilations=(1, 2, 3), channels=None, stride=(1, 1),
+                            groups=1)
+    found = coconv_cpu._ways("wgrad", desc, machine, 1 << 28)
+    assert found[0] is not None and set(found) == {found[0]}
+
+
 @pytest.mark.parametrize("machine, channels", [("cpu16", 4), ("cpu8", 6), ("cpu16_intel", 4), ("cpu8_intel", 6)])
 def test_narrow_levels_are_made_by_winograd_forward(machine: str, channels: int) -> None:
     """The direct kernels would fill a part of each vector; gradients, whose vectors are full, keep them."""

@@ -157,6 +157,17 @@ def test_pools(data, h: int, w: int, k: int, s: int, ceil: bool) -> None:
           nchw(lambda t: TF.avg_pool2d(t, k, s, p, ceil, divisor_override=3)), shape)
 
 
+@pytest.mark.parametrize("groups, dilation, extra", [(1, 1, 0), (2, (1, 2), 1)])
+def test_conv_transpose2d_takes_a_bias(groups: int, dilation: Any, extra: int) -> None:
+    shapes = (2, 4, 3, 4), (4, 3, 2, 6 // groups), (6,)
+    agree(lambda x, w, b: F.conv_transpose2d(x, w, b, 2, 1, extra, groups, dilation),
+          lambda x, w, b: TF.conv_transpose2d(x.movedim(-1, 1), w.movedim(-1, 1), b, 2, 1, extra, groups,
+                                              dilation).movedim(1, -1), *shapes)
+    x, w = alpha.ones((1, 2, 2, 4)), alpha.ones((4, 3, 2, 6))
+    y = ops.conv_transpose2d(x, w, stride=2, dilation=2)
+    assert alpha.equal(F.conv_transpose2d(x, w, stride=2, dilation=2), y)
+
+
 def test_unpooling_and_shuffles() -> None:
     x = alpha.tensor(floats((2, 4, 6, 3)))
     y, index = nn.MaxPool2d(2, return_indices=True)(x)

@@ -175,18 +175,37 @@ def test_a_place_that_cannot_be_written_is_named(place: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("kind, attributes, inputs, shape", [
     ("Reshape", {"allowzero": 1}, [[3, 4, 0]], (0, 3, 4)), ("Reshape", {}, [[0, 4, 3]], (2, 3, 4)),
-    ("Transpose", {}, [], (2, 3, 4)), ("InstanceNormalization", {}, [[1.0, 2, 3], [0.5, 0, 0]], (2, 3, 4))])
+    ("Transpose", {}, [], (2, 3, 4)), ("InstanceNormalization", {}, [[1.0, 2, 3], [0.5, 0, 0]], (2, 3, 4)),
+    ("Flatten", {"axis": 0}, [], (2, 3, 4)), ("Flatten", {"axis": 2}, [], (2, 3, 4)), ("Flatten", {"axis": -1}, [],
+    (2, 3, 4)), ("Pad", {"mode": "reflect"}, [[0, 1, 2, 0, 0, 1]], (2, 3, 4)), ("Pad", {"mode": "edge"},
+    [[0, 1, 2, 0, 0, 1]], (2, 3, 4)), ("Pad", {}, [[0, 1, 2, 0, 0, 1], 1.5], (2, 3, 4)),
+    ("Pad", {}, [[1, 2], 0.0, [2]], (2, 3, 4)), ("ReduceSum", {}, [np.zeros(0)], (2, 3, 4)),
+    ("ReduceSum", {"noop_with_empty_axes": 1}, [np.zeros(0)], (2, 3, 4)), ("ReduceSum", {"keepdims": 0}, [[0, 2]],
+    (2, 3, 4)), ("MaxPool", {"kernel_shape": [2, 2], "dilations": [2, 1]}, [], (1, 2, 5, 6))])
 def test_defaults_of_operators(kind: str, attributes: dict, inputs: list, shape: tuple, tmp_path: Path) -> None:
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
-    weights = [onnx.numpy_helper.from_array(np.asarray(a, np.int64 if kind == "Reshape" else np.float32), f"i{k}")
+    floats = [kind == "InstanceNormalization" or type(a) is float for a in inputs]
+    weights = [onnx.numpy_helper.from_array(np.asarray(a, np.float32 if floats[k] else np.int64), f"i{k}")
                for k, a in enumerate(inputs)]
     value = onnx.helper.make_tensor_value_info
+    rank = 2 if kind == "Flatten" else 1 if "keepdims" in attributes else len(shape)
     graph = onnx.helper.make_graph(
         [onnx.helper.make_node(kind, ["x", *(w.name for w in weights)], ["y"], **attributes)], "one",
-        [value("x", 1, shape)], [value("y", 1, ["a", "b", "c"])], weights)
-    made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+        [value("x", 1, shape)], [value("y", 1, [*"abcd"][:rank])], weights)
+    made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=8)
     onnx.save(made, tmp_path / "one.onnx")
     want = runtime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"]).run(None, {"x": x})[0]
     y = alpha.onnx.load(tmp_path / "one.onnx", channels_first=False)(alpha.tensor(x)).detach().numpy()
     assert y.shape == want.shape
     np.testing.assert_allclose(y, want, 1e-5, 1e-6)
+
+
+def test_outputs_that_nothing_computes_are_refused(tmp_path: Path) -> None:
+    value = onnx.helper.make_tensor_value_info
+    node = onnx.helper.make_node("MaxPool", ["x"], ["y", "at"], kernel_shape=[2, 2])
+    graph = onnx.helper.make_graph([node], "one", [value("x", 1, (1, 1, 4, 4))], [
+        value("y", 1, (1, 1, 3, 3)), value("at", 7, (1, 1, 3, 3))])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8),
+              tmp_path / "one.onnx")
+    with pytest.raises(ConfigError, match="nothing makes 'at'"):
+        alpha.onnx.load(tmp_path / "one.onnx")

@@ -13,7 +13,6 @@ from alpha.ops import (
     adaptive_max_pool2d,
     avg_pool_windows,
     conv2d_bias_act,
-    conv_transpose2d,
     cross_entropy,
     elu,
     huber_loss,
@@ -41,6 +40,7 @@ from alpha.ops import (
 from alpha.ops import avg_pool2d as _avg_pool2d
 from alpha.ops import bce_loss as binary_cross_entropy
 from alpha.ops import bce_with_logits_loss as binary_cross_entropy_with_logits
+from alpha.ops import conv_transpose2d as _conv_transpose2d
 from alpha.ops import dropout as _dropout
 from alpha.ops import embedding as _embedding
 from alpha.ops import gelu as _gelu
@@ -77,6 +77,17 @@ def conv2d(x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Pair =
         if any(far > near for near, far in sides):
             x = pad(x, ((0, 0), *[(0, far - near) for near, far in sides], (0, 0)))
     return conv2d_bias_act(x, weight, bias, stride=stride, padding=padding, dilation=dilation, groups=groups)
+
+
+@checked
+def conv_transpose2d(x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Pair = 1, padding: Padding = 0,
+                     output_padding: Padding = 0, groups: Channels = 1, dilation: Pair = 1) -> Tensor:
+    """y = conv_transpose2d(x, weight) + bias: x (N, H, W, C), weight (C, FH, FW, OC / groups); groups before dilation.
+
+    See alpha.ops.conv_transpose2d.
+    """
+    y = _conv_transpose2d(x, weight, stride, padding, output_padding, dilation, groups)
+    return y if bias is None else y + bias
 
 
 @checked

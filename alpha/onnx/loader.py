@@ -7,6 +7,7 @@ Values of four axes are maps with channels first in the file. Here they stay cha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from alpha.nn import Module, Parameter
 from alpha.onnx.graph import TO_FIRST, TO_LAST, WHERE, package
 from alpha.tensor import Tensor, tensor
 
+PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "replicate", "wrap": "circular"}
 STATISTICS = (3, 4)     # inputs of BatchNormalization that are no parameters
 
 
@@ -131,7 +133,7 @@ def load(path: str | Path, *, channels_first: bool = True) -> OnnxModel:
     if unknown or not nodes:
         raise ConfigError(message(WHERE, f"{path} has {', '.join(unknown) or 'no operators'}",
                                   f"known are {', '.join(sorted(OPERATORS))}"))
-    made = {*weights, *(i.name for i in graph.input), *(name for n in nodes for name in n.outputs)}
+    made = {*weights, *(i.name for i in graph.input), *(n.outputs[0] for n in nodes)}     # others are not
     missing = [name for name in (*(o.name for o in graph.output), *(name for n in nodes for name in n.inputs))
                if name and name not in made]
     if missing:
@@ -152,6 +154,10 @@ def _even(node: Node, name: str = "pads") -> tuple[int, int]:
         raise ConfigError(message(WHERE, f"{node.kind} {node.outputs[0]} pads {pads}, or rounds up",
                                   "equal pads on both sides are known"))
     return pads[0], pads[1]
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
 
 
 def _pair(node: Node, name: str) -> tuple[int, int]:
@@ -191,10 +197,15 @@ def _instance_norm(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tenso
 
 
 def _pool(model: OnnxModel, node: Node, held: dict[str, Held]) -> Held:
-    x, window = held[node.inputs[0]].as_map(), dict(kernel_size=_pair(node, "kernel_shape"), padding=_even(node),
-                                                    stride=_pair(node, "strides"))
+    x = held[node.inputs[0]].as_map()
+    window: dict[str, Any] = dict(kernel_size=_pair(node, "kernel_shape"), padding=_even(node),
+                                  stride=_pair(node, "strides"))
+    dilation = _pair(node, "dilations")
     if node.kind == "MaxPool":
-        return Held(ops.max_pool2d(x, **window), True)
+        return Held(ops.max_pool2d(x, **window) if dilation == (1, 1) else ops.max_pool_windows(
+            x, dilation=dilation, **window)[0], True)
+    if dilation != (1, 1):
+        raise ConfigError(message(WHERE, f"{node.kind} {node.outputs[0]} has dilations {dilation}", "1 is known"))
     return Held(ops.avg_pool2d(x, count_include_pad=bool(node.attributes.get("count_include_pad", 0)), **window), True)
 
 
@@ -231,7 +242,9 @@ def _clip(model: OnnxModel, node: Node, held: dict[str, Held]) -> Held:
 
 
 def _flatten(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
-    return ops.flatten(held[node.inputs[0]].as_file(), node.attributes.get("axis", 1))
+    x, axis = held[node.inputs[0]].as_file(), node.attributes.get("axis", 1)
+    rows = prod(x.shape[:axis])
+    return ops.reshape(x, (rows, prod(x.shape[axis:])))
 
 
 def _reshape(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
@@ -270,15 +283,22 @@ def _slice(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
 
 
 def _pad(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
-    x, sides, value = held[node.inputs[0]].as_file(), model.constant(node, 1).tolist(), model.constant(node, 2)
-    return ops.pad(x, list(zip(sides[:x.ndim], sides[x.ndim:])), 0 if value is None else value.item())
+    x, (sides, value, axes) = held[node.inputs[0]].as_file(), [model.constant(node, k) for k in (1, 2, 3)]
+    widths, n = [(0, 0)] * x.ndim, len(sides) // 2
+    for k, before, after in zip(range(n) if axes is None else axes.tolist(), sides[:n].tolist(), sides[n:].tolist()):
+        widths[k] = before, after
+    mode = PAD_MODES[_text(node.attributes.get("mode", "constant"))]
+    return ops.pad(x, widths, 0 if value is None or not value.size else value.item(), mode=mode)
 
 
 def _reduced(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:
-    axes = node.attributes.get("axes") or (None if len(node.inputs) < 2 else model.constant(node, 1).tolist())
+    given = model.constant(node, 1)
+    axes = node.attributes.get("axes") or (None if given is None else given.tolist())
+    if not axes and node.attributes.get("noop_with_empty_axes", 0):
+        return held[node.inputs[0]].as_file()
     f = {"ReduceMean": ops.mean, "ReduceSum": ops.sum, "ReduceMax": ops.max, "ReduceMin": ops.min}[node.kind]
     keep = bool(node.attributes.get("keepdims", 1))
-    return f(held[node.inputs[0]].as_file(), axis=axes and tuple(axes), keepdims=keep)
+    return f(held[node.inputs[0]].as_file(), axis=tuple(axes) if axes else None, keepdims=keep)
 
 
 def _softmax(model: OnnxModel, node: Node, held: dict[str, Held]) -> Tensor:

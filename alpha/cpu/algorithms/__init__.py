@@ -100,26 +100,31 @@ def workspace_limit() -> int:
     return (config.conv_workspace_mib or WORKSPACE_MIB) * MIB
 
 
-def way_of_level(pass_name: str, level: ConvDesc, machine: str, limit: int) -> Way | None:
-    """Returns Winograd's tiles that a level of a contextual convolution takes, None for the direct kernels.
+def tiles_of_level(pass_name: str, level: ConvDesc, machine: str, limit: int) -> dict[Way, float]:
+    """Returns the seconds that Winograd's tiles which serve a level of a contextual convolution are expected to take.
 
     Every d-th pixel of its maps, by rows and columns, is a map of its own, of a convolution without dilation.
     """
-    d, rates, lanes = level.h.d, MACHINES[machine].rates, int(machine.removeprefix("cpu").partition("_")[0])
+    d = level.h.d
     if (level.h.f, level.w.f, level.h.s, level.w.s, level.groups) != (3, 3, 1, 1, 1):
-        return None
+        return {}
     if level.ic < X_CHANNELS or level.oc < LEVEL_CHANNELS[pass_name]:
-        return None
+        return {}
     sizes = ceil_div(level.h.i, d), ceil_div(level.w.i, d)
     maps = ConvDesc(level.n * d * d, level.ic, level.oc, *(Axis(i=i, o=i, f=3, s=1, p=1, d=1) for i in sizes))
-    found = [(seconds(cost_of(way, pass_name, maps), rates), way) for way in ways("winograd", maps)
-             if not limits(cost_of(way, pass_name, maps), PROMISES["fp32"], limit)
-             and not too_small(way, pass_name, maps, 0, MACHINES[machine].least_tiles)]
+    return {way: seconds(cost_of(way, pass_name, maps), MACHINES[machine].rates) for way in ways("winograd", maps)
+            if not limits(cost_of(way, pass_name, maps), PROMISES["fp32"], limit)
+            and not too_small(way, pass_name, maps, 0, MACHINES[machine].least_tiles)}
+
+
+def way_of_level(pass_name: str, level: ConvDesc, machine: str, limit: int) -> Way | None:
+    """Returns Winograd's tiles that a level of a contextual convolution takes, None for the direct kernels."""
+    found, lanes = tiles_of_level(pass_name, level, machine, limit), int(machine.removeprefix("cpu").partition("_")[0])
     written = level.oc if pass_name == "fprop" else level.ic    # by the direct kernels, in half or in whole vectors
     whole = lanes // 2 if written <= lanes // 2 and pass_name != "wgrad" else lanes
     rounded = ceil_div(written, whole) * whole / written
-    most = TAKEN_BELOW * rounded * seconds(cost_of(Way("direct"), pass_name, level), rates)
-    return min((way for way in found if way[0] <= most), default=(most, None))[1]
+    most = TAKEN_BELOW * rounded * seconds(cost_of(Way("direct"), pass_name, level), MACHINES[machine].rates)
+    return min((way for way in found if found[way] <= most), key=found.__getitem__, default=None)
 
 
 @lru_cache(maxsize=1)

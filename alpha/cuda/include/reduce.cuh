@@ -156,6 +156,12 @@ template <class State, class Merge> INLINE State fold_group(State s, int width, 
   return s;
 }
 
+struct FoldGroup {
+  template <class State, class Merge> INLINE State operator()(const State &s, int width, const Merge &merge) const {
+    return fold_group(s, width, merge);
+  }
+};
+
 // ---- columns of a matrix of (rows, columns) pieces: a block takes `width` columns and `chunk` rows, `step` at once.
 // Of several such matrices, the samples, one behind the other, a block takes a part of one.
 

@@ -6,7 +6,8 @@
 // Source:  arXiv 1502.03167, Algorithms 1 and 2; the merging of variances: Chan, Golub, LeVeque.
 // Layout:  rows are contiguous; a piece is 16 bytes of a row, or 1 element where C is not a multiple of that.
 // Passes:  statistics (or sums) per chunk of rows, partial[quantity][C][chunks]; a finalize kernel, a block per
-//          channel, in double; the pass that writes, beginning where the first one ended: that is still in the cache.
+//          channel (of counted statistics per eight), in double; the pass that writes, beginning where the first one
+//          ended: that is still in the cache.
 //          Where the kernel that wrote x has counted statistics (tile_statistics.cuh), the first pass is left out.
 // Accuracy: a thread takes 4 rows at a time, subtracts their mean before it squares, and merges by Chan's formula.
 // Mask:    made again from x by `standardized`, the expression of the forward pass, so both round alike.
@@ -38,18 +39,14 @@ struct Bound {
   }
 };
 
-// What the kernel that wrote x has counted of a channel, slot by slot; and the channel itself, row by row.
-struct Slots {
+// What the kernel that wrote x has counted of a channel, slot by slot; or the channel itself, row by row.
+template <bool COUNTED> struct Slots {
   const float *first;
   i64 channels;
   INLINE PartMoments operator()(i64 j) const {
+    if (!COUNTED) return {first[j * channels], 0, 1};
     return {first[3 * j * channels], first[(3 * j + 1) * channels], first[(3 * j + 2) * channels]};
   }
-};
-struct Column {
-  const float *first;
-  i64 channels;
-  INLINE PartMoments operator()(i64 j) const { return {first[j * channels], 0, 1}; }
 };
 
 // What the statistics of a batch make of a channel.
@@ -58,9 +55,8 @@ template <class P> struct Outcome {
   float *mean, *istd;
   float momentum, eps;
 
-  // By one thread, for channel blockIdx.x
-  INLINE void write(const MeanAndVariance &of, i64 rows) const {
-    const i64 c = blockIdx.x;
+  // By one thread, for channel c
+  INLINE void write(const MeanAndVariance &of, i64 rows, i64 c) const {
     mean[c] = float(of.mean);
     istd[c] = float(1 / sqrt(of.var + eps));
     if (!running_mean) return;
@@ -74,24 +70,41 @@ template <class P>
 INLINE void finalize_statistics(const float *partial, const Walk &w, const Outcome<P> &to, const Bound &y) {
   const i64 c = blockIdx.x, channels = gridDim.x;
   const Chunks chunks{partial + c * w.chunks, partial + (channels + c) * w.chunks, w};
-  const MeanAndVariance of(chunks, w.chunks, w.rows, threadIdx.x, THREADS);
-  if (threadIdx.x == 0) to.write(of, w.rows);
+  const MeanAndVariance of(chunks, w.chunks, w.rows, threadIdx.x, THREADS, FoldGroup());
+  if (threadIdx.x == 0) to.write(of, w.rows, c);
   y.write(w.rows, gridDim.x);
 }
 
+// A block takes SIDE channels, and of each THREADS / SIDE slots at once: neighbours read the 32 bytes of a sector.
+constexpr int SIDE = 8;
+
+// fold_group for the threads of a channel there.
+struct FoldSide {
+  INLINE Sums operator()(Sums s, int, const MergeSums &merge) const {
+    __shared__ Sums warps[THREADS / 32][SIDE];
+    const int lane = threadIdx.x % 32;
+    for (int d = 16; d >= SIDE; d /= 2) s = merge(s, shuffle(s, lane + d, 32));
+    if (lane < SIDE) warps[threadIdx.x / 32][lane] = s;
+    __syncthreads();
+    s = warps[0][lane % SIDE];
+    for (int warp = 1; warp < THREADS / 32; warp++) s = merge(s, warps[warp][lane % SIDE]);
+    __syncthreads();  // warps may be written again
+    return s;
+  }
+};
+
 // x: read where nothing was counted, as an exact kernel wrote it again: float32. That is slow, and rare.
 template <class P>
-INLINE void finalize_tiles(const float *parts, int count, const float *x, i64 rows, const Outcome<P> &to,
+INLINE void finalize_tiles(const float *parts, int count, const float *x, i64 rows, int channels, const Outcome<P> &to,
                            const Bound &y) {
-  const i64 c = blockIdx.x, channels = gridDim.x;
-  const Slots slots{parts + c, channels};
-  double counted = 0;
-  for (int j = threadIdx.x; j < count; j += THREADS) counted += slots(j).count;
-  counted = fold_group(counted, THREADS, Add());
-  const MeanAndVariance of = counted > 0 ? MeanAndVariance(slots, count, rows, threadIdx.x, THREADS)
-                                         : MeanAndVariance(Column{x + c, channels}, rows, rows, threadIdx.x, THREADS);
-  if (threadIdx.x == 0) to.write(of, rows);
-  y.write(rows, gridDim.x);
+  const int c = blockIdx.x * SIDE + threadIdx.x % SIDE, lane = threadIdx.x / SIDE, there = min(c, channels - 1);
+  MeanAndVariance of(Slots<true>{parts + there, channels}, count, rows, lane, THREADS / SIDE, FoldSide());
+  if (__syncthreads_or(of.counted == 0)) {
+    const MeanAndVariance again(Slots<false>{x + there, channels}, rows, rows, lane, THREADS / SIDE, FoldSide());
+    if (of.counted == 0) of = again;
+  }
+  if (lane == 0 && c < channels) to.write(of, rows, c);
+  y.write(rows, channels);
 }
 
 template <class P>
@@ -170,8 +183,9 @@ INLINE void finalize_sums(const float *__restrict__ partial, const P *gamma, con
               (const float *partial, const Walk w, const Outcome<P> to, const Bound y), \
               finalize_statistics(partial, w, to, y)) \
   ALPHA_ENTRY(finalize_tiles_##dtype, FEW, \
-              (const float *parts, int slots, const float *x, i64 rows, const Outcome<P> to, const Bound y), \
-              finalize_tiles(parts, slots, x, rows, to, y)) \
+              (const float *parts, int slots, const float *x, i64 rows, int channels, const Outcome<P> to, \
+               const Bound y), \
+              finalize_tiles(parts, slots, x, rows, channels, to, y)) \
   ALPHA_ENTRY(running_statistics_##dtype, FEW, \
               (const P *running_mean, const P *running_var, float *mean, float *istd, int channels, float eps), \
               running_statistics(running_mean, running_var, mean, istd, channels, eps)) \

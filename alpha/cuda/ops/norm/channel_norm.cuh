@@ -113,19 +113,32 @@ struct Chunks {
   }
 };
 
-// Mean and variance of `count` numbers, from the moments of their parts; for `width` threads.
+// Of parts, in double: how many numbers, their distances from `origin`, and the squares of these, summed.
+struct Sums {
+  double count, sum, squares;
+};
+struct MergeSums {
+  __device__ Sums operator()(const Sums &a, const Sums &b) const {
+    return {a.count + b.count, a.sum + b.sum, a.squares + b.squares};
+  }
+};
+
+// Mean and variance of `count` numbers, from the moments of their parts; `fold` merges the sums of `width` threads.
 struct MeanAndVariance {
-  double mean, var;
-  template <class Parts> INLINE MeanAndVariance(const Parts &of, i64 parts, i64 count, int lane, int width) {
-    double sum = 0, squares = 0;
-    for (i64 j = lane; j < parts; j += width) sum += of(j).mean * of(j).count;
-    mean = fold_group(sum, width, Add()) / count;
-    for (i64 j = lane; j < parts; j += width) {
+  double mean, var, counted;
+  template <class Parts, class Fold>
+  INLINE MeanAndVariance(const Parts &of, i64 parts, i64 count, int lane, int width, const Fold &fold) {
+    const float first = of(0).mean;
+    const double origin = isfinite(first) ? first : 0;  // the mean of any part loses no digits that float32 has
+    Sums s = {};
+    UNROLL_BY(4) for (i64 j = lane; j < parts; j += width) {
       const PartMoments part = of(j);
-      const double away = part.mean - mean;
-      squares += part.m2 + away * away * part.count;
+      const double away = part.mean - origin;
+      s = MergeSums()(s, {part.count, away * part.count, part.m2 + away * away * part.count});
     }
-    var = fold_group(squares, width, Add()) / count;
+    s = fold(s, width, MergeSums());
+    const double away = s.sum / count, squares = s.squares - away * s.sum;
+    mean = origin + away, var = squares < 0 ? 0 : squares / count, counted = s.count;
   }
 };
 
