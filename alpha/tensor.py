@@ -107,7 +107,8 @@ class Tensor(Conversions, Methods):
             raise AttributeError("__cuda_array_interface__")  # alpha.twins has the message
         dlpack.refuse_gradient(self, "__cuda_array_interface__")
         backend = get_backend(self.device)
-        return {"shape": self.shape, "typestr": np.dtype(self.dtype).str, "data": (backend.address(self.data), False),
+        return {"shape": tuple(self.shape), "typestr": np.dtype(self.dtype).str,
+                "data": (backend.address(self.data), False),
                 "version": 3, "strides": None, "stream": backend.stream_handle()}
 
     def item(self) -> Number:

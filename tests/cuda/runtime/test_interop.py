@@ -138,6 +138,7 @@ def test_the_interface_describes_the_memory():
     t = make(2, 3, dtype="float16")
     assert t.__cuda_array_interface__ == {"shape": (2, 3), "typestr": "<f2", "data": (t.data.ptr, False), "version": 3,
                                           "strides": None, "stream": context.stream.handle}
+    assert type(t.__cuda_array_interface__["shape"]) is tuple   # CuPy takes no subclass
     assert not hasattr(t.astype("bfloat16"), "__cuda_array_interface__")
     with pytest.raises(GraphError, match=r"__cuda_array_interface__: a tensor of shape \(2, 3\) requires a gradient"):
         _ = make(2, 3).requires_grad_().__cuda_array_interface__
